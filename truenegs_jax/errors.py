@@ -1,0 +1,45 @@
+"""The errors that end a run, each with the exit code a launcher sees.
+
+A message names the value, the rule and the way out. Everything else that is
+raised is a defect of ours and keeps its traceback.
+"""
+
+
+class TrueNegsError(Exception):
+  """A run cannot go on for a reason that its user can mend."""
+
+  exit_code = 1
+
+
+class InputError(TrueNegsError, ValueError):
+  """A flag, a config value, a vocabulary or a resource is unusable."""
+
+  exit_code = 2
+
+
+class DataError(TrueNegsError):
+  """A corpus or a rows folder is empty, damaged or not what was asked for."""
+
+  exit_code = 3
+
+
+class CheckpointError(TrueNegsError):
+  """A checkpoint is missing, damaged or of another run."""
+
+  exit_code = 4
+
+
+class DiskError(TrueNegsError):
+  """A file could not be written: full disk, no permission."""
+
+  exit_code = 5
+
+
+class NonFiniteError(TrueNegsError):
+  """Gradients were NaN or infinite more often than the config allows."""
+
+  exit_code = 6
+
+
+SAVED_RESTART = 75  # EX_TEMPFAIL: SIGTERM, saved, wants the same command again.
+SAVED_INTERRUPT = 130  # Ctrl-C, saved.

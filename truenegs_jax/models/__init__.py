@@ -1,0 +1,1 @@
+"""Purely functional networks; nothing outside this folder imports flax.linen."""

@@ -1,0 +1,234 @@
+"""The BERT and ELECTRA encoder: embedding block and post-norm transformer.
+
+A backbone is a file like this one: it exposes `Embeddings`, `Encoder` and
+`VARIANTS`, and is found by its module name (`config.model.backbone`).
+
+  inputs = {"tokens": [B, L], "types": [B, L], "documents": [B, L]}  int32
+
+`documents` numbers the documents of a row 1, 2, ...; 0 is padding. Attention
+stays inside a document and positions restart with it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from truenegs_jax import randomness
+
+Array = jax.Array
+Inputs = Mapping[str, Array]
+
+LAYER_NORM_EPSILON = 1e-12  # TF1's layer_norm, BERT and ELECTRA as released
+MASKED_SCORE = -1e9  # finite: a row of padding must not turn into NaN
+SITES_PER_LAYER = 3  # attention weights, attention output, feed-forward output
+HEAD_WIDTH = 64  # of every released size
+
+
+def truncated_normal(stddev: float = 0.02):
+  """BERT's initializer: cut at two deviations and, as in TF1, not rescaled."""
+  return nn.initializers.truncated_normal(stddev)
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig:
+  """Size and regularization of one network (generator or discriminator)."""
+
+  vocab_size: int
+  embedding_size: int
+  width: int
+  layers: int
+  heads: int
+  ffn: int
+  max_positions: int = 512
+  type_vocab_size: int = 2
+  dropout: float = 0.1
+  attention_dropout: float = 0.1
+  dtype: str = "float32"
+
+
+# Sizes of the released models (Clark et al. 2020, tables 6 and 8; Devlin et al.
+# 2019); `demo` and `tiny` are ours, for a laptop and for tests.
+VARIANTS: dict[str, dict[str, int]] = {
+  "tiny": dict(embedding_size=16, width=32, layers=2, heads=2, ffn=64),
+  "demo": dict(embedding_size=128, width=128, layers=3, heads=2, ffn=512),
+  "small": dict(embedding_size=128, width=256, layers=12, heads=4, ffn=1024),
+  "base": dict(embedding_size=768, width=768, layers=12, heads=12, ffn=3072),
+  "large": dict(
+    embedding_size=1024, width=1024, layers=24, heads=16, ffn=4096
+  ),
+}
+
+
+def generator_config(
+  config: EncoderConfig, multiplier: float
+) -> EncoderConfig:
+  """The generator's size: the width is scaled, heads and ffn follow from it.
+
+  ELECTRA's rule (`run_pretraining.py:get_generator_config`): heads of 64 units,
+  a feed-forward layer of 4 widths, as many layers and the same embeddings.
+  """
+  width = round(config.width * multiplier)
+  heads = max(1, width // HEAD_WIDTH)
+  return dataclasses.replace(config, width=width, heads=heads, ffn=4 * width)
+
+
+def layer_norm(name: str | None = None) -> nn.LayerNorm:
+  """Layer normalization as released; its output is f32, whatever goes in."""
+  return nn.LayerNorm(
+    epsilon=LAYER_NORM_EPSILON,
+    use_fast_variance=False,  # E[x^2] - E[x]^2 loses small variances
+    dtype=jnp.float32,
+    name=name,
+  )
+
+
+class Embeddings(nn.Module):
+  """Word + token-type + position tables, then layer norm, then dropout.
+
+  ELECTRA's generator and discriminator share all of it, the norm included.
+  """
+
+  config: EncoderConfig
+
+  def setup(self):
+    c = self.config
+    table = lambda name, rows: self.param(
+      name, truncated_normal(), (rows, c.embedding_size)
+    )
+    self.word_VxE = table("word", c.vocab_size)
+    self.position_PxE = table("position", c.max_positions)
+    self.type_TxE = table("type", c.type_vocab_size)
+    self.norm = layer_norm()
+
+  def __call__(self, inputs: Inputs, dropout_keys_B: Array | None) -> Array:
+    positions_BxL = document_positions(inputs["documents"])
+    x_BxLxE = (
+      self.word_VxE[inputs["tokens"]]
+      + self.type_TxE[inputs["types"]]
+      + self.position_PxE[positions_BxL]
+    )
+    x_BxLxE = self.norm(x_BxLxE).astype(self.config.dtype)
+    return randomness.dropout(
+      x_BxLxE, dropout_keys_B, rate=self.config.dropout, site=0
+    )
+
+
+class Encoder(nn.Module):
+  """A stack of post-norm transformer layers over embedded tokens."""
+
+  config: EncoderConfig
+
+  @nn.compact
+  def __call__(
+    self,
+    embedded_BxLxE: Array,
+    documents_BxL: Array,
+    dropout_keys_B: Array | None,
+  ) -> Array:
+    """Returns the last layer's hidden states `[B, L, D]`, of `config.dtype`."""
+    c = self.config
+    x = embedded_BxLxE
+    if c.embedding_size != c.width:
+      # ELECTRA leaves this layer to TF's default initializer.
+      project = nn.Dense(
+        c.width,
+        kernel_init=nn.initializers.glorot_uniform(),
+        dtype=c.dtype,
+        name="project",
+      )
+      x = project(x)
+    allowed_Bx1xLxL = attention_mask(documents_BxL)
+    for i in range(c.layers):
+      layer = Layer(c, first_site=1 + SITES_PER_LAYER * i, name=f"layer_{i}")
+      x = layer(x, allowed_Bx1xLxL, dropout_keys_B)
+    return x
+
+
+class Layer(nn.Module):
+  """Self-attention and feed-forward, each followed by residual and norm."""
+
+  config: EncoderConfig
+  first_site: int
+
+  @nn.compact
+  def __call__(
+    self,
+    x_BxLxD: Array,
+    allowed_Bx1xLxL: Array,
+    dropout_keys_B: Array | None,
+  ) -> Array:
+    c = self.config
+    dense = lambda features, name: nn.Dense(
+      features, kernel_init=truncated_normal(), dtype=c.dtype, name=name
+    )
+    drop = lambda x, site: randomness.dropout(
+      x, dropout_keys_B, rate=c.dropout, site=self.first_site + site
+    )
+    split = lambda x: x.reshape(*x.shape[:2], c.heads, -1)
+    mixed_BxLxHxS = attention(
+      split(dense(c.width, "query")(x_BxLxD)),
+      split(dense(c.width, "key")(x_BxLxD)),
+      split(dense(c.width, "value")(x_BxLxD)),
+      allowed_Bx1xLxL,
+      dropout_keys_B,
+      rate=c.attention_dropout,
+      site=self.first_site,
+    )
+    mixed_BxLxD = dense(c.width, "attention_output")(
+      mixed_BxLxHxS.reshape(x_BxLxD.shape)
+    )
+    x_BxLxD = layer_norm("attention_norm")(x_BxLxD + drop(mixed_BxLxD, 1))
+    x_BxLxD = x_BxLxD.astype(c.dtype)
+    hidden_BxLxF = gelu(dense(c.ffn, "ffn_input")(x_BxLxD))
+    output_BxLxD = dense(c.width, "ffn_output")(hidden_BxLxF)
+    x_BxLxD = layer_norm("ffn_norm")(x_BxLxD + drop(output_BxLxD, 2))
+    return x_BxLxD.astype(c.dtype)
+
+
+def attention(
+  query_BxLxHxS: Array,
+  key_BxLxHxS: Array,
+  value_BxLxHxS: Array,
+  allowed_Bx1xLxL: Array,
+  dropout_keys_B: Array | None,
+  *,
+  rate: float,
+  site: int,
+) -> Array:
+  """Softmax attention with dropout on its weights; the softmax is f32."""
+  scores_BxHxLxL = jnp.einsum(
+    "bqhs,bkhs->bhqk",
+    query_BxLxHxS / math.sqrt(query_BxLxHxS.shape[-1]),
+    key_BxLxHxS,
+    preferred_element_type=jnp.float32,
+  )
+  scores_BxHxLxL = jnp.where(allowed_Bx1xLxL, scores_BxHxLxL, MASKED_SCORE)
+  weights_BxHxLxL = jax.nn.softmax(scores_BxHxLxL).astype(value_BxLxHxS.dtype)
+  weights_BxHxLxL = randomness.dropout(
+    weights_BxHxLxL, dropout_keys_B, rate=rate, site=site
+  )
+  return jnp.einsum("bhqk,bkhs->bqhs", weights_BxHxLxL, value_BxLxHxS)
+
+
+def attention_mask(documents_BxL: Array) -> Array:
+  """True where a query may look at a key: real, and of the same document."""
+  same_BxLxL = documents_BxL[:, :, None] == documents_BxL[:, None, :]
+  real_Bx1xL = (documents_BxL != 0)[:, None, :]
+  return (same_BxLxL & real_Bx1xL)[:, None]
+
+
+def document_positions(documents_BxL: Array) -> Array:
+  """Position of each token inside its own document, from 0."""
+  index_L = jnp.arange(documents_BxL.shape[1], dtype=jnp.int32)
+  before_BxL = jnp.pad(documents_BxL[:, :-1], ((0, 0), (1, 0)))
+  starts_BxL = jnp.where(documents_BxL != before_BxL, index_L[None], 0)
+  return index_L[None] - jax.lax.cummax(starts_BxL, axis=1)
+
+
+def gelu(x: Array) -> Array:
+  """The exact (erf) form: ELECTRA's and Hugging Face's, not BERT's tanh one."""
+  return jax.nn.gelu(x, approximate=False)
