@@ -1,0 +1,57 @@
+"""Soft regularization: how far a prediction's meaning lies from the gold's.
+
+A regularizer maps the embeddings of gold and predicted tokens `[B, K, E]` to a
+loss `[B, K]` that is zero for equal inputs.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from truenegs_jax.errors import InputError
+
+Array = jax.Array
+Regularizer = Callable[[Array, Array], Array]
+
+NORM_FLOOR = 1e-8  # torch's CosineSimilarity default
+
+REGULARIZERS: dict[str, Regularizer] = {}
+
+
+def regularizer(name: str):
+  """Registers a term `fn(original_BxKxE, predicted_BxKxE) -> loss_BxK`."""
+
+  def add(fn: Regularizer) -> Regularizer:
+    if name in REGULARIZERS:
+      raise ValueError(f"Regularizer {name!r} is registered twice.")
+    REGULARIZERS[name] = fn
+    return fn
+
+  return add
+
+
+def get(name: str) -> Regularizer:
+  """Looks a term up by name; InputError lists the known ones."""
+  if name not in REGULARIZERS:
+    known = ", ".join(REGULARIZERS)
+    raise InputError(f"negatives.soft {name!r} is unknown; known: {known}.")
+  return REGULARIZERS[name]
+
+
+@regularizer("cosine")
+def cosine_distance(original_BxKxE: Array, predicted_BxKxE: Array) -> Array:
+  """1 - cos(original, predicted): 0, 1, 2 for equal, orthogonal, opposite.
+
+  Equation 3 of Zhang et al. 2023. In f32; a zero vector counts as orthogonal to
+  everything else and sends no gradient.
+  """
+  a = original_BxKxE.astype(jnp.float32)
+  b = predicted_BxKxE.astype(jnp.float32)
+  same_BxK = jnp.all(a == b, axis=-1)
+  dot_BxK = jnp.sum(a * b, axis=-1)
+  squares_BxK = jnp.sum(a * a, axis=-1) * jnp.sum(b * b, axis=-1)
+  # Under the root, where the gradient at zero would be infinite.
+  norms_BxK = jnp.sqrt(jnp.maximum(squares_BxK, NORM_FLOOR**2))
+  # Rounding must not charge a correct prediction for being itself.
+  return jnp.where(same_BxK, 0.0, 1.0 - dot_BxK / norms_BxK)
