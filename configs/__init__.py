@@ -1,0 +1,1 @@
+"""What to run: one file per experiment, defaults in `common`."""

@@ -1,0 +1,1 @@
+"""How it is learned: one step, one loop, checkpoints, meshes, writers."""

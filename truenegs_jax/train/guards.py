@@ -1,0 +1,106 @@
+"""What stops a run, or keeps one from starting: signals, NaN, a second run."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import signal
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from truenegs_jax.errors import InputError, NonFiniteError
+
+
+class StopSignals:
+  """While entered, remembers the first SIGTERM or SIGINT in `received`.
+
+  A second one ends the process at once: whatever hangs must not be able to
+  swallow it. The steps saved before are on disk.
+  """
+
+  def __init__(self, console: Console):
+    self._console = console
+    self.received: signal.Signals | None = None
+
+  def __enter__(self) -> "StopSignals":
+    watched = (signal.SIGTERM, signal.SIGINT)
+    self._before = {s: signal.signal(s, self._remember) for s in watched}
+    return self
+
+  def __exit__(self, *exc) -> None:
+    for number, handler in self._before.items():
+      signal.signal(number, handler)
+
+  def _remember(self, number, frame) -> None:
+    del frame
+    if self.received is not None:
+      os._exit(128 + number)
+    self.received = signal.Signals(number)
+    self._console.print(
+      f"{self.received.name}: finishing this step, then saving (once more to"
+      " stop without saving) ..."
+    )
+
+
+class SkipGuard:
+  """Counts non-finite updates in a row and names the rows that made them."""
+
+  def __init__(self, workdir: pathlib.Path, max_skips: int):
+    self._path = workdir / "bad_rows.jsonl"
+    self._max = max_skips
+    self._waiting: tuple | None = None
+    self._in_a_row = 0
+
+  def see(self, step: int, skipped: jax.Array, row_B: np.ndarray) -> None:
+    """Takes note of a step just dispatched and judges the one before it."""
+    self.settle()
+    self._waiting = (step, skipped, row_B)
+
+  def settle(self) -> None:
+    """Judges the step in waiting; NonFiniteError when it is one too many."""
+    if self._waiting is None:
+      return
+    step, skipped, row_B = self._waiting
+    self._waiting = None
+    if not float(skipped):
+      self._in_a_row = 0
+      return
+    self._in_a_row += 1
+    with self._path.open("a") as f:
+      f.write(json.dumps({"step": step, "rows": row_B.tolist()}) + "\n")
+    if self._in_a_row > self._max:
+      raise NonFiniteError(
+        f"the gradient of step {step} is not finite ({self._in_a_row} in a"
+        f" row, optim.max_skips is {self._max}). The update was skipped; its"
+        f" rows are in {self._path}. The checkpoints are intact: go on from"
+        " the last one with a higher optim.max_skips, or start afresh with a"
+        " lower optim.lr."
+      )
+
+
+@contextlib.contextmanager
+def lock(workdir: pathlib.Path):
+  """Makes the workdir and holds it; a second run in it is refused.
+
+  The kernel lets go of the lock however the process ends.
+  """
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    file = (workdir / "lock").open("w")
+  except OSError as e:
+    raise InputError(
+      f"workdir {workdir} cannot be written to ({e.strerror}); give another"
+      " --workdir."
+    ) from e
+  with file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+      raise InputError(
+        f"another run is using {workdir}; wait for it, stop it, or give"
+        " another --workdir."
+      ) from e
+    yield

@@ -1,0 +1,169 @@
+"""The pre-training loop: step, log, evaluate, save, and stop when asked to.
+
+A batch and every random draw are functions of the step, so a run that was
+stopped anywhere goes on as if it never had been.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import math
+import pathlib
+import signal
+import time
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from truenegs_jax.data import pipeline
+from truenegs_jax.data.rows import Rows
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.errors import NonFiniteError
+from truenegs_jax.synonyms.table import SynonymTable
+from truenegs_jax.train import guards, metrics, sharding, startup, writers
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+  """What a run trains on; `fingerprints` says exactly which."""
+
+  tokenizer: Tokenizer
+  train_rows: Rows
+  held_out_rows: Rows
+  table: SynonymTable | None  # None: no hard correction
+  fingerprints: Mapping[str, str | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """A run that has ended: all steps done, unless a signal stopped it."""
+
+  start: startup.Start  # with the last state
+  held_out: list[metrics.Terms]  # by batch; empty when stopped
+  stopped_by: signal.Signals | None
+
+
+def train(
+  c: ConfigDict, workdir: pathlib.Path, inputs: Inputs, console: Console
+) -> Outcome:
+  """Trains to `c.steps`, or until SIGTERM or Ctrl-C, and saves.
+
+  Raises:
+    InputError, CheckpointError: before anything is compiled or written.
+    DiskError: a checkpoint could not be written; those before are intact.
+    NonFiniteError: more than `c.optim.max_skips` skipped updates in a row.
+  """
+  with contextlib.closing(startup.open_checkpoints(c, workdir)) as checkpoints:
+    start = startup.prepare_start(c, workdir, inputs, checkpoints, console)
+    with _open_writers(c, workdir, console, int(start.state.step)) as write:
+      with guards.StopSignals(console) as signals:
+        return _loop(c, workdir, inputs, start, checkpoints, write, signals)
+
+
+def _loop(c, workdir, inputs, start, checkpoints, write, signals) -> Outcome:
+  state, first_step = start.state, int(start.state.step)
+  guard = guards.SkipGuard(workdir, c.optim.max_skips)
+  clock = metrics.Clock(c.steps)
+  clock.start(first_step)
+  recent, held_out = [], []
+  done = first_step
+
+  def save():
+    if not _all_finite(state.params):
+      raise NonFiniteError(
+        f"the parameters are not finite after step {done}; they were not"
+        f" saved. Last saved step: {checkpoints.latest()}."
+      )
+    checkpoints.save(done, vars(state), start.description)
+
+  while done < c.steps and not signals.received:
+    batch = pipeline.batch_at(
+      inputs.train_rows, done, batch_size=c.batch_size, seed=c.seed
+    )
+    on_device = sharding.to_device(batch, start.mesh)
+    state, terms = start.train_step(state, on_device, start.aux)
+    # Looked at one step late, so that the device never waits for the host.
+    guard.see(done, terms["skipped"][0], batch["row"])
+    recent.append(terms)
+    done += 1
+    if _due(done, c.log.every_steps, c.steps):
+      merged = metrics.merge(jax.device_get(recent))
+      write(_train_record(c, start.run, clock, done, merged))
+      recent = []
+    if _due(done, c.eval.every_steps, c.steps):
+      with clock.paused():
+        held_out = evaluate(c, start, state.params, inputs.held_out_rows)
+        write(_record(start.run, done, "held_out", metrics.merge(held_out)))
+    if done in checkpoints.keep_steps or not done % c.checkpoint.every_steps:
+      guard.settle()
+      save()
+  guard.settle()
+  save()
+  checkpoints.wait()
+  if done == c.steps and not held_out:  # resumed when all was done
+    held_out = evaluate(c, start, state.params, inputs.held_out_rows)
+  start = dataclasses.replace(start, state=state)
+  stopped_by = signals.received if done < c.steps else None
+  return Outcome(start, held_out, stopped_by)
+
+
+def evaluate(
+  c: ConfigDict, start: startup.Start, params, held_out_rows: Rows
+) -> list[metrics.Terms]:
+  """The terms of each batch of held-out rows, `c.eval.rows` at most."""
+  batches = itertools.islice(
+    pipeline.held_out_batches(held_out_rows, batch_size=c.batch_size),
+    math.ceil(c.eval.rows / c.batch_size),
+  )
+  return [
+    jax.device_get(
+      start.eval_step(params, sharding.to_device(batch, start.mesh), start.aux)
+    )
+    for batch in batches
+  ]
+
+
+@contextlib.contextmanager
+def _open_writers(c, workdir, console, first_step):
+  """Yields `write(record)`, which hands a record to every writer."""
+  opened = [
+    *writers.make_writers(c.log.writers, workdir, first_step=first_step),
+    writers.ProgressLine(console, total_steps=c.steps, first_step=first_step),
+  ]
+  with contextlib.ExitStack() as stack:
+    for writer in opened:
+      stack.callback(writer.close)
+    yield lambda record: [writer.write(record) for writer in opened]
+
+
+def _due(done: int, every: int, total: int) -> bool:
+  return done % every == 0 or done == total
+
+
+def _train_record(c, run, clock, done: int, terms) -> dict:
+  return _record(run, done, "train", terms) | {
+    "lr": float(run.rate(done - 1)),  # of the update just made
+    "rows_per_s": c.batch_size / clock.secs_per_step(done),
+    "eta_s": clock.eta_secs(done),
+  }
+
+
+def _record(run, done: int, split: str, terms) -> dict:
+  values = metrics.ratios(terms)
+  total = sum(weight * values[name] for name, weight in run.weights.items())
+  return {
+    "step": done,
+    "time": round(time.time(), 3),
+    "split": split,
+    "total": total,
+    **values,
+  }
+
+
+@jax.jit
+def _all_finite(params) -> jax.Array:
+  leaves = [jnp.isfinite(x).all() for x in jax.tree.leaves(params)]
+  return jnp.stack(leaves).all()

@@ -1,0 +1,130 @@
+"""Adam, weight decay and learning-rate schedules as ELECTRA and BERT have them.
+
+Source: google-research/electra, `model/optimization.py`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from truenegs_jax.errors import InputError
+
+Array = jax.Array
+Schedule = Callable[[Array | int], Array]
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {}
+
+NOT_DECAYED = ("bias", "scale")  # every bias, and the gain of every layer norm
+
+
+def schedule(name: str):
+  """Registers `fn(peak, warmup_steps, total_steps) -> schedule`."""
+
+  def add(fn):
+    if name in SCHEDULES:
+      raise ValueError(f"Schedule {name!r} is registered twice.")
+    SCHEDULES[name] = fn
+    return fn
+
+  return add
+
+
+@schedule("electra")
+def electra_schedule(
+  peak: float, warmup_steps: int, total_steps: int
+) -> Schedule:
+  """peak * (1 - t/T) * min(1, t/warmup): both at once, so the peak is never
+  reached and the first update has a rate of 0."""
+
+  def rate(step):
+    step = jnp.asarray(step, jnp.float32)
+    decay = 1.0 - jnp.minimum(step / total_steps, 1.0)
+    return peak * decay * jnp.minimum(step / max(warmup_steps, 1), 1.0)
+
+  return rate
+
+
+@schedule("bert")
+def bert_schedule(peak: float, warmup_steps: int, total_steps: int) -> Schedule:
+  """Linear warm-up to the peak, then the decayed value: a small step down
+  where they meet (google-research/bert, `optimization.py`)."""
+
+  def rate(step):
+    step = jnp.asarray(step, jnp.float32)
+    decayed = peak * (1.0 - jnp.minimum(step / total_steps, 1.0))
+    warming = peak * step / max(warmup_steps, 1)
+    return jnp.where(step < warmup_steps, warming, decayed)
+
+  return rate
+
+
+def make_schedule(
+  name: str, *, peak: float, warmup_steps: int, total_steps: int
+) -> Schedule:
+  """Looks a schedule up by name; InputError lists the known ones."""
+  if name not in SCHEDULES:
+    known = ", ".join(SCHEDULES)
+    raise InputError(f"optim.schedule {name!r} is unknown; known: {known}.")
+  return SCHEDULES[name](peak, warmup_steps, total_steps)
+
+
+def make_optimizer(
+  rate: Schedule,
+  *,
+  weight_decay: float = 0.01,
+  clip_norm: float = 1.0,
+  b1: float = 0.9,
+  b2: float = 0.999,
+  epsilon: float = 1e-6,
+) -> optax.GradientTransformation:
+  """Clip the joint norm, Adam without bias correction, decoupled decay."""
+  return optax.chain(
+    optax.clip_by_global_norm(clip_norm),
+    scale_by_plain_adam(b1, b2, epsilon),
+    optax.add_decayed_weights(weight_decay, mask=decay_mask),
+    optax.scale_by_learning_rate(rate),
+  )
+
+
+class PlainAdamState(NamedTuple):
+  """Holds the running means of gradients and of their squares."""
+
+  mean: optax.Params
+  square: optax.Params
+
+
+def scale_by_plain_adam(
+  b1: float, b2: float, epsilon: float
+) -> optax.GradientTransformation:
+  """m / (sqrt(v) + epsilon), with no correction for the zeros m, v start from.
+
+  `optax.scale_by_adam` always corrects; released BERT and ELECTRA never do.
+  """
+
+  def init(params):
+    # Two trees: buffers that are one and the same cannot both be donated.
+    zeros = lambda: jax.tree.map(jnp.zeros_like, params)
+    return PlainAdamState(mean=zeros(), square=zeros())
+
+  def update(grads, state, params=None):
+    del params
+    mean = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mean, grads)
+    square = jax.tree.map(
+      lambda v, g: b2 * v + (1 - b2) * g * g, state.square, grads
+    )
+    scaled = jax.tree.map(
+      lambda m, v: m / (jnp.sqrt(v) + epsilon), mean, square
+    )
+    return scaled, PlainAdamState(mean, square)
+
+  return optax.GradientTransformation(init, update)
+
+
+def decay_mask(params) -> dict:
+  """True for the kernels and tables, which decay; by the parameter's name."""
+  return jax.tree_util.tree_map_with_path(
+    lambda path, _: path[-1].key not in NOT_DECAYED, params
+  )
