@@ -32,6 +32,7 @@ def get_config() -> ConfigDict:
   c.model.variant = "small"  # a name in the backbone's VARIANTS
   c.model.dropout = 0.1
   c.model.attention_dropout = 0.1
+  c.model.initializer_range = 0.02
   c.model.max_positions = 512
   c.model.dtype = "float32"  # of activations; "bfloat16" on TPU and GPU
 

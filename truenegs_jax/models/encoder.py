@@ -28,11 +28,6 @@ SITES_PER_LAYER = 3  # attention weights, attention output, feed-forward output
 HEAD_WIDTH = 64  # of every released size
 
 
-def truncated_normal(stddev: float = 0.02):
-  """BERT's initializer: cut at two deviations and, as in TF1, not rescaled."""
-  return nn.initializers.truncated_normal(stddev)
-
-
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
   """Size and regularization of one network (generator or discriminator)."""
@@ -47,7 +42,13 @@ class EncoderConfig:
   type_vocab_size: int = 2
   dropout: float = 0.1
   attention_dropout: float = 0.1
+  initializer_range: float = 0.02
   dtype: str = "float32"
+
+  @property
+  def initializer(self):
+    """BERT's: normal, cut at two deviations and, as in TF1, not rescaled."""
+    return nn.initializers.truncated_normal(self.initializer_range)
 
 
 # Sizes of the released models (Clark et al. 2020, tables 6 and 8; Devlin et al.
@@ -97,7 +98,7 @@ class Embeddings(nn.Module):
   def setup(self):
     c = self.config
     table = lambda name, rows: self.param(
-      name, truncated_normal(), (rows, c.embedding_size)
+      name, c.initializer, (rows, c.embedding_size)
     )
     self.word_VxE = table("word", c.vocab_size)
     self.position_PxE = table("position", c.max_positions)
@@ -163,7 +164,7 @@ class Layer(nn.Module):
   ) -> Array:
     c = self.config
     dense = lambda features, name: nn.Dense(
-      features, kernel_init=truncated_normal(), dtype=c.dtype, name=name
+      features, kernel_init=c.initializer, dtype=c.dtype, name=name
     )
     drop = lambda x, site: randomness.dropout(
       x, dropout_keys_B, rate=c.dropout, site=self.first_site + site

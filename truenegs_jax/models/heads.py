@@ -24,7 +24,7 @@ class MlmHead(nn.Module):
     c = self.config
     dense = nn.Dense(
       c.embedding_size,
-      kernel_init=encoder.truncated_normal(),
+      kernel_init=c.initializer,
       dtype=c.dtype,
       name="dense",
     )
@@ -51,7 +51,7 @@ class DetectionHead(nn.Module):
     c = self.config
     dense = nn.Dense(
       c.width,
-      kernel_init=encoder.truncated_normal(),
+      kernel_init=c.initializer,
       dtype=c.dtype,
       name="dense",
     )

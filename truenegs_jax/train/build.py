@@ -109,6 +109,7 @@ def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.ElectraPair:
     max_positions=c.model.max_positions,
     dropout=c.model.dropout,
     attention_dropout=c.model.attention_dropout,
+    initializer_range=c.model.initializer_range,
     dtype=c.model.dtype,
   )
 

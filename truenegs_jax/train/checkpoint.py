@@ -7,7 +7,6 @@ once it is whole.
 """
 
 import json
-import logging
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,12 +16,6 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
 from truenegs_jax.errors import CheckpointError, DiskError
-
-# Orbax reports every stage of every save.
-logging.getLogger("absl").addFilter(
-  lambda record: record.levelno > logging.INFO
-)
-
 
 class Checkpoints:
   """The saved steps of one run."""

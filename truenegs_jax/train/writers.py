@@ -125,8 +125,8 @@ class ProgressLine:
       if name in record
     ]
     if record["split"] != "train":
-      held_out = " · ".join(shown)
-      self._console.print(f"held-out at {record['step']:,}: {held_out}")
+      text = " · ".join([f"held-out at {record['step']:,}", *shown])
+      self._console.print(text, soft_wrap=True)
       return
     eta = round(float(record["eta_s"]))
     text = " · ".join([*shown, f"eta {datetime.timedelta(seconds=eta)}"])

@@ -1,0 +1,1 @@
+"""What was learned: held-out verdicts, corrections, fills and curves."""

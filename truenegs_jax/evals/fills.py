@@ -1,0 +1,101 @@
+"""What the generator writes where a sentence says [MASK]."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.table import Table
+
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.errors import InputError
+
+MASK_TEXT = "[MASK]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fill:
+  """The likeliest tokens of a sentence's first [MASK]."""
+
+  sentence: str
+  tokens: tuple[str, ...]
+  probabilities: tuple[float, ...]
+
+
+def fill_masks(
+  model,
+  params,
+  tokenizer: Tokenizer,
+  sentences: Sequence[str],
+  *,
+  max_length: int,
+  top: int = 5,
+) -> list[Fill]:
+  """Fills one [MASK] of each sentence with the generator's favourites.
+
+  Raises:
+    InputError: a sentence without [MASK], or too long for the model.
+  """
+  if not sentences:
+    return []
+  rows = [_tokens(tokenizer, s, max_length) for s in sentences]
+  length = max(map(len, rows))
+  tokens_BxL = np.full((len(rows), length), tokenizer.pad, np.int32)
+  for row_L, row in zip(tokens_BxL, rows, strict=True):
+    row_L[: len(row)] = row
+  real_BxL = np.arange(length)[None] < [[len(row)] for row in rows]
+  inputs = {
+    "tokens": tokens_BxL,
+    "types": np.zeros_like(tokens_BxL),
+    "documents": real_BxL.astype(np.int32),
+  }
+  positions_Bx1 = (tokens_BxL == tokenizer.mask).argmax(axis=1)[:, None]
+  logits_Bx1xV = model.apply(
+    {"params": params},
+    jax.tree.map(jnp.asarray, inputs),
+    jnp.asarray(positions_Bx1),
+    None,
+    method="generate_logits",
+  )
+  p_BxV = np.asarray(jax.nn.softmax(logits_Bx1xV[:, 0]))
+  fills = []
+  for sentence, p_V in zip(sentences, p_BxV, strict=True):
+    best = np.argsort(-p_V)[:top]
+    fills.append(
+      Fill(
+        sentence=sentence,
+        tokens=tuple(tokenizer.vocab[i] for i in best),
+        probabilities=tuple(float(p_V[i]) for i in best),
+      )
+    )
+  return fills
+
+
+def show(fills: list[Fill]) -> Table:
+  """One line a sentence."""
+  t = Table(title="[MASK] filled".replace("[", r"\["), title_justify="left")
+  for name in ("sentence", "likeliest tokens"):
+    t.add_column(name, overflow="fold")
+  for fill in fills:
+    pairs = zip(fill.tokens, fill.probabilities, strict=True)
+    t.add_row(
+      fill.sentence.replace("[", r"\["),
+      ", ".join(f"{token} {p:.0%}" for token, p in pairs),
+    )
+  return t
+
+
+def _tokens(tokenizer: Tokenizer, sentence: str, max_length: int) -> list[int]:
+  # Split by hand: in a corpus a literal "[MASK]" is text, never the token.
+  before, mask, after = sentence.partition(MASK_TEXT)
+  if not mask:
+    raise InputError(f"eval.sentences: {sentence!r} holds no {MASK_TEXT}.")
+  ids = tokenizer.encode_lines([before, after])
+  row = [tokenizer.cls, *ids[0], tokenizer.mask, *ids[1], tokenizer.sep]
+  if len(row) > max_length:
+    raise InputError(
+      f"eval.sentences: {sentence!r} has {len(row)} tokens; the model takes"
+      f" {max_length}."
+    )
+  return row

@@ -1,0 +1,111 @@
+"""Did it learn? Held-out losses against what guessing without context gives."""
+
+import dataclasses
+import math
+
+import numpy as np
+from rich.table import Table
+
+from truenegs_jax.train import metrics
+
+MIN_ERRORS = 3.0  # standard errors that the AUC must lie above 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+  """Held-out figures of a finished run; losses in nats.
+
+  `unigram_entropy` is that of the training rows' token frequencies: the best
+  that a model blind to context could do.
+  """
+
+  mlm: float
+  mlm_error: float
+  uniform_entropy: float
+  unigram_entropy: float
+  detect: float
+  detect_error: float
+  base_rate: float  # share of replaced tokens
+  base_rate_entropy: float
+  auc: float
+  auc_error: float
+  slots: int
+  tokens: int
+
+  @property
+  def mlm_learned(self) -> bool:
+    """The generator uses context."""
+    return self.mlm < self.unigram_entropy
+
+  @property
+  def detection_learned(self) -> bool:
+    """The discriminator tells replaced from original better than chance."""
+    return self.auc > 0.5 + MIN_ERRORS * self.auc_error
+
+  @property
+  def passed(self) -> bool:
+    """Both networks learned."""
+    return self.mlm_learned and self.detection_learned
+
+
+def judge(held_out: list[metrics.Terms], unigram_V: np.ndarray) -> Verdict:
+  """Weighs the held-out batches of the last evaluation.
+
+  Args:
+    held_out: terms of each batch, as the objective gave them.
+    unigram_V: how often each token occurs in the training rows, special tokens
+      left out (they are never predicted).
+
+  The MLM loss is that of all slots, corrected ones included: dropping the slots
+  that were judged right would flatter it.
+  """
+  total = metrics.merge(held_out)
+  mlm_name = "mlm_uncorrected" if "mlm_uncorrected" in total else "mlm"
+  ratio = lambda name: lambda terms: metrics.ratios(terms)[name]
+  mlm, mlm_error = metrics.jackknife(held_out, ratio(mlm_name))
+  detect, detect_error = metrics.jackknife(held_out, ratio("detect"))
+  auc, auc_error = metrics.jackknife(held_out, ratio("auc"))
+  base_rate = metrics.ratios(total)["replaced"]
+  return Verdict(
+    mlm=mlm,
+    mlm_error=mlm_error,
+    uniform_entropy=math.log(len(unigram_V)),
+    unigram_entropy=metrics.entropy(unigram_V),
+    detect=detect,
+    detect_error=detect_error,
+    base_rate=base_rate,
+    base_rate_entropy=metrics.entropy(np.array([base_rate, 1 - base_rate])),
+    auc=auc,
+    auc_error=auc_error,
+    slots=int(total[mlm_name][1]),
+    tokens=int(total["detect"][1]),
+  )
+
+
+def table(v: Verdict) -> Table:
+  """The verdict as a person reads it."""
+  yes_no = lambda passed: "[green]yes[/]" if passed else "[red]no[/]"
+  t = Table(title="On held-out rows", title_justify="left")
+  for name in ("", "model", "against", "better"):
+    t.add_column(name, overflow="fold")
+  t.add_row(
+    f"MLM loss, {v.slots:,} slots",
+    f"{v.mlm:.3f} ± {v.mlm_error:.3f}",
+    f"uniform {v.uniform_entropy:.3f}, unigram entropy"
+    f" {v.unigram_entropy:.3f}",
+    yes_no(v.mlm_learned),
+  )
+  t.add_row(
+    f"detection loss, {v.tokens:,} tokens",
+    f"{v.detect:.4f} ± {v.detect_error:.4f}",
+    f"base-rate entropy {v.base_rate_entropy:.4f}"
+    f" ({v.base_rate:.1%} replaced)",
+    yes_no(v.detect < v.base_rate_entropy),
+  )
+  t.add_row(
+    "detection AUC",
+    f"{v.auc:.4f} ± {v.auc_error:.4f}",
+    f"chance 0.5, by {MIN_ERRORS:g} standard errors",
+    yes_no(v.detection_learned),
+  )
+  return t

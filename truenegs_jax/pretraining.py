@@ -1,0 +1,215 @@
+"""The task "pretrain", from text to a model that Hugging Face loads.
+
+  prepare rows -> synonym table -> train -> verdict, cases, fills, curves ->
+  export
+"""
+
+import dataclasses
+import itertools
+import os
+import pathlib
+import shlex
+import signal
+import sys
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from truenegs_jax import errors, prepare
+from truenegs_jax.data import pipeline, rows
+from truenegs_jax.data.tokenizer import Tokenizer, write_vocabulary
+from truenegs_jax.evals import corrections, curves, fills, verdict
+from truenegs_jax.synonyms import sources as synonym_sources
+from truenegs_jax.synonyms import table as synonym_table
+from truenegs_jax.train import build, guards, loop, startup
+
+EXIT_NOT_LEARNED = 1
+
+
+def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
+  """Runs or goes on with a pre-training; returns the exit code.
+
+  Raises:
+    TrueNegsError: with the exit code that belongs to it.
+  """
+  build.check_config(c)
+  enable_compilation_cache()
+  with guards.lock(workdir):
+    inputs = gather_inputs(c, workdir, console)
+    outcome = loop.train(c, workdir, inputs, console)
+    if outcome.stopped_by is not None:
+      console.print(
+        f"saved at step {int(outcome.start.state.step):,}; to go on, give the"
+        f" same command:\n  {command()}",
+        soft_wrap=True,
+      )
+      if outcome.stopped_by == signal.SIGINT:
+        return errors.SAVED_INTERRUPT
+      return errors.SAVED_RESTART
+    return finish(c, workdir, inputs, outcome, console)
+
+
+def gather_inputs(
+  c: ConfigDict, workdir: pathlib.Path, console: Console
+) -> loop.Inputs:
+  """Rows, tokenizer and synonym table of a config, made where missing."""
+  folder, tokenizer = prepare.prepare_config(c)
+  write_vocabulary(tokenizer.vocab, workdir / "vocab.txt")
+  train_rows = rows.open_rows(folder, "train")
+  rows.check_batch_size(train_rows, c.batch_size)
+  table = None
+  if c.negatives.hard_correction:
+    table = load_or_build_table(c, workdir, tokenizer, console)
+  return loop.Inputs(
+    tokenizer=tokenizer,
+    train_rows=train_rows,
+    held_out_rows=rows.open_rows(folder, "held_out"),
+    table=table,
+    fingerprints={
+      "vocabulary": tokenizer.fingerprint,
+      "rows": train_rows.fingerprint,
+      "synonyms": table.fingerprint if table else None,
+    },
+  )
+
+
+def load_or_build_table(
+  c: ConfigDict, workdir: pathlib.Path, tokenizer: Tokenizer, console: Console
+) -> synonym_table.SynonymTable:
+  """The workdir's table, else the cache's, else a new one, saved in both."""
+  n = c.negatives
+  vocabulary = synonym_table.vocabulary_fingerprint(tokenizer.vocab)
+  stop = "-stop" if n.keep_stop_words else ""
+  cached = (
+    synonym_sources.cache_folder()
+    / "synonyms"
+    / f"{n.sources}{stop}-{vocabulary}.npz"
+  )
+  own = workdir / "synonyms.npz"
+  for path in (own, cached):
+    if path.exists():
+      table = synonym_table.load_table(path, tokenizer.vocab)
+      break
+  else:
+    with console.status("looking up synonyms ..."):
+      pairs = synonym_sources.synonym_source(n.sources)(
+        tokenizer.vocab,
+        reader=synonym_sources.open_wordnet(c.data.wordnet_dir),
+      )
+      table = synonym_table.build_table(
+        pairs,
+        tokenizer.vocab,
+        source=n.sources,
+        keep_stop_words=n.keep_stop_words,
+      )
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    synonym_table.save_table(table, cached)
+  if not own.exists():
+    synonym_table.save_table(table, own)
+  console.print(
+    f"synonyms: {table.num_pairs:,} pairs of {table.num_rows:,} tokens"
+    f" ({n.sources}, {table.fingerprint})"
+  )
+  return table
+
+
+def finish(
+  c: ConfigDict,
+  workdir: pathlib.Path,
+  inputs: loop.Inputs,
+  outcome: loop.Outcome,
+  console: Console,
+) -> int:
+  """Judges, shows, draws and exports a finished run; returns the exit code."""
+  start = outcome.start
+  params = start.state.params
+  unigram_V = np.load(inputs.train_rows.folder / "unigram_V.npy")
+  judged = verdict.judge(outcome.held_out, unigram_V)
+  console.print(verdict.table(judged))
+  results = {
+    "command": command(),
+    "seed": c.seed,
+    "steps": c.steps,
+    "fingerprints": dict(inputs.fingerprints),
+    "verdict": dataclasses.asdict(judged) | {"passed": judged.passed},
+  }
+  if inputs.table is not None:
+    cases, searched = _find_cases(c, inputs, start)
+    console.print(corrections.show(cases, searched))
+    results["corrections"] = {
+      "predictions_searched": searched,
+      "cases": [dataclasses.asdict(case) for case in cases],
+    }
+  filled = fills.fill_masks(
+    start.run.model,
+    params,
+    inputs.tokenizer,
+    c.eval.sentences,
+    max_length=c.model.max_positions,
+  )
+  if filled:
+    console.print(fills.show(filled))
+  results["fills"] = [dataclasses.asdict(fill) for fill in filled]
+  startup.save_json(workdir / "results.json", results)
+  drawn = curves.draw(workdir)
+  console.print(f"curves: {', '.join(map(str, drawn))}", soft_wrap=True)
+  _export(c, workdir, inputs, outcome, judged, console)
+  if judged.passed:
+    return 0
+  console.print(
+    "[bold red]not learned:[/] the MLM loss must end below the unigram entropy"
+    f" and the AUC above 0.5 by {verdict.MIN_ERRORS:g} standard errors"
+  )
+  return EXIT_NOT_LEARNED if c.eval.must_learn else 0
+
+
+def command() -> str:
+  """What to type to run this again."""
+  name = pathlib.Path(sys.argv[0]).stem
+  words = [f"python -m truenegs_jax.{name}", *map(shlex.quote, sys.argv[1:])]
+  return " ".join(words)
+
+
+def enable_compilation_cache() -> None:
+  """Keeps compiled steps, so that a restart does not compile again.
+
+  Whoever can write the folder can have code run, so it is the user's alone.
+  JAX_COMPILATION_CACHE_DIR, when set, names another.
+  """
+  if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+    return
+  folder = synonym_sources.cache_folder() / "xla"
+  folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+  folder.chmod(0o700)
+  jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def _find_cases(c, inputs, start):
+  """Searches the held-out rows first, then some of the training rows."""
+  held_out = pipeline.held_out_batches(
+    inputs.held_out_rows, batch_size=c.batch_size
+  )
+  trained = (
+    pipeline.batch_at(
+      inputs.train_rows, i, batch_size=c.batch_size, seed=c.seed
+    )
+    for i in range(min(c.steps, 50))
+  )
+  return corrections.find_cases(
+    corrections.make_predict_slots(
+      start.run.model, start.run.options.masking
+    ),
+    start.state.params,
+    itertools.chain(held_out, trained),
+    table=inputs.table,
+    bits_VxW=start.aux["bits_VxW"],
+    tokenizer=inputs.tokenizer,
+    limit=c.eval.cases,
+    seed=c.seed,
+  )
+
+
+def _export(c, workdir, inputs, outcome, judged, console) -> None:
+  del c, workdir, inputs, outcome, judged, console
