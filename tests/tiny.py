@@ -1,0 +1,89 @@
+"""A tiny model, recipe and batch for tests; nothing is read from disk."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from truenegs_jax.models import pretrain
+from truenegs_jax.objectives import electra, masking
+from truenegs_jax.train import optim, step
+
+V, B, L = 70, 8, 24
+PAD, UNK, CLS, SEP, MASK = range(5)
+MASKING = masking.MaskingOptions(mask_id=MASK, never_masked=(CLS, SEP, MASK))
+WEIGHTS = {"mlm": 1.0, "detect": 50.0, "soft": 1.0}
+
+
+def make_model(**overrides) -> pretrain.ElectraPair:
+  """Two layers, 32 wide, generator 16 wide, embeddings 16 wide."""
+  return pretrain.make_pair(
+    vocab_size=V, variant="tiny", generator_multiplier=0.5, **overrides
+  )
+
+
+def make_options(**overrides) -> electra.ElectraOptions:
+  """Hard correction and soft regularization on."""
+  return electra.ElectraOptions(
+    masking=MASKING, **{"soft_weight": 1.0, **overrides}
+  )
+
+
+def make_batch(seed: int, rows: int = B, length: int = L) -> dict:
+  """Rows of random length >= 6 between [CLS] and [SEP], int32."""
+  rng = np.random.default_rng(seed)
+  tokens = rng.integers(5, V, (rows, length))
+  ends = rng.integers(6, length + 1, rows)
+  index = np.arange(length)
+  tokens[:, 0] = CLS
+  tokens[index[None] == ends[:, None] - 1] = SEP
+  documents = (index[None] < ends[:, None]).astype(np.int32)
+  return {
+    "tokens": (tokens * documents).astype(np.int32),
+    "types": np.zeros((rows, length), np.int32),
+    "documents": documents,
+    "row": np.arange(seed * rows, (seed + 1) * rows, dtype=np.int32),
+  }
+
+
+def dense_table(seed: int = 0, share: float = 0.2) -> np.ndarray:
+  """A random relation [V, V] without self pairs or special tokens."""
+  dense = np.random.default_rng(seed).random((V, V)) < share
+  np.fill_diagonal(dense, False)
+  dense[:5], dense[:, :5] = False, False
+  return dense
+
+
+def pack_bits(dense_VxV: np.ndarray) -> np.ndarray:
+  """uint32 words, entry b of a row being bit b % 32 of word b // 32."""
+  v = len(dense_VxV)
+  padded = np.pad(dense_VxV, ((0, 0), (0, -v % 32)))
+  packed = np.packbits(padded, axis=1, bitorder="little")
+  return packed.view("<u4")
+
+
+def make_objective(model, options, *, train: bool):
+  """The ELECTRA objective over a model."""
+  return functools.partial(
+    electra.electra_terms, model=model, options=options, train=train
+  )
+
+
+def make_aux(seed: int = 0) -> dict:
+  """The random relation as packed bits on the device."""
+  return {"bits_VxW": jnp.asarray(pack_bits(dense_table(seed)))}
+
+
+def make_tx(peak: float = 1e-3, total_steps: int = 100):
+  """ELECTRA's optimizer and schedule."""
+  rate = optim.make_schedule(
+    "electra", peak=peak, warmup_steps=5, total_steps=total_steps
+  )
+  return optim.make_optimizer(rate)
+
+
+def init_state(model, tx, seed: int = 0) -> step.TrainState:
+  """A fresh state on the default device."""
+  init_params = functools.partial(pretrain.init_params, model)
+  return jax.jit(lambda: step.init_state(init_params, tx, seed))()

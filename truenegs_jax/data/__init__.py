@@ -1,0 +1,1 @@
+"""Text to rows to batches: numpy only, never jax."""
