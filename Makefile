@@ -1,0 +1,73 @@
+# demo   trains a small pair on WordNet's glosses; no PyTorch needed
+# test   runs the test suite
+# lint   ruff and mypy
+# clean  removes what these targets made in this folder
+#
+# Each target sets up what it needs in .venv, once. PYTHON names the Python that
+# it is made with, e.g. make PYTHON=python3.12 test
+
+PYTHON ?= python3
+TORCH ?= 2.13.0
+WORKERS ?= auto
+
+BIN := .venv/bin
+# -qq: errors only; pip would also print what it skips in a user's settings.
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check install \
+  -c launch/constraints.txt
+PACKAGE := .venv/.package
+TOOLS := .venv/.tools
+TORCH_CPU := .venv/.torch
+INPUTS := setup.py pyproject.toml launch/constraints.txt
+
+# Linux has CPU builds of PyTorch under a name of their own, which is demanded
+# here: PyPI's plain torch for Linux brings gigabytes of CUDA. The name is found
+# in PyTorch's own index or in a folder that pip is set up to look into
+# (find-links); an index out of reach is passed over. Elsewhere the plain build
+# is the small one.
+TORCH_BUILD := torch==$(TORCH)$(if $(filter Linux,$(shell uname -s)),+cpu)
+TORCH_INDEX := https://download.pytorch.org/whl/cpu
+
+.DELETE_ON_ERROR:
+.PHONY: demo test lint clean
+
+demo: $(PACKAGE)
+	@PYTHON=$(BIN)/python launch/wordnet.sh
+	$(BIN)/python -m truenegs_jax.main --config=configs/electra_demo.py
+
+test: $(TOOLS) $(TORCH_CPU)
+	@PYTHON=$(BIN)/python launch/wordnet.sh || \
+	  echo "Tests that need WordNet will be skipped."
+	$(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+
+lint: $(TOOLS)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.created:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit( \
+	  "Python 3.11 or later is needed; this is %d.%d. Name another one: " \
+	  "make PYTHON=python3.12" % v[:2])'
+	@echo "Making .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv .venv
+	@touch $@
+
+$(PACKAGE): .venv/.created $(INPUTS)
+	@echo "Installing truenegs_jax and what it needs (1.4 GB, a few minutes)"
+	@$(PIP) -e .
+	@touch $@
+
+$(TOOLS): $(PACKAGE)
+	@echo "Installing pytest, ruff and mypy"
+	@$(PIP) -e '.[test]'
+	@touch $@
+
+$(TORCH_CPU): $(TOOLS)
+	@echo "Installing $(TORCH_BUILD), which the tests compare with (190 MB)"
+	@if $(PIP) --retries 0 --timeout 20 --extra-index-url $(TORCH_INDEX) \
+	  "$(TORCH_BUILD)"; then touch $@; \
+	else echo "Without it: the tests that need PyTorch will be skipped."; fi

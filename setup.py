@@ -1,0 +1,67 @@
+"""Packaging; `-c launch/constraints.txt` pins what is tested."""
+
+import pathlib
+import re
+
+import setuptools
+
+HERE = pathlib.Path(__file__).parent
+INIT = (HERE / "truenegs_jax" / "__init__.py").read_text(encoding="utf-8")
+README = HERE / "README.md"
+
+setuptools.setup(
+  name="truenegs_jax",
+  version=re.search(r'__version__ = "([^"]+)"', INIT)[1],
+  description="ELECTRA and BERT pre-training on true negatives, in JAX/Flax.",
+  long_description=README.read_text(encoding="utf-8")
+  if README.exists()
+  else "",
+  long_description_content_type="text/markdown",
+  license="Apache-2.0",
+  python_requires=">=3.11",
+  packages=sorted(
+    {"truenegs_jax.configs"}
+    | set(setuptools.find_packages(include=["truenegs_jax", "truenegs_jax.*"]))
+  ),
+  # The configs ship with the package: --config=electra_base works anywhere. In
+  # a checkout truenegs_jax/configs is a link, which not every copy keeps.
+  package_dir={"truenegs_jax.configs": "configs"},
+  install_requires=[
+    "absl-py>=2.1",
+    "datasets>=4.0",
+    "flax>=0.12",
+    "grain>=0.2.12",
+    "jax>=0.10",
+    "matplotlib>=3.9",
+    "ml_collections>=1.0",
+    "nltk>=3.8.1",
+    "numpy>=2.0",
+    "optax>=0.2.6",
+    "orbax-checkpoint>=0.11.30",
+    "rich>=13.7",
+    "safetensors>=0.5",
+    "tokenizers>=0.22",
+    "transformers>=5.0",
+  ],
+  extras_require={
+    "beam": ["apache-beam>=2.65"],
+    "docs": ["pdoc>=15.0"],
+    # Before 0.11.1 jax adds into rows of an f32 table slowly on GPUs: the
+    # gradient of the embeddings. Later ones need Python 3.12.
+    "gpu": ["jax[cuda13]>=0.11.1; python_version>='3.12'"],
+    "tensorboard": ["tensorboardX>=2.6.2"],
+    "test": [
+      "mypy>=1.15",
+      "pytest>=8.3",
+      "pytest-xdist>=3.6",
+      "ruff>=0.12",
+      "tensorboardX>=2.6.2",
+    ],
+    "tf_text": ["tensorflow-text>=2.19"],
+    # The tests compare with PyTorch; the Makefile picks its small CPU build.
+    "torch": ["torch>=2.10"],
+    "tpu": ["jax[tpu]>=0.10"],
+    "wandb": ["wandb>=0.19"],
+  },
+  entry_points={"console_scripts": ["truenegs = truenegs_jax.main:console"]},
+)
