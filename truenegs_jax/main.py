@@ -32,18 +32,18 @@ def main(argv: list[str]) -> None:
   """Dispatches by `config.task` and turns errors into exit codes."""
   if not flags.FLAGS["verbosity"].present:
     logging.set_verbosity(logging.WARNING)  # jax and orbax tell a lot
-  console = Console()
+  screen = Console()
   try:
-    sys.exit(_run(argv, console))
+    sys.exit(_run(argv, screen))
   except TrueNegsError as e:
     Console(stderr=True).print(f"[bold red]error:[/] {_plain(e)}")
     sys.exit(e.exit_code)
   except KeyboardInterrupt:
-    console.print("interrupted; the same command starts again")
+    screen.print("interrupted; the same command starts again")
     sys.exit(SAVED_INTERRUPT)
 
 
-def console_script() -> None:
+def console() -> None:
   """`truenegs VERB ...` is `python -m truenegs_jax.VERB ...`."""
   verbs = ("main", "prepare", "export")
   if len(sys.argv) < 2 or sys.argv[1] not in verbs:
@@ -82,7 +82,7 @@ def workdir_of(config_value: str) -> pathlib.Path:
   return pathlib.Path("runs", "-".join([name, *filter(None, args.split(","))]))
 
 
-def _run(argv: list[str], console: Console) -> int:
+def _run(argv: list[str], screen: Console) -> int:
   if len(argv) > 1:
     raise InputError(f"arguments not understood: {' '.join(argv[1:])}")
   if _CONFIG.value is None:
@@ -91,7 +91,7 @@ def _run(argv: list[str], console: Console) -> int:
   # Here, not above: --help and a wrong flag should not wait for jax.
   from truenegs_jax import pretraining
 
-  return pretraining.run(_CONFIG.value, pathlib.Path(workdir), console)
+  return pretraining.run(_CONFIG.value, pathlib.Path(workdir), screen)
 
 
 def _plain(e: Exception) -> str:

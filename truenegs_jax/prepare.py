@@ -16,12 +16,12 @@ from typing import Any
 
 import rich.console
 
+from truenegs_jax import cache
 from truenegs_jax.data import sources as sources_lib
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.build import Progress, write_rows
 from truenegs_jax.data.rows import (
   RowsOptions,
-  cache_folder,
   read_manifest,
   rows_fingerprint,
 )
@@ -79,7 +79,7 @@ def prepare(
     held_out=held_out,
     seed=seed,
   )
-  folder = named or cache_folder() / "rows" / rows_fingerprint(options)
+  folder = named or cache.folder() / "rows" / rows_fingerprint(options)
   if documents and not _is_whole(folder):
     with _only_process(folder):
       if not _is_whole(folder):  # another process made it while we waited

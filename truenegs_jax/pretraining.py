@@ -17,7 +17,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax import errors, prepare
+from truenegs_jax import cache, errors, prepare
 from truenegs_jax.data import pipeline, rows
 from truenegs_jax.data.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.evals import corrections, curves, fills, verdict
@@ -83,7 +83,7 @@ def load_or_build_table(
   vocabulary = synonym_table.vocabulary_fingerprint(tokenizer.vocab)
   stop = "-stop" if n.keep_stop_words else ""
   cached = (
-    synonym_sources.cache_folder()
+    cache.folder()
     / "synonyms"
     / f"{n.sources}{stop}-{vocabulary}.npz"
   )
@@ -94,16 +94,15 @@ def load_or_build_table(
       break
   else:
     with console.status("looking up synonyms ..."):
-      pairs = synonym_sources.synonym_source(n.sources)(
-        tokenizer.vocab,
-        reader=synonym_sources.open_wordnet(c.data.wordnet_dir),
-      )
+      reader = synonym_sources.open_wordnet(c.data.wordnet_dir)
+      pairs = synonym_sources.synonym_source(n.sources)
       table = synonym_table.build_table(
-        pairs,
+        pairs(tokenizer.vocab, reader=reader),
         tokenizer.vocab,
         source=n.sources,
         keep_stop_words=n.keep_stop_words,
       )
+      synonym_sources.close_wordnet(reader)
     cached.parent.mkdir(parents=True, exist_ok=True)
     synonym_table.save_table(table, cached)
   if not own.exists():
@@ -180,7 +179,7 @@ def enable_compilation_cache() -> None:
   """
   if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
     return
-  folder = synonym_sources.cache_folder() / "xla"
+  folder = cache.folder() / "xla"
   folder.mkdir(parents=True, exist_ok=True, mode=0o700)
   folder.chmod(0o700)
   jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -14,13 +14,13 @@ This module is the format and its reading; `build` writes it.
 import dataclasses
 import hashlib
 import json
-import os
 import pathlib
 import zlib
 from typing import Any
 
 import numpy as np
 
+from truenegs_jax import cache
 from truenegs_jax.data import layouts
 from truenegs_jax.errors import DataError, InputError
 
@@ -114,12 +114,6 @@ class Rows:
 def rows_fingerprint(options: RowsOptions) -> str:
   """16 hex digits over everything that determines the rows."""
   return hash_json({"version": VERSION, **dataclasses.asdict(options)})
-
-
-def cache_folder() -> pathlib.Path:
-  """`$TRUENEGS_CACHE`, else `~/.cache/truenegs_jax`."""
-  folder = os.environ.get("TRUENEGS_CACHE") or "~/.cache/truenegs_jax"
-  return pathlib.Path(folder).expanduser()
 
 
 def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:

@@ -149,6 +149,7 @@ def check_config(c: ConfigDict) -> None:
       f"length {c.length} is over model.max_positions"
       f" {c.model.max_positions}; lower one or raise the other."
     )
+  _one_of("data.tokenizer", c.data.tokenizer, ("fast",))
   if c.task != "pretrain":
     raise InputError(f"task {c.task!r} is unknown; known: pretrain.")
 

@@ -81,7 +81,11 @@ def _loop(c, workdir, inputs, start, checkpoints, write, signals) -> Outcome:
 
   while done < c.steps and not signals.received:
     batch = pipeline.batch_at(
-      inputs.train_rows, done, batch_size=c.batch_size, seed=c.seed
+      inputs.train_rows,
+      done,
+      batch_size=c.batch_size,
+      seed=c.seed,
+      process=(jax.process_index(), jax.process_count()),
     )
     on_device = sharding.to_device(batch, start.mesh)
     state, terms = start.train_step(state, on_device, start.aux)
@@ -115,7 +119,11 @@ def evaluate(
 ) -> list[metrics.Terms]:
   """The terms of each batch of held-out rows, `c.eval.rows` at most."""
   batches = itertools.islice(
-    pipeline.held_out_batches(held_out_rows, batch_size=c.batch_size),
+    pipeline.held_out_batches(
+      held_out_rows,
+      batch_size=c.batch_size,
+      process=(jax.process_index(), jax.process_count()),
+    ),
     math.ceil(c.eval.rows / c.batch_size),
   )
   return [

@@ -1,0 +1,26 @@
+"""English stop words: as gold tokens they have no synonyms.
+
+Kept here, and not read from NLTK's data, because later releases of that list
+are longer and a table must not change with the version of a data package.
+"""
+
+# The 179 English words of `stopwords` in nltk_data as released from 2018 to
+# 2023 (after the stop list of the Snowball project, M. Porter); 150 of them are
+# tokens of the uncased BERT vocabulary.
+STOP_WORDS = frozenset(
+  """
+  i me my myself we our ours ourselves you you're you've you'll you'd your
+  yours yourself yourselves he him his himself she she's her hers herself it
+  it's its itself they them their theirs themselves what which who whom this
+  that that'll these those am is are was were be been being have has had
+  having do does did doing a an the and but if or because as until while of at
+  by for with about against between into through during before after above
+  below to from up down in out on off over under again further then once here
+  there when where why how all any both each few more most other some such no
+  nor not only own same so than too very s t can will just don don't should
+  should've now d ll m o re ve y ain aren aren't couldn couldn't didn didn't
+  doesn doesn't hadn hadn't hasn hasn't haven haven't isn isn't ma mightn
+  mightn't mustn mustn't needn needn't shan shan't shouldn shouldn't wasn
+  wasn't weren weren't won won't wouldn wouldn't
+  """.split()
+)
