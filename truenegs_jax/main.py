@@ -87,7 +87,9 @@ def _run(argv: list[str], screen: Console) -> int:
     raise InputError(f"arguments not understood: {' '.join(argv[1:])}")
   if _CONFIG.value is None:
     raise InputError("--config=FILE is missing; try --config=electra_demo.")
-  workdir = _WORKDIR.value or workdir_of(flags.FLAGS["config"].config_filename)
+  workdir = _WORKDIR.value or workdir_of(
+    config_flags.get_config_filename(flags.FLAGS["config"])
+  )
   # Here, not above: --help and a wrong flag should not wait for jax.
   from truenegs_jax import pretraining
 

@@ -1,7 +1,7 @@
 """The task "pretrain", from text to a model that Hugging Face loads.
 
-  prepare rows -> synonym table -> train -> verdict, cases, fills, curves ->
-  export
+prepare rows -> synonym table -> train -> verdict, cases, fills, curves ->
+export
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 
 def gather_inputs(
   c: ConfigDict, workdir: pathlib.Path, console: Console
-) -> loop.Inputs:
+) -> startup.Inputs:
   """Rows, tokenizer and synonym table of a config, made where missing."""
   folder, tokenizer = prepare.prepare_config(c)
   write_vocabulary(tokenizer.vocab, workdir / "vocab.txt")
@@ -62,7 +62,7 @@ def gather_inputs(
   table = None
   if c.negatives.hard_correction:
     table = load_or_build_table(c, workdir, tokenizer, console)
-  return loop.Inputs(
+  return startup.Inputs(
     tokenizer=tokenizer,
     train_rows=train_rows,
     held_out_rows=rows.open_rows(folder, "held_out"),
@@ -82,11 +82,7 @@ def load_or_build_table(
   n = c.negatives
   vocabulary = synonym_table.vocabulary_fingerprint(tokenizer.vocab)
   stop = "-stop" if n.keep_stop_words else ""
-  cached = (
-    cache.folder()
-    / "synonyms"
-    / f"{n.sources}{stop}-{vocabulary}.npz"
-  )
+  cached = cache.folder() / "synonyms" / f"{n.sources}{stop}-{vocabulary}.npz"
   own = workdir / "synonyms.npz"
   for path in (own, cached):
     if path.exists():
@@ -117,7 +113,7 @@ def load_or_build_table(
 def finish(
   c: ConfigDict,
   workdir: pathlib.Path,
-  inputs: loop.Inputs,
+  inputs: startup.Inputs,
   outcome: loop.Outcome,
   console: Console,
 ) -> int:
@@ -197,9 +193,7 @@ def _find_cases(c, inputs, start):
     for i in range(min(c.steps, 50))
   )
   return corrections.find_cases(
-    corrections.make_predict_slots(
-      start.run.model, start.run.options.masking
-    ),
+    corrections.make_predict_slots(start.run.model, start.run.options.masking),
     start.state.params,
     itertools.chain(held_out, trained),
     table=inputs.table,

@@ -66,9 +66,7 @@ def random_bits(
   return bits ^ (bits >> 16)
 
 
-def dropout(
-  x: Array, keys_B: Array | None, *, rate: float, site: int
-) -> Array:
+def dropout(x: Array, keys_B: Array | None, *, rate: float, site: int) -> Array:
   """Zeroes a share `rate` of `x` `[B, ...]` and scales the rest to keep E[x].
 
   Args:

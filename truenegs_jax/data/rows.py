@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from truenegs_jax import cache
 from truenegs_jax.data import layouts
 from truenegs_jax.errors import DataError, InputError
 

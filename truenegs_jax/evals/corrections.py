@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from rich.table import Table
 
 from truenegs_jax import randomness
 from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.models.pretrain import ElectraPair
 from truenegs_jax.objectives import masking, negatives
 from truenegs_jax.synonyms.table import SynonymTable, synonyms_of
 
@@ -27,7 +29,9 @@ class Case:
   synonyms: tuple[str, ...]
 
 
-def make_predict_slots(model, options: masking.MaskingOptions) -> Callable:
+def make_predict_slots(
+  model: ElectraPair, options: masking.MaskingOptions
+) -> Callable:
   """Builds `predict(params, batch, bits_VxW, key) -> dict of [B, K] arrays`.
 
   Rows are masked as in training; predictions are the likeliest tokens, dropout
@@ -63,7 +67,7 @@ def make_predict_slots(model, options: masking.MaskingOptions) -> Callable:
 
 def find_cases(
   predict: Callable,
-  params,
+  params: Any,
   batches: Iterable[dict[str, np.ndarray]],
   *,
   table: SynonymTable,
@@ -112,7 +116,12 @@ def show(cases: list[Case], searched: int) -> Table:
   return t
 
 
-def _cases(batch, found, table, tokenizer) -> Iterator[Case]:
+def _cases(
+  batch: dict[str, np.ndarray],
+  found: dict[str, np.ndarray],
+  table: SynonymTable,
+  tokenizer: Tokenizer,
+) -> Iterator[Case]:
   hits = np.argwhere((found["weight"] > 0) & found["false"])
   for b, k in hits:
     position = int(found["positions"][b, k])

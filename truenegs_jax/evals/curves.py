@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from typing import Any
 
 # File -> title and the records' names that it shows.
 PLOTS = {
@@ -30,8 +31,8 @@ def draw(workdir: pathlib.Path) -> list[pathlib.Path]:
   folder = workdir / "plots"
   folder.mkdir(exist_ok=True)
   written = []
-  for file, (title, names) in PLOTS.items():
-    names = [n for n in names if any(n in r for r in records)]
+  for file, (title, wanted) in PLOTS.items():
+    names = [name for name in wanted if any(name in r for r in records)]
     if not names:
       continue
     figure, axes = plt.subplots(
@@ -48,15 +49,15 @@ def draw(workdir: pathlib.Path) -> list[pathlib.Path]:
   return written
 
 
-def _draw_curve(axis, records: list[dict], name: str) -> None:
+def _draw_curve(axis: Any, records: list[dict], name: str) -> None:
   for split, style in (("train", "-"), ("held_out", "o")):
     points = [
-      (r["step"], r[name])
-      for r in records
-      if r["split"] == split and name in r
+      (r["step"], r[name]) for r in records if r["split"] == split and name in r
     ]
     if points:
-      axis.plot(*zip(*points, strict=True), style, label=split.replace("_", "-"))
+      axis.plot(
+        *zip(*points, strict=True), style, label=split.replace("_", "-")
+      )
   axis.set_title(name, fontsize=10)
   axis.set_xlabel("step")
   axis.grid(alpha=0.3)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from rich.table import Table
 
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import InputError
+from truenegs_jax.models.pretrain import ElectraPair
 
 MASK_TEXT = "[MASK]"
 
@@ -24,8 +26,8 @@ class Fill:
 
 
 def fill_masks(
-  model,
-  params,
+  model: ElectraPair,
+  params: Any,
   tokenizer: Tokenizer,
   sentences: Sequence[str],
   *,
@@ -51,12 +53,8 @@ def fill_masks(
     "documents": real_BxL.astype(np.int32),
   }
   positions_Bx1 = (tokens_BxL == tokenizer.mask).argmax(axis=1)[:, None]
-  logits_Bx1xV = model.apply(
-    {"params": params},
-    jax.tree.map(jnp.asarray, inputs),
-    jnp.asarray(positions_Bx1),
-    None,
-    method="generate_logits",
+  logits_Bx1xV = model.bind({"params": params}).generate_logits(
+    jax.tree.map(jnp.asarray, inputs), jnp.asarray(positions_Bx1), None
   )
   p_BxV = np.asarray(jax.nn.softmax(logits_Bx1xV[:, 0]))
   fills = []

@@ -91,15 +91,13 @@ def table(v: Verdict) -> Table:
   t.add_row(
     f"MLM loss, {v.slots:,} slots",
     f"{v.mlm:.3f} ± {v.mlm_error:.3f}",
-    f"uniform {v.uniform_entropy:.3f}, unigram entropy"
-    f" {v.unigram_entropy:.3f}",
+    f"uniform {v.uniform_entropy:.3f}, unigram entropy {v.unigram_entropy:.3f}",
     yes_no(v.mlm_learned),
   )
   t.add_row(
     f"detection loss, {v.tokens:,} tokens",
     f"{v.detect:.4f} ± {v.detect_error:.4f}",
-    f"base-rate entropy {v.base_rate_entropy:.4f}"
-    f" ({v.base_rate:.1%} replaced)",
+    f"base-rate entropy {v.base_rate_entropy:.4f} ({v.base_rate:.1%} replaced)",
     yes_no(v.detect < v.base_rate_entropy),
   )
   t.add_row(

@@ -1,1 +1,1 @@
-"""Purely functional networks; nothing outside this folder imports flax.linen."""
+"""Purely functional networks; only this folder imports flax.linen."""

@@ -58,15 +58,11 @@ VARIANTS: dict[str, dict[str, int]] = {
   "demo": dict(embedding_size=128, width=128, layers=3, heads=2, ffn=512),
   "small": dict(embedding_size=128, width=256, layers=12, heads=4, ffn=1024),
   "base": dict(embedding_size=768, width=768, layers=12, heads=12, ffn=3072),
-  "large": dict(
-    embedding_size=1024, width=1024, layers=24, heads=16, ffn=4096
-  ),
+  "large": dict(embedding_size=1024, width=1024, layers=24, heads=16, ffn=4096),
 }
 
 
-def generator_config(
-  config: EncoderConfig, multiplier: float
-) -> EncoderConfig:
+def generator_config(config: EncoderConfig, multiplier: float) -> EncoderConfig:
   """The generator's size: the width is scaled, heads and ffn follow from it.
 
   ELECTRA's rule (`run_pretraining.py:get_generator_config`): heads of 64 units,

@@ -1,13 +1,14 @@
 """ELECTRA's pair: a generator and a discriminator on one embedding block.
 
-  pair = make_pair(vocab_size=30_522, variant="small",
-                   generator_multiplier=1 / 4)
-  params = init_params(pair, key)
-  logits_BxKxV = pair.apply({"params": params}, inputs, positions_BxK, keys_B,
-                            method="generate_logits")
+pair = make_pair(vocab_size=30_522, variant="small",
+                 generator_multiplier=1 / 4)
+params = init_params(pair, key)
+logits_BxKxV = pair.apply({"params": params}, inputs, positions_BxK, keys_B,
+                          method="generate_logits")
 """
 
 import importlib
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -83,7 +84,7 @@ def make_pair(
   variant: str,
   generator_multiplier: float,
   backbone: str = "encoder",
-  **overrides,
+  **overrides: Any,
 ) -> ElectraPair:
   """Builds the pair of one variant.
 
@@ -115,18 +116,18 @@ def make_pair(
 
 
 def init_params(model: nn.Module, key: Array) -> dict:
-  """Fresh f32 parameters, a nested dict of arrays; pure, so it can be jitted."""
+  """Fresh f32 parameters, a nested dict of arrays; pure and jittable."""
   zeros_1x2 = jnp.zeros((1, 2), jnp.int32)
   inputs = {"tokens": zeros_1x2, "types": zeros_1x2, "documents": zeros_1x2}
   return model.init(key, inputs, method="initialize")["params"]
 
 
-def parameter_count(tree) -> int:
+def parameter_count(tree: Any) -> int:
   """Number of scalars in a tree of arrays or of their shapes."""
   return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
-def load_backbone(name: str):
+def load_backbone(name: str) -> Any:
   """The module `truenegs_jax.models.<name>`; InputError if there is none."""
   try:
     return importlib.import_module(f"truenegs_jax.models.{name}")

@@ -8,6 +8,7 @@ once, over the global batch. The model is any object with `generate_logits`,
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,12 +38,12 @@ class ElectraOptions:
 
 
 def electra_terms(
-  params,
+  params: Any,
   batch: Mapping[str, Array],
   keys_B: Array,
   aux: Mapping[str, Array],
   *,
-  model,
+  model: Any,
   options: ElectraOptions,
   train: bool,
 ) -> Terms:
@@ -106,7 +107,12 @@ def weighted_sum(loss: Array, weight: Array) -> tuple[Array, Array]:
 
 
 def _generator_terms(
-  bound, slots, logits_BxKxV, sampled_BxK, aux, options
+  bound: Any,
+  slots: masking.Slots,
+  logits_BxKxV: Array,
+  sampled_BxK: Array,
+  aux: Mapping[str, Array],
+  options: ElectraOptions,
 ) -> Terms:
   """The masked language model's loss, its correction and regularization."""
   weight_BxK, original_BxK = slots.weight_BxK, slots.original_BxK
@@ -135,7 +141,9 @@ def _generator_terms(
   return terms
 
 
-def _corrected_terms(loss_BxK, false_BxK, wrong_BxK, weight_BxK) -> Terms:
+def _corrected_terms(
+  loss_BxK: Array, false_BxK: Array, wrong_BxK: Array, weight_BxK: Array
+) -> Terms:
   """The loss over the kept slots, and how much was corrected (table 2)."""
   false_BxK = false_BxK * weight_BxK
   row_false_B, row_used_B = false_BxK.max(axis=1), weight_BxK.max(axis=1)
@@ -151,7 +159,9 @@ def _corrected_terms(loss_BxK, false_BxK, wrong_BxK, weight_BxK) -> Terms:
   }
 
 
-def _detection_terms(detect_BxL, replaced_BxL, real_BxL) -> Terms:
+def _detection_terms(
+  detect_BxL: Array, replaced_BxL: Array, real_BxL: Array
+) -> Terms:
   """The discriminator's loss and what its judgement is measured by."""
   loss_BxL = optax.sigmoid_binary_cross_entropy(
     detect_BxL, replaced_BxL.astype(jnp.float32)

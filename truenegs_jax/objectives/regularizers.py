@@ -19,7 +19,7 @@ NORM_FLOOR = 1e-8  # torch's CosineSimilarity default
 REGULARIZERS: dict[str, Regularizer] = {}
 
 
-def regularizer(name: str):
+def regularizer(name: str) -> Callable[[Regularizer], Regularizer]:
   """Registers a term `fn(original_BxKxE, predicted_BxKxE) -> loss_BxK`."""
 
   def add(fn: Regularizer) -> Regularizer:

@@ -13,9 +13,11 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import electra, masking, regularizers
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import optim, sharding, step
 
 PREDICTIONS = ("argmax", "sample")
@@ -49,7 +51,7 @@ class Run:
     return step.init_state(init_params, self.tx, seed)
 
 
-def build_run(c: ConfigDict, tokenizer) -> Run:
+def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
   """Builds a pre-training run; InputError names a value that cannot be."""
   n = c.negatives
   _one_of("negatives.prediction", n.prediction, PREDICTIONS)
@@ -166,7 +168,9 @@ def check_batch(c: ConfigDict, num_devices: int) -> None:
     )
 
 
-def make_aux(table, mesh) -> dict[str, jax.Array]:
+def make_aux(
+  table: SynonymTable | None, mesh: jax.sharding.Mesh
+) -> dict[str, jax.Array]:
   """Device arrays that are no parameters: the synonym table's bits, if any."""
   if table is None:
     return {}

@@ -17,6 +17,7 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from truenegs_jax.errors import CheckpointError, DiskError
 
+
 class Checkpoints:
   """The saved steps of one run."""
 
@@ -97,7 +98,7 @@ class Checkpoints:
     """Waits for what is being written and lets go of the folder."""
     self._manager.close()
 
-  def _restore(self, step: int, **args):
+  def _restore(self, step: int, **args: Any) -> Any:
     if step not in self._manager.all_steps():
       saved = ", ".join(map(str, self.steps())) or "none"
       raise CheckpointError(

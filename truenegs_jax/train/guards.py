@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import signal
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -30,11 +31,11 @@ class StopSignals:
     self._before = {s: signal.signal(s, self._remember) for s in watched}
     return self
 
-  def __exit__(self, *exc) -> None:
+  def __exit__(self, *exc: object) -> None:
     for number, handler in self._before.items():
       signal.signal(number, handler)
 
-  def _remember(self, number, frame) -> None:
+  def _remember(self, number: int, frame: object) -> None:
     del frame
     if self.received is not None:
       os._exit(128 + number)
@@ -82,7 +83,7 @@ class SkipGuard:
 
 
 @contextlib.contextmanager
-def lock(workdir: pathlib.Path):
+def lock(workdir: pathlib.Path) -> Iterator[None]:
   """Makes the workdir and holds it; a second run in it is refused.
 
   The kernel lets go of the lock however the process ends.

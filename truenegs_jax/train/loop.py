@@ -11,7 +11,8 @@ import math
 import pathlib
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,21 +21,16 @@ from rich.console import Console
 
 from truenegs_jax.data import pipeline
 from truenegs_jax.data.rows import Rows
-from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import NonFiniteError
-from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import guards, metrics, sharding, startup, writers
-
-
-@dataclasses.dataclass(frozen=True)
-class Inputs:
-  """What a run trains on; `fingerprints` says exactly which."""
-
-  tokenizer: Tokenizer
-  train_rows: Rows
-  held_out_rows: Rows
-  table: SynonymTable | None  # None: no hard correction
-  fingerprints: Mapping[str, str | None]
+from truenegs_jax.train import (
+  build,
+  checkpoint,
+  guards,
+  metrics,
+  sharding,
+  startup,
+  writers,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +43,7 @@ class Outcome:
 
 
 def train(
-  c: ConfigDict, workdir: pathlib.Path, inputs: Inputs, console: Console
+  c: ConfigDict, workdir: pathlib.Path, inputs: startup.Inputs, console: Console
 ) -> Outcome:
   """Trains to `c.steps`, or until SIGTERM or Ctrl-C, and saves.
 
@@ -63,7 +59,15 @@ def train(
         return _loop(c, workdir, inputs, start, checkpoints, write, signals)
 
 
-def _loop(c, workdir, inputs, start, checkpoints, write, signals) -> Outcome:
+def _loop(
+  c: ConfigDict,
+  workdir: pathlib.Path,
+  inputs: startup.Inputs,
+  start: startup.Start,
+  checkpoints: checkpoint.Checkpoints,
+  write: Callable[[dict], Any],
+  signals: guards.StopSignals,
+) -> Outcome:
   state, first_step = start.state, int(start.state.step)
   guard = guards.SkipGuard(workdir, c.optim.max_skips)
   clock = metrics.Clock(c.steps)
@@ -115,7 +119,7 @@ def _loop(c, workdir, inputs, start, checkpoints, write, signals) -> Outcome:
 
 
 def evaluate(
-  c: ConfigDict, start: startup.Start, params, held_out_rows: Rows
+  c: ConfigDict, start: startup.Start, params: Any, held_out_rows: Rows
 ) -> list[metrics.Terms]:
   """The terms of each batch of held-out rows, `c.eval.rows` at most."""
   batches = itertools.islice(
@@ -135,7 +139,9 @@ def evaluate(
 
 
 @contextlib.contextmanager
-def _open_writers(c, workdir, console, first_step):
+def _open_writers(
+  c: ConfigDict, workdir: pathlib.Path, console: Console, first_step: int
+) -> Iterator[Callable[[dict], Any]]:
   """Yields `write(record)`, which hands a record to every writer."""
   opened = [
     *writers.make_writers(c.log.writers, workdir, first_step=first_step),
@@ -151,7 +157,13 @@ def _due(done: int, every: int, total: int) -> bool:
   return done % every == 0 or done == total
 
 
-def _train_record(c, run, clock, done: int, terms) -> dict:
+def _train_record(
+  c: ConfigDict,
+  run: build.Run,
+  clock: metrics.Clock,
+  done: int,
+  terms: metrics.Terms,
+) -> dict:
   return _record(run, done, "train", terms) | {
     "lr": float(run.rate(done - 1)),  # of the update just made
     "rows_per_s": c.batch_size / clock.secs_per_step(done),
@@ -159,7 +171,9 @@ def _train_record(c, run, clock, done: int, terms) -> dict:
   }
 
 
-def _record(run, done: int, split: str, terms) -> dict:
+def _record(
+  run: build.Run, done: int, split: str, terms: metrics.Terms
+) -> dict:
   values = metrics.ratios(terms)
   total = sum(weight * values[name] for name, weight in run.weights.items())
   return {
@@ -172,6 +186,6 @@ def _record(run, done: int, split: str, terms) -> dict:
 
 
 @jax.jit
-def _all_finite(params) -> jax.Array:
+def _all_finite(params: Any) -> jax.Array:
   leaves = [jnp.isfinite(x).all() for x in jax.tree.leaves(params)]
   return jnp.stack(leaves).all()

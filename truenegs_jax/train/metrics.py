@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def auc(positive_C: np.ndarray, negative_C: np.ndarray) -> float:
 
 
 def jackknife(
-  batches: Sequence[Terms], statistic: Callable[[Terms], float]
+  batches: list[Terms], statistic: Callable[[Terms], float]
 ) -> tuple[float, float]:
   """A statistic of all batches and its standard error.
 
@@ -100,7 +100,7 @@ class Clock:
     self._first, self._since, self._away = step, self.now(), 0.0
 
   @contextlib.contextmanager
-  def paused(self):
+  def paused(self) -> Iterator[None]:
     """What happens inside counts neither for the rate nor for the rest."""
     began = self.now()
     yield

@@ -4,7 +4,7 @@ Source: google-research/electra, `model/optimization.py`.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,10 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {}
 NOT_DECAYED = ("bias", "scale")  # every bias, and the gain of every layer norm
 
 
-def schedule(name: str):
+def schedule(name: str) -> Callable[[Callable[..., Schedule]], Callable]:
   """Registers `fn(peak, warmup_steps, total_steps) -> schedule`."""
 
-  def add(fn):
+  def add(fn: Callable[..., Schedule]) -> Callable[..., Schedule]:
     if name in SCHEDULES:
       raise ValueError(f"Schedule {name!r} is registered twice.")
     SCHEDULES[name] = fn
@@ -123,7 +123,7 @@ def scale_by_plain_adam(
   return optax.GradientTransformation(init, update)
 
 
-def decay_mask(params) -> dict:
+def decay_mask(params: optax.Params) -> Any:
   """True for the kernels and tables, which decay; by the parameter's name."""
   return jax.tree_util.tree_map_with_path(
     lambda path, _: path[-1].key not in NOT_DECAYED, params

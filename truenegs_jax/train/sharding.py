@@ -7,6 +7,8 @@ the first rule whose regex matches a parameter's path decides.
 import dataclasses
 import math
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -32,7 +34,9 @@ MESHES = {
 }
 
 
-def make_mesh(spec: MeshSpec, devices=None) -> Mesh:
+def make_mesh(
+  spec: MeshSpec, devices: Sequence[jax.Device] | None = None
+) -> Mesh:
   """Lays the devices (default: all there are) out on the preset's axes."""
   devices = jax.devices() if devices is None else devices
   sizes = resolve_sizes(spec.axes, len(devices))
@@ -64,7 +68,7 @@ def resolve_sizes(axes: dict[str, int], num_devices: int) -> tuple[int, ...]:
   return tuple(num_devices // fixed if n == -1 else n for n in axes.values())
 
 
-def tree_shardings(tree, mesh: Mesh, spec: MeshSpec):
+def tree_shardings(tree: Any, mesh: Mesh, spec: MeshSpec) -> Any:
   """A NamedSharding for each leaf of a tree, by the first rule that matches."""
 
   def place(path, _):
@@ -96,7 +100,7 @@ def to_device(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
   }
 
 
-def bytes_per_device(tree) -> int:
+def bytes_per_device(tree: Any) -> int:
   """Bytes one device holds of a tree of (abstract) arrays with shardings."""
   return sum(
     math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
@@ -104,7 +108,7 @@ def bytes_per_device(tree) -> int:
   )
 
 
-def _key_name(key) -> str:
+def _key_name(key: Any) -> str:
   for attribute in ("key", "name", "idx"):
     if hasattr(key, attribute):
       return str(getattr(key, attribute))

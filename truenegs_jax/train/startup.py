@@ -11,6 +11,7 @@ import json
 import pathlib
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,11 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
+from truenegs_jax.data.rows import Rows
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import CheckpointError
 from truenegs_jax.models import pretrain
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import build, sharding
 from truenegs_jax.train import checkpoint as checkpoint_lib
 from truenegs_jax.train import step as step_lib
@@ -38,6 +42,17 @@ FREE_TO_CHANGE = (
 
 
 @dataclasses.dataclass(frozen=True)
+class Inputs:
+  """What a run trains on; `fingerprints` says exactly which."""
+
+  tokenizer: Tokenizer
+  train_rows: Rows
+  held_out_rows: Rows
+  table: SynonymTable | None  # None: no hard correction
+  fingerprints: Mapping[str, str | None]
+
+
+@dataclasses.dataclass(frozen=True)
 class Start:
   """All that the loop runs on."""
 
@@ -45,7 +60,7 @@ class Start:
   mesh: jax.sharding.Mesh
   state: step_lib.TrainState
   aux: dict[str, jax.Array]
-  train_step: Callable
+  train_step: jax.stages.Compiled
   eval_step: Callable
   description: dict  # what each checkpoint says of its run
 
@@ -63,7 +78,11 @@ def open_checkpoints(
 
 
 def prepare_start(
-  c: ConfigDict, workdir: pathlib.Path, inputs, checkpoints, console: Console
+  c: ConfigDict,
+  workdir: pathlib.Path,
+  inputs: Inputs,
+  checkpoints: checkpoint_lib.Checkpoints,
+  console: Console,
 ) -> Start:
   """Checks, restores or initializes, compiles and reports, in this order.
 
@@ -110,7 +129,9 @@ def describe(c: ConfigDict, fingerprints: Mapping) -> dict:
   }
 
 
-def resumable_step(checkpoints, description: Mapping) -> int | None:
+def resumable_step(
+  checkpoints: checkpoint_lib.Checkpoints, description: Mapping
+) -> int | None:
   """The newest saved step; CheckpointError when it is of another run."""
   latest = checkpoints.latest()
   if latest is None:
@@ -132,7 +153,9 @@ def resumable_step(checkpoints, description: Mapping) -> int | None:
   return latest
 
 
-def abstract_state(run: build.Run, seed: int, mesh) -> step_lib.TrainState:
+def abstract_state(
+  run: build.Run, seed: int, mesh: jax.sharding.Mesh
+) -> step_lib.TrainState:
   """Shapes, dtypes and shardings of the state; no array is made."""
   shapes = jax.eval_shape(lambda: run.init_state(seed))
   places = sharding.tree_shardings(shapes, mesh, run.mesh_spec)
@@ -143,7 +166,7 @@ def abstract_state(run: build.Run, seed: int, mesh) -> step_lib.TrainState:
   )
 
 
-def save_json(path: pathlib.Path, value) -> None:
+def save_json(path: pathlib.Path, value: Any) -> None:
   """Writes JSON under its final name only once it is whole."""
   whole = path.with_suffix(".json.tmp")
   whole.write_text(json.dumps(value, indent=2) + "\n")
@@ -184,7 +207,14 @@ def _compile_train_step(c, run, mesh, abstract, aux):
   return compiled, time.perf_counter() - began
 
 
-def _report(c, start: Start, resumed, compile_secs, workdir, inputs) -> Table:
+def _report(
+  c: ConfigDict,
+  start: Start,
+  resumed: int | None,
+  compile_secs: float,
+  workdir: pathlib.Path,
+  inputs: Inputs,
+) -> Table:
   """What starts here, on what, how large, and where everything goes."""
   mib = lambda num_bytes: f"{num_bytes / 2**20:,.0f} MiB"
   count = lambda *names: pretrain.parameter_count(

@@ -102,10 +102,11 @@ def make_eval_step(
 
 def total_loss(terms: Terms, weights: Mapping[str, float]) -> Array:
   """The one division: weight * sum / count; an empty term counts 0."""
-  return sum(
+  shares = [
     weight * terms[name][0] / jnp.maximum(terms[name][1], 1.0)
     for name, weight in weights.items()
-  )
+  ]
+  return sum(shares, jnp.zeros(()))
 
 
 def _whole_gradient(evaluate, weights, params, inputs, keys_B):
@@ -145,9 +146,7 @@ def _accumulated_gradient(evaluate, weights, params, inputs, keys_B, num):
     return jax.tree.map(jnp.add, sums, term_gradients(*micro)), None
 
   micro = jax.tree.map(slices, (inputs, keys_B))
-  shapes = jax.eval_shape(
-    term_gradients, *jax.tree.map(lambda x: x[0], micro)
-  )
+  shapes = jax.eval_shape(term_gradients, *jax.tree.map(lambda x: x[0], micro))
   zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
   (grads, terms), _ = jax.lax.scan(add, zeros, micro)
   scale = {
@@ -163,7 +162,12 @@ def _accumulated_gradient(evaluate, weights, params, inputs, keys_B, num):
   return terms, combined
 
 
-def _apply(state, tx, terms, grads) -> tuple[TrainState, Terms]:
+def _apply(
+  state: TrainState,
+  tx: optax.GradientTransformation,
+  terms: Terms,
+  grads: dict,
+) -> tuple[TrainState, Terms]:
   grad_norm = optax.global_norm(grads)
   finite = jnp.isfinite(grad_norm)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)

@@ -8,13 +8,14 @@ import datetime
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from truenegs_jax.errors import InputError
 
-Record = Mapping[str, object]
+Record = Mapping[str, Any]
 
 # Order and short names of what the progress line shows, where there is it.
 SHOWN = {
@@ -128,7 +129,7 @@ class ProgressLine:
       text = " · ".join([f"held-out at {record['step']:,}", *shown])
       self._console.print(text, soft_wrap=True)
       return
-    eta = round(float(record["eta_s"]))
+    eta = round(record["eta_s"])
     text = " · ".join([*shown, f"eta {datetime.timedelta(seconds=eta)}"])
     if self._progress is None:
       step = f"step {record['step']:,}/{self._total:,}"
