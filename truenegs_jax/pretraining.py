@@ -17,7 +17,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax import cache, errors, prepare
+from truenegs_jax import cache, errors, export, model_card, prepare
 from truenegs_jax.data import pipeline, rows
 from truenegs_jax.data.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.evals import corrections, curves, fills, verdict
@@ -150,7 +150,16 @@ def finish(
   startup.save_json(workdir / "results.json", results)
   drawn = curves.draw(workdir)
   console.print(f"curves: {', '.join(map(str, drawn))}", soft_wrap=True)
-  _export(c, workdir, inputs, outcome, judged, console)
+  exported = export.export_pair(
+    params,
+    start.run.model,
+    inputs.tokenizer,
+    workdir / "export",
+    about=model_card.about_run(
+      workdir, start.description["config"], int(start.state.step)
+    ),
+  )
+  console.print(f"exported to {workdir / 'export'}/: {exported.statement}")
   if judged.passed:
     return 0
   console.print(
@@ -202,7 +211,3 @@ def _find_cases(c, inputs, start):
     limit=c.eval.cases,
     seed=c.seed,
   )
-
-
-def _export(c, workdir, inputs, outcome, judged, console) -> None:
-  del c, workdir, inputs, outcome, judged, console

@@ -60,7 +60,7 @@ def random_bits(
     iota = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
     counter = counter + iota * jnp.uint32(stride)
     stride *= shape[axis]
-  bits = counter * jnp.uint32(0x9E3779B1) + first
+  bits = counter[None] * jnp.uint32(0x9E3779B1) + first
   bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B) ^ second
   bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
   return bits ^ (bits >> 16)

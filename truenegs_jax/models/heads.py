@@ -37,7 +37,7 @@ class MlmHead(nn.Module):
       word_VxE.astype(c.dtype),
       preferred_element_type=jnp.float32,
     )
-    return logits_BxKxV + bias_V
+    return logits_BxKxV + bias_V[None, None]
 
 
 class DetectionHead(nn.Module):

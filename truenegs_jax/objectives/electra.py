@@ -65,7 +65,8 @@ def electra_terms(
 
   Returns:
     name -> (sum, count), f32 scalars; `detect_histogram` holds instead the
-    histograms of the detection logits of (replaced, original) tokens.
+    histograms of the detection logits of (replaced, original) tokens, and
+    `mlm_hidden` is there only where `train` is False.
   """
   bound = model.bind({"params": params})
   tokens_BxL, real_BxL = batch["tokens"], batch["documents"] != 0
@@ -90,6 +91,11 @@ def electra_terms(
   terms = _generator_terms(
     bound, slots, logits_BxKxV, sampled_BxK, aux, options
   )
+  if not train:
+    shown_BxK = jnp.take_along_axis(masked_BxL, slots.positions_BxK, axis=1)
+    terms["mlm_hidden"] = _hidden_loss(
+      logits_BxKxV, slots, shown_BxK == options.masking.mask_id
+    )
   corrupted_BxL = masking.fill_slots(tokens_BxL, slots, sampled_BxK)
   # ELECTRA counts a lucky sample, equal to the original, as original.
   replaced_BxL = corrupted_BxL != tokens_BxL
@@ -139,6 +145,20 @@ def _generator_terms(
     )
     terms["soft"] = weighted_sum(soft_BxK, weight_BxK)
   return terms
+
+
+def _hidden_loss(
+  logits_BxKxV: Array, slots: masking.Slots, hidden_BxK: Array
+) -> tuple[Array, Array]:
+  """The loss of the slots behind [MASK], corrected or not.
+
+  The 15 % of slots that stay visible can be copied: they alone take a seventh
+  off the loss of a generator that has learned nothing about language.
+  """
+  loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
+    logits_BxKxV, slots.original_BxK
+  )
+  return weighted_sum(loss_BxK, slots.weight_BxK * hidden_BxK)
 
 
 def _corrected_terms(

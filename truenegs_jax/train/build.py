@@ -17,8 +17,9 @@ from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import electra, masking, regularizers
+from truenegs_jax.synonyms.sources import synonym_source
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import optim, sharding, step
+from truenegs_jax.train import optim, sharding, step, writers
 
 PREDICTIONS = ("argmax", "sample")
 NORMALIZERS = ("kept", "slots")
@@ -52,10 +53,8 @@ class Run:
 
 
 def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
-  """Builds a pre-training run; InputError names a value that cannot be."""
+  """Builds a pre-training run from a config that `check_config` has passed."""
   n = c.negatives
-  _one_of("negatives.prediction", n.prediction, PREDICTIONS)
-  _one_of("negatives.normalizer", n.normalizer, NORMALIZERS)
   options = electra.ElectraOptions(
     masking=masking.MaskingOptions(
       mask_id=tokenizer.mask,
@@ -74,7 +73,6 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
     "detect": c.generator.detect_weight,
   }
   if n.soft_weight:
-    regularizers.get(n.soft)
     weights["soft"] = n.soft_weight
   rate = optim.make_schedule(
     c.optim.schedule,
@@ -102,7 +100,6 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
 
 def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.ElectraPair:
   """The generator and discriminator that a config describes."""
-  _one_of("model.dtype", c.model.dtype, DTYPES)
   return pretrain.make_pair(
     vocab_size=vocab_size,
     variant=c.model.variant,
@@ -151,20 +148,14 @@ def check_config(c: ConfigDict) -> None:
       f"length {c.length} is over model.max_positions"
       f" {c.model.max_positions}; lower one or raise the other."
     )
-  _one_of("data.tokenizer", c.data.tokenizer, ("fast",))
-  if c.task != "pretrain":
-    raise InputError(f"task {c.task!r} is unknown; known: pretrain.")
-
-
-def check_batch(c: ConfigDict, num_devices: int) -> None:
-  """The batch must split into micro-batches and those over the devices."""
-  shares = num_devices * c.optim.accumulation
+  _check_names(c)
+  shares = jax.device_count() * c.optim.accumulation
   if c.batch_size % shares:
     near = max(c.batch_size // shares, 1) * shares
     raise InputError(
       f"batch_size {c.batch_size} must be a multiple of {shares}"
-      f" ({num_devices} devices x {c.optim.accumulation} micro-batches); try"
-      f" --config.batch_size={near}."
+      f" ({jax.device_count()} devices x {c.optim.accumulation} micro-batches);"
+      f" try --config.batch_size={near}."
     )
 
 
@@ -176,6 +167,21 @@ def make_aux(
     return {}
   bits_VxW = np.asarray(table.bits_VxW)
   return {"bits_VxW": jax.device_put(bits_VxW, sharding.replicated(mesh))}
+
+
+def _check_names(c: ConfigDict) -> None:
+  """Looks everything up that the config names; each look-up can refuse."""
+  _one_of("task", c.task, ("pretrain",))
+  _one_of("data.tokenizer", c.data.tokenizer, ("fast",))
+  _one_of("model.dtype", c.model.dtype, DTYPES)
+  _one_of("negatives.prediction", c.negatives.prediction, PREDICTIONS)
+  _one_of("negatives.normalizer", c.negatives.normalizer, NORMALIZERS)
+  build_model(c, vocab_size=1)
+  optim.make_schedule(c.optim.schedule, peak=1, warmup_steps=1, total_steps=1)
+  regularizers.get(c.negatives.soft)
+  sharding.get_spec(c.mesh.preset)
+  synonym_source(c.negatives.sources)
+  writers.check_names(c.log.writers)
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

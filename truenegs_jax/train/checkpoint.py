@@ -27,22 +27,30 @@ class Checkpoints:
     *,
     keep: int = 2,
     keep_steps: Sequence[int] = (),
+    read_only: bool = False,
   ):
-    """Opens (and makes) the folder.
+    """Opens the folder, and makes it unless `read_only`.
 
     Args:
       folder: where the steps lie.
       keep: how many of the newest steps to keep.
       keep_steps: steps that are kept for good.
+      read_only: write nothing and clear nothing away, as is right beside a
+        run that may be saving here.
     """
     self.folder = folder
     self.keep_steps = frozenset(keep_steps)
-    options = ocp.CheckpointManagerOptions(
+    writing = dict(
       preservation_policy=policies.AnyPreservationPolicy(
         [policies.LatestN(keep), policies.CustomSteps(sorted(keep_steps))]
       ),
       save_decision_policy=policies.FixedIntervalPolicy(1),
       cleanup_tmp_directories=True,
+    )
+    options = ocp.CheckpointManagerOptions(
+      read_only=read_only,
+      save_root_metadata=False,
+      **({} if read_only else writing),
     )
     self._manager = ocp.CheckpointManager(folder.resolve(), options=options)
 
@@ -88,11 +96,18 @@ class Checkpoints:
 
   def state(self, step: int, like: Any) -> Any:
     """The arrays of a step, laid out as the (abstract) tree `like` says."""
-    like = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+    args = ocp.args.StandardRestore(_abstract(like))
+    return self._restore(step, state=args)["state"]
+
+  def params(self, step: int, like: Any) -> Any:
+    """The parameters alone, without what the optimizer holds."""
+    like = {"params": _abstract(like)}
+    args = ocp.args.PyTreeRestore(
       like,
+      partial_restore=True,
+      restore_args=ocp.checkpoint_utils.construct_restore_args(like),
     )
-    return self._restore(step, state=ocp.args.StandardRestore(like))["state"]
+    return self._restore(step, state=args)["state"]["params"]
 
   def close(self) -> None:
     """Waits for what is being written and lets go of the folder."""
@@ -141,3 +156,10 @@ def differences(saved: Mapping, current: Mapping, prefix: str = "") -> list:
     elif json.dumps(old) != json.dumps(new):
       lines.append(f"{prefix}{name}: {old!r} -> {new!r}")
   return lines
+
+
+def _abstract(tree: Any) -> Any:
+  return jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+    tree,
+  )

@@ -91,7 +91,6 @@ def prepare_start(
   """
   run = build.build_run(c, inputs.tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
-  build.check_batch(c, mesh.devices.size)
   description = describe(c, inputs.fingerprints)
   resumed = resumable_step(checkpoints, description)
   abstract = abstract_state(run, c.seed, mesh)

@@ -88,14 +88,19 @@ class TensorBoardWriter:
 WRITERS = {"jsonl": JsonlWriter, "tensorboard": TensorBoardWriter}
 
 
-def make_writers(
-  names: Sequence[str], workdir: pathlib.Path, *, first_step: int
-) -> list:
-  """Opens the writers of a config; InputError lists the known names."""
+def check_names(names: Sequence[str]) -> None:
+  """InputError lists the known writers when one is not known."""
   unknown = sorted(set(names) - set(WRITERS))
   if unknown:
     known = ", ".join(WRITERS)
     raise InputError(f"log.writers {unknown} are unknown; known: {known}.")
+
+
+def make_writers(
+  names: Sequence[str], workdir: pathlib.Path, *, first_step: int
+) -> list:
+  """Opens the writers of a config."""
+  check_names(names)
   return [WRITERS[name](workdir, first_step=first_step) for name in names]
 
 

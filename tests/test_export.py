@@ -1,0 +1,259 @@
+"""Exports: whole folders that transformers loads, or none."""
+
+import errno
+import hashlib
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+import tiny
+
+from truenegs_jax import export, huggingface, model_card, parity
+from truenegs_jax.configs import electra_demo
+from truenegs_jax.data.tokenizer import make_tokenizer
+from truenegs_jax.errors import (
+  DiskError,
+  InputError,
+  NonFiniteError,
+  TrueNegsError,
+)
+from truenegs_jax.models import pretrain
+
+TOKENIZER = make_tokenizer(
+  ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+  + [f"w{i}" for i in range(5, tiny.V)],
+  lowercase=True,
+)
+CONFIG = electra_demo.get_config("runlocal")
+ABOUT = model_card.About(
+  json.loads(CONFIG.to_json()), 20, {"mlm": 4.25}, "python -m x --seed=1"
+)
+FILES = {
+  "SHA256SUMS",
+  *(
+    f"{role}/{name}"
+    for role in ("discriminator", "generator")
+    for name in (
+      "README.md",
+      "config.json",
+      "model.safetensors",
+      "tokenizer_config.json",
+      "vocab.txt",
+    )
+  ),
+}
+
+
+@pytest.fixture(scope="module")
+def pair():
+  """A tiny pair and parameters none of which is zero."""
+  model = tiny.make_model()
+  params = pretrain.init_params(model, jax.random.key(1))
+  rng = np.random.default_rng(0)
+  return model, jax.tree.map(
+    lambda x: np.float32(x + rng.normal(0, 0.1, x.shape)), params
+  )
+
+
+@pytest.fixture
+def no_torch(monkeypatch):
+  """As where PyTorch is not installed; faster, too."""
+  monkeypatch.setitem(sys.modules, "torch", None)
+
+
+def _export(pair, output, **changed):
+  model, params = pair
+  arguments = dict(about=ABOUT) | changed
+  return export.export_pair(params, model, TOKENIZER, output, **arguments)
+
+
+def _files(folder):
+  return {
+    path.relative_to(folder).as_posix()
+    for path in folder.rglob("*")
+    if path.is_file()
+  }
+
+
+def _word_table(folder):
+  tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+  return tensors["electra.embeddings.word_embeddings.weight"]
+
+
+def test_export_is_whole_and_its_checksums_hold(pair, tmp_path, no_torch):
+  exported = _export(pair, tmp_path / "runs" / "export")
+  assert exported.output == tmp_path / "runs" / "export"
+  assert _files(tmp_path) == {f"runs/export/{name}" for name in FILES}
+  lines = (exported.output / "SHA256SUMS").read_text().splitlines()
+  listed = dict(reversed(line.split("  ")) for line in lines)
+  assert set(listed) == FILES - {"SHA256SUMS"}
+  for name, digest in listed.items():
+    content = (exported.output / name).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == digest
+
+
+def test_cards_tell_how_the_models_were_made(pair, tmp_path, no_torch):
+  output = _export(pair, tmp_path / "export").output
+  for role, size in (("discriminator", 32), ("generator", 16)):
+    card = (output / role / "README.md").read_text()
+    for words in (
+      f"ELECTRA {role}",
+      huggingface.ARCHITECTURES[role],
+      f"2 layers of {size} units",
+      "wordnet",
+      "20 steps of 8 rows of 32 tokens, seed 0",
+      "hard correction by wordnet (argmax) + soft regularization (cosine) x 1",
+      "mlm 4.2500",
+      "`python -m x --seed=1`",
+    ):
+      assert words in card
+
+
+def test_without_torch_the_export_says_that_it_was_not_compared(
+  pair, tmp_path, no_torch
+):
+  exported = _export(pair, tmp_path / "export")
+  assert not exported.compared
+  assert exported.statement.startswith("not compared with transformers: torch")
+
+
+@pytest.mark.parametrize("dtype", huggingface.DTYPES)
+def test_transformers_comes_to_our_logits(pair, tmp_path, dtype):
+  pytest.importorskip("torch")
+  exported = _export(pair, tmp_path / "export", dtype=dtype)
+  assert exported.compared
+  assert "loads both models and comes to our logits" in exported.statement
+
+
+def test_a_model_in_bfloat16_is_compared_in_float32(tmp_path, pair):
+  pytest.importorskip("torch")
+  half = tiny.make_model(dtype="bfloat16")
+  assert _export((half, pair[1]), tmp_path / "export").compared
+
+
+def test_wrong_weights_are_not_exported(pair, tmp_path, monkeypatch):
+  pytest.importorskip("torch")
+  names = huggingface._LAYER
+  monkeypatch.setitem(names, "query", "attention.self.value")
+  monkeypatch.setitem(names, "value", "attention.self.query")
+  with pytest.raises(TrueNegsError, match="differ"):
+    _export(pair, tmp_path / "export")
+  assert not list(tmp_path.iterdir())
+
+
+def test_missing_tensors_are_not_exported(pair, tmp_path, monkeypatch):
+  pytest.importorskip("torch")
+  monkeypatch.setitem(huggingface._LAYER, "query", "attention.self.quarry")
+  with pytest.raises(TrueNegsError, match="query.bias"):
+    _export(pair, tmp_path / "export")
+  assert not list(tmp_path.iterdir())
+
+
+def test_an_export_is_replaced(pair, tmp_path, no_torch):
+  model, params = pair
+  output = _export(pair, tmp_path / "export").output
+  changed = jax.tree.map(lambda x: x + 1, params)
+  _export((model, changed), output)
+  for role in huggingface.ARCHITECTURES:
+    np.testing.assert_array_equal(
+      _word_table(output / role), params["embeddings"]["word"] + 1
+    )
+  assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+@pytest.mark.parametrize(
+  ("module", "name", "raised", "expected"),
+  [
+    (parity, "compare", TrueNegsError("differ"), TrueNegsError),
+    (
+      huggingface.safetensors.numpy,
+      "save_file",
+      OSError(errno.ENOSPC, "No space left on device"),
+      DiskError,
+    ),
+  ],
+)
+def test_a_failed_export_leaves_the_one_before_as_it_was(
+  pair, tmp_path, no_torch, monkeypatch, module, name, raised, expected
+):
+  output = _export(pair, tmp_path / "export").output
+  before = {file: (output / file).read_bytes() for file in FILES}
+
+  def fail(*args, **kwargs):
+    raise raised
+
+  monkeypatch.setattr(module, name, fail)
+  with pytest.raises(expected):
+    _export(pair, output)
+  assert {file: (output / file).read_bytes() for file in FILES} == before
+  assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+def test_what_a_killed_export_left_behind_is_no_hindrance(
+  pair, tmp_path, no_torch
+):
+  left = tmp_path / ".export.partial" / "generator"
+  left.mkdir(parents=True)
+  (left / "other").write_text("")
+  output = _export(pair, tmp_path / "export").output
+  assert _files(tmp_path) == {f"export/{name}" for name in FILES}
+  assert _files(output) == FILES
+
+
+def test_a_folder_of_other_things_is_not_replaced(pair, tmp_path, no_torch):
+  other = tmp_path / "home" / "generator" / "thesis.tex"
+  other.parent.mkdir(parents=True)
+  other.write_text("years of work")
+  with pytest.raises(InputError, match="generator/thesis.tex"):
+    _export(pair, tmp_path / "home")
+  assert _files(tmp_path) == {"home/generator/thesis.tex"}
+
+
+def test_a_place_that_cannot_be_written_is_a_disk_error(
+  pair, tmp_path, no_torch
+):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(DiskError, match="file/export"):
+    _export(pair, tmp_path / "file" / "export")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_refused(pair, tmp_path, value):
+  model, params = pair
+  params = jax.tree.map(np.copy, params)
+  params["generator"]["layer_1"]["query"]["kernel"][0, 0] = value
+  with pytest.raises(NonFiniteError, match="layer_1/query/kernel holds 1 "):
+    _export((model, params), tmp_path / "export")
+  assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_dtype_is_refused(pair, tmp_path):
+  with pytest.raises(InputError, match="float32, bfloat16"):
+    _export(pair, tmp_path / "export", dtype="float8")
+
+
+def test_exported_models_work_in_transformers_without_network(
+  pair, tmp_path, monkeypatch
+):
+  torch = pytest.importorskip("torch")
+  monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+  import transformers
+
+  output = _export(pair, tmp_path / "export").output
+  fill = transformers.pipeline(
+    "fill-mask", model=str(output / "generator"), device="cpu"
+  )
+  filled = fill("w7 [MASK] w9", top_k=3)
+  assert len(filled) == 3
+  assert all(0 < entry["score"] < 1 for entry in filled)
+
+  folder = output / "discriminator"
+  model = transformers.AutoModelForPreTraining.from_pretrained(folder)
+  assert type(model).__name__ == "ElectraForPreTraining"
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  encoded = tokenizer(["w7 w8", "w9"], padding=True, return_tensors="pt")
+  with torch.no_grad():
+    assert model(**encoded).logits.shape == (2, 4)

@@ -1,0 +1,123 @@
+"""ELECTRA on true negatives once more, in PyTorch, one slot at a time.
+
+Shares no code with truenegs_jax: the networks are those of transformers, with
+one embedding block for both, and the loss is written from the paper. Masks and
+samples come from outside.
+"""
+
+import dataclasses
+
+import numpy as np
+import torch
+from transformers import (
+  ElectraConfig,
+  ElectraForMaskedLM,
+  ElectraForPreTraining,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws:
+  """What chance decided; arrays of numpy."""
+
+  positions_BxK: np.ndarray
+  used_BxK: np.ndarray  # bool
+  masked_BxL: np.ndarray
+  sampled_BxK: np.ndarray
+
+
+class TorchPair:
+  """Generator and discriminator in f64 on one embedding block, dropout off."""
+
+  def __init__(self, configs: dict, tensors: dict):
+    """Takes a `config.json` and named arrays for each of the two."""
+    classes = dict(
+      generator=ElectraForMaskedLM, discriminator=ElectraForPreTraining
+    )
+    for role, architecture in classes.items():
+      config = ElectraConfig(**configs[role], attn_implementation="eager")
+      network = architecture(config).double().eval()
+      weights = {name: torch.tensor(x) for name, x in tensors[role].items()}
+      missing, unexpected = network.load_state_dict(weights, strict=False)
+      assert not unexpected and set(missing) <= {"generator_lm_head.weight"}
+      setattr(self, role, network)
+    embeddings = self.discriminator.electra.embeddings
+    # As PyTorch ships it, a real [PAD] token would get no gradient.
+    embeddings.word_embeddings.padding_idx = None
+    self.generator.electra.embeddings = embeddings
+    self.generator.generator_lm_head.weight = embeddings.word_embeddings.weight
+
+  def gradients(self, role: str) -> dict[str, np.ndarray]:
+    """The gradients of one network by Hugging Face's names."""
+    return {
+      name: np.zeros(x.shape) if x.grad is None else x.grad.numpy()
+      for name, x in getattr(self, role).named_parameters()
+    }
+
+
+def electra_loss(
+  pair: TorchPair,
+  batch: dict,
+  draws: Draws,
+  dense_VxV: np.ndarray,
+  *,
+  hard_correction: bool,
+  prediction: str,
+  normalizer: str,
+  soft_weight: float,
+  detect_weight: float = 50.0,
+) -> tuple[torch.Tensor, dict[str, float], dict[str, int]]:
+  """The whole loss, its parts, and how often each case occurred.
+
+  Equations 2 and 3 of Zhang et al. 2023 on top of Clark et al. 2020.
+  """
+  table_VxE = pair.discriminator.electra.embeddings.word_embeddings.weight
+  logits_BxLxV = _logits(pair.generator, batch, draws.masked_BxL)
+  corrupted_BxL = batch["tokens"].copy()
+  cases = dict.fromkeys(("slots", "false_negatives", "lucky", "right"), 0)
+  mlm, soft = [], []
+  for b, k in zip(*np.nonzero(draws.used_BxK), strict=True):
+    position = int(draws.positions_BxK[b, k])
+    gold = int(batch["tokens"][b, position])
+    sampled = int(draws.sampled_BxK[b, k])
+    corrupted_BxL[b, position] = sampled
+    logits_V = logits_BxLxV[b, position]
+    predicted = sampled if prediction == "sample" else int(logits_V.argmax())
+    corrected = (
+      hard_correction and predicted != gold and bool(dense_VxV[gold, predicted])
+    )
+    if not corrected:
+      mlm.append(torch.logsumexp(logits_V, 0) - logits_V[gold])
+    soft.append(
+      1 - torch.cosine_similarity(table_VxE[gold], table_VxE[predicted], dim=0)
+    )
+    cases["slots"] += 1
+    cases["false_negatives"] += corrected
+    cases["lucky"] += sampled == gold
+    cases["right"] += predicted == gold
+  divisor = cases["slots"] if normalizer == "slots" else len(mlm)
+  detect_BxL = _logits(pair.discriminator, batch, corrupted_BxL)
+  # What the discriminator sees differs from the text, or it does not: a sample
+  # that happens to be the original counts as original.
+  replaced_BxL = torch.tensor(corrupted_BxL != batch["tokens"]).double()
+  real_BxL = torch.tensor(batch["documents"] > 0)
+  detect = torch.nn.functional.binary_cross_entropy_with_logits(
+    detect_BxL[real_BxL], replaced_BxL[real_BxL]
+  )
+  parts = {
+    "mlm": torch.stack(mlm).sum() / divisor,
+    "detect": detect,
+    "soft": torch.stack(soft).mean(),
+  }
+  total = (
+    parts["mlm"] + detect_weight * parts["detect"] + soft_weight * parts["soft"]
+  )
+  return total, {name: x.item() for name, x in parts.items()}, cases
+
+
+def _logits(network, batch, tokens_BxL: np.ndarray) -> torch.Tensor:
+  return network(
+    input_ids=torch.tensor(tokens_BxL).long(),
+    token_type_ids=torch.tensor(batch["types"]).long(),
+    attention_mask=torch.tensor(batch["documents"] > 0).long(),
+  ).logits

@@ -1,0 +1,117 @@
+"""The README.md of an exported model: what it is and how it was made."""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from truenegs_jax import huggingface
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.models.encoder import EncoderConfig
+
+_CARD = """\
+---
+library_name: transformers
+pipeline_tag: {pipeline}
+tags: [electra, truenegs_jax]
+---
+
+# ELECTRA {role}, pre-trained on true negatives
+
+{use}
+
+    from transformers import AutoTokenizer, {architecture}
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    model = {architecture}.from_pretrained(FOLDER)
+
+* Size: {parameters:,} parameters, {layers} layers of {width} units,
+  vocabulary of {vocab_size:,}{case}, at most {max_positions} tokens
+* Data: {sources}
+* Training: {step:,} steps of {batch_size} rows of {length} tokens, seed {seed}
+* Objective: {objective}
+* Held-out rows: {held_out}
+* Made by: {command}
+
+Method: Zhang et al., Language Model Pre-training on True Negatives, AAAI 2023;
+Clark et al., ELECTRA, ICLR 2020.
+"""
+_USES = {
+  "discriminator": "The network to fine-tune. As it is, it tells replaced"
+  " tokens from original ones\n(a positive logit means replaced).",
+  "generator": "The small network that fills masks; its partner is the"
+  " discriminator.",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+  """What the model card says of a run; `config` is the resolved one."""
+
+  config: Mapping[str, Any]
+  step: int
+  held_out: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  command: str = ""
+
+
+def about_run(
+  workdir: pathlib.Path, config: Mapping[str, Any], step: int
+) -> About:
+  """What a workdir's records say of a step, for its model cards."""
+  held_out: dict[str, float] = {}
+  metrics, results = workdir / "metrics.jsonl", workdir / "results.json"
+  if metrics.exists():
+    for line in metrics.read_text(encoding="utf-8").splitlines():
+      with contextlib.suppress(json.JSONDecodeError):  # a line cut short
+        record = json.loads(line)
+        if (record["split"], record["step"]) == ("held_out", step):
+          held_out = record
+  command = ""
+  if results.exists():
+    command = json.loads(results.read_text(encoding="utf-8"))["command"]
+  names = ("mlm", "mlm_uncorrected", "soft", "detect", "auc")
+  figures = {name: held_out[name] for name in names if name in held_out}
+  return About(config, step, figures, command)
+
+
+def text(
+  role: str,
+  params: Mapping[str, Any],
+  config: EncoderConfig,
+  tokenizer: Tokenizer,
+  about: About,
+) -> str:
+  """The card of one network of a pair, in Markdown."""
+  c = ConfigDict(about.config)
+  n = c.negatives
+  objective = ["ELECTRA"]
+  if n.hard_correction:
+    objective.append(f"hard correction by {n.sources} ({n.prediction})")
+  if n.soft_weight:
+    objective.append(f"soft regularization ({n.soft}) x {n.soft_weight:g}")
+  parts = [params[name] for name in ("embeddings", role, f"{role}_head")]
+  figures = [f"{name} {x:.4f}" for name, x in about.held_out.items()]
+  return _CARD.format(
+    pipeline="fill-mask" if role == "generator" else "feature-extraction",
+    role=role,
+    use=_USES[role],
+    architecture=huggingface.ARCHITECTURES[role],
+    parameters=sum(leaf.size for leaf in jax.tree.leaves(parts)),
+    layers=config.layers,
+    width=config.width,
+    vocab_size=config.vocab_size,
+    case=" (lower case)" if tokenizer.lowercase else "",
+    max_positions=config.max_positions,
+    sources=c.data.sources,
+    step=about.step,
+    batch_size=c.batch_size,
+    length=c.length,
+    seed=c.seed,
+    objective=" + ".join(objective),
+    held_out=", ".join(figures) or "not evaluated at this step",
+    command=f"`{about.command}`" if about.command else "truenegs_jax",
+  )

@@ -1,0 +1,140 @@
+"""Do our models and those that transformers loads give the same logits?"""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from truenegs_jax import huggingface
+from truenegs_jax.errors import TrueNegsError
+from truenegs_jax.models.encoder import EncoderConfig
+from truenegs_jax.models.pretrain import ElectraPair
+
+# Of max(1, largest logit), both sides in f32. Rounding alone reaches 2e-5 in 24
+# layers with large weights; a tensor in the wrong place gives 1e-2 and more.
+TOLERANCE = 1e-4
+
+
+def compare(
+  folder: pathlib.Path,
+  params: Mapping[str, Any],
+  model: ElectraPair,
+  *,
+  dtype: str = "float32",
+) -> tuple[bool, str]:
+  """Loads an exported pair and compares its logits with ours, padding included.
+
+  Args:
+    folder: holds `discriminator/` and `generator/`.
+    params: what was exported, f32 arrays of numpy.
+    model: the pair that the parameters are of.
+    dtype: of the exported weights; the comparison itself is made in f32.
+
+  Returns:
+    Whether PyTorch is there, so that the two were compared, and a sentence for
+    the user that says so.
+
+  Raises:
+    TrueNegsError: a tensor is missing or not expected, or logits differ by more
+      than 1e-4 of the largest one (of 1 if that is smaller).
+  """
+  try:
+    import torch
+    import transformers
+  except ImportError as e:
+    return False, (
+      f"not compared with transformers: {e.name or 'PyTorch'} is not installed."
+      ' To do so: pip install "truenegs_jax[torch]" and export again.'
+    )
+  transformers.utils.logging.disable_progress_bar()
+  kind = huggingface.DTYPES[dtype]
+  params = jax.tree.map(lambda x: x.astype(kind).astype(np.float32), params)
+  inputs = _random_inputs(model.discriminator_config)
+  tensors = {name: torch.tensor(x) for name, x in inputs.items()}
+  real_BxL = inputs["documents"] != 0
+  found = []
+  for role, ours in _our_logits(params, model, inputs).items():
+    loaded = _load(folder / role, role, torch, transformers)
+    with torch.no_grad():
+      output = loaded(
+        input_ids=tensors["tokens"],
+        token_type_ids=tensors["types"],
+        attention_mask=tensors["documents"],
+      )
+    theirs = output.logits.numpy()[real_BxL]
+    difference = np.abs(theirs - ours[real_BxL]).max()
+    largest = np.abs(theirs).max()
+    if not difference <= TOLERANCE * max(1.0, largest):  # NaN too
+      raise TrueNegsError(
+        f"{role}: the logits of transformers {transformers.__version__} differ"
+        f" from ours by {difference:.2g} (largest logit {largest:.3g}), so"
+        " nothing was exported. This is a defect; please report it."
+      )
+    found.append(f"{role} {difference:.1e} (largest logit {largest:.3g})")
+  return True, (
+    f"transformers {transformers.__version__} loads both models and comes to"
+    f" our logits; largest difference: {', '.join(found)}"
+  )
+
+
+def _load(
+  folder: pathlib.Path, role: str, torch: Any, transformers: Any
+) -> Any:
+  architecture = getattr(transformers, huggingface.ARCHITECTURES[role])
+  loaded, info = architecture.from_pretrained(
+    folder,
+    dtype=torch.float32,
+    local_files_only=True,
+    output_loading_info=True,
+  )
+  wrong = sorted({*info["missing_keys"], *info["unexpected_keys"]})
+  if wrong:
+    raise TrueNegsError(
+      f"{role}: transformers {transformers.__version__} misses or does not know"
+      f" {', '.join(wrong[:5])}, so nothing was exported. This is a defect;"
+      " please report it."
+    )
+  return loaded.eval()
+
+
+def _random_inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
+  """Four rows, three of them padded, of any tokens and both types."""
+  length = min(64, config.max_positions)
+  rng = np.random.default_rng(0)
+  ends_Bx1 = np.array([[length], [length - 1], [length // 2], [1]])
+  shape = len(ends_Bx1), length
+  return {
+    "tokens": rng.integers(0, config.vocab_size, shape, dtype=np.int32),
+    "types": rng.integers(0, config.type_vocab_size, shape, dtype=np.int32),
+    "documents": (np.arange(length)[None] < ends_Bx1).astype(np.int32),
+  }
+
+
+def _our_logits(
+  params: Mapping[str, Any],
+  model: ElectraPair,
+  inputs: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+  """The f32 logits of both networks at every position."""
+  exact = ElectraPair(
+    dataclasses.replace(model.generator_config, dtype="float32"),
+    dataclasses.replace(model.discriminator_config, dtype="float32"),
+    model.backbone,
+  )
+  rows, length = inputs["tokens"].shape
+  positions_BxL = jnp.broadcast_to(jnp.arange(length), (rows, length))
+
+  @jax.jit
+  def logits(params, inputs):
+    bound = exact.bind({"params": params})
+    return {
+      "discriminator": bound.detect_logits(inputs, None),
+      "generator": bound.generate_logits(inputs, positions_BxL, None),
+    }
+
+  with jax.default_matmul_precision("highest"):  # GPUs and TPUs round more
+    return jax.device_get(logits(params, inputs))
