@@ -1,4 +1,5 @@
-# demo   trains a small pair on WordNet's glosses; no PyTorch needed
+# demo   trains a small pair on WordNet's glosses; no PyTorch needed; SEED=1
+#        does it with other draws, in a workdir of its own
 # test   runs the test suite
 # lint   ruff and mypy
 # clean  removes what these targets made in this folder
@@ -9,6 +10,7 @@
 PYTHON ?= python3
 TORCH ?= 2.13.0
 WORKERS ?= auto
+SEED ?= 0
 
 BIN := .venv/bin
 # -qq: errors only; pip would also print what it skips in a user's settings.
@@ -32,7 +34,8 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 demo: $(PACKAGE)
 	@PYTHON=$(BIN)/python launch/wordnet.sh
-	$(BIN)/python -m truenegs_jax.main --config=configs/electra_demo.py
+	$(BIN)/python -m truenegs_jax.main --config=configs/electra_demo.py \
+	  --config.seed=$(SEED) --workdir=runs/electra_demo$(if $(filter-out 0,$(SEED)),-seed$(SEED))
 
 test: $(TOOLS) $(TORCH_CPU)
 	@PYTHON=$(BIN)/python launch/wordnet.sh || \

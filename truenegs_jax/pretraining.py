@@ -26,6 +26,7 @@ from truenegs_jax.synonyms import table as synonym_table
 from truenegs_jax.train import build, guards, loop, startup
 
 EXIT_NOT_LEARNED = 1
+SEARCHED_STEPS = 200  # batches of training rows searched for cases
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
@@ -199,7 +200,7 @@ def _find_cases(c, inputs, start):
     pipeline.batch_at(
       inputs.train_rows, i, batch_size=c.batch_size, seed=c.seed
     )
-    for i in range(min(c.steps, 50))
+    for i in range(min(c.steps, SEARCHED_STEPS))
   )
   return corrections.find_cases(
     corrections.make_predict_slots(start.run.model, start.run.options.masking),

@@ -76,10 +76,12 @@ class Rows:
 
   @property
   def length(self) -> int:
+    """L: the positions of a row."""
     return self.manifest["options"]["length"]
 
   @property
   def pad(self) -> int:
+    """The id of padding."""
     return self.manifest["tokenizer"]["pad"]
 
   @property

@@ -42,6 +42,7 @@ class SplitWriter:
     self.counts_V = np.zeros(len(tokenizer.vocab), np.int64)
 
   def add(self, row: Row) -> None:
+    """Takes one more row; it may wait in memory for others."""
     self._buffer.append(row)
     if len(self._buffer) == BUFFER_ROWS:
       self._flush()

@@ -61,6 +61,7 @@ class Documents:
       )
 
   def names(self) -> str:
+    """The parts as a person would name them."""
     return ", ".join(str(a.get("path", n)) for n, a in self.parts)
 
   def state(self) -> list[dict[str, Any]]:

@@ -98,9 +98,9 @@ def find_cases(
 
 def show(cases: list[Case], searched: int) -> Table:
   """The cases as figure 3 of the paper shows them."""
+  found = "corrections, not punished" if cases else "no correction"
   t = Table(
-    title=f"{len(cases)} corrections found in {searched:,} predictions: each"
-    " was taken for right, not punished",
+    title=f"{found}: {len(cases)} shown of {searched:,} predictions searched",
     title_justify="left",
     show_lines=True,
   )

@@ -55,7 +55,7 @@ class EncoderConfig:
 # 2019); `demo` and `tiny` are ours, for a laptop and for tests.
 VARIANTS: dict[str, dict[str, int]] = {
   "tiny": dict(embedding_size=16, width=32, layers=2, heads=2, ffn=64),
-  "demo": dict(embedding_size=128, width=128, layers=3, heads=2, ffn=512),
+  "demo": dict(embedding_size=128, width=128, layers=2, heads=2, ffn=512),
   "small": dict(embedding_size=128, width=256, layers=12, heads=4, ffn=1024),
   "base": dict(embedding_size=768, width=768, layers=12, heads=12, ffn=3072),
   "large": dict(embedding_size=1024, width=1024, layers=24, heads=16, ffn=4096),

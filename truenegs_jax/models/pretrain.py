@@ -19,6 +19,8 @@ from truenegs_jax.models import encoder, heads
 
 Array = jax.Array
 
+BACKBONE_NAMES = ("Embeddings", "Encoder", "VARIANTS")
+
 
 class ElectraPair(nn.Module):
   """Generator and discriminator, trained together (Clark et al. 2020).
@@ -128,10 +130,20 @@ def parameter_count(tree: Any) -> int:
 
 
 def load_backbone(name: str) -> Any:
-  """The module `truenegs_jax.models.<name>`; InputError if there is none."""
+  """The module `truenegs_jax.models.<name>`; InputError if it is none."""
+  module = f"truenegs_jax.models.{name}"
   try:
-    return importlib.import_module(f"truenegs_jax.models.{name}")
+    found = importlib.import_module(module)
   except ModuleNotFoundError as e:
+    if e.name != module:
+      raise  # the backbone is there, and what it imports is not
     raise InputError(
       f"model.backbone {name!r}: there is no truenegs_jax/models/{name}.py."
     ) from e
+  missing = [n for n in BACKBONE_NAMES if not hasattr(found, n)]
+  if missing:
+    raise InputError(
+      f"model.backbone {name!r}: truenegs_jax/models/{name}.py has no"
+      f" {', '.join(missing)}."
+    )
+  return found

@@ -69,17 +69,9 @@ def electra_terms(
     `mlm_hidden` is there only where `train` is False.
   """
   bound = model.bind({"params": params})
-  tokens_BxL, real_BxL = batch["tokens"], batch["documents"] != 0
   keys = lambda purpose: randomness.purpose_keys(keys_B, purpose)
   dropout_keys = lambda purpose: keys(purpose) if train else None
-
-  mask_keys_B = keys(randomness.MASK)
-  slots = masking.choose_slots(
-    tokens_BxL, batch["documents"], mask_keys_B, options.masking
-  )
-  masked_BxL = masking.apply_mask(
-    tokens_BxL, slots, mask_keys_B, options.masking
-  )
+  slots, masked_BxL = _mask(batch, keys(randomness.MASK), options.masking)
   logits_BxKxV = bound.generate_logits(
     {**batch, "tokens": masked_BxL},
     slots.positions_BxK,
@@ -92,24 +84,34 @@ def electra_terms(
     bound, slots, logits_BxKxV, sampled_BxK, aux, options
   )
   if not train:
-    shown_BxK = jnp.take_along_axis(masked_BxL, slots.positions_BxK, axis=1)
     terms["mlm_hidden"] = _hidden_loss(
-      logits_BxKxV, slots, shown_BxK == options.masking.mask_id
+      logits_BxKxV, slots, masked_BxL, options.masking.mask_id
     )
-  corrupted_BxL = masking.fill_slots(tokens_BxL, slots, sampled_BxK)
-  # ELECTRA counts a lucky sample, equal to the original, as original.
-  replaced_BxL = corrupted_BxL != tokens_BxL
+  corrupted_BxL = masking.fill_slots(batch["tokens"], slots, sampled_BxK)
   detect_BxL = bound.detect_logits(
     {**batch, "tokens": corrupted_BxL},
     dropout_keys(randomness.DISCRIMINATOR_DROPOUT),
   )
-  return terms | _detection_terms(detect_BxL, replaced_BxL, real_BxL)
+  # ELECTRA counts a lucky sample, equal to the original, as original.
+  replaced_BxL = corrupted_BxL != batch["tokens"]
+  return terms | _detection_terms(
+    detect_BxL, replaced_BxL, batch["documents"] != 0
+  )
 
 
 def weighted_sum(loss: Array, weight: Array) -> tuple[Array, Array]:
   """(sum, count) over the entries of positive weight."""
   loss = jnp.where(weight > 0, loss * weight, 0.0)  # 0 * nan is nan
   return loss.sum(), weight.sum().astype(jnp.float32)
+
+
+def _mask(
+  batch: Mapping[str, Array], keys_B: Array, options: masking.MaskingOptions
+) -> tuple[masking.Slots, Array]:
+  """The slots to predict and the tokens with them hidden."""
+  tokens_BxL = batch["tokens"]
+  slots = masking.choose_slots(tokens_BxL, batch["documents"], keys_B, options)
+  return slots, masking.apply_mask(tokens_BxL, slots, keys_B, options)
 
 
 def _generator_terms(
@@ -148,7 +150,7 @@ def _generator_terms(
 
 
 def _hidden_loss(
-  logits_BxKxV: Array, slots: masking.Slots, hidden_BxK: Array
+  logits_BxKxV: Array, slots: masking.Slots, masked_BxL: Array, mask_id: int
 ) -> tuple[Array, Array]:
   """The loss of the slots behind [MASK], corrected or not.
 
@@ -158,7 +160,8 @@ def _hidden_loss(
   loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
     logits_BxKxV, slots.original_BxK
   )
-  return weighted_sum(loss_BxK, slots.weight_BxK * hidden_BxK)
+  shown_BxK = jnp.take_along_axis(masked_BxL, slots.positions_BxK, axis=1)
+  return weighted_sum(loss_BxK, slots.weight_BxK * (shown_BxK == mask_id))
 
 
 def _corrected_terms(

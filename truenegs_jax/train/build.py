@@ -143,6 +143,10 @@ def check_config(c: ConfigDict) -> None:
   }.items():
     if not 0 <= value < 1:
       raise InputError(f"{name} is {value}; it must lie in [0, 1).")
+  if c.generator.mask_prob > 0.9:  # K slots must fit beside [CLS] and [SEP]
+    raise InputError(
+      f"generator.mask_prob is {c.generator.mask_prob}; it must be at most 0.9."
+    )
   if c.length > c.model.max_positions:
     raise InputError(
       f"length {c.length} is over model.max_positions"

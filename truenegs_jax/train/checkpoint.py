@@ -12,10 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
 from truenegs_jax.errors import CheckpointError, DiskError
+
+MOVE_AWAY = "Move that folder away to go on from the step saved before it."
 
 
 class Checkpoints:
@@ -62,12 +65,13 @@ class Checkpoints:
     """
     if step in self._manager.all_steps():
       return
+    described = {"run": dict(run), "checksums": checksums(state)}
     try:
       self._manager.save(
         step,
         args=ocp.args.Composite(
           state=ocp.args.StandardSave(state),
-          run=ocp.args.JsonSave(dict(run)),
+          run=ocp.args.JsonSave(described),
         ),
       )
     except Exception as e:
@@ -92,12 +96,12 @@ class Checkpoints:
 
   def run(self, step: int) -> dict:
     """The JSON saved with a step."""
-    return self._restore(step, run=ocp.args.JsonRestore())["run"]
+    return self._described(step)["run"]
 
   def state(self, step: int, like: Any) -> Any:
     """The arrays of a step, laid out as the (abstract) tree `like` says."""
     args = ocp.args.StandardRestore(_abstract(like))
-    return self._restore(step, state=args)["state"]
+    return self._checked(step, self._restore(step, state=args)["state"])
 
   def params(self, step: int, like: Any) -> Any:
     """The parameters alone, without what the optimizer holds."""
@@ -107,11 +111,24 @@ class Checkpoints:
       partial_restore=True,
       restore_args=ocp.checkpoint_utils.construct_restore_args(like),
     )
-    return self._restore(step, state=args)["state"]["params"]
+    found = self._checked(step, self._restore(step, state=args)["state"])
+    return found["params"]
 
   def close(self) -> None:
     """Waits for what is being written and lets go of the folder."""
     self._manager.close()
+
+  def _described(self, step: int) -> dict:
+    return self._restore(step, run=ocp.args.JsonRestore())["run"]
+
+  def _checked(self, step: int, found: Any) -> Any:
+    saved = self._described(step)["checksums"]
+    if saved | checksums(found) != saved:
+      raise CheckpointError(
+        f"{self.folder / str(step)} cannot be trusted: its arrays are not what"
+        f" was saved (a checksum differs).\n{MOVE_AWAY}"
+      )
+    return found
 
   def _restore(self, step: int, **args: Any) -> Any:
     if step not in self._manager.all_steps():
@@ -126,7 +143,7 @@ class Checkpoints:
       raise CheckpointError(
         f"{self.folder / str(step)} cannot be restored:"
         f" {type(e).__name__}: {first_line}\n"
-        "Move that folder away to go on from the step saved before it."
+        f"{MOVE_AWAY}"
       ) from e
 
   def _disk_error(self, e: Exception) -> DiskError:
@@ -135,6 +152,32 @@ class Checkpoints:
       f"The steps saved before are intact ({self.steps()}); free some space"
       " and give the same command again."
     )
+
+
+def checksums(tree: Any) -> dict[str, int]:
+  """A 32-bit sum of the bits of each array by its path, alike on every mesh.
+
+  Orbax checks its index and not the numbers: a flipped bit on the disk would
+  come back as another parameter.
+  """
+  by_path = {
+    jax.tree_util.keystr(path): leaf
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+  }
+  sums = jax.device_get(_bit_sums(by_path))
+  return {path: int(total) for path, total in sums.items()}
+
+
+@jax.jit
+def _bit_sums(by_path: dict[str, jax.Array]) -> dict[str, jax.Array]:
+  def bit_sum(x):
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+      x = jax.random.key_data(x)
+    unsigned = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
+    bits = jax.lax.bitcast_convert_type(x, unsigned)
+    return bits.astype(jnp.uint32).sum(dtype=jnp.uint32)
+
+  return jax.tree.map(bit_sum, by_path)
 
 
 def differences(saved: Mapping, current: Mapping, prefix: str = "") -> list:

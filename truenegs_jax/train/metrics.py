@@ -22,6 +22,8 @@ def merge(many: Iterable[Terms]) -> dict[str, tuple]:
   total: dict[str, tuple] = {}
   for terms in many:
     for name, (a, b) in terms.items():
+      # f64: f32 stops to count by ones at 2^24, a few hundred large batches.
+      a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
       before = total.get(name, (0.0, 0.0))
       total[name] = (before[0] + a, before[1] + b)
   return total

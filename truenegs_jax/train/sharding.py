@@ -59,6 +59,8 @@ def get_spec(name: str) -> MeshSpec:
 
 def resolve_sizes(axes: dict[str, int], num_devices: int) -> tuple[int, ...]:
   """Replaces the -1 among the axis sizes by what the others leave."""
+  if list(axes.values()).count(-1) > 1:
+    raise InputError(f"mesh axes {axes}: only one may be -1.")
   fixed = math.prod(size for size in axes.values() if size != -1)
   if num_devices % fixed:
     raise InputError(
