@@ -183,4 +183,4 @@ def test_a_misspelt_key_is_refused(place):
 def test_the_config_saved_is_what_ran(place):
   root, _, _ = place
   saved = json.loads((root / "first" / "config.json").read_text())
-  assert saved["steps"] == 12 and saved["negatives"]["soft_weight"] == 1.0
+  assert saved["steps"] == 12 and saved["negatives"]["soft_weight"] == 0.1
