@@ -61,6 +61,7 @@ def get_config() -> ConfigDict:
   c.data.layout = "electra"
   c.data.overflow = "carry"  # tokens over the limit; or "discard", as released
   c.data.held_out = 0.02  # share of the documents
+  c.data.seed = 0  # of the layout: runs of any c.seed share the rows
   c.data.rows = ""  # folder of the rows; "" is one in the cache
   c.data.wordnet_dir = ""  # "" looks where NLTK and launch/wordnet.sh put it
 
@@ -86,7 +87,7 @@ def get_config() -> ConfigDict:
 
   c.log = ConfigDict()
   c.log.every_steps = 100
-  c.log.writers = ("jsonl",)  # and "tensorboard"
+  c.log.writers = ()  # beside metrics.jsonl; "tensorboard"
 
   c.eval = ConfigDict()
   c.eval.every_steps = 10_000

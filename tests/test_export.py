@@ -105,7 +105,8 @@ def test_cards_tell_how_the_models_were_made(pair, tmp_path, no_torch):
       f"2 layers of {size} units",
       "wordnet",
       "20 steps of 8 rows of 32 tokens, seed 0",
-      "hard correction by wordnet (argmax) + soft regularization (cosine) x 0.1",
+      "hard correction by wordnet (argmax) + soft regularization",
+      "(cosine) x 0.1",
       "mlm 4.2500",
       "`python -m x --seed=1`",
     ):

@@ -144,7 +144,9 @@ def test_a_gradient_that_is_not_finite_ends_the_run_and_saves_nothing_bad(
     ("--config.model.dtype=int8", "bfloat16"),
     ("--config.optim.schedule=cosine", "electra"),
     ("--config.mesh.preset=torus", "dp"),
-    ("--config.log.writers=('stone',)", "jsonl"),
+    ("--config.log.writers=('stone',)", "tensorboard"),
+    ("--config.data.held_out=0.0", "held_out"),
+    ("--config.eval.sentences=('no mask',)", "no mask"),
     ("--config.data.sources=nowhere.txt", "nowhere.txt"),
     ("--config.data.vocab=no/such/vocab.txt", "vocab"),
   ],
@@ -174,10 +176,48 @@ def test_hard_correction_without_wordnet_says_what_to_type(place):
   assert "launch/wordnet.sh" in output and "Traceback" not in output
 
 
-def test_a_misspelt_key_is_refused(place):
+@pytest.mark.parametrize(
+  "flag", ["--config.stepz=3", "--config.steps=many", "--workdor=x"]
+)
+def test_a_bad_flag_is_one_line_and_exit_code_2(place, flag):
   root, flags, env = place
-  code, output = runs.run(root / "typo", [*flags, "--config.stepz=3"], env)
-  assert code != 0 and "stepz" in output
+  code, output = runs.run(root / "typo", [*flags, flag], env)
+  assert code == 2 and flag[2:].split("=")[0].split(".")[-1] in output
+  assert "Traceback" not in output
+
+
+def test_a_refused_run_leaves_the_workdir_as_it_was(place):
+  root, flags, env = place
+  workdir = root / "first"
+  files = ("vocab.txt", "config.json", "metrics.jsonl")
+  before = [(workdir / name).read_bytes() for name in files]
+  flags = [f for f in flags if "data.rows" not in f and "vocab_size" not in f]
+  code, output = runs.run(workdir, [*flags, "--config.data.vocab_size=90"], env)
+  assert code == 4 and "vocab_size" in output
+  assert [(workdir / name).read_bytes() for name in files] == before
+
+
+def test_sigterm_before_the_first_step_wants_a_restart(place):
+  root, flags, env = place
+  process = runs.start(root / "early", flags, env)
+  while not (root / "early" / "lock").exists() and process.poll() is None:
+    pass
+  process.send_signal(signal.SIGTERM)
+  output, _ = process.communicate(timeout=runs.TIMEOUT_SECS)
+  assert process.returncode == 75, output
+
+
+def test_after_a_non_finite_gradient_the_advice_given_can_be_followed(place):
+  root, flags, env = place
+  flags = [*flags, "--config.steps=6", "--config.checkpoint.every_steps=1"]
+  flags += ["--config.optim.lr=1e30", "--config.optim.schedule=bert"]
+  workdir = root / "advice"
+  code, output = runs.run(workdir, flags, env)
+  assert code == 6 and "optim.max_skips" in output
+  again = [*flags, "--config.optim.max_skips=100"]
+  code, output = runs.run(workdir, again, env)
+  assert code in (0, 6) and "another run" not in output
+  assert "NaN" not in (workdir / "metrics.jsonl").read_text()
 
 
 def test_the_config_saved_is_what_ran(place):

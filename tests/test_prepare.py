@@ -139,11 +139,11 @@ import ml_collections
 
 def get_config(arg=""):
   c = ml_collections.ConfigDict()
-  c.length, c.seed = 16, 0
+  c.length = 16
   c.data = ml_collections.ConfigDict(dict(
     sources={corpus!r}, vocab="train", vocab_size=60, lowercase=True,
     layout="electra", overflow="carry", held_out=0.1, rows="",
-    wordnet_dir=""))
+    wordnet_dir="", seed=0))
   return c
 """
 

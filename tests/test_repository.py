@@ -43,6 +43,7 @@ LAYERS = {
   "huggingface": 4,
   "model_card": 5,
   "parity": 5,
+  "config_flag": 5,
   "main": 6,
   "prepare": 6,
   "pretraining": 6,

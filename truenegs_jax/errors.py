@@ -4,6 +4,10 @@ A message names the value, the rule and the way out. Everything else that is
 raised is a defect of ours and keeps its traceback.
 """
 
+import contextlib
+import pathlib
+from collections.abc import Iterator
+
 
 class TrueNegsError(Exception):
   """A run cannot go on for a reason that its user can mend."""
@@ -39,6 +43,18 @@ class NonFiniteError(TrueNegsError):
   """Gradients were NaN or infinite more often than the config allows."""
 
   exit_code = 6
+
+
+@contextlib.contextmanager
+def disk_errors(path: pathlib.Path) -> Iterator[None]:
+  """Turns what the system says of a file into a DiskError that names it."""
+  try:
+    yield
+  except OSError as e:
+    raise DiskError(
+      f"{path} could not be written: {e.strerror or e}. What was saved before"
+      " is intact; free some space and give the same command again."
+    ) from e
 
 
 SAVED_RESTART = 75  # EX_TEMPFAIL: SIGTERM, saved, wants the same command again.

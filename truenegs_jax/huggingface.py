@@ -161,7 +161,7 @@ def model_config(
     "attention_probs_dropout_prob": config.attention_dropout,
     "max_position_embeddings": config.max_positions,
     "type_vocab_size": config.type_vocab_size,
-    "initializer_range": 0.02,
+    "initializer_range": config.initializer_range,
     "layer_norm_eps": encoder.LAYER_NORM_EPSILON,
     "pad_token_id": pad,
     "classifier_dropout": None,

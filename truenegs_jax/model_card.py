@@ -1,6 +1,5 @@
 """The README.md of an exported model: what it is and how it was made."""
 
-import contextlib
 import dataclasses
 import json
 import pathlib
@@ -13,6 +12,7 @@ from ml_collections import ConfigDict
 from truenegs_jax import huggingface
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models.encoder import EncoderConfig
+from truenegs_jax.train import writers
 
 _CARD = """\
 ---
@@ -63,18 +63,17 @@ def about_run(
 ) -> About:
   """What a workdir's records say of a step, for its model cards."""
   held_out: dict[str, float] = {}
-  metrics, results = workdir / "metrics.jsonl", workdir / "results.json"
-  if metrics.exists():
-    for line in metrics.read_text(encoding="utf-8").splitlines():
-      with contextlib.suppress(json.JSONDecodeError):  # a line cut short
-        record = json.loads(line)
-        if (record["split"], record["step"]) == ("held_out", step):
-          held_out = record
+  for record in writers.read_records(workdir):
+    if (record["split"], record["step"]) == ("held_out", step):
+      held_out = record
   command = ""
+  results = workdir / "results.json"
   if results.exists():
     command = json.loads(results.read_text(encoding="utf-8"))["command"]
   names = ("mlm", "mlm_uncorrected", "soft", "detect", "auc")
-  figures = {name: held_out[name] for name in names if name in held_out}
+  figures = {
+    name: held_out[name] for name in names if held_out.get(name) is not None
+  }
   return About(config, step, figures, command)
 
 

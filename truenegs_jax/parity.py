@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from truenegs_jax import huggingface
-from truenegs_jax.errors import TrueNegsError
+from truenegs_jax.errors import NonFiniteError, TrueNegsError
 from truenegs_jax.models.encoder import EncoderConfig
 from truenegs_jax.models.pretrain import ElectraPair
 
@@ -66,19 +66,30 @@ def compare(
         attention_mask=tensors["documents"],
       )
     theirs = output.logits.numpy()[real_BxL]
-    difference = np.abs(theirs - ours[real_BxL]).max()
+    difference = _difference(role, ours[real_BxL], theirs)
     largest = np.abs(theirs).max()
-    if not difference <= TOLERANCE * max(1.0, largest):  # NaN too
-      raise TrueNegsError(
-        f"{role}: the logits of transformers {transformers.__version__} differ"
-        f" from ours by {difference:.2g} (largest logit {largest:.3g}), so"
-        " nothing was exported. This is a defect; please report it."
-      )
     found.append(f"{role} {difference:.1e} (largest logit {largest:.3g})")
   return True, (
     f"transformers {transformers.__version__} loads both models and comes to"
     f" our logits; largest difference: {', '.join(found)}"
   )
+
+
+def _difference(role: str, ours: np.ndarray, theirs: np.ndarray) -> float:
+  """The largest difference of the logits of one network, if it is small."""
+  if not np.isfinite(ours).all():
+    raise NonFiniteError(
+      f"{role}: the weights are finite but so large that the logits are not:"
+      " the run diverged; nothing was exported. Try a lower optim.lr."
+    )
+  difference, largest = np.abs(theirs - ours).max(), np.abs(theirs).max()
+  if not difference <= TOLERANCE * max(1.0, largest):  # NaN too
+    raise TrueNegsError(
+      f"{role}: the logits of transformers differ from ours by"
+      f" {difference:.2g} (largest logit {largest:.3g}), so nothing was"
+      " exported. This is a defect; please report it."
+    )
+  return difference
 
 
 def _load(

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import rich.console
+from absl import flags
 
-from truenegs_jax import cache
+from truenegs_jax import cache, config_flag
 from truenegs_jax.data import sources as sources_lib
 from truenegs_jax.data import tokenizer as tokenizer_lib
 from truenegs_jax.data.build import Progress, write_rows
@@ -211,35 +212,27 @@ def _arguments(config: Any) -> dict[str, Any]:
   return {
     **{name: data[name] for name in names.split()},
     "length": config.length,
-    "seed": config.seed,
+    "seed": data.seed,
     "resources": resources,
   }
 
 
 def prepare_config(config: Any) -> tuple[pathlib.Path, Tokenizer]:
-  """`prepare` with the `data` section, length and seed of a ConfigDict."""
+  """`prepare` with the `data` section and length of a ConfigDict."""
   return prepare(**_arguments(config))
 
 
-def main() -> None:
-  """The verb: reads --config, prepares, prints the folder."""
-  from absl import app
-  from ml_collections import config_flags
-
-  config = config_flags.DEFINE_config_file("config", lock_config=True)
-
-  def run(argv: list[str]) -> int:
-    del argv
-    try:
-      folder, _ = prepare_config(config.value)
-    except TrueNegsError as error:
-      print(error, file=sys.stderr)
-      return error.exit_code
-    print(folder)
-    return 0
-
-  app.run(run)
+def main(argv: list[str]) -> None:
+  """The verb: prepares what --config describes and prints the folder."""
+  del argv
+  try:
+    folder, _ = prepare_config(flags.FLAGS["config"].value)
+  except TrueNegsError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)
+  print(folder)
 
 
 if __name__ == "__main__":
-  main()
+  config_flag.define()
+  config_flag.run(main)

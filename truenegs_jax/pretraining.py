@@ -5,6 +5,7 @@ export
 """
 
 import dataclasses
+import hashlib
 import itertools
 import os
 import pathlib
@@ -19,11 +20,11 @@ from rich.console import Console
 
 from truenegs_jax import cache, errors, export, model_card, prepare
 from truenegs_jax.data import pipeline, rows
-from truenegs_jax.data.tokenizer import Tokenizer, write_vocabulary
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.evals import corrections, curves, fills, verdict
 from truenegs_jax.synonyms import sources as synonym_sources
 from truenegs_jax.synonyms import table as synonym_table
-from truenegs_jax.train import build, guards, loop, startup
+from truenegs_jax.train import build, guards, loop, startup, writers
 
 EXIT_NOT_LEARNED = 1
 SEARCHED_STEPS = 200  # batches of training rows searched for cases
@@ -42,8 +43,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     outcome = loop.train(c, workdir, inputs, console)
     if outcome.stopped_by is not None:
       console.print(
-        f"saved at step {int(outcome.start.state.step):,}; to go on, give the"
-        f" same command:\n  {command()}",
+        f"saved at step {int(outcome.start.state.step):,}; to go on from"
+        f" there, give the same command again: {command()}",
         soft_wrap=True,
       )
       if outcome.stopped_by == signal.SIGINT:
@@ -57,16 +58,24 @@ def gather_inputs(
 ) -> startup.Inputs:
   """Rows, tokenizer and synonym table of a config, made where missing."""
   folder, tokenizer = prepare.prepare_config(c)
-  write_vocabulary(tokenizer.vocab, workdir / "vocab.txt")
   train_rows = rows.open_rows(folder, "train")
   rows.check_batch_size(train_rows, c.batch_size)
+  held_out_rows = rows.open_rows(folder, "held_out")
+  if not len(held_out_rows):
+    raise errors.DataError(
+      f"{folder} holds no held-out rows: the text fills a single row; give"
+      " more text, or a smaller --config.length."
+    )
+  fills.encode_sentences(
+    tokenizer, c.eval.sentences, max_length=c.model.max_positions
+  )
   table = None
   if c.negatives.hard_correction:
-    table = load_or_build_table(c, workdir, tokenizer, console)
+    table = find_or_build_table(c, workdir, tokenizer, console)
   return startup.Inputs(
     tokenizer=tokenizer,
     train_rows=train_rows,
-    held_out_rows=rows.open_rows(folder, "held_out"),
+    held_out_rows=held_out_rows,
     table=table,
     fingerprints={
       "vocabulary": tokenizer.fingerprint,
@@ -76,38 +85,41 @@ def gather_inputs(
   )
 
 
-def load_or_build_table(
+def find_or_build_table(
   c: ConfigDict, workdir: pathlib.Path, tokenizer: Tokenizer, console: Console
 ) -> synonym_table.SynonymTable:
-  """The workdir's table, else the cache's, else a new one, saved in both."""
+  """The workdir's table, else the cache's, else a new one for the cache.
+
+  One of another vocabulary or other options is passed over, not overwritten:
+  whether the workdir's run may go on is for its checkpoints to say.
+  """
   n = c.negatives
   vocabulary = synonym_table.vocabulary_fingerprint(tokenizer.vocab)
   stop = "-stop" if n.keep_stop_words else ""
-  cached = cache.folder() / "synonyms" / f"{n.sources}{stop}-{vocabulary}.npz"
-  own = workdir / "synonyms.npz"
-  for path in (own, cached):
-    if path.exists():
-      table = synonym_table.load_table(path, tokenizer.vocab)
-      break
-  else:
-    with console.status("looking up synonyms ..."):
-      reader = synonym_sources.open_wordnet(c.data.wordnet_dir)
-      pairs = synonym_sources.synonym_source(n.sources)
-      table = synonym_table.build_table(
-        pairs(tokenizer.vocab, reader=reader),
-        tokenizer.vocab,
-        source=n.sources,
-        keep_stop_words=n.keep_stop_words,
-      )
-      synonym_sources.close_wordnet(reader)
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    synonym_table.save_table(table, cached)
-  if not own.exists():
-    synonym_table.save_table(table, own)
-  console.print(
-    f"synonyms: {table.num_pairs:,} pairs of {table.num_rows:,} tokens"
-    f" ({n.sources}, {table.fingerprint})"
-  )
+  # A WordNet of the user's own may be another version: it has its own name.
+  of = hashlib.sha256(c.data.wordnet_dir.encode()).hexdigest()[:8]
+  name = f"{n.sources}{stop}-{vocabulary}-{of}.npz"
+  cached = cache.folder() / "synonyms" / name
+  for path in (workdir / startup.SYNONYMS, cached):
+    table = _load_table(path, tokenizer, console)
+    if (
+      table is not None
+      and table.source == n.sources
+      and table.options["keep_stop_words"] == n.keep_stop_words
+    ):
+      return table
+  with console.status("looking up synonyms ..."):
+    reader = synonym_sources.open_wordnet(c.data.wordnet_dir)
+    pairs = synonym_sources.synonym_source(n.sources)
+    table = synonym_table.build_table(
+      pairs(tokenizer.vocab, reader=reader),
+      tokenizer.vocab,
+      source=n.sources,
+      keep_stop_words=n.keep_stop_words,
+    )
+    synonym_sources.close_wordnet(reader)
+  cached.parent.mkdir(parents=True, exist_ok=True)
+  synonym_table.save_table(table, cached)
   return table
 
 
@@ -129,7 +141,8 @@ def finish(
     "seed": c.seed,
     "steps": c.steps,
     "fingerprints": dict(inputs.fingerprints),
-    "verdict": dataclasses.asdict(judged) | {"passed": judged.passed},
+    "verdict": writers.finite_or_null(dataclasses.asdict(judged))
+    | {"passed": judged.passed},
   }
   if inputs.table is not None:
     cases, searched = _find_cases(c, inputs, start)
@@ -160,11 +173,13 @@ def finish(
       workdir, start.description["config"], int(start.state.step)
     ),
   )
-  console.print(f"exported to {workdir / 'export'}/: {exported.statement}")
+  console.print(
+    f"exported to {workdir / 'export'}/: {exported.statement}", soft_wrap=True
+  )
   if judged.passed:
     return 0
   console.print(
-    "[bold red]not learned:[/] the MLM loss must end below the unigram entropy"
+    "not learned: the MLM loss must end below the unigram entropy"
     f" and the AUC above 0.5 by {verdict.MIN_ERRORS:g} standard errors"
   )
   return EXIT_NOT_LEARNED if c.eval.must_learn else 0
@@ -186,9 +201,24 @@ def enable_compilation_cache() -> None:
   if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
     return
   folder = cache.folder() / "xla"
-  folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-  folder.chmod(0o700)
+  try:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+  except OSError:
+    return  # only an optimization
   jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def _load_table(
+  path: pathlib.Path, tokenizer: Tokenizer, console: Console
+) -> synonym_table.SynonymTable | None:
+  if not path.exists():
+    return None
+  try:
+    return synonym_table.load_table(path, tokenizer.vocab)
+  except errors.DataError as e:
+    console.print(f"not used: {e}", soft_wrap=True)
+    return None
 
 
 def _find_cases(c, inputs, start):

@@ -217,8 +217,10 @@ def _progress(done: collections.Counter[str]) -> Progress:
 
 
 def _unigrams(writer: SplitWriter, tokenizer: Tokenizer) -> np.ndarray:
+  """Counts of what may be masked and predicted; [UNK] is among it."""
   counts_V = writer.counts_V.copy()
-  counts_V[list(tokenizer.special_ids)] = 0
+  never = [i for i in tokenizer.special_ids if i != tokenizer.unk]
+  counts_V[never] = 0
   return counts_V
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from truenegs_jax.data import layouts
 from truenegs_jax.errors import DataError, InputError
 
-VERSION = 1
+VERSION = 2
 SPLITS = ("train", "held_out")
 FIELDS = ("tokens", "types", "documents")
 

@@ -39,13 +39,13 @@ def make_predict_slots(
   """
 
   def predict(params, batch, bits_VxW, key):
-    keys_B = randomness.purpose_keys(
-      randomness.row_keys(key, 0, batch["row"]), randomness.MASK
+    keys_B = randomness.row_keys(key, 0, batch["row"])
+    slots, masked_BxL = masking.hide_slots(
+      batch["tokens"],
+      batch["documents"],
+      randomness.purpose_keys(keys_B, randomness.MASK),
+      options,
     )
-    slots = masking.choose_slots(
-      batch["tokens"], batch["documents"], keys_B, options
-    )
-    masked_BxL = masking.apply_mask(batch["tokens"], slots, keys_B, options)
     inputs = {name: batch[name] for name in ("types", "documents")}
     logits_BxKxV = model.bind({"params": params}).generate_logits(
       inputs | {"tokens": masked_BxL}, slots.positions_BxK, None
@@ -108,7 +108,7 @@ def show(cases: list[Case], searched: int) -> Table:
     t.add_column(name, overflow="fold")
   for case in cases:
     t.add_row(
-      case.sentence.replace("[", r"\["),
+      case.sentence,
       case.gold,
       f"{case.prediction} ({case.probability:.0%})",
       ", ".join(case.synonyms),

@@ -1,8 +1,9 @@
 """PNG curves of a run, drawn from its metrics.jsonl."""
 
-import json
 import pathlib
 from typing import Any
+
+from truenegs_jax.train import writers
 
 # File -> title and the records' names that it shows.
 PLOTS = {
@@ -26,8 +27,7 @@ def draw(workdir: pathlib.Path) -> list[pathlib.Path]:
   matplotlib.use("Agg")
   from matplotlib import pyplot as plt
 
-  lines = (workdir / "metrics.jsonl").read_text().splitlines()
-  records = [json.loads(line) for line in lines]
+  records = writers.read_records(workdir)
   folder = workdir / "plots"
   folder.mkdir(exist_ok=True)
   written = []

@@ -41,7 +41,7 @@ def fill_masks(
   """
   if not sentences:
     return []
-  rows = [_tokens(tokenizer, s, max_length) for s in sentences]
+  rows = encode_sentences(tokenizer, sentences, max_length=max_length)
   length = max(map(len, rows))
   tokens_BxL = np.full((len(rows), length), tokenizer.pad, np.int32)
   for row_L, row in zip(tokens_BxL, rows, strict=True):
@@ -72,28 +72,38 @@ def fill_masks(
 
 def show(fills: list[Fill]) -> Table:
   """One line a sentence."""
-  t = Table(title="[MASK] filled".replace("[", r"\["), title_justify="left")
+  t = Table(title="[MASK] filled", title_justify="left")
   for name in ("sentence", "likeliest tokens"):
     t.add_column(name, overflow="fold")
   for fill in fills:
     pairs = zip(fill.tokens, fill.probabilities, strict=True)
     t.add_row(
-      fill.sentence.replace("[", r"\["),
+      fill.sentence,
       ", ".join(f"{token} {p:.0%}" for token, p in pairs),
     )
   return t
 
 
-def _tokens(tokenizer: Tokenizer, sentence: str, max_length: int) -> list[int]:
-  # Split by hand: in a corpus a literal "[MASK]" is text, never the token.
-  before, mask, after = sentence.partition(MASK_TEXT)
-  if not mask:
-    raise InputError(f"eval.sentences: {sentence!r} holds no {MASK_TEXT}.")
-  ids = tokenizer.encode_lines([before, after])
-  row = [tokenizer.cls, *ids[0], tokenizer.mask, *ids[1], tokenizer.sep]
-  if len(row) > max_length:
-    raise InputError(
-      f"eval.sentences: {sentence!r} has {len(row)} tokens; the model takes"
-      f" {max_length}."
-    )
-  return row
+def encode_sentences(
+  tokenizer: Tokenizer, sentences: Sequence[str], *, max_length: int
+) -> list[list[int]]:
+  """Ids of each sentence between [CLS] and [SEP], its first [MASK] the token.
+
+  Raises:
+    InputError: a sentence without [MASK], or too long for the model.
+  """
+  rows = []
+  for sentence in sentences:
+    # Split by hand: in a corpus a literal "[MASK]" is text, never the token.
+    before, mask, after = sentence.partition(MASK_TEXT)
+    if not mask:
+      raise InputError(f"eval.sentences: {sentence!r} holds no {MASK_TEXT}.")
+    ids = tokenizer.encode_lines([before, after])
+    row = [tokenizer.cls, *ids[0], tokenizer.mask, *ids[1], tokenizer.sep]
+    if len(row) > max_length:
+      raise InputError(
+        f"eval.sentences: {sentence!r} has {len(row)} tokens; the model takes"
+        f" {max_length}."
+      )
+    rows.append(row)
+  return rows

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from truenegs_jax.train import metrics
 
@@ -55,8 +56,8 @@ def judge(held_out: list[metrics.Terms], unigram_V: np.ndarray) -> Verdict:
 
   Args:
     held_out: terms of each batch, as the objective gave them.
-    unigram_V: how often each token occurs in the training rows, special tokens
-      left out (they are never predicted).
+    unigram_V: how often each token occurs in the training rows; what is never
+      masked ([CLS], [SEP], [MASK], padding) counts 0.
 
   The MLM loss is that of all slots, corrected ones included: dropping the slots
   that were judged right would flatter it. So do the slots that stay visible,
@@ -90,7 +91,7 @@ def judge(held_out: list[metrics.Terms], unigram_V: np.ndarray) -> Verdict:
 
 def table(v: Verdict) -> Table:
   """The verdict as a person reads it."""
-  yes_no = lambda passed: "[green]yes[/]" if passed else "[red]no[/]"
+  yes_no = lambda passed: Text(*(("yes", "green") if passed else ("no", "red")))
   t = Table(title="On held-out rows", title_justify="left")
   for name in ("", "model", "against", "better"):
     t.add_column(name, overflow="fold")
@@ -101,7 +102,7 @@ def table(v: Verdict) -> Table:
     yes_no(v.mlm < v.unigram_entropy),
   )
   t.add_row(
-    "MLM loss, slots behind \\[MASK]",
+    "MLM loss, slots behind [MASK]",
     f"{v.mlm_hidden:.3f} ± {v.mlm_hidden_error:.3f}",
     f"unigram entropy {v.unigram_entropy:.3f}",
     yes_no(v.mlm_hidden < v.unigram_entropy),

@@ -26,7 +26,7 @@ HISTOGRAM_RANGE = 10.0  # logits beyond +-10 share the outermost bins
 
 @dataclasses.dataclass(frozen=True)
 class ElectraOptions:
-  """What decides the objective beside the model; see facts in `configs/`."""
+  """What decides the objective beside the model and its parameters."""
 
   masking: masking.MaskingOptions
   temperature: float = 1.0  # of the generator's sampling
@@ -49,10 +49,9 @@ def electra_terms(
 ) -> Terms:
   """Sums and counts of every loss and statistic of one batch.
 
-  Losses: `mlm` (generator; slots kept by hard correction, equation 2 of Zhang
-  et al. 2023), `detect` (discriminator; all real tokens, Clark et al. 2020,
-  section 3.1) and `soft` (equation 3; all slots). A batch without a slot, or
-  with every slot corrected, gives sum 0 and count 0.
+  Losses: `mlm` (slots kept by hard correction, Zhang et al. 2023, equation 2),
+  `detect` (all real tokens, Clark et al. 2020, section 3.1), `soft` (equation
+  3; all slots). Without a slot, or with all corrected, sum and count are 0.
 
   Args:
     params: tree of the model's parameters.
@@ -64,14 +63,17 @@ def electra_terms(
     train: whether dropout is on.
 
   Returns:
-    name -> (sum, count), f32 scalars; `detect_histogram` holds instead the
-    histograms of the detection logits of (replaced, original) tokens, and
-    `mlm_hidden` is there only where `train` is False.
+    name -> (sum, count), f32 scalars; `detect_histogram`: histograms of the
+    detection logits of (replaced, original) tokens. `mlm_hidden` (the slots
+    behind [MASK]) is there only where `train` is False.
   """
   bound = model.bind({"params": params})
   keys = lambda purpose: randomness.purpose_keys(keys_B, purpose)
   dropout_keys = lambda purpose: keys(purpose) if train else None
-  slots, masked_BxL = _mask(batch, keys(randomness.MASK), options.masking)
+  tokens_BxL, documents_BxL = batch["tokens"], batch["documents"]
+  slots, masked_BxL = masking.hide_slots(
+    tokens_BxL, documents_BxL, keys(randomness.MASK), options.masking
+  )
   logits_BxKxV = bound.generate_logits(
     {**batch, "tokens": masked_BxL},
     slots.positions_BxK,
@@ -87,31 +89,20 @@ def electra_terms(
     terms["mlm_hidden"] = _hidden_loss(
       logits_BxKxV, slots, masked_BxL, options.masking.mask_id
     )
-  corrupted_BxL = masking.fill_slots(batch["tokens"], slots, sampled_BxK)
+  corrupted_BxL = masking.fill_slots(tokens_BxL, slots, sampled_BxK)
   detect_BxL = bound.detect_logits(
     {**batch, "tokens": corrupted_BxL},
     dropout_keys(randomness.DISCRIMINATOR_DROPOUT),
   )
   # ELECTRA counts a lucky sample, equal to the original, as original.
-  replaced_BxL = corrupted_BxL != batch["tokens"]
-  return terms | _detection_terms(
-    detect_BxL, replaced_BxL, batch["documents"] != 0
-  )
+  replaced_BxL = corrupted_BxL != tokens_BxL
+  return terms | _detection_terms(detect_BxL, replaced_BxL, documents_BxL != 0)
 
 
 def weighted_sum(loss: Array, weight: Array) -> tuple[Array, Array]:
   """(sum, count) over the entries of positive weight."""
   loss = jnp.where(weight > 0, loss * weight, 0.0)  # 0 * nan is nan
   return loss.sum(), weight.sum().astype(jnp.float32)
-
-
-def _mask(
-  batch: Mapping[str, Array], keys_B: Array, options: masking.MaskingOptions
-) -> tuple[masking.Slots, Array]:
-  """The slots to predict and the tokens with them hidden."""
-  tokens_BxL = batch["tokens"]
-  slots = masking.choose_slots(tokens_BxL, batch["documents"], keys_B, options)
-  return slots, masking.apply_mask(tokens_BxL, slots, keys_B, options)
 
 
 def _generator_terms(

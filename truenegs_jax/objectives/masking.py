@@ -51,6 +51,17 @@ def num_slots(length: int, mask_prob: float) -> int:
   return max(1, int((mask_prob + 0.005) * length))
 
 
+def hide_slots(
+  tokens_BxL: Array,
+  documents_BxL: Array,
+  keys_B: Array,
+  options: MaskingOptions,
+) -> tuple[Slots, Array]:
+  """The slots to predict and the tokens `[B, L]` with them hidden."""
+  slots = choose_slots(tokens_BxL, documents_BxL, keys_B, options)
+  return slots, apply_mask(tokens_BxL, slots, keys_B, options)
+
+
 def choose_slots(
   tokens_BxL: Array,
   documents_BxL: Array,

@@ -6,6 +6,7 @@ functions that want numbers; training, evaluation and export all build here.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
+from truenegs_jax.data import layouts
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import pretrain
@@ -24,6 +26,37 @@ from truenegs_jax.train import optim, sharding, step, writers
 PREDICTIONS = ("argmax", "sample")
 NORMALIZERS = ("kept", "slots")
 DTYPES = ("float32", "bfloat16")
+
+TINY = 1e-12  # the least of what must be more than 0
+RANGES = (
+  ("steps", 1, math.inf),
+  ("batch_size", 1, math.inf),
+  ("length", layouts.MIN_LENGTH, math.inf),
+  ("seed", 0, math.inf),
+  ("model.dropout", 0, 0.99),
+  ("model.attention_dropout", 0, 0.99),
+  ("model.initializer_range", TINY, 1),
+  ("generator.mask_prob", TINY, 0.9),
+  ("generator.multiplier", TINY, math.inf),
+  ("generator.temperature", TINY, math.inf),
+  ("generator.loss_weight", 0, math.inf),
+  ("generator.detect_weight", 0, math.inf),
+  ("negatives.soft_weight", 0, math.inf),
+  ("data.held_out", TINY, 0.5),
+  ("data.seed", 0, math.inf),
+  ("optim.accumulation", 1, math.inf),
+  ("optim.lr", TINY, math.inf),
+  ("optim.warmup_steps", 0, math.inf),
+  ("optim.weight_decay", 0, math.inf),
+  ("optim.clip_norm", TINY, math.inf),
+  ("optim.max_skips", 0, math.inf),
+  ("checkpoint.every_steps", 1, math.inf),
+  ("checkpoint.keep", 1, math.inf),
+  ("log.every_steps", 1, math.inf),
+  ("eval.every_steps", 1, math.inf),
+  ("eval.rows", 1, math.inf),
+  ("eval.cases", 0, math.inf),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,38 +148,12 @@ def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.ElectraPair:
 
 def check_config(c: ConfigDict) -> None:
   """Refuses values that no run can have, before anything is read or made."""
-  positive = {
-    "steps": c.steps,
-    "batch_size": c.batch_size,
-    "length": c.length - 3,  # [CLS], [SEP] and something to mask
-    "optim.accumulation": c.optim.accumulation,
-    "optim.lr": c.optim.lr,
-    "optim.clip_norm": c.optim.clip_norm,
-    "generator.multiplier": c.generator.multiplier,
-    "generator.temperature": c.generator.temperature,
-    "checkpoint.every_steps": c.checkpoint.every_steps,
-    "checkpoint.keep": c.checkpoint.keep,
-    "log.every_steps": c.log.every_steps,
-    "eval.every_steps": c.eval.every_steps,
-    "eval.rows": c.eval.rows,
-  }
-  for name, value in positive.items():
-    if not value > 0:  # NaN too
-      least = "at least 4" if name == "length" else "positive"
-      shown = c.length if name == "length" else value
-      raise InputError(f"{name} is {shown}; it must be {least}.")
-  for name, value in {
-    "generator.mask_prob": c.generator.mask_prob,
-    "model.dropout": c.model.dropout,
-    "model.attention_dropout": c.model.attention_dropout,
-    "data.held_out": c.data.held_out,
-  }.items():
-    if not 0 <= value < 1:
-      raise InputError(f"{name} is {value}; it must lie in [0, 1).")
-  if c.generator.mask_prob > 0.9:  # K slots must fit beside [CLS] and [SEP]
-    raise InputError(
-      f"generator.mask_prob is {c.generator.mask_prob}; it must be at most 0.9."
-    )
+  for name, low, high in RANGES:
+    value = c
+    for part in name.split("."):
+      value = value[part]
+    if not low <= value <= high:  # NaN too
+      raise InputError(f"{name} is {value}; it must be {_range(low, high)}.")
   if c.length > c.model.max_positions:
     raise InputError(
       f"length {c.length} is over model.max_positions"
@@ -186,6 +193,11 @@ def _check_names(c: ConfigDict) -> None:
   sharding.get_spec(c.mesh.preset)
   synonym_source(c.negatives.sources)
   writers.check_names(c.log.writers)
+
+
+def _range(low: float, high: float) -> str:
+  least = "more than 0" if low == TINY else f"at least {low}"
+  return least if high == math.inf else f"{least} and at most {high}"
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -12,7 +12,9 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from truenegs_jax.errors import InputError, NonFiniteError
+from truenegs_jax.errors import InputError, NonFiniteError, disk_errors
+
+STOPPED_UNSAVED = 137  # as after SIGKILL; 75 and 130 promise a checkpoint
 
 
 class StopSignals:
@@ -38,7 +40,8 @@ class StopSignals:
   def _remember(self, number: int, frame: object) -> None:
     del frame
     if self.received is not None:
-      os._exit(128 + number)
+      self._console.show_cursor()
+      os._exit(STOPPED_UNSAVED)
     self.received = signal.Signals(number)
     self._console.print(
       f"{self.received.name}: finishing this step, then saving (once more to"
@@ -70,7 +73,7 @@ class SkipGuard:
       self._in_a_row = 0
       return
     self._in_a_row += 1
-    with self._path.open("a") as f:
+    with disk_errors(self._path), self._path.open("a") as f:
       f.write(json.dumps({"step": step, "rows": row_B.tolist()}) + "\n")
     if self._in_a_row > self._max:
       raise NonFiniteError(

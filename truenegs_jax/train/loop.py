@@ -38,7 +38,7 @@ class Outcome:
   """A run that has ended: all steps done, unless a signal stopped it."""
 
   start: startup.Start  # with the last state
-  held_out: list[metrics.Terms]  # by batch; empty when stopped
+  held_out: list[metrics.Terms]  # by batch, of the last evaluation
   stopped_by: signal.Signals | None
 
 
@@ -121,7 +121,7 @@ def _loop(
 def evaluate(
   c: ConfigDict, start: startup.Start, params: Any, held_out_rows: Rows
 ) -> list[metrics.Terms]:
-  """The terms of each batch of held-out rows, `c.eval.rows` at most."""
+  """The terms of each held-out batch: `c.eval.rows` rows, in whole batches."""
   batches = itertools.islice(
     pipeline.held_out_batches(
       held_out_rows,

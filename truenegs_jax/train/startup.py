@@ -20,13 +20,15 @@ from rich.console import Console
 from rich.table import Table
 
 from truenegs_jax.data.rows import Rows
-from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.errors import CheckpointError
+from truenegs_jax.data.tokenizer import Tokenizer, write_vocabulary
+from truenegs_jax.errors import CheckpointError, disk_errors
 from truenegs_jax.models import pretrain
-from truenegs_jax.synonyms.table import SynonymTable
+from truenegs_jax.synonyms.table import SynonymTable, save_table
 from truenegs_jax.train import build, sharding
 from truenegs_jax.train import checkpoint as checkpoint_lib
 from truenegs_jax.train import step as step_lib
+
+SYNONYMS = "synonyms.npz"  # the workdir's copy of its table
 
 # May change between the runs of one workdir: they decide what is shown and
 # kept, or where things lie, and no number of the training. (On another mesh
@@ -38,6 +40,7 @@ FREE_TO_CHANGE = (
   "eval.",
   "log.",
   "mesh.",
+  "optim.max_skips:",
 )
 
 
@@ -93,10 +96,12 @@ def prepare_start(
   mesh = sharding.make_mesh(run.mesh_spec)
   description = describe(c, inputs.fingerprints)
   resumed = resumable_step(checkpoints, description)
+  if resumed is not None:
+    _note_environment(checkpoints.run(resumed), description, console)
   abstract = abstract_state(run, c.seed, mesh)
   aux = build.make_aux(inputs.table, mesh)
-  compiled, secs = _compile_train_step(c, run, mesh, abstract, aux)
   state = _first_state(run, c.seed, abstract, checkpoints, resumed)
+  compiled, secs = _compile_train_step(c, run, mesh, abstract, aux)
   start = Start(
     run=run,
     mesh=mesh,
@@ -110,6 +115,9 @@ def prepare_start(
     description=description,
   )
   save_json(workdir / "config.json", description["config"])
+  write_vocabulary(inputs.tokenizer.vocab, workdir / "vocab.txt")
+  if inputs.table is not None:
+    save_table(inputs.table, workdir / SYNONYMS)
   console.print(_report(c, start, resumed, secs, workdir, inputs))
   return start
 
@@ -168,8 +176,26 @@ def abstract_state(
 def save_json(path: pathlib.Path, value: Any) -> None:
   """Writes JSON under its final name only once it is whole."""
   whole = path.with_suffix(".json.tmp")
-  whole.write_text(json.dumps(value, indent=2) + "\n")
-  whole.replace(path)
+  with disk_errors(path):
+    whole.write_text(json.dumps(value, indent=2) + "\n")
+    whole.replace(path)
+
+
+def _note_environment(
+  saved: Mapping, description: Mapping, console: Console
+) -> None:
+  """Says where a resumed run cannot be bit-equal to an uninterrupted one."""
+  parts = ("versions", "devices")
+  lines = checkpoint_lib.differences(
+    {part: saved[part] for part in parts},
+    {part: description[part] for part in parts},
+  )
+  if lines:
+    console.print(
+      f"resumed in another environment ({'; '.join(lines)}): the same data and"
+      " draws, but sums may be rounded in another way",
+      soft_wrap=True,
+    )
 
 
 def _first_state(run, seed, abstract, checkpoints, resumed):
@@ -244,6 +270,10 @@ def _report(
     f" {shared:,}, generator {generator:,}, discriminator {discriminator:,}",
     "per device": f"state {mib(sharding.bytes_per_device(start.state))},"
     f" synonyms {mib(sharding.bytes_per_device(start.aux))}{scratch}",
+    "synonyms": f"{inputs.table.num_pairs:,} pairs of"
+    f" {inputs.table.num_rows:,} tokens, {inputs.table.source}"
+    if inputs.table
+    else "none",
     "data": f"{len(inputs.train_rows):,} rows of {c.length} tokens,"
     f" {len(inputs.held_out_rows):,} held out, vocabulary"
     f" {len(inputs.tokenizer.vocab):,}",

@@ -186,6 +186,9 @@ def _apply(
     opt_state=_with_count(keep(opt_state, state.opt_state), state.step + 1),
     key=state.key,
   )
+  # A batch that was skipped must not turn the sums of many into NaN.
+  terms = jax.tree.map(lambda x: jnp.where(finite, x, 0.0), terms)
+  grad_norm = jnp.where(finite, grad_norm, 0.0)
   one = jnp.ones(())
   terms = terms | {
     "grad_norm": (grad_norm, one),

@@ -4,18 +4,23 @@ A writer is an object with `write(record)` and `close()`; a record is a flat
 dict with `step` and `split` ("train" or "held_out") among its entries.
 """
 
+import contextlib
 import datetime
 import json
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.live import Live
+from rich.text import Text
 
-from truenegs_jax.errors import InputError
+from truenegs_jax.errors import InputError, disk_errors
 
 Record = Mapping[str, Any]
+
+METRICS = "metrics.jsonl"
 
 # Order and short names of what the progress line shows, where there is it.
 SHOWN = {
@@ -35,25 +40,24 @@ class JsonlWriter:
   def __init__(self, workdir: pathlib.Path, *, first_step: int):
     """Opens the file and drops the records after `first_step`, which a run
     that was killed had written and this one is going to write again."""
-    path = workdir / "metrics.jsonl"
-    kept = [
-      line
-      for line in _whole_lines(path)
-      if json.loads(line)["step"] <= first_step
-    ]
-    whole = path.with_suffix(".jsonl.tmp")
-    whole.write_text("".join(line + "\n" for line in kept))
-    whole.replace(path)
-    self._file = path.open("a")
+    self._path = workdir / METRICS
+    kept = [r for r in read_records(workdir) if r["step"] <= first_step]
+    whole = self._path.with_suffix(".jsonl.tmp")
+    with disk_errors(self._path):
+      whole.write_text("".join(json.dumps(r) + "\n" for r in kept))
+      whole.replace(self._path)
+      self._file = self._path.open("a")
 
   def write(self, record: Record) -> None:
     """Appends one record."""
-    self._file.write(json.dumps(dict(record)) + "\n")
-    self._file.flush()
+    with disk_errors(self._path):
+      self._file.write(json.dumps(finite_or_null(record)) + "\n")
+      self._file.flush()
 
   def close(self) -> None:
-    """Closes the file."""
-    self._file.close()
+    """Closes the file; what a full disk had no room for is let go."""
+    with contextlib.suppress(OSError):
+      self._file.close()
 
 
 class TensorBoardWriter:
@@ -85,7 +89,8 @@ class TensorBoardWriter:
     self._writer.close()
 
 
-WRITERS = {"jsonl": JsonlWriter, "tensorboard": TensorBoardWriter}
+# metrics.jsonl is always written: curves and model cards are made from it.
+WRITERS = {"tensorboard": TensorBoardWriter}
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -99,29 +104,28 @@ def check_names(names: Sequence[str]) -> None:
 def make_writers(
   names: Sequence[str], workdir: pathlib.Path, *, first_step: int
 ) -> list:
-  """Opens the writers of a config."""
+  """Opens metrics.jsonl and the writers that a config adds to it."""
   check_names(names)
-  return [WRITERS[name](workdir, first_step=first_step) for name in names]
+  return [
+    JsonlWriter(workdir, first_step=first_step),
+    *(WRITERS[name](workdir, first_step=first_step) for name in names),
+  ]
 
 
 class ProgressLine:
-  """The live line of a run: rich on a terminal, plain lines elsewhere."""
+  """The live line of a run: rich on a terminal, plain lines elsewhere.
+
+  On a narrow terminal the line folds; nothing of it is cut off.
+  """
 
   def __init__(self, console: Console, *, total_steps: int, first_step: int):
     self._console = console
     self._total = total_steps
-    self._progress = None
+    self._live = None
     if console.is_terminal:
-      self._progress = Progress(
-        TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
-        BarColumn(bar_width=12),
-        TextColumn("{task.description}"),
-        console=console,
-      )
-      self._task = self._progress.add_task(
-        "first step ...", total=total_steps, completed=first_step
-      )
-      self._progress.start()
+      waiting = Text(f"step {first_step:,}/{total_steps:,} · first steps ...")
+      self._live = Live(waiting, console=console, refresh_per_second=4)
+      self._live.start()
 
   def write(self, record: Record) -> None:
     """Shows a training record on the line; a held-out one above it."""
@@ -134,29 +138,33 @@ class ProgressLine:
       text = " · ".join([f"held-out at {record['step']:,}", *shown])
       self._console.print(text, soft_wrap=True)
       return
-    eta = round(record["eta_s"])
-    text = " · ".join([*shown, f"eta {datetime.timedelta(seconds=eta)}"])
-    if self._progress is None:
-      step = f"step {record['step']:,}/{self._total:,}"
-      self._console.print(f"{step} · {text}", soft_wrap=True)
-      return
-    self._progress.update(
-      self._task, completed=record["step"], description=text
-    )
+    eta = datetime.timedelta(seconds=round(record["eta_s"]))
+    step = f"step {record['step']:,}/{self._total:,}"
+    text = " · ".join([step, *shown, f"eta {eta}"])
+    if self._live is None:
+      self._console.print(text, soft_wrap=True)
+    else:
+      self._live.update(Text(text))
 
   def close(self) -> None:
     """Leaves the last state of the line on the screen."""
-    if self._progress is not None:
-      self._progress.stop()
+    if self._live is not None:
+      self._live.stop()
 
 
-def _whole_lines(path: pathlib.Path) -> list[str]:
-  """The lines that are whole JSON: a kill can cut the last one short."""
-  lines = []
+def finite_or_null(record: Record) -> dict[str, Any]:
+  """The record with None for NaN and infinity, which JSON does not know."""
+  return {
+    name: None if isinstance(x, float) and not math.isfinite(x) else x
+    for name, x in record.items()
+  }
+
+
+def read_records(workdir: pathlib.Path) -> list[dict]:
+  """The records in metrics.jsonl; a line that a kill cut short is left out."""
+  path = workdir / METRICS
+  records = []
   for line in path.read_text().splitlines() if path.exists() else []:
-    try:
-      json.loads(line)
-    except json.JSONDecodeError:
-      continue
-    lines.append(line)
-  return lines
+    with contextlib.suppress(json.JSONDecodeError):
+      records.append(json.loads(line))
+  return records
