@@ -221,6 +221,8 @@ def write_model(
     folder / "model.safetensors",
     metadata={"format": "pt"},
   )
+  # safetensors lets nobody else read it; an export is made to be shared.
+  (folder / "model.safetensors").chmod(0o644)
   _write_json(
     folder / "config.json",
     model_config(role, config, pad=tokenizer.pad, dtype=dtype),
