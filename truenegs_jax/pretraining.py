@@ -164,18 +164,7 @@ def finish(
   startup.save_json(workdir / "results.json", results)
   drawn = curves.draw(workdir)
   console.print(f"curves: {', '.join(map(str, drawn))}", soft_wrap=True)
-  exported = export.export_pair(
-    params,
-    start.run.model,
-    inputs.tokenizer,
-    workdir / "export",
-    about=model_card.about_run(
-      workdir, start.description["config"], int(start.state.step)
-    ),
-  )
-  console.print(
-    f"exported to {workdir / 'export'}/: {exported.statement}", soft_wrap=True
-  )
+  _export(workdir, inputs.tokenizer, start, console)
   if judged.passed or not c.eval.must_learn:
     return 0
   console.print(
@@ -242,4 +231,23 @@ def _find_cases(c, inputs, start):
     tokenizer=inputs.tokenizer,
     limit=c.eval.cases,
     seed=c.seed,
+  )
+
+
+def _export(
+  workdir: pathlib.Path,
+  tokenizer: Tokenizer,
+  start: startup.Start,
+  console: Console,
+) -> None:
+  config, step = start.description["config"], int(start.state.step)
+  exported = export.export_pair(
+    start.state.params,
+    start.run.model,
+    tokenizer,
+    workdir / "export",
+    about=model_card.about_run(workdir, config, step),
+  )
+  console.print(
+    f"exported to {workdir / 'export'}/: {exported.statement}", soft_wrap=True
   )
