@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 
+import huggingface_hub.constants
 import numpy as np
 import pytest
 
@@ -204,8 +205,7 @@ def test_an_empty_folder_is_named(tmp_path):
 
 
 def test_a_hub_name_without_internet_asks_for_a_path(monkeypatch):
-  hub = pytest.importorskip("huggingface_hub")
-  monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
+  monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
   with pytest.raises(InputError, match="a local one: --config.data.vocab="):
     load_tokenizer("some-owner/no-such-model", lowercase=True)
 

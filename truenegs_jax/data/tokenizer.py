@@ -20,7 +20,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from truenegs_jax.errors import DiskError, InputError
+from truenegs_jax.errors import InputError, disk_errors
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Longer words become [UNK], as in transformers (the TF code of BERT has 200).
@@ -147,11 +147,12 @@ def load_tokenizer(path_or_name: str, *, lowercase: bool) -> Tokenizer:
 
 def write_vocabulary(vocab: Sequence[str], path: str | pathlib.Path) -> None:
   """Writes a `vocab.txt`: one entry a line, UTF-8, line n holds id n - 1."""
-  try:
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-      file.writelines(entry + "\n" for entry in vocab)
-  except OSError as error:
-    raise DiskError(f"{path}: cannot be written: {error.strerror}.") from error
+  path = pathlib.Path(path)
+  with (
+    disk_errors(path),
+    path.open("w", encoding="utf-8", newline="\n") as file,
+  ):
+    file.writelines(entry + "\n" for entry in vocab)
 
 
 def train_vocabulary(
