@@ -1,14 +1,21 @@
 """How the tokens of documents become rows of a fixed length: named layouts.
 
-A layout is a pure function from encoded documents to unpadded rows; what it
-draws at random depends on the seed and the number of the document alone.
+A layout is a pure function that sees the lengths of lines, not their tokens,
+and says which spans of the text go into which row. One vectorized function
+then copies the tokens.
+
+  build_rows([(0, [90, 75]), (1, [12])], tokens_T, shape, layout="packed",
+             seed=0)
 """
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from truenegs_jax.data.segments import Row, Segment, Shape, assemble
 from truenegs_jax.errors import InputError
 
 # google-research/electra, build_pretraining_dataset.py.
@@ -16,33 +23,23 @@ SINGLE_SHARE = 0.10  # rows with one segment
 SHORT_SHARE = 0.05  # rows with a random target length
 LINE_SHARE = 0.5  # a line that overfills segment A still goes there
 MIN_TARGET = 5
+# Tokens of a piece of a cut document. With its [CLS] and [SEP] it gets one slot
+# at 15 % masking, on average; a shorter one would often have none to predict.
+MIN_PIECE = 5
+MAX_DOCUMENTS = 255  # of a row: their numbers are uint8
 MIN_LENGTH = 8
 MAX_LENGTH = 65_536
 OVERFLOWS = ("carry", "discard")
 
-Document = list[list[int]]  # the ids of each line
 
+class Document(NamedTuple):
+  """Where the lines of a document lie: tokens_T[offsets[i]:offsets[i + 1]].
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-  """One row before padding; three lists of one length.
-
-  `documents` numbers the documents of the row from 1; 0 is for padding.
+  No line is empty; there may be none. `number` addresses the draws.
   """
 
-  tokens: list[int]
-  types: list[int]
-  documents: list[int]
-
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-  """What every layout is given."""
-
-  length: int
-  cls: int
-  sep: int
-  overflow: str = "carry"
+  number: int
+  offsets: list[int]
 
 
 Layout = Callable[..., Iterator[Row]]
@@ -52,7 +49,8 @@ LAYOUTS: dict[str, Layout] = {}
 def layout(name: str) -> Callable[[Layout], Layout]:
   """Registers `fn(documents, shape, *, seed) -> iterator of Row`.
 
-  `documents` are pairs of a document's number and the ids of its lines.
+  `documents` are consecutive `Document`s. What is drawn at random depends on
+  the seed and the number of the document alone.
   """
 
   def add(fn: Layout) -> Layout:
@@ -80,9 +78,37 @@ def check_layout(name: str, *, length: int, overflow: str) -> None:
     )
 
 
+def build_rows(
+  documents: Iterable[tuple[int, Sequence[int]]],
+  tokens_T: np.ndarray,
+  shape: Shape,
+  *,
+  layout: str,
+  seed: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """The rows of consecutive documents.
+
+  Args:
+    documents: pairs of a document's number and the lengths of its lines in
+      tokens. Lines and documents without a token leave no trace.
+    tokens_T: the ids of all these lines, one after another.
+    layout: a name in LAYOUTS.
+    seed: with the number of a document, what its draws depend on.
+
+  Returns:
+    tokens_RxL of `shape.dtype`; types_RxL uint8, 0 or 1; documents_RxL uint8,
+    1, 2, ... for the documents of a row and 0 for padding.
+
+  Raises:
+    ValueError: the lengths do not add up to the tokens.
+  """
+  found = _documents(documents, len(tokens_T))
+  return assemble(LAYOUTS[layout](found, shape, seed=seed), tokens_T, shape)
+
+
 @layout("electra")
 def electra_rows(
-  documents: Iterable[tuple[int, Document]], shape: Shape, *, seed: int
+  documents: Iterable[Document], shape: Shape, *, seed: int
 ) -> Iterator[Row]:
   """ELECTRA's rows: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
 
@@ -98,66 +124,163 @@ def electra_rows(
   document. `overflow="discard"` is the released code to the letter: these
   tokens are lost, and a short line after B has begun may still go to A.
   """
-  for number, lines in documents:
-    rng = np.random.default_rng([seed, number])
-    pending: Document = []
-    target = _target(rng, shape.length)
-    size = 0
-    for line in lines:
-      pending.append(line)
-      size += len(line)
-      # A carried rest may fill further rows; what is discarded cannot.
-      while size >= target:
-        row, pending = _close(pending, shape, target, rng)
-        yield row
-        target = _target(rng, shape.length)
-        size = sum(map(len, pending))
-    while pending:
-      row, pending = _close(pending, shape, target, rng)
-      yield row
-      target = _target(rng, shape.length)
-
-
-def _target(rng: np.random.Generator, length: int) -> int:
-  if rng.random() >= SHORT_SHARE:
-    return length
-  return MIN_TARGET + int(rng.random() * (length - MIN_TARGET + 1))
-
-
-def _close(
-  lines: Document, shape: Shape, target: int, rng: np.random.Generator
-) -> tuple[Row, Document]:
-  """Makes a row of the lines gathered; returns it and the rest to carry."""
-  single = rng.random() < SINGLE_SHARE
-  budget = 2**62 if single else (target - 3) // 2
-  in_order = shape.overflow == "carry"
-  a, b = _split(lines, budget, rng, in_order=in_order)
-  room_a = shape.length - 2
-  room_b = max(0, shape.length - min(len(a), room_a) - 3)
-  rest = [part for part in (a[room_a:], b[room_b:]) if part]
-  row = _row(a[:room_a], b[:room_b], shape)
-  return row, rest if shape.overflow == "carry" else []
-
-
-def _split(
-  lines: Document, budget: int, rng: np.random.Generator, *, in_order: bool
-) -> tuple[list[int], list[int]]:
-  a: list[int] = []
-  b: list[int] = []
-  for line in lines:
-    fits = len(a) + len(line) < budget and not (in_order and b)
-    if (
-      not a or fits or (not b and len(a) < budget and rng.random() < LINE_SHARE)
-    ):
-      a += line
+  rows_of = _carried if shape.overflow == "carry" else _discarded
+  for number, offsets in documents:
+    if len(offsets) == 2 and offsets[1] - offsets[0] <= shape.length - 2:
+      # A line that fits is the same row whatever is drawn: no need to seed.
+      yield [_segment_a(*offsets)]
     else:
-      b += line
-  return a, b
+      yield from rows_of(offsets, shape.length, _draws(seed, number))
 
 
-def _row(a: list[int], b: list[int], shape: Shape) -> Row:
-  first = [shape.cls, *a, shape.sep]
-  second = [*b, shape.sep] if b else []
-  tokens = first + second
-  types = [0] * len(first) + [1] * len(second)
-  return Row(tokens, types, [1] * len(tokens))
+@layout("packed")
+def packed_rows(
+  documents: Iterable[Document], shape: Shape, *, seed: int
+) -> Iterator[Row]:
+  """Rows filled with documents: `[CLS] d1 [SEP] [CLS] d2 [SEP] ...`.
+
+  Token types are 0, so that type 1 is never trained. `seed` has no effect. At
+  most 255 documents are in a row.
+
+  `overflow="carry"` cuts a document that exceeds the room left; it goes on in
+  the next row, behind a `[CLS]` of its own. Rows, put together, are the
+  documents. A cut leaves at least 5 tokens on both sides (3 or 4 in rows of
+  less than 11); the room that this costs is padding.
+
+  `overflow="discard"` loses the tokens of a document beyond its first L - 2,
+  which is most of a text of long documents, and no others: a document begins
+  a row where it exceeds the room left, which becomes padding.
+  """
+  del seed
+  whole = shape.length - 2
+  least = min(MIN_PIECE, (shape.length - 1) // 2)
+  if shape.overflow == "discard":
+    least = whole
+  row: Row = []
+  room = whole  # for tokens, beside [CLS] and [SEP]
+  for _, offsets in documents:
+    start, stop = offsets[0], offsets[-1]
+    if shape.overflow == "discard":
+      stop = min(stop, start + whole)
+    while start < stop:
+      size = _piece(stop - start, room, least)
+      if not size or len(row) == MAX_DOCUMENTS:
+        yield row
+        row, room = [], whole
+        continue
+      row.append(Segment(start, start + size, 0, len(row) + 1, True, True))
+      start += size
+      room -= size + 2
+  if row:
+    yield row
+
+
+def _documents(
+  documents: Iterable[tuple[int, Sequence[int]]], num_tokens: int
+) -> Iterator[Document]:
+  start = 0
+  for number, lengths in documents:
+    offsets = list(itertools.accumulate(filter(None, lengths), initial=start))
+    start = offsets[-1]
+    yield Document(number, offsets)
+  if start != num_tokens:
+    raise ValueError(f"lines of {start} tokens in all, but {num_tokens} tokens")
+
+
+def _draws(seed: int, number: int) -> Iterator[float]:
+  """Uniform draws from [0, 1); one at a time they would cost 200 ns each."""
+  rng = np.random.default_rng([seed, number])
+  while True:
+    yield from rng.random(64).tolist()
+
+
+def _carried(
+  offsets: list[int], length: int, draws: Iterator[float]
+) -> Iterator[Row]:
+  """ELECTRA's rows of one document, nothing lost."""
+  start, line = offsets[0], 0  # of the row; where the gathered lines end
+  carried: list[int] = []  # ends of what was carried, in place of its lines
+  while start < offsets[-1]:
+    target = _target(draws, length)
+    last = bisect_left(offsets, start + target, line, len(offsets) - 1)
+    ends = carried + offsets[line + 1 : last + 1]
+    middle = _end_of_a(start, ends, _budget(target, draws), draws)
+    stop = min(middle, start + length - 2)
+    row = [_segment_a(start, stop)]
+    if stop == middle:  # else nothing is left for B
+      stop = max(middle, min(ends[-1], start + length - 3))
+      if stop > middle:
+        row.append(Segment(middle, stop, 1, 1, False, True))
+    yield row
+    start, line = stop, last
+    carried = [end for end in sorted({middle, ends[-1]}) if end > stop]
+
+
+def _discarded(
+  offsets: list[int], length: int, draws: Iterator[float]
+) -> Iterator[Row]:
+  """ELECTRA's rows of one document, what exceeds a row lost."""
+  line = 0
+  while line < len(offsets) - 1:
+    start, target = offsets[line], _target(draws, length)
+    last = bisect_left(offsets, start + target, line, len(offsets) - 1)
+    ends = offsets[line + 1 : last + 1]
+    budget = _budget(target, draws)
+    middle = _end_of_a(start, ends, budget, draws)
+    a, b, size = [(start, middle)], [], middle - start
+    rest = ends[bisect_left(ends, middle) :]
+    for begin, end in itertools.pairwise(rest):
+      if size + end - begin < budget:
+        a.append((begin, end))
+        size += end - begin
+      else:
+        b.append((begin, end))
+    yield _segment(a, 0, length - 2) + _segment(b, 1, length - 3 - size)
+    line = last
+
+
+def _target(draws: Iterator[float], length: int) -> int:
+  if next(draws) >= SHORT_SHARE:
+    return length
+  return MIN_TARGET + int(next(draws) * (length - MIN_TARGET + 1))
+
+
+def _budget(target: int, draws: Iterator[float]) -> int:
+  return 2**62 if next(draws) < SINGLE_SHARE else (target - 3) // 2
+
+
+def _end_of_a(
+  start: int, ends: list[int], budget: int, draws: Iterator[float]
+) -> int:
+  """Where segment A ends, of lines that end at `ends`."""
+  fit = max(1, bisect_left(ends, start + budget))
+  overfills = fit < len(ends) and ends[fit - 1] - start < budget
+  if overfills and next(draws) < LINE_SHARE:
+    fit += 1
+  return ends[fit - 1]
+
+
+def _segment_a(start: int, stop: int) -> Segment:
+  return Segment(start, stop, 0, 1, True, True)
+
+
+def _segment(spans: list[tuple[int, int]], type: int, room: int) -> Row:
+  """Segment A (type 0) or B of spans that need not touch, cut to the room."""
+  kept = []
+  for start, stop in spans:
+    if room > 0:
+      kept.append((start, min(stop, start + room)))
+    room -= stop - start
+  last = len(kept) - 1
+  return [
+    Segment(*span, type, 1, type == 0 and i == 0, i == last)
+    for i, span in enumerate(kept)
+  ]
+
+
+def _piece(size: int, room: int, least: int) -> int:
+  """How many of `size` tokens go into the room left of a row; 0 for none."""
+  if size <= room:
+    return size
+  piece = min(room, size - least)
+  return piece if piece >= least else 0
