@@ -1,27 +1,31 @@
-"""Named sources of documents.
+"""Sources of text: formats of files, by suffix, and sources with a name.
 
-A document is a `str` of one or more lines separated by "\\n"; a line is the
-unit that the row builder puts into a segment. A source is a function that
-yields documents, registered under the name used in `config.data.sources`:
+A source is a function that yields the text of one record after another, or
+runs of whole lines. What it can be told in `data.sources` are its arguments:
 
-  for document in documents("wordnet,more/*.txt", reader=reader): ...
+  @source("jsonl", suffixes=(".jsonl",), keys=("column",))
+  def jsonl(*, file: File, reading: Reading, column: str) -> Iterator[str]: ...
+
+`reading` is told the place of the record, for messages, and how far it is.
 """
 
+import csv as csv_lib
 import dataclasses
 import functools
-import glob
 import hashlib
-import inspect
+import io
 import itertools
-import pathlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Protocol
 
-from truenegs_jax.errors import DataError, InputError
+from truenegs_jax.data import arrow
+from truenegs_jax.data.files import File, open_seekable
+from truenegs_jax.data.hub import HubDataset
+from truenegs_jax.data.lines import read_text
+from truenegs_jax.data.reading import MAX_RECORD_BYTES, Reading
+from truenegs_jax.errors import DataError
 
-MAX_LINE_BYTES = 1_000_000
-# A file without blank lines would be one document: it is cut after this much.
-MAX_DOCUMENT_BYTES = 1_000_000
 SYNSETS_PER_DOCUMENT = 64  # about 1,100 tokens: eight rows of 128
 SOURCES: dict[str, "Source"] = {}
 
@@ -35,137 +39,44 @@ class WordNetReader(Hashable, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """A registered source: its documents, and what they depend on."""
+  """A registered source.
 
-  read: Callable[..., Iterator[str]]
-  state: Callable[..., dict[str, Any]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Documents:
-  """The documents of several sources, one after the other; re-iterable."""
-
-  parts: tuple[tuple[str, Mapping[str, Any]], ...]
-
-  def __iter__(self) -> Iterator[str]:
-    """Raises DataError where a source is unreadable or all are empty."""
-    num_documents = 0
-    for name, arguments in self.parts:
-      for document in SOURCES[name].read(**arguments):
-        num_documents += 1
-        yield document
-    if not num_documents:
-      raise DataError(
-        f"data.sources: no document in {self.names()}: every line is blank;"
-        " add text."
-      )
-
-  def names(self) -> str:
-    """The parts as a person would name them."""
-    return ", ".join(str(a.get("path", n)) for n, a in self.parts)
-
-  def state(self) -> list[dict[str, Any]]:
-    """What the documents depend on, as JSON: equal states, equal text."""
-    return [
-      {"source": name, **SOURCES[name].state(**arguments)}
-      for name, arguments in self.parts
-    ]
-
-
-def source(
-  name: str, *, state: Callable[..., dict[str, Any]] = lambda **_: {}
-) -> Callable[[Callable[..., Iterator[str]]], Callable[..., Iterator[str]]]:
-  """Registers `fn(**resources) -> iterator of documents` under `name`.
-
-  `state`, called with the same arguments, returns as JSON whatever else
-  decides what is read (files, versions); rows are made anew when it changes.
+  Attributes:
+    read: yields text; its parameters are what it needs.
+    state: of a source with a name: what else decides what is read, as JSON.
+    num_bytes: of such a source: about how much there is, to tell progress.
+    suffixes: of the files that it reads; none for a source with a name.
+    keys: what a part of it can be told; files, also `document`; all, `weight`.
+    document: the rule of `documents.RULES`, unless another is asked for.
+    is_lines: yields runs of lines rather than records.
   """
 
-  def add(fn: Callable[..., Iterator[str]]) -> Callable[..., Iterator[str]]:
+  read: Callable[..., Iterator[str | None]]
+  state: Callable[..., dict[str, Any]] = lambda **_: {}
+  num_bytes: Callable[..., int | None] = lambda **_: None
+  suffixes: tuple[str, ...] = ()
+  keys: tuple[str, ...] = ()
+  document: str = "record"
+  is_lines: bool = False
+
+
+def source(name: str, **description: Any) -> Callable[[Callable], Callable]:
+  """Registers a function under `name`, described by the fields of Source."""
+
+  def add(read: Callable) -> Callable:
     if name in SOURCES:
       raise ValueError(f"Source {name!r} is registered twice.")
-    SOURCES[name] = Source(fn, state)
-    return fn
+    SOURCES[name] = Source(read, **description)
+    return read
 
   return add
 
 
-def documents(spec: str, **resources: Any) -> Documents:
-  """Resolves `config.data.sources`.
-
-  Args:
-    spec: comma-separated parts, read in this order; each the name of a
-      registered source, or a text file, a folder of .txt files or a glob.
-    **resources: what sources need beside text (`reader` for "wordnet"); each
-      source gets those that its signature names.
-
-  Raises:
-    InputError: an empty part, or a resource is missing.
-    DataError: a part is neither a known name nor an existing path.
-  """
-  parts = source_parts(spec)
-  return Documents(tuple(_resolve(part, resources) for part in parts))
-
-
-def source_parts(spec: str) -> tuple[str, ...]:
-  """The parts of a spec; InputError where one is empty."""
-  parts = tuple(part.strip() for part in spec.split(","))
-  for number, part in enumerate(parts, start=1):
-    if not part:
-      raise InputError(
-        f"data.sources={spec!r}: part {number} is empty; give names or paths"
-        f" separated by commas, such as {'wordnet'!r} or 'texts/*.txt'."
-      )
-  return parts
-
-
-def _text_state(*, path: str) -> dict[str, Any]:
-  # Name, size and time of change, not a hash of the content: that would cost
-  # reading the whole corpus at every start, while a copy with another time
-  # only costs a second preparation. Folders may move: they do not count.
-  files = []
-  for file in text_files(path):
-    status = file.stat()
-    files.append([file.name, status.st_size, status.st_mtime_ns])
-  return {"files": files}
-
-
-@source("text", state=_text_state)
-def text(*, path: str) -> Iterator[str]:
-  """Plain UTF-8 files: blank lines part documents, a line stays a line.
-
-  A document also ends at the end of its file and after 1 MB, which bounds the
-  memory for files without blank lines. A byte-order mark and the CR of CRLF
-  are dropped.
-
-  Raises:
-    DataError: no such file, not UTF-8, a NUL byte, a line over 1 MB.
-  """
-  for file in text_files(path):
-    yield from _blocks(_lines(file))
-
-
-def text_files(path: str) -> list[pathlib.Path]:
-  """The files a path, folder or glob stands for, sorted; at least one."""
-  location = pathlib.Path(path).expanduser()
-  if location.is_dir():
-    found = sorted(location.rglob("*.txt"))
-    # Hidden ones are the debris of editors and archives ("._a.txt").
-    files = [f for f in found if not f.name.startswith(".") and f.is_file()]
-    if not files:
-      raise DataError(f"data.sources: folder {path} holds no .txt file.")
-    return files
-  if location.is_file():
-    return [location]
-  matches = sorted(glob.glob(str(location), recursive=True))
-  files = [f for f in map(pathlib.Path, matches) if f.is_file()]
-  if not files:
-    known = ", ".join(sorted(set(SOURCES) - {"text"}))
-    raise DataError(
-      f"data.sources: {path!r} is no file, no folder of .txt files, no glob"
-      f" that matches one, and no named source (known: {known})."
-    )
-  return files
+def formats() -> dict[str, str]:
+  """Suffix of files -> name of the source that reads them."""
+  return {
+    suffix: name for name, entry in SOURCES.items() for suffix in entry.suffixes
+  }
 
 
 def _wordnet_state(*, reader: WordNetReader) -> dict[str, Any]:
@@ -177,15 +88,19 @@ def _wordnet_state(*, reader: WordNetReader) -> dict[str, Any]:
   return {"sha256": digest.hexdigest()[:16]}
 
 
-@source("wordnet", state=_wordnet_state)
-def wordnet(*, reader: WordNetReader) -> Iterator[str]:
+@source("wordnet", state=_wordnet_state, num_bytes=lambda **_: 11_000_000)
+def wordnet(*, reader: WordNetReader, reading: Reading) -> Iterator[str]:
   """The definitions and example sentences of WordNet, one a line.
 
   A document is a run of 64 synsets in the order of WordNet's lexicographer
   files, where neighbours are related (all persons, all plants, ...); it never
   crosses a file. About 166,000 lines of real English, 1.3 million words.
   """
-  yield from _wordnet_documents(reader)
+  documents = _wordnet_documents(reader)
+  for number, document in enumerate(documents, start=1):
+    reading.number = number
+    reading.advance(number / len(documents))
+    yield document
 
 
 # One reader a process; parsing WordNet takes seconds, its text 11 MB.
@@ -205,71 +120,121 @@ def _wordnet_documents(reader: WordNetReader) -> tuple[str, ...]:
   return tuple(document for document in found if document)
 
 
-def _resolve(
-  part: str, resources: Mapping[str, Any]
-) -> tuple[str, Mapping[str, Any]]:
-  if part not in SOURCES or part == "text":
-    text_files(part)  # says now, not after an hour, that a path is wrong
-    return "text", {"path": part}
-  names = inspect.signature(SOURCES[part].read).parameters
-  missing = [n for n in names if n not in resources]
-  if missing:
-    raise InputError(
-      f"data.sources: {part!r} needs {', '.join(missing)}; pass"
-      f" documents(..., {missing[0]}=...)."
-    )
-  return part, {n: resources[n] for n in names}
+@source("text", suffixes=(".txt",), document="block", is_lines=True)
+def text(*, file: File, reading: Reading) -> Iterator[str]:
+  """Plain UTF-8; a line stays a line. Files of unknown suffixes are such."""
+  return read_text(file, reading)
 
 
-def _blocks(lines: Iterable[str]) -> Iterator[str]:
-  """Joins lines up to a blank one, or up to the size limit of a document."""
-  block: list[str] = []
-  size = 0
-  for line in lines:
-    if line.strip():
-      block.append(line)
-      size += len(line)
-    if block and (not line.strip() or size >= MAX_DOCUMENT_BYTES):
-      yield "\n".join(block)
-      block, size = [], 0
-  if block:
-    yield "\n".join(block)
+@source("jsonl", suffixes=(".jsonl", ".json"), keys=("column",))
+def jsonl(*, file: File, reading: Reading, column: str) -> Iterator[str | None]:
+  """One JSON object a line, its text under the key `column`.
+
+  Raises:
+    DataError: no JSON, no object, or no such key, by line.
+  """
+  num_lines = 0
+  for run in read_text(file, reading, records=True):
+    lines = run.split("\n")[:-1]
+    for number, line in enumerate(lines, start=num_lines + 1):
+      if line and not line.isspace():
+        reading.number = number
+        record = _parse_json(line, reading)
+        if column not in record:
+          raise DataError(_no_column(reading.place, column, record))
+        yield record[column]
+    num_lines += len(lines)
 
 
-def _lines(path: pathlib.Path) -> Iterator[str]:
-  """The lines of a file, checked, without their ends."""
-  offset = 0
+def _parse_json(line: str, reading: Reading) -> dict[str, Any]:
   try:
-    with open(path, "rb") as file:
-      number = 0
-      # A limit on what is read, or a file of one line would fill the memory.
-      while data := file.readline(MAX_LINE_BYTES + 2):
-        number += 1
-        yield _decode(data, place=f"{path}:{number}", offset=offset)
-        offset += len(data)
-  except OSError as error:
-    raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
-
-
-def _decode(data: bytes, *, place: str, offset: int) -> str:
-  line = data.removesuffix(b"\n").removesuffix(b"\r")
-  if len(line) > MAX_LINE_BYTES:
+    record = json.loads(line)
+  except RecursionError as error:
     raise DataError(
-      f"{place}: a line of more than {MAX_LINE_BYTES:,} bytes (from byte"
-      f" {offset:,}); put one sentence or paragraph on a line, and a blank"
-      " line between documents."
-    )
-  if b"\0" in line:
-    raise DataError(
-      f"{place}: NUL byte at byte {offset + line.index(0):,}; this is not"
-      " plain text (UTF-16, or a binary file?): convert it to UTF-8."
-    )
-  try:
-    decoded = line.decode("utf-8")
-  except UnicodeDecodeError as error:
-    raise DataError(
-      f"{place}: byte 0x{line[error.start]:02x} at byte"
-      f" {offset + error.start:,} is not UTF-8: convert the file, for"
-      " example with `iconv -f LATIN1 -t UTF-8`, or repair the line."
+      f"{reading.place}: JSON that is nested too deeply to be read."
     ) from error
-  return decoded.removeprefix("\ufeff") if offset == 0 else decoded
+  except ValueError as error:  # of an integer of thousands of digits, too
+    what, where = getattr(error, "msg", error), getattr(error, "colno", 0)
+    raise DataError(
+      f"{reading.place}: no JSON object on one line: {what}, at column {where}."
+    ) from error
+  if not isinstance(record, dict):
+    raise DataError(
+      f"{reading.place}: {type(record).__name__}, not a JSON object: a file"
+      " holds one object a line (`jq -c '.[]'` makes such of an array)."
+    )
+  return record
+
+
+def _no_column(place: str, column: str, columns: Iterable[str]) -> str:
+  known = ", ".join(map(str, itertools.islice(columns, 20))) or "none"
+  return (
+    f"{place}: no column {column!r}; there are: {known}. Name one with column=."
+  )
+
+
+@source("parquet", suffixes=(".parquet",), keys=("column",))
+def parquet(
+  *, file: File, reading: Reading, column: str
+) -> Iterator[str | None]:
+  """The text column of a Parquet file, some hundred records at a time.
+
+  Raises:
+    DataError: damaged, no such column, or it does not hold text.
+  """
+  with open_seekable(file, reading) as raw:
+    yield from arrow.read_parquet(raw, reading, column=column)
+
+
+@source("csv", suffixes=(".csv", ".tsv"), keys=("column",))
+def csv(*, file: File, reading: Reading, column: str) -> Iterator[str | None]:
+  """Fields parted by commas, in .tsv by tabs; the first line names them.
+
+  A field that holds the separator, a quote or a line end stands in quotes,
+  and a quote in it is doubled (RFC 4180).
+
+  Raises:
+    DataError: no such column; by line, a broken quote or another number of
+      fields than the first line has.
+  """
+  runs = read_text(file, reading, records=True)
+  lines = itertools.chain.from_iterable(
+    io.StringIO(run, newline="\n") for run in runs
+  )
+  separator = "\t" if file.suffix == ".tsv" else ","
+  csv_lib.field_size_limit(MAX_RECORD_BYTES)  # of the process; was 131,072
+  rows = csv_lib.reader(lines, delimiter=separator, strict=True)
+  names: list[str] = []
+  next_line = 1
+  try:
+    for row in rows:
+      reading.number, next_line = next_line, rows.line_num + 1
+      if not names:
+        names = row
+        if names.count(column) != 1:
+          raise DataError(_no_column(reading.place, column, names))
+        index = names.index(column)
+      elif len(row) == len(names):
+        yield row[index]
+      elif row:  # none of them: a blank line
+        raise DataError(
+          f"{reading.place}: {len(row)} fields, and {len(names)} in the first"
+          " line: put a field that holds the separator in quotes."
+        )
+  except csv_lib.Error as error:
+    raise DataError(
+      f"{reading.where}:{next_line}: a record begins here whose quotes do not"
+      f" match, or which is over {MAX_RECORD_BYTES:,} bytes ({error}): double"
+      " a quote within quotes."
+    ) from error
+
+
+@source(
+  "hf",
+  state=lambda dataset: dataset.state(),
+  num_bytes=lambda dataset: dataset.num_bytes(),
+  keys=("document", "column", "split", "config", "revision", "streaming"),
+)
+def hf(*, dataset: HubDataset, reading: Reading) -> Iterator[str | None]:
+  """A data set of the hub or of a local folder, as `hub.open_dataset` says."""
+  return dataset.read(reading)
