@@ -11,6 +11,7 @@ import pytest
 from truenegs_jax.data import corpus as corpus_lib
 from truenegs_jax.data import parts as parts_lib
 from truenegs_jax.data import reading as reading_lib
+from truenegs_jax.data import spec as spec_lib
 from truenegs_jax.data.corpus import Meter, needs, open_corpus
 from truenegs_jax.errors import DataError, InputError, TrueNegsError
 
@@ -165,9 +166,10 @@ def test_what_stops_the_first_record_is_found_when_a_corpus_is_opened(tmp_path):
 def test_parts_without_weights_are_read_one_after_the_other(tmp_path):
   a = make(tmp_path, "a.txt", [10, 30, 20])
   b = make(tmp_path, "b.txt", [50])
-  spec = f"{tmp_path}/b.txt, {tmp_path}/a.txt, {tmp_path}/b.txt"
+  c = make(tmp_path, "c.txt", [50])
+  spec = f"{tmp_path}/b.txt, {tmp_path}/a.txt, {tmp_path}/c.txt"
   found, meter = passes(spec)
-  assert [d.text for d in found] == b + a + b
+  assert [d.text for d in found] == b + a + c
   assert [(d.part, d.number, d.repeat) for d in found] == [
     (0, 0, 0),
     (1, 0, 0),
@@ -176,7 +178,15 @@ def test_parts_without_weights_are_read_one_after_the_other(tmp_path):
     (2, 0, 0),
   ]
   assert meter.part_bytes == [50, 60, 50] and meter.part_documents == [1, 3, 1]
-  assert list(open_corpus(spec)) == b + a + b
+  assert list(open_corpus(spec)) == b + a + c
+
+
+def test_no_file_is_in_two_parts(tmp_path):
+  make(tmp_path, "a.txt", [10])
+  make(tmp_path, "b.txt", [10])
+  spec = f"{tmp_path}/a.txt, {tmp_path}/*.txt"
+  with pytest.raises(InputError, match="a.txt is in .*: name it once"):
+    open_corpus(spec)
 
 
 @pytest.mark.parametrize("stopping", ["all", "first"])
@@ -320,9 +330,10 @@ def test_what_is_odd_is_counted_once_however_often_it_is_read(tmp_path):
 
 def test_parts_are_named_as_they_were_given(tmp_path):
   make(tmp_path, "a.txt", [10])
-  corpus = open_corpus(f"{tmp_path}/a.txt weight=1, {tmp_path}/*.txt weight=2")
-  assert corpus.part_names() == [f"{tmp_path}/a.txt", f"{tmp_path}/*.txt"]
-  assert corpus.names() == f"{tmp_path}/a.txt, {tmp_path}/*.txt"
+  make(tmp_path, "b.txt", [10])
+  corpus = open_corpus(f"{tmp_path}/a.txt weight=1, {tmp_path}/b*.txt weight=2")
+  assert corpus.part_names() == [f"{tmp_path}/a.txt", f"{tmp_path}/b*.txt"]
+  assert corpus.names() == f"{tmp_path}/a.txt, {tmp_path}/b*.txt"
   assert corpus.is_local()
 
 
@@ -453,6 +464,23 @@ def test_whatever_a_spec_says_it_is_a_corpus_or_our_error(
 
 def test_every_key_that_a_source_takes_is_a_known_key():
   for name, entry in parts_lib.SOURCES.items():
-    assert set(entry.keys) <= set(parts_lib.KEYS), name
+    assert set(entry.keys) <= set(spec_lib.KEYS), name
   described = inspect.getdoc(corpus_lib.open_corpus)
-  assert all(f"`{key}`" in described for key in parts_lib.KEYS)
+  assert all(f"`{key}`" in described for key in spec_lib.KEYS)
+
+
+def test_files_of_one_name_size_and_time_are_told_apart(tmp_path):
+  states = []
+  for folder, text in (("en", "swans"), ("de", "Schwa")):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "0.txt").write_text(text)
+    os.utime(tmp_path / folder / "0.txt", (0, 0))
+    states.append(open_corpus(str(tmp_path / folder)).state())
+  assert states[0] != states[1]
+
+
+def test_a_format_can_be_given(tmp_path):
+  (tmp_path / "wiki_00").write_text('{"text": "a swan"}\n{"text": "b"}\n')
+  assert list(open_corpus(f"{tmp_path}/wiki_* format=jsonl")) == ["a swan", "b"]
+  with pytest.raises(InputError, match="format=xml: give one of csv, jsonl"):
+    open_corpus(f"{tmp_path}/wiki_* format=xml")

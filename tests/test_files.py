@@ -1,5 +1,6 @@
 """Files are found in order, read whole, and refused by name and place."""
 
+import bz2
 import gzip
 import lzma
 import os
@@ -20,6 +21,7 @@ from truenegs_jax.errors import DataError
 SUFFIXES = (".txt", ".jsonl")
 PACK = {
   "": lambda data: data,
+  ".bz2": bz2.compress,
   ".gz": gzip.compress,
   ".xz": lzma.compress,
   ".zst": lambda data: pyarrow.compress(data, codec="zstd", asbytes=True),
@@ -61,7 +63,7 @@ def test_a_folder_stands_for_the_known_files_in_it_in_order(tmp_path):
   ).split():
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("text")
-  expected = "B.TXT.XZ a/z.txt.gz a.b/y.JSONL a.txt b.txt"
+  expected = "B.TXT.XZ a/z.txt.gz a.b/y.JSONL a.txt b.txt f.txt.bz2"
   expected += " sub/deep/er/x.jsonl.zst"
   assert names(tmp_path, tmp_path) == expected.split()
   moved = tmp_path.with_name("zzz")
@@ -112,7 +114,7 @@ def test_files_and_globs_name_files_of_any_kind(tmp_path):
     ("{tmp}", "link.txt: a link to .*nowhere, which is missing"),
     ("{tmp}/t.zip", "t.zip: .zip files are not read: unpack it"),
     ("{tmp}/t.tar.gz", "t.tar.gz: .tar files are not read: unpack it"),
-    ("{tmp}/empty", r"holds no text file \(.*.jsonl .txt, each also with .gz"),
+    ("{tmp}/empty", r"holds no text file \(.*.jsonl .txt, each also with .bz2"),
   ],
 )
 def test_what_cannot_be_text_is_refused_when_it_is_found(

@@ -5,6 +5,7 @@ raised is a defect of ours and keeps its traceback.
 """
 
 import contextlib
+import errno
 import pathlib
 from collections.abc import Iterator
 
@@ -25,6 +26,10 @@ class DataError(TrueNegsError):
   """A corpus or a rows folder is empty, damaged or not what was asked for."""
 
   exit_code = 3
+
+
+class AbsentError(DataError):
+  """A corpus is not on this machine: no such file, or no way to the hub."""
 
 
 class CheckpointError(TrueNegsError):
@@ -51,10 +56,18 @@ def disk_errors(path: pathlib.Path) -> Iterator[None]:
   try:
     yield
   except OSError as e:
+    full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    way = "free some space" if full else "mend that, or name another folder,"
     raise DiskError(
       f"{path} could not be written: {e.strerror or e}. What was saved before"
-      " is intact; free some space and give the same command again."
+      f" is intact; {way} and give the same command again."
     ) from e
+
+
+def printable(error: Exception) -> str:
+  """The message of an error; what a file says cannot command a terminal."""
+  show = lambda c: c if c.isprintable() or c == "\n" else repr(c)[1:-1]
+  return "".join(map(show, " ".join(map(str, error.args))))
 
 
 SAVED_RESTART = 75  # EX_TEMPFAIL: SIGTERM, saved, wants the same command again.

@@ -11,12 +11,14 @@ import collections
 import dataclasses
 import heapq
 import itertools
+import pathlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from truenegs_jax.data.documents import num_bytes
-from truenegs_jax.data.parts import Part, open_part, parse_spec
+from truenegs_jax.data.parts import Part, open_part
 from truenegs_jax.data.reading import Reading
+from truenegs_jax.data.spec import parse_spec
 from truenegs_jax.errors import DataError, InputError
 
 ERRORS = ("strict", "replace")
@@ -67,7 +69,8 @@ def open_corpus(
 
   Args:
     spec: comma-separated parts. Keys of a part: `weight`, `document` (block,
-      record or file), `column`, and of hf: also `split`, `config`, `revision`,
+      record or file), `format` (of files whose suffix does not say it),
+      `column`, and of hf: also `split`, `config`, `revision`,
       `streaming`. Without weights the parts come one after the other. With
       them documents take turns so that the text (in bytes) has these shares;
       a part that ends before the mixture does is read again.
@@ -98,6 +101,7 @@ def open_corpus(
   # Shares, so that 3 and 1 are the same mixture as 6 and 2.
   shares = tuple(weight / sum(weights) for weight in weights)
   parts = tuple(open_part(part, resources) for part in asked)
+  _refuse_overlap(parts)
   return Corpus(parts, shares if len(shares) > 1 else (), errors, stopping)
 
 
@@ -172,6 +176,14 @@ class Corpus:
     """False where reading needs the hub."""
     return all(part.is_local for part in self.parts)
 
+  def holds(self, folder: pathlib.Path) -> bool:
+    """Whether what is written to `folder` would be read as text."""
+    for name in self.part_names():
+      root = pathlib.Path(name.partition("**")[0]).expanduser().resolve()
+      if (root.is_dir() or "**" in name) and folder.is_relative_to(root):
+        return True
+    return False
+
   def _in_turn(self, meter: Meter) -> Iterator[Document]:
     for part in self.parts[1:]:  # fails now rather than in some hours
       if next(part.read(Reading(self.errors)), None) is None:
@@ -225,6 +237,18 @@ class Corpus:
         yield Document(text, index, number, repeat), following is None
         text, number = following, number + 1
       reading = Reading(self.errors)  # what it meets now is counted
+
+
+def _refuse_overlap(parts: tuple[Part, ...]) -> None:
+  """What is in two parts could be held out of one and trained on in another."""
+  seen: dict[str, str] = {}
+  for part in parts:
+    for path in part.paths:
+      if (other := seen.setdefault(path, part.name)) is not part.name:
+        raise InputError(
+          f"data.sources: {path} is in {other!r} and in {part.name!r}: name it"
+          " once; to read it more often, give weights."
+        )
 
 
 def _empty(part: Part) -> str:

@@ -37,19 +37,21 @@ def from_lines(
     return
   if rule == "file":
     runs = (BLANK_LINES.sub("\n", "\n" + run)[1:] for run in runs)
-  document = ""  # the one that is not at its end yet
+  begun, size = [""], 0  # parts of the document that is not at its end yet
   for run in runs:
     first, *others = BLANK_LINES.split("\n" + run)
-    document += first[1:]
+    begun.append(first[1:])
+    size += num_bytes(first)
     if others:
-      yield from _cut(document.removesuffix("\n"), reading)
+      yield from _cut("".join(begun).removesuffix("\n"), reading)
       for whole in others[:-1]:
         yield from _cut(whole, reading)
-      document = others[-1]
-    if len(document) > reading_lib.MAX_DOCUMENT_BYTES // 4:
-      *whole_ones, document = _cut(document, reading) or [""]
+      begun, size = [others[-1]], num_bytes(others[-1])
+    if size > reading_lib.MAX_DOCUMENT_BYTES:
+      *whole_ones, rest = _cut("".join(begun), reading)
       yield from whole_ones
-  yield from _cut(document.removesuffix("\n"), reading)
+      begun, size = [rest], num_bytes(rest)
+  yield from _cut("".join(begun).removesuffix("\n"), reading)
 
 
 def from_records(

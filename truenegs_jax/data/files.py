@@ -7,26 +7,24 @@ What is read is seen to be what was found.
 """
 
 import contextlib
-import functools
 import glob
 import lzma
 import os
 import pathlib
 import tempfile
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
+from truenegs_jax.data.compression import MAGIC, begins_as, decompressed
 from truenegs_jax.data.reading import BLOCK_BYTES, Reading
 from truenegs_jax.errors import DataError
 
-# What a file of this suffix begins with.
-MAGIC = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\0", ".zst": b"\x28\xb5\x2f\xfd"}
-# A frame of zst that holds none of the text may come first (RFC 8878, 3.1.2).
-SKIPPABLE = (b"\x2a\x4d\x18", slice(1, 4))
-XZ_MEMORY = 2**28  # bytes; the highest preset takes a quarter of it
 # Read as text they would give noise that a lenient reader takes for words.
-ARCHIVES = (".zip", ".bz2", ".7z", ".rar", ".tar", ".tgz", ".lz4", ".lzma")
+ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz", ".lz4", ".lzma")
+MARKUP = (".xml", ".html", ".htm", ".pdf", ".docx", ".epub", ".rtf", ".warc")
+HEAD_BYTES = 4096
+MAX_HEADS = 100  # files whose beginning is looked at, too
 
 
 class File(NamedTuple):
@@ -94,6 +92,11 @@ def describe(path: pathlib.Path) -> File:
       f"{path}: {suffix} files are not read: unpack it (files of"
       f" {', '.join(MAGIC)} are read as they are)."
     )
+  if suffix in MARKUP:
+    raise DataError(
+      f"{path}: {suffix} files hold more than text: extract it first (a dump of"
+      " Wikipedia with WikiExtractor, say)."
+    )
   status = path.stat()
   return File(path, suffix, compression, status.st_size, status.st_mtime_ns)
 
@@ -103,7 +106,13 @@ def files_state(files: list[File]) -> list[list[Any]]:
   # Name, size and time of change, not a hash of the content: that would cost
   # reading the whole corpus at every start, while a copy with another time
   # only costs a second preparation. Folders may move: they do not count.
-  return [[file.path.name, file.size, file.mtime_ns] for file in files]
+  state = [[file.path.name, file.size, file.mtime_ns] for file in files]
+  # Parts of one size in folders of two languages, unpacked by a tool that sets
+  # all times to 0, are told apart by how they begin.
+  for entry, file in zip(state[:MAX_HEADS], files, strict=False):
+    with open_file(file) as raw:
+      entry.append(zlib.crc32(raw.read(HEAD_BYTES)))
+  return state
 
 
 def read_blocks(file: File, reading: Reading, *, size: int) -> Iterator[bytes]:
@@ -115,7 +124,7 @@ def read_blocks(file: File, reading: Reading, *, size: int) -> Iterator[bytes]:
   num_bytes = 0
   with open_file(file) as raw:
     try:
-      for block in _decompressed(raw, file.compression, size):
+      for block in decompressed(raw, file.compression, size):
         num_bytes += len(block)
         reading.advance(raw.tell() / max(1, file.size))
         yield block
@@ -228,59 +237,12 @@ def _check_unchanged(file: File, raw: BinaryIO) -> None:
 
 
 def _check_kind(file: File, head: bytes) -> None:
-  begins = [suffix for suffix, magic in MAGIC.items() if head.startswith(magic)]
-  mark, place = SKIPPABLE
-  if file.compression == ".zst" and head[place] == mark:
-    begins = [".zst"]
-  if file.compression and head and file.compression not in begins:
+  begins = begins_as(head)
+  if file.compression and head and file.compression != begins:
     raise DataError(
       f"{file.path}: no {file.compression} file: it begins with {head[:6]!r}."
     )
   if not file.compression and begins:
     raise DataError(
-      f"{file.path}: a {begins[0]} file by its content; add {begins[0]} to its"
-      " name."
+      f"{file.path}: a {begins} file by its content; add {begins} to its name."
     )
-
-
-def _decompressed(
-  raw: BinaryIO, compression: str, size: int
-) -> Iterator[bytes]:
-  if compression == ".gz":
-    return _unpack(raw, size, lambda: zlib.decompressobj(wbits=31))
-  if compression == ".xz":
-    new = functools.partial(lzma.LZMADecompressor, memlimit=XZ_MEMORY)
-    return _unpack(raw, size, new)
-  if compression == ".zst":
-    import pyarrow  # takes a quarter of a second
-
-    # A duplicate, for pyarrow closes what it has read to the end.
-    own = os.fdopen(os.dup(raw.fileno()), "rb")
-    stream = pyarrow.CompressedInputStream(own, "zstd")
-    return iter(lambda: stream.read(size), b"")
-  return iter(lambda: raw.read(size), b"")
-
-
-def _unpack(
-  raw: BinaryIO, size: int, new: Callable[[], Any]
-) -> Iterator[bytes]:
-  """Streams one after the other, as gzip and xz files may hold."""
-  # lzma.LZMAFile takes garbage after the first stream for the end, and
-  # gzip.GzipFile reads 8 KB at a time.
-  data = raw.read(size)
-  while data:
-    machine = new()
-    while not machine.eof:
-      is_fed = data or not getattr(machine, "needs_input", True)
-      data = data if is_fed else raw.read(size)
-      block = machine.decompress(data, size)
-      if block:
-        yield block
-      elif not is_fed and not data:
-        raise EOFError("the end of the stream is missing")
-      data = getattr(machine, "unconsumed_tail", b"")
-    data = machine.unused_data
-    # Both formats allow for zeros between and after the streams.
-    while not data.strip(b"\0") and (more := raw.read(size)):
-      data = more
-    data = data.lstrip(b"\0")

@@ -17,7 +17,12 @@ from typing import Any
 
 from truenegs_jax.data import arrow, files
 from truenegs_jax.data.reading import Reading
-from truenegs_jax.errors import DataError, InputError, TrueNegsError
+from truenegs_jax.errors import (
+  AbsentError,
+  DataError,
+  InputError,
+  TrueNegsError,
+)
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 SCRIPTS = "Dataset scripts are no longer supported"
@@ -72,7 +77,7 @@ class HubDataset:
 
     Raises:
       DataError: damaged, no such column, or it does not hold text.
-      InputError: it cannot be had from the hub.
+      AbsentError: it cannot be loaded from the hub.
     """
     reading.where, reading.unit = f"hf:{self.name} [{self.split}]", "record"
     reading.number = 0
@@ -131,7 +136,8 @@ def open_dataset(
 
   Raises:
     DataError: no such folder, split or column; not a column of text.
-    InputError: it cannot be had from the hub, or an option is of no use.
+    AbsentError: it cannot be loaded from the hub.
+    InputError: an option is of no use.
   """
   is_local = is_folder(name)
   folder = pathlib.Path(name).expanduser() if is_local else pathlib.Path(name)
@@ -247,10 +253,10 @@ def _errors(name: str, *, is_local: bool) -> Iterator[None]:
         " `datasets` no longer runs: add revision=refs/convert/parquet, where"
         " the hub keeps a copy as Parquet."
       ) from error
-    raise InputError(
-      f"data.sources: hf:{name} cannot be had from the Hugging Face hub"
+    raise AbsentError(
+      f"data.sources: hf:{name} cannot be loaded from the Hugging Face hub"
       f" ({said}). config= and revision= choose among what is there. Without"
       " internet, give a copy: files of text, or hf:FOLDER, a data set saved"
       " there with save_to_disk; what an earlier run loaded is found where"
-      " HF_HOME says."
+      " HF_HOME says, and rows that are prepared where data.rows says."
     ) from error

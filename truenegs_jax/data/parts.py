@@ -1,15 +1,9 @@
-"""The parts of `config.data.sources`: their language, and how each is opened.
-
-A part is `WHERE [key=value ...]`. A path may hold spaces and signs of equality:
-only what stands at the end and has a known key is taken for an option.
-"""
+"""Opens the parts of a corpus: finds what each names, and how to read it."""
 
 import contextlib
 import dataclasses
 import inspect
-import math
 import os
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -17,37 +11,15 @@ from truenegs_jax.data import documents, hub
 from truenegs_jax.data.files import File, files_state, find_files
 from truenegs_jax.data.reading import EMPTY_FILES, Reading
 from truenegs_jax.data.sources import SOURCES, formats
-from truenegs_jax.errors import DataError, InputError
-
-KEYS = (
-  "weight",
-  "document",
-  "column",
-  "split",
-  "config",
-  "revision",
-  "streaming",
+from truenegs_jax.data.spec import (
+  HUB,
+  KEYS,
+  LIKE_AN_OPTION,
+  Asked,
+  unknown_key,
+  wrong,
 )
-HUB = "hf:"
-OPTION = re.compile(r"(?:^|\s)(\w+)=(\S*)$")
-LIKE_AN_OPTION = re.compile(r"(?:^|\s)(\w+)=\S*(?=\s|$)")
-
-
-@dataclasses.dataclass(frozen=True)
-class Asked:
-  """What a spec asks for.
-
-  Attributes:
-    where: the part without its keys.
-    source: the named source that `where` names, such as "hf"; "" for files.
-    weight: None where not given.
-    options: the other keys that were given.
-  """
-
-  where: str
-  source: str
-  weight: float | None
-  options: dict[str, str]
+from truenegs_jax.errors import AbsentError, InputError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +34,7 @@ class Part:
       where not known.
     is_local: reading needs no hub.
     may_be_mended: its documents depend on how errors are met.
+    paths: of its files, where it has some; absolute.
   """
 
   name: str
@@ -70,23 +43,7 @@ class Part:
   num_bytes: int | None
   is_local: bool = True
   may_be_mended: bool = True
-
-
-def parse_spec(spec: str) -> list[Asked]:
-  """Takes a spec apart.
-
-  Raises:
-    InputError: an empty part, a key given twice, an impossible value.
-  """
-  asked = []
-  for number, text in enumerate(spec.split(","), start=1):
-    if not text.strip():
-      raise InputError(
-        f"data.sources={spec!r}: part {number} is empty; give names or paths"
-        f" separated by commas, such as {'wordnet'!r} or 'texts/*.txt'."
-      )
-    asked.append(_parse_part(text.strip()))
-  return asked
+  paths: tuple[str, ...] = ()
 
 
 def open_part(asked: Asked, resources: Mapping[str, Any]) -> Part:
@@ -103,7 +60,7 @@ def open_part(asked: Asked, resources: Mapping[str, Any]) -> Part:
   _check_keys(asked, SOURCES["hf"].keys)
   name = asked.where.removeprefix(HUB)
   if LIKE_AN_OPTION.search(name) and not hub.is_folder(name):
-    raise _unknown_key(asked)
+    raise unknown_key(asked)
   others = ("column", "split", "config", "revision")
   dataset = hub.open_dataset(
     name,
@@ -114,65 +71,11 @@ def open_part(asked: Asked, resources: Mapping[str, Any]) -> Part:
   return dataclasses.replace(part, is_local=dataset.is_local())
 
 
-def _parse_part(text: str) -> Asked:
-  where, options = text, {}
-  while (match := OPTION.search(where)) and match[1] in KEYS:
-    if os.path.lexists(os.path.expanduser(where)):
-      break  # a path with such a name
-    key, value = match.groups()
-    if key in options:
-      raise _wrong(text, f"{key}= is given twice.")
-    if not value:
-      raise _wrong(text, f"{key}= has no value.")
-    options[key] = value
-    where = where[: match.start()].rstrip()
-  if where in ("", HUB):
-    raise _wrong(text, "it has keys and no name or path before them.")
-  for key, known in (
-    ("document", documents.RULES),
-    ("streaming", ("true", "false")),
-  ):
-    if options.get(key, known[0]) not in known:
-      raise _wrong(
-        text, f"{key}={options[key]}: give one of {', '.join(known)}."
-      )
-  named = where in SOURCES and not SOURCES[where].suffixes and where != "hf"
-  source = "hf" if where.startswith(HUB) else where if named else ""
-  return Asked(where, source, _weight(text, options), options)
-
-
-def _weight(text: str, options: dict[str, str]) -> float | None:
-  if "weight" not in options:
-    return None
-  value = options.pop("weight")
-  try:
-    weight = float(value)
-  except ValueError:
-    weight = math.nan
-  if not 0 < weight < math.inf:
-    raise _wrong(text, f"weight={value}: give a number above 0, such as 2.5.")
-  return weight
-
-
-def _wrong(part: str, message: str) -> InputError:
-  return InputError(f"data.sources: part {part!r}: {message}")
-
-
-def _unknown_key(asked: Asked) -> InputError:
-  names = [match[1] for match in LIKE_AN_OPTION.finditer(asked.where)]
-  unknown = next((name for name in names if name not in KEYS), names[0])
-  return _wrong(
-    asked.where,
-    f"nothing has this name, and if {unknown}= is meant as a key, it is none:"
-    f" the keys, which come last, are {', '.join(KEYS)}.",
-  )
-
-
 def _check_keys(asked: Asked, keys: Collection[str]) -> None:
   for key in asked.options:
     if key not in keys:
       known = ", ".join(k for k in KEYS if k == "weight" or k in keys)
-      raise _wrong(
+      raise wrong(
         asked.where, f"{key}= is of no use here; its keys are: {known}."
       )
 
@@ -189,7 +92,7 @@ def _open_named(asked: Asked, resources: Mapping[str, Any]) -> Part:
   arguments = {name: resources[name] for name in names}
   rule = asked.options.get("document", entry.document)
   if rule == "file":
-    raise _wrong(asked.where, "document=file: it has records, not files.")
+    raise wrong(asked.where, "document=file: it has records, not files.")
 
   def state() -> dict[str, Any]:
     found = {"source": asked.source, **entry.state(**arguments)}
@@ -208,18 +111,25 @@ def _open_named(asked: Asked, resources: Mapping[str, Any]) -> Part:
 def _open_files(asked: Asked) -> Part:
   known = formats()
   found = find_files(asked.where, suffixes=known)
+  given = asked.options.get("format")
+
+  def kind_of(file: File) -> str:
+    return given or known.get(file.suffix, "text")
+
   if not found:
     if LIKE_AN_OPTION.search(asked.where):
-      raise _unknown_key(asked)
+      raise unknown_key(asked)
     named = sorted(n for n, s in SOURCES.items() if not s.suffixes)
-    raise DataError(
+    raise AbsentError(
       f"data.sources: {asked.where!r} is no file, no folder, no glob that"
       f" matches a file, and no source with a name (known: {', '.join(named)};"
       " hf as hf:NAME)."
     )
   _refuse_saved(asked.where, found)
-  kinds = {known.get(file.suffix, "text"): file for file in reversed(found)}
-  _check_keys(asked, {"document"}.union(*(SOURCES[k].keys for k in kinds)))
+  kinds = {kind_of(file): file for file in reversed(found)}
+  _check_keys(
+    asked, {"document", "format"}.union(*(SOURCES[k].keys for k in kinds))
+  )
   column = asked.options.get("column", "text")
   rules = {
     kind: asked.options.get("document", SOURCES[kind].document)
@@ -238,10 +148,12 @@ def _open_files(asked: Asked) -> Part:
     } | ({"column": column} if takes_column else {})
 
   def read(reading: Reading) -> Iterator[str]:
-    return _read_files(found, rules, column, reading)
+    with_kinds = [(file, kind_of(file)) for file in found]
+    return _read_files(with_kinds, rules, column, reading)
 
   size = sum(file.size for file in found)
-  return Part(asked.where, read, state, size)
+  paths = tuple(os.path.abspath(file.path) for file in found)
+  return Part(asked.where, read, state, size, paths=paths)
 
 
 def _refuse_saved(where: str, found: list[File]) -> None:
@@ -269,15 +181,16 @@ def _values(kind: str, file: File, column: str, reading: Reading) -> Any:
 
 
 def _read_files(
-  files: list[File], rules: dict[str, str], column: str, reading: Reading
+  files: list[tuple[File, str]],
+  rules: dict[str, str],
+  column: str,
+  reading: Reading,
 ) -> Iterator[str]:
-  known = formats()
-  whole, before = max(1, sum(file.size for file in files)), 0
-  for file in files:
+  whole, before = max(1, sum(file.size for file, _ in files)), 0
+  for file, kind in files:
     reading.begin_file(
       str(file.path), before=before / whole, share=file.size / whole
     )
-    kind = known.get(file.suffix, "text")
     values = _values(kind, file, column, reading)
     form = (
       documents.from_lines if SOURCES[kind].is_lines else documents.from_records

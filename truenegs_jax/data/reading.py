@@ -57,6 +57,8 @@ class Reading:
   @property
   def place(self) -> str:
     """The record at hand, as messages name it."""
+    if not self.number:
+      return self.where
     if self.unit == "line":
       return f"{self.where}:{self.number}"
     return f"{self.where}: {self.unit} {self.number}"
