@@ -1,27 +1,26 @@
-"""The tokenizer equals BERT's, refuses bad vocabularies, trains the same."""
+"""The tokenizer equals BERT's and refuses bad vocabularies."""
 
 import json
 import lzma
-import os
 import pickle
-import subprocess
-import sys
 
 import huggingface_hub.constants
 import numpy as np
 import pytest
 
+from truenegs_jax import huggingface
 from truenegs_jax.data.tokenizer import (
   SPECIALS,
   load_tokenizer,
   make_tokenizer,
-  train_vocabulary,
   write_vocabulary,
 )
 from truenegs_jax.errors import InputError
 
 LETTERS = [c for c in "abcdefghijklmnopqrstuvwxyz0123456789.,!?[]#'-"]
 VOCAB = (*SPECIALS, *LETTERS, *("##" + c for c in LETTERS), "swan", "##ing")
+ACCENTED = (*VOCAB, "é", "É", "E", "S", "##é", "##É", "swän", "Swän", "##ä")
+CASES = [(True, None), (False, None), (True, False), (False, True)]
 ODD = [
   "",
   " \t ",
@@ -52,10 +51,12 @@ def random_texts(number: int) -> list[str]:
   return texts
 
 
-def bert_ids(path, lines, *, lowercase):
+def bert_ids(path, lines, *, lowercase, strip_accents=None):
   """The reference: transformers, with specials typed in text kept as text."""
   transformers = pytest.importorskip("transformers")
-  bert = transformers.BertTokenizer(str(path), do_lower_case=lowercase)
+  bert = transformers.BertTokenizer(
+    str(path), do_lower_case=lowercase, strip_accents=strip_accents
+  )
   tokenize = bert.backend_tokenizer
   tokenize.encode_special_tokens = True
   return [tokenize.encode(line, add_special_tokens=False).ids for line in lines]
@@ -65,13 +66,53 @@ def is_valid(text: str) -> bool:
   return not any(0xD800 <= ord(c) < 0xE000 for c in text)
 
 
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_ids_are_those_of_transformers_on_odd_text(tmp_path, lowercase):
-  write_vocabulary(VOCAB, tmp_path / "vocab.txt")
-  tokenizer = load_tokenizer(str(tmp_path / "vocab.txt"), lowercase=lowercase)
+@pytest.mark.parametrize("lowercase, strip_accents", CASES)
+def test_ids_are_those_of_transformers_on_odd_text(
+  tmp_path, lowercase, strip_accents
+):
+  write_vocabulary(ACCENTED, tmp_path / "vocab.txt")
+  options = {"lowercase": lowercase, "strip_accents": strip_accents}
+  tokenizer = load_tokenizer(str(tmp_path / "vocab.txt"), **options)
   lines = ODD + [t for t in random_texts(400) if is_valid(t)]
-  expected = bert_ids(tmp_path / "vocab.txt", lines, lowercase=lowercase)
+  expected = bert_ids(tmp_path / "vocab.txt", lines, **options)
   assert tokenizer.encode_lines(lines) == expected
+
+
+def test_accents_and_case_are_two_things():
+  words = {
+    case: make_tokenizer(
+      ACCENTED, lowercase=case[0], strip_accents=case[1]
+    ).encode_lines(["É", "Swän"])
+    for case in CASES
+  }
+  entries = {
+    case: [ACCENTED[ids[0]] for ids in found] for case, found in words.items()
+  }
+  assert entries == {
+    (True, None): ["e", "swan"],
+    (False, None): ["É", "Swän"],
+    (True, False): ["é", "swän"],
+    (False, True): ["E", "S"],
+  }
+
+
+@pytest.mark.parametrize("lowercase, strip_accents", CASES)
+def test_an_export_tells_transformers_of_accents(
+  tmp_path, lowercase, strip_accents
+):
+  transformers = pytest.importorskip("transformers")
+  ours = make_tokenizer(
+    ACCENTED, lowercase=lowercase, strip_accents=strip_accents
+  )
+  config = huggingface.tokenizer_config(ours, max_length=512)
+  (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+  write_vocabulary(ours.vocab, tmp_path / "vocab.txt")
+  theirs = transformers.AutoTokenizer.from_pretrained(
+    tmp_path, local_files_only=True
+  )
+  lines = ["É é E e", "Swän swän swan Swan", "e\u0301 SWÄN Swäning"]
+  found = theirs(lines, add_special_tokens=False)["input_ids"]
+  assert found == ours.encode_lines(lines)
 
 
 def test_ids_are_those_of_transformers_on_real_text(tmp_path, real_data):
@@ -116,16 +157,25 @@ def test_a_tokenizer_survives_pickling():
   assert copy.encode_lines(["swaning"]) == tokenizer.encode_lines(["swaning"])
 
 
-def test_the_fingerprint_follows_entries_order_and_case():
+def test_the_fingerprint_follows_entries_order_case_and_accents():
   swapped = (*VOCAB[:-2], VOCAB[-1], VOCAB[-2])
   prints = {
-    make_tokenizer(vocab, lowercase=lowercase).fingerprint
+    make_tokenizer(vocab, lowercase=case[0], strip_accents=case[1]).fingerprint
     for vocab in (VOCAB, VOCAB[:-1], swapped)
+    for case in CASES
+  }
+  assert len(prints) == 12
+  again = make_tokenizer(VOCAB, lowercase=True, strip_accents=True).fingerprint
+  assert again in prints and len(again) == 16
+  assert again == make_tokenizer(VOCAB, lowercase=True).fingerprint
+
+
+def test_the_fingerprint_is_that_of_runs_saved_earlier():
+  saved = {
+    lowercase: make_tokenizer(SPECIALS, lowercase=lowercase).fingerprint
     for lowercase in (True, False)
   }
-  assert len(prints) == 6
-  again = make_tokenizer(VOCAB, lowercase=True).fingerprint
-  assert again in prints and len(again) == 16
+  assert saved == {True: "636657aee9285f87", False: "d5fb6668e89f7014"}
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
@@ -159,10 +209,10 @@ def test_a_bad_vocabulary_is_refused_by_file_and_line(tmp_path, data, message):
     load_tokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
 
 
-def write_json(path, **changes):
+def write_json(path, *, normalizer=None, **changes):
   ids = {entry: i for i, entry in enumerate(VOCAB)}
   content = {
-    "normalizer": {"lowercase": True},
+    "normalizer": {"lowercase": True} if normalizer is None else normalizer,
     "model": {"type": "WordPiece", "vocab": ids},
   }
   content["model"].update(changes)
@@ -175,6 +225,47 @@ def test_a_folder_with_tokenizer_json_is_read(tmp_path):
   assert tokenizer == make_tokenizer(VOCAB, lowercase=True)
   with pytest.raises(InputError, match="lowercase=False, but .* True"):
     load_tokenizer(str(tmp_path), lowercase=False)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("written", [None, True, False])
+def test_tokenizer_json_decides_about_accents(tmp_path, lowercase, written):
+  write_json(
+    tmp_path / "tokenizer.json",
+    normalizer={"lowercase": lowercase, "strip_accents": written},
+  )
+  right = lowercase if written is None else written
+  for asked in (True, False):
+    if asked == right:
+      found = load_tokenizer(
+        str(tmp_path), lowercase=lowercase, strip_accents=asked
+      )
+      assert found.strip_accents == right
+      continue
+    setting = "strip" if right else "keep"
+    with pytest.raises(InputError, match=f'data.accents="{setting}"'):
+      load_tokenizer(str(tmp_path), lowercase=lowercase, strip_accents=asked)
+
+
+def test_a_tokenizer_json_without_normalizer_decides_nothing(tmp_path):
+  write_json(tmp_path / "tokenizer.json", normalizer={})
+  found = load_tokenizer(str(tmp_path), lowercase=True, strip_accents=False)
+  assert (found.lowercase, found.strip_accents) == (True, False)
+
+
+@pytest.mark.parametrize(
+  "normalizer",
+  [
+    {"type": "Lowercase"},
+    {"clean_text": False},
+    {"handle_chinese_chars": None},
+  ],
+)
+def test_a_normalizer_that_is_not_berts_is_refused(tmp_path, normalizer):
+  write_json(tmp_path / "tokenizer.json", normalizer=normalizer)
+  name, value = next(iter(normalizer.items()))
+  with pytest.raises(InputError, match=f"normalizer has {name}={value}"):
+    load_tokenizer(str(tmp_path), lowercase=True)
 
 
 @pytest.mark.parametrize(
@@ -208,57 +299,3 @@ def test_a_hub_name_without_internet_asks_for_a_path(monkeypatch):
   monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
   with pytest.raises(InputError, match="a local one: --config.data.vocab="):
     load_tokenizer("some-owner/no-such-model", lowercase=True)
-
-
-def corpus() -> list[str]:
-  rng = np.random.default_rng(3)
-  roots = ["swan", "crane", "grebe", "été", "flüge", "天"]
-  ends = ["", "s", "ing", "ed", "like"]
-  words = [
-    rng.choice(roots) + rng.choice(ends) + rng.choice(["", "", "."])
-    for _ in range(4000)
-  ]
-  return [" ".join(words[i : i + 20]) for i in range(0, 4000, 20)]
-
-
-def test_a_trained_vocabulary_covers_its_corpus():
-  vocab = train_vocabulary(corpus(), size=120, lowercase=True)
-  tokenizer = make_tokenizer(vocab, lowercase=True)
-  assert tokenizer.special_ids == (0, 1, 2, 3, 4)
-  assert 60 < len(vocab) <= 120
-  ids = tokenizer.encode_lines(corpus())
-  assert not any(tokenizer.unk in line for line in ids)
-  assert "swan" in vocab and "ete" in vocab
-  cased = train_vocabulary(corpus(), size=120, lowercase=False)
-  assert "é" in cased and "é" not in vocab
-
-
-def test_training_gives_the_same_vocabulary_in_every_process(tmp_path):
-  code = (
-    "import sys, pathlib;"
-    "from truenegs_jax.data.tokenizer import *;"
-    "texts = pathlib.Path(sys.argv[1]).read_text('utf-8').split('\\n');"
-    "vocab = train_vocabulary(iter(texts), size=400, lowercase=True);"
-    "sys.stdout.buffer.write('\\n'.join(vocab).encode())"
-  )
-  # Many letters and ties: what the trainer of `tokenizers` alone gets wrong.
-  rng = np.random.default_rng(0)
-  words = ["".join(rng.choice(LETTERS[:26], 6)) for _ in range(300)] * 2
-  (tmp_path / "c.txt").write_text(" ".join(words) + "\n", encoding="utf-8")
-  runs = [
-    subprocess.run(
-      [sys.executable, "-c", code, str(tmp_path / "c.txt")],
-      env={**os.environ, "PYTHONHASHSEED": str(seed)},
-      capture_output=True,
-      check=True,
-    )
-    for seed in range(4)
-  ]
-  assert len({run.stdout for run in runs}) == 1
-  assert len(runs[0].stdout.split(b"\n")) == 400
-  assert not any(run.stderr for run in runs)
-
-
-def test_a_size_too_small_is_refused_with_the_least_one():
-  with pytest.raises(InputError, match=r"vocab_size=20: .* take \d\d; set at"):
-    train_vocabulary(corpus(), size=20, lowercase=True)

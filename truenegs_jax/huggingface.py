@@ -178,6 +178,8 @@ def tokenizer_config(
   tokenizer: Tokenizer, *, max_length: int
 ) -> dict[str, Any]:
   """What `tokenizer_config.json` adds to a `vocab.txt`."""
+  # BERT's null stands for "as lower-casing says".
+  as_lowercase = tokenizer.strip_accents == tokenizer.lowercase
   return {
     "tokenizer_class": "ElectraTokenizer",
     "do_lower_case": tokenizer.lowercase,
@@ -187,7 +189,7 @@ def tokenizer_config(
     "cls_token": "[CLS]",
     "sep_token": "[SEP]",
     "mask_token": "[MASK]",
-    "strip_accents": None,  # as lower-casing says
+    "strip_accents": None if as_lowercase else tokenizer.strip_accents,
     "tokenize_chinese_chars": True,
   }
 

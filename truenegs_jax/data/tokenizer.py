@@ -7,25 +7,25 @@ transformers runs); ours are the checks of the vocabulary and its fingerprint.
   tokenizer.encode_lines(["a mute swan"])  # [[1037, 20101, 10677]]
 """
 
-import collections
 import dataclasses
 import functools
 import hashlib
 import json
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers, trainers
+from tokenizers import models, normalizers, pre_tokenizers
 
 from truenegs_jax.errors import InputError, disk_errors
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# data.accents of a config -> strip_accents; BERT strips where it lower-cases.
+ACCENTS = {"auto": None, "strip": True, "keep": False}
 # Longer words become [UNK], as in transformers (the TF code of BERT has 200).
 MAX_WORD_CHARACTERS = 100
-MAX_ALPHABET = 1000  # default of BERT-like trainers; rarer characters: [UNK]
 MAX_VOCABULARY_BYTES = 64 << 20
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -36,10 +36,12 @@ class Tokenizer:
   """A WordPiece vocabulary; `load_tokenizer` and `make_tokenizer` check it.
 
   The id of an entry is its place; `pad` to `mask` are ids of the specials.
+  BERT strips accents where it lower-cases; some languages want one of the two.
   """
 
   vocab: tuple[str, ...]
   lowercase: bool
+  strip_accents: bool
   pad: int
   unk: int
   cls: int
@@ -55,6 +57,8 @@ class Tokenizer:
   def fingerprint(self) -> str:
     """16 hex digits; equal exactly when texts get the same ids."""
     text = "\n".join(self.vocab) + f"\n\nlowercase={self.lowercase}"
+    if self.strip_accents != self.lowercase:
+      text += f" strip_accents={self.strip_accents}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
   def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
@@ -69,7 +73,7 @@ class Tokenizer:
     try:
       encoded = encode(list(lines))
     except (TypeError, UnicodeEncodeError):  # Rust strings are valid UTF-8
-      encoded = encode([_without_surrogates(line) for line in lines])
+      encoded = encode([without_surrogates(line) for line in lines])
     return [encoding.ids for encoding in encoded]
 
   def decode(self, ids: Iterable[int]) -> str:
@@ -77,23 +81,36 @@ class Tokenizer:
     return " ".join(self.vocab[i] for i in ids).replace(" ##", "")
 
   @functools.cached_property
-  def _backend(self) -> tokenizers.Tokenizer:
-    # Without added tokens: a literal "[MASK]" in a text stays text.
-    model = models.WordPiece(
+  def model(self) -> models.WordPiece:
+    """The vocabulary as the Rust library has it."""
+    return models.WordPiece(
       vocab={entry: i for i, entry in enumerate(self.vocab)},
       unk_token="[UNK]",
       max_input_chars_per_word=MAX_WORD_CHARACTERS,
     )
-    backend = tokenizers.Tokenizer(model)
-    backend.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase)
+
+  @functools.cached_property
+  def _backend(self) -> tokenizers.Tokenizer:
+    # Without added tokens: a literal "[MASK]" in a text stays text.
+    backend = tokenizers.Tokenizer(self.model)
+    backend.normalizer = normalizers.BertNormalizer(
+      lowercase=self.lowercase, strip_accents=self.strip_accents
+    )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return backend
 
 
 def make_tokenizer(
-  vocab: Iterable[str], *, lowercase: bool, origin: str = "vocabulary"
+  vocab: Iterable[str],
+  *,
+  lowercase: bool,
+  strip_accents: bool | None = None,
+  origin: str = "vocabulary",
 ) -> Tokenizer:
   """Checks a vocabulary given as entries; `origin` names it in errors.
+
+  Args:
+    strip_accents: "é" becomes "e"; None does it where text is lower-cased.
 
   Raises:
     InputError: empty or repeated entries, or a special one is missing.
@@ -119,30 +136,37 @@ def make_tokenizer(
       ' vocab.txt, or train one with data.vocab="train".'
     )
   special_ids = (lines[name] - 1 for name in SPECIALS)
-  return Tokenizer(tuple(lines), lowercase, *special_ids)
+  strip_accents = lowercase if strip_accents is None else strip_accents
+  return Tokenizer(tuple(lines), lowercase, strip_accents, *special_ids)
 
 
-def load_tokenizer(path_or_name: str, *, lowercase: bool) -> Tokenizer:
+def load_tokenizer(
+  path_or_name: str, *, lowercase: bool, strip_accents: bool | None = None
+) -> Tokenizer:
   """Reads a vocabulary.
 
   Args:
     path_or_name: a `vocab.txt`; a `tokenizer.json`; a folder with one of the
       two; or the name of a model on the Hugging Face hub (needs internet).
-    lowercase: lower-case text and strip its accents ("uncased").
+    lowercase: lower-case text ("uncased").
+    strip_accents: strip its accents; None, as BERT: where it is lower-cased.
 
   Raises:
-    InputError: nothing there, or not a usable WordPiece vocabulary.
+    InputError: nothing there, or not a usable WordPiece vocabulary, or one
+      that a tokenizer.json normalises text for in another way.
   """
+  strip_accents = lowercase if strip_accents is None else strip_accents
+  options = {"lowercase": lowercase, "strip_accents": strip_accents}
   path = pathlib.Path(path_or_name).expanduser()
   if path_or_name and path.exists():
     file = _file_in_folder(path) if path.is_dir() else path
-    return _load_file(file, lowercase=lowercase)
+    return _load_file(file, options)
   if path.suffix in (".txt", ".json") or not _HUB_NAME.fullmatch(path_or_name):
     raise InputError(
       f"data.vocab: {path_or_name!r} is neither a file, a folder nor a name"
       ' on the Hugging Face hub: give the path of a vocab.txt, or "train".'
     )
-  return _load_file(_download(path_or_name), lowercase=lowercase)
+  return _load_file(_download(path_or_name), options)
 
 
 def write_vocabulary(vocab: Sequence[str], path: str | pathlib.Path) -> None:
@@ -155,43 +179,8 @@ def write_vocabulary(vocab: Sequence[str], path: str | pathlib.Path) -> None:
     file.writelines(entry + "\n" for entry in vocab)
 
 
-def train_vocabulary(
-  texts: Iterable[str], *, size: int, lowercase: bool
-) -> tuple[str, ...]:
-  """Learns a WordPiece vocabulary of at most `size` entries.
-
-  Specials come first (ids 0 to 4), then single characters, then pieces by
-  frequency. The same texts give the same vocabulary in every process. It is
-  shorter than `size` where the texts hold too few different words.
-
-  Raises:
-    InputError: `size` does not hold the specials and the characters.
-  """
-  counts = _count_words(texts, lowercase=lowercase)
-  first = list(SPECIALS) + _alphabet(counts)
-  if size < len(first):
-    raise InputError(
-      f"data.vocab_size={size}: the special entries and the characters of"
-      f" this text alone take {len(first)}; set at least {2 * len(first)}."
-    )
-  backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-  backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-  # The trainer numbers the characters in the order of a randomly seeded hash
-  # table and breaks ties between merges by these numbers. Handing it the
-  # characters as "special" entries fixes the numbers, hence the result.
-  trainer = trainers.WordPieceTrainer(
-    vocab_size=size,
-    min_frequency=2,
-    show_progress=False,
-    special_tokens=first,
-    limit_alphabet=0,
-  )
-  backend.train_from_iterator(_repeated(counts), trainer)
-  ids = backend.get_vocab()
-  return tuple(sorted(ids, key=ids.__getitem__))
-
-
-def _without_surrogates(line: str) -> str:
+def without_surrogates(line: str) -> str:
+  """Leaves out what no UTF-8 holds, so that Rust can take the rest."""
   return line.encode("utf-8", "ignore").decode("utf-8")
 
 
@@ -202,7 +191,7 @@ def _file_in_folder(folder: pathlib.Path) -> pathlib.Path:
   raise InputError(f"{folder} holds neither vocab.txt nor tokenizer.json.")
 
 
-def _load_file(path: pathlib.Path, *, lowercase: bool) -> Tokenizer:
+def _load_file(path: pathlib.Path, options: dict[str, bool]) -> Tokenizer:
   try:
     if (size := path.stat().st_size) > MAX_VOCABULARY_BYTES:
       raise InputError(
@@ -213,10 +202,10 @@ def _load_file(path: pathlib.Path, *, lowercase: bool) -> Tokenizer:
   except OSError as error:
     raise InputError(f"{path}: cannot be read: {error.strerror}.") from error
   if path.suffix == ".json":
-    vocab = _entries_of_json(data, path, lowercase=lowercase)
+    vocab = _entries_of_json(data, path, options)
   else:
     vocab = _entries_of_lines(data, path)
-  return make_tokenizer(vocab, lowercase=lowercase, origin=str(path))
+  return make_tokenizer(vocab, **options, origin=str(path))
 
 
 def _entries_of_lines(data: bytes, path: pathlib.Path) -> list[str]:
@@ -232,14 +221,14 @@ def _entries_of_lines(data: bytes, path: pathlib.Path) -> list[str]:
 
 
 def _entries_of_json(
-  data: bytes, path: pathlib.Path, *, lowercase: bool
+  data: bytes, path: pathlib.Path, options: dict[str, bool]
 ) -> list[str]:
   try:
     content: Any = json.loads(data)
     ids: dict[str, int] = dict(content["model"]["vocab"])
     entries = sorted(ids, key=ids.__getitem__)
     kind = content["model"].get("type", "WordPiece")
-    lowers = (content.get("normalizer") or {}).get("lowercase", lowercase)
+    normalizer = dict(content.get("normalizer") or {})
   except _MALFORMED as error:
     raise InputError(
       f"{path}: is not a WordPiece tokenizer.json: give a vocab.txt instead."
@@ -249,11 +238,38 @@ def _entries_of_json(
       f"{path}: a {kind} tokenizer with {len(ids)} entries; WordPiece with"
       " ids 0, 1, 2, ... is needed: give a BERT or ELECTRA vocab.txt."
     )
-  if lowers != lowercase:
-    raise InputError(
-      f"data.lowercase={lowercase}, but {path} has {lowers}: set that."
-    )
+  _check_normalizer(normalizer, path, options)
   return entries
+
+
+def _check_normalizer(
+  normalizer: dict[str, Any], path: pathlib.Path, options: dict[str, bool]
+) -> None:
+  """Refuses a vocabulary that is meant for text normalised in another way."""
+  lowercase, strip = options["lowercase"], options["strip_accents"]
+  if normalizer and normalizer.get("strip_accents") is None:
+    # BERT's null stands for "as lower-casing says".
+    normalizer["strip_accents"] = normalizer.get("lowercase", lowercase)
+  if (found := normalizer.get("lowercase", lowercase)) != lowercase:
+    raise InputError(
+      f"data.lowercase={lowercase}, but {path} has {found}: set that."
+    )
+  if (found := normalizer.get("strip_accents", strip)) != strip:
+    raise InputError(
+      f"strip_accents={strip} was asked for, but {path} has {found}: set"
+      f' data.accents="{"strip" if found else "keep"}".'
+    )
+  berts = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+  }
+  for name, value in berts.items():
+    if (found := normalizer.get(name, value)) != value:
+      raise InputError(
+        f"{path}: its normalizer has {name}={found}, and text is normalised as"
+        f" BERT does, with {value}: give the vocabulary of another model."
+      )
 
 
 def _download(name: str) -> pathlib.Path:
@@ -267,34 +283,3 @@ def _download(name: str) -> pathlib.Path:
       f" this model failed ({type(error).__name__}). Without internet, give a"
       " local one: --config.data.vocab=FOLDER/vocab.txt"
     ) from error
-
-
-def _count_words(
-  texts: Iterable[str], *, lowercase: bool
-) -> collections.Counter[str]:
-  normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-  splitter = pre_tokenizers.BertPreTokenizer()
-  counts: collections.Counter[str] = collections.Counter()
-  for text in texts:
-    clean = normalizer.normalize_str(_without_surrogates(text))
-    words = (word for word, _ in splitter.pre_tokenize_str(clean))
-    counts.update(w for w in words if len(w) <= MAX_WORD_CHARACTERS)
-  return counts
-
-
-def _alphabet(counts: collections.Counter[str]) -> list[str]:
-  """Characters of the most words, as word starts and as `##` inside."""
-  characters = collections.Counter("".join(counts))
-  by_count = sorted(characters, key=lambda c: (-characters[c], c))
-  kept = set(by_count[:MAX_ALPHABET])
-  inner = {c for word in counts for c in word[1:]} & kept
-  return sorted(kept) + ["##" + c for c in sorted(inner)]
-
-
-def _repeated(counts: collections.Counter[str]) -> Iterator[str]:
-  """Every word as often as it occurs, in bounded pieces."""
-  for word in sorted(counts):
-    left = counts[word]
-    while left > 0:
-      yield " ".join([word] * min(left, 10_000))
-      left -= 10_000
