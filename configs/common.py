@@ -17,6 +17,14 @@ RECIPES = {
   "hc+sr": dict(hard_correction=True, soft_weight=1.0),
 }
 
+# The corpora of the paper by their names on the Hugging Face hub. Without
+# internet, data.sources takes the path of a copy: texts, or hf:FOLDER.
+OPENWEBTEXT = "hf:Skylion007/openwebtext"
+WIKIPEDIA = "hf:wikimedia/wikipedia config=20231101.en"
+# What is at the main revision needs a script, which `datasets` no longer runs.
+BOOKS = "hf:bookcorpus/bookcorpus revision=refs/convert/parquet"
+BERT_VOCAB = "google-bert/bert-base-uncased"
+
 
 def get_config() -> ConfigDict:
   """The defaults: ELECTRA as released, hard correction on."""
@@ -53,16 +61,20 @@ def get_config() -> ConfigDict:
   c.negatives.soft_weight = 0.0
 
   c.data = ConfigDict()
-  c.data.sources = "wordnet"  # or .txt files, folders, globs: "a.txt,b/*.txt"
-  c.data.tokenizer = "fast"
+  c.data.sources = "wordnet"  # or files, folders, globs, hf:NAME; see README
+  c.data.stopping = "all"  # of a mixture; or "first", with its shortest part
+  c.data.errors = "strict"  # damaged text is refused; "replace" mends, counts
+  c.data.tokenizer = "fast"  # or "tf_text": the same ids
   c.data.vocab = "train"  # or vocab.txt, a folder, a name on the hub
   c.data.vocab_size = 30_522  # of a trained one
   c.data.lowercase = True
-  c.data.layout = "electra"
+  c.data.accents = "auto"  # stripped with lowercase; or "strip", "keep"
+  c.data.layout = "electra"  # or "packed"
   c.data.overflow = "carry"  # tokens over the limit; or "discard", as released
   c.data.held_out = 0.02  # share of the documents
   c.data.seed = 0  # of the layout: runs of any c.seed share the rows
   c.data.rows = ""  # folder of the rows; "" is one in the cache
+  c.data.workers = 0  # processes that prepare; 0: one per core
   c.data.wordnet_dir = ""  # "" looks where NLTK and launch/wordnet.sh put it
 
   c.optim = ConfigDict()
@@ -130,7 +142,8 @@ def runlocal(c: ConfigDict) -> None:
   c.model.variant = "tiny"
   c.generator.multiplier = 0.5
   c.steps, c.batch_size, c.length = 20, 8, 32
-  c.data.vocab_size = 2_000
+  # What a laptop has; a run on the real corpus is prepared first.
+  c.data.sources, c.data.vocab, c.data.vocab_size = "wordnet", "train", 2_000
   c.optim.warmup_steps = 2
   c.log.every_steps = 5
   c.checkpoint.every_steps = 10

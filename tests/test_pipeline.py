@@ -1,7 +1,10 @@
 """A batch is a function of the step, whoever asks and however often."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+from texts import Texts
 
 from truenegs_jax.data import pipeline
 from truenegs_jax.data.build import write_rows
@@ -10,6 +13,7 @@ from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.errors import DataError, InputError
 
 TOKENIZER = make_tokenizer((*SPECIALS, *"abcdefghij"), lowercase=True)
+OPTIONS = RowsOptions([], "given", True, True, length=8, held_out=1 / 8)
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +24,8 @@ def folder(tmp_path_factory):
     " ".join(rng.choice(list("abcdefghij"), rng.integers(1, 6)))
     for _ in range(60)
   ]
-  options = RowsOptions([], "given", True, length=8, held_out=1 / 8)
   path = tmp_path_factory.mktemp("rows") / "rows"
-  write_rows(path, texts, TOKENIZER, options)
+  write_rows(path, Texts(texts), TOKENIZER, OPTIONS)
   return path
 
 
@@ -154,7 +157,7 @@ def test_evaluation_sees_every_row_once_in_one_shape(rows, batch_size, count):
 
 
 def test_an_empty_split_has_no_batches(tmp_path):
-  options = RowsOptions([], "given", True, length=8, held_out=0.0)
-  write_rows(tmp_path / "rows", ["a b"], TOKENIZER, options)
+  options = dataclasses.replace(OPTIONS, held_out=0.0)
+  write_rows(tmp_path / "rows", Texts(["a b"]), TOKENIZER, options)
   empty = open_rows(tmp_path / "rows", "held_out")
   assert list(pipeline.held_out_batches(empty, 4)) == []

@@ -8,33 +8,27 @@ import sys
 
 import numpy as np
 import pytest
+from texts import LETTERS, Texts, make_texts
 
-from truenegs_jax.data import build, rows, shards
+from truenegs_jax.data import build, merge, pieces, rows
 from truenegs_jax.data.rows import RowsOptions, open_rows, verify_rows
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.errors import DataError, InputError
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = make_tokenizer((*SPECIALS, *LETTERS), lowercase=True)
-OPTIONS = RowsOptions([], "given", True, length=16, held_out=0.1)
+OPTIONS = RowsOptions(
+  sources=[],
+  vocabulary="given",
+  lowercase=True,
+  strip_accents=True,
+  length=16,
+  held_out=0.1,
+)
 
 
-def make_texts(count: int, seed: int = 0) -> list[str]:
-  """Documents of 1 to 11 lines of 1 to 29 one-letter words."""
-  rng = np.random.default_rng(seed)
-  letters = np.array(list(LETTERS))
-  return [
-    "\n".join(
-      " ".join(rng.choice(letters, size))
-      for size in rng.integers(1, 30, rng.integers(1, 12))
-    )
-    for _ in range(count)
-  ]
-
-
-def write(folder, texts, **changes):
+def write(folder, texts, *, tokenizer=TOKENIZER, **changes):
   options = dataclasses.replace(OPTIONS, **changes)
-  return build.write_rows(folder, texts, TOKENIZER, options)
+  return build.write_rows(folder, Texts(texts), tokenizer, options)
 
 
 def contents(folder, split):
@@ -56,8 +50,8 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("shard_tokens", [16 * 7, 2**27])
 def test_what_is_read_is_what_was_written(tmp_path, monkeypatch, shard_tokens):
-  monkeypatch.setattr(shards, "SHARD_TOKENS", shard_tokens)
-  monkeypatch.setattr(shards, "BUFFER_ROWS", 5)
+  monkeypatch.setattr(merge, "SHARD_TOKENS", shard_tokens)
+  monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 1000)
   texts = make_texts(60)
   manifest = write(tmp_path / "rows", texts)
   train, held = (contents(tmp_path / "rows", s) for s in rows.SPLITS)
@@ -66,7 +60,8 @@ def test_what_is_read_is_what_was_written(tmp_path, monkeypatch, shard_tokens):
   taken = "".join(texts[9::10])
   assert letters(held) == taken.replace(" ", "").replace("\n", "")
   assert manifest["held_out_by"] == "documents"
-  assert manifest["documents"] == {"train": 54, "held_out": 6}
+  size = sum(map(len, texts))
+  assert manifest["parts"] == [{"documents": 60, "text_bytes": size}]
   many = len(manifest["splits"]["train"]["shards"]) > 1
   assert many == (shard_tokens == 16 * 7)
 
@@ -97,7 +92,7 @@ def test_the_manifest_counts_what_is_there(folder):
 
 
 def test_rows_take_any_numbers_in_any_order(tmp_path, monkeypatch):
-  monkeypatch.setattr(shards, "SHARD_TOKENS", 16 * 9)
+  monkeypatch.setattr(merge, "SHARD_TOKENS", 16 * 9)
   write(tmp_path / "rows", make_texts(60))
   found = open_rows(tmp_path / "rows", "train")
   whole = found.take(np.arange(len(found)))
@@ -111,7 +106,7 @@ def test_rows_take_any_numbers_in_any_order(tmp_path, monkeypatch):
 def test_large_vocabularies_have_wide_tokens(tmp_path, size, dtype):
   entries = [*SPECIALS, *(f"w{i}" for i in range(size - 6)), "z"]
   tokenizer = make_tokenizer(entries, lowercase=True)
-  build.write_rows(tmp_path / "rows", ["z z", "z"], tokenizer, OPTIONS)
+  write(tmp_path / "rows", ["z z", "z"], tokenizer=tokenizer)
   found = open_rows(tmp_path / "rows", "train")
   assert found.shards[0][0].dtype == dtype
   assert found.take(np.array([0]))["tokens"].max() == size - 1
@@ -158,7 +153,7 @@ def test_the_same_text_gives_the_same_bytes_in_every_process(tmp_path):
     assert same == (tmp_path / "b" / name).read_bytes()
 
 
-def test_fingerprints_follow_content_and_options(tmp_path, folder):
+def test_fingerprints_follow_content_and_options(tmp_path, folder, monkeypatch):
   base = open_rows(folder, "train").fingerprint
   for i, change in enumerate(
     [{"seed": 1}, {"length": 17}, {"overflow": "discard"}, {"held_out": 0.2}]
@@ -169,6 +164,7 @@ def test_fingerprints_follow_content_and_options(tmp_path, folder):
       "fingerprint"
     ] not in (base, None)
   # Where the text lay does not change what the rows are.
+  monkeypatch.setattr(Texts, "state", lambda self: [{"x": 1}])
   moved = write(tmp_path / "moved", make_texts(60), sources=[{"x": 1}])
   assert moved["fingerprint"] == base
 
@@ -251,3 +247,18 @@ def test_fewer_rows_than_a_batch_are_refused(folder):
 def test_options_out_of_range_are_refused(change):
   with pytest.raises(InputError, match=f"{next(iter(change))}="):
     dataclasses.replace(OPTIONS, **change)
+
+
+@pytest.mark.parametrize("layout", ["electra", "packed"])
+@pytest.mark.parametrize("overflow", ["carry", "discard"])
+def test_the_manifest_says_what_share_of_the_text_is_lost(
+  tmp_path, layout, overflow
+):
+  texts = make_texts(60)
+  manifest = write(tmp_path / "rows", texts, layout=layout, overflow=overflow)
+  kept = sum(
+    len(letters(contents(tmp_path / "rows", split))) for split in rows.SPLITS
+  )
+  whole = len("".join(texts).replace(" ", "").replace("\n", ""))
+  assert manifest["lost_share"] == pytest.approx(1 - kept / whole, abs=1e-6)
+  assert (manifest["lost_share"] == 0) == (overflow == "carry")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from truenegs_jax.errors import InputError
+from truenegs_jax.errors import InputError, printable
 
 PACKAGED = pathlib.Path(__file__).parent / "configs"
 
@@ -64,7 +64,7 @@ def _parse(argv: list[str]) -> list[str]:
       raise InputError("--config=FILE is missing; try --config=electra_demo.")
   # ml_collections: AttributeError for an unknown key, ValueError from a file.
   except (flags.Error, AttributeError, ValueError, TypeError) as e:
-    print(f"error: {e}", file=sys.stderr)
+    print(f"error: {printable(e)}", file=sys.stderr)
     sys.exit(InputError.exit_code)
   if not flags.FLAGS["verbosity"].present:
     logging.set_verbosity(logging.WARNING)  # jax and orbax tell a lot

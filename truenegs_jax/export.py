@@ -25,7 +25,7 @@ import safetensors
 from ml_collections import ConfigDict
 
 from truenegs_jax import huggingface, model_card, parity
-from truenegs_jax.data.tokenizer import Tokenizer, load_tokenizer
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import (
   CheckpointError,
   DiskError,
@@ -140,7 +140,7 @@ def export_workdir(
   name = "export" if step is None else f"export-{step}"
   saved, step, params = _restore(workdir, step, vocab)
   c = ConfigDict(saved["config"])
-  tokenizer = load_tokenizer(str(vocab), lowercase=c.data.lowercase)
+  tokenizer = build.vocabulary_of(c, str(vocab))
   return export_pair(
     params,
     build.build_model(c, vocab_size=len(tokenizer.vocab)),
@@ -193,7 +193,7 @@ def _restore(
       )
     saved = checkpoints.run(step)
     c = ConfigDict(saved["config"])
-    tokenizer = load_tokenizer(str(vocab), lowercase=c.data.lowercase)
+    tokenizer = build.vocabulary_of(c, str(vocab))
     expected = saved["fingerprints"]["vocabulary"]
     if tokenizer.fingerprint != expected:
       raise CheckpointError(

@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
     config = flags.FLAGS["config"].value
     sys.exit(pretraining.run(config, pathlib.Path(workdir), screen))
   except errors.TrueNegsError as e:
-    print(f"error: {e}", file=sys.stderr)
+    print(f"error: {errors.printable(e)}", file=sys.stderr)
     sys.exit(e.exit_code)
   except KeyboardInterrupt:
     screen.print("interrupted; the same command starts again")

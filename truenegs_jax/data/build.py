@@ -1,280 +1,181 @@
-"""Builds rows: text -> ids -> a layout's rows -> shards on disk.
+"""Builds rows: corpus -> pieces, in any order -> shards and a manifest.
 
 The writing half of `rows`, which says what a rows folder holds.
 
-  write_rows("rows", documents("wordnet", reader=reader), tokenizer, options)
+  write_rows("rows", open_corpus("texts/*.txt"), tokenizer, options)
+
+Beside the folder grows `.rows.unfinished` with the pieces that are done. What
+stops a preparation, be it SIGKILL, costs the pieces that were in work: the same
+call goes on with the others. When all are there they become the folder, in one
+rename.
 """
 
-import collections
 import dataclasses
-import itertools
-import json
-import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
+from truenegs_jax.data import locks, merge, pieces, workers
+from truenegs_jax.data.corpus import Corpus, Meter
+from truenegs_jax.data.rows import RowsOptions, rows_fingerprint
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.errors import DataError, disk_errors
 
-from truenegs_jax.data import layouts
-from truenegs_jax.data.rows import (
-  SPLITS,
-  VERSION,
-  RowsOptions,
-  file_record,
-  hash_json,
-)
-from truenegs_jax.data.shards import SplitWriter
-from truenegs_jax.data.tokenizer import Tokenizer, write_vocabulary
-from truenegs_jax.errors import DataError, DiskError
-
-BATCH_CHARACTERS = 2**20  # of text for one call of the tokenizer
-PROGRESS_ROWS = 1000
+ALL = (0, 1)  # the share of one who does it all
 
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-  """How far a preparation has come."""
+  """How far a preparation has come; `done` is a share, None if not known."""
 
   documents: int
   text_bytes: int
   rows: int
+  done: float | None
+
+  @property
+  def detail(self) -> str:
+    """What else a person would like to know."""
+    return f"{self.documents:,} documents, {self.rows:,} rows"
 
 
 def write_rows(
   folder: str | pathlib.Path,
-  documents: Iterable[str],
+  corpus: Corpus,
   tokenizer: Tokenizer,
   options: RowsOptions,
-  *,
-  progress: Callable[[Progress], None] = lambda _: None,
+  **how: Any,
 ) -> dict[str, Any]:
   """Builds rows and puts them at `folder` in one rename, whole or not at all.
 
-  Every n-th document is held out, n = 1 / `options.held_out`; where there are
-  fewer than n, the last rows are, and the manifest says so. One writer at a
-  time: it first removes what a killed one left.
-
   Args:
-    documents: re-iterable; read once, plus the first n of them (twice where
-      there are fewer than n).
+    **how: what `build_share` takes beside these.
 
   Returns:
     The manifest.
 
   Raises:
-    DataError: no text, or something else is at `folder`.
+    DataError: no text, it changed, or something else is at `folder`.
     DiskError: cannot be written.
   """
   folder = pathlib.Path(folder)
-  temporary = folder.with_name(f".{folder.name}.unfinished")
-  try:
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-      raise DataError(
-        f"data.rows: {folder} exists and is not empty: remove it or choose"
-        " another folder."
-      )
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    manifest = _write(temporary, documents, tokenizer, options, progress)
-    os.replace(temporary, folder)
-    _sync(folder.parent)
-  except OSError as error:
-    raise DiskError(
-      f"data.rows: {folder} cannot be written: {error.strerror}. Free some"
-      " space, or name another folder with --config.data.rows or"
-      " TRUENEGS_CACHE."
-    ) from error
-  finally:
-    shutil.rmtree(temporary, ignore_errors=True)
-  return manifest
+  built = build_share(folder, corpus, tokenizer, options, **how)
+  return merge.merge(folder, built)
 
 
-def encode_documents(
-  documents: Iterable[str], tokenizer: Tokenizer
-) -> Iterator[tuple[layouts.Document, int]]:
-  """Ids of the lines of each document, and its size in bytes of UTF-8.
+def build_share(
+  folder: pathlib.Path,
+  corpus: Corpus,
+  tokenizer: Tokenizer,
+  options: RowsOptions,
+  *,
+  backend: str = "fast",
+  num_workers: int = 1,
+  share: tuple[int, int] = ALL,
+  progress: Callable[[Progress], None] = lambda _: None,
+) -> merge.Built:
+  """Builds the pieces that are still missing beside `folder`.
 
-  Lines and documents without any token (control characters) are left out.
+  Args:
+    corpus: read once, and its first documents twice.
+    backend: of the `Encoder`; it does not change the rows.
+    num_workers: processes; nor do they. Above 1, a script that calls this
+      needs `if __name__ == "__main__"`.
+    share: (i, n): only the pieces k with k % n == i. When n such calls have
+      returned, at the same time or not, all pieces are there.
+
+  Raises:
+    DataError: no text, it changed, or something else is at `folder`.
+    DiskError: cannot be written.
   """
-  for batch in _batches(documents):
-    lines = [document.split("\n") for document in batch]
-    ids = iter(tokenizer.encode_lines(list(itertools.chain(*lines))))
-    for document, parts in zip(batch, lines, strict=True):
-      encoded = [line for line in itertools.islice(ids, len(parts)) if line]
-      if encoded:
-        yield encoded, len(document.encode("utf-8", "replace"))
-
-
-def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
-  batch: list[str] = []
-  size = 0
-  for document in documents:
-    batch.append(document)
-    size += len(document)
-    if size >= BATCH_CHARACTERS:
-      yield batch
-      batch, size = [], 0
-  if batch:
-    yield batch
-
-
-def _write(
-  folder: pathlib.Path,
-  documents: Iterable[str],
-  tokenizer: Tokenizer,
-  options: RowsOptions,
-  progress: Callable[[Progress], None],
-) -> dict[str, Any]:
-  """Fills an empty folder; returns the manifest, written last."""
-  done: collections.Counter[str] = collections.Counter()
-  by, rows = _labelled_rows(documents, tokenizer, options, done)
-  writers = {
-    split: SplitWriter(folder, split, tokenizer, options.length)
-    for split in SPLITS
-  }
-  with writers["train"], writers["held_out"]:
-    for split, row in rows:
-      writers[split].add(row)
-      done["rows"] += 1
-      if done["rows"] % PROGRESS_ROWS == 0:
-        progress(_progress(done))
-  progress(_progress(done))
-  if not done["rows"]:
-    raise DataError(
-      "data.sources: the text holds no token (blank or control characters"
-      " only): 0 rows. Add text."
-    )
-  write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
-  np.save(folder / "unigram_V.npy", _unigrams(writers["train"], tokenizer))
-  manifest = _manifest(folder, tokenizer, options, writers)
-  manifest["held_out_by"] = by
-  manifest["documents"] = {s: done[s] for s in SPLITS}
-  manifest["text_bytes"] = done["bytes"]
-  _write_manifest(folder, manifest)
-  return manifest
-
-
-def _labelled_rows(
-  documents: Iterable[str],
-  tokenizer: Tokenizer,
-  options: RowsOptions,
-  done: collections.Counter[str],
-) -> tuple[str, Iterator[tuple[str, layouts.Row]]]:
-  """By what rows are held out, and the rows, each with its split."""
-  if not options.held_out:
-    return "none", _by_document(documents, tokenizer, options, done)
-  every = round(1 / options.held_out)
-  first = itertools.islice(encode_documents(documents, tokenizer), every)
-  if sum(1 for _ in first) == every:
-    return "documents", _by_document(documents, tokenizer, options, done)
-  # Fewer documents than one can be spared of: the end of the rows is.
-  whole = dataclasses.replace(options, held_out=0.0)
-  count = sum(
-    1 for _ in _by_document(documents, tokenizer, whole, collections.Counter())
-  )
-  num_held_out = min(count - 1, max(1, round(options.held_out * count)))
-  rows = _by_document(documents, tokenizer, whole, done)
-  return "rows", (
-    ("held_out" if number >= count - num_held_out else "train", row)
-    for number, (_, row) in enumerate(rows)
-  )
-
-
-def _by_document(
-  documents: Iterable[str],
-  tokenizer: Tokenizer,
-  options: RowsOptions,
-  done: collections.Counter[str],
-) -> Iterator[tuple[str, layouts.Row]]:
-  """Rows with their split; of every n documents the last is held out."""
-  build = layouts.LAYOUTS[options.layout]
-  shape = layouts.Shape(
-    options.length, tokenizer.cls, tokenizer.sep, options.overflow
-  )
-  every = round(1 / options.held_out) if options.held_out else 0
-
-  def split_of(number: int) -> str:
-    return "held_out" if every and (number + 1) % every == 0 else "train"
-
-  def numbered() -> Iterator[tuple[int, layouts.Document]]:
-    encoded = encode_documents(documents, tokenizer)
-    for number, (document, size) in enumerate(encoded):
-      done[split_of(number)] += 1
-      done["bytes"] += size
-      yield number, document
-
-  # Runs of one split, so that a layout may join neighbouring documents.
-  for split, run in itertools.groupby(numbered(), lambda n: split_of(n[0])):
-    for row in build(run, shape, seed=options.seed):
-      yield split, row
-
-
-def _progress(done: collections.Counter[str]) -> Progress:
-  num_documents = sum(done[split] for split in SPLITS)
-  return Progress(num_documents, done["bytes"], done["rows"])
-
-
-def _unigrams(writer: SplitWriter, tokenizer: Tokenizer) -> np.ndarray:
-  """Counts of what may be masked and predicted; [UNK] is among it."""
-  counts_V = writer.counts_V.copy()
-  never = [i for i in tokenizer.special_ids if i != tokenizer.unk]
-  counts_V[never] = 0
-  return counts_V
-
-
-def _manifest(
-  folder: pathlib.Path,
-  tokenizer: Tokenizer,
-  options: RowsOptions,
-  writers: dict[str, SplitWriter],
-) -> dict[str, Any]:
-  files = {p.name: file_record(p) for p in sorted(folder.iterdir())}
-  splits = {}
-  for split, writer in writers.items():
-    num_rows, num_tokens = sum(writer.shards), int(writer.counts_V.sum())
-    places = max(1, num_rows * options.length)
-    splits[split] = {
-      "rows": num_rows,
-      "tokens": num_tokens,  # real ones, [CLS] and [SEP] among them
-      "padding_share": round(1 - num_tokens / places, 6) if num_rows else 0.0,
-      "shards": writer.shards,
-    }
-  manifest: dict[str, Any] = {
-    "version": VERSION,
-    "tokenizer": {
-      "fingerprint": tokenizer.fingerprint,
-      "size": len(tokenizer.vocab),
-      "lowercase": tokenizer.lowercase,
-      "pad": tokenizer.pad,
-      "special_ids": list(tokenizer.special_ids),
-    },
-    "splits": splits,
-    "files": files,
-  }
-  # Of the content alone: the same text, copied elsewhere, has the same.
-  manifest["fingerprint"] = hash_json(manifest)
-  manifest["options"] = dataclasses.asdict(options)
-  return manifest
-
-
-def _write_manifest(folder: pathlib.Path, manifest: dict[str, Any]) -> None:
-  # Through JSON first: the checksum must be that of what a reader reads.
-  content = json.loads(json.dumps(manifest))
-  content["checksum"] = hash_json(content)
-  for path in folder.iterdir():
-    _sync(path)
-  path = folder / "manifest.json"
-  path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-  _sync(path)
-  _sync(folder)
-
-
-def _sync(path: pathlib.Path) -> None:
-  """Makes a file, or the names in a folder, survive a loss of power."""
-  descriptor = os.open(path, os.O_RDONLY)
+  temporary = begin(folder, options, share=share)
   try:
-    os.fsync(descriptor)
-  finally:
-    os.close(descriptor)
+    by = pieces.held_out_by(corpus, options)
+    job = pieces.Job(temporary, tokenizer, options, backend, by)
+    built = _build_missing(job, corpus, num_workers, share, progress)
+    if corpus.state() != options.sources:
+      raise DataError(
+        f"data.sources: {corpus.names()} changed while it was read: give the"
+        " same command again when nothing writes to it any more."
+      )
+  except DataError as error:
+    # A mended text is another text, which these pieces are of no use for; but
+    # a disk or a net that failed us may be back the next time.
+    failed = isinstance(error.__cause__, OSError) or not corpus.is_local()
+    if share == ALL and not failed:
+      shutil.rmtree(temporary, ignore_errors=True)
+    raise
+  return built
+
+
+def unfinished(folder: pathlib.Path) -> pathlib.Path:
+  """Where the pieces of rows are kept until the rows are whole."""
+  return folder.with_name(f".{folder.name}.unfinished")
+
+
+def begin(
+  folder: pathlib.Path, options: RowsOptions, *, share: tuple[int, int]
+) -> pathlib.Path:
+  """Makes the unfinished folder, or finds that of an earlier call.
+
+  What was begun with other options is removed; not by a share of several,
+  which others may be at work beside.
+
+  Raises:
+    DataError: something else is at `folder`, or other shares are of other
+      options or another text.
+    DiskError: cannot be written.
+  """
+  if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+    raise DataError(
+      f"data.rows: {folder} exists and is not empty: remove it or choose"
+      " another folder."
+    )
+  temporary = unfinished(folder)
+  path, content = temporary / "fingerprint", rows_fingerprint(options)
+  with locks.alone(folder, "begin.lock"), disk_errors(temporary):
+    found = path.read_text(encoding="utf-8") if path.exists() else ""
+    if found and found != content and share != ALL:
+      raise DataError(
+        f"data.rows: {temporary} holds shares of other options or of another"
+        " text (a copy made without its times counts as one): give all jobs the"
+        " same, or remove it."
+      )
+    if found != content:
+      shutil.rmtree(temporary, ignore_errors=True)
+      temporary.mkdir(parents=True)
+      path.write_text(content, encoding="utf-8")
+  return temporary
+
+
+def _build_missing(
+  job: pieces.Job,
+  corpus: Corpus,
+  num_workers: int,
+  share: tuple[int, int],
+  progress: Callable[[Progress], None],
+) -> merge.Built:
+  meter = Meter()
+  index, count = share
+  num_pieces = num_rows = 0
+
+  def missing() -> Iterator[pieces.Piece]:
+    nonlocal num_pieces
+    for piece in pieces.cut(corpus, job.options, meter, by=job.by):
+      num_pieces = piece.number + 1
+      path = pieces.path_of(job.folder, piece.number)
+      if piece.number % count == index and not path.exists():
+        yield piece
+      else:
+        show()
+
+  def show() -> None:
+    documents, size = sum(meter.part_documents), sum(meter.part_bytes)
+    progress(Progress(documents, size, num_rows, meter.done))
+
+  for rows in workers.build_pieces(job, missing(), num_workers=num_workers):
+    num_rows += rows
+    show()
+  show()
+  return merge.Built(job, corpus, meter, num_pieces)

@@ -15,6 +15,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import textwrap
 import zlib
 from typing import Any
 
@@ -23,7 +24,7 @@ import numpy as np
 from truenegs_jax.data import layouts
 from truenegs_jax.errors import DataError, InputError
 
-VERSION = 2
+VERSION = 3
 SPLITS = ("train", "held_out")
 FIELDS = ("tokens", "types", "documents")
 
@@ -33,14 +34,16 @@ class RowsOptions:
   """Everything that decides the content of a rows folder.
 
   Attributes:
-    sources: `Documents.state()`: names, sizes and times of files.
+    sources: `Corpus.state()`: names, sizes and times of files, weights.
     vocabulary: fingerprint of a given tokenizer, or "train:SIZE".
+    strip_accents: of the tokenizer, like `lowercase`.
     held_out: share of the documents that is kept from training, 0 to 0.5.
   """
 
   sources: list[dict[str, Any]]
   vocabulary: str
   lowercase: bool
+  strip_accents: bool
   length: int
   layout: str = "electra"
   overflow: str = "carry"
@@ -54,7 +57,7 @@ class RowsOptions:
     if not 0 <= self.held_out <= 0.5:
       raise InputError(f"data.held_out={self.held_out}: allowed is 0 to 0.5.")
     if self.seed < 0:
-      raise InputError(f"seed={self.seed}: must be 0 or more.")
+      raise InputError(f"data.seed={self.seed}: must be 0 or more.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +182,24 @@ def verify_rows(folder: str | pathlib.Path) -> None:
     )
 
 
+def check_options(folder: str | pathlib.Path, options: RowsOptions) -> None:
+  """Raises DataError where a rows folder was made with other options."""
+  found = read_manifest(folder)["options"]
+  wanted = json.loads(json.dumps(dataclasses.asdict(options)))
+  short = lambda value: textwrap.shorten(str(value), 300, placeholder="...")
+  differences = [
+    f"  {key}: {short(found.get(key))} there, {short(wanted[key])} asked for"
+    for key in wanted
+    if found.get(key) != wanted[key]
+  ]
+  if differences:
+    raise DataError(
+      f"data.rows: {folder} holds other rows:\n"
+      + "\n".join(differences)
+      + "\nRemove the folder, name another one, or leave data.rows empty."
+    )
+
+
 def check_batch_size(rows: Rows, batch_size: int) -> None:
   """Raises DataError where a split does not hold one batch."""
   if len(rows) < batch_size:
@@ -187,6 +208,11 @@ def check_batch_size(rows: Rows, batch_size: int) -> None:
       f" batch_size={batch_size}: add text, or set batch_size to at most"
       f" {len(rows)}."
     )
+
+
+def token_dtype(num_entries: int) -> np.dtype:
+  """What ids of a vocabulary are stored as: uint16 where they fit."""
+  return np.dtype(np.uint16 if num_entries <= 2**16 else np.uint32)
 
 
 def shard_name(split: str, number: int, field: str) -> str:

@@ -128,8 +128,11 @@ def _cases(
     gold = int(batch["tokens"][b, position])
     row_L = np.array(batch["tokens"][b])
     row_L[position] = tokenizer.mask
-    length = int((batch["documents"][b] != 0).sum())
-    window = row_L[max(position - WINDOW, 1) : min(position + WINDOW, length)]
+    documents_L = batch["documents"][b]
+    # Of its own document: what else is in the row was not seen.
+    [inside] = np.nonzero(documents_L == documents_L[position])
+    start = max(position - WINDOW, int(inside[0]) + 1)  # without [CLS]
+    window = row_L[start : min(position + WINDOW, int(inside[-1]) + 1)]
     yield Case(
       sentence=tokenizer.decode(window),
       gold=tokenizer.vocab[gold],

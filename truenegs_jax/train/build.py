@@ -14,8 +14,8 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from truenegs_jax.data import layouts
-from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.data import encode, layouts
+from truenegs_jax.data.tokenizer import ACCENTS, Tokenizer, load_tokenizer
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import electra, masking, regularizers
@@ -44,6 +44,7 @@ RANGES = (
   ("negatives.soft_weight", 0, math.inf),
   ("data.held_out", TINY, 0.5),
   ("data.seed", 0, math.inf),
+  ("data.workers", 0, math.inf),
   ("optim.accumulation", 1, math.inf),
   ("optim.lr", TINY, math.inf),
   ("optim.warmup_steps", 0, math.inf),
@@ -146,6 +147,15 @@ def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.ElectraPair:
   )
 
 
+def vocabulary_of(c: ConfigDict, path: str) -> Tokenizer:
+  """Loads a vocabulary as `c.data` has it."""
+  return load_tokenizer(
+    path,
+    lowercase=c.data.lowercase,
+    strip_accents=ACCENTS[c.data.accents],
+  )
+
+
 def check_config(c: ConfigDict) -> None:
   """Refuses values that no run can have, before anything is read or made."""
   for name, low, high in RANGES:
@@ -183,7 +193,8 @@ def make_aux(
 def _check_names(c: ConfigDict) -> None:
   """Looks everything up that the config names; each look-up can refuse."""
   _one_of("task", c.task, ("pretrain",))
-  _one_of("data.tokenizer", c.data.tokenizer, ("fast",))
+  _one_of("data.tokenizer", c.data.tokenizer, encode.BACKENDS)
+  _one_of("data.accents", c.data.accents, tuple(ACCENTS))
   _one_of("model.dtype", c.model.dtype, DTYPES)
   _one_of("negatives.prediction", c.negatives.prediction, PREDICTIONS)
   _one_of("negatives.normalizer", c.negatives.normalizer, NORMALIZERS)

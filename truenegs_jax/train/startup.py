@@ -36,7 +36,9 @@ SYNONYMS = "synonyms.npz"  # the workdir's copy of its table
 FREE_TO_CHANGE = (
   "checkpoint.",
   "data.rows:",
+  "data.tokenizer:",
   "data.wordnet_dir:",
+  "data.workers:",
   "eval.",
   "log.",
   "mesh.",
