@@ -61,7 +61,9 @@ def test_what_is_read_is_what_was_written(tmp_path, monkeypatch, shard_tokens):
   assert letters(held) == taken.replace(" ", "").replace("\n", "")
   assert manifest["held_out_by"] == "documents"
   size = sum(map(len, texts))
-  assert manifest["parts"] == [{"documents": 60, "text_bytes": size}]
+  assert manifest["parts"] == [
+    {"documents": 60, "text_bytes": size, "passes": 1}
+  ]
   many = len(manifest["splits"]["train"]["shards"]) > 1
   assert many == (shard_tokens == 16 * 7)
 

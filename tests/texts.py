@@ -17,6 +17,7 @@ class Texts:
 
   def read(self, meter: Meter) -> Iterator[Document]:
     meter.part_documents, meter.part_bytes = [0], [0]
+    meter.part_passes = [1]
     for number, text in enumerate(self._texts):
       meter.part_documents[0] += 1
       meter.part_bytes[0] += len(text.encode("utf-8", "replace"))

@@ -73,7 +73,9 @@ class Display:
       whole = max(1, sum(part["text_bytes"] for part in parts))
       for name, part in zip(corpus.part_names(), parts, strict=True):
         share = part["text_bytes"] / whole
-        self.say(f"  {share:6.1%} of the text: {name}")
+        times = part["passes"]
+        often = f", read up to {times} times" if times > 1 else ""
+        self.say(f"  {share:6.1%} of the text: {name}{often}")
     for name, count in manifest["oddities"].items():
       self.say(f"  {count:,} {name}")
 

@@ -52,6 +52,7 @@ class Meter:
       share of the part whose end it waits for.
     part_bytes: UTF-8 bytes of text of each part.
     part_documents: documents of each part.
+    part_passes: how often each part was begun.
   """
 
   oddities: collections.Counter[str] = dataclasses.field(
@@ -60,6 +61,7 @@ class Meter:
   done: float | None = 0.0
   part_bytes: list[int] = dataclasses.field(default_factory=list)
   part_documents: list[int] = dataclasses.field(default_factory=list)
+  part_passes: list[int] = dataclasses.field(default_factory=list)
 
 
 def open_corpus(
@@ -137,10 +139,12 @@ class Corpus:
     meter.done = 0.0
     meter.part_bytes[:] = [0] * len(self.parts)
     meter.part_documents[:] = [0] * len(self.parts)
+    meter.part_passes[:] = [0] * len(self.parts)
     documents = self._mixed(meter) if self.shares else self._in_turn(meter)
     for document in documents:
       meter.part_bytes[document.part] += num_bytes(document.text)
       meter.part_documents[document.part] += 1
+      meter.part_passes[document.part] = document.repeat + 1
       yield document
     meter.done = 1.0
 

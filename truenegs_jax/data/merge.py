@@ -94,10 +94,12 @@ def _write(folder: pathlib.Path, built: Built) -> dict[str, Any]:
   manifest = _manifest(folder, built.job, writers)
   manifest["held_out_by"] = built.job.by
   manifest["lost_share"] = _lost_share(num_tokens, writers, tokenizer)
-  documents, sizes = built.meter.part_documents, built.meter.part_bytes
+  meter = built.meter
   manifest["parts"] = [
-    {"documents": d, "text_bytes": s}
-    for d, s in zip(documents, sizes, strict=True)
+    {"documents": documents, "text_bytes": size, "passes": passes}
+    for documents, size, passes in zip(
+      meter.part_documents, meter.part_bytes, meter.part_passes, strict=True
+    )
   ]
   manifest["oddities"] = dict(sorted(built.meter.oddities.items()))
   _write_manifest(folder, manifest)
