@@ -323,10 +323,10 @@ def test_a_mixture_has_the_shares_of_its_weights(corpus, tmp_path):
   sizes = np.array([part["text_bytes"] for part in parts])
   np.testing.assert_allclose(sizes / sizes.sum(), [0.5, 0.25, 0.25], atol=0.02)
   assert parts[1]["documents"] >= 300 and parts[2]["documents"] >= 200
-  passes = [
-    -(-part["documents"] // n) for part, n in zip(parts, (40, 300, 200))
-  ]
-  assert [part["passes"] for part in parts] == passes and max(passes) > 1
+  passes = [part["passes"] for part in parts]
+  documents = [part["documents"] for part in parts]
+  whole = zip(documents, (40, 300, 200), strict=True)
+  assert passes == [-(-read // n) for read, n in whole] and max(passes) > 1
 
 
 def test_a_vocabulary_once_trained_is_not_trained_again(corpus, monkeypatch):
