@@ -76,7 +76,10 @@ class FastBertNormalizer:
     )
 
   def normalize(self, texts):
-    normal = [self._bert.normalize_str(folded(text)) for text in texts]
+    normal = [
+      text if text.isspace() else self._bert.normalize_str(folded(text))
+      for text in texts
+    ]
     return Array(np.array([text.encode() for text in normal], object))
 
 

@@ -180,6 +180,37 @@ def test_a_table_stays_small_and_keeps_what_is_met_again(monkeypatch):
   assert len(calls) == 30 + 100 * 20
 
 
+@pytest.mark.parametrize(
+  "size, max_words, max_long_bytes", [(6, 200, 0), (30, 10_000, 6000)]
+)
+def test_a_table_stays_small_where_all_is_met_again(
+  monkeypatch, size, max_words, max_long_bytes
+):
+  monkeypatch.setattr(word_table, "MAX_WORDS", max_words)
+  monkeypatch.setattr(word_table, "MAX_LONG_BYTES", max_long_bytes)
+  table = WordTable(counting_encode(collections.Counter()))
+  for turn in range(100):
+    text = [f"{turn}.{i}".zfill(size) for i in range(20)]
+    for _ in range(2):
+      check_ids(table, text)
+      assert table._index.size <= max_words + 20
+      assert table._index.long_bytes <= max_long_bytes + 20 * size
+
+
+def test_what_was_met_once_is_forgotten(monkeypatch):
+  monkeypatch.setattr(word_table, "MAX_WORDS", 100)
+  calls: collections.Counter = collections.Counter()
+  table = WordTable(counting_encode(calls))
+  # So that an array that nobody filled holds something.
+  monkeypatch.setattr(
+    word_index.np, "empty", lambda size, dtype: np.full(size, 1, dtype)
+  )
+  for turn in range(7):  # the last finds too many
+    check_ids(table, [f"{turn}.{i}" for i in range(20)])
+  check_ids(table, ["0.0", "1.1"])
+  assert calls["0.0"] == calls["1.1"] == 2
+
+
 def test_a_failed_call_leaves_a_table_that_can_be_used():
   calls: collections.Counter = collections.Counter()
   encode = counting_encode(calls)

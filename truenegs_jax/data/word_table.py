@@ -7,9 +7,9 @@ import numpy as np
 from truenegs_jax.data.word_index import WordIndex, with_room
 from truenegs_jax.data.words import Words, take_spans
 
-# Of a table. A word takes some 100 bytes and more where it is long, so the two
-# tables of an encoder (words, and their pieces) stay below 150 MB. 36 MB of
-# Wikipedia have 380,000 different words.
+# Of a table. The two tables of an encoder (words, and their pieces) take 50 MB
+# for 36 MB of Wikipedia, which have 380,000 different words, and stay below
+# 250 MB where every word of a text is new and long.
 MAX_WORDS = 400_000
 MAX_LONG_BYTES = 2**23
 
@@ -67,11 +67,8 @@ class WordTable:
     self._num_ids = num_ids
 
   def _purge(self) -> None:
-    """Keeps words that were met again, the oldest if more than half were."""
+    """Keeps the words that were met again since the last time."""
     kept_N = self._used_N[: self._index.size].copy()
-    if self._index.long_bytes > MAX_LONG_BYTES // 2:
-      kept_N[list(self._index.long.values())] = False
-    kept_N &= np.cumsum(kept_N) <= MAX_WORDS // 2
     self._lengths_N = self._lengths_N[: self._index.size][kept_N]
     self._ids_T, ends_N = take_spans(
       self._ids_T, self._starts_N[: self._index.size][kept_N], self._lengths_N
