@@ -1,15 +1,12 @@
 """Files are found in order, read whole, and refused by name and place."""
 
-import bz2
-import gzip
-import lzma
 import os
 import pathlib
 import tracemalloc
 
 import numpy as np
-import pyarrow
 import pytest
+from texts import PACK
 
 from truenegs_jax.data import files as files_lib
 from truenegs_jax.data import reading as reading_lib
@@ -19,13 +16,6 @@ from truenegs_jax.data.reading import Reading
 from truenegs_jax.errors import DataError
 
 SUFFIXES = (".txt", ".jsonl")
-PACK = {
-  "": lambda data: data,
-  ".bz2": bz2.compress,
-  ".gz": gzip.compress,
-  ".xz": lzma.compress,
-  ".zst": lambda data: pyarrow.compress(data, codec="zstd", asbytes=True),
-}
 
 
 def write(path: pathlib.Path, data: bytes) -> File:

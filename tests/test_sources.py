@@ -1,9 +1,7 @@
 """Every source is deterministic, re-iterable, and refuses bad text by place."""
 
-import bz2
 import contextlib
 import csv
-import gzip
 import io
 import json
 import lzma
@@ -19,6 +17,7 @@ import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
+from texts import PACK
 
 from truenegs_jax.data import documents, hub, sources
 from truenegs_jax.data import reading as reading_lib
@@ -32,13 +31,6 @@ from truenegs_jax.errors import (
   TrueNegsError,
 )
 
-PACK = {
-  "": lambda data: data,
-  ".bz2": bz2.compress,
-  ".gz": gzip.compress,
-  ".xz": lzma.compress,
-  ".zst": lambda data: pyarrow.compress(data, codec="zstd", asbytes=True),
-}
 TEXTS = ["one\ntwo, 2", 'say "x"\u2028y', "é 語 𝄞", "a\tb", " c ", "last"]
 
 

@@ -1,11 +1,23 @@
 """Generated documents as a corpus; nothing is read from disk."""
 
+import bz2
+import gzip
+import lzma
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+import pyarrow
 
 from truenegs_jax.data.corpus import Document, Meter
 
+# Makes a file of each suffix of its content.
+PACK = {
+  "": lambda data: data,
+  ".bz2": bz2.compress,
+  ".gz": gzip.compress,
+  ".xz": lzma.compress,
+  ".zst": lambda data: pyarrow.compress(data, codec="zstd", asbytes=True),
+}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
