@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+import signal
+import threading
 
 import jax
 import pytest
@@ -10,6 +12,10 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# A shell's job in the background has it ignored, and what it starts inherits
+# that; the runs that tests start are to feel a Ctrl-C.
+if threading.current_thread() is threading.main_thread():
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 # Set by CI: what a test needs is there, so a skipped test is a failed one.
 NO_SKIP = os.environ.get("TRUENEGS_NO_SKIP") == "1"
 

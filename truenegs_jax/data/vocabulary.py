@@ -30,10 +30,10 @@ from truenegs_jax.errors import InputError
 
 Counts = collections.Counter[str]
 
-# Different words that are kept in mind, each some 100 bytes. Beyond, from about
-# 1 GB of English on, the rarest are forgotten, so that counts of rare words are
-# too low by a few; other entries may come last for it.
-MAX_WORDS = 2**21
+# Different words that are kept in mind, each some 100 bytes. Beyond, from some
+# 700 MB of English on, the rarest are forgotten: counts of rare words are too low
+# by a few, and other entries may come last for it.
+MAX_WORDS = 3 * 2**19
 MAX_LONG_BYTES = 2**26
 # Words that the trainer is shown: it wants each as often as it occurs. Counts
 # that add up to more are scaled down.

@@ -77,7 +77,7 @@ def _in_processes(
   running = collections.deque()
   try:
     for piece in todo:
-      with _interrupts_held():  # a submission may start a worker
+      with _signals_held():  # a submission may start a worker
         running.append(pool.submit(_work, piece))
       if len(running) >= WAITING * num_workers:
         yield running.popleft().result()
@@ -95,9 +95,13 @@ def _in_processes(
 
 
 @contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-  """Workers inherit it: Ctrl-C reaches them, too, and is for us to handle."""
-  before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _signals_held() -> Iterator[None]:
+  """Keeps signals for later: a pool that is half started cannot be ended.
+
+  Workers inherit it: Ctrl-C reaches them, too, and is for us to handle.
+  """
+  held = {signal.SIGINT, signal.SIGTERM}
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
   try:
     yield
   finally:
@@ -110,6 +114,7 @@ _worker: tuple[Job, Encoder]  # of a worker process, set once as it starts
 def _start_worker(job: Job) -> None:
   global _worker
   signal.signal(signal.SIGINT, signal.SIG_IGN)
+  signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
   threading.Thread(target=_die_with_parent, daemon=True).start()
   os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a worker
   _worker = job, Encoder(job.tokenizer, job.backend)
