@@ -31,8 +31,8 @@ from truenegs_jax.errors import InputError
 Counts = collections.Counter[str]
 
 # Different words that are kept in mind, each some 100 bytes. Beyond, from some
-# 700 MB of English on, the rarest are forgotten: counts of rare words are too low
-# by a few, and other entries may come last for it.
+# 700 MB of English on, the rarest are forgotten: counts of rare words are too
+# low by a few, and other entries may come last for it.
 MAX_WORDS = 3 * 2**19
 MAX_LONG_BYTES = 2**26
 # Words that the trainer is shown: it wants each as often as it occurs. Counts
