@@ -13,9 +13,9 @@ import time
 
 import numpy as np
 import pytest
+
 from test_rows import OPTIONS, TOKENIZER, contents, letters, write
 from texts import Texts, make_texts
-
 from truenegs_jax.data import build, merge, pieces, rows
 from truenegs_jax.data.corpus import Meter
 from truenegs_jax.data.rows import open_rows

@@ -5,8 +5,8 @@ import gc
 import jax
 import numpy as np
 import pytest
-import tiny
 
+import tiny
 from truenegs_jax.errors import CheckpointError
 from truenegs_jax.train import checkpoint, sharding, step
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 
+import tiny
 from truenegs_jax import randomness
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import electra, masking

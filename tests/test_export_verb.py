@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
-import tiny
 
+import tiny
 from truenegs_jax import export
 from truenegs_jax.configs import electra_demo
 from truenegs_jax.data.tokenizer import make_tokenizer, write_vocabulary

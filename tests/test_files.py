@@ -6,8 +6,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from texts import PACK
 
+from texts import PACK
 from truenegs_jax.data import files as files_lib
 from truenegs_jax.data import reading as reading_lib
 from truenegs_jax.data.files import File, find_files, read_blocks

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-import tiny
 
+import tiny
 from truenegs_jax import huggingface
 from truenegs_jax.data.tokenizer import make_tokenizer
 from truenegs_jax.errors import InputError

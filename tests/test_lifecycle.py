@@ -6,6 +6,7 @@ import signal
 
 import numpy as np
 import pytest
+
 import runs
 
 KILLS = 20

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import tiny
 from truenegs_jax import randomness
 from truenegs_jax.objectives import masking
 from truenegs_jax.train import sharding

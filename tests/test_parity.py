@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 
+import tiny
 from truenegs_jax import huggingface, randomness
 from truenegs_jax.data.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain

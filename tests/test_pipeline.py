@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from texts import Texts
 
+from texts import Texts
 from truenegs_jax.data import pipeline
 from truenegs_jax.data.build import write_rows
 from truenegs_jax.data.rows import RowsOptions, open_rows

@@ -8,8 +8,8 @@ import sys
 
 import numpy as np
 import pytest
-from texts import LETTERS, Texts, make_texts
 
+from texts import LETTERS, Texts, make_texts
 from truenegs_jax.data import build, merge, pieces, rows
 from truenegs_jax.data.rows import RowsOptions, open_rows, verify_rows
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer

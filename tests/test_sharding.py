@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 import pytest
-import tiny
 from jax.sharding import PartitionSpec as P
 
+import tiny
 from truenegs_jax.errors import InputError
 from truenegs_jax.train import sharding
 

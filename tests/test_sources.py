@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
-from texts import PACK
 
+from texts import PACK
 from truenegs_jax.data import documents, hub, sources
 from truenegs_jax.data import reading as reading_lib
 from truenegs_jax.data.corpus import Meter, open_corpus
