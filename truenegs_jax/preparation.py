@@ -9,7 +9,6 @@ stopped is gone on with.
 import dataclasses
 import pathlib
 import shutil
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +25,7 @@ from truenegs_jax.errors import (
   DataError,
   InputError,
   disk_errors,
+  printable,
 )
 from truenegs_jax.progress import Display
 
@@ -292,5 +292,7 @@ def _corpus(r: Request, named: pathlib.Path | None) -> Corpus | None:
   except AbsentError as error:
     if not named or not _is_whole(named):
       raise
-    print(f"{error}\nTaking the rows in {named} as they are.", file=sys.stderr)
+    Display().say(
+      f"{printable(error)}\nTaking the rows in {named} as they are."
+    )
     return None

@@ -75,8 +75,9 @@ def held_out_by(corpus: Corpus, options: RowsOptions) -> str:
   """
   if not options.held_out:
     return "none"
+  share = _share(options)
   for document in corpus.read(Meter()):
-    if _is_held_out(document.number, options):
+    if _is_held_out(document.number, share):
       return "documents"
     if document.repeat:
       raise DataError(
@@ -97,10 +98,10 @@ def cut(
   """
   documents: list[tuple[int, str, str]] = []
   size, numbers = 0, itertools.count()
-  stream = itertools.count()
+  stream, share = itertools.count(), _share(options)
   for document in corpus.read(meter):
     number, split = next(stream), "train"
-    if by == "documents" and _is_held_out(document.number, options):
+    if by == "documents" and _is_held_out(document.number, share):
       if document.repeat:
         continue  # to evaluate on it once is enough
       split = "held_out"
@@ -158,11 +159,12 @@ def save(arrays: Arrays, path: pathlib.Path) -> None:
   """
   temporary = path.with_name(f".{path.name}.{os.getpid()}")
   try:
-    with disk_errors(path), open(temporary, "wb") as file:
-      np.savez(file, **arrays)
-      file.flush()
-      os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with disk_errors(path):
+      with open(temporary, "wb") as file:
+        np.savez(file, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+      os.replace(temporary, path)
   finally:
     temporary.unlink(missing_ok=True)
 
@@ -192,10 +194,13 @@ def path_of(folder: pathlib.Path, number: int) -> pathlib.Path:
   return folder / f"piece-{number:06d}.npz"
 
 
-def _is_held_out(number: int, options: RowsOptions) -> bool:
+def _share(options: RowsOptions) -> fractions.Fraction:
+  """What is to be held out: of 0.1 as it is written, not as it is stored."""
+  return fractions.Fraction(options.held_out).limit_denominator(10**6)
+
+
+def _is_held_out(number: int, share: fractions.Fraction) -> bool:
   """Whether a document is, of a part: evenly spread, in the asked share."""
-  # Of 0.1 as it is written, not as it is stored.
-  share = fractions.Fraction(options.held_out).limit_denominator(10**6)
   return math.floor((number + 1) * share) > math.floor(number * share)
 
 
