@@ -16,6 +16,7 @@ from typing import Any
 
 from truenegs_jax import cache
 from truenegs_jax.errors import DataError, InputError
+from truenegs_jax.synonyms.vectors import neighbours
 
 Pairs = Iterable[tuple[str, str]]
 
@@ -100,6 +101,19 @@ def wordnet(
   finally:
     if own is not None:
       close_wordnet(own)
+
+
+@source("vectors")
+def vectors(
+  tokens: Sequence[str], *, path: str, top: int = 10, threshold: float = -1.0
+) -> Iterator[tuple[str, str]]:
+  """Yields each token with the tokens whose word vectors are most like its own.
+
+  The paper's footnote 9 takes 10 by the vectors GloVe 6B of 50 dimensions. For
+  arguments, order and errors see `vectors.neighbours`.
+  """
+  words = filter(is_word, tokens)
+  return neighbours(words, path, top=top, threshold=threshold)
 
 
 def raw_synonyms(word: str, reader: Any) -> tuple[str, ...]:

@@ -1,0 +1,379 @@
+"""Properties of the synonyms by word vectors, on files of a few lines."""
+
+import bz2
+import gzip
+import lzma
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from truenegs_jax.data import reading as reading_lib
+from truenegs_jax.errors import DataError, InputError
+from truenegs_jax.synonyms import sources, table, vectors
+
+TOKENS = "[PAD] [UNK] cat dog ##cat car van . the".split()
+LINES = (
+  "the 0.1 -0.2\ncat 1 0.1\nunseen x y\ncar -1 2e0\ndog 1 0.2\n"
+  "van -1 2.5\n##cat 1 0.1\n[UNK] 1 0.1\n. 5 -7\n"
+)
+# By hand, from the angles: the -63, . -54, cat 6, dog 11, van 112, car 117.
+RANKED = {
+  "cat": "dog . the van car",
+  "dog": "cat . the van car",
+  "car": "van dog cat . the",
+  "van": "car dog cat . the",
+  ".": "the cat dog van car",
+  "the": ". cat dog van car",
+}
+NUM_WORDS = len(LINES.splitlines())
+
+
+@pytest.fixture
+def write(tmp_path):
+  def written(content, name="vectors.txt"):
+    path = tmp_path / name
+    data = content if isinstance(content, bytes) else content.encode()
+    path.write_bytes(data)
+    return str(path)
+
+  return written
+
+
+def found(path, tokens=TOKENS, **options):
+  return list(sources.synonym_source("vectors")(tokens, path=path, **options))
+
+
+def as_pairs(ranked, top=10):
+  return [(w, o) for w, names in ranked.items() for o in names.split()[:top]]
+
+
+def naive(vectors_GxD, top, threshold):
+  """Neighbours by one cosine at a time."""
+  ranked = []
+  for i, a_D in enumerate(vectors_GxD):
+    scores = []
+    for j, b_D in enumerate(vectors_GxD):
+      norms = math.sqrt(math.fsum(a_D**2)) * math.sqrt(math.fsum(b_D**2))
+      scores.append((-round(math.fsum(a_D * b_D) / norms, 9), j))
+    best = sorted(s for s in scores if s[1] != i)[:top]
+    ranked.append([j for score, j in best if -score >= threshold])
+  return ranked
+
+
+def random_vectors(seed, size=60, dim=50):
+  return np.random.default_rng(seed).normal(size=(size, dim))
+
+
+def tied_vectors(seed, size=60):
+  """Few directions, so that many cosines are equal, and scaled copies."""
+  rng = np.random.default_rng(seed)
+  vectors_GxD = rng.integers(-2, 3, (size, 3)).astype(float)
+  vectors_GxD[~vectors_GxD.any(axis=1)] = 1
+  vectors_GxD[1::3] = vectors_GxD[::3] * rng.uniform(0.1, 9, (size // 3, 1))
+  return vectors_GxD
+
+
+def rows(vectors_GxD, **options):
+  options = {"top": 10, **options}
+  return [list(row) for row in vectors.nearest(vectors_GxD, **options)]
+
+
+def text_of(names, vectors_GxD):
+  lines = zip(names, vectors_GxD.tolist(), strict=True)
+  return "".join(f"{w} {' '.join(map(str, v))}\n" for w, v in lines)
+
+
+# Ranking.
+
+
+@pytest.mark.parametrize("make", [random_vectors, tied_vectors])
+@pytest.mark.parametrize("top, threshold", [(1, -1), (7, 0.2), (99, -1)])
+def test_neighbours_are_those_of_a_double_loop(make, top, threshold):
+  vectors_GxD = make(seed=top)
+  expected = naive(vectors_GxD, top, threshold)
+  assert rows(vectors_GxD, top=top, threshold=threshold) == expected
+
+
+@pytest.mark.parametrize("make", [random_vectors, tied_vectors])
+def test_neighbours_do_not_depend_on_how_many_cosines_fit(make):
+  vectors_GxD = make(seed=0)
+  whole = rows(vectors_GxD)
+  for cells in (1, 60, 61, 7 * 60, 59 * 60):
+    assert rows(vectors_GxD, cells=cells) == whole
+
+
+def test_of_equal_cosines_the_first_word_of_the_vocabulary_wins(write):
+  path = write("d 1 1\nc 2 2\nb 0.3 0.3\na 7 7\n")
+  assert found(path, list("abcd"), top=2) == as_pairs(
+    {"a": "b c", "b": "a c", "c": "a b", "d": "a b"}
+  )
+
+
+def test_a_cosine_at_the_threshold_is_enough():
+  vectors_GxD = np.array([[1.0, 0], [3, 4], [4, 3]])
+  assert rows(vectors_GxD, threshold=0.8) == [[2], [2], [1, 0]]
+  assert rows(vectors_GxD, threshold=0.80001) == [[], [2], [1]]
+
+
+def test_numbers_of_any_size_have_their_cosines():
+  scales = 10.0 ** np.array([[-300], [-160], [0], [160], [300]])
+  plain_GxD = random_vectors(seed=3, size=5)
+  assert rows(plain_GxD * scales) == rows(plain_GxD)
+
+
+def test_a_lone_vector_has_no_neighbours():
+  assert rows(np.ones((1, 3))) == [[]]
+
+
+def test_the_whole_matrix_of_cosines_is_never_in_memory():
+  vectors_GxD = random_vectors(seed=4, size=2_000, dim=3)
+  tracemalloc.start()
+  for _ in vectors.nearest(vectors_GxD, top=3, cells=20_000):
+    pass
+  peak = tracemalloc.get_traced_memory()[1]
+  tracemalloc.stop()
+  assert peak < 2_000_000  # 32 MB of cosines
+
+
+# The source.
+
+
+def test_pairs_are_whole_word_tokens_nearest_first(write):
+  assert found(write(LINES)) == as_pairs(RANKED)
+  assert found(write(LINES), top=2) == as_pairs(RANKED, top=2)
+
+
+def test_ten_neighbours_are_the_default(write):
+  names = [f"w{i}" for i in range(30)]
+  path = write(text_of(names, random_vectors(seed=5, size=30)))
+  assert len(found(path, names)) == 30 * 10
+
+
+def test_order_of_the_lines_does_not_matter(write):
+  for make in (random_vectors, tied_vectors):
+    names, vectors_GxD = [f"w{i}" for i in range(60)], make(seed=6)
+    pairs = found(write(text_of(names, vectors_GxD)), names)
+    for seed in range(3):
+      order = np.random.default_rng(seed).permutation(60)
+      shuffled = text_of([names[i] for i in order], vectors_GxD[order])
+      assert found(write(shuffled), names) == pairs
+
+
+def test_the_first_vector_of_a_word_counts(write):
+  later = LINES + "cat -1 2\ndog oh no\nthe 0 0\n"
+  assert found(write(later)) == as_pairs(RANKED)
+  earlier = found(write("cat -1 2\n" + LINES))
+  assert [b for a, b in earlier if a == "cat"][:2] == ["car", "van"]
+
+
+def test_words_with_a_zero_vector_are_left_out(write):
+  pairs = found(write("cat 0 -0.0\n" + LINES))
+  assert {"cat"} == set(RANKED) - {w for pair in pairs for w in pair}
+  assert len(pairs) == 5 * 4
+
+
+def test_table_takes_the_pairs(write):
+  pairs = found(write(LINES), top=1)
+  built = table.build_table(
+    pairs, TOKENS, source="vectors", keep_stop_words=True
+  )
+  assert (built.num_rows, built.num_pairs) == (6, 6)
+  cat, dog = TOKENS.index("cat"), TOKENS.index("dog")
+  assert table.synonyms_of(built, cat) == [dog]
+
+
+# Formats.
+
+
+@pytest.mark.parametrize(
+  "content",
+  [
+    f"{NUM_WORDS} 2\n{LINES}",
+    f"{NUM_WORDS} 2 \n" + LINES.replace("\n", " \n"),  # word2vec.c
+    LINES.replace("\n", "\r\n"),
+    "\ufeff" + LINES,
+    LINES.removesuffix("\n"),
+    LINES + "\n",
+  ],
+  ids=["header", "spaces", "crlf", "mark", "no-end", "blank"],
+)
+def test_variants_of_the_format_give_the_same_pairs(write, content):
+  assert found(write(content)) == as_pairs(RANKED)
+
+
+@pytest.mark.parametrize(
+  "suffix, pack",
+  [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)],
+)
+def test_compressed_files_give_the_same_pairs(write, suffix, pack):
+  path = write(pack(LINES.encode()), f"vectors.txt{suffix}")
+  assert found(path) == as_pairs(RANKED)
+
+
+def test_only_single_spaces_and_line_feeds_part_words(write):
+  odd = "a\u0085b 1 2\nc\u2028 1 2\n\u00a0 1 2\n\x1c 1 2\n"
+  assert found(write(odd + LINES)) == as_pairs(RANKED)
+
+
+def test_a_number_as_a_word_is_no_header(write):
+  path = write("2 1 0\n10 1 1\n")
+  assert found(path, ["2", "10"]) == [("2", "10"), ("10", "2")]
+
+
+def test_phrases_are_passed_over(write):
+  phrases = "cat . . 5 5\n3 . 5 5\nthe name@domain.com 5 5\n"
+  assert found(write(LINES + phrases)) == as_pairs(RANKED)
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("name", ["", "nowhere.txt", ".", "~nobody/v", "a\0b"])
+def test_missing_file_says_what_to_give(tmp_path, monkeypatch, name):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(InputError) as caught:
+    found(name)
+  assert repr(name) in str(caught.value)
+  assert "glove.6B.50d.txt" in str(caught.value)
+  assert "negatives.vectors" in str(caught.value)
+
+
+def test_home_folder_is_understood(write, tmp_path, monkeypatch):
+  write(LINES)
+  monkeypatch.setenv("HOME", str(tmp_path))
+  assert found("~/vectors.txt") == as_pairs(RANKED)
+
+
+@pytest.mark.parametrize(
+  "line, what",
+  [
+    ("cat 1", "1 numbers after the word, not 2"),
+    ("cat", "0 numbers"),
+    ("cat 1 2 3", "3 numbers"),
+    ("unseen 1 2 3", "3 numbers"),
+    ("cat  1 2", "3 numbers"),
+    ("cat dog 1 2 3", "4 numbers"),
+    ("cat\t1\t2", "0 numbers"),
+    ("cat 1 two", "'two' is not a finite number"),
+    ("cat 1 nan", "'nan' is not"),
+    ("cat -inf 1", "'-inf' is not"),
+    ("cat 1 1e999", "'1e999' is not"),
+  ],
+)
+@pytest.mark.parametrize("header", ["", f"{NUM_WORDS + 1} 2\n"])
+def test_bad_line_is_refused_by_its_number(write, line, what, header):
+  lines = (header + LINES).split("\n")
+  number = len(header.split("\n")) + 1
+  path = write("\n".join([*lines[: number - 1], line, *lines[number - 1 :]]))
+  with pytest.raises(DataError) as caught:
+    found(path)
+  assert f"{path}:{number}: {what}" in str(caught.value)
+
+
+def test_first_line_without_numbers_is_refused(write):
+  with pytest.raises(DataError, match=r"txt:1: 0 numbers .* one or more"):
+    found(write("cat\ndog\n"))
+
+
+def test_lines_that_differ_from_the_header_are_refused(write):
+  with pytest.raises(DataError, match="txt:2: 2 numbers .*, not 3:"):
+    found(write(f"{NUM_WORDS} 3\n{LINES}"))
+
+
+def test_bytes_that_are_not_utf8_are_refused_by_their_line(write):
+  content = LINES.encode() + "\ncaf\u00e9 1 2\n".encode("latin-1")
+  with pytest.raises(DataError, match=rf"txt:{NUM_WORDS + 2}: .*not UTF-8"):
+    found(write(content))
+
+
+def test_place_is_right_far_into_a_file(write):
+  path = write("unseen 1 2\n" * 200_000 + "cat 1\n")  # read in five blocks
+  with pytest.raises(DataError, match="txt:200001: 1 numbers"):
+    found(path)
+
+
+def test_line_that_does_not_end_is_refused(write, monkeypatch):
+  monkeypatch.setattr(reading_lib, "MAX_RECORD_BYTES", 1_000)
+  path = write(LINES + "cat" + " 1" * 1_000)
+  with pytest.raises(DataError, match="a line of more than 1,000 bytes"):
+    found(path)
+
+
+@pytest.mark.parametrize("count", [NUM_WORDS - 1, NUM_WORDS + 1])
+def test_header_that_counts_other_words_is_refused(write, count):
+  with pytest.raises(DataError, match=f"txt: {NUM_WORDS} words, not {count} "):
+    found(write(f"{count} 2\n{LINES}"))
+
+
+@pytest.mark.parametrize(
+  "content", ["", "\n", "0 2\n", "Katze 1 2\n", "cat 0 0\n", "##cat 1 2\n"]
+)
+def test_file_without_a_vector_of_the_vocabulary_is_refused(write, content):
+  path = write(content)
+  with pytest.raises(DataError, match="no word of the vocabulary") as caught:
+    found(path)
+  assert path in str(caught.value)
+
+
+def test_file_that_was_cut_off_is_refused(write):
+  packed = gzip.compress(LINES.encode())[:-10]
+  with pytest.raises(DataError, match="damaged or cut off"):
+    found(write(packed, "vectors.txt.gz"))
+
+
+@pytest.mark.parametrize(
+  "option, value, what",
+  [
+    ("top", 0, "top is 0,"),
+    ("top", -3, "top is -3,"),
+    ("threshold", 1.1, "threshold 1.1;"),
+    ("threshold", -1.1, "threshold -1.1;"),
+    ("threshold", math.nan, "threshold nan;"),
+  ],
+)
+def test_options_out_of_range_are_refused_before_reading(option, value, what):
+  with pytest.raises(InputError, match=what):
+    found("nowhere.txt", **{option: value})
+
+
+# The real vectors.
+
+
+@pytest.fixture(scope="module")
+def bert(real_data):
+  packed = real_data / "vocab" / "bert-base-uncased-vocab.txt.xz"
+  return lzma.decompress(packed.read_bytes()).decode().split("\n")[:-1]
+
+
+@pytest.fixture(scope="module")
+def real_pairs(real_data, bert):
+  return found(str(real_data / "glove" / "glove.6B.50d.top10361.txt.xz"), bert)
+
+
+def test_real_neighbours_are_of_a_kind(real_pairs):
+  ranked = {}
+  for word, other in real_pairs:
+    ranked.setdefault(word, []).append(other)
+  for word, others in {
+    "monday": "tuesday thursday wednesday friday week sunday saturday",
+    "day": "days week next weekend night",
+    "king": "prince queen ii emperor",
+    "1990": "1992 1993 1980 1989 1999 1991",
+    "primary": "secondary",
+  }.items():
+    expected = others.split()
+    assert ranked[word][: len(expected)] == expected
+  assert {len(others) for others in ranked.values()} == {10}
+  assert "main" in ranked["primary"] and "you" not in ranked["good"]
+
+
+def test_size_of_the_real_table(real_pairs, bert):
+  # Of the file's 10,361 words 9,765 are tokens; 130 of these are stop words.
+  built = table.build_table(real_pairs, bert, source="vectors")
+  assert (built.num_rows, built.num_pairs) == (9_635, 96_350)
+  whole = table.build_table(
+    real_pairs, bert, source="vectors", keep_stop_words=True
+  )
+  assert (whole.num_rows, whole.num_pairs) == (9_765, 97_650)
