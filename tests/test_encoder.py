@@ -1,7 +1,6 @@
-"""The encoder looks at what it should and at nothing else."""
+"""BERT's numbers; what holds for every backbone is in test_backbones.py."""
 
 import dataclasses
-import functools
 import math
 
 import jax
@@ -10,107 +9,12 @@ import numpy as np
 import pytest
 
 import tiny
-from truenegs_jax import randomness
+from truenegs_jax.errors import InputError
 from truenegs_jax.models import encoder
 
 CONFIG = encoder.EncoderConfig(
   vocab_size=tiny.V, max_positions=64, **encoder.VARIANTS["tiny"]
 )
-
-
-FIELDS = ("tokens", "types", "documents")
-
-
-@functools.cache
-def network():
-  """Embeds and encodes `inputs`; wide random parameters."""
-  embeddings, stack = encoder.Embeddings(CONFIG), encoder.Encoder(CONFIG)
-  inputs = {name: jnp.zeros((1, 2), jnp.int32) for name in FIELDS}
-  first, second = jax.random.split(jax.random.key(0))
-  a = jax.jit(embeddings.init)(first, inputs, None)
-  x = embeddings.apply(a, inputs, None)
-  b = jax.jit(stack.init)(second, x, inputs["documents"], None)
-
-  # At an initial deviation of 0.02 attention would hardly matter.
-  a, b = jax.tree.map(lambda p: 5 * p, (a, b))
-
-  @jax.jit
-  def encode(inputs, keys_B=None):
-    x = embeddings.apply(a, inputs, keys_B)
-    return stack.apply(b, x, inputs["documents"], keys_B)
-
-  return lambda inputs, keys_B=None: np.asarray(encode(inputs, keys_B))
-
-
-def inputs_of(seed, rows=2, length=tiny.L):
-  batch = tiny.make_batch(seed, rows, length)
-  return {name: jnp.asarray(batch[name]) for name in FIELDS}
-
-
-def test_packed_documents_equal_separate_rows():
-  rng = np.random.default_rng(0)
-  lengths = (7, 10, 4)
-  documents = [rng.integers(5, tiny.V, n) for n in lengths]
-  types = [np.arange(n) // 5 for n in lengths]
-
-  def row(tokens, types, numbers):
-    pad = (0, tiny.L - len(tokens))
-    arrays = (tokens, np.minimum(types, 1), numbers)
-    return {
-      name: jnp.asarray(np.pad(x, pad)[None], jnp.int32)
-      for name, x in zip(FIELDS, arrays, strict=True)
-    }
-
-  packed = network()(
-    row(
-      np.concatenate(documents),
-      np.concatenate(types),
-      np.repeat([1, 2, 3], lengths),
-    )
-  )[0]
-  start = 0
-  for tokens, kinds in zip(documents, types, strict=True):
-    alone = network()(row(tokens, kinds, np.ones(len(tokens))))[0]
-    np.testing.assert_allclose(
-      packed[start : start + len(tokens)],
-      alone[: len(tokens)],
-      rtol=1e-5,
-      atol=1e-5,
-    )
-    start += len(tokens)
-
-
-def test_padding_content_changes_no_real_position():
-  inputs = inputs_of(0)
-  real = np.asarray(inputs["documents"]) != 0
-  assert not real.all()
-  junk = {
-    "tokens": jnp.where(real, inputs["tokens"], 9),
-    "types": jnp.where(real, inputs["types"], 1),
-    "documents": inputs["documents"],
-  }
-  np.testing.assert_array_equal(network()(inputs)[real], network()(junk)[real])
-
-
-def test_every_real_token_sees_every_other_of_its_document():
-  inputs = inputs_of(1, rows=1, length=8)
-  n = int((np.asarray(inputs["documents"]) != 0).sum())
-  base = network()(inputs)[0]
-  for i in range(n):
-    changed = {**inputs, "tokens": inputs["tokens"].at[0, i].add(1)}
-    moved = np.abs(network()(changed)[0, :n] - base[:n]).max(axis=-1)
-    assert (moved > 1e-6).all(), f"token {i}"
-
-
-def test_positions_and_types_matter():
-  inputs = inputs_of(2)
-  base = network()(inputs)
-  swapped = {**inputs, "tokens": inputs["tokens"].at[0, 1:3].set(9)}
-  turned = {**swapped, "tokens": swapped["tokens"].at[0, 2].set(10)}
-  other = {**swapped, "tokens": swapped["tokens"].at[0, 1].set(10)}
-  assert np.abs(network()(turned)[0, 0] - network()(other)[0, 0]).max() > 1e-6
-  types = {**inputs, "types": inputs["types"].at[0, 1].set(1)}
-  assert np.abs(network()(types) - base)[0].max() > 1e-4
 
 
 def test_positions_restart_with_each_document():
@@ -123,29 +27,17 @@ def test_positions_restart_with_each_document():
   )
 
 
-def test_a_row_of_padding_is_finite_in_value_and_gradient():
-  inputs = {name: jnp.zeros((1, 8), jnp.int32) for name in FIELDS}
-  stack = encoder.Encoder(CONFIG)
-  x = jax.random.normal(jax.random.key(1), (1, 8, CONFIG.embedding_size))
-  init = lambda key: stack.init(key, x, inputs["documents"], None)
-  b = jax.jit(init)(jax.random.key(0))
-  total = lambda b: stack.apply(b, x, inputs["documents"], None).sum()
-  value, grads = jax.jit(jax.value_and_grad(total))(b)
-  assert np.isfinite(value)
-  assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
-
-
 def test_a_layer_equals_a_numpy_layer():
-  layer = encoder.Layer(CONFIG, first_site=1)
+  layer = encoder.Layer(CONFIG)
   rng = np.random.default_rng(0)
   x_BxLxD = rng.normal(size=(2, 5, CONFIG.width)).astype(np.float32)
   documents = jnp.array([[1, 1, 1, 1, 1], [1, 1, 2, 2, 0]])
   allowed = encoder.attention_mask(documents)
-  p = layer.init(jax.random.key(0), x_BxLxD, allowed, None)
+  p = layer.init(jax.random.key(0), x_BxLxD, None, 1, allowed)
   p = jax.tree.map(
     lambda a: jnp.asarray(rng.normal(size=a.shape), jnp.float32) * 0.3, p
   )
-  got = layer.apply(p, x_BxLxD, allowed, None)
+  got = layer.apply(p, x_BxLxD, None, 1, allowed)
   p = jax.tree.map(lambda a: np.asarray(a, np.float64), p)["params"]
   want = numpy_layer(p, x_BxLxD.astype(np.float64), np.asarray(allowed))
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
@@ -187,42 +79,25 @@ def test_gelu_is_the_exact_one():
   )
 
 
-def test_dropout_acts_at_every_site():
-  """With one kind of dropout on, the other rate being zero, values change."""
-  inputs = inputs_of(3)
-  keys_B = randomness.row_keys(jax.random.key(0), 0, jnp.arange(2))
-  for rates in (dict(dropout=0.0), dict(attention_dropout=0.0), {}):
-    config = dataclasses.replace(CONFIG, **rates)
-    stack = encoder.Encoder(config)
-    x = jax.random.normal(jax.random.key(1), (2, tiny.L, 16))
-    p = stack.init(jax.random.key(0), x, inputs["documents"], None)
-    quiet = stack.apply(p, x, inputs["documents"], None)
-    noisy = stack.apply(p, x, inputs["documents"], keys_B)
-    assert np.abs(np.asarray(noisy - quiet)).max() > 1e-4
+def test_networks_of_another_width_project_the_embeddings():
+  def names(width):
+    config = dataclasses.replace(CONFIG, width=width)
+    x = jnp.zeros((1, 2, CONFIG.embedding_size))
+    documents = jnp.ones((1, 2), jnp.int32)
+    init = lambda key: encoder.Encoder(config).init(key, x, documents, None)
+    return set(jax.eval_shape(init, jax.random.key(0))["params"])
+
+  layers = {"layer_0", "layer_1"}
+  assert names(32) == layers | {"project"}
+  assert names(CONFIG.embedding_size) == layers
 
 
-def test_no_two_dropout_sites_of_a_network_share_a_number(monkeypatch):
-  seen = []
-  true_dropout = randomness.dropout
-
-  def note(x, keys_B, *, rate, site):
-    seen.append(site)
-    return true_dropout(x, keys_B, rate=rate, site=site)
-
-  monkeypatch.setattr(randomness, "dropout", note)
-  inputs = inputs_of(0)
-  embeddings, stack = encoder.Embeddings(CONFIG), encoder.Encoder(CONFIG)
-  keys_B = randomness.row_keys(jax.random.key(0), 0, jnp.arange(2))
-  x, _ = embeddings.init_with_output(jax.random.key(0), inputs, keys_B)
-  stack.init(jax.random.key(0), x, inputs["documents"], keys_B)
-  assert len(seen) == len(set(seen)) == 1 + 3 * CONFIG.layers
+def test_an_unknown_remat_is_refused_with_the_known_ones():
+  with pytest.raises(InputError, match="remat 'all' .*none, dots, full"):
+    dataclasses.replace(CONFIG, remat="all")
 
 
-def test_half_precision_stays_half_between_layers():
-  config = dataclasses.replace(CONFIG, dtype="bfloat16")
-  stack = encoder.Encoder(config)
-  x = jnp.zeros((1, 4, 16), jnp.bfloat16)
-  documents = jnp.ones((1, 4), jnp.int32)
-  p = stack.init(jax.random.key(0), x, documents, None)
-  assert stack.apply(p, x, documents, None).dtype == jnp.bfloat16
-  assert {leaf.dtype for leaf in jax.tree.leaves(p)} == {jnp.dtype("float32")}
+def test_the_generator_runs_its_layers_as_the_discriminator_does():
+  config = dataclasses.replace(CONFIG, remat="dots", scan=True)
+  generator = encoder.generator_config(config, 0.5)
+  assert (generator.remat, generator.scan) == ("dots", True)

@@ -122,6 +122,25 @@ def test_dropout_zeroes_its_share_and_keeps_the_mean(rate):
   assert_unrelated(y, np.asarray(other))
 
 
+def test_a_site_may_be_known_only_when_it_runs():
+  """The layers of a network as a loop draw what they draw one by one."""
+  sites = [0, 1, 36, 2**31 - 1]
+  draw_at = lambda site: randomness.random_bits(keys(2), (5,), site=site)
+  looped = jax.lax.map(draw_at, jnp.array(sites, jnp.int32))
+  for site, bits in zip(sites, looped, strict=True):
+    np.testing.assert_array_equal(bits, draw_at(site))
+
+
+def test_numbers_stay_what_they_were():
+  """Reported results hang on them: a seed means the same in every version."""
+  words = [[4165894930, 804218099], [1353695780, 2116000888]]
+  keys_2 = jax.random.wrap_key_data(jnp.array(words, jnp.uint32))
+  np.testing.assert_array_equal(
+    randomness.random_bits(keys_2, (3,), site=5),
+    [[3173825177, 302846390, 724730429], [2935275416, 506603176, 3792768047]],
+  )
+
+
 def test_dropout_without_keys_or_rate_is_the_identity():
   x = jnp.ones((2, 3))
   np.testing.assert_array_equal(

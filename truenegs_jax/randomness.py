@@ -30,7 +30,9 @@ def purpose_keys(keys_B: Array, purpose: int) -> Array:
   return jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys_B, purpose)
 
 
-def uniform(keys_B: Array, shape: tuple[int, ...], *, site: int = 0) -> Array:
+def uniform(
+  keys_B: Array, shape: tuple[int, ...], *, site: int | Array = 0
+) -> Array:
   """Uniform f32 numbers in the open interval (0, 1), `[B, *shape]`.
 
   Neither end is ever reached, so `log(u)` and `log1p(-u)` are finite.
@@ -40,17 +42,18 @@ def uniform(keys_B: Array, shape: tuple[int, ...], *, site: int = 0) -> Array:
 
 
 def random_bits(
-  keys_B: Array, shape: tuple[int, ...], *, site: int = 0
+  keys_B: Array, shape: tuple[int, ...], *, site: int | Array = 0
 ) -> Array:
   """Uniform uint32 numbers, `[B, *shape]`, of a counter hashed with the key.
 
   The hash is the 32-bit finalizer of MurmurHash3 (public domain, A. Appleby),
   the second key word entering between its rounds: rows with nearby counters
-  are then different functions, not shifted copies of one sequence.
+  are then different functions, not shifted copies of one sequence. `site` is an
+  integer or, known only when it runs (a loop over layers), a scalar array.
   """
   words_Bx2 = jax.random.key_data(keys_B).reshape(keys_B.shape[0], -1)
   broadcast = (-1,) + (1,) * len(shape)
-  site_bits = jnp.uint32((site * 0x9E3779B9) & 0xFFFFFFFF)
+  site_bits = jnp.uint32(site) * jnp.uint32(0x9E3779B9)
   first = _finalize(words_Bx2[:, 0] ^ site_bits).reshape(broadcast)
   second = _finalize(words_Bx2[:, -1] + site_bits).reshape(broadcast)
   counter = jnp.zeros(shape, jnp.uint32)
@@ -66,14 +69,17 @@ def random_bits(
   return bits ^ (bits >> 16)
 
 
-def dropout(x: Array, keys_B: Array | None, *, rate: float, site: int) -> Array:
+def dropout(
+  x: Array, keys_B: Array | None, *, rate: float, site: int | Array
+) -> Array:
   """Zeroes a share `rate` of `x` `[B, ...]` and scales the rest to keep E[x].
 
   Args:
     x: floats, the first axis being the rows.
     keys_B: the rows' dropout keys; None turns dropout off.
     rate: probability in [0, 1) of zeroing an element.
-    site: number of the place in the network, unique per network.
+    site: number of the place in the network, unique per network; an integer or
+      a scalar array of integers.
   """
   if keys_B is None or rate == 0.0:
     return x

@@ -1,7 +1,8 @@
 """The BERT and ELECTRA encoder: embedding block and post-norm transformer.
 
 A backbone is a file like this one: it exposes `Embeddings`, `Encoder` and
-`VARIANTS`, and is found by its module name (`config.model.backbone`).
+`VARIANTS`, and is found by its module name (`config.model.backbone`);
+`rotary.py` says how to write another out of the parts that are here.
 
   inputs = {"tokens": [B, L], "types": [B, L], "documents": [B, L]}  int32
 
@@ -11,26 +12,32 @@ stays inside a document and positions restart with it.
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from truenegs_jax import randomness
+from truenegs_jax.models import stack
 
 Array = jax.Array
 Inputs = Mapping[str, Array]
 
+HUGGING_FACE = True  # huggingface.py has names for these parameters
+
 LAYER_NORM_EPSILON = 1e-12  # TF1's layer_norm, BERT and ELECTRA as released
 MASKED_SCORE = -1e9  # finite: a row of padding must not turn into NaN
-SITES_PER_LAYER = 3  # attention weights, attention output, feed-forward output
 HEAD_WIDTH = 64  # of every released size
 
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
-  """Size and regularization of one network (generator or discriminator)."""
+  """Size and regularization of one network, and how its layers are run.
+
+  `remat` and `scan` change neither the tree of the parameters nor a number
+  beyond its rounding, only memory and time (`stack.run_layers`).
+  """
 
   vocab_size: int
   embedding_size: int
@@ -44,6 +51,11 @@ class EncoderConfig:
   attention_dropout: float = 0.1
   initializer_range: float = 0.02
   dtype: str = "float32"
+  remat: str = "none"
+  scan: bool = False
+
+  def __post_init__(self):
+    stack.check_remat(self.remat)
 
   @property
   def initializer(self):
@@ -127,63 +139,92 @@ class Encoder(nn.Module):
     dropout_keys_B: Array | None,
   ) -> Array:
     """Returns the last layer's hidden states `[B, L, D]`, of `config.dtype`."""
-    c = self.config
-    x = embedded_BxLxE
-    if c.embedding_size != c.width:
-      # ELECTRA leaves this layer to TF's default initializer.
-      project = nn.Dense(
-        c.width,
-        kernel_init=nn.initializers.glorot_uniform(),
-        dtype=c.dtype,
-        name="project",
-      )
-      x = project(x)
+    x_BxLxD = fit_width(self.config, embedded_BxLxE)
     allowed_Bx1xLxL = attention_mask(documents_BxL)
-    for i in range(c.layers):
-      layer = Layer(c, first_site=1 + SITES_PER_LAYER * i, name=f"layer_{i}")
-      x = layer(x, allowed_Bx1xLxL, dropout_keys_B)
-    return x
+    return stack.run_layers(
+      self, Layer, x_BxLxD, dropout_keys_B, allowed_Bx1xLxL
+    )
 
 
 class Layer(nn.Module):
   """Self-attention and feed-forward, each followed by residual and norm."""
 
   config: EncoderConfig
-  first_site: int
 
   @nn.compact
   def __call__(
     self,
     x_BxLxD: Array,
-    allowed_Bx1xLxL: Array,
     dropout_keys_B: Array | None,
+    first_site: int | Array,
+    allowed_Bx1xLxL: Array,
   ) -> Array:
+    """Returns hidden states `[B, L, D]`, of `config.dtype`."""
     c = self.config
-    dense = lambda features, name: nn.Dense(
-      features, kernel_init=c.initializer, dtype=c.dtype, name=name
-    )
     drop = lambda x, site: randomness.dropout(
-      x, dropout_keys_B, rate=c.dropout, site=self.first_site + site
+      x, dropout_keys_B, rate=c.dropout, site=first_site + site
     )
-    split = lambda x: x.reshape(*x.shape[:2], c.heads, -1)
-    mixed_BxLxHxS = attention(
-      split(dense(c.width, "query")(x_BxLxD)),
-      split(dense(c.width, "key")(x_BxLxD)),
-      split(dense(c.width, "value")(x_BxLxD)),
-      allowed_Bx1xLxL,
-      dropout_keys_B,
-      rate=c.attention_dropout,
-      site=self.first_site,
-    )
-    mixed_BxLxD = dense(c.width, "attention_output")(
-      mixed_BxLxHxS.reshape(x_BxLxD.shape)
+    mixed_BxLxD = self_attention(
+      c, x_BxLxD, allowed_Bx1xLxL, dropout_keys_B, site=first_site
     )
     x_BxLxD = layer_norm("attention_norm")(x_BxLxD + drop(mixed_BxLxD, 1))
     x_BxLxD = x_BxLxD.astype(c.dtype)
-    hidden_BxLxF = gelu(dense(c.ffn, "ffn_input")(x_BxLxD))
-    output_BxLxD = dense(c.width, "ffn_output")(hidden_BxLxF)
+    output_BxLxD = feed_forward(c, x_BxLxD)
     x_BxLxD = layer_norm("ffn_norm")(x_BxLxD + drop(output_BxLxD, 2))
     return x_BxLxD.astype(c.dtype)
+
+
+def fit_width(config: EncoderConfig, embedded_BxLxE: Array) -> Array:
+  """Embeddings as wide as the network; the calling module owns `project`.
+
+  Each network of a pair has its own, since they share the embeddings. There is
+  none where the widths are the same.
+  """
+  if config.embedding_size == config.width:
+    return embedded_BxLxE
+  # ELECTRA leaves this layer to TF's default initializer.
+  project = nn.Dense(
+    config.width,
+    kernel_init=nn.initializers.glorot_uniform(),
+    dtype=config.dtype,
+    name="project",
+  )
+  return project(embedded_BxLxE)
+
+
+def self_attention(
+  config: EncoderConfig,
+  x_BxLxD: Array,
+  allowed_Bx1xLxL: Array,
+  dropout_keys_B: Array | None,
+  *,
+  site: int | Array,
+  turn: Callable[[Array], Array] = lambda x: x,
+) -> Array:
+  """All heads' attention, mixed by a dense layer, `[B, L, D]`.
+
+  The calling module owns `query`, `key`, `value` and `attention_output`. `turn`
+  is applied to queries and keys, `[B, L, H, S]`.
+  """
+  c = config
+  split = lambda x: x.reshape(*x.shape[:2], c.heads, -1)
+  mixed_BxLxHxS = attention(
+    turn(split(_dense(c, c.width, "query")(x_BxLxD))),
+    turn(split(_dense(c, c.width, "key")(x_BxLxD))),
+    split(_dense(c, c.width, "value")(x_BxLxD)),
+    allowed_Bx1xLxL,
+    dropout_keys_B,
+    rate=c.attention_dropout,
+    site=site,
+  )
+  mixed_BxLxD = mixed_BxLxHxS.reshape(x_BxLxD.shape)
+  return _dense(c, c.width, "attention_output")(mixed_BxLxD)
+
+
+def feed_forward(config: EncoderConfig, x_BxLxD: Array) -> Array:
+  """Dense, gelu, dense; the calling module owns `ffn_input`, `ffn_output`."""
+  hidden_BxLxF = gelu(_dense(config, config.ffn, "ffn_input")(x_BxLxD))
+  return _dense(config, config.width, "ffn_output")(hidden_BxLxF)
 
 
 def attention(
@@ -194,7 +235,7 @@ def attention(
   dropout_keys_B: Array | None,
   *,
   rate: float,
-  site: int,
+  site: int | Array,
 ) -> Array:
   """Softmax attention with dropout on its weights; the softmax is f32."""
   scores_BxHxLxL = jnp.einsum(
@@ -229,3 +270,9 @@ def document_positions(documents_BxL: Array) -> Array:
 def gelu(x: Array) -> Array:
   """The exact (erf) form: ELECTRA's and Hugging Face's, not BERT's tanh one."""
   return jax.nn.gelu(x, approximate=False)
+
+
+def _dense(config: EncoderConfig, features: int, name: str) -> nn.Dense:
+  return nn.Dense(
+    features, kernel_init=config.initializer, dtype=config.dtype, name=name
+  )
