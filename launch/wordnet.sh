@@ -14,6 +14,8 @@ sources=truenegs_jax.synonyms.sources
 whole() { [ "$(cat "$1"/data.* 2>/dev/null | grep -vc '^  ')" = 117659 ]; }
 opens() { "$python" -c "from $sources import open_wordnet as o; o('${1:-}')"; }
 
+# Called as "$way" below.
+# shellcheck disable=SC2329
 from_nltk() {
   "$python" -c 'import nltk.downloader as n, urllib.request as u
 u.urlopen(n.Downloader.DEFAULT_URL, timeout=5)' &&
@@ -22,14 +24,15 @@ u.urlopen(n.Downloader.DEFAULT_URL, timeout=5)' &&
   "$python" -m zipfile -e "$new/nltk/corpora/wordnet.zip" "$new"
 }
 
+# shellcheck disable=SC2329
 from_debian() {
-  local names="wordnet-base wordnet-sense-index"
+  local names=(wordnet-base wordnet-sense-index)
   mkdir -p "$new/apt/lists/partial" "$new/apt/archives/partial" && cd "$new/apt"
-  if ! apt-get -qq download $names; then  # No lists, or old ones: our own.
+  if ! apt-get -qq download "${names[@]}"; then  # No or old lists: our own.
     export APT_CONFIG="$PWD/apt.conf"
     printf 'Dir::State::Lists "%s/lists"; Dir::Cache "%s";' "$PWD"{,} >apt.conf
     timeout 120 apt-get -qq update
-    apt-get -qq download $names || return
+    apt-get -qq download "${names[@]}" || return
   fi
   for package in ./*.deb; do dpkg-deb -x "$package" . || return; done
   mv usr/share/wordnet "$new/wordnet"
