@@ -12,7 +12,7 @@ import pytest
 import tiny
 from truenegs_jax import randomness
 from truenegs_jax.models import pretrain
-from truenegs_jax.objectives import electra, masking
+from truenegs_jax.objectives import electra, masking, mlm, negatives
 
 
 @functools.cache
@@ -54,23 +54,30 @@ def take(batch, rows):
 
 
 class FixedModel:
-  """Stands for a network: gives the logits that it was made with."""
+  """Stands for a network: gives the logits that it was made with.
 
-  def __init__(self, logits_BxKxV, detect_BxL, table_VxE):
-    self.logits, self.detected, self.table = logits_BxKxV, detect_BxL, table_VxE
+  It encodes a token by its row of the table, and counts what it encodes.
+  """
+
+  def __init__(self, params=None, encoded=None):
+    self.params = params
+    self.encoded = [] if encoded is None else encoded
 
   def bind(self, variables):
-    p = variables["params"]
-    return FixedModel(p["logits"], p["detected"], p["table"])
+    return FixedModel(variables["params"], self.encoded)
 
   def generate_logits(self, inputs, positions_BxK, dropout_keys_B):
-    return self.logits
+    return self.params["logits"]
 
-  def detect_logits(self, inputs, dropout_keys_B):
-    return self.detected
+  def encode(self, inputs, dropout_keys_B):
+    self.encoded.append((inputs["tokens"], dropout_keys_B))
+    return self.params["table"][inputs["tokens"]]
+
+  def judge(self, hidden_BxLxD):
+    return self.params["detected"]
 
   def token_embedding(self, ids):
-    return self.table[ids]
+    return self.params["table"][ids]
 
 
 def six_tokens():
@@ -115,7 +122,7 @@ def six_tokens():
     batch=batch,
     keys_B=keys_1,
     aux=aux,
-    model=FixedModel(None, None, None),
+    model=FixedModel(),
     options=options,
     train=True,
   )
@@ -238,21 +245,183 @@ def test_the_sampled_token_is_judged_where_the_recipe_says_so():
   assert again["soft"][0] != terms["soft"][0]
 
 
-def test_the_generator_gets_no_gradient_from_detection():
-  evaluate = evaluator(tiny.make_options(), True)
-  batch = tiny.make_batch(0)
-  gradient = lambda name: jax.jit(
-    jax.grad(lambda params: evaluate(params, batch)[name][0])
-  )(params_of())
-  any_nonzero = lambda tree: any(np.any(x) for x in jax.tree.leaves(tree))
-  detect, mlm = gradient("detect"), gradient("mlm")
-  for part in ("generator", "generator_head"):
-    assert not any_nonzero(detect[part]) and any_nonzero(mlm[part])
-  for part in ("discriminator", "discriminator_head"):
-    assert any_nonzero(detect[part]) and not any_nonzero(mlm[part])
-  for part in ("word", "position", "type", "norm"):  # shared
-    assert any_nonzero(detect["embeddings"][part])
-    assert any_nonzero(mlm["embeddings"][part])
+def test_a_term_trains_its_own_network_and_the_shared_embeddings():
+  options = tiny.make_options(sentence_weight=1.0)
+  evaluate, batch = evaluator(options, True), tiny.make_batch(0)
+
+  @jax.jit
+  def gradients(params):
+    sums = lambda params: {
+      name: evaluate(params, batch)[name][0]
+      for name in ("mlm", "detect", "sentence")
+    }
+    return jax.jacrev(sums)(params)
+
+  trained = {
+    name: {
+      f"{part}/{leaf}" if part == "embeddings" else part
+      for part in grads
+      for leaf, grad in grads[part].items()
+      if any(np.any(x) for x in jax.tree.leaves(grad))
+    }
+    for name, grads in gradients(params_of()).items()
+  }
+  shared = {f"embeddings/{x}" for x in ("word", "position", "type", "norm")}
+  assert trained == {
+    "mlm": shared | {"generator", "generator_head"},
+    "detect": shared | {"discriminator", "discriminator_head"},
+    "sentence": shared | {"discriminator"},
+  }
+
+
+def sentence_oracle(table_VxE, predicted_L, original_L):
+  """KL(P_p || P_s) of each token, and its gradient to H_p, both f64."""
+  log_p, log_q = (
+    log_softmax(table_VxE[predicted_L]),
+    log_softmax(table_VxE[original_L]),
+  )
+  p, difference = np.exp(log_p), log_p - log_q
+  loss_L = (p * difference).sum(axis=-1)
+  return loss_L, p * (difference - loss_L[:, None])
+
+
+@pytest.mark.parametrize("prediction", ["argmax", "sample"])
+def test_the_sentence_term_equals_a_numpy_oracle(prediction):
+  evaluate, params, positions_K, tokens_L = six_tokens()
+  options = dataclasses.replace(
+    evaluate.keywords["options"],
+    prediction=prediction,
+    sentence_weight=1.0,
+    temperature=9.0,  # a sample that differs from the likeliest
+  )
+  guess = mlm.guess_slots(
+    FixedModel(params),
+    evaluate.keywords["batch"],
+    evaluate.keywords["keys_B"],
+    options,
+    train=True,
+  )
+  found = {
+    "argmax": np.asarray(params["logits"])[0].argmax(axis=-1),
+    "sample": np.asarray(guess.sampled_BxK)[0],
+  }
+  assert (found["argmax"] != found["sample"]).any()
+  filled_L = tokens_L.copy()
+  filled_L[positions_K] = found[prediction]
+  table = np.asarray(params["table"], np.float64)
+  loss_L, to_states = sentence_oracle(table, filled_L, tokens_L)
+  evaluate = functools.partial(evaluate, options=options)
+  total, count = evaluate(params)["sentence"]
+  np.testing.assert_allclose(total, loss_L.sum(), rtol=1e-5)
+  assert count == 6 and (loss_L[filled_L == tokens_L] == 0).all()
+  # The gradient goes to the predicted tokens' states, not to the original's.
+  grads = jax.grad(lambda p: evaluate(p)["sentence"][0])(params)
+  want = np.zeros_like(table)
+  np.add.at(want, filled_L, to_states)
+  np.testing.assert_allclose(grads["table"], want, rtol=1e-4, atol=1e-6)
+  assert not np.asarray(grads["logits"]).any()
+  assert not np.asarray(grads["detected"]).any()
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize(
+  ("weight", "prediction", "passes"),
+  [
+    (0.0, "argmax", 1),
+    (0.0, "sample", 1),
+    (1.0, "argmax", 3),
+    (1, "sample", 2),
+  ],
+)
+def test_a_sentence_is_encoded_once_and_with_the_same_dropout(
+  weight, prediction, passes, train
+):
+  evaluate, params, _, tokens_L = six_tokens()
+  options = dataclasses.replace(
+    evaluate.keywords["options"],
+    sentence_weight=weight,
+    prediction=prediction,
+  )
+  model = FixedModel()
+  terms = evaluate(params, model=model, options=options, train=train)
+  assert ("sentence" in terms) == bool(weight)
+  assert len(model.encoded) == passes
+  if weight:
+    np.testing.assert_array_equal(model.encoded[-1][0][0], tokens_L)
+  want = randomness.purpose_keys(
+    evaluate.keywords["keys_B"], randomness.DISCRIMINATOR_DROPOUT
+  )
+  for _, keys_B in model.encoded:
+    assert (keys_B is None) or train
+    assert (keys_B is None) or (keys_B == want).all()
+    assert (keys_B is not None) or not train
+
+
+def test_a_sentence_predicted_right_costs_nothing_under_dropout():
+  model = tiny.make_model(dropout=0.3)
+  batch = {name: jnp.asarray(x) for name, x in tiny.make_batch(0).items()}
+  keys_B = randomness.row_keys(jax.random.key(0), 0, batch["row"])
+
+  @jax.jit
+  def cost(params, tokens_BxL, other_keys_B):
+    bound = model.bind({"params": params})
+    predicted = {**batch, "tokens": tokens_BxL}
+    hidden_BxLxD = bound.encode(predicted, keys_B)
+    return mlm.sentence_term(bound, hidden_BxLxD, batch, other_keys_B)[0]
+
+  right = batch["tokens"]
+  assert abs(cost(params_of(), right, keys_B)) < 1e-5
+  wrong = right.at[:, 2].set((right[:, 2] + 1) % tiny.V)
+  assert cost(params_of(), wrong, keys_B) > 1e-2
+  assert cost(params_of(), right, keys_B[::-1]) > 1.0  # charges the dropout
+
+
+def test_slots_of_one_place_hold_one_sample_and_count_for_each():
+  options = tiny.make_options(
+    masking=dataclasses.replace(
+      tiny.MASKING, with_replacement=True, mask_prob=0.7
+    ),
+    temperature=1e6,  # any token alike: samples of one place would differ
+    prediction="sample",
+  )
+  batch = tiny.make_batch(0, rows=64)
+  inputs = {name: jnp.asarray(x) for name, x in batch.items() if name != "row"}
+  keys_B = randomness.row_keys(jax.random.key(0), 0, batch["row"])
+  bound = tiny.make_model().bind({"params": params_of()})
+  guess = jax.jit(
+    lambda: vars(mlm.guess_slots(bound, inputs, keys_B, options, train=False))
+  )()
+  slots = guess["slots"]
+  filled_BxL = masking.fill_slots(inputs["tokens"], slots, guess["sampled_BxK"])
+  held_BxK = np.take_along_axis(
+    np.asarray(filled_BxL), np.asarray(slots.positions_BxK), axis=1
+  )
+  used_BxK = np.asarray(slots.weight_BxK) > 0
+  places = [
+    len(set(row[used].tolist()))
+    for row, used in zip(slots.positions_BxK, used_BxK, strict=True)
+  ]
+  assert sum(places) < 0.9 * used_BxK.sum()  # many slots share one
+  # What is judged is what the row holds; a draw, never a mean of two.
+  for name in ("sampled_BxK", "predicted_BxK"):
+    np.testing.assert_array_equal(
+      np.asarray(guess[name])[used_BxK], held_BxK[used_BxK]
+    )
+  plain = negatives.sample(
+    guess["logits_BxKxV"],
+    randomness.purpose_keys(keys_B, randomness.SAMPLE),
+    options.temperature,
+  )
+  for row in range(64):
+    position_K = np.asarray(slots.positions_BxK)[row][used_BxK[row]]
+    _, first = np.unique(position_K, return_index=True)
+    np.testing.assert_array_equal(
+      np.asarray(plain)[row, first], held_BxK[row, first]
+    )
+  terms = terms_of(batch, options)
+  assert terms["mlm_uncorrected"][1] == terms["soft"][1] == used_BxK.sum()
+  assert 0 < terms["replaced"][0] <= sum(places)
+  assert terms["detect"][1] == (batch["documents"] != 0).sum()
 
 
 def test_what_stands_in_padding_changes_nothing():

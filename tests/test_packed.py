@@ -16,13 +16,15 @@ import tiny
 from truenegs_jax import randomness
 from truenegs_jax.data import layouts
 from truenegs_jax.models import encoder, pretrain
-from truenegs_jax.objectives import electra, masking, negatives
+from truenegs_jax.objectives import masking, mlm, negatives
 from truenegs_jax.train import step
 
 LENGTH = 40
 SLOTS = 3  # of each document
 SIZES = [5, 9, 3, 8, 20, 7, 12, 6, 30, 25]  # tokens of the documents
-LOSSES = ("mlm", "mlm_uncorrected", "soft", "detect")
+LOSSES = ("mlm", "mlm_uncorrected", "soft", "sentence")
+BY_TOKEN = ("detect", "sentence")  # the others go by slot
+MODELS = {"electra": tiny.make_model, "bert": tiny.make_bert}
 
 
 def pack(sizes, tokens_T, *, length=LENGTH, overflow="carry"):
@@ -125,13 +127,16 @@ def params_of(model):
   return jax.jit(init)(jax.random.key(0))
 
 
-def losses_of(batch):
+def losses_of(batch, kind):
   """Losses by slot and by token, not summed, and gradients of their sums.
 
-  It is `electra_terms` that runs: only what it draws is given to it, and its
-  sums are left undone.
+  It is the objective that runs: only what it draws is given to it, and its sums
+  are left undone.
   """
-  model = tiny.make_model(layers=1, dropout=0.0, attention_dropout=0.0)
+  model = MODELS[kind](layers=1, dropout=0.0, attention_dropout=0.0)
+  objective = tiny.make_objective(
+    model, tiny.make_options(sentence_weight=1.0), train=True
+  )
   aux = {"bits_VxW": jnp.asarray(tiny.pack_bits(tiny.dense_table(share=0.5)))}
   keys_B = randomness.row_keys(
     jax.random.key(0), 0, jnp.arange(len(batch["masked"]))
@@ -142,43 +147,40 @@ def losses_of(batch):
     )
     patch.setattr(negatives, "sample", lambda *_: batch["sampled"])
     patch.setattr(
-      electra,
+      mlm,
       "weighted_sum",
       lambda loss, weight: (jnp.where(weight > 0, loss * weight, 0.0), weight),
     )
 
     def summed(params):
-      terms = electra.electra_terms(
-        params,
-        batch["inputs"],
-        keys_B,
-        aux,
-        model=model,
-        options=tiny.make_options(),
-        train=True,
-      )
-      terms = {name: terms[name] for name in LOSSES}
-      return sum(terms[name][0].sum() for name in tiny.WEIGHTS), terms
+      terms = objective(params, batch["inputs"], keys_B, aux)
+      terms = {name: terms[name] for name in losses(kind)}
+      weighted = [name for name in terms if name != "mlm_uncorrected"]
+      return sum(terms[name][0].sum() for name in weighted), terms
 
     gradient = jax.jit(jax.grad(summed, has_aux=True))
     return jax.device_get(gradient(params_of(model)))
+
+
+def losses(kind):
+  return (*LOSSES, "detect") if kind == "electra" else LOSSES
 
 
 def by_document(batch, terms):
   """name -> losses and weights [2, N]: of a document's slots, or its tokens."""
   positions_BxK = np.asarray(batch["slots"].positions_BxK)
   used_BxK = np.asarray(batch["slots"].weight_BxK) > 0
-  found = {name: [] for name in LOSSES}
+  found = {name: [] for name in terms}
   for (row, start), size in zip(batch["starts"], SIZES, strict=True):
     stop = start + size + 2
     here_K = used_BxK[row] & (positions_BxK[row] >= start)
     here_K &= positions_BxK[row] < stop
     assert here_K.sum() == SLOTS
-    for name in LOSSES:
-      here = slice(start, stop) if name == "detect" else here_K
+    for name in terms:
+      here = slice(start, stop) if name in BY_TOKEN else here_K
       found[name].append(np.stack([of[row, here] for of in terms[name]]))
-  found = {name: np.concatenate(found[name], axis=1) for name in LOSSES}
-  for name in LOSSES:  # what lies in no document costs nothing
+  found = {name: np.concatenate(found[name], axis=1) for name in terms}
+  for name in terms:  # what lies in no document costs nothing
     for i in range(2):
       total = np.sum(terms[name][i], dtype=np.float64)
       np.testing.assert_allclose(total, found[name][i].sum(), rtol=1e-5)
@@ -186,25 +188,25 @@ def by_document(batch, terms):
 
 
 @functools.cache
-def alone_losses():
-  return losses_of(alone_batch())
+def alone_losses(kind):
+  return losses_of(alone_batch(), kind)
 
 
-def differences(packed):
+def differences(packed, kind):
   """The largest difference of each loss, and of the gradients.
 
   Relative to the largest value; a gradient's to that of its parameter, or to
   a thousandth of the largest (that of attention's key biases is zero).
   """
-  grads, terms = losses_of(packed)
-  wanted_grads, wanted_terms = alone_losses()
+  grads, terms = losses_of(packed, kind)
+  wanted_grads, wanted_terms = alone_losses(kind)
   got, wanted = (
     by_document(packed, terms),
     by_document(alone_batch(), wanted_terms),
   )
   found = {
     name: np.abs(got[name] - wanted[name]).max() / np.abs(wanted[name]).max()
-    for name in LOSSES
+    for name in terms
   }
   least = 1e-3 * max(np.abs(g).max() for g in jax.tree.leaves(wanted_grads))
   relative = jax.tree.map(
@@ -215,13 +217,14 @@ def differences(packed):
   return found | {"gradients": max(jax.tree.leaves(relative))}
 
 
-def test_a_packed_document_costs_and_teaches_what_it_does_alone():
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_packed_document_costs_and_teaches_what_it_does_alone(kind):
   documents_B = packed_batch()["inputs"]["documents"].max(axis=1)
   assert documents_B.max() >= 4 and documents_B.sum() == len(SIZES)
-  found = differences(packed_batch())
+  found = differences(packed_batch(), kind)
   assert max(found.values()) < 1e-4, found
   # Some slots are corrected, others are not; most samples are replacements.
-  _, terms = alone_losses()
+  _, terms = alone_losses(kind)
   assert 0 < terms["mlm"][1].sum() < len(SIZES) * SLOTS
   assert terms["mlm_uncorrected"][1].sum() == len(SIZES) * SLOTS
 
@@ -241,15 +244,15 @@ def count_on(documents_BxL):
 )
 def test_a_leak_between_documents_would_be_seen(leak, monkeypatch):
   packed = packed_batch()
-  alone_losses()  # before anything leaks
+  alone_losses("electra")  # before anything leaks
   if leak:
     monkeypatch.setattr(encoder, *leak)
   else:
     inputs = packed["inputs"]
     types_BxL = (inputs["documents"] > 1).astype(jnp.int32)
     packed = packed | {"inputs": inputs | {"types": types_BxL}}
-  found = differences(packed)
-  for name in ("mlm_uncorrected", "detect", "gradients"):
+  found = differences(packed, "electra")
+  for name in ("mlm_uncorrected", "detect", "sentence", "gradients"):
     assert found[name] > 1e-2, (name, found)
 
 

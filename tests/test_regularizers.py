@@ -71,3 +71,63 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
     regularizers.get("kosine")
   with pytest.raises(ValueError, match="twice"):
     regularizers.regularizer("cosine")(lambda a, b: a)
+
+
+def states(seed, width, *, correlation=None):
+  """Two sets of states as an encoder ends: features of mean 0, variance 1."""
+  rng = np.random.default_rng(seed)
+  a, b = rng.normal(size=(2, 4, 500, width))
+  if correlation is not None:
+    b = correlation * a + np.sqrt(1 - correlation**2) * b
+  norm = lambda x: (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
+  return norm(a), norm(b)
+
+
+def divergence(p, q):
+  """KL of the softmaxes in f64, with the gradient to the first states."""
+  normalize = lambda x: x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+  p, q = normalize(np.float64(p)), normalize(np.float64(q))
+  loss = (np.exp(p) * (p - q)).sum(axis=-1)
+  return loss, np.exp(p) * (p - q - loss[..., None])
+
+
+@pytest.mark.parametrize("width", [64, 256, 768])
+def test_unlike_sentences_are_about_one_apart_and_like_ones_a_twentieth(width):
+  apart = regularizers.sentence_divergence(*map(jnp.asarray, states(0, width)))
+  assert apart.shape == (4, 500) and (apart > 0).all()
+  assert 0.95 < apart.mean() < 1.01
+  near = states(1, width, correlation=0.95)
+  near = regularizers.sentence_divergence(*map(jnp.asarray, near))
+  assert 0.045 < near.mean() < 0.055
+
+
+def test_sentence_divergence_equals_a_numpy_oracle_in_value_and_gradient():
+  p, q = states(2, 32)
+  q *= 3.0  # so that the direction matters
+  want, to_p = divergence(p, q)
+  reverse, _ = divergence(q, p)
+  assert np.abs(want - reverse).mean() > 0.1
+  p, q = jnp.asarray(p, "float32"), jnp.asarray(q, "float32")
+  got = regularizers.sentence_divergence(p, q)
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+  total = lambda p, q: regularizers.sentence_divergence(p, q).sum()
+  np.testing.assert_allclose(jax.grad(total)(p, q), to_p, rtol=1e-3, atol=1e-5)
+
+
+def test_equal_sentences_cost_exactly_nothing_and_pull_nowhere():
+  p, _ = states(3, 128)
+  p = jnp.asarray(p, "float32")
+  for scale in (1.0, 0.0, 1e4):
+    np.testing.assert_array_equal(
+      regularizers.sentence_divergence(scale * p, scale * p), 0.0
+    )
+  total = lambda x: regularizers.sentence_divergence(x, p).sum()
+  np.testing.assert_allclose(jax.grad(total)(p), 0.0, atol=1e-6)
+
+
+def test_sentences_of_half_precision_are_judged_in_f32():
+  p, q = (jnp.asarray(x, "bfloat16") for x in states(4, 64))
+  got = regularizers.sentence_divergence(p, q)
+  assert got.dtype == jnp.float32
+  want, _ = divergence(p.astype("float32"), q.astype("float32"))
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

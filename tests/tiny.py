@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from truenegs_jax.models import pretrain
-from truenegs_jax.objectives import electra, masking
+from truenegs_jax.objectives import electra, masking, mlm
 from truenegs_jax.train import optim, step
 
 V, B, L = 70, 8, 24
 PAD, UNK, CLS, SEP, MASK = range(5)
-MASKING = masking.MaskingOptions(mask_id=MASK, never_masked=(CLS, SEP, MASK))
+MASKING = masking.MaskingOptions(
+  mask_id=MASK, never_masked=(CLS, SEP, MASK), vocab_size=V
+)
 WEIGHTS = {"mlm": 1.0, "detect": 50.0, "soft": 1.0}
 
 
@@ -23,11 +25,14 @@ def make_model(**overrides) -> pretrain.ElectraPair:
   )
 
 
-def make_options(**overrides) -> electra.ElectraOptions:
+def make_bert(**overrides) -> pretrain.BertMlm:
+  """Two layers, 32 wide, embeddings as wide."""
+  return pretrain.make_bert(vocab_size=V, variant="tiny", **overrides)
+
+
+def make_options(*, masking=MASKING, **overrides) -> mlm.Options:
   """Hard correction and soft regularization on."""
-  return electra.ElectraOptions(
-    masking=MASKING, **{"soft_weight": 1.0, **overrides}
-  )
+  return mlm.Options(masking=masking, **{"soft_weight": 1.0, **overrides})
 
 
 def make_batch(seed: int, rows: int = B, length: int = L) -> dict:
@@ -64,10 +69,10 @@ def pack_bits(dense_VxV: np.ndarray) -> np.ndarray:
 
 
 def make_objective(model, options, *, train: bool):
-  """The ELECTRA objective over a model."""
-  return functools.partial(
-    electra.electra_terms, model=model, options=options, train=train
-  )
+  """ELECTRA's objective over a pair, BERT's over a BERT."""
+  is_pair = isinstance(model, pretrain.ElectraPair)
+  terms = electra.electra_terms if is_pair else mlm.mlm_terms
+  return functools.partial(terms, model=model, options=options, train=train)
 
 
 def make_aux(seed: int = 0) -> dict:
@@ -80,7 +85,7 @@ def make_tx(peak: float = 1e-3, total_steps: int = 100):
   rate = optim.make_schedule(
     "electra", peak=peak, warmup_steps=5, total_steps=total_steps
   )
-  return optim.make_optimizer(rate)
+  return optim.make_optimizer(rate, carried=pretrain.CARRIED)
 
 
 def init_state(model, tx, seed: int = 0) -> step.TrainState:

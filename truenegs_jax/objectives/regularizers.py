@@ -1,7 +1,8 @@
 """Soft regularization: how far a prediction's meaning lies from the gold's.
 
 A regularizer maps the embeddings of gold and predicted tokens `[B, K, E]` to a
-loss `[B, K]` that is zero for equal inputs.
+loss `[B, K]` that is zero for equal inputs. `sentence_divergence` compares
+sentences instead, by what an encoder makes of them.
 """
 
 from collections.abc import Callable
@@ -55,3 +56,15 @@ def cosine_distance(original_BxKxE: Array, predicted_BxKxE: Array) -> Array:
   norms_BxK = jnp.sqrt(jnp.maximum(squares_BxK, NORM_FLOOR**2))
   # Rounding must not charge a correct prediction for being itself.
   return jnp.where(same_BxK, 0.0, 1.0 - dot_BxK / norms_BxK)
+
+
+def sentence_divergence(predicted_BxLxD: Array, original_BxLxD: Array) -> Array:
+  """KL(predicted || original) of the softmax over the features, f32 `[B, L]`.
+
+  Zhang et al. 2023, section 5: L_kl of the hidden states H_p and H_s, summed
+  over the features of each token. Independent states of unit variance are
+  about 1 apart.
+  """
+  log_p_BxLxD = jax.nn.log_softmax(predicted_BxLxD.astype(jnp.float32))
+  log_q_BxLxD = jax.nn.log_softmax(original_BxLxD.astype(jnp.float32))
+  return jnp.sum(jnp.exp(log_p_BxLxD) * (log_p_BxLxD - log_q_BxLxD), axis=-1)
