@@ -11,8 +11,14 @@ import pytest
 import safetensors.numpy
 
 import tiny
-from truenegs_jax import export, huggingface, model_card, parity
-from truenegs_jax.configs import electra_demo
+from truenegs_jax import (
+  export,
+  huggingface,
+  model_card,
+  parity,
+  tensor_names,
+)
+from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.data.tokenizer import make_tokenizer
 from truenegs_jax.errors import (
   DiskError,
@@ -31,30 +37,46 @@ CONFIG = electra_demo.get_config("runlocal")
 ABOUT = model_card.About(
   json.loads(CONFIG.to_json()), 20, {"mlm": 4.25}, "python -m x --seed=1"
 )
-FILES = {
-  "SHA256SUMS",
-  *(
-    f"{role}/{name}"
-    for role in ("discriminator", "generator")
-    for name in (
-      "README.md",
-      "config.json",
-      "model.safetensors",
-      "tokenizer_config.json",
-      "vocab.txt",
-    )
-  ),
-}
+BERT_CONFIG = bert_base.get_config("runlocal,sr_sent")
+BERT_CONFIG.init = "released/bert-base-uncased"
+ABOUT_BERT = model_card.About(
+  json.loads(BERT_CONFIG.to_json()), 20, {"mlm": 4.25}, "python -m x --seed=1"
+)
 
 
-@pytest.fixture(scope="module")
-def pair():
-  """A tiny pair and parameters none of which is zero."""
-  model = tiny.make_model()
+def _files_of(*roles):
+  names = (
+    "README.md",
+    "config.json",
+    "model.safetensors",
+    "tokenizer_config.json",
+    "vocab.txt",
+  )
+  return {"SHA256SUMS", *(f"{r}/{name}" for r in roles for name in names)}
+
+
+FILES = _files_of("discriminator", "generator")
+
+
+def _with_params(model):
+  """A tiny model and parameters none of which is zero."""
   params = pretrain.init_params(model, jax.random.key(1))
   rng = np.random.default_rng(0)
   return model, jax.tree.map(
     lambda x: np.float32(x + rng.normal(0, 0.1, x.shape)), params
+  )
+
+
+@pytest.fixture(scope="module")
+def pair():
+  return _with_params(tiny.make_model())
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["bert", "pooled"])
+def bert(request):
+  """BERT, and BERT with its pooler riding along."""
+  return _with_params(
+    pretrain.make_bert(vocab_size=tiny.V, variant="tiny", pooler=request.param)
   )
 
 
@@ -64,10 +86,10 @@ def no_torch(monkeypatch):
   monkeypatch.setitem(sys.modules, "torch", None)
 
 
-def _export(pair, output, **changed):
-  model, params = pair
-  arguments = dict(about=ABOUT) | changed
-  return export.export_pair(params, model, TOKENIZER, output, **arguments)
+def _export(model_and_params, output, **changed):
+  model, params = model_and_params
+  arguments = dict(about=ABOUT_BERT if "bert" in params else ABOUT) | changed
+  return export.export_model(params, model, TOKENIZER, output, **arguments)
 
 
 def _files(folder):
@@ -100,8 +122,11 @@ def test_cards_tell_how_the_models_were_made(pair, tmp_path, no_torch):
   for role, size in (("discriminator", 32), ("generator", 16)):
     card = (output / role / "README.md").read_text()
     for words in (
-      f"ELECTRA {role}",
-      huggingface.ARCHITECTURES[role],
+      "tags: [electra, truenegs_jax]",
+      f"# ELECTRA {role}, pre-trained",
+      tensor_names.NETWORKS[role].architecture,
+      "seed 0,\n  from scratch",
+      "ELECTRA, ICLR 2020",
       f"2 layers of {size} units",
       "wordnet",
       "20 steps of 8 rows of 32 tokens, seed 0",
@@ -113,6 +138,28 @@ def test_cards_tell_how_the_models_were_made(pair, tmp_path, no_torch):
       assert words in card
 
 
+def test_card_of_bert_tells_how_it_was_made(bert, tmp_path, no_torch):
+  model, params = bert
+  output = _export(bert, tmp_path / "export").output
+  assert _files(output) == _files_of("bert")
+  card = (output / "bert" / "README.md").read_text()
+  name = "BertForPreTraining" if model.pooler else "BertForMaskedLM"
+  size = sum(x.size for x in jax.tree.leaves(params))
+  for words in (
+    "pipeline_tag: fill-mask\ntags: [bert, truenegs_jax]",
+    "# BERT, pre-trained",
+    f"import AutoTokenizer, {name}\n",
+    f"{size:,} parameters, 2 layers of 32 units",
+    "from released/bert-base-uncased",
+    "BERT without next sentences + the same by sentences x 1; 15% masked"
+    " (80_10_10)",
+    "Devlin et al., BERT, NAACL 2019",
+  ):
+    assert words in card
+  assert ("next-sentence" in card) == model.pooler
+  assert "ELECTRA" not in card
+
+
 def test_without_torch_the_export_says_that_it_was_not_compared(
   pair, tmp_path, no_torch
 ):
@@ -121,12 +168,24 @@ def test_without_torch_the_export_says_that_it_was_not_compared(
   assert exported.statement.startswith("not compared with transformers: torch")
 
 
-@pytest.mark.parametrize("dtype", huggingface.DTYPES)
+@pytest.mark.parametrize("dtype", tensor_names.DTYPES)
 def test_transformers_comes_to_our_logits(pair, tmp_path, dtype):
   pytest.importorskip("torch")
   exported = _export(pair, tmp_path / "export", dtype=dtype)
   assert exported.compared
-  assert "loads both models and comes to our logits" in exported.statement
+  assert (
+    "loads discriminator and generator and comes to our logits"
+    in exported.statement
+  )
+
+
+@pytest.mark.parametrize("dtype", tensor_names.DTYPES)
+def test_transformers_comes_to_the_logits_of_bert(bert, tmp_path, dtype):
+  pytest.importorskip("torch")
+  exported = _export(bert, tmp_path / "export", dtype=dtype)
+  assert exported.compared
+  assert "loads bert and comes to our logits" in exported.statement
+  assert ("seq_relationship_logits" in exported.statement) == bert[0].pooler
 
 
 def test_a_model_in_bfloat16_is_compared_in_float32(tmp_path, pair):
@@ -137,7 +196,7 @@ def test_a_model_in_bfloat16_is_compared_in_float32(tmp_path, pair):
 
 def test_wrong_weights_are_not_exported(pair, tmp_path, monkeypatch):
   pytest.importorskip("torch")
-  names = huggingface._LAYER
+  names = tensor_names._LAYER
   monkeypatch.setitem(names, "query", "attention.self.value")
   monkeypatch.setitem(names, "value", "attention.self.query")
   with pytest.raises(TrueNegsError, match="differ"):
@@ -145,9 +204,32 @@ def test_wrong_weights_are_not_exported(pair, tmp_path, monkeypatch):
   assert not list(tmp_path.iterdir())
 
 
+def test_a_wrong_pooler_is_not_exported(tmp_path, monkeypatch):
+  pytest.importorskip("torch")
+  model, params = _with_params(
+    pretrain.make_bert(vocab_size=tiny.V, variant="tiny", pooler=True)
+  )
+
+  def transposed(path, x):  # what no test of the masked tokens would notice
+    x = np.asarray(x)
+    return x.T if path.endswith("kernel") and "pooler" not in path else x
+
+  monkeypatch.setattr(tensor_names, "_turn", transposed)
+  with pytest.raises(TrueNegsError, match="differ"):
+    _export((model, params), tmp_path / "export")
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_backbone_that_transformers_lacks_is_not_exported(tmp_path):
+  model = tiny.make_model(backbone="rotary")
+  with pytest.raises(InputError, match="rotary"):
+    _export((model, {}), tmp_path / "export")
+  assert not list(tmp_path.iterdir())
+
+
 def test_missing_tensors_are_not_exported(pair, tmp_path, monkeypatch):
   pytest.importorskip("torch")
-  monkeypatch.setitem(huggingface._LAYER, "query", "attention.self.quarry")
+  monkeypatch.setitem(tensor_names._LAYER, "query", "attention.self.quarry")
   with pytest.raises(TrueNegsError, match="query.bias"):
     _export(pair, tmp_path / "export")
   assert not list(tmp_path.iterdir())
@@ -158,7 +240,7 @@ def test_an_export_is_replaced(pair, tmp_path, no_torch):
   output = _export(pair, tmp_path / "export").output
   changed = jax.tree.map(lambda x: x + 1, params)
   _export((model, changed), output)
-  for role in huggingface.ARCHITECTURES:
+  for role in model.roles:
     np.testing.assert_array_equal(
       _word_table(output / role), params["embeddings"]["word"] + 1
     )
@@ -258,3 +340,15 @@ def test_exported_models_work_in_transformers_without_network(
   encoded = tokenizer(["w7 w8", "w9"], padding=True, return_tensors="pt")
   with torch.no_grad():
     assert model(**encoded).logits.shape == (2, 4)
+
+
+def test_exported_bert_fills_masks_in_transformers(bert, tmp_path, monkeypatch):
+  pytest.importorskip("torch")
+  monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+  import transformers
+
+  folder = _export(bert, tmp_path / "export").output / "bert"
+  fill = transformers.pipeline("fill-mask", model=str(folder), device="cpu")
+  assert len(fill("w7 [MASK] w9", top_k=3)) == 3
+  loaded = transformers.AutoModelForPreTraining.from_pretrained(folder)
+  assert type(loaded).__name__ == "BertForPreTraining"

@@ -11,7 +11,7 @@ import safetensors.numpy
 
 import tiny
 from truenegs_jax import export
-from truenegs_jax.configs import electra_demo
+from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.data.tokenizer import make_tokenizer, write_vocabulary
 from truenegs_jax.train import build, checkpoint
 
@@ -31,12 +31,15 @@ def no_torch(monkeypatch):
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
+  return _make_workdir(tmp_path_factory.mktemp("run"), CONFIG)
+
+
+def _make_workdir(folder, config):
   """A run with steps 10 and 20; the parameters of 20 are those of 10 plus 1."""
-  folder = tmp_path_factory.mktemp("run")
-  run = build.build_run(CONFIG, TOKENIZER)
+  run = build.build_run(config, TOKENIZER)
   state = jax.jit(lambda: run.init_state(0))()
   saved = {
-    "config": json.loads(CONFIG.to_json()),
+    "config": json.loads(config.to_json()),
     "fingerprints": {"vocabulary": TOKENIZER.fingerprint},
   }
   steps = checkpoint.Checkpoints(folder / "checkpoints")
@@ -103,6 +106,24 @@ def test_verb_refuses_another_vocabulary(workdir, capsys):
   finally:
     (folder / "vocab.txt").write_text(right)
   assert TOKENIZER.fingerprint in capsys.readouterr().err
+
+
+def test_verb_exports_a_bert_and_compares_it(tmp_path, capsys):
+  pytest.importorskip("torch")
+  config = bert_base.get_config("runlocal")
+  config.model.pooler = True
+  folder, word_VxE = _make_workdir(tmp_path, config)
+  assert export.main([f"--workdir={folder}"]) == 0
+  assert "loads bert and comes to our logits" in capsys.readouterr().out
+  (exported,) = (
+    path for path in (folder / "export").iterdir() if path.is_dir()
+  )
+  assert exported.name == "bert"
+  tensors = safetensors.numpy.load_file(exported / "model.safetensors")
+  np.testing.assert_array_equal(
+    tensors["bert.embeddings.word_embeddings.weight"], word_VxE + 1
+  )
+  assert "cls.seq_relationship.weight" in tensors
 
 
 def _word_table(folder):

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+from flax import traverse_util
 
 import tiny
-from truenegs_jax import huggingface
+from truenegs_jax import huggingface, tensor_names
 from truenegs_jax.data.tokenizer import make_tokenizer
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import pretrain
@@ -37,52 +38,94 @@ def _tokenizer(*, lowercase=True, specials_last=False):
   return make_tokenizer(vocab, lowercase=lowercase)
 
 
-def _pair(**fields):
-  model = tiny.make_model(**fields)
+def _random_params(model):
   shapes = jax.eval_shape(
     lambda: pretrain.init_params(model, jax.random.key(0))
   )
   rng = np.random.default_rng(0)
-  return model, jax.tree.map(
+  return jax.tree.map(
     lambda x: rng.normal(size=x.shape).astype(np.float32), shapes
   )
 
 
+def _pair(**fields):
+  model = tiny.make_model(**fields)
+  return model, _random_params(model)
+
+
+def _bert(**fields):
+  model = pretrain.make_bert(vocab_size=tiny.V, variant="tiny", **fields)
+  return model, _random_params(model)
+
+
+# Two networks each of a pair, and BERT with and without what rides along.
+MODELS = {
+  "discriminator": _pair,
+  "generator": _pair,
+  "bert": _bert,
+  "pooled": lambda **fields: _bert(pooler=True, **fields),
+}
+
+
+def _role(name):
+  return "bert" if name == "pooled" else name
+
+
+def _released(role, variant, *, pooler=False):
+  if role == "bert":
+    return pretrain.make_bert(vocab_size=30_522, variant=variant, pooler=pooler)
+  return pretrain.make_pair(
+    vocab_size=30_522,
+    variant=variant,
+    generator_multiplier=1 / 3 if variant == "base" else 1 / 4,
+  )
+
+
 @pytest.mark.parametrize(
-  ("variant", "multiplier", "role", "count"),
+  ("variant", "role", "pooler", "tensors", "parameters"),
   [
-    ("small", 1 / 4, "discriminator", 203),
-    ("small", 1 / 4, "generator", 204),
-    ("base", 1 / 3, "discriminator", 201),
-    ("base", 1 / 3, "generator", 204),
+    ("small", "discriminator", False, 203, 13_549_057),
+    ("small", "generator", False, 204, 4_620_026),
+    ("base", "discriminator", False, 201, 109_483_009),
+    ("base", "generator", False, 204, 33_740_602),
+    ("large", "discriminator", False, 393, 335_142_913),
+    ("large", "generator", False, 396, 51_295_290),
+    ("base", "bert", False, 202, 109_514_298),
+    ("base", "bert", True, 206, 110_106_428),
+    ("large", "bert", False, 394, 335_174_458),
+    ("large", "bert", True, 398, 336_226_108),
   ],
 )
-def test_released_sizes_have_as_many_tensors_as_their_files(
-  variant, multiplier, role, count
+def test_released_sizes_have_the_tensors_and_parameters_of_their_files(
+  variant, role, pooler, tensors, parameters
 ):
-  model = pretrain.make_pair(
-    vocab_size=30_522, variant=variant, generator_multiplier=multiplier
+  model = _released(role, variant, pooler=pooler)
+  shapes = jax.eval_shape(
+    lambda: pretrain.init_params(model, jax.random.key(0))
   )
-  config = huggingface.network_config(model, role)
-  assert len(huggingface.name_table(role, config)) == count
+  names = tensor_names.name_table(model, role)
+  assert len(names) == tensors
+  own = pretrain.role_params(shapes, role)
+  assert set(names) == set(traverse_util.flatten_dict(own, sep="/"))
+  assert pretrain.parameter_count(own) == parameters
 
 
-def test_every_tensor_has_its_own_name():
-  model, _ = _pair()
-  for role in huggingface.ARCHITECTURES:
-    config = huggingface.network_config(model, role)
-    names = huggingface.name_table(role, config)
-    assert len(set(names.values())) == len(names)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_tensor_has_its_own_name(name):
+  model, _ = MODELS[name]()
+  names = tensor_names.name_table(model, _role(name))
+  assert len(set(names.values())) == len(names)
 
 
-@pytest.mark.parametrize("role", huggingface.ARCHITECTURES)
-@pytest.mark.parametrize("fields", [dict(), dict(embedding_size=32)])
-def test_round_trip_gives_the_same_parameters(role, fields):
-  model, params = _pair(**fields)
-  config = huggingface.network_config(model, role)
-  tensors = huggingface.to_huggingface(params, role, config)
-  back = huggingface.from_huggingface(tensors, role, config)
-  assert set(back) == {"embeddings", role, f"{role}_head"}
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_round_trip_gives_the_same_parameters(name, wide):
+  fields = dict(embedding_size=32) if wide else {}
+  (model, params), role = MODELS[name](**fields), _role(name)
+  tensors = tensor_names.to_huggingface(params, model, role)
+  back = tensor_names.from_huggingface(tensors, model, role)
+  carried = {"pooled"} if name == "pooled" else set()
+  assert set(back) == {"embeddings", role, f"{role}_head"} | carried
   jax.tree.map(
     np.testing.assert_array_equal, back, {name: params[name] for name in back}
   )
@@ -91,11 +134,7 @@ def test_round_trip_gives_the_same_parameters(role, fields):
 def test_linear_weights_are_out_by_in_on_disk(tmp_path):
   model, params = _pair()
   huggingface.write_model(
-    tmp_path,
-    "discriminator",
-    params,
-    model.discriminator_config,
-    _tokenizer(),
+    tmp_path, params, model, "discriminator", _tokenizer()
   )
   tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
   layer = params["discriminator"]["layer_1"]
@@ -115,9 +154,7 @@ def test_linear_weights_are_out_by_in_on_disk(tmp_path):
 
 def test_generator_file_has_the_output_bias_and_no_second_word_table(tmp_path):
   model, params = _pair()
-  huggingface.write_model(
-    tmp_path, "generator", params, model.generator_config, _tokenizer()
-  )
+  huggingface.write_model(tmp_path, params, model, "generator", _tokenizer())
   with safetensors.safe_open(tmp_path / "model.safetensors", "numpy") as file:
     assert file.metadata() == {"format": "pt"}
     names = set(file.keys())
@@ -132,12 +169,7 @@ def test_generator_file_has_the_output_bias_and_no_second_word_table(tmp_path):
 def test_dtype_is_that_of_weights_and_config(tmp_path, dtype, stored):
   model, params = _pair()
   huggingface.write_model(
-    tmp_path,
-    "generator",
-    params,
-    model.generator_config,
-    _tokenizer(),
-    dtype=dtype,
+    tmp_path, params, model, "generator", _tokenizer(), dtype=dtype
   )
   content = (tmp_path / "model.safetensors").read_bytes()
   (length,) = struct.unpack("<Q", content[:8])
@@ -159,7 +191,7 @@ def test_config_leaves_nothing_to_defaults_which_are_those_of_small():
     dropout=0.2,
     attention_dropout=0.3,
   )
-  written = huggingface.model_config("generator", model.generator_config, pad=7)
+  written = huggingface.model_config(model, "generator", pad=7)
   expected = {
     "architectures": ["ElectraForMaskedLM"],
     "model_type": "electra",
@@ -178,6 +210,43 @@ def test_config_leaves_nothing_to_defaults_which_are_those_of_small():
     "tie_word_embeddings": True,
   }
   assert expected.items() <= written.items()
+  _assert_nothing_is_left_to(ElectraConfig(), written)
+
+
+@pytest.mark.parametrize("pooler", [False, True])
+def test_config_of_bert_leaves_nothing_to_defaults(pooler):
+  from transformers import BertConfig
+
+  model = pretrain.make_bert(
+    vocab_size=99,
+    variant="large",
+    max_positions=128,
+    dropout=0.2,
+    pooler=pooler,
+  )
+  written = huggingface.model_config(model, "bert", pad=7)
+  expected = {
+    "architectures": ["BertForPreTraining" if pooler else "BertForMaskedLM"],
+    "model_type": "bert",
+    "vocab_size": 99,
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+    "max_position_embeddings": 128,
+    "hidden_dropout_prob": 0.2,
+    "layer_norm_eps": 1e-12,
+    "hidden_act": "gelu",
+    "pad_token_id": 7,
+    "tie_word_embeddings": True,
+  }
+  assert expected.items() <= written.items()
+  _assert_nothing_is_left_to(BertConfig(), written)
+  for name in written:  # what only ELECTRA knows
+    assert name != "embedding_size" and not name.startswith("summary")
+
+
+def _assert_nothing_is_left_to(default, written):
   # What of these is not written has no meaning for an encoder.
   unused = {
     "transformers_version",
@@ -188,21 +257,22 @@ def test_config_leaves_nothing_to_defaults_which_are_those_of_small():
     "bos_token_id",
     "eos_token_id",
   }
-  fields = json.loads(ElectraConfig().to_json_string())
-  assert "embedding_size" in fields
+  fields = json.loads(default.to_json_string())
+  assert "hidden_size" in fields
   assert set(fields) - unused <= set(written)
 
 
+@pytest.mark.parametrize("role", ["generator", "bert"])
 @pytest.mark.parametrize("specials_last", [False, True])
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_transformers_tokenizes_as_we_do(tmp_path, lowercase, specials_last):
+def test_transformers_tokenizes_as_we_do(
+  tmp_path, lowercase, specials_last, role
+):
   from transformers import AutoTokenizer
 
   ours = _tokenizer(lowercase=lowercase, specials_last=specials_last)
-  model, params = _pair(max_positions=48)
-  huggingface.write_model(
-    tmp_path, "generator", params, model.generator_config, ours
-  )
+  model, params = MODELS[role](max_positions=48)
+  huggingface.write_model(tmp_path, params, model, role, ours)
   theirs = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
   texts = [
     "The mute Swans, über alles",
@@ -229,30 +299,70 @@ def test_transformers_tokenizes_as_we_do(tmp_path, lowercase, specials_last):
   assert len(theirs) == tiny.V  # nothing was added
 
 
+@pytest.mark.parametrize(
+  ("role", "expected"),
+  [
+    ("discriminator", "ElectraTokenizer"),
+    ("generator", "ElectraTokenizer"),
+    ("bert", "BertTokenizer"),
+  ],
+)
+def test_tokenizer_is_that_of_the_family(tmp_path, role, expected):
+  model, params = MODELS[role]()
+  huggingface.write_model(tmp_path, params, model, role, _tokenizer())
+  written = json.loads((tmp_path / "tokenizer_config.json").read_text())
+  assert written["tokenizer_class"] == expected
+
+
+def test_bert_has_its_output_bias_and_one_word_table(tmp_path):
+  model, params = _bert(pooler=True)
+  huggingface.write_model(tmp_path, params, model, "bert", _tokenizer())
+  tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+  tables = [name for name, x in tensors.items() if tiny.V in x.shape]
+  assert sorted(tables) == [
+    "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.bias",
+  ]
+  np.testing.assert_array_equal(
+    tensors["bert.pooler.dense.weight"], params["pooled"]["pooler"]["kernel"].T
+  )
+
+
 def test_another_vocabulary_than_the_models_is_refused(tmp_path):
   model, params = _pair()
   tokenizer = make_tokenizer(SPECIALS + WORDS, lowercase=True)
   with pytest.raises(InputError, match="15 entries, the model 70"):
-    huggingface.write_model(
-      tmp_path, "generator", params, model.generator_config, tokenizer
-    )
+    huggingface.write_model(tmp_path, params, model, "generator", tokenizer)
+
+
+def test_a_backbone_without_names_is_refused(tmp_path):
+  model = tiny.make_model(backbone="rotary")
+  assert not huggingface.has_names(model)
+  assert huggingface.has_names(tiny.make_model())
+  params = _random_params(model)
+  with pytest.raises(InputError, match="backbone 'rotary'"):
+    huggingface.write_model(tmp_path, params, model, "generator", _tokenizer())
+  assert not list(tmp_path.iterdir())
 
 
 def test_parameters_without_a_name_are_refused():
   model, params = _pair()
   params["generator"]["layer_0"]["gate"] = {"kernel": np.zeros((2, 2))}
   with pytest.raises(InputError, match="generator/layer_0/gate/kernel"):
-    huggingface.to_huggingface(params, "generator", model.generator_config)
+    tensor_names.to_huggingface(params, model, "generator")
   _, params = _pair()
   params["adapter"] = {"kernel": np.zeros((2, 2))}
   with pytest.raises(InputError, match="adapter/kernel"):
-    huggingface.to_huggingface(params, "generator", model.generator_config)
+    tensor_names.to_huggingface(params, model, "generator")
+  model, _ = _bert()
+  _, params = _bert(pooler=True)
+  with pytest.raises(InputError, match="pooled/pooler/kernel"):
+    tensor_names.to_huggingface(params, model, "bert")
 
 
 def test_a_missing_tensor_is_refused():
   model, params = _pair()
-  config = model.generator_config
-  tensors = huggingface.to_huggingface(params, "generator", config)
+  tensors = tensor_names.to_huggingface(params, model, "generator")
   del tensors["generator_lm_head.bias"]
   with pytest.raises(InputError, match="missing: generator_lm_head.bias"):
-    huggingface.from_huggingface(tensors, "generator", config)
+    tensor_names.from_huggingface(tensors, model, "generator")

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 import tiny
-from truenegs_jax import huggingface, randomness
+from truenegs_jax import huggingface, parity, randomness, tensor_names
 from truenegs_jax.data.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.objectives import masking, negatives
+from truenegs_jax.objectives import electra, mlm
 from truenegs_jax.train import step
 
-ROLES = ("generator", "discriminator")
 TOKENIZER = make_tokenizer(
   ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
   + [f"w{i}" for i in range(5, tiny.V)],
@@ -29,6 +28,11 @@ WIDTHS = {
   "tiny": dict(),
   "square": dict(embedding_size=32, generator_multiplier=1.0),
 }
+BERTS = {"bert": dict(), "pooled": dict(pooler=True)}
+# BERT's own masking, random tokens included.
+BERT_MASKING = dataclasses.replace(
+  tiny.MASKING, style="80_10_10", vocab_size=tiny.V
+)
 LARGER_THAN_ROUNDING = 1e-6  # of the norm of all gradients
 
 
@@ -42,20 +46,22 @@ def torch_electra():
 
 
 @pytest.mark.parametrize(
-  ("widths", "length"), [*((widths, 24) for widths in WIDTHS), ("base", 130)]
+  ("name", "length"),
+  [*((name, 24) for name in (*WIDTHS, *BERTS)), ("base", 130), ("bert", 130)],
 )
 def test_logits_are_those_of_transformers(
-  torch_electra, tmp_path, widths, length
+  torch_electra, tmp_path, name, length
 ):
-  model, params = _model_and_params(widths)
+  model, params = _model_and_params(name)
   _check_logits(tmp_path, model, params, _batch(length))
 
 
-def test_logits_agree_where_variances_are_small(torch_electra, tmp_path):
+@pytest.mark.parametrize("name", ["tiny", "bert"])
+def test_logits_agree_where_variances_are_small(torch_electra, tmp_path, name):
   # Of 1e-6, where a layer norm's epsilon of 1e-6 instead of 1e-12 would show.
-  model, params = _model_and_params("tiny")
-  for name in ("word", "position", "type"):
-    params["embeddings"][name] *= 0.005
+  model, params = _model_and_params(name)
+  for table in ("word", "position", "type"):
+    params["embeddings"][table] *= 0.005
   _check_logits(tmp_path, model, params, _batch(24))
 
 
@@ -81,43 +87,62 @@ def test_gradients_are_those_of_pytorch_at_every_width(torch_electra, widths):
   _check_gradients(torch_electra, widths, {})
 
 
+@pytest.mark.parametrize(
+  "options",
+  [
+    dict(),
+    dict(prediction="sample", normalizer="slots"),
+    dict(hard_correction=False, soft_weight=0.0),
+  ],
+  ids=lambda o: ",".join(f"{k}={v}" for k, v in o.items()) or "hc+sr",
+)
+def test_losses_and_gradients_of_bert_are_those_of_pytorch(
+  torch_electra, options
+):
+  _check_gradients(torch_electra, "bert", dict(masking=BERT_MASKING) | options)
+
+
 def _check_logits(tmp_path, model, params, batch):
   import torch
   import transformers
 
-  ours = _logits(model, params, batch)
+  inputs = {name: x for name, x in batch.items() if name != "row"}
   real_BxL = batch["documents"] > 0
   assert not real_BxL.all()
-  for role in ROLES:
-    config = huggingface.network_config(model, role)
-    huggingface.write_model(tmp_path, role, params, config, TOKENIZER)
-    architecture = getattr(transformers, huggingface.ARCHITECTURES[role])
+  for role, ours in parity.our_logits(params, model, inputs).items():
+    huggingface.write_model(tmp_path, params, model, role, TOKENIZER)
+    architecture = getattr(transformers, tensor_names.architecture(model, role))
     network, info = architecture.from_pretrained(
       tmp_path, output_loading_info=True
     )
     assert not {*info["missing_keys"], *info["unexpected_keys"]}
     with torch.no_grad():
-      theirs = network.eval()(
+      output = network.eval()(
         input_ids=torch.tensor(batch["tokens"]),
         token_type_ids=torch.tensor(batch["types"]),
         attention_mask=torch.tensor(batch["documents"]),
-      ).logits.numpy()
-    difference = np.abs(ours[role] - theirs)[real_BxL].max()
-    largest = np.abs(theirs[real_BxL]).max()
-    assert largest > 0.5  # else the bound below would say little
-    assert difference <= 1e-5 * max(1.0, largest)
+      )
+    assert set(ours) == {name for name in output if "logits" in name}
+    for name, logits in ours.items():
+      theirs = output[name].numpy()
+      assert logits.shape == theirs.shape
+      if name != "seq_relationship_logits":  # one a row, not one a token
+        logits, theirs = logits[real_BxL], theirs[real_BxL]
+      largest = np.abs(theirs).max()
+      assert largest > 0.5  # else the bound below would say little
+      assert np.abs(logits - theirs).max() <= 1e-5 * max(1.0, largest)
 
 
-def _check_gradients(torch_electra, widths, changed):
-  model, params = _model_and_params(widths)
+def _check_gradients(torch_electra, name, changed):
+  model, params = _model_and_params(name)
   batch, dense_VxV = _batch(length=48), tiny.dense_table(share=0.5)
   np.fill_diagonal(dense_VxV, True)  # as WordNet's lists, read literally
   options = tiny.make_options(**changed)
   keys_B = randomness.row_keys(jax.random.key(5), 3, jnp.array(batch["row"]))
 
-  pair = _torch_pair(torch_electra, model, params)
-  total, parts, cases = torch_electra.electra_loss(
-    pair,
+  network, loss_of = _torch_network(torch_electra, model, params)
+  total, parts, cases = loss_of(
+    network,
     batch,
     _draws(torch_electra, model, params, batch, keys_B, options),
     dense_VxV,
@@ -134,10 +159,18 @@ def _check_gradients(torch_electra, widths, changed):
     wrong = cases["slots"] - cases["right"]
     assert wrong > cases["false_negatives"] > 0
 
+  electra_pair = isinstance(model, pretrain.ElectraPair)
   weights = {**tiny.WEIGHTS, "soft": options.soft_weight}
   if not options.soft_weight:
     del weights["soft"]
-  objective = tiny.make_objective(model, options, train=False)
+  if not electra_pair:
+    del weights["detect"]
+  objective = functools.partial(
+    electra.electra_terms if electra_pair else mlm.mlm_terms,
+    model=model,
+    options=options,
+    train=False,
+  )
 
   @functools.partial(jax.value_and_grad, has_aux=True)
   def loss(params):
@@ -150,15 +183,14 @@ def _check_gradients(torch_electra, widths, changed):
   for name in weights:
     ours = float(terms[name][0] / terms[name][1])
     assert ours == pytest.approx(parts[name], rel=1e-5)
-  _assert_same_gradients(model, grads, pair)
+  _assert_same_gradients(model, grads, network)
 
 
-def _assert_same_gradients(model, grads, pair):
+def _assert_same_gradients(model, grads, network):
   scale = np.sqrt(sum(np.sum(x**2) for x in jax.tree.leaves(grads)))
-  for role in ROLES:
-    config = huggingface.network_config(model, role)
-    ours = huggingface.to_huggingface(grads, role, config)
-    theirs = pair.gradients(role)
+  for role in model.roles:
+    ours = tensor_names.to_huggingface(grads, model, role)
+    theirs = network.gradients(role)
     assert set(ours) == set(theirs)
     for name, expected in theirs.items():
       norm = np.linalg.norm(expected)
@@ -170,37 +202,22 @@ def _assert_same_gradients(model, grads, pair):
         assert difference <= 1e-4 * norm, f"{role} {name}"
 
 
-def _logits(model, params, batch) -> dict[str, np.ndarray]:
-  """Both networks' logits at every position."""
-  rows, length = batch["tokens"].shape
-  positions_BxL = jnp.broadcast_to(jnp.arange(length), (rows, length))
-
-  @jax.jit
-  def logits(params):
-    bound = model.bind({"params": params})
-    return {
-      "generator": bound.generate_logits(_inputs(batch), positions_BxL, None),
-      "discriminator": bound.detect_logits(_inputs(batch), None),
-    }
-
-  return jax.device_get(logits(params))
-
-
-def _model_and_params(widths: str):
-  """A pair of one of WIDTHS with no parameter at zero or one."""
-  fields = {**dict(generator_multiplier=0.5), **WIDTHS[widths]}
-  model = pretrain.make_pair(
-    vocab_size=tiny.V, variant="tiny", max_positions=140, **fields
-  )
+def _model_and_params(name: str):
+  """One of WIDTHS or BERTS with no parameter at zero or one."""
+  sizes = dict(vocab_size=tiny.V, variant="tiny", max_positions=140)
+  if name in BERTS:
+    model = pretrain.make_bert(**sizes, **BERTS[name])
+  else:
+    fields = {**dict(generator_multiplier=0.5), **WIDTHS[name]}
+    model = pretrain.make_pair(**sizes, **fields)
   params = pretrain.init_params(model, jax.random.key(1))
   rng = np.random.default_rng(2)
   params = jax.tree.map(
     lambda x: x + rng.normal(0, 0.15, x.shape).astype(np.float32), params
   )
-  # A generator that is often right, by luck too, and often nearly so.
-  params["generator_head"]["bias"] = (
-    params["generator_head"]["bias"].at[_COMMON].add(6.0)
-  )
+  # A masked language model that is often right, by luck too, and often nearly.
+  head = params["bert_head" if name in BERTS else "generator_head"]
+  head["bias"] = head["bias"].at[_COMMON].add(6.0)
   return model, params
 
 
@@ -229,25 +246,17 @@ def _inputs(batch):
 
 def _draws(torch_electra, model, params, batch, keys_B, options):
   """The masks and samples that the objective draws from these keys."""
-  inputs = _inputs(batch)
 
   @jax.jit
   def draw(params):
-    mask_keys_B = randomness.purpose_keys(keys_B, randomness.MASK)
-    sample_keys_B = randomness.purpose_keys(keys_B, randomness.SAMPLE)
-    slots = masking.choose_slots(
-      inputs["tokens"], inputs["documents"], mask_keys_B, options.masking
+    guess = mlm.guess_slots(
+      model.bind({"params": params}),
+      _inputs(batch),
+      keys_B,
+      options,
+      train=False,
     )
-    masked_BxL = masking.apply_mask(
-      inputs["tokens"], slots, mask_keys_B, options.masking
-    )
-    logits_BxKxV = model.bind({"params": params}).generate_logits(
-      {**inputs, "tokens": masked_BxL}, slots.positions_BxK, None
-    )
-    sampled_BxK = negatives.sample(
-      logits_BxKxV, sample_keys_B, options.temperature
-    )
-    return slots, masked_BxL, sampled_BxK
+    return guess.slots, guess.masked_BxL, guess.sampled_BxK
 
   slots, masked_BxL, sampled_BxK = jax.device_get(draw(params))
   return torch_electra.Draws(
@@ -258,14 +267,17 @@ def _draws(torch_electra, model, params, batch, keys_B, options):
   )
 
 
-def _torch_pair(torch_electra, model, params):
+def _torch_network(torch_electra, model, params):
+  """The same network in PyTorch, and the function of its whole loss."""
   configs, tensors = {}, {}
-  for role in ROLES:
-    config = dataclasses.replace(
-      huggingface.network_config(model, role),
-      dropout=0.0,
-      attention_dropout=0.0,
+  for role in model.roles:
+    configs[role] = huggingface.model_config(model, role, pad=tiny.PAD) | dict(
+      hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
-    configs[role] = huggingface.model_config(role, config, pad=tiny.PAD)
-    tensors[role] = huggingface.to_huggingface(params, role, config)
-  return torch_electra.TorchPair(configs, tensors)
+    tensors[role] = tensor_names.to_huggingface(params, model, role)
+  if "bert" in configs:
+    import torch_bert
+
+    network = torch_bert.TorchBert(configs["bert"], tensors["bert"])
+    return network, torch_bert.bert_loss
+  return torch_electra.TorchPair(configs, tensors), torch_electra.electra_loss

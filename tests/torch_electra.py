@@ -61,26 +61,62 @@ def electra_loss(
   draws: Draws,
   dense_VxV: np.ndarray,
   *,
-  hard_correction: bool,
-  prediction: str,
-  normalizer: str,
-  soft_weight: float,
   detect_weight: float = 50.0,
+  soft_weight: float,
+  **options,
 ) -> tuple[torch.Tensor, dict[str, float], dict[str, int]]:
   """The whole loss, its parts, and how often each case occurred.
 
-  Equations 2 and 3 of Zhang et al. 2023 on top of Clark et al. 2020.
+  Equations 2 and 3 of Zhang et al. 2023 on top of Clark et al. 2020; options
+  as in `slot_losses`.
   """
-  table_VxE = pair.discriminator.electra.embeddings.word_embeddings.weight
-  logits_BxLxV = _logits(pair.generator, batch, draws.masked_BxL)
+  parts, cases = slot_losses(
+    pair.generator,
+    pair.discriminator.electra.embeddings.word_embeddings.weight,
+    batch,
+    draws,
+    dense_VxV,
+    **options,
+  )
   corrupted_BxL = batch["tokens"].copy()
+  for b, k in zip(*np.nonzero(draws.used_BxK), strict=True):
+    corrupted_BxL[b, draws.positions_BxK[b, k]] = draws.sampled_BxK[b, k]
+  detect_BxL = _logits(pair.discriminator, batch, corrupted_BxL)
+  # What the discriminator sees differs from the text, or it does not: a sample
+  # that happens to be the original counts as original.
+  replaced_BxL = torch.tensor(corrupted_BxL != batch["tokens"]).double()
+  real_BxL = torch.tensor(batch["documents"] > 0)
+  parts["detect"] = torch.nn.functional.binary_cross_entropy_with_logits(
+    detect_BxL[real_BxL], replaced_BxL[real_BxL]
+  )
+  total = (
+    parts["mlm"] + detect_weight * parts["detect"] + soft_weight * parts["soft"]
+  )
+  return total, {name: x.item() for name, x in parts.items()}, cases
+
+
+def slot_losses(
+  network,
+  table_VxE: torch.Tensor,
+  batch: dict,
+  draws: Draws,
+  dense_VxV: np.ndarray,
+  *,
+  hard_correction: bool,
+  prediction: str,
+  normalizer: str,
+) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
+  """`mlm` and `soft` of a masked language model, and how often what occurred.
+
+  Equations 2 and 3 of Zhang et al. 2023.
+  """
+  logits_BxLxV = _logits(network, batch, draws.masked_BxL)
   cases = dict.fromkeys(("slots", "false_negatives", "lucky", "right"), 0)
   mlm, soft = [], []
   for b, k in zip(*np.nonzero(draws.used_BxK), strict=True):
     position = int(draws.positions_BxK[b, k])
     gold = int(batch["tokens"][b, position])
     sampled = int(draws.sampled_BxK[b, k])
-    corrupted_BxL[b, position] = sampled
     logits_V = logits_BxLxV[b, position]
     predicted = sampled if prediction == "sample" else int(logits_V.argmax())
     corrected = (
@@ -96,23 +132,11 @@ def electra_loss(
     cases["lucky"] += sampled == gold
     cases["right"] += predicted == gold
   divisor = cases["slots"] if normalizer == "slots" else len(mlm)
-  detect_BxL = _logits(pair.discriminator, batch, corrupted_BxL)
-  # What the discriminator sees differs from the text, or it does not: a sample
-  # that happens to be the original counts as original.
-  replaced_BxL = torch.tensor(corrupted_BxL != batch["tokens"]).double()
-  real_BxL = torch.tensor(batch["documents"] > 0)
-  detect = torch.nn.functional.binary_cross_entropy_with_logits(
-    detect_BxL[real_BxL], replaced_BxL[real_BxL]
-  )
   parts = {
     "mlm": torch.stack(mlm).sum() / divisor,
-    "detect": detect,
     "soft": torch.stack(soft).mean(),
   }
-  total = (
-    parts["mlm"] + detect_weight * parts["detect"] + soft_weight * parts["soft"]
-  )
-  return total, {name: x.item() for name, x in parts.items()}, cases
+  return parts, cases
 
 
 def _logits(network, batch, tokens_BxL: np.ndarray) -> torch.Tensor:

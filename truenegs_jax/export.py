@@ -1,11 +1,12 @@
-"""Turns a checkpoint into two folders that Hugging Face's transformers loads.
+"""Turns a checkpoint into folders that Hugging Face's transformers loads.
 
   python -m truenegs_jax.export --workdir=runs/electra_demo
       [--step=N] [--output=FOLDER] [--dtype=float32|bfloat16]
 
-`discriminator/` is the one to fine-tune, `generator/` fills masks. The folder
-stands under its name only when it is whole and, where PyTorch is installed,
-transformers has loaded both models and come to our logits.
+ELECTRA gives `discriminator/`, the one to fine-tune, and `generator/`, which
+fills masks; BERT gives `bert/`. The output stands under its name only when it
+is whole and, where PyTorch is installed, transformers has loaded every model
+and come to our logits.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import numpy as np
 import safetensors
 from ml_collections import ConfigDict
 
-from truenegs_jax import huggingface, model_card, parity
+from truenegs_jax import huggingface, model_card, parity, tensor_names
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import (
   CheckpointError,
@@ -33,7 +34,7 @@ from truenegs_jax.errors import (
   NonFiniteError,
   TrueNegsError,
 )
-from truenegs_jax.models.pretrain import ElectraPair
+from truenegs_jax.models import pretrain
 from truenegs_jax.train import build, checkpoint
 
 CHECKSUMS = "SHA256SUMS"
@@ -55,21 +56,21 @@ class Exported:
   statement: str
 
 
-def export_pair(
+def export_model(
   params: Mapping[str, Any],
-  model: ElectraPair,
+  model: pretrain.Model,
   tokenizer: Tokenizer,
   output: pathlib.Path,
   *,
   about: model_card.About,
   dtype: str = "float32",
 ) -> Exported:
-  """Writes `output/{discriminator,generator}/` and `output/SHA256SUMS`.
+  """Writes a folder for each of the model's roles, and `output/SHA256SUMS`.
 
   Args:
-    params: the pair's parameters, f32 arrays of numpy or jax.
-    model: the pair; its configs give the sizes.
-    tokenizer: the one that the pair was trained with.
+    params: the model's parameters, f32 arrays of numpy or jax.
+    model: ELECTRA's pair or BERT; its `roles` give names and sizes.
+    tokenizer: the one that the model was trained with.
     output: the folder to make; an export that stands there is replaced once
       the new one is whole and checked.
     about: what the model cards say.
@@ -82,8 +83,8 @@ def export_pair(
     DiskError: a file could not be written.
     TrueNegsError: transformers does not come to our logits.
   """
-  if dtype not in huggingface.DTYPES:
-    known = ", ".join(huggingface.DTYPES)
+  if dtype not in tensor_names.DTYPES:
+    known = ", ".join(tensor_names.DTYPES)
     raise InputError(f"dtype {dtype!r} is unknown; known: {known}.")
   output = output.expanduser().resolve()
   _check_replaceable(output)
@@ -93,14 +94,13 @@ def export_pair(
   try:
     with _disk_errors(output):
       shutil.rmtree(partial, ignore_errors=True)
-      for role in huggingface.ARCHITECTURES:
+      for role in model.roles:
         folder = partial / role
         folder.mkdir(parents=True)
-        config = huggingface.network_config(model, role)
         huggingface.write_model(
-          folder, role, params, config, tokenizer, dtype=dtype
+          folder, params, model, role, tokenizer, dtype=dtype
         )
-        card = model_card.text(role, params, config, tokenizer, about)
+        card = model_card.text(params, model, role, tokenizer, about)
         (folder / "README.md").write_text(card, encoding="utf-8")
       _write_checksums(partial)
     compared, statement = parity.compare(partial, params, model, dtype=dtype)
@@ -124,11 +124,11 @@ def export_workdir(
     workdir: a folder that `truenegs_jax.main` made; a run may be using it.
     step: a saved step. Its export goes to `workdir/export-<step>`, the
       newest one's to `workdir/export`, unless `output` is given.
-    output, dtype: as in `export_pair`.
+    output, dtype: as in `export_model`.
 
   Raises:
     InputError, CheckpointError: no such run, no such step, another vocabulary.
-    NonFiniteError, DiskError, TrueNegsError: as `export_pair`.
+    NonFiniteError, DiskError, TrueNegsError: as `export_model`.
   """
   vocab = workdir / "vocab.txt"
   for path in (workdir / "checkpoints", vocab):
@@ -141,7 +141,7 @@ def export_workdir(
   saved, step, params = _restore(workdir, step, vocab)
   c = ConfigDict(saved["config"])
   tokenizer = build.vocabulary_of(c, str(vocab))
-  return export_pair(
+  return export_model(
     params,
     build.build_model(c, vocab_size=len(tokenizer.vocab)),
     tokenizer,
@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument("--step", type=int, help="a saved step; default: newest")
   parser.add_argument("--output", type=pathlib.Path)
   parser.add_argument(
-    "--dtype", choices=tuple(huggingface.DTYPES), default="float32"
+    "--dtype", choices=tuple(tensor_names.DTYPES), default="float32"
   )
   flags = parser.parse_args(argv)
   try:
@@ -225,9 +225,7 @@ def _check_replaceable(output: pathlib.Path) -> None:
   ours = {
     CHECKSUMS,
     *(
-      f"{role}/{file}"
-      for role in huggingface.ARCHITECTURES
-      for file in MODEL_FILES
+      f"{role}/{file}" for role in tensor_names.NETWORKS for file in MODEL_FILES
     ),
   }
   if output.is_dir():

@@ -6,22 +6,21 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 from ml_collections import ConfigDict
 
-from truenegs_jax import huggingface
+from truenegs_jax import tensor_names
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.models.encoder import EncoderConfig
+from truenegs_jax.models import pretrain
 from truenegs_jax.train import writers
 
 _CARD = """\
 ---
 library_name: transformers
 pipeline_tag: {pipeline}
-tags: [electra, truenegs_jax]
+tags: [{family}, truenegs_jax]
 ---
 
-# ELECTRA {role}, pre-trained on true negatives
+# {title}, pre-trained on true negatives
 
 {use}
 
@@ -32,19 +31,35 @@ tags: [electra, truenegs_jax]
 * Size: {parameters:,} parameters, {layers} layers of {width} units,
   vocabulary of {vocab_size:,}{case}, at most {max_positions} tokens
 * Data: {sources}
-* Training: {step:,} steps of {batch_size} rows of {length} tokens, seed {seed}
+* Training: {step:,} steps of {batch_size} rows of {length} tokens, seed {seed},
+  from {start}
 * Objective: {objective}
 * Held-out rows: {held_out}
 * Made by: {command}
 
 Method: Zhang et al., Language Model Pre-training on True Negatives, AAAI 2023;
-Clark et al., ELECTRA, ICLR 2020.
+{source}.
 """
+_TITLES = {
+  "discriminator": "ELECTRA discriminator",
+  "generator": "ELECTRA generator",
+  "bert": "BERT",
+}
 _USES = {
   "discriminator": "The network to fine-tune. As it is, it tells replaced"
   " tokens from original ones\n(a positive logit means replaced).",
   "generator": "The small network that fills masks; its partner is the"
   " discriminator.",
+  "bert": "Fills masks, and is the network to fine-tune.",
+}
+_POOLED = (
+  " Pooler and next-sentence classifier\nare those that the run started with:"
+  " nothing here trains them."
+)
+_OBJECTIVES = {"electra": "ELECTRA", "mlm": "BERT without next sentences"}
+_SOURCES = {
+  "electra": "Clark et al., ELECTRA, ICLR 2020",
+  "bert": "Devlin et al., BERT, NAACL 2019",
 }
 
 
@@ -78,28 +93,24 @@ def about_run(
 
 
 def text(
-  role: str,
   params: Mapping[str, Any],
-  config: EncoderConfig,
+  model: pretrain.Model,
+  role: str,
   tokenizer: Tokenizer,
   about: About,
 ) -> str:
-  """The card of one network of a pair, in Markdown."""
-  c = ConfigDict(about.config)
-  n = c.negatives
-  objective = ["ELECTRA"]
-  if n.hard_correction:
-    objective.append(f"hard correction by {n.sources} ({n.prediction})")
-  if n.soft_weight:
-    objective.append(f"soft regularization ({n.soft}) x {n.soft_weight:g}")
-  parts = [params[name] for name in ("embeddings", role, f"{role}_head")]
+  """The card of one network of a model, in Markdown."""
+  c, config = ConfigDict(about.config), model.roles[role]
+  family = tensor_names.NETWORKS[role].family
+  pooled = _POOLED if tensor_names.has_pooled(model) else ""
   figures = [f"{name} {x:.4f}" for name, x in about.held_out.items()]
   return _CARD.format(
-    pipeline="fill-mask" if role == "generator" else "feature-extraction",
-    role=role,
-    use=_USES[role],
-    architecture=huggingface.ARCHITECTURES[role],
-    parameters=sum(leaf.size for leaf in jax.tree.leaves(parts)),
+    pipeline="feature-extraction" if role == "discriminator" else "fill-mask",
+    family=family,
+    title=_TITLES[role],
+    use=_USES[role] + pooled,
+    architecture=tensor_names.architecture(model, role),
+    parameters=pretrain.parameter_count(pretrain.role_params(params, role)),
     layers=config.layers,
     width=config.width,
     vocab_size=config.vocab_size,
@@ -110,7 +121,23 @@ def text(
     batch_size=c.batch_size,
     length=c.length,
     seed=c.seed,
-    objective=" + ".join(objective),
+    start=c.init or "scratch",
+    objective=_objective(c),
     held_out=", ".join(figures) or "not evaluated at this step",
     command=f"`{about.command}`" if about.command else "truenegs_jax",
+    source=_SOURCES[family],
   )
+
+
+def _objective(c: ConfigDict) -> str:
+  """What was trained, with the parts of it that true negatives add."""
+  n = c.negatives
+  said = [_OBJECTIVES[c.objective]]
+  if n.hard_correction:
+    said.append(f"hard correction by {n.sources} ({n.prediction})")
+  if n.soft_weight:
+    said.append(f"soft regularization ({n.soft}) x {n.soft_weight:g}")
+  if n.sentence_weight:
+    said.append(f"the same by sentences x {n.sentence_weight:g}")
+  masked = f"{c.masking.prob:.0%} masked ({c.masking.style})"
+  return " + ".join(said) + f"; {masked}"

@@ -9,29 +9,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from truenegs_jax import huggingface
+from truenegs_jax import tensor_names
 from truenegs_jax.errors import NonFiniteError, TrueNegsError
+from truenegs_jax.models import pretrain
 from truenegs_jax.models.encoder import EncoderConfig
-from truenegs_jax.models.pretrain import ElectraPair
 
 # Of max(1, largest logit), both sides in f32. Rounding alone reaches 2e-5 in 24
 # layers with large weights; a tensor in the wrong place gives 1e-2 and more.
 TOLERANCE = 1e-4
 
+Logits = Mapping[str, np.ndarray]  # by the fields of transformers' outputs
+
 
 def compare(
   folder: pathlib.Path,
   params: Mapping[str, Any],
-  model: ElectraPair,
+  model: pretrain.Model,
   *,
   dtype: str = "float32",
 ) -> tuple[bool, str]:
-  """Loads an exported pair and compares its logits with ours, padding included.
+  """Loads an exported model and compares its logits with ours, rows padded.
+
+  The masked language models' are compared at every position, and BERT's for
+  the next sentence too where the model carries them.
 
   Args:
-    folder: holds `discriminator/` and `generator/`.
+    folder: holds a folder for each of the model's roles.
     params: what was exported, f32 arrays of numpy.
-    model: the pair that the parameters are of.
+    model: what the parameters are of.
     dtype: of the exported weights; the comparison itself is made in f32.
 
   Returns:
@@ -51,28 +56,69 @@ def compare(
       ' To do so: pip install "truenegs_jax[torch]" and export again.'
     )
   transformers.utils.logging.disable_progress_bar()
-  kind = huggingface.DTYPES[dtype]
+  kind = tensor_names.DTYPES[dtype]
   params = jax.tree.map(lambda x: x.astype(kind).astype(np.float32), params)
-  inputs = _random_inputs(model.discriminator_config)
+  inputs = _random_inputs(next(iter(model.roles.values())))
   tensors = {name: torch.tensor(x) for name, x in inputs.items()}
   real_BxL = inputs["documents"] != 0
   found = []
-  for role, ours in _our_logits(params, model, inputs).items():
-    loaded = _load(folder / role, role, torch, transformers)
+  for role, ours in our_logits(params, model, inputs).items():
+    loaded = _load(folder / role, model, role, torch, transformers)
     with torch.no_grad():
       output = loaded(
         input_ids=tensors["tokens"],
         token_type_ids=tensors["types"],
         attention_mask=tensors["documents"],
       )
-    theirs = output.logits.numpy()[real_BxL]
-    difference = _difference(role, ours[real_BxL], theirs)
-    largest = np.abs(theirs).max()
-    found.append(f"{role} {difference:.1e} (largest logit {largest:.3g})")
+    for name, expected in ours.items():
+      of = real_BxL if expected.shape[:2] == real_BxL.shape else ...
+      theirs = output[name].numpy()[of]
+      difference = _difference(role, expected[of], theirs)
+      largest = np.abs(theirs).max()
+      what = role if len(ours) == 1 else f"{role} {name}"
+      found.append(f"{what} {difference:.1e} (largest {largest:.3g})")
   return True, (
-    f"transformers {transformers.__version__} loads both models and comes to"
-    f" our logits; largest difference: {', '.join(found)}"
+    f"transformers {transformers.__version__} loads {' and '.join(model.roles)}"
+    f" and comes to our logits; largest difference: {', '.join(found)}"
   )
+
+
+def our_logits(
+  params: Mapping[str, Any],
+  model: pretrain.Model,
+  inputs: Mapping[str, np.ndarray],
+) -> dict[str, Logits]:
+  """The f32 logits of every network at every position, by role."""
+  configs: dict[str, Any] = {
+    name: dataclasses.replace(config, dtype="float32")
+    for name, config in vars(model).items()
+    if isinstance(config, EncoderConfig)
+  }
+  exact = model.clone(**configs)
+  rows, length = inputs["tokens"].shape
+  positions_BxL = jnp.broadcast_to(jnp.arange(length), (rows, length))
+
+  @jax.jit
+  def logits(params, inputs):
+    bound = exact.bind({"params": params})
+    predicted_BxLxV = bound.generate_logits(inputs, positions_BxL, None)
+    if isinstance(exact, pretrain.ElectraPair):
+      return {
+        "discriminator": {"logits": bound.detect_logits(inputs, None)},
+        "generator": {"logits": predicted_BxLxV},
+      }
+    if not exact.pooler:
+      return {"bert": {"logits": predicted_BxLxV}}
+    next_Bx2 = bound.pooled(bound.encode(inputs, None))
+    return {
+      "bert": {
+        "prediction_logits": predicted_BxLxV,
+        "seq_relationship_logits": next_Bx2,
+      }
+    }
+
+  with jax.default_matmul_precision("highest"):  # GPUs and TPUs round more
+    return jax.device_get(logits(params, inputs))
 
 
 def _difference(role: str, ours: np.ndarray, theirs: np.ndarray) -> float:
@@ -93,10 +139,14 @@ def _difference(role: str, ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def _load(
-  folder: pathlib.Path, role: str, torch: Any, transformers: Any
+  folder: pathlib.Path,
+  model: pretrain.Model,
+  role: str,
+  torch: Any,
+  transformers: Any,
 ) -> Any:
-  architecture = getattr(transformers, huggingface.ARCHITECTURES[role])
-  loaded, info = architecture.from_pretrained(
+  name = tensor_names.architecture(model, role)
+  loaded, info = getattr(transformers, name).from_pretrained(
     folder,
     dtype=torch.float32,
     local_files_only=True,
@@ -123,29 +173,3 @@ def _random_inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
     "types": rng.integers(0, config.type_vocab_size, shape, dtype=np.int32),
     "documents": (np.arange(length)[None] < ends_Bx1).astype(np.int32),
   }
-
-
-def _our_logits(
-  params: Mapping[str, Any],
-  model: ElectraPair,
-  inputs: Mapping[str, np.ndarray],
-) -> dict[str, np.ndarray]:
-  """The f32 logits of both networks at every position."""
-  exact = ElectraPair(
-    dataclasses.replace(model.generator_config, dtype="float32"),
-    dataclasses.replace(model.discriminator_config, dtype="float32"),
-    model.backbone,
-  )
-  rows, length = inputs["tokens"].shape
-  positions_BxL = jnp.broadcast_to(jnp.arange(length), (rows, length))
-
-  @jax.jit
-  def logits(params, inputs):
-    bound = exact.bind({"params": params})
-    return {
-      "discriminator": bound.detect_logits(inputs, None),
-      "generator": bound.generate_logits(inputs, positions_BxL, None),
-    }
-
-  with jax.default_matmul_precision("highest"):  # GPUs and TPUs round more
-    return jax.device_get(logits(params, inputs))

@@ -64,3 +64,24 @@ class DetectionHead(nn.Module):
     )
     x_BxLxD = encoder.gelu(dense(hidden_BxLxD))
     return output(x_BxLxD.astype(jnp.float32))[..., 0]
+
+
+class NextSentence(nn.Module):
+  """BERT's pooler ([CLS], dense, tanh) and next-sentence classifier.
+
+  No objective here trains them: they are carried from a released checkpoint to
+  its continuation, for tasks that start from the pooler.
+  """
+
+  config: encoder.EncoderConfig
+
+  @nn.compact
+  def __call__(self, hidden_BxLxD: Array) -> Array:
+    """Returns f32 logits `[B, 2]`: the next sentence, or a random one."""
+    c = self.config
+    dense = lambda features, name: nn.Dense(
+      features, kernel_init=c.initializer, dtype=jnp.float32, name=name
+    )
+    first_BxD = hidden_BxLxD[:, 0].astype(jnp.float32)
+    pooled_BxD = jnp.tanh(dense(c.width, "pooler")(first_BxD))
+    return dense(2, "next_sentence")(pooled_BxD)

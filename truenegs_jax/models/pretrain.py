@@ -1,13 +1,18 @@
-"""ELECTRA's pair: a generator and a discriminator on one embedding block.
+"""The models that are pre-trained: ELECTRA's pair of networks, and BERT.
 
 pair = make_pair(vocab_size=30_522, variant="small",
                  generator_multiplier=1 / 4)
 params = init_params(pair, key)
 logits_BxKxV = pair.apply({"params": params}, inputs, positions_BxK, keys_B,
                           method="generate_logits")
+
+Each has the methods that an objective needs, and `roles`: the networks that it
+is made of, by the names that their parameters and exports go by.
 """
 
+import dataclasses
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -20,6 +25,7 @@ from truenegs_jax.models import encoder, heads
 Array = jax.Array
 
 BACKBONE_NAMES = ("Embeddings", "Encoder", "VARIANTS")
+CARRIED = ("pooled",)  # parameters that ride along and are never trained
 
 
 class ElectraPair(nn.Module):
@@ -43,6 +49,14 @@ class ElectraPair(nn.Module):
     self.discriminator = backbone.Encoder(discriminator)
     self.discriminator_head = heads.DetectionHead(discriminator)
 
+  @property
+  def roles(self) -> dict[str, encoder.EncoderConfig]:
+    """The discriminator, which is kept, and the generator."""
+    return {
+      "discriminator": self.discriminator_config,
+      "generator": self.generator_config,
+    }
+
   def generate_logits(
     self,
     inputs: encoder.Inputs,
@@ -54,21 +68,28 @@ class ElectraPair(nn.Module):
     hidden_BxLxD = self.generator(
       embedded_BxLxE, inputs["documents"], dropout_keys_B
     )
-    # Gathered before the vocabulary projection: K slots, not L positions.
-    hidden_BxKxD = jnp.take_along_axis(
-      hidden_BxLxD, positions_BxK[..., None], axis=1
+    return self.generator_head(
+      _at_slots(hidden_BxLxD, positions_BxK), self.embeddings.word_VxE
     )
-    return self.generator_head(hidden_BxKxD, self.embeddings.word_VxE)
 
   def detect_logits(
     self, inputs: encoder.Inputs, dropout_keys_B: Array | None
   ) -> Array:
     """The discriminator's f32 logits `[B, L]`, positive for "replaced"."""
+    return self.judge(self.encode(inputs, dropout_keys_B))
+
+  def judge(self, hidden_BxLxD: Array) -> Array:
+    """`detect_logits` of hidden states that `encode` gave."""
+    return self.discriminator_head(hidden_BxLxD)
+
+  def encode(
+    self, inputs: encoder.Inputs, dropout_keys_B: Array | None
+  ) -> Array:
+    """The discriminator's last hidden states `[B, L, D]`."""
     embedded_BxLxE = self.embeddings(inputs, dropout_keys_B)
-    hidden_BxLxD = self.discriminator(
+    return self.discriminator(
       embedded_BxLxE, inputs["documents"], dropout_keys_B
     )
-    return self.discriminator_head(hidden_BxLxD)
 
   def token_embedding(self, ids: Array) -> Array:
     """Rows of the shared word table, f32 `[..., E]`."""
@@ -78,6 +99,63 @@ class ElectraPair(nn.Module):
     """Touches every parameter; only `init_params` calls it."""
     self.generate_logits(inputs, inputs["tokens"][:, :1], None)
     self.detect_logits(inputs, None)
+
+
+class BertMlm(nn.Module):
+  """BERT with its masked language model's head (Devlin et al. 2019).
+
+  With `pooler`, the pooler and the next-sentence classifier of a released
+  checkpoint ride along from init to export. No objective touches them.
+  """
+
+  config: encoder.EncoderConfig
+  backbone: str = "encoder"
+  pooler: bool = False
+
+  def setup(self):
+    backbone, c = load_backbone(self.backbone), self.config
+    self.embeddings = backbone.Embeddings(c)
+    self.bert = backbone.Encoder(c)
+    self.bert_head = heads.MlmHead(c)
+    if self.pooler:
+      self.pooled = heads.NextSentence(c)
+
+  @property
+  def roles(self) -> dict[str, encoder.EncoderConfig]:
+    """The one network that there is."""
+    return {"bert": self.config}
+
+  def generate_logits(
+    self,
+    inputs: encoder.Inputs,
+    positions_BxK: Array,
+    dropout_keys_B: Array | None,
+  ) -> Array:
+    """The f32 logits `[B, K, V]` at K positions of each row."""
+    hidden_BxLxD = self.encode(inputs, dropout_keys_B)
+    return self.bert_head(
+      _at_slots(hidden_BxLxD, positions_BxK), self.embeddings.word_VxE
+    )
+
+  def encode(
+    self, inputs: encoder.Inputs, dropout_keys_B: Array | None
+  ) -> Array:
+    """The last hidden states `[B, L, D]`."""
+    embedded_BxLxE = self.embeddings(inputs, dropout_keys_B)
+    return self.bert(embedded_BxLxE, inputs["documents"], dropout_keys_B)
+
+  def token_embedding(self, ids: Array) -> Array:
+    """Rows of the word table, f32 `[..., E]`."""
+    return self.embeddings.word_VxE[ids]
+
+  def initialize(self, inputs: encoder.Inputs) -> None:
+    """Touches every parameter; only `init_params` calls it."""
+    self.generate_logits(inputs, inputs["tokens"][:, :1], None)
+    if self.pooler:
+      self.pooled(self.encode(inputs, None))
+
+
+Model = ElectraPair | BertMlm
 
 
 def make_pair(
@@ -101,20 +179,30 @@ def make_pair(
   Raises:
     InputError: unknown backbone or variant, heads that do not divide the width.
   """
-  variants = load_backbone(backbone).VARIANTS
-  if variant not in variants:
-    known = ", ".join(variants)
-    raise InputError(f"model.variant {variant!r} is unknown; known: {known}.")
-  fields = {**variants[variant], **overrides}
-  discriminator = encoder.EncoderConfig(vocab_size=vocab_size, **fields)
+  discriminator = _network_config(
+    "model", vocab_size, variant, backbone, overrides
+  )
   generator = encoder.generator_config(discriminator, generator_multiplier)
-  for name, c in (("model", discriminator), ("generator", generator)):
-    if c.width < 1 or c.width % c.heads:
-      raise InputError(
-        f"{name}: {c.heads} heads do not divide a width of {c.width}; choose"
-        " another width, number of heads or generator.multiplier."
-      )
+  _check_heads("generator", generator)
   return ElectraPair(generator, discriminator, backbone)
+
+
+def make_bert(
+  *,
+  vocab_size: int,
+  variant: str,
+  backbone: str = "encoder",
+  pooler: bool = False,
+  **overrides: Any,
+) -> BertMlm:
+  """Builds BERT of one variant; arguments and errors as in `make_pair`.
+
+  BERT's embeddings are as wide as the model, whatever the variant says, and
+  `pooler` says whether its pooler and next-sentence classifier ride along.
+  """
+  config = _network_config("model", vocab_size, variant, backbone, overrides)
+  config = dataclasses.replace(config, embedding_size=config.width)
+  return BertMlm(config, backbone, pooler)
 
 
 def init_params(model: nn.Module, key: Array) -> dict:
@@ -122,6 +210,13 @@ def init_params(model: nn.Module, key: Array) -> dict:
   zeros_1x2 = jnp.zeros((1, 2), jnp.int32)
   inputs = {"tokens": zeros_1x2, "types": zeros_1x2, "documents": zeros_1x2}
   return model.init(key, inputs, method="initialize")["params"]
+
+
+def role_params(params: Mapping[str, Any], role: str) -> dict[str, Any]:
+  """What one network of a model is made of, the shared embeddings included."""
+  own = {name: x for name, x in params.items() if name.startswith(role)}
+  carried = {name: params[name] for name in CARRIED if name in params}
+  return {"embeddings": params["embeddings"], **own, **carried}
 
 
 def parameter_count(tree: Any) -> int:
@@ -147,3 +242,34 @@ def load_backbone(name: str) -> Any:
       f" {', '.join(missing)}."
     )
   return found
+
+
+def _network_config(
+  what: str,
+  vocab_size: int,
+  variant: str,
+  backbone: str,
+  overrides: Mapping[str, Any],
+) -> encoder.EncoderConfig:
+  """The size of a variant; InputError if it is unknown or cannot be."""
+  variants = load_backbone(backbone).VARIANTS
+  if variant not in variants:
+    known = ", ".join(variants)
+    raise InputError(f"model.variant {variant!r} is unknown; known: {known}.")
+  fields = {**variants[variant], **overrides}
+  config = encoder.EncoderConfig(vocab_size=vocab_size, **fields)
+  _check_heads(what, config)
+  return config
+
+
+def _check_heads(what: str, config: encoder.EncoderConfig) -> None:
+  if config.width < 1 or config.width % config.heads:
+    raise InputError(
+      f"{what}: {config.heads} heads do not divide a width of {config.width};"
+      " choose another width, number of heads or generator.multiplier."
+    )
+
+
+def _at_slots(hidden_BxLxD: Array, positions_BxK: Array) -> Array:
+  """Gathers before the vocabulary projection: K slots, not L positions."""
+  return jnp.take_along_axis(hidden_BxLxD, positions_BxK[..., None], axis=1)

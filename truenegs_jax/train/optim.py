@@ -3,6 +3,7 @@
 Source: google-research/electra, `model/optimization.py`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -79,12 +80,19 @@ def make_optimizer(
   b1: float = 0.9,
   b2: float = 0.999,
   epsilon: float = 1e-6,
+  carried: tuple[str, ...] = (),
 ) -> optax.GradientTransformation:
-  """Clip the joint norm, Adam without bias correction, decoupled decay."""
+  """Clip the joint norm, Adam without bias correction, decoupled decay.
+
+  `carried` names parts of the parameters that get no gradient and are to stay
+  as they are: nothing decays in them.
+  """
   return optax.chain(
     optax.clip_by_global_norm(clip_norm),
     scale_by_plain_adam(b1, b2, epsilon),
-    optax.add_decayed_weights(weight_decay, mask=decay_mask),
+    optax.add_decayed_weights(
+      weight_decay, mask=functools.partial(decay_mask, carried=carried)
+    ),
     optax.scale_by_learning_rate(rate),
   )
 
@@ -123,8 +131,11 @@ def scale_by_plain_adam(
   return optax.GradientTransformation(init, update)
 
 
-def decay_mask(params: optax.Params) -> Any:
+def decay_mask(params: optax.Params, *, carried: tuple[str, ...] = ()) -> Any:
   """True for the kernels and tables, which decay; by the parameter's name."""
   return jax.tree_util.tree_map_with_path(
-    lambda path, _: path[-1].key not in NOT_DECAYED, params
+    lambda path, _: (
+      path[-1].key not in NOT_DECAYED and path[0].key not in carried
+    ),
+    params,
   )
