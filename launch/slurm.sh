@@ -25,7 +25,7 @@ pass_on() {  # As TERM: srun keeps an INT to itself.
   signals=$((signals + 1)) again=$1
   kill "$!" || :
 }
-# No limit to the wait for others: the first process exports at the end.
+# The others wait for the first process, which exports at the end.
 srun --wait=0 --kill-on-bad-exit=0 \
   "${PYTHON:-python}" -m truenegs_jax.main "$@" &
 trap 'pass_on yes' TERM

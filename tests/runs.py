@@ -5,11 +5,13 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import numpy as np
+import safetensors.numpy
 
 from truenegs_jax.synonyms import table as synonym_table
 
@@ -60,6 +62,61 @@ def environment(cache: pathlib.Path, devices: int = 1) -> dict[str, str]:
     "JAX_NUM_CPU_DEVICES": str(devices),
     # No WordNet that lies about on this machine.
     "NLTK_DATA": str(cache / "none"),
+  }
+
+
+def free_port() -> int:
+  """A port of this machine that was free a moment ago."""
+  with socket.socket() as found:
+    found.bind(("127.0.0.1", 0))
+    return found.getsockname()[1]
+
+
+def joining(port: int, count: int, index: int) -> list[str]:
+  """The flags of one process of many on this machine."""
+  return [
+    f"--coordinator=127.0.0.1:{port}",
+    f"--num_processes={count}",
+    f"--process_id={index}",
+  ]
+
+
+def start_many(workdir, flags, env, count: int, **kwargs) -> list:
+  """Starts the processes of one run."""
+  port = free_port()
+  return [
+    start(workdir, [*flags, *joining(port, count, index)], env, **kwargs)
+    for index in range(count)
+  ]
+
+
+def outcomes(processes) -> list[tuple[int, str]]:
+  """Exit code and output of each, once all have ended."""
+  try:
+    # One after the other, but each pipe holds what a run prints.
+    outputs = [p.communicate(timeout=TIMEOUT_SECS)[0] for p in processes]
+  finally:
+    for process in processes:
+      process.kill()
+  return [
+    (p.returncode, output) for p, output in zip(processes, outputs, strict=True)
+  ]
+
+
+def run_many(workdir, flags, env, count: int, **kwargs) -> list:
+  """`outcomes` of a run of many; once more where its port was taken."""
+  ended = outcomes(start_many(workdir, flags, env, count, **kwargs))
+  if any("could not join" in output for _, output in ended):
+    ended = outcomes(start_many(workdir, flags, env, count, **kwargs))
+  return ended
+
+
+def exported(workdir: pathlib.Path) -> dict[str, np.ndarray]:
+  """Every parameter of the models that a finished run has exported."""
+  return {
+    f"{file.parent.name}/{name}": array
+    for file in sorted((workdir / "export").glob("*/model.safetensors"))
+    for name, array in safetensors.numpy.load_file(file).items()
   }
 
 

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from truenegs_jax.errors import InputError, NonFiniteError
-from truenegs_jax.train import guards
+from truenegs_jax.train import guards, sharding
 
 
 def test_a_second_run_in_a_workdir_is_refused_until_the_first_ends(tmp_path):
@@ -121,3 +121,32 @@ def test_a_second_signal_ends_the_process_at_once():
   # Neither 75 nor 130: those promise a checkpoint.
   assert done.returncode == guards.STOPPED_UNSAVED == 137
   assert b"still here" not in done.stdout
+
+
+def test_one_process_alone_stops_as_soon_as_it_has_its_signal():
+  mesh = sharding.make_mesh(sharding.get_spec("dp"))
+  with guards.StopSignals(Console(quiet=True)) as signals:
+    vote = guards.StopVote(signals, mesh)
+    assert vote.stopped_by() is None
+    os.kill(os.getpid(), signal.SIGINT)
+    assert vote.stopped_by() == signal.SIGINT
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_many_processes_stop_one_step_after_the_vote(monkeypatch, number):
+  monkeypatch.setattr(guards.distributed, "count", lambda: 2)
+  mesh = sharding.make_mesh(sharding.get_spec("dp"))
+  with guards.StopSignals(Console(quiet=True)) as signals:
+    vote = guards.StopVote(signals, mesh)
+    assert vote.stopped_by() is None
+    os.kill(os.getpid(), number)
+    assert vote.stopped_by() is None  # the others have yet to hear of it
+    assert vote.stopped_by() == number
+
+
+def test_only_the_first_process_writes_and_locks(tmp_path, monkeypatch):
+  monkeypatch.setattr(guards.distributed, "is_first", lambda: False)
+  with pytest.raises(NonFiniteError, match="step 0"):
+    see(guards.SkipGuard(tmp_path, max_skips=0), [1])
+  with guards.lock(tmp_path / "run"):
+    assert not list(tmp_path.iterdir())

@@ -6,39 +6,73 @@
 The same command again goes on where the last one stopped. Exit codes: 0 all
 steps done, 2 bad input or config, 3 bad data, 4 bad checkpoint, 5 disk,
 6 non-finite, 75 saved and wants a restart (SIGTERM), 130 saved (Ctrl-C).
+
+A run of many processes is the same command in each; on Cloud TPU, GKE, Slurm
+and Open MPI they find one another, elsewhere by three flags:
+
+  ... --coordinator=HOST:PORT --num_processes=4 --process_id=0  # to 3
 """
 
 import os
 import pathlib
 import signal
 import sys
+import traceback
 
 from absl import flags
 from rich.console import Console
 
 from truenegs_jax import config_flag, errors
 
+JOINING = ("coordinator", "num_processes", "process_id")
+
 
 def main(argv: list[str]) -> None:
   """Dispatches by `config.task` and turns errors into exit codes."""
   del argv
-  # Before training there is nothing to save: it is made again at the restart.
-  signal.signal(signal.SIGTERM, lambda *_: sys.exit(errors.SAVED_RESTART))
-  # markup: a path or a glob may hold brackets.
-  screen = Console(markup=False, highlight=False)
-  try:
-    # Here, not above: --help and a wrong flag should not wait for jax.
-    from truenegs_jax import pretraining
+  on_sigterm()
+  # Here, not above: --help and a wrong flag should not wait for jax.
+  from truenegs_jax import distributed
 
-    workdir = flags.FLAGS["workdir"].value or workdir_of(config_flag.filename())
-    config = flags.FLAGS["config"].value
-    sys.exit(pretraining.run(config, pathlib.Path(workdir), screen))
+  try:
+    distributed.leave(_run(), failed=False)
   except errors.TrueNegsError as e:
-    print(f"error: {errors.printable(e)}", file=sys.stderr)
-    sys.exit(e.exit_code)
+    distributed.tell(f"error: {errors.printable(e)}")
+    code = e.exit_code
   except KeyboardInterrupt:
-    screen.print("interrupted; the same command starts again")
-    sys.exit(errors.SAVED_INTERRUPT)
+    print("interrupted; the same command starts again", file=sys.stderr)
+    code = errors.SAVED_INTERRUPT
+  except SystemExit as e:
+    code = int(e.code or 0)
+  except Exception:
+    traceback.print_exc()  # a defect of ours, or another process is gone
+    code = 1
+  distributed.leave(code, failed=True)
+
+
+def _say(text: str) -> None:
+  print(text, file=sys.stderr, flush=True)
+
+
+def on_sigterm() -> None:
+  """Before training there is nothing to save: the restart makes it again."""
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit(errors.SAVED_RESTART))
+
+
+def _run() -> int:
+  from truenegs_jax import distributed, joining
+
+  given = {name: flags.FLAGS[name].value for name in JOINING}
+  joining.join(**given, say=_say)
+  on_sigterm()  # jax has put a handler of its own in its place
+  # markup: a path or a glob may hold brackets.
+  quiet = not distributed.is_first()
+  screen = Console(markup=False, highlight=False, quiet=quiet)
+  from truenegs_jax import pretraining  # after joining: it may ask for devices
+
+  workdir = flags.FLAGS["workdir"].value or workdir_of(config_flag.filename())
+  config = flags.FLAGS["config"].value
+  return pretraining.run(config, pathlib.Path(workdir), screen)
 
 
 def console() -> None:
@@ -62,4 +96,9 @@ if __name__ == "__main__":
   flags.DEFINE_string(
     "workdir", "", "Where the run lives; default runs/<config>[-ARGS]."
   )
+  flags.DEFINE_string(
+    "coordinator", None, "HOST:PORT of process 0, in a run of many processes."
+  )
+  flags.DEFINE_integer("num_processes", None, "How many processes there are.")
+  flags.DEFINE_integer("process_id", None, "This one's number, from 0.")
   config_flag.run(main)

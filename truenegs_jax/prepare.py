@@ -59,9 +59,25 @@ def prepare_config(config: Any) -> tuple[pathlib.Path, Tokenizer]:
   """The rows of a config for a run that wants to train on them now.
 
   Raises:
-    InputError: they would be made of a download, which is a step of its own.
+    InputError: they would be made of a download, or by each of many processes,
+      which is a step of its own.
   """
+  from truenegs_jax import distributed  # imports jax
+
+  with distributed.together("rows"):
+    return _prepare_config(config, several=distributed.count() > 1)
+
+
+def _prepare_config(
+  config: Any, *, several: bool
+) -> tuple[pathlib.Path, Tokenizer]:
   plan = plan_of(config)
+  if several and not plan.whole():
+    raise InputError(
+      f"a run of many processes makes no rows, and {plan.folder} holds none."
+      " Prepare them first, where all machines see them: python -m"
+      " truenegs_jax.prepare --config=... with the same values."
+    )
   if plan.corpus and not plan.corpus.is_local() and not plan.whole():
     raise InputError(
       f"data.sources: {plan.corpus.names()} is on the Hugging Face hub and its"

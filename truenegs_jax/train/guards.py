@@ -7,11 +7,16 @@ import os
 import pathlib
 import signal
 from collections.abc import Iterator
+from typing import IO
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
+from truenegs_jax import distributed
 from truenegs_jax.errors import InputError, NonFiniteError, disk_errors
 
 STOPPED_UNSAVED = 137  # as after SIGKILL; 75 and 130 promise a checkpoint
@@ -49,6 +54,39 @@ class StopSignals:
     )
 
 
+class StopVote:
+  """Lets all processes stop after the same step, whichever got the signal.
+
+  The answer of a step is asked for when the next has been dispatched, so that
+  no device waits for it.
+  """
+
+  def __init__(self, signals: StopSignals, mesh: jax.sharding.Mesh):
+    self._signals = signals
+    self._waiting: jax.Array | None = None
+    self._num = mesh.devices.size
+    self._split = NamedSharding(mesh, P(mesh.axis_names))
+    whole = NamedSharding(mesh, P())
+    self._highest = jax.jit(jnp.max, out_shardings=whole)
+
+  def stopped_by(self) -> signal.Signals | None:
+    """Votes once a step, and says what stops the run now.
+
+    SIGTERM goes before SIGINT where there are both.
+    """
+    if distributed.count() == 1:
+      return self._signals.received
+    before, self._waiting = self._waiting, self._cast()
+    number = 0 if before is None else int(before)
+    return signal.Signals(number) if number else None
+
+  def _cast(self) -> jax.Array:
+    vote = np.full(1, self._signals.received or 0, np.int32)
+    return self._highest(
+      jax.make_array_from_callback((self._num,), self._split, lambda _: vote)
+    )
+
+
 class SkipGuard:
   """Counts non-finite updates in a row and names the rows that made them."""
 
@@ -58,8 +96,16 @@ class SkipGuard:
     self._waiting: tuple | None = None
     self._in_a_row = 0
 
-  def see(self, step: int, skipped: jax.Array, row_B: np.ndarray) -> None:
-    """Takes note of a step just dispatched and judges the one before it."""
+  def see(
+    self, step: int, skipped: jax.Array, row_B: jax.Array | np.ndarray
+  ) -> None:
+    """Takes note of a step just dispatched and judges the one before it.
+
+    Args:
+      step: the step.
+      skipped: f32 [], 1 where its update was skipped.
+      row_B: int32, its rows, in all processes.
+    """
     self.settle()
     self._waiting = (step, skipped, row_B)
 
@@ -73,8 +119,10 @@ class SkipGuard:
       self._in_a_row = 0
       return
     self._in_a_row += 1
-    with disk_errors(self._path), self._path.open("a") as f:
-      f.write(json.dumps({"step": step, "rows": row_B.tolist()}) + "\n")
+    rows = distributed.to_host(row_B).tolist()
+    if distributed.is_first():
+      with disk_errors(self._path), self._path.open("a") as f:
+        f.write(json.dumps({"step": step, "rows": rows}) + "\n")
     if self._in_a_row > self._max:
       raise NonFiniteError(
         f"the gradient of step {step} is not finite ({self._in_a_row} in a"
@@ -89,8 +137,18 @@ class SkipGuard:
 def lock(workdir: pathlib.Path) -> Iterator[None]:
   """Makes the workdir and holds it; a second run in it is refused.
 
-  The kernel lets go of the lock however the process ends.
+  The first process of a run holds it for all. The kernel lets go of the lock
+  however the process ends.
   """
+  with contextlib.ExitStack() as stack:
+    with distributed.together("lock"):
+      if distributed.is_first():
+        stack.enter_context(_take(workdir))
+    yield
+
+
+def _take(workdir: pathlib.Path) -> IO[str]:
+  """The open file that is the lock, to be closed."""
   try:
     workdir.mkdir(parents=True, exist_ok=True)
     file = (workdir / "lock").open("w")
@@ -99,12 +157,12 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
       f"workdir {workdir} cannot be written to ({e.strerror}); give another"
       " --workdir."
     ) from e
-  with file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as e:
-      raise InputError(
-        f"another run is using {workdir}; wait for it, stop it, or give"
-        " another --workdir."
-      ) from e
-    yield
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError as e:
+    file.close()
+    raise InputError(
+      f"another run is using {workdir}; wait for it, stop it, or give"
+      " another --workdir."
+    ) from e
+  return file

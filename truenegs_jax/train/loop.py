@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from truenegs_jax import distributed
 from truenegs_jax.data import pipeline
 from truenegs_jax.data.rows import Rows
 from truenegs_jax.errors import NonFiniteError
@@ -70,6 +71,9 @@ def _loop(
 ) -> Outcome:
   state, first_step = start.state, int(start.state.step)
   guard = guards.SkipGuard(workdir, c.optim.max_skips)
+  vote = guards.StopVote(signals, start.mesh)
+  share = sharding.process_share(start.mesh, c.batch_size)
+  stopped_by = None
   clock = metrics.Clock(c.steps)
   clock.start(first_step)
   recent, held_out = [], []
@@ -83,18 +87,18 @@ def _loop(
       )
     checkpoints.save(done, vars(state), start.description)
 
-  while done < c.steps and not signals.received:
+  while done < c.steps and not (stopped_by := vote.stopped_by()):
     batch = pipeline.batch_at(
       inputs.train_rows,
       done,
       batch_size=c.batch_size,
       seed=c.seed,
-      process=(jax.process_index(), jax.process_count()),
+      process=share,
     )
     on_device = sharding.to_device(batch, start.mesh)
     state, terms = start.train_step(state, on_device, start.aux)
     # Looked at one step late, so that the device never waits for the host.
-    guard.see(done, terms["skipped"][0], batch["row"])
+    guard.see(done, terms["skipped"][0], on_device["row"])
     recent.append(terms)
     done += 1
     if _due(done, c.log.every_steps, c.steps):
@@ -114,7 +118,6 @@ def _loop(
   if done == c.steps and not held_out:  # resumed when all was done
     held_out = evaluate(c, start, state.params, inputs.held_out_rows)
   start = dataclasses.replace(start, state=state)
-  stopped_by = signals.received if done < c.steps else None
   return Outcome(start, held_out, stopped_by)
 
 
@@ -126,7 +129,7 @@ def evaluate(
     pipeline.held_out_batches(
       held_out_rows,
       batch_size=c.batch_size,
-      process=(jax.process_index(), jax.process_count()),
+      process=sharding.process_share(start.mesh, c.batch_size),
     ),
     math.ceil(c.eval.rows / c.batch_size),
   )
@@ -142,7 +145,13 @@ def evaluate(
 def _open_writers(
   c: ConfigDict, workdir: pathlib.Path, console: Console, first_step: int
 ) -> Iterator[Callable[[dict], Any]]:
-  """Yields `write(record)`, which hands a record to every writer."""
+  """Yields `write(record)`, which hands a record to every writer.
+
+  Only the first process of a run has any.
+  """
+  if not distributed.is_first():
+    yield lambda record: None
+    return
   opened = [
     *writers.make_writers(c.log.writers, workdir, first_step=first_step),
     writers.ProgressLine(console, total_steps=c.steps, first_step=first_step),
