@@ -9,12 +9,16 @@ saved config is never executed.
 
 from ml_collections import ConfigDict
 
-# What each recipe of the paper changes (Zhang et al. 2023, section 3.2).
+# What each recipe of the paper changes (Zhang et al. 2023, section 3.2; the
+# last two are its ablations, table 6).
+_OFF = dict(hard_correction=False, soft_weight=0.0, sentence_weight=0.0)
 RECIPES = {
-  "baseline": dict(hard_correction=False, soft_weight=0.0),
-  "hc": dict(hard_correction=True, soft_weight=0.0),
-  "sr": dict(hard_correction=False, soft_weight=1.0),
-  "hc+sr": dict(hard_correction=True, soft_weight=1.0),
+  "baseline": _OFF,
+  "hc": _OFF | dict(hard_correction=True),
+  "sr": _OFF | dict(soft_weight=1.0),
+  "hc+sr": _OFF | dict(hard_correction=True, soft_weight=1.0),
+  "hc_glove": _OFF | dict(hard_correction=True, sources="vectors"),
+  "sr_sent": _OFF | dict(sentence_weight=1.0),
 }
 
 # The corpora of the paper by their names on the Hugging Face hub. Without
@@ -25,15 +29,20 @@ WIKIPEDIA = "hf:wikimedia/wikipedia config=20231101.en"
 BOOKS = "hf:bookcorpus/bookcorpus revision=refs/convert/parquet"
 BERT_VOCAB = "google-bert/bert-base-uncased"
 
+NEEDED = "?"  # the value of config.init that says: the user has to give it
+
 
 def get_config() -> ConfigDict:
   """The defaults: ELECTRA as released, hard correction on."""
   c = ConfigDict()
   c.task = "pretrain"
+  c.objective = "electra"  # or "mlm": BERT
   c.seed = 0
   c.steps = 1_000_000
   c.batch_size = 128  # rows of one update, over all devices and processes
   c.length = 128  # tokens of a row
+  c.init = ""  # folder of weights to start from; NEEDED: must be given
+  c.dry_run = False  # True: print what would run, touch nothing
 
   c.model = ConfigDict()
   c.model.backbone = "encoder"  # truenegs_jax/models/<name>.py
@@ -43,22 +52,31 @@ def get_config() -> ConfigDict:
   c.model.initializer_range = 0.02
   c.model.max_positions = 512
   c.model.dtype = "float32"  # of activations; "bfloat16" on TPU and GPU
+  c.model.remat = "none"  # or "dots", "full": less memory, more time
+  c.model.scan = False  # True: one loop over the layers, compiles faster
+  c.model.pooler = False  # True: BERT's pooler and NSP head ride along
+
+  c.masking = ConfigDict()
+  c.masking.prob = 0.15
+  c.masking.style = "electra_85_15"  # or BERT's "80_10_10"; "80_20_0"
+  c.masking.with_replacement = False  # True: as ELECTRA was released
 
   c.generator = ConfigDict()
   c.generator.multiplier = 0.25  # of the discriminator's width
   c.generator.temperature = 1.0  # of the sampling
-  c.generator.mask_prob = 0.15
-  c.generator.loss_weight = 1.0  # the discriminator's: ELECTRA, table 6
-  c.generator.detect_weight = 50.0
+  c.generator.loss_weight = 1.0  # of the masked language model, BERT's too
+  c.generator.detect_weight = 50.0  # the discriminator's: ELECTRA, table 6
 
   c.negatives = ConfigDict()
-  c.negatives.sources = "wordnet"
+  c.negatives.sources = "wordnet"  # or "vectors"
+  c.negatives.vectors = "glove.6B.50d.txt"  # their file, GloVe's format
   c.negatives.keep_stop_words = False  # True: gold stop words have lists too
   c.negatives.hard_correction = True
   c.negatives.prediction = "argmax"  # or "sample"
   c.negatives.normalizer = "kept"  # or "slots"
   c.negatives.soft = "cosine"
   c.negatives.soft_weight = 0.0
+  c.negatives.sentence_weight = 0.0
 
   c.data = ConfigDict()
   c.data.sources = "wordnet"  # or files, folders, globs, hf:NAME; see README
@@ -90,7 +108,9 @@ def get_config() -> ConfigDict:
   c.optim.max_skips = 0  # non-finite updates in a row that are put up with
 
   c.mesh = ConfigDict()
-  c.mesh.preset = "dp"
+  c.mesh.preset = "dp"  # or "fsdp", "fsdp_tp"
+  c.mesh.axes = ""  # other sizes than the preset's: "model=4"
+  c.mesh.synonyms = "replicated"  # or "rows": split over the devices
 
   c.checkpoint = ConfigDict()
   c.checkpoint.every_steps = 10_000
@@ -110,41 +130,74 @@ def get_config() -> ConfigDict:
   return c
 
 
+def bert() -> ConfigDict:
+  """What BERT's sizes share (Devlin et al. 2019, appendix A.2)."""
+  c = get_config()
+  c.objective = "mlm"
+  c.model.dtype = "bfloat16"
+  c.masking.style = "80_10_10"
+  c.steps, c.batch_size, c.length = 1_000_000, 256, 512
+  c.data.sources = f"{WIKIPEDIA}, {BOOKS}"
+  c.data.vocab = BERT_VOCAB
+  c.optim.schedule = "bert"
+  c.optim.lr = 1e-4
+  return c
+
+
 def apply_arg(c: ConfigDict, arg: str, *, default: str) -> ConfigDict:
   """Applies the words after the config's name, in any order.
 
   Args:
     c: the config to change.
-    arg: comma-separated words: one recipe (baseline, hc, sr, hc+sr) and
-      `runlocal`, which shrinks everything to a minute on a laptop.
+    arg: comma-separated words: one recipe (a name in RECIPES), `continue`,
+      which goes on from released weights as the paper does, `len512`, rows of
+      512 tokens, and `runlocal`, which shrinks everything to a minute on a
+      laptop.
     default: the recipe when `arg` names none.
 
   Raises:
     ValueError: an unknown word, or two recipes.
   """
   words = [word for word in (arg or "").split(",") if word]
-  known = [*RECIPES, "runlocal"]
-  unknown = [word for word in words if word not in known]
+  more = {"continue": go_on, "len512": len512, "runlocal": runlocal}
+  unknown = [word for word in words if word not in (*RECIPES, *more)]
   recipes = [word for word in words if word in RECIPES]
   if unknown or len(recipes) > 1:
     raise ValueError(
       f"config argument {arg!r}: give at most one of {', '.join(RECIPES)}, and"
-      f" runlocal; unknown here: {unknown}."
+      f" any of {', '.join(more)}; unknown here: {unknown}."
     )
   c.negatives.update(RECIPES[recipes[0] if recipes else default])
-  if "runlocal" in words:
-    runlocal(c)
+  for word, change in more.items():  # in this order, whatever the user's
+    if word in words:
+      change(c)
   return c
+
+
+def go_on(c: ConfigDict) -> None:
+  """200,000 steps from released weights (Zhang et al. 2023, section 4.1)."""
+  c.init = NEEDED
+  c.steps, c.batch_size, c.length = 200_000, 128, 512
+  c.optim.schedule, c.optim.lr = "electra", 5e-5
+  c.model.pooler = c.objective == "mlm"  # a released BERT has one
+
+
+def len512(c: ConfigDict) -> None:
+  """Rows of 512 tokens: the small model that the paper fine-tunes on SQuAD."""
+  c.length = 512
 
 
 def runlocal(c: ConfigDict) -> None:
   """The same code path, shrunk to a minute on a laptop."""
+  c.init = ""
   c.model.variant = "tiny"
+  c.model.dtype = "float32"
+  c.mesh.preset = "dp"
   c.generator.multiplier = 0.5
   c.steps, c.batch_size, c.length = 20, 8, 32
   # What a laptop has; a run on the real corpus is prepared first.
   c.data.sources, c.data.vocab, c.data.vocab_size = "wordnet", "train", 2_000
-  c.optim.warmup_steps = 2
+  c.optim.warmup_steps, c.optim.accumulation = 2, 1
   c.log.every_steps = 5
   c.checkpoint.every_steps = 10
   c.eval.every_steps, c.eval.rows = 10, 64

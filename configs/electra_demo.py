@@ -18,7 +18,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.model.initializer_range = 0.04  # 0.02 is for widths of 768
   c.model.dropout = c.model.attention_dropout = 0.0  # under 3 epochs
   c.generator.multiplier = 0.5  # 1/4 of 128 would be too thin to learn much
-  c.generator.mask_prob = 0.25  # as ELECTRA-large: more to learn from a row
+  c.masking.prob = 0.25  # as ELECTRA-large: more to learn from a row
   # In some thousand rows the discriminator learns little, and at the released
   # weight of 50 its gradient is most of what the shared embeddings see.
   c.generator.detect_weight = 10.0

@@ -15,7 +15,7 @@ from ml_collections import config_flags
 from truenegs_jax.configs import common
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import pretrain
-from truenegs_jax.train import build
+from truenegs_jax.train import build, checks
 
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
 NAMES = sorted(
@@ -26,7 +26,8 @@ NAMES = sorted(
 # ml_collections loads a config file by a function that Python will drop.
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module")
 
-ARGS = ["", *common.RECIPES, "runlocal", "runlocal,hc", "sr,runlocal"]
+MORE = ("continue", "len512", "runlocal")
+ARGS = ["", *common.RECIPES, *MORE, "runlocal,hc", "sr_sent,runlocal,continue"]
 TOKENIZER = types.SimpleNamespace(mask=4, cls=2, sep=3, vocab=("x",) * 1_000)
 
 
@@ -37,11 +38,13 @@ def get_config(name, arg=""):
 @pytest.mark.parametrize(("name", "arg"), list(itertools.product(NAMES, ARGS)))
 def test_every_config_builds_with_every_argument(name, arg):
   c = get_config(name, arg).lock()
-  build.check_config(c)
+  checks.check_config(c)
   run = build.build_run(c, TOKENIZER)
   shapes = jax.eval_shape(lambda: run.init_state(c.seed))
   assert pretrain.parameter_count(shapes.params) > 1_000
   assert (run.weights.get("soft", 0) > 0) == (c.negatives.soft_weight > 0)
+  assert ("sentence" in run.weights) == (c.negatives.sentence_weight > 0)
+  assert ("detect" in run.weights) == ("discriminator" in shapes.params)
   assert run.options.hard_correction == c.negatives.hard_correction
   assert float(run.rate(c.optim.warmup_steps)) > 0
   assert c.optim.warmup_steps < c.steps
@@ -54,9 +57,12 @@ def test_every_config_builds_with_every_argument(name, arg):
 
 @pytest.mark.parametrize("recipe", common.RECIPES)
 def test_a_recipe_sets_what_its_name_says(recipe):
-  n = get_config(NAMES[0], f"runlocal,{recipe}").negatives
-  assert n.hard_correction == ("hc" in recipe.split("+"))
-  assert bool(n.soft_weight) == ("sr" in recipe.split("+"))
+  n = get_config("electra_base", recipe).negatives
+  parts = recipe.split("+")
+  assert n.hard_correction == ("hc" in parts or recipe == "hc_glove")
+  assert n.sources == ("vectors" if recipe == "hc_glove" else "wordnet")
+  assert n.soft_weight == ("sr" in parts)
+  assert n.sentence_weight == (recipe == "sr_sent")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -65,6 +71,51 @@ def test_runlocal_shrinks_and_changes_no_recipe(name):
   assert small.steps <= 20 and small.model.variant == "tiny"
   assert not small.eval.must_learn  # 20 steps teach nothing
   assert full.negatives.to_json() == small.negatives.to_json()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_continue_is_the_papers_and_needs_weights(name):
+  c = get_config(name, "continue,sr")
+  assert (c.steps, c.batch_size, c.length) == (200_000, 128, 512)
+  assert (c.optim.lr, c.optim.schedule) == (5e-5, "electra")
+  checks.check_config(c)
+  with pytest.raises(InputError, match="--config.init"):
+    checks.check_given(c)
+  c.init = "a folder"
+  checks.check_given(c)
+
+
+def test_vectors_have_to_be_there_before_anything_starts(tmp_path):
+  c = get_config("electra_small", "hc_glove")
+  with pytest.raises(InputError, match="negatives.vectors=glove.6B.50d.txt"):
+    checks.check_given(c)
+  c.negatives.vectors = str(tmp_path / "own.txt")
+  (tmp_path / "own.txt").touch()
+  checks.check_given(c)
+
+
+# Clark et al. 2020, table 6; Devlin et al. 2019, appendix A.2.
+PUBLISHED = {
+  "electra_small": (1_000_000, 128, 128, 5e-4, 0.15, "electra_85_15"),
+  "electra_small:len512": (1_000_000, 128, 512, 5e-4, 0.15, "electra_85_15"),
+  "electra_base": (766_000, 256, 512, 2e-4, 0.15, "electra_85_15"),
+  "electra_large": (400_000, 2_048, 512, 2e-4, 0.25, "electra_85_15"),
+  "bert_base": (1_000_000, 256, 512, 1e-4, 0.15, "80_10_10"),
+  "bert_large": (1_000_000, 256, 512, 1e-4, 0.15, "80_10_10"),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_settings(name):
+  c = get_config(*name.split(":"))
+  steps, batch_size, length, lr, prob, style = PUBLISHED[name]
+  assert (c.steps, c.batch_size, c.length) == (steps, batch_size, length)
+  assert (c.optim.lr, c.optim.warmup_steps) == (lr, 10_000)
+  assert (c.optim.weight_decay, c.optim.clip_norm) == (0.01, 1.0)
+  assert (c.optim.b1, c.optim.b2, c.optim.epsilon) == (0.9, 0.999, 1e-6)
+  assert (c.masking.prob, c.masking.style) == (prob, style)
+  assert c.optim.schedule == ("bert" if "bert" in name else "electra")
+  assert (c.generator.loss_weight, c.generator.detect_weight) == (1, 50)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,7 +166,7 @@ BAD = {
   "optim.accumulation": 0,
   "optim.clip_norm": 0.0,
   "generator.temperature": 0.0,
-  "generator.mask_prob": 1.0,
+  "masking.prob": 1.0,
   "model.dropout": 1.0,
   "model.attention_dropout": -0.1,
   "model.max_positions": 8,
@@ -124,6 +175,8 @@ BAD = {
   "log.every_steps": 0,
   "eval.every_steps": 0,
   "eval.rows": 0,
+  "negatives.sentence_weight": -1.0,
+  "mesh.axes": "data",
   "task": "pretrian",
 }
 
@@ -133,12 +186,13 @@ def test_a_value_that_no_run_can_have_is_named_and_refused(name):
   c = get_config(NAMES[0], "runlocal")
   c.update_from_flattened_dict({name: BAD[name]})
   with pytest.raises(InputError, match=name.split(".")[-1]):
-    build.check_config(c)
+    checks.check_config(c)
 
 
 UNKNOWN = (
   "negatives.prediction negatives.normalizer negatives.soft model.dtype"
-  " model.variant model.backbone optim.schedule mesh.preset"
+  " model.variant model.backbone model.remat optim.schedule mesh.preset"
+  " mesh.synonyms masking.style objective"
 ).split()
 
 
@@ -147,7 +201,7 @@ def test_an_unknown_choice_is_named_and_refused(name):
   c = get_config(NAMES[0], "runlocal,sr")
   c.update_from_flattened_dict({name: "nonesuch"})
   with pytest.raises(InputError, match=f"{name} 'nonesuch'"):
-    build.check_config(c)
+    checks.check_config(c)
     build.build_run(c, TOKENIZER)
 
 
@@ -155,6 +209,6 @@ def test_a_batch_that_does_not_split_is_refused_with_one_that_does():
   c = get_config(NAMES[0], "runlocal")
   c.batch_size, c.optim.accumulation = 20, 2  # on 8 devices
   with pytest.raises(InputError, match="batch_size=16"):
-    build.check_config(c)
+    checks.check_config(c)
   c.batch_size = 16
-  build.check_config(c)
+  checks.check_config(c)

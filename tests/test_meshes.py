@@ -9,6 +9,7 @@ import runpy
 import socket
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
@@ -16,8 +17,9 @@ import pytest
 
 import tiny
 from truenegs_jax.configs import bert_base
+from truenegs_jax.errors import InputError
 from truenegs_jax.models import pretrain
-from truenegs_jax.train import sharding, step
+from truenegs_jax.train import plan, sharding, step
 
 ROWS, STEPS = 16, 4
 MODEL = tiny.make_model(layers=1)
@@ -202,15 +204,35 @@ def test_nothing_large_is_left_whole(make, variant, overrides):
     assert max(x.size for x in whole) == 30_522  # the bias of the logits
 
 
-def test_the_memory_of_a_config_is_told_without_any_data():
+@pytest.fixture(scope="module")
+def memory() -> dict:
   path = pathlib.Path(__file__).parent.parent / "benchmarks" / "memory.py"
-  memory = runpy.run_path(str(path))
+  return runpy.run_path(str(path))
+
+
+def test_the_memory_of_a_config_is_told_without_any_data(memory):
   c = bert_base.get_config("runlocal")
-  c.mesh.preset, c.mesh.axes = "fsdp_tp", "model=4"
-  told = memory["report"](c)
-  assert "data 2, model 4" in told["devices"]
+  c.mesh.preset, c.mesh.axes = "fsdp_tp", "model=2"
+  told = memory["report"](c, jax.devices()[:4])
+  assert "data 2, model 2" in told["devices"]
   assert "4 of them a slice" in told["batch"]
   assert re.search(r"arguments \d.*scratch \d", told["memory"])
+
+
+def test_a_topology_needs_the_compiler_of_tpus(memory, monkeypatch):
+  monkeypatch.setitem(sys.modules, "libtpu", None)
+  with pytest.raises(InputError, match=r"pip install 'truenegs_jax\[tpu\]'"):
+    memory["tpu_chips"]("v5e:2x2")
+
+
+def test_a_step_that_does_not_fit_is_told_in_a_line(memory, monkeypatch):
+  def fail():
+    raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 16.46G.\nSee x.")
+
+  lowered = types.SimpleNamespace(compile=fail)
+  monkeypatch.setattr(plan, "lower_train_step", lambda *_: lowered)
+  with pytest.raises(InputError, match="16.46G. Try a larger optim.accum"):
+    memory["report"](bert_base.get_config("runlocal"))
 
 
 PROCESS = """

@@ -5,26 +5,37 @@ export
 """
 
 import dataclasses
-import hashlib
 import itertools
+import json
 import os
 import pathlib
 import shlex
 import signal
 import sys
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax import cache, errors, export, model_card, prepare
+from truenegs_jax import (
+  cache,
+  distributed,
+  dry_run,
+  errors,
+  export,
+  huggingface,
+  model_card,
+  prepare,
+  tables,
+)
 from truenegs_jax.data import pipeline, rows
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.evals import corrections, curves, fills, verdict
-from truenegs_jax.synonyms import sources as synonym_sources
-from truenegs_jax.synonyms import table as synonym_table
-from truenegs_jax.train import build, guards, loop, startup, writers
+from truenegs_jax.models import pretrain
+from truenegs_jax.train import checks, guards, loop, startup, writers
 
 EXIT_NOT_LEARNED = 1
 SEARCHED_STEPS = 200  # batches of training rows searched for cases
@@ -36,7 +47,10 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   Raises:
     TrueNegsError: with the exit code that belongs to it.
   """
-  build.check_config(c)
+  checks.check_config(c)
+  if c.dry_run:
+    return dry_run.dry_run(c, console)
+  checks.check_given(c)
   enable_compilation_cache()
   with guards.lock(workdir):
     inputs = gather_inputs(c, workdir, console)
@@ -71,7 +85,7 @@ def gather_inputs(
   )
   table = None
   if c.negatives.hard_correction:
-    table = find_or_build_table(c, workdir, tokenizer, console)
+    table = tables.find_or_build(c, workdir, tokenizer, console)
   return startup.Inputs(
     tokenizer=tokenizer,
     train_rows=train_rows,
@@ -85,44 +99,6 @@ def gather_inputs(
   )
 
 
-def find_or_build_table(
-  c: ConfigDict, workdir: pathlib.Path, tokenizer: Tokenizer, console: Console
-) -> synonym_table.SynonymTable:
-  """The workdir's table, else the cache's, else a new one for the cache.
-
-  One of another vocabulary or other options is passed over, not overwritten:
-  whether the workdir's run may go on is for its checkpoints to say.
-  """
-  n = c.negatives
-  vocabulary = synonym_table.vocabulary_fingerprint(tokenizer.vocab)
-  stop = "-stop" if n.keep_stop_words else ""
-  # A WordNet of the user's own may be another version: it has its own name.
-  of = hashlib.sha256(c.data.wordnet_dir.encode()).hexdigest()[:8]
-  name = f"{n.sources}{stop}-{vocabulary}-{of}.npz"
-  cached = cache.folder() / "synonyms" / name
-  for path in (workdir / startup.SYNONYMS, cached):
-    table = _load_table(path, tokenizer, console)
-    if (
-      table is not None
-      and table.source == n.sources
-      and table.options["keep_stop_words"] == n.keep_stop_words
-    ):
-      return table
-  with console.status("looking up synonyms ..."):
-    reader = synonym_sources.open_wordnet(c.data.wordnet_dir)
-    pairs = synonym_sources.synonym_source(n.sources)
-    table = synonym_table.build_table(
-      pairs(tokenizer.vocab, reader=reader),
-      tokenizer.vocab,
-      source=n.sources,
-      keep_stop_words=n.keep_stop_words,
-    )
-    synonym_sources.close_wordnet(reader)
-  cached.parent.mkdir(parents=True, exist_ok=True)
-  synonym_table.save_table(table, cached)
-  return table
-
-
 def finish(
   c: ConfigDict,
   workdir: pathlib.Path,
@@ -132,7 +108,9 @@ def finish(
 ) -> int:
   """Judges, shows, draws and exports a finished run; returns the exit code."""
   start = outcome.start
-  params = start.state.params
+  params = distributed.to_host(start.state.params)
+  if jax.process_index():
+    return 0  # the first process has all that is left to do
   unigram_V = np.load(inputs.train_rows.folder / "unigram_V.npy")
   judged = verdict.judge(outcome.held_out, unigram_V)
   console.print(verdict.table(judged))
@@ -145,7 +123,7 @@ def finish(
     | {"passed": judged.passed},
   }
   if inputs.table is not None:
-    cases, searched = _find_cases(c, inputs, start)
+    cases, searched = _find_cases(c, inputs, start, params)
     console.print(corrections.show(cases, searched))
     results["corrections"] = {
       "predictions_searched": searched,
@@ -164,12 +142,12 @@ def finish(
   startup.save_json(workdir / "results.json", results)
   drawn = curves.draw(workdir)
   console.print(f"curves: {', '.join(map(str, drawn))}", soft_wrap=True)
-  _export(workdir, inputs.tokenizer, start, console)
+  _export(c, workdir, inputs.tokenizer, start.run.model, params, console)
   if judged.passed or not c.eval.must_learn:
     return 0
   console.print(
-    "not learned: the MLM loss must end below the unigram entropy and the AUC"
-    f" above 0.5 by {verdict.MIN_ERRORS:g} standard errors",
+    "not learned: the MLM loss must end below the unigram entropy, and the AUC"
+    f" of ELECTRA above 0.5 by {verdict.MIN_ERRORS:g} standard errors",
     soft_wrap=True,
   )
   return EXIT_NOT_LEARNED
@@ -199,19 +177,7 @@ def enable_compilation_cache() -> None:
   jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
-def _load_table(
-  path: pathlib.Path, tokenizer: Tokenizer, console: Console
-) -> synonym_table.SynonymTable | None:
-  if not path.exists():
-    return None
-  try:
-    return synonym_table.load_table(path, tokenizer.vocab)
-  except errors.DataError as e:
-    console.print(f"not used: {e}", soft_wrap=True)
-    return None
-
-
-def _find_cases(c, inputs, start):
+def _find_cases(c, inputs, start, params):
   """Searches the held-out rows first, then some of the training rows."""
   held_out = pipeline.held_out_batches(
     inputs.held_out_rows, batch_size=c.batch_size
@@ -224,10 +190,10 @@ def _find_cases(c, inputs, start):
   )
   return corrections.find_cases(
     corrections.make_predict_slots(start.run.model, start.run.options.masking),
-    start.state.params,
+    params,
     itertools.chain(held_out, trained),
     table=inputs.table,
-    bits_VxW=start.aux["bits_VxW"],
+    bits_VxW=jnp.asarray(inputs.table.bits_VxW),
     tokenizer=inputs.tokenizer,
     limit=c.eval.cases,
     seed=c.seed,
@@ -235,18 +201,26 @@ def _find_cases(c, inputs, start):
 
 
 def _export(
+  c: ConfigDict,
   workdir: pathlib.Path,
   tokenizer: Tokenizer,
-  start: startup.Start,
+  model: pretrain.Model,
+  params: Any,
   console: Console,
 ) -> None:
-  config, step = start.description["config"], int(start.state.step)
-  exported = export.export_pair(
-    start.state.params,
-    start.run.model,
+  if not huggingface.has_names(model):
+    console.print(
+      f"not exported: the backbone {c.model.backbone!r} is none that"
+      " transformers has; the checkpoints hold the weights",
+      soft_wrap=True,
+    )
+    return
+  exported = export.export_model(
+    params,
+    model,
     tokenizer,
     workdir / "export",
-    about=model_card.about_run(workdir, config, step),
+    about=model_card.about_run(workdir, json.loads(c.to_json()), c.steps),
   )
   console.print(
     f"exported to {workdir / 'export'}/: {exported.statement}", soft_wrap=True

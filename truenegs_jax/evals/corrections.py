@@ -11,7 +11,7 @@ from rich.table import Table
 
 from truenegs_jax import randomness
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.models.pretrain import ElectraPair
+from truenegs_jax.models.pretrain import Model
 from truenegs_jax.objectives import masking, negatives
 from truenegs_jax.synonyms.table import SynonymTable, synonyms_of
 
@@ -30,7 +30,7 @@ class Case:
 
 
 def make_predict_slots(
-  model: ElectraPair, options: masking.MaskingOptions
+  model: Model, options: masking.MaskingOptions
 ) -> Callable:
   """Builds `predict(params, batch, bits_VxW, key) -> dict of [B, K] arrays`.
 

@@ -7,7 +7,10 @@ from truenegs_jax.train import writers
 
 # File -> title and the records' names that it shows.
 PLOTS = {
-  "losses": ("Loss per slot, per token (nats)", ("mlm", "detect", "soft")),
+  "losses": (
+    "Loss per slot, per token (nats)",
+    ("mlm", "detect", "soft", "sentence"),
+  ),
   "detection": ("Detection of replaced tokens: AUC", ("auc",)),
   "corrections": (
     "Hard correction (share)",

@@ -1,4 +1,4 @@
-"""What the generator writes where a sentence says [MASK]."""
+"""What the masked language model writes where a sentence says [MASK]."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import InputError
-from truenegs_jax.models.pretrain import ElectraPair
+from truenegs_jax.models.pretrain import Model
 
 MASK_TEXT = "[MASK]"
 
@@ -26,7 +26,7 @@ class Fill:
 
 
 def fill_masks(
-  model: ElectraPair,
+  model: Model,
   params: Any,
   tokenizer: Tokenizer,
   sentences: Sequence[str],
@@ -34,7 +34,7 @@ def fill_masks(
   max_length: int,
   top: int = 5,
 ) -> list[Fill]:
-  """Fills one [MASK] of each sentence with the generator's favourites.
+  """Fills one [MASK] of each sentence with the likeliest tokens.
 
   Raises:
     InputError: a sentence without [MASK], or too long for the model.

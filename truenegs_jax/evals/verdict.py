@@ -13,6 +13,24 @@ MIN_ERRORS = 3.0  # standard errors that the AUC must lie above 0.5
 
 
 @dataclasses.dataclass(frozen=True)
+class Detection:
+  """Held-out figures of a discriminator; the loss in nats."""
+
+  loss: float
+  loss_error: float
+  base_rate: float  # share of replaced tokens
+  base_rate_entropy: float
+  auc: float
+  auc_error: float
+  tokens: int
+
+  @property
+  def learned(self) -> bool:
+    """It tells replaced from original tokens better than chance."""
+    return self.auc > 0.5 + MIN_ERRORS * self.auc_error
+
+
+@dataclasses.dataclass(frozen=True)
 class Verdict:
   """Held-out figures of a finished run; losses in nats.
 
@@ -26,29 +44,20 @@ class Verdict:
   mlm_hidden_error: float
   uniform_entropy: float
   unigram_entropy: float
-  detect: float
-  detect_error: float
-  base_rate: float  # share of replaced tokens
-  base_rate_entropy: float
-  auc: float
-  auc_error: float
   slots: int
-  tokens: int
+  detection: Detection | None  # None: BERT has no discriminator
 
   @property
   def mlm_learned(self) -> bool:
-    """The generator uses context."""
+    """The masked language model uses context."""
     return max(self.mlm, self.mlm_hidden) < self.unigram_entropy
 
   @property
-  def detection_learned(self) -> bool:
-    """The discriminator tells replaced from original better than chance."""
-    return self.auc > 0.5 + MIN_ERRORS * self.auc_error
-
-  @property
   def passed(self) -> bool:
-    """Both networks learned."""
-    return self.mlm_learned and self.detection_learned
+    """All networks learned."""
+    return self.mlm_learned and (
+      self.detection is None or self.detection.learned
+    )
 
 
 def judge(held_out: list[metrics.Terms], unigram_V: np.ndarray) -> Verdict:
@@ -65,12 +74,8 @@ def judge(held_out: list[metrics.Terms], unigram_V: np.ndarray) -> Verdict:
   """
   total = metrics.merge(held_out)
   mlm_name = "mlm_uncorrected" if "mlm_uncorrected" in total else "mlm"
-  ratio = lambda name: lambda terms: metrics.ratios(terms)[name]
-  mlm, mlm_error = metrics.jackknife(held_out, ratio(mlm_name))
-  hidden, hidden_error = metrics.jackknife(held_out, ratio("mlm_hidden"))
-  detect, detect_error = metrics.jackknife(held_out, ratio("detect"))
-  auc, auc_error = metrics.jackknife(held_out, ratio("auc"))
-  base_rate = metrics.ratios(total)["replaced"]
+  mlm, mlm_error = _with_error(held_out, mlm_name)
+  hidden, hidden_error = _with_error(held_out, "mlm_hidden")
   return Verdict(
     mlm=mlm,
     mlm_error=mlm_error,
@@ -78,20 +83,13 @@ def judge(held_out: list[metrics.Terms], unigram_V: np.ndarray) -> Verdict:
     mlm_hidden_error=hidden_error,
     uniform_entropy=math.log(len(unigram_V)),
     unigram_entropy=metrics.entropy(unigram_V),
-    detect=detect,
-    detect_error=detect_error,
-    base_rate=base_rate,
-    base_rate_entropy=metrics.entropy(np.array([base_rate, 1 - base_rate])),
-    auc=auc,
-    auc_error=auc_error,
     slots=int(total[mlm_name][1]),
-    tokens=int(total["detect"][1]),
+    detection=_judge_detection(held_out) if "detect" in total else None,
   )
 
 
 def table(v: Verdict) -> Table:
   """The verdict as a person reads it."""
-  yes_no = lambda passed: Text(*(("yes", "green") if passed else ("no", "red")))
   t = Table(title="On held-out rows", title_justify="left")
   for name in ("", "model", "against", "better"):
     t.add_column(name, overflow="fold")
@@ -99,24 +97,55 @@ def table(v: Verdict) -> Table:
     f"MLM loss, {v.slots:,} slots",
     f"{v.mlm:.3f} ± {v.mlm_error:.3f}",
     f"uniform {v.uniform_entropy:.3f}, unigram entropy {v.unigram_entropy:.3f}",
-    yes_no(v.mlm < v.unigram_entropy),
+    _answer(passed=v.mlm < v.unigram_entropy),
   )
   t.add_row(
     "MLM loss, slots behind [MASK]",
     f"{v.mlm_hidden:.3f} ± {v.mlm_hidden_error:.3f}",
     f"unigram entropy {v.unigram_entropy:.3f}",
-    yes_no(v.mlm_hidden < v.unigram_entropy),
+    _answer(passed=v.mlm_hidden < v.unigram_entropy),
   )
+  if v.detection is not None:
+    _add_detection(t, v.detection)
+  return t
+
+
+def _judge_detection(held_out: list[metrics.Terms]) -> Detection:
+  total = metrics.merge(held_out)
+  loss, loss_error = _with_error(held_out, "detect")
+  auc, auc_error = _with_error(held_out, "auc")
+  base_rate = metrics.ratios(total)["replaced"]
+  return Detection(
+    loss=loss,
+    loss_error=loss_error,
+    base_rate=base_rate,
+    base_rate_entropy=metrics.entropy(np.array([base_rate, 1 - base_rate])),
+    auc=auc,
+    auc_error=auc_error,
+    tokens=int(total["detect"][1]),
+  )
+
+
+def _with_error(
+  held_out: list[metrics.Terms], name: str
+) -> tuple[float, float]:
+  return metrics.jackknife(held_out, lambda terms: metrics.ratios(terms)[name])
+
+
+def _add_detection(t: Table, d: Detection) -> None:
   t.add_row(
-    f"detection loss, {v.tokens:,} tokens",
-    f"{v.detect:.4f} ± {v.detect_error:.4f}",
-    f"base-rate entropy {v.base_rate_entropy:.4f} ({v.base_rate:.1%} replaced)",
-    yes_no(v.detect < v.base_rate_entropy),
+    f"detection loss, {d.tokens:,} tokens",
+    f"{d.loss:.4f} ± {d.loss_error:.4f}",
+    f"base-rate entropy {d.base_rate_entropy:.4f} ({d.base_rate:.1%} replaced)",
+    _answer(passed=d.loss < d.base_rate_entropy),
   )
   t.add_row(
     "detection AUC",
-    f"{v.auc:.4f} ± {v.auc_error:.4f}",
+    f"{d.auc:.4f} ± {d.auc_error:.4f}",
     f"chance 0.5, by {MIN_ERRORS:g} standard errors",
-    yes_no(v.detection_learned),
+    _answer(passed=d.learned),
   )
-  return t
+
+
+def _answer(*, passed: bool) -> Text:
+  return Text("yes", "green") if passed else Text("no", "red")

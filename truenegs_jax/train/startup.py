@@ -1,7 +1,8 @@
 """Before the first step: where a run starts, its state, its compiled steps.
 
-Start order: resume the workdir if it holds a checkpoint, else from scratch. A
-checkpoint of another run is refused with what differs, never mixed in.
+Start order: resume the workdir if it holds a checkpoint, else from the weights
+that `config.init` names, else from scratch. A checkpoint of another run is
+refused with what differs, never mixed in.
 """
 
 import contextlib
@@ -14,17 +15,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
+from truenegs_jax import distributed, pretrained
 from truenegs_jax.data.rows import Rows
 from truenegs_jax.data.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.errors import CheckpointError, disk_errors
-from truenegs_jax.models import pretrain
 from truenegs_jax.synonyms.table import SynonymTable, save_table
-from truenegs_jax.train import build, sharding
+from truenegs_jax.train import build, plan, sharding
 from truenegs_jax.train import checkpoint as checkpoint_lib
 from truenegs_jax.train import step as step_lib
 
@@ -42,6 +42,8 @@ FREE_TO_CHANGE = (
   "eval.",
   "log.",
   "mesh.",
+  "model.remat:",
+  "model.scan:",
   "optim.max_skips:",
 )
 
@@ -97,31 +99,36 @@ def prepare_start(
   run = build.build_run(c, inputs.tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
   description = describe(c, inputs.fingerprints)
+  distributed.check_alike("config or data", json.dumps(description))
   resumed = resumable_step(checkpoints, description)
   if resumed is not None:
     _note_environment(checkpoints.run(resumed), description, console)
-  abstract = abstract_state(run, c.seed, mesh)
-  aux = build.make_aux(inputs.table, mesh)
-  state = _first_state(run, c.seed, abstract, checkpoints, resumed)
-  compiled, secs = _compile_train_step(c, run, mesh, abstract, aux)
+  abstract = plan.abstract_state(run, c.seed, mesh)
+  aux = build.make_aux(c, inputs.table, mesh)
+  state = _first_state(c, run, inputs, abstract, checkpoints, resumed, console)
+  began = time.perf_counter()
+  compiled = plan.lower_train_step(c, run, mesh, abstract, aux).compile()
+  secs = time.perf_counter() - began
   start = Start(
     run=run,
     mesh=mesh,
     state=state,
     aux=aux,
     train_step=compiled,
-    eval_step=jax.jit(
-      step_lib.make_eval_step(run.objective(train=False), c.seed),
-      out_shardings=sharding.replicated(mesh),
-    ),
+    eval_step=plan.eval_step(c, run, mesh),
     description=description,
   )
-  save_json(workdir / "config.json", description["config"])
+  if distributed.is_first():
+    _write_inputs(workdir, inputs, description["config"])
+  console.print(_report(c, start, resumed, secs, workdir, inputs))
+  return start
+
+
+def _write_inputs(workdir: pathlib.Path, inputs: Inputs, config: dict) -> None:
+  save_json(workdir / "config.json", config)
   write_vocabulary(inputs.tokenizer.vocab, workdir / "vocab.txt")
   if inputs.table is not None:
     save_table(inputs.table, workdir / SYNONYMS)
-  console.print(_report(c, start, resumed, secs, workdir, inputs))
-  return start
 
 
 def describe(c: ConfigDict, fingerprints: Mapping) -> dict:
@@ -162,19 +169,6 @@ def resumable_step(
   return latest
 
 
-def abstract_state(
-  run: build.Run, seed: int, mesh: jax.sharding.Mesh
-) -> step_lib.TrainState:
-  """Shapes, dtypes and shardings of the state; no array is made."""
-  shapes = jax.eval_shape(lambda: run.init_state(seed))
-  places = sharding.tree_shardings(shapes, mesh, run.mesh_spec)
-  return jax.tree.map(
-    lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
-    shapes,
-    places,
-  )
-
-
 def save_json(path: pathlib.Path, value: Any) -> None:
   """Writes JSON under its final name only once it is whole."""
   whole = path.with_suffix(".json.tmp")
@@ -200,38 +194,24 @@ def _note_environment(
     )
 
 
-def _first_state(run, seed, abstract, checkpoints, resumed):
-  if resumed is None:
-    places = jax.tree.map(lambda x: x.sharding, abstract)
-    return jax.jit(lambda: run.init_state(seed), out_shardings=places)()
-  return step_lib.TrainState(**checkpoints.state(resumed, vars(abstract)))
-
-
-def _compile_train_step(c, run, mesh, abstract, aux):
-  """The compiled step and the seconds that it took."""
-  rows = sharding.batch_sharding(mesh)
-  shapes = dict.fromkeys(
-    ("tokens", "types", "documents"), (c.batch_size, c.length)
-  ) | {"row": (c.batch_size,)}
-  batch = {
-    name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
-    for name, shape in shapes.items()
-  }
-  train_step = step_lib.make_train_step(
-    run.objective(train=True), run.weights, run.tx, c.optim.accumulation
-  )
-  places = jax.tree.map(lambda x: x.sharding, abstract)
-  began = time.perf_counter()
-  compiled = (
-    jax.jit(
-      train_step,
-      donate_argnums=0,
-      out_shardings=(places, sharding.replicated(mesh)),
+def _first_state(c, run, inputs, abstract, checkpoints, resumed, console):
+  if resumed is not None:
+    return step_lib.TrainState(**checkpoints.state(resumed, vars(abstract)))
+  params = None
+  if c.init:
+    params = pretrained.load_params(
+      c.init, run.model, vocab=inputs.tokenizer.vocab, say=console.print
     )
-    .lower(abstract, batch, aux)
-    .compile()
+  places = jax.tree.map(lambda x: x.sharding, abstract)
+  state = jax.jit(lambda: run.init_state(c.seed), out_shardings=places)()
+  if params is None:
+    return state
+  put = lambda x, place: jax.make_array_from_callback(
+    x.shape, place, lambda index: x[index]
   )
-  return compiled, time.perf_counter() - began
+  return dataclasses.replace(
+    state, params=jax.tree.map(put, params, places.params)
+  )
 
 
 def _report(
@@ -243,51 +223,29 @@ def _report(
   inputs: Inputs,
 ) -> Table:
   """What starts here, on what, how large, and where everything goes."""
-  mib = lambda num_bytes: f"{num_bytes / 2**20:,.0f} MiB"
-  count = lambda *names: pretrain.parameter_count(
-    [start.state.params[name] for name in names]
-  )
-  shared = count("embeddings")
-  generator = count("generator", "generator_head")
-  discriminator = count("discriminator", "discriminator_head")
-  mesh = ", ".join(f"{k} {v}" for k, v in start.mesh.shape.items())
-  device = start.mesh.devices.flat[0]
   memory = start.train_step.memory_analysis()
-  scratch = f", step {mib(memory.temp_size_in_bytes)}" if memory else ""
-  recipe = [
-    "hard correction" if c.negatives.hard_correction else "",
-    f"soft regularization x {c.negatives.soft_weight:g}"
-    if c.negatives.soft_weight
-    else "",
-  ]
+  scratch = plan.mebibytes(memory.temp_size_in_bytes) if memory else "unknown"
+  begins = f"weights of {c.init}" if c.init else "scratch"
+  rows = len(inputs.train_rows)
   lines = {
     "start": f"resume {workdir} at step {resumed:,}"
     if resumed is not None
-    else f"scratch, seed {c.seed}",
-    "objective": " + ".join(filter(None, recipe)) or "plain ELECTRA",
-    "devices": f"{start.mesh.devices.size} x {device.device_kind}"
-    f" ({device.platform}), {jax.process_count()} process(es), mesh"
-    f" {c.mesh.preset}: {mesh}",
-    "parameters": f"{shared + generator + discriminator:,}: embeddings"
-    f" {shared:,}, generator {generator:,}, discriminator {discriminator:,}",
-    "per device": f"state {mib(sharding.bytes_per_device(start.state))},"
-    f" synonyms {mib(sharding.bytes_per_device(start.aux))}{scratch}",
+    else f"{begins}, seed {c.seed}",
+    "objective": plan.objective(c),
+    "devices": plan.devices(c, start.mesh),
+    "parameters": plan.parameters(start.run.model, start.state.params),
+    "per device": f"{plan.held(start.state, start.aux)}, step {scratch}",
     "synonyms": f"{inputs.table.num_pairs:,} pairs of"
     f" {inputs.table.num_rows:,} tokens, {inputs.table.source}"
     if inputs.table
     else "none",
-    "data": f"{len(inputs.train_rows):,} rows of {c.length} tokens,"
+    "data": f"{rows:,} rows of {c.length} tokens,"
     f" {len(inputs.held_out_rows):,} held out, vocabulary"
     f" {len(inputs.tokenizer.vocab):,}",
-    "steps": f"{c.steps:,} of {c.batch_size} rows:"
-    f" {c.steps * c.batch_size / len(inputs.train_rows):.1f} epochs",
+    "steps": f"{plan.work(c, start.run.model)};"
+    f" {c.steps * c.batch_size / rows:.1f} epochs",
     "compiled in": f"{compile_secs:.1f} s",
     "written to": f"{workdir}/ (config.json, metrics.jsonl, checkpoints/,"
     " plots/, export/)",
   }
-  table = Table(box=None, show_header=False, pad_edge=False)
-  table.add_column(style="bold", no_wrap=True)
-  table.add_column(overflow="fold")
-  for name, text in lines.items():
-    table.add_row(name, text)
-  return table
+  return plan.table(lines)

@@ -28,6 +28,7 @@ SHOWN = {
   "mlm": "mlm {:.3f}",
   "detect": "detect {:.4f}",
   "soft": "soft {:.3f}",
+  "sentence": "sentence {:.3f}",
   "corrected_of_slots": "corrected {:.2%}",
   "auc": "auc {:.3f}",
   "rows_per_s": "{:.0f} rows/s",

@@ -1,0 +1,28 @@
+"""BERT-large on Wikipedia and BooksCorpus, from scratch or continued.
+
+  python -m truenegs_jax.prepare --config=configs/bert_large.py
+  python -m truenegs_jax.main --config=configs/bert_large.py[:baseline]
+  python -m truenegs_jax.main --config=configs/bert_large.py:continue \\
+    --config.init=FOLDER
+
+What it reproduces, and how, is said in bert_base.py.
+
+Expected after `:continue`: GLUE (dev, 8 tasks) 84.66 for `:baseline`, 85.05 for
+`:hc`, 85.13 for `:sr` (Zhang et al. 2023, table 3).
+Hardware: 335 million parameters; 2.6e20 FLOP, 2.6e19 with `:continue`.
+Devlin et al.: 4 days on 64 TPU chips. By arithmetic, not measured: 23 and 2.3
+hours on 8 H100 at 40 % of their peak, which need 26 GiB each (compiled for
+simulated CPU devices: benchmarks/memory.py).
+"""
+
+from ml_collections import ConfigDict
+
+from truenegs_jax.configs import common
+
+
+def get_config(arg: str = "") -> ConfigDict:
+  """1,000,000 steps of 256 rows of 512 tokens, learning rate 1e-4."""
+  c = common.bert()
+  c.model.variant = "large"
+  c.model.remat, c.model.scan = "dots", True
+  return common.apply_arg(c, arg, default="hc")

@@ -1,0 +1,57 @@
+"""What a config would run, in seconds and without text, rows or a compiler.
+
+  python -m truenegs_jax.main --config=bert_large --config.dry_run=True
+
+The step is traced, so that shapes are known to fit. What the compiler adds for
+activations is printed by benchmarks/memory.py, which compiles.
+"""
+
+import pathlib
+
+import jax
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer, make_tokenizer
+from truenegs_jax.train import build, plan, sharding
+
+
+def dry_run(c: ConfigDict, console: Console) -> int:
+  """Prints shapes, bytes a device, steps, tokens and FLOPs; returns 0.
+
+  Raises:
+    InputError: as a run of this config would, for what can be known beforehand.
+  """
+  tokenizer, source = stand_in(c)
+  run = build.build_run(c, tokenizer)
+  mesh = sharding.make_mesh(run.mesh_spec)
+  state = plan.abstract_state(run, c.seed, mesh)
+  aux = plan.abstract_aux(c, mesh, vocab_size=len(tokenizer.vocab))
+  batch = plan.abstract_batch(c, mesh)
+  jax.eval_shape(plan.train_step(c, run, mesh), state, batch, aux)
+  lines = {
+    "dry run": "nothing is read, written or compiled",
+    "objective": plan.objective(c),
+    "devices": plan.devices(c, mesh),
+    "parameters": plan.parameters(run.model, state.params),
+    "per device": f"{plan.held(state, aux)},"
+    f" batch {plan.mebibytes(sharding.bytes_per_device(batch))}, beside the"
+    " activations",
+    "vocabulary": f"{len(tokenizer.vocab):,} entries, {source}",
+    "steps": plan.work(c, run.model),
+  }
+  console.print(plan.table(lines))
+  console.print(plan.shapes(state))
+  return 0
+
+
+def stand_in(c: ConfigDict) -> tuple[Tokenizer, str]:
+  """A vocabulary of the right size, and how the size is known."""
+  size, source = c.data.vocab_size, "as data.vocab_size says"
+  path = pathlib.Path(c.data.vocab) / "vocab.txt"
+  path = path if path.is_file() else pathlib.Path(c.data.vocab)
+  if path.is_file():
+    with path.open("rb") as file:
+      size, source = sum(1 for _ in file), f"as {path} has"
+  words = [f"word{i}" for i in range(size - len(SPECIALS))]
+  return make_tokenizer([*SPECIALS, *words], lowercase=True), source

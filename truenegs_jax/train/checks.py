@@ -1,0 +1,125 @@
+"""Which values a config may have: said by name, before anything is made."""
+
+import math
+import pathlib
+
+import jax
+from ml_collections import ConfigDict
+
+from truenegs_jax.data import encode, layouts
+from truenegs_jax.data.tokenizer import ACCENTS
+from truenegs_jax.errors import InputError
+from truenegs_jax.objectives import masking, regularizers
+from truenegs_jax.synonyms.sources import synonym_source
+from truenegs_jax.train import build, optim, sharding, writers
+
+PREDICTIONS = ("argmax", "sample")
+NORMALIZERS = ("kept", "slots")
+DTYPES = ("float32", "bfloat16")
+
+NEEDED = "?"  # of config.init: the user has to say
+TINY = 1e-12  # the least of what must be more than 0
+RANGES = (
+  ("steps", 1, math.inf),
+  ("batch_size", 1, math.inf),
+  ("length", layouts.MIN_LENGTH, math.inf),
+  ("seed", 0, math.inf),
+  ("model.dropout", 0, 0.99),
+  ("model.attention_dropout", 0, 0.99),
+  ("model.initializer_range", TINY, 1),
+  ("masking.prob", TINY, 0.9),
+  ("generator.multiplier", TINY, math.inf),
+  ("generator.temperature", TINY, math.inf),
+  ("generator.loss_weight", 0, math.inf),
+  ("generator.detect_weight", 0, math.inf),
+  ("negatives.soft_weight", 0, math.inf),
+  ("negatives.sentence_weight", 0, math.inf),
+  ("data.held_out", TINY, 0.5),
+  ("data.seed", 0, math.inf),
+  ("data.workers", 0, math.inf),
+  ("optim.accumulation", 1, math.inf),
+  ("optim.lr", TINY, math.inf),
+  ("optim.warmup_steps", 0, math.inf),
+  ("optim.weight_decay", 0, math.inf),
+  ("optim.clip_norm", TINY, math.inf),
+  ("optim.max_skips", 0, math.inf),
+  ("checkpoint.every_steps", 1, math.inf),
+  ("checkpoint.keep", 1, math.inf),
+  ("log.every_steps", 1, math.inf),
+  ("eval.every_steps", 1, math.inf),
+  ("eval.rows", 1, math.inf),
+  ("eval.cases", 0, math.inf),
+)
+
+
+def check_config(c: ConfigDict) -> None:
+  """Refuses values that no run can have, before anything is read or made."""
+  for name, low, high in RANGES:
+    value = c
+    for part in name.split("."):
+      value = value[part]
+    if not low <= value <= high:  # NaN too
+      raise InputError(f"{name} is {value}; it must be {_range(low, high)}.")
+  if c.length > c.model.max_positions:
+    raise InputError(
+      f"length {c.length} is over model.max_positions"
+      f" {c.model.max_positions}; lower one or raise the other."
+    )
+  _check_names(c)
+  parallel = sharding.data_parallelism(build.mesh_spec(c), jax.device_count())
+  shares = parallel * c.optim.accumulation
+  if c.batch_size % shares:
+    near = max(c.batch_size // shares, 1) * shares
+    raise InputError(
+      f"batch_size {c.batch_size} must be a multiple of {shares}"
+      f" ({parallel} slices by the mesh x {c.optim.accumulation} micro-batches)"
+      f"; try --config.batch_size={near}."
+    )
+
+
+def check_given(c: ConfigDict) -> None:
+  """Refuses a run for want of a file that only the user can name.
+
+  A dry run does without them, so this is not part of `check_config`.
+  """
+  if c.init == NEEDED:
+    raise InputError(
+      "this config goes on from released weights: give their folder,"
+      " --config.init=FOLDER, in the format of Hugging Face."
+    )
+  n = c.negatives
+  path = pathlib.Path(n.vectors).expanduser()
+  if n.hard_correction and n.sources == "vectors" and not path.is_file():
+    raise InputError(
+      f"negatives.vectors={n.vectors}: no such file; give one of word vectors"
+      " in GloVe's text format, such as glove.6B.50d.txt of"
+      " https://nlp.stanford.edu/projects/glove/."
+    )
+
+
+def _check_names(c: ConfigDict) -> None:
+  """Looks everything up that the config names; each look-up can refuse."""
+  _one_of("task", c.task, ("pretrain",))
+  _one_of("objective", c.objective, tuple(build.OBJECTIVES))
+  _one_of("data.tokenizer", c.data.tokenizer, encode.BACKENDS)
+  _one_of("data.accents", c.data.accents, tuple(ACCENTS))
+  _one_of("model.dtype", c.model.dtype, DTYPES)
+  _one_of("mesh.synonyms", c.mesh.synonyms, sharding.BITS_LAYOUTS)
+  _one_of("negatives.prediction", c.negatives.prediction, PREDICTIONS)
+  _one_of("negatives.normalizer", c.negatives.normalizer, NORMALIZERS)
+  build.build_model(c, vocab_size=1)
+  optim.make_schedule(c.optim.schedule, peak=1, warmup_steps=1, total_steps=1)
+  masking.get_style(c.masking.style)
+  regularizers.get(c.negatives.soft)
+  synonym_source(c.negatives.sources)
+  writers.check_names(c.log.writers)
+
+
+def _range(low: float, high: float) -> str:
+  least = "more than 0" if low == TINY else f"at least {low}"
+  return least if high == math.inf else f"{least} and at most {high}"
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+  if value not in known:
+    raise InputError(f"{name} {value!r} is unknown; known: {', '.join(known)}.")

@@ -1,0 +1,216 @@
+"""What a run will be, before any array of it exists: shapes, bytes, FLOPs.
+
+The training step is compiled from this plan, and a dry run prints it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+from rich.table import Table
+
+from truenegs_jax.models import encoder, pretrain
+from truenegs_jax.objectives import masking, negatives
+from truenegs_jax.train import build, sharding
+from truenegs_jax.train import step as step_lib
+
+TRAINING_PASSES = 3  # a backward pass is two products for each of the forward
+
+
+def abstract_state(
+  run: build.Run, seed: int, mesh: jax.sharding.Mesh
+) -> step_lib.TrainState:
+  """Shapes, dtypes and shardings of the state; no array is made."""
+  shapes = jax.eval_shape(lambda: run.init_state(seed))
+  places = sharding.tree_shardings(shapes, mesh, run.mesh_spec)
+  return jax.tree.map(
+    lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+    shapes,
+    places,
+  )
+
+
+def abstract_batch(
+  c: ConfigDict, mesh: jax.sharding.Mesh
+) -> dict[str, jax.ShapeDtypeStruct]:
+  """Shapes of the global batch of a step."""
+  shapes = dict.fromkeys(
+    ("tokens", "types", "documents"), (c.batch_size, c.length)
+  ) | {"row": (c.batch_size,)}
+  rows = sharding.batch_sharding(mesh)
+  return {
+    name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
+    for name, shape in shapes.items()
+  }
+
+
+def abstract_aux(
+  c: ConfigDict, mesh: jax.sharding.Mesh, *, vocab_size: int
+) -> dict[str, jax.ShapeDtypeStruct]:
+  """Shapes of what `build.make_aux` puts on the devices."""
+  if not c.negatives.hard_correction:
+    return {}
+  shape = vocab_size, math.ceil(vocab_size / negatives.WORD_BITS)
+  return {"bits_VxW": sharding.abstract_bits(shape, mesh, c.mesh.synonyms)}
+
+
+def train_step(
+  c: ConfigDict, run: build.Run, mesh: jax.sharding.Mesh
+) -> Callable:
+  """The step of a run: `(state, batch, aux) -> (state, terms)`."""
+  objective = run.objective(train=True)
+  return step_lib.make_train_step(
+    sharding.gathered(objective, mesh, run.mesh_spec),
+    run.weights,
+    run.tx,
+    c.optim.accumulation,
+  )
+
+
+def lower_train_step(
+  c: ConfigDict,
+  run: build.Run,
+  mesh: jax.sharding.Mesh,
+  state: step_lib.TrainState,
+  aux: Mapping[str, Any],
+) -> jax.stages.Lowered:
+  """The training step on (abstract) arrays, ready to be compiled."""
+  places = jax.tree.map(lambda x: x.sharding, state)
+  jitted = jax.jit(
+    train_step(c, run, mesh),
+    donate_argnums=0,
+    out_shardings=(places, sharding.replicated(mesh)),
+  )
+  return jitted.lower(state, abstract_batch(c, mesh), aux)
+
+
+def eval_step(
+  c: ConfigDict, run: build.Run, mesh: jax.sharding.Mesh
+) -> Callable:
+  """The jitted evaluation: `(params, batch, aux) -> terms`."""
+  objective = sharding.gathered(run.objective(train=False), mesh, run.mesh_spec)
+  return jax.jit(
+    step_lib.make_eval_step(objective, c.seed),
+    out_shardings=sharding.replicated(mesh),
+  )
+
+
+def parameters(model: pretrain.Model, params: Any) -> str:
+  """How many parameters a model has, in all and in each of its parts."""
+  count = lambda *names: pretrain.parameter_count(
+    [params[name] for name in names if name in params]
+  )
+  parts = {"embeddings": count("embeddings")}
+  for role in model.roles:
+    parts[role] = count(role, f"{role}_head")
+  parts["carried along"] = count(*pretrain.CARRIED)
+  listed = ", ".join(f"{name} {n:,}" for name, n in parts.items() if n)
+  return f"{sum(parts.values()):,}: {listed}"
+
+
+def row_flops(c: ConfigDict, model: pretrain.Model) -> float:
+  """Floating-point operations of the products of one row of training.
+
+  Two for each multiplication and addition, three passes for forward and
+  backward, nothing for what is computed twice to save memory; attention over
+  the whole row, the vocabulary at the K slots alone.
+  """
+  slots = masking.num_slots(c.length, c.masking.prob)
+  forward = 0.0
+  for role, config in model.roles.items():
+    forward += c.length * _encoder_flops(config, c.length)
+    if role == "discriminator":
+      forward += c.length * (2 * config.width**2 + 2 * config.width)
+    else:
+      e = config.embedding_size
+      forward += slots * (2 * config.width * e + 2 * e * config.vocab_size)
+  passes = TRAINING_PASSES * forward
+  if c.negatives.sentence_weight:  # the predicted sentence, and the original
+    kept = next(iter(model.roles.values()))
+    once = c.length * _encoder_flops(kept, c.length)
+    passes += (TRAINING_PASSES + 1) * once
+  return passes
+
+
+def work(c: ConfigDict, model: pretrain.Model) -> str:
+  """The steps of a run, their tokens and their floating-point operations."""
+  flops = row_flops(c, model)
+  tokens = c.steps * c.batch_size * c.length
+  return (
+    f"{c.steps:,} of {c.batch_size:,} rows of {c.length} tokens,"
+    f" {tokens:.3g} tokens in all; FLOP: {flops:.4g} a row,"
+    f" {flops * c.batch_size:.4g} a step, {flops * c.batch_size * c.steps:.4g}"
+    " in all"
+  )
+
+
+def objective(c: ConfigDict) -> str:
+  """The recipe in words."""
+  n = c.negatives
+  parts = [{"electra": "ELECTRA", "mlm": "BERT"}[c.objective]]
+  if n.hard_correction:
+    parts.append(f"hard correction by {n.sources}")
+  if n.soft_weight:
+    parts.append(f"soft regularization x {n.soft_weight:g}")
+  if n.sentence_weight:
+    parts.append(f"sentence regularization x {n.sentence_weight:g}")
+  return " + ".join(parts) if len(parts) > 1 else f"plain {parts[0]}"
+
+
+def devices(c: ConfigDict, mesh: jax.sharding.Mesh) -> str:
+  """What the run goes on, and how it is laid out."""
+  axes = ", ".join(f"{name} {size}" for name, size in mesh.shape.items())
+  device = mesh.devices.flat[0]
+  return (
+    f"{mesh.devices.size} x {device.device_kind} ({device.platform}),"
+    f" {jax.process_count()} process(es), mesh {c.mesh.preset}: {axes}"
+  )
+
+
+def held(state: step_lib.TrainState, aux: Mapping[str, Any]) -> str:
+  """What one device holds from step to step."""
+  return (
+    f"state {mebibytes(sharding.bytes_per_device(state))},"
+    f" synonyms {mebibytes(sharding.bytes_per_device(aux))}"
+  )
+
+
+def mebibytes(num_bytes: float) -> str:
+  """A size in MiB, as the reports print it."""
+  return f"{num_bytes / 2**20:,.0f} MiB"
+
+
+def table(lines: Mapping[str, str]) -> Table:
+  """A report: a name and a text a line."""
+  made = Table(box=None, show_header=False, pad_edge=False)
+  made.add_column(style="bold", no_wrap=True)
+  made.add_column(overflow="fold")
+  for name, text in lines.items():
+    made.add_row(name, text)
+  return made
+
+
+def shapes(state: step_lib.TrainState) -> Table:
+  """Shape, and bytes on a device, of every parameter, layers folded."""
+  made = Table(box=None, pad_edge=False)
+  made.add_column("parameter", overflow="fold")
+  made.add_column("shape")
+  made.add_column("bytes on a device", justify="right")
+  for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    if "/layer_" in name and "/layer_0/" not in name:
+      continue  # layers are alike
+    local = math.prod(leaf.sharding.shard_shape(leaf.shape))
+    shape = " x ".join(map(str, leaf.shape))
+    made.add_row(name, shape, f"{local * leaf.dtype.itemsize:,}")
+  return made
+
+
+def _encoder_flops(config: encoder.EncoderConfig, length: int) -> float:
+  """Of a token's way through the layers, forward."""
+  d, e = config.width, config.embedding_size
+  layer = 8 * d**2 + 4 * d * config.ffn + 4 * length * d
+  return config.layers * layer + (2 * e * d if e != d else 0)
