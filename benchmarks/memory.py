@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
   del argv
   jax.config.update("jax_platforms", "cpu")
   try:
-    devices = _TOPOLOGY.value and tpu_chips(_TOPOLOGY.value)
+    devices = tpu_chips(_TOPOLOGY.value) if _TOPOLOGY.value else None
     # `check_config` counts the devices that JAX has, be they simulated.
     count = len(devices) if devices else _DEVICES.value
     jax.config.update("jax_num_cpu_devices", count)

@@ -11,9 +11,9 @@ Expected of plain ELECTRA-large as released: CoLA 69.1, MNLI 90.9, SQuAD 1.1 EM
 89.7 (google-research/electra, README).
 Hardware: 355 million parameters, 9.1e20 FLOP: by arithmetic, not measured, 80
 hours on 8 H100 at 40 % of their peak. A device of 8 needs 24 GiB with the 8
-micro-batches set here, one of 256 needs 7 GiB with
---config.optim.accumulation=1 (both compiled for simulated CPU devices:
-benchmarks/memory.py).
+micro-batches set here (compiled for simulated devices), one of 256 TPU v5e 3.8
+GiB with --config.optim.accumulation=1 (by the TPU's compiler; both with
+benchmarks/memory.py, neither run).
 """
 
 from ml_collections import ConfigDict
