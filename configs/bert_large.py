@@ -11,8 +11,8 @@ Expected after `:continue`: GLUE (dev, 8 tasks) 84.66 for `:baseline`, 85.05 for
 `:hc`, 85.13 for `:sr` (Zhang et al. 2023, table 3).
 Hardware: 335 million parameters; 2.6e20 FLOP, 2.6e19 with `:continue`.
 Devlin et al.: 4 days on 64 TPU chips. By arithmetic, not measured: 23 and 2.3
-hours on 8 H100 at 40 % of their peak. A device of 8 TPU v5e needs 14.7 GiB of its
-15.75 (benchmarks/memory.py, compiled and not run).
+hours on 8 H100 at 40 % of their peak. One of 8 TPU v5e needs 14.7 of its 15.75
+GiB (benchmarks/memory.py, compiled and not run).
 """
 
 from ml_collections import ConfigDict
