@@ -50,7 +50,10 @@ setuptools.setup(
     "docs": ["pdoc>=15.0"],
     # Before 0.11.1 jax adds into rows of an f32 table slowly on GPUs: the
     # gradient of the embeddings. Later ones need Python 3.12.
-    "gpu": ["jax[cuda13]>=0.11.1; python_version>='3.12'"],
+    "gpu": [
+      "jax[cuda13]>=0.11.1; python_version>='3.12'",
+      "jax[cuda13]>=0.10; python_version<'3.12'",
+    ],
     "tensorboard": ["tensorboardX>=2.6.2"],
     "test": [
       "mypy>=1.15",

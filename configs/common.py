@@ -152,7 +152,7 @@ def apply_arg(c: ConfigDict, arg: str, *, default: str) -> ConfigDict:
     arg: comma-separated words: one recipe (a name in RECIPES), `continue`,
       which goes on from released weights as the paper does, `len512`, rows of
       512 tokens, and `runlocal`, which shrinks everything to a minute on a
-      laptop.
+      laptop and starts from scratch.
     default: the recipe when `arg` names none.
 
   Raises:

@@ -6,11 +6,12 @@
 `:len512` is the variant that the paper fine-tunes on SQuAD.
 
 Expected: GLUE (dev, 8 tasks) 80.36 for `:baseline`, 81.35 for `:hc`, 81.91 for
-`:sr` (Zhang et al. 2023, table 3). Fourteen plain ELECTRA-smalls scored from
-80.42 to 82.23 when the best of ten fine-tunings counted, and 80.36 on average
-(richarddwang/electra_pytorch), so look at several seeds.
-Hardware: 14 million parameters, 1.15e18 FLOP. Released: 4 days on one V100.
-By arithmetic, not measured: 2 hours on one H100 at 16 % of its peak.
+`:sr` (Zhang et al. 2023, table 3). Look at several seeds: fourteen plain
+ELECTRA-smalls had 80.42 to 82.23, 81.38 on average, when the best of ten
+fine-tunings counted, one 80.36 by their mean (richarddwang/electra_pytorch).
+Hardware: 14 million parameters, 1.15e18 FLOP (5.8e18 with `:len512`). Released:
+4 days on one V100. By arithmetic, not measured: 2 hours on one H100 at 16 % of
+its peak with --config.model.dtype=bfloat16.
 """
 
 from ml_collections import ConfigDict

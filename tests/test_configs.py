@@ -80,18 +80,20 @@ def test_continue_is_the_papers_and_needs_weights(name):
   assert (c.optim.lr, c.optim.schedule) == (5e-5, "electra")
   checks.check_config(c)
   with pytest.raises(InputError, match="--config.init"):
-    checks.check_given(c)
-  c.init = "a folder"
-  checks.check_given(c)
+    checks.check_given(c, saved=False)
+  checks.check_given(c, saved=True)  # the checkpoint has the weights
+  c.init = "no/such/folder"
+  with pytest.raises(InputError, match="no folder no/such/folder"):
+    checks.check_given(c, saved=False)
 
 
 def test_vectors_have_to_be_there_before_anything_starts(tmp_path):
   c = get_config("electra_small", "hc_glove")
   with pytest.raises(InputError, match="negatives.vectors=glove.6B.50d.txt"):
-    checks.check_given(c)
+    checks.check_given(c, saved=False)
   c.negatives.vectors = str(tmp_path / "own.txt")
   (tmp_path / "own.txt").touch()
-  checks.check_given(c)
+  checks.check_given(c, saved=False)
 
 
 # Clark et al. 2020, table 6; Devlin et al. 2019, appendix A.2.
@@ -212,3 +214,13 @@ def test_a_batch_that_does_not_split_is_refused_with_one_that_does():
     checks.check_config(c)
   c.batch_size = 16
   checks.check_config(c)
+
+
+def test_a_device_that_is_not_there_is_told_in_a_line(monkeypatch):
+  def none_there():
+    raise AssertionError  # what jax does where a plugin is missing
+
+  monkeypatch.setattr(jax, "device_count", none_there)
+  monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+  with pytest.raises(InputError, match="JAX_PLATFORMS=cuda.*cpu does without"):
+    checks.check_config(get_config(NAMES[0], "runlocal"))

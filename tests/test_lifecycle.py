@@ -134,7 +134,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_and_saves_nothing_bad(
     ("--config.batch_size=-1", "batch_size"),
     ("--config.length=3", "length"),
     ("--config.length=1000", "max_positions"),
-    ("--config.masking.prob=1.5", "mask_prob"),
+    ("--config.masking.prob=1.5", "masking.prob"),
     ("--config.optim.lr=nan", "optim.lr"),
     ("--config.optim.accumulation=3", "micro-batches"),
     ("--config.negatives.prediction=best", "argmax"),

@@ -268,8 +268,13 @@ def test_two_processes_make_one_batch(tmp_path):
     [sys.executable, "-c", PROCESS, address, number, str(tmp_path / number)],
     cwd=pathlib.Path(__file__).parent.parent,
   )
-  with start("0") as first, start("1") as second:
-    assert first.wait(timeout=120) == second.wait(timeout=120) == 0
+  processes = [start("0"), start("1")]
+  try:
+    assert [process.wait(timeout=200) for process in processes] == [0, 0]
+  finally:
+    for process in processes:
+      process.kill()
+      process.wait()
   for index in range(2):
     found = json.loads((tmp_path / str(index)).read_text())
     assert found == {"1": [index, 2, 21], "2": [index, 2, 21], "4": [0, 1, 21]}

@@ -363,5 +363,13 @@ def test_weights_of_other_words_are_refused(tmp_path):
   vocab[7], vocab[8] = vocab[8], vocab[7]
   with pytest.raises(InputError, match="config.data.vocab=.*vocab.txt"):
     pretrained.load_params(str(tmp_path), model, vocab=vocab)
-  (tmp_path / "bert" / "vocab.txt").unlink()  # then nobody can tell
+  beside = tmp_path / "bert"
+  (beside / "vocab.txt").unlink()
+  ids = {token: i for i, token in enumerate(TOKENIZER.vocab)}
+  (beside / "tokenizer.json").write_text(
+    json.dumps({"model": {"vocab": ids, "type": "WordPiece"}})
+  )
+  with pytest.raises(InputError, match="config.data.vocab=.*tokenizer.json"):
+    pretrained.load_params(str(tmp_path), model, vocab=vocab)
+  (beside / "tokenizer.json").unlink()  # then nobody can tell
   pretrained.load_params(str(tmp_path), model, vocab=vocab)

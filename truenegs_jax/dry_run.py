@@ -30,7 +30,7 @@ def dry_run(c: ConfigDict, console: Console) -> int:
   batch = plan.abstract_batch(c, mesh)
   jax.eval_shape(plan.train_step(c, run, mesh), state, batch, aux)
   lines = {
-    "dry run": "nothing is read, written or compiled",
+    "dry run": "no text is read, nothing written or compiled",
     "objective": plan.objective(c),
     "devices": plan.devices(c, mesh),
     "parameters": plan.parameters(run.model, state.params),
@@ -48,9 +48,9 @@ def dry_run(c: ConfigDict, console: Console) -> int:
 def stand_in(c: ConfigDict) -> tuple[Tokenizer, str]:
   """A vocabulary of the right size, and how the size is known."""
   size, source = c.data.vocab_size, "as data.vocab_size says"
-  path = pathlib.Path(c.data.vocab) / "vocab.txt"
-  path = path if path.is_file() else pathlib.Path(c.data.vocab)
-  if path.is_file():
+  path = pathlib.Path(c.data.vocab).expanduser()
+  path = path / "vocab.txt" if path.is_dir() else path
+  if c.data.vocab != "train" and path.is_file():
     with path.open("rb") as file:
       size, source = sum(1 for _ in file), f"as {path} has"
   words = [f"word{i}" for i in range(size - len(SPECIALS))]

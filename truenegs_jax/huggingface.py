@@ -17,6 +17,30 @@ from truenegs_jax.models import encoder, pretrain
 
 TOKENIZERS = {"electra": "ElectraTokenizer", "bert": "BertTokenizer"}
 
+# What decides the function that the weights make up, and what transformers
+# takes for a field that config.json leaves out.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+  "electra": dict(
+    embedding_size=128,
+    hidden_size=256,
+    num_attention_heads=4,
+    intermediate_size=1024,
+  ),
+  "bert": dict(hidden_size=768, num_attention_heads=12, intermediate_size=3072),
+}
+_SHARED_DEFAULTS: dict[str, Any] = dict(
+  vocab_size=30_522,
+  num_hidden_layers=12,
+  max_position_embeddings=512,
+  type_vocab_size=2,
+  hidden_act="gelu",
+  layer_norm_eps=1e-12,
+)
+# Fields that we never write; another value is another network.
+_FIXED: dict[str, Any] = dict(
+  position_embedding_type="absolute", is_decoder=False
+)
+
 
 def has_names(model: pretrain.Model) -> bool:
   """Whether Hugging Face knows the backbone: only then is there an export."""
@@ -69,6 +93,36 @@ def model_config(
       "summary_last_dropout": 0.1,
     }
   return written
+
+
+def config_misfits(
+  path: pathlib.Path, model: pretrain.Model, role: str
+) -> list[str]:
+  """One line for each field by which a config.json is of another network.
+
+  Raises:
+    InputError: the file cannot be read, or is of another family.
+  """
+  try:
+    given = json.loads(path.read_text(encoding="utf-8"))
+    family = given["model_type"]
+  except (OSError, ValueError, KeyError, TypeError) as e:
+    raise InputError(
+      f"init: {path} cannot be read as the config of a model: {e!r}."
+    ) from e
+  ours = model_config(model, role, pad=0) | _FIXED
+  if family != ours["model_type"]:
+    raise InputError(
+      f"init: {path} is of a {family!r} model, and this run trains"
+      f" {ours['model_type']!r}."
+    )
+  defaults = _DEFAULTS[family] | _SHARED_DEFAULTS | _FIXED
+  return [
+    f"{path.name}: {name} is {given.get(name, default)!r}, the model's"
+    f" {ours[name]!r}"
+    for name, default in defaults.items()
+    if given.get(name, default) != ours[name]
+  ]
 
 
 def tokenizer_config(

@@ -85,7 +85,7 @@ def about_run(
   results = workdir / "results.json"
   if results.exists():
     command = json.loads(results.read_text(encoding="utf-8"))["command"]
-  names = ("mlm", "mlm_uncorrected", "soft", "detect", "auc")
+  names = "mlm mlm_uncorrected mlm_hidden soft sentence detect auc".split()
   figures = {
     name: held_out[name] for name in names if held_out.get(name) is not None
   }

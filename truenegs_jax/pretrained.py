@@ -5,7 +5,6 @@ has them; BERT is a folder with the files themselves, or with `bert/`. What is
 read is what transformers writes: `config.json` and one `model.safetensors`.
 """
 
-import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,29 +23,6 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FLOATS = ("F32", "F16", "BF16")
 # Of the largest weight: the two copies of a pair's embeddings are one array.
 ROUNDING = 1e-6
-# What decides the function that the weights make up, and what transformers
-# takes for a field that config.json leaves out.
-_DEFAULTS: dict[str, dict[str, Any]] = {
-  "electra": dict(
-    embedding_size=128,
-    hidden_size=256,
-    num_attention_heads=4,
-    intermediate_size=1024,
-  ),
-  "bert": dict(hidden_size=768, num_attention_heads=12, intermediate_size=3072),
-}
-_SHARED_DEFAULTS: dict[str, Any] = dict(
-  vocab_size=30_522,
-  num_hidden_layers=12,
-  max_position_embeddings=512,
-  type_vocab_size=2,
-  hidden_act="gelu",
-  layer_norm_eps=1e-12,
-)
-# Fields that we never write; another value is another network.
-_FIXED: dict[str, Any] = dict(
-  position_embedding_type="absolute", is_decoder=False
-)
 
 
 def load_params(
@@ -74,12 +50,10 @@ def load_params(
       embeddings differ; an output table that is not the word table; weights
       that are not finite; a backbone that Hugging Face does not have.
   """
-  huggingface.check_backbone(model)
-  folder = pathlib.Path(path).expanduser()
-  folders = {role: _find(folder, model, role) for role in model.roles}
+  folders = find(path, model)
   problems = []
   for role, found in folders.items():
-    _check_vocabulary(found / "vocab.txt", vocab)
+    _check_vocabulary(found, vocab)
     if lines := _misfits(found, model, role):
       problems += [f"{found} does not fit the model:", *lines]
   if problems:
@@ -95,6 +69,13 @@ def load_params(
       _check_same_embeddings(path, params["embeddings"], read["embeddings"])
     params = read | params
   return params
+
+
+def find(path: str, model: pretrain.Model) -> dict[str, pathlib.Path]:
+  """The folder of each network's files; InputError as in `load_params`."""
+  huggingface.check_backbone(model)
+  folder = pathlib.Path(path).expanduser()
+  return {role: _find(folder, model, role) for role in model.roles}
 
 
 def _find(
@@ -114,10 +95,11 @@ def _find(
   return found
 
 
-def _check_vocabulary(path: pathlib.Path, vocab: Sequence[str]) -> None:
-  if not path.is_file():
-    return
-  if load_tokenizer(str(path), lowercase=True).vocab != tuple(vocab):
+def _check_vocabulary(folder: pathlib.Path, vocab: Sequence[str]) -> None:
+  """Beside the weights, as transformers or we write it; it may not be there."""
+  names = ("vocab.txt", "tokenizer.json")
+  path = next((folder / n for n in names if (folder / n).is_file()), None)
+  if path and load_tokenizer(str(path), lowercase=True).vocab != tuple(vocab):
     raise InputError(
       f"init: {path} is not the run's vocabulary, in which the rows of the word"
       f" table would be other words; take that of the weights:"
@@ -143,34 +125,8 @@ def _misfits(
   folder: pathlib.Path, model: pretrain.Model, role: str
 ) -> list[str]:
   """One line for each field and each array that is not the model's."""
-  return _config_misfits(folder / CONFIG, model, role) + _array_misfits(
-    folder / WEIGHTS, model, role
-  )
-
-
-def _config_misfits(
-  path: pathlib.Path, model: pretrain.Model, role: str
-) -> list[str]:
-  try:
-    given = json.loads(path.read_text(encoding="utf-8"))
-    family = given["model_type"]
-  except (OSError, ValueError, KeyError, TypeError) as e:
-    raise InputError(
-      f"init: {path} cannot be read as the config of a model: {e!r}."
-    ) from e
-  ours = huggingface.model_config(model, role, pad=0) | _FIXED
-  if family != ours["model_type"]:
-    raise InputError(
-      f"init: {path} is of a {family!r} model, and this run trains"
-      f" {ours['model_type']!r}."
-    )
-  defaults = _DEFAULTS[family] | _SHARED_DEFAULTS | _FIXED
-  return [
-    f"{CONFIG}: {name} is {given.get(name, default)!r}, the model's"
-    f" {ours[name]!r}"
-    for name, default in defaults.items()
-    if given.get(name, default) != ours[name]
-  ]
+  fields = huggingface.config_misfits(folder / CONFIG, model, role)
+  return fields + _array_misfits(folder / WEIGHTS, model, role)
 
 
 def _array_misfits(

@@ -47,13 +47,16 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   Raises:
     TrueNegsError: with the exit code that belongs to it.
   """
-  checks.check_config(c)
+  with distributed.together("config"):
+    checks.check_config(c)
   if c.dry_run:
     return dry_run.dry_run(c, console)
-  checks.check_given(c)
+  with distributed.together("given"):
+    checks.check_given(c, saved=tables.has_checkpoint(workdir))
   enable_compilation_cache()
   with guards.lock(workdir):
-    inputs = gather_inputs(c, workdir, console)
+    with distributed.together("inputs"):
+      inputs = gather_inputs(c, workdir, console)
     outcome = loop.train(c, workdir, inputs, console)
     if outcome.stopped_by is not None:
       console.print(

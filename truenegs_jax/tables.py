@@ -22,8 +22,13 @@ def find_or_build(
   whether the workdir's run may go on is for its checkpoints to say.
   """
   n = c.negatives
-  cached = cache.folder() / "synonyms" / _name(c, tokenizer)
-  for path in (workdir / startup.SYNONYMS, cached):
+  places = [cache.folder() / "synonyms" / _name(c, tokenizer)]
+  cached = places[0]
+  named = n.vectors if n.sources == "vectors" else c.data.wordnet_dir
+  # Of a file that the user names, only a checkpoint's table is surely the one.
+  if not named or has_checkpoint(workdir):
+    places.insert(0, workdir / startup.SYNONYMS)
+  for path in places:
     found = _load(path, tokenizer, console)
     if (
       found is not None
@@ -41,6 +46,11 @@ def find_or_build(
   cached.parent.mkdir(parents=True, exist_ok=True)
   table.save_table(built, cached)
   return built
+
+
+def has_checkpoint(workdir: pathlib.Path) -> bool:
+  """Whether a run would be resumed here."""
+  return any((workdir / "checkpoints").glob("[0-9]*"))
 
 
 def _pairs(c: ConfigDict, tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:

@@ -1,11 +1,13 @@
 """Which values a config may have: said by name, before anything is made."""
 
 import math
+import os
 import pathlib
 
 import jax
 from ml_collections import ConfigDict
 
+from truenegs_jax import pretrained
 from truenegs_jax.data import encode, layouts
 from truenegs_jax.data.tokenizer import ACCENTS
 from truenegs_jax.errors import InputError
@@ -17,7 +19,7 @@ PREDICTIONS = ("argmax", "sample")
 NORMALIZERS = ("kept", "slots")
 DTYPES = ("float32", "bfloat16")
 
-NEEDED = "?"  # of config.init: the user has to say
+NEEDED = "?"  # config.init, as configs/common.py has it: the user has to say
 TINY = 1e-12  # the least of what must be more than 0
 RANGES = (
   ("steps", 1, math.inf),
@@ -66,7 +68,7 @@ def check_config(c: ConfigDict) -> None:
       f" {c.model.max_positions}; lower one or raise the other."
     )
   _check_names(c)
-  parallel = sharding.data_parallelism(build.mesh_spec(c), jax.device_count())
+  parallel = sharding.data_parallelism(build.mesh_spec(c), _device_count())
   shares = parallel * c.optim.accumulation
   if c.batch_size % shares:
     near = max(c.batch_size // shares, 1) * shares
@@ -77,16 +79,23 @@ def check_config(c: ConfigDict) -> None:
     )
 
 
-def check_given(c: ConfigDict) -> None:
+def check_given(c: ConfigDict, *, saved: bool) -> None:
   """Refuses a run for want of a file that only the user can name.
 
   A dry run does without them, so this is not part of `check_config`.
+
+  Args:
+    saved: the run goes on from a checkpoint, which has all that they gave.
   """
+  if saved:
+    return
   if c.init == NEEDED:
     raise InputError(
       "this config goes on from released weights: give their folder,"
       " --config.init=FOLDER, in the format of Hugging Face."
     )
+  if c.init:
+    pretrained.find(c.init, build.build_model(c, vocab_size=1))
   n = c.negatives
   path = pathlib.Path(n.vectors).expanduser()
   if n.hard_correction and n.sources == "vectors" and not path.is_file():
@@ -95,6 +104,18 @@ def check_given(c: ConfigDict) -> None:
       " in GloVe's text format, such as glove.6B.50d.txt of"
       " https://nlp.stanford.edu/projects/glove/."
     )
+
+
+def _device_count() -> int:
+  try:
+    return jax.device_count()
+  except (RuntimeError, AssertionError) as e:  # a bare one, without a plugin
+    wanted = os.environ.get("JAX_PLATFORMS", "")
+    raise InputError(
+      f"jax finds no device of JAX_PLATFORMS={wanted}: {e or 'no plugin'}. GPUs"
+      " need pip install 'truenegs_jax[gpu]' (Python 3.12), TPUs [tpu];"
+      " JAX_PLATFORMS=cpu does without."
+    ) from e
 
 
 def _check_names(c: ConfigDict) -> None:

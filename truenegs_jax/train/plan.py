@@ -128,10 +128,12 @@ def row_flops(c: ConfigDict, model: pretrain.Model) -> float:
       e = config.embedding_size
       forward += slots * (2 * config.width * e + 2 * e * config.vocab_size)
   passes = TRAINING_PASSES * forward
-  if c.negatives.sentence_weight:  # the predicted sentence, and the original
+  if c.negatives.sentence_weight:
     kept = next(iter(model.roles.values()))
     once = c.length * _encoder_flops(kept, c.length)
-    passes += (TRAINING_PASSES + 1) * once
+    passes += once  # the original sentence, forward
+    if c.objective == "mlm" or c.negatives.prediction != "sample":
+      passes += TRAINING_PASSES * once  # else the discriminator has it anyway
   return passes
 
 

@@ -31,8 +31,9 @@ from truenegs_jax.train import step as step_lib
 SYNONYMS = "synonyms.npz"  # the workdir's copy of its table
 
 # May change between the runs of one workdir: they decide what is shown and
-# kept, or where things lie, and no number of the training. (On another mesh
-# data, masks and draws are the same; sums are added in another order.)
+# kept, or where things lie, which have fingerprints or are not read again, and
+# no number of the training. (On another mesh data, masks and draws are the same
+# and sums are added in another order.)
 FREE_TO_CHANGE = (
   "checkpoint.",
   "data.rows:",
@@ -40,10 +41,12 @@ FREE_TO_CHANGE = (
   "data.wordnet_dir:",
   "data.workers:",
   "eval.",
+  "init:",
   "log.",
   "mesh.",
   "model.remat:",
   "model.scan:",
+  "negatives.vectors:",
   "optim.max_skips:",
 )
 
@@ -98,8 +101,10 @@ def prepare_start(
   """
   run = build.build_run(c, inputs.tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
+  sharding.process_share(mesh, c.batch_size)  # refuses what cannot be read
   description = describe(c, inputs.fingerprints)
-  distributed.check_alike("config or data", json.dumps(description))
+  for part, value in description.items():
+    distributed.check_alike(part, json.dumps(value))
   resumed = resumable_step(checkpoints, description)
   if resumed is not None:
     _note_environment(checkpoints.run(resumed), description, console)
@@ -199,9 +204,10 @@ def _first_state(c, run, inputs, abstract, checkpoints, resumed, console):
     return step_lib.TrainState(**checkpoints.state(resumed, vars(abstract)))
   params = None
   if c.init:
-    params = pretrained.load_params(
-      c.init, run.model, vocab=inputs.tokenizer.vocab, say=console.print
-    )
+    with distributed.together("init"):
+      params = pretrained.load_params(
+        c.init, run.model, vocab=inputs.tokenizer.vocab, say=console.print
+      )
   places = jax.tree.map(lambda x: x.sharding, abstract)
   state = jax.jit(lambda: run.init_state(c.seed), out_shardings=places)()
   if params is None:
