@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from truenegs_jax import tensor_names
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.train import writers
+from truenegs_jax.train import plan, writers
 
 _CARD = """\
 ---
@@ -56,7 +56,6 @@ _POOLED = (
   " Pooler and next-sentence classifier\nare those that the run started with:"
   " nothing here trains them."
 )
-_OBJECTIVES = {"electra": "ELECTRA", "mlm": "BERT without next sentences"}
 _SOURCES = {
   "electra": "Clark et al., ELECTRA, ICLR 2020",
   "bert": "Devlin et al., BERT, NAACL 2019",
@@ -122,22 +121,8 @@ def text(
     length=c.length,
     seed=c.seed,
     start=c.init or "scratch",
-    objective=_objective(c),
+    objective=plan.objective(c),
     held_out=", ".join(figures) or "not evaluated at this step",
     command=f"`{about.command}`" if about.command else "truenegs_jax",
     source=_SOURCES[family],
   )
-
-
-def _objective(c: ConfigDict) -> str:
-  """What was trained, with the parts of it that true negatives add."""
-  n = c.negatives
-  said = [_OBJECTIVES[c.objective]]
-  if n.hard_correction:
-    said.append(f"hard correction by {n.sources} ({n.prediction})")
-  if n.soft_weight:
-    said.append(f"soft regularization ({n.soft}) x {n.soft_weight:g}")
-  if n.sentence_weight:
-    said.append(f"the same by sentences x {n.sentence_weight:g}")
-  masked = f"{c.masking.prob:.0%} masked ({c.masking.style})"
-  return " + ".join(said) + f"; {masked}"

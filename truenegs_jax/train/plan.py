@@ -150,16 +150,17 @@ def work(c: ConfigDict, model: pretrain.Model) -> str:
 
 
 def objective(c: ConfigDict) -> str:
-  """The recipe in words."""
+  """The recipe in words, for reports and model cards."""
   n = c.negatives
   parts = [{"electra": "ELECTRA", "mlm": "BERT"}[c.objective]]
   if n.hard_correction:
-    parts.append(f"hard correction by {n.sources}")
+    parts.append(f"hard correction by {n.sources} ({n.prediction})")
   if n.soft_weight:
-    parts.append(f"soft regularization x {n.soft_weight:g}")
+    parts.append(f"soft regularization ({n.soft}) x {n.soft_weight:g}")
   if n.sentence_weight:
     parts.append(f"sentence regularization x {n.sentence_weight:g}")
-  return " + ".join(parts) if len(parts) > 1 else f"plain {parts[0]}"
+  recipe = " + ".join(parts) if len(parts) > 1 else f"plain {parts[0]}"
+  return f"{recipe}; {c.masking.prob:.0%} masked ({c.masking.style})"
 
 
 def devices(c: ConfigDict, mesh: jax.sharding.Mesh) -> str:

@@ -32,8 +32,8 @@ SYNONYMS = "synonyms.npz"  # the workdir's copy of its table
 
 # May change between the runs of one workdir: they decide what is shown and
 # kept, or where things lie, which have fingerprints or are not read again, and
-# no number of the training. (On another mesh data, masks and draws are the same
-# and sums are added in another order.)
+# no number of the training. (On another mesh data, masks and draws are the
+# same; sums are added in another order.)
 FREE_TO_CHANGE = (
   "checkpoint.",
   "data.rows:",
