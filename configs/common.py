@@ -163,9 +163,10 @@ def apply_arg(c: ConfigDict, arg: str, *, default: str) -> ConfigDict:
   unknown = [word for word in words if word not in (*RECIPES, *more)]
   recipes = [word for word in words if word in RECIPES]
   if unknown or len(recipes) > 1:
+    wrong = f"unknown: {unknown}" if unknown else f"{len(recipes)} recipes"
     raise ValueError(
-      f"config argument {arg!r}: give at most one of {', '.join(RECIPES)}, and"
-      f" any of {', '.join(more)}; unknown here: {unknown}."
+      f"config argument {arg!r}: {wrong}; give at most one of"
+      f" {', '.join(RECIPES)}, and any of {', '.join(more)}."
     )
   c.negatives.update(RECIPES[recipes[0] if recipes else default])
   for word, change in more.items():  # in this order, whatever the user's

@@ -22,7 +22,7 @@ print("there are", jax.process_count(), "here is", jax.process_index())
 """
 
 PARTS = """
-import os, signal, sys
+import os, pathlib, signal, sys
 import numpy as np
 from rich.console import Console
 from truenegs_jax import distributed, errors, joining
@@ -43,6 +43,11 @@ with guards.StopSignals(Console(quiet=True)) as signals:
   assert vote.stopped_by() is None
   assert vote.stopped_by() == signal.SIGTERM
 
+try:
+  with guards.lock(pathlib.Path(sys.argv[3]) / str(index)):
+    sys.exit("a workdir of its own")
+except errors.InputError as e:
+  assert "share" in str(e), e
 with distributed.together("good"):
   pass
 try:
@@ -257,7 +262,9 @@ def scripts(code, env, arguments):
 def test_rows_signals_and_errors_are_shared_by_all(tmp_path):
   port = runs.free_port()
   ended = scripts(
-    PARTS, [runs.environment(tmp_path)] * 2, [(port, 0), (port, 1)]
+    PARTS,
+    [runs.environment(tmp_path)] * 2,
+    [(port, 0, tmp_path), (port, 1, tmp_path)],
   )
   assert [code for code, _ in ended] == [3, 3], ended
   assert "told: process 1 of 2: a row is missing" in ended[0][1]

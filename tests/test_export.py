@@ -151,8 +151,7 @@ def test_card_of_bert_tells_how_it_was_made(bert, tmp_path, no_torch):
     f"import AutoTokenizer, {name}\n",
     f"{size:,} parameters, 2 layers of 32 units",
     "from released/bert-base-uncased",
-    "BERT + sentence regularization x 1; 15% masked"
-    " (80_10_10)",
+    "BERT + sentence regularization x 1; 15% masked (80_10_10)",
     "Devlin et al., BERT, NAACL 2019",
   ):
     assert words in card

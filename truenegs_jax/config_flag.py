@@ -64,7 +64,10 @@ def _parse(argv: list[str]) -> list[str]:
       raise InputError("--config=FILE is missing; try --config=electra_demo.")
   # ml_collections: AttributeError for an unknown key, ValueError from a file.
   except (flags.Error, AttributeError, ValueError, TypeError) as e:
-    print(f"error: {printable(e)}", file=sys.stderr)
+    # ml_collections puts a traceback around what a config's own words raise.
+    last = str(e).rstrip().rpartition("\nValueError: ")[2]
+    told = last if last.startswith("config argument ") else printable(e)
+    print(f"error: {told}", file=sys.stderr)
     sys.exit(InputError.exit_code)
   if not flags.FLAGS["verbosity"].present:
     logging.set_verbosity(logging.WARNING)  # jax and orbax tell a lot

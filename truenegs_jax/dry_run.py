@@ -39,6 +39,10 @@ def dry_run(c: ConfigDict, console: Console) -> int:
     " activations",
     "vocabulary": f"{len(tokenizer.vocab):,} entries, {source}",
     "steps": plan.work(c, run.model),
+    "optimizer": f"{c.optim.schedule} schedule, peak {c.optim.lr:g},"
+    f" {c.optim.warmup_steps:,} steps of warm-up; {c.optim.accumulation}"
+    f" micro-batch(es), {c.model.dtype}, remat {c.model.remat}",
+    "needs": ", ".join(_needs(c)) or "nothing but text",
   }
   console.print(plan.table(lines))
   console.print(plan.shapes(state))
@@ -55,3 +59,13 @@ def stand_in(c: ConfigDict) -> tuple[Tokenizer, str]:
       size, source = sum(1 for _ in file), f"as {path} has"
   words = [f"word{i}" for i in range(size - len(SPECIALS))]
   return make_tokenizer([*SPECIALS, *words], lowercase=True), source
+
+
+def _needs(c: ConfigDict) -> list[str]:
+  """Files that a run of this config would ask the user for."""
+  n, needed = c.negatives, []
+  if c.init:
+    needed.append(f"weights: --config.init={c.init.replace('?', 'FOLDER')}")
+  if n.hard_correction and n.sources == "vectors":
+    needed.append(f"word vectors: --config.negatives.vectors={n.vectors}")
+  return needed

@@ -110,7 +110,8 @@ def _given(
   if coordinator is None or num_processes is None or process_id is None:
     shown = ", ".join(map(str, flags))
     raise InputError(f"give all of {FLAGS}, or none; there are: {shown}.")
-  if not re.fullmatch(r"\S+:\d{1,5}", coordinator):
+  port = re.fullmatch(r"\S+:(\d{1,5})", coordinator)
+  if not port or not 0 < int(port[1]) < 2**16:
     raise InputError(
       f"--coordinator={coordinator}: give HOST:PORT, a port that is free on"
       " the machine of process 0."

@@ -78,6 +78,26 @@ def find(path: str, model: pretrain.Model) -> dict[str, pathlib.Path]:
   return {role: _find(folder, model, role) for role in model.roles}
 
 
+def check_fields(path: str, model: pretrain.Model) -> None:
+  """Refuses, before the vocabulary is known, a folder of another size.
+
+  Raises:
+    InputError: as `load_params`, for what the config.json files say.
+  """
+  lines = [
+    line
+    for role, found in find(path, model).items()
+    for line in huggingface.config_misfits(found / CONFIG, model, role)
+    if "vocab_size" not in line
+  ]
+  if lines:
+    raise InputError(
+      f"init: {path} does not fit the model:\n  "
+      + "\n  ".join(lines)
+      + "\nGive a folder of this size, or change the model."
+    )
+
+
 def _find(
   folder: pathlib.Path, model: pretrain.Model, role: str
 ) -> pathlib.Path:

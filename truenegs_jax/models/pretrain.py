@@ -12,6 +12,7 @@ is made of, by the names that their parameters and exports go by.
 
 import dataclasses
 import importlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -227,6 +228,11 @@ def parameter_count(tree: Any) -> int:
 def load_backbone(name: str) -> Any:
   """The module `truenegs_jax.models.<name>`; InputError if it is none."""
   module = f"truenegs_jax.models.{name}"
+  if not re.fullmatch(r"[a-z]\w*", name):
+    raise InputError(
+      f"model.backbone {name!r}: give the name of a file of truenegs_jax/models"
+      " without its .py."
+    )
   try:
     found = importlib.import_module(module)
   except ModuleNotFoundError as e:

@@ -95,7 +95,7 @@ def check_given(c: ConfigDict, *, saved: bool) -> None:
       " --config.init=FOLDER, in the format of Hugging Face."
     )
   if c.init:
-    pretrained.find(c.init, build.build_model(c, vocab_size=1))
+    pretrained.check_fields(c.init, build.build_model(c, vocab_size=1))
   n = c.negatives
   path = pathlib.Path(n.vectors).expanduser()
   if n.hard_correction and n.sources == "vectors" and not path.is_file():

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import pathlib
+import secrets
 import signal
 from collections.abc import Iterator
 from typing import IO
@@ -137,13 +138,21 @@ class SkipGuard:
 def lock(workdir: pathlib.Path) -> Iterator[None]:
   """Makes the workdir and holds it; a second run in it is refused.
 
-  The first process of a run holds it for all. The kernel lets go of the lock
-  however the process ends.
+  The first process of a run holds it for all, and all must see its mark in it.
+  The kernel lets go of the lock however the process ends.
   """
   with contextlib.ExitStack() as stack:
     with distributed.together("lock"):
       if distributed.is_first():
-        stack.enter_context(_take(workdir))
+        held = stack.enter_context(_take(workdir))
+        held.write(secrets.token_hex(4))
+        held.flush()
+    # Else each would wait for ever for what the others save elsewhere.
+    try:
+      seen = (workdir / "lock").read_text()
+    except OSError:
+      seen = "none"
+    distributed.check_alike("workdir, a folder that all of them share", seen)
     yield
 
 

@@ -199,7 +199,7 @@ def table(lines: Mapping[str, str]) -> Table:
 def shapes(state: step_lib.TrainState) -> Table:
   """Shape, and bytes on a device, of every parameter, layers folded."""
   made = Table(box=None, pad_edge=False)
-  made.add_column("parameter", overflow="fold")
+  made.add_column("parameter (layers are all like layer_0)", overflow="fold")
   made.add_column("shape")
   made.add_column("bytes on a device", justify="right")
   for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
