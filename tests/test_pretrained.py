@@ -373,3 +373,15 @@ def test_weights_of_other_words_are_refused(tmp_path):
     pretrained.load_params(str(tmp_path), model, vocab=vocab)
   (beside / "tokenizer.json").unlink()  # then nobody can tell
   pretrained.load_params(str(tmp_path), model, vocab=vocab)
+
+
+def test_another_size_is_refused_before_the_vocabulary_is_known(tmp_path):
+  model = _bert()
+  folder = str(_write(tmp_path, model, _params(model)))
+  unknown = dict(vocab_size=1, variant="tiny")
+  pretrained.check_fields(
+    folder, pretrain.make_bert(**unknown, max_positions=64)
+  )
+  for other in (dict(), dict(max_positions=64, type_vocab_size=3)):
+    with pytest.raises(InputError, match="does not fit the model"):
+      pretrained.check_fields(folder, pretrain.make_bert(**unknown, **other))

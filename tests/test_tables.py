@@ -43,7 +43,11 @@ def test_vectors_of_another_file_make_another_table(tmp_path, monkeypatch):
   second = find(c, tmp_path)
   assert second.num_rows == 3 != first.num_rows
 
+  # One that was not saved to the end is none.
+  (tmp_path / "checkpoints" / "10.orbax-checkpoint-tmp").mkdir(parents=True)
+  assert find(c, tmp_path).fingerprint == second.fingerprint
+
   # What a checkpoint was made with stays, with or without the file.
-  (tmp_path / "checkpoints" / "10").mkdir(parents=True)
+  (tmp_path / "checkpoints" / "10").mkdir()
   path.unlink()
   assert find(c, tmp_path).fingerprint == first.fingerprint

@@ -33,6 +33,7 @@ from truenegs_jax.errors import (
   InputError,
   NonFiniteError,
   TrueNegsError,
+  printable,
 )
 from truenegs_jax.models import pretrain
 from truenegs_jax.train import build, checkpoint
@@ -200,7 +201,14 @@ def _restore(
         f"{vocab} has the fingerprint {tokenizer.fingerprint}, but step {step}"
         f" was trained with {expected}; put the run's own vocab.txt back."
       )
-    run = build.build_run(c, tokenizer)
+    try:
+      run = build.build_run(c, tokenizer)
+    except (AttributeError, KeyError) as e:
+      version = saved.get("versions", {}).get("truenegs_jax", "another version")
+      raise CheckpointError(
+        f"{folder / str(step)} is of truenegs_jax {version}, whose config"
+        f" this one cannot read ({printable(e)}); export with that one."
+      ) from e
     shapes = jax.eval_shape(lambda: run.init_state(c.seed)).params
     like = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), shapes

@@ -88,7 +88,7 @@ def check_fields(path: str, model: pretrain.Model) -> None:
     line
     for role, found in find(path, model).items()
     for line in huggingface.config_misfits(found / CONFIG, model, role)
-    if "vocab_size" not in line
+    if ": vocab_size " not in line
   ]
   if lines:
     raise InputError(

@@ -112,8 +112,9 @@ def finish(
   """Judges, shows, draws and exports a finished run; returns the exit code."""
   start = outcome.start
   params = distributed.to_host(start.state.params)
-  if jax.process_index():
+  if not distributed.is_first():
     return 0  # the first process has all that is left to do
+  on_device = jax.device_put(params)  # once, not with every batch
   unigram_V = np.load(inputs.train_rows.folder / "unigram_V.npy")
   judged = verdict.judge(outcome.held_out, unigram_V)
   console.print(verdict.table(judged))
@@ -126,7 +127,7 @@ def finish(
     | {"passed": judged.passed},
   }
   if inputs.table is not None:
-    cases, searched = _find_cases(c, inputs, start, params)
+    cases, searched = _find_cases(c, inputs, start, on_device)
     console.print(corrections.show(cases, searched))
     results["corrections"] = {
       "predictions_searched": searched,
@@ -134,7 +135,7 @@ def finish(
     }
   filled = fills.fill_masks(
     start.run.model,
-    params,
+    on_device,
     inputs.tokenizer,
     c.eval.sentences,
     max_length=c.model.max_positions,

@@ -22,8 +22,8 @@ def find_or_build(
   whether the workdir's run may go on is for its checkpoints to say.
   """
   n = c.negatives
-  places = [cache.folder() / "synonyms" / _name(c, tokenizer)]
-  cached = places[0]
+  cached = cache.folder() / "synonyms" / _name(c, tokenizer)
+  places = [cached]
   named = n.vectors if n.sources == "vectors" else c.data.wordnet_dir
   # Of a file that the user names, only a checkpoint's table is surely the one.
   if not named or has_checkpoint(workdir):
@@ -50,7 +50,8 @@ def find_or_build(
 
 def has_checkpoint(workdir: pathlib.Path) -> bool:
   """Whether a run would be resumed here."""
-  return any((workdir / "checkpoints").glob("[0-9]*"))
+  # A step that was not saved to the end has more to its name.
+  return any(p.name.isdigit() for p in (workdir / "checkpoints").glob("*"))
 
 
 def _pairs(c: ConfigDict, tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
