@@ -139,12 +139,10 @@ def export_workdir(
         " that has saved a checkpoint."
       )
   name = "export" if step is None else f"export-{step}"
-  saved, step, params = _restore(workdir, step, vocab)
-  c = ConfigDict(saved["config"])
-  tokenizer = build.vocabulary_of(c, str(vocab))
+  saved, step, tokenizer, model, params = _restore(workdir, step, vocab)
   return export_model(
     params,
-    build.build_model(c, vocab_size=len(tokenizer.vocab)),
+    model,
     tokenizer,
     workdir / name if output is None else output,
     about=model_card.about_run(workdir, saved["config"], step),
@@ -180,8 +178,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _restore(
   workdir: pathlib.Path, step: int | None, vocab: pathlib.Path
-) -> tuple[dict, int, dict]:
-  """What is saved of a run, the step, and its parameters on the host."""
+) -> tuple[dict, int, Tokenizer, pretrain.Model, dict]:
+  """What is saved of a run, the step, what it trains and its parameters."""
   one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   folder = workdir / "checkpoints"
   opened = checkpoint.Checkpoints(folder, read_only=True)
@@ -193,27 +191,29 @@ def _restore(
         " after config.checkpoint.every_steps steps."
       )
     saved = checkpoints.run(step)
-    c = ConfigDict(saved["config"])
-    tokenizer = build.vocabulary_of(c, str(vocab))
+    try:
+      c = ConfigDict(saved["config"])
+      tokenizer = build.vocabulary_of(c, str(vocab))
+      model = build.build_model(c, vocab_size=len(tokenizer.vocab))
+    except (AttributeError, KeyError) as e:
+      raise CheckpointError(
+        f"{folder / str(step)} is of an earlier truenegs_jax: its config has no"
+        f" {printable(e)}; export it with the one that made it."
+      ) from e
     expected = saved["fingerprints"]["vocabulary"]
     if tokenizer.fingerprint != expected:
       raise CheckpointError(
         f"{vocab} has the fingerprint {tokenizer.fingerprint}, but step {step}"
         f" was trained with {expected}; put the run's own vocab.txt back."
       )
-    try:
-      run = build.build_run(c, tokenizer)
-    except (AttributeError, KeyError) as e:
-      version = saved.get("versions", {}).get("truenegs_jax", "another version")
-      raise CheckpointError(
-        f"{folder / str(step)} is of truenegs_jax {version}, whose config"
-        f" this one cannot read ({printable(e)}); export with that one."
-      ) from e
-    shapes = jax.eval_shape(lambda: run.init_state(c.seed)).params
+    shapes = jax.eval_shape(
+      lambda: pretrain.init_params(model, jax.random.key(0))
+    )
     like = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), shapes
     )
-    return saved, step, jax.device_get(checkpoints.params(step, like))
+    params = jax.device_get(checkpoints.params(step, like))
+    return saved, step, tokenizer, model, params
 
 
 def _check_finite(params: Mapping[str, Any]) -> None:

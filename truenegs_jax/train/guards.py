@@ -145,6 +145,7 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
     with distributed.together("lock"):
       if distributed.is_first():
         held = stack.enter_context(_take(workdir))
+        held.truncate(0)  # only now: a run that is refused leaves it alone
         held.write(secrets.token_hex(4))
         held.flush()
     # Else each would wait for ever for what the others save elsewhere.
@@ -160,7 +161,7 @@ def _take(workdir: pathlib.Path) -> IO[str]:
   """The open file that is the lock, to be closed."""
   try:
     workdir.mkdir(parents=True, exist_ok=True)
-    file = (workdir / "lock").open("w")
+    file = (workdir / "lock").open("a")
   except OSError as e:
     raise InputError(
       f"workdir {workdir} cannot be written to ({e.strerror}); give another"
