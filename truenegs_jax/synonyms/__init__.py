@@ -1,1 +1,1 @@
-"""Which token may stand for which: sources of pairs, packed as a bit matrix."""
+"""Which token may stand for which: sources of pairs, packed for a device."""

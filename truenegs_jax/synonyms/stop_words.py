@@ -1,8 +1,13 @@
-"""English stop words: as gold tokens they have no synonyms.
+"""Stop words: as gold tokens they have no synonyms.
 
-Kept here, and not read from NLTK's data, because later releases of that list
-are longer and a table must not change with the version of a data package.
+The English ones are kept here, and not read from NLTK's data, because later
+releases of that list are longer and a table must not change with the version of
+a data package.
 """
+
+import pathlib
+
+from truenegs_jax.errors import InputError
 
 # The 179 English words of `stopwords` in nltk_data as released from 2018 to
 # 2023 (after the stop list of the Snowball project, M. Porter); 150 of them are
@@ -24,3 +29,27 @@ STOP_WORDS = frozenset(
   wasn't weren weren't won won't wouldn wouldn't
   """.split()
 )
+
+
+def load(path: str) -> frozenset[str]:
+  """The stop words of a UTF-8 file, one a line; of "" the English ones.
+
+  Raises:
+    InputError: there is no such file, or no word in it.
+  """
+  if not path:
+    return STOP_WORDS
+  try:
+    text = pathlib.Path(path).expanduser().read_text(encoding="utf-8-sig")
+  except (OSError, UnicodeDecodeError) as e:
+    raise InputError(
+      f"negatives.stop_words={path}: it cannot be read ({e}); give a UTF-8 file"
+      " with a word a line."
+    ) from e
+  words = frozenset(line.strip().lower() for line in text.splitlines()) - {""}
+  if not words:
+    raise InputError(
+      f"negatives.stop_words={path}: there is no word in it; to do without any"
+      " set negatives.keep_stop_words=True."
+    )
+  return words

@@ -1,34 +1,38 @@
-"""Which tokens are synonyms of which: one bit for each pair of tokens.
+"""Which tokens are synonyms of which: a sorted list of pairs, and its layouts.
 
-Row `w` of `bits_VxW` lists the synonyms of token `w`: token `b` is one if bit
-`b % 32` of word `b // 32` is set. A look-up on a device is then one gather. For
-30,522 tokens the matrix takes 116 MB; a file keeps the pairs alone.
+A table keeps its pairs as whole numbers, `token * V + synonym`. A device looks
+them up in one of two arrays, by a gather each:
 
-  table = build_table(synonym_source("wordnet")(tokens), tokens,
-                      source="wordnet")
+  bits_VxW  token `b` is a synonym of `w` if bit `b % 32` of word `b // 32` of
+            row `w` is set; 116 MB for 30,522 tokens, whatever they list
+  ids_VxS   row `w` holds the ids of the synonyms of `w`, then -1; S is the
+            length of the longest list: 55 for WordNet's, so 7 MB
+
+  table = build_table(pairs, tokens, source="wordnet")
   save_table(table, path)
-  table = load_table(path, tokens)  # Needs neither NLTK nor WordNet.
+  table = load_table(path, tokens)  # needs neither NLTK nor WordNet
+  aux = arrays(table, "auto")
 """
 
 import collections
 import dataclasses
 import hashlib
-import json
 import os
-import pathlib
-import tempfile
 import types
-import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from truenegs_jax.errors import DataError, DiskError, InputError
+from truenegs_jax.errors import DataError, InputError
+from truenegs_jax.synonyms import archive
 from truenegs_jax.synonyms.sources import is_word
 from truenegs_jax.synonyms.stop_words import STOP_WORDS
 
-FORMAT = 1  # Of the file; a reader refuses what it does not know.
-MAX_FILE_BYTES = 1 << 30  # Unpacked. A file that claims more is not ours.
+HEADER = ("source", "options", "vocabulary", "fingerprint")  # of a saved one
+
+LAYOUTS = ("auto", "bits", "ids")
+BITS_LIMIT = 512 << 20  # bytes of a bit matrix that "auto" puts up with
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,22 +40,35 @@ class SynonymTable:
   """The synonyms of every token of one vocabulary.
 
   Attributes:
-    bits_VxW: uint32, read-only, W = ceil(V / 32); see the module docstring.
-    source: name of the source of the pairs.
-    options: the options that the table was built with.
-    num_rows: tokens with at least one synonym.
-    num_pairs: (token, synonym) pairs, direction counted.
+    keys_Q: int64, ascending, read-only: the pairs, `token * V + synonym`.
+    vocab_size: V.
+    source: where the pairs are from.
+    options: what the table was built with, in JSON's types.
     vocabulary: fingerprint of the vocabulary, see `vocabulary_fingerprint`.
-    fingerprint: 16 hex digits over all of the above.
+    fingerprint: 16 hex digits over the pairs and the vocabulary alone.
   """
 
-  bits_VxW: np.ndarray
+  keys_Q: np.ndarray
+  vocab_size: int
   source: str
-  options: Mapping[str, bool]
-  num_rows: int
-  num_pairs: int
+  options: Mapping[str, Any]
   vocabulary: str
   fingerprint: str
+
+  @property
+  def num_pairs(self) -> int:
+    """(token, synonym) pairs, direction counted."""
+    return len(self.keys_Q)
+
+  @property
+  def num_rows(self) -> int:
+    """Tokens with at least one synonym."""
+    return int(np.count_nonzero(lengths(self)))
+
+  @property
+  def width(self) -> int:
+    """Length of the longest list, at least 1: the S of `ids_VxS`."""
+    return max(1, int(lengths(self).max()))
 
 
 def build_table(
@@ -60,9 +77,11 @@ def build_table(
   *,
   source: str,
   keep_stop_words: bool = False,
+  stop_words: Collection[str] = STOP_WORDS,
+  symmetric: bool = False,
   include_self: bool = False,
 ) -> SynonymTable:
-  """Packs pairs of words into the bit matrix of a vocabulary.
+  """Makes the table of a vocabulary from pairs of words.
 
   A pair is left out where one of its words is not a whole-word token of the
   vocabulary, or where both are the same. The relation is kept as directed as
@@ -72,33 +91,47 @@ def build_table(
     pairs: (word, synonym); the order and repetitions do not matter.
     tokens: the vocabulary, token `i` at position `i`.
     source: where the pairs are from, for the record.
-    keep_stop_words: give stop words lists, too. The paper removes theirs.
+    keep_stop_words: give stop words lists, too. The paper removes theirs; they
+      stay in the lists of others.
+    stop_words: words in lower case.
+    symmetric: each synonym lists the words that list it.
     include_self: put each word that has a list into it. Then the loss of a
       correct prediction of such a word is dropped: the naive reading of the
       paper's Figure 3, not the default.
 
-  Returns:
-    The table. Its memory is V * V / 8 bytes.
-
   Raises:
     InputError: the vocabulary is empty or names a token twice.
   """
-  ids = _word_ids(tokens)
-  keys: set[int] = set()
-  for word, synonym in pairs:
-    gold, other = ids.get(word), ids.get(synonym)
-    if gold is None or other is None or gold == other:
-      continue
-    if word.lower() in STOP_WORDS and not keep_stop_words:
-      continue
-    keys.add(gold * len(tokens) + other)
-    if include_self:
-      keys.add(gold * len(tokens) + gold)
-  options = {"keep_stop_words": keep_stop_words, "include_self": include_self}
-  keys_Q = np.fromiter(sorted(keys), np.int64, len(keys))
-  return _table(
-    keys_Q, len(tokens), source, options, vocabulary_fingerprint(tokens)
-  )
+  size = len(tokens)
+  keys_Q = np.fromiter(_keys(pairs, _word_ids(tokens), size), np.int64)
+  if symmetric:
+    keys_Q = np.union1d(keys_Q, keys_Q % size * size + keys_Q // size)
+  if not keep_stop_words:
+    is_stop_V = np.array([token.lower() in stop_words for token in tokens])
+    keys_Q = keys_Q[~is_stop_V[keys_Q // size]]
+  if include_self:
+    keys_Q = np.union1d(keys_Q, keys_Q // size * (size + 1))
+  options = {
+    "keep_stop_words": keep_stop_words,
+    "stop_words": vocabulary_fingerprint(sorted(set(stop_words))),
+    "symmetric": symmetric,
+    "include_self": include_self,
+  }
+  return _table(keys_Q, tokens, source, options)
+
+
+def from_ids(
+  ids_VxS: np.ndarray,
+  tokens: Sequence[str],
+  *,
+  source: str,
+  options: Mapping[str, Any],
+) -> SynonymTable:
+  """Makes the table of `ids_VxS`, in any order of a row; -1 is nothing."""
+  ids_VxS = np.asarray(ids_VxS)
+  keys_VxS = np.arange(len(tokens))[:, None] * len(tokens) + ids_VxS
+  keys_Q = np.unique(keys_VxS[ids_VxS >= 0])
+  return _table(keys_Q, tokens, source, options)
 
 
 def synonyms_of(table: SynonymTable, token_id: int) -> list[int]:
@@ -107,58 +140,95 @@ def synonyms_of(table: SynonymTable, token_id: int) -> list[int]:
   Raises:
     InputError: the vocabulary has no such id.
   """
-  vocab_size = len(table.bits_VxW)
-  if not 0 <= token_id < vocab_size:
+  size = table.vocab_size
+  if not 0 <= token_id < size:
     raise InputError(
-      f"Token id {token_id} is not in the table; ids are 0 to {vocab_size - 1}."
+      f"Token id {token_id} is not in the table; ids are 0 to {size - 1}."
     )
-  row_W = table.bits_VxW[token_id].astype("<u4")
-  row_V = np.unpackbits(row_W.view(np.uint8), bitorder="little")
-  return np.flatnonzero(row_V).tolist()
+  first, last = np.searchsorted(
+    table.keys_Q, [token_id * size, (token_id + 1) * size]
+  )
+  return (table.keys_Q[first:last] % size).tolist()
+
+
+def lengths(table: SynonymTable) -> np.ndarray:
+  """lengths_V, int64: how many synonyms each token has."""
+  gold_Q = table.keys_Q // table.vocab_size
+  return np.bincount(gold_Q, minlength=table.vocab_size)
+
+
+def contains(
+  table: SynonymTable, gold_M: np.ndarray, other_M: np.ndarray
+) -> np.ndarray:
+  """bool_M: whether the list of each gold token names the other one.
+
+  An id that the vocabulary lacks, such as -1, is in no list and has none.
+  """
+  size = table.vocab_size
+  keys_M = np.asarray(gold_M, np.int64) * size + other_M
+  exists_M = (np.asarray(other_M) >= 0) & (np.asarray(other_M) < size)
+  return exists_M & np.isin(keys_M, table.keys_Q)
+
+
+def bits(table: SynonymTable) -> np.ndarray:
+  """bits_VxW, uint32, W = ceil(V / 32); see the module docstring."""
+  size = table.vocab_size
+  gold_Q, other_Q = table.keys_Q // size, table.keys_Q % size
+  bits_VxW = np.zeros((size, -(-size // 32)), np.uint32)
+  flags_Q = np.uint32(1) << (other_Q % 32).astype(np.uint32)
+  np.bitwise_or.at(bits_VxW, (gold_Q, other_Q // 32), flags_Q)
+  return bits_VxW
+
+
+def ids(table: SynonymTable) -> np.ndarray:
+  """ids_VxS, int32: each list ascending, then -1; S = `table.width`."""
+  gold_Q, other_Q = np.divmod(table.keys_Q, table.vocab_size)
+  ids_VxS = np.full((table.vocab_size, table.width), -1, np.int32)
+  first_Q = np.searchsorted(gold_Q, gold_Q)
+  ids_VxS[gold_Q, np.arange(len(gold_Q)) - first_Q] = other_Q
+  return ids_VxS
+
+
+def choose_layout(vocab_size: int, width: int, layout: str) -> str:
+  """The layout, "bits" or "ids", that `layout` stands for.
+
+  "auto" is bits, whose look-up is the shorter, as far as BITS_LIMIT, and beyond
+  what is smaller. `width` is S, the length of the longest list.
+
+  Raises:
+    InputError: no such layout.
+  """
+  if layout not in LAYOUTS:
+    known = ", ".join(LAYOUTS)
+    raise InputError(f"negatives.layout {layout!r} is unknown; known: {known}.")
+  if layout != "auto":
+    return layout
+  words = -(-vocab_size // 32)
+  fits = vocab_size * words * 4 <= BITS_LIMIT
+  return "bits" if fits or words <= width else "ids"
+
+
+def arrays(table: SynonymTable, layout: str) -> dict[str, np.ndarray]:
+  """{"bits_VxW": ...} or {"ids_VxS": ...}, as `choose_layout` says."""
+  if choose_layout(table.vocab_size, table.width, layout) == "bits":
+    return {"bits_VxW": bits(table)}
+  return {"ids_VxS": ids(table)}
 
 
 def vocabulary_fingerprint(tokens: Sequence[str]) -> str:
-  """16 hex digits over the tokens and their order."""
+  """16 hex digits over words and their order."""
   return _digest("\n".join(tokens).encode())
 
 
 def save_table(table: SynonymTable, path: str | os.PathLike[str]) -> None:
-  """Writes a table as `.npz`: its pairs and what it is, without the bits.
-
-  The file appears under its name only when it is whole.
+  """Writes a table as `.npz`; it appears under its name only when whole.
 
   Raises:
     DiskError: the file could not be written.
   """
-  path = pathlib.Path(path)
-  header = {
-    "format": FORMAT,
-    "source": table.source,
-    "options": dict(table.options),
-    "vocabulary": table.vocabulary,
-    "fingerprint": table.fingerprint,
-  }
-  temporary = ""
-  try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-      dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
-      temporary = file.name
-      np.savez_compressed(
-        file, header=np.array(json.dumps(header)), keys=_keys(table.bits_VxW)
-      )
-      file.flush()
-      os.fsync(file.fileno())
-    os.chmod(temporary, 0o644)
-    os.replace(temporary, path)
-  except OSError as error:
-    if temporary:
-      pathlib.Path(temporary).unlink(missing_ok=True)
-    raise DiskError(
-      f"The synonym table could not be written to {path}: {error}. Free some "
-      "space or name another folder."
-    ) from error
+  header = {name: getattr(table, name) for name in HEADER}
+  header |= {"options": dict(table.options), "rows": table.num_rows}
+  archive.write(path, header | {"pairs": table.num_pairs}, table.keys_Q)
 
 
 def load_table(
@@ -166,18 +236,11 @@ def load_table(
 ) -> SynonymTable:
   """Reads what `save_table` wrote, for the vocabulary it was built for.
 
-  Args:
-    path: the `.npz` file.
-    tokens: the vocabulary in use.
-
-  Returns:
-    A table equal to the saved one, bit for bit.
-
   Raises:
     DataError: the file is missing, damaged, of an unknown format, or of another
       vocabulary.
   """
-  header, keys_Q = _read(pathlib.Path(path))
+  header, keys_Q = archive.read(path, HEADER)
   vocabulary = vocabulary_fingerprint(tokens)
   if header["vocabulary"] != vocabulary:
     raise DataError(
@@ -186,12 +249,10 @@ def load_table(
       "vocabulary it was built for, or remove it to have it built anew."
     )
   if len(keys_Q) and not 0 <= keys_Q.min() <= keys_Q.max() < len(tokens) ** 2:
-    raise _damaged(path, "it has pairs outside its vocabulary")
-  table = _table(
-    keys_Q, len(tokens), header["source"], header["options"], vocabulary
-  )
+    raise archive.damaged(path, "it has pairs outside its vocabulary")
+  table = _table(keys_Q, tokens, header["source"], header["options"])
   if table.fingerprint != header["fingerprint"]:
-    raise _damaged(path, "its content does not match its fingerprint")
+    raise archive.damaged(path, "its content does not match its fingerprint")
   return table
 
 
@@ -206,63 +267,30 @@ def _word_ids(tokens: Sequence[str]) -> dict[str, int]:
   return {token: i for i, token in enumerate(tokens) if is_word(token)}
 
 
+def _keys(
+  pairs: Iterable[tuple[str, str]], places: Mapping[str, int], size: int
+) -> Iterator[int]:
+  for word, synonym in pairs:
+    if word != synonym and word in places and synonym in places:
+      yield places[word] * size + places[synonym]
+
+
 def _table(
   keys_Q: np.ndarray,
-  vocab_size: int,
+  tokens: Sequence[str],
   source: str,
-  options: Mapping[str, bool],
-  vocabulary: str,
+  options: Mapping[str, Any],
 ) -> SynonymTable:
-  """Builds the table of sorted int64 keys, `token * V + synonym`."""
-  gold_Q, other_Q = np.divmod(keys_Q, vocab_size)
-  bits_VxW = np.zeros((vocab_size, -(-vocab_size // 32)), np.uint32)
-  flags_Q = np.uint32(1) << (other_Q % 32).astype(np.uint32)
-  np.bitwise_or.at(bits_VxW, (gold_Q, other_Q // 32), flags_Q)
-  bits_VxW.flags.writeable = False
-  about = json.dumps([FORMAT, source, dict(options), vocabulary, vocab_size])
+  keys_Q, vocabulary = np.unique(keys_Q), vocabulary_fingerprint(tokens)
+  keys_Q.flags.writeable = False
+  content = vocabulary.encode() + keys_Q.astype("<i8").tobytes()
   return SynonymTable(
-    bits_VxW=bits_VxW,
+    keys_Q=keys_Q,
+    vocab_size=len(tokens),
     source=source,
     options=types.MappingProxyType(dict(options)),
-    num_rows=len(np.unique(gold_Q)),
-    num_pairs=len(keys_Q),
     vocabulary=vocabulary,
-    fingerprint=_digest(about.encode() + keys_Q.astype("<i8").tobytes()),
-  )
-
-
-def _keys(bits_VxW: np.ndarray) -> np.ndarray:
-  """The sorted int64 keys of the set bits."""
-  gold_Q, word_Q = np.nonzero(bits_VxW)
-  bits_Qx32 = (bits_VxW[gold_Q, word_Q][:, None] >> np.arange(32)) & 1
-  pair_Q, bit_Q = np.nonzero(bits_Qx32)
-  return gold_Q[pair_Q] * len(bits_VxW) + word_Q[pair_Q] * 32 + bit_Q
-
-
-def _read(path: pathlib.Path) -> tuple[dict, np.ndarray]:
-  try:
-    with zipfile.ZipFile(path) as archive:
-      size = sum(member.file_size for member in archive.infolist())
-    if size > MAX_FILE_BYTES:
-      raise ValueError(f"it claims {size} bytes")
-    with np.load(path, allow_pickle=False) as file:
-      header, keys_Q = json.loads(str(file["header"])), file["keys"]
-    if header["format"] != FORMAT:
-      raise ValueError(f"format {header['format']}, not {FORMAT}")
-    if keys_Q.ndim != 1 or keys_Q.dtype != np.int64:
-      raise ValueError(f"keys are {keys_Q.dtype} of shape {keys_Q.shape}")
-    fields = ("source", "options", "vocabulary", "fingerprint")
-    return {field: header[field] for field in fields}, keys_Q
-  except FileNotFoundError as error:
-    raise DataError(f"There is no synonym table {path}.") from error
-  except Exception as error:  # zipfile and zlib have exceptions of their own.
-    raise _damaged(path, f"{type(error).__name__}: {error}") from error
-
-
-def _damaged(path: str | os.PathLike[str], why: str) -> DataError:
-  return DataError(
-    f"{path} is not a whole synonym table ({why}). Remove it to have it built "
-    "anew."
+    fingerprint=_digest(content),
   )
 
 
