@@ -89,7 +89,7 @@ def report(
   run = build.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec, devices)
   state = plan.abstract_state(run, c.seed, mesh)
-  aux = plan.abstract_aux(c, mesh, vocab_size=len(tokenizer.vocab))
+  aux = plan.abstract_aux(c, run, mesh)
   began = time.perf_counter()
   lowered = plan.lower_train_step(c, run, mesh, state, aux)
   traced = time.perf_counter()

@@ -11,13 +11,14 @@ from ml_collections import ConfigDict
 
 # What each recipe of the paper changes (Zhang et al. 2023, section 3.2; the
 # last two are its ablations, table 6).
+GLOVE = "vectors path=glove.6B.50d.txt top=10"
 _OFF = dict(hard_correction=False, soft_weight=0.0, sentence_weight=0.0)
 RECIPES = {
   "baseline": _OFF,
   "hc": _OFF | dict(hard_correction=True),
   "sr": _OFF | dict(soft_weight=1.0),
   "hc+sr": _OFF | dict(hard_correction=True, soft_weight=1.0),
-  "hc_glove": _OFF | dict(hard_correction=True, sources="vectors"),
+  "hc_glove": _OFF | dict(hard_correction=True, sources=GLOVE),
   "sr_sent": _OFF | dict(sentence_weight=1.0),
 }
 
@@ -67,16 +68,35 @@ def get_config() -> ConfigDict:
   c.generator.loss_weight = 1.0  # of the masked language model, BERT's too
   c.generator.detect_weight = 50.0  # the discriminator's: ELECTRA, table 6
 
+  # What each reading means is in objectives/options.py and in README.
   c.negatives = ConfigDict()
-  c.negatives.sources = "wordnet"  # or "vectors"
-  c.negatives.vectors = "glove.6B.50d.txt"  # their file, GloVe's format
+  c.negatives.sources = "wordnet"  # "wordnet | pairs path=FILE", "model", ...
   c.negatives.keep_stop_words = False  # True: gold stop words have lists too
+  c.negatives.stop_words = ""  # file of them; "" is NLTK's English ones
+  c.negatives.symmetric = False  # True: whoever is listed lists in turn
+  c.negatives.include_self = False  # True: words list themselves
+  c.negatives.layout = "auto"  # of the table on a device: or "bits", "ids"
   c.negatives.hard_correction = True
   c.negatives.prediction = "argmax"  # or "sample"
   c.negatives.normalizer = "kept"  # or "slots"
+  c.negatives.visible_slots = "judged"  # or "excluded"
+  c.negatives.strict_subword = False
+  c.negatives.discriminator = "none"  # or "relabel", "ignore"
+  c.negatives.temperature = 1.0  # of the softmax in the loss
+  c.negatives.smoothing = 0.0  # share of the target that synonyms get
   c.negatives.soft = "cosine"
   c.negatives.soft_weight = 0.0
+  c.negatives.soft_schedule = "constant"  # or "warmup", "delay", "decay"
+  c.negatives.soft_steps = 0  # that the schedule takes; sentences' too
+  c.negatives.soft_table = "word"  # or "embeddings"
+  c.negatives.soft_prediction = "predicted"  # or "expected"
+  c.negatives.soft_gradient = "both"  # or "gold", "predicted"
   c.negatives.sentence_weight = 0.0
+  c.negatives.sentence_direction = "forward"  # or "reverse"
+  c.negatives.sentence_target = "original"  # or "masked"
+  c.negatives.sentence_encoder = "kept"  # or "generator"
+  c.negatives.sentence_positions = "tokens"  # or "slots", "all"
+  c.negatives.sentence_gradient = "predicted"  # or "both"
 
   c.data = ConfigDict()
   c.data.sources = "wordnet"  # or files, folders, globs, hf:NAME; see README

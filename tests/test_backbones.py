@@ -11,7 +11,7 @@ import pytest
 
 import tiny
 from truenegs_jax import models, randomness
-from truenegs_jax.models import encoder, pretrain, stack
+from truenegs_jax.models import backbones, encoder, pretrain, stack
 from truenegs_jax.train import sharding
 
 FIELDS = ("tokens", "types", "documents")
@@ -27,7 +27,7 @@ def found():
   return {
     name: module
     for name, module in modules.items()
-    if all(hasattr(module, n) for n in pretrain.BACKBONE_NAMES)
+    if all(hasattr(module, n) for n in backbones.NAMES)
   }
 
 

@@ -55,7 +55,8 @@ def test_a_recipe_sets_what_its_name_says(recipe):
   n = get_config("electra_base", recipe).negatives
   parts = recipe.split("+")
   assert n.hard_correction == ("hc" in parts or recipe == "hc_glove")
-  assert n.sources == ("vectors" if recipe == "hc_glove" else "wordnet")
+  vectors = "vectors path=glove.6B.50d.txt top=10"
+  assert n.sources == (vectors if recipe == "hc_glove" else "wordnet")
   assert n.soft_weight == ("sr" in parts)
   assert n.sentence_weight == (recipe == "sr_sent")
 
@@ -84,9 +85,9 @@ def test_continue_is_the_papers_and_needs_weights(name):
 
 def test_vectors_have_to_be_there_before_anything_starts(tmp_path):
   c = get_config("electra_small", "hc_glove")
-  with pytest.raises(InputError, match="negatives.vectors=glove.6B.50d.txt"):
+  with pytest.raises(InputError, match="path=glove.6B.50d.txt: no such file"):
     checks.check_given(c, saved=False)
-  c.negatives.vectors = str(tmp_path / "own.txt")
+  c.negatives.sources = f"vectors path={tmp_path / 'own.txt'}"
   (tmp_path / "own.txt").touch()
   checks.check_given(c, saved=False)
 

@@ -61,7 +61,7 @@ def compiled_step(preset: str, num_devices: int, layout: str, accumulation=1):
   )
   state = jax.device_put(first_state(), places)
   aux = {
-    "bits_VxW": sharding.place_bits(
+    "bits_VxW": sharding.place_table(
       tiny.pack_bits(tiny.dense_table()), mesh, layout
     )
   }
@@ -250,7 +250,7 @@ for model in (1, 2, 4):
   index, count = sharding.process_share(mesh, 8)
   rows_B = np.arange(8).reshape(count, -1)[index]
   batch = sharding.to_device({"row": rows_B}, mesh)
-  bits = sharding.place_bits(np.arange(7, dtype="u4")[:, None], mesh, "rows")
+  bits = sharding.place_table(np.arange(7, dtype="u4")[:, None], mesh, "rows")
   total = jax.jit(
     lambda row_B, bits: ((row_B - np.arange(8)) ** 2).sum() + bits.sum(),
     out_shardings=sharding.replicated(mesh),

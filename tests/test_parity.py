@@ -13,6 +13,7 @@ from truenegs_jax import huggingface, parity, randomness, tensor_names
 from truenegs_jax.data.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import electra, mlm
+from truenegs_jax.objectives.guess import guess_slots
 from truenegs_jax.train import step
 
 TOKENIZER = make_tokenizer(
@@ -249,7 +250,7 @@ def _draws(torch_electra, model, params, batch, keys_B, options):
 
   @jax.jit
   def draw(params):
-    guess = mlm.guess_slots(
+    guess = guess_slots(
       model.bind({"params": params}),
       _inputs(batch),
       keys_B,

@@ -16,6 +16,8 @@ import pytest
 from truenegs_jax import huggingface, randomness, tensor_names
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import electra, masking, mlm
+from truenegs_jax.objectives.guess import guess_slots
+from truenegs_jax.objectives.options import Options
 
 V, B, L = 30_522, 2, 64
 PAD, CLS, SEP, MASK = 0, 101, 102, 103
@@ -26,7 +28,7 @@ MULTIPLIERS = {"small": 1 / 4, "base": 1 / 3, "large": 1 / 4}
 IGNORED = -100  # the label of a token that transformers leaves out
 NEXT_LABELS = np.array([0, 1])
 
-OPTIONS = mlm.Options(
+OPTIONS = Options(
   masking=masking.MaskingOptions(
     mask_id=MASK, never_masked=(CLS, SEP, MASK), style="80_20_0"
   ),
@@ -144,7 +146,7 @@ def _run(model, params, batch) -> Ours:
       params, batch, keys_B, {}, model=model, options=OPTIONS, train=False
     )
     bound = model.bind({"params": params})
-    guess = mlm.guess_slots(bound, batch, keys_B, OPTIONS, train=False)
+    guess = guess_slots(bound, batch, keys_B, OPTIONS, train=False)
     labels_BxL = masking.fill_slots(
       jnp.full((B, L), IGNORED), guess.slots, guess.slots.original_BxK
     )

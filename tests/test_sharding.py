@@ -214,22 +214,28 @@ def test_one_process_reads_all_rows_if_they_divide():
 
 
 @pytest.mark.parametrize("preset", sharding.MESHES)
-@pytest.mark.parametrize("layout", sharding.BITS_LAYOUTS)
-def test_look_ups_are_the_same_and_move_no_matrix(preset, layout):
+@pytest.mark.parametrize("layout", sharding.TABLE_LAYOUTS)
+@pytest.mark.parametrize("name", ["bits_VxW", "ids_VxS"])
+def test_look_ups_are_the_same_and_move_no_matrix(preset, layout, name):
   rng, v = np.random.default_rng(0), 1_001  # odd: rows are added
-  dense_VxV = rng.random((v, v)) < 0.3
-  bits_VxW = tiny.pack_bits(dense_VxV)
+  if name == "bits_VxW":
+    dense_VxV = rng.random((v, v)) < 0.3
+    table, looked_at = tiny.pack_bits(dense_VxV), 1
+  else:
+    dense_VxV = rng.random((v, v)) < 0.01
+    table = tiny.list_ids(dense_VxV)
+    looked_at = table.shape[1]
   a_BxK, b_BxK = rng.integers(0, v, (2, 16, 64), dtype=np.int32)
   mesh = mesh_of(preset)
   rows = sharding.batch_sharding(mesh)
   args = (
-    sharding.place_bits(bits_VxW, mesh, layout),
+    {name: sharding.place_table(table, mesh, layout)},
     *jax.device_put((a_BxK, b_BxK), rows),
   )
   look_up = jax.jit(negatives.is_synonym, out_shardings=rows)
   compiled = look_up.lower(*args).compile()
   np.testing.assert_array_equal(compiled(*args), dense_VxV[a_BxK, b_BxK])
-  # What is sent over is words and ids of B x K slots, never the matrix.
+  # What is sent over is what B x K slots look at, never the matrix.
   moved = re.findall(
     r"= \(?(\w+\[[\d,]*\]).* all-(?:gather|to-all|reduce)\(",
     compiled.as_text(),
@@ -239,16 +245,18 @@ def test_look_ups_are_the_same_and_move_no_matrix(preset, layout):
     for shape in moved
   ]
   assert (len(sizes) > 0) == (layout == "rows")
-  assert max(sizes, default=0) <= 2 * a_BxK.size < bits_VxW.size / 8
-  assert compiled.memory_analysis().temp_size_in_bytes < bits_VxW.nbytes / 2
+  assert max(sizes, default=0) <= 2 * a_BxK.size * looked_at
+  if name == "bits_VxW":
+    assert 2 * a_BxK.size < table.size / 8
+    assert compiled.memory_analysis().temp_size_in_bytes < table.nbytes / 2
 
 
-@pytest.mark.parametrize("layout", sharding.BITS_LAYOUTS)
+@pytest.mark.parametrize("layout", sharding.TABLE_LAYOUTS)
 def test_placed_bits_are_as_announced(layout):
   bits_VxW = tiny.pack_bits(tiny.dense_table())  # 70 rows
   mesh = mesh_of("fsdp_tp")
-  announced = sharding.abstract_bits(bits_VxW.shape, mesh, layout)
-  placed = sharding.place_bits(bits_VxW, mesh, layout)
+  announced = sharding.abstract_table(bits_VxW, mesh, layout)
+  placed = sharding.place_table(bits_VxW, mesh, layout)
   assert announced.shape == placed.shape
   assert announced.dtype == placed.dtype == jnp.uint32
   assert announced.sharding == placed.sharding
@@ -260,4 +268,4 @@ def test_placed_bits_are_as_announced(layout):
 
 def test_an_unknown_layout_is_refused_with_the_known_ones():
   with pytest.raises(InputError, match="'row' is unknown.*replicated, rows"):
-    sharding.place_bits(np.zeros((4, 1), np.uint32), mesh_of("dp"), "row")
+    sharding.place_table(np.zeros((4, 1), np.uint32), mesh_of("dp"), "row")

@@ -8,6 +8,7 @@ import numpy as np
 
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import electra, masking, mlm
+from truenegs_jax.objectives.options import Options
 from truenegs_jax.train import optim, step
 
 V, B, L = 70, 8, 24
@@ -30,9 +31,9 @@ def make_bert(**overrides) -> pretrain.BertMlm:
   return pretrain.make_bert(vocab_size=V, variant="tiny", **overrides)
 
 
-def make_options(*, masking=MASKING, **overrides) -> mlm.Options:
+def make_options(*, masking=MASKING, **overrides) -> Options:
   """Hard correction and soft regularization on."""
-  return mlm.Options(masking=masking, **{"soft_weight": 1.0, **overrides})
+  return Options(masking=masking, **{"soft_weight": 1.0, **overrides})
 
 
 def make_batch(seed: int, rows: int = B, length: int = L) -> dict:
@@ -66,6 +67,16 @@ def pack_bits(dense_VxV: np.ndarray) -> np.ndarray:
   padded = np.pad(dense_VxV, ((0, 0), (0, -v % 32)))
   packed = np.packbits(padded, axis=1, bitorder="little")
   return packed.view("<u4")
+
+
+def list_ids(dense_VxV: np.ndarray) -> np.ndarray:
+  """The same relation as lists of ids, ascending, padded with -1."""
+  width = max(1, int(dense_VxV.sum(axis=1).max()))
+  ids_VxS = np.full((len(dense_VxV), width), -1, np.int32)
+  for row_S, flags_V in zip(ids_VxS, dense_VxV, strict=True):
+    [ids] = np.nonzero(flags_V)
+    row_S[: len(ids)] = ids
+  return ids_VxS
 
 
 def make_objective(model, options, *, train: bool):

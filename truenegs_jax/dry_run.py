@@ -26,7 +26,7 @@ def dry_run(c: ConfigDict, console: Console) -> int:
   run = build.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
   state = plan.abstract_state(run, c.seed, mesh)
-  aux = plan.abstract_aux(c, mesh, vocab_size=len(tokenizer.vocab))
+  aux = plan.abstract_aux(c, run, mesh)
   batch = plan.abstract_batch(c, mesh)
   jax.eval_shape(plan.train_step(c, run, mesh), state, batch, aux)
   lines = {

@@ -13,7 +13,7 @@ import safetensors.numpy
 from truenegs_jax import tensor_names
 from truenegs_jax.data.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.errors import InputError
-from truenegs_jax.models import encoder, pretrain
+from truenegs_jax.models import backbones, encoder, pretrain
 
 TOKENIZERS = {"electra": "ElectraTokenizer", "bert": "BertTokenizer"}
 
@@ -44,7 +44,7 @@ _FIXED: dict[str, Any] = dict(
 
 def has_names(model: pretrain.Model) -> bool:
   """Whether Hugging Face knows the backbone: only then is there an export."""
-  backbone = pretrain.load_backbone(model.backbone)
+  backbone = backbones.load(model.backbone)
   return getattr(backbone, "HUGGING_FACE", False)
 
 

@@ -64,11 +64,14 @@ class EncoderConfig:
 
 
 # Sizes of the released models (Clark et al. 2020, tables 6 and 8; Devlin et al.
-# 2019); `demo` and `tiny` are ours, for a laptop and for tests.
+# 2019; Wang et al. 2020: 6 layers, 384 wide); `demo` and `tiny` are ours, for a
+# laptop and for tests, `narrow` to try readings.
 VARIANTS: dict[str, dict[str, int]] = {
   "tiny": dict(embedding_size=16, width=32, layers=2, heads=2, ffn=64),
   "demo": dict(embedding_size=128, width=128, layers=2, heads=2, ffn=512),
+  "narrow": dict(embedding_size=64, width=64, layers=4, heads=2, ffn=256),
   "small": dict(embedding_size=128, width=256, layers=12, heads=4, ffn=1024),
+  "minilm": dict(embedding_size=384, width=384, layers=6, heads=12, ffn=1536),
   "base": dict(embedding_size=768, width=768, layers=12, heads=12, ffn=3072),
   "large": dict(embedding_size=1024, width=1024, layers=24, heads=16, ffn=4096),
 }
@@ -114,15 +117,23 @@ class Embeddings(nn.Module):
     self.norm = layer_norm()
 
   def __call__(self, inputs: Inputs, dropout_keys_B: Array | None) -> Array:
-    positions_BxL = document_positions(inputs["documents"])
-    x_BxLxE = (
-      self.word_VxE[inputs["tokens"]]
-      + self.type_TxE[inputs["types"]]
-      + self.position_PxE[positions_BxL]
+    """Returns `[B, L, E]`, of `config.dtype`."""
+    x_BxLxE = self.compose(
+      self.word_VxE[inputs["tokens"]],
+      inputs["types"],
+      document_positions(inputs["documents"]),
     )
-    x_BxLxE = self.norm(x_BxLxE).astype(self.config.dtype)
     return randomness.dropout(
-      x_BxLxE, dropout_keys_B, rate=self.config.dropout, site=0
+      x_BxLxE.astype(self.config.dtype),
+      dropout_keys_B,
+      rate=self.config.dropout,
+      site=0,
+    )
+
+  def compose(self, words: Array, types: Array, positions: Array) -> Array:
+    """Word vectors `[..., E]` in their places: the block's f32 output."""
+    return self.norm(
+      words + self.type_TxE[types] + self.position_PxE[positions]
     )
 
 

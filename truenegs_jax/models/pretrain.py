@@ -11,8 +11,6 @@ is made of, by the names that their parameters and exports go by.
 """
 
 import dataclasses
-import importlib
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,11 +19,10 @@ import jax
 import jax.numpy as jnp
 
 from truenegs_jax.errors import InputError
-from truenegs_jax.models import encoder, heads
+from truenegs_jax.models import backbones, encoder, heads
 
 Array = jax.Array
 
-BACKBONE_NAMES = ("Embeddings", "Encoder", "VARIANTS")
 CARRIED = ("pooled",)  # parameters that ride along and are never trained
 
 
@@ -42,7 +39,7 @@ class ElectraPair(nn.Module):
   backbone: str = "encoder"
 
   def setup(self):
-    backbone = load_backbone(self.backbone)
+    backbone = backbones.load(self.backbone)
     generator, discriminator = self.generator_config, self.discriminator_config
     self.embeddings = backbone.Embeddings(discriminator)
     self.generator = backbone.Encoder(generator)
@@ -65,10 +62,7 @@ class ElectraPair(nn.Module):
     dropout_keys_B: Array | None,
   ) -> Array:
     """The generator's f32 logits `[B, K, V]` at K positions of each row."""
-    embedded_BxLxE = self.embeddings(inputs, dropout_keys_B)
-    hidden_BxLxD = self.generator(
-      embedded_BxLxE, inputs["documents"], dropout_keys_B
-    )
+    hidden_BxLxD = self.encode_generator(inputs, dropout_keys_B)
     return self.generator_head(
       _at_slots(hidden_BxLxD, positions_BxK), self.embeddings.word_VxE
     )
@@ -92,9 +86,26 @@ class ElectraPair(nn.Module):
       embedded_BxLxE, inputs["documents"], dropout_keys_B
     )
 
+  def encode_generator(
+    self, inputs: encoder.Inputs, dropout_keys_B: Array | None
+  ) -> Array:
+    """The generator's last hidden states `[B, L, D]`."""
+    embedded_BxLxE = self.embeddings(inputs, dropout_keys_B)
+    return self.generator(embedded_BxLxE, inputs["documents"], dropout_keys_B)
+
   def token_embedding(self, ids: Array) -> Array:
     """Rows of the shared word table, f32 `[..., E]`."""
     return self.embeddings.word_VxE[ids]
+
+  def mean_embedding(self, p_BxKxV: Array) -> Array:
+    """The mean row of the word table under probabilities, f32 `[B, K, E]`."""
+    return p_BxKxV @ self.embeddings.word_VxE
+
+  def embed_slots(
+    self, vectors_BxKxE: Array, inputs: encoder.Inputs, positions_BxK: Array
+  ) -> Array:
+    """What the embedding layer makes of word vectors in K places, f32."""
+    return _compose_at(self.embeddings, vectors_BxKxE, inputs, positions_BxK)
 
   def initialize(self, inputs: encoder.Inputs) -> None:
     """Touches every parameter; only `init_params` calls it."""
@@ -114,7 +125,7 @@ class BertMlm(nn.Module):
   pooler: bool = False
 
   def setup(self):
-    backbone, c = load_backbone(self.backbone), self.config
+    backbone, c = backbones.load(self.backbone), self.config
     self.embeddings = backbone.Embeddings(c)
     self.bert = backbone.Encoder(c)
     self.bert_head = heads.MlmHead(c)
@@ -148,6 +159,16 @@ class BertMlm(nn.Module):
   def token_embedding(self, ids: Array) -> Array:
     """Rows of the word table, f32 `[..., E]`."""
     return self.embeddings.word_VxE[ids]
+
+  def mean_embedding(self, p_BxKxV: Array) -> Array:
+    """The mean row of the word table under probabilities, f32 `[B, K, E]`."""
+    return p_BxKxV @ self.embeddings.word_VxE
+
+  def embed_slots(
+    self, vectors_BxKxE: Array, inputs: encoder.Inputs, positions_BxK: Array
+  ) -> Array:
+    """What the embedding layer makes of word vectors in K places, f32."""
+    return _compose_at(self.embeddings, vectors_BxKxE, inputs, positions_BxK)
 
   def initialize(self, inputs: encoder.Inputs) -> None:
     """Touches every parameter; only `init_params` calls it."""
@@ -213,6 +234,11 @@ def init_params(model: nn.Module, key: Array) -> dict:
   return model.init(key, inputs, method="initialize")["params"]
 
 
+def word_table(params: Mapping[str, Any]) -> Array:
+  """The table `[V, E]` of the words of a model."""
+  return params["embeddings"]["word"]
+
+
 def role_params(params: Mapping[str, Any], role: str) -> dict[str, Any]:
   """What one network of a model is made of, the shared embeddings included."""
   own = {name: x for name, x in params.items() if name.startswith(role)}
@@ -225,31 +251,6 @@ def parameter_count(tree: Any) -> int:
   return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
-def load_backbone(name: str) -> Any:
-  """The module `truenegs_jax.models.<name>`; InputError if it is none."""
-  module = f"truenegs_jax.models.{name}"
-  if not re.fullmatch(r"[a-z]\w*", name):
-    raise InputError(
-      f"model.backbone {name!r}: give the name of a file of truenegs_jax/models"
-      " without its .py."
-    )
-  try:
-    found = importlib.import_module(module)
-  except ModuleNotFoundError as e:
-    if e.name != module:
-      raise  # the backbone is there, and what it imports is not
-    raise InputError(
-      f"model.backbone {name!r}: there is no truenegs_jax/models/{name}.py."
-    ) from e
-  missing = [n for n in BACKBONE_NAMES if not hasattr(found, n)]
-  if missing:
-    raise InputError(
-      f"model.backbone {name!r}: truenegs_jax/models/{name}.py has no"
-      f" {', '.join(missing)}."
-    )
-  return found
-
-
 def _network_config(
   what: str,
   vocab_size: int,
@@ -258,7 +259,7 @@ def _network_config(
   overrides: Mapping[str, Any],
 ) -> encoder.EncoderConfig:
   """The size of a variant; InputError if it is unknown or cannot be."""
-  variants = load_backbone(backbone).VARIANTS
+  variants = backbones.load(backbone).VARIANTS
   if variant not in variants:
     known = ", ".join(variants)
     raise InputError(f"model.variant {variant!r} is unknown; known: {known}.")
@@ -274,6 +275,19 @@ def _check_heads(what: str, config: encoder.EncoderConfig) -> None:
       f"{what}: {config.heads} heads do not divide a width of {config.width};"
       " choose another width, number of heads or generator.multiplier."
     )
+
+
+def _compose_at(
+  embeddings: Any,
+  vectors_BxKxE: Array,
+  inputs: encoder.Inputs,
+  positions_BxK: Array,
+) -> Array:
+  at_slots = lambda x_BxL: jnp.take_along_axis(x_BxL, positions_BxK, axis=1)
+  places_BxL = encoder.document_positions(inputs["documents"])
+  return embeddings.compose(
+    vectors_BxKxE, at_slots(inputs["types"]), at_slots(places_BxL)
+  )
 
 
 def _at_slots(hidden_BxLxD: Array, positions_BxK: Array) -> Array:

@@ -4,7 +4,8 @@ How to write another: copy this file, change what differs, and train it with
 `--config.model.backbone=<file name>`. What a backbone has to expose:
 
 * `Embeddings(config)(inputs, dropout_keys_B)`, f32 or `config.dtype`
-  `[B, L, E]`; its attribute `word_VxE` is the table that the output is tied to.
+  `[B, L, E]`; its attribute `word_VxE` is the table that the output is tied to,
+  `compose(words, types, positions)` its f32 output for given word vectors.
   Networks of other widths share it (ELECTRA's generator), so it knows only
   `config.embedding_size` and ends in a norm: `encoder.fit_width` follows.
 * `Encoder(config)(embedded_BxLxE, documents_BxL, dropout_keys_B)`,
@@ -58,11 +59,22 @@ class Embeddings(nn.Module):
     self, inputs: encoder.Inputs, dropout_keys_B: Array | None
   ) -> Array:
     """Returns `[B, L, E]`, of `config.dtype`."""
-    x_BxLxE = self.word_VxE[inputs["tokens"]] + self.type_TxE[inputs["types"]]
-    x_BxLxE = self.norm(x_BxLxE).astype(self.config.dtype)
-    return randomness.dropout(
-      x_BxLxE, dropout_keys_B, rate=self.config.dropout, site=0
+    x_BxLxE = self.compose(
+      self.word_VxE[inputs["tokens"]],
+      inputs["types"],
+      encoder.document_positions(inputs["documents"]),
     )
+    return randomness.dropout(
+      x_BxLxE.astype(self.config.dtype),
+      dropout_keys_B,
+      rate=self.config.dropout,
+      site=0,
+    )
+
+  def compose(self, words: Array, types: Array, positions: Array) -> Array:
+    """Word vectors `[..., E]` with their types; f32, wherever they stand."""
+    del positions  # the layers turn queries and keys by them
+    return self.norm(words + self.type_TxE[types])
 
 
 class Encoder(nn.Module):

@@ -3,10 +3,11 @@
 The objective is one pure function from parameters and a batch to a dict of
 (sum, count) pairs. It divides nothing: whoever differentiates or reports does,
 once, over the global batch. The model is any object with `generate_logits`,
-`encode`, `judge` and `token_embedding` once bound to parameters.
+`encode`, `judge`, `token_embedding` and, for some readings, `encode_generator`,
+`mean_embedding` and `embed_slots` once bound to parameters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -14,7 +15,17 @@ import jax.numpy as jnp
 import optax
 
 from truenegs_jax import randomness
-from truenegs_jax.objectives import masking, mlm
+from truenegs_jax.objectives import masking, mlm, negatives, soft
+from truenegs_jax.objectives.guess import (
+  Batch,
+  Guess,
+  Terms,
+  dropout_keys,
+  guess_slots,
+  predicted_inputs,
+  weighted_sum,
+)
+from truenegs_jax.objectives.options import Options
 
 Array = jax.Array
 
@@ -24,29 +35,30 @@ HISTOGRAM_RANGE = 10.0  # logits beyond +-10 share the outermost bins
 
 def electra_terms(
   params: Any,
-  batch: Mapping[str, Array],
+  batch: Batch,
   keys_B: Array,
   aux: Mapping[str, Array],
   *,
   model: Any,
-  options: mlm.Options,
+  options: Options,
   train: bool,
-) -> mlm.Terms:
+) -> Terms:
   """Sums and counts of every loss and statistic of one batch.
 
   Losses: `mlm` (the generator's slots kept by hard correction, Zhang et al.
   2023, equation 2), `detect` (all real tokens, Clark et al. 2020, section 3.1),
-  `soft` (equation 3; all slots), `sentence` (all real tokens, as the
-  discriminator encodes them). Without a slot, or with all corrected, sum and
-  count of `mlm` are 0.
+  `soft` (equation 3; all slots), `sentence` (by default of all real tokens, as
+  the discriminator encodes them). Without a slot, or with all corrected, sum
+  and count of `mlm` are 0.
 
   Args:
     params: tree of the model's parameters.
     batch: `tokens`, `types`, `documents`, each int32 `[B, L]`.
     keys_B: one typed key a row (`randomness.row_keys`).
-    aux: device arrays that are no parameters: `bits_VxW` for hard correction.
-    model: unbound linen module.
-    options: the recipe.
+    aux: device arrays that are no parameters: the synonym table (see
+      `negatives`) for hard correction, smoothing and `discriminator`;
+      `continues_V` (bool, true for `##` pieces) for `strict_subword`.
+    model, options: an unbound linen module, and the recipe.
     train: whether dropout is on.
 
   Returns:
@@ -55,36 +67,81 @@ def electra_terms(
     behind [MASK]) is there only where `train` is False.
   """
   bound = model.bind({"params": params})
-  guess = mlm.guess_slots(bound, batch, keys_B, options, train=train)
-  terms = mlm.slot_terms(bound, guess, aux, options)
-  if not train:
-    terms["mlm_hidden"] = mlm.hidden_loss(guess, options.masking.mask_id)
+  guess = guess_slots(bound, batch, keys_B, options, train=train)
+  terms = mlm.slot_terms(bound, batch, guess, aux, options, train=train)
   tokens_BxL = batch["tokens"]
   corrupted_BxL = masking.fill_slots(tokens_BxL, guess.slots, guess.sampled_BxK)
-  dropout_keys_B = mlm.dropout_keys(
-    keys_B, randomness.DISCRIMINATOR_DROPOUT, train=train
-  )
+  keys = lambda purpose: dropout_keys(keys_B, purpose, train=train)
   hidden_BxLxD = bound.encode(
-    {**batch, "tokens": corrupted_BxL}, dropout_keys_B
+    {**batch, "tokens": corrupted_BxL}, keys(randomness.DISCRIMINATOR_DROPOUT)
   )
-  detect_BxL = bound.judge(hidden_BxLxD)
   if options.sentence_weight:
-    if options.prediction != "sample":  # else it is the sentence just encoded
-      predicted = mlm.predicted_inputs(batch, guess)
-      hidden_BxLxD = bound.encode(predicted, dropout_keys_B)
-    terms["sentence"] = mlm.sentence_term(
-      bound, hidden_BxLxD, batch, dropout_keys_B
+    terms["sentence"] = _sentence_term(
+      bound, hidden_BxLxD, batch, guess, keys, options
     )
   # ELECTRA counts a lucky sample, equal to the original, as original.
   replaced_BxL = corrupted_BxL != tokens_BxL
+  real_BxL = batch["documents"] != 0
+  if options.discriminator != "none":
+    spared_BxL = _spared(batch, guess, aux, options)
+    terms["spared"] = weighted_sum(
+      spared_BxL.astype(jnp.float32), real_BxL.astype(jnp.float32)
+    )
+    replaced_BxL &= ~spared_BxL
+    if options.discriminator == "ignore":
+      real_BxL &= ~spared_BxL
   return terms | _detection_terms(
-    detect_BxL, replaced_BxL, batch["documents"] != 0
+    bound.judge(hidden_BxLxD), replaced_BxL, real_BxL
   )
+
+
+def _sentence_term(
+  bound: Any,
+  corrupted_BxLxD: Array,
+  batch: Batch,
+  guess: Guess,
+  keys: Callable[[int], Array | None],
+  options: Options,
+) -> tuple[Array, Array]:
+  """`soft.sentence_term` by the network that the options name.
+
+  Args:
+    corrupted_BxLxD: what the discriminator made of the sampled sentences.
+    keys: purpose -> dropout keys.
+  """
+  if options.sentence_encoder == "generator":
+    encode, keys_B = bound.encode_generator, keys(randomness.GENERATOR_DROPOUT)
+  else:
+    encode, keys_B = bound.encode, keys(randomness.DISCRIMINATOR_DROPOUT)
+    if options.prediction == "sample":  # these are the sampled sentences
+      return soft.sentence_term(
+        encode, corrupted_BxLxD, batch, guess, keys_B, options
+      )
+  predicted_BxLxD = encode(predicted_inputs(batch, guess), keys_B)
+  return soft.sentence_term(
+    encode, predicted_BxLxD, batch, guess, keys_B, options
+  )
+
+
+def _spared(
+  batch: Batch, guess: Guess, aux: Mapping[str, Array], options: Options
+) -> Array:
+  """True at the tokens that were replaced by a synonym of the original."""
+  slots = guess.slots
+  spared_BxK = negatives.false_negatives(
+    aux, slots.original_BxK, guess.sampled_BxK
+  )
+  if options.strict_subword:
+    spared_BxK &= mlm.ends_its_word(
+      batch, slots.positions_BxK, aux["continues_V"]
+    )
+  nowhere_BxL = jnp.zeros(batch["tokens"].shape, bool)
+  return masking.fill_slots(nowhere_BxL, slots, spared_BxK)
 
 
 def _detection_terms(
   detect_BxL: Array, replaced_BxL: Array, real_BxL: Array
-) -> mlm.Terms:
+) -> Terms:
   """The discriminator's loss and what its judgement is measured by."""
   loss_BxL = optax.sigmoid_binary_cross_entropy(
     detect_BxL, replaced_BxL.astype(jnp.float32)
@@ -100,7 +157,7 @@ def _detection_terms(
     jnp.zeros(HISTOGRAM_BINS).at[bin_BxL].add(weight_BxL)
   )
   return {
-    "detect": mlm.weighted_sum(loss_BxL, real_BxL),
+    "detect": weighted_sum(loss_BxL, real_BxL),
     "replaced": (replaced_BxL.sum(), real_BxL.sum()),
     "detect_histogram": (
       histogram_C(replaced_BxL),

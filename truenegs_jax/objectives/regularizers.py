@@ -58,13 +58,13 @@ def cosine_distance(original_BxKxE: Array, predicted_BxKxE: Array) -> Array:
   return jnp.where(same_BxK, 0.0, 1.0 - dot_BxK / norms_BxK)
 
 
-def sentence_divergence(predicted_BxLxD: Array, original_BxLxD: Array) -> Array:
-  """KL(predicted || original) of the softmax over the features, f32 `[B, L]`.
+def sentence_divergence(p_BxLxD: Array, q_BxLxD: Array) -> Array:
+  """KL(p || q) of the softmax of each over its features, f32 `[B, L]`.
 
   Zhang et al. 2023, section 5: L_kl of the hidden states H_p and H_s, summed
   over the features of each token. Independent states of unit variance are
   about 1 apart.
   """
-  log_p_BxLxD = jax.nn.log_softmax(predicted_BxLxD.astype(jnp.float32))
-  log_q_BxLxD = jax.nn.log_softmax(original_BxLxD.astype(jnp.float32))
+  log_p_BxLxD = jax.nn.log_softmax(p_BxLxD.astype(jnp.float32))
+  log_q_BxLxD = jax.nn.log_softmax(q_BxLxD.astype(jnp.float32))
   return jnp.sum(jnp.exp(log_p_BxLxD) * (log_p_BxLxD - log_q_BxLxD), axis=-1)

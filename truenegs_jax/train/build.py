@@ -6,23 +6,52 @@ functions that want numbers; training, evaluation and export all build here.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from ml_collections import ConfigDict
 
 from truenegs_jax.data.tokenizer import ACCENTS, Tokenizer, load_tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.objectives import electra, masking, mlm
-from truenegs_jax.synonyms.table import SynonymTable
+from truenegs_jax.objectives import electra, guess, masking, mlm, neighbours
+from truenegs_jax.objectives.options import Options
+from truenegs_jax.synonyms import sources, spec, stop_words
+from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import optim, sharding, step
 
-OBJECTIVES: dict[str, Callable[..., mlm.Terms]] = {
+OBJECTIVES: dict[str, Callable[..., guess.Terms]] = {
   "electra": electra.electra_terms,
   "mlm": mlm.mlm_terms,
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnTable:
+  """Synonyms that are the neighbours in the model's own word table."""
+
+  options: spec.ModelTable
+  golds_V: np.ndarray  # bool: the tokens that get a list
+  words_V: np.ndarray  # bool: those that can be in one
+
+  def empty(self) -> dict[str, jax.Array]:
+    """What is looked up before the first refresh: nothing is listed."""
+    shape = len(self.words_V), self.options.top
+    return {"ids_VxS": jnp.full(shape, -1, jnp.int32)}
+
+  def of(self, params: Any) -> dict[str, jax.Array]:
+    """The table of these parameters; pure."""
+    ids_VxS = neighbours.neighbour_ids(
+      pretrain.word_table(params),
+      jnp.asarray(self.golds_V),
+      jnp.asarray(self.words_V),
+      top=self.options.top,
+      threshold=self.options.threshold,
+    )
+    return {"ids_VxS": ids_VxS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,12 +59,15 @@ class Run:
   """What a config describes, before any array exists."""
 
   model: pretrain.Model
-  options: mlm.Options
-  terms: Callable[..., mlm.Terms]
-  weights: Mapping[str, float]
+  options: Options
+  terms: Callable[..., guess.Terms]
+  weights: Mapping[str, step.Weight]
   rate: optim.Schedule
   tx: optax.GradientTransformation
   mesh_spec: sharding.MeshSpec
+  own_table: (
+    OwnTable | None
+  )  # None: synonyms come from outside, or are not used
 
   def objective(self, *, train: bool) -> step.Objective:
     """The objective over this model."""
@@ -46,7 +78,10 @@ class Run:
   def init_state(self, seed: int) -> step.TrainState:
     """A fresh state; pure, so that it can be jitted onto a mesh."""
     init_params = functools.partial(pretrain.init_params, self.model)
-    return step.init_state(init_params, self.tx, seed)
+    state = step.init_state(init_params, self.tx, seed)
+    if self.own_table is None:
+      return state
+    return dataclasses.replace(state, aux=self.own_table.empty())
 
 
 def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
@@ -66,14 +101,16 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
     epsilon=c.optim.epsilon,
     carried=pretrain.CARRIED,
   )
+  options = _options(c, tokenizer)
   return Run(
     model=build_model(c, vocab_size=len(tokenizer.vocab)),
-    options=_options(c, tokenizer),
+    options=options,
     terms=OBJECTIVES[c.objective],
     weights=_weights(c),
     rate=rate,
     tx=tx,
     mesh_spec=mesh_spec(c),
+    own_table=_own_table(c, options, tokenizer.vocab),
   )
 
 
@@ -112,18 +149,51 @@ def vocabulary_of(c: ConfigDict, path: str) -> Tokenizer:
 
 
 def make_aux(
-  c: ConfigDict, table: SynonymTable | None, mesh: jax.sharding.Mesh
+  c: ConfigDict,
+  table: table_lib.SynonymTable | None,
+  vocab: Sequence[str],
+  mesh: jax.sharding.Mesh,
 ) -> dict[str, jax.Array]:
-  """Device arrays that are no parameters: the synonym table's bits, if any."""
-  if table is None:
-    return {}
-  bits_VxW = np.asarray(table.bits_VxW)
-  return {"bits_VxW": sharding.place_bits(bits_VxW, mesh, c.mesh.synonyms)}
+  """Device arrays that are no parameters: the synonym table, if any.
+
+  With `negatives.strict_subword` also which tokens are `##` pieces.
+  """
+  aux = {}
+  if table is not None:
+    arrays = table_lib.arrays(table, c.negatives.layout)
+    for name, array in arrays.items():
+      aux[name] = sharding.place_table(array, mesh, c.mesh.synonyms)
+  if c.negatives.strict_subword:
+    continues_V = np.array([token.startswith("##") for token in vocab])
+    whole = sharding.replicated(mesh)
+    aux["continues_V"] = jax.make_array_from_callback(
+      continues_V.shape, whole, lambda index: continues_V[index]
+    )
+  return aux
 
 
-def _options(c: ConfigDict, tokenizer: Tokenizer) -> mlm.Options:
+def _own_table(
+  c: ConfigDict, options: Options, vocab: Sequence[str]
+) -> OwnTable | None:
   n = c.negatives
-  return mlm.Options(
+  model = spec.parse(n.sources).model
+  if model is None or not options.needs_table:
+    return None
+  is_word = [sources.is_word(token) for token in vocab]
+  stops = () if n.keep_stop_words else stop_words.load(n.stop_words)
+  may_be_gold = [token.lower() not in stops for token in vocab]
+  words_V = np.array(is_word)
+  return OwnTable(model, words_V & np.array(may_be_gold), words_V)
+
+
+def _options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
+  n = c.negatives
+  readings = {
+    field.name: n[field.name]
+    for field in dataclasses.fields(Options)
+    if field.name not in ("masking", "sampling_temperature")
+  }
+  return Options(
     masking=masking.MaskingOptions(
       mask_id=tokenizer.mask,
       never_masked=(tokenizer.cls, tokenizer.sep, tokenizer.mask),
@@ -132,24 +202,20 @@ def _options(c: ConfigDict, tokenizer: Tokenizer) -> mlm.Options:
       with_replacement=c.masking.with_replacement,
       vocab_size=len(tokenizer.vocab),
     ),
-    temperature=c.generator.temperature,
-    hard_correction=n.hard_correction,
-    prediction=n.prediction,
-    normalizer=n.normalizer,
-    soft=n.soft,
-    soft_weight=n.soft_weight,
-    sentence_weight=n.sentence_weight,
+    sampling_temperature=c.generator.temperature,
+    **readings,
   )
 
 
-def _weights(c: ConfigDict) -> dict[str, float]:
+def _weights(c: ConfigDict) -> dict[str, step.Weight]:
   """Weight of each term of the loss; one of weight 0 is left out."""
-  weights = {
-    "mlm": c.generator.loss_weight,
-    "soft": c.negatives.soft_weight,
-    "sentence": c.negatives.sentence_weight,
-  }
-  weights = {name: x for name, x in weights.items() if x or name == "mlm"}
+  n = c.negatives
+  weights: dict[str, step.Weight] = {"mlm": c.generator.loss_weight}
+  for name, weight in ("soft", n.soft_weight), ("sentence", n.sentence_weight):
+    if weight:
+      weights[name] = optim.weight_schedule(
+        n.soft_schedule, weight, n.soft_steps
+      )
   if c.objective == "electra":
     weights["detect"] = c.generator.detect_weight
   return weights

@@ -2,23 +2,23 @@
 
 import math
 import os
-import pathlib
 
 import jax
 from ml_collections import ConfigDict
 
-from truenegs_jax import pretrained
+from truenegs_jax import pretrained, tables
 from truenegs_jax.data import encode, layouts
 from truenegs_jax.data.tokenizer import ACCENTS
 from truenegs_jax.errors import InputError
 from truenegs_jax.objectives import masking, regularizers
-from truenegs_jax.synonyms.sources import synonym_source
+from truenegs_jax.objectives.options import CHOICES
+from truenegs_jax.synonyms import spec
+from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build, optim, sharding, writers
 
-PREDICTIONS = ("argmax", "sample")
-NORMALIZERS = ("kept", "slots")
 DTYPES = ("float32", "bfloat16")
 
+TASKS = ("pretrain", "corrections")
 NEEDED = "?"  # config.init, as configs/common.py has it: the user has to say
 TINY = 1e-12  # the least of what must be more than 0
 RANGES = (
@@ -34,7 +34,10 @@ RANGES = (
   ("generator.temperature", TINY, math.inf),
   ("generator.loss_weight", 0, math.inf),
   ("generator.detect_weight", 0, math.inf),
+  ("negatives.temperature", TINY, math.inf),
+  ("negatives.smoothing", 0, 1),
   ("negatives.soft_weight", 0, math.inf),
+  ("negatives.soft_steps", 0, math.inf),
   ("negatives.sentence_weight", 0, math.inf),
   ("data.held_out", TINY, 0.5),
   ("data.seed", 0, math.inf),
@@ -96,14 +99,7 @@ def check_given(c: ConfigDict, *, saved: bool) -> None:
     )
   if c.init:
     pretrained.check_fields(c.init, build.build_model(c, vocab_size=1))
-  n = c.negatives
-  path = pathlib.Path(n.vectors).expanduser()
-  if n.hard_correction and n.sources == "vectors" and not path.is_file():
-    raise InputError(
-      f"negatives.vectors={n.vectors}: no such file; give one of word vectors"
-      " in GloVe's text format, such as glove.6B.50d.txt of"
-      " https://nlp.stanford.edu/projects/glove/."
-    )
+  tables.check_paths(c)
 
 
 def _device_count() -> int:
@@ -120,20 +116,44 @@ def _device_count() -> int:
 
 def _check_names(c: ConfigDict) -> None:
   """Looks everything up that the config names; each look-up can refuse."""
-  _one_of("task", c.task, ("pretrain",))
+  _one_of("task", c.task, TASKS)
   _one_of("objective", c.objective, tuple(build.OBJECTIVES))
   _one_of("data.tokenizer", c.data.tokenizer, encode.BACKENDS)
   _one_of("data.accents", c.data.accents, tuple(ACCENTS))
   _one_of("model.dtype", c.model.dtype, DTYPES)
-  _one_of("mesh.synonyms", c.mesh.synonyms, sharding.BITS_LAYOUTS)
-  _one_of("negatives.prediction", c.negatives.prediction, PREDICTIONS)
-  _one_of("negatives.normalizer", c.negatives.normalizer, NORMALIZERS)
+  _one_of("mesh.synonyms", c.mesh.synonyms, sharding.TABLE_LAYOUTS)
+  _check_negatives(c)
   build.build_model(c, vocab_size=1)
   optim.make_schedule(c.optim.schedule, peak=1, warmup_steps=1, total_steps=1)
   masking.get_style(c.masking.style)
-  regularizers.get(c.negatives.soft)
-  synonym_source(c.negatives.sources)
   writers.check_names(c.log.writers)
+
+
+def _check_negatives(c: ConfigDict) -> None:
+  """Names of readings, and readings that do not go together."""
+  n = c.negatives
+  for name, known in CHOICES.items():
+    _one_of(f"negatives.{name}", n[name], known)
+  _one_of("negatives.layout", n.layout, table_lib.LAYOUTS)
+  regularizers.get(n.soft)
+  optim.weight_schedule(n.soft_schedule, n.soft_weight, n.soft_steps)
+  if n.soft_schedule != "constant" and not n.soft_steps:
+    raise InputError(
+      f"negatives.soft_schedule {n.soft_schedule!r} takes time: give its steps,"
+      " --config.negatives.soft_steps=NUMBER."
+    )
+  if spec.parse(n.sources).model and (n.symmetric or n.include_self):
+    raise InputError(
+      f"negatives.sources={n.sources}: negatives.symmetric and include_self are"
+      " of tables that are made beforehand; leave them False."
+    )
+  if c.objective == "mlm":
+    for name in ("discriminator", "sentence_encoder"):
+      if n[name] != CHOICES[name][0]:
+        raise InputError(
+          f"negatives.{name}={n[name]} is of ELECTRA's two networks; BERT has"
+          f" one: leave it {CHOICES[name][0]!r}."
+        )
 
 
 def _range(low: float, high: float) -> str:

@@ -30,6 +30,7 @@ from truenegs_jax.train import (
   metrics,
   sharding,
   startup,
+  step,
   writers,
 )
 
@@ -88,6 +89,7 @@ def _loop(
     checkpoints.save(done, vars(state), start.description)
 
   while done < c.steps and not (stopped_by := vote.stopped_by()):
+    state = start.refresh(state, done)
     batch = pipeline.batch_at(
       inputs.train_rows,
       done,
@@ -107,8 +109,9 @@ def _loop(
       recent = []
     if _due(done, c.eval.every_steps, c.steps):
       with clock.paused():
-        held_out = evaluate(c, start, state.params, inputs.held_out_rows)
-        write(_record(start.run, done, "held_out", metrics.merge(held_out)))
+        held_out = evaluate(c, start, state, inputs.held_out_rows)
+        merged = metrics.merge(held_out)
+        write(_record(start.run, done, "held_out", merged, at=done))
     if done in checkpoints.keep_steps or not done % c.checkpoint.every_steps:
       guard.settle()
       save()
@@ -116,13 +119,16 @@ def _loop(
   save()
   checkpoints.wait()
   if done == c.steps and not held_out:  # resumed when all was done
-    held_out = evaluate(c, start, state.params, inputs.held_out_rows)
+    held_out = evaluate(c, start, state, inputs.held_out_rows)
   start = dataclasses.replace(start, state=state)
   return Outcome(start, held_out, stopped_by)
 
 
 def evaluate(
-  c: ConfigDict, start: startup.Start, params: Any, held_out_rows: Rows
+  c: ConfigDict,
+  start: startup.Start,
+  state: step.TrainState,
+  held_out_rows: Rows,
 ) -> list[metrics.Terms]:
   """The terms of each held-out batch: `c.eval.rows` rows, in whole batches."""
   batches = itertools.islice(
@@ -133,9 +139,10 @@ def evaluate(
     ),
     math.ceil(c.eval.rows / c.batch_size),
   )
+  aux = {**start.aux, **state.aux}
   return [
     jax.device_get(
-      start.eval_step(params, sharding.to_device(batch, start.mesh), start.aux)
+      start.eval_step(state.params, sharding.to_device(batch, start.mesh), aux)
     )
     for batch in batches
   ]
@@ -173,18 +180,20 @@ def _train_record(
   done: int,
   terms: metrics.Terms,
 ) -> dict:
-  return _record(run, done, "train", terms) | {
-    "lr": float(run.rate(done - 1)),  # of the update just made
+  # The weights and the rate are those of the update just made.
+  return _record(run, done, "train", terms, at=done - 1) | {
+    "lr": float(run.rate(done - 1)),
     "rows_per_s": c.batch_size / clock.secs_per_step(done),
     "eta_s": clock.eta_secs(done),
   }
 
 
 def _record(
-  run: build.Run, done: int, split: str, terms: metrics.Terms
+  run: build.Run, done: int, split: str, terms: metrics.Terms, *, at: int
 ) -> dict:
   values = metrics.ratios(terms)
-  total = sum(weight * values[name] for name, weight in run.weights.items())
+  weights = step.weights_at(run.weights, at)
+  total = sum(float(w) * values[name] for name, w in weights.items())
   return {
     "step": done,
     "time": round(time.time(), 3),

@@ -72,6 +72,32 @@ def make_schedule(
   return SCHEDULES[name](peak, warmup_steps, total_steps)
 
 
+def weight_schedule(name: str, weight: float, steps: int) -> float | Schedule:
+  """How the weight of a loss changes with the step.
+
+  Args:
+    name: "constant"; "warmup": linearly from 0; "delay": 0 before `steps`;
+      "decay": linearly to 0.
+    weight: its largest value.
+    steps: how long the change takes.
+
+  Raises:
+    InputError: an unknown name.
+  """
+  changes: dict[str, float | Schedule] = {
+    "constant": weight,
+    "warmup": optax.linear_schedule(0.0, weight, max(steps, 1)),
+    "delay": lambda step: weight * (jnp.asarray(step) >= steps),
+    "decay": optax.linear_schedule(weight, 0.0, max(steps, 1)),
+  }
+  if name not in changes:
+    known = ", ".join(changes)
+    raise InputError(
+      f"negatives.soft_schedule {name!r} is unknown; known: {known}."
+    )
+  return changes[name]
+
+
 def make_optimizer(
   rate: Schedule,
   *,

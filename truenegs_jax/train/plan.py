@@ -3,6 +3,7 @@
 The training step is compiled from this plan, and a dry run prints it.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,9 +15,18 @@ from rich.table import Table
 
 from truenegs_jax.models import encoder, pretrain
 from truenegs_jax.objectives import masking, negatives
+from truenegs_jax.objectives.options import Options
+from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build, sharding
 from truenegs_jax.train import step as step_lib
 
+LISTED = 64  # synonyms of a token; WordNet has 55 for one of BERT's
+# Of an objective's readings, those that its sentence spells out.
+STATED = frozenset(
+  """
+  hard_correction prediction soft soft_weight sentence_weight smoothing
+  """.split()
+)
 TRAINING_PASSES = 3  # a backward pass is two products for each of the forward
 
 
@@ -48,13 +58,27 @@ def abstract_batch(
 
 
 def abstract_aux(
-  c: ConfigDict, mesh: jax.sharding.Mesh, *, vocab_size: int
+  c: ConfigDict, run: build.Run, mesh: jax.sharding.Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
-  """Shapes of what `build.make_aux` puts on the devices."""
-  if not c.negatives.hard_correction:
-    return {}
-  shape = vocab_size, math.ceil(vocab_size / negatives.WORD_BITS)
-  return {"bits_VxW": sharding.abstract_bits(shape, mesh, c.mesh.synonyms)}
+  """Shapes of what `build.make_aux` puts on the devices.
+
+  Lists of synonyms are taken to be `LISTED` long at most, as no table is read.
+  """
+  aux, vocab_size = {}, run.options.masking.vocab_size
+  if run.options.needs_table and run.own_table is None:
+    layout = table_lib.choose_layout(vocab_size, LISTED, c.negatives.layout)
+    bits = vocab_size, math.ceil(vocab_size / negatives.WORD_BITS)
+    name, shape, dtype = {
+      "bits": ("bits_VxW", bits, jnp.uint32),
+      "ids": ("ids_VxS", (vocab_size, LISTED), jnp.int32),
+    }[layout]
+    like = jax.ShapeDtypeStruct(shape, dtype)
+    aux[name] = sharding.abstract_table(like, mesh, c.mesh.synonyms)
+  if run.options.strict_subword:
+    aux["continues_V"] = jax.ShapeDtypeStruct(
+      (vocab_size,), bool, sharding=sharding.replicated(mesh)
+    )
+  return aux
 
 
 def train_step(
@@ -98,6 +122,29 @@ def eval_step(
   )
 
 
+def refresh(
+  run: build.Run, abstract: step_lib.TrainState
+) -> Callable[[step_lib.TrainState, int], step_lib.TrainState]:
+  """`(state, step) -> state` with the synonyms that its parameters make.
+
+  Nothing changes but before every N-th step, and never where synonyms come from
+  outside. What is looked up between two refreshes is part of the state, so that
+  a run which was stopped between them goes on with the same.
+  """
+  if run.own_table is None:
+    return lambda state, step: state
+  every = run.own_table.options.every
+  places = jax.tree.map(lambda x: x.sharding, abstract.aux)
+  made = jax.jit(run.own_table.of, out_shardings=places)
+
+  def refreshed(state, step):
+    if not step or step % every:
+      return state
+    return dataclasses.replace(state, aux=made(state.params))
+
+  return refreshed
+
+
 def parameters(model: pretrain.Model, params: Any) -> str:
   """How many parameters a model has, in all and in each of its parts."""
   count = lambda *names: pretrain.parameter_count(
@@ -128,11 +175,14 @@ def row_flops(c: ConfigDict, model: pretrain.Model) -> float:
       e = config.embedding_size
       forward += slots * (2 * config.width * e + 2 * e * config.vocab_size)
   passes = TRAINING_PASSES * forward
-  if c.negatives.sentence_weight:
-    kept = next(iter(model.roles.values()))
-    once = c.length * _encoder_flops(kept, c.length)
-    passes += once  # the original sentence, forward
-    if c.objective == "mlm" or c.negatives.prediction != "sample":
+  n = c.negatives
+  if n.sentence_weight:
+    own = n.sentence_encoder == "kept"
+    encoding = list(model.roles.values())[0 if own else -1]
+    once = c.length * _encoder_flops(encoding, c.length)
+    both = n.sentence_gradient == "both"
+    passes += (TRAINING_PASSES if both else 1) * once  # the target
+    if c.objective == "mlm" or n.prediction != "sample" or not own:
       passes += TRAINING_PASSES * once  # else the discriminator has it anyway
   return passes
 
@@ -159,6 +209,12 @@ def objective(c: ConfigDict) -> str:
     parts.append(f"soft regularization ({n.soft}) x {n.soft_weight:g}")
   if n.sentence_weight:
     parts.append(f"sentence regularization x {n.sentence_weight:g}")
+  if n.smoothing:
+    parts.append(f"smoothing over synonyms x {n.smoothing:g}")
+  for field in dataclasses.fields(Options):
+    name = field.name
+    if name in n and name not in STATED and n[name] != field.default:
+      parts.append(f"{name} {n[name]}")
   recipe = " + ".join(parts) if len(parts) > 1 else f"plain {parts[0]}"
   return f"{recipe}; {c.masking.prob:.0%} masked ({c.masking.style})"
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -22,7 +21,7 @@ from truenegs_jax.errors import InputError
 
 DATA_AXIS = "data"
 MODEL_AXIS = "model"
-BITS_LAYOUTS = ("replicated", "rows")
+TABLE_LAYOUTS = ("replicated", "rows")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,39 +226,41 @@ def to_device(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
   }
 
 
-def abstract_bits(
-  shape: tuple[int, int], mesh: Mesh, layout: str
+def abstract_table(
+  like: jax.ShapeDtypeStruct | np.ndarray, mesh: Mesh, layout: str
 ) -> jax.ShapeDtypeStruct:
-  """What `place_bits` makes of a matrix of a shape [V, W]; no array is made."""
-  if layout not in BITS_LAYOUTS:
-    known = ", ".join(BITS_LAYOUTS)
+  """What `place_table` makes of a matrix like this; no array is made."""
+  if layout not in TABLE_LAYOUTS:
+    known = ", ".join(TABLE_LAYOUTS)
     raise InputError(f"mesh.synonyms {layout!r} is unknown; known: {known}.")
   axes = mesh.axis_names if layout == "rows" else ()
-  padding = -shape[0] % math.prod(mesh.shape[axis] for axis in axes)
+  rows, columns = like.shape
+  padding = -rows % math.prod(mesh.shape[axis] for axis in axes)
   return jax.ShapeDtypeStruct(
-    (shape[0] + padding, shape[1]),
-    jnp.uint32,
+    (rows + padding, columns),
+    like.dtype,
     sharding=NamedSharding(mesh, P(axes or None)),
   )
 
 
-def place_bits(bits_VxW: np.ndarray, mesh: Mesh, layout: str) -> jax.Array:
-  """Puts the synonym table's bits onto the devices.
+def place_table(table: np.ndarray, mesh: Mesh, layout: str) -> jax.Array:
+  """Puts the synonym table onto the devices.
 
   Args:
-    bits_VxW: uint32, the same in every process.
+    table: `bits_VxW` or `ids_VxS`, the same in every process.
     mesh: where they go.
     layout: "replicated", or "rows": split over all devices, with rows of zeros
-      up to a multiple of them. A look-up then adds a word a slot over devices.
+      up to a multiple of them. A look-up then adds a word (of bits) or a row
+      (of ids) a slot over devices.
 
   Raises:
     InputError: unknown layout.
   """
-  whole = abstract_bits(bits_VxW.shape, mesh, layout)
+  whole = abstract_table(table, mesh, layout)
 
   def part(index):
     first, stop, _ = index[0].indices(whole.shape[0])
-    rows = bits_VxW[first:stop]
+    rows = table[first:stop]
     return np.pad(rows, ((0, stop - first - len(rows)), (0, 0)))
 
   return jax.make_array_from_callback(whole.shape, whole.sharding, part)

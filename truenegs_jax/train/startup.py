@@ -46,7 +46,9 @@ FREE_TO_CHANGE = (
   "mesh.",
   "model.remat:",
   "model.scan:",
-  "negatives.vectors:",
+  "negatives.layout:",
+  "negatives.sources:",
+  "negatives.stop_words:",
   "optim.max_skips:",
 )
 
@@ -72,6 +74,7 @@ class Start:
   aux: dict[str, jax.Array]
   train_step: jax.stages.Compiled
   eval_step: Callable
+  refresh: Callable  # (state, step) -> state with the model's own synonyms
   description: dict  # what each checkpoint says of its run
 
 
@@ -109,7 +112,7 @@ def prepare_start(
   if resumed is not None:
     _note_environment(checkpoints.run(resumed), description, console)
   abstract = plan.abstract_state(run, c.seed, mesh)
-  aux = build.make_aux(c, inputs.table, mesh)
+  aux = build.make_aux(c, inputs.table, inputs.tokenizer.vocab, mesh)
   state = _first_state(c, run, inputs, abstract, checkpoints, resumed, console)
   began = time.perf_counter()
   compiled = plan.lower_train_step(c, run, mesh, abstract, aux).compile()
@@ -121,6 +124,7 @@ def prepare_start(
     aux=aux,
     train_step=compiled,
     eval_step=plan.eval_step(c, run, mesh),
+    refresh=plan.refresh(run, abstract),
     description=description,
   )
   if distributed.is_first():

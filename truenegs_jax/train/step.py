@@ -17,6 +17,7 @@ from truenegs_jax import randomness
 Array = jax.Array
 Terms = dict[str, tuple[Array, Array]]
 Objective = Callable[..., Terms]
+Weight = float | Callable[[Array | int], Array]  # or a schedule of the step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,17 +25,20 @@ class TrainState:
   """All that a run is, beside its data and its config.
 
   `step` (int32) counts the batches taken, skipped updates included; `key` is
-  the root key, the same during the whole run.
+  the root key, the same during the whole run. `aux` holds device arrays that
+  the run itself has made and that are no parameters; the objective gets them
+  beside those that come from outside.
   """
 
   step: Array
   params: dict
   opt_state: optax.OptState
   key: Array
+  aux: dict[str, Array] = dataclasses.field(default_factory=dict)
 
 
 jax.tree_util.register_dataclass(
-  TrainState, ["step", "params", "opt_state", "key"], []
+  TrainState, ["step", "params", "opt_state", "key", "aux"], []
 )
 
 
@@ -56,7 +60,7 @@ def init_state(
 
 def make_train_step(
   objective: Objective,
-  weights: Mapping[str, float],
+  weights: Mapping[str, Weight],
   tx: optax.GradientTransformation,
   num_microbatches: int = 1,
 ) -> Callable[[TrainState, dict, Mapping], tuple[TrainState, Terms]]:
@@ -70,15 +74,16 @@ def make_train_step(
     keys_B = randomness.row_keys(state.key, state.step, batch["row"])
     inputs = {name: batch[name] for name in batch if name != "row"}
     evaluate = lambda params, inputs, keys_B: objective(
-      params, inputs, keys_B, aux
+      params, inputs, keys_B, {**aux, **state.aux}
     )
+    now = weights_at(weights, state.step)
     if num_microbatches == 1:
       terms, grads = _whole_gradient(
-        evaluate, weights, state.params, inputs, keys_B
+        evaluate, now, state.params, inputs, keys_B
       )
     else:
       terms, grads = _accumulated_gradient(
-        evaluate, weights, state.params, inputs, keys_B, num_microbatches
+        evaluate, now, state.params, inputs, keys_B, num_microbatches
       )
     return _apply(state, tx, terms, grads)
 
@@ -100,7 +105,17 @@ def make_eval_step(
   return evaluate
 
 
-def total_loss(terms: Terms, weights: Mapping[str, float]) -> Array:
+def weights_at(
+  weights: Mapping[str, Weight], step: Array | int
+) -> dict[str, Array | float]:
+  """The weight of each term at a step."""
+  return {
+    name: weight(step) if callable(weight) else weight
+    for name, weight in weights.items()
+  }
+
+
+def total_loss(terms: Terms, weights: Mapping[str, Array | float]) -> Array:
   """The one division: weight * sum / count; an empty term counts 0."""
   shares = [
     weight * terms[name][0] / jnp.maximum(terms[name][1], 1.0)
@@ -185,6 +200,7 @@ def _apply(
     # The schedule goes by the batches taken, not by the updates made.
     opt_state=_with_count(keep(opt_state, state.opt_state), state.step + 1),
     key=state.key,
+    aux=state.aux,
   )
   # A batch that was skipped must not turn the sums of many into NaN.
   terms = jax.tree.map(lambda x: jnp.where(finite, x, 0.0), terms)

@@ -1,0 +1,111 @@
+"""Soft regularization as terms of an objective, in all its readings.
+
+Words: how far the embedding of a prediction lies from the gold's. Sentences:
+how far what an encoder makes of the predicted sentence lies from what it makes
+of the original one. The distances themselves are in `regularizers`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from truenegs_jax.objectives import masking, regularizers
+from truenegs_jax.objectives.guess import Batch, Guess, weighted_sum
+from truenegs_jax.objectives.options import Options
+
+Array = jax.Array
+
+WATCHED_PAIRS = 1_024  # whose mean cosine has an error of 0.03 / sqrt(E)
+
+
+def word_term(
+  bound: Any, batch: Batch, guess: Guess, options: Options
+) -> tuple[Array, Array]:
+  """Equation 3 of Zhang et al. 2023: 1 - cos(gold, predicted), over all slots.
+
+  A correct prediction costs nothing. Both rows of the table get the gradient
+  unless `soft_gradient` stops one.
+  """
+  slots = guess.slots
+  gold_BxKxE = bound.token_embedding(slots.original_BxK)
+  if options.soft_prediction == "expected":
+    predicted_BxKxE = bound.mean_embedding(
+      jax.nn.softmax(guess.logits_BxKxV.astype(jnp.float32))
+    )
+  else:
+    predicted_BxKxE = bound.token_embedding(guess.predicted_BxK)
+  if options.soft_table == "embeddings":
+    place = lambda x: bound.embed_slots(x, batch, slots.positions_BxK)
+    gold_BxKxE, predicted_BxKxE = place(gold_BxKxE), place(predicted_BxKxE)
+  if options.soft_gradient == "gold":
+    predicted_BxKxE = jax.lax.stop_gradient(predicted_BxKxE)
+  elif options.soft_gradient == "predicted":
+    gold_BxKxE = jax.lax.stop_gradient(gold_BxKxE)
+  loss_BxK = regularizers.get(options.soft)(gold_BxKxE, predicted_BxKxE)
+  return weighted_sum(loss_BxK, slots.weight_BxK)
+
+
+def sentence_term(
+  encode: Callable[..., Array],
+  predicted_BxLxD: Array,
+  batch: Batch,
+  guess: Guess,
+  dropout_keys_B: Array | None,
+  options: Options,
+) -> tuple[Array, Array]:
+  """How far the predicted sentences lie from the original (or masked) ones.
+
+  Zhang et al. 2023, section 5: KL(H_p || H_s). The paper leaves open which
+  sentence s is and where the gradient goes; by default it is the original one,
+  and a target: H_s gets no gradient.
+
+  Args:
+    encode: `(inputs, dropout_keys_B) -> [B, L, D]`, what H_p was made with.
+    predicted_BxLxD: H_p, the encoded `predicted_inputs`.
+    batch: the original rows.
+    guess: their slots.
+    dropout_keys_B: those that H_p was made with. The same units are then
+      dropped in both passes, so that a sentence predicted right costs nothing
+      but rounding; with other keys the term would charge dropout itself.
+    options: which reading.
+  """
+  inputs = batch
+  if options.sentence_target == "masked":
+    inputs = {**batch, "tokens": guess.masked_BxL}
+  target_BxLxD = encode(inputs, dropout_keys_B)
+  if options.sentence_gradient == "predicted":
+    target_BxLxD = jax.lax.stop_gradient(target_BxLxD)
+  pair = predicted_BxLxD, target_BxLxD
+  if options.sentence_direction == "reverse":
+    pair = target_BxLxD, predicted_BxLxD
+  loss_BxL = regularizers.sentence_divergence(*pair)
+  return weighted_sum(loss_BxL, _counted(batch, guess, options))
+
+
+def pair_cosine(bound: Any, vocab_size: int) -> tuple[Array, Array]:
+  """The mean cosine of random pairs of words, the same pairs at every step.
+
+  Soft regularization pulls embeddings together and nothing in it pushes others
+  apart: near 0 all is well, near 1 the table has collapsed.
+  """
+  pairs_2xC = np.random.default_rng(0).integers(
+    vocab_size, size=(2, WATCHED_PAIRS)
+  )
+  vectors = jax.lax.stop_gradient(bound.token_embedding(jnp.array(pairs_2xC)))
+  distance_C = regularizers.cosine_distance(vectors[0], vectors[1])
+  different_C = jnp.array(pairs_2xC[0] != pairs_2xC[1], jnp.float32)
+  return weighted_sum(1.0 - distance_C, different_C)
+
+
+def _counted(batch: Batch, guess: Guess, options: Options) -> Array:
+  """f32 `[B, L]`: the positions whose divergence counts."""
+  real_BxL = (batch["documents"] != 0).astype(jnp.float32)
+  if options.sentence_positions == "tokens":
+    return real_BxL
+  if options.sentence_positions == "all":
+    return jnp.ones_like(real_BxL)
+  slots = guess.slots
+  return masking.fill_slots(jnp.zeros_like(real_BxL), slots, slots.weight_BxK)
