@@ -8,11 +8,11 @@ case ${PYTHON:-} in ""|/*) ;; */*) PYTHON=$PWD/$PYTHON ;; esac
 cd "$(dirname "$0")/.."
 python=${PYTHON:-$(ls .venv/bin/python 2>/dev/null || echo python3)}
 target=${TRUENEGS_CACHE:-$HOME/.cache/truenegs_jax}/nltk_data/corpora/wordnet
-sources=truenegs_jax.synonyms.sources
+module=truenegs_jax.synonyms.wordnet
 
 # Each of the 117,659 synsets is a line; only the licence's lines are indented.
 whole() { [ "$(cat "$1"/data.* 2>/dev/null | grep -vc '^  ')" = 117659 ]; }
-opens() { "$python" -c "from $sources import open_wordnet as o; o('${1:-}')"; }
+opens() { "$python" -c "from $module import open_wordnet as o; o('${1:-}')"; }
 
 # Called as "$way" below.
 # shellcheck disable=SC2329
@@ -46,7 +46,7 @@ new=$(mktemp -d "$(dirname "$target")/.new.XXXXXX")
 trap 'rm -rf "$new"' EXIT
 for way in from_nltk from_debian; do
   ( "$way" ) >"$new/$way.log" 2>&1 || continue
-  [ -e "$new/wordnet/lexnames" ] || "$python" -c "from $sources import *
+  [ -e "$new/wordnet/lexnames" ] || "$python" -c "from $module import *
 print(lexnames_text(), end='')" >"$new/wordnet/lexnames"
   if whole "$new/wordnet" && opens "$new/wordnet" >>"$new/$way.log" 2>&1; then
     rm -rf "$target"

@@ -297,7 +297,7 @@ def test_wordnet_documents_are_runs_within_a_lexicographer_file():
 
 def test_real_wordnet_is_read_whole(tmp_path, real_data):
   pytest.importorskip("nltk")
-  from truenegs_jax.synonyms.sources import open_wordnet
+  from truenegs_jax.synonyms.wordnet import open_wordnet
 
   archive = real_data / "wordnet" / "wordnet-3.0-nltk-layout.tar.xz"
   with tarfile.open(archive) as file:

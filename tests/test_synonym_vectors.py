@@ -11,7 +11,7 @@ import pytest
 
 from truenegs_jax.data import reading as reading_lib
 from truenegs_jax.errors import DataError, InputError
-from truenegs_jax.synonyms import sources, table, vectors
+from truenegs_jax.synonyms import sources, table, vector_files, vectors
 
 TOKENS = "[PAD] [UNK] cat dog ##cat car van . the".split()
 LINES = (
@@ -49,16 +49,18 @@ def as_pairs(ranked, top=10):
   return [(w, o) for w, names in ranked.items() for o in names.split()[:top]]
 
 
-def naive(vectors_GxD, top, threshold):
+def naive(vectors_GxD, top, threshold=-1, first=0):
   """Neighbours by one cosine at a time."""
   ranked = []
-  for i, a_D in enumerate(vectors_GxD):
+  vectors_GxD = np.roll(vectors_GxD, -first, axis=0).astype(float)
+  num = len(vectors_GxD) - first
+  for i, a_D in enumerate(vectors_GxD[:num]):
     scores = []
     for j, b_D in enumerate(vectors_GxD):
       norms = math.sqrt(math.fsum(a_D**2)) * math.sqrt(math.fsum(b_D**2))
       scores.append((-round(math.fsum(a_D * b_D) / norms, 9), j))
     best = sorted(s for s in scores if s[1] != i)[:top]
-    ranked.append([j for score, j in best if -score >= threshold])
+    ranked.append([j for score, j in best if -score >= threshold and j < num])
   return ranked
 
 
@@ -71,13 +73,25 @@ def tied_vectors(seed, size=60):
   rng = np.random.default_rng(seed)
   vectors_GxD = rng.integers(-2, 3, (size, 3)).astype(float)
   vectors_GxD[~vectors_GxD.any(axis=1)] = 1
-  vectors_GxD[1::3] = vectors_GxD[::3] * rng.uniform(0.1, 9, (size // 3, 1))
+  vectors_GxD[1::3] = vectors_GxD[::3] * 2.0 ** rng.integers(-9, 9, (20, 1))
   return vectors_GxD
+
+
+def close_vectors(seed, size=60, dim=50):
+  """Cosines differ by some 1e-8, which float32 cannot tell."""
+  rng = np.random.default_rng(seed)
+  return rng.normal(size=dim) + 1e-4 * rng.normal(size=(size, dim))
 
 
 def rows(vectors_GxD, **options):
   options = {"top": 10, **options}
-  return [list(row) for row in vectors.nearest(vectors_GxD, **options)]
+  found = vectors.nearest(vectors_GxD.astype(np.float32), **options)
+  return [list(row) for row in found]
+
+
+MAKERS = pytest.mark.parametrize(
+  "make", [random_vectors, tied_vectors, close_vectors]
+)
 
 
 def text_of(names, vectors_GxD):
@@ -88,15 +102,16 @@ def text_of(names, vectors_GxD):
 # Ranking.
 
 
-@pytest.mark.parametrize("make", [random_vectors, tied_vectors])
+@MAKERS
+@pytest.mark.parametrize("first", [0, 25])
 @pytest.mark.parametrize("top, threshold", [(1, -1), (7, 0.2), (99, -1)])
-def test_neighbours_are_those_of_a_double_loop(make, top, threshold):
-  vectors_GxD = make(seed=top)
-  expected = naive(vectors_GxD, top, threshold)
-  assert rows(vectors_GxD, top=top, threshold=threshold) == expected
+def test_neighbours_are_those_of_a_double_loop(make, first, top, threshold):
+  vectors_GxD = make(seed=top).astype(np.float32)
+  options = {"top": top, "threshold": threshold, "first": first}
+  assert rows(vectors_GxD, **options) == naive(vectors_GxD, **options)
 
 
-@pytest.mark.parametrize("make", [random_vectors, tied_vectors])
+@MAKERS
 def test_neighbours_do_not_depend_on_how_many_cosines_fit(make):
   vectors_GxD = make(seed=0)
   whole = rows(vectors_GxD)
@@ -114,13 +129,14 @@ def test_of_equal_cosines_the_first_word_of_the_vocabulary_wins(write):
 def test_a_cosine_at_the_threshold_is_enough():
   vectors_GxD = np.array([[1.0, 0], [3, 4], [4, 3]])
   assert rows(vectors_GxD, threshold=0.8) == [[2], [2], [1, 0]]
-  assert rows(vectors_GxD, threshold=0.80001) == [[], [2], [1]]
+  assert rows(vectors_GxD, threshold=0.8000001) == [[], [2], [1]]
 
 
-def test_numbers_of_any_size_have_their_cosines():
+def test_numbers_of_any_size_have_their_cosines(write):
   scales = 10.0 ** np.array([[-300], [-160], [0], [160], [300]])
   plain_GxD = random_vectors(seed=3, size=5)
-  assert rows(plain_GxD * scales) == rows(plain_GxD)
+  pairs = found(write(text_of("abcde", plain_GxD)), list("abcde"))
+  assert found(write(text_of("abcde", plain_GxD * scales)), "abcde") == pairs
 
 
 def test_a_lone_vector_has_no_neighbours():
@@ -227,17 +243,184 @@ def test_phrases_are_passed_over(write):
   assert found(write(LINES + phrases)) == as_pairs(RANKED)
 
 
+# Words in another case.
+
+
+def test_a_word_that_the_file_lacks_has_the_vector_of_its_cased_form(write):
+  path = write("PARIS 9 1\nParis 1 9\nRome 1 -9\nrome 9 2\nBonn 9 3\n")
+  words = "bonn paris rome".split()
+  assert found(path, words) == as_pairs(
+    {"bonn": "rome paris", "paris": "rome bonn", "rome": "bonn paris"}
+  )
+
+
+def test_a_cased_form_that_is_a_word_itself_stands_for_itself_alone(write):
+  path = write("Paris 9 1\nROME 9 2\n")
+  words = "Paris paris Rome rome".split()
+  assert found(path, words) == [("Paris", "rome"), ("rome", "Paris")]
+
+
+def test_a_word_in_another_case_is_no_neighbour(write):
+  path = write("cat 1 1\nCat 1 1.1\nCAT 1 1.2\ndog 1 2\n")
+  pairs = found(path, ["cat", "Cat", "dog"])
+  assert pairs == as_pairs({"cat": "dog", "Cat": "dog", "dog": "Cat cat"})
+
+
+# Among all words of the file.
+
+
+def test_neighbours_among_the_file_are_those_left_of_all_words(write):
+  names, vectors_GxD = [f"w{i}" for i in range(60)], random_vectors(seed=7)
+  order = np.random.default_rng(7).permutation(60)
+  text = text_of([names[i] for i in order], vectors_GxD[order])
+  ranked = naive(vectors_GxD, top=20)[:25]
+  expected = [
+    (names[i], names[j])
+    for i, others in enumerate(ranked)
+    for j in others
+    if j < 25
+  ]
+  options = {"top": 20, "among": "file"}
+  assert found(write(text), names[:25], **options) == expected
+  packed = binary_of([names[i] for i in order], vectors_GxD[order])
+  assert found(write(packed), names[:25], **options) == expected
+
+
+def test_without_other_words_both_ways_of_ranking_agree(write):
+  path = write("".join(LINES.splitlines(keepends=True)[:2]) + "car 1 2\n")
+  assert found(path, among="file") == found(path, among="vocabulary")
+
+
+@pytest.mark.parametrize(
+  "line, is_rival",
+  [("cats 1 0.15", True), ("the_cat 1 0.15", False), ("CAT 1 0.15", True)],
+)
+def test_other_words_take_places_but_phrases_do_not(write, line, is_rival):
+  path = write(f"{line}\ncat 1 0.1\ndog 1 0.3\n")
+  own = as_pairs({"cat": "dog", "dog": "cat"})
+  assert found(path, top=1, among="file") == ([] if is_rival else own)
+  assert found(path, top=1, among="vocabulary") == own
+
+
+def test_numbers_of_the_other_words_are_looked_at_too(write):
+  with pytest.raises(DataError, match="txt:3: 'x' is not a finite number"):
+    found(write(LINES), among="file")
+  zero = LINES.replace("x y", "0 0")
+  assert found(write(zero.replace("unseen", "##cat")), among="file")
+
+
+# Binary files.
+
+
+def binary_of(names, vectors_GxD, end=b""):
+  """A file as word2vec writes it."""
+  size, dim = np.shape(vectors_GxD)
+  entries = zip(names, np.asarray(vectors_GxD, "<f4"), strict=True)
+  content = b"".join(w.encode() + b" " + v.tobytes() + end for w, v in entries)
+  return f"{size} {dim}\n".encode() + content
+
+
+def binary_lines(end=b""):
+  lines = LINES.replace("x y", "1e-30 -7").splitlines()
+  names = [line.split()[0] for line in lines]
+  return binary_of(names, [line.split()[1:] for line in lines], end)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+@pytest.mark.parametrize("size", [2**19, 64, 7])
+def test_binary_files_give_the_same_pairs(write, monkeypatch, end, size):
+  monkeypatch.setattr(vector_files, "BLOCK_BYTES", size)
+  assert found(write(binary_lines(end), "v.bin")) == as_pairs(RANKED)
+  packed = gzip.compress(binary_lines(end))
+  assert found(write(packed, "v.bin.gz")) == as_pairs(RANKED)
+
+
+def test_a_binary_file_is_known_by_its_content(write):
+  assert found(write(binary_lines(), "vectors.txt")) == as_pairs(RANKED)
+  text = f"{NUM_WORDS} 2\n{LINES}"
+  assert found(write(text, "vectors.bin")) == as_pairs(RANKED)
+
+
+def test_long_binary_files_are_read_to_the_end(write):
+  names = [f"w{i}" for i in range(30_000)]
+  vectors_GxD = np.random.default_rng(8).normal(size=(30_000, 8))
+  path = write(binary_of(names, vectors_GxD, b"\n"))  # three blocks
+  asked = names[::1000] + names[-5:]
+  expected = vectors_GxD[[*range(0, 30_000, 1000), *range(29_995, 30_000)]]
+  pairs = found(path, asked, top=3)
+  ranked = naive(expected.astype(np.float32), top=3)
+  assert pairs == [
+    (asked[i], asked[j]) for i, row in enumerate(ranked) for j in row
+  ]
+
+
+def test_binary_words_that_are_not_utf8_are_passed_over(write):
+  data = binary_lines().replace(b"unseen", b"caf\xe9\x80\xff")
+  assert found(write(data)) == as_pairs(RANKED)
+
+
+def test_a_binary_file_cut_off_anywhere_is_refused(write, monkeypatch):
+  monkeypatch.setattr(vector_files, "BLOCK_BYTES", 64)
+  whole = binary_lines()
+  for size in range(len(whole)):
+    with pytest.raises(DataError, match="vectors.txt"):
+      found(write(whole[:size]))
+  with pytest.raises(
+    DataError, match=f"cut off at byte {size}, in word {NUM_WORDS} of"
+  ):
+    found(write(whole[:size]))
+
+
+def test_a_binary_file_that_goes_on_is_refused(write, monkeypatch):
+  whole = binary_lines()
+  monkeypatch.setattr(vector_files, "BLOCK_BYTES", len(whole))
+  for more in (b"x", b"\n\nmore 12345678", whole):
+    with pytest.raises(DataError, match=f"after the {NUM_WORDS} words"):
+      found(write(whole + more))
+  assert found(write(whole + b"\n")) == as_pairs(RANKED)
+
+
+def test_a_binary_file_that_lacks_bytes_within_is_refused(write):
+  names = [f"w{i:03}" for i in range(500)]
+  whole = binary_of(names, random_vectors(seed=9, size=500))
+  for at, size in np.random.default_rng(9).integers(10, 190, (50, 2)):
+    at += whole.index(names[at].encode())
+    with pytest.raises(DataError, match=r"vectors\.txt: "):
+      found(write(whole[:at] + whole[at + size :]), names)
+
+
+def test_the_place_where_no_word_begins_is_named(write, monkeypatch):
+  monkeypatch.setattr(vector_files, "BLOCK_BYTES", 16)
+  whole = binary_lines()
+  at = whole.index(b"car ")
+  for wrong in (b"\0ar ", b"    ", b"xxxx"):
+    data = whole[:at] + wrong + whole[at + 4 :]
+    if wrong == b"xxxx":
+      data = data[:at] + b"x" * 3_000
+    with pytest.raises(DataError, match=f"txt: byte {at}: .* word 4 and"):
+      found(write(data))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_binary_numbers_that_are_not_finite_are_refused(write, value):
+  data = binary_of(["dog", "cat"], [[1, 2], [value, 1]])
+  at = data.index(b"cat")
+  with pytest.raises(DataError, match=f"byte {at}: {value} is not a finite"):
+    found(write(data))
+  assert found(write(data), ["dog", "car"]) == []
+
+
+def test_binary_vectors_without_numbers_are_refused(write):
+  with pytest.raises(DataError, match="vectors.txt"):
+    found(write(b"2 0\ncat dog \0"))
+
+
 # What is refused.
 
 
-@pytest.mark.parametrize("name", ["", "nowhere.txt", ".", "~nobody/v", "a\0b"])
-def test_missing_file_says_what_to_give(tmp_path, monkeypatch, name):
-  monkeypatch.chdir(tmp_path)
-  with pytest.raises(InputError) as caught:
-    found(name)
-  assert repr(name) in str(caught.value)
-  assert "glove.6B.50d.txt" in str(caught.value)
-  assert "negatives.vectors" in str(caught.value)
+def test_missing_file_says_what_to_give():
+  with pytest.raises(InputError, match=r"'nowhere'.*glove\.6B\.50d\.txt"):
+    found("nowhere")
 
 
 def test_home_folder_is_understood(write, tmp_path, monkeypatch):
@@ -326,16 +509,19 @@ def test_file_that_was_cut_off_is_refused(write):
 @pytest.mark.parametrize(
   "option, value, what",
   [
-    ("top", 0, "top is 0,"),
-    ("top", -3, "top is -3,"),
-    ("threshold", 1.1, "threshold 1.1;"),
-    ("threshold", -1.1, "threshold -1.1;"),
-    ("threshold", math.nan, "threshold nan;"),
+    ("top", 0, "top=0 "),
+    ("top", -3, "top=-3 "),
+    ("threshold", 1.1, "threshold=1.1 "),
+    ("threshold", -1.1, "threshold=-1.1 "),
+    ("threshold", math.nan, "threshold=nan "),
+    ("among", "words", "among=words: .*vocabulary or file"),
   ],
 )
-def test_options_out_of_range_are_refused_before_reading(option, value, what):
+def test_options_out_of_range_are_refused_before_reading(
+  write, option, value, what
+):
   with pytest.raises(InputError, match=what):
-    found("nowhere.txt", **{option: value})
+    found(write("no vectors"), **{option: value})
 
 
 # The real vectors.

@@ -35,7 +35,7 @@ def plan_of(config: Any) -> preparation.Plan:
   data = config.data
   resources = {}
   if "wordnet" in needs(data.sources):
-    from truenegs_jax.synonyms.sources import open_wordnet  # imports NLTK
+    from truenegs_jax.synonyms.wordnet import open_wordnet  # imports NLTK
 
     resources["reader"] = open_wordnet(data.wordnet_dir)
   names = (

@@ -1,0 +1,268 @@
+"""WordNet: opened with NLTK, and its synonyms of a word or of a vocabulary.
+
+A reader is opened once and closed at the end:
+
+  reader = open_wordnet()
+  for word, synonym in pairs(words, reader, pos="nv"): ...
+  close_wordnet(reader)
+"""
+
+import pathlib
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from truenegs_jax import cache
+from truenegs_jax.errors import DataError, InputError
+
+# Nouns, verbs, adjectives (with their satellites) and adverbs.
+PARTS_OF_SPEECH = "nvar"
+
+# WordNet 3.0's lexicographer files, in the order of their numbers (manual page
+# lexnames(5WN)). NLTK wants them as a file, which Debian's package lacks.
+LEXICOGRAPHER_FILES = tuple(
+  """
+  adj.all adj.pert adv.all noun.Tops noun.act noun.animal noun.artifact
+  noun.attribute noun.body noun.cognition noun.communication noun.event
+  noun.feeling noun.food noun.group noun.location noun.motive noun.object
+  noun.person noun.phenomenon noun.plant noun.possession noun.process
+  noun.quantity noun.relation noun.shape noun.state noun.substance noun.time
+  verb.body verb.change verb.cognition verb.communication verb.competition
+  verb.consumption verb.contact verb.creation verb.emotion verb.motion
+  verb.perception verb.possession verb.social verb.stative verb.weather
+  adj.ppl
+  """.split()
+)
+
+
+def pairs(
+  words: Sequence[str],
+  reader: Any,
+  *,
+  pos: str = PARTS_OF_SPEECH,
+  inflections: bool = False,
+) -> Iterator[tuple[str, str]]:
+  """Yields each word with the other words that are lemmas of its synsets.
+
+  Lemmas are names (`Indiana`) where a lower-case vocabulary has `indiana`: a
+  word is a lemma as WordNet writes it or in lower case.
+
+  Args:
+    words: the whole words of a vocabulary.
+    reader: a WordNet opened by `open_wordnet`.
+    pos: of the synsets, see `parts_of_speech`.
+    inflections: a lower-case word also stands for the lemmas that it is an
+      inflected form of, each in its part of speech (houses, a noun, for home).
+
+  Yields:
+    (word, synonym), in the order of `words`, synonyms sorted.
+
+  Raises:
+    InputError: as `parts_of_speech`.
+    DataError: as `raw_synonyms`.
+  """
+  pos = parts_of_speech(pos)
+  known = frozenset(words)
+  forms = _forms(words, reader, pos) if inflections else {}
+  for word in words:
+    found: set[str] = set()
+    for part in pos:
+      for name in raw_synonyms(word, reader, pos=part):
+        found.update(known & {name, name.lower()})
+        found.update(forms.get((part, name.lower()), ()))
+    for form in sorted(found):
+      if form.lower() != word.lower():
+        yield word, form
+
+
+def parts_of_speech(letters: str) -> str:
+  """The parts of speech that an option `pos` names, each once, in our order.
+
+  Args:
+    letters: some of n (nouns), v (verbs), a or s (adjectives), r (adverbs).
+
+  Raises:
+    InputError: there is none, or another letter.
+  """
+  if not letters or set(letters) - set("nvars"):
+    raise InputError(
+      f"negatives.sources: pos={letters!r}: give one or more of the letters n"
+      " (nouns), v (verbs), a (adjectives) and r (adverbs), such as pos=nv."
+    )
+  return "".join(p for p in PARTS_OF_SPEECH if p in letters.replace("s", "a"))
+
+
+def raw_synonyms(
+  word: str, reader: Any, *, pos: str = PARTS_OF_SPEECH
+) -> tuple[str, ...]:
+  """Returns the sorted lemma names of all synsets of `word`, as written there.
+
+  Nothing is removed: the word itself and phrases (`primary_coil`) are included.
+  The result is empty exactly where WordNet does not know the word.
+
+  Raises:
+    DataError: WordNet's index names a synset that its data does not hold.
+  """
+  names: set[str] = set()
+  for part in pos:
+    for stem in stems(word.lower(), part, reader):
+      for offset in reader._lemma_pos_offset_map[stem][part]:
+        names.update(_synset(part, offset, reader).lemma_names())
+  return tuple(sorted(names))
+
+
+def open_wordnet(folder: str = "") -> Any:
+  """Opens WordNet with NLTK.
+
+  Args:
+    folder: a folder that holds WordNet's files, or an `nltk_data` folder above
+      them. Empty: NLTK's own places (`$NLTK_DATA`, `~/nltk_data`, ...), then
+      the cache folder that launch/wordnet.sh fills.
+
+  Returns:
+    An `nltk.corpus.reader.wordnet.WordNetCorpusReader`.
+
+  Raises:
+    InputError: there is no WordNet in these places.
+    DataError: there is one, but it is damaged.
+  """
+  root = _find_wordnet(folder)
+  reader = _new_reader(root)
+  try:
+    with warnings.catch_warnings():
+      warnings.filterwarnings("ignore", message=".*multilingual functions")
+      reader.__init__(root, None)
+    for pos in PARTS_OF_SPEECH:
+      index = reader._lemma_pos_offset_map.values()
+      last = max(
+        (max(entry[pos]) for entry in index if pos in entry), default=0
+      )
+      if last:  # A file that was cut off lacks the end.
+        _synset(pos, last, reader)
+  except Exception as error:  # NLTK raises a dozen unrelated types here.
+    close_wordnet(reader)
+    raise DataError(
+      f"WordNet in {root} is damaged ({type(error).__name__}: {error}). Put a "
+      "whole one there, or remove it and run launch/wordnet.sh."
+    ) from error
+  return reader
+
+
+def close_wordnet(reader: Any) -> None:
+  """Closes the data files, which NLTK leaves to the garbage collector."""
+  while getattr(reader, "_data_file_map", None):
+    reader._data_file_map.popitem()[1].close()
+
+
+def lexnames_text() -> str:
+  """The content of WordNet's file `lexnames`: number, name, part of speech."""
+  numbers = {"noun": 1, "verb": 2, "adj": 3, "adv": 4}
+  return "".join(
+    f"{i:02}\t{name}\t{numbers[name.partition('.')[0]]}\n"
+    for i, name in enumerate(LEXICOGRAPHER_FILES)
+  )
+
+
+def stems(word: str, pos: str, reader: Any, *, again: bool = True) -> list[str]:
+  """The entries of WordNet that `word` may be a form of, `word` first.
+
+  This is NLTK 3.8.1's `_morphy`, which stems again where one stemming found
+  nothing (lester -> lest -> l...). From 3.9 on NLTK stems once only and knows
+  19,075 tokens of BERT's vocabulary, not the 19,080 (62.51 %) of the paper.
+
+  Args:
+    pos: one of PARTS_OF_SPEECH.
+    again: False stems once only.
+  """
+
+  def known(forms: Iterable[str]) -> list[str]:
+    index = reader._lemma_pos_offset_map
+    return [f for f in dict.fromkeys(forms) if pos in index.get(f, ())]
+
+  exceptions = reader._exception_map[pos]
+  if word in exceptions:
+    return known([word, *exceptions[word]])
+  forms = _without_ending([word], pos, reader)
+  found = known([word, *forms])
+  while again and forms and not found:
+    forms = _without_ending(forms, pos, reader)
+    found = known(forms)
+  return found
+
+
+def _forms(
+  words: Sequence[str], reader: Any, pos: str
+) -> dict[tuple[str, str], list[str]]:
+  """Part of speech and lemma -> the words that are forms of it."""
+  # Stemmed once: `assess` is no plural of `ass`, `beings` no form of `be`. No
+  # word with a capital is one: those that WordNet's index lists have none.
+  forms: dict[tuple[str, str], list[str]] = {}
+  for word in words:
+    for part in pos:
+      for stem in stems(word, part, reader, again=False):
+        forms.setdefault((part, stem), []).append(word)
+  return forms
+
+
+def _without_ending(forms: list[str], pos: str, reader: Any) -> list[str]:
+  return [
+    form[: -len(ending)] + replacement
+    for form in forms
+    for ending, replacement in reader.MORPHOLOGICAL_SUBSTITUTIONS[pos]
+    if form.endswith(ending)
+  ]
+
+
+def _synset(pos: str, offset: int, reader: Any) -> Any:
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # "No WordNet synset found": raised below.
+    synset = reader.synset_from_pos_and_offset(pos, offset)
+  if synset is None:
+    raise DataError(
+      f"WordNet's index names synset {offset} ({pos!r}), which its data file "
+      "does not hold: the two are of different versions or one is damaged. Run "
+      "launch/wordnet.sh for a whole WordNet."
+    )
+  return synset
+
+
+def _find_wordnet(folder: str) -> str:
+  """The folder with `data.noun`, or `<zip file>/wordnet/`, as NLTK wants it."""
+  import nltk  # Only here: a saved table needs no NLTK.
+
+  if folder:
+    given = pathlib.Path(folder).expanduser()
+    places = [given, given / "corpora", given / "nltk_data/corpora"]
+  else:
+    roots = [pathlib.Path(str(path)) for path in nltk.data.path]
+    roots.append(cache.folder() / "nltk_data")
+    places = [root / "corpora" for root in roots]
+  for place in places:
+    for root in (place / "wordnet", place) if folder else (place / "wordnet",):
+      if (root / "data.noun").is_file():
+        return str(root.resolve())
+    # NLTK's downloader leaves some packages packed.
+    if (place / "wordnet.zip").is_file():
+      return f"{(place / 'wordnet.zip').resolve()}/wordnet/"
+  where = f"in {folder!r}" if folder else "where NLTK looks or in the cache"
+  raise InputError(
+    f"There is no WordNet {where}. Run launch/wordnet.sh, which puts it into "
+    f"{cache.folder()}, or `python -m nltk.downloader wordnet`."
+  )
+
+
+def _new_reader(root: str) -> Any:
+  """A reader whose constructor has yet to be run."""
+  import nltk
+  from nltk.corpus.reader.wordnet import WordNetCorpusReader
+
+  # Since 3.10 NLTK opens nothing outside the folders of its search path.
+  folder = re.sub(r"/[^/]*\.zip/wordnet/$", "", root)
+  if folder not in nltk.data.path:
+    nltk.data.path.append(folder)
+  reader = WordNetCorpusReader.__new__(WordNetCorpusReader)
+  # The constructor maps synsets to other versions and languages; NLTK 3.9 and
+  # later read a second WordNet for it. English needs no map.
+  reader.map_wn = reader.map_wn30 = lambda *_: None
+  return reader
