@@ -23,20 +23,16 @@ from typing import Any
 import jax
 import numpy as np
 import safetensors
-from ml_collections import ConfigDict
 
-from truenegs_jax import huggingface, model_card, parity, tensor_names
+from truenegs_jax import huggingface, model_card, parity, saved, tensor_names
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import (
-  CheckpointError,
   DiskError,
   InputError,
   NonFiniteError,
   TrueNegsError,
-  printable,
 )
 from truenegs_jax.models import pretrain
-from truenegs_jax.train import build, checkpoint
 
 CHECKSUMS = "SHA256SUMS"
 MODEL_FILES = (
@@ -131,21 +127,18 @@ def export_workdir(
     InputError, CheckpointError: no such run, no such step, another vocabulary.
     NonFiniteError, DiskError, TrueNegsError: as `export_model`.
   """
-  vocab = workdir / "vocab.txt"
-  for path in (workdir / "checkpoints", vocab):
-    if not path.exists():
-      raise InputError(
-        f"--workdir={workdir} holds no {path.name}; give the folder of a run"
-        " that has saved a checkpoint."
-      )
   name = "export" if step is None else f"export-{step}"
-  saved, step, tokenizer, model, params = _restore(workdir, step, vocab)
+  with saved.open_run(workdir) as checkpoints:
+    found = saved.describe(
+      checkpoints, checkpoints.steps()[-1] if step is None else step
+    )
+    params = saved.read_params(checkpoints, found.model, found.step)
   return export_model(
     params,
-    model,
-    tokenizer,
+    found.model,
+    found.tokenizer,
     workdir / name if output is None else output,
-    about=model_card.about_run(workdir, saved["config"], step),
+    about=model_card.about_run(workdir, found.config.to_dict(), found.step),
     dtype=dtype,
   )
 
@@ -174,46 +167,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return e.exit_code
   print(f"exported to {exported.output}\n{exported.statement}")
   return 0
-
-
-def _restore(
-  workdir: pathlib.Path, step: int | None, vocab: pathlib.Path
-) -> tuple[dict, int, Tokenizer, pretrain.Model, dict]:
-  """What is saved of a run, the step, what it trains and its parameters."""
-  one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  folder = workdir / "checkpoints"
-  opened = checkpoint.Checkpoints(folder, read_only=True)
-  with contextlib.closing(opened) as checkpoints:
-    step = checkpoints.latest() if step is None else step
-    if step is None:
-      raise CheckpointError(
-        f"{folder} holds no step yet; the run saves its first"
-        " after config.checkpoint.every_steps steps."
-      )
-    saved = checkpoints.run(step)
-    try:
-      c = ConfigDict(saved["config"])
-      tokenizer = build.vocabulary_of(c, str(vocab))
-      model = build.build_model(c, vocab_size=len(tokenizer.vocab))
-    except (AttributeError, KeyError) as e:
-      raise CheckpointError(
-        f"{folder / str(step)} is of an earlier truenegs_jax: its config has no"
-        f" {printable(e)}; export it with the one that made it."
-      ) from e
-    expected = saved["fingerprints"]["vocabulary"]
-    if tokenizer.fingerprint != expected:
-      raise CheckpointError(
-        f"{vocab} has the fingerprint {tokenizer.fingerprint}, but step {step}"
-        f" was trained with {expected}; put the run's own vocab.txt back."
-      )
-    shapes = jax.eval_shape(
-      lambda: pretrain.init_params(model, jax.random.key(0))
-    )
-    like = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), shapes
-    )
-    params = jax.device_get(checkpoints.params(step, like))
-    return saved, step, tokenizer, model, params
 
 
 def _check_finite(params: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ import pathlib
 import signal
 import sys
 import traceback
+from typing import Any
 
 from absl import flags
 from rich.console import Console
@@ -68,16 +69,18 @@ def _run() -> int:
   # markup: a path or a glob may hold brackets.
   quiet = not distributed.is_first()
   screen = Console(markup=False, highlight=False, quiet=quiet)
-  from truenegs_jax import pretraining  # after joining: it may ask for devices
+  # After joining: what runs a task may ask for devices.
+  from truenegs_jax import corrections, pretraining
 
   workdir = flags.FLAGS["workdir"].value or workdir_of(config_flag.filename())
-  config = flags.FLAGS["config"].value
-  return pretraining.run(config, pathlib.Path(workdir), screen)
+  config: Any = flags.FLAGS["config"].value
+  task = corrections if config.task == "corrections" else pretraining
+  return task.run(config, pathlib.Path(workdir), screen)
 
 
 def console() -> None:
   """`truenegs VERB ...` is `python -m truenegs_jax.VERB ...`."""
-  verbs = ("main", "prepare", "export")
+  verbs = ("main", "prepare", "synonyms", "export")
   if len(sys.argv) < 2 or sys.argv[1] not in verbs:
     sys.exit(f"usage: truenegs {{{','.join(verbs)}}} [--flags]")
   verb = f"truenegs_jax.{sys.argv[1]}"

@@ -1,142 +1,222 @@
 """Corrections as people can judge them: the cases of the paper's figure 3."""
 
+import collections
+import csv
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+import io
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
-from truenegs_jax import randomness
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.models.pretrain import Model
-from truenegs_jax.objectives import masking, negatives
-from truenegs_jax.synonyms.table import SynonymTable, synonyms_of
+from truenegs_jax.errors import InputError
+from truenegs_jax.evals import slots
+from truenegs_jax.evals.predictions import Predictions
+from truenegs_jax.synonyms.table import SynonymTable, contains, synonyms_of
 
 WINDOW = 12  # tokens shown on either side of the mask
+SHEET_WINDOW = 40  # of the sheet: to judge takes more than to look at
+HOW_TO_JUDGE = (
+  "write y where the prediction, put in the place of the **marked** word, says"
+  " what the sentence says; n where it does not; ? where you cannot tell"
+)
+Only = tuple[tuple[int, int | None], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """One prediction that hard correction takes for right."""
+  """One prediction, and what hard correction makes of it."""
 
   sentence: str  # with [MASK] in the slot, some tokens around it
   gold: str
   prediction: str
   probability: float
   synonyms: tuple[str, ...]
-
-
-def make_predict_slots(
-  model: Model, options: masking.MaskingOptions
-) -> Callable:
-  """Builds `predict(params, batch, bits_VxW, key) -> dict of [B, K] arrays`.
-
-  Rows are masked as in training; predictions are the likeliest tokens, dropout
-  off. `false` marks the false negatives, `weight` the slots in use.
-  """
-
-  def predict(params, batch, bits_VxW, key):
-    keys_B = randomness.row_keys(key, 0, batch["row"])
-    slots, masked_BxL = masking.hide_slots(
-      batch["tokens"],
-      batch["documents"],
-      randomness.purpose_keys(keys_B, randomness.MASK),
-      options,
-    )
-    inputs = {name: batch[name] for name in ("types", "documents")}
-    logits_BxKxV = model.bind({"params": params}).generate_logits(
-      inputs | {"tokens": masked_BxL}, slots.positions_BxK, None
-    )
-    predicted_BxK = negatives.predict(logits_BxKxV)
-    return {
-      "positions": slots.positions_BxK,
-      "weight": slots.weight_BxK,
-      "predicted": predicted_BxK,
-      "probability": jax.nn.softmax(logits_BxKxV).max(axis=-1),
-      "false": negatives.false_negatives(
-        bits_VxW, slots.original_BxK, predicted_BxK
-      ),
-      "masked": masked_BxL,
-    }
-
-  return jax.jit(predict)
+  verdict: str  # "corrected", "right": it is the gold, or "wrong"
 
 
 def find_cases(
   predict: Callable,
   params: Any,
-  batches: Iterable[dict[str, np.ndarray]],
+  batches: Iterable[slots.Batch],
   *,
   table: SynonymTable,
-  bits_VxW: jax.Array,
   tokenizer: Tokenizer,
   limit: int,
   seed: int,
 ) -> tuple[list[Case], int]:
   """Searches batches for corrections until there are `limit` different ones.
 
-  Returns the cases, no two of the same gold and prediction, and how many
-  predictions were searched for them.
+  Args:
+    predict: by `slots.make_predict_slots`.
+
+  Returns:
+    The cases, no two of the same gold and prediction, and how many predictions
+    were searched for them.
   """
   cases: dict[tuple[str, str], Case] = {}
   searched = 0
   key = jax.random.key(seed)
   for batch in batches:
-    found = jax.device_get(
-      predict(params, jax.tree.map(jnp.asarray, batch), bits_VxW, key)
-    )
-    searched += int(found["weight"].sum())
-    for case in _cases(batch, found, table, tokenizer):
+    said = slots.predict_batch(predict, params, batch, key)
+    searched += len(said.gold_M)
+    for m in np.flatnonzero(corrected(said, table)).tolist():
+      case = _case(said, m, table, tokenizer)
       cases.setdefault((case.gold, case.prediction), case)
     if len(cases) >= limit:
       break
   return list(cases.values())[:limit], searched
 
 
+def choose_cases(
+  said: Predictions,
+  table: SynonymTable,
+  tokenizer: Tokenizer,
+  *,
+  limit: int,
+  only: Only = (),
+) -> list[Case]:
+  """Corrected predictions, or all those of the words asked for.
+
+  Args:
+    said: what the model said.
+    limit: of the cases; different pairs of gold and prediction come first, and
+      then as one reads.
+    only: pairs by `parse_only`; none: the corrected ones.
+  """
+  chosen_M = _chosen(said, only) if only else corrected(said, table)
+  times: collections.Counter[tuple[int, int]] = collections.Counter()
+  order = []
+  for m in np.flatnonzero(chosen_M).tolist():
+    pair = int(said.gold_M[m]), int(said.predicted_M[m])
+    order.append((times[pair], m))
+    times[pair] += 1
+  return [_case(said, m, table, tokenizer) for _, m in sorted(order)[:limit]]
+
+
+def parse_only(text: str, tokenizer: Tokenizer) -> Only:
+  """The ids of "primary, stay:remain": a gold word, or gold:prediction.
+
+  Raises:
+    InputError: a word that is not one token of the vocabulary.
+  """
+  ids = {token: i for i, token in enumerate(tokenizer.vocab)}
+  pairs = []
+  for part in filter(None, map(str.strip, text.split(","))):
+    words = [word.strip() for word in part.split(":")]
+    for word in words:
+      if word not in ids or len(words) > 2:
+        raise InputError(
+          f"corrections.only: {word!r} of {part!r} is not one token of this"
+          " vocabulary; give words of it, gold or gold:prediction, such as"
+          " 'primary, stay:remain'."
+        )
+    pairs.append((ids[words[0]], ids[words[1]] if words[1:] else None))
+  return tuple(pairs)
+
+
+def corrected(said: Predictions, table: SynonymTable) -> np.ndarray:
+  """bool_M: the prediction is another word than the gold, and a synonym."""
+  return said.mismatch_M & contains(table, said.gold_M, said.predicted_M)
+
+
 def show(cases: list[Case], searched: int) -> Table:
   """The cases as figure 3 of the paper shows them."""
-  found = "corrections, not punished" if cases else "no correction"
+  found = "predictions" if cases else "nothing found"
+  if {case.verdict for case in cases} == {"corrected"}:
+    found = "corrections, not punished"
   t = Table(
     title=f"{found}: {len(cases)} shown of {searched:,} predictions searched",
     title_justify="left",
     show_lines=True,
   )
-  for name in ("sentence", "gold", "prediction", "synonyms of gold"):
+  for name in ("sentence", "gold", "prediction", "verdict", "synonyms of gold"):
     t.add_column(name, overflow="fold")
   for case in cases:
     t.add_row(
       case.sentence,
       case.gold,
       f"{case.prediction} ({case.probability:.0%})",
+      case.verdict,
       ", ".join(case.synonyms),
     )
   return t
 
 
-def _cases(
-  batch: dict[str, np.ndarray],
-  found: dict[str, np.ndarray],
-  table: SynonymTable,
+def sheet(
+  said: Predictions,
+  tables: Sequence[SynonymTable],
   tokenizer: Tokenizer,
-) -> Iterator[Case]:
-  hits = np.argwhere((found["weight"] > 0) & found["false"])
-  for b, k in hits:
-    position = int(found["positions"][b, k])
-    gold = int(batch["tokens"][b, position])
-    row_L = np.array(batch["tokens"][b])
-    row_L[position] = tokenizer.mask
-    documents_L = batch["documents"][b]
-    # Of its own document: what else is in the row was not seen.
-    [inside] = np.nonzero(documents_L == documents_L[position])
-    start = max(position - WINDOW, int(inside[0]) + 1)  # without [CLS]
-    window = row_L[start : min(position + WINDOW, int(inside[-1]) + 1)]
-    yield Case(
-      sentence=tokenizer.decode(window),
-      gold=tokenizer.vocab[gold],
-      prediction=tokenizer.vocab[int(found["predicted"][b, k])],
-      probability=float(found["probability"][b, k]),
-      synonyms=tuple(tokenizer.vocab[i] for i in synonyms_of(table, gold)),
+  *,
+  size: int,
+  seed: int,
+) -> str:
+  """CSV of corrections for people to judge, in an order drawn at random.
+
+  They are drawn among what any of the tables corrects, and nothing says which:
+  who judges is not to know. Under the header, a line says how.
+  """
+  [hits_N] = np.nonzero(
+    np.logical_or.reduce([corrected(said, table) for table in tables])
+  )
+  drawn = np.random.default_rng(seed).permutation(hits_N)[:size]
+  file = io.StringIO()
+  write = csv.writer(file, lineterminator="\n").writerow
+  write("number sentence gold prediction probability right?".split())
+  write(["", HOW_TO_JUDGE, "", "", "", ""])
+  for number, m in enumerate(drawn, start=1):
+    gold = tokenizer.vocab[said.gold_M[m]]
+    marked = f"**{gold}**"
+    text = _sentence(said, m, tokenizer, marked, window=SHEET_WINDOW)
+    write(
+      [
+        number,
+        f"'{text}" if text[0] in "=+-@" else text,  # else it were a formula
+        gold,
+        tokenizer.vocab[said.predicted_M[m]],
+        f"{said.probability_M[m]:.3f}",
+        "",
+      ]
     )
+  return file.getvalue()
+
+
+def _chosen(said: Predictions, only: Only) -> np.ndarray:
+  chosen_M = np.zeros(len(said.gold_M), bool)
+  for gold, prediction in only:
+    chosen_M |= (said.gold_M == gold) & (
+      prediction is None or said.predicted_M == prediction
+    )
+  return chosen_M
+
+
+def _case(
+  said: Predictions, m: int, table: SynonymTable, tokenizer: Tokenizer
+) -> Case:
+  gold, predicted = int(said.gold_M[m]), int(said.predicted_M[m])
+  synonyms = synonyms_of(table, gold)
+  verdict = "corrected" if predicted in synonyms else "wrong"
+  mask = tokenizer.vocab[tokenizer.mask]
+  return Case(
+    sentence=_sentence(said, m, tokenizer, mask, window=WINDOW),
+    gold=tokenizer.vocab[gold],
+    prediction=tokenizer.vocab[predicted],
+    probability=float(said.probability_M[m]),
+    synonyms=tuple(tokenizer.vocab[i] for i in synonyms),
+    verdict="right" if predicted == gold else verdict,
+  )
+
+
+def _sentence(
+  said: Predictions, m: int, tokenizer: Tokenizer, shown: str, *, window: int
+) -> str:
+  """The tokens around a slot as a reader wants them, `shown` in its place."""
+  row, position = said.sequences[said.sequence_M[m]], int(said.position_M[m])
+  start = max(position - window, 1)  # without [CLS], and the last [SEP]
+  end = min(position + window, len(row) - 1)
+  words = [tokenizer.vocab[i] for i in row[start:end]]
+  words[position - start] = shown
+  return " ".join(words).replace(" ##", "")

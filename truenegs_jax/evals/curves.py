@@ -11,6 +11,7 @@ PLOTS = {
     "Loss per slot, per token (nats)",
     ("mlm", "detect", "soft", "sentence"),
   ),
+  "collapse": ("Mean cosine of random pairs of words", ("pair_cosine",)),
   "detection": ("Detection of replaced tokens: AUC", ("auc",)),
   "corrections": (
     "Hard correction (share)",

@@ -53,7 +53,8 @@ class Checkpoints:
     options = ocp.CheckpointManagerOptions(
       read_only=read_only,
       save_root_metadata=False,
-      **({} if read_only else writing),
+      # Else orbax warns of what is of no use to a reader.
+      **(dict(save_interval_steps=0, create=False) if read_only else writing),
     )
     self._manager = ocp.CheckpointManager(folder.resolve(), options=options)
 

@@ -1,0 +1,286 @@
+"""The task "corrections": how often hard correction strikes, and where.
+
+lines of a text -> masked once -> filled by each checkpoint of a run -> rates
+(the paper's table 2), cases (its figure 3), a sheet for people to judge
+
+A run is only read. Nothing is written before all is measured.
+"""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import rich.progress
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from truenegs_jax import distributed, tables
+from truenegs_jax.data import corpus, layouts
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.errors import (
+  CheckpointError,
+  DataError,
+  InputError,
+  printable,
+)
+from truenegs_jax.evals import (
+  checkpoint_rates,
+  corrections,
+  detector,
+  findings,
+  lines,
+  rates,
+  slots,
+)
+from truenegs_jax.evals.predictions import Predictions
+from truenegs_jax.objectives.options import CHOICES
+from truenegs_jax.pretraining import command, enable_compilation_cache
+from truenegs_jax.subject import Subject, open_subject
+from truenegs_jax.synonyms import spec, stop_words
+from truenegs_jax.synonyms.table import SynonymTable
+from truenegs_jax.synonyms.wordnet import close_wordnet, open_wordnet
+from truenegs_jax.train import build, checks, guards, sharding
+
+SOURCES = "negatives.sources", "corrections.sources"
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+  """All that a measurement needs beside a model."""
+
+  text: lines.Lines
+  tables: dict[str, SynonymTable]  # by the identity of their expression
+  only: corrections.Only
+  speech: tuple[str, ...]  # the class of each token; empty: no WordNet is here
+
+
+def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
+  """Measures what a config asks for; returns the exit code.
+
+  Raises:
+    TrueNegsError: with the exit code that belongs to it.
+  """
+  check(c, workdir)
+  enable_compilation_cache()
+  with open_subject(c, console) as of:
+    asked = _gather(c, workdir, of, console)
+    with guards.lock(workdir):
+      found = _measure(c, of, asked, console)
+      findings.show(found, console)
+      written = findings.save(found, workdir, _about(c, of))
+  console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
+  return 0
+
+
+def check(c: ConfigDict, workdir: pathlib.Path) -> None:
+  """Refuses what cannot be measured, before anything is read or made."""
+  checks.check_config(c)
+  o = c.corrections
+  if c.dry_run or distributed.count() > 1:
+    what = "dry_run" if c.dry_run else "a run of many processes"
+    raise InputError(f"{what} is for pre-training; leave it out here.")
+  if bool(o.run) == bool(c.init) or c.init == checks.NEEDED:
+    raise InputError(
+      "give what to measure: --config.corrections.run=WORKDIR of a run, or"
+      " --config.init=FOLDER of weights in Hugging Face's format and their"
+      " --config.objective and --config.model.variant."
+    )
+  for name in ("length", "sequences", "cases", "sheet"):
+    if o[name] < 0:
+      raise InputError(f"corrections.{name} is {o[name]}; give 0 or more.")
+  if o.prediction not in ("", *CHOICES["prediction"]):
+    known = ", ".join(CHOICES["prediction"])
+    raise InputError(
+      f"corrections.prediction {o.prediction!r} is unknown; known: {known}, or"
+      ' "" for what the run judged.'
+    )
+  if not _sources(c):
+    raise InputError(
+      "corrections.sources is empty; name a source of synonyms, such as"
+      " --config.corrections.sources='(\"wordnet\",)'"
+    )
+  for source in _sources(c):
+    with lines.renamed(*SOURCES):
+      model = spec.parse(source).model
+      tables.check_paths(_of_source(c, source))
+    if model:
+      raise InputError(
+        f"corrections.sources: {source!r} is made while a model trains; give"
+        " sources that are the same for every checkpoint."
+      )
+  if (workdir / "checkpoints").exists():
+    raise InputError(
+      f"--workdir={workdir} is that of a run, whose results would be replaced;"
+      " give another, such as runs/corrections."
+    )
+
+
+def _sources(c: ConfigDict) -> tuple[str, ...]:
+  sources = c.corrections.sources
+  return (sources,) if isinstance(sources, str) else tuple(sources)
+
+
+def _of_source(c: ConfigDict, source: str) -> ConfigDict:
+  """The config whose table is that of a source."""
+  changed = c.copy_and_resolve_references()
+  changed.negatives.sources = source
+  changed.negatives.hard_correction = True  # the table is wanted
+  return changed
+
+
+def _gather(
+  c: ConfigDict, workdir: pathlib.Path, of: Subject, console: Console
+) -> Asked:
+  o, tokenizer = c.corrections, of.tokenizer
+  length = o.length or of.config.length
+  positions = of.config.model.max_positions
+  if not layouts.MIN_LENGTH <= length <= positions:
+    raise InputError(
+      f"corrections.length is {length}; it must be at least"
+      f" {layouts.MIN_LENGTH} and at most {positions}, the model's positions."
+    )
+  only = corrections.parse_only(o.only, tokenizer)
+  resources = {}
+  if o.text and "wordnet" in corpus.needs(o.text):
+    resources["reader"] = open_wordnet(c.data.wordnet_dir)
+  with console.status("reading text ..."):
+    text = lines.read_lines(
+      o.text,
+      tokenizer,
+      length=length,
+      limit=o.sequences,
+      headings=o.headings,
+      errors=c.data.errors,
+      stopping=c.data.stopping,
+      **resources,
+    )
+  found = {}
+  for source in _sources(c):
+    with lines.renamed(*SOURCES):
+      table = tables.find_or_build(
+        _of_source(c, source), workdir, tokenizer, console
+      )
+    assert table is not None  # as of "model", which `check` has refused
+    if not table.num_pairs:
+      raise InputError(
+        f"corrections.sources: {source!r} has no pair of words of this"
+        " vocabulary; there is nothing to measure."
+      )
+    # Of a path its last part alone is in a table's name.
+    found[source if table.source in found else table.source] = table
+  return Asked(text, found, only, _speech(c, tokenizer, console))
+
+
+def _speech(
+  c: ConfigDict, tokenizer: Tokenizer, console: Console
+) -> tuple[str, ...]:
+  """Parts of speech, where there is a WordNet to ask."""
+  stops = stop_words.load(c.negatives.stop_words)
+  try:
+    reader = open_wordnet(c.data.wordnet_dir)
+    found = rates.parts_of_speech(tokenizer.vocab, reader, stop_words=stops)
+  except (InputError, DataError) as e:
+    console.print(f"no parts of speech: {printable(e)}", soft_wrap=True)
+    return ()
+  close_wordnet(reader)
+  return found
+
+
+def _measure(
+  c: ConfigDict, of: Subject, asked: Asked, console: Console
+) -> findings.Findings:
+  checkpoints: dict[str, list] = {source: [] for source in asked.tables}
+  for step, said in _predictions(c, of, asked.text, console):
+    percent = None if step is None else 100 * step / of.config.steps
+    for source, table in asked.tables.items():
+      counted = rates.count(
+        said, table, of.tokenizer.vocab, speech=asked.speech
+      )
+      at = checkpoint_rates.Checkpoint(step, percent, counted)
+      checkpoints[source].append(at)
+  if not any(checkpoints.values()):
+    raise CheckpointError(
+      f"{c.corrections.run} has cleared away every step that was to be measured"
+      " meanwhile; give the same command again, or --config.corrections.steps."
+    )
+  o, all_tables = c.corrections, list(asked.tables.values())
+  return findings.Findings(
+    text=asked.text,
+    tables=asked.tables,
+    checkpoints=checkpoints,
+    judgements=detector.compare(said, asked.tables, of.tokenizer.vocab),
+    cases=corrections.choose_cases(
+      said, all_tables[0], of.tokenizer, limit=o.cases, only=asked.only
+    ),
+    searched=len(said.gold_M),
+    sheet=corrections.sheet(
+      said, all_tables, of.tokenizer, size=o.sheet, seed=c.seed
+    )
+    if o.sheet
+    else "",
+  )
+
+
+def _predictions(
+  c: ConfigDict, of: Subject, text: lines.Lines, console: Console
+) -> Iterator[tuple[int | None, Predictions]]:
+  """Each step and what the model said at it."""
+  options = build.build_run(of.config, of.tokenizer).options
+  predict = slots.make_predict_slots(
+    of.model,
+    options.masking,
+    prediction=c.corrections.prediction or options.prediction,
+    temperature=options.sampling_temperature,
+  )
+  mesh = sharding.make_mesh(build.mesh_spec(c))
+  for step in of.steps:
+    name = "weights" if step is None else f"step {step:,}"
+    params = of.read(step)
+    if params is None:
+      console.print(f"{name}: its run has cleared it away; left out")
+      continue
+    params = jax.device_put(params, sharding.replicated(mesh))
+    began = time.perf_counter()
+    with _bar(name, len(text.sequences), console) as advance:
+      said = slots.predict_lines(
+        predict,
+        params,
+        text.sequences,
+        jax.random.key(c.seed),
+        length=text.length,
+        batch_size=c.batch_size,
+        mesh=mesh,
+        advance=advance,
+      )
+    secs = time.perf_counter() - began
+    console.print(f"{name}: {len(said.gold_M):,} slots in {secs:.1f} s")
+    yield step, said
+
+
+@contextlib.contextmanager
+def _bar(
+  name: str, total: int, console: Console
+) -> Iterator[Callable[[int], None]]:
+  with rich.progress.Progress(
+    console=console, transient=True, disable=not console.is_terminal
+  ) as bar:
+    task = bar.add_task(name, total=total)
+    yield lambda n: bar.update(task, advance=n)
+
+
+def _about(c: ConfigDict, of: Subject) -> dict[str, Any]:
+  """What was measured, in JSON's types."""
+  return {
+    "command": command(),
+    "seed": c.seed,
+    "corrections": json.loads(c.corrections.to_json()),
+    "init": c.init,
+    "objective": of.config.objective,
+    "masking": json.loads(of.config.masking.to_json()),
+    "prediction": c.corrections.prediction or of.config.negatives.prediction,
+  }

@@ -1,0 +1,231 @@
+"""How often a model's predictions are false negatives: the paper's Table 2.
+
+M slots, N corrections, V tokens of the vocabulary.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from truenegs_jax.errors import DataError
+from truenegs_jax.evals.intervals import Rate, percents, rate
+from truenegs_jax.evals.predictions import Predictions
+from truenegs_jax.synonyms.stop_words import STOP_WORDS
+from truenegs_jax.synonyms.table import SynonymTable, contains
+from truenegs_jax.synonyms.wordnet import stems
+
+# WordNet's letters; the earlier one wins a tie. The digits are those of sense
+# keys, where 5 is an adjective's satellite (manual page senseidx(5WN)).
+PARTS = {"n": "noun", "v": "verb", "a": "adjective", "r": "adverb"}
+PART_OF_DIGIT = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
+STOP_WORD, PIECE, UNKNOWN = "stop word", "## piece", "not in WordNet"
+SPEECH = (*PARTS.values(), STOP_WORD, PIECE, UNKNOWN)
+
+# Ranks by frequency: the last one of each band but the open one.
+BAND_ENDS = (100, 1_000, 10_000)
+BANDS = ("1-100", "101-1,000", "1,001-10,000", "rarer")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+  """A prediction that was corrected, and how often."""
+
+  gold: str
+  predicted: str
+  count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+  """The corrections of the slots whose golds are of one kind."""
+
+  name: str
+  of_mismatches: Rate
+  of_slots: Rate
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+  """Corrections among a model's predictions.
+
+  A correction is a prediction that is not the gold but one of its synonyms.
+  """
+
+  of_mismatches: Rate  # the paper's prediction level
+  of_slots: Rate
+  of_sequences: Rate  # its iteration level; sequences without a slot left out
+  pairs: tuple[Pair, ...]  # most frequent first
+  by_speech: tuple[Group, ...]
+  by_frequency: tuple[Group, ...]
+
+
+def count(
+  p: Predictions,
+  table: SynonymTable,
+  tokens: Sequence[str],
+  *,
+  speech: Sequence[str] = (),
+  top: int = 20,
+) -> Rates:
+  """Counts corrections: in all, by pair, and by kind of gold token.
+
+  Args:
+    p: what the model said.
+    table: which tokens are synonyms.
+    tokens: the vocabulary, token `i` at position `i`.
+    speech: the class of each token by `parts_of_speech`; empty: not wanted.
+    top: how many pairs to keep.
+  """
+  false_M = p.mismatch_M & contains(table, p.gold_M, p.predicted_M)
+  sequences = np.unique(p.sequence_M)
+  every = _group("", np.ones_like(false_M), p, false_M)
+  by_speech: tuple[Group, ...] = ()
+  if speech:
+    class_V = np.array([SPEECH.index(name) for name in speech])
+    by_speech = _groups(SPEECH, class_V[p.gold_M], p, false_M)
+  band_V = np.searchsorted(BAND_ENDS, _ranks(p, len(tokens)))
+  return Rates(
+    of_mismatches=every.of_mismatches,
+    of_slots=every.of_slots,
+    of_sequences=rate(np.isin(sequences, p.sequence_M[false_M]), sequences),
+    pairs=_pairs(p.gold_M[false_M], p.predicted_M[false_M], tokens)[:top],
+    by_speech=by_speech,
+    by_frequency=_groups(BANDS, band_V[p.gold_M], p, false_M),
+  )
+
+
+def parts_of_speech(
+  tokens: Sequence[str],
+  reader: Any,
+  *,
+  stop_words: Collection[str] = STOP_WORDS,
+) -> tuple[str, ...]:
+  """The class of each token, one of SPEECH; a lexicon's guess, not a tagger's.
+
+  A word has the part of speech in which its stems occur most often in the texts
+  that WordNet's makers tagged (file cntlist.rev), or, where they do not occur,
+  in which they have most senses: *said* is a verb, *houses* a noun.
+
+  Args:
+    tokens: the vocabulary.
+    reader: a WordNet opened by `open_wordnet`.
+    stop_words: words that make a class of their own, in lower case.
+
+  Raises:
+    DataError: this WordNet lacks cntlist.rev.
+  """
+  tagged = _tagged(reader)
+
+  def classify(token: str) -> str:
+    word = token.lower()
+    if word.startswith("##"):
+      return PIECE
+    if word in stop_words:
+      return STOP_WORD
+    weights = {}
+    for part in PARTS:
+      found = stems(word, part, reader)
+      senses = [len(reader._lemma_pos_offset_map[s][part]) for s in found]
+      weights[part] = (sum(tagged[s, part] for s in found), sum(senses))
+    best = max(PARTS, key=lambda part: weights[part])
+    return PARTS[best] if any(weights[best]) else UNKNOWN
+
+  return tuple(map(classify, tokens))
+
+
+def show_rates(r: Rates) -> Table:
+  """The paper's two numbers, and the share of all slots."""
+  t = Table(title="Corrected predictions", title_justify="left")
+  for name in ("of", "corrected", "share", "95 % interval"):
+    t.add_column(name, justify="left" if name == "of" else "right")
+  for name, value in (
+    ("predictions that mismatch", r.of_mismatches),
+    ("predictions", r.of_slots),
+    ("sequences", r.of_sequences),
+  ):
+    t.add_row(f"{value.of:,} {name}", f"{value.hits:,}", *percents(value))
+  return t
+
+
+def show_groups(groups: Sequence[Group], title: str) -> Table:
+  """Mismatches and corrections by kind of gold token."""
+  t = Table(title=title, title_justify="left")
+  t.add_column("gold", overflow="fold")
+  for name in ("slots", "mismatches", "corrected", "share", "95 % interval"):
+    t.add_column(name, justify="right")
+  for group in groups:
+    value = group.of_mismatches
+    counts = (group.of_slots.of, value.of, value.hits)
+    t.add_row(group.name, *(f"{n:,}" for n in counts), *percents(value))
+  return t
+
+
+def show_pairs(pairs: Sequence[Pair]) -> Table:
+  """The corrections, most frequent first."""
+  t = Table(title="Most frequent corrections", title_justify="left")
+  for name in ("gold", "prediction", "times"):
+    t.add_column(name, overflow="fold")
+  for pair in pairs:
+    t.add_row(pair.gold, pair.predicted, f"{pair.count:,}")
+  return t
+
+
+def _groups(
+  names: Sequence[str], class_M: np.ndarray, p: Predictions, false_M: np.ndarray
+) -> tuple[Group, ...]:
+  return tuple(
+    _group(name, class_M == i, p, false_M) for i, name in enumerate(names)
+  )
+
+
+def _group(
+  name: str, in_M: np.ndarray, p: Predictions, false_M: np.ndarray
+) -> Group:
+  wrong_M = in_M & p.mismatch_M
+  return Group(
+    name=name,
+    of_mismatches=rate(false_M[wrong_M], p.sequence_M[wrong_M]),
+    of_slots=rate(false_M[in_M], p.sequence_M[in_M]),
+  )
+
+
+def _ranks(p: Predictions, vocab_size: int) -> np.ndarray:
+  """1 for the corpus's most frequent token; [CLS] and [SEP] do not count."""
+  counts_V = np.zeros(vocab_size, np.int64)
+  for row in p.sequences:
+    np.add.at(counts_V, row[1:-1], 1)
+  rank_V = np.empty(vocab_size, np.int64)
+  rank_V[np.argsort(-counts_V, kind="stable")] = np.arange(1, vocab_size + 1)
+  return rank_V
+
+
+def _pairs(
+  gold_N: np.ndarray, predicted_N: np.ndarray, tokens: Sequence[str]
+) -> tuple[Pair, ...]:
+  counts = collections.Counter(
+    zip(gold_N.tolist(), predicted_N.tolist(), strict=True)
+  )
+  ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+  return tuple(Pair(tokens[g], tokens[s], n) for (g, s), n in ordered)
+
+
+def _tagged(reader: Any) -> collections.Counter:
+  """(word, part of speech) -> occurrences in WordNet's tagged texts."""
+  tagged: collections.Counter = collections.Counter()
+  try:
+    with reader.open("cntlist.rev") as file:
+      for line in file:
+        key, _, occurrences = line.split()
+        word, _, sense = key.partition("%")
+        tagged[word, PART_OF_DIGIT[sense[0]]] += int(occurrences)
+  except (OSError, LookupError, ValueError) as error:
+    raise DataError(
+      "WordNet's cntlist.rev, which says how often a word is a noun or a verb,"
+      f" is missing or damaged ({type(error).__name__}: {error}). Run"
+      " launch/wordnet.sh for a whole WordNet."
+    ) from error
+  return tagged

@@ -1,0 +1,102 @@
+"""A model to be measured, at the steps that were saved of it."""
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from truenegs_jax import pretrained, saved
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.errors import InputError
+from truenegs_jax.models import pretrain
+from truenegs_jax.train import build
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+  """A model, and how to come by its parameters.
+
+  Attributes:
+    config: of its training, as far as predictions depend on it.
+    steps: ascending; None stands for weights that no run of ours has saved.
+    read: gives the parameters of a step, arrays of numpy; None where the run,
+      still at work, has cleared them away meanwhile.
+  """
+
+  config: ConfigDict
+  tokenizer: Tokenizer
+  model: pretrain.Model
+  steps: tuple[int | None, ...]
+  read: Callable[[Any], dict[str, Any] | None]
+
+
+@contextlib.contextmanager
+def open_subject(c: ConfigDict, console: Console) -> Iterator[Subject]:
+  """What `c.corrections.run`, or `c.init`, has to be measured; only read.
+
+  Raises:
+    InputError: no such run, folder or step; sizes other than the weights'.
+    CheckpointError: the run has saved no step yet, or another vocabulary.
+  """
+  if c.init:
+    yield _of_weights(c, console)
+    return
+  workdir = pathlib.Path(c.corrections.run).expanduser()
+  with saved.open_run(workdir) as checkpoints:
+    steps = _choose_steps(c.corrections.steps, checkpoints.steps())
+    last = saved.describe(checkpoints, steps[-1])
+
+    def read(step):
+      if not (checkpoints.folder / str(step)).exists():
+        return None
+      return saved.read_params(checkpoints, last.model, step)
+
+    yield Subject(
+      config=_completed(last.config, c),
+      tokenizer=last.tokenizer,
+      model=last.model,
+      steps=steps,
+      read=read,
+    )
+
+
+def _of_weights(c: ConfigDict, console: Console) -> Subject:
+  """Of a folder in Hugging Face's format; the sizes are the config's."""
+  folders = pretrained.find(c.init, build.build_model(c, vocab_size=1))
+  vocab = c.data.vocab or str(next(iter(folders.values())))
+  tokenizer = build.vocabulary_of(c, vocab)
+  model = build.build_model(c, vocab_size=len(tokenizer.vocab))
+  params = pretrained.load_params(
+    c.init, model, vocab=tokenizer.vocab, say=console.print
+  )
+  return Subject(c, tokenizer, model, (None,), lambda step: params)
+
+
+def _completed(config: ConfigDict, c: ConfigDict) -> ConfigDict:
+  """A saved config; keys that its code did not know yet are those of `c`."""
+  whole = c.copy_and_resolve_references()
+  with whole.unlocked(), whole.ignore_type():
+    whole.update(config)
+  # What its synonyms were is not asked here, nor whether their files are there.
+  whole.negatives.sources = c.negatives.sources
+  return whole
+
+
+def _choose_steps(text: str, known: list[int]) -> tuple[int, ...]:
+  """The saved steps that "kept", "last" or "100,200" stands for."""
+  if text == "kept":
+    return tuple(known)
+  if text == "last":
+    return tuple(known[-1:])
+  words = text.replace(" ", "").split(",")
+  asked = {int(word) for word in words if word.isdecimal()}
+  if not all(map(str.isdecimal, words)) or not asked <= set(known):
+    raise InputError(
+      f"corrections.steps={text}: give kept, last, or some of the saved steps:"
+      f" {', '.join(map(str, known))}."
+    )
+  return tuple(sorted(asked))
