@@ -15,7 +15,6 @@ import sys
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
@@ -33,8 +32,9 @@ from truenegs_jax import (
 )
 from truenegs_jax.data import pipeline, rows
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.evals import corrections, curves, fills, verdict
+from truenegs_jax.evals import corrections, curves, fills, slots, verdict
 from truenegs_jax.models import pretrain
+from truenegs_jax.synonyms import spec, stop_words, table
 from truenegs_jax.train import checks, guards, loop, startup, writers
 
 EXIT_NOT_LEARNED = 1
@@ -86,20 +86,29 @@ def gather_inputs(
   fills.encode_sentences(
     tokenizer, c.eval.sentences, max_length=c.model.max_positions
   )
-  table = None
-  if c.negatives.hard_correction:
-    table = tables.find_or_build(c, workdir, tokenizer, console)
+  found, synonyms = None, None
+  if tables.wanted(c):
+    found = tables.find_or_build(c, workdir, tokenizer, console)
+    synonyms = found.fingerprint if found else _own_rule(c)
   return startup.Inputs(
     tokenizer=tokenizer,
     train_rows=train_rows,
     held_out_rows=held_out_rows,
-    table=table,
+    table=found,
     fingerprints={
       "vocabulary": tokenizer.fingerprint,
       "rows": train_rows.fingerprint,
-      "synonyms": table.fingerprint if table else None,
+      "synonyms": synonyms,
     },
   )
+
+
+def _own_rule(c: ConfigDict) -> str:
+  """What stands for the content of the model's own table, which changes."""
+  n = c.negatives
+  stops = () if n.keep_stop_words else stop_words.load(n.stop_words)
+  digest = table.vocabulary_fingerprint(sorted(stops))
+  return f"{spec.parse(n.sources).identity}, stop words {digest}"
 
 
 def finish(
@@ -112,9 +121,12 @@ def finish(
   """Judges, shows, draws and exports a finished run; returns the exit code."""
   start = outcome.start
   params = distributed.to_host(start.state.params)
+  own_ids = distributed.to_host(start.state.aux)
   if not distributed.is_first():
     return 0  # the first process has all that is left to do
   on_device = jax.device_put(params)  # once, not with every batch
+  if own_ids:
+    inputs = _with_own_table(c, workdir, inputs, own_ids["ids_VxS"])
   unigram_V = np.load(inputs.train_rows.folder / "unigram_V.npy")
   judged = verdict.judge(outcome.held_out, unigram_V)
   console.print(verdict.table(judged))
@@ -157,6 +169,23 @@ def finish(
   return EXIT_NOT_LEARNED
 
 
+def _with_own_table(
+  c: ConfigDict,
+  workdir: pathlib.Path,
+  inputs: startup.Inputs,
+  ids_VxS: np.ndarray,
+) -> startup.Inputs:
+  """The inputs with the table that the model has made, which is saved, too."""
+  own = table.from_ids(
+    ids_VxS,
+    inputs.tokenizer.vocab,
+    source=spec.parse(c.negatives.sources).identity,
+    options={"keep_stop_words": c.negatives.keep_stop_words, "step": c.steps},
+  )
+  table.save_table(own, workdir / startup.SYNONYMS)
+  return dataclasses.replace(inputs, table=own)
+
+
 def command() -> str:
   """What to type to run this again."""
   name = pathlib.Path(sys.argv[0]).stem
@@ -193,11 +222,10 @@ def _find_cases(c, inputs, start, params):
     for i in range(min(c.steps, SEARCHED_STEPS))
   )
   return corrections.find_cases(
-    corrections.make_predict_slots(start.run.model, start.run.options.masking),
+    slots.make_predict_slots(start.run.model, start.run.options.masking),
     params,
     itertools.chain(held_out, trained),
     table=inputs.table,
-    bits_VxW=jnp.asarray(inputs.table.bits_VxW),
     tokenizer=inputs.tokenizer,
     limit=c.eval.cases,
     seed=c.seed,

@@ -7,7 +7,6 @@ functions that want numbers; training, evaluation and export all build here.
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,10 +41,10 @@ class OwnTable:
     shape = len(self.words_V), self.options.top
     return {"ids_VxS": jnp.full(shape, -1, jnp.int32)}
 
-  def of(self, params: Any) -> dict[str, jax.Array]:
-    """The table of these parameters; pure."""
+  def of(self, word_VxE: jax.Array) -> dict[str, jax.Array]:
+    """The table of these embeddings; pure."""
     ids_VxS = neighbours.neighbour_ids(
-      pretrain.word_table(params),
+      word_VxE,
       jnp.asarray(self.golds_V),
       jnp.asarray(self.words_V),
       top=self.options.top,

@@ -24,6 +24,7 @@ LISTED = 64  # synonyms of a token; WordNet has 55 for one of BERT's
 # Of an objective's readings, those that its sentence spells out.
 STATED = frozenset(
   """
+  masking sampling_temperature
   hard_correction prediction soft soft_weight sentence_weight smoothing
   """.split()
 )
@@ -131,14 +132,23 @@ def refresh(
   outside. What is looked up between two refreshes is part of the state, so that
   a run which was stopped between them goes on with the same.
   """
-  if run.own_table is None:
+  own = run.own_table
+  if own is None:
     return lambda state, step: state
-  every = run.own_table.options.every
   places = jax.tree.map(lambda x: x.sharding, abstract.aux)
-  made = jax.jit(run.own_table.of, out_shardings=places)
+
+  def make(params):
+    # Gathered first: of a split table every chunk of cosines would be summed
+    # up over the devices.
+    word_VxE = jax.lax.with_sharding_constraint(
+      pretrain.word_table(params), places["ids_VxS"]
+    )
+    return own.of(word_VxE)
+
+  made = jax.jit(make, out_shardings=places)
 
   def refreshed(state, step):
-    if not step or step % every:
+    if not step or step % own.options.every:
       return state
     return dataclasses.replace(state, aux=made(state.params))
 
@@ -201,20 +211,22 @@ def work(c: ConfigDict, model: pretrain.Model) -> str:
 
 def objective(c: ConfigDict) -> str:
   """The recipe in words, for reports and model cards."""
-  n = c.negatives
+  usual = {field.name: field.default for field in dataclasses.fields(Options)}
+  n = usual | c.negatives.to_dict()  # older runs lack the newer readings
   parts = [{"electra": "ELECTRA", "mlm": "BERT"}[c.objective]]
-  if n.hard_correction:
-    parts.append(f"hard correction by {n.sources} ({n.prediction})")
-  if n.soft_weight:
-    parts.append(f"soft regularization ({n.soft}) x {n.soft_weight:g}")
-  if n.sentence_weight:
-    parts.append(f"sentence regularization x {n.sentence_weight:g}")
-  if n.smoothing:
-    parts.append(f"smoothing over synonyms x {n.smoothing:g}")
-  for field in dataclasses.fields(Options):
-    name = field.name
-    if name in n and name not in STATED and n[name] != field.default:
-      parts.append(f"{name} {n[name]}")
+  if n["hard_correction"]:
+    parts.append(f"hard correction by {n['sources']} ({n['prediction']})")
+  if n["soft_weight"]:
+    parts.append(f"soft regularization ({n['soft']}) x {n['soft_weight']:g}")
+  if n["sentence_weight"]:
+    parts.append(f"sentence regularization x {n['sentence_weight']:g}")
+  if n["smoothing"]:
+    parts.append(f"smoothing over synonyms x {n['smoothing']:g}")
+  parts += [
+    f"{name} {n[name]}"
+    for name, default in usual.items()
+    if name not in STATED and n[name] != default
+  ]
   recipe = " + ".join(parts) if len(parts) > 1 else f"plain {parts[0]}"
   return f"{recipe}; {c.masking.prob:.0%} masked ({c.masking.style})"
 

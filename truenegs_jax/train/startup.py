@@ -224,6 +224,21 @@ def _first_state(c, run, inputs, abstract, checkpoints, resumed, console):
   )
 
 
+def _synonyms(run: build.Run, inputs: Inputs) -> str:
+  if run.own_table is not None:
+    own = run.own_table.options
+    return (
+      f"the {own.top} nearest in the model's own word table, from a cosine of"
+      f" {own.threshold:g}; made anew every {own.every:,} steps"
+    )
+  if inputs.table is None:
+    return "none"
+  return (
+    f"{inputs.table.num_pairs:,} pairs of {inputs.table.num_rows:,} tokens,"
+    f" {inputs.table.source}"
+  )
+
+
 def _report(
   c: ConfigDict,
   start: Start,
@@ -245,10 +260,7 @@ def _report(
     "devices": plan.devices(c, start.mesh),
     "parameters": plan.parameters(start.run.model, start.state.params),
     "per device": f"{plan.held(start.state, start.aux)}, step {scratch}",
-    "synonyms": f"{inputs.table.num_pairs:,} pairs of"
-    f" {inputs.table.num_rows:,} tokens, {inputs.table.source}"
-    if inputs.table
-    else "none",
+    "synonyms": _synonyms(start.run, inputs),
     "data": f"{rows:,} rows of {c.length} tokens,"
     f" {len(inputs.held_out_rows):,} held out, vocabulary"
     f" {len(inputs.tokenizer.vocab):,}",
