@@ -12,7 +12,9 @@ import jax
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from truenegs_jax import tables
 from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer, make_tokenizer
+from truenegs_jax.synonyms import spec
 from truenegs_jax.train import build, plan, sharding
 
 
@@ -63,9 +65,10 @@ def stand_in(c: ConfigDict) -> tuple[Tokenizer, str]:
 
 def _needs(c: ConfigDict) -> list[str]:
   """Files that a run of this config would ask the user for."""
-  n, needed = c.negatives, []
+  needed = []
   if c.init:
     needed.append(f"weights: --config.init={c.init.replace('?', 'FOLDER')}")
-  if n.hard_correction and n.sources == "vectors":
-    needed.append(f"word vectors: --config.negatives.vectors={n.vectors}")
+  if tables.wanted(c):
+    for source in spec.parse(c.negatives.sources).sources:
+      needed += [f"{source.name} {k}={x}" for k, x in source.paths.items()]
   return needed
