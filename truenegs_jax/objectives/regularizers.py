@@ -45,17 +45,19 @@ def cosine_distance(original_BxKxE: Array, predicted_BxKxE: Array) -> Array:
   """1 - cos(original, predicted): 0, 1, 2 for equal, orthogonal, opposite.
 
   Equation 3 of Zhang et al. 2023. In f32; a zero vector counts as orthogonal to
-  everything else and sends no gradient.
+  everything else, and neither side of such a pair gets a gradient.
   """
   a = original_BxKxE.astype(jnp.float32)
   b = predicted_BxKxE.astype(jnp.float32)
   same_BxK = jnp.all(a == b, axis=-1)
   dot_BxK = jnp.sum(a * b, axis=-1)
   squares_BxK = jnp.sum(a * a, axis=-1) * jnp.sum(b * b, axis=-1)
-  # Under the root, where the gradient at zero would be infinite.
-  norms_BxK = jnp.sqrt(jnp.maximum(squares_BxK, NORM_FLOOR**2))
+  # Divided by a floor alone, the product would send gradients of 1 / floor.
+  long_BxK = squares_BxK > NORM_FLOOR**2
+  norms_BxK = jnp.sqrt(jnp.where(long_BxK, squares_BxK, 1.0))
+  cosine_BxK = jnp.where(long_BxK, dot_BxK / norms_BxK, 0.0)
   # Rounding must not charge a correct prediction for being itself.
-  return jnp.where(same_BxK, 0.0, 1.0 - dot_BxK / norms_BxK)
+  return jnp.where(same_BxK, 0.0, 1.0 - cosine_BxK)
 
 
 def sentence_divergence(p_BxLxD: Array, q_BxLxD: Array) -> Array:
