@@ -42,6 +42,7 @@ setuptools.setup(
     "orbax-checkpoint>=0.11.30",
     "rich>=13.7",
     "safetensors>=0.5",
+    "scipy>=1.14",
     "tokenizers>=0.22",
     "transformers>=5.0",
   ],

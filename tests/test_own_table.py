@@ -21,7 +21,15 @@ from truenegs_jax.data import pipeline
 from truenegs_jax.objectives import guess, neighbours
 from truenegs_jax.synonyms.sources import is_word
 from truenegs_jax.synonyms.stop_words import STOP_WORDS
-from truenegs_jax.train import build, loop, plan, sharding, startup, step
+from truenegs_jax.train import (
+  build,
+  loop,
+  own_table,
+  plan,
+  sharding,
+  startup,
+  step,
+)
 
 STEPS, EVERY, TOP, THRESHOLD = 5, 2, 20, 0.05
 SILENT = Console(quiet=True)
@@ -87,8 +95,9 @@ def test_a_table_is_of_the_step_it_was_made_at_until_the_next_one(whole):
   np.testing.assert_array_equal(next_made, made_of(whole, at[3]["params"]))
 
 
-def test_a_run_resumed_between_two_tables_ends_bit_equal(
-  whole, tmp_path, monkeypatch
+@pytest.mark.parametrize("at", [3, 4])  # between two tables; before one
+def test_a_run_resumed_anywhere_ends_bit_equal(
+  whole, tmp_path, monkeypatch, at
 ):
   root, inputs, outcome = whole
   # Not to compile the same steps again.
@@ -96,7 +105,7 @@ def test_a_run_resumed_between_two_tables_ends_bit_equal(
   monkeypatch.setattr(plan, "lower_train_step", lambda *_: lowered)
   monkeypatch.setattr(plan, "eval_step", lambda *_: outcome.start.eval_step)
   shutil.copytree(root / "whole", tmp_path / "resumed")
-  for later in (4, STEPS):
+  for later in range(at + 1, STEPS + 1):
     shutil.rmtree(tmp_path / "resumed" / "checkpoints" / str(later))
   loop.train(config(root), tmp_path / "resumed", inputs, SILENT)
   places = root / "whole", tmp_path / "resumed"
@@ -143,7 +152,8 @@ def test_a_run_goes_on_with_its_table_on_another_mesh(whole, preset):
   assert runs.same_arrays(*[jax.tree.leaves(t["aux"]) for t in (here, there)])
   word = there["params"]["embeddings"]["word"]
   assert not word.sharding.is_fully_replicated
-  refresh, state = plan.refresh(run, like), step.TrainState(**there)
+  c, state = config(whole[0], preset), step.TrainState(**there)
+  refresh = own_table.make_refresh(c, run.own_table, like)
   assert refresh(state, 3) is state
   made = refresh(state, 4).aux["ids_VxS"]
   assert made.sharding.is_fully_replicated

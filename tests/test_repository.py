@@ -44,6 +44,7 @@ LAYERS = {
   "train.writers": 3,
   "train.guards": 3,
   "train.step": 4,
+  "train.own_table": 5,
   "train.build": 5,
   "train.checks": 5,
   "train.plan": 5,

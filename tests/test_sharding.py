@@ -251,6 +251,26 @@ def test_look_ups_are_the_same_and_move_no_matrix(preset, layout, name):
     assert compiled.memory_analysis().temp_size_in_bytes < table.nbytes / 2
 
 
+@pytest.mark.parametrize("name", ["bits_VxW", "ids_VxS"])
+def test_means_over_synonyms_are_the_same_on_split_tables(name):
+  dense_VxV, mesh = tiny.dense_table(), mesh_of("fsdp")  # 70 rows, 8 devices
+  table = {"bits_VxW": tiny.pack_bits, "ids_VxS": tiny.list_ids}[name](
+    dense_VxV
+  )
+  rng = np.random.default_rng(0)
+  golds_BxK = rng.integers(0, tiny.V, (8, 6), dtype=np.int32)
+  values = rng.normal(size=(8, 6, tiny.V)).astype(np.float32)
+  split = {name: sharding.place_table(table, mesh, "rows")}
+  means, has = jax.jit(negatives.synonym_mean)(
+    split, *jax.device_put((golds_BxK, values), sharding.batch_sharding(mesh))
+  )
+  listed = dense_VxV[golds_BxK]
+  np.testing.assert_array_equal(has, listed.any(axis=-1))
+  counts = np.maximum(listed.sum(axis=-1), 1)
+  expected = (values * listed).sum(axis=-1) / counts
+  np.testing.assert_allclose(means, expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("layout", sharding.TABLE_LAYOUTS)
 def test_placed_bits_are_as_announced(layout):
   bits_VxW = tiny.pack_bits(tiny.dense_table())  # 70 rows

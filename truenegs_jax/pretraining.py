@@ -34,8 +34,15 @@ from truenegs_jax.data import pipeline, rows
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.evals import corrections, curves, fills, slots, verdict
 from truenegs_jax.models import pretrain
-from truenegs_jax.synonyms import spec, stop_words, table
-from truenegs_jax.train import checks, guards, loop, startup, writers
+from truenegs_jax.synonyms import table
+from truenegs_jax.train import (
+  checks,
+  guards,
+  loop,
+  own_table,
+  startup,
+  writers,
+)
 
 EXIT_NOT_LEARNED = 1
 SEARCHED_STEPS = 200  # batches of training rows searched for cases
@@ -89,7 +96,7 @@ def gather_inputs(
   found, synonyms = None, None
   if tables.wanted(c):
     found = tables.find_or_build(c, workdir, tokenizer, console)
-    synonyms = found.fingerprint if found else _own_rule(c)
+    synonyms = found.fingerprint if found else own_table.rule(c)
   return startup.Inputs(
     tokenizer=tokenizer,
     train_rows=train_rows,
@@ -101,14 +108,6 @@ def gather_inputs(
       "synonyms": synonyms,
     },
   )
-
-
-def _own_rule(c: ConfigDict) -> str:
-  """What stands for the content of the model's own table, which changes."""
-  n = c.negatives
-  stops = () if n.keep_stop_words else stop_words.load(n.stop_words)
-  digest = table.vocabulary_fingerprint(sorted(stops))
-  return f"{spec.parse(n.sources).identity}, stop words {digest}"
 
 
 def finish(
@@ -138,7 +137,7 @@ def finish(
     "verdict": writers.finite_or_null(dataclasses.asdict(judged))
     | {"passed": judged.passed},
   }
-  if inputs.table is not None:
+  if inputs.table is not None and c.negatives.hard_correction:
     cases, searched = _find_cases(c, inputs, start, on_device)
     console.print(corrections.show(cases, searched))
     results["corrections"] = {
@@ -176,12 +175,7 @@ def _with_own_table(
   ids_VxS: np.ndarray,
 ) -> startup.Inputs:
   """The inputs with the table that the model has made, which is saved, too."""
-  own = table.from_ids(
-    ids_VxS,
-    inputs.tokenizer.vocab,
-    source=spec.parse(c.negatives.sources).identity,
-    options={"keep_stop_words": c.negatives.keep_stop_words, "step": c.steps},
-  )
+  own = own_table.saved_table(c, ids_VxS, inputs.tokenizer.vocab)
   table.save_table(own, workdir / startup.SYNONYMS)
   return dataclasses.replace(inputs, table=own)
 

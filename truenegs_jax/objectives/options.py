@@ -5,6 +5,7 @@ here, the most defensible reading its default.
 """
 
 import dataclasses
+from typing import Any
 
 from truenegs_jax.objectives import masking
 
@@ -87,9 +88,7 @@ class Options:
   @property
   def needs_table(self) -> bool:
     """Something here looks synonyms up."""
-    return bool(
-      self.hard_correction or self.smoothing or self.discriminator != "none"
-    )
+    return needs_table(self)
 
   @property
   def changes_mlm(self) -> bool:
@@ -97,3 +96,12 @@ class Options:
     return bool(
       self.hard_correction or self.temperature != 1.0 or self.smoothing
     )
+
+
+def needs_table(readings: Any) -> bool:
+  """Whether readings look synonyms up: Options, or a config's `negatives`."""
+  return bool(
+    readings.hard_correction
+    or readings.smoothing
+    or readings.discriminator != "none"
+  )

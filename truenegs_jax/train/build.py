@@ -9,48 +9,21 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from ml_collections import ConfigDict
 
 from truenegs_jax.data.tokenizer import ACCENTS, Tokenizer, load_tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.objectives import electra, guess, masking, mlm, neighbours
+from truenegs_jax.objectives import electra, guess, masking, mlm
 from truenegs_jax.objectives.options import Options
-from truenegs_jax.synonyms import sources, spec, stop_words
 from truenegs_jax.synonyms import table as table_lib
-from truenegs_jax.train import optim, sharding, step
+from truenegs_jax.train import optim, own_table, sharding, step
 
 OBJECTIVES: dict[str, Callable[..., guess.Terms]] = {
   "electra": electra.electra_terms,
   "mlm": mlm.mlm_terms,
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class OwnTable:
-  """Synonyms that are the neighbours in the model's own word table."""
-
-  options: spec.ModelTable
-  golds_V: np.ndarray  # bool: the tokens that get a list
-  words_V: np.ndarray  # bool: those that can be in one
-
-  def empty(self) -> dict[str, jax.Array]:
-    """What is looked up before the first refresh: nothing is listed."""
-    shape = len(self.words_V), self.options.top
-    return {"ids_VxS": jnp.full(shape, -1, jnp.int32)}
-
-  def of(self, word_VxE: jax.Array) -> dict[str, jax.Array]:
-    """The table of these embeddings; pure."""
-    ids_VxS = neighbours.neighbour_ids(
-      word_VxE,
-      jnp.asarray(self.golds_V),
-      jnp.asarray(self.words_V),
-      top=self.options.top,
-      threshold=self.options.threshold,
-    )
-    return {"ids_VxS": ids_VxS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +37,7 @@ class Run:
   rate: optim.Schedule
   tx: optax.GradientTransformation
   mesh_spec: sharding.MeshSpec
-  own_table: (
-    OwnTable | None
-  )  # None: synonyms come from outside, or are not used
+  own_table: own_table.OwnTable | None  # None: outside synonyms, or none
 
   def objective(self, *, train: bool) -> step.Objective:
     """The objective over this model."""
@@ -109,7 +80,7 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
     rate=rate,
     tx=tx,
     mesh_spec=mesh_spec(c),
-    own_table=_own_table(c, options, tokenizer.vocab),
+    own_table=own_table.make(c, tokenizer.vocab),
   )
 
 
@@ -169,20 +140,6 @@ def make_aux(
       continues_V.shape, whole, lambda index: continues_V[index]
     )
   return aux
-
-
-def _own_table(
-  c: ConfigDict, options: Options, vocab: Sequence[str]
-) -> OwnTable | None:
-  n = c.negatives
-  model = spec.parse(n.sources).model
-  if model is None or not options.needs_table:
-    return None
-  is_word = [sources.is_word(token) for token in vocab]
-  stops = () if n.keep_stop_words else stop_words.load(n.stop_words)
-  may_be_gold = [token.lower() not in stops for token in vocab]
-  words_V = np.array(is_word)
-  return OwnTable(model, words_V & np.array(may_be_gold), words_V)
 
 
 def _options(c: ConfigDict, tokenizer: Tokenizer) -> Options:

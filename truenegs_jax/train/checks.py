@@ -11,7 +11,7 @@ from truenegs_jax.data import encode, layouts
 from truenegs_jax.data.tokenizer import ACCENTS
 from truenegs_jax.errors import InputError
 from truenegs_jax.objectives import masking, regularizers
-from truenegs_jax.objectives.options import CHOICES
+from truenegs_jax.objectives.options import CHOICES, needs_table
 from truenegs_jax.synonyms import spec
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build, optim, sharding, writers
@@ -117,6 +117,11 @@ def _device_count() -> int:
 def _check_names(c: ConfigDict) -> None:
   """Looks everything up that the config names; each look-up can refuse."""
   _one_of("task", c.task, TASKS)
+  if (c.task == "corrections") != ("corrections" in c):
+    raise InputError(
+      f"task {c.task!r} does not go with this config: corrections are measured"
+      " with --config=configs/corrections.py, all others are pre-training."
+    )
   _one_of("objective", c.objective, tuple(build.OBJECTIVES))
   _one_of("data.tokenizer", c.data.tokenizer, encode.BACKENDS)
   _one_of("data.accents", c.data.accents, tuple(ACCENTS))
@@ -137,15 +142,27 @@ def _check_negatives(c: ConfigDict) -> None:
   _one_of("negatives.layout", n.layout, table_lib.LAYOUTS)
   regularizers.get(n.soft)
   optim.weight_schedule(n.soft_schedule, n.soft_weight, n.soft_steps)
-  if n.soft_schedule != "constant" and not n.soft_steps:
+  softens = n.soft_weight or n.sentence_weight
+  if softens and n.soft_schedule != "constant" and not n.soft_steps:
     raise InputError(
       f"negatives.soft_schedule {n.soft_schedule!r} takes time: give its steps,"
       " --config.negatives.soft_steps=NUMBER."
     )
-  if spec.parse(n.sources).model and (n.symmetric or n.include_self):
+  if n.soft_prediction == "expected" and n.soft_gradient == "gold":
+    raise InputError(
+      "negatives.soft_prediction=expected is there for its gradient into the"
+      " logits, which negatives.soft_gradient=gold stops; choose another."
+    )
+  own = spec.parse(n.sources).model
+  if own and (n.symmetric or n.include_self):
     raise InputError(
       f"negatives.sources={n.sources}: negatives.symmetric and include_self are"
       " of tables that are made beforehand; leave them False."
+    )
+  if own and needs_table(n) and own.every >= c.steps:
+    raise InputError(
+      f"negatives.sources={n.sources}: its table is made every {own.every:,}"
+      f" steps, never in a run of {c.steps:,}; give a smaller every=."
     )
   if c.objective == "mlm":
     for name in ("discriminator", "sentence_encoder"):

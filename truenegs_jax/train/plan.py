@@ -15,12 +15,20 @@ from rich.table import Table
 
 from truenegs_jax.models import encoder, pretrain
 from truenegs_jax.objectives import masking, negatives
-from truenegs_jax.objectives.options import Options
+from truenegs_jax.objectives.options import Options, needs_table
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build, sharding
 from truenegs_jax.train import step as step_lib
 
 LISTED = 64  # synonyms of a token; WordNet has 55 for one of BERT's
+# What a table and the weights are made with, as a rule.
+USUAL = {
+  "keep_stop_words": False,
+  "stop_words": "",
+  "symmetric": False,
+  "soft_schedule": "constant",
+  "soft_steps": 0,
+}
 # Of an objective's readings, those that its sentence spells out.
 STATED = frozenset(
   """
@@ -123,38 +131,6 @@ def eval_step(
   )
 
 
-def refresh(
-  run: build.Run, abstract: step_lib.TrainState
-) -> Callable[[step_lib.TrainState, int], step_lib.TrainState]:
-  """`(state, step) -> state` with the synonyms that its parameters make.
-
-  Nothing changes but before every N-th step, and never where synonyms come from
-  outside. What is looked up between two refreshes is part of the state, so that
-  a run which was stopped between them goes on with the same.
-  """
-  own = run.own_table
-  if own is None:
-    return lambda state, step: state
-  places = jax.tree.map(lambda x: x.sharding, abstract.aux)
-
-  def make(params):
-    # Gathered first: of a split table every chunk of cosines would be summed
-    # up over the devices.
-    word_VxE = jax.lax.with_sharding_constraint(
-      pretrain.word_table(params), places["ids_VxS"]
-    )
-    return own.of(word_VxE)
-
-  made = jax.jit(make, out_shardings=places)
-
-  def refreshed(state, step):
-    if not step or step % own.options.every:
-      return state
-    return dataclasses.replace(state, aux=made(state.params))
-
-  return refreshed
-
-
 def parameters(model: pretrain.Model, params: Any) -> str:
   """How many parameters a model has, in all and in each of its parts."""
   count = lambda *names: pretrain.parameter_count(
@@ -186,6 +162,10 @@ def row_flops(c: ConfigDict, model: pretrain.Model) -> float:
       forward += slots * (2 * config.width * e + 2 * e * config.vocab_size)
   passes = TRAINING_PASSES * forward
   n = c.negatives
+  if n.soft_weight and n.soft_prediction == "expected":
+    masked = list(model.roles.values())[-1]
+    mean = 2 * masked.vocab_size * masked.embedding_size
+    passes += TRAINING_PASSES * slots * mean
   if n.sentence_weight:
     own = n.sentence_encoder == "kept"
     encoding = list(model.roles.values())[0 if own else -1]
@@ -212,16 +192,21 @@ def work(c: ConfigDict, model: pretrain.Model) -> str:
 def objective(c: ConfigDict) -> str:
   """The recipe in words, for reports and model cards."""
   usual = {field.name: field.default for field in dataclasses.fields(Options)}
+  usual |= USUAL
   n = usual | c.negatives.to_dict()  # older runs lack the newer readings
   parts = [{"electra": "ELECTRA", "mlm": "BERT"}[c.objective]]
   if n["hard_correction"]:
     parts.append(f"hard correction by {n['sources']} ({n['prediction']})")
+  elif needs_table(ConfigDict(n)):
+    parts.append(f"synonyms of {n['sources']}")
   if n["soft_weight"]:
     parts.append(f"soft regularization ({n['soft']}) x {n['soft_weight']:g}")
   if n["sentence_weight"]:
     parts.append(f"sentence regularization x {n['sentence_weight']:g}")
   if n["smoothing"]:
     parts.append(f"smoothing over synonyms x {n['smoothing']:g}")
+  if c.generator.temperature != 1:
+    parts.append(f"sampled at temperature {c.generator.temperature:g}")
   parts += [
     f"{name} {n[name]}"
     for name, default in usual.items()

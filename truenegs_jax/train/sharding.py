@@ -250,8 +250,8 @@ def place_table(table: np.ndarray, mesh: Mesh, layout: str) -> jax.Array:
     table: `bits_VxW` or `ids_VxS`, the same in every process.
     mesh: where they go.
     layout: "replicated", or "rows": split over all devices, with rows of zeros
-      up to a multiple of them. A look-up then adds a word (of bits) or a row
-      (of ids) a slot over devices.
+      up to a multiple of them. A look-up then adds a word (of bits) or a list
+      (of ids) a slot over the devices; smoothing a whole row of bits.
 
   Raises:
     InputError: unknown layout.

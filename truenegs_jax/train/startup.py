@@ -24,7 +24,7 @@ from truenegs_jax.data.rows import Rows
 from truenegs_jax.data.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.errors import CheckpointError, disk_errors
 from truenegs_jax.synonyms.table import SynonymTable, save_table
-from truenegs_jax.train import build, plan, sharding
+from truenegs_jax.train import build, own_table, plan, sharding
 from truenegs_jax.train import checkpoint as checkpoint_lib
 from truenegs_jax.train import step as step_lib
 
@@ -32,8 +32,9 @@ SYNONYMS = "synonyms.npz"  # the workdir's copy of its table
 
 # May change between the runs of one workdir: they decide what is shown and
 # kept, or where things lie, which have fingerprints or are not read again, and
-# no number of the training. (On another mesh data, masks and draws are the
-# same; sums are added in another order.)
+# no number of the training. (On another mesh, or with smoothing in another
+# layout of the table, data, masks and draws are the same; sums are added in
+# another order.)
 FREE_TO_CHANGE = (
   "checkpoint.",
   "data.rows:",
@@ -60,7 +61,7 @@ class Inputs:
   tokenizer: Tokenizer
   train_rows: Rows
   held_out_rows: Rows
-  table: SynonymTable | None  # None: no hard correction
+  table: SynonymTable | None  # None: nothing, or the model, makes synonyms
   fingerprints: Mapping[str, str | None]
 
 
@@ -74,7 +75,7 @@ class Start:
   aux: dict[str, jax.Array]
   train_step: jax.stages.Compiled
   eval_step: Callable
-  refresh: Callable  # (state, step) -> state with the model's own synonyms
+  refresh: own_table.Refresh
   description: dict  # what each checkpoint says of its run
 
 
@@ -124,7 +125,7 @@ def prepare_start(
     aux=aux,
     train_step=compiled,
     eval_step=plan.eval_step(c, run, mesh),
-    refresh=plan.refresh(run, abstract),
+    refresh=own_table.make_refresh(c, run.own_table, abstract),
     description=description,
   )
   if distributed.is_first():
