@@ -197,12 +197,12 @@ def same_arrays(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
   )
 
 
-def save_synonyms(workdir: pathlib.Path, vocab_file: pathlib.Path) -> None:
-  """Puts a table of random pairs where a run looks for its table first."""
+def save_synonyms(folder: pathlib.Path, vocab_file: pathlib.Path) -> str:
+  """Saves a table of random pairs; returns the flag that names it."""
   tokens = vocab_file.read_text().splitlines()
   words = [t for t in tokens if t.isalpha() and len(t) > 2]
   rng = random.Random(1)
   pairs = [tuple(rng.sample(words, 2)) for _ in range(len(words) * 5)]
-  table = synonym_table.build_table(pairs, tokens, source="wordnet")
-  workdir.mkdir(parents=True, exist_ok=True)
-  synonym_table.save_table(table, workdir / "synonyms.npz")
+  table = synonym_table.build_table(pairs, tokens, source="random")
+  synonym_table.save_table(table, folder / "random.npz")
+  return f"--config.negatives.sources=table path={folder}/random.npz"

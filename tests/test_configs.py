@@ -12,7 +12,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from truenegs_jax.configs import common
-from truenegs_jax.errors import InputError
+from truenegs_jax.errors import DataError, InputError
 from truenegs_jax.models import pretrain
 from truenegs_jax.train import build, checks
 
@@ -85,10 +85,13 @@ def test_continue_is_the_papers_and_needs_weights(name):
 
 def test_vectors_have_to_be_there_before_anything_starts(tmp_path):
   c = get_config("electra_small", "hc_glove")
-  with pytest.raises(InputError, match="path=glove.6B.50d.txt: no such file"):
+  with pytest.raises(InputError, match="no file 'glove.6B.50d.txt'"):
     checks.check_given(c, saved=False)
   c.negatives.sources = f"vectors path={tmp_path / 'own.txt'}"
   (tmp_path / "own.txt").touch()
+  with pytest.raises(DataError, match="no word vectors in it"):
+    checks.check_given(c, saved=False)
+  (tmp_path / "own.txt").write_text("cat 1 2\n")
   checks.check_given(c, saved=False)
 
 

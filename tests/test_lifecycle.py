@@ -29,9 +29,7 @@ def test_a_run_killed_at_random_steps_ends_bit_equal(place):
   root, flags, env = place
   steps = 120
   flags = [*flags, f"--config.steps={steps}", "--config.eval.every_steps=500"]
-  vocab = root / "rows" / "vocab.txt"
-  for name in ("whole", "killed"):
-    runs.save_synonyms(root / name, vocab)
+  flags += [runs.save_synonyms(root, root / "rows" / "vocab.txt")]
   code, output = runs.run(root / "whole", flags, env, config=HC_SR)
   assert code == 0, output
   rng = random.Random(7)
@@ -158,8 +156,7 @@ def test_a_bad_value_is_refused_by_name_before_anything_is_compiled(
   root, flags, env = place
   workdir = root / "bad"
   config = "electra_demo:hc+sr,runlocal"
-  if "negatives.sources" not in flag:
-    runs.save_synonyms(workdir, root / "rows" / "vocab.txt")
+  flags = [*flags, runs.save_synonyms(root, root / "rows" / "vocab.txt")]
   flags = [f for f in flags if f.split("=")[0] != flag.split("=")[0]]
   if "data." in flag:
     flags = [f for f in flags if "data.rows" not in f]

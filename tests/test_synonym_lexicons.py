@@ -46,7 +46,7 @@ def write(tmp_path):
 
 
 def found(path, source="pairs", tokens=TOKENS, **options):
-  return list(sources.synonym_source(source)(tokens, path=path, **options))
+  return list(sources.SOURCES[source](tokens, path=path, **options))
 
 
 def to_table(pairs):
@@ -59,6 +59,11 @@ def to_lists(pairs):
     if " " not in word + synonym:
       lists.setdefault(word, []).append(synonym)
   return "".join(f"{w} {' '.join(others)}\n" for w, others in lists.items())
+
+
+def to_ppdb(pairs):
+  rest = "PPDB2.0Score=3.1 Agigasim=0.2 ||| 0-0 ||| Equivalence"
+  return "".join(f"[NN] ||| {a} ||| {b} ||| {rest}\n" for a, b in pairs)
 
 
 def to_object(pairs):
@@ -78,6 +83,7 @@ FORMATS = {
   "table.tsv": to_table,
   "lists.txt": to_lists,
   "lists": to_lists,
+  "ppdb-2.0-s-lexical": to_ppdb,
   "object.json": to_object,
   "array.json": json.dumps,
   "lines.jsonl": to_lines,
@@ -140,6 +146,9 @@ def test_a_pair_is_one_way(write):
     ("big\tlarge\n\nhome house\n", "txt:3: 1 columns"),
     ("big large\nhome\thouse\n", "txt:2: 2 columns"),
     ("big\tlarge\t1\n", "txt:1: 3 columns"),
+    ("[JJ] ||| big ||| large ||| x\n[JJ] ||| big\n", "txt:2: 2 columns.*PPDB"),
+    ("[JJ] ||| big ||| large\nbig\tlarge\n", "txt:2: 1 columns"),
+    ("big\tlarge\n[JJ] ||| big ||| large ||| x\n", "txt:2: 1 columns"),
     ("big\tlarge\ncaf\udce9\tbig\n", "txt:2: .*not UTF-8"),
     ("big\tlarge\n\0\n", "txt:2: NUL"),
   ],
@@ -185,8 +194,8 @@ def test_a_file_that_was_cut_off_is_refused(write):
 @pytest.mark.parametrize(
   "content, what",
   [
-    ("", "none of its 0 pairs"),
-    ("big\nlarge\n", "none of its 0 pairs"),
+    ("", "there is no pair in it"),
+    ("big\nlarge\n", "there is no pair in it"),
     ("big\tbig\nRome\trome\n", r"none of its 2 pairs .*\(0 hold a phrase\)"),
     ("big\tvery large\nthe_home\thouse\n.\thuge\n", r"3 pairs .*\(2 hold"),
     ("grand énorme vaste\n", "2 pairs .*language and case"),

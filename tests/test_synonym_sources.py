@@ -248,6 +248,22 @@ def test_opening_writes_nothing(mini, tmp_path, open_wordnet):
   assert before == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
 
 
+def files_of(folder):
+  return [(f.name, f.parent) for f in wordnet.files(str(folder))]
+
+
+def test_files_of_a_wordnet_are_those_that_say_what_it_holds(mini, tmp_path):
+  parts = ("adj", "adv", "noun", "verb")
+  names = [f"{kind}.{part}" for kind in ("data", "index") for part in parts]
+  names += [f"{part}.exc" for part in parts]
+  assert files_of(tmp_path) == [(name, mini) for name in sorted(names)]
+  shutil.make_archive(str(mini), "zip", mini.parent, "wordnet")
+  shutil.rmtree(mini)
+  assert files_of(tmp_path) == [("wordnet.zip", mini.parent)]
+  with pytest.raises(InputError, match="no WordNet"):
+    wordnet.files(str(tmp_path / "empty"))
+
+
 def test_missing_wordnet_names_the_commands_that_fetch_it(
   tmp_path, monkeypatch, open_wordnet
 ):
@@ -337,7 +353,7 @@ def example(name, folder):
 def asked(request, tmp_path):
   """Asks a source for the pairs of ASKED, once more on each call."""
   options = example(request.param, tmp_path)
-  return lambda: list(sources.synonym_source(request.param)(ASKED, **options))
+  return lambda: list(sources.SOURCES[request.param](ASKED, **options))
 
 
 def test_sources_give_different_whole_words_of_the_vocabulary(asked):
@@ -395,18 +411,50 @@ def test_options_of_a_source_are_keyword_only_and_those_of_the_config(name):
   )
 
 
-@pytest.mark.parametrize("name", ["vectors", "pairs", "omw"])
+@pytest.mark.parametrize("name", ["vectors", "pairs", "omw", "table"])
 def test_files_that_are_not_there_are_named(name, tmp_path):
   for path in ("", "nowhere", "~nobody/v", str(tmp_path), "a\0b"):
     with pytest.raises(InputError, match="negatives.sources") as caught:
-      list(sources.SOURCES[name](ASKED, path=path))
+      sources.SOURCES[name]((), path=path)
     assert repr(path) in str(caught.value)
 
 
-def test_unknown_source_lists_the_known_ones():
-  with pytest.raises(InputError, match="'thesaurus'.*wordnet"):
-    sources.synonym_source("thesaurus")
-  assert sources.synonym_source("wordnet") is sources.wordnet
+@pytest.mark.parametrize("tokens", [(), ASKED])
+@pytest.mark.parametrize(
+  "name, changes, words",
+  [
+    ("wordnet", {"pos": "x"}, "pos='x'.*nouns.*verbs"),
+    ("wordnet", {"folder": "nowhere"}, "no WordNet in 'nowhere'"),
+    ("wordnet", {"folder": "~nobody/w"}, "no WordNet in '~nobody/w'"),
+    ("omw", {"pos": "x"}, "pos='x'.*nouns.*verbs"),
+    ("vectors", {"top": 0}, "top=0 .*at least 1"),
+    ("vectors", {"threshold": 2.0}, "threshold=2.0 .*from -1 to 1"),
+    ("vectors", {"among": "words"}, "among=words: .*vocabulary or file"),
+  ],
+)
+def test_options_are_refused_before_a_pair_is_asked_for(
+  tmp_path, tokens, name, changes, words
+):
+  options = example(name, tmp_path)
+  sources.SOURCES[name](tokens, **options)
+  with pytest.raises(InputError, match=words):
+    sources.SOURCES[name](tokens, **options | changes)
+
+
+@pytest.mark.parametrize("tokens", [(), ASKED])
+@pytest.mark.parametrize(
+  "name, content",
+  [(name, "") for name in ("vectors", "pairs", "omw", "table")]
+  + [("vectors", "some words"), ("pairs", "word"), ("pairs", "a\tb\tc")]
+  + [("omw", "house home"), ("table", "PK cut off")],
+)
+def test_files_that_begin_as_something_else_are_refused_before(
+  tmp_path, tokens, content, name
+):
+  path = tmp_path / "file.txt"
+  path.write_text(content)
+  with pytest.raises(DataError, match="file.txt"):
+    sources.SOURCES[name](tokens, path=str(path))
 
 
 def test_a_name_is_registered_once(monkeypatch):

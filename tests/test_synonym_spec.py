@@ -102,6 +102,9 @@ def test_options_are_converted_as_they_are_annotated(calls):
     ("files path=ab top=2.5", "'top=2.5': give a whole number"),
     ("files path=ab top=1 top=2", "top= is given twice"),
     ("files top=1", "files needs path="),
+    ("files path=ab|cd.txt", r"no source 'cd.txt'.*[|] or & is written [?]"),
+    ('files path="a|b"', "'path=\"a': leave out the quotes .*written [?]"),
+    ("files path='my file.txt'", "leave out the quotes"),
     ("files path=my file.txt", "'file.txt' is no option.*space.*written [?]"),
     ("model | flags", "stands alone"),
     ("flags & model", "stands alone"),
@@ -182,6 +185,28 @@ def test_the_configs_wordnet_is_the_one_where_no_folder_is_given(calls):
   assert [c["folder"] for c in calls if "folder" in c] == ["/w", "/own"]
 
 
+def test_every_source_is_checked_without_a_vocabulary(tmp_path, monkeypatch):
+  called = []
+
+  def strict(tokens, *, path: str, top: int = 10):
+    called.append((tokens, path, top))
+    if top < 1:
+      raise InputError("top")
+
+  def wordnet(tokens, *, folder: str = ""):
+    called.append((tokens, folder))
+
+  for fn in (strict, wordnet):
+    monkeypatch.setitem(sources.SOURCES, fn.__name__, fn)
+  (tmp_path / "a b").touch()
+  text = f"wordnet & strict path={tmp_path}/a?b | wordnet folder=/own"
+  spec.check(spec.parse(text), wordnet_dir="/w")
+  assert called == [((), "/w"), ((), f"{tmp_path}/a b", 10), ((), "/own")]
+  with pytest.raises(InputError, match="top"):
+    spec.check(spec.parse("wordnet | wordnet & strict path=x top=0"))
+  spec.check(spec.parse("model"))
+
+
 @pytest.mark.parametrize("include_self", [False, True])
 def test_a_saved_table_is_a_source(tmp_path, include_self):
   built = table.build_table(
@@ -196,6 +221,10 @@ def test_a_saved_table_is_a_source(tmp_path, include_self):
   assert pairs(text) == {("a", "b"), ("c", "a"), ("c", "d")}
   with pytest.raises(DataError, match="vocabulary"):
     list(spec.pairs_of(spec.parse(text), TOKENS[:-1]))
+  spec.check(spec.parse(f"table path={tmp_path}/t.npz"))
+  (tmp_path / "t.npz").write_bytes(b"PK cut off")
+  with pytest.raises(DataError, match="t.npz is not a whole synonym table"):
+    spec.check(spec.parse(f"table path={tmp_path}/t.npz"))
 
 
 def test_every_source_takes_options_that_a_word_can_give():

@@ -12,7 +12,7 @@ import pytest
 
 from truenegs_jax.errors import DataError, DiskError, InputError
 from truenegs_jax.synonyms import archive, sources, table, wordnet
-from truenegs_jax.synonyms.stop_words import STOP_WORDS
+from truenegs_jax.synonyms.stop_words import STOP_WORDS, fingerprint, golds
 
 TOKENS = ["[PAD]", "[MASK]", "##s", "in", "house", "houses", "home"]
 TOKENS += [f"word{i}" for i in range(60)]  # 67 tokens: 3 words, one part full.
@@ -161,6 +161,25 @@ def test_stop_words_have_no_list_unless_asked_for_but_stay_candidates():
   assert listed(build(pairs), "in") == set()
   assert listed(build(pairs), "home") == {"house", "in"}
   assert listed(build(pairs, keep_stop_words=True), "in") == {"home"}
+
+
+@pytest.mark.parametrize("keep_stop_words", [False, True])
+def test_golds_are_the_words_that_a_table_can_give_a_list(keep_stop_words):
+  tokens = [*TOKENS, "In", ""]
+  options = {"keep_stop_words": keep_stop_words, "stop_words": {"in", "word3"}}
+  found = {tokens[i] for i in np.flatnonzero(golds(tokens, **options))}
+  stops = set() if keep_stop_words else {"in", "In", "word3"}
+  assert found == set(tokens) - {"[PAD]", "[MASK]", "##s", ""} - stops
+  every = [(a, b) for a in tokens for b in tokens]
+  lists_V = table.lengths(build(every, tokens, **options))
+  assert {tokens[i] for i in np.flatnonzero(lists_V)} == found
+
+
+def test_stop_words_are_told_apart_whatever_their_order():
+  assert fingerprint(["b", "a", "b"]) == fingerprint({"a", "b"})
+  assert fingerprint({"a", "b"}) != fingerprint({"ab"}) != fingerprint(())
+  options = build(stop_words={"a", "b"}).options
+  assert options["stop_words"] == fingerprint({"a", "b"})
 
 
 def test_other_stop_words_may_be_given_in_any_language():

@@ -42,7 +42,7 @@ def write(tmp_path):
 
 
 def found(path, tokens=TOKENS, **options):
-  return list(sources.synonym_source("vectors")(tokens, path=path, **options))
+  return list(sources.SOURCES["vectors"](tokens, path=path, **options))
 
 
 def as_pairs(ranked, top=10):
@@ -490,9 +490,13 @@ def test_header_that_counts_other_words_is_refused(write, count):
     found(write(f"{count} 2\n{LINES}"))
 
 
-@pytest.mark.parametrize(
-  "content", ["", "\n", "0 2\n", "Katze 1 2\n", "cat 0 0\n", "##cat 1 2\n"]
-)
+@pytest.mark.parametrize("content", ["", "\n", "0 2\n"])
+def test_file_without_a_vector_is_refused(write, content):
+  with pytest.raises(DataError, match="vectors.txt: there are no word vectors"):
+    found(write(content))
+
+
+@pytest.mark.parametrize("content", ["Katze 1 2\n", "cat 0 0\n", "##cat 1 2\n"])
 def test_file_without_a_vector_of_the_vocabulary_is_refused(write, content):
   path = write(content)
   with pytest.raises(DataError, match="no word of the vocabulary") as caught:

@@ -29,8 +29,8 @@ def folder(tmp_path_factory):
   folder = tmp_path_factory.mktemp("verb")
   write_vocabulary(TOKENS, folder / "vocab.txt")
   for name, pairs in (("a", A), ("b", B), ("c", C)):
-    made = table.build_table(pairs, TOKENS, source=name, keep_stop_words=True)
-    table.save_table(made, folder / f"{name}.npz")
+    lines = "".join(f"{word}\t{synonym}\n" for word, synonym in pairs)
+    (folder / f"{name}.tsv").write_text(lines)
   return folder
 
 
@@ -48,9 +48,9 @@ def run(folder, *flags):
 
 
 def verb(folder, *flags):
-  """The output of the verb on the table a.npz."""
+  """The output of the verb, unless told otherwise of the pairs of a.tsv."""
   code, output, errors = run(
-    folder, "--vocab=vocab.txt", "--sources=table path=a.npz", *flags
+    folder, "--vocab=vocab.txt", "--sources=pairs path=a.tsv", *flags
   )
   assert (code, errors) == (0, "")
   shown = [x for x in output.splitlines() if not x.startswith("saved as ")]
@@ -95,7 +95,7 @@ def test_output_is_the_table_of_the_flags(folder, tmp_path):
   expected = table.build_table(
     A,
     TOKENS,
-    source="table path=a.npz",
+    source="pairs path=a.tsv",
     stop_words={"stay"},
     symmetric=True,
     include_self=True,
@@ -103,6 +103,62 @@ def test_output_is_the_table_of_the_flags(folder, tmp_path):
   np.testing.assert_array_equal(loaded.keys_Q, expected.keys_Q)
   assert loaded.source == expected.source
   assert loaded.options == expected.options
+
+
+@pytest.fixture
+def saved(tmp_path):
+  """The path of a table with options of its own, and the table."""
+  made = table.build_table(
+    A,
+    TOKENS,
+    source="wordnet pos=n",
+    stop_words={"stay"},
+    include_self=True,
+  )
+  table.save_table(made, tmp_path / "saved.npz")
+  return tmp_path / "saved.npz", made
+
+
+def test_a_saved_table_is_taken_as_it_is(folder, tmp_path, saved):
+  path, made = saved
+  asked = f"table path={path}"
+  output = verb(
+    folder,
+    f"--sources={asked}",
+    f"--output={tmp_path}/copy.npz",
+    f"--compare={asked}; {asked} | {asked}",
+    "--word=in,stay",
+  )
+  assert "wordnet pos=n" in output and made.fingerprint in output
+  assert "include_self true" in output and "keep_stop_words false" in output
+  copy = table.load_table(tmp_path / "copy.npz", TOKENS)
+  assert (copy.source, copy.options) == (made.source, made.options)
+  np.testing.assert_array_equal(copy.keys_Q, made.keys_Q)
+  assert rows(output, "in (2)") == ["in (2)", "in, home"]
+  # Which stop words it was made with is not known by their names.
+  assert "the sources list no token" in rows(output, "stay (0)")[1]
+  assert rows(output, "B:")[2:5] == [str(made.num_pairs)] * 2 + ["1.000"]
+  assert rows(output, "C:")[2:4] == ["3", "3"]  # another of its pairs
+
+
+@pytest.mark.parametrize(
+  "flag, pairs",
+  [
+    ("--nokeep_stop_words", {("house", "home"), ("house", "firm")}),
+    ("--symmetric", {("house", "home"), ("home", "house"), ("home", "in")}),
+  ],
+)
+def test_a_flag_makes_another_table_of_a_saved_one(
+  folder, tmp_path, saved, flag, pairs
+):
+  path, made = saved
+  verb(folder, f"--sources=table path={path}", f"--output={tmp_path}/t", flag)
+  built = table.load_table(tmp_path / "t", TOKENS)
+  keys = (divmod(key, len(TOKENS)) for key in built.keys_Q.tolist())
+  found = {(TOKENS[a], TOKENS[b]) for a, b in keys}
+  assert pairs < found and ("house", "house") not in found
+  assert ("in", "home") not in found
+  assert built.source == "table path=saved.npz" != made.source
 
 
 def test_words_are_shown_with_their_lists_or_the_reason_for_none(folder):
@@ -120,7 +176,7 @@ def test_words_are_shown_with_their_lists_or_the_reason_for_none(folder):
 
 
 def test_other_sources_are_compared_pair_by_pair(folder):
-  flag = "--compare=table path=b.npz; table path=a.npz & table path=b.npz"
+  flag = "--compare=pairs path=b.tsv; pairs path=a.tsv & pairs path=b.tsv"
   output = verb(folder, flag)
   b = ["3", "3", "1", "0.167", "25.0%", "33.3%"]
   assert rows(output, "B:")[1:] == b
@@ -133,7 +189,7 @@ def test_other_sources_are_compared_pair_by_pair(folder):
 
 
 def test_examples_are_the_same_on_every_call(folder):
-  one, two = (verb(folder, "--compare=table path=c.npz") for _ in range(2))
+  one, two = (verb(folder, "--compare=pairs path=c.tsv") for _ in range(2))
   assert one.count(" → ") == 8  # of 26; all of A's are there, too
   assert one.partition("compared")[2] == two.partition("compared")[2]
 
@@ -151,8 +207,18 @@ def test_examples_are_the_same_on_every_call(folder):
     ),
     (
       ["--vocab=vocab.txt", "--sources=table path=no"],
+      2,
+      "there is no file 'no'",
+    ),
+    (
+      ["--vocab=vocab.txt", "--sources=table path=vocab.txt"],
       3,
-      "no synonym table no",
+      "vocab.txt is not a whole synonym table",
+    ),
+    (
+      ["--vocab=vocab.txt", "--compare=vectors path=a.tsv"],
+      3,
+      "a.tsv:1: 0 numbers",
     ),
     (["--vocab=vocab.txt", "--stop_words=no"], 2, "negatives.stop_words=no"),
     (["--nosuch"], 2, "nosuch"),
@@ -172,7 +238,7 @@ def test_nothing_is_saved_when_an_expression_is_wrong(folder, tmp_path):
   code, _, errors = run(
     folder,
     "--vocab=vocab.txt",
-    "--sources=table path=a.npz",
+    "--sources=pairs path=a.tsv",
     f"--output={tmp_path}/t.npz",
     "--compare=table",
   )
@@ -185,7 +251,7 @@ def test_a_table_that_cannot_be_written_is_a_disk_error(folder, tmp_path):
   code, _, errors = run(
     folder,
     "--vocab=vocab.txt",
-    "--sources=table path=a.npz",
+    "--sources=pairs path=a.tsv",
     f"--output={tmp_path}/file/t.npz",
   )
   assert code == 5 and "could not be written" in errors

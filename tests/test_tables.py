@@ -10,7 +10,8 @@ from rich.console import Console
 from truenegs_jax import tables
 from truenegs_jax.data.tokenizer import make_tokenizer
 from truenegs_jax.errors import DataError, InputError
-from truenegs_jax.synonyms import spec
+from truenegs_jax.objectives.options import CHOICES, Options
+from truenegs_jax.synonyms import sources, spec
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import startup
 
@@ -127,7 +128,7 @@ def test_a_checkpoints_table_is_that_of_its_options_alone(tmp_path, workdir):
   for name, value in changes.items():
     other = config(c.negatives.sources, stop_words=str(words))
     other.negatives[name] = value
-    with pytest.raises(DataError, match="no synonym table"):
+    with pytest.raises(InputError, match="there is no file '.*npz'"):
       find(other, workdir)
   # The same file elsewhere has the same name; it may be gone, as may these:
   words.unlink()
@@ -135,15 +136,60 @@ def test_a_checkpoints_table_is_that_of_its_options_alone(tmp_path, workdir):
   assert find(c, workdir).fingerprint == first.fingerprint
 
 
-def test_the_workdirs_table_is_used_where_no_file_is_named(workdir):
+@pytest.fixture
+def see_wordnet_in(monkeypatch):
+  """Has the search for WordNet look in these folders alone."""
+  import nltk
+
+  return lambda *roots: monkeypatch.setattr(
+    nltk.data, "path", [str(root) for root in roots]
+  )
+
+
+def test_a_checkpoints_table_needs_no_wordnet(workdir, see_wordnet_in):
+  see_wordnet_in()
   made = table_lib.build_table(PAIRS, TOKENIZER.vocab, source="wordnet")
   table_lib.save_table(made, workdir / startup.SYNONYMS)
-  assert find(config("wordnet"), workdir).fingerprint == made.fingerprint
-  # One of the user's own may be another.
-  empty = workdir / "empty"
-  empty.mkdir()
   with pytest.raises(InputError, match="There is no WordNet"):
-    find(config("wordnet", wordnet_dir=str(empty)), workdir)
+    find(config("wordnet"), workdir)
+  (workdir / "checkpoints" / "10").mkdir(parents=True)
+  assert find(config("wordnet"), workdir).fingerprint == made.fingerprint
+
+
+def test_another_wordnet_makes_another_table_wherever_it_is_found(
+  tmp_path, workdir, monkeypatch, see_wordnet_in
+):
+  read = []
+
+  def of_wordnet(tokens, *, folder: str = ""):
+    read.append(folder)
+    return PAIRS
+
+  def times_read(root, **options):
+    see_wordnet_in(tmp_path / root)
+    find(config("wordnet", **options), workdir)
+    return len(read)
+
+  monkeypatch.setitem(sources.SOURCES, "wordnet", of_wordnet)
+  names = ("data.noun", "index.noun", "noun.exc")
+  for root in "xy":
+    (tmp_path / root / "corpora/wordnet").mkdir(parents=True)
+    for name in names:
+      path = tmp_path / root / "corpora/wordnet" / name
+      path.touch()
+      os.utime(path, ns=(0, 0))
+  assert [times_read(root) for root in "xxyx"] == [1, 1, 2, 2]
+  for i, name in enumerate(names):
+    (tmp_path / "x/corpora/wordnet" / name).write_text("changed")
+    assert [times_read("x"), times_read("x")] == [3 + i, 3 + i]
+  assert times_read("x", wordnet_dir=str(tmp_path / "y")) == 5  # that of y
+  packed = tmp_path / "z/corpora/wordnet.zip"
+  packed.parent.mkdir(parents=True)
+  for i in range(2):
+    packed.write_text("changed" * i)
+    assert [times_read("z"), times_read("z")] == [6 + i, 6 + i]
+  monkeypatch.setattr(tables, "RECIPE", -1)
+  assert times_read("z") == 8
 
 
 def test_a_table_is_built_once_and_found_by_all_it_depends_on(
@@ -222,33 +268,47 @@ def test_options_reach_the_table(tmp_path, workdir):
   assert naive.source == "table path=t.npz"
 
 
-@pytest.mark.parametrize(
-  "changes, expected",
-  [
-    ({}, True),
-    ({"hard_correction": False}, False),
-    ({"hard_correction": False, "smoothing": 0.1}, True),
-    ({"hard_correction": False, "discriminator": "ignore"}, True),
-  ],
-)
-def test_a_table_is_wanted_where_something_asks_it(changes, expected):
-  assert tables.wanted(config("wordnet", **changes)) is expected
+@pytest.mark.parametrize("hard_correction", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("discriminator", CHOICES["discriminator"])
+def test_a_table_is_wanted_where_something_asks_it(
+  hard_correction, smoothing, discriminator
+):
+  changes = {
+    "hard_correction": hard_correction,
+    "smoothing": smoothing,
+    "discriminator": discriminator,
+  }
+  asks = hard_correction or smoothing > 0 or discriminator != "none"
+  assert tables.wanted(config("wordnet", **changes)) is asks
+  assert Options(masking=None, **changes).needs_table is asks
 
 
-def test_files_that_are_not_there_are_refused_by_name(tmp_path):
-  (tmp_path / "here.txt").write_text("x\n")
+def test_what_a_table_cannot_be_made_of_is_refused(tmp_path, see_wordnet_in):
+  (tmp_path / "here.txt").write_text("primary main\n")
   here = f"pairs path={tmp_path}/here.txt"
-  tables.check_paths(config(f"wordnet | {here}"))
+  tables.check_paths(config(here))
   tables.check_paths(config("model"))
   gone = config(f"{here} & vectors path=glove.6B.50d.txt")
   with pytest.raises(InputError, match="nlp.stanford.edu") as caught:
     tables.check_paths(gone)
-  assert "--config.negatives.sources='vectors path=...'" in str(caught.value)
-  assert "path=glove.6B.50d.txt: no such file" in str(caught.value)
+  assert "there is no file 'glove.6B.50d.txt'" in str(caught.value)
   gone.negatives.hard_correction = False
   tables.check_paths(gone)  # nothing asks for it
-  for source in (f"pairs path={tmp_path}", f"wordnet folder={tmp_path}/no"):
-    with pytest.raises(InputError, match="no such (file|folder)"):
+  see_wordnet_in()
+  for source, words in (
+    (f"pairs path={tmp_path}", "there is no file"),
+    (f"{here} | wordnet", "no WordNet where NLTK looks"),
+    (f"wordnet folder={tmp_path}", "no WordNet in"),
+    ("wordnet pos=x", "pos='x'.*nouns"),
+    (f"vectors path={tmp_path}/here.txt among=x", "vocabulary or file"),
+  ):
+    with pytest.raises(InputError, match=words):
       tables.check_paths(config(source))
-  with pytest.raises(InputError, match="negatives.stop_words=.*absent"):
-    tables.check_paths(config(here, stop_words=f"{tmp_path}/absent"))
+  with pytest.raises(InputError, match="no WordNet in '.*/absent'"):
+    tables.check_paths(config("wordnet", wordnet_dir=f"{tmp_path}/absent"))
+  with pytest.raises(DataError, match="here.txt:1: 'main' is not a finite"):
+    tables.check_paths(config(f"vectors path={tmp_path}/here.txt"))
+  for words in (f"{tmp_path}/absent", "~nobody/absent"):
+    with pytest.raises(InputError, match="negatives.stop_words=.*absent"):
+      tables.check_paths(config(here, stop_words=words))

@@ -2,56 +2,49 @@
 
 import hashlib
 import json
+import os
 import pathlib
+from collections.abc import Iterator
 
 from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax import cache, errors
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.synonyms import spec, stop_words, table
+from truenegs_jax.objectives.options import needs_table
+from truenegs_jax.synonyms import spec, stop_words, table, wordnet
 from truenegs_jax.train import startup
 
 # Options of a table as negatives.* and `SynonymTable.options` name them.
 OPTIONS = ("keep_stop_words", "symmetric", "include_self")
 
-VECTORS = (
-  " of word vectors in GloVe's text format, such as glove.6B.50d.txt of"
-  " https://nlp.stanford.edu/projects/glove/"
-)
+# Raise it when a source comes to yield other pairs of the same files.
+RECIPE = 1
 
 
 def wanted(c: ConfigDict) -> bool:
   """Whether a run asks anything of its table."""
-  n = c.negatives
-  return n.hard_correction or n.smoothing > 0 or n.discriminator != "none"
+  return needs_table(c.negatives)
 
 
 def check_paths(c: ConfigDict) -> None:
-  """Refuses a config whose table needs a file that is not there.
+  """Refuses a config whose table cannot be made, before anything is.
+
+  Every source checks its options, that its files are there and how they begin.
 
   Raises:
-    InputError: it names the file and says how to give another.
+    InputError, DataError: as the sources and `stop_words.load`.
   """
-  if not wanted(c):
-    return
-  for source in spec.parse(c.negatives.sources).sources:
-    for key, path in source.paths.items():
-      place = spec.locate(path)
-      if not (place.is_dir() if key == "folder" else place.is_file()):
-        raise errors.InputError(
-          f"negatives.sources: {source.name} {key}={path}: no such"
-          f" {'folder' if key == 'folder' else 'file'}; give one"
-          f"{VECTORS if source.name == 'vectors' else ''}:"
-          f" --config.negatives.sources='{source.name} {key}=...'"
-        )
-  stop_words.load(c.negatives.stop_words)
+  if wanted(c):
+    asked = spec.parse(c.negatives.sources)
+    spec.check(asked, wordnet_dir=c.data.wordnet_dir)
+    stop_words.load(c.negatives.stop_words)
 
 
 def find_or_build(
   c: ConfigDict, workdir: pathlib.Path, tokenizer: Tokenizer, console: Console
 ) -> table.SynonymTable | None:
-  """The workdir's table, else the cache's, else a new one for the cache.
+  """The table of a resumed run, else the cache's, else a new one for the cache.
 
   One of another vocabulary or other options is passed over, not overwritten:
   whether the workdir's run may go on is for its checkpoints to say.
@@ -66,8 +59,8 @@ def find_or_build(
   asked = spec.parse(n.sources)
   if asked.model:
     return None
-  # Of a file that the user names, only a checkpoint's table is surely the one.
-  if has_checkpoint(workdir) or not _places(c):
+  # Only a checkpoint's table is surely that of the run, whatever files became.
+  if has_checkpoint(workdir):
     if found := _load(workdir / startup.SYNONYMS, c, tokenizer, console):
       return found
   cached = cache.folder() / "synonyms" / _name(c, tokenizer)
@@ -95,9 +88,9 @@ def _is_asked(found: table.SynonymTable, c: ConfigDict) -> bool:
   n = c.negatives
   options = {name: n[name] for name in OPTIONS}
   # What a checkpoint was made with needs no file any more.
-  if not n.stop_words or pathlib.Path(n.stop_words).expanduser().exists():
-    words = sorted(stop_words.load(n.stop_words))
-    options["stop_words"] = table.vocabulary_fingerprint(words)
+  if not n.stop_words or os.path.exists(os.path.expanduser(n.stop_words)):
+    words = stop_words.load(n.stop_words)
+    options["stop_words"] = stop_words.fingerprint(words)
   asked = spec.parse(n.sources).identity
   return found.source == asked and options.items() <= found.options.items()
 
@@ -107,10 +100,11 @@ def _name(c: ConfigDict, tokenizer: Tokenizer) -> str:
   n = c.negatives
   asked = spec.parse(n.sources)
   depends = [
+    RECIPE,
     asked.identity,
     [n[name] for name in OPTIONS],
     sorted(stop_words.load(n.stop_words)),
-    [_state(place) for place in _places(c)],
+    [_state(file) for file in _files(c)],
   ]
   digest = hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:16]
   names = "-".join(dict.fromkeys(source.name for source in asked.sources))
@@ -118,21 +112,23 @@ def _name(c: ConfigDict, tokenizer: Tokenizer) -> str:
   return f"{names}-{vocabulary}-{digest}.npz"
 
 
-def _places(c: ConfigDict) -> list[pathlib.Path]:
-  """The files and folders that the user names for the pairs."""
-  asked = spec.parse(c.negatives.sources)
-  paths = list(asked.paths)
-  # A WordNet of the user's own may be another version.
-  if c.data.wordnet_dir and "wordnet" in [s.name for s in asked.sources]:
-    paths.append(c.data.wordnet_dir)
-  return [spec.locate(path) for path in paths]
+def _files(c: ConfigDict) -> Iterator[pathlib.Path]:
+  """The files that the pairs are read from."""
+  for source in spec.parse(c.negatives.sources).sources:
+    options = spec.located(source, wordnet_dir=c.data.wordnet_dir)
+    if source.name == "wordnet":
+      yield from wordnet.files(str(options["folder"]))
+    else:
+      yield from (pathlib.Path(str(options[key])) for key in source.paths)
 
 
-def _state(place: pathlib.Path) -> list:
-  """What changes with a file, or with the data of a folder's WordNet."""
-  files = [place, *sorted(place.rglob("data.*"))]
-  stats = [file.stat() for file in files if file.exists()]
-  return [str(place.resolve()), [(s.st_size, s.st_mtime_ns) for s in stats]]
+def _state(file: pathlib.Path) -> list[str | int]:
+  """What changes with a file; of one that is not there, its place alone."""
+  stats = file.stat() if file.exists() else None
+  return [
+    str(file.resolve()),
+    *([stats.st_size, stats.st_mtime_ns] if stats else []),
+  ]
 
 
 def _load(

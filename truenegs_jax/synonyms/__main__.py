@@ -7,12 +7,17 @@
       [--word=primary,stay]       # their lists, or why they have none
       [--compare='vectors path=glove.6B.50d.txt; pairs path=ppdb.tsv']
 
-The flags are those of a config's `negatives` and `data`.
+The flags are those of a config's `negatives` and `data`. A saved table that
+stands alone, 'table path=table.npz', is taken as it is unless one of the flags
+says what to make of its pairs.
 """
 
+import functools
+import json
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from absl import app, flags
@@ -29,6 +34,8 @@ from truenegs_jax.errors import (
 from truenegs_jax.synonyms import spec, stop_words, table
 from truenegs_jax.synonyms.sources import is_word
 
+# Flags that make a table what it is, named as its options are.
+OPTIONS = ("keep_stop_words", "stop_words", "symmetric", "include_self")
 EXAMPLES = 8  # pairs that only one of two tables has
 
 
@@ -42,32 +49,27 @@ def run(f: flags.FlagValues, console: Console) -> None:
     raise InputError("--vocab is missing: a vocab.txt, a folder or a hub name.")
   first, *others = map(_parse, [f.sources, *filter(None, f.compare.split(";"))])
   tokenizer = load_tokenizer(f.vocab, lowercase=f.lowercase)
+  for asked in (first, *others):
+    spec.check(asked, wordnet_dir=f.wordnet_dir)
   read = lambda asked: spec.pairs_of(
     asked, tokenizer.vocab, wordnet_dir=f.wordnet_dir
   )
-  options = {
-    "keep_stop_words": f.keep_stop_words,
-    "stop_words": stop_words.load(f.stop_words),
-    "symmetric": f.symmetric,
-    "include_self": f.include_self,
-  }
-  build = lambda asked, pairs, **changes: table.build_table(
-    pairs, tokenizer.vocab, source=asked.identity, **(options | changes)
-  )
+  make = functools.partial(_make, f, tokenizer.vocab)
   began = time.perf_counter()
   pairs = list(read(first))
-  built = build(first, pairs)
+  built = make(first, pairs)
   secs = time.perf_counter() - began
   console.print(summary(built, tokenizer.vocab, secs))
   if f.output:
     table.save_table(built, f.output)
     console.print(f"saved as {f.output}", soft_wrap=True)
   if f.word:
-    both_ways = None if f.symmetric else build(first, pairs, symmetric=True)
-    skipped = () if f.keep_stop_words else options["stop_words"]
+    is_closed = built.options.get("symmetric") or _is_saved(f, first)
+    both_ways = None if is_closed else make(first, pairs, symmetric=True)
+    skipped = _skipped(f, built)
     console.print(lists(built, both_ways, tokenizer, f.word, skipped=skipped))
   if others:
-    tables = [built, *(build(other, read(other)) for other in others)]
+    tables = [built, *(make(other, read(other)) for other in others)]
     console.print(overlaps(tables))
     console.print(examples(tables, tokenizer.vocab))
 
@@ -76,6 +78,7 @@ def summary(
   built: table.SynonymTable, tokens: Sequence[str], secs: float
 ) -> Table:
   """Counts, hash and sizes of a table that was built in `secs` seconds."""
+  options = dict(sorted(built.options.items()))
   size, width = built.vocab_size, built.width
   words = sum(map(is_word, tokens))
   lengths_V = table.lengths(built)
@@ -83,6 +86,7 @@ def summary(
   mib = lambda columns: f"{size * columns * 4 / 2**20:,.1f} MiB"
   lines = {
     "sources": built.source,
+    "options": ", ".join(f"{k} {json.dumps(v)}" for k, v in options.items()),
     "vocabulary": f"{size:,} tokens, {words:,} of them whole words",
     "with a list": f"{built.num_rows:,} tokens: {built.num_rows / size:.2%} of"
     f" the vocabulary, {built.num_rows / max(words, 1):.2%} of the words",
@@ -113,7 +117,8 @@ def lists(
   """The list of each word, or why there is none.
 
   Args:
-    both_ways: the same table with `symmetric`; None where `built` is that one.
+    both_ways: the same table with `symmetric`; None where `built` is that one,
+      or was saved.
     skipped: stop words, if they have no lists.
   """
   made = Table(title="lists", title_justify="left", show_lines=True)
@@ -192,6 +197,38 @@ def _parse(text: str) -> spec.Spec:
       " with it; give others."
     )
   return asked
+
+
+def _is_saved(f: flags.FlagValues, asked: spec.Spec) -> bool:
+  """Whether a saved table is asked for, and nothing else."""
+  given = any(f[name].present for name in OPTIONS)
+  return not given and [s.name for s in asked.sources] == ["table"]
+
+
+def _make(
+  f: flags.FlagValues,
+  tokens: Sequence[str],
+  asked: spec.Spec,
+  pairs: Iterable[spec.Pair],
+  **changes: bool,
+) -> table.SynonymTable:
+  """The table of pairs, or the saved one that is asked for."""
+  if _is_saved(f, asked):
+    path = spec.located(asked.sources[0])["path"]
+    return table.load_table(str(path), tokens)
+  options: dict[str, Any] = {name: f[name].value for name in OPTIONS}
+  options["stop_words"] = stop_words.load(f.stop_words)
+  return table.build_table(
+    pairs, tokens, source=asked.identity, **(options | changes)
+  )
+
+
+def _skipped(f: flags.FlagValues, built: table.SynonymTable) -> frozenset[str]:
+  """The stop words that have no lists, as far as they are known."""
+  words = stop_words.load(f.stop_words)
+  is_known = built.options.get("stop_words") == stop_words.fingerprint(words)
+  kept = built.options.get("keep_stop_words") or not is_known
+  return frozenset() if kept else words
 
 
 def _why_none(word: str, skipped: Collection[str]) -> str:

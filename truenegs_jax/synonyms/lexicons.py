@@ -15,10 +15,10 @@ from truenegs_jax.data.files import File
 from truenegs_jax.data.lines import read_text
 from truenegs_jax.data.reading import Reading
 from truenegs_jax.errors import DataError
-from truenegs_jax.synonyms.wordnet import parts_of_speech
 
 Pairs = Iterator[tuple[str, str]]
 
+PPDB = " ||| "  # between its fields
 PHRASE = re.compile(r"[^ _][ _]+[^ _]")
 SYNSET = re.compile("[0-9]{8}-([a-z])")
 
@@ -40,8 +40,22 @@ def listed(
     (word, synonym), in the order of `words`, synonyms sorted.
 
   Raises:
-    DataError: no pair is left, or `pairs` raises it.
+    DataError: there is no pair, which is seen at once, or none is left, or
+      `pairs` raises it.
   """
+  pairs = iter(pairs)
+  first = next(pairs, None)
+  if first is None:
+    raise DataError(
+      f"{file.path}: there is no pair in it: give a file of words and their"
+      " synonyms."
+    )
+  return _listed(words, itertools.chain([first], pairs), file)
+
+
+def _listed(
+  words: Iterable[str], pairs: Iterable[tuple[str, str]], file: File
+) -> Pairs:
   found: dict[str, set[str]] = {word: set() for word in words}
   num_pairs = num_phrases = 0
   for pair in pairs:
@@ -69,8 +83,9 @@ def read_pairs(file: File) -> Pairs:
 
     .json   {"word": ["synonym", ...], ...} or [["word", "synonym"], ...]
     .jsonl  {"word": "word", "synonyms": ["synonym", ...]} on each line
-    others  word<TAB>synonym on each line, or, where the first line has no tab,
-            a word and its synonyms, parted by spaces (PPDB's `word syn1 syn2`)
+    others  as the first line is: word<TAB>synonym; PPDB's own
+            `[NN] ||| word ||| synonym ||| ...`, of which no more is read; else
+            a word and its synonyms, parted by spaces
 
   Raises:
     DataError: the file is damaged or not of its format, by line or entry.
@@ -87,13 +102,12 @@ def read_omw(file: File, *, pos: str) -> Pairs:
 
   Args:
     file: such as wn-data-fra.tab.
-    pos: parts of speech by the letter of the synset, see `parts_of_speech`.
+    pos: parts of speech by the letter of the synset, as
+      `wordnet.parts_of_speech` returns them.
 
   Raises:
-    InputError: as `parts_of_speech`.
     DataError: the file is damaged or not of this format, by its line.
   """
-  pos = parts_of_speech(pos)
   synsets: dict[str, list[str]] = {}
   for number, line in _lines(file):
     if line.startswith("#"):
@@ -123,17 +137,18 @@ def _lines(file: File) -> Iterator[tuple[int, str]]:
 
 
 def _columns(file: File) -> Pairs:
-  width = 0
+  sign = ""
   for number, line in _lines(file):
-    columns = line.split("\t")
-    width = width or len(columns)
-    if not len(columns) == width <= 2:
+    sign = sign or next((s for s in (PPDB, "\t") if s in line), " ")
+    columns = line.split("\t" if sign == " " else sign)
+    pair = columns[1:3] if sign == PPDB else columns
+    if len(pair) != (1 if sign == " " else 2):
       raise DataError(
         f"{file.path}:{number}: {len(columns)} columns: give a word, a tab and"
         " a synonym on every line, or on every line a word and its synonyms,"
-        " parted by spaces."
+        " parted by spaces, or PPDB's '[NN] ||| word ||| synonym ||| ...'."
       )
-    word, *others = columns if width == 2 else line.split(" ")
+    word, *others = line.split(" ") if sign == " " else pair
     yield from ((word, other) for other in others)
 
 

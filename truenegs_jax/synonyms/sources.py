@@ -5,12 +5,15 @@ pairs: if a model that should say `word` says `synonym`, it is not wrong. Both
 are whole-word tokens of the vocabulary and differ; the order is the same on
 every call. To add one, write it here under `@source("its name")`.
 
-  pairs = synonym_source("wordnet")(tokens)
+A source checks its options, and that its files are there, when it is called;
+the rest is done once it is asked for pairs.
+
+  pairs = SOURCES["wordnet"](tokens, pos="nv")
 """
 
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from truenegs_jax.data.files import File, describe
@@ -34,21 +37,6 @@ def source(name: str) -> Callable[[Callable[..., Pairs]], Callable[..., Pairs]]:
     return fn
 
   return add
-
-
-def synonym_source(name: str) -> Callable[..., Pairs]:
-  """Returns the source registered under `name`.
-
-  Raises:
-    InputError: no source has this name.
-  """
-  if name not in SOURCES:
-    known = ", ".join(sorted(SOURCES))
-    raise InputError(
-      f"There is no synonym source {name!r}; negatives.sources may name: "
-      f"{known}."
-    )
-  return SOURCES[name]
 
 
 def is_word(token: str) -> bool:
@@ -82,17 +70,16 @@ def wordnet(
     (word, synonym), in the order of `tokens`, synonyms sorted.
 
   Raises:
-    InputError, DataError: as `open_wordnet` and `wordnet.pairs`.
+    InputError: as `parts_of_speech` and `find_wordnet`, at once.
+    DataError: as `open_wordnet` and `wordnet.pairs`.
   """
+  pos = wordnet_lib.parts_of_speech(pos)
+  options: dict[str, Any] = {"pos": pos, "inflections": inflections}
   words = list(filter(is_word, tokens))
-  own = wordnet_lib.open_wordnet(folder) if reader is None else None
-  try:
-    yield from wordnet_lib.pairs(
-      words, reader or own, pos=pos, inflections=inflections
-    )
-  finally:
-    if own is not None:
-      wordnet_lib.close_wordnet(own)
+  if reader is not None:
+    return wordnet_lib.pairs(words, reader, **options)
+  wordnet_lib.find_wordnet(folder)
+  return _of_wordnet(words, folder, options)
 
 
 @source("vectors")
@@ -109,7 +96,7 @@ def vectors(
   The paper's footnote 9 takes 10 by the vectors GloVe 6B of 50 dimensions. For
   arguments, order and errors see `vectors.neighbours`.
   """
-  file = _find(
+  file = find_file(
     path,
     "word vectors, such as glove.6B.50d.txt from glove.6B.zip of"
     " https://nlp.stanford.edu/projects/glove",
@@ -124,7 +111,7 @@ def pairs(tokens: Sequence[str], *, path: str) -> Iterator[tuple[str, str]]:
 
   For formats, order and errors see `lexicons.read_pairs`.
   """
-  file = _find(path, "pairs of words, such as lines of `word<TAB>synonym`")
+  file = find_file(path, "pairs of words, such as lines of `word<TAB>synonym`")
   words = filter(is_word, tokens)
   return lexicons.listed(words, lexicons.read_pairs(file), file)
 
@@ -138,7 +125,8 @@ def omw(
   For the format, order and errors see `lexicons.read_omw`; `pos` is as in the
   source "wordnet".
   """
-  file = _find(
+  pos = wordnet_lib.parts_of_speech(pos)
+  file = find_file(
     path,
     "the Open Multilingual WordNet, such as wn-data-fra.tab from"
     " https://omwn.org",
@@ -147,10 +135,30 @@ def omw(
   return lexicons.listed(words, lexicons.read_omw(file, pos=pos), file)
 
 
-def _find(path: str, content: str) -> File:
+def find_file(path: str, content: str) -> File:
+  """The file that an option `path` names.
+
+  Args:
+    content: what the file should hold, for the error.
+
+  Raises:
+    InputError: there is no file, or nothing else than one, under this name.
+    DataError: it is of a kind that is not read, see `files.describe`.
+  """
   location = os.path.expanduser(path)
   if not os.path.isfile(location):
     raise InputError(
-      f"negatives.sources: there is no file {path!r}; give a file of {content}."
+      f"negatives.sources: there is no file {path!r}; give, by path=, a file of"
+      f" {content}."
     )
   return describe(pathlib.Path(location))
+
+
+def _of_wordnet(
+  words: Sequence[str], folder: str, options: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+  reader = wordnet_lib.open_wordnet(folder)
+  try:
+    yield from wordnet_lib.pairs(words, reader, **options)
+  finally:
+    wordnet_lib.close_wordnet(reader)

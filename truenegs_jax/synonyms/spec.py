@@ -19,13 +19,15 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from truenegs_jax.errors import InputError
-from truenegs_jax.synonyms.sources import SOURCES, source
-from truenegs_jax.synonyms.table import load_table
+from truenegs_jax.synonyms import archive
+from truenegs_jax.synonyms.sources import SOURCES, find_file, source
+from truenegs_jax.synonyms.table import HEADER, SynonymTable, load_table
 
 Value = str | int | float | bool
 Pair = tuple[str, str]
 
 PATHS = ("path", "folder")  # options that name a place on the disk
+IN_PATHS = "(in a path a space, | or & is written ?, without quotes)"
 KINDS = {
   str: "a word",
   int: "a whole number",
@@ -105,9 +107,17 @@ def saved_table(tokens: Sequence[str], *, path: str) -> Iterator[Pair]:
   """Yields the pairs of a table that was saved for the same vocabulary.
 
   Raises:
-    DataError: as `load_table`.
+    InputError: there is no such file.
+    DataError: as `load_table`, but that without tokens any vocabulary will do.
   """
-  table = load_table(path, tokens)
+  find_file(path, "a table, saved by python -m truenegs_jax.synonyms --output")
+  if not tokens:
+    archive.read(path, HEADER)
+    return iter(())
+  return _pairs(load_table(path, tokens), tokens)
+
+
+def _pairs(table: SynonymTable, tokens: Sequence[str]) -> Iterator[Pair]:
   for key in table.keys_Q.tolist():
     word, synonym = divmod(key, len(tokens))
     if word != synonym:
@@ -135,6 +145,29 @@ def parse(text: str) -> Spec:
   return Spec((), ModelTable(**dict(models[0].options)))  # type: ignore
 
 
+def check(spec: Spec, *, wordnet_dir: str = "") -> None:
+  """Has every source refuse its options, as far as no vocabulary is needed.
+
+  Of files it is seen that they are there and how they begin.
+
+  Args:
+    wordnet_dir: as of `pairs_of`.
+
+  Raises:
+    InputError, DataError: as the sources.
+  """
+  for of in spec.sources:
+    SOURCES[of.name]((), **located(of, wordnet_dir=wordnet_dir))
+
+
+def located(of: Source, *, wordnet_dir: str = "") -> dict[str, Value]:
+  """The options of a source as its function takes them: see `locate`."""
+  places = {key: str(locate(path)) for key, path in of.paths.items()}
+  if of.name == "wordnet":
+    places.setdefault("folder", wordnet_dir)
+  return {**of.options, **places}
+
+
 def pairs_of(
   spec: Spec, tokens: Sequence[str], *, wordnet_dir: str = ""
 ) -> Iterator[Pair]:
@@ -149,10 +182,7 @@ def pairs_of(
   """
 
   def pairs(of: Source) -> Iterable[Pair]:
-    places = {key: str(locate(path)) for key, path in of.paths.items()}
-    if of.name == "wordnet":
-      places.setdefault("folder", wordnet_dir)
-    return SOURCES[of.name](tokens, **{**of.options, **places})
+    return SOURCES[of.name](tokens, **located(of, wordnet_dir=wordnet_dir))
 
   for first, *others in spec.union:
     if others:
@@ -191,7 +221,7 @@ def _parse_part(part: str, text: str) -> Source:
     )
   if name not in (*SOURCES, "model"):
     known = ", ".join(sorted([*SOURCES, "model"]))
-    raise _wrong(f"there is no source {name!r}; known: {known}.")
+    raise _wrong(f"there is no source {name!r}; known: {known} {IN_PATHS}.")
   parameters = _parameters(name)
   options: dict[str, Value] = {}
   for word in given:
@@ -201,8 +231,7 @@ def _parse_part(part: str, text: str) -> Source:
     if key not in parameters:
       raise _wrong(
         f"{part.strip()!r}: {word!r} is no option of {name}; known:"
-        f" {', '.join(f'{p}=' for p in parameters)} (in a path a space, | or &"
-        " is written ?)."
+        f" {', '.join(f'{p}=' for p in parameters)} {IN_PATHS}."
       )
     options[key] = _value(word, value, parameters[key].annotation)
   for key, parameter in parameters.items():
@@ -222,6 +251,8 @@ def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
 
 
 def _value(word: str, value: str, kind: type) -> Value:
+  if value[:1] in ("'", '"'):
+    raise _wrong(f"{word!r}: leave out the quotes {IN_PATHS}.")
   booleans = {"true": True, "false": False}
   try:
     converted = booleans[value] if kind is bool else kind(value)

@@ -5,9 +5,15 @@ releases of that list are longer and a table must not change with the version of
 a data package.
 """
 
+import hashlib
+import os
 import pathlib
+from collections.abc import Collection, Sequence
+
+import numpy as np
 
 from truenegs_jax.errors import InputError
+from truenegs_jax.synonyms.sources import is_word
 
 # The 179 English words of `stopwords` in nltk_data as released from 2018 to
 # 2023 (after the stop list of the Snowball project, M. Porter); 150 of them are
@@ -40,8 +46,9 @@ def load(path: str) -> frozenset[str]:
   if not path:
     return STOP_WORDS
   try:
-    text = pathlib.Path(path).expanduser().read_text(encoding="utf-8-sig")
-  except (OSError, UnicodeDecodeError) as e:
+    file = pathlib.Path(os.path.expanduser(path))
+    text = file.read_text(encoding="utf-8-sig")
+  except (OSError, ValueError) as e:  # not UTF-8; "\0" in its name
     raise InputError(
       f"negatives.stop_words={path}: it cannot be read ({e}); give a UTF-8 file"
       " with a word a line."
@@ -53,3 +60,27 @@ def load(path: str) -> frozenset[str]:
       " set negatives.keep_stop_words=True."
     )
   return words
+
+
+def fingerprint(words: Collection[str]) -> str:
+  """16 hex digits over stop words: what the options of a table say of them."""
+  text = "\n".join(sorted(set(words)))
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def golds(
+  tokens: Sequence[str],
+  *,
+  keep_stop_words: bool = False,
+  stop_words: Collection[str] = STOP_WORDS,
+) -> np.ndarray:
+  """bool_V: the tokens that may have synonyms, whole words of a vocabulary.
+
+  Args:
+    keep_stop_words: stop words may, too.
+    stop_words: words in lower case.
+  """
+  left_out = () if keep_stop_words else stop_words
+  return np.array(
+    [is_word(token) and token.lower() not in left_out for token in tokens], bool
+  )

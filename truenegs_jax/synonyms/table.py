@@ -27,7 +27,7 @@ import numpy as np
 from truenegs_jax.errors import DataError, InputError
 from truenegs_jax.synonyms import archive
 from truenegs_jax.synonyms.sources import is_word
-from truenegs_jax.synonyms.stop_words import STOP_WORDS
+from truenegs_jax.synonyms.stop_words import STOP_WORDS, fingerprint, golds
 
 HEADER = ("source", "options", "vocabulary", "fingerprint")  # of a saved one
 
@@ -106,14 +106,15 @@ def build_table(
   keys_Q = np.fromiter(_keys(pairs, _word_ids(tokens), size), np.int64)
   if symmetric:
     keys_Q = np.union1d(keys_Q, keys_Q % size * size + keys_Q // size)
-  if not keep_stop_words:
-    is_stop_V = np.array([token.lower() in stop_words for token in tokens])
-    keys_Q = keys_Q[~is_stop_V[keys_Q // size]]
+  golds_V = golds(
+    tokens, keep_stop_words=keep_stop_words, stop_words=stop_words
+  )
+  keys_Q = keys_Q[golds_V[keys_Q // size]]
   if include_self:
     keys_Q = np.union1d(keys_Q, keys_Q // size * (size + 1))
   options = {
     "keep_stop_words": keep_stop_words,
-    "stop_words": vocabulary_fingerprint(sorted(set(stop_words))),
+    "stop_words": fingerprint(stop_words),
     "symmetric": symmetric,
     "include_self": include_self,
   }

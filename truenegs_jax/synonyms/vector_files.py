@@ -85,6 +85,20 @@ def read_vectors(
   return names, np.frombuffer(others, np.float32).reshape(-1, dim)
 
 
+def check_beginning(file: File) -> None:
+  """Refuses a file whose first entry is no word with its numbers.
+
+  Raises:
+    DataError: there is none, or it is damaged or not of this format.
+  """
+  for place, _, numbers in _entries(file):
+    _parse(numbers, place)
+    return
+  raise DataError(
+    f"{file.path}: there are no word vectors in it: fetch the file again."
+  )
+
+
 def _entries(file: File) -> Iterator[Entry]:
   head = next(read_blocks(file, Reading(), size=HEAD_BYTES), b"")
   first = head.partition(b"\n")[0].rstrip(b" \r").decode(errors="replace")

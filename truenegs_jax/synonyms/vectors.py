@@ -11,7 +11,7 @@ import numpy as np
 
 from truenegs_jax.data.files import File
 from truenegs_jax.errors import InputError
-from truenegs_jax.synonyms.vector_files import read_vectors
+from truenegs_jax.synonyms.vector_files import check_beginning, read_vectors
 
 CELLS = 2**25  # cosines at a time; each takes some 8 bytes on the way
 STEPS = 10**9  # of a cosine: closer ones are equal, whatever sums them up
@@ -46,7 +46,7 @@ def neighbours(
 
   Raises:
     InputError: an option is out of range.
-    DataError: as `read_vectors`.
+    DataError: as `check_beginning`, both at once; later as `read_vectors`.
   """
   if top < 1 or not -1 <= threshold <= 1 or among not in AMONG:
     raise InputError(
@@ -54,6 +54,13 @@ def neighbours(
       f" among={among}: top must be at least 1, threshold from -1 to 1, among"
       f" {' or '.join(AMONG)}."
     )
+  check_beginning(file)
+  return _neighbours(words, file, top, threshold, among)
+
+
+def _neighbours(
+  words: Iterable[str], file: File, top: int, threshold: float, among: str
+) -> Iterator[tuple[str, str]]:
   names, vectors_GxD = read_vectors(file, words, rivals=among == "file")
   first = len(vectors_GxD) - len(names)
   ranked = nearest(vectors_GxD, top=top, threshold=threshold, first=first)

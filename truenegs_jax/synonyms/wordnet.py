@@ -1,12 +1,13 @@
 """WordNet: opened with NLTK, and its synonyms of a word or of a vocabulary.
 
-A reader is opened once and closed at the end:
+A reader is opened once and closed at the end; `files` only looks for it:
 
   reader = open_wordnet()
   for word, synonym in pairs(words, reader, pos="nv"): ...
   close_wordnet(reader)
 """
 
+import os
 import pathlib
 import re
 import warnings
@@ -51,7 +52,7 @@ def pairs(
   Args:
     words: the whole words of a vocabulary.
     reader: a WordNet opened by `open_wordnet`.
-    pos: of the synsets, see `parts_of_speech`.
+    pos: of the synsets, as `parts_of_speech` returns them.
     inflections: a lower-case word also stands for the lemmas that it is an
       inflected form of, each in its part of speech (houses, a noun, for home).
 
@@ -59,10 +60,8 @@ def pairs(
     (word, synonym), in the order of `words`, synonyms sorted.
 
   Raises:
-    InputError: as `parts_of_speech`.
     DataError: as `raw_synonyms`.
   """
-  pos = parts_of_speech(pos)
   known = frozenset(words)
   forms = _forms(words, reader, pos) if inflections else {}
   for word in words:
@@ -127,7 +126,7 @@ def open_wordnet(folder: str = "") -> Any:
     InputError: there is no WordNet in these places.
     DataError: there is one, but it is damaged.
   """
-  root = _find_wordnet(folder)
+  root = find_wordnet(folder)
   reader = _new_reader(root)
   try:
     with warnings.catch_warnings():
@@ -147,6 +146,51 @@ def open_wordnet(folder: str = "") -> Any:
       "whole one there, or remove it and run launch/wordnet.sh."
     ) from error
   return reader
+
+
+def find_wordnet(folder: str = "") -> str:
+  """Where `open_wordnet` finds WordNet; nothing is opened.
+
+  Returns:
+    The folder with `data.noun`, or `<zip file>/wordnet/`, as NLTK wants it.
+
+  Raises:
+    InputError: there is no WordNet in these places.
+  """
+  if folder:
+    given = pathlib.Path(os.path.expanduser(folder))
+    places = [given, given / "corpora", given / "nltk_data/corpora"]
+  else:
+    import nltk  # Only here: a saved table needs no NLTK.
+
+    roots = [pathlib.Path(str(path)) for path in nltk.data.path]
+    roots.append(cache.folder() / "nltk_data")
+    places = [root / "corpora" for root in roots]
+  for place in places:
+    for root in (place / "wordnet", place) if folder else (place / "wordnet",):
+      if (root / "data.noun").is_file():
+        return str(root.resolve())
+    # NLTK's downloader leaves some packages packed.
+    if (place / "wordnet.zip").is_file():
+      return f"{(place / 'wordnet.zip').resolve()}/wordnet/"
+  where = f"in {folder!r}" if folder else "where NLTK looks or in the cache"
+  raise InputError(
+    f"There is no WordNet {where}. Run launch/wordnet.sh, which puts it into "
+    f"{cache.folder()}, or `python -m nltk.downloader wordnet`."
+  )
+
+
+def files(folder: str = "") -> list[pathlib.Path]:
+  """The files whose change may change what `open_wordnet` finds of a word.
+
+  Raises:
+    InputError: as `find_wordnet`.
+  """
+  root = pathlib.Path(find_wordnet(folder))
+  if root.parent.suffix == ".zip":
+    return [root.parent]
+  kinds = ("data.*", "index.*", "*.exc")
+  return sorted(file for kind in kinds for file in root.glob(kind))
 
 
 def close_wordnet(reader: Any) -> None:
@@ -225,31 +269,6 @@ def _synset(pos: str, offset: int, reader: Any) -> Any:
       "launch/wordnet.sh for a whole WordNet."
     )
   return synset
-
-
-def _find_wordnet(folder: str) -> str:
-  """The folder with `data.noun`, or `<zip file>/wordnet/`, as NLTK wants it."""
-  import nltk  # Only here: a saved table needs no NLTK.
-
-  if folder:
-    given = pathlib.Path(folder).expanduser()
-    places = [given, given / "corpora", given / "nltk_data/corpora"]
-  else:
-    roots = [pathlib.Path(str(path)) for path in nltk.data.path]
-    roots.append(cache.folder() / "nltk_data")
-    places = [root / "corpora" for root in roots]
-  for place in places:
-    for root in (place / "wordnet", place) if folder else (place / "wordnet",):
-      if (root / "data.noun").is_file():
-        return str(root.resolve())
-    # NLTK's downloader leaves some packages packed.
-    if (place / "wordnet.zip").is_file():
-      return f"{(place / 'wordnet.zip').resolve()}/wordnet/"
-  where = f"in {folder!r}" if folder else "where NLTK looks or in the cache"
-  raise InputError(
-    f"There is no WordNet {where}. Run launch/wordnet.sh, which puts it into "
-    f"{cache.folder()}, or `python -m nltk.downloader wordnet`."
-  )
 
 
 def _new_reader(root: str) -> Any:

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import neighbours
 from truenegs_jax.objectives.options import needs_table
-from truenegs_jax.synonyms import sources, spec, stop_words
+from truenegs_jax.synonyms import spec, stop_words
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import step as step_lib
 
@@ -54,10 +54,11 @@ def make(c: ConfigDict, vocab: Sequence[str]) -> OwnTable | None:
   model = spec.parse(n.sources).model
   if model is None or not needs_table(n):
     return None
-  words_V = np.array([sources.is_word(token) for token in vocab])
-  stops = _stop_words(c)
-  may_V = np.array([token.lower() not in stops for token in vocab])
-  return OwnTable(model, words_V & may_V, words_V)
+  return OwnTable(
+    model,
+    golds_V=stop_words.golds(vocab, stop_words=_stop_words(c)),
+    words_V=stop_words.golds(vocab, keep_stop_words=True),
+  )
 
 
 def make_refresh(
@@ -93,7 +94,7 @@ def make_refresh(
 
 def rule(c: ConfigDict) -> str:
   """What stands for the content of the table, which changes as it trains."""
-  digest = table_lib.vocabulary_fingerprint(sorted(_stop_words(c)))
+  digest = stop_words.fingerprint(_stop_words(c))
   return f"{spec.parse(c.negatives.sources).identity}, stop words {digest}"
 
 
@@ -109,7 +110,7 @@ def saved_table(
     source=asked.identity,
     options={
       "keep_stop_words": c.negatives.keep_stop_words,
-      "stop_words": table_lib.vocabulary_fingerprint(sorted(_stop_words(c))),
+      "stop_words": stop_words.fingerprint(_stop_words(c)),
       "made_before_step": (c.steps - 1) // every * every,
     },
   )
