@@ -5,10 +5,14 @@
     --config.corrections.text=wiki.test.raw.xz
 
 Every line of the text is masked once, as in training, and filled by the masked
-language model of each checkpoint that the run has kept. Weights that no run of
-ours has made are measured with their sizes instead of `run`:
+language model of each checkpoint that the run has kept. How a run masks, judges
+and looks up (`masking` and `negatives`, but for the sources) is read from its
+own config; a list of stop words that has moved is given again, by
+`negatives.stop_words`. Weights that no run of ours has made, such as a released
+BERT, are measured as this config says, with their sizes instead of `run`:
 
-    --config.objective=mlm --config.model.variant=base --config.init=FOLDER
+    --config.objective=mlm --config.model.variant=base --config.init=FOLDER \\
+    --config.length=512 --config.masking.style=80_10_10
 
 The paper measured BERT on wikitext-2-raw-v1 and says neither which part of it,
 nor how it was cut or masked. Its numbers (7 % of the sequences and 1.4 % of the
@@ -33,7 +37,8 @@ def get_config(arg: str = "") -> ConfigDict:
   c.corrections.run = ""  # workdir of a run; or give init and the model
   c.corrections.steps = "kept"  # all that are there; or "last", "100,200"
   c.corrections.text = ""  # files, folders, globs, hf:NAME, as data.sources
-  c.corrections.length = 0  # tokens of a line at most; 0: the run's length
+  # Tokens of a line at most; 0: the run's length, with init this config's.
+  c.corrections.length = 0
   c.corrections.sequences = 0  # lines at most; 0: all
   c.corrections.headings = True  # False: without WikiText's "= Title ="
   c.corrections.prediction = ""  # "argmax" or "sample"; "": as the run

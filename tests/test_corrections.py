@@ -16,14 +16,16 @@ import pytest
 from rich.console import Console
 
 import tiny
+from test_rates import FakeWordNet
 from truenegs_jax import corrections as task
-from truenegs_jax import huggingface
+from truenegs_jax import huggingface, saved
 from truenegs_jax.configs import corrections as config
 from truenegs_jax.configs import electra_demo
 from truenegs_jax.data.tokenizer import make_tokenizer, write_vocabulary
-from truenegs_jax.errors import DataError, InputError, NonFiniteError
+from truenegs_jax.errors import DataError, DiskError, InputError, NonFiniteError
 from truenegs_jax.evals import corrections, lines, slots
 from truenegs_jax.evals.predictions import Predictions
+from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.guess import guess_slots
 from truenegs_jax.synonyms.table import build_table
 from truenegs_jax.train import build, checkpoint, sharding
@@ -33,48 +35,73 @@ TOKENIZER = make_tokenizer(
   ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##ly"],
   lowercase=True,
 )
+PIECE = TOKENIZER.vocab.index("##ly")
 LENGTH, NUM_LINES = 32, 70
 PARAMS = {}  # of the run by step, as they were saved
 MASKING = dataclasses.replace(tiny.MASKING, style="80_10_10", mask_prob=0.25)
 
 
-# Compiled once for all runs of the task.
-make_predict_slots = functools.cache(slots.make_predict_slots)
+STOPS = ("w9", "w10", "w11", "w12")
+# How the run "strict" was trained.
+STRICT = dict(
+  prediction="sample",
+  strict_subword=True,
+  visible_slots="excluded",
+  symmetric=True,
+  stop_words="lost/stops.txt",
+)
+
+
+MAKE = slots.make_predict_slots
+_made = functools.cache(MAKE)  # compiled once for all runs of the task
+
+
+def make_predict_slots(model, options, *, continues_V=None, **kwargs):
+  if continues_V is None:
+    return _made(model, options, **kwargs)
+  return MAKE(model, options, continues_V=continues_V, **kwargs)
 
 
 def _text(seed=0, num_lines=NUM_LINES):
-  """Lines of 15 to 45 words, blank ones and headings between."""
+  """Lines of 12 to 40 words, blank ones and headings between."""
   rng = np.random.default_rng(seed)
-  sizes = rng.integers(15, 46, num_lines)
-  found = [" ".join(rng.choice(WORDS, size)) for size in sizes]
+  sizes = rng.integers(12, 41, num_lines)
+  words = [*WORDS, *(f"{word}ly" for word in WORDS[:30])]
+  found = [" ".join(rng.choice(words, size)) for size in sizes]
   found[3:3] = ["", " = w5 = ", " = = w6 w7 = = ", "   "]
   return "\n".join(found) + "\n"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _alone(tmp_path_factory):
+  """No WordNet, and no cache but its own; little time to compile."""
+  folder = tmp_path_factory.mktemp("alone")
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("TRUENEGS_CACHE", str(folder / "cache"))
+    patch.setenv("NLTK_DATA", str(folder / "none"))
+    patch.setattr(task, "enable_compilation_cache", lambda: None)
+    patch.setattr(slots, "make_predict_slots", make_predict_slots)
+    optimized = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", optimized)
+
+
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-  """A run with steps 10 and 20 of 20, a text and a file of synonyms."""
+def place(_alone, tmp_path_factory):
+  """A run with steps 10 and 20 of 20, another, a text, files of synonyms."""
   folder = tmp_path_factory.mktemp("place")
-  c = electra_demo.get_config("runlocal")
-  c.length = LENGTH
-  run = build.build_run(c, TOKENIZER)
-  state = jax.jit(lambda: run.init_state(0))()
+  model = build.build_model(_trained(), vocab_size=tiny.V)
+  shapes = jax.eval_shape(
+    lambda: pretrain.init_params(model, jax.random.key(0))
+  )
   rng = np.random.default_rng(0)
-  described = {
-    "config": json.loads(c.to_json()),
-    "fingerprints": {"vocabulary": TOKENIZER.fingerprint},
-  }
-  del described["config"]["negatives"]["smoothing"]  # an earlier code's
-  saving = checkpoint.Checkpoints(folder / "run" / "checkpoints", keep=9)
-  with contextlib.closing(saving):
-    for step in (10, 20):
-      params = jax.tree.map(
-        lambda x: np.float32(x + rng.normal(0, 0.3, x.shape)), state.params
-      )
-      PARAMS[step] = params
-      saving.save(step, vars(state) | {"params": params}, described)
-    saving.wait()
-  write_vocabulary(TOKENIZER.vocab, folder / "run" / "vocab.txt")
+  for step in (10, 20):
+    PARAMS[step] = jax.tree.map(
+      lambda x: np.float32(rng.normal(0, 0.5, x.shape)), shapes
+    )
+  _save(folder / "run", _trained(), (10, 20))
+  _save(folder / "strict", _trained(**STRICT), (20,))
   with lzma.open(folder / "text.raw.xz", "wt") as file:
     file.write(_text())
   for name, seed in (("one.tsv", 1), ("two.tsv", 2)):
@@ -83,15 +110,26 @@ def place(tmp_path_factory):
   return folder
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _alone(place):
-  """No WordNet, and no cache but its own; compiled steps are not kept."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("TRUENEGS_CACHE", str(place / "cache"))
-    patch.setenv("NLTK_DATA", str(place / "none"))
-    patch.setattr(task, "enable_compilation_cache", lambda: None)
-    patch.setattr(slots, "make_predict_slots", make_predict_slots)
-    yield
+def _trained(**negatives):
+  c = electra_demo.get_config("runlocal")
+  c.length = LENGTH
+  c.negatives.update(negatives)
+  return c
+
+
+def _save(workdir, c, steps):
+  """What a run leaves that is measured."""
+  described = {
+    "config": json.loads(c.to_json()),
+    "fingerprints": {"vocabulary": TOKENIZER.fingerprint},
+  }
+  del described["config"]["negatives"]["smoothing"]  # an earlier code's
+  saving = checkpoint.Checkpoints(workdir / "checkpoints", keep=9)
+  with contextlib.closing(saving):
+    for step in steps:
+      saving.save(step, {"params": PARAMS[step]}, described)
+    saving.wait()
+  write_vocabulary(TOKENIZER.vocab, workdir / "vocab.txt")
 
 
 def _config(place, **changed):
@@ -148,29 +186,46 @@ def _key_figures(rates):
   return [(rates[name]["hits"], rates[name]["of"]) for name in names]
 
 
-def _counted(place, step, text, *, sample=False):
+def _counted(place, step, text, **negatives):
   """Table 2 of a step by loops, over one batch as training masks it."""
-  c = electra_demo.get_config("runlocal")
-  run = build.build_run(c, TOKENIZER)
+  run = build.build_run(_trained(), TOKENIZER)
+  sample = negatives.get("prediction") == "sample"
   options = dataclasses.replace(
     run.options, prediction="sample" if sample else "argmax"
   )
   slots_B = _guessed(run.model, PARAMS[step], text, options)
-  pairs = {
-    tuple(map(TOKENIZER.vocab.index, line.split("\t")))
-    for line in (place / "one.tsv").read_text().splitlines()
-  }
-  hits = [
-    [(g, p) in pairs and g != p for g, p in row.values()] for row in slots_B
-  ]
-  wrong = sum(g != p for row in slots_B for g, p in row.values())
+  pairs = _pairs(place / "one.tsv", **negatives)
+
+  def is_false(gold, predicted, shown, following):
+    return (
+      (gold, predicted) in pairs
+      and gold != predicted
+      and not (negatives.get("strict_subword") and following == PIECE)
+      and not (negatives.get("visible_slots") == "excluded" and shown == gold)
+    )
+
+  hits = [[is_false(*slot) for slot in row] for row in slots_B]
+  wrong = sum(slot[0] != slot[1] for row in slots_B for slot in row)
   total = sum(map(len, hits))
   struck = sum(map(sum, hits))
   return [(sum(map(any, hits)), len(hits)), (struck, wrong), (struck, total)]
 
 
+def _pairs(path, *, symmetric=False, stop_words="", **_):
+  """(gold, synonym) by a file of pairs and a run's options."""
+  ids = TOKENIZER.vocab.index
+  stops = [ids(word) for word in STOPS] if stop_words else []
+  lines = path.read_text().splitlines()
+  pairs = {tuple(map(ids, line.split("\t"))) for line in lines}
+  pairs |= {(b, a) for a, b in pairs if symmetric}
+  return {(a, b) for a, b in pairs if a not in stops}
+
+
 def _guessed(model, params, text, options):
-  """position -> (gold, predicted) of each line, all in one wide batch."""
+  """(gold, predicted, shown, next token) of each slot of each line.
+
+  All lines are in one wide batch.
+  """
   kept = [line for line in text.split("\n") if line.strip()]
   tokens = np.zeros((NUM_LINES + 2, LENGTH), np.int32)
   documents = np.zeros_like(tokens)
@@ -181,11 +236,11 @@ def _guessed(model, params, text, options):
   batch = {"tokens": tokens, "types": types, "documents": documents}
   found = jax.device_get(_guess(params, batch, model, options))
   return [
-    {
-      int(p): (int(g), int(y))
-      for p, g, y, w in zip(*(x[b] for x in found), strict=True)
+    [
+      (int(g), int(y), int(s), int(tokens[b, p + 1]))
+      for p, g, y, s, w in zip(*(x[b] for x in found), strict=True)
       if w
-    }
+    ]
     for b in range(len(kept))
   ]
 
@@ -197,9 +252,14 @@ def _guess(params, batch, model, options):
   keys_B = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows_B)
   bound = model.bind({"params": params})
   guess = guess_slots(bound, batch, keys_B, options, train=False)
-  slots = guess.slots
-  golds_BxK = slots.original_BxK
-  return slots.positions_BxK, golds_BxK, guess.predicted_BxK, slots.weight_BxK
+  found = guess.slots
+  return (
+    found.positions_BxK,
+    found.original_BxK,
+    guess.predicted_BxK,
+    guess.shown_BxK,
+    found.weight_BxK,
+  )
 
 
 def test_rates_are_those_of_the_lines_masked_as_in_training(place, done):
@@ -227,9 +287,45 @@ def test_sampled_predictions_are_those_of_training(place, tmp_path):
     batch_size=8,
   )
   [at] = results["checkpoints"]["pairs path=one.tsv"]
-  expected = _counted(place, 10, _text(), sample=True)
+  expected = _counted(place, 10, _text(), prediction="sample")
   assert _key_figures(at["rates"]) == expected
   assert not (tmp_path / "out" / "plots").exists()  # of one step
+
+
+def test_a_run_is_measured_by_its_own_options(place, tmp_path):
+  run = dict(corrections__run=str(place / "strict"))
+  message = "was trained with a list of stop words; .*lost/stops.txt"
+  with pytest.raises(InputError, match=message):
+    _run(place, tmp_path / "out", **run)
+  assert not (tmp_path / "out").exists()
+  moved = tmp_path / "stops.txt"
+  moved.write_text("\n".join(STOPS))
+  results, cases, _ = _run(
+    place,
+    tmp_path / "out",
+    negatives__stop_words=str(moved),
+    negatives__symmetric=False,
+    corrections__sources=_both(place),
+    corrections__cases=10_000,
+    corrections__sheet=10_000,
+    **run,
+  )
+  [at] = results["checkpoints"]["pairs path=one.tsv"]
+  expected = _counted(place, 20, _text(), **STRICT)
+  assert _key_figures(at["rates"]) == expected
+  struck = expected[1][0]
+  for name in STRICT:  # each of them matters
+    others = {key: value for key, value in STRICT.items() if key != name}
+    assert _counted(place, 20, _text(), **others)[1][0] != struck > 20
+  # Whatever else is told of corrections is told of the same ones.
+  assert len(cases) == struck and {c["verdict"] for c in cases} == {"corrected"}
+  [two] = results["checkpoints"]["pairs path=two.tsv"]
+  [j, *_] = results["judgements"]
+  both = j["precision"]["hits"]
+  assert j["precision"]["of"] == struck
+  sheet = (tmp_path / "out" / "sheet.csv").read_text().splitlines()
+  assert len(sheet) - 1 == struck + two["rates"]["of_slots"]["hits"] - both
+  assert results["strict_subword"] and results["visible_slots"] == "excluded"
 
 
 def test_the_same_again_gives_the_same(place, done, tmp_path):
@@ -323,7 +419,7 @@ ERRORS = {
   "model": (dict(corrections__sources=("model",)), "while a model trains"),
   "file": (
     dict(corrections__sources=("pairs path=no",)),
-    "corrections.sources: pairs path=no: no such",
+    "corrections.sources: .*pairs",
   ),
   "negative": (dict(corrections__cases=-1), "corrections.cases is -1"),
   "reading": (dict(corrections__prediction="best"), "'best' is unknown"),
@@ -364,7 +460,7 @@ def test_what_ends_early_leaves_nothing_behind(
   def predict_lines(predict, params, *args, **kwargs):
     calls.append(1)
     if len(calls) == 2 and broken == "nan":
-      params = jax.tree.map(lambda x: x * np.nan, params)
+      params = jax.tree.map(lambda x: np.full_like(x, np.nan), PARAMS[20])
     elif len(calls) == 2:
       raise broken
     return whole(predict, params, *args, **kwargs)
@@ -397,26 +493,73 @@ def test_a_step_that_its_run_clears_away_is_left_out(
   assert "step 10: its run has cleared it away" in printed
 
 
+def test_wordnets_files_are_closed_whatever_happens(
+  place, tmp_path, monkeypatch
+):
+  reader, closed = FakeWordNet({}, None), []
+  monkeypatch.setattr(task, "open_wordnet", lambda folder: reader)
+  monkeypatch.setattr(task, "close_wordnet", closed.append)
+  last = dict(corrections__steps="last")
+  _, _, printed = _run(place, tmp_path / "out", **last)
+  assert "no parts of speech: WordNet's cntlist.rev" in printed
+  assert closed == [reader]
+
+  def read_lines(*args, reader, **kwargs):
+    raise DataError("damaged")
+
+  monkeypatch.setattr(lines, "read_lines", read_lines)
+  with pytest.raises(DataError, match="damaged"):
+    _run(place, tmp_path / "out", corrections__text="wordnet", **last)
+  assert closed == [reader, reader]
+
+
+def test_opening_a_run_to_read_it_says_nothing(place, caplog):
+  with saved.open_run(place / "run"):
+    assert not caplog.records
+  opened = checkpoint.Checkpoints(place / "run" / "checkpoints", read_only=True)
+  with contextlib.closing(opened):
+    assert "read only" in caplog.text  # what there is to be silent about
+
+
 def test_a_sheet_that_somebody_fills_in_stays(place, tmp_path):
   workdir = tmp_path / "out"
   few = dict(corrections__steps="last", corrections__sheet=3)
   _run(place, workdir, **few)
   sheet = workdir / "sheet.csv"
   rows = list(csv.DictReader(io.StringIO(sheet.read_text())))
-  assert [row["number"] for row in rows] == ["", "1", "2", "3"]
-  judged = sheet.read_text().replace(",\n", ",y\n")
-  sheet.write_text(judged)
+  assert [row["number"] for row in rows] == ["1", "2", "3"]
+  drawn = sheet.read_bytes()
+  # As a spreadsheet may save it: no UTF-8.
+  judged = drawn.replace(b",\n", b",y \xe9\r\n")
+  sheet.write_bytes(judged)
+  sheets = lambda: {p.name: p.read_bytes() for p in workdir.glob("sheet*")}
+  for _ in range(2):  # what is there already is not written again
+    _, _, printed = _run(place, workdir, **few)
+    assert sheets() == {"sheet.csv": judged, "sheet-2.csv": drawn}
+    assert "sheet-2.csv" in printed
+  (workdir / "sheet-2.csv").write_bytes(judged)
   _run(place, workdir, **few)
-  assert sheet.read_text() == judged
-  assert (workdir / "sheet-new.csv").read_text().count(",y\n") == 0
+  assert sheets() == {
+    "sheet.csv": judged,
+    "sheet-2.csv": judged,
+    "sheet-3.csv": drawn,
+  }
+
+
+def test_a_sheet_that_cannot_be_written_costs_no_numbers(place, tmp_path):
+  (tmp_path / "out" / "sheet.csv").mkdir(parents=True)
+  with pytest.raises(DiskError, match=r"sheet\.csv"):
+    _run(place, tmp_path / "out", corrections__steps="last")
+  results = json.loads((tmp_path / "out" / "results.json").read_text())
+  assert results["checkpoints"]
 
 
 # What follows is of the parts, without a model.
 
 
-def _said(rows, found):
+def _said(rows, found, tokens=TOKENIZER.vocab):
   """Predictions: found = (sequence, position, predicted word)."""
-  ids = {token: i for i, token in enumerate(TOKENIZER.vocab)}
+  ids = {token: i for i, token in enumerate(tokens)}
   sequences = [
     np.array([2, *[ids[word] for word in row.split()], 3], np.int32)
     for row in rows
@@ -429,6 +572,7 @@ def _said(rows, found):
     gold_M=np.array(gold, np.int32),
     predicted_M=np.array([ids[word] for word in predicted], np.int32),
     probability_M=np.linspace(0.9, 0.1, len(found)).astype(np.float32),
+    eligible_M=np.ones(len(found), bool),
     sequences=tuple(sequences),
   )
 
@@ -477,6 +621,7 @@ def test_corrected_cases_come_by_different_pairs_first():
 
 def test_a_filter_shows_every_verdict():
   verdicts = lambda only: [c.verdict for c in _cases(only=only)]
+  assert verdicts("W5:W8") == ["corrected"] * 3  # of a lower-case vocabulary
   assert verdicts("w5") == ["corrected", "right", "corrected", "corrected"]
   assert verdicts("w6, w8:w9") == ["wrong", "corrected"]
   assert verdicts("w5:w5") == ["right"]
@@ -493,35 +638,47 @@ def test_a_sheet_is_drawn_blind_from_all_that_any_source_corrects():
   make = lambda **kwargs: corrections.sheet(
     SAID, [TABLE, other], TOKENIZER, **{"size": 200, "seed": 0} | kwargs
   )
-  head, how, *rows = csv.reader(io.StringIO(make()))
-  assert head == "number sentence gold prediction probability right?".split()
-  assert "y where the prediction" in how[1]
+  head, *rows = csv.reader(io.StringIO(make()))
+  assert head[:5] == "number sentence gold prediction probability".split()
+  assert head[5:] == ["right? (y, n, or ? where you cannot tell)"]
   drawn = sorted((row[2], row[3], row[5]) for row in rows)
   assert drawn == [("w5", "w8", "")] * 3 + [("w6", "w7", ""), ("w8", "w9", "")]
   [six] = [row for row in rows if row[2] == "w6"]
   assert six[1] == "w5 **w6**ly w7 w5"
   assert make() == make() and len({make(seed=s) for s in range(9)}) > 1
-  assert len(make(size=2).splitlines()) == 4
+  assert len(make(size=2).splitlines()) == 3
 
 
 def test_no_cell_of_a_sheet_is_a_formula():
-  tokenizer = make_tokenizer([*TOKENIZER.vocab, "="], lowercase=True)
-  said = dataclasses.replace(
-    SAID,
-    sequences=tuple(
-      np.where(np.arange(len(row)) == 1, tiny.V, row) for row in SAID.sequences
-    ),
-    **{
-      name: getattr(SAID, name)[4:5]
-      for name in (
-        "sequence_M position_M gold_M predicted_M probability_M"
-      ).split()
-    },
+  tokenizer = make_tokenizer([*TOKENIZER.vocab, "=", "-"], lowercase=True)
+  said = _said(["= =", "w5 ="], [(0, 2, "-"), (1, 1, "=")], tokenizer.vocab)
+  table = build_table(
+    [("=", "-"), ("w5", "=")], tokenizer.vocab, source="made up"
   )
-  table = build_table(PAIRS, tokenizer.vocab, source="made up")
-  sheet = corrections.sheet(said, [table], tokenizer, size=1, seed=0)
-  [*_, row] = csv.reader(io.StringIO(sheet))
-  assert row[1] == "'= **w8**"
+  sheet = corrections.sheet(said, [table], tokenizer, size=2, seed=0)
+  _, *rows = csv.reader(io.StringIO(sheet))
+  assert sorted(row[1:4] for row in rows) == [
+    ["'= **=**", "'=", "'-"],
+    ["**w5** =", "w5", "'="],
+  ]
+
+
+def test_slots_that_correction_may_not_touch_are_no_cases():
+  said = dataclasses.replace(SAID, eligible_M=np.arange(6) != 1)
+  choose = lambda said, only="": corrections.choose_cases(
+    said,
+    TABLE,
+    TOKENIZER,
+    limit=10,
+    only=corrections.parse_only(only, TOKENIZER),
+  )
+  assert [c for c in choose(SAID) if c not in choose(said)] == [
+    case := choose(SAID)[2]
+  ]
+  [spared] = [c for c in choose(said, "w5:w8") if c.verdict == "wrong"]
+  assert spared == dataclasses.replace(case, verdict="wrong")
+  sheet = corrections.sheet(said, [TABLE], TOKENIZER, size=9, seed=0)
+  assert len(sheet.splitlines()) - 1 == len(choose(said)) == 3
 
 
 def test_lines_are_cut_and_headings_known(tmp_path):
@@ -546,7 +703,10 @@ def test_predictions_do_not_depend_on_how_lines_share_batches(
 ):
   model, params = tiny.make_model(), PARAMS[20]
   masking = dataclasses.replace(MASKING, with_replacement=with_replacement)
-  predict = slots.make_predict_slots(model, masking, prediction="sample")
+  # What shares a place says the same there, also where it is drawn.
+  predict = slots.make_predict_slots(
+    model, masking, prediction="sample" if with_replacement else "argmax"
+  )
   rng = np.random.default_rng(0)
   sequences = [
     np.array([2, *rng.integers(5, tiny.V, size), 3], np.int32)
@@ -555,38 +715,35 @@ def test_predictions_do_not_depend_on_how_lines_share_batches(
   mesh = sharding.make_mesh(sharding.get_spec("dp"), jax.devices()[:1])
   told = []
 
-  def say(sequences, batch_size):
+  def say(sequences):
     return slots.predict_lines(
       predict,
       params,
       sequences,
       jax.random.key(1),
       length=LENGTH,
-      batch_size=batch_size,
+      batch_size=8,
       mesh=mesh,
       advance=told.append,
     )
 
-  by_8, by_32, some = (
-    say(sequences, 8),
-    say(sequences, 32),
-    say(sequences[:9], 8),
-  )
-  assert told == [8, 8, 7, 23, 8, 1]
-  inside = by_8.sequence_M < 9
+  # In batches of their own short lines take a narrow batch.
+  every, some = say(sequences), say([*sequences[:4], sequences[-1]])
+  assert told == [8, 8, 7, 5]
   for name in ("sequence_M", "position_M", "gold_M", "predicted_M"):
-    np.testing.assert_array_equal(getattr(by_8, name), getattr(by_32, name))
-    np.testing.assert_array_equal(
-      getattr(by_8, name)[inside], getattr(some, name)
+    by_every, by_some = (
+      getattr(said, name)[said.sequence_M < 4] for said in (every, some)
     )
-  assert set(by_8.sequence_M) == set(range(23))
+    np.testing.assert_array_equal(by_every, by_some)
+    assert len(by_some) >= 4
+  assert set(every.sequence_M) == set(range(23))
   # Slots may share a place with replacement; a row holds one token there.
-  places = list(zip(by_8.sequence_M, by_8.position_M, strict=True))
+  places = list(zip(every.sequence_M, every.position_M, strict=True))
   assert places == sorted(places)  # as one reads
-  with_tokens = set(zip(places, by_8.predicted_M, strict=True))
+  with_tokens = set(zip(places, every.predicted_M, strict=True))
   assert len(set(places)) == len(with_tokens)
   assert (len(with_tokens) < len(places)) == with_replacement
-  assert np.bincount(by_8.sequence_M)[-1] == 8  # of 32 tokens, at 25 %
+  assert np.bincount(every.sequence_M)[-1] == 8  # of 32 tokens, at 25 %
 
 
 def test_cases_of_packed_rows_show_their_own_document(place):
@@ -600,7 +757,7 @@ def test_cases_of_packed_rows_show_their_own_document(place):
   said = slots.predict_batch(predict, params, batches[0], jax.random.key(0))
   assert len(said.gold_M) > 20  # and Predictions has checked the golds
   assert {row[0] for row in said.sequences} == {tiny.CLS}
-  assert said.num_sequences > tiny.B - 2
+  assert len(said.sequences) > tiny.B - 2
   every = [(a, b) for a in WORDS for b in WORDS if a != b]
   table = build_table(every, TOKENIZER.vocab, source="all")
   search = lambda limit: corrections.find_cases(

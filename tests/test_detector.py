@@ -106,8 +106,13 @@ def test_counts_are_those_of_a_loop_over_slots(seed):
   knows = {name: {g for g, _ in pairs} for name, pairs in listed.items()}
   asked = [
     (g, s)
-    for g, s in zip(p.gold_M.tolist(), p.predicted_M.tolist(), strict=True)
-    if g != s and not TOKENS[g].startswith("##")
+    for g, s, eligible in zip(
+      p.gold_M.tolist(),
+      p.predicted_M.tolist(),
+      p.eligible_M.tolist(),
+      strict=True,
+    )
+    if g != s and eligible and not TOKENS[g].startswith("##")
   ]
   for (a, b), golds, by in itertools.product(
     itertools.permutations("abc", 2), ("all", "shared"), ("occurrence", "pair")
@@ -150,8 +155,10 @@ def test_pairs_seen_again_and_again_are_no_more_evidence():
   p = random_predictions(0, 60)
   rows = p.sequences * 2
   places = list(zip(p.sequence_M.tolist(), p.position_M.tolist(), strict=True))
-  places += [(t + p.num_sequences, i) for t, i in places]
-  twice = predictions(rows, places, np.tile(p.predicted_M, 2))
+  places += [(t + len(rows) // 2, i) for t, i in places]
+  twice = predictions(
+    rows, places, np.tile(p.predicted_M, 2), np.tile(p.eligible_M, 2)
+  )
   tables = {"a": random_table(0), "b": random_table(1)}
   once, again = (
     select(detector.compare(x, tables, TOKENS), "a", "b", by="pair").precision
@@ -178,7 +185,8 @@ def test_nothing_to_judge_is_no_judgement(said):
 
 
 def test_a_report_is_json_and_fits_a_terminal():
-  names = ("wordnet", "vectors path=glove.6B.50d.txt top=10", "omw")
+  glove = "vectors path=glove.6B.50d.txt top=10"
+  names = ("wordnet", glove, "omw")
   tables = {name: random_table(i) for i, name in enumerate(names)}
   judgements = detector.compare(random_predictions(0, 3000), tables, TOKENS)
   assert json.dumps([dataclasses.asdict(j) for j in judgements])
@@ -190,3 +198,29 @@ def test_a_report_is_json_and_fits_a_terminal():
     j = select(judgements, "wordnet", "omw", golds, by)
     assert f"{j.precision.hits:,}/{j.precision.of:,}" in text
     assert f"{j.precision.rate:.2%}" in text and f"{j.kappa:.2f}" in text
+    assert f"vectors: {glove}" in text and "wordnet:" not in text
+    assert _sources(text) == list(
+      itertools.permutations(("wordnet", "vectors", "omw"), 2)
+    )
+
+
+@pytest.mark.parametrize(
+  "names",
+  [
+    ("pairs path=one.tsv", "pairs path=two.tsv"),
+    ("wordnet pos=n | vectors path=a", "omw path=b"),
+  ],
+)
+def test_sources_of_one_name_or_a_long_one_go_by_letters(names):
+  tables = {name: random_table(i) for i, name in enumerate(names)}
+  judgements = detector.compare(random_predictions(0), tables, TOKENS)
+  text = rendered(detector.show_judgements(judgements))
+  legend = [line.strip() for line in text.splitlines()[-2:]]
+  assert legend == [f"A: {names[0]}", f"B: {names[1]}"]
+  assert _sources(text) == [("A", "B"), ("B", "A")]
+
+
+def _sources(text):
+  """Source and judge of every line of a printed table."""
+  rows = [line.split("│") for line in text.splitlines() if "│" in line]
+  return [(source.strip(), judge.strip()) for _, source, judge, *_ in rows]

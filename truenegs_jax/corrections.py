@@ -3,15 +3,19 @@
 lines of a text -> masked once -> filled by each checkpoint of a run -> rates
 (the paper's table 2), cases (its figure 3), a sheet for people to judge
 
+How lines are masked, predictions judged and tables made (all of `negatives` but
+`sources`) is read from the run's own config; without a run, from this one.
+
 A run is only read. Nothing is written before all is measured.
 """
 
 import contextlib
 import dataclasses
+import functools
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -21,7 +25,6 @@ from rich.console import Console
 
 from truenegs_jax import distributed, tables
 from truenegs_jax.data import corpus, layouts
-from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import (
   CheckpointError,
   DataError,
@@ -125,6 +128,15 @@ def _sources(c: ConfigDict) -> tuple[str, ...]:
   return (sources,) if isinstance(sources, str) else tuple(sources)
 
 
+@contextlib.contextmanager
+def _wordnet(c: ConfigDict) -> Iterator[Any]:
+  reader = open_wordnet(c.data.wordnet_dir)
+  try:
+    yield reader
+  finally:
+    close_wordnet(reader)
+
+
 def _of_source(c: ConfigDict, source: str) -> ConfigDict:
   """The config whose table is that of a source."""
   changed = c.copy_and_resolve_references()
@@ -145,10 +157,11 @@ def _gather(
       f" {layouts.MIN_LENGTH} and at most {positions}, the model's positions."
     )
   only = corrections.parse_only(o.only, tokenizer)
-  resources = {}
-  if o.text and "wordnet" in corpus.needs(o.text):
-    resources["reader"] = open_wordnet(c.data.wordnet_dir)
-  with console.status("reading text ..."):
+  with contextlib.ExitStack() as stack:
+    resources = {}
+    if o.text and "wordnet" in corpus.needs(o.text):
+      resources["reader"] = stack.enter_context(_wordnet(c))
+    stack.enter_context(console.status("reading text ..."))
     text = lines.read_lines(
       o.text,
       tokenizer,
@@ -163,7 +176,7 @@ def _gather(
   for source in _sources(c):
     with lines.renamed(*SOURCES):
       table = tables.find_or_build(
-        _of_source(c, source), workdir, tokenizer, console
+        _of_source(of.config, source), workdir, tokenizer, console
       )
     assert table is not None  # as of "model", which `check` has refused
     if not table.num_pairs:
@@ -173,22 +186,18 @@ def _gather(
       )
     # Of a path its last part alone is in a table's name.
     found[source if table.source in found else table.source] = table
-  return Asked(text, found, only, _speech(c, tokenizer, console))
+  return Asked(text, found, only, _speech(of, console))
 
 
-def _speech(
-  c: ConfigDict, tokenizer: Tokenizer, console: Console
-) -> tuple[str, ...]:
+def _speech(of: Subject, console: Console) -> tuple[str, ...]:
   """Parts of speech, where there is a WordNet to ask."""
-  stops = stop_words.load(c.negatives.stop_words)
+  stops = stop_words.load(of.config.negatives.stop_words)
   try:
-    reader = open_wordnet(c.data.wordnet_dir)
-    found = rates.parts_of_speech(tokenizer.vocab, reader, stop_words=stops)
+    with _wordnet(of.config) as reader:
+      return rates.parts_of_speech(of.tokenizer.vocab, reader, stop_words=stops)
   except (InputError, DataError) as e:
     console.print(f"no parts of speech: {printable(e)}", soft_wrap=True)
     return ()
-  close_wordnet(reader)
-  return found
 
 
 def _measure(
@@ -236,6 +245,8 @@ def _predictions(
     options.masking,
     prediction=c.corrections.prediction or options.prediction,
     temperature=options.sampling_temperature,
+    visible_slots=options.visible_slots,
+    continues_V=build.continuations(of.config, of.tokenizer.vocab),
   )
   mesh = sharding.make_mesh(build.mesh_spec(c))
   for step in of.steps:
@@ -246,7 +257,10 @@ def _predictions(
       continue
     params = jax.device_put(params, sharding.replicated(mesh))
     began = time.perf_counter()
-    with _bar(name, len(text.sequences), console) as advance:
+    with rich.progress.Progress(
+      console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+      task = bar.add_task(name, total=len(text.sequences))
       said = slots.predict_lines(
         predict,
         params,
@@ -255,22 +269,11 @@ def _predictions(
         length=text.length,
         batch_size=c.batch_size,
         mesh=mesh,
-        advance=advance,
+        advance=functools.partial(bar.advance, task),
       )
     secs = time.perf_counter() - began
     console.print(f"{name}: {len(said.gold_M):,} slots in {secs:.1f} s")
     yield step, said
-
-
-@contextlib.contextmanager
-def _bar(
-  name: str, total: int, console: Console
-) -> Iterator[Callable[[int], None]]:
-  with rich.progress.Progress(
-    console=console, transient=True, disable=not console.is_terminal
-  ) as bar:
-    task = bar.add_task(name, total=total)
-    yield lambda n: bar.update(task, advance=n)
 
 
 def _about(c: ConfigDict, of: Subject) -> dict[str, Any]:
@@ -283,4 +286,6 @@ def _about(c: ConfigDict, of: Subject) -> dict[str, Any]:
     "objective": of.config.objective,
     "masking": json.loads(of.config.masking.to_json()),
     "prediction": c.corrections.prediction or of.config.negatives.prediction,
+    "visible_slots": of.config.negatives.visible_slots,
+    "strict_subword": of.config.negatives.strict_subword,
   }

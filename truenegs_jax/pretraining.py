@@ -36,6 +36,7 @@ from truenegs_jax.evals import corrections, curves, fills, slots, verdict
 from truenegs_jax.models import pretrain
 from truenegs_jax.synonyms import table
 from truenegs_jax.train import (
+  build,
   checks,
   guards,
   loop,
@@ -216,7 +217,12 @@ def _find_cases(c, inputs, start, params):
     for i in range(min(c.steps, SEARCHED_STEPS))
   )
   return corrections.find_cases(
-    slots.make_predict_slots(start.run.model, start.run.options.masking),
+    slots.make_predict_slots(
+      start.run.model,
+      start.run.options.masking,
+      visible_slots=c.negatives.visible_slots,
+      continues_V=build.continuations(c, inputs.tokenizer.vocab),
+    ),
     params,
     itertools.chain(held_out, trained),
     table=inputs.table,

@@ -1,12 +1,14 @@
 """The saved steps of a run, read beside whatever may be writing there.
 
 with saved.open_run(workdir) as checkpoints:
-  step = saved.describe(checkpoints, checkpoints.latest())
-  params = saved.read_params(checkpoints, step)
+  last = saved.describe(checkpoints, checkpoints.latest())
+  params = saved.read_params(checkpoints, last.model, last.step)
 """
 
 import contextlib
 import dataclasses
+import functools
+import logging
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -45,7 +47,8 @@ def open_run(workdir: pathlib.Path) -> Iterator[checkpoint.Checkpoints]:
         " checkpoint."
       )
   folder = workdir / "checkpoints"
-  opened = checkpoint.Checkpoints(folder, read_only=True)
+  with _unsaid("directory is read only"):  # as it is meant to be
+    opened = checkpoint.Checkpoints(folder, read_only=True)
   with contextlib.closing(opened) as checkpoints:
     if checkpoints.latest() is None:
       raise CheckpointError(
@@ -53,6 +56,18 @@ def open_run(workdir: pathlib.Path) -> Iterator[checkpoint.Checkpoints]:
         " after config.checkpoint.every_steps steps."
       )
     yield checkpoints
+
+
+@contextlib.contextmanager
+def _unsaid(text: str) -> Iterator[None]:
+  """Keeps back what orbax logs, by absl, of this."""
+  other = lambda record: text not in record.getMessage()
+  logger = logging.getLogger("absl")
+  logger.addFilter(other)
+  try:
+    yield
+  finally:
+    logger.removeFilter(other)
 
 
 def describe(checkpoints: checkpoint.Checkpoints, step: int) -> Saved:
@@ -87,10 +102,13 @@ def read_params(
 ) -> dict[str, Any]:
   """The parameters of a step, arrays of numpy, seen to be what was saved."""
   one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  shapes = jax.eval_shape(
-    lambda: pretrain.init_params(model, jax.random.key(0))
-  )
   like = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), shapes
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one),
+    _shapes(model),
   )
   return jax.device_get(checkpoints.params(step, like))
+
+
+@functools.cache  # every step of a run has the same
+def _shapes(model: pretrain.Model) -> Any:
+  return jax.eval_shape(lambda: pretrain.init_params(model, jax.random.key(0)))

@@ -13,6 +13,7 @@ from truenegs_jax import pretrained, saved
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import pretrain
+from truenegs_jax.synonyms import stop_words
 from truenegs_jax.train import build
 
 
@@ -21,7 +22,8 @@ class Subject:
   """A model, and how to come by its parameters.
 
   Attributes:
-    config: of its training, as far as predictions depend on it.
+    config: of its training, as far as predictions and what is corrected of
+      them depend on it; sources of synonyms are those of the task.
     steps: ascending; None stands for weights that no run of ours has saved.
     read: gives the parameters of a step, arrays of numpy; None where the run,
       still at work, has cleared them away meanwhile.
@@ -39,7 +41,8 @@ def open_subject(c: ConfigDict, console: Console) -> Iterator[Subject]:
   """What `c.corrections.run`, or `c.init`, has to be measured; only read.
 
   Raises:
-    InputError: no such run, folder or step; sizes other than the weights'.
+    InputError: no such run, folder or step; sizes other than the weights'; the
+      run's list of stop words is gone.
     CheckpointError: the run has saved no step yet, or another vocabulary.
   """
   if c.init:
@@ -83,6 +86,16 @@ def _completed(config: ConfigDict, c: ConfigDict) -> ConfigDict:
     whole.update(config)
   # What its synonyms were is not asked here, nor whether their files are there.
   whole.negatives.sources = c.negatives.sources
+  whole.data.wordnet_dir = c.data.wordnet_dir
+  if c.negatives.stop_words:  # the run's list, in another place
+    whole.negatives.stop_words = c.negatives.stop_words
+  try:
+    stop_words.load(whole.negatives.stop_words)
+  except InputError as e:
+    raise InputError(
+      f"corrections.run={c.corrections.run} was trained with a list of stop"
+      f" words; put it back, or say --config.negatives.stop_words=FILE. {e}"
+    ) from e
   return whole
 
 

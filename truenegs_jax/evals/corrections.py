@@ -15,13 +15,18 @@ from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import InputError
 from truenegs_jax.evals import slots
 from truenegs_jax.evals.predictions import Predictions
-from truenegs_jax.synonyms.table import SynonymTable, contains, synonyms_of
+from truenegs_jax.synonyms.sources import is_word
+from truenegs_jax.synonyms.table import SynonymTable, synonyms_of
 
 WINDOW = 12  # tokens shown on either side of the mask
 SHEET_WINDOW = 40  # of the sheet: to judge takes more than to look at
-HOW_TO_JUDGE = (
-  "write y where the prediction, put in the place of the **marked** word, says"
-  " what the sentence says; n where it does not; ? where you cannot tell"
+SHEET = (
+  "number",
+  "sentence",
+  "gold",
+  "prediction",
+  "probability",
+  "right? (y, n, or ? where you cannot tell)",
 )
 Only = tuple[tuple[int, int | None], ...]
 
@@ -63,7 +68,7 @@ def find_cases(
   for batch in batches:
     said = slots.predict_batch(predict, params, batch, key)
     searched += len(said.gold_M)
-    for m in np.flatnonzero(corrected(said, table)).tolist():
+    for m in np.flatnonzero(said.corrected_M(table)).tolist():
       case = _case(said, m, table, tokenizer)
       cases.setdefault((case.gold, case.prediction), case)
     if len(cases) >= limit:
@@ -87,7 +92,7 @@ def choose_cases(
       then as one reads.
     only: pairs by `parse_only`; none: the corrected ones.
   """
-  chosen_M = _chosen(said, only) if only else corrected(said, table)
+  chosen_M = _chosen(said, only) if only else said.corrected_M(table)
   times: collections.Counter[tuple[int, int]] = collections.Counter()
   order = []
   for m in np.flatnonzero(chosen_M).tolist():
@@ -100,6 +105,8 @@ def choose_cases(
 def parse_only(text: str, tokenizer: Tokenizer) -> Only:
   """The ids of "primary, stay:remain": a gold word, or gold:prediction.
 
+  A word is lower-cased for a vocabulary that is.
+
   Raises:
     InputError: a word that is not one token of the vocabulary.
   """
@@ -107,6 +114,8 @@ def parse_only(text: str, tokenizer: Tokenizer) -> Only:
   pairs = []
   for part in filter(None, map(str.strip, text.split(","))):
     words = [word.strip() for word in part.split(":")]
+    if tokenizer.lowercase:  # but for [UNK] and the like
+      words = [w.lower() if is_word(w) else w for w in words]
     for word in words:
       if word not in ids or len(words) > 2:
         raise InputError(
@@ -116,11 +125,6 @@ def parse_only(text: str, tokenizer: Tokenizer) -> Only:
         )
     pairs.append((ids[words[0]], ids[words[1]] if words[1:] else None))
   return tuple(pairs)
-
-
-def corrected(said: Predictions, table: SynonymTable) -> np.ndarray:
-  """bool_M: the prediction is another word than the gold, and a synonym."""
-  return said.mismatch_M & contains(table, said.gold_M, said.predicted_M)
 
 
 def show(cases: list[Case], searched: int) -> Table:
@@ -157,31 +161,35 @@ def sheet(
   """CSV of corrections for people to judge, in an order drawn at random.
 
   They are drawn among what any of the tables corrects, and nothing says which:
-  who judges is not to know. Under the header, a line says how.
+  who judges is not to know. Right is a prediction that, in the place of the
+  **marked** word, says what the sentence says.
   """
   [hits_N] = np.nonzero(
-    np.logical_or.reduce([corrected(said, table) for table in tables])
+    np.logical_or.reduce([said.corrected_M(table) for table in tables])
   )
   drawn = np.random.default_rng(seed).permutation(hits_N)[:size]
   file = io.StringIO()
   write = csv.writer(file, lineterminator="\n").writerow
-  write("number sentence gold prediction probability right?".split())
-  write(["", HOW_TO_JUDGE, "", "", "", ""])
+  write(SHEET)
   for number, m in enumerate(drawn, start=1):
     gold = tokenizer.vocab[said.gold_M[m]]
+    predicted = tokenizer.vocab[said.predicted_M[m]]
     marked = f"**{gold}**"
     text = _sentence(said, m, tokenizer, marked, window=SHEET_WINDOW)
     write(
       [
         number,
-        f"'{text}" if text[0] in "=+-@" else text,  # else it were a formula
-        gold,
-        tokenizer.vocab[said.predicted_M[m]],
+        *map(_no_formula, (text, gold, predicted)),
         f"{said.probability_M[m]:.3f}",
         "",
       ]
     )
   return file.getvalue()
+
+
+def _no_formula(text: str) -> str:
+  """What a spreadsheet takes for text, and for no formula."""
+  return f"'{text}" if text[0] in "=+-@" else text
 
 
 def _chosen(said: Predictions, only: Only) -> np.ndarray:
@@ -198,7 +206,8 @@ def _case(
 ) -> Case:
   gold, predicted = int(said.gold_M[m]), int(said.predicted_M[m])
   synonyms = synonyms_of(table, gold)
-  verdict = "corrected" if predicted in synonyms else "wrong"
+  is_corrected = predicted in synonyms and said.eligible_M[m]
+  verdict = "corrected" if is_corrected else "wrong"
   mask = tokenizer.vocab[tokenizer.mask]
   return Case(
     sentence=_sentence(said, m, tokenizer, mask, window=WINDOW),

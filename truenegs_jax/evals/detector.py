@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -11,6 +12,9 @@ from truenegs_jax.evals.intervals import Rate, percents, rate
 from truenegs_jax.evals.predictions import Predictions
 from truenegs_jax.synonyms.sources import is_word
 from truenegs_jax.synonyms.table import SynonymTable, contains
+
+OPTION = re.compile(r" +\w+=\S+")  # of a source, as in "pairs path=a.tsv"
+WIDEST = 12  # name in a table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +39,8 @@ def compare(
   """Lets each source judge the corrections of each other one.
 
   Asked about are the pairs that a model really produces: its predictions that
-  are not the gold, where the gold is a whole word. Intervals are those of
+  are not the gold, where the gold is a whole word and the slot one that hard
+  correction may touch. Intervals are those of
   `intervals.rate`; a pair that occurs c times counts 1 / c in each place.
 
   Args:
@@ -44,7 +49,7 @@ def compare(
     tokens: that vocabulary.
   """
   word_V = np.array([is_word(token) for token in tokens])
-  [asked_N] = np.nonzero(p.mismatch_M & word_V[p.gold_M])
+  [asked_N] = np.nonzero(p.eligible_M & p.mismatch_M & word_V[p.gold_M])
   gold_N, predicted_N = p.gold_M[asked_N], p.predicted_M[asked_N]
   _, pair_N, counts = np.unique(
     gold_N.astype(np.int64) * len(tokens) + predicted_N,
@@ -72,12 +77,23 @@ def compare(
 def show_judgements(
   judgements: Iterable[Judgement], *, golds: str = "all", by: str = "occurrence"
 ) -> Table:
-  """Those over these golds, counted this way; one line a source and judge."""
+  """Those over these golds, counted this way; one line a source and judge.
+
+  Sources go by their names without options, or, where these are long or not
+  different, by letters; the caption says which is which.
+  """
+  judgements = list(judgements)
+  labels = _labels(dict.fromkeys(j.source for j in judgements))
   what = "predictions" if by == "occurrence" else "different pairs"
   where = "" if golds == "all" else ", where both know the gold"
   t = Table(
     title=f"Corrections that a judge confirms: {what}{where}",
-    caption="The recall of a line is the precision of the reverse one.",
+    caption="\n".join(
+      [
+        "The recall of a line is the precision of the reverse one.",
+        *(f"{x}: {name}" for name, x in labels.items() if x != name),
+      ]
+    ),
     title_justify="left",
     caption_justify="left",
   )
@@ -90,8 +106,17 @@ def show_judgements(
       share, interval = percents(j.precision)
       counts = f"{j.precision.hits:,}/{j.precision.of:,} {share}"
       kappa = "-" if j.kappa is None else f"{j.kappa:.2f}"
-      t.add_row(j.source, j.judge, counts, interval, kappa)
+      t.add_row(labels[j.source], labels[j.judge], counts, interval, kappa)
   return t
+
+
+def _labels(names: Iterable[str]) -> dict[str, str]:
+  """A short name for each source."""
+  names = list(names)
+  short = [OPTION.sub("", name) for name in names]
+  if len(set(short)) < len(names) or max(map(len, short), default=0) > WIDEST:
+    short = [chr(ord("A") + i) for i in range(len(names))]
+  return dict(zip(names, short, strict=True))
 
 
 def _agreement(

@@ -2,11 +2,12 @@
 
 results.json  all numbers, and what they are of
 cases.json    the cases of the paper's figure 3
-sheet.csv     corrections for people to judge
+sheet.csv     corrections for people to judge; sheet-2.csv where that is another
 plots/        the rates over the steps, where there are several
 """
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -74,6 +75,8 @@ def save(
 ) -> list[pathlib.Path]:
   """Writes the files, each under its name once it is whole; returns them.
 
+  The numbers come first: a sheet that is in the way costs no measurement.
+
   Args:
     workdir: a folder that is there.
     about: what results.json begins with: what was measured.
@@ -81,27 +84,29 @@ def save(
   Raises:
     DiskError: one could not be written.
   """
-  cases = workdir / "cases.json"
-  startup.save_json(cases, [dataclasses.asdict(case) for case in f.cases])
-  written = [cases]
+  written = [workdir / "results.json", workdir / "cases.json"]
+  startup.save_json(written[0], {**about, **_numbers(f)})
+  startup.save_json(written[1], [dataclasses.asdict(case) for case in f.cases])
   if f.sheet:
-    written.append(_save_sheet(workdir / "sheet.csv", f.sheet))
+    written.append(_save_sheet(workdir, f.sheet.encode()))
   if len(f.table_2) > 1:
     written.append(workdir / "plots" / "correction_rates.png")
     checkpoint_rates.draw(f.table_2, written[-1])
-  results = workdir / "results.json"
-  startup.save_json(results, {**about, **_numbers(f)})
-  return [*written, results]
+  return written
 
 
-def _save_sheet(path: pathlib.Path, sheet: str) -> pathlib.Path:
+def _save_sheet(workdir: pathlib.Path, sheet: bytes) -> pathlib.Path:
   """Writes it where nobody's judgements are, and says where that was."""
-  with disk_errors(path):
-    if path.exists() and path.read_text(encoding="utf-8") != sheet:
-      path = path.with_name("sheet-new.csv")
-    whole = path.with_suffix(".tmp")
-    whole.write_text(sheet, encoding="utf-8")
-    whole.replace(path)
+  names = (f"sheet-{number}.csv" for number in itertools.count(2))
+  for name in itertools.chain(["sheet.csv"], names):
+    path = workdir / name
+    with disk_errors(path):
+      if not path.exists():
+        whole = path.with_suffix(".tmp")
+        whole.write_bytes(sheet)
+        whole.replace(path)
+      if path.read_bytes() == sheet:
+        break
   return path
 
 

@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 
+from truenegs_jax.synonyms.table import SynonymTable, contains
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Predictions:
@@ -13,11 +15,13 @@ class Predictions:
   the code that made them.
 
   Attributes:
-    sequence_M: int32, the number of the slot's line, 0 to num_sequences - 1.
+    sequence_M: int32, the number of the slot's line, 0 to T - 1.
     position_M: int32, the slot's place in that line.
     gold_M: int32, the token that stands there in the text.
-    predicted_M: int32, the token that the model takes for the likeliest.
+    predicted_M: int32, what is judged: the token that the model takes for the
+      likeliest, or one drawn from what it says.
     probability_M: float32, what it gives to that token.
+    eligible_M: bool, hard correction may touch the slot.
     sequences: T arrays, the token ids of every line, nothing masked, [CLS]
       first and [SEP] last; lines without a slot are among them.
   """
@@ -27,12 +31,14 @@ class Predictions:
   gold_M: np.ndarray
   predicted_M: np.ndarray
   probability_M: np.ndarray
+  eligible_M: np.ndarray
   sequences: tuple[np.ndarray, ...]
 
   def __post_init__(self) -> None:
     for name in ("sequence_M", "position_M", "gold_M", "predicted_M"):
       self._check(name, np.integer)
     self._check("probability_M", np.floating)
+    self._check("eligible_M", np.bool_)
     p_M = self.probability_M
     if not (
       (p_M >= 0) & (p_M < 1.001)
@@ -43,14 +49,17 @@ class Predictions:
     self._check_golds()
 
   @property
-  def num_sequences(self) -> int:
-    """Lines of the corpus, those without a slot included."""
-    return len(self.sequences)
-
-  @property
   def mismatch_M(self) -> np.ndarray:
     """bool: the prediction is not the gold."""
     return self.predicted_M != self.gold_M
+
+  def corrected_M(self, table: SynonymTable) -> np.ndarray:
+    """bool: hard correction spares the prediction, another word than the gold.
+
+    The gold itself is none, though `include_self` drops it from the loss, too.
+    """
+    listed_M = contains(table, self.gold_M, self.predicted_M)
+    return self.eligible_M & self.mismatch_M & listed_M
 
   def _check(self, name: str, kind: type) -> None:
     """An entry of this kind for every slot."""

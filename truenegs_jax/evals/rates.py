@@ -15,7 +15,7 @@ from truenegs_jax.errors import DataError
 from truenegs_jax.evals.intervals import Rate, percents, rate
 from truenegs_jax.evals.predictions import Predictions
 from truenegs_jax.synonyms.stop_words import STOP_WORDS
-from truenegs_jax.synonyms.table import SynonymTable, contains
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.wordnet import stems
 
 # WordNet's letters; the earlier one wins a tie. The digits are those of sense
@@ -52,7 +52,9 @@ class Group:
 class Rates:
   """Corrections among a model's predictions.
 
-  A correction is a prediction that is not the gold but one of its synonyms.
+  A correction is a prediction that is not the gold but one of its synonyms, in
+  a slot that hard correction may touch. Shares are of all slots, those that it
+  may not touch included, as in training.
   """
 
   of_mismatches: Rate  # the paper's prediction level
@@ -80,7 +82,7 @@ def count(
     speech: the class of each token by `parts_of_speech`; empty: not wanted.
     top: how many pairs to keep.
   """
-  false_M = p.mismatch_M & contains(table, p.gold_M, p.predicted_M)
+  false_M = p.corrected_M(table)
   sequences = np.unique(p.sequence_M)
   every = _group("", np.ones_like(false_M), p, false_M)
   by_speech: tuple[Group, ...] = ()
@@ -135,20 +137,6 @@ def parts_of_speech(
     return PARTS[best] if any(weights[best]) else UNKNOWN
 
   return tuple(map(classify, tokens))
-
-
-def show_rates(r: Rates) -> Table:
-  """The paper's two numbers, and the share of all slots."""
-  t = Table(title="Corrected predictions", title_justify="left")
-  for name in ("of", "corrected", "share", "95 % interval"):
-    t.add_column(name, justify="left" if name == "of" else "right")
-  for name, value in (
-    ("predictions that mismatch", r.of_mismatches),
-    ("predictions", r.of_slots),
-    ("sequences", r.of_sequences),
-  ):
-    t.add_row(f"{value.of:,} {name}", f"{value.hits:,}", *percents(value))
-  return t
 
 
 def show_groups(groups: Sequence[Group], title: str) -> Table:

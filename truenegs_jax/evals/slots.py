@@ -7,12 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from truenegs_jax import randomness
 from truenegs_jax.errors import NonFiniteError
 from truenegs_jax.evals.predictions import Predictions
 from truenegs_jax.models.pretrain import Model
-from truenegs_jax.objectives import masking, negatives
+from truenegs_jax.objectives import masking, mlm, negatives
 from truenegs_jax.train import sharding
 
 Batch = Mapping[str, np.ndarray]
@@ -25,14 +26,18 @@ def make_predict_slots(
   *,
   prediction: str = "argmax",
   temperature: float = 1.0,
+  visible_slots: str = "judged",
+  continues_V: np.ndarray | None = None,
 ) -> Callable:
   """Builds `predict(params, batch, key, width=L) -> dict of [B, K] arrays`.
 
   Rows are masked as in training, by `key` and their number; dropout is off.
   `predicted` is the likeliest token, or for "sample" one drawn at
   `temperature`; `probability` is what the model gives to it. `weight` is 1 for
-  the slots in use. No token stands beyond `width`: what is there is masked and
-  not computed, so that the slots do not depend on it.
+  the slots in use; `eligible` is where hard correction may strike, by
+  `visible_slots` of `Options` and, given the `##` pieces, its `strict_subword`.
+  No token stands beyond `width`: what is there is masked and not computed, so
+  that the slots do not depend on it.
   """
 
   @functools.partial(jax.jit, static_argnames="width")
@@ -56,24 +61,49 @@ def make_predict_slots(
     if prediction == "argmax":
       predicted_BxK = negatives.predict(logits_BxKxV)
     else:
-      predicted_BxK = negatives.sample(
+      drawn_BxK = negatives.sample(
         logits_BxKxV, keys(randomness.SAMPLE), temperature
       )
-      predicted_BxK = masking.of_first(slots, predicted_BxK)
-    logits_BxKxV = logits_BxKxV.astype(jnp.float32)
-    picked_BxKx1 = jnp.take_along_axis(
-      logits_BxKxV, predicted_BxK[..., None], axis=-1
-    )
-    log_sum_BxK = jax.nn.logsumexp(logits_BxKxV, axis=-1)
+      predicted_BxK = masking.of_first(slots, drawn_BxK)
     return {
       "position": slots.positions_BxK,
       "gold": slots.original_BxK,
       "weight": slots.weight_BxK,
       "predicted": predicted_BxK,
-      "probability": jnp.exp(picked_BxKx1[..., 0] - log_sum_BxK),
+      "probability": _probability(logits_BxKxV, predicted_BxK),
+      "eligible": _eligible(
+        batch, slots, masked_BxL, visible_slots, continues_V
+      ),
     }
 
   return predict
+
+
+def _eligible(
+  batch: Mapping[str, jax.Array],
+  slots: masking.Slots,
+  masked_BxL: jax.Array,
+  visible_slots: str,
+  continues_V: np.ndarray | None,
+) -> jax.Array:
+  """bool_BxK: where hard correction may strike, as in `mlm.slot_terms`."""
+  eligible_BxK = jnp.ones_like(slots.original_BxK, bool)
+  if visible_slots == "excluded":
+    shown_BxK = jnp.take_along_axis(masked_BxL, slots.positions_BxK, axis=1)
+    eligible_BxK = shown_BxK != slots.original_BxK
+  if continues_V is not None:
+    eligible_BxK &= mlm.ends_its_word(
+      batch, slots.positions_BxK, jnp.asarray(continues_V)
+    )
+  return eligible_BxK
+
+
+def _probability(logits_BxKxV: jax.Array, token_BxK: jax.Array) -> jax.Array:
+  """What a softmax gives to a token."""
+  loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
+    logits_BxKxV.astype(jnp.float32), token_BxK
+  )
+  return jnp.exp(-loss_BxK)
 
 
 def predict_batch(
@@ -174,6 +204,7 @@ def _predictions(
     gold_M=found["gold"][places],
     predicted_M=found["predicted"][places],
     probability_M=np.minimum(probability_M, 1.0),  # 1 + a rounding
+    eligible_M=found["eligible"][places],
     sequences=tuple(sequences),
   )
 

@@ -133,13 +133,20 @@ def make_aux(
     arrays = table_lib.arrays(table, c.negatives.layout)
     for name, array in arrays.items():
       aux[name] = sharding.place_table(array, mesh, c.mesh.synonyms)
-  if c.negatives.strict_subword:
-    continues_V = np.array([token.startswith("##") for token in vocab])
+  continues_V = continuations(c, vocab)
+  if continues_V is not None:
     whole = sharding.replicated(mesh)
     aux["continues_V"] = jax.make_array_from_callback(
       continues_V.shape, whole, lambda index: continues_V[index]
     )
   return aux
+
+
+def continuations(c: ConfigDict, vocab: Sequence[str]) -> np.ndarray | None:
+  """bool_V: the `##` pieces, where `negatives.strict_subword` asks for them."""
+  if not c.negatives.strict_subword:
+    return None
+  return np.array([token.startswith("##") for token in vocab])
 
 
 def _options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
