@@ -683,7 +683,7 @@ def test_slots_that_correction_may_not_touch_are_no_cases():
 
 def test_lines_are_cut_and_headings_known(tmp_path):
   path = tmp_path / "a.txt"
-  path.write_text(" = w5 = \n\nw5 = w6\n = = w5 = w6 = = \nw5 w6 w7\n= w5\n")
+  path.write_text(" = w5 = \n\nw5 = w6\n = = w5 w6 = = \nw5 w6 w7\n= w5\n")
   read = lambda **kwargs: lines.read_lines(
     str(path), TOKENIZER, length=4, **kwargs
   )
@@ -691,6 +691,10 @@ def test_lines_are_cut_and_headings_known(tmp_path):
   assert (len(with_headings.sequences), with_headings.num_headings) == (5, 0)
   assert (len(without.sequences), without.num_headings) == (3, 2)
   assert without.num_cut == 2
+  endless = "= " * 20_000 + "x"  # told in a moment
+  assert not lines.is_heading(endless)
+  assert lines.is_heading(endless + " =" * 20_000)
+  assert not lines.is_heading("= x = y =")
   ids = [TOKENIZER.vocab.index(word) for word in ("w5", "w6")]
   assert without.sequences[1].tolist() == [2, *ids, 3]
   assert read(limit=2).sequences[1].tolist() == without.sequences[0].tolist()

@@ -204,8 +204,17 @@ def test_without_a_correction_or_with_one_line_the_interval_has_a_width():
     ),
   ):
     for value in (r.of_mismatches, r.of_slots, r.of_sequences):
-      assert value.of and value.low <= value.rate + 1e-9
+      assert value.of and 0 <= value.low <= value.rate
       assert value.rate < value.high <= 1
+
+
+def test_the_rate_lies_within_its_interval_whatever_is_counted():
+  for size in range(1, 400):
+    sequence_N = np.arange(size)
+    for hit in (False, True):
+      value = intervals.rate(np.full(size, hit), sequence_N)
+      assert 0 <= value.low <= value.rate <= value.high <= 1
+      assert (value.low, value.high)[hit] == value.rate == hit
 
 
 def test_single_slots_have_wilsons_interval():

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import lzma
+import os
 import tarfile
 import tracemalloc
 
@@ -284,6 +285,17 @@ def test_a_saved_table_says_what_it_is(tmp_path):
   assert header["source"] == "test" and header["options"]["symmetric"] is True
   assert header["fingerprint"] == built.fingerprint
   assert (header["rows"], header["pairs"]) == (built.num_rows, built.num_pairs)
+
+
+def test_a_table_replaces_files_alone_and_goes_where_a_link_points(tmp_path):
+  os.mkfifo(tmp_path / "pipe")
+  with pytest.raises(DiskError, match="pipe is no file"):
+    table.save_table(build(), tmp_path / "pipe")
+  assert (tmp_path / "pipe").is_fifo()
+  (tmp_path / "link.npz").symlink_to(tmp_path / "there.npz")
+  table.save_table(build(), tmp_path / "link.npz")
+  assert (tmp_path / "link.npz").is_symlink()
+  assert table.load_table(tmp_path / "there.npz", TOKENS).num_pairs
 
 
 def test_saving_leaves_one_file_and_the_old_one_when_it_fails(

@@ -62,11 +62,20 @@ def _parse(argv: list[str]) -> list[str]:
       raise InputError(f"arguments not understood: {' '.join(rest[1:])}")
     if flags.FLAGS["config"].value is None:
       raise InputError("--config=FILE is missing; try --config=electra_demo.")
-  # ml_collections: AttributeError for an unknown key, ValueError from a file.
-  except (flags.Error, AttributeError, ValueError, TypeError) as e:
+  # ml_collections: the first two for an unknown key, ValueError from a file.
+  except (
+    AttributeError,
+    KeyError,
+    flags.Error,
+    ValueError,
+    TypeError,
+  ) as e:
     # ml_collections puts a traceback around what a config's own words raise.
     last = str(e).rstrip().rpartition("\nValueError: ")[2]
     told = last if last.startswith("config argument ") else printable(e)
+    if isinstance(e, (AttributeError, KeyError)):
+      told = " ".join(str(e.args[0]).split())
+      told = f"no such key: {told}; configs/common.py, or the config, has all"
     print(f"error: {told}", file=sys.stderr)
     sys.exit(InputError.exit_code)
   if not flags.FLAGS["verbosity"].present:

@@ -47,7 +47,7 @@ from truenegs_jax.subject import Subject, open_subject
 from truenegs_jax.synonyms import spec, stop_words
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.wordnet import close_wordnet, open_wordnet
-from truenegs_jax.train import build, checks, guards, sharding
+from truenegs_jax.train import build, checks, guards, plan, sharding
 
 SOURCES = "negatives.sources", "corrections.sources"
 
@@ -71,6 +71,12 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   check(c, workdir)
   enable_compilation_cache()
   with open_subject(c, console) as of:
+    if c.corrections.run:  # what the config says of these does not count
+      console.print(
+        "the model, its vocabulary, masking and readings are those of"
+        f" {c.corrections.run}: {plan.objective(of.config)}",
+        soft_wrap=True,
+      )
     asked = _gather(c, workdir, of, console)
     with guards.lock(workdir):
       found = _measure(c, of, asked, console)

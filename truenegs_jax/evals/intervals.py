@@ -53,11 +53,12 @@ def rate(
   of_T = np.bincount(sequence_N, weight_N)
   hits_T = np.bincount(sequence_N, weight_N * hit_N)
   hits, of = hits_T.sum(), of_T.sum()
-  low, high = _wilson(hits / of, _independent(hits_T, of_T))
+  share = float(hits / of)
+  low, high = _wilson(share, _independent(hits_T, of_T))
   return Rate(
-    rate=float(hits / of),
-    low=low,
-    high=high,
+    rate=share,
+    low=min(max(low, 0.0), share),  # by 1e-18 beyond it where nothing was hit
+    high=max(min(high, 1.0), share),
     hits=round(hits),
     of=round(of),
   )
@@ -89,4 +90,4 @@ def _wilson(p: float, n: float) -> tuple[float, float]:
   middle = p + z**2 / (2 * n)
   half = z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
   low, high = np.array([middle - half, middle + half]) / (1 + z**2 / n)
-  return float(max(low, 0)), float(min(high, 1))
+  return float(low), float(high)

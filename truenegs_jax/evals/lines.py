@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import hashlib
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,6 @@ from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import DataError, InputError, TrueNegsError
 
 KEY = "corrections.text"
-HEADING = re.compile(r"\s*(= )+\S.* (= ?)+\s*")  # as WikiText writes them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,13 +90,23 @@ def renamed(old: str, new: str) -> Iterator[None]:
     raise type(e)(str(e).replace(old, new)) from e
 
 
+def is_heading(line: str) -> bool:
+  """Whether a line is a title as WikiText writes it: `= = Title = =`."""
+  words = line.split()
+  signs = [word == "=" for word in words]
+  if all(signs):
+    return False
+  before, after = signs.index(False), signs[::-1].index(False)
+  return before == after > 0 and not any(signs[before : len(signs) - after])
+
+
 def _take(
   corpus: Corpus, limit: int, *, headings: bool
 ) -> tuple[list[str], int]:
   kept: list[str] = []
   num_headings = 0
   for line in _lines(corpus):
-    if not headings and HEADING.fullmatch(line):
+    if not headings and is_heading(line):
       num_headings += 1
       continue
     kept.append(line)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from truenegs_jax.errors import DataError, disk_errors
+from truenegs_jax.errors import DataError, DiskError, disk_errors
 
 FORMAT = 2  # a reader refuses what it does not know
 MAX_FILE_BYTES = 1 << 30  # unpacked; a file that claims more is not ours
@@ -23,9 +23,11 @@ def write(
   """Writes a file that appears under its name only when it is whole.
 
   Raises:
-    DiskError: it could not be written.
+    DiskError: it could not be written, or what stands there is no file.
   """
-  path = pathlib.Path(path)
+  path = pathlib.Path(path).resolve()  # a link's file, not the link
+  if path.exists() and not path.is_file():
+    raise DiskError(f"{path} is no file that could be replaced; name another.")
   text = np.array(json.dumps({"format": FORMAT, **header}))
   whole = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
   try:

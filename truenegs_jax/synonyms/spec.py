@@ -131,6 +131,8 @@ def parse(text: str) -> Spec:
     InputError: an empty part, brackets, an unknown source or option, one that
       is missing, given twice or of an impossible value.
   """
+  if not isinstance(text, str):
+    raise _wrong(f"{text!r} is no text; give sources such as 'wordnet'.")
   parts = [
     [_parse_part(part, text) for part in both.split("&")]
     for both in text.split("|")

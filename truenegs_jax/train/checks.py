@@ -63,7 +63,7 @@ def check_config(c: ConfigDict) -> None:
     value = c
     for part in name.split("."):
       value = value[part]
-    if not low <= value <= high:  # NaN too
+    if not low <= value <= high or math.isinf(value):  # NaN too
       raise InputError(f"{name} is {value}; it must be {_range(low, high)}.")
   if c.length > c.model.max_positions:
     raise InputError(
@@ -125,6 +125,7 @@ def _check_names(c: ConfigDict) -> None:
   _one_of("objective", c.objective, tuple(build.OBJECTIVES))
   _one_of("data.tokenizer", c.data.tokenizer, encode.BACKENDS)
   _one_of("data.accents", c.data.accents, tuple(ACCENTS))
+  _one_of("data.layout", c.data.layout, tuple(layouts.LAYOUTS))
   _one_of("model.dtype", c.model.dtype, DTYPES)
   _one_of("mesh.synonyms", c.mesh.synonyms, sharding.TABLE_LAYOUTS)
   _check_negatives(c)
@@ -147,6 +148,11 @@ def _check_negatives(c: ConfigDict) -> None:
     raise InputError(
       f"negatives.soft_schedule {n.soft_schedule!r} takes time: give its steps,"
       " --config.negatives.soft_steps=NUMBER."
+    )
+  if softens and n.soft_schedule == "delay" and n.soft_steps >= c.steps:
+    raise InputError(
+      f"negatives.soft_schedule=delay of {n.soft_steps:,} steps never ends in a"
+      f" run of {c.steps:,}; give fewer negatives.soft_steps."
     )
   if n.soft_prediction == "expected" and n.soft_gradient == "gold":
     raise InputError(
@@ -175,6 +181,7 @@ def _check_negatives(c: ConfigDict) -> None:
 
 def _range(low: float, high: float) -> str:
   least = "more than 0" if low == TINY else f"at least {low}"
+  least += "" if high < math.inf else " and finite"
   return least if high == math.inf else f"{least} and at most {high}"
 
 
