@@ -16,7 +16,7 @@ import tiny
 from truenegs_jax import randomness
 from truenegs_jax.data import layouts
 from truenegs_jax.models import encoder, pretrain
-from truenegs_jax.objectives import masking, mlm, negatives
+from truenegs_jax.objectives import electra, masking, mlm, negatives, soft
 from truenegs_jax.train import step
 
 LENGTH = 40
@@ -146,11 +146,9 @@ def losses_of(batch, kind):
       masking, "hide_slots", lambda *_: (batch["slots"], batch["masked"])
     )
     patch.setattr(negatives, "sample", lambda *_: batch["sampled"])
-    patch.setattr(
-      mlm,
-      "weighted_sum",
-      lambda loss, weight: (jnp.where(weight > 0, loss * weight, 0.0), weight),
-    )
+    undone = lambda x, weight: (jnp.where(weight > 0, x * weight, 0.0), weight)
+    for module in (electra, mlm, soft):
+      patch.setattr(module, "weighted_sum", undone)
 
     def summed(params):
       terms = objective(params, batch["inputs"], keys_B, aux)
