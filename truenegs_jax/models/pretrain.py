@@ -26,6 +26,33 @@ Array = jax.Array
 CARRIED = ("pooled",)  # parameters that ride along and are never trained
 
 
+# What both models do with their embeddings, as methods of each.
+
+
+def _token_embedding(self: Any, ids: Array) -> Array:
+  """Rows of the word table, f32 `[..., E]`."""
+  return self.embeddings.word_VxE[ids]
+
+
+def _mean_embedding(self: Any, p_BxKxV: Array) -> Array:
+  """The mean row of the word table under probabilities, f32 `[B, K, E]`."""
+  return p_BxKxV @ self.embeddings.word_VxE
+
+
+def _embed_slots(
+  self: Any,
+  vectors_BxKxE: Array,
+  inputs: encoder.Inputs,
+  positions_BxK: Array,
+) -> Array:
+  """What the embedding layer makes of word vectors in K places, f32."""
+  at_slots = lambda x_BxL: jnp.take_along_axis(x_BxL, positions_BxK, axis=1)
+  places_BxL = encoder.document_positions(inputs["documents"])
+  return self.embeddings.compose(
+    vectors_BxKxE, at_slots(inputs["types"]), at_slots(places_BxL)
+  )
+
+
 class ElectraPair(nn.Module):
   """Generator and discriminator, trained together (Clark et al. 2020).
 
@@ -93,19 +120,9 @@ class ElectraPair(nn.Module):
     embedded_BxLxE = self.embeddings(inputs, dropout_keys_B)
     return self.generator(embedded_BxLxE, inputs["documents"], dropout_keys_B)
 
-  def token_embedding(self, ids: Array) -> Array:
-    """Rows of the shared word table, f32 `[..., E]`."""
-    return self.embeddings.word_VxE[ids]
-
-  def mean_embedding(self, p_BxKxV: Array) -> Array:
-    """The mean row of the word table under probabilities, f32 `[B, K, E]`."""
-    return p_BxKxV @ self.embeddings.word_VxE
-
-  def embed_slots(
-    self, vectors_BxKxE: Array, inputs: encoder.Inputs, positions_BxK: Array
-  ) -> Array:
-    """What the embedding layer makes of word vectors in K places, f32."""
-    return _compose_at(self.embeddings, vectors_BxKxE, inputs, positions_BxK)
+  token_embedding = _token_embedding
+  mean_embedding = _mean_embedding
+  embed_slots = _embed_slots
 
   def initialize(self, inputs: encoder.Inputs) -> None:
     """Touches every parameter; only `init_params` calls it."""
@@ -156,19 +173,9 @@ class BertMlm(nn.Module):
     embedded_BxLxE = self.embeddings(inputs, dropout_keys_B)
     return self.bert(embedded_BxLxE, inputs["documents"], dropout_keys_B)
 
-  def token_embedding(self, ids: Array) -> Array:
-    """Rows of the word table, f32 `[..., E]`."""
-    return self.embeddings.word_VxE[ids]
-
-  def mean_embedding(self, p_BxKxV: Array) -> Array:
-    """The mean row of the word table under probabilities, f32 `[B, K, E]`."""
-    return p_BxKxV @ self.embeddings.word_VxE
-
-  def embed_slots(
-    self, vectors_BxKxE: Array, inputs: encoder.Inputs, positions_BxK: Array
-  ) -> Array:
-    """What the embedding layer makes of word vectors in K places, f32."""
-    return _compose_at(self.embeddings, vectors_BxKxE, inputs, positions_BxK)
+  token_embedding = _token_embedding
+  mean_embedding = _mean_embedding
+  embed_slots = _embed_slots
 
   def initialize(self, inputs: encoder.Inputs) -> None:
     """Touches every parameter; only `init_params` calls it."""
@@ -275,19 +282,6 @@ def _check_heads(what: str, config: encoder.EncoderConfig) -> None:
       f"{what}: {config.heads} heads do not divide a width of {config.width};"
       " choose another width, number of heads or generator.multiplier."
     )
-
-
-def _compose_at(
-  embeddings: Any,
-  vectors_BxKxE: Array,
-  inputs: encoder.Inputs,
-  positions_BxK: Array,
-) -> Array:
-  at_slots = lambda x_BxL: jnp.take_along_axis(x_BxL, positions_BxK, axis=1)
-  places_BxL = encoder.document_positions(inputs["documents"])
-  return embeddings.compose(
-    vectors_BxKxE, at_slots(inputs["types"]), at_slots(places_BxL)
-  )
 
 
 def _at_slots(hidden_BxLxD: Array, positions_BxK: Array) -> Array:
