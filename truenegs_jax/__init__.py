@@ -8,8 +8,9 @@ whole package:
   K  masked slots of a row           D  width of a network
   R  rows of a data set              E  width of the embeddings
   H  attention heads                 F  width of the feed-forward layer
-  S  width of one attention head     N  layers
-  C  classes, or bins of a histogram P  positions the position table holds
+  S  width of one attention head,    N  layers
+     or of a list of synonyms        P  positions the position table holds
+  C  classes, or bins of a histogram
 
 `1` is a broadcast axis. A changed shape gets a new name.
 """
