@@ -40,6 +40,10 @@ def make_predict_slots(
   that the slots do not depend on it.
   """
 
+  correctable = functools.partial(
+    mlm.correctable, visible_slots=visible_slots, continues_V=continues_V
+  )
+
   @functools.partial(jax.jit, static_argnames="width")
   def predict(params, batch, key, width=None):
     keys_B = randomness.row_keys(key, 0, batch["row"])
@@ -71,31 +75,10 @@ def make_predict_slots(
       "weight": slots.weight_BxK,
       "predicted": predicted_BxK,
       "probability": _probability(logits_BxKxV, predicted_BxK),
-      "eligible": _eligible(
-        batch, slots, masked_BxL, visible_slots, continues_V
-      ),
+      "eligible": correctable(batch, slots, masked_BxL),
     }
 
   return predict
-
-
-def _eligible(
-  batch: Mapping[str, jax.Array],
-  slots: masking.Slots,
-  masked_BxL: jax.Array,
-  visible_slots: str,
-  continues_V: np.ndarray | None,
-) -> jax.Array:
-  """bool_BxK: where hard correction may strike, as in `mlm.slot_terms`."""
-  eligible_BxK = jnp.ones_like(slots.original_BxK, bool)
-  if visible_slots == "excluded":
-    shown_BxK = jnp.take_along_axis(masked_BxL, slots.positions_BxK, axis=1)
-    eligible_BxK = shown_BxK != slots.original_BxK
-  if continues_V is not None:
-    eligible_BxK &= mlm.ends_its_word(
-      batch, slots.positions_BxK, jnp.asarray(continues_V)
-    )
-  return eligible_BxK
 
 
 def _probability(logits_BxKxV: jax.Array, token_BxK: jax.Array) -> jax.Array:

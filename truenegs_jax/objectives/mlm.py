@@ -11,10 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from truenegs_jax import randomness
-from truenegs_jax.objectives import negatives, soft
+from truenegs_jax.objectives import masking, negatives, soft
 from truenegs_jax.objectives.guess import (
   Batch,
   Guess,
@@ -99,8 +100,32 @@ def hidden_loss(guess: Guess, mask_id: int) -> tuple[Array, Array]:
   return weighted_sum(guess.loss_BxK, guess.slots.weight_BxK * hidden_BxK)
 
 
+def correctable(
+  batch: Batch,
+  slots: masking.Slots,
+  masked_BxL: Array,
+  *,
+  visible_slots: str,
+  continues_V: Array | np.ndarray | None,
+) -> Array:
+  """bool_BxK: where hard correction may strike.
+
+  Args:
+    masked_BxL: the tokens that the model saw.
+    visible_slots: as in `Options`.
+    continues_V: bool, the `##` pieces, for `strict_subword`; None: judge all.
+  """
+  may_BxK = jnp.ones_like(slots.original_BxK, bool)
+  if visible_slots == "excluded":
+    shown_BxK = jnp.take_along_axis(masked_BxL, slots.positions_BxK, axis=1)
+    may_BxK &= shown_BxK != slots.original_BxK
+  if continues_V is not None:
+    may_BxK &= ends_its_word(batch, slots.positions_BxK, continues_V)
+  return may_BxK
+
+
 def ends_its_word(
-  batch: Batch, positions_BxK: Array, continues_V: Array
+  batch: Batch, positions_BxK: Array, continues_V: Array | np.ndarray
 ) -> Array:
   """True where the next token of the same document is not a `##` piece."""
   following = lambda x_BxL: jnp.take_along_axis(
@@ -109,7 +134,7 @@ def ends_its_word(
   documents_BxL = batch["documents"]
   here_BxK = jnp.take_along_axis(documents_BxL, positions_BxK, axis=1)
   same_BxK = following(documents_BxL) == here_BxK
-  return ~(same_BxK & continues_V[following(batch["tokens"])])
+  return ~(same_BxK & jnp.asarray(continues_V)[following(batch["tokens"])])
 
 
 def _loss(guess: Guess, aux: Mapping[str, Array], options: Options) -> Array:
@@ -148,12 +173,13 @@ def _corrected_terms(
     guess.predicted_BxK,
     include_self=options.include_self,
   )
-  if options.strict_subword:
-    found_BxK &= ends_its_word(
-      batch, guess.slots.positions_BxK, aux["continues_V"]
-    )
-  if options.visible_slots == "excluded":
-    found_BxK &= guess.shown_BxK != original_BxK
+  found_BxK &= correctable(
+    batch,
+    guess.slots,
+    guess.masked_BxL,
+    visible_slots=options.visible_slots,
+    continues_V=aux["continues_V"] if options.strict_subword else None,
+  )
   false_BxK = weight_BxK * found_BxK
   wrong_BxK = weight_BxK * (guess.predicted_BxK != original_BxK)
   row_false_B, row_used_B = false_BxK.max(axis=1), weight_BxK.max(axis=1)

@@ -70,15 +70,14 @@ def _loop(
   write: Callable[[dict], Any],
   signals: guards.StopSignals,
 ) -> Outcome:
-  state, first_step = start.state, int(start.state.step)
+  state, done = start.state, int(start.state.step)
   guard = guards.SkipGuard(workdir, c.optim.max_skips)
   vote = guards.StopVote(signals, start.mesh)
   share = sharding.process_share(start.mesh, c.batch_size)
   stopped_by = None
   clock = metrics.Clock(c.steps)
-  clock.start(first_step)
+  clock.start(done)
   recent, held_out = [], []
-  done = first_step
 
   def save():
     if not _all_finite(state.params):
