@@ -97,6 +97,21 @@ def test_a_finished_run_started_again_shows_its_results_and_ends_well(place):
   assert runs.records(root / "first") == before
 
 
+def test_a_run_takes_weights_of_another_and_nothing_else(place):
+  root, flags, env = place
+  flags = [*flags, f"--config.init={root / 'first'}", "--config.steps=1"]
+  # Too small a rate to move any weight, even by its last bit.
+  flags += ["--config.optim.lr=1e-12", "--config.data.vocab=init"]
+  flags += ["--config.model.variant=init", f"--config.data.rows={root}/rows2"]
+  code, output = runs.run(root / "second", flags, env)
+  assert code == 0, output
+  assert f"weights of {root / 'first'}" in output.replace("\n", "")
+  first, second = runs.exported(root / "first"), runs.exported(root / "second")
+  assert runs.same_arrays(list(first.values()), list(second.values()))
+  (record,) = runs.records(root / "second")
+  assert record["step"] == 1
+
+
 def test_a_second_run_in_the_same_workdir_is_refused(place):
   root, flags, env = place
   flags = [*flags, "--config.steps=2000", "--config.eval.every_steps=5000"]

@@ -40,6 +40,12 @@ _SHARED_DEFAULTS: dict[str, Any] = dict(
 _FIXED: dict[str, Any] = dict(
   position_embedding_type="absolute", is_decoder=False
 )
+_SIZES = {
+  name
+  for defaults in (*_DEFAULTS.values(), _SHARED_DEFAULTS)
+  for name, value in defaults.items()
+  if isinstance(value, int)
+}
 
 
 def has_names(model: pretrain.Model) -> bool:
@@ -95,33 +101,50 @@ def model_config(
   return written
 
 
-def config_misfits(
-  path: pathlib.Path, model: pretrain.Model, role: str
-) -> list[str]:
-  """One line for each field by which a config.json is of another network.
+def read_fields(path: pathlib.Path) -> dict[str, Any]:
+  """What a `config.json` says of its network, what it leaves out included.
 
   Raises:
-    InputError: the file cannot be read, or is of another family.
+    InputError: it cannot be read, or is of a family that is not known here.
   """
   try:
     given = json.loads(path.read_text(encoding="utf-8"))
-    family = given["model_type"]
-  except (OSError, ValueError, KeyError, TypeError) as e:
+    family = str(given["model_type"])
+  except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
     raise InputError(
       f"init: {path} cannot be read as the config of a model: {e!r}."
     ) from e
-  ours = model_config(model, role, pad=0) | _FIXED
-  if family != ours["model_type"]:
+  if family not in _DEFAULTS:
     raise InputError(
-      f"init: {path} is of a {family!r} model, and this run trains"
-      f" {ours['model_type']!r}."
+      f"init: {path} is of a {family!r} model; weights are read of"
+      f" {' and '.join(_DEFAULTS)}."
     )
-  defaults = _DEFAULTS[family] | _SHARED_DEFAULTS | _FIXED
+  fields = _DEFAULTS[family] | _SHARED_DEFAULTS | _FIXED | given
+  check_sizes(path, fields)
+  return fields
+
+
+def check_sizes(path: pathlib.Path, fields: Mapping[str, Any]) -> None:
+  """InputError where a field of a config is no whole number from 1 on."""
+  for name in sorted(_SIZES & fields.keys()):
+    if type(fields[name]) is not int or fields[name] < 1:
+      raise InputError(f"init: {path}: {name} is {fields[name]!r}, no size.")
+
+
+def field_misfits(
+  given: Mapping[str, Any], model: pretrain.Model, role: str
+) -> list[str]:
+  """One line for each field by which weights are of another network.
+
+  Args:
+    given: as `read_fields` has them; those that it lacks are not asked for.
+  """
+  ours = model_config(model, role, pad=0) | _FIXED
+  names = _DEFAULTS[ours["model_type"]] | _SHARED_DEFAULTS | _FIXED
   return [
-    f"{path.name}: {name} is {given.get(name, default)!r}, the model's"
-    f" {ours[name]!r}"
-    for name, default in defaults.items()
-    if given.get(name, default) != ours[name]
+    f"{name} is {given[name]!r}, the model's {ours[name]!r}"
+    for name in names
+    if name in given and given[name] != ours[name]
   ]
 
 

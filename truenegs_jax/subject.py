@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax import pretrained, saved
+from truenegs_jax import saved
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import pretrain
 from truenegs_jax.synonyms import stop_words
 from truenegs_jax.train import build
+from truenegs_jax.weights import load, sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +36,24 @@ class Subject:
   model: pretrain.Model
   steps: tuple[int | None, ...]
   read: Callable[[Any], dict[str, Any] | None]
+
+
+def with_sizes(c: ConfigDict, console: Console) -> ConfigDict:
+  """The config with sizes and vocabulary of the weights that it names.
+
+  Raises:
+    InputError: neither a run nor weights are given, or both; as
+      `sizes.resolve`.
+  """
+  if bool(c.corrections.run) == bool(c.init) or c.init == sizes.NEEDED:
+    raise InputError(
+      "give what to measure: --config.corrections.run=WORKDIR of a run, or"
+      " --config.init=FOLDER of weights and their --config.objective."
+    )
+  if c.corrections.run:
+    return c
+  say = functools.partial(console.print, soft_wrap=True)
+  return sizes.resolve(c, saved=None, say=say)
 
 
 @contextlib.contextmanager
@@ -68,13 +88,15 @@ def open_subject(c: ConfigDict, console: Console) -> Iterator[Subject]:
 
 
 def _of_weights(c: ConfigDict, console: Console) -> Subject:
-  """Of a folder in Hugging Face's format; the sizes are the config's."""
-  folders = pretrained.find(c.init, build.build_model(c, vocab_size=1))
-  vocab = c.data.vocab or str(next(iter(folders.values())))
-  tokenizer = build.vocabulary_of(c, vocab)
+  """Of weights to start from; the sizes are the config's."""
+  tokenizer = build.vocabulary_of(c, c.data.vocab)
   model = build.build_model(c, vocab_size=len(tokenizer.vocab))
-  params = pretrained.load_params(
-    c.init, model, vocab=tokenizer.vocab, say=console.print
+  params = load.load_params(
+    c.init,
+    model,
+    tokenizer=tokenizer,
+    complete=True,
+    say=functools.partial(console.print, soft_wrap=True),
   )
   return Subject(c, tokenizer, model, (None,), lambda step: params)
 

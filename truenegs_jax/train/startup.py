@@ -7,6 +7,7 @@ refused with what differs, never mixed in.
 
 import contextlib
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import pathlib
@@ -19,7 +20,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from truenegs_jax import distributed, pretrained
+from truenegs_jax import distributed
 from truenegs_jax.data.rows import Rows
 from truenegs_jax.data.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.errors import CheckpointError, disk_errors
@@ -27,6 +28,7 @@ from truenegs_jax.synonyms.table import SynonymTable, save_table
 from truenegs_jax.train import build, own_table, plan, sharding
 from truenegs_jax.train import checkpoint as checkpoint_lib
 from truenegs_jax.train import step as step_lib
+from truenegs_jax.weights import load
 
 SYNONYMS = "synonyms.npz"  # the workdir's copy of its table
 
@@ -39,10 +41,12 @@ FREE_TO_CHANGE = (
   "checkpoint.",
   "data.rows:",
   "data.tokenizer:",
+  "data.vocab:",
   "data.wordnet_dir:",
   "data.workers:",
   "eval.",
   "init:",
+  "init_skip:",
   "log.",
   "mesh.",
   "model.remat:",
@@ -210,8 +214,13 @@ def _first_state(c, run, inputs, abstract, checkpoints, resumed, console):
   params = None
   if c.init:
     with distributed.together("init"):
-      params = pretrained.load_params(
-        c.init, run.model, vocab=inputs.tokenizer.vocab, say=console.print
+      params = load.load_params(
+        c.init,
+        run.model,
+        tokenizer=inputs.tokenizer,
+        seed=c.seed,
+        skip=c.init_skip,
+        say=functools.partial(console.print, soft_wrap=True),
       )
   places = jax.tree.map(lambda x: x.sharding, abstract)
   state = jax.jit(lambda: run.init_state(c.seed), out_shardings=places)()

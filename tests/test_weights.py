@@ -10,19 +10,20 @@ import pytest
 import safetensors.numpy
 
 import tiny
-from truenegs_jax import export, huggingface, model_card, pretrained
+from truenegs_jax import export, huggingface, model_card
 from truenegs_jax.configs import bert_base
 from truenegs_jax.data.tokenizer import make_tokenizer
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import pretrain
 from truenegs_jax.train import build, step
+from truenegs_jax.weights import fit, load, places
 
 TOKENIZER = make_tokenizer(
   ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
   + [f"w{i}" for i in range(5, tiny.V)],
   lowercase=True,
 )
-load_params = functools.partial(pretrained.load_params, vocab=TOKENIZER.vocab)
+load_params = functools.partial(load.load_params, tokenizer=TOKENIZER)
 WORDS = "bert.embeddings.word_embeddings.weight"
 POOLED = {
   "bert.pooler.dense.weight",
@@ -50,6 +51,13 @@ def _params(model, seed=0):
   return jax.tree.map(
     lambda x: rng.normal(0, 0.1, x.shape).astype(np.float32), shapes
   )
+
+
+@functools.cache
+def _fresh(model, seed):
+  """What a run from scratch starts with."""
+  init = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))
+  return jax.device_get(init())
 
 
 def _write(folder, model, params, **kwargs):
@@ -247,8 +255,8 @@ def test_every_array_that_does_not_fit_is_listed_with_both_shapes(tmp_path):
     load_params(str(tmp_path), _bert())
   lines = str(e.value).partition("\nGive")[0].split("\n  ")[1:]
   assert lines == [
-    "bert.embeddings.position_embeddings.weight is of type I64, not F32, F16,"
-    " BF16",
+    "bert.embeddings.position_embeddings.weight is of type int64, not float32,"
+    " float16, bfloat16",
     f"{WORDS} is (71, 32), the model's (70, 32)",
     f"{layer.format(1)}.weight is (32, 16), the model's (32, 32)",
     f"{layer.format(2)}.weight (32, 32) is not in the model",
@@ -265,7 +273,7 @@ def test_every_array_that_does_not_fit_is_listed_with_both_shapes(tmp_path):
     ("layer_norm_eps", 1e-6, "layer_norm_eps is 1e-06"),
     ("position_embedding_type", "relative_key", "the model's 'absolute'"),
     ("is_decoder", True, "is_decoder is True"),
-    ("model_type", "electra", "'electra' model, and this run trains 'bert'"),
+    ("model_type", "electra", "holds a discriminator, by its config"),
     ("model_type", None, "KeyError"),
   ],
 )
@@ -283,7 +291,7 @@ def test_both_networks_of_a_pair_are_checked_before_either_is_refused(tmp_path):
   _write(tmp_path, _pair(), _params(_pair()))
   with pytest.raises(InputError) as e:
     load_params(str(tmp_path), _pair(layers=1))
-  assert str(e.value).count("config.json: num_hidden_layers is 2") == 2
+  assert str(e.value).count("num_hidden_layers is 2, the model's 1") == 2
   for role in ("discriminator", "generator"):
     assert f"{tmp_path / role} does not fit the model:\n" in str(e.value)
 
@@ -320,38 +328,20 @@ def test_weights_that_are_not_finite_are_refused(tmp_path, value):
     load_params(str(tmp_path), _bert())
 
 
-def test_a_name_on_the_hub_is_answered_with_what_to_download():
-  with pytest.raises(InputError) as e:
-    load_params("google/electra-small-discriminator", _pair())
-  assert "no folder google/electra-small-discriminator" in str(e.value)
-  for role, name in (
-    ("discriminator", "ElectraForPreTraining"),
-    ("generator", "ElectraForMaskedLM"),
-  ):
-    assert f'{name}.from_pretrained("NAME")' in str(e.value)
-    assert f'save_pretrained("FOLDER/{role}")' in str(e.value)
-  with pytest.raises(InputError, match="BertForPreTraining.from_pretrained"):
-    load_params("bert-base-uncased", _bert(pooler=True))
-
-
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_folder_without_the_files_is_refused(tmp_path, name):
-  folder = _write(tmp_path, _bert(), _bert_params()) / "bert"
-  (folder / "pytorch_model.bin").write_bytes(b"never unpickled")
-  (folder / name).unlink()
-  with pytest.raises(InputError, match=f"holds no {name}"):
-    load_params(str(tmp_path), _bert())
-
-
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_damaged_file_is_refused(tmp_path, name):
-  path = _write(tmp_path, _bert(), _bert_params()) / "bert" / name
-  path.write_bytes(path.read_bytes()[:-40])
-  with pytest.raises(InputError, match=f"{name} cannot be read"):
+def test_a_folder_without_config_or_with_a_damaged_one_is_refused(tmp_path):
+  path = _write(tmp_path, _bert(), _bert_params()) / "bert" / "config.json"
+  text = path.read_text()
+  for damaged in (text[:-40], "[]", "{}", '{"model_type": "roberta"}'):
+    path.write_text(damaged)
+    with pytest.raises(InputError, match="config.json"):
+      load_params(str(tmp_path), _bert())
+  path.unlink()
+  with pytest.raises(InputError, match="holds no config.json"):
     load_params(str(tmp_path), _bert())
 
 
 def test_a_backbone_without_names_has_no_weights_to_start_from(tmp_path):
+  _write(tmp_path, _bert(), _bert_params())
   with pytest.raises(InputError, match="rotary"):
     load_params(str(tmp_path), _bert(backbone="rotary"))
 
@@ -361,8 +351,9 @@ def test_weights_of_other_words_are_refused(tmp_path):
   _write(tmp_path, model, _params(model))
   vocab = list(TOKENIZER.vocab)
   vocab[7], vocab[8] = vocab[8], vocab[7]
+  other = make_tokenizer(vocab, lowercase=True)
   with pytest.raises(InputError, match="config.data.vocab=.*vocab.txt"):
-    pretrained.load_params(str(tmp_path), model, vocab=vocab)
+    load_params(str(tmp_path), model, tokenizer=other)
   beside = tmp_path / "bert"
   (beside / "vocab.txt").unlink()
   ids = {token: i for i, token in enumerate(TOKENIZER.vocab)}
@@ -370,18 +361,248 @@ def test_weights_of_other_words_are_refused(tmp_path):
     json.dumps({"model": {"vocab": ids, "type": "WordPiece"}})
   )
   with pytest.raises(InputError, match="config.data.vocab=.*tokenizer.json"):
-    pretrained.load_params(str(tmp_path), model, vocab=vocab)
+    load_params(str(tmp_path), model, tokenizer=other)
   (beside / "tokenizer.json").unlink()  # then nobody can tell
-  pretrained.load_params(str(tmp_path), model, vocab=vocab)
+  load_params(str(tmp_path), model, tokenizer=other)
 
 
 def test_another_size_is_refused_before_the_vocabulary_is_known(tmp_path):
   model = _bert()
-  folder = str(_write(tmp_path, model, _params(model)))
+  networks = places.find(str(_write(tmp_path, model, _params(model))))
   unknown = dict(vocab_size=1, variant="tiny")
-  pretrained.check_fields(
-    folder, pretrain.make_bert(**unknown, max_positions=64)
+  fit.check(
+    networks, pretrain.make_bert(**unknown, max_positions=64), skip=["words"]
   )
   for other in (dict(), dict(max_positions=64, type_vocab_size=3)):
     with pytest.raises(InputError, match="does not fit the model"):
-      pretrained.check_fields(folder, pretrain.make_bert(**unknown, **other))
+      fit.check(
+        networks, pretrain.make_bert(**unknown, **other), skip=["words"]
+      )
+
+
+@pytest.mark.parametrize("make", [_pair, _bert])
+def test_old_names_and_constants_are_those_of_today(tmp_path, make):
+  model = make()
+  params = _params(model)
+  _write(tmp_path, model, params)
+  for role in model.roles:
+    path = tmp_path / role / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    family = "bert" if role == "bert" else "electra"
+    old = {
+      name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+        "LayerNorm.bias", "LayerNorm.beta"
+      ): x
+      for name, x in tensors.items()
+    } | {f"{family}.embeddings.position_ids": np.arange(64)[None]}
+    assert any(name.endswith("gamma") for name in old)
+    safetensors.numpy.save_file(old, path)
+  _assert_same(load_params(str(tmp_path), model), params)
+
+
+def test_one_array_by_two_names_is_refused(tmp_path):
+  folder = _write(tmp_path, _bert(), _bert_params()) / "bert"
+  name = "bert.embeddings.LayerNorm"
+  _edit(folder, **{f"{name}.gamma": np.ones(32, np.float32)})
+  with pytest.raises(InputError, match=f"both {name}.* and {name}"):
+    load_params(str(tmp_path), _bert())
+
+
+def _bare(folder, *without):
+  """Turns a folder into that of an encoder alone, its names unprefixed."""
+  tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+  bare = {
+    name.removeprefix("bert.").removeprefix("electra."): x
+    for name, x in tensors.items()
+    if name.startswith(("bert.", "electra.")) and not name.startswith(without)
+  }
+  safetensors.numpy.save_file(bare, folder / "model.safetensors")
+
+
+def test_an_encoder_alone_gets_the_heads_of_a_run_from_scratch(tmp_path):
+  model = _bert(pooler=True)
+  params = _params(model)
+  _bare(_write(tmp_path, model, params) / "bert")
+  said = []
+  read = load_params(str(tmp_path), model, seed=3, say=said.append)
+  fresh = _fresh(model, 3)
+  for name in ("embeddings", "bert"):
+    _assert_same(read[name], params[name])
+  _assert_same(read["pooled"]["pooler"], params["pooled"]["pooler"])
+  _assert_same(read["bert_head"], fresh["bert_head"])
+  _assert_same(
+    read["pooled"]["next_sentence"], fresh["pooled"]["next_sentence"]
+  )
+  (line,) = said
+  assert "NOT in" in line and line.endswith("bert_head, pooled/next_sentence")
+  with pytest.raises(InputError, match="has no bert_head"):
+    load_params(str(tmp_path), model, complete=True)
+
+
+def test_a_head_that_is_there_in_part_is_no_fresh_head(tmp_path):
+  folder = _write(tmp_path, _bert(), _bert_params()) / "bert"
+  _edit(folder, **{"cls.predictions.transform.dense.weight": None})
+  with pytest.raises(InputError, match="transform.dense.weight is missing"):
+    load_params(str(tmp_path), _bert())
+
+
+def test_a_discriminator_alone_gets_the_generator_of_a_run_from_scratch(
+  tmp_path,
+):
+  model = _pair()
+  params = _params(model)
+  _write(tmp_path, model, params)
+  said = []
+  read = load_params(
+    str(tmp_path / "discriminator"), model, seed=5, say=said.append
+  )
+  fresh = _fresh(model, 5)
+  for name, expected in read.items():
+    from_scratch = name.startswith("generator")
+    _assert_same(expected, (fresh if from_scratch else params)[name])
+  (line,) = said
+  assert line.endswith("from scratch: generator, generator_head")
+
+
+def test_a_pair_may_lie_in_two_places(tmp_path):
+  model = _pair()
+  params = _params(model)
+  _write(tmp_path, model, params)
+  both = [str(tmp_path / role) for role in ("generator", "discriminator")]
+  _assert_same(load_params(", ".join(both), model), params)
+  with pytest.raises(InputError, match="are both a discriminator"):
+    places.find(f"{both[1]},{both[1]}")
+  with pytest.raises(InputError, match="weights of a discriminator"):
+    load_params(both[0], model)
+
+
+def test_a_folder_that_is_named_after_another_network_is_refused(tmp_path):
+  _write(tmp_path, _pair(), _params(_pair()))
+  (tmp_path / "generator").rename(tmp_path / "other")
+  (tmp_path / "discriminator").rename(tmp_path / "generator")
+  (tmp_path / "other").rename(tmp_path / "discriminator")
+  with pytest.raises(InputError, match="holds a generator, by its config"):
+    places.find(str(tmp_path))
+
+
+def test_a_network_that_a_link_leads_to_is_refused(tmp_path):
+  _write(tmp_path / "a", _pair(), _params(_pair()))
+  (tmp_path / "b").mkdir()
+  (tmp_path / "b" / "discriminator").symlink_to(tmp_path / "a/discriminator")
+  with pytest.raises(InputError, match="leads out of the folder"):
+    places.find(str(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("given", ["model.safetensors", "bert_model.ckpt"])
+def test_a_file_is_answered_with_its_folder(tmp_path, given):
+  (tmp_path / "model.safetensors").touch()
+  (tmp_path / "bert_model.ckpt.index").touch()
+  with pytest.raises(InputError, match=f"give its folder: {tmp_path}"):
+    places.find(str(tmp_path / given))
+
+
+def test_what_is_no_place_at_all_is_answered_with_what_is(tmp_path):
+  for nothing in (tmp_path / "nothing", tmp_path):
+    with pytest.raises(InputError, match="workdir of a run of ours"):
+      places.find(str(nothing))
+
+
+def test_weights_of_cased_text_are_refused_for_lower_cased(tmp_path):
+  _write(tmp_path, _bert(), _bert_params())
+  cased = make_tokenizer(TOKENIZER.vocab, lowercase=False)
+  with pytest.raises(InputError, match="config.data.lowercase=True"):
+    load_params(str(tmp_path), _bert(), tokenizer=cased)
+
+
+WITHOUT = [token for token in TOKENIZER.vocab if token not in ("w7", "w20")]
+CHANGED = make_tokenizer([*WITHOUT, "new", "words", "here"], lowercase=True)
+
+
+@pytest.mark.parametrize("make", [_pair, _bert])
+def test_rows_of_known_words_are_carried_into_another_vocabulary(
+  tmp_path, make
+):
+  old = make()
+  params = _params(old)
+  _write(tmp_path, old, params)
+  fields = dict(vocab_size=len(CHANGED.vocab), variant="tiny", max_positions=64)
+  is_pair = "generator" in old.roles
+  model = (
+    pretrain.make_pair(**fields, generator_multiplier=0.5)
+    if is_pair
+    else pretrain.make_bert(**fields)
+  )
+  with pytest.raises(InputError, match="config.init_skip=words"):
+    load_params(str(tmp_path), model, tokenizer=CHANGED)
+  said = []
+  read = load_params(
+    str(tmp_path),
+    model,
+    tokenizer=CHANGED,
+    seed=2,
+    skip="words",
+    say=said.append,
+  )
+  fresh = _fresh(model, 2)
+  head = "generator_head" if is_pair else "bert_head"
+  for i, token in enumerate(CHANGED.vocab):
+    for part, name in (("embeddings", "word"), (head, "bias")):
+      expected = (
+        fresh[part][name][i]
+        if token in ("new", "words", "here")
+        else params[part][name][TOKENIZER.vocab.index(token)]
+      )
+      np.testing.assert_array_equal(read[part][name][i], expected)
+  for part in read.keys() - {"embeddings", head}:
+    _assert_same(read[part], params[part])
+  (line,) = said
+  assert "68 of 71 words" in line and "(new, words, here)" in line
+  assert "2 of which are left out" in line
+
+
+def test_no_row_is_carried_over_that_no_vocabulary_names(tmp_path):
+  _write(tmp_path, _bert(), _bert_params())
+  (tmp_path / "bert" / "vocab.txt").unlink()
+  with pytest.raises(InputError, match="no vocabulary beside it"):
+    load_params(str(tmp_path), _bert(), skip="words")
+
+
+@pytest.mark.parametrize("size", [40, 64, 100])
+def test_the_first_positions_are_carried_over(tmp_path, size):
+  params = _params(_bert())
+  _write(tmp_path, _bert(), params)
+  model = pretrain.make_bert(
+    vocab_size=tiny.V, variant="tiny", max_positions=size
+  )
+  if size != 64:
+    with pytest.raises(InputError, match="config.init_skip=positions"):
+      load_params(str(tmp_path), model)
+  said = []
+  read = load_params(str(tmp_path), model, skip="positions", say=said.append)
+  fresh = _fresh(model, 0)
+  first = min(size, 64)
+  place = "embeddings", "position"
+  table = read[place[0]].pop(place[1])
+  old = dict(params, embeddings=dict(params["embeddings"]))
+  expected = old["embeddings"].pop("position")[:first]
+  np.testing.assert_array_equal(table[:first], expected)
+  np.testing.assert_array_equal(table[64:], fresh[place[0]][place[1]][64:])
+  assert len(table) == size
+  _assert_same(read, old)
+  assert len(said) == (size != 64)
+
+
+def test_what_differs_alike_in_many_layers_is_said_once(tmp_path):
+  _write(tmp_path, _bert(), _bert_params())
+  with pytest.raises(InputError) as e:
+    load_params(
+      str(tmp_path),
+      pretrain.make_bert(
+        vocab_size=tiny.V,
+        variant="embedding_size=16 width=16 layers=2 heads=2 ffn=64",
+        max_positions=64,
+      ),
+    )
+  name = "bert.encoder.layer.{0-1}.attention.self.query.weight"
+  assert f"{name} is (32, 32), the model's (16, 16)" in str(e.value)
+  assert "--config.model.variant=init" in str(e.value)

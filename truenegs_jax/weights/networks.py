@@ -1,0 +1,40 @@
+"""A network whose weights lie on the disk, before any of them is read."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from truenegs_jax.models import pretrain
+from truenegs_jax.weights.arrays import Arrays
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+  """The weights of one network, and what is known of them.
+
+  Attributes:
+    role: as in `Model.roles`: "discriminator", "generator" or "bert".
+    place: what the user would call it, for messages.
+    arrays: its own, and no other's.
+    fields: what Hugging Face's `config.json` says of it, nothing left out.
+    name_table: path in our tree -> name in `arrays`, of a model and a role.
+    turned: kernels are [out, in] there, as Hugging Face's; ours are [in, out].
+    tied: names of arrays that may be there once more -> path in our tree.
+    vocabulary: the file of it that lies beside the weights, if any.
+    lowercase, strip_accents: what it does to its text; None where nothing
+      says so.
+    backbone: the file of truenegs_jax/models that it is a network of.
+  """
+
+  role: str
+  place: str
+  arrays: Arrays
+  fields: Mapping[str, Any]
+  name_table: Callable[[pretrain.Model, str], Mapping[str, str]]
+  turned: bool
+  vocabulary: pathlib.Path | None
+  lowercase: bool | None
+  strip_accents: bool | None = None
+  tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  backbone: str = "encoder"

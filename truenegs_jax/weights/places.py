@@ -1,0 +1,134 @@
+"""Where weights are looked for: what `config.init` may say.
+
+find("released/electra")                        a folder of one or of a pair
+find("google/electra-base-discriminator, google/electra-base-generator")
+find("runs/mine"), find("runs/mine/checkpoints/500")
+find("electra_base")                            Google's, as unpacked
+"""
+
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from truenegs_jax import tensor_names
+from truenegs_jax.errors import InputError
+from truenegs_jax.weights import hub, huggingface_folders, own_runs, tf1
+from truenegs_jax.weights.networks import Network
+
+WAYS = (
+  "It may be a folder that transformers' save_pretrained or"
+  " truenegs_jax.export wrote (for ELECTRA's pair: one with discriminator/ and"
+  " generator/, or two, DISCRIMINATOR,GENERATOR), a name on the Hugging Face"
+  " hub, a folder of one of Google's TF1 checkpoints, or the workdir of a run"
+  " of ours."
+)
+
+
+def find(
+  init: str,
+  roles: Sequence[str] = (),
+  *,
+  say: Callable[[str], Any] = print,
+) -> dict[str, Network]:
+  """The networks that are there, by role; only headers are read.
+
+  Args:
+    init: what the user said.
+    roles: of the model that wants them; none: whatever is there will do. A
+      pair does with a discriminator alone.
+    say: told of what is downloaded.
+
+  Raises:
+    InputError: nothing there, damaged, in a format that is not read, or of
+      other roles.
+    CheckpointError: a run of ours that cannot be read.
+  """
+  places = _places(init)
+  found: dict[str, Network] = {}
+  for place in places:
+    for role, network in _open(place, say).items():
+      if role in found:
+        raise InputError(
+          f"init: {found[role].place} and {network.place} are both a {role};"
+          " give DISCRIMINATOR,GENERATOR."
+        )
+      found[role] = network
+  kept = roles[0] if roles else ""
+  if roles and (kept not in found or set(found) - set(roles)):
+    raise InputError(
+      f"init: {init} holds {_described(found)}, and this run trains"
+      f" {_family(kept)!r}: give weights of"
+      f" {'a discriminator' if len(roles) > 1 else 'BERT'}, or another config."
+    )
+  # The discriminator comes first: where the two differ, it decides.
+  return {role: found[role] for role in sorted(found)}
+
+
+def _places(init: str) -> list[str]:
+  """One place, or those of discriminator and generator."""
+  init = init.strip()
+  if "," not in init or pathlib.Path(init).expanduser().exists():
+    return [init]
+  return [place.strip() for place in init.split(",")]
+
+
+def _open(place: str, say: Callable[[str], Any]) -> dict[str, Network]:
+  path = pathlib.Path(place).expanduser()
+  if path.is_dir() or own_runs.is_run(path):
+    return _open_folder(path)
+  if path.exists():
+    raise InputError(
+      f"init: {place} is a file; give its folder: {path.parent}."
+    )
+  if path.with_name(f"{path.name}.index").is_file():
+    raise InputError(f"init: {place}: give its folder: {path.parent}.")
+  if not hub.is_name(place):
+    raise InputError(f"init: there is no folder {place}. {WAYS}")
+  return _by_role(huggingface_folders.open_network(hub.fetch(place, say=say)))
+
+
+def _open_folder(folder: pathlib.Path) -> dict[str, Network]:
+  if own_runs.is_run(folder):
+    return own_runs.open_networks(folder)
+  inside = [r for r in tensor_names.NETWORKS if (folder / r).is_dir()]
+  if inside:
+    return _open_inside(folder, inside)
+  has_config = (folder / huggingface_folders.CONFIG).exists()
+  if not has_config and tf1.find_index(folder):
+    return tf1.networks(folder)
+  if not has_config and not any(folder.glob("*model*")):
+    raise InputError(f"init: {folder} holds no weights. {WAYS}")
+  return _by_role(huggingface_folders.open_network(folder))
+
+
+def _open_inside(
+  folder: pathlib.Path, inside: Sequence[str]
+) -> dict[str, Network]:
+  """The folders in a folder, each of the network that it is named after."""
+  found = {}
+  for role in inside:
+    if not (folder / role).resolve().is_relative_to(folder.resolve()):
+      raise InputError(
+        f"init: {folder / role} leads out of the folder; give both places as"
+        " they are: DISCRIMINATOR,GENERATOR."
+      )
+    found[role] = huggingface_folders.open_network(folder / role)
+    if found[role].role != role:
+      raise InputError(
+        f"init: {folder / role} holds a {found[role].role}, by its config and"
+        " arrays."
+      )
+  return found
+
+
+def _by_role(network: Network) -> dict[str, Network]:
+  return {network.role: network}
+
+
+def _described(found: dict[str, Network]) -> str:
+  kinds = {_family(role) for role in found}
+  return f"{' and '.join(found)} of {' and '.join(sorted(kinds))}"
+
+
+def _family(role: str) -> str:
+  return tensor_names.NETWORKS[role].family
