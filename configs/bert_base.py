@@ -2,14 +2,20 @@
 
   python -m truenegs_jax.prepare --config=configs/bert_base.py
   python -m truenegs_jax.main --config=configs/bert_base.py[:baseline]
-  python -m truenegs_jax.main --config=configs/bert_base.py:continue \\
-    --config.init=FOLDER
+  python -m truenegs_jax.main --config=configs/bert_base.py:continue
 
 From scratch: Devlin et al. 2019 (appendix A.2) without next sentences, and with
 all rows of 512 tokens where they had 90 % of the steps at 128. `:continue` is
 the paper (section 4.1): 200,000 steps from released weights, batch 128,
 learning rate 5e-5, ELECTRA's schedule; the pooler and the next-sentence head
-ride along.
+ride along. With internet the command stands as it is and fetches them from the
+Hugging Face hub; without, give a folder:
+
+    --config.init=FOLDER --config.data.vocab=FOLDER/vocab.txt
+
+that transformers' save_pretrained wrote, or Google's uncased_L-12_H-768_A-12,
+unpacked (no TensorFlow is needed). --config.data.vocab=init is the vocabulary
+that lies beside the weights.
 
 `masking.style` is BERT's as published. The code that the paper's authors built
 on meant the same and, by a slip, never drew a random token: that is
@@ -32,4 +38,6 @@ def get_config(arg: str = "") -> ConfigDict:
   """1,000,000 steps of 256 rows of 512 tokens, learning rate 1e-4."""
   c = common.bert()
   c.model.variant = "base"
-  return common.apply_arg(c, arg, default="hc")
+  return common.apply_arg(
+    c, arg, default="hc", released="google-bert/bert-base-uncased"
+  )

@@ -2,10 +2,12 @@
 
   python -m truenegs_jax.prepare --config=configs/bert_large.py
   python -m truenegs_jax.main --config=configs/bert_large.py[:baseline]
-  python -m truenegs_jax.main --config=configs/bert_large.py:continue \\
-    --config.init=FOLDER
+  python -m truenegs_jax.main --config=configs/bert_large.py:continue
 
-What it reproduces, and how, is said in bert_base.py.
+What it reproduces, and how, is said in bert_base.py. With internet `:continue`
+fetches google-bert/bert-large-uncased; without, give a folder that
+transformers' save_pretrained wrote or Google's uncased_L-24_H-1024_A-16,
+unpacked: --config.init=FOLDER --config.data.vocab=FOLDER/vocab.txt
 
 Expected after `:continue`: GLUE (dev, 8 tasks) 84.66 for `:baseline`, 85.05 for
 `:hc`, 85.13 for `:sr` (Zhang et al. 2023, table 3).
@@ -25,4 +27,6 @@ def get_config(arg: str = "") -> ConfigDict:
   c = common.bert()
   c.model.variant = "large"
   c.model.remat, c.model.scan = "dots", True
-  return common.apply_arg(c, arg, default="hc")
+  return common.apply_arg(
+    c, arg, default="hc", released="google-bert/bert-large-uncased"
+  )

@@ -7,6 +7,9 @@ those that you trust like code. The resolved values are saved as JSON, and a
 saved config is never executed.
 """
 
+import functools
+from collections.abc import Callable
+
 from ml_collections import ConfigDict
 
 # What each recipe of the paper changes (Zhang et al. 2023, section 3.2; the
@@ -42,12 +45,16 @@ def get_config() -> ConfigDict:
   c.steps = 1_000_000
   c.batch_size = 128  # rows of one update, over all devices and processes
   c.length = 128  # tokens of a row
-  c.init = ""  # folder of weights to start from; NEEDED: must be given
+  # Weights to start from: a folder, names on the hub, a run of ours; README.
+  c.init = ""  # or NEEDED: has to be given
+  c.init_skip = ""  # "words,positions": rows that may be others than init's
   c.dry_run = False  # True: print what would run, touch nothing
 
   c.model = ConfigDict()
   c.model.backbone = "encoder"  # truenegs_jax/models/<name>.py
-  c.model.variant = "small"  # a name in the backbone's VARIANTS
+  # A name in the backbone's VARIANTS; "init": as the weights; or sizes:
+  # "embedding_size=384 width=384 layers=6 heads=12 ffn=1536".
+  c.model.variant = "small"
   c.model.dropout = 0.1
   c.model.attention_dropout = 0.1
   c.model.initializer_range = 0.02
@@ -64,6 +71,7 @@ def get_config() -> ConfigDict:
 
   c.generator = ConfigDict()
   c.generator.multiplier = 0.25  # of the discriminator's width
+  c.generator.variant = ""  # instead of the multiplier, as model.variant
   c.generator.temperature = 1.0  # of the sampling
   c.generator.loss_weight = 1.0  # of the masked language model, BERT's too
   c.generator.detect_weight = 50.0  # the discriminator's: ELECTRA, table 6
@@ -103,7 +111,8 @@ def get_config() -> ConfigDict:
   c.data.stopping = "all"  # of a mixture; or "first", with its shortest part
   c.data.errors = "strict"  # damaged text is refused; "replace" mends, counts
   c.data.tokenizer = "fast"  # or "tf_text": the same ids
-  c.data.vocab = "train"  # or vocab.txt, a folder, a name on the hub
+  # Or vocab.txt, a folder, a name on the hub; "init": that of the weights.
+  c.data.vocab = "train"
   c.data.vocab_size = 30_522  # of a trained one
   c.data.lowercase = True
   c.data.accents = "auto"  # stripped with lowercase; or "strip", "keep"
@@ -164,7 +173,9 @@ def bert() -> ConfigDict:
   return c
 
 
-def apply_arg(c: ConfigDict, arg: str, *, default: str) -> ConfigDict:
+def apply_arg(
+  c: ConfigDict, arg: str, *, default: str, released: str = NEEDED
+) -> ConfigDict:
   """Applies the words after the config's name, in any order.
 
   Args:
@@ -174,12 +185,18 @@ def apply_arg(c: ConfigDict, arg: str, *, default: str) -> ConfigDict:
       512 tokens, and `runlocal`, which shrinks everything to a minute on a
       laptop and starts from scratch.
     default: the recipe when `arg` names none.
+    released: the weights that `continue` goes on from; NEEDED where there are
+      none of this size.
 
   Raises:
     ValueError: an unknown word, or two recipes.
   """
   words = [word for word in (arg or "").split(",") if word]
-  more = {"continue": go_on, "len512": len512, "runlocal": runlocal}
+  more: dict[str, Callable[[ConfigDict], None]] = {
+    "continue": functools.partial(go_on, released=released),
+    "len512": len512,
+    "runlocal": runlocal,
+  }
   unknown = [word for word in words if word not in (*RECIPES, *more)]
   recipes = [word for word in words if word in RECIPES]
   if unknown or len(recipes) > 1:
@@ -195,9 +212,9 @@ def apply_arg(c: ConfigDict, arg: str, *, default: str) -> ConfigDict:
   return c
 
 
-def go_on(c: ConfigDict) -> None:
+def go_on(c: ConfigDict, *, released: str) -> None:
   """200,000 steps from released weights (Zhang et al. 2023, section 4.1)."""
-  c.init = NEEDED
+  c.init = released
   c.steps, c.batch_size, c.length = 200_000, 128, 512
   c.optim.schedule, c.optim.lr = "electra", 5e-5
   c.model.pooler = c.objective == "mlm"  # a released BERT has one

@@ -9,10 +9,12 @@ language model of each checkpoint that the run has kept. How a run masks, judges
 and looks up (`masking` and `negatives`, but for the sources) is read from its
 own config; a list of stop words that has moved is given again, by
 `negatives.stop_words`. Weights that no run of ours has made, such as a released
-BERT, are measured as this config says, with their sizes instead of `run`:
+BERT, are measured as this config says, in their own size:
 
-    --config.objective=mlm --config.model.variant=base --config.init=FOLDER \\
+    --config.objective=mlm --config.init=google-bert/bert-base-uncased \\
     --config.length=512 --config.masking.style=80_10_10
+
+Instead of a name on the Hugging Face hub `init` may be a folder; README.
 
 The paper measured BERT on wikitext-2-raw-v1 and says neither which part of it,
 nor how it was cut or masked. Its numbers (7 % of the sequences and 1.4 % of the
@@ -31,10 +33,10 @@ def get_config(arg: str = "") -> ConfigDict:
   c = common.get_config()
   c.task = "corrections"
   c.batch_size = 32  # lines at a time
-  c.data.vocab = ""  # that of the run, or of the folder of weights
+  c.model.variant = c.data.vocab = "init"  # of init; a run has its own
 
   c.corrections = ConfigDict()
-  c.corrections.run = ""  # workdir of a run; or give init and the model
+  c.corrections.run = ""  # workdir of a run; or give init
   c.corrections.steps = "kept"  # all that are there; or "last", "100,200"
   c.corrections.text = ""  # files, folders, globs, hf:NAME, as data.sources
   # Tokens of a line at most; 0: the run's length, with init this config's.

@@ -2,12 +2,19 @@
 
   python -m truenegs_jax.prepare --config=configs/electra_base.py
   python -m truenegs_jax.main --config=configs/electra_base.py[:baseline]
-  python -m truenegs_jax.main --config=configs/electra_base.py:continue \\
-    --config.init=FOLDER
+  python -m truenegs_jax.main --config=configs/electra_base.py:continue
 
 From scratch: as ELECTRA was released (Clark et al. 2020, table 6). `:continue`
 is the paper (section 4.1): 200,000 steps from released weights, batch 128,
-learning rate 5e-5, in a schedule of its own.
+learning rate 5e-5, in a schedule of its own. With internet the command stands
+as it is and fetches both networks from the Hugging Face hub; without, give a
+folder:
+
+    --config.init=FOLDER --config.data.vocab=FOLDER/vocab.txt
+
+with discriminator/ and generator/ as transformers' save_pretrained writes them,
+or Google's electra_base.zip, unpacked (no TensorFlow is needed).
+--config.data.vocab=init is the vocabulary that lies beside the weights.
 
 Expected after `:continue`: GLUE (dev, 8 tasks) 87.66 for `:baseline`, 88.39 for
 `:hc`, 88.33 for `:sr` (Zhang et al. 2023, table 3).
@@ -21,6 +28,8 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.configs import common
 
+RELEASED = "google/electra-base-discriminator, google/electra-base-generator"
+
 
 def get_config(arg: str = "") -> ConfigDict:
   """766,000 steps of 256 rows of 512 tokens, learning rate 2e-4."""
@@ -32,4 +41,4 @@ def get_config(arg: str = "") -> ConfigDict:
   c.data.sources = f"{common.WIKIPEDIA}, {common.BOOKS}"
   c.data.vocab = common.BERT_VOCAB
   c.optim.lr = 2e-4
-  return common.apply_arg(c, arg, default="hc")
+  return common.apply_arg(c, arg, default="hc", released=RELEASED)

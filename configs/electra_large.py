@@ -2,10 +2,15 @@
 
   python -m truenegs_jax.prepare --config=configs/electra_large.py
   python -m truenegs_jax.main --config=configs/electra_large.py[:baseline]
+  python -m truenegs_jax.main --config=configs/electra_large.py:continue
 
 The paper has no ELECTRA of this size; this is the released recipe, 25 % masked,
 with hard correction on. The released model saw XLNet's corpus, which is larger
-than the Wikipedia and BooksCorpus named here.
+than the Wikipedia and BooksCorpus named here. `:continue` goes on from it as
+the paper does from base. With internet the command stands as it is; without,
+--config.init=FOLDER --config.data.vocab=FOLDER/vocab.txt: a folder with
+discriminator/ and generator/ as transformers' save_pretrained writes them, or
+Google's electra_large.zip, unpacked.
 
 Expected of plain ELECTRA-large as released: CoLA 69.1, MNLI 90.9, SQuAD 1.1 EM
 89.7 (google-research/electra, README).
@@ -19,6 +24,8 @@ benchmarks/memory.py, neither run).
 from ml_collections import ConfigDict
 
 from truenegs_jax.configs import common
+
+RELEASED = "google/electra-large-discriminator, google/electra-large-generator"
 
 
 def get_config(arg: str = "") -> ConfigDict:
@@ -35,4 +42,4 @@ def get_config(arg: str = "") -> ConfigDict:
   c.optim.lr = 2e-4
   c.optim.accumulation = 8
   c.mesh.preset = "fsdp"
-  return common.apply_arg(c, arg, default="hc")
+  return common.apply_arg(c, arg, default="hc", released=RELEASED)

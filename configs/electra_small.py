@@ -3,7 +3,12 @@
   python -m truenegs_jax.prepare --config=configs/electra_small.py
   python -m truenegs_jax.main --config=configs/electra_small.py[:baseline]
 
-`:len512` is the variant that the paper fine-tunes on SQuAD.
+`:len512` is the variant that the paper fine-tunes on SQuAD. `:continue`, which
+it has of larger models, goes on from the released pair, whose generator is as
+wide as its discriminator. With internet it needs no more; without, add
+--config.init=FOLDER --config.data.vocab=FOLDER/vocab.txt: a folder with
+discriminator/ and generator/ as transformers' save_pretrained writes them, or
+Google's electra_small.zip, unpacked.
 
 Expected: GLUE (dev, 8 tasks) 80.36 for `:baseline`, 81.35 for `:hc`, 81.91 for
 `:sr` (Zhang et al. 2023, table 3). Look at several seeds: fourteen plain
@@ -18,10 +23,15 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.configs import common
 
+RELEASED = "google/electra-small-discriminator, google/electra-small-generator"
+
 
 def get_config(arg: str = "") -> ConfigDict:
   """1,000,000 steps of 128 rows of 128 tokens, learning rate 5e-4."""
   c = common.get_config()
   c.data.sources = common.OPENWEBTEXT
   c.data.vocab = common.BERT_VOCAB
-  return common.apply_arg(c, arg, default="hc")
+  common.apply_arg(c, arg, default="hc", released=RELEASED)
+  if c.init:
+    c.generator.multiplier = 1.0  # google-research/electra, README
+  return c

@@ -1,17 +1,23 @@
 """Every config that ships builds, and a wrong value is refused."""
 
 import importlib
+import io
 import itertools
+import json
 import pathlib
 import sys
 import types
 
 import jax
+import numpy as np
 import pytest
+import rich.console
 from absl import flags
 from ml_collections import config_flags
 
+from truenegs_jax import dry_run, huggingface
 from truenegs_jax.configs import common
+from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.errors import DataError, InputError
 from truenegs_jax.models import pretrain
 from truenegs_jax.train import build, checks
@@ -38,6 +44,8 @@ def get_config(name, arg=""):
 def test_every_config_builds_with_every_argument(name, arg):
   c = get_config(name, arg).lock()
   checks.check_config(c)
+  if c.model.variant == "init":  # of corrections: it is that of what they are
+    c.model.variant = "tiny"
   run = build.build_run(c, TOKENIZER)
   shapes = jax.eval_shape(lambda: run.init_state(c.seed))
   assert pretrain.parameter_count(shapes.params) > 1_000
@@ -69,18 +77,167 @@ def test_runlocal_shrinks_and_changes_no_recipe(name):
   assert full.negatives.to_json() == small.negatives.to_json()
 
 
+# What `continue` goes on from, and what the config.json of each network says:
+# hidden_size, num_attention_heads, intermediate_size, num_hidden_layers,
+# embedding_size.
+RELEASED = {
+  "electra_small": {
+    "google/electra-small-discriminator": (256, 4, 1024, 12, 128),
+    "google/electra-small-generator": (256, 4, 1024, 12, 128),
+  },
+  "electra_base": {
+    "google/electra-base-discriminator": (768, 12, 3072, 12, 768),
+    "google/electra-base-generator": (256, 4, 1024, 12, 768),
+  },
+  "electra_large": {
+    "google/electra-large-discriminator": (1024, 16, 4096, 24, 1024),
+    "google/electra-large-generator": (256, 4, 1024, 24, 1024),
+  },
+  "bert_base": {"google-bert/bert-base-uncased": (768, 12, 3072, 12, 768)},
+  "bert_large": {"google-bert/bert-large-uncased": (1024, 16, 4096, 24, 1024)},
+}
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_continue_is_the_papers_and_needs_weights(name):
+def test_continue_is_the_papers_and_goes_on_from_weights(name):
   c = get_config(name, "continue,sr")
   assert (c.steps, c.batch_size, c.length) == (200_000, 128, 512)
   assert (c.optim.lr, c.optim.schedule) == (5e-5, "electra")
+  assert c.init == ", ".join(RELEASED.get(name, "?"))
+  if c.model.variant == "init":
+    return
   checks.check_config(c)
-  with pytest.raises(InputError, match="--config.init"):
-    checks.check_given(c, saved=False)
   checks.check_given(c, saved=True)  # the checkpoint has the weights
+  if c.init == "?":
+    with pytest.raises(InputError, match="--config.init=FOLDER"):
+      checks.check_given(c, saved=False)
   c.init = "no/such/folder"
   with pytest.raises(InputError, match="no folder no/such/folder"):
     checks.check_given(c, saved=False)
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_continue_builds_networks_of_the_released_sizes(name):
+  c = get_config(name, "continue")
+  model = build.build_model(c, vocab_size=30_522)
+  assert c.data.vocab == "google-bert/bert-base-uncased"
+  roles = model.roles.items()
+  for (role, n), (place, sizes) in zip(
+    roles, RELEASED[name].items(), strict=True
+  ):
+    assert role in place or role == "bert"
+    assert (n.width, n.heads, n.ffn, n.layers, n.embedding_size) == sizes
+    assert (n.max_positions, n.type_vocab_size) == (512, 2)
+
+
+def test_small_from_scratch_keeps_the_papers_generator():
+  assert get_config("electra_small").generator.multiplier == 0.25
+  assert get_config("electra_small", "continue").generator.multiplier == 1
+  assert get_config("electra_small", "continue,runlocal").init == ""
+
+
+def test_a_list_of_sizes_is_checked_like_a_variant():
+  c = get_config("electra_demo")
+  c.model.variant = "embedding_size=8 width=16 layers=1 heads=2 ffn=24"
+  c.generator.variant = "embedding_size=8, width=4, layers=2, heads=1, ffn=6"
+  checks.check_config(c)
+  assert build.build_model(c, vocab_size=9).roles["generator"].layers == 2
+  c.generator.variant = c.generator.variant.replace("heads=1", "heads=3")
+  with pytest.raises(InputError, match="generator: 3 heads"):
+    checks.check_config(c)
+  c.generator.variant = "huge"
+  with pytest.raises(InputError, match="generator.variant 'huge' is unknown"):
+    checks.check_config(c)
+
+
+def test_a_model_of_one_type_of_tokens_gets_rows_of_one():
+  c = get_config("electra_demo")
+  sizes = "embedding_size=8 width=16 layers=1 heads=2 ffn=24"
+  c.model.variant = f"{sizes} type_vocab_size=1"
+  with pytest.raises(InputError, match="type_vocab_size is 1.*packed"):
+    checks.check_config(c)
+  c.data.layout = "packed"
+  checks.check_config(c)
+
+
+@pytest.mark.parametrize("name", ["model.variant", "data.vocab"])
+def test_init_has_to_be_looked_up_before(name):
+  c = get_config("electra_demo")
+  c.update_from_flattened_dict({name: "init"})
+  with pytest.raises(InputError, match=f"{name}=init.*not looked up"):
+    checks.check_config(c)
+  c = get_config("corrections")
+  checks.check_config(c)  # the model is a run's
+  c.init = "released"
+  with pytest.raises(InputError, match="not looked up"):
+    checks.check_config(c)
+
+
+def test_rows_to_skip_are_known_and_of_some_weights():
+  c = get_config("electra_base", "continue")
+  c.init_skip = "words, positions"
+  checks.check_config(c)
+  c.init = ""
+  with pytest.raises(InputError, match="init_skip=words, pos.*--config.init="):
+    checks.check_config(c)
+  c.init_skip = "word"
+  with pytest.raises(InputError, match="'word' is unknown; known: words, pos"):
+    checks.check_config(c)
+
+
+@pytest.mark.parametrize("role", ["discriminator", "bert"])
+def test_weights_of_another_size_are_refused_before_anything(tmp_path, role):
+  c = get_config("electra_demo" if role != "bert" else "bert_base", "runlocal")
+  c.init, c.model.variant = str(tmp_path), "tiny"
+  tokenizer = make_tokenizer([*SPECIALS, "a"], lowercase=True)
+  model = build.build_model(c, vocab_size=len(tokenizer.vocab))
+  shapes = jax.eval_shape(
+    lambda: pretrain.init_params(model, jax.random.key(0))
+  )
+  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+  huggingface.write_model(tmp_path, params, model, role, tokenizer)
+  checks.check_given(c, saved=False)  # whatever the run's vocabulary
+  c.model.max_positions = 100
+  with pytest.raises(InputError, match="max_position_embeddings is 512"):
+    checks.check_given(c, saved=False)
+  c.init_skip = "positions"
+  checks.check_given(c, saved=False)
+  c.model.variant = "narrow"
+  with pytest.raises(InputError, match="hidden_size is 32"):
+    checks.check_given(c, saved=False)
+
+
+@pytest.mark.parametrize(
+  ("init", "said"),
+  [
+    ("", "nothing but text"),
+    ("?", "weights: --config.init=FOLDER"),
+    ("local", "weights: local"),
+    ("local, own/one", "weights: local, own/one"),
+    ("own/one, own/two", "weights: own/one, own/two, which are looked up on"),
+  ],
+)
+def test_a_dry_run_says_where_weights_are(init, said, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "local").mkdir()
+  c = get_config("electra_demo", "runlocal,baseline")
+  c.init = init
+  console = rich.console.Console(record=True, width=300, file=io.StringIO())
+  dry_run.dry_run(c, console)
+  text = console.export_text()
+  assert said in text
+  assert ("the Hugging Face hub" in text) == ("on" in said.split())
+
+
+def test_a_dry_run_counts_the_entries_of_a_tokenizer_json(tmp_path):
+  c = get_config("electra_demo")
+  vocab = {token: i for i, token in enumerate((*SPECIALS, "a", "b"))}
+  model = {"type": "WordPiece", "vocab": vocab}
+  (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))
+  for path in tmp_path, tmp_path / "tokenizer.json":
+    c.data.vocab = str(path)
+    tokenizer, source = dry_run.stand_in(c)
+    assert len(tokenizer.vocab) == 7 and "tokenizer.json" in source
 
 
 def test_vectors_have_to_be_there_before_anything_starts(tmp_path):

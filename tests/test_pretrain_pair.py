@@ -181,6 +181,79 @@ def test_weights_start_cut_at_two_deviations():
   assert np.std(table) == pytest.approx(0.0176, rel=0.1)
 
 
+@pytest.mark.parametrize("variant", ["small", "minilm", "large"])
+@pytest.mark.parametrize("between", [" ", ",", ", "])
+def test_a_list_of_sizes_is_the_variant_of_these_sizes(variant, between):
+  fields = encoder.VARIANTS[variant]
+  listed = between.join(f"{name}={x}" for name, x in fields.items())
+  make = functools.partial(
+    pretrain.make_pair, vocab_size=100, generator_multiplier=0.5
+  )
+  assert make(variant=listed) == make(variant=variant)
+  typed = make(variant=f"type_vocab_size=3{between}{listed}")
+  assert shapes_of(typed)["embeddings"]["type"].shape[0] == 3
+
+
+LIST = dict(embedding_size=8, width=12, layers=1, heads=3, ffn=7)
+
+
+def listed(**changed):
+  return " ".join(f"{k}={x}" for k, x in {**LIST, **changed}.items() if x)
+
+
+@pytest.mark.parametrize(
+  ("variant", "match"),
+  [
+    (
+      listed(depth=3),
+      "depth=3; known: tiny.*embedding_size=.*type_vocab_size=",
+    ),
+    (listed(heads=None, ffn=None), "no heads, no ffn"),
+    (listed() + " ffn=7", "ffn twice"),
+    (listed(layers="two"), "layers=two"),
+    (listed(layers="0"), "layers=0"),
+    (listed(width="-4"), "width=-4"),
+    (listed(width="4.5"), "width=4.5"),
+    (listed(width="1" * 5_000), "width=111"),
+    (listed(heads=5), "5 heads do not divide a width of 12"),
+    ("smal", "'smal' is unknown"),
+    ("small width=4", "small, no embedding_size"),
+  ],
+)
+@pytest.mark.parametrize("name", ["model.variant", "generator.variant"])
+def test_a_list_that_is_none_is_refused_by_name(name, variant, match):
+  part, _, key = name.partition(".")
+  given = {"variant": listed(), "generator_variant": listed()}
+  given[key if part == "model" else "generator_variant"] = variant
+  where = part if "divide" in match else name
+  with pytest.raises(InputError, match=f"^{where}.*{match}"):
+    pretrain.make_pair(vocab_size=9, generator_multiplier=1, **given)
+
+
+def test_a_generator_may_have_sizes_of_its_own():
+  model = pretrain.make_pair(
+    vocab_size=9,
+    variant=listed(type_vocab_size=3),
+    generator_multiplier=0.25,
+    generator_variant=listed(width=10, heads=5, layers=2),
+  )
+  g = model.generator_config
+  assert (g.width, g.heads, g.layers, g.ffn) == (10, 5, 2, 7)
+  assert g.type_vocab_size == 3  # the embeddings are the discriminator's
+  shapes_of(model)
+
+
+@pytest.mark.parametrize("name", ["embedding_size", "type_vocab_size"])
+def test_a_generator_has_the_discriminators_embeddings(name):
+  with pytest.raises(InputError, match=f"generator.variant.*{name} is"):
+    pretrain.make_pair(
+      vocab_size=9,
+      variant=listed(),
+      generator_multiplier=0.5,
+      generator_variant=listed(**{name: 5}),
+    )
+
+
 def test_an_unknown_variant_or_backbone_is_refused_with_the_known_ones():
   make = functools.partial(
     pretrain.make_pair, vocab_size=9, generator_multiplier=0.5

@@ -43,7 +43,7 @@ from truenegs_jax.evals import (
 from truenegs_jax.evals.predictions import Predictions
 from truenegs_jax.objectives.options import CHOICES
 from truenegs_jax.pretraining import command, enable_compilation_cache
-from truenegs_jax.subject import Subject, open_subject
+from truenegs_jax.subject import Subject, open_subject, with_sizes
 from truenegs_jax.synonyms import spec, stop_words
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.wordnet import close_wordnet, open_wordnet
@@ -68,6 +68,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   Raises:
     TrueNegsError: with the exit code that belongs to it.
   """
+  c = with_sizes(c, console)
   check(c, workdir)
   enable_compilation_cache()
   with open_subject(c, console) as of:
@@ -93,12 +94,6 @@ def check(c: ConfigDict, workdir: pathlib.Path) -> None:
   if c.dry_run or distributed.count() > 1:
     what = "dry_run" if c.dry_run else "a run of many processes"
     raise InputError(f"{what} is for pre-training; leave it out here.")
-  if bool(o.run) == bool(c.init) or c.init == checks.NEEDED:
-    raise InputError(
-      "give what to measure: --config.corrections.run=WORKDIR of a run, or"
-      " --config.init=FOLDER of weights in Hugging Face's format and their"
-      " --config.objective and --config.model.variant."
-    )
   for name in ("length", "sequences", "cases", "sheet"):
     if o[name] < 0:
       raise InputError(f"corrections.{name} is {o[name]}; give 0 or more.")

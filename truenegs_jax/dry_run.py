@@ -15,7 +15,7 @@ from rich.console import Console
 from truenegs_jax import tables
 from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer, make_tokenizer
 from truenegs_jax.synonyms import spec
-from truenegs_jax.train import build, plan, sharding
+from truenegs_jax.train import build, checks, plan, sharding
 
 
 def dry_run(c: ConfigDict, console: Console) -> int:
@@ -55,20 +55,41 @@ def stand_in(c: ConfigDict) -> tuple[Tokenizer, str]:
   """A vocabulary of the right size, and how the size is known."""
   size, source = c.data.vocab_size, "as data.vocab_size says"
   path = pathlib.Path(c.data.vocab).expanduser()
-  path = path / "vocab.txt" if path.is_dir() else path
-  if c.data.vocab != "train" and path.is_file():
-    with path.open("rb") as file:
-      size, source = sum(1 for _ in file), f"as {path} has"
+  paths = (path, path / "vocab.txt", path / "tokenizer.json")
+  found = next(filter(pathlib.Path.is_file, paths), None)
+  if c.data.vocab != "train" and found:
+    size, source = _count(c, found), f"as {found} has"
   words = [f"word{i}" for i in range(size - len(SPECIALS))]
   return make_tokenizer([*SPECIALS, *words], lowercase=True), source
+
+
+def _count(c: ConfigDict, path: pathlib.Path) -> int:
+  """The entries of a vocabulary."""
+  if path.suffix == ".json":
+    return len(build.vocabulary_of(c, str(path)).vocab)
+  with path.open("rb") as file:
+    return sum(1 for _ in file)
 
 
 def _needs(c: ConfigDict) -> list[str]:
   """Files that a run of this config would ask the user for."""
   needed = []
   if c.init:
-    needed.append(f"weights: --config.init={c.init.replace('?', 'FOLDER')}")
+    needed.append(f"weights: {_weights(c.init)}")
   if tables.wanted(c):
     for source in spec.parse(c.negatives.sources).sources:
       needed += [f"{source.name} {k}={x}" for k, x in source.paths.items()]
   return needed
+
+
+def _weights(init: str) -> str:
+  """Where they are, and what to give if they are not here."""
+  exists = lambda place: pathlib.Path(place.strip()).expanduser().exists()
+  if init == checks.NEEDED:
+    return "--config.init=FOLDER"
+  if any(map(exists, (init, *init.split(",")))):
+    return init
+  return (
+    f"{init}, which are looked up on the Hugging Face hub; without internet,"
+    " --config.init=FOLDER"
+  )

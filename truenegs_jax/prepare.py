@@ -88,6 +88,15 @@ def _prepare_config(
   return preparation.carry_out(plan)
 
 
+def _resolved(config: Any) -> Any:
+  """The config with the vocabulary of the weights, where it asks for that."""
+  if config.data.vocab != "init":
+    return config
+  from truenegs_jax.weights import sizes  # imports jax
+
+  return sizes.resolve(config, saved=None)
+
+
 def _carry_out(
   plan: preparation.Plan, shard: str
 ) -> tuple[pathlib.Path, Tokenizer] | None:
@@ -112,7 +121,7 @@ def main(argv: list[str]) -> None:
   # What is made stays, so that a launcher may start this again.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(SAVED_RESTART))
   try:
-    plan = plan_of(flags.FLAGS["config"].value)
+    plan = plan_of(_resolved(flags.FLAGS["config"].value))
     made = _carry_out(plan, flags.FLAGS.shard)
     if made and flags.FLAGS.verify:
       verify_rows(made[0])

@@ -5,6 +5,7 @@ export
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -44,6 +45,7 @@ from truenegs_jax.train import (
   startup,
   writers,
 )
+from truenegs_jax.weights import sizes
 
 EXIT_NOT_LEARNED = 1
 SEARCHED_STEPS = 200  # batches of training rows searched for cases
@@ -56,6 +58,11 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     TrueNegsError: with the exit code that belongs to it.
   """
   with distributed.together("config"):
+    c = sizes.resolve(
+      c,
+      saved=tables.saved_config(workdir),
+      say=functools.partial(console.print, soft_wrap=True),
+    )
     checks.check_config(c)
   if c.dry_run:
     return dry_run.dry_run(c, console)

@@ -4,7 +4,8 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 from rich.console import Console
@@ -82,6 +83,14 @@ def has_checkpoint(workdir: pathlib.Path) -> bool:
   """Whether a run would be resumed here."""
   # A step that was not saved to the end has more to its name.
   return any(p.name.isdigit() for p in (workdir / "checkpoints").glob("*"))
+
+
+def saved_config(workdir: pathlib.Path) -> Mapping[str, Any] | None:
+  """The config of the run that would be resumed here."""
+  path = workdir / "config.json"
+  if not (has_checkpoint(workdir) and path.is_file()):
+    return None
+  return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _is_asked(found: table.SynonymTable, c: ConfigDict) -> bool:

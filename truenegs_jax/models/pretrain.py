@@ -18,7 +18,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax.errors import InputError
 from truenegs_jax.models import backbones, encoder, heads
 
 Array = jax.Array
@@ -192,6 +191,7 @@ def make_pair(
   vocab_size: int,
   variant: str,
   generator_multiplier: float,
+  generator_variant: str = "",
   backbone: str = "encoder",
   **overrides: Any,
 ) -> ElectraPair:
@@ -199,20 +199,27 @@ def make_pair(
 
   Args:
     vocab_size: entries of the vocabulary.
-    variant: a name in the backbone's VARIANTS.
+    variant: a name in the backbone's VARIANTS, or a list of sizes
+      (`backbones.sizes`).
     generator_multiplier: width of the generator over the discriminator's (1/4
       for small and large, 1/3 for base; Clark et al. 2020, table 6).
+    generator_variant: the generator's own, instead of the multiplier.
     backbone: module under truenegs_jax.models that holds the encoder.
     **overrides: fields of the backbone's EncoderConfig (dropout, dtype, ...).
 
   Raises:
-    InputError: unknown backbone or variant, heads that do not divide the width.
+    InputError: unknown backbone or variant, heads that do not divide the width,
+      networks that cannot share their embeddings.
   """
-  discriminator = _network_config(
-    "model", vocab_size, variant, backbone, overrides
+  discriminator = backbones.network_config(
+    backbone, variant, {"vocab_size": vocab_size, **overrides}
   )
-  generator = encoder.generator_config(discriminator, generator_multiplier)
-  _check_heads("generator", generator)
+  generator = backbones.generator_config(
+    discriminator,
+    backbone,
+    multiplier=generator_multiplier,
+    variant=generator_variant,
+  )
   return ElectraPair(generator, discriminator, backbone)
 
 
@@ -229,7 +236,9 @@ def make_bert(
   BERT's embeddings are as wide as the model, whatever the variant says, and
   `pooler` says whether its pooler and next-sentence classifier ride along.
   """
-  config = _network_config("model", vocab_size, variant, backbone, overrides)
+  config = backbones.network_config(
+    backbone, variant, {"vocab_size": vocab_size, **overrides}
+  )
   config = dataclasses.replace(config, embedding_size=config.width)
   return BertMlm(config, backbone, pooler)
 
@@ -256,32 +265,6 @@ def role_params(params: Mapping[str, Any], role: str) -> dict[str, Any]:
 def parameter_count(tree: Any) -> int:
   """Number of scalars in a tree of arrays or of their shapes."""
   return sum(leaf.size for leaf in jax.tree.leaves(tree))
-
-
-def _network_config(
-  what: str,
-  vocab_size: int,
-  variant: str,
-  backbone: str,
-  overrides: Mapping[str, Any],
-) -> encoder.EncoderConfig:
-  """The size of a variant; InputError if it is unknown or cannot be."""
-  variants = backbones.load(backbone).VARIANTS
-  if variant not in variants:
-    known = ", ".join(variants)
-    raise InputError(f"model.variant {variant!r} is unknown; known: {known}.")
-  fields = {**variants[variant], **overrides}
-  config = encoder.EncoderConfig(vocab_size=vocab_size, **fields)
-  _check_heads(what, config)
-  return config
-
-
-def _check_heads(what: str, config: encoder.EncoderConfig) -> None:
-  if config.width < 1 or config.width % config.heads:
-    raise InputError(
-      f"{what}: {config.heads} heads do not divide a width of {config.width};"
-      " choose another width, number of heads or generator.multiplier."
-    )
 
 
 def _at_slots(hidden_BxLxD: Array, positions_BxK: Array) -> Array:

@@ -97,6 +97,7 @@ def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.Model:
     return pretrain.make_pair(
       vocab_size=vocab_size,
       generator_multiplier=c.generator.multiplier,
+      generator_variant=c.generator.variant,
       **fields,
     )
   return pretrain.make_bert(

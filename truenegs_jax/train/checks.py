@@ -6,7 +6,7 @@ import os
 import jax
 from ml_collections import ConfigDict
 
-from truenegs_jax import pretrained, tables
+from truenegs_jax import tables
 from truenegs_jax.data import encode, layouts
 from truenegs_jax.data.tokenizer import ACCENTS
 from truenegs_jax.errors import InputError
@@ -15,11 +15,12 @@ from truenegs_jax.objectives.options import CHOICES, needs_table
 from truenegs_jax.synonyms import spec
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build, optim, sharding, writers
+from truenegs_jax.weights import fit, places, sizes
 
 DTYPES = ("float32", "bfloat16")
 
 TASKS = ("pretrain", "corrections")
-NEEDED = "?"  # config.init, as configs/common.py has it: the user has to say
+NEEDED = sizes.NEEDED  # the value of config.init
 TINY = 1e-12  # the least of what must be more than 0
 RANGES = (
   ("steps", 1, math.inf),
@@ -94,11 +95,14 @@ def check_given(c: ConfigDict, *, saved: bool) -> None:
     return
   if c.init == NEEDED:
     raise InputError(
-      "this config goes on from released weights: give their folder,"
-      " --config.init=FOLDER, in the format of Hugging Face."
+      "this config goes on from weights, and of its size none are released:"
+      f" give them, --config.init=FOLDER. {places.WAYS}"
     )
   if c.init:
-    pretrained.check_fields(c.init, build.build_model(c, vocab_size=1))
+    networks = places.find(c.init, sizes.ROLES[c.objective])
+    words = next(iter(networks.values())).fields["vocab_size"]
+    model = build.build_model(c, vocab_size=words)  # the run's own come later
+    fit.check(networks, model, skip=fit.parse_skip(c.init_skip))
   tables.check_paths(c)
 
 
@@ -129,10 +133,33 @@ def _check_names(c: ConfigDict) -> None:
   _one_of("model.dtype", c.model.dtype, DTYPES)
   _one_of("mesh.synonyms", c.mesh.synonyms, sharding.TABLE_LAYOUTS)
   _check_negatives(c)
-  build.build_model(c, vocab_size=1)
+  _check_model(c)
   optim.make_schedule(c.optim.schedule, peak=1, warmup_steps=1, total_steps=1)
   masking.get_style(c.masking.style)
   writers.check_names(c.log.writers)
+
+
+def _check_model(c: ConfigDict) -> None:
+  """A size that can be, and weights where the config is about some."""
+  if fit.parse_skip(c.init_skip) and not c.init:
+    raise InputError(
+      f"init_skip={c.init_skip} is of weights to start from: give them,"
+      " --config.init=FOLDER, or leave it out."
+    )
+  if c.task == "corrections" and c.init in ("", NEEDED):
+    return  # the model is that of corrections.run
+  if sizes.INIT in (c.model.variant, c.data.vocab):
+    raise InputError(
+      f"model.variant={c.model.variant}, data.vocab={c.data.vocab}: what init"
+      " stands for in the weights is not looked up here; give it."
+    )
+  model = build.build_model(c, vocab_size=1)
+  types = next(iter(model.roles.values())).type_vocab_size
+  if c.task == "pretrain" and c.data.layout == "electra" and types < 2:
+    raise InputError(
+      f"model.variant: type_vocab_size is {types}, and rows of"
+      " data.layout=electra have two types of tokens; packed ones have one."
+    )
 
 
 def _check_negatives(c: ConfigDict) -> None:
