@@ -1,14 +1,18 @@
 """Exports: whole folders that transformers loads, or none."""
 
 import errno
+import functools
 import hashlib
 import json
+import pathlib
+import re
 import sys
 
 import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+import yaml
 
 import tiny
 from truenegs_jax import (
@@ -27,6 +31,7 @@ from truenegs_jax.errors import (
   TrueNegsError,
 )
 from truenegs_jax.models import pretrain
+from truenegs_jax.weights import load
 
 TOKENIZER = make_tokenizer(
   ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -34,8 +39,14 @@ TOKENIZER = make_tokenizer(
   lowercase=True,
 )
 CONFIG = electra_demo.get_config("runlocal")
+HELD_OUT = {
+  "mlm": 4.25,
+  "corrected_of_slots": 0.00125,
+  "corrected_of_mismatches": 0.0025,
+  "corrected_rows": 0.03,
+}
 ABOUT = model_card.About(
-  json.loads(CONFIG.to_json()), 20, {"mlm": 4.25}, "python -m x --seed=1"
+  json.loads(CONFIG.to_json()), 20, HELD_OUT, "python -m x --seed=1"
 )
 BERT_CONFIG = bert_base.get_config("runlocal,sr_sent")
 BERT_CONFIG.init = "released/bert-base-uncased"
@@ -47,12 +58,13 @@ ABOUT_BERT = model_card.About(
 def _files_of(*roles):
   names = (
     "README.md",
+    "SHA256SUMS",
     "config.json",
     "model.safetensors",
     "tokenizer_config.json",
     "vocab.txt",
   )
-  return {"SHA256SUMS", *(f"{r}/{name}" for r in roles for name in names)}
+  return {f"{r}/{name}" for r in roles for name in names}
 
 
 FILES = _files_of("discriminator", "generator")
@@ -60,11 +72,20 @@ FILES = _files_of("discriminator", "generator")
 
 def _with_params(model):
   """A tiny model and parameters none of which is zero."""
-  params = pretrain.init_params(model, jax.random.key(1))
-  rng = np.random.default_rng(0)
-  return model, jax.tree.map(
-    lambda x: np.float32(x + rng.normal(0, 0.1, x.shape)), params
+  shapes = jax.eval_shape(
+    lambda: pretrain.init_params(model, jax.random.key(0))
   )
+  rng = np.random.default_rng(0)
+
+  def draw(path, x):
+    around = 1.0 if path[-1].key == "scale" else 0.0
+    return np.float32(rng.normal(around, 0.1, x.shape))
+
+  return model, jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+def _bert(*, pooler):
+  return pretrain.make_bert(vocab_size=tiny.V, variant="tiny", pooler=pooler)
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +96,7 @@ def pair():
 @pytest.fixture(scope="module", params=[False, True], ids=["bert", "pooled"])
 def bert(request):
   """BERT, and BERT with its pooler riding along."""
-  return _with_params(
-    pretrain.make_bert(vocab_size=tiny.V, variant="tiny", pooler=request.param)
-  )
+  return _with_params(_bert(pooler=request.param))
 
 
 @pytest.fixture
@@ -100,6 +119,10 @@ def _files(folder):
   }
 
 
+def _contents(folder):
+  return {name: (folder / name).read_bytes() for name in _files(folder)}
+
+
 def _word_table(folder):
   tensors = safetensors.numpy.load_file(folder / "model.safetensors")
   return tensors["electra.embeddings.word_embeddings.weight"]
@@ -109,12 +132,13 @@ def test_export_is_whole_and_its_checksums_hold(pair, tmp_path, no_torch):
   exported = _export(pair, tmp_path / "runs" / "export")
   assert exported.output == tmp_path / "runs" / "export"
   assert _files(tmp_path) == {f"runs/export/{name}" for name in FILES}
-  lines = (exported.output / "SHA256SUMS").read_text().splitlines()
-  listed = dict(reversed(line.split("  ")) for line in lines)
-  assert set(listed) == FILES - {"SHA256SUMS"}
-  for name, digest in listed.items():
-    content = (exported.output / name).read_bytes()
-    assert hashlib.sha256(content).hexdigest() == digest
+  for folder in exported.output.iterdir():
+    lines = (folder / "SHA256SUMS").read_text().splitlines()
+    listed = dict(reversed(line.split("  ")) for line in lines)
+    assert {*listed, "SHA256SUMS"} == {path.name for path in folder.iterdir()}
+    for name, digest in listed.items():
+      content = (folder / name).read_bytes()
+      assert hashlib.sha256(content).hexdigest() == digest
 
 
 def test_cards_tell_how_the_models_were_made(pair, tmp_path, no_torch):
@@ -122,7 +146,6 @@ def test_cards_tell_how_the_models_were_made(pair, tmp_path, no_torch):
   for role, size in (("discriminator", 32), ("generator", 16)):
     card = (output / role / "README.md").read_text()
     for words in (
-      "tags: [electra, truenegs_jax]",
       f"# ELECTRA {role}, pre-trained",
       tensor_names.NETWORKS[role].architecture,
       "seed 0,\n  from scratch",
@@ -133,6 +156,10 @@ def test_cards_tell_how_the_models_were_made(pair, tmp_path, no_torch):
       "hard correction by wordnet (argmax) + soft regularization",
       "(cosine) x 0.1",
       "mlm 4.2500",
+      "0.125% of the masked slots, 0.250% of the pred",
+      "3.000% of the rows",
+      "text is lower-cased, accents are stripped",
+      "the vocabulary was trained on it",
       "`python -m x --seed=1`",
     ):
       assert words in card
@@ -146,17 +173,34 @@ def test_card_of_bert_tells_how_it_was_made(bert, tmp_path, no_torch):
   name = "BertForPreTraining" if model.pooler else "BertForMaskedLM"
   size = sum(x.size for x in jax.tree.leaves(params))
   for words in (
-    "pipeline_tag: fill-mask\ntags: [bert, truenegs_jax]",
     "# BERT, pre-trained",
     f"import AutoTokenizer, {name}\n",
     f"{size:,} parameters, 2 layers of 32 units",
-    "from released/bert-base-uncased",
+    "from `released/bert-base-uncased`",
     "BERT + sentence regularization x 1; 15% masked (80_10_10)",
     "Devlin et al., BERT, NAACL 2019",
   ):
     assert words in card
   assert ("next-sentence" in card) == model.pooler
   assert "ELECTRA" not in card
+
+
+def test_front_matter_is_what_the_hub_reads(pair, bert, tmp_path, no_torch):
+  found = {}
+  for name, exported in ("pair", pair), ("bert", bert):
+    for folder in _export(exported, tmp_path / name).output.iterdir():
+      _, front, _ = (folder / "README.md").read_text().split("---\n", 2)
+      found[folder.name] = yaml.safe_load(front)
+  tags = lambda family, pipeline: {
+    "library_name": "transformers",
+    "pipeline_tag": pipeline,
+    "tags": [family, "truenegs_jax"],
+  }
+  assert found == {
+    "discriminator": tags("electra", "feature-extraction"),
+    "generator": tags("electra", "fill-mask"),
+    "bert": tags("bert", "fill-mask"),
+  }
 
 
 def test_without_torch_the_export_says_that_it_was_not_compared(
@@ -168,9 +212,33 @@ def test_without_torch_the_export_says_that_it_was_not_compared(
 
 
 @pytest.mark.parametrize("dtype", tensor_names.DTYPES)
-def test_transformers_comes_to_our_logits(pair, tmp_path, dtype):
+@pytest.mark.parametrize(
+  "make",
+  [tiny.make_model, lambda: _bert(pooler=False), lambda: _bert(pooler=True)],
+  ids=["pair", "bert", "pooled"],
+)
+def test_what_is_loaded_and_exported_again_is_the_same_to_the_last_byte(
+  tmp_path, no_torch, make, dtype
+):
+  model, params = _with_params(make())
+  params["embeddings"]["word"][7] = -0.0  # a sum would lose the sign
+  again = functools.partial(_export, dtype=dtype)
+  first = again((model, params), tmp_path / "first").output
+  loaded = load.load_params(str(first), model, tokenizer=TOKENIZER)
+  assert np.signbit(loaded["embeddings"]["word"][7]).all()
+  for name, x in ("loaded", loaded), ("same", params):
+    second = again((model, x), tmp_path / name).output
+    assert _contents(first) == _contents(second)
+
+
+def test_a_role_alone_is_written_alone(pair, tmp_path, no_torch):
+  output = _export(pair, tmp_path / "export", roles=("generator",)).output
+  assert _files(output) == _files_of("generator")
+
+
+def test_transformers_comes_to_our_logits(pair, tmp_path):
   pytest.importorskip("torch")
-  exported = _export(pair, tmp_path / "export", dtype=dtype)
+  exported = _export(pair, tmp_path / "export")
   assert exported.compared
   assert (
     "loads discriminator and generator and comes to our logits"
@@ -178,9 +246,9 @@ def test_transformers_comes_to_our_logits(pair, tmp_path, dtype):
   )
 
 
-@pytest.mark.parametrize("dtype", tensor_names.DTYPES)
-def test_transformers_comes_to_the_logits_of_bert(bert, tmp_path, dtype):
+def test_transformers_comes_to_the_logits_of_bert(bert, tmp_path):
   pytest.importorskip("torch")
+  dtype = "bfloat16" if bert[0].pooler else "float32"
   exported = _export(bert, tmp_path / "export", dtype=dtype)
   assert exported.compared
   assert "loads bert and comes to our logits" in exported.statement
@@ -190,7 +258,8 @@ def test_transformers_comes_to_the_logits_of_bert(bert, tmp_path, dtype):
 def test_a_model_in_bfloat16_is_compared_in_float32(tmp_path, pair):
   pytest.importorskip("torch")
   half = tiny.make_model(dtype="bfloat16")
-  assert _export((half, pair[1]), tmp_path / "export").compared
+  exported = _export((half, pair[1]), tmp_path / "export", roles=("generator",))
+  assert "loads generator and comes to our logits" in exported.statement
 
 
 def test_wrong_weights_are_not_exported(pair, tmp_path, monkeypatch):
@@ -205,9 +274,7 @@ def test_wrong_weights_are_not_exported(pair, tmp_path, monkeypatch):
 
 def test_a_wrong_pooler_is_not_exported(tmp_path, monkeypatch):
   pytest.importorskip("torch")
-  model, params = _with_params(
-    pretrain.make_bert(vocab_size=tiny.V, variant="tiny", pooler=True)
-  )
+  model, params = _with_params(_bert(pooler=True))
 
   def transposed(path, x):  # what no test of the masked tokens would notice
     x = np.asarray(x)
@@ -274,6 +341,24 @@ def test_a_failed_export_leaves_the_one_before_as_it_was(
   assert [path.name for path in tmp_path.iterdir()] == ["export"]
 
 
+def test_where_the_new_one_cannot_be_put_the_old_one_is_put_back(
+  pair, tmp_path, no_torch, monkeypatch
+):
+  output = _export(pair, tmp_path / "export").output
+  before, rename = _contents(output), pathlib.Path.rename
+
+  def fail(path, target):
+    if path.name.endswith(".partial"):
+      raise OSError(errno.EIO, "Input/output error")
+    return rename(path, target)
+
+  monkeypatch.setattr(pathlib.Path, "rename", fail)
+  with pytest.raises(DiskError, match="Input/output"):
+    _export(pair, output)
+  assert _contents(output) == before
+  assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
 def test_what_a_killed_export_left_behind_is_no_hindrance(
   pair, tmp_path, no_torch
 ):
@@ -289,9 +374,21 @@ def test_a_folder_of_other_things_is_not_replaced(pair, tmp_path, no_torch):
   other = tmp_path / "home" / "generator" / "thesis.tex"
   other.parent.mkdir(parents=True)
   other.write_text("years of work")
-  with pytest.raises(InputError, match="generator/thesis.tex"):
+  (tmp_path / "empty").mkdir()
+  (tmp_path / "home" / "bert").symlink_to(tmp_path / "empty")
+  with pytest.raises(InputError, match="holds what no export wrote") as e:
     _export(pair, tmp_path / "home")
-  assert _files(tmp_path) == {"home/generator/thesis.tex"}
+  assert "generator" in str(e.value) and "bert" in str(e.value)
+  assert other.read_text() == "years of work"
+
+
+def test_a_link_is_followed_and_stays(pair, tmp_path, no_torch):
+  first = _export(pair, tmp_path / "there").output
+  (tmp_path / "link").symlink_to(first)
+  assert _export(pair, tmp_path / "link", dtype="bfloat16").output == first
+  assert (tmp_path / "link").is_symlink()
+  config = json.loads((first / "generator" / "config.json").read_text())
+  assert config["dtype"] == "bfloat16"
 
 
 def test_a_place_that_cannot_be_written_is_a_disk_error(
@@ -333,9 +430,17 @@ def test_exported_models_work_in_transformers_without_network(
   assert all(0 < entry["score"] < 1 for entry in filled)
 
   folder = output / "discriminator"
-  model = transformers.AutoModelForPreTraining.from_pretrained(folder)
-  assert type(model).__name__ == "ElectraForPreTraining"
-  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  auto = transformers.AutoModelForPreTraining.from_pretrained(folder)
+  assert type(auto).__name__ == "ElectraForPreTraining"
+  # What the card says, as it stands there.
+  monkeypatch.chdir(folder)
+  code = re.search(
+    "```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL
+  )
+  names = {}
+  exec(code[1], names)
+  model, tokenizer = names["model"], names["tokenizer"]
+  assert type(model) is type(auto)
   encoded = tokenizer(["w7 w8", "w9"], padding=True, return_tensors="pt")
   with torch.no_grad():
     assert model(**encoded).logits.shape == (2, 4)

@@ -85,6 +85,22 @@ def test_verb_writes_where_and_what_it_is_told(workdir, no_torch, tmp_path):
   assert config["dtype"] == "bfloat16"
 
 
+@pytest.mark.parametrize("step", [None, 10])
+def test_a_run_is_exported_alike_by_either_flag(
+  workdir, no_torch, tmp_path, step
+):
+  folder, _ = workdir
+  given = [f"--workdir={folder}", *([f"--step={step}"] if step else [])]
+  init = folder / "checkpoints" / str(step) if step else folder
+  contents = []
+  for flags in given, [f"--init={init}"]:
+    assert export.main([*flags, f"--output={tmp_path / 'out'}"]) == 0
+    files = sorted((tmp_path / "out").glob("*/*"))
+    contents.append({str(path): path.read_bytes() for path in files})
+  assert contents[0] == contents[1]
+  assert len(contents[0]) == 12
+
+
 def test_verb_names_the_saved_steps_when_it_is_given_another(workdir, capsys):
   folder, _ = workdir
   assert export.main([f"--workdir={folder}", "--step=11"]) == 4

@@ -246,6 +246,40 @@ def test_config_of_bert_leaves_nothing_to_defaults(pooler):
     assert name != "embedding_size" and not name.startswith("summary")
 
 
+@pytest.mark.parametrize("family", ["electra", "bert"])
+def test_fields_that_are_left_out_are_read_as_transformers_has_them(
+  tmp_path, family
+):
+  import transformers
+
+  path = tmp_path / "config.json"
+  path.write_text(json.dumps({"model_type": family, "vocab_size": 99}))
+  given = huggingface.read_fields(path)
+  theirs = transformers.AutoConfig.for_model(family).to_dict()
+  assert given.pop("vocab_size") == 99
+  for name in given.keys() - {"position_embedding_type", "is_decoder"}:
+    assert given[name] == theirs[name], name
+  assert {"hidden_size", "num_attention_heads", "hidden_act"} <= given.keys()
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [
+    {"hidden_size": "32"},
+    {"num_hidden_layers": 0},
+    {"vocab_size": True},
+    {"max_position_embeddings": None},
+    {"model_type": ["bert"]},
+    {"model_type": "roberta"},
+  ],
+)
+def test_fields_that_say_no_size_or_family_are_refused(tmp_path, fields):
+  path = tmp_path / "config.json"
+  path.write_text(json.dumps({"model_type": "bert"} | fields))
+  with pytest.raises(InputError, match="^init: .*config.json"):
+    huggingface.read_fields(path)
+
+
 def _assert_nothing_is_left_to(default, written):
   # What of these is not written has no meaning for an encoder.
   unused = {

@@ -2,6 +2,10 @@
 
   python -m truenegs_jax.export --workdir=runs/electra_demo
       [--step=N] [--output=FOLDER] [--dtype=float32|bfloat16]
+  python -m truenegs_jax.export --init=uncased_L-12_H-768_A-12 --output=FOLDER
+      [--vocab=FILE] [--dtype=...]
+
+The second converts what `config.init` takes: Google's checkpoints, old files.
 
 ELECTRA gives `discriminator/`, the one to fine-tune, and `generator/`, which
 fills masks; BERT gives `bert/`. The output stands under its name only when it
@@ -10,38 +14,32 @@ and come to our logits.
 """
 
 import argparse
-import contextlib
 import dataclasses
-import hashlib
-import os
 import pathlib
-import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-import safetensors
 
-from truenegs_jax import huggingface, model_card, parity, saved, tensor_names
+from truenegs_jax import (
+  conversion,
+  delivery,
+  huggingface,
+  model_card,
+  parity,
+  saved,
+  tensor_names,
+)
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import (
-  DiskError,
   InputError,
   NonFiniteError,
   TrueNegsError,
 )
 from truenegs_jax.models import pretrain
-
-CHECKSUMS = "SHA256SUMS"
-MODEL_FILES = (
-  "README.md",
-  "config.json",
-  "model.safetensors",
-  "tokenizer_config.json",
-  "vocab.txt",
-)
+from truenegs_jax.weights import own_runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +57,11 @@ def export_model(
   tokenizer: Tokenizer,
   output: pathlib.Path,
   *,
-  about: model_card.About,
+  about: model_card.About | model_card.Conversion,
+  roles: Sequence[str] = (),
   dtype: str = "float32",
 ) -> Exported:
-  """Writes a folder for each of the model's roles, and `output/SHA256SUMS`.
+  """Writes a folder for each role, with the SHA-256 of each file in it.
 
   Args:
     params: the model's parameters, f32 arrays of numpy or jax.
@@ -71,6 +70,7 @@ def export_model(
     output: the folder to make; an export that stands there is replaced once
       the new one is whole and checked.
     about: what the model cards say.
+    roles: the networks to write; none: all that the model has.
     dtype: of the written weights, "float32" or "bfloat16".
 
   Raises:
@@ -83,28 +83,24 @@ def export_model(
   if dtype not in tensor_names.DTYPES:
     known = ", ".join(tensor_names.DTYPES)
     raise InputError(f"dtype {dtype!r} is unknown; known: {known}.")
-  output = output.expanduser().resolve()
-  _check_replaceable(output)
+  output = delivery.check_replaceable(output)
   params = jax.device_get(params)
   _check_finite(params)
-  partial = output.with_name(f".{output.name}.partial")
-  try:
-    with _disk_errors(output):
-      shutil.rmtree(partial, ignore_errors=True)
-      for role in model.roles:
+  roles = roles or tuple(model.roles)
+  with delivery.in_place_of(output) as partial:
+    with delivery.disk_errors(output):
+      for role in roles:
         folder = partial / role
-        folder.mkdir(parents=True)
+        folder.mkdir()
         huggingface.write_model(
           folder, params, model, role, tokenizer, dtype=dtype
         )
         card = model_card.text(params, model, role, tokenizer, about)
         (folder / "README.md").write_text(card, encoding="utf-8")
-      _write_checksums(partial)
-    compared, statement = parity.compare(partial, params, model, dtype=dtype)
-    with _disk_errors(output):
-      _replace(output, partial)
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)
+        delivery.write_checksums(folder)
+    compared, statement = parity.compare(
+      partial, params, model, roles=roles, dtype=dtype
+    )
   return Exported(output, compared, statement)
 
 
@@ -143,25 +139,79 @@ def export_workdir(
   )
 
 
+def export_weights(
+  init: str,
+  output: pathlib.Path,
+  *,
+  vocab: str = "",
+  dtype: str = "float32",
+  say: Callable[[str], Any] = print,
+) -> Exported:
+  """Converts weights that `config.init` takes; nothing is trained.
+
+  Args:
+    init: weights of another make, or of a run of ours, as `export_workdir`.
+    output, dtype: as in `export_model`.
+    vocab, say: as in `conversion.read`.
+
+  Raises:
+    InputError: as `conversion.read` and `export_model`.
+    CheckpointError, NonFiniteError, DiskError, TrueNegsError: as above.
+  """
+  delivery.check_replaceable(output)  # before a download
+  path = pathlib.Path(init).expanduser()
+  if own_runs.is_run(path):  # which knows more of itself
+    if vocab:
+      raise InputError(f"init: {init} is a run and has its own vocabulary.")
+    step = int(path.name) if path.parent.name == "checkpoints" else None
+    workdir = path if step is None else path.parent.parent
+    return export_workdir(workdir, step=step, output=output, dtype=dtype)
+  found = conversion.read(init, vocab=vocab, say=say)
+  return export_model(
+    found.params,
+    found.model,
+    found.tokenizer,
+    output,
+    about=found.about,
+    roles=found.roles,
+    dtype=dtype,
+  )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
   """The verb; returns the exit code of `truenegs_jax.errors`."""
   # argparse, not absl: its flags are global, and `main` imports this module.
   parser = argparse.ArgumentParser(
     prog="python -m truenegs_jax.export",
-    description="Exports a run's checkpoint for Hugging Face transformers.",
+    description="Exports a run's checkpoint, or converts released weights, for"
+    " Hugging Face transformers.",
     allow_abbrev=False,
   )
-  parser.add_argument("--workdir", type=pathlib.Path, required=True)
+  what = parser.add_mutually_exclusive_group(required=True)
+  what.add_argument("--workdir", type=pathlib.Path, help="of a run")
+  what.add_argument("--init", help="weights to convert, as in config.init")
   parser.add_argument("--step", type=int, help="a saved step; default: newest")
+  parser.add_argument("--vocab", default="", help="the vocabulary of --init")
   parser.add_argument("--output", type=pathlib.Path)
   parser.add_argument(
     "--dtype", choices=tuple(tensor_names.DTYPES), default="float32"
   )
   flags = parser.parse_args(argv)
+  if flags.init is None and flags.vocab:
+    parser.error("--vocab goes with --init; a run has its own")
+  if flags.init is not None and flags.step is not None:
+    parser.error("--step goes with --workdir")
+  if flags.init is not None and flags.output is None:
+    parser.error("--init needs --output=FOLDER")
   try:
-    exported = export_workdir(
-      flags.workdir, step=flags.step, output=flags.output, dtype=flags.dtype
-    )
+    if flags.init is None:
+      exported = export_workdir(
+        flags.workdir, step=flags.step, output=flags.output, dtype=flags.dtype
+      )
+    else:
+      exported = export_weights(
+        flags.init, flags.output, vocab=flags.vocab, dtype=flags.dtype
+      )
   except TrueNegsError as e:
     print(f"error: {e}", file=sys.stderr)
     return e.exit_code
@@ -177,67 +227,6 @@ def _check_finite(params: Mapping[str, Any]) -> None:
         f"{name} holds {np.count_nonzero(~np.isfinite(x))} values that are not"
         " finite; nothing was exported. Export an earlier step: --step=N."
       )
-
-
-def _check_replaceable(output: pathlib.Path) -> None:
-  """Refuses to put an export where something else stands."""
-  if not output.exists():
-    return
-  ours = {
-    CHECKSUMS,
-    *(
-      f"{role}/{file}" for role in tensor_names.NETWORKS for file in MODEL_FILES
-    ),
-  }
-  if output.is_dir():
-    found = {
-      path.relative_to(output).as_posix()
-      for path in output.rglob("*")
-      if not path.is_dir() or path.is_symlink()
-    }
-    other = sorted(found - ours)
-  else:
-    other = ["it is a file"]
-  if other:
-    raise InputError(
-      f"output {output} holds what no export wrote: {', '.join(other[:5])};"
-      " move that away or give another --output."
-    )
-
-
-def _write_checksums(folder: pathlib.Path) -> None:
-  """Writes SHA256SUMS, once all that it lists has reached the disk."""
-  lines = []
-  for path in sorted(folder.glob("*/*")):
-    with path.open("rb") as file:
-      digest = hashlib.file_digest(file, "sha256").hexdigest()
-      os.fsync(file.fileno())
-    lines.append(f"{digest}  {path.relative_to(folder).as_posix()}\n")
-  with (folder / CHECKSUMS).open("w", encoding="utf-8") as file:
-    file.writelines(lines)
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _replace(output: pathlib.Path, partial: pathlib.Path) -> None:
-  """Puts the new export in the place of the old one, if there is one."""
-  old = output.with_name(f".{output.name}.old")
-  shutil.rmtree(old, ignore_errors=True)
-  if output.exists():
-    output.rename(old)  # no folder can be renamed onto a full one
-  partial.rename(output)
-  shutil.rmtree(old, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _disk_errors(output: pathlib.Path) -> Iterator[None]:
-  try:
-    yield
-  except (OSError, safetensors.SafetensorError) as e:
-    raise DiskError(
-      f"{output} could not be written: {e}\nWhat stood there before is intact;"
-      " free some space or give another --output."
-    ) from e
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.train import plan, writers
 
+# Of the hub's metadata only what is known for sure: no licence, no language.
 _CARD = """\
 ---
 library_name: transformers
@@ -20,26 +21,41 @@ pipeline_tag: {pipeline}
 tags: [{family}, truenegs_jax]
 ---
 
-# {title}, pre-trained on true negatives
+# {title}
 
 {use}
 
-    from transformers import AutoTokenizer, {architecture}
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
-    model = {architecture}.from_pretrained(FOLDER)
+```python
+from transformers import AutoTokenizer, {architecture}
+
+folder = "."  # where this file lies, or the model's name on the hub
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = {architecture}.from_pretrained(folder)
+```
 
 * Size: {parameters:,} parameters, {layers} layers of {width} units,
-  vocabulary of {vocab_size:,}{case}, at most {max_positions} tokens
-* Data: {sources}
+  at most {max_positions} tokens
+* Vocabulary: {vocab_size:,} entries, {case}
+{made}
+* Whether the files are whole: `sha256sum -c SHA256SUMS`
+
+{source}.
+"""
+_RUN = """\
+* Data: `{sources}`; the vocabulary {vocab}
 * Training: {step:,} steps of {batch_size} rows of {length} tokens, seed {seed},
   from {start}
 * Objective: {objective}
 * Held-out rows: {held_out}
-* Made by: {command}
-
-Method: Zhang et al., Language Model Pre-training on True Negatives, AAAI 2023;
-{source}.
-"""
+* Made by: {command}"""
+_CONVERTED = "* Converted, not trained, by truenegs_jax from: `{origin}`"
+_FRESH = """\
+**NOT EVERYTHING HERE WAS TRAINED. DRAWN AT RANDOM, AS THE ORIGINAL HAS NONE OF
+THEM: `{names}`.** Train these before anything is made of their output."""
+_METHOD = (
+  "Method: Zhang et al., Language Model Pre-training on True Negatives, AAAI"
+  " 2023;\n"
+)
 _TITLES = {
   "discriminator": "ELECTRA discriminator",
   "generator": "ELECTRA generator",
@@ -52,6 +68,7 @@ _USES = {
   " discriminator.",
   "bert": "Fills masks, and is the network to fine-tune.",
 }
+_TO_FINE_TUNE = "A network to fine-tune."
 _POOLED = (
   " Pooler and next-sentence classifier\nare those that the run started with:"
   " nothing here trains them."
@@ -59,6 +76,12 @@ _POOLED = (
 _SOURCES = {
   "electra": "Clark et al., ELECTRA, ICLR 2020",
   "bert": "Devlin et al., BERT, NAACL 2019",
+}
+_LOSSES = "mlm mlm_uncorrected mlm_hidden soft sentence detect auc".split()
+_CORRECTED = {
+  "corrected_of_slots": "of the masked slots",
+  "corrected_of_mismatches": "of the predictions that miss the original",
+  "corrected_rows": "of the rows in one slot or more",
 }
 
 
@@ -70,6 +93,19 @@ class About:
   step: int
   held_out: Mapping[str, float] = dataclasses.field(default_factory=dict)
   command: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+  """What it says of weights that were read and written; nothing was trained.
+
+  Attributes:
+    origin: where they are from.
+    fresh: role -> what was drawn at random, by Hugging Face's names.
+  """
+
+  origin: str
+  fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def about_run(
@@ -84,9 +120,10 @@ def about_run(
   results = workdir / "results.json"
   if results.exists():
     command = json.loads(results.read_text(encoding="utf-8"))["command"]
-  names = "mlm mlm_uncorrected mlm_hidden soft sentence detect auc".split()
   figures = {
-    name: held_out[name] for name in names if held_out.get(name) is not None
+    name: held_out[name]
+    for name in (*_LOSSES, *_CORRECTED)
+    if held_out.get(name) is not None
   }
   return About(config, step, figures, command)
 
@@ -96,33 +133,67 @@ def text(
   model: pretrain.Model,
   role: str,
   tokenizer: Tokenizer,
-  about: About,
+  about: About | Conversion,
 ) -> str:
   """The card of one network of a model, in Markdown."""
-  c, config = ConfigDict(about.config), model.roles[role]
-  family = tensor_names.NETWORKS[role].family
-  pooled = _POOLED if tensor_names.has_pooled(model) else ""
-  figures = [f"{name} {x:.4f}" for name, x in about.held_out.items()]
+  config, family = model.roles[role], tensor_names.NETWORKS[role].family
+  title, use, masks = _TITLES[role], _USES[role], role != "discriminator"
+  source = _SOURCES[family]
+  if isinstance(about, Conversion):
+    made = _CONVERTED.format(origin=about.origin)
+    if names := about.fresh.get(role):
+      use, masks = f"{_TO_FINE_TUNE}\n\n{_FRESH.format(names=names)}", False
+  else:
+    made, source = _made(about), _METHOD + source
+    title += ", pre-trained on true negatives"
+    use += _POOLED if tensor_names.has_pooled(model) else ""
   return _CARD.format(
-    pipeline="feature-extraction" if role == "discriminator" else "fill-mask",
+    pipeline="fill-mask" if masks else "feature-extraction",
     family=family,
-    title=_TITLES[role],
-    use=_USES[role] + pooled,
+    title=title,
+    use=use,
     architecture=tensor_names.architecture(model, role),
     parameters=pretrain.parameter_count(pretrain.role_params(params, role)),
     layers=config.layers,
     width=config.width,
-    vocab_size=config.vocab_size,
-    case=" (lower case)" if tokenizer.lowercase else "",
     max_positions=config.max_positions,
+    vocab_size=config.vocab_size,
+    case=_case(tokenizer),
+    made=made,
+    source=source,
+  )
+
+
+def _made(about: About) -> str:
+  """How a run came to these weights."""
+  c, shown = ConfigDict(about.config), about.held_out
+  losses = [f"{n} {shown[n]:.4f}" for n in _LOSSES if n in shown]
+  corrected = [
+    f"{shown[n]:.3%} {of}" for n, of in _CORRECTED.items() if n in shown
+  ]
+  held_out = ", ".join(losses) or "not evaluated at this step"
+  if corrected:
+    held_out += f"\n* Corrected there: {', '.join(corrected)}"
+  skip = c.get("init_skip", "")
+  return _RUN.format(
     sources=c.data.sources,
+    vocab="was trained on it"
+    if c.data.vocab == "train"
+    else f"is `{c.data.vocab}`",
     step=about.step,
     batch_size=c.batch_size,
     length=c.length,
     seed=c.seed,
-    start=c.init or "scratch",
+    start=(f"`{c.init}`" if c.init else "scratch")
+    + (f", rows carried over for new {skip}" if skip else ""),
     objective=plan.objective(c),
-    held_out=", ".join(figures) or "not evaluated at this step",
+    held_out=held_out,
     command=f"`{about.command}`" if about.command else "truenegs_jax",
-    source=_SOURCES[family],
   )
+
+
+def _case(tokenizer: Tokenizer) -> str:
+  """What is done to a text before its words are looked up."""
+  case = "text is lower-cased" if tokenizer.lowercase else "cased"
+  accents = "stripped" if tokenizer.strip_accents else "kept"
+  return f"{case}, accents are {accents}"

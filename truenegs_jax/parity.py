@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,6 +26,7 @@ def compare(
   params: Mapping[str, Any],
   model: pretrain.Model,
   *,
+  roles: Sequence[str] = (),
   dtype: str = "float32",
 ) -> tuple[bool, str]:
   """Loads an exported model and compares its logits with ours, rows padded.
@@ -34,9 +35,10 @@ def compare(
   the next sentence too where the model carries them.
 
   Args:
-    folder: holds a folder for each of the model's roles.
+    folder: holds a folder for each of these roles.
     params: what was exported, f32 arrays of numpy.
     model: what the parameters are of.
+    roles: those to compare; none: all that the model has.
     dtype: of the exported weights; the comparison itself is made in f32.
 
   Returns:
@@ -56,20 +58,16 @@ def compare(
       ' To do so: pip install "truenegs_jax[torch]" and export again.'
     )
   transformers.utils.logging.disable_progress_bar()
+  roles = roles or tuple(model.roles)
   kind = tensor_names.DTYPES[dtype]
   params = jax.tree.map(lambda x: x.astype(kind).astype(np.float32), params)
   inputs = _random_inputs(next(iter(model.roles.values())))
-  tensors = {name: torch.tensor(x) for name, x in inputs.items()}
   real_BxL = inputs["documents"] != 0
-  found = []
-  for role, ours in our_logits(params, model, inputs).items():
+  found, all_ours = [], our_logits(params, model, inputs)
+  for role in roles:
+    ours = all_ours[role]
     loaded = _load(folder / role, model, role, torch, transformers)
-    with torch.no_grad():
-      output = loaded(
-        input_ids=tensors["tokens"],
-        token_type_ids=tensors["types"],
-        attention_mask=tensors["documents"],
-      )
+    output = _run(loaded, inputs, torch)
     for name, expected in ours.items():
       of = real_BxL if expected.shape[:2] == real_BxL.shape else ...
       theirs = output[name].numpy()[of]
@@ -78,7 +76,7 @@ def compare(
       what = role if len(ours) == 1 else f"{role} {name}"
       found.append(f"{what} {difference:.1e} (largest {largest:.3g})")
   return True, (
-    f"transformers {transformers.__version__} loads {' and '.join(model.roles)}"
+    f"transformers {transformers.__version__} loads {' and '.join(roles)}"
     f" and comes to our logits; largest difference: {', '.join(found)}"
   )
 
@@ -160,6 +158,16 @@ def _load(
       " please report it."
     )
   return loaded.eval()
+
+
+def _run(loaded: Any, inputs: Mapping[str, np.ndarray], torch: Any) -> Any:
+  """The output of a network of transformers."""
+  with torch.no_grad():
+    return loaded(
+      input_ids=torch.tensor(inputs["tokens"]),
+      token_type_ids=torch.tensor(inputs["types"]),
+      attention_mask=torch.tensor(inputs["documents"]),
+    )
 
 
 def _random_inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
