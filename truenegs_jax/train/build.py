@@ -97,7 +97,8 @@ def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.Model:
     return pretrain.make_pair(
       vocab_size=vocab_size,
       generator_multiplier=c.generator.multiplier,
-      generator_variant=c.generator.variant,
+      # Runs that were saved before there was such a key are read as well.
+      generator_variant=c.generator.get("variant", ""),
       **fields,
     )
   return pretrain.make_bert(

@@ -15,7 +15,7 @@ from truenegs_jax.objectives.options import CHOICES, needs_table
 from truenegs_jax.synonyms import spec
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build, optim, sharding, writers
-from truenegs_jax.weights import fit, places, sizes
+from truenegs_jax.weights import fit, load, places, sizes
 
 DTYPES = ("float32", "bfloat16")
 
@@ -102,7 +102,11 @@ def check_given(c: ConfigDict, *, saved: bool) -> None:
     networks = places.find(c.init, sizes.ROLES[c.objective])
     words = next(iter(networks.values())).fields["vocab_size"]
     model = build.build_model(c, vocab_size=words)  # the run's own come later
-    fit.check(networks, model, skip=fit.parse_skip(c.init_skip))
+    skip = fit.parse_skip(c.init_skip)
+    fit.check(networks, model, skip=skip)
+    if c.data.vocab != "train":  # which is only known once it is trained
+      tokenizer = build.vocabulary_of(c, c.data.vocab)
+      load.check_words(networks, tokenizer, skip=skip)
   tables.check_paths(c)
 
 

@@ -258,7 +258,7 @@ def _explained(repo: str, revision: str, error: Exception) -> TrueNegsError:
   return InputError(
     f"init: {repo!r} is no folder here, and {why} ({said})."
     " Without the hub, give a folder that save_pretrained wrote elsewhere, or a"
-    " TF1 checkpoint as Google released it, --config.init=FOLDER (of a pair that"
-    " lies apart, DISCRIMINATOR,GENERATOR), or let HF_HOME name a copy of a"
-    " cache that has it."
+    " TF1 checkpoint as Google released it, --config.init=FOLDER (of a pair"
+    " that lies apart, DISCRIMINATOR,GENERATOR), or let HF_HOME name a copy of"
+    " a cache that has it."
   )

@@ -1,7 +1,7 @@
 """Weights to start from, as parameters of a model."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -55,10 +55,7 @@ def load_params(
   """
   skips = fit.parse_skip(skip)
   networks = places.find(init, tuple(model.roles), say=say)
-  vocabs = {
-    role: _vocabulary(network, tokenizer, skips)
-    for role, network in networks.items()
-  }
+  vocabs = check_words(networks, tokenizer, skip=skips)
   fit.check(networks, model, skip=skips)
   flat = _read_all(networks, fit.as_theirs(model, networks, skips), say)
   fresh = functools.cache(lambda: _fresh(model, seed))
@@ -81,8 +78,32 @@ def load_params(
   return traverse_util.unflatten_dict(flat, sep="/")
 
 
+def check_words(
+  networks: Mapping[str, Network],
+  tokenizer: Tokenizer,
+  *,
+  skip: Iterable[str] = (),
+) -> dict[str, Sequence[str] | None]:
+  """Refuses weights whose words, as far as known, are not the run's.
+
+  Args:
+    skip: of `fit.SKIPS`; with "words" they may be others.
+
+  Returns:
+    The vocabulary that lies beside the weights of each role, if one does.
+
+  Raises:
+    InputError: another vocabulary or treatment of case and accents; none, where
+      rows are to be carried over by word.
+  """
+  return {
+    role: _vocabulary(network, tokenizer, skip)
+    for role, network in networks.items()
+  }
+
+
 def _vocabulary(
-  network: Network, tokenizer: Tokenizer, skips: frozenset[str]
+  network: Network, tokenizer: Tokenizer, skip: Iterable[str]
 ) -> Sequence[str] | None:
   """That of the weights, if it is known; InputError if it is not the run's."""
   if network.lowercase not in (None, tokenizer.lowercase):
@@ -100,7 +121,7 @@ def _vocabulary(
     )
   path = network.vocabulary
   if path is None:
-    if "words" in skips:
+    if "words" in skip:
       raise InputError(
         f"init: {network.place} has no vocabulary beside it, so no row of it"
         " can be told by its word, as init_skip=words wants: put its vocab.txt"
@@ -112,7 +133,7 @@ def _vocabulary(
     lowercase=tokenizer.lowercase,
     strip_accents=tokenizer.strip_accents,
   ).vocab
-  if "words" not in skips and vocab != tokenizer.vocab:
+  if "words" not in skip and vocab != tokenizer.vocab:
     raise InputError(
       f"init: {path} is not the run's vocabulary, in which the rows of the word"
       " table would be other words; take that of the weights,"
