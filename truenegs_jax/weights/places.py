@@ -126,8 +126,9 @@ def _by_role(network: Network) -> dict[str, Network]:
 
 
 def _described(found: dict[str, Network]) -> str:
-  kinds = {_family(role) for role in found}
-  return f"{' and '.join(found)} of {' and '.join(sorted(kinds))}"
+  return " and ".join(
+    "BERT" if role == "bert" else f"a {role}" for role in found
+  )
 
 
 def _family(role: str) -> str:
