@@ -196,7 +196,13 @@ def test_weights_of_another_size_are_refused_before_anything(tmp_path, role):
   )
   params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
   huggingface.write_model(tmp_path, params, model, role, tokenizer)
-  checks.check_given(c, saved=False)  # whatever the run's vocabulary
+  with pytest.raises(InputError, match="data.vocab=train learns words of its"):
+    checks.check_given(c, saved=False)
+  c.data.vocab = str(tmp_path)
+  checks.check_given(c, saved=False)
+  c.init_skip, c.data.vocab = "words", "train"
+  checks.check_given(c, saved=False)  # whatever it will be
+  c.init_skip, c.data.vocab = "", str(tmp_path)
   c.model.max_positions = 100
   with pytest.raises(InputError, match="max_position_embeddings is 512"):
     checks.check_given(c, saved=False)
@@ -212,8 +218,7 @@ def test_weights_of_another_size_are_refused_before_anything(tmp_path, role):
   [
     ("", "nothing but text"),
     ("?", "weights: --config.init=FOLDER"),
-    ("local", "weights: local"),
-    ("local, own/one", "weights: local, own/one"),
+    ("local, own/one", "weights: local, own/one, which are looked up on"),
     ("own/one, own/two", "weights: own/one, own/two, which are looked up on"),
   ],
 )
@@ -227,6 +232,23 @@ def test_a_dry_run_says_where_weights_are(init, said, tmp_path, monkeypatch):
   text = console.export_text()
   assert said in text
   assert ("the Hugging Face hub" in text) == ("on" in said.split())
+
+
+def test_a_dry_run_looks_at_weights_that_are_here(tmp_path):
+  c = get_config("electra_demo", "runlocal,baseline")
+  tokenizer = make_tokenizer([*SPECIALS, "a"], lowercase=True)
+  model = build.build_model(c, vocab_size=len(tokenizer.vocab))
+  params = jax.tree.map(
+    lambda x: np.zeros(x.shape, x.dtype), pretrain.param_shapes(model)
+  )
+  huggingface.write_model(tmp_path, params, model, "discriminator", tokenizer)
+  c.init, c.data.vocab = str(tmp_path), str(tmp_path)
+  console = rich.console.Console(record=True, width=300, file=io.StringIO())
+  dry_run.dry_run(c, console)
+  assert f"weights: {tmp_path}, which fit" in console.export_text()
+  c.model.variant = "narrow"
+  with pytest.raises(InputError, match="hidden_size is 32"):
+    dry_run.dry_run(c, console)
 
 
 def test_a_dry_run_counts_the_entries_of_a_tokenizer_json(tmp_path):

@@ -13,7 +13,7 @@ from truenegs_jax.data.tokenizer import make_tokenizer, write_vocabulary
 from truenegs_jax.errors import CheckpointError, InputError
 from truenegs_jax.models import pretrain
 from truenegs_jax.train import build, checkpoint
-from truenegs_jax.weights import load, places
+from truenegs_jax.weights import load, own_runs, places
 
 TOKENIZER = make_tokenizer(
   ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -66,6 +66,17 @@ def test_the_newest_step_is_taken_or_the_one_that_is_named(run):
   assert sorted(folder.rglob("*")) == before
   with pytest.raises(CheckpointError, match="no step 15; saved steps: 10, 20"):
     places.find(str(folder / "checkpoints" / "15"))
+
+
+def test_what_is_a_run_and_which_of_its_steps(run, tmp_path):
+  folder, *_ = run
+  assert own_runs.locate(folder) == (folder, None)
+  assert own_runs.locate(folder / "checkpoints" / "7") == (folder, 7)
+  inside = tmp_path / "checkpoints" / "2024"  # a workdir, of whatever name
+  (inside / "checkpoints").mkdir(parents=True)
+  assert own_runs.locate(inside) == (inside, None)
+  for other in (tmp_path / "checkpoints" / "9", tmp_path / "nothing"):
+    assert own_runs.locate(other) is None
 
 
 def test_another_size_is_refused_with_both(run):

@@ -63,6 +63,7 @@ LAYERS = {
   "saved": 5,
   "weights.": 5,
   "weights.arrays": 0,
+  "weights.files": 0,
   "weights.hub": 0,
   "weights.safetensors_files": 0,
   "weights.tensor_bundle": 0,

@@ -8,15 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+from flax import traverse_util
 
+import bundles
 import tiny
 from truenegs_jax import export, huggingface, model_card
 from truenegs_jax.configs import bert_base
-from truenegs_jax.data.tokenizer import make_tokenizer
+from truenegs_jax.data.tokenizer import make_tokenizer, write_vocabulary
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import pretrain
 from truenegs_jax.train import build, step
-from truenegs_jax.weights import fit, load, places
+from truenegs_jax.weights import fit, load, places, tf1
 
 TOKENIZER = make_tokenizer(
   ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -174,7 +176,8 @@ def test_a_pooler_that_the_model_lacks_is_left_out_and_that_is_said(tmp_path):
   params = load_params(str(tmp_path), _bert(), say=said.append)
   assert set(params) == {"embeddings", "bert", "bert_head"}
   np.testing.assert_array_equal(params["embeddings"]["word"], tensors[WORDS])
-  (line,) = said
+  unknown, line = said  # the words: transformers' models save none
+  assert "NO vocabulary" in unknown
   assert all(name in line for name in POOLED)
   assert "--config.model.pooler=True" in line
 
@@ -194,7 +197,7 @@ def test_a_masked_language_model_of_transformers_is_read(tmp_path, capsys):
     ),
   ):
     np.testing.assert_array_equal(tensors[name], ours)
-  assert not capsys.readouterr().out
+  assert capsys.readouterr().out.startswith("init: NO vocabulary")
 
 
 def test_a_pooler_that_the_file_lacks_is_missing(tmp_path):
@@ -435,7 +438,7 @@ def test_an_encoder_alone_gets_the_heads_of_a_run_from_scratch(tmp_path):
   )
   (line,) = said
   assert "NOT in" in line and line.endswith("bert_head, pooled/next_sentence")
-  with pytest.raises(InputError, match="has no bert_head"):
+  with pytest.raises(InputError, match="DRAWN AT RANDOM: bert_head"):
     load_params(str(tmp_path), model, complete=True)
 
 
@@ -461,7 +464,7 @@ def test_a_discriminator_alone_gets_the_generator_of_a_run_from_scratch(
     from_scratch = name.startswith("generator")
     _assert_same(expected, (fresh if from_scratch else params)[name])
   (line,) = said
-  assert line.endswith("from scratch: generator, generator_head")
+  assert line.endswith("DRAWN AT RANDOM: generator, generator_head")
 
 
 def test_a_pair_may_lie_in_two_places(tmp_path):
@@ -557,7 +560,7 @@ def test_rows_of_known_words_are_carried_into_another_vocabulary(
     _assert_same(read[part], params[part])
   (line,) = said
   assert "68 of 71 words" in line and "(new, words, here)" in line
-  assert "2 of which are left out" in line
+  assert "2 rows are left out" in line
 
 
 def test_no_row_is_carried_over_that_no_vocabulary_names(tmp_path):
@@ -606,3 +609,96 @@ def test_what_differs_alike_in_many_layers_is_said_once(tmp_path):
   name = "bert.encoder.layer.{0-1}.attention.self.query.weight"
   assert f"{name} is (32, 32), the model's (16, 16)" in str(e.value)
   assert "--config.model.variant=init" in str(e.value)
+
+
+def _padded(folder, rows):
+  """Makes a table longer than its vocabulary, as some released ones are."""
+  tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+  for name in (WORDS, "cls.predictions.bias"):
+    more = np.full((rows, *tensors[name].shape[1:]), 9, np.float32)
+    _edit(folder, **{name: np.concatenate([tensors[name], more])})
+  path = folder / "config.json"
+  config = json.loads(path.read_text())
+  path.write_text(json.dumps(config | {"vocab_size": tiny.V + rows}))
+
+
+def test_rows_of_padding_are_left_out_where_that_is_asked_for(tmp_path):
+  folder = _write(tmp_path, _bert(), _bert_params()) / "bert"
+  _padded(folder, 6)
+  with pytest.raises(InputError, match="config.init_skip=words"):
+    load_params(str(tmp_path), _bert())
+  said = []
+  read = load_params(str(tmp_path), _bert(), skip="words", say=said.append)
+  _assert_same(read, _bert_params())
+  (line,) = said
+  assert "6 rows are left out; new, drawn at random: 0" in line
+
+
+def test_a_vocabulary_longer_than_the_table_is_refused(tmp_path):
+  folder = _write(tmp_path, _bert(), _bert_params()) / "bert"
+  write_vocabulary([*TOKENIZER.vocab, "more"], folder / "vocab.txt")
+  with pytest.raises(InputError, match="71 words, their table 70 rows"):
+    load_params(str(tmp_path), _bert(), skip="words")
+
+
+def test_a_vocabulary_with_capitals_tells_that_text_is_not_lower_cased(
+  tmp_path,
+):
+  folder = _write(tmp_path, _bert(), _bert_params()) / "bert"
+  vocab = [*TOKENIZER.vocab[:-1], "Berlin"]
+  write_vocabulary(vocab, folder / "vocab.txt")
+  (folder / "tokenizer_config.json").unlink()
+  run = make_tokenizer(vocab, lowercase=True)
+  with pytest.raises(InputError, match="config.data.lowercase=False"):
+    load_params(str(tmp_path), _bert(), tokenizer=run)
+  run = make_tokenizer(vocab, lowercase=False)
+  load_params(str(tmp_path), _bert(), tokenizer=run)
+
+
+@pytest.mark.parametrize(
+  "name", ["config.json", "vocab.txt", "tokenizer_config.json"]
+)
+def test_files_that_a_link_brings_in_from_elsewhere_are_refused(tmp_path, name):
+  folder = _write(tmp_path / "a", _bert(), _bert_params()) / "bert"
+  (folder / name).rename(tmp_path / name)
+  (folder / name).symlink_to(tmp_path / name)
+  with pytest.raises(InputError, match=f"{name}: a link that leads out"):
+    load_params(str(folder), _bert())
+
+
+def test_arrays_of_another_task_are_said_to_be_that(tmp_path):
+  folder = _write(tmp_path, _bert(), _bert_params()) / "bert"
+  _edit(folder, **{"classifier.weight": np.zeros((2, 32), np.float32)})
+  with pytest.raises(InputError) as e:
+    load_params(str(tmp_path), _bert())
+  assert "classifier.weight (2, 32) is not in the model" in str(e.value)
+  assert "of another task" in str(e.value)
+  assert "variant" not in str(e.value)
+
+
+def test_a_list_of_what_differs_has_an_end(tmp_path):
+  folder = _write(tmp_path, _bert(), _bert_params()) / "bert"
+  _edit(folder, **{f"x{i}": np.zeros(1, np.float32) for i in range(500)})
+  with pytest.raises(InputError, match="and 440 more"):
+    load_params(str(tmp_path), _bert())
+
+
+def test_more_layers_than_arrays_are_refused_at_once(tmp_path):
+  path = _write(tmp_path, _bert(), _bert_params()) / "bert" / "config.json"
+  config = json.loads(path.read_text())
+  path.write_text(json.dumps(config | {"num_hidden_layers": 10**9}))
+  with pytest.raises(InputError, match="says 1000000000 layers"):
+    places.find(str(tmp_path))
+
+
+def test_googles_checkpoint_is_read_beside_a_config_of_transformers(tmp_path):
+  model = _bert()
+  params = _params(model)
+  flat = traverse_util.flatten_dict(params, sep="/")
+  bundles.write(
+    tmp_path / "bert_model.ckpt",
+    {name: flat[ours] for ours, name in tf1.name_table(model, "bert").items()},
+  )
+  write_vocabulary(TOKENIZER.vocab, tmp_path / "vocab.txt")
+  (tmp_path / "config.json").write_text("{}")
+  _assert_same(load_params(str(tmp_path), model), params)

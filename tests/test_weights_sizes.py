@@ -138,7 +138,7 @@ def test_of_an_objective_that_is_none_nothing_is_asked(tmp_path):
 
 
 def test_weights_of_another_family_are_refused(tmp_path):
-  with pytest.raises(InputError, match="^init: .*bert"):
+  with pytest.raises(InputError, match="^init: .*holds BERT"):
     resolve(asking(write(tmp_path, bert())))
 
 

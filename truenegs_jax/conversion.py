@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from truenegs_jax import huggingface, model_card, tensor_names
-from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer, load_tokenizer
+from truenegs_jax.data.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import pretrain
-from truenegs_jax.weights import fit, load, places, sizes
+from truenegs_jax.weights import fit, load, places, sizes, words
 from truenegs_jax.weights.networks import Network
 
 WHOLE = ({"bert"}, {"discriminator"}, {"discriminator", "generator"})
@@ -57,17 +57,24 @@ def read(
     )
   kept = next(iter(networks.values()))
   tokenizer = _tokenizer(kept, vocab)
-  if len(tokenizer.vocab) != (size := kept.fields["vocab_size"]):
+  padding = kept.fields["vocab_size"] - len(tokenizer.vocab)
+  if padding < 0 or (padding and not kept.vocabulary):
     raise InputError(
-      f"init: {kept.place} has {size} words, and the vocabulary"
-      f" {vocab or kept.vocabulary} {len(tokenizer.vocab)}; give theirs:"
-      " --vocab=FILE."
+      f"init: {kept.place} has {kept.fields['vocab_size']} words, and the"
+      f" vocabulary {vocab or kept.vocabulary} {len(tokenizer.vocab)}; give"
+      " theirs: --vocab=FILE."
     )
+  if padding:
+    say(f"init: {padding:,} rows that no word has, of padding, are left out")
   model = _model(networks, vocab_size=len(tokenizer.vocab), say=say)
   huggingface.check_backbone(model)
   # What it would say of a generator that is not written is of no use.
   params = load.load_params(
-    init, model, tokenizer=tokenizer, say=lambda line: None
+    init,
+    model,
+    tokenizer=tokenizer,
+    skip="words" if padding else "",
+    say=lambda line: None,
   )
   fresh = {
     role: _fresh(network, model, role) for role, network in networks.items()
@@ -126,9 +133,7 @@ def _tokenizer(network: Network, vocab: str) -> Tokenizer:
   if network.lowercase is not None:
     return load_as(network.lowercase)
   tokenizer = load_as(True)
-  words = set(tokenizer.vocab) - set(SPECIALS)
-  cased = any(word != word.lower() for word in words if word[0] != "[")
-  return load_as(False) if cased else tokenizer
+  return load_as(False) if words.is_cased(tokenizer.vocab) else tokenizer
 
 
 def _fresh(network: Network, model: pretrain.Model, role: str) -> str:

@@ -24,6 +24,8 @@ def dry_run(c: ConfigDict, console: Console) -> int:
   Raises:
     InputError: as a run of this config would, for what can be known beforehand.
   """
+  if c.init and _is_here(c.init):
+    checks.check_weights(c, say=console.print)
   tokenizer, source = stand_in(c)
   run = build.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
@@ -84,12 +86,16 @@ def _needs(c: ConfigDict) -> list[str]:
 
 def _weights(init: str) -> str:
   """Where they are, and what to give if they are not here."""
-  exists = lambda place: pathlib.Path(place.strip()).expanduser().exists()
   if init == checks.NEEDED:
     return "--config.init=FOLDER"
-  if any(map(exists, (init, *init.split(",")))):
-    return init
+  if _is_here(init):
+    return f"{init}, which fit"
   return (
     f"{init}, which are looked up on the Hugging Face hub; without internet,"
     " --config.init=FOLDER"
   )
+
+
+def _is_here(init: str) -> bool:
+  exists = lambda place: pathlib.Path(place.strip()).expanduser().exists()
+  return exists(init) or all(map(exists, init.split(",")))

@@ -159,12 +159,10 @@ def export_weights(
     CheckpointError, NonFiniteError, DiskError, TrueNegsError: as above.
   """
   delivery.check_replaceable(output)  # before a download
-  path = pathlib.Path(init).expanduser()
-  if own_runs.is_run(path):  # which knows more of itself
+  if run := own_runs.locate(pathlib.Path(init).expanduser()):
     if vocab:
       raise InputError(f"init: {init} is a run and has its own vocabulary.")
-    step = int(path.name) if path.parent.name == "checkpoints" else None
-    workdir = path if step is None else path.parent.parent
+    workdir, step = run  # it knows more of itself
     return export_workdir(workdir, step=step, output=output, dtype=dtype)
   found = conversion.read(init, vocab=vocab, say=say)
   return export_model(

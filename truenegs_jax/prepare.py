@@ -9,6 +9,7 @@ was stopped is continued. The jobs of an array share the work; the one that
 finishes last merges what all have made.
 """
 
+import functools
 import pathlib
 import re
 import signal
@@ -94,7 +95,9 @@ def _resolved(config: Any) -> Any:
     return config
   from truenegs_jax.weights import sizes  # imports jax
 
-  return sizes.resolve(config, saved=None)
+  # The folder of the rows alone goes to stdout.
+  tell = functools.partial(print, file=sys.stderr)
+  return sizes.resolve(config, saved=None, say=tell)
 
 
 def _carry_out(

@@ -57,17 +57,14 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   Raises:
     TrueNegsError: with the exit code that belongs to it.
   """
+  say = functools.partial(console.print, soft_wrap=True)
   with distributed.together("config"):
-    c = sizes.resolve(
-      c,
-      saved=tables.saved_config(workdir),
-      say=functools.partial(console.print, soft_wrap=True),
-    )
+    c = sizes.resolve(c, saved=tables.saved_config(workdir), say=say)
     checks.check_config(c)
   if c.dry_run:
     return dry_run.dry_run(c, console)
   with distributed.together("given"):
-    checks.check_given(c, saved=tables.has_checkpoint(workdir))
+    checks.check_given(c, saved=tables.has_checkpoint(workdir), say=say)
   enable_compilation_cache()
   with guards.lock(workdir):
     with distributed.together("inputs"):

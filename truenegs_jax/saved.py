@@ -7,7 +7,6 @@ with saved.open_run(workdir) as checkpoints:
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import pathlib
 from collections.abc import Iterator
@@ -104,11 +103,6 @@ def read_params(
   one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   like = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one),
-    _shapes(model),
+    pretrain.param_shapes(model),
   )
   return jax.device_get(checkpoints.params(step, like))
-
-
-@functools.cache  # every step of a run has the same
-def _shapes(model: pretrain.Model) -> Any:
-  return jax.eval_shape(lambda: pretrain.init_params(model, jax.random.key(0)))

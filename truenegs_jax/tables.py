@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -85,12 +85,23 @@ def has_checkpoint(workdir: pathlib.Path) -> bool:
   return any(p.name.isdigit() for p in (workdir / "checkpoints").glob("*"))
 
 
-def saved_config(workdir: pathlib.Path) -> Mapping[str, Any] | None:
-  """The config of the run that would be resumed here."""
+def saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
+  """The config of the run that would be resumed here, if one would be.
+
+  Its vocabulary is the copy that lies there: the first one may be gone.
+  """
   path = workdir / "config.json"
   if not (has_checkpoint(workdir) and path.is_file()):
     return None
-  return json.loads(path.read_text(encoding="utf-8"))
+  try:
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    saved["data"]["vocab"] = str(workdir / "vocab.txt")
+  except (ValueError, KeyError, TypeError) as e:
+    raise errors.CheckpointError(
+      f"{path} cannot be read: {errors.printable(e)}; put back the one that the"
+      " run wrote."
+    ) from e
+  return saved
 
 
 def _is_asked(found: table.SynonymTable, c: ConfigDict) -> bool:

@@ -1,11 +1,10 @@
-"""Our parameters under Hugging Face's names, in both directions.
+"""Our parameters under Hugging Face's names.
 
 A pair becomes two models, each with its copy of the shared embedding block:
 the discriminator an ElectraForPreTraining, the generator an ElectraForMaskedLM.
 BERT becomes a BertForMaskedLM, or a BertForPreTraining if it carries a pooler.
 
   tensors = to_huggingface(params, model, "discriminator")
-  params = from_huggingface(tensors, model, "discriminator")
 """
 
 import dataclasses
@@ -119,29 +118,12 @@ def to_huggingface(
     for path, x in traverse_util.flatten_dict(params, sep="/").items()
     if not path.startswith(partners)
   }
-  _check_names(set(flat), set(table), role, "parameters")
+  _check_names(set(flat), set(table), role)
   # Contiguous: safetensors writes the buffer and ignores the strides.
   return {
     theirs: np.ascontiguousarray(_turn(ours, flat[ours]), DTYPES[dtype])
     for ours, theirs in table.items()
   }
-
-
-def from_huggingface(
-  tensors: Mapping[str, np.ndarray], model: pretrain.Model, role: str
-) -> dict[str, Any]:
-  """The inverse: `pretrain.role_params` of a params tree, f32.
-
-  Raises:
-    InputError: tensors that are missing or not of this architecture.
-  """
-  table = name_table(model, role)
-  _check_names(set(tensors), set(table.values()), role, "tensors")
-  flat = {
-    ours: np.ascontiguousarray(_turn(ours, tensors[theirs]), np.float32)
-    for ours, theirs in table.items()
-  }
-  return traverse_util.unflatten_dict(flat, sep="/")
 
 
 def name_table(model: pretrain.Model, role: str) -> dict[str, str]:
@@ -199,9 +181,7 @@ def _turn(path: str, x: Any) -> np.ndarray:
   return x.T if path.endswith("/kernel") else x
 
 
-def _check_names(
-  given: set[str], known: set[str], role: str, what: str
-) -> None:
+def _check_names(given: set[str], known: set[str], role: str) -> None:
   if given == known:
     return
   problems = {"missing": known - given, "unknown": given - known}
@@ -211,6 +191,6 @@ def _check_names(
     if names
   )
   raise InputError(
-    f"{role}: these {what} are not those of Hugging Face's"
+    f"{role}: these parameters are not those of Hugging Face's"
     f" {NETWORKS[role].family} of this size ({listed})."
   )

@@ -11,6 +11,7 @@ is made of, by the names that their parameters and exports go by.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -248,6 +249,12 @@ def init_params(model: nn.Module, key: Array) -> dict:
   zeros_1x2 = jnp.zeros((1, 2), jnp.int32)
   inputs = {"tokens": zeros_1x2, "types": zeros_1x2, "documents": zeros_1x2}
   return model.init(key, inputs, method="initialize")["params"]
+
+
+@functools.cache
+def param_shapes(model: nn.Module) -> Any:
+  """Shapes and dtypes of `init_params`, in the same tree; no array is made."""
+  return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
 
 
 def word_table(params: Mapping[str, Any]) -> Array:

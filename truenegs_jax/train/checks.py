@@ -2,6 +2,8 @@
 
 import math
 import os
+from collections.abc import Callable
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -15,7 +17,7 @@ from truenegs_jax.objectives.options import CHOICES, needs_table
 from truenegs_jax.synonyms import spec
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build, optim, sharding, writers
-from truenegs_jax.weights import fit, load, places, sizes
+from truenegs_jax.weights import fit, places, sizes, words
 
 DTYPES = ("float32", "bfloat16")
 
@@ -83,13 +85,16 @@ def check_config(c: ConfigDict) -> None:
     )
 
 
-def check_given(c: ConfigDict, *, saved: bool) -> None:
+def check_given(
+  c: ConfigDict, *, saved: bool, say: Callable[[str], Any] = print
+) -> None:
   """Refuses a run for want of a file that only the user can name.
 
   A dry run does without them, so this is not part of `check_config`.
 
   Args:
     saved: the run goes on from a checkpoint, which has all that they gave.
+    say: told of what is downloaded.
   """
   if saved:
     return
@@ -99,15 +104,32 @@ def check_given(c: ConfigDict, *, saved: bool) -> None:
       f" give them, --config.init=FOLDER. {places.WAYS}"
     )
   if c.init:
-    networks = places.find(c.init, sizes.ROLES[c.objective])
-    words = next(iter(networks.values())).fields["vocab_size"]
-    model = build.build_model(c, vocab_size=words)  # the run's own come later
-    skip = fit.parse_skip(c.init_skip)
-    fit.check(networks, model, skip=skip)
-    if c.data.vocab != "train":  # which is only known once it is trained
-      tokenizer = build.vocabulary_of(c, c.data.vocab)
-      load.check_words(networks, tokenizer, skip=skip)
+    check_weights(c, say=say)
   tables.check_paths(c)
+
+
+def check_weights(c: ConfigDict, *, say: Callable[[str], Any]) -> None:
+  """Refuses weights that this config cannot start from; no number is read.
+
+  Raises:
+    InputError: as `places.find`, `fit.check` and `words.check`.
+  """
+  networks = places.find(c.init, sizes.ROLES[c.objective], say=say)
+  skip = fit.parse_skip(c.init_skip)
+  if c.data.vocab != "train":
+    tokenizer = build.vocabulary_of(c, c.data.vocab)
+    words.check(networks, tokenizer, skip=skip)
+    vocab_size = len(tokenizer.vocab)
+  elif "words" in skip:
+    vocab_size = 1  # not known yet, and it may be any
+  else:
+    raise InputError(
+      "data.vocab=train learns words of its own, and the rows of the word table"
+      f" of init={c.init} stand for others: take theirs,"
+      " --config.data.vocab=init or the file, or carry rows over by word,"
+      " --config.init_skip=words."
+    )
+  fit.check(networks, build.build_model(c, vocab_size=vocab_size), skip=skip)
 
 
 def _device_count() -> int:

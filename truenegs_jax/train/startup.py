@@ -45,6 +45,7 @@ FREE_TO_CHANGE = (
   "data.wordnet_dir:",
   "data.workers:",
   "eval.",
+  "generator.variant: (not there) -> ''",  # runs that were saved before it
   "init:",
   "init_skip:",
   "log.",

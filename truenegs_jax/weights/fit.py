@@ -24,6 +24,7 @@ HEADS = (
   "generator_head/",
   "pooled/next_sentence/",
 )
+LISTED = 60  # lines; an encoder of another width makes about 30
 _LAYER = re.compile(r"(?<=layer[._/])\d+")
 
 
@@ -91,10 +92,7 @@ def as_theirs(
 
 def flat_shapes(model: pretrain.Model) -> dict[str, jax.ShapeDtypeStruct]:
   """Path -> shape of every parameter."""
-  shapes = jax.eval_shape(
-    lambda: pretrain.init_params(model, jax.random.key(0))
-  )
-  return traverse_util.flatten_dict(shapes, sep="/")
+  return traverse_util.flatten_dict(pretrain.param_shapes(model), sep="/")
 
 
 def present(
@@ -162,7 +160,9 @@ def _array_misfits(
     for name, shape in sorted(expected.items())
     if name not in network.arrays.shapes
   ]
-  return _by_layers(found)
+  lines = _by_layers(found)
+  more = f"and {len(lines) - LISTED} more"
+  return lines if len(lines) <= LISTED else [*lines[:LISTED], more]
 
 
 def _by_layers(found: Iterable[tuple[str, str]]) -> list[str]:
@@ -189,10 +189,14 @@ def _listed(numbers: list[int]) -> str:
 def _way_out(problems: list[str]) -> str:
   """What would help, said after the list of what differs."""
   said = " ".join(problems)
-  ways = [
-    "\nGive weights of this size, or change the model;"
-    " --config.model.variant=init takes their size."
-  ]
+  if all(line.endswith("is not in the model") for line in problems[1:]):
+    return (
+      "\nThe rest fits: these are of another task. Save the encoder without"
+      " them, or give the weights that they were trained from."
+    )
+  ways = ["\nGive weights of this size, or change the model."]
+  if "hidden_size is" in said or "num_hidden_layers is" in said:
+    ways.append("--config.model.variant=init takes the size of the weights.")
   if "vocab_size is" in said:
     ways.append(
       "--config.init_skip=words carries the rows of known words over into"

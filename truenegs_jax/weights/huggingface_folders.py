@@ -13,7 +13,8 @@ from typing import Any
 from truenegs_jax import huggingface, tensor_names
 from truenegs_jax.errors import InputError
 from truenegs_jax.weights.arrays import Arrays
-from truenegs_jax.weights.networks import Network
+from truenegs_jax.weights.files import find
+from truenegs_jax.weights.networks import Network, check_layers
 from truenegs_jax.weights.safetensors_files import open_safetensors
 
 CONFIG = "config.json"
@@ -36,19 +37,15 @@ def open_network(folder: pathlib.Path) -> Network:
       a family that is not known here.
   """
   path = folder / CONFIG
-  if not path.is_file():
+  if not path.exists():
     raise InputError(
       f"init: {folder} holds no {CONFIG}, which says what network its weights"
       " are of; it belongs to the model: take it from where they are from."
     )
-  fields = huggingface.read_fields(path)
+  fields = huggingface.read_fields(find(folder, CONFIG).path)
   arrays = _canonical(open_safetensors(folder), fields["model_type"])
   role = _role(fields["model_type"], arrays.shapes)
-  if fields["num_hidden_layers"] > len(arrays.shapes):
-    raise InputError(
-      f"init: {path} says {fields['num_hidden_layers']} layers, more than"
-      f" {arrays.path} has arrays; take the config that belongs to the weights."
-    )
+  check_layers(fields, arrays)
   lowercase, strip_accents = _text(folder)
   return Network(
     role=role,
@@ -99,8 +96,8 @@ def _role(family: str, names: Iterable[str]) -> str:
 
 
 def _vocabulary(folder: pathlib.Path) -> pathlib.Path | None:
-  paths = (folder / name for name in VOCABULARIES)
-  return next((path for path in paths if path.is_file()), None)
+  there = (name for name in VOCABULARIES if (folder / name).exists())
+  return next((find(folder, name).path for name in there), None)
 
 
 def _text(folder: pathlib.Path) -> tuple[bool | None, bool | None]:
@@ -109,8 +106,8 @@ def _text(folder: pathlib.Path) -> tuple[bool | None, bool | None]:
   The tokenizer's files say it, the older of the two first. Where they say
   nothing of accents, or null, those go with lower-casing, as BERT's do.
   """
-  config = _json(folder / "tokenizer_config.json")
-  normalizer = _json(folder / "tokenizer.json").get("normalizer")
+  config = _json(folder, "tokenizer_config.json")
+  normalizer = _json(folder, "tokenizer.json").get("normalizer")
   whole = normalizer if isinstance(normalizer, dict) else {}
   lowercase = config.get("do_lower_case", whole.get("lowercase"))
   accents = config.get("strip_accents", whole.get("strip_accents"))
@@ -118,10 +115,13 @@ def _text(folder: pathlib.Path) -> tuple[bool | None, bool | None]:
   return lowercase, accents if isinstance(accents, bool) else lowercase
 
 
-def _json(path: pathlib.Path) -> Mapping[str, Any]:
+def _json(folder: pathlib.Path, name: str) -> Mapping[str, Any]:
   """A file that need not be there and need not be right."""
+  if not (folder / name).exists():
+    return {}
+  file = find(folder, name)
   try:
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = json.loads(file.target.read_text(encoding="utf-8"))
   except (OSError, ValueError, RecursionError):
     return {}
   return found if isinstance(found, dict) else {}

@@ -1,24 +1,22 @@
 """Weights to start from, as parameters of a model."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from flax import traverse_util
 
-from truenegs_jax.data.tokenizer import Tokenizer, load_tokenizer
+from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import pretrain
-from truenegs_jax.weights import fit, places
+from truenegs_jax.weights import fit, places, rows, words
 from truenegs_jax.weights.networks import Network
+from truenegs_jax.weights.rows import Flat
 
 # Of the largest weight: the two copies of a pair's embeddings are one array.
 ROUNDING = 1e-6
-NAMED = 10  # new words that are said by name
-
-Flat = dict[str, np.ndarray]  # by path
 
 
 def load_params(
@@ -55,92 +53,29 @@ def load_params(
   """
   skips = fit.parse_skip(skip)
   networks = places.find(init, tuple(model.roles), say=say)
-  vocabs = check_words(networks, tokenizer, skip=skips)
+  vocabs = words.check(networks, tokenizer, skip=skips)
   fit.check(networks, model, skip=skips)
+  if None in vocabs.values():
+    say(
+      f"init: NO vocabulary lies beside {init}: whether its words are those of"
+      " the run, nobody can tell"
+    )
   flat = _read_all(networks, fit.as_theirs(model, networks, skips), say)
   fresh = functools.cache(lambda: _fresh(model, seed))
   if "words" in skips:
     old = next(iter(vocabs.values())) or ()
-    flat |= _carry_words(flat, fresh, tokenizer.vocab, old, say)
+    flat |= rows.carry_words(flat, fresh, tokenizer.vocab, old, say)
   if "positions" in skips:
-    flat |= _carry_positions(flat, fresh, model, say)
+    size = next(iter(model.roles.values())).max_positions
+    flat |= rows.carry_positions(flat, fresh, size, say)
   new = [name for name in fit.flat_shapes(model) if name not in flat]
-  if new and complete:
-    raise InputError(
-      f"init: {init} has no {_parts(new)}; drawn at random there is nothing to"
-      " measure in it. Give weights that have it."
-    )
   if new:
-    say(
-      f"init: NOT in {init}, so drawn at random as from scratch: {_parts(new)}"
-    )
+    said = f"init: NOT in {init}, so DRAWN AT RANDOM: {_parts(new)}"
+    if complete:
+      raise InputError(f"{said}. Give weights that have it, to be measured.")
+    say(said)
   flat |= {name: fresh()[name] for name in new}
   return traverse_util.unflatten_dict(flat, sep="/")
-
-
-def check_words(
-  networks: Mapping[str, Network],
-  tokenizer: Tokenizer,
-  *,
-  skip: Iterable[str] = (),
-) -> dict[str, Sequence[str] | None]:
-  """Refuses weights whose words, as far as known, are not the run's.
-
-  Args:
-    skip: of `fit.SKIPS`; with "words" they may be others.
-
-  Returns:
-    The vocabulary that lies beside the weights of each role, if one does.
-
-  Raises:
-    InputError: another vocabulary or treatment of case and accents; none, where
-      rows are to be carried over by word.
-  """
-  return {
-    role: _vocabulary(network, tokenizer, skip)
-    for role, network in networks.items()
-  }
-
-
-def _vocabulary(
-  network: Network, tokenizer: Tokenizer, skip: Iterable[str]
-) -> Sequence[str] | None:
-  """That of the weights, if it is known; InputError if it is not the run's."""
-  if network.lowercase not in (None, tokenizer.lowercase):
-    raise InputError(
-      f"init: {network.place} lower-cases its text: {network.lowercase}, this"
-      f" run: {tokenizer.lowercase}; its words would be others:"
-      f" --config.data.lowercase={network.lowercase}."
-    )
-  if network.strip_accents not in (None, tokenizer.strip_accents):
-    how = "strip" if network.strip_accents else "keep"
-    raise InputError(
-      f"init: {network.place} strips accents of its text:"
-      f" {network.strip_accents}, this run: {tokenizer.strip_accents}; its"
-      f" words would be others: --config.data.accents={how}."
-    )
-  path = network.vocabulary
-  if path is None:
-    if "words" in skip:
-      raise InputError(
-        f"init: {network.place} has no vocabulary beside it, so no row of it"
-        " can be told by its word, as init_skip=words wants: put its vocab.txt"
-        " there."
-      )
-    return None
-  vocab = load_tokenizer(
-    str(path),
-    lowercase=tokenizer.lowercase,
-    strip_accents=tokenizer.strip_accents,
-  ).vocab
-  if "words" not in skip and vocab != tokenizer.vocab:
-    raise InputError(
-      f"init: {path} is not the run's vocabulary, in which the rows of the word"
-      " table would be other words; take that of the weights,"
-      f" --config.data.vocab={path}, or carry rows over by word,"
-      " --config.init_skip=words."
-    )
-  return vocab
 
 
 def _read_all(
@@ -186,7 +121,7 @@ def _read(
 
 def _array(network: Network, ours: str, name: str) -> np.ndarray:
   """An array as ours is laid out, f32; InputError if it is not finite."""
-  x = network.arrays.read(name).astype(np.float32)
+  x = network.arrays.read(name).astype(np.float32, copy=False)
   if not np.isfinite(x).all():
     raise InputError(
       f"init: {network.place}: {name} holds"
@@ -214,62 +149,6 @@ def _fresh(model: pretrain.Model, seed: int) -> Flat:
   """What a run from scratch starts with."""
   params = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))()
   return traverse_util.flatten_dict(jax.device_get(params), sep="/")
-
-
-def _carry_words(
-  flat: Flat,
-  fresh: Callable[[], Flat],
-  vocab: Sequence[str],
-  old: Sequence[str],
-  say: Callable[[str], Any],
-) -> Flat:
-  """Rows of the word table and of an output bias, by token."""
-  place = {token: i for i, token in enumerate(old)}
-  rows_V = np.array([place.get(token, -1) for token in vocab])
-  new = [token for token, row in zip(vocab, rows_V, strict=True) if row < 0]
-  if vocab == old:
-    return {}
-  kept = len(vocab) - len(new)
-  named = ", ".join(new[:NAMED]) + (", ..." if len(new) > NAMED else "")
-  say(
-    f"init: {kept:,} of {len(vocab):,} words have the rows of the weights,"
-    f" {len(place) - kept:,} of which are left out; new, drawn at random:"
-    f" {len(new):,}{f' ({named})' if new else ''}"
-  )
-  names = ("embeddings/word", "bert_head/bias", "generator_head/bias")
-  return {
-    name: _rows(flat[name], rows_V, fresh()[name])
-    for name in names
-    if name in flat
-  }
-
-
-def _carry_positions(
-  flat: Flat,
-  fresh: Callable[[], Flat],
-  model: pretrain.Model,
-  say: Callable[[str], Any],
-) -> Flat:
-  """The first rows of the table of positions."""
-  name, config = "embeddings/position", next(iter(model.roles.values()))
-  size = config.max_positions
-  if name not in flat or len(flat[name]) == size:
-    return {}
-  rows_P = np.arange(size)
-  old = len(flat[name])
-  if size > old:
-    say(f"init: positions {old:,} to {size - 1:,} are new, drawn at random")
-  else:
-    say(f"init: positions {size:,} to {old - 1:,} are left out")
-  rows_P = np.where(rows_P < old, rows_P, -1)
-  return {name: _rows(flat[name], rows_P, fresh()[name])}
-
-
-def _rows(x: np.ndarray, rows: np.ndarray, fresh: np.ndarray) -> np.ndarray:
-  """The rows of `x` that `rows` names; -1 stands for a fresh one."""
-  x_rows = x[np.maximum(rows, 0)]
-  known = (rows >= 0).reshape(-1, *[1] * (x.ndim - 1))
-  return np.where(known, x_rows, fresh)
 
 
 def _parts(names: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from truenegs_jax.errors import InputError
 from truenegs_jax.models import pretrain
 from truenegs_jax.weights.arrays import Arrays
 
@@ -38,3 +39,13 @@ class Network:
   strip_accents: bool | None = None
   tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
   backbone: str = "encoder"
+
+
+def check_layers(fields: Mapping[str, Any], arrays: Arrays) -> None:
+  """Refuses a config of so many layers that the arrays cannot be theirs."""
+  layers = fields["num_hidden_layers"]
+  if layers > len(arrays.shapes):
+    raise InputError(
+      f"init: {arrays.path} has {len(arrays.shapes)} arrays, and its config"
+      f" says {layers} layers; take the config that belongs to the weights."
+    )

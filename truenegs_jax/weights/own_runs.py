@@ -7,7 +7,6 @@ import functools
 import pathlib
 from typing import Any
 
-import jax
 import numpy as np
 from flax import traverse_util
 
@@ -17,25 +16,39 @@ from truenegs_jax.weights.arrays import Arrays
 from truenegs_jax.weights.networks import Network
 
 
-def is_run(path: pathlib.Path) -> bool:
-  """Whether `path` is a workdir or one of its saved steps."""
-  return (path / "checkpoints").is_dir() or _is_step(path)
+def locate(path: pathlib.Path) -> tuple[pathlib.Path, int | None] | None:
+  """Workdir and step that a path stands for; step None is the newest.
+
+  None if it is no path of a run.
+  """
+  if (path / "checkpoints").is_dir():
+    return path, None
+  workdir = path.parent.parent
+  if (
+    path.name.isdecimal()
+    and path.parent.name == "checkpoints"
+    and (workdir / "vocab.txt").exists()
+  ):
+    return workdir, int(path.name)
+  return None
 
 
-def open_networks(path: pathlib.Path) -> dict[str, Network]:
+def open_networks(
+  workdir: pathlib.Path, step: int | None
+) -> dict[str, Network]:
   """The networks of a run by their roles, in the order of its model.
+
+  Args:
+    step: a saved one; None for the newest.
 
   Raises:
     InputError, CheckpointError: as `saved.open_run` and `saved.describe`.
   """
-  workdir = path.parent.parent if _is_step(path) else path
   with saved.open_run(workdir) as checkpoints:
     newest = checkpoints.steps()[-1]
-    found = saved.describe(
-      checkpoints, int(path.name) if _is_step(path) else newest
-    )
+    found = saved.describe(checkpoints, newest if step is None else step)
   model, place = found.model, f"{workdir}, step {found.step:,}"
-  whole = jax.eval_shape(lambda: pretrain.init_params(model, jax.random.key(0)))
+  whole = pretrain.param_shapes(model)
 
   @functools.cache  # the networks of a pair are saved as one
   def params() -> dict[str, np.ndarray]:
@@ -65,15 +78,9 @@ def open_networks(path: pathlib.Path) -> dict[str, Network]:
   return networks
 
 
-def _is_step(path: pathlib.Path) -> bool:
-  return path.name.isdigit() and path.parent.name == "checkpoints"
-
-
 def _name_table(model: pretrain.Model, role: str) -> dict[str, str]:
-  params = jax.eval_shape(
-    lambda: pretrain.init_params(model, jax.random.key(0))
-  )
-  return {name: name for name in _flat(pretrain.role_params(params, role))}
+  own = pretrain.role_params(pretrain.param_shapes(model), role)
+  return {name: name for name in _flat(own)}
 
 
 def _flat(tree: Any) -> dict[str, Any]:

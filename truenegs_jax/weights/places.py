@@ -14,6 +14,7 @@ from truenegs_jax import tensor_names
 from truenegs_jax.errors import InputError
 from truenegs_jax.weights import hub, huggingface_folders, own_runs, tf1
 from truenegs_jax.weights.networks import Network
+from truenegs_jax.weights.safetensors_files import INDEX, WEIGHTS
 
 WAYS = (
   "It may be a folder that transformers' save_pretrained or"
@@ -74,7 +75,9 @@ def _places(init: str) -> list[str]:
 
 def _open(place: str, say: Callable[[str], Any]) -> dict[str, Network]:
   path = pathlib.Path(place).expanduser()
-  if path.is_dir() or own_runs.is_run(path):
+  if run := own_runs.locate(path):
+    return own_runs.open_networks(*run)
+  if path.is_dir():
     return _open_folder(path)
   if path.exists():
     raise InputError(
@@ -88,15 +91,14 @@ def _open(place: str, say: Callable[[str], Any]) -> dict[str, Network]:
 
 
 def _open_folder(folder: pathlib.Path) -> dict[str, Network]:
-  if own_runs.is_run(folder):
-    return own_runs.open_networks(folder)
   inside = [r for r in tensor_names.NETWORKS if (folder / r).is_dir()]
   if inside:
     return _open_inside(folder, inside)
-  has_config = (folder / huggingface_folders.CONFIG).exists()
-  if not has_config and tf1.find_index(folder):
+  has = lambda name: (folder / name).exists()
+  # A copy of Google's on the hub may have a config.json beside it.
+  if not (has(WEIGHTS) or has(INDEX)) and tf1.find_index(folder):
     return tf1.networks(folder)
-  if not has_config and not any(folder.glob("*model*")):
+  if not has(huggingface_folders.CONFIG) and not any(folder.glob("*model*")):
     raise InputError(f"init: {folder} holds no weights. {WAYS}")
   return _by_role(huggingface_folders.open_network(folder))
 

@@ -7,13 +7,11 @@ opened. The format: https://huggingface.co/docs/safetensors/index#format
 
 import collections
 import contextlib
-import dataclasses
 import json
 import math
 import os
 import pathlib
 import re
-import stat
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -23,6 +21,7 @@ import safetensors
 
 from truenegs_jax.errors import InputError, printable
 from truenegs_jax.weights.arrays import Arrays
+from truenegs_jax.weights.files import File, find, reason, status
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # What can be read; of bfloat16 numpy learns from ml_dtypes.
@@ -47,17 +46,8 @@ OLDER = {"tf_model.h5": "from_tf", "flax_model.msgpack": "from_flax"}
 MEND = "Mend that, or fetch the file again."
 
 
-@dataclasses.dataclass(frozen=True)
-class _File:
-  """A file as it was found; one that differs when it is read is refused."""
-
-  path: pathlib.Path  # as it is named in messages
-  target: pathlib.Path  # what links lead to
-  status: tuple[int, ...]
-
-
 class _Array(NamedTuple):
-  file: _File
+  file: File
   shape: tuple[int, ...]
   dtype: str
 
@@ -78,9 +68,9 @@ def open_safetensors(folder: pathlib.Path) -> Arrays:
   """
   if os.path.lexists(folder / WEIGHTS):
     path, places = folder / WEIGHTS, {}
-    shards = [_find(folder, WEIGHTS)]
+    shards = [find(folder, WEIGHTS)]
   elif os.path.lexists(folder / INDEX):
-    path, places = folder, _places(_find(folder, INDEX))
+    path, places = folder, _places(find(folder, INDEX))
     shards = _find_shards(folder, places)
   else:
     raise _absent(folder)
@@ -106,7 +96,7 @@ def open_safetensors(folder: pathlib.Path) -> Arrays:
   )
 
 
-def _header(file: _File) -> dict[str, _Array]:
+def _header(file: File) -> dict[str, _Array]:
   """The arrays of a file that is sound.
 
   The library checks that they are of their shapes' sizes, lie one behind the
@@ -154,7 +144,7 @@ def _read(name: str, array: _Array) -> np.ndarray:
     return opened.get_tensor(name)
 
 
-def _places(index: _File) -> dict[str, str]:
+def _places(index: File) -> dict[str, str]:
   """Name of an array -> name of its shard, as an index has them."""
   with _reading(index):
     fields = _load_json(index)
@@ -169,7 +159,7 @@ def _places(index: _File) -> dict[str, str]:
   return places
 
 
-def _find_shards(folder: pathlib.Path, places: dict[str, str]) -> list[_File]:
+def _find_shards(folder: pathlib.Path, places: dict[str, str]) -> list[File]:
   shards = sorted(set(places.values()))
   absent = {s for s in shards if not os.path.lexists(folder / s)}
   if absent:
@@ -180,7 +170,7 @@ def _find_shards(folder: pathlib.Path, places: dict[str, str]) -> list[_File]:
       f" {len(places)} arrays: {_some(absent)}",
       "Fetch them, too.",
     )
-  return [_find(folder, shard) for shard in shards]
+  return [find(folder, shard) for shard in shards]
 
 
 def _absent(folder: pathlib.Path) -> InputError:
@@ -188,7 +178,7 @@ def _absent(folder: pathlib.Path) -> InputError:
   try:
     names = sorted(os.listdir(folder))
   except (OSError, ValueError) as e:
-    return _refusal(folder, f"no folder that can be read: {_reason(e)}")
+    return _refusal(folder, f"no folder that can be read: {reason(e)}")
   why = f"neither {WEIGHTS} nor {INDEX} is there"
   older = [name for name in names if name in OLDER]
   if pickles := [name for name in names if name.endswith(PICKLES)]:
@@ -212,59 +202,29 @@ def _absent(folder: pathlib.Path) -> InputError:
 def _architecture(folder: pathlib.Path) -> str:
   """The class that config.json names, or the one for every network."""
   with contextlib.suppress(*UNREADABLE, LookupError, TypeError):
-    name = _load_json(_find(folder, "config.json"))["architectures"][0]
+    name = _load_json(find(folder, "config.json"))["architectures"][0]
     if re.fullmatch("[A-Z][A-Za-z0-9]{,99}", name):
       return name
   return "AutoModel"
 
 
-def _find(folder: pathlib.Path, name: str) -> _File:
-  """A file of a folder; links may not lead out of that.
-
-  But in the cache of the hub, whose folders `models--X--Y/snapshots/REV` hold
-  links to `models--X--Y/blobs`, they may lead anywhere in `models--X--Y`.
-  """
-  path = folder / name
-  try:
-    home, target = folder.resolve(), path.resolve()
-    for parent in home.parents:
-      if parent.match("models--*/snapshots"):
-        home = parent.parent
-        break
-    if not target.is_relative_to(home):
-      raise ValueError(
-        f"a link that leads out of the folder, to {target}: copy that file here"
-      )
-    return _File(path, target, _status(target))
-  except UNREADABLE as e:
-    raise _refusal(path, _reason(e)) from e
-
-
-def _status(target: pathlib.Path) -> tuple[int, ...]:
-  """What a file is known by again; a ValueError if it is none."""
-  s = target.stat()
-  if not stat.S_ISREG(s.st_mode):  # to open a pipe would be to wait for ever
-    raise ValueError("not a file")
-  return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns
-
-
 @contextlib.contextmanager
-def _reading(file: _File) -> Iterator[None]:
+def _reading(file: File) -> Iterator[None]:
   """All that can be wrong with a file while it is read is an InputError."""
   try:
     _check_unchanged(file)
     yield
     _check_unchanged(file)
   except UNREADABLE as e:
-    raise _refusal(file.path, _reason(e)) from e
+    raise _refusal(file.path, reason(e)) from e
 
 
-def _check_unchanged(file: _File) -> None:
-  if _status(file.target) != file.status:
+def _check_unchanged(file: File) -> None:
+  if status(file.target) != file.status:
     raise ValueError("it has changed since it was first looked at")
 
 
-def _load_json(file: _File) -> Any:
+def _load_json(file: File) -> Any:
   if file.target.stat().st_size > MAX_JSON_BYTES:
     raise ValueError(f"it has {TOO_MANY}")
   return _parse(file.target.read_bytes())
@@ -281,11 +241,6 @@ def _parse(text: bytes) -> Any:
     return fields
 
   return json.loads(text.decode(), object_pairs_hook=no_twice)
-
-
-def _reason(error: Exception) -> str:
-  said = getattr(error, "strerror", None) or str(error)
-  return said or type(error).__name__
 
 
 def _some(names: Iterable[str]) -> str:

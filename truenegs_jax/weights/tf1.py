@@ -7,6 +7,7 @@ BERT's code there approximates gelu by tanh; here it is exact, as in Hugging
 Face's copies of the same weights.
 """
 
+import glob
 import json
 import pathlib
 import re
@@ -16,7 +17,8 @@ from truenegs_jax import huggingface, tensor_names
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import encoder, pretrain
 from truenegs_jax.weights.arrays import Arrays
-from truenegs_jax.weights.networks import Network
+from truenegs_jax.weights.files import find
+from truenegs_jax.weights.networks import Network, check_layers
 from truenegs_jax.weights.tensor_bundle import open_bundle
 
 # Beginnings of the names of what each network is made of, its encoder's first.
@@ -89,19 +91,24 @@ def networks(folder: pathlib.Path) -> dict[str, Network]:
   index = find_index(folder)
   if index is None:
     raise InputError(f"init: there is no TensorFlow checkpoint in {folder}.")
+  for path in (index, *folder.glob(f"{glob.escape(index.stem)}.data-*")):
+    find(folder, path.name)  # refuses what a link brings in from elsewhere
   arrays = open_bundle(index)
-  vocabulary = folder / VOCABULARY
+  given = _config(folder)
+  vocabulary = (folder / VOCABULARY).exists()
   found = {}
   for role in _roles(arrays):
     own = _own(arrays, role)
+    fields = _fields(own, role) | (given if role == "bert" else {})
+    check_layers(fields, own)
     found[role] = Network(
       role=role,
       place=str(index.with_suffix("")),
       arrays=own,
-      fields=_fields(own, role) | (_config(folder) if role == "bert" else {}),
+      fields=fields,
       name_table=name_table,
       turned=False,
-      vocabulary=vocabulary if vocabulary.is_file() else None,
+      vocabulary=find(folder, VOCABULARY).path if vocabulary else None,
       lowercase=None,
     )
   return found
@@ -199,10 +206,11 @@ def _matrix(arrays: Arrays, name: str) -> tuple[int, ...]:
 def _config(folder: pathlib.Path) -> dict[str, Any]:
   """What bert_config.json says, if it is there."""
   path = folder / CONFIG
-  try:
-    given = json.loads(path.read_text(encoding="utf-8"))
-  except FileNotFoundError:
+  if not path.exists():
     return {}
+  file = find(folder, CONFIG)
+  try:
+    given = json.loads(file.target.read_text(encoding="utf-8"))
   except (OSError, ValueError, RecursionError) as e:
     raise InputError(f"init: {path} cannot be read: {e!r}.") from e
   if not isinstance(given, dict):
