@@ -11,11 +11,11 @@ learning rate 5e-5, ELECTRA's schedule; the pooler and the next-sentence head
 ride along. With internet the command stands as it is and fetches them from the
 Hugging Face hub; without, give a folder:
 
-    --config.init=FOLDER --config.data.vocab=FOLDER/vocab.txt
+    --config.init=FOLDER --config.data.vocab=init
 
-that transformers' save_pretrained wrote, or Google's uncased_L-12_H-768_A-12,
-unpacked (no TensorFlow is needed). --config.data.vocab=init is the vocabulary
-that lies beside the weights.
+that save_pretrained of transformers' model and tokenizer wrote, or Google's
+uncased_L-12_H-768_A-12, unpacked (no TensorFlow is needed). The vocabulary is
+then the one beside the weights.
 
 `masking.style` is BERT's as published. The code that the paper's authors built
 on meant the same and, by a slip, never drew a random token: that is

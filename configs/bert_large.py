@@ -7,7 +7,7 @@
 What it reproduces, and how, is said in bert_base.py. With internet `:continue`
 fetches google-bert/bert-large-uncased; without, give a folder that
 transformers' save_pretrained wrote or Google's uncased_L-24_H-1024_A-16,
-unpacked: --config.init=FOLDER --config.data.vocab=FOLDER/vocab.txt
+unpacked: --config.init=FOLDER --config.data.vocab=init
 
 Expected after `:continue`: GLUE (dev, 8 tasks) 84.66 for `:baseline`, 85.05 for
 `:hc`, 85.13 for `:sr` (Zhang et al. 2023, table 3).

@@ -10,11 +10,11 @@ learning rate 5e-5, in a schedule of its own. With internet the command stands
 as it is and fetches both networks from the Hugging Face hub; without, give a
 folder:
 
-    --config.init=FOLDER --config.data.vocab=FOLDER/vocab.txt
+    --config.init=FOLDER --config.data.vocab=init
 
-with discriminator/ and generator/ as transformers' save_pretrained writes them,
-or Google's electra_base.zip, unpacked (no TensorFlow is needed).
---config.data.vocab=init is the vocabulary that lies beside the weights.
+with discriminator/ and generator/ as save_pretrained of transformers' models
+and tokenizers writes them, or Google's electra_base.zip, unpacked (no
+TensorFlow is needed). The vocabulary is then the one beside the weights.
 
 Expected after `:continue`: GLUE (dev, 8 tasks) 87.66 for `:baseline`, 88.39 for
 `:hc`, 88.33 for `:sr` (Zhang et al. 2023, table 3).

@@ -8,7 +8,7 @@ The paper has no ELECTRA of this size; this is the released recipe, 25 % masked,
 with hard correction on. The released model saw XLNet's corpus, which is larger
 than the Wikipedia and BooksCorpus named here. `:continue` goes on from it as
 the paper does from base. With internet the command stands as it is; without,
---config.init=FOLDER --config.data.vocab=FOLDER/vocab.txt: a folder with
+--config.init=FOLDER --config.data.vocab=init: a folder with
 discriminator/ and generator/ as transformers' save_pretrained writes them, or
 Google's electra_large.zip, unpacked.
 

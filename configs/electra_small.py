@@ -6,7 +6,7 @@
 `:len512` is the variant that the paper fine-tunes on SQuAD. `:continue`, which
 it has of larger models, goes on from the released pair, whose generator is as
 wide as its discriminator. With internet it needs no more; without, add
---config.init=FOLDER --config.data.vocab=FOLDER/vocab.txt: a folder with
+--config.init=FOLDER --config.data.vocab=init: a folder with
 discriminator/ and generator/ as transformers' save_pretrained writes them, or
 Google's electra_small.zip, unpacked.
 

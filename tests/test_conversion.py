@@ -185,7 +185,7 @@ def test_heads_that_nothing_tells_are_those_of_the_released_code(
   for role, heads in ("discriminator", 2), ("generator", 1):
     config = json.loads((tmp_path / "out" / role / "config.json").read_text())
     assert config["num_attention_heads"] == heads
-    assert f"how many heads the {role} has" in said
+    assert f"/in/{role} says how many heads" in said
 
 
 def test_a_generator_alone_is_refused(tmp_path, capsys):
@@ -229,3 +229,15 @@ def test_flags_that_exclude_one_another(flags, capsys):
     export.main(flags)
   assert e.value.code == 2
   assert "--" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("output", ["in", "in/bert", "in/bert/new"])
+def test_nothing_is_written_where_weights_are_read(tmp_path, capsys, output):
+  folder = _write(tmp_path / "in", tiny.make_bert())
+  (folder / "bert" / "README.md").write_text("")
+  before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+  assert _export(folder / "bert", tmp_path / output) == 2
+  said = capsys.readouterr().err
+  assert "in what is converted" in said or "does not replace" in said
+  after = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+  assert after == before

@@ -376,7 +376,7 @@ def test_a_folder_of_other_things_is_not_replaced(pair, tmp_path, no_torch):
   other.write_text("years of work")
   (tmp_path / "empty").mkdir()
   (tmp_path / "home" / "bert").symlink_to(tmp_path / "empty")
-  with pytest.raises(InputError, match="holds what no export wrote") as e:
+  with pytest.raises(InputError, match="does not replace: generator") as e:
     _export(pair, tmp_path / "home")
   assert "generator" in str(e.value) and "bert" in str(e.value)
   assert other.read_text() == "years of work"
@@ -407,6 +407,22 @@ def test_weights_that_are_not_finite_are_refused(pair, tmp_path, value):
   with pytest.raises(NonFiniteError, match="layer_1/query/kernel holds 1 "):
     _export((model, params), tmp_path / "export")
   assert not list(tmp_path.iterdir())
+
+
+def test_a_network_that_is_not_written_again_is_not_lost(pair, tmp_path):
+  _export(pair, tmp_path / "export")
+  before = sorted(tmp_path.rglob("*"))
+  model, params = pair
+  with pytest.raises(InputError, match="does not replace: generator"):
+    export.export_model(
+      params,
+      model,
+      TOKENIZER,
+      tmp_path / "export",
+      about=model_card.Conversion("elsewhere"),
+      roles=["discriminator"],
+    )
+  assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_an_unknown_dtype_is_refused(pair, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 
 import numpy as np
@@ -110,6 +111,25 @@ def test_a_run_takes_weights_of_another_and_nothing_else(place):
   assert runs.same_arrays(list(first.values()), list(second.values()))
   (record,) = runs.records(root / "second")
   assert record["step"] == 1
+
+
+def test_a_run_goes_on_without_the_weights_that_it_began_with(place):
+  root, flags, env = place
+  shutil.copytree(root / "first", root / "begun")
+  flags = [*flags, "--config.data.vocab=init", "--config.model.variant=init"]
+  flags += [f"--config.data.rows={root}/rows2", "--config.steps=1"]
+  init = f"--config.init={root / 'begun'}"
+  code, output = runs.run(root / "third", [*flags, init], env)
+  assert code == 0, output
+  shutil.rmtree(root / "begun")
+  code, output = runs.run(root / "third", [*flags, init], env)
+  assert code == 0 and "resume" in output, output
+  # Nor does it take part of another's, or forget where it is from.
+  other = f"--config.init={root / 'first'}"
+  code, output = runs.run(root / "third", [*flags, other], env)
+  assert code == 0 and "is not looked at" in output, output
+  saved = json.loads((root / "third" / "config.json").read_text())
+  assert saved["init"] == str(root / "begun")
 
 
 def test_a_second_run_in_the_same_workdir_is_refused(place):

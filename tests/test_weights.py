@@ -277,7 +277,7 @@ def test_every_array_that_does_not_fit_is_listed_with_both_shapes(tmp_path):
     ("position_embedding_type", "relative_key", "the model's 'absolute'"),
     ("is_decoder", True, "is_decoder is True"),
     ("model_type", "electra", "holds a discriminator, by its config"),
-    ("model_type", None, "KeyError"),
+    ("model_type", None, "names no model_type"),
   ],
 )
 def test_a_config_of_another_network_is_refused(tmp_path, field, value, said):
@@ -686,9 +686,10 @@ def test_a_list_of_what_differs_has_an_end(tmp_path):
 def test_more_layers_than_arrays_are_refused_at_once(tmp_path):
   path = _write(tmp_path, _bert(), _bert_params()) / "bert" / "config.json"
   config = json.loads(path.read_text())
-  path.write_text(json.dumps(config | {"num_hidden_layers": 10**9}))
-  with pytest.raises(InputError, match="says 1000000000 layers"):
-    places.find(str(tmp_path))
+  for layers, said in (10**6, "says 1000000 layers"), (10**9, "no size"):
+    path.write_text(json.dumps(config | {"num_hidden_layers": layers}))
+    with pytest.raises(InputError, match=said):
+      places.find(str(tmp_path))
 
 
 def test_googles_checkpoint_is_read_beside_a_config_of_transformers(tmp_path):
@@ -702,3 +703,19 @@ def test_googles_checkpoint_is_read_beside_a_config_of_transformers(tmp_path):
   write_vocabulary(TOKENIZER.vocab, tmp_path / "vocab.txt")
   (tmp_path / "config.json").write_text("{}")
   _assert_same(load_params(str(tmp_path), model), params)
+
+
+@pytest.mark.parametrize("init", ["a,", ",a", ",", "a" * 300, "a" * 5_000])
+def test_what_can_be_no_place_is_refused(init):
+  with pytest.raises(InputError, match="^init: .*(empty part|no place)"):
+    places.find(init)
+
+
+def test_layers_that_the_model_lacks_are_of_no_other_task(tmp_path):
+  _write(tmp_path, _bert(), _bert_params())
+  path = tmp_path / "bert" / "config.json"
+  config = json.loads(path.read_text())
+  path.write_text(json.dumps(config | {"num_hidden_layers": 1}))
+  with pytest.raises(InputError) as e:
+    load_params(str(tmp_path), _bert(layers=1))
+  assert "of another task" not in str(e.value)

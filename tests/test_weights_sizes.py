@@ -74,6 +74,8 @@ def test_the_model_is_the_one_that_was_written(tmp_path, objective):
   text = before.to_json()
   c = resolve(before)
   assert before.to_json() == text and c.is_locked
+  assert c.model.max_positions == 512  # is the user's
+  c.model.max_positions = POSITIONS
   checks.check_config(c)
   checks.check_given(c, saved=False)
   assert build.build_model(c, vocab_size=tiny.V) == model
@@ -83,10 +85,9 @@ def test_the_model_is_the_one_that_was_written(tmp_path, objective):
 
 def test_what_is_not_init_is_left_to_the_user(tmp_path):
   write(tmp_path, pair())
-  c = asking(str(tmp_path), **{"data.vocab": "mine", "init_skip": "positions"})
+  c = asking(str(tmp_path), **{"data.vocab": "mine"})
   found = resolve(c)
   assert found.data.vocab == "mine" and found.model.variant == BODY
-  assert found.model.max_positions == 512
   assert found.generator.variant == OWN
   for variant in ("tiny", OWN.replace("width=14", "width=7")):
     c = asking(str(tmp_path), **{"generator.variant": variant})
@@ -152,7 +153,7 @@ def test_a_vocabulary_has_to_lie_there_if_it_is_wanted(tmp_path):
 
 
 @pytest.mark.parametrize("size", ["20", 2.5, 0, None, [20]])
-@pytest.mark.parametrize("name", ["hidden_size", "max_position_embeddings"])
+@pytest.mark.parametrize("name", ["hidden_size", "intermediate_size"])
 def test_a_field_that_is_no_size_is_named(tmp_path, monkeypatch, name, size):
   c = asking(write(tmp_path, bert()), objective="mlm")
   network = places.find(c.init)["bert"]

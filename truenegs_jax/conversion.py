@@ -125,6 +125,11 @@ def _tokenizer(network: Network, vocab: str) -> Tokenizer:
       f"init: {network.place} has no vocabulary beside it; give it:"
       " --vocab=FILE."
     )
+  if vocab and beside:
+    raise InputError(
+      f"init: {beside} lies beside the weights and is theirs; leave out"
+      f" --vocab={vocab}."
+    )
   load_as = lambda lowercase: load_tokenizer(
     vocab or str(beside),
     lowercase=lowercase,

@@ -10,7 +10,7 @@ import hashlib
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import safetensors
 
@@ -28,20 +28,28 @@ MODEL_FILES = {
 }
 
 
-def check_replaceable(output: pathlib.Path) -> pathlib.Path:
+def check_replaceable(
+  output: pathlib.Path, roles: Collection[str] = tuple(tensor_names.NETWORKS)
+) -> pathlib.Path:
   """Where `output` leads to, if nothing but an export stands there.
 
+  Args:
+    roles: the networks that are going to be written.
+
   Raises:
-    InputError: something else does.
+    InputError: something else does, or a network that is not written again.
     DiskError: the place cannot be looked at.
   """
   with disk_errors(output):  # what may not even be looked at, or has no name
     output = pathlib.Path(os.path.realpath(os.path.expanduser(output)))
     other = _others(output) if output.exists() else []
+    if not other and output.exists():
+      lost = {*tensor_names.NETWORKS} - set(roles)
+      other = sorted({path.name for path in output.iterdir()} & lost)
   if other:
     raise InputError(
-      f"output {output} holds what no export wrote: {', '.join(other[:5])};"
-      " move that away or give another --output."
+      f"output {output} holds what this export does not replace:"
+      f" {', '.join(other[:5])}; move that away or give another --output."
     )
   return output
 

@@ -15,6 +15,7 @@ and come to our logits.
 
 import argparse
 import dataclasses
+import os
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ from truenegs_jax import (
 )
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import (
+  SAVED_INTERRUPT,
   InputError,
   NonFiniteError,
   TrueNegsError,
@@ -83,10 +85,10 @@ def export_model(
   if dtype not in tensor_names.DTYPES:
     known = ", ".join(tensor_names.DTYPES)
     raise InputError(f"dtype {dtype!r} is unknown; known: {known}.")
-  output = delivery.check_replaceable(output)
+  roles = roles or tuple(model.roles)
+  output = delivery.check_replaceable(output, roles)
   params = jax.device_get(params)
   _check_finite(params)
-  roles = roles or tuple(model.roles)
   with delivery.in_place_of(output) as partial:
     with delivery.disk_errors(output):
       for role in roles:
@@ -158,7 +160,7 @@ def export_weights(
     InputError: as `conversion.read` and `export_model`.
     CheckpointError, NonFiniteError, DiskError, TrueNegsError: as above.
   """
-  delivery.check_replaceable(output)  # before a download
+  _check_apart(init, delivery.check_replaceable(output))  # before a download
   if run := own_runs.locate(pathlib.Path(init).expanduser()):
     if vocab:
       raise InputError(f"init: {init} is a run and has its own vocabulary.")
@@ -213,8 +215,26 @@ def main(argv: Sequence[str] | None = None) -> int:
   except TrueNegsError as e:
     print(f"error: {e}", file=sys.stderr)
     return e.exit_code
+  except KeyboardInterrupt:
+    print("interrupted; nothing was exported", file=sys.stderr)
+    return SAVED_INTERRUPT
   print(f"exported to {exported.output}\n{exported.statement}")
   return 0
+
+
+def _check_apart(init: str, output: pathlib.Path) -> None:
+  """Refuses to write where weights are read from: they would be replaced."""
+  if own_runs.locate(pathlib.Path(init).expanduser()):
+    return  # beside its checkpoints, which no export touches
+  for part in (init, *init.split(",")):
+    place = pathlib.Path(os.path.realpath(os.path.expanduser(part.strip())))
+    if not part.strip() or not place.exists():
+      continue
+    if output in (place, *place.parents) or place in output.parents:
+      raise InputError(
+        f"output {output} would lie in what is converted, {place}, or replace"
+        " it; give another --output."
+      )
 
 
 def _check_finite(params: Mapping[str, Any]) -> None:

@@ -48,6 +48,9 @@ _SIZES = {
 }
 
 
+MAX_SIZE = 10_000_000
+
+
 def has_names(model: pretrain.Model) -> bool:
   """Whether Hugging Face knows the backbone: only then is there an export."""
   backbone = backbones.load(model.backbone)
@@ -110,7 +113,12 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
   try:
     given = json.loads(path.read_text(encoding="utf-8"))
     family = str(given["model_type"])
-  except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
+  except (KeyError, TypeError) as e:
+    raise InputError(
+      f"init: {path} names no model_type, so it is no config of transformers:"
+      " take the file that belongs to the weights."
+    ) from e
+  except (OSError, ValueError, RecursionError) as e:
     raise InputError(
       f"init: {path} cannot be read as the config of a model: {e!r}."
     ) from e
@@ -125,10 +133,14 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
 
 
 def check_sizes(path: pathlib.Path, fields: Mapping[str, Any]) -> None:
-  """InputError where a field of a config is no whole number from 1 on."""
+  """InputError where a field of a config is no whole number that can be."""
   for name in sorted(_SIZES & fields.keys()):
-    if type(fields[name]) is not int or fields[name] < 1:
-      raise InputError(f"init: {path}: {name} is {fields[name]!r}, no size.")
+    if type(fields[name]) is not int or not 1 <= fields[name] < MAX_SIZE:
+      shown = repr(fields[name])[:40]
+      raise InputError(
+        f"init: {path}: {name} is {shown}, no size: take the file that belongs"
+        " to the weights."
+      )
 
 
 def field_misfits(

@@ -47,8 +47,9 @@ def with_sizes(c: ConfigDict, console: Console) -> ConfigDict:
   """
   if bool(c.corrections.run) == bool(c.init) or c.init == sizes.NEEDED:
     raise InputError(
-      "give what to measure: --config.corrections.run=WORKDIR of a run, or"
-      " --config.init=FOLDER of weights and their --config.objective."
+      "give what to measure, one of the two: --config.corrections.run=WORKDIR"
+      " of a run, or --config.init=FOLDER of weights and their"
+      " --config.objective."
     )
   if c.corrections.run:
     return c

@@ -189,20 +189,22 @@ def _listed(numbers: list[int]) -> str:
 def _way_out(problems: list[str]) -> str:
   """What would help, said after the list of what differs."""
   said = " ".join(problems)
-  if all(line.endswith("is not in the model") for line in problems[1:]):
+  strange = [line for line in problems if line.endswith("is not in the model")]
+  if len(strange) == len(problems) - 1 and not _LAYER.search(" ".join(strange)):
     return (
       "\nThe rest fits: these are of another task. Save the encoder without"
       " them, or give the weights that they were trained from."
     )
-  ways = ["\nGive weights of this size, or change the model."]
+  ways = ["\nGive weights of this model, or change it."]
   if "hidden_size is" in said or "num_hidden_layers is" in said:
     ways.append("--config.model.variant=init takes the size of the weights.")
   if "vocab_size is" in said:
     ways.append(
-      "--config.init_skip=words carries the rows of known words over into"
-      " another vocabulary."
+      "The model has as many words as the vocabulary; --config.init_skip=words"
+      " carries the rows of known words over, and leaves out those of padding."
     )
   if "max_position_embeddings is" in said:
+    ways.append("--config.model.max_positions takes their number.")
     ways.append(
       "--config.init_skip=positions does so with the first positions."
     )

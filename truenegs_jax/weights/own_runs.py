@@ -23,6 +23,8 @@ def locate(path: pathlib.Path) -> tuple[pathlib.Path, int | None] | None:
   """
   if (path / "checkpoints").is_dir():
     return path, None
+  if path.name == "checkpoints" and (path.parent / "vocab.txt").exists():
+    return path.parent, None
   workdir = path.parent.parent
   if (
     path.name.isdecimal()

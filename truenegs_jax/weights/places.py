@@ -6,6 +6,7 @@ find("runs/mine"), find("runs/mine/checkpoints/500")
 find("electra_base")                            Google's, as unpacked
 """
 
+import os
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -68,13 +69,20 @@ def find(
 def _places(init: str) -> list[str]:
   """One place, or those of discriminator and generator."""
   init = init.strip()
-  if "," not in init or pathlib.Path(init).expanduser().exists():
+  if "," not in init or os.path.exists(os.path.expanduser(init)):
     return [init]
-  return [place.strip() for place in init.split(",")]
+  places = [place.strip() for place in init.split(",")]
+  if not all(places):
+    raise InputError(f"init: {init!r} has an empty part; leave out the comma.")
+  return places
 
 
 def _open(place: str, say: Callable[[str], Any]) -> dict[str, Network]:
   path = pathlib.Path(place).expanduser()
+  try:
+    path.exists()
+  except (OSError, ValueError) as e:  # of too long a name, say
+    raise InputError(f"init: {place[:80]!r} is no place: {e}.") from e
   if run := own_runs.locate(path):
     return own_runs.open_networks(*run)
   if path.is_dir():

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import encoder
-from truenegs_jax.weights import fit, places
+from truenegs_jax.weights import places
 from truenegs_jax.weights.networks import Network
 
 NEEDED = "?"  # config.init, as configs/common.py has it: the user has to say
@@ -39,13 +39,13 @@ def resolve(
 ) -> ConfigDict:
   """A copy of a config in which nothing is "init"; only headers are read.
 
-  `model.variant` brings `model.max_positions` along, unless `init_skip` has
-  "positions", and `generator.variant`, if it is "" and there is a generator.
+  `model.variant` brings `generator.variant` along, if it is "" and there is a
+  generator.
 
   Args:
     c: the user's config, not checked yet.
     saved: the config of the checkpoint that the run goes on from, whose values
-      these are then; the weights may be gone.
+      these are then; the weights may be gone. `init` is what it began with.
     say: told of what is downloaded.
 
   Raises:
@@ -54,14 +54,19 @@ def resolve(
     CheckpointError: as `places.find`.
   """
   changed = c.copy_and_resolve_references()
+  if saved is not None:
+    changed.init, changed.init_skip = saved["init"], saved.get("init_skip", "")
+    if c.init not in ("", NEEDED, changed.init):
+      say(
+        f"init={c.init} is not looked at: this run goes on from its checkpoint,"
+        f" and began with {changed.init or 'nothing, from scratch'}"
+      )
   sized, worded = c.model.variant == INIT, c.data.vocab == INIT
   if not (sized or worded):
     return changed
   found = _of_weights(c, say) if saved is None else saved
   if sized:
     changed.model.variant = found["model"]["variant"]
-    if "positions" not in fit.parse_skip(c.init_skip):
-      changed.model.max_positions = found["model"]["max_positions"]
     if not c.generator.variant:
       changed.generator.variant = found["generator"].get("variant", "")
   if worded:
@@ -87,10 +92,7 @@ def _of_weights(
       " --config.data.vocab=FILE."
     )
   return {
-    "model": {
-      "variant": variant_of(kept, say),
-      "max_positions": _size(kept, "max_position_embeddings"),
-    },
+    "model": {"variant": variant_of(kept, say)},
     "generator": {"variant": variant_of(networks["generator"], say)}
     if "generator" in networks
     else {},
@@ -110,8 +112,8 @@ def variant_of(network: Network, say: Callable[[str], Any]) -> str:
   if "num_attention_heads" not in network.fields:
     heads = max(1, _size(network, "hidden_size") // encoder.HEAD_WIDTH)
     say(
-      f"init: nothing says how many heads the {network.role} has; taken: one"
-      f" for every {encoder.HEAD_WIDTH} units, {heads}"
+      f"init: nothing beside {network.place} says how many heads there are;"
+      f" taken: one for every {encoder.HEAD_WIDTH} units, {heads}"
     )
     fields = {**network.fields, "num_attention_heads": heads}
     network = dataclasses.replace(network, fields=fields)
