@@ -8,6 +8,8 @@ import threading
 import jax
 import pytest
 
+# What is compiled here runs once or twice: to compile it takes far longer.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 ROOT = pathlib.Path(__file__).parent.parent
 
 jax.config.update("jax_num_cpu_devices", 8)

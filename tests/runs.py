@@ -55,7 +55,8 @@ def overrides(corpus: pathlib.Path, **more) -> list[str]:
 
 def environment(cache: pathlib.Path, devices: int = 1) -> dict[str, str]:
   """The environment of a run: its own cache, so many CPU devices."""
-  return os.environ | {
+  users = {name: x for name, x in os.environ.items() if name != "XLA_FLAGS"}
+  return users | {
     "TRUENEGS_CACHE": str(cache),
     "PYTHONPATH": str(ROOT),
     "JAX_PLATFORMS": "cpu",

@@ -17,6 +17,7 @@ import os
 import pathlib
 import signal
 import sys
+import threading
 import traceback
 from typing import Any
 
@@ -25,6 +26,7 @@ from rich.console import Console
 
 from truenegs_jax import config_flag, errors
 
+AGAIN_SECS = 1.0
 JOINING = ("coordinator", "num_processes", "process_id")
 
 
@@ -44,6 +46,7 @@ def main(argv: list[str]) -> None:
     print("interrupted; the same command starts again", file=sys.stderr)
     code = errors.SAVED_INTERRUPT
   except SystemExit as e:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is heeded already
     code = int(e.code or 0)
   except Exception:
     traceback.print_exc()  # a defect of ours, or another process is gone
@@ -57,7 +60,16 @@ def _say(text: str) -> None:
 
 def on_sigterm() -> None:
   """Before training there is nothing to save: the restart makes it again."""
-  signal.signal(signal.SIGTERM, lambda *_: sys.exit(errors.SAVED_RESTART))
+
+  def end(number: int, _: Any) -> None:
+    # What is raised while the garbage collector calls jax back is lost. So the
+    # signal comes once more, to whoever handles it then.
+    again = threading.Timer(AGAIN_SECS, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
+    sys.exit(errors.SAVED_RESTART)
+
+  signal.signal(signal.SIGTERM, end)
 
 
 def _run() -> int:
