@@ -54,11 +54,18 @@ def overrides(corpus: pathlib.Path, **more) -> list[str]:
 
 
 def environment(cache: pathlib.Path, devices: int = 1) -> dict[str, str]:
-  """The environment of a run: its own cache, so many CPU devices."""
+  """The environment of a run: its own cache, so many CPU devices.
+
+  PyTorch is hidden from it: to load that for each export takes longer than the
+  runs do, and what it finds is shown in test_export.py.
+  """
+  hidden = cache / "hidden"
+  hidden.mkdir(parents=True, exist_ok=True)
+  (hidden / "torch.py").write_text('raise ImportError("hidden", name="torch")')
   users = {name: x for name, x in os.environ.items() if name != "XLA_FLAGS"}
   return users | {
     "TRUENEGS_CACHE": str(cache),
-    "PYTHONPATH": str(ROOT),
+    "PYTHONPATH": os.pathsep.join([str(hidden), str(ROOT)]),
     "JAX_PLATFORMS": "cpu",
     "JAX_NUM_CPU_DEVICES": str(devices),
     # No WordNet that lies about on this machine.
