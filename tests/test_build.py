@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 
 from test_rows import OPTIONS, TOKENIZER, contents, letters, write
 from texts import Texts, make_texts
-from truenegs_jax.data import build, merge, pieces, rows
+from truenegs_jax.data import build, merge, pieces, rows, workers
 from truenegs_jax.data.corpus import Meter
 from truenegs_jax.data.rows import open_rows
 from truenegs_jax.errors import DataError, DiskError, InputError
@@ -326,3 +327,23 @@ def test_the_asked_share_of_documents_is_held_out(share):
   held = np.cumsum([split == "held_out" for split in splits])
   expected = share * np.arange(1, 2001)
   assert abs(held - expected).max() <= 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_another_thread_takes_is_held_too(number):
+  """As Python has the main thread handle it, whose mask then says nothing."""
+  handled, taken = [], threading.Event()
+  before = signal.signal(number, lambda *_: handled.append(True))
+  thread = threading.Thread(target=taken.wait)  # blocks no signal
+  thread.start()
+  try:
+    with workers.signals_held():
+      signal.pthread_kill(thread.ident, number)
+      for _ in range(100):
+        time.sleep(0.001)
+      assert not handled
+    assert handled == [True]
+  finally:
+    taken.set()
+    thread.join()
+    signal.signal(number, before)

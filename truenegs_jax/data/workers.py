@@ -10,6 +10,7 @@ import pathlib
 import signal
 import threading
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from truenegs_jax.data import pieces
 from truenegs_jax.data.encode import Encoder
@@ -77,7 +78,7 @@ def _in_processes(
   running = collections.deque()
   try:
     for piece in todo:
-      with _signals_held():  # a submission may start a worker
+      with signals_held():  # a submission may start a worker
         running.append(pool.submit(_work, piece))
       if len(running) >= WAITING * num_workers:
         yield running.popleft().result()
@@ -95,16 +96,28 @@ def _in_processes(
 
 
 @contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
+def signals_held() -> Iterator[None]:
   """Keeps signals for later: a pool that is half started cannot be ended.
 
-  Workers inherit it: Ctrl-C reaches them, too, and is for us to handle.
+  Workers inherit it: Ctrl-C reaches them, too, and is for us to handle. What is
+  blocked in this thread another one may take, and Python then has the main
+  thread handle it all the same: so the handlers wait, too.
   """
   held = {signal.SIGINT, signal.SIGTERM}
   before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+  came: list[int] = []
+  handlers: dict[int, Any] = {}
+  if threading.current_thread() is threading.main_thread():
+    handlers = {n: h for n in held if callable(h := signal.getsignal(n))}
+  for number in handlers:
+    signal.signal(number, lambda number, _: came.append(number))
   try:
     yield
   finally:
+    for number, handler in handlers.items():
+      signal.signal(number, handler)
+    for number in came:
+      signal.raise_signal(number)  # is handled once it is let through
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
