@@ -248,6 +248,27 @@ time.sleep(60)
 """
 
 
+ENDING = """
+import os, signal, time
+from truenegs_jax import main
+main.on_sigterm()
+try:
+  os.kill(os.getpid(), signal.SIGTERM)
+  time.sleep(60)
+finally:
+  time.sleep(2 * main.AGAIN_SECS)
+  print("ended", flush=True)
+"""
+
+
+def test_a_sigterm_that_is_heeded_does_not_come_again(place):
+  *_, env = place
+  ended = subprocess.run(
+    [sys.executable, "-c", ENDING], env=env, capture_output=True, text=True
+  )
+  assert (ended.stdout, ended.returncode) == ("ended\n", 75), ended.stderr
+
+
 def test_a_sigterm_that_the_garbage_collector_swallows_comes_again(place):
   *_, env = place
   ended = subprocess.run(

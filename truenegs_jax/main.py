@@ -62,6 +62,8 @@ def on_sigterm() -> None:
   """Before training there is nothing to save: the restart makes it again."""
 
   def end(number: int, _: Any) -> None:
+    if isinstance(sys.exc_info()[1], SystemExit):
+      return  # on the way out: what has to be ended there takes its time
     # What is raised while the garbage collector calls jax back is lost. So the
     # signal comes once more, to whoever handles it then.
     again = threading.Timer(AGAIN_SECS, os.kill, (os.getpid(), number))
