@@ -1,0 +1,226 @@
+"""Records of files and data sets, and tasks of the user's own."""
+
+import dataclasses
+import json
+import math
+
+import datasets
+import pytest
+
+from texts import PACK
+from truenegs_jax.errors import AbsentError, DataError, InputError
+from truenegs_jax.tasks import own
+from truenegs_jax.tasks.examples import CLASSES, SCORE, Example
+from truenegs_jax.tasks.hub import read_dataset
+from truenegs_jax.tasks.records import read_file
+
+COLUMNS = own.Columns(("a", "b"), "label")
+ROWS = [
+  {"a": 'say "x', "b": "é\u2028y", "label": "no"},
+  {"a": '"q" 1', "b": " c ", "label": "yes"},
+]
+
+
+def lines_of(name: str, rows) -> str:
+  """The rows as a file of that name has them."""
+  table = [list(rows[0]), *(list(row.values()) for row in rows)]
+  if ".jsonl" in name:
+    return "\n".join(map(json.dumps, rows)) + "\n\n"
+  if ".csv" in name:
+    quote = lambda x: '"' + str(x).replace('"', '""') + '"'
+    return "\r\n".join(",".join(map(quote, row)) for row in table)
+  return "\n".join("\t".join(map(str, row)) for row in table) + "\n\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+  def to_file(name, content):
+    path = tmp_path / name
+    text = content if isinstance(content, str) else lines_of(name, content)
+    path.write_bytes(PACK.get(path.suffix, PACK[""])(text.encode()))
+    return str(path)
+
+  return to_file
+
+
+@pytest.mark.parametrize("pack", PACK)
+@pytest.mark.parametrize("kind", [".tsv", ".csv", ".jsonl"])
+def test_every_format_gives_the_same_records_by_line(write, kind, pack):
+  path = write(f"x{kind}{pack}", ROWS)
+  first = 1 if kind == ".jsonl" else 2
+  assert list(read_file(path)) == [
+    (f"{path}:{first + i}", row) for i, row in enumerate(ROWS)
+  ]
+
+
+def test_quotes_are_letters_in_tsv_and_span_lines_in_csv(write):
+  quoted = 'a\tb\n"x\t1\ny"\t2\n'
+  records = list(read_file(write("x.tsv", "\ufeff" + quoted)))
+  assert [r.fields for r in records] == [
+    {"a": '"x', "b": "1"},
+    {"a": 'y"', "b": "2"},
+  ]
+  path = write("x.csv", '\ufeffa,b\n"x,\ny",1\nz,2\n')
+  assert list(read_file(path)) == [
+    (f"{path}:2", {"a": "x,\ny", "b": "1"}),
+    (f"{path}:4", {"a": "z", "b": "2"}),
+  ]
+
+
+def test_a_table_without_a_header_and_uneven_rows(write):
+  path = write("x.tsv", "1\t2\n3\n\n4\t5\n")
+  with pytest.raises(DataError, match=r"x.tsv:2: 1 fields, but 2 columns"):
+    list(read_file(path, columns=("p", "q")))
+  uneven = []
+  records = list(read_file(path, columns=("p", "q"), uneven=uneven))
+  assert [r.fields["q"] for r in records] == ["2", "5"]
+  assert uneven == [f"{path}:2"]
+
+
+@pytest.mark.parametrize(
+  ("name", "content", "message"),
+  [
+    ("x.tsv", "", "x.tsv: the file holds no record"),
+    ("x.csv", "a,b\n", "x.csv: the file holds no record"),
+    ("x.tsv", "a\tb\ta\n1\t2\t3\n", "x.tsv:1: two columns have one name"),
+    ("x.csv", 'a,b\n1,2\n"3,4\n', "x.csv:3: .*quotes do not match"),
+    ("x.jsonl", '{"a": 1}\n{"a": \n', "x.jsonl:2: no JSON"),
+    ("x.jsonl", "\n[1]\n", "x.jsonl:2: list, not a JSON object"),
+    ("x.tsv", "a\n\0\n", "x.tsv:2: NUL"),
+    ("x.txt", "a\n", r"x.txt: a file of a task is .tsv, .csv or .jsonl"),
+  ],
+)
+def test_bad_files_are_refused_by_line(write, name, content, message):
+  with pytest.raises(DataError, match=message):
+    list(read_file(write(name, content)))
+
+
+def test_a_missing_file_is_refused(tmp_path):
+  with pytest.raises(DataError, match="x.tsv: there is no such file"):
+    list(read_file(tmp_path / "x.tsv"))
+
+
+@pytest.fixture
+def saved(tmp_path):
+  """A data set with classes by name, of two splits."""
+  features = datasets.Features(
+    a=datasets.Value("string"), label=datasets.ClassLabel(names=["no", "yes"])
+  )
+  splits = {
+    name: datasets.Dataset.from_dict({"a": texts, "label": ids}, features)
+    for name, texts, ids in (
+      ("train", ["p", "q"], [1, 0]),
+      ("validation", ["r"], [-1]),
+    )
+  }
+  datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "saved"))
+  return str(tmp_path / "saved")
+
+
+def test_a_data_set_gives_its_classes_by_name(saved):
+  assert list(read_dataset(saved)) == [
+    (f"hf:{saved} [train]: record 1", {"a": "p", "label": "yes"}),
+    (f"hf:{saved} [train]: record 2", {"a": "q", "label": "no"}),
+  ]
+  (record,) = read_dataset(saved, split="validation")
+  assert record.fields["label"] is None
+  columns = own.Columns(("a",), "label")
+  examples = own.read(f"hf:{saved}:train", "dev", columns, kind=CLASSES)
+  assert [x.label for x in examples] == ["yes", "no"]
+  with pytest.raises(DataError, match="record 1: .*'label' holds None"):
+    own.read(f"hf:{saved}", "dev", columns, kind=CLASSES)
+
+
+def test_a_data_set_that_cannot_be_had_is_refused(saved, monkeypatch):
+  with pytest.raises(DataError, match="no split 'x'; there are: train, valid"):
+    list(read_dataset(saved, split="x"))
+  with pytest.raises(DataError, match="neither a folder nor a name"):
+    list(read_dataset("data/own/x.tsv"))
+  asked = []
+
+  def refuse(*args, **kwargs):
+    asked.append((*args, kwargs["split"]))
+    raise ConnectionError("no route")
+
+  monkeypatch.setattr(datasets, "load_dataset", refuse)
+  with pytest.raises(AbsentError, match="no route.*hf:FOLDER.*HF_HOME"):
+    own.read("hf:owner/set:mini:test", "dev", COLUMNS, kind=CLASSES)
+  assert asked == [("owner/set", "mini", "test")]
+
+
+@pytest.mark.parametrize("kind", [".tsv", ".csv", ".jsonl"])
+def test_a_task_of_pairs_with_classes(write, kind):
+  path = write("train" + kind, ROWS)
+  train = own.read(path, "train", COLUMNS, kind=CLASSES)
+  first = 1 if kind == ".jsonl" else 2
+  assert train == [
+    Example(str(i), row["a"], row["b"], row["label"], f"{path}:{first + i}")
+    for i, row in enumerate(ROWS)
+  ]
+  task = own.make_task(train, kind=CLASSES)
+  assert (task.labels, task.metrics) == (("no", "yes"), ("accuracy",))
+  task = own.make_task(train, kind=CLASSES, labels=("yes", "no"), metric="f1")
+  assert (task.labels, task.metrics) == (("yes", "no"), ("f1", "accuracy"))
+
+
+def test_a_task_of_texts_with_scores_is_scaled_by_its_training_file(write):
+  columns = own.parse_columns("text", "stars")
+  path = write("x.csv", "text,stars\na,1\nb,4\nc,1\nd,4e0\n")
+  train = own.read(path, "train", columns, kind=SCORE)
+  assert [x.label for x in train] == [1.0, 4.0, 1.0, 4.0]
+  assert train[0].second is None
+  task = own.make_task(train, kind=SCORE)
+  assert task.scale == (2.5, 1.5) and task.metrics == ("spearman",)
+  equal = [dataclasses.replace(x, label=0.1) for x in train * 3]
+  assert own.make_task(equal, kind=SCORE).scale == (0.0, 1.0)
+
+
+def test_a_test_file_may_lack_labels_and_others_may_not(write):
+  columns = own.Columns(("text",), "label")
+  path = write("x.jsonl", '{"text": "a"}\n')
+  assert own.read(path, "test", columns, kind=CLASSES)[0].label is None
+  known = write("y.tsv", "text\tlabel\na\tno\nb\t\n")
+  test = own.read(known, "test", columns, kind=CLASSES)
+  assert [x.label for x in test] == ["no", None]
+  with pytest.raises(DataError, match="x.jsonl:1: no column 'label'; there"):
+    own.read(path, "dev", columns, kind=CLASSES)
+
+
+@pytest.mark.parametrize(
+  ("row", "kind", "message"),
+  [
+    ({"a": " "}, CLASSES, "the text in column 'a' is empty"),
+    ({"b": 3}, CLASSES, "column 'b' holds 3, not a text"),
+    ({"label": "maybe"}, CLASSES, "'maybe' is none of 'no', 'yes'"),
+    ({"label": ""}, CLASSES, "'label' holds '', not a label"),
+    ({"label": None}, CLASSES, "'label' holds None, not a label"),
+    ({"label": "high"}, SCORE, "'high', not a finite number"),
+    ({"label": math.inf}, SCORE, "inf, not a finite number"),
+    ({"label": True}, SCORE, "True, not a finite number"),
+  ],
+)
+def test_bad_rows_are_refused_by_line(write, row, kind, message):
+  good = {"a": "x", "b": "y", "label": "no" if kind == CLASSES else 1}
+  path = write("x.jsonl", [good, good | row])
+  labels = ("no", "yes") if kind == CLASSES else ()
+  with pytest.raises(DataError, match=f"x.jsonl:2: .*{message}"):
+    own.read(path, "dev", COLUMNS, kind=kind, labels=labels)
+
+
+def test_options_that_do_not_fit_are_refused():
+  one = [Example("0", "a", None, "x", "train.csv:2")]
+  with pytest.raises(DataError, match="train.csv:2: .*1 classes .'x'"):
+    own.make_task(one, kind=CLASSES)
+  with pytest.raises(InputError, match="metric='pearson' does not fit"):
+    own.make_task(one, kind=CLASSES, metric="pearson")
+  with pytest.raises(InputError, match="kind='spans'"):
+    own.make_task(one, kind="spans")
+  with pytest.raises(InputError, match="finetune.labels='a,b'"):
+    own.make_task(one, kind=SCORE, labels=("a", "b"))
+  for text, label in (("a,b,c", "l"), ("a,", "l"), ("a,a", "l"), ("a", "a")):
+    with pytest.raises(InputError, match="finetune.text="):
+      own.parse_columns(text, label)
+  assert own.parse_columns("a, b", "l") == own.Columns(("a", "b"), "l")
+  assert own.parse_labels("") == () and own.parse_labels("a,b") == ("a", "b")
+  with pytest.raises(InputError, match="finetune.labels='a,a'"):
+    own.parse_labels("a,a")

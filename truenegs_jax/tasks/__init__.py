@@ -1,0 +1,1 @@
+"""Tasks to fine-tune on: reading them, cutting them to ids, batching; numpy."""

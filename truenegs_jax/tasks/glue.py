@@ -1,0 +1,235 @@
+"""GLUE: the eight tasks of the paper's table 3.
+
+  task = TASKS["mrpc"]
+  read(task, "train", "glue_data").examples
+  read(task, "dev", "hf:nyu-mll/glue").examples
+
+Classes have the ids of ELECTRA's released code. Splits are train, dev, test;
+MNLI's dev and test are the matched ones, beside dev_mismatched and
+test_mismatched. Wang et al. 2019, https://openreview.net/forum?id=rJ4km2R5t7.
+"""
+
+import pathlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from truenegs_jax.data import hub
+from truenegs_jax.data.compression import MAGIC
+from truenegs_jax.errors import DataError, InputError
+from truenegs_jax.tasks.examples import CLASSES, SCORE, Example, Task
+from truenegs_jax.tasks.hub import HUB, read_dataset
+from truenegs_jax.tasks.records import Record, read_file
+
+SAME = ("0", "1")
+ENTAILS = ("entailment", "not_entailment")
+COLA_COLUMNS = ("source", "label", "mark", "sentence")  # of train and dev
+
+
+def _task(
+  name: str,
+  title: str,
+  labels: tuple[str, ...],
+  metrics: tuple[str, ...],
+  rows: tuple[int, ...],
+  **changes: object,
+) -> Task:
+  splits = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
+  return Task(
+    name,
+    title,
+    CLASSES if labels else SCORE,
+    labels,
+    metrics,
+    official=dict(zip(splits, rows, strict=False)),
+    **changes,  # type: ignore[arg-type]
+  )
+
+
+# In the order of the table. QQP's train has 3 more lines that are no rows.
+TASKS = {
+  task.name: task
+  for task in (
+    _task("cola", "CoLA", SAME, ("matthews",), (8_551, 1_043, 1_063)),
+    _task("sst2", "SST-2", SAME, ("accuracy",), (67_349, 872, 1_821)),
+    _task(
+      "mrpc",
+      "MRPC",
+      SAME,
+      ("accuracy", "f1"),
+      (3_668, 408, 1_725),
+      doubled=True,
+    ),
+    _task(
+      "stsb",
+      "STS-B",
+      (),
+      ("spearman", "pearson"),
+      (5_749, 1_500, 1_379),
+      epochs=10.0,
+      doubled=True,
+      scale=(0.0, 5.0),
+    ),
+    _task("qqp", "QQP", SAME, ("accuracy", "f1"), (363_846, 40_430, 390_965)),
+    _task(
+      "mnli",
+      "MNLI",
+      ("contradiction", "entailment", "neutral"),
+      ("accuracy",),
+      (392_702, 9_815, 9_796, 9_832, 9_847),
+    ),
+    _task("qnli", "QNLI", ENTAILS, ("accuracy",), (104_743, 5_463, 5_463)),
+    _task("rte", "RTE", ENTAILS, ("accuracy",), (2_490, 277, 3_000), epochs=10),
+  )
+}
+
+# Columns of the texts and of the label, in the files and on the hub, where the
+# label is always "label".
+COLUMNS = {
+  "cola": (("sentence",), "label"),
+  "sst2": (("sentence",), "label"),
+  "mrpc": (("#1 String", "#2 String"), "Quality"),
+  "stsb": (("sentence1", "sentence2"), "score"),
+  "qqp": (("question1", "question2"), "is_duplicate"),
+  "mnli": (("sentence1", "sentence2"), "gold_label"),
+  "qnli": (("question", "sentence"), "label"),
+  "rte": (("sentence1", "sentence2"), "label"),
+}
+HUB_TEXTS = {
+  "mrpc": ("sentence1", "sentence2"),
+  "mnli": ("premise", "hypothesis"),
+}
+HUB_LABELS = {
+  "unacceptable": "0",
+  "acceptable": "1",
+  "negative": "0",
+  "positive": "1",
+  "not_equivalent": "0",
+  "equivalent": "1",
+  "not_duplicate": "0",
+  "duplicate": "1",
+}
+
+
+class Read(NamedTuple):
+  """A split.
+
+  Attributes:
+    examples: in the order of the file.
+    skipped: lines of QQP's train or dev with another number of fields, left
+      out as ELECTRA's released code leaves them out.
+  """
+
+  examples: list[Example]
+  skipped: int
+
+
+def read(task: Task, split: str, where: str, *, file: str = "") -> Read:
+  """The examples of a split.
+
+  Args:
+    task: of TASKS.
+    where: a folder with CoLA/, SST-2/, MRPC/, STS-B/, QQP/, MNLI/, QNLI/, RTE/
+      and in them the official files, plain or compressed; or hf:NAME, the hub's
+      copy ("nyu-mll/glue"); or hf:FOLDER with copies of its configs, each in a
+      folder of its name, or of one that `save_to_disk` wrote.
+    file: read in place of the official one; its columns are the same.
+
+  Returns:
+    The labels of test splits are None, and their keys GLUE's own indices.
+
+  Raises:
+    InputError: no such split.
+    DataError: no such file or column; by line: another number of fields (but
+      in QQP), an empty text (but in QQP, which has some), an unknown label.
+    AbsentError: the hub's copy cannot be loaded.
+  """
+  if split not in task.official:
+    raise InputError(
+      f"{task.title} has no split {split!r}; there are:"
+      f" {', '.join(task.official)}."
+    )
+  is_test = split.startswith("test")
+  # A row that is not predicted makes GLUE refuse all of a test set.
+  uneven: list[str] | None = [] if task.name == "qqp" and not is_test else None
+  texts, label = COLUMNS[task.name]
+  index = "id" if task.name == "qqp" else "index"
+  if where.startswith(HUB) and not file:
+    texts, label, index = HUB_TEXTS.get(task.name, texts), "label", "idx"
+    records = _hub_records(task, split, where.removeprefix(HUB))
+  else:
+    headless = task.name == "cola" and not is_test
+    path = pathlib.Path(file) if file else _find(task, split, where)
+    records = read_file(
+      path, columns=COLA_COLUMNS if headless else (), uneven=uneven
+    )
+  examples = []
+  for number, record in enumerate(records):
+    # ELECTRA's code, too, has QQP's few empty questions.
+    first, *second = [
+      record.text(c, may_be_empty=task.name == "qqp") for c in texts
+    ]
+    key = str(record.value(index) if is_test else number)
+    answer = None if is_test else _label(record, label, task)
+    examples.append(
+      Example(key, first, next(iter(second), None), answer, record.place)
+    )
+  return Read(examples, len(uneven or ()))
+
+
+def lacks(task: Task, split: str, where: str) -> bool:
+  """Whether a folder has no official file of a split; a data set has all."""
+  return not where.startswith(HUB) and not _present(task, split, where)
+
+
+def _label(record: Record, column: str, task: Task) -> str | float:
+  label = record.label(column, task.kind, known=task.labels)
+  if isinstance(label, float) and not 0 <= label <= task.scale[1]:
+    raise DataError(
+      f"{record.place}: score {label}; those of {task.title} are 0 to"
+      f" {task.scale[1]:g}."
+    )
+  return label
+
+
+def _hub_records(task: Task, split: str, name: str) -> Iterator[Record]:
+  config = task.name
+  split = split.replace("dev", "validation")
+  if task.name == "mnli" and split in ("validation", "test"):
+    split += "_matched"
+  folder = pathlib.Path(name).expanduser() / task.name
+  if hub.is_saved(folder):
+    name, config = str(folder), ""
+  for record in read_dataset(name, config=config, split=split):
+    label = record.value("label")
+    yield record._replace(
+      fields=record.fields | {"label": HUB_LABELS.get(label, label)}
+    )
+
+
+def _find(task: Task, split: str, where: str) -> pathlib.Path:
+  """The official file, as it is or compressed."""
+  if there := _present(task, split, where):
+    return there[0]
+  path = _usual(task, split, where)
+  held = sorted(p.name for p in path.parent.glob("*.tsv*"))
+  raise DataError(
+    f"{path}: there is no such file, nor one with {' '.join(MAGIC)}"
+    f" ({path.parent} holds {', '.join(held) or 'no .tsv'}). Give the folder"
+    f" that holds {task.title}/ as GLUE's archives are unpacked, the file"
+    " itself, or hf:nyu-mll/glue; for a machine without internet,"
+    f' load_dataset("nyu-mll/glue", "{task.name}").save_to_disk("FOLDER/'
+    f'{task.name}") makes on another what is given as hf:FOLDER.'
+  )
+
+
+def _present(task: Task, split: str, where: str) -> list[pathlib.Path]:
+  path = _usual(task, split, where)
+  names = (path.name + suffix for suffix in ("", *MAGIC))
+  return [x for x in map(path.with_name, names) if x.exists()]
+
+
+def _usual(task: Task, split: str, where: str) -> pathlib.Path:
+  name = split
+  if task.name == "mnli" and split in ("dev", "test"):
+    name += "_matched"
+  return pathlib.Path(where).expanduser() / task.title / f"{name}.tsv"
