@@ -1,0 +1,1 @@
+"""Fine-tuning: a task, a network with its head, several seeds, their scores."""

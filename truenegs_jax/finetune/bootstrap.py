@@ -1,0 +1,241 @@
+"""Two models compared on the same examples, by resampling these."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from truenegs_jax.errors import InputError
+from truenegs_jax.evals import scoring
+
+# How often each of N examples was drawn in R resamples, f64 [R, N], -> the
+# score of each run in each, [S, R].
+Scorer = Callable[[np.ndarray], np.ndarray]
+
+DRAWN_AT_ONCE = 2**19  # weights: some arrays of 4 MB
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """By how much one model's runs score above another's; all in percent.
+
+  Attributes:
+    metric: by name.
+    ours, theirs: the means over each model's runs.
+    difference: ours - theirs.
+    low, high: 95 % interval for other examples, with these runs.
+    low_runs, high_runs: the same for other examples and other runs; None where
+      a model has one run, which says nothing of others.
+    resamples: how many were drawn.
+    p, p_runs: of no difference, two-sided; one for each interval.
+  """
+
+  metric: str
+  ours: float
+  theirs: float
+  difference: float
+  low: float
+  high: float
+  low_runs: float | None
+  high_runs: float | None
+  resamples: int
+  p: float
+  p_runs: float | None
+
+
+def compare(
+  metric: str,
+  gold_N: ArrayLike,
+  ours_SxN: ArrayLike,
+  theirs_SxN: ArrayLike,
+  *,
+  resamples: int = 10_000,
+  seed: int = 0,
+) -> Comparison:
+  """The paired bootstrap of a metric of classes or scores.
+
+  A resample draws N of the N examples with replacement, the same for all runs
+  of both models, and takes the mean over runs of the metric; the interval runs
+  from the 2.5th to the 97.5th percentile of the differences (Efron & Tibshirani
+  1993, chapter 13). For the other interval each resample also draws runs,
+  of each model on its own: S - 1 of its S, with replacement, since with S draws
+  the variance would come out too small by (S - 1) / S (Rao & Wu 1988, JASA 83).
+  Of fewer than about five runs that interval is rough, and rather too narrow.
+
+  p = 2 (1 + min(n_low, n_high)) / (resamples + 1), but at most 1, where n_low
+  resamples have a difference <= 0 and n_high one >= 0.
+
+  Args:
+    metric: a name in `scoring.METRICS`.
+    gold_N: classes (int ids) or scores.
+    ours_SxN, theirs_SxN: what each run predicts, finite; S may differ.
+    resamples: how many.
+    seed: of the draws, which are the same for all metrics and models.
+
+  Raises:
+    InputError: an unknown metric, or not one prediction for each example.
+  """
+  if metric not in scoring.METRICS:
+    known = ", ".join(scoring.METRICS)
+    raise InputError(f"no metric {metric!r}; choose one of {known}.")
+  ours, theirs = list(np.asarray(ours_SxN)), list(np.asarray(theirs_SxN))
+  runs = [scoring.paired(gold_N, run_N)[1] for run_N in (*ours, *theirs)]
+  return _compare(
+    metric,
+    _scorer(metric, np.asarray(gold_N), np.stack(runs)),
+    runs=(len(ours), len(theirs)),
+    size=len(runs[0]),
+    resamples=resamples,
+    seed=seed,
+  )
+
+
+def compare_means(
+  metric: str,
+  ours_SxN: ArrayLike,
+  theirs_SxN: ArrayLike,
+  *,
+  resamples: int = 10_000,
+  seed: int = 0,
+) -> Comparison:
+  """`compare` of a metric that is the mean of what each example scores.
+
+  Args:
+    metric: its name, for the result: "em".
+    ours_SxN, theirs_SxN: percent, of each run, as
+      `scoring.question_scores` gives them.
+    resamples, seed: as `compare`.
+
+  Raises:
+    InputError: not the same number of examples.
+  """
+  ours_SxN, theirs_SxN = np.asarray(ours_SxN), np.asarray(theirs_SxN)
+  for run_N in (*ours_SxN, *theirs_SxN):
+    scoring.paired(ours_SxN[0], run_N)
+  return _compare(
+    metric,
+    _means(np.concatenate([ours_SxN, theirs_SxN])),
+    runs=(len(ours_SxN), len(theirs_SxN)),
+    size=ours_SxN.shape[1],
+    resamples=resamples,
+    seed=seed,
+  )
+
+
+def _compare(
+  metric: str,
+  score: Scorer,
+  *,
+  runs: tuple[int, int],
+  size: int,
+  resamples: int,
+  seed: int,
+) -> Comparison:
+  example_rng, *run_rngs = np.random.default_rng(seed).spawn(3)
+  drawn = _draws(example_rng, resamples, size)
+  score_SxR = np.concatenate([score(weight_RxN) for weight_RxN in drawn], 1)
+  models = np.split(score_SxR, [runs[0]])
+  others = [_draw_runs(*x) for x in zip(run_rngs, models, strict=True)]
+  low, high, p = _judge(*models)
+  of_runs = _judge(*others) if min(runs) > 1 else (None, None, None)
+  observed = np.split(score(np.ones((1, size))), [runs[0]])
+  ours, theirs = (float(x_Sx1.mean()) for x_Sx1 in observed)
+  return Comparison(
+    metric=metric,
+    ours=ours,
+    theirs=theirs,
+    difference=ours - theirs,
+    low=low,
+    high=high,
+    low_runs=of_runs[0],
+    high_runs=of_runs[1],
+    resamples=resamples,
+    p=p,
+    p_runs=of_runs[2],
+  )
+
+
+def _draws(
+  rng: np.random.Generator, resamples: int, size: int
+) -> Iterator[np.ndarray]:
+  """How often each example was drawn, some resamples at a time."""
+  at_once = max(1, DRAWN_AT_ONCE // size)
+  for start in range(0, resamples, at_once):
+    rows = min(at_once, resamples - start)
+    drawn_RxN = rng.integers(size, size=(rows, size))
+    drawn_RxN += size * np.arange(rows)[:, None]
+    weight_RN = np.bincount(drawn_RxN.ravel(), minlength=rows * size)
+    yield weight_RN.reshape(rows, size).astype(float)
+
+
+def _draw_runs(rng: np.random.Generator, score_SxR: np.ndarray) -> np.ndarray:
+  """S - 1 of the S runs, anew for each resample; see `compare`."""
+  runs, resamples = score_SxR.shape
+  drawn = rng.integers(runs, size=(max(runs - 1, 1), resamples))
+  return np.take_along_axis(score_SxR, drawn, 0)
+
+
+def _judge(
+  ours_SxR: np.ndarray, theirs_SxR: np.ndarray
+) -> tuple[float, float, float]:
+  """Interval and p; see `compare`."""
+  # Rounded, so that runs in another order do not differ by 1e-14.
+  difference_R = np.round(ours_SxR.mean(0) - theirs_SxR.mean(0), 9)
+  low, high = np.percentile(difference_R, (2.5, 97.5))
+  tail = min(np.sum(difference_R <= 0), np.sum(difference_R >= 0))
+  p = min(1.0, 2 * (1 + int(tail)) / (len(difference_R) + 1))
+  return float(low), float(high), p
+
+
+def _scorer(metric: str, gold_N: np.ndarray, run_SxN: np.ndarray) -> Scorer:
+  """A metric as a function of how often each example was drawn."""
+  if metric == "accuracy":
+    return _means(100.0 * (run_SxN == gold_N[None]))
+  if metric == "pearson":
+    return lambda weight_RxN: np.stack(
+      [scoring.correlation(gold_N, run_N, weight_RxN) for run_N in run_SxN]
+    )
+  if metric == "spearman":
+    return lambda weight_RxN: _spearman(gold_N, run_SxN, weight_RxN)
+  of = {"matthews": scoring.matthews_of, "f1": scoring.f1_of}[metric]
+  return _of_counts(of, gold_N, run_SxN)
+
+
+def _means(value_SxN: np.ndarray) -> Scorer:
+  return lambda weight_RxN: _sums(value_SxN, weight_RxN) / weight_RxN.shape[1]
+
+
+def _sums(value_MxN: np.ndarray, weight_RxN: np.ndarray) -> np.ndarray:
+  """Weighted sums, f64 [M, R]; equal rows of values give equal bits."""
+  # Not `@`: BLAS's threads wait for one another where cores are busy.
+  return np.stack([np.einsum("rn,n->r", weight_RxN, x_N) for x_N in value_MxN])
+
+
+def _spearman(
+  gold_N: np.ndarray, run_SxN: np.ndarray, weight_RxN: np.ndarray
+) -> np.ndarray:
+  gold_RxN = scoring.ranks(gold_N, weight_RxN)
+  ranked = (scoring.ranks(run_N, weight_RxN) for run_N in run_SxN)
+  return np.stack(
+    [scoring.correlation(gold_RxN, x_RxN, weight_RxN) for x_RxN in ranked]
+  )
+
+
+def _of_counts(
+  of: Callable[[np.ndarray], np.ndarray],
+  gold_N: np.ndarray,
+  run_SxN: np.ndarray,
+) -> Scorer:
+  """A metric of confusion counts."""
+  classes = max(2, 1 + int(max(gold_N.max(), run_SxN.max())))
+  cells_Mx1 = np.arange(classes**2)[:, None]
+  is_cell_SxMxN = [
+    (gold_N * classes + run_N == cells_Mx1).astype(float) for run_N in run_SxN
+  ]
+  counts_xCxC = lambda x_MxN, weight_RxN: _sums(x_MxN, weight_RxN).T.reshape(
+    -1, classes, classes
+  )
+  return lambda weight_RxN: np.stack(
+    [of(counts_xCxC(x_MxN, weight_RxN)) for x_MxN in is_cell_SxMxN]
+  )
