@@ -133,3 +133,84 @@ def test_moments_are_buffers_of_their_own():
     for x in jax.tree.leaves((state.mean, state.square))
   ]
   assert len(set(pointers)) == len(pointers)  # each can be donated
+
+
+def network_like(layers, role="discriminator"):
+  """One number for each parameter, in the tree of a fine-tuned network."""
+  stack = {f"layer_{j}": {"key": {"kernel": 1.0}} for j in range(layers)}
+  return {
+    "embeddings": {"word": 1.0, "norm": {"scale": 1.0}},
+    role: {
+      **stack,
+      "project": {"kernel": 1.0},
+      "final_norm": {"scale": 1.0},
+    },
+    "pooled": {"pooler": {"kernel": 1.0}},
+    "task_head": {"output": {"kernel": 1.0, "bias": 1.0}},
+  }
+
+
+@pytest.mark.parametrize("role", ["discriminator", "bert"])
+@pytest.mark.parametrize(
+  ("layers", "decay", "exponent", "top", "bottom", "embeddings"),
+  [
+    (12, 0.8, "released", 0.64, 0.05498, 0.04398),
+    (24, 0.9, "released", 0.81, 0.07179, 0.06461),
+    (12, 0.8, "paper", 0.8, 0.06872, 0.05498),
+    (12, 1.0, "released", 1.0, 1.0, 1.0),
+  ],
+)
+def test_lower_layers_learn_at_the_released_lower_rates(
+  layers, decay, exponent, top, bottom, embeddings, role
+):
+  params = network_like(layers, role)
+  factors = optim.layer_factors(params, decay=decay, exponent=exponent)
+  assert jax.tree.structure(factors) == jax.tree.structure(params)
+  network = factors[role]
+  at = lambda part: pytest.approx(part, rel=1e-4)
+  for tree, want in (
+    (factors["task_head"], 1.0),
+    (factors["pooled"], 1.0),
+    (network[f"layer_{layers - 1}"], top),
+    (network["final_norm"], top),
+    (network["layer_0"], bottom),
+    (network["project"], embeddings),
+    (factors["embeddings"], embeddings),
+  ):
+    assert all(leaf == at(want) for leaf in jax.tree.leaves(tree))
+  rates = [network[f"layer_{j}"]["key"]["kernel"] for j in range(layers)]
+  np.testing.assert_allclose(np.divide(rates[:-1], rates[1:]), decay, rtol=1e-6)
+
+
+def test_factors_multiply_the_last_update_with_its_decay():
+  params = jax.tree.map(jnp.asarray, network_like(2))
+  grads = jax.tree.map(lambda p: 0.3 * p, params)
+  factors = optim.layer_factors(params, decay=0.5)
+  steps = []
+  for given in ({}, {"factors": factors}):
+    tx = optim.make_optimizer(lambda _: 0.1, weight_decay=0.3, **given)
+    updates, state = tx.update(grads, tx.init(params), params)
+    steps.append((updates, state))
+  (plain, before), (layered, after) = steps
+  jax.tree.map(
+    lambda u, f, v: np.testing.assert_allclose(v, u * f, rtol=1e-6),
+    *(plain, factors, layered),
+  )
+  assert len({float(v) for v in jax.tree.leaves(layered)}) > 3
+  assert jax.tree.structure(after[: len(before)]) == jax.tree.structure(before)
+
+
+def test_an_optimizer_without_factors_is_the_one_it_was():
+  state = optim.make_optimizer(lambda _: 0.1).init(params_like(0))
+  assert len(state) == 4  # as in every checkpoint of pre-training
+
+
+@pytest.mark.parametrize("decay", [0.0, -0.1, 1.01, float("nan")])
+def test_a_decay_that_is_no_share_is_refused(decay):
+  with pytest.raises(InputError, match="layer_decay=.*above 0 and at most 1"):
+    optim.layer_factors(network_like(2), decay=decay)
+
+
+def test_an_unknown_exponent_is_refused_with_the_known_ones():
+  with pytest.raises(InputError, match="'bert' is unknown.*released, paper"):
+    optim.layer_factors(network_like(2), decay=0.8, exponent="bert")

@@ -4,6 +4,7 @@ Source: google-research/electra, `model/optimization.py`.
 """
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ Schedule = Callable[[Array | int], Array]
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {}
 
+EXPONENTS = ("released", "paper")
 NOT_DECAYED = ("bias", "scale")  # every bias, and the gain of every layer norm
 
 
@@ -107,20 +109,80 @@ def make_optimizer(
   b2: float = 0.999,
   epsilon: float = 1e-6,
   carried: tuple[str, ...] = (),
+  factors: Any = None,
 ) -> optax.GradientTransformation:
   """Clip the joint norm, Adam without bias correction, decoupled decay.
 
   `carried` names parts of the parameters that get no gradient and are to stay
-  as they are: nothing decays in them.
+  as they are: nothing decays in them. `factors`, of `layer_factors`, multiply
+  the rate of each parameter, hence its decay as well.
   """
-  return optax.chain(
+  parts = [
     optax.clip_by_global_norm(clip_norm),
     scale_by_plain_adam(b1, b2, epsilon),
     optax.add_decayed_weights(
       weight_decay, mask=functools.partial(decay_mask, carried=carried)
     ),
     optax.scale_by_learning_rate(rate),
-  )
+  ]
+  if factors is not None:
+    multiply = functools.partial(jax.tree.map, operator.mul)
+    parts.append(optax.stateless(lambda updates, _: multiply(updates, factors)))
+  return optax.chain(*parts)
+
+
+def layer_factors(
+  params: optax.Params, *, decay: float, exponent: str = "released"
+) -> Any:
+  """What each parameter's rate is multiplied by in fine-tuning: less below.
+
+  With n layers, layer j is at depth j + 1 and has decay ** (n + 2 - depth); the
+  embeddings and their projection are at depth 0, a norm after the last layer is
+  at the depth of that layer, and what is no part of the network, the heads, has
+  1. So `_get_layer_lrs` of google-research/electra, `model/optimization.py`.
+
+  Args:
+    params: of a network, `layer_0`, `layer_1`, ..., its `embeddings` and heads;
+      arrays or their shapes.
+    decay: in (0, 1]; 0.8 in ELECTRA-small and -base, 0.9 in -large.
+    exponent: "released": the last layer has decay ** 2; "paper", what Clark et
+      al. 2020 describe: one less, so it has `decay`.
+
+  Returns:
+    A float for each parameter, in the same tree.
+
+  Raises:
+    InputError: another `exponent`, or a `decay` beyond its range.
+  """
+  if not 0.0 < decay <= 1.0:
+    raise InputError(
+      f"finetune.layer_decay={decay:g} must be above 0 and at most 1, which is"
+      " one rate for all layers; ELECTRA has 0.8 (large: 0.9)."
+    )
+  if exponent not in EXPONENTS:
+    known = ", ".join(EXPONENTS)
+    raise InputError(
+      f"finetune.layer_exponent {exponent!r} is unknown; known: {known}."
+    )
+  counts = {
+    part: sum(name.startswith("layer_") for name in inner)
+    for part, inner in params.items()
+  }
+  top = max(counts.values()) + (2 if exponent == "released" else 1)
+
+  def factor(path: tuple[Any, ...], _: Any) -> float:
+    part, inner = path[0].key, path[1].key
+    if part == "embeddings" or inner == "project":
+      depth = 0
+    elif inner.startswith("layer_"):
+      depth = int(inner.removeprefix("layer_")) + 1
+    elif counts[part]:
+      depth = counts[part]  # the norm after the last layer
+    else:
+      return 1.0
+    return decay ** (top - depth)
+
+  return jax.tree_util.tree_map_with_path(factor, params)
 
 
 class PlainAdamState(NamedTuple):
