@@ -88,7 +88,7 @@ def export_model(
   roles = roles or tuple(model.roles)
   output = delivery.check_replaceable(output, roles)
   params = jax.device_get(params)
-  _check_finite(params)
+  check_finite(params)
   with delivery.in_place_of(output) as partial:
     with delivery.disk_errors(output):
       for role in roles:
@@ -237,7 +237,8 @@ def _check_apart(init: str, output: pathlib.Path) -> None:
       )
 
 
-def _check_finite(params: Mapping[str, Any]) -> None:
+def check_finite(params: Mapping[str, Any]) -> None:
+  """NonFiniteError where a parameter, an array of numpy, is not finite."""
   for path, x in jax.tree_util.tree_leaves_with_path(params):
     if not np.isfinite(x).all():
       name = jax.tree_util.keystr(path, simple=True, separator="/")

@@ -13,7 +13,7 @@ import safetensors.numpy
 from truenegs_jax import tensor_names
 from truenegs_jax.data.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.errors import InputError
-from truenegs_jax.models import backbones, encoder, pretrain
+from truenegs_jax.models import backbones, encoder
 
 TOKENIZERS = {"electra": "ElectraTokenizer", "bert": "BertTokenizer"}
 
@@ -51,13 +51,13 @@ _SIZES = {
 MAX_SIZE = 10_000_000
 
 
-def has_names(model: pretrain.Model) -> bool:
+def has_names(model: tensor_names.Model) -> bool:
   """Whether Hugging Face knows the backbone: only then is there an export."""
   backbone = backbones.load(model.backbone)
   return getattr(backbone, "HUGGING_FACE", False)
 
 
-def check_backbone(model: pretrain.Model) -> None:
+def check_backbone(model: tensor_names.Model) -> None:
   """InputError where `has_names` says no."""
   if not has_names(model):
     raise InputError(
@@ -68,7 +68,7 @@ def check_backbone(model: pretrain.Model) -> None:
 
 
 def model_config(
-  model: pretrain.Model, role: str, *, pad: int, dtype: str = "float32"
+  model: tensor_names.Model, role: str, *, pad: int, dtype: str = "float32"
 ) -> dict[str, Any]:
   """A whole `config.json`: a field left out means ELECTRA-small, BERT-base."""
   config = model.roles[role]
@@ -144,7 +144,7 @@ def check_sizes(path: pathlib.Path, fields: Mapping[str, Any]) -> None:
 
 
 def field_misfits(
-  given: Mapping[str, Any], model: pretrain.Model, role: str
+  given: Mapping[str, Any], model: tensor_names.Model, role: str
 ) -> list[str]:
   """One line for each field by which weights are of another network.
 
@@ -183,16 +183,20 @@ def tokenizer_config(
 def write_model(
   folder: pathlib.Path,
   params: Mapping[str, Any],
-  model: pretrain.Model,
+  model: tensor_names.Model,
   role: str,
   tokenizer: Tokenizer,
   *,
   dtype: str = "float32",
+  more: Mapping[str, Any] | None = None,
 ) -> None:
   """Writes what `from_pretrained` reads into an existing folder.
 
   That is `model.safetensors`, `config.json`, `vocab.txt` and
   `tokenizer_config.json` of one network of a model.
+
+  Args:
+    more: fields of `config.json` that only a task has.
 
   Raises:
     InputError: another vocabulary than the model's, or a backbone that Hugging
@@ -213,10 +217,8 @@ def write_model(
   )
   # safetensors lets nobody else read it; an export is made to be shared.
   (folder / "model.safetensors").chmod(0o644)
-  _write_json(
-    folder / "config.json",
-    model_config(model, role, pad=tokenizer.pad, dtype=dtype),
-  )
+  fields = model_config(model, role, pad=tokenizer.pad, dtype=dtype)
+  _write_json(folder / "config.json", {**fields, **(more or {})})
   _write_json(
     folder / "tokenizer_config.json",
     tokenizer_config(

@@ -10,7 +10,8 @@ from ml_collections import ConfigDict
 
 from truenegs_jax import tensor_names
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.models import pretrain
+from truenegs_jax.models import downstream, pretrain
+from truenegs_jax.tasks import examples
 from truenegs_jax.train import plan, writers
 
 # Of the hub's metadata only what is known for sure: no licence, no language.
@@ -76,6 +77,11 @@ _POOLED = (
 _SOURCES = {
   "electra": "Clark et al., ELECTRA, ICLR 2020",
   "bert": "Devlin et al., BERT, NAACL 2019",
+}
+_TASK_USES = {
+  examples.CLASSES: "Tells classes of text apart: {labels}.",
+  examples.SCORE: "Gives a text or a pair of them a score, its one logit.",
+  examples.SPANS: "Finds the answer to a question in a text.",
 }
 _LOSSES = "mlm mlm_uncorrected mlm_hidden soft sentence detect auc".split()
 _CORRECTED = {
@@ -161,6 +167,40 @@ def text(
     case=_case(tokenizer),
     made=made,
     source=source,
+  )
+
+
+def task_text(
+  params: Mapping[str, Any],
+  model: downstream.Downstream,
+  tokenizer: Tokenizer,
+  task: examples.Task,
+  made: str,
+) -> str:
+  """The card of a fine-tuned model, in Markdown.
+
+  Args:
+    params, model: as they are written: of a head that transformers has.
+    made: lines of a list, "* ...": the recipe, the score, the command.
+  """
+  config, family = model.config, tensor_names.NETWORKS[model.role].family
+  spans = task.kind == examples.SPANS
+  return _CARD.format(
+    pipeline="question-answering" if spans else "text-classification",
+    family=family,
+    title=f"{family.upper()}, fine-tuned on {task.title}",
+    use=_TASK_USES[task.kind].format(
+      labels=", ".join(f"`{label}`" for label in task.labels)
+    ),
+    architecture=tensor_names.architecture(model, model.role),
+    parameters=pretrain.parameter_count(params),
+    layers=config.layers,
+    width=config.width,
+    max_positions=config.max_positions,
+    vocab_size=config.vocab_size,
+    case=_case(tokenizer),
+    made=made,
+    source=_SOURCES[family],
   )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from truenegs_jax import tensor_names
 from truenegs_jax.errors import NonFiniteError, TrueNegsError
-from truenegs_jax.models import pretrain
+from truenegs_jax.models import downstream, pretrain
 from truenegs_jax.models.encoder import EncoderConfig
 
 # Of max(1, largest logit), both sides in f32. Rounding alone reaches 2e-5 in 24
@@ -50,14 +50,9 @@ def compare(
       than 1e-4 of the largest one (of 1 if that is smaller).
   """
   try:
-    import torch
-    import transformers
+    torch, transformers = _import_torch()
   except ImportError as e:
-    return False, (
-      f"not compared with transformers: {e.name or 'PyTorch'} is not installed."
-      ' To do so: pip install "truenegs_jax[torch]" and export again.'
-    )
-  transformers.utils.logging.disable_progress_bar()
+    return False, _not_compared(e)
   roles = roles or tuple(model.roles)
   kind = tensor_names.DTYPES[dtype]
   params = jax.tree.map(lambda x: x.astype(kind).astype(np.float32), params)
@@ -78,6 +73,88 @@ def compare(
   return True, (
     f"transformers {transformers.__version__} loads {' and '.join(roles)}"
     f" and comes to our logits; largest difference: {', '.join(found)}"
+  )
+
+
+def compare_task(
+  folder: pathlib.Path,
+  params: Mapping[str, Any],
+  model: downstream.Downstream,
+  written: downstream.Downstream,
+  *,
+  scale: tuple[float, float] = (0.0, 1.0),
+) -> tuple[bool, str]:
+  """Loads an exported fine-tuned model and compares its logits with ours.
+
+  Args:
+    folder: holds the files.
+    params: what was exported, f32 arrays of numpy, as they were trained.
+    model: what these are of.
+    written: what the files are of; its head may be another.
+    scale: (offset, scale) by which our outputs are the files' logits.
+
+  Returns, raises: as `compare`.
+  """
+  try:
+    torch, transformers = _import_torch()
+  except ImportError as e:
+    return False, _not_compared(e)
+  inputs = _random_inputs(model.config)
+  real_BxL = inputs["documents"] != 0
+  loaded = _load(folder, written, model.role, torch, transformers)
+  output = _run(loaded, inputs, torch)
+  found = []
+  for name, expected in our_task_logits(params, model, inputs).items():
+    of = real_BxL if expected.shape == real_BxL.shape else ...
+    offset, factor = scale
+    theirs = output[name].numpy()[of]
+    ours = offset + factor * expected[of]
+    difference = _difference(name, ours, theirs)
+    largest = np.abs(theirs).max()
+    found.append(f"{name} {difference:.1e} (largest {largest:.3g})")
+  return True, (
+    f"transformers {transformers.__version__} loads"
+    f" {tensor_names.architecture(written, model.role)} and comes to our"
+    f" logits; largest difference: {', '.join(found)}"
+  )
+
+
+def our_task_logits(
+  params: Mapping[str, Any],
+  model: downstream.Downstream,
+  inputs: Mapping[str, np.ndarray],
+) -> Logits:
+  """The f32 logits of a task's head, of classes `[B, C]` or spans `[B, L]`."""
+  config = dataclasses.replace(model.config, dtype="float32")
+  spans = model.head == "spans"
+  logits = jax.jit(
+    lambda params, inputs: model.clone(config=config).apply(
+      {"params": params},
+      inputs,
+      None,
+      method="span_logits" if spans else "class_logits",
+    )
+  )
+  with jax.default_matmul_precision("highest"):  # GPUs and TPUs round more
+    found = jax.device_get(logits(params, inputs))
+  if spans:
+    return {"start_logits": found[..., 0], "end_logits": found[..., 1]}
+  return {"logits": found}
+
+
+def _import_torch() -> tuple[Any, Any]:
+  import torch
+  import transformers
+
+  transformers.utils.logging.disable_progress_bar()
+  return torch, transformers
+
+
+def _not_compared(error: ImportError) -> str:
+  return (
+    "not compared with transformers:"
+    f" {error.name or 'PyTorch'} is not installed."
+    ' To do so: pip install "truenegs_jax[torch]" and export again.'
   )
 
 
@@ -138,7 +215,7 @@ def _difference(role: str, ours: np.ndarray, theirs: np.ndarray) -> float:
 
 def _load(
   folder: pathlib.Path,
-  model: pretrain.Model,
+  model: tensor_names.Model,
   role: str,
   torch: Any,
   transformers: Any,

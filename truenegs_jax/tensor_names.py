@@ -3,6 +3,7 @@
 A pair becomes two models, each with its copy of the shared embedding block:
 the discriminator an ElectraForPreTraining, the generator an ElectraForMaskedLM.
 BERT becomes a BertForMaskedLM, or a BertForPreTraining if it carries a pooler.
+What is fine-tuned becomes the class of its family that has the same head.
 
   tensors = to_huggingface(params, model, "discriminator")
 """
@@ -16,7 +17,9 @@ import numpy as np
 from flax import traverse_util
 
 from truenegs_jax.errors import InputError
-from truenegs_jax.models import pretrain
+from truenegs_jax.models import downstream, pretrain
+
+Model = pretrain.Model | downstream.Downstream
 
 DTYPES = {
   "float32": np.dtype(np.float32),
@@ -75,6 +78,24 @@ POOLED = {
   "pooled/pooler": "bert.pooler.dense",
   "pooled/next_sentence": "cls.seq_relationship",
 }
+# Task heads that have a counterpart, and endings of the classes with one.
+TASK_HEADS: dict[str, dict[str, str]] = {
+  "dense": {
+    "task_head/dense": "classifier.dense",
+    "task_head/output": "classifier.out_proj",
+  },
+  "pooler": {
+    "pooled/pooler": POOLED["pooled/pooler"],
+    "task_head/output": "classifier",
+  },
+  "spans": {"task_head/output": "qa_outputs"},
+}
+TASK_CLASSES = {
+  "linear": "ForSequenceClassification",
+  "dense": "ForSequenceClassification",
+  "pooler": "ForSequenceClassification",
+  "spans": "ForQuestionAnswering",
+}
 # Ours -> theirs; `kernel` and `scale` are their `weight`.
 _LAYER = {
   "query": "attention.self.query",
@@ -90,7 +111,7 @@ _LAYER = {
 
 def to_huggingface(
   params: Mapping[str, Any],
-  model: pretrain.Model,
+  model: Model,
   role: str,
   *,
   dtype: str = "float32",
@@ -126,8 +147,11 @@ def to_huggingface(
   }
 
 
-def name_table(model: pretrain.Model, role: str) -> dict[str, str]:
-  """Path in our tree -> Hugging Face's name, for every tensor of a file."""
+def name_table(model: Model, role: str) -> dict[str, str]:
+  """Path in our tree -> Hugging Face's name, for every tensor of a file.
+
+  Heads of tasks that have no counterpart there are left out.
+  """
   config, network = model.roles[role], NETWORKS[role]
   prefix = network.family
   modules = {"embeddings/norm": f"{prefix}.embeddings.LayerNorm"}
@@ -137,8 +161,11 @@ def name_table(model: pretrain.Model, role: str) -> dict[str, str]:
     for ours, theirs in _LAYER.items():
       name = f"{prefix}.encoder.layer.{i}.{theirs}"
       modules[f"{role}/layer_{i}/{ours}"] = name
-  for ours, theirs in network.head.items():
-    modules[f"{role}_head/{ours}"] = theirs
+  fine_tuned = isinstance(model, downstream.Downstream)
+  if fine_tuned:
+    modules |= TASK_HEADS.get(model.head, {})
+  else:
+    modules |= {f"{role}_head/{x}": name for x, name in network.head.items()}
   if has_pooled(model):
     modules |= POOLED
   table = {
@@ -153,19 +180,23 @@ def name_table(model: pretrain.Model, role: str) -> dict[str, str]:
     weight = "scale" if ours.endswith("norm") else "kernel"
     table[f"{ours}/{weight}"] = f"{theirs}.weight"
     table[f"{ours}/bias"] = f"{theirs}.bias"
-  for ours, theirs in network.head_arrays.items():
-    table[f"{role}_head/{ours}"] = theirs
+  if not fine_tuned:
+    for ours, theirs in network.head_arrays.items():
+      table[f"{role}_head/{ours}"] = theirs
   return table
 
 
-def architecture(model: pretrain.Model, role: str) -> str:
+def architecture(model: Model, role: str) -> str:
   """The class of transformers that one network of a model becomes."""
+  if isinstance(model, downstream.Downstream):
+    family = NETWORKS[role].family.capitalize()
+    return family + TASK_CLASSES.get(model.head, "Model")
   if has_pooled(model):
     return "BertForPreTraining"
   return NETWORKS[role].architecture
 
 
-def has_pooled(model: pretrain.Model) -> bool:
+def has_pooled(model: Model) -> bool:
   """Whether a pooler and a next-sentence classifier ride along."""
   return isinstance(model, pretrain.BertMlm) and model.pooler
 

@@ -10,12 +10,14 @@ from flax import traverse_util
 
 from truenegs_jax import huggingface, tensor_names
 from truenegs_jax.errors import InputError
-from truenegs_jax.models import encoder, pretrain
+from truenegs_jax.models import downstream, encoder, pretrain
+from truenegs_jax.weights import task_heads
 from truenegs_jax.weights.networks import Network
 
 FLOATS = ("float32", "float16", "bfloat16")
-# What `init_skip` may name: rows that need not be those of the weights.
-SKIPS = ("words", "positions")
+# What `init_skip` may name: rows that need not be those of the weights, and the
+# head of a task.
+SKIPS = ("words", "positions", "head")
 # Parts that are drawn at random where the weights have nothing of them: BERT as
 # an encoder comes without heads, and few keep the next sentences'.
 HEADS = (
@@ -24,6 +26,7 @@ HEADS = (
   "generator_head/",
   "pooled/next_sentence/",
 )
+FINE_TUNED_HEADS = (task_heads.HEAD, "pooled/pooler/")
 LISTED = 60  # lines; an encoder of another width makes about 30
 _LAYER = re.compile(r"(?<=layer[._/])\d+")
 
@@ -41,7 +44,7 @@ def parse_skip(text: str) -> frozenset[str]:
 
 def check(
   networks: Mapping[str, Network],
-  model: pretrain.Model,
+  model: tensor_names.Model,
   *,
   skip: Iterable[str] = (),
 ) -> None:
@@ -54,8 +57,9 @@ def check(
 
   Raises:
     InputError: another backbone or size; arrays that are missing, unexpected,
-      of another shape or no floating-point numbers.
+      of another shape or no floating-point numbers; as `task_heads.trimmed`.
   """
+  networks = task_heads.trimmed(networks, model, skip=skip)
   theirs = as_theirs(model, networks, skip)
   problems = []
   for role, network in networks.items():
@@ -73,8 +77,10 @@ def check(
 
 
 def as_theirs(
-  model: pretrain.Model, networks: Mapping[str, Network], skip: Iterable[str]
-) -> pretrain.Model:
+  model: tensor_names.Model,
+  networks: Mapping[str, Network],
+  skip: Iterable[str],
+) -> tensor_names.Model:
   """The model with as many words or positions as the weights have."""
   fields = next(iter(networks.values())).fields
   changed = {}
@@ -90,20 +96,21 @@ def as_theirs(
   return model.clone(**configs)
 
 
-def flat_shapes(model: pretrain.Model) -> dict[str, jax.ShapeDtypeStruct]:
+def flat_shapes(model: tensor_names.Model) -> dict[str, jax.ShapeDtypeStruct]:
   """Path -> shape of every parameter."""
   return traverse_util.flatten_dict(pretrain.param_shapes(model), sep="/")
 
 
 def present(
-  network: Network, model: pretrain.Model, role: str
+  network: Network, model: tensor_names.Model, role: str
 ) -> dict[str, str]:
   """`Network.name_table` without the heads that the weights lack entirely."""
   table, names = dict(network.name_table(model, role)), network.arrays.shapes
-  for head in HEADS:
+  fine_tuned = isinstance(model, downstream.Downstream)
+  for head in FINE_TUNED_HEADS if fine_tuned else HEADS:
     of_head = {ours for ours in table if ours.startswith(head)}
     # A pooler that is not there either: a file that was meant to have both.
-    alone = head.startswith("pooled") and not any(
+    alone = head == "pooled/next_sentence/" and not any(
       table[ours] in names for ours in table if ours.startswith("pooled/pooler")
     )
     if not alone and not any(table[ours] in names for ours in of_head):
@@ -113,23 +120,27 @@ def present(
   return table
 
 
-def left_out(network: Network, model: pretrain.Model, role: str) -> list[str]:
+def left_out(
+  network: Network, model: tensor_names.Model, role: str
+) -> list[str]:
   """Names of a pooler and its classifier that this model has no use for."""
-  if role != "bert" or tensor_names.has_pooled(model):
+  if not isinstance(model, pretrain.BertMlm) or model.pooler:
     return []
   whole = network.name_table(model.clone(pooler=True), role)
   used = set(network.name_table(model, role).values())
   return sorted((set(whole.values()) - used) & set(network.arrays.shapes))
 
 
-def _misfits(network: Network, model: pretrain.Model, role: str) -> list[str]:
+def _misfits(
+  network: Network, model: tensor_names.Model, role: str
+) -> list[str]:
   """One line for each field and each array that is not the model's."""
   fields = huggingface.field_misfits(network.fields, model, role)
   return fields + _array_misfits(network, model, role)
 
 
 def _array_misfits(
-  network: Network, model: pretrain.Model, role: str
+  network: Network, model: tensor_names.Model, role: str
 ) -> list[str]:
   shapes, table = flat_shapes(model), present(network, model, role)
   turned = lambda ours: (

@@ -8,10 +8,12 @@ import jax
 import numpy as np
 from flax import traverse_util
 
+from truenegs_jax import tensor_names
 from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import pretrain
-from truenegs_jax.weights import fit, places, rows, words
+from truenegs_jax.tasks import examples
+from truenegs_jax.weights import fit, places, rows, task_heads, words
 from truenegs_jax.weights.networks import Network
 from truenegs_jax.weights.rows import Flat
 
@@ -21,12 +23,13 @@ ROUNDING = 1e-6
 
 def load_params(
   init: str,
-  model: pretrain.Model,
+  model: tensor_names.Model,
   *,
   tokenizer: Tokenizer,
   seed: int = 0,
   skip: str = "",
   complete: bool = False,
+  task: examples.Task | None = None,
   say: Callable[[str], Any] = print,
 ) -> dict[str, Any]:
   """The parameters of a whole model, f32 arrays of numpy.
@@ -34,7 +37,8 @@ def load_params(
   Everything that headers say is checked before any weight is read. Of a pair,
   the shared embeddings are the discriminator's. What the weights lack, and may
   lack (`fit.HEADS`, a generator, rows that `skip` allows), is what a run from
-  scratch with this seed would have.
+  scratch with this seed would have. A model of a task takes one network and,
+  if there is one that fits, the task's head.
 
   Args:
     init: what `places.find` takes.
@@ -42,25 +46,29 @@ def load_params(
     tokenizer: the run's. A vocabulary beside the weights has to be the same:
       the rows of a table say nothing of which words they are.
     skip: of `fit.SKIPS`, separated by commas. "words": rows are carried over by
-      token; "positions": the first rows are.
+      token; "positions": the first rows are; "head": a task's is drawn anew.
+    task: of a model of a task: in which order its classes are, and what its
+      scores are divided by; Hugging Face's heads give scores as they are.
     complete: nothing may be drawn at random, as befits a measurement.
     say: told what is downloaded, left out and drawn at random.
 
   Raises:
     InputError: as `places.find` and `fit.check`; another vocabulary; a pair
       whose embeddings differ; an output table that is not the word table;
-      weights that are not finite; parts that are lacking, if `complete`.
+      weights that are not finite; parts that are lacking, if `complete`; the
+      head of another task.
   """
   skips = fit.parse_skip(skip)
   networks = places.find(init, tuple(model.roles), say=say)
   vocabs = words.check(networks, tokenizer, skip=skips)
+  networks = task_heads.trimmed(networks, model, skip=skips, task=task)
   fit.check(networks, model, skip=skips)
   if None in vocabs.values():
     say(
       f"init: NO vocabulary lies beside {init}: whether its words are those of"
       " the run, nobody can tell"
     )
-  flat = _read_all(networks, fit.as_theirs(model, networks, skips), say)
+  flat = _read_all(networks, fit.as_theirs(model, networks, skips), task, say)
   fresh = functools.cache(lambda: _fresh(model, seed))
   if "words" in skips:
     old = next(iter(vocabs.values())) or ()
@@ -69,24 +77,23 @@ def load_params(
     size = next(iter(model.roles.values())).max_positions
     flat |= rows.carry_positions(flat, fresh, size, say)
   new = [name for name in fit.flat_shapes(model) if name not in flat]
-  if new:
-    said = f"init: NOT in {init}, so DRAWN AT RANDOM: {_parts(new)}"
-    if complete:
-      raise InputError(f"{said}. Give weights that have it, to be measured.")
-    say(said)
+  _say_drawn(init, new, say, complete=complete)
   flat |= {name: fresh()[name] for name in new}
   return traverse_util.unflatten_dict(flat, sep="/")
 
 
 def _read_all(
   networks: Mapping[str, Network],
-  model: pretrain.Model,
+  model: tensor_names.Model,
+  task: examples.Task | None,
   say: Callable[[str], Any],
 ) -> Flat:
   """The parameters of all networks; shared ones are the first's."""
   flat: Flat = {}
   for role, network in networks.items():
     read = _read(network, model, role, say)
+    if task:
+      read |= task_heads.adapted(read, network, task, say)
     _check_same_embeddings(network.place, flat, read)
     flat = read | flat
   return flat
@@ -94,7 +101,7 @@ def _read_all(
 
 def _read(
   network: Network,
-  model: pretrain.Model,
+  model: tensor_names.Model,
   role: str,
   say: Callable[[str], Any],
 ) -> Flat:
@@ -145,10 +152,32 @@ def _check_same_embeddings(place: str, first: Flat, second: Flat) -> None:
       )
 
 
-def _fresh(model: pretrain.Model, seed: int) -> Flat:
+def _fresh(model: tensor_names.Model, seed: int) -> Flat:
   """What a run from scratch starts with."""
   params = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))()
   return traverse_util.flatten_dict(jax.device_get(params), sep="/")
+
+
+def _say_drawn(
+  init: str,
+  names: Sequence[str],
+  say: Callable[[str], Any],
+  *,
+  complete: bool,
+) -> None:
+  """Says what is drawn at random; that a task's head is, is no surprise."""
+  if complete and names:
+    raise InputError(
+      f"{_drawn(init, names)}. Give weights that have it, to be measured."
+    )
+  if lost := [name for name in names if not name.startswith(task_heads.HEAD)]:
+    say(_drawn(init, lost))
+  if len(lost) < len(names):
+    say("init: the head of the task starts from scratch")
+
+
+def _drawn(init: str, names: Sequence[str]) -> str:
+  return f"init: NOT in {init}, so DRAWN AT RANDOM: {_parts(names)}"
 
 
 def _parts(names: Sequence[str]) -> str:

@@ -5,8 +5,8 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from truenegs_jax import tensor_names
 from truenegs_jax.errors import InputError
-from truenegs_jax.models import pretrain
 from truenegs_jax.weights.arrays import Arrays
 
 
@@ -32,7 +32,7 @@ class Network:
   place: str
   arrays: Arrays
   fields: Mapping[str, Any]
-  name_table: Callable[[pretrain.Model, str], Mapping[str, str]]
+  name_table: Callable[[tensor_names.Model, str], Mapping[str, str]]
   turned: bool
   vocabulary: pathlib.Path | None
   lowercase: bool | None

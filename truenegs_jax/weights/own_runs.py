@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from flax import traverse_util
 
-from truenegs_jax import huggingface, saved
+from truenegs_jax import huggingface, saved, tensor_names
 from truenegs_jax.models import pretrain
 from truenegs_jax.weights.arrays import Arrays
 from truenegs_jax.weights.networks import Network
@@ -80,9 +80,11 @@ def open_networks(
   return networks
 
 
-def _name_table(model: pretrain.Model, role: str) -> dict[str, str]:
-  own = pretrain.role_params(pretrain.param_shapes(model), role)
-  return {name: name for name in _flat(own)}
+def _name_table(model: tensor_names.Model, role: str) -> dict[str, str]:
+  whole = pretrain.param_shapes(model)
+  if len(model.roles) > 1:
+    whole = pretrain.role_params(whole, role)
+  return {name: name for name in _flat(whole)}
 
 
 def _flat(tree: Any) -> dict[str, Any]:

@@ -37,7 +37,8 @@ def find(
   Args:
     init: what the user said.
     roles: of the model that wants them; none: whatever is there will do. A
-      pair does with a discriminator alone.
+      pair does with a discriminator alone, and where only that is wanted its
+      generator is left out.
     say: told of what is downloaded.
 
   Raises:
@@ -56,14 +57,36 @@ def find(
         )
       found[role] = network
   kept = roles[0] if roles else ""
+  if {"discriminator"} == set(roles) <= set(found):
+    found.pop("generator", None)
   if roles and (kept not in found or set(found) - set(roles)):
     raise InputError(
       f"init: {init} holds {_described(found)}, and this run trains"
       f" {_family(kept)!r}: give weights of"
-      f" {'a discriminator' if len(roles) > 1 else 'BERT'}, or another config."
+      f" {'BERT' if kept == 'bert' else 'a discriminator'}, or another config."
     )
   # The discriminator comes first: where the two differ, it decides.
   return {role: found[role] for role in sorted(found)}
+
+
+def find_encoder(init: str, *, say: Callable[[str], Any] = print) -> Network:
+  """The one network of weights that is fine-tuned: its role, sizes, words.
+
+  Args:
+    init, say: as in `find`.
+
+  Raises:
+    InputError: as `find`; a generator alone; BERT and a discriminator.
+    CheckpointError: as `find`.
+  """
+  found = find(init, say=say)
+  kept = [network for role, network in found.items() if role != "generator"]
+  if len(kept) != 1:
+    raise InputError(
+      f"init: {init} holds {_described(found)}, and what is fine-tuned is BERT"
+      " or a discriminator: give one, of a pair the generator's partner."
+    )
+  return kept[0]
 
 
 def _places(init: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from truenegs_jax import huggingface, tensor_names
 from truenegs_jax.errors import InputError
-from truenegs_jax.models import encoder, pretrain
+from truenegs_jax.models import encoder
 from truenegs_jax.weights.arrays import Arrays
 from truenegs_jax.weights.files import find
 from truenegs_jax.weights.networks import Network, check_layers
@@ -114,7 +114,7 @@ def networks(folder: pathlib.Path) -> dict[str, Network]:
   return found
 
 
-def name_table(model: pretrain.Model, role: str) -> dict[str, str]:
+def name_table(model: tensor_names.Model, role: str) -> dict[str, str]:
   """Path in our tree -> TensorFlow's name, for every array of a network."""
   table = {}
   for ours, name in tensor_names.name_table(model, role).items():

@@ -1,0 +1,173 @@
+"""A fine-tuned model as one folder that Hugging Face's transformers loads.
+
+exported = export_task(params, model, tokenizer, output, task=task, card=lines)
+
+AutoModelForSequenceClassification or AutoModelForQuestionAnswering gives the
+logits that were trained; scores come in the task's own units.
+"""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from truenegs_jax import delivery, export, huggingface, model_card, parity
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.errors import InputError
+from truenegs_jax.models import downstream
+from truenegs_jax.tasks import examples
+
+# tanh(x) is x, up to x^3 / 3, and a power of two rounds nothing.
+SMALL = 2.0**-14
+
+
+def export_task(
+  params: Mapping[str, Any],
+  model: downstream.Downstream,
+  tokenizer: Tokenizer,
+  output: pathlib.Path,
+  *,
+  task: examples.Task,
+  card: str,
+) -> export.Exported:
+  """Writes a folder with the model, its vocabulary, a card and checksums.
+
+  Args:
+    params: the model's parameters, f32 arrays of numpy or jax.
+    model: what they are of.
+    tokenizer: the one that the model was trained with.
+    output: the folder to make; the export of a task that stands there is
+      replaced once the new one is whole and checked.
+    task: whose labels and scale the files have.
+    card: lines of a list, "* ...", for the README.md: how it was made.
+
+  Raises:
+    InputError: `problem` names one; `output` holds other things than the export
+      of a task; another vocabulary than the model's.
+    NonFiniteError: a NaN or infinite weight.
+    DiskError: a file could not be written.
+    TrueNegsError: transformers does not come to our logits.
+  """
+  if said := problem(model):
+    raise InputError(said)
+  output = delivery.check_task_replaceable(output)
+  params = jax.device_get(params)
+  export.check_finite(params)
+  written, as_written = counterpart(params, model, task)
+  with delivery.in_place_of(output) as partial:
+    with delivery.disk_errors(output):
+      huggingface.write_model(
+        partial,
+        written,
+        as_written,
+        model.role,
+        tokenizer,
+        more=_fields(model, task),
+      )
+      text = model_card.task_text(written, as_written, tokenizer, task, card)
+      (partial / "README.md").write_text(text, encoding="utf-8")
+      delivery.write_checksums(partial)
+    compared, statement = parity.compare_task(
+      partial, params, model, as_written, scale=_scale(task)
+    )
+  return export.Exported(output, compared, statement)
+
+
+def problem(model: downstream.Downstream) -> str:
+  """Why transformers has no counterpart of a model; "" where it has one."""
+  if not huggingface.has_names(model):
+    return (
+      f"backbone {model.backbone!r} has no counterpart in Hugging Face's"
+      " transformers, so the model is not exported."
+    )
+  if model.head == "joint":
+    return (
+      "head 'joint' has no counterpart in Hugging Face's transformers, so the"
+      " model is not exported; one of --config.finetune.head=spans is."
+    )
+  width, outputs = model.config.width, model.num_outputs
+  if (model.head, model.role) == ("linear", "discriminator"):
+    if 2 * outputs > width:
+      return (
+        f"head 'linear' of {outputs} outputs: Hugging Face's class of ELECTRA"
+        f" has room for {width // 2} at {width} units, so the model is not"
+        " exported; one of --config.finetune.head=dense is."
+      )
+  return ""
+
+
+def counterpart(
+  params: Mapping[str, Any], model: downstream.Downstream, task: examples.Task
+) -> tuple[dict[str, Any], downstream.Downstream]:
+  """The same function with a head that transformers has, and scores unscaled.
+
+  A head "linear", W h + b, is made of what stands behind [CLS] there: ELECTRA's
+  dense layer, by gelu(z) - gelu(-z) = z of two units for each output; BERT's
+  pooler, by tanh(x) = x of small x.
+  """
+  changed = dict(params)
+  if model.head == "linear":
+    linear = params["task_head"]["output"]
+    if model.role == "bert":
+      changed |= _behind_tanh(**linear)
+      model = model.clone(head="pooler")
+    else:
+      changed["task_head"] = _behind_gelu(**linear)
+      model = model.clone(head="dense")
+  offset, scale = _scale(task)
+  output = dict(changed["task_head"]["output"])
+  output["kernel"] = output["kernel"] * np.float32(scale)
+  output["bias"] = output["bias"] * np.float32(scale) + np.float32(offset)
+  changed["task_head"] = {**changed["task_head"], "output": output}
+  return changed, model
+
+
+def _behind_gelu(kernel: np.ndarray, bias: np.ndarray) -> dict[str, Any]:
+  """The head "dense" that is a dense layer `[D, C]`, `[C]`; 2 C <= D."""
+  width, outputs = kernel.shape
+  plus, minus = slice(0, 2 * outputs, 2), slice(1, 2 * outputs, 2)
+  dense_DxD, eye_DxD = np.zeros((width, width), "f4"), np.eye(width, dtype="f4")
+  dense_DxD[:, plus], dense_DxD[:, minus] = kernel, -kernel
+  return {
+    "dense": {"kernel": dense_DxD, "bias": np.zeros(width, "f4")},
+    "output": {"kernel": eye_DxD[:, plus] - eye_DxD[:, minus], "bias": bias},
+  }
+
+
+def _behind_tanh(kernel: np.ndarray, bias: np.ndarray) -> dict[str, Any]:
+  """Pooler and head "pooler" that are a dense layer `[D, C]`, `[C]`."""
+  width = len(kernel)
+  pooler = {
+    "kernel": SMALL * np.eye(width, dtype="f4"),
+    "bias": np.zeros(width, "f4"),
+  }
+  return {
+    "pooled": {"pooler": pooler},
+    "task_head": {"output": {"kernel": kernel / SMALL, "bias": bias}},
+  }
+
+
+def _scale(task: examples.Task) -> tuple[float, float]:
+  """(offset, scale) of what the model gives."""
+  return task.scale if task.kind == examples.SCORE else (0.0, 1.0)
+
+
+def _fields(
+  model: downstream.Downstream, task: examples.Task
+) -> dict[str, Any]:
+  """What `config.json` says of a task."""
+  if task.kind == examples.SPANS:
+    return {}
+  labels = task.labels or ("score",)
+  regression = task.kind == examples.SCORE
+  return {
+    "problem_type": "regression"
+    if regression
+    else "single_label_classification",
+    "num_labels": len(labels),
+    "id2label": {str(i): label for i, label in enumerate(labels)},
+    "label2id": {label: i for i, label in enumerate(labels)},
+    "classifier_dropout": model.head_dropout,
+  }
