@@ -19,15 +19,21 @@ from truenegs_jax import dry_run, huggingface
 from truenegs_jax.configs import common
 from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.errors import DataError, InputError
+from truenegs_jax.finetune import recipe
 from truenegs_jax.models import pretrain
 from truenegs_jax.train import build, checks
 
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
 NAMES = sorted(
   path.stem
-  for path in CONFIGS.glob("*.py")
-  if path.stem not in ("__init__", "common")
+  for path in CONFIGS.glob("[a-z]*.py")
+  if not path.stem.startswith(("common", "finetune"))
 )
+TUNINGS = {
+  "finetune_glue": ("", "all", "mrpc", "cola,rte", "mrpc,released", "released"),
+  "finetune_squad": ("", "released"),
+  "finetune_own": ("", "released"),
+}
 # ml_collections loads a config file by a function that Python will drop.
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module")
 
@@ -38,6 +44,31 @@ TOKENIZER = types.SimpleNamespace(mask=4, cls=2, sep=3, vocab=("x",) * 1_000)
 
 def get_config(name, arg=""):
   return importlib.import_module(f"truenegs_jax.configs.{name}").get_config(arg)
+
+
+@pytest.mark.parametrize(
+  ("name", "arg"), [(name, arg) for name in TUNINGS for arg in TUNINGS[name]]
+)
+def test_every_config_of_fine_tuning_is_a_whole_recipe(name, arg):
+  c = get_config(name, arg).lock()
+  recipe.check(c)
+  released = "released" in arg
+  assert c.optim.weight_decay == (0.01 if released else 0.0)
+  assert c.finetune.loss == ("sum" if released else "mean")
+  for width, paper, code in (256, 3e-4, 1e-4), (768, 1e-4, 1e-4), (1024, 5e-5, 5e-5):
+    config = types.SimpleNamespace(width=width)
+    assert recipe.peak_rate(c, config) == (code if released else paper)
+    assert recipe.layer_decay(c, config) == (0.9 if width == 1024 else 0.8)
+
+
+def test_the_words_behind_a_config_of_fine_tuning_are_tasks():
+  tasks = lambda arg: get_config("finetune_glue", arg).finetune.tasks.split(",")
+  assert tasks("") == tasks("all") == tasks("released")
+  assert len(tasks("all")) == 8
+  assert tasks("rte,cola") == ["rte", "cola"]
+  for name in TUNINGS:
+    with pytest.raises(ValueError, match="wnli.*released"):
+      get_config(name, "wnli")
 
 
 @pytest.mark.parametrize(("name", "arg"), list(itertools.product(NAMES, ARGS)))

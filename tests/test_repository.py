@@ -23,6 +23,7 @@ LAYERS = {
   "objectives.mlm": 2,
   "models.": 0,
   "models.pretrain": 1,
+  "models.downstream": 1,
   "data.": 1,
   "data.tokenizer": 0,
   "data.reading": 0,
@@ -35,6 +36,8 @@ LAYERS = {
   "data.sources": 0,
   "data.layouts": 0,
   "data.segments": 0,
+  "tasks.": 1,
+  "tasks.examples": 0,
   "synonyms.": 1,
   "synonyms.__main__": 6,
   "train.sharding": 3,
@@ -52,7 +55,6 @@ LAYERS = {
   "train.loop": 5,
   "evals.": 5,
   "evals.scoring": 0,
-  "evals.tasks": 4,
   "tensor_names": 4,
   "huggingface": 4,
   "model_card": 5,
@@ -73,6 +75,13 @@ LAYERS = {
   "main": 6,
   "prepare": 6,
   "pretraining": 6,
+  "finetuning": 6,
+  "finetuning_runs": 6,
+  "task_export": 6,
+  "finetune.": 5,
+  "finetune.seeds": 0,
+  "finetune.bootstrap": 0,
+  "finetune.reference": 0,
   "corrections": 6,
   "export": 6,
   "conversion": 6,
@@ -174,7 +183,7 @@ def test_folders_keep_to_what_they_may_know(module):
   names = imports(sources()[module])
   tops = {name.split(".")[0] for name in names}
   folder = module.split(".")[0]
-  if folder in ("data", "synonyms") or module == "evals.scoring":
+  if folder in ("data", "synonyms", "tasks") or module == "evals.scoring":
     assert not tops & NO_JAX
   if folder == "objectives":
     assert not any(n.startswith("truenegs_jax.models") for n in names)

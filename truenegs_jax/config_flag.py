@@ -40,8 +40,8 @@ def find(value: str) -> str:
   if pathlib.Path(path).is_file():
     return value
   packaged = PACKAGED / f"{pathlib.Path(path).stem}.py"
-  names = sorted(p.stem for p in PACKAGED.glob("[a-z]*.py"))
-  names.remove("common")
+  files = PACKAGED.glob("[a-z]*.py")
+  names = sorted(p.stem for p in files if not p.stem.startswith("common"))
   if packaged.stem in names:
     return f"{packaged}{colon}{args}"
   raise InputError(

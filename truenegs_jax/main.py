@@ -84,11 +84,12 @@ def _run() -> int:
   quiet = not distributed.is_first()
   screen = Console(markup=False, highlight=False, quiet=quiet)
   # After joining: what runs a task may ask for devices.
-  from truenegs_jax import corrections, pretraining
+  from truenegs_jax import corrections, finetuning, pretraining
 
   workdir = flags.FLAGS["workdir"].value or workdir_of(config_flag.filename())
   config: Any = flags.FLAGS["config"].value
-  task = corrections if config.task == "corrections" else pretraining
+  tasks = {"corrections": corrections, "finetune": finetuning}
+  task = tasks.get(config.task, pretraining)
   return task.run(config, pathlib.Path(workdir), screen)
 
 

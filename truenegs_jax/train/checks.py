@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -62,19 +62,14 @@ RANGES = (
 
 def check_config(c: ConfigDict) -> None:
   """Refuses values that no run can have, before anything is read or made."""
-  for name, low, high in RANGES:
-    value = c
-    for part in name.split("."):
-      value = value[part]
-    if not low <= value <= high or math.isinf(value):  # NaN too
-      raise InputError(f"{name} is {value}; it must be {_range(low, high)}.")
+  check_ranges(c, RANGES)
   if c.length > c.model.max_positions:
     raise InputError(
       f"length {c.length} is over model.max_positions"
       f" {c.model.max_positions}; lower one or raise the other."
     )
   _check_names(c)
-  parallel = sharding.data_parallelism(build.mesh_spec(c), _device_count())
+  parallel = sharding.data_parallelism(build.mesh_spec(c), device_count())
   shares = parallel * c.optim.accumulation
   if c.batch_size % shares:
     near = max(c.batch_size // shares, 1) * shares
@@ -83,6 +78,24 @@ def check_config(c: ConfigDict) -> None:
       f" ({parallel} slices by the mesh x {c.optim.accumulation} micro-batches)"
       f"; try --config.batch_size={near}."
     )
+
+
+def check_ranges(
+  c: ConfigDict, ranges: Iterable[tuple[str, float, float]]
+) -> None:
+  """Refuses numbers that are out of their range; keys not there are left out.
+
+  Args:
+    ranges: name, the least and the most.
+  """
+  for name, low, high in ranges:
+    section, _, key = name.rpartition(".")
+    values = c[section] if section else c
+    if key not in values:
+      continue
+    value = values[key]
+    if not low <= value <= high or math.isinf(value):  # NaN too
+      raise InputError(f"{name} is {value}; it must be {_range(low, high)}.")
 
 
 def check_given(
@@ -132,7 +145,8 @@ def check_weights(c: ConfigDict, *, say: Callable[[str], Any]) -> None:
   fit.check(networks, build.build_model(c, vocab_size=vocab_size), skip=skip)
 
 
-def _device_count() -> int:
+def device_count() -> int:
+  """How many devices jax has; InputError where it finds none."""
   try:
     return jax.device_count()
   except (RuntimeError, AssertionError) as e:  # a bare one, without a plugin
@@ -146,18 +160,18 @@ def _device_count() -> int:
 
 def _check_names(c: ConfigDict) -> None:
   """Looks everything up that the config names; each look-up can refuse."""
-  _one_of("task", c.task, TASKS)
+  one_of("task", c.task, TASKS)
   if (c.task == "corrections") != ("corrections" in c):
     raise InputError(
       f"task {c.task!r} does not go with this config: corrections are measured"
       " with --config=configs/corrections.py, all others are pre-training."
     )
-  _one_of("objective", c.objective, tuple(build.OBJECTIVES))
-  _one_of("data.tokenizer", c.data.tokenizer, encode.BACKENDS)
-  _one_of("data.accents", c.data.accents, tuple(ACCENTS))
-  _one_of("data.layout", c.data.layout, tuple(layouts.LAYOUTS))
-  _one_of("model.dtype", c.model.dtype, DTYPES)
-  _one_of("mesh.synonyms", c.mesh.synonyms, sharding.TABLE_LAYOUTS)
+  one_of("objective", c.objective, tuple(build.OBJECTIVES))
+  one_of("data.tokenizer", c.data.tokenizer, encode.BACKENDS)
+  one_of("data.accents", c.data.accents, tuple(ACCENTS))
+  one_of("data.layout", c.data.layout, tuple(layouts.LAYOUTS))
+  one_of("model.dtype", c.model.dtype, DTYPES)
+  one_of("mesh.synonyms", c.mesh.synonyms, sharding.TABLE_LAYOUTS)
   _check_negatives(c)
   _check_model(c)
   optim.make_schedule(c.optim.schedule, peak=1, warmup_steps=1, total_steps=1)
@@ -192,8 +206,8 @@ def _check_negatives(c: ConfigDict) -> None:
   """Names of readings, and readings that do not go together."""
   n = c.negatives
   for name, known in CHOICES.items():
-    _one_of(f"negatives.{name}", n[name], known)
-  _one_of("negatives.layout", n.layout, table_lib.LAYOUTS)
+    one_of(f"negatives.{name}", n[name], known)
+  one_of("negatives.layout", n.layout, table_lib.LAYOUTS)
   regularizers.get(n.soft)
   optim.weight_schedule(n.soft_schedule, n.soft_weight, n.soft_steps)
   softens = n.soft_weight or n.sentence_weight
@@ -238,6 +252,7 @@ def _range(low: float, high: float) -> str:
   return least if high == math.inf else f"{least} and at most {high}"
 
 
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+def one_of(name: str, value: str, known: Sequence[str]) -> None:
+  """Refuses a value that is not among those known."""
   if value not in known:
     raise InputError(f"{name} {value!r} is unknown; known: {', '.join(known)}.")

@@ -20,6 +20,7 @@ from rich.console import Console
 from truenegs_jax import distributed
 from truenegs_jax.errors import InputError, NonFiniteError, disk_errors
 
+SAVING = "saving (once more to stop without saving)"
 STOPPED_UNSAVED = 137  # as after SIGKILL; 75 and 130 promise a checkpoint
 
 
@@ -27,11 +28,11 @@ class StopSignals:
   """While entered, remembers the first SIGTERM or SIGINT in `received`.
 
   A second one ends the process at once: whatever hangs must not be able to
-  swallow it. The steps saved before are on disk.
+  swallow it. The steps saved before are on disk. `then` says what comes next.
   """
 
-  def __init__(self, console: Console):
-    self._console = console
+  def __init__(self, console: Console, *, then: str = SAVING):
+    self._console, self._then = console, then
     self.received: signal.Signals | None = None
 
   def __enter__(self) -> "StopSignals":
@@ -50,8 +51,8 @@ class StopSignals:
       os._exit(STOPPED_UNSAVED)
     self.received = signal.Signals(number)
     self._console.print(
-      f"{self.received.name}: finishing this step, then saving (once more to"
-      " stop without saving) ..."
+      f"{self.received.name}: finishing this step, then {self._then} ...",
+      soft_wrap=True,
     )
 
 

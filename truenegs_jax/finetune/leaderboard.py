@@ -1,0 +1,213 @@
+"""Tables of fine-tunings: what seeds scored, beside what was published."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from truenegs_jax.evals import scoring
+from truenegs_jax.finetune import bootstrap, reference, seeds
+from truenegs_jax.finetune.results import Result
+
+# What is no score in a record of the dev set.
+NO_SCORES = ("step", "split", "time")
+SPAN_METRICS = ("em", "f1")  # of questions; means over them
+SQUAD = "squad"
+
+
+def sentence(result: Result) -> str:
+  """A run in a line."""
+  parts = [listed(result.scores["dev"])]
+  for split, values in result.scores.items():
+    if split != "dev":
+      parts.append(f"{split} {listed(values)}")
+  parts.append(
+    f"step {result.step:,}, {result.secs:,.0f} s,"
+    f" {result.rows_per_s:.1f} rows/s"
+  )
+  failed = f"FAILED: {result.failure}; " if result.failure else ""
+  return failed + "; ".join(parts)
+
+
+def listed(scores: Mapping[str, Any]) -> str:
+  """Scores in words: "accuracy 70.34, f1 82.10"."""
+  return ", ".join(
+    f"{name} {value:.2f}"
+    for name, value in scores.items()
+    if name not in NO_SCORES
+  )
+
+
+def summaries(runs: Sequence[Result]) -> dict[str, seeds.Summary]:
+  """Of each metric of the dev set, the task's own first."""
+  failures = [run.failure for run in runs]
+  return {
+    metric: seeds.summarize([r.scores["dev"][metric] for r in runs], failures)
+    for metric in runs[0].scores["dev"]
+  }
+
+
+def median_run(runs: Sequence[Result]) -> Result:
+  """The run in the middle by the task's own metric; of two, the lower."""
+  own = next(iter(runs[0].scores["dev"]))
+  ordered = sorted(runs, key=lambda run: run.scores["dev"][own])
+  return ordered[(len(ordered) - 1) // 2]
+
+
+def compare(
+  found: Mapping[str, Sequence[Result]],
+  others: Mapping[str, Sequence[Result]],
+) -> dict[str, list[bootstrap.Comparison]]:
+  """Ours and another's runs of the same examples, by task.
+
+  Tasks whose examples differ are left out: there is nothing to pair.
+  """
+  compared = {}
+  for name, runs in found.items():
+    theirs = others.get(name, [])
+    golds = [x.answers["dev"]["golds"] for x in (*runs, *theirs)]
+    if theirs and all(gold == golds[0] for gold in golds):
+      compared[name] = [
+        _compared(metric, runs, theirs) for metric in runs[0].scores["dev"]
+      ]
+  return compared
+
+
+def show(
+  found: Mapping[str, Sequence[Result]],
+  compared: Mapping[str, Sequence[bootstrap.Comparison]],
+  console: Console,
+) -> None:
+  """Prints the runs of each task, and the medians as the paper's tables."""
+  console.print(_of_seeds(found))
+  for name, runs in found.items():
+    for note in runs[0].notes:
+      console.print(f"* {name}: {note}", soft_wrap=True)
+    for run in runs:
+      if run.failure:
+        console.print(f"! {name}, seed {run.seed}: {run.failure}")
+  console.print(_beside_published(found))
+  if compared:
+    console.print(_of_comparisons(compared))
+
+
+def _of_seeds(found: Mapping[str, Sequence[Result]]) -> Table:
+  made = Table(title="Dev sets, %", title_justify="left")
+  for name in ("task", "metric"):
+    made.add_column(name)
+  columns = "runs failed median mean low high sd".split()
+  for name in columns:
+    made.add_column(name, justify="right")
+  for task, runs in found.items():
+    shown = f"{task} *" if runs[0].notes else task
+    for metric, s in summaries(runs).items():
+      values = (s.median, s.mean, s.low, s.high)
+      made.add_row(
+        shown,
+        metric,
+        str(s.runs),
+        str(s.failed),
+        *(f"{x:.2f}" for x in values),
+        "" if s.sd is None else f"{s.sd:.2f}",
+      )
+      shown = ""
+  return made
+
+
+def _beside_published(found: Mapping[str, Sequence[Result]]) -> Table:
+  """The layout of the paper's tables 3 and 4."""
+  scores: dict[str, float] = {}
+  for task, runs in found.items():
+    for metric, s in summaries(runs).items():
+      key = f"{task}_{metric}" if task == SQUAD else task
+      scores.setdefault(key, s.median)
+  names = [n for n in (*reference.GLUE, *reference.SQUAD) if n in scores]
+  made = Table(
+    title="Medians beside published results (other data, steps and seeds: see"
+    " the notes)",
+    title_justify="left",
+  )
+  made.add_column("model")
+  for name in (*names, "average"):
+    made.add_column(name, justify="right")
+  made.add_column("source")
+  first = next(iter(found.values()))[0]
+  most = max(map(len, found.values()))
+  rows: list[tuple[str, Mapping[str, float], str]] = [
+    ("these runs", scores, f"median of up to {most}")
+  ]
+  rows += [
+    (
+      row.name,
+      row.scores,
+      f"{row.source}; {row.note}" if row.note else row.source,
+    )
+    for row in reference.rows_for(
+      tuple(found), family=first.made["family"], width=first.made["width"]
+    )
+  ]
+  for name, values, source in rows:
+    average = seeds.average(values)
+    made.add_row(
+      name,
+      *(f"{values[n]:.1f}" if n in values else "" for n in names),
+      "" if average is None else f"{average:.1f}",
+      source,
+    )
+  return made
+
+
+def _of_comparisons(
+  compared: Mapping[str, Sequence[bootstrap.Comparison]],
+) -> Table:
+  made = Table(
+    title="Ours and the other's: 95 % intervals of the difference by a paired"
+    " bootstrap over examples, and over examples and runs",
+    title_justify="left",
+  )
+  for name in ("task", "metric"):
+    made.add_column(name)
+  for name in ("ours", "other", "difference", "examples", "and runs", "p"):
+    made.add_column(name, justify="right")
+  for task, rows in compared.items():
+    for x in rows:
+      both = (
+        "one run"
+        if x.low_runs is None
+        else f"{x.low_runs:+.2f} to {x.high_runs:+.2f}"
+      )
+      made.add_row(
+        task,
+        x.metric,
+        f"{x.ours:.2f}",
+        f"{x.theirs:.2f}",
+        f"{x.difference:+.2f}",
+        f"{x.low:+.2f} to {x.high:+.2f}",
+        both,
+        f"{x.p:.3f}",
+      )
+      task = ""
+  return made
+
+
+def _compared(
+  metric: str, ours: Sequence[Result], theirs: Sequence[Result]
+) -> bootstrap.Comparison:
+  golds = ours[0].answers["dev"]["golds"]
+  if metric in SPAN_METRICS and ours[0].task == SQUAD:
+    per_question = [
+      [_question_scores(run)[metric] for run in runs] for runs in (ours, theirs)
+    ]
+    return bootstrap.compare_means(metric, *per_question)
+  ids = {label: i for i, label in enumerate(ours[0].made["labels"])}
+  number = lambda said: np.array([ids.get(x, x) for x in said])
+  of = lambda runs: [number(run.answers["dev"]["answers"]) for run in runs]
+  return bootstrap.compare(metric, number(golds), of(ours), of(theirs))
+
+
+def _question_scores(run: Result) -> dict[str, np.ndarray]:
+  said = run.answers["dev"]
+  by_key = lambda values: dict(zip(said["keys"], values, strict=True))
+  return scoring.question_scores(by_key(said["answers"]), by_key(said["golds"]))

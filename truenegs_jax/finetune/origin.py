@@ -1,0 +1,171 @@
+"""What a fine-tuning starts from: weights, their sizes and their words."""
+
+import dataclasses
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import traverse_util
+from ml_collections import ConfigDict
+
+from truenegs_jax.data.tokenizer import Tokenizer
+from truenegs_jax.errors import InputError
+from truenegs_jax.finetune import recipe
+from truenegs_jax.finetune.material import Material
+from truenegs_jax.models import downstream, pretrain
+from truenegs_jax.tasks.examples import Task
+from truenegs_jax.train import build
+from truenegs_jax.weights import fit, load, places, sizes, task_heads, words
+from truenegs_jax.weights.networks import Network
+
+RANDOM = "discriminator"  # the role of a network that is drawn at random
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+  """Weights to fine-tune, before a task is known.
+
+  Attributes:
+    c: the config, with the sizes and the words of the weights.
+    role, backbone: of the network.
+    tokenizer: of its words.
+  """
+
+  c: ConfigDict
+  role: str
+  backbone: str
+  tokenizer: Tokenizer
+
+  def model(self, num_outputs: int) -> downstream.Downstream:
+    """The network with a head of so many outputs."""
+    return recipe.make_model(
+      self.c,
+      role=self.role,
+      backbone=self.backbone,
+      num_outputs=num_outputs,
+      vocab_size=len(self.tokenizer.vocab),
+    )
+
+  def check(self, model: downstream.Downstream, task: Task) -> None:
+    """Refuses weights that do not fit; no number is read.
+
+    Raises:
+      InputError: another size, other words, the head of another task.
+    """
+    if not self.c.init:
+      return
+    skip = fit.parse_skip(self.c.init_skip)
+    networks = places.find(self.c.init, (self.role,), say=lambda line: None)
+    words.check(networks, self.tokenizer, skip=skip)
+    trimmed = task_heads.trimmed(networks, model, skip=skip, task=task)
+    fit.check(trimmed, model, skip=skip)
+
+  def params(
+    self,
+    model: downstream.Downstream,
+    task: Task,
+    seed: int,
+    *,
+    say: Callable[[str], Any],
+  ) -> dict[str, Any]:
+    """Parameters of a run's first step, arrays of numpy.
+
+    The head's are drawn by the seed, unless the weights have one of such a
+    task.
+
+    Raises:
+      InputError: as `load.load_params`.
+    """
+    if not self.c.init:
+      fresh = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))
+      return jax.device_get(fresh())
+    return load.load_params(
+      self.c.init,
+      model,
+      tokenizer=self.tokenizer,
+      seed=seed,
+      skip=self.c.init_skip,
+      task=task,
+      say=say,
+    )
+
+
+def open_origin(c: ConfigDict, *, say: Callable[[str], Any]) -> Origin:
+  """Finds the weights of a config; no number of theirs is read.
+
+  Where there are none, the config has to say size and vocabulary, and the
+  network is drawn at random: what pre-training is to be compared with.
+
+  Raises:
+    InputError: none given and no size; as `places.find_encoder`.
+  """
+  c = c.copy_and_resolve_references()
+  with c.unlocked():  # the weights say it
+    c.model.max_positions = 512
+  if not c.init or c.init == sizes.NEEDED:
+    if sizes.INIT in (c.model.variant, c.data.vocab):
+      raise InputError(
+        "init: give the weights to fine-tune, --config.init=FOLDER (a run of"
+        " ours, a folder for Hugging Face, a name on its hub, Google's"
+        " checkpoint); or, for a network drawn at random,"
+        " --config.model.variant=NAME and --config.data.vocab=FILE."
+      )
+    return Origin(c, RANDOM, "encoder", build.vocabulary_of(c, c.data.vocab))
+  network = places.find_encoder(c.init, say=say)
+  _take_words(c, network)
+  if c.model.variant == sizes.INIT:
+    c.model.variant = sizes.variant_of(network, say)
+  c.model.max_positions = network.fields["max_position_embeddings"]
+  if c.length > c.model.max_positions:
+    raise InputError(
+      f"length {c.length} is over the {c.model.max_positions} positions of"
+      f" {network.place}; give a smaller --config.length."
+    )
+  tokenizer = build.vocabulary_of(c, c.data.vocab)
+  return Origin(c, network.role, network.backbone, tokenizer)
+
+
+def fingerprint(params: Mapping[str, Any]) -> str:
+  """CRC-32 of the network's parameters, without what heads the task added."""
+  crc = 0
+  flat = traverse_util.flatten_dict(dict(params), sep="/")
+  for name in sorted(flat):
+    if not name.startswith("task_head/"):
+      crc = zlib.crc32(np.asarray(flat[name]).tobytes(), crc)
+  return f"{crc:08x}"
+
+
+def made_of(
+  of: Origin, params: Mapping[str, Any], data: Material
+) -> dict[str, Any]:
+  """What the numbers of a run depend on beside its config, in JSON's types."""
+  width = of.model(data.num_outputs).config.width
+  return {
+    "family": "bert" if of.role == "bert" else "electra",
+    "width": width,
+    "sizes": of.c.model.variant,
+    "backbone": of.backbone,
+    "vocabulary": of.tokenizer.fingerprint,
+    "weights": fingerprint(params) if of.c.init else "drawn at random",
+    "labels": list(data.task.labels),
+    "data": data.fingerprints(),
+  }
+
+
+def _take_words(c: ConfigDict, network: Network) -> None:
+  """Vocabulary and treatment of text of the weights, as far as they say."""
+  if c.data.vocab != sizes.INIT:
+    return
+  if network.vocabulary is None:
+    raise InputError(
+      f"init: {network.place} has no vocabulary beside it; give it:"
+      " --config.data.vocab=FILE."
+    )
+  c.data.vocab = str(network.vocabulary)
+  if network.lowercase is not None:
+    c.data.lowercase = network.lowercase
+    strips = network.strip_accents
+    if strips is not None:
+      c.data.accents = "strip" if strips else "keep"

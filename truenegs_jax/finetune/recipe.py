@@ -1,0 +1,203 @@
+"""From a config of fine-tuning to its numbers; what it may say is checked here.
+
+Rates and their decay go by the width of the network where the config leaves
+them open: small, base, large (Clark et al. 2020, table 7).
+"""
+
+import math
+from typing import Any
+
+import optax
+from ml_collections import ConfigDict
+
+from truenegs_jax.data.tokenizer import ACCENTS
+from truenegs_jax.errors import InputError
+from truenegs_jax.models import downstream, encoder, pretrain
+from truenegs_jax.tasks import glue
+from truenegs_jax.train import build, checks, optim, sharding, writers
+from truenegs_jax.weights import fit
+
+BASE, LARGE = 768, 1024  # widths; what is narrower is small
+SQUAD, OWN = "squad", "own"
+OF_SPANS = ("spans", "joint")  # heads
+CHOICES = {
+  "finetune.loss": ("mean", "sum"),
+  "finetune.layer_exponent": ("released", "paper"),
+  "finetune.keep": ("last", "best"),
+  "finetune.export": ("all", "none"),
+  "finetune.kind": ("classes", "score"),
+  "model.dtype": checks.DTYPES,
+  "data.accents": tuple(ACCENTS),
+}
+RANGES = (
+  ("seed", 0, math.inf),
+  ("batch_size", 1, math.inf),
+  ("length", 8, math.inf),
+  ("model.dropout", 0, 0.99),
+  ("model.attention_dropout", 0, 0.99),
+  ("optim.lr", 0, math.inf),
+  ("optim.weight_decay", 0, math.inf),
+  ("optim.clip_norm", checks.TINY, math.inf),
+  ("optim.accumulation", 1, math.inf),
+  ("optim.max_skips", 0, math.inf),
+  ("log.every_steps", 1, math.inf),
+  ("finetune.seeds", 1, 1000),
+  ("finetune.rows", 0, math.inf),
+  ("finetune.epochs", 0, 1000),
+  ("finetune.head_dropout", 0, 0.99),
+  ("finetune.warmup", 0, 1),
+  ("finetune.layer_decay", 0, 1),
+  ("finetune.window", 1, math.inf),
+  ("finetune.evals_per_epoch", 0, math.inf),
+  ("finetune.patience", 0, math.inf),
+  ("finetune.stride", 1, math.inf),
+  ("finetune.question_length", 1, math.inf),
+  ("finetune.num_best", 1, math.inf),
+  ("finetune.max_answer", 1, math.inf),
+)
+# Change no number of a run; what they are about has fingerprints, or is said
+# with each result.
+FREE_TO_CHANGE = (
+  "finetune.against:",
+  "finetune.data:",
+  "finetune.export:",
+  "finetune.files:",
+  "finetune.predict_test:",
+  "finetune.seeds:",
+  "finetune.tasks:",
+  "init:",
+  "init_skip:",
+  "log.",
+  "mesh.",
+  "model.remat:",
+  "model.scan:",
+  "data.vocab:",
+  "seed:",
+)
+
+
+def check(c: ConfigDict) -> None:
+  """Refuses values that no fine-tuning can have, before anything is read.
+
+  Raises:
+    InputError: names the value and what it may be.
+  """
+  checks.check_ranges(c, RANGES)
+  f = c.finetune
+  for name, known in CHOICES.items():
+    section, _, key = name.partition(".")
+    if key in c[section]:
+      checks.one_of(name, c[section][key], known)
+  writers.check_names(c.log.writers)
+  optim.make_schedule(c.optim.schedule, peak=1, warmup_steps=1, total_steps=1)
+  fit.parse_skip(c.init_skip)
+  _check_tasks(c)
+  if f.patience and not f.evals_per_epoch:
+    raise InputError(
+      f"finetune.patience={f.patience} counts evaluations, and there is one, at"
+      " the end: give --config.finetune.evals_per_epoch=1, say."
+    )
+  if f.loss == "sum" and c.optim.accumulation > 1:
+    raise InputError(
+      "finetune.loss=sum is not divided, and optim.accumulation would divide"
+      " it: take one micro-batch, or finetune.loss=mean."
+    )
+  for name in ("lrs", "layer_decays"):
+    if len(f[name]) != 3 or not all(0 < x <= 1 for x in f[name]):
+      raise InputError(
+        f"finetune.{name} is {f[name]}; give three numbers over 0 and up to 1:"
+        " of small, base and large models."
+      )
+  shares = c.optim.accumulation * sharding.data_parallelism(
+    build.mesh_spec(c), checks.device_count()
+  )
+  if c.batch_size % shares:
+    raise InputError(
+      f"batch_size {c.batch_size} must be a multiple of {shares} (slices by the"
+      f" mesh x micro-batches); try {max(1, c.batch_size // shares) * shares}."
+    )
+
+
+def task_names(c: ConfigDict) -> tuple[str, ...]:
+  """The tasks of a config, each once."""
+  words = c.finetune.tasks.replace(" ", "").split(",")
+  return tuple(dict.fromkeys(filter(None, words)))
+
+
+def _check_tasks(c: ConfigDict) -> None:
+  names = task_names(c)
+  own, squad = "text" in c.finetune, "stride" in c.finetune
+  known = (OWN,) if own else (SQUAD,) if squad else tuple(glue.TASKS)
+  wrong = [name for name in names if name not in known]
+  if not names or wrong:
+    raise InputError(
+      f"finetune.tasks={c.finetune.tasks!r}: this config has"
+      f" {', '.join(known)}; finetune_glue.py, finetune_squad.py and"
+      " finetune_own.py are there."
+    )
+  heads = OF_SPANS if squad else ("linear", "dense", "pooler")
+  checks.one_of("finetune.head", c.finetune.head, heads)
+
+
+def make_model(
+  c: ConfigDict, *, role: str, backbone: str, num_outputs: int, vocab_size: int
+) -> downstream.Downstream:
+  """The network with its head; `c.model.variant` has sizes by now."""
+  names = "variant max_positions dropout attention_dropout dtype remat scan"
+  return downstream.make_downstream(
+    role=role,
+    head=c.finetune.head,
+    num_outputs=num_outputs,
+    vocab_size=vocab_size,
+    backbone=backbone,
+    head_dropout=c.finetune.head_dropout,
+    **{name: c.model[name] for name in names.split()},
+  )
+
+
+def by_width(config: encoder.EncoderConfig, values: tuple[float, ...]) -> float:
+  """The value of small, base or large models."""
+  return values[(config.width >= BASE) + (config.width >= LARGE)]
+
+
+def peak_rate(c: ConfigDict, config: encoder.EncoderConfig) -> float:
+  """The learning rate of the head at its highest."""
+  return c.optim.lr or by_width(config, c.finetune.lrs)
+
+
+def layer_decay(c: ConfigDict, config: encoder.EncoderConfig) -> float:
+  """What the rate is multiplied by, a layer further down."""
+  return c.finetune.layer_decay or by_width(config, c.finetune.layer_decays)
+
+
+def make_optimizer(
+  c: ConfigDict, model: downstream.Downstream, total_steps: int
+) -> tuple[optax.GradientTransformation, optim.Schedule]:
+  """Adam with a rate for each layer, and its schedule."""
+  config = model.config
+  rate = optim.make_schedule(
+    c.optim.schedule,
+    peak=peak_rate(c, config),
+    warmup_steps=round(c.finetune.warmup * total_steps),
+    total_steps=total_steps,
+  )
+  shapes: Any = pretrain.param_shapes(model)
+  tx = optim.make_optimizer(
+    rate,
+    weight_decay=c.optim.weight_decay,
+    clip_norm=c.optim.clip_norm,
+    b1=c.optim.b1,
+    b2=c.optim.b2,
+    epsilon=c.optim.epsilon,
+    factors=optim.layer_factors(
+      shapes,
+      decay=layer_decay(c, config),
+      exponent=c.finetune.layer_exponent,
+    ),
+  )
+  return tx, rate
+
+
+def epochs(c: ConfigDict, of_task: float) -> float:
+  """Passes over the training rows."""
+  return c.finetune.epochs or of_task
