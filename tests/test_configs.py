@@ -55,7 +55,11 @@ def test_every_config_of_fine_tuning_is_a_whole_recipe(name, arg):
   released = "released" in arg
   assert c.optim.weight_decay == (0.01 if released else 0.0)
   assert c.finetune.loss == ("sum" if released else "mean")
-  for width, paper, code in (256, 3e-4, 1e-4), (768, 1e-4, 1e-4), (1024, 5e-5, 5e-5):
+  for width, paper, code in (
+    (256, 3e-4, 1e-4),
+    (768, 1e-4, 1e-4),
+    (1024, 5e-5, 5e-5),
+  ):
     config = types.SimpleNamespace(width=width)
     assert recipe.peak_rate(c, config) == (code if released else paper)
     assert recipe.layer_decay(c, config) == (0.9 if width == 1024 else 0.8)

@@ -24,7 +24,10 @@ ROLES = {  # of each head, the one that most is tested with
   "joint": "discriminator",
 }
 PAIRS = [(head, role) for head in ROLES for role in downstream.HEADS[head]]
-TERMS = {"spans": objectives.span_terms, "joint": objectives.joint_terms}
+TERMS = {
+  kind: functools.partial(objectives.task_terms, kind=kind)
+  for kind in objectives.LOSSES
+}
 KEYS = functools.partial(randomness.row_keys, jax.random.key(0), 0)
 
 
@@ -72,7 +75,7 @@ def make_inputs():
 @functools.cache
 def compiled(head):
   """(params, inputs) -> loss of the step, and its gradient."""
-  terms = TERMS.get(head, objectives.class_terms)
+  terms = TERMS.get(head, TERMS["classes"])
 
   def loss(params, inputs):
     found = terms(params, inputs, None, {}, model=make_model(head), train=False)
@@ -155,9 +158,7 @@ class Says:
     return self
 
 
-@pytest.mark.parametrize(
-  "name", ["class_terms", "score_terms", "span_terms", "joint_terms"]
-)
+@pytest.mark.parametrize("name", list(objectives.LOSSES))
 def test_dropout_is_on_in_training_alone(name):
   row_BxL, inputs = jnp.zeros((B, L)), make_inputs()
   model = Says(
@@ -165,7 +166,7 @@ def test_dropout_is_on_in_training_alone(name):
     span_logits=jnp.zeros((B, L, 2)),
     joint_logits=(row_BxL, row_BxL, row_BxL[:, 0]),
   )
-  terms = getattr(objectives, name)
+  terms = TERMS[name]
   for train in (True, False):
     loss_of(terms, model, inputs, train=train)
   trained, judged = model.heard
@@ -269,7 +270,7 @@ def test_losses_are_what_they_are_called():
   logits_BxC = draw(B, C)
   logits_BxC[-1] = np.nan  # nobody looks at what a row without weight says
   (total, count), more = loss_of(
-    objectives.class_terms, Says(class_logits=logits_BxC), inputs
+    TERMS["classes"], Says(class_logits=logits_BxC), inputs
   )
   losses_B = -log_softmax(logits_BxC)[rows, label_B]
   np.testing.assert_allclose(total, losses_B[:-2].sum(), rtol=1e-5)
@@ -279,7 +280,7 @@ def test_losses_are_what_they_are_called():
   scores = {**inputs, "label": draw(B)}
   score_Bx1 = draw(B, 1)
   (total, count), _ = loss_of(
-    objectives.score_terms, Says(class_logits=score_Bx1), scores
+    TERMS["score"], Says(class_logits=score_Bx1), scores
   )
   off_B = score_Bx1[:, 0] - scores["label"]
   np.testing.assert_allclose(total, off_B[:-2] @ off_B[:-2], rtol=1e-5)
@@ -288,7 +289,7 @@ def test_losses_are_what_they_are_called():
   start_BxL, end_BxL, answerable_B = draw(B, L), draw(B, L), draw(B)
   logits_BxLx2 = np.stack((start_BxL, end_BxL), axis=-1)
   (total, _), _ = loss_of(
-    objectives.span_terms, Says(span_logits=logits_BxLx2), inputs
+    TERMS["spans"], Says(span_logits=logits_BxLx2), inputs
   )
   masked = lambda x: log_softmax(np.where(real, x, -np.inf))
   of_span = lambda turn: (
@@ -297,13 +298,11 @@ def test_losses_are_what_they_are_called():
   np.testing.assert_allclose(total, of_span(masked)[:-2].sum(), rtol=1e-5)
 
   said = Says(joint_logits=(start_BxL, end_BxL, answerable_B))
-  (total, _), _ = loss_of(objectives.joint_terms, said, inputs)
+  (total, _), _ = loss_of(TERMS["joint"], said, inputs)
   losses_B = of_span(log_softmax) + 0.5 * np.log1p(np.exp(answerable_B))
   np.testing.assert_allclose(total, losses_B @ weight_B, rtol=1e-5)
 
-  (same, count), _ = loss_of(
-    objectives.joint_terms, said, inputs, reduction="sum"
-  )
+  (same, count), _ = loss_of(TERMS["joint"], said, inputs, reduction="sum")
   assert same == total and count == 1.0
 
 

@@ -30,17 +30,8 @@ CHOICES = {
   "data.accents": tuple(ACCENTS),
 }
 RANGES = (
-  ("seed", 0, math.inf),
-  ("batch_size", 1, math.inf),
-  ("length", 8, math.inf),
-  ("model.dropout", 0, 0.99),
-  ("model.attention_dropout", 0, 0.99),
-  ("optim.lr", 0, math.inf),
-  ("optim.weight_decay", 0, math.inf),
-  ("optim.clip_norm", checks.TINY, math.inf),
-  ("optim.accumulation", 1, math.inf),
-  ("optim.max_skips", 0, math.inf),
-  ("log.every_steps", 1, math.inf),
+  *(range_ for range_ in checks.RANGES if range_[0] != "optim.lr"),
+  ("optim.lr", 0, math.inf),  # 0: by width
   ("finetune.seeds", 1, 1000),
   ("finetune.rows", 0, math.inf),
   ("finetune.epochs", 0, 1000),
@@ -182,20 +173,10 @@ def make_optimizer(
     total_steps=total_steps,
   )
   shapes: Any = pretrain.param_shapes(model)
-  tx = optim.make_optimizer(
-    rate,
-    weight_decay=c.optim.weight_decay,
-    clip_norm=c.optim.clip_norm,
-    b1=c.optim.b1,
-    b2=c.optim.b2,
-    epsilon=c.optim.epsilon,
-    factors=optim.layer_factors(
-      shapes,
-      decay=layer_decay(c, config),
-      exponent=c.finetune.layer_exponent,
-    ),
+  factors = optim.layer_factors(
+    shapes, decay=layer_decay(c, config), exponent=c.finetune.layer_exponent
   )
-  return tx, rate
+  return build.make_optimizer(c, rate, factors=factors), rate
 
 
 def epochs(c: ConfigDict, of_task: float) -> float:

@@ -5,6 +5,7 @@ are functions of seed and step.
 """
 
 import dataclasses
+import functools
 import math
 import pathlib
 import time
@@ -21,17 +22,13 @@ from truenegs_jax.finetune.material import Material
 from truenegs_jax.models import downstream, pretrain
 from truenegs_jax.objectives import downstream as objectives
 from truenegs_jax.tasks import batches
-from truenegs_jax.tasks.examples import SCORE, Encoded
+from truenegs_jax.tasks.examples import Encoded
 from truenegs_jax.train import build, guards, metrics, optim, sharding
 from truenegs_jax.train import step as step_lib
 
 Outputs = list[Any]  # of each row, in their order: arrays of numpy
-# The method of the model that each head is read by, and what it is trained on.
+# The method of the model that a head is read by; else "class_logits".
 METHODS = {"spans": "span_logits", "joint": "joint_beam"}
-OBJECTIVES = {
-  "spans": objectives.span_terms,
-  "joint": objectives.joint_terms,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,19 +90,13 @@ def make_tuning(
   spec = build.mesh_spec(c)
   mesh = sharding.make_mesh(spec)
 
-  def terms(params, inputs, keys_B, aux):
-    kind = material.task.kind
-    usual = objectives.score_terms if kind == SCORE else objectives.class_terms
-    return OBJECTIVES.get(model.head, usual)(
-      params,
-      inputs,
-      keys_B,
-      aux,
-      model=model,
-      train=True,
-      reduction=c.finetune.loss,
-    )
-
+  terms = functools.partial(
+    objectives.task_terms,
+    kind="joint" if model.head == "joint" else material.task.kind,
+    model=model,
+    train=True,
+    reduction=c.finetune.loss,
+  )
   step = step_lib.make_train_step(
     sharding.gathered(terms, mesh, spec),
     {"loss": 1.0},

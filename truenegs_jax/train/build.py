@@ -7,6 +7,7 @@ functions that want numbers; training, evaluation and export all build here.
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -62,15 +63,7 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
     warmup_steps=c.optim.warmup_steps,
     total_steps=c.steps,
   )
-  tx = optim.make_optimizer(
-    rate,
-    weight_decay=c.optim.weight_decay,
-    clip_norm=c.optim.clip_norm,
-    b1=c.optim.b1,
-    b2=c.optim.b2,
-    epsilon=c.optim.epsilon,
-    carried=pretrain.CARRIED,
-  )
+  tx = make_optimizer(c, rate, carried=pretrain.CARRIED)
   options = _options(c, tokenizer)
   return Run(
     model=build_model(c, vocab_size=len(tokenizer.vocab)),
@@ -82,6 +75,14 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
     mesh_spec=mesh_spec(c),
     own_table=own_table.make(c, tokenizer.vocab),
   )
+
+
+def make_optimizer(
+  c: ConfigDict, rate: optim.Schedule, **more: Any
+) -> optax.GradientTransformation:
+  """`optim.make_optimizer` by the numbers of `c.optim`."""
+  names = "weight_decay clip_norm b1 b2 epsilon".split()
+  return optim.make_optimizer(rate, **{n: c.optim[n] for n in names}, **more)
 
 
 def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.Model:

@@ -90,7 +90,7 @@ def check_ranges(
   """
   for name, low, high in ranges:
     section, _, key = name.rpartition(".")
-    values = c[section] if section else c
+    values = c.get(section, {}) if section else c
     if key not in values:
       continue
     value = values[key]
