@@ -15,6 +15,7 @@ from truenegs_jax.finetune.results import Result
 NO_SCORES = ("step", "split", "time")
 SPAN_METRICS = ("em", "f1")  # of questions; means over them
 SQUAD = "squad"
+AVERAGE = "average"  # of all eight tasks; of fewer it compares nothing
 
 
 def sentence(result: Result) -> str:
@@ -88,7 +89,7 @@ def show(
     for run in runs:
       if run.failure:
         console.print(f"! {name}, seed {run.seed}: {run.failure}")
-  console.print(_beside_published(found))
+  _show_published(found, console)
   if compared:
     console.print(_of_comparisons(compared))
 
@@ -116,47 +117,57 @@ def _of_seeds(found: Mapping[str, Sequence[Result]]) -> Table:
   return made
 
 
-def _beside_published(found: Mapping[str, Sequence[Result]]) -> Table:
-  """The layout of the paper's tables 3 and 4."""
+def _show_published(
+  found: Mapping[str, Sequence[Result]], console: Console
+) -> None:
+  """Our medians and others' numbers, as the paper's tables 3 and 4 are laid."""
   scores: dict[str, float] = {}
   for task, runs in found.items():
     for metric, s in summaries(runs).items():
-      key = f"{task}_{metric}" if task == SQUAD else task
-      scores.setdefault(key, s.median)
+      scores.setdefault(f"{task}_{metric}" if task == SQUAD else task, s.median)
   names = [n for n in (*reference.GLUE, *reference.SQUAD) if n in scores]
-  made = Table(
-    title="Medians beside published results (other data, steps and seeds: see"
-    " the notes)",
-    title_justify="left",
-  )
+  if not names:
+    return  # a task of the user's own
+  made = Table(title="Medians, and published dev sets", title_justify="left")
   made.add_column("model")
-  for name in (*names, "average"):
+  whole = set(reference.GLUE) <= set(names)
+  for name in (*names, *([AVERAGE] if whole else [])):
     made.add_column(name, justify="right")
   made.add_column("source")
-  first = next(iter(found.values()))[0]
+  first, notes = next(iter(found.values()))[0], list[str]()
   most = max(map(len, found.values()))
-  rows: list[tuple[str, Mapping[str, float], str]] = [
-    ("these runs", scores, f"median of up to {most}")
-  ]
-  rows += [
-    (
-      row.name,
-      row.scores,
-      f"{row.source}; {row.note}" if row.note else row.source,
-    )
-    for row in reference.rows_for(
-      tuple(found), family=first.made["family"], width=first.made["width"]
-    )
-  ]
-  for name, values, source in rows:
-    average = seeds.average(values)
-    made.add_row(
-      name,
-      *(f"{values[n]:.1f}" if n in values else "" for n in names),
-      "" if average is None else f"{average:.1f}",
-      source,
-    )
-  return made
+  _add_scores(made, "these runs", scores, names, f"median of {most}")
+  for row in _published(found, first.made):
+    if row.note not in notes:
+      notes.append(row.note)
+    mark = notes.index(row.note) + 1
+    _add_scores(made, row.name, row.scores, names, f"{row.source} ({mark})")
+  console.print(made)
+  for mark, note in enumerate(notes, start=1):
+    console.print(f"({mark}) {note}", soft_wrap=True)
+
+
+def _published(
+  found: Mapping[str, Sequence[Result]], made: Mapping[str, Any]
+) -> tuple[reference.Row, ...]:
+  """Of the same family and size; of small BERTs nobody reports, so ELECTRAs."""
+  width, tasks = made["width"], tuple(found)
+  rows = reference.rows_for(tasks, family=made["family"], width=width)
+  return rows or reference.rows_for(tasks, family="electra", width=width)
+
+
+def _add_scores(
+  table: Table,
+  name: str,
+  scores: Mapping[str, float],
+  names: Sequence[str],
+  source: str,
+) -> None:
+  shown = [f"{scores[n]:.1f}" if n in scores else "" for n in names]
+  if AVERAGE in [column.header for column in table.columns]:
+    average = seeds.average(scores)
+    shown.append("" if average is None else f"{average:.1f}")
+  table.add_row(name, *shown, source)
 
 
 def _of_comparisons(

@@ -103,14 +103,10 @@ def make_tuning(
     tx,
     c.optim.accumulation,
   )
-  fresh = lambda params: step_lib.init_state(lambda _: params, tx, 0)
-  shapes = jax.eval_shape(fresh, pretrain.param_shapes(model))
+  start = lambda params, seed: step_lib.init_state(lambda _: params, tx, seed)
+  shapes = jax.eval_shape(start, pretrain.param_shapes(model), 0)
   places = sharding.tree_shardings(shapes, mesh, spec)
   whole = sharding.replicated(mesh)
-
-  def start(params, seed):
-    begin = lambda params: step_lib.init_state(lambda _: params, tx, seed)
-    return jax.jit(begin, out_shardings=places)(params)
 
   def read(params, inputs):
     method = METHODS.get(model.head, "class_logits")
@@ -122,7 +118,7 @@ def make_tuning(
     material=material,
     steps=steps,
     rate=rate,
-    start=start,
+    start=jax.jit(start, out_shardings=places),
     train_step=jax.jit(step, donate_argnums=0, out_shardings=(places, whole)),
     read=jax.jit(read, out_shardings=whole),
     mesh=mesh,
