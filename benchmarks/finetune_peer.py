@@ -106,7 +106,7 @@ def _flags(argv: Sequence[str] | None) -> argparse.Namespace:
 def make_sides(of: origin.Origin, data: Material) -> Sides:
   """Both sides; ends the program where they do not load the same weights."""
   model = of.model(data.num_outputs)
-  params = of.params(model, 0, say=print)
+  params = of.params(model, data.task, 0, say=print)
   auto = transformers.AutoModelForSequenceClassification
   theirs, info = auto.from_pretrained(
     of.c.init,

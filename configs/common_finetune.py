@@ -31,7 +31,7 @@ def get_config() -> ConfigDict:
   c.optim.lr = 0.0  # 0: by width, finetune.lrs
 
   f = c.finetune = ConfigDict()
-  f.tasks = ""  # "mrpc", "cola,rte"; or the name of a task of your own
+  f.tasks = ""  # "mrpc", "cola,rte"
   f.seeds = 5  # runs of a task: seed, seed + 1, ...
   f.data = ""  # folder of the data, or hf:NAME
   f.files = ""  # others than the usual: "train=FILE dev=FILE qqp.dev=FILE"

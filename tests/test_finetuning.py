@@ -1,9 +1,13 @@
 """Fine-tuning as a user starts it: tasks x seeds in a workdir."""
 
+import functools
 import io
 import json
+import os
 import random
+import signal
 
+import jax
 import numpy as np
 import pytest
 from rich.console import Console
@@ -12,6 +16,7 @@ from truenegs_jax import finetuning
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.errors import CheckpointError, DataError, InputError
 from truenegs_jax.finetune import gather, origin, recipe, results, tuning
+from truenegs_jax.models import pretrain
 from truenegs_jax.tasks import batches
 
 WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
@@ -133,20 +138,21 @@ def test_a_run_that_was_stopped_is_made_whole_the_next_time(
   vocab, files, tmp_path, monkeypatch
 ):
   whole, cut = tmp_path / "whole", tmp_path / "cut"
-  run(own(vocab, files), whole)
-
-  def stop(*args, **more):
-    raise KeyboardInterrupt
-
+  c = own(vocab, files, epochs=1.0)
+  run(c, whole)
   real = batches.batch_at
-  at = lambda rows, step, **more: (
-    stop() if step == 9 else real(rows, step, **more)
-  )
-  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+
+  def at(rows, step, **more):
+    if step == 9:
+      os.kill(os.getpid(), signal.SIGTERM)
+    return real(rows, step, **more)
+
+  with monkeypatch.context() as patch:
     patch.setattr(batches, "batch_at", at)
-    run(own(vocab, files), cut)
-  assert results.load(cut, "own", 0) is None
-  run(own(vocab, files), cut)
+    code, text = run(c, cut)
+  assert code == 75 and "the 1 runs that are missing" in text
+  assert not results.ended(cut)
+  assert run(c, cut)[0] == 0
   assert outcome(cut) == outcome(whole)
 
 
@@ -168,26 +174,42 @@ def test_runs_of_another_recipe_are_not_mixed(learned, more, said):
     run(c, workdir)
 
 
-def test_runs_of_other_data_are_not_mixed(learned, files, tmp_path):
+def test_runs_of_other_data_are_not_mixed_nor_shown(learned, files, tmp_path):
   c, workdir, _ = learned
   c = c.copy_and_resolve_references()
   text = (files / "train.csv").read_text()
   (tmp_path / "train.csv").write_text(text.replace("good", "bad", 1))
   c.finetune.files = f"train={tmp_path}/train.csv dev={files}/dev.jsonl"
-  assert run(c, workdir)[0] == 0  # nothing is missing, so nothing is read
-  c.finetune.seeds = 3
   with pytest.raises(CheckpointError, match="data.train"):
     run(c, workdir)
+  c.finetune.files = f"train={tmp_path}/none.csv dev={files}/dev.jsonl"
+  with pytest.raises(DataError, match="none.csv"):
+    run(c, workdir)
+
+
+def test_what_has_ended_is_shown_when_its_data_are_gone(learned, files):
+  c, workdir, (_, text) = learned
+  (files / "train.csv").rename(files / "away.csv")
+  code, again = run(c, workdir)
+  (files / "away.csv").rename(files / "train.csv")
+  assert code == 0 and "not seen whether" in again
+  assert text.splitlines()[-3:] == again.splitlines()[-3:]
+
+
+def test_a_mistake_does_not_lock_a_workdir(vocab, files, tmp_path):
+  with pytest.raises(DataError, match="sentence"):
+    run(own(vocab, files, text="sentence"), tmp_path)
+  assert run(own(vocab, files, epochs=0.2), tmp_path)[0] == 0
 
 
 def test_a_run_that_learned_nothing_is_counted_and_shown(
   vocab, files, tmp_path
 ):
-  c = own(vocab, files, seeds=2, epochs=1.0, lrs=(1.0,) * 3)
+  c = own(vocab, files, seeds=2, epochs=1.0, lrs=(1.0,) * 3, export="all")
   code, text = run(c, tmp_path)
   summary = read(tmp_path)["tasks"]["own"]["summary"]["accuracy"]
   assert code == 0 and summary["runs"] == 2 and summary["failed"] == 2
-  assert "FAILED" in text
+  assert "FAILED" in text and "not exported: the run failed" in text
 
 
 def test_gradients_that_are_not_finite_fail_the_run_and_not_the_others(
@@ -269,6 +291,60 @@ def test_two_models_are_compared_on_the_same_examples(
   [row] = read(tmp_path)["compared"]["tasks"]["own"]
   assert row["difference"] < -20 and row["high"] < 0
   assert "paired bootstrap" in text
+
+
+def test_what_cannot_be_compared_is_said(learned, vocab, files, tmp_path):
+  _, workdir, _ = learned
+  lines = (files / "dev.jsonl").read_text().splitlines()
+  (tmp_path / "dev.jsonl").write_text("\n".join(lines[1:]) + "\n")
+  given = f"train={files}/train.csv dev={tmp_path}/dev.jsonl"
+  c = own(vocab, files, files=given, epochs=0.2, against=str(workdir))
+  _, text = run(c, tmp_path / "work")
+  assert "own is not compared: the other has it on other examples" in text
+
+
+def test_tasks_of_one_workdir_are_of_the_same_weights(learned):
+  _, workdir, _ = learned
+  known = results.ended(workdir)
+  made = known["own"][0].made
+  other = {**made, "data": {}, "labels": [], "head": "?"}
+  results.check_alike(known, "another", other)
+  with pytest.raises(CheckpointError, match="own with other weights"):
+    results.check_alike(known, "another", {**other, "weights": "0"})
+  with pytest.raises(CheckpointError, match="head"):
+    results.check_alike(known, "own", {**made, "head": "?"})
+
+
+def test_rates_rise_fall_and_are_lower_in_lower_layers():
+  c = finetune_glue.get_config("rte")
+  c.model.variant, c.optim.epsilon = "tiny", 1e-30
+  with c.unlocked():
+    c.model.max_positions = 16
+  model = recipe.make_model(
+    c, role="discriminator", backbone="encoder", num_outputs=2, vocab_size=9
+  )
+  tx, rate = recipe.make_optimizer(c, model, 100)
+  assert float(rate(0)) == float(rate(100)) == 0
+  assert float(rate(5)) == pytest.approx(3e-4 * 0.95 * 0.5)
+  assert float(rate(10)) == pytest.approx(3e-4 * 0.9)
+  params = jax.tree.map(
+    lambda x: np.ones(x.shape, np.float32), pretrain.param_shapes(model)
+  )
+  state = tx.init(params)
+  for _ in range(2):  # the first has a rate of 0
+    updates, state = tx.update(params, state, params)
+  moved = lambda *path: abs(
+    float(functools.reduce(dict.__getitem__, path, updates).ravel()[0])
+  )
+  head = moved("task_head", "output", "kernel")
+  below = [
+    moved("discriminator", "layer_1", "query", "kernel"),
+    moved("discriminator", "layer_0", "query", "bias"),
+    moved("discriminator", "project", "kernel"),
+    moved("embeddings", "word"),
+  ]
+  expected = [0.8**2, 0.8**3, 0.8**4, 0.8**4]
+  np.testing.assert_allclose(np.array(below) / head, expected, rtol=1e-5)
 
 
 GLUE_FILES = {

@@ -10,7 +10,7 @@ import hashlib
 import os
 import pathlib
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 import safetensors
 
@@ -46,23 +46,11 @@ def check_replaceable(
     if not other and output.exists():
       lost = {*tensor_names.NETWORKS} - set(roles)
       other = sorted({path.name for path in output.iterdir()} & lost)
-  _refuse(output, other)
-  return output
-
-
-def check_task_replaceable(output: pathlib.Path) -> pathlib.Path:
-  """Where `output` leads to, if nothing but the export of a task stands there.
-
-  That is one folder of files, each of the names of MODEL_FILES.
-
-  Raises:
-    InputError: something else does, as the export of what was pre-trained.
-    DiskError: the place cannot be looked at.
-  """
-  with disk_errors(output):
-    output = pathlib.Path(os.path.realpath(os.path.expanduser(output)))
-    other = _others_than_task(output) if output.exists() else []
-  _refuse(output, other)
+  if other:
+    raise InputError(
+      f"output {output} holds what this export does not replace:"
+      f" {', '.join(other[:5])}; move that away or give another --output."
+    )
   return output
 
 
@@ -111,28 +99,6 @@ def disk_errors(output: pathlib.Path) -> Iterator[None]:
       f"{output} could not be written: {e}\nWhat stood there before is intact;"
       " mend that, maybe free some space, or give another --output."
     ) from e
-
-
-def _refuse(output: pathlib.Path, other: Sequence[str]) -> None:
-  if other:
-    raise InputError(
-      f"output {output} holds what this export does not replace:"
-      f" {', '.join(other[:5])}; move that away or give another --output."
-    )
-
-
-def _others_than_task(output: pathlib.Path) -> list[str]:
-  """What stands there and is of no export of a task."""
-  if not output.is_dir():
-    return ["it is a file"]
-  names = {path.name for path in output.iterdir()}
-  if not names:
-    return []
-  if names != MODEL_FILES:
-    return sorted(names - MODEL_FILES) or ["a model of another make"]
-  config = (output / "config.json").read_text(errors="replace")
-  kinds = set(tensor_names.TASK_CLASSES.values())
-  return [] if any(kind in config for kind in kinds) else ["another model"]
 
 
 def _others(output: pathlib.Path) -> list[str]:

@@ -8,7 +8,6 @@ that are missing.
 """
 
 import dataclasses
-import functools
 import json
 import pathlib
 import signal
@@ -18,15 +17,15 @@ from typing import Any
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax import distributed, errors, finetuning_runs
-from truenegs_jax.errors import InputError
-from truenegs_jax.finetune import leaderboard, recipe, results
+from truenegs_jax import distributed, errors
+from truenegs_jax.errors import DataError, InputError
+from truenegs_jax.finetune import leaderboard, recipe, results, runs
 from truenegs_jax.pretraining import command, enable_compilation_cache
 from truenegs_jax.tasks import glue, submission
 from truenegs_jax.train import guards, startup
 
-Say = Callable[[str], Any]
 SUBMISSION = "submission"
+STOPPING = "stopping; the run at hand is made again by the next command"
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
@@ -41,41 +40,105 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       " or one for each task, each with its --workdir."
     )
   recipe.check(c)
-  say = functools.partial(console.print, soft_wrap=True)
-  others = (
-    results.read_all(pathlib.Path(c.finetune.against).expanduser())
-    if c.finetune.against
-    else {}
-  )
+  against = c.finetune.against
+  others = results.read_others(pathlib.Path(against)) if against else {}
   enable_compilation_cache()
-  names = recipe.task_names(c)
-  numbers = range(c.seed, c.seed + c.finetune.seeds)
+  seeds = range(c.seed, c.seed + c.finetune.seeds)
   with guards.lock(workdir):
-    results.begin(workdir, c)
-    missing = {
-      name: [n for n in numbers if results.load(workdir, name, n) is None]
+    results.check_config(workdir, c)
+    with guards.StopSignals(console, then=STOPPING) as signals:
+      _make_missing(c, workdir, seeds, console, lambda: signals.received)
+    names = recipe.task_names(c)
+    ended = results.ended(workdir)
+    found = {
+      name: [run for run in ended[name] if run.seed in seeds]
       for name in names
+      if name in ended
     }
-    missing = {name: todo for name, todo in missing.items() if todo}
-    with guards.StopSignals(
-      console,
-      then="stopping; the run at hand is made again by the next command",
-    ) as signals:
-      if missing:
-        received = lambda: signals.received
-        finetuning_runs.make(c, workdir, missing, console, received)
-    stopped = signals.received
-    found = results.collect(workdir, names, numbers)
     if found:
-      compared = leaderboard.compare(found, others)
-      leaderboard.show(found, compared, console)
-      _save_all(c, workdir, found, compared)
-      _submit(workdir, found, say)
-  if not stopped:
+      _tell(c, workdir, found, others, console)
+  left = sum(len(results.missing(workdir, name, seeds)) for name in names)
+  if not left:
     return 0
-  say(f"stopped; to make the runs that are missing: {command()}")
-  is_interrupt = stopped == signal.SIGINT
+  console.print(
+    f"stopped; to make the {left} runs that are missing: {command()}",
+    soft_wrap=True,
+  )
+  is_interrupt = signals.received == signal.SIGINT
   return errors.SAVED_INTERRUPT if is_interrupt else errors.SAVED_RESTART
+
+
+def _make_missing(
+  c: ConfigDict,
+  workdir: pathlib.Path,
+  seeds: Sequence[int],
+  console: Console,
+  stopped: Callable[[], Any],
+) -> None:
+  """Makes what is missing; weights and data have to be as before.
+
+  Where nothing is missing they may be gone, if they go by the same names.
+  """
+  names = recipe.task_names(c)
+  all_there = not any(results.missing(workdir, name, seeds) for name in names)
+  try:
+    of, plans = runs.prepare(c, workdir, seeds, console)
+  except (InputError, DataError) as e:
+    if not (all_there and results.is_named_alike(workdir, c)):
+      raise
+    console.print(
+      f"all runs are there; not seen whether weights and data are as they were:"
+      f" {errors.printable(e)}",
+      soft_wrap=True,
+    )
+    return
+  results.save_config(workdir, c)
+  runs.make(of, plans, workdir, console, stopped)
+
+
+def _tell(
+  c: ConfigDict,
+  workdir: pathlib.Path,
+  found: Mapping[str, Sequence[results.Result]],
+  others: Mapping[str, Sequence[results.Result]],
+  console: Console,
+) -> None:
+  """Prints the tables and writes what is for other programs."""
+  compared, left_out = leaderboard.compare(found, others)
+  leaderboard.show(found, compared, console)
+  for line in (*left_out, *_lacking(c, workdir, found)):
+    console.print(line, soft_wrap=True)
+  _save_all(c, workdir, found, compared)
+  if written := _submit(workdir, found):
+    console.print(
+      "test sets, answered by the run of each task whose dev score is the"
+      f" median: {', '.join(map(str, written))}",
+      soft_wrap=True,
+    )
+
+
+def _lacking(
+  c: ConfigDict,
+  workdir: pathlib.Path,
+  found: Mapping[str, Sequence[results.Result]],
+) -> list[str]:
+  """What runs that ended earlier were not asked for, and how to come by it."""
+  lines = []
+  for name, ended in found.items():
+    for run in ended:
+      folder = results.folder(workdir, name, run.seed)
+      lacks = []
+      if c.finetune.predict_test and "test" not in run.answers:
+        lacks.append("answers to the test set")
+      if c.finetune.export == "all" and not run.failure:
+        if not (folder / results.MODEL).exists():
+          lacks.append("a model for Hugging Face")
+      if lacks:
+        lines.append(
+          f"{folder} has no {' and no '.join(lacks)}; remove it, and the same"
+          " command makes that run again"
+        )
+  return lines
 
 
 def _save_all(
@@ -89,10 +152,10 @@ def _save_all(
   }
   tasks = {
     name: {
-      "summary": plain(leaderboard.summaries(runs)),
-      "runs": [dataclasses.asdict(run) for run in runs],
+      "summary": plain(leaderboard.summaries(ended)),
+      "runs": [dataclasses.asdict(run) for run in ended],
     }
-    for name, runs in found.items()
+    for name, ended in found.items()
   }
   differences = {
     name: [dataclasses.asdict(x) for x in of_task]
@@ -105,31 +168,27 @@ def _save_all(
     "tasks": tasks,
     "compared": {"against": c.finetune.against, "tasks": differences},
   }
-  startup.save_json(workdir / results.RESULTS, value)
+  startup.save_json(
+    workdir / results.RESULTS, results.plain(value), indent=None
+  )
 
 
 def _submit(
-  workdir: pathlib.Path,
-  found: Mapping[str, Sequence[results.Result]],
-  say: Say,
-) -> None:
-  """GLUE's files of the test sets, of each task's median run."""
+  workdir: pathlib.Path, found: Mapping[str, Sequence[results.Result]]
+) -> list[pathlib.Path]:
+  """GLUE's files of the test sets, of each task's median run that has any."""
   written = []
-  for name, runs in found.items():
-    run = leaderboard.median_run(runs)
-    if name not in glue.TASKS:
+  for name in glue.TASKS.keys() & found.keys():
+    answered = [run for run in found[name] if "test" in run.answers]
+    if not answered:
       continue
-    for split in (s for s in run.answers if s.startswith("test")):
-      folder = workdir / SUBMISSION
+    run, folder = leaderboard.median_run(answered), workdir / SUBMISSION
+    with errors.disk_errors(folder):
       folder.mkdir(exist_ok=True)
+    for split in (s for s in run.answers if s.startswith("test")):
       said = run.answers[split]
-      written.append(
-        submission.write_submission(
-          folder, glue.TASKS[name], split, said["keys"], said["answers"]
-        )
+      path = submission.write_submission(
+        folder, glue.TASKS[name], split, said["keys"], said["answers"]
       )
-  if written:
-    say(
-      "test sets, answered by the run of each task whose dev score is the"
-      f" median: {', '.join(map(str, written))}"
-    )
+      written.append(path)
+  return sorted(written)

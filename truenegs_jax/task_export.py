@@ -38,21 +38,23 @@ def export_task(
     params: the model's parameters, f32 arrays of numpy or jax.
     model: what they are of.
     tokenizer: the one that the model was trained with.
-    output: the folder to make; the export of a task that stands there is
-      replaced once the new one is whole and checked.
+    output: the folder to make, which is not there yet.
     task: whose labels and scale the files have.
     card: lines of a list, "* ...", for the README.md: how it was made.
 
   Raises:
-    InputError: `problem` names one; `output` holds other things than the export
-      of a task; another vocabulary than the model's.
+    InputError: `problem` names one; `output` is there already; another
+      vocabulary than the model's.
     NonFiniteError: a NaN or infinite weight.
     DiskError: a file could not be written.
     TrueNegsError: transformers does not come to our logits.
   """
   if said := problem(model):
     raise InputError(said)
-  output = delivery.check_task_replaceable(output)
+  if output.exists():
+    raise InputError(
+      f"output {output} is there already; move it away or give another folder."
+    )
   params = jax.device_get(params)
   export.check_finite(params)
   written, as_written = counterpart(params, model, task)

@@ -13,7 +13,6 @@ from truenegs_jax.finetune.results import Result
 
 # What is no score in a record of the dev set.
 NO_SCORES = ("step", "split", "time")
-SPAN_METRICS = ("em", "f1")  # of questions; means over them
 SQUAD = "squad"
 AVERAGE = "average"  # of all eight tasks; of fewer it compares nothing
 
@@ -60,20 +59,22 @@ def median_run(runs: Sequence[Result]) -> Result:
 def compare(
   found: Mapping[str, Sequence[Result]],
   others: Mapping[str, Sequence[Result]],
-) -> dict[str, list[bootstrap.Comparison]]:
+) -> tuple[dict[str, list[bootstrap.Comparison]], list[str]]:
   """Ours and another's runs of the same examples, by task.
 
-  Tasks whose examples differ are left out: there is nothing to pair.
+  Returns:
+    The comparisons, and a line for each task that cannot be compared.
   """
-  compared = {}
+  compared, lines = {}, []
   for name, runs in found.items():
     theirs = others.get(name, [])
     golds = [x.answers["dev"]["golds"] for x in (*runs, *theirs)]
     if theirs and all(gold == golds[0] for gold in golds):
-      compared[name] = [
-        _compared(metric, runs, theirs) for metric in runs[0].scores["dev"]
-      ]
-  return compared
+      compared[name] = _comparisons(runs, theirs)
+    elif others:
+      why = "on other examples" if theirs else "in no run"
+      lines.append(f"{name} is not compared: the other has it {why}")
+  return compared, lines
 
 
 def show(
@@ -174,13 +175,15 @@ def _of_comparisons(
   compared: Mapping[str, Sequence[bootstrap.Comparison]],
 ) -> Table:
   made = Table(
-    title="Ours and the other's: 95 % intervals of the difference by a paired"
-    " bootstrap over examples, and over examples and runs",
+    title="Means of the runs, ours and the other's: 95 % intervals of the"
+    " difference by a paired bootstrap over examples, and over examples and"
+    " runs",
     title_justify="left",
   )
   for name in ("task", "metric"):
     made.add_column(name)
-  for name in ("ours", "other", "difference", "examples", "and runs", "p"):
+  columns = "ours,other,difference,examples,p,and runs,p"
+  for name in columns.split(","):
     made.add_column(name, justify="right")
   for task, rows in compared.items():
     for x in rows:
@@ -196,26 +199,31 @@ def _of_comparisons(
         f"{x.theirs:.2f}",
         f"{x.difference:+.2f}",
         f"{x.low:+.2f} to {x.high:+.2f}",
-        both,
         f"{x.p:.3f}",
+        both,
+        "" if x.p_runs is None else f"{x.p_runs:.3f}",
       )
       task = ""
   return made
 
 
-def _compared(
-  metric: str, ours: Sequence[Result], theirs: Sequence[Result]
-) -> bootstrap.Comparison:
-  golds = ours[0].answers["dev"]["golds"]
-  if metric in SPAN_METRICS and ours[0].task == SQUAD:
-    per_question = [
-      [_question_scores(run)[metric] for run in runs] for runs in (ours, theirs)
+def _comparisons(
+  ours: Sequence[Result], theirs: Sequence[Result]
+) -> list[bootstrap.Comparison]:
+  """Of each metric of the dev set."""
+  metrics = list(ours[0].scores["dev"])
+  if ours[0].task == SQUAD:
+    scored = [[_question_scores(run) for run in of] for of in (ours, theirs)]
+    return [
+      bootstrap.compare_means(m, *([x[m] for x in of] for of in scored))
+      for m in metrics
     ]
-    return bootstrap.compare_means(metric, *per_question)
-  ids = {label: i for i, label in enumerate(ours[0].made["labels"])}
+  known = (*ours[0].made["labels"], *theirs[0].made["labels"])
+  ids = {label: i for i, label in enumerate(dict.fromkeys(known))}
   number = lambda said: np.array([ids.get(x, x) for x in said])
   of = lambda runs: [number(run.answers["dev"]["answers"]) for run in runs]
-  return bootstrap.compare(metric, number(golds), of(ours), of(theirs))
+  gold_N = number(ours[0].answers["dev"]["golds"])
+  return [bootstrap.compare(m, gold_N, of(ours), of(theirs)) for m in metrics]
 
 
 def _question_scores(run: Result) -> dict[str, np.ndarray]:

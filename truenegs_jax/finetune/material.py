@@ -17,8 +17,6 @@ from truenegs_jax.tasks.examples import (
   Task,
 )
 
-SPLITS = ("train", "dev", "dev_mismatched", "test", "test_mismatched")
-
 
 @dataclasses.dataclass(frozen=True)
 class Split:

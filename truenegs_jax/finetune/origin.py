@@ -2,12 +2,10 @@
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
-from flax import traverse_util
 from ml_collections import ConfigDict
 
 from truenegs_jax.data.tokenizer import Tokenizer
@@ -21,6 +19,9 @@ from truenegs_jax.weights import fit, load, places, sizes, task_heads, words
 from truenegs_jax.weights.networks import Network
 
 RANDOM = "discriminator"  # the role of a network that is drawn at random
+POSITIONS = 512  # that it has
+DRAWN = "drawn at random"
+HEADS = ("task_head/", "pooled/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,19 +49,33 @@ class Origin:
       vocab_size=len(self.tokenizer.vocab),
     )
 
-  def check(self, model: downstream.Downstream, task: Task) -> None:
-    """Refuses weights that do not fit; no number is read.
+  def fingerprints(
+    self, model: downstream.Downstream, task: Task
+  ) -> dict[str, str]:
+    """What identifies the weights: of the network, and of a head they bring.
+
+    What is drawn at random is in neither: it goes by the seed.
 
     Raises:
-      InputError: another size, other words, the head of another task.
+      InputError: weights that do not fit: another size, other words, the head
+        of another task.
     """
     if not self.c.init:
-      return
+      return {"weights": DRAWN, "head": DRAWN}
     skip = fit.parse_skip(self.c.init_skip)
     networks = places.find(self.c.init, (self.role,), say=lambda line: None)
     words.check(networks, self.tokenizer, skip=skip)
-    trimmed = task_heads.trimmed(networks, model, skip=skip, task=task)
-    fit.check(trimmed, model, skip=skip)
+    networks = task_heads.trimmed(networks, model, skip=skip, task=task)
+    fit.check(networks, model, skip=skip)
+    network = networks[self.role]
+    theirs = fit.as_theirs(model, networks, skip)
+    table = fit.present(network, theirs, self.role)
+    heads = {ours for ours in table if ours.startswith(HEADS)}
+    crc = lambda names: _crc(network, [table[name] for name in sorted(names)])
+    return {
+      "weights": crc(table.keys() - heads),
+      "head": crc(heads) if heads else DRAWN,
+    }
 
   def params(
     self,
@@ -103,7 +118,7 @@ def open_origin(c: ConfigDict, *, say: Callable[[str], Any]) -> Origin:
   """
   c = c.copy_and_resolve_references()
   with c.unlocked():  # the weights say it
-    c.model.max_positions = 512
+    c.model.max_positions = POSITIONS
   if not c.init or c.init == sizes.NEEDED:
     if sizes.INIT in (c.model.variant, c.data.vocab):
       raise InputError(
@@ -112,46 +127,51 @@ def open_origin(c: ConfigDict, *, say: Callable[[str], Any]) -> Origin:
         " checkpoint); or, for a network drawn at random,"
         " --config.model.variant=NAME and --config.data.vocab=FILE."
       )
+    _check_length(c, "a network drawn at random")
     return Origin(c, RANDOM, "encoder", build.vocabulary_of(c, c.data.vocab))
   network = places.find_encoder(c.init, say=say)
   _take_words(c, network)
   if c.model.variant == sizes.INIT:
     c.model.variant = sizes.variant_of(network, say)
   c.model.max_positions = network.fields["max_position_embeddings"]
-  if c.length > c.model.max_positions:
-    raise InputError(
-      f"length {c.length} is over the {c.model.max_positions} positions of"
-      f" {network.place}; give a smaller --config.length."
-    )
+  _check_length(c, network.place)
   tokenizer = build.vocabulary_of(c, c.data.vocab)
   return Origin(c, network.role, network.backbone, tokenizer)
 
 
-def fingerprint(params: Mapping[str, Any]) -> str:
-  """CRC-32 of the network's parameters, without what heads the task added."""
-  crc = 0
-  flat = traverse_util.flatten_dict(dict(params), sep="/")
-  for name in sorted(flat):
-    if not name.startswith("task_head/"):
-      crc = zlib.crc32(np.asarray(flat[name]).tobytes(), crc)
-  return f"{crc:08x}"
+def made_of(of: Origin, data: Material) -> dict[str, Any]:
+  """What the numbers of a run depend on beside its config, in JSON's types.
 
-
-def made_of(
-  of: Origin, params: Mapping[str, Any], data: Material
-) -> dict[str, Any]:
-  """What the numbers of a run depend on beside its config, in JSON's types."""
-  width = of.model(data.num_outputs).config.width
+  Raises:
+    InputError: as `Origin.fingerprints`.
+  """
+  model = of.model(data.num_outputs)
   return {
     "family": "bert" if of.role == "bert" else "electra",
-    "width": width,
+    "width": model.config.width,
     "sizes": of.c.model.variant,
     "backbone": of.backbone,
     "vocabulary": of.tokenizer.fingerprint,
-    "weights": fingerprint(params) if of.c.init else "drawn at random",
+    **of.fingerprints(model, data.task),
     "labels": list(data.task.labels),
     "data": data.fingerprints(),
   }
+
+
+def _check_length(c: ConfigDict, place: str) -> None:
+  if c.length > c.model.max_positions:
+    raise InputError(
+      f"length {c.length} is over the {c.model.max_positions} positions of"
+      f" {place}; give a smaller --config.length."
+    )
+
+
+def _crc(network: Network, names: Sequence[str]) -> str:
+  """CRC-32 of arrays of a file, 8 hex digits."""
+  crc = 0
+  for name in names:
+    crc = zlib.crc32(network.arrays.read(name).tobytes(), crc)
+  return f"{crc:08x}"
 
 
 def _take_words(c: ConfigDict, network: Network) -> None:

@@ -12,20 +12,19 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.data.tokenizer import ACCENTS
 from truenegs_jax.errors import InputError
+from truenegs_jax.finetune import reference
 from truenegs_jax.models import downstream, encoder, pretrain
 from truenegs_jax.tasks import glue
 from truenegs_jax.train import build, checks, optim, sharding, writers
 from truenegs_jax.weights import fit
 
-BASE, LARGE = 768, 1024  # widths; what is narrower is small
 SQUAD, OWN = "squad", "own"
 OF_SPANS = ("spans", "joint")  # heads
 CHOICES = {
   "finetune.loss": ("mean", "sum"),
-  "finetune.layer_exponent": ("released", "paper"),
+  "finetune.layer_exponent": optim.EXPONENTS,
   "finetune.keep": ("last", "best"),
   "finetune.export": ("all", "none"),
-  "finetune.kind": ("classes", "score"),
   "model.dtype": checks.DTYPES,
   "data.accents": tuple(ACCENTS),
 }
@@ -46,23 +45,19 @@ RANGES = (
   ("finetune.num_best", 1, math.inf),
   ("finetune.max_answer", 1, math.inf),
 )
-# Change no number of a run; what they are about has fingerprints, or is said
-# with each result.
+# Change no number of a run, or name what has fingerprints.
+NAMES = ("data.vocab:", "finetune.data:", "finetune.files:", "init:")
 FREE_TO_CHANGE = (
+  *NAMES,
   "finetune.against:",
-  "finetune.data:",
   "finetune.export:",
-  "finetune.files:",
   "finetune.predict_test:",
   "finetune.seeds:",
   "finetune.tasks:",
-  "init:",
-  "init_skip:",
   "log.",
   "mesh.",
   "model.remat:",
   "model.scan:",
-  "data.vocab:",
   "seed:",
 )
 
@@ -73,6 +68,11 @@ def check(c: ConfigDict) -> None:
   Raises:
     InputError: names the value and what it may be.
   """
+  if "finetune" not in c:
+    raise InputError(
+      "task 'finetune' does not go with this config; tasks are fine-tuned with"
+      " --config=configs/finetune_glue.py, finetune_squad.py, finetune_own.py."
+    )
   checks.check_ranges(c, RANGES)
   f = c.finetune
   for name, known in CHOICES.items():
@@ -126,6 +126,11 @@ def _check_tasks(c: ConfigDict) -> None:
       f" {', '.join(known)}; finetune_glue.py, finetune_squad.py and"
       " finetune_own.py are there."
     )
+  if own and not c.finetune.epochs:
+    raise InputError(
+      "finetune.epochs is 0, and a task of your own has no recipe to say how"
+      " many it takes: give a number over 0."
+    )
   heads = OF_SPANS if squad else ("linear", "dense", "pooler")
   checks.one_of("finetune.head", c.finetune.head, heads)
 
@@ -148,7 +153,7 @@ def make_model(
 
 def by_width(config: encoder.EncoderConfig, values: tuple[float, ...]) -> float:
   """The value of small, base or large models."""
-  return values[(config.width >= BASE) + (config.width >= LARGE)]
+  return values[reference.SIZES.index(reference.size_of(config.width))]
 
 
 def peak_rate(c: ConfigDict, config: encoder.EncoderConfig) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 SQUAD = ("squad_em", "squad_f1")
 
+SIZES = ("small", "base", "large")
 TABLE_3, TABLE_4 = "paper, Table 3", "paper, Table 4"
 GOOGLE = "google-research/electra, README"
 COMMUNITY = "richarddwang/electra_pytorch, README"
@@ -51,6 +52,11 @@ class Row:
   sd: Mapping[str, float]
 
 
+def size_of(width: int) -> str:
+  """Which of SIZES a network of so many units is like: base from 768 on."""
+  return SIZES[(width >= 768) + (width >= 1024)]
+
+
 def rows_for(
   tasks: Collection[str], *, family: str, width: int
 ) -> tuple[Row, ...]:
@@ -59,13 +65,13 @@ def rows_for(
   Args:
     tasks: names in GLUE; "squad" stands for both in SQUAD.
     family: "electra" or "bert".
-    width: hidden size of the network: up to 512 is small, below 1024 base.
+    width: hidden size of the network.
 
   Returns:
     The rows that report any of the tasks; empty where there are none, as for
     small BERTs.
   """
-  size = "small" if width <= 512 else "base" if width < 1024 else "large"
+  size = size_of(width)
   names = {*tasks, *(SQUAD if "squad" in tasks else ())}
   return tuple(
     row

@@ -7,9 +7,10 @@
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from truenegs_jax.errors import CheckpointError, InputError
@@ -17,6 +18,8 @@ from truenegs_jax.finetune import recipe
 from truenegs_jax.train import checkpoint, startup
 
 RESULT, RESULTS, CONFIG = "result.json", "results.json", "config.json"
+MODEL = "model"  # beside RESULT: for Hugging Face
+OF_TASK = {"labels", "data", "head"}  # of `made`: what differs among tasks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +61,16 @@ def folder(workdir: pathlib.Path, task: str, seed: int) -> pathlib.Path:
 def save(workdir: pathlib.Path, result: Result) -> None:
   """Writes a run's file, which says by being there that the run has ended."""
   place = folder(workdir, result.task, result.seed) / RESULT
-  startup.save_json(place, dataclasses.asdict(result))
+  startup.save_json(place, plain(dataclasses.asdict(result)), indent=None)
+
+
+def plain(value: Any) -> Any:
+  """With None for what is not finite, which JSON does not know."""
+  if isinstance(value, Mapping):
+    return {name: plain(x) for name, x in value.items()}
+  if isinstance(value, list | tuple):
+    return [plain(x) for x in value]
+  return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
@@ -79,72 +91,87 @@ def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
     ) from e
 
 
-def begin(workdir: pathlib.Path, c: ConfigDict) -> None:
-  """Refuses a workdir of another config; one that is new gets this one's.
+def missing(
+  workdir: pathlib.Path, task: str, seeds: Sequence[int]
+) -> list[int]:
+  """Those of the seeds whose runs have not ended."""
+  return [n for n in seeds if not (folder(workdir, task, n) / RESULT).exists()]
+
+
+def ended(workdir: pathlib.Path) -> dict[str, list[Result]]:
+  """All the runs that have ended in a workdir, by task.
 
   Raises:
+    CheckpointError: a file is damaged.
+  """
+  found: dict[str, list[Result]] = {}
+  for path in sorted(workdir.glob(f"*/seed-*/{RESULT}")):
+    seed = path.parent.name.removeprefix("seed-")
+    if seed.isdecimal() and (run := load(workdir, path.parts[-3], int(seed))):
+      found.setdefault(run.task, []).append(run)
+  return found
+
+
+def check_config(workdir: pathlib.Path, c: ConfigDict) -> None:
+  """Refuses a workdir whose runs are of another config.
+
+  Raises:
+    InputError: it is that of a pre-training.
     CheckpointError: lists what differs.
   """
-  path, now = workdir / CONFIG, json.loads(c.to_json())
   if (workdir / "checkpoints").exists():
     raise InputError(
       f"--workdir={workdir} is that of a pre-training; give another."
     )
-  if path.exists():
-    _check_same(path, now)
-  startup.save_json(path, now)
+  if ended(workdir) and (workdir / CONFIG).exists():
+    _check_same(workdir / CONFIG, json.loads(c.to_json()))
+
+
+def save_config(workdir: pathlib.Path, c: ConfigDict) -> None:
+  """Writes what the runs of a workdir are made by."""
+  startup.save_json(workdir / CONFIG, json.loads(c.to_json()))
 
 
 def check_alike(
-  workdir: pathlib.Path, task: str, made: Mapping[str, Any]
+  known: Mapping[str, Sequence[Result]], task: str, made: Mapping[str, Any]
 ) -> None:
-  """Refuses a run of other weights or data than those that have ended.
+  """Refuses other weights or data than those of the runs that have ended.
+
+  Runs of other tasks have to be of the same weights, too: one table, and maybe
+  one average, is made of them.
+
+  Args:
+    known: as `ended` has them.
 
   Raises:
     CheckpointError: lists what differs.
   """
-  for path in sorted((workdir / task).glob(f"seed-*/{RESULT}")):
-    seed = int(path.parent.name.removeprefix("seed-"))
-    ended = load(workdir, task, seed)
-    lines = checkpoint.differences(ended.made if ended else made, made)
+  for name, runs in known.items():
+    keys = made.keys() - (set() if name == task else OF_TASK)
+    old = {key: runs[0].made.get(key) for key in keys}
+    lines = checkpoint.differences(old, {key: made[key] for key in keys})
     if lines:
       listed = "\n  ".join(lines)
       raise CheckpointError(
-        f"{path} is of other weights or data. What differs (saved -> now):\n "
-        f" {listed}\nPut it back as it was, or give another --workdir."
+        f"the workdir has runs of {name} with other weights or data. What"
+        f" differs (saved -> now):\n  {listed}\nPut it back as it was, or give"
+        " another --workdir."
       )
 
 
-def collect(
-  workdir: pathlib.Path, tasks: Iterable[str], seeds: Sequence[int]
-) -> dict[str, list[Result]]:
-  """The runs of these that have ended, by task."""
-  found = {}
-  for task in tasks:
-    runs = [load(workdir, task, seed) for seed in seeds]
-    if ended := [run for run in runs if run is not None]:
-      found[task] = ended
-  return found
-
-
-def read_all(workdir: pathlib.Path) -> dict[str, list[Result]]:
-  """The runs that results.json of another workdir has, by task.
+def read_others(workdir: pathlib.Path) -> dict[str, list[Result]]:
+  """The runs of another workdir, by task.
 
   Raises:
-    InputError: there is none, or it cannot be read.
+    InputError: it has none.
+    CheckpointError: a file is damaged.
   """
-  path = workdir / RESULTS
-  try:
-    found = json.loads(path.read_text(encoding="utf-8"))["tasks"]
-    return {
-      task: [Result(**run) for run in value["runs"]]
-      for task, value in found.items()
-    }
-  except (OSError, KeyError, TypeError, ValueError) as e:
-    raise InputError(
-      f"finetune.against: {path} cannot be read as the results of a"
-      f" fine-tuning ({e!r}); give the workdir of one that has finished runs."
-    ) from e
+  if found := ended(workdir.expanduser()):
+    return found
+  raise InputError(
+    f"finetune.against={workdir}: no run of a fine-tuning has ended there; give"
+    " the workdir of one."
+  )
 
 
 def _check_same(path: pathlib.Path, now: Mapping[str, Any]) -> None:
@@ -165,3 +192,13 @@ def _check_same(path: pathlib.Path, now: Mapping[str, Any]) -> None:
       f"{path.parent} has runs of another config. What differs (saved -> now):"
       f"\n  {listed}\nPut it back as it was, or give another --workdir."
     )
+
+
+def is_named_alike(workdir: pathlib.Path, c: ConfigDict) -> bool:
+  """Whether weights and data go by the names that they had."""
+  try:
+    saved = json.loads((workdir / CONFIG).read_text(encoding="utf-8"))
+  except (OSError, ValueError):
+    return False
+  lines = checkpoint.differences(saved, json.loads(c.to_json()))
+  return not [line for line in lines if line.startswith(recipe.NAMES)]

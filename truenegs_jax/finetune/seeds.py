@@ -31,12 +31,6 @@ class Summary:
   high: float
   sd: float | None
 
-  @property
-  def best(self) -> float:
-    """The best of `runs` runs, for a table that says so: it is picked by the
-    very examples it is measured on, and grows with the number of runs."""
-    return self.high
-
 
 def summarize(
   scores: Sequence[float], failures: Sequence[object] = ()
@@ -80,21 +74,16 @@ def average(
   return statistics.fmean(scores[name] for name in tasks)
 
 
-def failure(
-  gold_N: ArrayLike, predicted_N: ArrayLike, outputs: ArrayLike = ()
-) -> str:
+def failure(gold_N: ArrayLike, predicted_N: ArrayLike) -> str:
   """Why a run counts as failed, or "": it learned nothing, or broke.
 
   Args:
     gold_N, predicted_N: classes (int), answers (str) or scores (float).
-    outputs: what else has to be finite: logits, losses.
   """
   gold_N, predicted_N = np.asarray(gold_N), np.asarray(predicted_N)
   is_score = predicted_N.dtype.kind == "f"
-  if not np.isfinite(outputs).all() or (
-    is_score and not np.isfinite(predicted_N).all()
-  ):
-    return "outputs are not finite"
+  if is_score and not np.isfinite(predicted_N).all():
+    return "scores are not finite"
   if is_score and np.ptp(predicted_N) < CONSTANT * np.ptp(gold_N):
     return f"all scores lie within {CONSTANT:.0%} of the gold scores' range"
   if len(set(predicted_N.tolist())) == 1 < len(set(gold_N.tolist())):

@@ -110,7 +110,8 @@ def make_tuning(
 
   def read(params, inputs):
     method = METHODS.get(model.head, "class_logits")
-    return model.apply({"params": params}, inputs, None, method=method)
+    more = {"size": c.finetune.num_best} if model.head == "joint" else {}
+    return model.apply({"params": params}, inputs, None, method=method, **more)
 
   return Tuning(
     c=c,
@@ -237,7 +238,8 @@ class _Course:
     if done not in self.evaluations:
       self.judge(done, params)
     assert self._best is not None
-    return self._best[2], self._best[1]
+    places = jax.tree.map(lambda x: x.sharding, params)
+    return jax.device_put(self._best[2], places), self._best[1]
 
 
 def predict(t: Tuning, params: Any, encoded: Encoded) -> Outputs:

@@ -184,11 +184,13 @@ def resumable_step(
   return latest
 
 
-def save_json(path: pathlib.Path, value: Any) -> None:
+def save_json(
+  path: pathlib.Path, value: Any, *, indent: int | None = 2
+) -> None:
   """Writes JSON under its final name only once it is whole."""
   whole = path.with_suffix(".json.tmp")
   with disk_errors(path):
-    whole.write_text(json.dumps(value, indent=2) + "\n")
+    whole.write_text(json.dumps(value, indent=indent) + "\n")
     whole.replace(path)
 
 

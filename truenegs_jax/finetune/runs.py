@@ -1,6 +1,7 @@
 """The runs of a fine-tuning, one by one: train, answer, score, save, export."""
 
 import contextlib
+import dataclasses
 import datetime
 import functools
 import pathlib
@@ -13,7 +14,12 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax import task_export
-from truenegs_jax.errors import disk_errors
+from truenegs_jax.errors import (
+  DiskError,
+  TrueNegsError,
+  disk_errors,
+  printable,
+)
 from truenegs_jax.finetune import (
   gather,
   leaderboard,
@@ -26,66 +32,99 @@ from truenegs_jax.finetune import tuning as tuning_lib
 from truenegs_jax.pretraining import command
 from truenegs_jax.train import writers
 
-Say = Callable[[str], Any]
-MODEL = "model"
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """A task and the seeds that are missing.
+
+  Attributes:
+    made: as of `results.Result`.
+  """
+
+  tuning: tuning_lib.Tuning
+  made: Mapping[str, Any]
+  missing: Sequence[int]
+
+
+def prepare(
+  c: ConfigDict,
+  workdir: pathlib.Path,
+  seeds: Sequence[int],
+  console: Console,
+) -> tuple[origin.Origin, list[Plan]]:
+  """Opens the weights, reads all tasks, and sees that they are as before.
+
+  All of it: what is bad is said before hours of work.
+
+  Raises:
+    InputError, DataError: weights, files or values that cannot be used.
+    CheckpointError: the runs that are there are of other weights or data.
+  """
+  of = origin.open_origin(c, say=functools.partial(_say, console))
+  plans, known = [], results.ended(workdir)
+  for name in recipe.task_names(c):
+    with console.status(f"reading {name} ..."):
+      data = gather.gather(of.c, name, of.tokenizer)
+      made = origin.made_of(of, data)
+    results.check_alike(known, name, made)
+    tuning = tuning_lib.make_tuning(of.c, of.model(data.num_outputs), data)
+    missing = results.missing(workdir, name, seeds)
+    plans.append(Plan(tuning, made, missing))
+  return of, plans
 
 
 def make(
-  c: ConfigDict,
+  of: origin.Origin,
+  plans: Sequence[Plan],
   workdir: pathlib.Path,
-  missing: Mapping[str, Sequence[int]],
   console: Console,
   stopped: Callable[[], Any],
 ) -> None:
-  """Makes runs, by task, until all are made or a signal comes."""
-  say = functools.partial(console.print, soft_wrap=True)
-  of = origin.open_origin(c, say=say)
-  todo = []
-  for name, seeds_left in missing.items():  # bad data before hours of work
-    with console.status(f"reading {name} ..."):
-      data = gather.gather(of.c, name, of.tokenizer)
-    model = of.model(data.num_outputs)
-    of.check(model, data.task)
-    todo.append((tuning_lib.make_tuning(of.c, model, data), seeds_left))
-  left = _Left([(t, len(n)) for t, n in todo])
-  for tuning, seeds_left in todo:
-    _introduce(tuning, say)
-    for seed in seeds_left:
+  """Makes the runs that are missing, until a signal comes."""
+  left = _Left(plans)
+  for plan in plans:
+    if plan.missing:
+      _introduce(plan.tuning, console)
+    for seed in plan.missing:
       if stopped():
         return
-      say(f"{tuning.material.task.title}, seed {seed}: {left.begin()}")
-      result = _make_run(of, tuning, seed, workdir, console, stopped)
+      title = plan.tuning.material.task.title
+      _say(console, f"{title}, seed {seed}: {left.begin()}")
+      result = _make_run(of, plan, seed, workdir, console, stopped)
       if result is not None:
         left.end(result.secs)
 
 
-def _introduce(tuning: tuning_lib.Tuning, say: Say) -> None:
+def _say(console: Console, text: str) -> None:
+  console.print(text, soft_wrap=True)
+
+
+def _introduce(tuning: tuning_lib.Tuning, console: Console) -> None:
   data, c = tuning.material, tuning.c
   config = tuning.model.config
-  say(
+  _say(
+    console,
     f"{data.task.title}: {len(data.train.tokens):,} rows to train on,"
     f" {len(data.dev.keys):,} to judge by; {tuning.steps:,} steps of"
     f" {c.batch_size}, peak rate {recipe.peak_rate(c, config):g}, layer decay"
     f" {recipe.layer_decay(c, config):g}, head {c.finetune.head!r}"
-    + "".join(f"; {note}" for note in data.notes)
+    + "".join(f"; {note}" for note in data.notes),
   )
 
 
 def _make_run(
   of: origin.Origin,
-  tuning: tuning_lib.Tuning,
+  plan: Plan,
   seed: int,
   workdir: pathlib.Path,
   console: Console,
   stopped: Callable[[], Any],
 ) -> results.Result | None:
   """Trains, answers, scores and saves; None where a signal came before."""
-  data = tuning.material
-  say = functools.partial(console.print, soft_wrap=True)
+  tuning, data = plan.tuning, plan.tuning.material
+  say = functools.partial(_say, console)
   folder = results.folder(workdir, data.task.name, seed)
   params = of.params(tuning.model, data.task, seed, say=say)
-  made = origin.made_of(of, params, data)
-  results.check_alike(workdir, data.task.name, made)
   with disk_errors(folder):
     shutil.rmtree(folder, ignore_errors=True)  # of one that was stopped
     folder.mkdir(parents=True)
@@ -118,14 +157,21 @@ def _make_run(
       name: material.predictions(split, said[name])
       for name, split in data.splits.items()
     },
-    made=made,
-    notes=data.notes,
+    made=plan.made,
+    notes=[*data.notes, *_chosen(of.c, tuned)],
   )
   say(f"  {leaderboard.sentence(result)}")
   if of.c.finetune.export == "all":
-    say(f"  {_export(of, tuning, tuned, result, folder / MODEL)}")
+    say(f"  {_export(of, tuning, tuned, result, folder / results.MODEL)}")
   results.save(workdir, result)
   return result
+
+
+def _chosen(c: ConfigDict, tuned: tuning_lib.Tuned) -> list[str]:
+  """Says so where the dev set has chosen what it scores."""
+  if c.finetune.keep == "last":
+    return []
+  return [f"the best of {len(tuned.evaluations)} evaluations on this dev set"]
 
 
 def _export(
@@ -136,16 +182,23 @@ def _export(
   output: pathlib.Path,
 ) -> str:
   """Writes the model for Hugging Face; says so, or why not."""
+  if result.failure:
+    return "not exported: the run failed"
   if reason := task_export.problem(tuning.model):
     return reason
-  exported = task_export.export_task(
-    jax.device_get(tuned.params),
-    tuning.model,
-    of.tokenizer,
-    output,
-    task=tuning.material.task,
-    card=_card(of, result),
-  )
+  try:
+    exported = task_export.export_task(
+      jax.device_get(tuned.params),
+      tuning.model,
+      of.tokenizer,
+      output,
+      task=tuning.material.task,
+      card=_card(of, result),
+    )
+  except DiskError:
+    raise  # with some space freed the same command makes the run again
+  except TrueNegsError as e:
+    return f"NOT EXPORTED: {printable(e)}"
   return f"exported to {exported.output}: {exported.statement}"
 
 
@@ -157,7 +210,8 @@ def _card(of: origin.Origin, result: results.Result) -> str:
     f"* Recipe: {result.step:,} steps of {c.batch_size} rows of at most"
     f" {c.length} tokens, seed {result.seed}"
     f"\n* Dev set: {leaderboard.sentence(result)}"
-    f"\n* Made by: `{command()}`"
+    + "".join(f"; {note}" for note in result.notes)
+    + f"\n* Made by: `{command()}`"
   )
 
 
@@ -187,17 +241,16 @@ def _writers(
 class _Left:
   """How long the runs that are left will take, by the tokens of each."""
 
-  def __init__(self, runs: Sequence[tuple[tuning_lib.Tuning, int]]):
-    self._tokens = {id(t): _tokens(t) for t, _ in runs}
-    self._all = [id(t) for t, number in runs for _ in range(number)]
+  def __init__(self, plans: Sequence[Plan]):
+    self._tokens = [_tokens(p.tuning) for p in plans for _ in p.missing]
     self._done, self._secs = 0, 0.0
 
   def begin(self) -> str:
-    text = f"run {self._done + 1} of {len(self._all)}"
+    text = f"run {self._done + 1} of {len(self._tokens)}"
     if not self._secs:
       return text
-    before = sum(self._tokens[t] for t in self._all[: self._done])
-    after = sum(self._tokens[t] for t in self._all[self._done :])
+    before = sum(self._tokens[: self._done])
+    after = sum(self._tokens[self._done :])
     left = datetime.timedelta(seconds=round(self._secs * after / before))
     return f"{text}, about {left} left for all"
 
