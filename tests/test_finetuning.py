@@ -12,9 +12,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from truenegs_jax import finetuning
+from truenegs_jax import finetuning, task_export
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
-from truenegs_jax.errors import CheckpointError, DataError, InputError
+from truenegs_jax.errors import (
+  CheckpointError,
+  DataError,
+  DiskError,
+  InputError,
+)
 from truenegs_jax.finetune import gather, origin, recipe, results, tuning
 from truenegs_jax.models import pretrain
 from truenegs_jax.tasks import batches
@@ -268,7 +273,7 @@ def test_meshes_and_micro_batches_train_alike(vocab, files, tmp_path):
     seen = []
     c.log.every_steps = of.c.log.every_steps = 1
     tuning.fine_tune(
-      made, params, 0, tmp_path, write=seen.append, stopped=lambda: None
+      made, params, 0, tmp_path, write=seen.append, check=lambda: None
     )
     return [x["total"] for x in seen]
 
@@ -291,6 +296,50 @@ def test_two_models_are_compared_on_the_same_examples(
   [row] = read(tmp_path)["compared"]["tasks"]["own"]
   assert row["difference"] < -20 and row["high"] < 0
   assert "paired bootstrap" in text
+
+
+def test_fewer_seeds_forget_no_run(learned):
+  c, workdir, _ = learned
+  c = c.copy_and_resolve_references()
+  c.finetune.seeds = 1
+  _, text = run(c, workdir)
+  assert len(read(workdir)["tasks"]["own"]["runs"]) == 2
+  assert "│    1 │" in text
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"task": "own"}', None])
+def test_a_damaged_result_is_refused_with_the_way_out(
+  learned, tmp_path, content
+):
+  c, workdir, _ = learned
+  whole = json.loads((workdir / "own" / "seed-0" / "result.json").read_text())
+  broken = json.dumps({**whole, "scores": {}}) if content is None else content
+  (tmp_path / "own" / "seed-0").mkdir(parents=True)
+  (tmp_path / "own" / "seed-0" / "result.json").write_text(broken)
+  with pytest.raises(CheckpointError, match="own/seed-0, and the same command"):
+    run(c, tmp_path)
+
+
+def test_what_no_run_has_left_is_not_removed(vocab, files, tmp_path):
+  (tmp_path / "own" / "seed-0").mkdir(parents=True)
+  (tmp_path / "own" / "seed-0" / "thesis.tex").touch()
+  with pytest.raises(InputError, match="thesis.tex"):
+    run(own(vocab, files), tmp_path)
+  assert (tmp_path / "own" / "seed-0" / "thesis.tex").exists()
+
+
+def test_a_disk_that_is_full_costs_the_export_and_not_the_run(
+  vocab, files, tmp_path, monkeypatch
+):
+  def full(*args, **more):
+    raise DiskError("no space")
+
+  c = own(vocab, files, epochs=4.0, export="all")
+  with monkeypatch.context() as patch, pytest.raises(DiskError, match="scored"):
+    patch.setattr(task_export, "export_task", full)
+    run(c, tmp_path)
+  code, text = run(c, tmp_path)
+  assert code == 0 and "seed-0 has no model for Hugging Face" in text
 
 
 def test_what_cannot_be_compared_is_said(learned, vocab, files, tmp_path):

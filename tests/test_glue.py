@@ -178,6 +178,8 @@ def test_the_hubs_copy_gives_the_same(tmp_path, name):
     )
     test = glue.read(task, "test", f"hf:{where}").examples
     assert [(x.key, x.label) for x in test] == [(k, None) for k in "789"]
+    file = f"hf:{where}:test{middle}"
+    assert test == glue.read(task, "test", "nowhere", file=file).examples
 
 
 def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path):
@@ -205,6 +207,15 @@ def test_other_bad_rows_are_refused_by_line(tmp_path, name, row, message):
   write_split(tmp_path, name, "dev", extra=[row])
   with pytest.raises(DataError, match=message):
     glue.read(TASKS[name], "dev", str(tmp_path))
+
+
+@pytest.mark.parametrize("index", ["90", "x7", "-1", "089"])
+def test_indices_that_glue_would_refuse_are_refused_at_once(tmp_path, index):
+  write_split(tmp_path, "rte", "test", extra=[f"{index}\ta\tb"])
+  with pytest.raises(
+    DataError, match=f"test.tsv:4: index '{index}'; .*each once"
+  ):
+    glue.read(TASKS["rte"], "test", str(tmp_path))
 
 
 def test_what_is_not_there_is_said_with_a_way_out(tmp_path):

@@ -138,9 +138,15 @@ def test_a_saved_data_set_gives_the_same(tmp_path):
   datasets.disable_progress_bars()
   split = datasets.Dataset.from_list(rows)
   datasets.DatasetDict({"validation": split}).save_to_disk(tmp_path / "set")
-  found = read_squad(f"hf:{tmp_path / 'set'}", split="validation")
-  assert values(found) == values(BIRDS)
-  assert found[2].place.endswith("[validation]: record 3, question c")
+  where = f"hf:{tmp_path / 'set'}"
+  for found in (
+    read_squad(where, split="dev"),
+    read_squad(f"{where}:validation", split="train"),
+  ):
+    assert values(found) == values(BIRDS)
+    assert found[2].place.endswith("[validation]: record 3, question c")
+  with pytest.raises(DataError, match="no split 'train'; there are: valid"):
+    read_squad(where, split="train")
 
 
 def test_an_answer_is_found_again_nearest_to_where_it_is_said_to_be(tmp_path):
@@ -220,10 +226,12 @@ def test_bad_data_are_refused_by_their_place(tmp_path, fault):
     read_squad(str(tmp_path / "x.json"))
 
 
-@pytest.mark.parametrize("where", ["none.json", ".", "~nobody-at-all/x.json"])
+@pytest.mark.parametrize("where", ["none.json", "~nobody-at-all/x.json"])
 def test_a_file_that_is_not_there_is_absent(where):
   with pytest.raises(AbsentError, match="no such file"):
     read_squad(where)
+  with pytest.raises(DataError, match="a folder; name a file in it"):
+    read_squad(".")
 
 
 # --- windows

@@ -11,7 +11,7 @@ from texts import PACK
 from truenegs_jax.errors import AbsentError, DataError, InputError
 from truenegs_jax.tasks import own
 from truenegs_jax.tasks.examples import CLASSES, SCORE, Example
-from truenegs_jax.tasks.hub import read_dataset
+from truenegs_jax.tasks.hub import Place, parse, read_dataset
 from truenegs_jax.tasks.records import read_file
 
 COLUMNS = own.Columns(("a", "b"), "label")
@@ -37,7 +37,8 @@ def write(tmp_path):
   def to_file(name, content):
     path = tmp_path / name
     text = content if isinstance(content, str) else lines_of(name, content)
-    path.write_bytes(PACK.get(path.suffix, PACK[""])(text.encode()))
+    data = text.encode(errors="surrogateescape")
+    path.write_bytes(PACK.get(path.suffix, PACK[""])(data))
     return str(path)
 
   return to_file
@@ -86,7 +87,8 @@ def test_a_table_without_a_header_and_uneven_rows(write):
     ("x.csv", 'a,b\n1,2\n"3,4\n', "x.csv:3: .*quotes do not match"),
     ("x.jsonl", '{"a": 1}\n{"a": \n', "x.jsonl:2: no JSON"),
     ("x.jsonl", "\n[1]\n", "x.jsonl:2: list, not a JSON object"),
-    ("x.tsv", "a\n\0\n", "x.tsv:2: NUL"),
+    ("x.tsv", "a\n\0\n", r"x.tsv:2: NUL .*convert it to UTF-8\.$"),
+    ("x.tsv", "a\n\udcff\n", r"x.tsv:2: byte 0xff .*repair the line\.$"),
     ("x.txt", "a\n", r"x.txt: a file of a task is .tsv, .csv or .jsonl"),
   ],
 )
@@ -97,6 +99,12 @@ def test_bad_files_are_refused_by_line(write, name, content, message):
 
 def test_a_missing_file_is_refused(tmp_path):
   with pytest.raises(DataError, match="x.tsv: there is no such file"):
+    list(read_file(tmp_path / "x.tsv"))
+  for where in ("~nobody-at-all/x.tsv", "x" * 5000):
+    with pytest.raises(DataError, match="there is no such file"):
+      list(read_file(where))
+  (tmp_path / "x.tsv").mkdir()
+  with pytest.raises(DataError, match="x.tsv: a folder; name a file in it"):
     list(read_file(tmp_path / "x.tsv"))
 
 
@@ -118,11 +126,11 @@ def saved(tmp_path):
 
 
 def test_a_data_set_gives_its_classes_by_name(saved):
-  assert list(read_dataset(saved)) == [
+  assert list(read_dataset(f"hf:{saved}", split="train")) == [
     (f"hf:{saved} [train]: record 1", {"a": "p", "label": "yes"}),
     (f"hf:{saved} [train]: record 2", {"a": "q", "label": "no"}),
   ]
-  (record,) = read_dataset(saved, split="validation")
+  (record,) = read_dataset(f"hf:{saved}", split="dev")
   assert record.fields["label"] is None
   columns = own.Columns(("a",), "label")
   examples = own.read(f"hf:{saved}:train", "dev", columns, kind=CLASSES)
@@ -133,19 +141,54 @@ def test_a_data_set_gives_its_classes_by_name(saved):
 
 def test_a_data_set_that_cannot_be_had_is_refused(saved, monkeypatch):
   with pytest.raises(DataError, match="no split 'x'; there are: train, valid"):
-    list(read_dataset(saved, split="x"))
+    list(read_dataset(f"hf:{saved}:x", split="train"))
   with pytest.raises(DataError, match="neither a folder nor a name"):
-    list(read_dataset("data/own/x.tsv"))
+    list(read_dataset("hf:data/own/x.tsv", split="train"))
   asked = []
 
-  def refuse(*args, **kwargs):
-    asked.append((*args, kwargs["split"]))
+  def refuse(*args, **_):
+    asked.append(args)
     raise ConnectionError("no route")
 
-  monkeypatch.setattr(datasets, "load_dataset", refuse)
-  with pytest.raises(AbsentError, match="no route.*hf:FOLDER.*HF_HOME"):
+  monkeypatch.setattr(datasets, "load_dataset_builder", refuse)
+  with pytest.raises(AbsentError, match="no route.*hf:FOLDER.*HF_HOME") as e:
     own.read("hf:owner/set:mini:test", "dev", COLUMNS, kind=CLASSES)
-  assert asked == [("owner/set", "mini", "test")]
+  assert asked == [("owner/set", "mini")]
+  assert "data." not in str(e.value)  # keys of pre-training
+
+
+def test_what_the_hub_denies_while_it_is_read_names_the_task(
+  write, tmp_path, monkeypatch
+):
+  write("train.jsonl", '{"a": 1}\n{"a')
+  builder = datasets.load_dataset_builder(str(tmp_path))
+  monkeypatch.setattr(
+    datasets, "load_dataset_builder", lambda *_, **__: builder
+  )
+  with pytest.raises(AbsentError, match="finetune: hf:owner/set cannot be"):
+    list(read_dataset("hf:owner/set", split="train"))
+
+
+def test_a_data_set_without_splits_is_one_to_train_on(tmp_path):
+  datasets.Dataset.from_dict({"a": ["p"]}).save_to_disk(str(tmp_path / "one"))
+  where = f"hf:{tmp_path}/one"
+  (record,) = read_dataset(where, split="train")
+  assert [record] == list(read_dataset(f"{where}:train", split="dev"))
+  with pytest.raises(DataError, match="no split 'validation'; .*: train. Name"):
+    list(read_dataset(where, split="dev"))
+
+
+def test_a_data_set_is_named_with_its_config_and_split(tmp_path):
+  assert parse("hf:a/b") == Place("a/b", "", "")
+  assert parse("hf:a/b:test") == Place("a/b", "", "test")
+  assert parse("hf:a/b:mini:test") == Place("a/b", "mini", "test")
+  (tmp_path / "x:y").mkdir()
+  assert parse(f"hf:{tmp_path}/x:y").name == f"{tmp_path}/x:y"
+  for wrong in ("hf:", "hf:a:", "hf:a::b", "hf:a:b:c:d"):
+    with pytest.raises(
+      InputError, match=f"'{wrong}' is not of the form hf:NAM"
+    ):
+      parse(wrong)
 
 
 @pytest.mark.parametrize("kind", [".tsv", ".csv", ".jsonl"])
@@ -186,6 +229,17 @@ def test_a_test_file_may_lack_labels_and_others_may_not(write):
     own.read(path, "dev", columns, kind=CLASSES)
 
 
+def test_numbers_that_are_equal_are_one_class(write):
+  rows = [{"text": "a", "label": x} for x in (1, 1.0, 0.0, 0, 0.5)]
+  found = own.read(
+    write("x.jsonl", rows),
+    "train",
+    own.Columns(("text",), "label"),
+    kind=CLASSES,
+  )
+  assert [x.label for x in found] == ["1", "1", "0", "0", "0.5"]
+
+
 @pytest.mark.parametrize(
   ("row", "kind", "message"),
   [
@@ -194,6 +248,7 @@ def test_a_test_file_may_lack_labels_and_others_may_not(write):
     ({"label": "maybe"}, CLASSES, "'maybe' is none of 'no', 'yes'"),
     ({"label": ""}, CLASSES, "'label' holds '', not a label"),
     ({"label": None}, CLASSES, "'label' holds None, not a label"),
+    ({"label": math.nan}, CLASSES, "'label' holds nan, not a label"),
     ({"label": "high"}, SCORE, "'high', not a finite number"),
     ({"label": math.inf}, SCORE, "inf, not a finite number"),
     ({"label": True}, SCORE, "True, not a finite number"),

@@ -7,6 +7,7 @@ A run that has ended is never made again: the same command goes on with those
 that are missing.
 """
 
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -19,13 +20,18 @@ from rich.console import Console
 
 from truenegs_jax import distributed, errors
 from truenegs_jax.errors import DataError, InputError
-from truenegs_jax.finetune import leaderboard, recipe, results, runs
+from truenegs_jax.finetune import gather, leaderboard, recipe, results, runs
+from truenegs_jax.finetune import plans as plans_lib
 from truenegs_jax.pretraining import command, enable_compilation_cache
 from truenegs_jax.tasks import glue, submission
 from truenegs_jax.train import guards, startup
 
 SUBMISSION = "submission"
-STOPPING = "stopping; the run at hand is made again by the next command"
+STOPPING = "stopping; what is at hand is made again by the same command"
+
+
+class _Stopped(Exception):
+  """A signal has come: what is at hand ends here."""
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
@@ -40,6 +46,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       " or one for each task, each with its --workdir."
     )
   recipe.check(c)
+  gather.check_files(c)
   against = c.finetune.against
   others = results.read_others(pathlib.Path(against)) if against else {}
   enable_compilation_cache()
@@ -47,7 +54,13 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   with guards.lock(workdir):
     results.check_config(workdir, c)
     with guards.StopSignals(console, then=STOPPING) as signals:
-      _make_missing(c, workdir, seeds, console, lambda: signals.received)
+
+      def check():
+        if signals.received:
+          raise _Stopped
+
+      with contextlib.suppress(_Stopped):
+        _make_missing(c, workdir, seeds, console, check)
     names = recipe.task_names(c)
     ended = results.ended(workdir)
     found = {
@@ -73,7 +86,7 @@ def _make_missing(
   workdir: pathlib.Path,
   seeds: Sequence[int],
   console: Console,
-  stopped: Callable[[], Any],
+  check: Callable[[], Any],
 ) -> None:
   """Makes what is missing; weights and data have to be as before.
 
@@ -82,7 +95,7 @@ def _make_missing(
   names = recipe.task_names(c)
   all_there = not any(results.missing(workdir, name, seeds) for name in names)
   try:
-    of, plans = runs.prepare(c, workdir, seeds, console)
+    of, plans = plans_lib.prepare(c, workdir, seeds, console, check)
   except (InputError, DataError) as e:
     if not (all_there and results.is_named_alike(workdir, c)):
       raise
@@ -93,7 +106,7 @@ def _make_missing(
     )
     return
   results.save_config(workdir, c)
-  runs.make(of, plans, workdir, console, stopped)
+  runs.make(of, plans, workdir, console, check)
 
 
 def _tell(
@@ -108,7 +121,7 @@ def _tell(
   leaderboard.show(found, compared, console)
   for line in (*left_out, *_lacking(c, workdir, found)):
     console.print(line, soft_wrap=True)
-  _save_all(c, workdir, found, compared)
+  _save_all(c, workdir, results.ended(workdir), compared)
   if written := _submit(workdir, found):
     console.print(
       "test sets, answered by the run of each task whose dev score is the"
@@ -130,9 +143,8 @@ def _lacking(
       lacks = []
       if c.finetune.predict_test and "test" not in run.answers:
         lacks.append("answers to the test set")
-      if c.finetune.export == "all" and not run.failure:
-        if not (folder / results.MODEL).exists():
-          lacks.append("a model for Hugging Face")
+      if c.finetune.export == "all" and not run.exported:
+        lacks.append("model for Hugging Face")
       if lacks:
         lines.append(
           f"{folder} has no {' and no '.join(lacks)}; remove it, and the same"

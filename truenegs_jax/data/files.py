@@ -75,15 +75,33 @@ def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
     ) from error
 
 
+def existing(
+  where: str | pathlib.Path, *, packed: bool = False
+) -> pathlib.Path | None:
+  """The path that a user names; None where nothing is there.
+
+  Args:
+    packed: or else the first with the suffix of a compression behind it.
+  """
+  try:
+    path = pathlib.Path(where).expanduser()
+    tried = [f"{path}{suffix}" for suffix in ("", *(MAGIC if packed else ()))]
+    return next(filter(pathlib.Path.exists, map(pathlib.Path, tried)), None)
+  except (OSError, RuntimeError, ValueError):  # too long, "~nobody", "\0"
+    return None
+
+
 def describe(path: pathlib.Path) -> File:
   """A file as it is now.
 
   Raises:
-    DataError: a device, an archive, or a link to nothing.
+    DataError: a folder, a device, an archive, or a link to nothing.
     OSError: it cannot be looked at.
   """
   if path.is_symlink() and not path.exists():
     raise DataError(f"{path}: a link to {os.readlink(path)}, which is missing.")
+  if path.is_dir():
+    raise DataError(f"{path}: a folder; name a file in it.")
   if not path.is_file():
     raise DataError(f"{path}: neither a file nor a folder.")
   suffix, compression = _kind(path.name)

@@ -13,7 +13,7 @@ import logging
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from truenegs_jax.data import arrow, files
 from truenegs_jax.data.reading import Reading
@@ -29,12 +29,38 @@ SCRIPTS = "Dataset scripts are no longer supported"
 STREAM_RECORDS = 64  # of a batch: their size is not known
 
 
+class Asker(NamedTuple):
+  """Who wants a data set, for messages.
+
+  Attributes:
+    key: of the config.
+    split: how a split is named there.
+    script: what to do of a data set that is a program.
+    choices: what else is chosen there, and how.
+  """
+
+  key: str
+  split: str
+  script: str
+  choices: str
+
+
+CORPUS = Asker(
+  "data.sources",
+  "split=",
+  "add revision=refs/convert/parquet, where the hub keeps a copy as Parquet",
+  "config= and revision= choose among what is there; rows that are prepared are"
+  " found where data.rows says",
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class HubDataset:
   """One split of a data set, ready to be read.
 
   Attributes:
     name: on the hub, or the path of a folder.
+    column: that holds the texts; empty for all columns.
     saved: what `save_to_disk` left, loaded; None where a builder is needed.
     builder: what prepares the split or streams it.
     paths: the files of a local folder; None for a name on the hub.
@@ -47,6 +73,7 @@ class HubDataset:
   saved: Any
   builder: Any
   paths: list[pathlib.Path] | None
+  asker: Asker
 
   def is_local(self) -> bool:
     """False where the hub is needed."""
@@ -62,7 +89,7 @@ class HubDataset:
         "config": config,
         "hash": self.builder.hash,
       }
-    with _errors(self.name, is_local=True):
+    with self.errors():
       found = [files.describe(path) for path in self.paths]
     return state | {"files": files.files_state(found)}
 
@@ -81,10 +108,10 @@ class HubDataset:
     """
     reading.where, reading.unit = f"hf:{self.name} [{self.split}]", "record"
     reading.number = 0
-    with _errors(self.name, is_local=self.is_local()):
+    with self.errors():
       records, num_records, batch_records = self._prepare()
       if records.column_names is not None:
-        _check_column(records.features, self.column, self.name)
+        _check_column(records.features, self.column, self.name, self.asker)
         records = records.select_columns([self.column])
       batches = records.with_format("arrow").iter(batch_size=batch_records)
     yield from arrow.read_batches(
@@ -93,6 +120,14 @@ class HubDataset:
       column=self.column,
       num_records=num_records,
     )
+
+  def records(self) -> Any:
+    """All columns, as `datasets` has them; for use within `errors()`."""
+    return self._prepare()[0]
+
+  def errors(self) -> contextlib.AbstractContextManager[None]:
+    """Turns what `datasets` raises into errors of ours, which name this one."""
+    return _errors(self.name, self.asker, is_local=self.is_local())
 
   def _prepare(self) -> tuple[Any, int | None, int]:
     """The records, how many they are, and how many to take at a time."""
@@ -111,12 +146,14 @@ class HubDataset:
     return (self.builder.info.splits or {}).get(self.split)
 
   def _named_errors(self, batches: Iterator[Any]) -> Iterator[Any]:
-    with _errors(self.name, is_local=self.is_local()):
+    with self.errors():
       yield from batches
 
 
 def open_dataset(
   name: str,
+  asker: Asker = CORPUS,
+  /,
   *,
   column: str = "text",
   split: str = "",
@@ -128,6 +165,8 @@ def open_dataset(
 
   Args:
     name: on the hub; or a folder that `save_to_disk` wrote, or of data files.
+    asker: whose config messages speak of.
+    column: that holds the texts; empty for all columns.
     split: empty for "train", or for all that a saved data set holds.
     config: also called subset; empty for the only one or the default.
     revision: branch, tag or commit of the hub; empty for the main one.
@@ -139,25 +178,23 @@ def open_dataset(
     AbsentError: it cannot be loaded from the hub.
     InputError: an option is of no use.
   """
-  is_local = is_folder(name)
+  is_local, said = is_folder(name), f"{asker.key}: hf:{name}"
   folder = pathlib.Path(name).expanduser() if is_local else pathlib.Path(name)
   if not is_local and not HUB_NAME.fullmatch(name):
     raise DataError(
-      f"data.sources: hf:{name} is neither a folder nor a name on the Hugging"
-      " Face hub; a file is given without hf:."
+      f"{said} is neither a folder nor a name on the Hugging Face hub; a file"
+      " is given without hf:."
     )
   if is_local and revision:
-    raise InputError(
-      f"data.sources: hf:{name} is a folder: revision={revision} is of the hub."
-    )
-  with _errors(name, is_local=is_local):
+    raise InputError(f"{said} is a folder: revision={revision} is of the hub.")
+  with _errors(name, asker, is_local=is_local):
     _load_library()
     if is_saved(folder):
       if config:
         raise InputError(
-          f"data.sources: hf:{name} was saved as one config: leave out config=."
+          f"{said} was saved as one config: leave out config={config}."
         )
-      return _open_saved(folder, name, column, split)
+      return _open_saved(folder, name, column, split, asker)
     import datasets
 
     builder = datasets.load_dataset_builder(
@@ -167,10 +204,12 @@ def open_dataset(
     )
     split = split or "train"
     data_files = getattr(builder.config, "data_files", None) or {}
-    _check_split(split, builder.info.splits or data_files, name)
-    _check_column(builder.info.features, column, name)
+    _check_split(split, builder.info.splits or data_files, name, asker)
+    _check_column(builder.info.features, column, name, asker)
     paths = [pathlib.Path(p) for p in data_files[split]] if is_local else None
-    return HubDataset(name, column, split, streaming, None, builder, paths)
+    return HubDataset(
+      name, column, split, streaming, None, builder, paths, asker
+    )
 
 
 def is_folder(name: str) -> bool:
@@ -190,7 +229,7 @@ def is_saved(folder: pathlib.Path) -> bool:
 
 
 def _open_saved(
-  folder: pathlib.Path, name: str, column: str, split: str
+  folder: pathlib.Path, name: str, column: str, split: str, asker: Asker
 ) -> HubDataset:
   import datasets
 
@@ -198,31 +237,29 @@ def _open_saved(
   if several.is_file():
     split = split or "train"
     known = json.loads(several.read_text(encoding="utf-8"))["splits"]
-    _check_split(split, known, name)
+    _check_split(split, known, name, asker)
     folder = folder / split
   saved = datasets.load_from_disk(str(folder))
-  if not several.is_file() and split not in ("", str(saved.split)):
-    _check_split(split, [str(saved.split)] if saved.split else [], name)
-  _check_column(saved.features, column, name)
+  if split and not several.is_file():
+    _check_split(split, [saved.split or "train"], name, asker)
+  _check_column(saved.features, column, name, asker)
   paths = sorted(path for path in folder.iterdir() if path.is_file())
-  return HubDataset(name, column, split, False, saved, None, paths)
+  return HubDataset(name, column, split, False, saved, None, paths, asker)
 
 
-def _check_split(split: str, known: Any, name: str) -> None:
+def _check_split(split: str, known: Any, name: str, asker: Asker) -> None:
   names = [str(one) for one in known]
   if split not in names:
     raise DataError(
-      f"data.sources: hf:{name} has no split {split!r}; there are:"
-      f" {', '.join(names) or 'none, so leave out split='}. Name one with"
-      " split=."
+      f"{asker.key}: hf:{name} has no split {split!r}; there are:"
+      f" {', '.join(names)}. Name one with {asker.split}."
     )
 
 
-def _check_column(features: Any, column: str, name: str) -> None:
-  if features is not None:
-    arrow.check_column(
-      features.arrow_schema, column, f"data.sources: hf:{name}"
-    )
+def _check_column(features: Any, column: str, name: str, asker: Asker) -> None:
+  if column and features is not None:
+    schema = features.arrow_schema
+    arrow.check_column(schema, column, f"{asker.key}: hf:{name}")
 
 
 def _load_library() -> None:
@@ -237,7 +274,7 @@ def _load_library() -> None:
 
 
 @contextlib.contextmanager
-def _errors(name: str, *, is_local: bool) -> Iterator[None]:
+def _errors(name: str, asker: Asker, *, is_local: bool) -> Iterator[None]:
   try:
     yield
   except TrueNegsError:
@@ -249,14 +286,12 @@ def _errors(name: str, *, is_local: bool) -> Iterator[None]:
       raise DataError(f"hf:{name}: cannot be read ({said}).") from error
     if SCRIPTS in str(error):
       raise InputError(
-        f"data.sources: hf:{name} needs a script of its own ({said}), which"
-        " `datasets` no longer runs: add revision=refs/convert/parquet, where"
-        " the hub keeps a copy as Parquet."
+        f"{asker.key}: hf:{name} needs a script of its own ({said}), which"
+        f" `datasets` no longer runs: {asker.script}."
       ) from error
     raise AbsentError(
-      f"data.sources: hf:{name} cannot be loaded from the Hugging Face hub"
-      f" ({said}). config= and revision= choose among what is there. Without"
-      " internet, give a copy: files of text, or hf:FOLDER, a data set saved"
-      " there with save_to_disk; what an earlier run loaded is found where"
-      " HF_HOME says, and rows that are prepared where data.rows says."
+      f"{asker.key}: hf:{name} cannot be loaded from the Hugging Face hub"
+      f" ({said}). {asker.choices}. Without internet, give a copy: files, or"
+      " hf:FOLDER, a data set saved there with save_to_disk; what an earlier"
+      " run loaded is found where HF_HOME says."
     ) from error

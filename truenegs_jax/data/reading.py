@@ -41,6 +41,7 @@ class Reading:
     where: the file or data set at hand.
     unit: what `number` counts: "line" or "record".
     number: of the record at hand, from 1.
+    way_out: ends what is refused: how its user may choose "replace".
   """
 
   errors: str = "strict"
@@ -51,6 +52,7 @@ class Reading:
   where: str = ""
   unit: str = "line"
   number: int = 0
+  way_out: str = '; or let data.errors="replace" mend and count such places'
   _before: float = 0.0  # share of the part that lies before the file at hand
   _share: float = 1.0  # share of the part that is the file at hand
 
@@ -79,7 +81,5 @@ class Reading:
       DataError: `message`, where errors are strict.
     """
     if self.errors == "strict":
-      raise DataError(
-        message + '; or let data.errors="replace" mend and count such places.'
-      )
+      raise DataError(f"{message}{self.way_out}.")
     self.oddities[oddity] += count

@@ -1,75 +1,147 @@
 """Reads the tasks of a config: GLUE's, SQuAD, one of the user's own."""
 
-import collections
-import pathlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.data.compression import MAGIC
 from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.errors import DataError, InputError
-from truenegs_jax.evals import scoring
-from truenegs_jax.finetune import recipe
+from truenegs_jax.errors import InputError
+from truenegs_jax.finetune import recipe, squad
 from truenegs_jax.finetune.material import Material, Split, of_examples
-from truenegs_jax.tasks import answers, encode, glue, own, squad, windows
-from truenegs_jax.tasks.examples import SPANS, Example, Task
+from truenegs_jax.tasks import encode, glue, hub, own
+from truenegs_jax.tasks.examples import Encoded, Example, Task
 
-SPLITS = ("train", "dev", "dev_mismatched", "test", "test_mismatched")
+Rows = tuple[Task, dict[str, list[Any]], list[str]]  # with notes
+SPLITS = {name: tuple(task.official) for name, task in glue.TASKS.items()} | {
+  recipe.SQUAD: tuple(squad.TASK.official),
+  recipe.OWN: ("train", "dev", "test"),
+}
 
 
 def gather(c: ConfigDict, name: str, tokenizer: Tokenizer) -> Material:
   """Reads a task and cuts it to ids.
 
   Raises:
-    InputError, DataError: as the readers of tasks/.
+    InputError, DataError: as `check_files`, and the readers of tasks/.
   """
+  check_files(c)
+  files = files_of(c, name)
   if name == recipe.SQUAD:
-    return _squad(c, tokenizer)
-  task, examples, notes = _own(c) if name == recipe.OWN else _glue(c, name)
-  sizes = {split: len(rows) for split, rows in examples.items()}
-  examples["train"] = examples["train"][: c.finetune.rows or None]
+    task, rows, notes = squad.read(c, files)
+  elif name == recipe.OWN:
+    task, rows, notes = _own(c, files)
+  else:
+    task, rows, notes = _glue(c, glue.TASKS[name], files)
+  sizes = {split: len(of_split) for split, of_split in rows.items()}
+  rows["train"] = rows["train"][: c.finetune.rows or None]
   notes += _shortened(c, task, sizes)
-  cut = lambda rows, **more: encode.encode(
-    rows, task, tokenizer, length=c.length, **more
-  )
-  train = cut(examples.pop("train"), swap=task.doubled)
-  splits = {
-    split: of_examples(task, rows, cut(rows))
-    for split, rows in examples.items()
-  }
-  if train.num_cut:
-    share = train.num_cut / len(train.tokens)
-    notes.append(f"{share:.1%} of the training rows are cut to {c.length}")
+  if name == recipe.SQUAD:
+    train, splits = squad.cut(c, rows, tokenizer)
+  else:
+    train, splits = _cut(c, task, rows, tokenizer)
+    if train.num_cut:
+      share = train.num_cut / len(train.tokens)
+      notes.append(f"{share:.1%} of the training rows are cut to {c.length}")
   return Material(task, train, splits, tuple(notes))
 
 
-def files_of(c: ConfigDict, name: str) -> dict[str, str]:
-  """Split -> the file that `finetune.files` names for a task."""
-  found = {}
-  try:
-    words = shlex.split(c.finetune.files)
-  except ValueError as e:
-    raise InputError(f"finetune.files={c.finetune.files!r}: {e}.") from e
-  for word in words:
-    place, equals, path = word.partition("=")
-    task, _, split = place.rpartition(".")
-    if not equals or not path or split not in SPLITS:
+def check_files(c: ConfigDict) -> None:
+  """Sees that all of `finetune.files` is of use; nothing is read.
+
+  Raises:
+    InputError: names what is not SPLIT=FILE or TASK.SPLIT=FILE, a task that is
+      not fine-tuned, a split that it lacks, a test set that is not answered or
+      not there, a split named twice, or `finetune.data` with a split in it.
+  """
+  names, f = recipe.task_names(c), c.finetune
+  if f.data.startswith(hub.HUB) and hub.parse(f.data).split:
+    raise InputError(
+      f"finetune.data={f.data!r}: name a data set with all of its splits,"
+      " hf:NAME, or files by --config.finetune.files='train=hf:NAME:SPLIT"
+      " dev=hf:NAME:SPLIT'."
+    )
+  for task, split, _ in _words(c):
+    word = f"finetune.files: '{task and task + '.'}{split}=...'"
+    if task and task not in names:
       raise InputError(
-        f"finetune.files: {word!r} is not of the form SPLIT=FILE or"
-        f" TASK.SPLIT=FILE; splits are {', '.join(SPLITS)}."
+        f"{word}: {task!r} is not fine-tuned; tasks are {', '.join(names)}."
       )
+    for name in [task] if task else names:
+      if split not in SPLITS[name]:
+        raise InputError(
+          f"{word}: {name} has {', '.join(SPLITS[name])}, not {split!r}; a file"
+          " of one task is TASK.SPLIT=FILE."
+        )
+    if split.startswith("test") and not f.predict_test:
+      raise InputError(
+        f"{word}: test sets are answered with"
+        " --config.finetune.predict_test=True alone."
+      )
+  for name in names:
+    files_of(c, name)
+    if f.predict_test and "test" not in SPLITS[name]:
+      raise InputError(f"finetune.predict_test=True: {name} has no test set.")
+
+
+def files_of(c: ConfigDict, name: str) -> dict[str, str]:
+  """Split -> the file that `finetune.files` names for a task.
+
+  Raises:
+    InputError: what is neither SPLIT=FILE nor TASK.SPLIT=FILE, or said twice.
+  """
+  found: dict[str, str] = {}
+  for task, split, path in _words(c):
     if task in ("", name):
+      if split in found:
+        raise InputError(
+          f"finetune.files: two files for {split} of {name}: {found[split]!r}"
+          f" and {path!r}; give one."
+        )
       found[split] = path
   return found
 
 
-def _glue(
-  c: ConfigDict, name: str
-) -> tuple[Task, dict[str, list[Example]], list[str]]:
-  task, files = glue.TASKS[name], files_of(c, name)
-  examples, notes = {}, []
+def _words(c: ConfigDict) -> list[tuple[str, str, str]]:
+  """Task or "", split and file."""
+  try:
+    words = shlex.split(c.finetune.files)
+  except ValueError as e:
+    raise InputError(f"finetune.files={c.finetune.files!r}: {e}.") from e
+  found = []
+  for word in words:
+    place, _, path = word.partition("=")
+    task, _, split = place.rpartition(".")
+    if not path or not split:
+      raise InputError(
+        f"finetune.files: {word!r} is not of the form SPLIT=FILE or"
+        " TASK.SPLIT=FILE."
+      )
+    found.append((task, split, path))
+  return found
+
+
+def _cut(
+  c: ConfigDict,
+  task: Task,
+  rows: Mapping[str, Sequence[Any]],
+  tokenizer: Tokenizer,
+) -> tuple[Encoded, dict[str, Split]]:
+  cut = lambda split, **more: encode.encode(
+    rows[split], task, tokenizer, length=c.length, **more
+  )
+  splits = {
+    split: of_examples(task, of_split, cut(split))
+    for split, of_split in rows.items()
+    if split != "train"
+  }
+  return cut("train", swap=task.doubled), splits
+
+
+def _glue(c: ConfigDict, task: Task, files: Mapping[str, str]) -> Rows:
+  examples: dict[str, list[Example]] = {}
+  notes = []
   for split in task.official:
     if split.startswith("test") and not c.finetune.predict_test:
       continue
@@ -85,8 +157,8 @@ def _glue(
   return task, examples, notes
 
 
-def _own(c: ConfigDict) -> tuple[Task, dict[str, list[Example]], list[str]]:
-  f, files = c.finetune, files_of(c, recipe.OWN)
+def _own(c: ConfigDict, files: Mapping[str, str]) -> Rows:
+  f = c.finetune
   columns = own.parse_columns(f.text, f.label)
   given = own.parse_labels(f.labels)
   own.check_options(kind=f.kind, labels=given, metric=f.metric)
@@ -124,74 +196,3 @@ def _shortened(
   if 0 < c.finetune.epochs != task.epochs > 0:
     notes.append(f"{c.finetune.epochs:g} epochs, not {task.epochs:g}")
   return notes
-
-
-SQUAD_TASK = Task(
-  name=recipe.SQUAD,
-  title="SQuAD v1.1",
-  kind=SPANS,
-  metrics=("em", "f1"),
-  epochs=2.0,
-  official={"train": 87_599, "dev": 10_570},
-)
-
-
-def _squad(c: ConfigDict, tokenizer: Tokenizer) -> Material:
-  f, moved = c.finetune, collections.Counter[str]()
-  found = {split: _questions(c, split, moved) for split in ("train", "dev")}
-  notes = [f"{count:,} {name}" for name, count in moved.items()]
-  sizes = {split: len(questions) for split, questions in found.items()}
-  found["train"] = found["train"][: f.rows or None]
-  notes += _shortened(c, SQUAD_TASK, sizes)
-  cut = lambda split, **more: windows.make_windows(
-    found[split],
-    tokenizer,
-    length=c.length,
-    stride=f.stride,
-    question_length=f.question_length,
-    **more,
-  )
-  train, dev = cut("train", train=True), cut("dev", train=False)
-  keys = tuple(q.key for q in found["dev"])
-  golds = tuple(tuple(text for text, _ in q.answers) for q in found["dev"])
-
-  def answers_of(outputs):
-    # Logits of all places as [n, 2], or the candidates of the joint head.
-    pairs = [x if isinstance(x, tuple) else tuple(x.T) for x in outputs]
-    best = answers.best_answers(
-      dev, pairs, num_best=f.num_best, max_answer=f.max_answer
-    )
-    return [best[key][0][0] for key in keys]
-
-  def scores(said):
-    by_key = dict(zip(keys, golds, strict=True))
-    return scoring.squad_scores(dict(zip(keys, said, strict=True)), by_key)
-
-  split = Split(dev.encoded, keys, golds, answers_of, scores)
-  return Material(SQUAD_TASK, train.encoded, {"dev": split}, tuple(notes))
-
-
-def _questions(
-  c: ConfigDict, split: str, moved: collections.Counter[str]
-) -> list[squad.Question]:
-  """Of a file that is named, the usual one of a folder, or the hub."""
-  file = files_of(c, recipe.SQUAD).get(split)
-  if file or not c.finetune.data.startswith("hf:"):
-    path = file or _find_squad(c.finetune.data, split)
-    return squad.read_squad(path, oddities=moved)
-  names = {"train": "train", "dev": "validation"}
-  return squad.read_squad(c.finetune.data, split=names[split], oddities=moved)
-
-
-def _find_squad(where: str, split: str) -> str:
-  """The official file, as it is or compressed."""
-  path = pathlib.Path(where).expanduser() / f"{split}-v1.1.json"
-  for suffix in ("", *MAGIC):
-    found = path.with_name(path.name + suffix)
-    if found.exists():
-      return str(found)
-  raise DataError(
-    f"{path}: there is no such file, nor one with {' '.join(MAGIC)}. Give"
-    " --config.finetune.data=FOLDER of SQuAD's files, the files themselves,"
-    " --config.finetune.files='train=FILE dev=FILE', or hf:rajpurkar/squad."
-  )

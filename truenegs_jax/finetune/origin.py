@@ -184,6 +184,11 @@ def _take_words(c: ConfigDict, network: Network) -> None:
       " --config.data.vocab=FILE."
     )
   c.data.vocab = str(network.vocabulary)
+  if network.lowercase and not c.data.lowercase:
+    raise InputError(
+      f"data.lowercase=False, but {network.place} was trained on lower-cased"
+      " text; leave it out."
+    )
   if network.lowercase is not None:
     c.data.lowercase = network.lowercase
     strips = network.strip_accents

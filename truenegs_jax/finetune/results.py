@@ -6,6 +6,7 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,6 +37,7 @@ class Result:
     answers: of each split, "keys", "golds" and "answers", one an example.
     made: what the numbers depend on beside the config: fingerprints, sizes.
     notes: in what the data were not the published task.
+    exported: what became of the model for Hugging Face; "": nobody asked.
   """
 
   task: str
@@ -51,6 +53,7 @@ class Result:
   answers: Mapping[str, Mapping[str, Sequence[Any]]]
   made: Mapping[str, Any]
   notes: Sequence[str]
+  exported: str = ""
 
 
 def folder(workdir: pathlib.Path, task: str, seed: int) -> pathlib.Path:
@@ -83,11 +86,22 @@ def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
   if not path.exists():
     return None
   try:
-    return Result(**json.loads(path.read_text(encoding="utf-8")))
-  except (OSError, TypeError, ValueError) as e:
+    found = Result(**json.loads(path.read_text(encoding="utf-8")))
+    own = found.scores["dev"], found.answers["dev"]["answers"]
+    if not (own[0] and all(map(math.isfinite, own[0].values())) and own[1]):
+      raise ValueError("it holds no scores or no answers")
+    return found
+  except (
+    AttributeError,
+    IndexError,
+    KeyError,
+    OSError,
+    TypeError,
+    ValueError,
+  ) as e:
     raise CheckpointError(
-      f"{path} cannot be read as a result ({e}); remove {path.parent}, and the"
-      " same command makes this run again."
+      f"{path} cannot be read as a result ({e!r}); remove {path.parent}, and"
+      " the same command makes this run again."
     ) from e
 
 
@@ -123,8 +137,20 @@ def check_config(workdir: pathlib.Path, c: ConfigDict) -> None:
     raise InputError(
       f"--workdir={workdir} is that of a pre-training; give another."
     )
-  if ended(workdir) and (workdir / CONFIG).exists():
-    _check_same(workdir / CONFIG, json.loads(c.to_json()))
+  now = json.loads(c.to_json())
+  for name, runs in ended(workdir).items():
+    lines = [
+      line
+      for line in checkpoint.differences(runs[0].made.get(CONFIG, now), now)
+      if not line.startswith(recipe.FREE_TO_CHANGE)
+    ]
+    if lines:
+      listed = "\n  ".join(lines)
+      raise CheckpointError(
+        f"{workdir} has runs of {name} by another config. What differs (saved"
+        f" -> now):\n  {listed}\nPut it back as it was, or give another"
+        " --workdir."
+      )
 
 
 def save_config(workdir: pathlib.Path, c: ConfigDict) -> None:
@@ -147,7 +173,7 @@ def check_alike(
     CheckpointError: lists what differs.
   """
   for name, runs in known.items():
-    keys = made.keys() - (set() if name == task else OF_TASK)
+    keys = made.keys() - {CONFIG} - (set() if name == task else OF_TASK)
     old = {key: runs[0].made.get(key) for key in keys}
     lines = checkpoint.differences(old, {key: made[key] for key in keys})
     if lines:
@@ -174,31 +200,12 @@ def read_others(workdir: pathlib.Path) -> dict[str, list[Result]]:
   )
 
 
-def _check_same(path: pathlib.Path, now: Mapping[str, Any]) -> None:
-  try:
-    saved = json.loads(path.read_text(encoding="utf-8"))
-  except (OSError, ValueError) as e:
-    raise CheckpointError(
-      f"{path} cannot be read: {e}; give another --workdir."
-    ) from e
-  lines = [
-    line
-    for line in checkpoint.differences(saved, now)
-    if not line.startswith(recipe.FREE_TO_CHANGE)
-  ]
-  if lines:
-    listed = "\n  ".join(lines)
-    raise CheckpointError(
-      f"{path.parent} has runs of another config. What differs (saved -> now):"
-      f"\n  {listed}\nPut it back as it was, or give another --workdir."
-    )
-
-
 def is_named_alike(workdir: pathlib.Path, c: ConfigDict) -> bool:
   """Whether weights and data go by the names that they had."""
-  try:
-    saved = json.loads((workdir / CONFIG).read_text(encoding="utf-8"))
-  except (OSError, ValueError):
-    return False
-  lines = checkpoint.differences(saved, json.loads(c.to_json()))
-  return not [line for line in lines if line.startswith(recipe.NAMES)]
+  now = json.loads(c.to_json())
+  return not [
+    line
+    for runs in ended(workdir).values()
+    for line in checkpoint.differences(runs[-1].made.get(CONFIG, {}), now)
+    if line.startswith(recipe.NAMES)
+  ]

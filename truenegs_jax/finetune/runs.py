@@ -6,7 +6,7 @@ import datetime
 import functools
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,83 +16,58 @@ from rich.console import Console
 from truenegs_jax import task_export
 from truenegs_jax.errors import (
   DiskError,
+  InputError,
   TrueNegsError,
   disk_errors,
   printable,
 )
 from truenegs_jax.finetune import (
-  gather,
   leaderboard,
   material,
   origin,
   recipe,
   results,
 )
+from truenegs_jax.finetune import plans as plans_lib
 from truenegs_jax.finetune import tuning as tuning_lib
 from truenegs_jax.pretraining import command
 from truenegs_jax.train import writers
 
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-  """A task and the seeds that are missing.
-
-  Attributes:
-    made: as of `results.Result`.
-  """
-
-  tuning: tuning_lib.Tuning
-  made: Mapping[str, Any]
-  missing: Sequence[int]
-
-
-def prepare(
-  c: ConfigDict,
-  workdir: pathlib.Path,
-  seeds: Sequence[int],
-  console: Console,
-) -> tuple[origin.Origin, list[Plan]]:
-  """Opens the weights, reads all tasks, and sees that they are as before.
-
-  All of it: what is bad is said before hours of work.
-
-  Raises:
-    InputError, DataError: weights, files or values that cannot be used.
-    CheckpointError: the runs that are there are of other weights or data.
-  """
-  of = origin.open_origin(c, say=functools.partial(_say, console))
-  plans, known = [], results.ended(workdir)
-  for name in recipe.task_names(c):
-    with console.status(f"reading {name} ..."):
-      data = gather.gather(of.c, name, of.tokenizer)
-      made = origin.made_of(of, data)
-    results.check_alike(known, name, made)
-    tuning = tuning_lib.make_tuning(of.c, of.model(data.num_outputs), data)
-    missing = results.missing(workdir, name, seeds)
-    plans.append(Plan(tuning, made, missing))
-  return of, plans
+# What a run has in its folder, some of it for a moment.
+OURS = {
+  writers.METRICS,
+  f"{writers.METRICS}.tmp",
+  "bad_rows.jsonl",
+  "result.json.tmp",
+  "tensorboard",
+  results.MODEL,
+  f".{results.MODEL}.partial",
+}
 
 
 def make(
   of: origin.Origin,
-  plans: Sequence[Plan],
+  plans: Sequence[plans_lib.Plan],
   workdir: pathlib.Path,
   console: Console,
-  stopped: Callable[[], Any],
+  check: Callable[[], Any],
 ) -> None:
-  """Makes the runs that are missing, until a signal comes."""
+  """Makes the runs that are missing.
+
+  Args:
+    check: called before every batch; what it raises ends all.
+
+  Raises:
+    DiskError: what could not be written. Runs that have ended are kept.
+  """
   left = _Left(plans)
   for plan in plans:
     if plan.missing:
       _introduce(plan.tuning, console)
     for seed in plan.missing:
-      if stopped():
-        return
       title = plan.tuning.material.task.title
       _say(console, f"{title}, seed {seed}: {left.begin()}")
-      result = _make_run(of, plan, seed, workdir, console, stopped)
-      if result is not None:
-        left.end(result.secs)
+      left.end(_make_run(of, plan, seed, workdir, console, check).secs)
 
 
 def _say(console: Console, text: str) -> None:
@@ -110,34 +85,34 @@ def _introduce(tuning: tuning_lib.Tuning, console: Console) -> None:
     f" {recipe.layer_decay(c, config):g}, head {c.finetune.head!r}"
     + "".join(f"; {note}" for note in data.notes),
   )
+  if c.finetune.export == "all" and (why := task_export.problem(tuning.model)):
+    _say(console, why)
 
 
 def _make_run(
   of: origin.Origin,
-  plan: Plan,
+  plan: plans_lib.Plan,
   seed: int,
   workdir: pathlib.Path,
   console: Console,
-  stopped: Callable[[], Any],
-) -> results.Result | None:
-  """Trains, answers, scores and saves; None where a signal came before."""
+  check: Callable[[], Any],
+) -> results.Result:
+  """Trains, answers, scores, saves and exports."""
   tuning, data = plan.tuning, plan.tuning.material
   say = functools.partial(_say, console)
   folder = results.folder(workdir, data.task.name, seed)
   params = of.params(tuning.model, data.task, seed, say=say)
-  with disk_errors(folder):
-    shutil.rmtree(folder, ignore_errors=True)  # of one that was stopped
-    folder.mkdir(parents=True)
+  _clear(folder)
   with _writers(of.c, folder, console, tuning.steps) as write:
     tuned = tuning_lib.fine_tune(
-      tuning, params, seed, folder, write=write, stopped=stopped
+      tuning, params, seed, folder, write=write, check=check
     )
-  if tuned is None:
-    return None
-  said = {
-    name: split.answers(tuning_lib.predict(tuning, tuned.params, split.encoded))
-    for name, split in data.splits.items()
-  }
+  said = {}
+  for name, split in data.splits.items():
+    with console.status(f"answering {len(split.keys):,} of {name} ..."):
+      said[name] = split.answers(
+        tuning_lib.predict(tuning, tuned.params, split.encoded, check=check)
+      )
   result = results.Result(
     task=data.task.name,
     seed=seed,
@@ -161,10 +136,30 @@ def _make_run(
     notes=[*data.notes, *_chosen(of.c, tuned)],
   )
   say(f"  {leaderboard.sentence(result)}")
+  results.save(workdir, result)  # first: an export may fail
   if of.c.finetune.export == "all":
-    say(f"  {_export(of, tuning, tuned, result, folder / results.MODEL)}")
-  results.save(workdir, result)
+    exported = _export(of, tuning, tuned, result, folder / results.MODEL)
+    say(f"  {exported}")
+    results.save(workdir, dataclasses.replace(result, exported=exported))
   return result
+
+
+def _clear(folder: pathlib.Path) -> None:
+  """Makes room for a run, where one that was stopped has left something.
+
+  Raises:
+    InputError: there is something else.
+    DiskError: it cannot be written to.
+  """
+  there = {x.name for x in folder.iterdir()} if folder.exists() else set()
+  if strange := sorted(there - OURS):
+    raise InputError(
+      f"{folder} holds {', '.join(strange[:5])}, which no run has left there;"
+      " move that away."
+    )
+  with disk_errors(folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
 
 
 def _chosen(c: ConfigDict, tuned: tuning_lib.Tuned) -> list[str]:
@@ -195,8 +190,12 @@ def _export(
       task=tuning.material.task,
       card=_card(of, result),
     )
-  except DiskError:
-    raise  # with some space freed the same command makes the run again
+  except DiskError as e:
+    raise DiskError(
+      f"{output} could not be written ({e.__cause__ or e}). What the run scored"
+      " is saved; to have its model, too, free some space, remove"
+      f" {output.parent} and give the same command again: it is made anew."
+    ) from e
   except TrueNegsError as e:
     return f"NOT EXPORTED: {printable(e)}"
   return f"exported to {exported.output}: {exported.statement}"
@@ -241,7 +240,7 @@ def _writers(
 class _Left:
   """How long the runs that are left will take, by the tokens of each."""
 
-  def __init__(self, plans: Sequence[Plan]):
+  def __init__(self, plans: Sequence[plans_lib.Plan]):
     self._tokens = [_tokens(p.tuning) for p in plans for _ in p.missing]
     self._done, self._secs = 0, 0.0
 

@@ -133,8 +133,8 @@ def fine_tune(
   folder: pathlib.Path,
   *,
   write: Callable[[dict[str, Any]], Any],
-  stopped: Callable[[], Any],
-) -> Tuned | None:
+  check: Callable[[], Any],
+) -> Tuned:
   """One run, to its last step or to where early stopping ends it.
 
   Args:
@@ -143,21 +143,17 @@ def fine_tune(
     seed: of the order of the rows and of dropout.
     folder: where a step that is not finite leaves its rows.
     write: takes the records of training and of the dev set.
-    stopped: asked before each step; then there is no result.
-
-  Returns:
-    None where it was stopped.
+    check: called before each batch; what it raises ends the run.
   """
   state = t.start(params, seed)
   guard = guards.SkipGuard(folder, t.c.optim.max_skips)
   clock = metrics.Clock(t.steps)
   clock.start(0)
-  course = _Course(t, write, clock)
+  course = _Course(t, write, clock, check)
   done, failure, recent = 0, "", []
   try:
     while done < t.steps and not course.is_over():
-      if stopped():
-        return None
+      check()
       batch = _batch(t, done, seed)
       on_device = sharding.to_device(batch, t.mesh)
       state, terms = t.train_step(state, on_device, {})
@@ -189,8 +185,10 @@ def fine_tune(
 class _Course:
   """What a run has shown so far, and the parameters that were best."""
 
-  def __init__(self, t: Tuning, write: Callable, clock: metrics.Clock):
-    self._t, self._write, self._clock = t, write, clock
+  def __init__(
+    self, t: Tuning, write: Callable, clock: metrics.Clock, check: Callable
+  ):
+    self._t, self._write, self._clock, self._check = t, write, clock, check
     self.evaluations: dict[int, dict[str, float]] = {}
     self.losses: list[float] = [math.nan]
     self.due = _evaluation_steps(t)
@@ -215,7 +213,8 @@ class _Course:
   def judge(self, done: int, params: Any) -> None:
     """Scores the dev set."""
     task, dev = self._t.material.task, self._t.material.dev
-    scores = dev.scores(dev.answers(predict(self._t, params, dev.encoded)))
+    said = predict(self._t, params, dev.encoded, check=self._check)
+    scores = dev.scores(dev.answers(said))
     self.evaluations[done] = scores
     self._write({"step": done, "split": "dev", **scores})
     value = scores[task.metrics[0]]
@@ -242,12 +241,19 @@ class _Course:
     return jax.device_put(self._best[2], places), self._best[1]
 
 
-def predict(t: Tuning, params: Any, encoded: Encoded) -> Outputs:
-  """What the head says of each row; dropout is off."""
+def predict(
+  t: Tuning,
+  params: Any,
+  encoded: Encoded,
+  *,
+  check: Callable[[], Any] = lambda: None,
+) -> Outputs:
+  """What the head says of each row, dropout off; `check` as of `fine_tune`."""
   outputs: Outputs = [None] * len(encoded.tokens)
   for batch in batches.batches_in_order(
     encoded, batch_size=t.c.batch_size, limit=t.c.length
   ):
+    check()
     inputs = {name: batch[name] for name in ("tokens", "types", "documents")}
     said = jax.device_get(t.read(params, sharding.to_device(inputs, t.mesh)))
     for i, row in enumerate(batch["row"]):
@@ -270,5 +276,6 @@ def _batch(t: Tuning, step: int, seed: int) -> dict[str, np.ndarray]:
 def _evaluation_steps(t: Tuning) -> set[int]:
   """Spread evenly over the run."""
   epochs = recipe.epochs(t.c, t.material.task.epochs)
-  number = round(t.c.finetune.evals_per_epoch * epochs)
+  often = t.c.finetune.evals_per_epoch
+  number = max(round(often * epochs), min(often, 1))
   return {round(t.steps * (i + 1) / number) for i in range(number)}

@@ -9,15 +9,17 @@ MNLI's dev and test are the matched ones, beside dev_mismatched and
 test_mismatched. Wang et al. 2019, https://openreview.net/forum?id=rJ4km2R5t7.
 """
 
+import os
 import pathlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from truenegs_jax.data import hub
 from truenegs_jax.data.compression import MAGIC
+from truenegs_jax.data.files import existing
 from truenegs_jax.errors import DataError, InputError
 from truenegs_jax.tasks.examples import CLASSES, SCORE, Example, Task
-from truenegs_jax.tasks.hub import HUB, read_dataset
+from truenegs_jax.tasks.hub import HUB, parse, read_dataset
 from truenegs_jax.tasks.records import Record, read_file
 
 SAME = ("0", "1")
@@ -132,7 +134,8 @@ def read(task: Task, split: str, where: str, *, file: str = "") -> Read:
       and in them the official files, plain or compressed; or hf:NAME, the hub's
       copy ("nyu-mll/glue"); or hf:FOLDER with copies of its configs, each in a
       folder of its name, or of one that `save_to_disk` wrote.
-    file: read in place of the official one; its columns are the same.
+    file: read in place of the official one; its columns are the same, or with
+      hf:NAME, as `hub.parse` has it, those of the hub.
 
   Returns:
     The labels of test splits are None, and their keys GLUE's own indices.
@@ -140,7 +143,8 @@ def read(task: Task, split: str, where: str, *, file: str = "") -> Read:
   Raises:
     InputError: no such split.
     DataError: no such file or column; by line: another number of fields (but
-      in QQP), an empty text (but in QQP, which has some), an unknown label.
+      in QQP), an empty text (but in QQP, which has some), an unknown label,
+      in a test split an index that is no number or stands there twice.
     AbsentError: the hub's copy cannot be loaded.
   """
   if split not in task.official:
@@ -153,14 +157,15 @@ def read(task: Task, split: str, where: str, *, file: str = "") -> Read:
   uneven: list[str] | None = [] if task.name == "qqp" and not is_test else None
   texts, label = COLUMNS[task.name]
   index = "id" if task.name == "qqp" else "index"
-  if where.startswith(HUB) and not file:
+  if (source := file or where).startswith(HUB):
     texts, label, index = HUB_TEXTS.get(task.name, texts), "label", "idx"
-    records = _hub_records(task, split, where.removeprefix(HUB))
+    records = _hub_records(task, split, source)
   else:
     headless = task.name == "cola" and not is_test
-    path = pathlib.Path(file) if file else _find(task, split, where)
     records = read_file(
-      path, columns=COLA_COLUMNS if headless else (), uneven=uneven
+      file or _find(task, split, where),
+      columns=COLA_COLUMNS if headless else (),
+      uneven=uneven,
     )
   examples = []
   for number, record in enumerate(records):
@@ -173,12 +178,29 @@ def read(task: Task, split: str, where: str, *, file: str = "") -> Read:
     examples.append(
       Example(key, first, next(iter(second), None), answer, record.place)
     )
+  if is_test:
+    _check_keys(examples)
   return Read(examples, len(uneven or ()))
 
 
 def lacks(task: Task, split: str, where: str) -> bool:
   """Whether a folder has no official file of a split; a data set has all."""
-  return not where.startswith(HUB) and not _present(task, split, where)
+  if where.startswith(HUB):
+    return False
+  return existing(_usual(task, split, where), packed=True) is None
+
+
+def _check_keys(examples: list[Example]) -> None:
+  """Sees that answers can be handed in by their index, before any is made."""
+  seen = set()
+  for example in examples:
+    number = int(example.key) if example.key.isdecimal() else None
+    if number is None or number in seen:
+      raise DataError(
+        f"{example.place}: index {example.key!r}; GLUE's test files number"
+        " their rows, each once: take the official file."
+      )
+    seen.add(number)
 
 
 def _label(record: Record, column: str, task: Task) -> str | float:
@@ -191,15 +213,16 @@ def _label(record: Record, column: str, task: Task) -> str | float:
   return label
 
 
-def _hub_records(task: Task, split: str, name: str) -> Iterator[Record]:
-  config = task.name
-  split = split.replace("dev", "validation")
-  if task.name == "mnli" and split in ("validation", "test"):
-    split += "_matched"
-  folder = pathlib.Path(name).expanduser() / task.name
-  if hub.is_saved(folder):
-    name, config = str(folder), ""
-  for record in read_dataset(name, config=config, split=split):
+def _hub_records(task: Task, split: str, where: str) -> Iterator[Record]:
+  asked, config = parse(where), task.name
+  if hub.is_folder(asked.name):
+    folder = pathlib.Path(asked.name).expanduser()
+    if hub.is_saved(folder / task.name):
+      folder /= task.name
+    asked = asked._replace(name=str(folder))
+    config = "" if hub.is_saved(folder) else config
+  split = _file_name(task, split)
+  for record in read_dataset(asked, config=config, split=split):
     label = record.value("label")
     yield record._replace(
       fields=record.fields | {"label": HUB_LABELS.get(label, label)}
@@ -208,9 +231,9 @@ def _hub_records(task: Task, split: str, name: str) -> Iterator[Record]:
 
 def _find(task: Task, split: str, where: str) -> pathlib.Path:
   """The official file, as it is or compressed."""
-  if there := _present(task, split, where):
-    return there[0]
   path = _usual(task, split, where)
+  if there := existing(path, packed=True):
+    return there
   held = sorted(p.name for p in path.parent.glob("*.tsv*"))
   raise DataError(
     f"{path}: there is no such file, nor one with {' '.join(MAGIC)}"
@@ -222,14 +245,12 @@ def _find(task: Task, split: str, where: str) -> pathlib.Path:
   )
 
 
-def _present(task: Task, split: str, where: str) -> list[pathlib.Path]:
-  path = _usual(task, split, where)
-  names = (path.name + suffix for suffix in ("", *MAGIC))
-  return [x for x in map(path.with_name, names) if x.exists()]
-
-
 def _usual(task: Task, split: str, where: str) -> pathlib.Path:
-  name = split
+  folder = pathlib.Path(os.path.expanduser(where), task.title)
+  return folder / f"{_file_name(task, split)}.tsv"
+
+
+def _file_name(task: Task, split: str) -> str:
   if task.name == "mnli" and split in ("dev", "test"):
-    name += "_matched"
-  return pathlib.Path(where).expanduser() / task.title / f"{name}.tsv"
+    return f"{split}_matched"
+  return split

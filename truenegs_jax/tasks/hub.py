@@ -1,99 +1,87 @@
 """The records of a data set of `datasets`, all columns of them.
 
-  for record in read_dataset("nyu-mll/glue", config="mrpc", split="train"): ...
-
-`datasets` is imported only here among the tasks, and when it is needed.
+for record in read_dataset("hf:nyu-mll/glue:mrpc:train", split="train"): ...
 """
 
-import contextlib
-import logging
-import pathlib
 from collections.abc import Iterator
-from typing import Any
+from typing import NamedTuple
 
 from truenegs_jax.data import hub
-from truenegs_jax.errors import AbsentError, DataError, TrueNegsError
+from truenegs_jax.errors import DataError, InputError
 from truenegs_jax.tasks.records import Record
 
 HUB = "hf:"
+FORMS = "hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"
 BATCH_RECORDS = 1000
+TASKS = hub.Asker(
+  "finetune",
+  "hf:NAME:SPLIT",
+  "give its files, or a folder with the Parquet files that the hub keeps of it",
+  f"{FORMS} chooses among what is there",
+)
+
+
+class Place(NamedTuple):
+  """A data set, on the hub or a folder; "" for what is left open."""
+
+  name: str
+  config: str
+  split: str
+
+
+def parse(where: str) -> Place:
+  """Takes hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT apart.
+
+  Raises:
+    InputError: it has none of these forms.
+  """
+  name = where.removeprefix(HUB)
+  if name and hub.is_folder(name):  # whatever is in its name
+    return Place(name, "", "")
+  parts = name.split(":")
+  if len(parts) > 3 or not all(parts):
+    raise InputError(f"{where!r} is not of the form {FORMS}.")
+  name, *config, split = parts if len(parts) > 1 else (name, "")
+  return Place(name, "".join(config), split)
 
 
 def read_dataset(
-  name: str, *, config: str = "", split: str = "train"
+  where: str | Place, *, split: str, config: str = ""
 ) -> Iterator[Record]:
   """The records of a split, all columns; classes by their names.
 
   Args:
-    name: on the Hugging Face hub; or a folder that `save_to_disk` wrote, or
-      of data files.
-    config: also called subset; empty for the only one or the default.
+    where: as `parse` has it; a folder is one that `save_to_disk` wrote, or of
+      data files.
+    split: what is meant where none is named: "train", "dev" (the "validation"
+      of the hub), "test", ...
+    config: likewise; empty for the only one or the default.
 
   Raises:
-    DataError: no such folder or split, or damaged.
+    DataError: no such folder or split, no record, or damaged.
     AbsentError: it cannot be loaded from the hub.
+    InputError: as `parse`.
   """
-  with _errors(name):
-    records = _load(name, config, split)
-    classes = {
-      column: feature.names
-      for column, feature in records.features.items()
-      if hasattr(feature, "int2str")
-    }
-    number = 0
+  asked = parse(where) if isinstance(where, str) else where
+  dataset = hub.open_dataset(
+    asked.name,
+    TASKS,
+    column="",
+    split=asked.split or split.replace("dev", "validation"),
+    config=asked.config or config,
+  )
+  place, number = f"{HUB}{dataset.name} [{dataset.split}]", 0
+  with dataset.errors():
+    records = dataset.records()
     for batch in records.iter(batch_size=BATCH_RECORDS):
-      for column, names in classes.items():
-        batch[column] = [
-          None if i is None or i < 0 else names[i] for i in batch[column]
-        ]
+      for column, feature in records.features.items():
+        if names := getattr(feature, "names", None):
+          batch[column] = [
+            None if i is None or i < 0 else names[i] for i in batch[column]
+          ]
       for values in zip(*batch.values(), strict=True):
         number += 1
-        place = f"{HUB}{name} [{split}]: record {number}"
-        yield Record(place, dict(zip(batch, values, strict=True)))
-    if not number:
-      raise DataError(f"{HUB}{name} [{split}]: the split holds no record.")
-
-
-def _load(name: str, config: str, split: str) -> Any:
-  """A split as `datasets` has it, without bars on our display."""
-  import datasets
-
-  datasets.disable_progress_bars()
-  datasets.logging.set_verbosity(logging.CRITICAL)
-  folder = pathlib.Path(name).expanduser()
-  if not hub.is_folder(name) or not hub.is_saved(folder):
-    where = str(folder) if hub.is_folder(name) else name
-    return datasets.load_dataset(where, config or None, split=split)
-  saved = datasets.load_from_disk(str(folder))
-  if isinstance(saved, datasets.Dataset):
-    saved = {str(saved.split or "train"): saved}
-  if split not in saved:
-    raise DataError(
-      f"{HUB}{name}: no split {split!r}; there are: {', '.join(saved)}."
-    )
-  return saved[split]
-
-
-@contextlib.contextmanager
-def _errors(name: str) -> Iterator[None]:
-  is_local = hub.is_folder(name)
-  if not is_local and not hub.HUB_NAME.fullmatch(name):
-    raise DataError(
-      f"{HUB}{name} is neither a folder nor a name on the Hugging Face hub; a"
-      f" file is given without {HUB}."
-    )
-  try:
-    yield
-  except TrueNegsError:
-    raise
-  # Two dozen kinds, of six libraries.
-  except Exception as error:
-    said = f"{type(error).__name__}: {error}"
-    if is_local:
-      raise DataError(f"{HUB}{name}: cannot be read ({said}).") from error
-    raise AbsentError(
-      f"{HUB}{name} cannot be loaded from the Hugging Face hub ({said})."
-      f" Without internet, give a copy: files, or {HUB}FOLDER, a data set saved"
-      " there with save_to_disk; what an earlier run loaded is found where"
-      " HF_HOME says."
-    ) from error
+        fields = dict(zip(batch, values, strict=True))
+        yield Record(f"{place}: record {number}", fields)
+  if not number:
+    raise DataError(f"{place}: the split holds no record.")

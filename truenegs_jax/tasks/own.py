@@ -7,16 +7,15 @@ dev = read("dev.jsonl", "dev", columns, kind=CLASSES, labels=task.labels)
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from truenegs_jax.data import hub
 from truenegs_jax.errors import DataError, InputError
 from truenegs_jax.tasks.examples import CLASSES, SCORE, Example, Task
 from truenegs_jax.tasks.hub import HUB, read_dataset
-from truenegs_jax.tasks.records import Record, read_file
+from truenegs_jax.tasks.records import read_file
 
 # The first is taken where none is asked for.
 METRICS = {
@@ -24,7 +23,6 @@ METRICS = {
   SCORE: ("spearman", "pearson"),
 }
 MAX_CLASSES = 1_000  # more are a column of something else
-HUB_SPLITS = {"dev": "validation"}
 
 
 class Columns(NamedTuple):
@@ -80,9 +78,8 @@ def read(
   """The examples of a file.
 
   Args:
-    where: a .tsv, .csv or .jsonl file, plain or compressed; or hf:NAME,
-      hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, a data set of the hub or a folder;
-      without a SPLIT its train, validation (for dev) or test.
+    where: a .tsv, .csv or .jsonl file, plain or compressed; or hf:NAME, a data
+      set of the hub or a folder, as `hub.parse` has it.
     split: "train", "dev" or "test"; a test file may lack the labels.
     kind: CLASSES or SCORE.
     labels: the classes that there are; empty where any name is good.
@@ -93,7 +90,7 @@ def read(
     AbsentError: a data set cannot be loaded from the hub.
   """
   is_hub = where.startswith(HUB)
-  records = _data_set(where, split) if is_hub else read_file(where)
+  records = read_dataset(where, split=split) if is_hub else read_file(where)
   examples = []
   for number, record in enumerate(records):
     first, *second = [record.text(column) for column in columns.texts]
@@ -166,12 +163,3 @@ def check_options(*, kind: str, labels: Sequence[str], metric: str) -> None:
       f"finetune.labels={','.join(labels)!r}: two classes or more, and with"
       " finetune.kind=score none."
     )
-
-
-def _data_set(where: str, split: str) -> Iterator[Record]:
-  name = where.removeprefix(HUB)
-  config, asked = "", HUB_SPLITS.get(split, split)
-  if not hub.is_folder(name) and ":" in name:
-    name, *middle, asked = name.split(":", 2)
-    config = "".join(middle)
-  return read_dataset(name, config=config, split=asked)

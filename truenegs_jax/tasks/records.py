@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from truenegs_jax.data.compression import MAGIC
-from truenegs_jax.data.files import File, describe
+from truenegs_jax.data.files import File, describe, existing
 from truenegs_jax.data.lines import read_text
 from truenegs_jax.data.reading import MAX_RECORD_BYTES, Reading
 from truenegs_jax.errors import DataError
@@ -79,7 +79,10 @@ class Record(NamedTuple):
     value = self.value(column)
     if kind == SCORE:
       return self._score(column, value)
-    if value is None or isinstance(value, list | dict) or not str(value):
+    if isinstance(value, float) and value.is_integer():
+      value = int(value)  # beside 1, 1.0 is no class of its own
+    is_label = not isinstance(value, list | dict | None) and value == value
+    if not is_label or not str(value):
       raise DataError(
         f"{self.place}: column {column!r} holds {value!r}, not a label."
       )
@@ -124,7 +127,7 @@ def read_file(
     DataError: no such file or another kind; no record; by line: not UTF-8,
       wrong quotes, no JSON, another number of fields.
   """
-  file = _find(pathlib.Path(path).expanduser())
+  file = _find(path)
   if file.suffix in (".jsonl", ".json"):
     records = _objects(file)
   else:
@@ -137,10 +140,11 @@ def read_file(
   yield from records
 
 
-def _find(path: pathlib.Path) -> File:
-  if not path.exists():
+def _find(path: str | pathlib.Path) -> File:
+  found = existing(path)
+  if found is None:
     raise DataError(f"{path}: there is no such file.")
-  file = describe(path)
+  file = describe(found)
   if file.suffix not in (".tsv", ".csv", ".jsonl", ".json"):
     raise DataError(
       f"{path}: a file of a task is .tsv, .csv or .jsonl, each also with"
@@ -151,7 +155,7 @@ def _find(path: pathlib.Path) -> File:
 
 def _lines(file: File) -> Iterator[str]:
   # Not `splitlines`, to which U+2028 in a text is the end of a line.
-  for run in read_text(file, Reading(), records=True):
+  for run in read_text(file, Reading(way_out=""), records=True):
     yield from io.StringIO(run, newline="\n")
 
 

@@ -3,13 +3,12 @@
 What other data have in the same form is read as well.
 
   questions = read_squad("dev-v1.1.json")  # .gz, .xz, .zst and .bz2, too
-  questions = read_squad("hf:rajpurkar/squad", split="validation")
+  questions = read_squad("hf:rajpurkar/squad", split="dev")
 """
 
 import collections
 import dataclasses
 import json
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,8 +50,8 @@ def read_squad(
 
   Args:
     where: a JSON file, plain or compressed; or hf:NAME, a data set of the hub
-      or a folder with one.
-    split: of what hf: names; the hub's dev set is its "validation".
+      or a folder, as `hub.parse` has it.
+    split: "train" or "dev", of what hf: names.
     oddities: counts, under MOVED, answers whose text is not where the data say;
       they are taken from the nearest place that has it.
 
@@ -62,7 +61,7 @@ def read_squad(
     AbsentError: no such file, or the hub cannot be reached.
   """
   if where.startswith(HUB):
-    records = _hub_records(where.removeprefix(HUB), split)
+    records = _hub_records(where, split)
   else:
     records = _json_records(where)
   questions: dict[str, Question] = {}
@@ -96,16 +95,8 @@ def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _load_json(where: str) -> Any:
-  try:
-    path = pathlib.Path(where).expanduser()
-    is_file = path.is_file()
-  except (
-    OSError,
-    RuntimeError,
-    ValueError,
-  ):  # "~nobody", a folder that is shut
-    is_file = False
-  if not is_file:
+  path = files.existing(where)
+  if path is None:
     raise AbsentError(
       f"{where}: no such file: give train-v1.1.json or dev-v1.1.json, which may"
       " be compressed, or hf:rajpurkar/squad."
@@ -120,9 +111,9 @@ def _load_json(where: str) -> Any:
     ) from error
 
 
-def _hub_records(name: str, split: str) -> Iterator[tuple[str, str, Any]]:
+def _hub_records(where: str, split: str) -> Iterator[tuple[str, str, Any]]:
   """As `_json_records`, of a data set with the columns of rajpurkar/squad."""
-  for place, row in read_dataset(name, split=split):
+  for place, row in read_dataset(where, split=split):
     columns = _get(row, "answers", dict, place)
     texts = _get(columns, "text", list, place)
     starts = _get(columns, "answer_start", list, place)

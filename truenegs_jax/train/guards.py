@@ -20,7 +20,7 @@ from rich.console import Console
 from truenegs_jax import distributed
 from truenegs_jax.errors import InputError, NonFiniteError, disk_errors
 
-SAVING = "saving (once more to stop without saving)"
+SAVING = "finishing this step, then saving (once more to stop without saving)"
 STOPPED_UNSAVED = 137  # as after SIGKILL; 75 and 130 promise a checkpoint
 
 
@@ -51,7 +51,7 @@ class StopSignals:
       os._exit(STOPPED_UNSAVED)
     self.received = signal.Signals(number)
     self._console.print(
-      f"{self.received.name}: finishing this step, then {self._then} ...",
+      f"{self.received.name}: {self._then} ...",
       soft_wrap=True,
     )
 
