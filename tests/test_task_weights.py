@@ -6,21 +6,30 @@ import functools
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import safetensors.numpy
 from flax import traverse_util
 
 import bundles
 import tiny
-from truenegs_jax import huggingface
+from truenegs_jax import huggingface, task_export
 from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.data.tokenizer import make_tokenizer, write_vocabulary
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import downstream, pretrain
 from truenegs_jax.tasks import examples
 from truenegs_jax.train import build, checkpoint
-from truenegs_jax.weights import fit, load, places, task_heads, tf1
+from truenegs_jax.weights import (
+  fit,
+  linear_heads,
+  load,
+  places,
+  task_heads,
+  tf1,
+)
 
 TOKENIZER = make_tokenizer(
   ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -270,6 +279,119 @@ def test_classes_come_in_the_order_of_the_task(tmp_path, role, head):
   assert task_heads.head_of(places.find_encoder(str(place))) == head
 
 
+WRITTEN_AS = {"discriminator": "dense", "bert": "pooler"}  # a head "linear"
+SCORE = examples.Task("sim", "Sim", examples.SCORE, scale=(1.0, 4.0))
+
+
+def _exported(folder, role, task):
+  """As an export writes a head "linear"; folder and parameters."""
+  model, params = _drawn(_model(role, "linear", len(task.labels) or 1))
+  params["task_head"]["output"]["kernel"][3] = 0  # an untrained unit
+  written, as_written = task_export.counterpart(params, model, task)
+  assert as_written.head == WRITTEN_AS[role]
+  more = {"id2label": {str(i): x for i, x in enumerate(task.labels)}}
+  return _write(folder, as_written, written, more=more) / role, params
+
+
+@pytest.mark.parametrize("role", WRITTEN_AS)
+def test_an_exported_linear_head_is_read_back_as_it_was(tmp_path, role):
+  place, params = _exported(tmp_path / "a", role, TASK)
+  read, said = _load(place, _model(role, "linear"), task=TASK, complete=True)
+  _assert_same(read, params)
+  other = dataclasses.replace(TASK, labels=TASK.labels[::-1])
+  turned, said_then = _load(place, _model(role, "linear"), task=other)
+  turned["task_head"] = jax.tree.map(
+    lambda x: x[..., ::-1], turned["task_head"]
+  )
+  _assert_same(turned, params)
+  place, params = _exported(tmp_path / "b", role, SCORE)
+  read, said_last = _load(place, _model(role, "linear", 1), task=SCORE)
+  ours, theirs = (x["task_head"]["output"].pop("bias") for x in (read, params))
+  np.testing.assert_allclose(ours, theirs, atol=1e-7)
+  _assert_same(read, params)
+  assert said == said_then == said_last == []
+  with pytest.raises(InputError, match="has 1 outputs.* this task wants 2"):
+    _load(place, _model(role, "linear"))
+
+
+@pytest.mark.parametrize("role", WRITTEN_AS)
+def test_an_exported_linear_head_is_trained_as_no_other(tmp_path, role):
+  place, params = _exported(tmp_path, role, TASK)
+  model = _model(role, WRITTEN_AS[role])
+  with pytest.raises(InputError, match=r"finetune.head=linear takes it as it"):
+    _load(place, model, task=TASK)
+  read, said = _load(place, model, task=TASK, skip="head")
+  _assert_same(read[role], params[role])
+  fresh = _drawn(model, 100)[1]
+  for name in read.keys() - {"embeddings", role}:  # the pooler, too
+    _assert_same(read[name], fresh[name])
+  assert len(said) == (2 if role == "bert" else 1) and said[-1] == HEAD
+
+
+@pytest.mark.parametrize(
+  ("role", "name"),
+  [
+    ("discriminator", "classifier.dense.weight"),
+    ("discriminator", "classifier.dense.bias"),
+    ("discriminator", "classifier.out_proj.weight"),
+    ("bert", "bert.pooler.dense.weight"),
+    ("bert", "bert.pooler.dense.bias"),
+  ],
+)
+def test_a_head_that_was_trained_on_is_what_it_is(tmp_path, role, name):
+  place, _ = _exported(tmp_path, role, TASK)
+  path, head = place / "model.safetensors", WRITTEN_AS[role]
+  tensors = safetensors.numpy.load_file(path)
+  tensors[name].flat[-1] += 1e-6
+  safetensors.numpy.save_file(tensors, path)
+  with pytest.raises(InputError, match=f"finetune.head={head} takes it"):
+    _load(place, _model(role, "linear"))
+  read, said = _load(place, _model(role, head), task=TASK)
+  assert not said
+  assert any(np.array_equal(x.T, tensors[name]) for x in jax.tree.leaves(read))
+
+
+def _loss(head, hidden_BxD, labels_B):
+  """Of a head behind these hidden states, as transformers computes it."""
+  if "pooled" in head:
+    pooler = head["pooled"]["pooler"]
+    hidden_BxD = jnp.tanh(hidden_BxD @ pooler["kernel"] + pooler["bias"][None])
+  output = head["task_head"]["output"]
+  logits_BxC = hidden_BxD @ output["kernel"] + output["bias"][None]
+  chosen_B = jax.nn.log_softmax(logits_BxC)[np.arange(len(labels_B)), labels_B]
+  return -chosen_B.mean()
+
+
+def test_a_linear_head_trains_on_from_where_it_was(tmp_path):
+  place, _ = _exported(tmp_path, "bert", TASK)
+  read, _ = _load(place, _model("bert", "linear"), task=TASK)
+  linear = {"task_head": read["task_head"]}
+  hidden_BxD = np.random.default_rng(0).normal(0, 3, (64, 32)).astype("f4")
+  output = linear["task_head"]["output"]
+  labels_B = np.argmax(hidden_BxD @ output["kernel"] + output["bias"], axis=1)
+  loss, adam = functools.partial(_loss, labels_B=labels_B), optax.adam(1e-3)
+
+  @jax.jit
+  def step(head, state):
+    found, gradient = jax.value_and_grad(loss)(head, hidden_BxD)
+    updates, state = adam.update(gradient, state)
+    return optax.apply_updates(head, updates), state, found
+
+  losses = {}
+  for name, head in (
+    ("linear", linear),
+    ("written", linear_heads.behind_tanh(**output)),
+  ):
+    state, losses[name] = adam.init(head), []
+    for _ in range(4):
+      head, state, found = step(head, state)
+      losses[name].append(float(found))
+  before, after = ({x: losses[x][i] for x in losses} for i in (0, -1))
+  np.testing.assert_allclose(before["linear"], before["written"], rtol=1e-4)
+  assert after["linear"] <= before["linear"]
+  assert after["written"] > 2 * before["written"]  # why it is refused
+
+
 @pytest.mark.parametrize("role", ["discriminator", "bert"])
 def test_a_head_of_other_classes_is_refused_or_skipped(tmp_path, role):
   head = {"discriminator": "dense", "bert": "pooler"}[role]
@@ -340,3 +462,24 @@ def test_a_head_is_only_skipped_in_fine_tuning(tmp_path):
     load.load_params(
       str(_as_pair(tmp_path)), model, tokenizer=TOKENIZER, skip="head"
     )
+
+
+def test_the_workdir_of_a_fine_tuning_names_its_models(tmp_path):
+  runs = [tmp_path / "rte" / f"seed-{seed}" for seed in (1, 0, 2)]
+  for run in runs:
+    run.mkdir(parents=True)
+    (run / "result.json").touch()
+  for place in (tmp_path, tmp_path / "rte", runs[0]):
+    (place / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="has written no model; --config.fine"):
+      places.find_encoder(str(place))
+  for run in runs[:2]:
+    (run / "model").mkdir()
+    (run / "model" / "model.safetensors").touch()
+  for place, given, more in (
+    (tmp_path, runs[1], "one of its 2 models: "),
+    (tmp_path / "rte", runs[1], "one of its 2 models: "),
+    (runs[0], runs[0], ""),
+  ):
+    with pytest.raises(InputError, match=f"give {more}{given / 'model'}.$"):
+      places.find_encoder(str(place))

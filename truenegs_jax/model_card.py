@@ -83,6 +83,13 @@ _TASK_USES = {
   examples.SCORE: "Gives a text or a pair of them a score, its one logit.",
   examples.SPANS: "Finds the answer to a question in a text.",
 }
+# Of a head that transformers does not have.
+_MADE_INTO = """
+
+It was trained with a linear head, made into one of `{architecture}` here: that
+gives the same answers but trains badly, so to train on, let truenegs_jax read
+the linear head back (`--config.init=FOLDER --config.finetune.head=linear`), or
+fine-tune from the start with `--config.finetune.head={head}`."""
 _LOSSES = "mlm mlm_uncorrected mlm_hidden soft sentence detect auc".split()
 _CORRECTED = {
   "corrected_of_slots": "of the masked slots",
@@ -176,23 +183,30 @@ def task_text(
   tokenizer: Tokenizer,
   task: examples.Task,
   made: str,
+  *,
+  trained_as: str,
 ) -> str:
   """The card of a fine-tuned model, in Markdown.
 
   Args:
     params, model: as they are written: of a head that transformers has.
     made: lines of a list, "* ...": the recipe, the score, the command.
+    trained_as: the head that was trained.
   """
   config, family = model.config, tensor_names.NETWORKS[model.role].family
   spans = task.kind == examples.SPANS
+  architecture = tensor_names.architecture(model, model.role)
+  use = _TASK_USES[task.kind].format(
+    labels=", ".join(f"`{label}`" for label in task.labels)
+  )
+  if trained_as != model.head:
+    use += _MADE_INTO.format(architecture=architecture, head=model.head)
   return _CARD.format(
     pipeline="question-answering" if spans else "text-classification",
     family=family,
     title=f"{family.upper()}, fine-tuned on {task.title}",
-    use=_TASK_USES[task.kind].format(
-      labels=", ".join(f"`{label}`" for label in task.labels)
-    ),
-    architecture=tensor_names.architecture(model, model.role),
+    use=use,
+    architecture=architecture,
     parameters=pretrain.parameter_count(params),
     layers=config.layers,
     width=config.width,

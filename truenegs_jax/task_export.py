@@ -18,9 +18,7 @@ from truenegs_jax.data.tokenizer import Tokenizer
 from truenegs_jax.errors import InputError
 from truenegs_jax.models import downstream
 from truenegs_jax.tasks import examples
-
-# tanh(x) is x, up to x^3 / 3, and a power of two rounds nothing.
-SMALL = 2.0**-14
+from truenegs_jax.weights import linear_heads
 
 
 def export_task(
@@ -68,7 +66,9 @@ def export_task(
         tokenizer,
         more=_fields(model, task),
       )
-      text = model_card.task_text(written, as_written, tokenizer, task, card)
+      text = model_card.task_text(
+        written, as_written, tokenizer, task, card, trained_as=model.head
+      )
       (partial / "README.md").write_text(text, encoding="utf-8")
       delivery.write_checksums(partial)
     compared, statement = parity.compare_task(
@@ -105,18 +105,17 @@ def counterpart(
 ) -> tuple[dict[str, Any], downstream.Downstream]:
   """The same function with a head that transformers has, and scores unscaled.
 
-  A head "linear", W h + b, is made of what stands behind [CLS] there: ELECTRA's
-  dense layer, by gelu(z) - gelu(-z) = z of two units for each output; BERT's
-  pooler, by tanh(x) = x of small x.
+  A head "linear" becomes one that `weights.linear_heads` makes of it and reads
+  back.
   """
   changed = dict(params)
   if model.head == "linear":
     linear = params["task_head"]["output"]
     if model.role == "bert":
-      changed |= _behind_tanh(**linear)
+      changed |= linear_heads.behind_tanh(**linear)
       model = model.clone(head="pooler")
     else:
-      changed["task_head"] = _behind_gelu(**linear)
+      changed |= linear_heads.behind_gelu(**linear)
       model = model.clone(head="dense")
   offset, scale = _scale(task)
   output = dict(changed["task_head"]["output"])
@@ -124,31 +123,6 @@ def counterpart(
   output["bias"] = output["bias"] * np.float32(scale) + np.float32(offset)
   changed["task_head"] = {**changed["task_head"], "output": output}
   return changed, model
-
-
-def _behind_gelu(kernel: np.ndarray, bias: np.ndarray) -> dict[str, Any]:
-  """The head "dense" that is a dense layer `[D, C]`, `[C]`; 2 C <= D."""
-  width, outputs = kernel.shape
-  plus, minus = slice(0, 2 * outputs, 2), slice(1, 2 * outputs, 2)
-  dense_DxD, eye_DxD = np.zeros((width, width), "f4"), np.eye(width, dtype="f4")
-  dense_DxD[:, plus], dense_DxD[:, minus] = kernel, -kernel
-  return {
-    "dense": {"kernel": dense_DxD, "bias": np.zeros(width, "f4")},
-    "output": {"kernel": eye_DxD[:, plus] - eye_DxD[:, minus], "bias": bias},
-  }
-
-
-def _behind_tanh(kernel: np.ndarray, bias: np.ndarray) -> dict[str, Any]:
-  """Pooler and head "pooler" that are a dense layer `[D, C]`, `[C]`."""
-  width = len(kernel)
-  pooler = {
-    "kernel": SMALL * np.eye(width, dtype="f4"),
-    "bias": np.zeros(width, "f4"),
-  }
-  return {
-    "pooled": {"pooler": pooler},
-    "task_head": {"output": {"kernel": kernel / SMALL, "bias": bias}},
-  }
 
 
 def _scale(task: examples.Task) -> tuple[float, float]:

@@ -17,6 +17,8 @@ from truenegs_jax.weights import hub, huggingface_folders, own_runs, tf1
 from truenegs_jax.weights.networks import Network
 from truenegs_jax.weights.safetensors_files import INDEX, WEIGHTS
 
+# Runs of a fine-tuning, from its workdir, from a task of it and from a run.
+TUNED = tuple(f"{x}result.json" for x in ("*/seed-*/", "seed-*/", ""))
 WAYS = (
   "It may be a folder that transformers' save_pretrained or"
   " truenegs_jax.export wrote (for ELECTRA's pair: one with discriminator/ and"
@@ -126,12 +128,30 @@ def _open_folder(folder: pathlib.Path) -> dict[str, Network]:
   if inside:
     return _open_inside(folder, inside)
   has = lambda name: (folder / name).exists()
-  # A copy of Google's on the hub may have a config.json beside it.
-  if not (has(WEIGHTS) or has(INDEX)) and tf1.find_index(folder):
-    return tf1.networks(folder)
+  if not (has(WEIGHTS) or has(INDEX)):
+    # A copy of Google's on the hub may have a config.json beside it.
+    if tf1.find_index(folder):
+      return tf1.networks(folder)
+    _check_not_tuned(folder)
   if not has(huggingface_folders.CONFIG) and not any(folder.glob("*model*")):
     raise InputError(f"init: {folder} holds no weights. {WAYS}")
   return _by_role(huggingface_folders.open_network(folder))
+
+
+def _check_not_tuned(folder: pathlib.Path) -> None:
+  """Refuses what holds fine-tuned models, and names one of them."""
+  runs = [path.parent for x in TUNED for path in folder.glob(x)]
+  models = [x / "model" for x in runs if (x / "model" / WEIGHTS).exists()]
+  if models:
+    which = f"one of its {len(models)} models: " if models[1:] else ""
+    raise InputError(
+      f"init: {folder} is of a fine-tuning; give {which}{min(models)}."
+    )
+  if runs:
+    raise InputError(
+      f"init: {folder} is of a fine-tuning that has written no model;"
+      " --config.finetune.export=all does."
+    )
 
 
 def _open_inside(

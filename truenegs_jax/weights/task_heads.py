@@ -14,11 +14,12 @@ from truenegs_jax import tensor_names
 from truenegs_jax.errors import InputError, printable
 from truenegs_jax.models import downstream, pretrain
 from truenegs_jax.tasks import examples
+from truenegs_jax.weights import linear_heads
 from truenegs_jax.weights.networks import Network
 
 LISTED = 8  # names in a message
 HEAD = "task_head/"
-KERNEL, BIAS = f"{HEAD}output/kernel", f"{HEAD}output/bias"
+KERNEL, BIAS = linear_heads.KERNEL, linear_heads.BIAS
 
 
 def trimmed(
@@ -30,8 +31,9 @@ def trimmed(
 ) -> dict[str, Network]:
   """The networks without heads that are of no use to a model of a task.
 
-  Those of pre-training go, and with "head" in `skip` any other. Networks for a
-  model that is pre-trained stay as they are.
+  Those of pre-training go, and with "head" in `skip` any other. A linear head
+  that an export made into another is itself again. Networks for a model that is
+  pre-trained stay as they are.
 
   Args:
     task: whose classes are named in messages.
@@ -114,12 +116,16 @@ def _trimmed(
   skip: Iterable[str],
   task: examples.Task | None,
 ) -> Network:
+  if "head" not in skip and model.head in ("linear", "dense", "pooler"):
+    network = _with_linear(network, model)
   shapes = network.arrays.shapes
   table = dict(network.name_table(model, role))
   own = {name for ours, name in table.items() if ours.startswith(HEAD)}
   encoder = {name for ours, name in table.items() if name not in own}
   pre_trained = set(network.name_table(_pre_trained(model), role).values())
   unused = (pre_trained | set(network.tied)) - encoder
+  if model.head == "pooler" and linear_heads.has_small_pooler(network.arrays):
+    unused |= {x for ours, x in table.items() if ours.startswith("pooled/")}
   tops = {_top(name) for name in encoder}
   heads = {n for n in shapes if _top(n) not in tops and n not in unused}
   if "head" in skip:
@@ -134,6 +140,18 @@ def _trimmed(
     dtypes={name: network.arrays.dtypes[name] for name in kept},
   )
   return dataclasses.replace(network, arrays=arrays, tied={})
+
+
+def _with_linear(network: Network, model: downstream.Downstream) -> Network:
+  """With the linear head that was made into the one that is there, if so."""
+  found = linear_heads.read_back(network, head_of(network))
+  if found and model.head != "linear":
+    raise InputError(
+      f"init: the head of {network.place} is a linear one, written as"
+      f" {model.head!r}, and so it trains badly: --config.finetune.head=linear"
+      " takes it as it was, --config.init_skip=head draws a new one."
+    )
+  return found or network
 
 
 def _pre_trained(model: downstream.Downstream) -> pretrain.Model:
