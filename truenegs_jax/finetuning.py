@@ -63,11 +63,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         _make_missing(c, workdir, seeds, console, check)
     names = recipe.task_names(c)
     ended = results.ended(workdir)
-    found = {
-      name: [run for run in ended[name] if run.seed in seeds]
-      for name in names
-      if name in ended
-    }
+    of_seeds = lambda name: [x for x in ended.get(name, ()) if x.seed in seeds]
+    found = {name: of_seeds(name) for name in names if of_seeds(name)}
     if found:
       _tell(c, workdir, found, others, console)
   left = sum(len(results.missing(workdir, name, seeds)) for name in names)

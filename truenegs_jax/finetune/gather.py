@@ -82,7 +82,9 @@ def check_files(c: ConfigDict) -> None:
   for name in names:
     files_of(c, name)
     if f.predict_test and "test" not in SPLITS[name]:
-      raise InputError(f"finetune.predict_test=True: {name} has no test set.")
+      raise InputError(
+        f"finetune.predict_test=True: {name} has no test set that is public."
+      )
 
 
 def files_of(c: ConfigDict, name: str) -> dict[str, str]:

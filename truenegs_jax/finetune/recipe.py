@@ -126,10 +126,6 @@ def _check_tasks(c: ConfigDict) -> None:
       f" {', '.join(known)}; finetune_glue.py, finetune_squad.py and"
       " finetune_own.py are there."
     )
-  if squad and c.finetune.predict_test:
-    raise InputError(
-      "finetune.predict_test: SQuAD's test set is not public; leave it out."
-    )
   if own and not c.finetune.epochs:
     raise InputError(
       "finetune.epochs is 0, and a task of your own has no recipe to say how"
