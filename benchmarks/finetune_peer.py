@@ -4,8 +4,8 @@
 
 Both sides start from one folder in Hugging Face's format (BERT or a
 discriminator) with one new head, ours, and see the same batches. Ours is what
-configs/finetune_glue.py runs; its optimizer is written a second time, in
-PyTorch.
+configs/finetune_glue.py runs, with the head that transformers has; its
+optimizer is written a second time, in PyTorch.
 
 1. Without dropout: the losses of --plain_steps steps. As the first step has a
    rate of 0, the first two compare the networks; the others the gradients and

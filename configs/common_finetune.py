@@ -34,7 +34,7 @@ def get_config() -> ConfigDict:
   f.tasks = ""  # "mrpc", "cola,rte"
   f.seeds = 5  # runs of a task: seed, seed + 1, ...
   f.data = ""  # folder of the data, or hf:NAME
-  f.files = ""  # others than the usual: "train=FILE dev=FILE qqp.dev=FILE"
+  f.files = ""  # others than the usual: "mrpc.dev=FILE qqp.train=FILE"
   f.rows = 0  # rows to train on at most; 0: all
   f.epochs = 0.0  # 0: the task's own
   f.predict_test = False  # True: the test set, too, for GLUE's server

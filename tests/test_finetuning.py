@@ -253,6 +253,24 @@ def test_the_best_evaluation_is_kept_where_it_is_asked_for(
   assert found.step == int(first)
 
 
+def test_another_test_set_is_not_taken_for_the_one_answered(
+  vocab, files, tmp_path
+):
+  def config(lines, **more):
+    (tmp_path / "test.csv").write_text("text\n" + "ba be\n" * lines)
+    given = f"train={files}/train.csv dev={files}/dev.jsonl"
+    given += f" test={tmp_path}/test.csv"
+    return own(vocab, files, files=given, predict_test=True, epochs=0.2, **more)
+
+  assert run(config(1), tmp_path / "work")[0] == 0
+  said = results.load(tmp_path / "work", "own", 0).answers["test"]
+  assert len(said["answers"]) == 1 and not said["golds"]
+  with pytest.raises(CheckpointError, match="data.test"):
+    run(config(2), tmp_path / "work")
+  without = own(vocab, files, epochs=0.2)
+  assert run(without, tmp_path / "work")[0] == 0
+
+
 def test_patience_ends_a_run_that_gets_no_better(vocab, files, tmp_path):
   c = own(vocab, files, epochs=8.0, evals_per_epoch=1, patience=2)
   c.optim.lr = 1e-12
@@ -260,6 +278,7 @@ def test_patience_ends_a_run_that_gets_no_better(vocab, files, tmp_path):
   found = results.load(tmp_path, "own", 0)
   assert list(found.evaluations) == ["13", "26", "39"]
   assert found.step == 39 and found.steps == 104
+  assert found.notes[-1] == "ended at step 39 of 104 by this dev set"
 
 
 def test_meshes_and_micro_batches_train_alike(vocab, files, tmp_path):

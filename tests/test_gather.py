@@ -85,12 +85,12 @@ def test_fewer_rows_and_other_epochs_are_noted(tmp_path):
   assert data.notes == (
     "2 of 3,668 rows of train",
     "3 of 408 rows of dev",
+    "rows of at most 6 tokens, not 128",
     "1 epochs, not 3",
   )
   c.length, c.finetune.epochs = 5, 0.0
-  assert "100.0% of the training rows are cut to 5" in (
-    gather(c, "mrpc", TOKENIZER).notes
-  )
+  cut = gather(c, "mrpc", TOKENIZER)
+  assert cut.train.num_cut == 4 and len(cut.notes) == 3
 
 
 # --- questions
@@ -177,7 +177,11 @@ def test_some_questions_are_the_first_ones_with_all_their_windows(tmp_path):
   assert some.dev.keys == tuple(CONTEXTS)
   moved, *sizes = some.notes
   assert moved.startswith("3 answers that stand elsewhere")
-  assert sizes == ["2 of 87,599 rows of train", "3 of 10,570 rows of dev"]
+  assert sizes == [
+    "2 of 87,599 rows of train",
+    "3 of 10,570 rows of dev",
+    "rows of at most 24 tokens, not 512",
+  ]
   assert data.notes[1].startswith("3 of 87,599")
 
 

@@ -114,9 +114,9 @@ def _tell(
   console: Console,
 ) -> None:
   """Prints the tables and writes what is for other programs."""
-  compared, left_out = leaderboard.compare(found, others)
+  compared, remarks = leaderboard.compare(found, others)
   leaderboard.show(found, compared, console)
-  for line in (*left_out, *_lacking(c, workdir, found)):
+  for line in (*remarks, *_lacking(c, workdir, found)):
     console.print(line, soft_wrap=True)
   _save_all(c, workdir, results.ended(workdir), compared)
   if written := _submit(workdir, found):
@@ -140,7 +140,8 @@ def _lacking(
       lacks = []
       if c.finetune.predict_test and "test" not in run.answers:
         lacks.append("answers to the test set")
-      if c.finetune.export == "all" and not run.exported:
+      can_be = not run.failure and c.finetune.head != "joint"
+      if c.finetune.export == "all" and can_be and not run.exported:
         lacks.append("model for Hugging Face")
       if lacks:
         lines.append(
@@ -175,7 +176,11 @@ def _save_all(
     "config": json.loads(c.to_json()),
     "seeds": sorted({run.seed for runs in found.values() for run in runs}),
     "tasks": tasks,
-    "compared": {"against": c.finetune.against, "tasks": differences},
+    "compared": {
+      "against": c.finetune.against,
+      "seeds": list(range(c.seed, c.seed + c.finetune.seeds)),
+      "tasks": differences,
+    },
   }
   startup.save_json(
     workdir / results.RESULTS, results.plain(value), indent=None
@@ -185,13 +190,12 @@ def _save_all(
 def _submit(
   workdir: pathlib.Path, found: Mapping[str, Sequence[results.Result]]
 ) -> list[pathlib.Path]:
-  """GLUE's files of the test sets, of each task's median run that has any."""
+  """GLUE's files of the test sets, of each task's median run."""
   written = []
   for name in glue.TASKS.keys() & found.keys():
-    answered = [run for run in found[name] if "test" in run.answers]
-    if not answered:
+    run, folder = leaderboard.median_run(found[name]), workdir / SUBMISSION
+    if "test" not in run.answers:
       continue
-    run, folder = leaderboard.median_run(answered), workdir / SUBMISSION
     with errors.disk_errors(folder):
       folder.mkdir(exist_ok=True)
     for split in (s for s in run.answers if s.startswith("test")):

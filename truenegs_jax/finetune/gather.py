@@ -14,6 +14,7 @@ from truenegs_jax.tasks import encode, glue, hub, own
 from truenegs_jax.tasks.examples import Encoded, Example, Task
 
 Rows = tuple[Task, dict[str, list[Any]], list[str]]  # with notes
+USUAL_LENGTH = dict.fromkeys(glue.TASKS, 128) | {recipe.SQUAD: 512}
 SPLITS = {name: tuple(task.official) for name, task in glue.TASKS.items()} | {
   recipe.SQUAD: tuple(squad.TASK.official),
   recipe.OWN: ("train", "dev", "test"),
@@ -41,9 +42,6 @@ def gather(c: ConfigDict, name: str, tokenizer: Tokenizer) -> Material:
     train, splits = squad.cut(c, rows, tokenizer)
   else:
     train, splits = _cut(c, task, rows, tokenizer)
-    if train.num_cut:
-      share = train.num_cut / len(train.tokens)
-      notes.append(f"{share:.1%} of the training rows are cut to {c.length}")
   return Material(task, train, splits, tuple(notes))
 
 
@@ -56,6 +54,11 @@ def check_files(c: ConfigDict) -> None:
       not there, a split named twice, or `finetune.data` with a split in it.
   """
   names, f = recipe.task_names(c), c.finetune
+  if f.data and names == (recipe.OWN,):
+    raise InputError(
+      f"finetune.data={f.data!r} is of GLUE and SQuAD; the files of a task of"
+      " your own are named by --config.finetune.files='train=FILE dev=FILE'."
+    )
   if f.data.startswith(hub.HUB) and hub.parse(f.data).split:
     raise InputError(
       f"finetune.data={f.data!r}: name a data set with all of its splits,"
@@ -195,6 +198,9 @@ def _shortened(
     used = min(size, c.finetune.rows or size) if split == "train" else size
     if used != max(whole, size):
       notes.append(f"{used:,} of {max(whole, size):,} rows of {split}")
+  usual = USUAL_LENGTH.get(task.name, c.length)
+  if c.length != usual:
+    notes.append(f"rows of at most {c.length} tokens, not {usual}")
   if 0 < c.finetune.epochs != task.epochs > 0:
     notes.append(f"{c.finetune.epochs:g} epochs, not {task.epochs:g}")
   return notes

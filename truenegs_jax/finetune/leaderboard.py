@@ -8,12 +8,11 @@ from rich.console import Console
 from rich.table import Table
 
 from truenegs_jax.evals import scoring
-from truenegs_jax.finetune import bootstrap, reference, seeds
+from truenegs_jax.finetune import bootstrap, recipe, reference, seeds
 from truenegs_jax.finetune.results import Result
 
 # What is no score in a record of the dev set.
 NO_SCORES = ("step", "split", "time")
-SQUAD = "squad"
 AVERAGE = "average"  # of all eight tasks; of fewer it compares nothing
 
 
@@ -63,7 +62,8 @@ def compare(
   """Ours and another's runs of the same examples, by task.
 
   Returns:
-    The comparisons, and a line for each task that cannot be compared.
+    The comparisons, and lines on tasks that cannot be compared and on what the
+    other's were not.
   """
   compared, lines = {}, []
   for name, runs in found.items():
@@ -71,6 +71,7 @@ def compare(
     golds = [x.answers["dev"]["golds"] for x in (*runs, *theirs)]
     if theirs and all(gold == golds[0] for gold in golds):
       compared[name] = _comparisons(runs, theirs)
+      lines += [f"* {name}, the other's: {x}" for x in theirs[0].notes]
     elif others:
       why = "on other examples" if theirs else "in no run"
       lines.append(f"{name} is not compared: the other has it {why}")
@@ -125,7 +126,9 @@ def _show_published(
   scores: dict[str, float] = {}
   for task, runs in found.items():
     for metric, s in summaries(runs).items():
-      scores.setdefault(f"{task}_{metric}" if task == SQUAD else task, s.median)
+      scores.setdefault(
+        f"{task}_{metric}" if task == recipe.SQUAD else task, s.median
+      )
   names = [n for n in (*reference.GLUE, *reference.SQUAD) if n in scores]
   if not names:
     return  # a task of the user's own
@@ -136,8 +139,10 @@ def _show_published(
     made.add_column(name, justify="right")
   made.add_column("source")
   first, notes = next(iter(found.values()))[0], list[str]()
-  most = max(map(len, found.values()))
-  _add_scores(made, "these runs", scores, names, f"median of {most}")
+  counts = sorted({len(runs) for runs in found.values()})
+  of = " to ".join(map(str, (counts[0], counts[-1])[: len(counts)]))
+  star = " *" if any(runs[0].notes for runs in found.values()) else ""
+  _add_scores(made, f"these runs{star}", scores, names, f"median of {of}")
   for row in _published(found, first.made):
     if row.note not in notes:
       notes.append(row.note)
@@ -212,7 +217,7 @@ def _comparisons(
 ) -> list[bootstrap.Comparison]:
   """Of each metric of the dev set."""
   metrics = list(ours[0].scores["dev"])
-  if ours[0].task == SQUAD:
+  if ours[0].task == recipe.SQUAD:
     scored = [[_question_scores(run) for run in of] for of in (ours, theirs)]
     return [
       bootstrap.compare_means(m, *([x[m] for x in of] for of in scored))

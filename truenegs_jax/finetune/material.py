@@ -65,15 +65,13 @@ class Material:
     return self.splits["dev"]
 
   def fingerprints(self) -> dict[str, str]:
-    """8 hex digits over what is trained on, and what is judged by."""
+    """8 hex digits over what is trained on, and over each split."""
     train = [*self.train.tokens, *self.train.targets.values()]
-    judged = repr((self.dev.keys, self.dev.golds))
-    return {
-      "train": _crc(x.tobytes() for x in train),
-      "dev": _crc(
-        [*(x.tobytes() for x in self.dev.encoded.tokens), judged.encode()]
-      ),
-    }
+    found = {"train": _crc(x.tobytes() for x in train)}
+    for name, split in self.splits.items():
+      rows = [x.tobytes() for x in split.encoded.tokens]
+      found[name] = _crc([*rows, repr((split.keys, split.golds)).encode()])
+    return found
 
   @property
   def num_outputs(self) -> int:

@@ -119,7 +119,7 @@ def open_origin(c: ConfigDict, *, say: Callable[[str], Any]) -> Origin:
   c = c.copy_and_resolve_references()
   with c.unlocked():  # the weights say it
     c.model.max_positions = POSITIONS
-  if not c.init or c.init == sizes.NEEDED:
+  if not c.init:
     if sizes.INIT in (c.model.variant, c.data.vocab):
       raise InputError(
         "init: give the weights to fine-tune, --config.init=FOLDER (a run of"
@@ -192,5 +192,5 @@ def _take_words(c: ConfigDict, network: Network) -> None:
   if network.lowercase is not None:
     c.data.lowercase = network.lowercase
     strips = network.strip_accents
-    if strips is not None:
+    if strips is not None and c.data.accents == "auto":
       c.data.accents = "strip" if strips else "keep"

@@ -77,8 +77,7 @@ def check(c: ConfigDict) -> None:
   f = c.finetune
   for name, known in CHOICES.items():
     section, _, key = name.partition(".")
-    if key in c[section]:
-      checks.one_of(name, c[section][key], known)
+    checks.one_of(name, c[section][key], known)
   writers.check_names(c.log.writers)
   optim.make_schedule(c.optim.schedule, peak=1, warmup_steps=1, total_steps=1)
   fit.parse_skip(c.init_skip)

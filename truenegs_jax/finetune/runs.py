@@ -6,6 +6,7 @@ import datetime
 import functools
 import pathlib
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -67,7 +68,9 @@ def make(
     for seed in plan.missing:
       title = plan.tuning.material.task.title
       _say(console, f"{title}, seed {seed}: {left.begin()}")
-      left.end(_make_run(of, plan, seed, workdir, console, check).secs)
+      began = time.monotonic()
+      _make_run(of, plan, seed, workdir, console, check)
+      left.end(time.monotonic() - began)
 
 
 def _say(console: Console, text: str) -> None:
@@ -77,12 +80,14 @@ def _say(console: Console, text: str) -> None:
 def _introduce(tuning: tuning_lib.Tuning, console: Console) -> None:
   data, c = tuning.material, tuning.c
   config = tuning.model.config
+  cut = data.train.num_cut
   _say(
     console,
     f"{data.task.title}: {len(data.train.tokens):,} rows to train on,"
     f" {len(data.dev.keys):,} to judge by; {tuning.steps:,} steps of"
     f" {c.batch_size}, peak rate {recipe.peak_rate(c, config):g}, layer decay"
     f" {recipe.layer_decay(c, config):g}, head {c.finetune.head!r}"
+    + (f"; {cut:,} of the rows are cut" if cut else "")
     + "".join(f"; {note}" for note in data.notes),
   )
   if c.finetune.export == "all" and (why := task_export.problem(tuning.model)):
@@ -133,7 +138,7 @@ def _make_run(
       for name, split in data.splits.items()
     },
     made=plan.made,
-    notes=[*data.notes, *_chosen(of.c, tuned)],
+    notes=[*data.notes, *_chosen(tuning, tuned)],
   )
   say(f"  {leaderboard.sentence(result)}")
   results.save(workdir, result)  # first: an export may fail
@@ -162,11 +167,13 @@ def _clear(folder: pathlib.Path) -> None:
     folder.mkdir(parents=True)
 
 
-def _chosen(c: ConfigDict, tuned: tuning_lib.Tuned) -> list[str]:
+def _chosen(t: tuning_lib.Tuning, tuned: tuning_lib.Tuned) -> list[str]:
   """Says so where the dev set has chosen what it scores."""
-  if c.finetune.keep == "last":
-    return []
-  return [f"the best of {len(tuned.evaluations)} evaluations on this dev set"]
+  if t.c.finetune.keep == "best":
+    return [f"the best of {len(tuned.evaluations)} evaluations on this dev set"]
+  if tuned.step < t.steps and not tuned.failure:
+    return [f"ended at step {tuned.step:,} of {t.steps:,} by this dev set"]
+  return []
 
 
 def _export(

@@ -30,7 +30,7 @@ def num_steps(num_rows: int, batch_size: int, epochs: float) -> int:
   """
   _check(num_rows, batch_size)
   steps = -(-num_rows // batch_size) * epochs
-  return math.ceil(round(steps, 6))  # 50 * 1.1 is above 55
+  return max(1, math.ceil(round(steps, 6)))  # 50 * 1.1 is above 55
 
 
 def batch_at(
