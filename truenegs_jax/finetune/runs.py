@@ -101,7 +101,7 @@ def _make_run(
   workdir: pathlib.Path,
   console: Console,
   check: Callable[[], Any],
-) -> results.Result:
+) -> None:
   """Trains, answers, scores, saves and exports."""
   tuning, data = plan.tuning, plan.tuning.material
   say = functools.partial(_say, console)
@@ -146,7 +146,6 @@ def _make_run(
     exported = _export(of, tuning, tuned, result, folder / results.MODEL)
     say(f"  {exported}")
     results.save(workdir, dataclasses.replace(result, exported=exported))
-  return result
 
 
 def _clear(folder: pathlib.Path) -> None:
