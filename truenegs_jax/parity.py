@@ -154,7 +154,7 @@ def _not_compared(error: ImportError) -> str:
   return (
     "not compared with transformers:"
     f" {error.name or 'PyTorch'} is not installed."
-    ' To do so: pip install "truenegs_jax[torch]" and export again.'
+    ' Exports are, after pip install "truenegs_jax[torch]".'
   )
 
 
