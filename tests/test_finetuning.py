@@ -1,5 +1,6 @@
 """Fine-tuning as a user starts it: tasks x seeds in a workdir."""
 
+import dataclasses
 import functools
 import io
 import json
@@ -381,6 +382,13 @@ def test_tasks_of_one_workdir_are_of_the_same_weights(learned):
     results.check_alike(known, "another", {**other, "weights": "0"})
   with pytest.raises(CheckpointError, match="head"):
     results.check_alike(known, "own", {**made, "head": "?"})
+  first, last = known["own"]
+  tested = {**made, "data": {**made["data"], "test": "1"}}
+  known = {"own": [first, dataclasses.replace(last, made=tested)]}
+  results.check_alike(known, "own", tested)
+  other = {**made, "data": {**made["data"], "test": "2"}}
+  with pytest.raises(CheckpointError, match="data.test"):
+    results.check_alike(known, "own", other)
 
 
 def test_rates_rise_fall_and_are_lower_in_lower_layers():

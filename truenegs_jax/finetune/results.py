@@ -179,11 +179,11 @@ def check_alike(
   Raises:
     CheckpointError: lists what differs.
   """
-  for name, runs in known.items():
-    keys = made.keys() - {CONFIG} - (set() if name == task else OF_TASK)
-    old: dict[str, Any] = {key: runs[0].made.get(key) for key in keys}
+  for run in (run for runs in known.values() for run in runs):
+    keys = made.keys() - {CONFIG} - (set() if run.task == task else OF_TASK)
+    old: dict[str, Any] = {key: run.made.get(key) for key in keys}
     now = {key: made[key] for key in keys}
-    if name == task:  # test sets may be answered, or not
+    if run.task == task:  # test sets may be answered, or not
       both = old["data"].keys() & now["data"].keys()
       for side in (old, now):
         side["data"] = {split: side["data"][split] for split in both}
@@ -191,7 +191,7 @@ def check_alike(
     if lines:
       listed = "\n  ".join(lines)
       raise CheckpointError(
-        f"the workdir has runs of {name} with other weights or data. What"
+        f"the workdir has runs of {run.task} with other weights or data. What"
         f" differs (saved -> now):\n  {listed}\nPut it back as it was, or give"
         " another --workdir."
       )
