@@ -71,7 +71,7 @@ def compare(
     golds = [x.answers["dev"]["golds"] for x in (*runs, *theirs)]
     if theirs and all(gold == golds[0] for gold in golds):
       compared[name] = _comparisons(runs, theirs)
-      lines += [f"* {name}, the other's: {x}" for x in theirs[0].notes]
+      lines += [f"* {name}, the other's: {x}" for x in _notes(theirs)]
     elif others:
       why = "on other examples" if theirs else "in no run"
       lines.append(f"{name} is not compared: the other has it {why}")
@@ -86,7 +86,7 @@ def show(
   """Prints the runs of each task, and the medians as the paper's tables."""
   console.print(_of_seeds(found))
   for name, runs in found.items():
-    for note in runs[0].notes:
+    for note in _notes(runs):
       console.print(f"* {name}: {note}", soft_wrap=True)
     for run in runs:
       if run.failure:
@@ -94,6 +94,11 @@ def show(
   _show_published(found, console)
   if compared:
     console.print(_of_comparisons(compared))
+
+
+def _notes(runs: Sequence[Result]) -> list[str]:
+  """Of all the runs, each once: where one ended early may be its own."""
+  return list(dict.fromkeys(note for run in runs for note in run.notes))
 
 
 def _of_seeds(found: Mapping[str, Sequence[Result]]) -> Table:
@@ -104,7 +109,7 @@ def _of_seeds(found: Mapping[str, Sequence[Result]]) -> Table:
   for name in columns:
     made.add_column(name, justify="right")
   for task, runs in found.items():
-    shown = f"{task} *" if runs[0].notes else task
+    shown = f"{task} *" if _notes(runs) else task
     for metric, s in summaries(runs).items():
       values = (s.median, s.mean, s.low, s.high)
       made.add_row(
@@ -141,7 +146,7 @@ def _show_published(
   first, notes = next(iter(found.values()))[0], list[str]()
   counts = sorted({len(runs) for runs in found.values()})
   of = " to ".join(map(str, (counts[0], counts[-1])[: len(counts)]))
-  star = " *" if any(runs[0].notes for runs in found.values()) else ""
+  star = " *" if any(map(_notes, found.values())) else ""
   _add_scores(made, f"these runs{star}", scores, names, f"median of {of}")
   for row in _published(found, first.made):
     if row.note not in notes:
