@@ -22,7 +22,7 @@ import numpy as np
 import tiny
 from truenegs_jax import randomness
 from truenegs_jax.models import pretrain
-from truenegs_jax.objectives import electra, masking, mlm, negatives, options
+from truenegs_jax.objectives import electra, masking, mlm, options, vocabulary
 
 B, L, V, E, D = 6, 24, tiny.V, 6, 5
 PIECES = np.arange(50, V)  # the `##` tokens
@@ -161,7 +161,14 @@ class StubModel:
     places_BxKx1 = positions_BxK[..., None]
     return jnp.take_along_axis(self.params["logits"], places_BxKx1, axis=1)
 
-  def encode(self, inputs, keys_B):
+  def generate_vectors(self, inputs, positions_BxK, keys_B):
+    return self.generate_logits(inputs, positions_BxK, keys_B)
+
+  def output_layer(self):
+    return jnp.eye(V), jnp.zeros(V)  # the vectors are the logits
+
+  def encode(self, inputs, keys_B, words_BxLxE=None):
+    del words_BxLxE  # the rows of these tokens
     self.encoded.append(("state", inputs["tokens"], keys_B))
     return states(self.params["state"], inputs["tokens"], inputs["documents"])
 
@@ -281,7 +288,7 @@ def draw(options: Options, case: Case) -> Draws:
     case.params["logits"], positions_BxK[..., None], axis=1
   )
   sampled_BxK = np.asarray(
-    negatives.sample(
+    vocabulary.sample(
       jnp.asarray(logits_BxKxV),
       randomness.purpose_keys(keys_B, randomness.SAMPLE),
       options.sampling_temperature,

@@ -12,7 +12,7 @@ import pytest
 import tiny
 from truenegs_jax import randomness
 from truenegs_jax.models import pretrain
-from truenegs_jax.objectives import electra, masking, negatives, soft
+from truenegs_jax.objectives import electra, masking, soft, vocabulary
 from truenegs_jax.objectives.guess import guess_slots
 
 
@@ -70,7 +70,13 @@ class FixedModel:
   def generate_logits(self, inputs, positions_BxK, dropout_keys_B):
     return self.params["logits"]
 
-  def encode(self, inputs, dropout_keys_B):
+  def generate_vectors(self, inputs, positions_BxK, dropout_keys_B):
+    return self.params["logits"]
+
+  def output_layer(self):
+    return jnp.eye(tiny.V), jnp.zeros(tiny.V)  # the vectors are the logits
+
+  def encode(self, inputs, dropout_keys_B, words_BxLxE=None):
     self.encoded.append((inputs["tokens"], dropout_keys_B))
     return self.params["table"][inputs["tokens"]]
 
@@ -196,13 +202,10 @@ def test_losses_equal_a_numpy_oracle():
   evaluate, params, positions_K, tokens_L = six_tokens()
   terms = jax.device_get(evaluate(params))
   keys_1 = randomness.row_keys(jax.random.key(3), 0, jnp.arange(1))
-  uniform_KxV = np.asarray(
-    randomness.uniform(
-      randomness.purpose_keys(keys_1, randomness.SAMPLE), (4, tiny.V)
-    )
+  sampled_K = vocabulary.sample(
+    params["logits"], randomness.purpose_keys(keys_1, randomness.SAMPLE), 1.0
   )[0]
   logits_KxV = np.asarray(params["logits"])[0]
-  sampled_K = (logits_KxV - np.log(-np.log(uniform_KxV))).argmax(axis=-1)
   replaced_L = np.zeros(6, bool)
   replaced_L[positions_K] = sampled_K != tokens_L[positions_K]
   x_L = np.asarray(params["detected"], np.float64)[0]
@@ -392,9 +395,16 @@ def test_slots_of_one_place_hold_one_sample_and_count_for_each():
   inputs = {name: jnp.asarray(x) for name, x in batch.items() if name != "row"}
   keys_B = randomness.row_keys(jax.random.key(0), 0, batch["row"])
   bound = tiny.make_model().bind({"params": params_of()})
-  guess = jax.jit(
-    lambda: vars(guess_slots(bound, inputs, keys_B, options, train=False))
-  )()
+
+  @jax.jit
+  def guess_and_logits():
+    guess = guess_slots(bound, inputs, keys_B, options, train=False)
+    logits_BxKxV = bound.generate_logits(
+      {**inputs, "tokens": guess.masked_BxL}, guess.slots.positions_BxK, None
+    )
+    return vars(guess), logits_BxKxV
+
+  guess, logits_BxKxV = guess_and_logits()
   slots = guess["slots"]
   filled_BxL = masking.fill_slots(inputs["tokens"], slots, guess["sampled_BxK"])
   held_BxK = np.take_along_axis(
@@ -411,8 +421,8 @@ def test_slots_of_one_place_hold_one_sample_and_count_for_each():
     np.testing.assert_array_equal(
       np.asarray(guess[name])[used_BxK], held_BxK[used_BxK]
     )
-  plain = negatives.sample(
-    guess["logits_BxKxV"],
+  plain = vocabulary.sample(
+    logits_BxKxV,
     randomness.purpose_keys(keys_B, randomness.SAMPLE),
     options.sampling_temperature,
   )

@@ -11,7 +11,7 @@ import pytest
 import tiny
 from truenegs_jax import randomness
 from truenegs_jax.models import pretrain
-from truenegs_jax.objectives import masking
+from truenegs_jax.objectives import masking, vocabulary
 from truenegs_jax.objectives.guess import guess_slots
 from truenegs_jax.train import step
 
@@ -100,9 +100,10 @@ def predictions(options, logits_BxKxV, positions_BxK):
     return logits_BxKxV.argmax(axis=-1)
   _, keys_B = batch_of()
   keys_B = randomness.purpose_keys(keys_B, randomness.SAMPLE)
-  uniform = np.asarray(randomness.uniform(keys_B, logits_BxKxV.shape[1:]))
-  noisy = logits_BxKxV / np.float32(options.sampling_temperature)
-  sampled_BxK = (noisy - np.log(-np.log(uniform))).argmax(axis=-1)
+  sampled_BxK = vocabulary.sample(
+    jnp.asarray(logits_BxKxV), keys_B, options.sampling_temperature
+  )
+  sampled_BxK = np.array(sampled_BxK)
   for sampled_K, positions_K in zip(sampled_BxK, positions_BxK, strict=True):
     first = {}
     for k, position in enumerate(positions_K):
@@ -255,9 +256,8 @@ def test_a_corrected_slot_teaches_nothing():
   assert 0 < weight_BxK.sum() < fixed.slots.weight_BxK.sum()
 
   def expected(params):
-    log_p = jax.nn.log_softmax(guess(params).logits_BxKxV)
-    gold = jnp.take_along_axis(log_p, original_BxK[..., None], axis=-1)
-    return -jnp.where(weight_BxK > 0, gold[..., 0], 0.0).sum()
+    loss_BxK = guess(params).loss_BxK
+    return jnp.where(weight_BxK > 0, loss_BxK, 0.0).sum()
 
   got = jax.jit(jax.grad(lambda p: bind_terms(options)(p)["mlm"][0]))
   for a, b in zip(
@@ -281,16 +281,18 @@ def plain_bert(params):
     keys(randomness.MASK),
     options_of().masking,
   )
-  logits_BxKxV = make_bert().apply(
-    {"params": params},
+  bound = make_bert().bind({"params": params})
+  vectors_BxKxE = bound.generate_vectors(
     {**inputs, "tokens": masked_BxL},
     slots.positions_BxK,
     keys(randomness.GENERATOR_DROPOUT),
-    method="generate_logits",
   )
-  gold_BxKx1 = slots.original_BxK[..., None]
-  gold_BxK = jnp.take_along_axis(logits_BxKxV, gold_BxKx1, axis=-1)[..., 0]
-  loss_BxK = jax.nn.logsumexp(logits_BxKxV, axis=-1) - gold_BxK
+  loss_BxK = vocabulary.read(
+    vectors_BxKxE,
+    *bound.output_layer(),
+    slots.original_BxK,
+    keys(randomness.SAMPLE),
+  ).loss_BxK
   loss = jnp.where(slots.weight_BxK > 0, loss_BxK, 0.0).sum()
   return loss / jnp.maximum(slots.weight_BxK.sum(), 1.0)
 

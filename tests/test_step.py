@@ -13,7 +13,7 @@ import pytest
 import tiny
 from truenegs_jax import randomness
 from truenegs_jax.models import pretrain
-from truenegs_jax.objectives import masking
+from truenegs_jax.objectives import masking, vocabulary
 from truenegs_jax.train import sharding, step
 
 STEPS = 20
@@ -237,24 +237,20 @@ def plain_losses(params, batch, keys_B, model):
   masked_BxL = masking.apply_mask(
     tokens_BxL, slots, keys(randomness.MASK), tiny.MASKING
   )
-  logits_BxKxV = model.apply(
-    {"params": params},
+  bound = model.bind({"params": params})
+  vectors_BxKxE = bound.generate_vectors(
     {**batch, "tokens": masked_BxL},
     slots.positions_BxK,
     keys(randomness.GENERATOR_DROPOUT),
-    method="generate_logits",
   )
-  uniform_BxKxV = randomness.uniform(
-    keys(randomness.SAMPLE), logits_BxKxV.shape[1:]
+  said = vocabulary.read(
+    vectors_BxKxE,
+    *bound.output_layer(),
+    slots.original_BxK,
+    keys(randomness.SAMPLE),
   )
-  gumbel_BxKxV = -jnp.log(-jnp.log(uniform_BxKxV))
-  sampled_BxK = jnp.argmax(
-    jax.lax.stop_gradient(logits_BxKxV) + gumbel_BxKxV, axis=-1
-  )
-  gold_BxKx1 = slots.original_BxK[..., None]
-  gold_BxK = jnp.take_along_axis(logits_BxKxV, gold_BxKx1, axis=-1)[..., 0]
-  loss_BxK = jax.nn.logsumexp(logits_BxKxV, axis=-1) - gold_BxK
-  mlm = jnp.where(slots.weight_BxK > 0, loss_BxK, 0.0).sum()
+  sampled_BxK = said.sampled_BxK
+  mlm = jnp.where(slots.weight_BxK > 0, said.loss_BxK, 0.0).sum()
   num_slots = jnp.maximum(slots.weight_BxK.sum(), 1.0)
 
   corrupted_BxL = masking.fill_slots(tokens_BxL, slots, sampled_BxK)

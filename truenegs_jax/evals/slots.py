@@ -13,7 +13,7 @@ from truenegs_jax import randomness
 from truenegs_jax.errors import NonFiniteError
 from truenegs_jax.evals.predictions import Predictions
 from truenegs_jax.models.pretrain import Model
-from truenegs_jax.objectives import masking, mlm, negatives
+from truenegs_jax.objectives import masking, mlm, vocabulary
 from truenegs_jax.train import sharding
 
 Batch = Mapping[str, np.ndarray]
@@ -63,9 +63,9 @@ def make_predict_slots(
       inputs | {"tokens": masked_BxL[:, :width]}, slots.positions_BxK, None
     )
     if prediction == "argmax":
-      predicted_BxK = negatives.predict(logits_BxKxV)
+      predicted_BxK = vocabulary.predict(logits_BxKxV)
     else:
-      drawn_BxK = negatives.sample(
+      drawn_BxK = vocabulary.sample(
         logits_BxKxV, keys(randomness.SAMPLE), temperature
       )
       predicted_BxK = masking.of_first(slots, drawn_BxK)

@@ -4,13 +4,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax.models import encoder
+from truenegs_jax.models import encoder, layers
 
 Array = jax.Array
 
 
 class MlmHead(nn.Module):
-  """Hidden states at the masked slots to vocabulary logits.
+  """Hidden states at the masked slots to vectors, and these to logits.
 
   Dense to the width of the embeddings, gelu, layer norm, then the word table
   itself (tied) and a free bias, as in BERT and in ELECTRA's generator.
@@ -18,26 +18,31 @@ class MlmHead(nn.Module):
 
   config: encoder.EncoderConfig
 
-  @nn.compact
-  def __call__(self, hidden_BxKxD: Array, word_VxE: Array) -> Array:
-    """Returns f32 logits `[B, K, V]`."""
+  def setup(self):
     c = self.config
-    dense = nn.Dense(
-      c.embedding_size,
-      kernel_init=c.initializer,
-      dtype=c.dtype,
-      name="dense",
+    self.dense = layers.Dense(
+      c.embedding_size, kernel_init=c.initializer, dtype=c.dtype
     )
-    x_BxKxE = encoder.gelu(dense(hidden_BxKxD))
-    x_BxKxE = encoder.layer_norm("norm")(x_BxKxE).astype(c.dtype)
-    bias_V = self.param("bias", nn.initializers.zeros, (c.vocab_size,))
-    logits_BxKxV = jnp.einsum(
-      "bke,ve->bkv",
-      x_BxKxE,
-      word_VxE.astype(c.dtype),
-      preferred_element_type=jnp.float32,
-    )
-    return logits_BxKxV + bias_V[None, None]
+    self.norm = layers.layer_norm()
+    self.bias_V = self.param("bias", nn.initializers.zeros, (c.vocab_size,))
+
+  def __call__(self, hidden_BxKxD: Array) -> Array:
+    """Returns the vectors that the table is multiplied with, `[B, K, E]`."""
+    x_BxKxE = layers.gelu(self.dense(hidden_BxKxD))
+    return self.norm(x_BxKxE).astype(self.config.dtype)
+
+
+def vocabulary_logits(
+  vectors_BxKxE: Array, word_VxE: Array, bias_V: Array
+) -> Array:
+  """The f32 logits `[B, K, V]` of slots by the tied table."""
+  logits_BxKxV = jnp.einsum(
+    "bke,ve->bkv",
+    vectors_BxKxE,
+    word_VxE.astype(vectors_BxKxE.dtype),
+    preferred_element_type=jnp.float32,
+  )
+  return logits_BxKxV + bias_V[None, None]
 
 
 class DetectionHead(nn.Module):
@@ -49,7 +54,7 @@ class DetectionHead(nn.Module):
   def __call__(self, hidden_BxLxD: Array) -> Array:
     """Returns f32 logits `[B, L]`, positive for "replaced"."""
     c = self.config
-    dense = nn.Dense(
+    dense = layers.Dense(
       c.width,
       kernel_init=c.initializer,
       dtype=c.dtype,
@@ -62,7 +67,7 @@ class DetectionHead(nn.Module):
       dtype=jnp.float32,
       name="output",
     )
-    x_BxLxD = encoder.gelu(dense(hidden_BxLxD))
+    x_BxLxD = layers.gelu(dense(hidden_BxLxD))
     return output(x_BxLxD.astype(jnp.float32))[..., 0]
 
 

@@ -53,6 +53,17 @@ def _embed_slots(
   )
 
 
+def _generate_logits(
+  self: Any,
+  inputs: encoder.Inputs,
+  positions_BxK: Array,
+  dropout_keys_B: Array | None,
+) -> Array:
+  """The masked language model's f32 logits `[B, K, V]` at K positions."""
+  vectors_BxKxE = self.generate_vectors(inputs, positions_BxK, dropout_keys_B)
+  return heads.vocabulary_logits(vectors_BxKxE, *self.output_layer())
+
+
 class ElectraPair(nn.Module):
   """Generator and discriminator, trained together (Clark et al. 2020).
 
@@ -82,17 +93,19 @@ class ElectraPair(nn.Module):
       "generator": self.generator_config,
     }
 
-  def generate_logits(
+  def generate_vectors(
     self,
     inputs: encoder.Inputs,
     positions_BxK: Array,
     dropout_keys_B: Array | None,
   ) -> Array:
-    """The generator's f32 logits `[B, K, V]` at K positions of each row."""
+    """What `output_layer` makes logits of at K positions: `[B, K, E]`."""
     hidden_BxLxD = self.encode_generator(inputs, dropout_keys_B)
-    return self.generator_head(
-      _at_slots(hidden_BxLxD, positions_BxK), self.embeddings.word_VxE
-    )
+    return self.generator_head(_at_slots(hidden_BxLxD, positions_BxK))
+
+  def output_layer(self) -> tuple[Array, Array]:
+    """The table `[V, E]` and the bias `[V]` of the logits, f32."""
+    return self.embeddings.word_VxE, self.generator_head.bias_V
 
   def detect_logits(
     self, inputs: encoder.Inputs, dropout_keys_B: Array | None
@@ -105,10 +118,13 @@ class ElectraPair(nn.Module):
     return self.discriminator_head(hidden_BxLxD)
 
   def encode(
-    self, inputs: encoder.Inputs, dropout_keys_B: Array | None
+    self,
+    inputs: encoder.Inputs,
+    dropout_keys_B: Array | None,
+    words_BxLxE: Array | None = None,
   ) -> Array:
-    """The discriminator's last hidden states `[B, L, D]`."""
-    embedded_BxLxE = self.embeddings(inputs, dropout_keys_B)
+    """The discriminator's last hidden states; `words_BxLxE`: embedded."""
+    embedded_BxLxE = self.embeddings(inputs, dropout_keys_B, words_BxLxE)
     return self.discriminator(
       embedded_BxLxE, inputs["documents"], dropout_keys_B
     )
@@ -120,6 +136,7 @@ class ElectraPair(nn.Module):
     embedded_BxLxE = self.embeddings(inputs, dropout_keys_B)
     return self.generator(embedded_BxLxE, inputs["documents"], dropout_keys_B)
 
+  generate_logits = _generate_logits
   token_embedding = _token_embedding
   mean_embedding = _mean_embedding
   embed_slots = _embed_slots
@@ -154,17 +171,19 @@ class BertMlm(nn.Module):
     """The one network that there is."""
     return {"bert": self.config}
 
-  def generate_logits(
+  def generate_vectors(
     self,
     inputs: encoder.Inputs,
     positions_BxK: Array,
     dropout_keys_B: Array | None,
   ) -> Array:
-    """The f32 logits `[B, K, V]` at K positions of each row."""
+    """What `output_layer` makes logits of at K positions: `[B, K, E]`."""
     hidden_BxLxD = self.encode(inputs, dropout_keys_B)
-    return self.bert_head(
-      _at_slots(hidden_BxLxD, positions_BxK), self.embeddings.word_VxE
-    )
+    return self.bert_head(_at_slots(hidden_BxLxD, positions_BxK))
+
+  def output_layer(self) -> tuple[Array, Array]:
+    """The table `[V, E]` and the bias `[V]` of the logits, f32."""
+    return self.embeddings.word_VxE, self.bert_head.bias_V
 
   def encode(
     self, inputs: encoder.Inputs, dropout_keys_B: Array | None
@@ -173,6 +192,7 @@ class BertMlm(nn.Module):
     embedded_BxLxE = self.embeddings(inputs, dropout_keys_B)
     return self.bert(embedded_BxLxE, inputs["documents"], dropout_keys_B)
 
+  generate_logits = _generate_logits
   token_embedding = _token_embedding
   mean_embedding = _mean_embedding
   embed_slots = _embed_slots

@@ -2,9 +2,10 @@
 
 The objective is one pure function from parameters and a batch to a dict of
 (sum, count) pairs. It divides nothing: whoever differentiates or reports does,
-once, over the global batch. The model is any object with `generate_logits`,
-`encode`, `judge`, `token_embedding` and, for some readings, `encode_generator`,
-`mean_embedding` and `embed_slots` once bound to parameters.
+once, over the global batch. The model is any object with `generate_vectors`,
+`output_layer`, `encode`, `judge`, `token_embedding` and, for some readings,
+`generate_logits`, `encode_generator`, `mean_embedding` and `embed_slots` once
+bound to parameters.
 """
 
 from collections.abc import Callable, Mapping
@@ -62,9 +63,8 @@ def electra_terms(
     train: whether dropout is on.
 
   Returns:
-    name -> (sum, count), f32 scalars; `detect_histogram`: histograms of the
-    detection logits of (replaced, original) tokens. `mlm_hidden` (the slots
-    behind [MASK]) is there only where `train` is False.
+    name -> (sum, count), f32 scalars; `detect_histogram`: of the detection
+    logits of (replaced, original) tokens. `mlm_hidden`: not in training.
   """
   bound = model.bind({"params": params})
   guess = guess_slots(bound, batch, keys_B, options, train=train)
@@ -72,26 +72,27 @@ def electra_terms(
   tokens_BxL = batch["tokens"]
   corrupted_BxL = masking.fill_slots(tokens_BxL, guess.slots, guess.sampled_BxK)
   keys = lambda purpose: dropout_keys(keys_B, purpose, train=train)
+  has_soft = options.soft_weight or not train
+  tokens = soft.compared_tokens(guess) if has_soft else ()
+  words_BxLxE, *compared = soft.gather_once(bound, corrupted_BxL, *tokens)
+  if has_soft:
+    terms["soft"] = soft.word_term(bound, batch, guess, options, compared)
   hidden_BxLxD = bound.encode(
-    {**batch, "tokens": corrupted_BxL}, keys(randomness.DISCRIMINATOR_DROPOUT)
+    {**batch, "tokens": corrupted_BxL},
+    keys(randomness.DISCRIMINATOR_DROPOUT),
+    words_BxLxE,
   )
   if options.sentence_weight:
     terms["sentence"] = _sentence_term(
       bound, hidden_BxLxD, batch, guess, keys, options
     )
-  # ELECTRA counts a lucky sample, equal to the original, as original.
-  replaced_BxL = corrupted_BxL != tokens_BxL
-  real_BxL = batch["documents"] != 0
-  if options.discriminator != "none":
-    spared_BxL = _spared(batch, guess, aux, options)
-    terms["spared"] = weighted_sum(
-      spared_BxL.astype(jnp.float32), real_BxL.astype(jnp.float32)
-    )
-    replaced_BxL &= ~spared_BxL
-    if options.discriminator == "ignore":
-      real_BxL &= ~spared_BxL
   return terms | _detection_terms(
-    bound.judge(hidden_BxLxD), replaced_BxL, real_BxL
+    bound.judge(hidden_BxLxD),
+    # ELECTRA counts a lucky sample, equal to the original, as original.
+    corrupted_BxL != tokens_BxL,
+    batch["documents"] != 0,
+    _spared(batch, guess, aux, options),
+    options,
   )
 
 
@@ -125,8 +126,13 @@ def _sentence_term(
 
 def _spared(
   batch: Batch, guess: Guess, aux: Mapping[str, Array], options: Options
-) -> Array:
-  """True at the tokens that were replaced by a synonym of the original."""
+) -> Array | None:
+  """True at the tokens that were replaced by a synonym of the original.
+
+  None if nothing becomes of them.
+  """
+  if options.discriminator == "none":
+    return None
   slots = guess.slots
   spared_BxK = negatives.false_negatives(
     aux, slots.original_BxK, guess.sampled_BxK
@@ -140,9 +146,21 @@ def _spared(
 
 
 def _detection_terms(
-  detect_BxL: Array, replaced_BxL: Array, real_BxL: Array
+  detect_BxL: Array,
+  replaced_BxL: Array,
+  real_BxL: Array,
+  spared_BxL: Array | None,
+  options: Options,
 ) -> Terms:
   """The discriminator's loss and what its judgement is measured by."""
+  terms: Terms = {}
+  if spared_BxL is not None:
+    terms["spared"] = weighted_sum(
+      spared_BxL.astype(jnp.float32), real_BxL.astype(jnp.float32)
+    )
+    replaced_BxL &= ~spared_BxL
+    if options.discriminator == "ignore":
+      real_BxL &= ~spared_BxL
   loss_BxL = optax.sigmoid_binary_cross_entropy(
     detect_BxL, replaced_BxL.astype(jnp.float32)
   )
@@ -156,7 +174,7 @@ def _detection_terms(
   histogram_C = lambda weight_BxL: (
     jnp.zeros(HISTOGRAM_BINS).at[bin_BxL].add(weight_BxL)
   )
-  return {
+  return terms | {
     "detect": weighted_sum(loss_BxL, real_BxL),
     "replaced": (replaced_BxL.sum(), real_BxL.sum()),
     "detect_histogram": (

@@ -6,10 +6,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from truenegs_jax import randomness
-from truenegs_jax.objectives import masking, negatives
+from truenegs_jax.objectives import masking, vocabulary
 from truenegs_jax.objectives.options import Options
 
 Array = jax.Array
@@ -23,22 +22,16 @@ class Guess:
 
   slots: masking.Slots
   masked_BxL: Array  # the tokens that it saw
-  logits_BxKxV: Array
+  loss_BxK: Array  # the plain cross-entropy of each slot
   sampled_BxK: Array  # drawn from the logits
   predicted_BxK: Array  # what is judged: the likeliest, or the drawn ones
+  logits_BxKxV: Any  # None where no reading needs them whole
 
   @property
   def shown_BxK(self) -> Array:
     """The token that stood in each slot when it was filled."""
     return jnp.take_along_axis(
       self.masked_BxL, self.slots.positions_BxK, axis=1
-    )
-
-  @property
-  def loss_BxK(self) -> Array:
-    """The plain cross-entropy of each slot."""
-    return optax.softmax_cross_entropy_with_integer_labels(
-      self.logits_BxKxV, self.slots.original_BxK
     )
 
 
@@ -53,22 +46,42 @@ def guess_slots(
     keys(randomness.MASK),
     options.masking,
   )
-  logits_BxKxV = bound.generate_logits(
+  question = (
     {**batch, "tokens": masked_BxL},
     slots.positions_BxK,
     dropout_keys(keys_B, randomness.GENERATOR_DROPOUT, train=train),
   )
-  # Whichever of the two nobody uses is not computed: jit leaves it out.
-  sampled_BxK = negatives.sample(
-    logits_BxKxV, keys(randomness.SAMPLE), options.sampling_temperature
+  gold_BxK, sample_keys_B = slots.original_BxK, keys(randomness.SAMPLE)
+  temperature = options.sampling_temperature
+  # What nobody uses of these is not computed: jit leaves it out.
+  if options.needs_logits:
+    logits_BxKxV = bound.generate_logits(*question)
+    said = vocabulary.read_logits(
+      logits_BxKxV, gold_BxK, sample_keys_B, temperature=temperature
+    )
+  else:
+    logits_BxKxV = None
+    word_VxE, bias_V = bound.output_layer()
+    said = vocabulary.read(
+      bound.generate_vectors(*question),
+      word_VxE,
+      bias_V,
+      gold_BxK,
+      sample_keys_B,
+      temperature=temperature,
+      chunk=options.vocabulary_chunk,
+    )
+  sampled_BxK = masking.of_first(slots, said.sampled_BxK)  # a row can hold it
+  return Guess(
+    slots=slots,
+    masked_BxL=masked_BxL,
+    loss_BxK=said.loss_BxK,
+    sampled_BxK=sampled_BxK,
+    predicted_BxK=(
+      said.predicted_BxK if options.prediction == "argmax" else sampled_BxK
+    ),
+    logits_BxKxV=logits_BxKxV,
   )
-  sampled_BxK = masking.of_first(slots, sampled_BxK)  # what a row can hold
-  predicted_BxK = (
-    negatives.predict(logits_BxKxV)
-    if options.prediction == "argmax"
-    else sampled_BxK
-  )
-  return Guess(slots, masked_BxL, logits_BxKxV, sampled_BxK, predicted_BxK)
 
 
 def predicted_inputs(batch: Batch, guess: Guess) -> dict[str, Array]:

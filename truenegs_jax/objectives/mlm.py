@@ -43,13 +43,17 @@ def mlm_terms(
   """Sums and counts of BERT's loss and statistics on one batch.
 
   `mlm`: the slots kept by hard correction (Zhang et al. 2023, equation 2);
-  `soft`, `sentence`: as `soft.word_term` and `soft.sentence_term` say. No
-  next-sentence prediction. Arguments and the other terms are as in
-  `electra.electra_terms`; the model needs no `judge`.
+  `soft` (in evaluation with a weight of 0, too) and `sentence`: as
+  `soft.word_term` and `soft.sentence_term` say. No next-sentence prediction.
+  Arguments and the other terms are as in `electra.electra_terms`; the model
+  needs no `judge`.
   """
   bound = model.bind({"params": params})
   guess = guess_slots(bound, batch, keys_B, options, train=train)
   terms = slot_terms(bound, batch, guess, aux, options, train=train)
+  if options.soft_weight or not train:
+    compared = soft.gather_once(bound, *soft.compared_tokens(guess))
+    terms["soft"] = soft.word_term(bound, batch, guess, options, compared)
   if options.sentence_weight:
     keys = dropout_keys(keys_B, randomness.GENERATOR_DROPOUT, train=train)
     predicted_BxLxD = bound.encode(predicted_inputs(batch, guess), keys)
@@ -68,12 +72,11 @@ def slot_terms(
   *,
   train: bool,
 ) -> Terms:
-  """The masked language model's loss, its correction and regularization.
+  """The masked language model's loss and its correction.
 
-  `soft` (equation 3 of Zhang et al. 2023) is over all slots; in evaluation it
-  is reported with a weight of 0, too, and `mlm_hidden` is the plain loss of the
-  slots behind [MASK]. `pair_cosine` watches for a collapse of the word table.
-  Without a slot, or with all corrected, sum and count are 0.
+  In evaluation `mlm_hidden` is the plain loss of the slots behind [MASK].
+  `pair_cosine` watches for a collapse of the word table. Without a slot, or
+  with all corrected, sum and count are 0.
   """
   weight_BxK = guess.slots.weight_BxK
   loss_BxK = _loss(guess, aux, options)
@@ -82,11 +85,9 @@ def slot_terms(
     terms |= _corrected_terms(loss_BxK, batch, guess, aux, options)
   if options.changes_mlm:
     terms["mlm_uncorrected"] = weighted_sum(guess.loss_BxK, weight_BxK)
-  if options.soft_weight or not train:
-    terms["soft"] = soft.word_term(bound, batch, guess, options)
   if not train:
     terms["mlm_hidden"] = hidden_loss(guess, options.masking.mask_id)
-  terms["pair_cosine"] = soft.pair_cosine(bound, guess.logits_BxKxV.shape[-1])
+  terms["pair_cosine"] = soft.pair_cosine(bound)
   return terms
 
 

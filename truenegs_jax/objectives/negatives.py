@@ -15,30 +15,10 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax import randomness
-
 Array = jax.Array
 Aux = Mapping[str, Array]
 
 WORD_BITS = 32
-
-
-def sample(logits_BxKxV: Array, keys_B: Array, temperature: float) -> Array:
-  """One token a slot from softmax(logits / temperature), int32 `[B, K]`.
-
-  Gumbel-max in f32 (half precision distorts the tail), and no gradient: the
-  discriminator never trains the generator (Clark et al. 2020, section 3.1).
-  """
-  logits_BxKxV = jax.lax.stop_gradient(logits_BxKxV).astype(jnp.float32)
-  uniform_BxKxV = randomness.uniform(keys_B, logits_BxKxV.shape[1:])
-  gumbel_BxKxV = -jnp.log(-jnp.log(uniform_BxKxV))
-  noisy_BxKxV = logits_BxKxV / temperature + gumbel_BxKxV
-  return _largest(noisy_BxKxV)
-
-
-def predict(logits_BxKxV: Array) -> Array:
-  """The likeliest token of each slot, int32 `[B, K]`; no gradient."""
-  return _largest(jax.lax.stop_gradient(logits_BxKxV))
 
 
 def is_synonym(aux: Aux, a_BxK: Array, b_BxK: Array) -> Array:
@@ -92,17 +72,3 @@ def false_negatives(
   if include_self:
     return listed_BxK
   return listed_BxK & (predicted_BxK != original_BxK)
-
-
-def _largest(x_BxKxV: Array) -> Array:
-  """The first index of the largest number, int32.
-
-  `argmax` without its pairs of value and index, which XLA compares one at a
-  time on a CPU: half the time or less.
-  """
-  # Computed once: told from its own maximum by a rounding, none would be it.
-  x_BxKxV = jax.lax.optimization_barrier(x_BxKxV)
-  index_1x1xV = jnp.arange(x_BxKxV.shape[-1], dtype=jnp.int32)[None, None]
-  is_largest = x_BxKxV == x_BxKxV.max(axis=-1, keepdims=True)
-  last = x_BxKxV.shape[-1] - 1  # of numbers that are NaN
-  return jnp.where(is_largest, index_1x1xV, last).min(axis=-1)

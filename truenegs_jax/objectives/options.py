@@ -33,6 +33,7 @@ class Options:
   Attributes:
     masking: which tokens are hidden, and how.
     sampling_temperature: of the tokens that the discriminator is shown.
+    vocabulary_chunk: most slots whose logits are in memory at a time; 0: all.
     hard_correction: take false negatives out of the masked model's loss.
     prediction: what hard and soft terms judge: the likeliest token, or the one
       drawn for the discriminator.
@@ -64,6 +65,7 @@ class Options:
 
   masking: masking.MaskingOptions
   sampling_temperature: float = 1.0
+  vocabulary_chunk: int = 0
   hard_correction: bool = True
   prediction: str = "argmax"
   normalizer: str = "kept"
@@ -89,6 +91,15 @@ class Options:
   def needs_table(self) -> bool:
     """Something here looks synonyms up."""
     return needs_table(self)
+
+  @property
+  def needs_logits(self) -> bool:
+    """Something here reads more off the logits than `vocabulary.read` does."""
+    return bool(
+      self.temperature != 1.0
+      or self.smoothing
+      or self.soft_prediction == "expected"
+    )
 
   @property
   def changes_mlm(self) -> bool:

@@ -5,7 +5,7 @@ how far what an encoder makes of the predicted sentence lies from what it makes
 of the original one. The distances themselves are in `regularizers`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,22 +21,36 @@ Array = jax.Array
 WATCHED_PAIRS = 1_024  # whose mean cosine has an error of 0.03 / sqrt(E)
 
 
+def compared_tokens(guess: Guess) -> tuple[Array, Array]:
+  """The tokens `[B, K]` whose embeddings `word_term` compares."""
+  return guess.slots.original_BxK, guess.predicted_BxK
+
+
+def gather_once(bound: Any, *ids: Array) -> list[Array]:
+  """`token_embedding` of several `[B, _]`, with one scatter for a gradient."""
+  ends = np.cumsum([x.shape[1] for x in ids])[:-1].tolist()
+  vectors = bound.token_embedding(jnp.concatenate(ids, axis=1))
+  return jnp.split(vectors, ends, axis=1)
+
+
 def word_term(
-  bound: Any, batch: Batch, guess: Guess, options: Options
+  bound: Any,
+  batch: Batch,
+  guess: Guess,
+  options: Options,
+  compared_BxKxE: Sequence[Array],
 ) -> tuple[Array, Array]:
   """Equation 3 of Zhang et al. 2023: 1 - cos(gold, predicted), over all slots.
 
   A correct prediction costs nothing. Both rows of the table get the gradient
-  unless `soft_gradient` stops one.
+  unless `soft_gradient` stops one. `compared_BxKxE`: of `compared_tokens`.
   """
   slots = guess.slots
-  gold_BxKxE = bound.token_embedding(slots.original_BxK)
+  gold_BxKxE, predicted_BxKxE = compared_BxKxE
   if options.soft_prediction == "expected":
     predicted_BxKxE = bound.mean_embedding(
       jax.nn.softmax(guess.logits_BxKxV.astype(jnp.float32))
     )
-  else:
-    predicted_BxKxE = bound.token_embedding(guess.predicted_BxK)
   if options.soft_table == "embeddings":
     place = lambda x: bound.embed_slots(x, batch, slots.positions_BxK)
     gold_BxKxE, predicted_BxKxE = place(gold_BxKxE), place(predicted_BxKxE)
@@ -85,14 +99,15 @@ def sentence_term(
   return weighted_sum(loss_BxL, _counted(batch, guess, options))
 
 
-def pair_cosine(bound: Any, vocab_size: int) -> tuple[Array, Array]:
+def pair_cosine(bound: Any) -> tuple[Array, Array]:
   """The mean cosine of random pairs of words, the same pairs at every step.
 
   Soft regularization pulls embeddings together and nothing in it pushes others
   apart: near 0 all is well, near 1 the table has collapsed.
   """
+  _, bias_V = bound.output_layer()
   pairs_2xC = np.random.default_rng(0).integers(
-    vocab_size, size=(2, WATCHED_PAIRS)
+    bias_V.size, size=(2, WATCHED_PAIRS)
   )
   vectors = jax.lax.stop_gradient(bound.token_embedding(jnp.array(pairs_2xC)))
   distance_C = regularizers.cosine_distance(vectors[0], vectors[1])
