@@ -88,6 +88,7 @@ def report(
   tokenizer, _ = dry_run.stand_in(c)
   run = build.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec, devices)
+  run, attention = build.attending(c, run, mesh)
   state = plan.abstract_state(run, c.seed, mesh)
   aux = plan.abstract_aux(c, run, mesh)
   began = time.perf_counter()
@@ -105,6 +106,7 @@ def report(
     "batch": f"{c.batch_size:,} rows of {c.length} tokens, {rows:,} of them a"
     f" slice of the mesh, in {c.optim.accumulation} micro-batch(es)",
     "layers": f"remat {c.model.remat}, scan {c.model.scan}",
+    "attention": attention,
     **_account(compiled),
     "FLOPs": f"{flops:.3g} a device and step, by the shapes",
     "seconds": f"{traced - began:.1f} to trace, {done - traced:.1f} to compile",

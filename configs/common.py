@@ -62,6 +62,8 @@ def get_config() -> ConfigDict:
   c.model.dtype = "float32"  # of activations; "bfloat16" on TPU and GPU
   c.model.remat = "none"  # or "dots", "full": less memory, more time
   c.model.scan = False  # True: one loop over the layers, compiles faster
+  c.model.attention = "auto"  # or "xla", "pieces", "cudnn", "splash"
+  c.model.vocabulary_chunk = 0  # most slots whose logits are held; 0: all
   c.model.pooler = False  # True: BERT's pooler and NSP head ride along
 
   c.masking = ConfigDict()
@@ -149,6 +151,7 @@ def get_config() -> ConfigDict:
   c.log = ConfigDict()
   c.log.every_steps = 100
   c.log.writers = ()  # beside metrics.jsonl; "tensorboard"
+  c.log.profile = ""  # "M:N": a trace from step M to N, in <workdir>/profile
 
   c.eval = ConfigDict()
   c.eval.every_steps = 10_000

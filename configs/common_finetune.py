@@ -9,7 +9,8 @@ from truenegs_jax.configs import common
 
 # Of a config of fine-tuning; all else is pre-training's alone.
 SHARED = {
-  "model": "dropout attention_dropout dtype remat scan variant".split(),
+  "model": "dropout attention_dropout dtype remat scan attention"
+  " variant".split(),
   "data": "vocab lowercase accents".split(),
   "optim": "schedule b1 b2 epsilon clip_norm weight_decay accumulation"
   " max_skips lr".split(),

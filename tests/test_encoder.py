@@ -10,7 +10,7 @@ import pytest
 
 import tiny
 from truenegs_jax.errors import InputError
-from truenegs_jax.models import encoder
+from truenegs_jax.models import attention, encoder, layers
 
 CONFIG = encoder.EncoderConfig(
   vocab_size=tiny.V, max_positions=64, **encoder.VARIANTS["tiny"]
@@ -32,14 +32,16 @@ def test_a_layer_equals_a_numpy_layer():
   rng = np.random.default_rng(0)
   x_BxLxD = rng.normal(size=(2, 5, CONFIG.width)).astype(np.float32)
   documents = jnp.array([[1, 1, 1, 1, 1], [1, 1, 2, 2, 0]])
-  allowed = encoder.attention_mask(documents)
-  p = layer.init(jax.random.key(0), x_BxLxD, None, 1, allowed)
+  seen = attention.look(attention.PLAIN, documents)
+  p = layer.init(jax.random.key(0), x_BxLxD, None, 1, seen)
   p = jax.tree.map(
     lambda a: jnp.asarray(rng.normal(size=a.shape), jnp.float32) * 0.3, p
   )
-  got = layer.apply(p, x_BxLxD, None, 1, allowed)
+  got = layer.apply(p, x_BxLxD, None, 1, seen)
   p = jax.tree.map(lambda a: np.asarray(a, np.float64), p)["params"]
-  want = numpy_layer(p, x_BxLxD.astype(np.float64), np.asarray(allowed))
+  want = numpy_layer(
+    p, x_BxLxD.astype(np.float64), np.asarray(seen.allowed_Bx1xLxL)
+  )
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
@@ -67,14 +69,14 @@ def numpy_norm(p, x):
 
 def test_layer_norm_keeps_small_variances():
   x = 100 + 1e-3 * jnp.arange(8, dtype=jnp.float32)[None]
-  norm = encoder.layer_norm()
+  norm = layers.layer_norm()
   y = norm.apply(norm.init(jax.random.key(0), x), x)
   assert float(y.std()) == pytest.approx(1.0, rel=1e-2)
 
 
 def test_gelu_is_the_exact_one():
   # At 2 the tanh form differs by 1.6e-4.
-  assert float(encoder.gelu(jnp.array(2.0))) == pytest.approx(
+  assert float(layers.gelu(jnp.array(2.0))) == pytest.approx(
     1.9544997361, abs=2e-6
   )
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tiny
-from truenegs_jax.models import encoder, rotary
+from truenegs_jax.models import attention, encoder, rotary
 
 CONFIG = encoder.EncoderConfig(vocab_size=tiny.V, **rotary.VARIANTS["tiny"])
 
@@ -82,14 +82,15 @@ def test_layers_that_add_nothing_leave_the_normalized_input():
   assert np.abs(run(params) - got).max() > 1e-3
 
 
+def seen():
+  return attention.look(attention.PLAIN, jnp.ones((2, 5), jnp.int32))
+
+
 @jax.jit
 def layer(params, x_BxLxD, positions_BxL):
   """One layer over rows of one document each, dropout off."""
-  allowed_Bx1xLxL = jnp.ones((2, 1, 5, 5), bool)
   turns = rotary.rotations(positions_BxL, CONFIG.width // CONFIG.heads)
-  return rotary.Layer(CONFIG).apply(
-    params, x_BxLxD, None, 1, allowed_Bx1xLxL, *turns
-  )
+  return rotary.Layer(CONFIG).apply(params, x_BxLxD, None, 1, seen(), *turns)
 
 
 def layer_arguments():
@@ -98,7 +99,7 @@ def layer_arguments():
   positions_BxL = jnp.tile(jnp.arange(5), (2, 1))
   turns = rotary.rotations(positions_BxL, CONFIG.width // CONFIG.heads)
   init = lambda key: rotary.Layer(CONFIG).init(
-    key, x_BxLxD, None, 1, jnp.ones((2, 1, 5, 5), bool), *turns
+    key, x_BxLxD, None, 1, seen(), *turns
   )
   params = jax.tree.map(
     lambda p: 5 * p if p.ndim > 1 else p, jax.jit(init)(jax.random.key(1))

@@ -29,6 +29,7 @@ def dry_run(c: ConfigDict, console: Console) -> int:
   tokenizer, source = stand_in(c)
   run = build.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
+  run, attention = build.attending(c, run, mesh)
   state = plan.abstract_state(run, c.seed, mesh)
   aux = plan.abstract_aux(c, run, mesh)
   batch = plan.abstract_batch(c, mesh)
@@ -37,6 +38,7 @@ def dry_run(c: ConfigDict, console: Console) -> int:
     "dry run": "no text is read, nothing written or compiled",
     "objective": plan.objective(c),
     "devices": plan.devices(c, mesh),
+    "attention": attention,
     "parameters": plan.parameters(run.model, state.params),
     "per device": f"{plan.held(state, aux)},"
     f" batch {plan.mebibytes(sharding.bytes_per_device(batch))}, beside the"

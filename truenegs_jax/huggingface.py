@@ -13,7 +13,7 @@ import safetensors.numpy
 from truenegs_jax import tensor_names
 from truenegs_jax.data.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.errors import InputError
-from truenegs_jax.models import backbones, encoder
+from truenegs_jax.models import backbones, layers
 
 TOKENIZERS = {"electra": "ElectraTokenizer", "bert": "BertTokenizer"}
 
@@ -87,7 +87,7 @@ def model_config(
     "max_position_embeddings": config.max_positions,
     "type_vocab_size": config.type_vocab_size,
     "initializer_range": config.initializer_range,
-    "layer_norm_eps": encoder.LAYER_NORM_EPSILON,
+    "layer_norm_eps": layers.LAYER_NORM_EPSILON,
     "pad_token_id": pad,
     "classifier_dropout": None,
     "tie_word_embeddings": True,

@@ -13,7 +13,12 @@ from ml_collections import ConfigDict
 from truenegs_jax.data.tokenizer import ACCENTS
 from truenegs_jax.errors import InputError
 from truenegs_jax.finetune import reference
-from truenegs_jax.models import downstream, encoder, pretrain
+from truenegs_jax.models import (
+  attention_choice,
+  downstream,
+  encoder,
+  pretrain,
+)
 from truenegs_jax.tasks import glue
 from truenegs_jax.train import build, checks, optim, sharding, writers
 from truenegs_jax.weights import fit
@@ -25,6 +30,7 @@ CHOICES = {
   "finetune.layer_exponent": optim.EXPONENTS,
   "finetune.keep": ("last", "best"),
   "finetune.export": ("all", "none"),
+  "model.attention": attention_choice.NAMES,
   "model.dtype": checks.DTYPES,
   "data.accents": tuple(ACCENTS),
 }
@@ -56,6 +62,7 @@ FREE_TO_CHANGE = (
   "finetune.tasks:",
   "log.",
   "mesh.",
+  "model.attention:",
   "model.remat:",
   "model.scan:",
   "seed:",

@@ -86,7 +86,8 @@ def _introduce(tuning: tuning_lib.Tuning, console: Console) -> None:
     f"{data.task.title}: {len(data.train.tokens):,} rows to train on,"
     f" {len(data.dev.keys):,} to judge by; {tuning.steps:,} steps of"
     f" {c.batch_size}, peak rate {recipe.peak_rate(c, config):g}, layer decay"
-    f" {recipe.layer_decay(c, config):g}, head {c.finetune.head!r}"
+    f" {recipe.layer_decay(c, config):g}, head {c.finetune.head!r}, attention"
+    f" {tuning.attention}"
     + (f"; {cut:,} of the rows are cut" if cut else "")
     + "".join(f"; {note}" for note in data.notes),
   )

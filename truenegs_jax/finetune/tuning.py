@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from truenegs_jax.errors import NonFiniteError
 from truenegs_jax.finetune import recipe
 from truenegs_jax.finetune.material import Material
-from truenegs_jax.models import downstream, pretrain
+from truenegs_jax.models import attention_choice, downstream, pretrain
 from truenegs_jax.objectives import downstream as objectives
 from truenegs_jax.tasks import batches
 from truenegs_jax.tasks.examples import Encoded
@@ -43,6 +43,7 @@ class Tuning:
     train_step: jitted, `(state, batch, aux) -> (state, terms)`.
     read: jitted, `(params, batch) -> outputs`, the rows first.
     mesh: where the arrays are.
+    attention: what computes it, for the report.
   """
 
   c: ConfigDict
@@ -54,6 +55,7 @@ class Tuning:
   train_step: Callable[..., tuple[step_lib.TrainState, step_lib.Terms]]
   read: Callable[[Any, Mapping[str, jax.Array]], Any]
   mesh: jax.sharding.Mesh
+  attention: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,11 +91,15 @@ def make_tuning(
   tx, rate = recipe.make_optimizer(c, model, steps)
   spec = build.mesh_spec(c)
   mesh = sharding.make_mesh(spec)
+  form, attention = attention_choice.settle(
+    c.model.attention, [model.config], mesh, length=c.length, packed=False
+  )
+  here = attention_choice.with_form(model, form)
 
   terms = functools.partial(
     objectives.task_terms,
     kind="joint" if model.head == "joint" else material.task.kind,
-    model=model,
+    model=here,
     train=True,
     reduction=c.finetune.loss,
   )
@@ -111,7 +117,7 @@ def make_tuning(
   def read(params, inputs):
     method = METHODS.get(model.head, "class_logits")
     more = {"size": c.finetune.num_best} if model.head == "joint" else {}
-    return model.apply({"params": params}, inputs, None, method=method, **more)
+    return here.apply({"params": params}, inputs, None, method=method, **more)
 
   return Tuning(
     c=c,
@@ -123,6 +129,7 @@ def make_tuning(
     train_step=jax.jit(step, donate_argnums=0, out_shardings=(places, whole)),
     read=jax.jit(read, out_shardings=whole),
     mesh=mesh,
+    attention=attention,
   )
 
 

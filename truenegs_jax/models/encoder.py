@@ -11,7 +11,6 @@ stays inside a document and positions restart with it.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 
 import flax.linen as nn
@@ -19,15 +18,14 @@ import jax
 import jax.numpy as jnp
 
 from truenegs_jax import randomness
-from truenegs_jax.models import stack
+from truenegs_jax.models import attention as attention_lib
+from truenegs_jax.models import layers, stack
 
 Array = jax.Array
 Inputs = Mapping[str, Array]
 
 HUGGING_FACE = True  # huggingface.py has names for these parameters
 
-LAYER_NORM_EPSILON = 1e-12  # TF1's layer_norm, BERT and ELECTRA as released
-MASKED_SCORE = -1e9  # finite: a row of padding must not turn into NaN
 HEAD_WIDTH = 64  # of every released size
 
 
@@ -35,8 +33,8 @@ HEAD_WIDTH = 64  # of every released size
 class EncoderConfig:
   """Size and regularization of one network, and how its layers are run.
 
-  `remat` and `scan` change neither the tree of the parameters nor a number
-  beyond its rounding, only memory and time (`stack.run_layers`).
+  `remat`, `scan` and `attention` change neither the tree of the parameters nor
+  a number beyond its rounding, only memory and time (`stack.run_layers`).
   """
 
   vocab_size: int
@@ -53,6 +51,7 @@ class EncoderConfig:
   dtype: str = "float32"
   remat: str = "none"
   scan: bool = False
+  attention: attention_lib.Form = attention_lib.PLAIN
 
   def __post_init__(self):
     stack.check_remat(self.remat)
@@ -88,16 +87,6 @@ def generator_config(config: EncoderConfig, multiplier: float) -> EncoderConfig:
   return dataclasses.replace(config, width=width, heads=heads, ffn=4 * width)
 
 
-def layer_norm(name: str | None = None) -> nn.LayerNorm:
-  """Layer normalization as released; its output is f32, whatever goes in."""
-  return nn.LayerNorm(
-    epsilon=LAYER_NORM_EPSILON,
-    use_fast_variance=False,  # E[x^2] - E[x]^2 loses small variances
-    dtype=jnp.float32,
-    name=name,
-  )
-
-
 class Embeddings(nn.Module):
   """Word + token-type + position tables, then layer norm, then dropout.
 
@@ -114,12 +103,23 @@ class Embeddings(nn.Module):
     self.word_VxE = table("word", c.vocab_size)
     self.position_PxE = table("position", c.max_positions)
     self.type_TxE = table("type", c.type_vocab_size)
-    self.norm = layer_norm()
+    self.norm = layers.layer_norm()
 
-  def __call__(self, inputs: Inputs, dropout_keys_B: Array | None) -> Array:
-    """Returns `[B, L, E]`, of `config.dtype`."""
+  def __call__(
+    self,
+    inputs: Inputs,
+    dropout_keys_B: Array | None,
+    words_BxLxE: Array | None = None,
+  ) -> Array:
+    """Returns `[B, L, E]`, of `config.dtype`.
+
+    `words_BxLxE`: rows of the word table, where they are at hand. One gather
+    for all that needs rows of it has one scatter for its gradient.
+    """
+    if words_BxLxE is None:
+      words_BxLxE = self.word_VxE[inputs["tokens"]]
     x_BxLxE = self.compose(
-      self.word_VxE[inputs["tokens"]],
+      words_BxLxE,
       inputs["types"],
       document_positions(inputs["documents"]),
     )
@@ -151,10 +151,8 @@ class Encoder(nn.Module):
   ) -> Array:
     """Returns the last layer's hidden states `[B, L, D]`, of `config.dtype`."""
     x_BxLxD = fit_width(self.config, embedded_BxLxE)
-    allowed_Bx1xLxL = attention_mask(documents_BxL)
-    return stack.run_layers(
-      self, Layer, x_BxLxD, dropout_keys_B, allowed_Bx1xLxL
-    )
+    seen = attention_lib.look(self.config.attention, documents_BxL)
+    return stack.run_layers(self, Layer, x_BxLxD, dropout_keys_B, seen)
 
 
 class Layer(nn.Module):
@@ -168,7 +166,7 @@ class Layer(nn.Module):
     x_BxLxD: Array,
     dropout_keys_B: Array | None,
     first_site: int | Array,
-    allowed_Bx1xLxL: Array,
+    seen: attention_lib.Seen,
   ) -> Array:
     """Returns hidden states `[B, L, D]`, of `config.dtype`."""
     c = self.config
@@ -176,12 +174,14 @@ class Layer(nn.Module):
       x, dropout_keys_B, rate=c.dropout, site=first_site + site
     )
     mixed_BxLxD = self_attention(
-      c, x_BxLxD, allowed_Bx1xLxL, dropout_keys_B, site=first_site
+      c, x_BxLxD, seen, dropout_keys_B, site=first_site
     )
-    x_BxLxD = layer_norm("attention_norm")(x_BxLxD + drop(mixed_BxLxD, 1))
+    x_BxLxD = layers.layer_norm("attention_norm")(
+      x_BxLxD + drop(mixed_BxLxD, 1)
+    )
     x_BxLxD = x_BxLxD.astype(c.dtype)
     output_BxLxD = feed_forward(c, x_BxLxD)
-    x_BxLxD = layer_norm("ffn_norm")(x_BxLxD + drop(output_BxLxD, 2))
+    x_BxLxD = layers.layer_norm("ffn_norm")(x_BxLxD + drop(output_BxLxD, 2))
     return x_BxLxD.astype(c.dtype)
 
 
@@ -194,7 +194,7 @@ def fit_width(config: EncoderConfig, embedded_BxLxE: Array) -> Array:
   if config.embedding_size == config.width:
     return embedded_BxLxE
   # ELECTRA leaves this layer to TF's default initializer.
-  project = nn.Dense(
+  project = layers.Dense(
     config.width,
     kernel_init=nn.initializers.glorot_uniform(),
     dtype=config.dtype,
@@ -206,7 +206,7 @@ def fit_width(config: EncoderConfig, embedded_BxLxE: Array) -> Array:
 def self_attention(
   config: EncoderConfig,
   x_BxLxD: Array,
-  allowed_Bx1xLxL: Array,
+  seen: attention_lib.Seen,
   dropout_keys_B: Array | None,
   *,
   site: int | Array,
@@ -219,11 +219,11 @@ def self_attention(
   """
   c = config
   split = lambda x: x.reshape(*x.shape[:2], c.heads, -1)
-  mixed_BxLxHxS = attention(
+  mixed_BxLxHxS = attention_lib.attend(
     turn(split(_dense(c, c.width, "query")(x_BxLxD))),
     turn(split(_dense(c, c.width, "key")(x_BxLxD))),
     split(_dense(c, c.width, "value")(x_BxLxD)),
-    allowed_Bx1xLxL,
+    seen,
     dropout_keys_B,
     rate=c.attention_dropout,
     site=site,
@@ -234,40 +234,8 @@ def self_attention(
 
 def feed_forward(config: EncoderConfig, x_BxLxD: Array) -> Array:
   """Dense, gelu, dense; the calling module owns `ffn_input`, `ffn_output`."""
-  hidden_BxLxF = gelu(_dense(config, config.ffn, "ffn_input")(x_BxLxD))
+  hidden_BxLxF = layers.gelu(_dense(config, config.ffn, "ffn_input")(x_BxLxD))
   return _dense(config, config.width, "ffn_output")(hidden_BxLxF)
-
-
-def attention(
-  query_BxLxHxS: Array,
-  key_BxLxHxS: Array,
-  value_BxLxHxS: Array,
-  allowed_Bx1xLxL: Array,
-  dropout_keys_B: Array | None,
-  *,
-  rate: float,
-  site: int | Array,
-) -> Array:
-  """Softmax attention with dropout on its weights; the softmax is f32."""
-  scores_BxHxLxL = jnp.einsum(
-    "bqhs,bkhs->bhqk",
-    query_BxLxHxS / math.sqrt(query_BxLxHxS.shape[-1]),
-    key_BxLxHxS,
-    preferred_element_type=jnp.float32,
-  )
-  scores_BxHxLxL = jnp.where(allowed_Bx1xLxL, scores_BxHxLxL, MASKED_SCORE)
-  weights_BxHxLxL = jax.nn.softmax(scores_BxHxLxL).astype(value_BxLxHxS.dtype)
-  weights_BxHxLxL = randomness.dropout(
-    weights_BxHxLxL, dropout_keys_B, rate=rate, site=site
-  )
-  return jnp.einsum("bhqk,bkhs->bqhs", weights_BxHxLxL, value_BxLxHxS)
-
-
-def attention_mask(documents_BxL: Array) -> Array:
-  """True where a query may look at a key: real, and of the same document."""
-  same_BxLxL = documents_BxL[:, :, None] == documents_BxL[:, None, :]
-  real_Bx1xL = (documents_BxL != 0)[:, None, :]
-  return (same_BxLxL & real_Bx1xL)[:, None]
 
 
 def document_positions(documents_BxL: Array) -> Array:
@@ -278,12 +246,7 @@ def document_positions(documents_BxL: Array) -> Array:
   return index_L[None] - jax.lax.cummax(starts_BxL, axis=1)
 
 
-def gelu(x: Array) -> Array:
-  """The exact (erf) form: ELECTRA's and Hugging Face's, not BERT's tanh one."""
-  return jax.nn.gelu(x, approximate=False)
-
-
-def _dense(config: EncoderConfig, features: int, name: str) -> nn.Dense:
-  return nn.Dense(
+def _dense(config: EncoderConfig, features: int, name: str) -> layers.Dense:
+  return layers.Dense(
     features, kernel_init=config.initializer, dtype=config.dtype, name=name
   )

@@ -3,8 +3,9 @@
 How to write another: copy this file, change what differs, and train it with
 `--config.model.backbone=<file name>`. What a backbone has to expose:
 
-* `Embeddings(config)(inputs, dropout_keys_B)`, f32 or `config.dtype`
-  `[B, L, E]`; its attribute `word_VxE` is the table that the output is tied to,
+* `Embeddings(config)(inputs, dropout_keys_B, words_BxLxE=None)`, f32 or
+  `config.dtype` `[B, L, E]`, of given rows of the word table if any; its
+  attribute `word_VxE` is that table, which the output is tied to, and
   `compose(words, types, positions)` its f32 output for given word vectors.
   Networks of other widths share it (ELECTRA's generator), so it knows only
   `config.embedding_size` and ends in a norm: `encoder.fit_width` follows.
@@ -29,7 +30,7 @@ import jax
 import jax.numpy as jnp
 
 from truenegs_jax import randomness
-from truenegs_jax.models import encoder, stack
+from truenegs_jax.models import attention, encoder, layers, stack
 
 Array = jax.Array
 
@@ -53,14 +54,19 @@ class Embeddings(nn.Module):
     )
     self.word_VxE = table("word", c.vocab_size)
     self.type_TxE = table("type", c.type_vocab_size)
-    self.norm = encoder.layer_norm()
+    self.norm = layers.layer_norm()
 
   def __call__(
-    self, inputs: encoder.Inputs, dropout_keys_B: Array | None
+    self,
+    inputs: encoder.Inputs,
+    dropout_keys_B: Array | None,
+    words_BxLxE: Array | None = None,
   ) -> Array:
-    """Returns `[B, L, E]`, of `config.dtype`."""
+    """Returns `[B, L, E]`, of `config.dtype`; `words_BxLxE` as in `encoder`."""
+    if words_BxLxE is None:
+      words_BxLxE = self.word_VxE[inputs["tokens"]]
     x_BxLxE = self.compose(
-      self.word_VxE[inputs["tokens"]],
+      words_BxLxE,
       inputs["types"],
       encoder.document_positions(inputs["documents"]),
     )
@@ -97,10 +103,10 @@ class Encoder(nn.Module):
       Layer,
       encoder.fit_width(c, embedded_BxLxE),
       dropout_keys_B,
-      encoder.attention_mask(documents_BxL),
+      attention.look(c.attention, documents_BxL),
       *rotations(positions_BxL, c.width // c.heads),
     )
-    return encoder.layer_norm("final_norm")(x_BxLxD).astype(c.dtype)
+    return layers.layer_norm("final_norm")(x_BxLxD).astype(c.dtype)
 
 
 class Layer(nn.Module):
@@ -114,20 +120,20 @@ class Layer(nn.Module):
     x_BxLxD: Array,
     dropout_keys_B: Array | None,
     first_site: int | Array,
-    allowed_Bx1xLxL: Array,
+    seen: attention.Seen,
     cos_BxLx1xZ: Array,
     sin_BxLx1xZ: Array,
   ) -> Array:
     """Returns hidden states `[B, L, D]`, of `config.dtype`."""
     c = self.config
-    norm = lambda name: encoder.layer_norm(name)(x_BxLxD).astype(c.dtype)
+    norm = lambda name: layers.layer_norm(name)(x_BxLxD).astype(c.dtype)
     drop = lambda x, site: randomness.dropout(
       x, dropout_keys_B, rate=c.dropout, site=first_site + site
     )
     mixed_BxLxD = encoder.self_attention(
       c,
       norm("attention_norm"),
-      allowed_Bx1xLxL,
+      seen,
       dropout_keys_B,
       site=first_site,
       turn=lambda x_BxLxHxS: rotate(x_BxLxHxS, cos_BxLx1xZ, sin_BxLx1xZ),

@@ -34,7 +34,7 @@ def run_layers(
   layer: Callable[..., nn.Module],
   x_BxLxD: Array,
   dropout_keys_B: Array | None,
-  *shared: Array,
+  *shared: Any,
 ) -> Array:
   """Runs the layers `layer_0`, `layer_1`, ... of a network one after another.
 
@@ -51,7 +51,7 @@ def run_layers(
       of the SITES_PER_LAYER numbers of its dropout sites.
     x_BxLxD: what the first layer is given.
     dropout_keys_B: None turns dropout off.
-    *shared: arrays that every layer sees alike (a mask, positions).
+    *shared: trees of arrays that every layer sees alike (a mask, positions).
   """
   c = network.config
   sites = [1 + SITES_PER_LAYER * i for i in range(c.layers)]  # 0: embeddings

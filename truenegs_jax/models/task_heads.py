@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from truenegs_jax import randomness
-from truenegs_jax.models import encoder, stack
+from truenegs_jax.models import encoder, layers, stack
 
 Array = jax.Array
 
@@ -47,7 +47,7 @@ class ClassHead(nn.Module):
     init = _GLOROT if self.kind == "linear" else c.initializer
     if self.kind == "dense":
       dense = nn.Dense(c.width, kernel_init=init, name="dense")
-      x_BxD = encoder.gelu(dense(drop(x_BxD, site + 1)))
+      x_BxD = layers.gelu(dense(drop(x_BxD, site + 1)))
     output = nn.Dense(self.num_outputs, kernel_init=init, name="output")
     return output(drop(x_BxD, site))
 
@@ -97,12 +97,12 @@ class JointHead(nn.Module):
     start_BxL = self._start(hidden_BxLxD, allowed_BxL)
     gold_Bx1xD = _gather(hidden_BxLxD, start_B[:, None])
     at_start_Bx1xU, at_end_BxLxU = self.end_hidden(gold_Bx1xD, hidden_BxLxD)
-    end_BxLx1 = self.end_output(encoder.gelu(at_start_Bx1xU + at_end_BxLxU))
+    end_BxLx1 = self.end_output(layers.gelu(at_start_Bx1xU + at_end_BxLxU))
     expected_BxD = jnp.einsum(
       "bl,bld->bd", jax.nn.softmax(start_BxL), hidden_BxLxD
     )
     first_BxU, rest_BxU = self.answer_hidden(hidden_BxLxD[:, 0], expected_BxD)
-    answerable_Bx1 = self.answer_output(encoder.gelu(first_BxU + rest_BxU))
+    answerable_Bx1 = self.answer_output(layers.gelu(first_BxU + rest_BxU))
     return (
       start_BxL,
       _forbid(end_BxLx1[..., 0], allowed_BxL),
@@ -123,7 +123,7 @@ class JointHead(nn.Module):
     output, variables = self.end_output.unbind()
 
     def best_ends(at_start_BxU):
-      hidden_BxLxU = encoder.gelu(at_start_BxU[:, None] + at_end_BxLxU)
+      hidden_BxLxU = layers.gelu(at_start_BxU[:, None] + at_end_BxLxU)
       end_BxLx1: Any = output.apply(variables, hidden_BxLxU)
       end_BxL = _forbid(end_BxLx1[..., 0], allowed_BxL)
       return jax.lax.top_k(jax.nn.log_softmax(end_BxL), size)

@@ -14,8 +14,9 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
+from truenegs_jax import distributed
 from truenegs_jax.data.tokenizer import ACCENTS, Tokenizer, load_tokenizer
-from truenegs_jax.models import pretrain
+from truenegs_jax.models import attention_choice, pretrain
 from truenegs_jax.objectives import electra, guess, masking, mlm
 from truenegs_jax.objectives.options import Options
 from truenegs_jax.synonyms import table as table_lib
@@ -107,6 +108,38 @@ def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.Model:
   )
 
 
+def attending(
+  c: ConfigDict,
+  run: Run,
+  mesh: jax.sharding.Mesh,
+  *,
+  find: Callable[..., Any] = attention_choice.choose,
+) -> tuple[Run, str]:
+  """The run with the attention that it has on a mesh, and a line about that.
+
+  It is for the steps of a training; what else is done with the model has the
+  attention that runs anywhere.
+
+  Args:
+    c, run, mesh: of the training.
+    find: `attention_choice.settle`, to have it checked on the devices as well.
+
+  Raises:
+    InputError: what `model.attention` wants cannot be, or the processes find
+      different ones.
+  """
+  form, line = find(
+    c.model.attention,
+    run.model.roles.values(),
+    mesh,
+    length=c.length,
+    packed=c.data.layout == "packed",
+  )
+  distributed.check_alike("attention", line)
+  model: Any = attention_choice.with_form(run.model, form)
+  return dataclasses.replace(run, model=model), line
+
+
 def mesh_spec(c: ConfigDict) -> sharding.MeshSpec:
   """The mesh preset of a config, with the sizes that the config changes."""
   return sharding.get_spec(c.mesh.preset, sharding.parse_axes(c.mesh.axes))
@@ -157,7 +190,7 @@ def _options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
   readings = {
     field.name: n[field.name]
     for field in dataclasses.fields(Options)
-    if field.name not in ("masking", "sampling_temperature")
+    if field.name not in ("masking", "sampling_temperature", "vocabulary_chunk")
   }
   return Options(
     masking=masking.MaskingOptions(
@@ -169,6 +202,8 @@ def _options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
       vocab_size=len(tokenizer.vocab),
     ),
     sampling_temperature=c.generator.temperature,
+    # Runs that were saved before there was such a key are read as well.
+    vocabulary_chunk=c.model.get("vocabulary_chunk", 0),
     **readings,
   )
 

@@ -12,11 +12,12 @@ from truenegs_jax import tables
 from truenegs_jax.data import encode, layouts
 from truenegs_jax.data.tokenizer import ACCENTS
 from truenegs_jax.errors import InputError
+from truenegs_jax.models import attention_choice
 from truenegs_jax.objectives import masking, regularizers
 from truenegs_jax.objectives.options import CHOICES, needs_table
 from truenegs_jax.synonyms import spec
 from truenegs_jax.synonyms import table as table_lib
-from truenegs_jax.train import build, optim, sharding, writers
+from truenegs_jax.train import build, optim, sharding, speed, writers
 from truenegs_jax.weights import fit, places, sizes, words
 
 DTYPES = ("float32", "bfloat16")
@@ -32,6 +33,7 @@ RANGES = (
   ("model.dropout", 0, 0.99),
   ("model.attention_dropout", 0, 0.99),
   ("model.initializer_range", TINY, 1),
+  ("model.vocabulary_chunk", 0, math.inf),
   ("masking.prob", TINY, 0.9),
   ("generator.multiplier", TINY, math.inf),
   ("generator.temperature", TINY, math.inf),
@@ -171,12 +173,14 @@ def _check_names(c: ConfigDict) -> None:
   one_of("data.accents", c.data.accents, tuple(ACCENTS))
   one_of("data.layout", c.data.layout, tuple(layouts.LAYOUTS))
   one_of("model.dtype", c.model.dtype, DTYPES)
+  one_of("model.attention", c.model.attention, attention_choice.NAMES)
   one_of("mesh.synonyms", c.mesh.synonyms, sharding.TABLE_LAYOUTS)
   _check_negatives(c)
   _check_model(c)
   optim.make_schedule(c.optim.schedule, peak=1, warmup_steps=1, total_steps=1)
   masking.get_style(c.masking.style)
   writers.check_names(c.log.writers)
+  speed.traced_steps(c.log.get("profile", ""), c.steps)
 
 
 def _check_model(c: ConfigDict) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from truenegs_jax import huggingface, tensor_names
 from truenegs_jax.errors import InputError
-from truenegs_jax.models import encoder
+from truenegs_jax.models.layers import LAYER_NORM_EPSILON
 from truenegs_jax.weights.arrays import Arrays
 from truenegs_jax.weights.files import find
 from truenegs_jax.weights.networks import Network, check_layers
@@ -188,7 +188,7 @@ def _fields(arrays: Arrays, role: str) -> dict[str, Any]:
     "hidden_act": "gelu",
     "max_position_embeddings": table("position")[0],
     "type_vocab_size": table("token_type")[0],
-    "layer_norm_eps": encoder.LAYER_NORM_EPSILON,
+    "layer_norm_eps": LAYER_NORM_EPSILON,
   }
 
 
