@@ -121,8 +121,10 @@ def test_the_remaining_time_goes_by_the_steps_of_this_process():
   time.secs += 20.0
   assert clock.secs_per_step(910) == pytest.approx(2.0)
   assert clock.eta_secs(910) == pytest.approx(180.0)
+  before = clock.running()
   with clock.paused():
     time.secs += 500.0
+  assert clock.running() == before
   time.secs += 20.0
   assert clock.secs_per_step(920) == pytest.approx(2.0)
   assert clock.eta_secs(1_000) == 0.0

@@ -86,3 +86,25 @@ def test_the_progress_line_says_step_loss_and_remaining_time(terminal):
   for part in ("10/1,000", "loss 1.500", "auc 0.750", "eta 1:01:40"):
     assert part in text
   assert re.search("held-out at 10.{1,3}mlm 4.000", text)
+
+
+def test_on_a_terminal_a_line_folds_between_two_figures_alone():
+  parts = ["step 1,234/1,000,000", *["loss 1.2345"] * 6, "eta 1 day, 3:01:40"]
+  lines = writers.fold(parts, 80).splitlines()
+  assert len(lines) == 2 and max(map(len, lines)) <= 80
+  assert [x.strip() for x in " ".join(lines).split("·")] == parts
+
+
+def test_waiting_for_the_host_is_shown_where_it_matters():
+  def shown(**values):
+    out = io.StringIO()
+    line = writers.ProgressLine(
+      Console(file=out, width=80), total_steps=9, first_step=0
+    )
+    line.write(record(1, **values))
+    return out.getvalue()
+
+  assert "host wait 7%" in shown(host_wait=0.07)
+  assert "host wait" not in shown(host_wait=0.004)
+  assert "mfu 45.1%" in shown(mfu=0.451) and "mfu" not in shown()
+  assert "mlm nan" in shown(mlm=float("nan"))

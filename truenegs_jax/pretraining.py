@@ -193,19 +193,24 @@ def command() -> str:
 
 
 def enable_compilation_cache() -> None:
-  """Keeps compiled steps, so that a restart does not compile again.
+  """Keeps what is compiled, so that a restart does not compile again.
 
-  Whoever can write the folder can have code run, so it is the user's alone.
-  JAX_COMPILATION_CACHE_DIR, when set, names another.
+  Whoever can write the folder can have code run, so it is the user's alone;
+  where it cannot be, a line says so and nothing is kept. A damaged entry is
+  compiled again. JAX_COMPILATION_CACHE_DIR, when set, names another folder,
+  which is then taken as it is.
   """
   if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
     return
   folder = cache.folder() / "xla"
   try:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder.chmod(0o700)
-  except OSError:
-    return  # only an optimization
+    cache.make_private(folder)
+  except OSError as e:
+    distributed.tell(
+      f"what is compiled is not kept for the next start: {e}. To keep it, let"
+      " TRUENEGS_CACHE name a folder that only you can write to."
+    )
+    return
   jax.config.update("jax_compilation_cache_dir", str(folder))
 
 

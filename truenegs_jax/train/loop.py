@@ -6,16 +6,18 @@ stopped anywhere goes on as if it never had been.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import pathlib
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
@@ -24,11 +26,12 @@ from truenegs_jax.data import pipeline
 from truenegs_jax.data.rows import Rows
 from truenegs_jax.errors import NonFiniteError
 from truenegs_jax.train import (
-  build,
   checkpoint,
   guards,
   metrics,
+  plan,
   sharding,
+  speed,
   startup,
   step,
   writers,
@@ -44,6 +47,17 @@ class Outcome:
   stopped_by: signal.Signals | None
 
 
+@dataclasses.dataclass(frozen=True)
+class Watched:
+  """What watches a run from beside it."""
+
+  write: Callable[[dict], Any]  # takes a record to every writer
+  profile: speed.Profile
+  host_wait: speed.HostWait
+  clock: metrics.Clock
+  signals: guards.StopSignals
+
+
 def train(
   c: ConfigDict, workdir: pathlib.Path, inputs: startup.Inputs, console: Console
 ) -> Outcome:
@@ -56,9 +70,15 @@ def train(
   """
   with contextlib.closing(startup.open_checkpoints(c, workdir)) as checkpoints:
     start = startup.prepare_start(c, workdir, inputs, checkpoints, console)
-    with _open_writers(c, workdir, console, int(start.state.step)) as write:
-      with guards.StopSignals(console) as signals:
-        return _loop(c, workdir, inputs, start, checkpoints, write, signals)
+    clock, first_step = metrics.Clock(c.steps), int(start.state.step)
+    with (
+      _open_writers(c, workdir, console, first_step) as write,
+      contextlib.closing(_profile(c, workdir, console, first_step)) as profile,
+      contextlib.closing(speed.HostWait(clock.running)) as host_wait,
+      guards.StopSignals(console) as signals,
+    ):
+      watched = Watched(write, profile, host_wait, clock, signals)
+      return _loop(c, workdir, inputs, start, checkpoints, watched)
 
 
 def _loop(
@@ -67,17 +87,22 @@ def _loop(
   inputs: startup.Inputs,
   start: startup.Start,
   checkpoints: checkpoint.Checkpoints,
-  write: Callable[[dict], Any],
-  signals: guards.StopSignals,
+  watched: Watched,
 ) -> Outcome:
   state, done = start.state, int(start.state.step)
   guard = guards.SkipGuard(workdir, c.optim.max_skips)
-  vote = guards.StopVote(signals, start.mesh)
+  vote = guards.StopVote(watched.signals, start.mesh)
   share = sharding.process_share(start.mesh, c.batch_size)
   stopped_by = None
-  clock = metrics.Clock(c.steps)
+  clock = watched.clock
   clock.start(done)
   recent, held_out = [], []
+  late: list[tuple] = []  # what a record is made from, until it is written
+
+  def write_late():
+    while late:
+      record = _train_record(c, start, clock, *jax.device_get(late.pop()))
+      watched.write(record | watched.host_wait.share())
 
   def save():
     if not _all_finite(state.params):
@@ -97,24 +122,33 @@ def _loop(
       process=share,
     )
     on_device = sharding.to_device(batch, start.mesh)
-    state, terms = start.train_step(state, on_device, start.aux)
+    watched.profile.at(done, state.step)
+    state, terms = watched.host_wait.dispatch(
+      start.train_step, state, on_device, start.aux
+    )
     # Looked at one step late, so that the device never waits for the host.
+    write_late()
     guard.see(done, terms["skipped"][0], on_device["row"])
-    recent.append(terms)
+    recent.append(terms | {"row_tokens": _real_tokens(batch)})
     done += 1
     if _due(done, c.log.every_steps, c.steps):
-      merged = metrics.merge(jax.device_get(recent))
-      write(_train_record(c, start.run, clock, done, merged))
+      # The weights and the rate are those of the update just made.
+      weights = step.weights_at(start.run.weights, done - 1)
+      late.append((done, recent, weights, start.run.rate(done - 1)))
       recent = []
     if _due(done, c.eval.every_steps, c.steps):
+      write_late()
       with clock.paused():
         held_out = evaluate(c, start, state, inputs.held_out_rows)
-        merged = metrics.merge(held_out)
-        write(_record(start.run, done, "held_out", merged, at=done))
+        weights = jax.device_get(step.weights_at(start.run.weights, done))
+        watched.write(_record(done, "held_out", held_out, weights))
     if done in checkpoints.keep_steps or not done % c.checkpoint.every_steps:
+      write_late()
       guard.settle()
       save()
+  write_late()
   guard.settle()
+  watched.profile.close(done)
   save()
   checkpoints.wait()
   if done == c.steps and not held_out:  # resumed when all was done
@@ -168,30 +202,62 @@ def _open_writers(
     yield lambda record: [writer.write(record) for writer in opened]
 
 
+def _profile(
+  c: ConfigDict, workdir: pathlib.Path, console: Console, first_step: int
+) -> speed.Profile:
+  """What `log.profile` asks for; only the first process of a run traces."""
+  steps = speed.traced_steps(c.log.profile, c.steps)
+  return speed.Profile(
+    steps if distributed.is_first() else None,
+    workdir,
+    functools.partial(console.print, soft_wrap=True),
+    first_step=first_step,
+  )
+
+
+def _real_tokens(batch: Mapping[str, np.ndarray]) -> tuple[int, int]:
+  """How many tokens of this process's rows are no padding, and the rows."""
+  documents_BxL = batch["documents"]
+  return int(np.count_nonzero(documents_BxL)), len(documents_BxL)
+
+
 def _due(done: int, every: int, total: int) -> bool:
   return done % every == 0 or done == total
 
 
 def _train_record(
   c: ConfigDict,
-  run: build.Run,
+  start: startup.Start,
   clock: metrics.Clock,
   done: int,
-  terms: metrics.Terms,
+  terms: list[metrics.Terms],
+  weights: Mapping[str, float],
+  rate: float,
 ) -> dict:
-  # The weights and the rate are those of the update just made.
-  return _record(run, done, "train", terms, at=done - 1) | {
-    "lr": float(run.rate(done - 1)),
-    "rows_per_s": c.batch_size / clock.secs_per_step(done),
+  record = _record(done, "train", terms, weights)
+  mesh = start.mesh
+  return {
+    **record,
+    "lr": float(rate),
+    **speed.rates(
+      c.batch_size / clock.secs_per_step(done),
+      tokens=record["row_tokens"],
+      flops=plan.row_flops(c, start.run.model),
+      devices=mesh.devices.size,
+      peak=speed.peak_flops(mesh.devices.flat[0].device_kind, c.model.dtype),
+    ),
+    **speed.memory(mesh.local_devices[0]),
     "eta_s": clock.eta_secs(done),
   }
 
 
 def _record(
-  run: build.Run, done: int, split: str, terms: metrics.Terms, *, at: int
+  done: int,
+  split: str,
+  terms: list[metrics.Terms],
+  weights: Mapping[str, float],
 ) -> dict:
-  values = metrics.ratios(terms)
-  weights = step.weights_at(run.weights, at)
+  values = metrics.ratios(metrics.merge(terms))
   total = sum(float(w) * values[name] for name, w in weights.items())
   return {
     "step": done,

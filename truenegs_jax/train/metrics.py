@@ -101,6 +101,10 @@ class Clock:
     """Begins to count at `step`."""
     self._first, self._since, self._away = step, self.now(), 0.0
 
+  def running(self) -> float:
+    """The time in seconds, which stands still while paused."""
+    return self.now() - self._away
+
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
     """What happens inside counts neither for the rate nor for the rest."""
@@ -111,7 +115,7 @@ class Clock:
   def secs_per_step(self, step: int) -> float:
     """Mean seconds of a step since `start`."""
     done = max(step - self._first, 1)
-    return max(self.now() - self._since - self._away, 1e-9) / done
+    return max(self.running() - self._since, 1e-9) / done
 
   def eta_secs(self, step: int) -> float:
     """Seconds that the remaining steps will take."""

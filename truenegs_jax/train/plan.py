@@ -6,6 +6,7 @@ The training step is compiled from this plan, and a dry run prints it.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 from rich.table import Table
 
+from truenegs_jax import distributed
 from truenegs_jax.models import encoder, pretrain
 from truenegs_jax.objectives import masking, negatives
 from truenegs_jax.objectives.options import Options, needs_table
@@ -118,6 +120,23 @@ def lower_train_step(
     out_shardings=(places, sharding.replicated(mesh)),
   )
   return jitted.lower(state, abstract_batch(c, mesh), aux)
+
+
+def compile_beside(
+  lowered: jax.stages.Lowered, make: Callable[[], Any]
+) -> tuple[jax.stages.Compiled, Any]:
+  """Compiles in a thread; returns that, and what `make` has made meanwhile.
+
+  To draw the first weights takes about as long to compile as a step does, and
+  a compiler keeps few cores busy. Many processes may have to meet while they
+  compile, so there one comes after the other.
+  """
+  if distributed.count() > 1:
+    return lowered.compile(), make()
+  with futures.ThreadPoolExecutor(1) as pool:
+    compiling = pool.submit(lowered.compile)
+    made = make()
+    return compiling.result(), made
 
 
 def eval_step(

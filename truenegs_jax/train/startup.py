@@ -24,6 +24,7 @@ from truenegs_jax import distributed
 from truenegs_jax.data.rows import Rows
 from truenegs_jax.data.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.errors import CheckpointError, disk_errors
+from truenegs_jax.models import attention_choice
 from truenegs_jax.synonyms.table import SynonymTable, save_table
 from truenegs_jax.train import build, own_table, plan, sharding
 from truenegs_jax.train import checkpoint as checkpoint_lib
@@ -34,9 +35,8 @@ SYNONYMS = "synonyms.npz"  # the workdir's copy of its table
 
 # May change between the runs of one workdir: they decide what is shown and
 # kept, or where things lie, which have fingerprints or are not read again, and
-# no number of the training. (On another mesh, or with smoothing in another
-# layout of the table, data, masks and draws are the same; sums are added in
-# another order.)
+# no number of the training beyond the order in which sums are added: data,
+# masks and draws are the same on another mesh, or in other pieces.
 FREE_TO_CHANGE = (
   "checkpoint.",
   "data.rows:",
@@ -50,8 +50,10 @@ FREE_TO_CHANGE = (
   "init_skip:",
   "log.",
   "mesh.",
+  "model.attention:",
   "model.remat:",
   "model.scan:",
+  "model.vocabulary_chunk:",
   "negatives.layout:",
   "negatives.sources:",
   "negatives.stop_words:",
@@ -82,6 +84,7 @@ class Start:
   eval_step: Callable
   refresh: own_table.Refresh
   description: dict  # what each checkpoint says of its run
+  attention: str  # what computes it, for the report
 
 
 def open_checkpoints(
@@ -119,9 +122,13 @@ def prepare_start(
     _note_environment(checkpoints.run(resumed), description, console)
   abstract = plan.abstract_state(run, c.seed, mesh)
   aux = build.make_aux(c, inputs.table, inputs.tokenizer.vocab, mesh)
-  state = _first_state(c, run, inputs, abstract, checkpoints, resumed, console)
+  make_state = _first_state(
+    c, run, inputs, abstract, checkpoints, resumed, console
+  )
+  here, attention = build.attending(c, run, mesh, find=attention_choice.settle)
   began = time.perf_counter()
-  compiled = plan.lower_train_step(c, run, mesh, abstract, aux).compile()
+  lowered = plan.lower_train_step(c, here, mesh, abstract, aux)
+  compiled, state = plan.compile_beside(lowered, make_state)
   secs = time.perf_counter() - began
   start = Start(
     run=run,
@@ -129,9 +136,10 @@ def prepare_start(
     state=state,
     aux=aux,
     train_step=compiled,
-    eval_step=plan.eval_step(c, run, mesh),
+    eval_step=plan.eval_step(c, here, mesh),
     refresh=own_table.make_refresh(c, run.own_table, abstract),
     description=description,
+    attention=attention,
   )
   if distributed.is_first():
     _write_inputs(workdir, inputs, description["config"])
@@ -212,8 +220,10 @@ def _note_environment(
 
 
 def _first_state(c, run, inputs, abstract, checkpoints, resumed, console):
+  """Reads what the state is made from, and returns a call that makes it."""
   if resumed is not None:
-    return step_lib.TrainState(**checkpoints.state(resumed, vars(abstract)))
+    state = checkpoints.state(resumed, vars(abstract))
+    return lambda: step_lib.TrainState(**state)
   params = None
   if c.init:
     with distributed.together("init"):
@@ -226,15 +236,18 @@ def _first_state(c, run, inputs, abstract, checkpoints, resumed, console):
         say=functools.partial(console.print, soft_wrap=True),
       )
   places = jax.tree.map(lambda x: x.sharding, abstract)
-  state = jax.jit(lambda: run.init_state(c.seed), out_shardings=places)()
-  if params is None:
-    return state
   put = lambda x, place: jax.make_array_from_callback(
     x.shape, place, lambda index: x[index]
   )
-  return dataclasses.replace(
-    state, params=jax.tree.map(put, params, places.params)
-  )
+
+  def make():
+    state = jax.jit(lambda: run.init_state(c.seed), out_shardings=places)()
+    if params is None:
+      return state
+    given = jax.tree.map(put, params, places.params)
+    return dataclasses.replace(state, params=given)
+
+  return make
 
 
 def _synonyms(run: build.Run, inputs: Inputs) -> str:
@@ -263,14 +276,15 @@ def _report(
   """What starts here, on what, how large, and where everything goes."""
   memory = start.train_step.memory_analysis()
   scratch = plan.mebibytes(memory.temp_size_in_bytes) if memory else "unknown"
-  begins = f"weights of {c.init}" if c.init else "scratch"
+  begins = f"{c.init and 'weights of '}{c.init or 'scratch'}, seed {c.seed}"
+  if resumed is not None:
+    begins = f"resume {workdir} at step {resumed:,}"
   rows = len(inputs.train_rows)
   lines = {
-    "start": f"resume {workdir} at step {resumed:,}"
-    if resumed is not None
-    else f"{begins}, seed {c.seed}",
+    "start": begins,
     "objective": plan.objective(c),
     "devices": plan.devices(c, start.mesh),
+    "attention": start.attention,
     "parameters": plan.parameters(start.run.model, start.state.params),
     "per device": f"{plan.held(start.state, start.aux)}, step {scratch}",
     "synonyms": _synonyms(start.run, inputs),

@@ -9,6 +9,7 @@ import datetime
 import json
 import math
 import pathlib
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,12 @@ SHOWN = {
   "corrected_of_slots": "corrected {:.2%}",
   "auc": "auc {:.3f}",
   "rows_per_s": "{:.0f} rows/s",
+  "tokens_per_s": "{:,.0f} tokens/s",
+  "mfu": "mfu {:.1%}",
+  "host_wait": "host wait {:.0%}",
+  "memory_peak_gib": "peak {:.1f} GiB",
 }
+SHOWN_FROM = {"host_wait": 0.01}  # less is no matter
 
 
 class JsonlWriter:
@@ -116,7 +122,7 @@ def make_writers(
 class ProgressLine:
   """The live line of a run: rich on a terminal, plain lines elsewhere.
 
-  On a narrow terminal the line folds; nothing of it is cut off.
+  On a narrow terminal the line folds between two figures; nothing is cut off.
   """
 
   def __init__(self, console: Console, *, total_steps: int, first_step: int):
@@ -134,6 +140,7 @@ class ProgressLine:
       text.format(record[name])
       for name, text in SHOWN.items()
       if name in record
+      and not record[name] < SHOWN_FROM.get(name, -math.inf)  # NaN is shown
     ]
     if record["split"] != "train":
       text = " · ".join([f"held-out at {record['step']:,}", *shown])
@@ -141,16 +148,23 @@ class ProgressLine:
       return
     eta = datetime.timedelta(seconds=round(record["eta_s"]))
     step = f"step {record['step']:,}/{self._total:,}"
-    text = " · ".join([step, *shown, f"eta {eta}"])
+    parts = [step, *shown, f"eta {eta}"]
     if self._live is None:
-      self._console.print(text, soft_wrap=True)
+      self._console.print(" · ".join(parts), soft_wrap=True)
     else:
-      self._live.update(Text(text))
+      self._live.update(Text(fold(parts, self._console.width)))
 
   def close(self) -> None:
     """Leaves the last state of the line on the screen."""
     if self._live is not None:
       self._live.stop()
+
+
+def fold(parts: Sequence[str], width: int) -> str:
+  """Parts with dots between them, in lines of `width`; no part is split."""
+  glue = "\N{NO-BREAK SPACE}"
+  whole = f"{glue}· ".join(part.replace(" ", glue) for part in parts)
+  return textwrap.fill(whole, width).replace(glue, " ")
 
 
 def finite_or_null(record: Record) -> dict[str, Any]:

@@ -1,0 +1,222 @@
+"""How fast a run goes, what it takes of a device, and where its time goes."""
+
+import contextlib
+import pathlib
+import queue
+import re
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from truenegs_jax.errors import InputError, disk_errors
+
+# Most FLOP/s of a device in dense products, as its maker publishes it; the
+# first pattern that fits the whole device kind counts.
+PEAKS = (
+  ("NVIDIA H100 PCIe", "bfloat16", 756e12),
+  ("NVIDIA H[12]00 NVL", "bfloat16", 835e12),
+  ("NVIDIA (H100|H200|GH200).*", "bfloat16", 989e12),
+  ("NVIDIA A100.*", "bfloat16", 312e12),
+  (".*V100.*", "float16", 125e12),
+  ("TPU v4", "bfloat16", 275e12),
+  ("TPU v5( lite|e)", "bfloat16", 197e12),
+  ("TPU v5p?", "bfloat16", 459e12),
+  ("TPU v6( lite|e)", "bfloat16", 918e12),
+)
+CLOSING_SECS = 5
+
+
+def peak_flops(device_kind: str, dtype: str) -> float | None:
+  """The published peak in FLOP/s of a device; None where there is none.
+
+  float32 has none: how its products are rounded, and so how fast they are, is
+  not the same on all devices.
+  """
+  for pattern, of_dtype, peak in PEAKS:
+    if re.fullmatch(pattern, device_kind):
+      return peak if dtype == of_dtype else None
+  return None
+
+
+def rates(
+  rows_per_s: float,
+  *,
+  tokens: float,
+  flops: float,
+  devices: int,
+  peak: float | None,
+) -> dict[str, float]:
+  """What a rate of rows means, as a record has it.
+
+  Args:
+    rows_per_s: of the whole run, as all else but `flop_per_s` and `mfu`.
+    tokens: real ones of a row.
+    flops: FLOP of a row.
+    devices: how many share the work.
+    peak: FLOP/s of one of them.
+  """
+  of_device = rows_per_s * flops / devices
+  found = {
+    "rows_per_s": rows_per_s,
+    "tokens_per_s": rows_per_s * tokens,
+    "flop_per_s": of_device,
+  }
+  return found if peak is None else found | {"mfu": of_device / peak}
+
+
+def memory(device: Any) -> dict[str, float]:
+  """GiB in use on a device and its peak, as the device tells them.
+
+  A CPU does not; its peak is then the resident memory of this process.
+  """
+  stats = device.memory_stats() or {}
+  unit = 1 if sys.platform == "darwin" else 1024
+  resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+  peak = stats.get("peak_bytes_in_use", resident)
+  found = {"memory_peak_gib": peak / 2**30}
+  if "bytes_in_use" in stats:
+    found["memory_gib"] = stats["bytes_in_use"] / 2**30
+  return found
+
+
+class HostWait:
+  """The share of the time in which the devices waited for this process.
+
+  A thread notes when each step has ended. From there until the next one is
+  dispatched the devices have nothing to do: the host was late with a batch,
+  the dispatch, a record or a checkpoint. It is no measure of what happens
+  within a step: devices that wait for memory or for one another are at work
+  here. A thread wakes up some 0.1 ms late, so it is a little too low.
+  """
+
+  def __init__(self, now: Callable[[], float] = time.perf_counter):
+    """`now`: a clock that stands still while nothing is to be counted."""
+    self._now = now
+    self._given: list[float] = []
+    self._ended: list[float] = []
+    self._steps: queue.SimpleQueue[jax.Array | None] = queue.SimpleQueue()
+    self._thread = threading.Thread(target=self._note_ends, daemon=True)
+    self._thread.start()
+
+  def dispatch(self, step: Callable, *args: Any) -> tuple[Any, Any]:
+    """`step(*args)`, a `(state, terms)`, with the time of it noted."""
+    began = self._now()
+    state, terms = step(*args)
+    skipped = terms["skipped"][0]
+    # A CPU may be through with a small step once it is dispatched.
+    self._given.append(began if skipped.is_ready() else self._now())
+    self._steps.put(skipped)
+    return state, terms
+
+  def share(self) -> dict[str, float]:
+    """`host_wait` since the last time; nothing before two steps have ended."""
+    n = len(self._ended)
+    value = waited(self._given[:n], self._ended[:n])
+    if value is None:
+      return {}
+    del self._given[: n - 1], self._ended[: n - 1]
+    return {"host_wait": value}
+
+  def close(self) -> None:
+    """Ends the thread."""
+    self._steps.put(None)
+    self._thread.join(CLOSING_SECS)
+
+  def _note_ends(self) -> None:
+    while (step := self._steps.get()) is not None:
+      with contextlib.suppress(Exception):  # the loop meets it, too
+        step.block_until_ready()
+      self._ended.append(self._now())
+
+
+def waited(given_S: list[float], ended_S: list[float]) -> float | None:
+  """The share of `[ended_S[0], ended_S[-1]]` in which no step was at work.
+
+  Args:
+    given_S: when each step was dispatched, in seconds.
+    ended_S: when each had ended.
+
+  Returns:
+    0 to 1; None when no time has passed.
+  """
+  if len(ended_S) < 2 or ended_S[-1] <= ended_S[0]:
+    return None
+  pairs = zip(given_S[1:], ended_S[:-1], strict=True)
+  idle = sum(max(given - ended, 0.0) for given, ended in pairs)
+  return min(idle / (ended_S[-1] - ended_S[0]), 1.0)
+
+
+def traced_steps(text: str, steps: int) -> tuple[int, int] | None:
+  """M and N of log.profile="M:N", a trace from step M to step N.
+
+  Raises:
+    InputError: not of this form, or not 0 <= M < N <= steps.
+  """
+  if not text:
+    return None
+  form = re.fullmatch(r"(\d+):(\d+)", text)
+  first, last = map(int, form.groups()) if form else (0, 0)
+  if not first < last <= steps:
+    raise InputError(
+      f"log.profile is {text!r}; give two steps M:N of this run, M < N <="
+      f" {steps}: --config.log.profile=10:15 traces the five after step 10."
+    )
+  return first, last
+
+
+class Profile:
+  """A trace by jax.profiler of some of a run's steps, in WORKDIR/profile."""
+
+  def __init__(
+    self,
+    steps: tuple[int, int] | None,
+    workdir: pathlib.Path,
+    say: Callable[[str], Any],
+    *,
+    first_step: int,
+  ):
+    """Traces `steps`, (M, N), or as much of it as comes after `first_step`."""
+    self._first, self._last = steps or (0, 0)
+    self._folder = workdir / "profile"
+    self._say = say
+    self._since: int | None = None
+    if steps and first_step >= self._last:
+      say(
+        f"log.profile={self._first}:{self._last}: no trace, the run starts at"
+        f" step {first_step:,}"
+      )
+
+  def at(self, done: int, newest: jax.Array) -> None:
+    """Begins or ends the trace when `done` steps have been dispatched.
+
+    Args:
+      done: how many.
+      newest: what is there once they are through.
+    """
+    if self._since is not None and done >= self._last:
+      jax.block_until_ready(newest)
+      self.close(done)
+    elif self._since is None and self._first <= done < self._last:
+      jax.block_until_ready(newest)
+      with disk_errors(self._folder):
+        jax.profiler.start_trace(self._folder, create_perfetto_trace=True)
+      self._since = done
+
+  def close(self, done: int | None = None) -> None:
+    """Ends a trace that is under way, and says where it lies."""
+    if self._since is None:
+      return
+    since, self._since = self._since, None
+    with disk_errors(self._folder):
+      jax.profiler.stop_trace()
+    until = "where the run ended" if done is None else f"step {done:,}"
+    self._say(
+      f"traced from step {since:,} to {until}: {self._folder}/; open it with"
+      f" tensorboard --logdir={self._folder} (pip install tensorboard xprof),"
+      " or its perfetto_trace.json.gz with ui.perfetto.dev"
+    )
