@@ -24,7 +24,7 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
-from truenegs_jax import config_flag, errors
+from truenegs_jax import config_flag, cpu, errors
 
 AGAIN_SECS = 1.0
 JOINING = ("coordinator", "num_processes", "process_id")
@@ -35,6 +35,7 @@ def main(argv: list[str]) -> None:
   del argv
   on_sigterm()
   # Here, not above: --help and a wrong flag should not wait for jax.
+  cpu.tune()
   from truenegs_jax import distributed
 
   try:
