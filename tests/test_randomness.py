@@ -21,6 +21,18 @@ def draw(rows=64, shape=(4096,), *, step=0, seed=0, site=0):
   )
 
 
+def random_bits(keys_B, shape, site=0):
+  return np.asarray(randomness.random_bits(keys_B, shape, site=site))
+
+
+def assert_even(values, count):
+  """Chi-square of `count` equally likely values within 5 deviations."""
+  counts = np.bincount(values.ravel(), minlength=count)
+  expected = values.size / count
+  chi_square = ((counts - expected) ** 2 / expected).sum()
+  assert abs(chi_square - (count - 1)) < 5 * np.sqrt(2 * (count - 1))
+
+
 def assert_unrelated(a, b):
   """Correlation within 5 standard errors of zero."""
   a, b = a.ravel(), b.ravel()
@@ -29,14 +41,78 @@ def assert_unrelated(a, b):
 
 def test_uniform_numbers_fill_the_interval_evenly():
   x = draw()
-  counts = np.bincount((x * 256).astype(int).ravel(), minlength=256)
-  expected = x.size / 256
-  chi_square = ((counts - expected) ** 2 / expected).sum()
-  assert abs(chi_square - 255) < 5 * np.sqrt(2 * 255)
+  assert_even((x * 256).astype(int), 256)
   assert abs(x.mean() - 0.5) < 5 / np.sqrt(12 * x.size)
   # Low digits too: 2^-12 is far above the resolution.
   low = (x * 2**12) % 1
   assert abs(low.mean() - 0.5) < 5 / np.sqrt(12 * x.size)
+
+
+@pytest.mark.parametrize("shape", [(16, 128, 128), (1, 2**18)])
+def test_bits_are_even_in_every_place_and_in_every_group(shape):
+  bits = random_bits(keys(shape[0]), shape[1:])
+  for width in (1, 2, 8, 12):  # of the groups, wherever they begin
+    for low in range(0, 33 - width, max(width // 2, 1)):
+      assert_even(bits >> low & 2**width - 1, 2**width)
+
+
+def test_elements_side_by_side_vary_together_as_chance_has_it():
+  """As sums of blocks, which a pattern makes vary too much or too little."""
+  keep = random_bits(keys(128), (4096,)) < 2**32 // 10
+  for size in (2, 16, 128, 1024):
+    blocks = keep.reshape(-1, size).sum(axis=1)
+    ratio = blocks.var() / (size * 0.1 * 0.9)
+    assert abs(ratio - 1) < 5 * np.sqrt((2 + 5 / size) / blocks.size), size
+  for lag in (1, 2, 4, 16, 64, 128, 256, 1024):
+    assert_unrelated(keep[:, :-lag], keep[:, lag:])
+
+
+# The counter is multiplied by the golden ratio: after a Fibonacci number of
+# elements the products nearly repeat, and a hash that mixes less shows it.
+@pytest.mark.parametrize("lag", [1, 2, 16, 128, 144, 233, 610, 4181])
+def test_differences_of_elements_are_even(lag):
+  bits = random_bits(keys(16), (2**14,))
+  for changed in (
+    bits[:, lag:] - bits[:, :-lag],
+    bits[:, lag:] ^ bits[:, :-lag],
+  ):
+    for low in (0, 8, 16, 24):
+      assert_even(changed >> low & 255, 256)
+
+
+def test_streams_of_rows_sites_steps_and_purposes_are_unrelated():
+  """All pairs at once: a small common part of many would be seen here."""
+  streams = [
+    random_bits(randomness.purpose_keys(keys(6, step), purpose), (8192,), site)
+    for step in (0, 1, 2, 1000)
+    for purpose in (2, 3)
+    for site in (0, 1, 2, 3, 35, 36)
+  ]
+  keep = (np.concatenate(streams) < 2**32 // 10).astype(np.float32)
+  z = np.corrcoef(keep)[np.triu_indices(len(keep), 1)] * np.sqrt(8192)
+  assert abs(z).max() < 6
+  assert abs((z**2).mean() - 1) < 5 * np.sqrt(2 / z.size)
+
+
+@pytest.mark.parametrize("flipped", ["key", "site", "counter"])
+def test_one_bit_of_the_address_turns_half_of_the_bits(flipped):
+  words_Nx2 = np.asarray(jax.random.key_data(keys(256)))
+  at = lambda words, site=5: random_bits(
+    jax.random.wrap_key_data(jnp.asarray(words)), (256,), site
+  )
+  bits = at(words_Nx2)
+  for i in range({"key": 64, "site": 31, "counter": 8}[flipped]):
+    if flipped == "key":
+      word, place = np.eye(2, dtype=np.uint32)[i // 32], np.uint32(i % 32)
+      other = at(words_Nx2 ^ word << place)
+    elif flipped == "site":
+      other = at(words_Nx2, 5 ^ 1 << i)
+    else:
+      other = bits[:, np.arange(256) ^ 1 << i]
+    places = (bits ^ other)[..., None] >> np.arange(32, dtype=np.uint32) & 1
+    turned = places.reshape(-1, 32).mean(axis=0)
+    # 256 * 256 pairs, or each of half as many twice.
+    assert abs(turned - 0.5).max() < 5.5 * 0.5 / np.sqrt(2**15), i
 
 
 def test_uniform_numbers_never_reach_an_end(monkeypatch):
