@@ -4,6 +4,9 @@
 # qa-model  fine-tunes released weights on 3,000 questions of SQuAD and scores
 #        them on its whole dev set; SQUAD=FOLDER has train-v1.1.json and
 #        dev-v1.1.json, plain or compressed, if the hub is out of reach
+# bench  measures the training step on this machine in some eight minutes: its
+#        speed, what the corrections add, and PyTorch beside it where that can be
+#        installed; runs/bench.json has all figures
 # lint   ruff, mypy and shellcheck
 # clean  removes what these targets made in this folder
 #
@@ -42,7 +45,7 @@ SCORERS := torchmetrics==1.9.0 lightning-utilities==0.15.3
 PEERS := .venv/.scorers
 
 .DELETE_ON_ERROR:
-.PHONY: demo test qa-model lint clean
+.PHONY: demo test qa-model bench lint clean
 
 demo: $(PACKAGE)
 	@PYTHON=$(BIN)/python launch/wordnet.sh
@@ -59,6 +62,20 @@ qa-model: $(PACKAGE) $(WEIGHTS)
 	  --config.init=$$(echo $(RELEASED_FOLDER)) --config.finetune.data=$(SQUAD) \
 	  --config.finetune.rows=3000 --config.finetune.seeds=1 --config.length=384 \
 	  --config.log.every_steps=10 --workdir=runs/qa_model
+
+BENCH := runs/bench.json
+
+bench: $(PACKAGE) $(TORCH_CPU)
+	@rm -f $(BENCH)
+	JAX_PLATFORMS=cpu $(BIN)/python benchmarks/step.py \
+	  --config=electra_small:baseline --config.batch_size=32 \
+	  --steps=20 --warmup=3 --json=$(BENCH)
+	JAX_PLATFORMS=cpu $(BIN)/python benchmarks/overheads.py \
+	  --config=electra_small --config.batch_size=4 --pairs=100 --json=$(BENCH)
+	@if $(BIN)/python -c "import torch" 2>/dev/null; then set -x; \
+	  $(BIN)/python benchmarks/step_peer.py --sides=eager --rounds=6; \
+	else echo "Without PyTorch: nothing to compare with."; fi
+	@$(BIN)/python benchmarks/figures.py $(BENCH)
 
 lint: $(TOOLS)
 	$(BIN)/ruff check .

@@ -1,0 +1,207 @@
+#!/usr/bin/env bash
+# What only an accelerator can tell, in pieces of less than 9 minutes.
+#   benchmarks/accelerator.sh wheels   fetches what the machine may lack
+#   benchmarks/accelerator.sh PIECE... [--json=FILE]   e.g. correct base small
+#   benchmarks/accelerator.sh all [--json=FILE]        every piece, in order
+#   benchmarks/accelerator.sh table [--json=FILE]      what has been measured
+# Pieces, in order: correct, base, small, overheads, overheads-small, dropout,
+# large, bert, batches, flags. Each runs alone, and after one that failed; their
+# figures are added to FILE, default build/accelerator/figures.json. What is
+# compiled stays beside it, so that a piece is compiled once.
+# Needs Python 3.12 with jax 0.11.2 and its plugin for the GPU, flax, optax,
+# orbax-checkpoint, transformers, safetensors, scipy and rich, and no network:
+# `wheels` takes the rest along, for x86-64. Exit code 1: a piece failed.
+#   PYTHON: the Python to run, default python3
+#   LIMIT: seconds of a piece, default 530
+#   TOY=1: toy sizes, also without an accelerator, to see that all of it runs
+# Run at toy sizes on a CPU alone, never yet on an accelerator.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+python=${PYTHON:-python3} limit=${LIMIT:-530}
+wheels=$root/benchmarks/wheels
+json=$root/build/accelerator/figures.json
+pieces=(correct base small overheads overheads-small dropout large bert batches
+  flags)
+
+fetch_wheels() {
+  "$python" -m pip -qq --disable-pip-version-check download --no-deps \
+    --only-binary=:all: --python-version 3.12 --implementation cp \
+    --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 \
+    --platform manylinux2014_x86_64 -c "$root/launch/constraints.txt" \
+    -d "$wheels" ml_collections PyYAML absl-py
+  ls "$wheels"
+}
+
+# Prints a folder with what this Python lacks; it is made once.
+site() {
+  local folder
+  "$python" -c 'import absl, ml_collections, yaml' 2>/dev/null && return
+  folder=$(dirname "$json")/site
+  if ! [ -d "$folder" ]; then
+    "$python" -m pip -qq --disable-pip-version-check install --no-index \
+      --no-deps --no-compile --target "$folder.new" "$wheels"/*.whl >&2 || {
+      echo "Run 'benchmarks/accelerator.sh wheels' where there is a network," \
+        "and bring benchmarks/wheels along." >&2
+      return 1
+    }
+    mv "$folder.new" "$folder" || return
+  fi
+  echo "$folder"
+}
+
+prepare() {
+  mkdir -p "$(dirname "$json")"
+  local added
+  added=$(site)
+  PYTHONPATH=$root${added:+:$added}${PYTHONPATH:+:$PYTHONPATH}
+  export PYTHONPATH PYTHONUNBUFFERED=1
+  export XLA_PYTHON_CLIENT_MEM_FRACTION=${XLA_PYTHON_CLIENT_MEM_FRACTION:-.9}
+  JAX_COMPILATION_CACHE_DIR=$(dirname "$json")/xla
+  export JAX_COMPILATION_CACHE_DIR JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=1
+  # The CPU beside it, to compare numbers with; never alone, silently.
+  [ "${TOY:-}" ] || export JAX_PLATFORMS=${JAX_PLATFORMS:-cuda,cpu}
+}
+
+clocks() {
+  nvidia-smi --query-gpu=name,clocks.sm,clocks.max.sm,clocks.mem,power.draw,\
+temperature.gpu,driver_version --format=csv,noheader 2>/dev/null || true
+}
+
+# --- one benchmark each; a failed one does not keep the next from running -----
+
+run() { # SCRIPT ARGUMENTS...
+  local script=$1 left=$((began + limit - SECONDS))
+  shift
+  echo "--- $script $*"
+  # In the foreground, so that Ctrl-C reaches it too. 0 would be no limit.
+  timeout --foreground -k 10 "$((left > 0 ? left : 1))" \
+    "$python" "$root/benchmarks/$script" "$@" || {
+    echo "failed with exit code $? (124: out of time): $script $*" >&2
+    failed=1
+  }
+}
+
+configured() { # SCRIPT CONFIG BATCH LENGTH ARGUMENTS...
+  local script=$1 config=$2 sizes=("--config.batch_size=$3" "--config.length=$4")
+  shift 4
+  if [ "${TOY:-}" ]; then
+    config+=,runlocal
+    sizes=(--config.batch_size=4 --config.length=32)
+  fi
+  run "$script" "--config=$config" "${sizes[@]}" \
+    --config.model.dtype=bfloat16 "$@" "--json=$json"
+}
+
+step() { # CONFIG BATCH LENGTH ARGUMENTS...
+  local count=(--steps=100 --warmup=20)
+  [ -z "${TOY:-}" ] || count=(--steps=4 --warmup=1)
+  configured step.py "$@" "${count[@]}"
+}
+
+overheads() { # CONFIG BATCH LENGTH PAIRS
+  local pairs=$4
+  [ -z "${TOY:-}" ] || pairs=4
+  configured overheads.py "$1" "$2" "$3" "$fused" "--pairs=$pairs"
+}
+
+numbers() { # SIZES...
+  [ -z "${TOY:-}" ] || set -- --rows=2 --slots=4 --rounds=2
+  run random_numbers.py "$@" --dtype=bfloat16 "--json=$json"
+}
+
+kernels() { # SIZES...
+  [ -z "${TOY:-}" ] || set -- --batch=2 --length=32 --layers=1 --rounds=2
+  run attention.py "$@" --dtype=bfloat16 "--json=$json"
+}
+
+# Kernels of attention have no dropout of ours.
+fused=--config.model.attention_dropout=0.0
+
+# --- pieces -------------------------------------------------------------------
+
+piece() {
+  local size flag
+  case $1 in
+    correct)
+      local sizes=()
+      [ -z "${TOY:-}" ] || sizes=(--rows=2 --slots=4 --width=32 --chunk=4)
+      run random_numbers.py --check
+      run agreement.py "${sizes[@]}" "--json=$json"
+      run agreement.py "${sizes[@]}" --dtype=float32 "--json=$json"
+      kernels --batch=32 --length=512 --heads=12
+      kernels --batch=128 --length=128 --heads=4
+      ;;
+    base)
+      step electra_base:baseline 128 512 "$fused"
+      # As released: dropout in attention too, and the memory that this takes.
+      step electra_base:baseline 128 512 --config.optim.accumulation=4
+      ;;
+    small)
+      for size in 128 512 1024; do
+        step electra_small:baseline "$size" 128 "$fused"
+      done
+      step electra_small:baseline 128 128
+      ;;
+    overheads) overheads electra_base:baseline 128 512 200 ;;
+    overheads-small) overheads electra_small:baseline 128 128 2000 ;;
+    dropout)
+      numbers --rows=128
+      numbers --rows=128 --length=512 --width=768 --heads=12 --slots=77
+      step electra_base:baseline 128 512 "$fused" --config.model.dropout=0.0
+      step electra_small:baseline 128 128 "$fused" --config.model.dropout=0.0
+      ;;
+    large)
+      step electra_large:baseline 128 512 "$fused" --config.optim.accumulation=2
+      ;;
+    bert)
+      for size in 128 512; do
+        step bert_base:baseline 128 "$size" "$fused"
+        step bert_large:baseline 128 "$size" "$fused" \
+          --config.optim.accumulation=2
+      done
+      ;;
+    batches)
+      step electra_base:baseline 64 512 "$fused"
+      step electra_base:baseline 256 512 "$fused" --config.optim.accumulation=2
+      step electra_small:baseline 256 128 "$fused"
+      step electra_small:baseline 2048 128 "$fused"
+      ;;
+    flags)  # One is kept if it gains more than the two runs without differ by.
+      for flag in "" --xla_gpu_enable_triton_gemm=false \
+        --xla_gpu_cudnn_gemm_fusion_level=1 --xla_gpu_enable_command_buffer= \
+        --xla_gpu_enable_latency_hiding_scheduler=true ""; do
+        XLA_FLAGS=$flag step electra_small:baseline 128 128 "$fused"
+      done
+      ;;
+  esac
+}
+
+# --- what was asked for -------------------------------------------------------
+
+asked=() failed=0
+for word in "$@"; do
+  case $word in
+    --json=*) json=$(realpath -m "${word#--json=}") ;;
+    all) asked+=("${pieces[@]}") ;;
+    *) asked+=("$word") ;;
+  esac
+done
+for name in "${asked[@]:?give a piece, or: wheels, all, table}"; do
+  [[ " wheels table ${pieces[*]} " = *" $name "* ]] || {
+    echo "$name is no piece; there are: ${pieces[*]}." >&2
+    exit 2
+  }
+done
+
+[ "${asked[0]}" != wheels ] || { fetch_wheels; exit; }
+prepare
+for name in "${asked[@]}"; do
+  [ "$name" != table ] || continue
+  began=$SECONDS
+  echo "=== $name"
+  clocks
+  piece "$name"
+  echo "=== $name took $((SECONDS - began)) s"
+done
+"$python" "$root/benchmarks/figures.py" "$json" || failed=1
+exit "$failed"

@@ -1,0 +1,122 @@
+"""What the benchmarks measure with, and never how fast anything is."""
+
+import itertools
+import pathlib
+import runpy
+
+import jax
+import numpy as np
+import pytest
+from absl import flags
+
+from truenegs_jax.configs import bert_base, electra_small
+from truenegs_jax.errors import InputError
+
+FOLDER = pathlib.Path(__file__).parent.parent / "benchmarks"
+LISTING = """
+%fused (p.1: f32[4,9,50]) -> f32[4,9] {
+  %e = f32[4,9,50]{2,1,0} exponential(%p.1)
+  ROOT %r = f32[4,9]{1,0} reduce(%e, %zero), dimensions={2}, to_apply=%add
+}
+
+ENTRY %main (t: f32[50,8], i: s32[36]) -> f32[4,9] {
+  %t = f32[50,8]{1,0} parameter(0)
+  %i = s32[36]{0} parameter(1)
+  %g = f32[36,8]{1,0} gather(%t, %i), offset_dims={1}, slice_sizes={1,8}
+  %d = (f32[4,9,50]{2,1,0}, f32[]) custom-call(%g, /*index=1*/%t)
+  ROOT %f = f32[4,9]{1,0} fusion(%d), kind=kLoop, calls=%fused
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def scripts():
+  """Name -> what a script defines; its flags are taken back."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(FOLDER))
+    found = {}
+    for name in ("timing", "steps", "overheads", "growth"):
+      before = set(flags.FLAGS)
+      found[name] = runpy.run_path(str(FOLDER / f"{name}.py"))
+      for flag in set(flags.FLAGS) - before:
+        delattr(flags.FLAGS, flag)
+    yield found
+
+
+def test_turns_are_balanced_and_warm_up_is_left_out(scripts):
+  calls = []
+  runs = {name: lambda name=name: calls.append(name) for name in "abc"}
+  secs = scripts["timing"]["in_turn"](runs, rounds=5, warmup=1)
+  assert {len(values) for values in secs.values()} == {5}
+  rounds = [calls[i : i + 3] for i in range(0, len(calls), 3)]
+  assert len(rounds) == 6 and all(set(names) == set("abc") for names in rounds)
+  for place in range(3):  # in turn, forth and back
+    assert sorted(names[place] for names in rounds) == sorted("abc" * 2)
+  follows = [a == b for a, b in itertools.pairwise(calls)]
+  assert sum(follows) == 3  # once each
+
+
+def test_a_ratio_of_pairs_is_found_under_drift(scripts):
+  rng = np.random.default_rng(0)
+  drift = np.exp(np.cumsum(rng.normal(0, 0.05, 400)))
+  secs = [scale * drift * rng.normal(1, 0.01, 400) for scale in (1.02, 1.0)]
+  found = scripts["timing"]["ratio"](*secs)
+  assert found.low < 1.02 < found.high
+  assert 0.0002 < found.half_width < 0.003
+
+
+def test_records_are_added_to_a_file(scripts, tmp_path):
+  append = scripts["timing"]["append_json"]
+  path = tmp_path / "new" / "figures.json"
+  for i in range(2):
+    append(path, {"i": i})
+  assert path.read_text().count('"i"') == 2
+  assert list(path.parent.iterdir()) == [path]
+  path.write_text("{}")
+  with pytest.raises(InputError, match="no list"):
+    append(path, {})
+  assert path.read_text() == "{}"
+
+
+def test_operations_are_read_off_the_listing(scripts):
+  listed = list(scripts["overheads"]["operations"](LISTING))
+  kinds = {x.kind: x for x in listed}
+  assert kinds["exponential"].fused and kinds["reduce"].fused
+  assert not kinds["fusion"].fused
+  assert kinds["gather"].reads[0] == (50, 8)
+  assert kinds["custom-call"].writes == ((4, 9, 50),)
+  assert kinds["fusion"].reads == ((4, 9, 50),)
+  positions = scripts["overheads"]["positions"]
+  for shape in ((4, 9, 50), (36, 54), (36, 6, 9), (6, 9, 36), (50, 36)):
+    assert positions(shape, 50) == 36
+  assert positions((36, 49), 50) == positions((50 + 256, 7), 50) == 0
+
+
+def test_the_step_runs_on_made_rows_and_has_its_account(scripts):
+  c = bert_base.get_config("hc,runlocal")
+  c.model.variant = "embedding_size=16 width=32 layers=1 heads=2 ffn=64"
+  step = scripts["steps"]["make_step"](c, pad_share=0.25)
+  padded = [step.host_batch(i)["documents"] == 0 for i in range(40)]
+  assert 0.23 < np.mean(padded) < 0.27
+  listed_V = (jax.device_get(step.aux["bits_VxW"]) != 0).any(axis=1)
+  assert 0.38 < listed_V.mean() < 0.47
+  terms = scripts["steps"]["takers"]({"hc": step})["hc"]()
+  assert not terms["skipped"][0] and np.isfinite(float(terms["mlm"][0]))
+  found = scripts["overheads"]["account"](step)
+  assert found["on LxV"] == 0 < found["on KxV"] < found["ops"]
+  assert found["gathers"] and found["scatters"]
+
+
+def test_sizes_of_a_config_are_changed(scripts):
+  growth = scripts["growth"]
+  sizes = ["batch=4", "layers=3", "length=1024", "vocabulary=77", "batch=16"]
+  c = growth["resized"](electra_small.get_config(), sizes)
+  assert (c.batch_size, c.length, c.data.vocab_size) == (16, 1024, 77)
+  assert c.model.max_positions >= 1024
+  assert "layers=3" in c.model.variant and "width=256" in c.model.variant
+  for wrong in ("width=3", "batch=1.5", "batch"):
+    with pytest.raises(InputError, match="is no size"):
+      growth["resized"](c, [wrong])
+  points = {n: {"ms": 3 * n**1.5} for n in (1, 2, 8)}
+  assert growth["exponent"](points, "ms") == pytest.approx(1.5)
+  assert np.isnan(growth["exponent"]({1: {"ms": None}}, "ms"))
