@@ -81,7 +81,8 @@ lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck launch/*.sh $(wildcard launch/gke/*.sh) .ci/run
+	$(BIN)/shellcheck launch/*.sh $(wildcard launch/gke/*.sh) benchmarks/*.sh \
+	  .ci/run
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
