@@ -16,9 +16,11 @@ def tune() -> None:
   """Keeps memory and the order of work as suits a training on a CPU.
 
   A step begins when the last one has ended: both would want the same cores, and
-  twice the scratch memory. Neither counts on a GPU or TPU.
+  twice the scratch memory. Neither counts where JAX_PLATFORMS names a GPU or
+  TPU (launch/ does), and nothing is done there.
   """
-  if os.environ.get(SWITCH) == "plain":
+  elsewhere = os.environ.get("JAX_PLATFORMS", "cpu") not in ("", "cpu")
+  if elsewhere or os.environ.get(SWITCH) == "plain":
     return
   keep_memory()
   # Not above: malloc should know before jax is loaded.
