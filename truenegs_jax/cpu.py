@@ -17,7 +17,7 @@ def tune() -> None:
 
   A step begins when the last one has ended: both would want the same cores, and
   twice the scratch memory. Neither counts where JAX_PLATFORMS names a GPU or
-  TPU (launch/ does), and nothing is done there.
+  TPU (as launch/gpu.sh does), and nothing is done there.
   """
   elsewhere = os.environ.get("JAX_PLATFORMS", "cpu") not in ("", "cpu")
   if elsewhere or os.environ.get(SWITCH) == "plain":
