@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import optax
 import timing
 
-from truenegs_jax import errors, randomness
-from truenegs_jax.objectives import vocabulary
+from truenegs_jax.objectives import output_softmax
+from truenegs_jax.runtime import errors, rng
 
 Array = jax.Array
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   record = {"command": " ".join(sys.argv), **timing.machine()}
   right = True
   for chunk in (0, args.chunk):
-    fused = functools.partial(vocabulary.read, chunk=chunk)
+    fused = functools.partial(output_softmax.read, chunk=chunk)
     got = jax.jit(compared(fused))(*inputs)
     found = differences(got, want)
     most = {
@@ -78,7 +78,7 @@ def make(args: argparse.Namespace) -> tuple[Array, ...]:
     0.1 * jax.random.normal(keys[1], (args.vocab, args.width)),
     jax.random.normal(keys[2], (args.vocab,)),
     jax.random.randint(keys[3], shape, 0, args.vocab),
-    randomness.row_keys(jax.random.key(1), 0, jnp.arange(args.rows)),
+    rng.row_keys(jax.random.key(1), 0, jnp.arange(args.rows)),
     jax.random.uniform(keys[4], shape),
   )
 
@@ -89,7 +89,7 @@ def plain(
   bias_V: Array,
   gold_BxK: Array,
   keys_B: Array,
-) -> vocabulary.Reading:
+) -> output_softmax.Reading:
   """As `vocabulary.read`, with nothing put together."""
   logits_BxKxV = jnp.einsum(
     "bke,ve->bkv",
@@ -98,10 +98,10 @@ def plain(
     preferred_element_type=jnp.float32,
   )
   logits_BxKxV = logits_BxKxV + bias_V
-  return vocabulary.Reading(
+  return output_softmax.Reading(
     optax.softmax_cross_entropy_with_integer_labels(logits_BxKxV, gold_BxK),
     jnp.argmax(logits_BxKxV, axis=-1),
-    vocabulary.sample(logits_BxKxV, keys_B, 1.0),
+    output_softmax.sample(logits_BxKxV, keys_B, 1.0),
   )
 
 

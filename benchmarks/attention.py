@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import timing
 from absl import app, flags
 
-from truenegs_jax import randomness
-from truenegs_jax.models import attention, attention_choice
+from truenegs_jax.models import attention, choose_attention
+from truenegs_jax.runtime import rng
 
 _BATCH = flags.DEFINE_integer("batch", 32, "Rows.", 1)
 _LENGTH = flags.DEFINE_integer("length", 128, "Tokens of a row.", 1)
@@ -65,11 +65,11 @@ def main(argv: list[str]) -> None:
 
 def candidates() -> dict[str, tuple[attention.Form, float]]:
   """The forms that this device may have, by name, with a rate of dropout."""
-  platform = attention_choice.platform_of(jax.devices()[0])
+  platform = choose_attention.platform_of(jax.devices()[0])
   found = {"xla": (attention.PLAIN, 0.0)}
   if _RATE.value:
     found["xla, dropout"] = attention.PLAIN, _RATE.value
-  for name, owner in attention_choice.OWNERS.items():
+  for name, owner in choose_attention.OWNERS.items():
     if owner == platform:
       found[name] = attention.Form(name), 0.0
   if "pieces" in found and _RATE.value:
@@ -82,14 +82,14 @@ def candidates() -> dict[str, tuple[attention.Form, float]]:
 def errors_of(form: attention.Form) -> dict[str, float]:
   """Errors of result and gradients against "xla" in f32."""
   shape = CHECKED_ROWS, _LENGTH.value, _HEADS.value, _WIDTH.value
-  errors = attention_choice.kernel_errors
+  errors = choose_attention.kernel_errors
   run = jax.jit(lambda: errors(form, shape, _DTYPE.value))
   return {name: float(error) for name, error in run().items()}
 
 
 def is_wrong(errors: dict[str, float]) -> bool:
   """Over the tolerance, or not a number."""
-  return not all(e <= attention_choice.TOLERANCE for e in errors.values())
+  return not all(e <= choose_attention.TOLERANCE for e in errors.values())
 
 
 def make_run(form: attention.Form, rate: float) -> tuple[Callable, int]:
@@ -99,7 +99,7 @@ def make_run(form: attention.Form, rate: float) -> tuple[Callable, int]:
   keys = jax.random.split(jax.random.key(0), 4)
   arrays = [jax.random.normal(k, shape).astype(_DTYPE.value) for k in keys]
   documents_BxL = jnp.ones((rows, length), jnp.int32)
-  keys_B = randomness.row_keys(keys[0], 0, jnp.arange(rows))
+  keys_B = rng.row_keys(keys[0], 0, jnp.arange(rows))
 
   def loss(query, key, value, cotangent, documents_BxL, keys_B):
     seen = attention.look(form, documents_BxL)

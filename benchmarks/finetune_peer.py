@@ -38,16 +38,25 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 from ml_collections import ConfigDict  # noqa: E402
 
-from truenegs_jax import tensor_names  # noqa: E402
 from truenegs_jax.configs import finetune_glue  # noqa: E402
-from truenegs_jax.finetune import gather, origin, recipe, tuning  # noqa: E402
-from truenegs_jax.finetune.material import Material  # noqa: E402
-from truenegs_jax.tasks import batches, examples, glue  # noqa: E402
+from truenegs_jax.finetune import (
+  config_checks,
+  initial_weights,
+  loop,  # noqa: E402
+  read_tasks,
+)
+from truenegs_jax.finetune.task_data import Material  # noqa: E402
+from truenegs_jax.tasks import (
+  batches,
+  glue,  # noqa: E402
+  task,
+)
 from truenegs_jax.train import sharding  # noqa: E402
+from truenegs_jax.weights.formats import hf_names  # noqa: E402
 
 Batch = dict[str, np.ndarray]
 Sides = dict[str, Any]  # "torch" and "ours"
-TASKS = [name for name, t in glue.TASKS.items() if t.kind == examples.CLASSES]
+TASKS = [name for name, t in glue.TASKS.items() if t.kind == task.CLASSES]
 HEADS = {"bert": "pooler", "discriminator": "dense"}  # those of transformers
 TOLERANCE = 1e-4
 
@@ -63,9 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   c = finetune_glue.get_config(flags.task)
   c.init, c.init_skip, c.optim.lr = flags.init, "head", flags.lr
   c.finetune.data, c.finetune.epochs = flags.data, flags.epochs
-  of = origin.open_origin(c, say=print)
+  of = initial_weights.open_origin(c, say=print)
   of.c.finetune.head = HEADS[of.role]
-  data = gather.gather(of.c, flags.task, of.tokenizer)
+  data = read_tasks.gather(of.c, flags.task, of.tokenizer)
   sides = make_sides(of, data)
   steps = sides["ours"].steps
   print(
@@ -103,7 +112,7 @@ def _flags(argv: Sequence[str] | None) -> argparse.Namespace:
   return flags
 
 
-def make_sides(of: origin.Origin, data: Material) -> Sides:
+def make_sides(of: initial_weights.Origin, data: Material) -> Sides:
   """Both sides; ends the program where they do not load the same weights."""
   model = of.model(data.num_outputs)
   params = of.params(model, data.task, 0, say=print)
@@ -114,7 +123,7 @@ def make_sides(of: origin.Origin, data: Material) -> Sides:
     ignore_mismatched_sizes=True,
     output_loading_info=True,
   )
-  values = tensor_names.to_huggingface(params, model, of.role)
+  values = hf_names.to_huggingface(params, model, of.role)
   for name, p in theirs.named_parameters():
     value = torch.from_numpy(np.array(values[name]))
     if name in info["missing_keys"] or name.startswith("classifier."):
@@ -122,20 +131,22 @@ def make_sides(of: origin.Origin, data: Material) -> Sides:
     elif not torch.equal(p, value):
       raise SystemExit(f"{name} is not the same on both sides.")
   ours = Ours(of, data, params)
-  decay = recipe.layer_decay(of.c, model.config)
+  decay = config_checks.layer_decay(of.c, model.config)
   return {"torch": Theirs(of.c, theirs, decay, ours.steps), "ours": ours}
 
 
 class Ours:
   """The fine-tuning of truenegs_jax."""
 
-  def __init__(self, of: origin.Origin, data: Material, params: dict[str, Any]):
+  def __init__(
+    self, of: initial_weights.Origin, data: Material, params: dict[str, Any]
+  ):
     self._params, self._tunings = params, {}
     for dropout in (0.0, 0.1):
       of.c.model.dropout = of.c.model.attention_dropout = dropout
       of.c.finetune.head_dropout = dropout
       model = of.model(data.num_outputs)
-      self._tunings[dropout > 0] = tuning.make_tuning(of.c, model, data)
+      self._tunings[dropout > 0] = loop.make_tuning(of.c, model, data)
     self.steps = self._tunings[True].steps
 
   def start(self, seed: int) -> None:
@@ -148,8 +159,8 @@ class Ours:
     total, count = terms["loss"]
     return total / count
 
-  def predict(self, encoded: examples.Encoded) -> list[np.ndarray]:
-    return tuning.predict(self._tunings[True], self._state.params, encoded)
+  def predict(self, encoded: task.Encoded) -> list[np.ndarray]:
+    return loop.predict(self._tunings[True], self._state.params, encoded)
 
 
 class Theirs:
@@ -181,7 +192,7 @@ class Theirs:
     return loss.detach()
 
   @torch.no_grad()
-  def predict(self, encoded: examples.Encoded) -> list[np.ndarray]:
+  def predict(self, encoded: task.Encoded) -> list[np.ndarray]:
     self._model.eval()
     found = {}
     for batch in batches.batches_in_order(

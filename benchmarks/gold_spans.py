@@ -22,11 +22,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from truenegs_jax.data.tokenizer import load_tokenizer
-from truenegs_jax.evals import scoring
-from truenegs_jax.tasks.answers import best_answers
+from truenegs_jax.data.tokens.tokenizer import load_tokenizer
+from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.squad import MOVED, read_squad
-from truenegs_jax.tasks.windows import Windows, answer_span, make_windows
+from truenegs_jax.tasks.squad_answers import best_answers
+from truenegs_jax.tasks.squad_windows import Windows, answer_span, make_windows
 
 MAX_ANSWER = 30
 

@@ -29,8 +29,9 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from truenegs_jax import config_flag, errors
-from truenegs_jax.models import backbones
+from truenegs_jax.models import registry
+from truenegs_jax.runtime import errors
+from truenegs_jax.runtime import flags as flags_lib
 
 AXES = {
   "batch": ("2", "4", "8", "16"),
@@ -40,7 +41,7 @@ AXES = {
 }
 MEMORY = ("MiB compiled", "MiB measured")
 
-_CONFIG = config_flag.define()
+_CONFIG = flags_lib.define()
 _BASE = flags.DEFINE_list(
   "base", ["batch=4", "length=128", "layers=2"], "Sizes off their own axis."
 )
@@ -97,7 +98,7 @@ def resized(c: ConfigDict, sizes: Sequence[str]) -> ConfigDict:
     elif axis == "vocabulary":
       c.data.vocab, c.data.vocab_size = "train", n
     else:
-      found = backbones.sizes(c.model.backbone, c.model.variant) | {"layers": n}
+      found = registry.sizes(c.model.backbone, c.model.variant) | {"layers": n}
       c.model.variant = " ".join(f"{key}={x}" for key, x in found.items())
   return c
 
@@ -202,4 +203,4 @@ def draw(found: dict[str, Points], folder: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-  config_flag.run(main)
+  flags_lib.run(main)

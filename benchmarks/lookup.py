@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from truenegs_jax.objectives import negatives, vocabulary
-from truenegs_jax.objectives.guess import weighted_sum
+from truenegs_jax.objectives import negatives, output_softmax
+from truenegs_jax.objectives.fill_slots import weighted_sum
 from truenegs_jax.synonyms import table
 
 Array = jax.Array
@@ -132,7 +132,7 @@ def loss(
   )
   weight_BxK = jnp.ones(golds_BxK.shape)
   if judge:
-    weight_BxK -= judge(aux, golds_BxK, vocabulary.predict(logits_BxKxV))
+    weight_BxK -= judge(aux, golds_BxK, output_softmax.predict(logits_BxKxV))
   return weighted_sum(loss_BxK, weight_BxK)
 
 

@@ -27,10 +27,13 @@ from jax.experimental import topologies
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax import config_flag, dry_run, errors
-from truenegs_jax.train import build, checks, plan, sharding
+from truenegs_jax.objectives import describe
+from truenegs_jax.pretrain import dry_run
+from truenegs_jax.runtime import errors
+from truenegs_jax.runtime import flags as flags_lib
+from truenegs_jax.train import checks, from_config, plan, sharding
 
-_CONFIG = config_flag.define()
+_CONFIG = flags_lib.define()
 _DEVICES = flags.DEFINE_integer("devices", 8, "Simulated devices.", 1)
 _TOPOLOGY = flags.DEFINE_string(
   "topology", None, "TPU chips instead, such as v5e:16x16. Needs libtpu."
@@ -86,9 +89,9 @@ def report(
   """
   checks.check_config(c)
   tokenizer, _ = dry_run.stand_in(c)
-  run = build.build_run(c, tokenizer)
+  run = from_config.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec, devices)
-  run, attention = build.attending(c, run, mesh)
+  run, attention = from_config.attending(c, run, mesh)
   state = plan.abstract_state(run, c.seed, mesh)
   aux = plan.abstract_aux(c, run, mesh)
   began = time.perf_counter()
@@ -99,7 +102,7 @@ def report(
   rows = c.batch_size // mesh.shape[sharding.DATA_AXIS]
   flops = plan.row_flops(c, run.model) * c.batch_size / mesh.devices.size
   return {
-    "objective": plan.objective(c),
+    "objective": describe.objective(c),
     "devices": plan.devices(c, mesh),
     "parameters": plan.parameters(run.model, state.params),
     "held": plan.held(state, aux),
@@ -148,4 +151,4 @@ def _account(compiled: jax.stages.Compiled) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-  config_flag.run(main)
+  flags_lib.run(main)

@@ -29,12 +29,13 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from truenegs_jax import config_flag, errors
 from truenegs_jax.configs import common
 from truenegs_jax.objectives import masking
+from truenegs_jax.runtime import errors
+from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.train import plan, sharding
 
-_CONFIG = config_flag.define()
+_CONFIG = flags_lib.define()
 _RECIPES = flags.DEFINE_list(
   "recipes",
   ["baseline", "hc", "sr", "hc+sr"],
@@ -224,4 +225,4 @@ def _table(*columns: str) -> Table:
 
 
 if __name__ == "__main__":
-  config_flag.run(main)
+  flags_lib.run(main)

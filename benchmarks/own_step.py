@@ -6,10 +6,11 @@ import jax
 import numpy as np
 import steps
 
-from truenegs_jax import huggingface, randomness, tensor_names
 from truenegs_jax.configs import electra_small
-from truenegs_jax.objectives import guess, masking
+from truenegs_jax.objectives import fill_slots, masking
+from truenegs_jax.runtime import rng
 from truenegs_jax.train import step as step_lib
+from truenegs_jax.weights.formats import hf_config, hf_names
 
 Draws = tuple[np.ndarray, ...]
 
@@ -34,11 +35,10 @@ class OwnStep:
     params = jax.tree.map(np.asarray, self._state.params)
     return {
       "configs": {
-        role: huggingface.model_config(model, role, pad=0)
-        for role in model.roles
+        role: hf_config.model_config(model, role, pad=0) for role in model.roles
       },
       "tensors": {
-        role: tensor_names.to_huggingface(params, model, role)
+        role: hf_names.to_huggingface(params, model, role)
         for role in model.roles
       },
       "tokens": [self._made.host_batch(i)["tokens"] for i in range(batches)],
@@ -78,8 +78,8 @@ class OwnStep:
     return lambda: multiply(x, w).block_until_ready()
 
   def _drawn(self, state, batch):
-    keys_B = randomness.row_keys(state.key, state.step, batch["row"])
-    found = guess.guess_slots(
+    keys_B = rng.row_keys(state.key, state.step, batch["row"])
+    found = fill_slots.guess_slots(
       self._run.model.bind({"params": state.params}),
       batch,
       keys_B,

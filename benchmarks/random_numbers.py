@@ -30,8 +30,8 @@ import timing
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from truenegs_jax import errors, randomness
-from truenegs_jax.objectives import vocabulary
+from truenegs_jax.objectives import output_softmax
+from truenegs_jax.runtime import errors, rng
 
 Array = jax.Array
 Drop = Callable[[Array, Any, int], Array]
@@ -92,7 +92,7 @@ def dropouts(shape: tuple[int, ...], dtype: str) -> timing.Runs:
   x = jax.random.normal(jax.random.key(1), shape, dtype)
 
   def ours(x, keys_B, site):
-    return randomness.dropout(x, keys_B, rate=RATE, site=site)
+    return rng.dropout(x, keys_B, rate=RATE, site=site)
 
   def library(x, key, site):
     key = jax.random.fold_in(key, site)
@@ -112,7 +112,7 @@ def dropouts(shape: tuple[int, ...], dtype: str) -> timing.Runs:
 
     return functools.partial(jax.jit(both_ways), x, keys)
 
-  keys_B = randomness.row_keys(jax.random.key(0), 0, jnp.arange(shape[0]))
+  keys_B = rng.row_keys(jax.random.key(0), 0, jnp.arange(shape[0]))
   return {
     "none": compiled(lambda x, keys, site: x, None),
     "ours": compiled(ours, keys_B),
@@ -123,20 +123,20 @@ def dropouts(shape: tuple[int, ...], dtype: str) -> timing.Runs:
 def samplings(shape: tuple[int, int, int]) -> timing.Runs:
   """Form -> a token drawn for each slot of given f32 logits, compiled."""
   logits_BxKxV = 3 * jax.random.normal(jax.random.key(1), shape)
-  keys_B = randomness.row_keys(jax.random.key(0), 0, jnp.arange(shape[0]))
+  keys_B = rng.row_keys(jax.random.key(0), 0, jnp.arange(shape[0]))
 
   def gumbel(logits_BxKxV, keys_B):
-    uniform_BxKxV = randomness.uniform(keys_B, logits_BxKxV.shape[1:])
+    uniform_BxKxV = rng.uniform(keys_B, logits_BxKxV.shape[1:])
     noise_BxKxV = -jnp.log(-jnp.log(uniform_BxKxV))
-    return vocabulary.predict(logits_BxKxV + noise_BxKxV)
+    return output_softmax.predict(logits_BxKxV + noise_BxKxV)
 
   draw = lambda logits, key: jax.random.categorical(key, logits)
   compiled = lambda fn, *args: functools.partial(jax.jit(fn), *args)
   made = functools.partial(compiled, draw, logits_BxKxV)
   return {
-    "likeliest": compiled(vocabulary.predict, logits_BxKxV),
+    "likeliest": compiled(output_softmax.predict, logits_BxKxV),
     "ours": compiled(
-      functools.partial(vocabulary.sample, temperature=1.0),
+      functools.partial(output_softmax.sample, temperature=1.0),
       logits_BxKxV,
       keys_B,
     ),
@@ -171,12 +171,12 @@ def numbers(devices: Sequence[jax.Device]) -> dict[str, np.ndarray]:
 
   @functools.partial(jax.jit, in_shardings=place)
   def draw(row_B):
-    keys_B = randomness.row_keys(jax.random.key(5), 7, row_B)
+    keys_B = rng.row_keys(jax.random.key(5), 7, row_B)
     ones = jnp.ones((len(row_B), 128, 256), jnp.bfloat16)
-    dropped = randomness.dropout(ones, keys_B, rate=RATE, site=3) == 0
+    dropped = rng.dropout(ones, keys_B, rate=RATE, site=3) == 0
     return {
-      "bits": randomness.random_bits(keys_B, (4, 128, 128), site=2),
-      "uniform numbers": randomness.uniform(keys_B, (77, 512)),
+      "bits": rng.random_bits(keys_B, (4, 128, 128), site=2),
+      "uniform numbers": rng.uniform(keys_B, (77, 512)),
       "dropped units": dropped,
     }
 

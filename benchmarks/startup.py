@@ -28,7 +28,7 @@ from absl import app, flags
 from rich.console import Console
 from rich.table import Table
 
-from truenegs_jax import errors
+from truenegs_jax.runtime import errors
 
 _CONFIG = flags.DEFINE_string("config", "electra_demo:baseline", "Which.")
 _RUNS = flags.DEFINE_integer("runs", 5, "Starts of each kind.", 1)
@@ -135,7 +135,7 @@ class Starts:
 
   def imports(self) -> str:
     """Which packages a start spends its imports on, their own time each."""
-    code = "import truenegs_jax.corrections, truenegs_jax.finetuning"
+    code = "import truenegs_jax.corrections, truenegs_jax.finetune.run"
     _, output = self._timed(["-X", "importtime", "-c", code])
     own: Counter[str] = Counter()
     for micros, name in re.findall(r"(\d+) \| +\d+ \| +(\w+)", output):

@@ -29,11 +29,13 @@ import timing
 from absl import flags
 from rich.console import Console
 
-from truenegs_jax import config_flag, errors
-from truenegs_jax.data import rows as rows_lib
+from truenegs_jax.data.rows import rows_folder
+from truenegs_jax.objectives import describe
+from truenegs_jax.runtime import errors
+from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.train import plan, speed
 
-_CONFIG = config_flag.define()
+_CONFIG = flags_lib.define()
 _STEPS = flags.DEFINE_integer("steps", 100, "Steps of each kind.", 2)
 _WARMUP = flags.DEFINE_integer("warmup", 20, "Steps before them.", 1)
 _ROWS = flags.DEFINE_string("rows", None, "Folder of prepared rows.")
@@ -50,7 +52,7 @@ def main(argv: list[str]) -> None:
   del argv
   c, folder = _CONFIG.value, _ROWS.value
   try:
-    rows = rows_lib.open_rows(folder, "train") if folder else None
+    rows = rows_folder.open_rows(folder, "train") if folder else None
     step = steps.make_step(c, rows=rows, pad_share=_PAD.value)
     record = identity(step) | measure(step, _STEPS.value, _WARMUP.value)
     record |= {"peak_bytes": timing.peak_bytes()} | limits(step)
@@ -70,7 +72,7 @@ def identity(step: steps.Step) -> Record:
     "command": " ".join(sys.argv),
     **timing.machine(),
     "xla_flags": os.environ.get("XLA_FLAGS", ""),
-    "objective": plan.objective(c),
+    "objective": describe.objective(c),
     "mesh": plan.devices(c, step.mesh),
     "attention": step.attention,
     "dtype": c.model.dtype,
@@ -194,4 +196,4 @@ def lines(r: Mapping[str, Any]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-  config_flag.run(main)
+  flags_lib.run(main)

@@ -19,7 +19,7 @@ with the same weights, rows, losses, dropout and optimizer:
    takes --turn_steps steps when it is its turn: A B C, C B A, ... Ratios are of
    the turns of one round. Each side draws dropout in its own way.
 
-The allocator is the same on all sides: "tuned" is truenegs_jax/cpu.py,
+The allocator is the same on all sides: "tuned" is truenegs_jax/runtime/cpu.py,
 "glibc" what the system has, and a path a library to preload (tcmalloc). MKL, as
 PyTorch's wheels hold it, leaves AVX-512 alone on other CPUs than Intel's, and
 is slow: compare the rates of products. For PyTorch at its best there, make
@@ -42,7 +42,7 @@ from importlib import metadata
 from typing import Any
 from unittest import mock
 
-from truenegs_jax import cpu
+from truenegs_jax.runtime import cpu
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["JAX_PLATFORMS"] = "cpu"

@@ -20,14 +20,16 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from truenegs_jax import cpu, dry_run
-from truenegs_jax.data.rows import Rows
-from truenegs_jax.data.tokenizer import SPECIALS, Tokenizer
-from truenegs_jax.errors import InputError
-from truenegs_jax.models import attention_choice
+from truenegs_jax.data.rows.rows_folder import Rows
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, Tokenizer
+from truenegs_jax.models import choose_attention
+from truenegs_jax.pretrain import dry_run
+from truenegs_jax.runtime import cpu
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import table as table_lib
-from truenegs_jax.train import build, checks, plan, sharding
+from truenegs_jax.train import checks, from_config, plan, sharding
 from truenegs_jax.train import step as step_lib
+from truenegs_jax.workdir.from_config import vocabulary_of
 
 Batch = dict[str, np.ndarray]
 
@@ -53,7 +55,7 @@ class Step:
   """
 
   c: ConfigDict
-  run: build.Run
+  run: from_config.Run
   mesh: jax.sharding.Mesh
   attention: str
   compiled: jax.stages.Compiled
@@ -94,13 +96,17 @@ def make_step(
     tokenizer, _ = dry_run.stand_in(c)
     host_batch = _made(c, tokenizer, pad_share)
   else:
-    tokenizer = build.vocabulary_of(c, str(rows.folder / "vocab.txt"))
+    tokenizer = vocabulary_of(c, str(rows.folder / "vocab.txt"))
     host_batch = _prepared(c, rows)
-  run = build.build_run(c, tokenizer)
+  run = from_config.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
-  aux = build.make_aux(c, _synonyms(run, tokenizer), tokenizer.vocab, mesh)
+  aux = from_config.make_aux(
+    c, _synonyms(run, tokenizer), tokenizer.vocab, mesh
+  )
   state = plan.abstract_state(run, c.seed, mesh)
-  here, attention = build.attending(c, run, mesh, find=attention_choice.settle)
+  here, attention = from_config.attending(
+    c, run, mesh, find=choose_attention.settle
+  )
   began = time.perf_counter()
   lowered = plan.lower_train_step(c, here, mesh, state, aux)
   traced = time.perf_counter()
@@ -180,7 +186,9 @@ def _made(
 
 
 def _prepared(c: ConfigDict, rows: Rows) -> Callable[[int], Batch]:
-  from truenegs_jax.data import pipeline  # needs grain, which made rows do not
+  from truenegs_jax.data.rows import (
+    batches as batches_lib,  # needs grain, which made rows do not
+  )
 
   if rows.length != c.length:
     raise InputError(
@@ -188,11 +196,11 @@ def _prepared(c: ConfigDict, rows: Rows) -> Callable[[int], Batch]:
       f" {c.length}; try --config.length={rows.length}."
     )
   settings: dict[str, Any] = {"batch_size": c.batch_size, "seed": c.seed}
-  return lambda i: pipeline.batch_at(rows, i, **settings)
+  return lambda i: batches_lib.batch_at(rows, i, **settings)
 
 
 def _synonyms(
-  run: build.Run, tokenizer: Tokenizer
+  run: from_config.Run, tokenizer: Tokenizer
 ) -> table_lib.SynonymTable | None:
   """A random table as dense as WordNet's, where the objective looks any up."""
   if not run.options.needs_table or run.own_table is not None:

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from truenegs_jax.errors import InputError, disk_errors
+from truenegs_jax.runtime.errors import InputError, disk_errors
 
 Runs = Mapping[str, Callable[[], Any]]
 

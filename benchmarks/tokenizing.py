@@ -27,13 +27,16 @@ import datasets  # noqa: E402
 import numpy as np  # noqa: E402
 import transformers  # noqa: E402
 
-from truenegs_jax.data.encode import BACKENDS, Encoder  # noqa: E402
-from truenegs_jax.data.tokenizer import (  # noqa: E402
+from truenegs_jax.data.tokens.fast_encoder import (
+  BACKENDS,
+  Encoder,  # noqa: E402
+)
+from truenegs_jax.data.tokens.tokenizer import (
   Tokenizer,
   load_tokenizer,
   make_tokenizer,
 )
-from truenegs_jax.data.vocabulary import train_vocabulary  # noqa: E402
+from truenegs_jax.data.tokens.train_vocabulary import train_vocabulary  # noqa: E402
 
 Ids = tuple[np.ndarray, np.ndarray]  # of all lines, and how many each has
 

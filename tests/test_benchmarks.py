@@ -10,7 +10,7 @@ import pytest
 from absl import flags
 
 from truenegs_jax.configs import bert_base, electra_small
-from truenegs_jax.errors import InputError
+from truenegs_jax.runtime.errors import InputError
 
 FOLDER = pathlib.Path(__file__).parent.parent / "benchmarks"
 LISTING = """

@@ -15,13 +15,15 @@ import rich.console
 from absl import flags
 from ml_collections import config_flags
 
-from truenegs_jax import dry_run, huggingface
 from truenegs_jax.configs import common
-from truenegs_jax.data.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.errors import DataError, InputError
-from truenegs_jax.finetune import recipe
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.finetune import config_checks
 from truenegs_jax.models import pretrain
-from truenegs_jax.train import build, checks
+from truenegs_jax.pretrain import dry_run
+from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.train import checks, from_config
+from truenegs_jax.weights.formats import hf_config
+from truenegs_jax.workdir.from_config import build_model
 
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
 NAMES = sorted(
@@ -51,7 +53,7 @@ def get_config(name, arg=""):
 )
 def test_every_config_of_fine_tuning_is_a_whole_recipe(name, arg):
   c = get_config(name, arg).lock()
-  recipe.check(c)
+  config_checks.check(c)
   released = "released" in arg
   assert c.optim.weight_decay == (0.01 if released else 0.0)
   assert c.finetune.loss == ("sum" if released else "mean")
@@ -61,8 +63,10 @@ def test_every_config_of_fine_tuning_is_a_whole_recipe(name, arg):
     (1024, 5e-5, 5e-5),
   ):
     config = types.SimpleNamespace(width=width)
-    assert recipe.peak_rate(c, config) == (code if released else paper)
-    assert recipe.layer_decay(c, config) == (0.9 if width == 1024 else 0.8)
+    assert config_checks.peak_rate(c, config) == (code if released else paper)
+    assert config_checks.layer_decay(c, config) == (
+      0.9 if width == 1024 else 0.8
+    )
 
 
 def test_the_words_behind_a_config_of_fine_tuning_are_tasks():
@@ -81,7 +85,7 @@ def test_every_config_builds_with_every_argument(name, arg):
   checks.check_config(c)
   if c.model.variant == "init":  # of corrections: it is that of what they are
     c.model.variant = "tiny"
-  run = build.build_run(c, TOKENIZER)
+  run = from_config.build_run(c, TOKENIZER)
   shapes = jax.eval_shape(lambda: run.init_state(c.seed))
   assert pretrain.parameter_count(shapes.params) > 1_000
   assert (run.weights.get("soft", 0) > 0) == (c.negatives.soft_weight > 0)
@@ -154,7 +158,7 @@ def test_continue_is_the_papers_and_goes_on_from_weights(name):
 @pytest.mark.parametrize("name", RELEASED)
 def test_continue_builds_networks_of_the_released_sizes(name):
   c = get_config(name, "continue")
-  model = build.build_model(c, vocab_size=30_522)
+  model = build_model(c, vocab_size=30_522)
   assert c.data.vocab == "google-bert/bert-base-uncased"
   roles = model.roles.items()
   for (role, n), (place, sizes) in zip(
@@ -176,7 +180,7 @@ def test_a_list_of_sizes_is_checked_like_a_variant():
   c.model.variant = "embedding_size=8 width=16 layers=1 heads=2 ffn=24"
   c.generator.variant = "embedding_size=8, width=4, layers=2, heads=1, ffn=6"
   checks.check_config(c)
-  assert build.build_model(c, vocab_size=9).roles["generator"].layers == 2
+  assert build_model(c, vocab_size=9).roles["generator"].layers == 2
   c.generator.variant = c.generator.variant.replace("heads=1", "heads=3")
   with pytest.raises(InputError, match="generator: 3 heads"):
     checks.check_config(c)
@@ -225,12 +229,12 @@ def test_weights_of_another_size_are_refused_before_anything(tmp_path, role):
   c = get_config("electra_demo" if role != "bert" else "bert_base", "runlocal")
   c.init, c.model.variant = str(tmp_path), "tiny"
   tokenizer = make_tokenizer([*SPECIALS, "a"], lowercase=True)
-  model = build.build_model(c, vocab_size=len(tokenizer.vocab))
+  model = build_model(c, vocab_size=len(tokenizer.vocab))
   shapes = jax.eval_shape(
     lambda: pretrain.init_params(model, jax.random.key(0))
   )
   params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-  huggingface.write_model(tmp_path, params, model, role, tokenizer)
+  hf_config.write_model(tmp_path, params, model, role, tokenizer)
   with pytest.raises(InputError, match="data.vocab=train learns words of its"):
     checks.check_given(c, saved=False)
   c.data.vocab = str(tmp_path)
@@ -272,11 +276,11 @@ def test_a_dry_run_says_where_weights_are(init, said, tmp_path, monkeypatch):
 def test_a_dry_run_looks_at_weights_that_are_here(tmp_path):
   c = get_config("electra_demo", "runlocal,baseline")
   tokenizer = make_tokenizer([*SPECIALS, "a"], lowercase=True)
-  model = build.build_model(c, vocab_size=len(tokenizer.vocab))
+  model = build_model(c, vocab_size=len(tokenizer.vocab))
   params = jax.tree.map(
     lambda x: np.zeros(x.shape, x.dtype), pretrain.param_shapes(model)
   )
-  huggingface.write_model(tmp_path, params, model, "discriminator", tokenizer)
+  hf_config.write_model(tmp_path, params, model, "discriminator", tokenizer)
   c.init, c.data.vocab = str(tmp_path), str(tmp_path)
   console = rich.console.Console(record=True, width=300, file=io.StringIO())
   dry_run.dry_run(c, console)
@@ -417,7 +421,7 @@ def test_an_unknown_choice_is_named_and_refused(name):
   c.update_from_flattened_dict({name: "nonesuch"})
   with pytest.raises(InputError, match=f"{name} 'nonesuch'"):
     checks.check_config(c)
-    build.build_run(c, TOKENIZER)
+    from_config.build_run(c, TOKENIZER)
 
 
 def test_a_batch_that_does_not_split_is_refused_with_one_that_does():

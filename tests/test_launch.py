@@ -1,6 +1,6 @@
 """The launch scripts, run with stand-ins for what they call.
 
-The stand-ins (stand_ins.py) write down how they were called. The one for main
+The stand-ins of support/ write down how they were called. The one for main
 does what the next line of its plan says: it ends with a code, or waits for a
 signal, "saves" for a moment and ends as main would.
 """
@@ -19,7 +19,7 @@ import time
 import pytest
 import yaml
 
-from truenegs_jax import errors, joining
+from truenegs_jax.runtime import distributed, errors
 
 ROOT = pathlib.Path(__file__).parent.parent
 LAUNCH = ROOT / "launch"
@@ -57,7 +57,7 @@ class Place:
     shutil.copytree(LAUNCH, self.launcher.parent)
     wordnet = self.launcher.parent / "wordnet.sh"
     wordnet.write_text("#!/bin/sh\n")
-    stand_in = pathlib.Path(__file__).parent / "stand_ins.py"
+    stand_in = pathlib.Path(__file__).parent / "support" / "stand_ins.py"
     (root / "bin").mkdir()
     for tool in ("python", "python3", "srun", "scontrol", "gcloud"):
       path = root / "bin" / tool
@@ -186,7 +186,7 @@ def test_arguments_arrive_as_they_were_given_and_no_secret_with_them(place):
     (call,) = place.mains(host)
     assert call["argv"] == ["-m", "truenegs_jax.main", *ARGUMENTS]
     if len(place.hosts) > 1:
-      assert int(call["env"][joining.JOIN_SECS]) > SLOW_INSTALL_SECS
+      assert int(call["env"][distributed.JOIN_SECS]) > SLOW_INSTALL_SECS
   for path in place.root.glob("*/*.calls"):
     said = str([c["argv"] for c in place.calls(path.stem, path.parent.name)])
     assert not [value for value in SECRETS.values() if value in said]
@@ -507,7 +507,7 @@ def test_jobset_asks_for_whole_hosts_and_time_to_save():
     assert flags[name].startswith(mount["mountPath"] + "/")
   assert "command" not in container  # the image's entry point
   env = {entry["name"]: entry["value"] for entry in container["env"]}
-  assert int(env[joining.JOIN_SECS]) > SLOW_INSTALL_SECS
+  assert int(env[distributed.JOIN_SECS]) > SLOW_INSTALL_SECS
 
 
 def extras() -> set[str]:

@@ -285,9 +285,9 @@ def test_only_modules_and_errors_are_inherited_from():
 
 
 def test_every_error_has_an_exit_code_of_its_own():
-  from truenegs_jax import errors
+  from truenegs_jax.runtime import errors as errors_lib
 
-  kinds = errors.TrueNegsError.__subclasses__()
+  kinds = errors_lib.TrueNegsError.__subclasses__()
   codes = [kind.exit_code for kind in kinds]
-  codes += [errors.SAVED_RESTART, errors.SAVED_INTERRUPT]
+  codes += [errors_lib.SAVED_RESTART, errors_lib.SAVED_INTERRUPT]
   assert len(codes) == len(set(codes)) and not {0, 1} & set(codes)

@@ -24,7 +24,8 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
-from truenegs_jax import config_flag, cpu, errors
+from truenegs_jax.runtime import cpu, errors
+from truenegs_jax.runtime import flags as flags_lib
 
 AGAIN_SECS = 1.0
 JOINING = ("coordinator", "num_processes", "process_id")
@@ -36,7 +37,7 @@ def main(argv: list[str]) -> None:
   on_sigterm()
   # Here, not above: --help and a wrong flag should not wait for jax.
   cpu.tune()
-  from truenegs_jax import distributed
+  from truenegs_jax.runtime import distributed
 
   try:
     distributed.leave(_run(), failed=False)
@@ -76,21 +77,23 @@ def on_sigterm() -> None:
 
 
 def _run() -> int:
-  from truenegs_jax import distributed, joining
+  from truenegs_jax.runtime import distributed
 
   given = {name: flags.FLAGS[name].value for name in JOINING}
-  joining.join(**given, say=_say)
+  distributed.join(**given, say=_say)
   on_sigterm()  # jax has put a handler of its own in its place
   # markup: a path or a glob may hold brackets.
   quiet = not distributed.is_first()
   screen = Console(markup=False, highlight=False, quiet=quiet)
   # After joining: what runs a task may ask for devices.
-  from truenegs_jax import corrections, finetuning, pretraining
+  from truenegs_jax.corrections import run
+  from truenegs_jax.finetune import run as run_lib
+  from truenegs_jax.pretrain import run as pretrain_run
 
-  workdir = flags.FLAGS["workdir"].value or workdir_of(config_flag.filename())
+  workdir = flags.FLAGS["workdir"].value or workdir_of(flags_lib.filename())
   config: Any = flags.FLAGS["config"].value
-  tasks = {"corrections": corrections, "finetune": finetuning}
-  task = tasks.get(config.task, pretraining)
+  tasks = {"corrections": run, "finetune": run_lib}
+  task = tasks.get(config.task, pretrain_run)
   return task.run(config, pathlib.Path(workdir), screen)
 
 
@@ -111,7 +114,7 @@ def workdir_of(config: str) -> pathlib.Path:
 
 
 if __name__ == "__main__":
-  config_flag.define()
+  flags_lib.define()
   flags.DEFINE_string(
     "workdir", "", "Where the run lives; default runs/<config>[-ARGS]."
   )
@@ -120,4 +123,4 @@ if __name__ == "__main__":
   )
   flags.DEFINE_integer("num_processes", None, "How many processes there are.")
   flags.DEFINE_integer("process_id", None, "This one's number, from 0.")
-  config_flag.run(main)
+  flags_lib.run(main)

@@ -18,94 +18,37 @@ from typing import Any
 
 from absl import flags
 
-from truenegs_jax import config_flag, preparation
-from truenegs_jax.data.corpus import needs
-from truenegs_jax.data.rows import verify_rows
-from truenegs_jax.data.tokenizer import ACCENTS, Tokenizer
-from truenegs_jax.errors import (
+from truenegs_jax.data.rows import prepare_rows
+from truenegs_jax.data.rows.rows_folder import verify_rows
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.runtime import flags as flags_lib
+from truenegs_jax.runtime.errors import (
   SAVED_INTERRUPT,
   SAVED_RESTART,
   InputError,
   TrueNegsError,
   printable,
 )
-
-
-def plan_of(config: Any) -> preparation.Plan:
-  """The plan of the `data` section and length of a ConfigDict."""
-  data = config.data
-  resources = {}
-  if "wordnet" in needs(data.sources):
-    from truenegs_jax.synonyms.wordnet import open_wordnet  # imports NLTK
-
-    resources["reader"] = open_wordnet(data.wordnet_dir)
-  names = (
-    "sources vocab vocab_size lowercase layout overflow held_out rows seed"
-    " errors stopping tokenizer"
-  )
-  if data.accents not in ACCENTS:
-    known = ", ".join(ACCENTS)
-    raise InputError(f"data.accents={data.accents!r}: choose one of {known}.")
-  request = preparation.Request(
-    **{name: data[name] for name in names.split()},
-    strip_accents=ACCENTS[data.accents],
-    length=config.length,
-    num_workers=data.workers,
-    resources=resources,
-  )
-  return preparation.make_plan(request)
-
-
-def prepare_config(config: Any) -> tuple[pathlib.Path, Tokenizer]:
-  """The rows of a config for a run that wants to train on them now.
-
-  Raises:
-    InputError: they would be made of a download, or by each of many processes,
-      which is a step of its own.
-  """
-  from truenegs_jax import distributed  # imports jax
-
-  with distributed.together("rows"):
-    return _prepare_config(config, several=distributed.count() > 1)
-
-
-def _prepare_config(
-  config: Any, *, several: bool
-) -> tuple[pathlib.Path, Tokenizer]:
-  plan = plan_of(config)
-  if several and not plan.whole():
-    raise InputError(
-      f"a run of many processes makes no rows, and {plan.folder} holds none."
-      " Prepare them first, where all machines see them: python -m"
-      " truenegs_jax.prepare --config=... with the same values."
-    )
-  if plan.corpus and not plan.corpus.is_local() and not plan.whole():
-    raise InputError(
-      f"data.sources: {plan.corpus.names()} is on the Hugging Face hub and its"
-      " rows are not here yet. Prepare them first: python -m"
-      " truenegs_jax.prepare --config=... with the same values, or give the"
-      " path of a local copy."
-    )
-  return preparation.carry_out(plan)
+from truenegs_jax.train.prepare_data import plan_of
 
 
 def _resolved(config: Any) -> Any:
   """The config with the vocabulary of the weights, where it asks for that."""
   if config.data.vocab != "init":
     return config
-  from truenegs_jax.weights import sizes  # imports jax
+  from truenegs_jax.weights.init import config_sizes  # imports jax
 
   # The folder of the rows alone goes to stdout.
   tell = functools.partial(print, file=sys.stderr)
-  return sizes.resolve(config, saved=None, say=tell)
+  return config_sizes.resolve(config, saved=None, say=tell)
 
 
 def _carry_out(
-  plan: preparation.Plan, shard: str
+  plan: prepare_rows.Plan, shard: str
 ) -> tuple[pathlib.Path, Tokenizer] | None:
   if not shard:
-    return preparation.carry_out(plan)
-  return preparation.carry_out_share(plan, share_of(shard))
+    return prepare_rows.carry_out(plan)
+  return prepare_rows.carry_out_share(plan, share_of(shard))
 
 
 def share_of(text: str) -> tuple[int, int]:
@@ -139,9 +82,9 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  config_flag.define()
+  flags_lib.define()
   flags.DEFINE_string(
     "shard", "", "i/n: build the i-th of n shares; the last one merges them."
   )
   flags.DEFINE_boolean("verify", False, "Read every file and check it.")
-  config_flag.run(main)
+  flags_lib.run(main)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import ArrayLike
 
-from truenegs_jax.errors import InputError
-from truenegs_jax.evals import scoring
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.tasks import scoring
 
 # How often each of N examples was drawn in R resamples, f64 [R, N], -> the
 # score of each run in each, [S, R].

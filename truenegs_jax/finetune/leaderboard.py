@@ -1,15 +1,100 @@
 """Tables of fine-tunings: what seeds scored, beside what was published."""
 
+import dataclasses
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from rich.console import Console
 from rich.table import Table
 
-from truenegs_jax.evals import scoring
-from truenegs_jax.finetune import bootstrap, recipe, reference, seeds
+from truenegs_jax.finetune import bootstrap, config_checks, published
 from truenegs_jax.finetune.results import Result
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.tasks import scoring
+
+CONSTANT = 0.01  # of the gold scores' range: less than that tells nothing apart
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+  """The scores of all runs of one task, failed ones among them.
+
+  Attributes:
+    runs, failed: how many there are, and how many of these failed.
+    median, mean, low, high: of all the runs; low to high is their range.
+    sd: standard deviation of a run (ddof 1); None for one run.
+  """
+
+  runs: int
+  failed: int
+  median: float
+  mean: float
+  low: float
+  high: float
+  sd: float | None
+
+
+def summarize(
+  scores: Sequence[float], failures: Sequence[object] = ()
+) -> Summary:
+  """What the runs of one task scored; nothing is dropped.
+
+  Args:
+    scores: percent, one a run.
+    failures: one a run, true (a reason) where it failed; empty: none did.
+
+  Raises:
+    InputError: no scores, some that are not finite, or not as many failures.
+  """
+  if not scores or len(failures) not in (0, len(scores)):
+    raise InputError(
+      f"{len(scores)} scores and {len(failures)} failures: a summary wants both"
+      " of every run, and one run at least."
+    )
+  if not np.isfinite(scores).all():
+    raise InputError(
+      f"scores {list(scores)}: each has to be finite; score the predictions of"
+      " a failed run as they are."
+    )
+  return Summary(
+    runs=len(scores),
+    failed=sum(map(bool, failures)),
+    median=statistics.median(scores),
+    mean=statistics.fmean(scores),
+    low=min(scores),
+    high=max(scores),
+    sd=statistics.stdev(scores) if len(scores) > 1 else None,
+  )
+
+
+def average(
+  scores: Mapping[str, float], tasks: Sequence[str] = published.GLUE
+) -> float | None:
+  """The plain mean over tasks, Table 3's "Average"; None if one is lacking."""
+  if not all(name in scores for name in tasks):
+    return None
+  return statistics.fmean(scores[name] for name in tasks)
+
+
+def failure(gold_N: ArrayLike, predicted_N: ArrayLike) -> str:
+  """Why a run counts as failed, or "": it learned nothing, or broke.
+
+  Args:
+    gold_N, predicted_N: classes (int), answers (str) or scores (float).
+  """
+  gold_N, predicted_N = np.asarray(gold_N), np.asarray(predicted_N)
+  is_score = predicted_N.dtype.kind == "f"
+  if is_score and not np.isfinite(predicted_N).all():
+    return "scores are not finite"
+  if is_score and np.ptp(predicted_N) < CONSTANT * np.ptp(gold_N):
+    return f"all scores lie within {CONSTANT:.0%} of the gold scores' range"
+  if len(set(predicted_N.tolist())) == 1 < len(set(gold_N.tolist())):
+    return f"all {len(predicted_N)} predictions are {predicted_N[0].item()!r}"
+  return ""
+
 
 # What is no score in a record of the dev set.
 NO_SCORES = ("step", "split", "time")
@@ -39,11 +124,11 @@ def listed(scores: Mapping[str, Any]) -> str:
   )
 
 
-def summaries(runs: Sequence[Result]) -> dict[str, seeds.Summary]:
+def summaries(runs: Sequence[Result]) -> dict[str, Summary]:
   """Of each metric of the dev set, the task's own first."""
   failures = [run.failure for run in runs]
   return {
-    metric: seeds.summarize([r.scores["dev"][metric] for r in runs], failures)
+    metric: summarize([r.scores["dev"][metric] for r in runs], failures)
     for metric in runs[0].scores["dev"]
   }
 
@@ -132,14 +217,14 @@ def _show_published(
   for task, runs in found.items():
     for metric, s in summaries(runs).items():
       scores.setdefault(
-        f"{task}_{metric}" if task == recipe.SQUAD else task, s.median
+        f"{task}_{metric}" if task == config_checks.SQUAD else task, s.median
       )
-  names = [n for n in (*reference.GLUE, *reference.SQUAD) if n in scores]
+  names = [n for n in (*published.GLUE, *published.SQUAD) if n in scores]
   if not names:
     return  # a task of the user's own
   made = Table(title="Medians, and published dev sets", title_justify="left")
   made.add_column("model")
-  whole = set(reference.GLUE) <= set(names)
+  whole = set(published.GLUE) <= set(names)
   for name in (*names, *([AVERAGE] if whole else [])):
     made.add_column(name, justify="right")
   made.add_column("source")
@@ -160,11 +245,11 @@ def _show_published(
 
 def _published(
   found: Mapping[str, Sequence[Result]], made: Mapping[str, Any]
-) -> tuple[reference.Row, ...]:
+) -> tuple[published.Row, ...]:
   """Of the same family and size; of small BERTs nobody reports, so ELECTRAs."""
   width, tasks = made["width"], tuple(found)
-  rows = reference.rows_for(tasks, family=made["family"], width=width)
-  return rows or reference.rows_for(tasks, family="electra", width=width)
+  rows = published.rows_for(tasks, family=made["family"], width=width)
+  return rows or published.rows_for(tasks, family="electra", width=width)
 
 
 def _add_scores(
@@ -176,8 +261,8 @@ def _add_scores(
 ) -> None:
   shown = [f"{scores[n]:.1f}" if n in scores else "" for n in names]
   if AVERAGE in [column.header for column in table.columns]:
-    average = seeds.average(scores)
-    shown.append("" if average is None else f"{average:.1f}")
+    mean = average(scores)
+    shown.append("" if mean is None else f"{mean:.1f}")
   table.add_row(name, *shown, source)
 
 
@@ -222,7 +307,7 @@ def _comparisons(
 ) -> list[bootstrap.Comparison]:
   """Of each metric of the dev set."""
   metrics = list(ours[0].scores["dev"])
-  if ours[0].task == recipe.SQUAD:
+  if ours[0].task == config_checks.SQUAD:
     scored = [[_question_scores(run) for run in of] for of in (ours, theirs)]
     return [
       bootstrap.compare_means(m, *([x[m] for x in of] for of in scored))

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from truenegs_jax.errors import CheckpointError, InputError
-from truenegs_jax.finetune import recipe
-from truenegs_jax.train import checkpoint, startup
+from truenegs_jax.finetune import config_checks
+from truenegs_jax.runtime.errors import CheckpointError, InputError
+from truenegs_jax.workdir import checkpoints, files
 
 RESULT, RESULTS, CONFIG = "result.json", "results.json", "config.json"
 MODEL = "model"  # beside RESULT: for Hugging Face
@@ -64,7 +64,7 @@ def folder(workdir: pathlib.Path, task: str, seed: int) -> pathlib.Path:
 def save(workdir: pathlib.Path, result: Result) -> None:
   """Writes a run's file, which says by being there that the run has ended."""
   place = folder(workdir, result.task, result.seed) / RESULT
-  startup.save_json(place, plain(dataclasses.asdict(result)), indent=None)
+  files.save_json(place, plain(dataclasses.asdict(result)), indent=None)
 
 
 def plain(value: Any) -> Any:
@@ -148,8 +148,8 @@ def check_config(workdir: pathlib.Path, c: ConfigDict) -> None:
   for name, runs in ended(workdir).items():
     lines = [
       line
-      for line in checkpoint.differences(runs[0].made.get(CONFIG, now), now)
-      if not line.startswith(recipe.FREE_TO_CHANGE)
+      for line in checkpoints.differences(runs[0].made.get(CONFIG, now), now)
+      if not line.startswith(config_checks.FREE_TO_CHANGE)
     ]
     if lines:
       listed = "\n  ".join(lines)
@@ -162,7 +162,7 @@ def check_config(workdir: pathlib.Path, c: ConfigDict) -> None:
 
 def save_config(workdir: pathlib.Path, c: ConfigDict) -> None:
   """Writes what the runs of a workdir are made by."""
-  startup.save_json(workdir / CONFIG, json.loads(c.to_json()))
+  files.save_json(workdir / CONFIG, json.loads(c.to_json()))
 
 
 def check_alike(
@@ -187,7 +187,7 @@ def check_alike(
       both = old["data"].keys() & now["data"].keys()
       for side in (old, now):
         side["data"] = {split: side["data"][split] for split in both}
-    lines = checkpoint.differences(old, now)
+    lines = checkpoints.differences(old, now)
     if lines:
       listed = "\n  ".join(lines)
       raise CheckpointError(
@@ -218,6 +218,6 @@ def is_named_alike(workdir: pathlib.Path, c: ConfigDict) -> bool:
   return not [
     line
     for runs in ended(workdir).values()
-    for line in checkpoint.differences(runs[-1].made.get(CONFIG, {}), now)
-    if line.startswith(recipe.NAMES)
+    for line in checkpoints.differences(runs[-1].made.get(CONFIG, {}), now)
+    if line.startswith(config_checks.NAMES)
   ]

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from truenegs_jax import randomness
+from truenegs_jax.runtime import rng
 
 Array = jax.Array
 Drop = Callable[[Array, Array | None], Array]  # weights, keys -> weights
@@ -102,7 +102,7 @@ def attend(
     site: of dropout, as `randomness.dropout` has it.
   """
   qkv = query_BxLxHxS, key_BxLxHxS, value_BxLxHxS
-  drop = functools.partial(randomness.dropout, rate=rate, site=site)
+  drop = functools.partial(rng.dropout, rate=rate, site=site)
   if seen.allowed_Bx1xLxL is not None:
     return plain(*qkv, seen.allowed_Bx1xLxL, dropout_keys_B, drop)
   if seen.form.name == "pieces":

@@ -17,9 +17,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax import randomness
 from truenegs_jax.models import attention as attention_lib
-from truenegs_jax.models import layers, stack
+from truenegs_jax.models import layers
+from truenegs_jax.runtime import rng
 
 Array = jax.Array
 Inputs = Mapping[str, Array]
@@ -54,7 +54,7 @@ class EncoderConfig:
   attention: attention_lib.Form = attention_lib.PLAIN
 
   def __post_init__(self):
-    stack.check_remat(self.remat)
+    layers.check_remat(self.remat)
 
   @property
   def initializer(self):
@@ -123,7 +123,7 @@ class Embeddings(nn.Module):
       inputs["types"],
       document_positions(inputs["documents"]),
     )
-    return randomness.dropout(
+    return rng.dropout(
       x_BxLxE.astype(self.config.dtype),
       dropout_keys_B,
       rate=self.config.dropout,
@@ -152,7 +152,7 @@ class Encoder(nn.Module):
     """Returns the last layer's hidden states `[B, L, D]`, of `config.dtype`."""
     x_BxLxD = fit_width(self.config, embedded_BxLxE)
     seen = attention_lib.look(self.config.attention, documents_BxL)
-    return stack.run_layers(self, Layer, x_BxLxD, dropout_keys_B, seen)
+    return layers.run_layers(self, Layer, x_BxLxD, dropout_keys_B, seen)
 
 
 class Layer(nn.Module):
@@ -170,7 +170,7 @@ class Layer(nn.Module):
   ) -> Array:
     """Returns hidden states `[B, L, D]`, of `config.dtype`."""
     c = self.config
-    drop = lambda x, site: randomness.dropout(
+    drop = lambda x, site: rng.dropout(
       x, dropout_keys_B, rate=c.dropout, site=first_site + site
     )
     mixed_BxLxD = self_attention(

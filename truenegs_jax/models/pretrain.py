@@ -19,7 +19,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax.models import backbones, encoder, heads
+from truenegs_jax.models import encoder, heads, registry
 
 Array = jax.Array
 
@@ -77,7 +77,7 @@ class ElectraPair(nn.Module):
   backbone: str = "encoder"
 
   def setup(self):
-    backbone = backbones.load(self.backbone)
+    backbone = registry.load(self.backbone)
     generator, discriminator = self.generator_config, self.discriminator_config
     self.embeddings = backbone.Embeddings(discriminator)
     self.generator = backbone.Encoder(generator)
@@ -159,7 +159,7 @@ class BertMlm(nn.Module):
   pooler: bool = False
 
   def setup(self):
-    backbone, c = backbones.load(self.backbone), self.config
+    backbone, c = registry.load(self.backbone), self.config
     self.embeddings = backbone.Embeddings(c)
     self.bert = backbone.Encoder(c)
     self.bert_head = heads.MlmHead(c)
@@ -232,10 +232,10 @@ def make_pair(
     InputError: unknown backbone or variant, heads that do not divide the width,
       networks that cannot share their embeddings.
   """
-  discriminator = backbones.network_config(
+  discriminator = registry.network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}
   )
-  generator = backbones.generator_config(
+  generator = registry.generator_config(
     discriminator,
     backbone,
     multiplier=generator_multiplier,
@@ -257,7 +257,7 @@ def make_bert(
   BERT's embeddings are as wide as the model, whatever the variant says, and
   `pooler` says whether its pooler and next-sentence classifier ride along.
   """
-  config = backbones.network_config(
+  config = registry.network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}
   )
   config = dataclasses.replace(config, embedding_size=config.width)

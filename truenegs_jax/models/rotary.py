@@ -29,8 +29,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax import randomness
-from truenegs_jax.models import attention, encoder, layers, stack
+from truenegs_jax.models import attention, encoder, layers
+from truenegs_jax.runtime import rng
 
 Array = jax.Array
 
@@ -70,7 +70,7 @@ class Embeddings(nn.Module):
       inputs["types"],
       encoder.document_positions(inputs["documents"]),
     )
-    return randomness.dropout(
+    return rng.dropout(
       x_BxLxE.astype(self.config.dtype),
       dropout_keys_B,
       rate=self.config.dropout,
@@ -98,7 +98,7 @@ class Encoder(nn.Module):
     """Returns the normalized hidden states `[B, L, D]`, of `config.dtype`."""
     c = self.config
     positions_BxL = encoder.document_positions(documents_BxL)
-    x_BxLxD = stack.run_layers(
+    x_BxLxD = layers.run_layers(
       self,
       Layer,
       encoder.fit_width(c, embedded_BxLxE),
@@ -127,7 +127,7 @@ class Layer(nn.Module):
     """Returns hidden states `[B, L, D]`, of `config.dtype`."""
     c = self.config
     norm = lambda name: layers.layer_norm(name)(x_BxLxD).astype(c.dtype)
-    drop = lambda x, site: randomness.dropout(
+    drop = lambda x, site: rng.dropout(
       x, dropout_keys_B, rate=c.dropout, site=first_site + site
     )
     mixed_BxLxD = encoder.self_attention(

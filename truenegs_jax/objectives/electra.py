@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from truenegs_jax import randomness
-from truenegs_jax.objectives import masking, mlm, negatives, soft
-from truenegs_jax.objectives.guess import (
+from truenegs_jax.objectives import masking, mlm, negatives, soft_regularization
+from truenegs_jax.objectives.fill_slots import (
   Batch,
   Guess,
   Terms,
@@ -27,6 +26,7 @@ from truenegs_jax.objectives.guess import (
   weighted_sum,
 )
 from truenegs_jax.objectives.options import Options
+from truenegs_jax.runtime import rng
 
 Array = jax.Array
 
@@ -73,13 +73,17 @@ def electra_terms(
   corrupted_BxL = masking.fill_slots(tokens_BxL, guess.slots, guess.sampled_BxK)
   keys = lambda purpose: dropout_keys(keys_B, purpose, train=train)
   has_soft = options.soft_weight or not train
-  tokens = soft.compared_tokens(guess) if has_soft else ()
-  words_BxLxE, *compared = soft.gather_once(bound, corrupted_BxL, *tokens)
+  tokens = soft_regularization.compared_tokens(guess) if has_soft else ()
+  words_BxLxE, *compared = soft_regularization.gather_once(
+    bound, corrupted_BxL, *tokens
+  )
   if has_soft:
-    terms["soft"] = soft.word_term(bound, batch, guess, options, compared)
+    terms["soft"] = soft_regularization.word_term(
+      bound, batch, guess, options, compared
+    )
   hidden_BxLxD = bound.encode(
     {**batch, "tokens": corrupted_BxL},
-    keys(randomness.DISCRIMINATOR_DROPOUT),
+    keys(rng.DISCRIMINATOR_DROPOUT),
     words_BxLxE,
   )
   if options.sentence_weight:
@@ -111,15 +115,15 @@ def _sentence_term(
     keys: purpose -> dropout keys.
   """
   if options.sentence_encoder == "generator":
-    encode, keys_B = bound.encode_generator, keys(randomness.GENERATOR_DROPOUT)
+    encode, keys_B = bound.encode_generator, keys(rng.GENERATOR_DROPOUT)
   else:
-    encode, keys_B = bound.encode, keys(randomness.DISCRIMINATOR_DROPOUT)
+    encode, keys_B = bound.encode, keys(rng.DISCRIMINATOR_DROPOUT)
     if options.prediction == "sample":  # these are the sampled sentences
-      return soft.sentence_term(
+      return soft_regularization.sentence_term(
         encode, corrupted_BxLxD, batch, guess, keys_B, options
       )
   predicted_BxLxD = encode(predicted_inputs(batch, guess), keys_B)
-  return soft.sentence_term(
+  return soft_regularization.sentence_term(
     encode, predicted_BxLxD, batch, guess, keys_B, options
   )
 

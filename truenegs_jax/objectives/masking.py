@@ -19,8 +19,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax import randomness
-from truenegs_jax.errors import InputError
+from truenegs_jax.runtime import rng
+from truenegs_jax.runtime.errors import InputError
 
 Array = jax.Array
 
@@ -147,7 +147,7 @@ def apply_mask(
   """
   style = get_style(options.style)
   shape = slots.positions_BxK.shape[1:]
-  uniform_BxK = randomness.uniform(keys_B, shape, site=KEEP_SITE)
+  uniform_BxK = rng.uniform(keys_B, shape, site=KEEP_SITE)
   spared_BxK = uniform_BxK < style.kept
   shown_BxK = jnp.where(spared_BxK, slots.original_BxK, options.mask_id)
   if style.random:
@@ -200,7 +200,7 @@ def _same_place(slots: Slots) -> Array:
 def _draw_distinct(candidate_BxL: Array, keys_B: Array, k: int) -> Array:
   """The k candidates of the largest random numbers, other positions behind."""
   length = candidate_BxL.shape[1]
-  uniform_BxL = randomness.uniform(keys_B, (length,), site=POSITION_SITE)
+  uniform_BxL = rng.uniform(keys_B, (length,), site=POSITION_SITE)
   score_BxL = jnp.where(candidate_BxL, uniform_BxL, -1.0)
   _, positions_BxK = jax.lax.top_k(score_BxL, k)
   return positions_BxK
@@ -220,5 +220,5 @@ def _integers(
   keys_B: Array, shape: tuple[int, ...], below: Array, *, site: int
 ) -> Array:
   """Uniform int32 in [0, below), but for a bias of below / 2^32 at most."""
-  bits = randomness.random_bits(keys_B, shape, site=site)
+  bits = rng.random_bits(keys_B, shape, site=site)
   return (bits % below).astype(jnp.int32)

@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from truenegs_jax import randomness
-from truenegs_jax.objectives import masking, negatives, soft
-from truenegs_jax.objectives.guess import (
+from truenegs_jax.objectives import masking, negatives, soft_regularization
+from truenegs_jax.objectives.fill_slots import (
   Batch,
   Guess,
   Terms,
@@ -26,6 +25,7 @@ from truenegs_jax.objectives.guess import (
   weighted_sum,
 )
 from truenegs_jax.objectives.options import Options
+from truenegs_jax.runtime import rng
 
 Array = jax.Array
 
@@ -52,12 +52,16 @@ def mlm_terms(
   guess = guess_slots(bound, batch, keys_B, options, train=train)
   terms = slot_terms(bound, batch, guess, aux, options, train=train)
   if options.soft_weight or not train:
-    compared = soft.gather_once(bound, *soft.compared_tokens(guess))
-    terms["soft"] = soft.word_term(bound, batch, guess, options, compared)
+    compared = soft_regularization.gather_once(
+      bound, *soft_regularization.compared_tokens(guess)
+    )
+    terms["soft"] = soft_regularization.word_term(
+      bound, batch, guess, options, compared
+    )
   if options.sentence_weight:
-    keys = dropout_keys(keys_B, randomness.GENERATOR_DROPOUT, train=train)
+    keys = dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train)
     predicted_BxLxD = bound.encode(predicted_inputs(batch, guess), keys)
-    terms["sentence"] = soft.sentence_term(
+    terms["sentence"] = soft_regularization.sentence_term(
       bound.encode, predicted_BxLxD, batch, guess, keys, options
     )
   return terms
@@ -87,7 +91,7 @@ def slot_terms(
     terms["mlm_uncorrected"] = weighted_sum(guess.loss_BxK, weight_BxK)
   if not train:
     terms["mlm_hidden"] = hidden_loss(guess, options.masking.mask_id)
-  terms["pair_cosine"] = soft.pair_cosine(bound)
+  terms["pair_cosine"] = soft_regularization.pair_cosine(bound)
   return terms
 
 

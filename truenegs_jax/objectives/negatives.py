@@ -1,13 +1,7 @@
-"""Predictions, and which of them are false negatives.
+"""The model's own synonyms: the tokens whose embeddings lie closest.
 
-A false negative is a prediction that differs from the gold token and is yet
-right: its synonym. Hard correction (Zhang et al. 2023, equation 2) takes such
-slots out of the masked language model's loss.
-
-The synonym table is one of two arrays, with the same answers: `bits_VxW`
-(uint32), a bit for each pair of tokens, so that a look-up gathers one word; or
-`ids_VxS` (int32), the synonyms of each token, padded with -1, for vocabularies
-whose bit matrix would be too large.
+A lexicon is fixed before the first step; this table is made of the parameters
+as they are, and made again as they change. Nothing of it comes from the paper.
 """
 
 from collections.abc import Mapping
@@ -72,3 +66,73 @@ def false_negatives(
   if include_self:
     return listed_BxK
   return listed_BxK & (predicted_BxK != original_BxK)
+
+
+CELLS = 2**24  # cosines at a time, 64 MiB of them
+
+
+def neighbour_ids(
+  table_VxE: Array,
+  golds_V: Array,
+  words_V: Array,
+  *,
+  top: int,
+  threshold: float,
+  cells: int = CELLS,
+) -> Array:
+  """Lists the tokens nearest to each token, by the cosine of their rows in f32.
+
+  Of equal cosines the smaller id is the nearer. A row that is zero or not
+  finite has no neighbours and is none. Whole numbers come out: no gradient.
+
+  The same parameters give the same table wherever they are laid out alike.
+  Split in another way, or on another kind of device, a cosine is summed up in
+  another order and moves by some 1e-6: neighbours that close to one another may
+  change places, and one that close to the threshold come or go. To have the
+  same on every mesh of one kind of device, gather `table_VxE` first.
+
+  Args:
+    table_VxE: embeddings, floats.
+    golds_V: bool, the tokens that get neighbours.
+    words_V: bool, the tokens that can be neighbours.
+    top: the most neighbours of a token, at least 1.
+    threshold: the least cosine of a neighbour, -1 to 1.
+    cells: the most cosines in memory, but at least those of one token.
+
+  Returns:
+    int32 `[V, top]`, nearest first, behind them -1; never the token itself.
+  """
+  size = table_VxE.shape[0]
+  unit_VxE = _unit(table_VxE)
+  index_V = jnp.arange(size)
+  words_V &= unit_VxE.any(axis=1)
+
+  def nearest(token):
+    index, unit_E, gold = token
+    cosine_V = jnp.matmul(unit_E, unit_VxE.T, precision="highest")
+    # A cosine that is NaN passes no threshold; a zero vector is near to none.
+    near_V = (cosine_V >= threshold) & words_V & (index_V != index)
+    near_V &= gold & unit_E.any()
+    # Of equal ones `top_k` takes the first, and puts it first.
+    best_S, ids_S = jax.lax.top_k(
+      jnp.where(near_V, cosine_V, -jnp.inf), min(top, size)
+    )
+    return jnp.where(best_S > -jnp.inf, ids_S, -1)
+
+  ids_VxS = jax.lax.map(
+    nearest,
+    (index_V, unit_VxE, golds_V),
+    batch_size=min(size, max(1, cells // size)),
+  )
+  missing = top - ids_VxS.shape[1]  # of a vocabulary smaller than `top`
+  return jnp.pad(ids_VxS, ((0, 0), (0, missing)), constant_values=-1)
+
+
+def _unit(table_VxE: Array) -> Array:
+  """Rows of length 1, in f32; zero rows stay as they are."""
+  table_VxE = table_VxE.astype(jnp.float32)
+  # By the largest number first: the squares of any others are in range.
+  for order in (jnp.inf, 2):
+    norm_Vx1 = jnp.linalg.norm(table_VxE, order, axis=1, keepdims=True)
+    table_VxE /= jnp.where(norm_Vx1 > 0, norm_Vx1, 1.0)
+  return table_VxE

@@ -24,14 +24,14 @@ from absl import app, flags
 from rich.console import Console
 from rich.table import Table
 
-from truenegs_jax.data.tokenizer import Tokenizer, load_tokenizer
-from truenegs_jax.errors import (
+from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
+from truenegs_jax.runtime.errors import (
   SAVED_INTERRUPT,
   InputError,
   TrueNegsError,
   printable,
 )
-from truenegs_jax.synonyms import spec, stop_words, table
+from truenegs_jax.synonyms import sources_spec, stop_words, table
 from truenegs_jax.synonyms.sources import is_word
 
 # Flags that make a table what it is, named as its options are.
@@ -50,8 +50,8 @@ def run(f: flags.FlagValues, console: Console) -> None:
   first, *others = map(_parse, [f.sources, *filter(None, f.compare.split(";"))])
   tokenizer = load_tokenizer(f.vocab, lowercase=f.lowercase)
   for asked in (first, *others):
-    spec.check(asked, wordnet_dir=f.wordnet_dir)
-  read = lambda asked: spec.pairs_of(
+    sources_spec.check(asked, wordnet_dir=f.wordnet_dir)
+  read = lambda asked: sources_spec.pairs_of(
     asked, tokenizer.vocab, wordnet_dir=f.wordnet_dir
   )
   make = functools.partial(_make, f, tokenizer.vocab)
@@ -189,8 +189,8 @@ def examples(
   return made
 
 
-def _parse(text: str) -> spec.Spec:
-  asked = spec.parse(text)
+def _parse(text: str) -> sources_spec.Spec:
+  asked = sources_spec.parse(text)
   if asked.model:
     raise InputError(
       f"{text.strip()}: the source model has pairs only once a model is trained"
@@ -199,7 +199,7 @@ def _parse(text: str) -> spec.Spec:
   return asked
 
 
-def _is_saved(f: flags.FlagValues, asked: spec.Spec) -> bool:
+def _is_saved(f: flags.FlagValues, asked: sources_spec.Spec) -> bool:
   """Whether a saved table is asked for, and nothing else."""
   given = any(f[name].present for name in OPTIONS)
   return not given and [s.name for s in asked.sources] == ["table"]
@@ -208,13 +208,13 @@ def _is_saved(f: flags.FlagValues, asked: spec.Spec) -> bool:
 def _make(
   f: flags.FlagValues,
   tokens: Sequence[str],
-  asked: spec.Spec,
-  pairs: Iterable[spec.Pair],
+  asked: sources_spec.Spec,
+  pairs: Iterable[sources_spec.Pair],
   **changes: bool,
 ) -> table.SynonymTable:
   """The table of pairs, or the saved one that is asked for."""
   if _is_saved(f, asked):
-    path = spec.located(asked.sources[0])["path"]
+    path = sources_spec.located(asked.sources[0])["path"]
     return table.load_table(str(path), tokens)
   options: dict[str, Any] = {name: f[name].value for name in OPTIONS}
   options["stop_words"] = stop_words.load(f.stop_words)
@@ -247,7 +247,7 @@ def _lettered(
 
 
 def main(argv: list[str]) -> None:
-  """The verb; its exit codes are those of `truenegs_jax.errors`."""
+  """The verb; its exit codes are those of `truenegs_jax.runtime.errors`."""
   try:
     if len(argv) > 1:
       raise InputError(f"arguments not understood: {' '.join(argv[1:])}")

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from truenegs_jax.data.files import File
-from truenegs_jax.data.lines import read_text
-from truenegs_jax.data.reading import Reading
-from truenegs_jax.errors import DataError
+from truenegs_jax.data.corpus.files import File
+from truenegs_jax.data.corpus.lines import read_text
+from truenegs_jax.data.corpus.read_state import Reading
+from truenegs_jax.runtime.errors import DataError
 
 Pairs = Iterator[tuple[str, str]]
 

@@ -16,11 +16,11 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from truenegs_jax.data.files import File, describe
-from truenegs_jax.errors import InputError
+from truenegs_jax.data.corpus.files import File, describe
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import lexicons
 from truenegs_jax.synonyms import wordnet as wordnet_lib
-from truenegs_jax.synonyms.vectors import neighbours
+from truenegs_jax.synonyms.word_vectors import neighbours
 
 Pairs = Iterable[tuple[str, str]]
 

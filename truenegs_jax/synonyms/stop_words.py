@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from truenegs_jax.errors import InputError
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms.sources import is_word
 
 # The 179 English words of `stopwords` in nltk_data as released from 2018 to

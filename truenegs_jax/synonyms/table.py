@@ -15,19 +15,92 @@ them up in one of two arrays, by a gather each:
 """
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
+import json
 import os
+import pathlib
+import secrets
 import types
+import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from truenegs_jax.errors import DataError, InputError
-from truenegs_jax.synonyms import archive
+from truenegs_jax.runtime.errors import (
+  DataError,
+  DiskError,
+  InputError,
+  disk_errors,
+)
 from truenegs_jax.synonyms.sources import is_word
 from truenegs_jax.synonyms.stop_words import STOP_WORDS, fingerprint, golds
+
+FORMAT = 2  # a reader refuses what it does not know
+MAX_FILE_BYTES = 1 << 30  # unpacked; a file that claims more is not ours
+
+
+def write(
+  path: str | os.PathLike[str], header: Mapping[str, Any], keys_Q: np.ndarray
+) -> None:
+  """Writes a file that appears under its name only when it is whole.
+
+  Raises:
+    DiskError: it could not be written, or what stands there is no file.
+  """
+  path = pathlib.Path(path).resolve()  # a link's file, not the link
+  if path.exists() and not path.is_file():
+    raise DiskError(f"{path} is no file that could be replaced; name another.")
+  text = np.array(json.dumps({"format": FORMAT, **header}))
+  whole = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+  try:
+    with disk_errors(path):
+      path.parent.mkdir(parents=True, exist_ok=True)
+      with whole.open("wb") as file:
+        np.savez_compressed(file, header=text, keys=keys_Q)
+        file.flush()
+        os.fsync(file.fileno())
+      whole.replace(path)
+  finally:
+    with contextlib.suppress(OSError):  # most often it has its name by now
+      whole.unlink()
+
+
+def read(
+  path: str | os.PathLike[str], fields: Sequence[str]
+) -> tuple[dict[str, Any], np.ndarray]:
+  """The named fields of the header, and keys_Q, int64, of any values.
+
+  Raises:
+    DataError: the file is missing, damaged or of an unknown format.
+  """
+  try:
+    with zipfile.ZipFile(path) as file:
+      size = sum(member.file_size for member in file.infolist())
+    if size > MAX_FILE_BYTES:
+      raise ValueError(f"it claims {size} bytes")
+    with np.load(path, allow_pickle=False) as file:
+      header, keys_Q = json.loads(str(file["header"])), file["keys"]
+    if header["format"] != FORMAT:
+      raise ValueError(f"format {header['format']}, not {FORMAT}")
+    if keys_Q.ndim != 1 or keys_Q.dtype != np.int64:
+      raise ValueError(f"keys are {keys_Q.dtype} of shape {keys_Q.shape}")
+    return {name: header[name] for name in fields}, keys_Q
+  except FileNotFoundError as error:
+    raise DataError(f"There is no synonym table {path}.") from error
+  except Exception as error:  # zipfile and zlib have exceptions of their own
+    raise damaged(path, f"{type(error).__name__}: {error}") from error
+
+
+def damaged(path: str | os.PathLike[str], why: str) -> DataError:
+  """The error of a file that is no whole table."""
+  return DataError(
+    f"{path} is not a whole synonym table ({why}). Remove it to have it built"
+    " anew."
+  )
+
 
 HEADER = ("source", "options", "vocabulary", "fingerprint")  # of a saved one
 
@@ -229,7 +302,7 @@ def save_table(table: SynonymTable, path: str | os.PathLike[str]) -> None:
   """
   header = {name: getattr(table, name) for name in HEADER}
   header |= {"options": dict(table.options), "rows": table.num_rows}
-  archive.write(path, header | {"pairs": table.num_pairs}, table.keys_Q)
+  write(path, header | {"pairs": table.num_pairs}, table.keys_Q)
 
 
 def load_table(
@@ -241,7 +314,7 @@ def load_table(
     DataError: the file is missing, damaged, of an unknown format, or of another
       vocabulary.
   """
-  header, keys_Q = archive.read(path, HEADER)
+  header, keys_Q = read(path, HEADER)
   vocabulary = vocabulary_fingerprint(tokens)
   if header["vocabulary"] != vocabulary:
     raise DataError(
@@ -250,10 +323,10 @@ def load_table(
       "vocabulary it was built for, or remove it to have it built anew."
     )
   if len(keys_Q) and not 0 <= keys_Q.min() <= keys_Q.max() < len(tokens) ** 2:
-    raise archive.damaged(path, "it has pairs outside its vocabulary")
+    raise damaged(path, "it has pairs outside its vocabulary")
   table = _table(keys_Q, tokens, header["source"], header["options"])
   if table.fingerprint != header["fingerprint"]:
-    raise archive.damaged(path, "its content does not match its fingerprint")
+    raise damaged(path, "its content does not match its fingerprint")
   return table
 
 

@@ -14,8 +14,8 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from truenegs_jax import cache
-from truenegs_jax.errors import DataError, InputError
+from truenegs_jax.runtime import cache
+from truenegs_jax.runtime.errors import DataError, InputError
 
 # Nouns, verbs, adjectives (with their satellites) and adverbs.
 PARTS_OF_SPEECH = "nvar"

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from truenegs_jax.errors import DataError, InputError
-from truenegs_jax.tasks.examples import Encoded
+from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.tasks.task import Encoded
 
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # tokens of a row
 MIN_WINDOWS = 4  # of an epoch; else the same rows would meet in each of them

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from truenegs_jax.data.tokenizer import Tokenizer
-from truenegs_jax.errors import DataError
-from truenegs_jax.tasks.examples import SCORE, Encoded, Example, Task
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.tasks.task import SCORE, Encoded, Example, Task
 
 CHUNK_TEXTS = 10_000  # tokenized at a time, for the memory that it takes
 

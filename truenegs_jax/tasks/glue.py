@@ -11,16 +11,22 @@ test_mismatched. Wang et al. 2019, https://openreview.net/forum?id=rJ4km2R5t7.
 
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from truenegs_jax.data import hub
-from truenegs_jax.data.compression import MAGIC
-from truenegs_jax.data.files import existing
-from truenegs_jax.errors import DataError, InputError
-from truenegs_jax.tasks.examples import CLASSES, SCORE, Example, Task
-from truenegs_jax.tasks.hub import HUB, parse, read_dataset
-from truenegs_jax.tasks.records import Record, read_file
+import numpy as np
+
+from truenegs_jax.data.corpus import hub_datasets
+from truenegs_jax.data.corpus.files import MAGIC, existing
+from truenegs_jax.runtime.errors import DataError, InputError, disk_errors
+from truenegs_jax.tasks.records import (
+  HUB,
+  Record,
+  parse,
+  read_dataset,
+  read_file,
+)
+from truenegs_jax.tasks.task import CLASSES, SCORE, Example, Task
 
 SAME = ("0", "1")
 ENTAILS = ("entailment", "not_entailment")
@@ -215,12 +221,12 @@ def _label(record: Record, column: str, task: Task) -> str | float:
 
 def _hub_records(task: Task, split: str, where: str) -> Iterator[Record]:
   asked, config = parse(where), task.name
-  if hub.is_folder(asked.name):
+  if hub_datasets.is_folder(asked.name):
     folder = pathlib.Path(asked.name).expanduser()
-    if hub.is_saved(folder / task.name):
+    if hub_datasets.is_saved(folder / task.name):
       folder /= task.name
     asked = asked._replace(name=str(folder))
-    config = "" if hub.is_saved(folder) else config
+    config = "" if hub_datasets.is_saved(folder) else config
   split = _file_name(task, split)
   for record in read_dataset(asked, config=config, split=split):
     label = record.value("label")
@@ -254,3 +260,59 @@ def _file_name(task: Task, split: str) -> str:
   if task.name == "mnli" and split in ("dev", "test"):
     return f"{split}_matched"
   return split
+
+
+MNLI_FILES = {"test": "MNLI-m", "test_mismatched": "MNLI-mm"}
+
+
+def write_submission(
+  folder: pathlib.Path,
+  task: Task,
+  split: str,
+  keys: Sequence[str],
+  answers: Sequence[str | float],
+) -> pathlib.Path:
+  """Writes the file of a test split, by GLUE's indices; it appears whole.
+
+  Args:
+    folder: one that is there.
+    split: "test" or "test_mismatched".
+    keys: GLUE's index of each row.
+    answers: classes by name, or scores in the task's own units, which are cut
+      to its range and have three decimals.
+
+  Returns:
+    Its path, such as FOLDER/MNLI-mm.tsv.
+
+  Raises:
+    DataError: indices that are no numbers or not unique, or no finite score.
+    DiskError: it cannot be written.
+  """
+  rows = {}
+  for key, answer in zip(keys, answers, strict=True):
+    if not key.isdecimal() or int(key) in rows:
+      raise DataError(
+        f"{task.title}, {split}: index {key!r}; GLUE's test files number their"
+        " rows, each once: take the official file."
+      )
+    rows[int(key)] = _as_text(answer, task)
+  title = MNLI_FILES[split] if task.name == "mnli" else task.title
+  path = folder / f"{title}.tsv"
+  lines = [f"{index}\t{answer}\n" for index, answer in sorted(rows.items())]
+  whole = path.with_suffix(".tmp")
+  with disk_errors(path):
+    whole.write_text("index\tprediction\n" + "".join(lines), encoding="utf-8")
+    whole.replace(path)
+  return path
+
+
+def _as_text(answer: str | float, task: Task) -> str:
+  if task.kind != SCORE:
+    return str(answer)
+  if not np.isfinite(answer):
+    raise DataError(
+      f"{task.title}: a score of {answer} was predicted: this model is broken;"
+      " fine-tune with another seed or a lower rate."
+    )
+  offset, scale = task.scale
+  return f"{np.clip(answer, offset, offset + scale):.3f}"

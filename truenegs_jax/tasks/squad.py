@@ -12,10 +12,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from truenegs_jax.data import files
-from truenegs_jax.data.reading import BLOCK_BYTES, Reading
-from truenegs_jax.errors import AbsentError, DataError
-from truenegs_jax.tasks.hub import HUB, read_dataset
+from truenegs_jax.data.corpus import files
+from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, Reading
+from truenegs_jax.runtime.errors import AbsentError, DataError
+from truenegs_jax.tasks.records import HUB, read_dataset
 
 MOVED = "answers that stand elsewhere than answer_start says"
 _V2 = "as in SQuAD v2.0; v1.1 is read, where every question has an answer"

@@ -8,22 +8,24 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from truenegs_jax import tables
-from truenegs_jax.data import encode, layouts
-from truenegs_jax.data.tokenizer import ACCENTS
-from truenegs_jax.errors import InputError
-from truenegs_jax.models import attention_choice
-from truenegs_jax.objectives import masking, regularizers
+from truenegs_jax.data.rows import layouts
+from truenegs_jax.data.tokens import fast_encoder
+from truenegs_jax.data.tokens.tokenizer import ACCENTS
+from truenegs_jax.models import choose_attention
+from truenegs_jax.objectives import masking, soft_regularization
 from truenegs_jax.objectives.options import CHOICES, needs_table
-from truenegs_jax.synonyms import spec
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.synonyms import run_table, sources_spec
 from truenegs_jax.synonyms import table as table_lib
-from truenegs_jax.train import build, optim, sharding, speed, writers
-from truenegs_jax.weights import fit, places, sizes, words
+from truenegs_jax.train import from_config, optim, sharding, speed, writers
+from truenegs_jax.weights.formats import find
+from truenegs_jax.weights.init import check_fit, config_sizes, match_vocabulary
+from truenegs_jax.workdir.from_config import build_model, vocabulary_of
 
 DTYPES = ("float32", "bfloat16")
 
 TASKS = ("pretrain", "corrections")
-NEEDED = sizes.NEEDED  # the value of config.init
+NEEDED = config_sizes.NEEDED  # the value of config.init
 TINY = 1e-12  # the least of what must be more than 0
 RANGES = (
   ("steps", 1, math.inf),
@@ -71,7 +73,7 @@ def check_config(c: ConfigDict) -> None:
       f" {c.model.max_positions}; lower one or raise the other."
     )
   _check_names(c)
-  parallel = sharding.data_parallelism(build.mesh_spec(c), device_count())
+  parallel = sharding.data_parallelism(from_config.mesh_spec(c), device_count())
   shares = parallel * c.optim.accumulation
   if c.batch_size % shares:
     near = max(c.batch_size // shares, 1) * shares
@@ -116,11 +118,11 @@ def check_given(
   if c.init == NEEDED:
     raise InputError(
       "this config goes on from weights, and of its size none are released:"
-      f" give them, --config.init=FOLDER. {places.WAYS}"
+      f" give them, --config.init=FOLDER. {find.WAYS}"
     )
   if c.init:
     check_weights(c, say=say)
-  tables.check_paths(c)
+  run_table.check_paths(c)
 
 
 def check_weights(c: ConfigDict, *, say: Callable[[str], Any]) -> None:
@@ -129,11 +131,11 @@ def check_weights(c: ConfigDict, *, say: Callable[[str], Any]) -> None:
   Raises:
     InputError: as `places.find`, `fit.check` and `words.check`.
   """
-  networks = places.find(c.init, sizes.ROLES[c.objective], say=say)
-  skip = fit.parse_skip(c.init_skip)
+  networks = find.find(c.init, config_sizes.ROLES[c.objective], say=say)
+  skip = check_fit.parse_skip(c.init_skip)
   if c.data.vocab != "train":
-    tokenizer = build.vocabulary_of(c, c.data.vocab)
-    words.check(networks, tokenizer, skip=skip)
+    tokenizer = vocabulary_of(c, c.data.vocab)
+    match_vocabulary.check(networks, tokenizer, skip=skip)
     vocab_size = len(tokenizer.vocab)
   elif "words" in skip:
     vocab_size = 1  # not known yet, and it may be any
@@ -144,7 +146,7 @@ def check_weights(c: ConfigDict, *, say: Callable[[str], Any]) -> None:
       " --config.data.vocab=init or the file, or carry rows over by word,"
       " --config.init_skip=words."
     )
-  fit.check(networks, build.build_model(c, vocab_size=vocab_size), skip=skip)
+  check_fit.check(networks, build_model(c, vocab_size=vocab_size), skip=skip)
 
 
 def device_count() -> int:
@@ -168,12 +170,12 @@ def _check_names(c: ConfigDict) -> None:
       f"task {c.task!r} does not go with this config: corrections are measured"
       " with --config=configs/corrections.py, all others are pre-training."
     )
-  one_of("objective", c.objective, tuple(build.OBJECTIVES))
-  one_of("data.tokenizer", c.data.tokenizer, encode.BACKENDS)
+  one_of("objective", c.objective, tuple(from_config.OBJECTIVES))
+  one_of("data.tokenizer", c.data.tokenizer, fast_encoder.BACKENDS)
   one_of("data.accents", c.data.accents, tuple(ACCENTS))
   one_of("data.layout", c.data.layout, tuple(layouts.LAYOUTS))
   one_of("model.dtype", c.model.dtype, DTYPES)
-  one_of("model.attention", c.model.attention, attention_choice.NAMES)
+  one_of("model.attention", c.model.attention, choose_attention.NAMES)
   one_of("mesh.synonyms", c.mesh.synonyms, sharding.TABLE_LAYOUTS)
   _check_negatives(c)
   _check_model(c)
@@ -185,19 +187,19 @@ def _check_names(c: ConfigDict) -> None:
 
 def _check_model(c: ConfigDict) -> None:
   """A size that can be, and weights where the config is about some."""
-  if fit.parse_skip(c.init_skip) and not c.init:
+  if check_fit.parse_skip(c.init_skip) and not c.init:
     raise InputError(
       f"init_skip={c.init_skip} is of weights to start from: give them,"
       " --config.init=FOLDER, or leave it out."
     )
   if c.task == "corrections" and c.init in ("", NEEDED):
     return  # the model is that of corrections.run
-  if sizes.INIT in (c.model.variant, c.data.vocab):
+  if config_sizes.INIT in (c.model.variant, c.data.vocab):
     raise InputError(
       f"model.variant={c.model.variant}, data.vocab={c.data.vocab}: what init"
       " stands for in the weights is not looked up here; give it."
     )
-  model = build.build_model(c, vocab_size=1)
+  model = build_model(c, vocab_size=1)
   types = next(iter(model.roles.values())).type_vocab_size
   if c.task == "pretrain" and c.data.layout == "electra" and types < 2:
     raise InputError(
@@ -212,7 +214,7 @@ def _check_negatives(c: ConfigDict) -> None:
   for name, known in CHOICES.items():
     one_of(f"negatives.{name}", n[name], known)
   one_of("negatives.layout", n.layout, table_lib.LAYOUTS)
-  regularizers.get(n.soft)
+  soft_regularization.get(n.soft)
   optim.weight_schedule(n.soft_schedule, n.soft_weight, n.soft_steps)
   softens = n.soft_weight or n.sentence_weight
   if softens and n.soft_schedule != "constant" and not n.soft_steps:
@@ -230,7 +232,7 @@ def _check_negatives(c: ConfigDict) -> None:
       "negatives.soft_prediction=expected is there for its gradient into the"
       " logits, which negatives.soft_gradient=gold stops; choose another."
     )
-  own = spec.parse(n.sources).model
+  own = sources_spec.parse(n.sources).model
   if own and (n.symmetric or n.include_self):
     raise InputError(
       f"negatives.sources={n.sources}: negatives.symmetric and include_self are"

@@ -1,14 +1,9 @@
 """What stops a run, or keeps one from starting: signals, NaN, a second run."""
 
-import contextlib
-import fcntl
 import json
 import os
 import pathlib
-import secrets
 import signal
-from collections.abc import Iterator
-from typing import IO
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +12,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
-from truenegs_jax import distributed
-from truenegs_jax.errors import InputError, NonFiniteError, disk_errors
+from truenegs_jax.runtime import distributed
+from truenegs_jax.runtime.errors import NonFiniteError, disk_errors
 
 SAVING = "finishing this step, then saving (once more to stop without saving)"
 STOPPED_UNSAVED = 137  # as after SIGKILL; 75 and 130 promise a checkpoint
@@ -133,47 +128,3 @@ class SkipGuard:
         " the last one with a higher optim.max_skips, or start afresh with a"
         " lower optim.lr."
       )
-
-
-@contextlib.contextmanager
-def lock(workdir: pathlib.Path) -> Iterator[None]:
-  """Makes the workdir and holds it; a second run in it is refused.
-
-  The first process of a run holds it for all, and all must see its mark in it.
-  The kernel lets go of the lock however the process ends.
-  """
-  with contextlib.ExitStack() as stack:
-    with distributed.together("lock"):
-      if distributed.is_first():
-        held = stack.enter_context(_take(workdir))
-        held.truncate(0)  # only now: a run that is refused leaves it alone
-        held.write(secrets.token_hex(4))
-        held.flush()
-    # Else each would wait for ever for what the others save elsewhere.
-    try:
-      seen = (workdir / "lock").read_text()
-    except OSError:
-      seen = "none"
-    distributed.check_alike("workdir, a folder that all of them share", seen)
-    yield
-
-
-def _take(workdir: pathlib.Path) -> IO[str]:
-  """The open file that is the lock, to be closed."""
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    file = (workdir / "lock").open("a")
-  except OSError as e:
-    raise InputError(
-      f"workdir {workdir} cannot be written to ({e.strerror}); give another"
-      " --workdir."
-    ) from e
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError as e:
-    file.close()
-    raise InputError(
-      f"another run is using {workdir}; wait for it, stop it, or give"
-      " another --workdir."
-    ) from e
-  return file

@@ -21,28 +21,28 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax import distributed
-from truenegs_jax.data import pipeline
-from truenegs_jax.data.rows import Rows
-from truenegs_jax.errors import NonFiniteError
+from truenegs_jax.data.rows import batches as batches_lib
+from truenegs_jax.data.rows.rows_folder import Rows
+from truenegs_jax.runtime import distributed
+from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.train import (
-  checkpoint,
   guards,
   metrics,
   plan,
   sharding,
   speed,
-  startup,
   step,
   writers,
 )
+from truenegs_jax.train import start as start_lib
+from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
   """A run that has ended: all steps done, unless a signal stopped it."""
 
-  start: startup.Start  # with the last state
+  start: start_lib.Start  # with the last state
   held_out: list[metrics.Terms]  # by batch, of the last evaluation
   stopped_by: signal.Signals | None
 
@@ -59,7 +59,10 @@ class Watched:
 
 
 def train(
-  c: ConfigDict, workdir: pathlib.Path, inputs: startup.Inputs, console: Console
+  c: ConfigDict,
+  workdir: pathlib.Path,
+  inputs: start_lib.Inputs,
+  console: Console,
 ) -> Outcome:
   """Trains to `c.steps`, or until SIGTERM or Ctrl-C, and saves.
 
@@ -68,8 +71,10 @@ def train(
     DiskError: a checkpoint could not be written; those before are intact.
     NonFiniteError: more than `c.optim.max_skips` skipped updates in a row.
   """
-  with contextlib.closing(startup.open_checkpoints(c, workdir)) as checkpoints:
-    start = startup.prepare_start(c, workdir, inputs, checkpoints, console)
+  with contextlib.closing(
+    start_lib.open_checkpoints(c, workdir)
+  ) as checkpoints:
+    start = start_lib.prepare_start(c, workdir, inputs, checkpoints, console)
     clock, first_step = metrics.Clock(c.steps), int(start.state.step)
     with (
       _open_writers(c, workdir, console, first_step) as write,
@@ -84,9 +89,9 @@ def train(
 def _loop(
   c: ConfigDict,
   workdir: pathlib.Path,
-  inputs: startup.Inputs,
-  start: startup.Start,
-  checkpoints: checkpoint.Checkpoints,
+  inputs: start_lib.Inputs,
+  start: start_lib.Start,
+  checkpoints: checkpoints_lib.Checkpoints,
   watched: Watched,
 ) -> Outcome:
   state, done = start.state, int(start.state.step)
@@ -114,7 +119,7 @@ def _loop(
 
   while done < c.steps and not (stopped_by := vote.stopped_by()):
     state = start.refresh(state, done)
-    batch = pipeline.batch_at(
+    batch = batches_lib.batch_at(
       inputs.train_rows,
       done,
       batch_size=c.batch_size,
@@ -159,13 +164,13 @@ def _loop(
 
 def evaluate(
   c: ConfigDict,
-  start: startup.Start,
+  start: start_lib.Start,
   state: step.TrainState,
   held_out_rows: Rows,
 ) -> list[metrics.Terms]:
   """The terms of each held-out batch: `c.eval.rows` rows, in whole batches."""
   batches = itertools.islice(
-    pipeline.held_out_batches(
+    batches_lib.held_out_batches(
       held_out_rows,
       batch_size=c.batch_size,
       process=sharding.process_share(start.mesh, c.batch_size),
@@ -227,7 +232,7 @@ def _due(done: int, every: int, total: int) -> bool:
 
 def _train_record(
   c: ConfigDict,
-  start: startup.Start,
+  start: start_lib.Start,
   clock: metrics.Clock,
   done: int,
   terms: list[metrics.Terms],

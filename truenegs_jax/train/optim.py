@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from truenegs_jax.errors import InputError
+from truenegs_jax.runtime.errors import InputError
 
 Array = jax.Array
 Schedule = Callable[[Array | int], Array]

@@ -3,7 +3,6 @@
 The training step is compiled from this plan, and a dry run prints it.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from concurrent import futures
@@ -14,35 +13,19 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 from rich.table import Table
 
-from truenegs_jax import distributed
 from truenegs_jax.models import encoder, pretrain
 from truenegs_jax.objectives import masking, negatives
-from truenegs_jax.objectives.options import Options, needs_table
+from truenegs_jax.runtime import distributed
 from truenegs_jax.synonyms import table as table_lib
-from truenegs_jax.train import build, sharding
+from truenegs_jax.train import from_config, sharding
 from truenegs_jax.train import step as step_lib
 
 LISTED = 64  # synonyms of a token; WordNet has 55 for one of BERT's
-# What a table and the weights are made with, as a rule.
-USUAL = {
-  "keep_stop_words": False,
-  "stop_words": "",
-  "symmetric": False,
-  "soft_schedule": "constant",
-  "soft_steps": 0,
-}
-# Of an objective's readings, those that its sentence spells out.
-STATED = frozenset(
-  """
-  masking sampling_temperature
-  hard_correction prediction soft soft_weight sentence_weight smoothing
-  """.split()
-)
 TRAINING_PASSES = 3  # a backward pass is two products for each of the forward
 
 
 def abstract_state(
-  run: build.Run, seed: int, mesh: jax.sharding.Mesh
+  run: from_config.Run, seed: int, mesh: jax.sharding.Mesh
 ) -> step_lib.TrainState:
   """Shapes, dtypes and shardings of the state; no array is made."""
   shapes = jax.eval_shape(lambda: run.init_state(seed))
@@ -69,7 +52,7 @@ def abstract_batch(
 
 
 def abstract_aux(
-  c: ConfigDict, run: build.Run, mesh: jax.sharding.Mesh
+  c: ConfigDict, run: from_config.Run, mesh: jax.sharding.Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
   """Shapes of what `build.make_aux` puts on the devices.
 
@@ -93,7 +76,7 @@ def abstract_aux(
 
 
 def train_step(
-  c: ConfigDict, run: build.Run, mesh: jax.sharding.Mesh
+  c: ConfigDict, run: from_config.Run, mesh: jax.sharding.Mesh
 ) -> Callable:
   """The step of a run: `(state, batch, aux) -> (state, terms)`."""
   objective = run.objective(train=True)
@@ -107,7 +90,7 @@ def train_step(
 
 def lower_train_step(
   c: ConfigDict,
-  run: build.Run,
+  run: from_config.Run,
   mesh: jax.sharding.Mesh,
   state: step_lib.TrainState,
   aux: Mapping[str, Any],
@@ -140,7 +123,7 @@ def compile_beside(
 
 
 def eval_step(
-  c: ConfigDict, run: build.Run, mesh: jax.sharding.Mesh
+  c: ConfigDict, run: from_config.Run, mesh: jax.sharding.Mesh
 ) -> Callable:
   """The jitted evaluation: `(params, batch, aux) -> terms`."""
   objective = sharding.gathered(run.objective(train=False), mesh, run.mesh_spec)
@@ -206,33 +189,6 @@ def work(c: ConfigDict, model: pretrain.Model) -> str:
     f" {flops * c.batch_size:.4g} a step, {flops * c.batch_size * c.steps:.4g}"
     " in all"
   )
-
-
-def objective(c: ConfigDict) -> str:
-  """The recipe in words, for reports and model cards."""
-  usual = {field.name: field.default for field in dataclasses.fields(Options)}
-  usual |= USUAL
-  n = usual | c.negatives.to_dict()  # older runs lack the newer readings
-  parts = [{"electra": "ELECTRA", "mlm": "BERT"}[c.objective]]
-  if n["hard_correction"]:
-    parts.append(f"hard correction by {n['sources']} ({n['prediction']})")
-  elif needs_table(ConfigDict(n)):
-    parts.append(f"synonyms of {n['sources']}")
-  if n["soft_weight"]:
-    parts.append(f"soft regularization ({n['soft']}) x {n['soft_weight']:g}")
-  if n["sentence_weight"]:
-    parts.append(f"sentence regularization x {n['sentence_weight']:g}")
-  if n["smoothing"]:
-    parts.append(f"smoothing over synonyms x {n['smoothing']:g}")
-  if c.generator.temperature != 1:
-    parts.append(f"sampled at temperature {c.generator.temperature:g}")
-  parts += [
-    f"{name} {n[name]}"
-    for name, default in usual.items()
-    if name not in STATED and n[name] != default
-  ]
-  recipe = " + ".join(parts) if len(parts) > 1 else f"plain {parts[0]}"
-  return f"{recipe}; {c.masking.prob:.0%} masked ({c.masking.style})"
 
 
 def devices(c: ConfigDict, mesh: jax.sharding.Mesh) -> str:

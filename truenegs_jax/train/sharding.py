@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from truenegs_jax.errors import InputError
+from truenegs_jax.runtime.errors import InputError
 
 DATA_AXIS = "data"
 MODEL_AXIS = "model"

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from truenegs_jax.errors import InputError, disk_errors
+from truenegs_jax.runtime.errors import InputError, disk_errors
 
 # Most FLOP/s of a device in dense products, as its maker publishes it; the
 # first pattern that fits the whole device kind counts.

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from truenegs_jax import randomness
+from truenegs_jax.runtime import rng
 
 Array = jax.Array
 Terms = dict[str, tuple[Array, Array]]
@@ -71,7 +71,7 @@ def make_train_step(
   """
 
   def step(state, batch, aux):
-    keys_B = randomness.row_keys(state.key, state.step, batch["row"])
+    keys_B = rng.row_keys(state.key, state.step, batch["row"])
     inputs = {name: batch[name] for name in batch if name != "row"}
     evaluate = lambda params, inputs, keys_B: objective(
       params, inputs, keys_B, {**aux, **state.aux}
@@ -98,7 +98,7 @@ def make_eval_step(
 
   def evaluate(params, batch, aux):
     key = jax.random.fold_in(jax.random.key(seed), 2)
-    keys_B = randomness.row_keys(key, 0, batch["row"])
+    keys_B = rng.row_keys(key, 0, batch["row"])
     inputs = {name: batch[name] for name in batch if name != "row"}
     return objective(params, inputs, keys_B, aux)
 

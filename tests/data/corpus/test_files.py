@@ -1,0 +1,355 @@
+"""Files are found in order, read whole, and refused by name and place."""
+
+import os
+import pathlib
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from support.texts import PACK
+from truenegs_jax.data.corpus import files, read_state
+from truenegs_jax.data.corpus.files import File, find_files, read_blocks
+from truenegs_jax.data.corpus.lines import read_text
+from truenegs_jax.data.corpus.read_state import Reading
+from truenegs_jax.runtime.errors import DataError
+
+SUFFIXES = (".txt", ".jsonl")
+
+
+def write(path: pathlib.Path, data: bytes) -> File:
+  path.write_bytes(data)
+  return files.describe(path)
+
+
+def content(file: File, size: int = 2**19) -> bytes:
+  return b"".join(read_blocks(file, Reading(), size=size))
+
+
+def lines_of(file: File, **how) -> list[str]:
+  text = "".join(read_text(file, Reading(**how)))
+  assert not text or text.endswith("\n")
+  return text.split("\n")[:-1]
+
+
+def some_text(num_bytes: int, seed: int = 0) -> bytes:
+  rng = np.random.default_rng(seed)
+  return rng.choice(np.frombuffer(b"abcde \n", np.uint8), num_bytes).tobytes()
+
+
+# Finding.
+
+
+def names(where, root) -> list[str]:
+  found = find_files(str(where), suffixes=SUFFIXES)
+  return [str(file.path.relative_to(root)) for file in found]
+
+
+def test_a_folder_stands_for_the_known_files_in_it_in_order(tmp_path):
+  for name in (
+    "b.txt a.txt a/z.txt.gz a.b/y.JSONL B.TXT.XZ sub/deep/er/x.jsonl.zst"
+    " ._d.txt .git/e.txt README.md f.txt.bz2 g.csv h.gz txt"
+  ).split():
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("text")
+  expected = "B.TXT.XZ a/z.txt.gz a.b/y.JSONL a.txt b.txt f.txt.bz2"
+  expected += " sub/deep/er/x.jsonl.zst"
+  assert names(tmp_path, tmp_path) == expected.split()
+  moved = tmp_path.with_name("zzz")
+  tmp_path.rename(moved)
+  assert names(moved, moved) == expected.split()
+  found = find_files(str(moved), suffixes=SUFFIXES)
+  assert [(f.suffix, f.compression) for f in found[:3]] == [
+    (".txt", ".xz"),
+    (".txt", ".gz"),
+    (".jsonl", ""),
+  ]
+
+
+def test_folders_behind_links_are_read_once(tmp_path):
+  (tmp_path / "corpus" / "sub").mkdir(parents=True)
+  (tmp_path / "other").mkdir()
+  (tmp_path / "other" / "b.txt").write_text("b")
+  (tmp_path / "corpus" / "sub" / "a.txt").write_text("a")
+  (tmp_path / "corpus" / "link").symlink_to(tmp_path / "other")
+  (tmp_path / "corpus" / "sub" / "circle").symlink_to(tmp_path / "corpus")
+  root = tmp_path / "corpus"
+  assert names(root, root) == ["link/b.txt", "sub/a.txt"]
+
+
+def test_files_and_globs_name_files_of_any_kind(tmp_path):
+  folder = tmp_path / "a [1] x=y"
+  folder.mkdir()
+  for name in ("wiki.tokens", "b.raw", "c[2].txt", ".hidden"):
+    (folder / name).write_text("text")
+  (folder / "sub").mkdir()
+  assert names(folder / "wiki.tokens", folder) == ["wiki.tokens"]
+  assert names(folder / "c[2].txt", folder) == ["c[2].txt"]
+  assert names(folder / "*", folder) == ["b.raw", "c[2].txt", "wiki.tokens"]
+  assert names(f"{folder}/[bw]*", folder) == ["b.raw", "wiki.tokens"]
+  assert names(f"{tmp_path}/**/*.raw", folder) == ["b.raw"]
+  for nothing in ("none.txt", "none/*.txt", "[q]*", "sub*"):
+    assert names(folder / nothing, folder) == []
+
+
+@pytest.mark.parametrize(
+  "where, message",
+  [
+    ("/dev/null", "/dev/null: neither a file nor a folder"),
+    ("~nobody_of_this_name/a.txt", "'~nobody.*cannot be read"),
+    ("x" * 5000, "cannot be read: File name too long"),
+    ("{tmp}/link.txt", "link.txt: a link to .*nowhere, which is missing"),
+    ("{tmp}/li*", "link.txt: a link to .*nowhere, which is missing"),
+    ("{tmp}", "link.txt: a link to .*nowhere, which is missing"),
+    ("{tmp}/t.zip", "t.zip: .zip files are not read: unpack it"),
+    ("{tmp}/t.tar.gz", "t.tar.gz: .tar files are not read: unpack it"),
+    ("{tmp}/empty", r"holds no text file \(.*.jsonl .txt, each also with .bz2"),
+  ],
+)
+def test_what_cannot_be_text_is_refused_when_it_is_found(
+  tmp_path, where, message
+):
+  (tmp_path / "link.txt").symlink_to("nowhere")
+  (tmp_path / "empty").mkdir()
+  for name in ("t.zip", "t.tar.gz"):
+    (tmp_path / name).write_bytes(b"")
+  with pytest.raises(DataError, match=message):
+    find_files(where.format(tmp=tmp_path), suffixes=SUFFIXES)
+
+
+def test_what_may_not_be_read_is_refused(tmp_path, monkeypatch):
+  def refuse(*args, **how):
+    raise PermissionError(13, "Permission denied")
+
+  file = write(tmp_path / "t.txt", b"text")
+  monkeypatch.setattr(files, "open", refuse, raising=False)
+  with pytest.raises(DataError, match="t.txt: cannot be read: Permission"):
+    content(file)
+  monkeypatch.setattr(os, "scandir", refuse)
+  with pytest.raises(DataError, match="cannot be read: Permission denied"):
+    find_files(str(tmp_path), suffixes=SUFFIXES)
+
+
+# Reading.
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_every_compression_gives_the_content(tmp_path, suffix):
+  data = some_text(300_000)
+  file = write(tmp_path / f"t.txt{suffix}", PACK[suffix](data))
+  for size in (1_000, 2**19):
+    reading = Reading()
+    blocks, done = [], [0.0]
+    for block in read_blocks(file, reading, size=size):
+      blocks.append(block)
+      done.append(reading.done)
+    assert b"".join(blocks) == data and 0 < max(map(len, blocks)) <= size
+    assert done == sorted(done) and done[-1] == 1.0
+  assert done[0] < 1.0
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_streams_one_after_the_other_are_one_file(tmp_path, suffix):
+  pack = PACK[suffix]
+  parts = [some_text(n, seed=n) for n in (70_000, 0, 10, 200_000)]
+  packed = b"".join(map(pack, parts))
+  assert content(write(tmp_path / f"a{suffix}", packed)) == b"".join(parts)
+  if suffix == ".zst":
+    skippable = b"\x50\x2a\x4d\x18\x04\0\0\0abcd"
+    file = write(tmp_path / "s.zst", skippable + packed)
+    assert content(file) == b"".join(parts)
+  else:
+    padded = pack(parts[0]) + bytes(8) + pack(parts[2]) + bytes(2**20)
+    file = write(tmp_path / f"p{suffix}", padded)
+    for size in (500, 2**19):
+      assert content(file, size=size) == parts[0] + parts[2]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_a_cut_off_or_padded_archive_is_refused(tmp_path, suffix):
+  data = some_text(300_000)
+  packed = PACK[suffix](data)
+  cuts = np.linspace(8, len(packed) - 1, 25).astype(int)
+  for damaged in [packed[:cut] for cut in cuts] + [packed + b"garbage!"]:
+    file = write(tmp_path / f"t.txt{suffix}", damaged)
+    read = b""
+    with pytest.raises(
+      DataError, match=r"t\.txt.*damaged or cut off after [0-9,]+ bytes"
+    ):
+      for block in read_blocks(file, Reading(), size=1000):
+        read += block
+    assert data.startswith(read)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz"])
+def test_no_changed_byte_of_an_archive_goes_unseen(tmp_path, suffix):
+  # Not .zst, whose checksum is an option.
+  data = some_text(20_000)
+  packed = PACK[suffix](data)
+  rng = np.random.default_rng(0)
+  num_refused = 0
+  for _ in range(60):
+    damaged = bytearray(packed)
+    damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
+    file = write(tmp_path / f"t.txt{suffix}", bytes(damaged))
+    try:
+      assert content(file) == data  # time and name in the head of a .gz
+    except DataError:
+      num_refused += 1
+  assert num_refused > 50
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_a_name_that_is_wrong_about_the_content_is_refused(tmp_path, suffix):
+  file = write(tmp_path / f"t.txt{suffix}", b"just text")
+  with pytest.raises(DataError, match=rf"no {suffix} file: .*b'just t'"):
+    content(file)
+  file = write(tmp_path / "t.txt", PACK[suffix](b"just text"))
+  with pytest.raises(DataError, match=rf"a {suffix} file by its content; add"):
+    content(file)
+
+
+@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize("change", ["shrink", "grow", "rewrite"])
+def test_a_file_that_changes_meanwhile_is_refused(tmp_path, suffix, change):
+  file = write(tmp_path / f"t{suffix}", PACK[suffix](some_text(300_000)))
+
+  def do_change():
+    if change == "shrink":
+      os.truncate(file.path, file.size // 2)
+    elif change == "grow":
+      with open(file.path, "ab") as more:
+        more.write(b"more\n")
+    else:
+      os.utime(file.path, ns=(file.mtime_ns + 1, file.mtime_ns + 1))
+
+  blocks = read_blocks(file, Reading(), size=1000)
+  next(blocks)
+  do_change()
+  with pytest.raises(DataError, match="changed while|damaged or cut off"):
+    list(blocks)
+  with pytest.raises(DataError, match="changed while it was in use"):
+    content(file)
+
+
+# Lines.
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 7, 2**19])
+def test_lines_do_not_depend_on_blocks(tmp_path, monkeypatch, block):
+  monkeypatch.setattr(read_state, "BLOCK_BYTES", block)
+  rng = np.random.default_rng(0)
+  alphabet = ["a", " ", "\n", "\r", "\r\n", "é", "語", "𝄞", "\ufeff", "\u2028"]
+  for number in range(60):
+    text = "".join(rng.choice(alphabet, rng.integers(0, 30)))
+    file = write(tmp_path / f"{number}.txt", text.encode())
+    expected = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    expected = expected.replace("\r", "\n")
+    lines = expected.removesuffix("\n").split("\n") if expected else []
+    assert lines_of(file) == lines, repr(text)
+
+
+BAD = [
+  (b"good\nb\xe9d\n", r"t.txt:2: byte 0xe9 at byte 6 is not UTF-8.*iconv", 1),
+  (b"a\r\rb\r\n\xc3", r"t.txt:4: byte 0xc3 at byte 6 is not UTF-8", 1),
+  (b"\xef\xbb\xbfa\n\xff\xff", r"t.txt:2: byte 0xff at byte 5", 2),
+  (b"\xed\xa0\x80\n", r"t.txt:1: byte 0xed at byte 0", 3),
+  (b"\xef\xbf\xbd\n\xc0\xaf", r"t.txt:2: byte 0xc0 at byte 4", 2),
+  (b"good\n\nb\x00d\n", r"t.txt:3: NUL at byte 7", 1),
+  ("swan\n".encode("utf-16-le"), r"t.txt:1: NUL at byte 1", 5),
+]
+
+
+@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize("data, message, count", BAD)
+@pytest.mark.parametrize("block", [2, 2**19])
+def test_bad_bytes_are_refused_by_place_or_replaced(
+  tmp_path, monkeypatch, data, message, count, block, suffix
+):
+  monkeypatch.setattr(read_state, "BLOCK_BYTES", block)
+  file = write(tmp_path / f"t.txt{suffix}", PACK[suffix](data))
+  message = message.replace("t.txt", f"t.txt{suffix}")
+  with pytest.raises(DataError, match=message + '.*data.errors="replace"'):
+    lines_of(file)
+  reading = Reading("replace")
+  text = "".join(read_text(file, reading))
+  assert sum(reading.oddities.values()) == count
+  good = "\ufffd" in data.decode(errors="ignore")
+  assert text.count("\ufffd") == count + good and "\0" not in text
+
+
+@pytest.mark.parametrize(
+  "encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"]
+)
+@pytest.mark.parametrize("errors", ["strict", "replace"])
+def test_other_encodings_are_called_by_name(tmp_path, encoding, errors):
+  file = write(tmp_path / "t.txt", "\ufeffswan\nlake".encode(encoding))
+  name = encoding[:6].upper()
+  with pytest.raises(DataError, match=f"byte-order mark of {name}.*iconv -f"):
+    lines_of(file, errors=errors)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_huge_line_is_refused_without_holding_it(tmp_path, suffix):
+  data = PACK[suffix](b"one\n" + b"x" * 50_000_000)
+  file = write(tmp_path / f"t.txt{suffix}", data)
+  del data
+  tracemalloc.start()
+  with pytest.raises(
+    DataError, match=r":2: a line of more than 1,000,000 bytes \(from byte 4\)"
+  ):
+    lines_of(file)
+  assert tracemalloc.get_traced_memory()[1] < 8_000_000
+  tracemalloc.stop()
+
+
+def test_a_line_of_just_the_limit_is_read(tmp_path):
+  line = b"x" * read_state.MAX_LINE_BYTES
+  for end in (b"", b"\n", b"\r\n", b"\r", b"\r\nmore\n"):
+    file = write(tmp_path / "t.txt", line + end)
+    assert lines_of(file)[0].encode() == line
+    file = write(tmp_path / "t.txt", b"x" + line + end)
+    with pytest.raises(DataError, match=":1: a line of more than"):
+      lines_of(file)
+
+
+@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize("block", [10, 11, 2**19])
+def test_long_lines_are_cut_at_white_space_where_blocks_fall(
+  tmp_path, monkeypatch, suffix, block
+):
+  monkeypatch.setattr(read_state, "MAX_LINE_BYTES", 20)
+  monkeypatch.setattr(read_state, "BLOCK_BYTES", block)
+  text = (
+    "short\n" + "seven77 " * 6 + "\n" + "語" * 15 + "\n12345678901234567890"
+  )
+  file = write(tmp_path / f"t.txt{suffix}", PACK[suffix](text.encode()))
+  reading = Reading("replace")
+  lines = "".join(read_text(file, reading)).split("\n")[:-1]
+  assert lines == [
+    "short",
+    *["seven77 seven77 "] * 3,
+    *["語" * 6, "語" * 6, "語" * 3],
+    "12345678901234567890",
+  ]
+  assert reading.oddities == {read_state.LONG_LINES: 4}
+
+
+def test_a_record_may_be_longer_but_is_never_cut(tmp_path, monkeypatch):
+  monkeypatch.setattr(read_state, "MAX_RECORD_BYTES", 2_000_000)
+  file = write(tmp_path / "t.jsonl", b"x" * 1_500_000)
+  assert sum(map(len, read_text(file, Reading(), records=True))) == 1_500_001
+  file = write(tmp_path / "t.jsonl", b"x" * 2_000_001)
+  for errors in ("strict", "replace"):
+    with pytest.raises(DataError, match=":1: a line of more than 2,000,000"):
+      list(read_text(file, Reading(errors), records=True))
+
+
+def test_a_reading_that_stops_early_leaves_nothing_open(tmp_path):
+  before = len(os.listdir("/dev/fd"))
+  for suffix, pack in PACK.items():
+    file = write(tmp_path / f"t.txt{suffix}", pack(some_text(2_000_000)))
+    runs = read_text(file, Reading())
+    assert next(runs)
+    runs.close()
+    assert len(os.listdir("/dev/fd")) == before

@@ -1,0 +1,363 @@
+"""Rows of every layout: nothing lost, nothing mixed, right shares."""
+
+import numpy as np
+import pytest
+
+from truenegs_jax.data.rows import layouts
+from truenegs_jax.runtime.errors import InputError
+
+CLS, SEP, PAD, FIRST = 1, 2, 3, 10  # ids of a text begin with FIRST
+NAMES = sorted(layouts.LAYOUTS)
+LENGTHS = [8, 9, 11, 32, 128, 512]
+
+
+def make_documents(seed, count=40, longest=60, lines=30):
+  """(number, lengths of its lines) of documents of all sizes."""
+  rng = np.random.default_rng(seed)
+  return [
+    (number, rng.integers(1, longest, rng.integers(1, lines)).tolist())
+    for number in range(count)
+  ]
+
+
+def text_of(documents):
+  """Ids that tell where in the text they stand."""
+  size = sum(sum(lengths) for _, lengths in documents)
+  return np.arange(FIRST, FIRST + size, dtype=np.int32)
+
+
+def build(
+  documents, *, length=32, overflow="carry", seed=0, name="electra", **shape
+):
+  """(tokens, types, documents) of the rows of a text."""
+  shape = {"cls": CLS, "sep": SEP, "pad": PAD, "dtype": np.uint32, **shape}
+  return layouts.build_rows(
+    documents,
+    text_of(documents),
+    layouts.Shape(length=length, overflow=overflow, **shape),
+    layout=name,
+    seed=seed,
+  )
+
+
+def unpadded(arrays):
+  """Per row and document its tokens, types and number, as lists."""
+  found = []
+  for tokens_L, types_L, documents_L in zip(*arrays, strict=True):
+    for number in range(1, documents_L.max(initial=0) + 1):
+      here_L = documents_L == number
+      found.append((tokens_L[here_L].tolist(), types_L[here_L].tolist()))
+  return found
+
+
+def content(arrays):
+  """The tokens of the text in the rows, one after another."""
+  return arrays[0][arrays[0] >= FIRST]
+
+
+def spans(documents):
+  """First id and id after the last one of each document."""
+  ends = FIRST + np.cumsum([sum(lengths) for _, lengths in documents])
+  return list(zip([FIRST, *ends[:-1]], ends, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("overflow", layouts.OVERFLOWS)
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("longest", [2, 60, 900])
+def test_rows_have_the_layout(name, overflow, length, longest):
+  documents = make_documents(0, longest=longest)
+  arrays = build(documents, length=length, overflow=overflow, name=name)
+  tokens_RxL, types_RxL, documents_RxL = arrays
+  assert tokens_RxL.dtype == np.uint32
+  assert types_RxL.dtype == documents_RxL.dtype == np.uint8
+  assert {array.shape for array in arrays} == {(len(tokens_RxL), length)}
+  # 1, 2, ... and then padding, which is told by the documents alone.
+  real_RxL = documents_RxL != 0
+  assert (documents_RxL[:, 0] == 1).all()
+  assert (np.diff(real_RxL.astype(int)) <= 0).all()
+  steps = np.diff(documents_RxL.astype(int))[real_RxL[:, 1:]]
+  assert set(steps) <= {0, 1}
+  assert (tokens_RxL[~real_RxL] == PAD).all()
+  assert not (tokens_RxL[real_RxL] == PAD).any()
+  assert not types_RxL[~real_RxL].any()
+  for tokens, types in unpadded(arrays):
+    tokens = np.array(tokens)
+    ends = np.flatnonzero(tokens == SEP)
+    assert tokens[0] == CLS and (tokens == CLS).sum() == 1
+    assert ends[-1] == len(tokens) - 1 and len(ends) <= 2
+    # Type 1 begins after the first [SEP], and no segment is empty.
+    assert types == (np.arange(len(tokens)) > ends[0]).astype(int).tolist()
+    assert np.diff([0, *ends]).min() >= 2
+  if name == "electra":
+    assert documents_RxL.max() == 1
+  if name == "packed":
+    assert not types_RxL.any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("longest", [2, 60, 2_000])
+def test_carried_rows_put_together_are_the_text(name, length, longest):
+  documents = make_documents(1, longest=longest)
+  arrays = build(documents, length=length, name=name)
+  np.testing.assert_array_equal(content(arrays), text_of(documents))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("overflow", layouts.OVERFLOWS)
+def test_no_document_of_a_row_mixes_those_of_the_text(name, overflow):
+  documents = make_documents(2, longest=12, lines=4)
+  starts = [start for start, _ in spans(documents)]
+  owners = []
+  for tokens, _ in unpadded(build(documents, overflow=overflow, name=name)):
+    ids = [token for token in tokens if token >= FIRST]
+    (owner,) = set(np.searchsorted(starts, ids, side="right"))
+    owners.append(owner)
+  # All have a part in the rows, in their order.
+  assert owners == sorted(owners) and len(set(owners)) == len(documents)
+
+
+@pytest.mark.parametrize("overflow", layouts.OVERFLOWS)
+def test_rows_of_a_document_depend_on_seed_and_number_alone(overflow):
+  sizes = [9, 30, 2, 2, 17, 5, 40, 1] * 5
+  alone = build([(3, sizes)], overflow=overflow)
+  before = make_documents(3, count=3)
+  among = build([*before, (3, sizes), (4, [8])], overflow=overflow)
+  first = len(build(before, overflow=overflow)[0])
+  moved_RxL = among[0][first : first + len(alone[0])].astype(int)
+  moved_RxL[moved_RxL >= FIRST] -= len(text_of(before))
+  np.testing.assert_array_equal(moved_RxL, alone[0])
+  for other in (
+    build([(3, sizes)], overflow=overflow, seed=1),
+    build([(5, sizes)], overflow=overflow),
+  ):
+    assert unpadded(other) != unpadded(alone)
+
+
+def test_packed_rows_draw_nothing():
+  documents = make_documents(4)
+  renumbered = [(number + 7, lengths) for number, lengths in documents]
+  expected = unpadded(build(documents, name="packed"))
+  assert unpadded(build(renumbered, name="packed", seed=1)) == expected
+
+
+def test_shares_of_single_and_short_rows():
+  # Lines of one token: lengths and segments then show every draw.
+  arrays = build([(n, [1] * 1200) for n in range(100)], length=64)
+  rows = unpadded(arrays)
+  full = [types for tokens, types in rows if len(tokens) >= 60]
+  single = np.mean([1 not in types for types in full])
+  assert len(full) > 1500 and abs(single - 0.10) < 0.025
+  # The last row of a document is short for want of text.
+  short = (len(rows) - 100 - len(full)) / (len(rows) - 100)
+  # Of the uniform targets in 5..64 the first 55 or so show.
+  assert abs(short - 0.05 * 55 / 60) < 0.02
+  a = [types.index(1) for types in full if 1 in types]
+  assert abs(np.mean(a) - 32) < 1.5
+
+
+class Draws:
+  """Stands in for the released code's `random`: our draws, its calls."""
+
+  def __init__(self, seed):
+    self._rng = np.random.default_rng(seed)
+
+  def random(self):
+    return self._rng.random()
+
+  def randint(self, low, high):
+    return low + int(self._rng.random() * (high - low + 1))
+
+
+def plain_rows(documents, length, seed, *, carry):
+  """google-research/electra's ExampleBuilder, one builder per document.
+
+  Token by token; with `carry` what it drops begins the next row, and what
+  follows segment B stays behind it.
+  """
+  rows, ids = [], iter(text_of(documents).tolist())
+  for number, lengths in documents:
+    draws = Draws([seed, number])
+
+    def next_target(draws=draws):
+      # The released code draws the next target when a row is closed.
+      return draws.randint(5, length) if draws.random() < 0.05 else length
+
+    def close(sentences, target, draws=draws):
+      budget = 100_000 if draws.random() < 0.1 else (target - 3) // 2
+      first, second = [], []
+      for sentence in sentences:
+        if (
+          len(first) == 0
+          or (len(first) + len(sentence) < budget and not (carry and second))
+          or (len(second) == 0 and len(first) < budget and draws.random() < 0.5)
+        ):
+          first = first + sentence
+        else:
+          second = second + sentence
+      first, more = first[: length - 2], first[length - 2 :]
+      room = max(0, length - len(first) - 3)
+      second, most = second[:room], second[room:]
+      tokens = [CLS, *first, SEP] + ([*second, SEP] if second else [])
+      types = [0] * (len(first) + 2) + [1] * (len(tokens) - len(first) - 2)
+      rows.append((tokens, types))
+      return [part for part in (more, most) if part and carry]
+
+    target, sentences = next_target(), []
+    for size in lengths:
+      sentences.append([next(ids) for _ in range(size)])
+      while sum(map(len, sentences)) >= target:
+        sentences = close(sentences, target)
+        target = next_target()
+    while sentences:
+      sentences = close(sentences, target)
+      target = next_target()
+  return rows
+
+
+@pytest.mark.parametrize("overflow", layouts.OVERFLOWS)
+@pytest.mark.parametrize("longest", [2, 6, 25, 200])
+@pytest.mark.parametrize("length", [8, 48, 128])
+def test_electra_rows_are_those_of_the_released_code(overflow, longest, length):
+  documents = make_documents(longest, longest=longest)
+  documents += [(99, [1]), (98, [length - 2]), (97, [length - 1]), (96, [900])]
+  arrays = build(documents, length=length, overflow=overflow, seed=7)
+  expected = plain_rows(documents, length, 7, carry=overflow == "carry")
+  assert unpadded(arrays) == expected
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("longest", [2, 13, 900])
+def test_packed_rows_are_filled_and_cut_no_piece_too_short(length, longest):
+  documents = make_documents(5, count=200, longest=longest, lines=3)
+  arrays = build(documents, length=length, name="packed")
+  least = min(layouts.MIN_PIECE, (length - 1) // 2)
+  padding_R = (arrays[2] == 0).sum(axis=1)
+  assert padding_R[:-1].max(initial=0) <= 2 * least
+  sizes = {int(stop - start) for start, stop in spans(documents)}
+  starts = {int(start) for start, _ in spans(documents)}
+  stops = {int(stop) - 1 for _, stop in spans(documents)}
+  for tokens, _ in unpadded(arrays):
+    whole = tokens[1] in starts and tokens[-2] in stops
+    assert (whole and len(tokens) - 2 in sizes) or len(tokens) - 2 >= least
+
+
+def test_packed_rows_of_long_documents_are_hardly_padded():
+  documents = make_documents(6, count=100, longest=200)
+  for length in (128, 512):
+    assert (
+      build(documents, length=length, name="packed")[2] == 0
+    ).mean() < 0.01
+    alone = build(documents, length=length, name="electra")
+    assert (alone[2] == 0).mean() > 0.02
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("longest", [6, 60])
+def test_packed_rows_discard_what_exceeds_a_row_and_no_more(length, longest):
+  documents = make_documents(7, longest=longest, lines=5)
+  arrays = build(documents, length=length, overflow="discard", name="packed")
+  pieces = unpadded(arrays)
+  kept = [
+    [CLS, *range(start, min(stop, start + length - 2)), SEP]
+    for start, stop in spans(documents)
+  ]
+  assert [tokens for tokens, _ in pieces] == kept
+  # A row ends only where the next document does not fit.
+  used_R = (arrays[2] != 0).sum(axis=1)
+  first_R = np.cumsum(arrays[2].max(axis=1).astype(int))[:-1]
+  sizes = np.array([len(tokens) for tokens in kept])
+  assert (used_R[:-1] + sizes[first_R] > length).all()
+
+
+@pytest.mark.parametrize("overflow", layouts.OVERFLOWS)
+def test_a_row_holds_as_many_documents_as_a_byte_can_number(overflow):
+  documents = [(n, [1]) for n in range(600)]
+  arrays = build(documents, length=1024, overflow=overflow, name="packed")
+  assert arrays[2].max(axis=1).tolist() == [255, 255, 90]
+  np.testing.assert_array_equal(content(arrays), text_of(documents))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("overflow", layouts.OVERFLOWS)
+@pytest.mark.parametrize("length", [8, 512])
+def test_lines_and_documents_without_tokens_leave_no_trace(
+  name, overflow, length
+):
+  documents = make_documents(8, count=20)
+  holed = [(99, [])]
+  for number, lengths in documents:
+    line = len(lengths) // 2
+    holed += [
+      (number, [0, *lengths[:line], 0, 0, *lengths[line:], 0]),
+      (99, [0, 0]),
+    ]
+  options = dict(length=length, overflow=overflow, name=name)
+  for a, b in zip(
+    build(documents, **options), build(holed, **options), strict=True
+  ):
+    np.testing.assert_array_equal(a, b)
+  for nothing in ([], [(0, [])], [(0, [0])]):
+    tokens_RxL, types_RxL, documents_RxL = build(nothing, **options)
+    assert tokens_RxL.shape == types_RxL.shape == (0, length)
+    assert documents_RxL.shape == (0, length)
+    assert tokens_RxL.dtype == np.uint32 and types_RxL.dtype == np.uint8
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("overflow", layouts.OVERFLOWS)
+@pytest.mark.parametrize("length", [8, 512])
+def test_a_document_of_one_token_is_a_row(name, overflow, length):
+  tokens_RxL, types_RxL, documents_RxL = build(
+    [(0, [1])], length=length, overflow=overflow, name=name
+  )
+  empty = [0] * (length - 3)
+  assert tokens_RxL.tolist() == [[CLS, FIRST, SEP] + [PAD] * (length - 3)]
+  assert types_RxL.tolist() == [[0, 0, 0] + empty]
+  assert documents_RxL.tolist() == [[1, 1, 1] + empty]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("length", [8, 512])
+def test_one_huge_line_fills_row_after_row(name, length):
+  documents = [(0, [200_000])]
+  arrays = build(documents, length=length, name=name)
+  np.testing.assert_array_equal(content(arrays), text_of(documents))
+  assert (arrays[2][:-2] != 0).all()
+  lost = build(documents, length=length, name=name, overflow="discard")
+  np.testing.assert_array_equal(content(lost), text_of(documents)[: length - 2])
+
+
+def test_tokens_have_the_type_asked_for():
+  for dtype in (np.uint16, np.uint32):
+    tokens_RxL, *_ = build([(0, [5])], dtype=dtype, pad=0, cls=60_000)
+    assert tokens_RxL.dtype == dtype and tokens_RxL[0, 0] == 60_000
+  with pytest.raises(ValueError, match="lines of 4 tokens in all, but 5"):
+    layouts.build_rows(
+      [(0, [4])],
+      np.arange(5),
+      layouts.Shape(8, CLS, SEP, PAD, "carry", np.uint16),
+      layout="packed",
+      seed=0,
+    )
+
+
+@pytest.mark.parametrize(
+  "change, message",
+  [
+    ({"name": "elektra"}, "'elektra' is unknown; known: electra, packed"),
+    ({"overflow": "drop"}, "'drop': choose one of carry, discard"),
+    ({"length": 7}, "length=7: a row has 8 to"),
+    ({"length": 10**6}, "length=1000000"),
+  ],
+)
+def test_values_no_layout_takes_are_refused(change, message):
+  values = {"name": "electra", "length": 128, "overflow": "carry", **change}
+  with pytest.raises(InputError, match=message):
+    layouts.check_layout(values.pop("name"), **values)
+
+
+def test_a_name_is_registered_once():
+  with pytest.raises(ValueError, match="'packed' is registered twice"):
+    layouts.layout("packed")(layouts.packed_rows)

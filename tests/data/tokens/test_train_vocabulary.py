@@ -1,0 +1,260 @@
+"""A vocabulary is the same in every process, of any language, and bounded."""
+
+import collections
+import hashlib
+import lzma
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import normalizers, pre_tokenizers
+
+from truenegs_jax.data.tokens import train_vocabulary as train_vocabulary_lib
+from truenegs_jax.data.tokens.fast_encoder import Encoder
+from truenegs_jax.data.tokens.split_words import Splitter
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.data.tokens.train_vocabulary import Progress, train_vocabulary
+from truenegs_jax.runtime.errors import InputError
+
+CASES = [(True, True), (False, False), (True, False), (False, True)]
+
+
+def corpus() -> list[str]:
+  rng = np.random.default_rng(3)
+  roots = ["swan", "crane", "grebe", "été", "flüge", "天"]
+  ends = ["", "s", "ing", "ed", "like"]
+  words = [
+    rng.choice(roots) + rng.choice(ends) + rng.choice(["", "", "."])
+    for _ in range(4000)
+  ]
+  return [" ".join(words[i : i + 20]) for i in range(0, 4000, 20)]
+
+
+def glosses() -> list[str]:
+  rng = np.random.default_rng(7)
+  birds = ["swan", "grebe", "crane", "heron", "coot", "plover"]
+  roots = [*birds, "été", "naïve", "façade", "o'clock", "x-ray", "3rd"]
+  starts, ends = ["un", "re", "", "", "over"], "s ing ed like ness less -like"
+  tails = ["", *ends.split(), "(a)", ";", ","]
+  words = [
+    rng.choice(starts) + rng.choice(roots) + rng.choice(tails)
+    for _ in range(27_000)
+  ]
+  return [
+    " ".join(words[i : i + 9]).capitalize() for i in range(0, len(words), 9)
+  ]
+
+
+def odd_texts() -> list[str]:
+  rng = np.random.default_rng(0)
+  spans = [(0, 0x80), (0, 0x500), (0x2000, 0x2100), (0, 0x110000)]
+  texts = [
+    "",
+    "x" * 101,
+    "é" * 100,
+    "天鹅swan天",
+    "[MASK] a\x0bb",
+    "\ud800a\x00",
+  ]
+  for i in range(400):
+    codes = rng.integers(*spans[i % 4], size=30)
+    codes[rng.random(30) < 0.2] = 32
+    texts.append("".join(map(chr, codes)))
+  return texts
+
+
+def counted(texts, *, lowercase, strip_accents) -> collections.Counter:
+  """Words as the library gives them, one text at a time."""
+  normalizer = normalizers.BertNormalizer(
+    lowercase=lowercase, strip_accents=strip_accents
+  )
+  splitter = pre_tokenizers.BertPreTokenizer()
+  counts: collections.Counter = collections.Counter()
+  for text in texts:
+    clean = normalizer.normalize_str(text.encode("utf-8", "ignore").decode())
+    words = (word for word, _ in splitter.pre_tokenize_str(clean))
+    counts.update(word for word in words if len(word) <= 100)
+  return counts
+
+
+@pytest.mark.parametrize("lowercase, strip_accents", CASES)
+def test_words_are_counted_as_the_library_parts_them(lowercase, strip_accents):
+  options = {"lowercase": lowercase, "strip_accents": strip_accents}
+  texts = odd_texts() + corpus() + ["\n".join(corpus()[:9])] * 3
+  found = train_vocabulary_lib._count_words(
+    texts, Splitter(**options), lambda _: None
+  )
+  assert found == counted(texts, **options)
+
+
+def test_a_trained_vocabulary_covers_its_corpus():
+  vocab = train_vocabulary(corpus(), size=120, lowercase=True)
+  tokenizer = make_tokenizer(vocab, lowercase=True)
+  assert tokenizer.special_ids == (0, 1, 2, 3, 4)
+  assert 60 < len(vocab) <= 120
+  ids = tokenizer.encode_lines(corpus())
+  assert not any(tokenizer.unk in line for line in ids)
+  assert "swan" in vocab and "ete" in vocab
+  cased = train_vocabulary(corpus(), size=120, lowercase=False)
+  assert "é" in cased and "é" not in vocab
+
+
+def test_accents_are_kept_where_they_are_to_be():
+  texts = [text.upper() for text in corpus()]
+  kept = train_vocabulary(texts, size=90, lowercase=True, strip_accents=False)
+  assert "été" in kept and "ete" not in kept and "ÉTÉ" not in kept
+  tokenizer = make_tokenizer(kept, lowercase=True, strip_accents=False)
+  assert not any(tokenizer.unk in ids for ids in tokenizer.encode_lines(texts))
+  stripped = train_vocabulary(
+    texts, size=90, lowercase=False, strip_accents=True
+  )
+  assert "ETE" in stripped and "ÉTÉ" not in stripped
+
+
+@pytest.mark.parametrize(
+  "lowercase, digest", [(True, "4002f993717e0176"), (False, "d8188aadc5570279")]
+)
+def test_the_vocabulary_is_that_of_runs_made_earlier(lowercase, digest):
+  vocab = train_vocabulary(glosses(), size=300, lowercase=lowercase)
+  assert hashlib.sha256("\n".join(vocab).encode()).hexdigest()[:16] == digest
+
+
+def library_vocabulary(texts, size, *, lowercase, strip_accents) -> set[str]:
+  bert = tokenizers.BertWordPieceTokenizer(
+    lowercase=lowercase, strip_accents=strip_accents
+  )
+  bert.train_from_iterator(
+    texts,
+    vocab_size=size,
+    min_frequency=2,
+    limit_alphabet=train_vocabulary_lib.MAX_ALPHABET,
+    show_progress=False,
+    special_tokens=list(SPECIALS),
+  )
+  return set(bert.get_vocab())
+
+
+@pytest.mark.parametrize("lowercase, strip_accents", CASES)
+def test_entries_are_those_of_the_library(lowercase, strip_accents):
+  options = {"lowercase": lowercase, "strip_accents": strip_accents}
+  ours = set(train_vocabulary(glosses(), size=200, **options))
+  theirs = library_vocabulary(glosses(), 200, **options)
+  assert len(ours) == len(theirs) == 200
+  assert len(ours - theirs) <= 20  # of equals, which it takes is chance there
+
+
+def test_entries_of_real_text_are_those_of_the_library(real_data):
+  path = real_data / "corpus" / "wikipedia-en-society.txt.xz"
+  with lzma.open(path, "rt", encoding="utf-8") as file:
+    texts = file.read(2_000_000).split("\n")
+  options = {"lowercase": True, "strip_accents": True}
+  ours = set(train_vocabulary(texts, size=8192, **options))
+  theirs = library_vocabulary(texts, 8192, **options)
+  assert len(ours) == 8192 and len(ours - theirs) <= 8
+
+
+def test_training_gives_the_same_vocabulary_in_every_process(tmp_path):
+  code = (
+    "import sys, pathlib;"
+    "from truenegs_jax.data.tokens.train_vocabulary import *;"
+    "texts = pathlib.Path(sys.argv[1]).read_text('utf-8').split('\\n');"
+    "vocab = train_vocabulary(iter(texts), size=400, lowercase=True);"
+    "sys.stdout.buffer.write('\\n'.join(vocab).encode())"
+  )
+  # Many letters and ties: what the trainer of `tokenizers` alone gets wrong.
+  rng = np.random.default_rng(0)
+  letters = list("abcdefghijklmnopqrstuvwxyz")
+  words = ["".join(rng.choice(letters, 6)) for _ in range(300)] * 2
+  (tmp_path / "c.txt").write_text(" ".join(words) + "\n", encoding="utf-8")
+  runs = [
+    subprocess.run(
+      [sys.executable, "-c", code, str(tmp_path / "c.txt")],
+      env={**os.environ, "PYTHONHASHSEED": str(seed)},
+      capture_output=True,
+      check=True,
+    )
+    for seed in range(4)
+  ]
+  assert len({run.stdout for run in runs}) == 1
+  assert len(runs[0].stdout.split(b"\n")) == 400
+  assert not any(run.stderr for run in runs)
+
+
+def test_a_text_without_spaces_gets_the_characters_it_needs():
+  rng = np.random.default_rng(1)
+  characters = rng.permutation([chr(c) for c in range(0x4E00, 0x6E00)])[:5000]
+  ranks = np.minimum(rng.zipf(1.3, 400_000), 5000) - 1
+  text = "".join(characters[ranks])
+  lines = [text[i : i + 50] + "，" for i in range(0, len(text), 50)]
+  vocab = train_vocabulary(lines, size=12_000, lowercase=True)
+  tokenizer = make_tokenizer(vocab, lowercase=True)
+  tokens_T, _ = Encoder(tokenizer).encode(lines)
+  share = (tokens_T == tokenizer.unk).mean()
+  assert 0 < share < 1.01 * (1 - train_vocabulary_lib.MIN_COVERAGE)
+  small = train_vocabulary(lines, size=2400, lowercase=True)
+  assert set(characters[:500]) < set(small)  # the most frequent ones
+  assert len(small) < 2400
+
+
+def test_few_characters_all_have_entries_however_rare():
+  texts = corpus() + ["ŵ", "ω"]
+  assert {"ŵ", "ω"} < set(train_vocabulary(texts, size=120, lowercase=False))
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["\x00 \u200b", "\ud800"]])
+def test_no_words_make_no_entries(texts):
+  assert train_vocabulary(texts, size=50, lowercase=True) == SPECIALS
+
+
+def test_a_size_too_small_is_refused_with_the_least_one():
+  with pytest.raises(InputError, match=r"vocab_size=20: .* take \d\d; set at"):
+    train_vocabulary(corpus(), size=20, lowercase=True)
+
+
+def test_the_rarest_of_too_many_words_are_forgotten(monkeypatch):
+  monkeypatch.setattr(train_vocabulary_lib, "MAX_WORDS", 200)
+  often = [f"often{c}" for c in "abcdefgh"]
+  rare = [f"rare{i:06}" for i in range(30_000)]
+  texts = [" ".join([*often, *rare[i : i + 8]]) for i in range(0, 30_000, 8)]
+  monkeypatch.setattr(
+    "truenegs_jax.data.tokens.split_words.BATCH_CHARACTERS", 1000
+  )
+  splitter = Splitter(lowercase=True, strip_accents=True)
+  counts = train_vocabulary_lib._count_words(texts, splitter, lambda _: None)
+  assert len(counts) < 1000
+  assert [counts[word] for word in often] == [len(texts)] * 8
+  again = train_vocabulary_lib._count_words(
+    iter(texts), splitter, lambda _: None
+  )
+  assert again == counts
+
+
+def test_many_words_are_scaled_down_before_they_are_shown(monkeypatch):
+  counts = collections.Counter(swan=60_001, grebe=1003, heron=1)
+  shown = collections.Counter(
+    " ".join(train_vocabulary_lib._repeated(counts)).split()
+  )
+  assert shown == counts
+  monkeypatch.setattr(train_vocabulary_lib, "MAX_SHOWN", 10_000)
+  shown = collections.Counter(
+    " ".join(train_vocabulary_lib._repeated(counts)).split()
+  )
+  assert shown == {"swan": 60_001 // 7, "grebe": 1003 // 7}
+
+
+def test_progress_counts_what_was_read(monkeypatch):
+  monkeypatch.setattr(
+    "truenegs_jax.data.tokens.split_words.BATCH_CHARACTERS", 500
+  )
+  told: list[Progress] = []
+  train_vocabulary(corpus(), size=120, lowercase=True, progress=told.append)
+  assert {p.stage for p in told[:-1]} == {"counting"}
+  assert told[-1].stage == "learning"
+  assert len(told) > 20
+  sizes = [p.text_bytes for p in told]
+  assert sizes[0] == 0 and sizes == sorted(sizes)
+  assert sizes[-1] == sum(len(text.encode()) + 1 for text in corpus())
+  assert told[-1].detail.startswith("learning, ")

@@ -1,0 +1,105 @@
+"""BERT's numbers; what holds for every backbone is in test_backbones.py."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from support import tiny
+from truenegs_jax.models import attention, encoder, layers
+from truenegs_jax.runtime.errors import InputError
+
+CONFIG = encoder.EncoderConfig(
+  vocab_size=tiny.V, max_positions=64, **encoder.VARIANTS["tiny"]
+)
+
+
+def test_positions_restart_with_each_document():
+  documents_BxL = jnp.array(
+    [[1, 1, 1, 2, 2, 3, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1]]
+  )
+  np.testing.assert_array_equal(
+    encoder.document_positions(documents_BxL),
+    [[0, 1, 2, 0, 1, 0, 0, 1], [0, 1, 2, 3, 4, 5, 6, 7]],
+  )
+
+
+def test_a_layer_equals_a_numpy_layer():
+  layer = encoder.Layer(CONFIG)
+  rng = np.random.default_rng(0)
+  x_BxLxD = rng.normal(size=(2, 5, CONFIG.width)).astype(np.float32)
+  documents = jnp.array([[1, 1, 1, 1, 1], [1, 1, 2, 2, 0]])
+  seen = attention.look(attention.PLAIN, documents)
+  p = layer.init(jax.random.key(0), x_BxLxD, None, 1, seen)
+  p = jax.tree.map(
+    lambda a: jnp.asarray(rng.normal(size=a.shape), jnp.float32) * 0.3, p
+  )
+  got = layer.apply(p, x_BxLxD, None, 1, seen)
+  p = jax.tree.map(lambda a: np.asarray(a, np.float64), p)["params"]
+  want = numpy_layer(
+    p, x_BxLxD.astype(np.float64), np.asarray(seen.allowed_Bx1xLxL)
+  )
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def numpy_layer(p, x, allowed):
+  """Post-norm BERT layer in f64 (Devlin et al. 2019)."""
+  dense = lambda name, x: x @ p[name]["kernel"] + p[name]["bias"]
+  heads = lambda x: x.reshape(2, 5, CONFIG.heads, -1).transpose(0, 2, 1, 3)
+  q, k, v = (heads(dense(name, x)) for name in ("query", "key", "value"))
+  scores = q @ k.transpose(0, 1, 3, 2) / np.sqrt(q.shape[-1])
+  scores = np.where(allowed, scores, -1e9)
+  weights = np.exp(scores - scores.max(-1, keepdims=True))
+  weights /= weights.sum(-1, keepdims=True)
+  mixed = (weights @ v).transpose(0, 2, 1, 3).reshape(x.shape)
+  x = numpy_norm(p["attention_norm"], x + dense("attention_output", mixed))
+  h = dense("ffn_input", x)
+  erf = np.vectorize(math.erf)
+  h = h * 0.5 * (1 + erf(h / np.sqrt(2)))
+  return numpy_norm(p["ffn_norm"], x + dense("ffn_output", h))
+
+
+def numpy_norm(p, x):
+  mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+  return (x - mean) / np.sqrt(variance + 1e-12) * p["scale"] + p["bias"]
+
+
+def test_layer_norm_keeps_small_variances():
+  x = 100 + 1e-3 * jnp.arange(8, dtype=jnp.float32)[None]
+  norm = layers.layer_norm()
+  y = norm.apply(norm.init(jax.random.key(0), x), x)
+  assert float(y.std()) == pytest.approx(1.0, rel=1e-2)
+
+
+def test_gelu_is_the_exact_one():
+  # At 2 the tanh form differs by 1.6e-4.
+  assert float(layers.gelu(jnp.array(2.0))) == pytest.approx(
+    1.9544997361, abs=2e-6
+  )
+
+
+def test_networks_of_another_width_project_the_embeddings():
+  def names(width):
+    config = dataclasses.replace(CONFIG, width=width)
+    x = jnp.zeros((1, 2, CONFIG.embedding_size))
+    documents = jnp.ones((1, 2), jnp.int32)
+    init = lambda key: encoder.Encoder(config).init(key, x, documents, None)
+    return set(jax.eval_shape(init, jax.random.key(0))["params"])
+
+  layers = {"layer_0", "layer_1"}
+  assert names(32) == layers | {"project"}
+  assert names(CONFIG.embedding_size) == layers
+
+
+def test_an_unknown_remat_is_refused_with_the_known_ones():
+  with pytest.raises(InputError, match="remat 'all' .*none, dots, full"):
+    dataclasses.replace(CONFIG, remat="all")
+
+
+def test_the_generator_runs_its_layers_as_the_discriminator_does():
+  config = dataclasses.replace(CONFIG, remat="dots", scan=True)
+  generator = encoder.generator_config(config, 0.5)
+  assert (generator.remat, generator.scan) == ("dots", True)

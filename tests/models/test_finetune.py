@@ -1,0 +1,468 @@
+"""Heads of tasks: equal to other people's, and trained as they are."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from support import tiny
+from truenegs_jax.models import finetune, pretrain
+from truenegs_jax.objectives import task_losses
+from truenegs_jax.runtime import rng as rng_lib
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.train import step
+from truenegs_jax.weights.formats import hf_config, hf_names
+
+B, L, C = 8, 12, 3
+ROLES = {  # of each head, the one that most is tested with
+  "linear": "discriminator",
+  "dense": "discriminator",
+  "pooler": "bert",
+  "spans": "discriminator",
+  "joint": "discriminator",
+}
+PAIRS = [(head, role) for head in ROLES for role in finetune.HEADS[head]]
+TERMS = {
+  kind: functools.partial(task_losses.task_terms, kind=kind)
+  for kind in task_losses.LOSSES
+}
+KEYS = functools.partial(rng_lib.row_keys, jax.random.key(0), 0)
+
+
+def make_model(head, role=None, **overrides):
+  """Without a layer unless told: quicker to compile, and heads do not mind."""
+  return finetune.make_downstream(
+    role=role or ROLES[head],
+    head=head,
+    vocab_size=tiny.V,
+    variant="tiny",
+    **{"num_outputs": C, "layers": 0, **overrides},
+  )
+
+
+@functools.cache
+def params_of(head, **overrides):
+  """Large enough for a softmax to be far from even."""
+  rng = np.random.default_rng(1)
+  return jax.tree.map(
+    lambda x: rng.normal(scale=0.2, size=x.shape).astype(np.float32),
+    pretrain.param_shapes(make_model(head, **overrides)),
+  )
+
+
+def make_inputs():
+  """Two texts a row and targets of all kinds; answers are in the second."""
+  rng = np.random.default_rng(0)
+  batch = tiny.make_batch(0, B, L)
+  batch["tokens"][:, 0] += np.arange(B)  # no two rows begin alike
+  ends = batch["documents"].sum(axis=1)
+  index = np.arange(L)[None]
+  spans = np.sort(rng.integers(3, ends[:, None], (B, 2)), axis=1)
+  spans[0] = 0  # no answer in this window
+  return {
+    "tokens": batch["tokens"],
+    "types": ((index >= 3) * batch["documents"]).astype(np.int32),
+    "documents": batch["documents"],
+    "weight": np.ones(B, np.float32),
+    "label": rng.integers(0, C, B).astype(np.int32),
+    "start": spans[:, 0].astype(np.int32),
+    "end": spans[:, 1].astype(np.int32),
+  }
+
+
+@functools.cache
+def compiled(head):
+  """(params, inputs) -> loss of the step, and its gradient."""
+  terms = TERMS.get(head, TERMS["classes"])
+
+  def loss(params, inputs):
+    found = terms(params, inputs, None, {}, model=make_model(head), train=False)
+    return step.total_loss(found, {"loss": 1.0})
+
+  return jax.jit(jax.value_and_grad(loss))
+
+
+def outputs(model, inputs, keys_B=None):
+  """By the method of the head."""
+  if model.head == "joint":
+    return model.joint_logits(inputs, inputs["start"], keys_B)
+  if model.head == "spans":
+    return model.span_logits(inputs, keys_B)
+  return model.class_logits(inputs, keys_B)
+
+
+@pytest.mark.parametrize(("head", "role"), PAIRS)
+def test_every_head_gives_f32_of_its_shape(head, role):
+  model = make_model(head, role, layers=1, dtype="bfloat16")
+  shapes = pretrain.param_shapes(model)
+  pooled = {"pooled"} if head == "pooler" else set()
+  assert set(shapes) == {"embeddings", role, "task_head"} | pooled
+  apply = lambda method: jax.eval_shape(
+    functools.partial(model.apply, method=method),
+    {"params": shapes},
+    make_inputs(),
+  )
+  expected = {"spans": (B, L, 2), "joint": ((B, L), (B, L), (B,))}
+  found = apply(outputs)
+  assert {x.dtype for x in jax.tree.leaves(found)} == {jnp.dtype("float32")}
+  assert jax.tree.map(jnp.shape, found) == expected.get(head, (B, C))
+  if head == "joint":
+    starts_BxS, ends_BxSxS, scores_BxSxS = apply("joint_beam")
+    assert starts_BxS.shape == (B, L)  # there are no 20
+    assert ends_BxSxS.shape == scores_BxSxS.shape == (B, L, L)
+    assert starts_BxS.dtype == ends_BxSxS.dtype == jnp.int32
+
+
+@pytest.mark.parametrize("backbone", ["encoder", "rotary"])
+@pytest.mark.parametrize("head", ROLES)
+def test_dropout_sites_are_unique_and_none_of_a_layer(
+  head, backbone, monkeypatch
+):
+  model = make_model(head, backbone=backbone, layers=2, head_dropout=0.3)
+  sites, rates = [], []
+
+  def dropout(x, keys_B, *, rate, site):
+    if keys_B is not None:
+      sites.append(site)
+      rates.append(rate)
+    return x
+
+  monkeypatch.setattr(rng_lib, "dropout", dropout)
+  inputs = make_inputs()
+  jax.eval_shape(
+    functools.partial(model.apply, method=outputs),
+    {"params": pretrain.param_shapes(model)},
+    inputs,
+    KEYS(jnp.arange(B)),
+  )
+  of_head = {"spans": 0, "joint": 0, "dense": 2}.get(head, 1)
+  assert sorted(sites) == list(range(1 + 2 * 3 + of_head))
+  assert rates == [0.1] * 7 + [0.3] * of_head
+
+
+class Says:
+  """A model whose logits are given, and that notes its dropout keys."""
+
+  def __init__(self, **said):
+    self.heard = []
+    for method, value in said.items():
+      setattr(self, method, functools.partial(self._say, value))
+
+  def _say(self, value, *args):
+    self.heard.append(args[-1])
+    return value
+
+  def bind(self, variables):
+    return self
+
+
+@pytest.mark.parametrize("name", list(task_losses.LOSSES))
+def test_dropout_is_on_in_training_alone(name):
+  row_BxL, inputs = jnp.zeros((B, L)), make_inputs()
+  model = Says(
+    class_logits=jnp.zeros((B, C)),
+    span_logits=jnp.zeros((B, L, 2)),
+    joint_logits=(row_BxL, row_BxL, row_BxL[:, 0]),
+  )
+  terms = TERMS[name]
+  for train in (True, False):
+    loss_of(terms, model, inputs, train=train)
+  trained, judged = model.heard
+  of_purpose = rng_lib.purpose_keys(
+    KEYS(jnp.arange(B)), rng_lib.DISCRIMINATOR_DROPOUT
+  )
+  assert judged is None and (trained == of_purpose).all()
+
+
+@pytest.mark.parametrize("head", ROLES)
+def test_rows_without_weight_change_nothing(head):
+  inputs = make_inputs()
+  inputs["weight"][6:] = 0.0
+  other = {**inputs, "documents": inputs["documents"].copy()}
+  other["documents"][7] = 0  # a row of nothing, as those that fill up
+  other["label"] = (inputs["label"] + (inputs["weight"] == 0)) % C
+  loss, grads = compiled(head)(params_of(head), inputs)
+  loss_other, grads_other = compiled(head)(params_of(head), other)
+  assert loss_other == loss
+  jax.tree.map(np.testing.assert_array_equal, grads_other, grads)
+  inputs["weight"][6:] = 1.0
+  assert compiled(head)(params_of(head), inputs)[0] != loss
+
+
+@pytest.mark.parametrize("head", ["spans", "joint"])
+def test_padding_changes_nothing(head):
+  inputs = make_inputs()
+  longer = {
+    name: np.pad(x, ((0, 0), (0, 5))) if x.ndim == 2 else x
+    for name, x in inputs.items()
+  }
+  terms = jax.jit(
+    functools.partial(
+      TERMS[head],
+      jax.tree.map(jnp.asarray, params_of(head)),
+      model=make_model(head),
+      train=False,
+    )
+  )
+  loss = terms(inputs, None, {})["loss"][0]
+  np.testing.assert_allclose(
+    terms(longer, None, {})["loss"][0], loss, rtol=1e-5
+  )
+
+
+@pytest.mark.parametrize("head", ROLES)
+def test_every_parameter_is_trained(head):
+  _, grads = compiled(head)(params_of(head), make_inputs())
+  still = {
+    jax.tree_util.keystr(path, simple=True, separator="/")
+    for path, x in jax.tree_util.tree_leaves_with_path(grads)
+    if abs(x).max() < 1e-6
+  }
+  # A softmax over places ignores what is added to all of them.
+  added = {
+    "spans": {
+      "embeddings/norm/bias",
+      "discriminator/project/bias",
+      "task_head/output/bias",
+    },
+    "joint": {"task_head/start/bias", "task_head/end_output/bias"},
+  }
+  assert still == added.get(head, set())
+
+
+def descend(x, gradient):
+  """A step against the signs, as Adam's first."""
+  return np.asarray(x) - 0.005 * np.sign(gradient)
+
+
+@pytest.mark.parametrize("head", ROLES)
+def test_eight_rows_are_learned_by_heart(head):
+  params, inputs, losses = params_of(head), make_inputs(), []
+  for _ in range(40):
+    loss, grads = compiled(head)(params, inputs)
+    params = jax.tree.map(descend, params, grads)
+    losses.append(loss)
+  assert losses[0] > 0.5 and losses[-1] < 0.05
+
+
+def log_softmax(x):
+  x = x - x.max(axis=-1, keepdims=True)
+  return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+
+
+def loss_of(terms, model, inputs, **options):
+  """(sum, count) of the loss, and the other terms."""
+  options = {"train": False, **options}
+  found = terms(None, inputs, KEYS(jnp.arange(B)), {}, model=model, **options)
+  return found.pop("loss"), found
+
+
+def test_losses_are_what_they_are_called():
+  rng, rows = np.random.default_rng(3), np.arange(B)
+  inputs = make_inputs()
+  inputs["weight"][-2:] = 0.0
+  real, weight_B = inputs["documents"] != 0, inputs["weight"]
+  label_B, start_B, end_B = (inputs[x] for x in ("label", "start", "end"))
+  draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
+
+  logits_BxC = draw(B, C)
+  logits_BxC[-1] = np.nan  # nobody looks at what a row without weight says
+  (total, count), more = loss_of(
+    TERMS["classes"], Says(class_logits=logits_BxC), inputs
+  )
+  losses_B = -log_softmax(logits_BxC)[rows, label_B]
+  np.testing.assert_allclose(total, losses_B[:-2].sum(), rtol=1e-5)
+  right_B = logits_BxC.argmax(axis=1) == label_B
+  assert count == 6.0 and more["accuracy"] == (right_B[:-2].sum(), 6.0)
+
+  scores = {**inputs, "label": draw(B)}
+  score_Bx1 = draw(B, 1)
+  (total, count), _ = loss_of(
+    TERMS["score"], Says(class_logits=score_Bx1), scores
+  )
+  off_B = score_Bx1[:, 0] - scores["label"]
+  np.testing.assert_allclose(total, off_B[:-2] @ off_B[:-2], rtol=1e-5)
+  assert count == 6.0
+
+  start_BxL, end_BxL, answerable_B = draw(B, L), draw(B, L), draw(B)
+  logits_BxLx2 = np.stack((start_BxL, end_BxL), axis=-1)
+  (total, _), _ = loss_of(
+    TERMS["spans"], Says(span_logits=logits_BxLx2), inputs
+  )
+  masked = lambda x: log_softmax(np.where(real, x, -np.inf))
+  of_span = lambda turn: (
+    -(turn(start_BxL)[rows, start_B] + turn(end_BxL)[rows, end_B]) / 2
+  )
+  np.testing.assert_allclose(total, of_span(masked)[:-2].sum(), rtol=1e-5)
+
+  said = Says(joint_logits=(start_BxL, end_BxL, answerable_B))
+  (total, _), _ = loss_of(TERMS["joint"], said, inputs)
+  losses_B = of_span(log_softmax) + 0.5 * np.log1p(np.exp(answerable_B))
+  np.testing.assert_allclose(total, losses_B @ weight_B, rtol=1e-5)
+
+  (same, count), _ = loss_of(TERMS["joint"], said, inputs, reduction="sum")
+  assert same == total and count == 1.0
+
+
+def joint_reference(params, hidden_BxLxD, inputs):
+  """The joint head in f64, over copies and concatenations: all pairs.
+
+  Returns log p(start) [B, L], log p(end | start) [B, L, L], the logit [B] of
+  there being no answer.
+  """
+  layer = lambda name, x: (
+    x @ np.float64(params[name]["kernel"]) + np.float64(params[name]["bias"])
+  )
+  gelu = lambda x: np.float64(jax.nn.gelu(np.float32(x), approximate=False))
+  allowed = (inputs["documents"] == 1) & (inputs["types"] == 1)
+  allowed[:, 0] = True
+  forbidden_BxL = 1000.0 * (allowed - 1.0)
+  start_BxL = log_softmax(layer("start", hidden_BxLxD)[..., 0] + forbidden_BxL)
+  starts_BxLxLxD = np.repeat(hidden_BxLxD[:, :, None], L, axis=2)
+  ends_BxLxLxD = np.repeat(hidden_BxLxD[:, None], L, axis=1)
+  both = np.concatenate((starts_BxLxLxD, ends_BxLxLxD), axis=-1)
+  end_BxLxL = layer("end_output", gelu(layer("end_hidden", both)))[..., 0]
+  end_BxLxL = log_softmax(end_BxLxL + forbidden_BxL[:, None])
+  expected_BxD = np.einsum("bl,bld->bd", np.exp(start_BxL), hidden_BxLxD)
+  both = np.concatenate((hidden_BxLxD[:, 0], expected_BxD), axis=-1)
+  answerable_B = layer("answer_output", gelu(layer("answer_hidden", both)))
+  return start_BxL, end_BxLxL, answerable_B[:, 0]
+
+
+@functools.cache
+def joint_case():
+  """A model, its parameters, a batch, and what the reference makes of it."""
+  model, params, inputs = make_model("joint"), params_of("joint"), make_inputs()
+  encode = functools.partial(model.apply, method="encode")
+  hidden_BxLxD = jax.jit(encode)({"params": params}, inputs, None)
+  reference = joint_reference(
+    params["task_head"], np.float64(hidden_BxLxD), inputs
+  )
+  return model, params, inputs, reference
+
+
+def test_the_joint_head_trains_on_the_end_behind_the_gold_start():
+  _, params, inputs, (start_BxL, end_BxLxL, answerable_B) = joint_case()
+  rows, start_B, end_B = np.arange(B), inputs["start"], inputs["end"]
+  losses_B = -(start_BxL[rows, start_B] + end_BxLxL[rows, start_B, end_B]) / 2
+  losses_B += 0.5 * np.log1p(np.exp(answerable_B))
+  loss = compiled("joint")(params, inputs)[0]
+  np.testing.assert_allclose(loss, losses_B.mean(), rtol=1e-5)
+
+
+def test_the_beam_finds_the_best_of_all_pairs():
+  model, params, inputs, (start_BxL, end_BxLxL, _) = joint_case()
+  beam = functools.partial(model.apply, method="joint_beam", size=4)
+  starts_BxS, ends_BxSxS, scores_BxSxS = map(
+    np.asarray, jax.jit(beam)({"params": params}, inputs)
+  )
+  all_BxLxL = start_BxL[..., None] + end_BxLxL
+  rows = np.arange(B)
+  np.testing.assert_array_equal(
+    starts_BxS, np.argsort(-start_BxL, axis=1)[:, :4]
+  )
+  of_starts_BxSxL = all_BxLxL[rows[:, None], starts_BxS]
+  np.testing.assert_array_equal(
+    ends_BxSxS, np.argsort(-of_starts_BxSxL, axis=2)[..., :4]
+  )
+  np.testing.assert_allclose(
+    scores_BxSxS,
+    np.take_along_axis(of_starts_BxSxL, ends_BxSxS, axis=2),
+    rtol=1e-4,
+    atol=1e-4,
+  )
+
+
+# Their classes, and what our heads are called in them.
+THEIRS = {
+  "dense": (
+    "ElectraForSequenceClassification",
+    {
+      "task_head/dense": "classifier.dense",
+      "task_head/output": "classifier.out_proj",
+    },
+  ),
+  "pooler": (
+    "BertForSequenceClassification",
+    {"pooled/pooler": "bert.pooler.dense", "task_head/output": "classifier"},
+  ),
+  "spans": (
+    "ElectraForQuestionAnswering",
+    {"task_head/output": "qa_outputs"},
+  ),
+}
+
+
+def their_network(head, params):
+  """The class of transformers with our parameters; all of them are taken."""
+  torch = pytest.importorskip("torch")
+  transformers = pytest.importorskip("transformers")
+  role, (name, layers) = ROLES[head], THEIRS[head]
+  make = {"discriminator": tiny.make_model, "bert": tiny.make_bert}[role]
+  bare = make(layers=1)
+  names = hf_names.name_table(bare, role)
+  names = {x: y for x, y in names.items() if not x.startswith(f"{role}_")}
+  for ours, theirs in layers.items():
+    names[f"{ours}/kernel"], names[f"{ours}/bias"] = (
+      f"{theirs}.weight",
+      f"{theirs}.bias",
+    )
+  fields = hf_config.model_config(bare, role, pad=0)
+  network = getattr(transformers, name)
+  config = network.config_class(
+    **fields | {"num_labels": 2 if head == "spans" else C}
+  )
+  network = network(config).eval()
+  flat = traverse_util.flatten_dict(params, sep="/")
+  turned = {x: y.T if x.endswith("kernel") else y for x, y in flat.items()}
+  network.load_state_dict(
+    {names[x]: torch.tensor(y) for x, y in turned.items()}
+  )
+  return network
+
+
+@pytest.mark.parametrize("head", THEIRS)
+def test_heads_are_those_of_transformers(head):
+  params, inputs = params_of(head, layers=1), make_inputs()
+  network = their_network(head, params)
+  torch = pytest.importorskip("torch")
+  with torch.no_grad():
+    said = network(
+      input_ids=torch.tensor(inputs["tokens"]),
+      token_type_ids=torch.tensor(inputs["types"]),
+      attention_mask=torch.tensor(inputs["documents"]),
+    )
+  ours = functools.partial(make_model(head, layers=1).apply, method=outputs)
+  ours = np.asarray(jax.jit(ours)({"params": params}, inputs))
+  if head != "spans":
+    theirs = said.logits.numpy()
+  else:
+    theirs = np.stack((said.start_logits, said.end_logits), axis=-1)
+    real = inputs["documents"] != 0
+    ours, theirs = ours[real], theirs[real]
+  np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+  assert ours.std() > 0.05
+
+
+def test_what_cannot_be_is_refused():
+  for wrong, told in (
+    (dict(head="span"), "known: linear, dense, spans, joint"),
+    (
+      dict(head="pooler", role="discriminator"),
+      "known: linear, dense, spans, joint",
+    ),
+    (dict(head="dense", role="bert"), "linear, pooler, spans, joint"),
+    (dict(head="linear", role="generator"), "none"),
+    (dict(head="linear", num_outputs=0), "0 outputs"),
+    (dict(head="linear", head_dropout=1.0), "1.0"),
+  ):
+    with pytest.raises(InputError, match=told):
+      make_model(**{"role": "discriminator", **wrong})
+
+
+def test_embeddings_of_bert_are_as_wide_as_the_network():
+  assert make_model("linear", "bert").config.embedding_size == 32
+  assert make_model("linear", "discriminator").config.embedding_size == 16

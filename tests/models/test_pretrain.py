@@ -1,0 +1,268 @@
+"""The pair has the released sizes and shares exactly the embedding block."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from support import tiny
+from truenegs_jax.models import encoder, pretrain
+from truenegs_jax.runtime.errors import InputError
+
+RELEASED = {  # facts: Google's checkpoints, generator 1/4, 1/3, 1/4
+  "small": (1 / 4, 14_196_219, (64, 1, 256, 12)),
+  "base": (1 / 3, 119_386_427, (256, 4, 1024, 12)),
+  "large": (1 / 4, 354_655_291, (256, 4, 1024, 24)),
+}
+
+
+def shapes_of(model):
+  init = functools.partial(pretrain.init_params, model)
+  return jax.eval_shape(init, jax.random.key(0))
+
+
+@pytest.mark.parametrize("variant", RELEASED)
+def test_parameters_are_as_many_as_in_the_released_pairs(variant):
+  multiplier, total, generator_size = RELEASED[variant]
+  model = pretrain.make_pair(
+    vocab_size=30_522, variant=variant, generator_multiplier=multiplier
+  )
+  shapes = shapes_of(model)
+  assert pretrain.parameter_count(shapes) == total
+  g = model.generator_config
+  assert (g.width, g.heads, g.ffn, g.layers) == generator_size
+  assert g.embedding_size == model.discriminator_config.embedding_size
+
+
+def test_parts_of_the_small_pair_have_their_released_sizes():
+  model = pretrain.make_pair(
+    vocab_size=30_522, variant="small", generator_multiplier=0.25
+  )
+  shapes = shapes_of(model)
+  count = {
+    name: pretrain.parameter_count(part) for name, part in shapes.items()
+  }
+  assert count["embeddings"] == 3_972_864
+  assert count["generator"] + count["generator_head"] == 647_162
+  rest = count["discriminator"] + count["discriminator_head"]
+  assert count["embeddings"] + rest == 13_549_057
+  assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(shapes))
+
+
+@pytest.mark.parametrize("variant", encoder.VARIANTS)
+def test_every_variant_gives_logits_of_the_right_shape(variant):
+  model = pretrain.make_pair(
+    vocab_size=100, variant=variant, generator_multiplier=0.5, dtype="bfloat16"
+  )
+  inputs = {
+    name: jax.ShapeDtypeStruct((2, 16), jnp.int32)
+    for name in ("tokens", "types", "documents")
+  }
+  params = {"params": shapes_of(model)}
+  logits = jax.eval_shape(
+    functools.partial(model.apply, method="generate_logits"),
+    params,
+    inputs,
+    jax.ShapeDtypeStruct((2, 3), jnp.int32),
+    None,
+  )
+  assert (logits.shape, logits.dtype) == ((2, 3, 100), jnp.float32)
+  detected = jax.eval_shape(
+    functools.partial(model.apply, method="detect_logits"), params, inputs, None
+  )
+  assert (detected.shape, detected.dtype) == ((2, 16), jnp.float32)
+
+
+@functools.cache
+def tiny_params():
+  model = tiny.make_model()
+  return jax.jit(functools.partial(pretrain.init_params, model))(
+    jax.random.key(0)
+  )
+
+
+@jax.jit
+def outputs_of(params):
+  model = tiny.make_model()
+  batch = tiny.make_batch(0)
+  inputs = {name: batch[name] for name in ("tokens", "types", "documents")}
+  positions = jnp.ones((tiny.B, 2), jnp.int32)
+  generate = model.apply(
+    {"params": params}, inputs, positions, None, method="generate_logits"
+  )
+  detect = model.apply({"params": params}, inputs, None, method="detect_logits")
+  return generate, detect
+
+
+@pytest.mark.parametrize(
+  ("part", "moves_generator", "moves_detector"),
+  [
+    ("embeddings", True, True),
+    ("generator", True, False),
+    ("generator_head", True, False),
+    ("discriminator", False, True),
+    ("discriminator_head", False, True),
+  ],
+)
+def test_only_the_embeddings_are_shared(part, moves_generator, moves_detector):
+  params = tiny_params()
+  base = outputs_of(params)
+  # A pattern, since a constant shift would be normalized away.
+  wave = lambda x: (
+    x
+    + 0.1 * jnp.sin(jnp.arange(x.size, dtype=jnp.float32).reshape(x.shape) ** 2)
+  )
+  changed = outputs_of({**params, part: jax.tree.map(wave, params[part])})
+  assert np.any(changed[0] != base[0]) == moves_generator
+  assert np.any(changed[1] != base[1]) == moves_detector
+
+
+def test_the_output_table_is_the_word_table():
+  params = tiny_params()
+  word_VxE = params["embeddings"]["word"]
+  silent = {**params, "generator_head": dict(params["generator_head"])}
+  # A word no row holds: it can only matter as a row of the output table.
+  absent = tiny.MASK
+  louder = word_VxE.at[absent].multiply(3.0)
+  changed = {**silent, "embeddings": {**params["embeddings"], "word": louder}}
+  base, got = outputs_of(params)[0], outputs_of(changed)[0]
+  np.testing.assert_allclose(
+    got[..., absent], 3 * base[..., absent], rtol=1e-4, atol=1e-5
+  )
+  others = np.arange(tiny.V) != absent
+  np.testing.assert_array_equal(got[..., others], base[..., others])
+
+
+def test_the_output_table_learns_from_the_logits():
+  model, batch = tiny.make_model(), tiny.make_batch(0)
+  inputs = {name: batch[name] for name in ("tokens", "types", "documents")}
+  assert not np.any(batch["tokens"] == tiny.MASK)
+
+  def logit_of_an_absent_word(params):
+    logits = model.apply(
+      {"params": params},
+      inputs,
+      jnp.ones((tiny.B, 2), jnp.int32),
+      None,
+      method="generate_logits",
+    )
+    return logits[..., tiny.MASK].sum()
+
+  grads = jax.jit(jax.grad(logit_of_an_absent_word))(tiny_params())
+  assert np.all(grads["embeddings"]["word"][tiny.MASK])
+
+
+def test_logits_are_those_of_the_asked_positions():
+  model = tiny.make_model()
+  batch = tiny.make_batch(0)
+  inputs = {name: batch[name] for name in ("tokens", "types", "documents")}
+  logits = lambda positions: np.asarray(
+    model.apply(
+      {"params": tiny_params()},
+      inputs,
+      jnp.asarray(positions),
+      None,
+      method="generate_logits",
+    )
+  )
+  everywhere = np.tile(np.arange(tiny.L), (tiny.B, 1))
+  some = np.random.default_rng(0).integers(0, tiny.L, (tiny.B, 5))
+  want = np.take_along_axis(logits(everywhere), some[..., None], axis=1)
+  np.testing.assert_allclose(logits(some), want, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_start_cut_at_two_deviations():
+  kernel = tiny_params()["discriminator"]["layer_0"]["query"]["kernel"]
+  assert np.abs(kernel).max() <= 0.04
+  assert np.std(kernel) == pytest.approx(0.0176, rel=0.1)  # not rescaled
+  table = tiny_params()["embeddings"]["word"]
+  assert np.std(table) == pytest.approx(0.0176, rel=0.1)
+
+
+@pytest.mark.parametrize("variant", ["small", "minilm", "large"])
+@pytest.mark.parametrize("between", [" ", ",", ", "])
+def test_a_list_of_sizes_is_the_variant_of_these_sizes(variant, between):
+  fields = encoder.VARIANTS[variant]
+  listed = between.join(f"{name}={x}" for name, x in fields.items())
+  make = functools.partial(
+    pretrain.make_pair, vocab_size=100, generator_multiplier=0.5
+  )
+  assert make(variant=listed) == make(variant=variant)
+  typed = make(variant=f"type_vocab_size=3{between}{listed}")
+  assert shapes_of(typed)["embeddings"]["type"].shape[0] == 3
+
+
+LIST = dict(embedding_size=8, width=12, layers=1, heads=3, ffn=7)
+
+
+def listed(**changed):
+  return " ".join(f"{k}={x}" for k, x in {**LIST, **changed}.items() if x)
+
+
+@pytest.mark.parametrize(
+  ("variant", "match"),
+  [
+    (
+      listed(depth=3),
+      "depth=3; known: tiny.*embedding_size=.*type_vocab_size=",
+    ),
+    (listed(heads=None, ffn=None), "no heads, no ffn"),
+    (listed() + " ffn=7", "ffn twice"),
+    (listed(layers="two"), "layers=two"),
+    (listed(layers="0"), "layers=0"),
+    (listed(width="-4"), "width=-4"),
+    (listed(width="4.5"), "width=4.5"),
+    (listed(width="1" * 5_000), "width=111"),
+    (listed(heads=5), "5 heads do not divide a width of 12"),
+    ("smal", "'smal' is unknown"),
+    ("small width=4", "small, no embedding_size"),
+  ],
+)
+@pytest.mark.parametrize("name", ["model.variant", "generator.variant"])
+def test_a_list_that_is_none_is_refused_by_name(name, variant, match):
+  part, _, key = name.partition(".")
+  given = {"variant": listed(), "generator_variant": listed()}
+  given[key if part == "model" else "generator_variant"] = variant
+  where = part if "divide" in match else name
+  with pytest.raises(InputError, match=f"^{where}.*{match}"):
+    pretrain.make_pair(vocab_size=9, generator_multiplier=1, **given)
+
+
+def test_a_generator_may_have_sizes_of_its_own():
+  model = pretrain.make_pair(
+    vocab_size=9,
+    variant=listed(type_vocab_size=3),
+    generator_multiplier=0.25,
+    generator_variant=listed(width=10, heads=5, layers=2),
+  )
+  g = model.generator_config
+  assert (g.width, g.heads, g.layers, g.ffn) == (10, 5, 2, 7)
+  assert g.type_vocab_size == 3  # the embeddings are the discriminator's
+  shapes_of(model)
+
+
+@pytest.mark.parametrize("name", ["embedding_size", "type_vocab_size"])
+def test_a_generator_has_the_discriminators_embeddings(name):
+  with pytest.raises(InputError, match=f"generator.variant.*{name} is"):
+    pretrain.make_pair(
+      vocab_size=9,
+      variant=listed(),
+      generator_multiplier=0.5,
+      generator_variant=listed(**{name: 5}),
+    )
+
+
+def test_an_unknown_variant_or_backbone_is_refused_with_the_known_ones():
+  make = functools.partial(
+    pretrain.make_pair, vocab_size=9, generator_multiplier=0.5
+  )
+  with pytest.raises(InputError, match="'smal' is unknown.*small"):
+    make(variant="smal")
+  with pytest.raises(InputError, match="backbone 'resnet'"):
+    make(variant="tiny", backbone="resnet")
+  with pytest.raises(InputError, match="3 heads do not divide"):
+    make(variant="tiny", heads=3)
+  with pytest.raises(InputError, match="backbone 'heads'"):
+    make(variant="tiny", backbone="heads")  # a module, and no backbone

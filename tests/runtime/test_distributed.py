@@ -1,0 +1,318 @@
+"""Runs of several processes on this machine, joined as on several machines."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from support import runs
+
+STEPS = 30
+JOIN = """
+import sys
+from truenegs_jax import joining
+joining.join(None, None, None, say=print)
+import jax
+print("there are", jax.process_count(), "here is", jax.process_index())
+"""
+
+PARTS = """
+import os, pathlib, signal, sys
+import numpy as np
+from rich.console import Console
+from truenegs_jax import distributed, errors, joining
+index = int(sys.argv[2])
+joining.join(f"127.0.0.1:{sys.argv[1]}", 2, index, say=print)
+from truenegs_jax.train import guards, sharding
+
+mesh = sharding.make_mesh(sharding.get_spec("dp"))
+assert sharding.process_share(mesh, 8) == (index, 2)
+mine = {"row": np.arange(4) + 4 * index}
+row_B = sharding.to_device(mine, mesh)["row"]
+assert distributed.to_host(row_B).tolist() == list(range(8))
+
+with guards.StopSignals(Console(quiet=True)) as signals:
+  vote = guards.StopVote(signals, mesh)
+  assert vote.stopped_by() is None
+  os.kill(os.getpid(), (signal.SIGTERM, signal.SIGINT)[index])
+  assert vote.stopped_by() is None
+  assert vote.stopped_by() == signal.SIGTERM
+
+try:
+  with guards.lock(pathlib.Path(sys.argv[3]) / str(index)):
+    sys.exit("a workdir of its own")
+except errors.InputError as e:
+  assert "share" in str(e), e
+with distributed.together("good"):
+  pass
+try:
+  with distributed.together("bad"):
+    if index:
+      raise errors.DataError("a row is missing")
+except errors.DataError as e:
+  distributed.tell(f"told: {e}")
+  distributed.leave(3, failed=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """(root, flags, environment): rows and a run of 1 process x 4 devices."""
+  root = tmp_path_factory.mktemp("runs")
+  corpus = runs.write_corpus(root / "corpus.txt")
+  env = runs.environment(root / "cache")
+  env |= {"TRUENEGS_JOIN_SECS": "60", "TRUENEGS_HEARTBEAT_SECS": "10"}
+  env["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # to compile sooner
+  flags = runs.overrides(corpus, steps=STEPS, checkpoint__keep=9)
+  code, output = runs.run(root / "whole", flags, four_devices(env))
+  assert code == 0, output
+  assert "joining" not in output
+  return root, flags, env
+
+
+@pytest.fixture(scope="module")
+def stopped(place):
+  """(workdir, outcomes) of 4 processes, one of which was sent SIGTERM."""
+  root, flags, env = place
+  workdir = root / "stopped"
+  for _ in range(2):  # a port may be taken by another as it is picked
+    processes = runs.start_many(workdir, flags, env, 4)
+    wait_for_step(workdir, 7, processes)  # the first evaluation is at 6
+    processes[2].send_signal(signal.SIGTERM)
+    ended = runs.outcomes(processes)
+    if not any("could not join" in output for _, output in ended):
+      break
+  folder = root / "kept"  # what a later test goes on from
+  shutil.copytree(workdir, folder)
+  return folder, ended
+
+
+def four_devices(env):
+  return env | {"JAX_NUM_CPU_DEVICES": "4"}
+
+
+def wait_for_step(workdir, step, processes):
+  deadline = time.monotonic() + runs.TIMEOUT_SECS
+  while runs.last_step(workdir) < step:
+    assert time.monotonic() < deadline, f"no step {step} in time"
+    if any(process.poll() is not None for process in processes):
+      return
+    time.sleep(0.01)
+
+
+def saved_steps(workdir):
+  return sorted(int(f.name) for f in (workdir / "checkpoints").iterdir())
+
+
+def assert_same_losses(a, b):
+  for split in ("train", "held_out"):
+    one, other = runs.records(a, split), runs.records(b, split)
+    assert [r["step"] for r in one] == [r["step"] for r in other]
+    for x, y in zip(one, other, strict=True):
+      for name in ("total", "mlm", "detect", "soft", "auc", "grad_norm"):
+        if name in x:
+          np.testing.assert_allclose(x[name], y[name], rtol=1e-5, err_msg=name)
+
+
+def assert_same_parameters(a, b):
+  one, other = runs.exported(a), runs.exported(b)
+  assert one and one.keys() == other.keys()
+  for name in one:
+    np.testing.assert_allclose(one[name], other[name], atol=1e-5, err_msg=name)
+
+
+def test_a_signal_to_one_process_stops_all_after_the_same_step(stopped):
+  workdir, ended = stopped
+  assert [code for code, _ in ended] == [75] * 4, ended
+  step = saved_steps(workdir)[-1]
+  assert 7 <= step < STEPS
+  assert f"saved at step {step}" in " ".join(ended[0][1].split())
+  assert runs.last_step(workdir) == step
+
+
+def test_every_process_says_how_it_joins_and_the_first_says_the_rest(stopped):
+  _, ended = stopped
+  for index, (_, output) in enumerate(ended):
+    assert f"joining as process {index} of 4, coordinator 127.0.0.1:" in output
+    assert f"joined: process {index} of 4, 1 local of 4 devices" in output
+    assert (f"step 1/{STEPS}" in output) == (index == 0)
+    assert ("compiled in" in output) == (index == 0)
+
+
+def test_what_four_processes_saved_goes_on_in_one(place, stopped):
+  root, flags, env = place
+  workdir, _ = stopped
+  code, output = runs.run(workdir, flags, four_devices(env))
+  assert code == 0 and "resume" in output, output
+  assert_same_losses(root / "whole", workdir)
+  assert_same_parameters(root / "whole", workdir)
+
+
+def test_what_one_process_saved_goes_on_in_two_of_two_devices(place):
+  root, flags, env = place
+  workdir = root / "parted"
+  shutil.copytree(root / "whole", workdir)
+  for step in saved_steps(workdir):
+    if step > 6:
+      shutil.rmtree(workdir / "checkpoints" / str(step))
+  shutil.rmtree(workdir / "export")
+  env = env | {"JAX_NUM_CPU_DEVICES": "2"}
+  ended = runs.run_many(workdir, flags, env, 2)
+  assert [code for code, _ in ended] == [0, 0], ended
+  assert "resume" in ended[0][1]
+  assert_same_losses(root / "whole", workdir)
+  assert_same_parameters(root / "whole", workdir)
+
+
+def test_one_run_at_a_time_and_none_outlives_its_processes(place):
+  root, flags, env = place
+  flags = [*flags, "--config.steps=100000", "--config.eval.every_steps=100000"]
+  workdir = root / "shared"
+  first = runs.start_many(workdir, flags, env, 2)
+  wait_for_step(workdir, 1, first)
+  refused = runs.run_many(workdir, flags, env, 2)
+  first[1].kill()
+  ended = runs.outcomes(first)
+  assert [code for code, _ in refused] == [2, 2], refused
+  said = [output.count("another run is using") for _, output in refused]
+  assert said == [1, 0]
+  assert ended[0][0] not in (0, 75, 130), ended
+
+
+def test_many_processes_make_no_rows(place, tmp_path):
+  _, flags, env = place
+  flags = [f for f in flags if "data.rows" not in f]
+  flags += [f"--config.data.rows={tmp_path / 'none'}"]
+  ended = runs.run_many(tmp_path / "run", flags, env, 2)
+  assert [code for code, _ in ended] == [2, 2], ended
+  assert "truenegs_jax.prepare" in ended[0][1]
+  assert "prepare" not in ended[1][1]  # told once
+  assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+  "flags, words",
+  [
+    (["--coordinator=127.0.0.1:1"], "all of"),
+    (["--num_processes=2", "--process_id=0"], "all of"),
+    (runs.joining(1, 2, 2), "numbered from 0"),
+    (["--coordinator=here", *runs.joining(1, 2, 0)[1:]], "HOST:PORT"),
+  ],
+)
+def test_flags_that_cannot_be_are_refused(tmp_path, flags, words):
+  code, output = runs.run(tmp_path, flags, runs.environment(tmp_path))
+  assert code == 2 and words in output and "Traceback" not in output
+
+
+def test_a_coordinator_out_of_reach_is_one_line_and_exit_code_2(tmp_path):
+  env = runs.environment(tmp_path) | {"TRUENEGS_JOIN_SECS": "1"}
+  port = runs.free_port()
+  code, output = runs.run(tmp_path, runs.joining(port, 3, 2), env)
+  assert code == 2, output
+  before, error = output.splitlines()
+  assert "waiting at most 1 s" in before
+  assert "could not join" in error
+  assert f"process 2 of 3, coordinator 127.0.0.1:{port}" in error
+
+
+def test_a_rank_taken_twice_ends_all(tmp_path):
+  env = runs.environment(tmp_path) | {"TRUENEGS_JOIN_SECS": "2"}
+  port = runs.free_port()
+  processes = [
+    runs.start(tmp_path, runs.joining(port, 3, index), env)
+    for index in (0, 1, 1)
+  ]
+  for code, output in runs.outcomes(processes):
+    assert code == 2 and "could not join" in output, output
+    assert "Traceback" not in output
+
+
+def test_processes_that_count_themselves_differently_are_refused(tmp_path):
+  env = runs.environment(tmp_path) | {"TRUENEGS_JOIN_SECS": "20"}
+  port = runs.free_port()
+  processes = [
+    runs.start(tmp_path, runs.joining(port, number, index), env)
+    for index, number in enumerate((2, 3))
+  ]
+  ended = runs.outcomes(processes)
+  assert [code for code, _ in ended] == [2, 2], ended
+  assert "do not agree on num_processes" in ended[0][1]
+
+
+def scripts(code, env, arguments):
+  """`outcomes` of some Python, once for each environment and arguments."""
+  processes = [
+    subprocess.Popen(
+      [sys.executable, "-c", code, *map(str, words)],
+      env=own,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+    for own, words in zip(env, arguments, strict=True)
+  ]
+  return runs.outcomes(processes)
+
+
+def test_rows_signals_and_errors_are_shared_by_all(tmp_path):
+  port = runs.free_port()
+  ended = scripts(
+    PARTS,
+    [runs.environment(tmp_path)] * 2,
+    [(port, 0, tmp_path), (port, 1, tmp_path)],
+  )
+  assert [code for code, _ in ended] == [3, 3], ended
+  assert "told: process 1 of 2: a row is missing" in ended[0][1]
+
+
+def slurm(index, count, port):
+  return {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_NODELIST": "localhost",
+    "SLURM_NTASKS": str(count),
+    "SLURM_PROCID": str(index),
+    "SLURM_LOCALID": str(index),
+    "JAX_COORDINATOR_PORT": str(port),
+  }
+
+
+def open_mpi(index, count, port):
+  return {
+    "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://127.0.0.1:34911",
+    "OMPI_COMM_WORLD_SIZE": str(count),
+    "OMPI_COMM_WORLD_RANK": str(index),
+    "OMPI_COMM_WORLD_LOCAL_RANK": str(index),
+    "JAX_COORDINATOR_PORT": str(port),
+  }
+
+
+@pytest.mark.parametrize("launcher", [slurm, open_mpi])
+@pytest.mark.parametrize("count", [1, 2])
+def test_processes_of_a_launcher_find_one_another(tmp_path, launcher, count):
+  port = runs.free_port()
+  clean = {
+    name: value
+    for name, value in runs.environment(tmp_path).items()
+    if not name.startswith(("SLURM_", "OMPI_"))
+  }
+  env = [clean | launcher(index, count, port) for index in range(count)]
+  ended = scripts(JOIN, env, [()] * count)
+  for index, (code, output) in enumerate(ended):
+    assert code == 0, output
+    assert f"there are {count} here is {index}" in output
+    # A job of one task is no run of many.
+    assert ("joining as" in output) == (count > 1)
+
+
+def test_a_laptop_joins_nothing():
+  code = "from truenegs_jax import joining as j\n"
+  code += "j.join(None, None, None, say=print)\n"
+  code += "import jax; assert not jax.distributed.is_initialized()"
+  env = {n: v for n, v in os.environ.items() if "SLURM" not in n}
+  env |= {"PYTHONPATH": str(runs.ROOT), "JAX_PLATFORMS": "cpu"}
+  assert scripts(code, [env], [()]) == [(0, "")]

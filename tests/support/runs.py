@@ -1,0 +1,216 @@
+"""Whole runs of `python -m truenegs_jax.main` in processes of their own."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import safetensors.numpy
+
+from truenegs_jax.synonyms import table as synonym_table
+
+ROOT = pathlib.Path(__file__).parents[2]
+SUBJECTS = "the cat,a small dog,my old friend,our teacher,the big house".split(
+  ","
+)
+VERBS = "sees,likes,finds,remembers,wants,paints,loses,keeps".split(",")
+WORDS = (*SUBJECTS, *VERBS)
+TIMEOUT_SECS = 240
+
+
+def write_corpus(path: pathlib.Path, documents: int = 60) -> pathlib.Path:
+  """A small English-like text: documents of ten lines, blank lines between."""
+  rng = random.Random(0)
+  line = lambda: " ".join(
+    [rng.choice(SUBJECTS), rng.choice(VERBS), rng.choice(SUBJECTS)]
+  )
+  blocks = ["\n".join(line() for _ in range(10)) for _ in range(documents)]
+  path.write_text("\n\n".join(blocks) + "\n")
+  return path
+
+
+def overrides(corpus: pathlib.Path, **more) -> list[str]:
+  """Flags that shrink the demo to seconds; `more` uses __ for the dots."""
+  values = {
+    "data.sources": corpus,
+    "data.vocab_size": 120,
+    "data.rows": corpus.parent / "rows",
+    "model.dropout": 0.1,
+    "model.attention_dropout": 0.1,
+    "steps": 12,
+    "log.every_steps": 1,
+    "checkpoint.every_steps": 3,
+    "eval.every_steps": 6,
+    "eval.must_learn": False,
+    "eval.sentences": "()",
+  } | {name.replace("__", "."): value for name, value in more.items()}
+  return [f"--config.{name}={value}" for name, value in values.items()]
+
+
+def environment(cache: pathlib.Path, devices: int = 1) -> dict[str, str]:
+  """The environment of a run: its own cache, so many CPU devices.
+
+  PyTorch is hidden from it: to load that for each export takes longer than the
+  runs do, and what it finds is shown in test_export.py.
+  """
+  hidden = cache / "hidden"
+  hidden.mkdir(parents=True, exist_ok=True)
+  (hidden / "torch.py").write_text('raise ImportError("hidden", name="torch")')
+  users = {name: x for name, x in os.environ.items() if name != "XLA_FLAGS"}
+  return users | {
+    "TRUENEGS_CACHE": str(cache),
+    "PYTHONPATH": os.pathsep.join([str(hidden), str(ROOT)]),
+    "JAX_PLATFORMS": "cpu",
+    "JAX_NUM_CPU_DEVICES": str(devices),
+    # No WordNet that lies about on this machine.
+    "NLTK_DATA": str(cache / "none"),
+  }
+
+
+def free_port() -> int:
+  """A port of this machine that was free a moment ago."""
+  with socket.socket() as found:
+    found.bind(("127.0.0.1", 0))
+    return found.getsockname()[1]
+
+
+def joining(port: int, count: int, index: int) -> list[str]:
+  """The flags of one process of many on this machine."""
+  return [
+    f"--coordinator=127.0.0.1:{port}",
+    f"--num_processes={count}",
+    f"--process_id={index}",
+  ]
+
+
+def start_many(workdir, flags, env, count: int, **kwargs) -> list:
+  """Starts the processes of one run."""
+  port = free_port()
+  return [
+    start(workdir, [*flags, *joining(port, count, index)], env, **kwargs)
+    for index in range(count)
+  ]
+
+
+def outcomes(processes) -> list[tuple[int, str]]:
+  """Exit code and output of each, once all have ended."""
+  try:
+    # One after the other, but each pipe holds what a run prints.
+    outputs = [p.communicate(timeout=TIMEOUT_SECS)[0] for p in processes]
+  finally:
+    for process in processes:
+      process.kill()
+  return [
+    (p.returncode, output) for p, output in zip(processes, outputs, strict=True)
+  ]
+
+
+def run_many(workdir, flags, env, count: int, **kwargs) -> list:
+  """`outcomes` of a run of many; once more where its port was taken."""
+  ended = outcomes(start_many(workdir, flags, env, count, **kwargs))
+  if any("could not join" in output for _, output in ended):
+    ended = outcomes(start_many(workdir, flags, env, count, **kwargs))
+  return ended
+
+
+def exported(workdir: pathlib.Path) -> dict[str, np.ndarray]:
+  """Every parameter of the models that a finished run has exported."""
+  return {
+    f"{file.parent.name}/{name}": array
+    for file in sorted((workdir / "export").glob("*/model.safetensors"))
+    for name, array in safetensors.numpy.load_file(file).items()
+  }
+
+
+def start(workdir, flags, env, config="electra_demo:sr,runlocal"):
+  """Starts a run; its output is one pipe."""
+  return subprocess.Popen(
+    [sys.executable, "-m", "truenegs_jax.main", f"--config={config}"]
+    + [f"--workdir={workdir}", *flags],
+    env=env,
+    cwd=workdir.parent,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+
+
+def run(workdir, flags, env, **kwargs) -> tuple[int, str]:
+  """Runs to the end; returns the exit code and all that was printed."""
+  process = start(workdir, flags, env, **kwargs)
+  try:
+    output, _ = process.communicate(timeout=TIMEOUT_SECS)
+  finally:
+    process.kill()
+  return process.returncode, output
+
+
+def stop_at(process, workdir, step: int, number: signal.Signals) -> str:
+  """Sends a signal once the step is in metrics.jsonl; returns the output."""
+  deadline = time.monotonic() + TIMEOUT_SECS
+  while last_step(workdir) < step and process.poll() is None:
+    assert time.monotonic() < deadline, f"no step {step} in time"
+    time.sleep(0.01)
+  process.send_signal(number)
+  output, _ = process.communicate(timeout=TIMEOUT_SECS)
+  return output
+
+
+def last_step(workdir: pathlib.Path) -> int:
+  """The newest step in metrics.jsonl, 0 when there is none."""
+  path = workdir / "metrics.jsonl"
+  lines = path.read_text().splitlines() if path.exists() else []
+  steps = [0]
+  for line in lines:
+    try:
+      steps.append(json.loads(line)["step"])
+    except json.JSONDecodeError:  # being written
+      continue
+  return steps[-1]
+
+
+def records(workdir: pathlib.Path, split: str = "train") -> list[dict]:
+  """The records of a split."""
+  lines = (workdir / "metrics.jsonl").read_text().splitlines()
+  return [r for r in map(json.loads, lines) if r["split"] == split]
+
+
+def final_arrays(workdir: pathlib.Path, step: int) -> list[np.ndarray]:
+  """Every array of a saved step, read by orbax without our code."""
+  import jax
+  import orbax.checkpoint as ocp
+
+  folder = workdir / "checkpoints" / str(step) / "state"
+  with ocp.StandardCheckpointer() as checkpointer:
+    tree = checkpointer.restore(folder.resolve())
+  unkey = lambda x: (
+    jax.random.key_data(x)
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    else x
+  )
+  return [np.asarray(unkey(leaf)) for leaf in jax.tree.leaves(tree)]
+
+
+def same_arrays(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
+  """Bit for bit."""
+  return len(a) == len(b) and all(
+    x.dtype == y.dtype and np.array_equal(x, y)
+    for x, y in zip(a, b, strict=True)
+  )
+
+
+def save_synonyms(folder: pathlib.Path, vocab_file: pathlib.Path) -> str:
+  """Saves a table of random pairs; returns the flag that names it."""
+  tokens = vocab_file.read_text().splitlines()
+  words = [t for t in tokens if t.isalpha() and len(t) > 2]
+  rng = random.Random(1)
+  pairs = [tuple(rng.sample(words, 2)) for _ in range(len(words) * 5)]
+  table = synonym_table.build_table(pairs, tokens, source="random")
+  synonym_table.save_table(table, folder / "random.npz")
+  return f"--config.negatives.sources=table path={folder}/random.npz"

@@ -1,0 +1,115 @@
+"""Small sets of predictions and tables."""
+
+import dataclasses
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from truenegs_jax.corrections.predict_slots import Predictions
+from truenegs_jax.synonyms.table import build_table
+
+WORDS = [f"w{i}" for i in range(40)]
+
+
+TOKENS = ["[CLS]", "[SEP]", *WORDS, "##a", "##b"]
+
+
+def random_table(seed, *, include_self=False):
+  rng = np.random.default_rng(seed)
+  pairs = [rng.choice(WORDS, 2) for _ in range(150)]
+  return build_table(pairs, TOKENS, source="r", include_self=include_self)
+
+
+def random_predictions(seed, num_sequences=30):
+  """Slots in no order; some lines have none."""
+  rng = np.random.default_rng(seed)
+  inner = [rng.integers(2, len(TOKENS), 8) for _ in range(num_sequences)]
+  rows = [np.array([0, *tokens, 1], np.int32) for tokens in inner]
+  places = [
+    (t, i)
+    for t in range(num_sequences)
+    for i in range(1, 9)
+    if rng.random() < 0.3
+  ]
+  rng.shuffle(places)
+  said = rng.integers(2, len(TOKENS), len(places))
+  return predictions(rows, places, said, rng.random(len(places)) < 0.8)
+
+
+def predictions(rows, places, predicted, eligible=None):
+  sequence, position = np.array(places, np.int32).reshape(-1, 2).T
+  golds = [rows[t][i] for t, i in places]
+  return Predictions(
+    sequence_M=sequence,
+    position_M=position,
+    gold_M=np.array(golds, np.int32),
+    predicted_M=np.array(predicted, np.int32),
+    probability_M=np.full(len(golds), 0.5, np.float32),
+    eligible_M=np.ones(len(golds), bool) if eligible is None else eligible,
+    sequences=tuple(rows),
+  )
+
+
+def permuted(p, seed):
+  """The lines in another order, and the slots in yet another."""
+  rng = np.random.default_rng(seed)
+  new_T, order_M = (
+    rng.permutation(len(p.sequences)),
+    rng.permutation(len(p.gold_M)),
+  )
+  rows = [p.sequences[t] for t in np.argsort(new_T)]
+  places = list(zip(new_T[p.sequence_M], p.position_M, strict=True))
+  return predictions(
+    rows,
+    [places[i] for i in order_M],
+    p.predicted_M[order_M],
+    p.eligible_M[order_M],
+  )
+
+
+def flat(value):
+  """Every number and text of nested dataclasses, in order."""
+  if dataclasses.is_dataclass(value):
+    value = dataclasses.astuple(value)
+  if isinstance(value, tuple):
+    return [leaf for item in value for leaf in flat(item)]
+  return [value]
+
+
+def same(a, b):
+  a, b = flat(a), flat(b)
+  return len(a) == len(b) and all(
+    x == (pytest.approx(y) if isinstance(y, float) else y)
+    for x, y in zip(a, b, strict=True)
+  )
+
+
+def rendered(table):
+  file = io.StringIO()
+  Console(file=file, width=80).print(table)
+  return file.getvalue()
+
+
+class FakeWordNet:
+  """As much of NLTK's reader as tells a part of speech."""
+
+  MORPHOLOGICAL_SUBSTITUTIONS = {
+    "n": [("s", "")],
+    "v": [("ed", ""), ("s", "")],
+    "a": [],
+    "r": [],
+  }
+
+  def __init__(self, index, tagged, exceptions=()):
+    self._lemma_pos_offset_map = index
+    self._exception_map = {p: {} for p in "nvar"}
+    self._exception_map["v"] |= dict(exceptions)
+    self.tagged = tagged
+
+  def open(self, name):
+    assert name == "cntlist.rev"
+    if self.tagged is None:
+      raise OSError("no such file")
+    return io.StringIO(self.tagged)

@@ -1,0 +1,64 @@
+"""BERT on true negatives once more, in PyTorch, one slot at a time.
+
+Shares no code with truenegs_jax: the network is that of transformers, and the
+loss of a slot is the one that `torch_electra` writes from the paper.
+"""
+
+import numpy as np
+import torch
+from transformers import BertConfig, BertForMaskedLM
+
+from support import torch_electra
+
+
+class TorchBert:
+  """BertForMaskedLM in f64, dropout off."""
+
+  def __init__(self, config: dict, tensors: dict):
+    """Takes a `config.json` and named arrays."""
+    config = BertConfig(**config, attn_implementation="eager")
+    self.bert = BertForMaskedLM(config).double().eval()
+    weights = {name: torch.tensor(x) for name, x in tensors.items()}
+    missing, unexpected = self.bert.load_state_dict(weights, strict=False)
+    assert not unexpected
+    assert set(missing) <= {
+      "cls.predictions.decoder.weight",
+      "cls.predictions.decoder.bias",
+    }
+    embeddings = self.bert.bert.embeddings.word_embeddings
+    # As PyTorch ships it, a real [PAD] token would get no gradient.
+    embeddings.padding_idx = None
+    decoder = self.bert.cls.predictions.decoder
+    assert decoder.weight is embeddings.weight
+
+  def gradients(self, role: str) -> dict[str, np.ndarray]:
+    """The gradients by Hugging Face's names."""
+    return {
+      name: x.grad.numpy() for name, x in getattr(self, role).named_parameters()
+    }
+
+
+def bert_loss(
+  network: TorchBert,
+  batch: dict,
+  draws: torch_electra.Draws,
+  dense_VxV: np.ndarray,
+  *,
+  soft_weight: float,
+  **options,
+) -> tuple[torch.Tensor, dict[str, float], dict[str, int]]:
+  """The whole loss, its parts, and how often each case occurred.
+
+  Devlin et al. 2019 without next sentences, with equations 2 and 3 of Zhang et
+  al. 2023; options as in `torch_electra.slot_losses`.
+  """
+  parts, cases = torch_electra.slot_losses(
+    network.bert,
+    network.bert.bert.embeddings.word_embeddings.weight,
+    batch,
+    draws,
+    dense_VxV,
+    **options,
+  )
+  total = parts["mlm"] + soft_weight * parts["soft"]
+  return total, {name: x.item() for name, x in parts.items()}, cases

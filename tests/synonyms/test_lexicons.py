@@ -1,0 +1,316 @@
+"""Properties of the files of synonyms: pairs, lists, JSON, wordnets."""
+
+import bz2
+import gzip
+import json
+import lzma
+
+import pytest
+
+from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.synonyms import sources
+
+TOKENS = "[PAD] big large house home villa ##home été Rome rome .".split()
+PAIRS = [
+  ("big", "large"),
+  ("house", "home"),
+  ("house", "villa"),
+  ("home", "house"),
+  ("été", "."),
+]
+# Each leaves no pair but those of PAIRS.
+OTHERS = [
+  ("big", "very large"),
+  ("summer_house", "villa"),
+  ("big", "huge"),
+  ("##home", "[PAD]"),
+  ("home", "##home"),
+  ("Rome", "rome"),
+  ("HOUSE", "Villa"),
+  ("house", "house"),
+  ("été", "ete"),
+]
+# In the order of the vocabulary, synonyms sorted.
+FOUND = sorted(PAIRS, key=lambda pair: (TOKENS.index(pair[0]), pair[1]))
+
+
+@pytest.fixture
+def write(tmp_path):
+  def written(content, name="pairs.txt"):
+    path = tmp_path / name
+    data = content if isinstance(content, bytes) else content.encode()
+    path.write_bytes(data)
+    return str(path)
+
+  return written
+
+
+def found(path, source="pairs", tokens=TOKENS, **options):
+  return list(sources.SOURCES[source](tokens, path=path, **options))
+
+
+def to_table(pairs):
+  return "".join(f"{word}\t{synonym}\n" for word, synonym in pairs)
+
+
+def to_lists(pairs):
+  lists = {}
+  for word, synonym in pairs:
+    if " " not in word + synonym:
+      lists.setdefault(word, []).append(synonym)
+  return "".join(f"{w} {' '.join(others)}\n" for w, others in lists.items())
+
+
+def to_ppdb(pairs):
+  rest = "PPDB2.0Score=3.1 Agigasim=0.2 ||| 0-0 ||| Equivalence"
+  return "".join(f"[NN] ||| {a} ||| {b} ||| {rest}\n" for a, b in pairs)
+
+
+def to_object(pairs):
+  lists = {}
+  for word, synonym in pairs:
+    lists.setdefault(word, []).append(synonym)
+  return json.dumps(lists, indent=1)
+
+
+def to_lines(pairs):
+  records = [{"word": w, "synonyms": [s], "score": 1} for w, s in pairs]
+  return "".join(json.dumps(record) + "\n" for record in records)
+
+
+FORMATS = {
+  "table.txt": to_table,
+  "table.tsv": to_table,
+  "lists.txt": to_lists,
+  "lists": to_lists,
+  "ppdb-2.0-s-lexical": to_ppdb,
+  "object.json": to_object,
+  "array.json": json.dumps,
+  "lines.jsonl": to_lines,
+}
+
+
+# Pairs.
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("order", [1, -1])
+def test_all_formats_give_the_pairs_of_the_vocabulary(write, name, order):
+  content = FORMATS[name]((PAIRS + OTHERS)[::order])
+  assert found(write(content, name)) == FOUND
+
+
+@pytest.mark.parametrize("name", ["table.txt", "object.json", "lines.jsonl"])
+@pytest.mark.parametrize(
+  "suffix, pack",
+  [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)],
+)
+def test_compressed_files_give_the_same_pairs(write, name, suffix, pack):
+  content = pack(FORMATS[name](PAIRS).encode())
+  assert found(write(content, name + suffix)) == FOUND
+
+
+@pytest.mark.parametrize("name", ["table.txt", "lists.txt", "lines.jsonl"])
+def test_blank_lines_and_ends_of_lines_do_not_matter(write, name):
+  content = FORMATS[name](PAIRS)
+  for changed in (
+    content.replace("\n", "\r\n"),
+    "\n \n" + content.replace("\n", "\n\n"),
+    content.removesuffix("\n"),
+    "\ufeff" + content,
+  ):
+    assert found(write(changed, name)) == FOUND
+
+
+def test_spaces_in_lists_do_not_matter(write):
+  assert found(write("big  large \nvilla\n", "l")) == [("big", "large")]
+
+
+def test_entries_count_as_written_or_in_lower_case(write):
+  tokens = ["Rome", "rome", "city", "US"]
+  pairs = found(write("Rome\tCity\nus\tcity\nUS\tROME\n"), tokens=tokens)
+  assert pairs == [("Rome", "city"), ("rome", "city"), ("US", "rome")]
+
+
+def test_a_pair_is_one_way(write):
+  assert found(write("big\tlarge\n")) == [("big", "large")]
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+  "content, place",
+  [
+    ("big\tlarge\nhome\thouse\t0.5\n", "txt:2: 3 columns"),
+    ("big\tlarge\n\nhome house\n", "txt:3: 1 columns"),
+    ("big large\nhome\thouse\n", "txt:2: 2 columns"),
+    ("big\tlarge\t1\n", "txt:1: 3 columns"),
+    ("[JJ] ||| big ||| large ||| x\n[JJ] ||| big\n", "txt:2: 2 columns.*PPDB"),
+    ("[JJ] ||| big ||| large\nbig\tlarge\n", "txt:2: 1 columns"),
+    ("big\tlarge\n[JJ] ||| big ||| large ||| x\n", "txt:2: 1 columns"),
+    ("big\tlarge\ncaf\udce9\tbig\n", "txt:2: .*not UTF-8"),
+    ("big\tlarge\n\0\n", "txt:2: NUL"),
+  ],
+)
+def test_bad_line_is_refused_by_its_number(write, content, place):
+  path = write(content.encode(errors="surrogateescape"))
+  with pytest.raises(DataError, match=place):
+    found(path)
+
+
+@pytest.mark.parametrize(
+  "name, content, place",
+  [
+    ("p.json", '{"big": ["large"],\n "home": [house]}', "json:2: not JSON"),
+    ("p.json", '{"big": ["large"]', "json:1: not JSON"),
+    ("p.json", "[" * 100_000, "json:1: not JSON"),
+    ("p.json", "", "json:1: not JSON"),
+    ("p.json", '{"big": ["large"], "home": "house"}', "json: entry 2: .*house"),
+    ("p.json", '{"big": ["large", 1]}', "json: entry 1: .*large"),
+    ("p.json", '[["big", "large"], ["home"]]', "json: entry 2: .*home"),
+    ("p.json", '[["big", ["large"]]]', "json: entry 1"),
+    ("p.json", '[["big", "large", "home"]]', "json: entry 1"),
+    ("p.json", '"big"', 'json: entry 1: "big"'),
+    ("p.json", "null", "json: entry 1: null"),
+    ("p.jsonl", '{"word": "big", "synonyms": []}\n{"word"}', "jsonl:2: not J"),
+    ("p.jsonl", '\n{"word": "big"}\n', "jsonl:2: .*null"),
+    ("p.jsonl", '{"synonyms": ["big"]}\n', "jsonl:1: .*null"),
+    ("p.jsonl", '{"word": "big", "synonyms": "large"}\n', "jsonl:1: .*large"),
+    ("p.jsonl", "7\n", "jsonl:1: 7"),
+  ],
+)
+def test_bad_json_is_refused_by_its_line_or_entry(write, name, content, place):
+  with pytest.raises(DataError, match=place):
+    found(write(content, name))
+
+
+def test_a_file_that_was_cut_off_is_refused(write):
+  packed = gzip.compress(to_table(PAIRS).encode())[:-10]
+  with pytest.raises(DataError, match="damaged or cut off"):
+    found(write(packed, "pairs.tsv.gz"))
+
+
+@pytest.mark.parametrize(
+  "content, what",
+  [
+    ("", "there is no pair in it"),
+    ("big\nlarge\n", "there is no pair in it"),
+    ("big\tbig\nRome\trome\n", r"none of its 2 pairs .*\(0 hold a phrase\)"),
+    ("big\tvery large\nthe_home\thouse\n.\thuge\n", r"3 pairs .*\(2 hold"),
+    ("grand énorme vaste\n", "2 pairs .*language and case"),
+  ],
+)
+def test_a_file_of_which_no_pair_is_left_says_why(write, content, what):
+  path = write(content)
+  with pytest.raises(DataError, match=what) as caught:
+    found(path)
+  assert path in str(caught.value)
+
+
+# The Open Multilingual WordNet.
+
+FRENCH = """# WOLF\tfra\thttp://wolf.example.org\tCeCILL-C
+02958343-n\tfra:lemma\tvoiture
+02958343-n\tfra:lemma\tauto
+02958343-n\tfra:lemma\tvéhicule à moteur
+02958343-n\tfra:lemma\tautomobile
+02958343-n\tfra:def\t0\tun véhicule
+02958343-n\tfra:exe\t0\tune belle voiture
+
+00774344-r\tfra:lemma\tauto
+00774344-r\tfra:lemma\tseul
+01835496-v\tlemma\taller
+01835496-v\tlemma\tse_déplacer
+01835496-v\tlemma\tmarcher
+01835496-v\tfra:lemma:root\tété
+00217728-a\tfra:lemma\tbeau
+00217728-a\tfra:lemma\tÉlégant
+00217729-s\tfra:lemma\tjoli
+00217729-s\tfra:lemma\tbeau
+15236475-n\tfra:lemma\tété
+15236475-n\tfra:lemma\tété
+"""
+MOTS = "[CLS] voiture auto automobile seul aller marcher été beau élégant joli"
+NOUNS = [
+  ("voiture", "auto"),
+  ("voiture", "automobile"),
+  ("auto", "automobile"),
+  ("auto", "voiture"),
+  ("automobile", "auto"),
+  ("automobile", "voiture"),
+]
+VERBS = [("aller", "marcher"), ("marcher", "aller")]
+ADJECTIVES = [
+  ("beau", "joli"),
+  ("beau", "élégant"),
+  ("élégant", "beau"),
+  ("joli", "beau"),
+]
+ADVERBS = [("auto", "seul"), ("seul", "auto")]
+
+
+def mots(path, **options):
+  return found(path, "omw", MOTS.split(), **options)
+
+
+def test_words_that_share_a_synset_are_synonyms(write):
+  path = write(FRENCH, "wn-data-fra.tab")
+  pairs = mots(path)
+  assert set(pairs) == {*NOUNS, *VERBS, *ADJECTIVES, *ADVERBS}
+  assert pairs[:2] == NOUNS[:2] and pairs[2:5] == sorted(pairs[2:5])
+  packed = write(lzma.compress(FRENCH.encode()), "wn-data-fra.tab.xz")
+  assert mots(packed) == pairs
+
+
+@pytest.mark.parametrize(
+  "pos, expected",
+  [
+    ("n", NOUNS),
+    ("v", VERBS),
+    ("a", ADJECTIVES),
+    ("s", ADJECTIVES),
+    ("r", ADVERBS),
+    ("vn", NOUNS + VERBS),
+  ],
+)
+def test_synsets_are_of_the_parts_of_speech_asked_for(write, pos, expected):
+  assert mots(write(FRENCH), pos=pos) == expected
+
+
+def test_other_parts_of_speech_are_refused(write):
+  with pytest.raises(InputError, match="pos='noun'"):
+    mots(write(FRENCH), pos="noun")
+
+
+@pytest.mark.parametrize(
+  "line",
+  [
+    "02958343-n\tfra:lemma",
+    "02958343\tfra:lemma\tauto",
+    "2958343-n\tfra:lemma\tauto",
+    "102958343-n\tfra:lemma\tauto",
+    "02958343-n fra:lemma auto",
+    "voiture\tauto",
+  ],
+)
+def test_lines_of_another_format_are_refused_by_their_number(write, line):
+  with pytest.raises(DataError, match="txt:3: .* no line of the Open"):
+    mots(write("# a\n\n" + line + "\n"))
+
+
+def test_a_wordnet_of_another_language_says_that_no_pair_is_left(write):
+  with pytest.raises(DataError, match=r"26 pairs .*\(10 hold a phrase\)"):
+    found(write(FRENCH), "omw", ["car", "auto", "go"])
+
+
+# The real lists.
+
+
+def test_real_paraphrases_are_of_a_kind(real_data):
+  packed = real_data / "vocab" / "bert-base-uncased-vocab.txt.xz"
+  bert = lzma.decompress(packed.read_bytes()).decode().split("\n")[:-1]
+  pairs = found(str(real_data / "optional" / "ppdb-xl.txt.xz"), tokens=bert)
+  assert len(pairs) == 106_013
+  assert len({word for word, _ in pairs}) == 18_239
+  assert {("primary", "main"), ("house", "homes")} <= set(pairs)

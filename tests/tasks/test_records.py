@@ -1,0 +1,287 @@
+"""Records of files and data sets, and tasks of the user's own."""
+
+import dataclasses
+import json
+import math
+
+import datasets
+import pytest
+
+from support.texts import PACK
+from truenegs_jax.runtime.errors import AbsentError, DataError, InputError
+from truenegs_jax.tasks import user_task
+from truenegs_jax.tasks.records import Place, parse, read_dataset, read_file
+from truenegs_jax.tasks.task import CLASSES, SCORE, Example
+
+COLUMNS = user_task.Columns(("a", "b"), "label")
+ROWS = [
+  {"a": 'say "x', "b": "é\u2028y", "label": "no"},
+  {"a": '"q" 1', "b": " c ", "label": "yes"},
+]
+
+
+def lines_of(name: str, rows) -> str:
+  """The rows as a file of that name has them."""
+  table = [list(rows[0]), *(list(row.values()) for row in rows)]
+  if ".jsonl" in name:
+    return "\n".join(map(json.dumps, rows)) + "\n\n"
+  if ".csv" in name:
+    quote = lambda x: '"' + str(x).replace('"', '""') + '"'
+    return "\r\n".join(",".join(map(quote, row)) for row in table)
+  return "\n".join("\t".join(map(str, row)) for row in table) + "\n\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+  def to_file(name, content):
+    path = tmp_path / name
+    text = content if isinstance(content, str) else lines_of(name, content)
+    data = text.encode(errors="surrogateescape")
+    path.write_bytes(PACK.get(path.suffix, PACK[""])(data))
+    return str(path)
+
+  return to_file
+
+
+@pytest.mark.parametrize("pack", PACK)
+@pytest.mark.parametrize("kind", [".tsv", ".csv", ".jsonl"])
+def test_every_format_gives_the_same_records_by_line(write, kind, pack):
+  path = write(f"x{kind}{pack}", ROWS)
+  first = 1 if kind == ".jsonl" else 2
+  assert list(read_file(path)) == [
+    (f"{path}:{first + i}", row) for i, row in enumerate(ROWS)
+  ]
+
+
+def test_quotes_are_letters_in_tsv_and_span_lines_in_csv(write):
+  quoted = 'a\tb\n"x\t1\ny"\t2\n'
+  records = list(read_file(write("x.tsv", "\ufeff" + quoted)))
+  assert [r.fields for r in records] == [
+    {"a": '"x', "b": "1"},
+    {"a": 'y"', "b": "2"},
+  ]
+  path = write("x.csv", '\ufeffa,b\n"x,\ny",1\nz,2\n')
+  assert list(read_file(path)) == [
+    (f"{path}:2", {"a": "x,\ny", "b": "1"}),
+    (f"{path}:4", {"a": "z", "b": "2"}),
+  ]
+
+
+def test_a_table_without_a_header_and_uneven_rows(write):
+  path = write("x.tsv", "1\t2\n3\n\n4\t5\n")
+  with pytest.raises(DataError, match=r"x.tsv:2: 1 fields, but 2 columns"):
+    list(read_file(path, columns=("p", "q")))
+  uneven = []
+  records = list(read_file(path, columns=("p", "q"), uneven=uneven))
+  assert [r.fields["q"] for r in records] == ["2", "5"]
+  assert uneven == [f"{path}:2"]
+
+
+@pytest.mark.parametrize(
+  ("name", "content", "message"),
+  [
+    ("x.tsv", "", "x.tsv: the file holds no record"),
+    ("x.csv", "a,b\n", "x.csv: the file holds no record"),
+    ("x.tsv", "a\tb\ta\n1\t2\t3\n", "x.tsv:1: two columns have one name"),
+    ("x.csv", 'a,b\n1,2\n"3,4\n', "x.csv:3: .*quotes do not match"),
+    ("x.jsonl", '{"a": 1}\n{"a": \n', "x.jsonl:2: no JSON"),
+    ("x.jsonl", "\n[1]\n", "x.jsonl:2: list, not a JSON object"),
+    ("x.tsv", "a\n\0\n", r"x.tsv:2: NUL .*convert it to UTF-8\.$"),
+    ("x.tsv", "a\n\udcff\n", r"x.tsv:2: byte 0xff .*repair the line\.$"),
+    ("x.txt", "a\n", r"x.txt: a file of a task is .tsv, .csv or .jsonl"),
+  ],
+)
+def test_bad_files_are_refused_by_line(write, name, content, message):
+  with pytest.raises(DataError, match=message):
+    list(read_file(write(name, content)))
+
+
+def test_a_missing_file_is_refused(tmp_path):
+  with pytest.raises(DataError, match="x.tsv: there is no such file"):
+    list(read_file(tmp_path / "x.tsv"))
+  for where in ("~nobody-at-all/x.tsv", "x" * 5000):
+    with pytest.raises(DataError, match="there is no such file"):
+      list(read_file(where))
+  (tmp_path / "x.tsv").mkdir()
+  with pytest.raises(DataError, match="x.tsv: a folder; name a file in it"):
+    list(read_file(tmp_path / "x.tsv"))
+
+
+@pytest.fixture
+def saved(tmp_path):
+  """A data set with classes by name, of two splits."""
+  features = datasets.Features(
+    a=datasets.Value("string"), label=datasets.ClassLabel(names=["no", "yes"])
+  )
+  splits = {
+    name: datasets.Dataset.from_dict({"a": texts, "label": ids}, features)
+    for name, texts, ids in (
+      ("train", ["p", "q"], [1, 0]),
+      ("validation", ["r"], [-1]),
+    )
+  }
+  datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "saved"))
+  return str(tmp_path / "saved")
+
+
+def test_a_data_set_gives_its_classes_by_name(saved):
+  assert list(read_dataset(f"hf:{saved}", split="train")) == [
+    (f"hf:{saved} [train]: record 1", {"a": "p", "label": "yes"}),
+    (f"hf:{saved} [train]: record 2", {"a": "q", "label": "no"}),
+  ]
+  (record,) = read_dataset(f"hf:{saved}", split="dev")
+  assert record.fields["label"] is None
+  columns = user_task.Columns(("a",), "label")
+  examples = user_task.read(f"hf:{saved}:train", "dev", columns, kind=CLASSES)
+  assert [x.label for x in examples] == ["yes", "no"]
+  with pytest.raises(DataError, match="record 1: .*'label' holds None"):
+    user_task.read(f"hf:{saved}", "dev", columns, kind=CLASSES)
+
+
+def test_a_data_set_that_cannot_be_had_is_refused(saved, monkeypatch):
+  with pytest.raises(DataError, match="no split 'x'; there are: train, valid"):
+    list(read_dataset(f"hf:{saved}:x", split="train"))
+  with pytest.raises(DataError, match="neither a folder nor a name"):
+    list(read_dataset("hf:data/own/x.tsv", split="train"))
+  asked = []
+
+  def refuse(*args, **_):
+    asked.append(args)
+    raise ConnectionError("no route")
+
+  monkeypatch.setattr(datasets, "load_dataset_builder", refuse)
+  with pytest.raises(AbsentError, match="no route.*hf:FOLDER.*HF_HOME") as e:
+    user_task.read("hf:owner/set:mini:test", "dev", COLUMNS, kind=CLASSES)
+  assert asked == [("owner/set", "mini")]
+  assert "data." not in str(e.value)  # keys of pre-training
+
+
+def test_what_the_hub_denies_while_it_is_read_names_the_task(
+  write, tmp_path, monkeypatch
+):
+  write("train.jsonl", '{"a": 1}\n{"a')
+  builder = datasets.load_dataset_builder(str(tmp_path))
+  monkeypatch.setattr(
+    datasets, "load_dataset_builder", lambda *_, **__: builder
+  )
+  with pytest.raises(AbsentError, match="finetune: hf:owner/set cannot be"):
+    list(read_dataset("hf:owner/set", split="train"))
+
+
+def test_a_data_set_without_splits_is_one_to_train_on(tmp_path):
+  datasets.Dataset.from_dict({"a": ["p"]}).save_to_disk(str(tmp_path / "one"))
+  where = f"hf:{tmp_path}/one"
+  (record,) = read_dataset(where, split="train")
+  assert [record] == list(read_dataset(f"{where}:train", split="dev"))
+  with pytest.raises(DataError, match="no split 'validation'; .*: train. Name"):
+    list(read_dataset(where, split="dev"))
+
+
+def test_a_data_set_is_named_with_its_config_and_split(tmp_path):
+  assert parse("hf:a/b") == Place("a/b", "", "")
+  assert parse("hf:a/b:test") == Place("a/b", "", "test")
+  assert parse("hf:a/b:mini:test") == Place("a/b", "mini", "test")
+  (tmp_path / "x:y").mkdir()
+  assert parse(f"hf:{tmp_path}/x:y").name == f"{tmp_path}/x:y"
+  for wrong in ("hf:", "hf:a:", "hf:a::b", "hf:a:b:c:d"):
+    with pytest.raises(
+      InputError, match=f"'{wrong}' is not of the form hf:NAM"
+    ):
+      parse(wrong)
+
+
+@pytest.mark.parametrize("kind", [".tsv", ".csv", ".jsonl"])
+def test_a_task_of_pairs_with_classes(write, kind):
+  path = write("train" + kind, ROWS)
+  train = user_task.read(path, "train", COLUMNS, kind=CLASSES)
+  first = 1 if kind == ".jsonl" else 2
+  assert train == [
+    Example(str(i), row["a"], row["b"], row["label"], f"{path}:{first + i}")
+    for i, row in enumerate(ROWS)
+  ]
+  task = user_task.make_task(train, kind=CLASSES)
+  assert (task.labels, task.metrics) == (("no", "yes"), ("accuracy",))
+  task = user_task.make_task(
+    train, kind=CLASSES, labels=("yes", "no"), metric="f1"
+  )
+  assert (task.labels, task.metrics) == (("yes", "no"), ("f1", "accuracy"))
+
+
+def test_a_task_of_texts_with_scores_is_scaled_by_its_training_file(write):
+  columns = user_task.parse_columns("text", "stars")
+  path = write("x.csv", "text,stars\na,1\nb,4\nc,1\nd,4e0\n")
+  train = user_task.read(path, "train", columns, kind=SCORE)
+  assert [x.label for x in train] == [1.0, 4.0, 1.0, 4.0]
+  assert train[0].second is None
+  task = user_task.make_task(train, kind=SCORE)
+  assert task.scale == (2.5, 1.5) and task.metrics == ("spearman",)
+  equal = [dataclasses.replace(x, label=0.1) for x in train * 3]
+  assert user_task.make_task(equal, kind=SCORE).scale == (0.0, 1.0)
+
+
+def test_a_test_file_may_lack_labels_and_others_may_not(write):
+  columns = user_task.Columns(("text",), "label")
+  path = write("x.jsonl", '{"text": "a"}\n')
+  assert user_task.read(path, "test", columns, kind=CLASSES)[0].label is None
+  known = write("y.tsv", "text\tlabel\na\tno\nb\t\n")
+  test = user_task.read(known, "test", columns, kind=CLASSES)
+  assert [x.label for x in test] == ["no", None]
+  with pytest.raises(DataError, match="x.jsonl:1: no column 'label'; there"):
+    user_task.read(path, "dev", columns, kind=CLASSES)
+
+
+def test_numbers_that_are_equal_are_one_class(write):
+  rows = [{"text": "a", "label": x} for x in (1, 1.0, 0.0, 0, 0.5)]
+  found = user_task.read(
+    write("x.jsonl", rows),
+    "train",
+    user_task.Columns(("text",), "label"),
+    kind=CLASSES,
+  )
+  assert [x.label for x in found] == ["1", "1", "0", "0", "0.5"]
+
+
+@pytest.mark.parametrize(
+  ("row", "kind", "message"),
+  [
+    ({"a": " "}, CLASSES, "the text in column 'a' is empty"),
+    ({"b": 3}, CLASSES, "column 'b' holds 3, not a text"),
+    ({"label": "maybe"}, CLASSES, "'maybe' is none of 'no', 'yes'"),
+    ({"label": ""}, CLASSES, "'label' holds '', not a label"),
+    ({"label": None}, CLASSES, "'label' holds None, not a label"),
+    ({"label": math.nan}, CLASSES, "'label' holds nan, not a label"),
+    ({"label": "high"}, SCORE, "'high', not a finite number"),
+    ({"label": math.inf}, SCORE, "inf, not a finite number"),
+    ({"label": True}, SCORE, "True, not a finite number"),
+  ],
+)
+def test_bad_rows_are_refused_by_line(write, row, kind, message):
+  good = {"a": "x", "b": "y", "label": "no" if kind == CLASSES else 1}
+  path = write("x.jsonl", [good, good | row])
+  labels = ("no", "yes") if kind == CLASSES else ()
+  with pytest.raises(DataError, match=f"x.jsonl:2: .*{message}"):
+    user_task.read(path, "dev", COLUMNS, kind=kind, labels=labels)
+
+
+def test_options_that_do_not_fit_are_refused():
+  one = [Example("0", "a", None, "x", "train.csv:2")]
+  with pytest.raises(DataError, match="train.csv:2: .*1 classes .'x'"):
+    user_task.make_task(one, kind=CLASSES)
+  with pytest.raises(InputError, match="metric='pearson' does not fit"):
+    user_task.make_task(one, kind=CLASSES, metric="pearson")
+  with pytest.raises(InputError, match="kind='spans'"):
+    user_task.make_task(one, kind="spans")
+  with pytest.raises(InputError, match="finetune.labels='a,b'"):
+    user_task.make_task(one, kind=SCORE, labels=("a", "b"))
+  for text, label in (("a,b,c", "l"), ("a,", "l"), ("a,a", "l"), ("a", "a")):
+    with pytest.raises(InputError, match="finetune.text="):
+      user_task.parse_columns(text, label)
+  assert user_task.parse_columns("a, b", "l") == user_task.Columns(
+    ("a", "b"), "l"
+  )
+  assert user_task.parse_labels("") == () and user_task.parse_labels("a,b") == (
+    "a",
+    "b",
+  )
+  with pytest.raises(InputError, match="finetune.labels='a,a'"):
+    user_task.parse_labels("a,a")

@@ -1,0 +1,177 @@
+"""Scores against torchmetrics, published vectors and what theory says."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.tasks import scoring
+from truenegs_jax.tasks.scoring import METRICS
+
+WORDS = (
+  "the The a an AN cat Cat's cats, U.S. 1,000 — naïve ÉCOLE École İstanbul"
+  " straße 東京 东京。 “quoted” (in) a-b the-end theory an. \u00a0x ½ $5 ... !"
+).split(" ")
+
+
+def made_up_answers(count, seed=0):
+  """Predictions (some missing) and one to four golds, often alike."""
+  rng = np.random.default_rng(seed)
+  say = lambda low: " ".join(rng.choice(WORDS, rng.integers(low, 6)))
+  golds, predictions = {}, {}
+  for i in range(count):
+    golds[f"q{i}"] = [say(1) for _ in range(rng.integers(1, 5))]
+    kind = rng.random()
+    near = golds[f"q{i}"][-1]
+    if kind < 0.3:
+      predictions[f"q{i}"] = near.upper().replace(" ", "  the ")
+    elif kind < 0.6:
+      predictions[f"q{i}"] = " ".join(near.split()[1:] + [say(0)])
+    elif kind < 0.95:
+      predictions[f"q{i}"] = say(0)
+  return predictions, golds
+
+
+def torch_squad(predictions, golds):
+  from torchmetrics.functional.text import squad
+
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it warns of what is missing
+    scores = squad(
+      [{"id": k, "prediction_text": text} for k, text in predictions.items()],
+      [
+        {"id": k, "answers": {"text": texts, "answer_start": [0] * len(texts)}}
+        for k, texts in golds.items()
+      ],
+    )
+  return scores["exact_match"].item(), scores["f1"].item()
+
+
+def test_squad_scores_are_those_of_torchmetrics():
+  pytest.importorskip("torch")
+  pytest.importorskip("torchmetrics")
+  predictions, golds = made_up_answers(5_000)
+  # It gives 1, as v2.0 does, where both answers are empty; v1.1 gives 0.
+  bare = [t for ts in golds.values() for t in ts if not scoring.normalize(t)]
+  golds = {
+    key: [text for text in texts if text not in bare] or ["x"]
+    for key, texts in golds.items()
+  }
+  each = scoring.question_scores(predictions, golds)
+  keys = list(golds)
+  for start in range(0, len(keys), 100):  # so few that one question shows
+    some = keys[start : start + 100]
+    theirs = torch_squad(
+      {key: predictions[key] for key in some if key in predictions},
+      {key: golds[key] for key in some},
+    )
+    means = [each[name][start : start + 100].mean() for name in ("em", "f1")]
+    np.testing.assert_allclose(means, theirs, rtol=1e-5)
+  ours = scoring.squad_scores(predictions, golds)
+  assert ours == {name: each[name].mean() for name in ("em", "f1")}
+  assert len(predictions) < len(golds) and 10 < ours["em"] < ours["f1"] < 90
+
+
+def test_published_vectors_of_squad():
+  assert scoring.normalize("The  Cat's.") == "cats"
+  assert scoring.normalize("an A-the theory\u00a0—") == "athe theory —"
+  f1 = scoring.token_f1("the cat sat", "cat sat down")
+  assert f1 == pytest.approx(80)
+  assert scoring.exact_match("the cat sat", "cat sat down") == 0
+  assert scoring.token_f1("cat cat", "cat dog") == pytest.approx(50)
+  assert scoring.token_f1("the", "a") == 0 and scoring.exact_match("the", "a")
+
+
+def test_every_question_counts_by_its_best_gold():
+  golds = {"a": ["x y", "z"], "b": ["x"], "c": ["w"]}
+  predictions = {"c": "w", "a": "y", "elsewhere": "x"}
+  each = scoring.question_scores(predictions, golds)
+  np.testing.assert_array_equal(each["em"], [0, 0, 100])
+  np.testing.assert_allclose(each["f1"], [200 / 3, 0, 100])
+  mean = scoring.squad_scores(predictions, golds)
+  assert mean == pytest.approx({"em": 100 / 3, "f1": 500 / 9})
+  # The best gold by F1 need not be the one by EM.
+  both = scoring.squad_scores({"a": "the"}, {"a": ["an", "the the x"]})
+  assert both == {"em": 100, "f1": 0}
+
+
+@pytest.mark.parametrize("golds", [{}, {"q7": []}])
+def test_questions_without_answers_are_refused(golds):
+  with pytest.raises(DataError, match="q7" if golds else "no questions"):
+    scoring.squad_scores({"q7": "x"}, golds)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_metrics_are_those_of_torchmetrics(seed):
+  torch = pytest.importorskip("torch")
+  functional = pytest.importorskip("torchmetrics").functional
+  rng = np.random.default_rng(seed)
+  gold = rng.integers(0, 2, 301)
+  said = np.where(rng.random(301) < 0.7, gold, rng.random(301) < 0.3)
+  x, y = torch.tensor(gold), torch.tensor(said)
+  score = np.round(rng.random(301) * 5, 1)  # ties
+  guess = np.round(score + rng.normal(size=301), 1)
+  s, g = torch.tensor(score), torch.tensor(guess)
+  three = rng.integers(0, 3, 301), rng.integers(0, 3, 301)
+  three_t = [torch.tensor(x) for x in three]
+  classes = {"task": "multiclass", "num_classes": 3}
+  pairs = [
+    (METRICS["accuracy"](gold, said), (x == y).double().mean()),
+    (
+      METRICS["matthews"](gold, said),
+      functional.matthews_corrcoef(y, x, "binary"),
+    ),
+    (METRICS["f1"](gold, said), functional.f1_score(y, x, "binary")),
+    (METRICS["spearman"](score, guess), functional.spearman_corrcoef(g, s)),
+    (METRICS["pearson"](score, guess), functional.pearson_corrcoef(g, s)),
+    (
+      METRICS["f1"](*three),
+      functional.f1_score(*three_t[::-1], average="macro", **classes),
+    ),
+    (
+      METRICS["matthews"](*three),
+      functional.matthews_corrcoef(*three_t[::-1], **classes),
+    ),
+  ]
+  for ours, theirs in pairs:
+    assert ours == pytest.approx(100 * theirs.item(), rel=1e-5, abs=1e-3)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_perfect_reversed_and_constant_predictions(metric):
+  gold = np.array([0, 0, 0, 1, 1])
+  score = METRICS[metric]
+  assert score(gold, gold) == 100
+  ones = {"accuracy": 40, "f1": 400 / 7}.get(metric, 0)
+  assert score(gold, np.zeros(5, int)) == (60 if metric == "accuracy" else 0)
+  assert score(gold, np.ones(5, int)) == pytest.approx(ones)
+  if metric not in ("accuracy", "f1"):
+    assert score(gold, 1 - gold) == -100
+    assert score(np.ones(5, int), gold) == 0
+
+
+@pytest.mark.parametrize("metric", ["spearman", "pearson"])
+def test_scores_that_say_nothing_are_worth_nothing(metric):
+  gold = np.random.default_rng(0).random(1_001)
+  for value in (0.1, 1e-30, 1e9 / 3):  # their means are off by rounding
+    for kind in (np.float32, np.float64):
+      assert METRICS[metric](gold, np.full(1_001, value, kind)) == 0
+  for value in (np.nan, np.inf):
+    assert METRICS[metric](gold, np.append(gold[1:], value)) == 0
+  # A spread of 1e-6 is small, but ranks.
+  shifted = 1000 + 1e-6 * gold
+  assert METRICS[metric](gold, shifted) == pytest.approx(100, abs=1e-3)
+
+
+def test_macro_f1_is_of_the_classes_that_occur():
+  # F1 of 0 and of 2: 2/3, with a 3 that is never right; no 1 anywhere.
+  want = 100 * (2 / 3 + 2 / 3 + 0) / 3
+  assert METRICS["f1"]([0, 0, 2, 2], [0, 3, 2, 3]) == pytest.approx(want)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("sizes", [(3, 2), (0, 0)])
+def test_a_prediction_is_wanted_for_each_example(metric, sizes):
+  with pytest.raises(InputError, match="one for each"):
+    METRICS[metric](*(np.zeros(n, int) for n in sizes))

@@ -1,0 +1,557 @@
+"""SQuAD: reading it, windows, and the way back from spans to texts."""
+
+import collections
+import dataclasses
+import json
+import lzma
+import re
+import string
+
+import numpy as np
+import pytest
+
+from support.texts import PACK
+from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
+from truenegs_jax.runtime.errors import AbsentError, DataError, InputError
+from truenegs_jax.tasks.scoring import question_scores
+from truenegs_jax.tasks.squad import MOVED, Question, read_squad
+from truenegs_jax.tasks.squad_answers import NOTHING, best_answers
+from truenegs_jax.tasks.squad_windows import (
+  answer_span,
+  make_windows,
+  read_contexts,
+  window_starts,
+)
+
+LETTERS = [*string.ascii_lowercase, *string.digits, "成", "吉"]
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+VOCAB += [*LETTERS, *(f"##{c}" for c in LETTERS), *string.punctuation, "–", "…"]
+VOCAB += ["the", "swan", "##ans", "mute", "bird", "##ing", "18", "##95"]
+BERT = make_tokenizer(VOCAB, lowercase=True)
+CASED = make_tokenizer(
+  [*VOCAB, *"SUIÉ", "##\u0301", "##\u0307"], lowercase=False
+)
+# Words of many pieces and of none, letters with accents in one code point and
+# in two, capitals, quotes, Chinese, other white space.
+WORDS = ["the", "Swan", "mute", "(1895–1943).", "É\u0301cole", "cafe\u0301s,"]
+WORDS += ["e\u0301", '"x-ray"', "U.S.", "成吉swan", "…", "\u200b", "a\u00a0b"]
+WORDS += ["birding", "the", "mute", "I\u0307stanbul"]
+GAPS = [" ", " ", " ", "  ", "\n", "\u202f", "\t"]
+
+
+def question(context, *answers, key="q", text="which bird ?"):
+  found = tuple((a, context.index(a)) for a in answers)
+  return Question(key, text, context, found, "here")
+
+
+def make_questions(count: int, seed: int, size: int = 60) -> list[Question]:
+  """Contexts of random words; answers are words without what is around them."""
+  rng = np.random.default_rng(seed)
+  found = []
+  for number in range(count):
+    words = rng.choice(WORDS, rng.integers(1, size))
+    context = "".join(w + rng.choice(GAPS) for w in words)
+    spans = [m.span() for m in re.finditer(r"[^\s\u200b]+", context)]
+    spans = spans or [(0, len(context))]
+    first = rng.integers(len(spans))
+    last = min(len(spans) - 1, first + rng.integers(3))
+    start, end = spans[first][0], spans[last][1]
+    if rng.random() < 0.5 and end - start > 2:  # inside the punctuation
+      inner = re.search(r'[^\W_](.*[^\W_])?[^",.()…]?', context[start:end])
+      if inner:
+        start, end = start + inner.start(), start + inner.end()
+    answer = (context[start:end], start)
+    text = " ".join(rng.choice(WORDS[:4], rng.integers(1, 9)))
+    found.append(Question(f"q{number}", text, context, (answer,), "here"))
+  return found
+
+
+def perfect(windows, spans, value=1.0):
+  """Logits that are `value` where a span (first, after) begins and ends."""
+  logits = []
+  for number, tokens in enumerate(windows.encoded.tokens):
+    start, after = spans[windows.question_N[number]] - windows.first_N[number]
+    offset, size = windows.offset_N[number], len(windows.best[number])
+    start_n, end_n = np.zeros((2, len(tokens)), np.float32)
+    if start >= 0 and after <= size:
+      start_n[start + offset] = end_n[after - 1 + offset] = value
+    logits.append((start_n, end_n))
+  return logits
+
+
+def gold_spans(windows, turn=0) -> np.ndarray:
+  """First and after the last piece of one of each question's answers."""
+  spans = []
+  for q, context in zip(windows.questions, windows.contexts, strict=True):
+    text, start = q.answers[min(turn, len(q.answers) - 1)]
+    [ids] = windows.tokenizer.encode_lines([text])
+    span = answer_span(context, start, start + len(text), ids)
+    spans.append((-1, -1) if span is None else span)
+  return np.array(spans)
+
+
+# --- reading
+
+
+def as_json(questions) -> dict:
+  """Two paragraphs an article, one question each."""
+  articles: dict[int, dict] = {}
+  for number, q in enumerate(questions):
+    title = {"title": f"Title {number // 2}", "paragraphs": []}
+    answers = [{"text": t, "answer_start": s} for t, s in q.answers]
+    qas = [{"id": q.key, "question": q.text, "answers": answers}]
+    paragraph = {"context": q.context, "qas": qas}
+    articles.setdefault(number // 2, title)["paragraphs"].append(paragraph)
+  return {"version": "1.1", "data": list(articles.values())}
+
+
+def values(questions) -> list[tuple]:
+  return [dataclasses.astuple(q)[:-1] for q in questions]
+
+
+BIRDS = [
+  question("The mute swan sings, a swan.", "swan", "mute swan", key="a"),
+  question("A bird is here.", "bird", key="b"),
+  question("Three of them.", "Three", key="c"),
+]
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_files_are_read_as_they_are_and_compressed(tmp_path, suffix):
+  path = tmp_path / f"dev.json{suffix}"
+  path.write_bytes(PACK[suffix](json.dumps(as_json(BIRDS)).encode()))
+  found = read_squad(str(path))
+  assert values(found) == values(BIRDS)
+  assert (
+    found[1].place == f"{path}: article 1 (Title 0), paragraph 2, question b"
+  )
+
+
+def test_a_saved_data_set_gives_the_same(tmp_path):
+  datasets = pytest.importorskip("datasets")
+  rows = []
+  for q in BIRDS:
+    texts, starts = zip(*q.answers, strict=True)
+    answers = {"text": list(texts), "answer_start": list(starts)}
+    row = {"id": q.key, "context": q.context, "question": q.text}
+    rows.append({**row, "title": "t", "answers": answers})
+  datasets.disable_progress_bars()
+  split = datasets.Dataset.from_list(rows)
+  datasets.DatasetDict({"validation": split}).save_to_disk(tmp_path / "set")
+  where = f"hf:{tmp_path / 'set'}"
+  for found in (
+    read_squad(where, split="dev"),
+    read_squad(f"{where}:validation", split="train"),
+  ):
+    assert values(found) == values(BIRDS)
+    assert found[2].place.endswith("[validation]: record 3, question c")
+  with pytest.raises(DataError, match="no split 'train'; there are: valid"):
+    read_squad(where, split="train")
+
+
+def test_an_answer_is_found_again_nearest_to_where_it_is_said_to_be(tmp_path):
+  data = as_json(BIRDS)
+  data["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 21
+  data["data"][0]["paragraphs"][1]["qas"][0]["answers"][0]["answer_start"] = -13
+  (tmp_path / "x.json").write_text(json.dumps(data))
+  oddities = collections.Counter()
+  first, *rest = read_squad(str(tmp_path / "x.json"), oddities=oddities)
+  assert first.answers == (("swan", 23), ("mute swan", 4))
+  assert oddities == {MOVED: 2}
+  assert values(rest) == values(BIRDS[1:])
+
+
+def spoil(change):
+  """The JSON of BIRDS after a change of question b or what it stands in."""
+
+  def spoiled():
+    data = as_json(BIRDS)
+    paragraph = data["data"][0]["paragraphs"][1]
+    change(data, paragraph, paragraph["qas"][0])
+    return json.dumps(data)
+
+  return spoiled
+
+
+B_PLACE = r"article 1 \(Title 0\), paragraph 2"
+FAULTS = {
+  "cut": (lambda: json.dumps(as_json(BIRDS))[:-9], "no JSON .*char"),
+  "a list": (lambda: "[1]", "no 'data' that is a list"),
+  "nothing": (lambda: '{"data": []}', "holds no questions"),
+  "no context": (
+    spoil(lambda d, p, q: p.pop("context")),
+    f"{B_PLACE}: no 'context'",
+  ),
+  "no id": (spoil(lambda d, p, q: q.pop("id")), f"{B_PLACE}: no 'id'"),
+  "twice": (
+    spoil(lambda d, p, q: q.update(id="a")),
+    rf"{B_PLACE}, question a: .*already in .*paragraph 1",
+  ),
+  "blank context": (
+    spoil(lambda d, p, q: p.update(context=" \n")),
+    f"{B_PLACE}, question b: the context is blank",
+  ),
+  "blank question": (
+    spoil(lambda d, p, q: q.update(question="")),
+    f"{B_PLACE}, question b: the question is blank",
+  ),
+  "blank answer": (
+    spoil(lambda d, p, q: q["answers"][0].update(text=" ")),
+    f"{B_PLACE}, question b: a blank answer",
+  ),
+  "other answer": (
+    spoil(lambda d, p, q: q["answers"][0].update(text="heron")),
+    "question b: .*'heron' stands nowhere .* 2, there is 'bird '",
+  ),
+  "text for a number": (
+    spoil(lambda d, p, q: q["answers"][0].update(answer_start="2")),
+    "question b: no 'answer_start' that is a int, but '2'",
+  ),
+  "no answers": (
+    spoil(lambda d, p, q: q.update(answers=[])),
+    "question b: .*SQuAD v2.0; v1.1 is read",
+  ),
+  "impossible": (
+    spoil(lambda d, p, q: q.update(is_impossible=True)),
+    "question b: .*SQuAD v2.0; v1.1 is read",
+  ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_bad_data_are_refused_by_their_place(tmp_path, fault):
+  content, message = FAULTS[fault]
+  (tmp_path / "x.json").write_text(content())
+  with pytest.raises(DataError, match=message):
+    read_squad(str(tmp_path / "x.json"))
+
+
+@pytest.mark.parametrize("where", ["none.json", "~nobody-at-all/x.json"])
+def test_a_file_that_is_not_there_is_absent(where):
+  with pytest.raises(AbsentError, match="no such file"):
+    read_squad(where)
+  with pytest.raises(DataError, match="a folder; name a file in it"):
+    read_squad(".")
+
+
+# --- windows
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pieces_of_words_are_those_of_the_text(seed):
+  texts = [q.context for q in make_questions(40, seed)]
+  found = read_contexts(texts, BERT)
+  ids = [found[text].pieces_T.tolist() for text in texts]
+  assert ids == BERT.encode_lines(texts)
+  for text in texts:
+    words = [text[a:b] for a, b in found[text].words_Wx2]
+    assert words == re.split("[ \t\r\n\u202f]+", text.strip(" \t\r\n\u202f"))
+
+
+def by_the_book(num_pieces, room, stride):
+  """BERT's loops: starts and sizes of windows, and the window of each piece."""
+  windows, start = [], 0
+  while True:
+    size = min(num_pieces - start, room)
+    windows.append((start, size))
+    if start + size >= num_pieces:
+      break
+    start += min(size, stride)
+  holders = []
+  for place in range(num_pieces):
+    best, holder = None, None
+    for number, (start, size) in enumerate(windows):
+      before, after = place - start, start + size - 1 - place
+      if before < 0 or after < 0:
+        continue
+      score = min(before, after) + 0.01 * size
+      if best is None or score > best:
+        best, holder = score, number
+    holders.append(holder)
+  return windows, holders
+
+
+@pytest.mark.parametrize("stride", [1, 7, 128])
+@pytest.mark.parametrize("room", [1, 6, 40, 300])
+def test_windows_are_those_of_bert(room, stride):
+  sizes = [0, 1, room - 1, room, room + 1, room + 8, 100]
+  for num_pieces in sizes if stride < 128 else [*sizes, 310, 400, 470]:
+    windows, holders = by_the_book(num_pieces, room, stride)
+    starts, best = window_starts(num_pieces, room, stride)
+    found = [
+      (start, len(mask)) for start, mask in zip(starts, best, strict=True)
+    ]
+    assert found == windows
+    for number, ((start, _), mask) in enumerate(
+      zip(windows, best, strict=True)
+    ):
+      here = (start + np.flatnonzero(mask)).tolist()
+      assert here == [p for p, h in enumerate(holders) if h == number]
+
+
+def test_the_number_of_windows_is_a_ceiling():
+  # 510 pieces, 3 special ones and a question of 3: room for 506.
+  for size, count in [(506, 1), (507, 2), (634, 2), (635, 3), (763, 4)]:
+    windows = make_windows(
+      [question("bird " * size, "bird", text="the mute swan")],
+      BERT,
+      train=False,
+    )
+    assert len(windows.best) == count
+    assert windows.first_N.tolist() == [128 * k for k in range(count)]
+
+
+@pytest.mark.parametrize("length", [20, 37])
+def test_rows_are_question_and_window(length):
+  questions = make_questions(30, 0)
+  windows = make_windows(
+    questions, BERT, train=False, length=length, stride=5, question_length=6
+  )
+  encoded = windows.encoded
+  assert not encoded.targets
+  texts = [q.text for q in questions]
+  asked = [ids[:6] for ids in BERT.encode_lines(texts)]
+  assert encoded.num_cut == sum(
+    len(BERT.encode_lines(texts)[number]) > 6 for number in windows.question_N
+  )
+  assert 0 < encoded.num_cut < len(windows.best)
+  for row, number in enumerate(windows.question_N):
+    head = [BERT.cls, *asked[number], BERT.sep]
+    first, size = windows.first_N[row], len(windows.best[row])
+    pieces = windows.contexts[number].pieces_T[first : first + size]
+    assert encoded.tokens[row].tolist() == [*head, *pieces, BERT.sep]
+    assert encoded.types[row].tolist() == [0] * len(head) + [1] * (size + 1)
+    assert windows.offset_N[row] == len(head)
+    assert len(encoded.tokens[row]) <= length
+    assert encoded.tokens[row].dtype == encoded.types[row].dtype == np.int32
+
+
+def test_targets_are_the_answer_or_cls():
+  questions = make_questions(40, 1)
+  windows = make_windows(
+    questions, BERT, train=True, length=24, stride=4, question_length=8
+  )
+  spans, targets = gold_spans(windows), windows.encoded.targets
+  assert targets["start"].dtype == targets["end"].dtype == np.int32
+  num_whole = 0
+  for row, number in enumerate(windows.question_N):
+    start, end = targets["start"][row], targets["end"][row]
+    first, after = spans[number] - windows.first_N[row]
+    if first >= 0 and after <= len(windows.best[row]):
+      num_whole += 1
+      pieces = windows.contexts[number].pieces_T[slice(*spans[number])]
+      tokens = windows.encoded.tokens[row]
+      assert tokens[start : end + 1].tolist() == pieces.tolist()
+      assert windows.encoded.types[row][start]
+    else:
+      assert start == end == 0
+  assert 0 < num_whole < len(windows.best)
+
+
+def test_an_answer_is_its_own_pieces_or_whole_words():
+  context = "born (1895–1943). A sixth swan , a sixth."
+  [read] = read_contexts([context], BERT).values()
+  for answer, pieces in {
+    "1895": "18 ##95",
+    "1943": "1 ##9 ##4 ##3",
+    "(1895": "( 18 ##95",
+    "six": "s ##i ##x",
+    "ixt": "s ##i ##x ##t ##h",
+    "swan , a": "swan , a",
+    " swan ": "swan",
+    " swa": "swan",
+    "ixth ": "s ##i ##x ##t ##h",
+  }.items():
+    start = context.index(answer)
+    [ids] = BERT.encode_lines([answer])
+    first, after = answer_span(read, start, start + len(answer), ids)
+    found = [BERT.vocab[i] for i in read.pieces_T[first:after]]
+    assert found == pieces.split()
+  assert (
+    answer_span(read_contexts(["\u200b"], BERT)["\u200b"], 0, 1, []) is None
+  )
+
+
+@pytest.mark.parametrize("changes", [{"length": 67}, {"stride": 0}])
+def test_sizes_that_cannot_be_are_refused(changes):
+  with pytest.raises(InputError, match="length=67|stride=0"):
+    make_windows(BIRDS, BERT, train=True, **changes)
+
+
+# --- answers
+
+
+@pytest.mark.parametrize("tokenizer", [BERT, CASED], ids=["uncased", "cased"])
+@pytest.mark.parametrize("seed", range(4))
+def test_perfect_logits_give_the_gold_texts(tokenizer, seed):
+  questions = make_questions(60, seed, size=90)
+  # Any answer fits into the window that has the most context of its start.
+  windows = make_windows(
+    questions, tokenizer, train=False, length=90, stride=9, question_length=20
+  )
+  assert len(windows.best) > 3 * len(questions)
+  spans = gold_spans(windows)
+  found = best_answers(windows, perfect(windows, spans))
+  num_exact = 0
+  for q, span, context in zip(questions, spans, windows.contexts, strict=True):
+    gold = q.answers[0][0]
+    pieces = context.pieces_T[slice(*span)].tolist()
+    is_known = pieces and tokenizer.unk not in pieces
+    if is_known and pieces == tokenizer.encode_lines([gold])[0]:
+      assert found[q.key][0] == (gold.strip(" \t\n\u202f\u200b"), 2.0)
+      num_exact += 1
+  assert num_exact > 40
+
+
+def test_offsets_are_those_of_transformers(tmp_path):
+  transformers = pytest.importorskip("transformers")
+  write_vocabulary(VOCAB, tmp_path / "vocab.txt")
+  bert = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
+  words = [w for w in WORDS if "\u0301" not in w and "\u0307" not in w]
+  rng = np.random.default_rng(0)
+  context = " ".join([*rng.choice(words, 300), "École", "Çafé–ñ"])
+  theirs = bert(context, return_offsets_mapping=True, add_special_tokens=False)
+  windows = make_windows([question(context, "the")], BERT, train=False)
+  [read] = windows.contexts
+  assert theirs["input_ids"] == read.pieces_T.tolist()
+  for place, (a, b) in enumerate(theirs["offset_mapping"]):
+    logits = perfect(windows, np.array([[place, place + 1]]))
+    [(text, score), *_] = best_answers(windows, logits, num_best=1)["q"]
+    if BERT.unk not in read.pieces_T[read.word_T == read.word_T[place]]:
+      assert (text, score) == (context[a:b], 2.0)
+
+
+def n_best_by_loops(windows, logits, max_answer):
+  found = {q.key: [] for q in windows.questions}
+  for row, (start_n, end_n) in enumerate(logits):
+    number, offset = windows.question_N[row], windows.offset_N[row]
+    size = len(windows.best[row])
+    top = lambda x: sorted(range(len(x)), key=lambda i: x[i], reverse=True)[:20]
+    for start in top(start_n):
+      for end in top(end_n):
+        if not offset <= start <= end < offset + size:
+          continue
+        if (
+          end - start + 1 > max_answer or not windows.best[row][start - offset]
+        ):
+          continue
+        at = windows.first_N[row] - offset
+        score = float(start_n[start]) + float(end_n[end])
+        span = (start + at, end + at)
+        found[windows.questions[number].key].append((score, *span))
+  return {
+    key: sorted(spans, key=lambda span: -span[0])
+    for key, spans in found.items()
+  }
+
+
+def letters_windows():
+  """Contexts of one-letter words: a span tells its text apart."""
+  alphabet = "".join(LETTERS[:26])
+  questions = [
+    question(" ".join(alphabet[:size]), "a", key=str(size)) for size in (9, 26)
+  ]
+  return make_windows(
+    questions, BERT, train=False, length=24, stride=3, question_length=4
+  )
+
+
+@pytest.mark.parametrize("max_answer", [1, 5, 30])
+def test_the_best_are_those_of_plain_loops(max_answer):
+  windows = letters_windows()
+  rng = np.random.default_rng(0)
+  # Few values, so that there are ties.
+  logits = [
+    tuple(rng.integers(-3, 4, (2, n)).astype(np.float32))
+    for n in windows.encoded.lengths_N
+  ]
+  found = best_answers(windows, logits, max_answer=max_answer)
+  expected = n_best_by_loops(windows, logits, max_answer)
+  for q in windows.questions:
+    spans = expected[q.key][:20]
+    assert found[q.key] == [
+      (q.context[2 * a : 2 * b + 1], score) for score, a, b in spans
+    ]
+
+
+def test_candidates_of_a_beam_are_judged_like_logits():
+  windows = letters_windows()
+  rng = np.random.default_rng(1)
+  logits, beams = [], []
+  for n in windows.encoded.lengths_N:
+    start_n, end_n = rng.normal(size=(2, n)).astype(np.float32)
+    starts_S = np.argsort(-start_n)[:20]
+    ends_SxE = np.tile(np.argsort(-end_n)[:20], (len(starts_S), 1))
+    scores = start_n[starts_S].astype(float)[:, None] + end_n[ends_SxE]
+    # A place behind the row, as a batch has it, is no answer.
+    beams.append(
+      (
+        np.append(starts_S, n),
+        np.vstack([ends_SxE, ends_SxE[:1]]),
+        np.vstack([scores, scores[:1] + 99]),
+      )
+    )
+    behind = np.full(5, 99, np.float32)
+    logits.append((np.append(start_n, behind), np.append(end_n, behind)))
+  assert best_answers(windows, beams) == best_answers(windows, logits)
+
+
+def test_long_answers_and_starts_with_more_context_elsewhere_are_left_out():
+  windows = letters_windows()
+  row = len(windows.best) - 1
+  offset = windows.offset_N[row]
+  zeros = [tuple(np.zeros((2, n))) for n in windows.encoded.lengths_N]
+  texts = {}
+  for name, start, end in [("best", -1, -1), ("other", 0, 0), ("long", -4, -1)]:
+    size = len(windows.best[row])
+    start_n, end_n = np.zeros((2, len(windows.encoded.tokens[row])))
+    start_n[offset + start % size] = end_n[offset + end % size] = 9
+    scores = [*zeros[:row], (start_n, end_n)]
+    texts[name] = best_answers(windows, scores, max_answer=3)["26"][0]
+  assert texts["best"] == ("z", 18)
+  assert texts["other"][1] < 18 and texts["long"][1] < 18
+  assert not windows.best[row][0]
+
+
+def test_where_nothing_is_left_the_answer_is_empty():
+  [q] = questions = [question("\u200b", "\u200b")]
+  windows = make_windows(questions, BERT, train=True)
+  assert windows.encoded.targets["start"].tolist() == [0]
+  [n] = windows.encoded.lengths_N
+  found = best_answers(windows, [tuple(np.zeros((2, n), np.float32))])
+  assert found == {q.key: [(NOTHING, 0.0)]}
+
+
+def test_a_text_counts_once_and_unknown_words_come_whole():
+  questions = [question("a swan (ʃwɒn), \ud800swan", "swan", key="q")]
+  windows = make_windows(questions, BERT, train=False)
+  [n] = windows.encoded.lengths_N
+  rng = np.random.default_rng(0)
+  found = best_answers(windows, [tuple(rng.normal(size=(2, n)))])["q"]
+  texts = [text for text, _ in found]
+  assert len(set(texts)) == len(texts) == 9
+  assert "(ʃwɒn)," in texts and "a swan (ʃwɒn)," in texts and "swan" in texts
+  scores = [score for _, score in found]
+  assert scores == sorted(scores, reverse=True)
+
+
+# --- real data
+
+
+def test_real_gold_spans_come_back_as_their_texts(tmp_path, real_data):
+  packed = real_data / "vocab" / "bert-base-uncased-vocab.txt.xz"
+  vocab = lzma.decompress(packed.read_bytes()).decode().splitlines()
+  bert = make_tokenizer(vocab, lowercase=True)
+  questions = read_squad(str(real_data / "squad" / "dev-v1.1.json.xz"))
+  windows = make_windows(questions, bert, train=True, length=384)
+  # What BERT's own script says of the dev set.
+  assert (len(questions), len(windows.best)) == (10_570, 10_833)
+  windows = make_windows(questions[:500], bert, train=False)
+  golds = {q.key: [text for text, _ in q.answers] for q in questions[:500]}
+  exact = np.zeros(500)
+  for turn in range(max(map(len, golds.values()))):
+    logits = perfect(windows, gold_spans(windows, turn))
+    found = best_answers(windows, logits, num_best=1)
+    said = {key: answers[0][0] for key, answers in found.items()}
+    exact = np.maximum(exact, question_scores(said, golds)["em"])
+  assert exact.mean() >= 99.5

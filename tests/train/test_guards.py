@@ -1,0 +1,153 @@
+"""What must stop a run stops it, and nothing else does."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from truenegs_jax.runtime.errors import InputError, NonFiniteError
+from truenegs_jax.train import guards, sharding
+from truenegs_jax.workdir import lock
+
+
+def test_a_second_run_in_a_workdir_is_refused_until_the_first_ends(tmp_path):
+  workdir = tmp_path / "runs" / "a"
+  with lock.lock(workdir):
+    with pytest.raises(InputError, match="another run is using"):
+      with lock.lock(workdir):
+        pass
+    with pytest.raises(InputError, match="another run is using"):
+      with lock.lock(workdir):  # the refusal did not let go of it
+        pass
+  with lock.lock(workdir):
+    pass
+
+
+def test_the_lock_ends_with_its_process_however_that_ends(tmp_path):
+  code = (
+    "import os, pathlib, sys\n"
+    "from truenegs_jax.train import guards\n"
+    "with guards.lock(pathlib.Path(sys.argv[1])): os._exit(9)\n"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code, str(tmp_path)], check=False
+  )
+  assert done.returncode == 9
+  with lock.lock(tmp_path):
+    pass
+
+
+def test_a_workdir_that_cannot_be_made_is_refused(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(InputError, match="--workdir"):
+    with lock.lock(tmp_path / "file" / "run"):
+      pass
+
+
+ROWS = np.array([4, 8], np.int32)
+
+
+def see(guard, outcomes):
+  for step, skipped in enumerate(outcomes):
+    guard.see(step, jnp.float32(skipped), ROWS + step)
+  guard.settle()
+
+
+def bad_rows(workdir):
+  path = workdir / "bad_rows.jsonl"
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_with_no_skip_allowed_the_first_one_stops_the_run(tmp_path):
+  guard = guards.SkipGuard(tmp_path, max_skips=0)
+  with pytest.raises(NonFiniteError, match="step 2 .*max_skips is 0"):
+    see(guard, [0, 0, 1, 0])
+  assert bad_rows(tmp_path) == [{"step": 2, "rows": [6, 10]}]
+
+
+def test_skips_in_a_row_are_put_up_with_as_far_as_allowed(tmp_path):
+  guard = guards.SkipGuard(tmp_path, max_skips=2)
+  see(guard, [1, 1, 0, 1, 1, 0, 0, 1, 1])
+  assert [r["step"] for r in bad_rows(tmp_path)] == [0, 1, 3, 4, 7, 8]
+  with pytest.raises(NonFiniteError, match="3 in a row"):
+    see(guard, [1])
+
+
+def test_a_step_is_judged_when_the_next_one_is_seen(tmp_path):
+  guard = guards.SkipGuard(tmp_path, max_skips=0)
+  guard.see(0, jnp.float32(1), ROWS)
+  assert not (tmp_path / "bad_rows.jsonl").exists()
+  with pytest.raises(NonFiniteError, match="step 0"):
+    guard.see(1, jnp.float32(0), ROWS)
+  guard.settle()  # says it once
+
+
+def test_finite_steps_leave_no_file(tmp_path):
+  see(guards.SkipGuard(tmp_path, max_skips=0), [0, 0, 0])
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_is_remembered_and_the_handlers_come_back(number):
+  out = io.StringIO()
+  before = signal.getsignal(number)
+  with guards.StopSignals(Console(file=out)) as signals:
+    assert signals.received is None
+    os.kill(os.getpid(), number)
+    assert signals.received == number
+  assert signal.getsignal(number) == before
+  assert number.name in out.getvalue()
+
+
+def test_a_second_signal_ends_the_process_at_once():
+  code = (
+    "import os, signal\n"
+    "from rich.console import Console\n"
+    "from truenegs_jax.train import guards\n"
+    "with guards.StopSignals(Console(quiet=True)):\n"
+    "  os.kill(os.getpid(), signal.SIGTERM)\n"
+    "  os.kill(os.getpid(), signal.SIGTERM)\n"
+    "print('still here')\n"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, check=False
+  )
+  # Neither 75 nor 130: those promise a checkpoint.
+  assert done.returncode == guards.STOPPED_UNSAVED == 137
+  assert b"still here" not in done.stdout
+
+
+def test_one_process_alone_stops_as_soon_as_it_has_its_signal():
+  mesh = sharding.make_mesh(sharding.get_spec("dp"))
+  with guards.StopSignals(Console(quiet=True)) as signals:
+    vote = guards.StopVote(signals, mesh)
+    assert vote.stopped_by() is None
+    os.kill(os.getpid(), signal.SIGINT)
+    assert vote.stopped_by() == signal.SIGINT
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_many_processes_stop_one_step_after_the_vote(monkeypatch, number):
+  monkeypatch.setattr(guards.distributed, "count", lambda: 2)
+  mesh = sharding.make_mesh(sharding.get_spec("dp"))
+  with guards.StopSignals(Console(quiet=True)) as signals:
+    vote = guards.StopVote(signals, mesh)
+    assert vote.stopped_by() is None
+    os.kill(os.getpid(), number)
+    assert vote.stopped_by() is None  # the others have yet to hear of it
+    assert vote.stopped_by() == number
+
+
+def test_only_the_first_process_writes_and_locks(tmp_path, monkeypatch):
+  monkeypatch.setattr(guards.distributed, "is_first", lambda: False)
+  with pytest.raises(NonFiniteError, match="step 0"):
+    see(guards.SkipGuard(tmp_path, max_skips=0), [1])
+  with lock.lock(tmp_path / "run"):
+    assert not list(tmp_path.iterdir())

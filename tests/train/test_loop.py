@@ -1,0 +1,167 @@
+"""When the loop asks the devices for numbers, by a step that only notes it."""
+
+import contextlib
+import dataclasses
+import signal
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from truenegs_jax.configs import common
+from truenegs_jax.runtime.errors import NonFiniteError
+from truenegs_jax.train import loop, metrics, sharding, speed
+from truenegs_jax.train import start as start_lib
+
+BATCH = 8
+
+
+@dataclasses.dataclass
+class Number:
+  """A number on a device that says when it is fetched."""
+
+  value: float
+  fetched: object
+
+  def is_ready(self):
+    return False
+
+  def block_until_ready(self):
+    return self
+
+  def __array__(self, dtype=None, copy=None):
+    self.fetched()
+    return np.asarray(self.value, dtype)
+
+  def __float__(self):
+    return float(self.value)
+
+
+class Checkpoints:
+  """Saves nothing but the order of events."""
+
+  keep_steps = ()
+
+  def __init__(self, events):
+    self._events = events
+
+  def save(self, done, state, description):
+    self._events.append(("saved", done))
+
+  def wait(self):
+    self._events.append("waited")
+
+
+def run(monkeypatch, tmp_path, *, bad=(), stop_at=None):
+  """The events of a run of 6 steps: dispatched, fetched, written, saved."""
+  c = common.get_config()
+  c.steps, c.batch_size = 6, BATCH
+  c.log.every_steps, c.checkpoint.every_steps, c.eval.every_steps = 2, 4, 100
+  events, signals = [], types.SimpleNamespace(received=None)
+  rows = {
+    "documents": np.repeat([[1, 1, 1, 0]], BATCH, 0),
+    "row": np.arange(BATCH),
+  }
+  monkeypatch.setattr(loop.pipeline, "batch_at", lambda *_, **__: rows)
+  monkeypatch.setattr(loop.sharding, "to_device", lambda batch, mesh: batch)
+  monkeypatch.setattr(loop.plan, "row_flops", lambda c, model: 10.0)
+  monkeypatch.setattr(loop, "evaluate", lambda *_: [{"mlm": (1.0, 1.0)}])
+
+  def step(state, batch, aux):
+    k = state.step
+    events.append(("dispatched", k + 1))
+    if k + 1 == stop_at:
+      signals.received = signal.SIGTERM
+    fetched = lambda: events.append(("fetched", k + 1))
+    terms = {
+      "mlm": (Number(float(k), fetched), 1.0),
+      "skipped": (Number(float(k + 1 in bad), lambda: None), 1.0),
+    }
+    state = types.SimpleNamespace(step=k + 1, params=state.params)
+    return state, terms
+
+  none = dict.fromkeys(f.name for f in dataclasses.fields(start_lib.Start))
+  start = start_lib.Start(
+    **none
+    | dict(
+      run=types.SimpleNamespace(
+        weights={"mlm": 2.0}, rate=lambda k: jnp.float32(k), model=None
+      ),
+      mesh=sharding.make_mesh(sharding.get_spec("dp")),
+      state=types.SimpleNamespace(step=0, params=jnp.ones(3)),
+      aux={},
+      train_step=step,
+      refresh=lambda state, done: state,
+    )
+  )
+  clock = metrics.Clock(c.steps)
+  records = []
+
+  def write(record):
+    events.append(("written", record["step"], record["split"]))
+    records.append(record)
+
+  profile = speed.Profile(None, tmp_path, print, first_step=0)
+  with contextlib.closing(speed.HostWait(clock.running)) as host_wait:
+    watched = loop.Watched(write, profile, host_wait, clock, signals)
+    inputs = types.SimpleNamespace(train_rows=None, held_out_rows=None)
+    checkpoints = Checkpoints(events)
+    try:
+      loop._loop(c, tmp_path, inputs, start, checkpoints, watched)
+    except NonFiniteError:
+      events.append("refused")
+  return events, [r for r in records if r["split"] == "train"]
+
+
+def test_a_record_is_asked_for_when_the_next_step_is_under_way(
+  monkeypatch, tmp_path
+):
+  events, records = run(monkeypatch, tmp_path)
+  at = events.index
+  assert at(("dispatched", 3)) < at(("fetched", 1)) < at(("dispatched", 4))
+  assert at(("fetched", 2)) < at(("written", 2, "train"))
+  # And yet before a checkpoint, and before the end.
+  assert at(("written", 4, "train")) < at(("saved", 4))
+  assert at(("written", 6, "train")) < at(("written", 6, "held_out"))
+  assert at(("written", 6, "held_out")) < at(("saved", 6))
+  # It is of its own steps alone, and they count from 0.
+  assert [(r["step"], r["mlm"]) for r in records] == [
+    (2, 0.5),
+    (4, 2.5),
+    (6, 4.5),
+  ]
+  assert [r["total"] for r in records] == [1.0, 5.0, 9.0]
+  assert [r["lr"] for r in records] == [1.0, 3.0, 5.0]
+
+
+def test_a_record_says_what_its_rate_comes_to(monkeypatch, tmp_path):
+  _, records = run(monkeypatch, tmp_path)
+  rate = records[-1]["rows_per_s"]
+  assert records[-1]["tokens_per_s"] == pytest.approx(3 * rate)
+  per_device = 10.0 * rate / jax.device_count()
+  assert records[-1]["flop_per_s"] == pytest.approx(per_device)
+  assert records[-1]["memory_peak_gib"] > 0.01
+  # Of steps that take no time the thread may have seen none yet.
+  assert 0.0 <= records[-1].get("host_wait", 0.0) <= 1.0
+  assert "mfu" not in records[-1]  # of a CPU no peak is published
+
+
+@pytest.mark.parametrize("stop_at, last", [(2, 2), (3, 2), (4, 4)])
+def test_a_stopped_run_has_written_what_was_due(
+  monkeypatch, tmp_path, stop_at, last
+):
+  events, records = run(monkeypatch, tmp_path, stop_at=stop_at)
+  assert records[-1]["step"] == last
+  assert events.index(("written", last, "train")) < events.index(
+    ("saved", stop_at)
+  )
+
+
+def test_the_record_of_a_step_that_ends_the_run_is_written(
+  monkeypatch, tmp_path
+):
+  events, records = run(monkeypatch, tmp_path, bad=(2,))
+  assert events[-1] == "refused" and ("dispatched", 4) not in events
+  assert [(r["step"], r["skipped"]) for r in records] == [(2, 0.5)]

@@ -1,0 +1,161 @@
+"""A run whose synonyms are its own embeddings: made anew, saved, gone on with.
+
+Steps 1 and 2 know no synonyms; the parameters of step 2 make those of steps 3
+and 4, the parameters of step 4 those of step 5.
+"""
+
+import gc
+import shutil
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from support import runs
+from truenegs_jax.configs import bert_base
+from truenegs_jax.data.rows import batches
+from truenegs_jax.objectives import fill_slots, negatives
+from truenegs_jax.pretrain import run as run_lib
+from truenegs_jax.runtime import rng
+from truenegs_jax.synonyms.sources import is_word
+from truenegs_jax.synonyms.stop_words import STOP_WORDS
+from truenegs_jax.train import (
+  from_config,
+  loop,
+  model_synonyms,
+  plan,
+  sharding,
+  step,
+)
+from truenegs_jax.train import start as start_lib
+
+STEPS, EVERY, TOP, THRESHOLD = 5, 2, 20, 0.05
+SILENT = Console(quiet=True)
+
+
+def config(root, preset="dp"):
+  c = bert_base.get_config("hc,runlocal")
+  c.negatives.sources = f"model top={TOP} threshold={THRESHOLD} every={EVERY}"
+  c.data.sources, c.data.rows = str(root / "corpus.txt"), str(root / "rows")
+  c.model.scan = True
+  c.data.vocab_size, c.data.workers = 120, 1
+  c.steps, c.mesh.preset = STEPS, preset
+  c.checkpoint.every_steps, c.checkpoint.keep = 1, STEPS
+  c.log.every_steps, c.eval.every_steps, c.eval.rows = 1, STEPS, 8
+  return c
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  """(root, inputs, outcome) of a run that nothing interrupted."""
+  root = tmp_path_factory.mktemp("own")
+  runs.write_corpus(root / "corpus.txt")
+  c = config(root)
+  inputs = run_lib.gather_inputs(c, root / "whole", SILENT)
+  yield root, inputs, loop.train(c, root / "whole", inputs, SILENT)
+  gc.collect()
+
+
+def saved(place, step, preset="dp"):
+  """The state of a saved step on a mesh, and that run."""
+  root, inputs, _ = place
+  c = config(root, preset)
+  run = from_config.build_run(c, inputs.tokenizer)
+  mesh = sharding.make_mesh(run.mesh_spec)
+  like = plan.abstract_state(run, c.seed, mesh)
+  checkpoints = start_lib.open_checkpoints(c, root / "whole")
+  tree = checkpoints.state(step, vars(like))
+  checkpoints.close()
+  return tree, run, like
+
+
+def made_of(place, params):
+  """The table that some parameters make, by the definition of its words."""
+  vocab = place[1].tokenizer.vocab
+  words_V = np.array([is_word(token) for token in vocab])
+  golds_V = words_V & ~np.isin(vocab, list(STOP_WORDS))
+  table_VxE = jax.device_get(params["embeddings"]["word"])
+  ids_VxS = negatives.neighbour_ids(
+    jnp.asarray(table_VxE), golds_V, words_V, top=TOP, threshold=THRESHOLD
+  )
+  return np.asarray(ids_VxS)
+
+
+def test_a_table_is_of_the_step_it_was_made_at_until_the_next_one(whole):
+  at = [saved(whole, i)[0] for i in range(1, STEPS + 1)]
+  before, made, kept, next_made = (  # at steps 2 to 5
+    np.asarray(tree["aux"]["ids_VxS"]) for tree in at[1:]
+  )
+  assert (before == -1).all()
+  assert (made >= 0).any() and (made != next_made).any()
+  np.testing.assert_array_equal(made, made_of(whole, at[1]["params"]))
+  np.testing.assert_array_equal(kept, made)
+  np.testing.assert_array_equal(next_made, made_of(whole, at[3]["params"]))
+
+
+@pytest.mark.parametrize("at", [3, 4])  # between two tables; before one
+def test_a_run_resumed_anywhere_ends_bit_equal(
+  whole, tmp_path, monkeypatch, at
+):
+  root, inputs, outcome = whole
+  # Not to compile the same steps again.
+  lowered = types.SimpleNamespace(compile=lambda: outcome.start.train_step)
+  monkeypatch.setattr(plan, "lower_train_step", lambda *_: lowered)
+  monkeypatch.setattr(plan, "eval_step", lambda *_: outcome.start.eval_step)
+  shutil.copytree(root / "whole", tmp_path / "resumed")
+  for later in range(at + 1, STEPS + 1):
+    shutil.rmtree(tmp_path / "resumed" / "checkpoints" / str(later))
+  loop.train(config(root), tmp_path / "resumed", inputs, SILENT)
+  places = root / "whole", tmp_path / "resumed"
+  assert runs.same_arrays(*[runs.final_arrays(p, STEPS) for p in places])
+  losses = [[r["mlm"] for r in runs.records(p)] for p in places]
+  assert losses[0] == losses[1] and len(losses[0]) == STEPS
+
+
+def test_nothing_is_corrected_before_the_first_table_and_then_something(whole):
+  records = runs.records(whole[0] / "whole")
+  corrected = [r["corrected_of_slots"] for r in records]
+  assert len(corrected) == STEPS
+  assert not any(corrected[:EVERY]) and any(corrected[EVERY:])
+
+
+def test_what_is_corrected_is_what_the_table_lists(whole):
+  _, inputs, outcome = whole
+  start, c = outcome.start, config(whole[0])
+  [batch, *_] = batches.held_out_batches(inputs.held_out_rows, batch_size=8)
+  key = jax.random.fold_in(jax.random.key(c.seed), 2)  # evaluation's
+
+  @jax.jit
+  def slots_and_predictions(params, batch):
+    bound = start.run.model.bind({"params": params})
+    keys_B = rng.row_keys(key, 0, batch["row"])
+    said = fill_slots.guess_slots(
+      bound, batch, keys_B, start.run.options, train=False
+    )
+    return said.slots, said.predicted_BxK
+
+  state = jax.device_get(vars(start.state) | {"key": None, "opt_state": None})
+  slots, predicted_BxK = slots_and_predictions(state["params"], batch)
+  listed_BxKxS = state["aux"]["ids_VxS"][slots.original_BxK]
+  false_BxK = (listed_BxKxS == predicted_BxK[..., None]).any(axis=-1)
+  expected = (false_BxK & (slots.weight_BxK > 0)).sum()
+  assert expected > 0
+  assert outcome.held_out[0]["corrected_of_slots"][0] == expected
+
+
+@pytest.mark.parametrize("preset", ["fsdp", "fsdp_tp"])
+def test_a_run_goes_on_with_its_table_on_another_mesh(whole, preset):
+  there, run, like = saved(whole, 3, preset)
+  here, _, _ = saved(whole, 3)
+  assert runs.same_arrays(*[jax.tree.leaves(t["aux"]) for t in (here, there)])
+  word = there["params"]["embeddings"]["word"]
+  assert not word.sharding.is_fully_replicated
+  c, state = config(whole[0], preset), step.TrainState(**there)
+  refresh = model_synonyms.make_refresh(c, run.own_table, like)
+  assert refresh(state, 3) is state
+  made = refresh(state, 4).aux["ids_VxS"]
+  assert made.sharding.is_fully_replicated
+  np.testing.assert_array_equal(made, made_of(whole, here["params"]))

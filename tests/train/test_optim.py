@@ -1,0 +1,216 @@
+"""The optimizer and its schedules equal the released ones, in numpy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.train import optim
+
+
+def rate_at(name, t, **sizes):
+  sizes = dict(peak=5e-4, warmup_steps=10_000, total_steps=1_000_000) | sizes
+  return float(optim.make_schedule(name, **sizes)(jnp.asarray(t)))
+
+
+@pytest.mark.parametrize(
+  ("t", "rate"),
+  [
+    (0, 0.0),
+    (5_000, 2.4875e-4),
+    (10_000, 4.95e-4),
+    (500_000, 2.5e-4),
+    (1_000_000, 0.0),
+    (1_000_001, 0.0),
+  ],
+)
+def test_electra_warms_up_and_decays_at_once(t, rate):
+  assert rate_at("electra", t) == pytest.approx(rate, rel=1e-5, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+  ("t", "rate"),
+  [
+    (0, 0.0),
+    (5_000, 2.5e-4),
+    (9_999, 4.9995e-4),
+    (10_000, 4.95e-4),
+    (500_000, 2.5e-4),
+    (1_000_000, 0.0),
+  ],
+)
+def test_bert_warms_up_to_the_peak_and_then_decays(t, rate):
+  assert rate_at("bert", t) == pytest.approx(rate, rel=1e-5, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", optim.SCHEDULES)
+def test_every_schedule_starts_at_nothing_and_ends_at_nothing(name):
+  assert rate_at(name, 0) == 0.0
+  assert rate_at(name, 1_000_000) == 0.0
+  assert 0.0 < rate_at(name, 10_000) <= 5e-4
+  assert np.isfinite(rate_at(name, 3, warmup_steps=0))
+
+
+def test_an_unknown_schedule_is_refused_with_the_known_ones():
+  with pytest.raises(InputError, match="'cosine' is unknown.*electra"):
+    rate_at("cosine", 0)
+
+
+def params_like(seed):
+  rng = np.random.default_rng(seed)
+  normal = lambda *shape: rng.normal(size=shape).astype(np.float32)
+  return {
+    "embeddings": {"word": normal(5, 3), "norm": {"scale": normal(3)}},
+    "encoder": {
+      "dense": {"kernel": normal(3, 4), "bias": normal(4)},
+      "norm": {"scale": normal(4), "bias": normal(4)},
+    },
+    "head": {"bias": normal(5)},
+  }
+
+
+DECAYED = {("embeddings", "word"), ("encoder", "dense", "kernel")}
+
+
+def leaves(tree):
+  return {
+    tuple(key.key for key in path): np.asarray(leaf, np.float64)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+  }
+
+
+@pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the clip
+def test_updates_equal_a_numpy_adam_over_several_steps(scale):
+  rate = lambda t: 0.1 * (1 - t / 20) * min(1, t / 3)
+  tx = optim.make_optimizer(
+    optim.make_schedule("electra", peak=0.1, warmup_steps=3, total_steps=20)
+  )
+  params = params_like(0)
+  state = tx.init(params)
+  want = leaves(params)
+  mean, square = ({k: 0 * v for k, v in want.items()} for _ in range(2))
+  for t in range(6):
+    grads = jax.tree.map(lambda g: scale * g, params_like(t + 1))
+    updates, state = tx.update(grads, state, params)
+    params = jax.tree.map(lambda p, u: p + u, params, updates)
+    g = leaves(grads)
+    norm = np.sqrt(sum((x**2).sum() for x in g.values()))
+    for path, p in want.items():
+      clipped = g[path] / max(norm, 1.0)
+      mean[path] = 0.9 * mean[path] + 0.1 * clipped
+      square[path] = 0.999 * square[path] + 0.001 * clipped**2
+      update = mean[path] / (np.sqrt(square[path]) + 1e-6)
+      update = update + 0.01 * p * (path in DECAYED)
+      want[path] = p - rate(t) * update
+    for path, p in leaves(params).items():
+      np.testing.assert_allclose(
+        p, want[path], rtol=1e-4, atol=1e-5, err_msg=f"{path} at {t}"
+      )
+
+
+def test_tables_and_kernels_decay_and_no_bias_or_norm_does():
+  mask = optim.decay_mask(params_like(0))
+  decayed = {path for path, decays in leaves(mask).items() if decays}
+  assert decayed == DECAYED
+
+
+def test_the_first_update_moves_moments_and_no_parameter():
+  rate = optim.make_schedule("electra", peak=1, warmup_steps=2, total_steps=9)
+  tx = optim.make_optimizer(rate)
+  params = params_like(0)
+  updates, state = tx.update(params_like(1), tx.init(params), params)
+  assert not any(np.any(u) for u in jax.tree.leaves(updates))
+  assert all(np.any(m) for m in jax.tree.leaves(state[1]))
+
+
+def test_moments_are_buffers_of_their_own():
+  state = optim.scale_by_plain_adam(0.9, 0.999, 1e-6).init(
+    jax.tree.map(jnp.asarray, params_like(0))
+  )
+  pointers = [
+    x.unsafe_buffer_pointer()
+    for x in jax.tree.leaves((state.mean, state.square))
+  ]
+  assert len(set(pointers)) == len(pointers)  # each can be donated
+
+
+def network_like(layers, role="discriminator"):
+  """One number for each parameter, in the tree of a fine-tuned network."""
+  stack = {f"layer_{j}": {"key": {"kernel": 1.0}} for j in range(layers)}
+  return {
+    "embeddings": {"word": 1.0, "norm": {"scale": 1.0}},
+    role: {
+      **stack,
+      "project": {"kernel": 1.0},
+      "final_norm": {"scale": 1.0},
+    },
+    "pooled": {"pooler": {"kernel": 1.0}},
+    "task_head": {"output": {"kernel": 1.0, "bias": 1.0}},
+  }
+
+
+@pytest.mark.parametrize("role", ["discriminator", "bert"])
+@pytest.mark.parametrize(
+  ("layers", "decay", "exponent", "top", "bottom", "embeddings"),
+  [
+    (12, 0.8, "released", 0.64, 0.05498, 0.04398),
+    (24, 0.9, "released", 0.81, 0.07179, 0.06461),
+    (12, 0.8, "paper", 0.8, 0.06872, 0.05498),
+    (12, 1.0, "released", 1.0, 1.0, 1.0),
+  ],
+)
+def test_lower_layers_learn_at_the_released_lower_rates(
+  layers, decay, exponent, top, bottom, embeddings, role
+):
+  params = network_like(layers, role)
+  factors = optim.layer_factors(params, decay=decay, exponent=exponent)
+  assert jax.tree.structure(factors) == jax.tree.structure(params)
+  network = factors[role]
+  at = lambda part: pytest.approx(part, rel=1e-4)
+  for tree, want in (
+    (factors["task_head"], 1.0),
+    (factors["pooled"], 1.0),
+    (network[f"layer_{layers - 1}"], top),
+    (network["final_norm"], top),
+    (network["layer_0"], bottom),
+    (network["project"], embeddings),
+    (factors["embeddings"], embeddings),
+  ):
+    assert all(leaf == at(want) for leaf in jax.tree.leaves(tree))
+  rates = [network[f"layer_{j}"]["key"]["kernel"] for j in range(layers)]
+  np.testing.assert_allclose(np.divide(rates[:-1], rates[1:]), decay, rtol=1e-6)
+
+
+def test_factors_multiply_the_last_update_with_its_decay():
+  params = jax.tree.map(jnp.asarray, network_like(2))
+  grads = jax.tree.map(lambda p: 0.3 * p, params)
+  factors = optim.layer_factors(params, decay=0.5)
+  steps = []
+  for given in ({}, {"factors": factors}):
+    tx = optim.make_optimizer(lambda _: 0.1, weight_decay=0.3, **given)
+    updates, state = tx.update(grads, tx.init(params), params)
+    steps.append((updates, state))
+  (plain, before), (layered, after) = steps
+  jax.tree.map(
+    lambda u, f, v: np.testing.assert_allclose(v, u * f, rtol=1e-6),
+    *(plain, factors, layered),
+  )
+  assert len({float(v) for v in jax.tree.leaves(layered)}) > 3
+  assert jax.tree.structure(after[: len(before)]) == jax.tree.structure(before)
+
+
+def test_an_optimizer_without_factors_is_the_one_it_was():
+  state = optim.make_optimizer(lambda _: 0.1).init(params_like(0))
+  assert len(state) == 4  # as in every checkpoint of pre-training
+
+
+@pytest.mark.parametrize("decay", [0.0, -0.1, 1.01, float("nan")])
+def test_a_decay_that_is_no_share_is_refused(decay):
+  with pytest.raises(InputError, match="layer_decay=.*above 0 and at most 1"):
+    optim.layer_factors(network_like(2), decay=decay)
+
+
+def test_an_unknown_exponent_is_refused_with_the_known_ones():
+  with pytest.raises(InputError, match="'bert' is unknown.*released, paper"):
+    optim.layer_factors(network_like(2), decay=0.8, exponent="bert")

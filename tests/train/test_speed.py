@@ -1,0 +1,213 @@
+"""Rates, waiting times and traces against what they must come to."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.train import speed
+
+
+@pytest.mark.parametrize(
+  "kind, dtype, want",
+  [
+    ("NVIDIA H100 80GB HBM3", "bfloat16", 989e12),
+    ("NVIDIA H100 PCIe", "bfloat16", 756e12),
+    ("NVIDIA H200", "bfloat16", 989e12),
+    ("NVIDIA H200 NVL", "bfloat16", 835e12),
+    ("NVIDIA A100-SXM4-80GB", "bfloat16", 312e12),
+    ("Tesla V100-SXM2-16GB", "float16", 125e12),
+    ("Tesla V100-SXM2-16GB", "bfloat16", None),
+    ("TPU v4", "bfloat16", 275e12),
+    ("TPU v4 lite", "bfloat16", None),
+    ("TPU v5 lite", "bfloat16", 197e12),
+    ("TPU v5", "bfloat16", 459e12),
+    ("TPU v6 lite", "bfloat16", 918e12),
+    ("NVIDIA H100 80GB HBM3", "float32", None),
+    ("cpu", "bfloat16", None),
+  ],
+)
+def test_the_peak_of_a_device_is_the_published_one_or_none(kind, dtype, want):
+  assert speed.peak_flops(kind, dtype) == want
+
+
+def test_a_rate_is_told_in_rows_tokens_operations_and_of_the_peak():
+  found = speed.rates(100.0, tokens=30.0, flops=8e9, devices=4, peak=1e12)
+  assert found == {
+    "rows_per_s": 100.0,
+    "tokens_per_s": 3_000.0,
+    "flop_per_s": 2e11,  # of each of the four
+    "mfu": 0.2,
+  }
+  none = speed.rates(100.0, tokens=30.0, flops=8e9, devices=4, peak=None)
+  assert none == {k: v for k, v in found.items() if k != "mfu"}
+
+
+class Device:
+  def __init__(self, stats):
+    self.memory_stats = lambda: stats
+
+
+def test_memory_is_what_the_device_tells_or_what_this_process_takes():
+  told = {"bytes_in_use": 2**30, "peak_bytes_in_use": 3 * 2**30}
+  assert speed.memory(Device(told)) == {
+    "memory_gib": 1.0,
+    "memory_peak_gib": 3.0,
+  }
+  resident = speed.memory(Device(None))
+  assert list(resident) == ["memory_peak_gib"]
+  assert 0.05 < resident["memory_peak_gib"] < 100
+
+
+@pytest.mark.parametrize(
+  "given, ended, want",
+  [
+    ([0, 1, 2], [10, 20, 30], 0.0),  # always one ahead
+    ([0, 12, 25], [10, 20, 30], 0.35),  # 2 and 5 of 20 too late
+    ([0, 1, 30], [10, 20, 40], 10 / 30),
+    ([0], [10], None),
+    ([], [], None),
+  ],
+)
+def test_devices_wait_from_the_end_of_a_step_to_the_next_dispatch(
+  given, ended, want
+):
+  assert speed.waited(given, ended) == (want and pytest.approx(want))
+
+
+class Step:
+  """A step of a device that ends when it is told to."""
+
+  def __init__(self):
+    self.over = threading.Event()
+
+  def __call__(self):
+    return "state", {"skipped": (self, 1.0)}
+
+  def is_ready(self):
+    return self.over.is_set()
+
+  def block_until_ready(self):
+    self.over.wait()
+
+
+class Time:
+  """A clock that goes on when told to; it says when it was read."""
+
+  def __init__(self):
+    self.secs, self.read = 0.0, threading.Semaphore(0)
+
+  def __call__(self):
+    self.read.release()
+    return self.secs
+
+
+def test_the_waiting_is_measured_from_step_to_step():
+  time = Time()
+  wait = speed.HostWait(time)
+
+  def ends(step, at):
+    while time.read.acquire(blocking=False):
+      pass
+    time.secs = at
+    step.over.set()
+    assert time.read.acquire(timeout=10)  # by the thread
+
+  first, second, third = Step(), Step(), Step()
+  assert wait.dispatch(first) == ("state", {"skipped": (first, 1.0)})
+  assert wait.share() == {}
+  ends(first, at=10.0)
+  time.secs = 13.0
+  wait.dispatch(second)  # 3 s late
+  wait.dispatch(third)
+  ends(second, at=20.0)
+  while (found := wait.share()) == {}:
+    pass
+  assert found == {"host_wait": pytest.approx(0.3)}
+  ends(third, at=30.0)
+  while (found := wait.share()) == {}:
+    pass
+  assert found == {"host_wait": 0.0}  # since the last time
+  wait.close()
+
+
+def test_what_a_dispatch_runs_itself_is_no_waiting():
+  # A CPU is through with a small step at once.
+  time = Time()
+  wait = speed.HostWait(time)
+
+  def at_once():
+    time.secs += 5.0
+    step = Step()
+    step.over.set()
+    return step()
+
+  for _ in range(3):
+    wait.dispatch(at_once)
+    while len(wait._ended) < len(wait._given):
+      pass
+  assert wait.share() == {"host_wait": 0.0}
+  wait.close()
+
+
+@pytest.mark.parametrize(
+  "text", ["5", "5:", "5:5", "9:5", "-1:5", "5:21", "a:b"]
+)
+def test_a_trace_of_steps_that_cannot_be_is_refused(text):
+  with pytest.raises(InputError, match=f"log.profile is '{text}'.* 20:"):
+    speed.traced_steps(text, 20)
+
+
+def test_a_trace_may_be_of_all_steps_or_of_none():
+  assert speed.traced_steps("0:20", 20) == (0, 20)
+  assert speed.traced_steps("", 20) is None
+
+
+@pytest.fixture
+def trace(monkeypatch):
+  """What the profiler is told: "start", "stop"."""
+  told = []
+  profiler = jax.profiler
+  monkeypatch.setattr(
+    profiler, "start_trace", lambda *_, **__: told.append("start")
+  )
+  monkeypatch.setattr(profiler, "stop_trace", lambda: told.append("stop"))
+  return told
+
+
+def go(tmp_path, trace, *, first_step, until):
+  """(where each call came, what was said) of a trace from step 3 to 5."""
+  said, calls = [], {}
+  profile = speed.Profile((3, 5), tmp_path, said.append, first_step=first_step)
+  for done in range(first_step, until):
+    before = len(trace)
+    profile.at(done, jnp.ones(()))
+    calls |= {name: done for name in trace[before:]}
+  profile.close()
+  profile.close()  # once is enough
+  return calls, said
+
+
+def test_a_trace_goes_from_step_to_step(tmp_path, trace):
+  calls, said = go(tmp_path, trace, first_step=0, until=8)
+  assert calls == {"start": 3, "stop": 5} and trace == ["start", "stop"]
+  (line,) = said
+  assert "from step 3 to step 5" in line and f"{tmp_path / 'profile'}" in line
+  assert "perfetto" in line and "tensorboard" in line
+
+
+def test_a_resumed_run_traces_what_is_left_of_it_or_says_there_is_none(
+  tmp_path, trace
+):
+  calls, said = go(tmp_path, trace, first_step=4, until=8)
+  assert calls == {"start": 4, "stop": 5} and "step 4 to step 5" in said[0]
+  calls, said = go(tmp_path, trace, first_step=5, until=8)
+  assert not calls and "3:5: no trace" in said[0] and "step 5" in said[0]
+
+
+def test_a_run_that_ends_before_its_trace_ends_it(tmp_path, trace):
+  calls, said = go(tmp_path, trace, first_step=0, until=5)
+  assert calls == {"start": 3} and trace == ["start", "stop"]
+  assert "from step 3" in said[0]

@@ -1,0 +1,330 @@
+"""The training step: what it must equal, and what it must not depend on."""
+
+import functools
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from support import tiny
+from truenegs_jax.models import pretrain
+from truenegs_jax.objectives import masking, output_softmax
+from truenegs_jax.runtime import rng
+from truenegs_jax.train import sharding, step
+
+STEPS = 20
+PEAK, WARMUP, TOTAL = 1e-3, 5, 100  # of tiny.make_tx
+
+
+def run(num_devices=1, num_microbatches=1, *, steps=STEPS, rows=16):
+  """Losses of `steps` steps of the whole recipe, dropout on, and the state."""
+  mesh = sharding.make_mesh(
+    sharding.get_spec("dp"), jax.devices()[:num_devices]
+  )
+  model, tx = tiny.make_model(layers=1), tiny.make_tx()
+  objective = tiny.make_objective(model, tiny.make_options(), train=True)
+  train_step = jax.jit(
+    step.make_train_step(objective, tiny.WEIGHTS, tx, num_microbatches),
+    donate_argnums=0,
+  )
+  everywhere = sharding.replicated(mesh)
+  state = jax.device_put(tiny.init_state(model, tx), everywhere)
+  aux = jax.device_put(tiny.make_aux(), everywhere)
+  history = []
+  for i in range(steps):
+    batch = sharding.to_device(tiny.make_batch(i, rows=rows), mesh)
+    state, terms = train_step(state, batch, aux)
+    history.append(jax.device_get(terms))
+  return history, jax.device_get(vars(state)["params"]), train_step, aux, mesh
+
+
+@functools.cache
+def reference():
+  return run()[:2]
+
+
+@pytest.mark.parametrize(("num_devices", "num_microbatches"), [(8, 1), (8, 2)])
+def test_step_does_not_depend_on_mesh_nor_on_accumulation(
+  num_devices, num_microbatches
+):
+  expected, expected_params = reference()
+  got, params = run(num_devices, num_microbatches)[:2]
+  for i, (a, b) in enumerate(zip(expected, got, strict=True)):
+    assert a.keys() == b.keys()
+    for name in ("mlm", "detect", "soft", "grad_norm"):
+      assert a[name][1] == b[name][1], f"count of {name} at step {i}"
+      np.testing.assert_allclose(
+        b[name][0], a[name][0], rtol=1e-5, err_msg=f"{name} at step {i}"
+      )
+    for name in ("corrected_of_slots", "replaced"):
+      assert a[name] == b[name], f"{name} at step {i}"
+  # The parameters have moved, and to the same place.
+  for a, b in zip(
+    jax.tree.leaves(expected_params), jax.tree.leaves(params), strict=True
+  ):
+    np.testing.assert_allclose(b, a, rtol=0, atol=1e-5)
+
+
+def test_training_lowers_the_detection_loss_and_skips_nothing():
+  history, _ = reference()
+  detect = [terms["detect"][0] / terms["detect"][1] for terms in history]
+  assert detect[-1] < 0.9 * detect[0]
+  assert all(terms["skipped"][0] == 0 for terms in history)
+
+
+class Line:
+  """An objective of one weight; the kept count depends on the input."""
+
+  @staticmethod
+  def terms(params, inputs, keys_B, aux):
+    del keys_B, aux
+    x_B, keep_B = inputs["x"], inputs["keep"]
+    residual_B = (params["w"]["kernel"] * x_B - 1.0) ** 2
+    return {
+      "kept": ((residual_B * keep_B).sum(), keep_B.sum()),
+      "all": (
+        jnp.abs(params["w"]["kernel"] - x_B).sum(),
+        jnp.ones_like(x_B).sum(),
+      ),
+    }
+
+
+def line_state(tx):
+  return step.init_state(
+    lambda key: {"w": {"kernel": jnp.full((), 0.3), "bias": jnp.zeros(())}},
+    tx,
+    0,
+  )
+
+
+def line_batch():
+  # Every second row is a micro-batch: one of them keeps a single row.
+  return {
+    "x": jnp.array([1.0, 2.0, -1.0, 0.5, 3.0, -2.0, 0.1, 0.7]),
+    "keep": jnp.array([1.0, 0, 1, 0, 1, 0, 1, 1]),
+    "row": jnp.arange(8),
+  }
+
+
+@pytest.mark.parametrize("num", [2, 4, 8])
+def test_accumulation_is_the_big_batch_when_kept_counts_differ(num):
+  tx = optax.sgd(0.1)
+  weights = {"kept": 2.0, "all": 0.5}
+  make = lambda n: jax.jit(step.make_train_step(Line.terms, weights, tx, n))
+  whole, terms = make(1)(line_state(tx), line_batch(), {})
+  micro, micro_terms = make(num)(line_state(tx), line_batch(), {})
+  np.testing.assert_allclose(
+    micro.params["w"]["kernel"], whole.params["w"]["kernel"], rtol=1e-6
+  )
+  assert micro_terms["kept"][1] == terms["kept"][1] == 5
+  x, keep = np.asarray(line_batch()["x"]), np.asarray(line_batch()["keep"])
+  slope = 2.0 * (2 * (0.3 * x - 1) * x * keep).sum() / 5
+  slope += 0.5 * np.sign(0.3 - x).sum() / 8
+  np.testing.assert_allclose(
+    whole.params["w"]["kernel"], 0.3 - 0.1 * slope, rtol=1e-5
+  )
+
+
+def matmul_flops(num_microbatches, rows):
+  """Flops of the matrix products of one (micro-)batch, loops counted once."""
+  model, tx = tiny.make_model(layers=1), tiny.make_tx()
+  objective = tiny.make_objective(model, tiny.make_options(), train=True)
+  train_step = step.make_train_step(
+    objective, tiny.WEIGHTS, tx, num_microbatches
+  )
+  batch = jax.tree.map(jnp.asarray, tiny.make_batch(0, rows=rows))
+  state = jax.eval_shape(lambda: tiny.init_state(model, tx))
+  text = jax.jit(train_step).lower(state, batch, tiny.make_aux()).compile()
+  text = text.as_text()
+  shapes = {
+    name: [int(n) for n in dims.split(",") if n]
+    for name, dims in re.findall(r"%?([\w.\-]+) = \w+\[([\d,]*)\]", text)
+  }
+  product = re.compile(
+    r"= \w+\[([\d,]*)\]\S* dot\((?:\w+\[[\d,]*\]\S* )?%?([\w.\-]+),"
+    r".*?lhs_contracting_dims=\{([\d,]*)\}"
+  )
+  numbers = lambda text: [int(n) for n in text.split(",") if n]
+  return sum(
+    2 * math.prod(numbers(out)) * math.prod(shapes[lhs][i] for i in numbers(at))
+    for out, lhs, at in product.findall(text)
+  )
+
+
+def test_accumulation_multiplies_no_matrix_twice():
+  whole, micro = matmul_flops(1, 8), matmul_flops(2, 16)
+  assert whole > 1e7  # found them
+  assert micro <= 1.05 * whole
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_skipped_update_leaves_all_but_the_step_alone(bad):
+  tx = tiny.make_tx()
+  train_step = jax.jit(step.make_train_step(Line.terms, {"kept": 1.0}, tx))
+  state, _ = train_step(line_state(tx), line_batch(), {})
+  state, _ = train_step(state, line_batch(), {})
+  poisoned = line_batch() | {"x": line_batch()["x"].at[2].set(bad)}
+  after, terms = train_step(state, poisoned, {})
+  assert terms["skipped"][0] == 1.0
+  assert after.step == state.step + 1 == 3
+  moments = lambda s: s.opt_state[1]
+  for a, b in zip(
+    jax.tree.leaves((state.params, moments(state))),
+    jax.tree.leaves((after.params, moments(after))),
+    strict=True,
+  ):
+    np.testing.assert_array_equal(a, b)
+  healed, terms = train_step(after, line_batch(), {})
+  assert terms["skipped"][0] == 0.0
+  assert healed.params["w"]["kernel"] != after.params["w"]["kernel"]
+
+
+def test_a_skipped_update_does_not_hold_the_learning_rate_back():
+  tx = tiny.make_tx()
+  train_step = jax.jit(step.make_train_step(Line.terms, {"kept": 1.0}, tx))
+  poisoned = line_batch() | {"x": line_batch()["x"].at[2].set(np.nan)}
+  state = line_state(tx)
+  for _ in range(3):
+    state, _ = train_step(state, poisoned, {})
+  before = float(state.params["w"]["kernel"])
+  state, _ = train_step(state, line_batch(), {})
+  # Moments are fresh: |m / (sqrt(v) + eps)| is 0.1 / sqrt(0.001) at most.
+  rate = PEAK * (1 - 3 / TOTAL) * 3 / WARMUP
+  moved = before - float(state.params["w"]["kernel"])
+  gradient = -moved / rate
+  assert abs(gradient) == pytest.approx(0.1 / np.sqrt(0.001), rel=0.01)
+
+
+def test_a_term_of_weight_zero_and_an_empty_one_do_nothing():
+  terms = {
+    "a": (jnp.array(6.0), jnp.array(3.0)),
+    "b": (jnp.array(0.0), jnp.array(0.0)),
+  }
+  assert step.total_loss(terms, {"a": 0.5, "b": 9.0}) == 1.0
+
+
+def test_evaluation_draws_the_same_for_a_row_every_time():
+  model = tiny.make_model()
+  params = pretrain.init_params(model, jax.random.key(0))
+  evaluate = jax.jit(
+    step.make_eval_step(
+      tiny.make_objective(model, tiny.make_options(), train=False), seed=0
+    )
+  )
+  batch = tiny.make_batch(0)
+  a = evaluate(params, batch, tiny.make_aux())
+  reversed_batch = {name: array[::-1] for name, array in batch.items()}
+  b = evaluate(params, reversed_batch, tiny.make_aux())
+  np.testing.assert_allclose(a["mlm"][0], b["mlm"][0], rtol=1e-5)
+  assert a["replaced"] == b["replaced"]
+  other = evaluate(params, batch | {"row": batch["row"] + 8}, tiny.make_aux())
+  assert other["mlm"][0] != a["mlm"][0]
+
+
+# --- plain ELECTRA, written down without `negatives` or `regularizers` ------
+
+
+def plain_losses(params, batch, keys_B, model):
+  tokens_BxL, documents_BxL = batch["tokens"], batch["documents"]
+  keys = functools.partial(rng.purpose_keys, keys_B)
+  slots = masking.choose_slots(
+    tokens_BxL, documents_BxL, keys(rng.MASK), tiny.MASKING
+  )
+  masked_BxL = masking.apply_mask(
+    tokens_BxL, slots, keys(rng.MASK), tiny.MASKING
+  )
+  bound = model.bind({"params": params})
+  vectors_BxKxE = bound.generate_vectors(
+    {**batch, "tokens": masked_BxL},
+    slots.positions_BxK,
+    keys(rng.GENERATOR_DROPOUT),
+  )
+  said = output_softmax.read(
+    vectors_BxKxE,
+    *bound.output_layer(),
+    slots.original_BxK,
+    keys(rng.SAMPLE),
+  )
+  sampled_BxK = said.sampled_BxK
+  mlm = jnp.where(slots.weight_BxK > 0, said.loss_BxK, 0.0).sum()
+  num_slots = jnp.maximum(slots.weight_BxK.sum(), 1.0)
+
+  corrupted_BxL = masking.fill_slots(tokens_BxL, slots, sampled_BxK)
+  target_BxL = (corrupted_BxL != tokens_BxL).astype(jnp.float32)
+  x_BxL = model.apply(
+    {"params": params},
+    {**batch, "tokens": corrupted_BxL},
+    keys(rng.DISCRIMINATOR_DROPOUT),
+    method="detect_logits",
+  )
+  loss_BxL = -(
+    target_BxL * jax.nn.log_sigmoid(x_BxL)
+    + (1.0 - target_BxL) * jax.nn.log_sigmoid(-x_BxL)
+  )
+  real_BxL = (documents_BxL != 0).astype(jnp.float32)
+  detect = jnp.where(real_BxL > 0, loss_BxL, 0.0).sum()
+  num_real = jnp.maximum(real_BxL.sum(), 1.0)
+  # In this order: the gradient of 50 * (x / n) is 50 / n, which rounds other
+  # than the 1 / n * 50 of (50 * x) / n.
+  total = 1.0 * mlm / num_slots + 50.0 * detect / num_real
+  return total, (mlm / num_slots, detect / num_real)
+
+
+def plain_step(carry, batch, key, *, model):
+  """Clip to norm 1, Adam without bias correction, decay 0.01, the schedule."""
+  t, params, mean, square = carry
+  keys_B = rng.row_keys(key, t, batch["row"])
+  inputs = {name: batch[name] for name in batch if name != "row"}
+  grads, losses = jax.grad(plain_losses, has_aux=True)(
+    params, inputs, keys_B, model
+  )
+  norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree.leaves(grads)))
+  grads = jax.tree.map(lambda g: jnp.where(norm < 1.0, g, g / norm), grads)
+  mean = jax.tree.map(lambda m, g: 0.9 * m + (1 - 0.9) * g, mean, grads)
+  square = jax.tree.map(
+    lambda v, g: 0.999 * v + (1 - 0.999) * g * g, square, grads
+  )
+  s = t.astype(jnp.float32)
+  rate = PEAK * (1.0 - jnp.minimum(s / TOTAL, 1.0))
+  rate = rate * jnp.minimum(s / WARMUP, 1.0)
+
+  def move(path, p, m, v):
+    update = m / (jnp.sqrt(v) + 1e-6)
+    if path[-1].key not in ("bias", "scale"):
+      update = update + 0.01 * p
+    return p - rate * update
+
+  params = jax.tree_util.tree_map_with_path(move, params, mean, square)
+  return (t + 1, params, mean, square), losses
+
+
+def test_baseline_is_plain_electra_bit_for_bit():
+  model, tx = tiny.make_model(), tiny.make_tx()
+  options = tiny.make_options(hard_correction=False, soft_weight=0.0)
+  weights = {name: tiny.WEIGHTS[name] for name in ("mlm", "detect")}
+  train_step = jax.jit(
+    step.make_train_step(
+      tiny.make_objective(model, options, train=True), weights, tx
+    )
+  )
+  plain = jax.jit(functools.partial(plain_step, model=model))
+  state = tiny.init_state(model, tx)
+  zeros = jax.tree.map(jnp.zeros_like, state.params)
+  carry = (state.step, state.params, zeros, zeros)
+  for i in range(6):
+    batch = tiny.make_batch(i)
+    carry, (mlm, detect) = plain(carry, batch, state.key)
+    state, terms = train_step(state, batch, {})
+    assert terms["mlm"][0] / terms["mlm"][1] == mlm, f"step {i}"
+    assert terms["detect"][0] / terms["detect"][1] == detect, f"step {i}"
+    for (path, a), b in zip(
+      jax.tree_util.tree_leaves_with_path(state.params),
+      jax.tree.leaves(carry[1]),
+      strict=True,
+    ):
+      name = f"step {i}, {jax.tree_util.keystr(path)}"
+      np.testing.assert_array_equal(a, b, err_msg=name)

@@ -1,0 +1,246 @@
+"""Weights from elsewhere, exported without training: `export --init`."""
+
+import dataclasses
+import json
+import re
+import sys
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from support import tiny
+from truenegs_jax.data.tokens.tokenizer import make_tokenizer
+from truenegs_jax.models import pretrain
+from truenegs_jax.weights.export import pretrained, torch_parity
+from truenegs_jax.weights.formats import find as find_lib
+from truenegs_jax.weights.formats import hf_config
+
+WORDS = ["the", "##s", "café", "天"]
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+VOCAB += [f"w{i}" for i in range(tiny.V - len(VOCAB))]
+
+
+@pytest.fixture
+def no_torch(monkeypatch):
+  """As where PyTorch is not installed; faster, too."""
+  monkeypatch.setitem(sys.modules, "torch", None)
+
+
+def _export(init, output, *flags):
+  return pretrained.main([f"--init={init}", f"--output={output}", *flags])
+
+
+def _write(folder, model, *, tokenizer=None):
+  """A folder for each role, of random weights; returns it."""
+  shapes = jax.eval_shape(
+    lambda: pretrain.init_params(model, jax.random.key(0))
+  )
+  rng = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda x: rng.normal(0, 0.1, x.shape).astype(np.float32), shapes
+  )
+  tokenizer = tokenizer or make_tokenizer(VOCAB, lowercase=True)
+  for role in model.roles:
+    (folder / role).mkdir(parents=True)
+    hf_config.write_model(folder / role, params, model, role, tokenizer)
+  return folder
+
+
+def _odd_pair():
+  """Sizes that no variant has."""
+  return pretrain.make_pair(
+    vocab_size=tiny.V,
+    variant="embedding_size=12 width=24 layers=3 heads=3 ffn=20",
+    generator_variant="embedding_size=12 width=8 layers=1 heads=4 ffn=10",
+    generator_multiplier=1.0,
+    max_positions=40,
+    dropout=0.0,
+  )
+
+
+def _same_files(a, b, *names):
+  assert {path.name for path in a.iterdir()} >= {"SHA256SUMS", *names}
+  return all((a / n).read_bytes() == (b / n).read_bytes() for n in names)
+
+
+MODEL = "config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"
+
+
+def test_a_pair_of_any_size_is_written_as_it_was(tmp_path, no_torch):
+  folder = _write(tmp_path / "in", _odd_pair())
+  assert _export(folder, tmp_path / "out") == 0
+  for role in "discriminator", "generator":
+    assert _same_files(tmp_path / "out" / role, folder / role, *MODEL)
+
+
+def test_a_discriminator_alone_gives_no_generator(tmp_path, no_torch, capsys):
+  folder = _write(tmp_path / "in", _odd_pair()) / "discriminator"
+  assert _export(folder, tmp_path / "out") == 0
+  (role,) = (tmp_path / "out").iterdir()
+  assert _same_files(role, folder, *MODEL)
+  assert (
+    "RANDOM" not in capsys.readouterr().out + (role / "README.md").read_text()
+  )
+
+
+def test_a_bare_bert_keeps_its_hidden_states_and_its_head_is_said_to_be_new(
+  tmp_path, capsys, monkeypatch
+):
+  torch = pytest.importorskip("torch")
+  monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+  monkeypatch.setattr(
+    torch_parity, "compare", lambda *args, **kwargs: (True, "")
+  )
+  import transformers
+
+  config = hf_config.model_config(tiny.make_bert(), "bert", pad=0)
+  torch.manual_seed(1)
+  bare = transformers.BertModel(transformers.BertConfig(**config)).eval()
+  with torch.no_grad():
+    bare.pooler.dense.bias += 0.1
+  bare.save_pretrained(tmp_path / "in")
+  (tmp_path / "in" / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+  assert _export(tmp_path / "in", tmp_path / "out") == 0
+
+  folder, said = tmp_path / "out" / "bert", capsys.readouterr().out
+  card = (folder / "README.md").read_text()
+  assert "pipeline_tag: feature-extraction" in card
+  for name in "cls.predictions", "cls.seq_relationship":
+    assert re.search(rf"DRAWN AT RANDOM[^.]*: .*{name}", said)
+    assert re.search(rf"DRAWN AT RANDOM[^.]*: .*{name}", card, re.DOTALL)
+  assert "bert." not in card
+  auto = transformers.AutoModel.from_pretrained(folder).eval()
+  inputs = torch.arange(tiny.V).reshape(2, -1)
+  with torch.no_grad():
+    ours, theirs = auto(inputs), bare(inputs)
+  for name in "last_hidden_state", "pooler_output":
+    assert torch.equal(ours[name], theirs[name])
+
+
+def test_a_masked_language_model_gets_no_pooler(tmp_path, no_torch, capsys):
+  model = tiny.make_bert()
+  folder = _write(tmp_path / "in", model)
+  assert _export(folder, tmp_path / "out") == 0
+  assert _same_files(tmp_path / "out" / "bert", folder / "bert", *MODEL)
+  card = (tmp_path / "out" / "bert" / "README.md").read_text()
+  assert f"Converted, not trained, by truenegs_jax from: `{folder}`" in card
+  assert "RANDOM" not in card + capsys.readouterr().out
+  for word in "steps", "Zhang", "started with":
+    assert word not in card
+
+
+@pytest.mark.parametrize("strip", [False, True])
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_text_is_still_normalised_as_it_was(
+  tmp_path, no_torch, lowercase, strip
+):
+  tokenizer = make_tokenizer(VOCAB, lowercase=lowercase, strip_accents=strip)
+  folder = _write(tmp_path / "in", tiny.make_bert(), tokenizer=tokenizer)
+  assert _export(folder, tmp_path / "out") == 0
+  assert _same_files(tmp_path / "out" / "bert", folder / "bert", *MODEL)
+
+
+@pytest.mark.parametrize(("word", "lowercase"), [("Über", False), ("ℝ", True)])
+def test_without_a_word_on_case_the_vocabulary_tells(
+  tmp_path, no_torch, capsys, word, lowercase
+):
+  folder = _write(tmp_path / "in", tiny.make_bert())
+  for name in "vocab.txt", "tokenizer_config.json":
+    (folder / "bert" / name).unlink()
+  assert _export(folder, tmp_path / "out") == 2
+  assert "has no vocabulary beside it; give it: --vocab" in (
+    capsys.readouterr().err
+  )
+  vocab = tmp_path / "words.txt"
+  vocab.write_text("\n".join([*VOCAB[:-1], word]) + "\n")
+  assert _export(folder, tmp_path / "out", f"--vocab={vocab}") == 0
+  written = tmp_path / "out" / "bert" / "tokenizer_config.json"
+  assert json.loads(written.read_text())["do_lower_case"] == lowercase
+  vocab.write_text("\n".join(VOCAB[:-1]) + "\n")
+  assert _export(folder, tmp_path / "out", f"--vocab={vocab}") == 2
+  assert "70 words, and the vocabulary" in capsys.readouterr().err
+
+
+def test_heads_that_nothing_tells_are_those_of_the_released_code(
+  tmp_path, no_torch, capsys, monkeypatch
+):
+  model = pretrain.make_pair(
+    vocab_size=tiny.V,
+    variant="embedding_size=8 width=128 layers=1 heads=4 ffn=8",
+    generator_multiplier=0.25,
+  )
+  folder, find = _write(tmp_path / "in", model), find_lib.find
+
+  def found(*args, **kwargs):
+    return {
+      role: dataclasses.replace(
+        network,
+        fields={k: x for k, x in network.fields.items() if "heads" not in k},
+      )
+      for role, network in find(*args, **kwargs).items()
+    }
+
+  monkeypatch.setattr(find_lib, "find", found)
+  assert _export(folder, tmp_path / "out") == 0
+  said = capsys.readouterr().out
+  for role, heads in ("discriminator", 2), ("generator", 1):
+    config = json.loads((tmp_path / "out" / role / "config.json").read_text())
+    assert config["num_attention_heads"] == heads
+    assert f"/in/{role} says how many heads" in said
+
+
+def test_a_generator_alone_is_refused(tmp_path, capsys):
+  folder = _write(tmp_path / "in", _odd_pair()) / "generator"
+  assert _export(folder, tmp_path / "out") == 2
+  assert "holds generator alone" in capsys.readouterr().err
+  assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_is_taken_is_refused_before_anything_is_looked_for(
+  tmp_path, capsys
+):
+  (tmp_path / "thesis.tex").write_text("years of work")
+  assert _export("no/such/weights", tmp_path) == 2
+  assert "thesis.tex" in capsys.readouterr().err
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path, capsys):
+  folder = _write(tmp_path / "in", tiny.make_bert())
+  path = folder / "bert" / "model.safetensors"
+  tensors = safetensors.numpy.load_file(path)
+  tensors["cls.predictions.bias"][3] = np.nan
+  safetensors.numpy.save_file(tensors, path)
+  assert _export(folder, tmp_path / "out") == 2
+  assert "cls.predictions.bias holds 1 values" in capsys.readouterr().err
+  assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+  "flags",
+  [
+    [],
+    ["--init=a"],
+    ["--init=a", "--workdir=b", "--output=c"],
+    ["--init=a", "--output=c", "--step=3"],
+    ["--workdir=b", "--vocab=c"],
+  ],
+)
+def test_flags_that_exclude_one_another(flags, capsys):
+  with pytest.raises(SystemExit) as e:
+    pretrained.main(flags)
+  assert e.value.code == 2
+  assert "--" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("output", ["in", "in/bert", "in/bert/new"])
+def test_nothing_is_written_where_weights_are_read(tmp_path, capsys, output):
+  folder = _write(tmp_path / "in", tiny.make_bert())
+  (folder / "bert" / "README.md").write_text("")
+  before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+  assert _export(folder / "bert", tmp_path / output) == 2
+  said = capsys.readouterr().err
+  assert "in what is converted" in said or "does not replace" in said
+  after = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+  assert after == before

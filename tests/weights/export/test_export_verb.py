@@ -1,0 +1,148 @@
+"""The verb `python -m truenegs_jax.export`, on the workdir of a tiny run."""
+
+import contextlib
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from support import tiny
+from truenegs_jax.configs import bert_base, electra_demo
+from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
+from truenegs_jax.train import from_config
+from truenegs_jax.weights.export import pretrained
+from truenegs_jax.workdir import checkpoints
+
+TOKENIZER = make_tokenizer(
+  ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+  + [f"w{i}" for i in range(5, tiny.V)],
+  lowercase=True,
+)
+CONFIG = electra_demo.get_config("runlocal")
+
+
+@pytest.fixture
+def no_torch(monkeypatch):
+  """As where PyTorch is not installed; faster, too."""
+  monkeypatch.setitem(sys.modules, "torch", None)
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+  return _make_workdir(tmp_path_factory.mktemp("run"), CONFIG)
+
+
+def _make_workdir(folder, config):
+  """A run with steps 10 and 20; the parameters of 20 are those of 10 plus 1."""
+  run = from_config.build_run(config, TOKENIZER)
+  state = jax.jit(lambda: run.init_state(0))()
+  saved = {
+    "config": json.loads(config.to_json()),
+    "fingerprints": {"vocabulary": TOKENIZER.fingerprint},
+  }
+  steps = checkpoints.Checkpoints(folder / "checkpoints")
+  with contextlib.closing(steps):
+    for step, add in ((10, 0.0), (20, 1.0)):
+      params = jax.tree.map(lambda x, add=add: x + add, state.params)
+      steps.save(step, vars(state) | {"params": params}, saved)
+    steps.wait()
+  write_vocabulary(TOKENIZER.vocab, folder / "vocab.txt")
+  record = {"split": "held_out", "step": 20, "mlm": 3.5, "auc": 0.75, "lr": 0.1}
+  lines = [record | {"step": 10, "mlm": 9.0}, record]
+  (folder / "metrics.jsonl").write_text(
+    "".join(json.dumps(line) + "\n" for line in lines) + '{"split": "tr'
+  )
+  return folder, np.asarray(state.params["embeddings"]["word"])
+
+
+def test_verb_exports_the_newest_step(workdir, no_torch, capsys):
+  folder, word_VxE = workdir
+  assert pretrained.main([f"--workdir={folder}"]) == 0
+  assert str(folder / "export") in capsys.readouterr().out
+  np.testing.assert_array_equal(
+    _word_table(folder / "export" / "generator"), word_VxE + 1
+  )
+  card = (folder / "export" / "generator" / "README.md").read_text()
+  assert "Held-out rows: mlm 3.5000, auc 0.7500" in card
+
+
+def test_verb_exports_a_step_into_a_folder_of_its_own(workdir, no_torch):
+  folder, word_VxE = workdir
+  assert pretrained.main([f"--workdir={folder}", "--step=10"]) == 0
+  np.testing.assert_array_equal(
+    _word_table(folder / "export-10" / "discriminator"), word_VxE
+  )
+
+
+def test_verb_writes_where_and_what_it_is_told(workdir, no_torch, tmp_path):
+  folder, _ = workdir
+  output = tmp_path / "there"
+  flags = [f"--workdir={folder}", f"--output={output}", "--dtype=bfloat16"]
+  assert pretrained.main(flags) == 0
+  config = json.loads((output / "generator" / "config.json").read_text())
+  assert config["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("step", [None, 10])
+def test_a_run_is_exported_alike_by_either_flag(
+  workdir, no_torch, tmp_path, step
+):
+  folder, _ = workdir
+  given = [f"--workdir={folder}", *([f"--step={step}"] if step else [])]
+  init = folder / "checkpoints" / str(step) if step else folder
+  contents = []
+  for flags in given, [f"--init={init}"]:
+    assert pretrained.main([*flags, f"--output={tmp_path / 'out'}"]) == 0
+    files = sorted((tmp_path / "out").glob("*/*"))
+    contents.append({str(path): path.read_bytes() for path in files})
+  assert contents[0] == contents[1]
+  assert len(contents[0]) == 12
+
+
+def test_verb_names_the_saved_steps_when_it_is_given_another(workdir, capsys):
+  folder, _ = workdir
+  assert pretrained.main([f"--workdir={folder}", "--step=11"]) == 4
+  assert "holds no step 11; saved steps: 10, 20" in capsys.readouterr().err
+
+
+def test_verb_refuses_a_folder_without_a_run_and_makes_none(tmp_path, capsys):
+  assert pretrained.main([f"--workdir={tmp_path / 'rnu'}"]) == 2
+  assert "holds no checkpoints" in capsys.readouterr().err
+  assert not list(tmp_path.iterdir())
+
+
+def test_verb_refuses_another_vocabulary(workdir, capsys):
+  folder, _ = workdir
+  right = (folder / "vocab.txt").read_text()
+  try:
+    (folder / "vocab.txt").write_text(right.replace("w5\n", "v5\n"))
+    assert pretrained.main([f"--workdir={folder}"]) == 4
+  finally:
+    (folder / "vocab.txt").write_text(right)
+  assert TOKENIZER.fingerprint in capsys.readouterr().err
+
+
+def test_verb_exports_a_bert_and_compares_it(tmp_path, capsys):
+  pytest.importorskip("torch")
+  config = bert_base.get_config("runlocal")
+  config.model.pooler = True
+  folder, word_VxE = _make_workdir(tmp_path, config)
+  assert pretrained.main([f"--workdir={folder}"]) == 0
+  assert "loads bert and comes to our logits" in capsys.readouterr().out
+  (exported,) = (
+    path for path in (folder / "export").iterdir() if path.is_dir()
+  )
+  assert exported.name == "bert"
+  tensors = safetensors.numpy.load_file(exported / "model.safetensors")
+  np.testing.assert_array_equal(
+    tensors["bert.embeddings.word_embeddings.weight"], word_VxE + 1
+  )
+  assert "cls.seq_relationship.weight" in tensors
+
+
+def _word_table(folder):
+  tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+  return tensors["electra.embeddings.word_embeddings.weight"]

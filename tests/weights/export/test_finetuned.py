@@ -1,0 +1,226 @@
+"""Fine-tuned models as folders that transformers loads by its Auto classes."""
+
+import hashlib
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from support import tiny
+from truenegs_jax.data.tokens.tokenizer import make_tokenizer
+from truenegs_jax.models import finetune, pretrain
+from truenegs_jax.runtime.errors import (
+  InputError,
+  NonFiniteError,
+  TrueNegsError,
+)
+from truenegs_jax.tasks import task as task_lib
+from truenegs_jax.weights.export import (
+  atomic_folder,
+  finetuned,
+  model_card,
+  torch_parity,
+)
+from truenegs_jax.weights.formats import hf_names
+from truenegs_jax.weights.init import load
+
+TOKENIZER = make_tokenizer(
+  ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+  + [f"w{i}" for i in range(5, tiny.V)],
+  lowercase=True,
+)
+CLASSES = task_lib.Task(
+  "nli", "NLI", task_lib.CLASSES, labels=("against", "for", "neither")
+)
+SCORE = task_lib.Task("sim", "Sim", task_lib.SCORE, scale=(1.0, 4.0))
+SPANS = task_lib.Task("qa", "QA", task_lib.SPANS)
+CASES = {
+  "electra-linear": ("discriminator", "linear", CLASSES),
+  "electra-dense": ("discriminator", "dense", SCORE),
+  "electra-spans": ("discriminator", "spans", SPANS),
+  "bert-linear": ("bert", "linear", CLASSES),
+  "bert-pooler": ("bert", "pooler", SCORE),
+  "bert-spans": ("bert", "spans", SPANS),
+}
+SCORES = {
+  "discriminator": "classifier.out_proj.bias",
+  "bert": "classifier.bias",
+}
+FILES = atomic_folder.MODEL_FILES
+CARD = "* Score: 91.2\n* Made by: `python -m x --seed=1`"
+
+
+def _model(role, head, task, **fields):
+  outputs = len(task.labels) or (2 if task.kind == task_lib.SPANS else 1)
+  return finetune.make_downstream(
+    role=role,
+    head=head,
+    num_outputs=outputs,
+    vocab_size=tiny.V,
+    variant="tiny",
+    layers=1,
+    **fields,
+  )
+
+
+def _params(model):
+  """Random ones, none of them zero."""
+  rng = np.random.default_rng(0)
+  around = lambda path: 1.0 if path[-1].key == "scale" else 0.0
+  return jax.tree_util.tree_map_with_path(
+    lambda path, x: np.float32(rng.normal(around(path), 0.3, x.shape)),
+    pretrain.param_shapes(model),
+  )
+
+
+def _export(model, params, output, task):
+  return finetuned.export_task(
+    params, model, TOKENIZER, output, task=task, card=CARD
+  )
+
+
+@pytest.fixture
+def no_torch(monkeypatch):
+  """As where PyTorch is not installed; faster, too."""
+  monkeypatch.setitem(sys.modules, "torch", None)
+
+
+def _auto(folder, task):
+  """What an Auto class of transformers makes of a folder."""
+  import transformers
+
+  kinds = {task_lib.SPANS: transformers.AutoModelForQuestionAnswering}
+  kind = kinds.get(task.kind, transformers.AutoModelForSequenceClassification)
+  model, info = kind.from_pretrained(
+    folder, local_files_only=True, output_loading_info=True
+  )
+  assert not info["missing_keys"] and not info["unexpected_keys"]
+  return model
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_transformers_loads_it_and_so_do_we(tmp_path, monkeypatch, case):
+  pytest.importorskip("torch")
+  monkeypatch.setattr(torch_parity, "TOLERANCE", 1e-5)
+  role, head, task = CASES[case]
+  model = _model(role, head, task)
+  params = _params(model)
+  exported = _export(model, params, tmp_path / "out", task)
+  assert exported.compared and "comes to our logits" in exported.statement
+  theirs = _auto(exported.output, task)
+  if task.labels:
+    assert theirs.config.id2label == dict(enumerate(task.labels))
+    assert theirs.config.problem_type == "single_label_classification"
+  elif task.kind == task_lib.SCORE:
+    assert theirs.config.num_labels == 1
+    assert theirs.config.problem_type == "regression"
+    bias = dict(theirs.named_parameters())[SCORES[role]].item()
+    ours = params["task_head"]["output"]["bias"]
+    np.testing.assert_allclose(bias, 1 + 4 * ours, rtol=1e-6)
+
+  # Read again, it is what was trained.
+  said = []
+  loaded = load.load_params(
+    str(exported.output),
+    model,
+    tokenizer=TOKENIZER,
+    complete=True,
+    task=task,
+    say=said.append,
+  )
+  assert not said
+  assert jax.tree.structure(loaded) == jax.tree.structure(params)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6),
+    loaded,
+    params,
+  )
+
+
+def test_the_folder_is_whole_and_says_what_it_is(tmp_path, no_torch):
+  model = _model("discriminator", "linear", CLASSES)
+  exported = _export(model, _params(model), tmp_path / "out", CLASSES)
+  assert "torch is not installed" in exported.statement
+  assert not exported.compared
+  assert {path.name for path in exported.output.iterdir()} == FILES
+  assert [path.name for path in tmp_path.iterdir()] == ["out"]
+  for line in (exported.output / "SHA256SUMS").read_text().splitlines():
+    digest, name = line.split("  ")
+    content = (exported.output / name).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == digest
+  config = json.loads((exported.output / "config.json").read_text())
+  assert config["architectures"] == ["ElectraForSequenceClassification"]
+  assert config["label2id"] == {"against": 0, "for": 1, "neither": 2}
+  card = (exported.output / "README.md").read_text()
+  for words in (
+    "pipeline_tag: text-classification",
+    "# ELECTRA, fine-tuned on NLI",
+    "`against`, `for`, `neither`",
+    "import AutoTokenizer, ElectraForSequenceClassification\n",
+    CARD,
+    "ELECTRA, ICLR 2020",
+    "It was trained with a linear head",
+    "--config.finetune.head=dense`",
+  ):
+    assert words in card
+  own = model_card.task_text(
+    {}, model, TOKENIZER, CLASSES, "", trained_as="linear"
+  )
+  assert "linear head" not in own
+
+
+@pytest.mark.parametrize(
+  ("role", "head", "outputs", "backbone", "said"),
+  [
+    ("bert", "joint", 2, "encoder", "head 'joint' has no counterpart"),
+    ("discriminator", "linear", 17, "encoder", "17 outputs.*room for 16 at 32"),
+    ("discriminator", "linear", 16, "encoder", ""),
+    ("bert", "linear", 17, "encoder", ""),
+    ("bert", "linear", 2, "rotary", "backbone 'rotary' has no counterpart"),
+  ],
+)
+def test_what_has_no_counterpart_is_told_and_not_written(
+  tmp_path, role, head, outputs, backbone, said
+):
+  model = finetune.make_downstream(
+    role=role,
+    head=head,
+    num_outputs=outputs,
+    vocab_size=tiny.V,
+    variant="tiny",
+    backbone=backbone,
+  )
+  found = finetuned.problem(model)
+  assert bool(found) == bool(said)
+  if said:
+    with pytest.raises(InputError, match=said):
+      _export(model, {}, tmp_path / "out", CLASSES)
+  assert not list(tmp_path.iterdir())
+
+
+def test_wrong_weights_and_such_as_are_not_finite_are_not_written(
+  tmp_path, monkeypatch
+):
+  pytest.importorskip("torch")
+  model = _model("bert", "pooler", CLASSES)
+  params = _params(model)
+  names = hf_names._LAYER
+  with monkeypatch.context() as patch:
+    patch.setitem(names, "query", "attention.self.value")
+    patch.setitem(names, "value", "attention.self.query")
+    with pytest.raises(TrueNegsError, match="differ from ours"):
+      _export(model, params, tmp_path / "out", CLASSES)
+  params["task_head"]["output"]["bias"][1] = np.nan
+  with pytest.raises(NonFiniteError, match="task_head/output/bias"):
+    _export(model, params, tmp_path / "out", CLASSES)
+  assert not list(tmp_path.iterdir())
+
+
+def test_nothing_that_is_there_is_replaced(tmp_path, no_torch):
+  model = _model("bert", "spans", SPANS)
+  (tmp_path / "out").mkdir()
+  with pytest.raises(InputError, match="is there already"):
+    _export(model, _params(model), tmp_path / "out", SPANS)
+  assert [x.name for x in tmp_path.rglob("*")] == ["out"]

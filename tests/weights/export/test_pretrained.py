@@ -1,0 +1,469 @@
+"""Exports: whole folders that transformers loads, or none."""
+
+import errno
+import functools
+import hashlib
+import json
+import pathlib
+import re
+import sys
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+import yaml
+
+from support import tiny
+from truenegs_jax.configs import bert_base, electra_demo
+from truenegs_jax.data.tokens.tokenizer import make_tokenizer
+from truenegs_jax.models import pretrain
+from truenegs_jax.runtime.errors import (
+  DiskError,
+  InputError,
+  NonFiniteError,
+  TrueNegsError,
+)
+from truenegs_jax.weights.export import model_card, pretrained, torch_parity
+from truenegs_jax.weights.formats import hf_config, hf_names
+from truenegs_jax.weights.init import load
+
+TOKENIZER = make_tokenizer(
+  ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+  + [f"w{i}" for i in range(5, tiny.V)],
+  lowercase=True,
+)
+CONFIG = electra_demo.get_config("runlocal")
+HELD_OUT = {
+  "mlm": 4.25,
+  "corrected_of_slots": 0.00125,
+  "corrected_of_mismatches": 0.0025,
+  "corrected_rows": 0.03,
+}
+ABOUT = model_card.About(
+  json.loads(CONFIG.to_json()), 20, HELD_OUT, "python -m x --seed=1"
+)
+BERT_CONFIG = bert_base.get_config("runlocal,sr_sent")
+BERT_CONFIG.init = "released/bert-base-uncased"
+ABOUT_BERT = model_card.About(
+  json.loads(BERT_CONFIG.to_json()), 20, {"mlm": 4.25}, "python -m x --seed=1"
+)
+
+
+def _files_of(*roles):
+  names = (
+    "README.md",
+    "SHA256SUMS",
+    "config.json",
+    "model.safetensors",
+    "tokenizer_config.json",
+    "vocab.txt",
+  )
+  return {f"{r}/{name}" for r in roles for name in names}
+
+
+FILES = _files_of("discriminator", "generator")
+
+
+def _with_params(model):
+  """A tiny model and parameters none of which is zero."""
+  shapes = jax.eval_shape(
+    lambda: pretrain.init_params(model, jax.random.key(0))
+  )
+  rng = np.random.default_rng(0)
+
+  def draw(path, x):
+    around = 1.0 if path[-1].key == "scale" else 0.0
+    return np.float32(rng.normal(around, 0.1, x.shape))
+
+  return model, jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+def _bert(*, pooler):
+  return pretrain.make_bert(vocab_size=tiny.V, variant="tiny", pooler=pooler)
+
+
+@pytest.fixture(scope="module")
+def pair():
+  return _with_params(tiny.make_model())
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["bert", "pooled"])
+def bert(request):
+  """BERT, and BERT with its pooler riding along."""
+  return _with_params(_bert(pooler=request.param))
+
+
+@pytest.fixture
+def no_torch(monkeypatch):
+  """As where PyTorch is not installed; faster, too."""
+  monkeypatch.setitem(sys.modules, "torch", None)
+
+
+def _export(model_and_params, output, **changed):
+  model, params = model_and_params
+  arguments = dict(about=ABOUT_BERT if "bert" in params else ABOUT) | changed
+  return pretrained.export_model(params, model, TOKENIZER, output, **arguments)
+
+
+def _files(folder):
+  return {
+    path.relative_to(folder).as_posix()
+    for path in folder.rglob("*")
+    if path.is_file()
+  }
+
+
+def _contents(folder):
+  return {name: (folder / name).read_bytes() for name in _files(folder)}
+
+
+def _word_table(folder):
+  tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+  return tensors["electra.embeddings.word_embeddings.weight"]
+
+
+def test_export_is_whole_and_its_checksums_hold(pair, tmp_path, no_torch):
+  exported = _export(pair, tmp_path / "runs" / "export")
+  assert exported.output == tmp_path / "runs" / "export"
+  assert _files(tmp_path) == {f"runs/export/{name}" for name in FILES}
+  for folder in exported.output.iterdir():
+    lines = (folder / "SHA256SUMS").read_text().splitlines()
+    listed = dict(reversed(line.split("  ")) for line in lines)
+    assert {*listed, "SHA256SUMS"} == {path.name for path in folder.iterdir()}
+    for name, digest in listed.items():
+      content = (folder / name).read_bytes()
+      assert hashlib.sha256(content).hexdigest() == digest
+
+
+def test_cards_tell_how_the_models_were_made(pair, tmp_path, no_torch):
+  output = _export(pair, tmp_path / "export").output
+  for role, size in (("discriminator", 32), ("generator", 16)):
+    card = (output / role / "README.md").read_text()
+    for words in (
+      f"# ELECTRA {role}, pre-trained",
+      hf_names.NETWORKS[role].architecture,
+      "seed 0,\n  from scratch",
+      "ELECTRA, ICLR 2020",
+      f"2 layers of {size} units",
+      "wordnet",
+      "20 steps of 8 rows of 32 tokens, seed 0",
+      "hard correction by wordnet (argmax) + soft regularization",
+      "(cosine) x 0.1",
+      "mlm 4.2500",
+      "0.125% of the masked slots, 0.250% of the pred",
+      "3.000% of the rows",
+      "text is lower-cased, accents are stripped",
+      "the vocabulary was trained on it",
+      "`python -m x --seed=1`",
+    ):
+      assert words in card
+
+
+def test_card_of_bert_tells_how_it_was_made(bert, tmp_path, no_torch):
+  model, params = bert
+  output = _export(bert, tmp_path / "export").output
+  assert _files(output) == _files_of("bert")
+  card = (output / "bert" / "README.md").read_text()
+  name = "BertForPreTraining" if model.pooler else "BertForMaskedLM"
+  size = sum(x.size for x in jax.tree.leaves(params))
+  for words in (
+    "# BERT, pre-trained",
+    f"import AutoTokenizer, {name}\n",
+    f"{size:,} parameters, 2 layers of 32 units",
+    "from `released/bert-base-uncased`",
+    "BERT + sentence regularization x 1; 15% masked (80_10_10)",
+    "Devlin et al., BERT, NAACL 2019",
+  ):
+    assert words in card
+  assert ("next-sentence" in card) == model.pooler
+  assert "ELECTRA" not in card
+
+
+def test_front_matter_is_what_the_hub_reads(pair, bert, tmp_path, no_torch):
+  found = {}
+  for name, exported in ("pair", pair), ("bert", bert):
+    for folder in _export(exported, tmp_path / name).output.iterdir():
+      _, front, _ = (folder / "README.md").read_text().split("---\n", 2)
+      found[folder.name] = yaml.safe_load(front)
+  tags = lambda family, pipeline: {
+    "library_name": "transformers",
+    "pipeline_tag": pipeline,
+    "tags": [family, "truenegs_jax"],
+  }
+  assert found == {
+    "discriminator": tags("electra", "feature-extraction"),
+    "generator": tags("electra", "fill-mask"),
+    "bert": tags("bert", "fill-mask"),
+  }
+
+
+def test_without_torch_the_export_says_that_it_was_not_compared(
+  pair, tmp_path, no_torch
+):
+  exported = _export(pair, tmp_path / "export")
+  assert not exported.compared
+  assert exported.statement.startswith("not compared with transformers: torch")
+
+
+@pytest.mark.parametrize("dtype", hf_names.DTYPES)
+@pytest.mark.parametrize(
+  "make",
+  [tiny.make_model, lambda: _bert(pooler=False), lambda: _bert(pooler=True)],
+  ids=["pair", "bert", "pooled"],
+)
+def test_what_is_loaded_and_exported_again_is_the_same_to_the_last_byte(
+  tmp_path, no_torch, make, dtype
+):
+  model, params = _with_params(make())
+  params["embeddings"]["word"][7] = -0.0  # a sum would lose the sign
+  again = functools.partial(_export, dtype=dtype)
+  first = again((model, params), tmp_path / "first").output
+  loaded = load.load_params(str(first), model, tokenizer=TOKENIZER)
+  assert np.signbit(loaded["embeddings"]["word"][7]).all()
+  for name, x in ("loaded", loaded), ("same", params):
+    second = again((model, x), tmp_path / name).output
+    assert _contents(first) == _contents(second)
+
+
+def test_a_role_alone_is_written_alone(pair, tmp_path, no_torch):
+  output = _export(pair, tmp_path / "export", roles=("generator",)).output
+  assert _files(output) == _files_of("generator")
+
+
+def test_transformers_comes_to_our_logits(pair, tmp_path):
+  pytest.importorskip("torch")
+  exported = _export(pair, tmp_path / "export")
+  assert exported.compared
+  assert (
+    "loads discriminator and generator and comes to our logits"
+    in exported.statement
+  )
+
+
+def test_transformers_comes_to_the_logits_of_bert(bert, tmp_path):
+  pytest.importorskip("torch")
+  dtype = "bfloat16" if bert[0].pooler else "float32"
+  exported = _export(bert, tmp_path / "export", dtype=dtype)
+  assert exported.compared
+  assert "loads bert and comes to our logits" in exported.statement
+  assert ("seq_relationship_logits" in exported.statement) == bert[0].pooler
+
+
+def test_a_model_in_bfloat16_is_compared_in_float32(tmp_path, pair):
+  pytest.importorskip("torch")
+  half = tiny.make_model(dtype="bfloat16")
+  exported = _export((half, pair[1]), tmp_path / "export", roles=("generator",))
+  assert "loads generator and comes to our logits" in exported.statement
+
+
+def test_wrong_weights_are_not_exported(pair, tmp_path, monkeypatch):
+  pytest.importorskip("torch")
+  names = hf_names._LAYER
+  monkeypatch.setitem(names, "query", "attention.self.value")
+  monkeypatch.setitem(names, "value", "attention.self.query")
+  with pytest.raises(TrueNegsError, match="differ"):
+    _export(pair, tmp_path / "export")
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_pooler_is_not_exported(tmp_path, monkeypatch):
+  pytest.importorskip("torch")
+  model, params = _with_params(_bert(pooler=True))
+
+  def transposed(path, x):  # what no test of the masked tokens would notice
+    x = np.asarray(x)
+    return x.T if path.endswith("kernel") and "pooler" not in path else x
+
+  monkeypatch.setattr(hf_names, "_turn", transposed)
+  with pytest.raises(TrueNegsError, match="differ"):
+    _export((model, params), tmp_path / "export")
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_backbone_that_transformers_lacks_is_not_exported(tmp_path):
+  model = tiny.make_model(backbone="rotary")
+  with pytest.raises(InputError, match="rotary"):
+    _export((model, {}), tmp_path / "export")
+  assert not list(tmp_path.iterdir())
+
+
+def test_missing_tensors_are_not_exported(pair, tmp_path, monkeypatch):
+  pytest.importorskip("torch")
+  monkeypatch.setitem(hf_names._LAYER, "query", "attention.self.quarry")
+  with pytest.raises(TrueNegsError, match="query.bias"):
+    _export(pair, tmp_path / "export")
+  assert not list(tmp_path.iterdir())
+
+
+def test_an_export_is_replaced(pair, tmp_path, no_torch):
+  model, params = pair
+  output = _export(pair, tmp_path / "export").output
+  changed = jax.tree.map(lambda x: x + 1, params)
+  _export((model, changed), output)
+  for role in model.roles:
+    np.testing.assert_array_equal(
+      _word_table(output / role), params["embeddings"]["word"] + 1
+    )
+  assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+@pytest.mark.parametrize(
+  ("module", "name", "raised", "expected"),
+  [
+    (torch_parity, "compare", TrueNegsError("differ"), TrueNegsError),
+    (
+      hf_config.safetensors.numpy,
+      "save_file",
+      OSError(errno.ENOSPC, "No space left on device"),
+      DiskError,
+    ),
+  ],
+)
+def test_a_failed_export_leaves_the_one_before_as_it_was(
+  pair, tmp_path, no_torch, monkeypatch, module, name, raised, expected
+):
+  output = _export(pair, tmp_path / "export").output
+  before = {file: (output / file).read_bytes() for file in FILES}
+
+  def fail(*args, **kwargs):
+    raise raised
+
+  monkeypatch.setattr(module, name, fail)
+  with pytest.raises(expected):
+    _export(pair, output)
+  assert {file: (output / file).read_bytes() for file in FILES} == before
+  assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+def test_where_the_new_one_cannot_be_put_the_old_one_is_put_back(
+  pair, tmp_path, no_torch, monkeypatch
+):
+  output = _export(pair, tmp_path / "export").output
+  before, rename = _contents(output), pathlib.Path.rename
+
+  def fail(path, target):
+    if path.name.endswith(".partial"):
+      raise OSError(errno.EIO, "Input/output error")
+    return rename(path, target)
+
+  monkeypatch.setattr(pathlib.Path, "rename", fail)
+  with pytest.raises(DiskError, match="Input/output"):
+    _export(pair, output)
+  assert _contents(output) == before
+  assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+def test_what_a_killed_export_left_behind_is_no_hindrance(
+  pair, tmp_path, no_torch
+):
+  left = tmp_path / ".export.partial" / "generator"
+  left.mkdir(parents=True)
+  (left / "other").write_text("")
+  output = _export(pair, tmp_path / "export").output
+  assert _files(tmp_path) == {f"export/{name}" for name in FILES}
+  assert _files(output) == FILES
+
+
+def test_a_folder_of_other_things_is_not_replaced(pair, tmp_path, no_torch):
+  other = tmp_path / "home" / "generator" / "thesis.tex"
+  other.parent.mkdir(parents=True)
+  other.write_text("years of work")
+  (tmp_path / "empty").mkdir()
+  (tmp_path / "home" / "bert").symlink_to(tmp_path / "empty")
+  with pytest.raises(InputError, match="does not replace: generator") as e:
+    _export(pair, tmp_path / "home")
+  assert "generator" in str(e.value) and "bert" in str(e.value)
+  assert other.read_text() == "years of work"
+
+
+def test_a_link_is_followed_and_stays(pair, tmp_path, no_torch):
+  first = _export(pair, tmp_path / "there").output
+  (tmp_path / "link").symlink_to(first)
+  assert _export(pair, tmp_path / "link", dtype="bfloat16").output == first
+  assert (tmp_path / "link").is_symlink()
+  config = json.loads((first / "generator" / "config.json").read_text())
+  assert config["dtype"] == "bfloat16"
+
+
+def test_a_place_that_cannot_be_written_is_a_disk_error(
+  pair, tmp_path, no_torch
+):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(DiskError, match="file/export"):
+    _export(pair, tmp_path / "file" / "export")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_refused(pair, tmp_path, value):
+  model, params = pair
+  params = jax.tree.map(np.copy, params)
+  params["generator"]["layer_1"]["query"]["kernel"][0, 0] = value
+  with pytest.raises(NonFiniteError, match="layer_1/query/kernel holds 1 "):
+    _export((model, params), tmp_path / "export")
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_network_that_is_not_written_again_is_not_lost(pair, tmp_path):
+  _export(pair, tmp_path / "export")
+  before = sorted(tmp_path.rglob("*"))
+  model, params = pair
+  with pytest.raises(InputError, match="does not replace: generator"):
+    pretrained.export_model(
+      params,
+      model,
+      TOKENIZER,
+      tmp_path / "export",
+      about=model_card.Conversion("elsewhere"),
+      roles=["discriminator"],
+    )
+  assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_unknown_dtype_is_refused(pair, tmp_path):
+  with pytest.raises(InputError, match="float32, bfloat16"):
+    _export(pair, tmp_path / "export", dtype="float8")
+
+
+def test_exported_models_work_in_transformers_without_network(
+  pair, tmp_path, monkeypatch
+):
+  torch = pytest.importorskip("torch")
+  monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+  import transformers
+
+  output = _export(pair, tmp_path / "export").output
+  fill = transformers.pipeline(
+    "fill-mask", model=str(output / "generator"), device="cpu"
+  )
+  filled = fill("w7 [MASK] w9", top_k=3)
+  assert len(filled) == 3
+  assert all(0 < entry["score"] < 1 for entry in filled)
+
+  folder = output / "discriminator"
+  auto = transformers.AutoModelForPreTraining.from_pretrained(folder)
+  assert type(auto).__name__ == "ElectraForPreTraining"
+  # What the card says, as it stands there.
+  monkeypatch.chdir(folder)
+  code = re.search(
+    "```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL
+  )
+  names = {}
+  exec(code[1], names)
+  model, tokenizer = names["model"], names["tokenizer"]
+  assert type(model) is type(auto)
+  encoded = tokenizer(["w7 w8", "w9"], padding=True, return_tensors="pt")
+  with torch.no_grad():
+    assert model(**encoded).logits.shape == (2, 4)
+
+
+def test_exported_bert_fills_masks_in_transformers(bert, tmp_path, monkeypatch):
+  pytest.importorskip("torch")
+  monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+  import transformers
+
+  folder = _export(bert, tmp_path / "export").output / "bert"
+  fill = transformers.pipeline("fill-mask", model=str(folder), device="cpu")
+  assert len(fill("w7 [MASK] w9", top_k=3)) == 3
+  loaded = transformers.AutoModelForPreTraining.from_pretrained(folder)
+  assert type(loaded).__name__ == "BertForPreTraining"

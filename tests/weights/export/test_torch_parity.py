@@ -1,0 +1,286 @@
+"""Forward pass and gradients against PyTorch and transformers."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from support import tiny
+from truenegs_jax.data.tokens.tokenizer import make_tokenizer
+from truenegs_jax.models import pretrain
+from truenegs_jax.objectives import electra, mlm
+from truenegs_jax.objectives.fill_slots import guess_slots
+from truenegs_jax.runtime import rng as rng_lib
+from truenegs_jax.train import step
+from truenegs_jax.weights.export import torch_parity
+from truenegs_jax.weights.formats import hf_config, hf_names
+
+TOKENIZER = make_tokenizer(
+  ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+  + [f"w{i}" for i in range(5, tiny.V)],
+  lowercase=True,
+)
+# Embeddings narrower than both networks, as wide as the discriminator, as wide
+# as the generator, as wide as both.
+WIDTHS = {
+  "projected": dict(embedding_size=24),
+  "base": dict(embedding_size=32),
+  "tiny": dict(),
+  "square": dict(embedding_size=32, generator_multiplier=1.0),
+}
+BERTS = {"bert": dict(), "pooled": dict(pooler=True)}
+# BERT's own masking, random tokens included.
+BERT_MASKING = dataclasses.replace(
+  tiny.MASKING, style="80_10_10", vocab_size=tiny.V
+)
+LARGER_THAN_ROUNDING = 1e-6  # of the norm of all gradients
+
+
+@pytest.fixture(scope="module")
+def torch_electra():
+  """The PyTorch implementation; the test is skipped without PyTorch."""
+  pytest.importorskip("torch")
+  from support import torch_electra
+
+  return torch_electra
+
+
+@pytest.mark.parametrize(
+  ("name", "length"),
+  [*((name, 24) for name in (*WIDTHS, *BERTS)), ("base", 130), ("bert", 130)],
+)
+def test_logits_are_those_of_transformers(
+  torch_electra, tmp_path, name, length
+):
+  model, params = _model_and_params(name)
+  _check_logits(tmp_path, model, params, _batch(length))
+
+
+@pytest.mark.parametrize("name", ["tiny", "bert"])
+def test_logits_agree_where_variances_are_small(torch_electra, tmp_path, name):
+  # Of 1e-6, where a layer norm's epsilon of 1e-6 instead of 1e-12 would show.
+  model, params = _model_and_params(name)
+  for table in ("word", "position", "type"):
+    params["embeddings"][table] *= 0.005
+  _check_logits(tmp_path, model, params, _batch(24))
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    dict(),
+    dict(prediction="sample"),
+    dict(normalizer="slots"),
+    dict(prediction="sample", normalizer="slots"),
+    dict(hard_correction=False),
+    dict(soft_weight=0.0),
+    dict(hard_correction=False, soft_weight=0.0),
+  ],
+  ids=lambda o: ",".join(f"{k}={v}" for k, v in o.items()) or "hc+sr",
+)
+def test_losses_and_gradients_are_those_of_pytorch(torch_electra, options):
+  _check_gradients(torch_electra, "tiny", options)
+
+
+@pytest.mark.parametrize("widths", [w for w in WIDTHS if w != "tiny"])
+def test_gradients_are_those_of_pytorch_at_every_width(torch_electra, widths):
+  _check_gradients(torch_electra, widths, {})
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    dict(),
+    dict(prediction="sample", normalizer="slots"),
+    dict(hard_correction=False, soft_weight=0.0),
+  ],
+  ids=lambda o: ",".join(f"{k}={v}" for k, v in o.items()) or "hc+sr",
+)
+def test_losses_and_gradients_of_bert_are_those_of_pytorch(
+  torch_electra, options
+):
+  _check_gradients(torch_electra, "bert", dict(masking=BERT_MASKING) | options)
+
+
+def _check_logits(tmp_path, model, params, batch):
+  import torch
+  import transformers
+
+  inputs = {name: x for name, x in batch.items() if name != "row"}
+  real_BxL = batch["documents"] > 0
+  assert not real_BxL.all()
+  for role, ours in torch_parity.our_logits(params, model, inputs).items():
+    hf_config.write_model(tmp_path, params, model, role, TOKENIZER)
+    architecture = getattr(transformers, hf_names.architecture(model, role))
+    network, info = architecture.from_pretrained(
+      tmp_path, output_loading_info=True
+    )
+    assert not {*info["missing_keys"], *info["unexpected_keys"]}
+    with torch.no_grad():
+      output = network.eval()(
+        input_ids=torch.tensor(batch["tokens"]),
+        token_type_ids=torch.tensor(batch["types"]),
+        attention_mask=torch.tensor(batch["documents"]),
+      )
+    assert set(ours) == {name for name in output if "logits" in name}
+    for name, logits in ours.items():
+      theirs = output[name].numpy()
+      assert logits.shape == theirs.shape
+      if name != "seq_relationship_logits":  # one a row, not one a token
+        logits, theirs = logits[real_BxL], theirs[real_BxL]
+      largest = np.abs(theirs).max()
+      assert largest > 0.5  # else the bound below would say little
+      assert np.abs(logits - theirs).max() <= 1e-5 * max(1.0, largest)
+
+
+def _check_gradients(torch_electra, name, changed):
+  model, params = _model_and_params(name)
+  batch, dense_VxV = _batch(length=48), tiny.dense_table(share=0.5)
+  np.fill_diagonal(dense_VxV, True)  # as WordNet's lists, read literally
+  options = tiny.make_options(**changed)
+  keys_B = rng_lib.row_keys(jax.random.key(5), 3, jnp.array(batch["row"]))
+
+  network, loss_of = _torch_network(torch_electra, model, params)
+  total, parts, cases = loss_of(
+    network,
+    batch,
+    _draws(torch_electra, model, params, batch, keys_B, options),
+    dense_VxV,
+    hard_correction=options.hard_correction,
+    prediction=options.prediction,
+    normalizer=options.normalizer,
+    soft_weight=options.soft_weight,
+  )
+  total.backward()
+  # The cases that the objective tells apart all have to be in the batch.
+  assert cases["slots"] > cases["lucky"] > 0
+  assert cases["slots"] > cases["right"] > 0
+  if options.hard_correction:
+    wrong = cases["slots"] - cases["right"]
+    assert wrong > cases["false_negatives"] > 0
+
+  electra_pair = isinstance(model, pretrain.ElectraPair)
+  weights = {**tiny.WEIGHTS, "soft": options.soft_weight}
+  if not options.soft_weight:
+    del weights["soft"]
+  if not electra_pair:
+    del weights["detect"]
+  objective = functools.partial(
+    electra.electra_terms if electra_pair else mlm.mlm_terms,
+    model=model,
+    options=options,
+    train=False,
+  )
+
+  @functools.partial(jax.value_and_grad, has_aux=True)
+  def loss(params):
+    aux = {"bits_VxW": jnp.array(tiny.pack_bits(dense_VxV))}
+    terms = objective(params, _inputs(batch), keys_B, aux)
+    return step.total_loss(terms, weights), terms
+
+  (value, terms), grads = jax.jit(loss)(params)
+  assert float(value) == pytest.approx(total.item(), rel=1e-5)
+  for name in weights:
+    ours = float(terms[name][0] / terms[name][1])
+    assert ours == pytest.approx(parts[name], rel=1e-5)
+  _assert_same_gradients(model, grads, network)
+
+
+def _assert_same_gradients(model, grads, network):
+  scale = np.sqrt(sum(np.sum(x**2) for x in jax.tree.leaves(grads)))
+  for role in model.roles:
+    ours = hf_names.to_huggingface(grads, model, role)
+    theirs = network.gradients(role)
+    assert set(ours) == set(theirs)
+    for name, expected in theirs.items():
+      norm = np.linalg.norm(expected)
+      difference = np.linalg.norm(ours[name] - expected)
+      if norm < LARGER_THAN_ROUNDING * scale:
+        # A key's bias moves all scores of a query alike: zero but for rounding.
+        assert difference <= LARGER_THAN_ROUNDING * scale, f"{role} {name}"
+      else:
+        assert difference <= 1e-4 * norm, f"{role} {name}"
+
+
+def _model_and_params(name: str):
+  """One of WIDTHS or BERTS with no parameter at zero or one."""
+  sizes = dict(vocab_size=tiny.V, variant="tiny", max_positions=140)
+  if name in BERTS:
+    model = pretrain.make_bert(**sizes, **BERTS[name])
+  else:
+    fields = {**dict(generator_multiplier=0.5), **WIDTHS[name]}
+    model = pretrain.make_pair(**sizes, **fields)
+  params = pretrain.init_params(model, jax.random.key(1))
+  rng = np.random.default_rng(2)
+  params = jax.tree.map(
+    lambda x: x + rng.normal(0, 0.15, x.shape).astype(np.float32), params
+  )
+  # A masked language model that is often right, by luck too, and often nearly.
+  head = params["bert_head" if name in BERTS else "generator_head"]
+  head["bias"] = head["bias"].at[_COMMON].add(6.0)
+  return model, params
+
+
+_COMMON = np.arange(10, 14)
+
+
+def _batch(length: int) -> dict:
+  """Rows of few different tokens, padding at the end, both token types."""
+  batch = tiny.make_batch(3, length=length)
+  rng = np.random.default_rng(4)
+  ordinary_BxL = batch["tokens"] >= 5
+  common_BxL = ordinary_BxL & (rng.random(ordinary_BxL.shape) < 0.9)
+  tokens_BxL = np.where(
+    common_BxL, rng.choice(_COMMON, common_BxL.shape), batch["tokens"]
+  )
+  half_BxL = np.arange(length)[None] >= batch["documents"].sum(1)[:, None] // 2
+  return batch | {
+    "tokens": tokens_BxL.astype(np.int32),
+    "types": (half_BxL & (batch["documents"] > 0)).astype(np.int32),
+  }
+
+
+def _inputs(batch):
+  return {name: jnp.array(batch[name]) for name in batch if name != "row"}
+
+
+def _draws(torch_electra, model, params, batch, keys_B, options):
+  """The masks and samples that the objective draws from these keys."""
+
+  @jax.jit
+  def draw(params):
+    guess = guess_slots(
+      model.bind({"params": params}),
+      _inputs(batch),
+      keys_B,
+      options,
+      train=False,
+    )
+    return guess.slots, guess.masked_BxL, guess.sampled_BxK
+
+  slots, masked_BxL, sampled_BxK = jax.device_get(draw(params))
+  return torch_electra.Draws(
+    positions_BxK=slots.positions_BxK,
+    used_BxK=slots.weight_BxK > 0,
+    masked_BxL=masked_BxL,
+    sampled_BxK=sampled_BxK,
+  )
+
+
+def _torch_network(torch_electra, model, params):
+  """The same network in PyTorch, and the function of its whole loss."""
+  configs, tensors = {}, {}
+  for role in model.roles:
+    configs[role] = hf_config.model_config(model, role, pad=tiny.PAD) | dict(
+      hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    tensors[role] = hf_names.to_huggingface(params, model, role)
+  if "bert" in configs:
+    from support import torch_bert
+
+    network = torch_bert.TorchBert(configs["bert"], tensors["bert"])
+    return network, torch_bert.bert_loss
+  return torch_electra.TorchPair(configs, tensors), torch_electra.electra_loss

@@ -1,0 +1,378 @@
+"""Names, shapes, configs and tokenizer files of the exported models."""
+
+import json
+import struct
+
+import jax
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+from flax import traverse_util
+
+from support import tiny
+from truenegs_jax.data.tokens.tokenizer import make_tokenizer
+from truenegs_jax.models import pretrain
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.weights.formats import hf_config, hf_names
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [
+  "the",
+  "mute",
+  "swan",
+  "##s",
+  ",",
+  "uber",
+  "Über",
+  "Swan",
+  "über",
+  "天",
+]
+
+
+def _tokenizer(*, lowercase=True, specials_last=False):
+  words = WORDS + [f"w{i}" for i in range(tiny.V - len(WORDS) - len(SPECIALS))]
+  # In another order than BERT's, too.
+  vocab = words + SPECIALS[::-1] if specials_last else SPECIALS + words
+  return make_tokenizer(vocab, lowercase=lowercase)
+
+
+def _random_params(model):
+  shapes = jax.eval_shape(
+    lambda: pretrain.init_params(model, jax.random.key(0))
+  )
+  rng = np.random.default_rng(0)
+  return jax.tree.map(
+    lambda x: rng.normal(size=x.shape).astype(np.float32), shapes
+  )
+
+
+def _pair(**fields):
+  model = tiny.make_model(**fields)
+  return model, _random_params(model)
+
+
+def _bert(**fields):
+  model = pretrain.make_bert(vocab_size=tiny.V, variant="tiny", **fields)
+  return model, _random_params(model)
+
+
+# Two networks each of a pair, and BERT with and without what rides along.
+MODELS = {
+  "discriminator": _pair,
+  "generator": _pair,
+  "bert": _bert,
+  "pooled": lambda **fields: _bert(pooler=True, **fields),
+}
+
+
+def _role(name):
+  return "bert" if name == "pooled" else name
+
+
+def _released(role, variant, *, pooler=False):
+  if role == "bert":
+    return pretrain.make_bert(vocab_size=30_522, variant=variant, pooler=pooler)
+  return pretrain.make_pair(
+    vocab_size=30_522,
+    variant=variant,
+    generator_multiplier=1 / 3 if variant == "base" else 1 / 4,
+  )
+
+
+@pytest.mark.parametrize(
+  ("variant", "role", "pooler", "tensors", "parameters"),
+  [
+    ("small", "discriminator", False, 203, 13_549_057),
+    ("small", "generator", False, 204, 4_620_026),
+    ("base", "discriminator", False, 201, 109_483_009),
+    ("base", "generator", False, 204, 33_740_602),
+    ("large", "discriminator", False, 393, 335_142_913),
+    ("large", "generator", False, 396, 51_295_290),
+    ("base", "bert", False, 202, 109_514_298),
+    ("base", "bert", True, 206, 110_106_428),
+    ("large", "bert", False, 394, 335_174_458),
+    ("large", "bert", True, 398, 336_226_108),
+  ],
+)
+def test_released_sizes_have_the_tensors_and_parameters_of_their_files(
+  variant, role, pooler, tensors, parameters
+):
+  model = _released(role, variant, pooler=pooler)
+  shapes = jax.eval_shape(
+    lambda: pretrain.init_params(model, jax.random.key(0))
+  )
+  names = hf_names.name_table(model, role)
+  assert len(names) == tensors
+  own = pretrain.role_params(shapes, role)
+  assert set(names) == set(traverse_util.flatten_dict(own, sep="/"))
+  assert pretrain.parameter_count(own) == parameters
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_tensor_has_its_own_name(name):
+  model, _ = MODELS[name]()
+  names = hf_names.name_table(model, _role(name))
+  assert len(set(names.values())) == len(names)
+
+
+def test_linear_weights_are_out_by_in_on_disk(tmp_path):
+  model, params = _pair()
+  hf_config.write_model(tmp_path, params, model, "discriminator", _tokenizer())
+  tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+  layer = params["discriminator"]["layer_1"]
+  for ours, theirs in {
+    "query": "attention.self.query",  # square: a wrong shape would not show
+    "ffn_input": "intermediate.dense",
+  }.items():
+    np.testing.assert_array_equal(
+      tensors[f"electra.encoder.layer.1.{theirs}.weight"],
+      layer[ours]["kernel"].T,
+    )
+  np.testing.assert_array_equal(
+    tensors["electra.embeddings.word_embeddings.weight"],
+    params["embeddings"]["word"],
+  )
+
+
+def test_generator_file_has_the_output_bias_and_no_second_word_table(tmp_path):
+  model, params = _pair()
+  hf_config.write_model(tmp_path, params, model, "generator", _tokenizer())
+  with safetensors.safe_open(tmp_path / "model.safetensors", "numpy") as file:
+    assert file.metadata() == {"format": "pt"}
+    names = set(file.keys())
+    bias_V = file.get_tensor("generator_lm_head.bias")
+  assert "generator_lm_head.weight" not in names
+  np.testing.assert_array_equal(bias_V, params["generator_head"]["bias"])
+
+
+@pytest.mark.parametrize(
+  ("dtype", "stored"), [("float32", "F32"), ("bfloat16", "BF16")]
+)
+def test_dtype_is_that_of_weights_and_config(tmp_path, dtype, stored):
+  model, params = _pair()
+  hf_config.write_model(
+    tmp_path, params, model, "generator", _tokenizer(), dtype=dtype
+  )
+  content = (tmp_path / "model.safetensors").read_bytes()
+  (length,) = struct.unpack("<Q", content[:8])
+  header = json.loads(content[8 : 8 + length])
+  del header["__metadata__"]
+  assert {entry["dtype"] for entry in header.values()} == {stored}
+  config = json.loads((tmp_path / "config.json").read_text())
+  assert config["dtype"] == dtype
+
+
+def test_config_leaves_nothing_to_defaults_which_are_those_of_small():
+  from transformers import ElectraConfig
+
+  model = pretrain.make_pair(
+    vocab_size=99,
+    variant="base",
+    generator_multiplier=1 / 3,
+    max_positions=128,
+    dropout=0.2,
+    attention_dropout=0.3,
+  )
+  written = hf_config.model_config(model, "generator", pad=7)
+  expected = {
+    "architectures": ["ElectraForMaskedLM"],
+    "model_type": "electra",
+    "vocab_size": 99,
+    "embedding_size": 768,
+    "hidden_size": 256,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+    "max_position_embeddings": 128,
+    "hidden_dropout_prob": 0.2,
+    "attention_probs_dropout_prob": 0.3,
+    "layer_norm_eps": 1e-12,
+    "hidden_act": "gelu",
+    "pad_token_id": 7,
+    "tie_word_embeddings": True,
+  }
+  assert expected.items() <= written.items()
+  _assert_nothing_is_left_to(ElectraConfig(), written)
+
+
+@pytest.mark.parametrize("pooler", [False, True])
+def test_config_of_bert_leaves_nothing_to_defaults(pooler):
+  from transformers import BertConfig
+
+  model = pretrain.make_bert(
+    vocab_size=99,
+    variant="large",
+    max_positions=128,
+    dropout=0.2,
+    pooler=pooler,
+  )
+  written = hf_config.model_config(model, "bert", pad=7)
+  expected = {
+    "architectures": ["BertForPreTraining" if pooler else "BertForMaskedLM"],
+    "model_type": "bert",
+    "vocab_size": 99,
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+    "max_position_embeddings": 128,
+    "hidden_dropout_prob": 0.2,
+    "layer_norm_eps": 1e-12,
+    "hidden_act": "gelu",
+    "pad_token_id": 7,
+    "tie_word_embeddings": True,
+  }
+  assert expected.items() <= written.items()
+  _assert_nothing_is_left_to(BertConfig(), written)
+  for name in written:  # what only ELECTRA knows
+    assert name != "embedding_size" and not name.startswith("summary")
+
+
+@pytest.mark.parametrize("family", ["electra", "bert"])
+def test_fields_that_are_left_out_are_read_as_transformers_has_them(
+  tmp_path, family
+):
+  import transformers
+
+  path = tmp_path / "config.json"
+  path.write_text(json.dumps({"model_type": family, "vocab_size": 99}))
+  given = hf_config.read_fields(path)
+  theirs = transformers.AutoConfig.for_model(family).to_dict()
+  assert given.pop("vocab_size") == 99
+  for name in given.keys() - {"position_embedding_type", "is_decoder"}:
+    assert given[name] == theirs[name], name
+  assert {"hidden_size", "num_attention_heads", "hidden_act"} <= given.keys()
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [
+    {"hidden_size": "32"},
+    {"num_hidden_layers": 0},
+    {"vocab_size": True},
+    {"max_position_embeddings": None},
+    {"model_type": ["bert"]},
+    {"model_type": "roberta"},
+  ],
+)
+def test_fields_that_say_no_size_or_family_are_refused(tmp_path, fields):
+  path = tmp_path / "config.json"
+  path.write_text(json.dumps({"model_type": "bert"} | fields))
+  with pytest.raises(InputError, match="^init: .*config.json"):
+    hf_config.read_fields(path)
+
+
+def _assert_nothing_is_left_to(default, written):
+  # What of these is not written has no meaning for an encoder.
+  unused = {
+    "transformers_version",
+    "position_embedding_type",  # 4.57 alone has it, as "absolute"
+    "use_cache",
+    "is_decoder",
+    "add_cross_attention",
+    "bos_token_id",
+    "eos_token_id",
+  }
+  fields = json.loads(default.to_json_string())
+  assert "hidden_size" in fields
+  assert set(fields) - unused <= set(written)
+
+
+@pytest.mark.parametrize("role", ["generator", "bert"])
+@pytest.mark.parametrize("specials_last", [False, True])
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_transformers_tokenizes_as_we_do(
+  tmp_path, lowercase, specials_last, role
+):
+  from transformers import AutoTokenizer
+
+  ours = _tokenizer(lowercase=lowercase, specials_last=specials_last)
+  model, params = MODELS[role](max_positions=48)
+  hf_config.write_model(tmp_path, params, model, role, ours)
+  theirs = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
+  texts = [
+    "The mute Swans, über alles",
+    "ÜBER über\u0301  uber\tSwan\u00a0w3 w33",
+    "天swan the\u0000 天天 " + "w" * 101,
+    "",
+  ]
+  bare = [theirs(text, add_special_tokens=False)["input_ids"] for text in texts]
+  assert bare == ours.encode_lines(texts)
+  assert len({tuple(ids) for ids in bare}) == len(texts)
+
+  a, b = ours.encode_lines(["the swan", "mute"])
+  pair = theirs("the swan", "mute")
+  assert pair["input_ids"] == [ours.cls, *a, ours.sep, *b, ours.sep]
+  assert pair["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+  assert ours.special_ids == (
+    theirs.pad_token_id,
+    theirs.unk_token_id,
+    theirs.cls_token_id,
+    theirs.sep_token_id,
+    theirs.mask_token_id,
+  )
+  assert theirs.model_max_length == 48
+  assert len(theirs) == tiny.V  # nothing was added
+
+
+@pytest.mark.parametrize(
+  ("role", "expected"),
+  [
+    ("discriminator", "ElectraTokenizer"),
+    ("generator", "ElectraTokenizer"),
+    ("bert", "BertTokenizer"),
+  ],
+)
+def test_tokenizer_is_that_of_the_family(tmp_path, role, expected):
+  model, params = MODELS[role]()
+  hf_config.write_model(tmp_path, params, model, role, _tokenizer())
+  written = json.loads((tmp_path / "tokenizer_config.json").read_text())
+  assert written["tokenizer_class"] == expected
+
+
+def test_bert_has_its_output_bias_and_one_word_table(tmp_path):
+  model, params = _bert(pooler=True)
+  hf_config.write_model(tmp_path, params, model, "bert", _tokenizer())
+  tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+  tables = [name for name, x in tensors.items() if tiny.V in x.shape]
+  assert sorted(tables) == [
+    "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.bias",
+  ]
+  np.testing.assert_array_equal(
+    tensors["bert.pooler.dense.weight"], params["pooled"]["pooler"]["kernel"].T
+  )
+
+
+def test_another_vocabulary_than_the_models_is_refused(tmp_path):
+  model, params = _pair()
+  tokenizer = make_tokenizer(SPECIALS + WORDS, lowercase=True)
+  with pytest.raises(InputError, match="15 entries, the model 70"):
+    hf_config.write_model(tmp_path, params, model, "generator", tokenizer)
+
+
+def test_a_backbone_without_names_is_refused(tmp_path):
+  model = tiny.make_model(backbone="rotary")
+  assert not hf_config.has_names(model)
+  assert hf_config.has_names(tiny.make_model())
+  params = _random_params(model)
+  with pytest.raises(InputError, match="backbone 'rotary'"):
+    hf_config.write_model(tmp_path, params, model, "generator", _tokenizer())
+  assert not list(tmp_path.iterdir())
+
+
+def test_parameters_without_a_name_are_refused():
+  model, params = _pair()
+  params["generator"]["layer_0"]["gate"] = {"kernel": np.zeros((2, 2))}
+  with pytest.raises(InputError, match="generator/layer_0/gate/kernel"):
+    hf_names.to_huggingface(params, model, "generator")
+  _, params = _pair()
+  params["adapter"] = {"kernel": np.zeros((2, 2))}
+  with pytest.raises(InputError, match="adapter/kernel"):
+    hf_names.to_huggingface(params, model, "generator")
+  model, _ = _bert()
+  _, params = _bert(pooler=True)
+  with pytest.raises(InputError, match="pooled/pooler/kernel"):
+    hf_names.to_huggingface(params, model, "bert")

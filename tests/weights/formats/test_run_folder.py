@@ -1,0 +1,116 @@
+"""A run of ours as the place that another one starts from."""
+
+import contextlib
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from support import tiny
+from truenegs_jax.configs import bert_base, electra_demo
+from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
+from truenegs_jax.models import pretrain
+from truenegs_jax.runtime.errors import CheckpointError, InputError
+from truenegs_jax.weights.formats import find, run_folder
+from truenegs_jax.weights.init import load
+from truenegs_jax.workdir import checkpoints
+from truenegs_jax.workdir.from_config import build_model
+
+TOKENIZER = make_tokenizer(
+  ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+  + [f"w{i}" for i in range(5, tiny.V)],
+  lowercase=True,
+)
+STEPS = (10, 20)
+
+
+def _config(backbone):
+  c = electra_demo.get_config("runlocal")
+  c.model.backbone = backbone
+  return c
+
+
+@pytest.fixture(scope="module", params=["encoder", "rotary"])
+def run(request, tmp_path_factory):
+  """(workdir, model, {step: params}) of a run that saved two steps."""
+  folder, c = tmp_path_factory.mktemp("run"), _config(request.param)
+  model = build_model(c, vocab_size=tiny.V)
+  init = jax.jit(lambda seed: pretrain.init_params(model, jax.random.key(seed)))
+  params = {step: jax.device_get(init(step)) for step in STEPS}
+  described = {
+    "config": json.loads(c.to_json()),
+    "fingerprints": {"vocabulary": TOKENIZER.fingerprint},
+  }
+  saving = checkpoints.Checkpoints(folder / "checkpoints")
+  with contextlib.closing(saving):
+    for step in STEPS:
+      saving.save(step, {"params": params[step]}, described)
+    saving.wait()
+  write_vocabulary(TOKENIZER.vocab, folder / "vocab.txt")
+  return folder, model, params
+
+
+def _assert_same(a, b):
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_the_newest_step_is_taken_or_the_one_that_is_named(run):
+  folder, model, params = run
+  before = sorted(folder.rglob("*"))
+  newest = load.load_params(str(folder), model, tokenizer=TOKENIZER)
+  _assert_same(newest, params[20])
+  named = load.load_params(
+    str(folder / "checkpoints" / "10"), model, tokenizer=TOKENIZER
+  )
+  _assert_same(named, params[10])
+  assert sorted(folder.rglob("*")) == before
+  with pytest.raises(CheckpointError, match="no step 15; saved steps: 10, 20"):
+    find.find(str(folder / "checkpoints" / "15"))
+
+
+def test_what_is_a_run_and_which_of_its_steps(run, tmp_path):
+  folder, *_ = run
+  assert run_folder.locate(folder) == (folder, None)
+  assert run_folder.locate(folder / "checkpoints" / "7") == (folder, 7)
+  inside = tmp_path / "checkpoints" / "2024"  # a workdir, of whatever name
+  (inside / "checkpoints").mkdir(parents=True)
+  assert run_folder.locate(inside) == (inside, None)
+  for other in (tmp_path / "checkpoints" / "9", tmp_path / "nothing"):
+    assert run_folder.locate(other) is None
+
+
+def test_another_size_is_refused_with_both(run):
+  folder, model, _ = run
+  c = _config(model.backbone)
+  c.generator.multiplier = 1.0
+  other = build_model(c, vocab_size=tiny.V)
+  with pytest.raises(InputError) as e:
+    load.load_params(str(folder), other, tokenizer=TOKENIZER)
+  assert "hidden_size is 16, the model's 32" in str(e.value)
+  assert (
+    "generator/layer_{0-1}/query/kernel is (16, 16), the model's (32, 32)"
+    in str(e.value)
+  )
+  bert = build_model(bert_base.get_config("runlocal"), vocab_size=tiny.V)
+  with pytest.raises(InputError, match="this run trains 'bert'"):
+    load.load_params(str(folder), bert, tokenizer=TOKENIZER)
+
+
+def test_another_backbone_is_refused(run):
+  folder, model, _ = run
+  other = "rotary" if model.backbone == "encoder" else "encoder"
+  with pytest.raises(InputError, match=f"model.backbone is '{other}'"):
+    load.load_params(
+      str(folder),
+      build_model(_config(other), vocab_size=tiny.V),
+      tokenizer=TOKENIZER,
+    )
+
+
+def test_a_workdir_without_a_saved_step_is_refused(tmp_path):
+  (tmp_path / "checkpoints").mkdir()
+  write_vocabulary(TOKENIZER.vocab, tmp_path / "vocab.txt")
+  with pytest.raises(CheckpointError, match="holds no step yet"):
+    find.find(str(tmp_path))

@@ -1,0 +1,484 @@
+"""Weights to fine-tune: the network of any kind of them, and a task's head."""
+
+import contextlib
+import dataclasses
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import safetensors.numpy
+from flax import traverse_util
+
+from support import bundles, tiny
+from truenegs_jax.configs import bert_base, electra_demo
+from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
+from truenegs_jax.models import finetune, pretrain
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.tasks import task as task_lib
+from truenegs_jax.weights.export import finetuned
+from truenegs_jax.weights.formats import (
+  find,
+  google_tf1,
+  hf_config,
+  linear_heads,
+)
+from truenegs_jax.weights.init import check_fit, head_transfer, load
+from truenegs_jax.workdir import checkpoints
+from truenegs_jax.workdir.from_config import build_model
+
+TOKENIZER = make_tokenizer(
+  ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+  + [f"w{i}" for i in range(5, tiny.V)],
+  lowercase=True,
+)
+TASK = task_lib.Task("nli", "NLI", task_lib.CLASSES, labels=("no", "yes"))
+HEAD = "init: the head of the task starts from scratch"
+POOLER = "pooled/pooler"
+
+
+def _model(role, head, outputs=2):
+  return finetune.make_downstream(
+    role=role,
+    head=head,
+    num_outputs=outputs,
+    vocab_size=tiny.V,
+    variant="tiny",
+    max_positions=64,
+  )
+
+
+@functools.cache
+def _pre_trained(role, **fields):
+  """A model, and random parameters of it."""
+  make = tiny.make_bert if role == "bert" else tiny.make_model
+  return _drawn(make(max_positions=64, **fields))
+
+
+def _drawn(model, seed=0):
+  rng = np.random.default_rng(seed)
+  return model, jax.tree.map(
+    lambda x: np.float32(rng.normal(0, 0.1, x.shape)),
+    pretrain.param_shapes(model),
+  )
+
+
+@pytest.fixture(autouse=True)
+def from_scratch(monkeypatch):
+  """What a run from scratch starts with, in less time than it takes."""
+  draw = lambda model, seed: traverse_util.flatten_dict(
+    _drawn(model, 100 + seed)[1], sep="/"
+  )
+  monkeypatch.setattr(load, "_fresh", draw)
+
+
+def _write(folder, model, params, *, more=None):
+  for role in model.roles:
+    (folder / role).mkdir(parents=True)
+    hf_config.write_model(
+      folder / role, params, model, role, TOKENIZER, more=more
+    )
+  return folder
+
+
+def _load(place, model, **kwargs):
+  """The parameters and what was said."""
+  said = []
+  read = load.load_params(
+    str(place), model, tokenizer=TOKENIZER, say=said.append, **kwargs
+  )
+  shapes = pretrain.param_shapes(model)
+  assert jax.tree.map(np.shape, read) == jax.tree.map(np.shape, shapes)
+  return read, said
+
+
+def _assert_same(a, b):
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def _as_pair(folder):
+  _write(folder, *_pre_trained("discriminator"))
+  return folder
+
+
+def _as_discriminator(folder):
+  return _as_pair(folder) / "discriminator"
+
+
+def _as_two_places(folder):
+  _as_pair(folder)
+  return f"{folder / 'discriminator'},{folder / 'generator'}"
+
+
+def _as_bare(folder):
+  path = _as_discriminator(folder) / "model.safetensors"
+  tensors = safetensors.numpy.load_file(path)
+  bare = {
+    name.removeprefix("electra."): x
+    for name, x in tensors.items()
+    if name.startswith("electra.")
+  }
+  safetensors.numpy.save_file(bare, path)
+  return path.parent
+
+
+def _as_google(folder, role="discriminator"):
+  fields = {"pooler": True} if role == "bert" else {}
+  model, params = _pre_trained(role, **fields)
+  flat = traverse_util.flatten_dict(params, sep="/")
+  arrays = {}
+  for part in model.roles:
+    for ours, name in google_tf1.name_table(model, part).items():
+      x = flat[ours]
+      arrays[name] = x.T if name == google_tf1.TURNED else x
+  folder.mkdir()
+  bundles.write(folder / "model.ckpt", arrays)
+  write_vocabulary(TOKENIZER.vocab, folder / "vocab.txt")
+  return folder
+
+
+def _as_run(folder, role="discriminator"):
+  """A workdir of pre-training that has saved one step."""
+  config = electra_demo if role == "discriminator" else bert_base
+  c = config.get_config("runlocal")
+  c.model.max_positions = 64
+  if role == "bert":
+    c.model.pooler = True
+  model = build_model(c, vocab_size=tiny.V)
+  expected, params = _pre_trained(
+    role, **({"pooler": True} if role == "bert" else {})
+  )
+  assert pretrain.param_shapes(model) == pretrain.param_shapes(expected)
+  described = {
+    "config": json.loads(c.to_json()),
+    "fingerprints": {"vocabulary": TOKENIZER.fingerprint},
+  }
+  saving = checkpoints.Checkpoints(folder / "checkpoints")
+  with contextlib.closing(saving):
+    saving.save(3, {"params": params}, described)
+    saving.wait()
+  write_vocabulary(TOKENIZER.vocab, folder / "vocab.txt")
+  return folder
+
+
+def _as_bert(folder):
+  return _write(folder, *_pre_trained("bert"))
+
+
+def _as_pooled_bert(folder):
+  """With a head that was trained on without its table, as some files have."""
+  place = _write(folder, *_pre_trained("bert", pooler=True)) / "bert"
+  tensors = safetensors.numpy.load_file(place / "model.safetensors")
+  tensors["cls.predictions.decoder.weight"] = np.ones((tiny.V, 32), np.float32)
+  tensors["cls.predictions.decoder.bias"] = np.ones(tiny.V, np.float32)
+  safetensors.numpy.save_file(tensors, place / "model.safetensors")
+  return place
+
+
+def _as_bare_bert(folder):
+  """As MiniLM: BertModel, with its pooler, names without "bert."."""
+  path = _as_pooled_bert(folder) / "model.safetensors"
+  tensors = safetensors.numpy.load_file(path)
+  bare = {
+    name.removeprefix("bert."): x
+    for name, x in tensors.items()
+    if name.startswith("bert.")
+  }
+  safetensors.numpy.save_file(bare, path)
+  return path.parent
+
+
+@pytest.mark.parametrize(
+  "write",
+  [_as_pair, _as_discriminator, _as_two_places, _as_bare, _as_google, _as_run],
+)
+def test_the_discriminator_of_any_weights_is_taken(tmp_path, write):
+  place = write(tmp_path / "in")
+  _, params = _pre_trained("discriminator")
+  model = _model("discriminator", "linear")
+  read, said = _load(place, model, seed=5)
+  _, fresh = _drawn(model, 105)
+  _assert_same(
+    read,
+    {name: params[name] for name in ("embeddings", "discriminator")}
+    | {"task_head": fresh["task_head"]},
+  )
+  assert said == [HEAD]
+  encoder = find.find_encoder(str(place))
+  assert encoder.role == "discriminator"
+  assert encoder.fields["max_position_embeddings"] == 64
+
+
+@pytest.mark.parametrize("head", ["pooler", "linear", "joint"])
+@pytest.mark.parametrize(
+  "write",
+  [
+    _as_bert,
+    _as_pooled_bert,
+    _as_bare_bert,
+    functools.partial(_as_google, role="bert"),
+    functools.partial(_as_run, role="bert"),
+  ],
+  ids=["masked", "pre-trained", "bare", "google", "run"],
+)
+def test_bert_is_taken_and_its_pooler_where_it_is_wanted(tmp_path, write, head):
+  place, model = write(tmp_path / "in"), _model("bert", head)
+  _, params = _pre_trained(
+    "bert", **({} if write == _as_bert else dict(pooler=True))
+  )
+  read, said = _load(place, model)
+  for name in ("embeddings", "bert"):
+    _assert_same(read[name], params[name])
+  if head != "pooler":
+    assert "pooled" not in read and said[-1:] == [HEAD] and len(said) == 1
+  elif write == _as_bert:
+    assert said == [f"init: NOT in {place}, so DRAWN AT RANDOM: {POOLER}", HEAD]
+    with pytest.raises(InputError, match=f"RANDOM: {POOLER}"):
+      _load(place, model, complete=True)
+  else:
+    _assert_same(read["pooled"]["pooler"], params["pooled"]["pooler"])
+    assert said == [HEAD]
+  assert find.find_encoder(str(place)).role == "bert"
+
+
+def test_a_generator_is_not_what_is_fine_tuned(tmp_path):
+  place = str(_as_pair(tmp_path) / "generator")
+  with pytest.raises(InputError, match="holds a generator, and .* partner"):
+    find.find_encoder(place)
+  with pytest.raises(InputError, match="give weights of a discriminator"):
+    _load(place, _model("discriminator", "linear"))
+
+
+def _fine_tuned(folder, role, head, labels):
+  """Written as transformers does; folder and parameters."""
+  model, params = _drawn(_model(role, head, len(labels)))
+  more = {"id2label": {str(i): x for i, x in enumerate(labels)}}
+  return _write(folder, model, params, more=more) / role, params
+
+
+@pytest.mark.parametrize(
+  ("role", "head"), [("discriminator", "dense"), ("bert", "pooler")]
+)
+def test_classes_come_in_the_order_of_the_task(tmp_path, role, head):
+  place, params = _fine_tuned(tmp_path, role, head, ("YES", "no"))
+  model = _model(role, head)
+  read, said = _load(place, model, task=TASK)
+  ours, theirs = (x["task_head"].pop("output") for x in (read, params))
+  _assert_same(jax.tree.map(lambda x: x[..., ::-1], ours), theirs)
+  _assert_same(read, params)
+  assert not said
+  strangers = dataclasses.replace(TASK, labels=("0", "1"))
+  read, [line] = _load(place, model, task=strangers)
+  assert "yes, no, are taken to be 0, 1, in this order" in line
+  _assert_same(read["task_head"]["output"], theirs)
+  assert head_transfer.head_of(find.find_encoder(str(place))) == head
+
+
+WRITTEN_AS = {"discriminator": "dense", "bert": "pooler"}  # a head "linear"
+SCORE = task_lib.Task("sim", "Sim", task_lib.SCORE, scale=(1.0, 4.0))
+
+
+def _exported(folder, role, task):
+  """As an export writes a head "linear"; folder and parameters."""
+  model, params = _drawn(_model(role, "linear", len(task.labels) or 1))
+  params["task_head"]["output"]["kernel"][3] = 0  # an untrained unit
+  written, as_written = finetuned.counterpart(params, model, task)
+  assert as_written.head == WRITTEN_AS[role]
+  more = {"id2label": {str(i): x for i, x in enumerate(task.labels)}}
+  return _write(folder, as_written, written, more=more) / role, params
+
+
+@pytest.mark.parametrize("role", WRITTEN_AS)
+def test_an_exported_linear_head_is_read_back_as_it_was(tmp_path, role):
+  place, params = _exported(tmp_path / "a", role, TASK)
+  read, said = _load(place, _model(role, "linear"), task=TASK, complete=True)
+  _assert_same(read, params)
+  other = dataclasses.replace(TASK, labels=TASK.labels[::-1])
+  turned, said_then = _load(place, _model(role, "linear"), task=other)
+  turned["task_head"] = jax.tree.map(
+    lambda x: x[..., ::-1], turned["task_head"]
+  )
+  _assert_same(turned, params)
+  place, params = _exported(tmp_path / "b", role, SCORE)
+  read, said_last = _load(place, _model(role, "linear", 1), task=SCORE)
+  ours, theirs = (x["task_head"]["output"].pop("bias") for x in (read, params))
+  np.testing.assert_allclose(ours, theirs, atol=1e-7)
+  _assert_same(read, params)
+  assert said == said_then == said_last == []
+  with pytest.raises(InputError, match="has 1 outputs.* this task wants 2"):
+    _load(place, _model(role, "linear"))
+
+
+@pytest.mark.parametrize("role", WRITTEN_AS)
+def test_an_exported_linear_head_is_trained_as_no_other(tmp_path, role):
+  place, params = _exported(tmp_path, role, TASK)
+  model = _model(role, WRITTEN_AS[role])
+  with pytest.raises(InputError, match=r"finetune.head=linear takes it as it"):
+    _load(place, model, task=TASK)
+  read, said = _load(place, model, task=TASK, skip="head")
+  _assert_same(read[role], params[role])
+  fresh = _drawn(model, 100)[1]
+  for name in read.keys() - {"embeddings", role}:  # the pooler, too
+    _assert_same(read[name], fresh[name])
+  assert len(said) == (2 if role == "bert" else 1) and said[-1] == HEAD
+
+
+@pytest.mark.parametrize(
+  ("role", "name"),
+  [
+    ("discriminator", "classifier.dense.weight"),
+    ("discriminator", "classifier.dense.bias"),
+    ("discriminator", "classifier.out_proj.weight"),
+    ("bert", "bert.pooler.dense.weight"),
+    ("bert", "bert.pooler.dense.bias"),
+  ],
+)
+def test_a_head_that_was_trained_on_is_what_it_is(tmp_path, role, name):
+  place, _ = _exported(tmp_path, role, TASK)
+  path, head = place / "model.safetensors", WRITTEN_AS[role]
+  tensors = safetensors.numpy.load_file(path)
+  tensors[name].flat[-1] += 1e-6
+  safetensors.numpy.save_file(tensors, path)
+  with pytest.raises(InputError, match=f"finetune.head={head} takes it"):
+    _load(place, _model(role, "linear"))
+  read, said = _load(place, _model(role, head), task=TASK)
+  assert not said
+  assert any(np.array_equal(x.T, tensors[name]) for x in jax.tree.leaves(read))
+
+
+def _loss(head, hidden_BxD, labels_B):
+  """Of a head behind these hidden states, as transformers computes it."""
+  if "pooled" in head:
+    pooler = head["pooled"]["pooler"]
+    hidden_BxD = jnp.tanh(hidden_BxD @ pooler["kernel"] + pooler["bias"][None])
+  output = head["task_head"]["output"]
+  logits_BxC = hidden_BxD @ output["kernel"] + output["bias"][None]
+  chosen_B = jax.nn.log_softmax(logits_BxC)[np.arange(len(labels_B)), labels_B]
+  return -chosen_B.mean()
+
+
+def test_a_linear_head_trains_on_from_where_it_was(tmp_path):
+  place, _ = _exported(tmp_path, "bert", TASK)
+  read, _ = _load(place, _model("bert", "linear"), task=TASK)
+  linear = {"task_head": read["task_head"]}
+  hidden_BxD = np.random.default_rng(0).normal(0, 3, (64, 32)).astype("f4")
+  output = linear["task_head"]["output"]
+  labels_B = np.argmax(hidden_BxD @ output["kernel"] + output["bias"], axis=1)
+  loss, adam = functools.partial(_loss, labels_B=labels_B), optax.adam(1e-3)
+
+  @jax.jit
+  def step(head, state):
+    found, gradient = jax.value_and_grad(loss)(head, hidden_BxD)
+    updates, state = adam.update(gradient, state)
+    return optax.apply_updates(head, updates), state, found
+
+  losses = {}
+  for name, head in (
+    ("linear", linear),
+    ("written", linear_heads.behind_tanh(**output)),
+  ):
+    state, losses[name] = adam.init(head), []
+    for _ in range(4):
+      head, state, found = step(head, state)
+      losses[name].append(float(found))
+  before, after = ({x: losses[x][i] for x in losses} for i in (0, -1))
+  np.testing.assert_allclose(before["linear"], before["written"], rtol=1e-4)
+  assert after["linear"] <= before["linear"]
+  assert after["written"] > 2 * before["written"]  # why it is refused
+
+
+@pytest.mark.parametrize("role", ["discriminator", "bert"])
+def test_a_head_of_other_classes_is_refused_or_skipped(tmp_path, role):
+  head = {"discriminator": "dense", "bert": "pooler"}[role]
+  place, params = _fine_tuned(tmp_path, role, head, ("a", "b", "c"))
+  model = _model(role, head)
+  with pytest.raises(
+    InputError,
+    match=r"has 3 outputs \(a, b, c\), and this task wants 2 \(no, yes\):"
+    " --config.init_skip=head",
+  ):
+    _load(place, model, task=TASK)
+  read, said = _load(place, model, task=TASK, skip="head")
+  _assert_same(read[role], params[role])
+  assert said == [HEAD]
+  if role == "bert":
+    _assert_same(read["pooled"], params["pooled"])
+
+
+@pytest.mark.parametrize(
+  ("head", "wanted", "said"),
+  [
+    ("dense", "linear", "finetune.head=dense takes .*init_skip=head"),
+    (
+      "dense",
+      "spans",
+      "head of ElectraForSeq.* not finetune.head=spans: --config.init",
+    ),
+    ("spans", "dense", "of ElectraForQuestionAnswering .qa_outputs.bias"),
+    ("spans", "joint", "finetune.head=spans takes"),
+  ],
+)
+def test_the_head_of_another_kind_is_refused_or_skipped(
+  tmp_path, head, wanted, said
+):
+  place, params = _fine_tuned(tmp_path, "discriminator", head, ("no", "yes"))
+  model = _model("discriminator", wanted)
+  with pytest.raises(InputError, match=said):
+    _load(place, model)
+  read, _ = _load(place, model, skip="head")
+  _assert_same(read["discriminator"], params["discriminator"])
+
+
+def test_the_head_of_another_class_is_refused_though_its_shape_fits(tmp_path):
+  place, _ = _fine_tuned(tmp_path, "bert", "pooler", ("no", "yes"))
+  path = place / "config.json"
+  config = json.loads(path.read_text())
+  config["architectures"] = ["BertForTokenClassification"]
+  path.write_text(json.dumps(config))
+  with pytest.raises(InputError, match="head of BertForTokenClass"):
+    _load(place, _model("bert", "pooler"))
+
+
+def test_a_strange_array_of_the_network_itself_is_still_refused(tmp_path):
+  place = _as_discriminator(tmp_path)
+  path = place / "model.safetensors"
+  tensors = safetensors.numpy.load_file(path)
+  tensors["electra.encoder.extra"] = np.zeros(3, np.float32)
+  safetensors.numpy.save_file(tensors, path)
+  for skip in ("", "head"):
+    with pytest.raises(InputError, match="electra.encoder.extra .* not in"):
+      _load(place, _model("discriminator", "linear"), skip=skip)
+
+
+def test_a_head_is_only_skipped_in_fine_tuning(tmp_path):
+  model, _ = _pre_trained("discriminator")
+  assert check_fit.parse_skip("head, words") == {"head", "words"}
+  with pytest.raises(InputError, match="init_skip=head is of fine-tuning"):
+    load.load_params(
+      str(_as_pair(tmp_path)), model, tokenizer=TOKENIZER, skip="head"
+    )
+
+
+def test_the_workdir_of_a_fine_tuning_names_its_models(tmp_path):
+  runs = [tmp_path / "rte" / f"seed-{seed}" for seed in (1, 0, 2)]
+  for run in runs:
+    run.mkdir(parents=True)
+    (run / "result.json").touch()
+  for place in (tmp_path, tmp_path / "rte", runs[0]):
+    (place / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="has written no model; --config.fine"):
+      find.find_encoder(str(place))
+  for run in runs[:2]:
+    (run / "model").mkdir()
+    (run / "model" / "model.safetensors").touch()
+  for place, given, more in (
+    (tmp_path, runs[1], "one of its 2 models: "),
+    (tmp_path / "rte", runs[1], "one of its 2 models: "),
+    (runs[0], runs[0], ""),
+  ):
+    with pytest.raises(InputError, match=f"give {more}{given / 'model'}.$"):
+      find.find_encoder(str(place))

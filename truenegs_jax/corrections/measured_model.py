@@ -1,0 +1,138 @@
+"""A model to be measured, at the steps that were saved of it."""
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.models import pretrain
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.synonyms import stop_words
+from truenegs_jax.weights.init import config_sizes, load
+from truenegs_jax.workdir import saved_model
+from truenegs_jax.workdir.from_config import build_model, vocabulary_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+  """A model, and how to come by its parameters.
+
+  Attributes:
+    config: of its training, as far as predictions and what is corrected of
+      them depend on it; sources of synonyms are those of the task.
+    steps: ascending; None stands for weights that no run of ours has saved.
+    read: gives the parameters of a step, arrays of numpy; None where the run,
+      still at work, has cleared them away meanwhile.
+  """
+
+  config: ConfigDict
+  tokenizer: Tokenizer
+  model: pretrain.Model
+  steps: tuple[int | None, ...]
+  read: Callable[[Any], dict[str, Any] | None]
+
+
+def with_sizes(c: ConfigDict, console: Console) -> ConfigDict:
+  """The config with sizes and vocabulary of the weights that it names.
+
+  Raises:
+    InputError: neither a run nor weights are given, or both; as
+      `sizes.resolve`.
+  """
+  if bool(c.corrections.run) == bool(c.init) or c.init == config_sizes.NEEDED:
+    raise InputError(
+      "give what to measure, one of the two: --config.corrections.run=WORKDIR"
+      " of a run, or --config.init=FOLDER of weights and their"
+      " --config.objective."
+    )
+  if c.corrections.run:
+    return c
+  say = functools.partial(console.print, soft_wrap=True)
+  return config_sizes.resolve(c, saved=None, say=say)
+
+
+@contextlib.contextmanager
+def open_subject(c: ConfigDict, console: Console) -> Iterator[Subject]:
+  """What `c.corrections.run`, or `c.init`, has to be measured; only read.
+
+  Raises:
+    InputError: no such run, folder or step; sizes other than the weights'; the
+      run's list of stop words is gone.
+    CheckpointError: the run has saved no step yet, or another vocabulary.
+  """
+  if c.init:
+    yield _of_weights(c, console)
+    return
+  workdir = pathlib.Path(c.corrections.run).expanduser()
+  with saved_model.open_run(workdir) as checkpoints:
+    steps = _choose_steps(c.corrections.steps, checkpoints.steps())
+    last = saved_model.describe(checkpoints, steps[-1])
+
+    def read(step):
+      if not (checkpoints.folder / str(step)).exists():
+        return None
+      return saved_model.read_params(checkpoints, last.model, step)
+
+    yield Subject(
+      config=_completed(last.config, c),
+      tokenizer=last.tokenizer,
+      model=last.model,
+      steps=steps,
+      read=read,
+    )
+
+
+def _of_weights(c: ConfigDict, console: Console) -> Subject:
+  """Of weights to start from; the sizes are the config's."""
+  tokenizer = vocabulary_of(c, c.data.vocab)
+  model = build_model(c, vocab_size=len(tokenizer.vocab))
+  params = load.load_params(
+    c.init,
+    model,
+    tokenizer=tokenizer,
+    complete=True,
+    say=functools.partial(console.print, soft_wrap=True),
+  )
+  return Subject(c, tokenizer, model, (None,), lambda step: params)
+
+
+def _completed(config: ConfigDict, c: ConfigDict) -> ConfigDict:
+  """A saved config; keys that its code did not know yet are those of `c`."""
+  whole = c.copy_and_resolve_references()
+  with whole.unlocked(), whole.ignore_type():
+    whole.update(config)
+  # What its synonyms were is not asked here, nor whether their files are there.
+  whole.negatives.sources = c.negatives.sources
+  whole.data.wordnet_dir = c.data.wordnet_dir
+  if c.negatives.stop_words:  # the run's list, in another place
+    whole.negatives.stop_words = c.negatives.stop_words
+  try:
+    stop_words.load(whole.negatives.stop_words)
+  except InputError as e:
+    raise InputError(
+      f"corrections.run={c.corrections.run} was trained with a list of stop"
+      f" words; put it back, or say --config.negatives.stop_words=FILE. {e}"
+    ) from e
+  return whole
+
+
+def _choose_steps(text: str, known: list[int]) -> tuple[int, ...]:
+  """The saved steps that "kept", "last" or "100,200" stands for."""
+  if text == "kept":
+    return tuple(known)
+  if text == "last":
+    return tuple(known[-1:])
+  words = text.replace(" ", "").split(",")
+  asked = {int(word) for word in words if word.isdecimal()}
+  if not all(map(str.isdecimal, words)) or not asked <= set(known):
+    raise InputError(
+      f"corrections.steps={text}: give kept, last, or some of the saved steps:"
+      f" {', '.join(map(str, known))}."
+    )
+  return tuple(sorted(asked))

@@ -1,0 +1,308 @@
+"""Opens the parts of a corpus: finds what each names, and how to read it."""
+
+import contextlib
+import dataclasses
+import inspect
+import math
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from truenegs_jax.data.corpus import documents, hub_datasets
+from truenegs_jax.data.corpus.files import File, files_state, find_files
+from truenegs_jax.data.corpus.read_state import EMPTY_FILES, Reading
+from truenegs_jax.data.corpus.sources import SOURCES, formats
+from truenegs_jax.runtime.errors import AbsentError, InputError
+
+KEYS = (
+  "weight",
+  "document",
+  "format",
+  "column",
+  "split",
+  "config",
+  "revision",
+  "streaming",
+)
+HUB = "hf:"
+OPTION = re.compile(r"(?:^|\s)(\w+)=(\S*)$")
+LIKE_AN_OPTION = re.compile(r"(?:^|\s)(\w+)=\S*(?=\s|$)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+  """What a spec asks for.
+
+  Attributes:
+    where: the part without its keys.
+    source: the named source that `where` names, such as "hf"; "" for files.
+    weight: None where not given.
+    options: the other keys that were given.
+  """
+
+  where: str
+  source: str
+  weight: float | None
+  options: dict[str, str]
+
+
+def parse_spec(spec: str) -> list[Asked]:
+  """Takes a spec apart.
+
+  Raises:
+    InputError: an empty part, a key given twice, an impossible value.
+  """
+  asked = []
+  for number, text in enumerate(spec.split(","), start=1):
+    if not text.strip():
+      raise InputError(
+        f"data.sources={spec!r}: part {number} is empty; give names or paths"
+        f" separated by commas, such as {'wordnet'!r} or 'texts/*.txt'."
+      )
+    asked.append(_parse_part(text.strip()))
+  return asked
+
+
+def _parse_part(text: str) -> Asked:
+  where, options = text, {}
+  while (match := OPTION.search(where)) and match[1] in KEYS:
+    if os.path.lexists(os.path.expanduser(where)):
+      break  # a path with such a name
+    key, value = match.groups()
+    if key in options:
+      raise wrong(text, f"{key}= is given twice.")
+    if not value:
+      raise wrong(text, f"{key}= has no value.")
+    options[key] = value
+    where = where[: match.start()].rstrip()
+  if where in ("", HUB):
+    raise wrong(text, "it has keys and no name or path before them.")
+  for key, known in (
+    ("document", documents.RULES),
+    ("streaming", ("true", "false")),
+    ("format", tuple(sorted(set(formats().values())))),
+  ):
+    if options.get(key, known[0]) not in known:
+      raise wrong(
+        text, f"{key}={options[key]}: give one of {', '.join(known)}."
+      )
+  named = where in SOURCES and not SOURCES[where].suffixes and where != "hf"
+  source = "hf" if where.startswith(HUB) else where if named else ""
+  return Asked(where, source, _weight(text, options), options)
+
+
+def _weight(text: str, options: dict[str, str]) -> float | None:
+  if "weight" not in options:
+    return None
+  value = options.pop("weight")
+  try:
+    weight = float(value)
+  except ValueError:
+    weight = math.nan
+  if not 0 < weight < math.inf:
+    raise wrong(text, f"weight={value}: give a number above 0, such as 2.5.")
+  return weight
+
+
+def wrong(part: str, message: str) -> InputError:
+  """The error of a part that cannot be."""
+  return InputError(f"data.sources: part {part!r}: {message}")
+
+
+def unknown_key(asked: Asked) -> InputError:
+  """The error of a part whose path is not there and looks like keys."""
+  names = [match[1] for match in LIKE_AN_OPTION.finditer(asked.where)]
+  unknown = next((name for name in names if name not in KEYS), names[0])
+  return wrong(
+    asked.where,
+    f"nothing has this name, and if {unknown}= is meant as a key, it is none:"
+    f" the keys, which come last, are {', '.join(KEYS)}.",
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """A part of a corpus, ready to be read.
+
+  Attributes:
+    name: as a person would name it.
+    read: one pass over its documents, all of which tell the `Reading`.
+    state: what decides the documents, as JSON; looked up at every call.
+    num_bytes: about how much there is, in the units of its own files; None
+      where not known.
+    is_local: reading needs no hub.
+    may_be_mended: its documents depend on how errors are met.
+    paths: of its files, where it has some; absolute.
+  """
+
+  name: str
+  read: Callable[[Reading], Iterator[str]]
+  state: Callable[[], dict[str, Any]]
+  num_bytes: int | None
+  is_local: bool = True
+  may_be_mended: bool = True
+  paths: tuple[str, ...] = ()
+
+
+def open_part(asked: Asked, resources: Mapping[str, Any]) -> Part:
+  """Finds what a part names, and reads the first record of its files.
+
+  Raises:
+    InputError: a key or a resource is missing or of no use here.
+    DataError: it is not there, or has no such column or split.
+  """
+  if not asked.source:
+    return _open_files(asked)
+  if asked.source != "hf":
+    return _open_named(asked, resources)
+  _check_keys(asked, SOURCES["hf"].keys)
+  name = asked.where.removeprefix(HUB)
+  if LIKE_AN_OPTION.search(name) and not hub_datasets.is_folder(name):
+    raise unknown_key(asked)
+  others = ("column", "split", "config", "revision")
+  dataset = hub_datasets.open_dataset(
+    name,
+    streaming=asked.options.get("streaming") == "true",
+    **{k: v for k, v in asked.options.items() if k in others},
+  )
+  part = _open_named(asked, {"dataset": dataset})
+  return dataclasses.replace(part, is_local=dataset.is_local())
+
+
+def _check_keys(asked: Asked, keys: Collection[str]) -> None:
+  for key in asked.options:
+    if key not in keys:
+      known = ", ".join(k for k in KEYS if k == "weight" or k in keys)
+      raise wrong(
+        asked.where, f"{key}= is of no use here; its keys are: {known}."
+      )
+
+
+def _open_named(asked: Asked, resources: Mapping[str, Any]) -> Part:
+  entry = SOURCES[asked.source]
+  _check_keys(asked, entry.keys)
+  names = set(inspect.signature(entry.read).parameters) - {"reading"}
+  if missing := sorted(names - set(resources)):
+    raise InputError(
+      f"data.sources: {asked.source!r} needs {', '.join(missing)}; pass"
+      f" open_corpus(..., {missing[0]}=...)."
+    )
+  arguments = {name: resources[name] for name in names}
+  rule = asked.options.get("document", entry.document)
+  if rule == "file":
+    raise wrong(asked.where, "document=file: it has records, not files.")
+
+  def state() -> dict[str, Any]:
+    found = {"source": asked.source, **entry.state(**arguments)}
+    return found | ({"document": rule} if "document" in entry.keys else {})
+
+  def read(reading: Reading) -> Iterator[str]:
+    reading.where, reading.unit, reading.number = asked.where, "record", 0
+    values = entry.read(reading=reading, **arguments)
+    return documents.from_records(values, rule, reading)
+
+  size = entry.num_bytes(**arguments)
+  may_be_mended = "document" in entry.keys
+  return Part(asked.where, read, state, size, may_be_mended=may_be_mended)
+
+
+def _open_files(asked: Asked) -> Part:
+  known = formats()
+  found = find_files(asked.where, suffixes=known)
+  given = asked.options.get("format")
+
+  def kind_of(file: File) -> str:
+    return given or known.get(file.suffix, "text")
+
+  if not found:
+    if LIKE_AN_OPTION.search(asked.where):
+      raise unknown_key(asked)
+    named = sorted(n for n, s in SOURCES.items() if not s.suffixes)
+    raise AbsentError(
+      f"data.sources: {asked.where!r} is no file, no folder, no glob that"
+      f" matches a file, and no source with a name (known: {', '.join(named)};"
+      " hf as hf:NAME)."
+    )
+  _refuse_saved(asked.where, found)
+  kinds = {kind_of(file): file for file in reversed(found)}
+  _check_keys(
+    asked, {"document", "format"}.union(*(SOURCES[k].keys for k in kinds))
+  )
+  column = asked.options.get("column", "text")
+  rules = {
+    kind: asked.options.get("document", SOURCES[kind].document)
+    for kind in sorted(kinds)
+  }
+  for kind, first in kinds.items():
+    _try_first_record(kind, first, column)
+
+  def state() -> dict[str, Any]:
+    now = find_files(asked.where, suffixes=known)
+    takes_column = any(SOURCES[kind].keys for kind in kinds)
+    return {
+      "source": "files",
+      "files": files_state(now),
+      "document": rules,
+    } | ({"column": column} if takes_column else {})
+
+  def read(reading: Reading) -> Iterator[str]:
+    with_kinds = [(file, kind_of(file)) for file in found]
+    return _read_files(with_kinds, rules, column, reading)
+
+  size = sum(file.size for file in found)
+  paths = tuple(os.path.abspath(file.path) for file in found)
+  return Part(asked.where, read, state, size, paths=paths)
+
+
+def _refuse_saved(where: str, found: list[File]) -> None:
+  """A saved data set has .json files, none of which holds its text."""
+  for folder in sorted({file.path.parent for file in found}):
+    if hub_datasets.is_saved(folder):
+      raise InputError(
+        f"data.sources: {where!r} holds a data set that save_to_disk wrote:"
+        f" give it as {HUB}{folder}."
+      )
+
+
+def _try_first_record(kind: str, file: File, column: str) -> None:
+  """Finds now what would stop the reading at its start, such as a column."""
+  if kind == "parquet" and file.compression:
+    return  # would unpack all of it
+  values = _values(kind, file, column, Reading("replace", where=str(file.path)))
+  with contextlib.closing(values):
+    next(values, None)
+
+
+def _values(kind: str, file: File, column: str, reading: Reading) -> Any:
+  options = {"column": column} if "column" in SOURCES[kind].keys else {}
+  return SOURCES[kind].read(file=file, reading=reading, **options)
+
+
+def _read_files(
+  files: list[tuple[File, str]],
+  rules: dict[str, str],
+  column: str,
+  reading: Reading,
+) -> Iterator[str]:
+  whole, before = max(1, sum(file.size for file, _ in files)), 0
+  for file, kind in files:
+    reading.begin_file(
+      str(file.path), before=before / whole, share=file.size / whole
+    )
+    values = _values(kind, file, column, reading)
+    form = (
+      documents.from_lines if SOURCES[kind].is_lines else documents.from_records
+    )
+    texts = form(values, rules[kind], reading)
+    first = next(texts, None)
+    if first is None:
+      reading.mend(
+        EMPTY_FILES,
+        f"{file.path}: no document in it: it is empty, or every line or record"
+        " is blank; remove it",
+      )
+    else:
+      yield first
+      yield from texts
+    before += file.size

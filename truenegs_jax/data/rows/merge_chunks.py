@@ -1,0 +1,255 @@
+"""Pieces, one after the other, become the shards and manifest of rows."""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import numpy as np
+
+from truenegs_jax.data.corpus.corpus import Corpus, Meter
+from truenegs_jax.data.rows import chunks
+from truenegs_jax.data.rows.rows_folder import (
+  FIELDS,
+  SPLITS,
+  VERSION,
+  file_record,
+  hash_json,
+  shard_name,
+  token_dtype,
+)
+from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
+from truenegs_jax.runtime.errors import DataError, disk_errors
+
+SHARD_TOKENS = 2**27  # 1M rows of 128: few files to map, whatever the corpus
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+  """What a pass over the corpus has left: pieces, and what was met."""
+
+  job: chunks.Job
+  corpus: Corpus
+  meter: Meter
+  num_pieces: int  # of all shares
+
+  def complete(self) -> bool:
+    """Whether the pieces of all shares are there."""
+    numbers = range(self.num_pieces)
+    return all(chunks.path_of(self.job.folder, k).exists() for k in numbers)
+
+
+def merge(folder: pathlib.Path, built: Built) -> dict[str, Any]:
+  """Makes rows of the pieces and puts them at `folder` in one rename.
+
+  The pieces are removed once that is done: until then the rows are on the disk
+  twice. If stopped, merging starts over.
+
+  Returns:
+    The manifest.
+
+  Raises:
+    DataError: not one row.
+    DiskError: a piece was damaged, or nothing can be written.
+  """
+  with disk_errors(folder):
+    merged = built.job.folder / "rows"
+    shutil.rmtree(merged, ignore_errors=True)
+    merged.mkdir()
+    manifest = _write(merged, built)
+    os.replace(merged, folder)
+    _sync(folder.parent)
+    shutil.rmtree(built.job.folder, ignore_errors=True)
+  return manifest
+
+
+def _write(folder: pathlib.Path, built: Built) -> dict[str, Any]:
+  """Fills an empty folder; the manifest comes last."""
+  tokenizer, length = built.job.tokenizer, built.job.options.length
+  writers = {
+    split: _SplitWriter(
+      folder, split, num_entries=len(tokenizer.vocab), length=length
+    )
+    for split in SPLITS
+  }
+  num_tokens = 0
+  with writers["train"], writers["held_out"]:
+    for number in range(built.num_pieces):
+      arrays = chunks.load(chunks.path_of(built.job.folder, number))
+      num_tokens += int(arrays[chunks.NUM_TOKENS])
+      for split, writer in writers.items():
+        writer.add(*(arrays[f"{split}.{field}"] for field in FIELDS))
+  if not any(itertools.chain(*(w.shards for w in writers.values()))):
+    shutil.rmtree(built.job.folder, ignore_errors=True)
+    raise DataError(
+      f"data.sources: {built.corpus.names()} holds no token (blank or control"
+      " characters only): 0 rows. Add text."
+    )
+  write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
+  np.save(folder / "unigram_V.npy", _unigrams(writers["train"], tokenizer))
+  manifest = _manifest(folder, built.job, writers)
+  manifest["held_out_by"] = built.job.by
+  manifest["lost_share"] = _lost_share(num_tokens, writers, tokenizer)
+  meter = built.meter
+  manifest["parts"] = [
+    {"documents": documents, "text_bytes": size, "passes": passes}
+    for documents, size, passes in zip(
+      meter.part_documents, meter.part_bytes, meter.part_passes, strict=True
+    )
+  ]
+  manifest["oddities"] = dict(sorted(built.meter.oddities.items()))
+  _write_manifest(folder, manifest)
+  return manifest
+
+
+class _SplitWriter:
+  """Appends the rows of one split to its shards.
+
+  A context manager: the shards are whole once it is left without an error.
+
+  Attributes:
+    shards: how many rows each shard holds.
+    counts_V: how often each entry occurs in real tokens, int64.
+  """
+
+  def __init__(
+    self, folder: pathlib.Path, split: str, *, num_entries: int, length: int
+  ) -> None:
+    self._folder, self._split = folder, split
+    self._length, self._shard_rows = length, max(1, SHARD_TOKENS // length)
+    self._dtypes = (token_dtype(num_entries), *[np.dtype(np.uint8)] * 2)
+    self._files: list[Any] = []
+    self.shards: list[int] = []
+    self.counts_V = np.zeros(num_entries, np.int64)
+
+  def add(self, *fields_RxL: np.ndarray) -> None:
+    """Appends rows: tokens, types and documents, each [R, L]."""
+    tokens_RxL, _, documents_RxL = fields_RxL
+    self.counts_V += np.bincount(
+      tokens_RxL[documents_RxL > 0], minlength=len(self.counts_V)
+    )
+    start = 0
+    while start < len(tokens_RxL):
+      if not self._files:
+        self._begin_shard()
+      stop = start + self._shard_rows - self.shards[-1]
+      for file, array, dtype in zip(
+        self._files, fields_RxL, self._dtypes, strict=True
+      ):
+        file.write(np.ascontiguousarray(array[start:stop], dtype))
+      self.shards[-1] += len(tokens_RxL[start:stop])
+      start = stop
+      if self.shards[-1] == self._shard_rows:
+        self._end_shard()
+
+  def __enter__(self) -> "_SplitWriter":
+    return self
+
+  def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    try:
+      if kind is None:
+        self._end_shard()
+    finally:
+      for file in self._files:
+        with contextlib.suppress(OSError):  # told already, by the first one
+          file.close()
+
+  def _begin_shard(self) -> None:
+    names = [shard_name(self._split, len(self.shards), f) for f in FIELDS]
+    self._files = [open(self._folder / name, "wb") for name in names]
+    self.shards.append(0)
+    self._write_headers()
+
+  def _end_shard(self) -> None:
+    # numpy pads the header so that the number of rows can be set at the end.
+    self._write_headers()
+    for file in self._files:
+      file.close()
+    self._files = []
+
+  def _write_headers(self) -> None:
+    for file, dtype in zip(self._files, self._dtypes, strict=False):
+      file.seek(0)
+      header = {
+        "descr": np.lib.format.dtype_to_descr(dtype),
+        "fortran_order": False,
+        "shape": (self.shards[-1], self._length),
+      }
+      np.lib.format.write_array_header_1_0(file, header)
+
+
+def _lost_share(
+  num_tokens: int, writers: dict[str, _SplitWriter], tokenizer: Tokenizer
+) -> float:
+  """Share of the tokens of the text that are in no row."""
+  counts_V = writers["train"].counts_V + writers["held_out"].counts_V
+  # What a text says of [CLS] and [SEP] is no token of that name.
+  kept = counts_V.sum() - counts_V[tokenizer.cls] - counts_V[tokenizer.sep]
+  return round(1 - int(kept) / num_tokens, 6)
+
+
+def _unigrams(writer: _SplitWriter, tokenizer: Tokenizer) -> np.ndarray:
+  """Counts of what may be masked and predicted; [UNK] is among it."""
+  counts_V = writer.counts_V.copy()
+  never = [i for i in tokenizer.special_ids if i != tokenizer.unk]
+  counts_V[never] = 0
+  return counts_V
+
+
+def _manifest(
+  folder: pathlib.Path, job: chunks.Job, writers: dict[str, _SplitWriter]
+) -> dict[str, Any]:
+  tokenizer, options = job.tokenizer, job.options
+  files = {p.name: file_record(p) for p in sorted(folder.iterdir())}
+  splits = {}
+  for split, writer in writers.items():
+    num_rows, num_tokens = sum(writer.shards), int(writer.counts_V.sum())
+    places = max(1, num_rows * options.length)
+    splits[split] = {
+      "rows": num_rows,
+      "tokens": num_tokens,  # real ones, [CLS] and [SEP] among them
+      "padding_share": round(1 - num_tokens / places, 6) if num_rows else 0.0,
+      "shards": writer.shards,
+    }
+  manifest: dict[str, Any] = {
+    "version": VERSION,
+    "tokenizer": {
+      "fingerprint": tokenizer.fingerprint,
+      "size": len(tokenizer.vocab),
+      "lowercase": tokenizer.lowercase,
+      "strip_accents": tokenizer.strip_accents,
+      "pad": tokenizer.pad,
+      "special_ids": list(tokenizer.special_ids),
+    },
+    "splits": splits,
+    "files": files,
+  }
+  # Of the content alone: the same text, copied elsewhere, has the same.
+  manifest["fingerprint"] = hash_json(manifest)
+  manifest["options"] = dataclasses.asdict(options)
+  return manifest
+
+
+def _write_manifest(folder: pathlib.Path, manifest: dict[str, Any]) -> None:
+  # Through JSON first: the checksum must be that of what a reader reads.
+  content = json.loads(json.dumps(manifest))
+  content["checksum"] = hash_json(content)
+  for path in folder.iterdir():
+    _sync(path)
+  path = folder / "manifest.json"
+  path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+  _sync(path)
+  _sync(folder)
+
+
+def _sync(path: pathlib.Path) -> None:
+  """Makes a file, or the names in a folder, survive a loss of power."""
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)

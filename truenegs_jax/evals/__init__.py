@@ -1,1 +1,0 @@
-"""What was learned: held-out verdicts, corrections, fills and curves."""

@@ -1,0 +1,288 @@
+"""Fine-tunes a network on a task, on the training step of pre-training.
+
+What is compiled for a task serves all its seeds. A batch and every random draw
+are functions of seed and step.
+"""
+
+import dataclasses
+import functools
+import math
+import pathlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from truenegs_jax.finetune import config_checks
+from truenegs_jax.finetune.task_data import Material
+from truenegs_jax.models import choose_attention, finetune, pretrain
+from truenegs_jax.objectives import task_losses
+from truenegs_jax.runtime.errors import NonFiniteError
+from truenegs_jax.tasks import batches
+from truenegs_jax.tasks.task import Encoded
+from truenegs_jax.train import from_config, guards, metrics, optim, sharding
+from truenegs_jax.train import step as step_lib
+
+Outputs = list[Any]  # of each row, in their order: arrays of numpy
+# The method of the model that a head is read by; else "class_logits".
+METHODS = {"spans": "span_logits", "joint": "joint_beam"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+  """A task made ready: all but the seed and the weights.
+
+  Attributes:
+    model: the network with its head.
+    steps: of a run.
+    rate: the learning rate of the head, by step.
+    start: parameters and seed -> the state of step 0.
+    train_step: jitted, `(state, batch, aux) -> (state, terms)`.
+    read: jitted, `(params, batch) -> outputs`, the rows first.
+    mesh: where the arrays are.
+    attention: what computes it, for the report.
+  """
+
+  c: ConfigDict
+  model: finetune.Downstream
+  material: Material
+  steps: int
+  rate: optim.Schedule
+  start: Callable[[Any, int], step_lib.TrainState]
+  train_step: Callable[..., tuple[step_lib.TrainState, step_lib.Terms]]
+  read: Callable[[Any, Mapping[str, jax.Array]], Any]
+  mesh: jax.sharding.Mesh
+  attention: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+  """A run that has ended.
+
+  Attributes:
+    params: on the devices, those that are kept.
+    step: that they are of.
+    failure: why the run did not get to its end, or "".
+    evaluations: scores of the dev set on the way, by step.
+    losses: the mean loss of the first and of the last records.
+    secs: of training alone.
+    rows_per_s: rows of training a second, compiling included.
+  """
+
+  params: Any
+  step: int
+  failure: str
+  evaluations: dict[int, dict[str, float]]
+  losses: tuple[float, float]
+  secs: float
+  rows_per_s: float
+
+
+def make_tuning(
+  c: ConfigDict, model: finetune.Downstream, material: Material
+) -> Tuning:
+  """Everything that the runs of a task share; nothing is compiled yet."""
+  rows = len(material.train.tokens)
+  epochs = config_checks.epochs(c, material.task.epochs)
+  steps = batches.num_steps(rows, c.batch_size, epochs)
+  tx, rate = config_checks.make_optimizer(c, model, steps)
+  spec = from_config.mesh_spec(c)
+  mesh = sharding.make_mesh(spec)
+  form, attention = choose_attention.settle(
+    c.model.attention, [model.config], mesh, length=c.length, packed=False
+  )
+  here = choose_attention.with_form(model, form)
+
+  terms = functools.partial(
+    task_losses.task_terms,
+    kind="joint" if model.head == "joint" else material.task.kind,
+    model=here,
+    train=True,
+    reduction=c.finetune.loss,
+  )
+  step = step_lib.make_train_step(
+    sharding.gathered(terms, mesh, spec),
+    {"loss": 1.0},
+    tx,
+    c.optim.accumulation,
+  )
+  start = lambda params, seed: step_lib.init_state(lambda _: params, tx, seed)
+  shapes = jax.eval_shape(start, pretrain.param_shapes(model), 0)
+  places = sharding.tree_shardings(shapes, mesh, spec)
+  whole = sharding.replicated(mesh)
+
+  def read(params, inputs):
+    method = METHODS.get(model.head, "class_logits")
+    more = {"size": c.finetune.num_best} if model.head == "joint" else {}
+    return here.apply({"params": params}, inputs, None, method=method, **more)
+
+  return Tuning(
+    c=c,
+    model=model,
+    material=material,
+    steps=steps,
+    rate=rate,
+    start=jax.jit(start, out_shardings=places),
+    train_step=jax.jit(step, donate_argnums=0, out_shardings=(places, whole)),
+    read=jax.jit(read, out_shardings=whole),
+    mesh=mesh,
+    attention=attention,
+  )
+
+
+def fine_tune(
+  t: Tuning,
+  params: Mapping[str, Any],
+  seed: int,
+  folder: pathlib.Path,
+  *,
+  write: Callable[[dict[str, Any]], Any],
+  check: Callable[[], Any],
+) -> Tuned:
+  """One run, to its last step or to where early stopping ends it.
+
+  Args:
+    t: what `make_tuning` made.
+    params: to start from, arrays of numpy.
+    seed: of the order of the rows and of dropout.
+    folder: where a step that is not finite leaves its rows.
+    write: takes the records of training and of the dev set.
+    check: called before each batch; what it raises ends the run.
+  """
+  state = t.start(params, seed)
+  guard = guards.SkipGuard(folder, t.c.optim.max_skips)
+  clock = metrics.Clock(t.steps)
+  clock.start(0)
+  course = _Course(t, write, clock, check)
+  done, failure, recent = 0, "", []
+  try:
+    while done < t.steps and not course.is_over():
+      check()
+      batch = _batch(t, done, seed)
+      on_device = sharding.to_device(batch, t.mesh)
+      state, terms = t.train_step(state, on_device, {})
+      guard.see(done, terms["skipped"][0], batch["row"])
+      recent.append(terms)
+      done += 1
+      if not done % t.c.log.every_steps or done == t.steps:
+        course.record(done, recent)
+        recent = []
+      if done in course.due and done < t.steps:
+        with clock.paused():
+          course.judge(done, state.params)
+    guard.settle()
+  except NonFiniteError:
+    failure = f"gradients that are not finite at step {done:,}"
+  secs = clock.secs_per_step(done) * done
+  kept, step = course.kept(done, state.params)
+  return Tuned(
+    params=kept,
+    step=step,
+    failure=failure,
+    evaluations=course.evaluations,
+    losses=(course.losses[0], course.losses[-1]),
+    secs=secs,
+    rows_per_s=done * t.c.batch_size / secs,
+  )
+
+
+class _Course:
+  """What a run has shown so far, and the parameters that were best."""
+
+  def __init__(
+    self, t: Tuning, write: Callable, clock: metrics.Clock, check: Callable
+  ):
+    self._t, self._write, self._clock, self._check = t, write, clock, check
+    self.evaluations: dict[int, dict[str, float]] = {}
+    self.losses: list[float] = [math.nan]
+    self.due = _evaluation_steps(t)
+    self._best: tuple[float, int, Any] | None = None
+
+  def record(self, done: int, recent: list[step_lib.Terms]) -> None:
+    values = metrics.ratios(metrics.merge(jax.device_get(recent)))
+    self.losses = [x for x in self.losses if x == x] + [values["loss"]]
+    self._write(
+      {
+        "step": done,
+        "time": round(time.time(), 3),
+        "split": "train",
+        "total": values.pop("loss"),
+        **values,
+        "lr": float(self._t.rate(done - 1)),
+        "rows_per_s": self._t.c.batch_size / self._clock.secs_per_step(done),
+        "eta_s": self._clock.eta_secs(done),
+      }
+    )
+
+  def judge(self, done: int, params: Any) -> None:
+    """Scores the dev set."""
+    task, dev = self._t.material.task, self._t.material.dev
+    said = predict(self._t, params, dev.encoded, check=self._check)
+    scores = dev.scores(dev.answers(said))
+    self.evaluations[done] = scores
+    self._write({"step": done, "split": "dev", **scores})
+    value = scores[task.metrics[0]]
+    if self._best is None or value > self._best[0]:
+      copy = jax.device_get(params) if self._t.c.finetune.keep == "best" else 0
+      self._best = value, done, copy
+
+  def is_over(self) -> bool:
+    """Whether patience has run out."""
+    patience = self._t.c.finetune.patience
+    if not patience or self._best is None:
+      return False
+    since = [step for step in self.evaluations if step > self._best[1]]
+    return len(since) >= patience
+
+  def kept(self, done: int, params: Any) -> tuple[Any, int]:
+    """The parameters that count, and their step."""
+    if self._t.c.finetune.keep == "last":
+      return params, done
+    if done not in self.evaluations:
+      self.judge(done, params)
+    assert self._best is not None
+    places = jax.tree.map(lambda x: x.sharding, params)
+    return jax.device_put(self._best[2], places), self._best[1]
+
+
+def predict(
+  t: Tuning,
+  params: Any,
+  encoded: Encoded,
+  *,
+  check: Callable[[], Any] = lambda: None,
+) -> Outputs:
+  """What the head says of each row, dropout off; `check` as of `fine_tune`."""
+  outputs: Outputs = [None] * len(encoded.tokens)
+  for batch in batches.batches_in_order(
+    encoded, batch_size=t.c.batch_size, limit=t.c.length
+  ):
+    check()
+    inputs = {name: batch[name] for name in ("tokens", "types", "documents")}
+    said = jax.device_get(t.read(params, sharding.to_device(inputs, t.mesh)))
+    for i, row in enumerate(batch["row"]):
+      if row >= 0:
+        outputs[row] = jax.tree.map(lambda x, i=i: np.asarray(x[i]), said)
+  return outputs
+
+
+def _batch(t: Tuning, step: int, seed: int) -> dict[str, np.ndarray]:
+  return batches.batch_at(
+    t.material.train,
+    step,
+    batch_size=t.c.batch_size,
+    seed=seed,
+    limit=t.c.length,
+    window=t.c.finetune.window,
+  )
+
+
+def _evaluation_steps(t: Tuning) -> set[int]:
+  """Spread evenly over the run."""
+  epochs = config_checks.epochs(t.c, t.material.task.epochs)
+  often = t.c.finetune.evals_per_epoch
+  number = max(round(often * epochs), min(often, 1))
+  return {round(t.steps * (i + 1) / number) for i in range(number)}

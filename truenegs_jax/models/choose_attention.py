@@ -1,0 +1,211 @@
+"""Which form of attention a training takes, and whether it is right there.
+
+form, line = settle(wanted, roles.values(), mesh, length=512, packed=False)
+model = with_form(model, form)  # for the steps of a training alone
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from truenegs_jax.models import attention
+from truenegs_jax.runtime.errors import InputError
+
+Array = jax.Array
+Configs = Iterable[Any]  # an `encoder.EncoderConfig` a network
+
+OWNERS = {"pieces": "cpu", "cudnn": "cuda", "splash": "tpu"}
+NAMES = ("auto", "xla", *OWNERS)  # of a config
+SPLASH_FROM = 512  # tokens; a TPU has the scores of shorter rows on the chip
+ROWS = 4  # of a check, on a device
+CHECKED = ("result", "query", "key", "value")  # the last three: gradients
+TOLERANCE = 0.03  # of the largest entry; bfloat16 keeps 8 bits
+
+
+def with_form(model: nn.Module, form: attention.Form) -> nn.Module:
+  """The same model with another attention in each of its networks."""
+  found = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
+  return model.clone(
+    **{
+      name: dataclasses.replace(config, attention=form)
+      for name, config in found.items()
+      if hasattr(config, "attention")
+    }
+  )
+
+
+def settle(
+  wanted: str, configs: Configs, mesh: Mesh, *, length: int, packed: bool
+) -> tuple[attention.Form, str]:
+  """The form of a training on a mesh, checked there, and a line about it.
+
+  A kernel whose numbers are wrong on these devices, or that does not run on
+  them, gives way to "xla". Arguments and errors are those of `choose`.
+  """
+  configs = list(configs)
+  form, line = choose(wanted, configs, mesh, length=length, packed=packed)
+  if form.name not in attention.KERNELS:
+    return form, line
+  for config in configs:
+    wrong = check(form, config, length=length)
+    if wrong:
+      return attention.PLAIN, f"xla: {form.name} fails here, {wrong}"
+  return form, f"{line}, checked against xla"
+
+
+def choose(
+  wanted: str,
+  configs: Configs,
+  mesh: Mesh,
+  *,
+  length: int,
+  packed: bool,
+  platform: str = "",
+) -> tuple[attention.Form, str]:
+  """The form of all networks of a training, and a line that says why.
+
+  Args:
+    wanted: one of NAMES; "auto": what the platform has, or else "xla".
+    configs: of the networks.
+    mesh: the devices.
+    length: tokens of a row, or of the longest.
+    packed: whether a row may hold several documents.
+    platform: "cpu", "cuda", "tpu" or another; default: the mesh's.
+
+  Raises:
+    InputError: an unknown name, or a form that cannot be had here.
+  """
+  if wanted not in NAMES:
+    raise InputError(
+      f"model.attention {wanted!r} is unknown; known: {', '.join(NAMES)}."
+    )
+  platform = platform or platform_of(mesh.devices.flat[0])
+  usual = {owner: name for name, owner in OWNERS.items()}
+  name = usual.get(platform, "xla") if wanted == "auto" else wanted
+  several = mesh.devices.size > 1
+  if name == "xla":
+    return attention.PLAIN, name
+  problems = [
+    *_problems(name, configs, length=length, packed=packed),
+    *_problems_of_devices(name, platform, several=several),
+  ]
+  if wanted == "auto" and name == "splash" and length < SPLASH_FROM:
+    problems.append(f"rows of less than {SPLASH_FROM} tokens do without")
+  if not problems:
+    return attention.Form(name, mesh if several else None), name
+  if wanted == "auto":
+    return attention.PLAIN, f"xla; for {name}: {'; '.join(problems)}"
+  raise InputError(
+    f"model.attention={name}: {'; '.join(problems)}. Or give"
+    " model.attention=auto."
+  )
+
+
+def platform_of(device: jax.Device) -> str:
+  """The platform of jax, with "cuda" for NVIDIA's alone of the GPUs."""
+  if device.platform != "gpu":
+    return device.platform
+  return "cuda" if "cuda" in device.client.platform_version else "gpu"
+
+
+def check(form: attention.Form, config: Any, *, length: int) -> str:
+  """Runs a kernel at the size of a network: "", or what is wrong with it."""
+  mesh = form.mesh
+  rows = ROWS * (mesh.devices.size if mesh else 1)
+  shape = rows, length, config.heads, config.width // config.heads
+  errors_of = jax.jit(
+    lambda: kernel_errors(form, shape, config.dtype),
+    out_shardings=NamedSharding(mesh, P()) if mesh else None,
+  )
+  try:
+    errors = errors_of()
+    found = {name: float(errors[name]) for name in CHECKED}
+  except Exception as e:  # of a library, a driver, a compiler: it does not run
+    return f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
+  wrong = [
+    f"its {name} is off by {error:.2g}"
+    for name, error in found.items()
+    if not error <= TOLERANCE  # NaN, too
+  ]
+  return ", ".join(wrong)
+
+
+def kernel_errors(
+  form: attention.Form, shape: tuple[int, int, int, int], dtype: str
+) -> dict[str, Array]:
+  """Largest errors against `attention.plain` in f32, by the largest entries.
+
+  Args:
+    form: what is tried.
+    shape: B, L, H and S; most rows end in padding, one of four in all but one.
+    dtype: of queries, keys and values.
+
+  Returns:
+    f32 scalars of CHECKED, the result and the gradients, where there are
+    tokens; NaN where any entry, those of padding included, is not finite.
+  """
+  rows, length, *_ = shape
+  arrays = [
+    jax.random.normal(key, shape).astype(dtype)
+    for key in jax.random.split(jax.random.key(0), 4)
+  ]
+  ends_4 = jnp.array([length, length - 1, length // 2 + 1, 1])
+  index_L = jnp.arange(length)
+  documents_BxL = index_L[None] < jnp.resize(ends_4, (rows,))[:, None]
+
+  def run(form, query, key, value, cotangent):
+    seen = attention.look(form, documents_BxL.astype(jnp.int32))
+    go = lambda q, k, v: attention.attend(q, k, v, seen, None, rate=0.0, site=0)
+    result, push = jax.vjp(go, query, key, value)
+    return result, *push(cotangent)
+
+  got = run(form, *arrays)
+  with jax.default_matmul_precision("highest"):
+    want = run(attention.PLAIN, *(x.astype(jnp.float32) for x in arrays))
+  real = documents_BxL[..., None, None]
+  errors = map(lambda a, b: _error(a, b, real), got, want)
+  return dict(zip(CHECKED, errors, strict=True))
+
+
+def _problems(
+  name: str, configs: Configs, *, length: int, packed: bool
+) -> list[str]:
+  """What of a model or its rows a form cannot do, as the way out."""
+  if name not in attention.KERNELS:
+    return []
+  found = {}
+  for c in configs:
+    width = c.width // c.heads
+    found["give model.attention_dropout=0"] = c.attention_dropout > 0
+    found[f"give a length that {attention.LENGTHS} divides"] = (
+      length % attention.LENGTHS > 0
+    )
+    if name == "cudnn":
+      found["give model.dtype=bfloat16"] = c.dtype != "bfloat16"
+      found["packed rows hold several documents"] = packed
+      found[f"heads are {width} wide, not 8, 16, ... 128"] = (
+        width % 8 > 0 or width > 128
+      )
+  return [text for text, holds in found.items() if holds]
+
+
+def _problems_of_devices(name: str, platform: str, *, several: bool) -> list:
+  found = {
+    f"it is of {OWNERS[name]}, and these are {platform}": OWNERS[name]
+    != platform,
+    "the rows lie on several devices": name == "pieces" and several,
+  }
+  return [text for text, holds in found.items() if holds]
+
+
+def _error(got: Array, want: Array, real_BxLx1x1: Array) -> Array:
+  got = got.astype(jnp.float32)
+  worst = jnp.max(jnp.abs(got - want), where=real_BxLx1x1, initial=0.0)
+  largest = jnp.max(jnp.abs(want), where=real_BxLx1x1, initial=0.0)
+  return jnp.where(jnp.isfinite(got).all(), worst / largest, jnp.nan)

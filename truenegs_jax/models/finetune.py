@@ -1,0 +1,196 @@
+"""A pre-trained network with the head of a task, to be fine-tuned.
+
+model = make_downstream(role="discriminator", head="linear", num_outputs=3,
+                        vocab_size=30_522, variant="small")
+params = pretrain.init_params(model, key)
+logits_BxC = model.apply({"params": params}, inputs, keys_B,
+                         method="class_logits")
+
+The network's parameters have the paths that they have in pre-training; the
+head's are under `task_head`, and BERT's pooler is where it was, `pooled`.
+
+C counts the outputs of a head (classes, or 1: a score), S the starts of spans
+that are looked at and the ends of each.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from truenegs_jax.models import encoder, heads, registry
+from truenegs_jax.runtime.errors import InputError
+
+Array = jax.Array
+
+# Which networks may have which head.
+HEADS = {
+  "linear": ("discriminator", "bert"),
+  "dense": ("discriminator",),
+  "pooler": ("bert",),
+  "spans": ("discriminator", "bert"),
+  "joint": ("discriminator", "bert"),
+}
+
+
+class Downstream(nn.Module):
+  """An encoder and one head; which of the methods apply, the head says.
+
+  Attributes:
+    config: the network's.
+    role: what the network is called in pre-training and in exports.
+    head: a name in HEADS.
+    num_outputs: C; nothing to the heads of spans.
+    head_dropout: rate inside the heads of classes and scores; those of spans
+      have none, as released.
+    backbone: module under truenegs_jax.models that holds the encoder.
+  """
+
+  config: encoder.EncoderConfig
+  role: str
+  head: str
+  num_outputs: int
+  head_dropout: float = 0.1
+  backbone: str = "encoder"
+
+  def setup(self):
+    backbone, c = registry.load(self.backbone), self.config
+    self.embeddings = backbone.Embeddings(c)
+    setattr(self, self.role, backbone.Encoder(c))
+    self.task_head = _make_head(self)
+    if self.head == "pooler":
+      self.pooled = heads.Pooler(c)
+
+  @property
+  def roles(self) -> dict[str, encoder.EncoderConfig]:
+    """The one network that there is."""
+    return {self.role: self.config}
+
+  def encode(
+    self, inputs: encoder.Inputs, dropout_keys_B: Array | None
+  ) -> Array:
+    """The last hidden states `[B, L, D]`, of `config.dtype`."""
+    embedded_BxLxE = self.embeddings(inputs, dropout_keys_B)
+    network = getattr(self, self.role)
+    return network(embedded_BxLxE, inputs["documents"], dropout_keys_B)
+
+  def class_logits(
+    self, inputs: encoder.Inputs, dropout_keys_B: Array | None
+  ) -> Array:
+    """f32 `[B, C]` of a head of classes or scores, read off [CLS] alone."""
+    hidden_BxLxD = self.encode(inputs, dropout_keys_B)
+    first_BxD = hidden_BxLxD[:, 0].astype(jnp.float32)
+    if self.head == "pooler":
+      first_BxD = self.pooled(first_BxD)
+    return self.task_head(first_BxD, dropout_keys_B)
+
+  def span_logits(
+    self, inputs: encoder.Inputs, dropout_keys_B: Array | None
+  ) -> Array:
+    """f32 `[B, L, 2]` of the head "spans": start and end, padding as well."""
+    return self.task_head(self.encode(inputs, dropout_keys_B))
+
+  def joint_logits(
+    self,
+    inputs: encoder.Inputs,
+    start_B: Array,
+    dropout_keys_B: Array | None,
+  ) -> tuple[Array, Array, Array]:
+    """What the head "joint" trains on, given where the answers start.
+
+    Returns:
+      f32 logits `[B, L]` of the start, `[B, L]` of the end behind `start_B`,
+      and `[B]`, positive where the question has no answer.
+    """
+    hidden_BxLxD = self.encode(inputs, dropout_keys_B)
+    return self.task_head(hidden_BxLxD, answer_mask(inputs), start_B)
+
+  def joint_beam(
+    self,
+    inputs: encoder.Inputs,
+    dropout_keys_B: Array | None = None,
+    size: int = 20,
+  ) -> tuple[Array, Array, Array]:
+    """The likeliest spans by the head "joint"; S is `size`, or L if less.
+
+    Returns:
+      starts int32 `[B, S]` and ends `[B, S, S]`, each likeliest first, and f32
+      `[B, S, S]`, log p(start) + log p(end | start). Where fewer than S
+      positions are allowed others follow, at about -1,000; an end may come
+      before its start.
+    """
+    hidden_BxLxD = self.encode(inputs, dropout_keys_B)
+    return self.task_head.beam(hidden_BxLxD, answer_mask(inputs), size)
+
+  def initialize(self, inputs: encoder.Inputs) -> None:
+    """Touches every parameter; only `pretrain.init_params` calls it."""
+    if self.head == "joint":
+      self.joint_logits(inputs, inputs["tokens"][:, 0], None)
+    elif self.head == "spans":
+      self.span_logits(inputs, None)
+    else:
+      self.class_logits(inputs, None)
+
+
+def answer_mask(inputs: encoder.Inputs) -> Array:
+  """True `[B, L]` where an answer may be: in the second text, or on [CLS]."""
+  context_BxL = (inputs["documents"] != 0) & (inputs["types"] == 1)
+  return context_BxL.at[:, 0].set(True)
+
+
+def make_downstream(
+  *,
+  role: str,
+  head: str,
+  num_outputs: int,
+  vocab_size: int,
+  variant: str,
+  backbone: str = "encoder",
+  head_dropout: float = 0.1,
+  **overrides: Any,
+) -> Downstream:
+  """Builds a network of one variant with the head of a task.
+
+  Args:
+    role: "discriminator" or "bert", whose embeddings are as wide as the model,
+      whatever the variant says.
+    head, num_outputs, head_dropout, backbone: as in `Downstream`.
+    vocab_size: entries of the vocabulary.
+    variant: a name in the backbone's VARIANTS, or a list of sizes
+      (`backbones.sizes`).
+    **overrides: fields of the backbone's EncoderConfig (dropout, dtype, ...).
+
+  Raises:
+    InputError: an unknown head, or one that this network cannot have; less than
+      one output; a rate outside [0, 1); as `backbones.network_config`.
+  """
+  known = [name for name, roles in HEADS.items() if role in roles]
+  if head not in known:
+    raise InputError(
+      f"finetune.head {head!r} is none of a network {role!r}; known:"
+      f" {', '.join(known) or 'none'}."
+    )
+  if num_outputs < 1:
+    raise InputError(f"{num_outputs} outputs: a task has at least 1.")
+  if not 0 <= head_dropout < 1:
+    raise InputError(
+      f"finetune.head_dropout {head_dropout}: give a rate from 0 to below 1."
+    )
+  config = registry.network_config(
+    backbone, variant, {"vocab_size": vocab_size, **overrides}
+  )
+  if role == "bert":
+    config = dataclasses.replace(config, embedding_size=config.width)
+  return Downstream(config, role, head, num_outputs, head_dropout, backbone)
+
+
+def _make_head(model: Downstream) -> Any:
+  if model.head == "joint":
+    return heads.JointHead()
+  if model.head == "spans":
+    return heads.SpanHead(model.config)
+  return heads.ClassHead(
+    model.config, model.head, model.num_outputs, model.head_dropout
+  )

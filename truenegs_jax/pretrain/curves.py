@@ -1,0 +1,68 @@
+"""PNG curves of a run, drawn from its metrics.jsonl."""
+
+import pathlib
+from typing import Any
+
+from truenegs_jax.workdir import metrics_file
+
+# File -> title and the records' names that it shows.
+PLOTS = {
+  "losses": (
+    "Loss per slot, per token (nats)",
+    ("mlm", "detect", "soft", "sentence"),
+  ),
+  "collapse": ("Mean cosine of random pairs of words", ("pair_cosine",)),
+  "detection": ("Detection of replaced tokens: AUC", ("auc",)),
+  "corrections": (
+    "Hard correction (share)",
+    ("corrected_of_slots", "corrected_of_mismatches", "corrected_rows"),
+  ),
+}
+
+
+def draw(workdir: pathlib.Path) -> list[pathlib.Path]:
+  """Writes plots/<name>.png, one panel a curve; returns the files.
+
+  Training is a line (the mean since the record before), held-out rows are
+  points. A plot none of whose values were recorded is left out.
+  """
+  import matplotlib  # here: its import takes longer than many a command
+
+  matplotlib.use("Agg")
+  from matplotlib import pyplot as plt
+
+  records = metrics_file.read_records(workdir)
+  folder = workdir / "plots"
+  folder.mkdir(exist_ok=True)
+  written = []
+  for file, (title, wanted) in PLOTS.items():
+    names = [name for name in wanted if any(name in r for r in records)]
+    if not names:
+      continue
+    figure, axes = plt.subplots(
+      1, len(names), figsize=(4.5 * len(names), 3.2), squeeze=False
+    )
+    for axis, name in zip(axes[0], names, strict=True):
+      _draw_curve(axis, records, name)
+    figure.suptitle(title)
+    figure.tight_layout()
+    path = folder / f"{file}.png"
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    written.append(path)
+  return written
+
+
+def _draw_curve(axis: Any, records: list[dict], name: str) -> None:
+  for split, style in (("train", "-"), ("held_out", "o")):
+    points = [
+      (r["step"], r[name]) for r in records if r["split"] == split and name in r
+    ]
+    if points:
+      axis.plot(
+        *zip(*points, strict=True), style, label=split.replace("_", "-")
+      )
+  axis.set_title(name, fontsize=10)
+  axis.set_xlabel("step")
+  axis.grid(alpha=0.3)
+  axis.legend(fontsize=8)

@@ -1,0 +1,108 @@
+"""What a config would run, in seconds and without text, rows or a compiler.
+
+  python -m truenegs_jax.main --config=bert_large --config.dry_run=True
+
+The step is traced, so that shapes are known to fit. What the compiler adds for
+activations is printed by benchmarks/memory.py, which compiles.
+"""
+
+import pathlib
+
+import jax
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from truenegs_jax.data.tokens.tokenizer import (
+  SPECIALS,
+  Tokenizer,
+  make_tokenizer,
+)
+from truenegs_jax.objectives import describe
+from truenegs_jax.synonyms import run_table, sources_spec
+from truenegs_jax.train import checks, from_config, plan, sharding
+from truenegs_jax.workdir.from_config import vocabulary_of
+
+
+def dry_run(c: ConfigDict, console: Console) -> int:
+  """Prints shapes, bytes a device, steps, tokens and FLOPs; returns 0.
+
+  Raises:
+    InputError: as a run of this config would, for what can be known beforehand.
+  """
+  if c.init and _is_here(c.init):
+    checks.check_weights(c, say=console.print)
+  tokenizer, source = stand_in(c)
+  run = from_config.build_run(c, tokenizer)
+  mesh = sharding.make_mesh(run.mesh_spec)
+  run, attention = from_config.attending(c, run, mesh)
+  state = plan.abstract_state(run, c.seed, mesh)
+  aux = plan.abstract_aux(c, run, mesh)
+  batch = plan.abstract_batch(c, mesh)
+  jax.eval_shape(plan.train_step(c, run, mesh), state, batch, aux)
+  lines = {
+    "dry run": "no text is read, nothing written or compiled",
+    "objective": describe.objective(c),
+    "devices": plan.devices(c, mesh),
+    "attention": attention,
+    "parameters": plan.parameters(run.model, state.params),
+    "per device": f"{plan.held(state, aux)},"
+    f" batch {plan.mebibytes(sharding.bytes_per_device(batch))}, beside the"
+    " activations",
+    "vocabulary": f"{len(tokenizer.vocab):,} entries, {source}",
+    "steps": plan.work(c, run.model),
+    "optimizer": f"{c.optim.schedule} schedule, peak {c.optim.lr:g},"
+    f" {c.optim.warmup_steps:,} steps of warm-up; {c.optim.accumulation}"
+    f" micro-batch(es), {c.model.dtype}, remat {c.model.remat}",
+    "needs": ", ".join(_needs(c)) or "nothing but text",
+  }
+  console.print(plan.table(lines))
+  console.print(plan.shapes(state))
+  return 0
+
+
+def stand_in(c: ConfigDict) -> tuple[Tokenizer, str]:
+  """A vocabulary of the right size, and how the size is known."""
+  size, source = c.data.vocab_size, "as data.vocab_size says"
+  path = pathlib.Path(c.data.vocab).expanduser()
+  paths = (path, path / "vocab.txt", path / "tokenizer.json")
+  found = next(filter(pathlib.Path.is_file, paths), None)
+  if c.data.vocab != "train" and found:
+    size, source = _count(c, found), f"as {found} has"
+  words = [f"word{i}" for i in range(size - len(SPECIALS))]
+  return make_tokenizer([*SPECIALS, *words], lowercase=True), source
+
+
+def _count(c: ConfigDict, path: pathlib.Path) -> int:
+  """The entries of a vocabulary."""
+  if path.suffix == ".json":
+    return len(vocabulary_of(c, str(path)).vocab)
+  with path.open("rb") as file:
+    return sum(1 for _ in file)
+
+
+def _needs(c: ConfigDict) -> list[str]:
+  """Files that a run of this config would ask the user for."""
+  needed = []
+  if c.init:
+    needed.append(f"weights: {_weights(c.init)}")
+  if run_table.wanted(c):
+    for source in sources_spec.parse(c.negatives.sources).sources:
+      needed += [f"{source.name} {k}={x}" for k, x in source.paths.items()]
+  return needed
+
+
+def _weights(init: str) -> str:
+  """Where they are, and what to give if they are not here."""
+  if init == checks.NEEDED:
+    return "--config.init=FOLDER"
+  if _is_here(init):
+    return f"{init}, which fit"
+  return (
+    f"{init}, which are looked up on the Hugging Face hub; without internet,"
+    " --config.init=FOLDER"
+  )
+
+
+def _is_here(init: str) -> bool:
+  exists = lambda place: pathlib.Path(place.strip()).expanduser().exists()
+  return exists(init) or all(map(exists, init.split(",")))

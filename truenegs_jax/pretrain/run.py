@@ -1,0 +1,230 @@
+"""The task "pretrain", from text to a model that Hugging Face loads.
+
+prepare rows -> synonym table -> train -> verdict, cases, fills, curves ->
+export
+"""
+
+import dataclasses
+import functools
+import itertools
+import json
+import pathlib
+import signal
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from truenegs_jax.corrections import cases as cases_lib
+from truenegs_jax.corrections import predict_slots
+from truenegs_jax.data.rows import batches, rows_folder
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.models import pretrain
+from truenegs_jax.pretrain import curves, dry_run, fill_masks, verdict
+from truenegs_jax.runtime import distributed, errors
+from truenegs_jax.runtime.cache import enable_compilation_cache
+from truenegs_jax.runtime.flags import command
+from truenegs_jax.synonyms import run_table, table
+from truenegs_jax.train import (
+  checks,
+  from_config,
+  loop,
+  model_synonyms,
+  prepare_data,
+)
+from truenegs_jax.train import start as start_lib
+from truenegs_jax.weights.export import model_card, pretrained
+from truenegs_jax.weights.formats import hf_config
+from truenegs_jax.weights.init import config_sizes
+from truenegs_jax.workdir import files, lock, metrics_file
+
+EXIT_NOT_LEARNED = 1
+SEARCHED_STEPS = 200  # batches of training rows searched for cases
+
+
+def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
+  """Runs or goes on with a pre-training; returns the exit code.
+
+  Raises:
+    TrueNegsError: with the exit code that belongs to it.
+  """
+  say = functools.partial(console.print, soft_wrap=True)
+  with distributed.together("config"):
+    c = config_sizes.resolve(c, saved=files.saved_config(workdir), say=say)
+    checks.check_config(c)
+  if c.dry_run:
+    return dry_run.dry_run(c, console)
+  with distributed.together("given"):
+    checks.check_given(c, saved=files.has_checkpoint(workdir), say=say)
+  enable_compilation_cache()
+  with lock.lock(workdir):
+    with distributed.together("inputs"):
+      inputs = gather_inputs(c, workdir, console)
+    outcome = loop.train(c, workdir, inputs, console)
+    if outcome.stopped_by is not None:
+      console.print(
+        f"saved at step {int(outcome.start.state.step):,}; to go on from"
+        f" there, give the same command again: {command()}",
+        soft_wrap=True,
+      )
+      if outcome.stopped_by == signal.SIGINT:
+        return errors.SAVED_INTERRUPT
+      return errors.SAVED_RESTART
+    return finish(c, workdir, inputs, outcome, console)
+
+
+def gather_inputs(
+  c: ConfigDict, workdir: pathlib.Path, console: Console
+) -> start_lib.Inputs:
+  """Rows, tokenizer and synonym table of a config, made where missing."""
+  folder, tokenizer = prepare_data.prepare_config(c)
+  train_rows = rows_folder.open_rows(folder, "train")
+  rows_folder.check_batch_size(train_rows, c.batch_size)
+  held_out_rows = rows_folder.open_rows(folder, "held_out")
+  if not len(held_out_rows):
+    raise errors.DataError(
+      f"{folder} holds no held-out rows: the text fills a single row; give"
+      " more text, or a smaller --config.length."
+    )
+  fill_masks.encode_sentences(
+    tokenizer, c.eval.sentences, max_length=c.model.max_positions
+  )
+  found, synonyms = None, None
+  if run_table.wanted(c):
+    found = run_table.find_or_build(c, workdir, tokenizer, console)
+    synonyms = found.fingerprint if found else model_synonyms.rule(c)
+  return start_lib.Inputs(
+    tokenizer=tokenizer,
+    train_rows=train_rows,
+    held_out_rows=held_out_rows,
+    table=found,
+    fingerprints={
+      "vocabulary": tokenizer.fingerprint,
+      "rows": train_rows.fingerprint,
+      "synonyms": synonyms,
+    },
+  )
+
+
+def finish(
+  c: ConfigDict,
+  workdir: pathlib.Path,
+  inputs: start_lib.Inputs,
+  outcome: loop.Outcome,
+  console: Console,
+) -> int:
+  """Judges, shows, draws and exports a finished run; returns the exit code."""
+  start = outcome.start
+  params = distributed.to_host(start.state.params)
+  own_ids = distributed.to_host(start.state.aux)
+  if not distributed.is_first():
+    return 0  # the first process has all that is left to do
+  on_device = jax.device_put(params)  # once, not with every batch
+  if own_ids:
+    inputs = _with_own_table(c, workdir, inputs, own_ids["ids_VxS"])
+  unigram_V = np.load(inputs.train_rows.folder / "unigram_V.npy")
+  judged = verdict.judge(outcome.held_out, unigram_V)
+  console.print(verdict.table(judged))
+  results = {
+    "command": command(),
+    "seed": c.seed,
+    "steps": c.steps,
+    "fingerprints": dict(inputs.fingerprints),
+    "verdict": metrics_file.finite_or_null(dataclasses.asdict(judged))
+    | {"passed": judged.passed},
+  }
+  if inputs.table is not None and c.negatives.hard_correction:
+    cases, searched = _find_cases(c, inputs, start, on_device)
+    console.print(cases_lib.show(cases, searched))
+    results["corrections"] = {
+      "predictions_searched": searched,
+      "cases": [dataclasses.asdict(case) for case in cases],
+    }
+  filled = fill_masks.fill_masks(
+    start.run.model,
+    on_device,
+    inputs.tokenizer,
+    c.eval.sentences,
+    max_length=c.model.max_positions,
+  )
+  if filled:
+    console.print(fill_masks.show(filled))
+  results["fills"] = [dataclasses.asdict(fill) for fill in filled]
+  files.save_json(workdir / "results.json", results)
+  drawn = curves.draw(workdir)
+  console.print(f"curves: {', '.join(map(str, drawn))}", soft_wrap=True)
+  _export(c, workdir, inputs.tokenizer, start.run.model, params, console)
+  if judged.passed or not c.eval.must_learn:
+    return 0
+  console.print(
+    "not learned: the MLM loss must end below the unigram entropy, and the AUC"
+    f" of ELECTRA above 0.5 by {verdict.MIN_ERRORS:g} standard errors",
+    soft_wrap=True,
+  )
+  return EXIT_NOT_LEARNED
+
+
+def _with_own_table(
+  c: ConfigDict,
+  workdir: pathlib.Path,
+  inputs: start_lib.Inputs,
+  ids_VxS: np.ndarray,
+) -> start_lib.Inputs:
+  """The inputs with the table that the model has made, which is saved, too."""
+  own = model_synonyms.saved_table(c, ids_VxS, inputs.tokenizer.vocab)
+  table.save_table(own, workdir / files.SYNONYMS)
+  return dataclasses.replace(inputs, table=own)
+
+
+def _find_cases(c, inputs, start, params):
+  """Searches the held-out rows first, then some of the training rows."""
+  held_out = batches.held_out_batches(
+    inputs.held_out_rows, batch_size=c.batch_size
+  )
+  trained = (
+    batches.batch_at(inputs.train_rows, i, batch_size=c.batch_size, seed=c.seed)
+    for i in range(min(c.steps, SEARCHED_STEPS))
+  )
+  return cases_lib.find_cases(
+    predict_slots.make_predict_slots(
+      start.run.model,
+      start.run.options.masking,
+      visible_slots=c.negatives.visible_slots,
+      continues_V=from_config.continuations(c, inputs.tokenizer.vocab),
+    ),
+    params,
+    itertools.chain(held_out, trained),
+    table=inputs.table,
+    tokenizer=inputs.tokenizer,
+    limit=c.eval.cases,
+    seed=c.seed,
+  )
+
+
+def _export(
+  c: ConfigDict,
+  workdir: pathlib.Path,
+  tokenizer: Tokenizer,
+  model: pretrain.Model,
+  params: Any,
+  console: Console,
+) -> None:
+  if not hf_config.has_names(model):
+    console.print(
+      f"not exported: the backbone {c.model.backbone!r} is none that"
+      " transformers has; the checkpoints hold the weights",
+      soft_wrap=True,
+    )
+    return
+  exported = pretrained.export_model(
+    params,
+    model,
+    tokenizer,
+    workdir / "export",
+    about=model_card.about_run(workdir, json.loads(c.to_json()), c.steps),
+  )
+  console.print(
+    f"exported to {workdir / 'export'}/: {exported.statement}", soft_wrap=True
+  )

@@ -1,0 +1,69 @@
+"""The rows of a config, made where they are missing."""
+
+import pathlib
+from typing import Any
+
+from truenegs_jax.data.corpus.corpus import needs
+from truenegs_jax.data.rows import prepare_rows
+from truenegs_jax.data.tokens.tokenizer import ACCENTS, Tokenizer
+from truenegs_jax.runtime.errors import (
+  InputError,
+)
+
+
+def plan_of(config: Any) -> prepare_rows.Plan:
+  """The plan of the `data` section and length of a ConfigDict."""
+  data = config.data
+  resources = {}
+  if "wordnet" in needs(data.sources):
+    from truenegs_jax.synonyms.wordnet import open_wordnet  # imports NLTK
+
+    resources["reader"] = open_wordnet(data.wordnet_dir)
+  names = (
+    "sources vocab vocab_size lowercase layout overflow held_out rows seed"
+    " errors stopping tokenizer"
+  )
+  if data.accents not in ACCENTS:
+    known = ", ".join(ACCENTS)
+    raise InputError(f"data.accents={data.accents!r}: choose one of {known}.")
+  request = prepare_rows.Request(
+    **{name: data[name] for name in names.split()},
+    strip_accents=ACCENTS[data.accents],
+    length=config.length,
+    num_workers=data.workers,
+    resources=resources,
+  )
+  return prepare_rows.make_plan(request)
+
+
+def prepare_config(config: Any) -> tuple[pathlib.Path, Tokenizer]:
+  """The rows of a config for a run that wants to train on them now.
+
+  Raises:
+    InputError: they would be made of a download, or by each of many processes,
+      which is a step of its own.
+  """
+  from truenegs_jax.runtime import distributed  # imports jax
+
+  with distributed.together("rows"):
+    return _prepare_config(config, several=distributed.count() > 1)
+
+
+def _prepare_config(
+  config: Any, *, several: bool
+) -> tuple[pathlib.Path, Tokenizer]:
+  plan = plan_of(config)
+  if several and not plan.whole():
+    raise InputError(
+      f"a run of many processes makes no rows, and {plan.folder} holds none."
+      " Prepare them first, where all machines see them: python -m"
+      " truenegs_jax.prepare --config=... with the same values."
+    )
+  if plan.corpus and not plan.corpus.is_local() and not plan.whole():
+    raise InputError(
+      f"data.sources: {plan.corpus.names()} is on the Hugging Face hub and its"
+      " rows are not here yet. Prepare them first: python -m"
+      " truenegs_jax.prepare --config=... with the same values, or give the"
+      " path of a local copy."
+    )
+  return prepare_rows.carry_out(plan)

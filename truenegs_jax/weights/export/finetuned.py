@@ -1,0 +1,152 @@
+"""A fine-tuned model as one folder that Hugging Face's transformers loads.
+
+exported = export_task(params, model, tokenizer, output, task=task, card=lines)
+
+AutoModelForSequenceClassification or AutoModelForQuestionAnswering gives the
+logits that were trained; scores come in the task's own units.
+"""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.models import finetune
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.tasks import task as task_lib
+from truenegs_jax.weights.export import (
+  atomic_folder,
+  model_card,
+  pretrained,
+  torch_parity,
+)
+from truenegs_jax.weights.formats import hf_config, linear_heads
+
+
+def export_task(
+  params: Mapping[str, Any],
+  model: finetune.Downstream,
+  tokenizer: Tokenizer,
+  output: pathlib.Path,
+  *,
+  task: task_lib.Task,
+  card: str,
+) -> pretrained.Exported:
+  """Writes a folder with the model, its vocabulary, a card and checksums.
+
+  Args:
+    params: the model's parameters, f32 arrays of numpy or jax.
+    model: what they are of.
+    tokenizer: the one that the model was trained with.
+    output: the folder to make, which is not there yet.
+    task: whose labels and scale the files have.
+    card: lines of a list, "* ...", for the README.md: how it was made.
+
+  Raises:
+    InputError: `problem` names one; `output` is there already; another
+      vocabulary than the model's.
+    NonFiniteError: a NaN or infinite weight.
+    DiskError: a file could not be written.
+    TrueNegsError: transformers does not come to our logits.
+  """
+  if said := problem(model):
+    raise InputError(said)
+  if output.exists():
+    raise InputError(
+      f"output {output} is there already; move it away or give another folder."
+    )
+  params = jax.device_get(params)
+  pretrained.check_finite(params)
+  written, as_written = counterpart(params, model, task)
+  with atomic_folder.in_place_of(output) as partial:
+    with atomic_folder.disk_errors(output):
+      hf_config.write_model(
+        partial,
+        written,
+        as_written,
+        model.role,
+        tokenizer,
+        more=_fields(model, task),
+      )
+      text = model_card.task_text(
+        written, as_written, tokenizer, task, card, trained_as=model.head
+      )
+      (partial / "README.md").write_text(text, encoding="utf-8")
+      atomic_folder.write_checksums(partial)
+    compared, statement = torch_parity.compare_task(
+      partial, params, model, as_written, scale=_scale(task)
+    )
+  return pretrained.Exported(output, compared, statement)
+
+
+def problem(model: finetune.Downstream) -> str:
+  """Why transformers has no counterpart of a model; "" where it has one."""
+  if not hf_config.has_names(model):
+    return (
+      f"backbone {model.backbone!r} has no counterpart in Hugging Face's"
+      " transformers, so the model is not exported."
+    )
+  if model.head == "joint":
+    return (
+      "head 'joint' has no counterpart in Hugging Face's transformers, so the"
+      " model is not exported; one of --config.finetune.head=spans is."
+    )
+  width, outputs = model.config.width, model.num_outputs
+  if (model.head, model.role) == ("linear", "discriminator"):
+    if 2 * outputs > width:
+      return (
+        f"head 'linear' of {outputs} outputs: Hugging Face's class of ELECTRA"
+        f" has room for {width // 2} at {width} units, so the model is not"
+        " exported; one of --config.finetune.head=dense is."
+      )
+  return ""
+
+
+def counterpart(
+  params: Mapping[str, Any], model: finetune.Downstream, task: task_lib.Task
+) -> tuple[dict[str, Any], finetune.Downstream]:
+  """The same function with a head that transformers has, and scores unscaled.
+
+  A head "linear" becomes one that `weights.linear_heads` makes of it and reads
+  back.
+  """
+  changed = dict(params)
+  if model.head == "linear":
+    linear = params["task_head"]["output"]
+    if model.role == "bert":
+      changed |= linear_heads.behind_tanh(**linear)
+      model = model.clone(head="pooler")
+    else:
+      changed |= linear_heads.behind_gelu(**linear)
+      model = model.clone(head="dense")
+  offset, scale = _scale(task)
+  output = dict(changed["task_head"]["output"])
+  output["kernel"] = output["kernel"] * np.float32(scale)
+  output["bias"] = output["bias"] * np.float32(scale) + np.float32(offset)
+  changed["task_head"] = {**changed["task_head"], "output": output}
+  return changed, model
+
+
+def _scale(task: task_lib.Task) -> tuple[float, float]:
+  """(offset, scale) of what the model gives."""
+  return task.scale if task.kind == task_lib.SCORE else (0.0, 1.0)
+
+
+def _fields(model: finetune.Downstream, task: task_lib.Task) -> dict[str, Any]:
+  """What `config.json` says of a task."""
+  if task.kind == task_lib.SPANS:
+    return {}
+  labels = task.labels or ("score",)
+  regression = task.kind == task_lib.SCORE
+  return {
+    "problem_type": "regression"
+    if regression
+    else "single_label_classification",
+    "num_labels": len(labels),
+    "id2label": {str(i): label for i, label in enumerate(labels)},
+    "label2id": {label: i for i, label in enumerate(labels)},
+    "classifier_dropout": model.head_dropout,
+  }

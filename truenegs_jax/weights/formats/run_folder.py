@@ -1,0 +1,91 @@
+"""Runs of ours as a place to start from: their weights, nothing else of them.
+
+`WORKDIR` stands for its newest step, `WORKDIR/checkpoints/STEP` for any.
+"""
+
+import functools
+import pathlib
+from typing import Any
+
+import numpy as np
+from flax import traverse_util
+
+from truenegs_jax.models import pretrain
+from truenegs_jax.weights.formats import hf_config, hf_names
+from truenegs_jax.weights.formats.network import Arrays, Network
+from truenegs_jax.workdir import saved_model
+
+
+def locate(path: pathlib.Path) -> tuple[pathlib.Path, int | None] | None:
+  """Workdir and step that a path stands for; step None is the newest.
+
+  None if it is no path of a run.
+  """
+  if (path / "checkpoints").is_dir():
+    return path, None
+  if path.name == "checkpoints" and (path.parent / "vocab.txt").exists():
+    return path.parent, None
+  workdir = path.parent.parent
+  if (
+    path.name.isdecimal()
+    and path.parent.name == "checkpoints"
+    and (workdir / "vocab.txt").exists()
+  ):
+    return workdir, int(path.name)
+  return None
+
+
+def open_networks(
+  workdir: pathlib.Path, step: int | None
+) -> dict[str, Network]:
+  """The networks of a run by their roles, in the order of its model.
+
+  Args:
+    step: a saved one; None for the newest.
+
+  Raises:
+    InputError, CheckpointError: as `saved.open_run` and `saved.describe`.
+  """
+  with saved_model.open_run(workdir) as checkpoints:
+    newest = checkpoints.steps()[-1]
+    found = saved_model.describe(checkpoints, newest if step is None else step)
+  model, place = found.model, f"{workdir}, step {found.step:,}"
+  whole = pretrain.param_shapes(model)
+
+  @functools.cache  # the networks of a pair are saved as one
+  def params() -> dict[str, np.ndarray]:
+    with saved_model.open_run(workdir) as checkpoints:
+      return _flat(saved_model.read_params(checkpoints, model, found.step))
+
+  networks = {}
+  for role in model.roles:
+    shapes = _flat(pretrain.role_params(whole, role))
+    networks[role] = Network(
+      role=role,
+      place=place,
+      arrays=Arrays(
+        path=workdir,
+        shapes={name: x.shape for name, x in shapes.items()},
+        dtypes={name: str(x.dtype) for name, x in shapes.items()},
+        read=lambda name: params()[name],
+      ),
+      fields=hf_config.model_config(model, role, pad=found.tokenizer.pad),
+      name_table=_name_table,
+      turned=False,
+      vocabulary=workdir / "vocab.txt",
+      lowercase=found.tokenizer.lowercase,
+      strip_accents=found.tokenizer.strip_accents,
+      backbone=model.backbone,
+    )
+  return networks
+
+
+def _name_table(model: hf_names.Model, role: str) -> dict[str, str]:
+  whole = pretrain.param_shapes(model)
+  if len(model.roles) > 1:
+    whole = pretrain.role_params(whole, role)
+  return {name: name for name in _flat(whole)}
+
+
+def _flat(tree: Any) -> dict[str, Any]:
+  return traverse_util.flatten_dict(tree, sep="/")
