@@ -4,10 +4,6 @@ import os
 import pathlib
 import stat
 
-import jax
-
-from truenegs_jax.runtime import cache, distributed
-
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -56,15 +52,19 @@ def enable_compilation_cache() -> None:
   compiled again. JAX_COMPILATION_CACHE_DIR, when set, names another folder,
   which is then taken as it is.
   """
+  import jax
+
+  from truenegs_jax.runtime import distributed
+
   if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
     return
-  folder = cache.folder() / "xla"
+  compiled = folder() / "xla"
   try:
-    cache.make_private(folder)
+    make_private(compiled)
   except OSError as e:
     distributed.tell(
       f"what is compiled is not kept for the next start: {e}. To keep it, let"
       " TRUENEGS_CACHE name a folder that only you can write to."
     )
     return
-  jax.config.update("jax_compilation_cache_dir", str(folder))
+  jax.config.update("jax_compilation_cache_dir", str(compiled))
