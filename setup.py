@@ -57,6 +57,7 @@ setuptools.setup(
     ],
     "tensorboard": ["tensorboardX>=2.6.2"],
     "test": [
+      "hypothesis>=6.150",
       "mypy>=1.15",
       "pytest>=8.3",
       "pytest-xdist>=3.6",
