@@ -13,7 +13,7 @@ from ml_collections import config_flags
 
 from truenegs_jax.runtime.errors import InputError, printable
 
-PACKAGED = pathlib.Path(__file__).parent / "configs"
+PACKAGED = pathlib.Path(__file__).parents[1] / "configs"
 
 
 def define() -> flags.FlagHolder:
