@@ -85,7 +85,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         f" {c.corrections.run}: {describe.objective(of.config)}",
         soft_wrap=True,
       )
-    asked = _gather(c, workdir, of, console)
+    asked = _gather(c, of, console)
     with lock.lock(workdir):
       found = _measure(c, of, asked, console)
       report.show(found, console)
@@ -118,7 +118,7 @@ def check(c: ConfigDict, workdir: pathlib.Path) -> None:
   for source in _sources(c):
     with text_lines.renamed(*SOURCES):
       model = sources_spec.parse(source).model
-      run_table.check_paths(_of_source(c, source))
+      run_table.check(_request(c, source))
     if model:
       raise InputError(
         f"corrections.sources: {source!r} is made while a model trains; give"
@@ -145,17 +145,11 @@ def _wordnet(c: ConfigDict) -> Iterator[Any]:
     close_wordnet(reader)
 
 
-def _of_source(c: ConfigDict, source: str) -> ConfigDict:
-  """The config whose table is that of a source."""
-  changed = c.copy_and_resolve_references()
-  changed.negatives.sources = source
-  changed.negatives.hard_correction = True  # the table is wanted
-  return changed
+def _request(c: ConfigDict, source: str) -> run_table.TableRequest:
+  return dataclasses.replace(from_config.table_request(c), sources=source)
 
 
-def _gather(
-  c: ConfigDict, workdir: pathlib.Path, of: Subject, console: Console
-) -> Asked:
+def _gather(c: ConfigDict, of: Subject, console: Console) -> Asked:
   o, tokenizer = c.corrections, of.tokenizer
   length = o.length or of.config.length
   positions = of.config.model.max_positions
@@ -184,7 +178,10 @@ def _gather(
   for source in _sources(c):
     with text_lines.renamed(*SOURCES):
       table = run_table.find_or_build(
-        _of_source(of.config, source), workdir, tokenizer, console
+        _request(of.config, source),
+        tokenizer.vocab,
+        saved=None,
+        console=console,
       )
     assert table is not None  # as of "model", which `check` has refused
     if not table.num_pairs:

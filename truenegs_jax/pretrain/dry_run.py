@@ -18,7 +18,8 @@ from truenegs_jax.data.tokens.tokenizer import (
   make_tokenizer,
 )
 from truenegs_jax.objectives import describe
-from truenegs_jax.synonyms import run_table, sources_spec
+from truenegs_jax.objectives.options import needs_table
+from truenegs_jax.synonyms import sources_spec
 from truenegs_jax.train import checks, from_config, plan, sharding
 from truenegs_jax.workdir.from_config import vocabulary_of
 
@@ -85,7 +86,7 @@ def _needs(c: ConfigDict) -> list[str]:
   needed = []
   if c.init:
     needed.append(f"weights: {_weights(c.init)}")
-  if run_table.wanted(c):
+  if needs_table(c.negatives):
     for source in sources_spec.parse(c.negatives.sources).sources:
       needed += [f"{source.name} {k}={x}" for k, x in source.paths.items()]
   return needed

@@ -22,6 +22,7 @@ from truenegs_jax.corrections import predict_slots
 from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
+from truenegs_jax.objectives.options import needs_table
 from truenegs_jax.pretrain import curves, dry_run, fill_masks, verdict
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.cache import enable_compilation_cache
@@ -92,8 +93,14 @@ def gather_inputs(
     tokenizer, c.eval.sentences, max_length=c.model.max_positions
   )
   found, synonyms = None, None
-  if run_table.wanted(c):
-    found = run_table.find_or_build(c, workdir, tokenizer, console)
+  if needs_table(c.negatives):
+    resumed = files.has_checkpoint(workdir)
+    found = run_table.find_or_build(
+      from_config.table_request(c),
+      tokenizer.vocab,
+      saved=workdir / files.SYNONYMS if resumed else None,
+      console=console,
+    )
     synonyms = found.fingerprint if found else model_synonyms.rule(c)
   return start_lib.Inputs(
     tokenizer=tokenizer,

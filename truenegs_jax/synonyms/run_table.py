@@ -1,20 +1,17 @@
 """The synonym table of a run: its workdir's, the cache's, or a new one."""
 
+import dataclasses
 import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.objectives.options import needs_table
 from truenegs_jax.runtime import cache, errors
 from truenegs_jax.synonyms import sources_spec, stop_words, table, wordnet
-from truenegs_jax.workdir import files
-from truenegs_jax.workdir.files import has_checkpoint
 
 # Options of a table as negatives.* and `SynonymTable.options` name them.
 OPTIONS = ("keep_stop_words", "symmetric", "include_self")
@@ -23,32 +20,64 @@ OPTIONS = ("keep_stop_words", "symmetric", "include_self")
 RECIPE = 1
 
 
-def wanted(c: ConfigDict) -> bool:
-  """Whether a run asks anything of its table."""
-  return needs_table(c.negatives)
+@dataclasses.dataclass(frozen=True)
+class TableRequest:
+  """Values that decide a synonym table, beside the vocabulary.
+
+  Attributes:
+    sources: expression of sources, see `sources_spec`.
+    wordnet_dir: where WordNet is, if the expression does not say it.
+    stop_words: path of a list of stop words; "" for the English ones.
+    keep_stop_words, symmetric, include_self: as of `table.build_table`.
+  """
+
+  sources: str
+  wordnet_dir: str = ""
+  stop_words: str = ""
+  keep_stop_words: bool = False
+  symmetric: bool = False
+  include_self: bool = False
+
+  @property
+  def spec(self) -> sources_spec.Spec:
+    """The parsed expression; InputError where it has a mistake."""
+    return sources_spec.parse(self.sources)
+
+  @property
+  def options(self) -> dict[str, Any]:
+    """The switches of the table, as `SynonymTable.options` names them."""
+    return {name: getattr(self, name) for name in OPTIONS}
 
 
-def check_paths(c: ConfigDict) -> None:
-  """Refuses a config whose table cannot be made, before anything is.
+def check(request: TableRequest) -> None:
+  """Refuses a table that cannot be built, without building it.
 
-  Every source checks its options, that its files are there and how they begin.
+  Every source checks its options, that its files exist and how they begin.
 
   Raises:
     InputError, DataError: as the sources and `stop_words.load`.
   """
-  if wanted(c):
-    asked = sources_spec.parse(c.negatives.sources)
-    sources_spec.check(asked, wordnet_dir=c.data.wordnet_dir)
-    stop_words.load(c.negatives.stop_words)
+  sources_spec.check(request.spec, wordnet_dir=request.wordnet_dir)
+  stop_words.load(request.stop_words)
 
 
 def find_or_build(
-  c: ConfigDict, workdir: pathlib.Path, tokenizer: Tokenizer, console: Console
+  request: TableRequest,
+  tokens: Sequence[str],
+  *,
+  saved: pathlib.Path | None,
+  console: Console,
 ) -> table.SynonymTable | None:
-  """The table of a resumed run, else the cache's, else a new one for the cache.
+  """Returns a run's saved table, else the cache's, else builds and caches one.
 
-  One of another vocabulary or other options is passed over, not overwritten:
-  whether the workdir's run may go on is for its checkpoints to say.
+  A saved table of another vocabulary or other options is passed over, not
+  overwritten: whether the run may be resumed is for its checkpoints to decide.
+
+  Args:
+    tokens: the vocabulary, token `i` at position `i`.
+    saved: the table that a resumed run was trained with, whatever has become
+      of the files that it was built from; None for a new run.
+    console: where a damaged file is reported.
 
   Returns:
     The table; None where the model's own embeddings are the source.
@@ -56,63 +85,69 @@ def find_or_build(
   Raises:
     InputError, DataError: as the sources and `stop_words.load`.
   """
-  n = c.negatives
-  asked = sources_spec.parse(n.sources)
-  if asked.model:
+  spec = request.spec
+  if spec.model:
     return None
-  # Only a checkpoint's table is surely that of the run, whatever files became.
-  if has_checkpoint(workdir):
-    if found := _load(workdir / files.SYNONYMS, c, tokenizer, console):
-      return found
-  cached = cache.folder() / "synonyms" / _name(c, tokenizer)
-  if found := _load(cached, c, tokenizer, console):
+  if saved and (found := _load(saved, request, tokens, console)):
+    return found
+  cached = cache.folder() / "synonyms" / _name(request, tokens)
+  if found := _load(cached, request, tokens, console):
     return found
   with console.status("looking up synonyms ..."):
     built = table.build_table(
-      sources_spec.pairs_of(
-        asked, tokenizer.vocab, wordnet_dir=c.data.wordnet_dir
-      ),
-      tokenizer.vocab,
-      source=asked.identity,
-      stop_words=stop_words.load(n.stop_words),
-      **{name: n[name] for name in OPTIONS},
+      sources_spec.pairs_of(spec, tokens, wordnet_dir=request.wordnet_dir),
+      tokens,
+      source=spec.identity,
+      stop_words=stop_words.load(request.stop_words),
+      **request.options,
     )
   table.save_table(built, cached)
   return built
 
 
-def _is_asked(found: table.SynonymTable, c: ConfigDict) -> bool:
-  n = c.negatives
-  options = {name: n[name] for name in OPTIONS}
-  # What a checkpoint was made with needs no file any more.
-  if not n.stop_words or os.path.exists(os.path.expanduser(n.stop_words)):
-    words = stop_words.load(n.stop_words)
+def _load(
+  path: pathlib.Path,
+  request: TableRequest,
+  tokens: Sequence[str],
+  console: Console,
+) -> table.SynonymTable | None:
+  """A saved table, if it exists, is whole and is the requested one."""
+  if not path.exists():
+    return None
+  try:
+    found = table.load_table(path, tokens)
+  except errors.DataError as e:
+    console.print(f"not used: {e}", soft_wrap=True)
+    return None
+  options = request.options
+  # A checkpoint's table needs no file of stop words any more.
+  lost = request.stop_words and not _path(request.stop_words).exists()
+  if not lost:
+    words = stop_words.load(request.stop_words)
     options["stop_words"] = stop_words.fingerprint(words)
-  asked = sources_spec.parse(n.sources).identity
-  return found.source == asked and options.items() <= found.options.items()
+  is_same = found.source == request.spec.identity
+  return found if is_same and options.items() <= found.options.items() else None
 
 
-def _name(c: ConfigDict, tokenizer: Tokenizer) -> str:
-  """A file name for the cache that says all that the table depends on."""
-  n = c.negatives
-  asked = sources_spec.parse(n.sources)
+def _name(request: TableRequest, tokens: Sequence[str]) -> str:
+  """The file name in the cache: a digest of all that the table depends on."""
+  spec = request.spec
   depends = [
     RECIPE,
-    asked.identity,
-    [n[name] for name in OPTIONS],
-    sorted(stop_words.load(n.stop_words)),
-    [_state(file) for file in _files(c)],
+    spec.identity,
+    list(request.options.values()),
+    sorted(stop_words.load(request.stop_words)),
+    [_state(file) for file in _files(request)],
   ]
   digest = hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:16]
-  names = "-".join(dict.fromkeys(source.name for source in asked.sources))
-  vocabulary = table.vocabulary_fingerprint(tokenizer.vocab)
-  return f"{names}-{vocabulary}-{digest}.npz"
+  names = "-".join(dict.fromkeys(source.name for source in spec.sources))
+  return f"{names}-{table.vocabulary_fingerprint(tokens)}-{digest}.npz"
 
 
-def _files(c: ConfigDict) -> Iterator[pathlib.Path]:
+def _files(request: TableRequest) -> Iterator[pathlib.Path]:
   """The files that the pairs are read from."""
-  for source in sources_spec.parse(c.negatives.sources).sources:
-    options = sources_spec.located(source, wordnet_dir=c.data.wordnet_dir)
+  for source in request.spec.sources:
+    options = sources_spec.located(source, wordnet_dir=request.wordnet_dir)
     if source.name == "wordnet":
       yield from wordnet.files(str(options["folder"]))
     else:
@@ -120,7 +155,7 @@ def _files(c: ConfigDict) -> Iterator[pathlib.Path]:
 
 
 def _state(file: pathlib.Path) -> list[str | int]:
-  """What changes with a file; of one that is not there, its place alone."""
+  """Path, size and time of a file; of a missing one the path alone."""
   stats = file.stat() if file.exists() else None
   return [
     str(file.resolve()),
@@ -128,15 +163,5 @@ def _state(file: pathlib.Path) -> list[str | int]:
   ]
 
 
-def _load(
-  path: pathlib.Path, c: ConfigDict, tokenizer: Tokenizer, console: Console
-) -> table.SynonymTable | None:
-  """A saved table, if it is there, whole and what the config asks for."""
-  if not path.exists():
-    return None
-  try:
-    found = table.load_table(path, tokenizer.vocab)
-  except errors.DataError as e:
-    console.print(f"not used: {e}", soft_wrap=True)
-    return None
-  return found if _is_asked(found, c) else None
+def _path(text: str) -> pathlib.Path:
+  return pathlib.Path(os.path.expanduser(text))

@@ -122,7 +122,8 @@ def check_given(
     )
   if c.init:
     check_weights(c, say=say)
-  run_table.check_paths(c)
+  if needs_table(c.negatives):
+    run_table.check(from_config.table_request(c))
 
 
 def check_weights(c: ConfigDict, *, say: Callable[[str], Any]) -> None:

@@ -21,6 +21,7 @@ from truenegs_jax.models import choose_attention, pretrain
 from truenegs_jax.objectives import electra, fill_slots, masking, mlm
 from truenegs_jax.objectives.options import Options
 from truenegs_jax.runtime import distributed
+from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import model_synonyms, optim, sharding, step
 from truenegs_jax.workdir.from_config import build_model
@@ -124,6 +125,15 @@ def attending(
 def mesh_spec(c: ConfigDict) -> sharding.MeshSpec:
   """The mesh preset of a config, with the sizes that the config changes."""
   return sharding.get_spec(c.mesh.preset, sharding.parse_axes(c.mesh.axes))
+
+
+def table_request(c: ConfigDict) -> run_table.TableRequest:
+  """The synonym table that a config asks for."""
+  names = ("sources", "stop_words", *run_table.OPTIONS)
+  return run_table.TableRequest(
+    wordnet_dir=c.data.wordnet_dir,
+    **{name: c.negatives[name] for name in names},
+  )
 
 
 def make_aux(
