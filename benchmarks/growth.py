@@ -32,6 +32,7 @@ from rich.table import Table
 from truenegs_jax.models import registry
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime import flags as flags_lib
+from truenegs_jax.runtime.files import disk_errors
 
 AXES = {
   "batch": ("2", "4", "8", "16"),
@@ -197,7 +198,7 @@ def draw(found: dict[str, Points], folder: pathlib.Path) -> None:
       panel.legend(fontsize="small")
     panels_2xA[-1, column].set_xlabel(axis)
   figure.tight_layout()
-  with errors.disk_errors(folder):
+  with disk_errors(folder):
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "growth.png", dpi=150)
 

@@ -22,7 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from truenegs_jax.runtime.errors import InputError, disk_errors
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.files import disk_errors
 
 Runs = Mapping[str, Callable[[], Any]]
 

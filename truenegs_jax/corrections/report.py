@@ -18,7 +18,7 @@ from rich.table import Table
 from truenegs_jax.corrections import cases, rates, sources_compared
 from truenegs_jax.corrections.rates import Rate, Rates
 from truenegs_jax.corrections.text_lines import Lines
-from truenegs_jax.runtime.errors import disk_errors
+from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.workdir import files
 

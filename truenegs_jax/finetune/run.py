@@ -28,6 +28,7 @@ from truenegs_jax.finetune import (
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.flags import command
 from truenegs_jax.tasks import glue
 from truenegs_jax.train import guards
@@ -201,7 +202,7 @@ def _submit(
     run, folder = leaderboard.median_run(found[name]), workdir / SUBMISSION
     if "test" not in run.answers:
       continue
-    with errors.disk_errors(folder):
+    with disk_errors(folder):
       folder.mkdir(exist_ok=True)
     for split in (s for s in run.answers if s.startswith("test")):
       said = run.answers[split]

@@ -28,9 +28,9 @@ from truenegs_jax.runtime.errors import (
   DiskError,
   InputError,
   TrueNegsError,
-  disk_errors,
   printable,
 )
+from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.flags import command
 from truenegs_jax.train import writers
 from truenegs_jax.weights.export import finetuned

@@ -4,11 +4,6 @@ A message names the value, the rule and the way out. Everything else that is
 raised is a defect of ours and keeps its traceback.
 """
 
-import contextlib
-import errno
-import pathlib
-from collections.abc import Iterator
-
 
 class TrueNegsError(Exception):
   """A run cannot go on for a reason that its user can mend."""
@@ -48,20 +43,6 @@ class NonFiniteError(TrueNegsError):
   """Gradients were NaN or infinite more often than the config allows."""
 
   exit_code = 6
-
-
-@contextlib.contextmanager
-def disk_errors(path: pathlib.Path) -> Iterator[None]:
-  """Turns what the system says of a file into a DiskError that names it."""
-  try:
-    yield
-  except OSError as e:
-    full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    way = "free some space" if full else "mend that, or name another folder,"
-    raise DiskError(
-      f"{path} could not be written: {e.strerror or e}. What was saved before"
-      f" is intact; {way} and give the same command again."
-    ) from e
 
 
 def printable(error: Exception) -> str:

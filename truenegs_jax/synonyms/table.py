@@ -29,12 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from truenegs_jax.runtime.errors import (
-  DataError,
-  DiskError,
-  InputError,
-  disk_errors,
-)
+from truenegs_jax.runtime.errors import DataError, DiskError, InputError
+from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.synonyms.sources import is_word
 from truenegs_jax.synonyms.stop_words import STOP_WORDS, fingerprint, golds
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from truenegs_jax.data.corpus import hub_datasets
 from truenegs_jax.data.corpus.files import MAGIC, existing
-from truenegs_jax.runtime.errors import DataError, InputError, disk_errors
+from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.tasks.records import (
   HUB,
   Record,

@@ -13,7 +13,8 @@ from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
 from truenegs_jax.runtime import distributed
-from truenegs_jax.runtime.errors import NonFiniteError, disk_errors
+from truenegs_jax.runtime.errors import NonFiniteError
+from truenegs_jax.runtime.files import disk_errors
 
 SAVING = "finishing this step, then saving (once more to stop without saving)"
 STOPPED_UNSAVED = 137  # as after SIGKILL; 75 and 130 promise a checkpoint

@@ -13,7 +13,8 @@ from typing import Any
 
 import jax
 
-from truenegs_jax.runtime.errors import InputError, disk_errors
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.files import disk_errors
 
 # Most FLOP/s of a device in dense products, as its maker publishes it; the
 # first pattern that fits the whole device kind counts.

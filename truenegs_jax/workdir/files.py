@@ -5,7 +5,7 @@ import pathlib
 from typing import Any
 
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime.errors import disk_errors
+from truenegs_jax.runtime.files import disk_errors
 
 SYNONYMS = "synonyms.npz"  # the workdir's copy of its table
 

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from truenegs_jax.runtime.errors import disk_errors
+from truenegs_jax.runtime.files import disk_errors
 
 Record = Mapping[str, Any]
 

@@ -12,7 +12,6 @@ runs of whole lines. What it can be told in `data.sources` are its arguments:
 import csv as csv_lib
 import dataclasses
 import functools
-import hashlib
 import io
 import itertools
 import json
@@ -25,6 +24,7 @@ from truenegs_jax.data.corpus.hub_datasets import HubDataset
 from truenegs_jax.data.corpus.lines import read_text
 from truenegs_jax.data.corpus.read_state import MAX_RECORD_BYTES, Reading
 from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.runtime.files import short_sha256
 
 SYNSETS_PER_DOCUMENT = 64  # about 1,100 tokens: eight rows of 128
 SOURCES: dict[str, "Source"] = {}
@@ -81,11 +81,11 @@ def formats() -> dict[str, str]:
 
 def _wordnet_state(*, reader: WordNetReader) -> dict[str, Any]:
   # The content: 21 MB hash in 40 ms, and packages differ in times and places.
-  digest = hashlib.sha256()
+  contents = []
   for name in ("noun", "verb", "adj", "adv"):
     with reader.open("data." + name) as file:
-      digest.update(file.read().encode())
-  return {"sha256": digest.hexdigest()[:16]}
+      contents.append(file.read())
+  return {"sha256": short_sha256(*contents)}
 
 
 @source("wordnet", state=_wordnet_state, num_bytes=lambda **_: 11_000_000)

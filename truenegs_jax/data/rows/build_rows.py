@@ -20,7 +20,8 @@ from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.rows import chunks, locks, merge_chunks, worker_pool
 from truenegs_jax.data.rows.rows_folder import RowsOptions, rows_fingerprint
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.runtime.errors import DataError, disk_errors
+from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.runtime.files import disk_errors
 
 ALL = (0, 1)  # the share of one who does it all
 

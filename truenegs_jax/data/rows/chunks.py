@@ -11,7 +11,6 @@ import dataclasses
 import fractions
 import itertools
 import math
-import os
 import pathlib
 import zipfile
 from collections.abc import Iterator
@@ -29,7 +28,8 @@ from truenegs_jax.data.rows.rows_folder import (
 )
 from truenegs_jax.data.tokens.fast_encoder import Encoder
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.runtime.errors import DataError, DiskError, disk_errors
+from truenegs_jax.runtime.errors import DataError, DiskError
+from truenegs_jax.runtime.files import atomic_file
 
 # What an interrupt loses: some 4,000 rows of 128.
 PIECE_CHARACTERS = 2**21
@@ -162,16 +162,8 @@ def save(arrays: Arrays, path: pathlib.Path) -> None:
   Raises:
     DiskError: cannot be written.
   """
-  temporary = path.with_name(f".{path.name}.{os.getpid()}")
-  try:
-    with disk_errors(path):
-      with open(temporary, "wb") as file:
-        np.savez(file, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-      os.replace(temporary, path)
-  finally:
-    temporary.unlink(missing_ok=True)
+  with atomic_file(path, several_writers=True) as file:
+    np.savez(file, **arrays)
 
 
 def load(path: pathlib.Path) -> Arrays:

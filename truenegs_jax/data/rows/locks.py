@@ -5,7 +5,8 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
-from truenegs_jax.runtime.errors import InputError, disk_errors
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.files import disk_errors
 
 
 @contextlib.contextmanager

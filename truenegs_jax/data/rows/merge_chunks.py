@@ -23,7 +23,8 @@ from truenegs_jax.data.rows.rows_folder import (
   token_dtype,
 )
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
-from truenegs_jax.runtime.errors import DataError, disk_errors
+from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.runtime.files import disk_errors, sync
 
 SHARD_TOKENS = 2**27  # 1M rows of 128: few files to map, whatever the corpus
 
@@ -62,7 +63,7 @@ def merge(folder: pathlib.Path, built: Built) -> dict[str, Any]:
     merged.mkdir()
     manifest = _write(merged, built)
     os.replace(merged, folder)
-    _sync(folder.parent)
+    sync(folder.parent)
     shutil.rmtree(built.job.folder, ignore_errors=True)
   return manifest
 
@@ -239,17 +240,8 @@ def _write_manifest(folder: pathlib.Path, manifest: dict[str, Any]) -> None:
   content = json.loads(json.dumps(manifest))
   content["checksum"] = hash_json(content)
   for path in folder.iterdir():
-    _sync(path)
+    sync(path)
   path = folder / "manifest.json"
   path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-  _sync(path)
-  _sync(folder)
-
-
-def _sync(path: pathlib.Path) -> None:
-  """Makes a file, or the names in a folder, survive a loss of power."""
-  descriptor = os.open(path, os.O_RDONLY)
-  try:
-    os.fsync(descriptor)
-  finally:
-    os.close(descriptor)
+  sync(path)
+  sync(folder)

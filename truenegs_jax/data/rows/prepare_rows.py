@@ -29,7 +29,6 @@ from truenegs_jax.runtime.errors import (
   AbsentError,
   DataError,
   InputError,
-  disk_errors,
   printable,
 )
 from truenegs_jax.runtime.progress import Display
@@ -252,10 +251,7 @@ def _trained(
         shutil.rmtree(temporary, ignore_errors=True)
         raise
       display.say(f"Trained a vocabulary of {len(vocab):,} entries.")
-      new = kept.with_name("vocab.new")
-      tokenizer_lib.write_vocabulary(vocab, new)
-      with disk_errors(kept):
-        new.rename(kept)
+      tokenizer_lib.write_vocabulary(vocab, kept)
     return tokenizer_lib.load_tokenizer(
       str(kept), lowercase=o.lowercase, strip_accents=o.strip_accents
     )

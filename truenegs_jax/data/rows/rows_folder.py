@@ -12,7 +12,6 @@ This module is the format and its reading; `build` writes it.
 """
 
 import dataclasses
-import hashlib
 import json
 import pathlib
 import textwrap
@@ -23,6 +22,7 @@ import numpy as np
 
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.files import short_sha256
 
 VERSION = 3
 SPLITS = ("train", "held_out")
@@ -232,7 +232,7 @@ def file_record(path: pathlib.Path) -> dict[str, int]:
 def hash_json(value: Any) -> str:
   """16 hex digits of a SHA-256 over canonical JSON."""
   text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-  return hashlib.sha256(text.encode()).hexdigest()[:16]
+  return short_sha256(text)
 
 
 def _map(

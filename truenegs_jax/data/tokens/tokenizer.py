@@ -9,7 +9,6 @@ transformers runs); ours are the checks of the vocabulary and its fingerprint.
 
 import dataclasses
 import functools
-import hashlib
 import json
 import pathlib
 import re
@@ -19,7 +18,8 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from truenegs_jax.runtime.errors import InputError, disk_errors
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.files import atomic_file, short_sha256
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # data.accents of a config -> strip_accents; BERT strips where it lower-cases.
@@ -59,7 +59,7 @@ class Tokenizer:
     text = "\n".join(self.vocab) + f"\n\nlowercase={self.lowercase}"
     if self.strip_accents != self.lowercase:
       text += f" strip_accents={self.strip_accents}"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return short_sha256(text)
 
   def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
     """Ids of every line, without [CLS] and [SEP].
@@ -171,12 +171,8 @@ def load_tokenizer(
 
 def write_vocabulary(vocab: Sequence[str], path: str | pathlib.Path) -> None:
   """Writes a `vocab.txt`: one entry a line, UTF-8, line n holds id n - 1."""
-  path = pathlib.Path(path)
-  with (
-    disk_errors(path),
-    path.open("w", encoding="utf-8", newline="\n") as file,
-  ):
-    file.writelines(entry + "\n" for entry in vocab)
+  with atomic_file(pathlib.Path(path)) as file:
+    file.writelines(f"{entry}\n".encode() for entry in vocab)
 
 
 def without_surrogates(line: str) -> str:

@@ -1,0 +1,111 @@
+"""Files and folders get their names once they are complete, or not at all."""
+
+import errno
+import hashlib
+import os
+import pathlib
+
+import pytest
+
+from truenegs_jax.runtime import files
+from truenegs_jax.runtime.errors import DiskError
+
+
+@pytest.mark.parametrize("several_writers", [False, True])
+def test_a_file_is_old_or_new_and_leaves_nothing_beside_it(
+  tmp_path, several_writers
+):
+  path = tmp_path / "a.json"
+  for content in (b"old", b"new"):
+    with files.atomic_file(path, several_writers=several_writers) as file:
+      file.write(content)
+      assert path.exists() == (content == b"new")
+  for error in (KeyboardInterrupt, ValueError):
+    with (
+      pytest.raises(error),
+      files.atomic_file(path, several_writers=several_writers) as file,
+    ):
+      file.write(b"cut")
+      raise error
+  assert path.read_bytes() == b"new"
+  assert list(tmp_path.iterdir()) == [path]
+  before = os.umask(0o027)
+  try:
+    with files.atomic_file(path):
+      pass
+  finally:
+    os.umask(before)
+  assert path.stat().st_mode & 0o777 == 0o640  # as `open` would make it
+
+
+def test_the_content_is_on_the_disk_before_the_file_has_its_name(
+  tmp_path, monkeypatch
+):
+  path, events = tmp_path / "a", []
+  sync, replace = os.fsync, pathlib.Path.replace
+  monkeypatch.setattr(os, "fsync", lambda f: (events.append("sync"), sync(f)))
+  monkeypatch.setattr(
+    pathlib.Path,
+    "replace",
+    lambda a, b: (events.append("rename"), replace(a, b)),
+  )
+  with files.atomic_file(path) as file:
+    file.write(b"x")
+  assert events == ["sync", "rename"]
+
+
+def test_two_may_write_one_file_at_a_time(tmp_path):
+  path = tmp_path / "a"
+  with files.atomic_file(path, several_writers=True) as first:
+    with files.atomic_file(path, several_writers=True) as second:
+      second.write(b"2")
+    assert path.read_bytes() == b"2"
+    first.write(b"1")
+  assert path.read_bytes() == b"1"
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
+  path = tmp_path / "deep" / "a"
+  for content in ("old", "new"):
+    with files.atomic_folder(path) as partial:
+      (partial / content).write_text(content)
+  assert [x.name for x in path.iterdir()] == ["new"]
+  with pytest.raises(KeyboardInterrupt), files.atomic_folder(path) as partial:
+    (partial / "cut").touch()
+    raise KeyboardInterrupt
+  with pytest.raises(DiskError), files.atomic_folder(path) as partial:
+    partial.rmdir()  # so that it cannot be put in place
+  assert [x.name for x in path.iterdir()] == ["new"]
+  assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+  ("number", "way"),
+  [(errno.ENOSPC, "free some space"), (errno.EACCES, "another folder")],
+)
+def test_what_cannot_be_written_is_a_disk_error_with_a_way_out(
+  tmp_path, number, way
+):
+  with (
+    pytest.raises(DiskError, match=f"a could not be written: .*{way}"),
+    files.atomic_file(tmp_path / "a"),
+  ):
+    raise OSError(number, os.strerror(number))
+  with pytest.raises(DiskError), files.atomic_file(tmp_path / "no" / "a"):
+    pass
+  with (
+    pytest.raises(DiskError),
+    files.atomic_folder(pathlib.Path("/dev/null/a")),
+  ):
+    pass
+  with (
+    pytest.raises(DiskError, match="header too large"),
+    files.disk_errors(tmp_path, RuntimeError),
+  ):
+    raise RuntimeError("header too large")
+
+
+def test_a_fingerprint_is_the_head_of_a_sha256():
+  whole = hashlib.sha256("Schwäne".encode()).hexdigest()
+  assert files.short_sha256("Schwäne") == whole[:16]
+  assert files.short_sha256(b"Schw", "äne") == whole[:16]
