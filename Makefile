@@ -1,6 +1,7 @@
 # demo   trains a small pair on WordNet's glosses; no PyTorch needed; SEED=1
 #        does it with other draws, in a workdir of its own
-# test   runs the test suite
+# test   runs the quick tests, in about 5 minutes on 2 cores
+# test-all  runs all tests, those marked slow, too
 # qa-model  fine-tunes released weights on 3,000 questions of SQuAD and scores
 #        them on its whole dev set; SQUAD=FOLDER has train-v1.1.json and
 #        dev-v1.1.json, plain or compressed, if the hub is out of reach
@@ -45,17 +46,18 @@ SCORERS := torchmetrics==1.9.0 lightning-utilities==0.15.3
 PEERS := .venv/.scorers
 
 .DELETE_ON_ERROR:
-.PHONY: demo test qa-model bench lint clean
+.PHONY: demo test test-all qa-model bench lint clean
 
 demo: $(PACKAGE)
 	@PYTHON=$(BIN)/python launch/wordnet.sh
 	$(BIN)/python -m truenegs_jax.main --config=configs/electra_demo.py \
 	  --config.seed=$(SEED) --workdir=runs/electra_demo$(if $(filter-out 0,$(SEED)),-seed$(SEED))
 
-test: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
+test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
 	@PYTHON=$(BIN)/python launch/wordnet.sh || \
 	  echo "Tests that need WordNet will be skipped."
-	$(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) \
+	  $(if $(filter test,$@),-m "not slow") $(PYTEST_ARGS)
 
 qa-model: $(PACKAGE) $(WEIGHTS)
 	$(BIN)/python -m truenegs_jax.main --config=configs/finetune_squad.py \
