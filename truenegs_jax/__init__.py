@@ -15,4 +15,4 @@ whole package:
 `1` is a broadcast axis. A changed shape gets a new name.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
