@@ -23,6 +23,7 @@ from truenegs_jax.pretrain import dry_run
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.train import checks, from_config
 from truenegs_jax.weights.formats import hf_config
+from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.workdir.from_config import build_model
 
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
@@ -146,13 +147,13 @@ def test_continue_is_the_papers_and_goes_on_from_weights(name):
   if c.model.variant == "init":
     return
   checks.check_config(c)
-  checks.check_given(c, saved=True)  # the checkpoint has the weights
+  checks.check_given(c, Weights(""), saved=True)  # these are in the checkpoint
   if c.init == "?":
     with pytest.raises(InputError, match="--config.init=FOLDER"):
-      checks.check_given(c, saved=False)
+      checks.check_given(c, Weights(c.init), saved=False)
   c.init = "no/such/folder"
   with pytest.raises(InputError, match="no folder no/such/folder"):
-    checks.check_given(c, saved=False)
+    checks.check_given(c, Weights(c.init), saved=False)
 
 
 @pytest.mark.parametrize("name", RELEASED)
@@ -236,20 +237,20 @@ def test_weights_of_another_size_are_refused_before_anything(tmp_path, role):
   params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
   hf_config.write_model(tmp_path, params, model, role, tokenizer)
   with pytest.raises(InputError, match="data.vocab=train learns words of its"):
-    checks.check_given(c, saved=False)
+    checks.check_given(c, Weights(c.init), saved=False)
   c.data.vocab = str(tmp_path)
-  checks.check_given(c, saved=False)
+  checks.check_given(c, Weights(c.init), saved=False)
   c.init_skip, c.data.vocab = "words", "train"
-  checks.check_given(c, saved=False)  # whatever it will be
+  checks.check_given(c, Weights(c.init), saved=False)  # whatever it will be
   c.init_skip, c.data.vocab = "", str(tmp_path)
   c.model.max_positions = 100
   with pytest.raises(InputError, match="max_position_embeddings is 512"):
-    checks.check_given(c, saved=False)
+    checks.check_given(c, Weights(c.init), saved=False)
   c.init_skip = "positions"
-  checks.check_given(c, saved=False)
+  checks.check_given(c, Weights(c.init), saved=False)
   c.model.variant = "narrow"
   with pytest.raises(InputError, match="hidden_size is 32"):
-    checks.check_given(c, saved=False)
+    checks.check_given(c, Weights(c.init), saved=False)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +268,7 @@ def test_a_dry_run_says_where_weights_are(init, said, tmp_path, monkeypatch):
   c = get_config("electra_demo", "runlocal,baseline")
   c.init = init
   console = rich.console.Console(record=True, width=300, file=io.StringIO())
-  dry_run.dry_run(c, console)
+  dry_run.dry_run(c, Weights(c.init), console)
   text = console.export_text()
   assert said in text
   assert ("the Hugging Face hub" in text) == ("on" in said.split())
@@ -283,11 +284,11 @@ def test_a_dry_run_looks_at_weights_that_are_here(tmp_path):
   hf_config.write_model(tmp_path, params, model, "discriminator", tokenizer)
   c.init, c.data.vocab = str(tmp_path), str(tmp_path)
   console = rich.console.Console(record=True, width=300, file=io.StringIO())
-  dry_run.dry_run(c, console)
+  dry_run.dry_run(c, Weights(c.init), console)
   assert f"weights: {tmp_path}, which fit" in console.export_text()
   c.model.variant = "narrow"
   with pytest.raises(InputError, match="hidden_size is 32"):
-    dry_run.dry_run(c, console)
+    dry_run.dry_run(c, Weights(c.init), console)
 
 
 def test_a_dry_run_counts_the_entries_of_a_tokenizer_json(tmp_path):
@@ -304,13 +305,13 @@ def test_a_dry_run_counts_the_entries_of_a_tokenizer_json(tmp_path):
 def test_vectors_have_to_be_there_before_anything_starts(tmp_path):
   c = get_config("electra_small", "hc_glove")
   with pytest.raises(InputError, match="no file 'glove.6B.50d.txt'"):
-    checks.check_given(c, saved=False)
+    checks.check_given(c, Weights(c.init), saved=False)
   c.negatives.sources = f"vectors path={tmp_path / 'own.txt'}"
   (tmp_path / "own.txt").touch()
   with pytest.raises(DataError, match="no word vectors in it"):
-    checks.check_given(c, saved=False)
+    checks.check_given(c, Weights(c.init), saved=False)
   (tmp_path / "own.txt").write_text("cat 1 2\n")
-  checks.check_given(c, saved=False)
+  checks.check_given(c, Weights(c.init), saved=False)
 
 
 # Clark et al. 2020, table 6; Devlin et al. 2019, appendix A.2.

@@ -36,11 +36,14 @@ def _resolved(config: Any) -> Any:
   """The config with the vocabulary of the weights, where it asks for that."""
   if config.data.vocab != "init":
     return config
-  from truenegs_jax.weights.init import config_sizes  # imports jax
+  # These import jax.
+  from truenegs_jax.weights.formats.find import Weights
+  from truenegs_jax.weights.init import config_sizes
 
   # The folder of the rows alone goes to stdout.
   tell = functools.partial(print, file=sys.stderr)
-  return config_sizes.resolve(config, saved=None, say=tell)
+  weights = Weights(config.init, tell)
+  return config_sizes.resolve(config, weights, saved=None)
 
 
 def _carry_out(

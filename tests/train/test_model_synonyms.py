@@ -31,6 +31,7 @@ from truenegs_jax.train import (
   step,
 )
 from truenegs_jax.train import start as start_lib
+from truenegs_jax.weights.formats.find import Weights
 
 STEPS, EVERY, TOP, THRESHOLD = 5, 2, 20, 0.05
 SILENT = Console(quiet=True)
@@ -54,7 +55,7 @@ def whole(tmp_path_factory):
   root = tmp_path_factory.mktemp("own")
   runs.write_corpus(root / "corpus.txt")
   c = config(root)
-  inputs = run_lib.gather_inputs(c, root / "whole", SILENT)
+  inputs = run_lib.gather_inputs(c, root / "whole", Weights(""), SILENT)
   yield root, inputs, loop.train(c, root / "whole", inputs, SILENT)
   gc.collect()
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import dry_run
 from truenegs_jax.train import from_config, plan, sharding
+from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.workdir.from_config import build_model
 
 # Parameters: counted with transformers on models of these sizes. GFLOP a row:
@@ -119,7 +120,7 @@ def test_a_dry_run_touches_nothing(name, arg, tmp_path, monkeypatch):
   c = get_config(name, arg)
   c.batch_size = 16 * c.optim.accumulation
   console = Console(record=True, width=100, file=io.StringIO())
-  assert dry_run.dry_run(c, console) == 0
+  assert dry_run.dry_run(c, Weights(""), console) == 0
   text = console.export_text()
   model, _ = shapes_of(c)
   assert f"{c.steps:,} of 16 rows of {c.length} tokens" in text

@@ -2,18 +2,17 @@
 
 import contextlib
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ml_collections import ConfigDict
-from rich.console import Console
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import stop_words
+from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import config_sizes, load
 from truenegs_jax.workdir import saved_model
 from truenegs_jax.workdir.from_config import build_model, vocabulary_of
@@ -38,7 +37,7 @@ class Subject:
   read: Callable[[Any], dict[str, Any] | None]
 
 
-def with_sizes(c: ConfigDict, console: Console) -> ConfigDict:
+def with_sizes(c: ConfigDict, weights: Weights) -> ConfigDict:
   """The config with sizes and vocabulary of the weights that it names.
 
   Raises:
@@ -53,12 +52,11 @@ def with_sizes(c: ConfigDict, console: Console) -> ConfigDict:
     )
   if c.corrections.run:
     return c
-  say = functools.partial(console.print, soft_wrap=True)
-  return config_sizes.resolve(c, saved=None, say=say)
+  return config_sizes.resolve(c, weights, saved=None)
 
 
 @contextlib.contextmanager
-def open_subject(c: ConfigDict, console: Console) -> Iterator[Subject]:
+def open_subject(c: ConfigDict, weights: Weights) -> Iterator[Subject]:
   """What `c.corrections.run`, or `c.init`, has to be measured; only read.
 
   Raises:
@@ -67,7 +65,7 @@ def open_subject(c: ConfigDict, console: Console) -> Iterator[Subject]:
     CheckpointError: the run has saved no step yet, or another vocabulary.
   """
   if c.init:
-    yield _of_weights(c, console)
+    yield _of_weights(c, weights)
     return
   workdir = pathlib.Path(c.corrections.run).expanduser()
   with saved_model.open_run(workdir) as checkpoints:
@@ -88,16 +86,16 @@ def open_subject(c: ConfigDict, console: Console) -> Iterator[Subject]:
     )
 
 
-def _of_weights(c: ConfigDict, console: Console) -> Subject:
+def _of_weights(c: ConfigDict, weights: Weights) -> Subject:
   """Of weights to start from; the sizes are the config's."""
   tokenizer = vocabulary_of(c, c.data.vocab)
   model = build_model(c, vocab_size=len(tokenizer.vocab))
   params = load.load_params(
-    c.init,
+    weights,
     model,
     tokenizer=tokenizer,
     complete=True,
-    say=functools.partial(console.print, soft_wrap=True),
+    say=weights.say,
   )
   return Subject(c, tokenizer, model, (None,), lambda step: params)
 

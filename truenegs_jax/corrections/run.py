@@ -54,6 +54,7 @@ from truenegs_jax.synonyms import run_table, sources_spec, stop_words
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.wordnet import close_wordnet, open_wordnet
 from truenegs_jax.train import checks, from_config, sharding
+from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.workdir import lock
 
 SOURCES = "negatives.sources", "corrections.sources"
@@ -75,10 +76,12 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   Raises:
     TrueNegsError: with the exit code that belongs to it.
   """
-  c = with_sizes(c, console)
+  say = functools.partial(console.print, soft_wrap=True)
+  weights = Weights(c.init, say)
+  c = with_sizes(c, weights)
   check(c, workdir)
   enable_compilation_cache()
-  with open_subject(c, console) as of:
+  with open_subject(c, weights) as of:
     if c.corrections.run:  # what the config says of these does not count
       console.print(
         "the model, its vocabulary, masking and readings are those of"

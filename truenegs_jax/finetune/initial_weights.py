@@ -14,7 +14,7 @@ from truenegs_jax.finetune.task_data import Material
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks.task import Task
-from truenegs_jax.weights.formats import find
+from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.formats.network import Network
 from truenegs_jax.weights.init import (
   check_fit,
@@ -39,12 +39,14 @@ class Origin:
     c: the config, with the sizes and the words of the weights.
     role, backbone: of the network.
     tokenizer: of its words.
+    weights: what `c.init` names; None where the network is drawn at random.
   """
 
   c: ConfigDict
   role: str
   backbone: str
   tokenizer: Tokenizer
+  weights: Weights | None
 
   def model(self, num_outputs: int) -> finetune.Downstream:
     """The network with a head of so many outputs."""
@@ -67,10 +69,10 @@ class Origin:
       InputError: weights that do not fit: another size, other words, the head
         of another task.
     """
-    if not self.c.init:
+    if self.weights is None:
       return {"weights": DRAWN, "head": DRAWN}
     skip = check_fit.parse_skip(self.c.init_skip)
-    networks = find.find(self.c.init, (self.role,), say=lambda line: None)
+    networks = self.weights.for_roles((self.role,))
     match_vocabulary.check(networks, self.tokenizer, skip=skip)
     networks = head_transfer.trimmed(networks, model, skip=skip, task=task)
     check_fit.check(networks, model, skip=skip)
@@ -100,11 +102,11 @@ class Origin:
     Raises:
       InputError: as `load.load_params`.
     """
-    if not self.c.init:
+    if self.weights is None:
       fresh = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))
       return jax.device_get(fresh())
     return load.load_params(
-      self.c.init,
+      self.weights,
       model,
       tokenizer=self.tokenizer,
       seed=seed,
@@ -121,7 +123,7 @@ def open_origin(c: ConfigDict, *, say: Callable[[str], Any]) -> Origin:
   network is drawn at random: what pre-training is to be compared with.
 
   Raises:
-    InputError: none given and no size; as `places.find_encoder`.
+    InputError: none given and no size; as `Weights.encoder`.
   """
   c = c.copy_and_resolve_references()
   with c.unlocked():  # the weights say it
@@ -135,15 +137,16 @@ def open_origin(c: ConfigDict, *, say: Callable[[str], Any]) -> Origin:
         " --config.model.variant=NAME and --config.data.vocab=FILE."
       )
     _check_length(c, "a network drawn at random")
-    return Origin(c, RANDOM, "encoder", vocabulary_of(c, c.data.vocab))
-  network = find.find_encoder(c.init, say=say)
+    return Origin(c, RANDOM, "encoder", vocabulary_of(c, c.data.vocab), None)
+  weights = Weights(c.init, say)
+  network = weights.encoder()
   _take_words(c, network)
   if c.model.variant == config_sizes.INIT:
     c.model.variant = config_sizes.variant_of(network, say)
   c.model.max_positions = network.fields["max_position_embeddings"]
   _check_length(c, network.place)
   tokenizer = vocabulary_of(c, c.data.vocab)
-  return Origin(c, network.role, network.backbone, tokenizer)
+  return Origin(c, network.role, network.backbone, tokenizer, weights)
 
 
 def made_of(of: Origin, data: Material) -> dict[str, Any]:

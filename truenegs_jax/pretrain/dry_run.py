@@ -21,17 +21,18 @@ from truenegs_jax.objectives import describe
 from truenegs_jax.objectives.options import needs_table
 from truenegs_jax.synonyms import sources_spec
 from truenegs_jax.train import checks, from_config, plan, sharding
+from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.workdir.from_config import vocabulary_of
 
 
-def dry_run(c: ConfigDict, console: Console) -> int:
+def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   """Prints shapes, bytes a device, steps, tokens and FLOPs; returns 0.
 
   Raises:
     InputError: as a run of this config would, for what can be known beforehand.
   """
   if c.init and _is_here(c.init):
-    checks.check_weights(c, say=console.print)
+    checks.check_weights(c, weights)
   tokenizer, source = stand_in(c)
   run = from_config.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)

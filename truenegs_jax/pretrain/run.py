@@ -38,6 +38,7 @@ from truenegs_jax.train import (
 from truenegs_jax.train import start as start_lib
 from truenegs_jax.weights.export import model_card, pretrained
 from truenegs_jax.weights.formats import hf_config
+from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import config_sizes
 from truenegs_jax.workdir import files, lock, metrics_file
 
@@ -52,17 +53,18 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     TrueNegsError: with the exit code that belongs to it.
   """
   say = functools.partial(console.print, soft_wrap=True)
+  weights = Weights(c.init, say)
   with distributed.together("config"):
-    c = config_sizes.resolve(c, saved=files.saved_config(workdir), say=say)
+    c = config_sizes.resolve(c, weights, saved=files.saved_config(workdir))
     checks.check_config(c)
   if c.dry_run:
-    return dry_run.dry_run(c, console)
+    return dry_run.dry_run(c, weights, console)
   with distributed.together("given"):
-    checks.check_given(c, saved=files.has_checkpoint(workdir), say=say)
+    checks.check_given(c, weights, saved=files.has_checkpoint(workdir))
   enable_compilation_cache()
   with lock.lock(workdir):
     with distributed.together("inputs"):
-      inputs = gather_inputs(c, workdir, console)
+      inputs = gather_inputs(c, workdir, weights, console)
     outcome = loop.train(c, workdir, inputs, console)
     if outcome.stopped_by is not None:
       console.print(
@@ -77,7 +79,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 
 
 def gather_inputs(
-  c: ConfigDict, workdir: pathlib.Path, console: Console
+  c: ConfigDict, workdir: pathlib.Path, weights: Weights, console: Console
 ) -> start_lib.Inputs:
   """Rows, tokenizer and synonym table of a config, made where missing."""
   folder, tokenizer = prepare_data.prepare_config(c)
@@ -107,6 +109,7 @@ def gather_inputs(
     train_rows=train_rows,
     held_out_rows=held_out_rows,
     table=found,
+    weights=weights,
     fingerprints={
       "vocabulary": tokenizer.fingerprint,
       "rows": train_rows.fingerprint,

@@ -2,8 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import jax
 from ml_collections import ConfigDict
@@ -18,7 +17,7 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import run_table, sources_spec
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import from_config, optim, sharding, speed, writers
-from truenegs_jax.weights.formats import find
+from truenegs_jax.weights.formats.find import WAYS, Weights
 from truenegs_jax.weights.init import check_fit, config_sizes, match_vocabulary
 from truenegs_jax.workdir.from_config import build_model, vocabulary_of
 
@@ -102,37 +101,36 @@ def check_ranges(
       raise InputError(f"{name} is {value}; it must be {_range(low, high)}.")
 
 
-def check_given(
-  c: ConfigDict, *, saved: bool, say: Callable[[str], Any] = print
-) -> None:
+def check_given(c: ConfigDict, weights: Weights, *, saved: bool) -> None:
   """Refuses a run for want of a file that only the user can name.
 
   A dry run does without them, so this is not part of `check_config`.
 
   Args:
+    weights: what `c.init` names.
     saved: the run goes on from a checkpoint, which has all that they gave.
-    say: told of what is downloaded.
   """
   if saved:
     return
   if c.init == NEEDED:
     raise InputError(
       "this config goes on from weights, and of its size none are released:"
-      f" give them, --config.init=FOLDER. {find.WAYS}"
+      f" give them, --config.init=FOLDER. {WAYS}"
     )
   if c.init:
-    check_weights(c, say=say)
+    check_weights(c, weights)
   if needs_table(c.negatives):
     run_table.check(from_config.table_request(c))
 
 
-def check_weights(c: ConfigDict, *, say: Callable[[str], Any]) -> None:
+def check_weights(c: ConfigDict, weights: Weights) -> None:
   """Refuses weights that this config cannot start from; no number is read.
 
   Raises:
-    InputError: as `places.find`, `fit.check` and `words.check`.
+    InputError: as `Weights.for_roles`, `check_fit.check` and
+      `match_vocabulary.check`.
   """
-  networks = find.find(c.init, config_sizes.ROLES[c.objective], say=say)
+  networks = weights.for_roles(config_sizes.ROLES[c.objective])
   skip = check_fit.parse_skip(c.init_skip)
   if c.data.vocab != "train":
     tokenizer = vocabulary_of(c, c.data.vocab)

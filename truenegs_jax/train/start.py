@@ -28,6 +28,7 @@ from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.synonyms.table import SynonymTable, save_table
 from truenegs_jax.train import from_config, model_synonyms, plan, sharding
 from truenegs_jax.train import step as step_lib
+from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import load
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir.files import SYNONYMS, save_json
@@ -68,6 +69,7 @@ class Inputs:
   train_rows: Rows
   held_out_rows: Rows
   table: SynonymTable | None  # None: nothing, or the model, makes synonyms
+  weights: Weights  # to start from; used where the config names some
   fingerprints: Mapping[str, str | None]
 
 
@@ -219,7 +221,7 @@ def _first_state(c, run, inputs, abstract, checkpoints, resumed, console):
   if c.init:
     with distributed.together("init"):
       params = load.load_params(
-        c.init,
+        inputs.weights,
         run.model,
         tokenizer=inputs.tokenizer,
         seed=c.seed,

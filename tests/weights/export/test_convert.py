@@ -11,11 +11,11 @@ import pytest
 import safetensors.numpy
 
 from support import tiny
+from truenegs_jax import export
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.weights.export import pretrained, torch_parity
-from truenegs_jax.weights.formats import find as find_lib
-from truenegs_jax.weights.formats import hf_config
+from truenegs_jax.weights.export import torch_parity
+from truenegs_jax.weights.formats import hf_config, hf_folder
 
 WORDS = ["the", "##s", "café", "天"]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -29,7 +29,7 @@ def no_torch(monkeypatch):
 
 
 def _export(init, output, *flags):
-  return pretrained.main([f"--init={init}", f"--output={output}", *flags])
+  return export.main([f"--init={init}", f"--output={output}", *flags])
 
 
 def _write(folder, model, *, tokenizer=None):
@@ -171,18 +171,14 @@ def test_heads_that_nothing_tells_are_those_of_the_released_code(
     variant="embedding_size=8 width=128 layers=1 heads=4 ffn=8",
     generator_multiplier=0.25,
   )
-  folder, find = _write(tmp_path / "in", model), find_lib.find
+  folder, open_network = _write(tmp_path / "in", model), hf_folder.open_network
 
-  def found(*args, **kwargs):
-    return {
-      role: dataclasses.replace(
-        network,
-        fields={k: x for k, x in network.fields.items() if "heads" not in k},
-      )
-      for role, network in find(*args, **kwargs).items()
-    }
+  def without_heads(path):
+    network = open_network(path)
+    fields = {k: x for k, x in network.fields.items() if "heads" not in k}
+    return dataclasses.replace(network, fields=fields)
 
-  monkeypatch.setattr(find_lib, "find", found)
+  monkeypatch.setattr(hf_folder, "open_network", without_heads)
   assert _export(folder, tmp_path / "out") == 0
   said = capsys.readouterr().out
   for role, heads in ("discriminator", 2), ("generator", 1):
@@ -229,7 +225,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path, capsys):
 )
 def test_flags_that_exclude_one_another(flags, capsys):
   with pytest.raises(SystemExit) as e:
-    pretrained.main(flags)
+    export.main(flags)
   assert e.value.code == 2
   assert "--" in capsys.readouterr().err
 

@@ -10,10 +10,10 @@ import pytest
 import safetensors.numpy
 
 from support import tiny
+from truenegs_jax import export
 from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
 from truenegs_jax.train import from_config
-from truenegs_jax.weights.export import pretrained
 from truenegs_jax.workdir import checkpoints
 
 TOKENIZER = make_tokenizer(
@@ -60,7 +60,7 @@ def _make_workdir(folder, config):
 
 def test_verb_exports_the_newest_step(workdir, no_torch, capsys):
   folder, word_VxE = workdir
-  assert pretrained.main([f"--workdir={folder}"]) == 0
+  assert export.main([f"--workdir={folder}"]) == 0
   assert str(folder / "export") in capsys.readouterr().out
   np.testing.assert_array_equal(
     _word_table(folder / "export" / "generator"), word_VxE + 1
@@ -71,7 +71,7 @@ def test_verb_exports_the_newest_step(workdir, no_torch, capsys):
 
 def test_verb_exports_a_step_into_a_folder_of_its_own(workdir, no_torch):
   folder, word_VxE = workdir
-  assert pretrained.main([f"--workdir={folder}", "--step=10"]) == 0
+  assert export.main([f"--workdir={folder}", "--step=10"]) == 0
   np.testing.assert_array_equal(
     _word_table(folder / "export-10" / "discriminator"), word_VxE
   )
@@ -81,7 +81,7 @@ def test_verb_writes_where_and_what_it_is_told(workdir, no_torch, tmp_path):
   folder, _ = workdir
   output = tmp_path / "there"
   flags = [f"--workdir={folder}", f"--output={output}", "--dtype=bfloat16"]
-  assert pretrained.main(flags) == 0
+  assert export.main(flags) == 0
   config = json.loads((output / "generator" / "config.json").read_text())
   assert config["dtype"] == "bfloat16"
 
@@ -95,7 +95,7 @@ def test_a_run_is_exported_alike_by_either_flag(
   init = folder / "checkpoints" / str(step) if step else folder
   contents = []
   for flags in given, [f"--init={init}"]:
-    assert pretrained.main([*flags, f"--output={tmp_path / 'out'}"]) == 0
+    assert export.main([*flags, f"--output={tmp_path / 'out'}"]) == 0
     files = sorted((tmp_path / "out").glob("*/*"))
     contents.append({str(path): path.read_bytes() for path in files})
   assert contents[0] == contents[1]
@@ -104,12 +104,12 @@ def test_a_run_is_exported_alike_by_either_flag(
 
 def test_verb_names_the_saved_steps_when_it_is_given_another(workdir, capsys):
   folder, _ = workdir
-  assert pretrained.main([f"--workdir={folder}", "--step=11"]) == 4
+  assert export.main([f"--workdir={folder}", "--step=11"]) == 4
   assert "holds no step 11; saved steps: 10, 20" in capsys.readouterr().err
 
 
 def test_verb_refuses_a_folder_without_a_run_and_makes_none(tmp_path, capsys):
-  assert pretrained.main([f"--workdir={tmp_path / 'rnu'}"]) == 2
+  assert export.main([f"--workdir={tmp_path / 'rnu'}"]) == 2
   assert "holds no checkpoints" in capsys.readouterr().err
   assert not list(tmp_path.iterdir())
 
@@ -119,7 +119,7 @@ def test_verb_refuses_another_vocabulary(workdir, capsys):
   right = (folder / "vocab.txt").read_text()
   try:
     (folder / "vocab.txt").write_text(right.replace("w5\n", "v5\n"))
-    assert pretrained.main([f"--workdir={folder}"]) == 4
+    assert export.main([f"--workdir={folder}"]) == 4
   finally:
     (folder / "vocab.txt").write_text(right)
   assert TOKENIZER.fingerprint in capsys.readouterr().err
@@ -130,7 +130,7 @@ def test_verb_exports_a_bert_and_compares_it(tmp_path, capsys):
   config = bert_base.get_config("runlocal")
   config.model.pooler = True
   folder, word_VxE = _make_workdir(tmp_path, config)
-  assert pretrained.main([f"--workdir={folder}"]) == 0
+  assert export.main([f"--workdir={folder}"]) == 0
   assert "loads bert and comes to our logits" in capsys.readouterr().out
   (exported,) = (
     path for path in (folder / "export").iterdir() if path.is_dir()

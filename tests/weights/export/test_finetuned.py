@@ -23,7 +23,7 @@ from truenegs_jax.weights.export import (
   model_card,
   torch_parity,
 )
-from truenegs_jax.weights.formats import hf_names
+from truenegs_jax.weights.formats import find, hf_names
 from truenegs_jax.weights.init import load
 
 TOKENIZER = make_tokenizer(
@@ -123,7 +123,7 @@ def test_transformers_loads_it_and_so_do_we(tmp_path, monkeypatch, case):
   # Read again, it is what was trained.
   said = []
   loaded = load.load_params(
-    str(exported.output),
+    find.Weights(str(exported.output)),
     model,
     tokenizer=TOKENIZER,
     complete=True,

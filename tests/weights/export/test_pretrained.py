@@ -26,6 +26,7 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.weights.export import model_card, pretrained, torch_parity
 from truenegs_jax.weights.formats import hf_config, hf_names
+from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import load
 
 TOKENIZER = make_tokenizer(
@@ -219,7 +220,7 @@ def test_what_is_loaded_and_exported_again_is_the_same_to_the_last_byte(
   params["embeddings"]["word"][7] = -0.0  # a sum would lose the sign
   again = functools.partial(_export, dtype=dtype)
   first = again((model, params), tmp_path / "first").output
-  loaded = load.load_params(str(first), model, tokenizer=TOKENIZER)
+  loaded = load.load_params(Weights(str(first)), model, tokenizer=TOKENIZER)
   assert np.signbit(loaded["embeddings"]["word"][7]).all()
   for name, x in ("loaded", loaded), ("same", params):
     second = again((model, x), tmp_path / name).output

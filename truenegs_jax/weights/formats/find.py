@@ -1,14 +1,16 @@
-"""Where weights are looked for: what `config.init` may say.
+"""The weights that `config.init` names: a folder, a hub name or a run.
 
-find("released/electra")                        a folder of one or of a pair
-find("google/electra-base-discriminator, google/electra-base-generator")
-find("runs/mine"), find("runs/mine/checkpoints/500")
-find("electra_base")                            Google's, as unpacked
+Weights("released/electra")               a folder of one network or of a pair
+Weights("google/electra-base-discriminator, google/electra-base-generator")
+Weights("runs/mine"), Weights("runs/mine/checkpoints/500")
+Weights("electra_base")                   Google's TF1 checkpoint, as unpacked
 """
 
+import dataclasses
+import functools
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from truenegs_jax.runtime.errors import InputError
@@ -33,67 +35,75 @@ WAYS = (
 )
 
 
-def find(
-  init: str,
-  roles: Sequence[str] = (),
-  *,
-  say: Callable[[str], Any] = print,
-) -> dict[str, Network]:
-  """The networks that are there, by role; only headers are read.
+@dataclasses.dataclass(frozen=True)
+class Weights:
+  """Weights to start from: located and opened once, when first needed.
 
-  Args:
-    init: what the user said.
-    roles: of the model that wants them; none: whatever is there will do. A
-      pair does with a discriminator alone, and where only that is wanted its
-      generator is left out.
-    say: told of what is downloaded.
-
-  Raises:
-    InputError: nothing there, damaged, in a format that is not read, or of
-      other roles.
-    CheckpointError: a run of ours that cannot be read.
+  Attributes:
+    init: a value of `config.init`: one place, or DISCRIMINATOR,GENERATOR.
+    say: receives a line about each download.
   """
-  places = _places(init)
-  found: dict[str, Network] = {}
-  for place in places:
-    for role, network in _open(place, say).items():
-      if role in found:
-        raise InputError(
-          f"init: {found[role].place} and {network.place} are both a {role};"
-          " give DISCRIMINATOR,GENERATOR."
-        )
-      found[role] = network
-  kept = roles[0] if roles else ""
-  if {"discriminator"} == set(roles) <= set(found):
-    found.pop("generator", None)
-  if roles and (kept not in found or set(found) - set(roles)):
-    raise InputError(
-      f"init: {init} holds {_described(found)}, and this run trains"
-      f" {_family(kept)!r}: give weights of"
-      f" {'BERT' if kept == 'bert' else 'a discriminator'}, or another config."
-    )
-  # The discriminator comes first: where the two differ, it decides.
-  return {role: found[role] for role in sorted(found)}
 
+  init: str
+  say: Callable[[str], Any] = print
 
-def find_encoder(init: str, *, say: Callable[[str], Any] = print) -> Network:
-  """The one network of weights that is fine-tuned: its role, sizes, words.
+  @functools.cached_property
+  def networks(self) -> dict[str, Network]:
+    """All networks by role, a discriminator first; only headers are read.
 
-  Args:
-    init, say: as in `find`.
+    Raises:
+      InputError: nothing there, damaged, or a format that is not read.
+      CheckpointError: a run of ours that cannot be read.
+    """
+    by_role: dict[str, Network] = {}
+    for place in _places(self.init):
+      for role, network in _open(place, self.say).items():
+        if role in by_role:
+          raise InputError(
+            f"init: {by_role[role].place} and {network.place} are both a"
+            f" {role}; give DISCRIMINATOR,GENERATOR."
+          )
+        by_role[role] = network
+    # The discriminator comes first: where the two differ, it decides.
+    return dict(sorted(by_role.items()))
 
-  Raises:
-    InputError: as `find`; a generator alone; BERT and a discriminator.
-    CheckpointError: as `find`.
-  """
-  found = find(init, say=say)
-  kept = [network for role, network in found.items() if role != "generator"]
-  if len(kept) != 1:
-    raise InputError(
-      f"init: {init} holds {_described(found)}, and what is fine-tuned is BERT"
-      " or a discriminator: give one, of a pair the generator's partner."
-    )
-  return kept[0]
+  def for_roles(self, roles: Sequence[str]) -> dict[str, Network]:
+    """The networks for a model of these roles.
+
+    A pair does with a discriminator alone, and where only that is wanted its
+    generator is left out.
+
+    Raises:
+      InputError: networks of other roles; as `networks`.
+      CheckpointError: as `networks`.
+    """
+    by_role, first = dict(self.networks), roles[0]
+    if {"discriminator"} == set(roles) <= set(by_role):
+      by_role.pop("generator", None)
+    if first not in by_role or set(by_role) - set(roles):
+      raise InputError(
+        f"init: {self.init} holds {_described(by_role)}, and this run trains"
+        f" {hf_names.NETWORKS[first].family!r}: give weights of"
+        f" {'BERT' if first == 'bert' else 'a discriminator'}, or another"
+        " config."
+      )
+    return by_role
+
+  def encoder(self) -> Network:
+    """The one network that can be fine-tuned.
+
+    Raises:
+      InputError: a generator alone; BERT and a discriminator; as `networks`.
+      CheckpointError: as `networks`.
+    """
+    encoders = [x for role, x in self.networks.items() if role != "generator"]
+    if len(encoders) != 1:
+      raise InputError(
+        f"init: {self.init} holds {_described(self.networks)}, and what is"
+        " fine-tuned is BERT or a discriminator: give one, of a pair the"
+        " generator's partner."
+      )
+    return encoders[0]
 
 
 def _places(init: str) -> list[str]:
@@ -183,11 +193,7 @@ def _by_role(network: Network) -> dict[str, Network]:
   return {network.role: network}
 
 
-def _described(found: dict[str, Network]) -> str:
+def _described(found: Mapping[str, Network]) -> str:
   return " and ".join(
     "BERT" if role == "bert" else f"a {role}" for role in found
   )
-
-
-def _family(role: str) -> str:
-  return hf_names.NETWORKS[role].family

@@ -21,12 +21,14 @@ class Arrays:
       before anything is read.
     dtypes: by name, as numpy calls them: "float32", "bfloat16", "int64", ...
     read: gives the array of a name, of its dtype and shape.
+    release: frees what `read` keeps in memory; `read` works again afterwards.
   """
 
   path: pathlib.Path
   shapes: Mapping[str, tuple[int, ...]]
   dtypes: Mapping[str, str]
   read: Callable[[str], np.ndarray]
+  release: Callable[[], None] = lambda: None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -68,6 +68,7 @@ def open_networks(
         shapes={name: x.shape for name, x in shapes.items()},
         dtypes={name: str(x.dtype) for name, x in shapes.items()},
         read=lambda name: params()[name],
+        release=params.cache_clear,
       ),
       fields=hf_config.model_config(model, role, pad=found.tokenizer.pad),
       name_table=_name_table,

@@ -1,6 +1,6 @@
 """What "init" stands for in a config: sizes and vocabulary of its weights.
 
-c = resolve(c, saved=None)  # before anything else is made of the config
+c = resolve(c, Weights(c.init), saved=None)  # before all else
 
 Afterwards the config says itself how large the model is, and where its words
 are, so that one saved with a run does without the weights.
@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.models import encoder
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.formats import find
+from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.formats.network import Network
 
 NEEDED = "?"  # config.init, as configs/common.py has it: the user has to say
@@ -32,10 +32,7 @@ FIELDS = {
 
 
 def resolve(
-  c: ConfigDict,
-  *,
-  saved: Mapping[str, Any] | None,
-  say: Callable[[str], Any] = print,
+  c: ConfigDict, weights: Weights, *, saved: Mapping[str, Any] | None
 ) -> ConfigDict:
   """A copy of a config in which nothing is "init"; only headers are read.
 
@@ -44,27 +41,28 @@ def resolve(
 
   Args:
     c: the user's config, not checked yet.
+    weights: what `c.init` names; opened only where the config needs it.
     saved: the config of the checkpoint that the run goes on from, whose values
       these are then; the weights may be gone. `init` is what it began with.
-    say: told of what is downloaded.
 
   Raises:
-    InputError: `init` does not say which weights; as `places.find`; fields that
-      are no sizes; no vocabulary beside the weights, if it is wanted.
-    CheckpointError: as `places.find`.
+    InputError: `init` does not say which weights; as `Weights.for_roles`;
+      fields that are no sizes; no vocabulary beside the weights, if it is
+      wanted.
+    CheckpointError: as `Weights.for_roles`.
   """
   changed = c.copy_and_resolve_references()
   if saved is not None:
     changed.init, changed.init_skip = saved["init"], saved.get("init_skip", "")
     if c.init not in ("", NEEDED, changed.init):
-      say(
+      weights.say(
         f"init={c.init} is not looked at: this run goes on from its checkpoint,"
         f" and began with {changed.init or 'nothing, from scratch'}"
       )
   sized, worded = c.model.variant == INIT, c.data.vocab == INIT
   if not (sized or worded):
     return changed
-  found = _of_weights(c, say) if saved is None else saved
+  found = _of_weights(c, weights) if saved is None else saved
   if sized:
     changed.model.variant = found["model"]["variant"]
     if not c.generator.variant:
@@ -74,9 +72,7 @@ def resolve(
   return changed
 
 
-def _of_weights(
-  c: ConfigDict, say: Callable[[str], Any]
-) -> dict[str, dict[str, Any]]:
+def _of_weights(c: ConfigDict, weights: Weights) -> dict[str, dict[str, Any]]:
   """The part of a config that `c.init` decides."""
   if c.init in ("", NEEDED) or c.objective not in ROLES:
     raise InputError(
@@ -84,7 +80,7 @@ def _of_weights(
       " that the run starts from: give them, --config.init=FOLDER, and their"
       " --config.objective, electra or mlm."
     )
-  networks = find.find(c.init, ROLES[c.objective], say=say)
+  networks = weights.for_roles(ROLES[c.objective])
   kept = networks[ROLES[c.objective][0]]
   if c.data.vocab == INIT and kept.vocabulary is None:
     raise InputError(
@@ -92,8 +88,8 @@ def _of_weights(
       " --config.data.vocab=FILE."
     )
   return {
-    "model": {"variant": variant_of(kept, say)},
-    "generator": {"variant": variant_of(networks["generator"], say)}
+    "model": {"variant": variant_of(kept, weights.say)},
+    "generator": {"variant": variant_of(networks["generator"], weights.say)}
     if "generator" in networks
     else {},
     "data": {"vocab": str(kept.vocabulary)},

@@ -12,7 +12,8 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights.formats import find, hf_names
+from truenegs_jax.weights.formats import hf_names
+from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.formats.network import Network
 from truenegs_jax.weights.init import check_fit, head_transfer, match_vocabulary
 from truenegs_jax.weights.init.match_vocabulary import Flat
@@ -22,7 +23,7 @@ ROUNDING = 1e-6
 
 
 def load_params(
-  init: str,
+  weights: Weights,
   model: hf_names.Model,
   *,
   tokenizer: Tokenizer,
@@ -41,7 +42,7 @@ def load_params(
   if there is one that fits, the task's head.
 
   Args:
-    init: what `places.find` takes.
+    weights: what to load.
     model: what the parameters are to fit, all of them.
     tokenizer: the run's. A vocabulary beside the weights has to be the same:
       the rows of a table say nothing of which words they are.
@@ -50,27 +51,30 @@ def load_params(
     task: of a model of a task: in which order its classes are, and what its
       scores are divided by; Hugging Face's heads give scores as they are.
     complete: nothing may be drawn at random, as befits a measurement.
-    say: told what is downloaded, left out and drawn at random.
+    say: told what is left out and drawn at random.
 
   Raises:
-    InputError: as `places.find` and `fit.check`; another vocabulary; a pair
-      whose embeddings differ; an output table that is not the word table;
+    InputError: as `Weights.for_roles` and `check_fit.check`; another
+      vocabulary; a pair whose embeddings differ; an output table that is not
+      the word table;
       weights that are not finite; parts that are lacking, if `complete`; the
       head of another task.
   """
   skips = check_fit.parse_skip(skip)
-  networks = find.find(init, tuple(model.roles), say=say)
+  networks = weights.for_roles(tuple(model.roles))
   vocabs = match_vocabulary.check(networks, tokenizer, skip=skips)
   networks = head_transfer.trimmed(networks, model, skip=skips, task=task)
   check_fit.check(networks, model, skip=skips)
   if None in vocabs.values():
     say(
-      f"init: NO vocabulary lies beside {init}: whether its words are those of"
-      " the run, nobody can tell"
+      f"init: NO vocabulary lies beside {weights.init}: whether its words are"
+      " those of the run, nobody can tell"
     )
   flat = _read_all(
     networks, check_fit.as_theirs(model, networks, skips), task, say
   )
+  for network in networks.values():
+    network.arrays.release()
   fresh = functools.cache(lambda: _fresh(model, seed))
   if "words" in skips:
     old = next(iter(vocabs.values())) or ()
@@ -79,7 +83,7 @@ def load_params(
     size = next(iter(model.roles.values())).max_positions
     flat |= match_vocabulary.carry_positions(flat, fresh, size, say)
   new = [name for name in check_fit.flat_shapes(model) if name not in flat]
-  _say_drawn(init, new, say, complete=complete)
+  _say_drawn(weights.init, new, say, complete=complete)
   flat |= {name: fresh()[name] for name in new}
   return traverse_util.unflatten_dict(flat, sep="/")
 

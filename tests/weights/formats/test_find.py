@@ -1,0 +1,81 @@
+"""Weights that `config.init` names are opened once in a start."""
+
+import collections
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from support import runs, tiny
+from truenegs_jax.configs import electra_demo, finetune_own
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.finetune import initial_weights
+from truenegs_jax.models import pretrain
+from truenegs_jax.pretrain import run as run_lib
+from truenegs_jax.tasks import task as task_lib
+from truenegs_jax.weights.formats import hf_config, hf_folder
+from truenegs_jax.weights.init import load
+
+WORDS = [f"w{i}" for i in range(5, tiny.V)]
+SILENT = Console(quiet=True)
+
+
+@pytest.fixture
+def weights(tmp_path, monkeypatch):
+  """Folder of a pair, and how often each of its networks was opened."""
+  tokenizer = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
+  model = tiny.make_model(max_positions=64)
+  params = jax.tree.map(
+    lambda x: np.ones(x.shape, x.dtype), pretrain.param_shapes(model)
+  )
+  for role in model.roles:
+    (tmp_path / "pair" / role).mkdir(parents=True)
+    hf_config.write_model(
+      tmp_path / "pair" / role, params, model, role, tokenizer
+    )
+  counts = collections.Counter()
+  open_safetensors = hf_folder.open_safetensors
+
+  def counted(folder):
+    counts[folder.name] += 1
+    return open_safetensors(folder)
+
+  monkeypatch.setattr(hf_folder, "open_safetensors", counted)
+  return tmp_path / "pair", counts
+
+
+def test_pre_training_opens_each_network_once(weights, tmp_path, monkeypatch):
+  folder, counts = weights
+  c = electra_demo.get_config("runlocal,baseline")
+  c.data.sources = str(runs.write_corpus(tmp_path / "corpus.txt"))
+  c.data.rows = str(tmp_path / "rows")
+  c.init, c.data.vocab, c.model.variant = str(folder), "init", "init"
+  c.length = c.model.max_positions = 64
+
+  class LoadedError(Exception):
+    pass
+
+  load_params = load.load_params
+
+  def load_and_stop(*args, **kwargs):
+    assert load_params(*args, **kwargs)
+    raise LoadedError
+
+  monkeypatch.setattr(load, "load_params", load_and_stop)
+  with pytest.raises(LoadedError):
+    run_lib.run(c, tmp_path / "run", SILENT)
+  assert counts == {"discriminator": 1, "generator": 1}
+
+
+def test_fine_tuning_opens_the_network_once(weights):
+  folder, counts = weights
+  c = finetune_own.get_config()
+  c.init, c.length = str(folder), 32
+  origin = initial_weights.open_origin(c, say=print)
+  task = task_lib.Task("own", "Own", task_lib.CLASSES, labels=("no", "yes"))
+  model = origin.model(2)
+  for seed in range(2):
+    assert origin.fingerprints(model, task)["weights"]
+    assert origin.params(model, task, seed, say=print)
+  assert counts == {"discriminator": 1, "generator": 1}
