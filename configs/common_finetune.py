@@ -7,24 +7,42 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.configs import common
 
-# Of a config of fine-tuning; all else is pre-training's alone.
+# Keys that pre-training has, too, with its defaults.
 SHARED = {
-  "model": "dropout attention_dropout dtype remat scan attention"
-  " variant".split(),
-  "data": "vocab lowercase accents".split(),
-  "optim": "schedule b1 b2 epsilon clip_norm weight_decay accumulation"
-  " max_skips lr".split(),
-  "mesh": "preset axes".split(),
-  "log": "every_steps writers".split(),
+  "model": (
+    "dropout",
+    "attention_dropout",
+    "dtype",
+    "remat",
+    "scan",
+    "attention",
+    "variant",
+  ),
+  "data": ("vocab", "lowercase", "accents"),
+  "optim": (
+    "schedule",
+    "b1",
+    "b2",
+    "epsilon",
+    "clip_norm",
+    "weight_decay",
+    "accumulation",
+    "max_skips",
+    "lr",
+  ),
+  "mesh": ("preset", "axes"),
+  "log": ("every_steps", "writers"),
 }
 
 
 def get_config() -> ConfigDict:
-  """What fine-tuning shares: ELECTRA's recipe (Clark et al. 2020, table 7)."""
-  whole = common.get_config()
+  """ELECTRA's recipe, but for the tasks and their data."""
+  pretraining = common.get_config()
   c = ConfigDict({"task": "finetune", "seed": 0, "init": "", "init_skip": ""})
   for section, names in SHARED.items():
-    c[section] = ConfigDict({name: whole[section][name] for name in names})
+    c[section] = ConfigDict(
+      {name: pretraining[section][name] for name in names}
+    )
   # Rows of an update, and tokens of a row at most.
   c.batch_size, c.length = 32, 128
   c.model.variant = c.data.vocab = "init"
@@ -39,7 +57,9 @@ def get_config() -> ConfigDict:
   f.rows = 0  # rows to train on at most; 0: all
   f.epochs = 0.0  # 0: the task's own
   f.predict_test = False  # True: the test set, too, for GLUE's server
-  f.head = ""  # "linear", "dense", "pooler"; of questions "spans", "joint"
+  # Of texts "dense", Hugging Face's (BERT: its pooler), or "linear", as
+  # released; of questions "spans" or "joint".
+  f.head = "dense"
   f.head_dropout = 0.1
   f.loss = "mean"  # over a batch; "sum", as released
   f.warmup = 0.1  # of the steps
@@ -64,5 +84,4 @@ def as_released(c: ConfigDict) -> None:
   c.finetune.lrs = (1e-4, 1e-4, 5e-5)
   c.finetune.loss = "sum"
   c.optim.weight_decay = 0.01
-  if c.finetune.head == "spans":
-    c.finetune.head = "joint"
+  c.finetune.head = "joint" if c.finetune.head == "spans" else "linear"

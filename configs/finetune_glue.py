@@ -5,9 +5,9 @@
 
 The words after the config's name are tasks (cola sst2 mrpc stsb qqp mnli qnli
 rte), or `all`; `released` takes the values of ELECTRA's code (a rate of 1e-4,
-weight decay 0.01, summed losses) where its paper has others. `finetune.data` is
-a folder with CoLA/, SST-2/ ... as GLUE's files are unpacked, or hf:NAME, by
-default the Hugging Face hub's copy.
+weight decay 0.01, summed losses, a linear head) where its paper has others.
+`finetune.data` is a folder with CoLA/, SST-2/ ... as GLUE's files are unpacked,
+or hf:NAME, by default the Hugging Face hub's copy.
 
 Every finished run of a task and a seed is kept: the same command goes on with
 those that are missing, and more seeds are added by --config.finetune.seeds=N.
@@ -32,7 +32,6 @@ def get_config(arg: str = "all") -> ConfigDict:
   """Batches of 32 rows of at most 128 tokens, 3 epochs (RTE and STS-B 10)."""
   c = common_finetune.get_config()
   c.finetune.data = HUB
-  c.finetune.head = "linear"
   words = [word for word in arg.split(",") if word]
   known = (*TASKS, "all", "released")
   if unknown := [word for word in words if word not in known]:

@@ -28,7 +28,7 @@ def get_config(arg: str = "") -> ConfigDict:
   """Three epochs of batches of 32 rows of at most 128 tokens."""
   c = common_finetune.get_config()
   f = c.finetune
-  f.tasks, f.head, f.epochs = "own", "linear", 3.0
+  f.tasks, f.epochs = "own", 3.0
   f.text = ""  # a column, or two: "first,second"
   f.label = "label"  # its column
   f.kind = "classes"  # or "score": a number

@@ -110,7 +110,7 @@ def outcome(workdir, seed=0, task="own"):
 def learned(vocab, files, tmp_path_factory):
   """A workdir with two seeds that learned the task."""
   workdir = tmp_path_factory.mktemp("learned")
-  c = own(vocab, files, epochs=6.0, seeds=2)
+  c = own(vocab, files, epochs=6.0, seeds=2, head="linear")
   c.log.every_steps = 20
   return c, workdir, run(c, workdir)
 
@@ -175,6 +175,7 @@ def test_a_run_that_was_stopped_is_made_whole_the_next_time(
     ({"epochs": 1.0}, "epochs"),
     ({"optim__lr": 1e-4}, "optim.lr"),
     ({"head_dropout": 0.0}, "head_dropout"),
+    ({"head": "dense"}, "finetune.head: (?s:.)*default head was 'linear'"),
   ],
 )
 def test_runs_of_another_recipe_are_not_mixed(learned, more, said):
@@ -396,6 +397,26 @@ def test_tasks_of_one_workdir_are_of_the_same_weights(learned):
   other = {**made, "data": {**made["data"], "test": "2"}}
   with pytest.raises(CheckpointError, match="data.test"):
     results.check_alike(known, "own", other)
+
+
+@pytest.mark.parametrize(
+  "arg, role, head",
+  [
+    ("rte", "discriminator", "dense"),
+    ("rte", "bert", "pooler"),
+    ("released", "discriminator", "linear"),
+    ("released", "bert", "linear"),
+  ],
+)
+def test_the_default_head_is_that_of_hugging_face(arg, role, head):
+  c = finetune_glue.get_config(arg)
+  c.model.variant = "tiny"
+  with c.unlocked():
+    c.model.max_positions = 16
+  model = config_checks.make_model(
+    c, role=role, backbone="encoder", num_outputs=2, vocab_size=9
+  )
+  assert model.head == head
 
 
 def test_rates_rise_fall_and_are_lower_in_lower_layers():

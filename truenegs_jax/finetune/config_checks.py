@@ -139,11 +139,15 @@ def _check_tasks(c: ConfigDict) -> None:
 def make_model(
   c: ConfigDict, *, role: str, backbone: str, num_outputs: int, vocab_size: int
 ) -> finetune.Downstream:
-  """The network with its head; `c.model.variant` has sizes by now."""
+  """The network with its head; `c.model.variant` has sizes by now.
+
+  The head "dense" of BERT is its pooler, as in Hugging Face's class.
+  """
+  of_bert = role == "bert" and c.finetune.head == "dense"
   names = "variant max_positions dropout attention_dropout dtype remat scan"
   return finetune.make_downstream(
     role=role,
-    head=c.finetune.head,
+    head="pooler" if of_bert else c.finetune.head,
     num_outputs=num_outputs,
     vocab_size=vocab_size,
     backbone=backbone,

@@ -153,10 +153,16 @@ def check_config(workdir: pathlib.Path, c: ConfigDict) -> None:
     ]
     if lines:
       listed = "\n  ".join(lines)
+      hint = ""
+      if any(line.startswith("finetune.head:") for line in lines):
+        hint = (
+          " The default head was 'linear' before it became 'dense';"
+          " --config.finetune.against=WORKDIR compares runs of the two."
+        )
       raise CheckpointError(
         f"{workdir} has runs of {name} by another config. What differs (saved"
         f" -> now):\n  {listed}\nPut it back as it was, or give another"
-        " --workdir."
+        f" --workdir.{hint}"
       )
 
 

@@ -134,7 +134,7 @@ def _introduce(tuning: loop.Tuning, console: Console) -> None:
     f" {len(data.dev.keys):,} to judge by; {tuning.steps:,} steps of"
     f" {c.batch_size}, peak rate {config_checks.peak_rate(c, config):g}, layer"
     f" decay {config_checks.layer_decay(c, config):g}, head"
-    f" {c.finetune.head!r}, attention"
+    f" {tuning.model.head!r}, attention"
     f" {tuning.attention}"
     + (f"; {cut:,} of the rows are cut" if cut else "")
     + "".join(f"; {note}" for note in data.notes),
