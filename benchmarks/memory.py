@@ -27,11 +27,10 @@ from jax.experimental import topologies
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.objectives import describe
 from truenegs_jax.pretrain import dry_run
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime import flags as flags_lib
-from truenegs_jax.train import checks, from_config, plan, sharding
+from truenegs_jax.train import build_run, checks, plan, sharding
 
 _CONFIG = flags_lib.define()
 _DEVICES = flags.DEFINE_integer("devices", 8, "Simulated devices.", 1)
@@ -53,7 +52,7 @@ def main(argv: list[str]) -> None:
   except errors.TrueNegsError as e:
     print(f"error: {errors.printable(e)}", file=sys.stderr)
     sys.exit(e.exit_code)
-  Console(markup=False, highlight=False).print(plan.table(lines))
+  Console(markup=False, highlight=False).print(plan.as_table(lines))
 
 
 def tpu_chips(topology: str) -> list[jax.Device]:
@@ -89,21 +88,21 @@ def report(
   """
   checks.check_config(c)
   tokenizer, _ = dry_run.stand_in(c)
-  run = from_config.build_run(c, tokenizer)
+  run = build_run.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec, devices)
-  run, attention = from_config.attending(c, run, mesh)
-  state = plan.abstract_state(run, c.seed, mesh)
-  aux = plan.abstract_aux(c, run, mesh)
+  run, attention = plan.with_attention(run, mesh)
+  state = plan.abstract_state(run, mesh)
+  aux = plan.abstract_aux(run, mesh)
   began = time.perf_counter()
-  lowered = plan.lower_train_step(c, run, mesh, state, aux)
+  lowered = plan.lower_train_step(run, mesh, state, aux)
   traced = time.perf_counter()
   compiled = _compile(lowered)
   done = time.perf_counter()
   rows = c.batch_size // mesh.shape[sharding.DATA_AXIS]
-  flops = plan.row_flops(c, run.model) * c.batch_size / mesh.devices.size
+  flops = plan.row_flops(run) * c.batch_size / mesh.devices.size
   return {
-    "objective": describe.objective(c),
-    "devices": plan.devices(c, mesh),
+    "objective": run.summary,
+    "devices": plan.devices(run, mesh),
     "parameters": plan.parameters(run.model, state.params),
     "held": plan.held(state, aux),
     "batch": f"{c.batch_size:,} rows of {c.length} tokens, {rows:,} of them a"

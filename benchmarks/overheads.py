@@ -131,7 +131,7 @@ def account(step: steps.Step) -> dict[str, int | None]:
   c, run = step.c, step.run
   vocab = run.options.masking.vocab_size
   slots = masking.num_slots(c.length, c.masking.prob)
-  params = plan.abstract_state(run, c.seed, step.mesh).params
+  params = plan.abstract_state(run, step.mesh).params
   (word,) = (
     x.shape for x in jax.tree.leaves(params["embeddings"]) if vocab in x.shape
   )

@@ -16,7 +16,6 @@ Rows are made unless --rows names a folder of prepared ones, and then full
 unless --pad says otherwise. A compilation cache, if one is set, shortens that.
 """
 
-import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -30,7 +29,6 @@ from absl import flags
 from rich.console import Console
 
 from truenegs_jax.data.rows import rows_folder
-from truenegs_jax.objectives import describe
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.train import plan, speed
@@ -62,7 +60,7 @@ def main(argv: list[str]) -> None:
   except errors.TrueNegsError as e:
     print(f"error: {errors.printable(e)}", file=sys.stderr)
     sys.exit(e.exit_code)
-  Console(markup=False, highlight=False).print(plan.table(lines(record)))
+  Console(markup=False, highlight=False).print(plan.as_table(lines(record)))
 
 
 def identity(step: steps.Step) -> Record:
@@ -72,8 +70,8 @@ def identity(step: steps.Step) -> Record:
     "command": " ".join(sys.argv),
     **timing.machine(),
     "xla_flags": os.environ.get("XLA_FLAGS", ""),
-    "objective": describe.objective(c),
-    "mesh": plan.devices(c, step.mesh),
+    "objective": step.run.summary,
+    "mesh": plan.devices(step.run, step.mesh),
     "attention": step.attention,
     "dtype": c.model.dtype,
     "batch": c.batch_size,
@@ -101,14 +99,15 @@ def measure(step: steps.Step, count: int, warmup: int) -> Record:
   def as_trained():
     nonlocal pending
     last = None
-    with contextlib.closing(speed.HostWait()) as wait:
-      for _ in range(block):
-        terms = take(pending, wait.dispatch)
-        if last is not None:  # as the loop does, one step late
-          float(last["skipped"][0])
-        last, pending = terms, next_batch()
-      jax.block_until_ready(last)
-      waits.append(wait.share().get("host_wait", 0.0))
+    wait = speed.HostWait()
+    for _ in range(block):
+      terms = take(pending, wait.dispatch)
+      if last is not None:  # as the loop does, one step late
+        float(last["skipped"][0])
+      wait.look()
+      last, pending = terms, next_batch()
+    jax.block_until_ready(last)
+    waits.append(wait.share().get("host_wait", 0.0))
 
   back_to_back = lambda: [take() for _ in range(block)]
   alone = timing.in_turn({"step": take}, count, warmup)["step"]

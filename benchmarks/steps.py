@@ -27,7 +27,7 @@ from truenegs_jax.pretrain import dry_run
 from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import table as table_lib
-from truenegs_jax.train import checks, from_config, plan, sharding
+from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.workdir.from_config import vocabulary_of
 
@@ -55,7 +55,7 @@ class Step:
   """
 
   c: ConfigDict
-  run: from_config.Run
+  run: build_run.Run
   mesh: jax.sharding.Mesh
   attention: str
   compiled: jax.stages.Compiled
@@ -65,12 +65,11 @@ class Step:
   compile_secs: float
   flops: float
 
-  def start(self, seed: int = 0) -> step_lib.TrainState:
+  def start(self) -> step_lib.TrainState:
     """A fresh state on the devices."""
-    abstract = plan.abstract_state(self.run, seed, self.mesh)
+    abstract = plan.abstract_state(self.run, self.mesh)
     places = jax.tree.map(lambda x: x.sharding, abstract)
-    init = jax.jit(lambda: self.run.init_state(seed), out_shardings=places)
-    return init()
+    return jax.jit(self.run.init_state, out_shardings=places)()
 
   def batch(self, i: int) -> dict[str, jax.Array]:
     """The rows of step `i` on the devices."""
@@ -98,17 +97,13 @@ def make_step(
   else:
     tokenizer = vocabulary_of(c, str(rows.folder / "vocab.txt"))
     host_batch = _prepared(c, rows)
-  run = from_config.build_run(c, tokenizer)
+  run = build_run.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
-  aux = from_config.make_aux(
-    c, _synonyms(run, tokenizer), tokenizer.vocab, mesh
-  )
-  state = plan.abstract_state(run, c.seed, mesh)
-  here, attention = from_config.attending(
-    c, run, mesh, find=choose_attention.settle
-  )
+  aux = plan.make_aux(run, _synonyms(run, tokenizer), tokenizer.vocab, mesh)
+  state = plan.abstract_state(run, mesh)
+  here, attention = plan.with_attention(run, mesh, find=choose_attention.settle)
   began = time.perf_counter()
-  lowered = plan.lower_train_step(c, here, mesh, state, aux)
+  lowered = plan.lower_train_step(here, mesh, state, aux)
   traced = time.perf_counter()
   compiled = lowered.compile()
   done = time.perf_counter()
@@ -122,7 +117,7 @@ def make_step(
     host_batch=host_batch,
     trace_secs=traced - began,
     compile_secs=done - traced,
-    flops=plan.row_flops(c, run.model) * c.batch_size,
+    flops=plan.row_flops(run) * c.batch_size,
   )
 
 
@@ -200,7 +195,7 @@ def _prepared(c: ConfigDict, rows: Rows) -> Callable[[int], Batch]:
 
 
 def _synonyms(
-  run: from_config.Run, tokenizer: Tokenizer
+  run: build_run.Run, tokenizer: Tokenizer
 ) -> table_lib.SynonymTable | None:
   """A random table as dense as WordNet's, where the objective looks any up."""
   if not run.options.needs_table or run.own_table is not None:

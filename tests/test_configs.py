@@ -21,7 +21,7 @@ from truenegs_jax.finetune import config_checks
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import dry_run
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.train import checks, from_config
+from truenegs_jax.train import build_run, checks
 from truenegs_jax.weights.formats import hf_config
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.workdir.from_config import build_model
@@ -86,8 +86,8 @@ def test_every_config_builds_with_every_argument(name, arg):
   checks.check_config(c)
   if c.model.variant == "init":  # of corrections: it is that of what they are
     c.model.variant = "tiny"
-  run = from_config.build_run(c, TOKENIZER)
-  shapes = jax.eval_shape(lambda: run.init_state(c.seed))
+  run = build_run.build_run(c, TOKENIZER)
+  shapes = jax.eval_shape(run.init_state)
   assert pretrain.parameter_count(shapes.params) > 1_000
   assert (run.weights.get("soft", 0) > 0) == (c.negatives.soft_weight > 0)
   assert ("sentence" in run.weights) == (c.negatives.sentence_weight > 0)
@@ -397,7 +397,6 @@ BAD = {
   "eval.rows": 0,
   "negatives.sentence_weight": -1.0,
   "mesh.axes": "data",
-  "task": "pretrian",
 }
 
 
@@ -422,7 +421,7 @@ def test_an_unknown_choice_is_named_and_refused(name):
   c.update_from_flattened_dict({name: "nonesuch"})
   with pytest.raises(InputError, match=f"{name} 'nonesuch'"):
     checks.check_config(c)
-    from_config.build_run(c, TOKENIZER)
+    build_run.build_run(c, TOKENIZER)
 
 
 def test_a_batch_that_does_not_split_is_refused_with_one_that_does():

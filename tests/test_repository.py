@@ -8,7 +8,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parent.parent / "truenegs_jax"
 # From the bottom up: a folder imports from the floors below it and from itself.
 FLOORS = (
-  {"runtime"},
+  {"configs", "runtime"},
   {"data", "models", "objectives"},
   {"workdir", "tasks"},
   {"synonyms", "weights"},

@@ -13,6 +13,7 @@ and Open MPI they find one another, elsewhere by three flags:
   ... --coordinator=HOST:PORT --num_processes=4 --process_id=0  # to 3
 """
 
+import importlib
 import os
 import pathlib
 import signal
@@ -27,6 +28,12 @@ from rich.console import Console
 from truenegs_jax.runtime import cpu, errors
 from truenegs_jax.runtime import flags as flags_lib
 
+# config.task -> the module whose `run` does it.
+TASKS = {
+  "pretrain": "truenegs_jax.pretrain.run",
+  "finetune": "truenegs_jax.finetune.run",
+  "corrections": "truenegs_jax.corrections.run",
+}
 AGAIN_SECS = 1.0
 JOINING = ("coordinator", "num_processes", "process_id")
 
@@ -34,6 +41,10 @@ JOINING = ("coordinator", "num_processes", "process_id")
 def main(argv: list[str]) -> None:
   """Dispatches by `config.task` and turns errors into exit codes."""
   del argv
+  task = _config().get("task")
+  if task not in TASKS:
+    _say(f"error: task {task!r} is unknown; known: {', '.join(TASKS)}.")
+    sys.exit(errors.InputError.exit_code)
   on_sigterm()
   # Here, not above: --help and a wrong flag should not wait for jax.
   cpu.tune()
@@ -54,6 +65,10 @@ def main(argv: list[str]) -> None:
     traceback.print_exc()  # a defect of ours, or another process is gone
     code = 1
   distributed.leave(code, failed=True)
+
+
+def _config() -> Any:
+  return flags.FLAGS["config"].value
 
 
 def _say(text: str) -> None:
@@ -85,15 +100,10 @@ def _run() -> int:
   # markup: a path or a glob may hold brackets.
   quiet = not distributed.is_first()
   screen = Console(markup=False, highlight=False, quiet=quiet)
-  # After joining: what runs a task may ask for devices.
-  from truenegs_jax.corrections import run
-  from truenegs_jax.finetune import run as run_lib
-  from truenegs_jax.pretrain import run as pretrain_run
-
   workdir = flags.FLAGS["workdir"].value or workdir_of(flags_lib.filename())
-  config: Any = flags.FLAGS["config"].value
-  tasks = {"corrections": run, "finetune": run_lib}
-  task = tasks.get(config.task, pretrain_run)
+  config = _config()
+  # After joining: what runs a task may ask for devices.
+  task = importlib.import_module(TASKS[config.task])
   return task.run(config, pathlib.Path(workdir), screen)
 
 

@@ -33,7 +33,7 @@ from truenegs_jax.runtime.errors import (
   NonFiniteError,
 )
 from truenegs_jax.synonyms.table import build_table
-from truenegs_jax.train import from_config, sharding
+from truenegs_jax.train import build_run, sharding
 from truenegs_jax.weights.formats import hf_config
 from truenegs_jax.workdir import checkpoints, saved_model
 from truenegs_jax.workdir.from_config import build_model
@@ -196,7 +196,7 @@ def _key_figures(rates):
 
 def _counted(place, step, text, **negatives):
   """Table 2 of a step by loops, over one batch as training masks it."""
-  run = from_config.build_run(_trained(), TOKENIZER)
+  run = build_run.build_run(_trained(), TOKENIZER)
   sample = negatives.get("prediction") == "sample"
   options = dataclasses.replace(
     run.options, prediction="sample" if sample else "argmax"

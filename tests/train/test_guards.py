@@ -12,44 +12,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from truenegs_jax.runtime.errors import InputError, NonFiniteError
+from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.train import guards, sharding
-from truenegs_jax.workdir import lock
-
-
-def test_a_second_run_in_a_workdir_is_refused_until_the_first_ends(tmp_path):
-  workdir = tmp_path / "runs" / "a"
-  with lock.lock(workdir):
-    with pytest.raises(InputError, match="another run is using"):
-      with lock.lock(workdir):
-        pass
-    with pytest.raises(InputError, match="another run is using"):
-      with lock.lock(workdir):  # the refusal did not let go of it
-        pass
-  with lock.lock(workdir):
-    pass
-
-
-def test_the_lock_ends_with_its_process_however_that_ends(tmp_path):
-  code = (
-    "import os, pathlib, sys\n"
-    "from truenegs_jax.train import guards\n"
-    "with guards.lock(pathlib.Path(sys.argv[1])): os._exit(9)\n"
-  )
-  done = subprocess.run(
-    [sys.executable, "-c", code, str(tmp_path)], check=False
-  )
-  assert done.returncode == 9
-  with lock.lock(tmp_path):
-    pass
-
-
-def test_a_workdir_that_cannot_be_made_is_refused(tmp_path):
-  (tmp_path / "file").write_text("")
-  with pytest.raises(InputError, match="--workdir"):
-    with lock.lock(tmp_path / "file" / "run"):
-      pass
-
 
 ROWS = np.array([4, 8], np.int32)
 
@@ -145,9 +109,8 @@ def test_many_processes_stop_one_step_after_the_vote(monkeypatch, number):
     assert vote.stopped_by() == number
 
 
-def test_only_the_first_process_writes_and_locks(tmp_path, monkeypatch):
+def test_only_the_first_process_writes(tmp_path, monkeypatch):
   monkeypatch.setattr(guards.distributed, "is_first", lambda: False)
   with pytest.raises(NonFiniteError, match="step 0"):
     see(guards.SkipGuard(tmp_path, max_skips=0), [1])
-  with lock.lock(tmp_path / "run"):
-    assert not list(tmp_path.iterdir())
+  assert not list(tmp_path.iterdir())

@@ -1,6 +1,5 @@
 """When the loop asks the devices for numbers, by a step that only notes it."""
 
-import contextlib
 import dataclasses
 import signal
 import types
@@ -10,12 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from truenegs_jax.configs import common
+from truenegs_jax.models import encoder
 from truenegs_jax.runtime.errors import NonFiniteError
-from truenegs_jax.train import loop, metrics, sharding, speed
+from truenegs_jax.train import loop, sharding, speed
 from truenegs_jax.train import start as start_lib
 
 BATCH = 8
+NUMBERS = dict(
+  steps=6,
+  batch_size=BATCH,
+  seed=0,
+  max_skips=0,
+  output=types.SimpleNamespace(
+    log_every=2, save_every=4, eval_every=100, eval_rows=8
+  ),
+)
 
 
 @dataclasses.dataclass
@@ -56,17 +64,14 @@ class Checkpoints:
 
 def run(monkeypatch, tmp_path, *, bad=(), stop_at=None):
   """The events of a run of 6 steps: dispatched, fetched, written, saved."""
-  c = common.get_config()
-  c.steps, c.batch_size = 6, BATCH
-  c.log.every_steps, c.checkpoint.every_steps, c.eval.every_steps = 2, 4, 100
   events, signals = [], types.SimpleNamespace(received=None)
   rows = {
     "documents": np.repeat([[1, 1, 1, 0]], BATCH, 0),
     "row": np.arange(BATCH),
   }
-  monkeypatch.setattr(loop.pipeline, "batch_at", lambda *_, **__: rows)
+  monkeypatch.setattr(loop.batches_lib, "batch_at", lambda *_, **__: rows)
   monkeypatch.setattr(loop.sharding, "to_device", lambda batch, mesh: batch)
-  monkeypatch.setattr(loop.plan, "row_flops", lambda c, model: 10.0)
+  monkeypatch.setattr(loop.plan, "row_flops", lambda run: 10.0)
   monkeypatch.setattr(loop, "evaluate", lambda *_: [{"mlm": (1.0, 1.0)}])
 
   def step(state, batch, aux):
@@ -87,7 +92,10 @@ def run(monkeypatch, tmp_path, *, bad=(), stop_at=None):
     **none
     | dict(
       run=types.SimpleNamespace(
-        weights={"mlm": 2.0}, rate=lambda k: jnp.float32(k), model=None
+        **NUMBERS,
+        weights={"mlm": 2.0},
+        rate=lambda k: jnp.float32(k),
+        model=types.SimpleNamespace(roles={"bert": encoder.EncoderConfig}),
       ),
       mesh=sharding.make_mesh(sharding.get_spec("dp")),
       state=types.SimpleNamespace(step=0, params=jnp.ones(3)),
@@ -96,7 +104,7 @@ def run(monkeypatch, tmp_path, *, bad=(), stop_at=None):
       refresh=lambda state, done: state,
     )
   )
-  clock = metrics.Clock(c.steps)
+  clock = speed.Clock(NUMBERS["steps"])
   records = []
 
   def write(record):
@@ -104,14 +112,13 @@ def run(monkeypatch, tmp_path, *, bad=(), stop_at=None):
     records.append(record)
 
   profile = speed.Profile(None, tmp_path, print, first_step=0)
-  with contextlib.closing(speed.HostWait(clock.running)) as host_wait:
-    watched = loop.Watched(write, profile, host_wait, clock, signals)
-    inputs = types.SimpleNamespace(train_rows=None, held_out_rows=None)
-    checkpoints = Checkpoints(events)
-    try:
-      loop._loop(c, tmp_path, inputs, start, checkpoints, watched)
-    except NonFiniteError:
-      events.append("refused")
+  host_wait = speed.HostWait(clock.running)
+  monitors = loop.Monitors(write, profile, host_wait, clock, signals)
+  inputs = types.SimpleNamespace(train_rows=None, held_out_rows=None)
+  try:
+    loop._loop(tmp_path, inputs, start, Checkpoints(events), monitors)
+  except NonFiniteError:
+    events.append("refused")
   return events, [r for r in records if r["split"] == "train"]
 
 
@@ -143,7 +150,6 @@ def test_a_record_says_what_its_rate_comes_to(monkeypatch, tmp_path):
   per_device = 10.0 * rate / jax.device_count()
   assert records[-1]["flop_per_s"] == pytest.approx(per_device)
   assert records[-1]["memory_peak_gib"] > 0.01
-  # Of steps that take no time the thread may have seen none yet.
   assert 0.0 <= records[-1].get("host_wait", 0.0) <= 1.0
   assert "mfu" not in records[-1]  # of a CPU no peak is published
 

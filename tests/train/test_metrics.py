@@ -1,10 +1,14 @@
-"""Ratios, areas, errors and clocks against independent computations."""
+"""Ratios, areas and errors against independent computations; writers."""
 
+import io
 import math
+import re
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import metrics
 
 
@@ -103,34 +107,57 @@ def test_entropy_of_even_and_of_certain_counts():
   assert metrics.entropy(np.array([p, 1 - p])) == pytest.approx(0.401, abs=1e-3)
 
 
-class Time:
-  """A clock that goes when told to."""
-
-  def __init__(self):
-    self.secs = 1_000.0
-
-  def __call__(self):
-    return self.secs
+def record(step, **values):
+  return {"step": step, "split": "train", "total": 1.5, "eta_s": 3.0, **values}
 
 
-def test_the_remaining_time_goes_by_the_steps_of_this_process():
-  time = Time()
-  clock = metrics.Clock(total_steps=1_000, now=time)
-  time.secs += 300.0  # compiling and restoring
-  clock.start(900)  # resumed
-  time.secs += 20.0
-  assert clock.secs_per_step(910) == pytest.approx(2.0)
-  assert clock.eta_secs(910) == pytest.approx(180.0)
-  before = clock.running()
-  with clock.paused():
-    time.secs += 500.0
-  assert clock.running() == before
-  time.secs += 20.0
-  assert clock.secs_per_step(920) == pytest.approx(2.0)
-  assert clock.eta_secs(1_000) == 0.0
+def test_tensorboard_shows_the_numbers_of_a_record(tmp_path):
+  pytest.importorskip("tensorboardX")
+  writer = metrics.TensorBoardWriter(tmp_path, first_step=0)
+  writer.write(record(1, mlm=2.5))
+  writer.close()
+  (events,) = (tmp_path / "tensorboard").iterdir()
+  assert b"train/mlm" in events.read_bytes()
+  assert b"train/split" not in events.read_bytes()
 
 
-def test_the_clock_divides_by_no_zero_before_the_first_step():
-  clock = metrics.Clock(total_steps=10, now=Time())
-  clock.start(4)
-  assert 0.0 < clock.secs_per_step(4) < 1e-6
+def test_an_unknown_writer_is_refused_before_any_file_is_made(tmp_path):
+  with pytest.raises(InputError, match="jsnl.*jsonl"):
+    metrics.make_writers(["jsonl", "jsnl"], tmp_path, first_step=0)
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_progress_line_says_step_loss_and_remaining_time(terminal):
+  out = io.StringIO()
+  console = Console(file=out, force_terminal=terminal, width=120)
+  line = metrics.ProgressLine(console, total_steps=1_000, first_step=0)
+  line.write(record(10, auc=0.75, eta_s=3_700.2))
+  line.write({"step": 10, "split": "held_out", "mlm": 4.0})
+  line.close()
+  text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", out.getvalue())
+  for part in ("10/1,000", "loss 1.500", "auc 0.750", "eta 1:01:40"):
+    assert part in text
+  assert re.search("held-out at 10.{1,3}mlm 4.000", text)
+
+
+def test_on_a_terminal_a_line_folds_between_two_figures_alone():
+  parts = ["step 1,234/1,000,000", *["loss 1.2345"] * 6, "eta 1 day, 3:01:40"]
+  lines = metrics.fold(parts, 80).splitlines()
+  assert len(lines) == 2 and max(map(len, lines)) <= 80
+  assert [x.strip() for x in " ".join(lines).split("·")] == parts
+
+
+def test_waiting_for_the_host_is_shown_where_it_matters():
+  def shown(**values):
+    out = io.StringIO()
+    line = metrics.ProgressLine(
+      Console(file=out, width=80), total_steps=9, first_step=0
+    )
+    line.write(record(1, **values))
+    return out.getvalue()
+
+  assert "host wait 7%" in shown(host_wait=0.07)
+  assert "host wait" not in shown(host_wait=0.004)
+  assert "mfu 45.1%" in shown(mfu=0.451) and "mfu" not in shown()
+  assert "mlm nan" in shown(mlm=float("nan"))

@@ -23,7 +23,7 @@ from truenegs_jax.runtime import rng
 from truenegs_jax.synonyms.sources import is_word
 from truenegs_jax.synonyms.stop_words import STOP_WORDS
 from truenegs_jax.train import (
-  from_config,
+  build_run,
   loop,
   model_synonyms,
   plan,
@@ -55,8 +55,8 @@ def whole(tmp_path_factory):
   root = tmp_path_factory.mktemp("own")
   runs.write_corpus(root / "corpus.txt")
   c = config(root)
-  inputs = run_lib.gather_inputs(c, root / "whole", Weights(""), SILENT)
-  yield root, inputs, loop.train(c, root / "whole", inputs, SILENT)
+  run, inputs = run_lib.prepare(c, root / "whole", Weights(""), SILENT)
+  yield root, inputs, loop.train(run, root / "whole", inputs, SILENT)
   gc.collect()
 
 
@@ -64,10 +64,10 @@ def saved(place, step, preset="dp"):
   """The state of a saved step on a mesh, and that run."""
   root, inputs, _ = place
   c = config(root, preset)
-  run = from_config.build_run(c, inputs.tokenizer)
+  run = build_run.build_run(c, inputs.tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
-  like = plan.abstract_state(run, c.seed, mesh)
-  checkpoints = start_lib.open_checkpoints(c, root / "whole")
+  like = plan.abstract_state(run, mesh)
+  checkpoints = start_lib.open_checkpoints(run.output, root / "whole")
   tree = checkpoints.state(step, vars(like))
   checkpoints.close()
   return tree, run, like
@@ -109,7 +109,7 @@ def test_a_run_resumed_anywhere_ends_bit_equal(
   shutil.copytree(root / "whole", tmp_path / "resumed")
   for later in range(at + 1, STEPS + 1):
     shutil.rmtree(tmp_path / "resumed" / "checkpoints" / str(later))
-  loop.train(config(root), tmp_path / "resumed", inputs, SILENT)
+  loop.train(outcome.start.run, tmp_path / "resumed", inputs, SILENT)
   places = root / "whole", tmp_path / "resumed"
   assert runs.same_arrays(*[runs.final_arrays(p, STEPS) for p in places])
   losses = [[r["mlm"] for r in runs.records(p)] for p in places]
@@ -125,9 +125,9 @@ def test_nothing_is_corrected_before_the_first_table_and_then_something(whole):
 
 def test_what_is_corrected_is_what_the_table_lists(whole):
   _, inputs, outcome = whole
-  start, c = outcome.start, config(whole[0])
+  start = outcome.start
   [batch, *_] = batches.held_out_batches(inputs.held_out_rows, batch_size=8)
-  key = jax.random.fold_in(jax.random.key(c.seed), 2)  # evaluation's
+  key = jax.random.fold_in(jax.random.key(start.run.seed), 2)  # evaluation's
 
   @jax.jit
   def slots_and_predictions(params, batch):
@@ -154,8 +154,8 @@ def test_a_run_goes_on_with_its_table_on_another_mesh(whole, preset):
   assert runs.same_arrays(*[jax.tree.leaves(t["aux"]) for t in (here, there)])
   word = there["params"]["embeddings"]["word"]
   assert not word.sharding.is_fully_replicated
-  c, state = config(whole[0], preset), step.TrainState(**there)
-  refresh = model_synonyms.make_refresh(c, run.own_table, like)
+  state = step.TrainState(**there)
+  refresh = model_synonyms.make_refresh(run.own_table, like, from_weights=False)
   assert refresh(state, 3) is state
   made = refresh(state, 4).aux["ids_VxS"]
   assert made.sharding.is_fully_replicated

@@ -1,6 +1,4 @@
-"""Rates, waiting times and traces against what they must come to."""
-
-import threading
+"""Rates, clocks, waiting times and traces against what they must come to."""
 
 import jax
 import jax.numpy as jnp
@@ -61,95 +59,90 @@ def test_memory_is_what_the_device_tells_or_what_this_process_takes():
   assert 0.05 < resident["memory_peak_gib"] < 100
 
 
-@pytest.mark.parametrize(
-  "given, ended, want",
-  [
-    ([0, 1, 2], [10, 20, 30], 0.0),  # always one ahead
-    ([0, 12, 25], [10, 20, 30], 0.35),  # 2 and 5 of 20 too late
-    ([0, 1, 30], [10, 20, 40], 10 / 30),
-    ([0], [10], None),
-    ([], [], None),
-  ],
-)
-def test_devices_wait_from_the_end_of_a_step_to_the_next_dispatch(
-  given, ended, want
-):
-  assert speed.waited(given, ended) == (want and pytest.approx(want))
-
-
-class Step:
-  """A step of a device that ends when it is told to."""
-
-  def __init__(self):
-    self.over = threading.Event()
-
-  def __call__(self):
-    return "state", {"skipped": (self, 1.0)}
-
-  def is_ready(self):
-    return self.over.is_set()
-
-  def block_until_ready(self):
-    self.over.wait()
-
-
 class Time:
-  """A clock that goes on when told to; it says when it was read."""
+  """A clock that goes when told to."""
 
   def __init__(self):
-    self.secs, self.read = 0.0, threading.Semaphore(0)
+    self.secs = 1_000.0
 
   def __call__(self):
-    self.read.release()
     return self.secs
 
 
-def test_the_waiting_is_measured_from_step_to_step():
+def test_the_remaining_time_goes_by_the_steps_of_this_process():
   time = Time()
+  clock = speed.Clock(total_steps=1_000, now=time)
+  time.secs += 300.0  # compiling and restoring
+  clock.start(900)  # resumed
+  time.secs += 20.0
+  assert clock.secs_per_step(910) == pytest.approx(2.0)
+  assert clock.eta_secs(910) == pytest.approx(180.0)
+  before = clock.running()
+  with clock.paused():
+    time.secs += 500.0
+  assert clock.running() == before
+  time.secs += 20.0
+  assert clock.secs_per_step(920) == pytest.approx(2.0)
+  assert clock.eta_secs(1_000) == 0.0
+
+
+def test_the_clock_divides_by_no_zero_before_the_first_step():
+  clock = speed.Clock(total_steps=10, now=Time())
+  clock.start(4)
+  assert 0.0 < clock.secs_per_step(4) < 1e-6
+
+
+class Step:
+  """A step of a device; `secs` pass on the host's clock as it is dispatched."""
+
+  def __init__(self, time, *, secs=0.0, ended=False):
+    self._time, self._secs, self.ended = time, secs, ended
+
+  def __call__(self):
+    self._time.secs += self._secs
+    return "state", {"skipped": (self, 1.0)}
+
+  def is_ready(self):
+    return self.ended
+
+
+def test_steps_that_end_as_they_are_dispatched_wait_for_the_rest():
+  time = Time()  # as on a CPU
   wait = speed.HostWait(time)
-
-  def ends(step, at):
-    while time.read.acquire(blocking=False):
-      pass
-    time.secs = at
-    step.over.set()
-    assert time.read.acquire(timeout=10)  # by the thread
-
-  first, second, third = Step(), Step(), Step()
-  assert wait.dispatch(first) == ("state", {"skipped": (first, 1.0)})
   assert wait.share() == {}
-  ends(first, at=10.0)
-  time.secs = 13.0
-  wait.dispatch(second)  # 3 s late
-  wait.dispatch(third)
-  ends(second, at=20.0)
-  while (found := wait.share()) == {}:
-    pass
-  assert found == {"host_wait": pytest.approx(0.3)}
-  ends(third, at=30.0)
-  while (found := wait.share()) == {}:
-    pass
-  assert found == {"host_wait": 0.0}  # since the last time
-  wait.close()
+  for late in (0.0, 1.0, 2.0):
+    time.secs += late
+    step = Step(time, secs=4.0, ended=True)
+    assert wait.dispatch(step) == ("state", {"skipped": (step, 1.0)})
+  assert wait.share() == {"host_wait": pytest.approx(3 / 15)}
+  time.secs += 1.0
+  wait.dispatch(Step(time, secs=9.0, ended=True))
+  assert wait.share() == {"host_wait": pytest.approx(0.1)}  # since then
 
 
-def test_what_a_dispatch_runs_itself_is_no_waiting():
-  # A CPU is through with a small step at once.
+def test_a_device_that_is_always_one_step_ahead_waits_for_nobody():
   time = Time()
-  wait = speed.HostWait(time)
-
-  def at_once():
-    time.secs += 5.0
-    step = Step()
-    step.over.set()
-    return step()
-
-  for _ in range(3):
-    wait.dispatch(at_once)
-    while len(wait._ended) < len(wait._given):
-      pass
+  wait, steps = speed.HostWait(time), [Step(time) for _ in range(4)]
+  for before, step in zip([None, *steps], steps, strict=False):
+    wait.dispatch(step)
+    time.secs += 10.0
+    if before:
+      before.ended = True
+    wait.look()
   assert wait.share() == {"host_wait": 0.0}
-  wait.close()
+
+
+def test_a_step_ended_halfway_between_the_looks_around_its_end():
+  time = Time()
+  wait, step = speed.HostWait(time), Step(time)
+  wait.dispatch(step)
+  time.secs += 4.0
+  wait.look()
+  time.secs, step.ended = time.secs + 2.0, True
+  wait.look()  # it ended a second ago
+  time.secs += 4.0
+  wait.dispatch(Step(time))
+  assert wait.share() == {"host_wait": pytest.approx(0.5)}
 
 
 @pytest.mark.parametrize(

@@ -182,14 +182,3 @@ def test_a_tree_of_another_model_is_refused(folder, change):
   with pytest.raises(CheckpointError):
     checkpoints.state(2, like)
   checkpoints.close()
-
-
-def test_differences_are_listed_by_their_full_names():
-  saved_run = {"a": 1, "b": {"c": [1, 2], "d": "x"}, "gone": True}
-  current = {"a": 1, "b": {"c": (1, 2), "d": "y"}, "new": None}
-  assert checkpoints_lib.differences(saved_run, current) == [
-    "b.d: 'x' -> 'y'",
-    "gone: True -> (not there)",
-    "new: (not there) -> None",
-  ]
-  assert checkpoints_lib.differences(current, current) == []

@@ -53,7 +53,7 @@ from truenegs_jax.runtime.flags import command
 from truenegs_jax.synonyms import run_table, sources_spec, stop_words
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.wordnet import close_wordnet, open_wordnet
-from truenegs_jax.train import checks, from_config, sharding
+from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.workdir import lock
 
@@ -149,7 +149,7 @@ def _wordnet(c: ConfigDict) -> Iterator[Any]:
 
 
 def _request(c: ConfigDict, source: str) -> run_table.TableRequest:
-  return dataclasses.replace(from_config.table_request(c), sources=source)
+  return dataclasses.replace(build_run.table_request(c), sources=source)
 
 
 def _gather(c: ConfigDict, of: Subject, console: Console) -> Asked:
@@ -245,16 +245,18 @@ def _predictions(
   c: ConfigDict, of: Subject, text: text_lines.Lines, console: Console
 ) -> Iterator[tuple[int | None, Predictions]]:
   """Each step and what the model said at it."""
-  options = from_config.build_run(of.config, of.tokenizer).options
+  options = build_run.make_options(of.config, of.tokenizer)
   predict = predict_slots.make_predict_slots(
     of.model,
     options.masking,
     prediction=c.corrections.prediction or options.prediction,
     temperature=options.sampling_temperature,
     visible_slots=options.visible_slots,
-    continues_V=from_config.continuations(of.config, of.tokenizer.vocab),
+    continues_V=plan.continuations(of.tokenizer.vocab)
+    if options.strict_subword
+    else None,
   )
-  mesh = sharding.make_mesh(from_config.mesh_spec(c))
+  mesh = sharding.make_mesh(sharding.get_spec(c.mesh.preset, c.mesh.axes))
   for step in of.steps:
     name = "weights" if step is None else f"step {step:,}"
     params = of.read(step)

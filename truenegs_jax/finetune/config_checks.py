@@ -4,19 +4,20 @@ Rates and their decay go by the width of the network where the config leaves
 them open: small, base, large (Clark et al. 2020, table 7).
 """
 
-import math
 from typing import Any
 
 import optax
 from ml_collections import ConfigDict
 
+from truenegs_jax.configs.common_keys import KEYS, Key
 from truenegs_jax.data.tokens.tokenizer import ACCENTS
 from truenegs_jax.finetune import published
 from truenegs_jax.models import choose_attention, encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import glue
-from truenegs_jax.train import checks, from_config, optim, sharding, writers
+from truenegs_jax.train import checks, metrics, optim, sharding
 from truenegs_jax.weights.init import check_fit
+from truenegs_jax.workdir import files
 
 SQUAD, OWN = "squad", "own"
 OF_SPANS = ("spans", "joint")  # heads
@@ -29,38 +30,40 @@ CHOICES = {
   "model.dtype": checks.DTYPES,
   "data.accents": tuple(ACCENTS),
 }
-RANGES = (
-  *(range_ for range_ in checks.RANGES if range_[0] != "optim.lr"),
-  ("optim.lr", 0, math.inf),  # 0: by width
-  ("finetune.seeds", 1, 1000),
-  ("finetune.rows", 0, math.inf),
-  ("finetune.epochs", 0, 1000),
-  ("finetune.head_dropout", 0, 0.99),
-  ("finetune.warmup", 0, 1),
-  ("finetune.layer_decay", 0, 1),
-  ("finetune.window", 1, math.inf),
-  ("finetune.evals_per_epoch", 0, math.inf),
-  ("finetune.patience", 0, math.inf),
-  ("finetune.stride", 1, math.inf),
-  ("finetune.question_length", 1, math.inf),
-  ("finetune.num_best", 1, math.inf),
-  ("finetune.max_answer", 1, math.inf),
-)
+RANGES = {
+  **KEYS,
+  "optim.lr": Key(0),  # 0: by width
+  "finetune.seeds": Key(1, 1000),
+  "finetune.rows": Key(0),
+  "finetune.epochs": Key(0, 1000),
+  "finetune.head_dropout": Key(0, 0.99),
+  "finetune.warmup": Key(0, 1),
+  "finetune.layer_decay": Key(0, 1),
+  "finetune.window": Key(1),
+  "finetune.evals_per_epoch": Key(0),
+  "finetune.patience": Key(0),
+  "finetune.stride": Key(1),
+  "finetune.question_length": Key(1),
+  "finetune.num_best": Key(1),
+  "finetune.max_answer": Key(1),
+}
 # Change no number of a run, or name what has fingerprints.
-NAMES = ("data.vocab:", "finetune.data:", "finetune.files:", "init:")
+NAMES = ("data.vocab", "finetune.data", "finetune.files", "init")
 FREE_TO_CHANGE = (
   *NAMES,
-  "finetune.against:",
-  "finetune.export:",
-  "finetune.predict_test:",
-  "finetune.seeds:",
-  "finetune.tasks:",
-  "log.",
-  "mesh.",
-  "model.attention:",
-  "model.remat:",
-  "model.scan:",
-  "seed:",
+  "finetune.against",
+  "finetune.export",
+  "finetune.predict_test",
+  "finetune.seeds",
+  "finetune.tasks",
+  "log.every_steps",
+  "log.writers",
+  "mesh.axes",
+  "mesh.preset",
+  "model.attention",
+  "model.remat",
+  "model.scan",
+  "seed",
 )
 
 
@@ -75,12 +78,12 @@ def check(c: ConfigDict) -> None:
       "task 'finetune' does not go with this config; tasks are fine-tuned with"
       " --config=configs/finetune_glue.py, finetune_squad.py, finetune_own.py."
     )
-  checks.check_ranges(c, RANGES)
+  checks.check_ranges(files.flatten(c.to_dict()), RANGES)
   f = c.finetune
   for name, known in CHOICES.items():
     section, _, key = name.partition(".")
     checks.one_of(name, c[section][key], known)
-  writers.check_names(c.log.writers)
+  metrics.check_writers(c.log.writers)
   optim.make_schedule(c.optim.schedule, peak=1, warmup_steps=1, total_steps=1)
   check_fit.parse_skip(c.init_skip)
   _check_tasks(c)
@@ -101,7 +104,7 @@ def check(c: ConfigDict) -> None:
         " of small, base and large models."
       )
   shares = c.optim.accumulation * sharding.data_parallelism(
-    from_config.mesh_spec(c), checks.device_count()
+    sharding.get_spec(c.mesh.preset, c.mesh.axes), checks.device_count()
   )
   if c.batch_size % shares:
     raise InputError(
@@ -186,7 +189,8 @@ def make_optimizer(
   factors = optim.layer_factors(
     shapes, decay=layer_decay(c, config), exponent=c.finetune.layer_exponent
   )
-  return from_config.make_optimizer(c, rate, factors=factors), rate
+  numbers = {name: c.optim[name] for name in optim.NUMBERS}
+  return optim.make_optimizer(rate, factors=factors, **numbers), rate
 
 
 def epochs(c: ConfigDict, of_task: float) -> float:

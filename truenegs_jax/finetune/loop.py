@@ -23,7 +23,7 @@ from truenegs_jax.objectives import task_losses
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.tasks import batches
 from truenegs_jax.tasks.task import Encoded
-from truenegs_jax.train import from_config, guards, metrics, optim, sharding
+from truenegs_jax.train import guards, metrics, optim, sharding, speed
 from truenegs_jax.train import step as step_lib
 
 Outputs = list[Any]  # of each row, in their order: arrays of numpy
@@ -89,7 +89,7 @@ def make_tuning(
   epochs = config_checks.epochs(c, material.task.epochs)
   steps = batches.num_steps(rows, c.batch_size, epochs)
   tx, rate = config_checks.make_optimizer(c, model, steps)
-  spec = from_config.mesh_spec(c)
+  spec = sharding.get_spec(c.mesh.preset, c.mesh.axes)
   mesh = sharding.make_mesh(spec)
   form, attention = choose_attention.settle(
     c.model.attention, [model.config], mesh, length=c.length, packed=False
@@ -154,7 +154,7 @@ def fine_tune(
   """
   state = t.start(params, seed)
   guard = guards.SkipGuard(folder, t.c.optim.max_skips)
-  clock = metrics.Clock(t.steps)
+  clock = speed.Clock(t.steps)
   clock.start(0)
   course = _Course(t, write, clock, check)
   done, failure, recent = 0, "", []
@@ -193,7 +193,7 @@ class _Course:
   """What a run has shown so far, and the parameters that were best."""
 
   def __init__(
-    self, t: Tuning, write: Callable, clock: metrics.Clock, check: Callable
+    self, t: Tuning, write: Callable, clock: speed.Clock, check: Callable
   ):
     self._t, self._write, self._clock, self._check = t, write, clock, check
     self.evaluations: dict[int, dict[str, float]] = {}

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.finetune import config_checks
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.workdir import checkpoints, files
+from truenegs_jax.workdir import files
 
 RESULT, RESULTS, CONFIG = "result.json", "results.json", "config.json"
 MODEL = "model"  # beside RESULT: for Hugging Face
@@ -146,15 +146,15 @@ def check_config(workdir: pathlib.Path, c: ConfigDict) -> None:
     )
   now = json.loads(c.to_json())
   for name, runs in ended(workdir).items():
-    lines = [
-      line
-      for line in checkpoints.differences(runs[0].made.get(CONFIG, now), now)
-      if not line.startswith(config_checks.FREE_TO_CHANGE)
+    changed = [
+      change
+      for change in files.changes(runs[0].made.get(CONFIG, now), now)
+      if change.key not in config_checks.FREE_TO_CHANGE
     ]
-    if lines:
-      listed = "\n  ".join(lines)
+    if changed:
+      listed = "\n  ".join(map(str, changed))
       hint = ""
-      if any(line.startswith("finetune.head:") for line in lines):
+      if any(change.key == "finetune.head" for change in changed):
         hint = (
           " The default head was 'linear' before it became 'dense';"
           " --config.finetune.against=WORKDIR compares runs of the two."
@@ -193,9 +193,9 @@ def check_alike(
       both = old["data"].keys() & now["data"].keys()
       for side in (old, now):
         side["data"] = {split: side["data"][split] for split in both}
-    lines = checkpoints.differences(old, now)
-    if lines:
-      listed = "\n  ".join(lines)
+    changed = files.changes(old, now)
+    if changed:
+      listed = "\n  ".join(map(str, changed))
       raise CheckpointError(
         f"the workdir has runs of {run.task} with other weights or data. What"
         f" differs (saved -> now):\n  {listed}\nPut it back as it was, or give"
@@ -222,8 +222,8 @@ def is_named_alike(workdir: pathlib.Path, c: ConfigDict) -> bool:
   """Whether weights and data go by the names that they had."""
   now = json.loads(c.to_json())
   return not [
-    line
+    change
     for runs in ended(workdir).values()
-    for line in checkpoints.differences(runs[-1].made.get(CONFIG, {}), now)
-    if line.startswith(config_checks.NAMES)
+    for change in files.changes(runs[-1].made.get(CONFIG, {}), now)
+    if change.key in config_checks.NAMES
   ]

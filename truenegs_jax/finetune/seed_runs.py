@@ -32,9 +32,9 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.flags import command
-from truenegs_jax.train import writers
+from truenegs_jax.train import metrics
 from truenegs_jax.weights.export import finetuned
-from truenegs_jax.workdir import metrics_file
+from truenegs_jax.workdir import files, metrics_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +85,9 @@ def prepare(
 OURS = {
   metrics_file.METRICS,
   f"{metrics_file.METRICS}.tmp",
-  "bad_rows.jsonl",
+  files.BAD_ROWS,
   "result.json.tmp",
-  "tensorboard",
+  files.TENSORBOARD,
   results.MODEL,
   f".{results.MODEL}.partial",
 }
@@ -274,8 +274,8 @@ def _writers(
   c: ConfigDict, folder: pathlib.Path, console: Console, steps: int
 ) -> Iterator[Callable[[dict[str, Any]], Any]]:
   """Yields what takes the records of a run."""
-  opened = writers.make_writers(c.log.writers, folder, first_step=0)
-  line = writers.ProgressLine(console, total_steps=steps, first_step=0)
+  opened = metrics.make_writers(c.log.writers, folder, first_step=0)
+  line = metrics.ProgressLine(console, total_steps=steps, first_step=0)
   with contextlib.ExitStack() as stack:
     for writer in (*opened, line):
       stack.callback(writer.close)

@@ -3,7 +3,7 @@
 import pathlib
 from typing import Any
 
-from truenegs_jax.workdir import metrics_file
+from truenegs_jax.workdir import files, metrics_file
 
 # File -> title and the records' names that it shows.
 PLOTS = {
@@ -32,7 +32,7 @@ def draw(workdir: pathlib.Path) -> list[pathlib.Path]:
   from matplotlib import pyplot as plt
 
   records = metrics_file.read_records(workdir)
-  folder = workdir / "plots"
+  folder = workdir / files.PLOTS
   folder.mkdir(exist_ok=True)
   written = []
   for file, (title, wanted) in PLOTS.items():

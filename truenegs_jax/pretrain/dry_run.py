@@ -17,10 +17,9 @@ from truenegs_jax.data.tokens.tokenizer import (
   Tokenizer,
   make_tokenizer,
 )
-from truenegs_jax.objectives import describe
 from truenegs_jax.objectives.options import needs_table
 from truenegs_jax.synonyms import sources_spec
-from truenegs_jax.train import checks, from_config, plan, sharding
+from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.workdir.from_config import vocabulary_of
 
@@ -34,30 +33,29 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   if c.init and _is_here(c.init):
     checks.check_weights(c, weights)
   tokenizer, source = stand_in(c)
-  run = from_config.build_run(c, tokenizer)
+  run = build_run.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
-  run, attention = from_config.attending(c, run, mesh)
-  state = plan.abstract_state(run, c.seed, mesh)
-  aux = plan.abstract_aux(c, run, mesh)
-  batch = plan.abstract_batch(c, mesh)
-  jax.eval_shape(plan.train_step(c, run, mesh), state, batch, aux)
+  run, attention = plan.with_attention(run, mesh)
+  state = plan.abstract_state(run, mesh)
+  aux = plan.abstract_aux(run, mesh)
+  batch = plan.abstract_batch(run, mesh)
+  jax.eval_shape(plan.train_step(run, mesh), state, batch, aux)
+  lines = plan.lines(run, mesh, state, aux)
+  lines["per device"] += (
+    f", batch {plan.mebibytes(sharding.bytes_per_device(batch))}, beside the"
+    " activations"
+  )
   lines = {
     "dry run": "no text is read, nothing written or compiled",
-    "objective": describe.objective(c),
-    "devices": plan.devices(c, mesh),
+    **lines,
     "attention": attention,
-    "parameters": plan.parameters(run.model, state.params),
-    "per device": f"{plan.held(state, aux)},"
-    f" batch {plan.mebibytes(sharding.bytes_per_device(batch))}, beside the"
-    " activations",
     "vocabulary": f"{len(tokenizer.vocab):,} entries, {source}",
-    "steps": plan.work(c, run.model),
     "optimizer": f"{c.optim.schedule} schedule, peak {c.optim.lr:g},"
     f" {c.optim.warmup_steps:,} steps of warm-up; {c.optim.accumulation}"
     f" micro-batch(es), {c.model.dtype}, remat {c.model.remat}",
     "needs": ", ".join(_needs(c)) or "nothing but text",
   }
-  console.print(plan.table(lines))
+  console.print(plan.as_table(lines))
   console.print(plan.shapes(state))
   return 0
 

@@ -7,7 +7,6 @@ export
 import dataclasses
 import functools
 import itertools
-import json
 import pathlib
 import signal
 from typing import Any
@@ -21,20 +20,12 @@ from truenegs_jax.corrections import cases as cases_lib
 from truenegs_jax.corrections import predict_slots
 from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.models import pretrain
-from truenegs_jax.objectives.options import needs_table
 from truenegs_jax.pretrain import curves, dry_run, fill_masks, verdict
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.flags import command
 from truenegs_jax.synonyms import run_table, table
-from truenegs_jax.train import (
-  checks,
-  from_config,
-  loop,
-  model_synonyms,
-  prepare_data,
-)
+from truenegs_jax.train import build_run, checks, loop, plan, prepare_data
 from truenegs_jax.train import start as start_lib
 from truenegs_jax.weights.export import model_card, pretrained
 from truenegs_jax.weights.formats import hf_config
@@ -64,8 +55,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   enable_compilation_cache()
   with lock.lock(workdir):
     with distributed.together("inputs"):
-      inputs = gather_inputs(c, workdir, weights, console)
-    outcome = loop.train(c, workdir, inputs, console)
+      trained, inputs = prepare(c, workdir, weights, console)
+    outcome = loop.train(trained, workdir, inputs, console)
     if outcome.stopped_by is not None:
       console.print(
         f"saved at step {int(outcome.start.state.step):,}; to go on from"
@@ -78,10 +69,10 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     return finish(c, workdir, inputs, outcome, console)
 
 
-def gather_inputs(
+def prepare(
   c: ConfigDict, workdir: pathlib.Path, weights: Weights, console: Console
-) -> start_lib.Inputs:
-  """Rows, tokenizer and synonym table of a config, made where missing."""
+) -> tuple[build_run.Run, start_lib.Inputs]:
+  """The run of a config; rows, tokenizer and synonyms, made where missing."""
   folder, tokenizer = prepare_data.prepare_config(c)
   train_rows = rows_folder.open_rows(folder, "train")
   rows_folder.check_batch_size(train_rows, c.batch_size)
@@ -94,17 +85,20 @@ def gather_inputs(
   fill_masks.encode_sentences(
     tokenizer, c.eval.sentences, max_length=c.model.max_positions
   )
+  trained = build_run.build_run(c, tokenizer)
   found, synonyms = None, None
-  if needs_table(c.negatives):
+  if trained.own_table is not None:
+    synonyms = trained.own_table.fingerprint
+  elif trained.options.needs_table:
     resumed = files.has_checkpoint(workdir)
     found = run_table.find_or_build(
-      from_config.table_request(c),
+      build_run.table_request(c),
       tokenizer.vocab,
       saved=workdir / files.SYNONYMS if resumed else None,
       console=console,
     )
-    synonyms = found.fingerprint if found else model_synonyms.rule(c)
-  return start_lib.Inputs(
+    synonyms = found.fingerprint if found else None
+  return trained, start_lib.Inputs(
     tokenizer=tokenizer,
     train_rows=train_rows,
     held_out_rows=held_out_rows,
@@ -126,34 +120,40 @@ def finish(
   console: Console,
 ) -> int:
   """Judges, shows, draws and exports a finished run; returns the exit code."""
-  start = outcome.start
-  params = distributed.to_host(start.state.params)
-  own_ids = distributed.to_host(start.state.aux)
+  state, run = outcome.start.state, outcome.start.run
+  params = distributed.to_host(state.params)
+  own = distributed.to_host(state.aux)
   if not distributed.is_first():
     return 0  # the first process has all that is left to do
   on_device = jax.device_put(params)  # once, not with every batch
-  if own_ids:
-    inputs = _with_own_table(c, workdir, inputs, own_ids["ids_VxS"])
+  synonyms = inputs.table
+  if run.own_table is not None:
+    synonyms = run.own_table.saved(
+      own["ids_VxS"], inputs.tokenizer.vocab, steps=run.steps
+    )
+    table.save_table(synonyms, workdir / files.SYNONYMS)
   unigram_V = np.load(inputs.train_rows.folder / "unigram_V.npy")
   judged = verdict.judge(outcome.held_out, unigram_V)
   console.print(verdict.table(judged))
   results = {
     "command": command(),
-    "seed": c.seed,
-    "steps": c.steps,
+    "seed": run.seed,
+    "steps": run.steps,
     "fingerprints": dict(inputs.fingerprints),
     "verdict": metrics_file.finite_or_null(dataclasses.asdict(judged))
     | {"passed": judged.passed},
   }
-  if inputs.table is not None and c.negatives.hard_correction:
-    cases, searched = _find_cases(c, inputs, start, on_device)
+  if synonyms is not None and run.options.hard_correction:
+    cases, searched = _find_cases(
+      run, inputs, synonyms, on_device, limit=c.eval.cases
+    )
     console.print(cases_lib.show(cases, searched))
     results["corrections"] = {
       "predictions_searched": searched,
       "cases": [dataclasses.asdict(case) for case in cases],
     }
   filled = fill_masks.fill_masks(
-    start.run.model,
+    run.model,
     on_device,
     inputs.tokenizer,
     c.eval.sentences,
@@ -162,10 +162,11 @@ def finish(
   if filled:
     console.print(fill_masks.show(filled))
   results["fills"] = [dataclasses.asdict(fill) for fill in filled]
-  files.save_json(workdir / "results.json", results)
+  files.save_json(workdir / files.RESULTS, results)
   drawn = curves.draw(workdir)
   console.print(f"curves: {', '.join(map(str, drawn))}", soft_wrap=True)
-  _export(c, workdir, inputs.tokenizer, start.run.model, params, console)
+  exported = _export(run, workdir, inputs.tokenizer, params)
+  console.print(exported, soft_wrap=True)
   if judged.passed or not c.eval.must_learn:
     return 0
   console.print(
@@ -176,65 +177,51 @@ def finish(
   return EXIT_NOT_LEARNED
 
 
-def _with_own_table(
-  c: ConfigDict,
-  workdir: pathlib.Path,
-  inputs: start_lib.Inputs,
-  ids_VxS: np.ndarray,
-) -> start_lib.Inputs:
-  """The inputs with the table that the model has made, which is saved, too."""
-  own = model_synonyms.saved_table(c, ids_VxS, inputs.tokenizer.vocab)
-  table.save_table(own, workdir / files.SYNONYMS)
-  return dataclasses.replace(inputs, table=own)
-
-
-def _find_cases(c, inputs, start, params):
+def _find_cases(run, inputs, synonyms, params, *, limit):
   """Searches the held-out rows first, then some of the training rows."""
   held_out = batches.held_out_batches(
-    inputs.held_out_rows, batch_size=c.batch_size
+    inputs.held_out_rows, batch_size=run.batch_size
   )
   trained = (
-    batches.batch_at(inputs.train_rows, i, batch_size=c.batch_size, seed=c.seed)
-    for i in range(min(c.steps, SEARCHED_STEPS))
+    batches.batch_at(
+      inputs.train_rows, i, batch_size=run.batch_size, seed=run.seed
+    )
+    for i in range(min(run.steps, SEARCHED_STEPS))
   )
+  vocab = inputs.tokenizer.vocab
   return cases_lib.find_cases(
     predict_slots.make_predict_slots(
-      start.run.model,
-      start.run.options.masking,
-      visible_slots=c.negatives.visible_slots,
-      continues_V=from_config.continuations(c, inputs.tokenizer.vocab),
+      run.model,
+      run.options.masking,
+      visible_slots=run.options.visible_slots,
+      continues_V=plan.continuations(vocab)
+      if run.options.strict_subword
+      else None,
     ),
     params,
     itertools.chain(held_out, trained),
-    table=inputs.table,
+    table=synonyms,
     tokenizer=inputs.tokenizer,
-    limit=c.eval.cases,
-    seed=c.seed,
+    limit=limit,
+    seed=run.seed,
   )
 
 
 def _export(
-  c: ConfigDict,
+  run: build_run.Run,
   workdir: pathlib.Path,
   tokenizer: Tokenizer,
-  model: pretrain.Model,
   params: Any,
-  console: Console,
-) -> None:
-  if not hf_config.has_names(model):
-    console.print(
-      f"not exported: the backbone {c.model.backbone!r} is none that"
-      " transformers has; the checkpoints hold the weights",
-      soft_wrap=True,
+) -> str:
+  """Exports a finished run where transformers has its network; says so."""
+  if not hf_config.has_names(run.model):
+    return (
+      f"not exported: the backbone {run.model.backbone!r} is none that"
+      " transformers has; the checkpoints hold the weights"
     )
-    return
+  folder = workdir / files.EXPORT
+  about = model_card.about_run(workdir, run.config, run.steps)
   exported = pretrained.export_model(
-    params,
-    model,
-    tokenizer,
-    workdir / "export",
-    about=model_card.about_run(workdir, json.loads(c.to_json()), c.steps),
+    params, run.model, tokenizer, folder, about=about
   )
-  console.print(
-    f"exported to {workdir / 'export'}/: {exported.statement}", soft_wrap=True
-  )
+  return f"exported to {folder}/: {exported.statement}"

@@ -1,12 +1,14 @@
-"""Which values a config may have: said by name, before anything is made."""
+"""Refuses configs that no run can have, before anything is read or made."""
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
+from truenegs_jax.configs.common_keys import KEYS, TINY, Key
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.data.tokens import fast_encoder
 from truenegs_jax.data.tokens.tokenizer import ACCENTS
@@ -16,63 +18,28 @@ from truenegs_jax.objectives.options import CHOICES, needs_table
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import run_table, sources_spec
 from truenegs_jax.synonyms import table as table_lib
-from truenegs_jax.train import from_config, optim, sharding, speed, writers
+from truenegs_jax.train import build_run, metrics, optim, sharding, speed
 from truenegs_jax.weights.formats.find import WAYS, Weights
 from truenegs_jax.weights.init import check_fit, config_sizes, match_vocabulary
+from truenegs_jax.workdir import files
 from truenegs_jax.workdir.from_config import build_model, vocabulary_of
 
 DTYPES = ("float32", "bfloat16")
-
-TASKS = ("pretrain", "corrections")
 NEEDED = config_sizes.NEEDED  # the value of config.init
-TINY = 1e-12  # the least of what must be more than 0
-RANGES = (
-  ("steps", 1, math.inf),
-  ("batch_size", 1, math.inf),
-  ("length", layouts.MIN_LENGTH, math.inf),
-  ("seed", 0, math.inf),
-  ("model.dropout", 0, 0.99),
-  ("model.attention_dropout", 0, 0.99),
-  ("model.initializer_range", TINY, 1),
-  ("model.vocabulary_chunk", 0, math.inf),
-  ("masking.prob", TINY, 0.9),
-  ("generator.multiplier", TINY, math.inf),
-  ("generator.temperature", TINY, math.inf),
-  ("generator.loss_weight", 0, math.inf),
-  ("generator.detect_weight", 0, math.inf),
-  ("negatives.temperature", TINY, math.inf),
-  ("negatives.smoothing", 0, 1),
-  ("negatives.soft_weight", 0, math.inf),
-  ("negatives.soft_steps", 0, math.inf),
-  ("negatives.sentence_weight", 0, math.inf),
-  ("data.held_out", TINY, 0.5),
-  ("data.seed", 0, math.inf),
-  ("data.workers", 0, math.inf),
-  ("optim.accumulation", 1, math.inf),
-  ("optim.lr", TINY, math.inf),
-  ("optim.warmup_steps", 0, math.inf),
-  ("optim.weight_decay", 0, math.inf),
-  ("optim.clip_norm", TINY, math.inf),
-  ("optim.max_skips", 0, math.inf),
-  ("checkpoint.every_steps", 1, math.inf),
-  ("checkpoint.keep", 1, math.inf),
-  ("log.every_steps", 1, math.inf),
-  ("eval.every_steps", 1, math.inf),
-  ("eval.rows", 1, math.inf),
-  ("eval.cases", 0, math.inf),
-)
 
 
 def check_config(c: ConfigDict) -> None:
   """Refuses values that no run can have, before anything is read or made."""
-  check_ranges(c, RANGES)
+  check_ranges(files.flatten(c.to_dict()), KEYS)
   if c.length > c.model.max_positions:
     raise InputError(
       f"length {c.length} is over model.max_positions"
       f" {c.model.max_positions}; lower one or raise the other."
     )
   _check_names(c)
-  parallel = sharding.data_parallelism(from_config.mesh_spec(c), device_count())
+  parallel = sharding.data_parallelism(
+    sharding.get_spec(c.mesh.preset, c.mesh.axes), device_count()
+  )
   shares = parallel * c.optim.accumulation
   if c.batch_size % shares:
     near = max(c.batch_size // shares, 1) * shares
@@ -83,22 +50,21 @@ def check_config(c: ConfigDict) -> None:
     )
 
 
-def check_ranges(
-  c: ConfigDict, ranges: Iterable[tuple[str, float, float]]
-) -> None:
-  """Refuses numbers that are out of their range; keys not there are left out.
+def check_ranges(values: Mapping[str, Any], keys: Mapping[str, Key]) -> None:
+  """Refuses numbers that are out of their range.
 
   Args:
-    ranges: name, the least and the most.
+    values: of a config, by their full keys.
+    keys: the rules; what has none, or no value, is left out.
   """
-  for name, low, high in ranges:
-    section, _, key = name.rpartition(".")
-    values = c.get(section, {}) if section else c
-    if key not in values:
+  for name, key in keys.items():
+    if key.low is None or name not in values:
       continue
-    value = values[key]
-    if not low <= value <= high or math.isinf(value):  # NaN too
-      raise InputError(f"{name} is {value}; it must be {_range(low, high)}.")
+    value = values[name]
+    if not key.low <= value <= key.high or math.isinf(value):  # NaN too
+      least = "more than 0" if key.low == TINY else f"at least {key.low}"
+      most = f" and at most {key.high}" if key.high < math.inf else ""
+      raise InputError(f"{name} is {value}; it must be finite, {least}{most}.")
 
 
 def check_given(c: ConfigDict, weights: Weights, *, saved: bool) -> None:
@@ -120,7 +86,7 @@ def check_given(c: ConfigDict, weights: Weights, *, saved: bool) -> None:
   if c.init:
     check_weights(c, weights)
   if needs_table(c.negatives):
-    run_table.check(from_config.table_request(c))
+    run_table.check(build_run.table_request(c))
 
 
 def check_weights(c: ConfigDict, weights: Weights) -> None:
@@ -163,13 +129,12 @@ def device_count() -> int:
 
 def _check_names(c: ConfigDict) -> None:
   """Looks everything up that the config names; each look-up can refuse."""
-  one_of("task", c.task, TASKS)
   if (c.task == "corrections") != ("corrections" in c):
     raise InputError(
       f"task {c.task!r} does not go with this config: corrections are measured"
       " with --config=configs/corrections.py, all others are pre-training."
     )
-  one_of("objective", c.objective, tuple(from_config.OBJECTIVES))
+  one_of("objective", c.objective, tuple(build_run.OBJECTIVES))
   one_of("data.tokenizer", c.data.tokenizer, fast_encoder.BACKENDS)
   one_of("data.accents", c.data.accents, tuple(ACCENTS))
   one_of("data.layout", c.data.layout, tuple(layouts.LAYOUTS))
@@ -180,8 +145,8 @@ def _check_names(c: ConfigDict) -> None:
   _check_model(c)
   optim.make_schedule(c.optim.schedule, peak=1, warmup_steps=1, total_steps=1)
   masking.get_style(c.masking.style)
-  writers.check_names(c.log.writers)
-  speed.traced_steps(c.log.get("profile", ""), c.steps)
+  metrics.check_writers(c.log.writers)
+  speed.traced_steps(c.log.profile, c.steps)
 
 
 def _check_model(c: ConfigDict) -> None:
@@ -249,12 +214,6 @@ def _check_negatives(c: ConfigDict) -> None:
           f"negatives.{name}={n[name]} is of ELECTRA's two networks; BERT has"
           f" one: leave it {CHOICES[name][0]!r}."
         )
-
-
-def _range(low: float, high: float) -> str:
-  least = "more than 0" if low == TINY else f"at least {low}"
-  least += "" if high < math.inf else " and finite"
-  return least if high == math.inf else f"{least} and at most {high}"
 
 
 def one_of(name: str, value: str, known: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.runtime.files import disk_errors
+from truenegs_jax.workdir import files
 
 SAVING = "finishing this step, then saving (once more to stop without saving)"
 STOPPED_UNSAVED = 137  # as after SIGKILL; 75 and 130 promise a checkpoint
@@ -89,7 +90,7 @@ class SkipGuard:
   """Counts non-finite updates in a row and names the rows that made them."""
 
   def __init__(self, workdir: pathlib.Path, max_skips: int):
-    self._path = workdir / "bad_rows.jsonl"
+    self._path = workdir / files.BAD_ROWS
     self._max = max_skips
     self._waiting: tuple | None = None
     self._in_a_row = 0

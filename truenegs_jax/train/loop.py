@@ -18,23 +18,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.data.rows import batches as batches_lib
 from truenegs_jax.data.rows.rows_folder import Rows
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import NonFiniteError
-from truenegs_jax.train import (
-  guards,
-  metrics,
-  plan,
-  sharding,
-  speed,
-  step,
-  writers,
-)
+from truenegs_jax.train import guards, metrics, plan, sharding, speed, step
 from truenegs_jax.train import start as start_lib
+from truenegs_jax.train.build_run import Run
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
 
@@ -48,66 +40,69 @@ class Outcome:
 
 
 @dataclasses.dataclass(frozen=True)
-class Watched:
-  """What watches a run from beside it."""
+class Monitors:
+  """Everything that follows a run without changing it."""
 
   write: Callable[[dict], Any]  # takes a record to every writer
   profile: speed.Profile
   host_wait: speed.HostWait
-  clock: metrics.Clock
+  clock: speed.Clock
   signals: guards.StopSignals
 
 
 def train(
-  c: ConfigDict,
-  workdir: pathlib.Path,
-  inputs: start_lib.Inputs,
-  console: Console,
+  run: Run, workdir: pathlib.Path, inputs: start_lib.Inputs, console: Console
 ) -> Outcome:
-  """Trains to `c.steps`, or until SIGTERM or Ctrl-C, and saves.
+  """Trains to `run.steps`, or until SIGTERM or Ctrl-C, and saves.
 
   Raises:
     InputError, CheckpointError: before anything is compiled or written.
     DiskError: a checkpoint could not be written; those before are intact.
-    NonFiniteError: more than `c.optim.max_skips` skipped updates in a row.
+    NonFiniteError: more than `run.max_skips` skipped updates in a row.
   """
   with contextlib.closing(
-    start_lib.open_checkpoints(c, workdir)
+    start_lib.open_checkpoints(run.output, workdir)
   ) as checkpoints:
-    start = start_lib.prepare_start(c, workdir, inputs, checkpoints, console)
-    clock, first_step = metrics.Clock(c.steps), int(start.state.step)
+    start = start_lib.prepare_start(run, workdir, inputs, checkpoints, console)
+    clock, first_step = speed.Clock(run.steps), int(start.state.step)
+    profile = speed.Profile(
+      run.output.traced if distributed.is_first() else None,
+      workdir,
+      functools.partial(console.print, soft_wrap=True),
+      first_step=first_step,
+    )
     with (
-      _open_writers(c, workdir, console, first_step) as write,
-      contextlib.closing(_profile(c, workdir, console, first_step)) as profile,
-      contextlib.closing(speed.HostWait(clock.running)) as host_wait,
+      _open_writers(run, workdir, console, first_step) as write,
+      contextlib.closing(profile),
       guards.StopSignals(console) as signals,
     ):
-      watched = Watched(write, profile, host_wait, clock, signals)
-      return _loop(c, workdir, inputs, start, checkpoints, watched)
+      host_wait = speed.HostWait(clock.running)
+      monitors = Monitors(write, profile, host_wait, clock, signals)
+      return _loop(workdir, inputs, start, checkpoints, monitors)
 
 
 def _loop(
-  c: ConfigDict,
   workdir: pathlib.Path,
   inputs: start_lib.Inputs,
   start: start_lib.Start,
   checkpoints: checkpoints_lib.Checkpoints,
-  watched: Watched,
+  monitors: Monitors,
 ) -> Outcome:
+  run, output = start.run, start.run.output
   state, done = start.state, int(start.state.step)
-  guard = guards.SkipGuard(workdir, c.optim.max_skips)
-  vote = guards.StopVote(watched.signals, start.mesh)
-  share = sharding.process_share(start.mesh, c.batch_size)
-  stopped_by = None
-  clock = watched.clock
-  clock.start(done)
+  guard = guards.SkipGuard(workdir, run.max_skips)
+  vote = guards.StopVote(monitors.signals, start.mesh)
+  share = sharding.process_share(start.mesh, run.batch_size)
+  flops, stopped_by = plan.row_flops(run), None
+  monitors.clock.start(done)
   recent, held_out = [], []
-  late: list[tuple] = []  # what a record is made from, until it is written
+  pending: list[tuple] = []  # a record's numbers, still on the devices
 
-  def write_late():
-    while late:
-      record = _train_record(c, start, clock, *jax.device_get(late.pop()))
-      watched.write(record | watched.host_wait.share())
+  def flush():
+    while pending:
+      record = _train_record(*jax.device_get(pending.pop()))
+      speeds = _speeds(start, monitors, record, flops)
+      monitors.write(record | speeds)
 
   def save():
     if not _all_finite(state.params):
@@ -117,65 +112,64 @@ def _loop(
       )
     checkpoints.save(done, vars(state), start.description)
 
-  while done < c.steps and not (stopped_by := vote.stopped_by()):
+  while done < run.steps and not (stopped_by := vote.stopped_by()):
     state = start.refresh(state, done)
     batch = batches_lib.batch_at(
       inputs.train_rows,
       done,
-      batch_size=c.batch_size,
-      seed=c.seed,
+      batch_size=run.batch_size,
+      seed=run.seed,
       process=share,
     )
     on_device = sharding.to_device(batch, start.mesh)
-    watched.profile.at(done, state.step)
-    state, terms = watched.host_wait.dispatch(
+    monitors.profile.at(done, state.step)
+    state, terms = monitors.host_wait.dispatch(
       start.train_step, state, on_device, start.aux
     )
-    # Looked at one step late, so that the device never waits for the host.
-    write_late()
+    # Read one step late, so that the device never waits for the host.
+    flush()
     guard.see(done, terms["skipped"][0], on_device["row"])
+    monitors.host_wait.look()
     recent.append(terms | {"row_tokens": _real_tokens(batch)})
     done += 1
-    if _due(done, c.log.every_steps, c.steps):
+    if _due(done, output.log_every, run.steps):
       # The weights and the rate are those of the update just made.
-      weights = step.weights_at(start.run.weights, done - 1)
-      late.append((done, recent, weights, start.run.rate(done - 1)))
+      weights = step.weights_at(run.weights, done - 1)
+      pending.append((done, recent, weights, run.rate(done - 1)))
       recent = []
-    if _due(done, c.eval.every_steps, c.steps):
-      write_late()
-      with clock.paused():
-        held_out = evaluate(c, start, state, inputs.held_out_rows)
-        weights = jax.device_get(step.weights_at(start.run.weights, done))
-        watched.write(_record(done, "held_out", held_out, weights))
-    if done in checkpoints.keep_steps or not done % c.checkpoint.every_steps:
-      write_late()
+    if _due(done, output.eval_every, run.steps):
+      flush()
+      with monitors.clock.paused():
+        held_out = evaluate(start, state, inputs.held_out_rows)
+        weights = jax.device_get(step.weights_at(run.weights, done))
+        monitors.write(_record(done, "held_out", held_out, weights))
+    if done in checkpoints.keep_steps or not done % output.save_every:
+      flush()
       guard.settle()
       save()
-  write_late()
+  flush()
   guard.settle()
-  watched.profile.close(done)
+  monitors.profile.close(done)
   save()
   checkpoints.wait()
-  if done == c.steps and not held_out:  # resumed when all was done
-    held_out = evaluate(c, start, state, inputs.held_out_rows)
+  if done == run.steps and not held_out:  # resumed when all was done
+    held_out = evaluate(start, state, inputs.held_out_rows)
   start = dataclasses.replace(start, state=state)
   return Outcome(start, held_out, stopped_by)
 
 
 def evaluate(
-  c: ConfigDict,
-  start: start_lib.Start,
-  state: step.TrainState,
-  held_out_rows: Rows,
+  start: start_lib.Start, state: step.TrainState, held_out_rows: Rows
 ) -> list[metrics.Terms]:
-  """The terms of each held-out batch: `c.eval.rows` rows, in whole batches."""
+  """The terms of each held-out batch: `eval_rows` rows, in whole batches."""
+  size = start.run.batch_size
   batches = itertools.islice(
     batches_lib.held_out_batches(
       held_out_rows,
-      batch_size=c.batch_size,
-      process=sharding.process_share(start.mesh, c.batch_size),
+      batch_size=size,
+      process=sharding.process_share(start.mesh, size),
     ),
-    math.ceil(c.eval.rows / c.batch_size),
+    math.ceil(start.run.output.eval_rows / size),
   )
   aux = {**start.aux, **state.aux}
   return [
@@ -188,7 +182,7 @@ def evaluate(
 
 @contextlib.contextmanager
 def _open_writers(
-  c: ConfigDict, workdir: pathlib.Path, console: Console, first_step: int
+  run: Run, workdir: pathlib.Path, console: Console, first_step: int
 ) -> Iterator[Callable[[dict], Any]]:
   """Yields `write(record)`, which hands a record to every writer.
 
@@ -198,26 +192,13 @@ def _open_writers(
     yield lambda record: None
     return
   opened = [
-    *writers.make_writers(c.log.writers, workdir, first_step=first_step),
-    writers.ProgressLine(console, total_steps=c.steps, first_step=first_step),
+    *metrics.make_writers(run.output.writers, workdir, first_step=first_step),
+    metrics.ProgressLine(console, total_steps=run.steps, first_step=first_step),
   ]
   with contextlib.ExitStack() as stack:
     for writer in opened:
       stack.callback(writer.close)
     yield lambda record: [writer.write(record) for writer in opened]
-
-
-def _profile(
-  c: ConfigDict, workdir: pathlib.Path, console: Console, first_step: int
-) -> speed.Profile:
-  """What `log.profile` asks for; only the first process of a run traces."""
-  steps = speed.traced_steps(c.log.profile, c.steps)
-  return speed.Profile(
-    steps if distributed.is_first() else None,
-    workdir,
-    functools.partial(console.print, soft_wrap=True),
-    first_step=first_step,
-  )
 
 
 def _real_tokens(batch: Mapping[str, np.ndarray]) -> tuple[int, int]:
@@ -231,28 +212,31 @@ def _due(done: int, every: int, total: int) -> bool:
 
 
 def _train_record(
-  c: ConfigDict,
-  start: start_lib.Start,
-  clock: metrics.Clock,
   done: int,
   terms: list[metrics.Terms],
   weights: Mapping[str, float],
   rate: float,
 ) -> dict:
-  record = _record(done, "train", terms, weights)
-  mesh = start.mesh
+  return _record(done, "train", terms, weights) | {"lr": float(rate)}
+
+
+def _speeds(
+  start: start_lib.Start, monitors: Monitors, record: Mapping, flops: float
+) -> dict:
+  """What a training record says of time and memory."""
+  done, devices = record["step"], start.mesh.devices
+  dtype = next(iter(start.run.model.roles.values())).dtype
   return {
-    **record,
-    "lr": float(rate),
     **speed.rates(
-      c.batch_size / clock.secs_per_step(done),
+      start.run.batch_size / monitors.clock.secs_per_step(done),
       tokens=record["row_tokens"],
-      flops=plan.row_flops(c, start.run.model),
-      devices=mesh.devices.size,
-      peak=speed.peak_flops(mesh.devices.flat[0].device_kind, c.model.dtype),
+      flops=flops,
+      devices=devices.size,
+      peak=speed.peak_flops(devices.flat[0].device_kind, dtype),
     ),
-    **speed.memory(mesh.local_devices[0]),
-    "eta_s": clock.eta_secs(done),
+    **speed.memory(start.mesh.local_devices[0]),
+    "eta_s": monitors.clock.eta_secs(done),
+    **monitors.host_wait.share(),
   }
 
 

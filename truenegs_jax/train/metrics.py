@@ -1,16 +1,26 @@
-"""From (sum, count) pairs to the numbers a person reads; numpy only.
+"""The numbers of a run: merged from (sum, count) pairs, shown and written.
 
 Merging steps, micro-batches, devices and held-out batches is one and the same
 addition, so a ratio is formed once, here, from merged sums.
+
+A record is a flat dict with `step` and `split` ("train" or "held_out") among
+its entries. A writer is an object with `write(record)` and `close()`.
 """
 
-import contextlib
-import dataclasses
+import datetime
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import pathlib
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.workdir import files
+from truenegs_jax.workdir.metrics_file import JsonlWriter, Record
 
 Terms = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
@@ -83,40 +93,119 @@ def entropy(counts: np.ndarray) -> float:
   return float(-(p * np.log(p)).sum())
 
 
-@dataclasses.dataclass
-class Clock:
-  """Rate and remaining time, from the steps of this process alone.
+# Order and short names of what the progress line shows, where there is it.
+SHOWN = {
+  "total": "loss {:.3f}",
+  "mlm": "mlm {:.3f}",
+  "detect": "detect {:.4f}",
+  "soft": "soft {:.3f}",
+  "sentence": "sentence {:.3f}",
+  "corrected_of_slots": "corrected {:.2%}",
+  "auc": "auc {:.3f}",
+  "rows_per_s": "{:.0f} rows/s",
+  "tokens_per_s": "{:,.0f} tokens/s",
+  "mfu": "mfu {:.1%}",
+  "host_wait": "host wait {:.0%}",
+  "memory_peak_gib": "peak {:.1f} GiB",
+}
+SHOWN_FROM = {"host_wait": 0.01}  # less is no matter
 
-  Time before `start` (compiling, restoring) and while `paused` (evaluation)
-  does not count, so the estimate is right after a resume.
+
+class TensorBoardWriter:
+  """Scalars under <workdir>/tensorboard; needs the package tensorboardX."""
+
+  def __init__(self, workdir: pathlib.Path, *, first_step: int):
+    try:
+      import tensorboardX
+    except ImportError as e:
+      raise InputError(
+        'log.writers names "tensorboard": pip install tensorboardX, or take'
+        " it out of the list."
+      ) from e
+    # purge_step: what a killed run wrote after its checkpoint is dropped.
+    self._writer = tensorboardX.SummaryWriter(
+      str(workdir / files.TENSORBOARD), purge_step=first_step + 1
+    )
+
+  def write(self, record: Record) -> None:
+    """Writes every number of a record under `<split>/<name>`."""
+    for name, value in record.items():
+      if isinstance(value, int | float) and name != "step":
+        self._writer.add_scalar(
+          f"{record['split']}/{name}", value, record["step"]
+        )
+
+  def close(self) -> None:
+    """Flushes and closes the event file."""
+    self._writer.close()
+
+
+# metrics.jsonl is always written: curves and model cards are made from it.
+WRITERS = {"tensorboard": TensorBoardWriter}
+
+
+def check_writers(names: Sequence[str]) -> None:
+  """InputError lists the known writers when one is not known."""
+  unknown = sorted(set(names) - set(WRITERS))
+  if unknown:
+    known = ", ".join(WRITERS)
+    raise InputError(f"log.writers {unknown} are unknown; known: {known}.")
+
+
+def make_writers(
+  names: Sequence[str], workdir: pathlib.Path, *, first_step: int
+) -> list:
+  """Opens metrics.jsonl and the writers that a config adds to it."""
+  check_writers(names)
+  return [
+    JsonlWriter(workdir, first_step=first_step),
+    *(WRITERS[name](workdir, first_step=first_step) for name in names),
+  ]
+
+
+class ProgressLine:
+  """The live line of a run: rich on a terminal, plain lines elsewhere.
+
+  On a narrow terminal the line folds between two figures; nothing is cut off.
   """
 
-  total_steps: int
-  now: Callable[[], float] = time.perf_counter
-  _since: float = 0.0
-  _first: int = 0
-  _away: float = 0.0
+  def __init__(self, console: Console, *, total_steps: int, first_step: int):
+    self._console = console
+    self._total = total_steps
+    self._live = None
+    if console.is_terminal:
+      waiting = Text(f"step {first_step:,}/{total_steps:,} · first steps ...")
+      self._live = Live(waiting, console=console, refresh_per_second=4)
+      self._live.start()
 
-  def start(self, step: int) -> None:
-    """Begins to count at `step`."""
-    self._first, self._since, self._away = step, self.now(), 0.0
+  def write(self, record: Record) -> None:
+    """Shows a training record on the line; a held-out one above it."""
+    shown = [
+      text.format(record[name])
+      for name, text in SHOWN.items()
+      if name in record
+      and not record[name] < SHOWN_FROM.get(name, -math.inf)  # NaN is shown
+    ]
+    if record["split"] != "train":
+      text = " · ".join([f"held-out at {record['step']:,}", *shown])
+      self._console.print(text, soft_wrap=True)
+      return
+    eta = datetime.timedelta(seconds=round(record["eta_s"]))
+    step = f"step {record['step']:,}/{self._total:,}"
+    parts = [step, *shown, f"eta {eta}"]
+    if self._live is None:
+      self._console.print(" · ".join(parts), soft_wrap=True)
+    else:
+      self._live.update(Text(fold(parts, self._console.width)))
 
-  def running(self) -> float:
-    """The time in seconds, which stands still while paused."""
-    return self.now() - self._away
+  def close(self) -> None:
+    """Leaves the last state of the line on the screen."""
+    if self._live is not None:
+      self._live.stop()
 
-  @contextlib.contextmanager
-  def paused(self) -> Iterator[None]:
-    """What happens inside counts neither for the rate nor for the rest."""
-    began = self.now()
-    yield
-    self._away += self.now() - began
 
-  def secs_per_step(self, step: int) -> float:
-    """Mean seconds of a step since `start`."""
-    done = max(step - self._first, 1)
-    return max(self.running() - self._since, 1e-9) / done
-
-  def eta_secs(self, step: int) -> float:
-    """Seconds that the remaining steps will take."""
-    return (self.total_steps - step) * self.secs_per_step(step)
+def fold(parts: Sequence[str], width: int) -> str:
+  """Parts with dots between them, in lines of `width`; no part is split."""
+  glue = "\N{NO-BREAK SPACE}"
+  whole = f"{glue}· ".join(part.replace(" ", glue) for part in parts)
+  return textwrap.fill(whole, width).replace(glue, " ")

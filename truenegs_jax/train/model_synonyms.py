@@ -1,8 +1,8 @@
 """Synonyms that are the neighbours in the model's own word table.
 
 The source "model" of `negatives.sources`. The table is made anew on the device
-every N steps. What is looked up between two refreshes is part of the state, so
-that a run which was stopped between them goes on with the same.
+every N steps. It is part of the state, so that a run that was stopped between
+two refreshes goes on with the same one.
 """
 
 import dataclasses
@@ -11,11 +11,9 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import negatives
-from truenegs_jax.objectives.options import needs_table
 from truenegs_jax.synonyms import sources_spec, stop_words
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import step as step_lib
@@ -25,18 +23,35 @@ Refresh = Callable[[step_lib.TrainState, int], step_lib.TrainState]
 
 @dataclasses.dataclass(frozen=True)
 class OwnTable:
-  """The rule by which a model makes its table."""
+  """The rule by which a model makes its table.
+
+  Attributes:
+    options: how many neighbours, how near, how often.
+    source: `negatives.sources` in its normal form.
+    stop_words: fingerprint of those that get no list.
+    keep_stop_words: they get one all the same.
+    golds_V: bool, the tokens that get a list.
+    words_V: bool, those that can be in one.
+  """
 
   options: sources_spec.ModelTable
-  golds_V: np.ndarray  # bool: the tokens that get a list
-  words_V: np.ndarray  # bool: those that can be in one
+  source: str
+  stop_words: str
+  keep_stop_words: bool
+  golds_V: np.ndarray
+  words_V: np.ndarray
+
+  @property
+  def fingerprint(self) -> str:
+    """Stands for the content of the table, which changes as it trains."""
+    return f"{self.source}, stop words {self.stop_words}"
 
   def empty(self) -> dict[str, jax.Array]:
-    """What is looked up before the first refresh: nothing is listed."""
+    """The table before the first refresh: nothing is listed."""
     shape = len(self.words_V), self.options.top
     return {"ids_VxS": jnp.full(shape, -1, jnp.int32)}
 
-  def of(self, word_VxE: jax.Array) -> dict[str, jax.Array]:
+  def from_embeddings(self, word_VxE: jax.Array) -> dict[str, jax.Array]:
     """The table of these embeddings; pure."""
     ids_VxS = negatives.neighbour_ids(
       word_VxE,
@@ -47,27 +62,55 @@ class OwnTable:
     )
     return {"ids_VxS": ids_VxS}
 
+  def saved(
+    self, ids_VxS: np.ndarray, vocab: Sequence[str], *, steps: int
+  ) -> table_lib.SynonymTable:
+    """The last table of a run that has done all its steps."""
+    every = self.options.every
+    return table_lib.from_ids(
+      ids_VxS,
+      vocab,
+      source=self.source,
+      options={
+        "keep_stop_words": self.keep_stop_words,
+        "stop_words": self.stop_words,
+        "made_before_step": (steps - 1) // every * every,
+      },
+    )
 
-def make(c: ConfigDict, vocab: Sequence[str]) -> OwnTable | None:
-  """The rule of a config; None where synonyms come from outside, or none."""
-  n = c.negatives
-  model = sources_spec.parse(n.sources).model
-  if model is None or not needs_table(n):
+
+def make(
+  sources: str,
+  vocab: Sequence[str],
+  *,
+  stop_words_file: str,
+  keep_stop_words: bool,
+) -> OwnTable | None:
+  """The rule of `negatives.sources`; None where synonyms are from outside."""
+  spec = sources_spec.parse(sources)
+  if spec.model is None:
     return None
+  words = frozenset() if keep_stop_words else stop_words.load(stop_words_file)
   return OwnTable(
-    model,
-    golds_V=stop_words.golds(vocab, stop_words=_stop_words(c)),
+    spec.model,
+    source=spec.identity,
+    stop_words=stop_words.fingerprint(words),
+    keep_stop_words=keep_stop_words,
+    golds_V=stop_words.golds(vocab, stop_words=words),
     words_V=stop_words.golds(vocab, keep_stop_words=True),
   )
 
 
 def make_refresh(
-  c: ConfigDict, own: OwnTable | None, abstract: step_lib.TrainState
+  own: OwnTable | None,
+  abstract: step_lib.TrainState,
+  *,
+  from_weights: bool,
 ) -> Refresh:
   """`(state, step) -> state` with the table that its parameters make.
 
-  It is made before every N-th step, and before the first only of weights that a
-  run starts from. Without an own table nothing changes. Compiles.
+  It is made before every N-th step, and before the first only of a run that
+  starts from weights. Without an own table nothing changes. Compiles.
   """
   if own is None:
     return lambda state, step: state
@@ -79,45 +122,14 @@ def make_refresh(
     word_VxE = jax.lax.with_sharding_constraint(
       pretrain.word_table(params), places["ids_VxS"]
     )
-    return own.of(word_VxE)
+    return own.from_embeddings(word_VxE)
 
   jitted = jax.jit(table_of, out_shardings=places)
   compiled = jitted.lower(abstract.params).compile()
 
   def refresh(state, step):
-    if step % own.options.every or not (step or c.init):
+    if step % own.options.every or not (step or from_weights):
       return state
     return dataclasses.replace(state, aux=compiled(state.params))
 
   return refresh
-
-
-def rule(c: ConfigDict) -> str:
-  """What stands for the content of the table, which changes as it trains."""
-  digest = stop_words.fingerprint(_stop_words(c))
-  return (
-    f"{sources_spec.parse(c.negatives.sources).identity}, stop words {digest}"
-  )
-
-
-def saved_table(
-  c: ConfigDict, ids_VxS: np.ndarray, vocab: Sequence[str]
-) -> table_lib.SynonymTable:
-  """The last table of a run that has done all its steps."""
-  asked = sources_spec.parse(c.negatives.sources)
-  every = asked.model.every if asked.model else 1
-  return table_lib.from_ids(
-    ids_VxS,
-    vocab,
-    source=asked.identity,
-    options={
-      "keep_stop_words": c.negatives.keep_stop_words,
-      "stop_words": stop_words.fingerprint(_stop_words(c)),
-      "made_before_step": (c.steps - 1) // every * every,
-    },
-  )
-
-
-def _stop_words(c: ConfigDict) -> frozenset[str]:
-  n = c.negatives
-  return frozenset() if n.keep_stop_words else stop_words.load(n.stop_words)

@@ -19,6 +19,8 @@ Schedule = Callable[[Array | int], Array]
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {}
 
+# Of `make_optimizer`, as the section `optim` of a config names them.
+NUMBERS = ("weight_decay", "clip_norm", "b1", "b2", "epsilon")
 EXPONENTS = ("released", "paper")
 NOT_DECAYED = ("bias", "scale")  # every bias, and the gain of every layer norm
 

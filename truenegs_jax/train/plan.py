@@ -1,34 +1,67 @@
 """What a run will be, before any array of it exists: shapes, bytes, FLOPs.
 
-The training step is compiled from this plan, and a dry run prints it.
+The training step is compiled from this plan. A dry run prints it, and so does
+the start of a run.
 """
 
+import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
+import numpy as np
 from rich.table import Table
 
-from truenegs_jax.models import encoder, pretrain
+from truenegs_jax.models import choose_attention, encoder, pretrain
 from truenegs_jax.objectives import masking, negatives
 from truenegs_jax.runtime import distributed
 from truenegs_jax.synonyms import table as table_lib
-from truenegs_jax.train import from_config, sharding
+from truenegs_jax.train import sharding
 from truenegs_jax.train import step as step_lib
+from truenegs_jax.train.build_run import Run
 
 LISTED = 64  # synonyms of a token; WordNet has 55 for one of BERT's
 TRAINING_PASSES = 3  # a backward pass is two products for each of the forward
 
 
-def abstract_state(
-  run: from_config.Run, seed: int, mesh: jax.sharding.Mesh
-) -> step_lib.TrainState:
+def with_attention(
+  run: Run,
+  mesh: jax.sharding.Mesh,
+  *,
+  find: Callable[..., Any] = choose_attention.choose,
+) -> tuple[Run, str]:
+  """The run with the attention that it has on a mesh, and a line about that.
+
+  It is for the steps of a training; what else is done with the model has the
+  attention that runs anywhere.
+
+  Args:
+    run: with the attention that it asks for.
+    mesh: where it trains.
+    find: `choose_attention.settle`, to have it checked on the devices as well.
+
+  Raises:
+    InputError: what `model.attention` wants cannot be, or the processes find
+      different ones.
+  """
+  form, line = find(
+    run.attention,
+    run.model.roles.values(),
+    mesh,
+    length=run.length,
+    packed=run.packed,
+  )
+  distributed.check_alike("attention", line)
+  model: Any = choose_attention.with_form(run.model, form)
+  return dataclasses.replace(run, model=model), line
+
+
+def abstract_state(run: Run, mesh: jax.sharding.Mesh) -> step_lib.TrainState:
   """Shapes, dtypes and shardings of the state; no array is made."""
-  shapes = jax.eval_shape(lambda: run.init_state(seed))
+  shapes = jax.eval_shape(run.init_state)
   places = sharding.tree_shardings(shapes, mesh, run.mesh_spec)
   return jax.tree.map(
     lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
@@ -38,12 +71,12 @@ def abstract_state(
 
 
 def abstract_batch(
-  c: ConfigDict, mesh: jax.sharding.Mesh
+  run: Run, mesh: jax.sharding.Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
   """Shapes of the global batch of a step."""
   shapes = dict.fromkeys(
-    ("tokens", "types", "documents"), (c.batch_size, c.length)
-  ) | {"row": (c.batch_size,)}
+    ("tokens", "types", "documents"), (run.batch_size, run.length)
+  ) | {"row": (run.batch_size,)}
   rows = sharding.batch_sharding(mesh)
   return {
     name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
@@ -52,22 +85,22 @@ def abstract_batch(
 
 
 def abstract_aux(
-  c: ConfigDict, run: from_config.Run, mesh: jax.sharding.Mesh
+  run: Run, mesh: jax.sharding.Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
-  """Shapes of what `build.make_aux` puts on the devices.
+  """Shapes of what `make_aux` puts on the devices.
 
   Lists of synonyms are taken to be `LISTED` long at most, as no table is read.
   """
   aux, vocab_size = {}, run.options.masking.vocab_size
   if run.options.needs_table and run.own_table is None:
-    layout = table_lib.choose_layout(vocab_size, LISTED, c.negatives.layout)
+    layout = table_lib.choose_layout(vocab_size, LISTED, run.table_layout)
     bits = vocab_size, math.ceil(vocab_size / negatives.WORD_BITS)
     name, shape, dtype = {
       "bits": ("bits_VxW", bits, jnp.uint32),
       "ids": ("ids_VxS", (vocab_size, LISTED), jnp.int32),
     }[layout]
     like = jax.ShapeDtypeStruct(shape, dtype)
-    aux[name] = sharding.abstract_table(like, mesh, c.mesh.synonyms)
+    aux[name] = sharding.abstract_table(like, mesh, run.table_placement)
   if run.options.strict_subword:
     aux["continues_V"] = jax.ShapeDtypeStruct(
       (vocab_size,), bool, sharding=sharding.replicated(mesh)
@@ -75,22 +108,49 @@ def abstract_aux(
   return aux
 
 
-def train_step(
-  c: ConfigDict, run: from_config.Run, mesh: jax.sharding.Mesh
-) -> Callable:
+def make_aux(
+  run: Run,
+  table: table_lib.SynonymTable | None,
+  vocab: Sequence[str],
+  mesh: jax.sharding.Mesh,
+) -> dict[str, jax.Array]:
+  """Device arrays that are no parameters: the synonym table, if any.
+
+  With `negatives.strict_subword` also which tokens are `##` pieces.
+  """
+  aux = {}
+  if table is not None:
+    arrays = table_lib.arrays(table, run.table_layout)
+    for name, array in arrays.items():
+      aux[name] = sharding.place_table(array, mesh, run.table_placement)
+  if run.options.strict_subword:
+    continues_V = continuations(vocab)
+    aux["continues_V"] = jax.make_array_from_callback(
+      continues_V.shape,
+      sharding.replicated(mesh),
+      lambda index: continues_V[index],
+    )
+  return aux
+
+
+def continuations(vocab: Sequence[str]) -> np.ndarray:
+  """bool_V: the `##` pieces."""
+  return np.array([token.startswith("##") for token in vocab])
+
+
+def train_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
   """The step of a run: `(state, batch, aux) -> (state, terms)`."""
   objective = run.objective(train=True)
   return step_lib.make_train_step(
     sharding.gathered(objective, mesh, run.mesh_spec),
     run.weights,
     run.tx,
-    c.optim.accumulation,
+    run.accumulation,
   )
 
 
 def lower_train_step(
-  c: ConfigDict,
-  run: from_config.Run,
+  run: Run,
   mesh: jax.sharding.Mesh,
   state: step_lib.TrainState,
   aux: Mapping[str, Any],
@@ -98,11 +158,11 @@ def lower_train_step(
   """The training step on (abstract) arrays, ready to be compiled."""
   places = jax.tree.map(lambda x: x.sharding, state)
   jitted = jax.jit(
-    train_step(c, run, mesh),
+    train_step(run, mesh),
     donate_argnums=0,
     out_shardings=(places, sharding.replicated(mesh)),
   )
-  return jitted.lower(state, abstract_batch(c, mesh), aux)
+  return jitted.lower(state, abstract_batch(run, mesh), aux)
 
 
 def compile_beside(
@@ -122,14 +182,82 @@ def compile_beside(
     return compiling.result(), made
 
 
-def eval_step(
-  c: ConfigDict, run: from_config.Run, mesh: jax.sharding.Mesh
-) -> Callable:
+def eval_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
   """The jitted evaluation: `(params, batch, aux) -> terms`."""
   objective = sharding.gathered(run.objective(train=False), mesh, run.mesh_spec)
   return jax.jit(
-    step_lib.make_eval_step(objective, c.seed),
+    step_lib.make_eval_step(objective, run.seed),
     out_shardings=sharding.replicated(mesh),
+  )
+
+
+def row_flops(run: Run) -> float:
+  """Floating-point operations of the products of one row of training.
+
+  Two for each multiplication and addition, three passes for forward and
+  backward, nothing for what is computed twice to save memory; attention over
+  the whole row, the vocabulary at the K slots alone.
+  """
+  roles, o, length = run.model.roles, run.options, run.length
+  slots = masking.num_slots(length, o.masking.mask_prob)
+  forward = 0.0
+  for role, config in roles.items():
+    forward += length * _encoder_flops(config, length)
+    if role == "discriminator":
+      forward += length * (2 * config.width**2 + 2 * config.width)
+    else:
+      e = config.embedding_size
+      forward += slots * (2 * config.width * e + 2 * e * config.vocab_size)
+  passes = TRAINING_PASSES * forward
+  if o.soft_weight and o.soft_prediction == "expected":
+    masked = list(roles.values())[-1]
+    mean = 2 * masked.vocab_size * masked.embedding_size
+    passes += TRAINING_PASSES * slots * mean
+  if o.sentence_weight:
+    own = o.sentence_encoder == "kept"
+    encoding = list(roles.values())[0 if own else -1]
+    once = length * _encoder_flops(encoding, length)
+    both = o.sentence_gradient == "both"
+    passes += (TRAINING_PASSES if both else 1) * once  # the target
+    if len(roles) == 1 or o.prediction != "sample" or not own:
+      passes += TRAINING_PASSES * once  # else the discriminator has it anyway
+  return passes
+
+
+def _encoder_flops(config: encoder.EncoderConfig, length: int) -> float:
+  """Of a token's way through the layers, forward."""
+  d, e = config.width, config.embedding_size
+  layer = 8 * d**2 + 4 * d * config.ffn + 4 * length * d
+  return config.layers * layer + (2 * e * d if e != d else 0)
+
+
+def lines(
+  run: Run,
+  mesh: jax.sharding.Mesh,
+  state: step_lib.TrainState,
+  aux: Mapping[str, Any],
+) -> dict[str, str]:
+  """The lines of a report that hold of every run: name -> text."""
+  flops = row_flops(run)
+  rows = run.steps * run.batch_size
+  return {
+    "objective": run.summary,
+    "devices": devices(run, mesh),
+    "parameters": parameters(run.model, state.params),
+    "per device": held(state, aux),
+    "steps": f"{run.steps:,} of {run.batch_size:,} rows of {run.length} tokens,"
+    f" {rows * run.length:.3g} tokens in all; FLOP: {flops:.4g} a row,"
+    f" {flops * run.batch_size:.4g} a step, {flops * rows:.4g} in all",
+  }
+
+
+def devices(run: Run, mesh: jax.sharding.Mesh) -> str:
+  """The devices of a run and how they are laid out."""
+  axes = ", ".join(f"{name} {size}" for name, size in mesh.shape.items())
+  device = mesh.devices.flat[0]
+  return (
+    f"{mesh.devices.size} x {device.device_kind} ({device.platform}),"
+    f" {jax.process_count()} process(es), mesh {run.mesh_preset}: {axes}"
   )
 
 
@@ -146,63 +274,8 @@ def parameters(model: pretrain.Model, params: Any) -> str:
   return f"{sum(parts.values()):,}: {listed}"
 
 
-def row_flops(c: ConfigDict, model: pretrain.Model) -> float:
-  """Floating-point operations of the products of one row of training.
-
-  Two for each multiplication and addition, three passes for forward and
-  backward, nothing for what is computed twice to save memory; attention over
-  the whole row, the vocabulary at the K slots alone.
-  """
-  slots = masking.num_slots(c.length, c.masking.prob)
-  forward = 0.0
-  for role, config in model.roles.items():
-    forward += c.length * _encoder_flops(config, c.length)
-    if role == "discriminator":
-      forward += c.length * (2 * config.width**2 + 2 * config.width)
-    else:
-      e = config.embedding_size
-      forward += slots * (2 * config.width * e + 2 * e * config.vocab_size)
-  passes = TRAINING_PASSES * forward
-  n = c.negatives
-  if n.soft_weight and n.soft_prediction == "expected":
-    masked = list(model.roles.values())[-1]
-    mean = 2 * masked.vocab_size * masked.embedding_size
-    passes += TRAINING_PASSES * slots * mean
-  if n.sentence_weight:
-    own = n.sentence_encoder == "kept"
-    encoding = list(model.roles.values())[0 if own else -1]
-    once = c.length * _encoder_flops(encoding, c.length)
-    both = n.sentence_gradient == "both"
-    passes += (TRAINING_PASSES if both else 1) * once  # the target
-    if c.objective == "mlm" or n.prediction != "sample" or not own:
-      passes += TRAINING_PASSES * once  # else the discriminator has it anyway
-  return passes
-
-
-def work(c: ConfigDict, model: pretrain.Model) -> str:
-  """The steps of a run, their tokens and their floating-point operations."""
-  flops = row_flops(c, model)
-  tokens = c.steps * c.batch_size * c.length
-  return (
-    f"{c.steps:,} of {c.batch_size:,} rows of {c.length} tokens,"
-    f" {tokens:.3g} tokens in all; FLOP: {flops:.4g} a row,"
-    f" {flops * c.batch_size:.4g} a step, {flops * c.batch_size * c.steps:.4g}"
-    " in all"
-  )
-
-
-def devices(c: ConfigDict, mesh: jax.sharding.Mesh) -> str:
-  """What the run goes on, and how it is laid out."""
-  axes = ", ".join(f"{name} {size}" for name, size in mesh.shape.items())
-  device = mesh.devices.flat[0]
-  return (
-    f"{mesh.devices.size} x {device.device_kind} ({device.platform}),"
-    f" {jax.process_count()} process(es), mesh {c.mesh.preset}: {axes}"
-  )
-
-
 def held(state: step_lib.TrainState, aux: Mapping[str, Any]) -> str:
-  """What one device holds from step to step."""
+  """Memory of one device from step to step."""
   return (
     f"state {mebibytes(sharding.bytes_per_device(state))},"
     f" synonyms {mebibytes(sharding.bytes_per_device(aux))}"
@@ -214,34 +287,27 @@ def mebibytes(num_bytes: float) -> str:
   return f"{num_bytes / 2**20:,.0f} MiB"
 
 
-def table(lines: Mapping[str, str]) -> Table:
+def as_table(lines: Mapping[str, str]) -> Table:
   """A report: a name and a text a line."""
-  made = Table(box=None, show_header=False, pad_edge=False)
-  made.add_column(style="bold", no_wrap=True)
-  made.add_column(overflow="fold")
+  table = Table(box=None, show_header=False, pad_edge=False)
+  table.add_column(style="bold", no_wrap=True)
+  table.add_column(overflow="fold")
   for name, text in lines.items():
-    made.add_row(name, text)
-  return made
+    table.add_row(name, text)
+  return table
 
 
 def shapes(state: step_lib.TrainState) -> Table:
   """Shape, and bytes on a device, of every parameter, layers folded."""
-  made = Table(box=None, pad_edge=False)
-  made.add_column("parameter (layers are all like layer_0)", overflow="fold")
-  made.add_column("shape")
-  made.add_column("bytes on a device", justify="right")
+  table = Table(box=None, pad_edge=False)
+  table.add_column("parameter (layers are all like layer_0)", overflow="fold")
+  table.add_column("shape")
+  table.add_column("bytes on a device", justify="right")
   for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     if "/layer_" in name and "/layer_0/" not in name:
       continue  # layers are alike
     local = math.prod(leaf.sharding.shard_shape(leaf.shape))
     shape = " x ".join(map(str, leaf.shape))
-    made.add_row(name, shape, f"{local * leaf.dtype.itemsize:,}")
-  return made
-
-
-def _encoder_flops(config: encoder.EncoderConfig, length: int) -> float:
-  """Of a token's way through the layers, forward."""
-  d, e = config.width, config.embedding_size
-  layer = 8 * d**2 + 4 * d * config.ffn + 4 * length * d
-  return config.layers * layer + (2 * e * d if e != d else 0)
+    table.add_row(name, shape, f"{local * leaf.dtype.itemsize:,}")
+  return table

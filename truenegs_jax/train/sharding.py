@@ -80,12 +80,13 @@ def make_mesh(
   )
 
 
-def get_spec(name: str, axes: Mapping[str, int] | None = None) -> MeshSpec:
+def get_spec(name: str, axes: Mapping[str, int] | str = "") -> MeshSpec:
   """Looks a preset up by name and changes the sizes of some of its axes.
 
   Args:
     name: a key of MESHES.
-    axes: axis -> size; -1 is all the devices that are left over.
+    axes: axis -> size, or a text as `parse_axes` takes it; -1 is all the
+      devices that are left over.
 
   Raises:
     InputError: an unknown preset or axis, or a size that cannot be.
@@ -93,7 +94,8 @@ def get_spec(name: str, axes: Mapping[str, int] | None = None) -> MeshSpec:
   if name not in MESHES:
     known = ", ".join(MESHES)
     raise InputError(f"mesh.preset {name!r} is unknown; known: {known}.")
-  spec, axes = MESHES[name], dict(axes or {})
+  spec = MESHES[name]
+  axes = parse_axes(axes) if isinstance(axes, str) else axes
   for axis, size in axes.items():
     if axis not in spec.axes:
       known = ", ".join(spec.axes)

@@ -1,20 +1,20 @@
 """How fast a run goes, what it takes of a device, and where its time goes."""
 
 import contextlib
+import dataclasses
 import pathlib
-import queue
 import re
 import resource
 import sys
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import disk_errors
+from truenegs_jax.workdir import files
 
 # Most FLOP/s of a device in dense products, as its maker publishes it; the
 # first pattern that fits the whole device kind counts.
@@ -29,7 +29,6 @@ PEAKS = (
   ("TPU v5p?", "bfloat16", 459e12),
   ("TPU v6( lite|e)", "bfloat16", 918e12),
 )
-CLOSING_SECS = 5
 
 
 def peak_flops(device_kind: str, dtype: str) -> float | None:
@@ -85,71 +84,94 @@ def memory(device: Any) -> dict[str, float]:
   return found
 
 
+@dataclasses.dataclass
+class Clock:
+  """Rate and remaining time, from the steps of this process alone.
+
+  Time before `start` (compiling, restoring) and while `paused` (evaluation)
+  does not count, so the estimate is right after a resume.
+  """
+
+  total_steps: int
+  now: Callable[[], float] = time.perf_counter
+  _since: float = 0.0
+  _first: int = 0
+  _away: float = 0.0
+
+  def start(self, step: int) -> None:
+    """Begins to count at `step`."""
+    self._first, self._since, self._away = step, self.now(), 0.0
+
+  def running(self) -> float:
+    """The time in seconds, which stands still while paused."""
+    return self.now() - self._away
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """What happens inside counts neither for the rate nor for the rest."""
+    began = self.now()
+    yield
+    self._away += self.now() - began
+
+  def secs_per_step(self, step: int) -> float:
+    """Mean seconds of a step since `start`."""
+    done = max(step - self._first, 1)
+    return max(self.running() - self._since, 1e-9) / done
+
+  def eta_secs(self, step: int) -> float:
+    """Seconds that the remaining steps will take."""
+    return (self.total_steps - step) * self.secs_per_step(step)
+
+
 class HostWait:
   """The share of the time in which the devices waited for this process.
 
-  A thread notes when each step has ended. From there until the next one is
-  dispatched the devices have nothing to do: the host was late with a batch,
-  the dispatch, a record or a checkpoint. It is no measure of what happens
-  within a step: devices that wait for memory or for one another are at work
-  here. A thread wakes up some 0.1 ms late, so it is a little too low.
+  From the end of a step until the next one is dispatched they have nothing to
+  do: the host was late with a batch, the dispatch, a record or a checkpoint.
+  When a step ended is known exactly where `dispatch` returns after it, as on a
+  CPU; elsewhere it is taken to be halfway between the last two looks. It is no
+  measure of what happens within a step.
   """
 
   def __init__(self, now: Callable[[], float] = time.perf_counter):
     """`now`: a clock that stands still while nothing is to be counted."""
     self._now = now
-    self._given: list[float] = []
-    self._ended: list[float] = []
-    self._steps: queue.SimpleQueue[jax.Array | None] = queue.SimpleQueue()
-    self._thread = threading.Thread(target=self._note_ends, daemon=True)
-    self._thread.start()
+    self._newest: Any = None  # there once the last step has ended
+    self._looked = self._since = 0.0
+    self._ended: float | None = None
+    self._waited = 0.0
 
   def dispatch(self, step: Callable, *args: Any) -> tuple[Any, Any]:
-    """`step(*args)`, a `(state, terms)`, with the time of it noted."""
-    began = self._now()
+    """`step(*args)`, a `(state, terms)`, with the time before it noted."""
+    self.look()
+    if self._newest is None:
+      self._since = self._looked
+    elif self._ended is not None:
+      self._waited += self._looked - self._ended
     state, terms = step(*args)
-    skipped = terms["skipped"][0]
-    # A CPU may be through with a small step once it is dispatched.
-    self._given.append(began if skipped.is_ready() else self._now())
-    self._steps.put(skipped)
+    self._newest, self._ended = terms["skipped"][0], None
+    self._looked = self._now()
+    # A CPU may be through with a step once it is dispatched.
+    if self._newest.is_ready():
+      self._ended = self._looked
     return state, terms
 
+  def look(self) -> None:
+    """Notes whether the last step has ended."""
+    before, self._looked = self._looked, self._now()
+    if self._newest is None or self._ended is not None:
+      return
+    if self._newest.is_ready():
+      self._ended = (before + self._looked) / 2
+
   def share(self) -> dict[str, float]:
-    """`host_wait` since the last time; nothing before two steps have ended."""
-    n = len(self._ended)
-    value = waited(self._given[:n], self._ended[:n])
-    if value is None:
+    """`host_wait`, 0 to 1, since the last time; nothing of no time."""
+    now = self._now()
+    passed, waited = now - self._since, self._waited
+    if self._newest is None or passed <= 0:
       return {}
-    del self._given[: n - 1], self._ended[: n - 1]
-    return {"host_wait": value}
-
-  def close(self) -> None:
-    """Ends the thread."""
-    self._steps.put(None)
-    self._thread.join(CLOSING_SECS)
-
-  def _note_ends(self) -> None:
-    while (step := self._steps.get()) is not None:
-      with contextlib.suppress(Exception):  # the loop meets it, too
-        step.block_until_ready()
-      self._ended.append(self._now())
-
-
-def waited(given_S: list[float], ended_S: list[float]) -> float | None:
-  """The share of `[ended_S[0], ended_S[-1]]` in which no step was at work.
-
-  Args:
-    given_S: when each step was dispatched, in seconds.
-    ended_S: when each had ended.
-
-  Returns:
-    0 to 1; None when no time has passed.
-  """
-  if len(ended_S) < 2 or ended_S[-1] <= ended_S[0]:
-    return None
-  pairs = zip(given_S[1:], ended_S[:-1], strict=True)
-  idle = sum(max(given - ended, 0.0) for given, ended in pairs)
-  return min(idle / (ended_S[-1] - ended_S[0]), 1.0)
+    self._since, self._waited = now, 0.0
+    return {"host_wait": min(waited / passed, 1.0)}
 
 
 def traced_steps(text: str, steps: int) -> tuple[int, int] | None:
@@ -183,7 +205,7 @@ class Profile:
   ):
     """Traces `steps`, (M, N), or as much of it as comes after `first_step`."""
     self._first, self._last = steps or (0, 0)
-    self._folder = workdir / "profile"
+    self._folder = workdir / files.PROFILE
     self._say = say
     self._since: int | None = None
     if steps and first_step >= self._last:

@@ -6,7 +6,6 @@ A save is asynchronous and atomic: a step's folder stands under its name only
 once it is whole.
 """
 
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -179,27 +178,6 @@ def _bit_sums(by_path: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return bits.astype(jnp.uint32).sum(dtype=jnp.uint32)
 
   return jax.tree.map(bit_sum, by_path)
-
-
-def differences(saved: Mapping, current: Mapping, prefix: str = "") -> list:
-  """Lines "name: saved -> current" for every entry that differs, sorted.
-
-  Nested mappings are walked; what JSON cannot tell apart (tuples and lists)
-  counts as equal.
-  """
-  lines: list[str] = []
-  for name in sorted({*saved, *current}):
-    missing = object()
-    old, new = saved.get(name, missing), current.get(name, missing)
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-      lines += differences(old, new, f"{prefix}{name}.")
-    elif old is missing:
-      lines.append(f"{prefix}{name}: (not there) -> {new!r}")
-    elif new is missing:
-      lines.append(f"{prefix}{name}: {old!r} -> (not there)")
-    elif json.dumps(old) != json.dumps(new):
-      lines.append(f"{prefix}{name}: {old!r} -> {new!r}")
-  return lines
 
 
 def _abstract(tree: Any) -> Any:

@@ -9,22 +9,28 @@ from truenegs_jax.data.tokens.tokenizer import (
 )
 from truenegs_jax.models import pretrain
 
+# Of both kinds of models, as the section `model` names them.
+FIELDS = (
+  "variant",
+  "backbone",
+  "max_positions",
+  "dropout",
+  "attention_dropout",
+  "initializer_range",
+  "dtype",
+  "remat",
+  "scan",
+)
+
 
 def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.Model:
   """ELECTRA's pair or BERT, as a config describes them."""
-  fields = {
-    name: c.model[name]
-    for name in (
-      "variant backbone max_positions dropout attention_dropout"
-      " initializer_range dtype remat scan"
-    ).split()
-  }
+  fields = {name: c.model[name] for name in FIELDS}
   if c.objective == "electra":
     return pretrain.make_pair(
       vocab_size=vocab_size,
       generator_multiplier=c.generator.multiplier,
-      # Runs that were saved before there was such a key are read as well.
-      generator_variant=c.generator.get("variant", ""),
+      generator_variant=c.generator.variant,
       **fields,
     )
   return pretrain.make_bert(

@@ -9,6 +9,7 @@ from typing import IO
 
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.workdir import files
 
 
 @contextlib.contextmanager
@@ -27,7 +28,7 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
         held.flush()
     # Else each would wait for ever for what the others save elsewhere.
     try:
-      seen = (workdir / "lock").read_text()
+      seen = (workdir / files.LOCK).read_text()
     except OSError:
       seen = "none"
     distributed.check_alike("workdir, a folder that all of them share", seen)
@@ -38,7 +39,7 @@ def _take(workdir: pathlib.Path) -> IO[str]:
   """The open file that is the lock, to be closed."""
   try:
     workdir.mkdir(parents=True, exist_ok=True)
-    file = (workdir / "lock").open("a")
+    file = (workdir / files.LOCK).open("a")
   except OSError as e:
     raise InputError(
       f"workdir {workdir} cannot be written to ({e.strerror}); give another"

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from truenegs_jax.runtime.files import disk_errors
+from truenegs_jax.runtime.files import atomic_file, disk_errors
 
 Record = Mapping[str, Any]
 
@@ -23,10 +23,9 @@ class JsonlWriter:
     that was killed had written and this one is going to write again."""
     self._path = workdir / METRICS
     kept = [r for r in read_records(workdir) if r["step"] <= first_step]
-    whole = self._path.with_suffix(".jsonl.tmp")
+    with atomic_file(self._path) as file:
+      file.write("".join(json.dumps(r) + "\n" for r in kept).encode())
     with disk_errors(self._path):
-      whole.write_text("".join(json.dumps(r) + "\n" for r in kept))
-      whole.replace(self._path)
       self._file = self._path.open("a")
 
   def write(self, record: Record) -> None:

@@ -19,12 +19,13 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError, printable
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
+from truenegs_jax.workdir import files
 from truenegs_jax.workdir.from_config import build_model, vocabulary_of
 
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-  """What a step was saved of; its arrays are still on the disk."""
+  """A saved step: config, tokenizer and model. Arrays are not loaded."""
 
   step: int
   config: ConfigDict
@@ -40,14 +41,14 @@ def open_run(workdir: pathlib.Path) -> Iterator[checkpoints_lib.Checkpoints]:
     InputError: this is not the workdir of a run.
     CheckpointError: it has not saved a step yet.
   """
-  for name in ("checkpoints", "vocab.txt"):
+  for name in (files.CHECKPOINTS, files.VOCABULARY):
     if not (workdir / name).exists():
       raise InputError(
         f"{workdir} holds no {name}; give the folder of a run that has saved a"
         " checkpoint."
       )
-  folder = workdir / "checkpoints"
-  with _unsaid("directory is read only"):  # as it is meant to be
+  folder = workdir / files.CHECKPOINTS
+  with _silence_log("directory is read only"):  # as it is meant to be
     opened = checkpoints_lib.Checkpoints(folder, read_only=True)
   with contextlib.closing(opened) as checkpoints:
     if checkpoints.latest() is None:
@@ -59,8 +60,8 @@ def open_run(workdir: pathlib.Path) -> Iterator[checkpoints_lib.Checkpoints]:
 
 
 @contextlib.contextmanager
-def _unsaid(text: str) -> Iterator[None]:
-  """Keeps back what orbax logs, by absl, of this."""
+def _silence_log(text: str) -> Iterator[None]:
+  """Drops the lines with this text that orbax logs, by absl."""
   other = lambda record: text not in record.getMessage()
   logger = logging.getLogger("absl")
   logger.addFilter(other)
@@ -71,16 +72,16 @@ def _unsaid(text: str) -> Iterator[None]:
 
 
 def describe(checkpoints: checkpoints_lib.Checkpoints, step: int) -> Saved:
-  """What was saved as a step, with the vocabulary that lies beside it.
+  """Reads what describes a saved step, and the vocabulary beside it.
 
   Raises:
     CheckpointError: no such step, another vocabulary, an earlier code's config.
   """
   found = checkpoints.run(step)
   place = checkpoints.folder / str(step)
-  vocab = checkpoints.folder.parent / "vocab.txt"
+  vocab = checkpoints.folder.parent / files.VOCABULARY
   try:
-    c = ConfigDict(found["config"])
+    c = ConfigDict(files.with_later_keys(found["config"]))
     tokenizer = vocabulary_of(c, str(vocab))
     model = build_model(c, vocab_size=len(tokenizer.vocab))
   except (AttributeError, KeyError) as e:

@@ -13,7 +13,7 @@ from support import tiny
 from truenegs_jax import export
 from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
-from truenegs_jax.train import from_config
+from truenegs_jax.train import build_run
 from truenegs_jax.workdir import checkpoints
 
 TOKENIZER = make_tokenizer(
@@ -37,8 +37,8 @@ def workdir(tmp_path_factory):
 
 def _make_workdir(folder, config):
   """A run with steps 10 and 20; the parameters of 20 are those of 10 plus 1."""
-  run = from_config.build_run(config, TOKENIZER)
-  state = jax.jit(lambda: run.init_state(0))()
+  run = build_run.build_run(config, TOKENIZER)
+  state = jax.jit(lambda: run.init_state())()
   saved = {
     "config": json.loads(config.to_json()),
     "fingerprints": {"vocabulary": TOKENIZER.fingerprint},

@@ -15,7 +15,7 @@ from truenegs_jax.configs import bert_base
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.train import from_config, step
+from truenegs_jax.train import build_run, step
 from truenegs_jax.weights.export import model_card, pretrained
 from truenegs_jax.weights.formats import find, google_tf1, hf_config
 from truenegs_jax.weights.init import check_fit, load
@@ -152,9 +152,9 @@ def test_pooler_and_next_sentence_survive_training_to_the_last_bit(tmp_path):
   c = bert_base.get_config("runlocal,hc+sr")
   c.model.pooler, c.model.max_positions = True, 64
   c.optim.weight_decay = 0.5
-  run = from_config.build_run(c, TOKENIZER)
+  run = build_run.build_run(c, TOKENIZER)
   params = load_params(str(tmp_path / "in"), run.model)
-  state = jax.jit(lambda: run.init_state(0))()
+  state = jax.jit(lambda: run.init_state())()
   state = step.TrainState(**(vars(state) | {"params": params}))
   train_step = jax.jit(
     step.make_train_step(

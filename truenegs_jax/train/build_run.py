@@ -1,0 +1,224 @@
+"""From a config to a run: model, objective, optimizer and numbers.
+
+The one place where training reads a ConfigDict: everything else takes a `Run`,
+or the few values of it that it needs.
+"""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import optax
+from ml_collections import ConfigDict
+
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.models import pretrain
+from truenegs_jax.objectives import (
+  describe,
+  electra,
+  fill_slots,
+  masking,
+  mlm,
+)
+from truenegs_jax.objectives.options import Options
+from truenegs_jax.synonyms import run_table
+from truenegs_jax.train import model_synonyms, optim, sharding, speed, step
+from truenegs_jax.workdir.from_config import build_model
+
+OBJECTIVES: dict[str, Callable[..., fill_slots.Terms]] = {
+  "electra": electra.electra_terms,
+  "mlm": mlm.mlm_terms,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+  """When a run logs, evaluates and saves; no parameter depends on it.
+
+  Attributes:
+    log_every, eval_every, save_every: steps from one to the next.
+    eval_rows: held-out rows of an evaluation, at most.
+    keep: how many of the newest checkpoints are kept.
+    keep_steps: steps whose checkpoints are kept for good.
+    writers: names of writers beside metrics.jsonl.
+    traced: first and last step of a profiler trace; None for no trace.
+  """
+
+  log_every: int
+  eval_every: int
+  save_every: int
+  eval_rows: int
+  keep: int
+  keep_steps: tuple[int, ...]
+  writers: tuple[str, ...]
+  traced: tuple[int, int] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """What a config describes, before any array exists.
+
+  Attributes:
+    summary: the recipe in words.
+    config: the config in JSON's types.
+    model, options, terms: the objective over the model.
+    weights: of the terms of the loss.
+    rate, tx: schedule of the learning rate, optimizer.
+    own_table: rule of the synonyms in the model's own embeddings; None where
+      synonyms come from outside, or none are used.
+    steps: of the whole run.
+    batch_size: rows of an update, over all devices and processes.
+    length: tokens of a row.
+    packed: rows hold several documents.
+    seed: of parameters, draws and the order of the rows.
+    accumulation: micro-batches of an update.
+    max_skips: non-finite updates in a row that do not end the run.
+    init, init_skip: weights to start from, and the rows of theirs to leave out.
+    mesh_preset, mesh_spec: how arrays lie on the devices.
+    attention: what computes it; "auto" chooses by the devices.
+    table_layout, table_placement: how synonyms are stored, and split.
+  """
+
+  summary: str
+  config: Mapping[str, Any]
+  model: pretrain.Model
+  options: Options
+  terms: Callable[..., fill_slots.Terms]
+  weights: Mapping[str, step.Weight]
+  rate: optim.Schedule
+  tx: optax.GradientTransformation
+  own_table: model_synonyms.OwnTable | None
+  steps: int
+  batch_size: int
+  length: int
+  packed: bool
+  seed: int
+  accumulation: int
+  max_skips: int
+  init: str
+  init_skip: str
+  mesh_preset: str
+  mesh_spec: sharding.MeshSpec
+  attention: str
+  table_layout: str
+  table_placement: str
+  output: Output
+
+  def objective(self, *, train: bool) -> step.Objective:
+    """The objective over this model."""
+    return functools.partial(
+      self.terms, model=self.model, options=self.options, train=train
+    )
+
+  def init_state(self) -> step.TrainState:
+    """A fresh state; pure, so that it can be jitted onto a mesh."""
+    init_params = functools.partial(pretrain.init_params, self.model)
+    state = step.init_state(init_params, self.tx, self.seed)
+    if self.own_table is None:
+      return state
+    return dataclasses.replace(state, aux=self.own_table.empty())
+
+
+def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
+  """Builds a run from a config of pre-training that passed `check_config`."""
+  rate = optim.make_schedule(
+    c.optim.schedule,
+    peak=c.optim.lr,
+    warmup_steps=c.optim.warmup_steps,
+    total_steps=c.steps,
+  )
+  numbers = {name: c.optim[name] for name in optim.NUMBERS}
+  options, n = make_options(c, tokenizer), c.negatives
+  own_table = None
+  if options.needs_table:
+    own_table = model_synonyms.make(
+      n.sources,
+      tokenizer.vocab,
+      stop_words_file=n.stop_words,
+      keep_stop_words=n.keep_stop_words,
+    )
+  return Run(
+    summary=describe.objective(c),
+    config=json.loads(c.to_json()),
+    model=build_model(c, vocab_size=len(tokenizer.vocab)),
+    options=options,
+    terms=OBJECTIVES[c.objective],
+    weights=_weights(c),
+    rate=rate,
+    tx=optim.make_optimizer(rate, carried=pretrain.CARRIED, **numbers),
+    own_table=own_table,
+    steps=c.steps,
+    batch_size=c.batch_size,
+    length=c.length,
+    packed=c.data.layout == "packed",
+    seed=c.seed,
+    accumulation=c.optim.accumulation,
+    max_skips=c.optim.max_skips,
+    init=c.init,
+    init_skip=c.init_skip,
+    mesh_preset=c.mesh.preset,
+    mesh_spec=sharding.get_spec(c.mesh.preset, c.mesh.axes),
+    attention=c.model.attention,
+    table_layout=n.layout,
+    table_placement=c.mesh.synonyms,
+    output=Output(
+      log_every=c.log.every_steps,
+      eval_every=c.eval.every_steps,
+      save_every=c.checkpoint.every_steps,
+      eval_rows=c.eval.rows,
+      keep=c.checkpoint.keep,
+      keep_steps=tuple(
+        round(c.steps * percent / 100) for percent in c.checkpoint.keep_percent
+      ),
+      writers=tuple(c.log.writers),
+      traced=speed.traced_steps(c.log.profile, c.steps),
+    ),
+  )
+
+
+def make_options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
+  """The readings of an objective that a config, maybe a saved one, chooses."""
+  elsewhere = ("masking", "sampling_temperature", "vocabulary_chunk")
+  readings = {
+    field.name: c.negatives[field.name]
+    for field in dataclasses.fields(Options)
+    if field.name not in elsewhere
+  }
+  return Options(
+    masking=masking.MaskingOptions(
+      mask_id=tokenizer.mask,
+      never_masked=(tokenizer.cls, tokenizer.sep, tokenizer.mask),
+      mask_prob=c.masking.prob,
+      style=c.masking.style,
+      with_replacement=c.masking.with_replacement,
+      vocab_size=len(tokenizer.vocab),
+    ),
+    sampling_temperature=c.generator.temperature,
+    vocabulary_chunk=c.model.vocabulary_chunk,
+    **readings,
+  )
+
+
+def table_request(c: ConfigDict) -> run_table.TableRequest:
+  """The synonym table that a config asks for."""
+  names = ("sources", "stop_words", *run_table.OPTIONS)
+  return run_table.TableRequest(
+    wordnet_dir=c.data.wordnet_dir,
+    **{name: c.negatives[name] for name in names},
+  )
+
+
+def _weights(c: ConfigDict) -> dict[str, step.Weight]:
+  """Weight of each term of the loss; one of weight 0 is left out."""
+  n = c.negatives
+  weights: dict[str, step.Weight] = {"mlm": c.generator.loss_weight}
+  for name, weight in ("soft", n.soft_weight), ("sentence", n.sentence_weight):
+    if weight:
+      weights[name] = optim.weight_schedule(
+        n.soft_schedule, weight, n.soft_steps
+      )
+  if c.objective == "electra":
+    weights["detect"] = c.generator.detect_weight
+  return weights
