@@ -38,6 +38,22 @@ from_debian() {
   mv usr/share/wordnet "$new/wordnet"
 }
 
+# WordNet's file of lexicographer files (lexnames(5WN)): number, name, part of
+# speech. NLTK reads it; Debian's package lacks it.
+lexnames() {
+  local names=(adj.all adj.pert adv.all
+    noun.{Tops,act,animal,artifact,attribute,body,cognition,communication}
+    noun.{event,feeling,food,group,location,motive,object,person,phenomenon}
+    noun.{plant,possession,process,quantity,relation,shape,state,substance,time}
+    verb.{body,change,cognition,communication,competition,consumption,contact}
+    verb.{creation,emotion,motion,perception,possession,social,stative,weather}
+    adj.ppl)
+  local -A number=([noun]=1 [verb]=2 [adj]=3 [adv]=4)
+  for i in "${!names[@]}"; do
+    printf '%02d\t%s\t%s\n' "$i" "${names[$i]}" "${number[${names[$i]%%.*}]}"
+  done
+}
+
 ! whole "$target" || exit 0
 [ -e "$target" ] || ! opens >/dev/null 2>&1 || exit 0
 echo "Fetching WordNet into $target"
@@ -46,8 +62,7 @@ new=$(mktemp -d "$(dirname "$target")/.new.XXXXXX")
 trap 'rm -rf "$new"' EXIT
 for way in from_nltk from_debian; do
   ( "$way" ) >"$new/$way.log" 2>&1 || continue
-  [ -e "$new/wordnet/lexnames" ] || "$python" -c "from $module import *
-print(lexnames_text(), end='')" >"$new/wordnet/lexnames"
+  [ -e "$new/wordnet/lexnames" ] || lexnames >"$new/wordnet/lexnames"
   if whole "$new/wordnet" && opens "$new/wordnet" >>"$new/$way.log" 2>&1; then
     rm -rf "$target"
     mv -T "$new/wordnet" "$target" || whole "$target"  # Another was faster.

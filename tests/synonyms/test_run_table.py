@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.synonyms import run_table, sources, sources_spec
+from truenegs_jax.synonyms import run_table, sources
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.synonyms.run_table import TableRequest
 
@@ -38,13 +38,13 @@ def see_wordnet_in(monkeypatch):
 def built(monkeypatch):
   """Expressions whose pairs were looked up, one for each table built."""
   calls = []
-  pairs_of = sources_spec.pairs_of
+  pairs_of = sources.pairs_of
 
   def counted(spec, tokens, **kwargs):
     calls.append(spec.identity)
     return pairs_of(spec, tokens, **kwargs)
 
-  monkeypatch.setattr(sources_spec, "pairs_of", counted)
+  monkeypatch.setattr(sources, "pairs_of", counted)
   return calls
 
 

@@ -1,4 +1,4 @@
-"""Properties of tables and their layouts; the real WordNet's numbers."""
+"""Tables and layouts against a dense matrix; the real WordNet's numbers."""
 
 import dataclasses
 import functools
@@ -8,15 +8,18 @@ import os
 import tarfile
 import tracemalloc
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.synonyms import sources, table, wordnet
-from truenegs_jax.synonyms.stop_words import STOP_WORDS, fingerprint, golds
+from truenegs_jax.synonyms.stop_words import STOP_WORDS, fingerprint
 
+# 67 tokens: three 32-bit words a row, the last one partly used.
 TOKENS = ["[PAD]", "[MASK]", "##s", "in", "house", "houses", "home"]
-TOKENS += [f"word{i}" for i in range(60)]  # 67 tokens: 3 words, one part full.
+TOKENS += [f"word{i}" for i in range(60)]
 PAIRS = [
   ("house", "home"),
   ("home", "house"),
@@ -48,73 +51,90 @@ def listed(built, token, tokens=TOKENS):
   return {tokens[i] for i in ids}
 
 
-def pairs_of_bits(bits_VxW):
-  """The set bits, (row, 32 * word + bit)."""
-  rows, words, bits = np.nonzero(bits_VxW[..., None] >> np.arange(32) & 1)
-  return set(zip(rows.tolist(), (words * 32 + bits).tolist(), strict=True))
+def dense(pairs, tokens, stops, *, symmetric, include_self):
+  """The relation as a matrix, by the rules of `build_table`'s docstring."""
+  dense_VxV = np.zeros((len(tokens), len(tokens)), bool)
+  for word, synonym in pairs:
+    if word[0] not in "[#" and synonym[0] not in "[#" and word != synonym:
+      dense_VxV[tokens.index(word), tokens.index(synonym)] = True
+  if symmetric:
+    dense_VxV |= dense_VxV.T
+  dense_VxV[[token in stops for token in tokens]] = False
+  if include_self:
+    np.fill_diagonal(dense_VxV, dense_VxV.any(axis=1))
+  return dense_VxV
 
 
-def pairs_of_ids(ids_VxS):
-  rows, places = np.nonzero(ids_VxS >= 0)
-  others = ids_VxS[rows, places]
-  return set(zip(rows.tolist(), others.tolist(), strict=True))
-
-
-def test_bit_b_mod_32_of_word_b_div_32_is_set_for_each_pair_and_no_other():
-  bits_VxW = table.bits(build())
-  dense_VxV = np.zeros((len(TOKENS), len(TOKENS)), bool)
-  for word, synonym in PAIRS:
-    if word != "in":
-      dense_VxV[TOKENS.index(word), TOKENS.index(synonym)] = True
-  a, b = np.meshgrid(*[np.arange(len(TOKENS))] * 2, indexing="ij")
-  assert (bits_VxW.dtype, bits_VxW.shape) == (np.uint32, (67, 3))
-  bits = bits_VxW[a, b // 32] >> (b % 32).astype(np.uint32) & 1
-  np.testing.assert_array_equal(bits == 1, dense_VxV)
-
-
-def test_rows_of_ids_are_ascending_and_padded_with_minus_1():
-  ids_VxS = table.ids(build())
-  assert (ids_VxS.dtype, ids_VxS.shape) == (np.int32, (67, 3))
-  expected = [TOKENS.index(f"word{i}") for i in (24, 25, 59)]
-  assert ids_VxS[TOKENS.index("word0")].tolist() == expected
-  assert ids_VxS[TOKENS.index("house")].tolist() == [6, -1, -1]
-  assert ids_VxS[TOKENS.index("in")].tolist() == [-1, -1, -1]
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_both_layouts_lists_and_look_ups_tell_the_same_pairs(seed):
-  rng = np.random.default_rng(seed)
-  size = int(rng.integers(1, 90))
-  tokens = [f"w{i}" for i in range(size)]
-  drawn = rng.integers(0, size, (int(rng.integers(0, 4 * size)), 2)).tolist()
-  built = build([(tokens[a], tokens[b]) for a, b in drawn], tokens)
-  expected = {(a, b) for a, b in drawn if a != b}
-  assert pairs_of_bits(table.bits(built)) == expected
-  assert pairs_of_ids(table.ids(built)) == expected
-  for layout, pairs_in in (("bits", pairs_of_bits), ("ids", pairs_of_ids)):
-    [array] = table.arrays(built, layout).values()
-    assert pairs_in(array) == expected
-  lists = [table.synonyms_of(built, i) for i in range(size)]
-  assert [(i, b) for i in range(size) for b in lists[i]] == sorted(expected)
+def check_views(built, dense_VxV):
+  """Every view of a table lists the same pairs as the matrix."""
+  size = len(dense_VxV)
+  bits_VxW, ids_VxS = table.bits(built), table.ids(built)
+  assert (bits_VxW.dtype, bits_VxW.shape) == (np.uint32, (size, -(-size // 32)))
+  a, b = np.meshgrid(np.arange(size), np.arange(size), indexing="ij")
+  bit_VxV = bits_VxW[a, b // 32] >> (b % 32).astype(np.uint32) & 1
+  np.testing.assert_array_equal(bit_VxV == 1, dense_VxV)
+  lists = [np.flatnonzero(row_V).tolist() for row_V in dense_VxV]
+  width = max(1, *map(len, lists))
+  assert (ids_VxS.dtype, built.width) == (np.int32, width)
+  padded = [ids + [-1] * (width - len(ids)) for ids in lists]
+  assert ids_VxS.tolist() == padded
+  assert [table.synonyms_of(built, i) for i in range(size)] == lists
   assert table.lengths(built).tolist() == list(map(len, lists))
   assert built.num_rows == sum(map(bool, lists))
-  assert built.num_pairs == len(expected)
+  assert built.num_pairs == dense_VxV.sum()
+  # Ids outside the vocabulary are in no list and have none.
   a, b = np.meshgrid(*[np.arange(-1, size + 1)] * 2, indexing="ij")
-  found = {(i - 1, j - 1) for i, j in np.argwhere(table.contains(built, a, b))}
-  assert found == expected
+  inside_VxV = table.contains(built, a, b)
+  np.testing.assert_array_equal(inside_VxV, np.pad(dense_VxV, 1))
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_table_comes_back_from_its_ids_in_any_order(seed):
-  rng = np.random.default_rng(seed)
-  drawn = rng.integers(0, 60, (200, 2))
-  tokens = TOKENS[::-1]
-  built = build([(f"word{a}", f"word{b}") for a, b in drawn], tokens)
-  shuffled_VxS = rng.permuted(table.ids(built), axis=1)
-  other = table.from_ids(shuffled_VxS, tokens, source="x", options={"top": 3})
+@hypothesis.settings(deadline=None, derandomize=True, max_examples=40)
+@hypothesis.given(
+  pairs=st.lists(st.tuples(*[st.sampled_from(TOKENS)] * 2), max_size=150),
+  keep=st.booleans(),
+  symmetric=st.booleans(),
+  include_self=st.booleans(),
+  stops=st.sets(st.sampled_from(TOKENS[3:]), max_size=9),
+)
+@hypothesis.example(PAIRS, False, False, False, {"in"})
+@hypothesis.example([("houses", "house")], False, True, True, {"in"})
+@hypothesis.example([("home", "in")], False, True, False, {"in"})
+def test_every_view_is_that_of_a_dense_matrix(
+  pairs, keep, symmetric, include_self, stops
+):
+  options = {"symmetric": symmetric, "include_self": include_self}
+  changes = options | {"keep_stop_words": keep, "stop_words": stops}
+  built = build(pairs, **changes)
+  expected = dense(pairs, TOKENS, () if keep else stops, **options)
+  check_views(built, expected)
+  recorded = changes | {"stop_words": fingerprint(stops)}
+  assert dict(built.options) == recorded
+  again = build(
+    pairs[::-1] * 2, keep_stop_words=keep, stop_words=stops, **options
+  )
+  assert again.fingerprint == built.fingerprint
+  shuffled_VxS = np.random.default_rng(0).permuted(table.ids(built), axis=1)
+  other = table.from_ids(shuffled_VxS, TOKENS, source="x", options={"top": 3})
   np.testing.assert_array_equal(other.keys_Q, built.keys_Q)
-  assert other.fingerprint == built.fingerprint
   assert (other.source, dict(other.options)) == ("x", {"top": 3})
+  assert other.fingerprint == built.fingerprint
+
+
+@pytest.mark.parametrize("size", [1, 31, 32, 33, 64])
+def test_views_are_right_at_the_edges_of_words(size):
+  tokens = [f"w{i}" for i in range(size)]
+  drawn = np.random.default_rng(size).integers(0, size, (3 * size, 2))
+  pairs = [(tokens[a], tokens[b]) for a, b in drawn]
+  built = build(pairs, tokens)
+  none = {"symmetric": False, "include_self": False}
+  check_views(built, dense(pairs, tokens, (), **none))
+
+
+def test_the_default_stop_words_have_no_list_but_are_listed():
+  pairs = [*PAIRS, ("home", "in")]
+  assert listed(build(pairs), "in") == set()
+  assert listed(build(pairs), "home") == {"house", "in"}
+  assert listed(build(pairs, keep_stop_words=True), "in") == {"home"}
 
 
 def test_layout_is_bits_up_to_the_limit_and_then_what_is_smaller():
@@ -124,11 +144,16 @@ def test_layout_is_bits_up_to_the_limit_and_then_what_is_smaller():
   assert table.choose_layout(edge + 1, 2048, "auto") == "ids"
   assert table.choose_layout(edge + 1, 2049, "auto") == "bits"
   assert table.choose_layout(10**6, 1, "bits") == "bits"
-  assert table.choose_layout(10, 9, "ids") == "ids"
   with pytest.raises(InputError, match="'dense'.*auto, bits, ids"):
     table.choose_layout(10, 1, "dense")
-  assert list(table.arrays(build(), "auto")) == ["bits_VxW"]
-  assert list(table.arrays(build(), "ids")) == ["ids_VxS"]
+  built = build()
+  for layout in ("auto", "bits"):
+    [(name, array)] = table.arrays(built, layout).items()
+    assert name == "bits_VxW"
+    np.testing.assert_array_equal(array, table.bits(built))
+  [(name, array)] = table.arrays(built, "ids").items()
+  assert name == "ids_VxS"
+  np.testing.assert_array_equal(array, table.ids(built))
 
 
 def test_a_large_vocabulary_takes_the_memory_of_its_pairs(tmp_path):
@@ -146,93 +171,11 @@ def test_a_large_vocabulary_takes_the_memory_of_its_pairs(tmp_path):
   assert peak < 128 << 20  # its bits would take 2 GB
 
 
-def test_rows_and_pairs_are_counted():
-  built = build()
-  assert (built.num_rows, built.num_pairs) == (4, 6)
-
-
-def test_the_relation_is_as_directed_as_the_pairs():
-  built = build()
-  assert listed(built, "houses") == {"house"}
-  assert listed(built, "house") == {"home"}
-
-
-def test_stop_words_have_no_list_unless_asked_for_but_stay_candidates():
-  pairs = [*PAIRS, ("home", "in")]
-  assert listed(build(pairs), "in") == set()
-  assert listed(build(pairs), "home") == {"house", "in"}
-  assert listed(build(pairs, keep_stop_words=True), "in") == {"home"}
-
-
-@pytest.mark.parametrize("keep_stop_words", [False, True])
-def test_golds_are_the_words_that_a_table_can_give_a_list(keep_stop_words):
-  tokens = [*TOKENS, "In", ""]
-  options = {"keep_stop_words": keep_stop_words, "stop_words": {"in", "word3"}}
-  found = {tokens[i] for i in np.flatnonzero(golds(tokens, **options))}
-  stops = set() if keep_stop_words else {"in", "In", "word3"}
-  assert found == set(tokens) - {"[PAD]", "[MASK]", "##s", ""} - stops
-  every = [(a, b) for a in tokens for b in tokens]
-  lists_V = table.lengths(build(every, tokens, **options))
-  assert {tokens[i] for i in np.flatnonzero(lists_V)} == found
-
-
-def test_stop_words_are_told_apart_whatever_their_order():
-  assert fingerprint(["b", "a", "b"]) == fingerprint({"a", "b"})
-  assert fingerprint({"a", "b"}) != fingerprint({"ab"}) != fingerprint(())
-  options = build(stop_words={"a", "b"}).options
-  assert options["stop_words"] == fingerprint({"a", "b"})
-
-
-def test_other_stop_words_may_be_given_in_any_language():
-  built = build(stop_words={"houses", "word0"})
-  assert listed(built, "in") == {"home"}
-  assert listed(built, "houses") == listed(built, "word0") == set()
-
-
-def test_symmetric_closes_the_relation_and_then_skips_stop_words():
-  pairs = [("houses", "house"), ("home", "in"), ("in", "word3")]
-  built = build(pairs, symmetric=True)
-  assert listed(built, "house") == {"houses"}
-  assert listed(built, "houses") == {"house"}
-  assert listed(built, "home") == listed(built, "word3") == {"in"}
-  assert listed(built, "in") == set()
-  kept = build(pairs, symmetric=True, keep_stop_words=True)
-  assert listed(kept, "in") == {"home", "word3"}
-
-
-def test_self_comes_last_so_words_that_symmetry_gave_a_list_have_it():
-  built = build([("houses", "house")], symmetric=True, include_self=True)
-  assert listed(built, "house") == {"house", "houses"}
-  assert listed(built, "home") == set()
-
-
-def test_self_is_listed_only_on_request_and_only_where_there_is_a_list():
-  pairs = [*PAIRS, ("word7", "word7")]
-  built, naive = build(pairs), build(pairs, include_self=True)
-  assert all(i not in table.synonyms_of(built, i) for i in range(len(TOKENS)))
-  assert "house" in listed(naive, "house")
-  assert listed(naive, "word7") == set()
-  assert naive.num_pairs == built.num_pairs + built.num_rows
-
-
-def test_pieces_specials_and_foreign_words_get_no_bits():
-  pairs = [("##s", "home"), ("home", "##s"), ("[MASK]", "home")]
-  built = build([*pairs, ("home", "[PAD]"), ("home", "zebra")])
-  assert not table.bits(built).any()
-  assert table.ids(built).tolist() == [[-1]] * len(TOKENS)
-  assert (built.num_rows, built.num_pairs) == (0, 0)
-
-
-def test_order_and_repetition_of_pairs_do_not_matter():
-  assert build(PAIRS[::-1] + PAIRS).fingerprint == build().fingerprint
-
-
 @pytest.mark.parametrize(
   "other",
   [
     build(PAIRS[1:]),
     build(keep_stop_words=True),
-    build(symmetric=True),
     build(tokens=[*TOKENS, "more"]),
     build(tokens=["other", *TOKENS[1:]]),
   ],
@@ -241,50 +184,47 @@ def test_fingerprint_differs_with_pairs_and_vocabulary(other):
   assert other.fingerprint != build().fingerprint
 
 
-def test_fingerprint_is_that_of_the_pairs_wherever_they_are_from():
-  other = table.build_table(
-    PAIRS, TOKENS, source="another", stop_words={"in", "never seen"}
-  )
-  assert other.fingerprint == build().fingerprint
-  assert other.options != build().options
-
-
-def test_a_table_cannot_be_changed():
+def test_fingerprint_is_that_of_the_pairs_alone_and_does_not_change():
+  other = table.build_table(PAIRS, TOKENS, source="x", stop_words={"in", "y"})
+  assert other.fingerprint == build().fingerprint == "1e29047a003d4a3d"
+  assert other.vocabulary == table.vocabulary_fingerprint(TOKENS)
   with pytest.raises(ValueError):
-    build().keys_Q[0] = 1
+    other.keys_Q[0] = 1
 
 
-def test_vocabulary_with_a_repeated_token_is_refused():
+def test_impossible_vocabularies_and_ids_are_refused():
   with pytest.raises(InputError, match="'home' twice"):
     build(tokens=["home", "house", "home"])
   with pytest.raises(InputError, match="empty"):
     build(tokens=[])
+  for token_id in (-1, len(TOKENS)):
+    with pytest.raises(InputError, match=str(token_id)):
+      table.synonyms_of(build(), token_id)
 
 
-@pytest.mark.parametrize("token_id", [-1, len(TOKENS)])
-def test_synonyms_of_an_id_outside_the_vocabulary_are_refused(token_id):
-  with pytest.raises(InputError, match=str(token_id)):
-    table.synonyms_of(build(), token_id)
+# Saved tables.
 
 
 @pytest.mark.parametrize("pairs", [PAIRS, []])
 def test_loaded_table_equals_the_saved_one(tmp_path, pairs):
   built = build(pairs, include_self=True)
-  table.save_table(built, tmp_path / "new folder" / "synonyms.npz")
-  loaded = table.load_table(tmp_path / "new folder" / "synonyms.npz", TOKENS)
+  path = tmp_path / "new folder" / "synonyms.npz"
+  table.save_table(built, path)
+  loaded = table.load_table(path, TOKENS)
   np.testing.assert_array_equal(loaded.keys_Q, built.keys_Q)
   for field in dataclasses.fields(table.SynonymTable)[1:]:
     assert getattr(loaded, field.name) == getattr(built, field.name)
-
-
-def test_a_saved_table_says_what_it_is(tmp_path):
-  built = build(symmetric=True)
-  table.save_table(built, tmp_path / "synonyms.npz")
-  with np.load(tmp_path / "synonyms.npz") as file:
+  with np.load(path) as file:
     header = json.loads(str(file["header"]))
-  assert header["source"] == "test" and header["options"]["symmetric"] is True
-  assert header["fingerprint"] == built.fingerprint
-  assert (header["rows"], header["pairs"]) == (built.num_rows, built.num_pairs)
+  assert header == {
+    "format": 2,
+    "source": "test",
+    "options": dict(built.options),
+    "vocabulary": built.vocabulary,
+    "fingerprint": built.fingerprint,
+    "rows": built.num_rows,
+    "pairs": built.num_pairs,
+  }
 
 
 def test_a_table_replaces_files_alone_and_goes_where_a_link_points(tmp_path):
@@ -315,63 +255,50 @@ def test_saving_leaves_one_file_and_the_old_one_when_it_fails(
   assert path.read_bytes() == old
 
 
+def test_damaged_forged_and_foreign_files_are_refused(tmp_path):
+  path = tmp_path / "synonyms.npz"
+  with pytest.raises(DataError, match="no synonym table .*synonyms.npz"):
+    table.load_table(path, TOKENS)
+  table.save_table(build(), path)
+  content = path.read_bytes()
+  with np.load(path) as file:
+    header, keys_Q = file["header"], file["keys"]
+
+  def saved(**arrays):
+    np.savez_compressed(path, **arrays)
+    return path.read_bytes()
+
+  newer = json.dumps(json.loads(str(header)) | {"format": 99})
+  for damaged, reason in (
+    (b"", "zip"),
+    (b"PK\x03\x04 not a zip", "zip"),
+    (content[:200], "zip"),
+    (saved(header=header, keys=keys_Q[:-1]), "fingerprint"),
+    (saved(header=header, keys=np.append(keys_Q, 10**9)), "outside"),
+    (saved(header=header, keys=keys_Q - 300), "outside"),
+    (saved(header=header, keys=keys_Q.astype(np.float32)), "float32"),
+    (saved(header=newer, keys=keys_Q), "format 99"),
+    (saved(header=np.array([{}], object), keys=keys_Q), "allow_pickle"),
+  ):
+    path.write_bytes(damaged)
+    with pytest.raises(DataError, match=f"(?s)not a whole.*{reason}") as caught:
+      table.load_table(path, TOKENS)
+    assert str(path) in str(caught.value)
+
+
 def test_another_vocabulary_is_refused_with_both_fingerprints(tmp_path):
   path = tmp_path / "synonyms.npz"
   table.save_table(build(), path)
   for tokens in (TOKENS[:-1], TOKENS[::-1]):
     with pytest.raises(DataError) as caught:
       table.load_table(path, tokens)
-    assert table.vocabulary_fingerprint(TOKENS) in str(caught.value)
-    assert table.vocabulary_fingerprint(tokens) in str(caught.value)
-    assert str(path) in str(caught.value)
-
-
-def test_changed_pairs_are_found_by_their_fingerprint(tmp_path):
-  path = tmp_path / "synonyms.npz"
-  table.save_table(build(), path)
-  with np.load(path) as file:
-    header, keys_Q = file["header"], file["keys"]
-  for forged in (keys_Q[:-1], keys_Q + 10**9, keys_Q.astype(np.float32)):
-    np.savez_compressed(path, header=header, keys=forged)
-    with pytest.raises(DataError, match="not a whole") as caught:
-      table.load_table(path, TOKENS)
-    assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a zip", b"x" * 999])
-def test_file_that_is_no_table_is_refused(tmp_path, content):
-  path = tmp_path / "synonyms.npz"
-  path.write_bytes(content)
-  with pytest.raises(DataError, match="synonyms.npz"):
-    table.load_table(path, TOKENS)
-
-
-def test_cut_off_pickled_and_newer_files_are_refused(tmp_path):
-  path = tmp_path / "synonyms.npz"
-  table.save_table(build(), path)
-  path.write_bytes(path.read_bytes()[:200])
-  with pytest.raises(DataError, match="synonyms.npz"):
-    table.load_table(path, TOKENS)
-  np.savez(path, header=np.array([{}], object), keys=np.array([None]))
-  with pytest.raises(DataError, match="allow_pickle"):
-    table.load_table(path, TOKENS)
-  np.savez(path, header=np.array('{"format": 99}'), keys=np.zeros(0, np.int64))
-  with pytest.raises(DataError, match="format 99"):
-    table.load_table(path, TOKENS)
-
-
-def test_missing_file_is_named(tmp_path):
-  with pytest.raises(DataError, match="no synonym table .*absent.npz"):
-    table.load_table(tmp_path / "absent.npz", TOKENS)
-
-
-def test_there_are_179_stop_words():
-  assert len(STOP_WORDS) == 179
-  assert {"i", "in", "wouldn't", "the"} <= STOP_WORDS
-  assert STOP_WORDS.isdisjoint({"one", "primary", "stay"})
+    for name in (TOKENS, tokens):
+      assert table.vocabulary_fingerprint(name) in str(caught.value)
 
 
 # The real WordNet, and the vocabulary of BERT where it is at hand.
+
+
 @functools.cache
 def _open(folder):
   return wordnet.open_wordnet(str(folder))
@@ -431,33 +358,23 @@ def test_coverage_is_that_of_footnote_5(reader, bert):
   assert sum(word in STOP_WORDS for word in bert) == 150
 
 
-def test_size_of_the_table_of_berts_vocabulary(build_real):
+def test_the_table_of_berts_vocabulary(build_real, bert, tmp_path):
   built = build_real()
   assert (built.num_rows, built.num_pairs) == (13_406, 60_081)
-  assert table.bits(built).shape == (30_522, 954)
-  assert table.ids(built).shape == (30_522, 55)
-
-
-def test_size_of_the_table_with_stop_words(build_real, bert):
-  built = build_real(keep_stop_words=True)
-  assert (built.num_rows, built.num_pairs) == (13_475, 60_552)
-  lengths = [len(table.synonyms_of(built, i)) for i in range(len(bert))]
-  assert max(lengths) == 55
-  assert bert[lengths.index(55)] == "takes"
-
-
-def test_pairs_of_table_1_are_told_right(build_real, bert):
-  built = build_real()
+  assert (built.width, table.bits(built).shape) == (55, (30_522, 954))
+  # Table 1 of the paper.
   assert "main" in listed(built, "primary", bert)
   assert "remain" in listed(built, "stay", bert)
   assert "you" not in listed(built, "good", bert)
   assert "house" in listed(built, "houses", bert)
   assert "houses" not in listed(built, "house", bert)
-
-
-def test_file_of_the_real_table_is_small_and_exact(build_real, bert, tmp_path):
-  built = build_real()
   table.save_table(built, tmp_path / "synonyms.npz")
   assert (tmp_path / "synonyms.npz").stat().st_size < 500_000
   loaded = table.load_table(tmp_path / "synonyms.npz", bert)
   np.testing.assert_array_equal(loaded.keys_Q, built.keys_Q)
+
+
+def test_the_table_with_stop_words(build_real, bert):
+  built = build_real(keep_stop_words=True)
+  assert (built.num_rows, built.num_pairs) == (13_475, 60_552)
+  assert bert[table.lengths(built).argmax()] == "takes"

@@ -20,8 +20,7 @@ from truenegs_jax.data.rows import batches
 from truenegs_jax.objectives import fill_slots, negatives
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import rng
-from truenegs_jax.synonyms.sources import is_word
-from truenegs_jax.synonyms.stop_words import STOP_WORDS
+from truenegs_jax.synonyms.stop_words import STOP_WORDS, is_word
 from truenegs_jax.train import (
   build_run,
   loop,

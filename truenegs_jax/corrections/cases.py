@@ -15,7 +15,7 @@ from truenegs_jax.corrections import predict_slots
 from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.synonyms.sources import is_word
+from truenegs_jax.synonyms.stop_words import is_word
 from truenegs_jax.synonyms.table import SynonymTable, synonyms_of
 
 WINDOW = 12  # tokens shown on either side of the mask

@@ -50,7 +50,7 @@ from truenegs_jax.runtime.errors import (
   printable,
 )
 from truenegs_jax.runtime.flags import command
-from truenegs_jax.synonyms import run_table, sources_spec, stop_words
+from truenegs_jax.synonyms import run_table, sources, stop_words
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.wordnet import close_wordnet, open_wordnet
 from truenegs_jax.train import build_run, checks, plan, sharding
@@ -120,7 +120,7 @@ def check(c: ConfigDict, workdir: pathlib.Path) -> None:
     )
   for source in _sources(c):
     with text_lines.renamed(*SOURCES):
-      model = sources_spec.parse(source).model
+      model = sources.parse(source).model
       run_table.check(_request(c, source))
     if model:
       raise InputError(

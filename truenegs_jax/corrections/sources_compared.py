@@ -10,7 +10,7 @@ from rich.table import Table
 
 from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.corrections.rates import Rate, percents, rate
-from truenegs_jax.synonyms.sources import is_word
+from truenegs_jax.synonyms.stop_words import is_word
 from truenegs_jax.synonyms.table import SynonymTable, contains
 
 OPTION = re.compile(r" +\w+=\S+")  # of a source, as in "pairs path=a.tsv"

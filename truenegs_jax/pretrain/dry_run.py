@@ -18,7 +18,7 @@ from truenegs_jax.data.tokens.tokenizer import (
   make_tokenizer,
 )
 from truenegs_jax.objectives.options import needs_table
-from truenegs_jax.synonyms import sources_spec
+from truenegs_jax.synonyms import sources
 from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.workdir.from_config import vocabulary_of
@@ -86,7 +86,7 @@ def _needs(c: ConfigDict) -> list[str]:
   if c.init:
     needed.append(f"weights: {_weights(c.init)}")
   if needs_table(c.negatives):
-    for source in sources_spec.parse(c.negatives.sources).sources:
+    for source in sources.parse(c.negatives.sources).sources:
       needed += [f"{source.name} {k}={x}" for k, x in source.paths.items()]
   return needed
 

@@ -14,9 +14,10 @@ says what to make of its pairs.
 
 import functools
 import json
+import string
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,59 +32,59 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
   printable,
 )
-from truenegs_jax.synonyms import sources_spec, stop_words, table
-from truenegs_jax.synonyms.sources import is_word
+from truenegs_jax.synonyms import sources, stop_words, table
+from truenegs_jax.synonyms.stop_words import is_word
+from truenegs_jax.synonyms.table import SynonymTable
 
-# Flags that make a table what it is, named as its options are.
+# Flags that decide a table's content, named as its options are.
 OPTIONS = ("keep_stop_words", "stop_words", "symmetric", "include_self")
 EXAMPLES = 8  # pairs that only one of two tables has
 
 
 def run(f: flags.FlagValues, console: Console) -> None:
-  """Does what the flags say.
+  """Carries out what the flags ask for.
 
   Raises:
     TrueNegsError: with the exit code that belongs to it.
   """
   if not f.vocab:
     raise InputError("--vocab is missing: a vocab.txt, a folder or a hub name.")
-  first, *others = map(_parse, [f.sources, *filter(None, f.compare.split(";"))])
+  others = [_parse(text, "--compare") for text in f.compare.split(";") if text]
+  specs = [_parse(f.sources, "--sources"), *others]
   tokenizer = load_tokenizer(f.vocab, lowercase=f.lowercase)
-  for asked in (first, *others):
-    sources_spec.check(asked, wordnet_dir=f.wordnet_dir)
-  read = lambda asked: sources_spec.pairs_of(
-    asked, tokenizer.vocab, wordnet_dir=f.wordnet_dir
+  for spec in specs:
+    sources.check(spec, wordnet_dir=f.wordnet_dir)
+  read = functools.partial(
+    sources.pairs_of, tokens=tokenizer.vocab, wordnet_dir=f.wordnet_dir
   )
   make = functools.partial(_make, f, tokenizer.vocab)
   began = time.perf_counter()
-  pairs = list(read(first))
-  built = make(first, pairs)
+  pairs = list(read(specs[0]))
+  built = make(specs[0], pairs)
   secs = time.perf_counter() - began
   console.print(summary(built, tokenizer.vocab, secs))
   if f.output:
     table.save_table(built, f.output)
     console.print(f"saved as {f.output}", soft_wrap=True)
   if f.word:
-    is_closed = built.options.get("symmetric") or _is_saved(f, first)
-    both_ways = None if is_closed else make(first, pairs, symmetric=True)
+    is_closed = built.options.get("symmetric") or _is_saved(f, specs[0])
+    both_ways = None if is_closed else make(specs[0], pairs, symmetric=True)
     skipped = _skipped(f, built)
     console.print(lists(built, both_ways, tokenizer, f.word, skipped=skipped))
   if others:
-    tables = [built, *(make(other, read(other)) for other in others)]
+    tables = [built, *(make(spec, read(spec)) for spec in others)]
     console.print(overlaps(tables))
     console.print(examples(tables, tokenizer.vocab))
 
 
-def summary(
-  built: table.SynonymTable, tokens: Sequence[str], secs: float
-) -> Table:
+def summary(built: SynonymTable, tokens: Sequence[str], secs: float) -> Table:
   """Counts, hash and sizes of a table that was built in `secs` seconds."""
   options = dict(sorted(built.options.items()))
   size, width = built.vocab_size, built.width
   words = sum(map(is_word, tokens))
   lengths_V = table.lengths(built)
   lengths_N = lengths_V[lengths_V > 0] if built.num_rows else np.zeros(1, int)
-  mib = lambda columns: f"{size * columns * 4 / 2**20:,.1f} MiB"
+  bits, ids = (x * size * 4 / 2**20 for x in (-(-size // 32), width))
   lines = {
     "sources": built.source,
     "options": ", ".join(f"{k} {json.dumps(v)}" for k, v in options.items()),
@@ -93,22 +94,22 @@ def summary(
     "pairs": f"{built.num_pairs:,}; a list has {lengths_N.mean():.1f} (median"
     f" {np.median(lengths_N):.0f}, most {lengths_N.max()}:"
     f" {tokens[int(lengths_V.argmax())]})",
-    "on a device": f"bits {mib(-(-size // 32))}, ids {mib(width)}; auto takes"
+    "on a device": f"bits {bits:,.1f} MiB, ids {ids:,.1f} MiB; auto takes"
     f" {table.choose_layout(size, width, 'auto')}",
     "hash": built.fingerprint,
     "built in": f"{secs:.1f} s",
   }
-  made = Table(box=None, show_header=False, pad_edge=False)
-  made.add_column(style="bold", no_wrap=True)
-  made.add_column(overflow="fold")
-  for name, text in lines.items():
-    made.add_row(name, text)
-  return made
+  grid = Table(box=None, show_header=False, pad_edge=False)
+  grid.add_column(style="bold", no_wrap=True)
+  grid.add_column(overflow="fold")
+  for line in lines.items():
+    grid.add_row(*line)
+  return grid
 
 
 def lists(
-  built: table.SynonymTable,
-  both_ways: table.SynonymTable | None,
+  built: SynonymTable,
+  both_ways: SynonymTable | None,
   tokenizer: Tokenizer,
   words: Iterable[str],
   *,
@@ -121,109 +122,104 @@ def lists(
       or was saved.
     skipped: stop words, if they have no lists.
   """
-  made = Table(title="lists", title_justify="left", show_lines=True)
-  made.add_column("word", overflow="fold", ratio=1)
-  made.add_column("its synonyms", overflow="fold", ratio=3)
+  grid = Table(title="lists", title_justify="left", show_lines=True)
+  grid.add_column("word", overflow="fold", ratio=1)
+  grid.add_column("its synonyms", overflow="fold", ratio=3)
   if both_ways:
-    made.add_column("symmetric=true adds", overflow="fold", ratio=2)
+    grid.add_column("symmetric=true adds", overflow="fold", ratio=2)
   ids = {token: i for i, token in enumerate(tokenizer.vocab)}
+
+  def names(some: Iterable[int]) -> str:
+    return ", ".join(tokenizer.vocab[i] for i in some)
+
   for word in filter(None, words):
     word = word.lower() if tokenizer.lowercase and is_word(word) else word
     if word not in ids:
       [pieces] = tokenizer.encode_lines([word])
-      shown = " ".join(tokenizer.vocab[i] for i in pieces)
-      made.add_row(word, f"(not in the vocabulary; it is {shown})")
+      shown = names(pieces).replace(",", "")
+      grid.add_row(word, f"(not in the vocabulary; it is {shown})")
       continue
-    found = table.synonyms_of(built, ids[word])
-    added = table.synonyms_of(both_ways, ids[word]) if both_ways else []
-    name = lambda some: ", ".join(tokenizer.vocab[i] for i in some)
-    made.add_row(
-      f"{word} ({len(found)})",
-      name(found) or f"({_why_none(word, skipped)})",
-      *([name(i for i in added if i not in found)] if both_ways else []),
-    )
-  return made
+    synonyms = table.synonyms_of(built, ids[word])
+    row = [names(synonyms) or f"({_why_none(word, skipped)})"]
+    if both_ways:
+      closed = table.synonyms_of(both_ways, ids[word])
+      row.append(names(i for i in closed if i not in synonyms))
+    grid.add_row(f"{word} ({len(synonyms)})", *row)
+  return grid
 
 
-def overlaps(tables: Sequence[table.SynonymTable]) -> Table:
-  """How many pairs each table shares with the first."""
-  made = Table(title="compared with A", title_justify="left")
-  made.add_column("sources", overflow="fold")
+def overlaps(tables: Sequence[SynonymTable]) -> Table:
+  """How many pairs each table shares with the first, table A."""
+  grid = Table(title="compared with A", title_justify="left")
+  grid.add_column("sources", overflow="fold")
   for name in ("tokens", "pairs", "shared", "Jaccard", "of A's", "of its own"):
-    made.add_column(name, justify="right")
-  for letter, other in _lettered(tables):
+    grid.add_column(name, justify="right")
+  for letter, other in zip(string.ascii_uppercase, tables, strict=False):
     shared = len(np.intersect1d(tables[0].keys_Q, other.keys_Q))
     either = tables[0].num_pairs + other.num_pairs - shared
-    made.add_row(
+    grid.add_row(
       f"{letter}: {other.source}",
-      f"{other.num_rows:,}",
-      f"{other.num_pairs:,}",
-      f"{shared:,}",
+      *(f"{count:,}" for count in (other.num_rows, other.num_pairs, shared)),
       f"{shared / max(either, 1):.3f}",
       f"{shared / max(tables[0].num_pairs, 1):.1%}",
       f"{shared / max(other.num_pairs, 1):.1%}",
     )
-  return made
+  return grid
 
 
-def examples(
-  tables: Sequence[table.SynonymTable], tokens: Sequence[str]
-) -> Table:
+def examples(tables: Sequence[SynonymTable], tokens: Sequence[str]) -> Table:
   """Pairs, gold token first, that the first table has and another lacks, or the
   other way round: the same ones on every call."""
-  made = Table(title="pairs that only one has", title_justify="left")
-  made.add_column("in")
-  made.add_column("not in")
-  made.add_column("such as", overflow="fold")
-  for letter, other in list(_lettered(tables))[1:]:
-    for names, one, two in (
-      (("A", letter), tables[0], other),
-      ((letter, "A"), other, tables[0]),
-    ):
+  grid = Table(title="pairs that only one has", title_justify="left")
+  for name in ("in", "not in", "such as"):
+    grid.add_column(name, overflow="fold")
+  first = ("A", tables[0])
+  for other in zip(string.ascii_uppercase[1:], tables[1:], strict=False):
+    for (name, one), (absent, two) in ((first, other), (other, first)):
       keys_Q = np.setdiff1d(one.keys_Q, two.keys_Q)
       count = min(EXAMPLES, len(keys_Q))
       some = np.random.default_rng(0).choice(keys_Q, count, replace=False)
       pairs = (divmod(key, len(tokens)) for key in sorted(some.tolist()))
       text = ", ".join(f"{tokens[gold]} → {tokens[b]}" for gold, b in pairs)
-      made.add_row(*names, text or "(nothing)")
-  return made
+      grid.add_row(name, absent, text or "(nothing)")
+  return grid
 
 
-def _parse(text: str) -> sources_spec.Spec:
-  asked = sources_spec.parse(text)
-  if asked.model:
+def _parse(text: str, key: str) -> sources.Spec:
+  spec = sources.parse(text, key=key)
+  if spec.model:
     raise InputError(
-      f"{text.strip()}: the source model has pairs only once a model is trained"
-      " with it; give others."
+      f"{key}: {text.strip()}: the source model has pairs only once a model is"
+      " trained with it; give others."
     )
-  return asked
+  return spec
 
 
-def _is_saved(f: flags.FlagValues, asked: sources_spec.Spec) -> bool:
-  """Whether a saved table is asked for, and nothing else."""
-  given = any(f[name].present for name in OPTIONS)
-  return not given and [s.name for s in asked.sources] == ["table"]
+def _is_saved(f: flags.FlagValues, spec: sources.Spec) -> bool:
+  """Whether the table is a saved one, taken as it is."""
+  is_changed = any(f[name].present for name in OPTIONS)
+  return not is_changed and [s.name for s in spec.sources] == ["table"]
 
 
 def _make(
   f: flags.FlagValues,
   tokens: Sequence[str],
-  asked: sources_spec.Spec,
-  pairs: Iterable[sources_spec.Pair],
+  spec: sources.Spec,
+  pairs: sources.Pairs,
   **changes: bool,
-) -> table.SynonymTable:
-  """The table of pairs, or the saved one that is asked for."""
-  if _is_saved(f, asked):
-    path = sources_spec.located(asked.sources[0])["path"]
+) -> SynonymTable:
+  """The table of pairs, or the saved table that stands alone."""
+  if _is_saved(f, spec):
+    path = sources.located(spec.sources[0])["path"]
     return table.load_table(str(path), tokens)
   options: dict[str, Any] = {name: f[name].value for name in OPTIONS}
   options["stop_words"] = stop_words.load(f.stop_words)
   return table.build_table(
-    pairs, tokens, source=asked.identity, **(options | changes)
+    pairs, tokens, source=spec.identity, **(options | changes)
   )
 
 
-def _skipped(f: flags.FlagValues, built: table.SynonymTable) -> frozenset[str]:
+def _skipped(f: flags.FlagValues, built: SynonymTable) -> frozenset[str]:
   """The stop words that have no lists, as far as they are known."""
   words = stop_words.load(f.stop_words)
   is_known = built.options.get("stop_words") == stop_words.fingerprint(words)
@@ -237,13 +233,6 @@ def _why_none(word: str, skipped: Collection[str]) -> str:
   if word.lower() in skipped:
     return "a stop word: --keep_stop_words gives it a list"
   return "the sources list no token of the vocabulary for it"
-
-
-def _lettered(
-  tables: Sequence[table.SynonymTable],
-) -> Iterator[tuple[str, table.SynonymTable]]:
-  for i, one in enumerate(tables):
-    yield chr(ord("A") + i), one
 
 
 def main(argv: list[str]) -> None:
@@ -261,19 +250,21 @@ def main(argv: list[str]) -> None:
     sys.exit(SAVED_INTERRUPT)
 
 
-def define() -> None:
+def define(values: flags.FlagValues = flags.FLAGS) -> None:
   """Defines the flags."""
-  flags.DEFINE_string("sources", "wordnet", "As negatives.sources of a config.")
-  flags.DEFINE_string("vocab", "", "vocab.txt, a folder, or a name on the hub.")
-  flags.DEFINE_boolean("lowercase", True, "The vocabulary is an uncased one.")
-  flags.DEFINE_string("wordnet_dir", "", "WordNet; default: where NLTK looks.")
-  flags.DEFINE_boolean("keep_stop_words", False, "They have lists, too.")
-  flags.DEFINE_string("stop_words", "", "A word a line; default: English ones.")
-  flags.DEFINE_boolean("symmetric", False, "Whoever is listed lists in turn.")
-  flags.DEFINE_boolean("include_self", False, "Words list themselves.")
-  flags.DEFINE_string("output", "", "Save the table here, as .npz.")
-  flags.DEFINE_list("word", [], "Words whose lists to show.")
-  flags.DEFINE_string("compare", "", "Other sources, parted by semicolons.")
+  text = functools.partial(flags.DEFINE_string, flag_values=values)
+  switch = functools.partial(flags.DEFINE_boolean, flag_values=values)
+  text("sources", "wordnet", "As negatives.sources of a config.")
+  text("vocab", "", "vocab.txt, a folder, or a name on the hub.")
+  switch("lowercase", True, "The vocabulary is an uncased one.")
+  text("wordnet_dir", "", "WordNet; default: where NLTK looks.")
+  switch("keep_stop_words", False, "Give stop words lists, too.")
+  text("stop_words", "", "File, one word per line; default: English ones.")
+  switch("symmetric", False, "Synonyms list the words back.")
+  switch("include_self", False, "Words list themselves.")
+  text("output", "", "Save the table here, as .npz.")
+  text("compare", "", "Other sources, separated by semicolons.")
+  flags.DEFINE_list("word", [], "Words to show lists of.", flag_values=values)
 
 
 def _parse_flags(argv: list[str]) -> list[str]:

@@ -26,22 +26,21 @@ SYNSET = re.compile("[0-9]{8}-([a-z])")
 def listed(
   words: Iterable[str], pairs: Iterable[tuple[str, str]], file: File
 ) -> Pairs:
-  """Yields those pairs of a file whose words are of a vocabulary.
+  """Yields the pairs of a file whose words are both in a vocabulary.
 
   An entry stands for the word that it equals as written or in lower case.
   Phrases are no words, and no word is its own synonym, whatever the case.
 
   Args:
     words: the whole words of the vocabulary.
-    pairs: what the file holds, in any order.
-    file: named where no pair is left.
+    pairs: those of the file, in any order.
+    file: named in errors.
 
   Yields:
     (word, synonym), in the order of `words`, synonyms sorted.
 
   Raises:
-    DataError: there is no pair, which is seen at once, or none is left, or
-      `pairs` raises it.
+    DataError: there is no pair, at once; or none is left; or as `pairs`.
   """
   pairs = iter(pairs)
   first = next(pairs, None)
@@ -56,24 +55,23 @@ def listed(
 def _listed(
   words: Iterable[str], pairs: Iterable[tuple[str, str]], file: File
 ) -> Pairs:
-  found: dict[str, set[str]] = {word: set() for word in words}
+  lists: dict[str, set[str]] = {word: set() for word in words}
   num_pairs = num_phrases = 0
   for pair in pairs:
     num_pairs += 1
     num_phrases += any(map(PHRASE.search, pair))
-    golds, others = (found.keys() & {name, name.lower()} for name in pair)
+    golds, others = (lists.keys() & {name, name.lower()} for name in pair)
     for gold, other in itertools.product(golds, others):
       if gold.lower() != other.lower():
-        found[gold].add(other)
-  if not any(found.values()):
+        lists[gold].add(other)
+  if not any(lists.values()):
     raise DataError(
       f"{file.path}: none of its {num_pairs:,} pairs is of two words of the"
       f" vocabulary ({num_phrases:,} hold a phrase): give pairs of the"
       " vocabulary's language and case."
     )
-  for gold, synonyms in found.items():
-    for other in sorted(synonyms):
-      yield gold, other
+  for gold, synonyms in lists.items():
+    yield from ((gold, other) for other in sorted(synonyms))
 
 
 def read_pairs(file: File) -> Pairs:

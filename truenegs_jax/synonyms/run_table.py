@@ -1,7 +1,6 @@
 """The synonym table of a run: its workdir's, the cache's, or a new one."""
 
 import dataclasses
-import hashlib
 import json
 import os
 import pathlib
@@ -11,7 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from truenegs_jax.runtime import cache, errors
-from truenegs_jax.synonyms import sources_spec, stop_words, table, wordnet
+from truenegs_jax.runtime.files import short_sha256
+from truenegs_jax.synonyms import sources as sources_lib
+from truenegs_jax.synonyms import stop_words, table, wordnet
 
 # Options of a table as negatives.* and `SynonymTable.options` name them.
 OPTIONS = ("keep_stop_words", "symmetric", "include_self")
@@ -25,13 +26,15 @@ class TableRequest:
   """Values that decide a synonym table, beside the vocabulary.
 
   Attributes:
-    sources: expression of sources, see `sources_spec`.
+    sources: expression of sources, see `synonyms.sources`.
+    key: config key that `sources` is the value of, for errors.
     wordnet_dir: where WordNet is, if the expression does not say it.
     stop_words: path of a list of stop words; "" for the English ones.
     keep_stop_words, symmetric, include_self: as of `table.build_table`.
   """
 
   sources: str
+  key: str = "negatives.sources"
   wordnet_dir: str = ""
   stop_words: str = ""
   keep_stop_words: bool = False
@@ -39,9 +42,9 @@ class TableRequest:
   include_self: bool = False
 
   @property
-  def spec(self) -> sources_spec.Spec:
+  def spec(self) -> sources_lib.Spec:
     """The parsed expression; InputError where it has a mistake."""
-    return sources_spec.parse(self.sources)
+    return sources_lib.parse(self.sources, key=self.key)
 
   @property
   def options(self) -> dict[str, Any]:
@@ -57,7 +60,7 @@ def check(request: TableRequest) -> None:
   Raises:
     InputError, DataError: as the sources and `stop_words.load`.
   """
-  sources_spec.check(request.spec, wordnet_dir=request.wordnet_dir)
+  sources_lib.check(request.spec, wordnet_dir=request.wordnet_dir)
   stop_words.load(request.stop_words)
 
 
@@ -95,7 +98,7 @@ def find_or_build(
     return found
   with console.status("looking up synonyms ..."):
     built = table.build_table(
-      sources_spec.pairs_of(spec, tokens, wordnet_dir=request.wordnet_dir),
+      sources_lib.pairs_of(spec, tokens, wordnet_dir=request.wordnet_dir),
       tokens,
       source=spec.identity,
       stop_words=stop_words.load(request.stop_words),
@@ -121,8 +124,8 @@ def _load(
     return None
   options = request.options
   # A checkpoint's table needs no file of stop words any more.
-  lost = request.stop_words and not _path(request.stop_words).exists()
-  if not lost:
+  given = os.path.expanduser(request.stop_words)
+  if not given or os.path.exists(given):
     words = stop_words.load(request.stop_words)
     options["stop_words"] = stop_words.fingerprint(words)
   is_same = found.source == request.spec.identity
@@ -139,7 +142,7 @@ def _name(request: TableRequest, tokens: Sequence[str]) -> str:
     sorted(stop_words.load(request.stop_words)),
     [_state(file) for file in _files(request)],
   ]
-  digest = hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:16]
+  digest = short_sha256(json.dumps(depends))
   names = "-".join(dict.fromkeys(source.name for source in spec.sources))
   return f"{names}-{table.vocabulary_fingerprint(tokens)}-{digest}.npz"
 
@@ -147,7 +150,7 @@ def _name(request: TableRequest, tokens: Sequence[str]) -> str:
 def _files(request: TableRequest) -> Iterator[pathlib.Path]:
   """The files that the pairs are read from."""
   for source in request.spec.sources:
-    options = sources_spec.located(source, wordnet_dir=request.wordnet_dir)
+    options = sources_lib.located(source, wordnet_dir=request.wordnet_dir)
     if source.name == "wordnet":
       yield from wordnet.files(str(options["folder"]))
     else:
@@ -156,12 +159,7 @@ def _files(request: TableRequest) -> Iterator[pathlib.Path]:
 
 def _state(file: pathlib.Path) -> list[str | int]:
   """Path, size and time of a file; of a missing one the path alone."""
-  stats = file.stat() if file.exists() else None
-  return [
-    str(file.resolve()),
-    *([stats.st_size, stats.st_mtime_ns] if stats else []),
-  ]
-
-
-def _path(text: str) -> pathlib.Path:
-  return pathlib.Path(os.path.expanduser(text))
+  place = str(file.resolve())
+  if not file.exists():
+    return [place]
+  return [place, file.stat().st_size, file.stat().st_mtime_ns]

@@ -1,11 +1,10 @@
-"""Stop words: as gold tokens they have no synonyms.
+"""Tokens that may have synonyms: whole words that are no stop words.
 
-The English ones are kept here, and not read from NLTK's data, because later
-releases of that list are longer and a table must not change with the version of
-a data package.
+The English stop words are kept here, and not read from NLTK's data, because
+later releases of that list are longer and a table must not change with the
+version of a data package.
 """
 
-import hashlib
 import os
 import pathlib
 from collections.abc import Collection, Sequence
@@ -13,7 +12,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.synonyms.sources import is_word
+from truenegs_jax.runtime.files import short_sha256
 
 # The 179 English words of `stopwords` in nltk_data as released from 2018 to
 # 2023 (after the stop list of the Snowball project, M. Porter); 150 of them are
@@ -37,8 +36,14 @@ STOP_WORDS = frozenset(
 )
 
 
+def is_word(token: str) -> bool:
+  """True for a whole word; False for `##piece` and for `[SPECIAL]` tokens."""
+  special = len(token) > 2 and token[0] == "[" and token[-1] == "]"
+  return bool(token) and not special and not token.startswith("##")
+
+
 def load(path: str) -> frozenset[str]:
-  """The stop words of a UTF-8 file, one a line; of "" the English ones.
+  """The stop words of a UTF-8 file, one per line; of "" the English ones.
 
   Raises:
     InputError: there is no such file, or no word in it.
@@ -51,7 +56,7 @@ def load(path: str) -> frozenset[str]:
   except (OSError, ValueError) as e:  # not UTF-8; "\0" in its name
     raise InputError(
       f"negatives.stop_words={path}: it cannot be read ({e}); give a UTF-8 file"
-      " with a word a line."
+      " with one word per line."
     ) from e
   words = frozenset(line.strip().lower() for line in text.splitlines()) - {""}
   if not words:
@@ -63,9 +68,8 @@ def load(path: str) -> frozenset[str]:
 
 
 def fingerprint(words: Collection[str]) -> str:
-  """16 hex digits over stop words: what the options of a table say of them."""
-  text = "\n".join(sorted(set(words)))
-  return hashlib.sha256(text.encode()).hexdigest()[:16]
+  """16 hex digits over stop words, by which a table's options name them."""
+  return short_sha256("\n".join(sorted(set(words))))
 
 
 def golds(
@@ -74,10 +78,11 @@ def golds(
   keep_stop_words: bool = False,
   stop_words: Collection[str] = STOP_WORDS,
 ) -> np.ndarray:
-  """bool_V: the tokens that may have synonyms, whole words of a vocabulary.
+  """bool_V: the tokens that may have synonyms.
 
   Args:
-    keep_stop_words: stop words may, too.
+    tokens: the vocabulary, token `i` at position `i`.
+    keep_stop_words: stop words may have some, too.
     stop_words: words in lower case.
   """
   left_out = () if keep_stop_words else stop_words

@@ -15,13 +15,10 @@ them up in one of two arrays, by a gather each:
 """
 
 import collections
-import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import pathlib
-import secrets
 import types
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,78 +27,20 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
-from truenegs_jax.runtime.files import disk_errors
-from truenegs_jax.synonyms.sources import is_word
-from truenegs_jax.synonyms.stop_words import STOP_WORDS, fingerprint, golds
-
-FORMAT = 2  # a reader refuses what it does not know
-MAX_FILE_BYTES = 1 << 30  # unpacked; a file that claims more is not ours
-
-
-def write(
-  path: str | os.PathLike[str], header: Mapping[str, Any], keys_Q: np.ndarray
-) -> None:
-  """Writes a file that appears under its name only when it is whole.
-
-  Raises:
-    DiskError: it could not be written, or what stands there is no file.
-  """
-  path = pathlib.Path(path).resolve()  # a link's file, not the link
-  if path.exists() and not path.is_file():
-    raise DiskError(f"{path} is no file that could be replaced; name another.")
-  text = np.array(json.dumps({"format": FORMAT, **header}))
-  whole = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-  try:
-    with disk_errors(path):
-      path.parent.mkdir(parents=True, exist_ok=True)
-      with whole.open("wb") as file:
-        np.savez_compressed(file, header=text, keys=keys_Q)
-        file.flush()
-        os.fsync(file.fileno())
-      whole.replace(path)
-  finally:
-    with contextlib.suppress(OSError):  # most often it has its name by now
-      whole.unlink()
-
-
-def read(
-  path: str | os.PathLike[str], fields: Sequence[str]
-) -> tuple[dict[str, Any], np.ndarray]:
-  """The named fields of the header, and keys_Q, int64, of any values.
-
-  Raises:
-    DataError: the file is missing, damaged or of an unknown format.
-  """
-  try:
-    with zipfile.ZipFile(path) as file:
-      size = sum(member.file_size for member in file.infolist())
-    if size > MAX_FILE_BYTES:
-      raise ValueError(f"it claims {size} bytes")
-    with np.load(path, allow_pickle=False) as file:
-      header, keys_Q = json.loads(str(file["header"])), file["keys"]
-    if header["format"] != FORMAT:
-      raise ValueError(f"format {header['format']}, not {FORMAT}")
-    if keys_Q.ndim != 1 or keys_Q.dtype != np.int64:
-      raise ValueError(f"keys are {keys_Q.dtype} of shape {keys_Q.shape}")
-    return {name: header[name] for name in fields}, keys_Q
-  except FileNotFoundError as error:
-    raise DataError(f"There is no synonym table {path}.") from error
-  except Exception as error:  # zipfile and zlib have exceptions of their own
-    raise damaged(path, f"{type(error).__name__}: {error}") from error
-
-
-def damaged(path: str | os.PathLike[str], why: str) -> DataError:
-  """The error of a file that is no whole table."""
-  return DataError(
-    f"{path} is not a whole synonym table ({why}). Remove it to have it built"
-    " anew."
-  )
-
-
-HEADER = ("source", "options", "vocabulary", "fingerprint")  # of a saved one
+from truenegs_jax.runtime.files import atomic_file, disk_errors, short_sha256
+from truenegs_jax.synonyms.stop_words import (
+  STOP_WORDS,
+  fingerprint,
+  golds,
+  is_word,
+)
 
 LAYOUTS = ("auto", "bits", "ids")
 BITS_LIMIT = 512 << 20  # bytes of a bit matrix that "auto" puts up with
+
+FORMAT = 2  # of a saved table; a reader refuses what it does not know
+HEADER = ("source", "options", "vocabulary", "fingerprint")
+MAX_FILE_BYTES = 1 << 30  # unpacked; a file that claims more is not ours
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -287,30 +226,37 @@ def arrays(table: SynonymTable, layout: str) -> dict[str, np.ndarray]:
 
 def vocabulary_fingerprint(tokens: Sequence[str]) -> str:
   """16 hex digits over words and their order."""
-  return _digest("\n".join(tokens).encode())
+  return short_sha256("\n".join(tokens))
 
 
 def save_table(table: SynonymTable, path: str | os.PathLike[str]) -> None:
-  """Writes a table as `.npz`; it appears under its name only when whole.
+  """Writes a table as `.npz`; it appears under its name only when complete.
 
   Raises:
-    DiskError: the file could not be written.
+    DiskError: the file could not be written, or `path` is no file.
   """
-  header = {name: getattr(table, name) for name in HEADER}
+  path = pathlib.Path(path).resolve()  # a link's file, not the link
+  if path.exists() and not path.is_file():
+    raise DiskError(f"{path} is no file that could be replaced; name another.")
+  header = {"format": FORMAT} | {name: getattr(table, name) for name in HEADER}
   header |= {"options": dict(table.options), "rows": table.num_rows}
-  write(path, header | {"pairs": table.num_pairs}, table.keys_Q)
+  text = np.array(json.dumps(header | {"pairs": table.num_pairs}))
+  with disk_errors(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+  with atomic_file(path, several_writers=True) as file:
+    np.savez_compressed(file, header=text, keys=table.keys_Q)
 
 
 def load_table(
   path: str | os.PathLike[str], tokens: Sequence[str]
 ) -> SynonymTable:
-  """Reads what `save_table` wrote, for the vocabulary it was built for.
+  """Reads a table that `save_table` wrote, for the vocabulary it was built for.
 
   Raises:
     DataError: the file is missing, damaged, of an unknown format, or of another
       vocabulary.
   """
-  header, keys_Q = read(path, HEADER)
+  header, keys_Q = _read(path)
   vocabulary = vocabulary_fingerprint(tokens)
   if header["vocabulary"] != vocabulary:
     raise DataError(
@@ -319,11 +265,47 @@ def load_table(
       "vocabulary it was built for, or remove it to have it built anew."
     )
   if len(keys_Q) and not 0 <= keys_Q.min() <= keys_Q.max() < len(tokens) ** 2:
-    raise damaged(path, "it has pairs outside its vocabulary")
+    raise _damaged(path, "it has pairs outside its vocabulary")
   table = _table(keys_Q, tokens, header["source"], header["options"])
   if table.fingerprint != header["fingerprint"]:
-    raise damaged(path, "its content does not match its fingerprint")
+    raise _damaged(path, "its content does not match its fingerprint")
   return table
+
+
+def check_file(path: str | os.PathLike[str]) -> None:
+  """Refuses a file that is no saved table, of whatever vocabulary.
+
+  Raises:
+    DataError: the file is missing, damaged or of an unknown format.
+  """
+  _read(path)
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], np.ndarray]:
+  """The fields of HEADER, and keys_Q, int64, of any values."""
+  try:
+    with zipfile.ZipFile(path) as file:
+      size = sum(member.file_size for member in file.infolist())
+    if size > MAX_FILE_BYTES:
+      raise ValueError(f"it claims {size} bytes")
+    with np.load(path, allow_pickle=False) as file:
+      header, keys_Q = json.loads(str(file["header"])), file["keys"]
+    if header["format"] != FORMAT:
+      raise ValueError(f"format {header['format']}, not {FORMAT}")
+    if keys_Q.ndim != 1 or keys_Q.dtype != np.int64:
+      raise ValueError(f"keys are {keys_Q.dtype} of shape {keys_Q.shape}")
+    return {name: header[name] for name in HEADER}, keys_Q
+  except FileNotFoundError as error:
+    raise DataError(f"There is no synonym table {path}.") from error
+  except Exception as error:  # zipfile and zlib have exceptions of their own
+    raise _damaged(path, f"{type(error).__name__}: {error}") from error
+
+
+def _damaged(path: str | os.PathLike[str], reason: str) -> DataError:
+  return DataError(
+    f"{path} is not a whole synonym table ({reason}). Remove it to have it"
+    " built anew."
+  )
 
 
 def _word_ids(tokens: Sequence[str]) -> dict[str, int]:
@@ -353,16 +335,11 @@ def _table(
 ) -> SynonymTable:
   keys_Q, vocabulary = np.unique(keys_Q), vocabulary_fingerprint(tokens)
   keys_Q.flags.writeable = False
-  content = vocabulary.encode() + keys_Q.astype("<i8").tobytes()
   return SynonymTable(
     keys_Q=keys_Q,
     vocab_size=len(tokens),
     source=source,
     options=types.MappingProxyType(dict(options)),
     vocabulary=vocabulary,
-    fingerprint=_digest(content),
+    fingerprint=short_sha256(vocabulary, keys_Q.astype("<i8").tobytes()),
   )
-
-
-def _digest(content: bytes) -> str:
-  return hashlib.sha256(content).hexdigest()[:16]

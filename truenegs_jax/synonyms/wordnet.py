@@ -1,12 +1,10 @@
 """WordNet: opened with NLTK, and its synonyms of a word or of a vocabulary.
 
-A reader is opened once and closed at the end; `files` only looks for it:
-
-  reader = open_wordnet()
+with opened() as reader:
   for word, synonym in pairs(words, reader, pos="nv"): ...
-  close_wordnet(reader)
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -19,22 +17,6 @@ from truenegs_jax.runtime.errors import DataError, InputError
 
 # Nouns, verbs, adjectives (with their satellites) and adverbs.
 PARTS_OF_SPEECH = "nvar"
-
-# WordNet 3.0's lexicographer files, in the order of their numbers (manual page
-# lexnames(5WN)). NLTK wants them as a file, which Debian's package lacks.
-LEXICOGRAPHER_FILES = tuple(
-  """
-  adj.all adj.pert adv.all noun.Tops noun.act noun.animal noun.artifact
-  noun.attribute noun.body noun.cognition noun.communication noun.event
-  noun.feeling noun.food noun.group noun.location noun.motive noun.object
-  noun.person noun.phenomenon noun.plant noun.possession noun.process
-  noun.quantity noun.relation noun.shape noun.state noun.substance noun.time
-  verb.body verb.change verb.cognition verb.communication verb.competition
-  verb.consumption verb.contact verb.creation verb.emotion verb.motion
-  verb.perception verb.possession verb.social verb.stative verb.weather
-  adj.ppl
-  """.split()
-)
 
 
 def pairs(
@@ -65,18 +47,18 @@ def pairs(
   known = frozenset(words)
   forms = _forms(words, reader, pos) if inflections else {}
   for word in words:
-    found: set[str] = set()
+    synonyms: set[str] = set()
     for part in pos:
       for name in raw_synonyms(word, reader, pos=part):
-        found.update(known & {name, name.lower()})
-        found.update(forms.get((part, name.lower()), ()))
-    for form in sorted(found):
+        synonyms.update(known & {name, name.lower()})
+        synonyms.update(forms.get((part, name.lower()), ()))
+    for form in sorted(synonyms):
       if form.lower() != word.lower():
         yield word, form
 
 
 def parts_of_speech(letters: str) -> str:
-  """The parts of speech that an option `pos` names, each once, in our order.
+  """Returns the parts of speech of an option `pos`, once each, in our order.
 
   Args:
     letters: some of n (nouns), v (verbs), a or s (adjectives), r (adverbs).
@@ -86,7 +68,7 @@ def parts_of_speech(letters: str) -> str:
   """
   if not letters or set(letters) - set("nvars"):
     raise InputError(
-      f"negatives.sources: pos={letters!r}: give one or more of the letters n"
+      f"source of synonyms: pos={letters!r}: give one or more of the letters n"
       " (nouns), v (verbs), a (adjectives) and r (adverbs), such as pos=nv."
     )
   return "".join(p for p in PARTS_OF_SPEECH if p in letters.replace("s", "a"))
@@ -109,6 +91,16 @@ def raw_synonyms(
       for offset in reader._lemma_pos_offset_map[stem][part]:
         names.update(_synset(part, offset, reader).lemma_names())
   return tuple(sorted(names))
+
+
+@contextlib.contextmanager
+def opened(folder: str = "") -> Iterator[Any]:
+  """Opens WordNet as `open_wordnet` does, and closes it at the end."""
+  reader = open_wordnet(folder)
+  try:
+    yield reader
+  finally:
+    close_wordnet(reader)
 
 
 def open_wordnet(folder: str = "") -> Any:
@@ -149,7 +141,7 @@ def open_wordnet(folder: str = "") -> Any:
 
 
 def find_wordnet(folder: str = "") -> str:
-  """Where `open_wordnet` finds WordNet; nothing is opened.
+  """Looks for WordNet where `open_wordnet` does; nothing is opened.
 
   Returns:
     The folder with `data.noun`, or `<zip file>/wordnet/`, as NLTK wants it.
@@ -181,7 +173,7 @@ def find_wordnet(folder: str = "") -> str:
 
 
 def files(folder: str = "") -> list[pathlib.Path]:
-  """The files whose change may change what `open_wordnet` finds of a word.
+  """The files of the WordNet that `open_wordnet` would open.
 
   Raises:
     InputError: as `find_wordnet`.
@@ -197,15 +189,6 @@ def close_wordnet(reader: Any) -> None:
   """Closes the data files, which NLTK leaves to the garbage collector."""
   while getattr(reader, "_data_file_map", None):
     reader._data_file_map.popitem()[1].close()
-
-
-def lexnames_text() -> str:
-  """The content of WordNet's file `lexnames`: number, name, part of speech."""
-  numbers = {"noun": 1, "verb": 2, "adj": 3, "adv": 4}
-  return "".join(
-    f"{i:02}\t{name}\t{numbers[name.partition('.')[0]]}\n"
-    for i, name in enumerate(LEXICOGRAPHER_FILES)
-  )
 
 
 def stems(word: str, pos: str, reader: Any, *, again: bool = True) -> list[str]:
@@ -228,11 +211,11 @@ def stems(word: str, pos: str, reader: Any, *, again: bool = True) -> list[str]:
   if word in exceptions:
     return known([word, *exceptions[word]])
   forms = _without_ending([word], pos, reader)
-  found = known([word, *forms])
-  while again and forms and not found:
+  entries = known([word, *forms])
+  while again and forms and not entries:
     forms = _without_ending(forms, pos, reader)
-    found = known(forms)
-  return found
+    entries = known(forms)
+  return entries
 
 
 def _forms(

@@ -16,7 +16,7 @@ from truenegs_jax.models import choose_attention
 from truenegs_jax.objectives import masking, soft_regularization
 from truenegs_jax.objectives.options import CHOICES, needs_table
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.synonyms import run_table, sources_spec
+from truenegs_jax.synonyms import run_table, sources
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build_run, metrics, optim, sharding, speed
 from truenegs_jax.weights.formats.find import WAYS, Weights
@@ -196,7 +196,7 @@ def _check_negatives(c: ConfigDict) -> None:
       "negatives.soft_prediction=expected is there for its gradient into the"
       " logits, which negatives.soft_gradient=gold stops; choose another."
     )
-  own = sources_spec.parse(n.sources).model
+  own = sources.parse(n.sources).model
   if own and (n.symmetric or n.include_self):
     raise InputError(
       f"negatives.sources={n.sources}: negatives.symmetric and include_self are"

@@ -14,8 +14,9 @@ import numpy as np
 
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import negatives
-from truenegs_jax.synonyms import sources_spec, stop_words
+from truenegs_jax.synonyms import stop_words
 from truenegs_jax.synonyms import table as table_lib
+from truenegs_jax.synonyms.sources import ModelTable, parse
 from truenegs_jax.train import step as step_lib
 
 Refresh = Callable[[step_lib.TrainState, int], step_lib.TrainState]
@@ -34,7 +35,7 @@ class OwnTable:
     words_V: bool, those that can be in one.
   """
 
-  options: sources_spec.ModelTable
+  options: ModelTable
   source: str
   stop_words: str
   keep_stop_words: bool
@@ -87,7 +88,7 @@ def make(
   keep_stop_words: bool,
 ) -> OwnTable | None:
   """The rule of `negatives.sources`; None where synonyms are from outside."""
-  spec = sources_spec.parse(sources)
+  spec = parse(sources)
   if spec.model is None:
     return None
   words = frozenset() if keep_stop_words else stop_words.load(stop_words_file)
