@@ -51,7 +51,7 @@ def main(argv: list[str]) -> None:
   from truenegs_jax.runtime import distributed
 
   try:
-    distributed.leave(_run(), failed=False)
+    distributed.exit_all(_run(), failed=False)
   except errors.TrueNegsError as e:
     distributed.tell(f"error: {errors.printable(e)}")
     code = e.exit_code
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> None:
   except Exception:
     traceback.print_exc()  # a defect of ours, or another process is gone
     code = 1
-  distributed.leave(code, failed=True)
+  distributed.exit_all(code, failed=True)
 
 
 def _config() -> Any:

@@ -65,8 +65,8 @@ def test_a_path_through_what_somebody_else_owns_is_refused(
 
 CODE = """
 import jax
-from truenegs_jax import pretraining
-pretraining.enable_compilation_cache()
+from truenegs_jax.runtime import cache
+cache.enable_compilation_cache()
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 print(jax.jit(lambda x: 3 * x + 1)(jax.numpy.ones(4)))
 """

@@ -1,11 +1,12 @@
 """Small rows folders, written and read."""
 
 import dataclasses
+import pathlib
 
 import numpy as np
 
 from support.texts import LETTERS, Texts
-from truenegs_jax.data.rows import build_rows
+from truenegs_jax.data.rows import build_rows, merge_chunks
 from truenegs_jax.data.rows.rows_folder import (
   RowsOptions,
   open_rows,
@@ -25,9 +26,16 @@ OPTIONS = RowsOptions(
 )
 
 
+def write_rows(folder, corpus, tokenizer, options, **how):
+  """Builds rows at `folder` in one go; returns the manifest."""
+  folder = pathlib.Path(folder)
+  built = build_rows.build_share(folder, corpus, tokenizer, options, **how)
+  return merge_chunks.merge(folder, built)
+
+
 def write(folder, texts, *, tokenizer=TOKENIZER, **changes):
   options = dataclasses.replace(OPTIONS, **changes)
-  return build_rows.write_rows(folder, Texts(texts), tokenizer, options)
+  return write_rows(folder, Texts(texts), tokenizer, options)
 
 
 def contents(folder, split):

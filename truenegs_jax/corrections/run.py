@@ -37,7 +37,7 @@ from truenegs_jax.corrections.measured_model import (
   with_sizes,
 )
 from truenegs_jax.corrections.predict_slots import Predictions
-from truenegs_jax.data.corpus import corpus
+from truenegs_jax.data.corpus.sources_spec import needs
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.objectives import describe
 from truenegs_jax.objectives.options import CHOICES
@@ -164,7 +164,7 @@ def _gather(c: ConfigDict, of: Subject, console: Console) -> Asked:
   only = cases.parse_only(o.only, tokenizer)
   with contextlib.ExitStack() as stack:
     resources = {}
-    if o.text and "wordnet" in corpus.needs(o.text):
+    if o.text and "wordnet" in needs(o.text):
       resources["reader"] = stack.enter_context(_wordnet(c))
     stack.enter_context(console.status("reading text ..."))
     text = text_lines.read_lines(

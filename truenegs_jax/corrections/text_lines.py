@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from truenegs_jax.data.corpus.corpus import Corpus, Meter, open_corpus
+from truenegs_jax.data.corpus.corpus import Corpus, Meter
+from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError, TrueNegsError
 

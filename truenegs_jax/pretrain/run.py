@@ -45,16 +45,16 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """
   say = functools.partial(console.print, soft_wrap=True)
   weights = Weights(c.init, say)
-  with distributed.together("config"):
+  with distributed.raise_everywhere("config"):
     c = config_sizes.resolve(c, weights, saved=files.saved_config(workdir))
     checks.check_config(c)
   if c.dry_run:
     return dry_run.dry_run(c, weights, console)
-  with distributed.together("given"):
+  with distributed.raise_everywhere("given"):
     checks.check_given(c, weights, saved=files.has_checkpoint(workdir))
   enable_compilation_cache()
   with lock.lock(workdir):
-    with distributed.together("inputs"):
+    with distributed.raise_everywhere("inputs"):
       trained, inputs = prepare(c, workdir, weights, console)
     outcome = loop.train(trained, workdir, inputs, console)
     if outcome.stopped_by is not None:

@@ -1,12 +1,26 @@
-"""How the processes of a run find one another, and say so.
+"""The processes of one run: joining, agreeing, failing and ending together.
 
-`jax.distributed` does it. What jax does not offer in public is in `_detected`
-and `_with_callback`, and both can do without.
+Each process is started with --coordinator, --num_processes and --process_id, or
+by a launcher that jax knows (Slurm, Open MPI, Cloud TPU, GKE). `join` connects
+them through `jax.distributed`; after that
+
+  with raise_everywhere("rows"):  # an error in one process is one in all
+    rows = open_rows(folder)
+
+In a run of one process all functions here do the obvious and cost nothing.
+
+Three things have no public way in jax and are in this file alone. `_client` is
+the client of jax's coordinator: it passes messages without touching a device,
+and waits for as long as it is told, where `multihost_utils` needs a device that
+works and gives up after minutes. `_detected` asks the launcher before joining:
+`initialize` alone would fail on a laptop and could not say who it is. Both do
+without where jax hides them. `os._exit` ends a process whose partners are gone:
+the interpreter's own end waits for them, and jax then aborts with another exit
+code than the one that a launcher should see.
 """
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import json
 import os
@@ -14,8 +28,7 @@ import re
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import jax
@@ -27,6 +40,11 @@ from truenegs_jax.runtime.errors import InputError
 SHUTDOWN_SECS = 20  # from one process's end until the others are ended, too
 ALIKE_SECS = 10  # within which processes meet an error that they all meet
 PATIENCE_SECS = 24 * 3600  # the first one exports, the others wait for it
+
+FLAGS = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
+JOIN_SECS = "TRUENEGS_JOIN_SECS"  # environment: how long to wait for all
+HEARTBEAT_SECS = "TRUENEGS_HEARTBEAT_SECS"  # silent for so long: dead
+DEFAULTS = {JOIN_SECS: 300, HEARTBEAT_SECS: 100}
 
 
 def count() -> int:
@@ -45,42 +63,44 @@ def to_host(tree: Any) -> Any:
   In a run of many all must call it, with the same tree; keys are not taken.
   """
 
-  def whole(x):
+  def fetch(x):
     if isinstance(x, jax.Array) and not (
       x.is_fully_addressable or x.is_fully_replicated
     ):
       return multihost_utils.process_allgather(x, tiled=True)
     return jax.device_get(x)
 
-  return jax.tree.map(whole, tree)
+  return jax.tree.map(fetch, tree)
 
 
 @contextlib.contextmanager
-def together(name: str) -> Iterator[None]:
-  """What fails inside in one process raises in all, once all are through.
+def raise_everywhere(name: str) -> Iterator[None]:
+  """Raises in all processes what the body raised in any of them.
 
-  All raise the same, so that it can be told once: the first process's error, or
-  that of the lowest number that has one.
+  All wait for one another at the end of the body, and then raise the same: the
+  error of the process with the lowest number that has one. So it is printed
+  once.
 
   Args:
-    name: of the meeting; each is held once in a run.
+    name: of this meeting; each is held once in a run.
 
   Raises:
     TrueNegsError: as described.
   """
-  mine: errors.TrueNegsError | None = None
+  own: errors.TrueNegsError | None = None
   try:
     yield
   except errors.TrueNegsError as e:
-    mine = e
-  found = _exchange(f"together/{name}", _packed(mine))
-  failed = sorted(index for index, packed in found.items() if packed)
+    own = e
+  packed = "" if own is None else _pack(own)
+  texts = _exchange(f"together/{name}", packed)
+  failed = sorted(index for index, text in texts.items() if text)
   if failed:
-    kind, message = json.loads(found[failed[0]])
+    kind, message = json.loads(texts[failed[0]])
     who = f"process {failed[0]} of {count()}: " if failed[0] else ""
     raise getattr(errors, kind)(who + message)
-  if mine is not None:
-    raise mine
+  if own is not None:
+    raise own
 
 
 def check_alike(what: str, value: str) -> None:
@@ -90,15 +110,15 @@ def check_alike(what: str, value: str) -> None:
     InputError: in all of them; long values are not shown.
   """
   values = _exchange(f"alike/{what.replace(' ', '_')}", value)
-  mine = values.get(0, value)
-  others = {i: text for i, text in values.items() if text != mine}
+  first = values.get(0, value)
+  others = {i: text for i, text in values.items() if text != first}
   if others:
     shown = [f"process {i} has {text}" for i, text in others.items()]
     if max(map(len, shown)) > 80:
       shown = [f"process {i}" for i in others]
-    raise errors.InputError(
+    raise InputError(
       f"the processes do not agree on {what}: other than process 0's"
-      f"{f' ({mine})' if len(mine) < 80 else ''}: {', '.join(shown)}."
+      f"{f' ({first})' if len(first) < 80 else ''}: {', '.join(shown)}."
     )
 
 
@@ -121,7 +141,7 @@ def tell(message: str) -> None:
   print(message, file=sys.stderr)
 
 
-def leave(exit_code: int, *, failed: bool) -> NoReturn:
+def exit_all(exit_code: int, *, failed: bool) -> NoReturn:
   """Ends the process; one of many ends with the others.
 
   Those that are at work are ended by jax, with a code that is not 0, within
@@ -167,7 +187,7 @@ def _client() -> Any:
 
 
 def _exchange(name: str, text: str) -> dict[int, str]:
-  """What every process has to say, by its number."""
+  """The text of every process, by its number; empty where there is but one."""
   client = _client()
   if client is None:
     return {}
@@ -180,21 +200,13 @@ def _exchange(name: str, text: str) -> dict[int, str]:
   }
 
 
-def _packed(error: errors.TrueNegsError | None) -> str:
-  if error is None:
-    return ""
+def _pack(error: errors.TrueNegsError) -> str:
   return json.dumps([type(error).__name__, errors.printable(error)])
 
 
 def _shut_down() -> None:
   with contextlib.suppress(Exception):
     jax.distributed.shutdown()
-
-
-FLAGS = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
-JOIN_SECS = "TRUENEGS_JOIN_SECS"  # environment: how long to wait for all
-HEARTBEAT_SECS = "TRUENEGS_HEARTBEAT_SECS"  # silent for so long: dead
-DEFAULTS = {JOIN_SECS: 300, HEARTBEAT_SECS: 100}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,8 +239,8 @@ def join(
 
   Raises:
     InputError: flags that cannot be, or processes that do not agree on how
-      many they are. Where they do not find one another, within
-      TRUENEGS_JOIN_SECS, the process ends here with the same exit code.
+      many they are. Where they do not find one another within
+      TRUENEGS_JOIN_SECS, jax aborts the process: exit code 134.
   """
   waits = {name: _secs(name) for name in DEFAULTS}
   place = _given(coordinator, num_processes, process_id)
@@ -237,33 +249,30 @@ def join(
   if place is None or place.count == 1:
     return
   say(
-    f"joining as {place}, coordinator {place.coordinator}, waiting"
-    f" at most {waits[JOIN_SECS]} s"
+    f"joining as {place}, coordinator {place.coordinator}, waiting at most"
+    f" {waits[JOIN_SECS]} s ({JOIN_SECS}). If jax ends this process with a"
+    " trace, the coordinator cannot be reached, or a process is missing, or two"
+    " have the same process_id, or another num_processes: start all"
+    f" {place.count} within that time"
   )
-  began = time.monotonic()
   try:
-    _connect(place, waits)
-  except Exception as e:  # jax: RuntimeError, ValueError, XlaRuntimeError, ...
-    say(
-      f"error: could not join as {place}, coordinator {place.coordinator}, in"
-      f" {time.monotonic() - began:.0f} s: it cannot be reached, or a process"
-      " is missing, or two have the same process_id, or another num_processes."
-      f" Start all {place.count} within {JOIN_SECS}={waits[JOIN_SECS]} seconds."
-      f"{_reason(e)}"
+    jax.distributed.initialize(
+      place.coordinator,
+      place.count,
+      place.index,
+      local_device_ids=place.local_devices,
+      initialization_timeout=waits[JOIN_SECS],
+      heartbeat_timeout_seconds=waits[HEARTBEAT_SECS],
+      shutdown_timeout_seconds=SHUTDOWN_SECS,
     )
-    # What jax has begun would wait for the others, and abort.
-    os._exit(InputError.exit_code)
+  except Exception as e:  # RuntimeError, ValueError, ...: the port is taken
+    say(f"error: could not join as {place}: {str(e).partition(chr(10))[0]}")
+    os._exit(InputError.exit_code)  # else what has begun would wait, and abort
   check_alike("num_processes", str(place.count))
   say(
     f"joined: {place}, {jax.local_device_count()} local of"
     f" {jax.device_count()} devices"
   )
-
-
-def _reason(error: Exception) -> str:
-  """What jax says, unless it is only that it could not call us back."""
-  text = str(error).partition("\n")[0]
-  return "" if "bad_cast" in text else f" ({text})"
 
 
 def _secs(name: str) -> int:
@@ -322,44 +331,3 @@ def _detected(join_secs: int) -> Place | None:
   if not number or not address or index is None:
     return None
   return Place(address, number, index, tuple(devices) if devices else None)
-
-
-def _connect(place: Place, waits: Mapping[str, int]) -> None:
-  with _with_callback():
-    jax.distributed.initialize(
-      place.coordinator,
-      place.count,
-      place.index,
-      local_device_ids=place.local_devices,
-      initialization_timeout=waits[JOIN_SECS],
-      heartbeat_timeout_seconds=waits[HEARTBEAT_SECS],
-      shutdown_timeout_seconds=SHUTDOWN_SECS,
-    )
-
-
-@contextlib.contextmanager
-def _with_callback() -> Iterator[None]:
-  """Lets a failure to join be an exception.
-
-  jax aborts the process in C++, with a stack trace, unless its client has a
-  callback for errors, which `jax.distributed.initialize` does not pass on.
-  """
-  try:
-    from jax._src import distributed as private
-
-    module, name = private._jax, "get_distributed_runtime_client"
-    make = getattr(module, name)
-    known = "missed_heartbeat_callback" in (make.__doc__ or "")
-  except (ImportError, AttributeError):
-    known = False
-  if not known:
-    yield
-    return
-  ignore = lambda *_: None
-  setattr(
-    module, name, functools.partial(make, missed_heartbeat_callback=ignore)
-  )
-  try:
-    yield
-  finally:
-    setattr(module, name, make)

@@ -1,9 +1,8 @@
-"""What a person sees of a preparation: a live line, or a line now and then."""
+"""Progress on standard error: a live bar, or a line every few seconds."""
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import rich.console
 import rich.progress
@@ -12,7 +11,7 @@ LINE_SECS = 10.0  # between lines where there is no terminal
 
 
 class Display:
-  """Tells on standard error; standard output is for results."""
+  """Writes to standard error; standard output is for results."""
 
   def __init__(self) -> None:
     # markup: a path or a glob may hold brackets.
@@ -25,10 +24,14 @@ class Display:
     self._console.print(line, soft_wrap=True)
 
   @contextlib.contextmanager
-  def bar(self, stage: str) -> Iterator[Callable[[Any], None]]:
-    """Yields what shows a value with `text_bytes`, `done` and `detail`."""
+  def bar(self, stage: str) -> Iterator[Callable[..., None]]:
+    """Yields a function `show(text_bytes, done, detail, at_once=False)`.
+
+    It takes the bytes of text so far, the share that is done (None where not
+    known), and words of detail. With `at_once` they are shown even if others
+    were a moment ago.
+    """
     start = last = time.monotonic()
-    stage_shown = ""
     columns = (
       rich.progress.TextColumn("{task.description}"),
       rich.progress.BarColumn(),
@@ -42,51 +45,33 @@ class Display:
     ) as bar:
       task = bar.add_task(stage, total=None, line="")
 
-      def show(value: Any) -> None:
-        nonlocal last, stage_shown
+      def show(
+        text_bytes: int,
+        done: float | None,
+        detail: str,
+        *,
+        at_once: bool = False,
+      ) -> None:
+        nonlocal last
         now = time.monotonic()
-        line = _line(value, now - start)
-        total = None if value.done is None else 1.0
-        bar.update(task, completed=value.done or 0.0, total=total, line=line)
-        begins = getattr(value, "stage", "") != stage_shown  # a silent one?
-        if not self._console.is_terminal and (
-          begins or now - last >= LINE_SECS
-        ):
-          last, stage_shown = now, getattr(value, "stage", "")
+        line = f"{_pace(text_bytes, done, now - start)}, {detail}"
+        total = None if done is None else 1.0
+        bar.update(task, completed=done or 0.0, total=total, line=line)
+        is_due = at_once or now - last >= LINE_SECS
+        if is_due and not self._console.is_terminal:
+          last = now
           self.say(f"{stage}: {line}")
 
       yield show
 
-  def summary(
-    self, manifest: dict[str, Any], part_names: Sequence[str]
-  ) -> None:
-    """Prints the size of the rows, their sources and oddities of the text."""
-    splits, parts = manifest["splits"], manifest["parts"]
-    self.say(
-      f"{splits['train']['rows']:,} rows of {manifest['options']['length']}"
-      f" tokens to train on ({splits['train']['padding_share']:.1%} padding),"
-      f" {splits['held_out']['rows']:,} held out."
-    )
-    if lost := manifest["lost_share"]:
-      self.say(f"  {lost:.1%} of the tokens are in no row (data.overflow)")
-    if len(parts) > 1:
-      whole = max(1, sum(part["text_bytes"] for part in parts))
-      for name, part in zip(part_names, parts, strict=True):
-        share = part["text_bytes"] / whole
-        times = part["passes"]
-        often = f", read up to {times} times" if times > 1 else ""
-        self.say(f"  {share:6.1%} of the text: {name}{often}")
-    for name, count in manifest["oddities"].items():
-      self.say(f"  {count:,} {name}")
 
-
-def _line(value: Any, seconds: float) -> str:
+def _pace(text_bytes: int, done: float | None, seconds: float) -> str:
   """Size, rate and time to come, such as "35.6 MB, 9.8 MB/s, 0:12 left"."""
-  megabytes = value.text_bytes / 1e6
-  parts = [f"{megabytes:,.1f} MB", f"{megabytes / max(seconds, 1e-9):.1f} MB/s"]
-  if value.done:
-    left = round(seconds * (1 - value.done) / value.done)
-    hours, minutes = left // 3600, left % 3600 // 60
-    clock = f"{hours}:{minutes:02d}" if hours else f"{minutes}"
-    parts.append(f"{clock}:{left % 60:02d} left")
-  return ", ".join([*parts, value.detail])
+  megabytes = text_bytes / 1e6
+  pace = f"{megabytes:,.1f} MB, {megabytes / max(seconds, 1e-9):.1f} MB/s"
+  if not done:
+    return pace
+  left = round(seconds * (1 - done) / done)
+  hours, minutes = left // 3600, left % 3600 // 60
+  clock = f"{hours}:{minutes:02d}" if hours else f"{minutes}"
+  return f"{pace}, {clock}:{left % 60:02d} left"

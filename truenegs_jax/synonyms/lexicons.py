@@ -13,7 +13,7 @@ from typing import Any
 
 from truenegs_jax.data.corpus.files import File
 from truenegs_jax.data.corpus.lines import read_text
-from truenegs_jax.data.corpus.read_state import Reading
+from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError
 
 Pairs = Iterator[tuple[str, str]]
@@ -127,7 +127,7 @@ def read_omw(file: File, *, pos: str) -> Pairs:
 
 def _lines(file: File) -> Iterator[tuple[int, str]]:
   """The lines that are not blank, and their numbers."""
-  runs = read_text(file, Reading(), records=True)
+  runs = read_text(file, ReadState(), records=True)
   lines = itertools.chain.from_iterable(run[:-1].split("\n") for run in runs)
   for number, line in enumerate(lines, 1):
     if line.strip():
@@ -151,7 +151,7 @@ def _columns(file: File) -> Pairs:
 
 
 def _json(file: File) -> Pairs:
-  text = "".join(read_text(file, Reading(), records=True))
+  text = "".join(read_text(file, ReadState(), records=True))
   content = _decoded(text.rstrip(), file, 1)
   if isinstance(content, dict):
     content = [[word, synonyms] for word, synonyms in content.items()]

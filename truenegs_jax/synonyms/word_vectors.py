@@ -13,7 +13,7 @@ import numpy as np
 
 from truenegs_jax.data.corpus.files import File, read_blocks
 from truenegs_jax.data.corpus.lines import read_text
-from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, Reading
+from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError, InputError
 
 HEADER = re.compile("([0-9]{1,9}) ([1-9][0-9]{0,4})")
@@ -211,7 +211,7 @@ def check_beginning(file: File) -> None:
 
 
 def _entries(file: File) -> Iterator[Entry]:
-  head = next(read_blocks(file, Reading(), size=HEAD_BYTES), b"")
+  head = next(read_blocks(file, ReadState(), size=HEAD_BYTES), b"")
   first = head.partition(b"\n")[0].rstrip(b" \r").decode(errors="replace")
   header = HEADER.fullmatch(first)
   if header and b"\0" in head:
@@ -225,7 +225,7 @@ def _binary_entries(
   file: File, header: int, *, count: int, dim: int
 ) -> Iterator[Entry]:
   """The `count` words after the first line, which takes `header` bytes."""
-  blocks = read_blocks(file, Reading(), size=BLOCK_BYTES)
+  blocks = read_blocks(file, ReadState(), size=BLOCK_BYTES)
   data, before, begin = next(blocks, b""), 0, header
   for number in range(1, count + 1):
     while True:
@@ -259,7 +259,7 @@ def _binary_entries(
 
 
 def _text_entries(file: File) -> Iterator[Entry]:
-  runs = read_text(file, Reading(), records=True)
+  runs = read_text(file, ReadState(), records=True)
   # Not by splitlines: words such as U+0085 and U+2028 end a line for it.
   lines = itertools.chain.from_iterable(run[:-1].split("\n") for run in runs)
   header, dim, count = None, 0, 0

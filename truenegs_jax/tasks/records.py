@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from truenegs_jax.data.corpus import hub_datasets
 from truenegs_jax.data.corpus.files import MAGIC, File, describe, existing
 from truenegs_jax.data.corpus.lines import read_text
-from truenegs_jax.data.corpus.read_state import MAX_RECORD_BYTES, Reading
+from truenegs_jax.data.corpus.read_state import MAX_RECORD_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks.task import SCORE
 
@@ -155,7 +155,7 @@ def _find(path: str | pathlib.Path) -> File:
 
 def _lines(file: File) -> Iterator[str]:
   # Not `splitlines`, to which U+2028 in a text is the end of a line.
-  for run in read_text(file, Reading(way_out=""), records=True):
+  for run in read_text(file, ReadState(way_out=""), records=True):
     yield from io.StringIO(run, newline="\n")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from truenegs_jax.data.corpus import files
-from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, Reading
+from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
 from truenegs_jax.runtime.errors import AbsentError, DataError
 from truenegs_jax.tasks.records import HUB, read_dataset
 
@@ -102,7 +102,7 @@ def _load_json(where: str) -> Any:
       " be compressed, or hf:rajpurkar/squad."
     )
   file = files.describe(path)
-  content = b"".join(files.read_blocks(file, Reading(), size=BLOCK_BYTES))
+  content = b"".join(files.read_blocks(file, ReadState(), size=BLOCK_BYTES))
   try:
     return json.loads(content)
   except (ValueError, RecursionError) as error:  # also bytes that no UTF-8 has

@@ -3,7 +3,7 @@
 import pathlib
 from typing import Any
 
-from truenegs_jax.data.corpus.corpus import needs
+from truenegs_jax.data.corpus.sources_spec import needs
 from truenegs_jax.data.rows import prepare_rows
 from truenegs_jax.data.tokens.tokenizer import ACCENTS, Tokenizer
 from truenegs_jax.runtime.errors import (
@@ -19,18 +19,25 @@ def plan_of(config: Any) -> prepare_rows.Plan:
     from truenegs_jax.synonyms.wordnet import open_wordnet  # imports NLTK
 
     resources["reader"] = open_wordnet(data.wordnet_dir)
-  names = (
-    "sources vocab vocab_size lowercase layout overflow held_out rows seed"
-    " errors stopping tokenizer"
-  )
   if data.accents not in ACCENTS:
     known = ", ".join(ACCENTS)
     raise InputError(f"data.accents={data.accents!r}: choose one of {known}.")
   request = prepare_rows.Request(
-    **{name: data[name] for name in names.split()},
-    strip_accents=ACCENTS[data.accents],
+    sources=data.sources,
     length=config.length,
+    vocab=data.vocab,
+    vocab_size=data.vocab_size,
+    lowercase=data.lowercase,
+    strip_accents=ACCENTS[data.accents],
+    layout=data.layout,
+    overflow=data.overflow,
+    held_out=data.held_out,
+    seed=data.seed,
+    errors=data.errors,
+    stopping=data.stopping,
+    tokenizer=data.tokenizer,
     num_workers=data.workers,
+    rows=data.rows,
     resources=resources,
   )
   return prepare_rows.make_plan(request)
@@ -45,7 +52,7 @@ def prepare_config(config: Any) -> tuple[pathlib.Path, Tokenizer]:
   """
   from truenegs_jax.runtime import distributed  # imports jax
 
-  with distributed.together("rows"):
+  with distributed.raise_everywhere("rows"):
     return _prepare_config(config, several=distributed.count() > 1)
 
 

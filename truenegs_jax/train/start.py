@@ -211,7 +211,7 @@ def _first_state(run, inputs, abstract, checkpoints, resumed, console):
     return lambda: step_lib.TrainState(**state)
   params = None
   if run.init:
-    with distributed.together("init"):
+    with distributed.raise_everywhere("init"):
       params = load.load_params(
         inputs.weights,
         run.model,

@@ -20,7 +20,7 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
   The kernel lets go of the lock however the process ends.
   """
   with contextlib.ExitStack() as stack:
-    with distributed.together("lock"):
+    with distributed.raise_everywhere("lock"):
       if distributed.is_first():
         held = stack.enter_context(_take(workdir))
         held.truncate(0)  # only now: a run that is refused leaves it alone

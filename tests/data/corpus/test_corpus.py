@@ -10,7 +10,8 @@ import pytest
 
 from truenegs_jax.data.corpus import corpus as corpus_lib
 from truenegs_jax.data.corpus import read_state, sources_spec
-from truenegs_jax.data.corpus.corpus import Meter, needs, open_corpus
+from truenegs_jax.data.corpus.corpus import Meter
+from truenegs_jax.data.corpus.sources_spec import needs, open_corpus
 from truenegs_jax.runtime.errors import DataError, InputError, TrueNegsError
 
 

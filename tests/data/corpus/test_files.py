@@ -11,7 +11,7 @@ from support.texts import PACK
 from truenegs_jax.data.corpus import files, read_state
 from truenegs_jax.data.corpus.files import File, find_files, read_blocks
 from truenegs_jax.data.corpus.lines import read_text
-from truenegs_jax.data.corpus.read_state import Reading
+from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError
 
 SUFFIXES = (".txt", ".jsonl")
@@ -23,11 +23,11 @@ def write(path: pathlib.Path, data: bytes) -> File:
 
 
 def content(file: File, size: int = 2**19) -> bytes:
-  return b"".join(read_blocks(file, Reading(), size=size))
+  return b"".join(read_blocks(file, ReadState(), size=size))
 
 
 def lines_of(file: File, **how) -> list[str]:
-  text = "".join(read_text(file, Reading(**how)))
+  text = "".join(read_text(file, ReadState(**how)))
   assert not text or text.endswith("\n")
   return text.split("\n")[:-1]
 
@@ -130,7 +130,7 @@ def test_what_may_not_be_read_is_refused(tmp_path, monkeypatch):
     find_files(str(tmp_path), suffixes=SUFFIXES)
 
 
-# Reading.
+# ReadState.
 
 
 @pytest.mark.parametrize("suffix", PACK)
@@ -138,7 +138,7 @@ def test_every_compression_gives_the_content(tmp_path, suffix):
   data = some_text(300_000)
   file = write(tmp_path / f"t.txt{suffix}", PACK[suffix](data))
   for size in (1_000, 2**19):
-    reading = Reading()
+    reading = ReadState()
     blocks, done = [], [0.0]
     for block in read_blocks(file, reading, size=size):
       blocks.append(block)
@@ -176,7 +176,7 @@ def test_a_cut_off_or_padded_archive_is_refused(tmp_path, suffix):
     with pytest.raises(
       DataError, match=r"t\.txt.*damaged or cut off after [0-9,]+ bytes"
     ):
-      for block in read_blocks(file, Reading(), size=1000):
+      for block in read_blocks(file, ReadState(), size=1000):
         read += block
     assert data.startswith(read)
 
@@ -223,7 +223,7 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path, suffix, change):
     else:
       os.utime(file.path, ns=(file.mtime_ns + 1, file.mtime_ns + 1))
 
-  blocks = read_blocks(file, Reading(), size=1000)
+  blocks = read_blocks(file, ReadState(), size=1000)
   next(blocks)
   do_change()
   with pytest.raises(DataError, match="changed while|damaged or cut off"):
@@ -271,7 +271,7 @@ def test_bad_bytes_are_refused_by_place_or_replaced(
   message = message.replace("t.txt", f"t.txt{suffix}")
   with pytest.raises(DataError, match=message + '.*data.errors="replace"'):
     lines_of(file)
-  reading = Reading("replace")
+  reading = ReadState("replace")
   text = "".join(read_text(file, reading))
   assert sum(reading.oddities.values()) == count
   good = "\ufffd" in data.decode(errors="ignore")
@@ -324,7 +324,7 @@ def test_long_lines_are_cut_at_white_space_where_blocks_fall(
     "short\n" + "seven77 " * 6 + "\n" + "語" * 15 + "\n12345678901234567890"
   )
   file = write(tmp_path / f"t.txt{suffix}", PACK[suffix](text.encode()))
-  reading = Reading("replace")
+  reading = ReadState("replace")
   lines = "".join(read_text(file, reading)).split("\n")[:-1]
   assert lines == [
     "short",
@@ -338,18 +338,18 @@ def test_long_lines_are_cut_at_white_space_where_blocks_fall(
 def test_a_record_may_be_longer_but_is_never_cut(tmp_path, monkeypatch):
   monkeypatch.setattr(read_state, "MAX_RECORD_BYTES", 2_000_000)
   file = write(tmp_path / "t.jsonl", b"x" * 1_500_000)
-  assert sum(map(len, read_text(file, Reading(), records=True))) == 1_500_001
+  assert sum(map(len, read_text(file, ReadState(), records=True))) == 1_500_001
   file = write(tmp_path / "t.jsonl", b"x" * 2_000_001)
   for errors in ("strict", "replace"):
     with pytest.raises(DataError, match=":1: a line of more than 2,000,000"):
-      list(read_text(file, Reading(errors), records=True))
+      list(read_text(file, ReadState(errors), records=True))
 
 
 def test_a_reading_that_stops_early_leaves_nothing_open(tmp_path):
   before = len(os.listdir("/dev/fd"))
   for suffix, pack in PACK.items():
     file = write(tmp_path / f"t.txt{suffix}", pack(some_text(2_000_000)))
-    runs = read_text(file, Reading())
+    runs = read_text(file, ReadState())
     assert next(runs)
     runs.close()
     assert len(os.listdir("/dev/fd")) == before

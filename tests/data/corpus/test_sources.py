@@ -25,9 +25,10 @@ from truenegs_jax.data.corpus import (
   read_state,
   sources,
 )
-from truenegs_jax.data.corpus.corpus import Meter, open_corpus
-from truenegs_jax.data.corpus.read_state import Reading
+from truenegs_jax.data.corpus.corpus import Meter
+from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.data.corpus.sources import SOURCES
+from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.runtime.errors import (
   AbsentError,
   DataError,
@@ -129,7 +130,7 @@ def test_documents_of_a_text_do_not_depend_on_its_runs(
       expected = [line for block in expected for line in block.split("\n")]
     elif rule == "file":
       expected = ["\n".join(expected)] if expected else []
-    reading, whole = Reading(), Reading()
+    reading, whole = ReadState(), ReadState()
     found = list(documents.from_lines(runs, rule, reading))
     assert found == list(documents.from_lines(["".join(runs)], rule, whole))
     assert reading.oddities == whole.oddities
@@ -579,7 +580,7 @@ def test_a_name_on_the_hub_is_read_by_its_commit(
 def test_datasets_is_imported_only_where_it_is_needed(tmp_path):
   (tmp_path / "t.txt").write_text("text")
   code = (
-    "import sys; from truenegs_jax.data.corpus.corpus import open_corpus;"
+    "import sys; from truenegs_jax.data.corpus.sources_spec import open_corpus;"
     f" list(open_corpus({str(tmp_path / 't.txt')!r}));"
     " print(sorted({'datasets', 'pyarrow', 'nltk'} & set(sys.modules)))"
   )

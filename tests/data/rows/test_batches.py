@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from support.small_rows import write_rows
 from support.texts import Texts
 from truenegs_jax.data.rows import batches as batches_lib
-from truenegs_jax.data.rows.build_rows import write_rows
 from truenegs_jax.data.rows.rows_folder import RowsOptions, open_rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError

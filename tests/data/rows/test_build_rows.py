@@ -16,7 +16,14 @@ import time
 import numpy as np
 import pytest
 
-from support.small_rows import OPTIONS, TOKENIZER, contents, letters, write
+from support.small_rows import (
+  OPTIONS,
+  TOKENIZER,
+  contents,
+  letters,
+  write,
+  write_rows,
+)
 from support.texts import Texts, make_texts
 from truenegs_jax.data.corpus.corpus import Meter
 from truenegs_jax.data.rows import (
@@ -44,7 +51,7 @@ def test_a_text_without_tokens_is_refused_and_leaves_nothing(tmp_path, texts):
 
 
 def test_a_damaged_text_leaves_nothing(tmp_path, monkeypatch):
-  monkeypatch.setattr(chunks, "PIECE_CHARACTERS", 100)
+  monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 100)
 
   class Damaged:
     def __iter__(self):
@@ -70,24 +77,22 @@ def same_folders(a, b) -> bool:
 
 
 @pytest.fixture
-def small_pieces(monkeypatch):
-  monkeypatch.setattr(chunks, "PIECE_CHARACTERS", 500)
+def small_chunks(monkeypatch):
+  monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 500)
 
 
 @pytest.fixture
-def whole(tmp_path, small_pieces):
-  """The rows of 200 documents in some 80 pieces, made in one go."""
+def whole(tmp_path, small_chunks):
+  """The rows of 200 documents in some 80 chunks, made in one go."""
   write(tmp_path / "whole", make_texts(200))
   return tmp_path / "whole"
 
 
 def run(target, **how):
-  return build_rows.write_rows(
-    target, Texts(make_texts(200)), TOKENIZER, OPTIONS, **how
-  )
+  return write_rows(target, Texts(make_texts(200)), TOKENIZER, OPTIONS, **how)
 
 
-def test_rows_do_not_depend_on_pieces_or_processes(tmp_path, whole):
+def test_rows_do_not_depend_on_chunks_or_processes(tmp_path, whole):
   run(tmp_path / "three", num_workers=3)
   assert same_folders(whole, tmp_path / "three")
 
@@ -109,10 +114,10 @@ KILLED = """
 import os, runpy, signal, sys
 sys.path.insert(0, "tests")
 from truenegs_jax.data.rows import chunks
-chunks.PIECE_CHARACTERS = 500
+chunks.CHUNK_CHARACTERS = 500
 run = runpy.run_path("tests/data/rows/test_build_rows.py")["run"]
 seen = []
-def die(progress):
+def die(*progress):
   seen.append(progress)
   if len(seen) == int(sys.argv[2]):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -137,12 +142,12 @@ def test_a_killed_preparation_is_invisible_and_goes_on(
   monkeypatch.setattr(
     chunks,
     "build",
-    lambda job, encoder, piece, f=chunks.build: (
-      built.append(piece.number) or f(job, encoder, piece)
+    lambda spec, encoder, chunk, f=chunks.build: (
+      built.append(chunk.number) or f(spec, encoder, chunk)
     ),
   )
   seen = []
-  run(target, progress=seen.append)
+  run(target, progress=lambda *p: seen.append(p))
   assert built and built[0] >= 29  # what was done is not done again
   assert len(seen) > len(built) + 29  # and the skipping of it is shown
   assert same_folders(whole, target)
@@ -159,10 +164,10 @@ def test_what_other_options_left_is_not_gone_on_with(tmp_path, whole):
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
-def test_a_damaged_piece_is_made_anew_the_next_time(tmp_path, whole, damage):
+def test_a_damaged_chunk_is_made_anew_the_next_time(tmp_path, whole, damage):
   target, corpus = tmp_path / "rows", Texts(make_texts(200))
   built = build_rows.build_share(target, corpus, TOKENIZER, OPTIONS)
-  path = chunks.path_of(built.job.folder, 7)
+  path = chunks.path_of(built.spec.folder, 7)
   data = bytearray(path.read_bytes())
   data[300] ^= 1  # of the first array
   path.write_bytes({"cut": data[:-50], "flip": data, "empty": b""}[damage])
@@ -181,9 +186,9 @@ class Mixture(Texts):
         yield document._replace(repeat=repeat)
 
 
-def test_what_is_held_out_is_never_trained_on(tmp_path, small_pieces):
+def test_what_is_held_out_is_never_trained_on(tmp_path, small_chunks):
   texts = [" ".join([letter] * 30) for letter in "abcdefghijklmnopqrst"]
-  build_rows.write_rows(tmp_path / "rows", Mixture(texts), TOKENIZER, OPTIONS)
+  write_rows(tmp_path / "rows", Mixture(texts), TOKENIZER, OPTIONS)
   held = letters(contents(tmp_path / "rows", "held_out"))
   train = letters(contents(tmp_path / "rows", "train"))
   assert held == "j" * 30 + "t" * 30
@@ -192,15 +197,13 @@ def test_what_is_held_out_is_never_trained_on(tmp_path, small_pieces):
 
 def test_rows_of_repeated_documents_are_not_held_out(tmp_path):
   with pytest.raises(DataError, match="less than one of any part"):
-    build_rows.write_rows(
-      tmp_path / "rows", Mixture(make_texts(5)), TOKENIZER, OPTIONS
-    )
+    write_rows(tmp_path / "rows", Mixture(make_texts(5)), TOKENIZER, OPTIONS)
 
 
 def test_a_killed_worker_is_said_and_what_is_done_stays(tmp_path, whole):
   target = tmp_path / "rows"
 
-  def kill(progress):
+  def kill(*_):
     for child in multiprocessing.active_children():
       os.kill(child.pid, signal.SIGKILL)
 
@@ -264,16 +267,20 @@ def test_foreign_files_are_never_replaced(tmp_path):
 def test_progress_counts_documents_and_bytes(tmp_path):
   seen = []
   texts = make_texts(60)
-  build_rows.write_rows(
-    tmp_path / "rows", Texts(texts), TOKENIZER, OPTIONS, progress=seen.append
+  write_rows(
+    tmp_path / "rows",
+    Texts(texts),
+    TOKENIZER,
+    OPTIONS,
+    progress=lambda *p: seen.append(p),
   )
-  last = seen[-1]
-  assert last.documents == 60
-  assert last.text_bytes == sum(len(t) for t in texts)
-  assert last.rows == sum(
+  text_bytes, _, detail = seen[-1]
+  num_rows = sum(
     len(open_rows(tmp_path / "rows", s)) for s in rows_folder.SPLITS
   )
-  assert all(a.rows <= b.rows for a, b in itertools.pairwise(seen))
+  assert text_bytes == sum(len(t) for t in texts)
+  assert detail == f"60 documents, {num_rows} rows"
+  assert all(a <= b for (a, *_), (b, *_) in itertools.pairwise(seen))
 
 
 def begin_often(folder, gate, results):
@@ -310,7 +317,7 @@ def test_a_share_of_other_options_is_refused(tmp_path):
     build_rows.build_share(target, corpus, TOKENIZER, other, share=(1, 2))
 
 
-def test_a_failing_disk_costs_no_piece(tmp_path, small_pieces):
+def test_a_failing_disk_costs_no_chunk(tmp_path, small_chunks):
   class Failing:
     def __iter__(self):
       yield from make_texts(100)
@@ -328,7 +335,7 @@ def test_the_asked_share_of_documents_is_held_out(share):
   options = dataclasses.replace(OPTIONS, held_out=share)
   corpus = Texts(["a"] * 2000)
   cut = chunks.cut(corpus, options, Meter(), by="documents")
-  splits = [split for piece in cut for _, split, _ in piece.documents]
+  splits = [split for chunk in cut for _, split, _ in chunk.documents]
   assert splits.count("held_out") == round(2000 * share)
   # Evenly: any run of n documents holds its share of them.
   held = np.cumsum([split == "held_out" for split in splits])
@@ -344,7 +351,7 @@ def test_a_signal_that_another_thread_takes_is_held_too(number):
   thread = threading.Thread(target=taken.wait)  # blocks no signal
   thread.start()
   try:
-    with worker_pool.signals_held():
+    with worker_pool._signals_held():
       signal.pthread_kill(thread.ident, number)
       for _ in range(100):
         time.sleep(0.001)

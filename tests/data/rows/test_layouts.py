@@ -229,10 +229,10 @@ def test_electra_rows_are_those_of_the_released_code(overflow, longest, length):
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("longest", [2, 13, 900])
-def test_packed_rows_are_filled_and_cut_no_piece_too_short(length, longest):
+def test_packed_rows_are_filled_and_cut_no_part_too_short(length, longest):
   documents = make_documents(5, count=200, longest=longest, lines=3)
   arrays = build(documents, length=length, name="packed")
-  least = min(layouts.MIN_PIECE, (length - 1) // 2)
+  least = min(layouts.MIN_PART, (length - 1) // 2)
   padding_R = (arrays[2] == 0).sum(axis=1)
   assert padding_R[:-1].max(initial=0) <= 2 * least
   sizes = {int(stop - start) for start, stop in spans(documents)}

@@ -19,7 +19,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from truenegs_jax.data.corpus.corpus import Meter, open_corpus
+from truenegs_jax.data.corpus.corpus import Meter
+from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows.prepare_rows import prepare
 from truenegs_jax.data.rows.rows_folder import open_rows, verify_rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, write_vocabulary

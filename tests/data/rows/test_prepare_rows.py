@@ -217,7 +217,7 @@ def test_two_at_once_prepare_once(corpus, tmp_path, cache):
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-  """A text of six pieces or so, and a vocabulary for it."""
+  """A text of six chunks or so, and a vocabulary for it."""
   folder = tmp_path_factory.mktemp("large")
   rng = np.random.default_rng(1)
   words = np.array([f"w{i}" for i in range(400)])

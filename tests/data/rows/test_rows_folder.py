@@ -30,7 +30,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize("shard_tokens", [16 * 7, 2**27])
 def test_what_is_read_is_what_was_written(tmp_path, monkeypatch, shard_tokens):
   monkeypatch.setattr(merge_chunks, "SHARD_TOKENS", shard_tokens)
-  monkeypatch.setattr(chunks, "PIECE_CHARACTERS", 1000)
+  monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 1000)
   texts = make_texts(60)
   manifest = write(tmp_path / "rows", texts)
   train, held = (contents(tmp_path / "rows", s) for s in rows_folder.SPLITS)

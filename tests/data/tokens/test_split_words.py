@@ -75,9 +75,9 @@ def test_ascii_is_normalised_as_the_library_does():
   for lowercase in (True, False):
     splitter = Splitter(lowercase=lowercase, strip_accents=lowercase)
     found, _ = words_of_lines(every)
-    alone, ends_W = splitter.pieces(found)
+    alone, ends_W = splitter.basic_tokens(found)
     # A word of other letters sends all through the normalizer.
-    beside, ends_V = splitter.pieces(words_of_lines([*every, "я"])[0])
+    beside, ends_V = splitter.basic_tokens(words_of_lines([*every, "я"])[0])
     assert texts_of(alone) == texts_of(beside)[:-1]
     np.testing.assert_array_equal(ends_W, ends_V[:-1])
 
@@ -87,10 +87,11 @@ def test_pieces_stay_with_their_words_whatever_a_text_holds():
   splitter = Splitter(lowercase=True, strip_accents=True)
   for line in ("É,x \x00 天鹅 ß", f"É,x \x00 {marks} ß", f"É {marks[3:]}"):
     found, _ = words_of_lines([line])
-    pieces, ends_W = splitter.pieces(found)
+    pieces, ends_W = splitter.basic_tokens(found)
     assert len(ends_W) == len(found.starts_W)
     one_by_one = [
-      splitter.pieces(found.take(np.array([i]))) for i in range(len(ends_W))
+      splitter.basic_tokens(found.take(np.array([i])))
+      for i in range(len(ends_W))
     ]
     assert texts_of(pieces) == sum((texts_of(p) for p, _ in one_by_one), [])
     counts = np.diff(ends_W, prepend=0)

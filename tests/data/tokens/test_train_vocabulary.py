@@ -16,7 +16,7 @@ from truenegs_jax.data.tokens import train_vocabulary as train_vocabulary_lib
 from truenegs_jax.data.tokens.fast_encoder import Encoder
 from truenegs_jax.data.tokens.split_words import Splitter
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.data.tokens.train_vocabulary import Progress, train_vocabulary
+from truenegs_jax.data.tokens.train_vocabulary import train_vocabulary
 from truenegs_jax.runtime.errors import InputError
 
 CASES = [(True, True), (False, False), (True, False), (False, True)]
@@ -249,12 +249,14 @@ def test_progress_counts_what_was_read(monkeypatch):
   monkeypatch.setattr(
     "truenegs_jax.data.tokens.split_words.BATCH_CHARACTERS", 500
   )
-  told: list[Progress] = []
-  train_vocabulary(corpus(), size=120, lowercase=True, progress=told.append)
-  assert {p.stage for p in told[:-1]} == {"counting"}
-  assert told[-1].stage == "learning"
-  assert len(told) > 20
-  sizes = [p.text_bytes for p in told]
+  sizes, details = [], []
+
+  def progress(text_bytes, detail, at_once=False):
+    sizes.append(text_bytes)
+    details.append((detail.partition(",")[0], at_once))
+
+  train_vocabulary(corpus(), size=120, lowercase=True, progress=progress)
+  assert details[0] == ("counting", True) and details[-1] == ("learning", True)
+  assert set(details[1:-1]) == {("counting", False)} and len(details) > 20
   assert sizes[0] == 0 and sizes == sorted(sizes)
   assert sizes[-1] == sum(len(text.encode()) + 1 for text in corpus())
-  assert told[-1].detail.startswith("learning, ")

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from truenegs_jax.data.corpus.read_state import NOT_UTF8, Reading
+from truenegs_jax.data.corpus.read_state import NOT_UTF8, ReadState
 from truenegs_jax.runtime.errors import DataError, TrueNegsError
 
 # Few calls, and little memory even where every record is of 1 MB.
@@ -17,7 +17,7 @@ BATCH_BYTES = 4_000_000
 
 
 def read_parquet(
-  raw: BinaryIO, reading: Reading, *, column: str
+  raw: BinaryIO, reading: ReadState, *, column: str
 ) -> Iterator[str | None]:
   """The texts of a column, read a part of a row group at a time.
 
@@ -46,7 +46,7 @@ def read_parquet(
 
 def read_batches(
   batches: Iterator[Any],
-  reading: Reading,
+  reading: ReadState,
   *,
   column: str,
   num_records: int | None,
@@ -110,7 +110,7 @@ def records_of_batch(num_bytes: int, num_records: int) -> int:
 
 
 @contextlib.contextmanager
-def damage(reading: Reading, what: str) -> Iterator[None]:
+def damage(reading: ReadState, what: str) -> Iterator[None]:
   """Turns whatever a library says of damaged data into a DataError."""
   try:
     yield
@@ -138,7 +138,7 @@ def _is_text(kind: Any) -> bool:
   )
 
 
-def _texts(column: Any, reading: Reading) -> list[str | None]:
+def _texts(column: Any, reading: ReadState) -> list[str | None]:
   import pyarrow
 
   if isinstance(column, pyarrow.ChunkedArray):
@@ -157,7 +157,7 @@ def _texts(column: Any, reading: Reading) -> list[str | None]:
   return _mended(values.to_pylist(), reading)
 
 
-def _mended(values: list[bytes | None], reading: Reading) -> list[str | None]:
+def _mended(values: list[bytes | None], reading: ReadState) -> list[str | None]:
   texts: list[str | None] = []
   first = reading.number
   for number, value in enumerate(values, start=first):

@@ -1,10 +1,9 @@
-"""A corpus: what `config.data.sources` names, as a stream of documents.
+"""A corpus: parts, each a stream of texts, as one stream of documents.
 
-  corpus = open_corpus("wiki/*.txt.xz weight=3, hf:name/set weight=1")
   for document in corpus.read(meter := Meter()): ...
 
-A part is `WHERE [key=value ...]`: the name of a source ("wordnet"), a file, a
-folder or a glob, or hf:NAME for the `datasets` library.
+The parts come one after the other or, with shares, take turns. `sources_spec`
+opens the corpus that `config.data.sources` names.
 """
 
 import collections
@@ -12,16 +11,12 @@ import dataclasses
 import heapq
 import itertools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from truenegs_jax.data.corpus.documents import num_bytes
-from truenegs_jax.data.corpus.read_state import Reading
-from truenegs_jax.data.corpus.sources_spec import Part, open_part, parse_spec
-from truenegs_jax.runtime.errors import DataError, InputError
-
-ERRORS = ("strict", "replace")
-STOPPING = ("all", "first")
+from truenegs_jax.data.corpus.read_state import ReadState
+from truenegs_jax.runtime.errors import DataError
 
 
 class Document(NamedTuple):
@@ -38,6 +33,30 @@ class Document(NamedTuple):
   part: int
   number: int
   repeat: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """A part of a corpus, ready to be read.
+
+  Attributes:
+    name: as a person would name it.
+    read: one pass over its documents, all of which tell the `ReadState`.
+    state: what decides the documents, as JSON; looked up at every call.
+    num_bytes: about how much there is, in the units of its own files; None
+      where not known.
+    is_local: reading needs no hub.
+    may_be_mended: its documents depend on how errors are met.
+    paths: of its files, where it has some; absolute.
+  """
+
+  name: str
+  read: Callable[[ReadState], Iterator[str]]
+  state: Callable[[], dict[str, Any]]
+  num_bytes: int | None
+  is_local: bool = True
+  may_be_mended: bool = True
+  paths: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -61,58 +80,6 @@ class Meter:
   part_bytes: list[int] = dataclasses.field(default_factory=list)
   part_documents: list[int] = dataclasses.field(default_factory=list)
   part_passes: list[int] = dataclasses.field(default_factory=list)
-
-
-def open_corpus(
-  spec: str, *, errors: str = "strict", stopping: str = "all", **resources: Any
-) -> "Corpus":
-  """Opens the corpus of a spec; reads no more than the first record of a part.
-
-  Args:
-    spec: comma-separated parts. Keys of a part: `weight`, `document` (block,
-      record or file), `format` (of files whose suffix does not say it),
-      `column`, and of hf: also `split`, `config`, `revision`,
-      `streaming`. Without weights the parts come one after the other. With
-      them documents take turns so that the text (in bytes) has these shares;
-      a part that ends before the mixture does is read again.
-    errors: "strict" refuses bad text by file and place; "replace" mends it
-      where that is possible, and counts.
-    stopping: the end of a mixture: "all" when every part was read to its end
-      once, "first" when the first part ends.
-    **resources: what sources need beside text (`reader` for "wordnet").
-
-  Raises:
-    InputError: the spec has a mistake, or a resource is missing.
-    DataError: a part is missing, or has no such column or split.
-  """
-  for name, value, known in (
-    ("errors", errors, ERRORS),
-    ("stopping", stopping, STOPPING),
-  ):
-    if value not in known:
-      raise InputError(f"data.{name}={value!r}: give one of {known}.")
-  asked = parse_spec(spec)
-  weights = [part.weight for part in asked if part.weight is not None]
-  if weights and len(weights) < len(asked):
-    without = next(part.where for part in asked if part.weight is None)
-    raise InputError(
-      f"data.sources: weight= is given for {len(weights)} of {len(asked)}"
-      f" parts; give it for {without!r}, too, or for none."
-    )
-  # Shares, so that 3 and 1 are the same mixture as 6 and 2.
-  shares = tuple(weight / sum(weights) for weight in weights)
-  parts = tuple(open_part(part, resources) for part in asked)
-  _refuse_overlap(parts)
-  return Corpus(parts, shares if len(shares) > 1 else (), errors, stopping)
-
-
-def needs(spec: str) -> set[str]:
-  """Sources in a spec that may need resources, by name, such as "wordnet".
-
-  Raises:
-    InputError: the spec has a mistake.
-  """
-  return {part.source for part in parse_spec(spec)} - {"", "hf"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,11 +156,11 @@ class Corpus:
 
   def _in_turn(self, meter: Meter) -> Iterator[Document]:
     for part in self.parts[1:]:  # fails now rather than in some hours
-      if next(part.read(Reading(self.errors)), None) is None:
+      if next(part.read(ReadState(self.errors)), None) is None:
         raise DataError(_empty(part))
     sizes = [part.num_bytes for part in self.parts]
     for index, part in enumerate(self.parts):
-      reading = Reading(self.errors, meter.oddities)
+      reading = ReadState(self.errors, meter.oddities)
       number = -1
       for number, text in enumerate(part.read(reading)):
         meter.done = _done_in_turn(sizes, index, reading.done)
@@ -203,7 +170,7 @@ class Corpus:
 
   def _mixed(self, meter: Meter) -> Iterator[Document]:
     """Takes the next document from the part that lags behind its share most."""
-    readings = [Reading(self.errors, meter.oddities) for _ in self.parts]
+    readings = [ReadState(self.errors, meter.oddities) for _ in self.parts]
     streams = [self._repeated(i, reading) for i, reading in enumerate(readings)]
     unfinished = set(range(len(self.parts)))
     queue = [(0.0, index) for index in unfinished]  # a heap: ties by order
@@ -226,7 +193,7 @@ class Corpus:
       heapq.heapreplace(queue, (lag, index))
 
   def _repeated(
-    self, index: int, reading: Reading
+    self, index: int, reading: ReadState
   ) -> Iterator[tuple[Document, bool]]:
     """A part for ever: each document, and whether it is the last of a pass."""
     part = self.parts[index]
@@ -239,19 +206,7 @@ class Corpus:
         following = next(texts, None)
         yield Document(text, index, number, repeat), following is None
         text, number = following, number + 1
-      reading = Reading(self.errors)  # what it meets now is counted
-
-
-def _refuse_overlap(parts: tuple[Part, ...]) -> None:
-  """What is in two parts could be held out of one and trained on in another."""
-  seen: dict[str, str] = {}
-  for part in parts:
-    for path in part.paths:
-      if (other := seen.setdefault(path, part.name)) is not part.name:
-        raise InputError(
-          f"data.sources: {path} is in {other!r} and in {part.name!r}: name it"
-          " once; to read it more often, give weights."
-        )
+      reading = ReadState(self.errors)  # what it meets now is counted
 
 
 def _empty(part: Part) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from truenegs_jax.data.corpus import read_state
-from truenegs_jax.data.corpus.read_state import Reading
+from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError
 
 RULES = ("block", "record", "file")
@@ -21,7 +21,7 @@ SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def from_lines(
-  runs: Iterable[str], rule: str, reading: Reading
+  runs: Iterable[str], rule: str, reading: ReadState
 ) -> Iterator[str]:
   """Documents of a text.
 
@@ -55,7 +55,7 @@ def from_lines(
 
 
 def from_records(
-  values: Iterable[Any], rule: str, reading: Reading
+  values: Iterable[Any], rule: str, reading: ReadState
 ) -> Iterator[str]:
   """Documents of records.
 
@@ -83,28 +83,28 @@ def num_bytes(text: str) -> int:
   return len(text) if text.isascii() else len(text.encode())
 
 
-def _cut(text: str, reading: Reading) -> list[str]:
+def _cut(text: str, reading: ReadState) -> list[str]:
   """Cuts what is too long for a document, at the ends of lines.
 
-  No document for no text. Each but the last piece is as long as whole lines
+  No document for no text. Each but the last is as long as whole lines
   allow, so that it does not depend on what follows.
   """
   limit = read_state.MAX_DOCUMENT_BYTES
   if len(text) * 4 <= limit or num_bytes(text) <= limit:
     return [text] if text else []
-  data, start, pieces = text.encode(), 0, []
+  data, start, documents = text.encode(), 0, []
   while len(data) - start > limit:
     end = data.rfind(b"\n", start, start + limit + 1)
     end = end if end >= 0 else data.find(b"\n", start)
     if end < 0 or end + 1 == len(data):
       break
-    pieces.append(data[start:end].decode())
+    documents.append(data[start:end].decode())
     reading.oddities[read_state.LONG_DOCUMENTS] += 1
     start = end + 1
-  return [*pieces, data[start:].decode()]
+  return [*documents, data[start:].decode()]
 
 
-def _fit(value: Any, reading: Reading) -> str | None:
+def _fit(value: Any, reading: ReadState) -> str | None:
   """The text of a record, mended where need be; None to leave it out."""
   if value is None:
     reading.oddities[read_state.NULL_VALUES] += 1
@@ -147,7 +147,7 @@ def _is_encodable(text: str) -> bool:
   return True
 
 
-def _cut_lines(text: str, reading: Reading) -> Iterator[str]:
+def _cut_lines(text: str, reading: ReadState) -> Iterator[str]:
   limit = read_state.MAX_LINE_BYTES
   for line in text.split("\n"):
     while num_bytes(line) > limit:

@@ -3,7 +3,7 @@
 What is read is seen to be what was found.
 
   for file in find_files("wiki/*.txt.zst", suffixes=(".txt",)):
-    for block in read_blocks(file, Reading(), size=2**19): ...
+    for block in read_blocks(file, ReadState(), size=2**19): ...
 """
 
 import bz2
@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, Reading
+from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError
 
 # What a file of this suffix begins with.
@@ -207,7 +207,9 @@ def files_state(files: list[File]) -> list[list[Any]]:
   return state
 
 
-def read_blocks(file: File, reading: Reading, *, size: int) -> Iterator[bytes]:
+def read_blocks(
+  file: File, reading: ReadState, *, size: int
+) -> Iterator[bytes]:
   """The content of a file, decompressed, in blocks of at most `size` bytes.
 
   Raises:
@@ -252,7 +254,7 @@ def open_file(file: File) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def open_seekable(file: File, reading: Reading) -> Iterator[BinaryIO]:
+def open_seekable(file: File, reading: ReadState) -> Iterator[BinaryIO]:
   """Opens a file for readers that jump about; what is compressed is unpacked.
 
   Raises:

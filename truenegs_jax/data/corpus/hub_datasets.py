@@ -1,7 +1,7 @@
 """Data sets of the `datasets` library: on the hub or in a local folder.
 
   dataset = open_dataset("Skylion007/openwebtext", column="text")
-  for text in dataset.read(Reading()): ...
+  for text in dataset.read(ReadState()): ...
 
 `datasets` is imported only here, and when it is needed.
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from truenegs_jax.data.corpus import arrow, files
-from truenegs_jax.data.corpus.read_state import Reading
+from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import (
   AbsentError,
   DataError,
@@ -99,7 +99,7 @@ class HubDataset:
       return self.saved.data.nbytes
     return getattr(self._info(), "num_bytes", None)
 
-  def read(self, reading: Reading) -> Iterator[str | None]:
+  def read(self, reading: ReadState) -> Iterator[str | None]:
     """The texts of the column, one record after the other.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from truenegs_jax.data.corpus import read_state
 from truenegs_jax.data.corpus.files import File, read_blocks
-from truenegs_jax.data.corpus.read_state import Reading
+from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError
 
 LINE_END = re.compile(rb"\r\n?|\n")
@@ -26,7 +26,7 @@ FOREIGN_MARKS = {
 
 
 def read_text(
-  file: File, reading: Reading, *, records: bool = False
+  file: File, reading: ReadState, *, records: bool = False
 ) -> Iterator[str]:
   """Runs of whole lines, some hundred KB each; every line ends in "\\n".
 
@@ -89,7 +89,7 @@ def _cut_of_first_line(data: bytes, limit: int) -> int:
 
 
 def _refuse_long_line(
-  place: _Place, limit: int, reading: Reading, *, records: bool
+  place: _Place, limit: int, reading: ReadState, *, records: bool
 ) -> None:
   line, byte = place.of(b"", 0)
   message = f"{line}: a line of more than {limit:,} bytes (from {byte})"
@@ -102,7 +102,7 @@ def _refuse_long_line(
   )
 
 
-def _decode(data: bytes, place: _Place, reading: Reading) -> str:
+def _decode(data: bytes, place: _Place, reading: ReadState) -> str:
   if not place.offset:
     _refuse_foreign_mark(data, place)
   try:

@@ -2,7 +2,7 @@
 
 Bad text is refused by its place, or mended and counted.
 
-  reading = Reading(errors="replace")
+  reading = ReadState(errors="replace")
   for text in jsonl(file=file, reading=reading, column="text"): ...
   reading.oddities  # what was mended, cut or left out, and how often
 """
@@ -31,7 +31,7 @@ EMPTY_FILES = "files without text, left out"
 
 
 @dataclasses.dataclass
-class Reading:
+class ReadState:
   """How bad text is met, how far the reading is, and what it has met.
 
   Attributes:

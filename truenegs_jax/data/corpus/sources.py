@@ -4,9 +4,9 @@ A source is a function that yields the text of one record after another, or
 runs of whole lines. What it can be told in `data.sources` are its arguments:
 
   @source("jsonl", suffixes=(".jsonl",), keys=("column",))
-  def jsonl(*, file: File, reading: Reading, column: str) -> Iterator[str]: ...
+  def jsonl(*, file: File, reading: ReadState, column: str) -> Iterator[str]:
 
-`reading` is told the place of the record, for messages, and how far it is.
+It tells `reading` the place of the record, for messages, and how far it is.
 """
 
 import csv as csv_lib
@@ -22,7 +22,7 @@ from truenegs_jax.data.corpus import arrow
 from truenegs_jax.data.corpus.files import File, open_seekable
 from truenegs_jax.data.corpus.hub_datasets import HubDataset
 from truenegs_jax.data.corpus.lines import read_text
-from truenegs_jax.data.corpus.read_state import MAX_RECORD_BYTES, Reading
+from truenegs_jax.data.corpus.read_state import MAX_RECORD_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import short_sha256
 
@@ -89,7 +89,7 @@ def _wordnet_state(*, reader: WordNetReader) -> dict[str, Any]:
 
 
 @source("wordnet", state=_wordnet_state, num_bytes=lambda **_: 11_000_000)
-def wordnet(*, reader: WordNetReader, reading: Reading) -> Iterator[str]:
+def wordnet(*, reader: WordNetReader, reading: ReadState) -> Iterator[str]:
   """The definitions and example sentences of WordNet, one a line.
 
   A document is a run of 64 synsets in the order of WordNet's lexicographer
@@ -121,13 +121,15 @@ def _wordnet_documents(reader: WordNetReader) -> tuple[str, ...]:
 
 
 @source("text", suffixes=(".txt",), document="block", is_lines=True)
-def text(*, file: File, reading: Reading) -> Iterator[str]:
+def text(*, file: File, reading: ReadState) -> Iterator[str]:
   """Plain UTF-8; a line stays a line. Files of unknown suffixes are such."""
   return read_text(file, reading)
 
 
 @source("jsonl", suffixes=(".jsonl", ".json"), keys=("column",))
-def jsonl(*, file: File, reading: Reading, column: str) -> Iterator[str | None]:
+def jsonl(
+  *, file: File, reading: ReadState, column: str
+) -> Iterator[str | None]:
   """One JSON object a line, its text under the key `column`.
 
   Raises:
@@ -146,7 +148,7 @@ def jsonl(*, file: File, reading: Reading, column: str) -> Iterator[str | None]:
     num_lines += len(lines)
 
 
-def _parse_json(line: str, reading: Reading) -> dict[str, Any]:
+def _parse_json(line: str, reading: ReadState) -> dict[str, Any]:
   try:
     record = json.loads(line)
   except RecursionError as error:
@@ -175,7 +177,7 @@ def _no_column(place: str, column: str, columns: Iterable[str]) -> str:
 
 @source("parquet", suffixes=(".parquet",), keys=("column",))
 def parquet(
-  *, file: File, reading: Reading, column: str
+  *, file: File, reading: ReadState, column: str
 ) -> Iterator[str | None]:
   """The text column of a Parquet file, some hundred records at a time.
 
@@ -187,7 +189,7 @@ def parquet(
 
 
 @source("csv", suffixes=(".csv", ".tsv"), keys=("column",))
-def csv(*, file: File, reading: Reading, column: str) -> Iterator[str | None]:
+def csv(*, file: File, reading: ReadState, column: str) -> Iterator[str | None]:
   """Fields parted by commas, in .tsv by tabs; the first line names them.
 
   A field that holds the separator, a quote or a line end stands in quotes,
@@ -235,6 +237,6 @@ def csv(*, file: File, reading: Reading, column: str) -> Iterator[str | None]:
   num_bytes=lambda dataset: dataset.num_bytes(),
   keys=("document", "column", "split", "config", "revision", "streaming"),
 )
-def hf(*, dataset: HubDataset, reading: Reading) -> Iterator[str | None]:
+def hf(*, dataset: HubDataset, reading: ReadState) -> Iterator[str | None]:
   """A data set of the hub or of a local folder, as `hub.open_dataset` says."""
   return dataset.read(reading)

@@ -1,4 +1,10 @@
-"""Opens the parts of a corpus: finds what each names, and how to read it."""
+"""Opens the corpus that `config.data.sources` names.
+
+  corpus = open_corpus("wiki/*.txt.xz weight=3, hf:name/set weight=1")
+
+A part is `WHERE [key=value ...]`: the name of a source ("wordnet"), a file, a
+folder or a glob, or hf:NAME for the `datasets` library.
+"""
 
 import contextlib
 import dataclasses
@@ -6,12 +12,13 @@ import inspect
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from truenegs_jax.data.corpus import documents, hub_datasets
+from truenegs_jax.data.corpus.corpus import Corpus, Part
 from truenegs_jax.data.corpus.files import File, files_state, find_files
-from truenegs_jax.data.corpus.read_state import EMPTY_FILES, Reading
+from truenegs_jax.data.corpus.read_state import EMPTY_FILES, ReadState
 from truenegs_jax.data.corpus.sources import SOURCES, formats
 from truenegs_jax.runtime.errors import AbsentError, InputError
 
@@ -30,8 +37,64 @@ OPTION = re.compile(r"(?:^|\s)(\w+)=(\S*)$")
 LIKE_AN_OPTION = re.compile(r"(?:^|\s)(\w+)=\S*(?=\s|$)")
 
 
+ERRORS = ("strict", "replace")
+STOPPING = ("all", "first")
+
+
+def open_corpus(
+  spec: str, *, errors: str = "strict", stopping: str = "all", **resources: Any
+) -> Corpus:
+  """Opens the corpus of a spec; reads no more than the first record of a part.
+
+  Args:
+    spec: comma-separated parts. Keys of a part: `weight`, `document` (block,
+      record or file), `format` (of files whose suffix does not say it),
+      `column`, and of hf: also `split`, `config`, `revision`,
+      `streaming`. Without weights the parts come one after the other. With
+      them documents take turns so that the text (in bytes) has these shares;
+      a part that ends before the mixture does is read again.
+    errors: "strict" refuses bad text by file and place; "replace" mends it
+      where that is possible, and counts.
+    stopping: the end of a mixture: "all" when every part was read to its end
+      once, "first" when the first part ends.
+    **resources: what sources need beside text (`reader` for "wordnet").
+
+  Raises:
+    InputError: the spec has a mistake, or a resource is missing.
+    DataError: a part is missing, or has no such column or split.
+  """
+  for name, value, known in (
+    ("errors", errors, ERRORS),
+    ("stopping", stopping, STOPPING),
+  ):
+    if value not in known:
+      raise InputError(f"data.{name}={value!r}: give one of {known}.")
+  asked = parse_spec(spec)
+  weights = [part.weight for part in asked if part.weight is not None]
+  if weights and len(weights) < len(asked):
+    without = next(part.where for part in asked if part.weight is None)
+    raise InputError(
+      f"data.sources: weight= is given for {len(weights)} of {len(asked)}"
+      f" parts; give it for {without!r}, too, or for none."
+    )
+  # Shares, so that 3 and 1 are the same mixture as 6 and 2.
+  shares = tuple(weight / sum(weights) for weight in weights)
+  parts = tuple(open_part(part, resources) for part in asked)
+  _refuse_overlap(parts)
+  return Corpus(parts, shares if len(shares) > 1 else (), errors, stopping)
+
+
+def needs(spec: str) -> set[str]:
+  """Sources in a spec that may need resources, by name, such as "wordnet".
+
+  Raises:
+    InputError: the spec has a mistake.
+  """
+  return {part.source for part in parse_spec(spec)} - {"", "hf"}
+
+
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class PartSpec:
   """What a spec asks for.
 
   Attributes:
@@ -47,7 +110,7 @@ class Asked:
   options: dict[str, str]
 
 
-def parse_spec(spec: str) -> list[Asked]:
+def parse_spec(spec: str) -> list[PartSpec]:
   """Takes a spec apart.
 
   Raises:
@@ -64,7 +127,7 @@ def parse_spec(spec: str) -> list[Asked]:
   return asked
 
 
-def _parse_part(text: str) -> Asked:
+def _parse_part(text: str) -> PartSpec:
   where, options = text, {}
   while (match := OPTION.search(where)) and match[1] in KEYS:
     if os.path.lexists(os.path.expanduser(where)):
@@ -89,7 +152,7 @@ def _parse_part(text: str) -> Asked:
       )
   named = where in SOURCES and not SOURCES[where].suffixes and where != "hf"
   source = "hf" if where.startswith(HUB) else where if named else ""
-  return Asked(where, source, _weight(text, options), options)
+  return PartSpec(where, source, _weight(text, options), options)
 
 
 def _weight(text: str, options: dict[str, str]) -> float | None:
@@ -110,7 +173,7 @@ def wrong(part: str, message: str) -> InputError:
   return InputError(f"data.sources: part {part!r}: {message}")
 
 
-def unknown_key(asked: Asked) -> InputError:
+def unknown_key(asked: PartSpec) -> InputError:
   """The error of a part whose path is not there and looks like keys."""
   names = [match[1] for match in LIKE_AN_OPTION.finditer(asked.where)]
   unknown = next((name for name in names if name not in KEYS), names[0])
@@ -121,31 +184,7 @@ def unknown_key(asked: Asked) -> InputError:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-  """A part of a corpus, ready to be read.
-
-  Attributes:
-    name: as a person would name it.
-    read: one pass over its documents, all of which tell the `Reading`.
-    state: what decides the documents, as JSON; looked up at every call.
-    num_bytes: about how much there is, in the units of its own files; None
-      where not known.
-    is_local: reading needs no hub.
-    may_be_mended: its documents depend on how errors are met.
-    paths: of its files, where it has some; absolute.
-  """
-
-  name: str
-  read: Callable[[Reading], Iterator[str]]
-  state: Callable[[], dict[str, Any]]
-  num_bytes: int | None
-  is_local: bool = True
-  may_be_mended: bool = True
-  paths: tuple[str, ...] = ()
-
-
-def open_part(asked: Asked, resources: Mapping[str, Any]) -> Part:
+def open_part(asked: PartSpec, resources: Mapping[str, Any]) -> Part:
   """Finds what a part names, and reads the first record of its files.
 
   Raises:
@@ -170,7 +209,7 @@ def open_part(asked: Asked, resources: Mapping[str, Any]) -> Part:
   return dataclasses.replace(part, is_local=dataset.is_local())
 
 
-def _check_keys(asked: Asked, keys: Collection[str]) -> None:
+def _check_keys(asked: PartSpec, keys: Collection[str]) -> None:
   for key in asked.options:
     if key not in keys:
       known = ", ".join(k for k in KEYS if k == "weight" or k in keys)
@@ -179,7 +218,7 @@ def _check_keys(asked: Asked, keys: Collection[str]) -> None:
       )
 
 
-def _open_named(asked: Asked, resources: Mapping[str, Any]) -> Part:
+def _open_named(asked: PartSpec, resources: Mapping[str, Any]) -> Part:
   entry = SOURCES[asked.source]
   _check_keys(asked, entry.keys)
   names = set(inspect.signature(entry.read).parameters) - {"reading"}
@@ -197,7 +236,7 @@ def _open_named(asked: Asked, resources: Mapping[str, Any]) -> Part:
     found = {"source": asked.source, **entry.state(**arguments)}
     return found | ({"document": rule} if "document" in entry.keys else {})
 
-  def read(reading: Reading) -> Iterator[str]:
+  def read(reading: ReadState) -> Iterator[str]:
     reading.where, reading.unit, reading.number = asked.where, "record", 0
     values = entry.read(reading=reading, **arguments)
     return documents.from_records(values, rule, reading)
@@ -207,7 +246,7 @@ def _open_named(asked: Asked, resources: Mapping[str, Any]) -> Part:
   return Part(asked.where, read, state, size, may_be_mended=may_be_mended)
 
 
-def _open_files(asked: Asked) -> Part:
+def _open_files(asked: PartSpec) -> Part:
   known = formats()
   found = find_files(asked.where, suffixes=known)
   given = asked.options.get("format")
@@ -246,7 +285,7 @@ def _open_files(asked: Asked) -> Part:
       "document": rules,
     } | ({"column": column} if takes_column else {})
 
-  def read(reading: Reading) -> Iterator[str]:
+  def read(reading: ReadState) -> Iterator[str]:
     with_kinds = [(file, kind_of(file)) for file in found]
     return _read_files(with_kinds, rules, column, reading)
 
@@ -269,12 +308,14 @@ def _try_first_record(kind: str, file: File, column: str) -> None:
   """Finds now what would stop the reading at its start, such as a column."""
   if kind == "parquet" and file.compression:
     return  # would unpack all of it
-  values = _values(kind, file, column, Reading("replace", where=str(file.path)))
+  values = _values(
+    kind, file, column, ReadState("replace", where=str(file.path))
+  )
   with contextlib.closing(values):
     next(values, None)
 
 
-def _values(kind: str, file: File, column: str, reading: Reading) -> Any:
+def _values(kind: str, file: File, column: str, reading: ReadState) -> Any:
   options = {"column": column} if "column" in SOURCES[kind].keys else {}
   return SOURCES[kind].read(file=file, reading=reading, **options)
 
@@ -283,7 +324,7 @@ def _read_files(
   files: list[tuple[File, str]],
   rules: dict[str, str],
   column: str,
-  reading: Reading,
+  reading: ReadState,
 ) -> Iterator[str]:
   whole, before = max(1, sum(file.size for file, _ in files)), 0
   for file, kind in files:
@@ -306,3 +347,15 @@ def _read_files(
       yield first
       yield from texts
     before += file.size
+
+
+def _refuse_overlap(parts: tuple[Part, ...]) -> None:
+  """What is in two parts could be held out of one and trained on in another."""
+  seen: dict[str, str] = {}
+  for part in parts:
+    for path in part.paths:
+      if (other := seen.setdefault(path, part.name)) is not part.name:
+        raise InputError(
+          f"data.sources: {path} is in {other!r} and in {part.name!r}: name it"
+          " once; to read it more often, give weights."
+        )

@@ -1,68 +1,62 @@
-"""Builds rows: corpus -> pieces, in any order -> shards and a manifest.
+"""Builds the chunks of rows: corpus -> `.rows.unfinished`.
 
-The writing half of `rows`, which says what a rows folder holds.
+  built = build_share(folder, corpus, tokenizer, options, num_workers=4)
+  manifest = merge_chunks.merge(folder, built)
 
-  write_rows("rows", open_corpus("texts/*.txt"), tokenizer, options)
+Whatever stops a preparation, be it SIGKILL, costs the chunks that were in work:
+the same call goes on with the others. When all are there, `merge_chunks` makes
+the rows of them.
 
-Beside the folder grows `.rows.unfinished` with the pieces that are done. What
-stops a preparation, be it SIGKILL, costs the pieces that were in work: the same
-call goes on with the others. When all are there they become the folder, in one
-rename.
+Who may write is decided by locks that the system releases however a process
+ends.
 """
 
-import dataclasses
+import contextlib
+import functools
 import pathlib
 import shutil
+import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
-from truenegs_jax.data.rows import chunks, locks, merge_chunks, worker_pool
+from truenegs_jax.data.rows import chunks, worker_pool
 from truenegs_jax.data.rows.rows_folder import RowsOptions, rows_fingerprint
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.files import disk_errors
 
 ALL = (0, 1)  # the share of one who does it all
 
 
-@dataclasses.dataclass(frozen=True)
-class Progress:
-  """How far a preparation has come; `done` is a share, None if not known."""
-
-  documents: int
-  text_bytes: int
-  rows: int
-  done: float | None
-
-  @property
-  def detail(self) -> str:
-    """What else a person would like to know."""
-    return f"{self.documents:,} documents, {self.rows:,} rows"
-
-
-def write_rows(
-  folder: str | pathlib.Path,
-  corpus: Corpus,
-  tokenizer: Tokenizer,
-  options: RowsOptions,
-  **how: Any,
-) -> dict[str, Any]:
-  """Builds rows and puts them at `folder` in one rename, whole or not at all.
+@contextlib.contextmanager
+def lock(
+  folder: pathlib.Path, name: str = "lock", *, shared: bool = False
+) -> Iterator[None]:
+  """Waits until no other process holds this lock of `folder`.
 
   Args:
-    **how: what `build_share` takes beside these.
-
-  Returns:
-    The manifest.
-
-  Raises:
-    DataError: no text, it changed, or something else is at `folder`.
-    DiskError: cannot be written.
+    shared: others may hold it, too, if they share it.
   """
-  folder = pathlib.Path(folder)
-  built = build_share(folder, corpus, tokenizer, options, **how)
-  return merge_chunks.merge(folder, built)
+  try:
+    import fcntl
+  except ImportError as error:
+    raise InputError(
+      "Rows cannot be prepared on Windows, which lacks the locks: prepare them"
+      " under Linux or macOS, or WSL, and give data.rows."
+    ) from error
+  kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+  path = folder.with_name(f".{folder.name}.{name}")
+  with disk_errors(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = open(path, "a+")  # NFS shares a lock only of what is readable
+  with file:
+    with disk_errors(path):
+      try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+      except BlockingIOError:
+        print(f"Another process prepares {folder}; waiting.", file=sys.stderr)
+        fcntl.flock(file, kind)
+    yield
 
 
 def build_share(
@@ -74,17 +68,19 @@ def build_share(
   backend: str = "fast",
   num_workers: int = 1,
   share: tuple[int, int] = ALL,
-  progress: Callable[[Progress], None] = lambda _: None,
-) -> merge_chunks.Built:
-  """Builds the pieces that are still missing beside `folder`.
+  progress: Callable[..., object] = lambda *_: None,
+) -> chunks.Built:
+  """Builds the chunks that are still missing beside `folder`.
 
   Args:
     corpus: read once, and its first documents twice.
     backend: of the `Encoder`; it does not change the rows.
     num_workers: processes; nor do they. Above 1, a script that calls this
       needs `if __name__ == "__main__"`.
-    share: (i, n): only the pieces k with k % n == i. When n such calls have
-      returned, at the same time or not, all pieces are there.
+    share: (i, n): only the chunks k with k % n == i. When n such calls have
+      returned, at the same time or not, all chunks are there.
+    progress: called after every chunk with the bytes of text so far, the share
+      that is done (None where not known), and words for a person.
 
   Raises:
     DataError: no text, it changed, or something else is at `folder`.
@@ -93,15 +89,15 @@ def build_share(
   temporary = begin(folder, options, share=share)
   try:
     by = chunks.held_out_by(corpus, options)
-    job = chunks.Job(temporary, tokenizer, options, backend, by)
-    built = _build_missing(job, corpus, num_workers, share, progress)
+    spec = chunks.ChunkSpec(temporary, tokenizer, options, backend, by)
+    built = _build_missing(spec, corpus, num_workers, share, progress)
     if corpus.state() != options.sources:
       raise DataError(
         f"data.sources: {corpus.names()} changed while it was read: give the"
         " same command again when nothing writes to it any more."
       )
   except DataError as error:
-    # A mended text is another text, which these pieces are of no use for; but
+    # A mended text is another text, which these chunks are of no use for; but
     # a disk or a net that failed us may be back the next time.
     failed = isinstance(error.__cause__, OSError) or not corpus.is_local()
     if share == ALL and not failed:
@@ -111,7 +107,7 @@ def build_share(
 
 
 def unfinished(folder: pathlib.Path) -> pathlib.Path:
-  """Where the pieces of rows are kept until the rows are whole."""
+  """Where the chunks of rows are kept until the rows are complete."""
   return folder.with_name(f".{folder.name}.unfinished")
 
 
@@ -135,15 +131,15 @@ def begin(
     )
   temporary = unfinished(folder)
   path, content = temporary / "fingerprint", rows_fingerprint(options)
-  with locks.alone(folder, "begin.lock"), disk_errors(temporary):
-    found = path.read_text(encoding="utf-8") if path.exists() else ""
-    if found and found != content and share != ALL:
+  with lock(folder, "begin.lock"), disk_errors(temporary):
+    earlier = path.read_text(encoding="utf-8") if path.exists() else ""
+    if earlier and earlier != content and share != ALL:
       raise DataError(
         f"data.rows: {temporary} holds shares of other options or of another"
         " text (a copy made without its times counts as one): give all jobs the"
         " same, or remove it."
       )
-    if found != content:
+    if earlier != content:
       shutil.rmtree(temporary, ignore_errors=True)
       temporary.mkdir(parents=True)
       path.write_text(content, encoding="utf-8")
@@ -151,32 +147,36 @@ def begin(
 
 
 def _build_missing(
-  job: chunks.Job,
+  spec: chunks.ChunkSpec,
   corpus: Corpus,
   num_workers: int,
   share: tuple[int, int],
-  progress: Callable[[Progress], None],
-) -> merge_chunks.Built:
+  progress: Callable[..., object],
+) -> chunks.Built:
   meter = Meter()
   index, count = share
-  num_pieces = num_rows = 0
+  num_chunks = num_rows = 0
 
-  def missing() -> Iterator[chunks.Piece]:
-    nonlocal num_pieces
-    for piece in chunks.cut(corpus, job.options, meter, by=job.by):
-      num_pieces = piece.number + 1
-      path = chunks.path_of(job.folder, piece.number)
-      if piece.number % count == index and not path.exists():
-        yield piece
+  def missing() -> Iterator[chunks.Chunk]:
+    nonlocal num_chunks
+    for chunk in chunks.cut(corpus, spec.options, meter, by=spec.by):
+      num_chunks = chunk.number + 1
+      path = chunks.path_of(spec.folder, chunk.number)
+      if chunk.number % count == index and not path.exists():
+        yield chunk
       else:
         show()
 
   def show() -> None:
     documents, size = sum(meter.part_documents), sum(meter.part_bytes)
-    progress(Progress(documents, size, num_rows, meter.done))
+    detail = f"{documents:,} documents, {num_rows:,} rows"
+    progress(size, meter.done, detail)
 
-  for rows in worker_pool.build_pieces(job, missing(), num_workers=num_workers):
+  builder = functools.partial(chunks.Builder, spec)
+  for rows in worker_pool.run_in_order(
+    builder, missing(), num_workers=num_workers
+  ):
     num_rows += rows
     show()
   show()
-  return merge_chunks.Built(job, corpus, meter, num_pieces)
+  return chunks.Built(spec, corpus, meter, num_chunks)

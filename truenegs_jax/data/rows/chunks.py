@@ -1,10 +1,10 @@
-"""A piece: consecutive documents that are encoded and laid out alone.
+"""A chunk: consecutive documents that are encoded and laid out alone.
 
-Where a piece begins and ends, and what becomes of each document, depend on
-the corpus and the options only. So pieces may be built in any order, by any
+Where a chunk begins and ends, and what becomes of each document, depend on
+the corpus and the options only. So chunks may be built in any order, by any
 process, in several runs; one after the other they are the rows.
 
-A piece on disk is one `.npz` that appears by a rename: it is whole or absent.
+A chunk on disk is one `.npz` that appears by a rename: it is whole or absent.
 """
 
 import dataclasses
@@ -32,15 +32,15 @@ from truenegs_jax.runtime.errors import DataError, DiskError
 from truenegs_jax.runtime.files import atomic_file
 
 # What an interrupt loses: some 4,000 rows of 128.
-PIECE_CHARACTERS = 2**21
-PIECE_DOCUMENTS = 2**14  # a document of a word may have a row of its own
-NUM_TOKENS = "num_tokens"  # of the text of a piece
+CHUNK_CHARACTERS = 2**21
+CHUNK_DOCUMENTS = 2**14  # a document of a word may have a row of its own
+NUM_TOKENS = "num_tokens"  # of the text of a chunk
 Arrays = dict[str, Any]  # numpy arrays, by "split.field" or NUM_TOKENS
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
-  """The documents of a piece.
+class Chunk:
+  """The documents of a chunk.
 
   Attributes:
     number: 0, 1, 2, ... in the order of the corpus.
@@ -53,13 +53,13 @@ class Piece:
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
-  """What the pieces of a corpus have in common.
+class ChunkSpec:
+  """How the chunks of a corpus are built; the same for all.
 
   Attributes:
-    folder: where the pieces go.
+    folder: where the chunks go.
     backend: of the encoder; the ids are the same.
-    by: what is held out, as of `held_out_by`.
+    by: how text is held out, as of `held_out_by`.
   """
 
   folder: pathlib.Path
@@ -69,11 +69,26 @@ class Job:
   by: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Built:
+  """The chunks of one pass over the corpus, and what the pass has met."""
+
+  spec: ChunkSpec
+  corpus: Corpus
+  meter: Meter
+  num_chunks: int  # of all shares
+
+  def complete(self) -> bool:
+    """Whether the chunks of all shares are there."""
+    numbers = range(self.num_chunks)
+    return all(path_of(self.spec.folder, k).exists() for k in numbers)
+
+
 def held_out_by(corpus: Corpus, options: RowsOptions) -> str:
-  """What is held out: "documents", "rows" or "none".
+  """Whether "documents", "rows" or none ("none") are held out.
 
   Of a part with 1 / `options.held_out` documents or more, documents are; where
-  no part has that many, the last rows of every piece.
+  no part has that many, the last rows of every chunk.
 
   Raises:
     DataError: rows would be held out of documents that are read repeatedly.
@@ -94,12 +109,12 @@ def held_out_by(corpus: Corpus, options: RowsOptions) -> str:
 
 def cut(
   corpus: Corpus, options: RowsOptions, meter: Meter, *, by: str
-) -> Iterator[Piece]:
-  """Cuts a corpus into pieces of about PIECE_CHARACTERS.
+) -> Iterator[Chunk]:
+  """Cuts a corpus into chunks of about CHUNK_CHARACTERS.
 
   Args:
-    meter: told what the reading meets.
-    by: what `held_out_by` says.
+    meter: counts what this pass meets.
+    by: as `held_out_by` returns it.
   """
   documents: list[tuple[int, str, str]] = []
   size, numbers = 0, itertools.count()
@@ -112,20 +127,33 @@ def cut(
       split = "held_out"
     documents.append((number, split, document.text))
     size += len(document.text)
-    if size >= PIECE_CHARACTERS or len(documents) == PIECE_DOCUMENTS:
-      yield Piece(next(numbers), documents)
+    if size >= CHUNK_CHARACTERS or len(documents) == CHUNK_DOCUMENTS:
+      yield Chunk(next(numbers), documents)
       documents, size = [], 0
   if documents:
-    yield Piece(next(numbers), documents)
+    yield Chunk(next(numbers), documents)
 
 
-def build(job: Job, encoder: Encoder, piece: Piece) -> Arrays:
-  """The rows of a piece: "train.tokens" [R, L] and so on for each field.
+class Builder:
+  """Builds and saves chunks; a call returns the number of rows."""
 
-  Beside them stands how many tokens the text of the piece has.
+  def __init__(self, spec: ChunkSpec) -> None:
+    self._spec = spec
+    self._encoder = Encoder(spec.tokenizer, spec.backend)
+
+  def __call__(self, chunk: Chunk) -> int:
+    arrays = build(self._spec, self._encoder, chunk)
+    save(arrays, path_of(self._spec.folder, chunk.number))
+    return sum(len(arrays[f"{split}.tokens"]) for split in SPLITS)
+
+
+def build(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
+  """The rows of a chunk: "train.tokens" [R, L] and so on for each field.
+
+  Beside them stands how many tokens the text of the chunk has.
   """
-  tokenizer, options = job.tokenizer, job.options
-  lines = [text.split("\n") for _, _, text in piece.documents]
+  tokenizer, options = spec.tokenizer, spec.options
+  lines = [text.split("\n") for _, _, text in chunk.documents]
   tokens_T, lengths_N = encoder.encode(list(itertools.chain(*lines)))
   ends_D = np.cumsum([len(part) for part in lines])[:-1]
   sizes = np.split(lengths_N, ends_D)  # of the lines of each document
@@ -139,25 +167,25 @@ def build(job: Job, encoder: Encoder, piece: Piece) -> Arrays:
     options.overflow,
     token_dtype(len(tokenizer.vocab)),
   )
-  found: Arrays = {NUM_TOKENS: np.array(len(tokens_T))}
+  built: Arrays = {NUM_TOKENS: np.array(len(tokens_T))}
   for split in SPLITS:
-    members = [i for i, (_, s, _) in enumerate(piece.documents) if s == split]
+    members = [i for i, (_, s, _) in enumerate(chunk.documents) if s == split]
     arrays = layouts.build_rows(
-      [(piece.documents[i][0], sizes[i].tolist()) for i in members],
+      [(chunk.documents[i][0], sizes[i].tolist()) for i in members],
       np.concatenate([tokens[i] for i in members] or [tokens_T[:0]]),
       shape,
       layout=options.layout,
       seed=options.seed,
     )
     for field, array in zip(FIELDS, arrays, strict=True):
-      found[f"{split}.{field}"] = array
-  if job.by == "rows":
-    _hold_out_rows(found, options, first=piece.number == 0)
-  return found
+      built[f"{split}.{field}"] = array
+  if spec.by == "rows":
+    _hold_out_rows(built, options, first=chunk.number == 0)
+  return built
 
 
 def save(arrays: Arrays, path: pathlib.Path) -> None:
-  """Writes a piece; it appears whole.
+  """Writes a chunk; it appears whole.
 
   Raises:
     DiskError: cannot be written.
@@ -167,7 +195,7 @@ def save(arrays: Arrays, path: pathlib.Path) -> None:
 
 
 def load(path: pathlib.Path) -> Arrays:
-  """Reads a piece; its checksums are those of the zip format.
+  """Reads a chunk; its checksums are those of the zip format.
 
   Raises:
     DiskError: damaged since it was written, and now removed.
@@ -187,7 +215,7 @@ def load(path: pathlib.Path) -> Arrays:
 
 
 def path_of(folder: pathlib.Path, number: int) -> pathlib.Path:
-  """Where a piece is kept until all are there."""
+  """Where a chunk is kept until all are there."""
   return folder / f"piece-{number:06d}.npz"
 
 
@@ -205,7 +233,7 @@ def _hold_out_rows(
   arrays: Arrays, options: RowsOptions, *, first: bool
 ) -> None:
   count = len(arrays["train.tokens"])
-  # The first piece may be the only one: it gives a row if it can.
+  # The first chunk may be the only one: it gives a row if it can.
   least = min(1, count - 1) if first else 0
   kept = count - max(least, round(options.held_out * count))
   for field in FIELDS:

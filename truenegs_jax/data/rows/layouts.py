@@ -107,9 +107,9 @@ SINGLE_SHARE = 0.10  # rows with one segment
 SHORT_SHARE = 0.05  # rows with a random target length
 LINE_SHARE = 0.5  # a line that overfills segment A still goes there
 MIN_TARGET = 5
-# Tokens of a piece of a cut document. With its [CLS] and [SEP] it gets one slot
-# at 15 % masking, on average; a shorter one would often have none to predict.
-MIN_PIECE = 5
+# Tokens of each part of a cut document. With its [CLS] and [SEP] it gets one
+# slot at 15 % masking, on average; a shorter one would often get none.
+MIN_PART = 5
 MAX_DOCUMENTS = 255  # of a row: their numbers are uint8
 MIN_LENGTH = 8
 MAX_LENGTH = 65_536
@@ -237,7 +237,7 @@ def packed_rows(
   """
   del seed
   whole = shape.length - 2
-  least = min(MIN_PIECE, (shape.length - 1) // 2)
+  least = min(MIN_PART, (shape.length - 1) // 2)
   if shape.overflow == "discard":
     least = whole
   row: Row = []
@@ -247,7 +247,7 @@ def packed_rows(
     if shape.overflow == "discard":
       stop = min(stop, start + whole)
     while start < stop:
-      size = _piece(stop - start, room, least)
+      size = _size_of_part(stop - start, room, least)
       if not size or len(row) == MAX_DOCUMENTS:
         yield row
         row, room = [], whole
@@ -362,9 +362,9 @@ def _segment(spans: list[tuple[int, int]], type: int, room: int) -> Row:
   ]
 
 
-def _piece(size: int, room: int, least: int) -> int:
+def _size_of_part(size: int, room: int, least: int) -> int:
   """How many of `size` tokens go into the room left of a row; 0 for none."""
   if size <= room:
     return size
-  piece = min(room, size - least)
-  return piece if piece >= least else 0
+  part = min(room, size - least)
+  return part if part >= least else 0

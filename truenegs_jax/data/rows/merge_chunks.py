@@ -1,4 +1,4 @@
-"""Pieces, one after the other, become the shards and manifest of rows."""
+"""Chunks, one after the other, become the shards and manifest of rows."""
 
 import contextlib
 import dataclasses
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.rows import chunks
 from truenegs_jax.data.rows.rows_folder import (
   FIELDS,
@@ -29,25 +28,10 @@ from truenegs_jax.runtime.files import disk_errors, sync
 SHARD_TOKENS = 2**27  # 1M rows of 128: few files to map, whatever the corpus
 
 
-@dataclasses.dataclass(frozen=True)
-class Built:
-  """What a pass over the corpus has left: pieces, and what was met."""
+def merge(folder: pathlib.Path, built: chunks.Built) -> dict[str, Any]:
+  """Makes rows of the chunks and puts them at `folder` in one rename.
 
-  job: chunks.Job
-  corpus: Corpus
-  meter: Meter
-  num_pieces: int  # of all shares
-
-  def complete(self) -> bool:
-    """Whether the pieces of all shares are there."""
-    numbers = range(self.num_pieces)
-    return all(chunks.path_of(self.job.folder, k).exists() for k in numbers)
-
-
-def merge(folder: pathlib.Path, built: Built) -> dict[str, Any]:
-  """Makes rows of the pieces and puts them at `folder` in one rename.
-
-  The pieces are removed once that is done: until then the rows are on the disk
+  The chunks are removed once that is done: until then the rows are on the disk
   twice. If stopped, merging starts over.
 
   Returns:
@@ -55,22 +39,22 @@ def merge(folder: pathlib.Path, built: Built) -> dict[str, Any]:
 
   Raises:
     DataError: not one row.
-    DiskError: a piece was damaged, or nothing can be written.
+    DiskError: a chunk was damaged, or nothing can be written.
   """
   with disk_errors(folder):
-    merged = built.job.folder / "rows"
+    merged = built.spec.folder / "rows"
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir()
     manifest = _write(merged, built)
     os.replace(merged, folder)
     sync(folder.parent)
-    shutil.rmtree(built.job.folder, ignore_errors=True)
+    shutil.rmtree(built.spec.folder, ignore_errors=True)
   return manifest
 
 
-def _write(folder: pathlib.Path, built: Built) -> dict[str, Any]:
+def _write(folder: pathlib.Path, built: chunks.Built) -> dict[str, Any]:
   """Fills an empty folder; the manifest comes last."""
-  tokenizer, length = built.job.tokenizer, built.job.options.length
+  tokenizer, length = built.spec.tokenizer, built.spec.options.length
   writers = {
     split: _SplitWriter(
       folder, split, num_entries=len(tokenizer.vocab), length=length
@@ -79,21 +63,21 @@ def _write(folder: pathlib.Path, built: Built) -> dict[str, Any]:
   }
   num_tokens = 0
   with writers["train"], writers["held_out"]:
-    for number in range(built.num_pieces):
-      arrays = chunks.load(chunks.path_of(built.job.folder, number))
+    for number in range(built.num_chunks):
+      arrays = chunks.load(chunks.path_of(built.spec.folder, number))
       num_tokens += int(arrays[chunks.NUM_TOKENS])
       for split, writer in writers.items():
         writer.add(*(arrays[f"{split}.{field}"] for field in FIELDS))
   if not any(itertools.chain(*(w.shards for w in writers.values()))):
-    shutil.rmtree(built.job.folder, ignore_errors=True)
+    shutil.rmtree(built.spec.folder, ignore_errors=True)
     raise DataError(
       f"data.sources: {built.corpus.names()} holds no token (blank or control"
       " characters only): 0 rows. Add text."
     )
   write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
   np.save(folder / "unigram_V.npy", _unigrams(writers["train"], tokenizer))
-  manifest = _manifest(folder, built.job, writers)
-  manifest["held_out_by"] = built.job.by
+  manifest = _manifest(folder, built.spec, writers)
+  manifest["held_out_by"] = built.spec.by
   manifest["lost_share"] = _lost_share(num_tokens, writers, tokenizer)
   meter = built.meter
   manifest["parts"] = [
@@ -202,9 +186,9 @@ def _unigrams(writer: _SplitWriter, tokenizer: Tokenizer) -> np.ndarray:
 
 
 def _manifest(
-  folder: pathlib.Path, job: chunks.Job, writers: dict[str, _SplitWriter]
+  folder: pathlib.Path, spec: chunks.ChunkSpec, writers: dict[str, _SplitWriter]
 ) -> dict[str, Any]:
-  tokenizer, options = job.tokenizer, job.options
+  tokenizer, options = spec.tokenizer, spec.options
   files = {p.name: file_record(p) for p in sorted(folder.iterdir())}
   splits = {}
   for split, writer in writers.items():

@@ -12,10 +12,11 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from truenegs_jax.data.corpus.corpus import Corpus, Meter, open_corpus
+from truenegs_jax.data.corpus.corpus import Corpus, Meter
+from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows import (
   build_rows,
-  locks,
+  chunks,
   merge_chunks,
   rows_folder,
   worker_pool,
@@ -177,12 +178,12 @@ def carry_out(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
   if plan.corpus and not plan.whole():
     if plan.num_workers > 1:
       worker_pool.refuse_unguarded()  # which would wait for its parent's lock
-    with locks.alone(plan.folder):
+    with build_rows.lock(plan.folder):
       if not plan.whole():  # another process made it while we waited
         built = _build(plan, build_rows.ALL)
         _merge(plan, built)
   elif build_rows.unfinished(plan.folder).exists():  # killed as it cleared up
-    with locks.alone(plan.folder):
+    with build_rows.lock(plan.folder):
       shutil.rmtree(build_rows.unfinished(plan.folder), ignore_errors=True)
   return _made(plan)
 
@@ -196,12 +197,12 @@ def carry_out_share(
   The rows are the same as of one process.
   """
   if plan.corpus and not plan.whole():
-    with locks.together(plan.folder):
+    with build_rows.lock(plan.folder, shared=True):
       if not plan.whole():
         built = _build(plan, share)
     if not plan.whole() and not built.complete():
       return None
-    with locks.alone(plan.folder):  # until the others, too, are through
+    with build_rows.lock(plan.folder):  # until the others, too, are through
       if not plan.whole():
         _merge(plan, built)
   return _made(plan)
@@ -215,7 +216,7 @@ def _made(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
   )
 
 
-def _build(plan: Plan, share: tuple[int, int]) -> merge_chunks.Built:
+def _build(plan: Plan, share: tuple[int, int]) -> chunks.Built:
   assert plan.corpus is not None  # or there would be nothing to build
   display = Display()
   names = plan.corpus.names()
@@ -241,7 +242,7 @@ def _trained(
 ) -> Tokenizer:
   """The vocabulary of the text; the first job of an array trains it."""
   o = plan.options
-  with locks.alone(plan.folder, "vocabulary.lock"):
+  with build_rows.lock(plan.folder, "vocabulary.lock"):
     temporary = build_rows.begin(plan.folder, o, share=share)
     kept = temporary / "vocab.txt"
     if not kept.exists():
@@ -260,20 +261,47 @@ def _trained(
 def _train(plan: Plan, corpus: Corpus, display: Display) -> tuple[str, ...]:
   meter = Meter()
   with display.bar("Training the vocabulary") as show:
+
+    def progress(
+      text_bytes: int, detail: str, *, at_once: bool = False
+    ) -> None:
+      done = None if meter.done == 1 else meter.done
+      show(text_bytes, done, detail, at_once=at_once)
+
     return train_vocabulary.train_vocabulary(
       (document.text for document in corpus.read(meter)),
       size=plan.vocab_size,
       lowercase=plan.options.lowercase,
       strip_accents=plan.options.strip_accents,
-      progress=lambda p: show(
-        dataclasses.replace(p, done=meter.done) if meter.done != 1 else p
-      ),
+      progress=progress,
     )
 
 
-def _merge(plan: Plan, built: merge_chunks.Built) -> None:
+def _merge(plan: Plan, built: chunks.Built) -> None:
   manifest = merge_chunks.merge(plan.folder, built)
-  Display().summary(manifest, built.corpus.part_names())
+  _say_summary(Display(), manifest, built.corpus.part_names())
+
+
+def _say_summary(
+  display: Display, manifest: dict[str, Any], part_names: list[str]
+) -> None:
+  """Prints the size of the rows, their sources and oddities of the text."""
+  splits, parts = manifest["splits"], manifest["parts"]
+  display.say(
+    f"{splits['train']['rows']:,} rows of {manifest['options']['length']}"
+    f" tokens to train on ({splits['train']['padding_share']:.1%} padding),"
+    f" {splits['held_out']['rows']:,} held out."
+  )
+  if lost := manifest["lost_share"]:
+    display.say(f"  {lost:.1%} of the tokens are in no row (data.overflow)")
+  if len(parts) > 1:
+    total = max(1, sum(part["text_bytes"] for part in parts))
+    for name, part in zip(part_names, parts, strict=True):
+      share, times = part["text_bytes"] / total, part["passes"]
+      often = f", read up to {times} times" if times > 1 else ""
+      display.say(f"  {share:6.1%} of the text: {name}{often}")
+  for name, count in manifest["oddities"].items():
+    display.say(f"  {count:,} {name}")
 
 
 def _is_whole(folder: pathlib.Path) -> bool:

@@ -1,4 +1,4 @@
-"""Builds pieces in several processes; the rows are those of one process."""
+"""Work on many items in several processes, with results in order."""
 
 import collections
 import concurrent.futures
@@ -9,38 +9,39 @@ import os
 import pathlib
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from truenegs_jax.data.rows import chunks
-from truenegs_jax.data.rows.chunks import Job, Piece
-from truenegs_jax.data.tokens.fast_encoder import Encoder
 from truenegs_jax.runtime.errors import InputError
 
-# A corpus of fewer pieces is done before processes have started.
+Work = Callable[[Any], int]
+
+# Fewer items are done before processes have started.
 WORTH_WORKERS = 4
-WAITING = 2  # pieces a worker, in memory at a time
+WAITING = 2  # items a worker, in memory at a time
 CGROUP_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
 
 
-def build_pieces(
-  job: Job, todo: Iterable[Piece], *, num_workers: int
+def run_in_order(
+  make: Callable[[], Work], items: Iterable[Any], *, num_workers: int
 ) -> Iterator[int]:
-  """Builds and saves pieces; yields the number of rows of each, in order.
+  """Yields the result of every item, in order.
+
+  Args:
+    make: returns the function that does an item; picklable, for each worker
+      calls it once. It is called here in any case, so that what is wrong with
+      it is raised here and not by every worker.
 
   Raises:
-    DiskError: a piece cannot be written.
     InputError: a worker was killed.
   """
-  todo = iter(todo)
-  first = list(itertools.islice(todo, WORTH_WORKERS))
-  # In any case: what is wrong with it is said here, not by every worker.
-  encoder = Encoder(job.tokenizer, job.backend)
+  items = iter(items)
+  first = list(itertools.islice(items, WORTH_WORKERS))
+  work = make()
   if num_workers == 1 or len(first) < WORTH_WORKERS:
-    for piece in itertools.chain(first, todo):
-      yield _build(job, encoder, piece)
+    yield from map(work, itertools.chain(first, items))
     return
-  yield from _in_processes(job, itertools.chain(first, todo), num_workers)
+  yield from _in_processes(make, itertools.chain(first, items), num_workers)
 
 
 def refuse_unguarded() -> None:
@@ -65,21 +66,21 @@ def available_cores() -> int:
 
 
 def _in_processes(
-  job: Job, todo: Iterator[Piece], num_workers: int
+  make: Callable[[], Work], items: Iterator[Any], num_workers: int
 ) -> Iterator[int]:
   pool = concurrent.futures.ProcessPoolExecutor(
     num_workers,
     # Not fork: whoever calls may have threads (jax has), which it breaks.
     mp_context=multiprocessing.get_context("spawn"),
     initializer=_start_worker,
-    initargs=(job,),
+    initargs=(make,),
   )
   running: collections.deque[concurrent.futures.Future[int]]
   running = collections.deque()
   try:
-    for piece in todo:
-      with signals_held():  # a submission may start a worker
-        running.append(pool.submit(_work, piece))
+    for item in items:
+      with _signals_held():  # a submission may start a worker
+        running.append(pool.submit(_do, item))
       if len(running) >= WAITING * num_workers:
         yield running.popleft().result()
     while running:
@@ -96,7 +97,7 @@ def _in_processes(
 
 
 @contextlib.contextmanager
-def signals_held() -> Iterator[None]:
+def _signals_held() -> Iterator[None]:
   """Keeps signals for later: a pool that is half started cannot be ended.
 
   Workers inherit it: Ctrl-C reaches them, too, and is for us to handle. What is
@@ -121,16 +122,20 @@ def signals_held() -> Iterator[None]:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_worker: tuple[Job, Encoder]  # of a worker process, set once as it starts
+_work: Work  # of a worker process, set once as it starts
 
 
-def _start_worker(job: Job) -> None:
-  global _worker
+def _start_worker(make: Callable[[], Work]) -> None:
+  global _work
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
   threading.Thread(target=_die_with_parent, daemon=True).start()
   os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a worker
-  _worker = job, Encoder(job.tokenizer, job.backend)
+  _work = make()
+
+
+def _do(item: Any) -> int:
+  return _work(item)
 
 
 def _die_with_parent() -> None:
@@ -139,13 +144,3 @@ def _die_with_parent() -> None:
   if parent is not None:
     parent.join()
     os._exit(1)
-
-
-def _work(piece: Piece) -> int:
-  return _build(*_worker, piece)
-
-
-def _build(job: Job, encoder: Encoder, piece: Piece) -> int:
-  arrays = chunks.build(job, encoder, piece)
-  chunks.save(arrays, chunks.path_of(job.folder, piece.number))
-  return len(arrays["train.tokens"]) + len(arrays["held_out.tokens"])

@@ -102,7 +102,7 @@ class _FastLines:
     self._model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     self._begins_V = np.array([e[:2] != "##" for e in tokenizer.vocab])
     self._words = WordTable(self._ids_of_words)
-    self._pieces = WordTable(self._ids_of_pieces)
+    self._basic = WordTable(self._ids_of_basic)
 
   def ids(self, lines: list[str]) -> Ids:
     """Ids of lines, and how many each has."""
@@ -119,17 +119,17 @@ class _FastLines:
     )
 
   def _ids_of_some(self, words: Words) -> Ids:
-    pieces, ends_W = self._splitter.pieces(words)
+    basic, ends_W = self._splitter.basic_tokens(words)
     assert len(ends_W) == len(words.starts_W), "a word was lost"
-    ids_T, lengths_P = self._pieces.ids(pieces)
+    ids_T, lengths_P = self._basic.ids(basic)
     return ids_T, group_sums(lengths_P, ends_W)
 
-  def _ids_of_pieces(self, pieces: Words) -> Ids:
+  def _ids_of_basic(self, basic: Words) -> Ids:
     # One text of all: an Encoding for each would take most of the time.
     [encoded] = self._model.encode_batch_fast(
-      [pieces.lines().decode()], add_special_tokens=False
+      [basic.lines().decode()], add_special_tokens=False
     )
     ids_T = np.array(encoded.ids, np.int32)
-    # A piece begins where no "##" does; it cannot hold one itself: punctuation.
+    # A token begins where no "##" does; it cannot hold one itself: punctuation.
     starts_P = np.flatnonzero(self._begins_V[ids_T])
     return ids_T, np.diff(starts_P, append=len(ids_T))

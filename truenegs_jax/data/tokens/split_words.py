@@ -7,7 +7,8 @@ white space: only different ones need to be looked at closely, by a `Splitter`.
 What depends on tables of Unicode it asks of `tokenizers`, in few calls.
 
   words, ends_N = words_of_lines(["a mute swan", "swans"])
-  pieces, ends_W = Splitter(lowercase=True, strip_accents=True).pieces(words)
+  splitter = Splitter(lowercase=True, strip_accents=True)
+  basic, ends_W = splitter.basic_tokens(words)
 """
 
 import re
@@ -170,20 +171,23 @@ class Splitter:
     self._punctuation: set[str] = set()
     self._learn(set(string.punctuation))
 
-  def pieces(self, words: Words) -> tuple[Words, np.ndarray]:
-    """The pieces of words, and how many precede the end of each word.
+  def basic_tokens(self, words: Words) -> tuple[Words, np.ndarray]:
+    """What BERT's BasicTokenizer makes of words, before any word pieces.
+
+    Returns:
+      The tokens of all words, and how many precede the end of each word.
 
     Words of ASCII are faster where there are no others.
     """
     text = words.lines()
     if text.isascii():
-      return self._pieces_of_ascii(text)
+      return self._tokens_of_ascii(text)
     normal = self._normal(text.decode())
     if fresh := set(normal) - self._known:
       self._learn(fresh)
     return _words_and_ends(" ".join(self._pattern.findall(normal)).encode())
 
-  def _pieces_of_ascii(self, text: bytes) -> tuple[Words, np.ndarray]:
+  def _tokens_of_ascii(self, text: bytes) -> tuple[Words, np.ndarray]:
     text = text.translate(self._table, delete=_DELETED)
     data_B = np.frombuffer(b"\n" + text + bytes(PADDING), np.uint8)
     line_B = data_B[:-PADDING]
@@ -191,8 +195,8 @@ class Splitter:
     is_punctuation_B = _IS_PUNCTUATION[line_B]
     cuts_B = is_punctuation_B.copy()
     cuts_B[1:] |= is_punctuation_B[:-1]
-    pieces = _spans(data_B, is_newline_B, cuts_B)
-    return pieces, _counts_before(pieces, np.flatnonzero(is_newline_B)[1:])
+    basic = _spans(data_B, is_newline_B, cuts_B)
+    return basic, _counts_before(basic, np.flatnonzero(is_newline_B)[1:])
 
   def _normal(self, lines: str) -> str:
     """Normalises lines; the normalizer makes a space of a newline."""
@@ -205,8 +209,8 @@ class Splitter:
   def _learn(self, fresh: set[str]) -> None:
     """Finds out which characters are punctuation."""
     letters = "a".join(["", *fresh, ""])  # what is none sticks to its a
-    found = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(letters)
+    parts = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(letters)
     self._known |= fresh
-    self._punctuation |= fresh & {piece for piece, _ in found}
+    self._punctuation |= fresh & {part for part, _ in parts}
     parting = "".join(map(re.escape, sorted(self._punctuation)))
     self._pattern = re.compile(rf"[^ \n{parting}]+|[\n{parting}]")

@@ -8,7 +8,6 @@ same result in every process.
 """
 
 import collections
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 
@@ -46,34 +45,13 @@ MIN_COVERAGE = 0.9995
 NORMALISED_AT_ONCE = 500_000  # bytes
 
 
-@dataclasses.dataclass(frozen=True)
-class Progress:
-  """How far a training has come.
-
-  Attributes:
-    stage: "counting", then "learning".
-    text_bytes, words: what was counted, in bytes of UTF-8 and between spaces.
-    done: share of the stage; None as the end of the text is not known.
-  """
-
-  stage: str
-  text_bytes: int
-  words: int
-  done: float | None = None
-
-  @property
-  def detail(self) -> str:
-    """What a person may want to know, in words."""
-    return f"{self.stage}, {self.words:,} words"
-
-
 def train_vocabulary(
   texts: Iterable[str],
   *,
   size: int,
   lowercase: bool,
   strip_accents: bool | None = None,
-  progress: Callable[[Progress], None] = lambda _: None,
+  progress: Callable[..., object] = lambda *_, **__: None,
 ) -> tuple[str, ...]:
   """Learns a WordPiece vocabulary of at most `size` entries.
 
@@ -83,7 +61,8 @@ def train_vocabulary(
 
   Args:
     strip_accents: None does it where text is lower-cased, as BERT.
-    progress: called about every 100 kB, and as a stage begins.
+    progress: called about every 100 kB with the bytes that were counted and
+      words for a person; as a stage begins, also with `at_once=True`.
 
   Raises:
     InputError: `size` does not hold the specials and the characters.
@@ -119,40 +98,40 @@ def train_vocabulary(
 def _count_words(
   texts: Iterable[str],
   splitter: Splitter,
-  progress: Callable[[Progress], None],
+  progress: Callable[..., object],
 ) -> Counts:
   """Counts what BERT tokenizes: words, normalised and without punctuation."""
-  raw, pieces = _Tally(), _Tally()
+  raw, basic = _Tally(), _Tally()
   text_bytes = num_words = 0
-  progress(Progress("counting", 0, 0))
+  progress(0, "counting", at_once=True)
   for batch in batches(texts):
     words, _ = words_of_lines(batch)
     raw.add(words, 1)
     num_words += len(words.starts_W)
     text_bytes += len(words.data_B) - PADDING - 1
     if raw.index.size > MAX_WORDS or raw.index.long_bytes > MAX_LONG_BYTES:
-      _add_pieces(pieces, raw, splitter)
-      pieces.forget_rare()
+      _add_basic(basic, raw, splitter)
+      basic.forget_rare()
       raw = _Tally()
-    progress(Progress("counting", text_bytes, num_words))
-  progress(Progress("learning", text_bytes, num_words))
-  _add_pieces(pieces, raw, splitter)
-  return pieces.counts()
+    progress(text_bytes, f"counting, {num_words:,} words")
+  progress(text_bytes, f"learning, {num_words:,} words", at_once=True)
+  _add_basic(basic, raw, splitter)
+  return basic.counts()
 
 
-def _add_pieces(pieces: "_Tally", raw: "_Tally", splitter: Splitter) -> None:
+def _add_basic(basic: "_Tally", raw: "_Tally", splitter: Splitter) -> None:
   """Adds what words of a text are when normalised and parted."""
   words = words_of(raw.index.words())
   counts_W = raw.counts_N[: raw.index.size]
   is_ascii_W = words.are_ascii()
-  for some_W in (is_ascii_W, ~is_ascii_W):  # apart: see Splitter.pieces
+  for some_W in (is_ascii_W, ~is_ascii_W):  # apart: see Splitter
     some = np.flatnonzero(some_W)
     parts = np.cumsum(words.lengths_W[some]) // NORMALISED_AT_ONCE
     for part in np.split(some, np.flatnonzero(np.diff(parts)) + 1):
-      found, ends_W = splitter.pieces(words.take(part))
+      found, ends_W = splitter.basic_tokens(words.take(part))
       counts_P = np.repeat(counts_W[part], np.diff(ends_W, prepend=0))
       is_short_P = found.num_characters() <= MAX_WORD_CHARACTERS
-      pieces.add(found.take(is_short_P), counts_P[is_short_P])
+      basic.add(found.take(is_short_P), counts_P[is_short_P])
 
 
 class _Tally:
@@ -215,7 +194,7 @@ def _characters(counts: Counts, *, limit: int) -> set[str]:
 
 
 def _repeated(counts: Counts) -> Iterator[str]:
-  """Every word as often as it occurs, in bounded pieces."""
+  """Every word as often as it occurs, in strings of bounded length."""
   scale = -(-counts.total() // MAX_SHOWN) or 1
   for word in sorted(counts):
     left = counts[word] // scale
