@@ -1,12 +1,16 @@
-"""Generated documents as a corpus; nothing is read from disk."""
+"""Generated documents, as a corpus or in files of every format."""
 
 import bz2
+import csv
 import gzip
+import io
+import json
 import lzma
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow
+from pyarrow import parquet
 
 from truenegs_jax.data.corpus.corpus import Document, Meter
 
@@ -17,6 +21,36 @@ PACK = {
   ".gz": gzip.compress,
   ".xz": lzma.compress,
   ".zst": lambda data: pyarrow.compress(data, codec="zstd", asbytes=True),
+}
+
+
+def to_jsonl(texts) -> bytes:
+  records = [json.dumps({"id": i, "text": t}) for i, t in enumerate(texts)]
+  return "\n".join(records).encode()
+
+
+def to_csv(texts, separator=",") -> bytes:
+  file = io.StringIO(newline="")
+  writer = csv.writer(file, delimiter=separator)
+  writer.writerow(["id", "text"])
+  writer.writerows(enumerate(texts))
+  return file.getvalue().encode()
+
+
+def to_parquet(texts, **how) -> bytes:
+  file = io.BytesIO()
+  table = pyarrow.table({"id": range(len(texts)), "text": texts})
+  parquet.write_table(table, file, **({"row_group_size": 2} | how))
+  return file.getvalue()
+
+
+# Makes a file of each suffix of texts.
+FORMATS = {
+  ".txt": lambda texts: "\n\n".join(texts).encode(),
+  ".jsonl": to_jsonl,
+  ".csv": to_csv,
+  ".tsv": lambda texts: to_csv(texts, separator="\t"),
+  ".parquet": to_parquet,
 }
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -56,3 +90,20 @@ def make_texts(count: int, seed: int = 0) -> list[str]:
     )
     for _ in range(count)
   ]
+
+
+def damaged(data: bytes, rng) -> bytes:
+  """Data with up to three places changed, left out, put in or cut off."""
+  changed = bytearray(data)
+  for _ in range(rng.integers(0, 4)):
+    at, length = int(rng.integers(len(changed) + 1)), int(rng.integers(1, 9))
+    noise, kind = rng.bytes(length), rng.integers(4)
+    if kind == 0:
+      changed[at : at + length] = noise
+    elif kind == 1:
+      changed[at:at] = noise
+    elif kind == 2:
+      del changed[at : at + length]
+    elif rng.random() < 0.3:
+      del changed[at:]
+  return bytes(changed)

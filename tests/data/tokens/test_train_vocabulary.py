@@ -22,6 +22,10 @@ from truenegs_jax.runtime.errors import InputError
 CASES = [(True, True), (False, False), (True, False), (False, True)]
 
 
+def ignore(*progress, at_once=False):
+  pass
+
+
 def corpus() -> list[str]:
   rng = np.random.default_rng(3)
   roots = ["swan", "crane", "grebe", "été", "flüge", "天"]
@@ -84,9 +88,7 @@ def counted(texts, *, lowercase, strip_accents) -> collections.Counter:
 def test_words_are_counted_as_the_library_parts_them(lowercase, strip_accents):
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
   texts = odd_texts() + corpus() + ["\n".join(corpus()[:9])] * 3
-  found = train_vocabulary_lib._count_words(
-    texts, Splitter(**options), lambda _: None
-  )
+  found = train_vocabulary_lib._count_words(texts, Splitter(**options), ignore)
   assert found == counted(texts, **options)
 
 
@@ -223,12 +225,10 @@ def test_the_rarest_of_too_many_words_are_forgotten(monkeypatch):
     "truenegs_jax.data.tokens.split_words.BATCH_CHARACTERS", 1000
   )
   splitter = Splitter(lowercase=True, strip_accents=True)
-  counts = train_vocabulary_lib._count_words(texts, splitter, lambda _: None)
+  counts = train_vocabulary_lib._count_words(texts, splitter, ignore)
   assert len(counts) < 1000
   assert [counts[word] for word in often] == [len(texts)] * 8
-  again = train_vocabulary_lib._count_words(
-    iter(texts), splitter, lambda _: None
-  )
+  again = train_vocabulary_lib._count_words(iter(texts), splitter, ignore)
   assert again == counts
 
 
