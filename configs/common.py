@@ -89,8 +89,7 @@ def get_config() -> ConfigDict:
   c.negatives.hard_correction = True
   c.negatives.prediction = "argmax"  # or "sample"
   c.negatives.normalizer = "kept"  # or "slots"
-  c.negatives.visible_slots = "judged"  # or "excluded"
-  c.negatives.strict_subword = False
+  c.negatives.strict_subword = True  # False: first pieces are, too
   c.negatives.discriminator = "none"  # or "relabel", "ignore"
   c.negatives.temperature = 1.0  # of the softmax in the loss
   c.negatives.smoothing = 0.0  # share of the target that synonyms get
@@ -98,15 +97,12 @@ def get_config() -> ConfigDict:
   c.negatives.soft_weight = 0.0
   c.negatives.soft_schedule = "constant"  # or "warmup", "delay", "decay"
   c.negatives.soft_steps = 0  # that the schedule takes; sentences' too
-  c.negatives.soft_table = "word"  # or "embeddings"
   c.negatives.soft_prediction = "predicted"  # or "expected"
   c.negatives.soft_gradient = "both"  # or "gold", "predicted"
   c.negatives.sentence_weight = 0.0
   c.negatives.sentence_direction = "forward"  # or "reverse"
   c.negatives.sentence_target = "original"  # or "masked"
   c.negatives.sentence_encoder = "kept"  # or "generator"
-  c.negatives.sentence_positions = "tokens"  # or "slots", "all"
-  c.negatives.sentence_gradient = "predicted"  # or "both"
 
   c.data = ConfigDict()
   c.data.sources = "wordnet"  # or files, folders, globs, hf:NAME; see README

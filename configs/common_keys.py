@@ -71,7 +71,6 @@ KEYS = {
   "negatives.hard_correction": Key(),
   "negatives.prediction": Key(),
   "negatives.normalizer": Key(),
-  "negatives.visible_slots": Key(),
   "negatives.strict_subword": Key(),
   "negatives.discriminator": Key(),
   "negatives.temperature": Key(TINY),
@@ -80,15 +79,12 @@ KEYS = {
   "negatives.soft_weight": Key(0),
   "negatives.soft_schedule": Key(),
   "negatives.soft_steps": Key(0),
-  "negatives.soft_table": Key(),
   "negatives.soft_prediction": Key(),
   "negatives.soft_gradient": Key(),
   "negatives.sentence_weight": Key(0),
   "negatives.sentence_direction": Key(),
   "negatives.sentence_target": Key(),
   "negatives.sentence_encoder": Key(),
-  "negatives.sentence_positions": Key(),
-  "negatives.sentence_gradient": Key(),
   "data.sources": Key(),
   "data.stopping": Key(),
   "data.errors": Key(),
@@ -144,4 +140,9 @@ class Removed:
   last: str
 
 
-REMOVED: dict[str, Removed] = {}
+REMOVED: dict[str, Removed] = {
+  "negatives.visible_slots": Removed("judged", "0.1.0"),
+  "negatives.soft_table": Removed("word", "0.1.0"),
+  "negatives.sentence_positions": Removed("tokens", "0.1.0"),
+  "negatives.sentence_gradient": Removed("predicted", "0.1.0"),
+}

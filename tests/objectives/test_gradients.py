@@ -86,7 +86,7 @@ CHANGES = [
 ] + [
   ("hard_correction", False),
   ("include_self", True),
-  ("strict_subword", True),
+  ("strict_subword", False),
   ("sampling_temperature", 3.0),
   ("temperature", 0.5),
   ("smoothing", 0.3),
@@ -124,18 +124,14 @@ WORD = {"predicted": {"word"}, "expected": {"word", "logits"}}
 
 
 @pytest.mark.parametrize("side", options.CHOICES["soft_gradient"])
-@pytest.mark.parametrize("table", options.CHOICES["soft_table"])
 @pytest.mark.parametrize("prediction", WORD)
-def test_soft_trains_the_sides_it_should(prediction, table, side):
+def test_soft_trains_the_sides_it_should(prediction, side):
   recipe = oracle.make_options(
     soft_weight=1.0,
     soft_prediction=prediction,
-    soft_table=table,
     soft_gradient=side,
   )
   want = {"word"} if side == "gold" else set(WORD[prediction])
-  if table == "embeddings":
-    want.add("place")
   case = case_of(1)
   grads = gradients(recipe, case)
   assert {n for n, x in grads["soft"].items() if x.any()} == want
@@ -165,8 +161,7 @@ def test_the_expected_embedding_teaches_the_slots_alone():
     {},
     {"prediction": "sample", "sampling_temperature": 3.0},
     {"include_self": True},
-    {"strict_subword": True},
-    {"visible_slots": "excluded"},
+    {"strict_subword": False},
   ],
 )
 def test_a_corrected_slot_sends_nothing_and_the_others_what_they_did(
@@ -243,18 +238,13 @@ def test_a_spared_token_is_judged_as_the_reading_says(reading):
       assert (grad[place] != 0) == (case.documents_BxL[place] != 0)
 
 
-@pytest.mark.parametrize("table", options.CHOICES["soft_table"])
 @pytest.mark.parametrize("prediction", WORD)
-def test_a_zero_vector_sends_no_gradient_and_nothing_explodes(
-  prediction, table
-):
+def test_a_zero_vector_sends_no_gradient_and_nothing_explodes(prediction):
   case = case_of(1)
   word_VxE = case.params["word"].copy()
   word_VxE[::2] = 0.0
-  case = oracle.set_params(case, word=word_VxE, place=0 * case.params["place"])
-  recipe = oracle.make_options(
-    soft_weight=1.0, soft_table=table, soft_prediction=prediction
-  )
+  case = oracle.set_params(case, word=word_VxE)
+  recipe = oracle.make_options(soft_weight=1.0, soft_prediction=prediction)
   grads = gradients(recipe, case)["soft"]
   assert grads["word"].any()
   if prediction == "predicted":  # a mean of rows is no zero vector
@@ -297,7 +287,6 @@ def test_a_term_of_electra_trains_its_own_networks():
   recipe = oracle.make_options(
     soft_prediction="expected",
     sentence_encoder="generator",
-    sentence_gradient="both",
     discriminator="ignore",
     **ALL_ON,
   )
@@ -315,13 +304,12 @@ def test_a_term_of_bert_trains_its_one_network():
   recipe = oracle.make_options(
     smoothing=0.1,
     temperature=2.0,
-    soft_table="embeddings",
     sentence_encoder="generator",  # which is the one there is
     **ALL_ON,
   )
   assert trained_parts(recipe, tiny.make_bert(layers=1)) == {
     "mlm": SHARED | {"bert", "bert_head"},
-    "soft": SHARED,
+    "soft": {"embeddings/word"},
     "sentence": SHARED | {"bert"},
     "pair_cosine": set(),
   }

@@ -120,7 +120,6 @@ def _params(rng) -> dict[str, np.ndarray]:
   shapes = {
     "logits": (B, L, V),
     "word": (V, E),
-    "place": (L, E),
     "state": (V, D),
     "generator": (V, D),
     "judge": (D, 1),
@@ -139,12 +138,6 @@ def states(table_VxD, tokens_BxL, documents_BxL):
   """States that know their own token, its mirror image and the document."""
   own_BxLxD = table_VxD[tokens_BxL]
   return own_BxLxD + 0.5 * own_BxLxD[:, ::-1] + 0.1 * documents_BxL[..., None]
-
-
-def embed(vectors_BxKxE, place_LxE, positions_BxK):
-  """Stands for the embedding layer: adds positions, scales features."""
-  scale_1x1xE = 1.0 + 0.25 * np.arange(E, dtype=np.float32)[None, None]
-  return (vectors_BxKxE + 0.5 * place_LxE[positions_BxK]) * scale_1x1xE
 
 
 def detection_logits(params, hidden_BxLxD):
@@ -192,10 +185,6 @@ class StubModel:
 
   def mean_embedding(self, p_BxKxV):
     return p_BxKxV @ self.params["word"]
-
-  def embed_slots(self, vectors_BxKxE, inputs, positions_BxK):
-    del inputs
-    return embed(vectors_BxKxE, self.params["place"], positions_BxK)
 
 
 def random_params(model):
@@ -388,10 +377,6 @@ def is_false(options: Options, case: Case, slot: Slot) -> bool:
   """Whether hard correction takes a slot for a false negative."""
   if options.strict_subword and _piece_follows(case, slot):
     return False
-  if {"judged": False, "excluded": slot.shown == slot.gold}[
-    options.visible_slots
-  ]:
-    return False
   if slot.judged == slot.gold and not options.include_self:
     return False
   return bool(case.listed_VxV[slot.gold, slot.judged])
@@ -434,14 +419,6 @@ def _soft_loss(options: Options, slot: Slot, live, held) -> float:
     assert options.soft_prediction == "expected"
     logits_V = judged_params["logits"][slot.row, slot.position]
     judged_E = np.exp(_log_softmax(logits_V)) @ judged_params["word"]
-  if options.soft_table == "embeddings":
-    position_1x1 = np.full((1, 1), slot.position)
-    gold_E, judged_E = (
-      embed(x[None, None], p["place"], position_1x1)[0, 0]
-      for x, p in ((gold_E, gold_params), (judged_E, judged_params))
-    )
-  else:
-    assert options.soft_table == "word"
   return {"cosine": _cosine_distance}[options.soft](gold_E, judged_E)
 
 
@@ -465,25 +442,18 @@ def _sentence_term(
   target_BxL = {"original": case.tokens_BxL, "masked": draws.masked_BxL}
   network = {"kept": "state", "generator": "generator" if pair else "state"}
   name = network[options.sentence_encoder]
-  target = {"predicted": held, "both": live}[options.sentence_gradient]
   log_p = _log_softmax(
     states(live[name], _filled(case, draws.slots, "judged"), case.documents_BxL)
   )
   log_s = _log_softmax(
-    states(
-      target[name], target_BxL[options.sentence_target], case.documents_BxL
-    )
+    states(held[name], target_BxL[options.sentence_target], case.documents_BxL)
   )
   of, to = {"forward": (log_p, log_s), "reverse": (log_s, log_p)}[
     options.sentence_direction
   ]
   loss_BxL = (np.exp(of) * (of - to)).sum(axis=-1)
-  places = {
-    "tokens": list(np.argwhere(case.documents_BxL != 0)),
-    "slots": sorted({(s.row, s.position) for s in draws.slots}),
-    "all": list(np.ndindex(loss_BxL.shape)),
-  }[options.sentence_positions]
-  return sum(loss_BxL[tuple(place)] for place in places), len(places)
+  real_BxL = case.documents_BxL != 0
+  return loss_BxL[real_BxL].sum(), real_BxL.sum()
 
 
 def _detection_terms(options: Options, case: Case, draws: Draws, live) -> Sums:

@@ -32,8 +32,9 @@ def make_bert(**overrides) -> pretrain.BertMlm:
 
 
 def make_options(*, masking=MASKING, **overrides) -> Options:
-  """Hard correction and soft regularization on."""
-  return Options(masking=masking, **{"soft_weight": 1.0, **overrides})
+  """Hard correction, of split words, too, and soft regularization on."""
+  defaults = {"soft_weight": 1.0, "strict_subword": False}
+  return Options(masking=masking, **{**defaults, **overrides})
 
 
 def make_batch(seed: int, rows: int = B, length: int = L) -> dict:

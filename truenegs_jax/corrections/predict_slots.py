@@ -113,7 +113,6 @@ def make_predict_slots(
   *,
   prediction: str = "argmax",
   temperature: float = 1.0,
-  visible_slots: str = "judged",
   continues_V: np.ndarray | None = None,
 ) -> Callable:
   """Builds `predict(params, batch, key, width=L) -> dict of [B, K] arrays`.
@@ -121,15 +120,11 @@ def make_predict_slots(
   Rows are masked as in training, by `key` and their number; dropout is off.
   `predicted` is the likeliest token, or for "sample" one drawn at
   `temperature`; `probability` is what the model gives to it. `weight` is 1 for
-  the slots in use; `eligible` is where hard correction may strike, by
-  `visible_slots` of `Options` and, given the `##` pieces, its `strict_subword`.
+  the slots in use; `eligible` is where hard correction may strike: anywhere or,
+  given the `##` pieces, by `strict_subword` of `Options`.
   No token stands beyond `width`: what is there is masked and not computed, so
   that the slots do not depend on it.
   """
-
-  correctable = functools.partial(
-    mlm.correctable, visible_slots=visible_slots, continues_V=continues_V
-  )
 
   @functools.partial(jax.jit, static_argnames="width")
   def predict(params, batch, key, width=None):
@@ -162,7 +157,9 @@ def make_predict_slots(
       "weight": slots.weight_BxK,
       "predicted": predicted_BxK,
       "probability": _probability(logits_BxKxV, predicted_BxK),
-      "eligible": correctable(batch, slots, masked_BxL),
+      "eligible": jnp.ones_like(slots.original_BxK, bool)
+      if continues_V is None
+      else mlm.ends_its_word(batch, slots.positions_BxK, continues_V),
     }
 
   return predict

@@ -39,7 +39,6 @@ from truenegs_jax.corrections.measured_model import (
 from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.data.corpus.sources_spec import needs
 from truenegs_jax.data.rows import layouts
-from truenegs_jax.objectives import describe
 from truenegs_jax.objectives.options import CHOICES
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.cache import enable_compilation_cache
@@ -85,7 +84,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     if c.corrections.run:  # what the config says of these does not count
       console.print(
         "the model, its vocabulary, masking and readings are those of"
-        f" {c.corrections.run}: {describe.objective(of.config)}",
+        f" {c.corrections.run}: {build_run.describe_objective(of.config)}",
         soft_wrap=True,
       )
     asked = _gather(c, of, console)
@@ -251,7 +250,6 @@ def _predictions(
     options.masking,
     prediction=c.corrections.prediction or options.prediction,
     temperature=options.sampling_temperature,
-    visible_slots=options.visible_slots,
     continues_V=plan.continuations(of.tokenizer.vocab)
     if options.strict_subword
     else None,
@@ -294,6 +292,5 @@ def _about(c: ConfigDict, of: Subject) -> dict[str, Any]:
     "objective": of.config.objective,
     "masking": json.loads(of.config.masking.to_json()),
     "prediction": c.corrections.prediction or of.config.negatives.prediction,
-    "visible_slots": of.config.negatives.visible_slots,
     "strict_subword": of.config.negatives.strict_subword,
   }

@@ -118,22 +118,17 @@ class Embeddings(nn.Module):
     """
     if words_BxLxE is None:
       words_BxLxE = self.word_VxE[inputs["tokens"]]
-    x_BxLxE = self.compose(
-      words_BxLxE,
-      inputs["types"],
-      document_positions(inputs["documents"]),
+    positions_BxL = document_positions(inputs["documents"])
+    x_BxLxE = self.norm(
+      words_BxLxE
+      + self.type_TxE[inputs["types"]]
+      + self.position_PxE[positions_BxL]
     )
     return rng.dropout(
       x_BxLxE.astype(self.config.dtype),
       dropout_keys_B,
       rate=self.config.dropout,
       site=0,
-    )
-
-  def compose(self, words: Array, types: Array, positions: Array) -> Array:
-    """Word vectors `[..., E]` in their places: the block's f32 output."""
-    return self.norm(
-      words + self.type_TxE[types] + self.position_PxE[positions]
     )
 
 

@@ -39,20 +39,6 @@ def _mean_embedding(self: Any, p_BxKxV: Array) -> Array:
   return p_BxKxV @ self.embeddings.word_VxE
 
 
-def _embed_slots(
-  self: Any,
-  vectors_BxKxE: Array,
-  inputs: encoder.Inputs,
-  positions_BxK: Array,
-) -> Array:
-  """What the embedding layer makes of word vectors in K places, f32."""
-  at_slots = lambda x_BxL: jnp.take_along_axis(x_BxL, positions_BxK, axis=1)
-  places_BxL = encoder.document_positions(inputs["documents"])
-  return self.embeddings.compose(
-    vectors_BxKxE, at_slots(inputs["types"]), at_slots(places_BxL)
-  )
-
-
 def _generate_logits(
   self: Any,
   inputs: encoder.Inputs,
@@ -139,7 +125,6 @@ class ElectraPair(nn.Module):
   generate_logits = _generate_logits
   token_embedding = _token_embedding
   mean_embedding = _mean_embedding
-  embed_slots = _embed_slots
 
   def initialize(self, inputs: encoder.Inputs) -> None:
     """Touches every parameter; only `init_params` calls it."""
@@ -195,7 +180,6 @@ class BertMlm(nn.Module):
   generate_logits = _generate_logits
   token_embedding = _token_embedding
   mean_embedding = _mean_embedding
-  embed_slots = _embed_slots
 
   def initialize(self, inputs: encoder.Inputs) -> None:
     """Touches every parameter; only `init_params` calls it."""

@@ -5,9 +5,8 @@ How to write another: copy this file, change what differs, and train it with
 
 * `Embeddings(config)(inputs, dropout_keys_B, words_BxLxE=None)`, f32 or
   `config.dtype` `[B, L, E]`, of given rows of the word table if any; its
-  attribute `word_VxE` is that table, which the output is tied to, and
-  `compose(words, types, positions)` its f32 output for given word vectors.
-  Networks of other widths share it (ELECTRA's generator), so it knows only
+  attribute `word_VxE` is that table, which the output is tied to. Networks of
+  other widths share it (ELECTRA's generator), so it knows only
   `config.embedding_size` and ends in a norm: `encoder.fit_width` follows.
 * `Encoder(config)(embedded_BxLxE, documents_BxL, dropout_keys_B)`,
   `config.dtype` `[B, L, D]`. Tokens look at their own document alone.
@@ -65,22 +64,13 @@ class Embeddings(nn.Module):
     """Returns `[B, L, E]`, of `config.dtype`; `words_BxLxE` as in `encoder`."""
     if words_BxLxE is None:
       words_BxLxE = self.word_VxE[inputs["tokens"]]
-    x_BxLxE = self.compose(
-      words_BxLxE,
-      inputs["types"],
-      encoder.document_positions(inputs["documents"]),
-    )
+    x_BxLxE = self.norm(words_BxLxE + self.type_TxE[inputs["types"]])
     return rng.dropout(
       x_BxLxE.astype(self.config.dtype),
       dropout_keys_B,
       rate=self.config.dropout,
       site=0,
     )
-
-  def compose(self, words: Array, types: Array, positions: Array) -> Array:
-    """Word vectors `[..., E]` with their types; f32, wherever they stand."""
-    del positions  # the layers turn queries and keys by them
-    return self.norm(words + self.type_TxE[types])
 
 
 class Encoder(nn.Module):

@@ -79,7 +79,7 @@ def electra_terms(
   )
   if has_soft:
     terms["soft"] = soft_regularization.word_term(
-      bound, batch, guess, options, compared
+      bound, guess, options, compared
     )
   hidden_BxLxD = bound.encode(
     {**batch, "tokens": corrupted_BxL},

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from truenegs_jax.objectives import masking, negatives, soft_regularization
+from truenegs_jax.objectives import negatives, soft_regularization
 from truenegs_jax.objectives.fill_slots import (
   Batch,
   Guess,
@@ -56,7 +56,7 @@ def mlm_terms(
       bound, *soft_regularization.compared_tokens(guess)
     )
     terms["soft"] = soft_regularization.word_term(
-      bound, batch, guess, options, compared
+      bound, guess, options, compared
     )
   if options.sentence_weight:
     keys = dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train)
@@ -103,30 +103,6 @@ def hidden_loss(guess: Guess, mask_id: int) -> tuple[Array, Array]:
   """
   hidden_BxK = guess.shown_BxK == mask_id
   return weighted_sum(guess.loss_BxK, guess.slots.weight_BxK * hidden_BxK)
-
-
-def correctable(
-  batch: Batch,
-  slots: masking.Slots,
-  masked_BxL: Array,
-  *,
-  visible_slots: str,
-  continues_V: Array | np.ndarray | None,
-) -> Array:
-  """bool_BxK: where hard correction may strike.
-
-  Args:
-    masked_BxL: the tokens that the model saw.
-    visible_slots: as in `Options`.
-    continues_V: bool, the `##` pieces, for `strict_subword`; None: judge all.
-  """
-  may_BxK = jnp.ones_like(slots.original_BxK, bool)
-  if visible_slots == "excluded":
-    shown_BxK = jnp.take_along_axis(masked_BxL, slots.positions_BxK, axis=1)
-    may_BxK &= shown_BxK != slots.original_BxK
-  if continues_V is not None:
-    may_BxK &= ends_its_word(batch, slots.positions_BxK, continues_V)
-  return may_BxK
 
 
 def ends_its_word(
@@ -178,13 +154,10 @@ def _corrected_terms(
     guess.predicted_BxK,
     include_self=options.include_self,
   )
-  found_BxK &= correctable(
-    batch,
-    guess.slots,
-    guess.masked_BxL,
-    visible_slots=options.visible_slots,
-    continues_V=aux["continues_V"] if options.strict_subword else None,
-  )
+  if options.strict_subword:
+    found_BxK &= ends_its_word(
+      batch, guess.slots.positions_BxK, aux["continues_V"]
+    )
   false_BxK = weight_BxK * found_BxK
   wrong_BxK = weight_BxK * (guess.predicted_BxK != original_BxK)
   row_false_B, row_used_B = false_BxK.max(axis=1), weight_BxK.max(axis=1)

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from truenegs_jax.objectives import masking
 from truenegs_jax.objectives.fill_slots import Batch, Guess, weighted_sum
 from truenegs_jax.objectives.options import Options
 from truenegs_jax.runtime.errors import InputError
@@ -94,7 +93,6 @@ def gather_once(bound: Any, *ids: Array) -> list[Array]:
 
 def word_term(
   bound: Any,
-  batch: Batch,
   guess: Guess,
   options: Options,
   compared_BxKxE: Sequence[Array],
@@ -110,9 +108,6 @@ def word_term(
     predicted_BxKxE = bound.mean_embedding(
       jax.nn.softmax(guess.logits_BxKxV.astype(jnp.float32))
     )
-  if options.soft_table == "embeddings":
-    place = lambda x: bound.embed_slots(x, batch, slots.positions_BxK)
-    gold_BxKxE, predicted_BxKxE = place(gold_BxKxE), place(predicted_BxKxE)
   if options.soft_gradient == "gold":
     predicted_BxKxE = jax.lax.stop_gradient(predicted_BxKxE)
   elif options.soft_gradient == "predicted":
@@ -131,9 +126,9 @@ def sentence_term(
 ) -> tuple[Array, Array]:
   """How far the predicted sentences lie from the original (or masked) ones.
 
-  Zhang et al. 2023, section 5: KL(H_p || H_s). The paper leaves open which
-  sentence s is and where the gradient goes; by default it is the original one,
-  and a target: H_s gets no gradient.
+  Zhang et al. 2023, section 5: KL(H_p || H_s), over real tokens. The paper
+  leaves open which sentence s is (the original one, by default) and where the
+  gradient goes: here H_s is a target and gets none.
 
   Args:
     encode: `(inputs, dropout_keys_B) -> [B, L, D]`, what H_p was made with.
@@ -148,14 +143,12 @@ def sentence_term(
   inputs = batch
   if options.sentence_target == "masked":
     inputs = {**batch, "tokens": guess.masked_BxL}
-  target_BxLxD = encode(inputs, dropout_keys_B)
-  if options.sentence_gradient == "predicted":
-    target_BxLxD = jax.lax.stop_gradient(target_BxLxD)
+  target_BxLxD = jax.lax.stop_gradient(encode(inputs, dropout_keys_B))
   pair = predicted_BxLxD, target_BxLxD
   if options.sentence_direction == "reverse":
     pair = target_BxLxD, predicted_BxLxD
-  loss_BxL = sentence_divergence(*pair)
-  return weighted_sum(loss_BxL, _counted(batch, guess, options))
+  real_BxL = (batch["documents"] != 0).astype(jnp.float32)
+  return weighted_sum(sentence_divergence(*pair), real_BxL)
 
 
 def pair_cosine(bound: Any) -> tuple[Array, Array]:
@@ -172,14 +165,3 @@ def pair_cosine(bound: Any) -> tuple[Array, Array]:
   distance_C = cosine_distance(vectors[0], vectors[1])
   different_C = jnp.array(pairs_2xC[0] != pairs_2xC[1], jnp.float32)
   return weighted_sum(1.0 - distance_C, different_C)
-
-
-def _counted(batch: Batch, guess: Guess, options: Options) -> Array:
-  """f32 `[B, L]`: the positions whose divergence counts."""
-  real_BxL = (batch["documents"] != 0).astype(jnp.float32)
-  if options.sentence_positions == "tokens":
-    return real_BxL
-  if options.sentence_positions == "all":
-    return jnp.ones_like(real_BxL)
-  slots = guess.slots
-  return masking.fill_slots(jnp.zeros_like(real_BxL), slots, slots.weight_BxK)

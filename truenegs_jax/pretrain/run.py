@@ -193,7 +193,6 @@ def _find_cases(run, inputs, synonyms, params, *, limit):
     predict_slots.make_predict_slots(
       run.model,
       run.options.masking,
-      visible_slots=run.options.visible_slots,
       continues_V=plan.continuations(vocab)
       if run.options.strict_subword
       else None,

@@ -15,14 +15,10 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.objectives import (
-  describe,
-  electra,
-  fill_slots,
-  masking,
-  mlm,
-)
+from truenegs_jax.objectives import electra, fill_slots, masking, mlm
+from truenegs_jax.objectives import options as options_lib
 from truenegs_jax.objectives.options import Options
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.train import model_synonyms, optim, sharding, speed, step
 from truenegs_jax.workdir.from_config import build_model
@@ -140,7 +136,7 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
       keep_stop_words=n.keep_stop_words,
     )
   return Run(
-    summary=describe.objective(c),
+    summary=describe_objective(c),
     config=json.loads(c.to_json()),
     model=build_model(c, vocab_size=len(tokenizer.vocab)),
     options=options,
@@ -178,8 +174,29 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
   )
 
 
+def describe_objective(c: ConfigDict) -> str:
+  """The recipe of a config, maybe a saved one, in words."""
+  return options_lib.describe(
+    c.objective,
+    c.negatives.to_dict(),
+    mask_prob=c.masking.prob,
+    mask_style=c.masking.style,
+    sampling_temperature=c.generator.temperature,
+  )
+
+
 def make_options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
-  """The readings of an objective that a config, maybe a saved one, chooses."""
+  """The readings of an objective that a config, maybe a saved one, chooses.
+
+  Raises:
+    InputError: the saved config has a reading that was removed since.
+  """
+  removed = options_lib.removed_values(c.negatives)
+  if removed:
+    raise InputError(
+      f"{', '.join(removed)} is gone from this version; use the truenegs_jax"
+      " that saved the run."
+    )
   elsewhere = ("masking", "sampling_temperature", "vocabulary_chunk")
   readings = {
     field.name: c.negatives[field.name]

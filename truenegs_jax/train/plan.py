@@ -217,8 +217,7 @@ def row_flops(run: Run) -> float:
     own = o.sentence_encoder == "kept"
     encoding = list(roles.values())[0 if own else -1]
     once = length * _encoder_flops(encoding, length)
-    both = o.sentence_gradient == "both"
-    passes += (TRAINING_PASSES if both else 1) * once  # the target
+    passes += once  # the target, which has no backward pass
     if len(roles) == 1 or o.prediction != "sample" or not own:
       passes += TRAINING_PASSES * once  # else the discriminator has it anyway
   return passes

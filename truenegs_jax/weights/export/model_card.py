@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import finetune, pretrain
-from truenegs_jax.objectives import describe
+from truenegs_jax.objectives import options
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights.formats import hf_names
 from truenegs_jax.workdir import metrics_file
@@ -241,7 +241,13 @@ def _made(about: About) -> str:
     seed=c.seed,
     start=(f"`{c.init}`" if c.init else "scratch")
     + (f", rows carried over for new {skip}" if skip else ""),
-    objective=describe.objective(c),
+    objective=options.describe(
+      c.objective,
+      c.negatives.to_dict(),
+      mask_prob=c.masking.prob,
+      mask_style=c.masking.style,
+      sampling_temperature=c.generator.temperature,
+    ),
     held_out=held_out,
     command=f"`{about.command}`" if about.command else "truenegs_jax",
   )

@@ -1,0 +1,49 @@
+"""Recipes in words, and readings that earlier versions had."""
+
+import pytest
+from configs import electra_demo
+
+from truenegs_jax.objectives import options
+from truenegs_jax.train import build_run
+
+
+@pytest.mark.parametrize(
+  ("recipe", "changes", "text"),
+  [
+    ("baseline", {}, "plain ELECTRA; 25% masked (electra_85_15)"),
+    (
+      "hc+sr",
+      {"discriminator": "ignore", "soft_steps": 9},
+      "ELECTRA + hard correction by wordnet (argmax) + soft regularization"
+      " (cosine) x 0.1 + discriminator ignore + soft_steps 9; 25% masked"
+      " (electra_85_15)",
+    ),
+    (
+      "baseline",
+      {"smoothing": 0.1, "strict_subword": False},
+      "ELECTRA + synonyms of wordnet + smoothing over synonyms x 0.1"
+      " + strict_subword False; 25% masked (electra_85_15)",
+    ),
+  ],
+)
+def test_a_recipe_in_words(recipe, changes, text):
+  c = electra_demo.get_config(recipe)
+  c.negatives.update(changes)
+  assert build_run.describe_objective(c) == text
+
+
+def test_a_saved_recipe_keeps_the_words_of_its_version():
+  """Keys that are gone, at their old default and not; a key that is missing."""
+  saved = {"hard_correction": False, **options.REMOVED}
+  describe = lambda negatives: options.describe(
+    "mlm",
+    negatives,
+    mask_prob=0.2,
+    mask_style="80_10_10",
+    sampling_temperature=1.0,
+  )
+  assert describe(saved) == "plain BERT; 20% masked (80_10_10)"
+  assert not options.removed_values(saved)
+  saved["soft_table"] = "embeddings"
+  assert "soft_table embeddings" in describe(saved)
+  assert options.removed_values(saved) == ["negatives.soft_table=embeddings"]
