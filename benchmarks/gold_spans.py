@@ -25,8 +25,12 @@ import numpy as np
 from truenegs_jax.data.tokens.tokenizer import load_tokenizer
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.squad import MOVED, read_squad
-from truenegs_jax.tasks.squad_answers import best_answers
-from truenegs_jax.tasks.squad_windows import Windows, answer_span, make_windows
+from truenegs_jax.tasks.squad_windows import (
+  Windows,
+  answer_span,
+  best_answers,
+  make_windows,
+)
 
 MAX_ANSWER = 30
 

@@ -11,7 +11,7 @@ from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.finetune.read_tasks import check_files, files_of, gather
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks.glue import TASKS
-from truenegs_jax.tasks.squad_answers import NOTHING
+from truenegs_jax.tasks.squad_windows import NOTHING
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -11,7 +11,7 @@ from support.texts import PACK
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.tasks import glue
-from truenegs_jax.tasks.encode import encode, fitting
+from truenegs_jax.tasks.batches import encode, fitting
 from truenegs_jax.tasks.glue import TASKS, write_submission
 from truenegs_jax.tasks.task import SCORE, Example
 

@@ -15,9 +15,10 @@ from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
 from truenegs_jax.runtime.errors import AbsentError, DataError, InputError
 from truenegs_jax.tasks.scoring import question_scores
 from truenegs_jax.tasks.squad import MOVED, Question, read_squad
-from truenegs_jax.tasks.squad_answers import NOTHING, best_answers
 from truenegs_jax.tasks.squad_windows import (
+  NOTHING,
   answer_span,
+  best_answers,
   make_windows,
   read_contexts,
   window_starts,

@@ -1,7 +1,7 @@
 """Two models compared on the same examples, by resampling these."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,11 +9,11 @@ from numpy.typing import ArrayLike
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import scoring
 
-# How often each of N examples was drawn in R resamples, f64 [R, N], -> the
-# score of each run in each, [S, R].
+# The examples drawn for R resamples, int [R, N], -> the score of each of S runs
+# in each, [S, R].
 Scorer = Callable[[np.ndarray], np.ndarray]
 
-DRAWN_AT_ONCE = 2**19  # weights: some arrays of 4 MB
+DRAWN_AT_ONCE = 2**19  # examples: some arrays of 4 MB
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,13 +133,16 @@ def _compare(
   seed: int,
 ) -> Comparison:
   example_rng, *run_rngs = np.random.default_rng(seed).spawn(3)
-  drawn = _draws(example_rng, resamples, size)
-  score_SxR = np.concatenate([score(weight_RxN) for weight_RxN in drawn], 1)
+  at_once = max(1, DRAWN_AT_ONCE // size)
+  counts = [min(at_once, resamples - i) for i in range(0, resamples, at_once)]
+  score_SxR = np.concatenate(
+    [score(example_rng.integers(size, size=(n, size))) for n in counts], 1
+  )
   models = np.split(score_SxR, [runs[0]])
-  others = [_draw_runs(*x) for x in zip(run_rngs, models, strict=True)]
+  drawn = [_draw_runs(*x) for x in zip(run_rngs, models, strict=True)]
   low, high, p = _judge(*models)
-  of_runs = _judge(*others) if min(runs) > 1 else (None, None, None)
-  observed = np.split(score(np.ones((1, size))), [runs[0]])
+  over_runs = _judge(*drawn) if min(runs) > 1 else (None, None, None)
+  observed = np.split(score(np.arange(size)[None]), [runs[0]])
   ours, theirs = (float(x_Sx1.mean()) for x_Sx1 in observed)
   return Comparison(
     metric=metric,
@@ -148,25 +151,12 @@ def _compare(
     difference=ours - theirs,
     low=low,
     high=high,
-    low_runs=of_runs[0],
-    high_runs=of_runs[1],
+    low_runs=over_runs[0],
+    high_runs=over_runs[1],
     resamples=resamples,
     p=p,
-    p_runs=of_runs[2],
+    p_runs=over_runs[2],
   )
-
-
-def _draws(
-  rng: np.random.Generator, resamples: int, size: int
-) -> Iterator[np.ndarray]:
-  """How often each example was drawn, some resamples at a time."""
-  at_once = max(1, DRAWN_AT_ONCE // size)
-  for start in range(0, resamples, at_once):
-    rows = min(at_once, resamples - start)
-    drawn_RxN = rng.integers(size, size=(rows, size))
-    drawn_RxN += size * np.arange(rows)[:, None]
-    weight_RN = np.bincount(drawn_RxN.ravel(), minlength=rows * size)
-    yield weight_RN.reshape(rows, size).astype(float)
 
 
 def _draw_runs(rng: np.random.Generator, score_SxR: np.ndarray) -> np.ndarray:
@@ -189,53 +179,60 @@ def _judge(
 
 
 def _scorer(metric: str, gold_N: np.ndarray, run_SxN: np.ndarray) -> Scorer:
-  """A metric as a function of how often each example was drawn."""
+  """A metric of all runs as a function of the examples that were drawn."""
   if metric == "accuracy":
     return _means(100.0 * (run_SxN == gold_N[None]))
-  if metric == "pearson":
-    return lambda weight_RxN: np.stack(
-      [scoring.correlation(gold_N, run_N, weight_RxN) for run_N in run_SxN]
-    )
-  if metric == "spearman":
-    return lambda weight_RxN: _spearman(gold_N, run_SxN, weight_RxN)
-  of = {"matthews": scoring.matthews_of, "f1": scoring.f1_of}[metric]
-  return _of_counts(of, gold_N, run_SxN)
+  if metric in ("pearson", "spearman"):
+    order = scoring.ranks if metric == "spearman" else np.asarray
+
+    def score(drawn_RxN: np.ndarray) -> np.ndarray:
+      gold_RxN = order(gold_N[drawn_RxN])
+      return np.stack(
+        [scoring.correlation(gold_RxN, order(x[drawn_RxN])) for x in run_SxN]
+      )
+
+    return score
+  from_counts = {"matthews": scoring.matthews_of, "f1": scoring.f1_of}[metric]
+  return _confusions(from_counts, gold_N, run_SxN)
 
 
 def _means(value_SxN: np.ndarray) -> Scorer:
-  return lambda weight_RxN: _sums(value_SxN, weight_RxN) / weight_RxN.shape[1]
-
-
-def _sums(value_MxN: np.ndarray, weight_RxN: np.ndarray) -> np.ndarray:
-  """Weighted sums, f64 [M, R]; equal rows of values give equal bits."""
-  # Not `@`: BLAS's threads wait for one another where cores are busy.
-  return np.stack([np.einsum("rn,n->r", weight_RxN, x_N) for x_N in value_MxN])
-
-
-def _spearman(
-  gold_N: np.ndarray, run_SxN: np.ndarray, weight_RxN: np.ndarray
-) -> np.ndarray:
-  gold_RxN = scoring.ranks(gold_N, weight_RxN)
-  ranked = (scoring.ranks(run_N, weight_RxN) for run_N in run_SxN)
-  return np.stack(
-    [scoring.correlation(gold_RxN, x_RxN, weight_RxN) for x_RxN in ranked]
+  return lambda drawn_RxN: (
+    _sums(value_SxN, _times(drawn_RxN)) / drawn_RxN.shape[1]
   )
 
 
-def _of_counts(
-  of: Callable[[np.ndarray], np.ndarray],
+def _confusions(
+  from_counts: Callable[[np.ndarray], np.ndarray],
   gold_N: np.ndarray,
   run_SxN: np.ndarray,
 ) -> Scorer:
-  """A metric of confusion counts."""
+  """A metric of confusion counts, [R, C (gold), C (predicted)] -> [R]."""
   classes = max(2, 1 + int(max(gold_N.max(), run_SxN.max())))
   cells_Mx1 = np.arange(classes**2)[:, None]
   is_cell_SxMxN = [
     (gold_N * classes + run_N == cells_Mx1).astype(float) for run_N in run_SxN
   ]
-  counts_xCxC = lambda x_MxN, weight_RxN: _sums(x_MxN, weight_RxN).T.reshape(
-    -1, classes, classes
-  )
-  return lambda weight_RxN: np.stack(
-    [of(counts_xCxC(x_MxN, weight_RxN)) for x_MxN in is_cell_SxMxN]
-  )
+
+  def score(drawn_RxN: np.ndarray) -> np.ndarray:
+    times_RxN = _times(drawn_RxN)
+    counts_SxMxR = (_sums(cell_MxN, times_RxN) for cell_MxN in is_cell_SxMxN)
+    return np.stack(
+      [from_counts(x.T.reshape(-1, classes, classes)) for x in counts_SxMxR]
+    )
+
+  return score
+
+
+def _times(drawn_RxN: np.ndarray) -> np.ndarray:
+  """How often each example was drawn, f64 [R, N]."""
+  num_resamples, size = drawn_RxN.shape
+  cells = drawn_RxN + size * np.arange(num_resamples)[:, None]
+  counts = np.bincount(cells.ravel(), minlength=num_resamples * size)
+  return counts.reshape(num_resamples, size).astype(float)
+
+
+def _sums(value_MxN: np.ndarray, times_RxN: np.ndarray) -> np.ndarray:
+  """Weighted sums, f64 [M, R]; equal rows of values give equal bits."""
+  # Not `@`: BLAS's threads wait for one another where cores are busy.
+  return np.stack([np.einsum("rn,n->r", times_RxN, x_N) for x_N in value_MxN])

@@ -10,7 +10,7 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.finetune import config_checks, task_data
 from truenegs_jax.finetune.task_data import Material, Split, of_examples
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.tasks import encode, glue, records, user_task
+from truenegs_jax.tasks import batches, glue, records, user_task
 from truenegs_jax.tasks.task import Encoded, Example, Task
 
 Rows = tuple[Task, dict[str, list[Any]], list[str]]  # with notes
@@ -133,7 +133,7 @@ def _cut(
   rows: Mapping[str, Sequence[Any]],
   tokenizer: Tokenizer,
 ) -> tuple[Encoded, dict[str, Split]]:
-  cut = lambda split, **more: encode.encode(
+  cut = lambda split, **more: batches.encode(
     rows[split], task, tokenizer, length=c.length, **more
   )
   splits = {

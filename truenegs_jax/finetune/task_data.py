@@ -16,7 +16,7 @@ from truenegs_jax.data.corpus.files import MAGIC, existing
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.finetune import leaderboard
 from truenegs_jax.runtime.errors import DataError
-from truenegs_jax.tasks import scoring, squad, squad_answers, squad_windows
+from truenegs_jax.tasks import scoring, squad, squad_windows
 from truenegs_jax.tasks.records import HUB
 from truenegs_jax.tasks.task import CLASSES, SPANS, Encoded, Example, Task
 
@@ -185,7 +185,7 @@ def _split(c: ConfigDict, found: squad_windows.Windows) -> Split:
   def answers_of(outputs):
     # Logits of all places as [n, 2], or the candidates of the joint head.
     pairs = [x if isinstance(x, tuple) else tuple(x.T) for x in outputs]
-    best = squad_answers.best_answers(
+    best = squad_windows.best_answers(
       found,
       pairs,
       num_best=c.finetune.num_best,

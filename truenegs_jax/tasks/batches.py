@@ -1,25 +1,120 @@
-"""Rows of a task -> batches of rows of like length: a function of the step.
+"""Texts of a task as rows of ids, and these rows as batches.
 
-There is no iterator, hence no state to save: a resumed run asks for the next
-step. Rows are short and of very different lengths, so a batch is only as long
-as its longest row, rounded up to one of a few lengths: what is compiled is
-compiled once for each of those.
-
+  encoded = encode(examples, task, tokenizer, length=128)
   batch_at(encoded, 7, batch_size=32, seed=0, limit=128)["tokens"]  # [32, L]
+
+A row is [CLS] A [SEP] or [CLS] A [SEP] B [SEP], as ELECTRA's released code cuts
+it (google-research/electra, `finetune/classification/classification_tasks.py`).
+
+A batch is a function of the step, so there is no state to save: a resumed run
+asks for the next step. Rows are short and of very different lengths, so a batch
+groups rows of like length and is as long as its longest, rounded up to one of a
+few lengths, for each of which the step is compiled once.
 """
 
-import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.tasks.task import Encoded
+from truenegs_jax.tasks.task import SCORE, Encoded, Example, Task
 
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # tokens of a row
 MIN_WINDOWS = 4  # of an epoch; else the same rows would meet in each of them
+CHUNK_TEXTS = 10_000  # tokenized at a time, for the memory that it takes
+
+
+def encode(
+  examples: Sequence[Example],
+  task: Task,
+  tokenizer: Tokenizer,
+  *,
+  length: int,
+  swap: bool = False,
+) -> Encoded:
+  """Cuts texts to ids.
+
+  Of a pair that is too long the longer text loses its last token, B where both
+  are as long, until it fits; a text alone loses its end. A B without a token
+  is none.
+
+  Args:
+    length: tokens of a row at most, [CLS] and [SEP] among them; 3 or more.
+    swap: all examples follow once more as B, A: what a task that is `doubled`
+      is trained on.
+
+  Returns:
+    A row an example, in order. No targets where no example has a label.
+
+  Raises:
+    DataError: a label that the task lacks, or some examples have none.
+  """
+  firsts = [example.first for example in examples]
+  seconds = [example.second or "" for example in examples]
+  if swap:
+    examples = [*examples, *examples]
+    firsts, seconds = firsts + seconds, seconds + firsts
+  tokens, types, num_cut = [], [], 0
+  pairs = zip(_ids(firsts, tokenizer), _ids(seconds, tokenizer), strict=True)
+  for a, b in pairs:
+    size_a, size_b = fitting(len(a), len(b), length)
+    num_cut += size_a < len(a) or size_b < len(b)
+    row = [tokenizer.cls, *a[:size_a], tokenizer.sep]
+    if size_b:
+      row += [*b[:size_b], tokenizer.sep]
+    tokens.append(np.array(row, np.int32))
+    types.append(_types(size_a + 2, len(row)))
+  return Encoded(tokens, types, _targets(examples, task), num_cut)
+
+
+def fitting(size_a: int, size_b: int, length: int) -> tuple[int, int]:
+  """How many tokens of A and B go into a row; `encode` has the rule."""
+  if not size_b:
+    return min(size_a, length - 2), 0
+  room = length - 3
+  over = max(0, size_a + size_b - room)
+  # What the longer has more goes first, the rest by turns, B before A.
+  alone = min(over, abs(size_a - size_b))
+  lost_a = (over - alone) // 2 + (alone if size_a > size_b else 0)
+  return size_a - lost_a, size_b - (over - lost_a)
+
+
+def _ids(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
+  for start in range(0, len(texts), CHUNK_TEXTS):
+    yield from tokenizer.encode_lines(texts[start : start + CHUNK_TEXTS])
+
+
+@functools.cache
+def _types(size_a: int, size: int) -> np.ndarray:
+  """Shared by the rows that have the same: there are few different ones."""
+  types_L = np.zeros(size, np.int32)
+  types_L[size_a:] = 1
+  types_L.flags.writeable = False
+  return types_L
+
+
+def _targets(examples: Sequence[Example], task: Task) -> dict[str, np.ndarray]:
+  if all(example.label is None for example in examples):
+    return {}
+  ids = {label: i for i, label in enumerate(task.labels)}
+  offset, scale = task.scale
+  targets = []
+  for example in examples:
+    label = example.label
+    if task.kind == SCORE and isinstance(label, float):
+      targets.append((label - offset) / scale)
+    elif task.kind != SCORE and label in ids:
+      targets.append(ids[label])
+    else:
+      raise DataError(
+        f"{example.place}: label {label!r}; those of {task.title} are"
+        f" {', '.join(task.labels) or 'numbers'}."
+      )
+  kind = np.float32 if task.kind == SCORE else np.int32
+  return {"label": np.array(targets, kind)}
 
 
 def num_steps(num_rows: int, batch_size: int, epochs: float) -> int:
@@ -65,10 +160,9 @@ def batch_at(
     DataError: there are no rows.
     InputError: `batch_size` is below 1, or a row is longer than `limit`.
   """
-  rows = _Rows(id(encoded), encoded)
   num_batches = num_steps(len(encoded.tokens), batch_size, 1)
   epoch, batch = divmod(step, num_batches)
-  epoch_batches = _epoch(rows, epoch, batch_size, seed, window)
+  epoch_batches = _epoch(encoded, epoch, batch_size, seed, window)
   return _take(encoded, epoch_batches[batch], batch_size, limit)
 
 
@@ -88,20 +182,12 @@ def batches_in_order(
     yield _take(encoded, row_N[first : first + batch_size], batch_size, limit)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Rows:
-  """Rows as the key of a cache: the same are those of the same object."""
-
-  number: int
-  encoded: Encoded = dataclasses.field(compare=False)
-
-
 @functools.lru_cache(maxsize=2)
 def _epoch(
-  rows: _Rows, epoch: int, batch_size: int, seed: int, window: int
+  encoded: Encoded, epoch: int, batch_size: int, seed: int, window: int
 ) -> list[np.ndarray]:
   """The numbers of the rows of each batch of an epoch."""
-  length_N = rows.encoded.lengths_N
+  length_N = encoded.lengths_N
   row_N = _shuffled(len(length_N), seed, epoch, 0)
   num_full = len(length_N) // batch_size
   size = batch_size * max(1, min(window, num_full // MIN_WINDOWS))

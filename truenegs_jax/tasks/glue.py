@@ -19,7 +19,7 @@ import numpy as np
 from truenegs_jax.data.corpus import hub_datasets
 from truenegs_jax.data.corpus.files import MAGIC, existing
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.runtime.files import disk_errors
+from truenegs_jax.runtime.files import atomic_file
 from truenegs_jax.tasks.records import (
   HUB,
   Record,
@@ -31,65 +31,53 @@ from truenegs_jax.tasks.task import CLASSES, SCORE, Example, Task
 
 SAME = ("0", "1")
 ENTAILS = ("entailment", "not_entailment")
+NLI = ("contradiction", "entailment", "neutral")
+SPLITS = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
 COLA_COLUMNS = ("source", "label", "mark", "sentence")  # of train and dev
 
 
 def _task(
-  name: str,
   title: str,
   labels: tuple[str, ...],
   metrics: tuple[str, ...],
   rows: tuple[int, ...],
-  **changes: object,
+  *,
+  epochs: float = 3.0,
+  doubled: bool = False,
 ) -> Task:
-  splits = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
+  """A task, with the rows of each of SPLITS that it has."""
   return Task(
-    name,
+    title.lower().replace("-", ""),
     title,
     CLASSES if labels else SCORE,
     labels,
     metrics,
-    official=dict(zip(splits, rows, strict=False)),
-    **changes,  # type: ignore[arg-type]
+    epochs,
+    doubled,
+    scale=(0.0, 1.0 if labels else 5.0),
+    official=dict(zip(SPLITS, rows, strict=False)),
   )
 
 
 # In the order of the table. QQP's train has 3 more lines that are no rows.
-TASKS = {
-  task.name: task
-  for task in (
-    _task("cola", "CoLA", SAME, ("matthews",), (8_551, 1_043, 1_063)),
-    _task("sst2", "SST-2", SAME, ("accuracy",), (67_349, 872, 1_821)),
-    _task(
-      "mrpc",
-      "MRPC",
-      SAME,
-      ("accuracy", "f1"),
-      (3_668, 408, 1_725),
-      doubled=True,
-    ),
-    _task(
-      "stsb",
-      "STS-B",
-      (),
-      ("spearman", "pearson"),
-      (5_749, 1_500, 1_379),
-      epochs=10.0,
-      doubled=True,
-      scale=(0.0, 5.0),
-    ),
-    _task("qqp", "QQP", SAME, ("accuracy", "f1"), (363_846, 40_430, 390_965)),
-    _task(
-      "mnli",
-      "MNLI",
-      ("contradiction", "entailment", "neutral"),
-      ("accuracy",),
-      (392_702, 9_815, 9_796, 9_832, 9_847),
-    ),
-    _task("qnli", "QNLI", ENTAILS, ("accuracy",), (104_743, 5_463, 5_463)),
-    _task("rte", "RTE", ENTAILS, ("accuracy",), (2_490, 277, 3_000), epochs=10),
-  )
-}
+_ALL = (
+  _task("CoLA", SAME, ("matthews",), (8_551, 1_043, 1_063)),
+  _task("SST-2", SAME, ("accuracy",), (67_349, 872, 1_821)),
+  _task("MRPC", SAME, ("accuracy", "f1"), (3_668, 408, 1_725), doubled=True),
+  _task(
+    "STS-B",
+    (),
+    ("spearman", "pearson"),
+    (5_749, 1_500, 1_379),
+    epochs=10.0,
+    doubled=True,
+  ),
+  _task("QQP", SAME, ("accuracy", "f1"), (363_846, 40_430, 390_965)),
+  _task("MNLI", NLI, ("accuracy",), (392_702, 9_815, 9_796, 9_832, 9_847)),
+  _task("QNLI", ENTAILS, ("accuracy",), (104_743, 5_463, 5_463)),
+  _task("RTE", ENTAILS, ("accuracy",), (2_490, 277, 3_000), epochs=10.0),
+)
+TASKS = {task.name: task for task in _ALL}
 
 # Columns of the texts and of the label, in the files and on the hub, where the
 # label is always "label".
@@ -107,16 +95,9 @@ HUB_TEXTS = {
   "mrpc": ("sentence1", "sentence2"),
   "mnli": ("premise", "hypothesis"),
 }
-HUB_LABELS = {
-  "unacceptable": "0",
-  "acceptable": "1",
-  "negative": "0",
-  "positive": "1",
-  "not_equivalent": "0",
-  "equivalent": "1",
-  "not_duplicate": "0",
-  "duplicate": "1",
-}
+NO = ("unacceptable", "negative", "not_equivalent", "not_duplicate")
+YES = ("acceptable", "positive", "equivalent", "duplicate")
+HUB_LABELS = dict.fromkeys(NO, "0") | dict.fromkeys(YES, "1")
 
 
 class Read(NamedTuple):
@@ -142,7 +123,7 @@ def read(task: Task, split: str, where: str, *, file: str = "") -> Read:
       copy ("nyu-mll/glue"); or hf:FOLDER with copies of its configs, each in a
       folder of its name, or of one that `save_to_disk` wrote.
     file: read in place of the official one; its columns are the same, or with
-      hf:NAME, as `hub.parse` has it, those of the hub.
+      hf:NAME, as `records.parse` has it, those of the hub.
 
   Returns:
     The labels of test splits are None, and their keys GLUE's own indices.
@@ -174,19 +155,19 @@ def read(task: Task, split: str, where: str, *, file: str = "") -> Read:
       columns=COLA_COLUMNS if headless else (),
       uneven=uneven,
     )
-  examples = []
+  examples, indices = [], set[int]()
   for number, record in enumerate(records):
     # ELECTRA's code, too, has QQP's few empty questions.
     first, *second = [
       record.text(c, may_be_empty=task.name == "qqp") for c in texts
     ]
     key = str(record.value(index) if is_test else number)
+    if is_test:  # GLUE takes answers by their index
+      _add_index(key, record.place, indices)
     answer = None if is_test else _label(record, label, task)
     examples.append(
       Example(key, first, next(iter(second), None), answer, record.place)
     )
-  if is_test:
-    _check_keys(examples)
   return Read(examples, len(uneven or ()))
 
 
@@ -197,17 +178,20 @@ def lacks(task: Task, split: str, where: str) -> bool:
   return existing(_usual(task, split, where), packed=True) is None
 
 
-def _check_keys(examples: list[Example]) -> None:
-  """Sees that answers can be handed in by their index, before any is made."""
-  seen = set()
-  for example in examples:
-    number = int(example.key) if example.key.isdecimal() else None
-    if number is None or number in seen:
-      raise DataError(
-        f"{example.place}: index {example.key!r}; GLUE's test files number"
-        " their rows, each once: take the official file."
-      )
-    seen.add(number)
+def _add_index(key: str, place: str, known: set[int]) -> int:
+  """Takes note of GLUE's index of a row of a test set.
+
+  Raises:
+    DataError: it is no number, or stands there twice.
+  """
+  number = int(key) if key.isdecimal() else None
+  if number is None or number in known:
+    raise DataError(
+      f"{place}: index {key!r}; GLUE's test files number their rows, each once:"
+      " take the official file."
+    )
+  known.add(number)
+  return number
 
 
 def _label(record: Record, column: str, task: Task) -> str | float:
@@ -221,15 +205,15 @@ def _label(record: Record, column: str, task: Task) -> str | float:
 
 
 def _hub_records(task: Task, split: str, where: str) -> Iterator[Record]:
-  asked, config = parse(where), task.name
-  if hub_datasets.is_folder(asked.name):
-    folder = pathlib.Path(asked.name).expanduser()
+  place, config = parse(where), task.name
+  if hub_datasets.is_folder(place.name):
+    folder = pathlib.Path(place.name).expanduser()
     if hub_datasets.is_saved(folder / task.name):
       folder /= task.name
-    asked = asked._replace(name=str(folder))
+    place = place._replace(name=str(folder))
     config = "" if hub_datasets.is_saved(folder) else config
   split = _file_name(task, split)
-  for record in read_dataset(asked, config=config, split=split):
+  for record in read_dataset(place, config=config, split=split):
     label = record.value("label")
     yield record._replace(
       fields=record.fields | {"label": HUB_LABELS.get(label, label)}
@@ -273,7 +257,7 @@ def write_submission(
   keys: Sequence[str],
   answers: Sequence[str | float],
 ) -> pathlib.Path:
-  """Writes the file of a test split, by GLUE's indices; it appears whole.
+  """Writes the file of a test split, by GLUE's indices; complete or not at all.
 
   Args:
     folder: one that is there.
@@ -289,21 +273,15 @@ def write_submission(
     DataError: indices that are no numbers or not unique, or no finite score.
     DiskError: it cannot be written.
   """
-  rows = {}
+  rows, indices = [], set[int]()
   for key, answer in zip(keys, answers, strict=True):
-    if not key.isdecimal() or int(key) in rows:
-      raise DataError(
-        f"{task.title}, {split}: index {key!r}; GLUE's test files number their"
-        " rows, each once: take the official file."
-      )
-    rows[int(key)] = _as_text(answer, task)
+    number = _add_index(key, f"{task.title}, {split}", indices)
+    rows.append((number, _as_text(answer, task)))
   title = MNLI_FILES[split] if task.name == "mnli" else task.title
   path = folder / f"{title}.tsv"
-  lines = [f"{index}\t{answer}\n" for index, answer in sorted(rows.items())]
-  whole = path.with_suffix(".tmp")
-  with disk_errors(path):
-    whole.write_text("index\tprediction\n" + "".join(lines), encoding="utf-8")
-    whole.replace(path)
+  lines = [f"{index}\t{answer}\n" for index, answer in sorted(rows)]
+  with atomic_file(path) as file:
+    file.write(("index\tprediction\n" + "".join(lines)).encode())
   return path
 
 

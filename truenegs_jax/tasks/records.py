@@ -1,6 +1,6 @@
-"""The records of a file of a task: .tsv, .csv or .jsonl.
+"""The records of a task: of a .tsv, .csv or .jsonl file, or of a data set.
 
-for record in read_file("train.tsv.xz"):
+for record in read_file("train.tsv.xz"):  # or read_dataset("hf:NAME", ...)
   record.text("sentence"), record.label("label", CLASSES)
 """
 
@@ -78,7 +78,16 @@ class Record(NamedTuple):
     """
     value = self.value(column)
     if kind == SCORE:
-      return self._score(column, value)
+      try:
+        score = math.nan if isinstance(value, bool) else float(value)
+      except (TypeError, ValueError, OverflowError):
+        score = math.nan
+      if not math.isfinite(score):
+        raise DataError(
+          f"{self.place}: column {column!r} holds {value!r}, not a finite"
+          " number such as 3.5."
+        )
+      return score
     if isinstance(value, float) and value.is_integer():
       value = int(value)  # beside 1, 1.0 is no class of its own
     is_label = not isinstance(value, list | dict | None) and value == value
@@ -89,21 +98,9 @@ class Record(NamedTuple):
     if known and str(value) not in known:
       raise DataError(
         f"{self.place}: label {str(value)!r} is none of"
-        f" {', '.join(map(repr, known[:20]))}: mend it, or leave the row out."
+        f" {', '.join(map(repr, known[:20]))}: fix it, or leave the row out."
       )
     return str(value)
-
-  def _score(self, column: str, value: Any) -> float:
-    try:
-      score = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-      score = math.nan
-    if not math.isfinite(score):
-      raise DataError(
-        f"{self.place}: column {column!r} holds {value!r}, not a finite number"
-        " such as 3.5."
-      )
-    return score
 
 
 def read_file(
@@ -127,30 +124,26 @@ def read_file(
     DataError: no such file or another kind; no record; by line: not UTF-8,
       wrong quotes, no JSON, another number of fields.
   """
-  file = _find(path)
+  there = existing(path)
+  if there is None:
+    raise DataError(f"{path}: there is no such file.")
+  file = describe(there)
   if file.suffix in (".jsonl", ".json"):
     records = _objects(file)
-  else:
+  elif file.suffix in (".tsv", ".csv"):
     rows = _csv_rows(file) if file.suffix == ".csv" else _tsv_rows(file)
     records = _table(file, rows, list(columns), uneven)
-  first = next(records, None)
-  if first is None:
-    raise DataError(f"{file.path}: the file holds no record.")
-  yield first
-  yield from records
-
-
-def _find(path: str | pathlib.Path) -> File:
-  found = existing(path)
-  if found is None:
-    raise DataError(f"{path}: there is no such file.")
-  file = describe(found)
-  if file.suffix not in (".tsv", ".csv", ".jsonl", ".json"):
+  else:
     raise DataError(
       f"{path}: a file of a task is .tsv, .csv or .jsonl, each also with"
       f" {' '.join(MAGIC)}: rename or convert it."
     )
-  return file
+  is_empty = True
+  for record in records:
+    is_empty = False
+    yield record
+  if is_empty:
+    raise DataError(f"{file.path}: the file holds no record.")
 
 
 def _lines(file: File) -> Iterator[str]:
@@ -225,7 +218,7 @@ def _objects(file: File) -> Iterator[Record]:
 HUB = "hf:"
 FORMS = "hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"
 BATCH_RECORDS = 1000
-TASKS = hub_datasets.Asker(
+ASKER = hub_datasets.Asker(
   "finetune",
   "hf:NAME:SPLIT",
   "give its files, or a folder with the Parquet files that the hub keeps of it",
@@ -274,13 +267,13 @@ def read_dataset(
     AbsentError: it cannot be loaded from the hub.
     InputError: as `parse`.
   """
-  asked = parse(where) if isinstance(where, str) else where
+  wanted = parse(where) if isinstance(where, str) else where
   dataset = hub_datasets.open_dataset(
-    asked.name,
-    TASKS,
+    wanted.name,
+    ASKER,
     column="",
-    split=asked.split or split.replace("dev", "validation"),
-    config=asked.config or config,
+    split=wanted.split or split.replace("dev", "validation"),
+    config=wanted.config or config,
   )
   place, number = f"{HUB}{dataset.name} [{dataset.split}]", 0
   with dataset.errors():

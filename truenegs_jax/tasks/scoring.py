@@ -1,12 +1,15 @@
 """What predictions are worth: GLUE's measures and SQuAD's, in percent."""
 
 import collections
+import functools
 import re
 import string
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import stats
 
 from truenegs_jax.runtime.errors import DataError, InputError
 
@@ -43,16 +46,13 @@ def pearson(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
 
   0 where either is constant, or a prediction is not finite.
   """
-  gold_N, predicted_N = paired(gold_N, predicted_N)
-  return float(correlation(gold_N, predicted_N, np.ones(len(gold_N))))
+  return float(correlation(*paired(gold_N, predicted_N)))
 
 
 def spearman(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
   """`pearson` of the ranks, equal scores sharing their average rank."""
   gold_N, predicted_N = paired(gold_N, predicted_N)
-  weight_N = np.ones(len(gold_N))
-  gold_N, predicted_N = ranks(gold_N, weight_N), ranks(predicted_N, weight_N)
-  return float(correlation(gold_N, predicted_N, weight_N))
+  return float(correlation(ranks(gold_N), ranks(predicted_N)))
 
 
 METRICS: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
@@ -93,55 +93,21 @@ def f1_of(counts_xCxC: np.ndarray) -> np.ndarray:
   return f1_xC.sum(-1) / np.count_nonzero(both_xC, -1)
 
 
-def correlation(
-  x_xN: np.ndarray, y_xN: np.ndarray, weight_xN: np.ndarray
-) -> np.ndarray:
-  """Pearson's correlation, each example counted `weight` times, in percent.
-
-  Args:
-    x_xN, y_xN, weight_xN: f64 [..., N], of shapes that broadcast.
+def correlation(x_xN: np.ndarray, y_xN: np.ndarray) -> np.ndarray:
+  """Pearson's correlation over the last axis, in percent.
 
   Returns:
-    f64 [...]; 0 where x or y is constant.
+    f64 [...]; 0 where x or y is constant, as one example alone is.
   """
-  x_xN, y_xN = _centred(x_xN, weight_xN), _centred(y_xN, weight_xN)
-  spread_x = _sum(weight_xN, x_xN, x_xN) * _sum(weight_xN, y_xN, y_xN)
-  together_x = _sum(weight_xN, x_xN, y_xN)
-  found_x = together_x / np.sqrt(np.where(spread_x > 0, spread_x, np.inf))
-  return 100 * np.round(found_x, 10)  # a constant is 0 but for its rounding
+  if x_xN.shape[-1] < 2:
+    return np.zeros(x_xN.shape[:-1])
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore", stats.ConstantInputWarning)
+    correlation_x = stats.pearsonr(x_xN, y_xN, axis=-1).statistic
+  return 100 * np.round(np.nan_to_num(correlation_x), 10)
 
 
-def ranks(value_N: np.ndarray, weight_xN: np.ndarray) -> np.ndarray:
-  """Average ranks, from 1, where each value is there `weight` times.
-
-  Args:
-    value_N: of any kind that sorts.
-    weight_xN: f64 [..., N], whole numbers.
-
-  Returns:
-    f64 [..., N]; of no meaning where the weight is 0.
-  """
-  order_N = np.argsort(value_N, kind="stable")
-  _, group_N, sizes_G = np.unique(
-    value_N, return_inverse=True, return_counts=True
-  )
-  # How many stand before the end of each group of equal values.
-  ends_xG = weight_xN[..., order_N].cumsum(-1)[..., sizes_G.cumsum() - 1]
-  starts_xG = np.concatenate(
-    [np.zeros_like(ends_xG[..., :1]), ends_xG[..., :-1]], -1
-  )
-  return ((starts_xG + ends_xG + 1) / 2)[..., group_N]
-
-
-def _centred(x_xN: np.ndarray, weight_xN: np.ndarray) -> np.ndarray:
-  """Less its mean."""
-  mean_x = _sum(weight_xN, x_xN) / weight_xN.sum(-1)
-  return x_xN - mean_x[..., None]
-
-
-def _sum(*factors: np.ndarray) -> np.ndarray:
-  """The sum of products over the last axis."""
-  return np.einsum(",".join(["...n"] * len(factors)), *factors)
+ranks = functools.partial(stats.rankdata, axis=-1)
 
 
 def normalize(text: str) -> str:

@@ -50,7 +50,7 @@ def read_squad(
 
   Args:
     where: a JSON file, plain or compressed; or hf:NAME, a data set of the hub
-      or a folder, as `hub.parse` has it.
+      or a folder, as `records.parse` has it.
     split: "train" or "dev", of what hf: names.
     oddities: counts, under MOVED, answers whose text is not where the data say;
       they are taken from the nearest place that has it.
@@ -60,12 +60,11 @@ def read_squad(
       that its context has nowhere; named by file, article, paragraph and id.
     AbsentError: no such file, or the hub cannot be reached.
   """
-  if where.startswith(HUB):
-    records = _hub_records(where, split)
-  else:
-    records = _json_records(where)
+  is_hub = where.startswith(HUB)
   questions: dict[str, Question] = {}
-  for place, context, record in records:
+  for place, context, record in (
+    _hub_records(where, split) if is_hub else _json_records(where)
+  ):
     question = _question(place, context, record, oddities)
     if question.key in questions:
       raise DataError(
@@ -142,15 +141,15 @@ def _question(
       f"{place}: a question without answers, {_V2}: give train-v1.1.json or"
       " dev-v1.1.json, or drop such questions."
     )
-  found = []
+  spans = []
   for answer in answers:
     answer_text = _get(answer, "text", str, place)
-    said = _get(answer, "answer_start", int, place)
-    start = _find(context, answer_text, said, place)
-    if start != said and oddities is not None:
+    given = _get(answer, "answer_start", int, place)
+    start = _find(context, answer_text, given, place)
+    if start != given and oddities is not None:
       oddities[MOVED] += 1
-    found.append((answer_text, start))
-  return Question(key, text, context, tuple(found), place)
+    spans.append((answer_text, start))
+  return Question(key, text, context, tuple(spans), place)
 
 
 def _find(context: str, answer: str, start: int, place: str) -> int:

@@ -1,10 +1,12 @@
-"""Questions on contexts as windows of ids, cut as BERT and ELECTRA cut them.
+"""Questions on contexts as windows of ids, and spans of windows as texts.
 
 A row is [CLS] question [SEP] window [SEP]; a context that is longer than its
 window has several, each `stride` pieces after the one before.
 
-  windows = make_windows(questions, tokenizer, train=True)
-  windows.encoded.tokens[0], windows.encoded.targets["start"][0]
+  windows = make_windows(questions, tokenizer, train=False)
+  windows.encoded.tokens[0]
+  answers = best_answers(windows, [(start_n, end_n), ...])
+  answers[windows.questions[0].key][0]  # ("Denver Broncos", 17.3)
 
 Source: google-research/bert `run_squad.py`; google-research/electra
 `finetune/qa`. The `stride` of Hugging Face is another number: by how much
@@ -14,16 +16,19 @@ windows overlap.
 import dataclasses
 import functools
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from tokenizers import normalizers
 
 from truenegs_jax.data.tokens.split_words import take_spans
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokens.tokenizer import Tokenizer, without_surrogates
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import Encoded
 
+NOTHING = "empty"  # the answer where none is left; BERT gives it, too
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 
 
@@ -103,33 +108,34 @@ def make_windows(
   known = read_contexts({q.context for q in questions}, tokenizer)
   contexts = [known[q.context] for q in questions]
   asked = tokenizer.encode_lines([q.text for q in questions])
-  heads, rows = [], []
+  tokens, types, best, rows = [], [], [], []
   for number, (context, ids) in enumerate(zip(contexts, asked, strict=True)):
     kept = [tokenizer.cls, *ids[:question_length], tokenizer.sep]
-    heads.append(np.array(kept, np.int32))
-    plan = window_starts(len(context.pieces_T), length - len(kept) - 1, stride)
-    rows += [(number, start, best) for start, best in zip(*plan, strict=True)]
-  question_N = np.array([number for number, _, _ in rows], np.int32)
-  first_N = np.array([start for _, start, _ in rows], np.int32)
-  best = [mask for _, _, mask in rows]
-  tokens, types = _rows(heads, contexts, rows, tokenizer.sep)
-  offset_N = np.array([len(x) for x in heads], np.int32)[question_N]
-  targets: Mapping[str, np.ndarray] = {}
-  if train:
-    span_Nx2 = _answer_spans(questions, contexts, tokenizer)[question_N]
-    targets = _targets(span_Nx2, first_N, offset_N, best)
+    room = length - len(kept) - 1
+    plan = window_starts(len(context.pieces_T), room, stride)
+    for start, best_W in zip(*plan, strict=True):
+      window = context.pieces_T[start : start + len(best_W)]
+      row = np.concatenate([kept, window, [tokenizer.sep]], dtype=np.int32)
+      tokens.append(row)
+      types.append((np.arange(len(row)) >= len(kept)).astype(np.int32))
+      best.append(best_W)
+      rows.append((number, start, len(kept)))
+  question_N, first_N, offset_N = np.array(rows, np.int32).T
   is_cut_Q = np.array([len(ids) > question_length for ids in asked], bool)
-  encoded = Encoded(tokens, types, targets, int(is_cut_Q[question_N].sum()))
-  return Windows(
+  windows = Windows(
     questions,
     contexts,
     tokenizer,
-    encoded,
+    Encoded(tokens, types, {}, int(is_cut_Q[question_N].sum())),
     question_N,
     first_N,
     offset_N,
     best,
   )
+  if not train:
+    return windows
+  encoded = dataclasses.replace(windows.encoded, targets=_targets(windows))
+  return dataclasses.replace(windows, encoded=encoded)
 
 
 @functools.lru_cache(maxsize=2**14)
@@ -200,51 +206,156 @@ def answer_span(
   return (int(first), int(after)) if pieces else None
 
 
-def _rows(
-  heads: Sequence[np.ndarray],
-  contexts: Sequence[Context],
-  rows: Sequence[tuple[int, int, np.ndarray]],
-  sep: int,
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-  """Tokens and types of (question, start, one bool a piece)."""
-  tokens, types = [], []
-  for number, start, best in rows:
-    window = contexts[number].pieces_T[start : start + len(best)]
-    row = np.concatenate([heads[number], window, [sep]], dtype=np.int32)
-    tokens.append(row)
-    types.append((np.arange(len(row)) >= len(heads[number])).astype(np.int32))
-  return tokens, types
-
-
-def _answer_spans(
-  questions: Sequence[Question],
-  contexts: Sequence[Context],
-  tokenizer: Tokenizer,
-) -> np.ndarray:
-  """`answer_span` of first answers, int64 [Q, 2]; (-1, -1) is for None."""
-  answers = [q.answers[0] for q in questions]
-  encoded = tokenizer.encode_lines([text for text, _ in answers])
-  spans = [
-    answer_span(context, start, start + len(text), ids) or (-1, -1)
-    for context, (text, start), ids in zip(
-      contexts, answers, encoded, strict=True
+def _targets(windows: Windows) -> Mapping[str, np.ndarray]:
+  """Where each row has its answer, first and last piece; else 0 and 0."""
+  answers = [q.answers[0] for q in windows.questions]
+  ids = windows.tokenizer.encode_lines([text for text, _ in answers])
+  span_Qx2 = [
+    answer_span(context, start, start + len(text), pieces) or (-1, -1)
+    for context, (text, start), pieces in zip(
+      windows.contexts, answers, ids, strict=True
     )
   ]
-  return np.array(spans, np.int64).reshape(-1, 2)
-
-
-def _targets(
-  span_Nx2: np.ndarray,
-  first_N: np.ndarray,
-  offset_N: np.ndarray,
-  best: Sequence[np.ndarray],
-) -> Mapping[str, np.ndarray]:
-  """Where each row has the answer, first and last piece; else 0 and 0."""
-  start_N, after_N = span_Nx2.T - first_N
-  size_N = np.array([len(mask) for mask in best], np.int64)
-  is_whole_N = (start_N >= 0) & (after_N <= size_N)
-  places = {"start": start_N + offset_N, "end": after_N - 1 + offset_N}
+  start_N, after_N = np.array(span_Qx2)[windows.question_N].T - windows.first_N
+  size_N = np.array([len(mask) for mask in windows.best])
+  is_complete_N = (start_N >= 0) & (after_N <= size_N)
+  places = {"start": start_N, "end": after_N - 1}
   return {
-    name: np.where(is_whole_N, place_N, 0).astype(np.int32)
+    name: np.where(is_complete_N, place_N + windows.offset_N, 0).astype(
+      np.int32
+    )
     for name, place_N in places.items()
   }
+
+
+def best_answers(
+  windows: Windows,
+  span_scores: Sequence[tuple[np.ndarray, ...]],
+  *,
+  num_best: int = 20,
+  max_answer: int = 30,
+) -> dict[str, list[tuple[str, float]]]:
+  """The best answers to each question, over all of its windows.
+
+  An answer begins and ends in the context, has at most `max_answer` pieces, and
+  begins where no other window has more context. A text counts once.
+
+  Args:
+    span_scores: of each window, in order, the logits (start_n, end_n), f32 [n],
+      of all places of its row; or candidates (starts_S, ends_SxE, scores_SxE):
+      places in the row, and what goes by how likely an answer is. All that lies
+      behind the row is left out.
+    num_best: places that are tried for starts and for ends; answers returned.
+
+  Returns:
+    Key of the question -> (text, score), the best first; ("empty", 0.0) where
+    no answer is left.
+  """
+  texts = Texts(windows.tokenizer)
+  parts: list[list[np.ndarray]] = [[] for _ in windows.questions]
+  for number, scores in enumerate(span_scores):
+    part = _candidates(windows, number, scores, num_best, max_answer)
+    parts[windows.question_N[number]].append(part)
+  answers: dict[str, list[tuple[str, float]]] = {}
+  for question, context, spans in zip(
+    windows.questions, windows.contexts, parts, strict=True
+  ):
+    spans_3xC = np.concatenate(spans, axis=1)
+    order_C = np.argsort(-spans_3xC[2], kind="stable")
+    best: dict[str, float] = {}
+    for first, last, score in spans_3xC.T[order_C].tolist():
+      best.setdefault(texts.span(context, int(first), int(last)), score)
+      if len(best) == num_best:
+        break
+    answers[question.key] = list(best.items()) or [(NOTHING, 0.0)]
+  return answers
+
+
+def _candidates(
+  windows: Windows,
+  number: int,
+  scores: tuple[np.ndarray, ...],
+  num_best: int,
+  max_answer: int,
+) -> np.ndarray:
+  """First and last piece in the context, and score: f64 [3, C], best first."""
+  size = len(windows.encoded.tokens[number])
+  if len(scores) == 2:
+    start_n, end_n = (x[:size].astype(np.float64) for x in scores)
+    starts_S, ends_E = _top(start_n, num_best), _top(end_n, num_best)
+    ends_SxE = np.broadcast_to(ends_E, (len(starts_S), len(ends_E)))
+    scores_SxE = start_n[starts_S, None] + end_n[ends_E][None]
+  else:
+    starts_S, ends_SxE, scores_SxE = scores
+  offset, best = windows.offset_N[number], windows.best[number]
+  starts_S, ends_SxE = starts_S - offset, ends_SxE - offset
+  is_in_S = (starts_S >= 0) & (starts_S < len(best))
+  is_in_S[is_in_S] = best[starts_S[is_in_S]]
+  starts_SxE = np.broadcast_to(starts_S[:, None], ends_SxE.shape)
+  is_good_SxE = is_in_S[:, None] & (ends_SxE < len(best))
+  is_good_SxE &= ends_SxE >= starts_SxE
+  is_good_SxE &= ends_SxE < starts_SxE + max_answer
+  first = windows.first_N[number]
+  spans = (starts_SxE + first, ends_SxE + first, scores_SxE)
+  return np.stack([x[is_good_SxE] for x in spans]).astype(np.float64)
+
+
+def _top(scores_n: np.ndarray, count: int) -> np.ndarray:
+  return np.argsort(-scores_n, kind="stable")[:count]
+
+
+class Texts:
+  """From pieces back to the text that they were made of."""
+
+  def __init__(self, tokenizer: Tokenizer):
+    self._vocab = tokenizer.vocab
+    self._normalizer = normalizers.BertNormalizer(
+      lowercase=tokenizer.lowercase, strip_accents=tokenizer.strip_accents
+    )
+    self._align = functools.cache(self.align)
+    self._normalized = functools.cache(self._normalize)
+
+  def span(self, context: Context, first: int, last: int) -> str:
+    """The text of the pieces `first` to `last` of a context, as it has it."""
+    start, _ = self._characters(context, first)
+    _, end = self._characters(context, last)
+    return context.text[start:end]
+
+  def align(self, word: str, *ids: int) -> list[tuple[int, int]]:
+    """Where in a word each of its pieces begins and has ended.
+
+    The characters of the pieces are those of the word, lower-cased and so on,
+    in the same order. Where they are not, as with [UNK], each piece stands for
+    the whole word.
+    """
+    pieces = [self._vocab[i].removeprefix("##") for i in ids]
+    normal = [self._normalized(c) for c in word]
+    if "".join(normal) != "".join(pieces):
+      return [(0, len(word))] * len(ids)
+    owner_C = [place for place, text in enumerate(normal) for _ in text]
+    spans, done = [], 0
+    for piece in pieces:
+      start, end = owner_C[done], owner_C[done + len(piece) - 1] + 1
+      # Accents that stand behind their letter and were stripped.
+      while normal[end : end + 1] == [""] and _is_accent(word[end]):
+        end += 1
+      spans.append((start, end))
+      done += len(piece)
+    return spans
+
+  def _characters(self, context: Context, place: int) -> tuple[int, int]:
+    """Where the text of a piece begins and has ended."""
+    word = context.word_T[place]
+    first, after = np.searchsorted(context.word_T, (word, word + 1))
+    start, end = context.words_Wx2[word].tolist()
+    ids = context.pieces_T[first:after].tolist()
+    a, b = self._align(context.text[start:end], *ids)[place - first]
+    return start + a, start + b
+
+  def _normalize(self, character: str) -> str:
+    text = self._normalizer.normalize_str(without_surrogates(character))
+    return "".join(text.split())
+
+
+def _is_accent(character: str) -> bool:
+  return unicodedata.category(character) == "Mn"

@@ -54,9 +54,11 @@ class Example:
   place: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Encoded:
   """Rows of ids, each as long as it is: what batches are cut from.
+
+  Equal to itself alone, so that it can be the key of a cache.
 
   Attributes:
     tokens, types: N arrays, int32 [n], of [CLS] A [SEP] B [SEP].

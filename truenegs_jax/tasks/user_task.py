@@ -38,15 +38,12 @@ def parse_columns(text: str, label: str) -> Columns:
     InputError: not one or two columns, or one of them is the label's.
   """
   texts = tuple(name.strip() for name in text.split(","))
-  if len(texts) > 2 or not all((*texts, label)):
+  are_different = len({*texts, label}) > len(texts)
+  if len(texts) > 2 or not all((*texts, label)) or not are_different:
     raise InputError(
       f"finetune.text={text!r}, finetune.label={label!r}: name one column of"
-      " text or two, FIRST,SECOND, and the column of the label."
-    )
-  if len({*texts, label}) <= len(texts):
-    raise InputError(
-      f"finetune.text={text!r}, finetune.label={label!r}: the columns must"
-      " differ."
+      " text or two, FIRST,SECOND, and the column of the label; the columns"
+      " must differ."
     )
   return Columns(texts, label)
 
@@ -60,8 +57,8 @@ def parse_labels(labels: str) -> tuple[str, ...]:
   names = tuple(name.strip() for name in labels.split(",")) if labels else ()
   if not all(names) or len(set(names)) < len(names):
     raise InputError(
-      f"finetune.labels={labels!r}: names of classes, apart by commas, each"
-      " once."
+      f"finetune.labels={labels!r}: give the names of the classes, separated by"
+      " commas, each once."
     )
   return names
 
@@ -78,7 +75,7 @@ def read(
 
   Args:
     where: a .tsv, .csv or .jsonl file, plain or compressed; or hf:NAME, a data
-      set of the hub or a folder, as `hub.parse` has it.
+      set of the hub or a folder, as `records.parse` has it.
     split: "train", "dev" or "test"; a test file may lack the labels.
     kind: CLASSES or SCORE.
     labels: the classes that there are; empty where any name is good.
@@ -125,17 +122,15 @@ def make_task(
     DataError: one class alone, or more than MAX_CLASSES.
   """
   check_options(kind=kind, labels=labels, metric=metric)
-  metrics = (metric or METRICS[kind][0], METRICS[kind][0])
-  task = Task(
-    name, name, kind, metrics=tuple(dict.fromkeys(metrics)), epochs=0.0
-  )
+  metrics = tuple(dict.fromkeys((metric or METRICS[kind][0], METRICS[kind][0])))
+  task = Task(name, name, kind, metrics=metrics, epochs=0.0)
   if kind == SCORE:
     scores = np.array([example.label for example in train])
     if scores.min() < scores.max():  # else rounding alone could be the spread
       scale = (float(scores.mean()), float(scores.std()))
       task = dataclasses.replace(task, scale=scale)
     return task
-  names = tuple(labels) or tuple(sorted({str(x.label) for x in train}))
+  names = tuple(labels or sorted({str(x.label) for x in train}))
   if not 2 <= len(names) <= MAX_CLASSES:
     raise DataError(
       f"{train[0].place}: the labels of this file are {len(names)} classes"
