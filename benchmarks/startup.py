@@ -135,7 +135,7 @@ class Starts:
 
   def imports(self) -> str:
     """Which packages a start spends its imports on, their own time each."""
-    code = "import truenegs_jax.corrections, truenegs_jax.finetune.run"
+    code = "import truenegs_jax.corrections.run, truenegs_jax.finetune.run"
     _, output = self._timed(["-X", "importtime", "-c", code])
     own: Counter[str] = Counter()
     for micros, name in re.findall(r"(\d+) \| +\d+ \| +(\w+)", output):
