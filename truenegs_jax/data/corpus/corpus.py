@@ -211,7 +211,7 @@ class Corpus:
 
 def _empty(part: Part) -> str:
   return (
-    f"data.sources: no document in {part.name}: every line or record is blank;"
+    f"no document in {part.name}: every line or record is blank;"
     " add text, or take this part out."
   )
 

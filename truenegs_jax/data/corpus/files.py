@@ -144,9 +144,7 @@ def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
     return [describe(path) for path in paths]
   except (OSError, RuntimeError, ValueError) as error:  # "~nobody", "\0"
     reason = getattr(error, "strerror", None) or error
-    raise DataError(
-      f"data.sources: {where!r} cannot be read: {reason}."
-    ) from error
+    raise DataError(f"{where!r} cannot be read: {reason}.") from error
 
 
 def existing(
@@ -300,7 +298,7 @@ def _walk(
   if not found:
     known = " ".join(sorted(suffixes))
     raise DataError(
-      f"data.sources: folder {folder} holds no text file ({known}, each also"
+      f"folder {folder} holds no text file ({known}, each also"
       f" with {' '.join(MAGIC)}); files of other names can be given by a glob."
     )
   return sorted(found, key=lambda path: path.relative_to(folder).parts)

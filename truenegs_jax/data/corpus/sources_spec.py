@@ -8,11 +8,12 @@ folder or a glob, or hf:NAME for the `datasets` library.
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import math
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from truenegs_jax.data.corpus import documents, hub_datasets
@@ -42,7 +43,12 @@ STOPPING = ("all", "first")
 
 
 def open_corpus(
-  spec: str, *, errors: str = "strict", stopping: str = "all", **resources: Any
+  spec: str,
+  *,
+  errors: str = "strict",
+  stopping: str = "all",
+  key: str = "data.sources",
+  **resources: Any,
 ) -> Corpus:
   """Opens the corpus of a spec; reads no more than the first record of a part.
 
@@ -57,6 +63,7 @@ def open_corpus(
       where that is possible, and counts.
     stopping: the end of a mixture: "all" when every part was read to its end
       once, "first" when the first part ends.
+    key: the config key that `spec` is the value of, for errors.
     **resources: what sources need beside text (`reader` for "wordnet").
 
   Raises:
@@ -69,28 +76,28 @@ def open_corpus(
   ):
     if value not in known:
       raise InputError(f"data.{name}={value!r}: give one of {known}.")
-  asked = parse_spec(spec)
+  asked = parse_spec(spec, key=key)
   weights = [part.weight for part in asked if part.weight is not None]
   if weights and len(weights) < len(asked):
     without = next(part.where for part in asked if part.weight is None)
     raise InputError(
-      f"data.sources: weight= is given for {len(weights)} of {len(asked)}"
+      f"{key}: weight= is given for {len(weights)} of {len(asked)}"
       f" parts; give it for {without!r}, too, or for none."
     )
   # Shares, so that 3 and 1 are the same mixture as 6 and 2.
   shares = tuple(weight / sum(weights) for weight in weights)
   parts = tuple(open_part(part, resources) for part in asked)
-  _refuse_overlap(parts)
+  _refuse_overlap(parts, key)
   return Corpus(parts, shares if len(shares) > 1 else (), errors, stopping)
 
 
-def needs(spec: str) -> set[str]:
+def needs(spec: str, *, key: str = "data.sources") -> set[str]:
   """Sources in a spec that may need resources, by name, such as "wordnet".
 
   Raises:
     InputError: the spec has a mistake.
   """
-  return {part.source for part in parse_spec(spec)} - {"", "hf"}
+  return {part.source for part in parse_spec(spec, key=key)} - {"", "hf"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,15 +109,21 @@ class PartSpec:
     source: the named source that `where` names, such as "hf"; "" for files.
     weight: None where not given.
     options: the other keys that were given.
+    key: the config key that it is part of, for errors.
   """
 
   where: str
   source: str
   weight: float | None
   options: dict[str, str]
+  key: str = "data.sources"
+
+  def wrong(self, message: str) -> InputError:
+    """The error of an impossible part."""
+    return _wrong(self.key, self.where, message)
 
 
-def parse_spec(spec: str) -> list[PartSpec]:
+def parse_spec(spec: str, *, key: str = "data.sources") -> list[PartSpec]:
   """Takes a spec apart.
 
   Raises:
@@ -120,27 +133,28 @@ def parse_spec(spec: str) -> list[PartSpec]:
   for number, text in enumerate(spec.split(","), start=1):
     if not text.strip():
       raise InputError(
-        f"data.sources={spec!r}: part {number} is empty; give names or paths"
+        f"{key}={spec!r}: part {number} is empty; give names or paths"
         f" separated by commas, such as {'wordnet'!r} or 'texts/*.txt'."
       )
-    asked.append(_parse_part(text.strip()))
+    asked.append(_parse_part(text.strip(), key))
   return asked
 
 
-def _parse_part(text: str) -> PartSpec:
+def _parse_part(text: str, config_key: str) -> PartSpec:
   where, options = text, {}
+  wrong = functools.partial(_wrong, config_key, text)
   while (match := OPTION.search(where)) and match[1] in KEYS:
     if os.path.lexists(os.path.expanduser(where)):
       break  # a path with such a name
     key, value = match.groups()
     if key in options:
-      raise wrong(text, f"{key}= is given twice.")
+      raise wrong(f"{key}= is given twice.")
     if not value:
-      raise wrong(text, f"{key}= has no value.")
+      raise wrong(f"{key}= has no value.")
     options[key] = value
     where = where[: match.start()].rstrip()
   if where in ("", HUB):
-    raise wrong(text, "it has keys and no name or path before them.")
+    raise wrong("it has keys and no name or path before them.")
   for key, known in (
     ("document", documents.RULES),
     ("streaming", ("true", "false")),
@@ -148,14 +162,17 @@ def _parse_part(text: str) -> PartSpec:
   ):
     if options.get(key, known[0]) not in known:
       raise wrong(
-        text, f"{key}={options[key]}: give one of {', '.join(known)}."
+        f"{key}={options[key]}: give one of {', '.join(known)}.",
       )
   named = where in SOURCES and not SOURCES[where].suffixes and where != "hf"
   source = "hf" if where.startswith(HUB) else where if named else ""
-  return PartSpec(where, source, _weight(text, options), options)
+  weight = _weight(options, wrong)
+  return PartSpec(where, source, weight, options, config_key)
 
 
-def _weight(text: str, options: dict[str, str]) -> float | None:
+def _weight(
+  options: dict[str, str], wrong: Callable[[str], InputError]
+) -> float | None:
   if "weight" not in options:
     return None
   value = options.pop("weight")
@@ -164,21 +181,19 @@ def _weight(text: str, options: dict[str, str]) -> float | None:
   except ValueError:
     weight = math.nan
   if not 0 < weight < math.inf:
-    raise wrong(text, f"weight={value}: give a number above 0, such as 2.5.")
+    raise wrong(f"weight={value}: give a number above 0, such as 2.5.")
   return weight
 
 
-def wrong(part: str, message: str) -> InputError:
-  """The error of a part that cannot be."""
-  return InputError(f"data.sources: part {part!r}: {message}")
+def _wrong(key: str, part: str, message: str) -> InputError:
+  return InputError(f"{key}: part {part!r}: {message}")
 
 
 def unknown_key(asked: PartSpec) -> InputError:
   """The error of a part whose path is not there and looks like keys."""
   names = [match[1] for match in LIKE_AN_OPTION.finditer(asked.where)]
   unknown = next((name for name in names if name not in KEYS), names[0])
-  return wrong(
-    asked.where,
+  return asked.wrong(
     f"nothing has this name, and if {unknown}= is meant as a key, it is none:"
     f" the keys, which come last, are {', '.join(KEYS)}.",
   )
@@ -213,8 +228,8 @@ def _check_keys(asked: PartSpec, keys: Collection[str]) -> None:
   for key in asked.options:
     if key not in keys:
       known = ", ".join(k for k in KEYS if k == "weight" or k in keys)
-      raise wrong(
-        asked.where, f"{key}= is of no use here; its keys are: {known}."
+      raise asked.wrong(
+        f"{key}= is of no use here; its keys are: {known}.",
       )
 
 
@@ -224,13 +239,13 @@ def _open_named(asked: PartSpec, resources: Mapping[str, Any]) -> Part:
   names = set(inspect.signature(entry.read).parameters) - {"reading"}
   if missing := sorted(names - set(resources)):
     raise InputError(
-      f"data.sources: {asked.source!r} needs {', '.join(missing)}; pass"
+      f"{asked.key}: {asked.source!r} needs {', '.join(missing)}; pass"
       f" open_corpus(..., {missing[0]}=...)."
     )
   arguments = {name: resources[name] for name in names}
   rule = asked.options.get("document", entry.document)
   if rule == "file":
-    raise wrong(asked.where, "document=file: it has records, not files.")
+    raise asked.wrong("document=file: it has records, not files.")
 
   def state() -> dict[str, Any]:
     found = {"source": asked.source, **entry.state(**arguments)}
@@ -259,11 +274,11 @@ def _open_files(asked: PartSpec) -> Part:
       raise unknown_key(asked)
     named = sorted(n for n, s in SOURCES.items() if not s.suffixes)
     raise AbsentError(
-      f"data.sources: {asked.where!r} is no file, no folder, no glob that"
+      f"{asked.key}: {asked.where!r} is no file, no folder, no glob that"
       f" matches a file, and no source with a name (known: {', '.join(named)};"
       " hf as hf:NAME)."
     )
-  _refuse_saved(asked.where, found)
+  _refuse_saved(asked, found)
   kinds = {kind_of(file): file for file in reversed(found)}
   _check_keys(
     asked, {"document", "format"}.union(*(SOURCES[k].keys for k in kinds))
@@ -294,13 +309,13 @@ def _open_files(asked: PartSpec) -> Part:
   return Part(asked.where, read, state, size, paths=paths)
 
 
-def _refuse_saved(where: str, found: list[File]) -> None:
+def _refuse_saved(asked: PartSpec, found: list[File]) -> None:
   """A saved data set has .json files, none of which holds its text."""
   for folder in sorted({file.path.parent for file in found}):
     if hub_datasets.is_saved(folder):
       raise InputError(
-        f"data.sources: {where!r} holds a data set that save_to_disk wrote:"
-        f" give it as {HUB}{folder}."
+        f"{asked.key}: {asked.where!r} holds a data set that save_to_disk"
+        f" wrote: give it as {HUB}{folder}."
       )
 
 
@@ -349,13 +364,13 @@ def _read_files(
     before += file.size
 
 
-def _refuse_overlap(parts: tuple[Part, ...]) -> None:
+def _refuse_overlap(parts: tuple[Part, ...], key: str) -> None:
   """What is in two parts could be held out of one and trained on in another."""
   seen: dict[str, str] = {}
   for part in parts:
     for path in part.paths:
       if (other := seen.setdefault(path, part.name)) is not part.name:
         raise InputError(
-          f"data.sources: {path} is in {other!r} and in {part.name!r}: name it"
+          f"{key}: {path} is in {other!r} and in {part.name!r}: name it"
           " once; to read it more often, give weights."
         )
