@@ -71,17 +71,17 @@ def main(argv: list[str]) -> None:
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(SAVED_RESTART))
   try:
     plan = plan_of(_resolved(flags.FLAGS["config"].value))
-    made = _carry_out(plan, flags.FLAGS.shard)
-    if made and flags.FLAGS.verify:
-      verify_rows(made[0])
-      print(f"{made[0]}: every file is as it was written.", file=sys.stderr)
+    result = _carry_out(plan, flags.FLAGS.shard)
+    if result and flags.FLAGS.verify:
+      verify_rows(result[0])
+      print(f"{result[0]}: every file is as it was written.", file=sys.stderr)
   except TrueNegsError as error:
     print(f"error: {printable(error)}", file=sys.stderr)
     sys.exit(error.exit_code)
   except KeyboardInterrupt:
     print("interrupted; the same command goes on from here", file=sys.stderr)
     sys.exit(SAVED_INTERRUPT)
-  print(made[0] if made else f"share {flags.FLAGS.shard} is done")
+  print(result[0] if result else f"share {flags.FLAGS.shard} is done")
 
 
 if __name__ == "__main__":

@@ -125,17 +125,6 @@ def test_uniform_numbers_never_reach_an_end(monkeypatch):
     assert np.isfinite(-np.log(-np.log(u[0])))
 
 
-def test_neighbours_of_every_kind_are_unrelated():
-  x = draw()
-  assert_unrelated(x[:-1], x[1:])  # rows
-  assert_unrelated(x[:, :-1], x[:, 1:])  # elements
-  assert_unrelated(x[:-1, :-1], x[1:, 1:])
-  assert_unrelated(x, draw(step=1))
-  assert_unrelated(x, draw(seed=1))
-  for site in (1, 2, 36):
-    assert_unrelated(x, draw(site=site))
-
-
 def test_no_row_is_a_shifted_copy_of_another():
   x = draw(rows=8, shape=(512,))
   for i in range(8):
@@ -150,13 +139,6 @@ def test_both_words_of_a_key_count(words):
   a, b = np.asarray(rng.uniform(keys_2, (2**16,)))
   assert_unrelated(a, b)
   assert np.intersect1d(a[:512], b[:512]).size < 5
-
-
-@pytest.mark.parametrize("purpose", range(1, 4))
-def test_purposes_are_unrelated(purpose):
-  a = rng.uniform(rng.purpose_keys(keys(), 0), (4096,))
-  b = rng.uniform(rng.purpose_keys(keys(), purpose), (4096,))
-  assert_unrelated(np.asarray(a), np.asarray(b))
 
 
 def test_every_element_of_a_large_draw_is_its_own():

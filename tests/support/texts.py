@@ -79,6 +79,48 @@ class Texts:
     return True
 
 
+# Lines that normalisers and tokenizers treat in their own ways.
+ODD = [
+  "",
+  " \t ",
+  "\u200b\u200e",
+  "a\x00b \x00 b\x00",
+  "\ufeffswan",
+  "SWAN Swan swän, (Swan) swans' swan-swan...",
+  "swan\u0301ing e\u0301 \u0301 \u0327\u0301e",
+  "天鹅 swan 天天swan天",
+  "ﬁ İ ß Σς ΟΔΟΣ ¹²½ Ⅷ … №",
+  "مرحبا שלום",
+  "x" * 100,
+  "x" * 101,
+  "x" * 200 + " " + "x" * 20_000,
+  "天" * 300,
+  "e" + "\u0300" * 150 + "f",
+  "é" * 99 + " " + "한" * 34,
+  "[MASK] [SEP] a[MASK]b [CLS] [PAD] [UNK]",
+  "##ing ## # a##s",
+  "🦢\u200d🦢 👨\u200d👩\u200d👧 👩🏽\u200d💻 ✊🏿",
+  "a b a\u00a0b x,y",
+  "a\nb\r\nc\x0bd\x0ce\x1cf\x1fg\x85h\u2028i\u2029j",
+  "".join(chr(c) for c in range(0xFDD0, 0xFDF0)) + " swan",
+  "a\ud800b \udfff sw\udbffan",
+  "a\u3000\u1680\u2003\u202f\u205fb",
+  "\ue000x \uffff x\ufffd \U0010ffff",
+]
+
+
+def random_lines(number: int) -> list[str]:
+  """Lines of 40 characters, of ASCII, Latin, marks, or any code point."""
+  rng = np.random.default_rng(0)
+  spans = [(0, 0x80), (0, 0x500), (0x2000, 0x2100), (0, 0x110000), (97, 103)]
+  lines = []
+  for i in range(number):
+    codes = rng.integers(*spans[i % len(spans)], size=40)
+    codes[rng.random(40) < 0.2] = 32
+    lines.append("".join(map(chr, codes)))
+  return lines
+
+
 def make_texts(count: int, seed: int = 0) -> list[str]:
   """Documents of 1 to 11 lines of 1 to 29 one-letter words."""
   rng = np.random.default_rng(seed)

@@ -98,7 +98,7 @@ def _resolved(argv: list[str]) -> list[str]:
 
 
 def command() -> str:
-  """What to type to run this again."""
+  """The command line that runs this again."""
   name = pathlib.Path(sys.argv[0]).stem
   words = [f"python -m truenegs_jax.{name}", *map(shlex.quote, sys.argv[1:])]
   return " ".join(words)

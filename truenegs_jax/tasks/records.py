@@ -218,7 +218,7 @@ def _objects(file: File) -> Iterator[Record]:
 HUB = "hf:"
 FORMS = "hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"
 BATCH_RECORDS = 1000
-ASKER = hub_datasets.Asker(
+ASKER = hub_datasets.ErrorContext(
   "finetune",
   "hf:NAME:SPLIT",
   "give its files, or a folder with the Parquet files that the hub keeps of it",

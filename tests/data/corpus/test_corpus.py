@@ -1,6 +1,5 @@
 """Parts, their keys, their mixtures; what is wrong is said before reading."""
 
-import inspect
 import json
 import os
 import shutil
@@ -8,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from truenegs_jax.data.corpus import read_state, sources_spec
+from truenegs_jax.data.corpus import read_state
 from truenegs_jax.data.corpus.corpus import Meter
 from truenegs_jax.data.corpus.sources_spec import needs, open_corpus
 from truenegs_jax.runtime.errors import DataError, InputError, TrueNegsError
@@ -206,14 +205,6 @@ def test_shares_of_the_text_follow_the_weights(tmp_path, weights, stopping):
     assert sorted(num_passes)[1] < 1.0
 
 
-def test_a_mixture_of_one_part_is_that_part(tmp_path):
-  texts = make(tmp_path, "a.txt", [10, 20])
-  for stopping in ("all", "first"):
-    corpus = open_corpus(f"{tmp_path}/a.txt weight=3", stopping=stopping)
-    assert list(corpus) == texts
-    assert corpus.state() == open_corpus(f"{tmp_path}/a.txt").state()
-
-
 @pytest.mark.parametrize("weights", [("", ""), (" weight=1", " weight=99")])
 @pytest.mark.parametrize("errors", ["strict", "replace"])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -269,22 +260,6 @@ def test_the_meter_counts_and_knows_how_far_it_is(tmp_path, parts):
   assert meter.done == 1.0
   sizes = [3_000_000, 1_000_000] if len(corpus.parts) == 2 else [whole]
   assert meter.part_bytes == sizes and sum(meter.part_documents) == 1_150
-
-
-@pytest.mark.parametrize("stopping, decides", [("all", 0), ("first", 1)])
-def test_a_mixture_is_as_far_as_the_part_it_waits_for(
-  tmp_path, stopping, decides
-):
-  sizes = (4_000_000, 1_000_000)
-  for name, size in zip("ab", sizes, strict=True):
-    make(tmp_path, f"{name}.txt", [1_000] * (size // 1_000))
-  spec = f"{tmp_path}/a.txt weight=1, {tmp_path}/b.txt weight=1"
-  meter = Meter()
-  for _ in open_corpus(spec, stopping=stopping).read(meter):
-    read_share = meter.part_bytes[decides] / sizes[decides]
-    ahead = read_state.BLOCK_BYTES / sizes[decides]
-    assert -0.01 <= meter.done - min(1.0, read_share) <= ahead + 0.01
-  assert meter.done == 1.0
 
 
 def test_what_is_odd_is_counted_once_however_often_it_is_read(tmp_path):
@@ -402,13 +377,6 @@ def test_whatever_a_spec_says_it_is_a_corpus_or_our_error(
     except TrueNegsError as error:
       assert str(error)
   assert num_opened > 5
-
-
-def test_every_key_that_a_source_takes_is_a_known_key():
-  for name, entry in sources_spec.SOURCES.items():
-    assert set(entry.keys) <= set(sources_spec.KEYS), name
-  described = inspect.getdoc(open_corpus)
-  assert all(f"`{key}`" in described for key in sources_spec.KEYS)
 
 
 def test_a_format_can_be_given(tmp_path):

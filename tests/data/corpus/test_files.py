@@ -166,24 +166,6 @@ def test_a_cut_off_or_padded_archive_is_refused(tmp_path, suffix):
     assert data.startswith(read)
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".xz"])
-def test_no_changed_byte_of_an_archive_goes_unseen(tmp_path, suffix):
-  # Not .zst, whose checksum is an option.
-  data = some_text(20_000)
-  packed = PACK[suffix](data)
-  rng = np.random.default_rng(0)
-  num_refused = 0
-  for _ in range(60):
-    damaged = bytearray(packed)
-    damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
-    file = write(tmp_path / f"t.txt{suffix}", bytes(damaged))
-    try:
-      assert content(file) == data  # time and name in the head of a .gz
-    except DataError:
-      num_refused += 1
-  assert num_refused > 50
-
-
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
 def test_a_name_that_is_wrong_about_the_content_is_refused(tmp_path, suffix):
   file = write(tmp_path / f"t.txt{suffix}", b"just text")

@@ -536,17 +536,6 @@ def test_datasets_is_imported_only_where_it_is_needed(tmp_path):
   assert found.stdout == "[]\n" and not found.stderr
 
 
-def test_datasets_shows_nothing_of_its_own(tmp_path, capfd):
-  spec = save(TEXTS, tmp_path / "saved")
-  (tmp_path / "data").mkdir()
-  (tmp_path / "data" / "t.jsonl").write_bytes(to_jsonl(TEXTS))
-  datasets.enable_progress_bars()
-  datasets.logging.set_verbosity_info()
-  capfd.readouterr()
-  assert len(list(open_corpus(f"{spec}, hf:{tmp_path}/data"))) == 12
-  assert capfd.readouterr() == ("", "")
-
-
 # Whatever there is in a file.
 
 FUZZ_CASES = int(os.environ.get("TRUENEGS_FUZZ", "300"))

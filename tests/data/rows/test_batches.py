@@ -93,17 +93,6 @@ def test_epochs_and_seeds_have_different_orders(rows):
   assert tuple(range(53)) not in orders
 
 
-def test_the_order_is_even():
-  # Chance of each row to be among the first ten, over 400 epochs.
-  counts = np.zeros(53)
-  for epoch in range(400):
-    key = batches_lib._key(0, epoch)
-    first = [batches_lib.index_shuffle(i, 52, key, 4) for i in range(10)]
-    counts[first] += 1
-  expected = 400 * 10 / 53
-  assert ((counts - expected) ** 2 / expected).sum() < 90  # chi2, 52, p=1e-3
-
-
 def test_the_order_is_the_one_of_all_earlier_versions(rows):
   # A change here ends the resuming of runs: only with a new major version.
   found = numbers(rows, [0, 10**6], batch_size=4, seed=0)

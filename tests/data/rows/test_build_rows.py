@@ -1,7 +1,6 @@
 """Building rows: whole or nothing, whatever happens on the way."""
 
 import dataclasses
-import itertools
 import multiprocessing
 import os
 import pathlib
@@ -30,7 +29,6 @@ from truenegs_jax.data.rows import (
   build_rows,
   chunks,
   merge_chunks,
-  rows_folder,
   worker_pool,
 )
 from truenegs_jax.data.rows.rows_folder import open_rows
@@ -43,30 +41,37 @@ def left_in(folder) -> list[str]:
   return sorted(name for name in names if not name.endswith(".lock"))
 
 
-@pytest.mark.parametrize("texts", [[], ["\u200b"], ["\x01", "\u200e\n\x02"]])
-def test_a_text_without_tokens_is_refused_and_leaves_nothing(tmp_path, texts):
-  with pytest.raises(DataError, match="0 rows"):
-    write(tmp_path / "rows", texts)
-  assert not left_in(tmp_path)
+class Broken:
+  """Texts that end in an error, at every reading."""
+
+  def __init__(self, error, count):
+    self.error, self.count = error, count
+
+  def __iter__(self):
+    yield from make_texts(self.count)
+    raise self.error
 
 
-def test_a_damaged_text_leaves_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+  "texts, message",
+  [
+    ([], "0 rows"),
+    (["\x01", "\u200e\n\x02"], "0 rows"),
+    (300, "damaged"),
+    (60, "changed while it was read"),
+  ],
+)
+def test_unusable_text_is_refused_and_leaves_nothing(
+  tmp_path, monkeypatch, texts, message
+):
   monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 100)
-
-  class Damaged:
-    def __iter__(self):
-      yield from make_texts(300)
-      raise DataError("damaged")
-
-  with pytest.raises(DataError, match="damaged"):
-    write(tmp_path / "rows", Damaged())
-  assert not left_in(tmp_path)
-
-
-def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
-  monkeypatch.setattr(Texts, "state", lambda self: ["changed"])
-  with pytest.raises(DataError, match="changed while it was read"):
-    write(tmp_path / "rows", make_texts(60))
+  if message == "damaged":
+    texts = Broken(DataError("damaged"), texts)
+  elif "changed" in message:
+    monkeypatch.setattr(Texts, "state", lambda self: ["changed"])
+    texts = make_texts(texts)
+  with pytest.raises(DataError, match=message):
+    write(tmp_path / "rows", texts)
   assert not left_in(tmp_path)
 
 
@@ -264,25 +269,6 @@ def test_foreign_files_are_never_replaced(tmp_path):
   assert (tmp_path / "rows" / "mine").read_text() == "x"
 
 
-def test_progress_counts_documents_and_bytes(tmp_path):
-  seen = []
-  texts = make_texts(60)
-  write_rows(
-    tmp_path / "rows",
-    Texts(texts),
-    TOKENIZER,
-    OPTIONS,
-    progress=lambda *p: seen.append(p),
-  )
-  text_bytes, _, detail = seen[-1]
-  num_rows = sum(
-    len(open_rows(tmp_path / "rows", s)) for s in rows_folder.SPLITS
-  )
-  assert text_bytes == sum(len(t) for t in texts)
-  assert detail == f"60 documents, {num_rows} rows"
-  assert all(a <= b for (a, *_), (b, *_) in itertools.pairwise(seen))
-
-
 def begin_often(folder, gate, results):
   for _ in range(40):
     gate.wait()
@@ -318,14 +304,10 @@ def test_a_share_of_other_options_is_refused(tmp_path):
 
 
 def test_a_failing_disk_costs_no_chunk(tmp_path, small_chunks):
-  class Failing:
-    def __iter__(self):
-      yield from make_texts(100)
-      raise DataError("cannot be read") from OSError(5, "EIO")
-
-  target = tmp_path / "rows"
+  error, target = DataError("cannot be read"), tmp_path / "rows"
+  error.__cause__ = OSError(5, "EIO")
   with pytest.raises(DataError, match="cannot be read"):
-    write(target, Failing())
+    write(target, Broken(error, 100))
   assert len(list((tmp_path / ".rows.unfinished").glob("piece-*"))) > 10
   assert not target.exists()
 

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from support.small_rows import OPTIONS, TOKENIZER, contents, letters, write
+from support.small_rows import OPTIONS, contents, letters, write
 from support.texts import Texts, make_texts
 from truenegs_jax.data.rows import chunks, merge_chunks, rows_folder
 from truenegs_jax.data.rows.rows_folder import (
@@ -18,7 +18,7 @@ from truenegs_jax.data.rows.rows_folder import (
   verify_rows,
 )
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import DataError
 
 
 @pytest.fixture
@@ -45,15 +45,6 @@ def test_what_is_read_is_what_was_written(tmp_path, monkeypatch, shard_tokens):
   ]
   many = len(manifest["splits"]["train"]["shards"]) > 1
   assert many == (shard_tokens == 16 * 7)
-
-
-def test_padding_is_document_0_and_the_rest_document_1(folder):
-  batch = contents(folder, "train")
-  real = batch["documents"] == 1
-  assert set(np.unique(batch["documents"])) == {0, 1}
-  assert (np.diff(real.astype(int), axis=1) <= 0).all()  # at the end only
-  assert ((batch["tokens"] == TOKENIZER.pad) == ~real).all()
-  assert (batch["types"][~real] == 0).all()
 
 
 def test_the_manifest_counts_what_is_there(folder):
@@ -216,21 +207,6 @@ def test_a_token_beyond_the_vocabulary_is_refused(folder):
   found.take(np.array([2]))
   with pytest.raises(DataError, match="row 3 of 'train' holds token id 31"):
     found.take(np.array([2, 3]))
-
-
-def test_fewer_rows_than_a_batch_are_refused(folder):
-  found = open_rows(folder, "held_out")
-  rows_folder.check_batch_size(found, len(found))
-  with pytest.raises(DataError, match=f"at most {len(found)}"):
-    rows_folder.check_batch_size(found, len(found) + 1)
-
-
-@pytest.mark.parametrize(
-  "change", [{"held_out": 0.6}, {"held_out": float("nan")}, {"seed": -1}]
-)
-def test_options_out_of_range_are_refused(change):
-  with pytest.raises(InputError, match=f"{next(iter(change))}="):
-    dataclasses.replace(OPTIONS, **change)
 
 
 @pytest.mark.parametrize("layout", ["electra", "packed"])

@@ -160,15 +160,6 @@ def check_ids(table: WordTable, text: list[str]) -> None:
   np.testing.assert_array_equal(ids_T, np.repeat(sizes_W, sizes_W % 3))
 
 
-def test_a_table_asks_for_each_word_once():
-  calls: collections.Counter = collections.Counter()
-  table = WordTable(counting_encode(calls))
-  text = random_words(2000)
-  for start in range(0, len(text), 300):
-    check_ids(table, text[start : start + 300])
-  assert set(calls.values()) == {1} and set(calls) == set(text)
-
-
 def test_a_table_stays_small_and_keeps_what_is_met_again(monkeypatch):
   monkeypatch.setattr(word_cache, "MAX_WORDS", 200)
   monkeypatch.setattr(word_cache, "MAX_LONG_BYTES", 2000)
@@ -182,37 +173,6 @@ def test_a_table_stays_small_and_keeps_what_is_met_again(monkeypatch):
     assert table._index.long_bytes <= 2000 + 100
   assert max(calls[word] for word in often) == 1
   assert len(calls) == 30 + 100 * 20
-
-
-@pytest.mark.parametrize(
-  "size, max_words, max_long_bytes", [(6, 200, 0), (30, 10_000, 6000)]
-)
-def test_a_table_stays_small_where_all_is_met_again(
-  monkeypatch, size, max_words, max_long_bytes
-):
-  monkeypatch.setattr(word_cache, "MAX_WORDS", max_words)
-  monkeypatch.setattr(word_cache, "MAX_LONG_BYTES", max_long_bytes)
-  table = WordTable(counting_encode(collections.Counter()))
-  for turn in range(100):
-    text = [f"{turn}.{i}".zfill(size) for i in range(20)]
-    for _ in range(2):
-      check_ids(table, text)
-      assert table._index.size <= max_words + 20
-      assert table._index.long_bytes <= max_long_bytes + 20 * size
-
-
-def test_what_was_met_once_is_forgotten(monkeypatch):
-  monkeypatch.setattr(word_cache, "MAX_WORDS", 100)
-  calls: collections.Counter = collections.Counter()
-  table = WordTable(counting_encode(calls))
-  # So that an array that nobody filled holds something.
-  monkeypatch.setattr(
-    word_cache.np, "empty", lambda size, dtype: np.full(size, 1, dtype)
-  )
-  for turn in range(7):  # the last finds too many
-    check_ids(table, [f"{turn}.{i}" for i in range(20)])
-  check_ids(table, ["0.0", "1.1"])
-  assert calls["0.0"] == calls["1.1"] == 2
 
 
 def test_a_failed_call_leaves_a_table_that_can_be_used():
@@ -231,10 +191,3 @@ def test_a_failed_call_leaves_a_table_that_can_be_used():
     check_ids(table, ["bb", "cccc"])
   check_ids(table, ["cccc", "a", "bb"])
   check_ids(table, ["d", "cccc"])
-
-
-def test_arrays_grow_by_doubling():
-  array_N = np.arange(3)
-  assert word_cache.with_room(array_N, 3) is array_N
-  grown = word_cache.with_room(array_N, 4)
-  assert len(grown) == 6 and grown[:3].tolist() == [0, 1, 2]

@@ -134,14 +134,6 @@ def test_its_ids_are_those_of_encode_lines(stand_in):
   assert found != TOKENIZER.encode_lines(DIFFERENT[:5])  # it has its faults
 
 
-def test_a_character_is_tried_once(stand_in):
-  lines = tf_text.TfTextLines(TOKENIZER, Encoder(TOKENIZER)._encode_batch)
-  lines.ids(["abc ½", "cab"])
-  tried = len(lines._probe.seen)
-  lines.ids(["½ abc" * 3, "\n"])
-  assert tried == len(lines._probe.seen) == len(set("abc ½\n"))
-
-
 def test_entries_with_white_space_are_kept_from_it(stand_in):
   vocab = (*VOCAB, "a b", "##c d")
   tokenizer = make_tokenizer(vocab, lowercase=True)

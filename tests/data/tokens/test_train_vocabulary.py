@@ -12,6 +12,7 @@ import pytest
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
+from support.texts import ODD, random_lines
 from truenegs_jax.data.tokens import train_vocabulary as train_vocabulary_lib
 from truenegs_jax.data.tokens.fast_encoder import Encoder
 from truenegs_jax.data.tokens.split_words import Splitter
@@ -52,24 +53,6 @@ def glosses() -> list[str]:
   ]
 
 
-def odd_texts() -> list[str]:
-  rng = np.random.default_rng(0)
-  spans = [(0, 0x80), (0, 0x500), (0x2000, 0x2100), (0, 0x110000)]
-  texts = [
-    "",
-    "x" * 101,
-    "é" * 100,
-    "天鹅swan天",
-    "[MASK] a\x0bb",
-    "\ud800a\x00",
-  ]
-  for i in range(400):
-    codes = rng.integers(*spans[i % 4], size=30)
-    codes[rng.random(30) < 0.2] = 32
-    texts.append("".join(map(chr, codes)))
-  return texts
-
-
 def counted(texts, *, lowercase, strip_accents) -> collections.Counter:
   """Words as the library gives them, one text at a time."""
   normalizer = normalizers.BertNormalizer(
@@ -87,7 +70,7 @@ def counted(texts, *, lowercase, strip_accents) -> collections.Counter:
 @pytest.mark.parametrize("lowercase, strip_accents", CASES)
 def test_words_are_counted_as_the_library_parts_them(lowercase, strip_accents):
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
-  texts = odd_texts() + corpus() + ["\n".join(corpus()[:9])] * 3
+  texts = ODD + random_lines(400) + corpus() + ["\n".join(corpus()[:9])] * 3
   found = train_vocabulary_lib._count_words(texts, Splitter(**options), ignore)
   assert found == counted(texts, **options)
 
@@ -102,18 +85,6 @@ def test_a_trained_vocabulary_covers_its_corpus():
   assert "swan" in vocab and "ete" in vocab
   cased = train_vocabulary(corpus(), size=120, lowercase=False)
   assert "é" in cased and "é" not in vocab
-
-
-def test_accents_are_kept_where_they_are_to_be():
-  texts = [text.upper() for text in corpus()]
-  kept = train_vocabulary(texts, size=90, lowercase=True, strip_accents=False)
-  assert "été" in kept and "ete" not in kept and "ÉTÉ" not in kept
-  tokenizer = make_tokenizer(kept, lowercase=True, strip_accents=False)
-  assert not any(tokenizer.unk in ids for ids in tokenizer.encode_lines(texts))
-  stripped = train_vocabulary(
-    texts, size=90, lowercase=False, strip_accents=True
-  )
-  assert "ETE" in stripped and "ÉTÉ" not in stripped
 
 
 @pytest.mark.parametrize(
@@ -201,11 +172,6 @@ def test_a_text_without_spaces_gets_the_characters_it_needs():
   assert len(small) < 2400
 
 
-def test_few_characters_all_have_entries_however_rare():
-  texts = corpus() + ["ŵ", "ω"]
-  assert {"ŵ", "ω"} < set(train_vocabulary(texts, size=120, lowercase=False))
-
-
 @pytest.mark.parametrize("texts", [[], [""], ["\x00 \u200b", "\ud800"]])
 def test_no_words_make_no_entries(texts):
   assert train_vocabulary(texts, size=50, lowercase=True) == SPECIALS
@@ -243,20 +209,3 @@ def test_many_words_are_scaled_down_before_they_are_shown(monkeypatch):
     " ".join(train_vocabulary_lib._repeated(counts)).split()
   )
   assert shown == {"swan": 60_001 // 7, "grebe": 1003 // 7}
-
-
-def test_progress_counts_what_was_read(monkeypatch):
-  monkeypatch.setattr(
-    "truenegs_jax.data.tokens.split_words.BATCH_CHARACTERS", 500
-  )
-  sizes, details = [], []
-
-  def progress(text_bytes, detail, at_once=False):
-    sizes.append(text_bytes)
-    details.append((detail.partition(",")[0], at_once))
-
-  train_vocabulary(corpus(), size=120, lowercase=True, progress=progress)
-  assert details[0] == ("counting", True) and details[-1] == ("learning", True)
-  assert set(details[1:-1]) == {("counting", False)} and len(details) > 20
-  assert sizes[0] == 0 and sizes == sorted(sizes)
-  assert sizes[-1] == sum(len(text.encode()) + 1 for text in corpus())

@@ -61,7 +61,7 @@ class Part:
 
 @dataclasses.dataclass
 class Meter:
-  """What one pass over a corpus has met so far; `read` sets it to nothing.
+  """Counts of one pass over a corpus so far; `read` sets them to nothing.
 
   Attributes:
     oddities: what was mended, cut or left out, by name (`reading` lists them);
@@ -127,7 +127,7 @@ class Corpus:
     return ", ".join(self.part_names())
 
   def state(self) -> list[dict[str, Any]]:
-    """What decides the documents, as JSON: equal states, equal documents.
+    """The identity of the documents, as JSON: equal states, equal documents.
 
     Raises:
       DataError: files are there no more.

@@ -44,12 +44,12 @@ def from_lines(
     size += num_bytes(first)
     if others:
       yield from _cut("".join(begun).removesuffix("\n"), reading)
-      for whole in others[:-1]:
-        yield from _cut(whole, reading)
+      for document in others[:-1]:
+        yield from _cut(document, reading)
       begun, size = [others[-1]], num_bytes(others[-1])
     if size > read_state.MAX_DOCUMENT_BYTES:
-      *whole_ones, rest = _cut("".join(begun), reading)
-      yield from whole_ones
+      *complete, rest = _cut("".join(begun), reading)
+      yield from complete
       begun, size = [rest], num_bytes(rest)
   yield from _cut("".join(begun).removesuffix("\n"), reading)
 

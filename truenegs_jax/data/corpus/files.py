@@ -192,7 +192,7 @@ def describe(path: pathlib.Path) -> File:
 
 
 def files_state(files: list[File]) -> list[list[Any]]:
-  """What tells these files from others, as JSON."""
+  """The identity of these files, as JSON."""
   # Name, size and time of change, not a hash of the content: that would cost
   # reading the whole corpus at every start, while a copy with another time
   # only costs a second preparation. Folders may move: they do not count.

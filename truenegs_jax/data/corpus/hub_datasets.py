@@ -29,8 +29,8 @@ SCRIPTS = "Dataset scripts are no longer supported"
 STREAM_RECORDS = 64  # of a batch: their size is not known
 
 
-class Asker(NamedTuple):
-  """Who wants a data set, for messages.
+class ErrorContext(NamedTuple):
+  """How messages speak of the config that a data set is named in.
 
   Attributes:
     key: of the config.
@@ -45,7 +45,7 @@ class Asker(NamedTuple):
   choices: str
 
 
-CORPUS = Asker(
+CORPUS = ErrorContext(
   "data.sources",
   "split=",
   "add revision=refs/convert/parquet, where the hub keeps a copy as Parquet",
@@ -73,14 +73,14 @@ class HubDataset:
   saved: Any
   builder: Any
   paths: list[pathlib.Path] | None
-  asker: Asker
+  context: ErrorContext
 
   def is_local(self) -> bool:
     """False where the hub is needed."""
     return self.paths is not None
 
   def state(self) -> dict[str, Any]:
-    """What tells these records from others, as JSON."""
+    """The identity of these records, as JSON."""
     state: dict[str, Any] = {"split": self.split, "column": self.column}
     if self.paths is None:  # the hash is that of the commit on the hub
       config = self.builder.config.name
@@ -111,7 +111,7 @@ class HubDataset:
     with self.errors():
       records, num_records, batch_records = self._prepare()
       if records.column_names is not None:
-        _check_column(records.features, self.column, self.name, self.asker)
+        _check_column(records.features, self.column, self.name, self.context)
         records = records.select_columns([self.column])
       batches = records.with_format("arrow").iter(batch_size=batch_records)
     yield from arrow.read_batches(
@@ -127,7 +127,7 @@ class HubDataset:
 
   def errors(self) -> contextlib.AbstractContextManager[None]:
     """Turns what `datasets` raises into errors of ours, which name this one."""
-    return _errors(self.name, self.asker, is_local=self.is_local())
+    return _errors(self.name, self.context, is_local=self.is_local())
 
   def _prepare(self) -> tuple[Any, int | None, int]:
     """The records, how many they are, and how many to take at a time."""
@@ -152,7 +152,7 @@ class HubDataset:
 
 def open_dataset(
   name: str,
-  asker: Asker = CORPUS,
+  context: ErrorContext = CORPUS,
   /,
   *,
   column: str = "text",
@@ -165,7 +165,7 @@ def open_dataset(
 
   Args:
     name: on the hub; or a folder that `save_to_disk` wrote, or of data files.
-    asker: whose config messages speak of.
+    context: how messages speak of the config.
     column: that holds the texts; empty for all columns.
     split: empty for "train", or for all that a saved data set holds.
     config: also called subset; empty for the only one or the default.
@@ -178,23 +178,25 @@ def open_dataset(
     AbsentError: it cannot be loaded from the hub.
     InputError: an option is of no use.
   """
-  is_local, said = is_folder(name), f"{asker.key}: hf:{name}"
+  is_local, subject = is_folder(name), f"{context.key}: hf:{name}"
   folder = pathlib.Path(name).expanduser() if is_local else pathlib.Path(name)
   if not is_local and not HUB_NAME.fullmatch(name):
     raise DataError(
-      f"{said} is neither a folder nor a name on the Hugging Face hub; a file"
-      " is given without hf:."
+      f"{subject} is neither a folder nor a name on the Hugging Face hub; a"
+      " file is given without hf:."
     )
   if is_local and revision:
-    raise InputError(f"{said} is a folder: revision={revision} is of the hub.")
-  with _errors(name, asker, is_local=is_local):
+    raise InputError(
+      f"{subject} is a folder: revision={revision} is of the hub."
+    )
+  with _errors(name, context, is_local=is_local):
     _load_library()
     if is_saved(folder):
       if config:
         raise InputError(
-          f"{said} was saved as one config: leave out config={config}."
+          f"{subject} was saved as one config: leave out config={config}."
         )
-      return _open_saved(folder, name, column, split, asker)
+      return _open_saved(folder, name, column, split, context)
     import datasets
 
     builder = datasets.load_dataset_builder(
@@ -204,11 +206,11 @@ def open_dataset(
     )
     split = split or "train"
     data_files = getattr(builder.config, "data_files", None) or {}
-    _check_split(split, builder.info.splits or data_files, name, asker)
-    _check_column(builder.info.features, column, name, asker)
+    _check_split(split, builder.info.splits or data_files, name, context)
+    _check_column(builder.info.features, column, name, context)
     paths = [pathlib.Path(p) for p in data_files[split]] if is_local else None
     return HubDataset(
-      name, column, split, streaming, None, builder, paths, asker
+      name, column, split, streaming, None, builder, paths, context
     )
 
 
@@ -229,7 +231,11 @@ def is_saved(folder: pathlib.Path) -> bool:
 
 
 def _open_saved(
-  folder: pathlib.Path, name: str, column: str, split: str, asker: Asker
+  folder: pathlib.Path,
+  name: str,
+  column: str,
+  split: str,
+  context: ErrorContext,
 ) -> HubDataset:
   import datasets
 
@@ -237,29 +243,33 @@ def _open_saved(
   if several.is_file():
     split = split or "train"
     known = json.loads(several.read_text(encoding="utf-8"))["splits"]
-    _check_split(split, known, name, asker)
+    _check_split(split, known, name, context)
     folder = folder / split
   saved = datasets.load_from_disk(str(folder))
   if split and not several.is_file():
-    _check_split(split, [saved.split or "train"], name, asker)
-  _check_column(saved.features, column, name, asker)
+    _check_split(split, [saved.split or "train"], name, context)
+  _check_column(saved.features, column, name, context)
   paths = sorted(path for path in folder.iterdir() if path.is_file())
-  return HubDataset(name, column, split, False, saved, None, paths, asker)
+  return HubDataset(name, column, split, False, saved, None, paths, context)
 
 
-def _check_split(split: str, known: Any, name: str, asker: Asker) -> None:
+def _check_split(
+  split: str, known: Any, name: str, context: ErrorContext
+) -> None:
   names = [str(one) for one in known]
   if split not in names:
     raise DataError(
-      f"{asker.key}: hf:{name} has no split {split!r}; there are:"
-      f" {', '.join(names)}. Name one with {asker.split}."
+      f"{context.key}: hf:{name} has no split {split!r}; there are:"
+      f" {', '.join(names)}. Name one with {context.split}."
     )
 
 
-def _check_column(features: Any, column: str, name: str, asker: Asker) -> None:
+def _check_column(
+  features: Any, column: str, name: str, context: ErrorContext
+) -> None:
   if column and features is not None:
     schema = features.arrow_schema
-    arrow.check_column(schema, column, f"{asker.key}: hf:{name}")
+    arrow.check_column(schema, column, f"{context.key}: hf:{name}")
 
 
 def _load_library() -> None:
@@ -274,24 +284,26 @@ def _load_library() -> None:
 
 
 @contextlib.contextmanager
-def _errors(name: str, asker: Asker, *, is_local: bool) -> Iterator[None]:
+def _errors(
+  name: str, context: ErrorContext, *, is_local: bool
+) -> Iterator[None]:
   try:
     yield
   except TrueNegsError:
     raise
   # Two dozen kinds, of six libraries.
   except Exception as error:
-    said = f"{type(error).__name__}: {error}"
+    reason = f"{type(error).__name__}: {error}"
     if is_local:
-      raise DataError(f"hf:{name}: cannot be read ({said}).") from error
+      raise DataError(f"hf:{name}: cannot be read ({reason}).") from error
     if SCRIPTS in str(error):
       raise InputError(
-        f"{asker.key}: hf:{name} needs a script of its own ({said}), which"
-        f" `datasets` no longer runs: {asker.script}."
+        f"{context.key}: hf:{name} needs a script of its own ({reason}), which"
+        f" `datasets` no longer runs: {context.script}."
       ) from error
     raise AbsentError(
-      f"{asker.key}: hf:{name} cannot be loaded from the Hugging Face hub"
-      f" ({said}). {asker.choices}. Without internet, give a copy: files, or"
-      " hf:FOLDER, a data set saved there with save_to_disk; what an earlier"
+      f"{context.key}: hf:{name} cannot be loaded from the Hugging Face hub"
+      f" ({reason}). {context.choices}. Without internet, give a copy: files,"
+      " or hf:FOLDER, a data set saved there with save_to_disk; what an earlier"
       " run loaded is found where HF_HOME says."
     ) from error

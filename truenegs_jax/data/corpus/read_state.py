@@ -1,4 +1,4 @@
-"""What goes with one reading of a part of a corpus from its start to its end.
+"""The state of one pass over a part of a corpus, from its start to its end.
 
 Bad text is refused by its place, or mended and counted.
 

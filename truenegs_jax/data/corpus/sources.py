@@ -31,7 +31,7 @@ SOURCES: dict[str, "Source"] = {}
 
 
 class WordNetReader(Hashable, Protocol):
-  """What is used of nltk's `WordNetCorpusReader`."""
+  """The methods of nltk's `WordNetCorpusReader` that are used."""
 
   def all_synsets(self, pos: str) -> Iterable[Any]: ...
   def open(self, file: str) -> Any: ...

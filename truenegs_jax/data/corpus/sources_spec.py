@@ -76,17 +76,17 @@ def open_corpus(
   ):
     if value not in known:
       raise InputError(f"data.{name}={value!r}: give one of {known}.")
-  asked = parse_spec(spec, key=key)
-  weights = [part.weight for part in asked if part.weight is not None]
-  if weights and len(weights) < len(asked):
-    without = next(part.where for part in asked if part.weight is None)
+  part_specs = parse_spec(spec, key=key)
+  weights = [part.weight for part in part_specs if part.weight is not None]
+  if weights and len(weights) < len(part_specs):
+    without = next(part.where for part in part_specs if part.weight is None)
     raise InputError(
-      f"{key}: weight= is given for {len(weights)} of {len(asked)}"
+      f"{key}: weight= is given for {len(weights)} of {len(part_specs)}"
       f" parts; give it for {without!r}, too, or for none."
     )
   # Shares, so that 3 and 1 are the same mixture as 6 and 2.
   shares = tuple(weight / sum(weights) for weight in weights)
-  parts = tuple(open_part(part, resources) for part in asked)
+  parts = tuple(open_part(part, resources) for part in part_specs)
   _refuse_overlap(parts, key)
   return Corpus(parts, shares if len(shares) > 1 else (), errors, stopping)
 
@@ -102,7 +102,7 @@ def needs(spec: str, *, key: str = "data.sources") -> set[str]:
 
 @dataclasses.dataclass(frozen=True)
 class PartSpec:
-  """What a spec asks for.
+  """A part of a spec, taken apart.
 
   Attributes:
     where: the part without its keys.
@@ -129,15 +129,15 @@ def parse_spec(spec: str, *, key: str = "data.sources") -> list[PartSpec]:
   Raises:
     InputError: an empty part, a key given twice, an impossible value.
   """
-  asked = []
+  part_specs = []
   for number, text in enumerate(spec.split(","), start=1):
     if not text.strip():
       raise InputError(
         f"{key}={spec!r}: part {number} is empty; give names or paths"
         f" separated by commas, such as {'wordnet'!r} or 'texts/*.txt'."
       )
-    asked.append(_parse_part(text.strip(), key))
-  return asked
+    part_specs.append(_parse_part(text.strip(), key))
+  return part_specs
 
 
 def _parse_part(text: str, config_key: str) -> PartSpec:
@@ -189,110 +189,110 @@ def _wrong(key: str, part: str, message: str) -> InputError:
   return InputError(f"{key}: part {part!r}: {message}")
 
 
-def unknown_key(asked: PartSpec) -> InputError:
+def unknown_key(part_spec: PartSpec) -> InputError:
   """The error of a part whose path is not there and looks like keys."""
-  names = [match[1] for match in LIKE_AN_OPTION.finditer(asked.where)]
+  names = [match[1] for match in LIKE_AN_OPTION.finditer(part_spec.where)]
   unknown = next((name for name in names if name not in KEYS), names[0])
-  return asked.wrong(
+  return part_spec.wrong(
     f"nothing has this name, and if {unknown}= is meant as a key, it is none:"
     f" the keys, which come last, are {', '.join(KEYS)}.",
   )
 
 
-def open_part(asked: PartSpec, resources: Mapping[str, Any]) -> Part:
+def open_part(part_spec: PartSpec, resources: Mapping[str, Any]) -> Part:
   """Finds what a part names, and reads the first record of its files.
 
   Raises:
     InputError: a key or a resource is missing or of no use here.
     DataError: it is not there, or has no such column or split.
   """
-  if not asked.source:
-    return _open_files(asked)
-  if asked.source != "hf":
-    return _open_named(asked, resources)
-  _check_keys(asked, SOURCES["hf"].keys)
-  name = asked.where.removeprefix(HUB)
+  if not part_spec.source:
+    return _open_files(part_spec)
+  if part_spec.source != "hf":
+    return _open_named(part_spec, resources)
+  _check_keys(part_spec, SOURCES["hf"].keys)
+  name = part_spec.where.removeprefix(HUB)
   if LIKE_AN_OPTION.search(name) and not hub_datasets.is_folder(name):
-    raise unknown_key(asked)
+    raise unknown_key(part_spec)
   others = ("column", "split", "config", "revision")
   dataset = hub_datasets.open_dataset(
     name,
-    streaming=asked.options.get("streaming") == "true",
-    **{k: v for k, v in asked.options.items() if k in others},
+    streaming=part_spec.options.get("streaming") == "true",
+    **{k: v for k, v in part_spec.options.items() if k in others},
   )
-  part = _open_named(asked, {"dataset": dataset})
+  part = _open_named(part_spec, {"dataset": dataset})
   return dataclasses.replace(part, is_local=dataset.is_local())
 
 
-def _check_keys(asked: PartSpec, keys: Collection[str]) -> None:
-  for key in asked.options:
+def _check_keys(part_spec: PartSpec, keys: Collection[str]) -> None:
+  for key in part_spec.options:
     if key not in keys:
       known = ", ".join(k for k in KEYS if k == "weight" or k in keys)
-      raise asked.wrong(
+      raise part_spec.wrong(
         f"{key}= is of no use here; its keys are: {known}.",
       )
 
 
-def _open_named(asked: PartSpec, resources: Mapping[str, Any]) -> Part:
-  entry = SOURCES[asked.source]
-  _check_keys(asked, entry.keys)
+def _open_named(part_spec: PartSpec, resources: Mapping[str, Any]) -> Part:
+  entry = SOURCES[part_spec.source]
+  _check_keys(part_spec, entry.keys)
   names = set(inspect.signature(entry.read).parameters) - {"reading"}
   if missing := sorted(names - set(resources)):
     raise InputError(
-      f"{asked.key}: {asked.source!r} needs {', '.join(missing)}; pass"
+      f"{part_spec.key}: {part_spec.source!r} needs {', '.join(missing)}; pass"
       f" open_corpus(..., {missing[0]}=...)."
     )
   arguments = {name: resources[name] for name in names}
-  rule = asked.options.get("document", entry.document)
+  rule = part_spec.options.get("document", entry.document)
   if rule == "file":
-    raise asked.wrong("document=file: it has records, not files.")
+    raise part_spec.wrong("document=file: it has records, not files.")
 
   def state() -> dict[str, Any]:
-    found = {"source": asked.source, **entry.state(**arguments)}
+    found = {"source": part_spec.source, **entry.state(**arguments)}
     return found | ({"document": rule} if "document" in entry.keys else {})
 
   def read(reading: ReadState) -> Iterator[str]:
-    reading.where, reading.unit, reading.number = asked.where, "record", 0
+    reading.where, reading.unit, reading.number = part_spec.where, "record", 0
     values = entry.read(reading=reading, **arguments)
     return documents.from_records(values, rule, reading)
 
   size = entry.num_bytes(**arguments)
   may_be_mended = "document" in entry.keys
-  return Part(asked.where, read, state, size, may_be_mended=may_be_mended)
+  return Part(part_spec.where, read, state, size, may_be_mended=may_be_mended)
 
 
-def _open_files(asked: PartSpec) -> Part:
+def _open_files(part_spec: PartSpec) -> Part:
   known = formats()
-  found = find_files(asked.where, suffixes=known)
-  given = asked.options.get("format")
+  found = find_files(part_spec.where, suffixes=known)
+  given = part_spec.options.get("format")
 
   def kind_of(file: File) -> str:
     return given or known.get(file.suffix, "text")
 
   if not found:
-    if LIKE_AN_OPTION.search(asked.where):
-      raise unknown_key(asked)
+    if LIKE_AN_OPTION.search(part_spec.where):
+      raise unknown_key(part_spec)
     named = sorted(n for n, s in SOURCES.items() if not s.suffixes)
     raise AbsentError(
-      f"{asked.key}: {asked.where!r} is no file, no folder, no glob that"
-      f" matches a file, and no source with a name (known: {', '.join(named)};"
-      " hf as hf:NAME)."
+      f"{part_spec.key}: {part_spec.where!r} is no file, no folder, no glob"
+      " that matches a file, and no source with a name (known:"
+      f" {', '.join(named)}; hf as hf:NAME)."
     )
-  _refuse_saved(asked, found)
+  _refuse_saved(part_spec, found)
   kinds = {kind_of(file): file for file in reversed(found)}
   _check_keys(
-    asked, {"document", "format"}.union(*(SOURCES[k].keys for k in kinds))
+    part_spec, {"document", "format"}.union(*(SOURCES[k].keys for k in kinds))
   )
-  column = asked.options.get("column", "text")
+  column = part_spec.options.get("column", "text")
   rules = {
-    kind: asked.options.get("document", SOURCES[kind].document)
+    kind: part_spec.options.get("document", SOURCES[kind].document)
     for kind in sorted(kinds)
   }
   for kind, first in kinds.items():
     _try_first_record(kind, first, column)
 
   def state() -> dict[str, Any]:
-    now = find_files(asked.where, suffixes=known)
+    now = find_files(part_spec.where, suffixes=known)
     takes_column = any(SOURCES[kind].keys for kind in kinds)
     return {
       "source": "files",
@@ -306,16 +306,16 @@ def _open_files(asked: PartSpec) -> Part:
 
   size = sum(file.size for file in found)
   paths = tuple(os.path.abspath(file.path) for file in found)
-  return Part(asked.where, read, state, size, paths=paths)
+  return Part(part_spec.where, read, state, size, paths=paths)
 
 
-def _refuse_saved(asked: PartSpec, found: list[File]) -> None:
+def _refuse_saved(part_spec: PartSpec, found: list[File]) -> None:
   """A saved data set has .json files, none of which holds its text."""
   for folder in sorted({file.path.parent for file in found}):
     if hub_datasets.is_saved(folder):
       raise InputError(
-        f"{asked.key}: {asked.where!r} holds a data set that save_to_disk"
-        f" wrote: give it as {HUB}{folder}."
+        f"{part_spec.key}: {part_spec.where!r} holds a data set that"
+        f" save_to_disk wrote: give it as {HUB}{folder}."
       )
 
 
@@ -341,10 +341,10 @@ def _read_files(
   column: str,
   reading: ReadState,
 ) -> Iterator[str]:
-  whole, before = max(1, sum(file.size for file, _ in files)), 0
+  total, before = max(1, sum(file.size for file, _ in files)), 0
   for file, kind in files:
     reading.begin_file(
-      str(file.path), before=before / whole, share=file.size / whole
+      str(file.path), before=before / total, share=file.size / total
     )
     values = _values(kind, file, column, reading)
     form = (
@@ -365,7 +365,7 @@ def _read_files(
 
 
 def _refuse_overlap(parts: tuple[Part, ...], key: str) -> None:
-  """What is in two parts could be held out of one and trained on in another."""
+  """A text in two parts could be held out of one and trained on in another."""
   seen: dict[str, str] = {}
   for part in parts:
     for path in part.paths:

@@ -220,7 +220,7 @@ def path_of(folder: pathlib.Path, number: int) -> pathlib.Path:
 
 
 def _share(options: RowsOptions) -> fractions.Fraction:
-  """What is to be held out: of 0.1 as it is written, not as it is stored."""
+  """The share to hold out: of 0.1 as it is written, not as it is stored."""
   return fractions.Fraction(options.held_out).limit_denominator(10**6)
 
 

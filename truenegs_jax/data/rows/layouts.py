@@ -11,7 +11,7 @@ then copies the tokens.
 import dataclasses
 import itertools
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +41,7 @@ class Segment(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-  """What rows are made of: positions, special ids, numpy dtype of tokens."""
+  """The positions of rows, their special ids, the numpy dtype of tokens."""
 
   length: int
   cls: int
@@ -126,26 +126,6 @@ class Document(NamedTuple):
   offsets: list[int]
 
 
-Layout = Callable[..., Iterator[Row]]
-LAYOUTS: dict[str, Layout] = {}
-
-
-def layout(name: str) -> Callable[[Layout], Layout]:
-  """Registers `fn(documents, shape, *, seed) -> iterator of Row`.
-
-  `documents` are consecutive `Document`s. What is drawn at random depends on
-  the seed and the number of the document alone.
-  """
-
-  def add(fn: Layout) -> Layout:
-    if name in LAYOUTS:
-      raise ValueError(f"Layout {name!r} is registered twice.")
-    LAYOUTS[name] = fn
-    return fn
-
-  return add
-
-
 def check_layout(name: str, *, length: int, overflow: str) -> None:
   """Raises InputError for values that no layout takes."""
   if name not in LAYOUTS:
@@ -190,7 +170,6 @@ def build_rows(
   return assemble(LAYOUTS[layout](found, shape, seed=seed), tokens_T, shape)
 
 
-@layout("electra")
 def electra_rows(
   documents: Iterable[Document], shape: Shape, *, seed: int
 ) -> Iterator[Row]:
@@ -217,7 +196,6 @@ def electra_rows(
       yield from rows_of(offsets, shape.length, _draws(seed, number))
 
 
-@layout("packed")
 def packed_rows(
   documents: Iterable[Document], shape: Shape, *, seed: int
 ) -> Iterator[Row]:
@@ -236,27 +214,32 @@ def packed_rows(
   a row where it exceeds the room left, which becomes padding.
   """
   del seed
-  whole = shape.length - 2
+  capacity = shape.length - 2
   least = min(MIN_PART, (shape.length - 1) // 2)
   if shape.overflow == "discard":
-    least = whole
+    least = capacity
   row: Row = []
-  room = whole  # for tokens, beside [CLS] and [SEP]
+  room = capacity  # for tokens, beside [CLS] and [SEP]
   for _, offsets in documents:
     start, stop = offsets[0], offsets[-1]
     if shape.overflow == "discard":
-      stop = min(stop, start + whole)
+      stop = min(stop, start + capacity)
     while start < stop:
       size = _size_of_part(stop - start, room, least)
       if not size or len(row) == MAX_DOCUMENTS:
         yield row
-        row, room = [], whole
+        row, room = [], capacity
         continue
       row.append(Segment(start, start + size, 0, len(row) + 1, True, True))
       start += size
       room -= size + 2
   if row:
     yield row
+
+
+# (documents, shape, *, seed) -> iterator of Row. The documents are consecutive;
+# random draws depend on the seed and the number of the document alone.
+LAYOUTS = {"electra": electra_rows, "packed": packed_rows}
 
 
 def _documents(

@@ -39,7 +39,7 @@ MIN_ENTRIES, MAX_ENTRIES = 10, 10_000_000  # of a vocabulary that is trained
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What is asked for.
+  """The options of a preparation.
 
   Attributes:
     sources: parts of the corpus, as `open_corpus` takes them.

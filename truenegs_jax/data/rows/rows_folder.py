@@ -211,7 +211,7 @@ def check_batch_size(rows: Rows, batch_size: int) -> None:
 
 
 def token_dtype(num_entries: int) -> np.dtype:
-  """What ids of a vocabulary are stored as: uint16 where they fit."""
+  """The dtype that ids of a vocabulary are stored as: uint16 where they fit."""
   return np.dtype(np.uint16 if num_entries <= 2**16 else np.uint32)
 
 
@@ -221,7 +221,7 @@ def shard_name(split: str, number: int, field: str) -> str:
 
 
 def file_record(path: pathlib.Path) -> dict[str, int]:
-  """What the manifest says of a file: its size and its CRC-32."""
+  """The size and CRC-32 of a file, as the manifest has them."""
   crc = 0
   with open(path, "rb") as file:
     while block := file.read(1 << 22):

@@ -1,4 +1,4 @@
-"""What BERT takes for words, for very many of them at a time, as bytes.
+"""Splits text into the words that BERT sees, very many at a time, as bytes.
 
 BERT drops control characters, parts text at white space and around Chinese
 characters, lower-cases and strips accents, and parts words at punctuation. Here
@@ -172,7 +172,7 @@ class Splitter:
     self._learn(set(string.punctuation))
 
   def basic_tokens(self, words: Words) -> tuple[Words, np.ndarray]:
-    """What BERT's BasicTokenizer makes of words, before any word pieces.
+    """The tokens of BERT's BasicTokenizer, before any word pieces.
 
     Returns:
       The tokens of all words, and how many precede the end of each word.
