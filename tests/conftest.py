@@ -2,11 +2,23 @@
 
 import os
 import pathlib
+import shutil
 import signal
+import tempfile
 import threading
 
-import jax
-import pytest
+# What is compiled is shared by the workers of a session and the runs that
+# they start: jax reads these when it is imported.
+IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+if not IS_WORKER and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+  COMPILED = tempfile.mkdtemp(prefix="truenegs-xla-")
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED
+  os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
+else:
+  COMPILED = ""
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
 
 # What is compiled here runs once or twice: to compile it takes far longer.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
@@ -20,6 +32,11 @@ if threading.current_thread() is threading.main_thread():
   signal.signal(signal.SIGINT, signal.default_int_handler)
 # Set by CI: what a test needs is there, so a skipped test is a failed one.
 NO_SKIP = os.environ.get("TRUENEGS_NO_SKIP") == "1"
+
+
+def pytest_unconfigure():
+  if COMPILED:
+    shutil.rmtree(COMPILED, ignore_errors=True)
 
 
 def data_folder() -> pathlib.Path:

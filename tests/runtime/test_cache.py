@@ -73,9 +73,11 @@ print(jax.jit(lambda x: 3 * x + 1)(jax.numpy.ones(4)))
 
 
 def compute(folder):
+  env = runs.environment(folder)
+  env.pop("JAX_COMPILATION_CACHE_DIR", None)  # that of the tests
   done = subprocess.run(
     [sys.executable, "-c", CODE],
-    env=runs.environment(folder),
+    env=env,
     capture_output=True,
     text=True,
     check=True,
