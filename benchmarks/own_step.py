@@ -10,7 +10,7 @@ from truenegs_jax.configs import electra_small
 from truenegs_jax.objectives import fill_slots, masking
 from truenegs_jax.runtime import rng
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.weights.formats import hf_config, hf_names
+from truenegs_jax.weights.formats import hf_folder, hf_names
 
 Draws = tuple[np.ndarray, ...]
 
@@ -35,7 +35,7 @@ class OwnStep:
     params = jax.tree.map(np.asarray, self._state.params)
     return {
       "configs": {
-        role: hf_config.model_config(model, role, pad=0) for role in model.roles
+        role: hf_folder.model_config(model, role, pad=0) for role in model.roles
       },
       "tensors": {
         role: hf_names.to_huggingface(params, model, role)

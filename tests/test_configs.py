@@ -22,7 +22,7 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import dry_run
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.train import build_run, checks
-from truenegs_jax.weights.formats import hf_config
+from truenegs_jax.weights.formats import hf_folder
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.workdir.from_config import build_model
 
@@ -235,7 +235,7 @@ def test_weights_of_another_size_are_refused_before_anything(tmp_path, role):
     lambda: pretrain.init_params(model, jax.random.key(0))
   )
   params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-  hf_config.write_model(tmp_path, params, model, role, tokenizer)
+  hf_folder.write_model(tmp_path, params, model, role, tokenizer)
   with pytest.raises(InputError, match="data.vocab=train learns words of its"):
     checks.check_given(c, Weights(c.init), saved=False)
   c.data.vocab = str(tmp_path)
@@ -281,7 +281,7 @@ def test_a_dry_run_looks_at_weights_that_are_here(tmp_path):
   params = jax.tree.map(
     lambda x: np.zeros(x.shape, x.dtype), pretrain.param_shapes(model)
   )
-  hf_config.write_model(tmp_path, params, model, "discriminator", tokenizer)
+  hf_folder.write_model(tmp_path, params, model, "discriminator", tokenizer)
   c.init, c.data.vocab = str(tmp_path), str(tmp_path)
   console = rich.console.Console(record=True, width=300, file=io.StringIO())
   dry_run.dry_run(c, Weights(c.init), console)

@@ -18,9 +18,14 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from truenegs_jax.runtime.errors import SAVED_INTERRUPT, TrueNegsError
-from truenegs_jax.weights.export import pretrained
-from truenegs_jax.weights.formats import hf_names
+from truenegs_jax.pretrain import export_run
+from truenegs_jax.runtime.errors import (
+  SAVED_INTERRUPT,
+  InputError,
+  TrueNegsError,
+)
+from truenegs_jax.weights.export import convert, pretrained
+from truenegs_jax.weights.formats import hf_names, run_folder
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,14 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if flags.init is not None and flags.output is None:
     parser.error("--init needs --output=FOLDER")
   try:
-    if flags.init is None:
-      exported = pretrained.export_workdir(
-        flags.workdir, step=flags.step, output=flags.output, dtype=flags.dtype
-      )
-    else:
-      exported = pretrained.export_weights(
-        flags.init, flags.output, vocab=flags.vocab, dtype=flags.dtype
-      )
+    exported = _export(flags)
   except TrueNegsError as e:
     print(f"error: {e}", file=sys.stderr)
     return e.exit_code
@@ -65,6 +63,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return SAVED_INTERRUPT
   print(f"exported to {exported.output}\n{exported.statement}")
   return 0
+
+
+def _export(flags: argparse.Namespace) -> pretrained.Exported:
+  if flags.init is None:
+    return export_run.export_workdir(
+      flags.workdir, step=flags.step, output=flags.output, dtype=flags.dtype
+    )
+  if run := run_folder.locate(pathlib.Path(flags.init).expanduser()):
+    if flags.vocab:
+      raise InputError(f"init: {flags.init} is a run and has its vocabulary.")
+    workdir, step = run  # it knows more of itself than its weights say
+    return export_run.export_workdir(
+      workdir, step=step, output=flags.output, dtype=flags.dtype
+    )
+  return convert.export_weights(
+    flags.init, flags.output, vocab=flags.vocab, dtype=flags.dtype
+  )
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.synonyms.table import build_table
 from truenegs_jax.train import build_run, sharding
-from truenegs_jax.weights.formats import hf_config
+from truenegs_jax.weights.formats import hf_folder
 from truenegs_jax.workdir import checkpoints, saved_model
 from truenegs_jax.workdir.from_config import build_model
 
@@ -391,7 +391,7 @@ def test_weights_of_a_folder_are_measured_as_their_checkpoint(
   for role in model.roles:
     folder = tmp_path / "weights" / role
     folder.mkdir(parents=True)
-    hf_config.write_model(
+    hf_folder.write_model(
       folder, PARAMS[20], model, role, TOKENIZER, dtype="float32"
     )
   results, _, printed = _run(

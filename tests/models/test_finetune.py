@@ -14,7 +14,7 @@ from truenegs_jax.objectives import task_losses
 from truenegs_jax.runtime import rng as rng_lib
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import step
-from truenegs_jax.weights.formats import hf_config, hf_names
+from truenegs_jax.weights.formats import hf_folder, hf_names
 
 B, L, C = 8, 12, 3
 ROLES = {  # of each head, the one that most is tested with
@@ -410,7 +410,7 @@ def their_network(head, params):
       f"{theirs}.weight",
       f"{theirs}.bias",
     )
-  fields = hf_config.model_config(bare, role, pad=0)
+  fields = hf_folder.model_config(bare, role, pad=0)
   network = getattr(transformers, name)
   config = network.config_class(
     **fields | {"num_labels": 2 if head == "spans" else C}

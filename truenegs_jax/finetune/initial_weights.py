@@ -77,7 +77,7 @@ class Origin:
     networks = head_transfer.trimmed(networks, model, skip=skip, task=task)
     check_fit.check(networks, model, skip=skip)
     network = networks[self.role]
-    theirs = check_fit.as_theirs(model, networks, skip)
+    theirs = check_fit.with_their_table_sizes(model, networks, skip)
     table = check_fit.present(network, theirs, self.role)
     heads = {ours for ours in table if ours.startswith(HEADS)}
     crc = lambda names: _crc(network, [table[name] for name in sorted(names)])

@@ -20,15 +20,21 @@ from truenegs_jax.corrections import cases as cases_lib
 from truenegs_jax.corrections import predict_slots
 from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.pretrain import curves, dry_run, fill_masks, verdict
+from truenegs_jax.pretrain import (
+  curves,
+  dry_run,
+  export_run,
+  fill_masks,
+  verdict,
+)
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.flags import command
 from truenegs_jax.synonyms import run_table, table
 from truenegs_jax.train import build_run, checks, loop, plan, prepare_data
 from truenegs_jax.train import start as start_lib
-from truenegs_jax.weights.export import model_card, pretrained
-from truenegs_jax.weights.formats import hf_config
+from truenegs_jax.weights.export import pretrained
+from truenegs_jax.weights.formats import hf_folder
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import config_sizes
 from truenegs_jax.workdir import files, lock, metrics_file
@@ -213,13 +219,13 @@ def _export(
   params: Any,
 ) -> str:
   """Exports a finished run where transformers has its network; says so."""
-  if not hf_config.has_names(run.model):
+  if not hf_folder.has_names(run.model):
     return (
       f"not exported: the backbone {run.model.backbone!r} is none that"
       " transformers has; the checkpoints hold the weights"
     )
   folder = workdir / files.EXPORT
-  about = model_card.about_run(workdir, run.config, run.steps)
+  about = export_run.about_run(workdir, run.config, run.steps)
   exported = pretrained.export_model(
     params, run.model, tokenizer, folder, about=about
   )

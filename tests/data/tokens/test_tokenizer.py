@@ -15,7 +15,7 @@ from truenegs_jax.data.tokens.tokenizer import (
   write_vocabulary,
 )
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.formats import hf_config
+from truenegs_jax.weights.formats import hf_folder
 
 LETTERS = [c for c in "abcdefghijklmnopqrstuvwxyz0123456789.,!?[]#'-"]
 VOCAB = (*SPECIALS, *LETTERS, *("##" + c for c in LETTERS), "swan", "##ing")
@@ -76,7 +76,7 @@ def test_an_export_tells_transformers_of_accents(
   ours = make_tokenizer(
     ACCENTED, lowercase=lowercase, strip_accents=strip_accents
   )
-  config = hf_config.tokenizer_config(ours, max_length=512)
+  config = hf_folder.tokenizer_config(ours, max_length=512)
   (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
   write_vocabulary(ours.vocab, tmp_path / "vocab.txt")
   theirs = transformers.AutoTokenizer.from_pretrained(

@@ -15,7 +15,7 @@ from truenegs_jax import export
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.weights.export import torch_parity
-from truenegs_jax.weights.formats import hf_config, hf_folder
+from truenegs_jax.weights.formats import hf_folder
 
 WORDS = ["the", "##s", "café", "天"]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -44,7 +44,7 @@ def _write(folder, model, *, tokenizer=None):
   tokenizer = tokenizer or make_tokenizer(VOCAB, lowercase=True)
   for role in model.roles:
     (folder / role).mkdir(parents=True)
-    hf_config.write_model(folder / role, params, model, role, tokenizer)
+    hf_folder.write_model(folder / role, params, model, role, tokenizer)
   return folder
 
 
@@ -95,7 +95,7 @@ def test_a_bare_bert_keeps_its_hidden_states_and_its_head_is_said_to_be_new(
   )
   import transformers
 
-  config = hf_config.model_config(tiny.make_bert(), "bert", pad=0)
+  config = hf_folder.model_config(tiny.make_bert(), "bert", pad=0)
   torch.manual_seed(1)
   bare = transformers.BertModel(transformers.BertConfig(**config)).eval()
   with torch.no_grad():

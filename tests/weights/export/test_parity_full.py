@@ -18,7 +18,7 @@ from truenegs_jax.objectives import electra, masking, mlm
 from truenegs_jax.objectives.fill_slots import guess_slots
 from truenegs_jax.objectives.options import Options
 from truenegs_jax.runtime import rng as rng_lib
-from truenegs_jax.weights.formats import hf_config, hf_names
+from truenegs_jax.weights.formats import hf_folder, hf_names
 
 V, B, L = 30_522, 2, 64
 PAD, CLS, SEP, MASK = 0, 101, 102, 103
@@ -199,7 +199,7 @@ def _transformers(model, params, role, batch, ours: Ours):
   import torch
   import transformers
 
-  config = hf_config.model_config(model, role, pad=PAD)
+  config = hf_folder.model_config(model, role, pad=PAD)
   family = {"electra": "ElectraConfig", "bert": "BertConfig"}
   config_class = getattr(transformers, family[config["model_type"]])
   tensors = hf_names.to_huggingface(params, model, role)

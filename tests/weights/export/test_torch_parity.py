@@ -16,7 +16,7 @@ from truenegs_jax.objectives.fill_slots import guess_slots
 from truenegs_jax.runtime import rng as rng_lib
 from truenegs_jax.train import step
 from truenegs_jax.weights.export import torch_parity
-from truenegs_jax.weights.formats import hf_config, hf_names
+from truenegs_jax.weights.formats import hf_folder, hf_names
 
 TOKENIZER = make_tokenizer(
   ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -113,7 +113,7 @@ def _check_logits(tmp_path, model, params, batch):
   real_BxL = batch["documents"] > 0
   assert not real_BxL.all()
   for role, ours in torch_parity.our_logits(params, model, inputs).items():
-    hf_config.write_model(tmp_path, params, model, role, TOKENIZER)
+    hf_folder.write_model(tmp_path, params, model, role, TOKENIZER)
     architecture = getattr(transformers, hf_names.architecture(model, role))
     network, info = architecture.from_pretrained(
       tmp_path, output_loading_info=True
@@ -274,7 +274,7 @@ def _torch_network(torch_electra, model, params):
   """The same network in PyTorch, and the function of its whole loss."""
   configs, tensors = {}, {}
   for role in model.roles:
-    configs[role] = hf_config.model_config(model, role, pad=tiny.PAD) | dict(
+    configs[role] = hf_folder.model_config(model, role, pad=tiny.PAD) | dict(
       hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
     tensors[role] = hf_names.to_huggingface(params, model, role)

@@ -14,7 +14,7 @@ from truenegs_jax.finetune import initial_weights
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights.formats import hf_config, hf_folder
+from truenegs_jax.weights.formats import hf_folder
 from truenegs_jax.weights.init import load
 
 WORDS = [f"w{i}" for i in range(5, tiny.V)]
@@ -31,17 +31,17 @@ def weights(tmp_path, monkeypatch):
   )
   for role in model.roles:
     (tmp_path / "pair" / role).mkdir(parents=True)
-    hf_config.write_model(
+    hf_folder.write_model(
       tmp_path / "pair" / role, params, model, role, tokenizer
     )
   counts = collections.Counter()
-  open_safetensors = hf_folder.open_safetensors
+  open_arrays = hf_folder.open_arrays
 
   def counted(folder):
     counts[folder.name] += 1
-    return open_safetensors(folder)
+    return open_arrays(folder)
 
-  monkeypatch.setattr(hf_folder, "open_safetensors", counted)
+  monkeypatch.setattr(hf_folder, "open_arrays", counted)
   return tmp_path / "pair", counts
 
 

@@ -1,13 +1,14 @@
 """Google's released checkpoints: what is found in them, by which names."""
 
 import json
+import sys
 
 import jax
 import numpy as np
 import pytest
 from flax import traverse_util
 
-from support import bundles, tiny
+from support import tf1_stand_in, tiny
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.formats import google_tf1
@@ -58,6 +59,11 @@ NETWORKS = {
   ),
 }
 SLOTS = ("adam_m", "adam_v", "adam_m_1", "AdamWeightDecayOptimizer", "Adam_1")
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch):
+  monkeypatch.setattr(google_tf1, "load_checkpoint", tf1_stand_in.Reader)
 
 
 def _names(role):
@@ -127,7 +133,7 @@ def _state(arrays):
 def _write(folder, model, *, name="model.ckpt", without=(), **more):
   arrays = _arrays(model, _params(model))
   kept = {n: x for n, x in arrays.items() if not n.startswith(without)}
-  bundles.write(folder / name, kept | more)
+  tf1_stand_in.write(folder / name, kept | more)
   return folder
 
 
@@ -137,7 +143,7 @@ def _assert_same(network, model, params):
   expected = _own(params, network.role)
   assert table.keys() == expected.keys()
   assert set(table.values()) == network.arrays.shapes.keys()
-  assert not network.turned
+  assert not network.transposed_kernels
   for ours, x in expected.items():
     read = network.arrays.read(table[ours])
     assert network.arrays.shapes[table[ours]] == read.shape
@@ -163,13 +169,56 @@ def test_what_was_written_is_read_without_the_optimizers_state(tmp_path, name):
   model = MODELS[name]()
   params = _params(model)
   arrays = _arrays(model, params)
-  bundles.write(tmp_path / "model.ckpt", arrays | _state(arrays))
+  tf1_stand_in.write(tmp_path / "model.ckpt", arrays | _state(arrays))
   networks = google_tf1.networks(tmp_path)
   assert list(networks) == list(model.roles)
   for role, network in networks.items():
     assert network.role == role
     assert network.place == str(tmp_path / "model.ckpt")
     _assert_same(network, model, params)
+
+
+def test_tensorflow_reads_its_own_checkpoint(tmp_path, monkeypatch):
+  tensorflow = pytest.importorskip("tensorflow")
+  monkeypatch.undo()
+  model = tiny.make_bert(pooler=True)
+  params = _params(model)
+  arrays = _arrays(model, params)
+  prefix = tmp_path / "model.ckpt"
+  tensorflow.raw_ops.SaveV2(
+    prefix=str(prefix),
+    tensor_names=list(arrays),
+    shape_and_slices=[""] * len(arrays),
+    tensors=list(arrays.values()),
+  )
+  _assert_same(google_tf1.networks(tmp_path)["bert"], model, params)
+  data = tmp_path / "model.ckpt.data-00000-of-00001"
+  data.write_bytes(data.read_bytes()[:-100])
+  network = google_tf1.networks(tmp_path)["bert"]
+  with pytest.raises(InputError, match="^init: .*cannot be read"):
+    for name in network.arrays.shapes:
+      network.arrays.read(name)
+  (tmp_path / "model.ckpt.index").write_bytes(b"")
+  with pytest.raises(InputError, match="^init: .*cannot be read"):
+    google_tf1.networks(tmp_path)
+
+
+def test_without_tensorflow_the_message_says_what_to_install(
+  tmp_path, monkeypatch
+):
+  monkeypatch.undo()
+  monkeypatch.setitem(sys.modules, "tensorflow", None)
+  _write(tmp_path, tiny.make_bert())
+  with pytest.raises(InputError, match=r"pip install 'truenegs_jax\[tf\]'"):
+    google_tf1.networks(tmp_path)
+
+
+def test_other_types_than_f32_are_refused(tmp_path):
+  name = "bert/embeddings/LayerNorm/beta"
+  _write(tmp_path, tiny.make_bert(), **{name: np.zeros(32, np.int32)})
+  network = google_tf1.networks(tmp_path)["bert"]
+  with pytest.raises(InputError, match="of type int32"):
+    network.arrays.read(name)
 
 
 def test_sizes_are_read_off_the_shapes(tmp_path):

@@ -1,20 +1,27 @@
 """Files of safetensors: what is read, and what hostile ones come to."""
 
+import io
 import itertools
 import json
 import os
+import pathlib
 import pickle
-import random
 import struct
+import sys
+import tempfile
+import types
+import zipfile
 
+import hypothesis
 import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
+from hypothesis import strategies as st
 
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.formats import hf_safetensors
-from truenegs_jax.weights.formats.hf_safetensors import open_safetensors
+from truenegs_jax.weights.formats.hf_safetensors import open_arrays
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 CUT = "model-{}-of-2.safetensors"
@@ -70,7 +77,7 @@ def _write(folder, header, data=b"\0" * 8, *, num_bytes=None):
 def _refused(folder):
   """The message of the InputError, of which all can be shown."""
   with pytest.raises(InputError, match="^init: ") as error:
-    open_safetensors(folder)
+    open_arrays(folder)
   message = str(error.value)
   assert message.isprintable() and len(message) < 30_000
   assert str(folder) in message
@@ -88,7 +95,7 @@ def _assert_holds(arrays, tensors):
 
 def test_one_file_is_read_with_every_type(tmp_path):
   _save(tmp_path / WEIGHTS, _tensors())
-  arrays = open_safetensors(tmp_path)
+  arrays = open_arrays(tmp_path)
   assert arrays.path == tmp_path / WEIGHTS
   assert arrays.dtypes["c.bfloat"] == "bfloat16"
   _assert_holds(arrays, _tensors())
@@ -96,7 +103,7 @@ def test_one_file_is_read_with_every_type(tmp_path):
 
 def test_shards_are_as_the_one_file(tmp_path):
   _save_shards(tmp_path)
-  arrays = open_safetensors(tmp_path)
+  arrays = open_arrays(tmp_path)
   assert arrays.path == tmp_path
   _assert_holds(arrays, _tensors())
 
@@ -104,12 +111,12 @@ def test_shards_are_as_the_one_file(tmp_path):
 def test_the_one_file_goes_before_an_index(tmp_path):
   _save_shards(tmp_path)
   _save(tmp_path / WEIGHTS, {"other": np.ones(2, np.float32)})
-  assert set(open_safetensors(tmp_path).shapes) == {"other"}
+  assert set(open_arrays(tmp_path).shapes) == {"other"}
 
 
 def test_types_that_numpy_lacks_are_named_and_not_read(tmp_path):
   _write(tmp_path, {"a": _entry((8,), dtype="F8_E4M3")})
-  arrays = open_safetensors(tmp_path)
+  arrays = open_arrays(tmp_path)
   assert arrays.dtypes == {"a": "f8_e4m3"}
   with pytest.raises(InputError, match="'a' is of type f8_e4m3"):
     arrays.read("a")
@@ -117,7 +124,7 @@ def test_types_that_numpy_lacks_are_named_and_not_read(tmp_path):
 
 def test_no_file_is_kept_open(tmp_path):
   _save_shards(tmp_path)
-  arrays = open_safetensors(tmp_path)
+  arrays = open_arrays(tmp_path)
   before = len(os.listdir("/proc/self/fd"))
   for name in arrays.shapes:
     arrays.read(name)
@@ -129,60 +136,33 @@ def test_no_file_is_kept_open(tmp_path):
 ENTRY = json.dumps(_entry()).encode()
 DEEP = 100_000
 LIBRARY = "deserializing header"  # it says more, in each version otherwise
-# What is in the header, what comes after it, and what the message says.
+# What is in the header, the bytes behind it, and what the message says.
 HOSTILE = {
-  "no json": (b"hello", b"", LIBRARY),
-  "no object": (b"[]", b"", LIBRARY),
-  "nothing": (b"", b"", LIBRARY),
-  "no arrays": (b"{}", b"", "no arrays"),
-  "lists in lists": (b"[" * DEEP, b"", LIBRARY),
-  "objects in objects": (b'{"a":' * DEEP, b"", LIBRARY),
-  "one in another": (
-    {"a": _entry(), "b": _entry(offsets=(4, 12))},
-    12,
-    LIBRARY,
-  ),
+  "no json": (b"hello", 0, LIBRARY),
+  "no arrays": (b"{}", 0, "no arrays"),
+  "lists in lists": (b"[" * DEEP, 0, LIBRARY),
+  "overlap": ({"a": _entry(), "b": _entry(offsets=(4, 12))}, 12, LIBRARY),
   "a hole": ({"a": _entry(), "b": _entry(offsets=(9, 17))}, 17, LIBRARY),
-  "a hole before": ({"a": _entry(offsets=(1, 9))}, 9, LIBRARY),
   "beyond the end": ({"a": _entry()}, 7, LIBRARY),
   "more than the arrays": ({"a": _entry()}, 9, LIBRARY),
-  "backwards": ({"a": _entry(offsets=(8, 0))}, 8, LIBRARY),
   "a size too many": ({"a": _entry((3,))}, 8, LIBRARY),
-  "negative": ({"a": _entry((-2,))}, 8, LIBRARY),
   "twice negative": ({"a": _entry((-2, -1))}, 8, LIBRARY),
-  "a fraction": ({"a": _entry((2.0,))}, 8, LIBRARY),
   "around 2^64": ({"a": _entry((2**61 + 1, 2), (0, 16))}, 16, LIBRARY),
-  "to 0 around 2^64": ({"a": _entry((2**63, 2), (0, 0))}, 0, LIBRARY),
   "huge, of no bytes": ({"a": _entry((2**62, 0), (0, 0))}, 0, "'a' cannot"),
-  "huger": ({"a": _entry((0, 2**64 - 1), (0, 0))}, 0, "'a' cannot"),
   "of 33 axes": ({"a": _entry((1,) * 32 + (2,))}, 8, "'a' cannot"),
-  "of many axes": ({"a": _entry((1,) * 300_000 + (2,))}, 8, "'a' cannot"),
   "no type": ({"a": _entry(dtype="\x1b[31m")}, 8, LIBRARY),
-  "a number for a name": (b"{1:" + ENTRY + b"}", 8, LIBRARY),
   "no utf-8": (b'{"\xff":' + ENTRY + b"}", 8, LIBRARY),
-  "half a character": (b'{"\\ud800":' + ENTRY + b"}", 8, LIBRARY),
   "a terminal's commands": ({"a\x1b[2J\nb": _entry()}, 8, r"'a\x1b[2J\nb'"),
   "no name": ({"": _entry()}, 8, "'' is no name"),
   "a long name": ({"x" * 10**6: _entry()}, 8, "is no name"),
-  "a long name, a hole": ({"x" * 10**6: _entry(offsets=(1, 9))}, 9, LIBRARY),
   "twice": (b'{"a":%b,"a":%b}' % (ENTRY, ENTRY), 8, "'a' is there twice"),
-  "twice, otherwise": (
-    b'{"a":%b,"\\u0061":%b}' % (ENTRY, ENTRY.replace(b"[2]", b"[1, 2]")),
-    8,
-    "'a' is there twice",
-  ),
-  "digits": (
-    b'{"a":%b}' % ENTRY.replace(b"}", b',"z":[%b]}' % (b"1" * 5000)),
-    8,
-    LIBRARY,
-  ),
 }
 
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_header_is_refused(tmp_path, what):
   header, data, said = HOSTILE[what]
-  _write(tmp_path, header, data if isinstance(data, bytes) else b"\0" * data)
+  _write(tmp_path, header, b"\0" * data)
   assert said in _refused(tmp_path)
 
 
@@ -222,12 +202,9 @@ INDEXES = {
   "no utf-8": ("\udcff", "utf-8"),
   "deep": ("[" * DEEP, "recursion"),
   "a list": ("[]", "weight_map"),
-  "no map": ("{}", "weight_map"),
   "an empty map": ('{"weight_map": {}}', "weight_map"),
-  "a list for a map": ('{"weight_map": ["a"]}', "weight_map"),
   "a number for a file": ('{"weight_map": {"a": 1}}', "is no text"),
   "twice": ('{"weight_map": {"a": "x", "a": "y"}}', "'a' is there twice"),
-  "digits": ('{"weight_map": %s}' % ("1" * 5000), "digits"),
   "long": ('{"weight_map": %s}' % (" " * 2**20), "1048576 bytes"),
 }
 
@@ -288,28 +265,8 @@ def test_two_shards_may_not_hold_one_array(tmp_path):
   assert "'b.half'" in message and CUT.format(1) in message
 
 
-PICKLED = ["pytorch_model.bin", "model.pt", "x.pth", "x.pkl", "last.ckpt"]
-
-
-@pytest.mark.parametrize("name", PICKLED)
-def test_a_pickle_is_never_opened(tmp_path, name):
-  canary = tmp_path / "canary"
-  _Canary.path = str(canary)
-  (tmp_path / name).write_bytes(pickle.dumps(_Canary()))
-  (tmp_path / "config.json").write_text('{"architectures": ["BertForX"]}')
-  message = _refused(tmp_path)
-  assert not canary.exists()
-  assert name in message and "never opened" in message
-  assert "transformers.BertForX.from_pretrained" in message
-  (tmp_path / name).rename(tmp_path / WEIGHTS)
-  assert "canary" not in _refused(tmp_path).removeprefix(str(tmp_path))
-  assert not canary.exists()
-  pickle.loads((tmp_path / WEIGHTS).read_bytes())
-  assert canary.exists(), "it would have been made"
-
-
 class _Canary:
-  """Makes a file when its pickle is loaded."""
+  """Makes a folder when its pickle is loaded."""
 
   path = ""
 
@@ -317,22 +274,70 @@ class _Canary:
     return (os.mkdir, (self.path,))
 
 
-@pytest.mark.parametrize(
-  "config",
-  ["", "{", "[]", '{"architectures": []}', '{"architectures": [1]}']
-  + ['{"architectures": ["os; rm"]}', "[" * DEEP, '{"architectures": null}'],
-)
-def test_a_config_that_names_no_class_does_no_harm(tmp_path, config):
-  (tmp_path / "pytorch_model.bin.index.json").write_text("{}")
-  (tmp_path / "config.json").write_text(config)
-  assert "transformers.AutoModel.from_pretrained" in _refused(tmp_path)
+def _zipped(pickled):
+  """A pickle as torch.save lays it out."""
+  buffer = io.BytesIO()
+  with zipfile.ZipFile(buffer, "w") as file:
+    file.writestr("archive/data.pkl", pickled)
+    file.writestr("archive/version", b"3\n")
+  return buffer.getvalue()
 
 
-def test_older_formats_are_told_how_to_become_new(tmp_path):
-  (tmp_path / "tf_model.h5").write_bytes(b"")
-  assert "from_tf=True" in _refused(tmp_path)
-  (tmp_path / "tf_model.h5").rename(tmp_path / "flax_model.msgpack")
-  assert "from_flax=True" in _refused(tmp_path)
+@pytest.mark.parametrize("wrap", [lambda x: x, _zipped], ids=["plain", "zip"])
+@pytest.mark.parametrize("name", ["pytorch_model.bin", WEIGHTS, "model.pt"])
+def test_what_is_pickled_is_never_executed(tmp_path, name, wrap):
+  canary = tmp_path / "canary"
+  _Canary.path = str(canary)
+  pickled = pickle.dumps({"a": _Canary()}, protocol=2)
+  (tmp_path / name).write_bytes(wrap(pickled))
+  assert name in _refused(tmp_path)
+  assert not canary.exists()
+  pickle.loads(pickled)
+  assert canary.exists(), "it would have been made"
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_tensors_of_a_pickle_are_read(tmp_path, zipped):
+  torch = pytest.importorskip("torch")
+  x = torch.arange(6.0).reshape(2, 3)
+  tensors = {
+    "a": x,
+    "half": x.half(),
+    "bfloat": x.bfloat16(),
+    "transposed": x.T,
+    "ids": torch.arange(3),
+  }
+  path = tmp_path / "pytorch_model.bin"
+  torch.save(tensors, path, _use_new_zipfile_serialization=zipped)
+  arrays = open_arrays(tmp_path)
+  _assert_holds(
+    arrays,
+    {
+      name: x.float().numpy().astype(arrays.dtypes[name])
+      for name, x in tensors.items()
+    },
+  )
+  assert arrays.dtypes["bfloat"] == "bfloat16"
+  arrays.release()
+  np.testing.assert_array_equal(arrays.read("a"), x.numpy())
+  torch.save([x], path, _use_new_zipfile_serialization=zipped)
+  assert "named tensors" in _refused(tmp_path)
+  path.write_bytes(path.read_bytes()[:-50])
+  assert "PyTorch does not read it" in _refused(tmp_path)
+
+
+def test_without_a_recent_torch_a_pickle_is_left_alone(tmp_path, monkeypatch):
+  (tmp_path / "pytorch_model.bin").write_bytes(b"")
+  for torch in None, types.SimpleNamespace(__version__="2.9.1"):
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    message = _refused(tmp_path)
+    assert "truenegs_jax[torch]" in message and "save_pretrained" in message
+
+
+@pytest.mark.parametrize("name", ["tf_model.h5", "flax_model.msgpack", "x.pth"])
+def test_other_formats_are_named(tmp_path, name):
+  (tmp_path / name).touch()
+  assert name in _refused(tmp_path)
 
 
 def test_an_empty_folder_and_none_are_refused(tmp_path):
@@ -345,9 +350,9 @@ def test_links_stay_in_the_folder(tmp_path):
   folder.mkdir()
   _save(folder / "real", _tensors())
   (folder / WEIGHTS).symlink_to("real")
-  _assert_holds(open_safetensors(folder), _tensors())
+  _assert_holds(open_arrays(folder), _tensors())
   (tmp_path / "link").symlink_to("folder")  # of the user's own
-  _assert_holds(open_safetensors(tmp_path / "link"), _tensors())
+  _assert_holds(open_arrays(tmp_path / "link"), _tensors())
   (folder / "real").rename(tmp_path / "real")
   assert "No such file" in _refused(folder)
   (folder / WEIGHTS).unlink()
@@ -370,7 +375,7 @@ def test_links_of_the_hubs_cache_stay_in_their_repository(tmp_path, inner):
     _save(owner / "blobs" / "abc", _tensors())
   up = "../" * (3 if inner else 2)
   (folder / WEIGHTS).symlink_to(f"{up}blobs/abc")
-  _assert_holds(open_safetensors(folder), _tensors())
+  _assert_holds(open_arrays(folder), _tensors())
   (folder / WEIGHTS).unlink()
   (folder / WEIGHTS).symlink_to(f"{up}../models--X--Z/blobs/abc")
   assert "leads out of the folder" in _refused(folder)
@@ -394,11 +399,11 @@ def test_what_is_no_file_is_not_opened(tmp_path, name):
 
 def test_a_file_that_changes_is_not_read(tmp_path):
   _save(tmp_path / WEIGHTS, _tensors())
-  arrays = open_safetensors(tmp_path)
+  arrays = open_arrays(tmp_path)
   os.utime(tmp_path / WEIGHTS, ns=(0, 0))
   with pytest.raises(InputError, match="^init: .* it has changed"):
     arrays.read("a.weight")
-  arrays = open_safetensors(tmp_path)
+  arrays = open_arrays(tmp_path)
   (tmp_path / WEIGHTS).unlink()
   with pytest.raises(InputError, match="^init: .* No such file"):
     arrays.read("a.weight")
@@ -409,7 +414,7 @@ def test_a_file_that_changes_is_not_read(tmp_path):
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
   _save(tmp_path / WEIGHTS, _tensors())
-  arrays = open_safetensors(tmp_path)
+  arrays = open_arrays(tmp_path)
   safe_open = hf_safetensors.safetensors.safe_open
 
   def slow(path, framework):
@@ -428,29 +433,25 @@ def test_an_array_for_which_there_is_no_memory_is_refused(
     raise MemoryError
 
   _save(tmp_path / WEIGHTS, _tensors())
-  arrays = open_safetensors(tmp_path)
+  arrays = open_arrays(tmp_path)
   monkeypatch.setattr(hf_safetensors.safetensors, "safe_open", fail)
   with pytest.raises(InputError, match="^init: .* MemoryError"):
     arrays.read("a.weight")
 
 
-def _mutated(data, rng):
-  data = bytearray(data)
-  for _ in range(rng.choice((1, 1, 2, 8))):
-    at = rng.randrange(len(data))
-    kind = rng.randrange(5)
-    if kind == 0:
-      data[at] = rng.randrange(256)
-    elif kind == 1:
-      data[at : at + rng.randrange(20)] = b""
-    elif kind == 2:
-      data[at:at] = data[rng.randrange(len(data)) :][: rng.randrange(40)]
-    elif kind == 3:
-      data[at] = rng.choice(b'0123456789-[]{}",:.eE\\')
-    else:
-      data[at] ^= 1 << rng.randrange(8)
-    data = data or bytearray(b"x")
-  return bytes(data)
+@st.composite
+def _damage(draw, data):
+  """The bytes with one place overwritten, cut out or copied elsewhere."""
+  at = draw(st.integers(0, len(data) - 1))
+  size = draw(st.integers(0, 20))
+  piece = draw(
+    st.one_of(
+      st.binary(min_size=1, max_size=8),
+      st.sampled_from([b"0", b"-", b"[", b"]", b'"', b",", b"9", b"{"]),
+      st.integers(0, len(data)).map(lambda i: data[i : i + size]),
+    )
+  )
+  return data[:at] + piece + data[at + draw(st.sampled_from([0, 1, size])) :]
 
 
 def _bytes_by_hand(data):
@@ -467,7 +468,7 @@ def _bytes_by_hand(data):
 def _read_all(folder):
   """Name -> shape and bytes of an array; None where there is an InputError."""
   try:
-    arrays = open_safetensors(folder)
+    arrays = open_arrays(folder)
     read = {name: arrays.read(name) for name in arrays.shapes}
   except InputError as e:
     assert str(e).startswith("init: ") and str(e).isprintable()
@@ -479,21 +480,20 @@ def _read_all(folder):
 
 
 @pytest.mark.parametrize("victim", [WEIGHTS, INDEX])
-def test_random_damage_is_refused_or_read(tmp_path, victim):
+@hypothesis.settings(deadline=None, derandomize=True, max_examples=150)
+@hypothesis.given(drawn=st.data())
+def test_random_damage_is_refused_or_read(victim, drawn):
   tensors = {name: x for name, x in _tensors().items() if name[0] in "acf"}
-  if victim == WEIGHTS:
-    _save(tmp_path / WEIGHTS, tensors)
-  else:
-    _save_shards(tmp_path, tensors)
-  whole = (tmp_path / victim).read_bytes()
-  expected = {name: (x.shape, x.tobytes()) for name, x in tensors.items()}
-  rng = random.Random(0)
-  outcomes = {True: 0, False: 0}
-  for _ in range(400):
-    data = _mutated(whole, rng)
-    (tmp_path / victim).write_bytes(data)
-    read = _read_all(tmp_path)
-    outcomes[read is None] += 1
-    if read is not None:
-      assert read == (_bytes_by_hand(data) if victim == WEIGHTS else expected)
-  assert min(outcomes.values()) >= 10, outcomes
+  with tempfile.TemporaryDirectory() as place:
+    folder = pathlib.Path(place)
+    if victim == WEIGHTS:
+      _save(folder / WEIGHTS, tensors)
+    else:
+      _save_shards(folder, tensors)
+    data = drawn.draw(_damage((folder / victim).read_bytes())) or b"x"
+    (folder / victim).write_bytes(data)
+    read = _read_all(folder)
+  if read is not None and victim == WEIGHTS:
+    assert read == _bytes_by_hand(data)
+  elif read is not None:
+    assert read == {n: (x.shape, x.tobytes()) for n, x in tensors.items()}

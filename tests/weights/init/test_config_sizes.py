@@ -13,7 +13,7 @@ from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import checks
-from truenegs_jax.weights.formats import find, hf_config
+from truenegs_jax.weights.formats import find, hf_folder
 from truenegs_jax.weights.init import config_sizes
 from truenegs_jax.workdir.from_config import build_model, vocabulary_of
 
@@ -36,7 +36,7 @@ def write(folder, model, roles=None):
   params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
   for role in roles or model.roles:
     (folder / role).mkdir(parents=True)
-    hf_config.write_model(folder / role, params, model, role, TOKENIZER)
+    hf_folder.write_model(folder / role, params, model, role, TOKENIZER)
   return str(folder)
 
 

@@ -11,7 +11,6 @@ import dataclasses
 import json
 import logging
 import pathlib
-import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -23,8 +22,8 @@ from truenegs_jax.runtime.errors import (
   InputError,
   TrueNegsError,
 )
+from truenegs_jax.runtime.hub_names import is_hub_name
 
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 SCRIPTS = "Dataset scripts are no longer supported"
 STREAM_RECORDS = 64  # of a batch: their size is not known
 
@@ -180,7 +179,7 @@ def open_dataset(
   """
   is_local, subject = is_folder(name), f"{context.key}: hf:{name}"
   folder = pathlib.Path(name).expanduser() if is_local else pathlib.Path(name)
-  if not is_local and not HUB_NAME.fullmatch(name):
+  if not is_local and not is_hub_name(name):
     raise DataError(
       f"{subject} is neither a folder nor a name on the Hugging Face hub; a"
       " file is given without hf:."

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import json
 import pathlib
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import atomic_file, short_sha256
+from truenegs_jax.runtime.hub_names import is_hub_name
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # data.accents of a config -> strip_accents; BERT strips where it lower-cases.
@@ -28,7 +28,6 @@ ACCENTS = {"auto": None, "strip": True, "keep": False}
 MAX_WORD_CHARACTERS = 100
 MAX_VOCABULARY_BYTES = 64 << 20
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +160,7 @@ def load_tokenizer(
   if path_or_name and path.exists():
     file = _file_in_folder(path) if path.is_dir() else path
     return _load_file(file, options)
-  if path.suffix in (".txt", ".json") or not _HUB_NAME.fullmatch(path_or_name):
+  if path.suffix in (".txt", ".json") or not is_hub_name(path_or_name):
     raise InputError(
       f"data.vocab: {path_or_name!r} is neither a file, a folder nor a name"
       ' on the Hugging Face hub: give the path of a vocab.txt, or "train".'

@@ -1,17 +1,19 @@
-"""Weights of any kind that `config.init` takes, made ready to be exported.
+"""Weights of any kind that `config.init` takes, exported without training.
 
-found = read("uncased_L-12_H-768_A-12")  # Google's, as unpacked
+export_weights("uncased_L-12_H-768_A-12", output)  # Google's, as unpacked
 """
 
 import dataclasses
+import os
+import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.export import model_card
-from truenegs_jax.weights.formats import hf_config, hf_names
+from truenegs_jax.weights.export import model_card, pretrained
+from truenegs_jax.weights.formats import hf_folder, hf_names
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.formats.network import Network
 from truenegs_jax.weights.init import (
@@ -39,7 +41,52 @@ class Converted:
   model: pretrain.Model
   tokenizer: Tokenizer
   roles: tuple[str, ...]
-  about: model_card.Conversion
+  about: model_card.About
+
+
+def export_weights(
+  init: str,
+  output: pathlib.Path,
+  *,
+  vocab: str = "",
+  dtype: str = "float32",
+  say: Callable[[str], Any] = print,
+) -> pretrained.Exported:
+  """Converts weights that `config.init` takes; nothing is trained.
+
+  Args:
+    init: a value of `config.init`; not a run of ours, whose card says more.
+    output, dtype: as in `pretrained.export_model`.
+    vocab, say: as in `read`.
+
+  Raises:
+    InputError: as `read` and `pretrained.export_model`.
+    CheckpointError, NonFiniteError, DiskError, TrueNegsError: as above.
+  """
+  _check_apart(init, pretrained.check_replaceable(output))  # first of all
+  found = read(init, vocab=vocab, say=say)
+  return pretrained.export_model(
+    found.params,
+    found.model,
+    found.tokenizer,
+    output,
+    about=found.about,
+    roles=found.roles,
+    dtype=dtype,
+  )
+
+
+def _check_apart(init: str, output: pathlib.Path) -> None:
+  """Refuses to write where weights are read from: they would be replaced."""
+  for part in (init, *init.split(",")):
+    place = pathlib.Path(os.path.realpath(os.path.expanduser(part.strip())))
+    if not part.strip() or not place.exists():
+      continue
+    if output in (place, *place.parents) or place in output.parents:
+      raise InputError(
+        f"output {output} would lie in what is converted, {place}, or replace"
+        " it; give another --output."
+      )
 
 
 def read(
@@ -75,7 +122,7 @@ def read(
   if padding:
     say(f"init: {padding:,} rows that no word has, of padding, are left out")
   model = _model(networks, vocab_size=len(tokenizer.vocab), say=say)
-  hf_config.check_backbone(model)
+  hf_folder.check_backbone(model)
   # What it would say of a generator that is not written is of no use.
   params = load.load_params(
     weights,
@@ -90,7 +137,8 @@ def read(
   for role, names in fresh.items():
     if names:
       say(f"init: NOT in {networks[role].place}, so DRAWN AT RANDOM: {names}")
-  about = model_card.Conversion(init, fresh)
+  made = f"* Converted, not trained, by truenegs_jax from: `{init}`"
+  about = model_card.About(made, trained=False, fresh=fresh)
   return Converted(params, model, tokenizer, tuple(networks), about)
 
 

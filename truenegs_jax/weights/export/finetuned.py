@@ -3,7 +3,8 @@
 exported = export_task(params, model, tokenizer, output, task=task, card=lines)
 
 AutoModelForSequenceClassification or AutoModelForQuestionAnswering gives the
-logits that were trained; scores come in the task's own units.
+logits that were trained; scores come in the task's own units. A linear head,
+which transformers does not have, lies beside the encoder: head.safetensors.
 """
 
 import pathlib
@@ -12,18 +13,15 @@ from typing import Any
 
 import jax
 import numpy as np
+import safetensors
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import finetune
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.files import atomic_folder, disk_errors
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights.export import (
-  atomic_folder,
-  model_card,
-  pretrained,
-  torch_parity,
-)
-from truenegs_jax.weights.formats import hf_config, linear_heads
+from truenegs_jax.weights.export import model_card, pretrained, torch_parity
+from truenegs_jax.weights.formats import hf_folder
 
 
 def export_task(
@@ -60,31 +58,29 @@ def export_task(
     )
   params = jax.device_get(params)
   pretrained.check_finite(params)
-  written, as_written = counterpart(params, model, task)
-  with atomic_folder.in_place_of(output) as partial:
-    with atomic_folder.disk_errors(output):
-      hf_config.write_model(
+  unscaled = in_units_of_task(params, task)
+  with atomic_folder(output) as partial:
+    with disk_errors(output, safetensors.SafetensorError):
+      hf_folder.write_model(
         partial,
-        written,
-        as_written,
+        unscaled,
+        model,
         model.role,
         tokenizer,
         more=_fields(model, task),
       )
-      text = model_card.task_text(
-        written, as_written, tokenizer, task, card, trained_as=model.head
-      )
+      text = model_card.task_text(unscaled, model, tokenizer, task, card)
       (partial / "README.md").write_text(text, encoding="utf-8")
-      atomic_folder.write_checksums(partial)
+      pretrained.write_checksums(partial)
     compared, statement = torch_parity.compare_task(
-      partial, params, model, as_written, scale=_scale(task)
+      partial, params, model, scale=_scale(task)
     )
   return pretrained.Exported(output, compared, statement)
 
 
 def problem(model: finetune.Downstream) -> str:
   """Why transformers has no counterpart of a model; "" where it has one."""
-  if not hf_config.has_names(model):
+  if not hf_folder.has_names(model):
     return (
       f"backbone {model.backbone!r} has no counterpart in Hugging Face's"
       " transformers, so the model is not exported."
@@ -94,40 +90,18 @@ def problem(model: finetune.Downstream) -> str:
       "head 'joint' has no counterpart in Hugging Face's transformers, so the"
       " model is not exported; one of --config.finetune.head=spans is."
     )
-  width, outputs = model.config.width, model.num_outputs
-  if (model.head, model.role) == ("linear", "discriminator"):
-    if 2 * outputs > width:
-      return (
-        f"head 'linear' of {outputs} outputs: Hugging Face's class of ELECTRA"
-        f" has room for {width // 2} at {width} units, so the model is not"
-        " exported; one of --config.finetune.head=dense is."
-      )
   return ""
 
 
-def counterpart(
-  params: Mapping[str, Any], model: finetune.Downstream, task: task_lib.Task
-) -> tuple[dict[str, Any], finetune.Downstream]:
-  """The same function with a head that transformers has, and scores unscaled.
-
-  A head "linear" becomes one that `weights.linear_heads` makes of it and reads
-  back.
-  """
-  changed = dict(params)
-  if model.head == "linear":
-    linear = params["task_head"]["output"]
-    if model.role == "bert":
-      changed |= linear_heads.behind_tanh(**linear)
-      model = model.clone(head="pooler")
-    else:
-      changed |= linear_heads.behind_gelu(**linear)
-      model = model.clone(head="dense")
+def in_units_of_task(
+  params: Mapping[str, Any], task: task_lib.Task
+) -> dict[str, Any]:
+  """The parameters with a last layer that gives a score as the task has it."""
   offset, scale = _scale(task)
-  output = dict(changed["task_head"]["output"])
+  output = dict(params["task_head"]["output"])
   output["kernel"] = output["kernel"] * np.float32(scale)
   output["bias"] = output["bias"] * np.float32(scale) + np.float32(offset)
-  changed["task_head"] = {**changed["task_head"], "output": output}
-  return changed, model
+  return {**params, "task_head": {**params["task_head"], "output": output}}
 
 
 def _scale(task: task_lib.Task) -> tuple[float, float]:

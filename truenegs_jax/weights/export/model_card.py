@@ -1,19 +1,13 @@
 """The README.md of an exported model: what it is and how it was made."""
 
 import dataclasses
-import json
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import finetune, pretrain
-from truenegs_jax.objectives import options
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights.formats import hf_names
-from truenegs_jax.workdir import metrics_file
 
 # Of the hub's metadata only what is known for sure: no licence, no language.
 _CARD = """\
@@ -43,14 +37,6 @@ model = {architecture}.from_pretrained(folder)
 
 {source}.
 """
-_RUN = """\
-* Data: `{sources}`; the vocabulary {vocab}
-* Training: {step:,} steps of {batch_size} rows of {length} tokens, seed {seed},
-  from {start}
-* Objective: {objective}
-* Held-out rows: {held_out}
-* Made by: {command}"""
-_CONVERTED = "* Converted, not trained, by truenegs_jax from: `{origin}`"
 _FRESH = """\
 **NOT EVERYTHING HERE WAS TRAINED. DRAWN AT RANDOM, AS THE ORIGINAL HAS NONE OF
 THEM: `{names}`.** Train these before anything is made of their output."""
@@ -85,61 +71,26 @@ _TASK_USES = {
   task_lib.SPANS: "Finds the answer to a question in a text.",
 }
 # Of a head that transformers does not have.
-_MADE_INTO = """
+_LINEAR = """
 
-It was trained with a linear head, made into one of `{architecture}` here: that
-gives the same answers but trains badly, so to train on, let truenegs_jax read
-the linear head back (`--config.init=FOLDER --config.finetune.head=linear`), or
-fine-tune from the start with `--config.finetune.head={head}`."""
-_LOSSES = "mlm mlm_uncorrected mlm_hidden soft sentence detect auc".split()
-_CORRECTED = {
-  "corrected_of_slots": "of the masked slots",
-  "corrected_of_mismatches": "of the predictions that miss the original",
-  "corrected_rows": "of the rows in one slot or more",
-}
+This is its encoder; the head is linear, for which transformers has no class:
+`model(**inputs).last_hidden_state[:, 0] @ weight.T + bias` gives the logits,
+with `classifier.weight` and `classifier.bias` of `head.safetensors`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class About:
-  """What the model card says of a run; `config` is the resolved one."""
-
-  config: Mapping[str, Any]
-  step: int
-  held_out: Mapping[str, float] = dataclasses.field(default_factory=dict)
-  command: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Conversion:
-  """What it says of weights that were read and written; nothing was trained.
+  """How the weights of an export came about.
 
   Attributes:
-    origin: where they are from.
+    made: lines of a list, "* ...".
+    trained: pre-trained here, on true negatives; else they were converted.
     fresh: role -> what was drawn at random, by Hugging Face's names.
   """
 
-  origin: str
+  made: str
+  trained: bool
   fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-def about_run(
-  workdir: pathlib.Path, config: Mapping[str, Any], step: int
-) -> About:
-  """What a workdir's records say of a step, for its model cards."""
-  held_out: dict[str, float] = {}
-  for record in metrics_file.read_records(workdir):
-    if (record["split"], record["step"]) == ("held_out", step):
-      held_out = record
-  command = ""
-  results = workdir / "results.json"
-  if results.exists():
-    command = json.loads(results.read_text(encoding="utf-8"))["command"]
-  figures = {
-    name: held_out[name]
-    for name in (*_LOSSES, *_CORRECTED)
-    if held_out.get(name) is not None
-  }
-  return About(config, step, figures, command)
 
 
 def text(
@@ -147,18 +98,16 @@ def text(
   model: pretrain.Model,
   role: str,
   tokenizer: Tokenizer,
-  about: About | Conversion,
+  about: About,
 ) -> str:
   """The card of one network of a model, in Markdown."""
   config, family = model.roles[role], hf_names.NETWORKS[role].family
   title, use, masks = _TITLES[role], _USES[role], role != "discriminator"
   source = _SOURCES[family]
-  if isinstance(about, Conversion):
-    made = _CONVERTED.format(origin=about.origin)
-    if names := about.fresh.get(role):
-      use, masks = f"{_TO_FINE_TUNE}\n\n{_FRESH.format(names=names)}", False
-  else:
-    made, source = _made(about), _METHOD + source
+  if names := about.fresh.get(role):
+    use, masks = f"{_TO_FINE_TUNE}\n\n{_FRESH.format(names=names)}", False
+  if about.trained:
+    source = _METHOD + source
     title += ", pre-trained on true negatives"
     use += _POOLED if hf_names.has_pooled(model) else ""
   return _CARD.format(
@@ -173,7 +122,7 @@ def text(
     max_positions=config.max_positions,
     vocab_size=config.vocab_size,
     case=_case(tokenizer),
-    made=made,
+    made=about.made,
     source=source,
   )
 
@@ -184,15 +133,11 @@ def task_text(
   tokenizer: Tokenizer,
   task: task_lib.Task,
   made: str,
-  *,
-  trained_as: str,
 ) -> str:
   """The card of a fine-tuned model, in Markdown.
 
   Args:
-    params, model: as they are written: of a head that transformers has.
     made: lines of a list, "* ...": the recipe, the score, the command.
-    trained_as: the head that was trained.
   """
   config, family = model.config, hf_names.NETWORKS[model.role].family
   spans = task.kind == task_lib.SPANS
@@ -200,10 +145,11 @@ def task_text(
   use = _TASK_USES[task.kind].format(
     labels=", ".join(f"`{label}`" for label in task.labels)
   )
-  if trained_as != model.head:
-    use += _MADE_INTO.format(architecture=architecture, head=model.head)
+  pipeline = "question-answering" if spans else "text-classification"
+  if model.head == "linear":
+    use, pipeline = use + _LINEAR, "feature-extraction"
   return _CARD.format(
-    pipeline="question-answering" if spans else "text-classification",
+    pipeline=pipeline,
     family=family,
     title=f"{family.upper()}, fine-tuned on {task.title}",
     use=use,
@@ -216,40 +162,6 @@ def task_text(
     case=_case(tokenizer),
     made=made,
     source=_SOURCES[family],
-  )
-
-
-def _made(about: About) -> str:
-  """How a run came to these weights."""
-  c, shown = ConfigDict(about.config), about.held_out
-  losses = [f"{n} {shown[n]:.4f}" for n in _LOSSES if n in shown]
-  corrected = [
-    f"{shown[n]:.3%} {of}" for n, of in _CORRECTED.items() if n in shown
-  ]
-  held_out = ", ".join(losses) or "not evaluated at this step"
-  if corrected:
-    held_out += f"\n* Corrected there: {', '.join(corrected)}"
-  skip = c.get("init_skip", "")
-  return _RUN.format(
-    sources=c.data.sources,
-    vocab="was trained on it"
-    if c.data.vocab == "train"
-    else f"is `{c.data.vocab}`",
-    step=about.step,
-    batch_size=c.batch_size,
-    length=c.length,
-    seed=c.seed,
-    start=(f"`{c.init}`" if c.init else "scratch")
-    + (f", rows carried over for new {skip}" if skip else ""),
-    objective=options.describe(
-      c.objective,
-      c.negatives.to_dict(),
-      mask_prob=c.masking.prob,
-      mask_style=c.masking.style,
-      sampling_temperature=c.generator.temperature,
-    ),
-    held_out=held_out,
-    command=f"`{about.command}`" if about.command else "truenegs_jax",
   )
 
 

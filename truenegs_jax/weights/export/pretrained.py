@@ -1,28 +1,32 @@
 """A model as folders that Hugging Face's transformers loads."""
 
 import dataclasses
+import hashlib
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+import safetensors
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.runtime.errors import (
-  InputError,
-  NonFiniteError,
-)
-from truenegs_jax.weights.export import (
-  atomic_folder,
-  convert,
-  model_card,
-  torch_parity,
-)
-from truenegs_jax.weights.formats import hf_config, hf_names, run_folder
-from truenegs_jax.workdir import saved_model
+from truenegs_jax.runtime.errors import InputError, NonFiniteError
+from truenegs_jax.runtime.files import atomic_folder, disk_errors
+from truenegs_jax.weights.export import model_card, torch_parity
+from truenegs_jax.weights.formats import hf_folder, hf_names
+
+CHECKSUMS = "SHA256SUMS"
+MODEL_FILES = {
+  CHECKSUMS,
+  "README.md",
+  "config.json",
+  "model.safetensors",
+  "tokenizer_config.json",
+  "vocab.txt",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +44,7 @@ def export_model(
   tokenizer: Tokenizer,
   output: pathlib.Path,
   *,
-  about: model_card.About | model_card.Conversion,
+  about: model_card.About,
   roles: Sequence[str] = (),
   dtype: str = "float32",
 ) -> Exported:
@@ -67,113 +71,24 @@ def export_model(
     known = ", ".join(hf_names.DTYPES)
     raise InputError(f"dtype {dtype!r} is unknown; known: {known}.")
   roles = roles or tuple(model.roles)
-  output = atomic_folder.check_replaceable(output, roles)
+  output = check_replaceable(output, roles)
   params = jax.device_get(params)
   check_finite(params)
-  with atomic_folder.in_place_of(output) as partial:
-    with atomic_folder.disk_errors(output):
+  with atomic_folder(output) as partial:
+    with disk_errors(output, safetensors.SafetensorError):
       for role in roles:
         folder = partial / role
         folder.mkdir()
-        hf_config.write_model(
+        hf_folder.write_model(
           folder, params, model, role, tokenizer, dtype=dtype
         )
         card = model_card.text(params, model, role, tokenizer, about)
         (folder / "README.md").write_text(card, encoding="utf-8")
-        atomic_folder.write_checksums(folder)
+        write_checksums(folder)
     compared, statement = torch_parity.compare(
       partial, params, model, roles=roles, dtype=dtype
     )
   return Exported(output, compared, statement)
-
-
-def export_workdir(
-  workdir: pathlib.Path,
-  *,
-  step: int | None = None,
-  output: pathlib.Path | None = None,
-  dtype: str = "float32",
-) -> Exported:
-  """Exports a saved step of a run, by default the newest.
-
-  Args:
-    workdir: a folder that `truenegs_jax.main` made; a run may be using it.
-    step: a saved step. Its export goes to `workdir/export-<step>`, the
-      newest one's to `workdir/export`, unless `output` is given.
-    output, dtype: as in `export_model`.
-
-  Raises:
-    InputError, CheckpointError: no such run, no such step, another vocabulary.
-    NonFiniteError, DiskError, TrueNegsError: as `export_model`.
-  """
-  name = "export" if step is None else f"export-{step}"
-  with saved_model.open_run(workdir) as checkpoints:
-    found = saved_model.describe(
-      checkpoints, checkpoints.steps()[-1] if step is None else step
-    )
-    params = saved_model.read_params(checkpoints, found.model, found.step)
-  return export_model(
-    params,
-    found.model,
-    found.tokenizer,
-    workdir / name if output is None else output,
-    about=model_card.about_run(workdir, found.config.to_dict(), found.step),
-    dtype=dtype,
-  )
-
-
-def export_weights(
-  init: str,
-  output: pathlib.Path,
-  *,
-  vocab: str = "",
-  dtype: str = "float32",
-  say: Callable[[str], Any] = print,
-) -> Exported:
-  """Converts weights that `config.init` takes; nothing is trained.
-
-  Args:
-    init: weights of another make, or of a run of ours, as `export_workdir`.
-    output, dtype: as in `export_model`.
-    vocab, say: as in `conversion.read`.
-
-  Raises:
-    InputError: as `conversion.read` and `export_model`.
-    CheckpointError, NonFiniteError, DiskError, TrueNegsError: as above.
-  """
-  _check_apart(
-    init, atomic_folder.check_replaceable(output)
-  )  # before a download
-  if run := run_folder.locate(pathlib.Path(init).expanduser()):
-    if vocab:
-      raise InputError(f"init: {init} is a run and has its own vocabulary.")
-    workdir, step = run  # it knows more of itself
-    return export_workdir(workdir, step=step, output=output, dtype=dtype)
-  found = convert.read(init, vocab=vocab, say=say)
-  return export_model(
-    found.params,
-    found.model,
-    found.tokenizer,
-    output,
-    about=found.about,
-    roles=found.roles,
-    dtype=dtype,
-  )
-
-
-def _check_apart(init: str, output: pathlib.Path) -> None:
-  """Refuses to write where weights are read from: they would be replaced."""
-  if run_folder.locate(pathlib.Path(init).expanduser()):
-    return  # beside its checkpoints, which no export touches
-  for part in (init, *init.split(",")):
-    place = pathlib.Path(os.path.realpath(os.path.expanduser(part.strip())))
-    if not part.strip() or not place.exists():
-      continue
-    if output in (place, *place.parents) or place in output.parents:
-      raise InputError(
-        f"output {output} would lie in what is converted, {place}, or replace"
-        " it; give another --output."
-      )
 
 
 def check_finite(params: Mapping[str, Any]) -> None:
@@ -185,3 +100,57 @@ def check_finite(params: Mapping[str, Any]) -> None:
         f"{name} holds {np.count_nonzero(~np.isfinite(x))} values that are not"
         " finite; nothing was exported. Export an earlier step: --step=N."
       )
+
+
+def check_replaceable(
+  output: pathlib.Path, roles: Collection[str] = tuple(hf_names.NETWORKS)
+) -> pathlib.Path:
+  """Where `output` leads to, if nothing but an export stands there.
+
+  Args:
+    roles: the networks that are going to be written.
+
+  Raises:
+    InputError: something else does, or a network that is not written again.
+    DiskError: the place cannot be looked at.
+  """
+  with disk_errors(output):  # what may not even be looked at, or has no name
+    output = pathlib.Path(os.path.realpath(os.path.expanduser(output)))
+    other = _others(output) if output.exists() else []
+    if not other and output.exists():
+      lost = {*hf_names.NETWORKS} - set(roles)
+      other = sorted({path.name for path in output.iterdir()} & lost)
+  if other:
+    raise InputError(
+      f"output {output} holds what this export does not replace:"
+      f" {', '.join(other[:5])}; move that away or give another --output."
+    )
+  return output
+
+
+def write_checksums(folder: pathlib.Path) -> None:
+  """Writes SHA256SUMS, once all that it lists has reached the disk."""
+  lines = []
+  for path in sorted(folder.iterdir()):
+    with path.open("rb") as file:
+      digest = hashlib.file_digest(file, "sha256").hexdigest()
+      os.fsync(file.fileno())
+    lines.append(f"{digest}  {path.name}\n")
+  with (folder / CHECKSUMS).open("w", encoding="utf-8") as file:
+    file.writelines(lines)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _others(output: pathlib.Path) -> list[str]:
+  """What stands there and is of no export."""
+  if not output.is_dir():
+    return ["it is a file"]
+  return [path.name for path in output.iterdir() if not _is_ours(path)]
+
+
+def _is_ours(path: pathlib.Path) -> bool:
+  """Whether this, in the folder of an export, is of an export."""
+  if path.is_symlink() or path.name not in hf_names.NETWORKS:
+    return path.name == CHECKSUMS  # where older ones had it
+  return path.is_dir() and {x.name for x in path.iterdir()} <= MODEL_FILES

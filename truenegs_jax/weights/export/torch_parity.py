@@ -8,11 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.models.encoder import EncoderConfig
 from truenegs_jax.runtime.errors import NonFiniteError, TrueNegsError
-from truenegs_jax.weights.formats import hf_names
+from truenegs_jax.weights.formats import hf_folder, hf_names
 
 # Of max(1, largest logit), both sides in f32. Rounding alone reaches 2e-5 in 24
 # layers with large weights; a tensor in the wrong place gives 1e-2 and more.
@@ -80,7 +81,6 @@ def compare_task(
   folder: pathlib.Path,
   params: Mapping[str, Any],
   model: finetune.Downstream,
-  written: finetune.Downstream,
   *,
   scale: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[bool, str]:
@@ -90,7 +90,6 @@ def compare_task(
     folder: holds the files.
     params: what was exported, f32 arrays of numpy, as they were trained.
     model: what these are of.
-    written: what the files are of; its head may be another.
     scale: (offset, scale) by which our outputs are the files' logits.
 
   Returns, raises: as `compare`.
@@ -101,8 +100,13 @@ def compare_task(
     return False, _not_compared(e)
   inputs = _random_inputs(model.config)
   real_BxL = inputs["documents"] != 0
-  loaded = _load(folder, written, model.role, torch, transformers)
+  loaded = _load(folder, model, model.role, torch, transformers)
   output = _run(loaded, inputs, torch)
+  if model.head == "linear":
+    head = safetensors.numpy.load_file(folder / hf_folder.HEAD)
+    first_BxD = output.last_hidden_state[:, 0].numpy()
+    logits_BxC = first_BxD @ head["classifier.weight"].T
+    output = {"logits": torch.tensor(logits_BxC + head["classifier.bias"])}
   found = []
   for name, expected in our_task_logits(params, model, inputs).items():
     of = real_BxL if expected.shape == real_BxL.shape else ...
@@ -114,7 +118,7 @@ def compare_task(
     found.append(f"{name} {difference:.1e} (largest {largest:.3g})")
   return True, (
     f"transformers {transformers.__version__} loads"
-    f" {hf_names.architecture(written, model.role)} and comes to our"
+    f" {hf_names.architecture(model, model.role)} and comes to our"
     f" logits; largest difference: {', '.join(found)}"
   )
 
@@ -223,6 +227,7 @@ def _load(
   name = hf_names.architecture(model, role)
   loaded, info = getattr(transformers, name).from_pretrained(
     folder,
+    **{"add_pooling_layer": False} if name == "BertModel" else {},
     dtype=torch.float32,
     local_files_only=True,
     output_loading_info=True,

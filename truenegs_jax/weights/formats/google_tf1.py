@@ -1,24 +1,33 @@
 """Google's released checkpoints of ELECTRA and BERT, as networks.
 
 Both lie in a folder as unpacked: a checkpoint of TensorFlow 1, a vocab.txt and,
-for BERT, its bert_config.json. Names are those of google-research/electra and
-google-research/bert; the two networks of ELECTRA share `electra/embeddings`.
+for BERT, its bert_config.json. TensorFlow reads the arrays. Names are those of
+google-research/electra and google-research/bert; the two networks of ELECTRA
+share `electra/embeddings`.
 BERT's code there approximates gelu by tanh; here it is exact, as in Hugging
 Face's copies of the same weights.
 """
 
+import contextlib
 import glob
 import json
+import os
 import pathlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from truenegs_jax.models.layers import LAYER_NORM_EPSILON
-from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.formats import hf_config, hf_names
-from truenegs_jax.weights.formats.network import Arrays, Network, check_layers
-from truenegs_jax.weights.formats.safe_files import find
-from truenegs_jax.weights.formats.tensor_bundle import open_bundle
+from truenegs_jax.runtime.errors import InputError, printable
+from truenegs_jax.weights.formats import hf_folder, hf_names
+from truenegs_jax.weights.formats.network import (
+  Arrays,
+  Network,
+  check_layers,
+  find_file,
+)
 
 # Beginnings of the names of what each network is made of, its encoder's first.
 PARTS = {
@@ -85,14 +94,15 @@ def networks(folder: pathlib.Path) -> dict[str, Network]:
   """The networks of a folder's checkpoint by their roles; nothing is read.
 
   Raises:
-    InputError: no checkpoint, a damaged one, or not of ELECTRA or BERT.
+    InputError: no checkpoint, a damaged one, not of ELECTRA or BERT, or no
+      TensorFlow.
   """
   index = find_index(folder)
   if index is None:
     raise InputError(f"init: there is no TensorFlow checkpoint in {folder}.")
   for path in (index, *folder.glob(f"{glob.escape(index.stem)}.data-*")):
-    find(folder, path.name)  # refuses what a link brings in from elsewhere
-  arrays = open_bundle(index)
+    find_file(folder, path.name)  # refuses what a link brings in from elsewhere
+  arrays = _open_arrays(index.with_suffix(""))
   given = _config(folder)
   vocabulary = (folder / VOCABULARY).exists()
   found = {}
@@ -106,11 +116,31 @@ def networks(folder: pathlib.Path) -> dict[str, Network]:
       arrays=own,
       fields=fields,
       name_table=name_table,
-      turned=False,
-      vocabulary=find(folder, VOCABULARY).path if vocabulary else None,
+      transposed_kernels=False,
+      vocabulary=find_file(folder, VOCABULARY).path if vocabulary else None,
       lowercase=None,
     )
   return found
+
+
+def load_checkpoint(prefix: pathlib.Path) -> Any:
+  """TensorFlow's reader of a checkpoint (`tf.train.load_checkpoint`).
+
+  Raises:
+    InputError: TensorFlow is not installed.
+  """
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no line on absent GPUs
+  try:
+    import tensorflow
+  except ImportError as e:
+    raise InputError(
+      f"init: {prefix} is a checkpoint that TensorFlow has to read: pip"
+      " install 'truenegs_jax[tf]', or give the model's name on the"
+      f" Hugging Face hub ({e})."
+    ) from e
+  with contextlib.suppress(RuntimeError):  # whoever used it before has chosen
+    tensorflow.config.set_visible_devices([], "GPU")  # it would take them all
+  return tensorflow.train.load_checkpoint(str(prefix))
 
 
 def name_table(model: hf_names.Model, role: str) -> dict[str, str]:
@@ -123,6 +153,39 @@ def name_table(model: hf_names.Model, role: str) -> dict[str, str]:
       name = re.sub("^electra/(?!embeddings/)", "generator/", name)
     table[ours] = name
   return table
+
+
+def _open_arrays(prefix: pathlib.Path) -> Arrays:
+  with _reading(prefix):
+    reader = load_checkpoint(prefix)
+    shapes = {
+      name: tuple(shape)
+      for name, shape in reader.get_variable_to_shape_map().items()
+    }
+
+  def read(name: str) -> np.ndarray:
+    with _reading(prefix):
+      x = np.asarray(reader.get_tensor(name))
+      if x.dtype != np.float32:
+        raise ValueError(f"{name} is of type {x.dtype}, not float32")
+      return x
+
+  dtypes = dict.fromkeys(shapes, "float32")
+  return Arrays(path=prefix, shapes=shapes, dtypes=dtypes, read=read)
+
+
+@contextlib.contextmanager
+def _reading(prefix: pathlib.Path) -> Iterator[None]:
+  """Turns any error of TensorFlow's reader into an InputError."""
+  try:
+    yield
+  except InputError:
+    raise
+  except Exception as e:  # it has a dozen kinds, most of tf.errors
+    raise InputError(
+      f"init: {prefix} cannot be read as a TensorFlow checkpoint:"
+      f" {printable(e)}. If its files were copied, copy them again, all."
+    ) from e
 
 
 def _roles(arrays: Arrays) -> list[str]:
@@ -207,14 +270,14 @@ def _config(folder: pathlib.Path) -> dict[str, Any]:
   path = folder / CONFIG
   if not path.exists():
     return {}
-  file = find(folder, CONFIG)
+  file = find_file(folder, CONFIG)
   try:
     given = json.loads(file.target.read_text(encoding="utf-8"))
   except (OSError, ValueError, RecursionError) as e:
     raise InputError(f"init: {path} cannot be read: {e!r}.") from e
   if not isinstance(given, dict):
     raise InputError(f"init: {path} holds no object of JSON.")
-  hf_config.check_sizes(path, given)
+  hf_folder.check_sizes(path, given)
   return given
 
 

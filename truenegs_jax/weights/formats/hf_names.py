@@ -78,7 +78,7 @@ POOLED = {
   "pooled/pooler": "bert.pooler.dense",
   "pooled/next_sentence": "cls.seq_relationship",
 }
-# Task heads that have a counterpart, and endings of the classes with one.
+# Task heads, and endings of the classes that have one of that kind.
 TASK_HEADS: dict[str, dict[str, str]] = {
   "dense": {
     "task_head/dense": "classifier.dense",
@@ -88,10 +88,10 @@ TASK_HEADS: dict[str, dict[str, str]] = {
     "pooled/pooler": POOLED["pooled/pooler"],
     "task_head/output": "classifier",
   },
+  "linear": {"task_head/output": "classifier"},  # in a file of its own
   "spans": {"task_head/output": "qa_outputs"},
 }
 TASK_CLASSES = {
-  "linear": "ForSequenceClassification",
   "dense": "ForSequenceClassification",
   "pooler": "ForSequenceClassification",
   "spans": "ForQuestionAnswering",

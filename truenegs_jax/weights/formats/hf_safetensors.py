@@ -1,18 +1,22 @@
-"""Weights as Hugging Face keeps them: one safetensors file, or shards.
+"""Weights as Hugging Face keeps them: one safetensors file, shards, a pickle.
 
-The files may come from anybody, so they are held to be hostile until they were
-seen to be sound, by their headers alone. Pickles can run code, so none is ever
-opened. The format: https://huggingface.co/docs/safetensors/index#format
+The files may come from anybody, so they are held to be hostile until their
+headers were seen to be sound. A pickle can run code: `pytorch_model.bin` is
+left to PyTorch's reader of tensors alone, `torch.load(weights_only=True)`, in
+versions without known ways around it. The format of safetensors:
+https://huggingface.co/docs/safetensors/index#format
 """
 
 import collections
 import contextlib
+import functools
 import json
 import math
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Iterator
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -20,10 +24,15 @@ import numpy as np
 import safetensors
 
 from truenegs_jax.runtime.errors import InputError, printable
-from truenegs_jax.weights.formats.network import Arrays
-from truenegs_jax.weights.formats.safe_files import File, find, reason, status
+from truenegs_jax.weights.formats.network import (
+  Arrays,
+  File,
+  find_file,
+  reason,
+)
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLE = "pytorch_model.bin"
 # What can be read; of bfloat16 numpy learns from ml_dtypes.
 DTYPES = {
   "BOOL": "bool",
@@ -41,9 +50,12 @@ UNREADABLE = (
   *(OSError, ValueError, MemoryError, safetensors.SafetensorError),
   RuntimeError,  # nested too deeply, links in a circle
 )
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt", ".bin.index.json")
-OLDER = {"tf_model.h5": "from_tf", "flax_model.msgpack": "from_flax"}
-MEND = "Mend that, or fetch the file again."
+OTHERS = (
+  *(".bin", ".pt", ".pth", ".pkl", ".ckpt", ".bin.index.json"),
+  *(".h5", ".msgpack"),
+)
+TORCH = [2, 10]  # the first without known ways around weights_only=True
+MEND = "Fix that, or fetch the file again."
 
 
 class _Array(NamedTuple):
@@ -52,28 +64,40 @@ class _Array(NamedTuple):
   dtype: str
 
 
-def open_safetensors(folder: pathlib.Path) -> Arrays:
-  """The arrays of one network's folder; only the headers are read.
+def open_arrays(folder: pathlib.Path) -> Arrays:
+  """The arrays of one network's folder; of safetensors only headers are read.
 
-  That is `model.safetensors` or, where that is absent, all the shards which
-  `model.safetensors.index.json` names: what transformers reads. The bytes of
-  an array are read when it is asked for, and no file is kept open.
+  That is `model.safetensors`, or all the shards which
+  `model.safetensors.index.json` names, or `pytorch_model.bin`: the first of
+  them that is there, as in transformers. No file is kept open.
 
   Types that numpy lacks go by safetensors' names ("f8_e4m3"); `read` refuses
   them.
 
   Raises:
-    InputError: here or in `read`: no such files, only pickles, a file that is
-      damaged, contradicts itself, leads out of the folder or has changed.
+    InputError: here or in `read`: no such files, or one that is damaged,
+      contradicts itself, leads out of the folder or has changed; a pickle, and
+      no PyTorch to read it or more in it than tensors.
   """
   if os.path.lexists(folder / WEIGHTS):
-    path, places = folder / WEIGHTS, {}
-    shards = [find(folder, WEIGHTS)]
-  elif os.path.lexists(folder / INDEX):
-    path, places = folder, _places(find(folder, INDEX))
-    shards = _find_shards(folder, places)
-  else:
-    raise _absent(folder)
+    return open_file(folder, WEIGHTS)
+  if os.path.lexists(folder / INDEX):
+    places = _places(find_file(folder, INDEX))
+    return _open_shards(folder, _find_shards(folder, places), places)
+  if os.path.lexists(folder / PICKLE):
+    return _open_pickle(find_file(folder, PICKLE))
+  raise _absent(folder)
+
+
+def open_file(folder: pathlib.Path, name: str) -> Arrays:
+  """The arrays of one file of safetensors; as `open_arrays`."""
+  return _open_shards(folder / name, [find_file(folder, name)], {})
+
+
+def _open_shards(
+  path: pathlib.Path, shards: Sequence[File], places: Mapping[str, str]
+) -> Arrays:
+  """Arrays of several files; `places` says which has to be in which."""
   found: dict[str, _Array] = {}
   for shard in shards:
     header = _header(shard)
@@ -84,7 +108,7 @@ def open_safetensors(folder: pathlib.Path) -> Arrays:
   inside = {name: array.file.path.name for name, array in found.items()}
   if lost := [name for name in places if inside.get(name) != places[name]]:
     raise _refusal(
-      folder / INDEX,
+      path / INDEX,
       f"{_some({places[name] for name in lost})} should hold {_some(lost)}",
       "They do not, so they are of another network: fetch all of them again.",
     )
@@ -170,58 +194,100 @@ def _find_shards(folder: pathlib.Path, places: dict[str, str]) -> list[File]:
       f" {len(places)} arrays: {_some(absent)}",
       "Fetch them, too.",
     )
-  return [find(folder, shard) for shard in shards]
+  return [find_file(folder, shard) for shard in shards]
+
+
+def _open_pickle(file: File) -> Arrays:
+  """The tensors of a `pytorch_model.bin`; nothing else in it is executed."""
+  torch = _import_torch(file.path)
+
+  @functools.cache  # its header is the whole pickle
+  def tensors() -> dict[str, Any]:
+    with _reading(file):
+      try:
+        loaded = torch.load(
+          file.target,
+          map_location="cpu",
+          weights_only=True,
+          mmap=zipfile.is_zipfile(file.target),
+        )
+      except Exception as e:  # of any kind, by where the pickle is damaged
+        text = str(e).split("\n")[0]
+        raise ValueError(f"PyTorch does not read it: {text}") from e
+      strided = isinstance(loaded, dict) and all(
+        isinstance(name, str)
+        and isinstance(x, torch.Tensor)
+        and x.layout == torch.strided
+        for name, x in loaded.items()
+      )
+      if not (loaded and strided):
+        raise ValueError("it holds other things than named tensors")
+      return loaded
+
+  def read(name: str) -> np.ndarray:
+    x = tensors()[name].detach()
+    if x.dtype == torch.bfloat16:
+      return x.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return x.numpy()
+
+  named = tensors().items()
+  return Arrays(
+    path=file.path,
+    shapes={name: tuple(x.shape) for name, x in named},
+    dtypes={name: str(x.dtype).removeprefix("torch.") for name, x in named},
+    read=read,
+    release=tensors.cache_clear,
+  )
+
+
+def _import_torch(path: pathlib.Path) -> Any:
+  """PyTorch, of a version whose `weights_only` is trusted."""
+  try:
+    import torch
+
+    version = str(torch.__version__)
+  except ImportError:
+    version = "none"
+  else:
+    numbers = [int(x) for x in re.findall(r"\d+", version)[:2]]
+    if numbers >= TORCH:
+      return torch
+  raise _refusal(
+    path,
+    f"a pickle, which can run any code; PyTorch {TORCH[0]}.{TORCH[1]} or later"
+    f" reads its tensors alone, and here is {version}",
+    "Install it: pip install 'truenegs_jax[torch]'. Or, on a machine where the"
+    " file is trusted, from_pretrained and save_pretrained('NEW') of the class"
+    f" of transformers that config.json names write {WEIGHTS}; copy the"
+    " vocabulary beside it and give --config.init=NEW.",
+  )
 
 
 def _absent(folder: pathlib.Path) -> InputError:
-  """Why there is nothing to read, and how to come by something."""
   try:
     names = sorted(os.listdir(folder))
   except (OSError, ValueError) as e:
     return _refusal(folder, f"no folder that can be read: {reason(e)}")
-  why = f"neither {WEIGHTS} nor {INDEX} is there"
-  older = [name for name in names if name in OLDER]
-  if pickles := [name for name in names if name.endswith(PICKLES)]:
-    why += f". {_some(pickles)}: pickles can run any code and are never opened"
-    where, option = "On a machine where that file is trusted", ""
-  elif older:
-    why += f". {older[0]} is of an older format, which is not read"
-    where = "With transformers 4, which still reads that"
-    option = f", {OLDER[older[0]]}=True"
-  else:
-    return _refusal(folder, why, "Name a folder with one of them.")
+  why = f"none of {WEIGHTS}, {INDEX} and {PICKLE} is there"
+  if others := [name for name in names if name.endswith(OTHERS)]:
+    why += f". {_some(others)}: such files are not read"
   return _refusal(
     folder,
     why,
-    f"{where}, transformers.{_architecture(folder)}.from_pretrained("
-    f"{str(folder)!r}{option}).save_pretrained('NEW') writes {WEIGHTS}; copy"
-    " the vocabulary beside it and give --config.init=NEW.",
+    "Name a folder with one of them; from_pretrained and save_pretrained of"
+    f" transformers make {WEIGHTS} of others.",
   )
-
-
-def _architecture(folder: pathlib.Path) -> str:
-  """The class that config.json names, or the one for every network."""
-  with contextlib.suppress(*UNREADABLE, LookupError, TypeError):
-    name = _load_json(find(folder, "config.json"))["architectures"][0]
-    if re.fullmatch("[A-Z][A-Za-z0-9]{,99}", name):
-      return name
-  return "AutoModel"
 
 
 @contextlib.contextmanager
 def _reading(file: File) -> Iterator[None]:
   """All that can be wrong with a file while it is read is an InputError."""
   try:
-    _check_unchanged(file)
+    file.check_unchanged()
     yield
-    _check_unchanged(file)
+    file.check_unchanged()
   except UNREADABLE as e:
     raise _refusal(file.path, reason(e)) from e
-
-
-def _check_unchanged(file: File) -> None:
-  if status(file.target) != file.status:
-    raise ValueError("it has changed since it was first looked at")
 
 
 def _load_json(file: File) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from flax import traverse_util
 
 from truenegs_jax.models import pretrain
-from truenegs_jax.weights.formats import hf_config, hf_names
+from truenegs_jax.weights.formats import hf_folder, hf_names
 from truenegs_jax.weights.formats.network import Arrays, Network
 from truenegs_jax.workdir import saved_model
 
@@ -70,9 +70,9 @@ def open_networks(
         read=lambda name: params()[name],
         release=params.cache_clear,
       ),
-      fields=hf_config.model_config(model, role, pad=found.tokenizer.pad),
+      fields=hf_folder.model_config(model, role, pad=found.tokenizer.pad),
       name_table=_name_table,
-      turned=False,
+      transposed_kernels=False,
       vocabulary=workdir / "vocab.txt",
       lowercase=found.tokenizer.lowercase,
       strip_accents=found.tokenizer.strip_accents,

@@ -10,7 +10,7 @@ from flax import traverse_util
 
 from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.formats import hf_config, hf_names
+from truenegs_jax.weights.formats import hf_folder, hf_names
 from truenegs_jax.weights.formats.network import Network
 from truenegs_jax.weights.init import head_transfer
 
@@ -60,11 +60,11 @@ def check(
       of another shape or no floating-point numbers; as `task_heads.trimmed`.
   """
   networks = head_transfer.trimmed(networks, model, skip=skip)
-  theirs = as_theirs(model, networks, skip)
+  theirs = with_their_table_sizes(model, networks, skip)
   problems = []
   for role, network in networks.items():
-    if network.turned:
-      hf_config.check_backbone(model)
+    if network.transposed_kernels:
+      hf_folder.check_backbone(model)
     if network.backbone != model.backbone:
       raise InputError(
         f"init: {network.place} is of the backbone {network.backbone!r}, and"
@@ -76,7 +76,7 @@ def check(
     raise InputError("init: " + "\n  ".join(problems) + _way_out(problems))
 
 
-def as_theirs(
+def with_their_table_sizes(
   model: hf_names.Model,
   networks: Mapping[str, Network],
   skip: Iterable[str],
@@ -131,7 +131,7 @@ def left_out(network: Network, model: hf_names.Model, role: str) -> list[str]:
 
 def _misfits(network: Network, model: hf_names.Model, role: str) -> list[str]:
   """One line for each field and each array that is not the model's."""
-  fields = hf_config.field_misfits(network.fields, model, role)
+  fields = hf_folder.field_misfits(network.fields, model, role)
   return fields + _array_misfits(network, model, role)
 
 
@@ -141,7 +141,7 @@ def _array_misfits(
   shapes, table = flat_shapes(model), present(network, model, role)
   turned = lambda ours: (
     hf_names.turned_shape(ours, shapes[ours].shape)
-    if network.turned
+    if network.transposed_kernels
     else shapes[ours].shape
   )
   expected = {theirs: turned(ours) for ours, theirs in table.items()}

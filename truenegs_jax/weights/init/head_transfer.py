@@ -13,12 +13,12 @@ import numpy as np
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError, printable
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights.formats import hf_names, linear_heads
+from truenegs_jax.weights.formats import hf_names
 from truenegs_jax.weights.formats.network import Network
 
 LISTED = 8  # names in a message
 HEAD = "task_head/"
-KERNEL, BIAS = linear_heads.KERNEL, linear_heads.BIAS
+KERNEL, BIAS = "task_head/output/kernel", "task_head/output/bias"
 
 
 def trimmed(
@@ -30,9 +30,8 @@ def trimmed(
 ) -> dict[str, Network]:
   """The networks without heads that are of no use to a model of a task.
 
-  Those of pre-training go, and with "head" in `skip` any other. A linear head
-  that an export made into another is itself again. Networks for a model that is
-  pre-trained stay as they are.
+  Those of pre-training go, and with "head" in `skip` any other. Networks for a
+  model that is pre-trained stay as they are.
 
   Args:
     task: whose classes are named in messages.
@@ -59,9 +58,11 @@ def head_of(network: Network) -> str:
 
   "" where there is none that could go on here.
   """
-  if not network.turned:  # a run of ours: its model is known
+  if not network.transposed_kernels:  # a run of ours: its model is known
     return ""
   for head, modules in hf_names.TASK_HEADS.items():
+    if head == "linear" and not _architecture(network).endswith("Model"):
+      continue
     if {f"{name}.weight" for name in modules.values()} <= set(
       network.arrays.shapes
     ):
@@ -81,7 +82,8 @@ def adapted(
   is said. A score is trained on (score - offset) / scale, and their head gives
   the score itself.
   """
-  if task.kind == task_lib.SPANS or KERNEL not in flat or not network.turned:
+  is_theirs = KERNEL in flat and network.transposed_kernels
+  if task.kind == task_lib.SPANS or not is_theirs:
     return {}
   kernel_DxC, bias_C = flat[KERNEL], flat[BIAS]
   if task.kind == task_lib.SCORE:
@@ -115,16 +117,12 @@ def _trimmed(
   skip: Iterable[str],
   task: task_lib.Task | None,
 ) -> Network:
-  if "head" not in skip and model.head in ("linear", "dense", "pooler"):
-    network = _with_linear(network, model)
   shapes = network.arrays.shapes
   table = dict(network.name_table(model, role))
   own = {name for ours, name in table.items() if ours.startswith(HEAD)}
   encoder = {name for ours, name in table.items() if name not in own}
   pre_trained = set(network.name_table(_pre_trained(model), role).values())
   unused = (pre_trained | set(network.tied)) - encoder
-  if model.head == "pooler" and linear_heads.has_small_pooler(network.arrays):
-    unused |= {x for ours, x in table.items() if ours.startswith("pooled/")}
   tops = {_top(name) for name in encoder}
   heads = {n for n in shapes if _top(n) not in tops and n not in unused}
   if "head" in skip:
@@ -141,23 +139,19 @@ def _trimmed(
   return dataclasses.replace(network, arrays=arrays, tied={})
 
 
-def _with_linear(network: Network, model: finetune.Downstream) -> Network:
-  """With the linear head that was made into the one that is there, if so."""
-  found = linear_heads.read_back(network, head_of(network))
-  if found and model.head != "linear":
-    raise InputError(
-      f"init: the head of {network.place} is a linear one, written as"
-      f" {model.head!r}, and so it trains badly: --config.finetune.head=linear"
-      " takes it as it was, --config.init_skip=head draws a new one."
-    )
-  return found or network
-
-
 def _pre_trained(model: finetune.Downstream) -> pretrain.Model:
   """What the network of a model was, with all heads of pre-training."""
   if model.role == "bert":
     return pretrain.BertMlm(model.config, model.backbone, pooler=True)
   return pretrain.ElectraPair(model.config, model.config, model.backbone)
+
+
+def _architecture(network: Network) -> str:
+  """The class of transformers that `config.json` names; "" for none."""
+  given = network.fields.get("architectures")
+  if not (isinstance(given, list) and given):
+    return ""
+  return printable(ValueError(str(given[0])[:80]))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -175,10 +169,7 @@ def _check_kind(
   own: set[str],
 ) -> None:
   wanted = hf_names.architecture(model, model.role)
-  given = network.fields.get("architectures")
-  theirs = wanted
-  if isinstance(given, list) and given:
-    theirs = printable(ValueError(str(given[0])[:80]))
+  theirs = _architecture(network) or wanted
   if heads <= own and theirs == wanted:
     return
   way = "--config.init_skip=head draws a new one"

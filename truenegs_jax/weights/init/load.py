@@ -71,7 +71,10 @@ def load_params(
       " those of the run, nobody can tell"
     )
   flat = _read_all(
-    networks, check_fit.as_theirs(model, networks, skips), task, say
+    networks,
+    check_fit.with_their_table_sizes(model, networks, skips),
+    task,
+    say,
   )
   for network in networks.values():
     network.arrays.release()
@@ -141,7 +144,7 @@ def _array(network: Network, ours: str, name: str) -> np.ndarray:
       f" {np.count_nonzero(~np.isfinite(x))} values that are not finite; the"
       " file is damaged or its run diverged."
     )
-  turned = network.turned and ours.endswith("/kernel")
+  turned = network.transposed_kernels and ours.endswith("/kernel")
   return np.ascontiguousarray(x.T if turned else x)
 
 

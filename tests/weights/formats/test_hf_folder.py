@@ -14,7 +14,7 @@ from support import tiny
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.formats import hf_config, hf_names
+from truenegs_jax.weights.formats import hf_folder, hf_names
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [
@@ -119,7 +119,7 @@ def test_every_tensor_has_its_own_name(name):
 
 def test_linear_weights_are_out_by_in_on_disk(tmp_path):
   model, params = _pair()
-  hf_config.write_model(tmp_path, params, model, "discriminator", _tokenizer())
+  hf_folder.write_model(tmp_path, params, model, "discriminator", _tokenizer())
   tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
   layer = params["discriminator"]["layer_1"]
   for ours, theirs in {
@@ -138,7 +138,7 @@ def test_linear_weights_are_out_by_in_on_disk(tmp_path):
 
 def test_generator_file_has_the_output_bias_and_no_second_word_table(tmp_path):
   model, params = _pair()
-  hf_config.write_model(tmp_path, params, model, "generator", _tokenizer())
+  hf_folder.write_model(tmp_path, params, model, "generator", _tokenizer())
   with safetensors.safe_open(tmp_path / "model.safetensors", "numpy") as file:
     assert file.metadata() == {"format": "pt"}
     names = set(file.keys())
@@ -152,7 +152,7 @@ def test_generator_file_has_the_output_bias_and_no_second_word_table(tmp_path):
 )
 def test_dtype_is_that_of_weights_and_config(tmp_path, dtype, stored):
   model, params = _pair()
-  hf_config.write_model(
+  hf_folder.write_model(
     tmp_path, params, model, "generator", _tokenizer(), dtype=dtype
   )
   content = (tmp_path / "model.safetensors").read_bytes()
@@ -175,7 +175,7 @@ def test_config_leaves_nothing_to_defaults_which_are_those_of_small():
     dropout=0.2,
     attention_dropout=0.3,
   )
-  written = hf_config.model_config(model, "generator", pad=7)
+  written = hf_folder.model_config(model, "generator", pad=7)
   expected = {
     "architectures": ["ElectraForMaskedLM"],
     "model_type": "electra",
@@ -208,7 +208,7 @@ def test_config_of_bert_leaves_nothing_to_defaults(pooler):
     dropout=0.2,
     pooler=pooler,
   )
-  written = hf_config.model_config(model, "bert", pad=7)
+  written = hf_folder.model_config(model, "bert", pad=7)
   expected = {
     "architectures": ["BertForPreTraining" if pooler else "BertForMaskedLM"],
     "model_type": "bert",
@@ -238,7 +238,7 @@ def test_fields_that_are_left_out_are_read_as_transformers_has_them(
 
   path = tmp_path / "config.json"
   path.write_text(json.dumps({"model_type": family, "vocab_size": 99}))
-  given = hf_config.read_fields(path)
+  given = hf_folder.read_fields(path)
   theirs = transformers.AutoConfig.for_model(family).to_dict()
   assert given.pop("vocab_size") == 99
   for name in given.keys() - {"position_embedding_type", "is_decoder"}:
@@ -261,7 +261,7 @@ def test_fields_that_say_no_size_or_family_are_refused(tmp_path, fields):
   path = tmp_path / "config.json"
   path.write_text(json.dumps({"model_type": "bert"} | fields))
   with pytest.raises(InputError, match="^init: .*config.json"):
-    hf_config.read_fields(path)
+    hf_folder.read_fields(path)
 
 
 def _assert_nothing_is_left_to(default, written):
@@ -290,7 +290,7 @@ def test_transformers_tokenizes_as_we_do(
 
   ours = _tokenizer(lowercase=lowercase, specials_last=specials_last)
   model, params = MODELS[role](max_positions=48)
-  hf_config.write_model(tmp_path, params, model, role, ours)
+  hf_folder.write_model(tmp_path, params, model, role, ours)
   theirs = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
   texts = [
     "The mute Swans, über alles",
@@ -327,14 +327,14 @@ def test_transformers_tokenizes_as_we_do(
 )
 def test_tokenizer_is_that_of_the_family(tmp_path, role, expected):
   model, params = MODELS[role]()
-  hf_config.write_model(tmp_path, params, model, role, _tokenizer())
+  hf_folder.write_model(tmp_path, params, model, role, _tokenizer())
   written = json.loads((tmp_path / "tokenizer_config.json").read_text())
   assert written["tokenizer_class"] == expected
 
 
 def test_bert_has_its_output_bias_and_one_word_table(tmp_path):
   model, params = _bert(pooler=True)
-  hf_config.write_model(tmp_path, params, model, "bert", _tokenizer())
+  hf_folder.write_model(tmp_path, params, model, "bert", _tokenizer())
   tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
   tables = [name for name, x in tensors.items() if tiny.V in x.shape]
   assert sorted(tables) == [
@@ -350,16 +350,16 @@ def test_another_vocabulary_than_the_models_is_refused(tmp_path):
   model, params = _pair()
   tokenizer = make_tokenizer(SPECIALS + WORDS, lowercase=True)
   with pytest.raises(InputError, match="15 entries, the model 70"):
-    hf_config.write_model(tmp_path, params, model, "generator", tokenizer)
+    hf_folder.write_model(tmp_path, params, model, "generator", tokenizer)
 
 
 def test_a_backbone_without_names_is_refused(tmp_path):
   model = tiny.make_model(backbone="rotary")
-  assert not hf_config.has_names(model)
-  assert hf_config.has_names(tiny.make_model())
+  assert not hf_folder.has_names(model)
+  assert hf_folder.has_names(tiny.make_model())
   params = _random_params(model)
   with pytest.raises(InputError, match="backbone 'rotary'"):
-    hf_config.write_model(tmp_path, params, model, "generator", _tokenizer())
+    hf_folder.write_model(tmp_path, params, model, "generator", _tokenizer())
   assert not list(tmp_path.iterdir())
 
 

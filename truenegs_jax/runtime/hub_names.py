@@ -1,0 +1,17 @@
+"""Names of repositories on the Hugging Face hub."""
+
+import re
+
+_PART = r"\w([\w.-]*\w)?"
+_NAME = re.compile(rf"(?!.*(\.\.|--)){_PART}(/{_PART})?", re.ASCII)
+_REVISION = re.compile(r"(?!.*\.\.)\w([\w./-]*[\w-])?", re.ASCII)
+
+
+def is_hub_name(text: str) -> bool:
+  """Whether this could be NAME or OWNER/NAME on the hub."""
+  return _NAME.fullmatch(text) is not None
+
+
+def is_revision(text: str) -> bool:
+  """Whether this could be a branch, a tag, a commit or refs/pr/N."""
+  return _REVISION.fullmatch(text) is not None
