@@ -19,10 +19,8 @@ from support import tiny
 from support.small_predictions import FakeWordNet
 from truenegs_jax.configs import corrections as config
 from truenegs_jax.configs import electra_demo
-from truenegs_jax.corrections import cases as cases_lib
-from truenegs_jax.corrections import predict_slots, text_lines
+from truenegs_jax.corrections import predict_slots
 from truenegs_jax.corrections import run as run_lib
-from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.fill_slots import guess_slots
@@ -32,8 +30,8 @@ from truenegs_jax.runtime.errors import (
   InputError,
   NonFiniteError,
 )
-from truenegs_jax.synonyms.table import build_table
-from truenegs_jax.train import build_run, sharding
+from truenegs_jax.synonyms import wordnet
+from truenegs_jax.train import build_run
 from truenegs_jax.weights.formats import hf_folder
 from truenegs_jax.workdir import checkpoints, saved_model
 from truenegs_jax.workdir.from_config import build_model
@@ -400,6 +398,7 @@ def test_weights_of_a_folder_are_measured_as_their_checkpoint(
     corrections__run="",
     init=str(tmp_path / "weights"),
     model__variant="tiny",
+    negatives__strict_subword=False,
     generator__multiplier=0.5,
     masking__prob=0.25,
     length=LENGTH,
@@ -417,16 +416,16 @@ ERRORS = {
   "step": (dict(corrections__steps="10,11"), "saved steps: 10, 20"),
   "steps": (dict(corrections__steps="all"), "give kept, last, or some"),
   "no text": (dict(corrections__text=""), "corrections.text is empty"),
-  "absent": (dict(corrections__text="no/text"), "corrections.text: .*no/text"),
+  "absent": (dict(corrections__text="no/text"), "^corrections.text: .*no/text"),
   "length": (dict(corrections__length=1_000), "at most 512"),
   "only": (dict(corrections__only="w5, yes:w6"), "'yes' of 'yes:w6'"),
-  "source": (dict(corrections__sources=("wordnett",)), "wordnett"),
+  "source": (
+    dict(corrections__sources=("wordnett",)),
+    "^corrections.sources: .*wordnett",
+  ),
   "no source": (dict(corrections__sources=()), "corrections.sources is empty"),
   "model": (dict(corrections__sources=("model",)), "while a model trains"),
-  "file": (
-    dict(corrections__sources=("pairs path=no",)),
-    "corrections.sources: .*pairs",
-  ),
+  "file": (dict(corrections__sources=("pairs path=no",)), "no file 'no'"),
   "negative": (dict(corrections__cases=-1), "corrections.cases is -1"),
   "reading": (dict(corrections__prediction="best"), "'best' is unknown"),
   "dry": (dict(dry_run=True), "dry_run is for pre-training"),
@@ -483,28 +482,28 @@ def test_a_step_that_its_run_clears_away_is_left_out(
 ):
   kept = place / "run" / "checkpoints" / "10"
   gone = kept.with_name("gone")
-  gather = run_lib._gather
+  read_lines = predict_slots.read_lines
 
-  def clear(*args):
+  def clear(*args, **kwargs):
     kept.rename(gone)  # after the steps were listed
-    return gather(*args)
+    return read_lines(*args, **kwargs)
 
-  monkeypatch.setattr(run_lib, "_gather", clear)
+  monkeypatch.setattr(predict_slots, "read_lines", clear)
   try:
     results, _, printed = _run(place, tmp_path / "out")
   finally:
     gone.rename(kept)
   found = results["checkpoints"]["pairs path=one.tsv"]
   assert [at["step"] for at in found] == [20]
-  assert "step 10: its run has cleared it away" in printed
+  assert "step 10: its run has deleted it" in printed
 
 
 def test_wordnets_files_are_closed_whatever_happens(
   place, tmp_path, monkeypatch
 ):
   reader, closed = FakeWordNet({}, None), []
-  monkeypatch.setattr(run_lib, "open_wordnet", lambda folder: reader)
-  monkeypatch.setattr(run_lib, "close_wordnet", closed.append)
+  monkeypatch.setattr(wordnet, "open_wordnet", lambda folder: reader)
+  monkeypatch.setattr(wordnet, "close_wordnet", closed.append)
   last = dict(corrections__steps="last")
   _, _, printed = _run(place, tmp_path / "out", **last)
   assert "no parts of speech: WordNet's cntlist.rev" in printed
@@ -513,7 +512,7 @@ def test_wordnets_files_are_closed_whatever_happens(
   def read_lines(*args, reader, **kwargs):
     raise DataError("damaged")
 
-  monkeypatch.setattr(text_lines, "read_lines", read_lines)
+  monkeypatch.setattr(predict_slots, "read_lines", read_lines)
   with pytest.raises(DataError, match="damaged"):
     _run(place, tmp_path / "out", corrections__text="wordnet", **last)
   assert closed == [reader, reader]
@@ -560,231 +559,3 @@ def test_a_sheet_that_cannot_be_written_costs_no_numbers(place, tmp_path):
     _run(place, tmp_path / "out", corrections__steps="last")
   results = json.loads((tmp_path / "out" / "results.json").read_text())
   assert results["checkpoints"]
-
-
-# What follows is of the parts, without a model.
-
-
-def _said(rows, found, tokens=TOKENIZER.vocab):
-  """Predictions: found = (sequence, position, predicted word)."""
-  ids = {token: i for i, token in enumerate(tokens)}
-  sequences = [
-    np.array([2, *[ids[word] for word in row.split()], 3], np.int32)
-    for row in rows
-  ]
-  sequence, position, predicted = zip(*found, strict=True)
-  gold = [sequences[t][i] for t, i in zip(sequence, position, strict=True)]
-  return Predictions(
-    sequence_M=np.array(sequence, np.int32),
-    position_M=np.array(position, np.int32),
-    gold_M=np.array(gold, np.int32),
-    predicted_M=np.array([ids[word] for word in predicted], np.int32),
-    probability_M=np.linspace(0.9, 0.1, len(found)).astype(np.float32),
-    eligible_M=np.ones(len(found), bool),
-    sequences=tuple(sequences),
-  )
-
-
-ROWS = ("w5 w6 ##ly w7 w5", "w5 w8", "w9 " * 60 + "w5 " + "w10 " * 60)
-SAID = _said(
-  ROWS,
-  [
-    (0, 1, "w8"),  # corrected
-    (0, 5, "w8"),  # the same pair again
-    (0, 2, "w7"),  # wrong
-    (1, 1, "w5"),  # right
-    (1, 2, "w9"),  # corrected, the other pair
-    (2, 61, "w8"),  # corrected, once more
-  ],
-)
-PAIRS = [("w5", "w8"), ("w5", "w6"), ("w8", "w9")]
-# In a table that lists the gold itself the gold is no correction, either.
-TABLE = build_table(PAIRS, TOKENIZER.vocab, source="made up", include_self=True)
-
-
-def _cases(**kwargs):
-  only = cases_lib.parse_only(kwargs.pop("only", ""), TOKENIZER)
-  return cases_lib.choose_cases(
-    SAID, TABLE, TOKENIZER, only=only, **{"limit": 10} | kwargs
-  )
-
-
-def test_corrected_cases_come_by_different_pairs_first():
-  found = [(c.gold, c.prediction, c.sentence[:12]) for c in _cases()]
-  assert found == [
-    ("w5", "w8", "[MASK] w6ly "),
-    ("w8", "w9", "w5 [MASK]"),
-    ("w5", "w8", "w5 w6ly w7 ["),
-    ("w5", "w8", "w9 w9 w9 w9 "),
-  ]
-  assert {c.verdict for c in _cases()} == {"corrected"}
-  assert _cases(limit=2) == _cases()[:2]
-  first = _cases()[0]
-  assert first.sentence == "[MASK] w6ly w7 w5" and first.synonyms[1:] == (
-    "w6",
-    "w8",
-  )
-  assert first.probability == pytest.approx(0.9)
-
-
-def test_a_filter_shows_every_verdict():
-  verdicts = lambda only: [c.verdict for c in _cases(only=only)]
-  assert verdicts("W5:W8") == ["corrected"] * 3  # of a lower-case vocabulary
-  assert verdicts("w5") == ["corrected", "right", "corrected", "corrected"]
-  assert verdicts("w6, w8:w9") == ["wrong", "corrected"]
-  assert verdicts("w5:w5") == ["right"]
-  assert verdicts("w8:w5") == []
-  printed = io.StringIO()
-  console = Console(file=printed, width=120)
-  console.print(cases_lib.show(_cases(only="w6"), 6))
-  console.print(cases_lib.show([], 6))
-  assert "wrong" in printed.getvalue() and "nothing found" in printed.getvalue()
-
-
-def test_a_sheet_is_drawn_blind_from_all_that_any_source_corrects():
-  other = build_table([("w6", "w7")], TOKENIZER.vocab, source="other")
-  make = lambda **kwargs: cases_lib.sheet(
-    SAID, [TABLE, other], TOKENIZER, **{"size": 200, "seed": 0} | kwargs
-  )
-  head, *rows = csv.reader(io.StringIO(make()))
-  assert head[:5] == "number sentence gold prediction probability".split()
-  assert head[5:] == ["right? (y, n, or ? where you cannot tell)"]
-  drawn = sorted((row[2], row[3], row[5]) for row in rows)
-  assert drawn == [("w5", "w8", "")] * 3 + [("w6", "w7", ""), ("w8", "w9", "")]
-  [six] = [row for row in rows if row[2] == "w6"]
-  assert six[1] == "w5 **w6**ly w7 w5"
-  assert make() == make() and len({make(seed=s) for s in range(9)}) > 1
-  assert len(make(size=2).splitlines()) == 3
-
-
-def test_no_cell_of_a_sheet_is_a_formula():
-  tokenizer = make_tokenizer([*TOKENIZER.vocab, "=", "-"], lowercase=True)
-  said = _said(["= =", "w5 ="], [(0, 2, "-"), (1, 1, "=")], tokenizer.vocab)
-  table = build_table(
-    [("=", "-"), ("w5", "=")], tokenizer.vocab, source="made up"
-  )
-  sheet = cases_lib.sheet(said, [table], tokenizer, size=2, seed=0)
-  _, *rows = csv.reader(io.StringIO(sheet))
-  assert sorted(row[1:4] for row in rows) == [
-    ["'= **=**", "'=", "'-"],
-    ["**w5** =", "w5", "'="],
-  ]
-
-
-def test_slots_that_correction_may_not_touch_are_no_cases():
-  said = dataclasses.replace(SAID, eligible_M=np.arange(6) != 1)
-  choose = lambda said, only="": cases_lib.choose_cases(
-    said,
-    TABLE,
-    TOKENIZER,
-    limit=10,
-    only=cases_lib.parse_only(only, TOKENIZER),
-  )
-  assert [c for c in choose(SAID) if c not in choose(said)] == [
-    case := choose(SAID)[2]
-  ]
-  [spared] = [c for c in choose(said, "w5:w8") if c.verdict == "wrong"]
-  assert spared == dataclasses.replace(case, verdict="wrong")
-  sheet = cases_lib.sheet(said, [TABLE], TOKENIZER, size=9, seed=0)
-  assert len(sheet.splitlines()) - 1 == len(choose(said)) == 3
-
-
-def test_lines_are_cut_and_headings_known(tmp_path):
-  path = tmp_path / "a.txt"
-  path.write_text(" = w5 = \n\nw5 = w6\n = = w5 w6 = = \nw5 w6 w7\n= w5\n")
-  read = lambda **kwargs: text_lines.read_lines(
-    str(path), TOKENIZER, length=4, **kwargs
-  )
-  with_headings, without = read(), read(headings=False)
-  assert (len(with_headings.sequences), with_headings.num_headings) == (5, 0)
-  assert (len(without.sequences), without.num_headings) == (3, 2)
-  assert without.num_cut == 2
-  endless = "= " * 20_000 + "x"  # told in a moment
-  assert not text_lines.is_heading(endless)
-  assert text_lines.is_heading(endless + " =" * 20_000)
-  assert not text_lines.is_heading("= x = y =")
-  ids = [TOKENIZER.vocab.index(word) for word in ("w5", "w6")]
-  assert without.sequences[1].tolist() == [2, *ids, 3]
-  assert read(limit=2).sequences[1].tolist() == without.sequences[0].tolist()
-  assert read(limit=2).fingerprint != with_headings.fingerprint
-
-
-@pytest.mark.parametrize("with_replacement", [False, True])
-def test_predictions_do_not_depend_on_how_lines_share_batches(
-  place, with_replacement
-):
-  model, params = tiny.make_model(), PARAMS[20]
-  masking = dataclasses.replace(MASKING, with_replacement=with_replacement)
-  # What shares a place says the same there, also where it is drawn.
-  predict = predict_slots.make_predict_slots(
-    model, masking, prediction="sample" if with_replacement else "argmax"
-  )
-  rng = np.random.default_rng(0)
-  sequences = [
-    np.array([2, *rng.integers(5, tiny.V, size), 3], np.int32)
-    for size in [*rng.integers(1, 7, 8), *rng.integers(20, 30, 14), 30]
-  ]
-  mesh = sharding.make_mesh(sharding.get_spec("dp"), jax.devices()[:1])
-  told = []
-
-  def say(sequences):
-    return predict_slots.predict_lines(
-      predict,
-      params,
-      sequences,
-      jax.random.key(1),
-      length=LENGTH,
-      batch_size=8,
-      mesh=mesh,
-      advance=told.append,
-    )
-
-  # In batches of their own short lines take a narrow batch.
-  every, some = say(sequences), say([*sequences[:4], sequences[-1]])
-  assert told == [8, 8, 7, 5]
-  for name in ("sequence_M", "position_M", "gold_M", "predicted_M"):
-    by_every, by_some = (
-      getattr(said, name)[said.sequence_M < 4] for said in (every, some)
-    )
-    np.testing.assert_array_equal(by_every, by_some)
-    assert len(by_some) >= 4
-  assert set(every.sequence_M) == set(range(23))
-  # Slots may share a place with replacement; a row holds one token there.
-  places = list(zip(every.sequence_M, every.position_M, strict=True))
-  assert places == sorted(places)  # as one reads
-  with_tokens = set(zip(places, every.predicted_M, strict=True))
-  assert len(set(places)) == len(with_tokens)
-  assert (len(with_tokens) < len(places)) == with_replacement
-  assert np.bincount(every.sequence_M)[-1] == 8  # of 32 tokens, at 25 %
-
-
-def test_cases_of_packed_rows_show_their_own_document(place):
-  params = PARAMS[20]
-  predict = predict_slots.make_predict_slots(tiny.make_model(), MASKING)
-  batches = [tiny.make_batch(seed, length=24) for seed in range(4)]
-  for batch in batches:  # a second document from position 12 on
-    full = (batch["documents"] > 0).all(axis=1)
-    batch["documents"][full, 12:] = 2
-    batch["tokens"][full, 11:13] = tiny.SEP, tiny.CLS
-  said = predict_slots.predict_batch(
-    predict, params, batches[0], jax.random.key(0)
-  )
-  assert len(said.gold_M) > 20  # and Predictions has checked the golds
-  assert {row[0] for row in said.sequences} == {tiny.CLS}
-  assert len(said.sequences) > tiny.B - 2
-  every = [(a, b) for a in WORDS for b in WORDS if a != b]
-  table = build_table(every, TOKENIZER.vocab, source="all")
-  search = lambda limit: cases_lib.find_cases(
-    predict,
-    params,
-    iter(batches),
-    table=table,
-    tokenizer=TOKENIZER,
-    limit=limit,
-    seed=0,
-  )
-  cases, searched = search(10_000)
-  pairs = [(case.gold, case.prediction) for case in cases]
-  assert len(set(pairs)) == len(pairs) > 20
-  assert all(gold != predicted for gold, predicted in pairs)
-  assert search(3) == (cases[:3], len(said.gold_M)) and searched > 60

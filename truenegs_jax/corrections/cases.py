@@ -1,4 +1,4 @@
-"""Corrections as people can judge them: the cases of the paper's figure 3."""
+"""Corrections for people to judge: the cases of the paper's figure 3."""
 
 import collections
 import csv
@@ -19,7 +19,7 @@ from truenegs_jax.synonyms.stop_words import is_word
 from truenegs_jax.synonyms.table import SynonymTable, synonyms_of
 
 WINDOW = 12  # tokens shown on either side of the mask
-SHEET_WINDOW = 40  # of the sheet: to judge takes more than to look at
+SHEET_WINDOW = 40  # in the sheet: to judge takes more than to look at
 SHEET = (
   "number",
   "sentence",
@@ -33,7 +33,7 @@ Only = tuple[tuple[int, int | None], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """One prediction, and what hard correction makes of it."""
+  """One prediction, and how hard correction treats it."""
 
   sentence: str  # with [MASK] in the slot, some tokens around it
   gold: str
@@ -56,7 +56,7 @@ def find_cases(
   """Searches batches for corrections until there are `limit` different ones.
 
   Args:
-    predict: by `slots.make_predict_slots`.
+    predict: by `make_predict_slots`.
 
   Returns:
     The cases, no two of the same gold and prediction, and how many predictions
@@ -66,10 +66,10 @@ def find_cases(
   searched = 0
   key = jax.random.key(seed)
   for batch in batches:
-    said = predict_slots.predict_batch(predict, params, batch, key)
-    searched += len(said.gold_M)
-    for m in np.flatnonzero(said.corrected_M(table)).tolist():
-      case = _case(said, m, table, tokenizer)
+    filled = predict_slots.predict_batch(predict, params, batch, key)
+    searched += len(filled.gold_M)
+    for m in np.flatnonzero(filled.corrected_M(table)).tolist():
+      case = _case(filled, m, table, tokenizer)
       cases.setdefault((case.gold, case.prediction), case)
     if len(cases) >= limit:
       break
@@ -77,33 +77,37 @@ def find_cases(
 
 
 def choose_cases(
-  said: Predictions,
+  filled: Predictions,
   table: SynonymTable,
   tokenizer: Tokenizer,
   *,
   limit: int,
   only: Only = (),
 ) -> list[Case]:
-  """Corrected predictions, or all those of the words asked for.
+  """Returns the corrected predictions, or all those of some words.
 
   Args:
-    said: what the model said.
     limit: of the cases; different pairs of gold and prediction come first, and
       then as one reads.
     only: pairs by `parse_only`; none: the corrected ones.
   """
-  chosen_M = _chosen(said, only) if only else said.corrected_M(table)
+  chosen_M = filled.corrected_M(table)
+  if only:
+    chosen_M = np.zeros(len(filled.gold_M), bool)
+  for gold, prediction in only:
+    is_pair_M = prediction is None or filled.predicted_M == prediction
+    chosen_M |= (filled.gold_M == gold) & is_pair_M
   times: collections.Counter[tuple[int, int]] = collections.Counter()
   order = []
   for m in np.flatnonzero(chosen_M).tolist():
-    pair = int(said.gold_M[m]), int(said.predicted_M[m])
+    pair = int(filled.gold_M[m]), int(filled.predicted_M[m])
     order.append((times[pair], m))
     times[pair] += 1
-  return [_case(said, m, table, tokenizer) for _, m in sorted(order)[:limit]]
+  return [_case(filled, m, table, tokenizer) for _, m in sorted(order)[:limit]]
 
 
 def parse_only(text: str, tokenizer: Tokenizer) -> Only:
-  """The ids of "primary, stay:remain": a gold word, or gold:prediction.
+  """Parses "primary, stay:remain": a gold word, or gold:prediction, to ids.
 
   A word is lower-cased for a vocabulary that is.
 
@@ -129,11 +133,11 @@ def parse_only(text: str, tokenizer: Tokenizer) -> Only:
 
 def show(cases: list[Case], searched: int) -> Table:
   """The cases as figure 3 of the paper shows them."""
-  found = "predictions" if cases else "nothing found"
+  kind = "predictions" if cases else "nothing found"
   if {case.verdict for case in cases} == {"corrected"}:
-    found = "corrections, not punished"
+    kind = "corrections, not punished"
   t = Table(
-    title=f"{found}: {len(cases)} shown of {searched:,} predictions searched",
+    title=f"{kind}: {len(cases)} shown of {searched:,} predictions searched",
     title_justify="left",
     show_lines=True,
   )
@@ -151,7 +155,7 @@ def show(cases: list[Case], searched: int) -> Table:
 
 
 def sheet(
-  said: Predictions,
+  filled: Predictions,
   tables: Sequence[SynonymTable],
   tokenizer: Tokenizer,
   *,
@@ -160,70 +164,52 @@ def sheet(
 ) -> str:
   """CSV of corrections for people to judge, in an order drawn at random.
 
-  They are drawn among what any of the tables corrects, and nothing says which:
-  who judges is not to know. Right is a prediction that, in the place of the
-  **marked** word, says what the sentence says.
+  They are drawn among those by any of the tables, and nothing says which: the
+  judge is not to know. A prediction is right if, in the place of the **marked**
+  word, it keeps the meaning of the sentence.
   """
-  [hits_N] = np.nonzero(
-    np.logical_or.reduce([said.corrected_M(table) for table in tables])
-  )
+  corrected_M = np.any([filled.corrected_M(table) for table in tables], axis=0)
+  [hits_N] = np.nonzero(corrected_M)
   drawn = np.random.default_rng(seed).permutation(hits_N)[:size]
   file = io.StringIO()
-  write = csv.writer(file, lineterminator="\n").writerow
-  write(SHEET)
+  writer = csv.writer(file, lineterminator="\n")
+  writer.writerow(SHEET)
   for number, m in enumerate(drawn, start=1):
-    gold = tokenizer.vocab[said.gold_M[m]]
-    predicted = tokenizer.vocab[said.predicted_M[m]]
-    marked = f"**{gold}**"
-    text = _sentence(said, m, tokenizer, marked, window=SHEET_WINDOW)
-    write(
-      [
-        number,
-        *map(_no_formula, (text, gold, predicted)),
-        f"{said.probability_M[m]:.3f}",
-        "",
-      ]
-    )
+    gold = tokenizer.vocab[filled.gold_M[m]]
+    predicted = tokenizer.vocab[filled.predicted_M[m]]
+    text = _sentence(filled, m, tokenizer, f"**{gold}**", window=SHEET_WINDOW)
+    # With a quote a spreadsheet takes them for text, and for no formula.
+    cells = (f"'{x}" if x[0] in "=+-@" else x for x in (text, gold, predicted))
+    writer.writerow([number, *cells, f"{filled.probability_M[m]:.3f}", ""])
   return file.getvalue()
 
 
-def _no_formula(text: str) -> str:
-  """What a spreadsheet takes for text, and for no formula."""
-  return f"'{text}" if text[0] in "=+-@" else text
-
-
-def _chosen(said: Predictions, only: Only) -> np.ndarray:
-  chosen_M = np.zeros(len(said.gold_M), bool)
-  for gold, prediction in only:
-    chosen_M |= (said.gold_M == gold) & (
-      prediction is None or said.predicted_M == prediction
-    )
-  return chosen_M
-
-
 def _case(
-  said: Predictions, m: int, table: SynonymTable, tokenizer: Tokenizer
+  filled: Predictions, m: int, table: SynonymTable, tokenizer: Tokenizer
 ) -> Case:
-  gold, predicted = int(said.gold_M[m]), int(said.predicted_M[m])
+  gold, predicted = int(filled.gold_M[m]), int(filled.predicted_M[m])
   synonyms = synonyms_of(table, gold)
-  is_corrected = predicted in synonyms and said.eligible_M[m]
+  is_corrected = predicted in synonyms and filled.eligible_M[m]
   verdict = "corrected" if is_corrected else "wrong"
   mask = tokenizer.vocab[tokenizer.mask]
   return Case(
-    sentence=_sentence(said, m, tokenizer, mask, window=WINDOW),
+    sentence=_sentence(filled, m, tokenizer, mask, window=WINDOW),
     gold=tokenizer.vocab[gold],
     prediction=tokenizer.vocab[predicted],
-    probability=float(said.probability_M[m]),
+    probability=float(filled.probability_M[m]),
     synonyms=tuple(tokenizer.vocab[i] for i in synonyms),
     verdict="right" if predicted == gold else verdict,
   )
 
 
 def _sentence(
-  said: Predictions, m: int, tokenizer: Tokenizer, shown: str, *, window: int
+  filled: Predictions, m: int, tokenizer: Tokenizer, shown: str, *, window: int
 ) -> str:
-  """The tokens around a slot as a reader wants them, `shown` in its place."""
-  row, position = said.sequences[said.sequence_M[m]], int(said.position_M[m])
+  """The tokens around a slot as text, `shown` in its place."""
+  row, position = (
+    filled.sequences[filled.sequence_M[m]],
+    int(filled.position_M[m]),
+  )
   start = max(position - window, 1)  # without [CLS], and the last [SEP]
   end = min(position + window, len(row) - 1)
   words = [tokenizer.vocab[i] for i in row[start:end]]

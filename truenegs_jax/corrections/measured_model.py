@@ -1,4 +1,4 @@
-"""A model to be measured, at the steps that were saved of it."""
+"""The model under test and its checkpoints."""
 
 import contextlib
 import dataclasses
@@ -20,14 +20,14 @@ from truenegs_jax.workdir.from_config import build_model, vocabulary_of
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-  """A model, and how to come by its parameters.
+  """A model, and how to read its parameters.
 
   Attributes:
-    config: of its training, as far as predictions and what is corrected of
-      them depend on it; sources of synonyms are those of the task.
+    config: of its training, as far as predictions and corrections depend on it;
+      the sources of synonyms are those of the task.
     steps: ascending; None stands for weights that no run of ours has saved.
-    read: gives the parameters of a step, arrays of numpy; None where the run,
-      still at work, has cleared them away meanwhile.
+    read: returns the parameters of a step, arrays of numpy; None where the run,
+      still at work, has deleted them meanwhile.
   """
 
   config: ConfigDict
@@ -38,11 +38,11 @@ class Subject:
 
 
 def with_sizes(c: ConfigDict, weights: Weights) -> ConfigDict:
-  """The config with sizes and vocabulary of the weights that it names.
+  """Returns the config with sizes and vocabulary of the weights that it names.
 
   Raises:
     InputError: neither a run nor weights are given, or both; as
-      `sizes.resolve`.
+      `config_sizes.resolve`.
   """
   if bool(c.corrections.run) == bool(c.init) or c.init == config_sizes.NEEDED:
     raise InputError(
@@ -57,7 +57,7 @@ def with_sizes(c: ConfigDict, weights: Weights) -> ConfigDict:
 
 @contextlib.contextmanager
 def open_subject(c: ConfigDict, weights: Weights) -> Iterator[Subject]:
-  """What `c.corrections.run`, or `c.init`, has to be measured; only read.
+  """Opens the model of `c.corrections.run`, or of `c.init`; only reads.
 
   Raises:
     InputError: no such run, folder or step; sizes other than the weights'; the
@@ -65,59 +65,45 @@ def open_subject(c: ConfigDict, weights: Weights) -> Iterator[Subject]:
     CheckpointError: the run has saved no step yet, or another vocabulary.
   """
   if c.init:
-    yield _of_weights(c, weights)
+    tokenizer = vocabulary_of(c, c.data.vocab)
+    model = build_model(c, vocab_size=len(tokenizer.vocab))
+    params = load.load_params(
+      weights, model, tokenizer=tokenizer, complete=True, say=weights.say
+    )
+    yield Subject(c, tokenizer, model, (None,), lambda step: params)
     return
   workdir = pathlib.Path(c.corrections.run).expanduser()
   with saved_model.open_run(workdir) as checkpoints:
     steps = _choose_steps(c.corrections.steps, checkpoints.steps())
     last = saved_model.describe(checkpoints, steps[-1])
 
-    def read(step):
+    def read(step: int) -> dict[str, Any] | None:
       if not (checkpoints.folder / str(step)).exists():
         return None
       return saved_model.read_params(checkpoints, last.model, step)
 
-    yield Subject(
-      config=_completed(last.config, c),
-      tokenizer=last.tokenizer,
-      model=last.model,
-      steps=steps,
-      read=read,
-    )
+    config = _completed(last.config, c)
+    yield Subject(config, last.tokenizer, last.model, steps, read)
 
 
-def _of_weights(c: ConfigDict, weights: Weights) -> Subject:
-  """Of weights to start from; the sizes are the config's."""
-  tokenizer = vocabulary_of(c, c.data.vocab)
-  model = build_model(c, vocab_size=len(tokenizer.vocab))
-  params = load.load_params(
-    weights,
-    model,
-    tokenizer=tokenizer,
-    complete=True,
-    say=weights.say,
-  )
-  return Subject(c, tokenizer, model, (None,), lambda step: params)
-
-
-def _completed(config: ConfigDict, c: ConfigDict) -> ConfigDict:
-  """A saved config; keys that its code did not know yet are those of `c`."""
-  whole = c.copy_and_resolve_references()
-  with whole.unlocked(), whole.ignore_type():
-    whole.update(config)
-  # What its synonyms were is not asked here, nor whether their files are there.
-  whole.negatives.sources = c.negatives.sources
-  whole.data.wordnet_dir = c.data.wordnet_dir
+def _completed(saved: ConfigDict, c: ConfigDict) -> ConfigDict:
+  """A run's config; keys that its code did not have are those of `c`."""
+  complete = c.copy_and_resolve_references()
+  with complete.unlocked(), complete.ignore_type():
+    complete.update(saved)
+  # The run's own sources are not used, nor need their files exist.
+  complete.negatives.sources = c.negatives.sources
+  complete.data.wordnet_dir = c.data.wordnet_dir
   if c.negatives.stop_words:  # the run's list, in another place
-    whole.negatives.stop_words = c.negatives.stop_words
+    complete.negatives.stop_words = c.negatives.stop_words
   try:
-    stop_words.load(whole.negatives.stop_words)
+    stop_words.load(complete.negatives.stop_words)
   except InputError as e:
     raise InputError(
       f"corrections.run={c.corrections.run} was trained with a list of stop"
-      f" words; put it back, or say --config.negatives.stop_words=FILE. {e}"
+      f" words; put it back, or give --config.negatives.stop_words=FILE. {e}"
     ) from e
-  return whole
+  return complete
 
 
 def _choose_steps(text: str, known: list[int]) -> tuple[int, ...]:
@@ -127,10 +113,10 @@ def _choose_steps(text: str, known: list[int]) -> tuple[int, ...]:
   if text == "last":
     return tuple(known[-1:])
   words = text.replace(" ", "").split(",")
-  asked = {int(word) for word in words if word.isdecimal()}
-  if not all(map(str.isdecimal, words)) or not asked <= set(known):
+  steps = {int(word) for word in words if word.isdecimal()}
+  if not all(map(str.isdecimal, words)) or not steps <= set(known):
     raise InputError(
       f"corrections.steps={text}: give kept, last, or some of the saved steps:"
       f" {', '.join(map(str, known))}."
     )
-  return tuple(sorted(asked))
+  return tuple(sorted(steps))

@@ -1,4 +1,9 @@
-"""Lets a masked language model fill the slots of a corpus."""
+"""Lines of a text, and what a masked language model fills their slots with.
+
+lines = read_lines("wiki.test.raw.xz", tokenizer, length=512)
+predict = make_predict_slots(model, masking_options)
+p = predict_lines(predict, params, lines.sequences, key, ...)
+"""
 
 import dataclasses
 import functools
@@ -10,31 +15,119 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from truenegs_jax.data.corpus.sources_spec import open_corpus
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models.pretrain import Model
 from truenegs_jax.objectives import masking, mlm, output_softmax
 from truenegs_jax.runtime import rng
-from truenegs_jax.runtime.errors import NonFiniteError
+from truenegs_jax.runtime.errors import DataError, InputError, NonFiniteError
+from truenegs_jax.runtime.files import short_sha256
 from truenegs_jax.synonyms.table import SynonymTable, contains
 from truenegs_jax.train import sharding
+
+TEXT = "corrections.text"  # the config key
+
+Batch = Mapping[str, np.ndarray]
+NARROW = (4, 2)  # a batch of short lines takes 1/4 or 1/2 of the length
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+  """The lines of a text as sequences of their own: `[CLS] line [SEP]`.
+
+  Attributes:
+    sequences: int32, the tokens of each line, [CLS] and [SEP] included.
+    length: tokens of a sequence at most.
+    num_cut: how many lines were cut to this length.
+    num_headings: how many lines were left out as headings.
+    fingerprint: 16 hex digits over all tokens.
+  """
+
+  sequences: tuple[np.ndarray, ...]
+  length: int
+  num_cut: int
+  num_headings: int
+  fingerprint: str
+
+
+def read_lines(
+  text: str,
+  tokenizer: Tokenizer,
+  *,
+  length: int,
+  limit: int = 0,
+  headings: bool = True,
+  **corpus: Any,
+) -> Lines:
+  """Reads a text that `open_corpus` knows; a line of a record is a line, too.
+
+  Args:
+    text: parts as of `data.sources`.
+    length: tokens of a sequence at most.
+    limit: lines at most; 0: all.
+    headings: whether those of WikiText ("= Title =") are lines like others.
+    **corpus: as of `open_corpus`.
+
+  Raises:
+    InputError, DataError: as `open_corpus`; no line holds a token.
+  """
+  if not text.strip():
+    raise InputError(
+      f"{TEXT} is empty; give files, folders, globs or hf:NAME, such as"
+      f" --config.{TEXT}=wiki.test.raw.xz"
+    )
+  kept: list[str] = []
+  num_headings = 0
+  documents = open_corpus(text, key=TEXT, **corpus)
+  for line in (line for text in documents for line in text.split("\n")):
+    if not headings and is_heading(line):
+      num_headings += 1
+      continue
+    kept.append(line)
+    if len(kept) == limit:
+      break
+  encoded = [ids for ids in tokenizer.encode_lines(kept) if ids]
+  if not encoded:
+    raise DataError(f"{TEXT}={text}: no line of it holds a token; give text.")
+  sequences = tuple(
+    np.array([tokenizer.cls, *ids[: length - 2], tokenizer.sep], np.int32)
+    for ids in encoded
+  )
+  return Lines(
+    sequences=sequences,
+    length=length,
+    num_cut=sum(len(ids) > length - 2 for ids in encoded),
+    num_headings=num_headings,
+    fingerprint=short_sha256(b"\n".join(s.tobytes() for s in sequences)),
+  )
+
+
+def is_heading(line: str) -> bool:
+  """Whether a line is a title as WikiText writes it: `= = Title = =`."""
+  words = line.split()
+  signs = [word == "=" for word in words]
+  if all(signs):
+    return False
+  before, after = signs.index(False), signs[::-1].index(False)
+  return before == after > 0 and not any(signs[before : len(signs) - after])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Predictions:
-  """One entry a slot in use, in any order: M slots of T lines.
-
-  Raises ValueError where the arrays do not fit one another: that is a defect of
-  the code that made them.
+  """One entry for each slot in use, in any order: M slots of T lines.
 
   Attributes:
     sequence_M: int32, the number of the slot's line, 0 to T - 1.
     position_M: int32, the slot's place in that line.
     gold_M: int32, the token that stands there in the text.
-    predicted_M: int32, what is judged: the token that the model takes for the
-      likeliest, or one drawn from what it says.
-    probability_M: float32, what it gives to that token.
+    predicted_M: int32, the token that is judged: the likeliest one, or a draw.
+    probability_M: float32, the model's probability of that token.
     eligible_M: bool, hard correction may touch the slot.
     sequences: T arrays, the token ids of every line, nothing masked, [CLS]
       first and [SEP] last; lines without a slot are among them.
+
+  Raises:
+    ValueError: the arrays do not fit one another, a defect of their maker.
   """
 
   sequence_M: np.ndarray
@@ -46,18 +139,20 @@ class Predictions:
   sequences: tuple[np.ndarray, ...]
 
   def __post_init__(self) -> None:
-    for name in ("sequence_M", "position_M", "gold_M", "predicted_M"):
-      self._check(name, np.integer)
-    self._check("probability_M", np.floating)
-    self._check("eligible_M", np.bool_)
     p_M = self.probability_M
-    if not (
-      (p_M >= 0) & (p_M < 1.001)
-    ).all():  # A softmax may round to above 1.
+    if not ((p_M >= 0) & (p_M < 1.001)).all():  # a softmax may round above 1
       raise ValueError("probability_M has values that are no probabilities.")
-    if (self.predicted_M < 0).any():
-      raise ValueError("predicted_M has negative ids.")
-    self._check_golds()
+    t_M, sizes_T = self.sequence_M, np.array(list(map(len, self.sequences)))
+    if not ((t_M >= 0) & (t_M < len(sizes_T))).all():
+      raise ValueError(f"sequence_M names none of {len(sizes_T)} lines.")
+    if not len(t_M):
+      return
+    ends_M = sizes_T[t_M] - 1
+    if not ((self.position_M > 0) & (self.position_M < ends_M)).all():
+      raise ValueError("position_M names places not between [CLS] and [SEP].")
+    place_M = (np.cumsum(sizes_T) - sizes_T)[t_M] + self.position_M
+    if (np.concatenate(self.sequences)[place_M] != self.gold_M).any():
+      raise ValueError("gold_M is not what stands in the sequences.")
 
   @property
   def mismatch_M(self) -> np.ndarray:
@@ -72,40 +167,6 @@ class Predictions:
     listed_M = contains(table, self.gold_M, self.predicted_M)
     return self.eligible_M & self.mismatch_M & listed_M
 
-  def _check(self, name: str, kind: type) -> None:
-    """An entry of this kind for every slot."""
-    values = getattr(self, name)
-    if values.shape != (len(self.sequence_M),):
-      raise ValueError(
-        f"{name} has shape {values.shape}, sequence_M"
-        f" {self.sequence_M.shape}; both must be the same [M]."
-      )
-    if not np.issubdtype(values.dtype, kind):
-      raise ValueError(f"{name} is {values.dtype}, not {kind.__name__}.")
-
-  def _check_golds(self) -> None:
-    """The gold of every slot stands where the slot says."""
-    if not len(self.gold_M):
-      return
-    first, last = self.sequence_M.min(), self.sequence_M.max()
-    if first < 0 or last >= len(self.sequences):
-      raise ValueError(
-        f"sequence_M names lines {first} to {last} of {len(self.sequences)}."
-      )
-    length_T = np.array([len(row) for row in self.sequences])
-    start_T = np.cumsum(length_T) - length_T
-    end_M = length_T[self.sequence_M] - 1
-    if not ((0 < self.position_M) & (self.position_M < end_M)).all():
-      raise ValueError("position_M names places not between [CLS] and [SEP].")
-    tokens = np.concatenate(self.sequences)
-    place_M = start_T[self.sequence_M] + self.position_M
-    if (tokens[place_M] != self.gold_M).any():
-      raise ValueError("gold_M is not what stands in the sequences.")
-
-
-Batch = Mapping[str, np.ndarray]
-NARROW = (4, 2)  # a batch of short lines takes 1/4 or 1/2 of the length
-
 
 def make_predict_slots(
   model: Model,
@@ -119,8 +180,8 @@ def make_predict_slots(
 
   Rows are masked as in training, by `key` and their number; dropout is off.
   `predicted` is the likeliest token, or for "sample" one drawn at
-  `temperature`; `probability` is what the model gives to it. `weight` is 1 for
-  the slots in use; `eligible` is where hard correction may strike: anywhere or,
+  `temperature`; `probability` is the model's for it. `weight` is 1 for the
+  slots in use; `eligible` is where hard correction may strike: anywhere or,
   given the `##` pieces, by `strict_subword` of `Options`.
   No token stands beyond `width`: what is there is masked and not computed, so
   that the slots do not depend on it.
@@ -166,7 +227,7 @@ def make_predict_slots(
 
 
 def _probability(logits_BxKxV: jax.Array, token_BxK: jax.Array) -> jax.Array:
-  """What a softmax gives to a token."""
+  """A softmax's probability of a token."""
   loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
     logits_BxKxV.astype(jnp.float32), token_BxK
   )
@@ -176,10 +237,11 @@ def _probability(logits_BxKxV: jax.Array, token_BxK: jax.Array) -> jax.Array:
 def predict_batch(
   predict: Callable, params: Any, batch: Batch, key: jax.Array
 ) -> Predictions:
-  """What a model says of the rows of a batch; a document is a sequence."""
-  found = jax.device_get(predict(params, _on_device(batch), key))
-  row_M, slot_M = np.nonzero(found["weight"] > 0)
-  position_M = found["position"][row_M, slot_M]
+  """Fills the slots of the rows of a batch; a document is a sequence."""
+  on_device = {name: jnp.asarray(array) for name, array in batch.items()}
+  slots = jax.device_get(predict(params, on_device, key))
+  row_M, slot_M = np.nonzero(slots["weight"] > 0)
+  position_M = slots["position"][row_M, slot_M]
   document_M = batch["documents"][row_M, position_M]
   places, sequence_M = np.unique(
     np.stack([row_M, document_M]), axis=1, return_inverse=True
@@ -192,7 +254,7 @@ def predict_batch(
   ]
   start_T = np.array([inside_L.argmax() for inside_L in inside], np.int64)
   return _predictions(
-    found,
+    slots,
     (row_M, slot_M),
     sequence_M=sequence_M.ravel(),
     start_M=start_T[sequence_M.ravel()] if len(row_M) else 0,
@@ -211,7 +273,7 @@ def predict_lines(
   mesh: jax.sharding.Mesh,
   advance: Callable[[int], Any] = lambda lines: None,
 ) -> Predictions:
-  """What a model says of every line of a corpus.
+  """Fills the slots of every line of a text.
 
   Args:
     predict: by `make_predict_slots`.
@@ -221,28 +283,27 @@ def predict_lines(
     length: L, which with the share of masking decides how many slots there are.
     batch_size: lines of a batch; the last ones are filled up with padding.
     mesh: batches are split over its axis "data".
-    advance: told of each batch how many lines it was.
+    advance: called with the number of lines of each batch.
 
   Raises:
     NonFiniteError: the model gives no probabilities.
   """
   parts = []
   for batch, width in _batches(sequences, length, batch_size):
-    found = jax.device_get(
+    slots = jax.device_get(
       predict(params, sharding.to_device(batch, mesh), key, width=width)
     )
-    places = np.nonzero(found["weight"] > 0)
-    sequence_M = batch["row"][places[0]]
-    parts.append((found, places, sequence_M))
+    places = np.nonzero(slots["weight"] > 0)
+    used = {name: array_BxK[places] for name, array_BxK in slots.items()}
+    parts.append(used | {"sequence": batch["row"][places[0]]})
     advance(int((batch["row"] >= 0).sum()))
-  found = {
-    name: np.concatenate([part[name][places] for part, places, _ in parts])
-    for name in parts[0][0]
+  slots = {
+    name: np.concatenate([part[name] for part in parts]) for name in parts[0]
   }
-  sequence_M = np.concatenate([part[2] for part in parts])
-  order_M = np.lexsort([found["position"], sequence_M])  # as one reads
+  sequence_M = slots["sequence"]
+  order_M = np.lexsort([slots["position"], sequence_M])  # as one reads
   return _predictions(
-    found,
+    slots,
     (order_M,),
     sequence_M=sequence_M[order_M],
     start_M=0,
@@ -251,14 +312,14 @@ def predict_lines(
 
 
 def _predictions(
-  found: Mapping[str, np.ndarray],
+  slots: Mapping[str, np.ndarray],
   places: tuple[np.ndarray, ...],
   *,
   sequence_M: np.ndarray,
   start_M: Any,
   sequences: Sequence[np.ndarray],
 ) -> Predictions:
-  probability_M = found["probability"][places]
+  probability_M = slots["probability"][places]
   if not np.isfinite(probability_M).all():
     raise NonFiniteError(
       f"{np.count_nonzero(~np.isfinite(probability_M)):,} of"
@@ -267,11 +328,11 @@ def _predictions(
     )
   return Predictions(
     sequence_M=sequence_M.astype(np.int32),
-    position_M=(found["position"][places] - start_M).astype(np.int32),
-    gold_M=found["gold"][places],
-    predicted_M=found["predicted"][places],
+    position_M=(slots["position"][places] - start_M).astype(np.int32),
+    gold_M=slots["gold"][places],
+    predicted_M=slots["predicted"][places],
     probability_M=np.minimum(probability_M, 1.0),  # 1 + a rounding
-    eligible_M=found["eligible"][places],
+    eligible_M=slots["eligible"][places],
     sequences=tuple(sequences),
   )
 
@@ -295,7 +356,3 @@ def _batches(
     needed = len(sequences[numbers[-1]])
     widths = (length // part for part in NARROW)
     yield batch, next((w for w in widths if w >= needed), length)
-
-
-def _on_device(batch: Batch) -> dict[str, jax.Array]:
-  return {name: jnp.asarray(array) for name, array in batch.items()}

@@ -1,22 +1,35 @@
-"""How often a model's predictions are false negatives: the paper's Table 2.
+"""How often predictions are corrected, and how far sources agree on that.
 
-M slots, N corrections, V tokens of the vocabulary.
+Rates with intervals (the paper's Table 2), by pair and by kind of gold token.
+
+M slots, N of them, V tokens of the vocabulary.
 """
 
 import collections
 import dataclasses
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 from scipy import special
 
 from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.runtime.errors import DataError
-from truenegs_jax.synonyms.stop_words import STOP_WORDS
-from truenegs_jax.synonyms.table import SynonymTable
+from truenegs_jax.synonyms.stop_words import STOP_WORDS, is_word
+from truenegs_jax.synonyms.table import SynonymTable, contains
 from truenegs_jax.synonyms.wordnet import stems
+
+# WordNet's letters; the earlier one wins a tie. The digits are those of sense
+# keys, where 5 is an adjective's satellite (manual page senseidx(5WN)).
+PARTS = {"n": "noun", "v": "verb", "a": "adjective", "r": "adverb"}
+PART_OF_DIGIT = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
+STOP_WORD, PIECE, UNKNOWN = "stop word", "## piece", "not in WordNet"
+SPEECH = (*PARTS.values(), STOP_WORD, PIECE, UNKNOWN)
+
+# Ranks by frequency: the last one of each band but the open one.
+BAND_ENDS = (100, 1_000, 10_000)
+BANDS = ("1-100", "101-1,000", "1,001-10,000", "rarer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,13 +87,6 @@ def rate(
   )
 
 
-def percents(value: Rate) -> tuple[str, str]:
-  """A share and its interval, in percent; dashes where nothing was counted."""
-  if not value.of:
-    return "-", "-"
-  return f"{value.rate:.2%}", f"{value.low:.2%} to {value.high:.2%}"
-
-
 def _independent(hits_T: np.ndarray, of_T: np.ndarray) -> float:
   """How many independent things would say as much; see `rate`."""
   hits, of, clusters = hits_T.sum(), of_T.sum(), len(of_T)
@@ -101,18 +107,6 @@ def _wilson(p: float, n: float) -> tuple[float, float]:
   half = z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
   low, high = np.array([middle - half, middle + half]) / (1 + z**2 / n)
   return float(low), float(high)
-
-
-# WordNet's letters; the earlier one wins a tie. The digits are those of sense
-# keys, where 5 is an adjective's satellite (manual page senseidx(5WN)).
-PARTS = {"n": "noun", "v": "verb", "a": "adjective", "r": "adverb"}
-PART_OF_DIGIT = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
-STOP_WORD, PIECE, UNKNOWN = "stop word", "## piece", "not in WordNet"
-SPEECH = (*PARTS.values(), STOP_WORD, PIECE, UNKNOWN)
-
-# Ranks by frequency: the last one of each band but the open one.
-BAND_ENDS = (100, 1_000, 10_000)
-BANDS = ("1-100", "101-1,000", "1,001-10,000", "rarer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +155,7 @@ def count(
   """Counts corrections: in all, by pair, and by kind of gold token.
 
   Args:
-    p: what the model said.
+    p: predictions of a model.
     table: which tokens are synonyms.
     tokens: the vocabulary, token `i` at position `i`.
     speech: the class of each token by `parts_of_speech`; empty: not wanted.
@@ -224,27 +218,61 @@ def parts_of_speech(
   return tuple(map(classify, tokens))
 
 
-def show_groups(groups: Sequence[Group], title: str) -> Table:
-  """Mismatches and corrections by kind of gold token."""
-  t = Table(title=title, title_justify="left")
-  t.add_column("gold", overflow="fold")
-  for name in ("slots", "mismatches", "corrected", "share", "95 % interval"):
-    t.add_column(name, justify="right")
-  for group in groups:
-    value = group.of_mismatches
-    counts = (group.of_slots.of, value.of, value.hits)
-    t.add_row(group.name, *(f"{n:,}" for n in counts), *percents(value))
-  return t
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+  """How far a judge agrees with the corrections of a source.
+
+  No source is the truth: a low precision says that one of the two is wrong.
+  """
+
+  source: str
+  judge: str
+  golds: str  # "all", or "shared": those for which both have synonyms
+  by: str  # "occurrence", or "pair": each (gold, prediction) counts once
+  precision: Rate  # of the source's corrections: the judge's, too
+  recall: Rate  # of the judge's corrections: the source's, too
+  kappa: float | None  # Cohen's (1960), of all verdicts; None: all are alike
 
 
-def show_pairs(pairs: Sequence[Pair]) -> Table:
-  """The corrections, most frequent first."""
-  t = Table(title="Most frequent corrections", title_justify="left")
-  for name in ("gold", "prediction", "times"):
-    t.add_column(name, overflow="fold")
-  for pair in pairs:
-    t.add_row(pair.gold, pair.predicted, f"{pair.count:,}")
-  return t
+def compare(
+  p: Predictions, tables: Mapping[str, SynonymTable], tokens: Sequence[str]
+) -> tuple[Judgement, ...]:
+  """Lets each source judge the corrections of each other one.
+
+  The pairs are those that a model really produces: its predictions that are not
+  the gold, where the gold is a whole word and the slot one that hard correction
+  may touch. Intervals are those of
+  `rate`; a pair that occurs c times counts 1 / c in each place.
+
+  Args:
+    p: predictions of a model.
+    tables: the sources' tables by name, all of the same vocabulary.
+    tokens: that vocabulary.
+  """
+  word_V = np.array([is_word(token) for token in tokens])
+  [slot_N] = np.nonzero(p.eligible_M & p.mismatch_M & word_V[p.gold_M])
+  gold_N, predicted_N = p.gold_M[slot_N], p.predicted_M[slot_N]
+  _, pair_N, counts = np.unique(
+    gold_N.astype(np.int64) * len(tokens) + predicted_N,
+    return_inverse=True,
+    return_counts=True,
+  )
+  weights = {"occurrence": np.ones(len(gold_N)), "pair": 1 / counts[pair_N]}
+  listed = {n: contains(t, gold_N, predicted_N) for n, t in tables.items()}
+  knows = {n: np.isin(gold_N, _golds(t)) for n, t in tables.items()}
+  judgements = []
+  for source, judge in itertools.permutations(tables, 2):
+    shared_N = knows[source] & knows[judge]
+    for golds, in_N in (("all", np.ones_like(shared_N)), ("shared", shared_N)):
+      for by, weight_N in weights.items():
+        agreement = _agreement(
+          listed[source][in_N],
+          listed[judge][in_N],
+          p.sequence_M[slot_N][in_N],
+          weight_N[in_N],
+        )
+        judgements.append(Judgement(source, judge, golds, by, *agreement))
+  return tuple(judgements)
 
 
 def _groups(
@@ -302,3 +330,27 @@ def _tagged(reader: Any) -> collections.Counter:
       " launch/wordnet.sh for a whole WordNet."
     ) from error
   return tagged
+
+
+def _agreement(
+  source_N: np.ndarray,
+  judge_N: np.ndarray,
+  sequence_N: np.ndarray,
+  weight_N: np.ndarray,
+) -> tuple[Rate, Rate, float | None]:
+  """Precision, recall and kappa of two verdicts on the same pairs."""
+  a, b = source_N, judge_N
+  precision = rate(b[a], sequence_N[a], weight_N[a])
+  recall = rate(a[b], sequence_N[b], weight_N[b])
+  if len(np.unique([a, b])) < 2:
+    return precision, recall, None
+  share_a, share_b, same = (
+    np.average(x, weights=weight_N) for x in (a, b, a == b)
+  )
+  chance = share_a * share_b + (1 - share_a) * (1 - share_b)
+  return precision, recall, float((same - chance) / (1 - chance))
+
+
+def _golds(table: SynonymTable) -> np.ndarray:
+  """The tokens that have synonyms."""
+  return np.unique(table.keys_Q // table.vocab_size)

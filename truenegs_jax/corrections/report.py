@@ -1,6 +1,6 @@
-"""What the task "corrections" has found: shown, and written to its workdir.
+"""The report of the task "corrections": tables on the screen, and its files.
 
-results.json  all numbers, and what they are of
+results.json  all numbers, and what they were measured on
 cases.json    the cases of the paper's figure 3
 sheet.csv     corrections for people to judge; sheet-2.csv where that is another
 plots/        the rates over the steps, where there are several
@@ -9,18 +9,22 @@ plots/        the rates over the steps, where there are several
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from truenegs_jax.corrections import cases, rates, sources_compared
-from truenegs_jax.corrections.rates import Rate, Rates
-from truenegs_jax.corrections.text_lines import Lines
-from truenegs_jax.runtime.files import disk_errors
+from truenegs_jax.corrections import cases
+from truenegs_jax.corrections.predict_slots import Lines
+from truenegs_jax.corrections.rates import Group, Judgement, Pair, Rate, Rates
+from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.workdir import files
+
+OPTION = re.compile(r" +\w+=\S+")  # of a source, as in "pairs path=a.tsv"
+WIDEST = 12  # characters of a source's name in a table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +36,56 @@ class Checkpoint:
   rates: Rates
 
 
+@dataclasses.dataclass(frozen=True)
+class Findings:
+  """Corrections among the predictions for a text's lines.
+
+  Attributes:
+    text: the lines that were filled.
+    tables: the sources of synonyms by name; the first is the one of table 2.
+    checkpoints: by source, in the order of their steps.
+    judgements: of the sources on one another, at the last checkpoint.
+    cases: of the first source, at the last checkpoint.
+    searched: predictions of the last checkpoint.
+    sheet: CSV; "" is none.
+  """
+
+  text: Lines
+  tables: Mapping[str, SynonymTable]
+  checkpoints: Mapping[str, list[Checkpoint]]
+  judgements: tuple[Judgement, ...]
+  cases: list[cases.Case]
+  searched: int
+  sheet: str
+
+  @property
+  def table_2(self) -> list[Checkpoint]:
+    """The checkpoints by the first source."""
+    return self.checkpoints[next(iter(self.tables))]
+
+
+def show(f: Findings, console: Console) -> None:
+  """Prints all tables; those of kinds of words are of the last checkpoint."""
+  text, last = f.text, f.table_2[-1].rates
+  console.print(
+    f"{len(text.sequences):,} lines, {text.num_cut:,} of them cut to"
+    f" {text.length} tokens; {text.num_headings:,} headings left out",
+    soft_wrap=True,
+  )
+  console.print(show_checkpoints(f.table_2, next(iter(f.tables))))
+  console.print(show_pairs(last.pairs))
+  if last.by_speech:
+    console.print(show_groups(last.by_speech, "By part of speech"))
+  title = "By rank of frequency in this text"
+  console.print(show_groups(last.by_frequency, title))
+  if f.judgements:
+    for golds in ("all", "shared"):
+      console.print(show_judgements(f.judgements, golds=golds))
+  console.print(cases.show(f.cases, f.searched))
+
+
 def show_checkpoints(checkpoints: list[Checkpoint], source: str) -> Table:
-  """One line a checkpoint: corrections of sequences, mismatches and slots.
+  """Corrections of sequences, mismatches and slots, a line per checkpoint.
 
   "Iter" and "Pred" are the paper's columns.
   """
@@ -47,8 +99,12 @@ def show_checkpoints(checkpoints: list[Checkpoint], source: str) -> Table:
     r = at.rates
     t.add_row(
       "-" if at.step is None else f"{at.step:,} ({at.percent:.3g})",
-      _percent(r.of_sequences),
-      _percent(r.of_mismatches),
+      *(
+        f"{100 * x.rate:.2f} {100 * x.low:.2f}-{100 * x.high:.2f}"
+        if x.of
+        else "-"
+        for x in (r.of_sequences, r.of_mismatches)
+      ),
       f"{100 * r.of_slots.rate:.2f}",
       f"{r.of_sequences.of:,}",
       f"{r.of_mismatches.of:,}",
@@ -56,11 +112,92 @@ def show_checkpoints(checkpoints: list[Checkpoint], source: str) -> Table:
   return t
 
 
-def _percent(value: Rate) -> str:
+def show_pairs(pairs: Sequence[Pair]) -> Table:
+  """The corrections, most frequent first."""
+  t = Table(title="Most frequent corrections", title_justify="left")
+  for name in ("gold", "prediction", "times"):
+    t.add_column(name, overflow="fold")
+  for pair in pairs:
+    t.add_row(pair.gold, pair.predicted, f"{pair.count:,}")
+  return t
+
+
+def show_groups(groups: Sequence[Group], title: str) -> Table:
+  """Mismatches and corrections by kind of gold token."""
+  t = Table(title=title, title_justify="left")
+  t.add_column("gold", overflow="fold")
+  for name in ("slots", "mismatches", "corrected", "share", "95 % interval"):
+    t.add_column(name, justify="right")
+  for group in groups:
+    value = group.of_mismatches
+    counts = (group.of_slots.of, value.of, value.hits)
+    t.add_row(group.name, *(f"{n:,}" for n in counts), *percents(value))
+  return t
+
+
+def show_judgements(
+  judgements: Iterable[Judgement], *, golds: str = "all", by: str = "occurrence"
+) -> Table:
+  """Those over these golds, counted this way; a line per source and judge.
+
+  Sources go by their names without options, or, where these are long or not
+  different, by letters; the caption is their legend.
+  """
+  judgements = list(judgements)
+  labels = _labels(dict.fromkeys(j.source for j in judgements))
+  units = "predictions" if by == "occurrence" else "different pairs"
+  where = "" if golds == "all" else ", where both know the gold"
+  legend = [f"{x}: {name}" for name, x in labels.items() if x != name]
+  reverse = "The recall of a line is the precision of the reverse one."
+  t = Table(
+    title=f"Corrections that a judge confirms: {units}{where}",
+    caption="\n".join([reverse, *legend]),
+    title_justify="left",
+    caption_justify="left",
+  )
+  for name in ("source", "judge"):
+    t.add_column(name, overflow="fold")
+  for name in ("precision", "95 % interval", "kappa"):
+    t.add_column(name, justify="right", no_wrap=True)
+  for j in judgements:
+    if (j.golds, j.by) == (golds, by):
+      share, interval = percents(j.precision)
+      counts = f"{j.precision.hits:,}/{j.precision.of:,} {share}"
+      kappa = "-" if j.kappa is None else f"{j.kappa:.2f}"
+      t.add_row(labels[j.source], labels[j.judge], counts, interval, kappa)
+  return t
+
+
+def percents(value: Rate) -> tuple[str, str]:
+  """A share and its interval, in percent; dashes where nothing was counted."""
   if not value.of:
-    return "-"
-  low, high = 100 * value.low, 100 * value.high
-  return f"{100 * value.rate:.2f} {low:.2f}-{high:.2f}"
+    return "-", "-"
+  return f"{value.rate:.2%}", f"{value.low:.2%} to {value.high:.2%}"
+
+
+def save(
+  f: Findings, workdir: pathlib.Path, about: Mapping[str, Any]
+) -> list[pathlib.Path]:
+  """Writes the files, each under its name once it is complete; returns them.
+
+  The numbers come first: a sheet that is in the way costs no measurement.
+
+  Args:
+    workdir: an existing folder.
+    about: the first entries of results.json: the model and the settings.
+
+  Raises:
+    DiskError: one could not be written.
+  """
+  written = [workdir / "results.json", workdir / "cases.json"]
+  files.save_json(written[0], {**about, **_numbers(f)})
+  files.save_json(written[1], [dataclasses.asdict(case) for case in f.cases])
+  if f.sheet:
+    written.append(_save_sheet(workdir, f.sheet.encode()))
+  if len(f.table_2) > 1:
+    written.append(workdir / "plots" / "correction_rates.png")
+    draw(f.table_2, written[-1])
+  return written
 
 
 def draw(checkpoints: list[Checkpoint], path: pathlib.Path) -> None:
@@ -97,98 +234,22 @@ def draw(checkpoints: list[Checkpoint], path: pathlib.Path) -> None:
     axis.set_ylabel("%, with 95 % intervals")
     axis.grid(alpha=0.3)
   figure.tight_layout()
-  whole = path.with_suffix(".tmp")
   with disk_errors(path):
     path.parent.mkdir(exist_ok=True)
-    figure.savefig(whole, dpi=110, format="png")
-    whole.replace(path)
+  with atomic_file(path) as file:
+    figure.savefig(file, dpi=110, format="png")
   plt.close(figure)
 
 
-@dataclasses.dataclass(frozen=True)
-class Findings:
-  """Corrections among the predictions of a text's lines.
-
-  Attributes:
-    text: the lines that were filled.
-    tables: the sources of synonyms by name; the first is the one of table 2.
-    checkpoints: by source, in the order of their steps.
-    judgements: of the sources on one another, at the last checkpoint.
-    cases: of the first source, at the last checkpoint.
-    searched: predictions of the last checkpoint.
-    sheet: CSV; "" is none.
-  """
-
-  text: Lines
-  tables: Mapping[str, SynonymTable]
-  checkpoints: Mapping[str, list[Checkpoint]]
-  judgements: tuple[sources_compared.Judgement, ...]
-  cases: list[cases.Case]
-  searched: int
-  sheet: str
-
-  @property
-  def table_2(self) -> list[Checkpoint]:
-    """The checkpoints by the first source."""
-    return self.checkpoints[next(iter(self.tables))]
-
-
-def show(f: Findings, console: Console) -> None:
-  """Prints all tables; those of kinds of words are of the last checkpoint."""
-  text, last = f.text, f.table_2[-1].rates
-  console.print(
-    f"{len(text.sequences):,} lines, {text.num_cut:,} of them cut to"
-    f" {text.length} tokens; {text.num_headings:,} headings left out",
-    soft_wrap=True,
-  )
-  console.print(show_checkpoints(f.table_2, next(iter(f.tables))))
-  console.print(rates.show_pairs(last.pairs))
-  if last.by_speech:
-    console.print(rates.show_groups(last.by_speech, "By part of speech"))
-  console.print(
-    rates.show_groups(last.by_frequency, "By rank of frequency in this text")
-  )
-  if f.judgements:
-    for golds in ("all", "shared"):
-      console.print(sources_compared.show_judgements(f.judgements, golds=golds))
-  console.print(cases.show(f.cases, f.searched))
-
-
-def save(
-  f: Findings, workdir: pathlib.Path, about: Mapping[str, Any]
-) -> list[pathlib.Path]:
-  """Writes the files, each under its name once it is whole; returns them.
-
-  The numbers come first: a sheet that is in the way costs no measurement.
-
-  Args:
-    workdir: a folder that is there.
-    about: what results.json begins with: what was measured.
-
-  Raises:
-    DiskError: one could not be written.
-  """
-  written = [workdir / "results.json", workdir / "cases.json"]
-  files.save_json(written[0], {**about, **_numbers(f)})
-  files.save_json(written[1], [dataclasses.asdict(case) for case in f.cases])
-  if f.sheet:
-    written.append(_save_sheet(workdir, f.sheet.encode()))
-  if len(f.table_2) > 1:
-    written.append(workdir / "plots" / "correction_rates.png")
-    draw(f.table_2, written[-1])
-  return written
-
-
 def _save_sheet(workdir: pathlib.Path, sheet: bytes) -> pathlib.Path:
-  """Writes it where nobody's judgements are, and says where that was."""
+  """Writes the sheet under a name that holds no judgements; returns it."""
   names = (f"sheet-{number}.csv" for number in itertools.count(2))
   for name in itertools.chain(["sheet.csv"], names):
     path = workdir / name
+    if not path.exists():
+      with atomic_file(path) as file:
+        file.write(sheet)
     with disk_errors(path):
-      if not path.exists():
-        whole = path.with_suffix(".tmp")
-        whole.write_bytes(sheet)
-        whole.replace(path)
       if path.read_bytes() == sheet:
         break
   return path
@@ -207,8 +268,17 @@ def _numbers(f: Findings) -> dict[str, Any]:
     },
     "tables": {name: dict(t.options) for name, t in f.tables.items()},
     "checkpoints": {
-      source: [dataclasses.asdict(at) for at in found]
-      for source, found in f.checkpoints.items()
+      source: [dataclasses.asdict(at) for at in checkpoints]
+      for source, checkpoints in f.checkpoints.items()
     },
     "judgements": [dataclasses.asdict(j) for j in f.judgements],
   }
+
+
+def _labels(sources: Iterable[str]) -> dict[str, str]:
+  """A short name for each source."""
+  names = list(sources)
+  short = [OPTION.sub("", name) for name in names]
+  if len(set(short)) < len(names) or max(map(len, short), default=0) > WIDEST:
+    short = [chr(ord("A") + i) for i in range(len(names))]
+  return dict(zip(names, short, strict=True))

@@ -15,7 +15,7 @@ import functools
 import json
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -23,20 +23,13 @@ import rich.progress
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.corrections import (
-  cases,
-  predict_slots,
-  rates,
-  report,
-  sources_compared,
-  text_lines,
-)
+from truenegs_jax.corrections import cases, predict_slots, rates, report
 from truenegs_jax.corrections.measured_model import (
   Subject,
   open_subject,
   with_sizes,
 )
-from truenegs_jax.corrections.predict_slots import Predictions
+from truenegs_jax.corrections.predict_slots import Lines, Predictions
 from truenegs_jax.data.corpus.sources_spec import needs
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.objectives.options import CHOICES
@@ -49,24 +42,34 @@ from truenegs_jax.runtime.errors import (
   printable,
 )
 from truenegs_jax.runtime.flags import command
-from truenegs_jax.synonyms import run_table, sources, stop_words
+from truenegs_jax.synonyms import run_table, stop_words, wordnet
+from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.synonyms.wordnet import close_wordnet, open_wordnet
 from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.workdir import lock
 
-SOURCES = "negatives.sources", "corrections.sources"
+SOURCES = "corrections.sources"  # the config key
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
-  """All that a measurement needs beside a model."""
+class Settings:
+  """The values of `config.corrections`, described in configs/corrections.py,
+  and with them the seed and the lines of a batch."""
 
-  text: text_lines.Lines
-  tables: dict[str, SynonymTable]  # by the identity of their expression
-  only: cases.Only
-  speech: tuple[str, ...]  # the class of each token; empty: no WordNet is here
+  run: str
+  steps: str
+  text: str
+  length: int
+  sequences: int
+  headings: bool
+  prediction: str
+  sources: tuple[str, ...]
+  only: str
+  cases: int
+  sheet: int
+  seed: int
+  batch_size: int
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
@@ -75,34 +78,50 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   Raises:
     TrueNegsError: with the exit code that belongs to it.
   """
-  say = functools.partial(console.print, soft_wrap=True)
-  weights = Weights(c.init, say)
+  weights = Weights(c.init, functools.partial(console.print, soft_wrap=True))
   c = with_sizes(c, weights)
-  check(c, workdir)
+  settings = check(c, workdir)
   enable_compilation_cache()
-  with open_subject(c, weights) as of:
-    if c.corrections.run:  # what the config says of these does not count
+  mesh = sharding.make_mesh(sharding.get_spec(c.mesh.preset, c.mesh.axes))
+  with open_subject(c, weights) as subject:
+    if settings.run:
       console.print(
         "the model, its vocabulary, masking and readings are those of"
-        f" {c.corrections.run}: {build_run.describe_objective(of.config)}",
+        f" {settings.run}: {build_run.describe_objective(subject.config)}",
         soft_wrap=True,
       )
-    asked = _gather(c, of, console)
+    # Before the text is read: it may be long.
+    only = cases.parse_only(settings.only, subject.tokenizer)
+    corpus = {"errors": c.data.errors, "stopping": c.data.stopping}
+    with console.status("reading text ..."):
+      text = _read_text(settings, subject, c.data.wordnet_dir, **corpus)
+    tables = _make_tables(settings.sources, subject, console)
     with lock.lock(workdir):
-      found = _measure(c, of, asked, console)
-      report.show(found, console)
-      written = report.save(found, workdir, _about(c, of))
+      findings = _measure(settings, subject, text, tables, only, mesh, console)
+      report.show(findings, console)
+      about = {
+        "command": command(),
+        "seed": c.seed,
+        "corrections": json.loads(c.corrections.to_json()),
+        "init": c.init,
+        "objective": subject.config.objective,
+        "masking": json.loads(subject.config.masking.to_json()),
+        "prediction": settings.prediction
+        or subject.config.negatives.prediction,
+        "strict_subword": subject.config.negatives.strict_subword,
+      }
+      written = report.save(findings, workdir, about)
   console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
   return 0
 
 
-def check(c: ConfigDict, workdir: pathlib.Path) -> None:
-  """Refuses what cannot be measured, before anything is read or made."""
+def check(c: ConfigDict, workdir: pathlib.Path) -> Settings:
+  """Refuses settings that cannot be measured, before anything is read."""
   checks.check_config(c)
   o = c.corrections
   if c.dry_run or distributed.count() > 1:
-    what = "dry_run" if c.dry_run else "a run of many processes"
-    raise InputError(f"{what} is for pre-training; leave it out here.")
+    mode = "dry_run" if c.dry_run else "a run of many processes"
+    raise InputError(f"{mode} is for pre-training; leave it out here.")
   for name in ("length", "sequences", "cases", "sheet"):
     if o[name] < 0:
       raise InputError(f"corrections.{name} is {o[name]}; give 0 or more.")
@@ -112,185 +131,184 @@ def check(c: ConfigDict, workdir: pathlib.Path) -> None:
       f"corrections.prediction {o.prediction!r} is unknown; known: {known}, or"
       ' "" for what the run judged.'
     )
-  if not _sources(c):
+  sources = (o.sources,) if isinstance(o.sources, str) else tuple(o.sources)
+  if not sources:
     raise InputError(
-      "corrections.sources is empty; name a source of synonyms, such as"
-      " --config.corrections.sources='(\"wordnet\",)'"
+      f"{SOURCES} is empty; name a source of synonyms, such as"
+      f" --config.{SOURCES}='(\"wordnet\",)'"
     )
-  for source in _sources(c):
-    with text_lines.renamed(*SOURCES):
-      model = sources.parse(source).model
-      run_table.check(_request(c, source))
-    if model:
+  for source in sources:
+    request = _request(build_run.table_request(c), source)
+    if request.spec.model:
       raise InputError(
-        f"corrections.sources: {source!r} is made while a model trains; give"
-        " sources that are the same for every checkpoint."
+        f"{SOURCES}: {source!r} is made while a model trains; give sources that"
+        " are the same for every checkpoint."
       )
+    run_table.check(request)
   if (workdir / "checkpoints").exists():
     raise InputError(
       f"--workdir={workdir} is that of a run, whose results would be replaced;"
       " give another, such as runs/corrections."
     )
+  values = dict(o.items()) | {"sources": sources}
+  return Settings(**values, seed=c.seed, batch_size=c.batch_size)
 
 
-def _sources(c: ConfigDict) -> tuple[str, ...]:
-  sources = c.corrections.sources
-  return (sources,) if isinstance(sources, str) else tuple(sources)
+def _request(request: TableRequest, source: str) -> TableRequest:
+  return dataclasses.replace(request, sources=source, key=SOURCES)
 
 
-@contextlib.contextmanager
-def _wordnet(c: ConfigDict) -> Iterator[Any]:
-  reader = open_wordnet(c.data.wordnet_dir)
-  try:
-    yield reader
-  finally:
-    close_wordnet(reader)
-
-
-def _request(c: ConfigDict, source: str) -> run_table.TableRequest:
-  return dataclasses.replace(build_run.table_request(c), sources=source)
-
-
-def _gather(c: ConfigDict, of: Subject, console: Console) -> Asked:
-  o, tokenizer = c.corrections, of.tokenizer
-  length = o.length or of.config.length
-  positions = of.config.model.max_positions
+def _read_text(
+  settings: Settings, subject: Subject, wordnet_dir: str, **corpus: Any
+) -> Lines:
+  length = settings.length or subject.config.length
+  positions = subject.config.model.max_positions
   if not layouts.MIN_LENGTH <= length <= positions:
     raise InputError(
       f"corrections.length is {length}; it must be at least"
       f" {layouts.MIN_LENGTH} and at most {positions}, the model's positions."
     )
-  only = cases.parse_only(o.only, tokenizer)
   with contextlib.ExitStack() as stack:
-    resources = {}
-    if o.text and "wordnet" in needs(o.text):
-      resources["reader"] = stack.enter_context(_wordnet(c))
-    stack.enter_context(console.status("reading text ..."))
-    text = text_lines.read_lines(
-      o.text,
-      tokenizer,
+    text = settings.text
+    if text and "wordnet" in needs(text, key=predict_slots.TEXT):
+      reader = stack.enter_context(wordnet.opened(wordnet_dir))
+      corpus["reader"] = reader
+    return predict_slots.read_lines(
+      text,
+      subject.tokenizer,
       length=length,
-      limit=o.sequences,
-      headings=o.headings,
-      errors=c.data.errors,
-      stopping=c.data.stopping,
-      **resources,
+      limit=settings.sequences,
+      headings=settings.headings,
+      **corpus,
     )
-  found = {}
-  for source in _sources(c):
-    with text_lines.renamed(*SOURCES):
-      table = run_table.find_or_build(
-        _request(of.config, source),
-        tokenizer.vocab,
-        saved=None,
-        console=console,
-      )
+
+
+def _make_tables(
+  sources: tuple[str, ...], subject: Subject, console: Console
+) -> dict[str, SynonymTable]:
+  """The tables of the sources, by the identity of their expressions."""
+  tables: dict[str, SynonymTable] = {}
+  for source in sources:
+    table = run_table.find_or_build(
+      _request(build_run.table_request(subject.config), source),
+      subject.tokenizer.vocab,
+      saved=None,
+      console=console,
+    )
     assert table is not None  # as of "model", which `check` has refused
     if not table.num_pairs:
       raise InputError(
-        f"corrections.sources: {source!r} has no pair of words of this"
-        " vocabulary; there is nothing to measure."
+        f"{SOURCES}: {source!r} has no pair of words of this vocabulary; there"
+        " is nothing to measure."
       )
     # Of a path its last part alone is in a table's name.
-    found[source if table.source in found else table.source] = table
-  return Asked(text, found, only, _speech(of, console))
+    tables[source if table.source in tables else table.source] = table
+  return tables
 
 
-def _speech(of: Subject, console: Console) -> tuple[str, ...]:
-  """Parts of speech, where there is a WordNet to ask."""
-  stops = stop_words.load(of.config.negatives.stop_words)
+def _parts_of_speech(subject: Subject, console: Console) -> tuple[str, ...]:
+  """The class of each token; empty where there is no WordNet to look it up."""
+  stops = stop_words.load(subject.config.negatives.stop_words)
   try:
-    with _wordnet(of.config) as reader:
-      return rates.parts_of_speech(of.tokenizer.vocab, reader, stop_words=stops)
+    with wordnet.opened(subject.config.data.wordnet_dir) as reader:
+      return rates.parts_of_speech(
+        subject.tokenizer.vocab, reader, stop_words=stops
+      )
   except (InputError, DataError) as e:
     console.print(f"no parts of speech: {printable(e)}", soft_wrap=True)
     return ()
 
 
 def _measure(
-  c: ConfigDict, of: Subject, asked: Asked, console: Console
+  settings: Settings,
+  subject: Subject,
+  text: Lines,
+  tables: dict[str, SynonymTable],
+  only: cases.Only,
+  mesh: jax.sharding.Mesh,
+  console: Console,
 ) -> report.Findings:
-  checkpoints: dict[str, list] = {source: [] for source in asked.tables}
-  for step, said in _predictions(c, of, asked.text, console):
-    percent = None if step is None else 100 * step / of.config.steps
-    for source, table in asked.tables.items():
-      counted = rates.count(
-        said, table, of.tokenizer.vocab, speech=asked.speech
-      )
-      at = report.Checkpoint(step, percent, counted)
-      checkpoints[source].append(at)
+  tokenizer, all_tables = subject.tokenizer, list(tables.values())
+  speech = _parts_of_speech(subject, console)
+  checkpoints: dict[str, list] = {source: [] for source in tables}
+  for step, filled in _fill(settings, subject, text, mesh, console):
+    percent = None if step is None else 100 * step / subject.config.steps
+    for source, table in tables.items():
+      counted = rates.count(filled, table, tokenizer.vocab, speech=speech)
+      checkpoints[source].append(report.Checkpoint(step, percent, counted))
+    last = filled
   if not any(checkpoints.values()):
     raise CheckpointError(
-      f"{c.corrections.run} has cleared away every step that was to be measured"
+      f"{settings.run} has deleted every step that was to be measured"
       " meanwhile; give the same command again, or --config.corrections.steps."
     )
-  o, all_tables = c.corrections, list(asked.tables.values())
+  sheet = ""
+  if settings.sheet:
+    sheet = cases.sheet(
+      last, all_tables, tokenizer, size=settings.sheet, seed=settings.seed
+    )
   return report.Findings(
-    text=asked.text,
-    tables=asked.tables,
+    text=text,
+    tables=tables,
     checkpoints=checkpoints,
-    judgements=sources_compared.compare(said, asked.tables, of.tokenizer.vocab),
+    judgements=rates.compare(last, tables, tokenizer.vocab),
     cases=cases.choose_cases(
-      said, all_tables[0], of.tokenizer, limit=o.cases, only=asked.only
+      last, all_tables[0], tokenizer, limit=settings.cases, only=only
     ),
-    searched=len(said.gold_M),
-    sheet=cases.sheet(said, all_tables, of.tokenizer, size=o.sheet, seed=c.seed)
-    if o.sheet
-    else "",
+    searched=len(last.gold_M),
+    sheet=sheet,
   )
 
 
-def _predictions(
-  c: ConfigDict, of: Subject, text: text_lines.Lines, console: Console
+def _fill(
+  settings: Settings,
+  subject: Subject,
+  text: Lines,
+  mesh: jax.sharding.Mesh,
+  console: Console,
 ) -> Iterator[tuple[int | None, Predictions]]:
-  """Each step and what the model said at it."""
-  options = build_run.make_options(of.config, of.tokenizer)
+  """Each step and its predictions."""
+  options = build_run.make_options(subject.config, subject.tokenizer)
+  is_piece_V = None
+  if options.strict_subword:
+    is_piece_V = plan.continuations(subject.tokenizer.vocab)
   predict = predict_slots.make_predict_slots(
-    of.model,
+    subject.model,
     options.masking,
-    prediction=c.corrections.prediction or options.prediction,
+    prediction=settings.prediction or options.prediction,
     temperature=options.sampling_temperature,
-    continues_V=plan.continuations(of.tokenizer.vocab)
-    if options.strict_subword
-    else None,
+    continues_V=is_piece_V,
   )
-  mesh = sharding.make_mesh(sharding.get_spec(c.mesh.preset, c.mesh.axes))
-  for step in of.steps:
+  for step in subject.steps:
     name = "weights" if step is None else f"step {step:,}"
-    params = of.read(step)
+    params = subject.read(step)
     if params is None:
-      console.print(f"{name}: its run has cleared it away; left out")
+      console.print(f"{name}: its run has deleted it; left out")
       continue
     params = jax.device_put(params, sharding.replicated(mesh))
     began = time.perf_counter()
-    with rich.progress.Progress(
-      console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-      task = bar.add_task(name, total=len(text.sequences))
-      said = predict_slots.predict_lines(
+    with _bar(console, name, len(text.sequences)) as advance:
+      filled = predict_slots.predict_lines(
         predict,
         params,
         text.sequences,
-        jax.random.key(c.seed),
+        jax.random.key(settings.seed),
         length=text.length,
-        batch_size=c.batch_size,
+        batch_size=settings.batch_size,
         mesh=mesh,
-        advance=functools.partial(bar.advance, task),
+        advance=advance,
       )
     secs = time.perf_counter() - began
-    console.print(f"{name}: {len(said.gold_M):,} slots in {secs:.1f} s")
-    yield step, said
+    console.print(f"{name}: {len(filled.gold_M):,} slots in {secs:.1f} s")
+    yield step, filled
 
 
-def _about(c: ConfigDict, of: Subject) -> dict[str, Any]:
-  """What was measured, in JSON's types."""
-  return {
-    "command": command(),
-    "seed": c.seed,
-    "corrections": json.loads(c.corrections.to_json()),
-    "init": c.init,
-    "objective": of.config.objective,
-    "masking": json.loads(of.config.masking.to_json()),
-    "prediction": c.corrections.prediction or of.config.negatives.prediction,
-    "strict_subword": of.config.negatives.strict_subword,
-  }
+@contextlib.contextmanager
+def _bar(
+  console: Console, name: str, total: int
+) -> Iterator[Callable[[int], None]]:
+  """A progress bar on a terminal; yields the function that advances it."""
+  hidden = not console.is_terminal
+  bar = rich.progress.Progress(console=console, transient=True, disable=hidden)
+  with bar:
+    yield functools.partial(bar.advance, bar.add_task(name, total=total))

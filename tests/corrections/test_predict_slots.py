@@ -1,0 +1,149 @@
+"""Lines of a text, and predictions that depend on nothing but the line."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from support import tiny
+from support.small_predictions import predictions
+from truenegs_jax.corrections import cases, predict_slots
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.models import pretrain
+from truenegs_jax.synonyms.table import build_table
+from truenegs_jax.train import sharding
+
+WORDS = [f"w{i}" for i in range(5, tiny.V)]
+TOKENIZER = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
+LENGTH = 32
+MODEL = tiny.make_model()
+MASKING = dataclasses.replace(tiny.MASKING, style="80_10_10", mask_prob=0.25)
+
+
+@pytest.fixture(scope="module")
+def params():
+  rng = np.random.default_rng(20)
+  return jax.tree.map(
+    lambda x: np.float32(rng.normal(0, 0.5, x.shape)),
+    pretrain.param_shapes(MODEL),
+  )
+
+
+def test_lines_are_cut_and_headings_known(tmp_path):
+  path = tmp_path / "a.txt"
+  path.write_text(" = w5 = \n\nw5 = w6\n = = w5 w6 = = \nw5 w6 w7\n= w5\n")
+
+  def read(**options):
+    return predict_slots.read_lines(str(path), TOKENIZER, length=4, **options)
+
+  with_headings, without = read(), read(headings=False)
+  assert (len(with_headings.sequences), with_headings.num_headings) == (5, 0)
+  assert (len(without.sequences), without.num_headings) == (3, 2)
+  assert without.num_cut == 2
+  ids = [TOKENIZER.vocab.index(word) for word in ("w5", "w6")]
+  assert without.sequences[1].tolist() == [tiny.CLS, *ids, tiny.SEP]
+  assert read(limit=2).sequences[1].tolist() == without.sequences[0].tolist()
+  assert read(limit=2).fingerprint != with_headings.fingerprint
+  endless = "= " * 20_000 + "x"  # decided in a moment
+  assert not predict_slots.is_heading(endless)
+  assert predict_slots.is_heading(endless + " =" * 20_000)
+  assert not predict_slots.is_heading("= x = y =")
+
+
+@pytest.mark.parametrize("with_replacement", [False, True])
+def test_predictions_do_not_depend_on_how_lines_share_batches(
+  params, with_replacement
+):
+  masking = dataclasses.replace(MASKING, with_replacement=with_replacement)
+  # Slots that share a place have one prediction, also where it is drawn.
+  predict = predict_slots.make_predict_slots(
+    MODEL, masking, prediction="sample" if with_replacement else "argmax"
+  )
+  rng = np.random.default_rng(0)
+  sequences = [
+    np.array([2, *rng.integers(5, tiny.V, size), 3], np.int32)
+    for size in [*rng.integers(1, 7, 8), *rng.integers(20, 30, 14), 30]
+  ]
+  mesh = sharding.make_mesh(sharding.get_spec("dp"), jax.devices()[:1])
+  advanced = []
+
+  def fill(sequences):
+    return predict_slots.predict_lines(
+      predict,
+      params,
+      sequences,
+      jax.random.key(1),
+      length=LENGTH,
+      batch_size=8,
+      mesh=mesh,
+      advance=advanced.append,
+    )
+
+  # In batches of their own short lines take a narrow batch.
+  every, some = fill(sequences), fill([*sequences[:4], sequences[-1]])
+  assert advanced == [8, 8, 7, 5]
+  for name in ("sequence_M", "position_M", "gold_M", "predicted_M"):
+    by_every, by_some = (
+      getattr(p, name)[p.sequence_M < 4] for p in (every, some)
+    )
+    np.testing.assert_array_equal(by_every, by_some)
+    assert len(by_some) >= 4
+  assert set(every.sequence_M) == set(range(23))
+  places = list(zip(every.sequence_M, every.position_M, strict=True))
+  assert places == sorted(places)  # as one reads
+  with_tokens = set(zip(places, every.predicted_M, strict=True))
+  assert len(set(places)) == len(with_tokens)
+  assert (len(with_tokens) < len(places)) == with_replacement
+  assert np.bincount(every.sequence_M)[-1] == 8  # of 32 tokens, at 25 %
+
+
+def test_cases_of_packed_rows_show_their_own_document(params):
+  predict = predict_slots.make_predict_slots(MODEL, MASKING)
+  batches = [tiny.make_batch(seed, length=24) for seed in range(4)]
+  for batch in batches:  # a second document from position 12 on
+    full = (batch["documents"] > 0).all(axis=1)
+    batch["documents"][full, 12:] = 2
+    batch["tokens"][full, 11:13] = tiny.SEP, tiny.CLS
+  key = jax.random.key(0)
+  filled = predict_slots.predict_batch(predict, params, batches[0], key)
+  assert len(filled.gold_M) > 20  # and Predictions has checked the golds
+  assert {row[0] for row in filled.sequences} == {tiny.CLS}
+  assert len(filled.sequences) > tiny.B - 2
+  every = [(a, b) for a in WORDS for b in WORDS if a != b]
+  table = build_table(every, TOKENIZER.vocab, source="all")
+
+  def search(limit):
+    return cases.find_cases(
+      predict,
+      params,
+      iter(batches),
+      table=table,
+      tokenizer=TOKENIZER,
+      limit=limit,
+      seed=0,
+    )
+
+  found, searched = search(10_000)
+  pairs = [(case.gold, case.prediction) for case in found]
+  assert len(set(pairs)) == len(pairs) > 20
+  assert all(gold != predicted for gold, predicted in pairs)
+  assert search(3) == (found[:3], len(filled.gold_M)) and searched > 60
+
+
+@pytest.mark.parametrize(
+  "change, message",
+  [
+    ({"gold_M": np.array([3, 3])}, "not what stands"),
+    ({"position_M": np.array([0, 2])}, "between"),
+    ({"position_M": np.array([1, 3])}, "between"),
+    ({"sequence_M": np.array([0, 1])}, "none of 1 lines"),
+    ({"sequence_M": np.array([-1, 0])}, "none of 1 lines"),
+    ({"probability_M": np.array([0.5, np.nan])}, "no probabilities"),
+    ({"probability_M": np.array([0.5, 1.5])}, "no probabilities"),
+  ],
+)
+def test_predictions_that_fit_no_text_are_refused(change, message):
+  p = predictions([np.array([0, 2, 3, 1])], [(0, 1), (0, 2)], [4, 5])
+  with pytest.raises(ValueError, match=message):
+    dataclasses.replace(p, **change)
