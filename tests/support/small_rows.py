@@ -47,3 +47,29 @@ def contents(folder, split):
 def letters(batch) -> str:
   ids = batch["tokens"][batch["tokens"] >= 5]
   return "".join(TOKENIZER.vocab[i] for i in ids)
+
+
+def check_structure(arrays, *, cls: int, sep: int, pad: int) -> None:
+  """Asserts what holds for the rows of every layout.
+
+  Args:
+    arrays: tokens, types and documents, each [R, L].
+  """
+  tokens_RxL, documents_RxL = arrays["tokens"], arrays["documents"]
+  types_RxL = arrays["types"]
+  is_pad_RxL = documents_RxL == 0
+  assert (tokens_RxL >= 0).all()
+  assert np.array_equal(is_pad_RxL, tokens_RxL == pad)
+  assert (np.diff(is_pad_RxL.astype(int), axis=1) >= 0).all()
+  used_R = (~is_pad_RxL).sum(axis=1)
+  assert (used_R >= 3).all()
+  assert (types_RxL <= 1).all() and (types_RxL[is_pad_RxL] == 0).all()
+  # Documents are numbered 1, 2, ...; each begins with the only [CLS] that it
+  # has, and ends with [SEP].
+  numbers_RxL = np.pad(documents_RxL.astype(int), ((0, 0), (1, 1)))
+  steps_RxL = np.diff(numbers_RxL)
+  begins_RxL = (steps_RxL[:, :-1] != 0) & ~is_pad_RxL
+  ends_RxL = (steps_RxL[:, 1:] != 0) & ~is_pad_RxL
+  assert (steps_RxL[:, :-1][begins_RxL] == 1).all()
+  assert np.array_equal(tokens_RxL == cls, begins_RxL)
+  assert (tokens_RxL[ends_RxL] == sep).all()

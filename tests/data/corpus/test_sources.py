@@ -272,6 +272,7 @@ def test_every_source_obeys_the_contract(tmp_path, name):
     )
 
 
+@pytest.mark.slow
 def test_real_wordnet_is_read_whole(tmp_path, real_data):
   pytest.importorskip("nltk")
   from truenegs_jax.synonyms.wordnet import open_wordnet

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from support.small_rows import check_structure
 from truenegs_jax.data.rows import layouts
 
 CLS, SEP, PAD, FIRST = 1, 2, 3, 10  # ids of a text begin with FIRST
@@ -71,20 +72,13 @@ def test_rows_have_the_layout(name, overflow, length, longest):
   assert tokens_RxL.dtype == np.uint32
   assert types_RxL.dtype == documents_RxL.dtype == np.uint8
   assert {array.shape for array in arrays} == {(len(tokens_RxL), length)}
-  # 1, 2, ... and then padding, which is told by the documents alone.
-  real_RxL = documents_RxL != 0
-  assert (documents_RxL[:, 0] == 1).all()
-  assert (np.diff(real_RxL.astype(int)) <= 0).all()
-  steps = np.diff(documents_RxL.astype(int))[real_RxL[:, 1:]]
-  assert set(steps) <= {0, 1}
-  assert (tokens_RxL[~real_RxL] == PAD).all()
-  assert not (tokens_RxL[real_RxL] == PAD).any()
-  assert not types_RxL[~real_RxL].any()
+  fields = ("tokens", "types", "documents")
+  found = dict(zip(fields, arrays, strict=True))
+  check_structure(found, cls=CLS, sep=SEP, pad=PAD)
   for tokens, types in unpadded(arrays):
     tokens = np.array(tokens)
     ends = np.flatnonzero(tokens == SEP)
-    assert tokens[0] == CLS and (tokens == CLS).sum() == 1
-    assert ends[-1] == len(tokens) - 1 and len(ends) <= 2
+    assert len(ends) <= 2
     # Type 1 begins after the first [SEP], and no segment is empty.
     assert types == (np.arange(len(tokens)) > ends[0]).astype(int).tolist()
     assert np.diff([0, *ends]).min() >= 2

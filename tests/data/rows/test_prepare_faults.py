@@ -11,6 +11,7 @@ import pathlib
 import numpy as np
 import pytest
 
+from support.small_rows import check_structure
 from support.texts import FORMATS, PACK, damaged
 from truenegs_jax.data.corpus.corpus import Meter
 from truenegs_jax.data.corpus.sources_spec import open_corpus
@@ -138,7 +139,10 @@ def check_rows(folder, tokenizer, corpus, options) -> None:
     rows = open_rows(folder, split)
     num_rows += len(rows)
     arrays = rows.take(np.arange(len(rows)))
-    check_structure(arrays, tokenizer)
+    assert (arrays["tokens"] < len(tokenizer.vocab)).all()
+    check_structure(
+      arrays, cls=tokenizer.cls, sep=tokenizer.sep, pad=tokenizer.pad
+    )
     for tokens, documents in zip(
       arrays["tokens"], arrays["documents"], strict=True
     ):
@@ -164,28 +168,6 @@ def ids_of(texts, tokenizer) -> list[int]:
   """Ids of documents, one after another, by the reference tokenizer."""
   lines = itertools.chain.from_iterable(text.split("\n") for text in texts)
   return [i for ids in tokenizer.encode_lines(list(lines)) for i in ids]
-
-
-def check_structure(arrays, tokenizer) -> None:
-  tokens_RxL, documents_RxL = arrays["tokens"], arrays["documents"]
-  is_pad_RxL = documents_RxL == 0
-  assert (tokens_RxL >= 0).all()
-  assert (tokens_RxL < len(tokenizer.vocab)).all()
-  assert np.array_equal(is_pad_RxL, tokens_RxL == tokenizer.pad)
-  assert (np.diff(is_pad_RxL.astype(int), axis=1) >= 0).all()
-  used_R = (~is_pad_RxL).sum(axis=1)
-  assert (used_R >= 3).all()
-  assert (tokens_RxL[:, 0] == tokenizer.cls).all()
-  assert (tokens_RxL[np.arange(len(used_R)), used_R - 1] == tokenizer.sep).all()
-  assert (arrays["types"] <= 1).all()
-  assert (arrays["types"][is_pad_RxL] == 0).all()
-  # Every document of a row begins with [CLS] and ends with [SEP].
-  numbers_RxL = np.pad(documents_RxL, ((0, 0), (1, 1)))
-  begins_RxL = (np.diff(numbers_RxL)[:, :-1] != 0) & ~is_pad_RxL
-  ends_RxL = (np.diff(numbers_RxL)[:, 1:] != 0) & ~is_pad_RxL
-  assert (tokens_RxL[begins_RxL] == tokenizer.cls).all()
-  assert (tokens_RxL[ends_RxL] == tokenizer.sep).all()
-  assert (tokens_RxL == tokenizer.cls).sum() == begins_RxL.sum()
 
 
 def outcome(folder: pathlib.Path, number: int) -> str:

@@ -245,6 +245,7 @@ def one_go(large, tmp_path):
   return read_all(folder)
 
 
+@pytest.mark.slow
 def test_jobs_of_an_array_make_the_rows_of_one_go(large, tmp_path, one_go):
   folder = tmp_path / "rows"
   jobs = [
@@ -257,6 +258,7 @@ def test_jobs_of_an_array_make_the_rows_of_one_go(large, tmp_path, one_go):
   assert read_all(folder) == one_go
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number, code", [("SIGINT", 130), ("SIGTERM", 75)])
 def test_an_interrupted_preparation_goes_on(
   large, tmp_path, one_go, number, code

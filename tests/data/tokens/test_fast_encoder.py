@@ -83,7 +83,13 @@ def test_every_character_is_encoded_as_transformers_does(
 
 
 @pytest.mark.parametrize("backend", INSTALLED)
-@pytest.mark.parametrize("name", ["wikipedia-en-society", "wikipedia-en-2018"])
+@pytest.mark.parametrize(
+  "name",
+  [
+    "wikipedia-en-society",
+    pytest.param("wikipedia-en-2018", marks=pytest.mark.slow),
+  ],
+)
 def test_real_text_is_encoded_as_transformers_does(
   tmp_path, real_data, name, backend
 ):

@@ -110,6 +110,7 @@ def library_vocabulary(texts, size, *, lowercase, strip_accents) -> set[str]:
   return set(bert.get_vocab())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lowercase, strip_accents", CASES)
 def test_entries_are_those_of_the_library(lowercase, strip_accents):
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
@@ -119,6 +120,7 @@ def test_entries_are_those_of_the_library(lowercase, strip_accents):
   assert len(ours - theirs) <= 20  # of equals, which it takes is chance there
 
 
+@pytest.mark.slow
 def test_entries_of_real_text_are_those_of_the_library(real_data):
   path = real_data / "corpus" / "wikipedia-en-society.txt.xz"
   with lzma.open(path, "rt", encoding="utf-8") as file:
