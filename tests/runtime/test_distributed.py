@@ -136,16 +136,6 @@ def test_a_signal_to_one_process_stops_all_after_the_same_step(stopped):
 
 
 @pytest.mark.slow
-def test_every_process_says_how_it_joins_and_the_first_says_the_rest(stopped):
-  _, ended = stopped
-  for index, (_, output) in enumerate(ended):
-    assert f"joining as process {index} of 4, coordinator 127.0.0.1:" in output
-    assert f"joined: process {index} of 4, 1 local of 4 devices" in output
-    assert (f"step 1/{STEPS}" in output) == (index == 0)
-    assert ("compiled in" in output) == (index == 0)
-
-
-@pytest.mark.slow
 def test_what_four_processes_saved_goes_on_in_one(place, stopped):
   root, flags, env = place
   workdir, _ = stopped

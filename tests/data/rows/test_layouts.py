@@ -111,23 +111,6 @@ def test_no_document_of_a_row_mixes_those_of_the_text(name, overflow):
   assert owners == sorted(owners) and len(set(owners)) == len(documents)
 
 
-@pytest.mark.parametrize("overflow", layouts.OVERFLOWS)
-def test_rows_of_a_document_depend_on_seed_and_number_alone(overflow):
-  sizes = [9, 30, 2, 2, 17, 5, 40, 1] * 5
-  alone = build([(3, sizes)], overflow=overflow)
-  before = make_documents(3, count=3)
-  among = build([*before, (3, sizes), (4, [8])], overflow=overflow)
-  first = len(build(before, overflow=overflow)[0])
-  moved_RxL = among[0][first : first + len(alone[0])].astype(int)
-  moved_RxL[moved_RxL >= FIRST] -= len(text_of(before))
-  np.testing.assert_array_equal(moved_RxL, alone[0])
-  for other in (
-    build([(3, sizes)], overflow=overflow, seed=1),
-    build([(5, sizes)], overflow=overflow),
-  ):
-    assert unpadded(other) != unpadded(alone)
-
-
 class Draws:
   """Stands in for the released code's `random`: our draws, its calls."""
 

@@ -1,6 +1,5 @@
 """A rows folder is whole, the same everywhere, and shows any damage."""
 
-import dataclasses
 import json
 import os
 import pathlib
@@ -10,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from support.small_rows import OPTIONS, contents, letters, write
+from support.small_rows import contents, letters, write
 from support.texts import Texts, make_texts
 from truenegs_jax.data.rows import chunks, merge_chunks, rows_folder
 from truenegs_jax.data.rows.rows_folder import (
@@ -126,18 +125,9 @@ def test_the_same_text_gives_the_same_bytes_in_every_process(tmp_path):
     assert same == (tmp_path / "b" / name).read_bytes()
 
 
-def test_fingerprints_follow_content_and_options(tmp_path, folder, monkeypatch):
+def test_the_fingerprint_is_that_of_the_content(tmp_path, folder, monkeypatch):
   base = open_rows(folder, "train").fingerprint
-  for i, change in enumerate(
-    [{"seed": 1}, {"length": 17}, {"overflow": "discard"}, {"held_out": 0.2}]
-  ):
-    options = dataclasses.replace(OPTIONS, **change)
-    assert rows_folder.rows_fingerprint(
-      options
-    ) != rows_folder.rows_fingerprint(OPTIONS)
-    assert write(tmp_path / str(i), make_texts(60), **change)[
-      "fingerprint"
-    ] not in (base, None)
+  assert write(tmp_path / "seed", make_texts(60), seed=1)["fingerprint"] != base
   # Where the text lay does not change what the rows are.
   monkeypatch.setattr(Texts, "state", lambda self: [{"x": 1}])
   moved = write(tmp_path / "moved", make_texts(60), sources=[{"x": 1}])

@@ -2,7 +2,6 @@
 
 import json
 import lzma
-import pickle
 
 import huggingface_hub.constants
 import pytest
@@ -50,24 +49,6 @@ def test_ids_are_those_of_transformers_on_odd_text(
   assert tokenizer.encode_lines(lines) == expected
 
 
-def test_accents_and_case_are_two_things():
-  words = {
-    case: make_tokenizer(
-      ACCENTED, lowercase=case[0], strip_accents=case[1]
-    ).encode_lines(["É", "Swän"])
-    for case in CASES
-  }
-  entries = {
-    case: [ACCENTED[ids[0]] for ids in found] for case, found in words.items()
-  }
-  assert entries == {
-    (True, None): ["e", "swan"],
-    (False, None): ["É", "Swän"],
-    (True, False): ["é", "swän"],
-    (False, True): ["E", "S"],
-  }
-
-
 @pytest.mark.parametrize("lowercase, strip_accents", CASES)
 def test_an_export_tells_transformers_of_accents(
   tmp_path, lowercase, strip_accents
@@ -107,14 +88,6 @@ def test_no_text_yields_special_ids_but_unknown():
   ids = {i for line in found for i in line}
   assert ids & set(tokenizer.special_ids) <= {tokenizer.unk}
   assert tokenizer.encode_lines(["[MASK]"])[0][0] == VOCAB.index("[")
-
-
-def test_a_tokenizer_survives_pickling():
-  tokenizer = make_tokenizer(VOCAB, lowercase=True)
-  tokenizer.encode_lines(["warm"])
-  copy = pickle.loads(pickle.dumps(tokenizer))
-  assert copy == tokenizer
-  assert copy.encode_lines(["swaning"]) == tokenizer.encode_lines(["swaning"])
 
 
 def test_the_fingerprint_follows_entries_order_case_and_accents():
