@@ -1,9 +1,9 @@
-"""Finds, opens and reads files of text; the only place that does.
-
-What is read is seen to be what was found.
+"""Finds, opens, unpacks and reads files of text; the only place that does.
 
   for file in find_files("wiki/*.txt.zst", suffixes=(".txt",)):
     for block in read_blocks(file, ReadState(), size=2**19): ...
+
+A file that is another by the time it is read is refused.
 """
 
 import bz2
@@ -31,6 +31,12 @@ MAGIC = {
 # A frame of zst that holds none of the text may come first (RFC 8878, 3.1.2).
 SKIPPABLE = (b"\x2a\x4d\x18", slice(1, 4))
 XZ_MEMORY = 2**28  # bytes; the highest preset takes a quarter of it
+
+# Read as text they would give noise that a lenient reader takes for words.
+ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz", ".lz4", ".lzma")
+MARKUP = (".xml", ".html", ".htm", ".pdf", ".docx", ".epub", ".rtf", ".warc")
+HEAD_BYTES = 4096
+MAX_HEADS = 100  # files whose beginning is looked at, too
 
 
 def begins_as(head: bytes) -> str:
@@ -92,13 +98,6 @@ def _unpack(
     while not data.strip(b"\0") and (more := raw.read(size)):
       data = more
     data = data.lstrip(b"\0")
-
-
-# Read as text they would give noise that a lenient reader takes for words.
-ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz", ".lz4", ".lzma")
-MARKUP = (".xml", ".html", ".htm", ".pdf", ".docx", ".epub", ".rtf", ".warc")
-HEAD_BYTES = 4096
-MAX_HEADS = 100  # files whose beginning is looked at, too
 
 
 class File(NamedTuple):

@@ -1,8 +1,13 @@
-"""Numbers words: equal words get equal numbers, 0, 1, 2, ... as they come.
+"""Remembers the ids of words: each different word is encoded once.
 
-Python takes 50 ns to make a word and as much to look it up. Here words are
-compared as two numbers of 64 bits, all at once in numpy: 30 ns. Long words are
-left to a dictionary.
+  table = WordTable(encode)
+  ids_T, lengths_W = table.ids(words)
+
+A `WordIndex` numbers words: equal ones get equal numbers, 0, 1, 2, ... as they
+come. Python takes 50 ns to make a word and as much to look it up; here words
+are compared as two numbers of 64 bits, all at once in numpy: 30 ns. Long words
+are left to a dictionary. A `WordTable` keeps the ids by these numbers, and
+forgets words that were met once when there are too many.
 """
 
 from collections.abc import Callable
@@ -21,6 +26,16 @@ _HIGH_MASKS = _MASKS[np.maximum(_SIZES - 8, 0)]
 _LOW_FACTOR, _HIGH_FACTOR = np.array(
   [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64
 )
+
+
+# Of a table. The two tables of an encoder (words, and basic tokens) take 50 MB
+# for 36 MB of Wikipedia, which have 380,000 different words, and stay below
+# 250 MB where every word of a text is new and long.
+MAX_WORDS = 400_000
+MAX_LONG_BYTES = 2**23
+
+# Words -> (ids of all, one after another: int32; how many each has: int64).
+Encode = Callable[[Words], tuple[np.ndarray, np.ndarray]]
 
 
 class WordIndex:
@@ -189,16 +204,6 @@ def _keys(words: Words) -> tuple[np.ndarray, np.ndarray]:
   low_W = eights_B[starts_W] & _LOW_MASKS[sizes_W]
   high_W = eights_B[starts_W + 8] & _HIGH_MASKS[sizes_W]
   return low_W, high_W
-
-
-# Of a table. The two tables of an encoder (words, and their pieces) take 50 MB
-# for 36 MB of Wikipedia, which have 380,000 different words, and stay below
-# 250 MB where every word of a text is new and long.
-MAX_WORDS = 400_000
-MAX_LONG_BYTES = 2**23
-
-# Words -> (ids of all, one after another: int32; how many each has: int64).
-Encode = Callable[[Words], tuple[np.ndarray, np.ndarray]]
 
 
 class WordTable:
