@@ -69,7 +69,7 @@ def candidates() -> dict[str, tuple[attention.Form, float]]:
   found = {"xla": (attention.PLAIN, 0.0)}
   if _RATE.value:
     found["xla, dropout"] = attention.PLAIN, _RATE.value
-  for name, owner in choose_attention.OWNERS.items():
+  for name, owner in choose_attention.PLATFORMS.items():
     if owner == platform:
       found[name] = attention.Form(name), 0.0
   if "pieces" in found and _RATE.value:
@@ -102,10 +102,10 @@ def make_run(form: attention.Form, rate: float) -> tuple[Callable, int]:
   keys_B = rng.row_keys(keys[0], 0, jnp.arange(rows))
 
   def loss(query, key, value, cotangent, documents_BxL, keys_B):
-    seen = attention.look(form, documents_BxL)
+    mask = attention.make_mask(form, documents_BxL)
     for site in range(_LAYERS.value):
       query = query + attention.attend(
-        query, key, value, seen, keys_B if rate else None, rate=rate, site=site
+        query, key, value, mask, keys_B if rate else None, rate=rate, site=site
       )
     return jnp.sum(query.astype(jnp.float32) * cotangent)
 

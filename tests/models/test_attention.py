@@ -11,7 +11,7 @@ import pytest
 
 from support import tiny
 from truenegs_jax.models import attention, choose_attention, encoder
-from truenegs_jax.runtime import rng
+from truenegs_jax.runtime import cpu, cpu_ops, rng
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import sharding
 
@@ -41,7 +41,7 @@ KEY = jax.random.key(0)
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames="rate")
 def result_and_gradients(form, documents, arrays, keys_B=None, rate=0.0):
-  seen = attention.look(form, documents)
+  seen = attention.make_mask(form, documents)
   go = lambda *qkv: attention.attend(*qkv, seen, keys_B, rate=rate, site=3)
   result, push = jax.vjp(go, *arrays[:3])
   return result, *push(arrays[3])
@@ -76,7 +76,7 @@ def test_splash_attention_knows_documents_and_runs_on_meshes():
 def test_pieces_of_a_batch_are_the_batch():
   """Nine rows are pieces of two and three; their dropout is the same."""
   keys_B = rng.row_keys(KEY, 0, jnp.arange(9))
-  assert 9 * 2 * L**2 >= attention.WORTH
+  assert 9 * 2 * L**2 >= cpu_ops.WORTH
   documents, arrays = documents_of(packed=True, rows=9), arrays_of(8, 9)
   assert_plain(PIECES, documents, arrays, keys_B=keys_B, rate=0.5)
 
@@ -104,7 +104,7 @@ def test_cudnn_is_given_lengths_and_no_mask(monkeypatch):
 def test_kernels_leave_other_lengths_to_xla():
   for length, name in ((96, "xla"), (128, "splash")):
     documents = jnp.ones((1, length), jnp.int32)
-    assert attention.look(SPLASH, documents).form.name == name
+    assert attention.make_mask(SPLASH, documents).form.name == name
 
 
 def gradient_of_a_layer(form, **how):
@@ -149,7 +149,8 @@ def choose(wanted, platform, mesh=NO_MESH, *, length=512, packed=False, **kw):
   )
 
 
-def test_each_platform_has_its_own():
+def test_each_platform_has_its_own(monkeypatch):
+  monkeypatch.delenv(cpu.SWITCH, raising=False)
   found = {p: choose("auto", p)[0].name for p in ("cpu", "cuda", "tpu", "gpu")}
   assert found == {
     "cpu": "pieces",
@@ -157,6 +158,9 @@ def test_each_platform_has_its_own():
     "tpu": "splash",
     "gpu": "xla",
   }
+  monkeypatch.setenv(cpu.SWITCH, "plain")
+  assert choose("auto", "cpu")[0] == attention.PLAIN
+  assert choose("pieces", "cpu")[0].name == "pieces"
   several = sharding.make_mesh(sharding.get_spec("dp"), jax.devices()[:2])
   assert choose("auto", "cuda", several)[0].mesh == several
   assert choose("auto", "cpu", several)[0] == attention.PLAIN
@@ -199,7 +203,7 @@ def settle(monkeypatch, kernel):
 
 
 def right(query, key, value, documents, *, interpret):
-  allowed = attention.attention_mask(documents)
+  allowed = attention.same_document(documents)
   drop = lambda x, _: x
   return attention.plain(query, key, value, allowed, None, drop)
 

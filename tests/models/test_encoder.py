@@ -32,7 +32,7 @@ def test_a_layer_equals_a_numpy_layer():
   rng = np.random.default_rng(0)
   x_BxLxD = rng.normal(size=(2, 5, CONFIG.width)).astype(np.float32)
   documents = jnp.array([[1, 1, 1, 1, 1], [1, 1, 2, 2, 0]])
-  seen = attention.look(attention.PLAIN, documents)
+  seen = attention.make_mask(attention.PLAIN, documents)
   p = layer.init(jax.random.key(0), x_BxLxD, None, 1, seen)
   p = jax.tree.map(
     lambda a: jnp.asarray(rng.normal(size=a.shape), jnp.float32) * 0.3, p

@@ -16,7 +16,7 @@ def both(dtype):
   x = jax.random.normal(jax.random.key(0), (3, 5, 16), dtype)
   weight = jax.random.normal(jax.random.key(1), (3, 5, 8))
   made = (
-    layers.Dense(8, INIT, dtype),
+    layers.Dense(8, kernel_init=INIT, dtype=dtype),
     nn.Dense(8, kernel_init=INIT, dtype=dtype),
   )
   params = made[1].init(jax.random.key(2), x)
@@ -51,7 +51,7 @@ def test_a_dense_layer_is_flaxs_with_its_gradients(dtype):
 def test_gradients_of_half_precision_are_summed_in_full():
   # 2^12 equal terms: in bfloat16 a sum stops to grow at 2^8 of them.
   x = jnp.ones((4096, 4), jnp.bfloat16)
-  layer = layers.Dense(2, INIT, "bfloat16")
+  layer = layers.Dense(2, kernel_init=INIT, dtype="bfloat16")
   params = layer.init(jax.random.key(0), x)
   loss = lambda params: layer.apply(params, x).astype(jnp.float32).sum()
   for leaf in jax.tree.leaves(jax.grad(loss)(params)):
@@ -76,7 +76,7 @@ def test_gelu_is_the_exact_one_with_its_slope(dtype):
 
 def test_a_dense_layer_can_be_linearized_and_transposed():
   x = jax.random.normal(jax.random.key(0), (6, 4))
-  layer = layers.Dense(3, INIT, "float32")
+  layer = layers.Dense(3, kernel_init=INIT, dtype="float32")
   params = layer.init(jax.random.key(1), x)
   f = lambda params: jnp.tanh(layer.apply(params, x)).sum()
   value, push = jax.linearize(f, params)

@@ -267,7 +267,8 @@ def trained_parts(recipe, model):
   terms = tiny.make_objective(model, recipe, train=True)
 
   def sums(params):
-    found = terms(params, inputs, keys_B, tiny.make_aux())
+    aux = tiny.make_aux() | {"continues_V": jnp.zeros(tiny.V, bool)}
+    found = terms(params, inputs, keys_B, aux)
     return {n: found[n][0] for n in (*LOSSES, "pair_cosine") if n in found}
 
   quickly = {"xla_backend_optimization_level": 0}

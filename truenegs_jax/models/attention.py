@@ -1,13 +1,13 @@
 """Self-attention behind one function: XLA's, cuDNN's or a TPU kernel's.
 
-seen = attention.look(form, documents_BxL)  # once for all layers
-mixed = attention.attend(query, key, value, seen, keys_B, rate=0.1, site=1)
+mask = attention.make_mask(form, documents_BxL)  # once for all layers
+mixed = attention.attend(query, key, value, mask, keys_B, rate=0.1, site=1)
 
-Tokens see their own document. Padding counts as one, document 0: no row of a
-softmax is empty, and nothing real sees it or is seen by it.
+Tokens attend to their own document. Padding counts as one, document 0: no row
+of a softmax is empty, and nothing real attends to it.
 
-Models are built with PLAIN, which runs everywhere and is what the others are
-measured by. `attention_choice` finds the form for the devices of a training.
+Models are built with PLAIN, which runs everywhere and is the reference of the
+other forms. `choose_attention` chooses the form for the devices of a training.
 """
 
 import dataclasses
@@ -20,19 +20,17 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from truenegs_jax.runtime import rng
+from truenegs_jax.runtime import cpu_ops, rng
 
 Array = jax.Array
 Drop = Callable[[Array, Array | None], Array]  # weights, keys -> weights
 
 MASKED_SCORE = -1e9
-PIECES = 4  # of a batch on a CPU
-WORTH = 2**18  # scores; of fewer the pieces would take longer to compile
-# Kernels see the rows whose length is a multiple of it, others do without:
-# TPUs have 128 lanes, and cuDNN gave NaN gradients at odd multiples of 64
+# Kernels are used for rows whose length is a multiple of it: TPUs have 128
+# lanes, and cuDNN gave NaN gradients at odd multiples of 64
 # (pytorch/pytorch#196678).
 LENGTHS = 128
-BLOCKS = (512, 384, 256, 128)  # tokens that splash attention has at a time
+BLOCKS = (512, 384, 256, 128)  # tokens of a block of splash attention
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Form:
   """How attention is computed.
 
   Attributes:
-    name: "xla", "pieces" or a key of KERNELS.
+    name: "xla", "pieces" (quarters of the batch, for a CPU) or one of KERNELS.
     mesh: devices that kernels run on, each with its own rows (first axis) and
       heads (second axis, if it divides them); None: one device.
     interpret: splash attention without a TPU, slowly.
@@ -60,24 +58,29 @@ PLAIN = Form()
   meta_fields=["form"],
 )
 @dataclasses.dataclass(frozen=True)
-class Seen:
-  """Who sees whom, for all layers alike, and how they look."""
+class AttentionMask:
+  """Who attends to whom, for all layers alike, and the form that computes it.
+
+  `allowed_Bx1xLxL` is true where query and key are of the same document; only
+  the form "xla" has it.
+  """
 
   documents_BxL: Array
-  allowed_Bx1xLxL: Array | None  # of the form "xla" alone
+  allowed_Bx1xLxL: Array | None
   form: Form
 
 
-def look(form: Form, documents_BxL: Array) -> Seen:
-  """What `attend` has to know of the rows; kernels take some lengths alone."""
+def make_mask(form: Form, documents_BxL: Array) -> AttentionMask:
+  """The mask of rows; "xla" replaces a kernel that does not take the length."""
   if form.name in KERNELS and documents_BxL.shape[1] % LENGTHS:
     form = PLAIN
-  once = form.name == "xla"
-  allowed_Bx1xLxL = attention_mask(documents_BxL) if once else None
-  return Seen(documents_BxL, allowed_Bx1xLxL, form)
+  allowed_Bx1xLxL = None
+  if form.name == "xla":
+    allowed_Bx1xLxL = same_document(documents_BxL)
+  return AttentionMask(documents_BxL, allowed_Bx1xLxL, form)
 
 
-def attention_mask(documents_BxL: Array) -> Array:
+def same_document(documents_BxL: Array) -> Array:
   """True `[B, 1, L, L]` where query and key are of the same document."""
   return (documents_BxL[:, :, None] == documents_BxL[:, None, :])[:, None]
 
@@ -86,7 +89,7 @@ def attend(
   query_BxLxHxS: Array,
   key_BxLxHxS: Array,
   value_BxLxHxS: Array,
-  seen: Seen,
+  mask: AttentionMask,
   dropout_keys_B: Array | None,
   *,
   rate: float,
@@ -96,19 +99,29 @@ def attend(
 
   Args:
     query_BxLxHxS, key_BxLxHxS, value_BxLxHxS: of one dtype, as the result.
-    seen: what `look` returned.
+    mask: of their rows.
     dropout_keys_B: None turns dropout off.
     rate: of dropout, 0 for a kernel in training.
-    site: of dropout, as `randomness.dropout` has it.
+    site: of dropout, as in `rng.dropout`.
   """
   qkv = query_BxLxHxS, key_BxLxHxS, value_BxLxHxS
+  documents_BxL = mask.documents_BxL
   drop = functools.partial(rng.dropout, rate=rate, site=site)
-  if seen.allowed_Bx1xLxL is not None:
-    return plain(*qkv, seen.allowed_Bx1xLxL, dropout_keys_B, drop)
-  if seen.form.name == "pieces":
-    return _in_pieces(*qkv, seen.documents_BxL, dropout_keys_B, drop)
+  if mask.allowed_Bx1xLxL is not None:
+    return plain(*qkv, mask.allowed_Bx1xLxL, dropout_keys_B, drop)
+  if mask.form.name == "pieces":
+    rows, length, heads, _ = query_BxLxHxS.shape
+    return cpu_ops.by_quarters(
+      lambda query, key, value, documents, keys: plain(
+        query, key, value, same_document(documents), keys, drop
+      ),
+      *qkv,
+      documents_BxL,
+      dropout_keys_B,
+      scores=rows * heads * length**2,
+    )
   assert dropout_keys_B is None or rate == 0, "kernels have no dropout of ours"
-  return _on_mesh(seen.form, *qkv, seen.documents_BxL)
+  return _on_mesh(mask.form, *qkv, documents_BxL)
 
 
 def plain(
@@ -119,8 +132,8 @@ def plain(
   dropout_keys_B: Array | None,
   drop: Drop,
 ) -> Array:
-  """The mathematics as it is written; the softmax is f32."""
-  # Heads first: else a CPU would put the units of a head in an order of theirs.
+  """Softmax attention as it is written in the paper; the softmax is f32."""
+  # Heads first: otherwise XLA transposes the units of a head on a CPU.
   query_BxHxLxS, key_BxHxLxS, value_BxHxLxS = (
     jnp.swapaxes(x, 1, 2)
     for x in (
@@ -142,49 +155,17 @@ def plain(
   return jnp.swapaxes(mixed_BxHxLxS, 1, 2)
 
 
-def _in_pieces(
-  query: Array,
-  key: Array,
-  value: Array,
-  documents_BxL: Array,
-  keys_B: Array | None,
-  drop: Drop,
-) -> Array:
-  """`plain` of a quarter of the rows at a time.
-
-  XLA runs a batched product on one core of a CPU, but products that do not
-  depend on one another side by side; and a quarter's scores stay in the caches.
-  """
-  rows, length, heads, _ = query.shape
-  num = min(PIECES, rows) if rows * heads * length**2 >= WORTH else 1
-  split = lambda x: [x] * num if x is None else jnp.array_split(x, num)
-  arrays = query, key, value, documents_BxL, keys_B
-  return jnp.concatenate(
-    [
-      plain(query, key, value, attention_mask(documents), keys, drop)
-      for query, key, value, documents, keys in zip(
-        *map(split, arrays), strict=True
-      )
-    ]
-  )
-
-
 def _cudnn(
-  query: Array,
-  key: Array,
-  value: Array,
-  documents_BxL: Array,
-  *,
-  interpret: bool,
+  query: Array, key: Array, value: Array, documents: Array, *, interpret: bool
 ) -> Array:
   """cuDNN's flash attention over rows of one document and then padding.
 
-  It is given lengths: a mask would become a bias, of which it computes the
+  It takes lengths: a mask would become a bias, of which it computes the
   gradient as well. A row of padding has the length 1, as no row of a softmax
-  may be empty. Where a row is padded the output is zero.
+  may be empty. The output is zero where a row is padded.
   """
   del interpret
-  lengths_B = jnp.sum(documents_BxL != 0, axis=1, dtype=jnp.int32)
+  lengths_B = jnp.sum(documents != 0, axis=1, dtype=jnp.int32)
   lengths_B = jnp.maximum(lengths_B, 1)
   return jax.nn.dot_product_attention(
     query,
@@ -197,15 +178,10 @@ def _cudnn(
 
 
 def _splash(
-  query: Array,
-  key: Array,
-  value: Array,
-  documents_BxL: Array,
-  *,
-  interpret: bool,
+  query: Array, key: Array, value: Array, documents: Array, *, interpret: bool
 ) -> Array:
-  """JAX's flash attention for TPUs, which knows of documents."""
-  # Here, as it is experimental: without it the other forms still are there.
+  """JAX's flash attention for TPUs, which takes documents as segments."""
+  # An experimental module: without it the other forms still work.
   from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
   _, length, heads, width = query.shape
@@ -231,7 +207,7 @@ def _splash(
     heads_first(query / math.sqrt(width)),
     heads_first(key),
     heads_first(value),
-    documents_BxL,
+    documents,
   )
   return heads_first(mixed_BxHxLxS)
 
@@ -247,12 +223,12 @@ def _on_mesh(form: Form, *qkvd: Array) -> Array:
   heads, sizes = qkvd[0].shape[2], form.mesh.shape
   rows, *others = form.mesh.axis_names
   split = tuple(axis for axis in others if heads % sizes[axis] == 0)
-  here = P(rows, None, split or None)
+  spec = P(rows, None, split or None)
   run = jax.shard_map(
     kernel,
     mesh=form.mesh,
-    in_specs=(here, here, here, P(rows)),
-    out_specs=here,
+    in_specs=(spec, spec, spec, P(rows)),
+    out_specs=spec,
     check_vma=False,
   )
   return run(*qkvd)

@@ -1,4 +1,4 @@
-"""Which form of attention a training takes, and whether it is right there.
+"""Chooses the form of attention for a training, and checks it on the devices.
 
 form, line = settle(wanted, roles.values(), mesh, length=512, packed=False)
 model = with_form(model, form)  # for the steps of a training alone
@@ -15,13 +15,14 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from truenegs_jax.models import attention
+from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime.errors import InputError
 
 Array = jax.Array
-Configs = Iterable[Any]  # an `encoder.EncoderConfig` a network
+Configs = Iterable[Any]  # an `encoder.EncoderConfig` per network
 
-OWNERS = {"pieces": "cpu", "cudnn": "cuda", "splash": "tpu"}
-NAMES = ("auto", "xla", *OWNERS)  # of a config
+PLATFORMS = {"pieces": "cpu", "cudnn": "cuda", "splash": "tpu"}
+NAMES = ("auto", "xla", *PLATFORMS)  # of a config
 SPLASH_FROM = 512  # tokens; a TPU has the scores of shorter rows on the chip
 ROWS = 4  # of a check, on a device
 CHECKED = ("result", "query", "key", "value")  # the last three: gradients
@@ -30,11 +31,11 @@ TOLERANCE = 0.03  # of the largest entry; bfloat16 keeps 8 bits
 
 def with_form(model: nn.Module, form: attention.Form) -> nn.Module:
   """The same model with another attention in each of its networks."""
-  found = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
+  fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
   return model.clone(
     **{
       name: dataclasses.replace(config, attention=form)
-      for name, config in found.items()
+      for name, config in fields.items()
       if hasattr(config, "attention")
     }
   )
@@ -43,7 +44,7 @@ def with_form(model: nn.Module, form: attention.Form) -> nn.Module:
 def settle(
   wanted: str, configs: Configs, mesh: Mesh, *, length: int, packed: bool
 ) -> tuple[attention.Form, str]:
-  """The form of a training on a mesh, checked there, and a line about it.
+  """`choose`, with the form checked on the devices of the mesh.
 
   A kernel whose numbers are wrong on these devices, or that does not run on
   them, gives way to "xla". Arguments and errors are those of `choose`.
@@ -71,7 +72,7 @@ def choose(
   """The form of all networks of a training, and a line that says why.
 
   Args:
-    wanted: one of NAMES; "auto": what the platform has, or else "xla".
+    wanted: one of NAMES; "auto": the platform's own, or else "xla".
     configs: of the networks.
     mesh: the devices.
     length: tokens of a row, or of the longest.
@@ -79,22 +80,26 @@ def choose(
     platform: "cpu", "cuda", "tpu" or another; default: the mesh's.
 
   Raises:
-    InputError: an unknown name, or a form that cannot be had here.
+    InputError: an unknown name, or a form that is not possible here.
   """
   if wanted not in NAMES:
     raise InputError(
       f"model.attention {wanted!r} is unknown; known: {', '.join(NAMES)}."
     )
   platform = platform or platform_of(mesh.devices.flat[0])
-  usual = {owner: name for name, owner in OWNERS.items()}
-  name = usual.get(platform, "xla") if wanted == "auto" else wanted
-  several = mesh.devices.size > 1
+  name = wanted
+  if wanted == "auto":
+    own = {owner: name for name, owner in PLATFORMS.items()}.get(platform)
+    plain = own is None or (own == "pieces" and not cpu.applies(platform))
+    name = "xla" if plain else own
   if name == "xla":
     return attention.PLAIN, name
-  problems = [
-    *_problems(name, configs, length=length, packed=packed),
-    *_problems_of_devices(name, platform, several=several),
-  ]
+  several = mesh.devices.size > 1
+  problems = _problems(name, configs, length=length, packed=packed)
+  if platform != PLATFORMS[name]:
+    problems.append(f"it is of {PLATFORMS[name]}, and these are {platform}")
+  if name == "pieces" and several:
+    problems.append("the rows lie on several devices")
   if wanted == "auto" and name == "splash" and length < SPLASH_FROM:
     problems.append(f"rows of less than {SPLASH_FROM} tokens do without")
   if not problems:
@@ -124,16 +129,14 @@ def check(form: attention.Form, config: Any, *, length: int) -> str:
     out_shardings=NamedSharding(mesh, P()) if mesh else None,
   )
   try:
-    errors = errors_of()
-    found = {name: float(errors[name]) for name in CHECKED}
+    errors = {name: float(error) for name, error in errors_of().items()}
   except Exception as e:  # of a library, a driver, a compiler: it does not run
     return f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
-  wrong = [
-    f"its {name} is off by {error:.2g}"
-    for name, error in found.items()
-    if not error <= TOLERANCE  # NaN, too
-  ]
-  return ", ".join(wrong)
+  return ", ".join(
+    f"its {name} is off by {errors[name]:.2g}"
+    for name in CHECKED
+    if not errors[name] <= TOLERANCE  # NaN, too
+  )
 
 
 def kernel_errors(
@@ -142,7 +145,7 @@ def kernel_errors(
   """Largest errors against `attention.plain` in f32, by the largest entries.
 
   Args:
-    form: what is tried.
+    form: the form to check.
     shape: B, L, H and S; most rows end in padding, one of four in all but one.
     dtype: of queries, keys and values.
 
@@ -158,54 +161,43 @@ def kernel_errors(
   ends_4 = jnp.array([length, length - 1, length // 2 + 1, 1])
   index_L = jnp.arange(length)
   documents_BxL = index_L[None] < jnp.resize(ends_4, (rows,))[:, None]
+  real_BxLx1x1 = documents_BxL[..., None, None]
 
   def run(form, query, key, value, cotangent):
-    seen = attention.look(form, documents_BxL.astype(jnp.int32))
-    go = lambda q, k, v: attention.attend(q, k, v, seen, None, rate=0.0, site=0)
+    mask = attention.make_mask(form, documents_BxL.astype(jnp.int32))
+    go = lambda q, k, v: attention.attend(q, k, v, mask, None, rate=0.0, site=0)
     result, push = jax.vjp(go, query, key, value)
     return result, *push(cotangent)
+
+  def error(got, want):
+    got = got.astype(jnp.float32)
+    worst = jnp.max(jnp.abs(got - want), where=real_BxLx1x1, initial=0.0)
+    largest = jnp.max(jnp.abs(want), where=real_BxLx1x1, initial=0.0)
+    return jnp.where(jnp.isfinite(got).all(), worst / largest, jnp.nan)
 
   got = run(form, *arrays)
   with jax.default_matmul_precision("highest"):
     want = run(attention.PLAIN, *(x.astype(jnp.float32) for x in arrays))
-  real = documents_BxL[..., None, None]
-  errors = map(lambda a, b: _error(a, b, real), got, want)
-  return dict(zip(CHECKED, errors, strict=True))
+  return dict(zip(CHECKED, map(error, got, want), strict=True))
 
 
 def _problems(
   name: str, configs: Configs, *, length: int, packed: bool
 ) -> list[str]:
-  """What of a model or its rows a form cannot do, as the way out."""
+  """What a kernel cannot do of a model or its rows, as the way out."""
   if name not in attention.KERNELS:
     return []
-  found = {}
+  problems = {}
   for c in configs:
     width = c.width // c.heads
-    found["give model.attention_dropout=0"] = c.attention_dropout > 0
-    found[f"give a length that {attention.LENGTHS} divides"] = (
+    problems["give model.attention_dropout=0"] = c.attention_dropout > 0
+    problems[f"give a length that {attention.LENGTHS} divides"] = (
       length % attention.LENGTHS > 0
     )
     if name == "cudnn":
-      found["give model.dtype=bfloat16"] = c.dtype != "bfloat16"
-      found["packed rows hold several documents"] = packed
-      found[f"heads are {width} wide, not 8, 16, ... 128"] = (
+      problems["give model.dtype=bfloat16"] = c.dtype != "bfloat16"
+      problems["packed rows hold several documents"] = packed
+      problems[f"heads are {width} wide, not 8, 16, ... 128"] = (
         width % 8 > 0 or width > 128
       )
-  return [text for text, holds in found.items() if holds]
-
-
-def _problems_of_devices(name: str, platform: str, *, several: bool) -> list:
-  found = {
-    f"it is of {OWNERS[name]}, and these are {platform}": OWNERS[name]
-    != platform,
-    "the rows lie on several devices": name == "pieces" and several,
-  }
-  return [text for text, holds in found.items() if holds]
-
-
-def _error(got: Array, want: Array, real_BxLx1x1: Array) -> Array:
-  got = got.astype(jnp.float32)
-  worst = jnp.max(jnp.abs(got - want), where=real_BxLx1x1, initial=0.0)
-  largest = jnp.max(jnp.abs(want), where=real_BxLx1x1, initial=0.0)
-  return jnp.where(jnp.isfinite(got).all(), worst / largest, jnp.nan)
+  return [text for text, holds in problems.items() if holds]

@@ -1,8 +1,8 @@
 """The BERT and ELECTRA encoder: embedding block and post-norm transformer.
 
 A backbone is a file like this one: it exposes `Embeddings`, `Encoder` and
-`VARIANTS`, and is found by its module name (`config.model.backbone`);
-`rotary.py` says how to write another out of the parts that are here.
+`VARIANTS`, and is looked up by its module name (`config.model.backbone`);
+`rotary.py` explains how to write another with the parts of this file.
 
   inputs = {"tokens": [B, L], "types": [B, L], "documents": [B, L]}  int32
 
@@ -24,7 +24,7 @@ from truenegs_jax.runtime import rng
 Array = jax.Array
 Inputs = Mapping[str, Array]
 
-HUGGING_FACE = True  # huggingface.py has names for these parameters
+HUGGING_FACE = True  # weights/formats has names for these parameters
 
 HEAD_WIDTH = 64  # of every released size
 
@@ -34,7 +34,7 @@ class EncoderConfig:
   """Size and regularization of one network, and how its layers are run.
 
   `remat`, `scan` and `attention` change neither the tree of the parameters nor
-  a number beyond its rounding, only memory and time (`stack.run_layers`).
+  a number beyond its rounding, only memory and time (`layers.run_layers`).
   """
 
   vocab_size: int
@@ -94,6 +94,7 @@ class Embeddings(nn.Module):
   """
 
   config: EncoderConfig
+  has_positions: bool = True
 
   def setup(self):
     c = self.config
@@ -101,7 +102,8 @@ class Embeddings(nn.Module):
       name, c.initializer, (rows, c.embedding_size)
     )
     self.word_VxE = table("word", c.vocab_size)
-    self.position_PxE = table("position", c.max_positions)
+    if self.has_positions:
+      self.position_PxE = table("position", c.max_positions)
     self.type_TxE = table("type", c.type_vocab_size)
     self.norm = layers.layer_norm()
 
@@ -113,19 +115,17 @@ class Embeddings(nn.Module):
   ) -> Array:
     """Returns `[B, L, E]`, of `config.dtype`.
 
-    `words_BxLxE`: rows of the word table, where they are at hand. One gather
-    for all that needs rows of it has one scatter for its gradient.
+    `words_BxLxE`: rows of the word table, if they were gathered before. One
+    gather for all that needs rows of it has one scatter for its gradient.
     """
     if words_BxLxE is None:
       words_BxLxE = self.word_VxE[inputs["tokens"]]
     positions_BxL = document_positions(inputs["documents"])
-    x_BxLxE = self.norm(
-      words_BxLxE
-      + self.type_TxE[inputs["types"]]
-      + self.position_PxE[positions_BxL]
-    )
+    x_BxLxE = words_BxLxE + self.type_TxE[inputs["types"]]
+    if self.has_positions:
+      x_BxLxE += self.position_PxE[positions_BxL]
     return rng.dropout(
-      x_BxLxE.astype(self.config.dtype),
+      self.norm(x_BxLxE).astype(self.config.dtype),
       dropout_keys_B,
       rate=self.config.dropout,
       site=0,
@@ -146,8 +146,8 @@ class Encoder(nn.Module):
   ) -> Array:
     """Returns the last layer's hidden states `[B, L, D]`, of `config.dtype`."""
     x_BxLxD = fit_width(self.config, embedded_BxLxE)
-    seen = attention_lib.look(self.config.attention, documents_BxL)
-    return layers.run_layers(self, Layer, x_BxLxD, dropout_keys_B, seen)
+    mask = attention_lib.make_mask(self.config.attention, documents_BxL)
+    return layers.run_layers(self, Layer, x_BxLxD, dropout_keys_B, mask)
 
 
 class Layer(nn.Module):
@@ -161,7 +161,7 @@ class Layer(nn.Module):
     x_BxLxD: Array,
     dropout_keys_B: Array | None,
     first_site: int | Array,
-    seen: attention_lib.Seen,
+    mask: attention_lib.AttentionMask,
   ) -> Array:
     """Returns hidden states `[B, L, D]`, of `config.dtype`."""
     c = self.config
@@ -169,7 +169,7 @@ class Layer(nn.Module):
       x, dropout_keys_B, rate=c.dropout, site=first_site + site
     )
     mixed_BxLxD = self_attention(
-      c, x_BxLxD, seen, dropout_keys_B, site=first_site
+      c, x_BxLxD, mask, dropout_keys_B, site=first_site
     )
     x_BxLxD = layers.layer_norm("attention_norm")(
       x_BxLxD + drop(mixed_BxLxD, 1)
@@ -201,7 +201,7 @@ def fit_width(config: EncoderConfig, embedded_BxLxE: Array) -> Array:
 def self_attention(
   config: EncoderConfig,
   x_BxLxD: Array,
-  seen: attention_lib.Seen,
+  mask: attention_lib.AttentionMask,
   dropout_keys_B: Array | None,
   *,
   site: int | Array,
@@ -218,7 +218,7 @@ def self_attention(
     turn(split(_dense(c, c.width, "query")(x_BxLxD))),
     turn(split(_dense(c, c.width, "key")(x_BxLxD))),
     split(_dense(c, c.width, "value")(x_BxLxD)),
-    seen,
+    mask,
     dropout_keys_B,
     rate=c.attention_dropout,
     site=site,

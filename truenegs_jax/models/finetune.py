@@ -9,8 +9,8 @@ logits_BxC = model.apply({"params": params}, inputs, keys_B,
 The network's parameters have the paths that they have in pre-training; the
 head's are under `task_head`, and BERT's pooler is where it was, `pooled`.
 
-C counts the outputs of a head (classes, or 1: a score), S the starts of spans
-that are looked at and the ends of each.
+C is the number of outputs of a head (classes, or 1: a score), S that of starts
+in a beam and of ends of each.
 """
 
 import dataclasses
@@ -36,13 +36,13 @@ HEADS = {
 
 
 class Downstream(nn.Module):
-  """An encoder and one head; which of the methods apply, the head says.
+  """An encoder and one head, which decides which of the methods apply.
 
   Attributes:
     config: the network's.
     role: what the network is called in pre-training and in exports.
     head: a name in HEADS.
-    num_outputs: C; nothing to the heads of spans.
+    num_outputs: C; heads of spans ignore it.
     head_dropout: rate inside the heads of classes and scores; those of spans
       have none, as released.
     backbone: module under truenegs_jax.models that holds the encoder.
@@ -59,13 +59,20 @@ class Downstream(nn.Module):
     backbone, c = registry.load(self.backbone), self.config
     self.embeddings = backbone.Embeddings(c)
     setattr(self, self.role, backbone.Encoder(c))
-    self.task_head = _make_head(self)
+    if self.head == "joint":
+      self.task_head = heads.JointHead()
+    elif self.head == "spans":
+      self.task_head = heads.SpanHead(c)
+    else:
+      self.task_head = heads.ClassHead(
+        c, self.head, self.num_outputs, self.head_dropout
+      )
     if self.head == "pooler":
       self.pooled = heads.Pooler(c)
 
   @property
   def roles(self) -> dict[str, encoder.EncoderConfig]:
-    """The one network that there is."""
+    """The one network."""
     return {self.role: self.config}
 
   def encode(
@@ -81,9 +88,10 @@ class Downstream(nn.Module):
   ) -> Array:
     """f32 `[B, C]` of a head of classes or scores, read off [CLS] alone."""
     hidden_BxLxD = self.encode(inputs, dropout_keys_B)
-    first_BxD = hidden_BxLxD[:, 0].astype(jnp.float32)
     if self.head == "pooler":
-      first_BxD = self.pooled(first_BxD)
+      first_BxD = self.pooled(hidden_BxLxD)
+    else:
+      first_BxD = hidden_BxLxD[:, 0].astype(jnp.float32)
     return self.task_head(first_BxD, dropout_keys_B)
 
   def span_logits(
@@ -98,7 +106,7 @@ class Downstream(nn.Module):
     start_B: Array,
     dropout_keys_B: Array | None,
   ) -> tuple[Array, Array, Array]:
-    """What the head "joint" trains on, given where the answers start.
+    """The logits that the head "joint" trains on, given the answers' starts.
 
     Returns:
       f32 logits `[B, L]` of the start, `[B, L]` of the end behind `start_B`,
@@ -159,12 +167,12 @@ def make_downstream(
     head, num_outputs, head_dropout, backbone: as in `Downstream`.
     vocab_size: entries of the vocabulary.
     variant: a name in the backbone's VARIANTS, or a list of sizes
-      (`backbones.sizes`).
+      (`registry.sizes`).
     **overrides: fields of the backbone's EncoderConfig (dropout, dtype, ...).
 
   Raises:
     InputError: an unknown head, or one that this network cannot have; less than
-      one output; a rate outside [0, 1); as `backbones.network_config`.
+      one output; a rate outside [0, 1); as `registry.network_config`.
   """
   known = [name for name, roles in HEADS.items() if role in roles]
   if head not in known:
@@ -184,13 +192,3 @@ def make_downstream(
   if role == "bert":
     config = dataclasses.replace(config, embedding_size=config.width)
   return Downstream(config, role, head, num_outputs, head_dropout, backbone)
-
-
-def _make_head(model: Downstream) -> Any:
-  if model.head == "joint":
-    return heads.JointHead()
-  if model.head == "spans":
-    return heads.SpanHead(model.config)
-  return heads.ClassHead(
-    model.config, model.head, model.num_outputs, model.head_dropout
-  )

@@ -1,7 +1,7 @@
-"""What tasks read off an encoder: classes, scores and spans of a text.
+"""Heads of encoders: masked tokens, detection, next sentence, and tasks.
 
-C counts the outputs of a head (classes, or 1: a score), S the starts of spans
-that are looked at and the ends of each, U the units of a head's hidden layer.
+C is the number of outputs of a head (classes, or 1: a score), S that of starts
+in a beam and of ends of each, U that of units of a head's hidden layer.
 """
 
 from typing import Any
@@ -14,6 +14,12 @@ from truenegs_jax.models import encoder, layers
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
+
+HIDDEN = 512  # units of the joint head's hidden layers (`qa_hidden`)
+FORBIDDEN = -1000.0  # ELECTRA adds it where no answer may be
+
+# ELECTRA leaves its heads to TF's default initializer.
+_GLOROT = nn.initializers.glorot_uniform()
 
 
 class MlmHead(nn.Module):
@@ -34,7 +40,7 @@ class MlmHead(nn.Module):
     self.bias_V = self.param("bias", nn.initializers.zeros, (c.vocab_size,))
 
   def __call__(self, hidden_BxKxD: Array) -> Array:
-    """Returns the vectors that the table is multiplied with, `[B, K, E]`."""
+    """Returns `[B, K, E]`, the vectors that the table is multiplied with."""
     x_BxKxE = layers.gelu(self.dense(hidden_BxKxD))
     return self.norm(x_BxKxE).astype(self.config.dtype)
 
@@ -62,48 +68,35 @@ class DetectionHead(nn.Module):
     """Returns f32 logits `[B, L]`, positive for "replaced"."""
     c = self.config
     dense = layers.Dense(
-      c.width,
-      kernel_init=c.initializer,
-      dtype=c.dtype,
-      name="dense",
+      c.width, kernel_init=c.initializer, dtype=c.dtype, name="dense"
     )
-    # ELECTRA leaves this layer to TF's default initializer.
-    output = nn.Dense(
-      1,
-      kernel_init=nn.initializers.glorot_uniform(),
-      dtype=jnp.float32,
-      name="output",
-    )
+    output = nn.Dense(1, kernel_init=_GLOROT, dtype=jnp.float32, name="output")
     x_BxLxD = layers.gelu(dense(hidden_BxLxD))
     return output(x_BxLxD.astype(jnp.float32))[..., 0]
 
 
-class NextSentence(nn.Module):
-  """BERT's pooler ([CLS], dense, tanh) and next-sentence classifier.
+class Pooler(nn.Module):
+  """BERT's pooler ([CLS], dense, tanh), and its next-sentence classifier.
 
-  No objective here trains them: they are carried from a released checkpoint to
-  its continuation, for tasks that start from the pooler.
+  No objective of pre-training trains them: they are carried from a released
+  checkpoint to its continuation, for tasks that start from the pooler.
   """
 
   config: encoder.EncoderConfig
+  next_sentence: bool = False
 
   @nn.compact
   def __call__(self, hidden_BxLxD: Array) -> Array:
-    """Returns f32 logits `[B, 2]`: the next sentence, or a random one."""
+    """Returns f32 `[B, D]`, or logits `[B, 2]`: next sentence, random one."""
     c = self.config
     dense = lambda features, name: nn.Dense(
       features, kernel_init=c.initializer, dtype=jnp.float32, name=name
     )
     first_BxD = hidden_BxLxD[:, 0].astype(jnp.float32)
     pooled_BxD = jnp.tanh(dense(c.width, "pooler")(first_BxD))
+    if not self.next_sentence:
+      return pooled_BxD
     return dense(2, "next_sentence")(pooled_BxD)
-
-
-HIDDEN = 512  # units of the joint head's hidden layers (`qa_hidden`)
-FORBIDDEN = -1000.0  # what ELECTRA adds where no answer may be
-
-# ELECTRA leaves its heads to TF's default initializer.
-_GLOROT = nn.initializers.glorot_uniform()
 
 
 class ClassHead(nn.Module):
@@ -136,19 +129,6 @@ class ClassHead(nn.Module):
     return output(drop(x_BxD, site))
 
 
-class Pooler(nn.Module):
-  """BERT's: a dense layer and tanh, of the vector of [CLS]."""
-
-  config: encoder.EncoderConfig
-
-  @nn.compact
-  def __call__(self, first_BxD: Array) -> Array:
-    """Returns f32 `[B, D]`."""
-    c = self.config
-    dense = nn.Dense(c.width, kernel_init=c.initializer, name="pooler")
-    return jnp.tanh(dense(first_BxD))
-
-
 class SpanHead(nn.Module):
   """One dense layer at every position (BERT's `run_squad.py`)."""
 
@@ -162,7 +142,7 @@ class SpanHead(nn.Module):
 
 
 class JointHead(nn.Module):
-  """ELECTRA's head of spans: the end is looked for knowing the start.
+  """ELECTRA's head of spans: the end is predicted given the start.
 
   As released (`finetune/qa/qa_tasks.py`, with `joint_prediction`,
   `answerable_classifier` and `answerable_uses_start_logits`, its defaults).

@@ -6,14 +6,14 @@ params = init_params(pair, key)
 logits_BxKxV = pair.apply({"params": params}, inputs, positions_BxK, keys_B,
                           method="generate_logits")
 
-Each has the methods that an objective needs, and `roles`: the networks that it
-is made of, by the names that their parameters and exports go by.
+Each has the methods that an objective needs, and `roles`: its networks by the
+names that their parameters and exports have.
 """
 
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -23,40 +23,71 @@ from truenegs_jax.models import encoder, heads, registry
 
 Array = jax.Array
 
-CARRIED = ("pooled",)  # parameters that ride along and are never trained
+CARRIED = ("pooled",)  # parameters that are carried along, never trained
 
 
-# What both models do with their embeddings, as methods of each.
+class MaskedModel(nn.Module):
+  """A network that fills masked slots, as both models have one.
+
+  Attributes:
+    masked: the network's role; a subclass has a module of this name, its
+      `<role>_head`, and `embeddings`.
+  """
+
+  masked: ClassVar[str]
+
+  def generate_logits(
+    self,
+    inputs: encoder.Inputs,
+    positions_BxK: Array,
+    dropout_keys_B: Array | None,
+  ) -> Array:
+    """The masked language model's f32 logits `[B, K, V]` at K positions."""
+    vectors_BxKxE = self.generate_vectors(inputs, positions_BxK, dropout_keys_B)
+    return heads.vocabulary_logits(vectors_BxKxE, *self.output_layer())
+
+  def generate_vectors(
+    self,
+    inputs: encoder.Inputs,
+    positions_BxK: Array,
+    dropout_keys_B: Array | None,
+  ) -> Array:
+    """The vectors `[B, K, E]` that `output_layer` turns into logits."""
+    hidden_BxLxD = self._encode(self.masked, inputs, dropout_keys_B)
+    # Gathered before the vocabulary projection: K slots, not L positions.
+    at_slots_BxKxD = jnp.take_along_axis(
+      hidden_BxLxD, positions_BxK[..., None], axis=1
+    )
+    return getattr(self, f"{self.masked}_head")(at_slots_BxKxD)
+
+  def output_layer(self) -> tuple[Array, Array]:
+    """The table `[V, E]` and the bias `[V]` of the logits, f32."""
+    return self.embeddings.word_VxE, getattr(self, f"{self.masked}_head").bias_V
+
+  def token_embedding(self, ids: Array) -> Array:
+    """Rows of the word table, f32 `[..., E]`."""
+    return self.embeddings.word_VxE[ids]
+
+  def mean_embedding(self, p_BxKxV: Array) -> Array:
+    """The mean row of the word table under probabilities, f32 `[B, K, E]`."""
+    return p_BxKxV @ self.embeddings.word_VxE
+
+  def _encode(self, role, inputs, dropout_keys_B, words_BxLxE=None) -> Array:
+    """The last hidden states `[B, L, D]` of one network."""
+    embedded_BxLxE = self.embeddings(inputs, dropout_keys_B, words_BxLxE)
+    network = getattr(self, role)
+    return network(embedded_BxLxE, inputs["documents"], dropout_keys_B)
 
 
-def _token_embedding(self: Any, ids: Array) -> Array:
-  """Rows of the word table, f32 `[..., E]`."""
-  return self.embeddings.word_VxE[ids]
-
-
-def _mean_embedding(self: Any, p_BxKxV: Array) -> Array:
-  """The mean row of the word table under probabilities, f32 `[B, K, E]`."""
-  return p_BxKxV @ self.embeddings.word_VxE
-
-
-def _generate_logits(
-  self: Any,
-  inputs: encoder.Inputs,
-  positions_BxK: Array,
-  dropout_keys_B: Array | None,
-) -> Array:
-  """The masked language model's f32 logits `[B, K, V]` at K positions."""
-  vectors_BxKxE = self.generate_vectors(inputs, positions_BxK, dropout_keys_B)
-  return heads.vocabulary_logits(vectors_BxKxE, *self.output_layer())
-
-
-class ElectraPair(nn.Module):
+class ElectraPair(MaskedModel):
   """Generator and discriminator, trained together (Clark et al. 2020).
 
   The whole embedding block is shared, layer norm included; each network has
   its own projection from the embeddings to its width. The generator's output
   table is the shared word table itself.
   """
+
+  masked: ClassVar[str] = "generator"
 
   generator_config: encoder.EncoderConfig
   discriminator_config: encoder.EncoderConfig
@@ -79,20 +110,6 @@ class ElectraPair(nn.Module):
       "generator": self.generator_config,
     }
 
-  def generate_vectors(
-    self,
-    inputs: encoder.Inputs,
-    positions_BxK: Array,
-    dropout_keys_B: Array | None,
-  ) -> Array:
-    """What `output_layer` makes logits of at K positions: `[B, K, E]`."""
-    hidden_BxLxD = self.encode_generator(inputs, dropout_keys_B)
-    return self.generator_head(_at_slots(hidden_BxLxD, positions_BxK))
-
-  def output_layer(self) -> tuple[Array, Array]:
-    """The table `[V, E]` and the bias `[V]` of the logits, f32."""
-    return self.embeddings.word_VxE, self.generator_head.bias_V
-
   def detect_logits(
     self, inputs: encoder.Inputs, dropout_keys_B: Array | None
   ) -> Array:
@@ -100,7 +117,7 @@ class ElectraPair(nn.Module):
     return self.judge(self.encode(inputs, dropout_keys_B))
 
   def judge(self, hidden_BxLxD: Array) -> Array:
-    """`detect_logits` of hidden states that `encode` gave."""
+    """`detect_logits` of hidden states that `encode` returned."""
     return self.discriminator_head(hidden_BxLxD)
 
   def encode(
@@ -110,21 +127,13 @@ class ElectraPair(nn.Module):
     words_BxLxE: Array | None = None,
   ) -> Array:
     """The discriminator's last hidden states; `words_BxLxE`: embedded."""
-    embedded_BxLxE = self.embeddings(inputs, dropout_keys_B, words_BxLxE)
-    return self.discriminator(
-      embedded_BxLxE, inputs["documents"], dropout_keys_B
-    )
+    return self._encode("discriminator", inputs, dropout_keys_B, words_BxLxE)
 
   def encode_generator(
     self, inputs: encoder.Inputs, dropout_keys_B: Array | None
   ) -> Array:
     """The generator's last hidden states `[B, L, D]`."""
-    embedded_BxLxE = self.embeddings(inputs, dropout_keys_B)
-    return self.generator(embedded_BxLxE, inputs["documents"], dropout_keys_B)
-
-  generate_logits = _generate_logits
-  token_embedding = _token_embedding
-  mean_embedding = _mean_embedding
+    return self._encode("generator", inputs, dropout_keys_B)
 
   def initialize(self, inputs: encoder.Inputs) -> None:
     """Touches every parameter; only `init_params` calls it."""
@@ -132,12 +141,14 @@ class ElectraPair(nn.Module):
     self.detect_logits(inputs, None)
 
 
-class BertMlm(nn.Module):
+class BertMlm(MaskedModel):
   """BERT with its masked language model's head (Devlin et al. 2019).
 
   With `pooler`, the pooler and the next-sentence classifier of a released
-  checkpoint ride along from init to export. No objective touches them.
+  checkpoint are carried along from init to export. No objective trains them.
   """
+
+  masked: ClassVar[str] = "bert"
 
   config: encoder.EncoderConfig
   backbone: str = "encoder"
@@ -149,37 +160,18 @@ class BertMlm(nn.Module):
     self.bert = backbone.Encoder(c)
     self.bert_head = heads.MlmHead(c)
     if self.pooler:
-      self.pooled = heads.NextSentence(c)
+      self.pooled = heads.Pooler(c, next_sentence=True)
 
   @property
   def roles(self) -> dict[str, encoder.EncoderConfig]:
-    """The one network that there is."""
+    """The one network."""
     return {"bert": self.config}
-
-  def generate_vectors(
-    self,
-    inputs: encoder.Inputs,
-    positions_BxK: Array,
-    dropout_keys_B: Array | None,
-  ) -> Array:
-    """What `output_layer` makes logits of at K positions: `[B, K, E]`."""
-    hidden_BxLxD = self.encode(inputs, dropout_keys_B)
-    return self.bert_head(_at_slots(hidden_BxLxD, positions_BxK))
-
-  def output_layer(self) -> tuple[Array, Array]:
-    """The table `[V, E]` and the bias `[V]` of the logits, f32."""
-    return self.embeddings.word_VxE, self.bert_head.bias_V
 
   def encode(
     self, inputs: encoder.Inputs, dropout_keys_B: Array | None
   ) -> Array:
     """The last hidden states `[B, L, D]`."""
-    embedded_BxLxE = self.embeddings(inputs, dropout_keys_B)
-    return self.bert(embedded_BxLxE, inputs["documents"], dropout_keys_B)
-
-  generate_logits = _generate_logits
-  token_embedding = _token_embedding
-  mean_embedding = _mean_embedding
+    return self._encode("bert", inputs, dropout_keys_B)
 
   def initialize(self, inputs: encoder.Inputs) -> None:
     """Touches every parameter; only `init_params` calls it."""
@@ -205,7 +197,7 @@ def make_pair(
   Args:
     vocab_size: entries of the vocabulary.
     variant: a name in the backbone's VARIANTS, or a list of sizes
-      (`backbones.sizes`).
+      (`registry.sizes`).
     generator_multiplier: width of the generator over the discriminator's (1/4
       for small and large, 1/3 for base; Clark et al. 2020, table 6).
     generator_variant: the generator's own, instead of the multiplier.
@@ -239,7 +231,7 @@ def make_bert(
   """Builds BERT of one variant; arguments and errors as in `make_pair`.
 
   BERT's embeddings are as wide as the model, whatever the variant says, and
-  `pooler` says whether its pooler and next-sentence classifier ride along.
+  `pooler`: with its pooler and next-sentence classifier.
   """
   config = registry.network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}
@@ -257,7 +249,7 @@ def init_params(model: nn.Module, key: Array) -> dict:
 
 @functools.cache
 def param_shapes(model: nn.Module) -> Any:
-  """Shapes and dtypes of `init_params`, in the same tree; no array is made."""
+  """Shapes and dtypes of `init_params`, in the same tree, without arrays."""
   return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
 
 
@@ -267,7 +259,7 @@ def word_table(params: Mapping[str, Any]) -> Array:
 
 
 def role_params(params: Mapping[str, Any], role: str) -> dict[str, Any]:
-  """What one network of a model is made of, the shared embeddings included."""
+  """The parameters of one network, the shared embeddings included."""
   own = {name: x for name, x in params.items() if name.startswith(role)}
   carried = {name: params[name] for name in CARRIED if name in params}
   return {"embeddings": params["embeddings"], **own, **carried}
@@ -276,8 +268,3 @@ def role_params(params: Mapping[str, Any], role: str) -> dict[str, Any]:
 def parameter_count(tree: Any) -> int:
   """Number of scalars in a tree of arrays or of their shapes."""
   return sum(leaf.size for leaf in jax.tree.leaves(tree))
-
-
-def _at_slots(hidden_BxLxD: Array, positions_BxK: Array) -> Array:
-  """Gathers before the vocabulary projection: K slots, not L positions."""
-  return jnp.take_along_axis(hidden_BxLxD, positions_BxK[..., None], axis=1)

@@ -1,4 +1,4 @@
-"""Finds a backbone, a file of this folder, and what sizes a config gives it.
+"""Looks up a backbone, a file of this folder, and the sizes of its networks.
 
 sizes("encoder", "small")
 sizes("encoder", "embedding_size=128 width=256 layers=12 heads=4 ffn=1024")
@@ -29,26 +29,26 @@ def load(name: str) -> Any:
       " without its .py."
     )
   try:
-    found = importlib.import_module(module)
+    backbone = importlib.import_module(module)
   except ModuleNotFoundError as e:
     if e.name != module:
       raise  # the backbone is there, and what it imports is not
     raise InputError(
       f"model.backbone {name!r}: there is no truenegs_jax/models/{name}.py."
     ) from e
-  missing = [n for n in NAMES if not hasattr(found, n)]
+  missing = [n for n in NAMES if not hasattr(backbone, n)]
   if missing:
     raise InputError(
       f"model.backbone {name!r}: truenegs_jax/models/{name}.py has no"
       f" {', '.join(missing)}."
     )
-  return found
+  return backbone
 
 
 def sizes(
   backbone: str, variant: str, *, name: str = "model.variant"
 ) -> dict[str, int]:
-  """What a variant stands for: fields of `encoder.EncoderConfig`.
+  """The sizes of a variant: fields of `encoder.EncoderConfig`.
 
   Args:
     backbone: its name.
@@ -66,16 +66,16 @@ def sizes(
     return dict(variants[variant])
   words = variant.replace(",", " ").split()
   keys = [word.partition("=")[0] for word in words]
-  whole = f"({'|'.join((*SIZES, *MORE))})=[1-9][0-9]{{0,6}}"
-  wrong = [word for word in words if not re.fullmatch(whole, word)]
+  pattern = f"({'|'.join((*SIZES, *MORE))})=[1-9][0-9]{{0,6}}"
+  wrong = [word for word in words if not re.fullmatch(pattern, word)]
   wrong += [f"no {key}" for key in SIZES if key not in keys]
   wrong += [
     f"{key} twice" for key in dict.fromkeys(keys) if keys.count(key) > 1
   ]
   if wrong:
-    told = f": {', '.join(wrong)}" if "=" in variant else " is unknown"
+    problem = f": {', '.join(wrong)}" if "=" in variant else " is unknown"
     raise InputError(
-      f"{name} {variant!r}{told}; known: {', '.join(variants)}, or all of"
+      f"{name} {variant!r}{problem}; known: {', '.join(variants)}, or all of"
       f" {'=, '.join(SIZES)}=, and maybe {'=, '.join(MORE)}=, whole numbers"
       " below 10,000,000."
     )
@@ -120,10 +120,10 @@ def generator_config(
   return _checked("generator", dataclasses.replace(discriminator, **given))
 
 
-def _checked(what: str, config: encoder.EncoderConfig) -> encoder.EncoderConfig:
+def _checked(name: str, config: encoder.EncoderConfig) -> encoder.EncoderConfig:
   if config.width < 1 or config.width % config.heads:
     raise InputError(
-      f"{what}: {config.heads} heads do not divide a width of {config.width};"
+      f"{name}: {config.heads} heads do not divide a width of {config.width};"
       " choose another width, number of heads or generator.multiplier."
     )
   return config

@@ -11,18 +11,20 @@ How to write another: copy this file, change what differs, and train it with
 * `Encoder(config)(embedded_BxLxE, documents_BxL, dropout_keys_B)`,
   `config.dtype` `[B, L, D]`. Tokens look at their own document alone.
 * `VARIANTS`: size name -> fields of `encoder.EncoderConfig`.
-* `HUGGING_FACE = True`, only where huggingface.py has names for its parameters.
+* `HUGGING_FACE = True`, only where weights/formats has names for it.
 
 Dropout sites are numbers, unique in a network: 0 is the embeddings', a layer
-has those that `stack.run_layers` gives it, which also sees to `remat` and
+has those that `layers.run_layers` gives it, which also sees to `remat` and
 `scan`. Parameters named `bias` or `scale` are not decayed, all others are.
-tests/test_backbones.py finds every file of this folder that is a backbone.
+tests/models/test_registry.py tests every backbone of this folder.
 
 Z counts the pairs of units of a head, S / 2.
 
 Sources: Xiong et al. 2020, "On layer normalization in the transformer
 architecture"; Su et al. 2021, "RoFormer", section 3.2.
 """
+
+import functools
 
 import flax.linen as nn
 import jax
@@ -37,40 +39,9 @@ VARIANTS = encoder.VARIANTS
 ROTARY_BASE = 10_000.0  # RoFormer's: wavelengths from 2 pi up to 10,000 * 2 pi
 
 
-class Embeddings(nn.Module):
-  """Word + token-type tables, then layer norm, then dropout.
-
-  Nothing here limits a row's length: `config.max_positions` is only what the
-  run's config is checked against.
-  """
-
-  config: encoder.EncoderConfig
-
-  def setup(self):
-    c = self.config
-    table = lambda name, rows: self.param(
-      name, c.initializer, (rows, c.embedding_size)
-    )
-    self.word_VxE = table("word", c.vocab_size)
-    self.type_TxE = table("type", c.type_vocab_size)
-    self.norm = layers.layer_norm()
-
-  def __call__(
-    self,
-    inputs: encoder.Inputs,
-    dropout_keys_B: Array | None,
-    words_BxLxE: Array | None = None,
-  ) -> Array:
-    """Returns `[B, L, E]`, of `config.dtype`; `words_BxLxE` as in `encoder`."""
-    if words_BxLxE is None:
-      words_BxLxE = self.word_VxE[inputs["tokens"]]
-    x_BxLxE = self.norm(words_BxLxE + self.type_TxE[inputs["types"]])
-    return rng.dropout(
-      x_BxLxE.astype(self.config.dtype),
-      dropout_keys_B,
-      rate=self.config.dropout,
-      site=0,
-    )
+# Nothing limits the length of a row: `config.max_positions` is only what the
+# run's config is checked against.
+Embeddings = functools.partial(encoder.Embeddings, has_positions=False)
 
 
 class Encoder(nn.Module):
@@ -93,14 +64,14 @@ class Encoder(nn.Module):
       Layer,
       encoder.fit_width(c, embedded_BxLxE),
       dropout_keys_B,
-      attention.look(c.attention, documents_BxL),
+      attention.make_mask(c.attention, documents_BxL),
       *rotations(positions_BxL, c.width // c.heads),
     )
     return layers.layer_norm("final_norm")(x_BxLxD).astype(c.dtype)
 
 
 class Layer(nn.Module):
-  """Norm before self-attention and feed-forward; the residual has none."""
+  """Norm before self-attention and feed-forward; none on the residual."""
 
   config: encoder.EncoderConfig
 
@@ -110,7 +81,7 @@ class Layer(nn.Module):
     x_BxLxD: Array,
     dropout_keys_B: Array | None,
     first_site: int | Array,
-    seen: attention.Seen,
+    mask: attention.AttentionMask,
     cos_BxLx1xZ: Array,
     sin_BxLx1xZ: Array,
   ) -> Array:
@@ -123,7 +94,7 @@ class Layer(nn.Module):
     mixed_BxLxD = encoder.self_attention(
       c,
       norm("attention_norm"),
-      seen,
+      mask,
       dropout_keys_B,
       site=first_site,
       turn=lambda x_BxLxHxS: rotate(x_BxLxHxS, cos_BxLx1xZ, sin_BxLx1xZ),

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from truenegs_jax.runtime import rng
+from truenegs_jax.runtime import cpu, rng
 
 Array = jax.Array
 
@@ -192,14 +192,19 @@ def _summary(logits_MxV, gold_M, uniform_Mx2, temperature):
 
 
 def _maxima(blocks_MxCxW: Array) -> Array:
-  """Of each block; what is made of them makes no pass of its own."""
-  return jax.lax.optimization_barrier(blocks_MxCxW.max(axis=2))
+  """The largest logit of each block."""
+  return _materialized(blocks_MxCxW.max(axis=2))
 
 
 def _masses(blocks_MxCxW: Array, top_M: Array, temperature: float) -> Array:
   """The sum of exp((x - top) / temperature) over each block."""
   scaled_MxCxW = (blocks_MxCxW - top_M[:, None, None]) / temperature
-  return jax.lax.optimization_barrier(jnp.exp(scaled_MxCxW).sum(axis=2))
+  return _materialized(jnp.exp(scaled_MxCxW).sum(axis=2))
+
+
+def _materialized(x_MxC: Array) -> Array:
+  """On a CPU XLA would compute it anew, from all logits, for each use."""
+  return jax.lax.optimization_barrier(x_MxC) if cpu.applies() else x_MxC
 
 
 def _likeliest(blocks_MxCxW: Array, maxima_MxC: Array) -> Array:

@@ -1,0 +1,84 @@
+"""One switch turns code for CPUs into plain flax, with the same results."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from support import tiny
+from truenegs_jax.models import layers, pretrain
+from truenegs_jax.objectives import output_softmax
+from truenegs_jax.runtime import cpu, cpu_ops, rng
+
+
+def test_the_code_for_cpus_is_used_on_cpus_unless_switched_off(monkeypatch):
+  monkeypatch.delenv(cpu.SWITCH, raising=False)
+  assert cpu.applies() and cpu.applies("cpu")
+  assert not cpu.applies("tpu")
+  with cpu.lowering_for("tpu"):
+    assert not cpu.applies()
+  assert cpu.applies()
+  monkeypatch.setenv(cpu.SWITCH, "plain")
+  assert not cpu.applies() and not cpu.applies("cpu")
+
+
+def terms_and_gradients():
+  """Of ELECTRA's losses, traced anew; and the program."""
+  batch = jax.tree.map(jnp.asarray, tiny.make_batch(0))
+  keys_B = rng.row_keys(jax.random.key(0), 0, batch.pop("row"))
+  model = tiny.make_model(layers=1)
+  objective = tiny.make_objective(model, tiny.make_options(), train=True)
+  params = jax.jit(functools.partial(pretrain.init_params, model))(
+    jax.random.key(1)
+  )
+
+  @jax.jit
+  def run(params):
+    def loss(params):
+      terms = objective(params, batch, keys_B, tiny.make_aux())
+      return terms["mlm"][0] + terms["detect"][0], terms
+
+    return jax.value_and_grad(loss, has_aux=True)(params)
+
+  return run(params), run.lower(params).as_text()
+
+
+def test_a_step_is_the_same_without_the_code_for_cpus(monkeypatch):
+  monkeypatch.delenv(cpu.SWITCH, raising=False)
+  ((_, terms), gradients), program = terms_and_gradients()
+  with cpu.lowering_for("tpu"):
+    ((_, plain_terms), plain_gradients), plain = terms_and_gradients()
+  assert "optimization_barrier" in program and "erf" in program
+  assert "optimization_barrier" not in plain
+  np.testing.assert_array_equal(terms["replaced"], plain_terms["replaced"])
+  np.testing.assert_allclose(
+    terms["detect"][0], plain_terms["detect"][0], rtol=1e-5
+  )
+  gradients, plain_gradients = map(
+    lambda tree: np.concatenate([x.ravel() for x in jax.tree.leaves(tree)]),
+    (gradients, plain_gradients),
+  )
+  largest = np.abs(plain_gradients).max()
+  np.testing.assert_allclose(gradients, plain_gradients, atol=1e-5 * largest)
+
+
+def test_elsewhere_a_dense_layer_is_flaxs(monkeypatch):
+  monkeypatch.setattr(cpu_ops, "affine", None)
+  x = jax.random.normal(jax.random.key(0), (3, 5, 8), jnp.bfloat16)
+  same = dict(kernel_init=nn.initializers.normal(), dtype="bfloat16")
+  params = nn.Dense(4, **same).init(jax.random.key(1), x)
+  with cpu.lowering_for("cuda"):
+    got = layers.Dense(4, **same).apply(params, x)
+    assert layers.gelu(jnp.ones(())) == jax.nn.gelu(1.0, approximate=False)
+  np.testing.assert_array_equal(got, nn.Dense(4, **same).apply(params, x))
+
+
+def test_a_sample_does_not_depend_on_the_switch():
+  logits_BxKxV = jax.random.normal(jax.random.key(0), (2, 9, 500))
+  keys_B = rng.row_keys(jax.random.key(1), 0, jnp.arange(2))
+  want = output_softmax.sample(logits_BxKxV, keys_B, 1.0)
+  with cpu.lowering_for("tpu"):
+    got = output_softmax.sample(logits_BxKxV, keys_B, 1.0)
+  np.testing.assert_array_equal(got, want)
