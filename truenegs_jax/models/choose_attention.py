@@ -89,9 +89,10 @@ def choose(
   platform = platform or platform_of(mesh.devices.flat[0])
   name = wanted
   if wanted == "auto":
-    own = {owner: name for name, owner in PLATFORMS.items()}.get(platform)
-    plain = own is None or (own == "pieces" and not cpu.applies(platform))
-    name = "xla" if plain else own
+    own = {owner: form for form, owner in PLATFORMS.items()}
+    name = own.get(platform, "xla")
+    if name == "pieces" and not cpu.applies(platform):
+      name = "xla"
   if name == "xla":
     return attention.PLAIN, name
   several = mesh.devices.size > 1

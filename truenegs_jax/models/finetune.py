@@ -14,6 +14,7 @@ in a beam and of ends of each.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -59,14 +60,14 @@ class Downstream(nn.Module):
     backbone, c = registry.load(self.backbone), self.config
     self.embeddings = backbone.Embeddings(c)
     setattr(self, self.role, backbone.Encoder(c))
-    if self.head == "joint":
-      self.task_head = heads.JointHead()
-    elif self.head == "spans":
-      self.task_head = heads.SpanHead(c)
-    else:
-      self.task_head = heads.ClassHead(
-        c, self.head, self.num_outputs, self.head_dropout
-      )
+    make_head: dict[str, Callable[[], Any]] = {
+      "spans": lambda: heads.SpanHead(c),
+      "joint": heads.JointHead,
+    }
+    make_classes = lambda: heads.ClassHead(
+      c, self.head, self.num_outputs, self.head_dropout
+    )
+    self.task_head = make_head.get(self.head, make_classes)()
     if self.head == "pooler":
       self.pooled = heads.Pooler(c)
 

@@ -72,7 +72,13 @@ class MaskedModel(nn.Module):
     """The mean row of the word table under probabilities, f32 `[B, K, E]`."""
     return p_BxKxV @ self.embeddings.word_VxE
 
-  def _encode(self, role, inputs, dropout_keys_B, words_BxLxE=None) -> Array:
+  def _encode(
+    self,
+    role: str,
+    inputs: encoder.Inputs,
+    dropout_keys_B: Array | None,
+    words_BxLxE: Array | None = None,
+  ) -> Array:
     """The last hidden states `[B, L, D]` of one network."""
     embedded_BxLxE = self.embeddings(inputs, dropout_keys_B, words_BxLxE)
     network = getattr(self, role)
