@@ -104,7 +104,6 @@ def measure(step: steps.Step, count: int, warmup: int) -> Record:
       terms = take(pending, wait.dispatch)
       if last is not None:  # as the loop does, one step late
         float(last["skipped"][0])
-      wait.look()
       last, pending = terms, next_batch()
     jax.block_until_ready(last)
     waits.append(wait.share().get("host_wait", 0.0))

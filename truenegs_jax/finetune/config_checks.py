@@ -13,7 +13,7 @@ from truenegs_jax.configs.common_keys import KEYS, Key
 from truenegs_jax.data.tokens.tokenizer import ACCENTS
 from truenegs_jax.finetune import published
 from truenegs_jax.models import choose_attention, encoder, finetune, pretrain
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.tasks import glue
 from truenegs_jax.train import checks, metrics, optim, sharding
 from truenegs_jax.weights.init import check_fit
@@ -82,9 +82,10 @@ def check(c: ConfigDict) -> None:
   f = c.finetune
   for name, known in CHOICES.items():
     section, _, key = name.partition(".")
-    checks.one_of(name, c[section][key], known)
-  metrics.check_writers(c.log.writers)
-  optim.make_schedule(c.optim.schedule, peak=1, warmup_steps=1, total_steps=1)
+    one_of(name, c[section][key], known)
+  for name in c.log.writers:
+    one_of("log.writers", name, metrics.WRITERS)
+  one_of("optim.schedule", c.optim.schedule, optim.SCHEDULES)
   check_fit.parse_skip(c.init_skip)
   _check_tasks(c)
   if f.patience and not f.evals_per_epoch:
@@ -103,14 +104,11 @@ def check(c: ConfigDict) -> None:
         f"finetune.{name} is {f[name]}; give three numbers over 0 and up to 1:"
         " of small, base and large models."
       )
-  shares = c.optim.accumulation * sharding.data_parallelism(
-    sharding.get_spec(c.mesh.preset, c.mesh.axes), checks.device_count()
+  checks.check_batch_size(
+    c.batch_size,
+    c.optim.accumulation,
+    sharding.get_spec(c.mesh.preset, c.mesh.axes),
   )
-  if c.batch_size % shares:
-    raise InputError(
-      f"batch_size {c.batch_size} must be a multiple of {shares} (slices by the"
-      f" mesh x micro-batches); try {max(1, c.batch_size // shares) * shares}."
-    )
 
 
 def task_names(c: ConfigDict) -> tuple[str, ...]:
@@ -136,7 +134,7 @@ def _check_tasks(c: ConfigDict) -> None:
       " many it takes: give a number over 0."
     )
   heads = OF_SPANS if squad else ("linear", "dense", "pooler")
-  checks.one_of("finetune.head", c.finetune.head, heads)
+  one_of("finetune.head", c.finetune.head, heads)
 
 
 def make_model(

@@ -4,6 +4,8 @@ A message names the value, the rule and the way out. Everything else that is
 raised is a defect of ours and keeps its traceback.
 """
 
+from collections.abc import Iterable
+
 
 class TrueNegsError(Exception):
   """A run cannot go on for a reason that its user can mend."""
@@ -43,6 +45,12 @@ class NonFiniteError(TrueNegsError):
   """Gradients were NaN or infinite more often than the config allows."""
 
   exit_code = 6
+
+
+def one_of(name: str, value: str, known: Iterable[str]) -> None:
+  """InputError where a value is not among the known ones, which it lists."""
+  if value not in (names := tuple(known)):
+    raise InputError(f"{name} {value!r} is unknown; known: {', '.join(names)}.")
 
 
 def printable(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from truenegs_jax.data.tokens.tokenizer import ACCENTS
 from truenegs_jax.models import choose_attention
 from truenegs_jax.objectives import masking, soft_regularization
 from truenegs_jax.objectives.options import CHOICES, needs_table
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms import run_table, sources
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build_run, metrics, optim, sharding, speed
@@ -37,16 +37,25 @@ def check_config(c: ConfigDict) -> None:
       f" {c.model.max_positions}; lower one or raise the other."
     )
   _check_names(c)
-  parallel = sharding.data_parallelism(
-    sharding.get_spec(c.mesh.preset, c.mesh.axes), device_count()
+  check_batch_size(
+    c.batch_size,
+    c.optim.accumulation,
+    sharding.get_spec(c.mesh.preset, c.mesh.axes),
   )
-  shares = parallel * c.optim.accumulation
-  if c.batch_size % shares:
-    near = max(c.batch_size // shares, 1) * shares
+
+
+def check_batch_size(
+  batch_size: int, accumulation: int, spec: sharding.MeshSpec
+) -> None:
+  """Refuses rows that do not divide by the devices and the micro-batches."""
+  parallel = sharding.data_parallelism(spec, device_count())
+  shares = parallel * accumulation
+  if batch_size % shares:
+    near = max(batch_size // shares, 1) * shares
     raise InputError(
-      f"batch_size {c.batch_size} must be a multiple of {shares}"
-      f" ({parallel} slices by the mesh x {c.optim.accumulation} micro-batches)"
-      f"; try --config.batch_size={near}."
+      f"batch_size {batch_size} must be a multiple of {shares} ({parallel}"
+      f" slices by the mesh x {accumulation} micro-batches); try"
+      f" --config.batch_size={near}."
     )
 
 
@@ -134,18 +143,19 @@ def _check_names(c: ConfigDict) -> None:
       f"task {c.task!r} does not go with this config: corrections are measured"
       " with --config=configs/corrections.py, all others are pre-training."
     )
-  one_of("objective", c.objective, tuple(build_run.OBJECTIVES))
+  one_of("objective", c.objective, build_run.OBJECTIVES)
   one_of("data.tokenizer", c.data.tokenizer, fast_encoder.BACKENDS)
-  one_of("data.accents", c.data.accents, tuple(ACCENTS))
-  one_of("data.layout", c.data.layout, tuple(layouts.LAYOUTS))
+  one_of("data.accents", c.data.accents, ACCENTS)
+  one_of("data.layout", c.data.layout, layouts.LAYOUTS)
   one_of("model.dtype", c.model.dtype, DTYPES)
   one_of("model.attention", c.model.attention, choose_attention.NAMES)
   one_of("mesh.synonyms", c.mesh.synonyms, sharding.TABLE_LAYOUTS)
   _check_negatives(c)
   _check_model(c)
-  optim.make_schedule(c.optim.schedule, peak=1, warmup_steps=1, total_steps=1)
+  one_of("optim.schedule", c.optim.schedule, optim.SCHEDULES)
   masking.get_style(c.masking.style)
-  metrics.check_writers(c.log.writers)
+  for name in c.log.writers:
+    one_of("log.writers", name, metrics.WRITERS)
   speed.traced_steps(c.log.profile, c.steps)
 
 
@@ -214,9 +224,3 @@ def _check_negatives(c: ConfigDict) -> None:
           f"negatives.{name}={n[name]} is of ELECTRA's two networks; BERT has"
           f" one: leave it {CHOICES[name][0]!r}."
         )
-
-
-def one_of(name: str, value: str, known: Sequence[str]) -> None:
-  """Refuses a value that is not among those known."""
-  if value not in known:
-    raise InputError(f"{name} {value!r} is unknown; known: {', '.join(known)}.")

@@ -129,7 +129,6 @@ def _loop(
     # Read one step late, so that the device never waits for the host.
     flush()
     guard.see(done, terms["skipped"][0], on_device["row"])
-    monitors.host_wait.look()
     recent.append(terms | {"row_tokens": _real_tokens(batch)})
     done += 1
     if _due(done, output.log_every, run.steps):

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.metrics_file import JsonlWriter, Record
 
@@ -144,19 +144,12 @@ class TensorBoardWriter:
 WRITERS = {"tensorboard": TensorBoardWriter}
 
 
-def check_writers(names: Sequence[str]) -> None:
-  """InputError lists the known writers when one is not known."""
-  unknown = sorted(set(names) - set(WRITERS))
-  if unknown:
-    known = ", ".join(WRITERS)
-    raise InputError(f"log.writers {unknown} are unknown; known: {known}.")
-
-
 def make_writers(
   names: Sequence[str], workdir: pathlib.Path, *, first_step: int
 ) -> list:
   """Opens metrics.jsonl and the writers that a config adds to it."""
-  check_writers(names)
+  for name in names:
+    one_of("log.writers", name, WRITERS)
   return [
     JsonlWriter(workdir, first_step=first_step),
     *(WRITERS[name](workdir, first_step=first_step) for name in names),

@@ -12,12 +12,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, one_of
 
 Array = jax.Array
 Schedule = Callable[[Array | int], Array]
-
-SCHEDULES: dict[str, Callable[..., Schedule]] = {}
 
 # Of `make_optimizer`, as the section `optim` of a config names them.
 NUMBERS = ("weight_decay", "clip_norm", "b1", "b2", "epsilon")
@@ -25,19 +23,6 @@ EXPONENTS = ("released", "paper")
 NOT_DECAYED = ("bias", "scale")  # every bias, and the gain of every layer norm
 
 
-def schedule(name: str) -> Callable[[Callable[..., Schedule]], Callable]:
-  """Registers `fn(peak, warmup_steps, total_steps) -> schedule`."""
-
-  def add(fn: Callable[..., Schedule]) -> Callable[..., Schedule]:
-    if name in SCHEDULES:
-      raise ValueError(f"Schedule {name!r} is registered twice.")
-    SCHEDULES[name] = fn
-    return fn
-
-  return add
-
-
-@schedule("electra")
 def electra_schedule(
   peak: float, warmup_steps: int, total_steps: int
 ) -> Schedule:
@@ -52,7 +37,6 @@ def electra_schedule(
   return rate
 
 
-@schedule("bert")
 def bert_schedule(peak: float, warmup_steps: int, total_steps: int) -> Schedule:
   """Linear warm-up to the peak, then the decayed value: a small step down
   where they meet (google-research/bert, `optimization.py`)."""
@@ -66,13 +50,17 @@ def bert_schedule(peak: float, warmup_steps: int, total_steps: int) -> Schedule:
   return rate
 
 
+SCHEDULES: dict[str, Callable[[float, int, int], Schedule]] = {
+  "electra": electra_schedule,
+  "bert": bert_schedule,
+}
+
+
 def make_schedule(
   name: str, *, peak: float, warmup_steps: int, total_steps: int
 ) -> Schedule:
   """Looks a schedule up by name; InputError lists the known ones."""
-  if name not in SCHEDULES:
-    known = ", ".join(SCHEDULES)
-    raise InputError(f"optim.schedule {name!r} is unknown; known: {known}.")
+  one_of("optim.schedule", name, SCHEDULES)
   return SCHEDULES[name](peak, warmup_steps, total_steps)
 
 
@@ -94,11 +82,7 @@ def weight_schedule(name: str, weight: float, steps: int) -> float | Schedule:
     "delay": lambda step: weight * (jnp.asarray(step) >= steps),
     "decay": optax.linear_schedule(weight, 0.0, max(steps, 1)),
   }
-  if name not in changes:
-    known = ", ".join(changes)
-    raise InputError(
-      f"negatives.soft_schedule {name!r} is unknown; known: {known}."
-    )
+  one_of("negatives.soft_schedule", name, changes)
   return changes[name]
 
 
@@ -161,11 +145,7 @@ def layer_factors(
       f"finetune.layer_decay={decay:g} must be above 0 and at most 1, which is"
       " one rate for all layers; ELECTRA has 0.8 (large: 0.9)."
     )
-  if exponent not in EXPONENTS:
-    known = ", ".join(EXPONENTS)
-    raise InputError(
-      f"finetune.layer_exponent {exponent!r} is unknown; known: {known}."
-    )
+  one_of("finetune.layer_exponent", exponent, EXPONENTS)
   counts = {
     part: sum(name.startswith("layer_") for name in inner)
     for part, inner in params.items()

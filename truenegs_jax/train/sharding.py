@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, one_of
 
 DATA_AXIS = "data"
 MODEL_AXIS = "model"
@@ -91,9 +91,7 @@ def get_spec(name: str, axes: Mapping[str, int] | str = "") -> MeshSpec:
   Raises:
     InputError: an unknown preset or axis, or a size that cannot be.
   """
-  if name not in MESHES:
-    known = ", ".join(MESHES)
-    raise InputError(f"mesh.preset {name!r} is unknown; known: {known}.")
+  one_of("mesh.preset", name, MESHES)
   spec = MESHES[name]
   axes = parse_axes(axes) if isinstance(axes, str) else axes
   for axis, size in axes.items():
@@ -232,9 +230,7 @@ def abstract_table(
   like: jax.ShapeDtypeStruct | np.ndarray, mesh: Mesh, layout: str
 ) -> jax.ShapeDtypeStruct:
   """What `place_table` makes of a matrix like this; no array is made."""
-  if layout not in TABLE_LAYOUTS:
-    known = ", ".join(TABLE_LAYOUTS)
-    raise InputError(f"mesh.synonyms {layout!r} is unknown; known: {known}.")
+  one_of("mesh.synonyms", layout, TABLE_LAYOUTS)
   axes = mesh.axis_names if layout == "rows" else ()
   rows, columns = like.shape
   padding = -rows % math.prod(mesh.shape[axis] for axis in axes)

@@ -128,47 +128,37 @@ class HostWait:
 
   From the end of a step until the next one is dispatched they have nothing to
   do: the host was late with a batch, the dispatch, a record or a checkpoint.
-  When a step ended is known exactly where `dispatch` returns after it, as on a
-  CPU; elsewhere it is taken to be halfway between the last two looks. It is no
-  measure of what happens within a step.
+  A step that has ended when its dispatch returns, as on a CPU, ended then; one
+  that ends before the next is dispatched is taken to end halfway between. It is
+  no measure of what happens within a step.
   """
 
   def __init__(self, now: Callable[[], float] = time.perf_counter):
     """`now`: a clock that stands still while nothing is to be counted."""
     self._now = now
     self._newest: Any = None  # there once the last step has ended
-    self._looked = self._since = 0.0
-    self._ended: float | None = None
-    self._waited = 0.0
+    self._since = self._dispatched = self._waited = 0.0
+    self._at_once = False  # the newest step had ended as it was dispatched
+    self._dispatches = 0
 
   def dispatch(self, step: Callable, *args: Any) -> tuple[Any, Any]:
     """`step(*args)`, a `(state, terms)`, with the time before it noted."""
-    self.look()
+    began, self._dispatches = self._now(), self._dispatches + 1
     if self._newest is None:
-      self._since = self._looked
-    elif self._ended is not None:
-      self._waited += self._looked - self._ended
+      self._since = began
+    elif self._newest.is_ready():
+      idle = began - self._dispatched
+      self._waited += idle if self._at_once else idle / 2
     state, terms = step(*args)
-    self._newest, self._ended = terms["skipped"][0], None
-    self._looked = self._now()
-    # A CPU may be through with a step once it is dispatched.
-    if self._newest.is_ready():
-      self._ended = self._looked
+    self._newest = terms["skipped"][0]
+    self._dispatched, self._at_once = self._now(), self._newest.is_ready()
     return state, terms
 
-  def look(self) -> None:
-    """Notes whether the last step has ended."""
-    before, self._looked = self._looked, self._now()
-    if self._newest is None or self._ended is not None:
-      return
-    if self._newest.is_ready():
-      self._ended = (before + self._looked) / 2
-
   def share(self) -> dict[str, float]:
-    """`host_wait`, 0 to 1, since the last time; nothing of no time."""
+    """`host_wait`, 0 to 1, since the last time; nothing before two steps."""
     now = self._now()
     passed, waited = now - self._since, self._waited
-    if self._newest is None or passed <= 0:
+    if self._dispatches < 2 or passed <= 0:
       return {}
     self._since, self._waited = now, 0.0
     return {"host_wait": min(waited / passed, 1.0)}
