@@ -71,7 +71,7 @@ KEYS = {
   "negatives.hard_correction": Key(),
   "negatives.prediction": Key(),
   "negatives.normalizer": Key(),
-  "negatives.strict_subword": Key(),
+  "negatives.strict_subword": Key(before=False),
   "negatives.discriminator": Key(),
   "negatives.temperature": Key(TINY),
   "negatives.smoothing": Key(0, 1),

@@ -1,4 +1,4 @@
-"""Tables of the report: they fit a terminal and say which source is meant."""
+"""The report: its tables fit a terminal, its files replace nobody's work."""
 
 import dataclasses
 import itertools
@@ -14,6 +14,8 @@ from support.small_predictions import (
   rendered,
 )
 from truenegs_jax.corrections import rates, report
+from truenegs_jax.corrections.predict_slots import Lines
+from truenegs_jax.runtime.errors import DiskError
 
 
 def fits(table):
@@ -77,3 +79,36 @@ def test_sources_of_one_name_or_a_long_one_go_by_letters(names):
   legend = [line.strip() for line in text.splitlines()[-2:]]
   assert legend == [f"A: {names[0]}", f"B: {names[1]}"]
   assert sources_of(text) == [("A", "B"), ("B", "A")]
+
+
+def findings(sheet):
+  p, table = random_predictions(0), random_table(0)
+  at = report.Checkpoint(20, 100.0, rates.count(p, table, TOKENS))
+  text = Lines(p.sequences, 10, num_cut=0, num_headings=0, fingerprint="x")
+  return report.Findings(text, {"a": table}, {"a": [at]}, (), [], 1, sheet)
+
+
+def test_a_sheet_that_somebody_fills_in_stays(tmp_path):
+  def sheets():
+    return {p.name: p.read_bytes() for p in tmp_path.glob("sheet*")}
+
+  report.save(findings("drawn\n"), tmp_path, {})
+  assert sheets() == {"sheet.csv": b"drawn\n"}
+  judged = b"drawn,y \xe9\r\n"  # as a spreadsheet may save it: no UTF-8
+  (tmp_path / "sheet.csv").write_bytes(judged)
+  for _ in range(2):  # a sheet that is there already is not written again
+    written = report.save(findings("drawn\n"), tmp_path, {})
+    assert written[-1] == tmp_path / "sheet-2.csv"
+    assert sheets() == {"sheet.csv": judged, "sheet-2.csv": b"drawn\n"}
+  (tmp_path / "sheet-2.csv").write_bytes(judged)
+  report.save(findings("drawn\n"), tmp_path, {})
+  assert sheets()["sheet-2.csv"] == judged
+  assert sheets()["sheet-3.csv"] == b"drawn\n"
+
+
+def test_a_sheet_that_cannot_be_written_costs_no_numbers(tmp_path):
+  (tmp_path / "sheet.csv").mkdir()
+  with pytest.raises(DiskError, match=r"sheet\.csv"):
+    report.save(findings("drawn\n"), tmp_path, {"seed": 3})
+  results = json.loads((tmp_path / "results.json").read_text())
+  assert results["checkpoints"]["a"][0]["step"] == 20 and results["seed"] == 3

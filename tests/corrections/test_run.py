@@ -1,7 +1,6 @@
 """The task "corrections" on the workdir of a tiny run, and its parts."""
 
 import contextlib
-import csv
 import dataclasses
 import functools
 import hashlib
@@ -26,7 +25,6 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.fill_slots import guess_slots
 from truenegs_jax.runtime.errors import (
   DataError,
-  DiskError,
   InputError,
   NonFiniteError,
 )
@@ -128,7 +126,11 @@ def _save(workdir, c, steps):
     "config": json.loads(c.to_json()),
     "fingerprints": {"vocabulary": TOKENIZER.fingerprint},
   }
-  del described["config"]["negatives"]["smoothing"]  # an earlier code's
+  # An early code knew neither key; its runs were not strict.
+  negatives = described["config"]["negatives"]
+  del negatives["smoothing"]
+  if not negatives["strict_subword"]:
+    del negatives["strict_subword"]
   saving = checkpoints.Checkpoints(workdir / "checkpoints", keep=9)
   with contextlib.closing(saving):
     for step in steps:
@@ -201,7 +203,7 @@ def _counted(place, step, text, **negatives):
   slots_B = _guessed(run.model, PARAMS[step], text, options)
   pairs = _pairs(place / "one.tsv", **negatives)
 
-  def is_false(gold, predicted, shown, following):
+  def is_false(gold, predicted, following):
     return (
       (gold, predicted) in pairs
       and gold != predicted
@@ -226,10 +228,7 @@ def _pairs(path, *, symmetric=False, stop_words="", **_):
 
 
 def _guessed(model, params, text, options):
-  """(gold, predicted, shown, next token) of each slot of each line.
-
-  All lines are in one wide batch.
-  """
+  """(gold, predicted, next token) of each slot; all lines in one batch."""
   kept = [line for line in text.split("\n") if line.strip()]
   tokens = np.zeros((NUM_LINES + 2, LENGTH), np.int32)
   documents = np.zeros_like(tokens)
@@ -241,8 +240,8 @@ def _guessed(model, params, text, options):
   found = jax.device_get(_guess(params, batch, model, options))
   return [
     [
-      (int(g), int(y), int(s), int(tokens[b, p + 1]))
-      for p, g, y, s, w in zip(*(x[b] for x in found), strict=True)
+      (int(g), int(y), int(tokens[b, p + 1]))
+      for p, g, y, w in zip(*(x[b] for x in found), strict=True)
       if w
     ]
     for b in range(len(kept))
@@ -261,7 +260,6 @@ def _guess(params, batch, model, options):
     found.positions_BxK,
     found.original_BxK,
     guess.predicted_BxK,
-    guess.shown_BxK,
     found.weight_BxK,
   )
 
@@ -345,24 +343,11 @@ def test_the_same_again_gives_the_same(place, done, tmp_path):
     assert one.pop("probability") == pytest.approx(other.pop("probability"))
     assert one == other
   written = {path.name for path in workdir.rglob("*") if path.is_file()}
-  assert written == {
-    "cases.json",
-    "correction_rates.png",
-    "lock",
-    "results.json",
-    "sheet.csv",
-  }
-  assert all(name in printed for name in written - {"lock"})
-
-
-def test_sources_judge_one_another(done):
-  _, results, _, printed = done
+  names = {"cases.json", "correction_rates.png", "results.json", "sheet.csv"}
+  assert written == names | {"lock"} and all(name in printed for name in names)
+  one, two = sorted(results["checkpoints"])
   judges = {(j["source"], j["judge"]) for j in results["judgements"]}
-  one, two = "pairs path=one.tsv", "pairs path=two.tsv"
-  assert judges == {(one, two), (two, one)}
-  assert set(results["checkpoints"]) == {one, two}
-  assert set(results["fingerprints"]["synonyms"]) == {one, two}
-  assert "kappa" in printed
+  assert judges == {(one, two), (two, one)} and "kappa" in printed
 
 
 def test_lines_at_most_are_the_first_ones(place, tmp_path):
@@ -441,9 +426,6 @@ def test_what_cannot_be_measured_is_refused_before_all(place, tmp_path, name):
 
 
 def test_a_text_without_words_is_refused(place, tmp_path):
-  (tmp_path / "blank.txt").write_text(" \n\n")
-  with pytest.raises(DataError, match="no document in it"):
-    _run(place, tmp_path / "o", corrections__text=str(tmp_path / "blank.txt"))
   (tmp_path / "null.txt").write_text("\u200b\n")
   with pytest.raises(DataError, match="no line of it holds a token"):
     _run(place, tmp_path / "o", corrections__text=str(tmp_path / "null.txt"))
@@ -526,36 +508,3 @@ def test_opening_a_run_to_read_it_says_nothing(place, caplog):
   )
   with contextlib.closing(opened):
     assert "read only" in caplog.text  # what there is to be silent about
-
-
-def test_a_sheet_that_somebody_fills_in_stays(place, tmp_path):
-  workdir = tmp_path / "out"
-  few = dict(corrections__steps="last", corrections__sheet=3)
-  _run(place, workdir, **few)
-  sheet = workdir / "sheet.csv"
-  rows = list(csv.DictReader(io.StringIO(sheet.read_text())))
-  assert [row["number"] for row in rows] == ["1", "2", "3"]
-  drawn = sheet.read_bytes()
-  # As a spreadsheet may save it: no UTF-8.
-  judged = drawn.replace(b",\n", b",y \xe9\r\n")
-  sheet.write_bytes(judged)
-  sheets = lambda: {p.name: p.read_bytes() for p in workdir.glob("sheet*")}
-  for _ in range(2):  # what is there already is not written again
-    _, _, printed = _run(place, workdir, **few)
-    assert sheets() == {"sheet.csv": judged, "sheet-2.csv": drawn}
-    assert "sheet-2.csv" in printed
-  (workdir / "sheet-2.csv").write_bytes(judged)
-  _run(place, workdir, **few)
-  assert sheets() == {
-    "sheet.csv": judged,
-    "sheet-2.csv": judged,
-    "sheet-3.csv": drawn,
-  }
-
-
-def test_a_sheet_that_cannot_be_written_costs_no_numbers(place, tmp_path):
-  (tmp_path / "out" / "sheet.csv").mkdir(parents=True)
-  with pytest.raises(DiskError, match=r"sheet\.csv"):
-    _run(place, tmp_path / "out", corrections__steps="last")
-  results = json.loads((tmp_path / "out" / "results.json").read_text())
-  assert results["checkpoints"]
