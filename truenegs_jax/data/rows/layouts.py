@@ -67,8 +67,8 @@ Row = list[Segment]
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-class Document(NamedTuple):
-  """Where the lines of a document lie: tokens_T[offsets[i]:offsets[i + 1]].
+class LineOffsets(NamedTuple):
+  """The lines of a document: tokens_T[offsets[i]:offsets[i + 1]].
 
   No line is empty; there may be none. `number` addresses the draws.
   """
@@ -122,7 +122,7 @@ def build_rows(
 
 
 def electra_rows(
-  documents: Iterable[Document], shape: Shape, *, seed: int
+  documents: Iterable[LineOffsets], shape: Shape, *, seed: int
 ) -> Iterator[Row]:
   """ELECTRA's rows: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
 
@@ -148,7 +148,7 @@ def electra_rows(
 
 
 def packed_rows(
-  documents: Iterable[Document], shape: Shape, *, seed: int
+  documents: Iterable[LineOffsets], shape: Shape, *, seed: int
 ) -> Iterator[Row]:
   """Rows filled with documents: `[CLS] d1 [SEP] [CLS] d2 [SEP] ...`.
 
@@ -195,12 +195,12 @@ LAYOUTS = {"electra": electra_rows, "packed": packed_rows}
 
 def _documents(
   documents: Iterable[tuple[int, Sequence[int]]], num_tokens: int
-) -> Iterator[Document]:
+) -> Iterator[LineOffsets]:
   start = 0
   for number, lengths in documents:
     offsets = list(itertools.accumulate(filter(None, lengths), initial=start))
     start = offsets[-1]
-    yield Document(number, offsets)
+    yield LineOffsets(number, offsets)
   if start != num_tokens:
     raise ValueError(f"lines of {start} tokens in all, but {num_tokens} tokens")
 
