@@ -51,7 +51,9 @@ def test_lines_are_cut_and_headings_known(tmp_path):
   assert not predict_slots.is_heading("= x = y =")
 
 
-@pytest.mark.parametrize("with_replacement", [False, True])
+@pytest.mark.parametrize(
+  "with_replacement", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_predictions_do_not_depend_on_how_lines_share_batches(
   params, with_replacement
 ):

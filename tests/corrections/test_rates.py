@@ -255,6 +255,7 @@ def test_a_wordnet_without_counts_is_reported(tagged):
     rates.parts_of_speech(["house"], FakeWordNet({}, tagged))
 
 
+@pytest.mark.slow
 def test_real_wordnet_knows_common_words(tmp_path, real_data):
   archive = real_data / "wordnet" / "wordnet-3.0-nltk-layout.tar.xz"
   with tarfile.open(archive) as file:

@@ -280,6 +280,7 @@ def test_rates_are_those_of_the_lines_masked_as_in_training(place, done):
   assert name in printed and "(100)" in printed
 
 
+@pytest.mark.slow
 def test_sampled_predictions_are_those_of_training(place, tmp_path):
   results, _, _ = _run(
     place,

@@ -235,6 +235,7 @@ def test_a_wordnet_of_another_language_says_that_no_pair_is_left(write):
     read(write(FRENCH), "omw", ["car", "auto", "go"])
 
 
+@pytest.mark.slow
 def test_real_paraphrases_are_of_a_kind(real_data):
   packed = real_data / "vocab" / "bert-base-uncased-vocab.txt.xz"
   bert = lzma.decompress(packed.read_bytes()).decode().split("\n")[:-1]

@@ -249,6 +249,7 @@ def test_pairs_are_different_words_once_and_in_order(name, tmp_path):
   assert words == sorted(words)
 
 
+@pytest.mark.slow
 def test_order_does_not_depend_on_hashes(tmp_path):
   examples = {}
   for name in NAMES:
