@@ -22,6 +22,7 @@ On the CPU, without the network; writes nothing. Needs PyTorch, transformers.
 """
 
 import argparse
+import dataclasses
 import os
 import statistics
 import sys
@@ -36,28 +37,21 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from ml_collections import ConfigDict  # noqa: E402
 
 from truenegs_jax.configs import finetune_glue  # noqa: E402
-from truenegs_jax.finetune import (
-  config_checks,
+from truenegs_jax.finetune import (  # noqa: E402
   initial_weights,
-  loop,  # noqa: E402
-  read_tasks,
+  loop,
+  task_data,
 )
-from truenegs_jax.finetune.task_data import Material  # noqa: E402
-from truenegs_jax.tasks import (
-  batches,
-  glue,  # noqa: E402
-  task,
-)
+from truenegs_jax.finetune.config_checks import Recipe  # noqa: E402
+from truenegs_jax.tasks import batches, glue, task  # noqa: E402
 from truenegs_jax.train import sharding  # noqa: E402
 from truenegs_jax.weights.formats import hf_names  # noqa: E402
 
 Batch = dict[str, np.ndarray]
 Sides = dict[str, Any]  # "torch" and "ours"
 TASKS = [name for name, t in glue.TASKS.items() if t.kind == task.CLASSES]
-HEADS = {"bert": "pooler", "discriminator": "dense"}  # those of transformers
 TOLERANCE = 1e-4
 
 
@@ -72,23 +66,23 @@ def main(argv: Sequence[str] | None = None) -> int:
   c = finetune_glue.get_config(flags.task)
   c.init, c.init_skip, c.optim.lr = flags.init, "head", flags.lr
   c.finetune.data, c.finetune.epochs = flags.data, flags.epochs
-  of = initial_weights.open_origin(c, say=print)
-  of.c.finetune.head = HEADS[of.role]
-  data = read_tasks.gather(of.c, flags.task, of.tokenizer)
-  sides = make_sides(of, data)
+  initial = initial_weights.open_weights(c, say=print)
+  recipe = Recipe.from_config(c)
+  data = task_data.gather(recipe, flags.task, initial.tokenizer)
+  sides = make_sides(initial, recipe, data)
   steps = sides["ours"].steps
   print(
     f"{data.task.title}: {len(data.train.tokens):,} rows to train on,"
     f" {len(data.dev.keys):,} to judge by, {steps:,} steps of"
-    f" {of.c.batch_size}, lr {flags.lr:g}; jax {jax.__version__}, torch"
+    f" {recipe.batch_size}, lr {flags.lr:g}; jax {jax.__version__}, torch"
     f" {torch.__version__}, transformers {transformers.__version__},"
     f" {flags.threads} threads"
   )
-  gap = same_losses(sides, batches_of(of.c, data, flags.plain_steps))
-  compare_speed(sides, batches_of(of.c, data, flags.turn_steps), flags.pairs)
+  gap = same_losses(sides, batches_of(recipe, data, flags.plain_steps))
+  compare_speed(sides, batches_of(recipe, data, flags.turn_steps), flags.pairs)
   scores: dict[str, list[float]] = {name: [] for name in sides}
   for seed in flags.seeds:
-    run(sides, batches_of(of.c, data, steps, seed), seed, data.dev, scores)
+    run(sides, batches_of(recipe, data, steps, seed), seed, data.dev, scores)
   summarize(scores)
   return int(not gap <= TOLERANCE)
 
@@ -112,41 +106,50 @@ def _flags(argv: Sequence[str] | None) -> argparse.Namespace:
   return flags
 
 
-def make_sides(of: initial_weights.Origin, data: Material) -> Sides:
+def make_sides(
+  initial: initial_weights.InitialWeights,
+  recipe: Recipe,
+  data: task_data.Material,
+) -> Sides:
   """Both sides; ends the program where they do not load the same weights."""
-  model = of.model(data.num_outputs)
-  params = of.params(model, data.task, 0, say=print)
+  model = initial.model(data.num_outputs)
+  params = initial.params(model, data.task, 0, say=print)
   auto = transformers.AutoModelForSequenceClassification
   theirs, info = auto.from_pretrained(
-    of.c.init,
+    initial.weights.init,
     num_labels=data.num_outputs,
     ignore_mismatched_sizes=True,
     output_loading_info=True,
   )
-  values = hf_names.to_huggingface(params, model, of.role)
+  values = hf_names.to_huggingface(params, model, initial.role)
   for name, p in theirs.named_parameters():
     value = torch.from_numpy(np.array(values[name]))
     if name in info["missing_keys"] or name.startswith("classifier."):
       p.data.copy_(value)
     elif not torch.equal(p, value):
       raise SystemExit(f"{name} is not the same on both sides.")
-  ours = Ours(of, data, params)
-  decay = config_checks.layer_decay(of.c, model.config)
-  return {"torch": Theirs(of.c, theirs, decay, ours.steps), "ours": ours}
+  ours = Ours(initial, recipe, data, params)
+  decay = recipe.decay(model.config.width)
+  return {"torch": Theirs(recipe, theirs, decay, ours.steps), "ours": ours}
 
 
 class Ours:
   """The fine-tuning of truenegs_jax."""
 
   def __init__(
-    self, of: initial_weights.Origin, data: Material, params: dict[str, Any]
+    self,
+    initial: initial_weights.InitialWeights,
+    recipe: Recipe,
+    data: task_data.Material,
+    params: dict[str, Any],
   ):
     self._params, self._tunings = params, {}
     for dropout in (0.0, 0.1):
-      of.c.model.dropout = of.c.model.attention_dropout = dropout
-      of.c.finetune.head_dropout = dropout
-      model = of.model(data.num_outputs)
-      self._tunings[dropout > 0] = loop.make_tuning(of.c, model, data)
+      names = ("dropout", "attention_dropout", "head_dropout")
+      options = {**initial.options, **dict.fromkeys(names, dropout)}
+      changed = dataclasses.replace(initial, options=options)
+      model = changed.model(data.num_outputs)
+      self._tunings[dropout > 0] = loop.make_tuning(recipe, model, data)
     self.steps = self._tunings[True].steps
 
   def start(self, seed: int) -> None:
@@ -167,9 +170,9 @@ class Theirs:
   """The model of transformers, and ELECTRA's optimizer in PyTorch."""
 
   def __init__(
-    self, c: ConfigDict, model: torch.nn.Module, decay: float, steps: int
+    self, recipe: Recipe, model: torch.nn.Module, decay: float, steps: int
   ):
-    self._c, self._model, self._steps = c, model, steps
+    self._recipe, self._model, self._steps = recipe, model, steps
     self._saved = {k: v.clone() for k, v in model.state_dict().items()}
     top = model.config.num_hidden_layers + 2
     depths = [depth(name, top) for name, _ in model.named_parameters()]
@@ -196,7 +199,7 @@ class Theirs:
     self._model.eval()
     found = {}
     for batch in batches.batches_in_order(
-      encoded, batch_size=self._c.batch_size, limit=self._c.length
+      encoded, batch_size=self._recipe.batch_size, limit=self._recipe.length
     ):
       said = self._forward(batch).numpy()
       found |= dict(zip(batch["row"].tolist(), said, strict=True))
@@ -208,8 +211,8 @@ class Theirs:
 
   @torch.no_grad()
   def _update(self) -> None:
-    o, t, warmup = self._c.optim, self._done, self._c.finetune.warmup
-    rate = o.lr * max(1 - t / self._steps, 0)
+    adam, t, warmup = self._recipe.adam, self._done, self._recipe.warmup
+    rate = self._recipe.lr * max(1 - t / self._steps, 0)
     rate *= min(1, t / max(round(warmup * self._steps), 1))
     params = list(self._model.parameters())
     norm = torch.stack([p.grad.norm() for p in params]).norm()
@@ -218,9 +221,9 @@ class Theirs:
       params, self._factors, self._means, self._squares, strict=True
     ):
       g = p.grad.mul_(scale)
-      m.lerp_(g, 1 - o.b1)
-      v.mul_(o.b2).addcmul_(g, g, value=1 - o.b2)
-      p.addcdiv_(m, v.sqrt().add_(o.epsilon), value=-rate * factor)
+      m.lerp_(g, 1 - adam["b1"])
+      v.mul_(adam["b2"]).addcmul_(g, g, value=1 - adam["b2"])
+      p.addcdiv_(m, v.sqrt().add_(adam["epsilon"]), value=-rate * factor)
     self._done += 1
 
 
@@ -233,10 +236,10 @@ def depth(name: str, top: int) -> int:
 
 
 def batches_of(
-  c: ConfigDict, data: Material, steps: int, seed: int = 0
+  recipe: Recipe, data: task_data.Material, steps: int, seed: int = 0
 ) -> list[Batch]:
   """The first batches of a run."""
-  sizes = dict(batch_size=c.batch_size, limit=c.length)
+  sizes = dict(batch_size=recipe.batch_size, limit=recipe.length)
   return [
     batches.batch_at(data.train, t, seed=seed, **sizes) for t in range(steps)
   ]

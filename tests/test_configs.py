@@ -58,16 +58,14 @@ def test_every_config_of_fine_tuning_is_a_whole_recipe(name, arg):
   released = "released" in arg
   assert c.optim.weight_decay == (0.01 if released else 0.0)
   assert c.finetune.loss == ("sum" if released else "mean")
+  recipe = config_checks.Recipe.from_config(c)
   for width, paper, code in (
     (256, 3e-4, 1e-4),
     (768, 1e-4, 1e-4),
     (1024, 5e-5, 5e-5),
   ):
-    config = types.SimpleNamespace(width=width)
-    assert config_checks.peak_rate(c, config) == (code if released else paper)
-    assert config_checks.layer_decay(c, config) == (
-      0.9 if width == 1024 else 0.8
-    )
+    assert recipe.peak_rate(width) == (code if released else paper)
+    assert recipe.decay(width) == (0.9 if width == 1024 else 0.8)
 
 
 def test_the_words_behind_a_config_of_fine_tuning_are_tasks():

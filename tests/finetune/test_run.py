@@ -15,13 +15,13 @@ from rich.console import Console
 
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.finetune import (
-  config_checks,
   initial_weights,
   loop,
-  read_tasks,
   results,
+  task_data,
 )
 from truenegs_jax.finetune import run as run_lib
+from truenegs_jax.finetune.config_checks import Recipe
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import (
   CheckpointError,
@@ -29,7 +29,7 @@ from truenegs_jax.runtime.errors import (
   DiskError,
   InputError,
 )
-from truenegs_jax.tasks import batches
+from truenegs_jax.tasks import batches, glue
 from truenegs_jax.weights.export import finetuned
 
 WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
@@ -229,7 +229,7 @@ def test_a_run_that_learned_nothing_is_counted_and_shown(
 def test_gradients_that_are_not_finite_fail_the_run_and_not_the_others(
   vocab, files, tmp_path, monkeypatch
 ):
-  real = initial_weights.Origin.params
+  real = initial_weights.InitialWeights.params
 
   def broken(self, model, task, seed, **more):
     params = real(self, model, task, seed, **more)
@@ -239,7 +239,7 @@ def test_gradients_that_are_not_finite_fail_the_run_and_not_the_others(
       )
     return params
 
-  monkeypatch.setattr(initial_weights.Origin, "params", broken)
+  monkeypatch.setattr(initial_weights.InitialWeights, "params", broken)
   run(own(vocab, files, seeds=2, epochs=1.0), tmp_path)
   found = [results.load(tmp_path, "own", seed) for seed in (0, 1)]
   assert "not finite" in found[0].failure
@@ -294,14 +294,16 @@ def test_meshes_and_micro_batches_train_alike(vocab, files, tmp_path):
   def losses(**more):
     c = own(vocab, files, **more)
     c.model.dropout = c.model.attention_dropout = 0.1
-    of = initial_weights.open_origin(c, say=print)
-    data = read_tasks.gather(of.c, "own", of.tokenizer)
-    made = loop.make_tuning(of.c, of.model(data.num_outputs), data)
-    params = of.params(made.model, data.task, 0, say=print)
+    c.log.every_steps = 1
+    initial = initial_weights.open_weights(c, say=print)
+    recipe = Recipe.from_config(c)
+    data = task_data.gather(recipe, "own", initial.tokenizer)
+    model = initial.model(data.num_outputs)
+    tuning = loop.make_tuning(recipe, model, data)
+    params = initial.params(model, data.task, 0, say=print)
     seen = []
-    c.log.every_steps = of.c.log.every_steps = 1
     loop.fine_tune(
-      made, params, 0, tmp_path, write=seen.append, check=lambda: None
+      tuning, params, 0, tmp_path, write=seen.append, check=lambda: None
     )
     return [x["total"] for x in seen]
 
@@ -408,26 +410,20 @@ def test_tasks_of_one_workdir_are_of_the_same_weights(learned):
     ("released", "bert", "linear"),
   ],
 )
-def test_the_default_head_is_that_of_hugging_face(arg, role, head):
+def test_the_default_head_is_that_of_hugging_face(vocab, arg, role, head):
   c = finetune_glue.get_config(arg)
-  c.model.variant = "tiny"
-  with c.unlocked():
-    c.model.max_positions = 16
-  model = config_checks.make_model(
-    c, role=role, backbone="encoder", num_outputs=2, vocab_size=9
-  )
-  assert model.head == head
+  c.model.variant, c.data.vocab = "tiny", str(vocab)
+  initial = initial_weights.open_weights(c, say=print)
+  initial = dataclasses.replace(initial, role=role)
+  assert initial.model(2).head == head
 
 
-def test_rates_rise_fall_and_are_lower_in_lower_layers():
+def test_rates_rise_fall_and_are_lower_in_lower_layers(vocab):
   c = finetune_glue.get_config("rte")
-  c.model.variant, c.optim.epsilon = "tiny", 1e-30
-  with c.unlocked():
-    c.model.max_positions = 16
-  model = config_checks.make_model(
-    c, role="discriminator", backbone="encoder", num_outputs=2, vocab_size=9
-  )
-  tx, rate = config_checks.make_optimizer(c, model, 100)
+  c.model.variant, c.data.vocab, c.optim.epsilon = "tiny", str(vocab), 1e-30
+  c.finetune.head = "linear"
+  model = initial_weights.open_weights(c, say=print).model(2)
+  tx, rate = loop.make_optimizer(Recipe.from_config(c), model, 100)
   assert float(rate(0)) == float(rate(100)) == 0
   assert float(rate(5)) == pytest.approx(3e-4 * 0.95 * 0.5)
   assert float(rate(10)) == pytest.approx(3e-4 * 0.9)
@@ -487,11 +483,11 @@ def test_perfect_answers_score_100_and_constant_ones_what_they_must(
   c.finetune.data = str(folder)
   c.finetune.files = GLUE_FILES.get(task, "").format(folder)
   c.finetune.rows = 8
-  of = initial_weights.open_origin(c, say=print)
-  dev = read_tasks.gather(of.c, task, of.tokenizer).dev
-  own_metric = config_checks.glue.TASKS[task].metrics[0]
+  tokenizer = initial_weights.open_weights(c, say=print).tokenizer
+  dev = task_data.gather(Recipe.from_config(c), task, tokenizer).dev
+  own_metric = glue.TASKS[task].metrics[0]
   assert dev.scores(list(dev.golds)) == pytest.approx(
-    dict.fromkeys(config_checks.glue.TASKS[task].metrics, 100)
+    dict.fromkeys(glue.TASKS[task].metrics, 100)
   )
   constant = dev.scores([dev.golds[0]] * len(dev.golds))[own_metric]
   share = 100 * np.mean([gold == dev.golds[0] for gold in dev.golds])

@@ -1,11 +1,17 @@
-"""Two models compared on the same examples, by resampling these."""
+"""Two models compared on the same examples, by resampling these.
+
+compared, lines = compare_results(ours, theirs)  # of two workdirs
+compare("accuracy", gold_N, ours_SxN, theirs_SxN).low
+"""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from truenegs_jax.finetune.config_checks import SQUAD
+from truenegs_jax.finetune.results import Result
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import scoring
 
@@ -42,6 +48,55 @@ class Comparison:
   resamples: int
   p: float
   p_runs: float | None
+
+
+def compare_results(
+  ours: Mapping[str, Sequence[Result]], theirs: Mapping[str, Sequence[Result]]
+) -> tuple[dict[str, list[Comparison]], list[str]]:
+  """The runs of two workdirs, by task, on the same examples.
+
+  Returns:
+    The comparisons, one for each metric of the dev set, and lines on tasks that
+    cannot be compared and on what the other's were not.
+  """
+  compared, lines = {}, []
+  for name, runs in ours.items():
+    others = theirs.get(name, [])
+    golds = [x.answers["dev"]["golds"] for x in (*runs, *others)]
+    if others and all(gold == golds[0] for gold in golds):
+      compared[name] = _compare_task(runs, others)
+      notes = dict.fromkeys(note for run in others for note in run.notes)
+      lines += [f"* {name}, the other's: {note}" for note in notes]
+    elif theirs:
+      why = "on other examples" if others else "in no run"
+      lines.append(f"{name} is not compared: the other has it {why}")
+  return compared, lines
+
+
+def _compare_task(
+  ours: Sequence[Result], theirs: Sequence[Result]
+) -> list[Comparison]:
+  metrics = list(ours[0].scores["dev"])
+  if ours[0].task == SQUAD:
+    scores = [[_question_scores(run) for run in x] for x in (ours, theirs)]
+    return [
+      compare_means(m, *([scores_N[m] for scores_N in x] for x in scores))
+      for m in metrics
+    ]
+  known = (*ours[0].made["labels"], *theirs[0].made["labels"])
+  ids = {label: i for i, label in enumerate(dict.fromkeys(known))}
+  number = lambda values: np.array([ids.get(x, x) for x in values])
+  answers = [
+    [number(run.answers["dev"]["answers"]) for run in x] for x in (ours, theirs)
+  ]
+  gold_N = number(ours[0].answers["dev"]["golds"])
+  return [compare(m, gold_N, *answers) for m in metrics]
+
+
+def _question_scores(run: Result) -> dict[str, np.ndarray]:
+  dev = run.answers["dev"]
+  by_key = lambda values: dict(zip(dev["keys"], values, strict=True))
+  return scoring.question_scores(by_key(dev["answers"]), by_key(dev["golds"]))
 
 
 def compare(

@@ -1,26 +1,27 @@
-"""From a config of fine-tuning to its numbers; what it may say is checked here.
+"""From a config of fine-tuning to its values; what it may hold is checked here.
 
-Rates and their decay go by the width of the network where the config leaves
-them open: small, base, large (Clark et al. 2020, table 7).
+check(c)
+recipe = Recipe.from_config(c)
 """
 
-from typing import Any
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
 
-import optax
 from ml_collections import ConfigDict
 
 from truenegs_jax.configs.common_keys import KEYS, Key
 from truenegs_jax.data.tokens.tokenizer import ACCENTS
-from truenegs_jax.finetune import published
-from truenegs_jax.models import choose_attention, encoder, finetune, pretrain
+from truenegs_jax.models import choose_attention
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.tasks import glue
+from truenegs_jax.tasks import glue, squad, user_task
 from truenegs_jax.train import checks, metrics, optim, sharding
 from truenegs_jax.weights.init import check_fit
 from truenegs_jax.workdir import files
 
-SQUAD, OWN = "squad", "own"
-OF_SPANS = ("spans", "joint")  # heads
+SQUAD, OWN = squad.TASK.name, user_task.NAME
+SIZES = ("small", "base", "large")
+OF_SPANS, OF_TEXTS = ("spans", "joint"), ("dense", "linear", "pooler")  # heads
 CHOICES = {
   "finetune.loss": ("mean", "sum"),
   "finetune.layer_exponent": optim.EXPONENTS,
@@ -67,6 +68,88 @@ FREE_TO_CHANGE = (
 )
 
 
+def size_of(width: int) -> str:
+  """Which of SIZES a network of so many units is like: base from 768 on."""
+  return SIZES[(width >= 768) + (width >= 1024)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """The values of a config; configs/common_finetune.py says what each is.
+
+  Those that belong to another config than the present one are 0 or "".
+
+  Attributes:
+    adam: of `optim.make_optimizer`, by name.
+  """
+
+  tasks: tuple[str, ...]
+  data: str
+  files: str
+  rows: int
+  predict_test: bool
+  length: int
+  batch_size: int
+  accumulation: int
+  epochs: float
+  loss: str
+  schedule: str
+  warmup: float
+  lr: float
+  lrs: tuple[float, ...]
+  layer_decay: float
+  layer_decays: tuple[float, ...]
+  layer_exponent: str
+  adam: Mapping[str, Any]
+  window: int
+  evals_per_epoch: int
+  keep: str
+  patience: int
+  max_skips: int
+  mesh: sharding.MeshSpec
+  attention: str
+  every_steps: int
+  writers: tuple[str, ...]
+  # Of SQuAD:
+  stride: int = 0
+  question_length: int = 0
+  num_best: int = 0
+  max_answer: int = 0
+  # Of a task of the user's own:
+  text: str = ""
+  label: str = ""
+  kind: str = ""
+  labels: str = ""
+  metric: str = ""
+
+  @classmethod
+  def from_config(cls, c: ConfigDict) -> Self:
+    """Reads a config, each value by the last part of its key."""
+    sections = (c, c.model, c.optim, c.log, c.finetune)
+    values = {name: x for section in sections for name, x in section.items()}
+    values |= {
+      "tasks": task_names(c.finetune.tasks),
+      "adam": {name: c.optim[name] for name in optim.NUMBERS},
+      "mesh": sharding.get_spec(c.mesh.preset, c.mesh.axes),
+    }
+    names = [field.name for field in dataclasses.fields(cls)]
+    return cls(**{name: values[name] for name in names if name in values})
+
+  def peak_rate(self, width: int) -> float:
+    """The learning rate of the head at its highest, by the network's width."""
+    return self.lr or self.lrs[SIZES.index(size_of(width))]
+
+  def decay(self, width: int) -> float:
+    """The factor of the rate, a layer further down."""
+    return self.layer_decay or self.layer_decays[SIZES.index(size_of(width))]
+
+
+def task_names(text: str) -> tuple[str, ...]:
+  """The tasks that `finetune.tasks` lists, each once."""
+  words = text.replace(" ", "").split(",")
+  return tuple(dict.fromkeys(filter(None, words)))
+
+
 def check(c: ConfigDict) -> None:
   """Refuses values that no fine-tuning can have, before anything is read.
 
@@ -111,18 +194,11 @@ def check(c: ConfigDict) -> None:
   )
 
 
-def task_names(c: ConfigDict) -> tuple[str, ...]:
-  """The tasks of a config, each once."""
-  words = c.finetune.tasks.replace(" ", "").split(",")
-  return tuple(dict.fromkeys(filter(None, words)))
-
-
 def _check_tasks(c: ConfigDict) -> None:
-  names = task_names(c)
-  own, squad = "text" in c.finetune, "stride" in c.finetune
-  known = (OWN,) if own else (SQUAD,) if squad else tuple(glue.TASKS)
-  wrong = [name for name in names if name not in known]
-  if not names or wrong:
+  names = task_names(c.finetune.tasks)
+  own, spans = "text" in c.finetune, "stride" in c.finetune
+  known = (OWN,) if own else (SQUAD,) if spans else tuple(glue.TASKS)
+  if not names or set(names) - set(known):
     raise InputError(
       f"finetune.tasks={c.finetune.tasks!r}: this config has"
       f" {', '.join(known)}; finetune_glue.py, finetune_squad.py and"
@@ -133,64 +209,4 @@ def _check_tasks(c: ConfigDict) -> None:
       "finetune.epochs is 0, and a task of your own has no recipe to say how"
       " many it takes: give a number over 0."
     )
-  heads = OF_SPANS if squad else ("linear", "dense", "pooler")
-  one_of("finetune.head", c.finetune.head, heads)
-
-
-def make_model(
-  c: ConfigDict, *, role: str, backbone: str, num_outputs: int, vocab_size: int
-) -> finetune.Downstream:
-  """The network with its head; `c.model.variant` has sizes by now.
-
-  The head "dense" of BERT is its pooler, as in Hugging Face's class.
-  """
-  of_bert = role == "bert" and c.finetune.head == "dense"
-  names = "variant max_positions dropout attention_dropout dtype remat scan"
-  return finetune.make_downstream(
-    role=role,
-    head="pooler" if of_bert else c.finetune.head,
-    num_outputs=num_outputs,
-    vocab_size=vocab_size,
-    backbone=backbone,
-    head_dropout=c.finetune.head_dropout,
-    **{name: c.model[name] for name in names.split()},
-  )
-
-
-def by_width(config: encoder.EncoderConfig, values: tuple[float, ...]) -> float:
-  """The value of small, base or large models."""
-  return values[published.SIZES.index(published.size_of(config.width))]
-
-
-def peak_rate(c: ConfigDict, config: encoder.EncoderConfig) -> float:
-  """The learning rate of the head at its highest."""
-  return c.optim.lr or by_width(config, c.finetune.lrs)
-
-
-def layer_decay(c: ConfigDict, config: encoder.EncoderConfig) -> float:
-  """What the rate is multiplied by, a layer further down."""
-  return c.finetune.layer_decay or by_width(config, c.finetune.layer_decays)
-
-
-def make_optimizer(
-  c: ConfigDict, model: finetune.Downstream, total_steps: int
-) -> tuple[optax.GradientTransformation, optim.Schedule]:
-  """Adam with a rate for each layer, and its schedule."""
-  config = model.config
-  rate = optim.make_schedule(
-    c.optim.schedule,
-    peak=peak_rate(c, config),
-    warmup_steps=round(c.finetune.warmup * total_steps),
-    total_steps=total_steps,
-  )
-  shapes: Any = pretrain.param_shapes(model)
-  factors = optim.layer_factors(
-    shapes, decay=layer_decay(c, config), exponent=c.finetune.layer_exponent
-  )
-  numbers = {name: c.optim[name] for name in optim.NUMBERS}
-  return optim.make_optimizer(rate, factors=factors, **numbers), rate
-
-
-def epochs(c: ConfigDict, of_task: float) -> float:
-  """Passes over the training rows."""
-  return c.finetune.epochs or of_task
+  one_of("finetune.head", c.finetune.head, OF_SPANS if spans else OF_TEXTS)

@@ -1,16 +1,18 @@
-"""What a fine-tuning starts from: weights, their sizes and their words."""
+"""The network that all runs start from: its weights, sizes and words."""
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.finetune import config_checks
-from truenegs_jax.finetune.task_data import Material
+from truenegs_jax.data.tokens.tokenizer import (
+  ACCENTS,
+  Tokenizer,
+  load_tokenizer,
+)
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks.task import Task
@@ -23,67 +25,73 @@ from truenegs_jax.weights.init import (
   load,
   match_vocabulary,
 )
-from truenegs_jax.workdir.from_config import vocabulary_of
 
 RANDOM = "discriminator"  # the role of a network that is drawn at random
 POSITIONS = 512  # that it has
 DRAWN = "drawn at random"
 HEADS = ("task_head/", "pooled/")
+# Keys of `config.model` that weights do not decide.
+FIELDS = ("dropout", "attention_dropout", "dtype", "remat", "scan")
 
 
 @dataclasses.dataclass(frozen=True)
-class Origin:
-  """Weights to fine-tune, before a task is known.
+class InitialWeights:
+  """Weights to fine-tune, opened once for all tasks and seeds.
 
   Attributes:
-    c: the config, with the sizes and the words of the weights.
-    role, backbone: of the network.
+    weights: None where the network is drawn at random.
+    role, backbone, variant, max_positions: of the network.
     tokenizer: of its words.
-    weights: what `c.init` names; None where the network is drawn at random.
+    skip: `config.init_skip`.
+    options: the head, and what else `make_downstream` takes.
   """
 
-  c: ConfigDict
+  weights: Weights | None
   role: str
   backbone: str
+  variant: str
+  max_positions: int
   tokenizer: Tokenizer
-  weights: Weights | None
+  skip: str
+  options: Mapping[str, Any]
 
   def model(self, num_outputs: int) -> finetune.Downstream:
-    """The network with a head of so many outputs."""
-    return config_checks.make_model(
-      self.c,
+    """The network with a head of so many outputs.
+
+    The head "dense" of BERT is its pooler, as in Hugging Face's class.
+    """
+    of_bert = self.role == "bert" and self.options["head"] == "dense"
+    return finetune.make_downstream(
       role=self.role,
-      backbone=self.backbone,
       num_outputs=num_outputs,
       vocab_size=len(self.tokenizer.vocab),
+      variant=self.variant,
+      backbone=self.backbone,
+      max_positions=self.max_positions,
+      **{**self.options, **({"head": "pooler"} if of_bert else {})},
     )
 
-  def fingerprints(
-    self, model: finetune.Downstream, task: Task
-  ) -> dict[str, str]:
-    """What identifies the weights: of the network, and of a head they bring.
+  def provenance(
+    self, model: finetune.Downstream, task: Task, data: Mapping[str, str]
+  ) -> dict[str, Any]:
+    """What the numbers of a run depend on beside its config, in JSON's types.
 
-    What is drawn at random is in neither: it goes by the seed.
+    Args:
+      data: fingerprints of the rows, by split.
 
     Raises:
       InputError: weights that do not fit: another size, other words, the head
         of another task.
     """
-    if self.weights is None:
-      return {"weights": DRAWN, "head": DRAWN}
-    skip = check_fit.parse_skip(self.c.init_skip)
-    networks = self.weights.for_roles((self.role,))
-    match_vocabulary.check(networks, self.tokenizer, skip=skip)
-    networks = head_transfer.trimmed(networks, model, skip=skip, task=task)
-    check_fit.check(networks, model, skip=skip)
-    network = networks[self.role]
-    theirs = check_fit.with_their_table_sizes(model, networks, skip)
-    table = check_fit.present(network, theirs, self.role)
-    heads = {ours for ours in table if ours.startswith(HEADS)}
-    crc = lambda names: _crc(network, [table[name] for name in sorted(names)])
     return {
-      "weights": crc(table.keys() - heads),
-      "head": crc(heads) if heads else DRAWN,
+      "family": "bert" if self.role == "bert" else "electra",
+      "width": model.config.width,
+      "sizes": self.variant,
+      "backbone": self.backbone,
+      "vocabulary": self.tokenizer.fingerprint,
+      **self._fingerprints(model, task),
+      "labels": list(task.labels),
+      "data": data,
     }
 
   def params(
@@ -110,97 +118,109 @@ class Origin:
       model,
       tokenizer=self.tokenizer,
       seed=seed,
-      skip=self.c.init_skip,
+      skip=self.skip,
       task=task,
       say=say,
     )
 
+  def _fingerprints(
+    self, model: finetune.Downstream, task: Task
+  ) -> dict[str, str]:
+    """CRC-32 of the network and of a head that the weights bring.
 
-def open_origin(c: ConfigDict, *, say: Callable[[str], Any]) -> Origin:
+    Whatever is drawn at random is in neither: it goes by the seed.
+    """
+    if self.weights is None:
+      return {"weights": DRAWN, "head": DRAWN}
+    skip = check_fit.parse_skip(self.skip)
+    networks = self.weights.for_roles((self.role,))
+    match_vocabulary.check(networks, self.tokenizer, skip=skip)
+    networks = head_transfer.trimmed(networks, model, skip=skip, task=task)
+    check_fit.check(networks, model, skip=skip)
+    network = networks[self.role]
+    theirs = check_fit.with_their_table_sizes(model, networks, skip)
+    table = check_fit.present(network, theirs, self.role)
+    heads = {name for name in table if name.startswith(HEADS)}
+    crc = lambda names: _crc(network, (table[name] for name in sorted(names)))
+    return {
+      "weights": crc(table.keys() - heads),
+      "head": crc(heads) if heads else DRAWN,
+    }
+
+
+def open_weights(c: ConfigDict, *, say: Callable[[str], Any]) -> InitialWeights:
   """Finds the weights of a config; no number of theirs is read.
 
-  Where there are none, the config has to say size and vocabulary, and the
-  network is drawn at random: what pre-training is to be compared with.
+  Where there are none, the config has to give size and vocabulary, and the
+  network is drawn at random: the baseline of pre-training.
 
   Raises:
-    InputError: none given and no size; as `Weights.encoder`.
+    InputError: none given and no size; more tokens than positions; as
+      `Weights.encoder`.
   """
-  c = c.copy_and_resolve_references()
-  with c.unlocked():  # the weights say it
-    c.model.max_positions = POSITIONS
+  variant, vocab, lowercase = c.model.variant, c.data.vocab, c.data.lowercase
+  strip_accents = ACCENTS[c.data.accents]
   if not c.init:
-    if config_sizes.INIT in (c.model.variant, c.data.vocab):
+    if config_sizes.INIT in (variant, vocab):
       raise InputError(
         "init: give the weights to fine-tune, --config.init=FOLDER (a run of"
         " ours, a folder for Hugging Face, a name on its hub, Google's"
         " checkpoint); or, for a network drawn at random,"
         " --config.model.variant=NAME and --config.data.vocab=FILE."
       )
-    _check_length(c, "a network drawn at random")
-    return Origin(c, RANDOM, "encoder", vocabulary_of(c, c.data.vocab), None)
-  weights = Weights(c.init, say)
-  network = weights.encoder()
-  _take_words(c, network)
-  if c.model.variant == config_sizes.INIT:
-    c.model.variant = config_sizes.variant_of(network, say)
-  c.model.max_positions = network.fields["max_position_embeddings"]
-  _check_length(c, network.place)
-  tokenizer = vocabulary_of(c, c.data.vocab)
-  return Origin(c, network.role, network.backbone, tokenizer, weights)
-
-
-def made_of(of: Origin, data: Material) -> dict[str, Any]:
-  """What the numbers of a run depend on beside its config, in JSON's types.
-
-  Raises:
-    InputError: as `Origin.fingerprints`.
-  """
-  model = of.model(data.num_outputs)
-  return {
-    "family": "bert" if of.role == "bert" else "electra",
-    "width": model.config.width,
-    "sizes": of.c.model.variant,
-    "backbone": of.backbone,
-    "vocabulary": of.tokenizer.fingerprint,
-    **of.fingerprints(model, data.task),
-    "labels": list(data.task.labels),
-    "data": data.fingerprints(),
-  }
-
-
-def _check_length(c: ConfigDict, place: str) -> None:
-  if c.length > c.model.max_positions:
+    weights, role, backbone, positions = None, RANDOM, "encoder", POSITIONS
+    place = "a network drawn at random"
+  else:
+    weights = Weights(c.init, say)
+    network = weights.encoder()
+    role, backbone, place = network.role, network.backbone, network.place
+    positions = network.fields["max_position_embeddings"]
+    if variant == config_sizes.INIT:
+      variant = config_sizes.variant_of(network, say)
+    if vocab == config_sizes.INIT:
+      vocab = _vocabulary(network, lowercase=lowercase)
+      if network.lowercase is not None:
+        lowercase = network.lowercase
+        if c.data.accents == "auto" and network.strip_accents is not None:
+          strip_accents = network.strip_accents
+  if c.length > positions:
     raise InputError(
-      f"length {c.length} is over the {c.model.max_positions} positions of"
-      f" {place}; give a smaller --config.length."
+      f"length {c.length} is over the {positions} positions of {place}; give a"
+      " smaller --config.length."
     )
+  head = {name: c.finetune[name] for name in ("head", "head_dropout")}
+  return InitialWeights(
+    weights=weights,
+    role=role,
+    backbone=backbone,
+    variant=variant,
+    max_positions=positions,
+    tokenizer=load_tokenizer(
+      vocab, lowercase=lowercase, strip_accents=strip_accents
+    ),
+    skip=c.init_skip,
+    options={**head, **{name: c.model[name] for name in FIELDS}},
+  )
 
 
-def _crc(network: Network, names: Sequence[str]) -> str:
-  """CRC-32 of arrays of a file, 8 hex digits."""
-  crc = 0
-  for name in names:
-    crc = zlib.crc32(network.arrays.read(name).tobytes(), crc)
-  return f"{crc:08x}"
-
-
-def _take_words(c: ConfigDict, network: Network) -> None:
-  """Vocabulary and treatment of text of the weights, as far as they say."""
-  if c.data.vocab != config_sizes.INIT:
-    return
+def _vocabulary(network: Network, *, lowercase: bool) -> str:
+  """The file that lies beside the weights."""
   if network.vocabulary is None:
     raise InputError(
       f"init: {network.place} has no vocabulary beside it; give it:"
       " --config.data.vocab=FILE."
     )
-  c.data.vocab = str(network.vocabulary)
-  if network.lowercase and not c.data.lowercase:
+  if network.lowercase and not lowercase:
     raise InputError(
       f"data.lowercase=False, but {network.place} was trained on lower-cased"
       " text; leave it out."
     )
-  if network.lowercase is not None:
-    c.data.lowercase = network.lowercase
-    strips = network.strip_accents
-    if strips is not None and c.data.accents == "auto":
-      c.data.accents = "strip" if strips else "keep"
+  return str(network.vocabulary)
+
+
+def _crc(network: Network, names: Iterable[str]) -> str:
+  """CRC-32 of arrays of a file, 8 hex digits."""
+  crc = 0
+  for name in names:
+    crc = zlib.crc32(network.arrays.read(name).tobytes(), crc)
+  return f"{crc:08x}"

@@ -1,21 +1,176 @@
-"""Tables of fine-tunings: what seeds scored, beside what was published."""
+"""Tables of fine-tunings: the scores of all seeds, beside published ones.
+
+Published are the rows of the paper's Tables 3 and 4 and of other reports of
+ELECTRA, of dev sets, in percent. CoLA is Matthews' correlation, STS-B
+Spearman's, MNLI is matched, all others of GLUE accuracy; SQuAD is v1.1.
+"""
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike
 from rich.console import Console
 from rich.table import Table
 
-from truenegs_jax.finetune import bootstrap, config_checks, published
+from truenegs_jax.finetune import config_checks
+from truenegs_jax.finetune.bootstrap import Comparison
 from truenegs_jax.finetune.results import Result
-from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.tasks import scoring
 
-CONSTANT = 0.01  # of the gold scores' range: less than that tells nothing apart
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+SQUAD = ("squad_em", "squad_f1")
+AVERAGE = "average"  # of all eight tasks; of fewer it compares nothing
+NO_SCORES = ("step", "split", "time")  # in a record of the dev set
+
+TABLE_3, TABLE_4 = "paper, Table 3", "paper, Table 4"
+GOOGLE = "google-research/electra, README"
+COMMUNITY = "richarddwang/electra_pytorch, README"
+NVIDIA = "NVIDIA/DeepLearningExamples, TensorFlow2 ELECTRA"
+
+PICKED = "runs not stated, probably the best of several"
+LENGTH = f"{PICKED}; of another pre-training than Table 3's, at length 512"
+COPIED = (
+  "probably copied: task by task the numbers of Google's ELECTRA-Small-OWT;"
+  " if HC and SR are each the best of several runs, about 1.0 too low beside"
+  " them on average"
+)
+COPIED_SQUAD = (
+  "EM probably copied: it is Google's for ELECTRA-Small++, trained on more data"
+)
+RELEASED = "Google's weights, trained on more data and for longer"
+REPEATED = (
+  "one pre-training on OpenWebText, mean of 10 runs, whose standard deviation"
+  " is 0.1 (QQP) to 1.9 (RTE), CoLA's 1.3. 14 pre-trainings, each"
+  " scored by the best of 10 runs of every task, average 81.38 (sd 0.57, 80.42"
+  " to 82.23)"
+)
+FAILED = (
+  "a user's pre-training on OpenWebText that went wrong: its generator was as"
+  " wide as the discriminator; with 1/4 of that it was competitive"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One published model.
+
+  Attributes:
+    name: as its report has it, "ELECTRA small HC".
+    source: who reports it.
+    family, size: "electra" or "bert"; "small", "base" or "large".
+    scores: by task, of GLUE and SQUAD; only what was reported.
+    note: what a reader has to know before comparing.
+  """
+
+  name: str
+  source: str
+  family: str
+  size: str
+  scores: Mapping[str, float]
+  note: str
+
+
+def _row(name: str, source: str, scores: str, note: str = PICKED) -> Row:
+  """A row of scores in the order of GLUE and SQUAD, "-" for none.
+
+  The name begins with family and size. Scores of two are SQUAD's.
+  """
+  family, size = name.lower().replace("+", "").replace(",", "").split()[:2]
+  values = scores.split()
+  names = SQUAD if len(values) < 3 else (*GLUE, *SQUAD)
+  known = {n: float(x) for n, x in zip(names, values, strict=False) if x != "-"}
+  return Row(name, source, family, size, known, note)
+
+
+ROWS = (
+  _row("BERT base", TABLE_3, "61.1 93.0 86.8 87.1 90.8 84.7 91.4 67.9"),
+  _row("BERT base HC", TABLE_3, "62.9 93.2 87.5 87.4 90.9 84.9 91.5 69.3"),
+  _row("BERT base SR", TABLE_3, "61.2 93.5 89.0 87.5 90.9 84.8 91.6 68.6"),
+  _row("BERT large", TABLE_3, "61.7 93.7 88.5 90.1 91.3 86.7 92.4 72.9"),
+  _row("BERT large HC", TABLE_3, "62.3 93.4 89.0 90.5 91.5 87.0 93.0 73.7"),
+  _row("BERT large SR", TABLE_3, "62.3 94.2 89.2 90.1 91.4 87.0 92.8 74.0"),
+  _row(
+    "ELECTRA small", TABLE_3, "56.8 88.3 87.4 86.8 88.3 78.9 87.9 68.5", COPIED
+  ),
+  _row("ELECTRA small HC", TABLE_3, "62.0 89.8 87.0 86.7 89.0 80.4 88.0 67.9"),
+  _row("ELECTRA small SR", TABLE_3, "61.1 90.1 89.5 87.0 89.4 80.8 88.8 68.6"),
+  _row("ELECTRA base", TABLE_3, "68.3 95.3 90.9 91.3 91.7 88.5 93.0 82.3"),
+  _row("ELECTRA base HC", TABLE_3, "70.9 95.6 91.2 91.3 92.0 88.7 93.6 83.8"),
+  _row("ELECTRA base SR", TABLE_3, "70.4 95.4 90.4 91.2 91.9 89.1 93.4 84.8"),
+  _row("ELECTRA small", TABLE_4, "75.8 83.9", COPIED_SQUAD),
+  _row("ELECTRA small HC", TABLE_4, "77.7 85.6", LENGTH),
+  _row("ELECTRA small SR", TABLE_4, "76.0 84.2", LENGTH),
+  _row("ELECTRA base", TABLE_4, "85.1 91.6"),
+  _row("ELECTRA base HC", TABLE_4, "85.7 92.1"),
+  _row("ELECTRA base SR", TABLE_4, "85.6 92.0"),
+  _row(
+    "ELECTRA small OWT",
+    GOOGLE,
+    "56.8 88.3 87.4 86.8 88.3 78.9 87.9 68.5",
+    "one pre-training on OpenWebText",
+  ),
+  _row(
+    "ELECTRA small",
+    COMMUNITY,
+    "58.72 88.03 86.04 86.16 88.63 80.4 87.45 67.46",
+    REPEATED,
+  ),
+  _row(
+    "ELECTRA small, generator 1",
+    "google-research/electra, issue 73",
+    "51.0 85.2 - - - 75.0 - - 61.0 70.1",
+    FAILED,
+  ),
+  _row(
+    "ELECTRA small++",
+    GOOGLE,
+    "57.0 91.2 88.0 87.5 89.0 81.3 88.4 66.7 75.8",
+    RELEASED,
+  ),
+  _row(
+    "ELECTRA base++",
+    GOOGLE,
+    "67.7 95.1 89.5 91.2 91.5 88.8 93.2 82.7 86.8",
+    RELEASED,
+  ),
+  _row(
+    "ELECTRA large",
+    GOOGLE,
+    "69.1 96.9 90.8 92.6 92.4 90.9 95.0 88.0 89.7",
+    RELEASED,
+  ),
+  _row(
+    "ELECTRA base++",
+    NVIDIA,
+    "87.02 92.72",
+    f"{RELEASED}; mean of 5 runs, standard deviation 0.17 and 0.14",
+  ),
+  _row(
+    "ELECTRA base",
+    NVIDIA,
+    "85.0 90.95",
+    "pre-trained on Wikipedia and BooksCorpus, as the paper's",
+  ),
+)
+
+
+def rows_for(
+  tasks: Collection[str], *, family: str, width: int
+) -> tuple[Row, ...]:
+  """The published rows that report any of the tasks.
+
+  Args:
+    tasks: names in GLUE; "squad" stands for both in SQUAD.
+    family: "electra" or "bert".
+    width: hidden size of the network, which tells its size.
+  """
+  size = config_checks.size_of(width)
+  names = {*tasks, *(SQUAD if config_checks.SQUAD in tasks else ())}
+  return tuple(
+    row
+    for row in ROWS
+    if (row.family, row.size) == (family, size) and names & set(row.scores)
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,28 +192,13 @@ class Summary:
   sd: float | None
 
 
-def summarize(
-  scores: Sequence[float], failures: Sequence[object] = ()
-) -> Summary:
-  """What the runs of one task scored; nothing is dropped.
+def summarize(scores: Sequence[float], failures: Sequence[str]) -> Summary:
+  """Sums the runs of one task up; nothing is dropped.
 
   Args:
     scores: percent, one a run.
-    failures: one a run, true (a reason) where it failed; empty: none did.
-
-  Raises:
-    InputError: no scores, some that are not finite, or not as many failures.
+    failures: why each run failed, or "".
   """
-  if not scores or len(failures) not in (0, len(scores)):
-    raise InputError(
-      f"{len(scores)} scores and {len(failures)} failures: a summary wants both"
-      " of every run, and one run at least."
-    )
-  if not np.isfinite(scores).all():
-    raise InputError(
-      f"scores {list(scores)}: each has to be finite; score the predictions of"
-      " a failed run as they are."
-    )
   return Summary(
     runs=len(scores),
     failed=sum(map(bool, failures)),
@@ -70,8 +210,17 @@ def summarize(
   )
 
 
+def summaries(runs: Sequence[Result]) -> dict[str, Summary]:
+  """A summary of each metric of the dev set, the task's own first."""
+  failures = [run.failure for run in runs]
+  return {
+    metric: summarize([r.scores["dev"][metric] for r in runs], failures)
+    for metric in runs[0].scores["dev"]
+  }
+
+
 def average(
-  scores: Mapping[str, float], tasks: Sequence[str] = published.GLUE
+  scores: Mapping[str, float], tasks: Sequence[str] = GLUE
 ) -> float | None:
   """The plain mean over tasks, Table 3's "Average"; None if one is lacking."""
   if not all(name in scores for name in tasks):
@@ -79,40 +228,26 @@ def average(
   return statistics.fmean(scores[name] for name in tasks)
 
 
-def failure(gold_N: ArrayLike, predicted_N: ArrayLike) -> str:
-  """Why a run counts as failed, or "": it learned nothing, or broke.
-
-  Args:
-    gold_N, predicted_N: classes (int), answers (str) or scores (float).
-  """
-  gold_N, predicted_N = np.asarray(gold_N), np.asarray(predicted_N)
-  is_score = predicted_N.dtype.kind == "f"
-  if is_score and not np.isfinite(predicted_N).all():
-    return "scores are not finite"
-  if is_score and np.ptp(predicted_N) < CONSTANT * np.ptp(gold_N):
-    return f"all scores lie within {CONSTANT:.0%} of the gold scores' range"
-  if len(set(predicted_N.tolist())) == 1 < len(set(gold_N.tolist())):
-    return f"all {len(predicted_N)} predictions are {predicted_N[0].item()!r}"
-  return ""
-
-
-# What is no score in a record of the dev set.
-NO_SCORES = ("step", "split", "time")
-AVERAGE = "average"  # of all eight tasks; of fewer it compares nothing
+def median_run(runs: Sequence[Result]) -> Result:
+  """The run in the middle by the task's own metric; of two, the lower."""
+  own = next(iter(runs[0].scores["dev"]))
+  ordered = sorted(runs, key=lambda run: run.scores["dev"][own])
+  return ordered[(len(ordered) - 1) // 2]
 
 
 def sentence(result: Result) -> str:
   """A run in a line."""
-  parts = [listed(result.scores["dev"])]
-  for split, values in result.scores.items():
-    if split != "dev":
-      parts.append(f"{split} {listed(values)}")
-  parts.append(
+  others = [
+    f"{split} {listed(values)}"
+    for split, values in result.scores.items()
+    if split != "dev"
+  ]
+  failed = f"FAILED: {result.failure}; " if result.failure else ""
+  speed = (
     f"step {result.step:,}, {result.secs:,.0f} s,"
     f" {result.rows_per_s:.1f} rows/s"
   )
-  failed = f"FAILED: {result.failure}; " if result.failure else ""
-  return failed + "; ".join(parts)
+  return failed + "; ".join([listed(result.scores["dev"]), *others, speed])
 
 
 def listed(scores: Mapping[str, Any]) -> str:
@@ -124,61 +259,22 @@ def listed(scores: Mapping[str, Any]) -> str:
   )
 
 
-def summaries(runs: Sequence[Result]) -> dict[str, Summary]:
-  """Of each metric of the dev set, the task's own first."""
-  failures = [run.failure for run in runs]
-  return {
-    metric: summarize([r.scores["dev"][metric] for r in runs], failures)
-    for metric in runs[0].scores["dev"]
-  }
-
-
-def median_run(runs: Sequence[Result]) -> Result:
-  """The run in the middle by the task's own metric; of two, the lower."""
-  own = next(iter(runs[0].scores["dev"]))
-  ordered = sorted(runs, key=lambda run: run.scores["dev"][own])
-  return ordered[(len(ordered) - 1) // 2]
-
-
-def compare(
-  found: Mapping[str, Sequence[Result]],
-  others: Mapping[str, Sequence[Result]],
-) -> tuple[dict[str, list[bootstrap.Comparison]], list[str]]:
-  """Ours and another's runs of the same examples, by task.
-
-  Returns:
-    The comparisons, and lines on tasks that cannot be compared and on what the
-    other's were not.
-  """
-  compared, lines = {}, []
-  for name, runs in found.items():
-    theirs = others.get(name, [])
-    golds = [x.answers["dev"]["golds"] for x in (*runs, *theirs)]
-    if theirs and all(gold == golds[0] for gold in golds):
-      compared[name] = _comparisons(runs, theirs)
-      lines += [f"* {name}, the other's: {x}" for x in _notes(theirs)]
-    elif others:
-      why = "on other examples" if theirs else "in no run"
-      lines.append(f"{name} is not compared: the other has it {why}")
-  return compared, lines
-
-
 def show(
-  found: Mapping[str, Sequence[Result]],
-  compared: Mapping[str, Sequence[bootstrap.Comparison]],
+  runs_by_task: Mapping[str, Sequence[Result]],
+  compared: Mapping[str, Sequence[Comparison]],
   console: Console,
 ) -> None:
   """Prints the runs of each task, and the medians as the paper's tables."""
-  console.print(_of_seeds(found))
-  for name, runs in found.items():
+  console.print(_seeds_table(runs_by_task))
+  for name, runs in runs_by_task.items():
     for note in _notes(runs):
       console.print(f"* {name}: {note}", soft_wrap=True)
     for run in runs:
       if run.failure:
         console.print(f"! {name}, seed {run.seed}: {run.failure}")
-  _show_published(found, console)
+  _show_published(runs_by_task, console)
   if compared:
-    console.print(_of_comparisons(compared))
+    console.print(_comparisons_table(compared))
 
 
 def _notes(runs: Sequence[Result]) -> list[str]:
@@ -186,142 +282,93 @@ def _notes(runs: Sequence[Result]) -> list[str]:
   return list(dict.fromkeys(note for run in runs for note in run.notes))
 
 
-def _of_seeds(found: Mapping[str, Sequence[Result]]) -> Table:
-  made = Table(title="Dev sets, %", title_justify="left")
-  for name in ("task", "metric"):
-    made.add_column(name)
-  columns = "runs failed median mean low high sd".split()
-  for name in columns:
-    made.add_column(name, justify="right")
-  for task, runs in found.items():
+def _table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
+  table = Table(title=title, title_justify="left")
+  for name in left:
+    table.add_column(name)
+  for name in right:
+    table.add_column(name, justify="right")
+  return table
+
+
+def _seeds_table(runs_by_task: Mapping[str, Sequence[Result]]) -> Table:
+  columns = ("runs", "failed", "median", "mean", "low", "high", "sd")
+  table = _table("Dev sets, %", ("task", "metric"), columns)
+  for task, runs in runs_by_task.items():
     shown = f"{task} *" if _notes(runs) else task
     for metric, s in summaries(runs).items():
-      values = (s.median, s.mean, s.low, s.high)
-      made.add_row(
-        shown,
-        metric,
-        str(s.runs),
-        str(s.failed),
-        *(f"{x:.2f}" for x in values),
-        "" if s.sd is None else f"{s.sd:.2f}",
-      )
+      values = (f"{x:.2f}" for x in (s.median, s.mean, s.low, s.high))
+      sd = "" if s.sd is None else f"{s.sd:.2f}"
+      table.add_row(shown, metric, str(s.runs), str(s.failed), *values, sd)
       shown = ""
-  return made
+  return table
 
 
 def _show_published(
-  found: Mapping[str, Sequence[Result]], console: Console
+  runs_by_task: Mapping[str, Sequence[Result]], console: Console
 ) -> None:
   """Our medians and others' numbers, as the paper's tables 3 and 4 are laid."""
   scores: dict[str, float] = {}
-  for task, runs in found.items():
+  for task, runs in runs_by_task.items():
     for metric, s in summaries(runs).items():
-      scores.setdefault(
-        f"{task}_{metric}" if task == config_checks.SQUAD else task, s.median
-      )
-  names = [n for n in (*published.GLUE, *published.SQUAD) if n in scores]
+      is_squad = task == config_checks.SQUAD
+      scores.setdefault(f"{task}_{metric}" if is_squad else task, s.median)
+  names = [n for n in (*GLUE, *SQUAD) if n in scores]
   if not names:
     return  # a task of the user's own
-  made = Table(title="Medians, and published dev sets", title_justify="left")
-  made.add_column("model")
-  whole = set(published.GLUE) <= set(names)
-  for name in (*names, *([AVERAGE] if whole else [])):
-    made.add_column(name, justify="right")
-  made.add_column("source")
-  first, notes = next(iter(found.values()))[0], list[str]()
-  counts = sorted({len(runs) for runs in found.values()})
-  of = " to ".join(map(str, (counts[0], counts[-1])[: len(counts)]))
-  star = " *" if any(map(_notes, found.values())) else ""
-  _add_scores(made, f"these runs{star}", scores, names, f"median of {of}")
-  for row in _published(found, first.made):
-    if row.note not in notes:
-      notes.append(row.note)
-    mark = notes.index(row.note) + 1
-    _add_scores(made, row.name, row.scores, names, f"{row.source} ({mark})")
-  console.print(made)
+  averaged = [AVERAGE] if set(GLUE) <= set(names) else []
+  table = _table(
+    "Medians, and published dev sets", ["model"], [*names, *averaged]
+  )
+  table.add_column("source")
+
+  def add(name: str, scores: Mapping[str, float], source: str) -> None:
+    mean = average(scores)
+    values = scores if mean is None else {**scores, AVERAGE: mean}
+    shown = (
+      f"{values[n]:.1f}" if n in values else "" for n in (*names, *averaged)
+    )
+    table.add_row(name, *shown, source)
+
+  counts = sorted({len(runs) for runs in runs_by_task.values()})
+  runs_of_each = " to ".join(map(str, (counts[0], counts[-1])[: len(counts)]))
+  star = " *" if any(map(_notes, runs_by_task.values())) else ""
+  add(f"these runs{star}", scores, f"median of {runs_of_each}")
+  made = next(iter(runs_by_task.values()))[0].made
+  family, width = made["family"], made["width"]
+  # Nobody reports small BERTs, so ELECTRAs of their size.
+  rows = rows_for(runs_by_task, family=family, width=width) or rows_for(
+    runs_by_task, family="electra", width=width
+  )
+  notes = list(dict.fromkeys(row.note for row in rows))
+  for row in rows:
+    add(row.name, row.scores, f"{row.source} ({notes.index(row.note) + 1})")
+  console.print(table)
   for mark, note in enumerate(notes, start=1):
     console.print(f"({mark}) {note}", soft_wrap=True)
 
 
-def _published(
-  found: Mapping[str, Sequence[Result]], made: Mapping[str, Any]
-) -> tuple[published.Row, ...]:
-  """Of the same family and size; of small BERTs nobody reports, so ELECTRAs."""
-  width, tasks = made["width"], tuple(found)
-  rows = published.rows_for(tasks, family=made["family"], width=width)
-  return rows or published.rows_for(tasks, family="electra", width=width)
-
-
-def _add_scores(
-  table: Table,
-  name: str,
-  scores: Mapping[str, float],
-  names: Sequence[str],
-  source: str,
-) -> None:
-  shown = [f"{scores[n]:.1f}" if n in scores else "" for n in names]
-  if AVERAGE in [column.header for column in table.columns]:
-    mean = average(scores)
-    shown.append("" if mean is None else f"{mean:.1f}")
-  table.add_row(name, *shown, source)
-
-
-def _of_comparisons(
-  compared: Mapping[str, Sequence[bootstrap.Comparison]],
+def _comparisons_table(
+  compared: Mapping[str, Sequence[Comparison]],
 ) -> Table:
-  made = Table(
-    title="Means of the runs, ours and the other's: 95 % intervals of the"
-    " difference by a paired bootstrap over examples, and over examples and"
-    " runs",
-    title_justify="left",
+  table = _table(
+    "Means of the runs, ours and the other's: 95 % intervals of the difference"
+    " by a paired bootstrap over examples, and over examples and runs",
+    ("task", "metric"),
+    ("ours", "other", "difference", "examples", "p", "and runs", "p"),
   )
-  for name in ("task", "metric"):
-    made.add_column(name)
-  columns = "ours,other,difference,examples,p,and runs,p"
-  for name in columns.split(","):
-    made.add_column(name, justify="right")
   for task, rows in compared.items():
-    for x in rows:
-      both = (
-        "one run"
-        if x.low_runs is None
-        else f"{x.low_runs:+.2f} to {x.high_runs:+.2f}"
-      )
-      made.add_row(
-        task,
+    for number, x in enumerate(rows):
+      several = x.low_runs is not None
+      table.add_row(
+        "" if number else task,
         x.metric,
         f"{x.ours:.2f}",
         f"{x.theirs:.2f}",
         f"{x.difference:+.2f}",
         f"{x.low:+.2f} to {x.high:+.2f}",
         f"{x.p:.3f}",
-        both,
-        "" if x.p_runs is None else f"{x.p_runs:.3f}",
+        f"{x.low_runs:+.2f} to {x.high_runs:+.2f}" if several else "one run",
+        f"{x.p_runs:.3f}" if several else "",
       )
-      task = ""
-  return made
-
-
-def _comparisons(
-  ours: Sequence[Result], theirs: Sequence[Result]
-) -> list[bootstrap.Comparison]:
-  """Of each metric of the dev set."""
-  metrics = list(ours[0].scores["dev"])
-  if ours[0].task == config_checks.SQUAD:
-    scored = [[_question_scores(run) for run in of] for of in (ours, theirs)]
-    return [
-      bootstrap.compare_means(m, *([x[m] for x in of] for of in scored))
-      for m in metrics
-    ]
-  known = (*ours[0].made["labels"], *theirs[0].made["labels"])
-  ids = {label: i for i, label in enumerate(dict.fromkeys(known))}
-  number = lambda said: np.array([ids.get(x, x) for x in said])
-  of = lambda runs: [number(run.answers["dev"]["answers"]) for run in runs]
-  gold_N = number(ours[0].answers["dev"]["golds"])
-  return [bootstrap.compare(m, gold_N, of(ours), of(theirs)) for m in metrics]
-
-
-def _question_scores(run: Result) -> dict[str, np.ndarray]:
-  said = run.answers["dev"]
-  by_key = lambda values: dict(zip(said["keys"], values, strict=True))
-  return scoring.question_scores(by_key(said["answers"]), by_key(said["golds"]))
+  return table

@@ -14,9 +14,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
+import optax
 
-from truenegs_jax.finetune import config_checks
+from truenegs_jax.finetune.config_checks import Recipe
 from truenegs_jax.finetune.task_data import Material
 from truenegs_jax.models import choose_attention, finetune, pretrain
 from truenegs_jax.objectives import task_losses
@@ -38,6 +38,7 @@ class Tuning:
   Attributes:
     model: the network with its head.
     steps: of a run.
+    due: steps after which the dev set is scored, spread evenly.
     rate: the learning rate of the head, by step.
     start: parameters and seed -> the state of step 0.
     train_step: jitted, `(state, batch, aux) -> (state, terms)`.
@@ -46,10 +47,11 @@ class Tuning:
     attention: what computes it, for the report.
   """
 
-  c: ConfigDict
+  recipe: Recipe
   model: finetune.Downstream
   material: Material
   steps: int
+  due: frozenset[int]
   rate: optim.Schedule
   start: Callable[[Any, int], step_lib.TrainState]
   train_step: Callable[..., tuple[step_lib.TrainState, step_lib.Terms]]
@@ -82,55 +84,81 @@ class Tuned:
 
 
 def make_tuning(
-  c: ConfigDict, model: finetune.Downstream, material: Material
+  recipe: Recipe, model: finetune.Downstream, material: Material
 ) -> Tuning:
   """Everything that the runs of a task share; nothing is compiled yet."""
-  rows = len(material.train.tokens)
-  epochs = config_checks.epochs(c, material.task.epochs)
-  steps = batches.num_steps(rows, c.batch_size, epochs)
-  tx, rate = config_checks.make_optimizer(c, model, steps)
-  spec = sharding.get_spec(c.mesh.preset, c.mesh.axes)
-  mesh = sharding.make_mesh(spec)
-  form, attention = choose_attention.settle(
-    c.model.attention, [model.config], mesh, length=c.length, packed=False
+  epochs = recipe.epochs or material.task.epochs
+  steps = batches.num_steps(
+    len(material.train.tokens), recipe.batch_size, epochs
   )
-  here = choose_attention.with_form(model, form)
+  tx, rate = make_optimizer(recipe, model, steps)
+  mesh = sharding.make_mesh(recipe.mesh)
+  form, attention = choose_attention.settle(
+    recipe.attention, [model.config], mesh, length=recipe.length, packed=False
+  )
+  attending = choose_attention.with_form(model, form)
+  is_joint = model.head == "joint"
 
   terms = functools.partial(
     task_losses.task_terms,
-    kind="joint" if model.head == "joint" else material.task.kind,
-    model=here,
+    kind="joint" if is_joint else material.task.kind,
+    model=attending,
     train=True,
-    reduction=c.finetune.loss,
+    reduction=recipe.loss,
   )
   step = step_lib.make_train_step(
-    sharding.gathered(terms, mesh, spec),
+    sharding.gathered(terms, mesh, recipe.mesh),
     {"loss": 1.0},
     tx,
-    c.optim.accumulation,
+    recipe.accumulation,
   )
   start = lambda params, seed: step_lib.init_state(lambda _: params, tx, seed)
   shapes = jax.eval_shape(start, pretrain.param_shapes(model), 0)
-  places = sharding.tree_shardings(shapes, mesh, spec)
-  whole = sharding.replicated(mesh)
+  places = sharding.tree_shardings(shapes, mesh, recipe.mesh)
+  everywhere = sharding.replicated(mesh)
 
   def read(params, inputs):
     method = METHODS.get(model.head, "class_logits")
-    more = {"size": c.finetune.num_best} if model.head == "joint" else {}
-    return here.apply({"params": params}, inputs, None, method=method, **more)
+    more: dict[str, Any] = {"size": recipe.num_best} if is_joint else {}
+    return attending.apply(
+      {"params": params}, inputs, None, method=method, **more
+    )
 
+  often = recipe.evals_per_epoch
+  number = max(round(often * epochs), min(often, 1))
   return Tuning(
-    c=c,
+    recipe=recipe,
     model=model,
     material=material,
     steps=steps,
+    due=frozenset(round(steps * (i + 1) / number) for i in range(number)),
     rate=rate,
     start=jax.jit(start, out_shardings=places),
-    train_step=jax.jit(step, donate_argnums=0, out_shardings=(places, whole)),
-    read=jax.jit(read, out_shardings=whole),
+    train_step=jax.jit(
+      step, donate_argnums=0, out_shardings=(places, everywhere)
+    ),
+    read=jax.jit(read, out_shardings=everywhere),
     mesh=mesh,
     attention=attention,
   )
+
+
+def make_optimizer(
+  recipe: Recipe, model: finetune.Downstream, total_steps: int
+) -> tuple[optax.GradientTransformation, optim.Schedule]:
+  """Adam with a rate for each layer, and the schedule of the head's."""
+  width = model.config.width
+  rate = optim.make_schedule(
+    recipe.schedule,
+    peak=recipe.peak_rate(width),
+    warmup_steps=round(recipe.warmup * total_steps),
+    total_steps=total_steps,
+  )
+  shapes: Any = pretrain.param_shapes(model)
+  factors = optim.layer_factors(
+    shapes, decay=recipe.decay(width), exponent=recipe.layer_exponent
+  )
+  return optim.make_optimizer(rate, factors=factors, **recipe.adam), rate
 
 
 def fine_tune(
@@ -153,7 +181,7 @@ def fine_tune(
     check: called before each batch; what it raises ends the run.
   """
   state = t.start(params, seed)
-  guard = guards.SkipGuard(folder, t.c.optim.max_skips)
+  guard = guards.SkipGuard(folder, t.recipe.max_skips)
   clock = speed.Clock(t.steps)
   clock.start(0)
   course = _Course(t, write, clock, check)
@@ -161,16 +189,23 @@ def fine_tune(
   try:
     while done < t.steps and not course.is_over():
       check()
-      batch = _batch(t, done, seed)
+      batch = batches.batch_at(
+        t.material.train,
+        done,
+        batch_size=t.recipe.batch_size,
+        seed=seed,
+        limit=t.recipe.length,
+        window=t.recipe.window,
+      )
       on_device = sharding.to_device(batch, t.mesh)
       state, terms = t.train_step(state, on_device, {})
       guard.see(done, terms["skipped"][0], batch["row"])
       recent.append(terms)
       done += 1
-      if not done % t.c.log.every_steps or done == t.steps:
+      if not done % t.recipe.every_steps or done == t.steps:
         course.record(done, recent)
         recent = []
-      if done in course.due and done < t.steps:
+      if done in t.due and done < t.steps:
         with clock.paused():
           course.judge(done, state.params)
     guard.settle()
@@ -185,7 +220,7 @@ def fine_tune(
     evaluations=course.evaluations,
     losses=(course.losses[0], course.losses[-1]),
     secs=secs,
-    rows_per_s=done * t.c.batch_size / secs,
+    rows_per_s=done * t.recipe.batch_size / secs,
   )
 
 
@@ -198,11 +233,12 @@ class _Course:
     self._t, self._write, self._clock, self._check = t, write, clock, check
     self.evaluations: dict[int, dict[str, float]] = {}
     self.losses: list[float] = [math.nan]
-    self.due = _evaluation_steps(t)
     self._best: tuple[float, int, Any] | None = None
 
   def record(self, done: int, recent: list[step_lib.Terms]) -> None:
+    """Writes a record of training."""
     values = metrics.ratios(metrics.merge(jax.device_get(recent)))
+    secs = self._clock.secs_per_step(done)
     self.losses = [x for x in self.losses if x == x] + [values["loss"]]
     self._write(
       {
@@ -212,7 +248,7 @@ class _Course:
         "total": values.pop("loss"),
         **values,
         "lr": float(self._t.rate(done - 1)),
-        "rows_per_s": self._t.c.batch_size / self._clock.secs_per_step(done),
+        "rows_per_s": self._t.recipe.batch_size / secs,
         "eta_s": self._clock.eta_secs(done),
       }
     )
@@ -220,18 +256,18 @@ class _Course:
   def judge(self, done: int, params: Any) -> None:
     """Scores the dev set."""
     task, dev = self._t.material.task, self._t.material.dev
-    said = predict(self._t, params, dev.encoded, check=self._check)
-    scores = dev.scores(dev.answers(said))
+    outputs = predict(self._t, params, dev.encoded, check=self._check)
+    scores = dev.scores(dev.answers(outputs))
     self.evaluations[done] = scores
     self._write({"step": done, "split": "dev", **scores})
     value = scores[task.metrics[0]]
     if self._best is None or value > self._best[0]:
-      copy = jax.device_get(params) if self._t.c.finetune.keep == "best" else 0
+      copy = jax.device_get(params) if self._t.recipe.keep == "best" else 0
       self._best = value, done, copy
 
   def is_over(self) -> bool:
     """Whether patience has run out."""
-    patience = self._t.c.finetune.patience
+    patience = self._t.recipe.patience
     if not patience or self._best is None:
       return False
     since = [step for step in self.evaluations if step > self._best[1]]
@@ -239,7 +275,7 @@ class _Course:
 
   def kept(self, done: int, params: Any) -> tuple[Any, int]:
     """The parameters that count, and their step."""
-    if self._t.c.finetune.keep == "last":
+    if self._t.recipe.keep == "last":
       return params, done
     if done not in self.evaluations:
       self.judge(done, params)
@@ -255,34 +291,15 @@ def predict(
   *,
   check: Callable[[], Any] = lambda: None,
 ) -> Outputs:
-  """What the head says of each row, dropout off; `check` as of `fine_tune`."""
+  """The head's outputs for each row, dropout off; `check` as in `fine_tune`."""
   outputs: Outputs = [None] * len(encoded.tokens)
   for batch in batches.batches_in_order(
-    encoded, batch_size=t.c.batch_size, limit=t.c.length
+    encoded, batch_size=t.recipe.batch_size, limit=t.recipe.length
   ):
     check()
     inputs = {name: batch[name] for name in ("tokens", "types", "documents")}
-    said = jax.device_get(t.read(params, sharding.to_device(inputs, t.mesh)))
+    read = jax.device_get(t.read(params, sharding.to_device(inputs, t.mesh)))
     for i, row in enumerate(batch["row"]):
       if row >= 0:
-        outputs[row] = jax.tree.map(lambda x, i=i: np.asarray(x[i]), said)
+        outputs[row] = jax.tree.map(lambda x, i=i: np.asarray(x[i]), read)
   return outputs
-
-
-def _batch(t: Tuning, step: int, seed: int) -> dict[str, np.ndarray]:
-  return batches.batch_at(
-    t.material.train,
-    step,
-    batch_size=t.c.batch_size,
-    seed=seed,
-    limit=t.c.length,
-    window=t.c.finetune.window,
-  )
-
-
-def _evaluation_steps(t: Tuning) -> set[int]:
-  """Spread evenly over the run."""
-  epochs = config_checks.epochs(t.c, t.material.task.epochs)
-  often = t.c.finetune.evals_per_epoch
-  number = max(round(often * epochs), min(often, 1))
-  return {round(t.steps * (i + 1) / number) for i in range(number)}

@@ -1,4 +1,4 @@
-"""What fine-tunings have come to: a file for each run, and one for them all.
+"""Results of fine-tunings: a file for each run, and one for all of them.
 
 <workdir>/<task>/seed-<n>/result.json  a run, once it has ended
 <workdir>/results.json                 all of them: scores, answers, how made
@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from truenegs_jax.finetune import config_checks
 from truenegs_jax.runtime.errors import CheckpointError, InputError
@@ -86,30 +85,21 @@ def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
   if not path.exists():
     return None
   try:
-    found = Result(**_with_nan(json.loads(path.read_text(encoding="utf-8"))))
-    own = found.scores["dev"], found.answers["dev"]["answers"]
-    if not (own[0] and all(map(math.isfinite, own[0].values())) and own[1]):
+    values = json.loads(path.read_text(encoding="utf-8"))
+    for split in values["answers"].values():  # no number, for JSON's sake
+      split["answers"] = [
+        math.nan if x is None else x for x in split["answers"]
+      ]
+    result = Result(**values)
+    scores, answers = result.scores["dev"], result.answers["dev"]["answers"]
+    if not (scores and all(map(math.isfinite, scores.values())) and answers):
       raise ValueError("it holds no scores or no answers")
-    return found
-  except (
-    AttributeError,
-    IndexError,
-    KeyError,
-    OSError,
-    TypeError,
-    ValueError,
-  ) as e:
+    return result
+  except (AttributeError, LookupError, OSError, TypeError, ValueError) as e:
     raise CheckpointError(
       f"{path} cannot be read as a result ({e!r}); remove {path.parent}, and"
       " the same command makes this run again."
     ) from e
-
-
-def _with_nan(result: dict[str, Any]) -> dict[str, Any]:
-  """Answers that were no number, which `plain` has made None of."""
-  for said in result["answers"].values():
-    said["answers"] = [math.nan if x is None else x for x in said["answers"]]
-  return result
 
 
 def missing(
@@ -125,16 +115,16 @@ def ended(workdir: pathlib.Path) -> dict[str, list[Result]]:
   Raises:
     CheckpointError: a file is damaged.
   """
-  found: dict[str, list[Result]] = {}
+  by_task: dict[str, list[Result]] = {}
   for path in sorted(workdir.glob(f"*/seed-*/{RESULT}")):
     seed = path.parent.name.removeprefix("seed-")
     if seed.isdecimal() and (run := load(workdir, path.parts[-3], int(seed))):
-      found.setdefault(run.task, []).append(run)
-  return found
+      by_task.setdefault(run.task, []).append(run)
+  return by_task
 
 
-def check_config(workdir: pathlib.Path, c: ConfigDict) -> None:
-  """Refuses a workdir whose runs are of another config.
+def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Refuses a workdir whose runs are of another config (in JSON's types).
 
   Raises:
     InputError: it is that of a pre-training.
@@ -144,15 +134,13 @@ def check_config(workdir: pathlib.Path, c: ConfigDict) -> None:
     raise InputError(
       f"--workdir={workdir} is that of a pre-training; give another."
     )
-  now = json.loads(c.to_json())
   for name, runs in ended(workdir).items():
     changed = [
       change
-      for change in files.changes(runs[0].made.get(CONFIG, now), now)
+      for change in files.changes(runs[0].made.get(CONFIG, config), config)
       if change.key not in config_checks.FREE_TO_CHANGE
     ]
     if changed:
-      listed = "\n  ".join(map(str, changed))
       hint = ""
       if any(change.key == "finetune.head" for change in changed):
         hint = (
@@ -160,15 +148,9 @@ def check_config(workdir: pathlib.Path, c: ConfigDict) -> None:
           " --config.finetune.against=WORKDIR compares runs of the two."
         )
       raise CheckpointError(
-        f"{workdir} has runs of {name} by another config. What differs (saved"
-        f" -> now):\n  {listed}\nPut it back as it was, or give another"
-        f" --workdir.{hint}"
+        f"{workdir} has runs of {name} by another config. {_listed(changed)}"
+        f"{hint}"
       )
-
-
-def save_config(workdir: pathlib.Path, c: ConfigDict) -> None:
-  """Writes what the runs of a workdir are made by."""
-  files.save_json(workdir / CONFIG, json.loads(c.to_json()))
 
 
 def check_alike(
@@ -193,14 +175,19 @@ def check_alike(
       both = old["data"].keys() & now["data"].keys()
       for side in (old, now):
         side["data"] = {split: side["data"][split] for split in both}
-    changed = files.changes(old, now)
-    if changed:
-      listed = "\n  ".join(map(str, changed))
+    if changed := files.changes(old, now):
       raise CheckpointError(
-        f"the workdir has runs of {run.task} with other weights or data. What"
-        f" differs (saved -> now):\n  {listed}\nPut it back as it was, or give"
-        " another --workdir."
+        f"the workdir has runs of {run.task} with other weights or data."
+        f" {_listed(changed)}"
       )
+
+
+def _listed(changed: Sequence[files.Change]) -> str:
+  lines = "\n  ".join(map(str, changed))
+  return (
+    f"What differs (saved -> now):\n  {lines}\nPut it back as it was, or give"
+    " another --workdir."
+  )
 
 
 def read_others(workdir: pathlib.Path) -> dict[str, list[Result]]:
@@ -210,20 +197,18 @@ def read_others(workdir: pathlib.Path) -> dict[str, list[Result]]:
     InputError: it has none.
     CheckpointError: a file is damaged.
   """
-  if found := ended(workdir.expanduser()):
-    return found
+  if runs := ended(workdir.expanduser()):
+    return runs
   raise InputError(
     f"finetune.against={workdir}: no run of a fine-tuning has ended there; give"
     " the workdir of one."
   )
 
 
-def is_named_alike(workdir: pathlib.Path, c: ConfigDict) -> bool:
+def is_named_alike(workdir: pathlib.Path, config: Mapping[str, Any]) -> bool:
   """Whether weights and data go by the names that they had."""
-  now = json.loads(c.to_json())
-  return not [
-    change
+  return not any(
+    change.key in config_checks.NAMES
     for runs in ended(workdir).values()
-    for change in files.changes(runs[-1].made.get(CONFIG, {}), now)
-    if change.key in config_checks.NAMES
-  ]
+    for change in files.changes(runs[-1].made.get(CONFIG, {}), config)
+  )

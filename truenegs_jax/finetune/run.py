@@ -12,19 +12,21 @@ import dataclasses
 import json
 import pathlib
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.finetune import (
-  config_checks,
+  bootstrap,
+  initial_weights,
   leaderboard,
-  read_tasks,
   results,
   seed_runs,
+  task_data,
 )
+from truenegs_jax.finetune.config_checks import Recipe, check
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.errors import DataError, InputError
@@ -35,11 +37,12 @@ from truenegs_jax.train import guards
 from truenegs_jax.workdir import files, lock
 
 SUBMISSION = "submission"
-STOPPING = "stopping; what is at hand is made again by the same command"
+STOPPING = "stopping; the same command redoes the unfinished run"
+Runs = Mapping[str, Sequence[results.Result]]  # by task
 
 
 class _Stopped(Exception):
-  """A signal has come: what is at hand ends here."""
+  """A signal has come: the run at hand ends here."""
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
@@ -53,161 +56,152 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       "fine-tuning runs in one process, on all devices that it sees; start one,"
       " or one for each task, each with its --workdir."
     )
-  config_checks.check(c)
-  read_tasks.check_files(c)
+  check(c)
+  recipe, config = Recipe.from_config(c), json.loads(c.to_json())
+  task_data.check_files(recipe)
   against = c.finetune.against
   others = results.read_others(pathlib.Path(against)) if against else {}
   enable_compilation_cache()
   seeds = range(c.seed, c.seed + c.finetune.seeds)
   with lock.lock(workdir):
-    results.check_config(workdir, c)
+    results.check_config(workdir, config)
     with guards.StopSignals(console, then=STOPPING) as signals:
 
-      def check():
+      def stop_if_asked():
         if signals.received:
           raise _Stopped
 
+      export = c.finetune.export == "all"
+      place = seed_runs.Place(workdir, console, stop_if_asked, export)
       with contextlib.suppress(_Stopped):
-        _make_missing(c, workdir, seeds, console, check)
-    names = config_checks.task_names(c)
-    ended = results.ended(workdir)
-    of_seeds = lambda name: [x for x in ended.get(name, ()) if x.seed in seeds]
-    found = {name: of_seeds(name) for name in names if of_seeds(name)}
-    if found:
-      _tell(c, workdir, found, others, console)
-  left = sum(len(results.missing(workdir, name, seeds)) for name in names)
+        _make_missing(c, recipe, config, place, seeds)
+    by_task = {
+      name: [run for run in runs if run.seed in seeds]
+      for name, runs in results.ended(workdir).items()
+    }
+    shown = {name: by_task[name] for name in recipe.tasks if by_task.get(name)}
+    if shown:
+      _finish(config, place, shown, others)
+  left = sum(
+    len(results.missing(workdir, name, seeds)) for name in recipe.tasks
+  )
   if not left:
     return 0
-  console.print(
-    f"stopped; to make the {left} runs that are missing: {command()}",
-    soft_wrap=True,
-  )
+  place.say(f"stopped; to make the {left} runs that are missing: {command()}")
   is_interrupt = signals.received == signal.SIGINT
   return errors.SAVED_INTERRUPT if is_interrupt else errors.SAVED_RESTART
 
 
 def _make_missing(
   c: ConfigDict,
-  workdir: pathlib.Path,
+  recipe: Recipe,
+  config: Mapping[str, Any],
+  place: seed_runs.Place,
   seeds: Sequence[int],
-  console: Console,
-  check: Callable[[], Any],
 ) -> None:
   """Makes what is missing; weights and data have to be as before.
 
   Where nothing is missing they may be gone, if they go by the same names.
   """
-  names = config_checks.task_names(c)
-  all_there = not any(results.missing(workdir, name, seeds) for name in names)
+  missing = [results.missing(place.workdir, x, seeds) for x in recipe.tasks]
   try:
-    of, plans = seed_runs.prepare(c, workdir, seeds, console, check)
+    initial = initial_weights.open_weights(c, say=place.say)
+    plans = seed_runs.prepare(
+      place, initial, recipe, seeds=seeds, config=config
+    )
   except (InputError, DataError) as e:
-    if not (all_there and results.is_named_alike(workdir, c)):
+    if any(missing) or not results.is_named_alike(place.workdir, config):
       raise
-    console.print(
-      f"all runs are there; not seen whether weights and data are as they were:"
-      f" {errors.printable(e)}",
-      soft_wrap=True,
+    place.say(
+      "all runs are there; not seen whether weights and data are as they were:"
+      f" {errors.printable(e)}"
     )
     return
-  results.save_config(workdir, c)
-  seed_runs.make(of, plans, workdir, console, check)
+  files.save_json(place.workdir / results.CONFIG, config)
+  seed_runs.make(place, initial, plans)
 
 
-def _tell(
-  c: ConfigDict,
-  workdir: pathlib.Path,
-  found: Mapping[str, Sequence[results.Result]],
-  others: Mapping[str, Sequence[results.Result]],
-  console: Console,
+def _finish(
+  config: Mapping[str, Any], place: seed_runs.Place, shown: Runs, others: Runs
 ) -> None:
   """Prints the tables and writes what is for other programs."""
-  compared, remarks = leaderboard.compare(found, others)
-  leaderboard.show(found, compared, console)
-  for line in (*remarks, *_lacking(c, workdir, found)):
-    console.print(line, soft_wrap=True)
-  _save_all(c, workdir, results.ended(workdir), compared)
-  if written := _submit(workdir, found):
-    console.print(
+  compared, remarks = bootstrap.compare_results(shown, others)
+  leaderboard.show(shown, compared, place.console)
+  for line in (*remarks, *_lacking(config["finetune"], place, shown)):
+    place.say(line)
+  _save_all(config, place.workdir, compared)
+  if written := _submit(place.workdir, shown):
+    place.say(
       "test sets, answered by the run of each task whose dev score is the"
-      f" median: {', '.join(map(str, written))}",
-      soft_wrap=True,
+      f" median: {', '.join(map(str, written))}"
     )
 
 
 def _lacking(
-  c: ConfigDict,
-  workdir: pathlib.Path,
-  found: Mapping[str, Sequence[results.Result]],
+  wanted: Mapping[str, Any], place: seed_runs.Place, shown: Runs
 ) -> list[str]:
   """What runs that ended earlier were not asked for, and how to come by it."""
   lines = []
-  for name, ended in found.items():
-    for run in ended:
-      folder = results.folder(workdir, name, run.seed)
-      lacks = []
-      if c.finetune.predict_test and "test" not in run.answers:
-        lacks.append("answers to the test set")
-      can_be = not run.failure and c.finetune.head != "joint"
-      if c.finetune.export == "all" and can_be and not run.exported:
-        lacks.append("model for Hugging Face")
-      if lacks:
-        lines.append(
-          f"{folder} has no {' and no '.join(lacks)}; remove it, and the same"
-          " command makes that run again"
-        )
+  for run in (run for runs in shown.values() for run in runs):
+    lacks = []
+    if wanted["predict_test"] and "test" not in run.answers:
+      lacks.append("answers to the test set")
+    can_be = not run.failure and wanted["head"] != "joint"
+    if place.export and can_be and not run.exported:
+      lacks.append("model for Hugging Face")
+    if lacks:
+      folder = results.folder(place.workdir, run.task, run.seed)
+      lines.append(
+        f"{folder} has no {' and no '.join(lacks)}; remove it, and the same"
+        " command makes that run again"
+      )
   return lines
 
 
 def _save_all(
-  c: ConfigDict,
+  config: Mapping[str, Any],
   workdir: pathlib.Path,
-  found: Mapping[str, Sequence[results.Result]],
-  compared: Mapping[str, Sequence[Any]],
+  compared: Mapping[str, Sequence[bootstrap.Comparison]],
 ) -> None:
-  plain = lambda values: {
-    name: dataclasses.asdict(value) for name, value in values.items()
-  }
-  tasks = {
-    name: {
-      "summary": plain(leaderboard.summaries(ended)),
-      "runs": [dataclasses.asdict(run) for run in ended],
-    }
-    for name, ended in found.items()
-  }
-  differences = {
-    name: [dataclasses.asdict(x) for x in of_task]
-    for name, of_task in compared.items()
-  }
+  """Writes all runs that have ended, of whatever seed, in one file."""
+  ended, seed, f = results.ended(workdir), config["seed"], config["finetune"]
   value = {
     "command": command(),
-    "config": json.loads(c.to_json()),
-    "seeds": sorted({run.seed for runs in found.values() for run in runs}),
-    "tasks": tasks,
+    "config": config,
+    "seeds": sorted({run.seed for runs in ended.values() for run in runs}),
+    "tasks": {
+      name: {
+        "summary": {
+          metric: dataclasses.asdict(summary)
+          for metric, summary in leaderboard.summaries(runs).items()
+        },
+        "runs": [dataclasses.asdict(run) for run in runs],
+      }
+      for name, runs in ended.items()
+    },
     "compared": {
-      "against": c.finetune.against,
-      "seeds": list(range(c.seed, c.seed + c.finetune.seeds)),
-      "tasks": differences,
+      "against": f["against"],
+      "seeds": list(range(seed, seed + f["seeds"])),
+      "tasks": {
+        name: [dataclasses.asdict(x) for x in rows]
+        for name, rows in compared.items()
+      },
     },
   }
   files.save_json(workdir / results.RESULTS, results.plain(value), indent=None)
 
 
-def _submit(
-  workdir: pathlib.Path, found: Mapping[str, Sequence[results.Result]]
-) -> list[pathlib.Path]:
+def _submit(workdir: pathlib.Path, shown: Runs) -> list[pathlib.Path]:
   """GLUE's files of the test sets, of each task's median run."""
   written = []
-  for name in glue.TASKS.keys() & found.keys():
-    run, folder = leaderboard.median_run(found[name]), workdir / SUBMISSION
-    if "test" not in run.answers:
-      continue
-    with disk_errors(folder):
-      folder.mkdir(exist_ok=True)
+  for name in glue.TASKS.keys() & shown.keys():
+    run, folder = leaderboard.median_run(shown[name]), workdir / SUBMISSION
     for split in (s for s in run.answers if s.startswith("test")):
-      said = run.answers[split]
+      with disk_errors(folder):
+        folder.mkdir(exist_ok=True)
+      saved = run.answers[split]
       path = glue.write_submission(
-        folder, glue.TASKS[name], split, said["keys"], said["answers"]
+        folder, glue.TASKS[name], split, saved["keys"], saved["answers"]
       )
       written.append(path)
   return sorted(written)

@@ -1,24 +1,44 @@
-"""A task's rows, and what makes answers and scores of what a network says."""
+"""Tasks from their files to rows of ids, and from outputs to scores.
+
+data = gather(recipe, "mrpc", tokenizer)
+data.dev.scores(data.dev.answers(outputs))["accuracy"]
+"""
 
 import collections
 import dataclasses
 import functools
 import os
 import pathlib
+import shlex
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
+from numpy.typing import ArrayLike
 
 from truenegs_jax.data.corpus.files import MAGIC, existing
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.finetune import leaderboard
-from truenegs_jax.runtime.errors import DataError
-from truenegs_jax.tasks import scoring, squad, squad_windows
-from truenegs_jax.tasks.records import HUB
-from truenegs_jax.tasks.task import CLASSES, SPANS, Encoded, Example, Task
+from truenegs_jax.finetune.config_checks import OWN, SQUAD, Recipe
+from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.tasks import (
+  batches,
+  glue,
+  records,
+  scoring,
+  squad,
+  squad_windows,
+  user_task,
+)
+from truenegs_jax.tasks.task import CLASSES, SCORE, Encoded, Example, Task
+
+CONSTANT = 0.01  # of the gold scores' range: less than that tells nothing apart
+Rows = tuple[Task, dict[str, list[Any]], list[str]]  # with notes
+USUAL_LENGTH = dict.fromkeys(glue.TASKS, 128) | {SQUAD: 512}
+SPLITS = {name: tuple(task.official) for name, task in glue.TASKS.items()} | {
+  SQUAD: tuple(squad.TASK.official),
+  OWN: ("train", "dev", "test"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +65,15 @@ class Split:
     """Why these answers show that nothing was learned, or ""."""
     texts = isinstance(self.golds[0], tuple)  # the answers of several people
     golds = [gold[0] for gold in self.golds] if texts else self.golds
-    return leaderboard.failure(golds, answers_Q)
+    return failure(golds, answers_Q)
+
+  def saved(self, answers_Q: Sequence[Any]) -> dict[str, Any]:
+    """Answers with their keys and golds, in JSON's types."""
+    return {
+      "keys": list(self.keys),
+      "golds": list(self.golds),
+      "answers": list(answers_Q),
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,135 +110,298 @@ class Material:
     return max(1, len(self.task.labels))
 
 
-def predictions(split: Split, answers_Q: Sequence[Any]) -> dict[str, Any]:
-  """Answers with their keys and what is right, in JSON's types."""
-  return {
-    "keys": list(split.keys),
-    "golds": list(split.golds),
-    "answers": list(answers_Q),
-  }
-
-
-def scores_of(
-  task: Task, golds: Sequence[Any], answers_Q: Sequence[Any]
-) -> dict[str, float]:
-  """Value by metric, of classes by name or of scores."""
-  gold_N, said_N = as_numbers(task, golds), as_numbers(task, answers_Q)
-  return {name: scoring.METRICS[name](gold_N, said_N) for name in task.metrics}
-
-
-def as_numbers(task: Task, answers_Q: Sequence[Any]) -> np.ndarray:
-  """Ids of classes, or scores, [N]."""
-  if task.kind != CLASSES:
-    return np.array(answers_Q, np.float64)
-  number = {label: i for i, label in enumerate(task.labels)}
-  return np.array([number[label] for label in answers_Q], np.int64)
-
-
-def _crc(parts: Iterable[bytes]) -> str:
-  return f"{functools.reduce(lambda crc, x: zlib.crc32(x, crc), parts, 0):08x}"
-
-
-def of_examples(task: Task, rows: Sequence[Example], encoded: Encoded) -> Split:
-  """A split of a task of classes or scores; a test set has no golds."""
-  known = bool(rows) and rows[0].label is not None
-  golds = tuple(row.label for row in rows) if known else ()
-  offset, scale = task.scale
-
-  def answers_of(outputs):
-    if task.kind == CLASSES:
-      return [task.labels[int(x_C.argmax())] for x_C in outputs]
-    return [float(offset + scale * x_C[0]) for x_C in outputs]
-
-  return Split(
-    encoded=encoded,
-    keys=tuple(row.key for row in rows),
-    golds=golds,
-    answers=answers_of,
-    scores=lambda said: scores_of(task, golds, said),
-  )
-
-
-TASK = Task(
-  name="squad",
-  title="SQuAD v1.1",
-  kind=SPANS,
-  metrics=("em", "f1"),
-  epochs=2.0,
-  official={"train": 87_599, "dev": 10_570},
-)
-
-
-def read(
-  c: ConfigDict, files: Mapping[str, str]
-) -> tuple[Task, dict[str, list[squad.Question]], list[str]]:
-  """The task, its questions by split, and what there is to note.
-
-  Args:
-    files: by split, in the place of what `finetune.data` has.
+def gather(recipe: Recipe, name: str, tokenizer: Tokenizer) -> Material:
+  """Reads a task and cuts it to ids.
 
   Raises:
-    DataError: as `tasks.squad.read_squad`.
+    InputError, DataError: as `check_files`, and the readers of tasks/.
   """
-  moved, questions = collections.Counter[str](), {}
-  for split in TASK.official:
-    where = files.get(split) or c.finetune.data
-    if split not in files and not where.startswith(HUB):
-      where = _find(where, split)
-    questions[split] = squad.read_squad(where, split=split, oddities=moved)
-  return TASK, questions, [f"{count:,} {name}" for name, count in moved.items()]
+  check_files(recipe)
+  files = files_of(recipe, name)
+  if name == SQUAD:
+    task, rows, notes = _read_squad(recipe, files)
+  elif name == OWN:
+    task, rows, notes = _read_own(recipe, files)
+  else:
+    task, rows, notes = _read_glue(recipe, glue.TASKS[name], files)
+  sizes = {split: len(examples) for split, examples in rows.items()}
+  rows["train"] = rows["train"][: recipe.rows or None]
+  notes += _shortened(recipe, task, sizes)
+  if name == SQUAD:
+    train, splits = _cut_questions(recipe, rows, tokenizer)
+  else:
+    train, splits = _cut_examples(recipe.length, task, rows, tokenizer)
+  return Material(task, train, splits, tuple(notes))
 
 
-def cut(
-  c: ConfigDict,
-  questions: Mapping[str, list[squad.Question]],
-  tokenizer: Tokenizer,
-) -> tuple[Encoded, dict[str, Split]]:
-  """Windows to train on, and the dev set."""
-  make = lambda split, **more: squad_windows.make_windows(
-    questions[split],
-    tokenizer,
-    length=c.length,
-    stride=c.finetune.stride,
-    question_length=c.finetune.question_length,
-    **more,
-  )
-  train, dev = make("train", train=True), make("dev", train=False)
-  return train.encoded, {"dev": _split(c, dev)}
+def check_files(recipe: Recipe) -> None:
+  """Refuses files that would be ignored; nothing is read.
 
-
-def _split(c: ConfigDict, found: squad_windows.Windows) -> Split:
-  golds = {q.key: tuple(x for x, _ in q.answers) for q in found.questions}
-
-  def answers_of(outputs):
-    # Logits of all places as [n, 2], or the candidates of the joint head.
-    pairs = [x if isinstance(x, tuple) else tuple(x.T) for x in outputs]
-    best = squad_windows.best_answers(
-      found,
-      pairs,
-      num_best=c.finetune.num_best,
-      max_answer=c.finetune.max_answer,
+  Raises:
+    InputError: names what is not SPLIT=FILE or TASK.SPLIT=FILE, a task that is
+      not fine-tuned, a split that it lacks, a test set that is not answered or
+      not there, a split named twice, or `finetune.data` with a split in it.
+  """
+  names, data = recipe.tasks, recipe.data
+  if data and names == (OWN,):
+    raise InputError(
+      f"finetune.data={data!r} is of GLUE and SQuAD; the files of a task of"
+      " your own are named by --config.finetune.files='train=FILE dev=FILE'."
     )
-    return [best[key][0][0] for key in golds]
+  if data.startswith(records.HUB) and records.parse(data).split:
+    raise InputError(
+      f"finetune.data={data!r}: name a data set with all of its splits,"
+      " hf:NAME, or files by --config.finetune.files='train=hf:NAME:SPLIT"
+      " dev=hf:NAME:SPLIT'."
+    )
+  for task, split, _ in _words(recipe.files):
+    word = f"finetune.files: '{task and task + '.'}{split}=...'"
+    if task and task not in names:
+      raise InputError(
+        f"{word}: {task!r} is not fine-tuned; tasks are {', '.join(names)}."
+      )
+    for name in [task] if task else names:
+      if split not in SPLITS[name]:
+        raise InputError(
+          f"{word}: {name} has {', '.join(SPLITS[name])}, not {split!r}; a file"
+          " of one task is TASK.SPLIT=FILE."
+        )
+    if split.startswith("test") and not recipe.predict_test:
+      raise InputError(
+        f"{word}: test sets are answered with"
+        " --config.finetune.predict_test=True alone."
+      )
+  for name in names:
+    files_of(recipe, name)
+    if recipe.predict_test and "test" not in SPLITS[name]:
+      raise InputError(
+        f"finetune.predict_test=True: {name} has no test set that is public."
+      )
 
-  return Split(
-    encoded=found.encoded,
-    keys=tuple(golds),
-    golds=tuple(golds.values()),
-    answers=answers_of,
-    scores=lambda said: scoring.squad_scores(
-      dict(zip(golds, said, strict=True)), golds
-    ),
-  )
+
+def files_of(recipe: Recipe, name: str) -> dict[str, str]:
+  """Split -> the file that `finetune.files` names for a task.
+
+  Raises:
+    InputError: what is neither SPLIT=FILE nor TASK.SPLIT=FILE, or said twice.
+  """
+  found: dict[str, str] = {}
+  for task, split, path in _words(recipe.files):
+    if task in ("", name):
+      if split in found:
+        raise InputError(
+          f"finetune.files: two files for {split} of {name}: {found[split]!r}"
+          f" and {path!r}; give one."
+        )
+      found[split] = path
+  return found
 
 
-def _find(where: str, split: str) -> str:
-  """The official file, as it is or compressed."""
-  path = pathlib.Path(os.path.expanduser(where), f"{split}-v1.1.json")
-  if found := existing(path, packed=True):
-    return str(found)
+def _words(files: str) -> list[tuple[str, str, str]]:
+  """Task or "", split and file, of each word of `finetune.files`."""
+  try:
+    words = shlex.split(files)
+  except ValueError as e:
+    raise InputError(f"finetune.files={files!r}: {e}.") from e
+  found = []
+  for word in words:
+    place, _, path = word.partition("=")
+    task, _, split = place.rpartition(".")
+    if not path or not split:
+      raise InputError(
+        f"finetune.files: {word!r} is not of the form SPLIT=FILE or"
+        " TASK.SPLIT=FILE."
+      )
+    found.append((task, split, path))
+  return found
+
+
+def _read_glue(recipe: Recipe, task: Task, files: Mapping[str, str]) -> Rows:
+  examples: dict[str, list[Example]] = {}
+  notes = []
+  for split in task.official:
+    file = files.get(split, "")
+    if split.startswith("test") and not recipe.predict_test:
+      continue
+    if split == "dev_mismatched" and not file:  # an extra one
+      if glue.lacks(task, split, recipe.data):
+        continue
+    read = glue.read(task, split, recipe.data, file=file)
+    examples[split] = read.examples
+    if read.skipped:
+      notes.append(f"{read.skipped} lines of {split} are no rows")
+  return task, examples, notes
+
+
+def _read_squad(recipe: Recipe, files: Mapping[str, str]) -> Rows:
+  moved, questions = collections.Counter[str](), {}
+  for split in squad.TASK.official:
+    where = files.get(split) or recipe.data
+    if split not in files and not where.startswith(records.HUB):
+      where = _official_file(where, split)
+    questions[split] = squad.read_squad(where, split=split, oddities=moved)
+  notes = [f"{count:,} {name}" for name, count in moved.items()]
+  return squad.TASK, questions, notes
+
+
+def _official_file(folder: str, split: str) -> str:
+  """A file of SQuAD, as it is or compressed."""
+  path = pathlib.Path(os.path.expanduser(folder), f"{split}-v1.1.json")
+  if there := existing(path, packed=True):
+    return str(there)
   raise DataError(
     f"{path}: there is no such file, nor one with {' '.join(MAGIC)}. Give"
     " --config.finetune.data=FOLDER of SQuAD's files, the files themselves,"
     " --config.finetune.files='train=FILE dev=FILE', or hf:rajpurkar/squad."
   )
+
+
+def _read_own(recipe: Recipe, files: Mapping[str, str]) -> Rows:
+  kind, metric = recipe.kind, recipe.metric
+  columns = user_task.parse_columns(recipe.text, recipe.label)
+  given = user_task.parse_labels(recipe.labels)
+  user_task.check_options(kind=kind, labels=given, metric=metric)
+  if not {"train", "dev"} <= files.keys():
+    raise InputError(
+      f"finetune.files={recipe.files!r}: name what to train on and what to"
+      " judge by: --config.finetune.files='train=FILE dev=FILE'."
+    )
+  if recipe.predict_test and "test" not in files:
+    raise InputError(
+      "finetune.predict_test wants a test set: --config.finetune.files="
+      "'... test=FILE'."
+    )
+
+  def read(split: str, labels: Sequence[str]) -> list[Example]:
+    return user_task.read(
+      files[split], split, columns, kind=kind, labels=labels
+    )
+
+  train = read("train", given)
+  task = user_task.make_task(train, kind=kind, labels=given, metric=metric)
+  others = ("dev", "test") if recipe.predict_test else ("dev",)
+  examples = {split: read(split, task.labels) for split in others}
+  return task, {"train": train, **examples}, []
+
+
+def _shortened(
+  recipe: Recipe, task: Task, sizes: Mapping[str, int]
+) -> list[str]:
+  """How far the data and the passes over them are from the published task."""
+  notes = []
+  for split, size in sizes.items():
+    published = max(task.official.get(split, size), size)
+    used = min(size, recipe.rows or size) if split == "train" else size
+    if used != published:
+      notes.append(f"{used:,} of {published:,} rows of {split}")
+  usual = USUAL_LENGTH.get(task.name, recipe.length)
+  if recipe.length != usual:
+    notes.append(f"rows of at most {recipe.length} tokens, not {usual}")
+  if 0 < recipe.epochs != task.epochs > 0:
+    notes.append(f"{recipe.epochs:g} epochs, not {task.epochs:g}")
+  return notes
+
+
+def _cut_examples(
+  length: int,
+  task: Task,
+  rows: Mapping[str, Sequence[Example]],
+  tokenizer: Tokenizer,
+) -> tuple[Encoded, dict[str, Split]]:
+  """Rows to train on, and the other splits."""
+
+  def cut(split: str, *, swap: bool = False) -> Encoded:
+    return batches.encode(
+      rows[split], task, tokenizer, length=length, swap=swap
+    )
+
+  return cut("train", swap=task.doubled), {
+    split: _split_of_examples(task, examples, cut(split))
+    for split, examples in rows.items()
+    if split != "train"
+  }
+
+
+def _split_of_examples(
+  task: Task, rows: Sequence[Example], encoded: Encoded
+) -> Split:
+  """A split of a task of classes or scores; a test set has no golds."""
+  known = bool(rows) and rows[0].label is not None
+  golds = tuple(row.label for row in rows) if known else ()
+  offset, scale = task.scale
+  ids = {label: i for i, label in enumerate(task.labels)}
+
+  def answers(outputs: Sequence[np.ndarray]) -> list[Any]:
+    if task.kind == CLASSES:
+      return [task.labels[int(x_C.argmax())] for x_C in outputs]
+    return [float(offset + scale * x_C[0]) for x_C in outputs]
+
+  def numbers(values: Sequence[Any]) -> np.ndarray:
+    if task.kind == SCORE:
+      return np.array(values, np.float64)
+    return np.array([ids[label] for label in values], np.int64)
+
+  def scores(answers_Q: Sequence[Any]) -> dict[str, float]:
+    gold_N, answer_N = numbers(golds), numbers(answers_Q)
+    return {m: scoring.METRICS[m](gold_N, answer_N) for m in task.metrics}
+
+  keys = tuple(row.key for row in rows)
+  return Split(encoded, keys, golds, answers, scores)
+
+
+def _cut_questions(
+  recipe: Recipe,
+  questions: Mapping[str, list[squad.Question]],
+  tokenizer: Tokenizer,
+) -> tuple[Encoded, dict[str, Split]]:
+  """Windows to train on, and the dev set."""
+  train, dev = (
+    squad_windows.make_windows(
+      questions[split],
+      tokenizer,
+      train=split == "train",
+      length=recipe.length,
+      stride=recipe.stride,
+      question_length=recipe.question_length,
+    )
+    for split in ("train", "dev")
+  )
+  golds = {q.key: tuple(text for text, _ in q.answers) for q in dev.questions}
+
+  def answers(outputs: Sequence[Any]) -> list[str]:
+    # Logits of all places as [n, 2], or the candidates of the joint head.
+    pairs = [x if isinstance(x, tuple) else tuple(x.T) for x in outputs]
+    best = squad_windows.best_answers(
+      dev, pairs, num_best=recipe.num_best, max_answer=recipe.max_answer
+    )
+    return [best[key][0][0] for key in golds]
+
+  def scores(answers_Q: Sequence[str]) -> dict[str, float]:
+    return scoring.squad_scores(dict(zip(golds, answers_Q, strict=True)), golds)
+
+  split = Split(
+    dev.encoded, tuple(golds), tuple(golds.values()), answers, scores
+  )
+  return train.encoded, {"dev": split}
+
+
+def failure(gold_N: ArrayLike, predicted_N: ArrayLike) -> str:
+  """Why a run counts as failed, or "": it learned nothing, or broke.
+
+  Args:
+    gold_N, predicted_N: classes (int), answers (str) or scores (float).
+  """
+  gold_N, predicted_N = np.asarray(gold_N), np.asarray(predicted_N)
+  is_score = predicted_N.dtype.kind == "f"
+  if is_score and not np.isfinite(predicted_N).all():
+    return "scores are not finite"
+  if is_score and np.ptp(predicted_N) < CONSTANT * np.ptp(gold_N):
+    return f"all scores lie within {CONSTANT:.0%} of the gold scores' range"
+  if len(set(predicted_N.tolist())) == 1 < len(set(gold_N.tolist())):
+    return f"all {len(predicted_N)} predictions are {predicted_N[0].item()!r}"
+  return ""
+
+
+def _crc(chunks: Iterable[bytes]) -> str:
+  """CRC-32 of the chunks one after the other, 8 hex digits."""
+  return f"{functools.reduce(lambda crc, x: zlib.crc32(x, crc), chunks, 0):08x}"

@@ -16,7 +16,16 @@ from truenegs_jax.data.corpus import files
 from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
 from truenegs_jax.runtime.errors import AbsentError, DataError
 from truenegs_jax.tasks.records import HUB, read_dataset
+from truenegs_jax.tasks.task import SPANS, Task
 
+TASK = Task(
+  name="squad",
+  title="SQuAD v1.1",
+  kind=SPANS,
+  metrics=("em", "f1"),
+  epochs=2.0,
+  official={"train": 87_599, "dev": 10_570},
+)
 MOVED = "answers that stand elsewhere than answer_start says"
 _V2 = "as in SQuAD v2.0; v1.1 is read, where every question has an answer"
 

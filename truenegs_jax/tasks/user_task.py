@@ -16,6 +16,7 @@ from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks.records import HUB, read_dataset, read_file
 from truenegs_jax.tasks.task import CLASSES, SCORE, Example, Task
 
+NAME = "own"  # in configs
 # The first is taken where none is asked for.
 METRICS = {
   CLASSES: ("accuracy", "matthews", "f1"),
@@ -105,7 +106,6 @@ def make_task(
   kind: str,
   labels: Sequence[str] = (),
   metric: str = "",
-  name: str = "own",
 ) -> Task:
   """The task that a training file sets.
 
@@ -123,7 +123,7 @@ def make_task(
   """
   check_options(kind=kind, labels=labels, metric=metric)
   metrics = tuple(dict.fromkeys((metric or METRICS[kind][0], METRICS[kind][0])))
-  task = Task(name, name, kind, metrics=metrics, epochs=0.0)
+  task = Task(NAME, NAME, kind, metrics=metrics, epochs=0.0)
   if kind == SCORE:
     scores = np.array([example.label for example in train])
     if scores.min() < scores.max():  # else rounding alone could be the spread

@@ -8,7 +8,8 @@ import pytest
 
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
-from truenegs_jax.finetune.read_tasks import check_files, files_of, gather
+from truenegs_jax.finetune import task_data
+from truenegs_jax.finetune.config_checks import Recipe
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks.glue import TASKS
 from truenegs_jax.tasks.squad_windows import NOTHING
@@ -25,6 +26,18 @@ COLUMNS = {
 }
 RTE = [("entailment", *texts) for _, *texts in MRPC]
 ROWS = {"mrpc": MRPC, "stsb": STSB, "rte": RTE}
+
+
+def gather(c, name, tokenizer):
+  return task_data.gather(Recipe.from_config(c), name, tokenizer)
+
+
+def check_files(c):
+  task_data.check_files(Recipe.from_config(c))
+
+
+def files_of(c, name):
+  return task_data.files_of(Recipe.from_config(c), name)
 
 
 def glue_config(folder, name="mrpc", **more):
