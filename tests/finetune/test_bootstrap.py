@@ -78,7 +78,7 @@ def test_intervals_are_as_wide_as_theory_says():
     20 * examples[i] + 4 * rng.normal(size=(count, 1))
     for i, count in enumerate(runs)
   ]
-  found = bootstrap.compare_means("em", *models, resamples=20_000)
+  found = bootstrap.compare("em", None, *models, resamples=20_000)
   of_examples = 20 * np.std(examples[0] - examples[1]) / np.sqrt(size)
   width = 2 * 1.96 * of_examples
   assert found.high - found.low == pytest.approx(width, rel=0.04)
@@ -101,7 +101,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     hard = rng.random(150)
     ours = 100.0 * (hard < 0.8 + shift[:, :1])
     theirs = 100.0 * (hard < 0.75 + shift[:, 1:])
-    c = bootstrap.compare_means("x", ours, theirs, resamples=300)
+    c = bootstrap.compare("x", None, ours, theirs, resamples=300)
     inside += c.low <= 100 * (0.05 + np.diff(-shift.mean(0))[0]) <= c.high
     inside_runs += c.low_runs <= 5 <= c.high_runs
     tiny_p += (c.p < 0.05) != (not c.low <= 0 <= c.high)
@@ -117,4 +117,4 @@ def test_what_cannot_be_compared_is_refused():
   with pytest.raises(InputError, match="119"):
     bootstrap.compare("f1", gold, ours, theirs[:, 1:])
   with pytest.raises(InputError, match="119"):
-    bootstrap.compare_means("em", ours, theirs[:, 1:])
+    bootstrap.compare("em", None, ours, theirs[:, 1:])

@@ -1,15 +1,25 @@
-"""A batch of fine-tuning is a function of the step, and wastes little."""
+"""Texts as rows of ids, as BERT and ELECTRA cut them, and rows as batches."""
 
 import itertools
 
 import numpy as np
 import pytest
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks import batches
-from truenegs_jax.tasks.task import Encoded
+from truenegs_jax.tasks.batches import encode, fitting
+from truenegs_jax.tasks.glue import TASKS
+from truenegs_jax.tasks.task import Encoded, Example
 
 B, LIMIT, SEED = 8, 100, 3
+WORDS = "the swan is ##s mute white a b c d e f g h i , .".split()
+TOKENIZER = make_tokenizer(
+  ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS], lowercase=True
+)
 
 
 def make_encoded(num_rows=1030, *, longest=LIMIT, seed=0) -> Encoded:
@@ -164,18 +174,6 @@ def test_grouped_rows_have_far_less_padding():
   assert padding(list(in_order)) < padding(epoch_of(ENCODED))
 
 
-def test_a_window_of_one_batch_does_not_group():
-  spread = lambda found: np.mean(
-    [np.ptp(batch["documents"].sum(axis=1)) for batch in found]
-  )
-  lengths = np.random.default_rng(0).permutation(ENCODED.lengths_N)
-  by_chance = np.mean([np.ptp(x) for x in np.split(lengths[:1024], 128)])
-  assert spread(epoch_of(ENCODED, window=1)) == pytest.approx(
-    by_chance, rel=0.1
-  )
-  assert spread(epoch_of(ENCODED)) < 0.3 * by_chance
-
-
 def test_long_and_short_batches_come_in_no_order():
   lengths = lambda seed: [
     batch["tokens"].shape[1] for batch in epoch_of(ENCODED, seed=seed)
@@ -236,3 +234,84 @@ def test_what_cannot_be_batched_is_refused():
     epoch_of(ENCODED, batch_size=0)
   with pytest.raises(DataError, match="no rows"):
     epoch_of(Encoded([], [], {}))
+
+
+# --- texts as rows of ids
+
+
+def by_popping(size_a: int, size_b: int, length: int) -> tuple[int, int]:
+  """ELECTRA's rule, a token at a time."""
+  while size_b and size_a + size_b > length - 3:
+    if size_a > size_b:
+      size_a -= 1
+    else:
+      size_b -= 1
+  return (size_a, size_b) if size_b else (min(size_a, length - 2), 0)
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(st.integers(0, 20), st.integers(0, 20), st.integers(8, 16))
+def test_tokens_are_taken_from_the_longer_text(size_a, size_b, length):
+  got = fitting(size_a, size_b, length)
+  assert got == by_popping(size_a, size_b, length)
+
+
+def example(first, second=None, label="1") -> Example:
+  return Example("0", first, second, label, "x.tsv:7")
+
+
+def test_rows_are_those_of_berts_tokenizer(tmp_path):
+  (tmp_path / "vocab.txt").write_text("\n".join(TOKENIZER.vocab))
+  peer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
+  pairs = [
+    ("The swan's mute.", None),
+    ("The swans", "is white, unknown"),
+    ("a b c d e f g h i a b c d", None),
+    ("a b", "c"),
+  ]
+  got = encode(
+    [example(*pair) for pair in pairs], TASKS["mrpc"], TOKENIZER, length=12
+  )
+  for tokens, types, pair in zip(got.tokens, got.types, pairs, strict=True):
+    want = peer(*pair, truncation=True, max_length=12)
+    assert tokens.tolist() == want["input_ids"]
+    assert types.tolist() == want["token_type_ids"]
+    assert tokens.dtype == types.dtype == np.int32
+  assert got.num_cut == 1
+  assert got.lengths_N.max() == 12
+
+
+def test_a_pair_is_cut_and_an_empty_second_text_is_none():
+  pairs = [("a b c d e f", "g h i"), ("a b", ""), ("", "a"), ("a", "b " * 9)]
+  got = encode(
+    [example(*pair) for pair in pairs], TASKS["qqp"], TOKENIZER, length=9
+  )
+  texts = [TOKENIZER.decode(row) for row in got.tokens]
+  assert texts == [
+    "[CLS] a b c [SEP] g h i [SEP]",
+    "[CLS] a b [SEP]",
+    "[CLS] [SEP] a [SEP]",
+    "[CLS] a [SEP] b b b b b [SEP]",
+  ]
+  assert got.types[0].tolist() == [0] * 5 + [1] * 4
+  assert got.num_cut == 2
+
+
+def test_doubled_training_appends_the_pairs_the_other_way_round():
+  examples = [example("a", "b", "0"), example("c d", "e", "1")]
+  once = encode(examples, TASKS["mrpc"], TOKENIZER, length=9)
+  twice = encode(examples, TASKS["mrpc"], TOKENIZER, length=9, swap=True)
+  rows = [TOKENIZER.decode(row) for row in twice.tokens]
+  assert rows[:2] == [TOKENIZER.decode(row) for row in once.tokens]
+  assert rows[2:] == ["[CLS] b [SEP] a [SEP]", "[CLS] e [SEP] c d [SEP]"]
+  assert twice.targets["label"].tolist() == [0, 1, 0, 1]
+
+
+def test_labels_are_all_there_or_none():
+  task = TASKS["rte"]
+  unlabelled = example("a", "b", None)
+  assert encode([unlabelled], task, TOKENIZER, length=9).targets == {}
+  for label in ("maybe", 1.0, None):
+    rows = [example("a", "b", "entailment"), example("a", "b", label)]
+    with pytest.raises(DataError, match=f"x.tsv:7: label {label!r}; those"):
+      encode(rows, task, TOKENIZER, length=9)

@@ -1,42 +1,33 @@
-"""GLUE's files, rows of ids as ELECTRA's code cuts them, submissions."""
+"""GLUE's files, the recipe of each task, and submissions."""
 
 import collections
 
 import datasets
 import numpy as np
 import pytest
-import transformers
 
 from support.texts import PACK
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.tasks import glue
-from truenegs_jax.tasks.batches import encode, fitting
+from truenegs_jax.tasks.batches import encode
 from truenegs_jax.tasks.glue import TASKS, write_submission
-from truenegs_jax.tasks.task import SCORE, Example
+from truenegs_jax.tasks.task import SCORE
 
-NLI = "index promptID pairID genre bp1 bp2 p1 p2 sentence1 sentence2"
-MRPC = "#1 ID,#2 ID,#1 String,#2 String".split(",")
-STS = "index genre filename year old_index source1 source2 sentence1 sentence2"
+NLI = "index,promptID,pairID,genre,bp1,bp2,p1,p2,sentence1,sentence2"
+MRPC = "#1 ID,#2 ID,#1 String,#2 String"
+STS = "index,genre,filename,year,old_index,source1,source2,sentence1,sentence2"
+QQP = "id,qid1,qid2,question1,question2,is_duplicate"
 # The first lines of train and dev, and of test; none for CoLA's train and dev.
 HEADERS = {
-  "cola": ([], ["index", "sentence"]),
-  "sst2": (["sentence", "label"], ["index", "sentence"]),
-  "mrpc": (["\ufeffQuality", *MRPC], ["index", *MRPC]),
-  "stsb": ([*STS.split(), "score"], STS.split()),
-  "qqp": (
-    "id qid1 qid2 question1 question2 is_duplicate".split(),
-    "id question1 question2".split(),
-  ),
-  "mnli": ([*NLI.split(), "label1", "gold_label"], NLI.split()),
-  "qnli": (
-    "index question sentence label".split(),
-    "index question sentence".split(),
-  ),
-  "rte": (
-    "index sentence1 sentence2 label".split(),
-    "index sentence1 sentence2".split(),
-  ),
+  "cola": ("", "index,sentence"),
+  "sst2": ("sentence,label", "index,sentence"),
+  "mrpc": (f"\ufeffQuality,{MRPC}", f"index,{MRPC}"),
+  "stsb": (f"{STS},score", STS),
+  "qqp": (QQP, "id,question1,question2"),
+  "mnli": (f"{NLI},label1,gold_label", NLI),
+  "qnli": ("index,question,sentence,label", "index,question,sentence"),
+  "rte": ("index,sentence1,sentence2,label", "index,sentence1,sentence2"),
 }
 # The places of the texts and the label among them.
 PLACES = {
@@ -66,7 +57,7 @@ TOKENIZER = make_tokenizer(
 def write_split(root, name, split, *, suffix="", extra=()):
   """Writes a file laid out as GLUE has it; returns texts and labels."""
   is_test = split.startswith("test")
-  header = HEADERS[name][is_test]
+  header = HEADERS[name][is_test].split(",") if HEADERS[name][is_test] else []
   texts, label = PLACES[name]
   texts = TEST_PLACES.get(name, texts) if is_test else texts
   rows, wanted = [], []
@@ -269,85 +260,6 @@ def test_real_files_have_the_published_counts(real_data, name, split, file):
   assert (len(examples), skipped) == (counts, 0)
   if not file:
     assert task.official[split] == counts
-
-
-def by_popping(size_a: int, size_b: int, length: int) -> tuple[int, int]:
-  """ELECTRA's rule, a token at a time."""
-  while size_b and size_a + size_b > length - 3:
-    if size_a > size_b:
-      size_a -= 1
-    else:
-      size_b -= 1
-  return (size_a, size_b) if size_b else (min(size_a, length - 2), 0)
-
-
-def test_tokens_are_taken_from_the_longer_text():
-  for length in (8, 9):
-    for size_a in range(20):
-      for size_b in range(20):
-        got = fitting(size_a, size_b, length)
-        assert got == by_popping(size_a, size_b, length), (size_a, size_b)
-
-
-def example(first, second=None, label="1") -> Example:
-  return Example("0", first, second, label, "x.tsv:7")
-
-
-def test_rows_are_those_of_berts_tokenizer(tmp_path):
-  (tmp_path / "vocab.txt").write_text("\n".join(TOKENIZER.vocab))
-  peer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
-  pairs = [
-    ("The swan's mute.", None),
-    ("The swans", "is white, unknown"),
-    ("a b c d e f g h i a b c d", None),
-    ("a b", "c"),
-  ]
-  got = encode(
-    [example(*pair) for pair in pairs], TASKS["mrpc"], TOKENIZER, length=12
-  )
-  for tokens, types, pair in zip(got.tokens, got.types, pairs, strict=True):
-    want = peer(*pair, truncation=True, max_length=12)
-    assert tokens.tolist() == want["input_ids"]
-    assert types.tolist() == want["token_type_ids"]
-    assert tokens.dtype == types.dtype == np.int32
-  assert got.num_cut == 1
-  assert got.lengths_N.max() == 12
-
-
-def test_a_pair_is_cut_and_an_empty_second_text_is_none():
-  pairs = [("a b c d e f", "g h i"), ("a b", ""), ("", "a"), ("a", "b " * 9)]
-  got = encode(
-    [example(*pair) for pair in pairs], TASKS["qqp"], TOKENIZER, length=9
-  )
-  texts = [TOKENIZER.decode(row) for row in got.tokens]
-  assert texts == [
-    "[CLS] a b c [SEP] g h i [SEP]",
-    "[CLS] a b [SEP]",
-    "[CLS] [SEP] a [SEP]",
-    "[CLS] a [SEP] b b b b b [SEP]",
-  ]
-  assert got.types[0].tolist() == [0] * 5 + [1] * 4
-  assert got.num_cut == 2
-
-
-def test_doubled_training_appends_the_pairs_the_other_way_round():
-  examples = [example("a", "b", "0"), example("c d", "e", "1")]
-  once = encode(examples, TASKS["mrpc"], TOKENIZER, length=9)
-  twice = encode(examples, TASKS["mrpc"], TOKENIZER, length=9, swap=True)
-  rows = [TOKENIZER.decode(row) for row in twice.tokens]
-  assert rows[:2] == [TOKENIZER.decode(row) for row in once.tokens]
-  assert rows[2:] == ["[CLS] b [SEP] a [SEP]", "[CLS] e [SEP] c d [SEP]"]
-  assert twice.targets["label"].tolist() == [0, 1, 0, 1]
-
-
-def test_labels_are_all_there_or_none():
-  task = TASKS["rte"]
-  unlabelled = example("a", "b", None)
-  assert encode([unlabelled], task, TOKENIZER, length=9).targets == {}
-  for label in ("maybe", 1.0, None):
-    rows = [example("a", "b", "entailment"), example("a", "b", label)]
-    with pytest.raises(DataError, match=f"x.tsv:7: label {label!r}; those"):
-      encode(rows, task, TOKENIZER, length=9)
 
 
 @pytest.mark.parametrize(

@@ -290,18 +290,6 @@ def test_windows_are_those_of_bert(room, stride):
       assert here == [p for p, h in enumerate(holders) if h == number]
 
 
-def test_the_number_of_windows_is_a_ceiling():
-  # 510 pieces, 3 special ones and a question of 3: room for 506.
-  for size, count in [(506, 1), (507, 2), (634, 2), (635, 3), (763, 4)]:
-    windows = make_windows(
-      [question("bird " * size, "bird", text="the mute swan")],
-      BERT,
-      train=False,
-    )
-    assert len(windows.best) == count
-    assert windows.first_N.tolist() == [128 * k for k in range(count)]
-
-
 @pytest.mark.parametrize("length", [20, 37])
 def test_rows_are_question_and_window(length):
   questions = make_questions(30, 0)
@@ -495,23 +483,6 @@ def test_candidates_of_a_beam_are_judged_like_logits():
     behind = np.full(5, 99, np.float32)
     logits.append((np.append(start_n, behind), np.append(end_n, behind)))
   assert best_answers(windows, beams) == best_answers(windows, logits)
-
-
-def test_long_answers_and_starts_with_more_context_elsewhere_are_left_out():
-  windows = letters_windows()
-  row = len(windows.best) - 1
-  offset = windows.offset_N[row]
-  zeros = [tuple(np.zeros((2, n))) for n in windows.encoded.lengths_N]
-  texts = {}
-  for name, start, end in [("best", -1, -1), ("other", 0, 0), ("long", -4, -1)]:
-    size = len(windows.best[row])
-    start_n, end_n = np.zeros((2, len(windows.encoded.tokens[row])))
-    start_n[offset + start % size] = end_n[offset + end % size] = 9
-    scores = [*zeros[:row], (start_n, end_n)]
-    texts[name] = best_answers(windows, scores, max_answer=3)["26"][0]
-  assert texts["best"] == ("z", 18)
-  assert texts["other"][1] < 18 and texts["long"][1] < 18
-  assert not windows.best[row][0]
 
 
 def test_where_nothing_is_left_the_answer_is_empty():

@@ -76,11 +76,12 @@ def compare_results(
 def _compare_task(
   ours: Sequence[Result], theirs: Sequence[Result]
 ) -> list[Comparison]:
+  """One comparison for each metric."""
   metrics = list(ours[0].scores["dev"])
   if ours[0].task == SQUAD:
     scores = [[_question_scores(run) for run in x] for x in (ours, theirs)]
     return [
-      compare_means(m, *([scores_N[m] for scores_N in x] for x in scores))
+      compare(m, None, *([score[m] for score in x] for x in scores))
       for m in metrics
     ]
   known = (*ours[0].made["labels"], *theirs[0].made["labels"])
@@ -101,7 +102,7 @@ def _question_scores(run: Result) -> dict[str, np.ndarray]:
 
 def compare(
   metric: str,
-  gold_N: ArrayLike,
+  gold_N: ArrayLike | None,
   ours_SxN: ArrayLike,
   theirs_SxN: ArrayLike,
   *,
@@ -122,95 +123,52 @@ def compare(
   resamples have a difference <= 0 and n_high one >= 0.
 
   Args:
-    metric: a name in `scoring.METRICS`.
-    gold_N: classes (int ids) or scores.
-    ours_SxN, theirs_SxN: what each run predicts, finite; S may differ.
+    metric: a name in `scoring.METRICS`; of a mean any name.
+    gold_N: classes (int ids) or scores; None: the metric is the mean of what
+      each example scores, as `scoring.question_scores` gives it.
+    ours_SxN, theirs_SxN: what each run predicts, or its examples score in
+      percent, finite; S may differ.
     resamples: how many.
     seed: of the draws, which are the same for all metrics and models.
 
   Raises:
-    InputError: an unknown metric, or not one prediction for each example.
+    InputError: an unknown metric, or not one value for each example.
   """
-  if metric not in scoring.METRICS:
-    known = ", ".join(scoring.METRICS)
-    raise InputError(f"no metric {metric!r}; choose one of {known}.")
   ours, theirs = list(np.asarray(ours_SxN)), list(np.asarray(theirs_SxN))
-  runs = [scoring.paired(gold_N, run_N)[1] for run_N in (*ours, *theirs)]
-  return _compare(
-    metric,
-    _scorer(metric, np.asarray(gold_N), np.stack(runs)),
-    runs=(len(ours), len(theirs)),
-    size=len(runs[0]),
-    resamples=resamples,
-    seed=seed,
+  paired_N = np.asarray(ours[0] if gold_N is None else gold_N)
+  run_SxN = np.stack(
+    [scoring.paired(paired_N, run_N)[1] for run_N in (*ours, *theirs)]
   )
-
-
-def compare_means(
-  metric: str,
-  ours_SxN: ArrayLike,
-  theirs_SxN: ArrayLike,
-  *,
-  resamples: int = 10_000,
-  seed: int = 0,
-) -> Comparison:
-  """`compare` of a metric that is the mean of what each example scores.
-
-  Args:
-    metric: its name, for the result: "em".
-    ours_SxN, theirs_SxN: percent, of each run, as
-      `scoring.question_scores` gives them.
-    resamples, seed: as `compare`.
-
-  Raises:
-    InputError: not the same number of examples.
-  """
-  ours_SxN, theirs_SxN = np.asarray(ours_SxN), np.asarray(theirs_SxN)
-  for run_N in (*ours_SxN, *theirs_SxN):
-    scoring.paired(ours_SxN[0], run_N)
-  return _compare(
-    metric,
-    _means(np.concatenate([ours_SxN, theirs_SxN])),
-    runs=(len(ours_SxN), len(theirs_SxN)),
-    size=ours_SxN.shape[1],
-    resamples=resamples,
-    seed=seed,
+  score = (
+    _means(run_SxN) if gold_N is None else _scorer(metric, paired_N, run_SxN)
   )
-
-
-def _compare(
-  metric: str,
-  score: Scorer,
-  *,
-  runs: tuple[int, int],
-  size: int,
-  resamples: int,
-  seed: int,
-) -> Comparison:
+  size = len(paired_N)
   example_rng, *run_rngs = np.random.default_rng(seed).spawn(3)
   at_once = max(1, DRAWN_AT_ONCE // size)
   counts = [min(at_once, resamples - i) for i in range(0, resamples, at_once)]
   score_SxR = np.concatenate(
     [score(example_rng.integers(size, size=(n, size))) for n in counts], 1
   )
-  models = np.split(score_SxR, [runs[0]])
-  drawn = [_draw_runs(*x) for x in zip(run_rngs, models, strict=True)]
+  models = np.split(score_SxR, [len(ours)])
   low, high, p = _judge(*models)
-  over_runs = _judge(*drawn) if min(runs) > 1 else (None, None, None)
-  observed = np.split(score(np.arange(size)[None]), [runs[0]])
-  ours, theirs = (float(x_Sx1.mean()) for x_Sx1 in observed)
+  low_runs = high_runs = p_runs = None
+  if min(map(len, models)) > 1:
+    drawn = [_draw_runs(*x) for x in zip(run_rngs, models, strict=True)]
+    low_runs, high_runs, p_runs = _judge(*drawn)
+  observed_Sx1 = score(np.arange(size)[None])
+  means = [float(x.mean()) for x in np.split(observed_Sx1, [len(ours)])]
   return Comparison(
     metric=metric,
-    ours=ours,
-    theirs=theirs,
-    difference=ours - theirs,
+    ours=means[0],
+    theirs=means[1],
+    difference=means[0] - means[1],
     low=low,
     high=high,
-    low_runs=over_runs[0],
-    high_runs=over_runs[1],
+    low_runs=low_runs,
+    high_runs=high_runs,
     resamples=resamples,
     p=p,
-    p_runs=over_runs[2],
+    p_runs=p_runs,
   )
 
 
@@ -235,6 +193,9 @@ def _judge(
 
 def _scorer(metric: str, gold_N: np.ndarray, run_SxN: np.ndarray) -> Scorer:
   """A metric of all runs as a function of the examples that were drawn."""
+  if metric not in scoring.METRICS:
+    known = ", ".join(scoring.METRICS)
+    raise InputError(f"no metric {metric!r}; choose one of {known}.")
   if metric == "accuracy":
     return _means(100.0 * (run_SxN == gold_N[None]))
   if metric in ("pearson", "spearman"):

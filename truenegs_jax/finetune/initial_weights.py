@@ -74,7 +74,7 @@ class InitialWeights:
   def provenance(
     self, model: finetune.Downstream, task: Task, data: Mapping[str, str]
   ) -> dict[str, Any]:
-    """What the numbers of a run depend on beside its config, in JSON's types.
+    """All that the numbers of a run depend on beside its config, as JSON.
 
     Args:
       data: fingerprints of the rows, by split.

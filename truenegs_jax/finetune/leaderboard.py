@@ -334,8 +334,8 @@ def _show_published(
   runs_of_each = " to ".join(map(str, (counts[0], counts[-1])[: len(counts)]))
   star = " *" if any(map(_notes, runs_by_task.values())) else ""
   add(f"these runs{star}", scores, f"median of {runs_of_each}")
-  made = next(iter(runs_by_task.values()))[0].made
-  family, width = made["family"], made["width"]
+  first = next(iter(runs_by_task.values()))[0]
+  family, width = first.made["family"], first.made["width"]
   # Nobody reports small BERTs, so ELECTRAs of their size.
   rows = rows_for(runs_by_task, family=family, width=width) or rows_for(
     runs_by_task, family="electra", width=width

@@ -225,7 +225,7 @@ def fine_tune(
 
 
 class _Course:
-  """What a run has shown so far, and the parameters that were best."""
+  """The course of a run so far, and the parameters that were best."""
 
   def __init__(
     self, t: Tuning, write: Callable, clock: speed.Clock, check: Callable

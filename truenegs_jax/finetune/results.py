@@ -36,7 +36,7 @@ class Result:
     answers: of each split, "keys", "golds" and "answers", one an example.
     made: what the numbers depend on beside the config: fingerprints, sizes.
     notes: in what the data were not the published task.
-    exported: what became of the model for Hugging Face; "": nobody asked.
+    exported: what became of the model for Hugging Face; "": not wanted.
   """
 
   task: str
@@ -154,7 +154,9 @@ def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
 
 
 def check_alike(
-  known: Mapping[str, Sequence[Result]], task: str, made: Mapping[str, Any]
+  known: Mapping[str, Sequence[Result]],
+  task: str,
+  provenance: Mapping[str, Any],
 ) -> None:
   """Refuses other weights or data than those of the runs that have ended.
 
@@ -163,14 +165,17 @@ def check_alike(
 
   Args:
     known: as `ended` has them.
+    provenance: of new runs, as `Result.made` has that of old ones.
 
   Raises:
     CheckpointError: lists what differs.
   """
   for run in (run for runs in known.values() for run in runs):
-    keys = made.keys() - {CONFIG} - (set() if run.task == task else OF_TASK)
+    keys = (
+      provenance.keys() - {CONFIG} - (set() if run.task == task else OF_TASK)
+    )
     old: dict[str, Any] = {key: run.made.get(key) for key in keys}
-    now = {key: made[key] for key in keys}
+    now = {key: provenance[key] for key in keys}
     if run.task == task:  # test sets may be answered, or not
       both = old["data"].keys() & now["data"].keys()
       for side in (old, now):

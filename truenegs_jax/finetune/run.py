@@ -140,7 +140,7 @@ def _finish(
 def _lacking(
   wanted: Mapping[str, Any], place: seed_runs.Place, shown: Runs
 ) -> list[str]:
-  """What runs that ended earlier were not asked for, and how to come by it."""
+  """Lines on what earlier runs do not have, and how to come by it."""
   lines = []
   for run in (run for runs in shown.values() for run in runs):
     lacks = []

@@ -44,12 +44,12 @@ class Plan:
   """A task and the seeds that are missing.
 
   Attributes:
-    made: as in `results.Result`.
+    provenance: `Result.made` of these runs.
     num_tokens: that a run trains on, padding aside.
   """
 
   tuning: loop.Tuning
-  made: Mapping[str, Any]
+  provenance: Mapping[str, Any]
   missing: Sequence[int]
 
   @property
@@ -103,12 +103,12 @@ def prepare(
     with place.console.status(f"reading {name} ..."):
       data = task_data.gather(recipe, name, initial.tokenizer)
       model = initial.model(data.num_outputs)
-      made = initial.provenance(model, data.task, data.fingerprints())
-    made[results.CONFIG] = config
-    results.check_alike(known, name, made)
+      provenance = initial.provenance(model, data.task, data.fingerprints())
+    provenance[results.CONFIG] = config
+    results.check_alike(known, name, provenance)
     tuning = loop.make_tuning(recipe, model, data)
     missing = results.missing(place.workdir, name, seeds)
-    plans.append(Plan(tuning, made, missing))
+    plans.append(Plan(tuning, provenance, missing))
   return plans
 
 
@@ -190,7 +190,7 @@ def _make_run(
     answers={
       name: split.saved(answers[name]) for name, split in data.splits.items()
     },
-    made=plan.made,
+    made=plan.provenance,
     notes=[*data.notes, *_chosen(tuning, tuned)],
   )
   place.say(f"  {leaderboard.sentence(result)}")

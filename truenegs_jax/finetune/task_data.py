@@ -78,7 +78,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Material:
-  """What a task trains on, and what it is tested on.
+  """The rows of a task: to train on, and to answer.
 
   Attributes:
     splits: "dev", and maybe "dev_mismatched", "test", ...
@@ -92,17 +92,17 @@ class Material:
 
   @property
   def dev(self) -> Split:
-    """What the task is judged by."""
+    """The split that the task is judged by."""
     return self.splits["dev"]
 
   def fingerprints(self) -> dict[str, str]:
     """8 hex digits over what is trained on, and over each split."""
     train = [*self.train.tokens, *self.train.targets.values()]
-    found = {"train": _crc(x.tobytes() for x in train)}
+    by_split = {"train": _crc(x.tobytes() for x in train)}
     for name, split in self.splits.items():
       rows = [x.tobytes() for x in split.encoded.tokens]
-      found[name] = _crc([*rows, repr((split.keys, split.golds)).encode()])
-    return found
+      by_split[name] = _crc([*rows, repr((split.keys, split.golds)).encode()])
+    return by_split
 
   @property
   def num_outputs(self) -> int:
@@ -185,16 +185,16 @@ def files_of(recipe: Recipe, name: str) -> dict[str, str]:
   Raises:
     InputError: what is neither SPLIT=FILE nor TASK.SPLIT=FILE, or said twice.
   """
-  found: dict[str, str] = {}
+  paths: dict[str, str] = {}
   for task, split, path in _words(recipe.files):
     if task in ("", name):
-      if split in found:
+      if split in paths:
         raise InputError(
-          f"finetune.files: two files for {split} of {name}: {found[split]!r}"
+          f"finetune.files: two files for {split} of {name}: {paths[split]!r}"
           f" and {path!r}; give one."
         )
-      found[split] = path
-  return found
+      paths[split] = path
+  return paths
 
 
 def _words(files: str) -> list[tuple[str, str, str]]:
@@ -203,7 +203,7 @@ def _words(files: str) -> list[tuple[str, str, str]]:
     words = shlex.split(files)
   except ValueError as e:
     raise InputError(f"finetune.files={files!r}: {e}.") from e
-  found = []
+  parsed = []
   for word in words:
     place, _, path = word.partition("=")
     task, _, split = place.rpartition(".")
@@ -212,8 +212,8 @@ def _words(files: str) -> list[tuple[str, str, str]]:
         f"finetune.files: {word!r} is not of the form SPLIT=FILE or"
         " TASK.SPLIT=FILE."
       )
-    found.append((task, split, path))
-  return found
+    parsed.append((task, split, path))
+  return parsed
 
 
 def _read_glue(recipe: Recipe, task: Task, files: Mapping[str, str]) -> Rows:

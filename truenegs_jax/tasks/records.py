@@ -35,7 +35,7 @@ class Record(NamedTuple):
   fields: dict[str, Any]
 
   def value(self, column: str) -> Any:
-    """What stands in a column.
+    """The value in a column.
 
     Raises:
       DataError: there is no such column.

@@ -1,4 +1,4 @@
-"""What predictions are worth: GLUE's measures and SQuAD's, in percent."""
+"""GLUE's metrics and SQuAD's, in percent."""
 
 import collections
 import functools
@@ -131,9 +131,9 @@ def token_f1(prediction: str, gold: str) -> float:
 
   0 where no word is shared, also where both are empty (v2.0 says 100).
   """
-  said = collections.Counter(normalize(prediction).split())
+  ours = collections.Counter(normalize(prediction).split())
   true = collections.Counter(normalize(gold).split())
-  return 200.0 * (said & true).total() / max((said + true).total(), 1)
+  return 200.0 * (ours & true).total() / max((ours + true).total(), 1)
 
 
 def question_scores(

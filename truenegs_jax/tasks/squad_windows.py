@@ -107,9 +107,11 @@ def make_windows(
     )
   known = read_contexts({q.context for q in questions}, tokenizer)
   contexts = [known[q.context] for q in questions]
-  asked = tokenizer.encode_lines([q.text for q in questions])
+  question_ids = tokenizer.encode_lines([q.text for q in questions])
   tokens, types, best, rows = [], [], [], []
-  for number, (context, ids) in enumerate(zip(contexts, asked, strict=True)):
+  for number, (context, ids) in enumerate(
+    zip(contexts, question_ids, strict=True)
+  ):
     kept = [tokenizer.cls, *ids[:question_length], tokenizer.sep]
     room = length - len(kept) - 1
     plan = window_starts(len(context.pieces_T), room, stride)
@@ -121,7 +123,9 @@ def make_windows(
       best.append(best_W)
       rows.append((number, start, len(kept)))
   question_N, first_N, offset_N = np.array(rows, np.int32).T
-  is_cut_Q = np.array([len(ids) > question_length for ids in asked], bool)
+  is_cut_Q = np.array(
+    [len(ids) > question_length for ids in question_ids], bool
+  )
   windows = Windows(
     questions,
     contexts,
@@ -166,18 +170,18 @@ def read_contexts(
 ) -> dict[str, Context]:
   """Words and pieces of different texts; a word is looked at once for all."""
   numbers: dict[str, int] = {}
-  found = []
+  split = []
   for text in texts:
     words = list(_WORD.finditer(text))
     known = [numbers.setdefault(w.group(), len(numbers)) for w in words]
     spans = [word.span() for word in words]
-    found.append((text, spans, np.array(known, np.int64)))
+    split.append((text, spans, np.array(known, np.int64)))
   ids = tokenizer.encode_lines(list(numbers))
   size_M = np.array([len(x) for x in ids], np.int64)
   first_M = np.cumsum(size_M) - size_M
   flat = np.array([piece for word in ids for piece in word], np.int32)
   contexts = {}
-  for text, spans, number_W in found:
+  for text, spans, number_W in split:
     pieces_T, _ = take_spans(flat, first_M[number_W], size_M[number_W])
     words_Wx2 = np.array(spans, np.int32).reshape(-1, 2)
     word_T = np.repeat(np.arange(len(spans)), size_M[number_W])

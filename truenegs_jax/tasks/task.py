@@ -1,4 +1,4 @@
-"""What a task is made of, from its files to rows of ids; plain values."""
+"""The parts of a task: its labels and metrics, examples, rows of ids."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ CLASSES, SCORE, SPANS = "classes", "score", "spans"  # the kinds of tasks
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """What has to be learned, and by which measures it is judged.
+  """A task to learn, and the metrics that judge it.
 
   Attributes:
     name: as configs have it, "cola".

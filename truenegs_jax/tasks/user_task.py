@@ -26,7 +26,7 @@ MAX_CLASSES = 1_000  # more are a column of something else
 
 
 class Columns(NamedTuple):
-  """What the columns are called: of one text or two, and of the label."""
+  """Names of the columns of one text or two, and of the label."""
 
   texts: tuple[str, ...]
   label: str
