@@ -15,46 +15,68 @@ def rate_at(name, t, **sizes):
 
 
 @pytest.mark.parametrize(
-  ("t", "rate"),
+  ("t", "electra", "bert"),
   [
-    (0, 0.0),
-    (5_000, 2.4875e-4),
-    (10_000, 4.95e-4),
-    (500_000, 2.5e-4),
-    (1_000_000, 0.0),
-    (1_000_001, 0.0),
+    (0, 0.0, 0.0),
+    (5_000, 2.4875e-4, 2.5e-4),
+    (9_999, 4.9495e-4, 4.9995e-4),
+    (10_000, 4.95e-4, 4.95e-4),
+    (500_000, 2.5e-4, 2.5e-4),
+    (1_000_000, 0.0, 0.0),
+    (1_000_001, 0.0, 0.0),
   ],
 )
-def test_electra_warms_up_and_decays_at_once(t, rate):
-  assert rate_at("electra", t) == pytest.approx(rate, rel=1e-5, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-  ("t", "rate"),
-  [
-    (0, 0.0),
-    (5_000, 2.5e-4),
-    (9_999, 4.9995e-4),
-    (10_000, 4.95e-4),
-    (500_000, 2.5e-4),
-    (1_000_000, 0.0),
-  ],
-)
-def test_bert_warms_up_to_the_peak_and_then_decays(t, rate):
-  assert rate_at("bert", t) == pytest.approx(rate, rel=1e-5, abs=1e-12)
+def test_schedules_are_the_released_ones_at_their_corners(t, electra, bert):
+  """ELECTRA warms up and decays at once; BERT to the peak, then decays."""
+  at = lambda rate: pytest.approx(rate, rel=1e-4, abs=1e-12)
+  assert rate_at("electra", t) == at(electra)
+  assert rate_at("bert", t) == at(bert)
 
 
 @pytest.mark.parametrize("name", optim.SCHEDULES)
-def test_every_schedule_starts_at_nothing_and_ends_at_nothing(name):
-  assert rate_at(name, 0) == 0.0
-  assert rate_at(name, 1_000_000) == 0.0
-  assert 0.0 < rate_at(name, 10_000) <= 5e-4
+def test_a_schedule_may_have_no_warm_up(name):
+  assert rate_at(name, 0, warmup_steps=0) in (0.0, pytest.approx(5e-4))
   assert np.isfinite(rate_at(name, 3, warmup_steps=0))
 
 
-def test_an_unknown_schedule_is_refused_with_the_known_ones():
-  with pytest.raises(InputError, match="'cosine' is unknown.*electra"):
-    rate_at("cosine", 0)
+@pytest.mark.parametrize(
+  ("name", "at_0", "at_2", "at_4", "at_9"),
+  [
+    ("constant", 3.0, 3.0, 3.0, 3.0),
+    ("warmup", 0.0, 1.5, 3.0, 3.0),
+    ("delay", 0.0, 0.0, 3.0, 3.0),
+    ("decay", 3.0, 1.5, 0.0, 0.0),
+  ],
+)
+def test_the_weight_of_a_loss_changes_by_its_schedule(
+  name, at_0, at_2, at_4, at_9
+):
+  weight = optim.weight_schedule(name, 3.0, 4)
+  value = weight if callable(weight) else lambda t: weight
+  assert [float(value(t)) for t in (0, 2, 4, 9)] == [at_0, at_2, at_4, at_9]
+
+
+@pytest.mark.parametrize(
+  ("refused", "words"),
+  [
+    (lambda: rate_at("cosine", 0), "optim.schedule 'cosine'.*electra"),
+    (lambda: optim.weight_schedule("up", 1.0, 1), "soft_schedule 'up'.*delay"),
+    (
+      lambda: optim.layer_factors(network_like(2), decay=0.8, exponent="bert"),
+      "'bert' is unknown.*released, paper",
+    ),
+    *(
+      (
+        lambda decay=decay: optim.layer_factors(network_like(2), decay=decay),
+        "layer_decay=.*above 0 and at most 1",
+      )
+      for decay in (0.0, -0.1, 1.01, float("nan"))
+    ),
+  ],
+)
+def test_what_is_not_known_or_no_share_is_refused(refused, words):
+  with pytest.raises(InputError, match=words):
+    refused()
 
 
 def params_like(seed):
@@ -198,19 +220,4 @@ def test_factors_multiply_the_last_update_with_its_decay():
   )
   assert len({float(v) for v in jax.tree.leaves(layered)}) > 3
   assert jax.tree.structure(after[: len(before)]) == jax.tree.structure(before)
-
-
-def test_an_optimizer_without_factors_is_the_one_it_was():
-  state = optim.make_optimizer(lambda _: 0.1).init(params_like(0))
-  assert len(state) == 4  # as in every checkpoint of pre-training
-
-
-@pytest.mark.parametrize("decay", [0.0, -0.1, 1.01, float("nan")])
-def test_a_decay_that_is_no_share_is_refused(decay):
-  with pytest.raises(InputError, match="layer_decay=.*above 0 and at most 1"):
-    optim.layer_factors(network_like(2), decay=decay)
-
-
-def test_an_unknown_exponent_is_refused_with_the_known_ones():
-  with pytest.raises(InputError, match="'bert' is unknown.*released, paper"):
-    optim.layer_factors(network_like(2), decay=0.8, exponent="bert")
+  assert len(before) == 4  # as in every checkpoint of pre-training

@@ -96,14 +96,6 @@ def test_the_multiplier_scales_the_width_and_heads_and_ffn_follow(name):
   assert found == GENERATORS[name]
 
 
-def test_the_released_small_has_a_generator_of_full_width():
-  c = get_config("electra_small")
-  c.generator.multiplier = 1.0
-  model, _ = shapes_of(c)
-  g = model.roles["generator"]
-  assert (g.width, g.heads, g.ffn) == (256, 4, 1024)
-
-
 def test_operations_count_the_sentence_passes():
   plain, sentences = get_config("bert_base"), get_config("bert_base", "sr_sent")
   more = plan.row_flops(run_of(sentences)) / plan.row_flops(run_of(plain))
@@ -113,11 +105,8 @@ def test_operations_count_the_sentence_passes():
 @pytest.mark.parametrize(
   ("name", "arg"),
   [
-    ("electra_demo", "hc+sr"),
     ("electra_small", "hc_glove,len512"),
-    ("electra_base", "continue"),
-    ("electra_large", "runlocal"),
-    ("bert_base", "sr_sent,continue"),
+    ("bert_base", "sr_sent,runlocal"),
   ],
 )
 def test_a_dry_run_touches_nothing(name, arg, tmp_path, monkeypatch):

@@ -199,12 +199,13 @@ def test_a_skipped_update_does_not_hold_the_learning_rate_back():
   assert abs(gradient) == pytest.approx(0.1 / np.sqrt(0.001), rel=0.01)
 
 
-def test_a_term_of_weight_zero_and_an_empty_one_do_nothing():
+def test_an_empty_term_and_a_scheduled_weight_count_by_their_values():
   terms = {
     "a": (jnp.array(6.0), jnp.array(3.0)),
     "b": (jnp.array(0.0), jnp.array(0.0)),
   }
-  assert step.total_loss(terms, {"a": 0.5, "b": 9.0}) == 1.0
+  weights = step.weights_at({"a": lambda t: 0.1 * t, "b": 9.0}, 5)
+  assert step.total_loss(terms, weights) == 1.0
 
 
 def test_evaluation_draws_the_same_for_a_row_every_time():
