@@ -131,7 +131,7 @@ def test_an_unknown_writer_is_refused_before_any_file_is_made(tmp_path):
 def test_the_progress_line_says_step_loss_and_remaining_time(terminal):
   out = io.StringIO()
   console = Console(file=out, force_terminal=terminal, width=120)
-  line = metrics.ProgressLine(console, total_steps=1_000, first_step=0)
+  line = metrics.ProgressLine(console, 1_000, first_step=0)
   line.write(record(10, auc=0.75, eta_s=3_700.2))
   line.write({"step": 10, "split": "held_out", "mlm": 4.0})
   line.close()
@@ -151,9 +151,7 @@ def test_on_a_terminal_a_line_folds_between_two_figures_alone():
 def test_waiting_for_the_host_is_shown_where_it_matters():
   def shown(**values):
     out = io.StringIO()
-    line = metrics.ProgressLine(
-      Console(file=out, width=80), total_steps=9, first_step=0
-    )
+    line = metrics.ProgressLine(Console(file=out, width=80), 9, first_step=0)
     line.write(record(1, **values))
     return out.getvalue()
 

@@ -275,7 +275,7 @@ def _writers(
 ) -> Iterator[Callable[[dict[str, Any]], Any]]:
   """Yields what takes the records of a run."""
   opened = metrics.make_writers(tuning.recipe.writers, folder, first_step=0)
-  line = metrics.ProgressLine(console, total_steps=tuning.steps, first_step=0)
+  line = metrics.ProgressLine(console, tuning.steps, first_step=0)
   with contextlib.ExitStack() as stack:
     for writer in (*opened, line):
       stack.callback(writer.close)

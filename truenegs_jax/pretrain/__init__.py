@@ -1,1 +1,1 @@
-"""pretrain."""
+"""The task "pretrain"."""

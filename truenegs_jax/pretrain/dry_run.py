@@ -1,4 +1,4 @@
-"""What a config would run, in seconds and without text, rows or a compiler.
+"""Prints a run in seconds, without text, rows or a compiler.
 
   python -m truenegs_jax.main --config=bert_large --config.dry_run=True
 
@@ -65,9 +65,9 @@ def stand_in(c: ConfigDict) -> tuple[Tokenizer, str]:
   size, source = c.data.vocab_size, "as data.vocab_size says"
   path = pathlib.Path(c.data.vocab).expanduser()
   paths = (path, path / "vocab.txt", path / "tokenizer.json")
-  found = next(filter(pathlib.Path.is_file, paths), None)
-  if c.data.vocab != "train" and found:
-    size, source = _count(c, found), f"as {found} has"
+  file = next(filter(pathlib.Path.is_file, paths), None)
+  if c.data.vocab != "train" and file:
+    size, source = _count(c, file), f"as {file} has"
   words = [f"word{i}" for i in range(size - len(SPECIALS))]
   return make_tokenizer([*SPECIALS, *words], lowercase=True), source
 

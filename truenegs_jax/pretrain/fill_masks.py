@@ -1,4 +1,4 @@
-"""What the masked language model writes where a sentence says [MASK]."""
+"""The masked language model's words for the [MASK] of a sentence."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -92,28 +92,28 @@ def prepare(
     tokenizer, c.eval.sentences, max_length=c.model.max_positions
   )
   trained = build_run.build_run(c, tokenizer)
-  found, synonyms = None, None
+  synonyms, fingerprint = None, None
   if trained.own_table is not None:
-    synonyms = trained.own_table.fingerprint
+    fingerprint = trained.own_table.fingerprint
   elif trained.options.needs_table:
     resumed = files.has_checkpoint(workdir)
-    found = run_table.find_or_build(
+    synonyms = run_table.find_or_build(
       build_run.table_request(c),
       tokenizer.vocab,
       saved=workdir / files.SYNONYMS if resumed else None,
       console=console,
     )
-    synonyms = found.fingerprint if found else None
+    fingerprint = synonyms.fingerprint if synonyms else None
   return trained, start_lib.Inputs(
     tokenizer=tokenizer,
     train_rows=train_rows,
     held_out_rows=held_out_rows,
-    table=found,
+    table=synonyms,
     weights=weights,
     fingerprints={
       "vocabulary": tokenizer.fingerprint,
       "rows": train_rows.fingerprint,
-      "synonyms": synonyms,
+      "synonyms": fingerprint,
     },
   )
 

@@ -1,1 +1,1 @@
-"""How it is learned: one step, one loop, checkpoints, meshes, writers."""
+"""Training: one step, one loop, meshes, optimizer, metrics."""

@@ -54,7 +54,7 @@ class Output:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """What a config describes, before any array exists.
+  """A run as its config describes it, before any array exists.
 
   Attributes:
     summary: the recipe in words.

@@ -1,4 +1,4 @@
-"""What stops a run, or keeps one from starting: signals, NaN, a second run."""
+"""Reasons to stop a run: signals, and gradients that are not finite."""
 
 import json
 import os
@@ -65,8 +65,8 @@ class StopVote:
     self._waiting: jax.Array | None = None
     self._num = mesh.devices.size
     self._split = NamedSharding(mesh, P(mesh.axis_names))
-    whole = NamedSharding(mesh, P())
-    self._highest = jax.jit(jnp.max, out_shardings=whole)
+    everywhere = NamedSharding(mesh, P())
+    self._highest = jax.jit(jnp.max, out_shardings=everywhere)
 
   def stopped_by(self) -> signal.Signals | None:
     """Votes once a step, and says what stops the run now.

@@ -12,7 +12,7 @@ import math
 import pathlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -65,17 +65,24 @@ def train(
   ) as checkpoints:
     start = start_lib.prepare_start(run, workdir, inputs, checkpoints, console)
     clock, first_step = speed.Clock(run.steps), int(start.state.step)
+    first = distributed.is_first()  # the one process that writes
     profile = speed.Profile(
-      run.output.traced if distributed.is_first() else None,
+      run.output.traced if first else None,
       workdir,
       functools.partial(console.print, soft_wrap=True),
       first_step=first_step,
     )
-    with (
-      _open_writers(run, workdir, console, first_step) as write,
-      contextlib.closing(profile),
-      guards.StopSignals(console) as signals,
-    ):
+    writers = (
+      metrics.make_writers(run.output.writers, workdir, first_step=first_step)
+      + [metrics.ProgressLine(console, run.steps, first_step=first_step)]
+      if first
+      else []
+    )
+    with contextlib.ExitStack() as stack:
+      for opened in (*writers, profile):
+        stack.callback(opened.close)
+      signals = stack.enter_context(guards.StopSignals(console))
+      write = lambda record: [writer.write(record) for writer in writers]
       host_wait = speed.HostWait(clock.running)
       monitors = Monitors(write, profile, host_wait, clock, signals)
       return _loop(workdir, inputs, start, checkpoints, monitors)
@@ -100,9 +107,10 @@ def _loop(
 
   def flush():
     while pending:
-      record = _train_record(*jax.device_get(pending.pop()))
-      speeds = _speeds(start, monitors, record, flops)
-      monitors.write(record | speeds)
+      step_done, terms, weights, rate = jax.device_get(pending.pop())
+      record = _record(step_done, "train", terms, weights)
+      record["lr"] = float(rate)
+      monitors.write(record | _speeds(start, monitors, record, flops))
 
   def save():
     if not _all_finite(state.params):
@@ -179,27 +187,6 @@ def evaluate(
   ]
 
 
-@contextlib.contextmanager
-def _open_writers(
-  run: Run, workdir: pathlib.Path, console: Console, first_step: int
-) -> Iterator[Callable[[dict], Any]]:
-  """Yields `write(record)`, which hands a record to every writer.
-
-  Only the first process of a run has any.
-  """
-  if not distributed.is_first():
-    yield lambda record: None
-    return
-  opened = [
-    *metrics.make_writers(run.output.writers, workdir, first_step=first_step),
-    metrics.ProgressLine(console, total_steps=run.steps, first_step=first_step),
-  ]
-  with contextlib.ExitStack() as stack:
-    for writer in opened:
-      stack.callback(writer.close)
-    yield lambda record: [writer.write(record) for writer in opened]
-
-
 def _real_tokens(batch: Mapping[str, np.ndarray]) -> tuple[int, int]:
   """How many tokens of this process's rows are no padding, and the rows."""
   documents_BxL = batch["documents"]
@@ -210,19 +197,10 @@ def _due(done: int, every: int, total: int) -> bool:
   return done % every == 0 or done == total
 
 
-def _train_record(
-  done: int,
-  terms: list[metrics.Terms],
-  weights: Mapping[str, float],
-  rate: float,
-) -> dict:
-  return _record(done, "train", terms, weights) | {"lr": float(rate)}
-
-
 def _speeds(
   start: start_lib.Start, monitors: Monitors, record: Mapping, flops: float
 ) -> dict:
-  """What a training record says of time and memory."""
+  """The fields of a training record about time and memory."""
   done, devices = record["step"], start.mesh.devices
   dtype = next(iter(start.run.model.roles.values())).dtype
   return {

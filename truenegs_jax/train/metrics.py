@@ -162,7 +162,7 @@ class ProgressLine:
   On a narrow terminal the line folds between two figures; nothing is cut off.
   """
 
-  def __init__(self, console: Console, *, total_steps: int, first_step: int):
+  def __init__(self, console: Console, total_steps: int, *, first_step: int):
     self._console = console
     self._total = total_steps
     self._live = None
@@ -200,5 +200,5 @@ class ProgressLine:
 def fold(parts: Sequence[str], width: int) -> str:
   """Parts with dots between them, in lines of `width`; no part is split."""
   glue = "\N{NO-BREAK SPACE}"
-  whole = f"{glue}· ".join(part.replace(" ", glue) for part in parts)
-  return textwrap.fill(whole, width).replace(glue, " ")
+  line = f"{glue}· ".join(part.replace(" ", glue) for part in parts)
+  return textwrap.fill(line, width).replace(glue, " ")

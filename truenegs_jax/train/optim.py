@@ -120,7 +120,7 @@ def make_optimizer(
 def layer_factors(
   params: optax.Params, *, decay: float, exponent: str = "released"
 ) -> Any:
-  """What each parameter's rate is multiplied by in fine-tuning: less below.
+  """Factors of each parameter's rate in fine-tuning: smaller further down.
 
   With n layers, layer j is at depth j + 1 and has decay ** (n + 2 - depth); the
   embeddings and their projection are at depth 0, a norm after the last layer is

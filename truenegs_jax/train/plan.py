@@ -1,4 +1,4 @@
-"""What a run will be, before any array of it exists: shapes, bytes, FLOPs.
+"""A run before any array of it exists: shapes, bytes, FLOPs, report.
 
 The training step is compiled from this plan. A dry run prints it, and so does
 the start of a run.

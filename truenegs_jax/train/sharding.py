@@ -200,14 +200,14 @@ def process_share(mesh: Mesh, batch_size: int) -> tuple[int, int]:
       f"{batch_size} rows do not divide by the {size} slices of the mesh; try"
       f" {max(batch_size // size, 1) * size}."
     )
-  here = jax.process_index()
+  own = jax.process_index()
   places: Any = batch_sharding(mesh).devices_indices_map((batch_size,))
-  held = [places[device] for device in places if device.process_index == here]
+  held = [places[device] for device in places if device.process_index == own]
   rows = sorted({row for (index,) in held for row in range(batch_size)[index]})
   first, num = rows[0], len(rows)
   if rows[-1] - first != num - 1 or batch_size % num or first % num:
     raise InputError(
-      f"the mesh ({_listed(mesh.shape)}) gives process {here} rows that are not"
+      f"the mesh ({_listed(mesh.shape)}) gives process {own} rows that are not"
       " one of equal slices of a batch; choose mesh.axes that divide, or are"
       f" multiples of, its {len(held)} devices."
     )
@@ -229,7 +229,7 @@ def to_device(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
 def abstract_table(
   like: jax.ShapeDtypeStruct | np.ndarray, mesh: Mesh, layout: str
 ) -> jax.ShapeDtypeStruct:
-  """What `place_table` makes of a matrix like this; no array is made."""
+  """Shape and placement of the result of `place_table`; no array is made."""
   one_of("mesh.synonyms", layout, TABLE_LAYOUTS)
   axes = mesh.axis_names if layout == "rows" else ()
   rows, columns = like.shape
@@ -254,14 +254,14 @@ def place_table(table: np.ndarray, mesh: Mesh, layout: str) -> jax.Array:
   Raises:
     InputError: unknown layout.
   """
-  whole = abstract_table(table, mesh, layout)
+  padded = abstract_table(table, mesh, layout)
 
   def part(index):
-    first, stop, _ = index[0].indices(whole.shape[0])
+    first, stop, _ = index[0].indices(padded.shape[0])
     rows = table[first:stop]
     return np.pad(rows, ((0, stop - first - len(rows)), (0, 0)))
 
-  return jax.make_array_from_callback(whole.shape, whole.sharding, part)
+  return jax.make_array_from_callback(padded.shape, padded.sharding, part)
 
 
 def bytes_per_device(tree: Any) -> int:
@@ -286,11 +286,11 @@ def _gather(x: jax.Array, place: NamedSharding) -> jax.Array:
   if DATA_AXIS not in place.spec:
     return x
   axes = (axis if axis != DATA_AXIS else None for axis in place.spec)
-  whole = NamedSharding(place.mesh, P(*axes))
+  gathered = NamedSharding(place.mesh, P(*axes))
   to = lambda place, _, x: jax.lax.with_sharding_constraint(x, place)
   # A constraint's own transpose would make all of each gradient everywhere.
   return jax.custom_derivatives.linear_call(
-    functools.partial(to, whole), functools.partial(to, place), (), x
+    functools.partial(to, gathered), functools.partial(to, place), (), x
   )
 
 

@@ -51,7 +51,7 @@ def rates(
   devices: int,
   peak: float | None,
 ) -> dict[str, float]:
-  """What a rate of rows means, as a record has it.
+  """The fields of a record that follow from a rate of rows.
 
   Args:
     rows_per_s: of the whole run, as all else but `flop_per_s` and `mfu`.
@@ -60,13 +60,13 @@ def rates(
     devices: how many share the work.
     peak: FLOP/s of one of them.
   """
-  of_device = rows_per_s * flops / devices
+  per_device = rows_per_s * flops / devices
   found = {
     "rows_per_s": rows_per_s,
     "tokens_per_s": rows_per_s * tokens,
-    "flop_per_s": of_device,
+    "flop_per_s": per_device,
   }
-  return found if peak is None else found | {"mfu": of_device / peak}
+  return found if peak is None else found | {"mfu": per_device / peak}
 
 
 def memory(device: Any) -> dict[str, float]:
@@ -78,10 +78,10 @@ def memory(device: Any) -> dict[str, float]:
   unit = 1 if sys.platform == "darwin" else 1024
   resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
   peak = stats.get("peak_bytes_in_use", resident)
-  found = {"memory_peak_gib": peak / 2**30}
+  gib = {"memory_peak_gib": peak / 2**30}
   if "bytes_in_use" in stats:
-    found["memory_gib"] = stats["bytes_in_use"] / 2**30
-  return found
+    gib["memory_gib"] = stats["bytes_in_use"] / 2**30
+  return gib
 
 
 @dataclasses.dataclass
@@ -108,7 +108,7 @@ class Clock:
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """What happens inside counts neither for the rate nor for the rest."""
+    """Time inside counts neither for the rate nor for the estimate."""
     began = self.now()
     yield
     self._away += self.now() - began

@@ -35,7 +35,7 @@ from truenegs_jax.workdir import files
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-  """What a run trains on; `fingerprints` says exactly which."""
+  """Data of a run; `fingerprints` identify it."""
 
   tokenizer: Tokenizer
   train_rows: Rows

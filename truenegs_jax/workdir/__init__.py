@@ -1,1 +1,1 @@
-"""workdir."""
+"""A run's folder on disk."""

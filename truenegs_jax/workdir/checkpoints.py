@@ -111,8 +111,8 @@ class Checkpoints:
       partial_restore=True,
       restore_args=ocp.checkpoint_utils.construct_restore_args(like),
     )
-    found = self._checked(step, self._restore(step, state=args)["state"])
-    return found["params"]
+    tree = self._checked(step, self._restore(step, state=args)["state"])
+    return tree["params"]
 
   def close(self) -> None:
     """Waits for what is being written and lets go of the folder."""
@@ -121,14 +121,14 @@ class Checkpoints:
   def _described(self, step: int) -> dict:
     return self._restore(step, run=ocp.args.JsonRestore())["run"]
 
-  def _checked(self, step: int, found: Any) -> Any:
+  def _checked(self, step: int, tree: Any) -> Any:
     saved = self._described(step)["checksums"]
-    if saved | checksums(found) != saved:
+    if saved | checksums(tree) != saved:
       raise CheckpointError(
         f"{self.folder / str(step)} cannot be trusted: its arrays are not what"
         f" was saved (a checksum differs).\n{MOVE_AWAY}"
       )
-    return found
+    return tree
 
   def _restore(self, step: int, **args: Any) -> Any:
     if step not in self._manager.all_steps():

@@ -110,11 +110,11 @@ def changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
   What JSON cannot tell apart (tuples and lists) counts as equal.
   """
   old, new = flatten(saved), flatten(now)
-  found = [
+  entries = [
     Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
     for key in sorted(old.keys() | new.keys())
   ]
-  return [x for x in found if not _equal(x.saved, x.now)]
+  return [x for x in entries if not _equal(x.saved, x.now)]
 
 
 def _equal(a: Any, b: Any) -> bool:

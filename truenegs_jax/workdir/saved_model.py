@@ -77,11 +77,11 @@ def describe(checkpoints: checkpoints_lib.Checkpoints, step: int) -> Saved:
   Raises:
     CheckpointError: no such step, another vocabulary, an earlier code's config.
   """
-  found = checkpoints.run(step)
+  described = checkpoints.run(step)
   place = checkpoints.folder / str(step)
   vocab = checkpoints.folder.parent / files.VOCABULARY
   try:
-    c = ConfigDict(files.with_later_keys(found["config"]))
+    c = ConfigDict(files.with_later_keys(described["config"]))
     tokenizer = vocabulary_of(c, str(vocab))
     model = build_model(c, vocab_size=len(tokenizer.vocab))
   except (AttributeError, KeyError) as e:
@@ -89,7 +89,7 @@ def describe(checkpoints: checkpoints_lib.Checkpoints, step: int) -> Saved:
       f"{place} is of an earlier truenegs_jax: its config has no"
       f" {printable(e)}; use the one that made it."
     ) from e
-  expected = found["fingerprints"]["vocabulary"]
+  expected = described["fingerprints"]["vocabulary"]
   if tokenizer.fingerprint != expected:
     raise CheckpointError(
       f"{vocab} has the fingerprint {tokenizer.fingerprint}, but step {step}"
