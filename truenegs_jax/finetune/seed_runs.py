@@ -45,7 +45,6 @@ class Plan:
 
   Attributes:
     provenance: `Result.made` of these runs.
-    num_tokens: that a run trains on, padding aside.
   """
 
   tuning: loop.Tuning
@@ -54,6 +53,7 @@ class Plan:
 
   @property
   def num_tokens(self) -> float:
+    """Tokens that a run trains on, padding aside."""
     lengths_N = self.tuning.material.train.lengths_N
     return float(lengths_N.mean()) * self.tuning.steps
 

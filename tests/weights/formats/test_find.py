@@ -72,10 +72,10 @@ def test_fine_tuning_opens_the_network_once(weights):
   folder, counts = weights
   c = finetune_own.get_config()
   c.init, c.length = str(folder), 32
-  origin = initial_weights.open_origin(c, say=print)
+  initial = initial_weights.open_weights(c, say=print)
   task = task_lib.Task("own", "Own", task_lib.CLASSES, labels=("no", "yes"))
-  model = origin.model(2)
+  model = initial.model(2)
   for seed in range(2):
-    assert origin.fingerprints(model, task)["weights"]
-    assert origin.params(model, task, seed, say=print)
+    assert initial.provenance(model, task, {})["weights"]
+    assert initial.params(model, task, seed, say=print)
   assert counts == {"discriminator": 1, "generator": 1}
