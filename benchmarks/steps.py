@@ -22,7 +22,6 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.data.rows.rows_folder import Rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, Tokenizer
-from truenegs_jax.models import choose_attention
 from truenegs_jax.pretrain import dry_run
 from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime.errors import InputError
@@ -101,7 +100,7 @@ def make_step(
   mesh = sharding.make_mesh(run.mesh_spec)
   aux = plan.make_aux(run, _synonyms(run, tokenizer), tokenizer.vocab, mesh)
   state = plan.abstract_state(run, mesh)
-  here, attention = plan.with_attention(run, mesh, find=choose_attention.settle)
+  here, attention = plan.with_attention(run, mesh, check=True)
   began = time.perf_counter()
   lowered = plan.lower_train_step(here, mesh, state, aux)
   traced = time.perf_counter()

@@ -25,7 +25,8 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
 )
 from truenegs_jax.weights.export import convert, pretrained
-from truenegs_jax.weights.formats import hf_names, run_folder
+from truenegs_jax.weights.formats import hf_names
+from truenegs_jax.workdir import files
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,7 +71,7 @@ def _export(flags: argparse.Namespace) -> pretrained.Exported:
     return export_run.export_workdir(
       flags.workdir, step=flags.step, output=flags.output, dtype=flags.dtype
     )
-  if run := run_folder.locate(pathlib.Path(flags.init).expanduser()):
+  if run := files.locate(pathlib.Path(flags.init).expanduser()):
     if flags.vocab:
       raise InputError(f"init: {flags.init} is a run and has its vocabulary.")
     workdir, step = run  # it knows more of itself than its weights say

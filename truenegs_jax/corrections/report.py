@@ -189,13 +189,13 @@ def save(
   Raises:
     DiskError: one could not be written.
   """
-  written = [workdir / "results.json", workdir / "cases.json"]
+  written = [workdir / files.RESULTS, workdir / "cases.json"]
   files.save_json(written[0], {**about, **_numbers(f)})
   files.save_json(written[1], [dataclasses.asdict(case) for case in f.cases])
   if f.sheet:
     written.append(_save_sheet(workdir, f.sheet.encode()))
   if len(f.table_2) > 1:
-    written.append(workdir / "plots" / "correction_rates.png")
+    written.append(workdir / files.PLOTS / "correction_rates.png")
     draw(f.table_2, written[-1])
   return written
 

@@ -47,7 +47,7 @@ from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.weights.formats.find import Weights
-from truenegs_jax.workdir import lock
+from truenegs_jax.workdir import files, lock
 
 SOURCES = "corrections.sources"  # the config key
 
@@ -145,7 +145,7 @@ def check(c: ConfigDict, workdir: pathlib.Path) -> Settings:
         " are the same for every checkpoint."
       )
     run_table.check(request)
-  if (workdir / "checkpoints").exists():
+  if files.is_pretraining(workdir):
     raise InputError(
       f"--workdir={workdir} is that of a run, whose results would be replaced;"
       " give another, such as runs/corrections."

@@ -17,7 +17,7 @@ from truenegs_jax.finetune import config_checks
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.workdir import files
 
-RESULT, RESULTS, CONFIG = "result.json", "results.json", "config.json"
+RESULT, RESULTS, CONFIG = "result.json", files.RESULTS, files.CONFIG
 MODEL = "model"  # beside RESULT: for Hugging Face
 OF_TASK = {"labels", "data", "head"}  # of `made`: what differs among tasks
 
@@ -130,7 +130,7 @@ def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
     InputError: it is that of a pre-training.
     CheckpointError: lists what differs.
   """
-  if (workdir / "checkpoints").exists():
+  if files.is_pretraining(workdir):
     raise InputError(
       f"--workdir={workdir} is that of a pre-training; give another."
     )

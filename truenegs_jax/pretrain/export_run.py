@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.objectives import options
 from truenegs_jax.weights.export import model_card, pretrained
-from truenegs_jax.workdir import metrics_file, saved_model
+from truenegs_jax.workdir import files, metrics_file, saved_model
 
 _RUN = """\
 * Data: `{sources}`; the vocabulary {vocab}
@@ -21,7 +21,15 @@ _RUN = """\
 * Objective: {objective}
 * Held-out rows: {held_out}
 * Made by: {command}"""
-_LOSSES = "mlm mlm_uncorrected mlm_hidden soft sentence detect auc".split()
+_LOSSES = (
+  "mlm",
+  "mlm_uncorrected",
+  "mlm_hidden",
+  "soft",
+  "sentence",
+  "detect",
+  "auc",
+)
 _CORRECTED = {
   "corrected_of_slots": "of the masked slots",
   "corrected_of_mismatches": "of the predictions that miss the original",
@@ -49,7 +57,7 @@ def export_workdir(
     NonFiniteError, DiskError, TrueNegsError: as
       `pretrained.export_model`.
   """
-  name = "export" if step is None else f"export-{step}"
+  name = files.EXPORT if step is None else f"{files.EXPORT}-{step}"
   with saved_model.open_run(workdir) as checkpoints:
     found = saved_model.describe(
       checkpoints, checkpoints.steps()[-1] if step is None else step
@@ -68,13 +76,13 @@ def export_workdir(
 def about_run(
   workdir: pathlib.Path, config: Mapping[str, Any], step: int
 ) -> model_card.About:
-  """What model cards say of a step: its recipe and its held-out figures."""
+  """The recipe and the held-out figures of a step, for its model cards."""
   held_out: dict[str, float] = {}
   for record in metrics_file.read_records(workdir):
     if (record["split"], record["step"]) == ("held_out", step):
       held_out = record
   command = ""
-  results = workdir / "results.json"
+  results = workdir / files.RESULTS
   if results.exists():
     command = json.loads(results.read_text(encoding="utf-8"))["command"]
   figures = {
@@ -82,8 +90,8 @@ def about_run(
     for name in (*_LOSSES, *_CORRECTED)
     if held_out.get(name) is not None
   }
-  made = card_lines(ConfigDict(config), step, figures, command)
-  return model_card.About(made, trained=True)
+  lines = card_lines(ConfigDict(config), step, figures, command)
+  return model_card.About(lines, trained=True)
 
 
 def card_lines(

@@ -31,7 +31,7 @@ def with_attention(
   run: Run,
   mesh: jax.sharding.Mesh,
   *,
-  find: Callable[..., Any] = choose_attention.choose,
+  check: bool = False,
 ) -> tuple[Run, str]:
   """The run with the attention that it has on a mesh, and a line about that.
 
@@ -41,12 +41,13 @@ def with_attention(
   Args:
     run: with the attention that it asks for.
     mesh: where it trains.
-    find: `choose_attention.settle`, to have it checked on the devices as well.
+    check: a kernel is also run on the devices, against plain attention.
 
   Raises:
     InputError: what `model.attention` wants cannot be, or the processes find
       different ones.
   """
+  find = choose_attention.settle if check else choose_attention.choose
   form, line = find(
     run.attention,
     run.model.roles.values(),

@@ -20,7 +20,6 @@ from rich.console import Console
 from truenegs_jax.configs import common_keys
 from truenegs_jax.data.rows.rows_folder import Rows
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
-from truenegs_jax.models import choose_attention
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.synonyms.table import SynonymTable, save_table
@@ -95,9 +94,7 @@ def prepare_start(
   make_state = _first_state(
     run, inputs, abstract, checkpoints, resumed, console
   )
-  attending, attention = plan.with_attention(
-    run, mesh, find=choose_attention.settle
-  )
+  attending, attention = plan.with_attention(run, mesh, check=True)
   began = time.perf_counter()
   lowered = plan.lower_train_step(attending, mesh, abstract, aux)
   compiled, state = plan.compile_beside(lowered, make_state)

@@ -57,6 +57,30 @@ def has_checkpoint(workdir: pathlib.Path) -> bool:
   return any(p.name.isdigit() for p in (workdir / CHECKPOINTS).glob("*"))
 
 
+def is_pretraining(workdir: pathlib.Path) -> bool:
+  """Whether a pre-training has begun here."""
+  return (workdir / CHECKPOINTS).exists()
+
+
+def locate(path: pathlib.Path) -> tuple[pathlib.Path, int | None] | None:
+  """Workdir and step of a path: `WORKDIR` or `WORKDIR/checkpoints[/STEP]`.
+
+  Step None is the newest; the result is None if it is no path of a run.
+  """
+  if (path / CHECKPOINTS).is_dir():
+    return path, None
+  if path.name == CHECKPOINTS and (path.parent / VOCABULARY).exists():
+    return path.parent, None
+  workdir = path.parent.parent
+  if (
+    path.name.isdecimal()
+    and path.parent.name == CHECKPOINTS
+    and (workdir / VOCABULARY).exists()
+  ):
+    return workdir, int(path.name)
+  return None
+
+
 def saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   """The config of the run that would be resumed here, if one would be.
 

@@ -12,9 +12,9 @@ from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError
-from truenegs_jax.weights.formats import find, run_folder
+from truenegs_jax.weights.formats import find
 from truenegs_jax.weights.init import load
-from truenegs_jax.workdir import checkpoints
+from truenegs_jax.workdir import checkpoints, files
 from truenegs_jax.workdir.from_config import build_model
 
 TOKENIZER = make_tokenizer(
@@ -78,13 +78,13 @@ def test_the_newest_step_is_taken_or_the_one_that_is_named(run):
 
 def test_what_is_a_run_and_which_of_its_steps(run, tmp_path):
   folder, *_ = run
-  assert run_folder.locate(folder) == (folder, None)
-  assert run_folder.locate(folder / "checkpoints" / "7") == (folder, 7)
+  assert files.locate(folder) == (folder, None)
+  assert files.locate(folder / "checkpoints" / "7") == (folder, 7)
   inside = tmp_path / "checkpoints" / "2024"  # a workdir, of whatever name
   (inside / "checkpoints").mkdir(parents=True)
-  assert run_folder.locate(inside) == (inside, None)
+  assert files.locate(inside) == (inside, None)
   for other in (tmp_path / "checkpoints" / "9", tmp_path / "nothing"):
-    assert run_folder.locate(other) is None
+    assert files.locate(other) is None
 
 
 def test_another_size_is_refused_with_both(run):

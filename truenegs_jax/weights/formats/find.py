@@ -23,6 +23,7 @@ from truenegs_jax.weights.formats import (
 )
 from truenegs_jax.weights.formats.hf_safetensors import INDEX, WEIGHTS
 from truenegs_jax.weights.formats.network import Network
+from truenegs_jax.workdir import files
 
 # Runs of a fine-tuning, from its workdir, from a task of it and from a run.
 TUNED = tuple(f"{x}result.json" for x in ("*/seed-*/", "seed-*/", ""))
@@ -123,7 +124,7 @@ def _open(place: str, say: Callable[[str], Any]) -> dict[str, Network]:
     path.exists()
   except (OSError, ValueError) as e:  # of too long a name, say
     raise InputError(f"init: {place[:80]!r} is no place: {e}.") from e
-  if run := run_folder.locate(path):
+  if run := files.locate(path):
     return run_folder.open_networks(*run)
   if path.is_dir():
     return _open_folder(path)

@@ -13,26 +13,7 @@ from flax import traverse_util
 from truenegs_jax.models import pretrain
 from truenegs_jax.weights.formats import hf_folder, hf_names
 from truenegs_jax.weights.formats.network import Arrays, Network
-from truenegs_jax.workdir import saved_model
-
-
-def locate(path: pathlib.Path) -> tuple[pathlib.Path, int | None] | None:
-  """Workdir and step that a path stands for; step None is the newest.
-
-  None if it is no path of a run.
-  """
-  if (path / "checkpoints").is_dir():
-    return path, None
-  if path.name == "checkpoints" and (path.parent / "vocab.txt").exists():
-    return path.parent, None
-  workdir = path.parent.parent
-  if (
-    path.name.isdecimal()
-    and path.parent.name == "checkpoints"
-    and (workdir / "vocab.txt").exists()
-  ):
-    return workdir, int(path.name)
-  return None
+from truenegs_jax.workdir import files, saved_model
 
 
 def open_networks(
@@ -73,7 +54,7 @@ def open_networks(
       fields=hf_folder.model_config(model, role, pad=found.tokenizer.pad),
       name_table=_name_table,
       transposed_kernels=False,
-      vocabulary=workdir / "vocab.txt",
+      vocabulary=workdir / files.VOCABULARY,
       lowercase=found.tokenizer.lowercase,
       strip_accents=found.tokenizer.strip_accents,
       backbone=model.backbone,
