@@ -2,8 +2,12 @@
 
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from flax import traverse_util
+
+from truenegs_jax.weights.formats import google_tf1
 
 
 def write(prefix: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -28,3 +32,14 @@ class Reader:
   def get_tensor(self, name: str) -> np.ndarray:
     """The array of a name."""
     return self._arrays[name]
+
+
+def write_model(prefix: pathlib.Path, model: Any, params: Any) -> None:
+  """A checkpoint of a pre-trained model, by Google's names."""
+  flat = traverse_util.flatten_dict(params, sep="/")
+  arrays = {}
+  for role in model.roles:
+    for ours, name in google_tf1.name_table(model, role).items():
+      transposed = name == google_tf1.TURNED
+      arrays[name] = flat[ours].T if transposed else flat[ours]
+  write(prefix, arrays)

@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from support import tiny
-from truenegs_jax.data.tokens.tokenizer import make_tokenizer
-from truenegs_jax.models import finetune, pretrain
+from support.weight_files import TOKENIZER, random_params
+from truenegs_jax.models import finetune
 from truenegs_jax.runtime.errors import (
   InputError,
   NonFiniteError,
@@ -22,11 +22,6 @@ from truenegs_jax.weights.export import finetuned, pretrained, torch_parity
 from truenegs_jax.weights.formats import find, hf_names
 from truenegs_jax.weights.init import load
 
-TOKENIZER = make_tokenizer(
-  ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-  + [f"w{i}" for i in range(5, tiny.V)],
-  lowercase=True,
-)
 CLASSES = task_lib.Task(
   "nli", "NLI", task_lib.CLASSES, labels=("against", "for", "neither")
 )
@@ -63,16 +58,6 @@ def _model(role, head, task, **fields):
   )
 
 
-def _params(model):
-  """Random ones, none of them zero."""
-  rng = np.random.default_rng(0)
-  around = lambda path: 1.0 if path[-1].key == "scale" else 0.0
-  return jax.tree_util.tree_map_with_path(
-    lambda path, x: np.float32(rng.normal(around(path), 0.3, x.shape)),
-    pretrain.param_shapes(model),
-  )
-
-
 def _export(model, params, output, task):
   return finetuned.export_task(
     params, model, TOKENIZER, output, task=task, card=CARD
@@ -104,7 +89,7 @@ def test_transformers_loads_it_and_so_do_we(tmp_path, monkeypatch, case):
   monkeypatch.setattr(torch_parity, "TOLERANCE", 1e-5)
   role, head, task = CASES[case]
   model = _model(role, head, task)
-  params = _params(model)
+  params = random_params(model)
   exported = _export(model, params, tmp_path / "out", task)
   assert exported.compared and "comes to our logits" in exported.statement
   if head == "linear":
@@ -145,7 +130,7 @@ def test_transformers_loads_it_and_so_do_we(tmp_path, monkeypatch, case):
 
 def test_the_folder_is_whole_and_says_what_it_is(tmp_path, no_torch):
   model = _model("discriminator", "linear", CLASSES)
-  exported = _export(model, _params(model), tmp_path / "out", CLASSES)
+  exported = _export(model, random_params(model), tmp_path / "out", CLASSES)
   assert "torch is not installed" in exported.statement
   assert not exported.compared
   assert {path.name for path in exported.output.iterdir()} == FILES
@@ -189,7 +174,7 @@ def test_wrong_weights_and_such_as_are_not_finite_are_not_written(
 ):
   pytest.importorskip("torch")
   model = _model("bert", "pooler", CLASSES)
-  params = _params(model)
+  params = random_params(model)
   names = hf_names._LAYER
   with monkeypatch.context() as patch:
     patch.setitem(names, "query", "attention.self.value")
@@ -206,5 +191,5 @@ def test_nothing_that_is_there_is_replaced(tmp_path, no_torch):
   model = _model("bert", "spans", SPANS)
   (tmp_path / "out").mkdir()
   with pytest.raises(InputError, match="is there already"):
-    _export(model, _params(model), tmp_path / "out", SPANS)
+    _export(model, random_params(model), tmp_path / "out", SPANS)
   assert [x.name for x in tmp_path.rglob("*")] == ["out"]

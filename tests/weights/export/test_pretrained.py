@@ -14,8 +14,8 @@ import safetensors.numpy
 import yaml
 
 from support import tiny
+from support.weight_files import TOKENIZER, random_params
 from truenegs_jax.configs import bert_base, electra_demo
-from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import export_run
 from truenegs_jax.runtime.errors import (
@@ -29,11 +29,6 @@ from truenegs_jax.weights.formats import hf_folder, hf_names
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import load
 
-TOKENIZER = make_tokenizer(
-  ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-  + [f"w{i}" for i in range(5, tiny.V)],
-  lowercase=True,
-)
 CONFIG = electra_demo.get_config("runlocal")
 HELD_OUT = {
   "mlm": 4.25,
@@ -68,17 +63,7 @@ FILES = _files_of("discriminator", "generator")
 
 
 def _with_params(model):
-  """A tiny model and parameters none of which is zero."""
-  shapes = jax.eval_shape(
-    lambda: pretrain.init_params(model, jax.random.key(0))
-  )
-  rng = np.random.default_rng(0)
-
-  def draw(path, x):
-    around = 1.0 if path[-1].key == "scale" else 0.0
-    return np.float32(rng.normal(around, 0.1, x.shape))
-
-  return model, jax.tree_util.tree_map_with_path(draw, shapes)
+  return model, random_params(model)
 
 
 def _bert(*, pooler):
@@ -189,14 +174,6 @@ def test_card_of_bert_tells_how_it_was_made(bert, tmp_path, no_torch):
   assert "ELECTRA" not in card
 
 
-def test_without_torch_the_export_says_that_it_was_not_compared(
-  pair, tmp_path, no_torch
-):
-  exported = _export(pair, tmp_path / "export")
-  assert not exported.compared
-  assert exported.statement.startswith("not compared with transformers: torch")
-
-
 @pytest.mark.parametrize("dtype", hf_names.DTYPES)
 @pytest.mark.parametrize(
   "make",
@@ -215,18 +192,6 @@ def test_what_is_loaded_and_exported_again_is_the_same_to_the_last_byte(
   for name, x in ("loaded", loaded), ("same", params):
     second = again((model, x), tmp_path / name).output
     assert _contents(first) == _contents(second)
-
-
-def test_a_role_alone_is_written_alone(pair, tmp_path, no_torch):
-  output = _export(pair, tmp_path / "export", roles=("generator",)).output
-  assert _files(output) == _files_of("generator")
-
-
-def test_a_model_in_bfloat16_is_compared_in_float32(tmp_path, pair):
-  pytest.importorskip("torch")
-  half = tiny.make_model(dtype="bfloat16")
-  exported = _export((half, pair[1]), tmp_path / "export", roles=("generator",))
-  assert "loads generator and comes to our logits" in exported.statement
 
 
 def test_wrong_weights_are_not_exported(pair, tmp_path, monkeypatch):
@@ -251,33 +216,6 @@ def test_a_wrong_pooler_is_not_exported(tmp_path, monkeypatch):
   with pytest.raises(TrueNegsError, match="differ"):
     _export((model, params), tmp_path / "export")
   assert not list(tmp_path.iterdir())
-
-
-def test_a_backbone_that_transformers_lacks_is_not_exported(tmp_path):
-  model = tiny.make_model(backbone="rotary")
-  with pytest.raises(InputError, match="rotary"):
-    _export((model, {}), tmp_path / "export")
-  assert not list(tmp_path.iterdir())
-
-
-def test_missing_tensors_are_not_exported(pair, tmp_path, monkeypatch):
-  pytest.importorskip("torch")
-  monkeypatch.setitem(hf_names._LAYER, "query", "attention.self.quarry")
-  with pytest.raises(TrueNegsError, match="query.bias"):
-    _export(pair, tmp_path / "export")
-  assert not list(tmp_path.iterdir())
-
-
-def test_an_export_is_replaced(pair, tmp_path, no_torch):
-  model, params = pair
-  output = _export(pair, tmp_path / "export").output
-  changed = jax.tree.map(lambda x: x + 1, params)
-  _export((model, changed), output)
-  for role in model.roles:
-    np.testing.assert_array_equal(
-      _word_table(output / role), params["embeddings"]["word"] + 1
-    )
-  assert [path.name for path in tmp_path.iterdir()] == ["export"]
 
 
 @pytest.mark.parametrize(

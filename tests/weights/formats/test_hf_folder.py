@@ -6,11 +6,10 @@ import struct
 import jax
 import numpy as np
 import pytest
-import safetensors
-import safetensors.numpy
 from flax import traverse_util
 
 from support import tiny
+from support.weight_files import random_params
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
@@ -38,24 +37,14 @@ def _tokenizer(*, lowercase=True, specials_last=False):
   return make_tokenizer(vocab, lowercase=lowercase)
 
 
-def _random_params(model):
-  shapes = jax.eval_shape(
-    lambda: pretrain.init_params(model, jax.random.key(0))
-  )
-  rng = np.random.default_rng(0)
-  return jax.tree.map(
-    lambda x: rng.normal(size=x.shape).astype(np.float32), shapes
-  )
-
-
 def _pair(**fields):
   model = tiny.make_model(**fields)
-  return model, _random_params(model)
+  return model, random_params(model)
 
 
 def _bert(**fields):
   model = pretrain.make_bert(vocab_size=tiny.V, variant="tiny", **fields)
-  return model, _random_params(model)
+  return model, random_params(model)
 
 
 # Two networks each of a pair, and BERT with and without what rides along.
@@ -108,43 +97,6 @@ def test_released_sizes_have_the_tensors_and_parameters_of_their_files(
   own = pretrain.role_params(shapes, role)
   assert set(names) == set(traverse_util.flatten_dict(own, sep="/"))
   assert pretrain.parameter_count(own) == parameters
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_every_tensor_has_its_own_name(name):
-  model, _ = MODELS[name]()
-  names = hf_names.name_table(model, _role(name))
-  assert len(set(names.values())) == len(names)
-
-
-def test_linear_weights_are_out_by_in_on_disk(tmp_path):
-  model, params = _pair()
-  hf_folder.write_model(tmp_path, params, model, "discriminator", _tokenizer())
-  tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
-  layer = params["discriminator"]["layer_1"]
-  for ours, theirs in {
-    "query": "attention.self.query",  # square: a wrong shape would not show
-    "ffn_input": "intermediate.dense",
-  }.items():
-    np.testing.assert_array_equal(
-      tensors[f"electra.encoder.layer.1.{theirs}.weight"],
-      layer[ours]["kernel"].T,
-    )
-  np.testing.assert_array_equal(
-    tensors["electra.embeddings.word_embeddings.weight"],
-    params["embeddings"]["word"],
-  )
-
-
-def test_generator_file_has_the_output_bias_and_no_second_word_table(tmp_path):
-  model, params = _pair()
-  hf_folder.write_model(tmp_path, params, model, "generator", _tokenizer())
-  with safetensors.safe_open(tmp_path / "model.safetensors", "numpy") as file:
-    assert file.metadata() == {"format": "pt"}
-    names = set(file.keys())
-    bias_V = file.get_tensor("generator_lm_head.bias")
-  assert "generator_lm_head.weight" not in names
-  np.testing.assert_array_equal(bias_V, params["generator_head"]["bias"])
 
 
 @pytest.mark.parametrize(
@@ -246,24 +198,6 @@ def test_fields_that_are_left_out_are_read_as_transformers_has_them(
   assert {"hidden_size", "num_attention_heads", "hidden_act"} <= given.keys()
 
 
-@pytest.mark.parametrize(
-  "fields",
-  [
-    {"hidden_size": "32"},
-    {"num_hidden_layers": 0},
-    {"vocab_size": True},
-    {"max_position_embeddings": None},
-    {"model_type": ["bert"]},
-    {"model_type": "roberta"},
-  ],
-)
-def test_fields_that_say_no_size_or_family_are_refused(tmp_path, fields):
-  path = tmp_path / "config.json"
-  path.write_text(json.dumps({"model_type": "bert"} | fields))
-  with pytest.raises(InputError, match="^init: .*config.json"):
-    hf_folder.read_fields(path)
-
-
 def _assert_nothing_is_left_to(default, written):
   # What of these is not written has no meaning for an encoder.
   unused = {
@@ -317,35 +251,6 @@ def test_transformers_tokenizes_as_we_do(
   assert len(theirs) == tiny.V  # nothing was added
 
 
-@pytest.mark.parametrize(
-  ("role", "expected"),
-  [
-    ("discriminator", "ElectraTokenizer"),
-    ("generator", "ElectraTokenizer"),
-    ("bert", "BertTokenizer"),
-  ],
-)
-def test_tokenizer_is_that_of_the_family(tmp_path, role, expected):
-  model, params = MODELS[role]()
-  hf_folder.write_model(tmp_path, params, model, role, _tokenizer())
-  written = json.loads((tmp_path / "tokenizer_config.json").read_text())
-  assert written["tokenizer_class"] == expected
-
-
-def test_bert_has_its_output_bias_and_one_word_table(tmp_path):
-  model, params = _bert(pooler=True)
-  hf_folder.write_model(tmp_path, params, model, "bert", _tokenizer())
-  tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
-  tables = [name for name, x in tensors.items() if tiny.V in x.shape]
-  assert sorted(tables) == [
-    "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.bias",
-  ]
-  np.testing.assert_array_equal(
-    tensors["bert.pooler.dense.weight"], params["pooled"]["pooler"]["kernel"].T
-  )
-
-
 def test_another_vocabulary_than_the_models_is_refused(tmp_path):
   model, params = _pair()
   tokenizer = make_tokenizer(SPECIALS + WORDS, lowercase=True)
@@ -357,7 +262,7 @@ def test_a_backbone_without_names_is_refused(tmp_path):
   model = tiny.make_model(backbone="rotary")
   assert not hf_folder.has_names(model)
   assert hf_folder.has_names(tiny.make_model())
-  params = _random_params(model)
+  params = random_params(model)
   with pytest.raises(InputError, match="backbone 'rotary'"):
     hf_folder.write_model(tmp_path, params, model, "generator", _tokenizer())
   assert not list(tmp_path.iterdir())

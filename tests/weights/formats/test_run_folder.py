@@ -1,27 +1,19 @@
 """A run of ours as the place that another one starts from."""
 
-import contextlib
-import json
-
 import jax
-import numpy as np
 import pytest
 
 from support import tiny
+from support.weight_files import TOKENIZER, assert_same, write_run
 from truenegs_jax.configs import bert_base, electra_demo
-from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
+from truenegs_jax.data.tokens.tokenizer import write_vocabulary
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.weights.formats import find
 from truenegs_jax.weights.init import load
-from truenegs_jax.workdir import checkpoints, files
+from truenegs_jax.workdir import files
 from truenegs_jax.workdir.from_config import build_model
 
-TOKENIZER = make_tokenizer(
-  ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-  + [f"w{i}" for i in range(5, tiny.V)],
-  lowercase=True,
-)
 STEPS = (10, 20)
 
 
@@ -38,26 +30,11 @@ def run(request, tmp_path_factory):
   model = build_model(c, vocab_size=tiny.V)
   init = jax.jit(lambda seed: pretrain.init_params(model, jax.random.key(seed)))
   params = {step: jax.device_get(init(step)) for step in STEPS}
-  described = {
-    "config": json.loads(c.to_json()),
-    "fingerprints": {"vocabulary": TOKENIZER.fingerprint},
-  }
-  saving = checkpoints.Checkpoints(folder / "checkpoints")
-  with contextlib.closing(saving):
-    for step in STEPS:
-      saving.save(step, {"params": params[step]}, described)
-    saving.wait()
-  write_vocabulary(TOKENIZER.vocab, folder / "vocab.txt")
-  return folder, model, params
+  return write_run(folder, c, params), model, params
 
 
 def _networks(init):
   return find.Weights(init).networks
-
-
-def _assert_same(a, b):
-  assert jax.tree.structure(a) == jax.tree.structure(b)
-  jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
 def test_the_newest_step_is_taken_or_the_one_that_is_named(run):
@@ -66,11 +43,11 @@ def test_the_newest_step_is_taken_or_the_one_that_is_named(run):
   newest = load.load_params(
     find.Weights(str(folder)), model, tokenizer=TOKENIZER
   )
-  _assert_same(newest, params[20])
+  assert_same(newest, params[20])
   named = load.load_params(
     find.Weights(str(folder / "checkpoints" / "10")), model, tokenizer=TOKENIZER
   )
-  _assert_same(named, params[10])
+  assert_same(named, params[10])
   assert sorted(folder.rglob("*")) == before
   with pytest.raises(CheckpointError, match="no step 15; saved steps: 10, 20"):
     _networks(str(folder / "checkpoints" / "15"))

@@ -3,13 +3,11 @@
 import dataclasses
 import json
 
-import jax
-import numpy as np
 import pytest
 
 from support import tiny
+from support.weight_files import TOKENIZER, random_params
 from truenegs_jax.configs import common
-from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import checks
@@ -17,11 +15,6 @@ from truenegs_jax.weights.formats import find, hf_folder
 from truenegs_jax.weights.init import config_sizes
 from truenegs_jax.workdir.from_config import build_model, vocabulary_of
 
-TOKENIZER = make_tokenizer(
-  ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-  + [f"w{i}" for i in range(5, tiny.V)],
-  lowercase=True,
-)
 # No size is another, nor the default, nor what would follow from another.
 BODY = "embedding_size=12 width=20 layers=3 heads=5 ffn=28 type_vocab_size=3"
 OWN = "embedding_size=12 width=14 layers=1 heads=7 ffn=18 type_vocab_size=3"
@@ -30,10 +23,7 @@ POSITIONS = 48
 
 def write(folder, model, roles=None):
   """A folder for each role, as an export has them."""
-  shapes = jax.eval_shape(
-    lambda: pretrain.init_params(model, jax.random.key(0))
-  )
-  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+  params = random_params(model)
   for role in roles or model.roles:
     (folder / role).mkdir(parents=True)
     hf_folder.write_model(folder / role, params, model, role, TOKENIZER)
@@ -99,12 +89,6 @@ def test_what_is_not_init_is_left_to_the_user(tmp_path):
   assert found.data.vocab == str(tmp_path / "discriminator" / "vocab.txt")
 
 
-def test_without_init_nothing_is_looked_at():
-  c = common.get_config()
-  c.init = "no/such/folder"
-  assert resolve(c) == c and resolve(c) is not c
-
-
 def test_a_generator_that_is_not_there_is_left_to_the_multiplier(tmp_path):
   c = asking(write(tmp_path, pair(), roles=["discriminator"]))
   found = resolve(c)
@@ -132,16 +116,6 @@ def test_weights_have_to_be_given(init, name):
   c.update_from_flattened_dict({name: "init"})
   with pytest.raises(InputError, match=f"^init: .*{name}=init.*--config.init="):
     resolve(c)
-
-
-def test_of_an_objective_that_is_none_nothing_is_asked(tmp_path):
-  with pytest.raises(InputError, match="^init: .*electra or mlm"):
-    resolve(asking(str(tmp_path), objective="nonesuch"))
-
-
-def test_weights_of_another_family_are_refused(tmp_path):
-  with pytest.raises(InputError, match="^init: .*holds BERT"):
-    resolve(asking(write(tmp_path, bert())))
 
 
 def test_a_vocabulary_has_to_lie_there_if_it_is_wanted(tmp_path):

@@ -1,19 +1,26 @@
 """Weights to fine-tune: the network of any kind of them, and a task's head."""
 
-import contextlib
 import dataclasses
 import functools
-import json
 
 import jax
 import numpy as np
 import pytest
-import safetensors.numpy
 from flax import traverse_util
 
 from support import tf1_stand_in, tiny
+from support.weight_files import (
+  TOKENIZER,
+  assert_same,
+  edit,
+  edit_config,
+  random_params,
+  strip_prefix,
+  write,
+  write_run,
+)
 from truenegs_jax.configs import bert_base, electra_demo
-from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
+from truenegs_jax.data.tokens.tokenizer import write_vocabulary
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
@@ -21,17 +28,10 @@ from truenegs_jax.weights.export import finetuned
 from truenegs_jax.weights.formats import (
   find,
   google_tf1,
-  hf_folder,
 )
 from truenegs_jax.weights.init import check_fit, head_transfer, load
-from truenegs_jax.workdir import checkpoints
 from truenegs_jax.workdir.from_config import build_model
 
-TOKENIZER = make_tokenizer(
-  ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-  + [f"w{i}" for i in range(5, tiny.V)],
-  lowercase=True,
-)
 TASK = task_lib.Task("nli", "NLI", task_lib.CLASSES, labels=("no", "yes"))
 HEAD = "init: the head of the task starts from scratch"
 POOLER = "pooled/pooler"
@@ -56,11 +56,7 @@ def _pre_trained(role, **fields):
 
 
 def _drawn(model, seed=0):
-  rng = np.random.default_rng(seed)
-  return model, jax.tree.map(
-    lambda x: np.float32(rng.normal(0, 0.1, x.shape)),
-    pretrain.param_shapes(model),
-  )
+  return model, random_params(model, seed)
 
 
 @pytest.fixture(autouse=True)
@@ -71,15 +67,6 @@ def from_scratch(monkeypatch):
   )
   monkeypatch.setattr(load, "_fresh", draw)
   monkeypatch.setattr(google_tf1, "load_checkpoint", tf1_stand_in.Reader)
-
-
-def _write(folder, model, params, *, more=None):
-  for role in model.roles:
-    (folder / role).mkdir(parents=True)
-    hf_folder.write_model(
-      folder / role, params, model, role, TOKENIZER, more=more
-    )
-  return folder
 
 
 def _load(place, model, **kwargs):
@@ -97,13 +84,8 @@ def _load(place, model, **kwargs):
   return read, said
 
 
-def _assert_same(a, b):
-  assert jax.tree.structure(a) == jax.tree.structure(b)
-  jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
 def _as_pair(folder):
-  _write(folder, *_pre_trained("discriminator"))
+  write(folder, *_pre_trained("discriminator"))
   return folder
 
 
@@ -117,27 +99,15 @@ def _as_two_places(folder):
 
 
 def _as_bare(folder):
-  path = _as_discriminator(folder) / "model.safetensors"
-  tensors = safetensors.numpy.load_file(path)
-  bare = {
-    name.removeprefix("electra."): x
-    for name, x in tensors.items()
-    if name.startswith("electra.")
-  }
-  safetensors.numpy.save_file(bare, path)
-  return path.parent
+  place = _as_discriminator(folder)
+  strip_prefix(place)
+  return place
 
 
 def _as_google(folder, role="discriminator"):
   fields = {"pooler": True} if role == "bert" else {}
   model, params = _pre_trained(role, **fields)
-  flat = traverse_util.flatten_dict(params, sep="/")
-  arrays = {}
-  for part in model.roles:
-    for ours, name in google_tf1.name_table(model, part).items():
-      x = flat[ours]
-      arrays[name] = x.T if name == google_tf1.TURNED else x
-  tf1_stand_in.write(folder / "model.ckpt", arrays)
+  tf1_stand_in.write_model(folder / "model.ckpt", model, params)
   write_vocabulary(TOKENIZER.vocab, folder / "vocab.txt")
   return folder
 
@@ -154,56 +124,44 @@ def _as_run(folder, role="discriminator"):
     role, **({"pooler": True} if role == "bert" else {})
   )
   assert pretrain.param_shapes(model) == pretrain.param_shapes(expected)
-  described = {
-    "config": json.loads(c.to_json()),
-    "fingerprints": {"vocabulary": TOKENIZER.fingerprint},
-  }
-  saving = checkpoints.Checkpoints(folder / "checkpoints")
-  with contextlib.closing(saving):
-    saving.save(3, {"params": params}, described)
-    saving.wait()
-  write_vocabulary(TOKENIZER.vocab, folder / "vocab.txt")
-  return folder
+  return write_run(folder, c, {3: params})
 
 
 def _as_bert(folder):
-  return _write(folder, *_pre_trained("bert"))
+  return write(folder, *_pre_trained("bert"))
 
 
 def _as_pooled_bert(folder):
   """With a head that was trained on without its table, as some files have."""
-  place = _write(folder, *_pre_trained("bert", pooler=True)) / "bert"
-  tensors = safetensors.numpy.load_file(place / "model.safetensors")
-  tensors["cls.predictions.decoder.weight"] = np.ones((tiny.V, 32), np.float32)
-  tensors["cls.predictions.decoder.bias"] = np.ones(tiny.V, np.float32)
-  safetensors.numpy.save_file(tensors, place / "model.safetensors")
+  place = write(folder, *_pre_trained("bert", pooler=True)) / "bert"
+  edit(
+    place,
+    {
+      "cls.predictions.decoder.weight": np.ones((tiny.V, 32), np.float32),
+      "cls.predictions.decoder.bias": np.ones(tiny.V, np.float32),
+    },
+  )
   return place
 
 
 def _as_bare_bert(folder):
   """As MiniLM: BertModel, with its pooler, names without "bert."."""
-  path = _as_pooled_bert(folder) / "model.safetensors"
-  tensors = safetensors.numpy.load_file(path)
-  bare = {
-    name.removeprefix("bert."): x
-    for name, x in tensors.items()
-    if name.startswith("bert.")
-  }
-  safetensors.numpy.save_file(bare, path)
-  return path.parent
+  place = _as_pooled_bert(folder)
+  strip_prefix(place)
+  return place
 
 
 @pytest.mark.parametrize(
-  "write",
+  "make",
   [_as_pair, _as_discriminator, _as_two_places, _as_bare, _as_google, _as_run],
 )
-def test_the_discriminator_of_any_weights_is_taken(tmp_path, write):
-  place = write(tmp_path / "in")
+def test_the_discriminator_of_any_weights_is_taken(tmp_path, make):
+  place = make(tmp_path / "in")
   _, params = _pre_trained("discriminator")
   model = _model("discriminator", "linear")
   read, said = _load(place, model, seed=5)
   _, fresh = _drawn(model, 105)
-  _assert_same(
+  assert_same(
     read,
     {name: params[name] for name in ("embeddings", "discriminator")}
     | {"task_head": fresh["task_head"]},
@@ -216,7 +174,7 @@ def test_the_discriminator_of_any_weights_is_taken(tmp_path, write):
 
 @pytest.mark.parametrize("head", ["pooler", "linear", "joint"])
 @pytest.mark.parametrize(
-  "write",
+  "make",
   [
     _as_bert,
     _as_pooled_bert,
@@ -226,22 +184,22 @@ def test_the_discriminator_of_any_weights_is_taken(tmp_path, write):
   ],
   ids=["masked", "pre-trained", "bare", "google", "run"],
 )
-def test_bert_is_taken_and_its_pooler_where_it_is_wanted(tmp_path, write, head):
-  place, model = write(tmp_path / "in"), _model("bert", head)
+def test_bert_is_taken_and_its_pooler_where_it_is_wanted(tmp_path, make, head):
+  place, model = make(tmp_path / "in"), _model("bert", head)
   _, params = _pre_trained(
-    "bert", **({} if write == _as_bert else dict(pooler=True))
+    "bert", **({} if make == _as_bert else dict(pooler=True))
   )
   read, said = _load(place, model)
   for name in ("embeddings", "bert"):
-    _assert_same(read[name], params[name])
+    assert_same(read[name], params[name])
   if head != "pooler":
     assert "pooled" not in read and said[-1:] == [HEAD] and len(said) == 1
-  elif write == _as_bert:
+  elif make == _as_bert:
     assert said == [f"init: NOT in {place}, so DRAWN AT RANDOM: {POOLER}", HEAD]
     with pytest.raises(InputError, match=f"RANDOM: {POOLER}"):
       _load(place, model, complete=True)
   else:
-    _assert_same(read["pooled"]["pooler"], params["pooled"]["pooler"])
+    assert_same(read["pooled"]["pooler"], params["pooled"]["pooler"])
     assert said == [HEAD]
   assert find.Weights(str(place)).encoder().role == "bert"
 
@@ -258,7 +216,7 @@ def _fine_tuned(folder, role, head, labels):
   """Written as transformers does; folder and parameters."""
   model, params = _drawn(_model(role, head, len(labels)))
   more = {"id2label": {str(i): x for i, x in enumerate(labels)}}
-  return _write(folder, model, params, more=more) / role, params
+  return write(folder, model, params, more=more) / role, params
 
 
 @pytest.mark.parametrize(
@@ -269,13 +227,13 @@ def test_classes_come_in_the_order_of_the_task(tmp_path, role, head):
   model = _model(role, head)
   read, said = _load(place, model, task=TASK)
   ours, theirs = (x["task_head"].pop("output") for x in (read, params))
-  _assert_same(jax.tree.map(lambda x: x[..., ::-1], ours), theirs)
-  _assert_same(read, params)
+  assert_same(jax.tree.map(lambda x: x[..., ::-1], ours), theirs)
+  assert_same(read, params)
   assert not said
   strangers = dataclasses.replace(TASK, labels=("0", "1"))
   read, [line] = _load(place, model, task=strangers)
   assert "yes, no, are taken to be 0, 1, in this order" in line
-  _assert_same(read["task_head"]["output"], theirs)
+  assert_same(read["task_head"]["output"], theirs)
   assert head_transfer.head_of(find.Weights(str(place)).encoder()) == head
 
 
@@ -288,7 +246,7 @@ def test_an_exported_linear_head_is_read_back(tmp_path, role, task):
   model, params = _drawn(_model(role, "linear", len(task.labels) or 1))
   written = finetuned.in_units_of_task(params, task)
   more = {"id2label": {str(i): x for i, x in enumerate(task.labels)}}
-  place = _write(tmp_path, model, written, more=more) / role
+  place = write(tmp_path, model, written, more=more) / role
   read, said = _load(place, model, task=task, complete=True)
   assert not said
   jax.tree.map(
@@ -311,10 +269,10 @@ def test_a_head_of_other_classes_is_refused_or_skipped(tmp_path, role):
   ):
     _load(place, model, task=TASK)
   read, said = _load(place, model, task=TASK, skip="head")
-  _assert_same(read[role], params[role])
+  assert_same(read[role], params[role])
   assert said == [HEAD]
   if role == "bert":
-    _assert_same(read["pooled"], params["pooled"])
+    assert_same(read["pooled"], params["pooled"])
 
 
 @pytest.mark.parametrize(
@@ -338,25 +296,19 @@ def test_the_head_of_another_kind_is_refused_or_skipped(
   with pytest.raises(InputError, match=said):
     _load(place, model)
   read, _ = _load(place, model, skip="head")
-  _assert_same(read["discriminator"], params["discriminator"])
+  assert_same(read["discriminator"], params["discriminator"])
 
 
 def test_the_head_of_another_class_is_refused_though_its_shape_fits(tmp_path):
   place, _ = _fine_tuned(tmp_path, "bert", "pooler", ("no", "yes"))
-  path = place / "config.json"
-  config = json.loads(path.read_text())
-  config["architectures"] = ["BertForTokenClassification"]
-  path.write_text(json.dumps(config))
+  edit_config(place, {"architectures": ["BertForTokenClassification"]})
   with pytest.raises(InputError, match="head of BertForTokenClass"):
     _load(place, _model("bert", "pooler"))
 
 
 def test_a_strange_array_of_the_network_itself_is_still_refused(tmp_path):
   place = _as_discriminator(tmp_path)
-  path = place / "model.safetensors"
-  tensors = safetensors.numpy.load_file(path)
-  tensors["electra.encoder.extra"] = np.zeros(3, np.float32)
-  safetensors.numpy.save_file(tensors, path)
+  edit(place, {"electra.encoder.extra": np.zeros(3, np.float32)})
   for skip in ("", "head"):
     with pytest.raises(InputError, match="electra.encoder.extra .* not in"):
       _load(place, _model("discriminator", "linear"), skip=skip)
