@@ -64,14 +64,14 @@ def export_weights(
     CheckpointError, NonFiniteError, DiskError, TrueNegsError: as above.
   """
   _check_apart(init, pretrained.check_replaceable(output))  # first of all
-  found = read(init, vocab=vocab, say=say)
+  converted = read(init, vocab=vocab, say=say)
   return pretrained.export_model(
-    found.params,
-    found.model,
-    found.tokenizer,
+    converted.params,
+    converted.model,
+    converted.tokenizer,
     output,
-    about=found.about,
-    roles=found.roles,
+    about=converted.about,
+    roles=converted.roles,
     dtype=dtype,
   )
 
@@ -137,8 +137,8 @@ def read(
   for role, names in fresh.items():
     if names:
       say(f"init: NOT in {networks[role].place}, so DRAWN AT RANDOM: {names}")
-  made = f"* Converted, not trained, by truenegs_jax from: `{init}`"
-  about = model_card.About(made, trained=False, fresh=fresh)
+  line = f"* Converted, not trained, by truenegs_jax from: `{init}`"
+  about = model_card.About(line, trained=False, fresh=fresh)
   return Converted(params, model, tokenizer, tuple(networks), about)
 
 
@@ -148,7 +148,7 @@ def _model(
   vocab_size: int,
   say: Callable[[str], Any],
 ) -> pretrain.Model:
-  """What the weights are of; `fit.check` sees later that they are."""
+  """The model of the weights; `check_fit.check` verifies it later."""
   kept = next(iter(networks.values()))
   fields: dict[str, Any] = {
     ours: x

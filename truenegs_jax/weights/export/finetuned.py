@@ -110,7 +110,7 @@ def _scale(task: task_lib.Task) -> tuple[float, float]:
 
 
 def _fields(model: finetune.Downstream, task: task_lib.Task) -> dict[str, Any]:
-  """What `config.json` says of a task."""
+  """The fields of `config.json` that belong to a task."""
   if task.kind == task_lib.SPANS:
     return {}
   labels = task.labels or ("score",)

@@ -166,7 +166,7 @@ def task_text(
 
 
 def _case(tokenizer: Tokenizer) -> str:
-  """What is done to a text before its words are looked up."""
+  """Says how text is normalized before its words are looked up."""
   case = "text is lower-cased" if tokenizer.lowercase else "cased"
   accents = "stripped" if tokenizer.strip_accents else "kept"
   return f"{case}, accents are {accents}"

@@ -143,7 +143,7 @@ def write_checksums(folder: pathlib.Path) -> None:
 
 
 def _others(output: pathlib.Path) -> list[str]:
-  """What stands there and is of no export."""
+  """Names of what stands there and is of no export."""
   if not output.is_dir():
     return ["it is a file"]
   return [path.name for path in output.iterdir() if not _is_ours(path)]

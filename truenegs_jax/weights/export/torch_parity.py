@@ -58,22 +58,17 @@ def compare(
   kind = hf_names.DTYPES[dtype]
   params = jax.tree.map(lambda x: x.astype(kind).astype(np.float32), params)
   inputs = _random_inputs(next(iter(model.roles.values())))
-  real_BxL = inputs["documents"] != 0
-  found, all_ours = [], our_logits(params, model, inputs)
+  lines, ours = [], our_logits(params, model, inputs)
   for role in roles:
-    ours = all_ours[role]
     loaded = _load(folder / role, model, role, torch, transformers)
     output = _run(loaded, inputs, torch)
-    for name, expected in ours.items():
-      of = real_BxL if expected.shape[:2] == real_BxL.shape else ...
-      theirs = output[name].numpy()[of]
-      difference = _difference(role, expected[of], theirs)
-      largest = np.abs(theirs).max()
-      what = role if len(ours) == 1 else f"{role} {name}"
-      found.append(f"{what} {difference:.1e} (largest {largest:.3g})")
+    names = {
+      x: role if len(ours[role]) == 1 else f"{role} {x}" for x in ours[role]
+    }
+    lines += _differences(ours[role], output, inputs, names)
   return True, (
     f"transformers {transformers.__version__} loads {' and '.join(roles)}"
-    f" and comes to our logits; largest difference: {', '.join(found)}"
+    f" and comes to our logits; largest difference: {', '.join(lines)}"
   )
 
 
@@ -99,7 +94,6 @@ def compare_task(
   except ImportError as e:
     return False, _not_compared(e)
   inputs = _random_inputs(model.config)
-  real_BxL = inputs["documents"] != 0
   loaded = _load(folder, model, model.role, torch, transformers)
   output = _run(loaded, inputs, torch)
   if model.head == "linear":
@@ -107,19 +101,16 @@ def compare_task(
     first_BxD = output.last_hidden_state[:, 0].numpy()
     logits_BxC = first_BxD @ head["classifier.weight"].T
     output = {"logits": torch.tensor(logits_BxC + head["classifier.bias"])}
-  found = []
-  for name, expected in our_task_logits(params, model, inputs).items():
-    of = real_BxL if expected.shape == real_BxL.shape else ...
-    offset, factor = scale
-    theirs = output[name].numpy()[of]
-    ours = offset + factor * expected[of]
-    difference = _difference(name, ours, theirs)
-    largest = np.abs(theirs).max()
-    found.append(f"{name} {difference:.1e} (largest {largest:.3g})")
+  offset, factor = scale
+  ours = {
+    name: offset + factor * x
+    for name, x in our_task_logits(params, model, inputs).items()
+  }
+  lines = _differences(ours, output, inputs, {name: name for name in ours})
   return True, (
     f"transformers {transformers.__version__} loads"
     f" {hf_names.architecture(model, model.role)} and comes to our"
-    f" logits; largest difference: {', '.join(found)}"
+    f" logits; largest difference: {', '.join(lines)}"
   )
 
 
@@ -200,21 +191,38 @@ def our_logits(
     return jax.device_get(logits(params, inputs))
 
 
-def _difference(role: str, ours: np.ndarray, theirs: np.ndarray) -> float:
-  """The largest difference of the logits of one network, if it is small."""
-  if not np.isfinite(ours).all():
-    raise NonFiniteError(
-      f"{role}: the weights are finite but so large that the logits are not:"
-      " the run diverged; nothing was exported. Try a lower optim.lr."
-    )
-  difference, largest = np.abs(theirs - ours).max(), np.abs(theirs).max()
-  if not difference <= TOLERANCE * max(1.0, largest):  # NaN too
-    raise TrueNegsError(
-      f"{role}: the logits of transformers differ from ours by"
-      f" {difference:.2g} (largest logit {largest:.3g}), so nothing was"
-      " exported. This is a defect; please report it."
-    )
-  return difference
+def _differences(
+  ours: Logits,
+  output: Any,
+  inputs: Mapping[str, np.ndarray],
+  names: Mapping[str, str],
+) -> list[str]:
+  """The largest difference of each field of a network's output, in words.
+
+  Args:
+    names: of the fields, for messages.
+  """
+  lines, real_BxL = [], inputs["documents"] != 0
+  for field, logits in ours.items():
+    # Not of classes `[B, C]`, but of tokens `[B, L, ...]`: without padding.
+    real = real_BxL if logits.shape[:2] == real_BxL.shape else ...
+    expected, theirs = logits[real], output[field].numpy()[real]
+    if not np.isfinite(expected).all():
+      raise NonFiniteError(
+        f"{names[field]}: the weights are finite but so large that the logits"
+        " are not: the run diverged; nothing was exported. Try a lower"
+        " optim.lr."
+      )
+    largest = np.abs(theirs).max()
+    difference = np.abs(theirs - expected).max()
+    if not difference <= TOLERANCE * max(1.0, largest):  # NaN too
+      raise TrueNegsError(
+        f"{names[field]}: the logits of transformers differ from ours by"
+        f" {difference:.2g} (largest logit {largest:.3g}), so nothing was"
+        " exported. This is a defect; please report it."
+      )
+    lines.append(f"{names[field]} {difference:.1e} (largest {largest:.3g})")
+  return lines
 
 
 def _load(

@@ -67,10 +67,10 @@ def find_index(folder: pathlib.Path) -> pathlib.Path | None:
   except OSError as e:
     raise InputError(f"init: {folder} cannot be read: {e}.") from e
   data = (re.fullmatch(r"(.+)\.data-\d{5}-of-\d{5}", name) for name in names)
-  whole = {m[1] for m in data if m and f"{m[1]}.index" in names}
+  complete = {m[1] for m in data if m and f"{m[1]}.index" in names}
   # Without data it is still what was meant: opening it says what is lacking.
   found = sorted(
-    whole or {n[: -len(".index")] for n in names if n.endswith(".index")}
+    complete or {n[: -len(".index")] for n in names if n.endswith(".index")}
   )
   if not found:
     return None
@@ -266,7 +266,7 @@ def _matrix(arrays: Arrays, name: str) -> tuple[int, ...]:
 
 
 def _config(folder: pathlib.Path) -> dict[str, Any]:
-  """What bert_config.json says, if it is there."""
+  """The fields of bert_config.json; none where it is not there."""
   path = folder / CONFIG
   if not path.exists():
     return {}

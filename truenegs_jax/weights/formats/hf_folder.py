@@ -131,7 +131,7 @@ def model_config(
 
 
 def read_fields(path: pathlib.Path) -> dict[str, Any]:
-  """What a `config.json` says of its network, what it leaves out included.
+  """The fields of a `config.json`, those that it leaves out included.
 
   Raises:
     InputError: it cannot be read, or is of a family that is not known here.
@@ -189,7 +189,7 @@ def field_misfits(
 def tokenizer_config(
   tokenizer: Tokenizer, *, max_length: int, family: str = "electra"
 ) -> dict[str, Any]:
-  """What `tokenizer_config.json` adds to a `vocab.txt`."""
+  """The content of `tokenizer_config.json`."""
   # BERT's null stands for "as lower-casing says".
   as_lowercase = tokenizer.strip_accents == tokenizer.lowercase
   return {
@@ -360,9 +360,9 @@ def _text(folder: pathlib.Path) -> tuple[bool | None, bool | None]:
   """
   config = _json(folder, "tokenizer_config.json")
   normalizer = _json(folder, "tokenizer.json").get("normalizer")
-  whole = normalizer if isinstance(normalizer, dict) else {}
-  lowercase = config.get("do_lower_case", whole.get("lowercase"))
-  accents = config.get("strip_accents", whole.get("strip_accents"))
+  rules = normalizer if isinstance(normalizer, dict) else {}
+  lowercase = config.get("do_lower_case", rules.get("lowercase"))
+  accents = config.get("strip_accents", rules.get("strip_accents"))
   lowercase = lowercase if isinstance(lowercase, bool) else None
   return lowercase, accents if isinstance(accents, bool) else lowercase
 
@@ -373,7 +373,7 @@ def _json(folder: pathlib.Path, name: str) -> Mapping[str, Any]:
     return {}
   file = find_file(folder, name)
   try:
-    found = json.loads(file.target.read_text(encoding="utf-8"))
+    fields = json.loads(file.target.read_text(encoding="utf-8"))
   except (OSError, ValueError, RecursionError):
     return {}
-  return found if isinstance(found, dict) else {}
+  return fields if isinstance(fields, dict) else {}

@@ -29,7 +29,7 @@ DTYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-  """What Hugging Face calls a network and its head; names go ours -> theirs."""
+  """Hugging Face's names of a network and its head, ours -> theirs."""
 
   family: str  # its `model_type`, and the prefix of its encoder
   architecture: str

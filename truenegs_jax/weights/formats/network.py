@@ -73,7 +73,7 @@ def _status(target: pathlib.Path) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Arrays:
-  """What a file or several hold.
+  """The arrays of a file, or of several.
 
   Attributes:
     path: for messages: the file, or the folder of several.

@@ -31,7 +31,7 @@ def open_networks(
     newest = checkpoints.steps()[-1]
     found = saved_model.describe(checkpoints, newest if step is None else step)
   model, place = found.model, f"{workdir}, step {found.step:,}"
-  whole = pretrain.param_shapes(model)
+  shapes_of_all = pretrain.param_shapes(model)
 
   @functools.cache  # the networks of a pair are saved as one
   def params() -> dict[str, np.ndarray]:
@@ -40,7 +40,7 @@ def open_networks(
 
   networks = {}
   for role in model.roles:
-    shapes = _flat(pretrain.role_params(whole, role))
+    shapes = _flat(pretrain.role_params(shapes_of_all, role))
     networks[role] = Network(
       role=role,
       place=place,
@@ -63,10 +63,10 @@ def open_networks(
 
 
 def _name_table(model: hf_names.Model, role: str) -> dict[str, str]:
-  whole = pretrain.param_shapes(model)
+  shapes_of_all = pretrain.param_shapes(model)
   if len(model.roles) > 1:
-    whole = pretrain.role_params(whole, role)
-  return {name: name for name in _flat(whole)}
+    shapes_of_all = pretrain.role_params(shapes_of_all, role)
+  return {name: name for name in _flat(shapes_of_all)}
 
 
 def _flat(tree: Any) -> dict[str, Any]:

@@ -27,8 +27,8 @@ HEADS = (
   "pooled/next_sentence/",
 )
 FINE_TUNED_HEADS = (head_transfer.HEAD, "pooled/pooler/")
-LISTED = 60  # lines; an encoder of another width makes about 30
-_LAYER = re.compile(r"(?<=layer[._/])\d+")
+LISTED = 30  # lines of a message
+_LAYER = re.compile(r"layer[._/]\d+")
 
 
 def parse_skip(text: str) -> frozenset[str]:
@@ -73,7 +73,7 @@ def check(
     if lines := _misfits(network, theirs, role):
       problems += [f"{network.place} does not fit the model:", *lines]
   if problems:
-    raise InputError("init: " + "\n  ".join(problems) + _way_out(problems))
+    raise InputError("init: " + "\n  ".join(problems) + _hints(problems))
 
 
 def with_their_table_sizes(
@@ -124,9 +124,9 @@ def left_out(network: Network, model: hf_names.Model, role: str) -> list[str]:
   """Names of a pooler and its classifier that this model has no use for."""
   if not isinstance(model, pretrain.BertMlm) or model.pooler:
     return []
-  whole = network.name_table(model.clone(pooler=True), role)
+  every = network.name_table(model.clone(pooler=True), role)
   used = set(network.name_table(model, role).values())
-  return sorted((set(whole.values()) - used) & set(network.arrays.shapes))
+  return sorted((set(every.values()) - used) & set(network.arrays.shapes))
 
 
 def _misfits(network: Network, model: hf_names.Model, role: str) -> list[str]:
@@ -151,51 +151,30 @@ def _array_misfits(
     if ours in table
   }
   ignored = left_out(network, model, role)
-  found = []
+  misfits = []
   for name, shape in sorted(network.arrays.shapes.items()):
     dtype = network.arrays.dtypes[name]
     if name in ignored:
       continue
     if name not in known:
-      found.append((name, f"{shape} is not in the model"))
+      misfits.append((name, f"{shape} is not in the model"))
     elif shape != known[name]:
-      found.append((name, f"is {shape}, the model's {known[name]}"))
+      misfits.append((name, f"is {shape}, the model's {known[name]}"))
     elif dtype not in FLOATS:
-      found.append((name, f"is of type {dtype}, not {', '.join(FLOATS)}"))
-  found += [
+      misfits.append((name, f"is of type {dtype}, not {', '.join(FLOATS)}"))
+  misfits += [
     (name, f"is missing, the model's is {shape}")
     for name, shape in sorted(expected.items())
     if name not in network.arrays.shapes
   ]
-  lines = _by_layers(found)
+  lines = [f"{name} {text}" for name, text in misfits]
   more = f"and {len(lines) - LISTED} more"
   return lines if len(lines) <= LISTED else [*lines[:LISTED], more]
 
 
-def _by_layers(found: Iterable[tuple[str, str]]) -> list[str]:
-  """Lines "name text"; what is the same in several layers is said once."""
-  layers: dict[tuple[str, str], list[int]] = {}
-  for name, text in found:
-    numbers = layers.setdefault((_LAYER.sub("*", name), text), [])
-    numbers += map(int, _LAYER.findall(name))
-  return [
-    f"{name.replace('*', _listed(sorted(numbers)))} {text}"
-    for (name, text), numbers in layers.items()
-  ]
-
-
-def _listed(numbers: list[int]) -> str:
-  """How layers are named: 7, {0-11} or {0,2,5}."""
-  if len(numbers) < 2:
-    return "".join(map(str, numbers))
-  if numbers == list(range(numbers[0], numbers[-1] + 1)):
-    return f"{{{numbers[0]}-{numbers[-1]}}}"
-  return f"{{{','.join(map(str, numbers))}}}"
-
-
-def _way_out(problems: list[str]) -> str:
-  """What would help, said after the list of what differs."""
-  said = " ".join(problems)
+def _hints(problems: list[str]) -> str:
+  """Ways out, for the end of the message."""
+  text = " ".join(problems)
   strange = [line for line in problems if line.endswith("is not in the model")]
   if len(strange) == len(problems) - 1 and not _LAYER.search(" ".join(strange)):
     return (
@@ -203,18 +182,18 @@ def _way_out(problems: list[str]) -> str:
       " them, or give the weights that they were trained from."
     )
   ways = ["\nGive weights of this model, or change it."]
-  if "hidden_size is" in said or "num_hidden_layers is" in said:
+  if "hidden_size is" in text or "num_hidden_layers is" in text:
     ways.append("--config.model.variant=init takes the size of the weights.")
-  if "vocab_size is" in said:
+  if "vocab_size is" in text:
     ways.append(
       "The model has as many words as the vocabulary; --config.init_skip=words"
       " carries the rows of known words over, and leaves out those of padding."
     )
-  if "max_position_embeddings is" in said:
+  if "max_position_embeddings is" in text:
     ways.append("--config.model.max_positions takes their number.")
     ways.append(
       "--config.init_skip=positions does so with the first positions."
     )
-  if "pooler" in said and "is missing" in said:
+  if "pooler" in text and "is missing" in text:
     ways.append("--config.model.pooler=False goes without a pooler.")
   return " ".join(ways)

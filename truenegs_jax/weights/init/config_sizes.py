@@ -1,4 +1,4 @@
-"""What "init" stands for in a config: sizes and vocabulary of its weights.
+"""Replaces "init" in a config by sizes and vocabulary of its weights.
 
 c = resolve(c, Weights(c.init), saved=None)  # before all else
 
@@ -62,13 +62,13 @@ def resolve(
   sized, worded = c.model.variant == INIT, c.data.vocab == INIT
   if not (sized or worded):
     return changed
-  found = _of_weights(c, weights) if saved is None else saved
+  values = _of_weights(c, weights) if saved is None else saved
   if sized:
-    changed.model.variant = found["model"]["variant"]
+    changed.model.variant = values["model"]["variant"]
     if not c.generator.variant:
-      changed.generator.variant = found["generator"].get("variant", "")
+      changed.generator.variant = values["generator"].get("variant", "")
   if worded:
-    changed.data.vocab = found["data"]["vocab"]
+    changed.data.vocab = values["data"]["vocab"]
   return changed
 
 

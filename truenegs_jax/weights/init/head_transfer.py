@@ -140,7 +140,7 @@ def _trimmed(
 
 
 def _pre_trained(model: finetune.Downstream) -> pretrain.Model:
-  """What the network of a model was, with all heads of pre-training."""
+  """The pre-trained model of a network, with all heads."""
   if model.role == "bert":
     return pretrain.BertMlm(model.config, model.backbone, pooler=True)
   return pretrain.ElectraPair(model.config, model.config, model.backbone)

@@ -162,7 +162,7 @@ def _check_same_embeddings(place: str, first: Flat, second: Flat) -> None:
 
 
 def _fresh(model: hf_names.Model, seed: int) -> Flat:
-  """What a run from scratch starts with."""
+  """The parameters that a run from scratch starts with."""
   params = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))()
   return traverse_util.flatten_dict(jax.device_get(params), sep="/")
 
