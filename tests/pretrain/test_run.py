@@ -20,7 +20,7 @@ from rich.console import Console
 from support import runs
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import errors
-from truenegs_jax.train import checks, sharding
+from truenegs_jax.train import sharding
 from truenegs_jax.workdir import lock
 
 KILLS = 20
@@ -60,7 +60,7 @@ def place(tmp_path_factory):
     # One of the eight devices: to compile and save takes far less time.
     one = functools.partial(sharding.make_mesh, devices=jax.devices()[:1])
     patch.setattr(sharding, "make_mesh", one)
-    patch.setattr(checks, "device_count", lambda: 1)
+    patch.setattr(sharding, "device_count", lambda: 1)
     code, printed = run(root / "first", flags)
     assert code == 0, printed
     yield root, flags, runs.environment(root / "cache")

@@ -12,12 +12,13 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.configs.common_keys import KEYS, Key
 from truenegs_jax.data.tokens.tokenizer import ACCENTS
-from truenegs_jax.models import choose_attention
+from truenegs_jax.models import choose_attention, encoder
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.tasks import glue, squad, user_task
-from truenegs_jax.train import checks, metrics, optim, sharding
+from truenegs_jax.train import metrics, optim, sharding
 from truenegs_jax.weights.init import check_fit
 from truenegs_jax.workdir import files
+from truenegs_jax.workdir import from_config as from_config_lib
 
 SQUAD, OWN = squad.TASK.name, user_task.NAME
 SIZES = ("small", "base", "large")
@@ -28,7 +29,7 @@ CHOICES = {
   "finetune.keep": ("last", "best"),
   "finetune.export": ("all", "none"),
   "model.attention": choose_attention.NAMES,
-  "model.dtype": checks.DTYPES,
+  "model.dtype": encoder.DTYPES,
   "data.accents": tuple(ACCENTS),
 }
 RANGES = {
@@ -161,7 +162,7 @@ def check(c: ConfigDict) -> None:
       "task 'finetune' does not go with this config; tasks are fine-tuned with"
       " --config=configs/finetune_glue.py, finetune_squad.py, finetune_own.py."
     )
-  checks.check_ranges(files.flatten(c.to_dict()), RANGES)
+  from_config_lib.check_ranges(files.flatten(c.to_dict()), RANGES)
   f = c.finetune
   for name, known in CHOICES.items():
     section, _, key = name.partition(".")
@@ -187,7 +188,7 @@ def check(c: ConfigDict) -> None:
         f"finetune.{name} is {f[name]}; give three numbers over 0 and up to 1:"
         " of small, base and large models."
       )
-  checks.check_batch_size(
+  sharding.check_batch_size(
     c.batch_size,
     c.optim.accumulation,
     sharding.get_spec(c.mesh.preset, c.mesh.axes),

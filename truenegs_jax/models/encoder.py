@@ -29,6 +29,9 @@ HUGGING_FACE = True  # weights/formats has names for these parameters
 HEAD_WIDTH = 64  # of every released size
 
 
+DTYPES = ("float32", "bfloat16")  # of activations
+
+
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
   """Size and regularization of one network, and how its layers are run.

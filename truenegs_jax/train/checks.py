@@ -1,30 +1,29 @@
 """Refuses configs that no run can have, before anything is read or made."""
 
-import math
-import os
-from collections.abc import Mapping
-from typing import Any
-
-import jax
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs.common_keys import KEYS, TINY, Key
+from truenegs_jax.configs.common_keys import KEYS
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.data.tokens import fast_encoder
 from truenegs_jax.data.tokens.tokenizer import ACCENTS
 from truenegs_jax.models import choose_attention
+from truenegs_jax.models.encoder import DTYPES
 from truenegs_jax.objectives import masking, soft_regularization
 from truenegs_jax.objectives.options import CHOICES, needs_table
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms import run_table, sources
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build_run, metrics, optim, sharding, speed
+from truenegs_jax.train.sharding import check_batch_size
 from truenegs_jax.weights.formats.find import WAYS, Weights
 from truenegs_jax.weights.init import check_fit, config_sizes, match_vocabulary
 from truenegs_jax.workdir import files
-from truenegs_jax.workdir.from_config import build_model, vocabulary_of
+from truenegs_jax.workdir.from_config import (
+  build_model,
+  check_ranges,
+  vocabulary_of,
+)
 
-DTYPES = ("float32", "bfloat16")
 NEEDED = config_sizes.NEEDED  # the value of config.init
 
 
@@ -42,38 +41,6 @@ def check_config(c: ConfigDict) -> None:
     c.optim.accumulation,
     sharding.get_spec(c.mesh.preset, c.mesh.axes),
   )
-
-
-def check_batch_size(
-  batch_size: int, accumulation: int, spec: sharding.MeshSpec
-) -> None:
-  """Refuses rows that do not divide by the devices and the micro-batches."""
-  parallel = sharding.data_parallelism(spec, device_count())
-  shares = parallel * accumulation
-  if batch_size % shares:
-    near = max(batch_size // shares, 1) * shares
-    raise InputError(
-      f"batch_size {batch_size} must be a multiple of {shares} ({parallel}"
-      f" slices by the mesh x {accumulation} micro-batches); try"
-      f" --config.batch_size={near}."
-    )
-
-
-def check_ranges(values: Mapping[str, Any], keys: Mapping[str, Key]) -> None:
-  """Refuses numbers that are out of their range.
-
-  Args:
-    values: of a config, by their full keys.
-    keys: the rules; what has none, or no value, is left out.
-  """
-  for name, key in keys.items():
-    if key.low is None or name not in values:
-      continue
-    value = values[name]
-    if not key.low <= value <= key.high or math.isinf(value):  # NaN too
-      least = "more than 0" if key.low == TINY else f"at least {key.low}"
-      most = f" and at most {key.high}" if key.high < math.inf else ""
-      raise InputError(f"{name} is {value}; it must be finite, {least}{most}.")
 
 
 def check_given(c: ConfigDict, weights: Weights, *, saved: bool) -> None:
@@ -121,19 +88,6 @@ def check_weights(c: ConfigDict, weights: Weights) -> None:
       " --config.init_skip=words."
     )
   check_fit.check(networks, build_model(c, vocab_size=vocab_size), skip=skip)
-
-
-def device_count() -> int:
-  """How many devices jax has; InputError where it finds none."""
-  try:
-    return jax.device_count()
-  except (RuntimeError, AssertionError) as e:  # a bare one, without a plugin
-    wanted = os.environ.get("JAX_PLATFORMS", "")
-    raise InputError(
-      f"jax finds no device of JAX_PLATFORMS={wanted}: {e or 'no plugin'}. GPUs"
-      " need pip install 'truenegs_jax[gpu]' (Python 3.12), TPUs [tpu];"
-      " JAX_PLATFORMS=cpu does without."
-    ) from e
 
 
 def _check_names(c: ConfigDict) -> None:

@@ -8,6 +8,7 @@ over the axis "data" on every mesh.
 import dataclasses
 import functools
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.train import sharding
 
 DATA_AXIS = "data"
 MODEL_AXIS = "model"
@@ -296,3 +298,31 @@ def _gather(x: jax.Array, place: NamedSharding) -> jax.Array:
 
 def _listed(axes: Mapping[str, int]) -> str:
   return ", ".join(f"{axis} {size}" for axis, size in axes.items())
+
+
+def check_batch_size(
+  batch_size: int, accumulation: int, spec: sharding.MeshSpec
+) -> None:
+  """Refuses rows that do not divide by the devices and the micro-batches."""
+  parallel = sharding.data_parallelism(spec, device_count())
+  shares = parallel * accumulation
+  if batch_size % shares:
+    near = max(batch_size // shares, 1) * shares
+    raise InputError(
+      f"batch_size {batch_size} must be a multiple of {shares} ({parallel}"
+      f" slices by the mesh x {accumulation} micro-batches); try"
+      f" --config.batch_size={near}."
+    )
+
+
+def device_count() -> int:
+  """How many devices jax has; InputError where it finds none."""
+  try:
+    return jax.device_count()
+  except (RuntimeError, AssertionError) as e:  # a bare one, without a plugin
+    wanted = os.environ.get("JAX_PLATFORMS", "")
+    raise InputError(
+      f"jax finds no device of JAX_PLATFORMS={wanted}: {e or 'no plugin'}. GPUs"
+      " need pip install 'truenegs_jax[gpu]' (Python 3.12), TPUs [tpu];"
+      " JAX_PLATFORMS=cpu does without."
+    ) from e

@@ -1,13 +1,19 @@
 """From a config to its model and vocabulary."""
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 from ml_collections import ConfigDict
 
+from truenegs_jax.configs.common_keys import TINY, Key
 from truenegs_jax.data.tokens.tokenizer import (
   ACCENTS,
   Tokenizer,
   load_tokenizer,
 )
 from truenegs_jax.models import pretrain
+from truenegs_jax.runtime.errors import InputError
 
 # Of both kinds of models, as the section `model` names them.
 FIELDS = (
@@ -45,3 +51,20 @@ def vocabulary_of(c: ConfigDict, path: str) -> Tokenizer:
     lowercase=c.data.lowercase,
     strip_accents=ACCENTS[c.data.accents],
   )
+
+
+def check_ranges(values: Mapping[str, Any], keys: Mapping[str, Key]) -> None:
+  """Refuses numbers that are out of their range.
+
+  Args:
+    values: of a config, by their full keys.
+    keys: the rules; what has none, or no value, is left out.
+  """
+  for name, key in keys.items():
+    if key.low is None or name not in values:
+      continue
+    value = values[name]
+    if not key.low <= value <= key.high or math.isinf(value):  # NaN too
+      least = "more than 0" if key.low == TINY else f"at least {key.low}"
+      most = f" and at most {key.high}" if key.high < math.inf else ""
+      raise InputError(f"{name} is {value}; it must be finite, {least}{most}.")
