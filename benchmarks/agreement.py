@@ -89,7 +89,7 @@ def plain(
   bias_V: Array,
   gold_BxK: Array,
   keys_B: Array,
-) -> output_softmax.Reading:
+) -> output_softmax.Output:
   """As `vocabulary.read`, with nothing put together."""
   logits_BxKxV = jnp.einsum(
     "bke,ve->bkv",
@@ -98,7 +98,7 @@ def plain(
     preferred_element_type=jnp.float32,
   )
   logits_BxKxV = logits_BxKxV + bias_V
-  return output_softmax.Reading(
+  return output_softmax.Output(
     optax.softmax_cross_entropy_with_integer_labels(logits_BxKxV, gold_BxK),
     jnp.argmax(logits_BxKxV, axis=-1),
     output_softmax.sample(logits_BxKxV, keys_B, 1.0),

@@ -143,40 +143,6 @@ def test_dropout_sites_are_unique_and_none_of_a_layer(
   assert rates == [0.1] * 7 + [0.3] * of_head
 
 
-class Says:
-  """A model whose logits are given, and that notes its dropout keys."""
-
-  def __init__(self, **said):
-    self.heard = []
-    for method, value in said.items():
-      setattr(self, method, functools.partial(self._say, value))
-
-  def _say(self, value, *args):
-    self.heard.append(args[-1])
-    return value
-
-  def bind(self, variables):
-    return self
-
-
-@pytest.mark.parametrize("name", list(task_losses.LOSSES))
-def test_dropout_is_on_in_training_alone(name):
-  row_BxL, inputs = jnp.zeros((B, L)), make_inputs()
-  model = Says(
-    class_logits=jnp.zeros((B, C)),
-    span_logits=jnp.zeros((B, L, 2)),
-    joint_logits=(row_BxL, row_BxL, row_BxL[:, 0]),
-  )
-  terms = TERMS[name]
-  for train in (True, False):
-    loss_of(terms, model, inputs, train=train)
-  trained, judged = model.heard
-  of_purpose = rng_lib.purpose_keys(
-    KEYS(jnp.arange(B)), rng_lib.DISCRIMINATOR_DROPOUT
-  )
-  assert judged is None and (trained == of_purpose).all()
-
-
 @pytest.mark.parametrize("head", ROLES)
 def test_rows_without_weight_change_nothing(head):
   inputs = make_inputs()
@@ -190,27 +156,6 @@ def test_rows_without_weight_change_nothing(head):
   jax.tree.map(np.testing.assert_array_equal, grads_other, grads)
   inputs["weight"][6:] = 1.0
   assert compiled(head)(params_of(head), inputs)[0] != loss
-
-
-@pytest.mark.parametrize("head", ["spans", "joint"])
-def test_padding_changes_nothing(head):
-  inputs = make_inputs()
-  longer = {
-    name: np.pad(x, ((0, 0), (0, 5))) if x.ndim == 2 else x
-    for name, x in inputs.items()
-  }
-  terms = jax.jit(
-    functools.partial(
-      TERMS[head],
-      jax.tree.map(jnp.asarray, params_of(head)),
-      model=make_model(head),
-      train=False,
-    )
-  )
-  loss = terms(inputs, None, {})["loss"][0]
-  np.testing.assert_allclose(
-    terms(longer, None, {})["loss"][0], loss, rtol=1e-5
-  )
 
 
 @pytest.mark.parametrize("head", ROLES)
@@ -233,78 +178,9 @@ def test_every_parameter_is_trained(head):
   assert still == added.get(head, set())
 
 
-def descend(x, gradient):
-  """A step against the signs, as Adam's first."""
-  return np.asarray(x) - 0.005 * np.sign(gradient)
-
-
-@pytest.mark.parametrize("head", ROLES)
-def test_eight_rows_are_learned_by_heart(head):
-  params, inputs, losses = params_of(head), make_inputs(), []
-  for _ in range(40):
-    loss, grads = compiled(head)(params, inputs)
-    params = jax.tree.map(descend, params, grads)
-    losses.append(loss)
-  assert losses[0] > 0.5 and losses[-1] < 0.05
-
-
 def log_softmax(x):
   x = x - x.max(axis=-1, keepdims=True)
   return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
-
-
-def loss_of(terms, model, inputs, **options):
-  """(sum, count) of the loss, and the other terms."""
-  options = {"train": False, **options}
-  found = terms(None, inputs, KEYS(jnp.arange(B)), {}, model=model, **options)
-  return found.pop("loss"), found
-
-
-def test_losses_are_what_they_are_called():
-  rng, rows = np.random.default_rng(3), np.arange(B)
-  inputs = make_inputs()
-  inputs["weight"][-2:] = 0.0
-  real, weight_B = inputs["documents"] != 0, inputs["weight"]
-  label_B, start_B, end_B = (inputs[x] for x in ("label", "start", "end"))
-  draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
-
-  logits_BxC = draw(B, C)
-  logits_BxC[-1] = np.nan  # nobody looks at what a row without weight says
-  (total, count), more = loss_of(
-    TERMS["classes"], Says(class_logits=logits_BxC), inputs
-  )
-  losses_B = -log_softmax(logits_BxC)[rows, label_B]
-  np.testing.assert_allclose(total, losses_B[:-2].sum(), rtol=1e-5)
-  right_B = logits_BxC.argmax(axis=1) == label_B
-  assert count == 6.0 and more["accuracy"] == (right_B[:-2].sum(), 6.0)
-
-  scores = {**inputs, "label": draw(B)}
-  score_Bx1 = draw(B, 1)
-  (total, count), _ = loss_of(
-    TERMS["score"], Says(class_logits=score_Bx1), scores
-  )
-  off_B = score_Bx1[:, 0] - scores["label"]
-  np.testing.assert_allclose(total, off_B[:-2] @ off_B[:-2], rtol=1e-5)
-  assert count == 6.0
-
-  start_BxL, end_BxL, answerable_B = draw(B, L), draw(B, L), draw(B)
-  logits_BxLx2 = np.stack((start_BxL, end_BxL), axis=-1)
-  (total, _), _ = loss_of(
-    TERMS["spans"], Says(span_logits=logits_BxLx2), inputs
-  )
-  masked = lambda x: log_softmax(np.where(real, x, -np.inf))
-  of_span = lambda turn: (
-    -(turn(start_BxL)[rows, start_B] + turn(end_BxL)[rows, end_B]) / 2
-  )
-  np.testing.assert_allclose(total, of_span(masked)[:-2].sum(), rtol=1e-5)
-
-  said = Says(joint_logits=(start_BxL, end_BxL, answerable_B))
-  (total, _), _ = loss_of(TERMS["joint"], said, inputs)
-  losses_B = of_span(log_softmax) + 0.5 * np.log1p(np.exp(answerable_B))
-  np.testing.assert_allclose(total, losses_B @ weight_B, rtol=1e-5)
-
-  (same, count), _ = loss_of(TERMS["joint"], said, inputs, reduction="sum")
-  assert same == total and count == 1.0
 
 
 def joint_reference(params, hidden_BxLxD, inputs):

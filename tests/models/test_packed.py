@@ -253,7 +253,7 @@ def count_on(documents_BxL):
 @pytest.mark.parametrize(
   "leak",
   [
-    (attention, "attention_mask", see_all),
+    (attention, "same_document", see_all),
     (encoder, "document_positions", count_on),
     None,
   ],

@@ -59,14 +59,14 @@ def fused(case, chunk, temperature=1.0):
   *inputs, gold_BxK, weight_BxK = case
 
   def loss(*inputs):
-    said = output_softmax.read(
+    output = output_softmax.read(
       *inputs,
       gold_BxK,
       keys_of(range(B)),
       temperature=temperature,
       chunk=chunk,
     )
-    return (said.loss_BxK * weight_BxK).sum(), vars(said)
+    return (output.loss_BxK * weight_BxK).sum(), vars(output)
 
   return jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(*inputs)
 
@@ -84,9 +84,9 @@ def plain(case, temperature=1.0):
     sampled_BxK = output_softmax.sample(
       logits_BxKxV, keys_of(range(B)), temperature
     )
-    said = {"loss_BxK": loss_BxK, "sampled_BxK": sampled_BxK}
-    said["predicted_BxK"] = jnp.argmax(logits_BxKxV, axis=-1)
-    return (loss_BxK * weight_BxK).sum(), said
+    output = {"loss_BxK": loss_BxK, "sampled_BxK": sampled_BxK}
+    output["predicted_BxK"] = jnp.argmax(logits_BxKxV, axis=-1)
+    return (loss_BxK * weight_BxK).sum(), output
 
   return jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(*inputs)
 
@@ -113,8 +113,8 @@ def test_loss_prediction_draw_and_gradients_are_those_of_the_plain_form(
 
 def test_half_precision_is_that_of_the_products_alone():
   case = case_of(dtype="bfloat16")
-  (got, said), (want, expected) = fused(case, 5), plain(case)
-  assert_same(said, expected)
+  (got, output), (want, expected) = fused(case, 5), plain(case)
+  assert_same(output, expected)
   assert_same(got[1:], want[1:], 0.05)  # f32, of a gradient in half precision
   assert got[0].dtype == jnp.bfloat16
   assert_same(got[0], want[0], 0.1)
@@ -156,8 +156,8 @@ def test_logits_that_are_none_give_some_token(value):
     found += [predict(logits), sample(logits, keys_of(range(B)), 1.0)]
   x_BxKxE, *others = case_of()
   for at in ((0, 0, 0), slice(None)):
-    _, said = fused((x_BxKxE.at[at].set(value), *others), 0)
-    found += [said["predicted_BxK"], said["sampled_BxK"]]
+    _, output = fused((x_BxKxE.at[at].set(value), *others), 0)
+    found += [output["predicted_BxK"], output["sampled_BxK"]]
   for token_BxK in found:
     assert ((token_BxK >= 0) & (token_BxK < V)).all()
 
@@ -260,7 +260,6 @@ def results_of(is_pair, **options):
     for sizes, name in re.findall(
       r"= \w+\[([\d,]*)\]\S* ([\w-]+)\(", lowered.as_text(dialect="hlo")
     )
-    if name != "parameter"  # of a function that is called
     if name != "parameter"  # of a computation that is called
   ]
 

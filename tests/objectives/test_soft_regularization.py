@@ -1,135 +1,194 @@
-"""Every registered term obeys its contract; cosine equals the formula."""
+"""Regularizers obey their contracts, and train what the reading says."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from truenegs_jax.objectives import soft_regularization
+from support import oracle, tiny
+from truenegs_jax.objectives import options, soft_regularization
+from truenegs_jax.runtime import rng as rng_lib
 from truenegs_jax.runtime.errors import InputError
+
+cosine = soft_regularization.cosine_distance
+divergence = soft_regularization.sentence_divergence
+TERMS = [*soft_regularization.REGULARIZERS.values(), divergence]
+SIDES = {"predicted": {"word"}, "expected": {"word", "logits"}}
+case_of = functools.cache(oracle.make_case)
 
 
 def vectors(seed, shape=(2, 3, 8)):
   return jnp.asarray(np.random.default_rng(seed).normal(size=shape), "float32")
 
 
-@pytest.fixture(params=soft_regularization.REGULARIZERS)
-def term(request):
-  return soft_regularization.get(request.param)
-
-
-def test_equal_vectors_cost_exactly_nothing(term):
+@pytest.mark.parametrize("term", TERMS)
+def test_equal_vectors_cost_exactly_nothing_and_others_something(term):
   a = vectors(0, (4, 64, 128))
   for scale in (1.0, 1e-6, 0.0):
     np.testing.assert_array_equal(term(scale * a, scale * a), 0.0)
-
-
-def test_a_term_is_positive_and_of_one_number_a_slot(term):
   loss_BxK = term(vectors(0), vectors(1))
   assert loss_BxK.shape == (2, 3) and (loss_BxK > 0).all()
 
 
-def test_gradients_are_finite_at_zero_and_at_equal_vectors(term):
+@pytest.mark.parametrize("term", TERMS)
+def test_gradients_are_finite_and_half_precision_is_judged_in_f32(term):
   zero, a = jnp.zeros((2, 3, 8)), vectors(0)
   for pair in ((zero, a), (a, zero), (zero, zero), (a, a), (1e-30 * a, a)):
     grads = jax.grad(lambda x, y: term(x, y).sum(), argnums=(0, 1))(*pair)
     assert all(np.isfinite(g).all() for g in grads)
-
-
-def test_half_precision_is_judged_in_f32(term):
-  loss = term(vectors(0).astype("bfloat16"), vectors(1).astype("bfloat16"))
+  half = [x.astype("bfloat16") for x in (a, vectors(1))]
+  loss = term(*half)
   assert loss.dtype == jnp.float32
+  want = term(*(x.astype("float32") for x in half))
+  np.testing.assert_allclose(loss, want, rtol=1e-5, atol=1e-6)
 
 
 def test_cosine_of_equal_orthogonal_and_opposite_vectors():
   a = jnp.array([[[3.0, 0.0], [3.0, 0.0], [3.0, 0.0], [0.0, 0.0]]])
   b = jnp.array([[[3.0, 0.0], [0.0, 0.5], [-1.0, 0.0], [1.0, 0.0]]])
-  got = soft_regularization.cosine_distance(a, b)
-  np.testing.assert_allclose(got, [[0.0, 1.0, 2.0, 1.0]], atol=1e-6)
+  np.testing.assert_allclose(cosine(a, b), [[0.0, 1.0, 2.0, 1.0]], atol=1e-6)
 
 
-def test_cosine_equals_a_numpy_oracle_in_value_and_gradient():
+def test_cosine_equals_numpy_in_value_and_gradient():
   a, b = vectors(0), vectors(1)
   x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
   norms = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
-  cosine = (x * y).sum(-1) / norms
-  np.testing.assert_allclose(
-    soft_regularization.cosine_distance(a, b), 1 - cosine, rtol=1e-5, atol=1e-6
-  )
-  got = jax.grad(
-    lambda a, b: soft_regularization.cosine_distance(a, b).sum(), argnums=(0, 1)
-  )(a, b)
+  want = (x * y).sum(-1) / norms
+  np.testing.assert_allclose(cosine(a, b), 1 - want, rtol=1e-5, atol=1e-6)
+  got = jax.grad(lambda a, b: cosine(a, b).sum(), argnums=(0, 1))(a, b)
   # d cos / dx = y / |x||y| - cos x / |x|^2, and the same for y.
-  for grad, this, other in zip(got, (x, y), (y, x), strict=True):
-    square = (this**2).sum(-1, keepdims=True)
-    want = other / norms[..., None] - cosine[..., None] * this / square
-    np.testing.assert_allclose(grad, -want, rtol=1e-4, atol=1e-6)
+  for grad, own, other in zip(got, (x, y), (y, x), strict=True):
+    square = (own**2).sum(-1, keepdims=True)
+    slope = other / norms[..., None] - want[..., None] * own / square
+    np.testing.assert_allclose(grad, -slope, rtol=1e-4, atol=1e-6)
+
+
+def test_sentence_divergence_equals_numpy_in_value_and_gradient():
+  """Equal to KL(p || q), about 1 for states of unit variance, not symmetric."""
+  p, q = (np.float64(vectors(seed, (4, 50, 256))) for seed in (2, 3))
+  normalize = lambda x: x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+  log_p, log_q = normalize(p), normalize(3 * q)
+  want = (np.exp(log_p) * (log_p - log_q)).sum(axis=-1)
+  to_p = np.exp(log_p) * (log_p - log_q - want[..., None])
+  a, b = jnp.float32(p), jnp.float32(3 * q)
+  np.testing.assert_allclose(divergence(a, b), want, rtol=1e-4, atol=1e-5)
+  got = jax.grad(lambda a: divergence(a, b).sum())(a)
+  np.testing.assert_allclose(got, to_p, rtol=1e-3, atol=1e-5)
+  assert np.abs(divergence(b, a) - want).mean() > 0.1
+  assert 0.9 < divergence(a, jnp.float32(q)).mean() < 1.1
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
   with pytest.raises(InputError, match="'kosine' is unknown.*cosine"):
     soft_regularization.get("kosine")
-  with pytest.raises(ValueError, match="twice"):
-    soft_regularization.regularizer("cosine")(lambda a, b: a)
 
 
-def states(seed, width, *, correlation=None):
-  """Two sets of states as an encoder ends: features of mean 0, variance 1."""
-  rng = np.random.default_rng(seed)
-  a, b = rng.normal(size=(2, 4, 500, width))
-  if correlation is not None:
-    b = correlation * a + np.sqrt(1 - correlation**2) * b
-  norm = lambda x: (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
-  return norm(a), norm(b)
+# --- as terms of an objective -------------------------------------------------
 
 
-def divergence(p, q):
-  """KL of the softmaxes in f64, with the gradient to the first states."""
-  normalize = lambda x: x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
-  p, q = normalize(np.float64(p)), normalize(np.float64(q))
-  loss = (np.exp(p) * (p - q)).sum(axis=-1)
-  return loss, np.exp(p) * (p - q - loss[..., None])
-
-
-@pytest.mark.parametrize("width", [64, 256, 768])
-def test_unlike_sentences_are_about_one_apart_and_like_ones_a_twentieth(width):
-  apart = soft_regularization.sentence_divergence(
-    *map(jnp.asarray, states(0, width))
+@pytest.mark.parametrize("pair", [True, False])
+@pytest.mark.parametrize("prediction", options.CHOICES["prediction"])
+@pytest.mark.parametrize("target", options.CHOICES["sentence_target"])
+@pytest.mark.parametrize("direction", options.CHOICES["sentence_direction"])
+def test_sentence_terms_equal_the_oracle(direction, target, prediction, pair):
+  recipe = oracle.make_options(
+    prediction=prediction,
+    sentence_weight=1.0,
+    sentence_target=target,
+    sentence_direction=direction,
   )
-  assert apart.shape == (4, 500) and (apart > 0).all()
-  assert 0.95 < apart.mean() < 1.01
-  near = states(1, width, correlation=0.95)
-  near = soft_regularization.sentence_divergence(*map(jnp.asarray, near))
-  assert 0.045 < near.mean() < 0.055
+  oracle.check(recipe, case_of(0), pair=pair, train=True)
+  if not pair:
+    oracle.check_gradients(recipe, case_of(0), pair=pair)
 
 
-def test_sentence_divergence_equals_a_numpy_oracle_in_value_and_gradient():
-  p, q = states(2, 32)
-  q *= 3.0  # so that the direction matters
-  want, to_p = divergence(p, q)
-  reverse, _ = divergence(q, p)
-  assert np.abs(want - reverse).mean() > 0.1
-  p, q = jnp.asarray(p, "float32"), jnp.asarray(q, "float32")
-  got = soft_regularization.sentence_divergence(p, q)
-  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-  total = lambda p, q: soft_regularization.sentence_divergence(p, q).sum()
-  np.testing.assert_allclose(jax.grad(total)(p, q), to_p, rtol=1e-3, atol=1e-5)
+@pytest.mark.parametrize("side", options.CHOICES["soft_gradient"])
+@pytest.mark.parametrize("prediction", SIDES)
+def test_soft_trains_the_sides_it_should(prediction, side):
+  recipe = oracle.make_options(
+    soft_weight=1.0, soft_prediction=prediction, soft_gradient=side
+  )
+  case = case_of(1)
+  oracle.check(recipe, case, pair=False, train=True)
+  grads = oracle.gradients(recipe, case, pair=False)["soft"]
+  want = {"word"} if side == "gold" else SIDES[prediction]
+  assert {n for n, x in grads.items() if x.any()} == want
+  slots = oracle.draw(recipe, case).slots
+  gold, judged = {s.gold for s in slots}, {s.judged for s in slots}
+  rows = {"gold": gold, "predicted": judged, "both": gold | judged}[side]
+  touched = set(np.nonzero(grads["word"].any(axis=-1))[0])
+  if prediction == "predicted" or side == "gold":
+    assert touched and touched <= rows
+  if prediction == "predicted":  # a correct prediction moves nothing
+    right = gold - {s.gold for s in slots if s.judged != s.gold} - judged
+    assert not touched & right
 
 
-def test_equal_sentences_cost_exactly_nothing_and_pull_nowhere():
-  p, _ = states(3, 128)
-  p = jnp.asarray(p, "float32")
-  for scale in (1.0, 0.0, 1e4):
-    np.testing.assert_array_equal(
-      soft_regularization.sentence_divergence(scale * p, scale * p), 0.0
-    )
-  total = lambda x: soft_regularization.sentence_divergence(x, p).sum()
-  np.testing.assert_allclose(jax.grad(total)(p), 0.0, atol=1e-6)
+@pytest.mark.parametrize("prediction", SIDES)
+def test_zero_rows_are_orthogonal_and_send_no_gradient(prediction):
+  word_VxE = case_of(1).params["word"].copy()
+  word_VxE[::2] = 0.0
+  case = oracle.set_params(case_of(1), word=word_VxE)
+  recipe = oracle.make_options(soft_weight=1.0, soft_prediction=prediction)
+  oracle.check(recipe, case, pair=False, train=True)
+  grads = oracle.gradients(recipe, case, pair=False)["soft"]
+  assert grads["word"].any()
+  if prediction == "predicted":  # a mean of rows is no zero vector
+    assert not grads["word"][::2].any()
+  for grad in grads.values():
+    assert np.isfinite(grad).all() and np.abs(grad).max() < 1e3
 
 
-def test_sentences_of_half_precision_are_judged_in_f32():
-  p, q = (jnp.asarray(x, "bfloat16") for x in states(4, 64))
-  got = soft_regularization.sentence_divergence(p, q)
-  assert got.dtype == jnp.float32
-  want, _ = divergence(p.astype("float32"), q.astype("float32"))
-  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+def test_a_sentence_predicted_right_costs_nothing_under_dropout():
+  model = tiny.make_bert(dropout=0.3, layers=1)
+  batch = {name: jnp.asarray(x) for name, x in tiny.make_batch(0).items()}
+  keys_B = rng_lib.row_keys(jax.random.key(0), 0, batch["row"])
+  params = tiny.random_params(model)
+
+  @jax.jit
+  def cost(tokens_BxL, other_keys_B):
+    bound = model.bind({"params": params})
+    hidden_BxLxD = bound.encode({**batch, "tokens": tokens_BxL}, keys_B)
+    return soft_regularization.sentence_term(
+      bound.encode, batch, None, other_keys_B, tiny.make_options(), hidden_BxLxD
+    )[0]
+
+  right = batch["tokens"]
+  assert abs(cost(right, keys_B)) < 1e-5
+  wrong = right.at[:, 2].set((right[:, 2] + 1) % tiny.V)
+  assert cost(wrong, keys_B) > 1e-3
+  assert cost(right, keys_B[::-1]) > 0.1  # charges the dropout
+
+
+def watched(word_VxE, seed=1, *, pair=True, train=True):
+  case = oracle.set_params(case_of(seed), word=word_VxE)
+  terms = oracle.terms_of(oracle.make_options(), case, pair=pair, train=train)
+  total, count = terms["pair_cosine"]
+  assert count > 500
+  return float(total / count)
+
+
+def test_the_watched_pairs_tell_a_collapsed_table_from_a_sound_one():
+  rng = np.random.default_rng(0)
+  assert watched(np.eye(tiny.V)) == 0  # no word is paired with itself
+  assert np.isclose(watched(np.ones((tiny.V, 3))), 1)
+  assert abs(watched(rng.choice([-1.0, 1.0], (tiny.V, 1)))) < 0.2
+  assert 0.4 < watched(np.eye(2)[np.arange(tiny.V) % 2]) < 0.6
+  # The same pairs for every batch and in every mode.
+  table = rng.normal(size=(tiny.V, 3))
+  for mode in ({"seed": 2}, {"pair": False}, {"train": False}):
+    assert watched(table, **mode) == watched(table)
+
+
+def test_the_mean_embedding_is_that_of_the_table():
+  model = tiny.make_bert(layers=1)
+  bound = model.bind({"params": tiny.random_params(model)})
+  p_BxKxV = np.random.default_rng(0).dirichlet(np.ones(tiny.V), (2, 9))
+  np.testing.assert_allclose(
+    bound.mean_embedding(jnp.asarray(p_BxKxV, jnp.float32)),
+    p_BxKxV @ bound.token_embedding(jnp.arange(tiny.V)),
+    rtol=1e-4,
+    atol=1e-6,
+  )

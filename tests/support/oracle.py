@@ -1,15 +1,13 @@
-"""What the objectives are to compute, said again in numpy f64 and loops.
+"""The objectives once more, in numpy f64 and loops, to compare with.
 
   case = make_case(0)
-  got = terms_of(options, case, pair=True, train=False)
-  want = expected(options, case, pair=True, train=False)
+  check(make_options(prediction="sample"), case, pair=True, train=False)
 
 A case is rows, a relation, and a stub for a network whose outputs are simple
 functions of a few arrays. Only what is drawn (slots, what hides them, samples)
-is taken from the code under test, as `Draws`; whether that is right, their own
-tests say. What sends no gradient reads the
-arrays `held`, all else the arrays `live`, so differences of f64 sums are the
-gradients that there are to be.
+is taken from the code under test, as `Draws`; its own tests say whether that is
+right. What sends no gradient reads the arrays `held`, all else the arrays
+`live`, so that differences of f64 sums are the expected gradients.
 """
 
 import dataclasses
@@ -20,20 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from support import tiny
-from truenegs_jax.models import pretrain
-from truenegs_jax.objectives import (
-  electra,
-  masking,
-  mlm,
-  options,
-  output_softmax,
-)
+from truenegs_jax.objectives import electra, masking, mlm, output_softmax
+from truenegs_jax.objectives.options import Options
 from truenegs_jax.runtime import rng as rng_lib
 
-B, L, V, E, D = 6, 24, tiny.V, 6, 5
+B, L, V, E, D = 4, 24, tiny.V, 6, 5
 PIECES = np.arange(50, V)  # the `##` tokens
 
-Options = options.Options
 Sums = dict[str, tuple]
 
 
@@ -59,24 +50,34 @@ class Case:
 
 
 def make_case(seed: int, *, layout: str = "bits") -> Case:
-  """Random rows: full, packed, short and empty ones.
+  """Random rows: a full one, two of several documents, an empty one.
 
   Predictions lean to the gold token, to one that is listed for it, or to any, a
   third of the places each.
   """
   rng = np.random.default_rng(seed)
   tokens_BxL = rng.integers(5, V, (B, L)).astype(np.int32)
-  documents_BxL = np.stack([np.ones(L), np.zeros(L), *_packed(rng)]).astype(
-    np.int32
-  )
+  documents_BxL = 1 + np.cumsum(rng.random((B, L)) < 0.25, axis=1)
+  documents_BxL[0] = 1
+  documents_BxL *= np.arange(L) < np.array([[L], [L], [17], [0]])
   starts = np.diff(documents_BxL, axis=1, prepend=-1) != 0
   tokens_BxL[starts & (rng.random((B, L)) < 0.5)] = tiny.CLS
   tokens_BxL[0, 0] = PIECES[0]  # what a wrong look past the row's end finds
   listed_VxV = tiny.dense_table(seed)
   listed_VxV[rng.random(V) < 0.3] = False  # words without synonyms
   listed_VxV |= np.diag(rng.random(V) < 0.5)
-  continues_V = np.isin(np.arange(V), PIECES)
-  params = _params(rng)
+  shapes = {
+    "logits": (B, L, V),
+    "word": (V, E),
+    "state": (V, D),
+    "generator": (V, D),
+    "judge": (D, 1),
+    "opinion": (B, L),  # added to the detection logit of each token
+  }
+  params = {
+    name: rng.normal(size=shape).astype(np.float32)
+    for name, shape in shapes.items()
+  }
   for place in np.ndindex(B, L):
     gold = tokens_BxL[place]
     [listed] = np.nonzero(listed_VxV[gold])
@@ -84,21 +85,13 @@ def make_case(seed: int, *, layout: str = "bits") -> Case:
     likely = rng.choice([gold, synonym, rng.integers(V)])
     params["logits"][(*place, likely)] += 5.0
   return Case(
-    tokens_BxL, documents_BxL, listed_VxV, continues_V, params, layout, seed
-  )
-
-
-def take_rows(case: Case, rows: list[int]) -> Case:
-  """The case of some of its rows."""
-  params = {
-    name: x[rows] if name in ("logits", "opinion") else x
-    for name, x in case.params.items()
-  }
-  return dataclasses.replace(
-    case,
-    tokens_BxL=case.tokens_BxL[rows],
-    documents_BxL=case.documents_BxL[rows],
+    tokens_BxL=tokens_BxL,
+    documents_BxL=documents_BxL.astype(np.int32),
+    listed_VxV=listed_VxV,
+    continues_V=np.isin(np.arange(V), PIECES),
     params=params,
+    layout=layout,
+    seed=seed,
   )
 
 
@@ -106,32 +99,6 @@ def set_params(case: Case, **params) -> Case:
   """The case with other arrays of the stub."""
   params = {name: np.float32(x) for name, x in params.items()}
   return dataclasses.replace(case, params={**case.params, **params})
-
-
-def _packed(rng) -> np.ndarray:
-  """Rows of documents 1, 2, ... and then padding; two rows are full."""
-  rows = np.zeros((B - 2, L))
-  for row, end in zip(rows, (L, L, 17, 9), strict=True):
-    row[:end] = 1 + np.cumsum(rng.random(end) < 0.25)
-  return rows
-
-
-def _params(rng) -> dict[str, np.ndarray]:
-  shapes = {
-    "logits": (B, L, V),
-    "word": (V, E),
-    "state": (V, D),
-    "generator": (V, D),
-    "judge": (D, 1),
-    "opinion": (B, L),  # of each token, added to its detection logit
-  }
-  return {
-    name: rng.normal(size=shape).astype(np.float32)
-    for name, shape in shapes.items()
-  }
-
-
-# --- the stub of a network: these serve numpy and JAX alike ------------------
 
 
 def states(table_VxD, tokens_BxL, documents_BxL):
@@ -187,38 +154,23 @@ class StubModel:
     return p_BxKxV @ self.params["word"]
 
 
-def random_params(model):
-  """Random parameters of a real model; compiles no init."""
-  rng = np.random.default_rng(0)
-  init = functools.partial(pretrain.init_params, model)
-  return jax.tree.map(
-    lambda x: jnp.asarray(0.3 * rng.normal(size=x.shape), x.dtype),
-    jax.eval_shape(init, jax.random.key(0)),
-  )
-
-
-def terms_of(
-  options: Options, case: Case, *, pair: bool, train: bool, model=None
-):
+def terms_of(options: Options, case: Case, *, model=None, **mode):
   """The terms of the code under test, on the device."""
-  return objective(options, case, pair=pair, train=train, model=model)(
-    jax.tree.map(jnp.asarray, case.params)
-  )
+  params = jax.tree.map(jnp.asarray, case.params)
+  return objective(options, case, model=model, **mode)(params)
 
 
 def objective(
   options: Options, case: Case, *, pair: bool, train: bool, model=None
 ):
   """params -> terms of the code under test."""
-  fn = electra.electra_terms if pair else mlm.mlm_terms
   aux = {"continues_V": jnp.asarray(case.continues_V)}
-  aux |= (
-    {"bits_VxW": jnp.asarray(tiny.pack_bits(case.listed_VxV))}
-    if case.layout == "bits"
-    else {"ids_VxS": jnp.asarray(tiny.list_ids(case.listed_VxV))}
-  )
+  if case.layout == "bits":
+    aux["bits_VxW"] = jnp.asarray(tiny.pack_bits(case.listed_VxV))
+  else:
+    aux["ids_VxS"] = jnp.asarray(tiny.list_ids(case.listed_VxV))
   return functools.partial(
-    fn,
+    electra.electra_terms if pair else mlm.mlm_terms,
     batch=inputs_of(case),
     keys_B=keys_of(case),
     aux=aux,
@@ -242,9 +194,6 @@ def keys_of(case: Case):
   """One key a row."""
   rows_B = jnp.arange(len(case.tokens_BxL))
   return rng_lib.row_keys(jax.random.key(case.seed), 0, rows_B)
-
-
-# --- what is drawn -----------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,9 +249,6 @@ def draw(options: Options, case: Case) -> Draws:
   return Draws(slots, masked_BxL)
 
 
-# --- the terms ---------------------------------------------------------------
-
-
 def expected(
   options: Options,
   case: Case,
@@ -314,27 +260,23 @@ def expected(
 ) -> Sums:
   """name -> (sum, count) of all terms but `pair_cosine`.
 
-  Args:
-    options, case, pair, train: as in `terms_of`.
-    live: f64 arrays, where they are not the case's own.
-    draws: `draw(options, case)`, where it is known.
+  `live` and `draws` are the case's own by default.
   """
   held = {name: np.float64(x) for name, x in case.params.items()}
-  live = live or held
-  draws = draws or draw(options, case)
+  live, draws = live or held, draws or draw(options, case)
   terms = _mlm_terms(options, case, draws, live)
   if not train:
     hidden = [s for s in draws.slots if s.shown == tiny.MASK]
-    terms["mlm_hidden"] = (
-      sum(_plain_loss(live, s) for s in hidden),
-      len(hidden),
-    )
+    terms["mlm_hidden"] = sum(_plain_loss(live, s) for s in hidden), len(hidden)
   if options.soft_weight or not train:
     losses = [_soft_loss(options, s, live, held) for s in draws.slots]
     terms["soft"] = sum(losses), len(losses)
   if options.sentence_weight:
+    network = "state"
+    if pair and options.sentence_encoder == "generator":
+      network = "generator"
     terms["sentence"] = _sentence_term(
-      options, case, draws, live, held, pair=pair
+      options, case, draws, live[network], held[network]
     )
   if pair:
     terms |= _detection_terms(options, case, draws, live)
@@ -362,20 +304,24 @@ def _loss(options: Options, case: Case, params, slot: Slot) -> float:
   return (1 - share) * -log_p_V[slot.gold] + share * spread
 
 
-def _piece_follows(case: Case, slot: Slot) -> bool:
+def piece_follows(case: Case, slot: Slot) -> bool:
   """Whether a `##` piece of the same document comes next."""
-  row, after = slot.row, slot.position + 1
-  if after == case.tokens_BxL.shape[1]:
-    return False
-  documents_L = case.documents_BxL[row]
-  if documents_L[after] != documents_L[slot.position]:
-    return False
-  return bool(case.continues_V[case.tokens_BxL[row, after]])
+  return not ends_of_words(case)[slot.row, slot.position]
+
+
+def ends_of_words(case: Case) -> np.ndarray:
+  """False `[B, L]` where a `##` piece of the same document comes next."""
+  ends_BxL = np.ones(case.tokens_BxL.shape, bool)
+  for row, i in np.ndindex(len(ends_BxL), ends_BxL.shape[1] - 1):
+    same = case.documents_BxL[row, i] == case.documents_BxL[row, i + 1]
+    piece = case.continues_V[case.tokens_BxL[row, i + 1]]
+    ends_BxL[row, i] = not (same and piece)
+  return ends_BxL
 
 
 def is_false(options: Options, case: Case, slot: Slot) -> bool:
   """Whether hard correction takes a slot for a false negative."""
-  if options.strict_subword and _piece_follows(case, slot):
+  if options.strict_subword and piece_follows(case, slot):
     return False
   if slot.judged == slot.gold and not options.include_self:
     return False
@@ -419,13 +365,11 @@ def _soft_loss(options: Options, slot: Slot, live, held) -> float:
     assert options.soft_prediction == "expected"
     logits_V = judged_params["logits"][slot.row, slot.position]
     judged_E = np.exp(_log_softmax(logits_V)) @ judged_params["word"]
-  return {"cosine": _cosine_distance}[options.soft](gold_E, judged_E)
-
-
-def _cosine_distance(a, b) -> float:
-  if (a == b).all():
+  assert options.soft == "cosine"
+  if (gold_E == judged_E).all():
     return 0.0
-  return 1 - a @ b / max(np.linalg.norm(a) * np.linalg.norm(b), 1e-8)
+  norms = np.linalg.norm(gold_E) * np.linalg.norm(judged_E)
+  return 1 - gold_E @ judged_E / max(norms, 1e-8)
 
 
 def _filled(case: Case, slots: list[Slot], name: str) -> np.ndarray:
@@ -436,22 +380,16 @@ def _filled(case: Case, slots: list[Slot], name: str) -> np.ndarray:
   return tokens_BxL
 
 
-def _sentence_term(
-  options: Options, case: Case, draws: Draws, live, held, *, pair: bool
-) -> tuple:
+def _sentence_term(options, case, draws, live, held) -> tuple:
   target_BxL = {"original": case.tokens_BxL, "masked": draws.masked_BxL}
-  network = {"kept": "state", "generator": "generator" if pair else "state"}
-  name = network[options.sentence_encoder]
-  log_p = _log_softmax(
-    states(live[name], _filled(case, draws.slots, "judged"), case.documents_BxL)
-  )
+  predicted_BxL = _filled(case, draws.slots, "judged")
+  log_p = _log_softmax(states(live, predicted_BxL, case.documents_BxL))
   log_s = _log_softmax(
-    states(held[name], target_BxL[options.sentence_target], case.documents_BxL)
+    states(held, target_BxL[options.sentence_target], case.documents_BxL)
   )
-  of, to = {"forward": (log_p, log_s), "reverse": (log_s, log_p)}[
-    options.sentence_direction
-  ]
-  loss_BxL = (np.exp(of) * (of - to)).sum(axis=-1)
+  if options.sentence_direction == "reverse":
+    log_p, log_s = log_s, log_p
+  loss_BxL = (np.exp(log_p) * (log_p - log_s)).sum(axis=-1)
   real_BxL = case.documents_BxL != 0
   return loss_BxL[real_BxL].sum(), real_BxL.sum()
 
@@ -465,12 +403,11 @@ def _detection_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
     for s in draws.slots
     if s.sampled != s.gold
     and case.listed_VxV[s.gold, s.sampled]
-    and not (options.strict_subword and _piece_follows(case, s))
+    and not (options.strict_subword and piece_follows(case, s))
   }
-  real = {(int(r), int(i)) for r, i in np.argwhere(case.documents_BxL != 0)}
-  replaced = {
-    (int(r), int(i)) for r, i in np.argwhere(corrupted_BxL != case.tokens_BxL)
-  }
+  places = lambda is_BxL: set(map(tuple, np.argwhere(is_BxL).tolist()))
+  real = places(case.documents_BxL != 0)
+  replaced = places(corrupted_BxL != case.tokens_BxL)
   judged, fakes = {
     "none": (real, replaced),
     "relabel": (real, replaced - spared),
@@ -499,3 +436,84 @@ def _histogram(logits: list[float]) -> np.ndarray:
   for x in logits:
     counts_C[int(np.clip(np.floor((x + 10) / 0.05), 0, 399))] += 1
   return counts_C
+
+
+# --- comparison ---------------------------------------------------------------
+
+EXACT = (
+  "corrected_of_slots",
+  "corrected_of_mismatches",
+  "corrected_rows",
+  "replaced",
+  "spared",
+)
+LOSSES = ("mlm", "soft", "sentence", "detect")
+STEP = 1e-5  # of the differences
+
+
+def check(options: Options, case: Case, *, pair: bool, train: bool) -> Sums:
+  """Compares all terms with the oracle's, which it returns.
+
+  Sums of f32 agree to 1e-6, counts are equal. One logit may lie on the edge of
+  two bins of a histogram, and on either side.
+  """
+  got = jax.device_get(terms_of(options, case, pair=pair, train=train))
+  want = expected(options, case, pair=pair, train=train)
+  assert got.keys() - {"pair_cosine"} == want.keys()
+  for name, sums in want.items():
+    if name == "detect_histogram":
+      for a, b in zip(got[name], sums, strict=True):
+        off_C = np.abs(np.cumsum(a) - np.cumsum(b))
+        assert off_C[-1] == 0 and off_C.sum() <= 1
+      continue
+    tolerance = 0 if name in EXACT else 1e-6
+    np.testing.assert_allclose(
+      got[name][0], sums[0], rtol=tolerance, atol=tolerance, err_msg=name
+    )
+    np.testing.assert_array_equal(got[name][1], sums[1], err_msg=name)
+  return want
+
+
+def gradients(options: Options, case: Case, *, pair: bool = True) -> dict:
+  """Term -> gradients of its sum, by the stub's arrays."""
+  terms = objective(options, case, pair=pair, train=True)
+  names = (*LOSSES, "pair_cosine")
+  sums = lambda params: {
+    name: total for name, (total, _) in terms(params).items() if name in names
+  }
+  values, pull = jax.vjp(sums, jax.tree.map(jnp.asarray, case.params))
+  seeds = {name: {n: jnp.float32(n == name) for n in values} for name in values}
+  return {name: jax.device_get(pull(seeds[name])[0]) for name in values}
+
+
+def check_gradients(options: Options, case: Case, *, pair: bool) -> None:
+  """Compares all gradients with differences of the oracle's f64 sums."""
+  got = gradients(options, case, pair=pair)
+  draws, rng = draw(options, case), np.random.default_rng(0)
+  held = {name: np.float64(x) for name, x in case.params.items()}
+  for name, array in case.params.items():
+    direction = rng.normal(size=array.shape)
+    ends = [
+      expected(
+        options,
+        case,
+        pair=pair,
+        train=True,
+        live={**held, name: held[name] + step * direction},
+        draws=draws,
+      )
+      for step in (STEP, -STEP)
+    ]
+    for loss in set(LOSSES) & ends[0].keys():
+      slope = (ends[0][loss][0] - ends[1][loss][0]) / (2 * STEP)
+      grad = np.float64(got[loss][name])
+      np.testing.assert_allclose(
+        (grad * direction).sum(),
+        slope,
+        rtol=1e-4,
+        atol=1e-5 * (1 + np.linalg.norm(grad)),
+        err_msg=f"{loss} by {name}",
+      )
+      if slope == 0.0:
+        assert not grad.any(), f"{loss} by {name}"
+  assert not any(grad.any() for grad in got["pair_cosine"].values())

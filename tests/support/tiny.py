@@ -9,6 +9,7 @@ import numpy as np
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import electra, masking, mlm
 from truenegs_jax.objectives.options import Options
+from truenegs_jax.runtime import rng as rng_lib
 from truenegs_jax.train import optim, step
 
 V, B, L = 70, 8, 24
@@ -85,6 +86,39 @@ def make_objective(model, options, *, train: bool):
   is_pair = isinstance(model, pretrain.ElectraPair)
   terms = electra.electra_terms if is_pair else mlm.mlm_terms
   return functools.partial(terms, model=model, options=options, train=train)
+
+
+def random_params(model):
+  """Random parameters of a model; compiles no init."""
+  rng = np.random.default_rng(0)
+  return jax.tree.map(
+    lambda x: jnp.asarray(0.3 * rng.normal(size=x.shape), x.dtype),
+    pretrain.param_shapes(model),
+  )
+
+
+def trained_parts(model, options) -> dict[str, set[str]]:
+  """Term -> the parts of a model that it has a gradient for."""
+  batch = jax.tree.map(jnp.asarray, make_batch(0, rows=3))
+  keys_B = rng_lib.row_keys(jax.random.key(0), 0, batch.pop("row"))
+  aux = make_aux() | {"continues_V": jnp.zeros(V, bool)}
+  terms = make_objective(model, options, train=True)
+  names = ("mlm", "soft", "sentence", "detect", "pair_cosine")
+
+  def sums(params):
+    found = terms(params, batch, keys_B, aux)
+    return {name: found[name][0] for name in names if name in found}
+
+  gradients = jax.jit(jax.jacrev(sums))(random_params(model))
+  return {
+    name: {
+      f"{part}/{leaf}" if part == "embeddings" else part
+      for part in tree
+      for leaf, gradient in tree[part].items()
+      if any(np.any(x) for x in jax.tree.leaves(gradient))
+    }
+    for name, tree in jax.device_get(gradients).items()
+  }
 
 
 def make_aux(seed: int = 0) -> dict:

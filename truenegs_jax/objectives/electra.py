@@ -1,14 +1,13 @@
 """ELECTRA on true negatives: mask, generate, correct, sample, detect.
 
 The objective is one pure function from parameters and a batch to a dict of
-(sum, count) pairs. It divides nothing: whoever differentiates or reports does,
-once, over the global batch. The model is any object with `generate_vectors`,
-`output_layer`, `encode`, `judge`, `token_embedding` and, for some readings,
-`generate_logits`, `encode_generator`, `mean_embedding` and `embed_slots` once
-bound to parameters.
+(sum, count) pairs: whoever differentiates or reports divides, once, over the
+global batch. The model is any object with `generate_vectors`, `output_layer`,
+`encode`, `judge`, `token_embedding` and, for some readings, `generate_logits`,
+`encode_generator` and `mean_embedding` once bound to parameters.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -18,11 +17,9 @@ import optax
 from truenegs_jax.objectives import masking, mlm, negatives, soft_regularization
 from truenegs_jax.objectives.fill_slots import (
   Batch,
-  Guess,
   Terms,
   dropout_keys,
   guess_slots,
-  predicted_inputs,
   weighted_sum,
 )
 from truenegs_jax.objectives.options import Options
@@ -48,14 +45,13 @@ def electra_terms(
 
   Losses: `mlm` (the generator's slots kept by hard correction, Zhang et al.
   2023, equation 2), `detect` (all real tokens, Clark et al. 2020, section 3.1),
-  `soft` (equation 3; all slots), `sentence` (by default of all real tokens, as
-  the discriminator encodes them). Without a slot, or with all corrected, sum
-  and count of `mlm` are 0.
+  `soft` (equation 3; all slots), `sentence` (section 5; all real tokens).
+  Without a slot, or with all corrected, sum and count of `mlm` are 0.
 
   Args:
     params: tree of the model's parameters.
     batch: `tokens`, `types`, `documents`, each int32 `[B, L]`.
-    keys_B: one typed key a row (`randomness.row_keys`).
+    keys_B: one typed key a row (`rng.row_keys`).
     aux: device arrays that are no parameters: the synonym table (see
       `negatives`) for hard correction, smoothing and `discriminator`;
       `continues_V` (bool, true for `##` pieces) for `strict_subword`.
@@ -64,89 +60,56 @@ def electra_terms(
 
   Returns:
     name -> (sum, count), f32 scalars; `detect_histogram`: of the detection
-    logits of (replaced, original) tokens. `mlm_hidden`: not in training.
+    logits of (replaced, original) tokens. `mlm_hidden`: in evaluation alone.
   """
   bound = model.bind({"params": params})
   guess = guess_slots(bound, batch, keys_B, options, train=train)
   terms = mlm.slot_terms(bound, batch, guess, aux, options, train=train)
-  tokens_BxL = batch["tokens"]
-  corrupted_BxL = masking.fill_slots(tokens_BxL, guess.slots, guess.sampled_BxK)
-  keys = lambda purpose: dropout_keys(keys_B, purpose, train=train)
+  tokens_BxL, slots = batch["tokens"], guess.slots
+  corrupted_BxL = masking.fill_slots(tokens_BxL, slots, guess.sampled_BxK)
   has_soft = options.soft_weight or not train
-  tokens = soft_regularization.compared_tokens(guess) if has_soft else ()
-  words_BxLxE, *compared = soft_regularization.gather_once(
-    bound, corrupted_BxL, *tokens
+  words_BxLxE, *pair = soft_regularization.gather_once(
+    bound,
+    corrupted_BxL,
+    *((slots.original_BxK, guess.predicted_BxK) if has_soft else ()),
   )
   if has_soft:
-    terms["soft"] = soft_regularization.word_term(
-      bound, guess, options, compared
-    )
+    terms["soft"] = soft_regularization.word_term(bound, guess, options, *pair)
+  keys = dropout_keys(keys_B, rng.DISCRIMINATOR_DROPOUT, train=train)
   hidden_BxLxD = bound.encode(
-    {**batch, "tokens": corrupted_BxL},
-    keys(rng.DISCRIMINATOR_DROPOUT),
-    words_BxLxE,
+    {**batch, "tokens": corrupted_BxL}, keys, words_BxLxE
   )
   if options.sentence_weight:
-    terms["sentence"] = _sentence_term(
-      bound, hidden_BxLxD, batch, guess, keys, options
+    encode, purpose, encoded = bound.encode, rng.DISCRIMINATOR_DROPOUT, None
+    if options.sentence_encoder == "generator":
+      encode, purpose = bound.encode_generator, rng.GENERATOR_DROPOUT
+    elif options.prediction == "sample":
+      encoded = hidden_BxLxD  # the sampled sentences are the predicted ones
+    terms["sentence"] = soft_regularization.sentence_term(
+      encode,
+      batch,
+      guess,
+      dropout_keys(keys_B, purpose, train=train),
+      options,
+      encoded,
     )
-  return terms | _detection_terms(
-    bound.judge(hidden_BxLxD),
-    # ELECTRA counts a lucky sample, equal to the original, as original.
-    corrupted_BxL != tokens_BxL,
-    batch["documents"] != 0,
-    _spared(batch, guess, aux, options),
-    options,
-  )
-
-
-def _sentence_term(
-  bound: Any,
-  corrupted_BxLxD: Array,
-  batch: Batch,
-  guess: Guess,
-  keys: Callable[[int], Array | None],
-  options: Options,
-) -> tuple[Array, Array]:
-  """`soft.sentence_term` by the network that the options name.
-
-  Args:
-    corrupted_BxLxD: what the discriminator made of the sampled sentences.
-    keys: purpose -> dropout keys.
-  """
-  if options.sentence_encoder == "generator":
-    encode, keys_B = bound.encode_generator, keys(rng.GENERATOR_DROPOUT)
-  else:
-    encode, keys_B = bound.encode, keys(rng.DISCRIMINATOR_DROPOUT)
-    if options.prediction == "sample":  # these are the sampled sentences
-      return soft_regularization.sentence_term(
-        encode, corrupted_BxLxD, batch, guess, keys_B, options
+  detect_BxL = bound.judge(hidden_BxLxD)
+  # ELECTRA counts a lucky sample, equal to the original, as original.
+  replaced_BxL = corrupted_BxL != tokens_BxL
+  real_BxL, spared_BxL = batch["documents"] != 0, None
+  if options.discriminator != "none":
+    spared_BxK = negatives.false_negatives(
+      aux, slots.original_BxK, guess.sampled_BxK
+    )
+    if options.strict_subword:
+      spared_BxK &= mlm.ends_its_word(
+        batch, slots.positions_BxK, aux["continues_V"]
       )
-  predicted_BxLxD = encode(predicted_inputs(batch, guess), keys_B)
-  return soft_regularization.sentence_term(
-    encode, predicted_BxLxD, batch, guess, keys_B, options
+    nowhere_BxL = jnp.zeros(tokens_BxL.shape, bool)
+    spared_BxL = masking.fill_slots(nowhere_BxL, slots, spared_BxK)
+  return terms | _detection_terms(
+    detect_BxL, replaced_BxL, real_BxL, spared_BxL, options
   )
-
-
-def _spared(
-  batch: Batch, guess: Guess, aux: Mapping[str, Array], options: Options
-) -> Array | None:
-  """True at the tokens that were replaced by a synonym of the original.
-
-  None if nothing becomes of them.
-  """
-  if options.discriminator == "none":
-    return None
-  slots = guess.slots
-  spared_BxK = negatives.false_negatives(
-    aux, slots.original_BxK, guess.sampled_BxK
-  )
-  if options.strict_subword:
-    spared_BxK &= mlm.ends_its_word(
-      batch, slots.positions_BxK, aux["continues_V"]
-    )
-  nowhere_BxL = jnp.zeros(batch["tokens"].shape, bool)
-  return masking.fill_slots(nowhere_BxL, slots, spared_BxK)
 
 
 def _detection_terms(
@@ -156,7 +119,10 @@ def _detection_terms(
   spared_BxL: Array | None,
   options: Options,
 ) -> Terms:
-  """The discriminator's loss and what its judgement is measured by."""
+  """The discriminator's loss, and a histogram of its logits for the AUC.
+
+  `spared_BxL`: true where a synonym replaced the original; None: no matter.
+  """
   terms: Terms = {}
   if spared_BxL is not None:
     terms["spared"] = weighted_sum(

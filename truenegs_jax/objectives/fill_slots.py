@@ -1,4 +1,4 @@
-"""What a masked language model is shown of a batch, and what it says."""
+"""Hides the slots of a batch and fills them with a masked language model."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ class Guess:
   """The hidden slots of a batch and how a masked language model fills them."""
 
   slots: masking.Slots
-  masked_BxL: Array  # the tokens that it saw
+  masked_BxL: Array  # the model's input tokens
   loss_BxK: Array  # the plain cross-entropy of each slot
   sampled_BxK: Array  # drawn from the logits
   predicted_BxK: Array  # what is judged: the likeliest, or the drawn ones
-  logits_BxKxV: Any  # None where no reading needs them whole
+  logits_BxKxV: Any  # None where no reading needs them
 
   @property
   def shown_BxK(self) -> Array:
@@ -46,40 +46,36 @@ def guess_slots(
     keys(rng.MASK),
     options.masking,
   )
-  question = (
+  inputs = (
     {**batch, "tokens": masked_BxL},
     slots.positions_BxK,
     dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train),
   )
-  gold_BxK, sample_keys_B = slots.original_BxK, keys(rng.SAMPLE)
-  temperature = options.sampling_temperature
-  # What nobody uses of these is not computed: jit leaves it out.
+  draws = slots.original_BxK, keys(rng.SAMPLE)
+  temperature, logits_BxKxV = options.sampling_temperature, None
+  # jit drops the entries of `output` that nobody uses.
   if options.needs_logits:
-    logits_BxKxV = bound.generate_logits(*question)
-    said = output_softmax.read_logits(
-      logits_BxKxV, gold_BxK, sample_keys_B, temperature=temperature
+    logits_BxKxV = bound.generate_logits(*inputs)
+    output = output_softmax.read_logits(
+      logits_BxKxV, *draws, temperature=temperature
     )
   else:
-    logits_BxKxV = None
-    word_VxE, bias_V = bound.output_layer()
-    said = output_softmax.read(
-      bound.generate_vectors(*question),
-      word_VxE,
-      bias_V,
-      gold_BxK,
-      sample_keys_B,
+    layer = bound.output_layer()
+    output = output_softmax.read(
+      bound.generate_vectors(*inputs),
+      *layer,
+      *draws,
       temperature=temperature,
       chunk=options.vocabulary_chunk,
     )
-  sampled_BxK = masking.of_first(slots, said.sampled_BxK)  # a row can hold it
+  sampled_BxK = masking.of_first(slots, output.sampled_BxK)  # one per place
+  likeliest = options.prediction == "argmax"
   return Guess(
     slots=slots,
     masked_BxL=masked_BxL,
-    loss_BxK=said.loss_BxK,
+    loss_BxK=output.loss_BxK,
     sampled_BxK=sampled_BxK,
-    predicted_BxK=(
-      said.predicted_BxK if options.prediction == "argmax" else sampled_BxK
-    ),
+    predicted_BxK=output.predicted_BxK if likeliest else sampled_BxK,
     logits_BxKxV=logits_BxKxV,
   )
 
@@ -93,7 +89,7 @@ def predicted_inputs(batch: Batch, guess: Guess) -> dict[str, Array]:
 
 
 def dropout_keys(keys_B: Array, purpose: int, *, train: bool) -> Array | None:
-  """The keys of one network's dropout; None, which is none, in evaluation."""
+  """The keys of one network's dropout; None, for no dropout, in evaluation."""
   return rng.purpose_keys(keys_B, purpose) if train else None
 
 

@@ -10,8 +10,8 @@ fix, issue 41). BERT's differs in what stands in a chosen place: see STYLES.
 different ones. Such a place counts once for each of its slots, but holds one
 token, that of its first slot: never an average.
 
-The number of slots K is fixed by the length of a row, for static shapes; slots
-that a short row does not need have weight 0 and position 0.
+K is fixed by the length of a row, for static shapes; slots that a short row
+does not need have weight 0 and position 0.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ def get_style(name: str) -> Style:
 
 @dataclasses.dataclass(frozen=True)
 class MaskingOptions:
-  """What masking needs to know of the vocabulary and of the recipe."""
+  """The vocabulary's and the recipe's part in masking."""
 
   mask_id: int
   never_masked: tuple[int, ...]  # [CLS], [SEP] and [MASK] itself
@@ -181,7 +181,7 @@ def of_first(slots: Slots, values_BxK: Array) -> Array:
   """Gives each slot in use the value of the first one at its position.
 
   A scatter of different values to one place would keep whichever the device
-  happens to write last; of equal ones it does not matter.
+  happens to write last.
   """
   if slots.distinct:
     return values_BxK
@@ -201,9 +201,7 @@ def _draw_distinct(candidate_BxL: Array, keys_B: Array, k: int) -> Array:
   """The k candidates of the largest random numbers, other positions behind."""
   length = candidate_BxL.shape[1]
   uniform_BxL = rng.uniform(keys_B, (length,), site=POSITION_SITE)
-  score_BxL = jnp.where(candidate_BxL, uniform_BxL, -1.0)
-  _, positions_BxK = jax.lax.top_k(score_BxL, k)
-  return positions_BxK
+  return jax.lax.top_k(jnp.where(candidate_BxL, uniform_BxL, -1.0), k)[1]
 
 
 def _draw_each(candidate_BxL: Array, keys_B: Array, k: int) -> Array:

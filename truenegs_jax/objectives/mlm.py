@@ -1,9 +1,8 @@
 """Masked language modelling on true negatives: BERT's objective.
 
-ELECTRA's generator is a masked language model too, so what the two share is
-here: the corrected loss of the slots and what is reported of it. Nothing is
-divided: every term is a (sum, count), and whoever differentiates or reports
-divides once, over the global batch.
+ELECTRA's generator is a masked language model too, so the corrected loss of
+the slots and its statistics are shared from here. Every term is a
+(sum, count): whoever differentiates or reports divides, over the global batch.
 """
 
 from collections.abc import Mapping
@@ -14,16 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from truenegs_jax.objectives import negatives, soft_regularization
-from truenegs_jax.objectives.fill_slots import (
-  Batch,
-  Guess,
-  Terms,
-  dropout_keys,
-  guess_slots,
-  predicted_inputs,
-  weighted_sum,
+from truenegs_jax.objectives import (
+  fill_slots,
+  negatives,
+  soft_regularization,
 )
+from truenegs_jax.objectives.fill_slots import Batch, Guess, Terms, weighted_sum
 from truenegs_jax.objectives.options import Options
 from truenegs_jax.runtime import rng
 
@@ -43,26 +38,22 @@ def mlm_terms(
   """Sums and counts of BERT's loss and statistics on one batch.
 
   `mlm`: the slots kept by hard correction (Zhang et al. 2023, equation 2);
-  `soft` (in evaluation with a weight of 0, too) and `sentence`: as
-  `soft.word_term` and `soft.sentence_term` say. No next-sentence prediction.
-  Arguments and the other terms are as in `electra.electra_terms`; the model
-  needs no `judge`.
+  `soft` (in evaluation with a weight of 0, too) and `sentence`: as in
+  `soft_regularization`. No next-sentence prediction. Arguments and the other
+  terms are those of `electra.electra_terms`; the model needs no `judge`.
   """
   bound = model.bind({"params": params})
-  guess = guess_slots(bound, batch, keys_B, options, train=train)
+  guess = fill_slots.guess_slots(bound, batch, keys_B, options, train=train)
   terms = slot_terms(bound, batch, guess, aux, options, train=train)
   if options.soft_weight or not train:
-    compared = soft_regularization.gather_once(
-      bound, *soft_regularization.compared_tokens(guess)
+    pair = soft_regularization.gather_once(
+      bound, guess.slots.original_BxK, guess.predicted_BxK
     )
-    terms["soft"] = soft_regularization.word_term(
-      bound, guess, options, compared
-    )
+    terms["soft"] = soft_regularization.word_term(bound, guess, options, *pair)
   if options.sentence_weight:
-    keys = dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train)
-    predicted_BxLxD = bound.encode(predicted_inputs(batch, guess), keys)
+    keys_B = fill_slots.dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train)
     terms["sentence"] = soft_regularization.sentence_term(
-      bound.encode, predicted_BxLxD, batch, guess, keys, options
+      bound.encode, batch, guess, keys_B, options
     )
   return terms
 
@@ -79,8 +70,8 @@ def slot_terms(
   """The masked language model's loss and its correction.
 
   In evaluation `mlm_hidden` is the plain loss of the slots behind [MASK].
-  `pair_cosine` watches for a collapse of the word table. Without a slot, or
-  with all corrected, sum and count are 0.
+  `pair_cosine` detects a collapse of the word table. Without a slot, or with
+  all corrected, sum and count are 0.
   """
   weight_BxK = guess.slots.weight_BxK
   loss_BxK = _loss(guess, aux, options)
@@ -90,31 +81,27 @@ def slot_terms(
   if options.changes_mlm:
     terms["mlm_uncorrected"] = weighted_sum(guess.loss_BxK, weight_BxK)
   if not train:
-    terms["mlm_hidden"] = hidden_loss(guess, options.masking.mask_id)
+    # 15 % of ELECTRA's slots stay visible and can be copied: they alone take a
+    # seventh off the loss of a model that has learned nothing about language.
+    hidden_BxK = guess.shown_BxK == options.masking.mask_id
+    terms["mlm_hidden"] = weighted_sum(guess.loss_BxK, weight_BxK * hidden_BxK)
   terms["pair_cosine"] = soft_regularization.pair_cosine(bound)
   return terms
-
-
-def hidden_loss(guess: Guess, mask_id: int) -> tuple[Array, Array]:
-  """The loss of the slots behind [MASK], corrected or not.
-
-  The slots that stay visible (15 % in ELECTRA) can be copied: they alone take
-  a seventh off the loss of a model that has learned nothing about language.
-  """
-  hidden_BxK = guess.shown_BxK == mask_id
-  return weighted_sum(guess.loss_BxK, guess.slots.weight_BxK * hidden_BxK)
 
 
 def ends_its_word(
   batch: Batch, positions_BxK: Array, continues_V: Array | np.ndarray
 ) -> Array:
-  """True where the next token of the same document is not a `##` piece."""
+  """True where the next token of the same document is not a `##` piece.
+
+  `continues_V`: bool, true for the `##` pieces of the vocabulary.
+  """
   following = lambda x_BxL: jnp.take_along_axis(
     jnp.pad(x_BxL[:, 1:], ((0, 0), (0, 1))), positions_BxK, axis=1
   )
   documents_BxL = batch["documents"]
-  here_BxK = jnp.take_along_axis(documents_BxL, positions_BxK, axis=1)
-  same_BxK = following(documents_BxL) == here_BxK
+  own_BxK = jnp.take_along_axis(documents_BxL, positions_BxK, axis=1)
+  same_BxK = following(documents_BxL) == own_BxK
   return ~(same_BxK & jnp.asarray(continues_V)[following(batch["tokens"])])
 
 
@@ -148,17 +135,14 @@ def _corrected_terms(
 ) -> Terms:
   """The loss over the kept slots, and how much was corrected (table 2)."""
   original_BxK, weight_BxK = guess.slots.original_BxK, guess.slots.weight_BxK
-  found_BxK = negatives.false_negatives(
-    aux,
-    original_BxK,
-    guess.predicted_BxK,
-    include_self=options.include_self,
+  is_false_BxK = negatives.false_negatives(
+    aux, original_BxK, guess.predicted_BxK, include_self=options.include_self
   )
   if options.strict_subword:
-    found_BxK &= ends_its_word(
+    is_false_BxK &= ends_its_word(
       batch, guess.slots.positions_BxK, aux["continues_V"]
     )
-  false_BxK = weight_BxK * found_BxK
+  false_BxK = weight_BxK * is_false_BxK
   wrong_BxK = weight_BxK * (guess.predicted_BxK != original_BxK)
   row_false_B, row_used_B = false_BxK.max(axis=1), weight_BxK.max(axis=1)
   kept, num_kept = weighted_sum(loss_BxK, weight_BxK - false_BxK)

@@ -1,7 +1,8 @@
-"""The model's own synonyms: the tokens whose embeddings lie closest.
+"""False negatives by a table of synonyms, and a table of the model's own.
 
-A lexicon is fixed before the first step; this table is made of the parameters
-as they are, and made again as they change. Nothing of it comes from the paper.
+A lexicon's table is fixed before the first step: a bit matrix `bits_VxW` or
+padded lists `ids_VxS`. The model's own lists the tokens whose embeddings lie
+closest, and changes with the parameters; the paper has no such table.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ Array = jax.Array
 Aux = Mapping[str, Array]
 
 WORD_BITS = 32
+CELLS = 2**24  # cosines at a time, 64 MiB of them
 
 
 def is_synonym(aux: Aux, a_BxK: Array, b_BxK: Array) -> Array:
@@ -68,9 +70,6 @@ def false_negatives(
   return listed_BxK & (predicted_BxK != original_BxK)
 
 
-CELLS = 2**24  # cosines at a time, 64 MiB of them
-
-
 def neighbour_ids(
   table_VxE: Array,
   golds_V: Array,
@@ -83,13 +82,12 @@ def neighbour_ids(
   """Lists the tokens nearest to each token, by the cosine of their rows in f32.
 
   Of equal cosines the smaller id is the nearer. A row that is zero or not
-  finite has no neighbours and is none. Whole numbers come out: no gradient.
+  finite has no neighbours and is none. No gradient.
 
-  The same parameters give the same table wherever they are laid out alike.
-  Split in another way, or on another kind of device, a cosine is summed up in
-  another order and moves by some 1e-6: neighbours that close to one another may
-  change places, and one that close to the threshold come or go. To have the
-  same on every mesh of one kind of device, gather `table_VxE` first.
+  On another mesh or kind of device a cosine is summed in another order and
+  moves by some 1e-6: neighbours that close to one another may change places,
+  and one that close to the threshold come or go. For the same table on every
+  mesh of one kind of device, gather `table_VxE` first.
 
   Args:
     table_VxE: embeddings, floats.

@@ -1,7 +1,7 @@
-"""Every reading of an objective that a config can choose.
+"""Every reading of an objective that a config can choose, and its description.
 
-The paper (Zhang et al. 2023) leaves a dozen questions open. Each is a field
-here, the most defensible reading its default.
+The paper (Zhang et al. 2023) leaves several questions open. Each is a field of
+`Options`, the most defensible reading its default.
 """
 
 import dataclasses
@@ -61,16 +61,16 @@ class Options:
     masking: which tokens are hidden, and how.
     sampling_temperature: of the tokens that the discriminator is shown.
     vocabulary_chunk: most slots whose logits are in memory at a time; 0: all.
-    hard_correction: take false negatives out of the masked model's loss.
+    hard_correction: drop false negatives from the masked model's loss.
     prediction: what hard and soft terms judge: the likeliest token, or the one
       drawn for the discriminator.
-    normalizer: what the corrected loss is divided by: the slots kept, or all.
-    include_self: correct predictions of words that have a list are dropped,
-      too: the naive reading of the paper's figure 3.
-    strict_subword: nothing is corrected where the gold word goes on in `##`
-      pieces (footnote 5), though its first piece is a word of the vocabulary.
-    discriminator: what becomes of a sampled synonym in the detection loss:
-      nothing, the label "original", or it leaves the loss.
+    normalizer: the corrected loss is divided by the slots kept, or by all.
+    include_self: drop correct predictions of words that have a list, too: the
+      naive reading of the paper's figure 3.
+    strict_subword: correct nothing where the gold word goes on in `##` pieces
+      (footnote 5), though its first piece is a word of the vocabulary.
+    discriminator: a sampled synonym in the detection loss is "replaced" like
+      others, is labelled "original", or leaves the loss.
     temperature: of the softmax in the masked model's loss (footnote 11).
     smoothing: share of that loss's target that goes to the gold's synonyms.
     soft: name of the regularizer of words; soft_weight: 0 leaves it out.
@@ -105,24 +105,20 @@ class Options:
 
   @property
   def needs_table(self) -> bool:
-    """Something here looks synonyms up."""
+    """Whether synonyms are looked up."""
     return needs_table(self)
 
   @property
   def needs_logits(self) -> bool:
-    """Something here reads more off the logits than `vocabulary.read` does."""
-    return bool(
-      self.temperature != 1.0
-      or self.smoothing
-      or self.soft_prediction == "expected"
-    )
+    """Whether more of the logits is used than `output_softmax.read` gives."""
+    expected = self.soft_prediction == "expected"
+    return bool(self.temperature != 1.0 or self.smoothing or expected)
 
   @property
   def changes_mlm(self) -> bool:
-    """The masked model's loss is not the plain cross-entropy of its slots."""
-    return bool(
-      self.hard_correction or self.temperature != 1.0 or self.smoothing
-    )
+    """Whether the MLM loss is not the plain cross-entropy of its slots."""
+    changed = self.temperature != 1.0 or self.smoothing
+    return bool(self.hard_correction or changed)
 
 
 def needs_table(readings: Any) -> bool:

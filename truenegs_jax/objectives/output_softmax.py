@@ -1,16 +1,15 @@
-"""What a masked language model says of a slot: its loss, a word, a draw.
+"""Cross-entropy, argmax and sample of the output layer in one pass.
 
-Of the M slots of a batch, all rows together, one pass gives the cross-entropy
-of the gold token, the likeliest token and one drawn from the softmax. The
-vocabulary is C blocks of W columns, and everything goes by the blocks first:
+All M slots of a batch go at once. The vocabulary is C blocks of W columns, and
+everything goes by the blocks first:
 
 * their maxima give that of the softmax, and the block of the likeliest token;
-* their sums of exp give its normalizer, and the block of the drawn token.
+* their sums of exp give its normalizer, and the block of the sampled token.
 
-So of each slot one block is looked at twice, and there is no noise and no
-index as large as the logits. The gradient is (softmax - one-hot), put straight
-into the products that lead to the slots and to the table. With `chunk`, the
-logits are made for so many slots at a time, and again in the backward pass.
+So one block of each slot is read twice, and there is no noise and no index as
+large as the logits. The gradient is (softmax - one-hot), put straight into the
+products that lead to the slots and to the table. With `chunk`, logits are
+computed for so many slots at a time, and again in the backward pass.
 """
 
 import dataclasses
@@ -31,8 +30,8 @@ NEVER = -1e30  # bias of a column that pads; finite: nothing turns into NaN
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
-  """What is read off the logits of the slots; `loss_BxK` has a gradient."""
+class Output:
+  """Loss and tokens of the slots; `loss_BxK` has a gradient."""
 
   loss_BxK: Array  # f32, the cross-entropy of the gold tokens
   predicted_BxK: Array  # int32, the likeliest; of equals the first
@@ -48,32 +47,35 @@ def read(
   *,
   temperature: float = 1.0,
   chunk: int = 0,
-) -> Reading:
-  """Loss, prediction and draw of slots by an output layer, without its logits.
+) -> Output:
+  """Loss, prediction and sample of slots, without keeping all logits.
 
   Args:
-    vectors_BxKxE: of the type that the products are made in; they sum in f32.
+    vectors_BxKxE: in the dtype of the products, which sum in f32.
     word_VxE, bias_V: the output layer, f32.
     gold_BxK: int32.
-    keys_B: of the draws: a slot's depends on its row's key and its own logits.
-    temperature: of the draws alone.
+    keys_B: of the samples: a slot's depends on its row's key and its logits.
+    temperature: of the samples alone.
     chunk: most slots whose logits are in memory at a time; 0: all. They are
       split evenly, so there are fewer where their number has no such divisor.
   """
   shape = gold_BxK.shape
   uniform_BxKx2 = rng.uniform(keys_B, (shape[1], 2))
   slots = _flat(vectors_BxKxE), _flat(gold_BxK), _flat(uniform_BxKx2)
-  parts = _parts(math.prod(shape), chunk)
-  loss_M, *found = _read(temperature, parts, slots, word_VxE, bias_V)
-  tokens = (_tokens(x_M, shape, bias_V.size) for x_M in found)
-  return Reading(loss_M.reshape(shape), *tokens)
+  num_slots = math.prod(shape)
+  parts = -(-num_slots // chunk) if chunk else 1
+  while num_slots % parts:
+    parts += 1
+  loss_M, *tokens = _read(temperature, parts, slots, word_VxE, bias_V)
+  tokens = (_tokens(x_M, shape, bias_V.size) for x_M in tokens)
+  return Output(loss_M.reshape(shape), *tokens)
 
 
 def read_logits(
   logits_BxKxV: Array, gold_BxK: Array, keys_B: Array, *, temperature: float
-) -> Reading:
-  """The same of whole logits, in its plain form."""
-  return Reading(
+) -> Output:
+  """`read` of given logits, without a custom gradient."""
+  return Output(
     optax.softmax_cross_entropy_with_integer_labels(logits_BxKxV, gold_BxK),
     predict(logits_BxKxV),
     sample(logits_BxKxV, keys_B, temperature),
@@ -82,8 +84,7 @@ def read_logits(
 
 def predict(logits_BxKxV: Array) -> Array:
   """The likeliest token of each slot, int32 `[B, K]`; no gradient."""
-  logits_BxKxV = jax.lax.stop_gradient(logits_BxKxV)
-  blocks_MxCxW = _blocks(_padded(_flat(logits_BxKxV), NEVER, axis=1))
+  blocks_MxCxW = _constant_blocks(logits_BxKxV)
   predicted_M = _likeliest(blocks_MxCxW, _maxima(blocks_MxCxW))
   return _tokens(predicted_M, logits_BxKxV.shape[:2], logits_BxKxV.shape[2])
 
@@ -96,17 +97,13 @@ def sample(logits_BxKxV: Array, keys_B: Array, temperature: float) -> Array:
   gradient: the discriminator never trains the generator (Clark et al. 2020,
   section 3.1).
   """
-  logits_BxKxV = jax.lax.stop_gradient(logits_BxKxV).astype(jnp.float32)
   shape = logits_BxKxV.shape[:2]
   uniform_Mx2 = _flat(rng.uniform(keys_B, (shape[1], 2)))
-  blocks_MxCxW = _blocks(_padded(_flat(logits_BxKxV), NEVER, axis=1))
+  blocks_MxCxW = _constant_blocks(logits_BxKxV)
   top_M = _maxima(blocks_MxCxW).max(axis=1)
   mass_MxC = _masses(blocks_MxCxW, top_M, temperature)
-  sampled_M = _drawn(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature)
+  sampled_M = _sampled(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature)
   return _tokens(sampled_M, shape, logits_BxKxV.shape[2])
-
-
-# --- one pass and its gradient ------------------------------------------------
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -122,15 +119,14 @@ def _forward(temperature, parts, slots, word_VxE, bias_V):
   def one(slots):
     x_MxE, gold_M, uniform_Mx2 = slots
     logits_MxV = _logits(x_MxE, *layer)
-    found, norm_M = _summary(logits_MxV, gold_M, uniform_Mx2, temperature)
-    return (found, norm_M), logits_MxV
+    return _summary(logits_MxV, gold_M, uniform_Mx2, temperature), logits_MxV
 
   if parts == 1:
-    (found, norm_M), logits_MxV = one(slots)
+    (outputs, norm_M), logits_MxV = one(slots)
   else:
     several = jax.lax.map(lambda part: one(part)[0], _split(slots, parts))
-    (found, norm_M), logits_MxV = _join(several), None
-  return found, (slots, word_VxE, bias_V, norm_M, logits_MxV)
+    (outputs, norm_M), logits_MxV = _join(several), None
+  return outputs, (slots, word_VxE, bias_V, norm_M, logits_MxV)
 
 
 def _backward(temperature, parts, saved, cotangents):
@@ -139,7 +135,7 @@ def _backward(temperature, parts, saved, cotangents):
   word, bias = _output_layer(word_VxE, bias_V, x_MxE.dtype, parts)
   column = jnp.arange(bias.size, dtype=jnp.int32)
 
-  def some(column, word, logits):
+  def of_columns(column, word, logits):
     """The gradients of some columns: to their layer, and their part of x's."""
     is_gold = column[None] == gold_M[:, None]
     off = jnp.exp(logits - norm_M[:, None]) - is_gold
@@ -151,14 +147,15 @@ def _backward(temperature, parts, saved, cotangents):
     return layer, product("mv,ve->me", off, word)
 
   if parts == 1:
-    layer, to_x_MxE = some(column, word, logits_MxV)
+    layer, to_x_MxE = of_columns(column, word, logits_MxV)
   else:
     # By parts of the vocabulary: their gradients stand side by side, where
     # those of parts of the slots would each be as large as the table.
     def add(to_x_MxE, part):
       column, word, bias = part
-      found, more_MxE = some(column, word, _logits(x_MxE, word, bias))
-      return to_x_MxE + more_MxE, found
+      logits = _logits(x_MxE, word, bias)
+      layer, more_MxE = of_columns(column, word, logits)
+      return to_x_MxE + more_MxE, layer
 
     zeros_MxE = jnp.zeros(x_MxE.shape)
     to_x_MxE, layer = jax.lax.scan(
@@ -183,12 +180,9 @@ def _summary(logits_MxV, gold_M, uniform_Mx2, temperature):
   gold_Mx1 = jnp.take_along_axis(logits_MxV, gold_M[:, None], axis=1)
   if temperature != 1.0:
     mass_MxC = _masses(blocks_MxCxW, top_M, temperature)
-  sampled_M = _drawn(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature)
+  sampled_M = _sampled(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature)
   predicted_M = _likeliest(blocks_MxCxW, maxima_MxC)
   return (norm_M - gold_Mx1[:, 0], predicted_M, sampled_M), norm_M
-
-
-# --- by blocks ----------------------------------------------------------------
 
 
 def _maxima(blocks_MxCxW: Array) -> Array:
@@ -214,13 +208,7 @@ def _likeliest(blocks_MxCxW: Array, maxima_MxC: Array) -> Array:
   return (block_M * BLOCK + column_M).astype(jnp.int32)
 
 
-def _drawn(
-  blocks_MxCxW: Array,
-  top_M: Array,
-  mass_MxC: Array,
-  uniform_Mx2: Array,
-  temperature: float,
-) -> Array:
+def _sampled(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature):
   """A token from softmax(logits / temperature): its block, then its column."""
   block_M = _invert(mass_MxC, uniform_Mx2[:, 0])
   scaled_MxW = (_take(blocks_MxCxW, block_M) - top_M[:, None]) / temperature
@@ -248,13 +236,10 @@ def _take(blocks_MxCxW: Array, block_M: Array) -> Array:
   return jnp.take_along_axis(blocks_MxCxW, index_Mx1x1, axis=1)[:, 0]
 
 
-# --- shapes -------------------------------------------------------------------
-
-
 def _output_layer(
   word_VxE: Array, bias_V: Array, dtype: Any, parts: int
 ) -> tuple[Array, Array]:
-  """As the products take it, with columns that fill blocks and equal parts."""
+  """In the dtype of the products, padded to blocks and equal parts."""
   word_VxE = _padded(word_VxE, 0.0, parts).astype(dtype)
   return word_VxE, _padded(bias_V, NEVER, parts)
 
@@ -267,10 +252,16 @@ def _logits(x_MxE: Array, word_VxE: Array, bias_V: Array) -> Array:
 
 
 def _padded(x: Array, value: float, parts: int = 1, *, axis: int = 0) -> Array:
-  """So many equal parts of whole blocks along the axis of the vocabulary."""
+  """Pads the vocabulary to `parts` equal parts of whole blocks."""
   widths = [(0, 0)] * x.ndim
   widths[axis] = 0, -x.shape[axis] % (parts * BLOCK)
   return jnp.pad(x, widths, constant_values=value)
+
+
+def _constant_blocks(logits_BxKxV: Array) -> Array:
+  """Given logits as f32 `[M, C, W]`, without a gradient."""
+  logits_BxKxV = jax.lax.stop_gradient(logits_BxKxV).astype(jnp.float32)
+  return _blocks(_padded(_flat(logits_BxKxV), NEVER, axis=1))
 
 
 def _blocks(logits_MxV: Array) -> Array:
@@ -283,14 +274,8 @@ def _flat(x: Array) -> Array:
 
 
 def _tokens(token_M: Array, shape: tuple[int, ...], size: int) -> Array:
-  """`[B, K]`, none of them padding: of infinite vectors that may be NaN."""
+  """`[B, K]` without padding, which infinite vectors may lead to."""
   return jnp.minimum(token_M, size - 1).reshape(shape)
-
-
-def _parts(slots: int, chunk: int) -> int:
-  """The fewest equal parts of at most `chunk` slots."""
-  least = -(-slots // chunk) if chunk else 1
-  return next(n for n in range(least, slots + 1) if slots % n == 0)
 
 
 def _split(tree: Any, parts: int) -> Any:

@@ -1,18 +1,23 @@
-"""Soft regularization as terms of an objective, in all its readings.
+"""Soft regularization of words (equation 3) and of sentences (section 5).
 
 Words: how far the embedding of a prediction lies from the gold's. Sentences:
-how far what an encoder makes of the predicted sentence lies from what it makes
-of the original one. The distances themselves are in `regularizers`.
+how far the encoding of the predicted sentence lies from that of the original.
+Zhang et al. 2023.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from truenegs_jax.objectives.fill_slots import Batch, Guess, weighted_sum
+from truenegs_jax.objectives.fill_slots import (
+  Batch,
+  Guess,
+  predicted_inputs,
+  weighted_sum,
+)
 from truenegs_jax.objectives.options import Options
 from truenegs_jax.runtime.errors import InputError
 
@@ -20,31 +25,9 @@ Array = jax.Array
 Regularizer = Callable[[Array, Array], Array]
 
 NORM_FLOOR = 1e-8  # torch's CosineSimilarity default
-
-REGULARIZERS: dict[str, Regularizer] = {}
-
-
-def regularizer(name: str) -> Callable[[Regularizer], Regularizer]:
-  """Registers a term `fn(original_BxKxE, predicted_BxKxE) -> loss_BxK`."""
-
-  def add(fn: Regularizer) -> Regularizer:
-    if name in REGULARIZERS:
-      raise ValueError(f"Regularizer {name!r} is registered twice.")
-    REGULARIZERS[name] = fn
-    return fn
-
-  return add
+WATCHED_PAIRS = 1_024  # whose mean cosine has an error of 0.03 / sqrt(E)
 
 
-def get(name: str) -> Regularizer:
-  """Looks a term up by name; InputError lists the known ones."""
-  if name not in REGULARIZERS:
-    known = ", ".join(REGULARIZERS)
-    raise InputError(f"negatives.soft {name!r} is unknown; known: {known}.")
-  return REGULARIZERS[name]
-
-
-@regularizer("cosine")
 def cosine_distance(original_BxKxE: Array, predicted_BxKxE: Array) -> Array:
   """1 - cos(original, predicted): 0, 1, 2 for equal, orthogonal, opposite.
 
@@ -64,6 +47,18 @@ def cosine_distance(original_BxKxE: Array, predicted_BxKxE: Array) -> Array:
   return jnp.where(same_BxK, 0.0, 1.0 - cosine_BxK)
 
 
+# Terms `fn(original_BxKxE, predicted_BxKxE) -> loss_BxK` by `negatives.soft`.
+REGULARIZERS: dict[str, Regularizer] = {"cosine": cosine_distance}
+
+
+def get(name: str) -> Regularizer:
+  """Looks a term up by name; InputError lists the known ones."""
+  if name not in REGULARIZERS:
+    known = ", ".join(REGULARIZERS)
+    raise InputError(f"negatives.soft {name!r} is unknown; known: {known}.")
+  return REGULARIZERS[name]
+
+
 def sentence_divergence(p_BxLxD: Array, q_BxLxD: Array) -> Array:
   """KL(p || q) of the softmax of each over its features, f32 `[B, L]`.
 
@@ -74,14 +69,6 @@ def sentence_divergence(p_BxLxD: Array, q_BxLxD: Array) -> Array:
   log_p_BxLxD = jax.nn.log_softmax(p_BxLxD.astype(jnp.float32))
   log_q_BxLxD = jax.nn.log_softmax(q_BxLxD.astype(jnp.float32))
   return jnp.sum(jnp.exp(log_p_BxLxD) * (log_p_BxLxD - log_q_BxLxD), axis=-1)
-
-
-WATCHED_PAIRS = 1_024  # whose mean cosine has an error of 0.03 / sqrt(E)
-
-
-def compared_tokens(guess: Guess) -> tuple[Array, Array]:
-  """The tokens `[B, K]` whose embeddings `word_term` compares."""
-  return guess.slots.original_BxK, guess.predicted_BxK
 
 
 def gather_once(bound: Any, *ids: Array) -> list[Array]:
@@ -95,15 +82,14 @@ def word_term(
   bound: Any,
   guess: Guess,
   options: Options,
-  compared_BxKxE: Sequence[Array],
+  gold_BxKxE: Array,
+  predicted_BxKxE: Array,
 ) -> tuple[Array, Array]:
   """Equation 3 of Zhang et al. 2023: 1 - cos(gold, predicted), over all slots.
 
-  A correct prediction costs nothing. Both rows of the table get the gradient
-  unless `soft_gradient` stops one. `compared_BxKxE`: of `compared_tokens`.
+  A correct prediction costs nothing. Both rows of the table, which
+  `gather_once` gave, get the gradient unless `soft_gradient` stops one.
   """
-  slots = guess.slots
-  gold_BxKxE, predicted_BxKxE = compared_BxKxE
   if options.soft_prediction == "expected":
     predicted_BxKxE = bound.mean_embedding(
       jax.nn.softmax(guess.logits_BxKxV.astype(jnp.float32))
@@ -113,16 +99,16 @@ def word_term(
   elif options.soft_gradient == "predicted":
     gold_BxKxE = jax.lax.stop_gradient(gold_BxKxE)
   loss_BxK = get(options.soft)(gold_BxKxE, predicted_BxKxE)
-  return weighted_sum(loss_BxK, slots.weight_BxK)
+  return weighted_sum(loss_BxK, guess.slots.weight_BxK)
 
 
 def sentence_term(
   encode: Callable[..., Array],
-  predicted_BxLxD: Array,
   batch: Batch,
   guess: Guess,
   dropout_keys_B: Array | None,
   options: Options,
+  predicted_BxLxD: Array | None = None,
 ) -> tuple[Array, Array]:
   """How far the predicted sentences lie from the original (or masked) ones.
 
@@ -131,22 +117,26 @@ def sentence_term(
   gradient goes: here H_s is a target and gets none.
 
   Args:
-    encode: `(inputs, dropout_keys_B) -> [B, L, D]`, what H_p was made with.
-    predicted_BxLxD: H_p, the encoded `predicted_inputs`.
+    encode: `(inputs, dropout_keys_B) -> [B, L, D]`.
     batch: the original rows.
     guess: their slots.
-    dropout_keys_B: those that H_p was made with. The same units are then
-      dropped in both passes, so that a sentence predicted right costs nothing
-      but rounding; with other keys the term would charge dropout itself.
+    dropout_keys_B: of both passes. The same units are then dropped, so that a
+      sentence predicted right costs nothing but rounding; with other keys the
+      term would charge dropout itself.
     options: which reading.
+    predicted_BxLxD: H_p, if the predicted sentences were encoded before.
   """
+  if predicted_BxLxD is None:
+    predicted_BxLxD = encode(predicted_inputs(batch, guess), dropout_keys_B)
   inputs = batch
   if options.sentence_target == "masked":
     inputs = {**batch, "tokens": guess.masked_BxL}
-  target_BxLxD = jax.lax.stop_gradient(encode(inputs, dropout_keys_B))
-  pair = predicted_BxLxD, target_BxLxD
+  pair = (
+    predicted_BxLxD,
+    jax.lax.stop_gradient(encode(inputs, dropout_keys_B)),
+  )
   if options.sentence_direction == "reverse":
-    pair = target_BxLxD, predicted_BxLxD
+    pair = pair[::-1]
   real_BxL = (batch["documents"] != 0).astype(jnp.float32)
   return weighted_sum(sentence_divergence(*pair), real_BxL)
 

@@ -1,8 +1,8 @@
 """The objective of fine-tuning: classes, scores and spans.
 
 As in pre-training, a pure function from parameters and a batch to a dict of
-(sum, count) pairs, which divides nothing. The model is any object that has,
-once bound to parameters, the method that a kind of task asks for.
+(sum, count) pairs. The model, once bound to parameters, has the method that the
+kind of task needs: `class_logits`, `span_logits` or `joint_logits`.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,6 +21,8 @@ from truenegs_jax.objectives.fill_slots import (
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
+Keys = Array | None  # of dropout, one a row; None: no dropout
+Losses = dict[str, Array]  # of each row
 
 ANSWERABLE_WEIGHT = 0.5  # ELECTRA's `answerable_weight`
 EXCLUDED = -1e9  # finite: a row of padding must not turn into NaN
@@ -37,14 +39,14 @@ def task_terms(
   train: bool,
   reduction: str = "mean",
 ) -> Terms:
-  """The loss of a task, and what else tells how it goes.
+  """The loss of a task, and the accuracy of classes.
 
   Args:
     params: tree of the model's parameters.
     inputs: `tokens`, `types`, `documents` int32 [B, L] (0 in `documents`:
       padding), `weight` f32 [B] (0: the row counts for nothing), the targets.
-    keys_B: one typed key a row (`randomness.row_keys`).
-    aux: not looked at.
+    keys_B: one typed key a row (`rng.row_keys`).
+    aux: not used.
     kind: a name in LOSSES.
     model: an unbound linen module.
     train: whether dropout is on.
@@ -53,8 +55,7 @@ def task_terms(
       always clipped. In "sum" each micro-batch counts 1: do not use several.
   """
   del aux
-  purpose = rng.DISCRIMINATOR_DROPOUT
-  drop_keys_B = dropout_keys(keys_B, purpose, train=train)
+  drop_keys_B = dropout_keys(keys_B, rng.DISCRIMINATOR_DROPOUT, train=train)
   bound = model.bind({"params": params})
   weight_B = inputs["weight"]
   terms = {
@@ -66,9 +67,7 @@ def task_terms(
   return terms
 
 
-def _class_losses(
-  bound: Any, inputs: Batch, drop_keys_B: Array | None
-) -> dict[str, Array]:
+def _class_losses(bound: Any, inputs: Batch, drop_keys_B: Keys) -> Losses:
   """Softmax cross-entropy to `label`, int32 [B], and `accuracy`."""
   logits_BxC = bound.class_logits(inputs, drop_keys_B)
   right_B = logits_BxC.argmax(axis=-1) == inputs["label"]
@@ -78,17 +77,13 @@ def _class_losses(
   }
 
 
-def _score_losses(
-  bound: Any, inputs: Batch, drop_keys_B: Array | None
-) -> dict[str, Array]:
+def _score_losses(bound: Any, inputs: Batch, drop_keys_B: Keys) -> Losses:
   """Squared error to `label`, f32 [B], in the units that it is given in."""
   score_B = bound.class_logits(inputs, drop_keys_B)[:, 0]
   return {"loss": jnp.square(score_B - inputs["label"])}
 
 
-def _span_losses(
-  bound: Any, inputs: Batch, drop_keys_B: Array | None
-) -> dict[str, Array]:
+def _span_losses(bound: Any, inputs: Batch, drop_keys_B: Keys) -> Losses:
   """Mean cross-entropy to `start` and `end`, int32 [B], places in the row.
 
   As BERT's `run_squad.py`, whose softmax is over padding, too: here the loss of
@@ -102,13 +97,11 @@ def _span_losses(
   }
 
 
-def _joint_losses(
-  bound: Any, inputs: Batch, drop_keys_B: Array | None
-) -> dict[str, Array]:
-  """As spans, by ELECTRA's joint head, the end given the gold start.
+def _joint_losses(bound: Any, inputs: Batch, drop_keys_B: Keys) -> Losses:
+  """The span loss of ELECTRA's joint head, the end given the gold start.
 
-  To it comes what the classifier of questions without an answer costs, as
-  released for SQuAD 1.1 as well, where every question has one.
+  Plus that of the classifier of questions without an answer, as released for
+  SQuAD 1.1 as well, where every question has one.
   """
   start_BxL, end_BxL, answerable_B = bound.joint_logits(
     inputs, inputs["start"], drop_keys_B
@@ -118,7 +111,7 @@ def _joint_losses(
 
 
 # What each row costs, by the kind of the task or its head.
-LOSSES: dict[str, Callable[..., dict[str, Array]]] = {
+LOSSES: dict[str, Callable[..., Losses]] = {
   "classes": _class_losses,
   "score": _score_losses,
   "spans": _span_losses,

@@ -1,0 +1,142 @@
+"""Losses of tasks are what they are called; padding costs nothing."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from support import tiny
+from truenegs_jax.objectives import task_losses
+from truenegs_jax.runtime import rng as rng_lib
+
+B, L, C = 8, 12, 3
+ROWS = np.arange(B)
+
+
+class StubModel:
+  """A model of given logits, which notes its dropout keys."""
+
+  def __init__(self, **logits):
+    self.logits, self.keys = logits, []
+
+  def __getattr__(self, method):
+    return functools.partial(self._call, method)
+
+  def _call(self, method, *args):
+    self.keys.append(args[-1])
+    return self.logits[method]
+
+  def bind(self, variables):
+    return self
+
+
+def make_inputs():
+  """Rows of two texts; the last two have no weight, the last none at all."""
+  rng, inputs = np.random.default_rng(0), tiny.make_batch(0, B, L)
+  inputs["documents"][-1] = 0
+  ends = np.maximum(inputs["documents"].sum(axis=1), 4)
+  start_B, end_B = np.sort(rng.integers(3, ends, (2, B)), axis=0)
+  return inputs | {
+    "weight": np.float32(ROWS < B - 2),
+    "label": rng.integers(0, C, B).astype(np.int32),
+    "start": start_B,
+    "end": end_B,
+  }
+
+
+def terms_of(kind, inputs, *, train=False, reduction="mean", **logits):
+  model = StubModel(**logits)
+  terms = task_losses.task_terms(
+    None,
+    inputs,
+    rng_lib.row_keys(jax.random.key(0), 0, jnp.arange(B)),
+    {},
+    kind=kind,
+    model=model,
+    train=train,
+    reduction=reduction,
+  )
+  return jax.device_get(terms), model.keys
+
+
+def draw(seed, *shape):
+  """Logits; nobody reads those of a row without weight."""
+  x = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+  x[-1] = np.nan
+  return x
+
+
+def log_softmax(x):
+  x = np.float64(x)
+  x = x - x.max(axis=-1, keepdims=True)
+  return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+
+
+def span_losses(inputs, start_BxL, end_BxL):
+  start_B = log_softmax(start_BxL)[ROWS, inputs["start"]]
+  return -(start_B + log_softmax(end_BxL)[ROWS, inputs["end"]]) / 2
+
+
+def assert_loss(terms, losses_B):
+  total, count = terms["loss"]
+  np.testing.assert_allclose(total, losses_B[:-2].sum(), rtol=1e-5)
+  assert count == B - 2
+
+
+def test_classes_have_their_cross_entropy_and_accuracy():
+  inputs, logits_BxC = make_inputs(), draw(1, B, C)
+  terms, _ = terms_of("classes", inputs, class_logits=logits_BxC)
+  assert_loss(terms, -log_softmax(logits_BxC)[ROWS, inputs["label"]])
+  right_B = logits_BxC.argmax(axis=1) == inputs["label"]
+  assert terms["accuracy"] == (right_B[:-2].sum(), B - 2)
+
+
+def test_scores_have_their_squared_error():
+  inputs = make_inputs() | {"label": draw(2, B)}
+  score_Bx1 = draw(3, B, 1)
+  terms, _ = terms_of("score", inputs, class_logits=score_Bx1)
+  assert_loss(terms, (score_Bx1[:, 0] - inputs["label"]) ** 2)
+
+
+def test_spans_have_the_mean_of_two_cross_entropies_over_real_tokens():
+  inputs, logits_BxLx2 = make_inputs(), draw(4, B, L, 2)
+  terms, _ = terms_of("spans", inputs, span_logits=logits_BxLx2)
+  real_BxLx1 = (inputs["documents"] != 0)[..., None]
+  logits_BxLx2 = np.where(real_BxLx1, logits_BxLx2, -1e9)
+  losses_B = span_losses(inputs, logits_BxLx2[..., 0], logits_BxLx2[..., 1])
+  assert_loss(terms, losses_B)
+  longer = {
+    name: np.pad(x, ((0, 0), (0, 5))) if x.ndim == 2 else x
+    for name, x in inputs.items()
+  }
+  padded = np.pad(logits_BxLx2, ((0, 0), (0, 5), (0, 0)))
+  assert_loss(terms_of("spans", longer, span_logits=padded)[0], losses_B)
+
+
+def test_the_joint_loss_adds_that_of_answerable_questions():
+  inputs = make_inputs()
+  start_BxL, end_BxL, answerable_B = draw(5, B, L), draw(6, B, L), draw(7, B)
+  logits = {"joint_logits": (start_BxL, end_BxL, answerable_B)}
+  terms, _ = terms_of("joint", inputs, **logits)
+  losses_B = span_losses(inputs, start_BxL, end_BxL)
+  assert_loss(terms, losses_B + 0.5 * np.log1p(np.exp(answerable_B)))
+  summed, _ = terms_of("joint", inputs, reduction="sum", **logits)
+  assert summed["loss"] == (terms["loss"][0], 1.0)
+
+
+@pytest.mark.parametrize("kind", task_losses.LOSSES)
+def test_dropout_is_on_in_training_alone(kind):
+  row_BxL = jnp.zeros((B, L))
+  logits = {
+    "class_logits": jnp.zeros((B, C)),
+    "span_logits": jnp.zeros((B, L, 2)),
+    "joint_logits": (row_BxL, row_BxL, row_BxL[:, 0]),
+  }
+  _, [trained] = terms_of(kind, make_inputs(), train=True, **logits)
+  _, [evaluated] = terms_of(kind, make_inputs(), **logits)
+  keys_B = rng_lib.row_keys(jax.random.key(0), 0, jnp.arange(B))
+  purpose = rng_lib.DISCRIMINATOR_DROPOUT
+  assert evaluated is None
+  assert (trained == rng_lib.purpose_keys(keys_B, purpose)).all()
