@@ -51,20 +51,22 @@ def guess_slots(
     slots.positions_BxK,
     dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train),
   )
-  draws = slots.original_BxK, keys(rng.SAMPLE)
+  gold_BxK, sample_keys_B = slots.original_BxK, keys(rng.SAMPLE)
   temperature, logits_BxKxV = options.sampling_temperature, None
   # jit drops the entries of `output` that nobody uses.
   if options.needs_logits:
     logits_BxKxV = bound.generate_logits(*inputs)
     output = output_softmax.read_logits(
-      logits_BxKxV, *draws, temperature=temperature
+      logits_BxKxV, gold_BxK, sample_keys_B, temperature=temperature
     )
   else:
-    layer = bound.output_layer()
+    word_VxE, bias_V = bound.output_layer()
     output = output_softmax.read(
       bound.generate_vectors(*inputs),
-      *layer,
-      *draws,
+      word_VxE,
+      bias_V,
+      gold_BxK,
+      sample_keys_B,
       temperature=temperature,
       chunk=options.vocabulary_chunk,
     )

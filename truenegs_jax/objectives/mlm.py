@@ -51,9 +51,10 @@ def mlm_terms(
     )
     terms["soft"] = soft_regularization.word_term(bound, guess, options, *pair)
   if options.sentence_weight:
-    keys_B = fill_slots.dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train)
+    purpose = rng.GENERATOR_DROPOUT
+    keys = fill_slots.dropout_keys(keys_B, purpose, train=train)
     terms["sentence"] = soft_regularization.sentence_term(
-      bound.encode, batch, guess, keys_B, options
+      bound.encode, batch, guess, keys, options
     )
   return terms
 

@@ -67,8 +67,9 @@ def read(
   while num_slots % parts:
     parts += 1
   loss_M, *tokens = _read(temperature, parts, slots, word_VxE, bias_V)
-  tokens = (_tokens(x_M, shape, bias_V.size) for x_M in tokens)
-  return Output(loss_M.reshape(shape), *tokens)
+  return Output(
+    loss_M.reshape(shape), *(_tokens(x, shape, bias_V.size) for x in tokens)
+  )
 
 
 def read_logits(
