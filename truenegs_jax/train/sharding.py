@@ -19,7 +19,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.train import sharding
 
 DATA_AXIS = "data"
 MODEL_AXIS = "model"
@@ -301,10 +300,10 @@ def _listed(axes: Mapping[str, int]) -> str:
 
 
 def check_batch_size(
-  batch_size: int, accumulation: int, spec: sharding.MeshSpec
+  batch_size: int, accumulation: int, spec: MeshSpec
 ) -> None:
   """Refuses rows that do not divide by the devices and the micro-batches."""
-  parallel = sharding.data_parallelism(spec, device_count())
+  parallel = data_parallelism(spec, device_count())
   shares = parallel * accumulation
   if batch_size % shares:
     near = max(batch_size // shares, 1) * shares
