@@ -41,8 +41,8 @@ KEY = jax.random.key(0)
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames="rate")
 def result_and_gradients(form, documents, arrays, keys_B=None, rate=0.0):
-  seen = attention.make_mask(form, documents)
-  go = lambda *qkv: attention.attend(*qkv, seen, keys_B, rate=rate, site=3)
+  mask = attention.make_mask(form, documents)
+  go = lambda *qkv: attention.attend(*qkv, mask, keys_B, rate=rate, site=3)
   result, push = jax.vjp(go, *arrays[:3])
   return result, *push(arrays[3])
 

@@ -310,6 +310,7 @@ def choose_slots(tokens_BxL, documents_BxL, keys_B):
   return masking.choose_slots(tokens_BxL, documents_BxL, keys_B, tiny.MASKING)
 
 
+@pytest.mark.slow
 def test_training_on_packed_rows_learns():
   sizes = np.random.default_rng(3).integers(3, 40, 600).tolist()
   rows = pack(sizes, chain(sum(sizes)))

@@ -18,18 +18,13 @@ RELEASED = {  # facts: Google's checkpoints, generator 1/4, 1/3, 1/4
 }
 
 
-def shapes_of(model):
-  init = functools.partial(pretrain.init_params, model)
-  return jax.eval_shape(init, jax.random.key(0))
-
-
 @pytest.mark.parametrize("variant", RELEASED)
 def test_parameters_are_as_many_as_in_the_released_pairs(variant):
   multiplier, total, generator_size = RELEASED[variant]
   model = pretrain.make_pair(
     vocab_size=30_522, variant=variant, generator_multiplier=multiplier
   )
-  shapes = shapes_of(model)
+  shapes = pretrain.param_shapes(model)
   assert pretrain.parameter_count(shapes) == total
   g = model.generator_config
   assert (g.width, g.heads, g.ffn, g.layers) == generator_size
@@ -40,7 +35,7 @@ def test_parts_of_the_small_pair_have_their_released_sizes():
   model = pretrain.make_pair(
     vocab_size=30_522, variant="small", generator_multiplier=0.25
   )
-  shapes = shapes_of(model)
+  shapes = pretrain.param_shapes(model)
   count = {
     name: pretrain.parameter_count(part) for name, part in shapes.items()
   }
@@ -49,30 +44,6 @@ def test_parts_of_the_small_pair_have_their_released_sizes():
   rest = count["discriminator"] + count["discriminator_head"]
   assert count["embeddings"] + rest == 13_549_057
   assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(shapes))
-
-
-@pytest.mark.parametrize("variant", encoder.VARIANTS)
-def test_every_variant_gives_logits_of_the_right_shape(variant):
-  model = pretrain.make_pair(
-    vocab_size=100, variant=variant, generator_multiplier=0.5, dtype="bfloat16"
-  )
-  inputs = {
-    name: jax.ShapeDtypeStruct((2, 16), jnp.int32)
-    for name in ("tokens", "types", "documents")
-  }
-  params = {"params": shapes_of(model)}
-  logits = jax.eval_shape(
-    functools.partial(model.apply, method="generate_logits"),
-    params,
-    inputs,
-    jax.ShapeDtypeStruct((2, 3), jnp.int32),
-    None,
-  )
-  assert (logits.shape, logits.dtype) == ((2, 3, 100), jnp.float32)
-  detected = jax.eval_shape(
-    functools.partial(model.apply, method="detect_logits"), params, inputs, None
-  )
-  assert (detected.shape, detected.dtype) == ((2, 16), jnp.float32)
 
 
 @functools.cache
@@ -85,15 +56,15 @@ def tiny_params():
 
 @jax.jit
 def outputs_of(params):
-  model = tiny.make_model()
-  batch = tiny.make_batch(0)
-  inputs = {name: batch[name] for name in ("tokens", "types", "documents")}
+  """Logits of the generator and the discriminator."""
+  variables, inputs = {"params": params}, tiny.make_batch(0)
+  del inputs["row"]
   positions = jnp.ones((tiny.B, 2), jnp.int32)
-  generate = model.apply(
-    {"params": params}, inputs, positions, None, method="generate_logits"
+  apply = tiny.make_model().apply
+  return (
+    apply(variables, inputs, positions, None, method="generate_logits"),
+    apply(variables, inputs, None, method="detect_logits"),
   )
-  detect = model.apply({"params": params}, inputs, None, method="detect_logits")
-  return generate, detect
 
 
 @pytest.mark.parametrize(
@@ -120,38 +91,15 @@ def test_only_the_embeddings_are_shared(part, moves_generator, moves_detector):
 
 
 def test_the_output_table_is_the_word_table():
-  params = tiny_params()
-  word_VxE = params["embeddings"]["word"]
-  silent = {**params, "generator_head": dict(params["generator_head"])}
-  # A word no row holds: it can only matter as a row of the output table.
-  absent = tiny.MASK
-  louder = word_VxE.at[absent].multiply(3.0)
-  changed = {**silent, "embeddings": {**params["embeddings"], "word": louder}}
+  params, absent = tiny_params(), tiny.MASK  # a word that no row holds
+  louder = params["embeddings"]["word"].at[absent].multiply(3.0)
+  changed = {**params, "embeddings": {**params["embeddings"], "word": louder}}
   base, got = outputs_of(params)[0], outputs_of(changed)[0]
   np.testing.assert_allclose(
     got[..., absent], 3 * base[..., absent], rtol=1e-4, atol=1e-5
   )
   others = np.arange(tiny.V) != absent
   np.testing.assert_array_equal(got[..., others], base[..., others])
-
-
-def test_the_output_table_learns_from_the_logits():
-  model, batch = tiny.make_model(), tiny.make_batch(0)
-  inputs = {name: batch[name] for name in ("tokens", "types", "documents")}
-  assert not np.any(batch["tokens"] == tiny.MASK)
-
-  def logit_of_an_absent_word(params):
-    logits = model.apply(
-      {"params": params},
-      inputs,
-      jnp.ones((tiny.B, 2), jnp.int32),
-      None,
-      method="generate_logits",
-    )
-    return logits[..., tiny.MASK].sum()
-
-  grads = jax.jit(jax.grad(logit_of_an_absent_word))(tiny_params())
-  assert np.all(grads["embeddings"]["word"][tiny.MASK])
 
 
 def test_logits_are_those_of_the_asked_positions():
@@ -181,8 +129,9 @@ def test_weights_start_cut_at_two_deviations():
   assert np.std(table) == pytest.approx(0.0176, rel=0.1)
 
 
-@pytest.mark.parametrize("variant", ["small", "minilm", "large"])
-@pytest.mark.parametrize("between", [" ", ",", ", "])
+@pytest.mark.parametrize(
+  ("variant", "between"), [("small", " "), ("minilm", ","), ("large", ", ")]
+)
 def test_a_list_of_sizes_is_the_variant_of_these_sizes(variant, between):
   fields = encoder.VARIANTS[variant]
   listed = between.join(f"{name}={x}" for name, x in fields.items())
@@ -191,7 +140,7 @@ def test_a_list_of_sizes_is_the_variant_of_these_sizes(variant, between):
   )
   assert make(variant=listed) == make(variant=variant)
   typed = make(variant=f"type_vocab_size=3{between}{listed}")
-  assert shapes_of(typed)["embeddings"]["type"].shape[0] == 3
+  assert pretrain.param_shapes(typed)["embeddings"]["type"].shape[0] == 3
 
 
 LIST = dict(embedding_size=8, width=12, layers=1, heads=3, ffn=7)
@@ -240,7 +189,7 @@ def test_a_generator_may_have_sizes_of_its_own():
   g = model.generator_config
   assert (g.width, g.heads, g.layers, g.ffn) == (10, 5, 2, 7)
   assert g.type_vocab_size == 3  # the embeddings are the discriminator's
-  shapes_of(model)
+  pretrain.param_shapes(model)
 
 
 @pytest.mark.parametrize("name", ["embedding_size", "type_vocab_size"])

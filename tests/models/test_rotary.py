@@ -127,18 +127,3 @@ def test_what_a_layer_adds_does_not_depend_on_the_size_of_its_input():
     large = layer(only, 8 * x_BxLxD, positions_BxL) - 8 * x_BxLxD
     assert np.abs(small).max() > 1e-1
     np.testing.assert_allclose(large, small, atol=1e-4)
-
-
-def test_no_parameter_depends_on_the_longest_row():
-  def shapes(max_positions):
-    config = encoder.EncoderConfig(
-      vocab_size=tiny.V, max_positions=max_positions, **rotary.VARIANTS["tiny"]
-    )
-    inputs = {
-      name: jnp.zeros((1, 2), jnp.int32)
-      for name in ("tokens", "types", "documents")
-    }
-    init = lambda key: rotary.Embeddings(config).init(key, inputs, None)
-    return jax.eval_shape(init, jax.random.key(0))
-
-  assert shapes(8) == shapes(512)
