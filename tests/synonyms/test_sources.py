@@ -67,6 +67,7 @@ def pairs(text, tokens=TOKENS, **options):
       "ab cd",
     ),
     ("files path=bc-cd & files path=cd | files path=ab", "ab cd"),
+    ("files path=bc-cd & files path=bc-cd & files path=cd", "cd"),
   ],
 )
 def test_union_intersection_and_their_precedence(calls, text, names):

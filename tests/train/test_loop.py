@@ -61,8 +61,11 @@ class Checkpoints:
   def wait(self):
     self._events.append("waited")
 
+  def latest(self):
+    return None
 
-def run(monkeypatch, tmp_path, *, bad=(), stop_at=None):
+
+def run(monkeypatch, tmp_path, *, bad=(), stop_at=None, param=1.0):
   """The events of a run of 6 steps: dispatched, fetched, written, saved."""
   events, signals = [], types.SimpleNamespace(received=None)
   rows = {
@@ -98,7 +101,7 @@ def run(monkeypatch, tmp_path, *, bad=(), stop_at=None):
         model=types.SimpleNamespace(roles={"bert": encoder.EncoderConfig}),
       ),
       mesh=sharding.make_mesh(sharding.get_spec("dp")),
-      state=types.SimpleNamespace(step=0, params=jnp.ones(3)),
+      state=types.SimpleNamespace(step=0, params=jnp.full(3, param)),
       aux={},
       train_step=step,
       refresh=lambda state, done: state,
@@ -171,3 +174,12 @@ def test_the_record_of_a_step_that_ends_the_run_is_written(
   events, records = run(monkeypatch, tmp_path, bad=(2,))
   assert events[-1] == "refused" and ("dispatched", 4) not in events
   assert [(r["step"], r["skipped"]) for r in records] == [(2, 0.5)]
+
+
+@pytest.mark.parametrize("param", [np.nan, np.inf])
+def test_parameters_that_are_not_finite_are_never_saved(
+  monkeypatch, tmp_path, param
+):
+  events, _ = run(monkeypatch, tmp_path, param=param)
+  assert events[-1] == "refused"
+  assert not [event for event in events if event[0] == "saved"]

@@ -155,7 +155,11 @@ def test_a_run_goes_on_with_its_table_on_another_mesh(whole, preset):
   assert not word.sharding.is_fully_replicated
   state = step.TrainState(**there)
   refresh = model_synonyms.make_refresh(run.own_table, like, from_weights=False)
-  assert refresh(state, 3) is state
+  assert refresh(state, 3) is state and refresh(state, 0) is state
+  refresh_weights = model_synonyms.make_refresh(
+    run.own_table, like, from_weights=True
+  )
+  assert refresh_weights(state, 0) is not state
   made = refresh(state, 4).aux["ids_VxS"]
   assert made.sharding.is_fully_replicated
   np.testing.assert_array_equal(made, made_of(whole, here["params"]))
