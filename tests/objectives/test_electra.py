@@ -17,15 +17,19 @@ from truenegs_jax.objectives import electra, options
 from truenegs_jax.runtime import rng as rng_lib
 
 ALL_ON = {"soft_weight": 1.0, "sentence_weight": 1.0}
-EVERYTHING = np.ones((tiny.V, tiny.V), bool)
 case_of = functools.cache(oracle.make_case)
 
 
 def test_published_recipe_equals_the_oracle():
   recipe = oracle.make_options(**ALL_ON)
-  want = oracle.check(recipe, case_of(0), pair=True, train=True)
+  mode = {"pair": True, "train": True, "compiled": True}
+  want = oracle.check(recipe, case_of(0), **mode)
   false, wrong = want["corrected_of_mismatches"]
   assert 0 < false < wrong < want["soft"][1]
+
+
+def test_gradients_of_the_published_recipe_equal_the_oracle():
+  recipe = oracle.make_options(**ALL_ON)
   oracle.check_gradients(recipe, case_of(0), pair=True)
 
 

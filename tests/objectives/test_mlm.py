@@ -20,6 +20,12 @@ EVERYTHING = np.ones((tiny.V, tiny.V), bool)
 case_of = functools.cache(oracle.make_case)
 
 
+def test_the_published_recipe_equals_the_oracle():
+  recipe = oracle.make_options(**ALL_ON)
+  mode = {"pair": False, "train": False, "compiled": True}
+  oracle.check(recipe, case_of(0), **mode)
+
+
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("layout", ["bits", "ids"])
 def test_the_whole_recipe_equals_the_oracle(layout, train):

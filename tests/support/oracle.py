@@ -216,27 +216,29 @@ class Draws:
   masked_BxL: np.ndarray
 
 
+_hide = jax.jit(masking.hide_slots, static_argnums=3)
+_sample = jax.jit(output_softmax.sample, static_argnums=2)
+
+
 def draw(options: Options, case: Case) -> Draws:
   """What masking and sampling draw for a case."""
   inputs, keys_B = inputs_of(case), keys_of(case)
-  drawn, masked_BxL = masking.hide_slots(
-    inputs["tokens"],
-    inputs["documents"],
-    rng_lib.purpose_keys(keys_B, rng_lib.MASK),
-    options.masking,
+  drawn, masked_BxL = jax.device_get(
+    _hide(
+      inputs["tokens"],
+      inputs["documents"],
+      rng_lib.purpose_keys(keys_B, rng_lib.MASK),
+      options.masking,
+    )
   )
-  positions_BxK, weight_BxK, masked_BxL = map(
-    np.asarray, (drawn.positions_BxK, drawn.weight_BxK, masked_BxL)
-  )
+  positions_BxK, weight_BxK = drawn.positions_BxK, drawn.weight_BxK
   logits_BxKxV = np.take_along_axis(
     case.params["logits"], positions_BxK[..., None], axis=1
   )
-  sampled_BxK = np.asarray(
-    output_softmax.sample(
-      jnp.asarray(logits_BxKxV),
-      rng_lib.purpose_keys(keys_B, rng_lib.SAMPLE),
-      options.sampling_temperature,
-    )
+  sampled_BxK = _sample(
+    logits_BxKxV,
+    rng_lib.purpose_keys(keys_B, rng_lib.SAMPLE),
+    options.sampling_temperature,
   )
   slots, first = [], {}
   for row, k in np.argwhere(weight_BxK > 0):
@@ -451,13 +453,23 @@ LOSSES = ("mlm", "soft", "sentence", "detect")
 STEP = 1e-5  # of the differences
 
 
-def check(options: Options, case: Case, *, pair: bool, train: bool) -> Sums:
+def check(
+  options: Options,
+  case: Case,
+  *,
+  pair: bool,
+  train: bool,
+  compiled: bool = False,
+) -> Sums:
   """Compares all terms with the oracle's, which it returns.
 
   Sums of f32 agree to 1e-6, counts are equal. One logit may lie on the edge of
-  two bins of a histogram, and on either side.
+  two bins of a histogram, and on either side. To compile one recipe is faster;
+  many run faster operation by operation.
   """
-  got = jax.device_get(terms_of(options, case, pair=pair, train=train))
+  terms = objective(options, case, pair=pair, train=train)
+  terms = jax.jit(terms) if compiled else terms
+  got = jax.device_get(terms(jax.tree.map(jnp.asarray, case.params)))
   want = expected(options, case, pair=pair, train=train)
   assert got.keys() - {"pair_cosine"} == want.keys()
   for name, sums in want.items():
