@@ -1,5 +1,6 @@
 """Eight CPU devices, strict JAX, and the real data where it is there."""
 
+import gc
 import os
 import pathlib
 import shutil
@@ -40,6 +41,18 @@ EXCUSES = ("no real data", "could not import 'tensorflow'")
 def pytest_unconfigure():
   if COMPILED:
     shutil.rmtree(COMPILED, ignore_errors=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget():
+  """Lets go of what a module compiled; the collector then passes over the rest.
+
+  A worker's heap grows with every test, and each collection would search it.
+  """
+  yield
+  jax.clear_caches()
+  gc.collect()
+  gc.freeze()
 
 
 def data_folder() -> pathlib.Path:

@@ -133,6 +133,7 @@ def test_saved_answers_have_the_scores_that_are_said(learned):
     assert len(said["keys"]) == 80
 
 
+@pytest.mark.slow
 def test_what_has_ended_is_not_made_again_and_seeds_are_added(
   vocab, files, tmp_path
 ):
@@ -147,6 +148,7 @@ def test_what_has_ended_is_not_made_again_and_seeds_are_added(
   assert outcome(one, 0) != outcome(one, 1)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_is_made_whole_the_next_time(
   vocab, files, tmp_path, monkeypatch
 ):
@@ -552,6 +554,7 @@ def squad_file(path, questions):
   path.write_text(json.dumps({"version": "1.1", **data}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["spans", "joint"])
 def test_spans_are_trained_answered_and_scored(head, vocab, tmp_path):
   squad_file(tmp_path / "train-v1.1.json", 64)

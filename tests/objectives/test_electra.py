@@ -71,6 +71,7 @@ RECIPES = {
 }
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=25)
 @given(st.fixed_dictionaries(RECIPES), st.sampled_from(("bits", "ids")))
 def test_random_recipes_equal_the_oracle(fields, layout):

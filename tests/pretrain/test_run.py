@@ -168,6 +168,7 @@ def test_a_run_takes_weights_of_another_and_does_without_it_then(place):
   assert saved["init"] == str(root / "begun")
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_ends_the_run_and_saves_nothing_bad(
   place,
 ):

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from support import tiny
 from truenegs_jax.models import layers, pretrain
@@ -45,6 +46,7 @@ def terms_and_gradients():
   return run(params), run.lower(params).as_text()
 
 
+@pytest.mark.slow
 def test_a_step_is_the_same_without_the_code_for_cpus(monkeypatch):
   monkeypatch.delenv(cpu.SWITCH, raising=False)
   ((_, terms), gradients), program = terms_and_gradients()

@@ -358,7 +358,7 @@ def on_one_device() -> list:
   ("preset", "layout", "accumulation"),
   [
     pytest.param("dp", "rows", 1, marks=pytest.mark.slow),
-    ("fsdp", "replicated", 2),
+    pytest.param("fsdp", "replicated", 2, marks=pytest.mark.slow),
     ("fsdp_tp", "rows", 1),
   ],
 )

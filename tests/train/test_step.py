@@ -155,6 +155,7 @@ def matmul_flops(num_microbatches, rows):
   )
 
 
+@pytest.mark.slow
 def test_accumulation_multiplies_no_matrix_twice():
   whole, micro = matmul_flops(1, 8), matmul_flops(2, 16)
   assert whole > 1e7  # found them
@@ -208,6 +209,7 @@ def test_an_empty_term_and_a_scheduled_weight_count_by_their_values():
   assert step.total_loss(terms, weights) == 1.0
 
 
+@pytest.mark.slow
 def test_evaluation_draws_the_same_for_a_row_every_time():
   model = tiny.make_model()
   params = pretrain.init_params(model, jax.random.key(0))
@@ -303,6 +305,7 @@ def plain_step(carry, batch, key, *, model):
   return (t + 1, params, mean, square), losses
 
 
+@pytest.mark.slow
 def test_baseline_is_plain_electra_bit_for_bit():
   model, tx = tiny.make_model(), tiny.make_tx()
   options = tiny.make_options(hard_correction=False, soft_weight=0.0)

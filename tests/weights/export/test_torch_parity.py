@@ -70,12 +70,17 @@ def test_logits_agree_where_variances_are_small(
   "options",
   [
     dict(),
-    dict(prediction="sample"),
-    dict(normalizer="slots"),
-    dict(prediction="sample", normalizer="slots"),
-    dict(hard_correction=False),
-    dict(soft_weight=0.0),
-    dict(hard_correction=False, soft_weight=0.0),
+    *(
+      pytest.param(recipe, marks=pytest.mark.slow)
+      for recipe in (
+        dict(prediction="sample"),
+        dict(normalizer="slots"),
+        dict(prediction="sample", normalizer="slots"),
+        dict(hard_correction=False),
+        dict(soft_weight=0.0),
+        dict(hard_correction=False, soft_weight=0.0),
+      )
+    ),
   ],
   ids=lambda o: ",".join(f"{k}={v}" for k, v in o.items()) or "hc+sr",
 )
@@ -83,6 +88,7 @@ def test_losses_and_gradients_are_those_of_pytorch(torch_electra, options):
   _check_gradients(torch_electra, "tiny", options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("widths", [w for w in WIDTHS if w != "tiny"])
 def test_gradients_are_those_of_pytorch_at_every_width(torch_electra, widths):
   _check_gradients(torch_electra, widths, {})
@@ -92,8 +98,13 @@ def test_gradients_are_those_of_pytorch_at_every_width(torch_electra, widths):
   "options",
   [
     dict(),
-    dict(prediction="sample", normalizer="slots"),
-    dict(hard_correction=False, soft_weight=0.0),
+    *(
+      pytest.param(recipe, marks=pytest.mark.slow)
+      for recipe in (
+        dict(prediction="sample", normalizer="slots"),
+        dict(hard_correction=False, soft_weight=0.0),
+      )
+    ),
   ],
   ids=lambda o: ",".join(f"{k}={v}" for k, v in o.items()) or "hc+sr",
 )

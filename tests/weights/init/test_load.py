@@ -445,6 +445,7 @@ def test_rows_of_known_words_are_carried_into_another_vocabulary(
   assert all(x in line for x in ("68 of 71", "(new, words, here)", "2 rows"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [40, 64, 100])
 def test_the_first_positions_are_carried_over(bert, size):
   params, model = random_params(_bert()), _bert(max_positions=size)
