@@ -56,7 +56,7 @@ demo: $(PACKAGE)
 test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
 	@PYTHON=$(BIN)/python launch/wordnet.sh || \
 	  echo "Tests that need WordNet will be skipped."
-	$(BIN)/python -m pytest -q -n $(WORKERS) \
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist=worksteal \
 	  $(if $(filter test,$@),-m "not slow") $(PYTEST_ARGS)
 
 qa-model: $(PACKAGE) $(WEIGHTS)
