@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support import tiny
-from truenegs_jax.models import encoder, pretrain
+from truenegs_jax.models import encoder, heads, pretrain
 from truenegs_jax.runtime.errors import InputError
 
 RELEASED = {  # facts: Google's checkpoints, generator 1/4, 1/3, 1/4
@@ -215,3 +215,15 @@ def test_an_unknown_variant_or_backbone_is_refused_with_the_known_ones():
     make(variant="tiny", heads=3)
   with pytest.raises(InputError, match="backbone 'heads'"):
     make(variant="tiny", backbone="heads")  # a module, and no backbone
+
+
+def test_logits_of_slots_are_products_with_the_word_table_and_a_bias():
+  rng = np.random.default_rng(0)
+  shapes = (2, 3, 4), (7, 4), (7,)
+  vectors, word, bias = (rng.normal(size=n).astype("f4") for n in shapes)
+  np.testing.assert_allclose(
+    heads.vocabulary_logits(vectors, jnp.asarray(word), jnp.asarray(bias)),
+    vectors @ word.T + bias,
+    rtol=1e-5,
+    atol=1e-6,
+  )
