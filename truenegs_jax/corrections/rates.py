@@ -73,29 +73,29 @@ def rate(
     return Rate(rate=0.0, low=0.0, high=1.0, hits=0, of=0)
   weight_N = np.ones(len(hit_N)) if weight_N is None else weight_N
   _, sequence_N = np.unique(sequence_N, return_inverse=True)
-  of_T = np.bincount(sequence_N, weight_N)
+  totals_T = np.bincount(sequence_N, weight_N)
   hits_T = np.bincount(sequence_N, weight_N * hit_N)
-  hits, of = hits_T.sum(), of_T.sum()
-  share = float(hits / of)
-  low, high = _wilson(share, _independent(hits_T, of_T))
+  hits, total = hits_T.sum(), totals_T.sum()
+  share = float(hits / total)
+  low, high = _wilson(share, _independent(hits_T, totals_T))
   return Rate(
     rate=share,
     low=min(max(low, 0.0), share),  # by 1e-18 beyond it where nothing was hit
     high=max(min(high, 1.0), share),
     hits=round(hits),
-    of=round(of),
+    of=round(total),
   )
 
 
-def _independent(hits_T: np.ndarray, of_T: np.ndarray) -> float:
+def _independent(hits_T: np.ndarray, totals_T: np.ndarray) -> float:
   """How many independent things would say as much; see `rate`."""
-  hits, of, clusters = hits_T.sum(), of_T.sum(), len(of_T)
-  if 0 < hits < of and clusters > 1:
-    p = hits / of
-    spread = np.sum((hits_T - p * of_T) ** 2) * clusters / (clusters - 1)
-    size = p * (1 - p) / max(spread / of**2, p * (1 - p) / of)
+  hits, total, clusters = hits_T.sum(), totals_T.sum(), len(totals_T)
+  if 0 < hits < total and clusters > 1:
+    p = hits / total
+    spread = np.sum((hits_T - p * totals_T) ** 2) * clusters / (clusters - 1)
+    size = p * (1 - p) / max(spread / total**2, p * (1 - p) / total)
   else:
-    size = min(of**2 / np.sum(of_T**2), of)
+    size = min(total**2 / np.sum(totals_T**2), total)
   t = special.stdtrit(max(clusters - 1, 1), 0.975)
   return float(size * (special.ndtri(0.975) / t) ** 2)
 

@@ -185,7 +185,7 @@ def kernel_errors(
 def _problems(
   name: str, configs: Configs, *, length: int, packed: bool
 ) -> list[str]:
-  """What a kernel cannot do of a model or its rows, as the way out."""
+  """Ways out for each thing that a kernel cannot do for a model or its rows."""
   if name not in attention.KERNELS:
     return []
   problems = {}

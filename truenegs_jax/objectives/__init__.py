@@ -1,1 +1,1 @@
-"""What is learned: masking, true negatives and losses as sums and counts."""
+"""Objectives: masking, true negatives and losses as sums and counts."""

@@ -55,7 +55,7 @@ SPELLED_OUT = (
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """What decides an objective beside the model and its parameters.
+  """The recipe of an objective: all but the model and its parameters.
 
   Attributes:
     masking: which tokens are hidden, and how.
