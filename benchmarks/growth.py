@@ -42,7 +42,7 @@ AXES = {
 }
 MEMORY = ("MiB compiled", "MiB measured")
 
-_CONFIG = flags_lib.define()
+_CONFIG = flags_lib.define_config()
 _BASE = flags.DEFINE_list(
   "base", ["batch=4", "length=128", "layers=2"], "Sizes off their own axis."
 )

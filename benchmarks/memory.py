@@ -32,7 +32,7 @@ from truenegs_jax.runtime import errors
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.train import build_run, checks, plan, sharding
 
-_CONFIG = flags_lib.define()
+_CONFIG = flags_lib.define_config()
 _DEVICES = flags.DEFINE_integer("devices", 8, "Simulated devices.", 1)
 _TOPOLOGY = flags.DEFINE_string(
   "topology", None, "TPU chips instead, such as v5e:16x16. Needs libtpu."

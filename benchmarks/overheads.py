@@ -35,7 +35,7 @@ from truenegs_jax.runtime import errors
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.train import plan, sharding
 
-_CONFIG = flags_lib.define()
+_CONFIG = flags_lib.define_config()
 _RECIPES = flags.DEFINE_list(
   "recipes",
   ["baseline", "hc", "sr", "hc+sr"],

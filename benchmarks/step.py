@@ -33,7 +33,7 @@ from truenegs_jax.runtime import errors
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.train import plan, speed
 
-_CONFIG = flags_lib.define()
+_CONFIG = flags_lib.define_config()
 _STEPS = flags.DEFINE_integer("steps", 100, "Steps of each kind.", 2)
 _WARMUP = flags.DEFINE_integer("warmup", 20, "Steps before them.", 1)
 _ROWS = flags.DEFINE_string("rows", None, "Folder of prepared rows.")

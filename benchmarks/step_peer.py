@@ -165,7 +165,7 @@ def serve(pipe: Any, flags: argparse.Namespace, mode: str, given: Any) -> None:
   if hasattr(os, "sched_setaffinity"):  # XLA then has as many threads
     os.sched_setaffinity(0, _cores()[: flags.threads])
   if flags.allocator == "tuned":
-    cpu.keep_memory()
+    cpu.keep_freed_memory()
   if mode == OURS:
     if flags.allocator == "glibc":
       os.environ[cpu.SWITCH] = "plain"

@@ -88,7 +88,7 @@ def make_step(
   Raises:
     InputError: the config cannot be, or the rows are of another length.
   """
-  cpu.tune()  # as main does
+  cpu.configure()  # as main does
   checks.check_config(c)
   if rows is None:
     tokenizer, _ = dry_run.stand_in(c)

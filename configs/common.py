@@ -33,7 +33,7 @@ WIKIPEDIA = "hf:wikimedia/wikipedia config=20231101.en"
 BOOKS = "hf:bookcorpus/bookcorpus revision=refs/convert/parquet"
 BERT_VOCAB = "google-bert/bert-base-uncased"
 
-NEEDED = "?"  # the value of config.init that says: the user has to give it
+REQUIRED = "?"  # the value of config.init that says: the user has to give it
 
 
 def get_config() -> ConfigDict:
@@ -173,7 +173,7 @@ def bert() -> ConfigDict:
 
 
 def apply_arg(
-  c: ConfigDict, arg: str, *, default: str, released: str = NEEDED
+  c: ConfigDict, arg: str, *, default: str, released: str = REQUIRED
 ) -> ConfigDict:
   """Applies the words after the config's name, in any order.
 
@@ -192,7 +192,7 @@ def apply_arg(
   """
   words = [word for word in (arg or "").split(",") if word]
   more: dict[str, Callable[[ConfigDict], None]] = {
-    "continue": functools.partial(go_on, released=released),
+    "continue": functools.partial(continue_from, released=released),
     "len512": len512,
     "runlocal": runlocal,
   }
@@ -211,7 +211,7 @@ def apply_arg(
   return c
 
 
-def go_on(c: ConfigDict, *, released: str) -> None:
+def continue_from(c: ConfigDict, *, released: str) -> None:
   """200,000 steps from released weights (Zhang et al. 2023, section 4.1)."""
   c.init = released
   c.steps, c.batch_size, c.length = 200_000, 128, 512

@@ -34,8 +34,8 @@ TASKS = {
   "finetune": "truenegs_jax.finetune.run",
   "corrections": "truenegs_jax.corrections.run",
 }
-AGAIN_SECS = 1.0
-JOINING = ("coordinator", "num_processes", "process_id")
+SIGTERM_REPEAT_SECS = 1.0
+DISTRIBUTED_FLAGS = ("coordinator", "num_processes", "process_id")
 
 
 def main(argv: list[str]) -> None:
@@ -45,15 +45,15 @@ def main(argv: list[str]) -> None:
   if task not in TASKS:
     _say(f"error: task {task!r} is unknown; known: {', '.join(TASKS)}.")
     sys.exit(errors.InputError.exit_code)
-  on_sigterm()
+  exit_on_sigterm()
   # Here, not above: --help and a wrong flag should not wait for jax.
-  cpu.tune()
+  cpu.configure()
   from truenegs_jax.runtime import distributed
 
   try:
     distributed.exit_all(_run(), failed=False)
   except errors.TrueNegsError as e:
-    distributed.tell(f"error: {errors.printable(e)}")
+    distributed.print_once(f"error: {errors.printable(e)}")
     code = e.exit_code
   except KeyboardInterrupt:
     print("interrupted; the same command starts again", file=sys.stderr)
@@ -75,7 +75,7 @@ def _say(text: str) -> None:
   print(text, file=sys.stderr, flush=True)
 
 
-def on_sigterm() -> None:
+def exit_on_sigterm() -> None:
   """Before training there is nothing to save: the restart makes it again."""
 
   def end(number: int, _: Any) -> None:
@@ -83,7 +83,7 @@ def on_sigterm() -> None:
       return  # on the way out: what has to be ended there takes its time
     # What is raised while the garbage collector calls jax back is lost. So the
     # signal comes once more, to whoever handles it then.
-    again = threading.Timer(AGAIN_SECS, os.kill, (os.getpid(), number))
+    again = threading.Timer(SIGTERM_REPEAT_SECS, os.kill, (os.getpid(), number))
     again.daemon = True
     again.start()
     sys.exit(errors.SAVED_RESTART)
@@ -94,13 +94,15 @@ def on_sigterm() -> None:
 def _run() -> int:
   from truenegs_jax.runtime import distributed
 
-  given = {name: flags.FLAGS[name].value for name in JOINING}
-  distributed.join(**given, say=_say)
-  on_sigterm()  # jax has put a handler of its own in its place
+  given = {name: flags.FLAGS[name].value for name in DISTRIBUTED_FLAGS}
+  distributed.initialize(**given, say=_say)
+  exit_on_sigterm()  # jax has put a handler of its own in its place
   # markup: a path or a glob may hold brackets.
-  quiet = not distributed.is_first()
+  quiet = not distributed.is_first_process()
   screen = Console(markup=False, highlight=False, quiet=quiet)
-  workdir = flags.FLAGS["workdir"].value or workdir_of(flags_lib.filename())
+  workdir = flags.FLAGS["workdir"].value or default_workdir(
+    flags_lib.config_filename()
+  )
   config = _config()
   # After joining: what runs a task may ask for devices.
   task = importlib.import_module(TASKS[config.task])
@@ -116,7 +118,7 @@ def console() -> None:
   os.execv(sys.executable, [sys.executable, "-m", verb, *sys.argv[2:]])
 
 
-def workdir_of(config: str) -> pathlib.Path:
+def default_workdir(config: str) -> pathlib.Path:
   """runs/<config>[-ARGS], the default home of a run."""
   path, _, args = config.partition(":")
   name = pathlib.Path(path).stem
@@ -124,7 +126,7 @@ def workdir_of(config: str) -> pathlib.Path:
 
 
 if __name__ == "__main__":
-  flags_lib.define()
+  flags_lib.define_config()
   flags.DEFINE_string(
     "workdir", "", "Where the run lives; default runs/<config>[-ARGS]."
   )

@@ -85,7 +85,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  flags_lib.define()
+  flags_lib.define_config()
   flags.DEFINE_string(
     "shard", "", "i/n: build the i-th of n shares; the last one merges them."
   )

@@ -76,7 +76,7 @@ def test_splash_attention_knows_documents_and_runs_on_meshes():
 def test_pieces_of_a_batch_are_the_batch():
   """Nine rows are pieces of two and three; their dropout is the same."""
   keys_B = rng.row_keys(KEY, 0, jnp.arange(9))
-  assert 9 * 2 * L**2 >= cpu_ops.WORTH
+  assert 9 * 2 * L**2 >= cpu_ops.MIN_SCORES
   documents, arrays = documents_of(packed=True, rows=9), arrays_of(8, 9)
   assert_plain(PIECES, documents, arrays, keys_B=keys_B, rate=0.5)
 

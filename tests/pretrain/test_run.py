@@ -279,7 +279,7 @@ def kill(phase, info):
   gc.callbacks.remove(kill)
   os.kill(os.getpid(), signal.SIGTERM)
   time.sleep(0)
-main.on_sigterm()
+main.exit_on_sigterm()
 gc.callbacks.append(kill)
 gc.collect()
 print("lost", flush=True)
@@ -288,12 +288,12 @@ time.sleep(60)
 ENDING = """
 import os, signal, time
 from truenegs_jax import main
-main.on_sigterm()
+main.exit_on_sigterm()
 try:
   os.kill(os.getpid(), signal.SIGTERM)
   time.sleep(60)
 finally:
-  time.sleep(2 * main.AGAIN_SECS)
+  time.sleep(2 * main.SIGTERM_REPEAT_SECS)
   print("ended", flush=True)
 """
 

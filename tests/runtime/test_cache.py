@@ -14,11 +14,11 @@ from truenegs_jax.runtime import cache
 def test_a_folder_is_made_that_nobody_else_can_read_or_write(tmp_path):
   before = os.umask(0)
   try:
-    cache.make_private(tmp_path / "xla")
+    cache.make_private_folder(tmp_path / "xla")
   finally:
     os.umask(before)
   assert (tmp_path / "xla").stat().st_mode & 0o777 == 0o700
-  cache.make_private(tmp_path / "xla")  # once more
+  cache.make_private_folder(tmp_path / "xla")  # once more
 
 
 @pytest.mark.parametrize("part", ["a", "a/xla"])
@@ -26,24 +26,24 @@ def test_a_folder_is_made_that_nobody_else_can_read_or_write(tmp_path):
 def test_a_folder_on_a_path_that_others_can_write_to_is_refused(
   tmp_path, part, mode
 ):
-  cache.make_private(tmp_path / "a" / "xla")
+  cache.make_private_folder(tmp_path / "a" / "xla")
   (tmp_path / part).chmod(mode)
   with pytest.raises(PermissionError, match=f"{part} can be written to"):
-    cache.make_private(tmp_path / "a" / "xla")
+    cache.make_private_folder(tmp_path / "a" / "xla")
   (tmp_path / "a").chmod(0o1777)  # sticky: what is in it stays its owner's
   (tmp_path / "a" / "xla").chmod(0o700)
-  cache.make_private(tmp_path / "a" / "xla")
+  cache.make_private_folder(tmp_path / "a" / "xla")
 
 
 def test_a_link_is_followed_as_the_system_follows_it(tmp_path):
-  cache.make_private(tmp_path / "open" / "xla")
+  cache.make_private_folder(tmp_path / "open" / "xla")
   (tmp_path / "safe" / "deep").mkdir(parents=True)
   (tmp_path / "open").chmod(0o777)
   (tmp_path / "safe" / "link").symlink_to("deep/../../open/xla")
   with pytest.raises(PermissionError, match="open can be written to"):
-    cache.make_private(tmp_path / "safe" / "link")
+    cache.make_private_folder(tmp_path / "safe" / "link")
   (tmp_path / "open").chmod(0o755)
-  cache.make_private(tmp_path / "safe" / "link")
+  cache.make_private_folder(tmp_path / "safe" / "link")
 
 
 def test_a_path_through_what_somebody_else_owns_is_refused(
@@ -58,9 +58,9 @@ def test_a_path_through_what_somebody_else_owns_is_refused(
     return os.stat_result(fields)
 
   monkeypatch.setattr(pathlib.Path, "lstat", lstat)
-  cache.make_private(tmp_path / "mine")
+  cache.make_private_folder(tmp_path / "mine")
   with pytest.raises(PermissionError, match="theirs belongs to user 54321"):
-    cache.make_private(tmp_path / "theirs" / "xla")
+    cache.make_private_folder(tmp_path / "theirs" / "xla")
 
 
 CODE = """

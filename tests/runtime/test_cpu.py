@@ -16,13 +16,13 @@ from truenegs_jax.runtime import cpu, cpu_ops, rng
 
 def test_the_code_for_cpus_is_used_on_cpus_unless_switched_off(monkeypatch):
   monkeypatch.delenv(cpu.SWITCH, raising=False)
-  assert cpu.applies() and cpu.applies("cpu")
-  assert not cpu.applies("tpu")
+  assert cpu.is_enabled() and cpu.is_enabled("cpu")
+  assert not cpu.is_enabled("tpu")
   with cpu.lowering_for("tpu"):
-    assert not cpu.applies()
-  assert cpu.applies()
+    assert not cpu.is_enabled()
+  assert cpu.is_enabled()
   monkeypatch.setenv(cpu.SWITCH, "plain")
-  assert not cpu.applies() and not cpu.applies("cpu")
+  assert not cpu.is_enabled() and not cpu.is_enabled("cpu")
 
 
 def terms_and_gradients():

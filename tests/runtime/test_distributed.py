@@ -16,7 +16,7 @@ STEPS = 30
 JOIN = """
 import sys
 from truenegs_jax.runtime import distributed
-distributed.join(None, None, None, say=print)
+distributed.initialize(None, None, None, say=print)
 import jax
 print("there are", jax.process_count(), "here is", jax.process_index())
 """
@@ -27,7 +27,7 @@ import numpy as np
 from rich.console import Console
 from truenegs_jax.runtime import distributed, errors
 index = int(sys.argv[2])
-distributed.join(f"127.0.0.1:{sys.argv[1]}", 2, index, say=print)
+distributed.initialize(f"127.0.0.1:{sys.argv[1]}", 2, index, say=print)
 from truenegs_jax.train import guards, sharding
 from truenegs_jax.workdir.lock import lock
 
@@ -56,7 +56,7 @@ try:
     if index:
       raise errors.DataError("a row is missing")
 except errors.DataError as e:
-  distributed.tell(f"told: {e}")
+  distributed.print_once(f"told: {e}")
   distributed.exit_all(3, failed=True)
 """
 
@@ -299,7 +299,7 @@ def test_processes_of_a_launcher_find_one_another(tmp_path, launcher, count):
 
 def test_a_laptop_joins_nothing():
   code = "from truenegs_jax.runtime import distributed as j\n"
-  code += "j.join(None, None, None, say=print)\n"
+  code += "j.initialize(None, None, None, say=print)\n"
   code += "import jax; assert not jax.distributed.is_initialized()"
   env = {n: v for n, v in os.environ.items() if "SLURM" not in n}
   env |= {"PYTHONPATH": str(runs.ROOT), "JAX_PLATFORMS": "cpu"}

@@ -8,7 +8,7 @@ import datasets
 import pytest
 
 from support.texts import PACK
-from truenegs_jax.runtime.errors import AbsentError, DataError, InputError
+from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.tasks import user_task
 from truenegs_jax.tasks.records import Place, parse, read_dataset, read_file
 from truenegs_jax.tasks.task import CLASSES, SCORE, Example
@@ -150,7 +150,9 @@ def test_a_data_set_that_cannot_be_had_is_refused(saved, monkeypatch):
     raise ConnectionError("no route")
 
   monkeypatch.setattr(datasets, "load_dataset_builder", refuse)
-  with pytest.raises(AbsentError, match="no route.*hf:FOLDER.*HF_HOME") as e:
+  with pytest.raises(
+    UnavailableError, match="no route.*hf:FOLDER.*HF_HOME"
+  ) as e:
     user_task.read("hf:owner/set:mini:test", "dev", COLUMNS, kind=CLASSES)
   assert asked == [("owner/set", "mini")]
   assert "data." not in str(e.value)  # keys of pre-training
@@ -164,7 +166,9 @@ def test_what_the_hub_denies_while_it_is_read_names_the_task(
   monkeypatch.setattr(
     datasets, "load_dataset_builder", lambda *_, **__: builder
   )
-  with pytest.raises(AbsentError, match="finetune: hf:owner/set cannot be"):
+  with pytest.raises(
+    UnavailableError, match="finetune: hf:owner/set cannot be"
+  ):
     list(read_dataset("hf:owner/set", split="train"))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from support.texts import PACK
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
-from truenegs_jax.runtime.errors import AbsentError, DataError, InputError
+from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.tasks.scoring import question_scores
 from truenegs_jax.tasks.squad import MOVED, Question, read_squad
 from truenegs_jax.tasks.squad_windows import (
@@ -229,7 +229,7 @@ def test_bad_data_are_refused_by_their_place(tmp_path, fault):
 
 @pytest.mark.parametrize("where", ["none.json", "~nobody-at-all/x.json"])
 def test_a_file_that_is_not_there_is_absent(where):
-  with pytest.raises(AbsentError, match="no such file"):
+  with pytest.raises(UnavailableError, match="no such file"):
     read_squad(where)
   with pytest.raises(DataError, match="a folder; name a file in it"):
     read_squad(".")

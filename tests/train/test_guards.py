@@ -99,7 +99,7 @@ def test_one_process_alone_stops_as_soon_as_it_has_its_signal():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_many_processes_stop_one_step_after_the_vote(monkeypatch, number):
-  monkeypatch.setattr(guards.distributed, "count", lambda: 2)
+  monkeypatch.setattr(guards.distributed, "process_count", lambda: 2)
   mesh = sharding.make_mesh(sharding.get_spec("dp"))
   with guards.StopSignals(Console(quiet=True)) as signals:
     vote = guards.StopVote(signals, mesh)
@@ -110,7 +110,7 @@ def test_many_processes_stop_one_step_after_the_vote(monkeypatch, number):
 
 
 def test_only_the_first_process_writes(tmp_path, monkeypatch):
-  monkeypatch.setattr(guards.distributed, "is_first", lambda: False)
+  monkeypatch.setattr(guards.distributed, "is_first_process", lambda: False)
   with pytest.raises(NonFiniteError, match="step 0"):
     see(guards.SkipGuard(tmp_path, max_skips=0), [1])
   assert not list(tmp_path.iterdir())

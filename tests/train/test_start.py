@@ -46,7 +46,7 @@ def other(value):
 def test_a_key_may_change_where_its_rule_says_so(key):
   value = files.flatten(common.get_config().to_dict())[key]
   now = description(**{key: other(value)})
-  if common_keys.KEYS[key].free:
+  if common_keys.KEYS[key].may_change:
     assert resume(description(), now) == 7
   else:
     with pytest.raises(CheckpointError, match=f"(?s){key}: .* -> .*--workdir"):
@@ -81,7 +81,7 @@ def test_a_run_that_was_saved_before_a_key_is_resumed_by_what_it_was():
 
 
 def test_a_removed_key_is_resumed_by_the_value_that_all_have_now(monkeypatch):
-  gone = {"negatives.gone": common_keys.Removed("usual", "0.1.0")}
+  gone = {"negatives.gone": common_keys.RemovedKey("usual", "0.1.0")}
   monkeypatch.setattr(common_keys, "REMOVED", gone)
   saved = description()
   saved["config"]["negatives"]["gone"] = "usual"

@@ -44,6 +44,6 @@ def test_a_workdir_that_cannot_be_made_is_refused(tmp_path):
 
 
 def test_only_the_first_process_of_a_run_locks(tmp_path, monkeypatch):
-  monkeypatch.setattr(lock.distributed, "is_first", lambda: False)
+  monkeypatch.setattr(lock.distributed, "is_first_process", lambda: False)
   with lock.lock(tmp_path / "run"):
     assert not list(tmp_path.iterdir())

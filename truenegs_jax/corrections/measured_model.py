@@ -44,7 +44,7 @@ def with_sizes(c: ConfigDict, weights: Weights) -> ConfigDict:
     InputError: neither a run nor weights are given, or both; as
       `config_sizes.resolve`.
   """
-  if bool(c.corrections.run) == bool(c.init) or c.init == config_sizes.NEEDED:
+  if bool(c.corrections.run) == bool(c.init) or c.init == config_sizes.REQUIRED:
     raise InputError(
       "give what to measure, one of the two: --config.corrections.run=WORKDIR"
       " of a run, or --config.init=FOLDER of weights and their"

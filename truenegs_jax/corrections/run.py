@@ -41,7 +41,7 @@ from truenegs_jax.runtime.errors import (
   InputError,
   printable,
 )
-from truenegs_jax.runtime.flags import command
+from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.synonyms import run_table, stop_words, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
@@ -100,7 +100,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       findings = _measure(settings, subject, text, tables, only, mesh, console)
       report.show(findings, console)
       about = {
-        "command": command(),
+        "command": rerun_command(),
         "seed": c.seed,
         "corrections": json.loads(c.corrections.to_json()),
         "init": c.init,
@@ -119,7 +119,7 @@ def check(c: ConfigDict, workdir: pathlib.Path) -> Settings:
   """Refuses settings that cannot be measured, before anything is read."""
   checks.check_config(c)
   o = c.corrections
-  if c.dry_run or distributed.count() > 1:
+  if c.dry_run or distributed.process_count() > 1:
     mode = "dry_run" if c.dry_run else "a run of many processes"
     raise InputError(f"{mode} is for pre-training; leave it out here.")
   for name in ("length", "sequences", "cases", "sheet"):

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs.common_keys import KEYS, Key
+from truenegs_jax.configs.common_keys import KEYS, KeyRule
 from truenegs_jax.data.tokens.tokenizer import ACCENTS
 from truenegs_jax.models import choose_attention, encoder
 from truenegs_jax.runtime.errors import InputError, one_of
@@ -34,20 +34,20 @@ CHOICES = {
 }
 RANGES = {
   **KEYS,
-  "optim.lr": Key(0),  # 0: by width
-  "finetune.seeds": Key(1, 1000),
-  "finetune.rows": Key(0),
-  "finetune.epochs": Key(0, 1000),
-  "finetune.head_dropout": Key(0, 0.99),
-  "finetune.warmup": Key(0, 1),
-  "finetune.layer_decay": Key(0, 1),
-  "finetune.window": Key(1),
-  "finetune.evals_per_epoch": Key(0),
-  "finetune.patience": Key(0),
-  "finetune.stride": Key(1),
-  "finetune.question_length": Key(1),
-  "finetune.num_best": Key(1),
-  "finetune.max_answer": Key(1),
+  "optim.lr": KeyRule(0),  # 0: by width
+  "finetune.seeds": KeyRule(1, 1000),
+  "finetune.rows": KeyRule(0),
+  "finetune.epochs": KeyRule(0, 1000),
+  "finetune.head_dropout": KeyRule(0, 0.99),
+  "finetune.warmup": KeyRule(0, 1),
+  "finetune.layer_decay": KeyRule(0, 1),
+  "finetune.window": KeyRule(1),
+  "finetune.evals_per_epoch": KeyRule(0),
+  "finetune.patience": KeyRule(0),
+  "finetune.stride": KeyRule(1),
+  "finetune.question_length": KeyRule(1),
+  "finetune.num_best": KeyRule(1),
+  "finetune.max_answer": KeyRule(1),
 }
 # Change no number of a run, or name what has fingerprints.
 NAMES = ("data.vocab", "finetune.data", "finetune.files", "init")

@@ -31,7 +31,7 @@ from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.files import disk_errors
-from truenegs_jax.runtime.flags import command
+from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.tasks import glue
 from truenegs_jax.train import guards
 from truenegs_jax.workdir import files, lock
@@ -51,7 +51,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   Raises:
     TrueNegsError: with the exit code that belongs to it.
   """
-  if distributed.count() > 1:
+  if distributed.process_count() > 1:
     raise InputError(
       "fine-tuning runs in one process, on all devices that it sees; start one,"
       " or one for each task, each with its --workdir."
@@ -87,7 +87,9 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   )
   if not left:
     return 0
-  place.say(f"stopped; to make the {left} runs that are missing: {command()}")
+  place.say(
+    f"stopped; to make the {left} runs that are missing: {rerun_command()}"
+  )
   is_interrupt = signals.received == signal.SIGINT
   return errors.SAVED_INTERRUPT if is_interrupt else errors.SAVED_RESTART
 
@@ -166,7 +168,7 @@ def _save_all(
   """Writes all runs that have ended, of whatever seed, in one file."""
   ended, seed, f = results.ended(workdir), config["seed"], config["finetune"]
   value = {
-    "command": command(),
+    "command": rerun_command(),
     "config": config,
     "seeds": sorted({run.seed for runs in ended.values() for run in runs}),
     "tasks": {

@@ -22,7 +22,7 @@ from truenegs_jax.runtime.errors import (
   printable,
 )
 from truenegs_jax.runtime.files import disk_errors
-from truenegs_jax.runtime.flags import command
+from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.train import metrics
 from truenegs_jax.weights.export import finetuned
 from truenegs_jax.workdir import files, metrics_file
@@ -247,7 +247,7 @@ def _export(
     f" most {tuning.recipe.length} tokens, seed {result.seed}\n"
     f"* Dev set: {leaderboard.sentence(result)}"
     + "".join(f"; {note}" for note in result.notes)
-    + f"\n* Made by: `{command()}`"
+    + f"\n* Made by: `{rerun_command()}`"
   )
   try:
     exported = finetuned.export_task(

@@ -111,7 +111,7 @@ def attend(
     return plain(*qkv, mask.allowed_Bx1xLxL, dropout_keys_B, drop)
   if mask.form.name == "pieces":
     rows, length, heads, _ = query_BxLxHxS.shape
-    return cpu_ops.by_quarters(
+    return cpu_ops.map_row_quarters(
       lambda query, key, value, documents, keys: plain(
         query, key, value, same_document(documents), keys, drop
       ),

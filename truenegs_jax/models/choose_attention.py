@@ -91,7 +91,7 @@ def choose(
   if wanted == "auto":
     own = {owner: form for form, owner in PLATFORMS.items()}
     name = own.get(platform, "xla")
-    if name == "pieces" and not cpu.applies(platform):
+    if name == "pieces" and not cpu.is_enabled(platform):
       name = "xla"
   if name == "xla":
     return attention.PLAIN, name

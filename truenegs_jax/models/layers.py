@@ -24,7 +24,7 @@ class Dense(nn.Dense):
   @nn.compact
   def __call__(self, inputs: Array) -> Array:
     """Returns `[..., features]`, of `dtype`."""
-    if not cpu.applies():
+    if not cpu.is_enabled():
       return super().__call__(inputs)
     shape = inputs.shape[-1], self.features
     kernel_DxF = self.param("kernel", self.kernel_init, shape)
@@ -34,7 +34,7 @@ class Dense(nn.Dense):
 
 def gelu(x: Array) -> Array:
   """The exact (erf) form: ELECTRA's and Hugging Face's, not BERT's tanh one."""
-  if cpu.applies() and x.dtype == jnp.float32:
+  if cpu.is_enabled() and x.dtype == jnp.float32:
     return cpu_ops.gelu(x)
   return jax.nn.gelu(x, approximate=False)
 

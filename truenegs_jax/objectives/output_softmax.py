@@ -199,7 +199,7 @@ def _masses(blocks_MxCxW: Array, top_M: Array, temperature: float) -> Array:
 
 def _materialized(x_MxC: Array) -> Array:
   """On a CPU XLA would compute it anew, from all logits, for each use."""
-  return jax.lax.optimization_barrier(x_MxC) if cpu.applies() else x_MxC
+  return jax.lax.optimization_barrier(x_MxC) if cpu.is_enabled() else x_MxC
 
 
 def _likeliest(blocks_MxCxW: Array, maxima_MxC: Array) -> Array:

@@ -93,7 +93,7 @@ def _needs(c: ConfigDict) -> list[str]:
 
 def _weights(init: str) -> str:
   """Where they are, and what to give if they are not here."""
-  if init == checks.NEEDED:
+  if init == checks.REQUIRED:
     return "--config.init=FOLDER"
   if _is_here(init):
     return f"{init}, which fit"

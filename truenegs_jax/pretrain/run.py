@@ -29,7 +29,7 @@ from truenegs_jax.pretrain import (
 )
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.cache import enable_compilation_cache
-from truenegs_jax.runtime.flags import command
+from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.synonyms import run_table, table
 from truenegs_jax.train import build_run, checks, loop, plan, prepare_data
 from truenegs_jax.train import start as start_lib
@@ -66,7 +66,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     if outcome.stopped_by is not None:
       console.print(
         f"saved at step {int(outcome.start.state.step):,}; to go on from"
-        f" there, give the same command again: {command()}",
+        f" there, give the same command again: {rerun_command()}",
         soft_wrap=True,
       )
       if outcome.stopped_by == signal.SIGINT:
@@ -129,7 +129,7 @@ def finish(
   state, run = outcome.start.state, outcome.start.run
   params = distributed.to_host(state.params)
   own = distributed.to_host(state.aux)
-  if not distributed.is_first():
+  if not distributed.is_first_process():
     return 0  # the first process has all that is left to do
   on_device = jax.device_put(params)  # once, not with every batch
   synonyms = inputs.table
@@ -142,7 +142,7 @@ def finish(
   judged = verdict.judge(outcome.held_out, unigram_V)
   console.print(verdict.table(judged))
   results = {
-    "command": command(),
+    "command": rerun_command(),
     "seed": run.seed,
     "steps": run.steps,
     "fingerprints": dict(inputs.fingerprints),

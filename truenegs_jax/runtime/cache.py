@@ -13,7 +13,7 @@ def folder() -> pathlib.Path:
   return pathlib.Path(os.environ.get("TRUENEGS_CACHE") or default)
 
 
-def make_private(path: pathlib.Path) -> None:
+def make_private_folder(path: pathlib.Path) -> None:
   """Makes a folder that nobody but the user, and root, can write to.
 
   One that others could write to is not mended: they may have done so.
@@ -60,9 +60,9 @@ def enable_compilation_cache() -> None:
     return
   compiled = folder() / "xla"
   try:
-    make_private(compiled)
+    make_private_folder(compiled)
   except OSError as e:
-    distributed.tell(
+    distributed.print_once(
       f"what is compiled is not kept for the next start: {e}. To keep it, let"
       " TRUENEGS_CACHE name a folder that only you can write to."
     )

@@ -1,7 +1,7 @@
 """Settings for CPUs, and the switch of all code that is only for CPUs.
 
-`tune` is called once, before jax is imported; `applies` is asked while a
-function is traced. The code itself is in `cpu_ops`.
+`configure` is called once, before jax is imported; `is_enabled` is called while
+a function is traced. The code itself is in `cpu_ops`.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ SETTINGS = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1, M_ARENA_MAX: 1}
 _PLATFORM = contextvars.ContextVar("platform", default="")
 
 
-def applies(platform: str = "") -> bool:
+def is_enabled(platform: str = "") -> bool:
   """Whether to use the code for CPUs.
 
   Args:
@@ -32,7 +32,7 @@ def applies(platform: str = "") -> bool:
     return False
   platform = platform or _PLATFORM.get()
   if not platform:
-    import jax  # not above: `tune` comes first
+    import jax  # not above: `configure` comes first
 
     platform = jax.default_backend()
   return platform == "cpu"
@@ -51,22 +51,22 @@ def lowering_for(platform: str) -> Iterator[None]:
     _PLATFORM.reset(token)
 
 
-def tune() -> None:
+def configure() -> None:
   """Sets up memory and the order of work for training on a CPU.
 
   A step begins when the last one has ended: both would want the same cores, and
   twice the scratch memory. Neither counts where JAX_PLATFORMS names a GPU or
   TPU (as launch/gpu.sh does), and nothing is done there.
   """
-  if not applies(os.environ.get("JAX_PLATFORMS") or "cpu"):
+  if not is_enabled(os.environ.get("JAX_PLATFORMS") or "cpu"):
     return
-  keep_memory()
+  keep_freed_memory()
   import jax
 
   jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
-def keep_memory() -> None:
+def keep_freed_memory() -> None:
   """Makes glibc's malloc keep what is freed; no effect on another malloc.
 
   XLA asks for the scratch memory of a step, a gigabyte and more, at every step

@@ -1,6 +1,6 @@
 """Operations in the form that is fast on a CPU.
 
-Their callers ask `cpu.applies` and have a plain form for all other platforms,
+Callers check `cpu.is_enabled` and have a plain form for all other platforms,
 with the same result but for its rounding.
 """
 
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 Array = jax.Array
 
 QUARTERS = 4
-WORTH = 2**18  # scores; of fewer, quarters would take longer to compile
+MIN_SCORES = 2**18  # scores; of fewer, quarters would take longer to compile
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -57,7 +57,7 @@ def gelu(x: Array) -> Array:
   return x * (0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5))))
 
 
-def by_quarters(
+def map_row_quarters(
   fn: Callable[..., Array], *arrays: Array | None, scores: int
 ) -> Array:
   """`fn(*arrays)` of a quarter of the rows at a time.
@@ -71,7 +71,7 @@ def by_quarters(
     scores: that attention computes in all; few are not worth it.
   """
   rows = next(len(x) for x in arrays if x is not None)
-  num = min(QUARTERS, rows) if scores >= WORTH else 1
+  num = min(QUARTERS, rows) if scores >= MIN_SCORES else 1
   split = lambda x: [None] * num if x is None else jnp.array_split(x, num)
   parts = zip(*map(split, arrays), strict=True)
   return jnp.concatenate([fn(*part) for part in parts])

@@ -1,8 +1,8 @@
 """The processes of one run: joining, agreeing, failing and ending together.
 
 Each process is started with --coordinator, --num_processes and --process_id, or
-by a launcher that jax knows (Slurm, Open MPI, Cloud TPU, GKE). `join` connects
-them through `jax.distributed`; after that
+by a launcher that jax knows (Slurm, Open MPI, Cloud TPU, GKE). `initialize`
+connects them through `jax.distributed`; after that
 
   with raise_everywhere("rows"):  # an error in one process is one in all
     rows = open_rows(folder)
@@ -47,14 +47,14 @@ HEARTBEAT_SECS = "TRUENEGS_HEARTBEAT_SECS"  # silent for so long: dead
 DEFAULTS = {JOIN_SECS: 300, HEARTBEAT_SECS: 100}
 
 
-def count() -> int:
+def process_count() -> int:
   """How many processes the run has."""
   return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
-def is_first() -> bool:
+def is_first_process() -> bool:
   """Whether this process writes the run's files and speaks for it."""
-  return count() == 1 or jax.process_index() == 0
+  return process_count() == 1 or jax.process_index() == 0
 
 
 def to_host(tree: Any) -> Any:
@@ -97,13 +97,13 @@ def raise_everywhere(name: str) -> Iterator[None]:
   failed = sorted(index for index, text in texts.items() if text)
   if failed:
     kind, message = json.loads(texts[failed[0]])
-    who = f"process {failed[0]} of {count()}: " if failed[0] else ""
+    who = f"process {failed[0]} of {process_count()}: " if failed[0] else ""
     raise getattr(errors, kind)(who + message)
   if own is not None:
     raise own
 
 
-def check_alike(what: str, value: str) -> None:
+def check_same(what: str, value: str) -> None:
   """Refuses processes that do not all give the same value.
 
   Raises:
@@ -122,7 +122,7 @@ def check_alike(what: str, value: str) -> None:
     )
 
 
-def tell(message: str) -> None:
+def print_once(message: str) -> None:
   """Prints to stderr, once where several processes say the same."""
   client = _client()
   if client is None:
@@ -131,13 +131,13 @@ def tell(message: str) -> None:
   digest = hashlib.sha256(message.encode()).hexdigest()
   key = f"truenegs/told/{digest}"
   try:
-    if is_first():
+    if is_first_process():
       client.key_value_set(key, "", allow_overwrite=True)
     else:
       client.blocking_key_value_get(key, ALIKE_SECS * 1000)
       return
   except Exception:  # it did not, or is gone
-    message = f"process {jax.process_index()} of {count()}: {message}"
+    message = f"process {jax.process_index()} of {process_count()}: {message}"
   print(message, file=sys.stderr)
 
 
@@ -210,7 +210,7 @@ def _shut_down() -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class ProcessInfo:
   """A process's place in a run of `count`."""
 
   coordinator: str  # HOST:PORT, where process 0 listens
@@ -222,7 +222,7 @@ class Place:
     return f"process {self.index} of {self.count}"
 
 
-def join(
+def initialize(
   coordinator: str | None,
   num_processes: int | None,
   process_id: int | None,
@@ -268,7 +268,7 @@ def join(
   except Exception as e:  # RuntimeError, ValueError, ...: the port is taken
     say(f"error: could not join as {place}: {str(e).partition(chr(10))[0]}")
     os._exit(InputError.exit_code)  # else what has begun would wait, and abort
-  check_alike("num_processes", str(place.count))
+  check_same("num_processes", str(place.count))
   say(
     f"joined: {place}, {jax.local_device_count()} local of"
     f" {jax.device_count()} devices"
@@ -284,7 +284,7 @@ def _secs(name: str) -> int:
 
 def _given(
   coordinator: str | None, num_processes: int | None, process_id: int | None
-) -> Place | None:
+) -> ProcessInfo | None:
   """The place that the flags name; InputError when they cannot be."""
   flags = (coordinator, num_processes, process_id)
   if flags == (None, None, None):
@@ -303,10 +303,10 @@ def _given(
       f"--num_processes={num_processes} --process_id={process_id}: processes"
       " are numbered from 0 to one less than there are."
     )
-  return Place(coordinator, num_processes, process_id)
+  return ProcessInfo(coordinator, num_processes, process_id)
 
 
-def _detected(join_secs: int) -> Place | None:
+def _detected(join_secs: int) -> ProcessInfo | None:
   """The place that jax finds in the environment; None on a laptop.
 
   There is no public way to ask before joining: where jax hides it, the flags
@@ -330,4 +330,6 @@ def _detected(join_secs: int) -> Place | None:
     ) from e
   if not number or not address or index is None:
     return None
-  return Place(address, number, index, tuple(devices) if devices else None)
+  return ProcessInfo(
+    address, number, index, tuple(devices) if devices else None
+  )

@@ -25,7 +25,7 @@ class DataError(TrueNegsError):
   exit_code = 3
 
 
-class AbsentError(DataError):
+class UnavailableError(DataError):
   """A corpus is not on this machine: no such file, or no way to the hub."""
 
 

@@ -16,7 +16,7 @@ from truenegs_jax.runtime.errors import InputError, printable
 PACKAGED = pathlib.Path(__file__).parents[1] / "configs"
 
 
-def define() -> flags.FlagHolder:
+def define_config() -> flags.FlagHolder:
   """Defines --config; `.value` is the locked ConfigDict."""
   return config_flags.DEFINE_config_file(
     "config",
@@ -31,7 +31,7 @@ def run(main: Callable[[list[str]], object]) -> None:
   app.run(main, flags_parser=_parse)
 
 
-def find(value: str) -> str:
+def resolve_config(value: str) -> str:
   """Resolves `electra_demo:ARGS` to the packaged file; paths stay as given.
 
   Raises:
@@ -51,7 +51,7 @@ def find(value: str) -> str:
   )
 
 
-def filename() -> str:
+def config_filename() -> str:
   """The config's file and arguments, as resolved."""
   return config_flags.get_config_filename(flags.FLAGS["config"])
 
@@ -91,13 +91,13 @@ def _resolved(argv: list[str]) -> list[str]:
     if flag not in ("--config", "-config"):
       continue
     if equals:
-      resolved[i] = f"{flag}={find(value)}"
+      resolved[i] = f"{flag}={resolve_config(value)}"
     elif i + 1 < len(argv):
-      resolved[i + 1] = find(argv[i + 1])
+      resolved[i + 1] = resolve_config(argv[i + 1])
   return resolved
 
 
-def command() -> str:
+def rerun_command() -> str:
   """The command line that runs this again."""
   name = pathlib.Path(sys.argv[0]).stem
   words = [f"python -m truenegs_jax.{name}", *map(shlex.quote, sys.argv[1:])]

@@ -133,7 +133,7 @@ def read(task: Task, split: str, where: str, *, file: str = "") -> Read:
     DataError: no such file or column; by line: another number of fields (but
       in QQP), an empty text (but in QQP, which has some), an unknown label,
       in a test split an index that is no number or stands there twice.
-    AbsentError: the hub's copy cannot be loaded.
+    UnavailableError: the hub's copy cannot be loaded.
   """
   if split not in task.official:
     raise InputError(

@@ -264,7 +264,7 @@ def read_dataset(
 
   Raises:
     DataError: no such folder or split, no record, or damaged.
-    AbsentError: it cannot be loaded from the hub.
+    UnavailableError: it cannot be loaded from the hub.
     InputError: as `parse`.
   """
   wanted = parse(where) if isinstance(where, str) else where

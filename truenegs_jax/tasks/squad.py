@@ -14,7 +14,7 @@ from typing import Any
 
 from truenegs_jax.data.corpus import files
 from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
-from truenegs_jax.runtime.errors import AbsentError, DataError
+from truenegs_jax.runtime.errors import DataError, UnavailableError
 from truenegs_jax.tasks.records import HUB, read_dataset
 from truenegs_jax.tasks.task import SPANS, Task
 
@@ -67,7 +67,7 @@ def read_squad(
   Raises:
     DataError: damaged, not SQuAD v1.1, repeated ids, blank texts, or an answer
       that its context has nowhere; named by file, article, paragraph and id.
-    AbsentError: no such file, or the hub cannot be reached.
+    UnavailableError: no such file, or the hub cannot be reached.
   """
   is_hub = where.startswith(HUB)
   questions: dict[str, Question] = {}
@@ -105,7 +105,7 @@ def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
 def _load_json(where: str) -> Any:
   path = files.existing(where)
   if path is None:
-    raise AbsentError(
+    raise UnavailableError(
       f"{where}: no such file: give train-v1.1.json or dev-v1.1.json, which may"
       " be compressed, or hf:rajpurkar/squad."
     )

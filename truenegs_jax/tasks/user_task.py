@@ -84,7 +84,7 @@ def read(
   Raises:
     DataError: no such file or column; by line: an empty text, no label, an
       unknown one, not a finite number.
-    AbsentError: a data set cannot be loaded from the hub.
+    UnavailableError: a data set cannot be loaded from the hub.
   """
   is_hub = where.startswith(HUB)
   records = read_dataset(where, split=split) if is_hub else read_file(where)

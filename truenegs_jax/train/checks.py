@@ -24,7 +24,7 @@ from truenegs_jax.workdir.from_config import (
   vocabulary_of,
 )
 
-NEEDED = config_sizes.NEEDED  # the value of config.init
+REQUIRED = config_sizes.REQUIRED  # the value of config.init
 
 
 def check_config(c: ConfigDict) -> None:
@@ -54,7 +54,7 @@ def check_given(c: ConfigDict, weights: Weights, *, saved: bool) -> None:
   """
   if saved:
     return
-  if c.init == NEEDED:
+  if c.init == REQUIRED:
     raise InputError(
       "this config goes on from weights, and of its size none are released:"
       f" give them, --config.init=FOLDER. {WAYS}"
@@ -120,7 +120,7 @@ def _check_model(c: ConfigDict) -> None:
       f"init_skip={c.init_skip} is of weights to start from: give them,"
       " --config.init=FOLDER, or leave it out."
     )
-  if c.task == "corrections" and c.init in ("", NEEDED):
+  if c.task == "corrections" and c.init in ("", REQUIRED):
     return  # the model is that of corrections.run
   if config_sizes.INIT in (c.model.variant, c.data.vocab):
     raise InputError(

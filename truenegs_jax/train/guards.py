@@ -73,7 +73,7 @@ class StopVote:
 
     SIGTERM goes before SIGINT where there are both.
     """
-    if distributed.count() == 1:
+    if distributed.process_count() == 1:
       return self._signals.received
     before, self._waiting = self._waiting, self._cast()
     number = 0 if before is None else int(before)
@@ -119,7 +119,7 @@ class SkipGuard:
       return
     self._in_a_row += 1
     rows = distributed.to_host(row_B).tolist()
-    if distributed.is_first():
+    if distributed.is_first_process():
       with disk_errors(self._path), self._path.open("a") as f:
         f.write(json.dumps({"step": step, "rows": rows}) + "\n")
     if self._in_a_row > self._max:

@@ -65,7 +65,7 @@ def train(
   ) as checkpoints:
     start = start_lib.prepare_start(run, workdir, inputs, checkpoints, console)
     clock, first_step = speed.Clock(run.steps), int(start.state.step)
-    first = distributed.is_first()  # the one process that writes
+    first = distributed.is_first_process()  # the one process that writes
     profile = speed.Profile(
       run.output.traced if first else None,
       workdir,

@@ -55,7 +55,7 @@ def with_attention(
     length=run.length,
     packed=run.packed,
   )
-  distributed.check_alike("attention", line)
+  distributed.check_same("attention", line)
   model: Any = choose_attention.with_form(run.model, form)
   return dataclasses.replace(run, model=model), line
 
@@ -175,7 +175,7 @@ def compile_beside(
   a compiler keeps few cores busy. Many processes may have to meet while they
   compile, so there one comes after the other.
   """
-  if distributed.count() > 1:
+  if distributed.process_count() > 1:
     return lowered.compile(), make()
   with futures.ThreadPoolExecutor(1) as pool:
     compiling = pool.submit(lowered.compile)

@@ -53,7 +53,7 @@ def prepare_config(config: Any) -> tuple[pathlib.Path, Tokenizer]:
   from truenegs_jax.runtime import distributed  # imports jax
 
   with distributed.raise_everywhere("rows"):
-    return _prepare_config(config, several=distributed.count() > 1)
+    return _prepare_config(config, several=distributed.process_count() > 1)
 
 
 def _prepare_config(

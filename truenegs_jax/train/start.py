@@ -85,7 +85,7 @@ def prepare_start(
   sharding.process_share(mesh, run.batch_size)  # refuses what cannot be read
   description = describe(run, inputs.fingerprints)
   for part, value in description.items():
-    distributed.check_alike(part, json.dumps(value))
+    distributed.check_same(part, json.dumps(value))
   resumed = resumable_step(checkpoints, description)
   if resumed is not None:
     _note_environment(checkpoints.run(resumed), description, console)
@@ -111,7 +111,7 @@ def prepare_start(
     ),
     description=description,
   )
-  if distributed.is_first():
+  if distributed.is_first_process():
     files.save_json(workdir / files.CONFIG, description["config"])
     write_vocabulary(inputs.tokenizer.vocab, workdir / files.VOCABULARY)
     if inputs.table is not None:
@@ -164,7 +164,8 @@ def resumable_step(
       raise CheckpointError(
         f"{checkpoints.folder} holds step {latest} of a run with"
         f" {change.key}={change.saved}, which is gone. Go on with truenegs_jax"
-        f" {common_keys.REMOVED[change.key].last}, or give another --workdir."
+        f" {common_keys.REMOVED[change.key].last_version}, or give another"
+        " --workdir."
       )
   changed += files.changes(saved["fingerprints"], description["fingerprints"])
   if changed:
@@ -181,7 +182,9 @@ def _may_be(change: files.Change) -> bool:
   """Whether a run whose config has changed so may be resumed."""
   if removed := common_keys.REMOVED.get(change.key):
     return change.now is files.ABSENT and change.saved == removed.value
-  return change.key in common_keys.KEYS and common_keys.KEYS[change.key].free
+  return (
+    change.key in common_keys.KEYS and common_keys.KEYS[change.key].may_change
+  )
 
 
 def _note_environment(

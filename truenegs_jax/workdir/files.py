@@ -111,9 +111,9 @@ def with_later_keys(config: Mapping[str, Any]) -> dict[str, Any]:
   }
   for name, key in common_keys.KEYS.items():
     section, _, last = name.rpartition(".")
-    if key.before is not None and (not section or section in complete):
+    if key.old_default is not None and (not section or section in complete):
       values = complete[section] if section else complete
-      values.setdefault(last, key.before)
+      values.setdefault(last, key.old_default)
   return complete
 
 

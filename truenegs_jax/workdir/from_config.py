@@ -6,7 +6,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs.common_keys import TINY, Key
+from truenegs_jax.configs.common_keys import TINY, KeyRule
 from truenegs_jax.data.tokens.tokenizer import (
   ACCENTS,
   Tokenizer,
@@ -53,7 +53,9 @@ def vocabulary_of(c: ConfigDict, path: str) -> Tokenizer:
   )
 
 
-def check_ranges(values: Mapping[str, Any], keys: Mapping[str, Key]) -> None:
+def check_ranges(
+  values: Mapping[str, Any], keys: Mapping[str, KeyRule]
+) -> None:
   """Refuses numbers that are out of their range.
 
   Args:

@@ -21,7 +21,7 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
   """
   with contextlib.ExitStack() as stack:
     with distributed.raise_everywhere("lock"):
-      if distributed.is_first():
+      if distributed.is_first_process():
         held = stack.enter_context(_take(workdir))
         held.truncate(0)  # only now: a run that is refused leaves it alone
         held.write(secrets.token_hex(4))
@@ -31,7 +31,7 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
       seen = (workdir / files.LOCK).read_text()
     except OSError:
       seen = "none"
-    distributed.check_alike("workdir, a folder that all of them share", seen)
+    distributed.check_same("workdir, a folder that all of them share", seen)
     yield
 
 

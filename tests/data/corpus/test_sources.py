@@ -29,10 +29,10 @@ from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.data.corpus.sources import SOURCES
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.runtime.errors import (
-  AbsentError,
   DataError,
   InputError,
   TrueNegsError,
+  UnavailableError,
 )
 
 TEXTS = ["one\ntwo, 2", 'say "x"\u2028y', "é 語 𝄞", "a\tb", " c ", "last"]
@@ -474,13 +474,21 @@ def test_a_saved_data_set_given_as_a_folder_is_pointed_out(tmp_path):
 @pytest.mark.parametrize(
   "error, kind, message",
   [
-    (ConnectionError("no route"), AbsentError, "without internet.*HF_HOME"),
+    (
+      ConnectionError("no route"),
+      UnavailableError,
+      "without internet.*HF_HOME",
+    ),
     (
       RuntimeError("Dataset scripts are no longer supported, but found x.py"),
       InputError,
       "add revision=refs/convert/parquet",
     ),
-    (ValueError("Config name is missing"), AbsentError, "missing.*config="),
+    (
+      ValueError("Config name is missing"),
+      UnavailableError,
+      "missing.*config=",
+    ),
   ],
 )
 def test_an_error_of_the_hub_names_a_way_out(monkeypatch, error, kind, message):

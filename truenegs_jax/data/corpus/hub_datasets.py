@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from truenegs_jax.data.corpus import arrow, files
 from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import (
-  AbsentError,
   DataError,
   InputError,
   TrueNegsError,
+  UnavailableError,
 )
 from truenegs_jax.runtime.hub_names import is_hub_name
 
@@ -103,7 +103,7 @@ class HubDataset:
 
     Raises:
       DataError: damaged, no such column, or it does not hold text.
-      AbsentError: it cannot be loaded from the hub.
+      UnavailableError: it cannot be loaded from the hub.
     """
     reading.where, reading.unit = f"hf:{self.name} [{self.split}]", "record"
     reading.number = 0
@@ -174,7 +174,7 @@ def open_dataset(
 
   Raises:
     DataError: no such folder, split or column; not a column of text.
-    AbsentError: it cannot be loaded from the hub.
+    UnavailableError: it cannot be loaded from the hub.
     InputError: an option is of no use.
   """
   is_local, subject = is_folder(name), f"{context.key}: hf:{name}"
@@ -300,7 +300,7 @@ def _errors(
         f"{context.key}: hf:{name} needs a script of its own ({reason}), which"
         f" `datasets` no longer runs: {context.script}."
       ) from error
-    raise AbsentError(
+    raise UnavailableError(
       f"{context.key}: hf:{name} cannot be loaded from the Hugging Face hub"
       f" ({reason}). {context.choices}. Without internet, give a copy: files,"
       " or hf:FOLDER, a data set saved there with save_to_disk; what an earlier"

@@ -21,7 +21,7 @@ from truenegs_jax.data.corpus.corpus import Corpus, Part
 from truenegs_jax.data.corpus.files import File, files_state, find_files
 from truenegs_jax.data.corpus.read_state import EMPTY_FILES, ReadState
 from truenegs_jax.data.corpus.sources import SOURCES, formats
-from truenegs_jax.runtime.errors import AbsentError, InputError
+from truenegs_jax.runtime.errors import InputError, UnavailableError
 
 KEYS = (
   "weight",
@@ -273,7 +273,7 @@ def _open_files(part_spec: PartSpec) -> Part:
     if LIKE_AN_OPTION.search(part_spec.where):
       raise unknown_key(part_spec)
     named = sorted(n for n, s in SOURCES.items() if not s.suffixes)
-    raise AbsentError(
+    raise UnavailableError(
       f"{part_spec.key}: {part_spec.where!r} is no file, no folder, no glob"
       " that matches a file, and no source with a name (known:"
       f" {', '.join(named)}; hf as hf:NAME)."

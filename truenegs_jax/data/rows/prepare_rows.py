@@ -27,9 +27,9 @@ from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import (
-  AbsentError,
   DataError,
   InputError,
+  UnavailableError,
   printable,
 )
 from truenegs_jax.runtime.progress import Display
@@ -318,7 +318,7 @@ def _corpus(r: Request, named: pathlib.Path | None) -> Corpus | None:
     return open_corpus(
       r.sources, errors=r.errors, stopping=r.stopping, **r.resources
     )
-  except AbsentError as error:
+  except UnavailableError as error:
     if not named or not _is_whole(named):
       raise
     Display().say(

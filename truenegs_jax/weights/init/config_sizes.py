@@ -17,7 +17,7 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.formats.network import Network
 
-NEEDED = "?"  # config.init, as configs/common.py has it: the user has to say
+REQUIRED = "?"  # config.init, as configs/common.py has it: the user has to say
 INIT = "init"  # as the value of model.variant or data.vocab
 ROLES = {"electra": ("discriminator", "generator"), "mlm": ("bert",)}
 # Ours -> a field of Hugging Face's config.json.
@@ -54,7 +54,7 @@ def resolve(
   changed = c.copy_and_resolve_references()
   if saved is not None:
     changed.init, changed.init_skip = saved["init"], saved.get("init_skip", "")
-    if c.init not in ("", NEEDED, changed.init):
+    if c.init not in ("", REQUIRED, changed.init):
       weights.say(
         f"init={c.init} is not looked at: this run goes on from its checkpoint,"
         f" and began with {changed.init or 'nothing, from scratch'}"
@@ -74,7 +74,7 @@ def resolve(
 
 def _of_weights(c: ConfigDict, weights: Weights) -> dict[str, dict[str, Any]]:
   """The part of a config that `c.init` decides."""
-  if c.init in ("", NEEDED) or c.objective not in ROLES:
+  if c.init in ("", REQUIRED) or c.objective not in ROLES:
     raise InputError(
       "init: model.variant=init and data.vocab=init are those of the weights"
       " that the run starts from: give them, --config.init=FOLDER, and their"
