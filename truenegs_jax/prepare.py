@@ -50,11 +50,11 @@ def _carry_out(
   plan: prepare_rows.Plan, shard: str
 ) -> tuple[pathlib.Path, Tokenizer] | None:
   if not shard:
-    return prepare_rows.carry_out(plan)
-  return prepare_rows.carry_out_share(plan, share_of(shard))
+    return prepare_rows.execute_plan(plan)
+  return prepare_rows.execute_job(plan, parse_job(shard))
 
 
-def share_of(text: str) -> tuple[int, int]:
+def parse_job(text: str) -> tuple[int, int]:
   """Parses --shard=i/n, 0 <= i < n."""
   found = re.fullmatch(r"(\d+)/(\d+)", text)
   if not found or not int(found[1]) < int(found[2]):

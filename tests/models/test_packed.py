@@ -38,7 +38,7 @@ def pack(sizes, tokens_T, *, length=LENGTH, overflow="carry"):
   arrays = layouts.build_rows(
     [(number, [size]) for number, size in enumerate(sizes)],
     tokens_T,
-    layouts.Shape(length, tiny.CLS, tiny.SEP, tiny.PAD, overflow, np.uint16),
+    layouts.RowSpec(length, tiny.CLS, tiny.SEP, tiny.PAD, overflow, np.uint16),
     layout="packed",
     seed=0,
   )

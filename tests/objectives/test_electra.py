@@ -23,7 +23,7 @@ case_of = functools.cache(oracle.make_case)
 def test_published_recipe_equals_the_oracle():
   recipe = oracle.make_options(**ALL_ON)
   mode = {"pair": True, "train": True, "compiled": True}
-  want = oracle.check(recipe, case_of(0), **mode)
+  want = oracle.check_terms(recipe, case_of(0), **mode)
   false, wrong = want["corrected_of_mismatches"]
   assert 0 < false < wrong < want["soft"][1]
 
@@ -52,7 +52,7 @@ def test_gradients_of_the_published_recipe_equal_the_oracle():
 )
 def test_each_reading_equals_the_oracle_in_terms_and_gradients(name, value):
   recipe = oracle.make_options(**ALL_ON | {name: value})
-  oracle.check(recipe, case_of(0), pair=True, train=True)
+  oracle.check_terms(recipe, case_of(0), pair=True, train=True)
   oracle.check_gradients(recipe, case_of(0), pair=True)
 
 
@@ -76,7 +76,9 @@ RECIPES = {
 @given(st.fixed_dictionaries(RECIPES), st.sampled_from(("bits", "ids")))
 def test_random_recipes_equal_the_oracle(fields, layout):
   case = case_of(1, layout=layout)
-  oracle.check(oracle.make_options(**fields), case, pair=True, train=False)
+  oracle.check_terms(
+    oracle.make_options(**fields), case, pair=True, train=False
+  )
 
 
 @pytest.mark.parametrize("reading", options.CHOICES["discriminator"])
@@ -84,7 +86,7 @@ def test_a_spared_token_is_judged_as_the_reading_says(reading):
   recipe = oracle.make_options(discriminator=reading, sampling_temperature=9.0)
   case = case_of(2)
   grad = oracle.gradients(recipe, case)["detect"]["opinion"]
-  slots = oracle.draw(recipe, case).slots
+  slots = oracle.draw_slots(recipe, case).slots
   spared = {
     (s.row, s.position)
     for s in slots
@@ -105,7 +107,7 @@ def test_a_batch_without_slots_is_all_zeros():
   case = case_of(1)
   case = dataclasses.replace(case, documents_BxL=0 * case.documents_BxL)
   recipe = oracle.make_options(smoothing=0.5, discriminator="relabel", **ALL_ON)
-  want = oracle.check(recipe, case, pair=True, train=False)
+  want = oracle.check_terms(recipe, case, pair=True, train=False)
   for name in want.keys() - {"detect_histogram"}:
     assert want[name] == (0, 0), name
 
@@ -120,7 +122,7 @@ def test_both_sentences_are_encoded_with_the_same_dropout(
     sentence_weight=1.0, sentence_encoder=encoder, prediction=prediction
   )
   model = oracle.StubModel()
-  oracle.terms_of(recipe, case_of(1), pair=True, train=train, model=model)
+  oracle.compute_terms(recipe, case_of(1), pair=True, train=train, model=model)
   name = "generator" if encoder == "generator" else "state"
   keys = [keys_B for network, _, keys_B in model.encoded if network == name]
   again = (encoder, prediction) != ("kept", "sample")
@@ -132,7 +134,7 @@ def test_both_sentences_are_encoded_with_the_same_dropout(
 def test_the_histogram_holds_each_real_token_once():
   case = case_of(3)
   case = oracle.set_params(case, opinion=9 * case.params["opinion"])
-  want = oracle.check(oracle.make_options(), case, pair=True, train=True)
+  want = oracle.check_terms(oracle.make_options(), case, pair=True, train=True)
   replaced_C, original_C = want["detect_histogram"]
   assert replaced_C.sum() == want["replaced"][0] > 0
   assert (replaced_C + original_C).sum() == want["detect"][1]

@@ -16,7 +16,7 @@ CASE = oracle.make_case(1)
 
 def guess(recipe, *, train=False):
   bound = oracle.StubModel().bind({"params": CASE.params})
-  inputs, keys_B = oracle.inputs_of(CASE), oracle.keys_of(CASE)
+  inputs, keys_B = oracle.make_inputs(CASE), oracle.make_keys(CASE)
   return fill_slots.guess_slots(bound, inputs, keys_B, recipe, train=train)
 
 
@@ -32,21 +32,21 @@ def test_slots_are_filled_as_the_oracle_draws_them(
     smoothing=smoothing,
     sampling_temperature=9.0,
   )
-  got, want = guess(recipe), oracle.draw(recipe, CASE)
+  got, want = guess(recipe), oracle.draw_slots(recipe, CASE)
   assert (got.logits_BxKxV is not None) == bool(smoothing)
   np.testing.assert_array_equal(got.masked_BxL, want.masked_BxL)
   used = np.asarray(got.slots.weight_BxK) > 0
   for name, field in (
     ("sampled_BxK", "sampled"),
-    ("predicted_BxK", "judged"),
+    ("predicted_BxK", "prediction"),
     ("shown_BxK", "shown"),
   ):
     drawn = [getattr(slot, field) for slot in want.slots]
     np.testing.assert_array_equal(np.asarray(getattr(got, name))[used], drawn)
   # Slots of one place hold one token, which is what the row then holds.
-  places = {(s.row, s.position): s.judged for s in want.slots}
+  places = {(s.row, s.position): s.prediction for s in want.slots}
   assert (len(places) < len(want.slots)) == repeats
-  filled = fill_slots.predicted_inputs(oracle.inputs_of(CASE), got)
+  filled = fill_slots.predicted_inputs(oracle.make_inputs(CASE), got)
   expected_BxL = CASE.tokens_BxL.copy()
   for place, token in places.items():
     expected_BxL[place] = token
@@ -66,7 +66,7 @@ def test_every_draw_has_a_purpose_of_its_own():
 
 
 def test_dropout_has_keys_in_training_alone():
-  keys_B = oracle.keys_of(CASE)
+  keys_B = oracle.make_keys(CASE)
   assert fill_slots.dropout_keys(keys_B, 1, train=False) is None
   keys = [fill_slots.dropout_keys(keys_B, i, train=True) for i in (1, 2)]
   assert (keys[0] == rng.purpose_keys(keys_B, 1)).all()

@@ -23,7 +23,7 @@ case_of = functools.cache(oracle.make_case)
 def test_the_published_recipe_equals_the_oracle():
   recipe = oracle.make_options(**ALL_ON)
   mode = {"pair": False, "train": False, "compiled": True}
-  oracle.check(recipe, case_of(0), **mode)
+  oracle.check_terms(recipe, case_of(0), **mode)
 
 
 @pytest.mark.parametrize("train", [True, False])
@@ -31,7 +31,7 @@ def test_the_published_recipe_equals_the_oracle():
 def test_the_whole_recipe_equals_the_oracle(layout, train):
   recipe = oracle.make_options(smoothing=0.3, temperature=0.5, **ALL_ON)
   case = case_of(0, layout=layout)
-  want = oracle.check(recipe, case, pair=False, train=train)
+  want = oracle.check_terms(recipe, case, pair=False, train=train)
   false, wrong = want["corrected_of_mismatches"]
   assert 0 < false < wrong < want["corrected_of_slots"][1]
   assert ("mlm_hidden" in want) != train
@@ -57,7 +57,7 @@ RECIPES = {
 @given(st.fixed_dictionaries(RECIPES), st.booleans())
 def test_random_recipes_equal_the_oracle(fields, train):
   recipe = oracle.make_options(**fields)
-  oracle.check(recipe, case_of(1), pair=False, train=train)
+  oracle.check_terms(recipe, case_of(1), pair=False, train=train)
 
 
 def predicted(case, tokens_BxL, listed_VxV=EVERYTHING):
@@ -76,7 +76,7 @@ def test_every_slot_can_be_corrected(normalizer, layout):
   recipe = oracle.make_options(
     normalizer=normalizer, strict_subword=False, **ALL_ON
   )
-  want = oracle.check(recipe, case, pair=False, train=True)
+  want = oracle.check_terms(recipe, case, pair=False, train=True)
   slots = want["corrected_of_slots"][1]
   assert slots and want["mlm"] == (0, slots if normalizer == "slots" else 0)
   assert want["corrected_of_slots"] == want["corrected_of_mismatches"]
@@ -88,7 +88,7 @@ def test_only_the_naive_reading_drops_right_predictions(include_self):
   recipe = oracle.make_options(
     include_self=include_self, strict_subword=False, **ALL_ON
   )
-  want = oracle.check(recipe, case, pair=False, train=False)
+  want = oracle.check_terms(recipe, case, pair=False, train=False)
   slots = want["corrected_of_slots"][1]
   assert slots and want["mlm"][1] == (0 if include_self else slots)
   assert want["corrected_of_mismatches"] == (0, 0)
@@ -97,8 +97,8 @@ def test_only_the_naive_reading_drops_right_predictions(include_self):
 
 def test_a_recipe_that_looks_nothing_up_needs_no_table():
   recipe = oracle.make_options(hard_correction=False, temperature=2.0, **ALL_ON)
-  terms = oracle.objective(recipe, case_of(1), pair=False, train=True)
-  want = oracle.expected(recipe, case_of(1), pair=False, train=True)
+  terms = oracle.make_objective(recipe, case_of(1), pair=False, train=True)
+  want = oracle.expected_terms(recipe, case_of(1), pair=False, train=True)
   got = terms(case_of(1).params, aux={})
   np.testing.assert_allclose(got["mlm"][0], want["mlm"][0], rtol=1e-6)
 
@@ -116,13 +116,13 @@ def test_a_word_that_goes_on_is_corrected_by_the_loose_reading_alone():
     case_of(2), tokens_BxL=tokens_BxL, documents_BxL=documents_BxL
   )
   case = predicted(case, np.full_like(tokens_BxL, 7))
-  ends = oracle.ends_of_words(case)
+  ends = oracle.find_word_ends(case)
   assert not ends[:, 7].any() and ends[:, 11].all() and ends[0, 23]
   assert ends[2:, 17].all() and not ends[:2, 17].any()
   for strict in (False, True):
     recipe = oracle.make_options(strict_subword=strict)
-    want = oracle.check(recipe, case, pair=False, train=True)
-    slots = oracle.draw(recipe, case).slots
+    want = oracle.check_terms(recipe, case, pair=False, train=True)
+    slots = oracle.draw_slots(recipe, case).slots
     kept = [not ends[s.row, s.position] for s in slots]
     assert any(kept) and not all(kept)
     false = len(slots) - sum(kept) * strict
@@ -144,8 +144,8 @@ def test_a_corrected_slot_sends_nothing_and_the_others_what_they_did(
     for r in (recipe, plain)
   )
   corrected = {
-    (s.row, s.position): oracle.is_false(recipe, case, s)
-    for s in oracle.draw(recipe, case).slots
+    (s.row, s.position): oracle.is_false_negative(recipe, case, s)
+    for s in oracle.draw_slots(recipe, case).slots
   }
   assert 0 < sum(corrected.values()) < len(corrected)
   for place in np.ndindex(case.tokens_BxL.shape):
@@ -165,7 +165,7 @@ def test_the_loss_pulls_to_its_target_and_no_further(temperature, smoothing):
   )
   case = case_of(3)
   grad = oracle.gradients(recipe, case, pair=False)["mlm"]["logits"]
-  for slot in oracle.draw(recipe, case).slots:
+  for slot in oracle.draw_slots(recipe, case).slots:
     synonyms = np.nonzero(case.listed_VxV[slot.gold])[0]
     z_V = np.float64(case.params["logits"][slot.row, slot.position])
     p_V = np.exp((z_V - z_V.max()) / temperature)

@@ -99,7 +99,7 @@ def test_sentence_terms_equal_the_oracle(direction, target, prediction, pair):
     sentence_target=target,
     sentence_direction=direction,
   )
-  oracle.check(recipe, case_of(0), pair=pair, train=True)
+  oracle.check_terms(recipe, case_of(0), pair=pair, train=True)
   if not pair:
     oracle.check_gradients(recipe, case_of(0), pair=pair)
 
@@ -111,18 +111,18 @@ def test_soft_trains_the_sides_it_should(prediction, side):
     soft_weight=1.0, soft_prediction=prediction, soft_gradient=side
   )
   case = case_of(1)
-  oracle.check(recipe, case, pair=False, train=True)
+  oracle.check_terms(recipe, case, pair=False, train=True)
   grads = oracle.gradients(recipe, case, pair=False)["soft"]
   want = {"word"} if side == "gold" else SIDES[prediction]
   assert {n for n, x in grads.items() if x.any()} == want
-  slots = oracle.draw(recipe, case).slots
-  gold, judged = {s.gold for s in slots}, {s.judged for s in slots}
+  slots = oracle.draw_slots(recipe, case).slots
+  gold, judged = {s.gold for s in slots}, {s.prediction for s in slots}
   rows = {"gold": gold, "predicted": judged, "both": gold | judged}[side]
   touched = set(np.nonzero(grads["word"].any(axis=-1))[0])
   if prediction == "predicted" or side == "gold":
     assert touched and touched <= rows
   if prediction == "predicted":  # a correct prediction moves nothing
-    right = gold - {s.gold for s in slots if s.judged != s.gold} - judged
+    right = gold - {s.gold for s in slots if s.prediction != s.gold} - judged
     assert not touched & right
 
 
@@ -132,7 +132,7 @@ def test_zero_rows_are_orthogonal_and_send_no_gradient(prediction):
   word_VxE[::2] = 0.0
   case = oracle.set_params(case_of(1), word=word_VxE)
   recipe = oracle.make_options(soft_weight=1.0, soft_prediction=prediction)
-  oracle.check(recipe, case, pair=False, train=True)
+  oracle.check_terms(recipe, case, pair=False, train=True)
   grads = oracle.gradients(recipe, case, pair=False)["soft"]
   assert grads["word"].any()
   if prediction == "predicted":  # a mean of rows is no zero vector
@@ -164,7 +164,9 @@ def test_a_sentence_predicted_right_costs_nothing_under_dropout():
 
 def watched(word_VxE, seed=1, *, pair=True, train=True):
   case = oracle.set_params(case_of(seed), word=word_VxE)
-  terms = oracle.terms_of(oracle.make_options(), case, pair=pair, train=train)
+  terms = oracle.compute_terms(
+    oracle.make_options(), case, pair=pair, train=train
+  )
   total, count = terms["pair_cosine"]
   assert count > 500
   return float(total / count)

@@ -1,7 +1,7 @@
 """The objectives once more, in numpy f64 and loops, to compare with.
 
   case = make_case(0)
-  check(make_options(prediction="sample"), case, pair=True, train=False)
+  check_terms(make_options(prediction="sample"), case, pair=True, train=False)
 
 A case is rows, a relation, and a stub for a network whose outputs are simple
 functions of a few arrays. Only what is drawn (slots, what hides them, samples)
@@ -154,13 +154,13 @@ class StubModel:
     return p_BxKxV @ self.params["word"]
 
 
-def terms_of(options: Options, case: Case, *, model=None, **mode):
+def compute_terms(options: Options, case: Case, *, model=None, **mode):
   """The terms of the code under test, on the device."""
   params = jax.tree.map(jnp.asarray, case.params)
-  return objective(options, case, model=model, **mode)(params)
+  return make_objective(options, case, model=model, **mode)(params)
 
 
-def objective(
+def make_objective(
   options: Options, case: Case, *, pair: bool, train: bool, model=None
 ):
   """params -> terms of the code under test."""
@@ -171,8 +171,8 @@ def objective(
     aux["ids_VxS"] = jnp.asarray(tiny.list_ids(case.listed_VxV))
   return functools.partial(
     electra.electra_terms if pair else mlm.mlm_terms,
-    batch=inputs_of(case),
-    keys_B=keys_of(case),
+    batch=make_inputs(case),
+    keys_B=make_keys(case),
     aux=aux,
     model=model or StubModel(),
     options=options,
@@ -180,7 +180,7 @@ def objective(
   )
 
 
-def inputs_of(case: Case) -> dict:
+def make_inputs(case: Case) -> dict:
   """The batch as an objective gets it."""
   arrays = {
     "tokens": case.tokens_BxL,
@@ -190,7 +190,7 @@ def inputs_of(case: Case) -> dict:
   return {name: jnp.asarray(x) for name, x in arrays.items()}
 
 
-def keys_of(case: Case):
+def make_keys(case: Case):
   """One key a row."""
   rows_B = jnp.arange(len(case.tokens_BxL))
   return rng_lib.row_keys(jax.random.key(case.seed), 0, rows_B)
@@ -203,9 +203,9 @@ class Slot:
   row: int
   position: int
   gold: int
-  shown: int  # the token that stands there when it is to be predicted
+  masked_as: int  # the token that stands there when it is to be predicted
   sampled: int  # what the first slot of this position drew
-  judged: int  # the prediction that is judged
+  prediction: int  # the prediction that is judged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,9 +220,9 @@ _hide = jax.jit(masking.hide_slots, static_argnums=3)
 _sample = jax.jit(output_softmax.sample, static_argnums=2)
 
 
-def draw(options: Options, case: Case) -> Draws:
+def draw_slots(options: Options, case: Case) -> Draws:
   """What masking and sampling draw for a case."""
-  inputs, keys_B = inputs_of(case), keys_of(case)
+  inputs, keys_B = make_inputs(case), make_keys(case)
   drawn, masked_BxL = jax.device_get(
     _hide(
       inputs["tokens"],
@@ -251,7 +251,7 @@ def draw(options: Options, case: Case) -> Draws:
   return Draws(slots, masked_BxL)
 
 
-def expected(
+def expected_terms(
   options: Options,
   case: Case,
   *,
@@ -265,10 +265,10 @@ def expected(
   `live` and `draws` are the case's own by default.
   """
   held = {name: np.float64(x) for name, x in case.params.items()}
-  live, draws = live or held, draws or draw(options, case)
+  live, draws = live or held, draws or draw_slots(options, case)
   terms = _mlm_terms(options, case, draws, live)
   if not train:
-    hidden = [s for s in draws.slots if s.shown == tiny.MASK]
+    hidden = [s for s in draws.slots if s.masked_as == tiny.MASK]
     terms["mlm_hidden"] = sum(_plain_loss(live, s) for s in hidden), len(hidden)
   if options.soft_weight or not train:
     losses = [_soft_loss(options, s, live, held) for s in draws.slots]
@@ -308,10 +308,10 @@ def _loss(options: Options, case: Case, params, slot: Slot) -> float:
 
 def piece_follows(case: Case, slot: Slot) -> bool:
   """Whether a `##` piece of the same document comes next."""
-  return not ends_of_words(case)[slot.row, slot.position]
+  return not find_word_ends(case)[slot.row, slot.position]
 
 
-def ends_of_words(case: Case) -> np.ndarray:
+def find_word_ends(case: Case) -> np.ndarray:
   """False `[B, L]` where a `##` piece of the same document comes next."""
   ends_BxL = np.ones(case.tokens_BxL.shape, bool)
   for row, i in np.ndindex(len(ends_BxL), ends_BxL.shape[1] - 1):
@@ -321,18 +321,18 @@ def ends_of_words(case: Case) -> np.ndarray:
   return ends_BxL
 
 
-def is_false(options: Options, case: Case, slot: Slot) -> bool:
+def is_false_negative(options: Options, case: Case, slot: Slot) -> bool:
   """Whether hard correction takes a slot for a false negative."""
   if options.strict_subword and piece_follows(case, slot):
     return False
-  if slot.judged == slot.gold and not options.include_self:
+  if slot.prediction == slot.gold and not options.include_self:
     return False
-  return bool(case.listed_VxV[slot.gold, slot.judged])
+  return bool(case.listed_VxV[slot.gold, slot.prediction])
 
 
 def _mlm_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
-  slots, wrong = draws.slots, [s for s in draws.slots if s.judged != s.gold]
-  false = [s for s in slots if is_false(options, case, s)]
+  slots, wrong = draws.slots, [s for s in draws.slots if s.prediction != s.gold]
+  false = [s for s in slots if is_false_negative(options, case, s)]
   kept = [s for s in slots if not (options.hard_correction and s in false)]
   count = {"kept": len(kept), "slots": len(slots)}[options.normalizer]
   terms: Sums = {
@@ -362,7 +362,7 @@ def _soft_loss(options: Options, slot: Slot, live, held) -> float:
   }[options.soft_gradient]
   gold_E = gold_params["word"][slot.gold]
   if options.soft_prediction == "predicted":
-    judged_E = judged_params["word"][slot.judged]
+    judged_E = judged_params["word"][slot.prediction]
   else:
     assert options.soft_prediction == "expected"
     logits_V = judged_params["logits"][slot.row, slot.position]
@@ -384,7 +384,7 @@ def _filled(case: Case, slots: list[Slot], name: str) -> np.ndarray:
 
 def _sentence_term(options, case, draws, live, held) -> tuple:
   target_BxL = {"original": case.tokens_BxL, "masked": draws.masked_BxL}
-  predicted_BxL = _filled(case, draws.slots, "judged")
+  predicted_BxL = _filled(case, draws.slots, "prediction")
   log_p = _log_softmax(states(live, predicted_BxL, case.documents_BxL))
   log_s = _log_softmax(
     states(held, target_BxL[options.sentence_target], case.documents_BxL)
@@ -453,7 +453,7 @@ LOSSES = ("mlm", "soft", "sentence", "detect")
 STEP = 1e-5  # of the differences
 
 
-def check(
+def check_terms(
   options: Options,
   case: Case,
   *,
@@ -467,10 +467,10 @@ def check(
   two bins of a histogram, and on either side. To compile one recipe is faster;
   many run faster operation by operation.
   """
-  terms = objective(options, case, pair=pair, train=train)
+  terms = make_objective(options, case, pair=pair, train=train)
   terms = jax.jit(terms) if compiled else terms
   got = jax.device_get(terms(jax.tree.map(jnp.asarray, case.params)))
-  want = expected(options, case, pair=pair, train=train)
+  want = expected_terms(options, case, pair=pair, train=train)
   assert got.keys() - {"pair_cosine"} == want.keys()
   for name, sums in want.items():
     if name == "detect_histogram":
@@ -488,7 +488,7 @@ def check(
 
 def gradients(options: Options, case: Case, *, pair: bool = True) -> dict:
   """Term -> gradients of its sum, by the stub's arrays."""
-  terms = objective(options, case, pair=pair, train=True)
+  terms = make_objective(options, case, pair=pair, train=True)
   names = (*LOSSES, "pair_cosine")
   sums = lambda params: {
     name: total for name, (total, _) in terms(params).items() if name in names
@@ -501,12 +501,12 @@ def gradients(options: Options, case: Case, *, pair: bool = True) -> dict:
 def check_gradients(options: Options, case: Case, *, pair: bool) -> None:
   """Compares all gradients with differences of the oracle's f64 sums."""
   got = gradients(options, case, pair=pair)
-  draws, rng = draw(options, case), np.random.default_rng(0)
+  draws, rng = draw_slots(options, case), np.random.default_rng(0)
   held = {name: np.float64(x) for name, x in case.params.items()}
   for name, array in case.params.items():
     direction = rng.normal(size=array.shape)
     ends = [
-      expected(
+      expected_terms(
         options,
         case,
         pair=pair,

@@ -29,7 +29,7 @@ OPTIONS = RowsOptions(
 def write_rows(folder, corpus, tokenizer, options, **how):
   """Builds rows at `folder` in one go; returns the manifest."""
   folder = pathlib.Path(folder)
-  built = build_rows.build_share(folder, corpus, tokenizer, options, **how)
+  built = build_rows.build_chunks(folder, corpus, tokenizer, options, **how)
   return merge_chunks.merge(folder, built)
 
 

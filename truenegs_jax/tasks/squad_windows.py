@@ -23,7 +23,7 @@ import numpy as np
 from tokenizers import normalizers
 
 from truenegs_jax.data.tokens.split_words import take_spans
-from truenegs_jax.data.tokens.tokenizer import Tokenizer, without_surrogates
+from truenegs_jax.data.tokens.tokenizer import Tokenizer, drop_surrogates
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import Encoded
@@ -357,7 +357,7 @@ class Texts:
     return start + a, start + b
 
   def _normalize(self, character: str) -> str:
-    text = self._normalizer.normalize_str(without_surrogates(character))
+    text = self._normalizer.normalize_str(drop_surrogates(character))
     return "".join(text.split())
 
 

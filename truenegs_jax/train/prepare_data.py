@@ -22,7 +22,7 @@ def plan_of(config: Any) -> prepare_rows.Plan:
   if data.accents not in ACCENTS:
     known = ", ".join(ACCENTS)
     raise InputError(f"data.accents={data.accents!r}: choose one of {known}.")
-  request = prepare_rows.Request(
+  request = prepare_rows.PrepareOptions(
     sources=data.sources,
     length=config.length,
     vocab=data.vocab,
@@ -60,17 +60,17 @@ def _prepare_config(
   config: Any, *, several: bool
 ) -> tuple[pathlib.Path, Tokenizer]:
   plan = plan_of(config)
-  if several and not plan.whole():
+  if several and not plan.is_prepared():
     raise InputError(
       f"a run of many processes makes no rows, and {plan.folder} holds none."
       " Prepare them first, where all machines see them: python -m"
       " truenegs_jax.prepare --config=... with the same values."
     )
-  if plan.corpus and not plan.corpus.is_local() and not plan.whole():
+  if plan.corpus and not plan.corpus.is_local() and not plan.is_prepared():
     raise InputError(
       f"data.sources: {plan.corpus.names()} is on the Hugging Face hub and its"
       " rows are not here yet. Prepare them first: python -m"
       " truenegs_jax.prepare --config=... with the same values, or give the"
       " path of a local copy."
     )
-  return prepare_rows.carry_out(plan)
+  return prepare_rows.execute_plan(plan)

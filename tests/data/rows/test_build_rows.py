@@ -87,7 +87,7 @@ def small_chunks(monkeypatch):
 
 
 @pytest.fixture
-def whole(tmp_path, small_chunks):
+def is_prepared(tmp_path, small_chunks):
   """The rows of 200 documents in some 80 chunks, made in one go."""
   write(tmp_path / "whole", make_texts(200))
   return tmp_path / "whole"
@@ -106,10 +106,10 @@ def test_rows_do_not_depend_on_chunks_or_processes(tmp_path, whole):
 def test_shares_merge_to_the_rows_of_one_go(tmp_path, whole, order):
   target, corpus = tmp_path / "shared", Texts(make_texts(200))
   for place, index in enumerate(order):
-    built = build_rows.build_share(
+    built = build_rows.build_chunks(
       target, corpus, TOKENIZER, OPTIONS, share=(index, 3)
     )
-    assert built.complete() == (place == 2)
+    assert built.is_complete() == (place == 2)
     assert not target.exists()
   merge_chunks.merge(target, built)
   assert same_folders(whole, target)
@@ -146,8 +146,8 @@ def test_a_killed_preparation_is_invisible_and_goes_on(
   built = []
   monkeypatch.setattr(
     chunks,
-    "build",
-    lambda spec, encoder, chunk, f=chunks.build: (
+    "build_chunk",
+    lambda spec, encoder, chunk, f=chunks.build_chunk: (
       built.append(chunk.number) or f(spec, encoder, chunk)
     ),
   )
@@ -163,7 +163,7 @@ def test_what_other_options_left_is_not_gone_on_with(tmp_path, whole):
   target = tmp_path / "rows"
   other = dataclasses.replace(OPTIONS, seed=1)
   corpus = Texts(make_texts(200))
-  build_rows.build_share(target, corpus, TOKENIZER, other)
+  build_rows.build_chunks(target, corpus, TOKENIZER, other)
   run(target)
   assert same_folders(whole, target)
 
@@ -171,8 +171,8 @@ def test_what_other_options_left_is_not_gone_on_with(tmp_path, whole):
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
 def test_a_damaged_chunk_is_made_anew_the_next_time(tmp_path, whole, damage):
   target, corpus = tmp_path / "rows", Texts(make_texts(200))
-  built = build_rows.build_share(target, corpus, TOKENIZER, OPTIONS)
-  path = chunks.path_of(built.spec.folder, 7)
+  built = build_rows.build_chunks(target, corpus, TOKENIZER, OPTIONS)
+  path = chunks.chunk_path(built.spec.folder, 7)
   data = bytearray(path.read_bytes())
   data[300] ^= 1  # of the first array
   path.write_bytes({"cut": data[:-50], "flip": data, "empty": b""}[damage])
@@ -272,7 +272,7 @@ def test_foreign_files_are_never_replaced(tmp_path):
 def begin_often(folder, gate, results):
   for _ in range(40):
     gate.wait()
-    temporary = build_rows.begin(folder, OPTIONS, share=(0, 3))
+    temporary = build_rows.open_unfinished(folder, OPTIONS, share=(0, 3))
     (temporary / f"piece-{os.getpid()}").write_text("done")
     gate.wait()
     results.put(len(list(temporary.glob("piece-*"))))
@@ -297,10 +297,10 @@ def test_jobs_that_begin_at_once_lose_nothing(tmp_path):
 
 def test_a_share_of_other_options_is_refused(tmp_path):
   corpus, target = Texts(make_texts(20)), tmp_path / "rows"
-  build_rows.build_share(target, corpus, TOKENIZER, OPTIONS, share=(0, 2))
+  build_rows.build_chunks(target, corpus, TOKENIZER, OPTIONS, share=(0, 2))
   other = dataclasses.replace(OPTIONS, seed=1)
   with pytest.raises(DataError, match="other options or of another text"):
-    build_rows.build_share(target, corpus, TOKENIZER, other, share=(1, 2))
+    build_rows.build_chunks(target, corpus, TOKENIZER, other, share=(1, 2))
 
 
 def test_a_failing_disk_costs_no_chunk(tmp_path, small_chunks):
@@ -316,7 +316,7 @@ def test_a_failing_disk_costs_no_chunk(tmp_path, small_chunks):
 def test_the_asked_share_of_documents_is_held_out(share):
   options = dataclasses.replace(OPTIONS, held_out=share)
   corpus = Texts(["a"] * 2000)
-  cut = chunks.cut(corpus, options, Meter(), by="documents")
+  cut = chunks.cut_corpus(corpus, options, Meter(), by="documents")
   splits = [split for chunk in cut for _, split, _ in chunk.documents]
   assert splits.count("held_out") == round(2000 * share)
   # Evenly: any run of n documents holds its share of them.

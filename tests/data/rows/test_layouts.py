@@ -34,7 +34,7 @@ def build(
   return layouts.build_rows(
     documents,
     text_of(documents),
-    layouts.Shape(length=length, overflow=overflow, **shape),
+    layouts.RowSpec(length=length, overflow=overflow, **shape),
     layout=name,
     seed=seed,
   )
@@ -186,7 +186,7 @@ def test_electra_rows_are_those_of_the_released_code(overflow, longest, length):
 def test_packed_rows_are_filled_and_cut_no_part_too_short(length, longest):
   documents = make_documents(5, count=200, longest=longest, lines=3)
   arrays = build(documents, length=length, name="packed")
-  least = min(layouts.MIN_PART, (length - 1) // 2)
+  least = min(layouts.MIN_SEGMENT, (length - 1) // 2)
   padding_R = (arrays[2] == 0).sum(axis=1)
   assert padding_R[:-1].max(initial=0) <= 2 * least
   sizes = {int(stop - start) for start, stop in spans(documents)}
@@ -257,7 +257,7 @@ def test_tokens_have_the_type_asked_for():
     layouts.build_rows(
       [(0, [4])],
       np.arange(5),
-      layouts.Shape(8, CLS, SEP, PAD, "carry", np.uint16),
+      layouts.RowSpec(8, CLS, SEP, PAD, "carry", np.uint16),
       layout="packed",
       seed=0,
     )

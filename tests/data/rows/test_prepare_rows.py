@@ -26,7 +26,7 @@ from truenegs_jax.data.tokens.tokenizer import (
   load_tokenizer,
   write_vocabulary,
 )
-from truenegs_jax.prepare import share_of
+from truenegs_jax.prepare import parse_job
 from truenegs_jax.runtime.errors import (
   DataError,
   DiskError,
@@ -300,7 +300,7 @@ def test_verify_reads_every_file(corpus, tmp_path):
 @pytest.mark.parametrize("shard", ["3/3", "-1/3", "1", "a/b", "0/0"])
 def test_impossible_shares_are_refused(shard):
   with pytest.raises(InputError, match=f"--shard={shard}"):
-    share_of(shard)
+    parse_job(shard)
 
 
 def test_a_run_does_not_download_a_corpus_by_itself(corpus, monkeypatch):
@@ -320,7 +320,7 @@ def test_a_vocabulary_once_trained_is_not_trained_again(corpus, monkeypatch):
     raise KeyboardInterrupt
 
   with monkeypatch.context() as patch:
-    patch.setattr(build_rows, "build_share", stop)
+    patch.setattr(build_rows, "build_chunks", stop)
     with pytest.raises(KeyboardInterrupt):
       run(corpus)
   monkeypatch.setattr(train_vocabulary, "train_vocabulary", stop)

@@ -9,10 +9,10 @@ import pytest
 from truenegs_jax.data.tokens import split_words, word_cache
 from truenegs_jax.data.tokens.split_words import (
   Splitter,
-  words_of,
-  words_of_lines,
+  find_words,
+  join_words,
 )
-from truenegs_jax.data.tokens.word_cache import WordIndex, WordTable
+from truenegs_jax.data.tokens.word_cache import WordIdCache, WordIndex
 
 HARD = [
   "a",
@@ -39,7 +39,7 @@ def texts_of(found) -> list[str]:
 
 
 def parted(lines: list[str]) -> list[list[str]]:
-  found, ends_N = words_of_lines(lines)
+  found, ends_N = find_words(lines)
   all_words = texts_of(found)
   return [all_words[a:b] for a, b in itertools.pairwise([0, *ends_N.tolist()])]
 
@@ -74,10 +74,10 @@ def test_ascii_is_normalised_as_the_library_does():
   every = [f"a{chr(c)}B {chr(c)}" for c in range(128)]
   for lowercase in (True, False):
     splitter = Splitter(lowercase=lowercase, strip_accents=lowercase)
-    found, _ = words_of_lines(every)
+    found, _ = find_words(every)
     alone, ends_W = splitter.basic_tokens(found)
     # A word of other letters sends all through the normalizer.
-    beside, ends_V = splitter.basic_tokens(words_of_lines([*every, "я"])[0])
+    beside, ends_V = splitter.basic_tokens(find_words([*every, "я"])[0])
     assert texts_of(alone) == texts_of(beside)[:-1]
     np.testing.assert_array_equal(ends_W, ends_V[:-1])
 
@@ -86,7 +86,7 @@ def test_pieces_stay_with_their_words_whatever_a_text_holds():
   marks = "".join(split_words._MARKS)
   splitter = Splitter(lowercase=True, strip_accents=True)
   for line in ("É,x \x00 天鹅 ß", f"É,x \x00 {marks} ß", f"É {marks[3:]}"):
-    found, _ = words_of_lines([line])
+    found, _ = find_words([line])
     pieces, ends_W = splitter.basic_tokens(found)
     assert len(ends_W) == len(found.starts_W)
     one_by_one = [
@@ -117,7 +117,7 @@ def test_equal_words_and_no_others_have_one_row(monkeypatch, collide):
   row_of: dict[str, int] = {}
   for start in range(0, len(text), 1000):
     part = text[start : start + 1000]
-    rows_W, new_N = index.rows(words_of([word.encode() for word in part]))
+    rows_W, new_N = index.rows(join_words([word.encode() for word in part]))
     before = len(row_of)
     for word, row in zip(part, rows_W.tolist(), strict=True):
       assert row_of.setdefault(word, row) == row
@@ -131,13 +131,13 @@ def test_equal_words_and_no_others_have_one_row(monkeypatch, collide):
 def test_rows_that_are_kept_are_numbered_anew():
   text = [word.encode() for word in dict.fromkeys(random_words(5000))]
   index = WordIndex()
-  index.rows(words_of(text))
+  index.rows(join_words(text))
   order = index.words()
   is_kept_N = np.arange(index.size) % 3 != 0
   index.keep(is_kept_N)
   kept = [w for w, keep in zip(order, is_kept_N, strict=True) if keep]
   assert index.words() == kept
-  rows_W, new_N = index.rows(words_of(kept))
+  rows_W, new_N = index.rows(join_words(kept))
   assert rows_W.tolist() == list(range(len(kept))) and len(new_N) == 0
   assert index.long_bytes == sum(len(w) for w in kept if len(w) > 16)
 
@@ -153,8 +153,8 @@ def counting_encode(calls: collections.Counter):
   return encode
 
 
-def check_ids(table: WordTable, text: list[str]) -> None:
-  ids_T, lengths_W = table.ids(words_of([word.encode() for word in text]))
+def check_ids(table: WordIdCache, text: list[str]) -> None:
+  ids_T, lengths_W = table.ids(join_words([word.encode() for word in text]))
   sizes_W = np.array([len(word.encode()) for word in text])
   np.testing.assert_array_equal(lengths_W, sizes_W % 3)
   np.testing.assert_array_equal(ids_T, np.repeat(sizes_W, sizes_W % 3))
@@ -164,7 +164,7 @@ def test_a_table_stays_small_and_keeps_what_is_met_again(monkeypatch):
   monkeypatch.setattr(word_cache, "MAX_WORDS", 200)
   monkeypatch.setattr(word_cache, "MAX_LONG_BYTES", 2000)
   calls: collections.Counter = collections.Counter()
-  table = WordTable(counting_encode(calls))
+  table = WordIdCache(counting_encode(calls))
   often = [f"often{i}" for i in range(30)]
   for turn in range(100):
     rare = [f"{turn}.{i}" + "long" * 10 * (i == 5) for i in range(20)]
@@ -185,7 +185,7 @@ def test_a_failed_call_leaves_a_table_that_can_be_used():
       raise KeyboardInterrupt
     return encode(some)
 
-  table = WordTable(sometimes)
+  table = WordIdCache(sometimes)
   check_ids(table, ["a", "bb"])
   with pytest.raises(KeyboardInterrupt):
     check_ids(table, ["bb", "cccc"])

@@ -119,7 +119,7 @@ def test_only_lines_that_it_gets_right_are_given_to_it(stand_in):
     return np.array(sum(ids, []), np.int32), np.array(list(map(len, ids)))
 
   lines = [*ALIKE, *DIFFERENT, *ALIKE]
-  ids_T, lengths_N = tf_text.TfTextLines(TOKENIZER, others).ids(lines)
+  ids_T, lengths_N = tf_text.TfTextEncoder(TOKENIZER, others).ids(lines)
   assert given == DIFFERENT
   assert ids_T.tolist() == sum(TOKENIZER.encode_lines(lines), [])
   assert lengths_N.sum() == len(ids_T)
@@ -137,7 +137,7 @@ def test_its_ids_are_those_of_encode_lines(stand_in):
 def test_entries_with_white_space_are_kept_from_it(stand_in):
   vocab = (*VOCAB, "a b", "##c d")
   tokenizer = make_tokenizer(vocab, lowercase=True)
-  lines = tf_text.TfTextLines(tokenizer, Encoder(tokenizer)._encode_batch)
+  lines = tf_text.TfTextEncoder(tokenizer, Encoder(tokenizer)._encode_batch)
   given = lines._tokenizer._bert.vocab
   assert given[: len(VOCAB)] == VOCAB and len(given) == len(vocab)
   assert not any(" " in entry for entry in given)

@@ -25,11 +25,11 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.files import disk_errors
 
-ALL = (0, 1)  # the share of one who does it all
+ONLY_JOB = (0, 1)  # the share of one who does it all
 
 
 @contextlib.contextmanager
-def lock(
+def folder_lock(
   folder: pathlib.Path, name: str = "lock", *, shared: bool = False
 ) -> Iterator[None]:
   """Waits until no other process holds this lock of `folder`.
@@ -59,7 +59,7 @@ def lock(
     yield
 
 
-def build_share(
+def build_chunks(
   folder: pathlib.Path,
   corpus: Corpus,
   tokenizer: Tokenizer,
@@ -67,9 +67,9 @@ def build_share(
   *,
   backend: str = "fast",
   num_workers: int = 1,
-  share: tuple[int, int] = ALL,
+  share: tuple[int, int] = ONLY_JOB,
   progress: Callable[..., object] = lambda *_: None,
-) -> chunks.Built:
+) -> chunks.ChunkSet:
   """Builds the chunks that are still missing beside `folder`.
 
   Args:
@@ -86,9 +86,9 @@ def build_share(
     DataError: no text, it changed, or something else is at `folder`.
     DiskError: cannot be written.
   """
-  temporary = begin(folder, options, share=share)
+  temporary = open_unfinished(folder, options, share=share)
   try:
-    by = chunks.held_out_by(corpus, options)
+    by = chunks.choose_held_out_unit(corpus, options)
     spec = chunks.ChunkSpec(temporary, tokenizer, options, backend, by)
     built = _build_missing(spec, corpus, num_workers, share, progress)
     if corpus.state() != options.sources:
@@ -100,18 +100,18 @@ def build_share(
     # A mended text is another text, which these chunks are of no use for; but
     # a disk or a net that failed us may be back the next time.
     failed = isinstance(error.__cause__, OSError) or not corpus.is_local()
-    if share == ALL and not failed:
+    if share == ONLY_JOB and not failed:
       shutil.rmtree(temporary, ignore_errors=True)
     raise
   return built
 
 
-def unfinished(folder: pathlib.Path) -> pathlib.Path:
+def unfinished_folder(folder: pathlib.Path) -> pathlib.Path:
   """Where the chunks of rows are kept until the rows are complete."""
   return folder.with_name(f".{folder.name}.unfinished")
 
 
-def begin(
+def open_unfinished(
   folder: pathlib.Path, options: RowsOptions, *, share: tuple[int, int]
 ) -> pathlib.Path:
   """Makes the unfinished folder, or finds that of an earlier call.
@@ -129,11 +129,11 @@ def begin(
       f"data.rows: {folder} exists and is not empty: remove it or choose"
       " another folder."
     )
-  temporary = unfinished(folder)
+  temporary = unfinished_folder(folder)
   path, content = temporary / "fingerprint", rows_fingerprint(options)
-  with lock(folder, "begin.lock"), disk_errors(temporary):
+  with folder_lock(folder, "begin.lock"), disk_errors(temporary):
     earlier = path.read_text(encoding="utf-8") if path.exists() else ""
-    if earlier and earlier != content and share != ALL:
+    if earlier and earlier != content and share != ONLY_JOB:
       raise DataError(
         f"data.rows: {temporary} holds shares of other options or of another"
         " text (a copy made without its times counts as one): give all jobs the"
@@ -152,16 +152,16 @@ def _build_missing(
   num_workers: int,
   share: tuple[int, int],
   progress: Callable[..., object],
-) -> chunks.Built:
+) -> chunks.ChunkSet:
   meter = Meter()
   index, count = share
   num_chunks = num_rows = 0
 
   def missing() -> Iterator[chunks.Chunk]:
     nonlocal num_chunks
-    for chunk in chunks.cut(corpus, spec.options, meter, by=spec.by):
+    for chunk in chunks.cut_corpus(corpus, spec.options, meter, by=spec.by):
       num_chunks = chunk.number + 1
-      path = chunks.path_of(spec.folder, chunk.number)
+      path = chunks.chunk_path(spec.folder, chunk.number)
       if chunk.number % count == index and not path.exists():
         yield chunk
       else:
@@ -172,11 +172,11 @@ def _build_missing(
     detail = f"{documents:,} documents, {num_rows:,} rows"
     progress(size, meter.done, detail)
 
-  builder = functools.partial(chunks.Builder, spec)
-  for rows in worker_pool.run_in_order(
+  builder = functools.partial(chunks.ChunkBuilder, spec)
+  for rows in worker_pool.map_in_order(
     builder, missing(), num_workers=num_workers
   ):
     num_rows += rows
     show()
   show()
-  return chunks.Built(spec, corpus, meter, num_chunks)
+  return chunks.ChunkSet(spec, corpus, meter, num_chunks)

@@ -59,7 +59,7 @@ class ChunkSpec:
   Attributes:
     folder: where the chunks go.
     backend: of the encoder; the ids are the same.
-    by: how text is held out, as of `held_out_by`.
+    by: how text is held out, as of `choose_held_out_unit`.
   """
 
   folder: pathlib.Path
@@ -70,7 +70,7 @@ class ChunkSpec:
 
 
 @dataclasses.dataclass(frozen=True)
-class Built:
+class ChunkSet:
   """The chunks of one pass over the corpus, and what the pass has met."""
 
   spec: ChunkSpec
@@ -78,13 +78,13 @@ class Built:
   meter: Meter
   num_chunks: int  # of all shares
 
-  def complete(self) -> bool:
+  def is_complete(self) -> bool:
     """Whether the chunks of all shares are there."""
     numbers = range(self.num_chunks)
-    return all(path_of(self.spec.folder, k).exists() for k in numbers)
+    return all(chunk_path(self.spec.folder, k).exists() for k in numbers)
 
 
-def held_out_by(corpus: Corpus, options: RowsOptions) -> str:
+def choose_held_out_unit(corpus: Corpus, options: RowsOptions) -> str:
   """Whether "documents", "rows" or none ("none") are held out.
 
   Of a part with 1 / `options.held_out` documents or more, documents are; where
@@ -107,14 +107,14 @@ def held_out_by(corpus: Corpus, options: RowsOptions) -> str:
   return "rows"
 
 
-def cut(
+def cut_corpus(
   corpus: Corpus, options: RowsOptions, meter: Meter, *, by: str
 ) -> Iterator[Chunk]:
   """Cuts a corpus into chunks of about CHUNK_CHARACTERS.
 
   Args:
     meter: counts what this pass meets.
-    by: as `held_out_by` returns it.
+    by: as `choose_held_out_unit` returns it.
   """
   documents: list[tuple[int, str, str]] = []
   size, numbers = 0, itertools.count()
@@ -134,7 +134,7 @@ def cut(
     yield Chunk(next(numbers), documents)
 
 
-class Builder:
+class ChunkBuilder:
   """Builds and saves chunks; a call returns the number of rows."""
 
   def __init__(self, spec: ChunkSpec) -> None:
@@ -142,12 +142,12 @@ class Builder:
     self._encoder = Encoder(spec.tokenizer, spec.backend)
 
   def __call__(self, chunk: Chunk) -> int:
-    arrays = build(self._spec, self._encoder, chunk)
-    save(arrays, path_of(self._spec.folder, chunk.number))
+    arrays = build_chunk(self._spec, self._encoder, chunk)
+    save_chunk(arrays, chunk_path(self._spec.folder, chunk.number))
     return sum(len(arrays[f"{split}.tokens"]) for split in SPLITS)
 
 
-def build(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
+def build_chunk(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
   """The rows of a chunk: "train.tokens" [R, L] and so on for each field.
 
   Beside them stands how many tokens the text of the chunk has.
@@ -159,7 +159,7 @@ def build(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
   sizes = np.split(lengths_N, ends_D)  # of the lines of each document
   in_document_D = [int(part.sum()) for part in sizes]
   tokens = np.split(tokens_T, np.cumsum(in_document_D)[:-1])
-  shape = layouts.Shape(
+  shape = layouts.RowSpec(
     options.length,
     tokenizer.cls,
     tokenizer.sep,
@@ -184,7 +184,7 @@ def build(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
   return built
 
 
-def save(arrays: Arrays, path: pathlib.Path) -> None:
+def save_chunk(arrays: Arrays, path: pathlib.Path) -> None:
   """Writes a chunk; it appears whole.
 
   Raises:
@@ -194,7 +194,7 @@ def save(arrays: Arrays, path: pathlib.Path) -> None:
     np.savez(file, **arrays)
 
 
-def load(path: pathlib.Path) -> Arrays:
+def load_chunk(path: pathlib.Path) -> Arrays:
   """Reads a chunk; its checksums are those of the zip format.
 
   Raises:
@@ -214,7 +214,7 @@ def load(path: pathlib.Path) -> Arrays:
     ) from error
 
 
-def path_of(folder: pathlib.Path, number: int) -> pathlib.Path:
+def chunk_path(folder: pathlib.Path, number: int) -> pathlib.Path:
   """Where a chunk is kept until all are there."""
   return folder / f"piece-{number:06d}.npz"
 

@@ -26,7 +26,7 @@ LINE_SHARE = 0.5  # a line that overfills segment A still goes there
 MIN_TARGET = 5
 # Tokens of each part of a cut document. With its [CLS] and [SEP] it gets one
 # slot at 15 % masking, on average; a shorter one would often get none.
-MIN_PART = 5
+MIN_SEGMENT = 5
 MAX_DOCUMENTS = 255  # of a row: their numbers are uint8
 MIN_LENGTH = 8
 MAX_LENGTH = 65_536
@@ -52,7 +52,7 @@ class Segment(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
+class RowSpec:
   """The positions of rows, their special ids, the numpy dtype of tokens."""
 
   length: int
@@ -96,7 +96,7 @@ def check_layout(name: str, *, length: int, overflow: str) -> None:
 def build_rows(
   documents: Iterable[tuple[int, Sequence[int]]],
   tokens_T: np.ndarray,
-  shape: Shape,
+  shape: RowSpec,
   *,
   layout: str,
   seed: int,
@@ -122,7 +122,7 @@ def build_rows(
 
 
 def electra_rows(
-  documents: Iterable[LineOffsets], shape: Shape, *, seed: int
+  documents: Iterable[LineOffsets], shape: RowSpec, *, seed: int
 ) -> Iterator[Row]:
   """ELECTRA's rows: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
 
@@ -148,7 +148,7 @@ def electra_rows(
 
 
 def packed_rows(
-  documents: Iterable[LineOffsets], shape: Shape, *, seed: int
+  documents: Iterable[LineOffsets], shape: RowSpec, *, seed: int
 ) -> Iterator[Row]:
   """Rows filled with documents: `[CLS] d1 [SEP] [CLS] d2 [SEP] ...`.
 
@@ -166,7 +166,7 @@ def packed_rows(
   """
   del seed
   capacity = shape.length - 2
-  least = min(MIN_PART, (shape.length - 1) // 2)
+  least = min(MIN_SEGMENT, (shape.length - 1) // 2)
   if shape.overflow == "discard":
     least = capacity
   row: Row = []
@@ -304,7 +304,9 @@ def _size_of_part(size: int, room: int, least: int) -> int:
   return part if part >= least else 0
 
 
-def assemble(rows: Iterable[Row], tokens_T: np.ndarray, shape: Shape) -> Arrays:
+def assemble(
+  rows: Iterable[Row], tokens_T: np.ndarray, shape: RowSpec
+) -> Arrays:
   """Copies the tokens of all segments to their places.
 
   Returns:
@@ -322,7 +324,7 @@ def assemble(rows: Iterable[Row], tokens_T: np.ndarray, shape: Shape) -> Arrays:
   return tokens_RxL, types_RxL, documents_RxL
 
 
-def _assemble(rows: list[Row], tokens_T: np.ndarray, shape: Shape) -> Arrays:
+def _assemble(rows: list[Row], tokens_T: np.ndarray, shape: RowSpec) -> Arrays:
   """The same for a block; padding is a segment too. G: segments."""
   padding = Segment(0, 0, 0, 0, False, False)
   numbers = itertools.chain.from_iterable(

@@ -28,7 +28,7 @@ from truenegs_jax.runtime.files import disk_errors, sync
 SHARD_TOKENS = 2**27  # 1M rows of 128: few files to map, whatever the corpus
 
 
-def merge(folder: pathlib.Path, built: chunks.Built) -> dict[str, Any]:
+def merge(folder: pathlib.Path, built: chunks.ChunkSet) -> dict[str, Any]:
   """Makes rows of the chunks and puts them at `folder` in one rename.
 
   The chunks are removed once that is done: until then the rows are on the disk
@@ -52,7 +52,7 @@ def merge(folder: pathlib.Path, built: chunks.Built) -> dict[str, Any]:
   return manifest
 
 
-def _write(folder: pathlib.Path, built: chunks.Built) -> dict[str, Any]:
+def _write(folder: pathlib.Path, built: chunks.ChunkSet) -> dict[str, Any]:
   """Fills an empty folder; the manifest comes last."""
   tokenizer, length = built.spec.tokenizer, built.spec.options.length
   writers = {
@@ -64,7 +64,7 @@ def _write(folder: pathlib.Path, built: chunks.Built) -> dict[str, Any]:
   num_tokens = 0
   with writers["train"], writers["held_out"]:
     for number in range(built.num_chunks):
-      arrays = chunks.load(chunks.path_of(built.spec.folder, number))
+      arrays = chunks.load_chunk(chunks.chunk_path(built.spec.folder, number))
       num_tokens += int(arrays[chunks.NUM_TOKENS])
       for split, writer in writers.items():
         writer.add(*(arrays[f"{split}.{field}"] for field in FIELDS))

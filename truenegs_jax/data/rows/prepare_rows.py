@@ -38,7 +38,7 @@ MIN_ENTRIES, MAX_ENTRIES = 10, 10_000_000  # of a vocabulary that is trained
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class PrepareOptions:
   """The options of a preparation.
 
   Attributes:
@@ -93,7 +93,7 @@ class Plan:
   backend: str
   num_workers: int
 
-  def whole(self) -> bool:
+  def is_prepared(self) -> bool:
     """Whether the rows are there; the manifest is written last."""
     return _is_whole(self.folder)
 
@@ -102,7 +102,7 @@ def prepare(sources: str, **options: Any) -> tuple[pathlib.Path, Tokenizer]:
   """Makes the rows folder of these options, or finds it made.
 
   Args:
-    sources, **options: as of `Request`.
+    sources, **options: as of `PrepareOptions`.
 
   Returns:
     The rows folder and its tokenizer (`vocab.txt` in the folder).
@@ -112,10 +112,10 @@ def prepare(sources: str, **options: Any) -> tuple[pathlib.Path, Tokenizer]:
     DataError: unusable text, or the folder holds the rows of other options.
     DiskError: cannot be written.
   """
-  return carry_out(make_plan(Request(sources, **options)))
+  return execute_plan(make_plan(PrepareOptions(sources, **options)))
 
 
-def make_plan(r: Request) -> Plan:
+def make_plan(r: PrepareOptions) -> Plan:
   """Checks a request and names the folder; reads no text, writes nothing.
 
   Raises:
@@ -173,22 +173,26 @@ def make_plan(r: Request) -> Plan:
   )
 
 
-def carry_out(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
+def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
   """Makes the rows of a plan, or finds them made; returns as `prepare`."""
-  if plan.corpus and not plan.whole():
+  if plan.corpus and not plan.is_prepared():
     if plan.num_workers > 1:
-      worker_pool.refuse_unguarded()  # which would wait for its parent's lock
-    with build_rows.lock(plan.folder):
-      if not plan.whole():  # another process made it while we waited
-        built = _build(plan, build_rows.ALL)
+      worker_pool.check_main_guard()  # which would wait for its parent's lock
+    with build_rows.folder_lock(plan.folder):
+      if not plan.is_prepared():  # another process made it while we waited
+        built = _build(plan, build_rows.ONLY_JOB)
         _merge(plan, built)
-  elif build_rows.unfinished(plan.folder).exists():  # killed as it cleared up
-    with build_rows.lock(plan.folder):
-      shutil.rmtree(build_rows.unfinished(plan.folder), ignore_errors=True)
+  elif build_rows.unfinished_folder(
+    plan.folder
+  ).exists():  # killed as it cleared up
+    with build_rows.folder_lock(plan.folder):
+      shutil.rmtree(
+        build_rows.unfinished_folder(plan.folder), ignore_errors=True
+      )
   return _made(plan)
 
 
-def carry_out_share(
+def execute_job(
   plan: Plan, share: tuple[int, int]
 ) -> tuple[pathlib.Path, Tokenizer] | None:
   """Does job i of n; returns as `prepare`, or None where others have work.
@@ -196,14 +200,16 @@ def carry_out_share(
   Jobs may run at the same time on machines that share the folder's file system.
   The rows are the same as of one process.
   """
-  if plan.corpus and not plan.whole():
-    with build_rows.lock(plan.folder, shared=True):
-      if not plan.whole():
+  if plan.corpus and not plan.is_prepared():
+    with build_rows.folder_lock(plan.folder, shared=True):
+      if not plan.is_prepared():
         built = _build(plan, share)
-    if not plan.whole() and not built.complete():
+    if not plan.is_prepared() and not built.is_complete():
       return None
-    with build_rows.lock(plan.folder):  # until the others, too, are through
-      if not plan.whole():
+    with build_rows.folder_lock(
+      plan.folder
+    ):  # until the others, too, are through
+      if not plan.is_prepared():
         _merge(plan, built)
   return _made(plan)
 
@@ -216,7 +222,7 @@ def _made(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
   )
 
 
-def _build(plan: Plan, share: tuple[int, int]) -> chunks.Built:
+def _build(plan: Plan, share: tuple[int, int]) -> chunks.ChunkSet:
   assert plan.corpus is not None  # or there would be nothing to build
   display = Display()
   names = plan.corpus.names()
@@ -225,7 +231,7 @@ def _build(plan: Plan, share: tuple[int, int]) -> chunks.Built:
     display.say("Fetching from the Hugging Face hub what is not here yet.")
   tokenizer = plan.given or _trained(plan, plan.corpus, share, display)
   with display.bar("Building rows") as show:
-    return build_rows.build_share(
+    return build_rows.build_chunks(
       plan.folder,
       plan.corpus,
       tokenizer,
@@ -242,8 +248,8 @@ def _trained(
 ) -> Tokenizer:
   """The vocabulary of the text; the first job of an array trains it."""
   o = plan.options
-  with build_rows.lock(plan.folder, "vocabulary.lock"):
-    temporary = build_rows.begin(plan.folder, o, share=share)
+  with build_rows.folder_lock(plan.folder, "vocabulary.lock"):
+    temporary = build_rows.open_unfinished(plan.folder, o, share=share)
     kept = temporary / "vocab.txt"
     if not kept.exists():
       try:
@@ -277,7 +283,7 @@ def _train(plan: Plan, corpus: Corpus, display: Display) -> tuple[str, ...]:
     )
 
 
-def _merge(plan: Plan, built: chunks.Built) -> None:
+def _merge(plan: Plan, built: chunks.ChunkSet) -> None:
   manifest = merge_chunks.merge(plan.folder, built)
   _say_summary(Display(), manifest, built.corpus.part_names())
 
@@ -312,7 +318,7 @@ def _options_of(folder: pathlib.Path | None) -> dict[str, Any]:
   return rows_folder.read_manifest(folder)["options"] if folder else {}
 
 
-def _corpus(r: Request, named: pathlib.Path | None) -> Corpus | None:
+def _corpus(r: PrepareOptions, named: pathlib.Path | None) -> Corpus | None:
   """The corpus; None where rows came to this machine without the text."""
   try:
     return open_corpus(

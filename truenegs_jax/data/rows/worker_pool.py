@@ -22,7 +22,7 @@ WAITING = 2  # items a worker, in memory at a time
 CGROUP_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
 
 
-def run_in_order(
+def map_in_order(
   make: Callable[[], Work], items: Iterable[Any], *, num_workers: int
 ) -> Iterator[int]:
   """Yields the result of every item, in order.
@@ -44,7 +44,7 @@ def run_in_order(
   yield from _in_processes(make, itertools.chain(first, items), num_workers)
 
 
-def refuse_unguarded() -> None:
+def check_main_guard() -> None:
   """Raises InputError in a worker that runs its parent's script once more."""
   if multiprocessing.current_process().name != "MainProcess":
     raise InputError(

@@ -20,12 +20,16 @@ from tokenizers import pre_tokenizers
 from truenegs_jax.data.tokens.split_words import (
   BATCH_CHARACTERS,
   Splitter,
-  Words,
-  batches,
-  words_of_lines,
+  WordSpans,
+  batch_texts,
+  find_words,
 )
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.data.tokens.word_cache import WordTable, group_sums, in_order
+from truenegs_jax.data.tokens.word_cache import (
+  WordIdCache,
+  interleave,
+  sum_groups,
+)
 from truenegs_jax.runtime.errors import InputError
 
 BACKENDS = ("fast", "tf_text")
@@ -50,10 +54,10 @@ class Encoder:
     self._encode_batch: Callable[[list[str]], Ids] = _FastLines(tokenizer).ids
     if backend == "tf_text":
       from truenegs_jax.data.tokens.tf_text import (
-        TfTextLines,  # imports TensorFlow
+        TfTextEncoder,  # imports TensorFlow
       )
 
-      self._encode_batch = TfTextLines(tokenizer, self._encode_batch).ids
+      self._encode_batch = TfTextEncoder(tokenizer, self._encode_batch).ids
 
   def encode(self, lines: Sequence[str]) -> Ids:
     """The ids of lines, without [CLS] and [SEP].
@@ -63,11 +67,11 @@ class Encoder:
       lengths_N: int64, the number of ids of each line.
     """
     parts, ends_N = _parts(lines)
-    found = [self._encode_batch(batch) for batch in batches(parts)]
+    found = [self._encode_batch(batch) for batch in batch_texts(parts)]
     if not found:
       return np.empty(0, np.int32), np.empty(0, np.int64)
     tokens_T, lengths_P = map(np.concatenate, zip(*found, strict=True))
-    return tokens_T, group_sums(lengths_P, ends_N)
+    return tokens_T, sum_groups(lengths_P, ends_N)
 
 
 def _parts(lines: Sequence[str]) -> tuple[Sequence[str], np.ndarray]:
@@ -101,30 +105,30 @@ class _FastLines:
     self._model = tokenizers.Tokenizer(tokenizer.model)
     self._model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     self._begins_V = np.array([e[:2] != "##" for e in tokenizer.vocab])
-    self._words = WordTable(self._ids_of_words)
-    self._basic = WordTable(self._ids_of_basic)
+    self._words = WordIdCache(self._ids_of_words)
+    self._basic = WordIdCache(self._ids_of_basic)
 
   def ids(self, lines: list[str]) -> Ids:
     """Ids of lines, and how many each has."""
-    words, ends_N = words_of_lines(lines)
+    words, ends_N = find_words(lines)
     ids_T, lengths_W = self._words.ids(words)
-    return ids_T, group_sums(lengths_W, ends_N)
+    return ids_T, sum_groups(lengths_W, ends_N)
 
-  def _ids_of_words(self, words: Words) -> Ids:
+  def _ids_of_words(self, words: WordSpans) -> Ids:
     is_ascii_W = words.are_ascii()
-    return in_order(
+    return interleave(
       is_ascii_W,
       self._ids_of_some(words.take(is_ascii_W)),
       self._ids_of_some(words.take(~is_ascii_W)),
     )
 
-  def _ids_of_some(self, words: Words) -> Ids:
+  def _ids_of_some(self, words: WordSpans) -> Ids:
     basic, ends_W = self._splitter.basic_tokens(words)
     assert len(ends_W) == len(words.starts_W), "a word was lost"
     ids_T, lengths_P = self._basic.ids(basic)
-    return ids_T, group_sums(lengths_P, ends_W)
+    return ids_T, sum_groups(lengths_P, ends_W)
 
-  def _ids_of_basic(self, basic: Words) -> Ids:
+  def _ids_of_basic(self, basic: WordSpans) -> Ids:
     # One text of all: an Encoding for each would take most of the time.
     [encoded] = self._model.encode_batch_fast(
       [basic.lines().decode()], add_special_tokens=False

@@ -32,7 +32,7 @@ _IS_PUNCTUATION = np.isin(np.arange(256), list(string.punctuation.encode()))
 _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
-class Words(NamedTuple):
+class WordSpans(NamedTuple):
   """Words as spans of UTF-8.
 
   Attributes:
@@ -44,9 +44,9 @@ class Words(NamedTuple):
   starts_W: np.ndarray
   lengths_W: np.ndarray
 
-  def take(self, places: np.ndarray) -> "Words":
+  def take(self, places: np.ndarray) -> "WordSpans":
     """Some of the words; an array of indices or of bools."""
-    return Words(self.data_B, self.starts_W[places], self.lengths_W[places])
+    return WordSpans(self.data_B, self.starts_W[places], self.lengths_W[places])
 
   def are_ascii(self) -> np.ndarray:
     """Which words are ASCII; none is empty."""
@@ -68,14 +68,14 @@ class Words(NamedTuple):
     return joined_B.tobytes()
 
 
-def words_of(words: list[bytes]) -> Words:
+def join_words(words: list[bytes]) -> WordSpans:
   """Words, none empty, as spans."""
   lengths_W = np.fromiter(map(len, words), np.int64, len(words))
   data_B = np.frombuffer(b"".join(words) + bytes(PADDING), np.uint8)
-  return Words(data_B, np.cumsum(lengths_W) - lengths_W, lengths_W)
+  return WordSpans(data_B, np.cumsum(lengths_W) - lengths_W, lengths_W)
 
 
-def batches(texts: Iterable[str]) -> Iterator[list[str]]:
+def batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
   """Parts texts into lists of BATCH_CHARACTERS or more, but for the last."""
   batch: list[str] = []
   size = 0
@@ -89,7 +89,7 @@ def batches(texts: Iterable[str]) -> Iterator[list[str]]:
     yield batch
 
 
-def words_of_lines(lines: Sequence[str]) -> tuple[Words, np.ndarray]:
+def find_words(lines: Sequence[str]) -> tuple[WordSpans, np.ndarray]:
   """The spans between white space and around the usual Chinese characters.
 
   BERT may part them further, but no word of BERT's is in two of them. Lone
@@ -114,7 +114,7 @@ def take_spans(
   return values_T[places_T], ends_N
 
 
-def _words_and_ends(text: bytes) -> tuple[Words, np.ndarray]:
+def _words_and_ends(text: bytes) -> tuple[WordSpans, np.ndarray]:
   """Words of lines that each end in a newline, and how many at each end."""
   data_B = np.frombuffer(b"\n" + text + bytes(PADDING), np.uint8)
   line_B = data_B[:-PADDING]
@@ -124,7 +124,7 @@ def _words_and_ends(text: bytes) -> tuple[Words, np.ndarray]:
   return words, _counts_before(words, np.flatnonzero(is_newline_B)[1:])
 
 
-def _counts_before(words: Words, places_N: np.ndarray) -> np.ndarray:
+def _counts_before(words: WordSpans, places_N: np.ndarray) -> np.ndarray:
   return np.searchsorted(words.starts_W, places_N)
 
 
@@ -142,7 +142,7 @@ def _chinese_cuts(data_B: np.ndarray) -> np.ndarray | None:
 
 def _spans(
   data_B: np.ndarray, is_gap_B: np.ndarray, cuts_B: np.ndarray | None
-) -> Words:
+) -> WordSpans:
   """Spans without gaps. The first and the last byte are gaps.
 
   Args:
@@ -154,7 +154,7 @@ def _spans(
   else:
     starts_W = np.flatnonzero(~is_gap_B[1:] & (is_gap_B[:-1] | cuts_B[1:])) + 1
     ends_W = np.flatnonzero(~is_gap_B[:-1] & (is_gap_B[1:] | cuts_B[1:])) + 1
-  return Words(data_B, starts_W, ends_W - starts_W)
+  return WordSpans(data_B, starts_W, ends_W - starts_W)
 
 
 class Splitter:
@@ -171,7 +171,7 @@ class Splitter:
     self._punctuation: set[str] = set()
     self._learn(set(string.punctuation))
 
-  def basic_tokens(self, words: Words) -> tuple[Words, np.ndarray]:
+  def basic_tokens(self, words: WordSpans) -> tuple[WordSpans, np.ndarray]:
     """The tokens of BERT's BasicTokenizer, before any word pieces.
 
     Returns:
@@ -187,7 +187,7 @@ class Splitter:
       self._learn(fresh)
     return _words_and_ends(" ".join(self._pattern.findall(normal)).encode())
 
-  def _tokens_of_ascii(self, text: bytes) -> tuple[Words, np.ndarray]:
+  def _tokens_of_ascii(self, text: bytes) -> tuple[WordSpans, np.ndarray]:
     text = text.translate(self._table, delete=_DELETED)
     data_B = np.frombuffer(b"\n" + text + bytes(PADDING), np.uint8)
     line_B = data_B[:-PADDING]

@@ -25,7 +25,7 @@ from truenegs_jax.data.tokens.tokenizer import (
   Tokenizer,
   make_tokenizer,
 )
-from truenegs_jax.data.tokens.word_cache import in_order
+from truenegs_jax.data.tokens.word_cache import interleave
 from truenegs_jax.runtime.errors import InputError
 
 # Decomposed (a Hangul syllable is three letters) a word is within BERT's limit
@@ -40,7 +40,7 @@ EncodeLines = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 _UNTRIED, _PROVEN, _DIFFERENT = range(3)
 
 
-class TfTextLines:
+class TfTextEncoder:
   """Ids of lines; imports TensorFlow, and keeps it to one core."""
 
   def __init__(self, tokenizer: Tokenizer, others: EncodeLines) -> None:
@@ -76,7 +76,7 @@ class TfTextLines:
       return _ids(self._tokenizer, lines)
     proven = list(itertools.compress(lines, is_proven_N))
     others = list(itertools.compress(lines, ~is_proven_N))
-    return in_order(
+    return interleave(
       is_proven_N, _ids(self._tokenizer, proven), self._others(others)
     )
 

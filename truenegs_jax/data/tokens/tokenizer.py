@@ -72,7 +72,7 @@ class Tokenizer:
     try:
       encoded = encode(list(lines))
     except (TypeError, UnicodeEncodeError):  # Rust strings are valid UTF-8
-      encoded = encode([without_surrogates(line) for line in lines])
+      encoded = encode([drop_surrogates(line) for line in lines])
     return [encoding.ids for encoding in encoded]
 
   def decode(self, ids: Iterable[int]) -> str:
@@ -174,7 +174,7 @@ def write_vocabulary(vocab: Sequence[str], path: str | pathlib.Path) -> None:
     file.writelines(f"{entry}\n".encode() for entry in vocab)
 
 
-def without_surrogates(line: str) -> str:
+def drop_surrogates(line: str) -> str:
   """Leaves out what no UTF-8 holds, so that Rust can take the rest."""
   return line.encode("utf-8", "ignore").decode("utf-8")
 

@@ -18,13 +18,13 @@ from tokenizers import models, pre_tokenizers, trainers
 from truenegs_jax.data.tokens.split_words import (
   PADDING,
   Splitter,
-  Words,
-  batches,
-  words_of,
-  words_of_lines,
+  WordSpans,
+  batch_texts,
+  find_words,
+  join_words,
 )
 from truenegs_jax.data.tokens.tokenizer import MAX_WORD_CHARACTERS, SPECIALS
-from truenegs_jax.data.tokens.word_cache import WordIndex, with_room
+from truenegs_jax.data.tokens.word_cache import WordIndex, ensure_capacity
 from truenegs_jax.runtime.errors import InputError
 
 Counts = collections.Counter[str]
@@ -104,8 +104,8 @@ def _count_words(
   raw, basic = _Tally(), _Tally()
   text_bytes = num_words = 0
   progress(0, "counting", at_once=True)
-  for batch in batches(texts):
-    words, _ = words_of_lines(batch)
+  for batch in batch_texts(texts):
+    words, _ = find_words(batch)
     raw.add(words, 1)
     num_words += len(words.starts_W)
     text_bytes += len(words.data_B) - PADDING - 1
@@ -121,7 +121,7 @@ def _count_words(
 
 def _add_basic(basic: "_Tally", raw: "_Tally", splitter: Splitter) -> None:
   """Adds what words of a text are when normalised and parted."""
-  words = words_of(raw.index.words())
+  words = join_words(raw.index.words())
   counts_W = raw.counts_N[: raw.index.size]
   is_ascii_W = words.are_ascii()
   for some_W in (is_ascii_W, ~is_ascii_W):  # apart: see Splitter
@@ -141,11 +141,11 @@ class _Tally:
     self.index = WordIndex()
     self.counts_N = np.zeros(0, np.int64)  # of the rows; with room to grow
 
-  def add(self, words: Words, counts_W: np.ndarray | int) -> None:
+  def add(self, words: WordSpans, counts_W: np.ndarray | int) -> None:
     """Counts words, each as often as is said."""
     old = self.index.size
     rows_W, _ = self.index.rows(words)
-    self.counts_N = with_room(self.counts_N, self.index.size)
+    self.counts_N = ensure_capacity(self.counts_N, self.index.size)
     self.counts_N[old : self.index.size] = 0
     np.add.at(self.counts_N, rows_W, counts_W)
 

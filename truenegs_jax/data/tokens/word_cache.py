@@ -6,7 +6,7 @@
 A `WordIndex` numbers words: equal ones get equal numbers, 0, 1, 2, ... as they
 come. Python takes 50 ns to make a word and as much to look it up; here words
 are compared as two numbers of 64 bits, all at once in numpy: 30 ns. Long words
-are left to a dictionary. A `WordTable` keeps the ids by these numbers, and
+are left to a dictionary. A `WordIdCache` keeps the ids by these numbers, and
 forgets words that were met once when there are too many.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from truenegs_jax.data.tokens.split_words import PADDING, Words, take_spans
+from truenegs_jax.data.tokens.split_words import PADDING, WordSpans, take_spans
 
 LONG = 16  # bytes; in English one word in a thousand is longer
 assert PADDING >= LONG
@@ -35,7 +35,7 @@ MAX_WORDS = 400_000
 MAX_LONG_BYTES = 2**23
 
 # Words -> (ids of all, one after another: int32; how many each has: int64).
-Encode = Callable[[Words], tuple[np.ndarray, np.ndarray]]
+Encode = Callable[[WordSpans], tuple[np.ndarray, np.ndarray]]
 
 
 class WordIndex:
@@ -56,7 +56,7 @@ class WordIndex:
     self._high_N = np.empty(1, np.uint64)
     self._make_slots(1 << 12)
 
-  def rows(self, words: Words) -> tuple[np.ndarray, np.ndarray]:
+  def rows(self, words: WordSpans) -> tuple[np.ndarray, np.ndarray]:
     """The rows of words; adds those that are new.
 
     Bytes 0 at the end of a short word do not count; BERT drops them.
@@ -68,8 +68,8 @@ class WordIndex:
     count = len(words.starts_W)
     while 2 * (self.size + count) > len(self._row_of_slot):
       self._make_slots(2 * len(self._row_of_slot))
-    self._low_N = with_room(self._low_N, self.size + count)
-    self._high_N = with_room(self._high_N, self.size + count)
+    self._low_N = ensure_capacity(self._low_N, self.size + count)
+    self._high_N = ensure_capacity(self._high_N, self.size + count)
     low_W, high_W = _keys(words)
     slots_W = self._slots(low_W, high_W)
     rows_W = self._search(low_W, high_W, slots_W)
@@ -170,7 +170,7 @@ class WordIndex:
     return np.concatenate(added)
 
   def _add_long(
-    self, words: Words, places: np.ndarray, rows_W: np.ndarray
+    self, words: WordSpans, places: np.ndarray, rows_W: np.ndarray
   ) -> np.ndarray:
     added = []
     data = words.data_B.data
@@ -186,7 +186,7 @@ class WordIndex:
     return np.array(added, np.intp)
 
 
-def with_room(array_N: np.ndarray, size: int) -> np.ndarray:
+def ensure_capacity(array_N: np.ndarray, size: int) -> np.ndarray:
   """The array, or a copy that is at least twice as long where it is short."""
   if size <= len(array_N):
     return array_N
@@ -195,7 +195,7 @@ def with_room(array_N: np.ndarray, size: int) -> np.ndarray:
   return grown
 
 
-def _keys(words: Words) -> tuple[np.ndarray, np.ndarray]:
+def _keys(words: WordSpans) -> tuple[np.ndarray, np.ndarray]:
   """The first 16 bytes of words, zeros after their end, as two numbers."""
   data_B, starts_W, lengths_W = words
   # The eight bytes from every byte on.
@@ -206,14 +206,14 @@ def _keys(words: Words) -> tuple[np.ndarray, np.ndarray]:
   return low_W, high_W
 
 
-class WordTable:
+class WordIdCache:
   """The ids of words met so far; it asks `encode` for others."""
 
   def __init__(self, encode: Encode) -> None:
     self._encode = encode
     self._forget()
 
-  def ids(self, words: Words) -> tuple[np.ndarray, np.ndarray]:
+  def ids(self, words: WordSpans) -> tuple[np.ndarray, np.ndarray]:
     """Ids of words, one after another, and how many each has."""
     try:
       if (
@@ -240,14 +240,14 @@ class WordTable:
     self._lengths_N = np.empty(0, np.int64)
     self._used_N = np.empty(0, bool)  # met in another call than the first
 
-  def _add(self, new: Words, num_old: int) -> None:
+  def _add(self, new: WordSpans, num_old: int) -> None:
     ids_T, lengths_N = self._encode(new)
     size, num_ids = self._index.size, self._num_ids + len(ids_T)
     assert len(lengths_N) == size - num_old, "a word without its ids"
-    self._ids_T = with_room(self._ids_T, num_ids)
-    self._starts_N = with_room(self._starts_N, size)
-    self._lengths_N = with_room(self._lengths_N, size)
-    self._used_N = with_room(self._used_N, size)
+    self._ids_T = ensure_capacity(self._ids_T, num_ids)
+    self._starts_N = ensure_capacity(self._starts_N, size)
+    self._lengths_N = ensure_capacity(self._lengths_N, size)
+    self._used_N = ensure_capacity(self._used_N, size)
     self._ids_T[self._num_ids : num_ids] = ids_T
     starts_N = self._num_ids + np.cumsum(lengths_N) - lengths_N
     self._starts_N[num_old:size] = starts_N
@@ -268,14 +268,14 @@ class WordTable:
     self._index.keep(kept_N)
 
 
-def group_sums(values_N: np.ndarray, ends_G: np.ndarray) -> np.ndarray:
+def sum_groups(values_N: np.ndarray, ends_G: np.ndarray) -> np.ndarray:
   """Sums of consecutive groups, int64; group g ends before `ends_G[g]`."""
   sums_N = np.zeros(len(values_N) + 1, np.int64)
   np.cumsum(values_N, out=sums_N[1:])
   return np.diff(sums_N[ends_G], prepend=0)
 
 
-def in_order(
+def interleave(
   is_first_N: np.ndarray,
   first: tuple[np.ndarray, np.ndarray],
   second: tuple[np.ndarray, np.ndarray],
