@@ -79,7 +79,7 @@ def make_table(size: int, width: int, layout: str) -> Table:
   ids_VxS = (np.arange(size)[:, None] + steps_VxS.cumsum(axis=1)) % size
   tokens = [f"w{i}" for i in range(size)]
   made = table.from_ids(ids_VxS, tokens, source="generated", options={})
-  return table.arrays(made, layout)
+  return table.build_arrays(made, layout)
 
 
 def make_losses(

@@ -49,14 +49,14 @@ TABLE = build_table(PAIRS, TOKENIZER.vocab, source="x", include_self=True)
 
 
 def choose(filled=FILLED, only="", limit=10):
-  only = cases_lib.parse_only(only, TOKENIZER)
+  only = cases_lib.parse_filter(only, TOKENIZER)
   return cases_lib.choose_cases(
     filled, TABLE, TOKENIZER, only=only, limit=limit
   )
 
 
 def sheet_rows(filled, tables, tokenizer=TOKENIZER, *, size=200, seed=0):
-  text = cases_lib.sheet(filled, tables, tokenizer, size=size, seed=seed)
+  text = cases_lib.build_sheet(filled, tables, tokenizer, size=size, seed=seed)
   head, *rows = csv.reader(io.StringIO(text))
   assert len(head) == 6 and head[1:4] == ["sentence", "gold", "prediction"]
   return rows
@@ -94,7 +94,7 @@ def test_a_filter_shows_every_verdict(only, verdicts):
   cases = choose(only=only)
   assert [case.verdict for case in cases] == verdicts
   printed = io.StringIO()
-  Console(file=printed, width=120).print(cases_lib.show(cases, 6))
+  Console(file=printed, width=120).print(cases_lib.render_cases(cases, 6))
   assert all(case.verdict in printed.getvalue() for case in cases)
   assert ("nothing found" in printed.getvalue()) == (not cases)
 
@@ -102,7 +102,7 @@ def test_a_filter_shows_every_verdict(only, verdicts):
 @pytest.mark.parametrize("only", ["w5, yes:w6", "w5:w6:w7", "w6ly"])
 def test_other_words_are_refused(only):
   with pytest.raises(InputError, match="corrections.only"):
-    cases_lib.parse_only(only, TOKENIZER)
+    cases_lib.parse_filter(only, TOKENIZER)
 
 
 def test_slots_that_correction_may_not_touch_are_no_cases():

@@ -43,7 +43,7 @@ def test_counts_are_those_of_a_loop_over_slots(seed):
       hits += 1
       with_hit.add(t)
       pairs[TOKENS[gold], TOKENS[said]] += 1
-  r = rates.count(p, table, TOKENS, top=1000)
+  r = rates.count_corrections(p, table, TOKENS, top=1000)
   assert len(with_slot) < len(p.sequences) and max(pairs.values()) > 1
   assert (r.of_mismatches.hits, r.of_mismatches.of) == (hits, wrong)
   assert (r.of_slots.hits, r.of_slots.of) == (hits, len(p.gold_M))
@@ -54,7 +54,7 @@ def test_counts_are_those_of_a_loop_over_slots(seed):
   assert r.of_mismatches.rate == pytest.approx(hits / wrong)
   assert {(x.gold, x.predicted): x.count for x in r.pairs} == pairs
   assert [x.count for x in r.pairs] == sorted(pairs.values(), reverse=True)
-  assert rates.count(p, table, TOKENS, top=2).pairs == r.pairs[:2]
+  assert rates.count_corrections(p, table, TOKENS, top=2).pairs == r.pairs[:2]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -64,7 +64,7 @@ def test_groups_divide_the_slots_by_their_golds(seed, monkeypatch):
   p, table = random_predictions(seed), random_table(seed)
   rng = np.random.default_rng(seed)
   speech = rng.choice(rates.SPEECH[:4], len(TOKENS)).tolist()
-  r = rates.count(p, table, TOKENS, speech=speech)
+  r = rates.count_corrections(p, table, TOKENS, speech=speech)
   frequency = collections.Counter(
     int(token) for row in p.sequences for token in row if token > 1
   )
@@ -94,7 +94,7 @@ def test_bands_end_where_they_say():
     [np.array([0, *every, 1], np.int32)], [(0, g - 1) for g in golds], golds
   )
   table = build_table([], tokens, source="none")
-  groups = rates.count(p, table, tokens).by_frequency
+  groups = rates.count_corrections(p, table, tokens).by_frequency
   assert [group.of_slots.of for group in groups] == [2, 2, 2, 1]
 
 
@@ -102,8 +102,10 @@ def test_bands_end_where_they_say():
 def test_the_order_of_lines_and_slots_changes_nothing(seed):
   p, table = random_predictions(seed), random_table(seed)
   speech = ["noun", "verb"] * (len(TOKENS) // 2)
-  before = rates.count(p, table, TOKENS, speech=speech)
-  after = rates.count(permuted(p, seed), table, TOKENS, speech=speech)
+  before = rates.count_corrections(p, table, TOKENS, speech=speech)
+  after = rates.count_corrections(
+    permuted(p, seed), table, TOKENS, speech=speech
+  )
   assert same(before, after)
 
 
@@ -112,19 +114,24 @@ def test_nothing_to_count_is_no_rate_and_any_share():
   none = rates.Rate(rate=0.0, low=0.0, high=1.0, hits=0, of=0)
   table = random_table(0)
   for places, said in (([], []), ([(0, 1)], [2])):
-    r = rates.count(predictions(rows, places, said), table, TOKENS)
+    r = rates.count_corrections(predictions(rows, places, said), table, TOKENS)
     assert r.of_mismatches == none and r.of_slots.of == len(said)
     assert r.pairs == ()
-  assert rates.count(predictions([], [], []), table, TOKENS).of_slots == none
+  assert (
+    rates.count_corrections(predictions([], [], []), table, TOKENS).of_slots
+    == none
+  )
 
 
 def test_without_a_correction_or_with_one_line_the_interval_has_a_width():
   p = random_predictions(0)
   nothing = build_table([], TOKENS, source="none")
   for r in (
-    rates.count(p, nothing, TOKENS),
-    rates.count(random_predictions(1, num_sequences=1), nothing, TOKENS),
-    rates.count(
+    rates.count_corrections(p, nothing, TOKENS),
+    rates.count_corrections(
+      random_predictions(1, num_sequences=1), nothing, TOKENS
+    ),
+    rates.count_corrections(
       random_predictions(1, num_sequences=1), random_table(1), TOKENS
     ),
   ):
@@ -137,14 +144,14 @@ def test_the_rate_lies_within_its_interval_whatever_is_counted():
   for size in range(1, 400):
     sequence_N = np.arange(size)
     for hit in (False, True):
-      value = rates.rate(np.full(size, hit), sequence_N)
+      value = rates.estimate_rate(np.full(size, hit), sequence_N)
       assert 0 <= value.low <= value.rate <= value.high <= 1
       assert (value.low, value.high)[hit] == value.rate == hit
 
 
 def test_single_slots_have_wilsons_interval():
   hit_N = np.arange(3000) < 40
-  got = rates.rate(hit_N, np.arange(3000))
+  got = rates.estimate_rate(hit_N, np.arange(3000))
   want = stats.binomtest(40, 3000).proportion_ci(method="wilson")
   assert (got.low, got.high) == pytest.approx((want.low, want.high), rel=5e-3)
 
@@ -153,15 +160,15 @@ def test_weights_count_as_repetitions_do():
   rng = np.random.default_rng(0)
   hit_N, sequence_N = rng.random(60) < 0.3, rng.integers(0, 12, 60)
   times_N = rng.integers(1, 4, 60)
-  weighed = rates.rate(hit_N, sequence_N, times_N)
-  repeated = rates.rate(
+  weighed = rates.estimate_rate(hit_N, sequence_N, times_N)
+  repeated = rates.estimate_rate(
     np.repeat(hit_N, times_N), np.repeat(sequence_N, times_N)
   )
   assert same(weighed, repeated)
 
 
 def test_one_pair_in_many_places_is_one_piece_of_evidence():
-  got = rates.rate(np.ones(10, bool), np.arange(10), np.full(10, 0.1))
+  got = rates.estimate_rate(np.ones(10, bool), np.arange(10), np.full(10, 0.1))
   want = stats.binomtest(1, 1).proportion_ci(method="wilson")
   assert (got.hits, got.of) == (1, 1) and got.low <= want.low
 
@@ -173,7 +180,7 @@ def test_an_interval_solves_wilsons_equation(num_sequences):
   sequence_N = rng.integers(0, num_sequences, 20 * num_sequences)
   p_T = rng.random(num_sequences)
   hit_N = rng.random(len(sequence_N)) < p_T[sequence_N]
-  got = rates.rate(hit_N, sequence_N)
+  got = rates.estimate_rate(hit_N, sequence_N)
   share = hit_N.mean()
   residuals = [
     (hit_N[sequence_N == t] - share).sum() for t in range(num_sequences)
@@ -208,7 +215,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say(
       np.arange(num_sequences), 1 + rng.poisson(4, num_sequences)
     )
     hit_N = rng.random(len(sequence_N)) < p_T[sequence_N]
-    r = rates.rate(hit_N, sequence_N)
+    r = rates.estimate_rate(hit_N, sequence_N)
     covered.append(r.low <= share <= r.high)
   assert 0.9 <= np.mean(covered) <= 0.99
 
@@ -242,17 +249,17 @@ def test_part_of_speech_is_the_one_used_most_then_that_of_most_senses():
     "zzz": "not in WordNet",
   }
   assert (
-    dict(zip(want, rates.parts_of_speech(list(want), reader), strict=True))
+    dict(zip(want, rates.classify_tokens(list(want), reader), strict=True))
     == want
   )
-  [the] = rates.parts_of_speech(["the"], reader, stop_words=())
+  [the] = rates.classify_tokens(["the"], reader, stop_words=())
   assert the == "noun"
 
 
 @pytest.mark.parametrize("tagged", [None, "house%1:06:00:: 1\n", "a%9:0 1 1\n"])
 def test_a_wordnet_without_counts_is_reported(tagged):
   with pytest.raises(DataError, match=r"cntlist\.rev.*launch/wordnet\.sh"):
-    rates.parts_of_speech(["house"], FakeWordNet({}, tagged))
+    rates.classify_tokens(["house"], FakeWordNet({}, tagged))
 
 
 @pytest.mark.slow
@@ -261,8 +268,8 @@ def test_real_wordnet_knows_common_words(tmp_path, real_data):
   with tarfile.open(archive) as file:
     file.extractall(tmp_path, filter="data")
   words = ["house", "said", "good", "quickly", "running", "xyzzyq", "they"]
-  with wordnet.opened(str(tmp_path)) as reader:
-    classes = rates.parts_of_speech(words, reader)
+  with wordnet.session(str(tmp_path)) as reader:
+    classes = rates.classify_tokens(words, reader)
   assert " ".join(classes) == (
     "noun verb adjective adverb verb not in WordNet stop word"
   )
@@ -322,7 +329,7 @@ def by_hand():
 
 
 def test_three_sources_by_hand():
-  judgements = rates.compare(*by_hand())
+  judgements = rates.compare_sources(*by_hand())
   assert len(judgements) == 6 * 2 * 2
   # x corrects a>b and b>c, 5 times; y a>b and c>d, 4 times; both a>b, 3 times.
   x_y = select(judgements, "x", "y")
@@ -349,7 +356,7 @@ def test_three_sources_by_hand():
 def test_judgements_are_those_of_a_loop_over_slots(seed):
   p = random_predictions(seed, 100)
   tables = {name: random_table(seed + i) for i, name in enumerate("abc")}
-  judgements = rates.compare(p, tables, TOKENS)
+  judgements = rates.compare_sources(p, tables, TOKENS)
   listed = {
     name: {tuple(map(int, divmod(k, len(TOKENS)))) for k in t.keys_Q}
     for name, t in tables.items()
@@ -387,7 +394,7 @@ def test_judgements_are_those_of_a_loop_over_slots(seed):
 def test_a_source_agrees_fully_with_itself():
   table = random_table(0)
   tables = {"one": table, "two": table}
-  for j in rates.compare(random_predictions(0, 100), tables, TOKENS):
+  for j in rates.compare_sources(random_predictions(0, 100), tables, TOKENS):
     assert j.precision.rate == j.recall.rate == 1 and j.kappa == 1
     assert 0 < j.precision.low < 0.99
 
@@ -397,8 +404,8 @@ def test_judgements_do_not_depend_on_the_order(seed):
   p = random_predictions(seed)
   tables = {name: random_table(seed + i) for i, name in enumerate("abc")}
   assert same(
-    rates.compare(p, tables, TOKENS),
-    rates.compare(permuted(p, seed), tables, TOKENS),
+    rates.compare_sources(p, tables, TOKENS),
+    rates.compare_sources(permuted(p, seed), tables, TOKENS),
   )
 
 
@@ -412,7 +419,9 @@ def test_pairs_seen_again_and_again_are_no_more_evidence():
   )
   tables = {"a": random_table(0), "b": random_table(1)}
   once, again = (
-    select(rates.compare(x, tables, TOKENS), "a", "b", by="pair").precision
+    select(
+      rates.compare_sources(x, tables, TOKENS), "a", "b", by="pair"
+    ).precision
     for x in (p, twice)
   )
   assert (once.hits, once.of) == (again.hits, again.of)
@@ -427,9 +436,9 @@ def test_nothing_to_judge_is_no_judgement(said):
   places = [(0, 1)][: len(said)]
   p = predictions([np.array([0, 2, 1])], places, said)
   tables = {"a": random_table(0), "b": random_table(1)}
-  for j in rates.compare(p, tables, TOKENS):
+  for j in rates.compare_sources(p, tables, TOKENS):
     assert counts(j) == ((0, 0), (0, 0)) and j.kappa is None
   empty = {name: build_table([], TOKENS, source=name) for name in "ab"}
-  for j in rates.compare(random_predictions(0), empty, TOKENS):
+  for j in rates.compare_sources(random_predictions(0), empty, TOKENS):
     assert counts(j) == ((0, 0), (0, 0)) and j.kappa is None
-  assert rates.compare(p, {"alone": random_table(0)}, TOKENS) == ()
+  assert rates.compare_sources(p, {"alone": random_table(0)}, TOKENS) == ()

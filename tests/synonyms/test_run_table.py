@@ -38,13 +38,13 @@ def see_wordnet_in(monkeypatch):
 def built(monkeypatch):
   """Expressions whose pairs were looked up, one for each table built."""
   calls = []
-  pairs_of = sources.pairs_of
+  pairs_of = sources.find_pairs
 
   def counted(spec, tokens, **kwargs):
     calls.append(spec.identity)
     return pairs_of(spec, tokens, **kwargs)
 
-  monkeypatch.setattr(sources, "pairs_of", counted)
+  monkeypatch.setattr(sources, "find_pairs", counted)
   return calls
 
 
@@ -217,8 +217,8 @@ def test_the_models_own_table_is_not_built(cache):
 def test_a_table_that_cannot_be_built_is_refused(tmp_path, see_wordnet_in):
   (tmp_path / "here.txt").write_text("primary main\n")
   here = f"pairs path={tmp_path}/here.txt"
-  run_table.check(TableRequest(here))
-  run_table.check(TableRequest("model"))
+  run_table.check_request(TableRequest(here))
+  run_table.check_request(TableRequest("model"))
   see_wordnet_in()
   for source, words in (
     (f"{here} & vectors path=no.txt", "no file 'no.txt'.*nlp.stanford.edu"),
@@ -229,11 +229,13 @@ def test_a_table_that_cannot_be_built_is_refused(tmp_path, see_wordnet_in):
     (f"vectors path={tmp_path}/here.txt among=x", "vocabulary or file"),
   ):
     with pytest.raises(InputError, match=words):
-      run_table.check(TableRequest(source))
+      run_table.check_request(TableRequest(source))
   with pytest.raises(InputError, match="no WordNet in '.*/absent'"):
-    run_table.check(TableRequest("wordnet", wordnet_dir=f"{tmp_path}/absent"))
+    run_table.check_request(
+      TableRequest("wordnet", wordnet_dir=f"{tmp_path}/absent")
+    )
   with pytest.raises(DataError, match="here.txt:1: 'main' is not a finite"):
-    run_table.check(TableRequest(f"vectors path={tmp_path}/here.txt"))
+    run_table.check_request(TableRequest(f"vectors path={tmp_path}/here.txt"))
   for words in (f"{tmp_path}/absent", "~nobody/absent"):
     with pytest.raises(InputError, match="negatives.stop_words=.*absent"):
-      run_table.check(TableRequest(here, stop_words=words))
+      run_table.check_request(TableRequest(here, stop_words=words))

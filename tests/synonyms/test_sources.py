@@ -49,7 +49,9 @@ def calls(monkeypatch):
 
 
 def pairs(text, tokens=TOKENS, **options):
-  return set(sources.pairs_of(sources.parse(text), tokens, **options))
+  return set(
+    sources.find_pairs(sources.parse_expression(text), tokens, **options)
+  )
 
 
 # Expressions.
@@ -116,17 +118,17 @@ def test_options_are_converted_as_they_are_annotated(calls):
 )
 def test_mistakes_are_refused_under_the_key_that_has_them(calls, text, words):
   with pytest.raises(InputError, match=f"^negatives.sources: .*{words}"):
-    sources.parse(text)
+    sources.parse_expression(text)
   with pytest.raises(InputError, match=f"^mine: .*{words}"):
-    sources.parse(text, key="mine")
+    sources.parse_expression(text, key="mine")
 
 
 def test_the_models_own_table_has_no_pairs_of_its_own():
-  spec = sources.parse("model  threshold=0.4 top=3")
+  spec = sources.parse_expression("model  threshold=0.4 top=3")
   assert spec.model == sources.ModelTable(top=3, threshold=0.4, every=1000)
   assert (spec.union, spec.sources) == ((), ())
   assert spec.identity == "model threshold=0.4 top=3"
-  assert list(sources.pairs_of(spec, TOKENS)) == []
+  assert list(sources.find_pairs(spec, TOKENS)) == []
 
 
 def test_identity_is_one_way_of_writing_without_folders_and_defaults(calls):
@@ -136,9 +138,11 @@ def test_identity_is_one_way_of_writing_without_folders_and_defaults(calls):
     "files path=~/y/ab top=3 & flags both=true | wordnet",
     identity,
   ):
-    assert sources.parse(text).identity == identity
-  assert sources.parse("files path=ab top=4").identity != identity[:19]
-  folder = sources.parse("wordnet folder=/x/my/")
+    assert sources.parse_expression(text).identity == identity
+  assert (
+    sources.parse_expression("files path=ab top=4").identity != identity[:19]
+  )
+  folder = sources.parse_expression("wordnet folder=/x/my/")
   assert folder.identity == "wordnet folder=my"
   assert folder.sources[0].paths == {"folder": "/x/my/"}
 
@@ -155,10 +159,10 @@ def test_a_question_mark_in_a_path_is_a_space_or_an_operator(tmp_path, calls):
     ("[a]?b", "[a] b"),  # no other sign is a pattern
     ("*?b", "*?b"),
   ):
-    assert sources.locate(f"{tmp_path}/{name}") == tmp_path / expected
+    assert sources.resolve_path(f"{tmp_path}/{name}") == tmp_path / expected
   (tmp_path / "my|ab").touch()
   with pytest.raises(InputError, match="'.*my ab' or '.*my|ab'; rename one"):
-    sources.locate(f"{tmp_path}/my?ab")
+    sources.resolve_path(f"{tmp_path}/my?ab")
   (tmp_path / "a b").mkdir()
   (tmp_path / "a b" / "ab").touch()
   assert pairs(f"files path={tmp_path}/a?b/ab") == {READ["ab"]}
@@ -185,11 +189,13 @@ def test_every_source_is_checked_without_a_vocabulary(tmp_path, monkeypatch):
   monkeypatch.setitem(sources.SOURCES, "strict", strict)
   (tmp_path / "a b").touch()
   text = f"strict path={tmp_path}/a?b & strict path=x top=2"
-  sources.check(sources.parse(text))
+  sources.check_sources(sources.parse_expression(text))
   assert called == [((), f"{tmp_path}/a b", 10), ((), "x", 2)]
   with pytest.raises(InputError, match="top"):
-    sources.check(sources.parse("strict path=x & strict path=x top=0"))
-  sources.check(sources.parse("model"))
+    sources.check_sources(
+      sources.parse_expression("strict path=x & strict path=x top=0")
+    )
+  sources.check_sources(sources.parse_expression("model"))
 
 
 @pytest.mark.parametrize("include_self", [False, True])
@@ -281,11 +287,13 @@ def test_options_can_be_given_in_an_expression(name):
   assert first.name == "tokens"
   assert {option.kind for option in options} == {first.KEYWORD_ONLY}
   needed = [o.name for o in options if o.default is o.empty]
-  spec = sources.parse(" ".join([name, *(f"{key}=x" for key in needed)]))
+  spec = sources.parse_expression(
+    " ".join([name, *(f"{key}=x" for key in needed)])
+  )
   assert spec.sources[0].options == dict.fromkeys(needed, "x")
   for key in needed:
     with pytest.raises(InputError, match=f"{name} needs {key}="):
-      sources.parse(name)
+      sources.parse_expression(name)
 
 
 @pytest.mark.parametrize("name", ["vectors", "pairs", "omw", "table"])

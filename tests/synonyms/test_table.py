@@ -47,7 +47,7 @@ def build(pairs=PAIRS, tokens=TOKENS, **options):
 
 
 def listed(built, token, tokens=TOKENS):
-  ids = table.synonyms_of(built, tokens.index(token))
+  ids = table.get_synonyms(built, tokens.index(token))
   return {tokens[i] for i in ids}
 
 
@@ -68,7 +68,7 @@ def dense(pairs, tokens, stops, *, symmetric, include_self):
 def check_views(built, dense_VxV):
   """Every view of a table lists the same pairs as the matrix."""
   size = len(dense_VxV)
-  bits_VxW, ids_VxS = table.bits(built), table.ids(built)
+  bits_VxW, ids_VxS = table.build_bits(built), table.build_ids(built)
   assert (bits_VxW.dtype, bits_VxW.shape) == (np.uint32, (size, -(-size // 32)))
   a, b = np.meshgrid(np.arange(size), np.arange(size), indexing="ij")
   bit_VxV = bits_VxW[a, b // 32] >> (b % 32).astype(np.uint32) & 1
@@ -78,8 +78,8 @@ def check_views(built, dense_VxV):
   assert (ids_VxS.dtype, built.width) == (np.int32, width)
   padded = [ids + [-1] * (width - len(ids)) for ids in lists]
   assert ids_VxS.tolist() == padded
-  assert [table.synonyms_of(built, i) for i in range(size)] == lists
-  assert table.lengths(built).tolist() == list(map(len, lists))
+  assert [table.get_synonyms(built, i) for i in range(size)] == lists
+  assert table.count_synonyms(built).tolist() == list(map(len, lists))
   assert built.num_rows == sum(map(bool, lists))
   assert built.num_pairs == dense_VxV.sum()
   # Ids outside the vocabulary are in no list and have none.
@@ -113,7 +113,9 @@ def test_every_view_is_that_of_a_dense_matrix(
     pairs[::-1] * 2, keep_stop_words=keep, stop_words=stops, **options
   )
   assert again.fingerprint == built.fingerprint
-  shuffled_VxS = np.random.default_rng(0).permuted(table.ids(built), axis=1)
+  shuffled_VxS = np.random.default_rng(0).permuted(
+    table.build_ids(built), axis=1
+  )
   other = table.from_ids(shuffled_VxS, TOKENS, source="x", options={"top": 3})
   np.testing.assert_array_equal(other.keys_Q, built.keys_Q)
   assert (other.source, dict(other.options)) == ("x", {"top": 3})
@@ -148,12 +150,12 @@ def test_layout_is_bits_up_to_the_limit_and_then_what_is_smaller():
     table.choose_layout(10, 1, "dense")
   built = build()
   for layout in ("auto", "bits"):
-    [(name, array)] = table.arrays(built, layout).items()
+    [(name, array)] = table.build_arrays(built, layout).items()
     assert name == "bits_VxW"
-    np.testing.assert_array_equal(array, table.bits(built))
-  [(name, array)] = table.arrays(built, "ids").items()
+    np.testing.assert_array_equal(array, table.build_bits(built))
+  [(name, array)] = table.build_arrays(built, "ids").items()
   assert name == "ids_VxS"
-  np.testing.assert_array_equal(array, table.ids(built))
+  np.testing.assert_array_equal(array, table.build_ids(built))
 
 
 def test_a_large_vocabulary_takes_the_memory_of_its_pairs(tmp_path):
@@ -163,7 +165,7 @@ def test_a_large_vocabulary_takes_the_memory_of_its_pairs(tmp_path):
   built = build(pairs, tokens, symmetric=True)
   table.save_table(built, tmp_path / "t.npz")
   loaded = table.load_table(tmp_path / "t.npz", tokens)
-  [(name, array)] = table.arrays(loaded, "auto").items()
+  [(name, array)] = table.build_arrays(loaded, "auto").items()
   _, peak = tracemalloc.get_traced_memory()
   tracemalloc.stop()
   assert (name, array.shape) == ("ids_VxS", (128_000, 2))
@@ -199,7 +201,7 @@ def test_impossible_vocabularies_and_ids_are_refused():
     build(tokens=[])
   for token_id in (-1, len(TOKENS)):
     with pytest.raises(InputError, match=str(token_id)):
-      table.synonyms_of(build(), token_id)
+      table.get_synonyms(build(), token_id)
 
 
 # Saved tables.
@@ -346,11 +348,11 @@ def build_real(bert, reader):
 
 @pytest.mark.parametrize("word, names", [("primary", PRIMARY), ("stay", STAY)])
 def test_raw_lists_are_those_of_figure_3(reader, word, names):
-  assert wordnet.raw_synonyms(word, reader) == tuple(names.split())
+  assert wordnet.find_lemma_names(word, reader) == tuple(names.split())
 
 
 def test_coverage_is_that_of_footnote_5(reader, bert):
-  known = {w for w in bert if wordnet.raw_synonyms(w, reader)}
+  known = {w for w in bert if wordnet.find_lemma_names(w, reader)}
   assert len(known) == 19_080
   assert round(100 * len(known) / len(bert), 2) == 62.51
   assert {"lester", "tess", "cass", "weiss", "iss"} <= known
@@ -361,7 +363,7 @@ def test_coverage_is_that_of_footnote_5(reader, bert):
 def test_the_table_of_berts_vocabulary(build_real, bert, tmp_path):
   built = build_real()
   assert (built.num_rows, built.num_pairs) == (13_406, 60_081)
-  assert (built.width, table.bits(built).shape) == (55, (30_522, 954))
+  assert (built.width, table.build_bits(built).shape) == (55, (30_522, 954))
   # Table 1 of the paper.
   assert "main" in listed(built, "primary", bert)
   assert "remain" in listed(built, "stay", bert)
@@ -377,4 +379,4 @@ def test_the_table_of_berts_vocabulary(build_real, bert, tmp_path):
 def test_the_table_with_stop_words(build_real, bert):
   built = build_real(keep_stop_words=True)
   assert (built.num_rows, built.num_pairs) == (13_475, 60_552)
-  assert bert[table.lengths(built).argmax()] == "takes"
+  assert bert[table.count_synonyms(built).argmax()] == "takes"

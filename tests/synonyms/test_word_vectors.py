@@ -89,7 +89,7 @@ MAKERS = pytest.mark.parametrize(
 
 
 def rank(vectors_GxD, top=10, **options):
-  ranked = word_vectors.nearest(
+  ranked = word_vectors.rank_neighbours(
     vectors_GxD.astype(np.float32), top=top, **options
   )
   return [list(row) for row in ranked]
@@ -146,7 +146,7 @@ def test_numbers_of_any_size_have_their_cosines(write):
 def test_the_whole_matrix_of_cosines_is_never_in_memory():
   vectors_GxD = random_vectors(seed=4, size=2_000, dim=3)
   tracemalloc.start()
-  for _ in word_vectors.nearest(vectors_GxD, top=3, cells=20_000):
+  for _ in word_vectors.rank_neighbours(vectors_GxD, top=3, cells=20_000):
     pass
   peak = tracemalloc.get_traced_memory()[1]
   tracemalloc.stop()
@@ -164,7 +164,7 @@ def test_pairs_are_whole_word_tokens_nearest_first(write):
     read(path, top=1), TOKENS, source="vectors", keep_stop_words=True
   )
   cat, dog = TOKENS.index("cat"), TOKENS.index("dog")
-  assert table.synonyms_of(built, cat) == [dog] and built.num_pairs == 6
+  assert table.get_synonyms(built, cat) == [dog] and built.num_pairs == 6
 
 
 @pytest.mark.parametrize("make", [random_vectors, tied_vectors])

@@ -24,7 +24,7 @@ def mini(tmp_path):
 
 @pytest.fixture
 def reader(mini):
-  with wordnet.opened(str(mini)) as reader:
+  with wordnet.session(str(mini)) as reader:
     yield reader
 
 
@@ -45,8 +45,8 @@ def pairs_of(reader, tokens=TOKENS, **options):
 
 
 def raw(word, folder):
-  with wordnet.opened(str(folder)) as reader:
-    return wordnet.raw_synonyms(word, reader)
+  with wordnet.session(str(folder)) as reader:
+    return wordnet.find_lemma_names(word, reader)
 
 
 # Synonyms.
@@ -63,8 +63,8 @@ def raw(word, folder):
   ],
 )
 def test_raw_list_is_the_union_of_all_synsets(reader, word, names):
-  assert wordnet.raw_synonyms(word, reader) == tuple(names.split())
-  assert "home" in wordnet.raw_synonyms("houses", reader)
+  assert wordnet.find_lemma_names(word, reader) == tuple(names.split())
+  assert "home" in wordnet.find_lemma_names("houses", reader)
 
 
 def test_stemming_stops_at_an_irregular_form_without_lemma(mini):
@@ -135,12 +135,12 @@ def test_files_are_those_that_decide_the_pairs_or_the_zip_file(mini, tmp_path):
   before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
   assert raw("stay", tmp_path) == STAY  # and opening writes nothing
   assert before == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
-  found = wordnet.files(str(tmp_path))
+  found = wordnet.list_files(str(tmp_path))
   assert found == sorted(set(mini.iterdir()) - {mini / "lexnames"})
   shutil.make_archive(str(mini), "zip", mini.parent, "wordnet")
   shutil.rmtree(mini)
   assert raw("stay", tmp_path) == STAY
-  assert wordnet.files(str(tmp_path)) == [mini.with_suffix(".zip")]
+  assert wordnet.list_files(str(tmp_path)) == [mini.with_suffix(".zip")]
 
 
 def test_wordnet_is_found_on_nltks_path_before_the_cache(tmp_path, look_in):
@@ -187,7 +187,7 @@ def test_index_and_data_of_different_versions_are_reported(mini):
   data = (mini / "data.noun").read_text().split("\n")
   data[1] = data[1].replace(data[1][:8], "99999999")
   (mini / "data.noun").write_text("\n".join(data))
-  with wordnet.opened(str(mini)) as reader:
+  with wordnet.session(str(mini)) as reader:
     with pytest.raises(DataError, match="launch/wordnet.sh"):
       pairs_of(reader)
 

@@ -16,7 +16,7 @@ from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms.stop_words import is_word
-from truenegs_jax.synonyms.table import SynonymTable, synonyms_of
+from truenegs_jax.synonyms.table import SynonymTable, get_synonyms
 
 WINDOW = 12  # tokens shown on either side of the mask
 SHEET_WINDOW = 40  # in the sheet: to judge takes more than to look at
@@ -28,7 +28,7 @@ SHEET = (
   "probability",
   "right? (y, n, or ? where you cannot tell)",
 )
-Only = tuple[tuple[int, int | None], ...]
+PairFilter = tuple[tuple[int, int | None], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,14 +82,14 @@ def choose_cases(
   tokenizer: Tokenizer,
   *,
   limit: int,
-  only: Only = (),
+  only: PairFilter = (),
 ) -> list[Case]:
   """Returns the corrected predictions, or all those of some words.
 
   Args:
     limit: of the cases; different pairs of gold and prediction come first, and
       then as one reads.
-    only: pairs by `parse_only`; none: the corrected ones.
+    only: pairs by `parse_filter`; none: the corrected ones.
   """
   chosen_M = filled.corrected_M(table)
   if only:
@@ -106,7 +106,7 @@ def choose_cases(
   return [_case(filled, m, table, tokenizer) for _, m in sorted(order)[:limit]]
 
 
-def parse_only(text: str, tokenizer: Tokenizer) -> Only:
+def parse_filter(text: str, tokenizer: Tokenizer) -> PairFilter:
   """Parses "primary, stay:remain": a gold word, or gold:prediction, to ids.
 
   A word is lower-cased for a vocabulary that is.
@@ -131,7 +131,7 @@ def parse_only(text: str, tokenizer: Tokenizer) -> Only:
   return tuple(pairs)
 
 
-def show(cases: list[Case], searched: int) -> Table:
+def render_cases(cases: list[Case], searched: int) -> Table:
   """The cases as figure 3 of the paper shows them."""
   kind = "predictions" if cases else "nothing found"
   if {case.verdict for case in cases} == {"corrected"}:
@@ -154,7 +154,7 @@ def show(cases: list[Case], searched: int) -> Table:
   return t
 
 
-def sheet(
+def build_sheet(
   filled: Predictions,
   tables: Sequence[SynonymTable],
   tokenizer: Tokenizer,
@@ -188,7 +188,7 @@ def _case(
   filled: Predictions, m: int, table: SynonymTable, tokenizer: Tokenizer
 ) -> Case:
   gold, predicted = int(filled.gold_M[m]), int(filled.predicted_M[m])
-  synonyms = synonyms_of(table, gold)
+  synonyms = get_synonyms(table, gold)
   is_corrected = predicted in synonyms and filled.eligible_M[m]
   verdict = "corrected" if is_corrected else "wrong"
   mask = tokenizer.vocab[tokenizer.mask]

@@ -19,7 +19,7 @@ from truenegs_jax.workdir.from_config import build_model, vocabulary_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Subject:
+class MeasuredModel:
   """A model, and how to read its parameters.
 
   Attributes:
@@ -37,7 +37,7 @@ class Subject:
   read: Callable[[Any], dict[str, Any] | None]
 
 
-def with_sizes(c: ConfigDict, weights: Weights) -> ConfigDict:
+def resolve_sizes(c: ConfigDict, weights: Weights) -> ConfigDict:
   """Returns the config with sizes and vocabulary of the weights that it names.
 
   Raises:
@@ -56,7 +56,9 @@ def with_sizes(c: ConfigDict, weights: Weights) -> ConfigDict:
 
 
 @contextlib.contextmanager
-def open_subject(c: ConfigDict, weights: Weights) -> Iterator[Subject]:
+def open_measured_model(
+  c: ConfigDict, weights: Weights
+) -> Iterator[MeasuredModel]:
   """Opens the model of `c.corrections.run`, or of `c.init`; only reads.
 
   Raises:
@@ -70,7 +72,7 @@ def open_subject(c: ConfigDict, weights: Weights) -> Iterator[Subject]:
     params = load.load_params(
       weights, model, tokenizer=tokenizer, complete=True, say=weights.say
     )
-    yield Subject(c, tokenizer, model, (None,), lambda step: params)
+    yield MeasuredModel(c, tokenizer, model, (None,), lambda step: params)
     return
   workdir = pathlib.Path(c.corrections.run).expanduser()
   with saved_model.open_run(workdir) as checkpoints:
@@ -83,7 +85,7 @@ def open_subject(c: ConfigDict, weights: Weights) -> Iterator[Subject]:
       return saved_model.read_params(checkpoints, last.model, step)
 
     config = _completed(last.config, c)
-    yield Subject(config, last.tokenizer, last.model, steps, read)
+    yield MeasuredModel(config, last.tokenizer, last.model, steps, read)
 
 
 def _completed(saved: ConfigDict, c: ConfigDict) -> ConfigDict:

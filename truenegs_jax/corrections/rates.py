@@ -18,7 +18,7 @@ from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms.stop_words import STOP_WORDS, is_word
 from truenegs_jax.synonyms.table import SynonymTable, contains
-from truenegs_jax.synonyms.wordnet import stems
+from truenegs_jax.synonyms.wordnet import find_stems
 
 # WordNet's letters; the earlier one wins a tie. The digits are those of sense
 # keys, where 5 is an adjective's satellite (manual page senseidx(5WN)).
@@ -43,7 +43,7 @@ class Rate:
   of: int
 
 
-def rate(
+def estimate_rate(
   hit_N: np.ndarray, sequence_N: np.ndarray, weight_N: np.ndarray | None = None
 ) -> Rate:
   """The share of hits and a 95 % interval that knows of sequences.
@@ -88,7 +88,7 @@ def rate(
 
 
 def _independent(hits_T: np.ndarray, totals_T: np.ndarray) -> float:
-  """How many independent things would say as much; see `rate`."""
+  """How many independent things would say as much; see `estimate_rate`."""
   hits, total, clusters = hits_T.sum(), totals_T.sum(), len(totals_T)
   if 0 < hits < total and clusters > 1:
     p = hits / total
@@ -144,7 +144,7 @@ class Rates:
   by_frequency: tuple[Group, ...]
 
 
-def count(
+def count_corrections(
   p: Predictions,
   table: SynonymTable,
   tokens: Sequence[str],
@@ -158,7 +158,7 @@ def count(
     p: predictions of a model.
     table: which tokens are synonyms.
     tokens: the vocabulary, token `i` at position `i`.
-    speech: the class of each token by `parts_of_speech`; empty: not wanted.
+    speech: the class of each token by `classify_tokens`; empty: not wanted.
     top: how many pairs to keep.
   """
   false_M = p.corrected_M(table)
@@ -172,14 +172,16 @@ def count(
   return Rates(
     of_mismatches=every.of_mismatches,
     of_slots=every.of_slots,
-    of_sequences=rate(np.isin(sequences, p.sequence_M[false_M]), sequences),
+    of_sequences=estimate_rate(
+      np.isin(sequences, p.sequence_M[false_M]), sequences
+    ),
     pairs=_pairs(p.gold_M[false_M], p.predicted_M[false_M], tokens)[:top],
     by_speech=by_speech,
     by_frequency=_groups(BANDS, band_V[p.gold_M], p, false_M),
   )
 
 
-def parts_of_speech(
+def classify_tokens(
   tokens: Sequence[str],
   reader: Any,
   *,
@@ -209,7 +211,7 @@ def parts_of_speech(
       return STOP_WORD
     weights = {}
     for part in PARTS:
-      found = stems(word, part, reader)
+      found = find_stems(word, part, reader)
       senses = [len(reader._lemma_pos_offset_map[s][part]) for s in found]
       weights[part] = (sum(tagged[s, part] for s in found), sum(senses))
     best = max(PARTS, key=lambda part: weights[part])
@@ -219,7 +221,7 @@ def parts_of_speech(
 
 
 @dataclasses.dataclass(frozen=True)
-class Judgement:
+class Agreement:
   """How far a judge agrees with the corrections of a source.
 
   No source is the truth: a low precision says that one of the two is wrong.
@@ -234,15 +236,15 @@ class Judgement:
   kappa: float | None  # Cohen's (1960), of all verdicts; None: all are alike
 
 
-def compare(
+def compare_sources(
   p: Predictions, tables: Mapping[str, SynonymTable], tokens: Sequence[str]
-) -> tuple[Judgement, ...]:
+) -> tuple[Agreement, ...]:
   """Lets each source judge the corrections of each other one.
 
   The pairs are those that a model really produces: its predictions that are not
   the gold, where the gold is a whole word and the slot one that hard correction
   may touch. Intervals are those of
-  `rate`; a pair that occurs c times counts 1 / c in each place.
+  `estimate_rate`; a pair that occurs c times counts 1 / c in each place.
 
   Args:
     p: predictions of a model.
@@ -271,7 +273,7 @@ def compare(
           p.sequence_M[slot_N][in_N],
           weight_N[in_N],
         )
-        judgements.append(Judgement(source, judge, golds, by, *agreement))
+        judgements.append(Agreement(source, judge, golds, by, *agreement))
   return tuple(judgements)
 
 
@@ -289,8 +291,8 @@ def _group(
   wrong_M = in_M & p.mismatch_M
   return Group(
     name=name,
-    of_mismatches=rate(false_M[wrong_M], p.sequence_M[wrong_M]),
-    of_slots=rate(false_M[in_M], p.sequence_M[in_M]),
+    of_mismatches=estimate_rate(false_M[wrong_M], p.sequence_M[wrong_M]),
+    of_slots=estimate_rate(false_M[in_M], p.sequence_M[in_M]),
   )
 
 
@@ -340,8 +342,8 @@ def _agreement(
 ) -> tuple[Rate, Rate, float | None]:
   """Precision, recall and kappa of two verdicts on the same pairs."""
   a, b = source_N, judge_N
-  precision = rate(b[a], sequence_N[a], weight_N[a])
-  recall = rate(a[b], sequence_N[b], weight_N[b])
+  precision = estimate_rate(b[a], sequence_N[a], weight_N[a])
+  recall = estimate_rate(a[b], sequence_N[b], weight_N[b])
   if len(np.unique([a, b])) < 2:
     return precision, recall, None
   share_a, share_b, same = (

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from truenegs_jax.corrections import cases
 from truenegs_jax.corrections.predict_slots import Lines
-from truenegs_jax.corrections.rates import Group, Judgement, Pair, Rate, Rates
+from truenegs_jax.corrections.rates import Agreement, Group, Pair, Rate, Rates
 from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.workdir import files
@@ -53,7 +53,7 @@ class Findings:
   text: Lines
   tables: Mapping[str, SynonymTable]
   checkpoints: Mapping[str, list[Checkpoint]]
-  judgements: tuple[Judgement, ...]
+  judgements: tuple[Agreement, ...]
   cases: list[cases.Case]
   searched: int
   sheet: str
@@ -64,7 +64,7 @@ class Findings:
     return self.checkpoints[next(iter(self.tables))]
 
 
-def show(f: Findings, console: Console) -> None:
+def print_report(f: Findings, console: Console) -> None:
   """Prints all tables; those of kinds of words are of the last checkpoint."""
   text, last = f.text, f.table_2[-1].rates
   console.print(
@@ -72,19 +72,19 @@ def show(f: Findings, console: Console) -> None:
     f" {text.length} tokens; {text.num_headings:,} headings left out",
     soft_wrap=True,
   )
-  console.print(show_checkpoints(f.table_2, next(iter(f.tables))))
-  console.print(show_pairs(last.pairs))
+  console.print(render_checkpoints(f.table_2, next(iter(f.tables))))
+  console.print(render_pairs(last.pairs))
   if last.by_speech:
-    console.print(show_groups(last.by_speech, "By part of speech"))
+    console.print(render_groups(last.by_speech, "By part of speech"))
   title = "By rank of frequency in this text"
-  console.print(show_groups(last.by_frequency, title))
+  console.print(render_groups(last.by_frequency, title))
   if f.judgements:
     for golds in ("all", "shared"):
-      console.print(show_judgements(f.judgements, golds=golds))
-  console.print(cases.show(f.cases, f.searched))
+      console.print(render_agreements(f.judgements, golds=golds))
+  console.print(cases.render_cases(f.cases, f.searched))
 
 
-def show_checkpoints(checkpoints: list[Checkpoint], source: str) -> Table:
+def render_checkpoints(checkpoints: list[Checkpoint], source: str) -> Table:
   """Corrections of sequences, mismatches and slots, a line per checkpoint.
 
   "Iter" and "Pred" are the paper's columns.
@@ -112,7 +112,7 @@ def show_checkpoints(checkpoints: list[Checkpoint], source: str) -> Table:
   return t
 
 
-def show_pairs(pairs: Sequence[Pair]) -> Table:
+def render_pairs(pairs: Sequence[Pair]) -> Table:
   """The corrections, most frequent first."""
   t = Table(title="Most frequent corrections", title_justify="left")
   for name in ("gold", "prediction", "times"):
@@ -122,7 +122,7 @@ def show_pairs(pairs: Sequence[Pair]) -> Table:
   return t
 
 
-def show_groups(groups: Sequence[Group], title: str) -> Table:
+def render_groups(groups: Sequence[Group], title: str) -> Table:
   """Mismatches and corrections by kind of gold token."""
   t = Table(title=title, title_justify="left")
   t.add_column("gold", overflow="fold")
@@ -131,12 +131,12 @@ def show_groups(groups: Sequence[Group], title: str) -> Table:
   for group in groups:
     value = group.of_mismatches
     counts = (group.of_slots.of, value.of, value.hits)
-    t.add_row(group.name, *(f"{n:,}" for n in counts), *percents(value))
+    t.add_row(group.name, *(f"{n:,}" for n in counts), *format_percent(value))
   return t
 
 
-def show_judgements(
-  judgements: Iterable[Judgement], *, golds: str = "all", by: str = "occurrence"
+def render_agreements(
+  judgements: Iterable[Agreement], *, golds: str = "all", by: str = "occurrence"
 ) -> Table:
   """Those over these golds, counted this way; a line per source and judge.
 
@@ -161,21 +161,21 @@ def show_judgements(
     t.add_column(name, justify="right", no_wrap=True)
   for j in judgements:
     if (j.golds, j.by) == (golds, by):
-      share, interval = percents(j.precision)
+      share, interval = format_percent(j.precision)
       counts = f"{j.precision.hits:,}/{j.precision.of:,} {share}"
       kappa = "-" if j.kappa is None else f"{j.kappa:.2f}"
       t.add_row(labels[j.source], labels[j.judge], counts, interval, kappa)
   return t
 
 
-def percents(value: Rate) -> tuple[str, str]:
+def format_percent(value: Rate) -> tuple[str, str]:
   """A share and its interval, in percent; dashes where nothing was counted."""
   if not value.of:
     return "-", "-"
   return f"{value.rate:.2%}", f"{value.low:.2%} to {value.high:.2%}"
 
 
-def save(
+def save_report(
   f: Findings, workdir: pathlib.Path, about: Mapping[str, Any]
 ) -> list[pathlib.Path]:
   """Writes the files, each under its name once it is complete; returns them.
@@ -196,11 +196,11 @@ def save(
     written.append(_save_sheet(workdir, f.sheet.encode()))
   if len(f.table_2) > 1:
     written.append(workdir / files.PLOTS / "correction_rates.png")
-    draw(f.table_2, written[-1])
+    plot_rates(f.table_2, written[-1])
   return written
 
 
-def draw(checkpoints: list[Checkpoint], path: pathlib.Path) -> None:
+def plot_rates(checkpoints: list[Checkpoint], path: pathlib.Path) -> None:
   """Writes a PNG of both rates over the steps, with their intervals.
 
   Raises:

@@ -25,9 +25,9 @@ from rich.console import Console
 
 from truenegs_jax.corrections import cases, predict_slots, rates, report
 from truenegs_jax.corrections.measured_model import (
-  Subject,
-  open_subject,
-  with_sizes,
+  MeasuredModel,
+  open_measured_model,
+  resolve_sizes,
 )
 from truenegs_jax.corrections.predict_slots import Lines, Predictions
 from truenegs_jax.data.corpus.sources_spec import needs
@@ -79,11 +79,11 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     TrueNegsError: with the exit code that belongs to it.
   """
   weights = Weights(c.init, functools.partial(console.print, soft_wrap=True))
-  c = with_sizes(c, weights)
-  settings = check(c, workdir)
+  c = resolve_sizes(c, weights)
+  settings = check_settings(c, workdir)
   enable_compilation_cache()
   mesh = sharding.make_mesh(sharding.get_spec(c.mesh.preset, c.mesh.axes))
-  with open_subject(c, weights) as subject:
+  with open_measured_model(c, weights) as subject:
     if settings.run:
       console.print(
         "the model, its vocabulary, masking and readings are those of"
@@ -91,14 +91,14 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         soft_wrap=True,
       )
     # Before the text is read: it may be long.
-    only = cases.parse_only(settings.only, subject.tokenizer)
+    only = cases.parse_filter(settings.only, subject.tokenizer)
     corpus = {"errors": c.data.errors, "stopping": c.data.stopping}
     with console.status("reading text ..."):
       text = _read_text(settings, subject, c.data.wordnet_dir, **corpus)
     tables = _make_tables(settings.sources, subject, console)
     with lock.lock(workdir):
       findings = _measure(settings, subject, text, tables, only, mesh, console)
-      report.show(findings, console)
+      report.print_report(findings, console)
       about = {
         "command": rerun_command(),
         "seed": c.seed,
@@ -110,12 +110,12 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         or subject.config.negatives.prediction,
         "strict_subword": subject.config.negatives.strict_subword,
       }
-      written = report.save(findings, workdir, about)
+      written = report.save_report(findings, workdir, about)
   console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
   return 0
 
 
-def check(c: ConfigDict, workdir: pathlib.Path) -> Settings:
+def check_settings(c: ConfigDict, workdir: pathlib.Path) -> Settings:
   """Refuses settings that cannot be measured, before anything is read."""
   checks.check_config(c)
   o = c.corrections
@@ -144,7 +144,7 @@ def check(c: ConfigDict, workdir: pathlib.Path) -> Settings:
         f"{SOURCES}: {source!r} is made while a model trains; give sources that"
         " are the same for every checkpoint."
       )
-    run_table.check(request)
+    run_table.check_request(request)
   if files.is_pretraining(workdir):
     raise InputError(
       f"--workdir={workdir} is that of a run, whose results would be replaced;"
@@ -159,7 +159,7 @@ def _request(request: TableRequest, source: str) -> TableRequest:
 
 
 def _read_text(
-  settings: Settings, subject: Subject, wordnet_dir: str, **corpus: Any
+  settings: Settings, subject: MeasuredModel, wordnet_dir: str, **corpus: Any
 ) -> Lines:
   length = settings.length or subject.config.length
   positions = subject.config.model.max_positions
@@ -171,7 +171,7 @@ def _read_text(
   with contextlib.ExitStack() as stack:
     text = settings.text
     if text and "wordnet" in needs(text, key=predict_slots.TEXT):
-      reader = stack.enter_context(wordnet.opened(wordnet_dir))
+      reader = stack.enter_context(wordnet.session(wordnet_dir))
       corpus["reader"] = reader
     return predict_slots.read_lines(
       text,
@@ -184,7 +184,7 @@ def _read_text(
 
 
 def _make_tables(
-  sources: tuple[str, ...], subject: Subject, console: Console
+  sources: tuple[str, ...], subject: MeasuredModel, console: Console
 ) -> dict[str, SynonymTable]:
   """The tables of the sources, by the identity of their expressions."""
   tables: dict[str, SynonymTable] = {}
@@ -195,7 +195,7 @@ def _make_tables(
       saved=None,
       console=console,
     )
-    assert table is not None  # as of "model", which `check` has refused
+    assert table is not None  # check_settings refuses the model
     if not table.num_pairs:
       raise InputError(
         f"{SOURCES}: {source!r} has no pair of words of this vocabulary; there"
@@ -206,12 +206,14 @@ def _make_tables(
   return tables
 
 
-def _parts_of_speech(subject: Subject, console: Console) -> tuple[str, ...]:
+def _parts_of_speech(
+  subject: MeasuredModel, console: Console
+) -> tuple[str, ...]:
   """The class of each token; empty where there is no WordNet to look it up."""
   stops = stop_words.load(subject.config.negatives.stop_words)
   try:
-    with wordnet.opened(subject.config.data.wordnet_dir) as reader:
-      return rates.parts_of_speech(
+    with wordnet.session(subject.config.data.wordnet_dir) as reader:
+      return rates.classify_tokens(
         subject.tokenizer.vocab, reader, stop_words=stops
       )
   except (InputError, DataError) as e:
@@ -221,10 +223,10 @@ def _parts_of_speech(subject: Subject, console: Console) -> tuple[str, ...]:
 
 def _measure(
   settings: Settings,
-  subject: Subject,
+  subject: MeasuredModel,
   text: Lines,
   tables: dict[str, SynonymTable],
-  only: cases.Only,
+  only: cases.PairFilter,
   mesh: jax.sharding.Mesh,
   console: Console,
 ) -> report.Findings:
@@ -234,7 +236,9 @@ def _measure(
   for step, filled in _fill(settings, subject, text, mesh, console):
     percent = None if step is None else 100 * step / subject.config.steps
     for source, table in tables.items():
-      counted = rates.count(filled, table, tokenizer.vocab, speech=speech)
+      counted = rates.count_corrections(
+        filled, table, tokenizer.vocab, speech=speech
+      )
       checkpoints[source].append(report.Checkpoint(step, percent, counted))
     last = filled
   if not any(checkpoints.values()):
@@ -244,14 +248,14 @@ def _measure(
     )
   sheet = ""
   if settings.sheet:
-    sheet = cases.sheet(
+    sheet = cases.build_sheet(
       last, all_tables, tokenizer, size=settings.sheet, seed=settings.seed
     )
   return report.Findings(
     text=text,
     tables=tables,
     checkpoints=checkpoints,
-    judgements=rates.compare(last, tables, tokenizer.vocab),
+    judgements=rates.compare_sources(last, tables, tokenizer.vocab),
     cases=cases.choose_cases(
       last, all_tables[0], tokenizer, limit=settings.cases, only=only
     ),
@@ -262,7 +266,7 @@ def _measure(
 
 def _fill(
   settings: Settings,
-  subject: Subject,
+  subject: MeasuredModel,
   text: Lines,
   mesh: jax.sharding.Mesh,
   console: Console,

@@ -86,7 +86,7 @@ def _needs(c: ConfigDict) -> list[str]:
   if c.init:
     needed.append(f"weights: {_weights(c.init)}")
   if needs_table(c.negatives):
-    for source in sources.parse(c.negatives.sources).sources:
+    for source in sources.parse_expression(c.negatives.sources).sources:
       needed += [f"{source.name} {k}={x}" for k, x in source.paths.items()]
   return needed
 

@@ -153,7 +153,7 @@ def finish(
     cases, searched = _find_cases(
       run, inputs, synonyms, on_device, limit=c.eval.cases
     )
-    console.print(cases_lib.show(cases, searched))
+    console.print(cases_lib.render_cases(cases, searched))
     results["corrections"] = {
       "predictions_searched": searched,
       "cases": [dataclasses.asdict(case) for case in cases],

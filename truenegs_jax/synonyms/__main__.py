@@ -53,9 +53,9 @@ def run(f: flags.FlagValues, console: Console) -> None:
   specs = [_parse(f.sources, "--sources"), *others]
   tokenizer = load_tokenizer(f.vocab, lowercase=f.lowercase)
   for spec in specs:
-    sources.check(spec, wordnet_dir=f.wordnet_dir)
+    sources.check_sources(spec, wordnet_dir=f.wordnet_dir)
   read = functools.partial(
-    sources.pairs_of, tokens=tokenizer.vocab, wordnet_dir=f.wordnet_dir
+    sources.find_pairs, tokens=tokenizer.vocab, wordnet_dir=f.wordnet_dir
   )
   make = functools.partial(_make, f, tokenizer.vocab)
   began = time.perf_counter()
@@ -82,7 +82,7 @@ def summary(built: SynonymTable, tokens: Sequence[str], secs: float) -> Table:
   options = dict(sorted(built.options.items()))
   size, width = built.vocab_size, built.width
   words = sum(map(is_word, tokens))
-  lengths_V = table.lengths(built)
+  lengths_V = table.count_synonyms(built)
   lengths_N = lengths_V[lengths_V > 0] if built.num_rows else np.zeros(1, int)
   bits, ids = (x * size * 4 / 2**20 for x in (-(-size // 32), width))
   lines = {
@@ -139,10 +139,10 @@ def lists(
       shown = names(pieces).replace(",", "")
       grid.add_row(word, f"(not in the vocabulary; it is {shown})")
       continue
-    synonyms = table.synonyms_of(built, ids[word])
+    synonyms = table.get_synonyms(built, ids[word])
     row = [names(synonyms) or f"({_why_none(word, skipped)})"]
     if both_ways:
-      closed = table.synonyms_of(both_ways, ids[word])
+      closed = table.get_synonyms(both_ways, ids[word])
       row.append(names(i for i in closed if i not in synonyms))
     grid.add_row(f"{word} ({len(synonyms)})", *row)
   return grid
@@ -185,8 +185,8 @@ def examples(tables: Sequence[SynonymTable], tokens: Sequence[str]) -> Table:
   return grid
 
 
-def _parse(text: str, key: str) -> sources.Spec:
-  spec = sources.parse(text, key=key)
+def _parse(text: str, key: str) -> sources.Expression:
+  spec = sources.parse_expression(text, key=key)
   if spec.model:
     raise InputError(
       f"{key}: {text.strip()}: the source model has pairs only once a model is"
@@ -195,7 +195,7 @@ def _parse(text: str, key: str) -> sources.Spec:
   return spec
 
 
-def _is_saved(f: flags.FlagValues, spec: sources.Spec) -> bool:
+def _is_saved(f: flags.FlagValues, spec: sources.Expression) -> bool:
   """Whether the table is a saved one, taken as it is."""
   is_changed = any(f[name].present for name in OPTIONS)
   return not is_changed and [s.name for s in spec.sources] == ["table"]
@@ -204,13 +204,13 @@ def _is_saved(f: flags.FlagValues, spec: sources.Spec) -> bool:
 def _make(
   f: flags.FlagValues,
   tokens: Sequence[str],
-  spec: sources.Spec,
+  spec: sources.Expression,
   pairs: sources.Pairs,
   **changes: bool,
 ) -> SynonymTable:
   """The table of pairs, or the saved table that stands alone."""
   if _is_saved(f, spec):
-    path = sources.located(spec.sources[0])["path"]
+    path = sources.resolve_options(spec.sources[0])["path"]
     return table.load_table(str(path), tokens)
   options: dict[str, Any] = {name: f[name].value for name in OPTIONS}
   options["stop_words"] = stop_words.load(f.stop_words)

@@ -1,6 +1,6 @@
 """Files that list synonyms: pairs, PPDB's lists, wordnets of other languages.
 
-A reader yields all pairs of a file, and `listed` those of a vocabulary:
+A reader yields all pairs of a file, and `select_pairs` those of a vocabulary:
 
   for word, synonym in listed(words, read_pairs(file), file): ...
 """
@@ -23,7 +23,7 @@ PHRASE = re.compile(r"[^ _][ _]+[^ _]")
 SYNSET = re.compile("[0-9]{8}-([a-z])")
 
 
-def listed(
+def select_pairs(
   words: Iterable[str], pairs: Iterable[tuple[str, str]], file: File
 ) -> Pairs:
   """Yields the pairs of a file whose words are both in a vocabulary.

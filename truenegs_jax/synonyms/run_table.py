@@ -42,9 +42,9 @@ class TableRequest:
   include_self: bool = False
 
   @property
-  def spec(self) -> sources_lib.Spec:
+  def spec(self) -> sources_lib.Expression:
     """The parsed expression; InputError where it has a mistake."""
-    return sources_lib.parse(self.sources, key=self.key)
+    return sources_lib.parse_expression(self.sources, key=self.key)
 
   @property
   def options(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class TableRequest:
     return {name: getattr(self, name) for name in OPTIONS}
 
 
-def check(request: TableRequest) -> None:
+def check_request(request: TableRequest) -> None:
   """Refuses a table that cannot be built, without building it.
 
   Every source checks its options, that its files exist and how they begin.
@@ -60,7 +60,7 @@ def check(request: TableRequest) -> None:
   Raises:
     InputError, DataError: as the sources and `stop_words.load`.
   """
-  sources_lib.check(request.spec, wordnet_dir=request.wordnet_dir)
+  sources_lib.check_sources(request.spec, wordnet_dir=request.wordnet_dir)
   stop_words.load(request.stop_words)
 
 
@@ -98,7 +98,7 @@ def find_or_build(
     return found
   with console.status("looking up synonyms ..."):
     built = table.build_table(
-      sources_lib.pairs_of(spec, tokens, wordnet_dir=request.wordnet_dir),
+      sources_lib.find_pairs(spec, tokens, wordnet_dir=request.wordnet_dir),
       tokens,
       source=spec.identity,
       stop_words=stop_words.load(request.stop_words),
@@ -150,9 +150,11 @@ def _name(request: TableRequest, tokens: Sequence[str]) -> str:
 def _files(request: TableRequest) -> Iterator[pathlib.Path]:
   """The files that the pairs are read from."""
   for source in request.spec.sources:
-    options = sources_lib.located(source, wordnet_dir=request.wordnet_dir)
+    options = sources_lib.resolve_options(
+      source, wordnet_dir=request.wordnet_dir
+    )
     if source.name == "wordnet":
-      yield from wordnet.files(str(options["folder"]))
+      yield from wordnet.list_files(str(options["folder"]))
     else:
       yield from (pathlib.Path(str(options[key])) for key in source.paths)
 

@@ -31,7 +31,7 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import lexicons, table
 from truenegs_jax.synonyms import wordnet as wordnet_lib
 from truenegs_jax.synonyms.stop_words import is_word
-from truenegs_jax.synonyms.word_vectors import neighbours
+from truenegs_jax.synonyms.word_vectors import find_neighbours
 
 Value = str | int | float | bool
 Pairs = Iterable[tuple[str, str]]
@@ -73,14 +73,14 @@ def wordnet(
     InputError: as `parts_of_speech` and `find_wordnet`, at once.
     DataError: as `open_wordnet` and `wordnet.pairs`.
   """
-  pos = wordnet_lib.parts_of_speech(pos)
+  pos = wordnet_lib.parse_parts_of_speech(pos)
   if reader is None:
     wordnet_lib.find_wordnet(folder)
 
   def look_up() -> Iterator[tuple[str, str]]:
     given = contextlib.nullcontext(reader)
-    with given if reader is not None else wordnet_lib.opened(folder) as opened:
-      yield from wordnet_lib.pairs(
+    with given if reader is not None else wordnet_lib.session(folder) as opened:
+      yield from wordnet_lib.find_pairs(
         list(filter(is_word, tokens)), opened, pos=pos, inflections=inflections
       )
 
@@ -106,7 +106,7 @@ def vectors(
     " https://nlp.stanford.edu/projects/glove",
   )
   words = filter(is_word, tokens)
-  return neighbours(words, file, top=top, threshold=threshold, among=among)
+  return find_neighbours(words, file, top=top, threshold=threshold, among=among)
 
 
 def pairs(tokens: Sequence[str], *, path: str) -> Iterator[tuple[str, str]]:
@@ -116,7 +116,7 @@ def pairs(tokens: Sequence[str], *, path: str) -> Iterator[tuple[str, str]]:
   """
   file = find_file(path, "pairs of words, such as lines of `word<TAB>synonym`")
   words = filter(is_word, tokens)
-  return lexicons.listed(words, lexicons.read_pairs(file), file)
+  return lexicons.select_pairs(words, lexicons.read_pairs(file), file)
 
 
 def omw(
@@ -127,14 +127,14 @@ def omw(
   For the format, order and errors see `lexicons.read_omw`; `pos` is as in the
   source "wordnet".
   """
-  pos = wordnet_lib.parts_of_speech(pos)
+  pos = wordnet_lib.parse_parts_of_speech(pos)
   file = find_file(
     path,
     "the Open Multilingual WordNet, such as wn-data-fra.tab from"
     " https://omwn.org",
   )
   words = filter(is_word, tokens)
-  return lexicons.listed(words, lexicons.read_omw(file, pos=pos), file)
+  return lexicons.select_pairs(words, lexicons.read_omw(file, pos=pos), file)
 
 
 def saved_table(
@@ -212,7 +212,7 @@ class ModelTable:
 
 
 @dataclasses.dataclass(frozen=True)
-class Spec:
+class Expression:
   """A parsed expression.
 
   Attributes:
@@ -237,7 +237,9 @@ class Spec:
     return tuple(source for both in self.union for source in both)
 
 
-def parse(text: str, *, key: str = "negatives.sources") -> Spec:
+def parse_expression(
+  text: str, *, key: str = "negatives.sources"
+) -> Expression:
   """Parses an expression; no file is looked at.
 
   Args:
@@ -257,7 +259,7 @@ def parse(text: str, *, key: str = "negatives.sources") -> Spec:
   )
   models = [s for both in union for s in both if s.name == "model"]
   if not models:
-    return Spec(union)
+    return Expression(union)
   if union != ((models[0],),):
     raise InputError(
       f"{key}: {text!r}: the source model changes with the training and stands"
@@ -270,26 +272,26 @@ def parse(text: str, *, key: str = "negatives.sources") -> Spec:
       f"{key}: {text!r}: top and every must be at least 1, threshold from -1"
       " to 1."
     )
-  return Spec((), model)
+  return Expression((), model)
 
 
-def check(spec: Spec, *, wordnet_dir: str = "") -> None:
+def check_sources(spec: Expression, *, wordnet_dir: str = "") -> None:
   """Lets every source refuse its options, as far as no vocabulary is needed.
 
   Of files it is checked that they exist and how they begin.
 
   Args:
-    wordnet_dir: as of `pairs_of`.
+    wordnet_dir: as of `find_pairs`.
 
   Raises:
     InputError, DataError: as the sources.
   """
   for one in spec.sources:
-    SOURCES[one.name]((), **located(one, wordnet_dir=wordnet_dir))
+    SOURCES[one.name]((), **resolve_options(one, wordnet_dir=wordnet_dir))
 
 
-def pairs_of(
-  spec: Spec, tokens: Sequence[str], *, wordnet_dir: str = ""
+def find_pairs(
+  spec: Expression, tokens: Sequence[str], *, wordnet_dir: str = ""
 ) -> Pairs:
   """Yields the pairs of an expression, none for the source "model".
 
@@ -302,21 +304,21 @@ def pairs_of(
   """
   for both in spec.union:
     first, *others = (
-      SOURCES[one.name](tokens, **located(one, wordnet_dir=wordnet_dir))
+      SOURCES[one.name](tokens, **resolve_options(one, wordnet_dir=wordnet_dir))
       for one in both
     )
     yield from set(first).intersection(*others) if others else first
 
 
-def located(one: Source, *, wordnet_dir: str = "") -> dict[str, Value]:
-  """The options of a source as its function takes them: see `locate`."""
-  places = {key: str(locate(path)) for key, path in one.paths.items()}
+def resolve_options(one: Source, *, wordnet_dir: str = "") -> dict[str, Value]:
+  """The options of a source as its function takes them: see `resolve_path`."""
+  places = {key: str(resolve_path(path)) for key, path in one.paths.items()}
   if one.name == "wordnet":
     places.setdefault("folder", wordnet_dir)
   return {**one.options, **places}
 
 
-def locate(path: str) -> pathlib.Path:
+def resolve_path(path: str) -> pathlib.Path:
   """The place that a path of an expression names; nothing need be there.
 
   Raises:

@@ -72,7 +72,7 @@ def fingerprint(words: Collection[str]) -> str:
   return short_sha256("\n".join(sorted(set(words))))
 
 
-def golds(
+def may_have_synonyms(
   tokens: Sequence[str],
   *,
   keep_stop_words: bool = False,

@@ -31,8 +31,8 @@ from truenegs_jax.runtime.files import atomic_file, disk_errors, short_sha256
 from truenegs_jax.synonyms.stop_words import (
   STOP_WORDS,
   fingerprint,
-  golds,
   is_word,
+  may_have_synonyms,
 )
 
 LAYOUTS = ("auto", "bits", "ids")
@@ -71,12 +71,12 @@ class SynonymTable:
   @property
   def num_rows(self) -> int:
     """Tokens with at least one synonym."""
-    return int(np.count_nonzero(lengths(self)))
+    return int(np.count_nonzero(count_synonyms(self)))
 
   @property
   def width(self) -> int:
     """Length of the longest list, at least 1: the S of `ids_VxS`."""
-    return max(1, int(lengths(self).max()))
+    return max(1, int(count_synonyms(self).max()))
 
 
 def build_table(
@@ -114,7 +114,7 @@ def build_table(
   keys_Q = np.fromiter(_keys(pairs, _word_ids(tokens), size), np.int64)
   if symmetric:
     keys_Q = np.union1d(keys_Q, keys_Q % size * size + keys_Q // size)
-  golds_V = golds(
+  golds_V = may_have_synonyms(
     tokens, keep_stop_words=keep_stop_words, stop_words=stop_words
   )
   keys_Q = keys_Q[golds_V[keys_Q // size]]
@@ -143,7 +143,7 @@ def from_ids(
   return _table(keys_Q, tokens, source, options)
 
 
-def synonyms_of(table: SynonymTable, token_id: int) -> list[int]:
+def get_synonyms(table: SynonymTable, token_id: int) -> list[int]:
   """Returns the ids of the synonyms of a token, ascending.
 
   Raises:
@@ -160,7 +160,7 @@ def synonyms_of(table: SynonymTable, token_id: int) -> list[int]:
   return (table.keys_Q[first:last] % size).tolist()
 
 
-def lengths(table: SynonymTable) -> np.ndarray:
+def count_synonyms(table: SynonymTable) -> np.ndarray:
   """lengths_V, int64: how many synonyms each token has."""
   gold_Q = table.keys_Q // table.vocab_size
   return np.bincount(gold_Q, minlength=table.vocab_size)
@@ -179,7 +179,7 @@ def contains(
   return exists_M & np.isin(keys_M, table.keys_Q)
 
 
-def bits(table: SynonymTable) -> np.ndarray:
+def build_bits(table: SynonymTable) -> np.ndarray:
   """bits_VxW, uint32, W = ceil(V / 32); see the module docstring."""
   size = table.vocab_size
   gold_Q, other_Q = table.keys_Q // size, table.keys_Q % size
@@ -189,7 +189,7 @@ def bits(table: SynonymTable) -> np.ndarray:
   return bits_VxW
 
 
-def ids(table: SynonymTable) -> np.ndarray:
+def build_ids(table: SynonymTable) -> np.ndarray:
   """ids_VxS, int32: each list ascending, then -1; S = `table.width`."""
   gold_Q, other_Q = np.divmod(table.keys_Q, table.vocab_size)
   ids_VxS = np.full((table.vocab_size, table.width), -1, np.int32)
@@ -217,11 +217,11 @@ def choose_layout(vocab_size: int, width: int, layout: str) -> str:
   return "bits" if fits or words <= width else "ids"
 
 
-def arrays(table: SynonymTable, layout: str) -> dict[str, np.ndarray]:
+def build_arrays(table: SynonymTable, layout: str) -> dict[str, np.ndarray]:
   """{"bits_VxW": ...} or {"ids_VxS": ...}, as `choose_layout` says."""
   if choose_layout(table.vocab_size, table.width, layout) == "bits":
-    return {"bits_VxW": bits(table)}
-  return {"ids_VxS": ids(table)}
+    return {"bits_VxW": build_bits(table)}
+  return {"ids_VxS": build_ids(table)}
 
 
 def vocabulary_fingerprint(tokens: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ AMONG = ("vocabulary", "file")
 Entry = tuple[str, str, str | bytes]
 
 
-def neighbours(
+def find_neighbours(
   words: Iterable[str],
   file: File,
   *,
@@ -73,14 +73,16 @@ def _neighbours(
 ) -> Iterator[tuple[str, str]]:
   names, vectors_GxD = read_vectors(file, words, rivals=among == "file")
   first = len(vectors_GxD) - len(names)
-  ranked = nearest(vectors_GxD, top=top, threshold=threshold, first=first)
+  ranked = rank_neighbours(
+    vectors_GxD, top=top, threshold=threshold, first=first
+  )
   for name, others_J in zip(names, ranked, strict=True):
     for other in others_J:
       if names[other].lower() != name.lower():
         yield name, names[other]
 
 
-def nearest(
+def rank_neighbours(
   vectors_GxD: np.ndarray,
   *,
   top: int,

@@ -19,7 +19,7 @@ from truenegs_jax.runtime.errors import DataError, InputError
 PARTS_OF_SPEECH = "nvar"
 
 
-def pairs(
+def find_pairs(
   words: Sequence[str],
   reader: Any,
   *,
@@ -34,7 +34,7 @@ def pairs(
   Args:
     words: the whole words of a vocabulary.
     reader: a WordNet opened by `open_wordnet`.
-    pos: of the synsets, as `parts_of_speech` returns them.
+    pos: of the synsets, as `parse_parts_of_speech` returns them.
     inflections: a lower-case word also stands for the lemmas that it is an
       inflected form of, each in its part of speech (houses, a noun, for home).
 
@@ -42,14 +42,14 @@ def pairs(
     (word, synonym), in the order of `words`, synonyms sorted.
 
   Raises:
-    DataError: as `raw_synonyms`.
+    DataError: as `find_lemma_names`.
   """
   known = frozenset(words)
   forms = _forms(words, reader, pos) if inflections else {}
   for word in words:
     synonyms: set[str] = set()
     for part in pos:
-      for name in raw_synonyms(word, reader, pos=part):
+      for name in find_lemma_names(word, reader, pos=part):
         synonyms.update(known & {name, name.lower()})
         synonyms.update(forms.get((part, name.lower()), ()))
     for form in sorted(synonyms):
@@ -57,7 +57,7 @@ def pairs(
         yield word, form
 
 
-def parts_of_speech(letters: str) -> str:
+def parse_parts_of_speech(letters: str) -> str:
   """Returns the parts of speech of an option `pos`, once each, in our order.
 
   Args:
@@ -74,7 +74,7 @@ def parts_of_speech(letters: str) -> str:
   return "".join(p for p in PARTS_OF_SPEECH if p in letters.replace("s", "a"))
 
 
-def raw_synonyms(
+def find_lemma_names(
   word: str, reader: Any, *, pos: str = PARTS_OF_SPEECH
 ) -> tuple[str, ...]:
   """Returns the sorted lemma names of all synsets of `word`, as written there.
@@ -87,14 +87,14 @@ def raw_synonyms(
   """
   names: set[str] = set()
   for part in pos:
-    for stem in stems(word.lower(), part, reader):
+    for stem in find_stems(word.lower(), part, reader):
       for offset in reader._lemma_pos_offset_map[stem][part]:
         names.update(_synset(part, offset, reader).lemma_names())
   return tuple(sorted(names))
 
 
 @contextlib.contextmanager
-def opened(folder: str = "") -> Iterator[Any]:
+def session(folder: str = "") -> Iterator[Any]:
   """Opens WordNet as `open_wordnet` does, and closes it at the end."""
   reader = open_wordnet(folder)
   try:
@@ -172,7 +172,7 @@ def find_wordnet(folder: str = "") -> str:
   )
 
 
-def files(folder: str = "") -> list[pathlib.Path]:
+def list_files(folder: str = "") -> list[pathlib.Path]:
   """The files of the WordNet that `open_wordnet` would open.
 
   Raises:
@@ -191,7 +191,9 @@ def close_wordnet(reader: Any) -> None:
     reader._data_file_map.popitem()[1].close()
 
 
-def stems(word: str, pos: str, reader: Any, *, again: bool = True) -> list[str]:
+def find_stems(
+  word: str, pos: str, reader: Any, *, again: bool = True
+) -> list[str]:
   """The entries of WordNet that `word` may be a form of, `word` first.
 
   This is NLTK 3.8.1's `_morphy`, which stems again where one stemming found
@@ -227,7 +229,7 @@ def _forms(
   forms: dict[tuple[str, str], list[str]] = {}
   for word in words:
     for part in pos:
-      for stem in stems(word, part, reader, again=False):
+      for stem in find_stems(word, part, reader, again=False):
         forms.setdefault((part, stem), []).append(word)
   return forms
 

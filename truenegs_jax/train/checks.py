@@ -62,7 +62,7 @@ def check_given(c: ConfigDict, weights: Weights, *, saved: bool) -> None:
   if c.init:
     check_weights(c, weights)
   if needs_table(c.negatives):
-    run_table.check(build_run.table_request(c))
+    run_table.check_request(build_run.table_request(c))
 
 
 def check_weights(c: ConfigDict, weights: Weights) -> None:
@@ -160,7 +160,7 @@ def _check_negatives(c: ConfigDict) -> None:
       "negatives.soft_prediction=expected is there for its gradient into the"
       " logits, which negatives.soft_gradient=gold stops; choose another."
     )
-  own = sources.parse(n.sources).model
+  own = sources.parse_expression(n.sources).model
   if own and (n.symmetric or n.include_self):
     raise InputError(
       f"negatives.sources={n.sources}: negatives.symmetric and include_self are"

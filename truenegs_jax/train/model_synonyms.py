@@ -16,7 +16,7 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import negatives
 from truenegs_jax.synonyms import stop_words
 from truenegs_jax.synonyms import table as table_lib
-from truenegs_jax.synonyms.sources import ModelTable, parse
+from truenegs_jax.synonyms.sources import ModelTable, parse_expression
 from truenegs_jax.train import step as step_lib
 
 Refresh = Callable[[step_lib.TrainState, int], step_lib.TrainState]
@@ -88,7 +88,7 @@ def make(
   keep_stop_words: bool,
 ) -> OwnTable | None:
   """The rule of `negatives.sources`; None where synonyms are from outside."""
-  spec = parse(sources)
+  spec = parse_expression(sources)
   if spec.model is None:
     return None
   words = frozenset() if keep_stop_words else stop_words.load(stop_words_file)
@@ -97,8 +97,8 @@ def make(
     source=spec.identity,
     stop_words=stop_words.fingerprint(words),
     keep_stop_words=keep_stop_words,
-    golds_V=stop_words.golds(vocab, stop_words=words),
-    words_V=stop_words.golds(vocab, keep_stop_words=True),
+    golds_V=stop_words.may_have_synonyms(vocab, stop_words=words),
+    words_V=stop_words.may_have_synonyms(vocab, keep_stop_words=True),
   )
 
 

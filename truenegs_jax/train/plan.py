@@ -121,7 +121,7 @@ def make_aux(
   """
   aux = {}
   if table is not None:
-    arrays = table_lib.arrays(table, run.table_layout)
+    arrays = table_lib.build_arrays(table, run.table_layout)
     for name, array in arrays.items():
       aux[name] = sharding.place_table(array, mesh, run.table_placement)
   if run.options.strict_subword:
