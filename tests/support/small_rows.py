@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from support.texts import LETTERS, Texts
+from support.texts import LETTERS, FakeCorpus
 from truenegs_jax.data.rows import build_rows, merge_chunks
 from truenegs_jax.data.rows.rows_folder import (
   RowsOptions,
@@ -35,7 +35,7 @@ def write_rows(folder, corpus, tokenizer, options, **how):
 
 def write(folder, texts, *, tokenizer=TOKENIZER, **changes):
   options = dataclasses.replace(OPTIONS, **changes)
-  return write_rows(folder, Texts(texts), tokenizer, options)
+  return write_rows(folder, FakeCorpus(texts), tokenizer, options)
 
 
 def contents(folder, split):

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from truenegs_jax.data.corpus.corpus import Document, Meter
 
 # Makes a file of each suffix of its content.
-PACK = {
+COMPRESSORS = {
   "": lambda data: data,
   ".bz2": bz2.compress,
   ".gz": gzip.compress,
@@ -45,7 +45,7 @@ def to_parquet(texts, **how) -> bytes:
 
 
 # Makes a file of each suffix of texts.
-FORMATS = {
+FORMATTERS = {
   ".txt": lambda texts: "\n\n".join(texts).encode(),
   ".jsonl": to_jsonl,
   ".csv": to_csv,
@@ -55,7 +55,7 @@ FORMATS = {
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-class Texts:
+class FakeCorpus:
   """A corpus of one part: the given documents, again at every pass."""
 
   def __init__(self, texts: Iterable[str]) -> None:
@@ -69,7 +69,7 @@ class Texts:
       meter.part_bytes[0] += len(text.encode("utf-8", "replace"))
       yield Document(text, 0, number, 0)
 
-  def state(self) -> list[dict]:
+  def identity(self) -> list[dict]:
     return []
 
   def names(self) -> str:
@@ -80,7 +80,7 @@ class Texts:
 
 
 # Lines that normalisers and tokenizers treat in their own ways.
-ODD = [
+ODD_LINES = [
   "",
   " \t ",
   "\u200b\u200e",
@@ -134,7 +134,7 @@ def make_texts(count: int, seed: int = 0) -> list[str]:
   ]
 
 
-def damaged(data: bytes, rng) -> bytes:
+def corrupt(data: bytes, rng) -> bytes:
   """Data with up to three places changed, left out, put in or cut off."""
   changed = bytearray(data)
   for _ in range(rng.integers(0, 4)):

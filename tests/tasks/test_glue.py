@@ -6,7 +6,7 @@ import datasets
 import numpy as np
 import pytest
 
-from support.texts import PACK
+from support.texts import COMPRESSORS
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.tasks import glue
@@ -77,7 +77,7 @@ def write_split(root, name, split, *, suffix="", extra=()):
   file = file if name == "mnli" else split
   path = root / TASKS[name].title / f"{file}.tsv{suffix}"
   path.parent.mkdir(parents=True, exist_ok=True)
-  path.write_bytes(PACK[suffix]("\n".join([*lines, *extra]).encode()))
+  path.write_bytes(COMPRESSORS[suffix]("\n".join([*lines, *extra]).encode()))
   return path, wanted
 
 

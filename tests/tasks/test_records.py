@@ -7,7 +7,7 @@ import math
 import datasets
 import pytest
 
-from support.texts import PACK
+from support.texts import COMPRESSORS
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.tasks import user_task
 from truenegs_jax.tasks.records import Place, parse, read_dataset, read_file
@@ -37,13 +37,13 @@ def write(tmp_path):
     path = tmp_path / name
     text = content if isinstance(content, str) else lines_of(name, content)
     data = text.encode(errors="surrogateescape")
-    path.write_bytes(PACK.get(path.suffix, PACK[""])(data))
+    path.write_bytes(COMPRESSORS.get(path.suffix, COMPRESSORS[""])(data))
     return str(path)
 
   return to_file
 
 
-@pytest.mark.parametrize("pack", PACK)
+@pytest.mark.parametrize("pack", COMPRESSORS)
 @pytest.mark.parametrize("kind", [".tsv", ".csv", ".jsonl"])
 def test_every_format_gives_the_same_records_by_line(write, kind, pack):
   path = write(f"x{kind}{pack}", ROWS)

@@ -10,7 +10,7 @@ import string
 import numpy as np
 import pytest
 
-from support.texts import PACK
+from support.texts import COMPRESSORS
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.tasks.scoring import question_scores
@@ -117,10 +117,10 @@ BIRDS = [
 ]
 
 
-@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize("suffix", COMPRESSORS)
 def test_files_are_read_as_they_are_and_compressed(tmp_path, suffix):
   path = tmp_path / f"dev.json{suffix}"
-  path.write_bytes(PACK[suffix](json.dumps(as_json(BIRDS)).encode()))
+  path.write_bytes(COMPRESSORS[suffix](json.dumps(as_json(BIRDS)).encode()))
   found = read_squad(str(path))
   assert values(found) == values(BIRDS)
   assert (

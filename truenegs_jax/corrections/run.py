@@ -30,7 +30,7 @@ from truenegs_jax.corrections.measured_model import (
   resolve_sizes,
 )
 from truenegs_jax.corrections.predict_slots import Lines, Predictions
-from truenegs_jax.data.corpus.sources_spec import needs
+from truenegs_jax.data.corpus.sources_spec import named_sources
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.objectives.options import CHOICES
 from truenegs_jax.runtime import distributed
@@ -170,7 +170,7 @@ def _read_text(
     )
   with contextlib.ExitStack() as stack:
     text = settings.text
-    if text and "wordnet" in needs(text, key=predict_slots.TEXT):
+    if text and "wordnet" in named_sources(text, key=predict_slots.TEXT):
       reader = stack.enter_context(wordnet.session(wordnet_dir))
       corpus["reader"] = reader
     return predict_slots.read_lines(

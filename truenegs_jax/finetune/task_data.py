@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from truenegs_jax.data.corpus.files import MAGIC, existing
+from truenegs_jax.data.corpus.files import COMPRESSIONS, find_existing
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.finetune.config_checks import OWN, SQUAD, Recipe
 from truenegs_jax.runtime.errors import DataError, InputError
@@ -247,11 +247,11 @@ def _read_squad(recipe: Recipe, files: Mapping[str, str]) -> Rows:
 def _official_file(folder: str, split: str) -> str:
   """A file of SQuAD, as it is or compressed."""
   path = pathlib.Path(os.path.expanduser(folder), f"{split}-v1.1.json")
-  if there := existing(path, packed=True):
+  if there := find_existing(path, or_compressed=True):
     return str(there)
   raise DataError(
-    f"{path}: there is no such file, nor one with {' '.join(MAGIC)}. Give"
-    " --config.finetune.data=FOLDER of SQuAD's files, the files themselves,"
+    f"{path}: there is no such file, nor one with {' '.join(COMPRESSIONS)}."
+    " Set --config.finetune.data=FOLDER of SQuAD's files, the files themselves,"
     " --config.finetune.files='train=FILE dev=FILE', or hf:rajpurkar/squad."
   )
 

@@ -26,7 +26,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from truenegs_jax.data.corpus.files import File, describe
+from truenegs_jax.data.corpus.files import File, stat_file
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import lexicons, table
 from truenegs_jax.synonyms import wordnet as wordnet_lib
@@ -180,7 +180,7 @@ def find_file(path: str, content: str) -> File:
       f"source of synonyms: there is no file {path!r}; give, by path=, a file"
       f" of {content}."
     )
-  return describe(pathlib.Path(location))
+  return stat_file(pathlib.Path(location))
 
 
 @dataclasses.dataclass(frozen=True)

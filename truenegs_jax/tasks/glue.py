@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from truenegs_jax.data.corpus import hub_datasets
-from truenegs_jax.data.corpus.files import MAGIC, existing
+from truenegs_jax.data.corpus.files import COMPRESSIONS, find_existing
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.files import atomic_file
 from truenegs_jax.tasks.records import (
@@ -175,7 +175,7 @@ def lacks(task: Task, split: str, where: str) -> bool:
   """Whether a folder has no official file of a split; a data set has all."""
   if where.startswith(HUB):
     return False
-  return existing(_usual(task, split, where), packed=True) is None
+  return find_existing(_usual(task, split, where), or_compressed=True) is None
 
 
 def _add_index(key: str, place: str, known: set[int]) -> int:
@@ -223,11 +223,11 @@ def _hub_records(task: Task, split: str, where: str) -> Iterator[Record]:
 def _find(task: Task, split: str, where: str) -> pathlib.Path:
   """The official file, as it is or compressed."""
   path = _usual(task, split, where)
-  if there := existing(path, packed=True):
+  if there := find_existing(path, or_compressed=True):
     return there
   held = sorted(p.name for p in path.parent.glob("*.tsv*"))
   raise DataError(
-    f"{path}: there is no such file, nor one with {' '.join(MAGIC)}"
+    f"{path}: there is no such file, nor one with {' '.join(COMPRESSIONS)}"
     f" ({path.parent} holds {', '.join(held) or 'no .tsv'}). Give the folder"
     f" that holds {task.title}/ as GLUE's archives are unpacked, the file"
     " itself, or hf:nyu-mll/glue; for a machine without internet,"

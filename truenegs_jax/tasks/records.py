@@ -14,7 +14,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from truenegs_jax.data.corpus import hub_datasets
-from truenegs_jax.data.corpus.files import MAGIC, File, describe, existing
+from truenegs_jax.data.corpus.files import (
+  COMPRESSIONS,
+  File,
+  find_existing,
+  stat_file,
+)
 from truenegs_jax.data.corpus.lines import read_text
 from truenegs_jax.data.corpus.read_state import MAX_RECORD_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError, InputError
@@ -124,10 +129,10 @@ def read_file(
     DataError: no such file or another kind; no record; by line: not UTF-8,
       wrong quotes, no JSON, another number of fields.
   """
-  there = existing(path)
+  there = find_existing(path)
   if there is None:
     raise DataError(f"{path}: there is no such file.")
-  file = describe(there)
+  file = stat_file(there)
   if file.suffix in (".jsonl", ".json"):
     records = _objects(file)
   elif file.suffix in (".tsv", ".csv"):
@@ -136,7 +141,7 @@ def read_file(
   else:
     raise DataError(
       f"{path}: a file of a task is .tsv, .csv or .jsonl, each also with"
-      f" {' '.join(MAGIC)}: rename or convert it."
+      f" {' '.join(COMPRESSIONS)}: rename or convert it."
     )
   is_empty = True
   for record in records:
@@ -148,7 +153,7 @@ def read_file(
 
 def _lines(file: File) -> Iterator[str]:
   # Not `splitlines`, to which U+2028 in a text is the end of a line.
-  for run in read_text(file, ReadState(way_out=""), records=True):
+  for run in read_text(file, ReadState(hint=""), records=True):
     yield from io.StringIO(run, newline="\n")
 
 

@@ -103,13 +103,13 @@ def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _load_json(where: str) -> Any:
-  path = files.existing(where)
+  path = files.find_existing(where)
   if path is None:
     raise UnavailableError(
       f"{where}: no such file: give train-v1.1.json or dev-v1.1.json, which may"
       " be compressed, or hf:rajpurkar/squad."
     )
-  file = files.describe(path)
+  file = files.stat_file(path)
   content = b"".join(files.read_blocks(file, ReadState(), size=BLOCK_BYTES))
   try:
     return json.loads(content)

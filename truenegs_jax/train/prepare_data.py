@@ -3,7 +3,7 @@
 import pathlib
 from typing import Any
 
-from truenegs_jax.data.corpus.sources_spec import needs
+from truenegs_jax.data.corpus.sources_spec import named_sources
 from truenegs_jax.data.rows import prepare_rows
 from truenegs_jax.data.tokens.tokenizer import ACCENTS, Tokenizer
 from truenegs_jax.runtime.errors import (
@@ -15,7 +15,7 @@ def plan_of(config: Any) -> prepare_rows.Plan:
   """The plan of the `data` section and length of a ConfigDict."""
   data = config.data
   resources = {}
-  if "wordnet" in needs(data.sources):
+  if "wordnet" in named_sources(data.sources):
     from truenegs_jax.synonyms.wordnet import open_wordnet  # imports NLTK
 
     resources["reader"] = open_wordnet(data.wordnet_dir)

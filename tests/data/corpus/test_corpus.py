@@ -9,7 +9,7 @@ import pytest
 
 from truenegs_jax.data.corpus import read_state
 from truenegs_jax.data.corpus.corpus import Meter
-from truenegs_jax.data.corpus.sources_spec import needs, open_corpus
+from truenegs_jax.data.corpus.sources_spec import named_sources, open_corpus
 from truenegs_jax.runtime.errors import DataError, InputError, TrueNegsError
 
 
@@ -39,7 +39,7 @@ def passes(spec: str, **how):
   meter = Meter()
   found = list(corpus.read(meter))
   assert list(corpus.read(Meter())) == found
-  assert meter.done == 1.0
+  assert meter.fraction_read == 1.0
   texts = [document.text for document in found]
   sizes = [
     sum(len(d.text.encode()) for d in found if d.part == part)
@@ -121,10 +121,12 @@ def test_a_missing_part_is_named_at_once(tmp_path, monkeypatch, spec, message):
 
 
 def test_needs_names_the_sources_that_need_something(tmp_path):
-  assert needs(f"{tmp_path}/wordnet, hf:a/b, texts/*.txt weight=1") == set()
-  assert needs("x.txt, wordnet weight=2") == {"wordnet"}
+  assert (
+    named_sources(f"{tmp_path}/wordnet, hf:a/b, texts/*.txt weight=1") == set()
+  )
+  assert named_sources("x.txt, wordnet weight=2") == {"wordnet"}
   with pytest.raises(InputError, match="part 1 is empty"):
-    needs("")
+    named_sources("")
 
 
 def test_what_stops_the_first_record_is_found_when_a_corpus_is_opened(tmp_path):
@@ -224,7 +226,7 @@ def test_a_pass_can_be_left_and_begun_again(tmp_path):
   for _ in range(3):
     documents = corpus.read(meter)
     assert [next(documents).text for _ in range(7)] == texts[:7]
-    assert meter.part_documents == [7] and 0 < meter.done < 0.5
+    assert meter.part_documents == [7] and 0 < meter.fraction_read < 0.5
     documents.close()
   both = list(zip(corpus.read(Meter()), corpus.read(Meter()), strict=True))
   assert [a.text for a, _ in both] == texts and all(a == b for a, b in both)
@@ -248,10 +250,10 @@ def test_the_meter_counts_and_knows_how_far_it_is(tmp_path, parts):
   last = 0.0
   for _ in corpus.read(meter):
     # Blocks are read ahead of their documents.
-    assert meter.done >= last
-    assert -0.01 < meter.done - sum(meter.part_bytes) / whole < 0.14
-    last = meter.done
-  assert meter.done == 1.0
+    assert meter.fraction_read >= last
+    assert -0.01 < meter.fraction_read - sum(meter.part_bytes) / whole < 0.14
+    last = meter.fraction_read
+  assert meter.fraction_read == 1.0
   sizes = [3_000_000, 1_000_000] if len(corpus.parts) == 2 else [whole]
   assert meter.part_bytes == sizes and sum(meter.part_documents) == 1_150
 
@@ -269,7 +271,7 @@ def test_what_is_odd_is_counted_once_however_often_it_is_read(tmp_path):
 
 
 def states_of(folder, spec: str, **how) -> str:
-  return json.dumps(open_corpus(spec.format(folder), **how).state())
+  return json.dumps(open_corpus(spec.format(folder), **how).identity())
 
 
 def test_the_state_is_that_of_the_documents(tmp_path):
@@ -322,8 +324,8 @@ def test_the_state_changes_with_the_files(tmp_path, change):
   make(tmp_path, "a.txt", [10])
   make(tmp_path, "b.txt", [10])
   corpus = open_corpus(str(tmp_path))
-  before = corpus.state()
-  assert corpus.state() == before
+  before = corpus.identity()
+  assert corpus.identity() == before
   path = tmp_path / "b.txt"
   if change == "content":
     path.write_text("other")
@@ -335,8 +337,8 @@ def test_the_state_changes_with_the_files(tmp_path, change):
     path.unlink()
   else:
     path.rename(tmp_path / "0.txt")
-  assert corpus.state() != before
-  assert open_corpus(str(tmp_path)).state() == corpus.state()
+  assert corpus.identity() != before
+  assert open_corpus(str(tmp_path)).identity() == corpus.identity()
   if change != "new":
     with pytest.raises(DataError, match="changed while|cannot be read"):
       list(corpus)

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from support.texts import PACK
+from support.texts import COMPRESSORS
 from truenegs_jax.data.corpus import files, read_state
 from truenegs_jax.data.corpus.files import File, find_files, read_blocks
 from truenegs_jax.data.corpus.lines import read_text
@@ -19,7 +19,7 @@ SUFFIXES = (".txt", ".jsonl")
 
 def write(path: pathlib.Path, data: bytes) -> File:
   path.write_bytes(data)
-  return files.describe(path)
+  return files.stat_file(path)
 
 
 def content(file: File, size: int = 2**19) -> bytes:
@@ -118,16 +118,16 @@ def test_what_cannot_be_text_is_refused_when_it_is_found(
 # Reading.
 
 
-@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize("suffix", COMPRESSORS)
 def test_every_compression_gives_the_content(tmp_path, suffix):
   data = some_text(300_000)
-  file = write(tmp_path / f"t.txt{suffix}", PACK[suffix](data))
+  file = write(tmp_path / f"t.txt{suffix}", COMPRESSORS[suffix](data))
   for size in (1_000, 2**19):
     reading = ReadState()
     blocks, done = [], [0.0]
     for block in read_blocks(file, reading, size=size):
       blocks.append(block)
-      done.append(reading.done)
+      done.append(reading.fraction_read)
     assert b"".join(blocks) == data and 0 < max(map(len, blocks)) <= size
     assert done == sorted(done) and done[-1] == 1.0
   assert done[0] < 1.0
@@ -135,7 +135,7 @@ def test_every_compression_gives_the_content(tmp_path, suffix):
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
 def test_streams_one_after_the_other_are_one_file(tmp_path, suffix):
-  pack = PACK[suffix]
+  pack = COMPRESSORS[suffix]
   parts = [some_text(n, seed=n) for n in (70_000, 0, 10, 200_000)]
   packed = b"".join(map(pack, parts))
   assert content(write(tmp_path / f"a{suffix}", packed)) == b"".join(parts)
@@ -153,7 +153,7 @@ def test_streams_one_after_the_other_are_one_file(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
 def test_a_cut_off_or_padded_archive_is_refused(tmp_path, suffix):
   data = some_text(300_000)
-  packed = PACK[suffix](data)
+  packed = COMPRESSORS[suffix](data)
   cuts = np.linspace(8, len(packed) - 1, 25).astype(int)
   for damaged in [packed[:cut] for cut in cuts] + [packed + b"garbage!"]:
     file = write(tmp_path / f"t.txt{suffix}", damaged)
@@ -171,15 +171,15 @@ def test_a_name_that_is_wrong_about_the_content_is_refused(tmp_path, suffix):
   file = write(tmp_path / f"t.txt{suffix}", b"just text")
   with pytest.raises(DataError, match=rf"no {suffix} file: .*b'just t'"):
     content(file)
-  file = write(tmp_path / "t.txt", PACK[suffix](b"just text"))
+  file = write(tmp_path / "t.txt", COMPRESSORS[suffix](b"just text"))
   with pytest.raises(DataError, match=rf"a {suffix} file by its content; add"):
     content(file)
 
 
-@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize("suffix", COMPRESSORS)
 @pytest.mark.parametrize("change", ["shrink", "grow", "rewrite"])
 def test_a_file_that_changes_meanwhile_is_refused(tmp_path, suffix, change):
-  file = write(tmp_path / f"t{suffix}", PACK[suffix](some_text(300_000)))
+  file = write(tmp_path / f"t{suffix}", COMPRESSORS[suffix](some_text(300_000)))
 
   def do_change():
     if change == "shrink":
@@ -233,7 +233,7 @@ def test_bad_bytes_are_refused_by_place_or_replaced(
   tmp_path, monkeypatch, data, message, count, block, suffix
 ):
   monkeypatch.setattr(read_state, "BLOCK_BYTES", block)
-  file = write(tmp_path / f"t.txt{suffix}", PACK[suffix](data))
+  file = write(tmp_path / f"t.txt{suffix}", COMPRESSORS[suffix](data))
   message = message.replace("t.txt", f"t.txt{suffix}")
   with pytest.raises(DataError, match=message + '.*data.errors="replace"'):
     lines_of(file)
@@ -257,7 +257,7 @@ def test_other_encodings_are_called_by_name(tmp_path, encoding, errors):
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_huge_line_is_refused_without_holding_it(tmp_path, suffix):
-  data = PACK[suffix](b"one\n" + b"x" * 50_000_000)
+  data = COMPRESSORS[suffix](b"one\n" + b"x" * 50_000_000)
   file = write(tmp_path / f"t.txt{suffix}", data)
   del data
   tracemalloc.start()
@@ -279,7 +279,7 @@ def test_a_line_of_just_the_limit_is_read(tmp_path):
       lines_of(file)
 
 
-@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize("suffix", COMPRESSORS)
 @pytest.mark.parametrize("block", [10, 11, 2**19])
 def test_long_lines_are_cut_at_white_space_where_blocks_fall(
   tmp_path, monkeypatch, suffix, block
@@ -289,7 +289,7 @@ def test_long_lines_are_cut_at_white_space_where_blocks_fall(
   text = (
     "short\n" + "seven77 " * 6 + "\n" + "語" * 15 + "\n12345678901234567890"
   )
-  file = write(tmp_path / f"t.txt{suffix}", PACK[suffix](text.encode()))
+  file = write(tmp_path / f"t.txt{suffix}", COMPRESSORS[suffix](text.encode()))
   reading = ReadState("replace")
   lines = "".join(read_text(file, reading)).split("\n")[:-1]
   assert lines == [

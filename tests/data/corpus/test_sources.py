@@ -18,7 +18,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from support.texts import FORMATS, PACK, damaged, to_jsonl, to_parquet
+from support.texts import COMPRESSORS, FORMATTERS, corrupt, to_jsonl, to_parquet
 from truenegs_jax.data.corpus import (
   documents,
   read_state,
@@ -108,12 +108,12 @@ def test_documents_of_a_text_do_not_depend_on_its_runs(
     assert len(found) == len(expected) + cuts
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("suffix", FORMATTERS)
 def test_a_long_document_is_cut_at_a_line(tmp_path, suffix):
   line = "x" * 99_999
   text = "\n".join([line] * 25)
   name = f"t{suffix}"
-  found = texts_of(tmp_path, FORMATS[suffix]([text, "é" * 3]), name)
+  found = texts_of(tmp_path, FORMATTERS[suffix]([text, "é" * 3]), name)
   assert [d.count("\n") + 1 for d in found] == [10, 10, 5, 1]
   assert "\n".join(found[:3]) == text
   cuts = oddities_of(str(tmp_path / name))
@@ -147,7 +147,7 @@ def test_blank_lines_part_documents(tmp_path, data, expected):
   assert texts_of(tmp_path, data) == expected
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("suffix", FORMATTERS)
 @pytest.mark.parametrize(
   "rule, expected",
   [
@@ -157,7 +157,7 @@ def test_blank_lines_part_documents(tmp_path, data, expected):
   ],
 )
 def test_what_a_document_is_can_be_chosen(tmp_path, suffix, rule, expected):
-  data = FORMATS[suffix](["\na\r\nb\n \n\nc\n", "d"])
+  data = FORMATTERS[suffix](["\na\r\nb\n \n\nc\n", "d"])
   if suffix == ".txt" and rule == "record":
     expected = ["a", "b", "c", "d"]
   name = f"t{suffix}"
@@ -170,15 +170,15 @@ def test_what_a_document_is_can_be_chosen(tmp_path, suffix, rule, expected):
 # Formats.
 
 
-@pytest.mark.parametrize("packing", PACK)
-@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("packing", COMPRESSORS)
+@pytest.mark.parametrize("suffix", FORMATTERS)
 def test_every_format_and_compression_gives_the_same_documents(
   tmp_path, suffix, packing
 ):
   rng = np.random.default_rng(0)
   texts = TEXTS + ["".join(rng.choice(list('ab ",é\n'), 50)) for _ in range(40)]
   texts = ["x" + text for text in texts]
-  data = PACK[packing](FORMATS[suffix](texts))
+  data = COMPRESSORS[packing](FORMATTERS[suffix](texts))
   expected = blocks("\n\n".join(texts))
   found = texts_of(tmp_path, data, f"t{suffix}{packing}", "document=block")
   assert found == expected
@@ -197,12 +197,15 @@ def test_data_sets_give_the_documents_of_files(tmp_path):
   assert list(open_corpus(spec)) == TEXTS[:2]
   keys = ("", "split=test", "column=text document=block")
   states = [
-    json.dumps(open_corpus(f"hf:{tmp_path}/several {k}").state()) for k in keys
+    json.dumps(open_corpus(f"hf:{tmp_path}/several {k}").identity())
+    for k in keys
   ]
   assert len(set(states)) == 3
   (path,) = (tmp_path / "several" / "train").glob("*.arrow")
   os.utime(path, ns=(1, 1))
-  assert json.dumps(open_corpus(f"hf:{tmp_path}/several").state()) != states[0]
+  assert (
+    json.dumps(open_corpus(f"hf:{tmp_path}/several").identity()) != states[0]
+  )
   (tmp_path / "data").mkdir()
   (tmp_path / "data" / "train-0.jsonl").write_bytes(to_jsonl(TEXTS[:4]))
   (tmp_path / "data" / "train-1.jsonl").write_bytes(to_jsonl(TEXTS[4:]))
@@ -241,20 +244,22 @@ def test_every_source_obeys_the_contract(tmp_path, name):
   elif SOURCES[name].suffixes:
     (tmp_path / "corpus").mkdir()
     for suffix in SOURCES[name].suffixes:
-      make = {".json": to_jsonl, **FORMATS}[suffix]
+      make = {".json": to_jsonl, **FORMATTERS}[suffix]
       (tmp_path / "corpus" / f"t{suffix}").write_bytes(make(texts))
     spec = str(tmp_path / "corpus")
   corpus = open_corpus(spec, reader=FakeWordNet())
   meter = Meter()
   first, second = list(corpus.read(meter)), list(corpus.read(Meter()))
-  assert first == second and first and meter.done == 1.0
+  assert first == second and first and meter.fraction_read == 1.0
   assert [d.number for d in first] == list(range(len(first)))
   for text in corpus:
     assert isinstance(text, str) and "\0" not in text and "\r" not in text
     assert all(line.strip() for line in text.split("\n"))
     text.encode()
   assert (
-    corpus.state() == corpus.state() == json.loads(json.dumps(corpus.state()))
+    corpus.identity()
+    == corpus.identity()
+    == json.loads(json.dumps(corpus.identity()))
   )
   if name == "wordnet":
     numbers = [
@@ -287,7 +292,9 @@ def test_real_wordnet_is_read_whole(tmp_path, real_data):
   assert (len(found), len(lines)) == (1862, 165_998)
   assert "stout-bodied insect with large membranous wings" in "\n".join(lines)
   # The rows of published runs are found by it.
-  assert corpus.state() == [{"source": "wordnet", "sha256": "9c33953116f661f9"}]
+  assert corpus.identity() == [
+    {"source": "wordnet", "sha256": "9c33953116f661f9"}
+  ]
 
 
 def test_real_text_has_the_documents_it_says(real_data):
@@ -517,11 +524,11 @@ def test_a_name_on_the_hub_is_read_by_its_commit(
   assert asked == [("owner/set", "en", "abc")]
   assert not corpus.is_local() and list(corpus) == TEXTS
   assert corpus.names() == "hf:owner/set"
-  (state,) = corpus.state()
+  (state,) = corpus.identity()
   assert state["hash"] and state["dataset"] == "owner/set"
   meter = Meter()
   next(corpus.read(meter))
-  assert (meter.done is None) == (streaming == "true")
+  assert (meter.fraction_read is None) == (streaming == "true")
 
 
 def test_datasets_is_imported_only_where_it_is_needed(tmp_path):
@@ -552,7 +559,7 @@ def test_whatever_is_in_a_saved_data_set_gives_documents_or_our_error(tmp_path):
   num_refused = 0
   for case in range(FUZZ_CASES // 3):
     path = files[rng.integers(len(files))]
-    data = damaged(whole[path], rng)
+    data = corrupt(whole[path], rng)
     path.write_bytes(data)
     try:
       found = list(open_corpus(spec))

@@ -23,7 +23,7 @@ from support.small_rows import (
   write,
   write_rows,
 )
-from support.texts import Texts, make_texts
+from support.texts import FakeCorpus, make_texts
 from truenegs_jax.data.corpus.corpus import Meter
 from truenegs_jax.data.rows import (
   build_rows,
@@ -68,7 +68,7 @@ def test_unusable_text_is_refused_and_leaves_nothing(
   if message == "damaged":
     texts = Broken(DataError("damaged"), texts)
   elif "changed" in message:
-    monkeypatch.setattr(Texts, "state", lambda self: ["changed"])
+    monkeypatch.setattr(FakeCorpus, "identity", lambda self: ["changed"])
     texts = make_texts(texts)
   with pytest.raises(DataError, match=message):
     write(tmp_path / "rows", texts)
@@ -94,7 +94,9 @@ def is_prepared(tmp_path, small_chunks):
 
 
 def run(target, **how):
-  return write_rows(target, Texts(make_texts(200)), TOKENIZER, OPTIONS, **how)
+  return write_rows(
+    target, FakeCorpus(make_texts(200)), TOKENIZER, OPTIONS, **how
+  )
 
 
 def test_rows_do_not_depend_on_chunks_or_processes(tmp_path, whole):
@@ -104,7 +106,7 @@ def test_rows_do_not_depend_on_chunks_or_processes(tmp_path, whole):
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_shares_merge_to_the_rows_of_one_go(tmp_path, whole, order):
-  target, corpus = tmp_path / "shared", Texts(make_texts(200))
+  target, corpus = tmp_path / "shared", FakeCorpus(make_texts(200))
   for place, index in enumerate(order):
     built = build_rows.build_chunks(
       target, corpus, TOKENIZER, OPTIONS, share=(index, 3)
@@ -162,7 +164,7 @@ def test_a_killed_preparation_is_invisible_and_goes_on(
 def test_what_other_options_left_is_not_gone_on_with(tmp_path, whole):
   target = tmp_path / "rows"
   other = dataclasses.replace(OPTIONS, seed=1)
-  corpus = Texts(make_texts(200))
+  corpus = FakeCorpus(make_texts(200))
   build_rows.build_chunks(target, corpus, TOKENIZER, other)
   run(target)
   assert same_folders(whole, target)
@@ -170,7 +172,7 @@ def test_what_other_options_left_is_not_gone_on_with(tmp_path, whole):
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
 def test_a_damaged_chunk_is_made_anew_the_next_time(tmp_path, whole, damage):
-  target, corpus = tmp_path / "rows", Texts(make_texts(200))
+  target, corpus = tmp_path / "rows", FakeCorpus(make_texts(200))
   built = build_rows.build_chunks(target, corpus, TOKENIZER, OPTIONS)
   path = chunks.chunk_path(built.spec.folder, 7)
   data = bytearray(path.read_bytes())
@@ -182,7 +184,7 @@ def test_a_damaged_chunk_is_made_anew_the_next_time(tmp_path, whole, damage):
   assert same_folders(whole, target)
 
 
-class Mixture(Texts):
+class Mixture(FakeCorpus):
   """Documents 0 to 9, read three times over."""
 
   def read(self, meter):
@@ -296,7 +298,7 @@ def test_jobs_that_begin_at_once_lose_nothing(tmp_path):
 
 
 def test_a_share_of_other_options_is_refused(tmp_path):
-  corpus, target = Texts(make_texts(20)), tmp_path / "rows"
+  corpus, target = FakeCorpus(make_texts(20)), tmp_path / "rows"
   build_rows.build_chunks(target, corpus, TOKENIZER, OPTIONS, share=(0, 2))
   other = dataclasses.replace(OPTIONS, seed=1)
   with pytest.raises(DataError, match="other options or of another text"):
@@ -315,7 +317,7 @@ def test_a_failing_disk_costs_no_chunk(tmp_path, small_chunks):
 @pytest.mark.parametrize("share", [0.01, 0.02, 0.1, 0.15, 0.3, 0.4, 0.5])
 def test_the_asked_share_of_documents_is_held_out(share):
   options = dataclasses.replace(OPTIONS, held_out=share)
-  corpus = Texts(["a"] * 2000)
+  corpus = FakeCorpus(["a"] * 2000)
   cut = chunks.cut_corpus(corpus, options, Meter(), by="documents")
   splits = [split for chunk in cut for _, split, _ in chunk.documents]
   assert splits.count("held_out") == round(2000 * share)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from support.small_rows import check_structure
-from support.texts import FORMATS, PACK, damaged
+from support.texts import COMPRESSORS, FORMATTERS, corrupt
 from truenegs_jax.data.corpus.corpus import Meter
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows.prepare_rows import prepare
@@ -67,7 +67,7 @@ def noisy(data: bytes, rng) -> bytes:
     return data + b"\xed\xa0\x80 a \xc0\xaf \xf5"
   if kind == 3:
     return b"\xef\xbb\xbf" + data
-  return damaged(data, rng)
+  return corrupt(data, rng)
 
 
 def odd_values(texts, suffix: str, rng) -> list:
@@ -81,17 +81,17 @@ def odd_values(texts, suffix: str, rng) -> list:
 def write_part(folder: pathlib.Path, rng) -> str:
   """Writes one or more files of a part; returns its place in a spec."""
   folder.mkdir()
-  compression = str(rng.choice(list(PACK)))
+  compression = str(rng.choice(list(COMPRESSORS)))
   suffix = str(
-    rng.choice([*FORMATS, ".odd"], p=[0.4, 0.2, 0.1, 0.05, 0.1, 0.15])
+    rng.choice([*FORMATTERS, ".odd"], p=[0.4, 0.2, 0.1, 0.05, 0.1, 0.15])
   )
   for number in range(rng.integers(1, 4)):
     texts = [text_of(rng) for _ in range(rng.integers(0, 9))]
-    form = FORMATS.get(suffix, FORMATS[".txt"])
+    form = FORMATTERS.get(suffix, FORMATTERS[".txt"])
     data = form(odd_values(texts, suffix, rng))
     if rng.random() < 0.25:
       data = noisy(data, rng)
-    data = PACK[compression](data)
+    data = COMPRESSORS[compression](data)
     if rng.random() < 0.05:
       data = noisy(data, rng)
     (folder / f"{number}{suffix}{compression}").write_bytes(data)

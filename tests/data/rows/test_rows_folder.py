@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from support.small_rows import contents, letters, write
-from support.texts import Texts, make_texts
+from support.texts import FakeCorpus, make_texts
 from truenegs_jax.data.rows import chunks, merge_chunks, rows_folder
 from truenegs_jax.data.rows.rows_folder import (
   open_rows,
@@ -129,7 +129,7 @@ def test_the_fingerprint_is_that_of_the_content(tmp_path, folder, monkeypatch):
   base = open_rows(folder, "train").fingerprint
   assert write(tmp_path / "seed", make_texts(60), seed=1)["fingerprint"] != base
   # Where the text lay does not change what the rows are.
-  monkeypatch.setattr(Texts, "state", lambda self: [{"x": 1}])
+  monkeypatch.setattr(FakeCorpus, "identity", lambda self: [{"x": 1}])
   moved = write(tmp_path / "moved", make_texts(60), sources=[{"x": 1}])
   assert moved["fingerprint"] == base
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import transformers
 
-from support.texts import ODD, random_lines
+from support.texts import ODD_LINES, random_lines
 from truenegs_jax.data.tokens import fast_encoder, split_words, word_cache
 from truenegs_jax.data.tokens.fast_encoder import Encoder
 from truenegs_jax.data.tokens.tokenizer import (
@@ -54,7 +54,7 @@ def test_ids_are_those_of_encode_lines(backend, lowercase, strip_accents):
   if backend == "tf_text" and lowercase != strip_accents:
     return  # refused: test_tf_text
   tokenizer = tokenizer_of(lowercase, strip_accents)
-  lines = ODD + random_lines(500)
+  lines = ODD_LINES + random_lines(500)
   expected = tokenizer.encode_lines(lines)
   encoder = Encoder(tokenizer, backend)
   check(encoder, lines, expected)
@@ -108,7 +108,13 @@ def test_real_text_is_encoded_as_transformers_does(
 
 def test_batches_and_parts_of_long_lines_do_not_show(monkeypatch):
   tokenizer = tokenizer_of(True, True)
-  lines = [*ODD, *random_lines(100), "a\x0bb\x1cc " * 50, "swan " * 99, ""]
+  lines = [
+    *ODD_LINES,
+    *random_lines(100),
+    "a\x0bb\x1cc " * 50,
+    "swan " * 99,
+    "",
+  ]
   expected = tokenizer.encode_lines(lines)
   for module in (split_words, fast_encoder):
     monkeypatch.setattr(module, "BATCH_CHARACTERS", 64)
@@ -121,7 +127,7 @@ def test_what_is_forgotten_does_not_show(monkeypatch):
   monkeypatch.setattr(word_cache, "MAX_LONG_BYTES", 300)
   tokenizer = tokenizer_of(True, True)
   encoder = Encoder(tokenizer)
-  lines = ODD + random_lines(200)
+  lines = ODD_LINES + random_lines(200)
   for line, ids in zip(lines, tokenizer.encode_lines(lines), strict=True):
     check(encoder, [line], [ids])
 

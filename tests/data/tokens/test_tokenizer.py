@@ -6,7 +6,7 @@ import lzma
 import huggingface_hub.constants
 import pytest
 
-from support.texts import ODD, random_lines
+from support.texts import ODD_LINES, random_lines
 from truenegs_jax.data.tokens.tokenizer import (
   SPECIALS,
   load_tokenizer,
@@ -44,7 +44,7 @@ def test_ids_are_those_of_transformers_on_odd_text(
   write_vocabulary(ACCENTED, tmp_path / "vocab.txt")
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
   tokenizer = load_tokenizer(str(tmp_path / "vocab.txt"), **options)
-  lines = [t for t in (*ODD, *random_lines(400)) if is_valid(t)]
+  lines = [t for t in (*ODD_LINES, *random_lines(400)) if is_valid(t)]
   expected = bert_ids(tmp_path / "vocab.txt", lines, **options)
   assert tokenizer.encode_lines(lines) == expected
 
@@ -84,7 +84,9 @@ def test_no_text_yields_special_ids_but_unknown():
   tokenizer = make_tokenizer(VOCAB, lowercase=True)
   without, with_half = tokenizer.encode_lines(["swan", "sw\ud800an"])
   assert without == with_half
-  found = tokenizer.encode_lines([*ODD, *random_lines(200), "\ud800[MASK]"])
+  found = tokenizer.encode_lines(
+    [*ODD_LINES, *random_lines(200), "\ud800[MASK]"]
+  )
   ids = {i for line in found for i in line}
   assert ids & set(tokenizer.special_ids) <= {tokenizer.unk}
   assert tokenizer.encode_lines(["[MASK]"])[0][0] == VOCAB.index("[")

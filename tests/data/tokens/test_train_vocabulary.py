@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
-from support.texts import ODD, random_lines
+from support.texts import ODD_LINES, random_lines
 from truenegs_jax.data.tokens import train_vocabulary as train_vocabulary_lib
 from truenegs_jax.data.tokens.fast_encoder import Encoder
 from truenegs_jax.data.tokens.split_words import Splitter
@@ -70,7 +70,9 @@ def counted(texts, *, lowercase, strip_accents) -> collections.Counter:
 @pytest.mark.parametrize("lowercase, strip_accents", CASES)
 def test_words_are_counted_as_the_library_parts_them(lowercase, strip_accents):
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
-  texts = ODD + random_lines(400) + corpus() + ["\n".join(corpus()[:9])] * 3
+  texts = (
+    ODD_LINES + random_lines(400) + corpus() + ["\n".join(corpus()[:9])] * 3
+  )
   found = train_vocabulary_lib._count_words(texts, Splitter(**options), ignore)
   assert found == counted(texts, **options)
 

@@ -54,14 +54,14 @@ def read_batches(
   """The texts of a column of record batches or tables.
 
   Args:
-    num_records: of all of them, for `reading.done`; None where not known.
+    num_records: of all of them; None where not known.
 
   Raises:
     DataError: damaged, or not UTF-8.
   """
   num_read = 0
   if num_records is None:
-    reading.done = None
+    reading.fraction_read = None
   while True:
     reading.number = num_read + 1
     with damage(reading, "damaged"):

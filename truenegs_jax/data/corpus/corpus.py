@@ -42,20 +42,20 @@ class Part:
   Attributes:
     name: as a person would name it.
     read: one pass over its documents, all of which tell the `ReadState`.
-    state: what decides the documents, as JSON; looked up at every call.
+    identity: what decides the documents, as JSON; looked up at every call.
     num_bytes: about how much there is, in the units of its own files; None
       where not known.
     is_local: reading needs no hub.
-    may_be_mended: its documents depend on how errors are met.
+    is_repairable: its documents depend on how errors are met.
     paths: of its files, where it has some; absolute.
   """
 
   name: str
   read: Callable[[ReadState], Iterator[str]]
-  state: Callable[[], dict[str, Any]]
+  identity: Callable[[], dict[str, Any]]
   num_bytes: int | None
   is_local: bool = True
-  may_be_mended: bool = True
+  is_repairable: bool = True
   paths: tuple[str, ...] = ()
 
 
@@ -76,7 +76,7 @@ class Meter:
   oddities: collections.Counter[str] = dataclasses.field(
     default_factory=collections.Counter
   )
-  done: float | None = 0.0
+  fraction_read: float | None = 0.0
   part_bytes: list[int] = dataclasses.field(default_factory=list)
   part_documents: list[int] = dataclasses.field(default_factory=list)
   part_passes: list[int] = dataclasses.field(default_factory=list)
@@ -102,7 +102,7 @@ class Corpus:
       DataError: text that cannot be read or is refused; a part without any.
     """
     meter.oddities.clear()
-    meter.done = 0.0
+    meter.fraction_read = 0.0
     meter.part_bytes[:] = [0] * len(self.parts)
     meter.part_documents[:] = [0] * len(self.parts)
     meter.part_passes[:] = [0] * len(self.parts)
@@ -112,7 +112,7 @@ class Corpus:
       meter.part_documents[document.part] += 1
       meter.part_passes[document.part] = document.repeat + 1
       yield document
-    meter.done = 1.0
+    meter.fraction_read = 1.0
 
   def __iter__(self) -> Iterator[str]:
     """The texts of one pass."""
@@ -126,7 +126,7 @@ class Corpus:
     """All parts as a person would name them."""
     return ", ".join(self.part_names())
 
-  def state(self) -> list[dict[str, Any]]:
+  def identity(self) -> list[dict[str, Any]]:
     """The identity of the documents, as JSON: equal states, equal documents.
 
     Raises:
@@ -134,8 +134,8 @@ class Corpus:
     """
     states = []
     for part, share in itertools.zip_longest(self.parts, self.shares):
-      state = part.state()
-      if self.errors != "strict" and part.may_be_mended:
+      state = part.identity()
+      if self.errors != "strict" and part.is_repairable:
         state["errors"] = self.errors
       if share is not None:
         state |= {"share": share, "stopping": self.stopping}
@@ -146,7 +146,7 @@ class Corpus:
     """False where reading needs the hub."""
     return all(part.is_local for part in self.parts)
 
-  def holds(self, folder: pathlib.Path) -> bool:
+  def includes(self, folder: pathlib.Path) -> bool:
     """Whether what is written to `folder` would be read as text."""
     for name in self.part_names():
       root = pathlib.Path(name.partition("**")[0]).expanduser().resolve()
@@ -163,7 +163,7 @@ class Corpus:
       reading = ReadState(self.errors, meter.oddities)
       number = -1
       for number, text in enumerate(part.read(reading)):
-        meter.done = _done_in_turn(sizes, index, reading.done)
+        meter.fraction_read = _done_in_turn(sizes, index, reading.fraction_read)
         yield Document(text, index, number, 0)
       if number < 0:
         raise DataError(_empty(part))
@@ -181,11 +181,11 @@ class Corpus:
       if is_last:
         unfinished.discard(index)
       dones = [
-        readings[i].done if i in unfinished else 1.0
+        readings[i].fraction_read if i in unfinished else 1.0
         for i in range(len(streams))
       ]
       known = [done for done in dones if done is not None]
-      meter.done = choose(known) if len(known) == len(dones) else None
+      meter.fraction_read = choose(known) if len(known) == len(dones) else None
       yield document  # and `read` counts its bytes
       if is_last and self.stopping == "first":
         return

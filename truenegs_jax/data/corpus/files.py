@@ -22,7 +22,7 @@ from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError
 
 # What a file of this suffix begins with.
-MAGIC = {
+COMPRESSIONS = {
   ".bz2": b"BZh",
   ".gz": b"\x1f\x8b",
   ".xz": b"\xfd7zXZ\0",
@@ -45,7 +45,7 @@ def begins_as(head: bytes) -> str:
   if head[place] == mark:
     return ".zst"
   return next(
-    (name for name, magic in MAGIC.items() if head.startswith(magic)), ""
+    (name for name, magic in COMPRESSIONS.items() if head.startswith(magic)), ""
   )
 
 
@@ -140,29 +140,32 @@ def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
       paths = [location]
     else:
       paths = [p for p in _glob(location) if not p.is_dir()]
-    return [describe(path) for path in paths]
+    return [stat_file(path) for path in paths]
   except (OSError, RuntimeError, ValueError) as error:  # "~nobody", "\0"
     reason = getattr(error, "strerror", None) or error
     raise DataError(f"{where!r} cannot be read: {reason}.") from error
 
 
-def existing(
-  where: str | pathlib.Path, *, packed: bool = False
+def find_existing(
+  where: str | pathlib.Path, *, or_compressed: bool = False
 ) -> pathlib.Path | None:
   """The path that a user names; None where nothing is there.
 
   Args:
-    packed: or else the first with the suffix of a compression behind it.
+    or_compressed: or else the first with the suffix of a compression behind it.
   """
   try:
     path = pathlib.Path(where).expanduser()
-    tried = [f"{path}{suffix}" for suffix in ("", *(MAGIC if packed else ()))]
+    tried = [
+      f"{path}{suffix}"
+      for suffix in ("", *(COMPRESSIONS if or_compressed else ()))
+    ]
     return next(filter(pathlib.Path.exists, map(pathlib.Path, tried)), None)
   except (OSError, RuntimeError, ValueError):  # too long, "~nobody", "\0"
     return None
 
 
-def describe(path: pathlib.Path) -> File:
+def stat_file(path: pathlib.Path) -> File:
   """A file as it is now.
 
   Raises:
@@ -179,7 +182,7 @@ def describe(path: pathlib.Path) -> File:
   if suffix in ARCHIVES:
     raise DataError(
       f"{path}: {suffix} files are not read: unpack it (files of"
-      f" {', '.join(MAGIC)} are read as they are)."
+      f" {', '.join(COMPRESSIONS)} are read as they are)."
     )
   if suffix in MARKUP:
     raise DataError(
@@ -190,7 +193,7 @@ def describe(path: pathlib.Path) -> File:
   return File(path, suffix, compression, status.st_size, status.st_mtime_ns)
 
 
-def files_state(files: list[File]) -> list[list[Any]]:
+def files_identity(files: list[File]) -> list[list[Any]]:
   """The identity of these files, as JSON."""
   # Name, size and time of change, not a hash of the content: that would cost
   # reading the whole corpus at every start, while a copy with another time
@@ -298,7 +301,8 @@ def _walk(
     known = " ".join(sorted(suffixes))
     raise DataError(
       f"folder {folder} holds no text file ({known}, each also"
-      f" with {' '.join(MAGIC)}); files of other names can be given by a glob."
+      f" with {' '.join(COMPRESSIONS)}); files of other names can be given by a"
+      " glob."
     )
   return sorted(found, key=lambda path: path.relative_to(folder).parts)
 
@@ -314,7 +318,9 @@ def _glob(pattern: pathlib.Path) -> list[pathlib.Path]:
 def _kind(name: str) -> tuple[str, str]:
   """Suffix of the format and of the compression."""
   suffixes = [suffix.lower() for suffix in pathlib.PurePath(name).suffixes[-2:]]
-  compression = suffixes.pop() if suffixes and suffixes[-1] in MAGIC else ""
+  compression = (
+    suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
+  )
   return suffixes[-1] if suffixes else "", compression
 
 

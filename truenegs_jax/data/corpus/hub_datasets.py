@@ -78,7 +78,7 @@ class HubDataset:
     """False where the hub is needed."""
     return self.paths is not None
 
-  def state(self) -> dict[str, Any]:
+  def identity(self) -> dict[str, Any]:
     """The identity of these records, as JSON."""
     state: dict[str, Any] = {"split": self.split, "column": self.column}
     if self.paths is None:  # the hash is that of the commit on the hub
@@ -89,8 +89,8 @@ class HubDataset:
         "hash": self.builder.hash,
       }
     with self.errors():
-      found = [files.describe(path) for path in self.paths]
-    return state | {"files": files.files_state(found)}
+      found = [files.stat_file(path) for path in self.paths]
+    return state | {"files": files.files_identity(found)}
 
   def num_bytes(self) -> int | None:
     """About how much text there is; None where not known."""

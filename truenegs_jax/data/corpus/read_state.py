@@ -41,18 +41,18 @@ class ReadState:
     where: the file or data set at hand.
     unit: what `number` counts: "line" or "record".
     number: of the record at hand, from 1.
-    way_out: ends what is refused: how its user may choose "replace".
+    hint: ends what is refused: how its user may choose "replace".
   """
 
   errors: str = "strict"
   oddities: collections.Counter[str] = dataclasses.field(
     default_factory=collections.Counter
   )
-  done: float | None = 0.0
+  fraction_read: float | None = 0.0
   where: str = ""
   unit: str = "line"
   number: int = 0
-  way_out: str = '; or let data.errors="replace" mend and count such places'
+  hint: str = '; or let data.errors="replace" mend and count such places'
   _before: float = 0.0  # share of the part that lies before the file at hand
   _share: float = 1.0  # share of the part that is the file at hand
 
@@ -72,7 +72,7 @@ class ReadState:
 
   def advance(self, done: float) -> None:
     """Takes note of the share of the file that is read."""
-    self.done = self._before + self._share * min(1.0, done)
+    self.fraction_read = self._before + self._share * min(1.0, done)
 
   def mend(self, oddity: str, message: str, *, count: int = 1) -> None:
     """Counts what the caller mends; where that is not allowed, refuses.
@@ -81,5 +81,5 @@ class ReadState:
       DataError: `message`, where errors are strict.
     """
     if self.errors == "strict":
-      raise DataError(f"{message}{self.way_out}.")
+      raise DataError(f"{message}{self.hint}.")
     self.oddities[oddity] += count

@@ -43,7 +43,7 @@ class Source:
 
   Attributes:
     read: yields text; its parameters are what it needs.
-    state: of a source with a name: what else decides what is read, as JSON.
+    identity: of a source with a name: what else decides what is read, as JSON.
     num_bytes: of such a source: about how much there is, to tell progress.
     suffixes: of the files that it reads; none for a source with a name.
     keys: what a part of it can be told; files, also `document`; all, `weight`.
@@ -52,7 +52,7 @@ class Source:
   """
 
   read: Callable[..., Iterator[str | None]]
-  state: Callable[..., dict[str, Any]] = lambda **_: {}
+  identity: Callable[..., dict[str, Any]] = lambda **_: {}
   num_bytes: Callable[..., int | None] = lambda **_: None
   suffixes: tuple[str, ...] = ()
   keys: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ def formats() -> dict[str, str]:
   }
 
 
-def _wordnet_state(*, reader: WordNetReader) -> dict[str, Any]:
+def _wordnet_identity(*, reader: WordNetReader) -> dict[str, Any]:
   # The content: 21 MB hash in 40 ms, and packages differ in times and places.
   contents = []
   for name in ("noun", "verb", "adj", "adv"):
@@ -88,7 +88,7 @@ def _wordnet_state(*, reader: WordNetReader) -> dict[str, Any]:
   return {"sha256": short_sha256(*contents)}
 
 
-@source("wordnet", state=_wordnet_state, num_bytes=lambda **_: 11_000_000)
+@source("wordnet", identity=_wordnet_identity, num_bytes=lambda **_: 11_000_000)
 def wordnet(*, reader: WordNetReader, reading: ReadState) -> Iterator[str]:
   """The definitions and example sentences of WordNet, one a line.
 
@@ -233,7 +233,7 @@ def csv(*, file: File, reading: ReadState, column: str) -> Iterator[str | None]:
 
 @source(
   "hf",
-  state=lambda dataset: dataset.state(),
+  identity=lambda dataset: dataset.identity(),
   num_bytes=lambda dataset: dataset.num_bytes(),
   keys=("document", "column", "split", "config", "revision", "streaming"),
 )

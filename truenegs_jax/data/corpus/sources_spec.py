@@ -18,7 +18,7 @@ from typing import Any
 
 from truenegs_jax.data.corpus import documents, hub_datasets
 from truenegs_jax.data.corpus.corpus import Corpus, Part
-from truenegs_jax.data.corpus.files import File, files_state, find_files
+from truenegs_jax.data.corpus.files import File, files_identity, find_files
 from truenegs_jax.data.corpus.read_state import EMPTY_FILES, ReadState
 from truenegs_jax.data.corpus.sources import SOURCES, formats
 from truenegs_jax.runtime.errors import InputError, UnavailableError
@@ -91,7 +91,7 @@ def open_corpus(
   return Corpus(parts, shares if len(shares) > 1 else (), errors, stopping)
 
 
-def needs(spec: str, *, key: str = "data.sources") -> set[str]:
+def named_sources(spec: str, *, key: str = "data.sources") -> set[str]:
   """Sources in a spec that may need resources, by name, such as "wordnet".
 
   Raises:
@@ -247,8 +247,8 @@ def _open_named(part_spec: PartSpec, resources: Mapping[str, Any]) -> Part:
   if rule == "file":
     raise part_spec.wrong("document=file: it has records, not files.")
 
-  def state() -> dict[str, Any]:
-    found = {"source": part_spec.source, **entry.state(**arguments)}
+  def identity() -> dict[str, Any]:
+    found = {"source": part_spec.source, **entry.identity(**arguments)}
     return found | ({"document": rule} if "document" in entry.keys else {})
 
   def read(reading: ReadState) -> Iterator[str]:
@@ -257,8 +257,10 @@ def _open_named(part_spec: PartSpec, resources: Mapping[str, Any]) -> Part:
     return documents.from_records(values, rule, reading)
 
   size = entry.num_bytes(**arguments)
-  may_be_mended = "document" in entry.keys
-  return Part(part_spec.where, read, state, size, may_be_mended=may_be_mended)
+  is_repairable = "document" in entry.keys
+  return Part(
+    part_spec.where, read, identity, size, is_repairable=is_repairable
+  )
 
 
 def _open_files(part_spec: PartSpec) -> Part:
@@ -291,12 +293,12 @@ def _open_files(part_spec: PartSpec) -> Part:
   for kind, first in kinds.items():
     _try_first_record(kind, first, column)
 
-  def state() -> dict[str, Any]:
+  def identity() -> dict[str, Any]:
     now = find_files(part_spec.where, suffixes=known)
     takes_column = any(SOURCES[kind].keys for kind in kinds)
     return {
       "source": "files",
-      "files": files_state(now),
+      "files": files_identity(now),
       "document": rules,
     } | ({"column": column} if takes_column else {})
 
@@ -306,7 +308,7 @@ def _open_files(part_spec: PartSpec) -> Part:
 
   size = sum(file.size for file in found)
   paths = tuple(os.path.abspath(file.path) for file in found)
-  return Part(part_spec.where, read, state, size, paths=paths)
+  return Part(part_spec.where, read, identity, size, paths=paths)
 
 
 def _refuse_saved(part_spec: PartSpec, found: list[File]) -> None:

@@ -91,7 +91,7 @@ def build_chunks(
     by = chunks.choose_held_out_unit(corpus, options)
     spec = chunks.ChunkSpec(temporary, tokenizer, options, backend, by)
     built = _build_missing(spec, corpus, num_workers, share, progress)
-    if corpus.state() != options.sources:
+    if corpus.identity() != options.sources:
       raise DataError(
         f"data.sources: {corpus.names()} changed while it was read: give the"
         " same command again when nothing writes to it any more."
@@ -170,7 +170,7 @@ def _build_missing(
   def show() -> None:
     documents, size = sum(meter.part_documents), sum(meter.part_bytes)
     detail = f"{documents:,} documents, {num_rows:,} rows"
-    progress(size, meter.done, detail)
+    progress(size, meter.fraction_read, detail)
 
   builder = functools.partial(chunks.ChunkBuilder, spec)
   for rows in worker_pool.map_in_order(

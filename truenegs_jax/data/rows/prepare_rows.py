@@ -144,7 +144,7 @@ def make_plan(r: PrepareOptions) -> Plan:
       r.vocab, lowercase=r.lowercase, strip_accents=r.strip_accents
     )
   options = RowsOptions(
-    sources=corpus.state() if corpus else _options_of(named)["sources"],
+    sources=corpus.identity() if corpus else _options_of(named)["sources"],
     vocabulary=given.fingerprint if given else f"train:{r.vocab_size}",
     lowercase=r.lowercase,
     strip_accents=(r.lowercase if r.strip_accents is None else r.strip_accents),
@@ -157,7 +157,7 @@ def make_plan(r: PrepareOptions) -> Plan:
   folder = named or (
     cache.folder().resolve() / "rows" / rows_folder.rows_fingerprint(options)
   )
-  if corpus and corpus.holds(folder):
+  if corpus and corpus.includes(folder):
     raise InputError(
       f"{folder}, where the rows would be, lies in the corpus itself: name"
       " another folder with data.rows or TRUENEGS_CACHE."
@@ -271,7 +271,7 @@ def _train(plan: Plan, corpus: Corpus, display: Display) -> tuple[str, ...]:
     def progress(
       text_bytes: int, detail: str, *, at_once: bool = False
     ) -> None:
-      done = None if meter.done == 1 else meter.done
+      done = None if meter.fraction_read == 1 else meter.fraction_read
       show(text_bytes, done, detail, at_once=at_once)
 
     return train_vocabulary.train_vocabulary(

@@ -34,7 +34,7 @@ class RowsOptions:
   """Everything that decides the content of a rows folder.
 
   Attributes:
-    sources: `Corpus.state()`: names, sizes and times of files, weights.
+    sources: `Corpus.identity()`: names, sizes and times of files, weights.
     vocabulary: fingerprint of a given tokenizer, or "train:SIZE".
     strip_accents: of the tokenizer, like `lowercase`.
     held_out: share of the documents that is kept from training, 0 to 0.5.
