@@ -62,11 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   except KeyboardInterrupt:
     print("interrupted; nothing was exported", file=sys.stderr)
     return SAVED_INTERRUPT
-  print(f"exported to {exported.output}\n{exported.statement}")
+  print(f"exported to {exported.output}\n{exported.summary}")
   return 0
 
 
-def _export(flags: argparse.Namespace) -> pretrained.Exported:
+def _export(flags: argparse.Namespace) -> pretrained.ExportResult:
   if flags.init is None:
     return export_run.export_workdir(
       flags.workdir, step=flags.step, output=flags.output, dtype=flags.dtype

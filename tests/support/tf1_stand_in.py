@@ -40,6 +40,6 @@ def write_model(prefix: pathlib.Path, model: Any, params: Any) -> None:
   arrays = {}
   for role in model.roles:
     for ours, name in google_tf1.name_table(model, role).items():
-      transposed = name == google_tf1.TURNED
+      transposed = name == google_tf1.TRANSPOSED
       arrays[name] = flat[ours].T if transposed else flat[ours]
   write(prefix, arrays)

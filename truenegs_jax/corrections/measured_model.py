@@ -70,7 +70,7 @@ def open_measured_model(
     tokenizer = vocabulary_of(c, c.data.vocab)
     model = build_model(c, vocab_size=len(tokenizer.vocab))
     params = load.load_params(
-      weights, model, tokenizer=tokenizer, complete=True, say=weights.say
+      weights, model, tokenizer=tokenizer, complete=True, report=weights.report
     )
     yield MeasuredModel(c, tokenizer, model, (None,), lambda step: params)
     return

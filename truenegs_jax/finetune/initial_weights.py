@@ -120,7 +120,7 @@ class InitialWeights:
       seed=seed,
       skip=self.skip,
       task=task,
-      say=say,
+      report=say,
     )
 
   def _fingerprints(
@@ -134,12 +134,14 @@ class InitialWeights:
       return {"weights": DRAWN, "head": DRAWN}
     skip = check_fit.parse_skip(self.skip)
     networks = self.weights.for_roles((self.role,))
-    match_vocabulary.check(networks, self.tokenizer, skip=skip)
-    networks = head_transfer.trimmed(networks, model, skip=skip, task=task)
-    check_fit.check(networks, model, skip=skip)
+    match_vocabulary.check_vocabularies(networks, self.tokenizer, skip=skip)
+    networks = head_transfer.drop_unused_heads(
+      networks, model, skip=skip, task=task
+    )
+    check_fit.check_networks(networks, model, skip=skip)
     network = networks[self.role]
     theirs = check_fit.with_their_table_sizes(model, networks, skip)
-    table = check_fit.present(network, theirs, self.role)
+    table = check_fit.loadable_names(network, theirs, self.role)
     heads = {name for name in table if name.startswith(HEADS)}
     crc = lambda names: _crc(network, (table[name] for name in sorted(names)))
     return {
@@ -161,7 +163,7 @@ def open_weights(c: ConfigDict, *, say: Callable[[str], Any]) -> InitialWeights:
   variant, vocab, lowercase = c.model.variant, c.data.vocab, c.data.lowercase
   strip_accents = ACCENTS[c.data.accents]
   if not c.init:
-    if config_sizes.INIT in (variant, vocab):
+    if config_sizes.FROM_WEIGHTS in (variant, vocab):
       raise InputError(
         "init: give the weights to fine-tune, --config.init=FOLDER (a run of"
         " ours, a folder for Hugging Face, a name on its hub, Google's"
@@ -173,11 +175,11 @@ def open_weights(c: ConfigDict, *, say: Callable[[str], Any]) -> InitialWeights:
   else:
     weights = Weights(c.init, say)
     network = weights.encoder()
-    role, backbone, place = network.role, network.backbone, network.place
+    role, backbone, place = network.role, network.backbone, network.location
     positions = network.fields["max_position_embeddings"]
-    if variant == config_sizes.INIT:
-      variant = config_sizes.variant_of(network, say)
-    if vocab == config_sizes.INIT:
+    if variant == config_sizes.FROM_WEIGHTS:
+      variant = config_sizes.read_variant(network, say)
+    if vocab == config_sizes.FROM_WEIGHTS:
       vocab = _vocabulary(network, lowercase=lowercase)
       if network.lowercase is not None:
         lowercase = network.lowercase
@@ -207,12 +209,12 @@ def _vocabulary(network: Network, *, lowercase: bool) -> str:
   """The file that lies beside the weights."""
   if network.vocabulary is None:
     raise InputError(
-      f"init: {network.place} has no vocabulary beside it; give it:"
+      f"init: {network.location} has no vocabulary beside it; give it:"
       " --config.data.vocab=FILE."
     )
   if network.lowercase and not lowercase:
     raise InputError(
-      f"data.lowercase=False, but {network.place} was trained on lower-cased"
+      f"data.lowercase=False, but {network.location} was trained on lower-cased"
       " text; leave it out."
     )
   return str(network.vocabulary)

@@ -150,7 +150,7 @@ def _introduce(place: Place, tuning: loop.Tuning) -> None:
     + (f"; {cut:,} of the rows are cut" if cut else "")
     + "".join(f"; {note}" for note in data.notes),
   )
-  if place.export and (reason := finetuned.problem(model)):
+  if place.export and (reason := finetuned.unsupported_reason(model)):
     place.say(reason)
 
 
@@ -238,7 +238,7 @@ def _export(
   """Writes the model for Hugging Face; returns what became of it."""
   if result.failure:
     return "not exported: the run failed"
-  if reason := finetuned.problem(tuning.model):
+  if reason := finetuned.unsupported_reason(tuning.model):
     return reason
   init = initial.weights.init if initial.weights else "weights drawn at random"
   card = (
@@ -256,7 +256,7 @@ def _export(
       initial.tokenizer,
       output,
       task=tuning.material.task,
-      card=card,
+      details=card,
     )
   except DiskError as e:
     raise DiskError(
@@ -266,7 +266,7 @@ def _export(
     ) from e
   except TrueNegsError as e:
     return f"NOT EXPORTED: {printable(e)}"
-  return f"exported to {exported.output}: {exported.statement}"
+  return f"exported to {exported.output}: {exported.summary}"
 
 
 @contextlib.contextmanager

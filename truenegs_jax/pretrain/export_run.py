@@ -43,7 +43,7 @@ def export_workdir(
   step: int | None = None,
   output: pathlib.Path | None = None,
   dtype: str = "float32",
-) -> pretrained.Exported:
+) -> pretrained.ExportResult:
   """Exports a saved step of a run, by default the newest.
 
   Args:
@@ -68,14 +68,14 @@ def export_workdir(
     found.model,
     found.tokenizer,
     workdir / name if output is None else output,
-    about=about_run(workdir, found.config.to_dict(), found.step),
+    origin=about_run(workdir, found.config.to_dict(), found.step),
     dtype=dtype,
   )
 
 
 def about_run(
   workdir: pathlib.Path, config: Mapping[str, Any], step: int
-) -> model_card.About:
+) -> model_card.ModelOrigin:
   """The recipe and the held-out figures of a step, for its model cards."""
   held_out: dict[str, float] = {}
   for record in metrics_file.read_records(workdir):
@@ -91,7 +91,7 @@ def about_run(
     if held_out.get(name) is not None
   }
   lines = card_lines(ConfigDict(config), step, figures, command)
-  return model_card.About(lines, trained=True)
+  return model_card.ModelOrigin(lines, trained=True)
 
 
 def card_lines(

@@ -219,7 +219,7 @@ def _export(
   params: Any,
 ) -> str:
   """Exports a finished run where transformers has its network; says so."""
-  if not hf_folder.has_names(run.model):
+  if not hf_folder.has_counterpart(run.model):
     return (
       f"not exported: the backbone {run.model.backbone!r} is none that"
       " transformers has; the checkpoints hold the weights"
@@ -227,6 +227,6 @@ def _export(
   folder = workdir / files.EXPORT
   about = export_run.about_run(workdir, run.config, run.steps)
   exported = pretrained.export_model(
-    params, run.model, tokenizer, folder, about=about
+    params, run.model, tokenizer, folder, origin=about
   )
-  return f"exported to {folder}/: {exported.statement}"
+  return f"exported to {folder}/: {exported.summary}"

@@ -15,7 +15,7 @@ from truenegs_jax.synonyms import run_table, sources
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build_run, metrics, optim, sharding, speed
 from truenegs_jax.train.sharding import check_batch_size
-from truenegs_jax.weights.formats.find import WAYS, Weights
+from truenegs_jax.weights.formats.find import INIT_FORMATS, Weights
 from truenegs_jax.weights.init import check_fit, config_sizes, match_vocabulary
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.from_config import (
@@ -57,7 +57,7 @@ def check_given(c: ConfigDict, weights: Weights, *, saved: bool) -> None:
   if c.init == REQUIRED:
     raise InputError(
       "this config goes on from weights, and of its size none are released:"
-      f" give them, --config.init=FOLDER. {WAYS}"
+      f" give them, --config.init=FOLDER. {INIT_FORMATS}"
     )
   if c.init:
     check_weights(c, weights)
@@ -69,14 +69,14 @@ def check_weights(c: ConfigDict, weights: Weights) -> None:
   """Refuses weights that this config cannot start from; no number is read.
 
   Raises:
-    InputError: as `Weights.for_roles`, `check_fit.check` and
-      `match_vocabulary.check`.
+    InputError: as `Weights.for_roles`, `check_fit.check_networks` and
+      `match_vocabulary.check_vocabularies`.
   """
   networks = weights.for_roles(config_sizes.ROLES[c.objective])
   skip = check_fit.parse_skip(c.init_skip)
   if c.data.vocab != "train":
     tokenizer = vocabulary_of(c, c.data.vocab)
-    match_vocabulary.check(networks, tokenizer, skip=skip)
+    match_vocabulary.check_vocabularies(networks, tokenizer, skip=skip)
     vocab_size = len(tokenizer.vocab)
   elif "words" in skip:
     vocab_size = 1  # not known yet, and it may be any
@@ -87,7 +87,9 @@ def check_weights(c: ConfigDict, weights: Weights) -> None:
       " --config.data.vocab=init or the file, or carry rows over by word,"
       " --config.init_skip=words."
     )
-  check_fit.check(networks, build_model(c, vocab_size=vocab_size), skip=skip)
+  check_fit.check_networks(
+    networks, build_model(c, vocab_size=vocab_size), skip=skip
+  )
 
 
 def _check_names(c: ConfigDict) -> None:
@@ -122,7 +124,7 @@ def _check_model(c: ConfigDict) -> None:
     )
   if c.task == "corrections" and c.init in ("", REQUIRED):
     return  # the model is that of corrections.run
-  if config_sizes.INIT in (c.model.variant, c.data.vocab):
+  if config_sizes.FROM_WEIGHTS in (c.model.variant, c.data.vocab):
     raise InputError(
       f"model.variant={c.model.variant}, data.vocab={c.data.vocab}: what init"
       " stands for in the weights is not looked up here; give it."

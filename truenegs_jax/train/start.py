@@ -218,7 +218,7 @@ def _first_state(run, inputs, abstract, checkpoints, resumed, console):
         tokenizer=inputs.tokenizer,
         seed=run.seed,
         skip=run.init_skip,
-        say=functools.partial(console.print, soft_wrap=True),
+        report=functools.partial(console.print, soft_wrap=True),
       )
   places = jax.tree.map(lambda x: x.sharding, abstract)
   put = lambda x, place: jax.make_array_from_callback(

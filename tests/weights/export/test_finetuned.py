@@ -60,7 +60,7 @@ def _model(role, head, task, **fields):
 
 def _export(model, params, output, task):
   return finetuned.export_task(
-    params, model, TOKENIZER, output, task=task, card=CARD
+    params, model, TOKENIZER, output, task=task, details=CARD
   )
 
 
@@ -91,7 +91,7 @@ def test_transformers_loads_it_and_so_do_we(tmp_path, monkeypatch, case):
   model = _model(role, head, task)
   params = random_params(model)
   exported = _export(model, params, tmp_path / "out", task)
-  assert exported.compared and "comes to our logits" in exported.statement
+  assert exported.compared and "comes to our logits" in exported.summary
   if head == "linear":
     theirs = None
     assert not load_file(exported.output / "model.safetensors").keys() & set(
@@ -117,7 +117,7 @@ def test_transformers_loads_it_and_so_do_we(tmp_path, monkeypatch, case):
     tokenizer=TOKENIZER,
     complete=True,
     task=task,
-    say=said.append,
+    report=said.append,
   )
   assert not said
   assert jax.tree.structure(loaded) == jax.tree.structure(params)
@@ -131,7 +131,7 @@ def test_transformers_loads_it_and_so_do_we(tmp_path, monkeypatch, case):
 def test_the_folder_is_whole_and_says_what_it_is(tmp_path, no_torch):
   model = _model("discriminator", "linear", CLASSES)
   exported = _export(model, random_params(model), tmp_path / "out", CLASSES)
-  assert "torch is not installed" in exported.statement
+  assert "torch is not installed" in exported.summary
   assert not exported.compared
   assert {path.name for path in exported.output.iterdir()} == FILES
   assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -52,7 +52,7 @@ def test_logits_are_those_of_transformers(size, tmp_path, monkeypatch):
       [*SPECIALS, *(f"w{i}" for i in range(5, V))], lowercase=True
     ),
     tmp_path / "export",
-    about=model_card.About("", trained=True),
+    origin=model_card.ModelOrigin("", trained=True),
   )
   assert exported.compared
-  print(exported.statement)
+  print(exported.summary)

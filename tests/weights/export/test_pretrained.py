@@ -37,12 +37,12 @@ HELD_OUT = {
   "corrected_rows": 0.03,
 }
 COMMAND = "python -m x --seed=1"
-ABOUT = model_card.About(
+ABOUT = model_card.ModelOrigin(
   export_run.card_lines(CONFIG, 20, HELD_OUT, COMMAND), trained=True
 )
 BERT_CONFIG = bert_base.get_config("runlocal,sr_sent")
 BERT_CONFIG.init = "released/bert-base-uncased"
-ABOUT_BERT = model_card.About(
+ABOUT_BERT = model_card.ModelOrigin(
   export_run.card_lines(BERT_CONFIG, 20, {"mlm": 4.25}, COMMAND), trained=True
 )
 
@@ -89,7 +89,7 @@ def no_torch(monkeypatch):
 
 def _export(model_and_params, output, **changed):
   model, params = model_and_params
-  arguments = dict(about=ABOUT_BERT if "bert" in params else ABOUT) | changed
+  arguments = dict(origin=ABOUT_BERT if "bert" in params else ABOUT) | changed
   return pretrained.export_model(params, model, TOKENIZER, output, **arguments)
 
 
@@ -212,7 +212,7 @@ def test_a_wrong_pooler_is_not_exported(tmp_path, monkeypatch):
     x = np.asarray(x)
     return x.T if path.endswith("kernel") and "pooler" not in path else x
 
-  monkeypatch.setattr(hf_names, "_turn", transposed)
+  monkeypatch.setattr(hf_names, "_transpose_kernel", transposed)
   with pytest.raises(TrueNegsError, match="differ"):
     _export((model, params), tmp_path / "export")
   assert not list(tmp_path.iterdir())
@@ -286,7 +286,7 @@ def test_a_network_that_is_not_written_again_is_not_lost(pair, tmp_path):
       model,
       TOKENIZER,
       tmp_path / "export",
-      about=ABOUT,
+      origin=ABOUT,
       roles=["discriminator"],
     )
   assert sorted(tmp_path.rglob("*")) == before
@@ -301,7 +301,7 @@ def test_exported_models_work_in_transformers_without_network(
 
   exported = _export(pair, tmp_path / "export")
   assert exported.compared
-  assert "discriminator and generator and comes" in exported.statement
+  assert "discriminator and generator and comes" in exported.summary
   output = exported.output
   fill = transformers.pipeline(
     "fill-mask", model=str(output / "generator"), device="cpu"
@@ -336,8 +336,8 @@ def test_exported_bert_comes_to_our_logits_and_fills_masks(
 
   dtype = "bfloat16" if bert[0].pooler else "float32"
   exported = _export(bert, tmp_path / "export", dtype=dtype)
-  assert "loads bert and comes to our logits" in exported.statement
-  assert ("seq_relationship_logits" in exported.statement) == bert[0].pooler
+  assert "loads bert and comes to our logits" in exported.summary
+  assert ("seq_relationship_logits" in exported.summary) == bert[0].pooler
   folder = exported.output / "bert"
   fill = transformers.pipeline("fill-mask", model=str(folder), device="cpu")
   assert len(fill("w7 [MASK] w9", top_k=3)) == 3

@@ -170,11 +170,11 @@ def test_what_was_written_is_read_without_the_optimizers_state(tmp_path, name):
   params = _params(model)
   arrays = _arrays(model, params)
   tf1_stand_in.write(tmp_path / "model.ckpt", arrays | _state(arrays))
-  networks = google_tf1.networks(tmp_path)
+  networks = google_tf1.open_networks(tmp_path)
   assert list(networks) == list(model.roles)
   for role, network in networks.items():
     assert network.role == role
-    assert network.place == str(tmp_path / "model.ckpt")
+    assert network.location == str(tmp_path / "model.ckpt")
     _assert_same(network, model, params)
 
 
@@ -191,16 +191,16 @@ def test_tensorflow_reads_its_own_checkpoint(tmp_path, monkeypatch):
     shape_and_slices=[""] * len(arrays),
     tensors=list(arrays.values()),
   )
-  _assert_same(google_tf1.networks(tmp_path)["bert"], model, params)
+  _assert_same(google_tf1.open_networks(tmp_path)["bert"], model, params)
   data = tmp_path / "model.ckpt.data-00000-of-00001"
   data.write_bytes(data.read_bytes()[:-100])
-  network = google_tf1.networks(tmp_path)["bert"]
+  network = google_tf1.open_networks(tmp_path)["bert"]
   with pytest.raises(InputError, match="^init: .*cannot be read"):
     for name in network.arrays.shapes:
       network.arrays.read(name)
   (tmp_path / "model.ckpt.index").write_bytes(b"")
   with pytest.raises(InputError, match="^init: .*cannot be read"):
-    google_tf1.networks(tmp_path)
+    google_tf1.open_networks(tmp_path)
 
 
 def test_without_tensorflow_the_message_says_what_to_install(
@@ -210,13 +210,13 @@ def test_without_tensorflow_the_message_says_what_to_install(
   monkeypatch.setitem(sys.modules, "tensorflow", None)
   _write(tmp_path, tiny.make_bert())
   with pytest.raises(InputError, match=r"pip install 'truenegs_jax\[tf\]'"):
-    google_tf1.networks(tmp_path)
+    google_tf1.open_networks(tmp_path)
 
 
 def test_other_types_than_f32_are_refused(tmp_path):
   name = "bert/embeddings/LayerNorm/beta"
   _write(tmp_path, tiny.make_bert(), **{name: np.zeros(32, np.int32)})
-  network = google_tf1.networks(tmp_path)["bert"]
+  network = google_tf1.open_networks(tmp_path)["bert"]
   with pytest.raises(InputError, match="of type int32"):
     network.arrays.read(name)
 
@@ -245,7 +245,7 @@ def test_sizes_are_read_off_the_shapes(tmp_path):
     "layer_norm_eps": 1e-12,
   }
   own = ("hidden_size", "intermediate_size")
-  networks = google_tf1.networks(tmp_path)
+  networks = google_tf1.open_networks(tmp_path)
   for role, sizes in (
     ("discriminator", (192, 80)),
     ("generator", (96, 384)),
@@ -256,32 +256,34 @@ def test_sizes_are_read_off_the_shapes(tmp_path):
 
 def test_what_berts_config_says_goes_before_what_is_guessed(tmp_path):
   _write(tmp_path, tiny.make_bert())
-  guessed = google_tf1.networks(tmp_path)["bert"].fields
+  guessed = google_tf1.open_networks(tmp_path)["bert"].fields
   assert guessed["model_type"] == "bert"
   assert "num_attention_heads" not in guessed  # it shows in no shape
   said = {"num_attention_heads": 4, "hidden_act": "relu", "vocab_size": 9}
   (tmp_path / "bert_config.json").write_text(json.dumps(said))
-  assert google_tf1.networks(tmp_path)["bert"].fields == guessed | said
+  assert google_tf1.open_networks(tmp_path)["bert"].fields == guessed | said
   for text in ("{", "[1]", "\ud800".encode("utf-8", "surrogatepass")):
     data = text.encode() if isinstance(text, str) else text
     (tmp_path / "bert_config.json").write_bytes(data)
     with pytest.raises(InputError, match="^init: .*bert_config.json"):
-      google_tf1.networks(tmp_path)
+      google_tf1.open_networks(tmp_path)
 
 
 @pytest.mark.parametrize("absent", ["generator/", "generator_predictions/"])
 def test_a_pair_without_a_part_of_its_generator_has_none(tmp_path, absent):
   model = tiny.make_model()
-  networks = google_tf1.networks(_write(tmp_path, model, without=(absent,)))
+  networks = google_tf1.open_networks(
+    _write(tmp_path, model, without=(absent,))
+  )
   assert list(networks) == ["discriminator"]
   _assert_same(networks["discriminator"], model, _params(model))
 
 
 def test_a_vocabulary_is_found_and_its_case_not_guessed(tmp_path):
   folder = _write(tmp_path / "uncased", tiny.make_bert())
-  assert google_tf1.networks(folder)["bert"].vocabulary is None
+  assert google_tf1.open_networks(folder)["bert"].vocabulary is None
   (folder / "vocab.txt").write_text("[PAD]\n")
-  network = google_tf1.networks(folder)["bert"]
+  network = google_tf1.open_networks(folder)["bert"]
   assert network.vocabulary == folder / "vocab.txt"
   assert network.lowercase is None
 
@@ -291,12 +293,12 @@ def test_other_networks_are_refused(tmp_path):
   with pytest.raises(
     InputError, match="^init: .*no ELECTRA and no BERT.*'cls'"
   ):
-    google_tf1.networks(folder)
+    google_tf1.open_networks(folder)
   folder = _write(tmp_path, tiny.make_bert(), without=("bert/embeddings/word",))
   with pytest.raises(InputError, match="no matrix bert/embeddings/word_embed"):
-    google_tf1.networks(folder)
+    google_tf1.open_networks(folder)
   with pytest.raises(InputError, match="no TensorFlow checkpoint"):
-    google_tf1.networks(tmp_path.parent)
+    google_tf1.open_networks(tmp_path.parent)
 
 
 def _touch(folder, *names):

@@ -260,8 +260,8 @@ def test_another_vocabulary_than_the_models_is_refused(tmp_path):
 
 def test_a_backbone_without_names_is_refused(tmp_path):
   model = tiny.make_model(backbone="rotary")
-  assert not hf_folder.has_names(model)
-  assert hf_folder.has_names(tiny.make_model())
+  assert not hf_folder.has_counterpart(model)
+  assert hf_folder.has_counterpart(tiny.make_model())
   params = random_params(model)
   with pytest.raises(InputError, match="backbone 'rotary'"):
     hf_folder.write_model(tmp_path, params, model, "generator", _tokenizer())

@@ -51,13 +51,13 @@ def stand_in(server, monkeypatch, tmp_path):
 
 def fetch(name=NAME):
   """What is fetched: name -> content."""
-  folder = hf_hub.fetch(name, say=lambda _: None)
+  folder = hf_hub.download(name, report=lambda _: None)
   return {f.name: f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
 
 def refused(name=NAME, kind=InputError):
   with pytest.raises(kind) as caught:
-    hf_hub.fetch(name, say=lambda _: None)
+    hf_hub.download(name, report=lambda _: None)
   message = str(caught.value)
   assert message.startswith("init: ") and repr(name.split("@")[0]) in message
   assert "secret" not in message
@@ -160,8 +160,8 @@ def test_an_error_that_wraps_a_token_is_not_repeated(stand_in, monkeypatch):
 def test_names():
   names = ["bert", "google/electra-small", "a/b@main", "a/b@refs/pr/3", "a.b/c"]
   names += ["a/b@v1.0", "a/b@feature/x--y", "x" * 40 + "/y_z"]
-  assert [name for name in names if not hf_hub.is_name(name)] == []
+  assert [name for name in names if not hf_hub.is_model_name(name)] == []
   others = ["", "/a", "a/b/c", "../a", "a/..", "./a", "a/", ".a", "-a/b", "a b"]
   others += ["~/a", "a--b", "a..b", "a/b@", "a@../b", "a@b/../c", "ä/b", "a,b"]
   others += ["a/b-", "a/bäb", "a\n", "a@/b", "a/b@c/"]
-  assert [name for name in others if hf_hub.is_name(name)] == []
+  assert [name for name in others if hf_hub.is_model_name(name)] == []

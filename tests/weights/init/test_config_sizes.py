@@ -134,6 +134,6 @@ def test_a_field_that_is_no_size_is_named(tmp_path, name, size):
   network = find.Weights(c.init).networks["bert"]
   fields = {**network.fields, name: size}
   with pytest.raises(InputError, match=f"^init: .*{name} .*no size"):
-    config_sizes.variant_of(
-      dataclasses.replace(network, fields=fields), say=print
+    config_sizes.read_variant(
+      dataclasses.replace(network, fields=fields), report=print
     )

@@ -76,7 +76,7 @@ def _load(place, model, **kwargs):
     find.Weights(str(place)),
     model,
     tokenizer=TOKENIZER,
-    say=said.append,
+    report=said.append,
     **kwargs,
   )
   shapes = pretrain.param_shapes(model)
@@ -216,7 +216,7 @@ def _fine_tuned(folder, role, head, labels):
   """Written as transformers does; folder and parameters."""
   model, params = _drawn(_model(role, head, len(labels)))
   more = {"id2label": {str(i): x for i, x in enumerate(labels)}}
-  return write(folder, model, params, more=more) / role, params
+  return write(folder, model, params, extra_fields=more) / role, params
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,9 @@ def test_classes_come_in_the_order_of_the_task(tmp_path, role, head):
   read, [line] = _load(place, model, task=strangers)
   assert "yes, no, are taken to be 0, 1, in this order" in line
   assert_same(read["task_head"]["output"], theirs)
-  assert head_transfer.head_of(find.Weights(str(place)).encoder()) == head
+  assert (
+    head_transfer.detect_task_head(find.Weights(str(place)).encoder()) == head
+  )
 
 
 SCORE = task_lib.Task("sim", "Sim", task_lib.SCORE, scale=(1.0, 4.0))
@@ -244,15 +246,18 @@ SCORE = task_lib.Task("sim", "Sim", task_lib.SCORE, scale=(1.0, 4.0))
 @pytest.mark.parametrize("role", ["discriminator", "bert"])
 def test_an_exported_linear_head_is_read_back(tmp_path, role, task):
   model, params = _drawn(_model(role, "linear", len(task.labels) or 1))
-  written = finetuned.in_units_of_task(params, task)
+  written = finetuned.unscale_head(params, task)
   more = {"id2label": {str(i): x for i, x in enumerate(task.labels)}}
-  place = write(tmp_path, model, written, more=more) / role
+  place = write(tmp_path, model, written, extra_fields=more) / role
   read, said = _load(place, model, task=task, complete=True)
   assert not said
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, atol=1e-7), read, params
   )
-  assert head_transfer.head_of(find.Weights(str(place)).encoder()) == "linear"
+  assert (
+    head_transfer.detect_task_head(find.Weights(str(place)).encoder())
+    == "linear"
+  )
   with pytest.raises(InputError, match="finetune.head=linear takes it"):
     _load(place, _model(role, "dense" if role != "bert" else "pooler"))
 

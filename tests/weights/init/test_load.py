@@ -129,7 +129,7 @@ def test_pooler_and_next_sentence_survive_training_to_the_last_bit(tmp_path):
     run.model,
     TOKENIZER,
     tmp_path / "out",
-    about=model_card.About("", trained=True),
+    origin=model_card.ModelOrigin("", trained=True),
   )
   after = read(tmp_path / "out" / "bert")
   assert set(after) == set(before)
@@ -141,7 +141,7 @@ def test_pooler_and_next_sentence_survive_training_to_the_last_bit(tmp_path):
 def test_a_pooler_that_the_model_lacks_is_left_out_and_that_is_said(tmp_path):
   tensors = _transformers_bert(tmp_path, "BertForPreTraining")
   said = []
-  params = load_params(tmp_path, _bert(), say=said.append)
+  params = load_params(tmp_path, _bert(), report=said.append)
   assert set(params) == {"embeddings", "bert", "bert_head"}
   np.testing.assert_array_equal(params["embeddings"]["word"], tensors[WORDS])
   unknown, line = said  # the words: transformers' models save none
@@ -296,10 +296,10 @@ def test_weights_of_other_words_are_refused(bert):
 def test_another_size_is_refused_before_the_vocabulary_is_known(bert):
   networks = find.Weights(str(bert)).networks
   unknown = functools.partial(pretrain.make_bert, vocab_size=1, variant="tiny")
-  check_fit.check(networks, unknown(max_positions=64), skip=["words"])
+  check_fit.check_networks(networks, unknown(max_positions=64), skip=["words"])
   for other in {}, {"max_positions": 64, "type_vocab_size": 3}:
     with pytest.raises(InputError, match="does not fit the model"):
-      check_fit.check(networks, unknown(**other), skip=["words"])
+      check_fit.check_networks(networks, unknown(**other), skip=["words"])
 
 
 @pytest.mark.parametrize("make", [_pair, _bert])
@@ -328,7 +328,7 @@ def test_an_encoder_alone_gets_the_heads_of_a_run_from_scratch(tmp_path):
   params = random_params(model)
   strip_prefix(write(tmp_path, model) / "bert")
   said = []
-  loaded = load_params(tmp_path, model, seed=3, say=said.append)
+  loaded = load_params(tmp_path, model, seed=3, report=said.append)
   fresh = _fresh(model, 3)
   for name in ("embeddings", "bert"):
     assert_same(loaded[name], params[name])
@@ -353,7 +353,7 @@ def test_a_pair_in_two_places_and_a_discriminator_alone(tmp_path):
   refused(f"{places[1]},{places[1]}", model, "are both a discriminator")
   refused(places[0], model, "weights of a discriminator")
   said, fresh = [], _fresh(model, 5)
-  loaded = load_params(places[1], model, seed=5, say=said.append)
+  loaded = load_params(places[1], model, seed=5, report=said.append)
   for name, x in loaded.items():
     assert_same(x, (fresh if name.startswith("generator") else params)[name])
   assert said[0].endswith("DRAWN AT RANDOM: generator, generator_head")
@@ -428,7 +428,7 @@ def test_rows_of_known_words_are_carried_into_another_vocabulary(
   given = functools.partial(load_params, tmp_path, model, tokenizer=CHANGED)
   refused(tmp_path, model, "config.init_skip=words", tokenizer=CHANGED)
   said = []
-  loaded = given(seed=2, skip="words", say=said.append)
+  loaded = given(seed=2, skip="words", report=said.append)
   fresh = _fresh(model, 2)
   head = "generator_head" if is_pair else "bert_head"
   for part, name in (("embeddings", "word"), (head, "bias")):
@@ -452,7 +452,7 @@ def test_the_first_positions_are_carried_over(bert, size):
   if size != 64:
     refused(bert, model, "config.init_skip=positions")
   said = []
-  loaded = load_params(bert, model, skip="positions", say=said.append)
+  loaded = load_params(bert, model, skip="positions", report=said.append)
   old, new = (x["embeddings"].pop("position") for x in (params, loaded))
   assert len(new) == size
   np.testing.assert_array_equal(new[:64], old[:size])
@@ -475,7 +475,7 @@ def test_rows_of_padding_are_left_out_where_that_is_asked_for(bert):
   edit_config(bert, {"vocab_size": tiny.V + 6})
   refused(bert, _bert(), "config.init_skip=words")
   said = []
-  loaded = load_params(bert, _bert(), skip="words", say=said.append)
+  loaded = load_params(bert, _bert(), skip="words", report=said.append)
   assert_same(loaded, random_params(_bert()))
   assert "6 rows are left out" in said[0]
 

@@ -34,14 +34,14 @@ RATES = {  # fields of EncoderConfig that fine-tuning takes over
 
 
 @dataclasses.dataclass(frozen=True)
-class Converted:
+class ConvertedWeights:
   """Weights as ours; `roles` are the networks that there were."""
 
   params: dict[str, Any]
   model: pretrain.Model
   tokenizer: Tokenizer
   roles: tuple[str, ...]
-  about: model_card.About
+  origin: model_card.ModelOrigin
 
 
 def export_weights(
@@ -50,27 +50,27 @@ def export_weights(
   *,
   vocab: str = "",
   dtype: str = "float32",
-  say: Callable[[str], Any] = print,
-) -> pretrained.Exported:
+  report: Callable[[str], Any] = print,
+) -> pretrained.ExportResult:
   """Converts weights that `config.init` takes; nothing is trained.
 
   Args:
     init: a value of `config.init`; not a run of ours, whose card says more.
     output, dtype: as in `pretrained.export_model`.
-    vocab, say: as in `read`.
+    vocab, report: as in `read_weights`.
 
   Raises:
-    InputError: as `read` and `pretrained.export_model`.
+    InputError: as `read_weights` and `pretrained.export_model`.
     CheckpointError, NonFiniteError, DiskError, TrueNegsError: as above.
   """
   _check_apart(init, pretrained.check_replaceable(output))  # first of all
-  converted = read(init, vocab=vocab, say=say)
+  converted = read_weights(init, vocab=vocab, report=report)
   return pretrained.export_model(
     converted.params,
     converted.model,
     converted.tokenizer,
     output,
-    about=converted.about,
+    origin=converted.origin,
     roles=converted.roles,
     dtype=dtype,
   )
@@ -89,21 +89,21 @@ def _check_apart(init: str, output: pathlib.Path) -> None:
       )
 
 
-def read(
-  init: str, *, vocab: str = "", say: Callable[[str], Any] = print
-) -> Converted:
+def read_weights(
+  init: str, *, vocab: str = "", report: Callable[[str], Any] = print
+) -> ConvertedWeights:
   """Reads weights of any size, with a pooler if they have one.
 
   Args:
     init: a value of `config.init`.
     vocab: their vocabulary, where none lies beside them.
-    say: told what is downloaded, and which heads are drawn at random.
+    report: told what is downloaded, and which heads are drawn at random.
 
   Raises:
     InputError: as `load.load_params`; a generator alone; no vocabulary; a
       backbone that Hugging Face does not know.
   """
-  weights = Weights(init, say)
+  weights = Weights(init, report)
   networks = weights.networks
   if set(networks) not in WHOLE:
     raise InputError(
@@ -115,13 +115,13 @@ def read(
   padding = kept.fields["vocab_size"] - len(tokenizer.vocab)
   if padding < 0 or (padding and not kept.vocabulary):
     raise InputError(
-      f"init: {kept.place} has {kept.fields['vocab_size']} words, and the"
+      f"init: {kept.location} has {kept.fields['vocab_size']} words, and the"
       f" vocabulary {vocab or kept.vocabulary} {len(tokenizer.vocab)}; give"
       " theirs: --vocab=FILE."
     )
   if padding:
-    say(f"init: {padding:,} rows that no word has, of padding, are left out")
-  model = _model(networks, vocab_size=len(tokenizer.vocab), say=say)
+    report(f"init: {padding:,} rows that no word has, of padding, are left out")
+  model = _model(networks, vocab_size=len(tokenizer.vocab), report=report)
   hf_folder.check_backbone(model)
   # What it would say of a generator that is not written is of no use.
   params = load.load_params(
@@ -129,26 +129,28 @@ def read(
     model,
     tokenizer=tokenizer,
     skip="words" if padding else "",
-    say=lambda line: None,
+    report=lambda line: None,
   )
   fresh = {
     role: _fresh(network, model, role) for role, network in networks.items()
   }
   for role, names in fresh.items():
     if names:
-      say(f"init: NOT in {networks[role].place}, so DRAWN AT RANDOM: {names}")
+      report(
+        f"init: NOT in {networks[role].location}, so DRAWN AT RANDOM: {names}"
+      )
   line = f"* Converted, not trained, by truenegs_jax from: `{init}`"
-  about = model_card.About(line, trained=False, fresh=fresh)
-  return Converted(params, model, tokenizer, tuple(networks), about)
+  origin = model_card.ModelOrigin(line, trained=False, random_parts=fresh)
+  return ConvertedWeights(params, model, tokenizer, tuple(networks), origin)
 
 
 def _model(
   networks: Mapping[str, Network],
   *,
   vocab_size: int,
-  say: Callable[[str], Any],
+  report: Callable[[str], Any],
 ) -> pretrain.Model:
-  """The model of the weights; `check_fit.check` verifies it later."""
+  """The model of the weights; `check_fit.check_networks` verifies it later."""
   kept = next(iter(networks.values()))
   fields: dict[str, Any] = {
     ours: x
@@ -157,16 +159,18 @@ def _model(
   }
   fields |= {
     "vocab_size": vocab_size,
-    "variant": config_sizes.variant_of(kept, say),
+    "variant": config_sizes.read_variant(kept, report),
     "backbone": kept.backbone,
     "max_positions": kept.fields["max_position_embeddings"],
   }
   if kept.role == "bert":
     model = pretrain.make_bert(**fields)
-    return model.clone(pooler=bool(check_fit.left_out(kept, model, "bert")))
+    return model.clone(
+      pooler=bool(check_fit.unused_pooler_names(kept, model, "bert"))
+    )
   return pretrain.make_pair(
     generator_multiplier=1.0,
-    generator_variant=config_sizes.variant_of(networks["generator"], say)
+    generator_variant=config_sizes.read_variant(networks["generator"], report)
     if "generator" in networks
     else STAND_IN.format(kept.fields["embedding_size"]),
     **fields,
@@ -178,7 +182,7 @@ def _tokenizer(network: Network, vocab: str) -> Tokenizer:
   beside = network.vocabulary
   if not (vocab or beside):
     raise InputError(
-      f"init: {network.place} has no vocabulary beside it; give it:"
+      f"init: {network.location} has no vocabulary beside it; give it:"
       " --vocab=FILE."
     )
   if vocab and beside:
@@ -202,7 +206,7 @@ def _tokenizer(network: Network, vocab: str) -> Tokenizer:
 def _fresh(network: Network, model: pretrain.Model, role: str) -> str:
   """Names, as Hugging Face has them, of the parts that the weights lack."""
   lacking = set(network.name_table(model, role)) - set(
-    check_fit.present(network, model, role)
+    check_fit.loadable_names(network, model, role)
   )
   theirs = hf_names.name_table(model, role)
   return ", ".join(sorted({theirs[n].rpartition(".")[0] for n in lacking}))

@@ -1,6 +1,6 @@
 """A fine-tuned model as one folder that Hugging Face's transformers loads.
 
-exported = export_task(params, model, tokenizer, output, task=task, card=lines)
+result = export_task(params, model, tokenizer, output, task=task, details=text)
 
 AutoModelForSequenceClassification or AutoModelForQuestionAnswering gives the
 logits that were trained; scores come in the task's own units. A linear head,
@@ -31,8 +31,8 @@ def export_task(
   output: pathlib.Path,
   *,
   task: task_lib.Task,
-  card: str,
-) -> pretrained.Exported:
+  details: str,
+) -> pretrained.ExportResult:
   """Writes a folder with the model, its vocabulary, a card and checksums.
 
   Args:
@@ -41,16 +41,16 @@ def export_task(
     tokenizer: the one that the model was trained with.
     output: the folder to make, which is not there yet.
     task: whose labels and scale the files have.
-    card: lines of a list, "* ...", for the README.md: how it was made.
+    details: lines of a list, "* ...", for the README.md: how it was made.
 
   Raises:
-    InputError: `problem` names one; `output` is there already; another
+    InputError: `unsupported_reason` names one; `output` exists; another
       vocabulary than the model's.
     NonFiniteError: a NaN or infinite weight.
     DiskError: a file could not be written.
     TrueNegsError: transformers does not come to our logits.
   """
-  if said := problem(model):
+  if said := unsupported_reason(model):
     raise InputError(said)
   if output.exists():
     raise InputError(
@@ -58,7 +58,7 @@ def export_task(
     )
   params = jax.device_get(params)
   pretrained.check_finite(params)
-  unscaled = in_units_of_task(params, task)
+  unscaled = unscale_head(params, task)
   with atomic_folder(output) as partial:
     with disk_errors(output, safetensors.SafetensorError):
       hf_folder.write_model(
@@ -67,20 +67,20 @@ def export_task(
         model,
         model.role,
         tokenizer,
-        more=_fields(model, task),
+        extra_fields=_fields(model, task),
       )
-      text = model_card.task_text(unscaled, model, tokenizer, task, card)
+      text = model_card.task_card(unscaled, model, tokenizer, task, details)
       (partial / "README.md").write_text(text, encoding="utf-8")
       pretrained.write_checksums(partial)
     compared, statement = torch_parity.compare_task(
       partial, params, model, scale=_scale(task)
     )
-  return pretrained.Exported(output, compared, statement)
+  return pretrained.ExportResult(output, compared, statement)
 
 
-def problem(model: finetune.Downstream) -> str:
+def unsupported_reason(model: finetune.Downstream) -> str:
   """Why transformers has no counterpart of a model; "" where it has one."""
-  if not hf_folder.has_names(model):
+  if not hf_folder.has_counterpart(model):
     return (
       f"backbone {model.backbone!r} has no counterpart in Hugging Face's"
       " transformers, so the model is not exported."
@@ -93,7 +93,7 @@ def problem(model: finetune.Downstream) -> str:
   return ""
 
 
-def in_units_of_task(
+def unscale_head(
   params: Mapping[str, Any], task: task_lib.Task
 ) -> dict[str, Any]:
   """The parameters with a last layer that gives a score as the task has it."""

@@ -79,7 +79,7 @@ with `classifier.weight` and `classifier.bias` of `head.safetensors`."""
 
 
 @dataclasses.dataclass(frozen=True)
-class About:
+class ModelOrigin:
   """How the weights of an export came about.
 
   Attributes:
@@ -88,28 +88,28 @@ class About:
     fresh: role -> what was drawn at random, by Hugging Face's names.
   """
 
-  made: str
+  details: str
   trained: bool
-  fresh: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  random_parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def text(
+def pretrained_card(
   params: Mapping[str, Any],
   model: pretrain.Model,
   role: str,
   tokenizer: Tokenizer,
-  about: About,
+  origin: ModelOrigin,
 ) -> str:
   """The card of one network of a model, in Markdown."""
   config, family = model.roles[role], hf_names.NETWORKS[role].family
   title, use, masks = _TITLES[role], _USES[role], role != "discriminator"
   source = _SOURCES[family]
-  if names := about.fresh.get(role):
+  if names := origin.random_parts.get(role):
     use, masks = f"{_TO_FINE_TUNE}\n\n{_FRESH.format(names=names)}", False
-  if about.trained:
+  if origin.trained:
     source = _METHOD + source
     title += ", pre-trained on true negatives"
-    use += _POOLED if hf_names.has_pooled(model) else ""
+    use += _POOLED if hf_names.has_pooler(model) else ""
   return _CARD.format(
     pipeline="fill-mask" if masks else "feature-extraction",
     family=family,
@@ -122,12 +122,12 @@ def text(
     max_positions=config.max_positions,
     vocab_size=config.vocab_size,
     case=_case(tokenizer),
-    made=about.made,
+    made=origin.details,
     source=source,
   )
 
 
-def task_text(
+def task_card(
   params: Mapping[str, Any],
   model: finetune.Downstream,
   tokenizer: Tokenizer,

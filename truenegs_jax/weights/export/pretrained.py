@@ -30,12 +30,12 @@ MODEL_FILES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Exported:
+class ExportResult:
   """A finished export; `statement` says whether and how it was checked."""
 
   output: pathlib.Path
   compared: bool
-  statement: str
+  summary: str
 
 
 def export_model(
@@ -44,10 +44,10 @@ def export_model(
   tokenizer: Tokenizer,
   output: pathlib.Path,
   *,
-  about: model_card.About,
+  origin: model_card.ModelOrigin,
   roles: Sequence[str] = (),
   dtype: str = "float32",
-) -> Exported:
+) -> ExportResult:
   """Writes a folder for each role, with the SHA-256 of each file in it.
 
   Args:
@@ -82,13 +82,15 @@ def export_model(
         hf_folder.write_model(
           folder, params, model, role, tokenizer, dtype=dtype
         )
-        card = model_card.text(params, model, role, tokenizer, about)
+        card = model_card.pretrained_card(
+          params, model, role, tokenizer, origin
+        )
         (folder / "README.md").write_text(card, encoding="utf-8")
         write_checksums(folder)
     compared, statement = torch_parity.compare(
       partial, params, model, roles=roles, dtype=dtype
     )
-  return Exported(output, compared, statement)
+  return ExportResult(output, compared, statement)
 
 
 def check_finite(params: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ from truenegs_jax.workdir import files
 
 # Runs of a fine-tuning, from its workdir, from a task of it and from a run.
 TUNED = tuple(f"{x}result.json" for x in ("*/seed-*/", "seed-*/", ""))
-WAYS = (
+INIT_FORMATS = (
   "It may be a folder that transformers' save_pretrained or"
   " truenegs_jax.export wrote (for ELECTRA's pair: one with discriminator/ and"
   " generator/, or two, DISCRIMINATOR,GENERATOR), a name on the Hugging Face"
@@ -42,11 +42,11 @@ class Weights:
 
   Attributes:
     init: a value of `config.init`: one place, or DISCRIMINATOR,GENERATOR.
-    say: receives a line about each download.
+    report: receives a line about each download.
   """
 
   init: str
-  say: Callable[[str], Any] = print
+  report: Callable[[str], Any] = print
 
   @functools.cached_property
   def networks(self) -> dict[str, Network]:
@@ -58,10 +58,10 @@ class Weights:
     """
     by_role: dict[str, Network] = {}
     for place in _places(self.init):
-      for role, network in _open(place, self.say).items():
+      for role, network in _open(place, self.report).items():
         if role in by_role:
           raise InputError(
-            f"init: {by_role[role].place} and {network.place} are both a"
+            f"init: {by_role[role].location} and {network.location} are both a"
             f" {role}; give DISCRIMINATOR,GENERATOR."
           )
         by_role[role] = network
@@ -118,7 +118,7 @@ def _places(init: str) -> list[str]:
   return places
 
 
-def _open(place: str, say: Callable[[str], Any]) -> dict[str, Network]:
+def _open(place: str, report: Callable[[str], Any]) -> dict[str, Network]:
   path = pathlib.Path(place).expanduser()
   try:
     path.exists()
@@ -134,9 +134,9 @@ def _open(place: str, say: Callable[[str], Any]) -> dict[str, Network]:
     )
   if path.with_name(f"{path.name}.index").is_file():
     raise InputError(f"init: {place}: give its folder: {path.parent}.")
-  if not hf_hub.is_name(place):
-    raise InputError(f"init: there is no folder {place}. {WAYS}")
-  return _by_role(hf_folder.open_network(hf_hub.fetch(place, say=say)))
+  if not hf_hub.is_model_name(place):
+    raise InputError(f"init: there is no folder {place}. {INIT_FORMATS}")
+  return _by_role(hf_folder.open_network(hf_hub.download(place, report=report)))
 
 
 def _open_folder(folder: pathlib.Path) -> dict[str, Network]:
@@ -147,10 +147,10 @@ def _open_folder(folder: pathlib.Path) -> dict[str, Network]:
   if not (has(WEIGHTS) or has(INDEX)):
     # A copy of Google's on the hub may have a config.json beside it.
     if google_tf1.find_index(folder):
-      return google_tf1.networks(folder)
+      return google_tf1.open_networks(folder)
     _check_not_tuned(folder)
   if not has(hf_folder.CONFIG) and not any(folder.glob("*model*")):
-    raise InputError(f"init: {folder} holds no weights. {WAYS}")
+    raise InputError(f"init: {folder} holds no weights. {INIT_FORMATS}")
   return _by_role(hf_folder.open_network(folder))
 
 

@@ -49,7 +49,7 @@ RULES = (
   (r"\.", "/"),
 )
 # The one matrix that is [out, in] there.
-TURNED = "cls/seq_relationship/output_weights"
+TRANSPOSED = "cls/seq_relationship/output_weights"
 CONFIG, VOCABULARY = "bert_config.json", "vocab.txt"
 POINTER = "checkpoint"  # the file that names the newest one
 
@@ -90,7 +90,7 @@ def find_index(folder: pathlib.Path) -> pathlib.Path | None:
   return folder / f"{found[0]}.index"
 
 
-def networks(folder: pathlib.Path) -> dict[str, Network]:
+def open_networks(folder: pathlib.Path) -> dict[str, Network]:
   """The networks of a folder's checkpoint by their roles; nothing is read.
 
   Raises:
@@ -112,7 +112,7 @@ def networks(folder: pathlib.Path) -> dict[str, Network]:
     check_layers(fields, own)
     found[role] = Network(
       role=role,
-      place=str(index.with_suffix("")),
+      location=str(index.with_suffix("")),
       arrays=own,
       fields=fields,
       name_table=name_table,
@@ -212,14 +212,14 @@ def _own(arrays: Arrays, role: str) -> Arrays:
     if name.startswith(PARTS[role])
     and name.rpartition("/")[0] not in arrays.shapes
   }
-  if TURNED in own:
-    own[TURNED] = own[TURNED][::-1]
+  if TRANSPOSED in own:
+    own[TRANSPOSED] = own[TRANSPOSED][::-1]
   return Arrays(
     path=arrays.path,
     shapes=own,
     dtypes={name: arrays.dtypes[name] for name in own},
     read=lambda name: (
-      arrays.read(name).T if name == TURNED else arrays.read(name)
+      arrays.read(name).T if name == TRANSPOSED else arrays.read(name)
     ),
   )
 

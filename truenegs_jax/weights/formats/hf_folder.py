@@ -77,15 +77,15 @@ _SIZES = {
 MAX_SIZE = 10_000_000
 
 
-def has_names(model: hf_names.Model) -> bool:
+def has_counterpart(model: hf_names.Model) -> bool:
   """Whether Hugging Face knows the backbone: only then is there an export."""
   backbone = registry.load(model.backbone)
   return getattr(backbone, "HUGGING_FACE", False)
 
 
 def check_backbone(model: hf_names.Model) -> None:
-  """InputError where `has_names` says no."""
-  if not has_names(model):
+  """InputError where `has_counterpart` says no."""
+  if not has_counterpart(model):
     raise InputError(
       f"model.backbone {model.backbone!r} has no counterpart in Hugging Face's"
       " transformers: such a model is neither exported nor started from its"
@@ -169,7 +169,7 @@ def check_sizes(path: pathlib.Path, fields: Mapping[str, Any]) -> None:
       )
 
 
-def field_misfits(
+def field_mismatches(
   given: Mapping[str, Any], model: hf_names.Model, role: str
 ) -> list[str]:
   """One line for each field by which weights are of another network.
@@ -214,7 +214,7 @@ def write_model(
   tokenizer: Tokenizer,
   *,
   dtype: str = "float32",
-  more: Mapping[str, Any] | None = None,
+  extra_fields: Mapping[str, Any] | None = None,
 ) -> None:
   """Writes what `from_pretrained` reads into an existing folder.
 
@@ -223,7 +223,7 @@ def write_model(
   lies beside them, `head.safetensors`.
 
   Args:
-    more: fields of `config.json` that only a task has.
+    extra_fields: fields of `config.json` that only a task has.
 
   Raises:
     InputError: another vocabulary than the model's, or a backbone that Hugging
@@ -243,7 +243,7 @@ def write_model(
     _save(folder / HEAD, {name: tensors.pop(name) for name in names})
   _save(folder / WEIGHTS, tensors)
   fields = model_config(model, role, pad=tokenizer.pad, dtype=dtype)
-  _write_json(folder / "config.json", {**fields, **(more or {})})
+  _write_json(folder / "config.json", {**fields, **(extra_fields or {})})
   _write_json(
     folder / "tokenizer_config.json",
     tokenizer_config(
@@ -287,7 +287,7 @@ def open_network(folder: pathlib.Path) -> Network:
   lowercase, strip_accents = _text(folder)
   return Network(
     role=role,
-    place=str(folder),
+    location=str(folder),
     arrays=arrays,
     fields=fields,
     name_table=hf_names.name_table,

@@ -1,6 +1,6 @@
 """A model of the Hugging Face hub, downloaded by its name.
 
-  folder = hf_hub.fetch("google-bert/bert-base-uncased", say=print)
+  folder = hf_hub.fetch("google-bert/bert-base-uncased", report=print)
 
 The files lie in the hub's own cache ($HF_HOME), and need no network from then
 on.
@@ -35,21 +35,22 @@ _WITHOUT_HUB = (
 )
 
 
-def is_name(text: str) -> bool:
+def is_model_name(text: str) -> bool:
   """Whether this could name a model: NAME or OWNER/NAME, maybe @REVISION."""
   repo, at, revision = text.partition("@")
   return is_hub_name(repo) and (not at or is_revision(revision))
 
 
-def fetch(name: str, *, say: Callable[[str], Any]) -> pathlib.Path:
+def download(name: str, *, report: Callable[[str], Any]) -> pathlib.Path:
   """Downloads a model's config, vocabulary and weights into the hub's cache.
 
   `pytorch_model.bin` is downloaded only where there are no safetensors.
 
   Args:
-    name: as in `is_name`; a revision is a branch, tag, commit or refs/pr/3.
+    name: as in `is_model_name`; a revision is a branch, tag, commit or
+      refs/pr/3.
       $HF_TOKEN opens private models.
-    say: told which model is looked up.
+    report: told which model is looked up.
 
   Returns:
     The folder in the cache; where the hub does not answer, as it was left.
@@ -62,7 +63,7 @@ def fetch(name: str, *, say: Callable[[str], Any]) -> pathlib.Path:
   import huggingface_hub  # slow to import, and only this needs it
 
   repo, _, revision = name.partition("@")
-  say(f"Looking up {name} on the Hugging Face hub.")
+  report(f"Looking up {name} on the Hugging Face hub.")
 
   def download(*patterns: str) -> pathlib.Path:
     return pathlib.Path(

@@ -28,7 +28,7 @@ DTYPES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Network:
+class NetworkNames:
   """Hugging Face's names of a network and its head, ours -> theirs."""
 
   family: str  # its `model_type`, and the prefix of its encoder
@@ -39,7 +39,7 @@ class Network:
 
 
 NETWORKS = {
-  "discriminator": Network(
+  "discriminator": NetworkNames(
     family="electra",
     architecture="ElectraForPreTraining",
     head={
@@ -49,7 +49,7 @@ NETWORKS = {
     head_arrays={},
     tied={},
   ),
-  "generator": Network(
+  "generator": NetworkNames(
     family="electra",
     architecture="ElectraForMaskedLM",
     head={
@@ -59,7 +59,7 @@ NETWORKS = {
     head_arrays={"bias": "generator_lm_head.bias"},
     tied={"generator_lm_head.weight": "embeddings/word"},
   ),
-  "bert": Network(
+  "bert": NetworkNames(
     family="bert",
     architecture="BertForMaskedLM",
     head={
@@ -142,7 +142,9 @@ def to_huggingface(
   _check_names(set(flat), set(table), role)
   # Contiguous: safetensors writes the buffer and ignores the strides.
   return {
-    theirs: np.ascontiguousarray(_turn(ours, flat[ours]), DTYPES[dtype])
+    theirs: np.ascontiguousarray(
+      _transpose_kernel(ours, flat[ours]), DTYPES[dtype]
+    )
     for ours, theirs in table.items()
   }
 
@@ -166,7 +168,7 @@ def name_table(model: Model, role: str) -> dict[str, str]:
     modules |= TASK_HEADS.get(model.head, {})
   else:
     modules |= {f"{role}_head/{x}": name for x, name in network.head.items()}
-  if has_pooled(model):
+  if has_pooler(model):
     modules |= POOLED
   table = {
     f"embeddings/{ours}": f"{prefix}.embeddings.{theirs}_embeddings.weight"
@@ -191,22 +193,22 @@ def architecture(model: Model, role: str) -> str:
   if isinstance(model, finetune.Downstream):
     family = NETWORKS[role].family.capitalize()
     return family + TASK_CLASSES.get(model.head, "Model")
-  if has_pooled(model):
+  if has_pooler(model):
     return "BertForPreTraining"
   return NETWORKS[role].architecture
 
 
-def has_pooled(model: Model) -> bool:
+def has_pooler(model: Model) -> bool:
   """Whether a pooler and a next-sentence classifier ride along."""
   return isinstance(model, pretrain.BertMlm) and model.pooler
 
 
-def turned_shape(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+def transposed_shape(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
   """Their shape of the array that is at `path` in our tree."""
   return shape[::-1] if path.endswith("/kernel") else shape
 
 
-def _turn(path: str, x: Any) -> np.ndarray:
+def _transpose_kernel(path: str, x: Any) -> np.ndarray:
   """A kernel is [in, out] here and [out, in] there; `path` is ours."""
   x = np.asarray(x)
   return x.T if path.endswith("/kernel") else x

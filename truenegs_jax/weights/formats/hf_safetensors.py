@@ -26,9 +26,9 @@ import safetensors
 from truenegs_jax.runtime.errors import InputError, printable
 from truenegs_jax.weights.formats.network import (
   Arrays,
-  File,
+  CheckedFile,
+  error_text,
   find_file,
-  reason,
 )
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -59,7 +59,7 @@ MEND = "Fix that, or fetch the file again."
 
 
 class _Array(NamedTuple):
-  file: File
+  file: CheckedFile
   shape: tuple[int, ...]
   dtype: str
 
@@ -95,7 +95,7 @@ def open_file(folder: pathlib.Path, name: str) -> Arrays:
 
 
 def _open_shards(
-  path: pathlib.Path, shards: Sequence[File], places: Mapping[str, str]
+  path: pathlib.Path, shards: Sequence[CheckedFile], places: Mapping[str, str]
 ) -> Arrays:
   """Arrays of several files; `places` says which has to be in which."""
   found: dict[str, _Array] = {}
@@ -120,7 +120,7 @@ def _open_shards(
   )
 
 
-def _header(file: File) -> dict[str, _Array]:
+def _header(file: CheckedFile) -> dict[str, _Array]:
   """The arrays of a file that is sound.
 
   The library checks that they are of their shapes' sizes, lie one behind the
@@ -168,7 +168,7 @@ def _read(name: str, array: _Array) -> np.ndarray:
     return opened.get_tensor(name)
 
 
-def _places(index: File) -> dict[str, str]:
+def _places(index: CheckedFile) -> dict[str, str]:
   """Name of an array -> name of its shard, as an index has them."""
   with _reading(index):
     fields = _load_json(index)
@@ -183,7 +183,9 @@ def _places(index: File) -> dict[str, str]:
   return places
 
 
-def _find_shards(folder: pathlib.Path, places: dict[str, str]) -> list[File]:
+def _find_shards(
+  folder: pathlib.Path, places: dict[str, str]
+) -> list[CheckedFile]:
   shards = sorted(set(places.values()))
   absent = {s for s in shards if not os.path.lexists(folder / s)}
   if absent:
@@ -197,7 +199,7 @@ def _find_shards(folder: pathlib.Path, places: dict[str, str]) -> list[File]:
   return [find_file(folder, shard) for shard in shards]
 
 
-def _open_pickle(file: File) -> Arrays:
+def _open_pickle(file: CheckedFile) -> Arrays:
   """The tensors of a `pytorch_model.bin`; nothing else in it is executed."""
   torch = _import_torch(file.path)
 
@@ -267,7 +269,7 @@ def _absent(folder: pathlib.Path) -> InputError:
   try:
     names = sorted(os.listdir(folder))
   except (OSError, ValueError) as e:
-    return _refusal(folder, f"no folder that can be read: {reason(e)}")
+    return _refusal(folder, f"no folder that can be read: {error_text(e)}")
   why = f"none of {WEIGHTS}, {INDEX} and {PICKLE} is there"
   if others := [name for name in names if name.endswith(OTHERS)]:
     why += f". {_some(others)}: such files are not read"
@@ -280,17 +282,17 @@ def _absent(folder: pathlib.Path) -> InputError:
 
 
 @contextlib.contextmanager
-def _reading(file: File) -> Iterator[None]:
+def _reading(file: CheckedFile) -> Iterator[None]:
   """All that can be wrong with a file while it is read is an InputError."""
   try:
     file.check_unchanged()
     yield
     file.check_unchanged()
   except UNREADABLE as e:
-    raise _refusal(file.path, reason(e)) from e
+    raise _refusal(file.path, error_text(e)) from e
 
 
-def _load_json(file: File) -> Any:
+def _load_json(file: CheckedFile) -> Any:
   if file.target.stat().st_size > MAX_JSON_BYTES:
     raise ValueError(f"it has {TOO_MANY}")
   return _parse(file.target.read_bytes())

@@ -12,7 +12,7 @@ from truenegs_jax.runtime.errors import InputError, printable
 
 
 @dataclasses.dataclass(frozen=True)
-class File:
+class CheckedFile:
   """A file of weights, which may come from anybody.
 
   Attributes:
@@ -31,7 +31,7 @@ class File:
       raise ValueError("it has changed since it was first looked at")
 
 
-def find_file(folder: pathlib.Path, name: str) -> File:
+def find_file(folder: pathlib.Path, name: str) -> CheckedFile:
   """A file of a folder; links may not lead out of that.
 
   In the cache of the hub, whose folders `models--X--Y/snapshots/REV` hold links
@@ -52,13 +52,13 @@ def find_file(folder: pathlib.Path, name: str) -> File:
       raise ValueError(
         f"a link that leads out of the folder, to {target}: copy that file here"
       )
-    return File(path, target, _status(target))
+    return CheckedFile(path, target, _status(target))
   except (OSError, ValueError, RuntimeError) as e:  # links in a circle
-    line = f"init: {path}: {reason(e)}.".replace("\n", " ")
+    line = f"init: {path}: {error_text(e)}.".replace("\n", " ")
     raise InputError(printable(ValueError(line))) from e
 
 
-def reason(error: Exception) -> str:
+def error_text(error: Exception) -> str:
   """The text of an error, or its name where it has none."""
   return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
@@ -96,7 +96,7 @@ class Network:
 
   Attributes:
     role: as in `Model.roles`: "discriminator", "generator" or "bert".
-    place: what the user would call it, for messages.
+    location: what the user would call it, for messages.
     arrays: its own, and no other's.
     fields: what Hugging Face's `config.json` says of it, nothing left out.
     name_table: path in our tree -> name in `arrays`, of a model and a role.
@@ -110,7 +110,7 @@ class Network:
   """
 
   role: str
-  place: str
+  location: str
   arrays: Arrays
   fields: Mapping[str, Any]
   name_table: Callable[[Any, str], Mapping[str, str]]

@@ -43,7 +43,7 @@ def open_networks(
     shapes = _flat(pretrain.role_params(shapes_of_all, role))
     networks[role] = Network(
       role=role,
-      place=place,
+      location=place,
       arrays=Arrays(
         path=workdir,
         shapes={name: x.shape for name, x in shapes.items()},

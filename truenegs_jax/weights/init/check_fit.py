@@ -42,7 +42,7 @@ def parse_skip(text: str) -> frozenset[str]:
   return words
 
 
-def check(
+def check_networks(
   networks: Mapping[str, Network],
   model: hf_names.Model,
   *,
@@ -59,7 +59,7 @@ def check(
     InputError: another backbone or size; arrays that are missing, unexpected,
       of another shape or no floating-point numbers; as `task_heads.trimmed`.
   """
-  networks = head_transfer.trimmed(networks, model, skip=skip)
+  networks = head_transfer.drop_unused_heads(networks, model, skip=skip)
   theirs = with_their_table_sizes(model, networks, skip)
   problems = []
   for role, network in networks.items():
@@ -67,11 +67,11 @@ def check(
       hf_folder.check_backbone(model)
     if network.backbone != model.backbone:
       raise InputError(
-        f"init: {network.place} is of the backbone {network.backbone!r}, and"
+        f"init: {network.location} is of the backbone {network.backbone!r}, and"
         f" model.backbone is {model.backbone!r}."
       )
     if lines := _misfits(network, theirs, role):
-      problems += [f"{network.place} does not fit the model:", *lines]
+      problems += [f"{network.location} does not fit the model:", *lines]
   if problems:
     raise InputError("init: " + "\n  ".join(problems) + _hints(problems))
 
@@ -101,7 +101,7 @@ def flat_shapes(model: hf_names.Model) -> dict[str, jax.ShapeDtypeStruct]:
   return traverse_util.flatten_dict(pretrain.param_shapes(model), sep="/")
 
 
-def present(
+def loadable_names(
   network: Network, model: hf_names.Model, role: str
 ) -> dict[str, str]:
   """`Network.name_table` without the heads that the weights lack entirely."""
@@ -120,7 +120,9 @@ def present(
   return table
 
 
-def left_out(network: Network, model: hf_names.Model, role: str) -> list[str]:
+def unused_pooler_names(
+  network: Network, model: hf_names.Model, role: str
+) -> list[str]:
   """Names of a pooler and its classifier that this model has no use for."""
   if not isinstance(model, pretrain.BertMlm) or model.pooler:
     return []
@@ -131,16 +133,16 @@ def left_out(network: Network, model: hf_names.Model, role: str) -> list[str]:
 
 def _misfits(network: Network, model: hf_names.Model, role: str) -> list[str]:
   """One line for each field and each array that is not the model's."""
-  fields = hf_folder.field_misfits(network.fields, model, role)
+  fields = hf_folder.field_mismatches(network.fields, model, role)
   return fields + _array_misfits(network, model, role)
 
 
 def _array_misfits(
   network: Network, model: hf_names.Model, role: str
 ) -> list[str]:
-  shapes, table = flat_shapes(model), present(network, model, role)
+  shapes, table = flat_shapes(model), loadable_names(network, model, role)
   turned = lambda ours: (
-    hf_names.turned_shape(ours, shapes[ours].shape)
+    hf_names.transposed_shape(ours, shapes[ours].shape)
     if network.transposed_kernels
     else shapes[ours].shape
   )
@@ -150,7 +152,7 @@ def _array_misfits(
     for theirs, ours in network.tied.items()
     if ours in table
   }
-  ignored = left_out(network, model, role)
+  ignored = unused_pooler_names(network, model, role)
   misfits = []
   for name, shape in sorted(network.arrays.shapes.items()):
     dtype = network.arrays.dtypes[name]

@@ -18,7 +18,7 @@ from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.formats.network import Network
 
 REQUIRED = "?"  # config.init, as configs/common.py has it: the user has to say
-INIT = "init"  # as the value of model.variant or data.vocab
+FROM_WEIGHTS = "init"  # as the value of model.variant or data.vocab
 ROLES = {"electra": ("discriminator", "generator"), "mlm": ("bert",)}
 # Ours -> a field of Hugging Face's config.json.
 FIELDS = {
@@ -55,11 +55,11 @@ def resolve(
   if saved is not None:
     changed.init, changed.init_skip = saved["init"], saved.get("init_skip", "")
     if c.init not in ("", REQUIRED, changed.init):
-      weights.say(
+      weights.report(
         f"init={c.init} is not looked at: this run goes on from its checkpoint,"
         f" and began with {changed.init or 'nothing, from scratch'}"
       )
-  sized, worded = c.model.variant == INIT, c.data.vocab == INIT
+  sized, worded = c.model.variant == FROM_WEIGHTS, c.data.vocab == FROM_WEIGHTS
   if not (sized or worded):
     return changed
   values = _of_weights(c, weights) if saved is None else saved
@@ -82,21 +82,23 @@ def _of_weights(c: ConfigDict, weights: Weights) -> dict[str, dict[str, Any]]:
     )
   networks = weights.for_roles(ROLES[c.objective])
   kept = networks[ROLES[c.objective][0]]
-  if c.data.vocab == INIT and kept.vocabulary is None:
+  if c.data.vocab == FROM_WEIGHTS and kept.vocabulary is None:
     raise InputError(
-      f"init: {kept.place} has no vocabulary beside it; give it:"
+      f"init: {kept.location} has no vocabulary beside it; give it:"
       " --config.data.vocab=FILE."
     )
   return {
-    "model": {"variant": variant_of(kept, weights.say)},
-    "generator": {"variant": variant_of(networks["generator"], weights.say)}
+    "model": {"variant": read_variant(kept, weights.report)},
+    "generator": {
+      "variant": read_variant(networks["generator"], weights.report)
+    }
     if "generator" in networks
     else {},
     "data": {"vocab": str(kept.vocabulary)},
   }
 
 
-def variant_of(network: Network, say: Callable[[str], Any]) -> str:
+def read_variant(network: Network, report: Callable[[str], Any]) -> str:
   """Its list of sizes, as `backbones.sizes` takes it.
 
   How many heads it has shows in no shape, and Google's checkpoints of ELECTRA
@@ -107,8 +109,8 @@ def variant_of(network: Network, say: Callable[[str], Any]) -> str:
   """
   if "num_attention_heads" not in network.fields:
     heads = max(1, _size(network, "hidden_size") // encoder.HEAD_WIDTH)
-    say(
-      f"init: nothing beside {network.place} says how many heads there are;"
+    report(
+      f"init: nothing beside {network.location} says how many heads there are;"
       f" taken: one for every {encoder.HEAD_WIDTH} units, {heads}"
     )
     fields = {**network.fields, "num_attention_heads": heads}
@@ -124,5 +126,5 @@ def _size(network: Network, name: str) -> int:
     name = "hidden_size"
   size = fields.get(name)
   if not isinstance(size, int) or size < 1:
-    raise InputError(f"init: {network.place} has {name} {size!r}, no size.")
+    raise InputError(f"init: {network.location} has {name} {size!r}, no size.")
   return size

@@ -21,7 +21,7 @@ HEAD = "task_head/"
 KERNEL, BIAS = "task_head/output/kernel", "task_head/output/bias"
 
 
-def trimmed(
+def drop_unused_heads(
   networks: Mapping[str, Network],
   model: hf_names.Model,
   *,
@@ -53,7 +53,7 @@ def trimmed(
   }
 
 
-def head_of(network: Network) -> str:
+def detect_task_head(network: Network) -> str:
   """The head that a task left in weights, a name in `downstream.HEADS`.
 
   "" where there is none that could go on here.
@@ -70,11 +70,11 @@ def head_of(network: Network) -> str:
   return ""
 
 
-def adapted(
+def convert_task_head(
   flat: Mapping[str, np.ndarray],
   network: Network,
   task: task_lib.Task,
-  say: Callable[[str], Any],
+  report: Callable[[str], Any],
 ) -> dict[str, np.ndarray]:
   """The last layer of Hugging Face's head, `[D, C]` and `[C]`, as a task's.
 
@@ -89,19 +89,20 @@ def adapted(
   if task.kind == task_lib.SCORE:
     offset, scale = task.scale
     return {KERNEL: kernel_DxC / scale, BIAS: (bias_C - offset) / scale}
-  theirs = [name.casefold() for name in labels(network.fields)]
+  theirs = [name.casefold() for name in read_labels(network.fields)]
   ours = [name.casefold() for name in task.labels]
   if sorted(theirs) != sorted(ours) or len(set(ours)) < len(ours):
-    say(
-      f"init: the classes of {network.place}, {_listed(theirs) or 'unnamed'},"
-      f" are taken to be {_listed(ours)}, in this order"
+    report(
+      f"init: the classes of {network.location},"
+      f" {_listed(theirs) or 'unnamed'}, are taken to be"
+      f" {_listed(ours)}, in this order"
     )
     return {}
   order = [theirs.index(name) for name in ours]
   return {KERNEL: kernel_DxC[:, order], BIAS: bias_C[order]}
 
 
-def labels(fields: Mapping[str, Any]) -> list[str]:
+def read_labels(fields: Mapping[str, Any]) -> list[str]:
   """The names of the classes of a `config.json`, by their ids; none: []."""
   given = fields.get("id2label")
   if not isinstance(given, dict):
@@ -173,11 +174,11 @@ def _check_kind(
   if heads <= own and theirs == wanted:
     return
   way = "--config.init_skip=head draws a new one"
-  head, of_spans = head_of(network), model.head in ("spans", "joint")
+  head, of_spans = detect_task_head(network), model.head in ("spans", "joint")
   if head not in ("", model.head) and (head == "spans") == of_spans:
     way = f"--config.finetune.head={head} takes it, {way}"
   raise InputError(
-    f"init: {network.place} has the head of {theirs}"
+    f"init: {network.location} has the head of {theirs}"
     f" ({_listed(sorted(heads))}), which is not finetune.head={model.head}:"
     f" {way}."
   )
@@ -194,8 +195,8 @@ def _check_classes(
     return
   named = lambda names: f" ({_listed(names)})" if names else ""
   raise InputError(
-    f"init: the head of {network.place} has {shape[0] if shape else 1}"
-    f" outputs{named(labels(network.fields))}, and this task wants"
+    f"init: the head of {network.location} has {shape[0] if shape else 1}"
+    f" outputs{named(read_labels(network.fields))}, and this task wants"
     f" {model.num_outputs}{named(task.labels if task else ())}:"
     " --config.init_skip=head draws a new one."
   )

@@ -31,11 +31,11 @@ def load_params(
   skip: str = "",
   complete: bool = False,
   task: task_lib.Task | None = None,
-  say: Callable[[str], Any] = print,
+  report: Callable[[str], Any] = print,
 ) -> dict[str, Any]:
   """The parameters of a whole model, f32 arrays of numpy.
 
-  Everything that headers say is checked before any weight is read. Of a pair,
+  Everything that headers tell is checked before any weight is read. Of a pair,
   the shared embeddings are the discriminator's. What the weights lack, and may
   lack (`fit.HEADS`, a generator, rows that `skip` allows), is what a run from
   scratch with this seed would have. A model of a task takes one network and,
@@ -45,16 +45,16 @@ def load_params(
     weights: what to load.
     model: what the parameters are to fit, all of them.
     tokenizer: the run's. A vocabulary beside the weights has to be the same:
-      the rows of a table say nothing of which words they are.
+      the rows of a table tell nothing of which words they are.
     skip: of `fit.SKIPS`, separated by commas. "words": rows are carried over by
       token; "positions": the first rows are; "head": a task's is drawn anew.
     task: of a model of a task: in which order its classes are, and what its
       scores are divided by; Hugging Face's heads give scores as they are.
     complete: nothing may be drawn at random, as befits a measurement.
-    say: told what is left out and drawn at random.
+    report: told what is left out and drawn at random.
 
   Raises:
-    InputError: as `Weights.for_roles` and `check_fit.check`; another
+    InputError: as `Weights.for_roles` and `check_fit.check_networks`; another
       vocabulary; a pair whose embeddings differ; an output table that is not
       the word table;
       weights that are not finite; parts that are lacking, if `complete`; the
@@ -62,11 +62,13 @@ def load_params(
   """
   skips = check_fit.parse_skip(skip)
   networks = weights.for_roles(tuple(model.roles))
-  vocabs = match_vocabulary.check(networks, tokenizer, skip=skips)
-  networks = head_transfer.trimmed(networks, model, skip=skips, task=task)
-  check_fit.check(networks, model, skip=skips)
+  vocabs = match_vocabulary.check_vocabularies(networks, tokenizer, skip=skips)
+  networks = head_transfer.drop_unused_heads(
+    networks, model, skip=skips, task=task
+  )
+  check_fit.check_networks(networks, model, skip=skips)
   if None in vocabs.values():
-    say(
+    report(
       f"init: NO vocabulary lies beside {weights.init}: whether its words are"
       " those of the run, nobody can tell"
     )
@@ -74,19 +76,21 @@ def load_params(
     networks,
     check_fit.with_their_table_sizes(model, networks, skips),
     task,
-    say,
+    report,
   )
   for network in networks.values():
     network.arrays.release()
   fresh = functools.cache(lambda: _fresh(model, seed))
   if "words" in skips:
     old = next(iter(vocabs.values())) or ()
-    flat |= match_vocabulary.carry_words(flat, fresh, tokenizer.vocab, old, say)
+    flat |= match_vocabulary.carry_words(
+      flat, fresh, tokenizer.vocab, old, report
+    )
   if "positions" in skips:
     size = next(iter(model.roles.values())).max_positions
-    flat |= match_vocabulary.carry_positions(flat, fresh, size, say)
+    flat |= match_vocabulary.carry_positions(flat, fresh, size, report)
   new = [name for name in check_fit.flat_shapes(model) if name not in flat]
-  _say_drawn(weights.init, new, say, complete=complete)
+  _say_drawn(weights.init, new, report, complete=complete)
   flat |= {name: fresh()[name] for name in new}
   return traverse_util.unflatten_dict(flat, sep="/")
 
@@ -95,15 +99,15 @@ def _read_all(
   networks: Mapping[str, Network],
   model: hf_names.Model,
   task: task_lib.Task | None,
-  say: Callable[[str], Any],
+  report: Callable[[str], Any],
 ) -> Flat:
   """The parameters of all networks; shared ones are the first's."""
   flat: Flat = {}
   for role, network in networks.items():
-    read = _read(network, model, role, say)
+    read = _read(network, model, role, report)
     if task:
-      read |= head_transfer.adapted(read, network, task, say)
-    _check_same_embeddings(network.place, flat, read)
+      read |= head_transfer.convert_task_head(read, network, task, report)
+    _check_same_embeddings(network.location, flat, read)
     flat = read | flat
   return flat
 
@@ -112,10 +116,10 @@ def _read(
   network: Network,
   model: hf_names.Model,
   role: str,
-  say: Callable[[str], Any],
+  report: Callable[[str], Any],
 ) -> Flat:
   """One network's parameters, of weights that were found to fit."""
-  table = check_fit.present(network, model, role)
+  table = check_fit.loadable_names(network, model, role)
   flat = {ours: _array(network, ours, name) for ours, name in table.items()}
   for name, ours in network.tied.items():
     if name not in network.arrays.shapes or ours not in flat:
@@ -123,14 +127,14 @@ def _read(
     worst = _largest_difference(network.arrays.read(name), flat[ours])
     if worst != 0:
       raise InputError(
-        f"init: {network.place}: {name} differs from {table[ours]} by up to"
+        f"init: {network.location}: {name} differs from {table[ours]} by up to"
         f" {worst:.3g}; here the two are one array, so one of them would be"
         " lost."
       )
-  if left := check_fit.left_out(network, model, role):
-    say(
-      f"init: {', '.join(left)} of {network.place} are left out; to carry them"
-      " along: --config.model.pooler=True"
+  if left := check_fit.unused_pooler_names(network, model, role):
+    report(
+      f"init: {', '.join(left)} of {network.location} are left out; to carry"
+      " them along: --config.model.pooler=True"
     )
   return flat
 
@@ -140,7 +144,7 @@ def _array(network: Network, ours: str, name: str) -> np.ndarray:
   x = network.arrays.read(name).astype(np.float32, copy=False)
   if not np.isfinite(x).all():
     raise InputError(
-      f"init: {network.place}: {name} holds"
+      f"init: {network.location}: {name} holds"
       f" {np.count_nonzero(~np.isfinite(x))} values that are not finite; the"
       " file is damaged or its run diverged."
     )
@@ -170,7 +174,7 @@ def _fresh(model: hf_names.Model, seed: int) -> Flat:
 def _say_drawn(
   init: str,
   names: Sequence[str],
-  say: Callable[[str], Any],
+  report: Callable[[str], Any],
   *,
   complete: bool,
 ) -> None:
@@ -182,9 +186,9 @@ def _say_drawn(
   if lost := [
     name for name in names if not name.startswith(head_transfer.HEAD)
   ]:
-    say(_drawn(init, lost))
+    report(_drawn(init, lost))
   if len(lost) < len(names):
-    say("init: the head of the task starts from scratch")
+    report("init: the head of the task starts from scratch")
 
 
 def _drawn(init: str, names: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.formats.network import Network
 
 
-def check(
+def check_vocabularies(
   networks: Mapping[str, Network],
   tokenizer: Tokenizer,
   *,
@@ -34,7 +34,7 @@ def check(
     _check_text(network, vocab, tokenizer)
     if vocab is None and "words" in skip:
       raise InputError(
-        f"init: {network.place} has no vocabulary beside it, so no row of it"
+        f"init: {network.location} has no vocabulary beside it, so no row of it"
         " can be told by its word, as init_skip=words wants: put its vocab.txt"
         " there."
       )
@@ -75,14 +75,14 @@ def _check_text(
     lowercase = False
   if lowercase not in (None, tokenizer.lowercase):
     raise InputError(
-      f"init: {network.place} lower-cases its text: {lowercase}, this run:"
+      f"init: {network.location} lower-cases its text: {lowercase}, this run:"
       f" {tokenizer.lowercase}; its words would be others:"
       f" --config.data.lowercase={lowercase}."
     )
   if network.strip_accents not in (None, tokenizer.strip_accents):
     how = "strip" if network.strip_accents else "keep"
     raise InputError(
-      f"init: {network.place} strips accents of its text:"
+      f"init: {network.location} strips accents of its text:"
       f" {network.strip_accents}, this run: {tokenizer.strip_accents}; its"
       f" words would be others: --config.data.accents={how}."
     )
@@ -91,7 +91,7 @@ def _check_text(
 Flat = dict[str, np.ndarray]  # parameters by path
 
 # What has a row for every word.
-OF_WORDS = ("embeddings/word", "bert_head/bias", "generator_head/bias")
+WORD_ARRAYS = ("embeddings/word", "bert_head/bias", "generator_head/bias")
 POSITIONS = "embeddings/position"
 NAMED = 10  # new words that are said by name
 
@@ -101,9 +101,9 @@ def carry_words(
   fresh: Callable[[], Flat],
   vocab: Sequence[str],
   old: Sequence[str],
-  say: Callable[[str], Any],
+  report: Callable[[str], Any],
 ) -> Flat:
-  """The arrays of `OF_WORDS` for another vocabulary, row by row.
+  """The arrays of `WORD_ARRAYS` for another vocabulary, row by row.
 
   Args:
     flat: of the weights, `[rows, ...]`. There may be more rows than words: some
@@ -111,12 +111,12 @@ def carry_words(
     fresh: gives the parameters of a run from scratch, `[V, ...]`.
     vocab: the V words of the run.
     old: those of the weights.
-    say: told how many words are new, and some of them.
+    report: told how many words are new, and some of them.
 
   Raises:
     InputError: the weights have fewer rows than words.
   """
-  num_rows = len(flat[OF_WORDS[0]])
+  num_rows = len(flat[WORD_ARRAYS[0]])
   if len(old) > num_rows:
     raise InputError(
       f"init: the vocabulary beside the weights has {len(old):,} words, their"
@@ -128,12 +128,12 @@ def carry_words(
   kept = len(vocab) - len(new)
   named = ", ".join(new[:NAMED]) + (", ..." if len(new) > NAMED else "")
   if new or kept < num_rows:
-    say(
+    report(
       f"init: {kept:,} of {len(vocab):,} words have their rows of the weights,"
       f" {num_rows - kept:,} rows are left out; new, drawn at random:"
       f" {len(new):,}{f' ({named})' if new else ''}"
     )
-  there = (name for name in OF_WORDS if name in flat)
+  there = (name for name in WORD_ARRAYS if name in flat)
   return {name: _chosen(flat[name], rows_V, fresh()[name]) for name in there}
 
 
@@ -141,15 +141,15 @@ def carry_positions(
   flat: Flat,
   fresh: Callable[[], Flat],
   size: int,
-  say: Callable[[str], Any],
+  report: Callable[[str], Any],
 ) -> Flat:
   """The table of `size` positions, the first of which are the weights'."""
   if POSITIONS not in flat or (old := len(flat[POSITIONS])) == size:
     return {}
   if size > old:
-    say(f"init: positions {old:,} to {size - 1:,} are new, drawn at random")
+    report(f"init: positions {old:,} to {size - 1:,} are new, drawn at random")
   else:
-    say(f"init: positions {size:,} to {old - 1:,} are left out")
+    report(f"init: positions {size:,} to {old - 1:,} are left out")
   rows_P = np.where(np.arange(size) < old, np.arange(size), -1)
   return {POSITIONS: _chosen(flat[POSITIONS], rows_P, fresh()[POSITIONS])}
 
