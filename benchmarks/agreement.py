@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   record = {"command": " ".join(sys.argv), **timing.machine()}
   right = True
   for chunk in (0, args.chunk):
-    fused = functools.partial(output_softmax.read, chunk=chunk)
+    fused = functools.partial(output_softmax.compute, chunk=chunk)
     got = jax.jit(compared(fused))(*inputs)
     found = differences(got, want)
     most = {
@@ -89,7 +89,7 @@ def plain(
   bias_V: Array,
   gold_BxK: Array,
   keys_B: Array,
-) -> output_softmax.Output:
+) -> output_softmax.SoftmaxOutput:
   """As `vocabulary.read`, with nothing put together."""
   logits_BxKxV = jnp.einsum(
     "bke,ve->bkv",
@@ -98,7 +98,7 @@ def plain(
     preferred_element_type=jnp.float32,
   )
   logits_BxKxV = logits_BxKxV + bias_V
-  return output_softmax.Output(
+  return output_softmax.SoftmaxOutput(
     optax.softmax_cross_entropy_with_integer_labels(logits_BxKxV, gold_BxK),
     jnp.argmax(logits_BxKxV, axis=-1),
     output_softmax.sample(logits_BxKxV, keys_B, 1.0),

@@ -63,23 +63,23 @@ def main(argv: list[str]) -> None:
   sys.exit(any(is_wrong(of.get("errors", {})) for of in found.values()))
 
 
-def candidates() -> dict[str, tuple[attention.Form, float]]:
+def candidates() -> dict[str, tuple[attention.Implementation, float]]:
   """The forms that this device may have, by name, with a rate of dropout."""
-  platform = choose_attention.platform_of(jax.devices()[0])
-  found = {"xla": (attention.PLAIN, 0.0)}
+  platform = choose_attention.get_platform(jax.devices()[0])
+  found = {"xla": (attention.XLA, 0.0)}
   if _RATE.value:
-    found["xla, dropout"] = attention.PLAIN, _RATE.value
+    found["xla, dropout"] = attention.XLA, _RATE.value
   for name, owner in choose_attention.PLATFORMS.items():
     if owner == platform:
-      found[name] = attention.Form(name), 0.0
+      found[name] = attention.Implementation(name), 0.0
   if "pieces" in found and _RATE.value:
-    found["pieces, dropout"] = attention.Form("pieces"), _RATE.value
+    found["pieces, dropout"] = attention.Implementation("pieces"), _RATE.value
   if _INTERPRET.value:
-    found["splash"] = attention.Form("splash", interpret=True), 0.0
+    found["splash"] = attention.Implementation("splash", interpret=True), 0.0
   return found
 
 
-def errors_of(form: attention.Form) -> dict[str, float]:
+def errors_of(form: attention.Implementation) -> dict[str, float]:
   """Errors of result and gradients against "xla" in f32."""
   shape = CHECKED_ROWS, _LENGTH.value, _HEADS.value, _WIDTH.value
   errors = choose_attention.kernel_errors
@@ -92,7 +92,9 @@ def is_wrong(errors: dict[str, float]) -> bool:
   return not all(e <= choose_attention.TOLERANCE for e in errors.values())
 
 
-def make_run(form: attention.Form, rate: float) -> tuple[Callable, int]:
+def make_run(
+  form: attention.Implementation, rate: float
+) -> tuple[Callable, int]:
   """Layers of attention and their gradients, compiled, and their scratch."""
   rows, length = _BATCH.value, _LENGTH.value
   shape = rows, length, _HEADS.value, _WIDTH.value

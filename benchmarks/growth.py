@@ -99,7 +99,9 @@ def resized(c: ConfigDict, sizes: Sequence[str]) -> ConfigDict:
     elif axis == "vocabulary":
       c.data.vocab, c.data.vocab_size = "train", n
     else:
-      found = registry.sizes(c.model.backbone, c.model.variant) | {"layers": n}
+      found = registry.variant_sizes(c.model.backbone, c.model.variant) | {
+        "layers": n
+      }
       c.model.variant = " ".join(f"{key}={x}" for key, x in found.items())
   return c
 

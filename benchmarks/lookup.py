@@ -25,7 +25,7 @@ import numpy as np
 import optax
 
 from truenegs_jax.objectives import negatives, output_softmax
-from truenegs_jax.objectives.fill_slots import weighted_sum
+from truenegs_jax.objectives.slot_predictions import weighted_sum
 from truenegs_jax.synonyms import table
 
 Array = jax.Array

@@ -7,7 +7,7 @@ import numpy as np
 import steps
 
 from truenegs_jax.configs import electra_small
-from truenegs_jax.objectives import fill_slots, masking
+from truenegs_jax.objectives import masking, slot_predictions
 from truenegs_jax.runtime import rng
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.weights.formats import hf_folder, hf_names
@@ -79,7 +79,7 @@ class OwnStep:
 
   def _drawn(self, state, batch):
     keys_B = rng.row_keys(state.key, state.step, batch["row"])
-    found = fill_slots.guess_slots(
+    found = slot_predictions.mask_and_predict(
       self._run.model.bind({"params": state.params}),
       batch,
       keys_B,

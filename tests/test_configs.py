@@ -86,7 +86,7 @@ def test_every_config_builds_with_every_argument(name, arg):
     c.model.variant = "tiny"
   run = build_run.build_run(c, TOKENIZER)
   shapes = jax.eval_shape(run.init_state)
-  assert pretrain.parameter_count(shapes.params) > 1_000
+  assert pretrain.count_parameters(shapes.params) > 1_000
   assert (run.weights.get("soft", 0) > 0) == (c.negatives.soft_weight > 0)
   assert ("sentence" in run.weights) == (c.negatives.sentence_weight > 0)
   assert ("detect" in run.weights) == ("discriminator" in shapes.params)

@@ -22,7 +22,7 @@ from truenegs_jax.corrections import predict_slots
 from truenegs_jax.corrections import run as run_lib
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
 from truenegs_jax.models import pretrain
-from truenegs_jax.objectives.fill_slots import guess_slots
+from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.runtime.errors import (
   DataError,
   InputError,
@@ -254,11 +254,11 @@ def _guess(params, batch, model, options):
   rows_B = jnp.arange(NUM_LINES + 2)
   keys_B = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows_B)
   bound = model.bind({"params": params})
-  guess = guess_slots(bound, batch, keys_B, options, train=False)
+  guess = mask_and_predict(bound, batch, keys_B, options, train=False)
   found = guess.slots
   return (
     found.positions_BxK,
-    found.original_BxK,
+    found.gold_BxK,
     guess.predicted_BxK,
     found.weight_BxK,
   )

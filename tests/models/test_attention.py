@@ -16,8 +16,8 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import sharding
 
 L = 128
-SPLASH = attention.Form("splash", interpret=True)
-PIECES = attention.Form("pieces")
+SPLASH = attention.Implementation("splash", interpret=True)
+PIECES = attention.Implementation("pieces")
 NO_MESH = sharding.make_mesh(sharding.get_spec("dp"), jax.devices()[:1])
 
 
@@ -49,8 +49,8 @@ def result_and_gradients(form, documents, arrays, keys_B=None, rate=0.0):
 
 def assert_plain(form, documents, arrays, **kw):
   got = result_and_gradients(form, documents, arrays, **kw)
-  want = result_and_gradients(attention.PLAIN, documents, arrays, **kw)
-  for name, a, b in zip(choose_attention.CHECKED, got, want, strict=True):
+  want = result_and_gradients(attention.XLA, documents, arrays, **kw)
+  for name, a, b in zip(choose_attention.COMPARED, got, want, strict=True):
     largest = float(jnp.abs(b).max())
     assert largest > 0
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * largest, err_msg=name)
@@ -93,8 +93,10 @@ def test_cudnn_is_given_lengths_and_no_mask(monkeypatch):
   documents, (*qkv, cotangent) = documents_of(packed=False), arrays_of(64)
   real = documents[..., None, None] != 0
   arrays = [*qkv, jnp.where(real, cotangent, 0)]  # nothing reads padding
-  got = result_and_gradients(attention.Form("cudnn"), documents, arrays)
-  want = result_and_gradients(attention.PLAIN, documents, arrays)
+  got = result_and_gradients(
+    attention.Implementation("cudnn"), documents, arrays
+  )
+  want = result_and_gradients(attention.XLA, documents, arrays)
   assert asked == [("cudnn", ["key_value_seq_lengths", "query_seq_lengths"])]
   for a, b in zip(got, want, strict=True):
     assert np.isfinite(a).all()
@@ -104,7 +106,7 @@ def test_cudnn_is_given_lengths_and_no_mask(monkeypatch):
 def test_kernels_leave_other_lengths_to_xla():
   for length, name in ((96, "xla"), (128, "splash")):
     documents = jnp.ones((1, length), jnp.int32)
-    assert attention.make_mask(SPLASH, documents).form.name == name
+    assert attention.make_mask(SPLASH, documents).implementation.name == name
 
 
 def gradient_of_a_layer(form, **how):
@@ -125,7 +127,7 @@ def gradient_of_a_layer(form, **how):
 
 def test_a_kernel_bears_accumulation_scan_and_remat():
   got = gradient_of_a_layer(SPLASH, scan=True, remat="full")
-  want = gradient_of_a_layer(attention.PLAIN)
+  want = gradient_of_a_layer(attention.XLA)
   largest = max(float(jnp.abs(x).max()) for x in want)
   for a, b in zip(got, want, strict=True):
     np.testing.assert_allclose(a, b, atol=1e-5 * largest)
@@ -159,12 +161,12 @@ def test_each_platform_has_its_own(monkeypatch):
     "gpu": "xla",
   }
   monkeypatch.setenv(cpu.SWITCH, "plain")
-  assert choose("auto", "cpu")[0] == attention.PLAIN
+  assert choose("auto", "cpu")[0] == attention.XLA
   assert choose("pieces", "cpu")[0].name == "pieces"
   several = sharding.make_mesh(sharding.get_spec("dp"), jax.devices()[:2])
   assert choose("auto", "cuda", several)[0].mesh == several
-  assert choose("auto", "cpu", several)[0] == attention.PLAIN
-  assert choose("auto", "tpu", length=256)[0] == attention.PLAIN
+  assert choose("auto", "cpu", several)[0] == attention.XLA
+  assert choose("auto", "tpu", length=256)[0] == attention.XLA
   assert choose("splash", "tpu", length=256)[0].name == "splash"
   assert choose("auto", "tpu", packed=True)[0].name == "splash"
 
@@ -182,7 +184,7 @@ def test_each_platform_has_its_own(monkeypatch):
 )
 def test_what_cudnn_cannot_do_is_left_to_xla_or_refused(given, way):
   form, line = choose("auto", "cuda", **given)
-  assert form == attention.PLAIN and line.startswith("xla; ") and way in line
+  assert form == attention.XLA and line.startswith("xla; ") and way in line
   with pytest.raises(InputError, match=f"model.attention=cudnn: .*{way}"):
     choose("cudnn", "cuda", **given)
 
@@ -196,8 +198,8 @@ def test_a_form_of_other_devices_is_refused():
 
 def settle(monkeypatch, kernel):
   monkeypatch.setitem(attention.KERNELS, "cudnn", kernel)
-  monkeypatch.setattr(choose_attention, "platform_of", lambda _: "cuda")
-  return choose_attention.settle(
+  monkeypatch.setattr(choose_attention, "get_platform", lambda _: "cuda")
+  return choose_attention.choose_checked(
     "cudnn", [config_of(width=32)], NO_MESH, length=L, packed=False
   )
 
@@ -205,7 +207,7 @@ def settle(monkeypatch, kernel):
 def right(query, key, value, documents, *, interpret):
   allowed = attention.same_document(documents)
   drop = lambda x, _: x
-  return attention.plain(query, key, value, allowed, None, drop)
+  return attention.dot_product_attention(query, key, value, allowed, None, drop)
 
 
 def sees_padding(query, key, value, documents, **kw):
@@ -241,12 +243,12 @@ def test_a_kernel_is_taken_where_its_numbers_are_right(monkeypatch):
 )
 def test_a_kernel_that_is_wrong_here_gives_way(kernel, told, monkeypatch):
   form, line = settle(monkeypatch, kernel)
-  assert form == attention.PLAIN
+  assert form == attention.XLA
   assert re.fullmatch(f"xla: cudnn fails here, {told}.*", line)
 
 
 def test_every_network_of_a_model_gets_the_form():
   for model in (tiny.make_model(), tiny.make_bert()):
-    given = choose_attention.with_form(model, PIECES)
+    given = choose_attention.with_attention(model, PIECES)
     assert {c.attention for c in given.roles.values()} == {PIECES}
-    assert choose_attention.with_form(given, attention.PLAIN) == model
+    assert choose_attention.with_attention(given, attention.XLA) == model

@@ -32,7 +32,7 @@ def test_a_layer_equals_a_numpy_layer():
   rng = np.random.default_rng(0)
   x_BxLxD = rng.normal(size=(2, 5, CONFIG.width)).astype(np.float32)
   documents = jnp.array([[1, 1, 1, 1, 1], [1, 1, 2, 2, 0]])
-  mask = attention.make_mask(attention.PLAIN, documents)
+  mask = attention.make_mask(attention.XLA, documents)
   p = jax.eval_shape(layer.init, jax.random.key(0), x_BxLxD, None, 1, mask)
   p = jax.tree.map(
     lambda a: jnp.asarray(rng.normal(size=a.shape), jnp.float32) * 0.3, p
@@ -94,5 +94,5 @@ def test_an_unknown_remat_is_refused_with_the_known_ones():
 
 def test_the_generator_runs_its_layers_as_the_discriminator_does():
   config = dataclasses.replace(CONFIG, remat="dots", scan=True)
-  generator = encoder.generator_config(config, 0.5)
+  generator = encoder.scale_config(config, 0.5)
   assert (generator.remat, generator.scan) == ("dots", True)

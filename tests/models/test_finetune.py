@@ -24,7 +24,7 @@ ROLES = {  # of each head, the one that most is tested with
   "spans": "discriminator",
   "joint": "discriminator",
 }
-PAIRS = [(head, role) for head in ROLES for role in finetune.HEADS[head]]
+PAIRS = [(head, role) for head in ROLES for role in finetune.HEAD_ROLES[head]]
 TERMS = {
   kind: functools.partial(task_losses.task_terms, kind=kind)
   for kind in task_losses.LOSSES

@@ -104,17 +104,17 @@ def with_slots(batch, starts):
   """
   rows = [row for row, _ in starts]
   shape = len(batch["tokens"]), SLOTS * max(map(rows.count, rows))
-  positions_BxK, original_BxK, sampled_BxK = np.zeros((3, *shape), np.int32)
+  positions_BxK, gold_BxK, sampled_BxK = np.zeros((3, *shape), np.int32)
   weight_BxK, masked_BxL = np.zeros(shape, np.float32), batch["tokens"].copy()
   for document, (row, start) in zip(documents(), starts, strict=True):
     positions = start + document.places
     first = int(weight_BxK[row].sum())  # behind those of other documents
     here = row, slice(first, first + SLOTS)
     positions_BxK[here], weight_BxK[here] = positions, 1.0
-    original_BxK[here] = batch["tokens"][row, positions]
+    gold_BxK[here] = batch["tokens"][row, positions]
     sampled_BxK[here] = document.sampled
     masked_BxL[row, positions[document.hidden]] = tiny.MASK
-  slots = masking.Slots(positions_BxK, original_BxK, weight_BxK)
+  slots = masking.Slots(positions_BxK, gold_BxK, weight_BxK)
   found = {
     "inputs": {name: batch[name] for name in ("tokens", "types", "documents")},
     "slots": slots,
@@ -151,12 +151,12 @@ def losses_of(batch, kind):
     patch.setattr(
       masking, "hide_slots", lambda *_: (batch["slots"], batch["masked"])
     )
-    read = output_softmax.read
+    compute = output_softmax.compute
     patch.setattr(
       output_softmax,
-      "read",
+      "compute",
       lambda *args, **more: dataclasses.replace(
-        read(*args, **more), sampled_BxK=batch["sampled"]
+        compute(*args, **more), sampled_BxK=batch["sampled"]
       ),
     )
     undone = lambda x, weight: (jnp.where(weight > 0, x * weight, 0.0), weight)

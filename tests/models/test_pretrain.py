@@ -25,7 +25,7 @@ def test_parameters_are_as_many_as_in_the_released_pairs(variant):
     vocab_size=30_522, variant=variant, generator_multiplier=multiplier
   )
   shapes = pretrain.param_shapes(model)
-  assert pretrain.parameter_count(shapes) == total
+  assert pretrain.count_parameters(shapes) == total
   g = model.generator_config
   assert (g.width, g.heads, g.ffn, g.layers) == generator_size
   assert g.embedding_size == model.discriminator_config.embedding_size
@@ -37,7 +37,7 @@ def test_parts_of_the_small_pair_have_their_released_sizes():
   )
   shapes = pretrain.param_shapes(model)
   count = {
-    name: pretrain.parameter_count(part) for name, part in shapes.items()
+    name: pretrain.count_parameters(part) for name, part in shapes.items()
   }
   assert count["embeddings"] == 3_972_864
   assert count["generator"] + count["generator_head"] == 647_162

@@ -28,7 +28,7 @@ def found():
   return {
     name: module
     for name, module in modules.items()
-    if all(hasattr(module, n) for n in registry.NAMES)
+    if all(hasattr(module, n) for n in registry.REQUIRED_NAMES)
   }
 
 
@@ -125,7 +125,7 @@ def test_hidden_states_of_every_variant_have_their_shape(backbone, multiplier):
     fields = {**fields, "dtype": "bfloat16", "layers": 1}  # alike, so one
     config = encoder.EncoderConfig(vocab_size=99, **fields)
     if multiplier != 1:
-      config = encoder.generator_config(config, multiplier)
+      config = encoder.scale_config(config, multiplier)
     params = jax.eval_shape(functools.partial(init, backbone, config))
     assert {p.dtype for p in jax.tree.leaves(params)} == {jnp.dtype("float32")}
     apply = functools.partial(forward, backbone, config)

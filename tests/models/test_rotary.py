@@ -83,7 +83,7 @@ def test_layers_that_add_nothing_leave_the_normalized_input():
 
 
 def seen():
-  return attention.make_mask(attention.PLAIN, jnp.ones((2, 5), jnp.int32))
+  return attention.make_mask(attention.XLA, jnp.ones((2, 5), jnp.int32))
 
 
 @jax.jit

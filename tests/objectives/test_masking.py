@@ -130,7 +130,7 @@ def test_slots_are_distinct_words_and_never_special_or_padding():
     chosen = batch["tokens"][b, positions]
     assert not np.isin(chosen, (tiny.CLS, tiny.SEP, tiny.MASK)).any()
     assert (batch["documents"][b, positions] == 1).all()
-    np.testing.assert_array_equal(slots.original_BxK[b][used], chosen)
+    np.testing.assert_array_equal(slots.gold_BxK[b][used], chosen)
     # Unused slots are at the end, at position 0, and change nothing.
     assert (np.diff(used.astype(int)) <= 0).all()
     assert (slots.positions_BxK[b][~used] == 0).all()
@@ -266,12 +266,12 @@ def test_draws_with_replacement_are_independent_and_uniform():
 def test_slots_are_filled_where_they_are_in_use_and_the_first_decides():
   slots = masking.Slots(
     positions_BxK=jnp.array([[2, 1, 2, 2, 1, 0], [0, 3, 0, 3, 0, 0]]),
-    original_BxK=jnp.array([[7, 6, 7, 7, 6, 5], [5, 8, 5, 8, 5, 5]]),
+    gold_BxK=jnp.array([[7, 6, 7, 7, 6, 5], [5, 8, 5, 8, 5, 5]]),
     weight_BxK=jnp.array([[1.0, 1, 1, 1, 1, 0], [1.0, 1, 1, 1, 0, 0]]),
     distinct=False,
   )
   values = jnp.array([[90, 91, 92, 93, 94, 95], [80, 81, 82, 83, 84, 85]])
-  agreed = np.asarray(masking.of_first(slots, values))
+  agreed = np.asarray(masking.share_first_value(slots, values))
   assert agreed[0, :5].tolist() == [90, 91, 90, 90, 91]
   assert agreed[1, :4].tolist() == [80, 81, 80, 81]
   tokens = jnp.array([[5, 6, 7, 8], [5, 6, 7, 8]])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import oracle, tiny
-from truenegs_jax.objectives import fill_slots, options, output_softmax
+from truenegs_jax.objectives import options, output_softmax, slot_predictions
 from truenegs_jax.runtime import rng
 from truenegs_jax.train import step
 
@@ -201,7 +201,7 @@ def test_a_term_trains_its_one_network_and_none_the_next_sentence_head():
 def plain_bert(params, model, masking_options, inputs, keys_B):
   """Mean loss of BERT's masked tokens, without a word about negatives."""
   keys = functools.partial(rng.purpose_keys, keys_B)
-  slots, masked_BxL = fill_slots.masking.hide_slots(
+  slots, masked_BxL = slot_predictions.masking.hide_slots(
     inputs["tokens"], inputs["documents"], keys(rng.MASK), masking_options
   )
   bound = model.bind({"params": params})
@@ -210,8 +210,8 @@ def plain_bert(params, model, masking_options, inputs, keys_B):
     slots.positions_BxK,
     keys(rng.GENERATOR_DROPOUT),
   )
-  layer, gold = bound.output_layer(), slots.original_BxK
-  output = output_softmax.read(vectors_BxKxE, *layer, gold, keys(rng.SAMPLE))
+  layer, gold = bound.output_layer(), slots.gold_BxK
+  output = output_softmax.compute(vectors_BxKxE, *layer, gold, keys(rng.SAMPLE))
   loss = jnp.where(slots.weight_BxK > 0, output.loss_BxK, 0.0).sum()
   return loss / jnp.maximum(slots.weight_BxK.sum(), 1.0)
 

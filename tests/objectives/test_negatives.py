@@ -52,12 +52,12 @@ def test_the_mean_over_synonyms_is_that_of_the_listed_columns(layout):
   table = dense().copy()
   table[7] = False  # a word without synonyms
   aux = {layout: jnp.asarray(LAYOUTS[layout](table))}
-  original_BxK = np.arange(tiny.V).reshape(7, 10)
+  gold_BxK = np.arange(tiny.V).reshape(7, 10)
   values = np.random.default_rng(0).normal(size=(7, 10, tiny.V))
   mean_BxK, has_BxK = jax.jit(negatives.synonym_mean)(
-    aux, jnp.asarray(original_BxK), jnp.asarray(values, jnp.float32)
+    aux, jnp.asarray(gold_BxK), jnp.asarray(values, jnp.float32)
   )
-  for index, gold in np.ndenumerate(original_BxK):
+  for index, gold in np.ndenumerate(gold_BxK):
     listed = values[index][table[gold]]
     assert has_BxK[index] == bool(len(listed))
     want = listed.mean() if len(listed) else 0.0

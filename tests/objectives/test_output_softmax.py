@@ -59,7 +59,7 @@ def fused(case, chunk, temperature=1.0):
   *inputs, gold_BxK, weight_BxK = case
 
   def loss(*inputs):
-    output = output_softmax.read(
+    output = output_softmax.compute(
       *inputs,
       gold_BxK,
       keys_of(range(B)),
@@ -123,7 +123,9 @@ def test_half_precision_is_that_of_the_products_alone():
 def test_linearized_and_transposed_it_gives_the_same_gradient():
   *inputs, gold_BxK, weight_BxK = case_of()
   loss = lambda *inputs: (
-    output_softmax.read(*inputs, gold_BxK, keys_of(range(B)), chunk=6).loss_BxK
+    output_softmax.compute(
+      *inputs, gold_BxK, keys_of(range(B)), chunk=6
+    ).loss_BxK
     * weight_BxK
   ).sum()
 
@@ -190,7 +192,7 @@ def test_a_draw_is_its_row_keys_and_its_own_logits_alone():
   @jax.jit
   def draw(rows):
     x, gold = x_BxKxE[rows], gold_BxK[rows]
-    return output_softmax.read(x, *layer, gold, keys_of(rows)).sampled_BxK
+    return output_softmax.compute(x, *layer, gold, keys_of(rows)).sampled_BxK
 
   whole = draw(np.arange(B))
   for rows in (np.arange(B)[::-1], np.array([4, 0])):

@@ -82,7 +82,7 @@ def test_sentence_divergence_equals_numpy_in_value_and_gradient():
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
   with pytest.raises(InputError, match="'kosine' is unknown.*cosine"):
-    soft_regularization.get("kosine")
+    soft_regularization.get_regularizer("kosine")
 
 
 # --- as terms of an objective -------------------------------------------------

@@ -144,7 +144,7 @@ class StubModel:
       self.params["generator"], inputs["tokens"], inputs["documents"]
     )
 
-  def judge(self, hidden_BxLxD):
+  def detect(self, hidden_BxLxD):
     return detection_logits(self.params, hidden_BxLxD)
 
   def token_embedding(self, ids):

@@ -17,7 +17,7 @@ from rich.console import Console
 from support import runs
 from truenegs_jax.configs import bert_base
 from truenegs_jax.data.rows import batches
-from truenegs_jax.objectives import fill_slots, negatives
+from truenegs_jax.objectives import negatives, slot_predictions
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import rng
 from truenegs_jax.synonyms.stop_words import STOP_WORDS, is_word
@@ -132,14 +132,14 @@ def test_what_is_corrected_is_what_the_table_lists(whole):
   def slots_and_predictions(params, batch):
     bound = start.run.model.bind({"params": params})
     keys_B = rng.row_keys(key, 0, batch["row"])
-    said = fill_slots.guess_slots(
+    said = slot_predictions.mask_and_predict(
       bound, batch, keys_B, start.run.options, train=False
     )
     return said.slots, said.predicted_BxK
 
   state = jax.device_get(vars(start.state) | {"key": None, "opt_state": None})
   slots, predicted_BxK = slots_and_predictions(state["params"], batch)
-  listed_BxKxS = state["aux"]["ids_VxS"][slots.original_BxK]
+  listed_BxKxS = state["aux"]["ids_VxS"][slots.gold_BxK]
   false_BxK = (listed_BxKxS == predicted_BxK[..., None]).any(axis=-1)
   expected = (false_BxK & (slots.weight_BxK > 0)).sum()
   assert expected > 0

@@ -71,13 +71,13 @@ def test_parameters_and_operations_are_the_published(name):
   c = get_config(name)
   model, params = shapes_of(c)
   total, embeddings, own, gflop = SIZES[name]
-  assert pretrain.parameter_count(params) == total
-  assert pretrain.parameter_count(params["embeddings"]) == embeddings
+  assert pretrain.count_parameters(params) == total
+  assert pretrain.count_parameters(params["embeddings"]) == embeddings
   for role, expected in own.items():
     parts = [params[role], params[f"{role}_head"]]
-    assert pretrain.parameter_count(parts) == expected
-    shared = pretrain.role_params(params, role)
-    assert pretrain.parameter_count(shared) == embeddings + expected
+    assert pretrain.count_parameters(parts) == expected
+    shared = pretrain.select_params(params, role)
+    assert pretrain.count_parameters(shared) == embeddings + expected
   assert plan.row_flops(run_of(c)) / 1e9 == pytest.approx(gflop, rel=2e-3)
   assert f"{total:,}" in plan.parameters(model, params)
 
@@ -85,7 +85,7 @@ def test_parameters_and_operations_are_the_published(name):
 @pytest.mark.parametrize("name", CARRYING)
 def test_a_continued_bert_has_all_of_the_released_one(name):
   _, params = shapes_of(get_config(name, "continue"))
-  assert pretrain.parameter_count(params) == CARRYING[name]
+  assert pretrain.count_parameters(params) == CARRYING[name]
 
 
 @pytest.mark.parametrize("name", GENERATORS)

@@ -246,10 +246,10 @@ def plain_losses(params, batch, keys_B, model):
     slots.positions_BxK,
     keys(rng.GENERATOR_DROPOUT),
   )
-  said = output_softmax.read(
+  said = output_softmax.compute(
     vectors_BxKxE,
     *bound.output_layer(),
-    slots.original_BxK,
+    slots.gold_BxK,
     keys(rng.SAMPLE),
   )
   sampled_BxK = said.sampled_BxK

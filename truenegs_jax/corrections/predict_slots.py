@@ -211,16 +211,16 @@ def make_predict_slots(
       drawn_BxK = output_softmax.sample(
         logits_BxKxV, keys(rng.SAMPLE), temperature
       )
-      predicted_BxK = masking.of_first(slots, drawn_BxK)
+      predicted_BxK = masking.share_first_value(slots, drawn_BxK)
     return {
       "position": slots.positions_BxK,
-      "gold": slots.original_BxK,
+      "gold": slots.gold_BxK,
       "weight": slots.weight_BxK,
       "predicted": predicted_BxK,
       "probability": _probability(logits_BxKxV, predicted_BxK),
-      "eligible": jnp.ones_like(slots.original_BxK, bool)
+      "eligible": jnp.ones_like(slots.gold_BxK, bool)
       if continues_V is None
-      else mlm.ends_its_word(batch, slots.positions_BxK, continues_V),
+      else mlm.is_word_end(batch, slots.positions_BxK, continues_V),
     }
 
   return predict

@@ -28,7 +28,7 @@ CHOICES = {
   "finetune.layer_exponent": optim.EXPONENTS,
   "finetune.keep": ("last", "best"),
   "finetune.export": ("all", "none"),
-  "model.attention": choose_attention.NAMES,
+  "model.attention": choose_attention.CHOICES,
   "model.dtype": encoder.DTYPES,
   "data.accents": tuple(ACCENTS),
 }

@@ -55,7 +55,7 @@ class InitialWeights:
   skip: str
   options: Mapping[str, Any]
 
-  def model(self, num_outputs: int) -> finetune.Downstream:
+  def model(self, num_outputs: int) -> finetune.DownstreamModel:
     """The network with a head of so many outputs.
 
     The head "dense" of BERT is its pooler, as in Hugging Face's class.
@@ -72,7 +72,7 @@ class InitialWeights:
     )
 
   def provenance(
-    self, model: finetune.Downstream, task: Task, data: Mapping[str, str]
+    self, model: finetune.DownstreamModel, task: Task, data: Mapping[str, str]
   ) -> dict[str, Any]:
     """All that the numbers of a run depend on beside its config, as JSON.
 
@@ -96,7 +96,7 @@ class InitialWeights:
 
   def params(
     self,
-    model: finetune.Downstream,
+    model: finetune.DownstreamModel,
     task: Task,
     seed: int,
     *,
@@ -124,7 +124,7 @@ class InitialWeights:
     )
 
   def _fingerprints(
-    self, model: finetune.Downstream, task: Task
+    self, model: finetune.DownstreamModel, task: Task
   ) -> dict[str, str]:
     """CRC-32 of the network and of a head that the weights bring.
 

@@ -48,7 +48,7 @@ class Tuning:
   """
 
   recipe: Recipe
-  model: finetune.Downstream
+  model: finetune.DownstreamModel
   material: Material
   steps: int
   due: frozenset[int]
@@ -84,7 +84,7 @@ class Tuned:
 
 
 def make_tuning(
-  recipe: Recipe, model: finetune.Downstream, material: Material
+  recipe: Recipe, model: finetune.DownstreamModel, material: Material
 ) -> Tuning:
   """Everything that the runs of a task share; nothing is compiled yet."""
   epochs = recipe.epochs or material.task.epochs
@@ -93,10 +93,10 @@ def make_tuning(
   )
   tx, rate = make_optimizer(recipe, model, steps)
   mesh = sharding.make_mesh(recipe.mesh)
-  form, attention = choose_attention.settle(
+  form, attention = choose_attention.choose_checked(
     recipe.attention, [model.config], mesh, length=recipe.length, packed=False
   )
-  attending = choose_attention.with_form(model, form)
+  attending = choose_attention.with_attention(model, form)
   is_joint = model.head == "joint"
 
   terms = functools.partial(
@@ -144,7 +144,7 @@ def make_tuning(
 
 
 def make_optimizer(
-  recipe: Recipe, model: finetune.Downstream, total_steps: int
+  recipe: Recipe, model: finetune.DownstreamModel, total_steps: int
 ) -> tuple[optax.GradientTransformation, optim.Schedule]:
   """Adam with a rate for each layer, and the schedule of the head's."""
   width = model.config.width

@@ -29,12 +29,12 @@ MASKED_SCORE = -1e9
 # Kernels are used for rows whose length is a multiple of it: TPUs have 128
 # lanes, and cuDNN gave NaN gradients at odd multiples of 64
 # (pytorch/pytorch#196678).
-LENGTHS = 128
-BLOCKS = (512, 384, 256, 128)  # tokens of a block of splash attention
+LENGTH_MULTIPLE = 128
+BLOCK_SIZES = (512, 384, 256, 128)  # tokens of a block of splash attention
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class Implementation:
   """How attention is computed.
 
   Attributes:
@@ -49,13 +49,13 @@ class Form:
   interpret: bool = False
 
 
-PLAIN = Form()
+XLA = Implementation()
 
 
 @functools.partial(
   jax.tree_util.register_dataclass,
   data_fields=["documents_BxL", "allowed_Bx1xLxL"],
-  meta_fields=["form"],
+  meta_fields=["implementation"],
 )
 @dataclasses.dataclass(frozen=True)
 class AttentionMask:
@@ -67,13 +67,13 @@ class AttentionMask:
 
   documents_BxL: Array
   allowed_Bx1xLxL: Array | None
-  form: Form
+  implementation: Implementation
 
 
-def make_mask(form: Form, documents_BxL: Array) -> AttentionMask:
+def make_mask(form: Implementation, documents_BxL: Array) -> AttentionMask:
   """The mask of rows; "xla" replaces a kernel that does not take the length."""
-  if form.name in KERNELS and documents_BxL.shape[1] % LENGTHS:
-    form = PLAIN
+  if form.name in KERNELS and documents_BxL.shape[1] % LENGTH_MULTIPLE:
+    form = XLA
   allowed_Bx1xLxL = None
   if form.name == "xla":
     allowed_Bx1xLxL = same_document(documents_BxL)
@@ -108,11 +108,13 @@ def attend(
   documents_BxL = mask.documents_BxL
   drop = functools.partial(rng.dropout, rate=rate, site=site)
   if mask.allowed_Bx1xLxL is not None:
-    return plain(*qkv, mask.allowed_Bx1xLxL, dropout_keys_B, drop)
-  if mask.form.name == "pieces":
+    return dot_product_attention(
+      *qkv, mask.allowed_Bx1xLxL, dropout_keys_B, drop
+    )
+  if mask.implementation.name == "pieces":
     rows, length, heads, _ = query_BxLxHxS.shape
     return cpu_ops.map_row_quarters(
-      lambda query, key, value, documents, keys: plain(
+      lambda query, key, value, documents, keys: dot_product_attention(
         query, key, value, same_document(documents), keys, drop
       ),
       *qkv,
@@ -121,10 +123,10 @@ def attend(
       scores=rows * heads * length**2,
     )
   assert dropout_keys_B is None or rate == 0, "kernels have no dropout of ours"
-  return _on_mesh(mask.form, *qkv, documents_BxL)
+  return _on_mesh(mask.implementation, *qkv, documents_BxL)
 
 
-def plain(
+def dot_product_attention(
   query_BxLxHxS: Array,
   key_BxLxHxS: Array,
   value_BxLxHxS: Array,
@@ -185,7 +187,7 @@ def _splash(
   from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
   _, length, heads, width = query.shape
-  block = next(size for size in BLOCKS if length % size == 0)
+  block = next(size for size in BLOCK_SIZES if length % size == 0)
   run = splash.make_splash_mha_single_device(
     splash.MultiHeadMask([splash.FullMask((length, length))] * heads),
     block_sizes=splash.BlockSizes(
@@ -215,7 +217,7 @@ def _splash(
 KERNELS: dict[str, Callable[..., Array]] = {"cudnn": _cudnn, "splash": _splash}
 
 
-def _on_mesh(form: Form, *qkvd: Array) -> Array:
+def _on_mesh(form: Implementation, *qkvd: Array) -> Array:
   """A kernel, run by each device on its own rows and heads."""
   kernel = functools.partial(KERNELS[form.name], interpret=form.interpret)
   if form.mesh is None:

@@ -22,14 +22,16 @@ Array = jax.Array
 Configs = Iterable[Any]  # an `encoder.EncoderConfig` per network
 
 PLATFORMS = {"pieces": "cpu", "cudnn": "cuda", "splash": "tpu"}
-NAMES = ("auto", "xla", *PLATFORMS)  # of a config
-SPLASH_FROM = 512  # tokens; a TPU has the scores of shorter rows on the chip
-ROWS = 4  # of a check, on a device
-CHECKED = ("result", "query", "key", "value")  # the last three: gradients
+CHOICES = ("auto", "xla", *PLATFORMS)  # of a config
+SPLASH_MIN_LENGTH = 512  # scores of shorter rows stay on a TPU's chip
+ROWS_PER_DEVICE = 4  # of a check, on a device
+COMPARED = ("result", "query", "key", "value")  # the last three: gradients
 TOLERANCE = 0.03  # of the largest entry; bfloat16 keeps 8 bits
 
 
-def with_form(model: nn.Module, form: attention.Form) -> nn.Module:
+def with_attention(
+  model: nn.Module, form: attention.Implementation
+) -> nn.Module:
   """The same model with another attention in each of its networks."""
   fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
   return model.clone(
@@ -41,9 +43,9 @@ def with_form(model: nn.Module, form: attention.Form) -> nn.Module:
   )
 
 
-def settle(
+def choose_checked(
   wanted: str, configs: Configs, mesh: Mesh, *, length: int, packed: bool
-) -> tuple[attention.Form, str]:
+) -> tuple[attention.Implementation, str]:
   """`choose`, with the form checked on the devices of the mesh.
 
   A kernel whose numbers are wrong on these devices, or that does not run on
@@ -54,9 +56,9 @@ def settle(
   if form.name not in attention.KERNELS:
     return form, line
   for config in configs:
-    wrong = check(form, config, length=length)
+    wrong = check_kernel(form, config, length=length)
     if wrong:
-      return attention.PLAIN, f"xla: {form.name} fails here, {wrong}"
+      return attention.XLA, f"xla: {form.name} fails here, {wrong}"
   return form, f"{line}, checked against xla"
 
 
@@ -68,7 +70,7 @@ def choose(
   length: int,
   packed: bool,
   platform: str = "",
-) -> tuple[attention.Form, str]:
+) -> tuple[attention.Implementation, str]:
   """The form of all networks of a training, and a line that says why.
 
   Args:
@@ -82,11 +84,11 @@ def choose(
   Raises:
     InputError: an unknown name, or a form that is not possible here.
   """
-  if wanted not in NAMES:
+  if wanted not in CHOICES:
     raise InputError(
-      f"model.attention {wanted!r} is unknown; known: {', '.join(NAMES)}."
+      f"model.attention {wanted!r} is unknown; known: {', '.join(CHOICES)}."
     )
-  platform = platform or platform_of(mesh.devices.flat[0])
+  platform = platform or get_platform(mesh.devices.flat[0])
   name = wanted
   if wanted == "auto":
     own = {owner: form for form, owner in PLATFORMS.items()}
@@ -94,36 +96,38 @@ def choose(
     if name == "pieces" and not cpu.is_enabled(platform):
       name = "xla"
   if name == "xla":
-    return attention.PLAIN, name
+    return attention.XLA, name
   several = mesh.devices.size > 1
   problems = _problems(name, configs, length=length, packed=packed)
   if platform != PLATFORMS[name]:
     problems.append(f"it is of {PLATFORMS[name]}, and these are {platform}")
   if name == "pieces" and several:
     problems.append("the rows lie on several devices")
-  if wanted == "auto" and name == "splash" and length < SPLASH_FROM:
-    problems.append(f"rows of less than {SPLASH_FROM} tokens do without")
+  if wanted == "auto" and name == "splash" and length < SPLASH_MIN_LENGTH:
+    problems.append(f"rows of less than {SPLASH_MIN_LENGTH} tokens do without")
   if not problems:
-    return attention.Form(name, mesh if several else None), name
+    return attention.Implementation(name, mesh if several else None), name
   if wanted == "auto":
-    return attention.PLAIN, f"xla; for {name}: {'; '.join(problems)}"
+    return attention.XLA, f"xla; for {name}: {'; '.join(problems)}"
   raise InputError(
     f"model.attention={name}: {'; '.join(problems)}. Or give"
     " model.attention=auto."
   )
 
 
-def platform_of(device: jax.Device) -> str:
+def get_platform(device: jax.Device) -> str:
   """The platform of jax, with "cuda" for NVIDIA's alone of the GPUs."""
   if device.platform != "gpu":
     return device.platform
   return "cuda" if "cuda" in device.client.platform_version else "gpu"
 
 
-def check(form: attention.Form, config: Any, *, length: int) -> str:
+def check_kernel(
+  form: attention.Implementation, config: Any, *, length: int
+) -> str:
   """Runs a kernel at the size of a network: "", or what is wrong with it."""
   mesh = form.mesh
-  rows = ROWS * (mesh.devices.size if mesh else 1)
+  rows = ROWS_PER_DEVICE * (mesh.devices.size if mesh else 1)
   shape = rows, length, config.heads, config.width // config.heads
   errors_of = jax.jit(
     lambda: kernel_errors(form, shape, config.dtype),
@@ -135,15 +139,15 @@ def check(form: attention.Form, config: Any, *, length: int) -> str:
     return f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
   return ", ".join(
     f"its {name} is off by {errors[name]:.2g}"
-    for name in CHECKED
+    for name in COMPARED
     if not errors[name] <= TOLERANCE  # NaN, too
   )
 
 
 def kernel_errors(
-  form: attention.Form, shape: tuple[int, int, int, int], dtype: str
+  form: attention.Implementation, shape: tuple[int, int, int, int], dtype: str
 ) -> dict[str, Array]:
-  """Largest errors against `attention.plain` in f32, by the largest entries.
+  """Largest errors of a kernel, relative to the largest entries.
 
   Args:
     form: the form to check.
@@ -178,8 +182,8 @@ def kernel_errors(
 
   got = run(form, *arrays)
   with jax.default_matmul_precision("highest"):
-    want = run(attention.PLAIN, *(x.astype(jnp.float32) for x in arrays))
-  return dict(zip(CHECKED, map(error, got, want), strict=True))
+    want = run(attention.XLA, *(x.astype(jnp.float32) for x in arrays))
+  return dict(zip(COMPARED, map(error, got, want), strict=True))
 
 
 def _problems(
@@ -192,8 +196,8 @@ def _problems(
   for c in configs:
     width = c.width // c.heads
     problems["give model.attention_dropout=0"] = c.attention_dropout > 0
-    problems[f"give a length that {attention.LENGTHS} divides"] = (
-      length % attention.LENGTHS > 0
+    problems[f"give a length that {attention.LENGTH_MULTIPLE} divides"] = (
+      length % attention.LENGTH_MULTIPLE > 0
     )
     if name == "cudnn":
       problems["give model.dtype=bfloat16"] = c.dtype != "bfloat16"

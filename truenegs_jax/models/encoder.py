@@ -54,7 +54,7 @@ class EncoderConfig:
   dtype: str = "float32"
   remat: str = "none"
   scan: bool = False
-  attention: attention_lib.Form = attention_lib.PLAIN
+  attention: attention_lib.Implementation = attention_lib.XLA
 
   def __post_init__(self):
     layers.check_remat(self.remat)
@@ -79,7 +79,7 @@ VARIANTS: dict[str, dict[str, int]] = {
 }
 
 
-def generator_config(config: EncoderConfig, multiplier: float) -> EncoderConfig:
+def scale_config(config: EncoderConfig, multiplier: float) -> EncoderConfig:
   """The generator's size: the width is scaled, heads and ffn follow from it.
 
   ELECTRA's rule (`run_pretraining.py:get_generator_config`): heads of 64 units,
@@ -148,7 +148,7 @@ class Encoder(nn.Module):
     dropout_keys_B: Array | None,
   ) -> Array:
     """Returns the last layer's hidden states `[B, L, D]`, of `config.dtype`."""
-    x_BxLxD = fit_width(self.config, embedded_BxLxE)
+    x_BxLxD = project_to_width(self.config, embedded_BxLxE)
     mask = attention_lib.make_mask(self.config.attention, documents_BxL)
     return layers.run_layers(self, Layer, x_BxLxD, dropout_keys_B, mask)
 
@@ -183,7 +183,7 @@ class Layer(nn.Module):
     return x_BxLxD.astype(c.dtype)
 
 
-def fit_width(config: EncoderConfig, embedded_BxLxE: Array) -> Array:
+def project_to_width(config: EncoderConfig, embedded_BxLxE: Array) -> Array:
   """Embeddings as wide as the network; the calling module owns `project`.
 
   Each network of a pair has its own, since they share the embeddings. There is

@@ -27,7 +27,7 @@ from truenegs_jax.runtime.errors import InputError
 Array = jax.Array
 
 # Which networks may have which head.
-HEADS = {
+HEAD_ROLES = {
   "linear": ("discriminator", "bert"),
   "dense": ("discriminator",),
   "pooler": ("bert",),
@@ -36,7 +36,7 @@ HEADS = {
 }
 
 
-class Downstream(nn.Module):
+class DownstreamModel(nn.Module):
   """An encoder and one head, which decides which of the methods apply.
 
   Attributes:
@@ -57,7 +57,7 @@ class Downstream(nn.Module):
   backbone: str = "encoder"
 
   def setup(self):
-    backbone, c = registry.load(self.backbone), self.config
+    backbone, c = registry.load_backbone(self.backbone), self.config
     self.embeddings = backbone.Embeddings(c)
     setattr(self, self.role, backbone.Encoder(c))
     make_head: dict[str, Callable[[], Any]] = {
@@ -159,23 +159,23 @@ def make_downstream(
   backbone: str = "encoder",
   head_dropout: float = 0.1,
   **overrides: Any,
-) -> Downstream:
+) -> DownstreamModel:
   """Builds a network of one variant with the head of a task.
 
   Args:
     role: "discriminator" or "bert", whose embeddings are as wide as the model,
       whatever the variant says.
-    head, num_outputs, head_dropout, backbone: as in `Downstream`.
+    head, num_outputs, head_dropout, backbone: as in `DownstreamModel`.
     vocab_size: entries of the vocabulary.
     variant: a name in the backbone's VARIANTS, or a list of sizes
-      (`registry.sizes`).
+      (`registry.variant_sizes`).
     **overrides: fields of the backbone's EncoderConfig (dropout, dtype, ...).
 
   Raises:
     InputError: an unknown head, or one that this network cannot have; less than
-      one output; a rate outside [0, 1); as `registry.network_config`.
+      one output; a rate outside [0, 1); as `registry.make_network_config`.
   """
-  known = [name for name, roles in HEADS.items() if role in roles]
+  known = [name for name, roles in HEAD_ROLES.items() if role in roles]
   if head not in known:
     raise InputError(
       f"finetune.head {head!r} is none of a network {role!r}; known:"
@@ -187,9 +187,11 @@ def make_downstream(
     raise InputError(
       f"finetune.head_dropout {head_dropout}: give a rate from 0 to below 1."
     )
-  config = registry.network_config(
+  config = registry.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}
   )
   if role == "bert":
     config = dataclasses.replace(config, embedding_size=config.width)
-  return Downstream(config, role, head, num_outputs, head_dropout, backbone)
+  return DownstreamModel(
+    config, role, head, num_outputs, head_dropout, backbone
+  )

@@ -26,7 +26,7 @@ Array = jax.Array
 CARRIED = ("pooled",)  # parameters that are carried along, never trained
 
 
-class MaskedModel(nn.Module):
+class MaskedLanguageModel(nn.Module):
   """A network that fills masked slots, as both models have one.
 
   Attributes:
@@ -85,7 +85,7 @@ class MaskedModel(nn.Module):
     return network(embedded_BxLxE, inputs["documents"], dropout_keys_B)
 
 
-class ElectraPair(MaskedModel):
+class ElectraPair(MaskedLanguageModel):
   """Generator and discriminator, trained together (Clark et al. 2020).
 
   The whole embedding block is shared, layer norm included; each network has
@@ -100,7 +100,7 @@ class ElectraPair(MaskedModel):
   backbone: str = "encoder"
 
   def setup(self):
-    backbone = registry.load(self.backbone)
+    backbone = registry.load_backbone(self.backbone)
     generator, discriminator = self.generator_config, self.discriminator_config
     self.embeddings = backbone.Embeddings(discriminator)
     self.generator = backbone.Encoder(generator)
@@ -120,9 +120,9 @@ class ElectraPair(MaskedModel):
     self, inputs: encoder.Inputs, dropout_keys_B: Array | None
   ) -> Array:
     """The discriminator's f32 logits `[B, L]`, positive for "replaced"."""
-    return self.judge(self.encode(inputs, dropout_keys_B))
+    return self.detect(self.encode(inputs, dropout_keys_B))
 
-  def judge(self, hidden_BxLxD: Array) -> Array:
+  def detect(self, hidden_BxLxD: Array) -> Array:
     """`detect_logits` of hidden states that `encode` returned."""
     return self.discriminator_head(hidden_BxLxD)
 
@@ -147,7 +147,7 @@ class ElectraPair(MaskedModel):
     self.detect_logits(inputs, None)
 
 
-class BertMlm(MaskedModel):
+class BertMlm(MaskedLanguageModel):
   """BERT with its masked language model's head (Devlin et al. 2019).
 
   With `pooler`, the pooler and the next-sentence classifier of a released
@@ -161,7 +161,7 @@ class BertMlm(MaskedModel):
   pooler: bool = False
 
   def setup(self):
-    backbone, c = registry.load(self.backbone), self.config
+    backbone, c = registry.load_backbone(self.backbone), self.config
     self.embeddings = backbone.Embeddings(c)
     self.bert = backbone.Encoder(c)
     self.bert_head = heads.MlmHead(c)
@@ -203,7 +203,7 @@ def make_pair(
   Args:
     vocab_size: entries of the vocabulary.
     variant: a name in the backbone's VARIANTS, or a list of sizes
-      (`registry.sizes`).
+      (`registry.variant_sizes`).
     generator_multiplier: width of the generator over the discriminator's (1/4
       for small and large, 1/3 for base; Clark et al. 2020, table 6).
     generator_variant: the generator's own, instead of the multiplier.
@@ -214,10 +214,10 @@ def make_pair(
     InputError: unknown backbone or variant, heads that do not divide the width,
       networks that cannot share their embeddings.
   """
-  discriminator = registry.network_config(
+  discriminator = registry.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}
   )
-  generator = registry.generator_config(
+  generator = registry.make_generator_config(
     discriminator,
     backbone,
     multiplier=generator_multiplier,
@@ -239,7 +239,7 @@ def make_bert(
   BERT's embeddings are as wide as the model, whatever the variant says, and
   `pooler`: with its pooler and next-sentence classifier.
   """
-  config = registry.network_config(
+  config = registry.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}
   )
   config = dataclasses.replace(config, embedding_size=config.width)
@@ -259,18 +259,18 @@ def param_shapes(model: nn.Module) -> Any:
   return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
 
 
-def word_table(params: Mapping[str, Any]) -> Array:
+def get_word_embeddings(params: Mapping[str, Any]) -> Array:
   """The table `[V, E]` of the words of a model."""
   return params["embeddings"]["word"]
 
 
-def role_params(params: Mapping[str, Any], role: str) -> dict[str, Any]:
+def select_params(params: Mapping[str, Any], role: str) -> dict[str, Any]:
   """The parameters of one network, the shared embeddings included."""
   own = {name: x for name, x in params.items() if name.startswith(role)}
   carried = {name: params[name] for name in CARRIED if name in params}
   return {"embeddings": params["embeddings"], **own, **carried}
 
 
-def parameter_count(tree: Any) -> int:
+def count_parameters(tree: Any) -> int:
   """Number of scalars in a tree of arrays or of their shapes."""
   return sum(leaf.size for leaf in jax.tree.leaves(tree))

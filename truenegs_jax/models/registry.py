@@ -13,14 +13,21 @@ from typing import Any
 from truenegs_jax.models import encoder
 from truenegs_jax.runtime.errors import InputError
 
-NAMES = ("Embeddings", "Encoder", "VARIANTS")  # what a backbone has to have
+REQUIRED_NAMES = (
+  "Embeddings",
+  "Encoder",
+  "VARIANTS",
+)  # what a backbone has to have
 # What a list of sizes gives: all of the first, if need be the second.
-SIZES = ("embedding_size", "width", "layers", "heads", "ffn")
-MORE = ("type_vocab_size",)
-SHARED = ("embedding_size", *MORE)  # by the two networks of a pair
+REQUIRED_SIZES = ("embedding_size", "width", "layers", "heads", "ffn")
+OPTIONAL_SIZES = ("type_vocab_size",)
+SHARED_SIZES = (
+  "embedding_size",
+  *OPTIONAL_SIZES,
+)  # by the two networks of a pair
 
 
-def load(name: str) -> Any:
+def load_backbone(name: str) -> Any:
   """The module `truenegs_jax.models.<name>`; InputError if it is none."""
   module = f"truenegs_jax.models.{name}"
   if not re.fullmatch(r"[a-z]\w*", name):
@@ -36,7 +43,7 @@ def load(name: str) -> Any:
     raise InputError(
       f"model.backbone {name!r}: there is no truenegs_jax/models/{name}.py."
     ) from e
-  missing = [n for n in NAMES if not hasattr(backbone, n)]
+  missing = [n for n in REQUIRED_NAMES if not hasattr(backbone, n)]
   if missing:
     raise InputError(
       f"model.backbone {name!r}: truenegs_jax/models/{name}.py has no"
@@ -45,7 +52,7 @@ def load(name: str) -> Any:
   return backbone
 
 
-def sizes(
+def variant_sizes(
   backbone: str, variant: str, *, name: str = "model.variant"
 ) -> dict[str, int]:
   """The sizes of a variant: fields of `encoder.EncoderConfig`.
@@ -61,14 +68,16 @@ def sizes(
     InputError: an unknown variant; a list that lacks a size, has one twice, or
       has another or what is no whole number >= 1.
   """
-  variants = load(backbone).VARIANTS
+  variants = load_backbone(backbone).VARIANTS
   if variant in variants:
     return dict(variants[variant])
   words = variant.replace(",", " ").split()
   keys = [word.partition("=")[0] for word in words]
-  pattern = f"({'|'.join((*SIZES, *MORE))})=[1-9][0-9]{{0,6}}"
+  pattern = (
+    f"({'|'.join((*REQUIRED_SIZES, *OPTIONAL_SIZES))})=[1-9][0-9]{{0,6}}"
+  )
   wrong = [word for word in words if not re.fullmatch(pattern, word)]
-  wrong += [f"no {key}" for key in SIZES if key not in keys]
+  wrong += [f"no {key}" for key in REQUIRED_SIZES if key not in keys]
   wrong += [
     f"{key} twice" for key in dict.fromkeys(keys) if keys.count(key) > 1
   ]
@@ -76,25 +85,28 @@ def sizes(
     problem = f": {', '.join(wrong)}" if "=" in variant else " is unknown"
     raise InputError(
       f"{name} {variant!r}{problem}; known: {', '.join(variants)}, or all of"
-      f" {'=, '.join(SIZES)}=, and maybe {'=, '.join(MORE)}=, whole numbers"
+      f" {'=, '.join(REQUIRED_SIZES)}=, and maybe"
+      f" {'=, '.join(OPTIONAL_SIZES)}=, whole numbers"
       " below 10,000,000."
     )
   return {word.partition("=")[0]: int(word.partition("=")[2]) for word in words}
 
 
-def network_config(
+def make_network_config(
   backbone: str, variant: str, fields: Mapping[str, Any]
 ) -> encoder.EncoderConfig:
   """A network of a variant, with `fields`, which are stronger.
 
   Raises:
-    InputError: as `sizes`; heads that do not divide the width.
+    InputError: as `variant_sizes`; heads that do not divide the width.
   """
-  config = encoder.EncoderConfig(**{**sizes(backbone, variant), **fields})
+  config = encoder.EncoderConfig(
+    **{**variant_sizes(backbone, variant), **fields}
+  )
   return _checked("model", config)
 
 
-def generator_config(
+def make_generator_config(
   discriminator: encoder.EncoderConfig,
   backbone: str,
   *,
@@ -104,13 +116,15 @@ def generator_config(
   """The generator beside a discriminator: of a variant, or "" to scale it.
 
   Raises:
-    InputError: as `network_config`; other embeddings than the discriminator's.
+    InputError: as `make_network_config`; or different embeddings.
   """
   if not variant:
-    scaled = encoder.generator_config(discriminator, multiplier)
+    scaled = encoder.scale_config(discriminator, multiplier)
     return _checked("generator", scaled)
-  given: dict[str, Any] = sizes(backbone, variant, name="generator.variant")
-  for key in SHARED:
+  given: dict[str, Any] = variant_sizes(
+    backbone, variant, name="generator.variant"
+  )
+  for key in SHARED_SIZES:
     shared = getattr(discriminator, key)
     if given.get(key, shared) != shared:
       raise InputError(

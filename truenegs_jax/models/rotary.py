@@ -7,7 +7,7 @@ How to write another: copy this file, change what differs, and train it with
   `config.dtype` `[B, L, E]`, of given rows of the word table if any; its
   attribute `word_VxE` is that table, which the output is tied to. Networks of
   other widths share it (ELECTRA's generator), so it knows only
-  `config.embedding_size` and ends in a norm: `encoder.fit_width` follows.
+  `config.embedding_size` and ends in a norm. `project_to_width` is next.
 * `Encoder(config)(embedded_BxLxE, documents_BxL, dropout_keys_B)`,
   `config.dtype` `[B, L, D]`. Tokens look at their own document alone.
 * `VARIANTS`: size name -> fields of `encoder.EncoderConfig`.
@@ -62,7 +62,7 @@ class Encoder(nn.Module):
     x_BxLxD = layers.run_layers(
       self,
       Layer,
-      encoder.fit_width(c, embedded_BxLxE),
+      encoder.project_to_width(c, embedded_BxLxE),
       dropout_keys_B,
       attention.make_mask(c.attention, documents_BxL),
       *rotations(positions_BxL, c.width // c.heads),

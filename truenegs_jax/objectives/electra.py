@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import optax
 
 from truenegs_jax.objectives import masking, mlm, negatives, soft_regularization
-from truenegs_jax.objectives.fill_slots import (
+from truenegs_jax.objectives.options import Options
+from truenegs_jax.objectives.slot_predictions import (
   Batch,
   Terms,
   dropout_keys,
-  guess_slots,
+  mask_and_predict,
   weighted_sum,
 )
-from truenegs_jax.objectives.options import Options
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
@@ -63,15 +63,15 @@ def electra_terms(
     logits of (replaced, original) tokens. `mlm_hidden`: in evaluation alone.
   """
   bound = model.bind({"params": params})
-  guess = guess_slots(bound, batch, keys_B, options, train=train)
+  guess = mask_and_predict(bound, batch, keys_B, options, train=train)
   terms = mlm.slot_terms(bound, batch, guess, aux, options, train=train)
   tokens_BxL, slots = batch["tokens"], guess.slots
   corrupted_BxL = masking.fill_slots(tokens_BxL, slots, guess.sampled_BxK)
   has_soft = options.soft_weight or not train
-  words_BxLxE, *pair = soft_regularization.gather_once(
+  words_BxLxE, *pair = soft_regularization.gather_embeddings(
     bound,
     corrupted_BxL,
-    *((slots.original_BxK, guess.predicted_BxK) if has_soft else ()),
+    *((slots.gold_BxK, guess.predicted_BxK) if has_soft else ()),
   )
   if has_soft:
     terms["soft"] = soft_regularization.word_term(bound, guess, options, *pair)
@@ -93,16 +93,16 @@ def electra_terms(
       options,
       encoded,
     )
-  detect_BxL = bound.judge(hidden_BxLxD)
+  detect_BxL = bound.detect(hidden_BxLxD)
   # ELECTRA counts a lucky sample, equal to the original, as original.
   replaced_BxL = corrupted_BxL != tokens_BxL
   real_BxL, spared_BxL = batch["documents"] != 0, None
   if options.discriminator != "none":
     spared_BxK = negatives.false_negatives(
-      aux, slots.original_BxK, guess.sampled_BxK
+      aux, slots.gold_BxK, guess.sampled_BxK
     )
     if options.strict_subword:
-      spared_BxK &= mlm.ends_its_word(
+      spared_BxK &= mlm.is_word_end(
         batch, slots.positions_BxK, aux["continues_V"]
       )
     nowhere_BxL = jnp.zeros(tokens_BxL.shape, bool)

@@ -77,13 +77,13 @@ class Slots:
   """The K predicted slots of each row of a batch."""
 
   positions_BxK: Array  # int32; 0 where the weight is 0
-  original_BxK: Array  # int32, the gold tokens
+  gold_BxK: Array  # int32, the gold tokens
   weight_BxK: Array  # f32, 1 for a slot in use
   distinct: bool = True  # False: slots in use may share a position
 
 
 jax.tree_util.register_dataclass(
-  Slots, ["positions_BxK", "original_BxK", "weight_BxK"], ["distinct"]
+  Slots, ["positions_BxK", "gold_BxK", "weight_BxK"], ["distinct"]
 )
 
 
@@ -129,10 +129,10 @@ def choose_slots(
     wanted_B = jnp.minimum(wanted_B, candidate_BxL.sum(axis=1))
   used_BxK = jnp.arange(k)[None] < wanted_B[:, None]
   positions_BxK = jnp.where(used_BxK, positions_BxK, 0)
-  original_BxK = jnp.take_along_axis(tokens_BxL, positions_BxK, axis=1)
+  gold_BxK = jnp.take_along_axis(tokens_BxL, positions_BxK, axis=1)
   return Slots(
     positions_BxK,
-    original_BxK,
+    gold_BxK,
     used_BxK.astype(jnp.float32),
     distinct=not options.with_replacement,
   )
@@ -149,7 +149,7 @@ def apply_mask(
   shape = slots.positions_BxK.shape[1:]
   uniform_BxK = rng.uniform(keys_B, shape, site=KEEP_SITE)
   spared_BxK = uniform_BxK < style.kept
-  shown_BxK = jnp.where(spared_BxK, slots.original_BxK, options.mask_id)
+  shown_BxK = jnp.where(spared_BxK, slots.gold_BxK, options.mask_id)
   if style.random:
     random_BxK = (uniform_BxK < style.kept + style.random) & ~spared_BxK
     token_BxK = _integers(
@@ -167,17 +167,17 @@ def apply_mask(
 def fill_slots(tokens_BxL: Array, slots: Slots, values_BxK: Array) -> Array:
   """Writes one value into each slot in use and leaves all else alone.
 
-  The first of the slots that share a position decides (`of_first`).
+  The first of the slots that share a position decides (`share_first_value`).
   """
   length = tokens_BxL.shape[1]
   target_BxK = jnp.where(slots.weight_BxK > 0, slots.positions_BxK, length)
   rows_Bx1 = jnp.arange(tokens_BxL.shape[0])[:, None]
   return tokens_BxL.at[rows_Bx1, target_BxK].set(
-    of_first(slots, values_BxK).astype(tokens_BxL.dtype), mode="drop"
+    share_first_value(slots, values_BxK).astype(tokens_BxL.dtype), mode="drop"
   )
 
 
-def of_first(slots: Slots, values_BxK: Array) -> Array:
+def share_first_value(slots: Slots, values_BxK: Array) -> Array:
   """Gives each slot in use the value of the first one at its position.
 
   A scatter of different values to one place would keep whichever the device

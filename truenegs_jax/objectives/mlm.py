@@ -14,12 +14,17 @@ import numpy as np
 import optax
 
 from truenegs_jax.objectives import (
-  fill_slots,
   negatives,
+  slot_predictions,
   soft_regularization,
 )
-from truenegs_jax.objectives.fill_slots import Batch, Guess, Terms, weighted_sum
 from truenegs_jax.objectives.options import Options
+from truenegs_jax.objectives.slot_predictions import (
+  Batch,
+  SlotPredictions,
+  Terms,
+  weighted_sum,
+)
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
@@ -43,16 +48,18 @@ def mlm_terms(
   terms are those of `electra.electra_terms`; the model needs no `judge`.
   """
   bound = model.bind({"params": params})
-  guess = fill_slots.guess_slots(bound, batch, keys_B, options, train=train)
+  guess = slot_predictions.mask_and_predict(
+    bound, batch, keys_B, options, train=train
+  )
   terms = slot_terms(bound, batch, guess, aux, options, train=train)
   if options.soft_weight or not train:
-    pair = soft_regularization.gather_once(
-      bound, guess.slots.original_BxK, guess.predicted_BxK
+    pair = soft_regularization.gather_embeddings(
+      bound, guess.slots.gold_BxK, guess.predicted_BxK
     )
     terms["soft"] = soft_regularization.word_term(bound, guess, options, *pair)
   if options.sentence_weight:
     purpose = rng.GENERATOR_DROPOUT
-    keys = fill_slots.dropout_keys(keys_B, purpose, train=train)
+    keys = slot_predictions.dropout_keys(keys_B, purpose, train=train)
     terms["sentence"] = soft_regularization.sentence_term(
       bound.encode, batch, guess, keys, options
     )
@@ -62,7 +69,7 @@ def mlm_terms(
 def slot_terms(
   bound: Any,
   batch: Batch,
-  guess: Guess,
+  guess: SlotPredictions,
   aux: Mapping[str, Array],
   options: Options,
   *,
@@ -84,13 +91,13 @@ def slot_terms(
   if not train:
     # 15 % of ELECTRA's slots stay visible and can be copied: they alone take a
     # seventh off the loss of a model that has learned nothing about language.
-    hidden_BxK = guess.shown_BxK == options.masking.mask_id
+    hidden_BxK = guess.inputs_BxK == options.masking.mask_id
     terms["mlm_hidden"] = weighted_sum(guess.loss_BxK, weight_BxK * hidden_BxK)
   terms["pair_cosine"] = soft_regularization.pair_cosine(bound)
   return terms
 
 
-def ends_its_word(
+def is_word_end(
   batch: Batch, positions_BxK: Array, continues_V: Array | np.ndarray
 ) -> Array:
   """True where the next token of the same document is not a `##` piece.
@@ -106,7 +113,9 @@ def ends_its_word(
   return ~(same_BxK & jnp.asarray(continues_V)[following(batch["tokens"])])
 
 
-def _loss(guess: Guess, aux: Mapping[str, Array], options: Options) -> Array:
+def _loss(
+  guess: SlotPredictions, aux: Mapping[str, Array], options: Options
+) -> Array:
   """The loss of each slot before correction.
 
   Smoothing moves a share of the target from the gold token to its synonyms:
@@ -114,15 +123,15 @@ def _loss(guess: Guess, aux: Mapping[str, Array], options: Options) -> Array:
   """
   if options.temperature == 1.0 and not options.smoothing:
     return guess.loss_BxK
-  original_BxK = guess.slots.original_BxK
+  gold_BxK = guess.slots.gold_BxK
   scaled_BxKxV = guess.logits_BxKxV / options.temperature
   loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
-    scaled_BxKxV, original_BxK
+    scaled_BxKxV, gold_BxK
   )
   if not options.smoothing:
     return loss_BxK
-  mean_BxK, has_BxK = negatives.synonym_mean(aux, original_BxK, scaled_BxKxV)
-  gold_BxKx1 = jnp.take_along_axis(scaled_BxKxV, original_BxK[..., None], -1)
+  mean_BxK, has_BxK = negatives.synonym_mean(aux, gold_BxK, scaled_BxKxV)
+  gold_BxKx1 = jnp.take_along_axis(scaled_BxKxV, gold_BxK[..., None], -1)
   moved_BxK = options.smoothing * (gold_BxKx1[..., 0] - mean_BxK)
   return loss_BxK + jnp.where(has_BxK, moved_BxK, 0.0)
 
@@ -130,21 +139,21 @@ def _loss(guess: Guess, aux: Mapping[str, Array], options: Options) -> Array:
 def _corrected_terms(
   loss_BxK: Array,
   batch: Batch,
-  guess: Guess,
+  guess: SlotPredictions,
   aux: Mapping[str, Array],
   options: Options,
 ) -> Terms:
   """The loss over the kept slots, and how much was corrected (table 2)."""
-  original_BxK, weight_BxK = guess.slots.original_BxK, guess.slots.weight_BxK
+  gold_BxK, weight_BxK = guess.slots.gold_BxK, guess.slots.weight_BxK
   is_false_BxK = negatives.false_negatives(
-    aux, original_BxK, guess.predicted_BxK, include_self=options.include_self
+    aux, gold_BxK, guess.predicted_BxK, include_self=options.include_self
   )
   if options.strict_subword:
-    is_false_BxK &= ends_its_word(
+    is_false_BxK &= is_word_end(
       batch, guess.slots.positions_BxK, aux["continues_V"]
     )
   false_BxK = weight_BxK * is_false_BxK
-  wrong_BxK = weight_BxK * (guess.predicted_BxK != original_BxK)
+  wrong_BxK = weight_BxK * (guess.predicted_BxK != gold_BxK)
   row_false_B, row_used_B = false_BxK.max(axis=1), weight_BxK.max(axis=1)
   kept, num_kept = weighted_sum(loss_BxK, weight_BxK - false_BxK)
   slots = weight_BxK.sum()

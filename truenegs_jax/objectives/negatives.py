@@ -27,7 +27,7 @@ def is_synonym(aux: Aux, a_BxK: Array, b_BxK: Array) -> Array:
 
 
 def synonym_mean(
-  aux: Aux, original_BxK: Array, values_BxKxV: Array
+  aux: Aux, gold_BxK: Array, values_BxKxV: Array
 ) -> tuple[Array, Array]:
   """The mean of `values` over the synonyms of each gold token.
 
@@ -36,14 +36,14 @@ def synonym_mean(
     token has any.
   """
   if "ids_VxS" in aux:
-    ids_BxKxS = aux["ids_VxS"][original_BxK]
+    ids_BxKxS = aux["ids_VxS"][gold_BxK]
     listed = ids_BxKxS >= 0
     values = jnp.take_along_axis(values_BxKxV, jnp.maximum(ids_BxKxS, 0), -1)
   else:
-    words_BxKxWx1 = aux["bits_VxW"][original_BxK][..., None]
+    words_BxKxWx1 = aux["bits_VxW"][gold_BxK][..., None]
     bit_1x1x1x32 = jnp.arange(WORD_BITS, dtype=jnp.uint32)[None, None, None]
     flags_BxKxWx32 = (words_BxKxWx1 >> bit_1x1x1x32) & 1 == 1
-    flags = flags_BxKxWx32.reshape(*original_BxK.shape, -1)
+    flags = flags_BxKxWx32.reshape(*gold_BxK.shape, -1)
     listed = flags[..., : values_BxKxV.shape[-1]]
     values = values_BxKxV
   count_BxK = listed.sum(axis=-1)
@@ -53,7 +53,7 @@ def synonym_mean(
 
 def false_negatives(
   aux: Aux,
-  original_BxK: Array,
+  gold_BxK: Array,
   predicted_BxK: Array,
   *,
   include_self: bool = False,
@@ -64,10 +64,10 @@ def false_negatives(
   paper's lists (figure 3) hold the gold word itself, and read literally they
   drop the loss of every correct prediction. `include_self` reads them so.
   """
-  listed_BxK = is_synonym(aux, original_BxK, predicted_BxK)
+  listed_BxK = is_synonym(aux, gold_BxK, predicted_BxK)
   if include_self:
     return listed_BxK
-  return listed_BxK & (predicted_BxK != original_BxK)
+  return listed_BxK & (predicted_BxK != gold_BxK)
 
 
 def neighbour_ids(

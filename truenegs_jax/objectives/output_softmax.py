@@ -30,7 +30,7 @@ NEVER = -1e30  # bias of a column that pads; finite: nothing turns into NaN
 
 
 @dataclasses.dataclass(frozen=True)
-class Output:
+class SoftmaxOutput:
   """Loss and tokens of the slots; `loss_BxK` has a gradient."""
 
   loss_BxK: Array  # f32, the cross-entropy of the gold tokens
@@ -38,7 +38,7 @@ class Output:
   sampled_BxK: Array  # int32, drawn from softmax(logits / temperature)
 
 
-def read(
+def compute(
   vectors_BxKxE: Array,
   word_VxE: Array,
   bias_V: Array,
@@ -47,7 +47,7 @@ def read(
   *,
   temperature: float = 1.0,
   chunk: int = 0,
-) -> Output:
+) -> SoftmaxOutput:
   """Loss, prediction and sample of slots, without keeping all logits.
 
   Args:
@@ -67,16 +67,16 @@ def read(
   while num_slots % parts:
     parts += 1
   loss_M, *tokens = _read(temperature, parts, slots, word_VxE, bias_V)
-  return Output(
+  return SoftmaxOutput(
     loss_M.reshape(shape), *(_tokens(x, shape, bias_V.size) for x in tokens)
   )
 
 
-def read_logits(
+def compute_from_logits(
   logits_BxKxV: Array, gold_BxK: Array, keys_B: Array, *, temperature: float
-) -> Output:
-  """`read` of given logits, without a custom gradient."""
-  return Output(
+) -> SoftmaxOutput:
+  """`compute` of given logits, without a custom gradient."""
+  return SoftmaxOutput(
     optax.softmax_cross_entropy_with_integer_labels(logits_BxKxV, gold_BxK),
     predict(logits_BxKxV),
     sample(logits_BxKxV, keys_B, temperature),

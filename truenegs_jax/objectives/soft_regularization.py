@@ -12,20 +12,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from truenegs_jax.objectives.fill_slots import (
+from truenegs_jax.objectives.options import Options
+from truenegs_jax.objectives.slot_predictions import (
   Batch,
-  Guess,
-  predicted_inputs,
+  SlotPredictions,
+  predicted_sentences,
   weighted_sum,
 )
-from truenegs_jax.objectives.options import Options
 from truenegs_jax.runtime.errors import InputError
 
 Array = jax.Array
 Regularizer = Callable[[Array, Array], Array]
 
 NORM_FLOOR = 1e-8  # torch's CosineSimilarity default
-WATCHED_PAIRS = 1_024  # whose mean cosine has an error of 0.03 / sqrt(E)
+NUM_RANDOM_PAIRS = 1_024  # whose mean cosine has an error of 0.03 / sqrt(E)
 
 
 def cosine_distance(original_BxKxE: Array, predicted_BxKxE: Array) -> Array:
@@ -51,7 +51,7 @@ def cosine_distance(original_BxKxE: Array, predicted_BxKxE: Array) -> Array:
 REGULARIZERS: dict[str, Regularizer] = {"cosine": cosine_distance}
 
 
-def get(name: str) -> Regularizer:
+def get_regularizer(name: str) -> Regularizer:
   """Looks a term up by name; InputError lists the known ones."""
   if name not in REGULARIZERS:
     known = ", ".join(REGULARIZERS)
@@ -71,7 +71,7 @@ def sentence_divergence(p_BxLxD: Array, q_BxLxD: Array) -> Array:
   return jnp.sum(jnp.exp(log_p_BxLxD) * (log_p_BxLxD - log_q_BxLxD), axis=-1)
 
 
-def gather_once(bound: Any, *ids: Array) -> list[Array]:
+def gather_embeddings(bound: Any, *ids: Array) -> list[Array]:
   """`token_embedding` of several `[B, _]`, with one scatter for a gradient."""
   ends = np.cumsum([x.shape[1] for x in ids])[:-1].tolist()
   vectors = bound.token_embedding(jnp.concatenate(ids, axis=1))
@@ -80,7 +80,7 @@ def gather_once(bound: Any, *ids: Array) -> list[Array]:
 
 def word_term(
   bound: Any,
-  guess: Guess,
+  guess: SlotPredictions,
   options: Options,
   gold_BxKxE: Array,
   predicted_BxKxE: Array,
@@ -88,7 +88,7 @@ def word_term(
   """Equation 3 of Zhang et al. 2023: 1 - cos(gold, predicted), over all slots.
 
   A correct prediction costs nothing. Both rows of the table, which
-  `gather_once` gave, get the gradient unless `soft_gradient` stops one.
+  `gather_embeddings` gave, get the gradient unless `soft_gradient` stops one.
   """
   if options.soft_prediction == "expected":
     predicted_BxKxE = bound.mean_embedding(
@@ -98,14 +98,14 @@ def word_term(
     predicted_BxKxE = jax.lax.stop_gradient(predicted_BxKxE)
   elif options.soft_gradient == "predicted":
     gold_BxKxE = jax.lax.stop_gradient(gold_BxKxE)
-  loss_BxK = get(options.soft)(gold_BxKxE, predicted_BxKxE)
+  loss_BxK = get_regularizer(options.soft)(gold_BxKxE, predicted_BxKxE)
   return weighted_sum(loss_BxK, guess.slots.weight_BxK)
 
 
 def sentence_term(
   encode: Callable[..., Array],
   batch: Batch,
-  guess: Guess,
+  guess: SlotPredictions,
   dropout_keys_B: Array | None,
   options: Options,
   predicted_BxLxD: Array | None = None,
@@ -127,7 +127,7 @@ def sentence_term(
     predicted_BxLxD: H_p, if the predicted sentences were encoded before.
   """
   if predicted_BxLxD is None:
-    predicted_BxLxD = encode(predicted_inputs(batch, guess), dropout_keys_B)
+    predicted_BxLxD = encode(predicted_sentences(batch, guess), dropout_keys_B)
   inputs = batch
   if options.sentence_target == "masked":
     inputs = {**batch, "tokens": guess.masked_BxL}
@@ -149,7 +149,7 @@ def pair_cosine(bound: Any) -> tuple[Array, Array]:
   """
   _, bias_V = bound.output_layer()
   pairs_2xC = np.random.default_rng(0).integers(
-    bias_V.size, size=(2, WATCHED_PAIRS)
+    bias_V.size, size=(2, NUM_RANDOM_PAIRS)
   )
   vectors = jax.lax.stop_gradient(bound.token_embedding(jnp.array(pairs_2xC)))
   distance_C = cosine_distance(vectors[0], vectors[1])

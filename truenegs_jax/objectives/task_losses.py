@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from truenegs_jax.objectives.fill_slots import (
+from truenegs_jax.objectives.slot_predictions import (
   Batch,
   Terms,
   dropout_keys,

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.objectives import electra, fill_slots, masking, mlm
+from truenegs_jax.objectives import electra, masking, mlm, slot_predictions
 from truenegs_jax.objectives import options as options_lib
 from truenegs_jax.objectives.options import Options
 from truenegs_jax.runtime.errors import InputError
@@ -23,7 +23,7 @@ from truenegs_jax.synonyms import run_table
 from truenegs_jax.train import model_synonyms, optim, sharding, speed, step
 from truenegs_jax.workdir.from_config import build_model
 
-OBJECTIVES: dict[str, Callable[..., fill_slots.Terms]] = {
+OBJECTIVES: dict[str, Callable[..., slot_predictions.Terms]] = {
   "electra": electra.electra_terms,
   "mlm": mlm.mlm_terms,
 }
@@ -81,7 +81,7 @@ class Run:
   config: Mapping[str, Any]
   model: pretrain.Model
   options: Options
-  terms: Callable[..., fill_slots.Terms]
+  terms: Callable[..., slot_predictions.Terms]
   weights: Mapping[str, step.Weight]
   rate: optim.Schedule
   tx: optax.GradientTransformation

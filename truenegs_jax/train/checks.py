@@ -104,7 +104,7 @@ def _check_names(c: ConfigDict) -> None:
   one_of("data.accents", c.data.accents, ACCENTS)
   one_of("data.layout", c.data.layout, layouts.LAYOUTS)
   one_of("model.dtype", c.model.dtype, DTYPES)
-  one_of("model.attention", c.model.attention, choose_attention.NAMES)
+  one_of("model.attention", c.model.attention, choose_attention.CHOICES)
   one_of("mesh.synonyms", c.mesh.synonyms, sharding.TABLE_LAYOUTS)
   _check_negatives(c)
   _check_model(c)
@@ -144,7 +144,7 @@ def _check_negatives(c: ConfigDict) -> None:
   for name, known in CHOICES.items():
     one_of(f"negatives.{name}", n[name], known)
   one_of("negatives.layout", n.layout, table_lib.LAYOUTS)
-  soft_regularization.get(n.soft)
+  soft_regularization.get_regularizer(n.soft)
   optim.weight_schedule(n.soft_schedule, n.soft_weight, n.soft_steps)
   softens = n.soft_weight or n.sentence_weight
   if softens and n.soft_schedule != "constant" and not n.soft_steps:

@@ -121,7 +121,7 @@ def make_refresh(
     # Gathered first: of a split table every chunk of cosines would be summed
     # up over the devices.
     word_VxE = jax.lax.with_sharding_constraint(
-      pretrain.word_table(params), places["ids_VxS"]
+      pretrain.get_word_embeddings(params), places["ids_VxS"]
     )
     return own.from_embeddings(word_VxE)
 

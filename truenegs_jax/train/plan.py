@@ -47,7 +47,7 @@ def with_attention(
     InputError: what `model.attention` wants cannot be, or the processes find
       different ones.
   """
-  find = choose_attention.settle if check else choose_attention.choose
+  find = choose_attention.choose_checked if check else choose_attention.choose
   form, line = find(
     run.attention,
     run.model.roles.values(),
@@ -56,7 +56,7 @@ def with_attention(
     packed=run.packed,
   )
   distributed.check_same("attention", line)
-  model: Any = choose_attention.with_form(run.model, form)
+  model: Any = choose_attention.with_attention(run.model, form)
   return dataclasses.replace(run, model=model), line
 
 
@@ -263,7 +263,7 @@ def devices(run: Run, mesh: jax.sharding.Mesh) -> str:
 
 def parameters(model: pretrain.Model, params: Any) -> str:
   """How many parameters a model has, in all and in each of its parts."""
-  count = lambda *names: pretrain.parameter_count(
+  count = lambda *names: pretrain.count_parameters(
     [params[name] for name in names if name in params]
   )
   parts = {"embeddings": count("embeddings")}

@@ -13,7 +13,7 @@ from support import tiny
 from support.weight_files import TOKENIZER
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import electra, mlm
-from truenegs_jax.objectives.fill_slots import guess_slots
+from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.runtime import rng as rng_lib
 from truenegs_jax.train import step
 from truenegs_jax.weights.export import torch_parity
@@ -244,7 +244,7 @@ def _draws(torch_electra, model, params, batch, keys_B, options):
 
   @jax.jit
   def draw(params):
-    guess = guess_slots(
+    guess = mask_and_predict(
       model.bind({"params": params}),
       _inputs(batch),
       keys_B,

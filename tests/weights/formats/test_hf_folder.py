@@ -94,9 +94,9 @@ def test_released_sizes_have_the_tensors_and_parameters_of_their_files(
   )
   names = hf_names.name_table(model, role)
   assert len(names) == tensors
-  own = pretrain.role_params(shapes, role)
+  own = pretrain.select_params(shapes, role)
   assert set(names) == set(traverse_util.flatten_dict(own, sep="/"))
-  assert pretrain.parameter_count(own) == parameters
+  assert pretrain.count_parameters(own) == parameters
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from truenegs_jax.weights.formats import hf_folder
 
 def export_task(
   params: Mapping[str, Any],
-  model: finetune.Downstream,
+  model: finetune.DownstreamModel,
   tokenizer: Tokenizer,
   output: pathlib.Path,
   *,
@@ -78,7 +78,7 @@ def export_task(
   return pretrained.ExportResult(output, compared, statement)
 
 
-def unsupported_reason(model: finetune.Downstream) -> str:
+def unsupported_reason(model: finetune.DownstreamModel) -> str:
   """Why transformers has no counterpart of a model; "" where it has one."""
   if not hf_folder.has_counterpart(model):
     return (
@@ -109,7 +109,9 @@ def _scale(task: task_lib.Task) -> tuple[float, float]:
   return task.scale if task.kind == task_lib.SCORE else (0.0, 1.0)
 
 
-def _fields(model: finetune.Downstream, task: task_lib.Task) -> dict[str, Any]:
+def _fields(
+  model: finetune.DownstreamModel, task: task_lib.Task
+) -> dict[str, Any]:
   """The fields of `config.json` that belong to a task."""
   if task.kind == task_lib.SPANS:
     return {}

@@ -116,7 +116,7 @@ def pretrained_card(
     title=title,
     use=use,
     architecture=hf_names.architecture(model, role),
-    parameters=pretrain.parameter_count(pretrain.role_params(params, role)),
+    parameters=pretrain.count_parameters(pretrain.select_params(params, role)),
     layers=config.layers,
     width=config.width,
     max_positions=config.max_positions,
@@ -129,7 +129,7 @@ def pretrained_card(
 
 def task_card(
   params: Mapping[str, Any],
-  model: finetune.Downstream,
+  model: finetune.DownstreamModel,
   tokenizer: Tokenizer,
   task: task_lib.Task,
   made: str,
@@ -154,7 +154,7 @@ def task_card(
     title=f"{family.upper()}, fine-tuned on {task.title}",
     use=use,
     architecture=architecture,
-    parameters=pretrain.parameter_count(params),
+    parameters=pretrain.count_parameters(params),
     layers=config.layers,
     width=config.width,
     max_positions=config.max_positions,

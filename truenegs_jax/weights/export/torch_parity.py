@@ -75,7 +75,7 @@ def compare(
 def compare_task(
   folder: pathlib.Path,
   params: Mapping[str, Any],
-  model: finetune.Downstream,
+  model: finetune.DownstreamModel,
   *,
   scale: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[bool, str]:
@@ -116,7 +116,7 @@ def compare_task(
 
 def our_task_logits(
   params: Mapping[str, Any],
-  model: finetune.Downstream,
+  model: finetune.DownstreamModel,
   inputs: Mapping[str, np.ndarray],
 ) -> Logits:
   """The f32 logits of a task's head, of classes `[B, C]` or spans `[B, L]`."""

@@ -79,7 +79,7 @@ MAX_SIZE = 10_000_000
 
 def has_counterpart(model: hf_names.Model) -> bool:
   """Whether Hugging Face knows the backbone: only then is there an export."""
-  backbone = registry.load(model.backbone)
+  backbone = registry.load_backbone(model.backbone)
   return getattr(backbone, "HUGGING_FACE", False)
 
 

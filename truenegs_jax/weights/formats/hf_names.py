@@ -19,7 +19,7 @@ from flax import traverse_util
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
 
-Model = pretrain.Model | finetune.Downstream
+Model = pretrain.Model | finetune.DownstreamModel
 
 DTYPES = {
   "float32": np.dtype(np.float32),
@@ -163,7 +163,7 @@ def name_table(model: Model, role: str) -> dict[str, str]:
     for ours, theirs in _LAYER.items():
       name = f"{prefix}.encoder.layer.{i}.{theirs}"
       modules[f"{role}/layer_{i}/{ours}"] = name
-  fine_tuned = isinstance(model, finetune.Downstream)
+  fine_tuned = isinstance(model, finetune.DownstreamModel)
   if fine_tuned:
     modules |= TASK_HEADS.get(model.head, {})
   else:
@@ -190,7 +190,7 @@ def name_table(model: Model, role: str) -> dict[str, str]:
 
 def architecture(model: Model, role: str) -> str:
   """The class of transformers that one network of a model becomes."""
-  if isinstance(model, finetune.Downstream):
+  if isinstance(model, finetune.DownstreamModel):
     family = NETWORKS[role].family.capitalize()
     return family + TASK_CLASSES.get(model.head, "Model")
   if has_pooler(model):

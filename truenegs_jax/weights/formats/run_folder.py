@@ -40,7 +40,7 @@ def open_networks(
 
   networks = {}
   for role in model.roles:
-    shapes = _flat(pretrain.role_params(shapes_of_all, role))
+    shapes = _flat(pretrain.select_params(shapes_of_all, role))
     networks[role] = Network(
       role=role,
       location=place,
@@ -65,7 +65,7 @@ def open_networks(
 def _name_table(model: hf_names.Model, role: str) -> dict[str, str]:
   shapes_of_all = pretrain.param_shapes(model)
   if len(model.roles) > 1:
-    shapes_of_all = pretrain.role_params(shapes_of_all, role)
+    shapes_of_all = pretrain.select_params(shapes_of_all, role)
   return {name: name for name in _flat(shapes_of_all)}
 
 

@@ -106,7 +106,7 @@ def loadable_names(
 ) -> dict[str, str]:
   """`Network.name_table` without the heads that the weights lack entirely."""
   table, names = dict(network.name_table(model, role)), network.arrays.shapes
-  fine_tuned = isinstance(model, finetune.Downstream)
+  fine_tuned = isinstance(model, finetune.DownstreamModel)
   for head in FINE_TUNED_HEADS if fine_tuned else HEADS:
     of_head = {ours for ours in table if ours.startswith(head)}
     # A pooler that is not there either: a file that was meant to have both.

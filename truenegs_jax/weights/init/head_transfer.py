@@ -1,6 +1,6 @@
 """Heads of weights that a model is fine-tuned from: kept, left out, refused.
 
-networks = trimmed(networks, model, skip=skip)  # a Downstream's, or as they are
+networks = trimmed(networks, model, skip=skip)  # a DownstreamModel's
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ def drop_unused_heads(
     InputError: the head of another kind of task, or of as many classes as the
       model has not.
   """
-  if not isinstance(model, finetune.Downstream):
+  if not isinstance(model, finetune.DownstreamModel):
     if "head" in skip:
       raise InputError(
         "init_skip=head is of fine-tuning; a model that is pre-trained has no"
@@ -113,7 +113,7 @@ def read_labels(fields: Mapping[str, Any]) -> list[str]:
 
 def _trimmed(
   network: Network,
-  model: finetune.Downstream,
+  model: finetune.DownstreamModel,
   role: str,
   skip: Iterable[str],
   task: task_lib.Task | None,
@@ -140,7 +140,7 @@ def _trimmed(
   return dataclasses.replace(network, arrays=arrays, tied={})
 
 
-def _pre_trained(model: finetune.Downstream) -> pretrain.Model:
+def _pre_trained(model: finetune.DownstreamModel) -> pretrain.Model:
   """The pre-trained model of a network, with all heads."""
   if model.role == "bert":
     return pretrain.BertMlm(model.config, model.backbone, pooler=True)
@@ -165,7 +165,7 @@ def _top(name: str) -> str:
 
 def _check_kind(
   network: Network,
-  model: finetune.Downstream,
+  model: finetune.DownstreamModel,
   heads: set[str],
   own: set[str],
 ) -> None:
@@ -186,7 +186,7 @@ def _check_kind(
 
 def _check_classes(
   network: Network,
-  model: finetune.Downstream,
+  model: finetune.DownstreamModel,
   table: Mapping[str, str],
   task: task_lib.Task | None,
 ) -> None:

@@ -17,7 +17,7 @@ Terms = dict[str, tuple[Array, Array]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Guess:
+class SlotPredictions:
   """The hidden slots of a batch and how a masked language model fills them."""
 
   slots: masking.Slots
@@ -28,16 +28,16 @@ class Guess:
   logits_BxKxV: Any  # None where no reading needs them
 
   @property
-  def shown_BxK(self) -> Array:
+  def inputs_BxK(self) -> Array:
     """The token that stood in each slot when it was filled."""
     return jnp.take_along_axis(
       self.masked_BxL, self.slots.positions_BxK, axis=1
     )
 
 
-def guess_slots(
+def mask_and_predict(
   bound: Any, batch: Batch, keys_B: Array, options: Options, *, train: bool
-) -> Guess:
+) -> SlotPredictions:
   """Hides the slots of a batch and lets the bound model fill them."""
   keys = lambda purpose: rng.purpose_keys(keys_B, purpose)
   slots, masked_BxL = masking.hide_slots(
@@ -51,17 +51,17 @@ def guess_slots(
     slots.positions_BxK,
     dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train),
   )
-  gold_BxK, sample_keys_B = slots.original_BxK, keys(rng.SAMPLE)
+  gold_BxK, sample_keys_B = slots.gold_BxK, keys(rng.SAMPLE)
   temperature, logits_BxKxV = options.sampling_temperature, None
   # jit drops the entries of `output` that nobody uses.
   if options.needs_logits:
     logits_BxKxV = bound.generate_logits(*inputs)
-    output = output_softmax.read_logits(
+    output = output_softmax.compute_from_logits(
       logits_BxKxV, gold_BxK, sample_keys_B, temperature=temperature
     )
   else:
     word_VxE, bias_V = bound.output_layer()
-    output = output_softmax.read(
+    output = output_softmax.compute(
       bound.generate_vectors(*inputs),
       word_VxE,
       bias_V,
@@ -70,9 +70,11 @@ def guess_slots(
       temperature=temperature,
       chunk=options.vocabulary_chunk,
     )
-  sampled_BxK = masking.of_first(slots, output.sampled_BxK)  # one per place
+  sampled_BxK = masking.share_first_value(
+    slots, output.sampled_BxK
+  )  # one per place
   likeliest = options.prediction == "argmax"
-  return Guess(
+  return SlotPredictions(
     slots=slots,
     masked_BxL=masked_BxL,
     loss_BxK=output.loss_BxK,
@@ -82,7 +84,9 @@ def guess_slots(
   )
 
 
-def predicted_inputs(batch: Batch, guess: Guess) -> dict[str, Array]:
+def predicted_sentences(
+  batch: Batch, guess: SlotPredictions
+) -> dict[str, Array]:
   """The batch with the judged predictions in its slots: the paper's s_p."""
   tokens_BxL = masking.fill_slots(
     batch["tokens"], guess.slots, guess.predicted_BxK

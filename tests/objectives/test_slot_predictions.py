@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support import oracle
-from truenegs_jax.objectives import fill_slots
+from truenegs_jax.objectives import slot_predictions
 from truenegs_jax.runtime import rng
 
 CASE = oracle.make_case(1)
@@ -17,7 +17,9 @@ CASE = oracle.make_case(1)
 def guess(recipe, *, train=False):
   bound = oracle.StubModel().bind({"params": CASE.params})
   inputs, keys_B = oracle.make_inputs(CASE), oracle.make_keys(CASE)
-  return fill_slots.guess_slots(bound, inputs, keys_B, recipe, train=train)
+  return slot_predictions.mask_and_predict(
+    bound, inputs, keys_B, recipe, train=train
+  )
 
 
 @pytest.mark.parametrize("prediction", ["argmax", "sample"])
@@ -39,14 +41,14 @@ def test_slots_are_filled_as_the_oracle_draws_them(
   for name, field in (
     ("sampled_BxK", "sampled"),
     ("predicted_BxK", "prediction"),
-    ("shown_BxK", "shown"),
+    ("inputs_BxK", "shown"),
   ):
     drawn = [getattr(slot, field) for slot in want.slots]
     np.testing.assert_array_equal(np.asarray(getattr(got, name))[used], drawn)
   # Slots of one place hold one token, which is what the row then holds.
   places = {(s.row, s.position): s.prediction for s in want.slots}
   assert (len(places) < len(want.slots)) == repeats
-  filled = fill_slots.predicted_inputs(oracle.make_inputs(CASE), got)
+  filled = slot_predictions.predicted_sentences(oracle.make_inputs(CASE), got)
   expected_BxL = CASE.tokens_BxL.copy()
   for place, token in places.items():
     expected_BxL[place] = token
@@ -67,14 +69,16 @@ def test_every_draw_has_a_purpose_of_its_own():
 
 def test_dropout_has_keys_in_training_alone():
   keys_B = oracle.make_keys(CASE)
-  assert fill_slots.dropout_keys(keys_B, 1, train=False) is None
-  keys = [fill_slots.dropout_keys(keys_B, i, train=True) for i in (1, 2)]
+  assert slot_predictions.dropout_keys(keys_B, 1, train=False) is None
+  keys = [slot_predictions.dropout_keys(keys_B, i, train=True) for i in (1, 2)]
   assert (keys[0] == rng.purpose_keys(keys_B, 1)).all()
   assert (jax.random.key_data(keys[0]) != jax.random.key_data(keys[1])).any()
 
 
 def test_a_sum_leaves_out_what_has_no_weight_even_if_it_is_nan():
   loss = jnp.array([1.0, jnp.nan, 3.0, jnp.inf])
-  total, count = fill_slots.weighted_sum(loss, jnp.array([1.0, 0.0, 0.5, 0.0]))
+  total, count = slot_predictions.weighted_sum(
+    loss, jnp.array([1.0, 0.0, 0.5, 0.0])
+  )
   assert (float(total), float(count)) == (2.5, 1.5)
   assert total.dtype == count.dtype == jnp.float32
