@@ -44,7 +44,7 @@ from truenegs_jax.finetune import (  # noqa: E402
   loop,
   task_data,
 )
-from truenegs_jax.finetune.config_checks import Recipe  # noqa: E402
+from truenegs_jax.finetune.config_checks import FinetuneOptions  # noqa: E402
 from truenegs_jax.tasks import batches, glue, task  # noqa: E402
 from truenegs_jax.train import sharding  # noqa: E402
 from truenegs_jax.weights.formats import hf_names  # noqa: E402
@@ -67,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   c.init, c.init_skip, c.optim.lr = flags.init, "head", flags.lr
   c.finetune.data, c.finetune.epochs = flags.data, flags.epochs
   initial = initial_weights.open_weights(c, say=print)
-  recipe = Recipe.from_config(c)
-  data = task_data.gather(recipe, flags.task, initial.tokenizer)
+  recipe = FinetuneOptions.from_config(c)
+  data = task_data.read_task_data(recipe, flags.task, initial.tokenizer)
   sides = make_sides(initial, recipe, data)
   steps = sides["ours"].steps
   print(
@@ -108,12 +108,12 @@ def _flags(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def make_sides(
   initial: initial_weights.InitialWeights,
-  recipe: Recipe,
-  data: task_data.Material,
+  recipe: FinetuneOptions,
+  data: task_data.TaskData,
 ) -> Sides:
   """Both sides; ends the program where they do not load the same weights."""
-  model = initial.model(data.num_outputs)
-  params = initial.params(model, data.task, 0, say=print)
+  model = initial.make_model(data.num_outputs)
+  params = initial.make_params(model, data.task, 0, say=print)
   auto = transformers.AutoModelForSequenceClassification
   theirs, info = auto.from_pretrained(
     initial.weights.init,
@@ -139,38 +139,42 @@ class Ours:
   def __init__(
     self,
     initial: initial_weights.InitialWeights,
-    recipe: Recipe,
-    data: task_data.Material,
+    recipe: FinetuneOptions,
+    data: task_data.TaskData,
     params: dict[str, Any],
   ):
-    self._params, self._tunings = params, {}
+    self._params, self._setups = params, {}
     for dropout in (0.0, 0.1):
       names = ("dropout", "attention_dropout", "head_dropout")
-      options = {**initial.options, **dict.fromkeys(names, dropout)}
-      changed = dataclasses.replace(initial, options=options)
-      model = changed.model(data.num_outputs)
-      self._tunings[dropout > 0] = loop.make_tuning(recipe, model, data)
-    self.steps = self._tunings[True].steps
+      options = {**initial.model_options, **dict.fromkeys(names, dropout)}
+      changed = dataclasses.replace(initial, model_options=options)
+      model = changed.make_model(data.num_outputs)
+      self._setups[dropout > 0] = loop.make_setup(recipe, model, data)
+    self.steps = self._setups[True].steps
 
   def start(self, seed: int) -> None:
-    self._state = self._tunings[True].start(self._params, seed)
+    self._state = self._setups[True].init_state(self._params, seed)
 
   def step(self, batch: Batch, *, dropout: bool = True) -> Any:
-    t = self._tunings[dropout]
+    t = self._setups[dropout]
     on_device = sharding.to_device(batch, t.mesh)
     self._state, terms = t.train_step(self._state, on_device, {})
     total, count = terms["loss"]
     return total / count
 
-  def predict(self, encoded: task.Encoded) -> list[np.ndarray]:
-    return loop.predict(self._tunings[True], self._state.params, encoded)
+  def predict(self, encoded: task.EncodedRows) -> list[np.ndarray]:
+    return loop.predict(self._setups[True], self._state.params, encoded)
 
 
 class Theirs:
   """The model of transformers, and ELECTRA's optimizer in PyTorch."""
 
   def __init__(
-    self, recipe: Recipe, model: torch.nn.Module, decay: float, steps: int
+    self,
+    recipe: FinetuneOptions,
+    model: torch.nn.Module,
+    decay: float,
+    steps: int,
   ):
     self._recipe, self._model, self._steps = recipe, model, steps
     self._saved = {k: v.clone() for k, v in model.state_dict().items()}
@@ -195,7 +199,7 @@ class Theirs:
     return loss.detach()
 
   @torch.no_grad()
-  def predict(self, encoded: task.Encoded) -> list[np.ndarray]:
+  def predict(self, encoded: task.EncodedRows) -> list[np.ndarray]:
     self._model.eval()
     found = {}
     for batch in batches.batches_in_order(
@@ -236,7 +240,7 @@ def depth(name: str, top: int) -> int:
 
 
 def batches_of(
-  recipe: Recipe, data: task_data.Material, steps: int, seed: int = 0
+  recipe: FinetuneOptions, data: task_data.TaskData, steps: int, seed: int = 0
 ) -> list[Batch]:
   """The first batches of a run."""
   sizes = dict(batch_size=recipe.batch_size, limit=recipe.length)
@@ -289,7 +293,7 @@ def run(
     side.start(seed)
     losses = [float(side.step(batch)) for batch in given]
     secs = time.perf_counter() - start
-    found = dev.scores(dev.answers(side.predict(dev.encoded)))
+    found = dev.score(dev.decode_answers(side.predict(dev.encoded)))
     metric, value = next(iter(found.items()))
     scores[name].append(value)
     print(

@@ -27,8 +27,8 @@ from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.squad import MOVED, read_squad
 from truenegs_jax.tasks.squad_windows import (
   Windows,
-  answer_span,
   best_answers,
+  find_answer_span,
   make_windows,
 )
 
@@ -40,11 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   flags = _flags(argv)
   tokenizer = load_tokenizer(flags.vocab, lowercase=not flags.cased)
   moved: collections.Counter[str] = collections.Counter()
-  questions = read_squad(flags.data, oddities=moved)[: flags.questions]
+  questions = read_squad(flags.data, anomalies=moved)[: flags.questions]
   windows = make_windows(questions, tokenizer, length=flags.length, train=False)
   print(
-    f"{len(questions):,} questions, {len(windows.best):,} windows of up to"
-    f" {flags.length}, {moved[MOVED]:,} {MOVED}"
+    f"{len(questions):,} questions, {len(windows.question_N):,} windows of up"
+    f" to {flags.length}, {moved[MOVED]:,} {MOVED}"
   )
   golds = {q.key: [text for text, _ in q.answers] for q in questions}
   found = [
@@ -90,7 +90,7 @@ def predict(windows: Windows, turn: int) -> dict[str, str]:
     windows.first_N,
     windows.offset_N,
     windows.encoded.tokens,
-    windows.best,
+    windows.is_max_context,
     strict=True,
   ):
     scores_2xn = np.zeros((2, len(tokens)), np.float32)
@@ -123,7 +123,7 @@ def _span(windows: Windows, number: int, turn: int) -> np.ndarray:
   text, start = answers[min(turn, len(answers) - 1)]
   [ids] = windows.tokenizer.encode_lines([text])
   context = windows.contexts[number]
-  span = answer_span(context, start, start + len(text), ids)
+  span = find_answer_span(context, start, start + len(text), ids)
   return np.array(span or (-1, -1))
 
 

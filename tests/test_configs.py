@@ -58,7 +58,7 @@ def test_every_config_of_fine_tuning_is_a_whole_recipe(name, arg):
   released = "released" in arg
   assert c.optim.weight_decay == (0.01 if released else 0.0)
   assert c.finetune.loss == ("sum" if released else "mean")
-  recipe = config_checks.Recipe.from_config(c)
+  recipe = config_checks.FinetuneOptions.from_config(c)
   for width, paper, code in (
     (256, 3e-4, 1e-4),
     (768, 1e-4, 1e-4),

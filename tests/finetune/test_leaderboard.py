@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from truenegs_jax.finetune import leaderboard
-from truenegs_jax.finetune.task_data import failure
+from truenegs_jax.finetune.task_data import find_failure
 
 
 def test_a_summary_drops_nothing():
-  found = leaderboard.summarize(
+  found = leaderboard.summarize_scores(
     [80.0, 50.0, 84.0, 82.0], ["", "constant", "", ""]
   )
   want = leaderboard.Summary(
@@ -24,7 +24,7 @@ def test_a_summary_drops_nothing():
     sd=pytest.approx(np.std([80, 50, 84, 82], ddof=1)),
   )
   assert found == want
-  assert leaderboard.summarize([80.0], [""]).sd is None
+  assert leaderboard.summarize_scores([80.0], [""]).sd is None
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,13 @@ def test_a_summary_drops_nothing():
   ],
 )
 def test_a_run_that_says_one_thing_failed(gold, predicted, reason):
-  found = failure(gold, predicted)
+  found = find_failure(gold, predicted)
   assert (reason in found) if reason else not found
 
 
 def test_averages_of_the_papers_table_are_recomputed():
   rows = {
-    r.name: r for r in leaderboard.ROWS if r.source == leaderboard.TABLE_3
+    r.name: r for r in leaderboard.PUBLISHED if r.source == leaderboard.TABLE_3
   }
   averages = [leaderboard.average(row.scores) for row in rows.values()]
   want = [82.85, 83.45, 83.39, 84.66, 85.05, 85.13]
@@ -60,7 +60,7 @@ def test_averages_of_the_papers_table_are_recomputed():
 
 
 def test_rows_are_those_of_the_family_and_size():
-  rows = lambda **kw: [r.name for r in leaderboard.rows_for(**kw)]
+  rows = lambda **kw: [r.name for r in leaderboard.find_published(**kw)]
   assert rows(tasks=leaderboard.GLUE, family="bert", width=768) == [
     "BERT base",
     "BERT base HC",
@@ -78,10 +78,12 @@ def test_rows_are_those_of_the_family_and_size():
     "ELECTRA large"
   ]
   assert not rows(tasks=["squad"], family="bert", width=768)
-  small = leaderboard.rows_for(["squad"], family="electra", width=512)
-  assert small == leaderboard.rows_for(["squad"], family="electra", width=64)
-  assert {r.size for r in leaderboard.ROWS} == {"small", "base", "large"}
-  assert json.dumps([dataclasses.asdict(row) for row in leaderboard.ROWS])
-  for row in leaderboard.ROWS:
+  small = leaderboard.find_published(["squad"], family="electra", width=512)
+  assert small == leaderboard.find_published(
+    ["squad"], family="electra", width=64
+  )
+  assert {r.size for r in leaderboard.PUBLISHED} == {"small", "base", "large"}
+  assert json.dumps([dataclasses.asdict(row) for row in leaderboard.PUBLISHED])
+  for row in leaderboard.PUBLISHED:
     assert row.note and row.source
     assert set(row.scores) <= {*leaderboard.GLUE, *leaderboard.SQUAD}

@@ -21,7 +21,7 @@ from truenegs_jax.finetune import (
   task_data,
 )
 from truenegs_jax.finetune import run as run_lib
-from truenegs_jax.finetune.config_checks import Recipe
+from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import (
   CheckpointError,
@@ -166,7 +166,7 @@ def test_a_run_that_was_stopped_is_made_whole_the_next_time(
     patch.setattr(batches, "batch_at", at)
     code, text = run(c, cut)
   assert code == 75 and "the 1 runs that are missing" in text
-  assert not results.ended(cut)
+  assert not results.load_all(cut)
   assert run(c, cut)[0] == 0
   assert outcome(cut) == outcome(whole)
 
@@ -232,7 +232,7 @@ def test_a_run_that_learned_nothing_is_counted_and_shown(
 def test_gradients_that_are_not_finite_fail_the_run_and_not_the_others(
   vocab, files, tmp_path, monkeypatch
 ):
-  real = initial_weights.InitialWeights.params
+  real = initial_weights.InitialWeights.make_params
 
   def broken(self, model, task, seed, **more):
     params = real(self, model, task, seed, **more)
@@ -242,7 +242,7 @@ def test_gradients_that_are_not_finite_fail_the_run_and_not_the_others(
       )
     return params
 
-  monkeypatch.setattr(initial_weights.InitialWeights, "params", broken)
+  monkeypatch.setattr(initial_weights.InitialWeights, "make_params", broken)
   run(own(vocab, files, seeds=2, epochs=1.0), tmp_path)
   found = [results.load(tmp_path, "own", seed) for seed in (0, 1)]
   assert "not finite" in found[0].failure
@@ -301,11 +301,11 @@ def test_meshes_and_micro_batches_train_alike(vocab, files, tmp_path):
     c.model.dropout = c.model.attention_dropout = 0.1
     c.log.every_steps = 1
     initial = initial_weights.open_weights(c, say=print)
-    recipe = Recipe.from_config(c)
-    data = task_data.gather(recipe, "own", initial.tokenizer)
-    model = initial.model(data.num_outputs)
-    tuning = loop.make_tuning(recipe, model, data)
-    params = initial.params(model, data.task, 0, say=print)
+    recipe = FinetuneOptions.from_config(c)
+    data = task_data.read_task_data(recipe, "own", initial.tokenizer)
+    model = initial.make_model(data.num_outputs)
+    tuning = loop.make_setup(recipe, model, data)
+    params = initial.make_params(model, data.task, 0, say=print)
     seen = []
     loop.fine_tune(
       tuning, params, 0, tmp_path, write=seen.append, check=lambda: None
@@ -390,21 +390,21 @@ def test_what_cannot_be_compared_is_said(learned, vocab, files, tmp_path):
 
 def test_tasks_of_one_workdir_are_of_the_same_weights(learned):
   _, workdir, _ = learned
-  known = results.ended(workdir)
+  known = results.load_all(workdir)
   made = known["own"][0].made
   other = {**made, "data": {}, "labels": [], "head": "?"}
-  results.check_alike(known, "another", other)
+  results.check_provenance(known, "another", other)
   with pytest.raises(CheckpointError, match="own with other weights"):
-    results.check_alike(known, "another", {**other, "weights": "0"})
+    results.check_provenance(known, "another", {**other, "weights": "0"})
   with pytest.raises(CheckpointError, match="head"):
-    results.check_alike(known, "own", {**made, "head": "?"})
+    results.check_provenance(known, "own", {**made, "head": "?"})
   first, last = known["own"]
   tested = {**made, "data": {**made["data"], "test": "1"}}
   known = {"own": [first, dataclasses.replace(last, made=tested)]}
-  results.check_alike(known, "own", tested)
+  results.check_provenance(known, "own", tested)
   other = {**made, "data": {**made["data"], "test": "2"}}
   with pytest.raises(CheckpointError, match="data.test"):
-    results.check_alike(known, "own", other)
+    results.check_provenance(known, "own", other)
 
 
 @pytest.mark.parametrize(
@@ -421,15 +421,15 @@ def test_the_default_head_is_that_of_hugging_face(vocab, arg, role, head):
   c.model.variant, c.data.vocab = "tiny", str(vocab)
   initial = initial_weights.open_weights(c, say=print)
   initial = dataclasses.replace(initial, role=role)
-  assert initial.model(2).head == head
+  assert initial.make_model(2).head == head
 
 
 def test_rates_rise_fall_and_are_lower_in_lower_layers(vocab):
   c = finetune_glue.get_config("rte")
   c.model.variant, c.data.vocab, c.optim.epsilon = "tiny", str(vocab), 1e-30
   c.finetune.head = "linear"
-  model = initial_weights.open_weights(c, say=print).model(2)
-  tx, rate = loop.make_optimizer(Recipe.from_config(c), model, 100)
+  model = initial_weights.open_weights(c, say=print).make_model(2)
+  tx, rate = loop.make_optimizer(FinetuneOptions.from_config(c), model, 100)
   assert float(rate(0)) == float(rate(100)) == 0
   assert float(rate(5)) == pytest.approx(3e-4 * 0.95 * 0.5)
   assert float(rate(10)) == pytest.approx(3e-4 * 0.9)
@@ -496,12 +496,14 @@ def test_perfect_answers_score_100_and_constant_ones_what_they_must(
   c.finetune.files = GLUE_FILES.get(task, "").format(folder)
   c.finetune.rows = 8
   tokenizer = initial_weights.open_weights(c, say=print).tokenizer
-  dev = task_data.gather(Recipe.from_config(c), task, tokenizer).dev
+  dev = task_data.read_task_data(
+    FinetuneOptions.from_config(c), task, tokenizer
+  ).dev
   own_metric = glue.TASKS[task].metrics[0]
-  assert dev.scores(list(dev.golds)) == pytest.approx(
+  assert dev.score(list(dev.golds)) == pytest.approx(
     dict.fromkeys(glue.TASKS[task].metrics, 100)
   )
-  constant = dev.scores([dev.golds[0]] * len(dev.golds))[own_metric]
+  constant = dev.score([dev.golds[0]] * len(dev.golds))[own_metric]
   share = 100 * np.mean([gold == dev.golds[0] for gold in dev.golds])
   expected = share if own_metric == "accuracy" else 0
   assert constant == pytest.approx(expected)

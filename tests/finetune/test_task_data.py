@@ -9,10 +9,10 @@ import pytest
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.finetune import task_data
-from truenegs_jax.finetune.config_checks import Recipe
+from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks.glue import TASKS
-from truenegs_jax.tasks.squad_windows import NOTHING
+from truenegs_jax.tasks.squad_windows import NO_ANSWER
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -29,15 +29,17 @@ ROWS = {"mrpc": MRPC, "stsb": STSB, "rte": RTE}
 
 
 def gather(c, name, tokenizer):
-  return task_data.gather(Recipe.from_config(c), name, tokenizer)
+  return task_data.read_task_data(
+    FinetuneOptions.from_config(c), name, tokenizer
+  )
 
 
 def check_files(c):
-  task_data.check_files(Recipe.from_config(c))
+  task_data.check_files(FinetuneOptions.from_config(c))
 
 
 def files_of(c, name):
-  return task_data.files_of(Recipe.from_config(c), name)
+  return task_data.parse_files(FinetuneOptions.from_config(c), name)
 
 
 def glue_config(folder, name="mrpc", **more):
@@ -75,18 +77,18 @@ def test_answers_of_stsb_are_in_its_own_units(tmp_path):
   dev = gather(glue_config(tmp_path, "stsb"), "stsb", TOKENIZER).dev
   scaled_N = dev.encoded.targets["label"]
   np.testing.assert_allclose(scaled_N, [0, 0.76, 1])
-  said = dev.answers(list(scaled_N[:, None]))
+  said = dev.decode_answers(list(scaled_N[:, None]))
   assert said == pytest.approx([0.0, 3.8, 5.0])
   assert dev.golds == (0.0, 3.8, 5.0)
-  assert dev.scores(said) == pytest.approx({"spearman": 100, "pearson": 100})
-  assert dev.scores(said[::-1])["spearman"] == pytest.approx(-100)
+  assert dev.score(said) == pytest.approx({"spearman": 100, "pearson": 100})
+  assert dev.score(said[::-1])["spearman"] == pytest.approx(-100)
 
 
 def test_answers_of_classes_are_their_names(tmp_path):
   dev = gather(glue_config(tmp_path), "mrpc", TOKENIZER).dev
   logits = list(np.array([[0.0, 1.0], [2.0, 1.0], [-2.0, -1.0]]))
-  assert dev.answers(logits) == ["1", "0", "1"] == list(dev.golds)
-  assert dev.scores(["1", "1", "1"])["accuracy"] == pytest.approx(200 / 3)
+  assert dev.decode_answers(logits) == ["1", "0", "1"] == list(dev.golds)
+  assert dev.score(["1", "1", "1"])["accuracy"] == pytest.approx(200 / 3)
 
 
 def test_fewer_rows_and_other_epochs_are_noted(tmp_path):
@@ -165,21 +167,21 @@ def test_right_spans_of_windows_score_100_and_turned_ones_do_not(
   )
   sizes = data.dev.encoded.lengths_N
   right = [outputs_of(*x, n) for x, n in zip(spans, sizes, strict=True)]
-  said = data.dev.answers(right)
+  said = data.dev.decode_answers(right)
   assert said == [answer for _, answer in CONTEXTS.values()]
-  assert data.dev.scores(said) == {"em": 100, "f1": 100}
+  assert data.dev.score(said) == {"em": 100, "f1": 100}
   turned = [outputs_of(*x[::-1], n) for x, n in zip(spans, sizes, strict=True)]
-  assert data.dev.scores(data.dev.answers(turned))["em"] < 50
+  assert data.dev.score(data.dev.decode_answers(turned))["em"] < 50
 
 
 def test_few_candidates_may_hold_no_answer(tmp_path):
-  turned_of = lambda data: data.dev.answers(
+  turned_of = lambda data: data.dev.decode_answers(
     [as_logits(7, 6, n) for n in data.dev.encoded.lengths_N]
   )
   data = gather(squad_config(tmp_path), "squad", TOKENIZER)
-  assert NOTHING not in turned_of(data)
+  assert NO_ANSWER not in turned_of(data)
   data = gather(squad_config(tmp_path, num_best=1), "squad", TOKENIZER)
-  assert turned_of(data) == [NOTHING] * 3
+  assert turned_of(data) == [NO_ANSWER] * 3
 
 
 def test_some_questions_are_the_first_ones_with_all_their_windows(tmp_path):

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks import batches
-from truenegs_jax.tasks.batches import encode, fitting
+from truenegs_jax.tasks.batches import encode, truncated_sizes
 from truenegs_jax.tasks.glue import TASKS
-from truenegs_jax.tasks.task import Encoded, Example
+from truenegs_jax.tasks.task import EncodedRows, Example
 
 B, LIMIT, SEED = 8, 100, 3
 WORDS = "the swan is ##s mute white a b c d e f g h i , .".split()
@@ -22,7 +22,7 @@ TOKENIZER = make_tokenizer(
 )
 
 
-def make_encoded(num_rows=1030, *, longest=LIMIT, seed=0) -> Encoded:
+def make_encoded(num_rows=1030, *, longest=LIMIT, seed=0) -> EncodedRows:
   """Rows of 4 to `longest` tokens, most of them short; a row's label is its
   number, its first token too."""
   rng = np.random.default_rng(seed)
@@ -34,7 +34,7 @@ def make_encoded(num_rows=1030, *, longest=LIMIT, seed=0) -> Encoded:
   types = [(np.arange(n) > n // 2).astype(np.int32) for n in lengths]
   numbers = np.arange(num_rows, dtype=np.int32)
   targets = {"label": numbers, "score": numbers.astype(np.float32)}
-  return Encoded(tokens, types, targets)
+  return EncodedRows(tokens, types, targets)
 
 
 def epoch_of(encoded, epoch=0, *, seed=SEED, batch_size=B, **more):
@@ -206,7 +206,7 @@ def test_evaluation_begins_with_the_longest_rows():
 
 
 def test_a_test_set_has_no_targets():
-  encoded = Encoded(ENCODED.tokens[:9], ENCODED.types[:9], {})
+  encoded = EncodedRows(ENCODED.tokens[:9], ENCODED.types[:9], {})
   for batch in epoch_of(encoded):
     assert set(batch) == {"tokens", "types", "documents", "row", "weight"}
 
@@ -214,7 +214,7 @@ def test_a_test_set_has_no_targets():
 @pytest.mark.parametrize(
   ("num_rows", "batch_size", "epochs", "steps"),
   [
-    (7336, 32, 3, 690),  # MRPC, doubled
+    (7336, 32, 3, 690),  # MRPC, both_orders
     (2490, 32, 10, 780),  # RTE
     (50 * 32, 32, 1.1, 55),  # 1.1 * 50 is above 55 in floats
     (7336, 32, 0.101, 24),
@@ -233,7 +233,7 @@ def test_what_cannot_be_batched_is_refused():
   with pytest.raises(InputError, match="batch_size=0 must be at least 1"):
     epoch_of(ENCODED, batch_size=0)
   with pytest.raises(DataError, match="no rows"):
-    epoch_of(Encoded([], [], {}))
+    epoch_of(EncodedRows([], [], {}))
 
 
 # --- texts as rows of ids
@@ -252,7 +252,7 @@ def by_popping(size_a: int, size_b: int, length: int) -> tuple[int, int]:
 @settings(deadline=None, derandomize=True, max_examples=50)
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(8, 16))
 def test_tokens_are_taken_from_the_longer_text(size_a, size_b, length):
-  got = fitting(size_a, size_b, length)
+  got = truncated_sizes(size_a, size_b, length)
   assert got == by_popping(size_a, size_b, length)
 
 

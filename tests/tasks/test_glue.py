@@ -85,9 +85,9 @@ def write_split(root, name, split, *, suffix="", extra=()):
 @pytest.mark.parametrize("suffix", ["", ".xz"])
 def test_every_file_of_every_task_is_read(tmp_path, name, suffix):
   task = TASKS[name]
-  for split in task.official:
+  for split in task.split_sizes:
     path, wanted = write_split(tmp_path, name, split, suffix=suffix)
-    examples, skipped = glue.read(task, split, str(tmp_path))
+    examples, skipped = glue.read_split(task, split, str(tmp_path))
     got = [(x.first, x.second, x.label) for x in examples]
     if task.kind == SCORE and not split.startswith("test"):
       wanted = [(a, b, float(score)) for a, b, score in wanted]
@@ -95,16 +95,16 @@ def test_every_file_of_every_task_is_read(tmp_path, name, suffix):
       wanted = [(a, None, label) for a, label in wanted]
     assert got == wanted and not skipped
     has_header = bool(HEADERS[name][split.startswith("test")])
-    assert examples[1].place == f"{path}:{2 + has_header}"
+    assert examples[1].location == f"{path}:{2 + has_header}"
     keys = ["90", "89"] if split.startswith("test") else ["0", "1"]
     assert [x.key for x in examples[:2]] == keys
-    assert examples == glue.read(task, split, "", file=str(path)).examples
+    assert examples == glue.read_split(task, split, "", file=str(path)).examples
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_classes_have_the_ids_of_electra_and_scores_its_scale(tmp_path, name):
   write_split(tmp_path, name, "train")
-  examples = glue.read(TASKS[name], "train", str(tmp_path)).examples
+  examples = glue.read_split(TASKS[name], "train", str(tmp_path)).examples
   target_N = encode(examples, TASKS[name], TOKENIZER, length=16).targets
   assert target_N["label"].tolist() == list(LABELS[name].values())
   is_score = TASKS[name].kind == SCORE
@@ -118,7 +118,7 @@ def test_the_recipe_of_each_task_is_electras():
     "stsb",
     "rte",
   }
-  assert {n for n, value in get("doubled").items() if value} == {
+  assert {n for n, value in get("both_orders").items() if value} == {
     "mrpc",
     "stsb",
   }
@@ -158,7 +158,7 @@ def test_the_hubs_copy_gives_the_same(tmp_path, name):
     {f"validation{middle}": make([0, 1, 1]), f"test{middle}": make([-1] * 3)}
   ).save_to_disk(str(tmp_path / name))
   for where in (tmp_path, tmp_path / name):
-    examples = glue.read(task, "dev", f"hf:{where}").examples
+    examples = glue.read_split(task, "dev", f"hf:{where}").examples
     wanted = {"cola": ["0", "1", "1"], "mrpc": ["0", "1", "1"]}
     wanted["mnli"] = ["entailment", "neutral", "neutral"]
     assert [x.label for x in examples] == wanted.get(name, [0.0, 1.0, 1.0])
@@ -166,20 +166,20 @@ def test_the_hubs_copy_gives_the_same(tmp_path, name):
     assert [x.second for x in examples] == (
       list("pqr") if len(texts) == 2 else [None] * 3
     )
-    test = glue.read(task, "test", f"hf:{where}").examples
+    test = glue.read_split(task, "test", f"hf:{where}").examples
     assert [(x.key, x.label) for x in test] == [(k, None) for k in "789"]
     file = f"hf:{where}:test{middle}"
-    assert test == glue.read(task, "test", "nowhere", file=file).examples
+    assert test == glue.read_split(task, "test", "nowhere", file=file).examples
 
 
 def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path):
   extra = ["5\t6", "9\t1\t2\tq\t\t1"]
   write_split(tmp_path, "qqp", "train", extra=extra)
-  examples, skipped = glue.read(TASKS["qqp"], "train", str(tmp_path))
+  examples, skipped = glue.read_split(TASKS["qqp"], "train", str(tmp_path))
   assert (len(examples), skipped, examples[-1].second) == (3, 1, "")
   write_split(tmp_path, "qqp", "test", extra=["5\t6"])
   with pytest.raises(DataError, match="QQP/test.tsv:4: 2 fields, but 3 col"):
-    glue.read(TASKS["qqp"], "test", str(tmp_path))
+    glue.read_split(TASKS["qqp"], "test", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path):
 def test_other_bad_rows_are_refused_by_line(tmp_path, name, row, message):
   write_split(tmp_path, name, "dev", extra=[row])
   with pytest.raises(DataError, match=message):
-    glue.read(TASKS[name], "dev", str(tmp_path))
+    glue.read_split(TASKS[name], "dev", str(tmp_path))
 
 
 @pytest.mark.parametrize("index", ["90", "x7", "-1", "089"])
@@ -205,7 +205,7 @@ def test_indices_that_glue_would_refuse_are_refused_at_once(tmp_path, index):
   with pytest.raises(
     DataError, match=f"test.tsv:4: index '{index}'; .*each once"
   ):
-    glue.read(TASKS["rte"], "test", str(tmp_path))
+    glue.read_split(TASKS["rte"], "test", str(tmp_path))
 
 
 def test_what_is_not_there_is_said_with_a_way_out(tmp_path):
@@ -214,12 +214,12 @@ def test_what_is_not_there_is_said_with_a_way_out(tmp_path):
     DataError,
     match=r"(?s)MNLI/dev_matched.tsv: .*\.gz.*holds dev_mis.*save_to",
   ):
-    glue.read(TASKS["mnli"], "dev", str(tmp_path))
+    glue.read_split(TASKS["mnli"], "dev", str(tmp_path))
   with pytest.raises(InputError, match="RTE has no split 'dev_mis.*train, dev"):
-    glue.read(TASKS["rte"], "dev_mismatched", str(tmp_path))
+    glue.read_split(TASKS["rte"], "dev_mismatched", str(tmp_path))
   write_split(tmp_path, "rte", "dev")
   with pytest.raises(DataError, match="no column 'question'; .*'sentence1'"):
-    glue.read(TASKS["qnli"], "dev", "", file=f"{tmp_path}/RTE/dev.tsv")
+    glue.read_split(TASKS["qnli"], "dev", "", file=f"{tmp_path}/RTE/dev.tsv")
 
 
 # Rows, the counts of labels, and rows that a reader of quotes would lose.
@@ -251,7 +251,7 @@ REAL = {
 def test_real_files_have_the_published_counts(real_data, name, split, file):
   root, counts = real_data / "glue", REAL[name, split, file]
   task = TASKS[name]
-  examples, skipped = glue.read(
+  examples, skipped = glue.read_split(
     task, split, str(root), file=str(root / file) if file else ""
   )
   if isinstance(counts, dict):
@@ -259,7 +259,7 @@ def test_real_files_have_the_published_counts(real_data, name, split, file):
     counts = sum(counts.values())
   assert (len(examples), skipped) == (counts, 0)
   if not file:
-    assert task.official[split] == counts
+    assert task.split_sizes[split] == counts
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,12 @@ import pytest
 from support.texts import COMPRESSORS
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.tasks import user_task
-from truenegs_jax.tasks.records import Place, parse, read_dataset, read_file
+from truenegs_jax.tasks.records import (
+  DatasetName,
+  parse_dataset_name,
+  read_dataset,
+  read_file,
+)
 from truenegs_jax.tasks.task import CLASSES, SCORE, Example
 
 COLUMNS = user_task.Columns(("a", "b"), "label")
@@ -132,10 +137,12 @@ def test_a_data_set_gives_its_classes_by_name(saved):
   (record,) = read_dataset(f"hf:{saved}", split="dev")
   assert record.fields["label"] is None
   columns = user_task.Columns(("a",), "label")
-  examples = user_task.read(f"hf:{saved}:train", "dev", columns, kind=CLASSES)
+  examples = user_task.read_examples(
+    f"hf:{saved}:train", "dev", columns, kind=CLASSES
+  )
   assert [x.label for x in examples] == ["yes", "no"]
   with pytest.raises(DataError, match="record 1: .*'label' holds None"):
-    user_task.read(f"hf:{saved}", "dev", columns, kind=CLASSES)
+    user_task.read_examples(f"hf:{saved}", "dev", columns, kind=CLASSES)
 
 
 def test_a_data_set_that_cannot_be_had_is_refused(saved, monkeypatch):
@@ -153,7 +160,9 @@ def test_a_data_set_that_cannot_be_had_is_refused(saved, monkeypatch):
   with pytest.raises(
     UnavailableError, match="no route.*hf:FOLDER.*HF_HOME"
   ) as e:
-    user_task.read("hf:owner/set:mini:test", "dev", COLUMNS, kind=CLASSES)
+    user_task.read_examples(
+      "hf:owner/set:mini:test", "dev", COLUMNS, kind=CLASSES
+    )
   assert asked == [("owner/set", "mini")]
   assert "data." not in str(e.value)  # keys of pre-training
 
@@ -182,22 +191,24 @@ def test_a_data_set_without_splits_is_one_to_train_on(tmp_path):
 
 
 def test_a_data_set_is_named_with_its_config_and_split(tmp_path):
-  assert parse("hf:a/b") == Place("a/b", "", "")
-  assert parse("hf:a/b:test") == Place("a/b", "", "test")
-  assert parse("hf:a/b:mini:test") == Place("a/b", "mini", "test")
+  assert parse_dataset_name("hf:a/b") == DatasetName("a/b", "", "")
+  assert parse_dataset_name("hf:a/b:test") == DatasetName("a/b", "", "test")
+  assert parse_dataset_name("hf:a/b:mini:test") == DatasetName(
+    "a/b", "mini", "test"
+  )
   (tmp_path / "x:y").mkdir()
-  assert parse(f"hf:{tmp_path}/x:y").name == f"{tmp_path}/x:y"
+  assert parse_dataset_name(f"hf:{tmp_path}/x:y").name == f"{tmp_path}/x:y"
   for wrong in ("hf:", "hf:a:", "hf:a::b", "hf:a:b:c:d"):
     with pytest.raises(
       InputError, match=f"'{wrong}' is not of the form hf:NAM"
     ):
-      parse(wrong)
+      parse_dataset_name(wrong)
 
 
 @pytest.mark.parametrize("kind", [".tsv", ".csv", ".jsonl"])
 def test_a_task_of_pairs_with_classes(write, kind):
   path = write("train" + kind, ROWS)
-  train = user_task.read(path, "train", COLUMNS, kind=CLASSES)
+  train = user_task.read_examples(path, "train", COLUMNS, kind=CLASSES)
   first = 1 if kind == ".jsonl" else 2
   assert train == [
     Example(str(i), row["a"], row["b"], row["label"], f"{path}:{first + i}")
@@ -214,7 +225,7 @@ def test_a_task_of_pairs_with_classes(write, kind):
 def test_a_task_of_texts_with_scores_is_scaled_by_its_training_file(write):
   columns = user_task.parse_columns("text", "stars")
   path = write("x.csv", "text,stars\na,1\nb,4\nc,1\nd,4e0\n")
-  train = user_task.read(path, "train", columns, kind=SCORE)
+  train = user_task.read_examples(path, "train", columns, kind=SCORE)
   assert [x.label for x in train] == [1.0, 4.0, 1.0, 4.0]
   assert train[0].second is None
   task = user_task.make_task(train, kind=SCORE)
@@ -226,17 +237,20 @@ def test_a_task_of_texts_with_scores_is_scaled_by_its_training_file(write):
 def test_a_test_file_may_lack_labels_and_others_may_not(write):
   columns = user_task.Columns(("text",), "label")
   path = write("x.jsonl", '{"text": "a"}\n')
-  assert user_task.read(path, "test", columns, kind=CLASSES)[0].label is None
+  assert (
+    user_task.read_examples(path, "test", columns, kind=CLASSES)[0].label
+    is None
+  )
   known = write("y.tsv", "text\tlabel\na\tno\nb\t\n")
-  test = user_task.read(known, "test", columns, kind=CLASSES)
+  test = user_task.read_examples(known, "test", columns, kind=CLASSES)
   assert [x.label for x in test] == ["no", None]
   with pytest.raises(DataError, match="x.jsonl:1: no column 'label'; there"):
-    user_task.read(path, "dev", columns, kind=CLASSES)
+    user_task.read_examples(path, "dev", columns, kind=CLASSES)
 
 
 def test_numbers_that_are_equal_are_one_class(write):
   rows = [{"text": "a", "label": x} for x in (1, 1.0, 0.0, 0, 0.5)]
-  found = user_task.read(
+  found = user_task.read_examples(
     write("x.jsonl", rows),
     "train",
     user_task.Columns(("text",), "label"),
@@ -264,7 +278,7 @@ def test_bad_rows_are_refused_by_line(write, row, kind, message):
   path = write("x.jsonl", [good, good | row])
   labels = ("no", "yes") if kind == CLASSES else ()
   with pytest.raises(DataError, match=f"x.jsonl:2: .*{message}"):
-    user_task.read(path, "dev", COLUMNS, kind=kind, labels=labels)
+    user_task.read_examples(path, "dev", COLUMNS, kind=kind, labels=labels)
 
 
 def test_options_that_do_not_fit_are_refused():

@@ -16,12 +16,12 @@ from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.tasks.scoring import question_scores
 from truenegs_jax.tasks.squad import MOVED, Question, read_squad
 from truenegs_jax.tasks.squad_windows import (
-  NOTHING,
-  answer_span,
+  NO_ANSWER,
   best_answers,
+  find_answer_span,
   make_windows,
-  read_contexts,
-  window_starts,
+  plan_windows,
+  tokenize_contexts,
 )
 
 LETTERS = [*string.ascii_lowercase, *string.digits, "成", "吉"]
@@ -72,7 +72,7 @@ def perfect(windows, spans, value=1.0):
   logits = []
   for number, tokens in enumerate(windows.encoded.tokens):
     start, after = spans[windows.question_N[number]] - windows.first_N[number]
-    offset, size = windows.offset_N[number], len(windows.best[number])
+    offset, size = windows.offset_N[number], len(windows.is_max_context[number])
     start_n, end_n = np.zeros((2, len(tokens)), np.float32)
     if start >= 0 and after <= size:
       start_n[start + offset] = end_n[after - 1 + offset] = value
@@ -86,7 +86,7 @@ def gold_spans(windows, turn=0) -> np.ndarray:
   for q, context in zip(windows.questions, windows.contexts, strict=True):
     text, start = q.answers[min(turn, len(q.answers) - 1)]
     [ids] = windows.tokenizer.encode_lines([text])
-    span = answer_span(context, start, start + len(text), ids)
+    span = find_answer_span(context, start, start + len(text), ids)
     spans.append((-1, -1) if span is None else span)
   return np.array(spans)
 
@@ -124,7 +124,7 @@ def test_files_are_read_as_they_are_and_compressed(tmp_path, suffix):
   found = read_squad(str(path))
   assert values(found) == values(BIRDS)
   assert (
-    found[1].place == f"{path}: article 1 (Title 0), paragraph 2, question b"
+    found[1].location == f"{path}: article 1 (Title 0), paragraph 2, question b"
   )
 
 
@@ -145,7 +145,7 @@ def test_a_saved_data_set_gives_the_same(tmp_path):
     read_squad(f"{where}:validation", split="train"),
   ):
     assert values(found) == values(BIRDS)
-    assert found[2].place.endswith("[validation]: record 3, question c")
+    assert found[2].location.endswith("[validation]: record 3, question c")
   with pytest.raises(DataError, match="no split 'train'; there are: valid"):
     read_squad(where, split="train")
 
@@ -155,10 +155,10 @@ def test_an_answer_is_found_again_nearest_to_where_it_is_said_to_be(tmp_path):
   data["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 21
   data["data"][0]["paragraphs"][1]["qas"][0]["answers"][0]["answer_start"] = -13
   (tmp_path / "x.json").write_text(json.dumps(data))
-  oddities = collections.Counter()
-  first, *rest = read_squad(str(tmp_path / "x.json"), oddities=oddities)
+  anomalies = collections.Counter()
+  first, *rest = read_squad(str(tmp_path / "x.json"), anomalies=anomalies)
   assert first.answers == (("swan", 23), ("mute swan", 4))
-  assert oddities == {MOVED: 2}
+  assert anomalies == {MOVED: 2}
   assert values(rest) == values(BIRDS[1:])
 
 
@@ -241,7 +241,7 @@ def test_a_file_that_is_not_there_is_absent(where):
 @pytest.mark.parametrize("seed", range(3))
 def test_pieces_of_words_are_those_of_the_text(seed):
   texts = [q.context for q in make_questions(40, seed)]
-  found = read_contexts(texts, BERT)
+  found = tokenize_contexts(texts, BERT)
   ids = [found[text].pieces_T.tolist() for text in texts]
   assert ids == BERT.encode_lines(texts)
   for text in texts:
@@ -278,7 +278,7 @@ def test_windows_are_those_of_bert(room, stride):
   sizes = [0, 1, room - 1, room, room + 1, room + 8, 100]
   for num_pieces in sizes if stride < 128 else [*sizes, 310, 400, 470]:
     windows, holders = by_the_book(num_pieces, room, stride)
-    starts, best = window_starts(num_pieces, room, stride)
+    starts, best = plan_windows(num_pieces, room, stride)
     found = [
       (start, len(mask)) for start, mask in zip(starts, best, strict=True)
     ]
@@ -303,10 +303,10 @@ def test_rows_are_question_and_window(length):
   assert encoded.num_cut == sum(
     len(BERT.encode_lines(texts)[number]) > 6 for number in windows.question_N
   )
-  assert 0 < encoded.num_cut < len(windows.best)
+  assert 0 < encoded.num_cut < len(windows.is_max_context)
   for row, number in enumerate(windows.question_N):
     head = [BERT.cls, *asked[number], BERT.sep]
-    first, size = windows.first_N[row], len(windows.best[row])
+    first, size = windows.first_N[row], len(windows.is_max_context[row])
     pieces = windows.contexts[number].pieces_T[first : first + size]
     assert encoded.tokens[row].tolist() == [*head, *pieces, BERT.sep]
     assert encoded.types[row].tolist() == [0] * len(head) + [1] * (size + 1)
@@ -326,7 +326,7 @@ def test_targets_are_the_answer_or_cls():
   for row, number in enumerate(windows.question_N):
     start, end = targets["start"][row], targets["end"][row]
     first, after = spans[number] - windows.first_N[row]
-    if first >= 0 and after <= len(windows.best[row]):
+    if first >= 0 and after <= len(windows.is_max_context[row]):
       num_whole += 1
       pieces = windows.contexts[number].pieces_T[slice(*spans[number])]
       tokens = windows.encoded.tokens[row]
@@ -334,12 +334,12 @@ def test_targets_are_the_answer_or_cls():
       assert windows.encoded.types[row][start]
     else:
       assert start == end == 0
-  assert 0 < num_whole < len(windows.best)
+  assert 0 < num_whole < len(windows.is_max_context)
 
 
 def test_an_answer_is_its_own_pieces_or_whole_words():
   context = "born (1895–1943). A sixth swan , a sixth."
-  [read] = read_contexts([context], BERT).values()
+  [read] = tokenize_contexts([context], BERT).values()
   for answer, pieces in {
     "1895": "18 ##95",
     "1943": "1 ##9 ##4 ##3",
@@ -353,11 +353,12 @@ def test_an_answer_is_its_own_pieces_or_whole_words():
   }.items():
     start = context.index(answer)
     [ids] = BERT.encode_lines([answer])
-    first, after = answer_span(read, start, start + len(answer), ids)
+    first, after = find_answer_span(read, start, start + len(answer), ids)
     found = [BERT.vocab[i] for i in read.pieces_T[first:after]]
     assert found == pieces.split()
   assert (
-    answer_span(read_contexts(["\u200b"], BERT)["\u200b"], 0, 1, []) is None
+    find_answer_span(tokenize_contexts(["\u200b"], BERT)["\u200b"], 0, 1, [])
+    is None
   )
 
 
@@ -378,7 +379,7 @@ def test_perfect_logits_give_the_gold_texts(tokenizer, seed):
   windows = make_windows(
     questions, tokenizer, train=False, length=90, stride=9, question_length=20
   )
-  assert len(windows.best) > 3 * len(questions)
+  assert len(windows.is_max_context) > 3 * len(questions)
   spans = gold_spans(windows)
   found = best_answers(windows, perfect(windows, spans))
   num_exact = 0
@@ -414,14 +415,15 @@ def n_best_by_loops(windows, logits, max_answer):
   found = {q.key: [] for q in windows.questions}
   for row, (start_n, end_n) in enumerate(logits):
     number, offset = windows.question_N[row], windows.offset_N[row]
-    size = len(windows.best[row])
+    size = len(windows.is_max_context[row])
     top = lambda x: sorted(range(len(x)), key=lambda i: x[i], reverse=True)[:20]
     for start in top(start_n):
       for end in top(end_n):
         if not offset <= start <= end < offset + size:
           continue
         if (
-          end - start + 1 > max_answer or not windows.best[row][start - offset]
+          end - start + 1 > max_answer
+          or not windows.is_max_context[row][start - offset]
         ):
           continue
         at = windows.first_N[row] - offset
@@ -491,7 +493,7 @@ def test_where_nothing_is_left_the_answer_is_empty():
   assert windows.encoded.targets["start"].tolist() == [0]
   [n] = windows.encoded.lengths_N
   found = best_answers(windows, [tuple(np.zeros((2, n), np.float32))])
-  assert found == {q.key: [(NOTHING, 0.0)]}
+  assert found == {q.key: [(NO_ANSWER, 0.0)]}
 
 
 def test_a_text_counts_once_and_unknown_words_come_whole():
@@ -517,7 +519,7 @@ def test_real_gold_spans_come_back_as_their_texts(tmp_path, real_data):
   questions = read_squad(str(real_data / "squad" / "dev-v1.1.json.xz"))
   windows = make_windows(questions, bert, train=True, length=384)
   # What BERT's own script says of the dev set.
-  assert (len(questions), len(windows.best)) == (10_570, 10_833)
+  assert (len(questions), len(windows.is_max_context)) == (10_570, 10_833)
   windows = make_windows(questions[:500], bert, train=False)
   golds = {q.key: [text for text, _ in q.answers] for q in questions[:500]}
   exact = np.zeros(500)

@@ -137,7 +137,7 @@ def compare(
   ours, theirs = list(np.asarray(ours_SxN)), list(np.asarray(theirs_SxN))
   paired_N = np.asarray(ours[0] if gold_N is None else gold_N)
   run_SxN = np.stack(
-    [scoring.paired(paired_N, run_N)[1] for run_N in (*ours, *theirs)]
+    [scoring.as_pairs(paired_N, run_N)[1] for run_N in (*ours, *theirs)]
   )
   score = (
     _means(run_SxN) if gold_N is None else _scorer(metric, paired_N, run_SxN)
@@ -208,7 +208,10 @@ def _scorer(metric: str, gold_N: np.ndarray, run_SxN: np.ndarray) -> Scorer:
       )
 
     return score
-  from_counts = {"matthews": scoring.matthews_of, "f1": scoring.f1_of}[metric]
+  from_counts = {
+    "matthews": scoring.matthews_from_counts,
+    "f1": scoring.f1_from_counts,
+  }[metric]
   return _confusions(from_counts, gold_N, run_SxN)
 
 

@@ -69,13 +69,13 @@ FREE_TO_CHANGE = (
 )
 
 
-def size_of(width: int) -> str:
+def model_size(width: int) -> str:
   """Which of SIZES a network of so many units is like: base from 768 on."""
   return SIZES[(width >= 768) + (width >= 1024)]
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class FinetuneOptions:
   """The values of a config; configs/common_finetune.py says what each is.
 
   Those that belong to another config than the present one are 0 or "".
@@ -129,7 +129,7 @@ class Recipe:
     sections = (c, c.model, c.optim, c.log, c.finetune)
     values = {name: x for section in sections for name, x in section.items()}
     values |= {
-      "tasks": task_names(c.finetune.tasks),
+      "tasks": parse_task_names(c.finetune.tasks),
       "adam": {name: c.optim[name] for name in optim.NUMBERS},
       "mesh": sharding.get_spec(c.mesh.preset, c.mesh.axes),
     }
@@ -138,14 +138,14 @@ class Recipe:
 
   def peak_rate(self, width: int) -> float:
     """The learning rate of the head at its highest, by the network's width."""
-    return self.lr or self.lrs[SIZES.index(size_of(width))]
+    return self.lr or self.lrs[SIZES.index(model_size(width))]
 
   def decay(self, width: int) -> float:
     """The factor of the rate, a layer further down."""
-    return self.layer_decay or self.layer_decays[SIZES.index(size_of(width))]
+    return self.layer_decay or self.layer_decays[SIZES.index(model_size(width))]
 
 
-def task_names(text: str) -> tuple[str, ...]:
+def parse_task_names(text: str) -> tuple[str, ...]:
   """The tasks that `finetune.tasks` lists, each once."""
   words = text.replace(" ", "").split(",")
   return tuple(dict.fromkeys(filter(None, words)))
@@ -196,7 +196,7 @@ def check(c: ConfigDict) -> None:
 
 
 def _check_tasks(c: ConfigDict) -> None:
-  names = task_names(c.finetune.tasks)
+  names = parse_task_names(c.finetune.tasks)
   own, spans = "text" in c.finetune, "stride" in c.finetune
   known = (OWN,) if own else (SQUAD,) if spans else tuple(glue.TASKS)
   if not names or set(names) - set(known):

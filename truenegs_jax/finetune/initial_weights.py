@@ -43,7 +43,7 @@ class InitialWeights:
     role, backbone, variant, max_positions: of the network.
     tokenizer: of its words.
     skip: `config.init_skip`.
-    options: the head, and what else `make_downstream` takes.
+    model_options: the head, and what else `make_downstream` takes.
   """
 
   weights: Weights | None
@@ -53,14 +53,14 @@ class InitialWeights:
   max_positions: int
   tokenizer: Tokenizer
   skip: str
-  options: Mapping[str, Any]
+  model_options: Mapping[str, Any]
 
-  def model(self, num_outputs: int) -> finetune.DownstreamModel:
+  def make_model(self, num_outputs: int) -> finetune.DownstreamModel:
     """The network with a head of so many outputs.
 
     The head "dense" of BERT is its pooler, as in Hugging Face's class.
     """
-    of_bert = self.role == "bert" and self.options["head"] == "dense"
+    of_bert = self.role == "bert" and self.model_options["head"] == "dense"
     return finetune.make_downstream(
       role=self.role,
       num_outputs=num_outputs,
@@ -68,7 +68,7 @@ class InitialWeights:
       variant=self.variant,
       backbone=self.backbone,
       max_positions=self.max_positions,
-      **{**self.options, **({"head": "pooler"} if of_bert else {})},
+      **{**self.model_options, **({"head": "pooler"} if of_bert else {})},
     )
 
   def provenance(
@@ -94,7 +94,7 @@ class InitialWeights:
       "data": data,
     }
 
-  def params(
+  def make_params(
     self,
     model: finetune.DownstreamModel,
     task: Task,
@@ -201,7 +201,7 @@ def open_weights(c: ConfigDict, *, say: Callable[[str], Any]) -> InitialWeights:
       vocab, lowercase=lowercase, strip_accents=strip_accents
     ),
     skip=c.init_skip,
-    options={**head, **{name: c.model[name] for name in FIELDS}},
+    model_options={**head, **{name: c.model[name] for name in FIELDS}},
   )
 
 

@@ -51,7 +51,7 @@ FAILED = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class PublishedModel:
   """One published model.
 
   Attributes:
@@ -70,7 +70,9 @@ class Row:
   note: str
 
 
-def _row(name: str, source: str, scores: str, note: str = PICKED) -> Row:
+def _row(
+  name: str, source: str, scores: str, note: str = PICKED
+) -> PublishedModel:
   """A row of scores in the order of GLUE and SQUAD, "-" for none.
 
   The name begins with family and size. Scores of two are SQUAD's.
@@ -79,10 +81,10 @@ def _row(name: str, source: str, scores: str, note: str = PICKED) -> Row:
   values = scores.split()
   names = SQUAD if len(values) < 3 else (*GLUE, *SQUAD)
   known = {n: float(x) for n, x in zip(names, values, strict=False) if x != "-"}
-  return Row(name, source, family, size, known, note)
+  return PublishedModel(name, source, family, size, known, note)
 
 
-ROWS = (
+PUBLISHED = (
   _row("BERT base", TABLE_3, "61.1 93.0 86.8 87.1 90.8 84.7 91.4 67.9"),
   _row("BERT base HC", TABLE_3, "62.9 93.2 87.5 87.4 90.9 84.9 91.5 69.3"),
   _row("BERT base SR", TABLE_3, "61.2 93.5 89.0 87.5 90.9 84.8 91.6 68.6"),
@@ -154,9 +156,9 @@ ROWS = (
 )
 
 
-def rows_for(
+def find_published(
   tasks: Collection[str], *, family: str, width: int
-) -> tuple[Row, ...]:
+) -> tuple[PublishedModel, ...]:
   """The published rows that report any of the tasks.
 
   Args:
@@ -164,11 +166,11 @@ def rows_for(
     family: "electra" or "bert".
     width: hidden size of the network, which tells its size.
   """
-  size = config_checks.size_of(width)
+  size = config_checks.model_size(width)
   names = {*tasks, *(SQUAD if config_checks.SQUAD in tasks else ())}
   return tuple(
     row
-    for row in ROWS
+    for row in PUBLISHED
     if (row.family, row.size) == (family, size) and names & set(row.scores)
   )
 
@@ -192,7 +194,9 @@ class Summary:
   sd: float | None
 
 
-def summarize(scores: Sequence[float], failures: Sequence[str]) -> Summary:
+def summarize_scores(
+  scores: Sequence[float], failures: Sequence[str]
+) -> Summary:
   """Sums the runs of one task up; nothing is dropped.
 
   Args:
@@ -210,11 +214,11 @@ def summarize(scores: Sequence[float], failures: Sequence[str]) -> Summary:
   )
 
 
-def summaries(runs: Sequence[Result]) -> dict[str, Summary]:
+def summarize_runs(runs: Sequence[Result]) -> dict[str, Summary]:
   """A summary of each metric of the dev set, the task's own first."""
   failures = [run.failure for run in runs]
   return {
-    metric: summarize([r.scores["dev"][metric] for r in runs], failures)
+    metric: summarize_scores([r.scores["dev"][metric] for r in runs], failures)
     for metric in runs[0].scores["dev"]
   }
 
@@ -235,10 +239,10 @@ def median_run(runs: Sequence[Result]) -> Result:
   return ordered[(len(ordered) - 1) // 2]
 
 
-def sentence(result: Result) -> str:
+def describe_run(result: Result) -> str:
   """A run in a line."""
   others = [
-    f"{split} {listed(values)}"
+    f"{split} {format_scores(values)}"
     for split, values in result.scores.items()
     if split != "dev"
   ]
@@ -247,10 +251,12 @@ def sentence(result: Result) -> str:
     f"step {result.step:,}, {result.secs:,.0f} s,"
     f" {result.rows_per_s:.1f} rows/s"
   )
-  return failed + "; ".join([listed(result.scores["dev"]), *others, speed])
+  return failed + "; ".join(
+    [format_scores(result.scores["dev"]), *others, speed]
+  )
 
 
-def listed(scores: Mapping[str, Any]) -> str:
+def format_scores(scores: Mapping[str, Any]) -> str:
   """Scores in words: "accuracy 70.34, f1 82.10"."""
   return ", ".join(
     f"{name} {value:.2f}"
@@ -259,7 +265,7 @@ def listed(scores: Mapping[str, Any]) -> str:
   )
 
 
-def show(
+def print_tables(
   runs_by_task: Mapping[str, Sequence[Result]],
   compared: Mapping[str, Sequence[Comparison]],
   console: Console,
@@ -296,7 +302,7 @@ def _seeds_table(runs_by_task: Mapping[str, Sequence[Result]]) -> Table:
   table = _table("Dev sets, %", ("task", "metric"), columns)
   for task, runs in runs_by_task.items():
     shown = f"{task} *" if _notes(runs) else task
-    for metric, s in summaries(runs).items():
+    for metric, s in summarize_runs(runs).items():
       values = (f"{x:.2f}" for x in (s.median, s.mean, s.low, s.high))
       sd = "" if s.sd is None else f"{s.sd:.2f}"
       table.add_row(shown, metric, str(s.runs), str(s.failed), *values, sd)
@@ -310,7 +316,7 @@ def _show_published(
   """Our medians and others' numbers, as the paper's tables 3 and 4 are laid."""
   scores: dict[str, float] = {}
   for task, runs in runs_by_task.items():
-    for metric, s in summaries(runs).items():
+    for metric, s in summarize_runs(runs).items():
       is_squad = task == config_checks.SQUAD
       scores.setdefault(f"{task}_{metric}" if is_squad else task, s.median)
   names = [n for n in (*GLUE, *SQUAD) if n in scores]
@@ -337,9 +343,9 @@ def _show_published(
   first = next(iter(runs_by_task.values()))[0]
   family, width = first.made["family"], first.made["width"]
   # Nobody reports small BERTs, so ELECTRAs of their size.
-  rows = rows_for(runs_by_task, family=family, width=width) or rows_for(
-    runs_by_task, family="electra", width=width
-  )
+  rows = find_published(
+    runs_by_task, family=family, width=width
+  ) or find_published(runs_by_task, family="electra", width=width)
   notes = list(dict.fromkeys(row.note for row in rows))
   for row in rows:
     add(row.name, row.scores, f"{row.source} ({notes.index(row.note) + 1})")

@@ -16,13 +16,13 @@ import jax
 import numpy as np
 import optax
 
-from truenegs_jax.finetune.config_checks import Recipe
-from truenegs_jax.finetune.task_data import Material
+from truenegs_jax.finetune.config_checks import FinetuneOptions
+from truenegs_jax.finetune.task_data import TaskData
 from truenegs_jax.models import choose_attention, finetune, pretrain
 from truenegs_jax.objectives import task_losses
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.tasks import batches
-from truenegs_jax.tasks.task import Encoded
+from truenegs_jax.tasks.task import EncodedRows
 from truenegs_jax.train import guards, metrics, optim, sharding, speed
 from truenegs_jax.train import step as step_lib
 
@@ -32,7 +32,7 @@ METHODS = {"spans": "span_logits", "joint": "joint_beam"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class TrainingSetup:
   """A task made ready: all but the seed and the weights.
 
   Attributes:
@@ -40,28 +40,28 @@ class Tuning:
     steps: of a run.
     due: steps after which the dev set is scored, spread evenly.
     rate: the learning rate of the head, by step.
-    start: parameters and seed -> the state of step 0.
+    init_state: parameters and seed -> the state of step 0.
     train_step: jitted, `(state, batch, aux) -> (state, terms)`.
-    read: jitted, `(params, batch) -> outputs`, the rows first.
+    predict_batch: jitted, `(params, batch) -> outputs`, the rows first.
     mesh: where the arrays are.
     attention: what computes it, for the report.
   """
 
-  recipe: Recipe
+  recipe: FinetuneOptions
   model: finetune.DownstreamModel
-  material: Material
+  data: TaskData
   steps: int
   due: frozenset[int]
   rate: optim.Schedule
-  start: Callable[[Any, int], step_lib.TrainState]
+  init_state: Callable[[Any, int], step_lib.TrainState]
   train_step: Callable[..., tuple[step_lib.TrainState, step_lib.Terms]]
-  read: Callable[[Any, Mapping[str, jax.Array]], Any]
+  predict_batch: Callable[[Any, Mapping[str, jax.Array]], Any]
   mesh: jax.sharding.Mesh
   attention: str
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuned:
+class TrainedRun:
   """A run that has ended.
 
   Attributes:
@@ -83,14 +83,12 @@ class Tuned:
   rows_per_s: float
 
 
-def make_tuning(
-  recipe: Recipe, model: finetune.DownstreamModel, material: Material
-) -> Tuning:
+def make_setup(
+  recipe: FinetuneOptions, model: finetune.DownstreamModel, data: TaskData
+) -> TrainingSetup:
   """Everything that the runs of a task share; nothing is compiled yet."""
-  epochs = recipe.epochs or material.task.epochs
-  steps = batches.num_steps(
-    len(material.train.tokens), recipe.batch_size, epochs
-  )
+  epochs = recipe.epochs or data.task.epochs
+  steps = batches.num_steps(len(data.train.tokens), recipe.batch_size, epochs)
   tx, rate = make_optimizer(recipe, model, steps)
   mesh = sharding.make_mesh(recipe.mesh)
   form, attention = choose_attention.choose_checked(
@@ -101,7 +99,7 @@ def make_tuning(
 
   terms = functools.partial(
     task_losses.task_terms,
-    kind="joint" if is_joint else material.task.kind,
+    kind="joint" if is_joint else data.task.kind,
     model=attending,
     train=True,
     reduction=recipe.loss,
@@ -126,25 +124,25 @@ def make_tuning(
 
   often = recipe.evals_per_epoch
   number = max(round(often * epochs), min(often, 1))
-  return Tuning(
+  return TrainingSetup(
     recipe=recipe,
     model=model,
-    material=material,
+    data=data,
     steps=steps,
     due=frozenset(round(steps * (i + 1) / number) for i in range(number)),
     rate=rate,
-    start=jax.jit(start, out_shardings=places),
+    init_state=jax.jit(start, out_shardings=places),
     train_step=jax.jit(
       step, donate_argnums=0, out_shardings=(places, everywhere)
     ),
-    read=jax.jit(read, out_shardings=everywhere),
+    predict_batch=jax.jit(read, out_shardings=everywhere),
     mesh=mesh,
     attention=attention,
   )
 
 
 def make_optimizer(
-  recipe: Recipe, model: finetune.DownstreamModel, total_steps: int
+  recipe: FinetuneOptions, model: finetune.DownstreamModel, total_steps: int
 ) -> tuple[optax.GradientTransformation, optim.Schedule]:
   """Adam with a rate for each layer, and the schedule of the head's."""
   width = model.config.width
@@ -162,25 +160,25 @@ def make_optimizer(
 
 
 def fine_tune(
-  t: Tuning,
+  t: TrainingSetup,
   params: Mapping[str, Any],
   seed: int,
   folder: pathlib.Path,
   *,
   write: Callable[[dict[str, Any]], Any],
   check: Callable[[], Any],
-) -> Tuned:
+) -> TrainedRun:
   """One run, to its last step or to where early stopping ends it.
 
   Args:
-    t: what `make_tuning` made.
+    t: what `make_setup` made.
     params: to start from, arrays of numpy.
     seed: of the order of the rows and of dropout.
     folder: where a step that is not finite leaves its rows.
     write: takes the records of training and of the dev set.
     check: called before each batch; what it raises ends the run.
   """
-  state = t.start(params, seed)
+  state = t.init_state(params, seed)
   guard = guards.SkipGuard(folder, t.recipe.max_skips)
   clock = speed.Clock(t.steps)
   clock.start(0)
@@ -190,7 +188,7 @@ def fine_tune(
     while done < t.steps and not course.is_over():
       check()
       batch = batches.batch_at(
-        t.material.train,
+        t.data.train,
         done,
         batch_size=t.recipe.batch_size,
         seed=seed,
@@ -213,7 +211,7 @@ def fine_tune(
     failure = f"gradients that are not finite at step {done:,}"
   secs = clock.secs_per_step(done) * done
   kept, step = course.kept(done, state.params)
-  return Tuned(
+  return TrainedRun(
     params=kept,
     step=step,
     failure=failure,
@@ -228,7 +226,7 @@ class _Course:
   """The course of a run so far, and the parameters that were best."""
 
   def __init__(
-    self, t: Tuning, write: Callable, clock: speed.Clock, check: Callable
+    self, t: TrainingSetup, write: Callable, clock: speed.Clock, check: Callable
   ):
     self._t, self._write, self._clock, self._check = t, write, clock, check
     self.evaluations: dict[int, dict[str, float]] = {}
@@ -255,9 +253,9 @@ class _Course:
 
   def judge(self, done: int, params: Any) -> None:
     """Scores the dev set."""
-    task, dev = self._t.material.task, self._t.material.dev
+    task, dev = self._t.data.task, self._t.data.dev
     outputs = predict(self._t, params, dev.encoded, check=self._check)
-    scores = dev.scores(dev.answers(outputs))
+    scores = dev.score(dev.decode_answers(outputs))
     self.evaluations[done] = scores
     self._write({"step": done, "split": "dev", **scores})
     value = scores[task.metrics[0]]
@@ -285,9 +283,9 @@ class _Course:
 
 
 def predict(
-  t: Tuning,
+  t: TrainingSetup,
   params: Any,
-  encoded: Encoded,
+  encoded: EncodedRows,
   *,
   check: Callable[[], Any] = lambda: None,
 ) -> Outputs:
@@ -298,7 +296,9 @@ def predict(
   ):
     check()
     inputs = {name: batch[name] for name in ("tokens", "types", "documents")}
-    read = jax.device_get(t.read(params, sharding.to_device(inputs, t.mesh)))
+    read = jax.device_get(
+      t.predict_batch(params, sharding.to_device(inputs, t.mesh))
+    )
     for i, row in enumerate(batch["row"]):
       if row >= 0:
         outputs[row] = jax.tree.map(lambda x, i=i: np.asarray(x[i]), read)

@@ -55,23 +55,23 @@ class Result:
   exported: str = ""
 
 
-def folder(workdir: pathlib.Path, task: str, seed: int) -> pathlib.Path:
+def run_folder(workdir: pathlib.Path, task: str, seed: int) -> pathlib.Path:
   """Where a run has its files."""
   return workdir / task / f"seed-{seed}"
 
 
 def save(workdir: pathlib.Path, result: Result) -> None:
   """Writes a run's file, which says by being there that the run has ended."""
-  place = folder(workdir, result.task, result.seed) / RESULT
-  files.save_json(place, plain(dataclasses.asdict(result)), indent=None)
+  place = run_folder(workdir, result.task, result.seed) / RESULT
+  files.save_json(place, to_json_types(dataclasses.asdict(result)), indent=None)
 
 
-def plain(value: Any) -> Any:
+def to_json_types(value: Any) -> Any:
   """With None for what is not finite, which JSON does not know."""
   if isinstance(value, Mapping):
-    return {name: plain(x) for name, x in value.items()}
+    return {name: to_json_types(x) for name, x in value.items()}
   if isinstance(value, list | tuple):
-    return [plain(x) for x in value]
+    return [to_json_types(x) for x in value]
   return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
@@ -81,7 +81,7 @@ def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
   Raises:
     CheckpointError: its file is damaged.
   """
-  path = folder(workdir, task, seed) / RESULT
+  path = run_folder(workdir, task, seed) / RESULT
   if not path.exists():
     return None
   try:
@@ -102,14 +102,16 @@ def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
     ) from e
 
 
-def missing(
+def missing_seeds(
   workdir: pathlib.Path, task: str, seeds: Sequence[int]
 ) -> list[int]:
   """Those of the seeds whose runs have not ended."""
-  return [n for n in seeds if not (folder(workdir, task, n) / RESULT).exists()]
+  return [
+    n for n in seeds if not (run_folder(workdir, task, n) / RESULT).exists()
+  ]
 
 
-def ended(workdir: pathlib.Path) -> dict[str, list[Result]]:
+def load_all(workdir: pathlib.Path) -> dict[str, list[Result]]:
   """All the runs that have ended in a workdir, by task.
 
   Raises:
@@ -134,7 +136,7 @@ def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
     raise InputError(
       f"--workdir={workdir} is that of a pre-training; give another."
     )
-  for name, runs in ended(workdir).items():
+  for name, runs in load_all(workdir).items():
     changed = [
       change
       for change in files.changes(runs[0].made.get(CONFIG, config), config)
@@ -153,7 +155,7 @@ def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
       )
 
 
-def check_alike(
+def check_provenance(
   known: Mapping[str, Sequence[Result]],
   task: str,
   provenance: Mapping[str, Any],
@@ -164,7 +166,7 @@ def check_alike(
   one average, is made of them.
 
   Args:
-    known: as `ended` has them.
+    known: as `load_all` has them.
     provenance: of new runs, as `Result.made` has that of old ones.
 
   Raises:
@@ -195,14 +197,14 @@ def _listed(changed: Sequence[files.Change]) -> str:
   )
 
 
-def read_others(workdir: pathlib.Path) -> dict[str, list[Result]]:
+def load_other_workdir(workdir: pathlib.Path) -> dict[str, list[Result]]:
   """The runs of another workdir, by task.
 
   Raises:
     InputError: it has none.
     CheckpointError: a file is damaged.
   """
-  if runs := ended(workdir.expanduser()):
+  if runs := load_all(workdir.expanduser()):
     return runs
   raise InputError(
     f"finetune.against={workdir}: no run of a fine-tuning has ended there; give"
@@ -210,10 +212,10 @@ def read_others(workdir: pathlib.Path) -> dict[str, list[Result]]:
   )
 
 
-def is_named_alike(workdir: pathlib.Path, config: Mapping[str, Any]) -> bool:
+def has_same_sources(workdir: pathlib.Path, config: Mapping[str, Any]) -> bool:
   """Whether weights and data go by the names that they had."""
   return not any(
     change.key in config_checks.NAMES
-    for runs in ended(workdir).values()
+    for runs in load_all(workdir).values()
     for change in files.changes(runs[-1].made.get(CONFIG, {}), config)
   )

@@ -26,7 +26,7 @@ from truenegs_jax.finetune import (
   seed_runs,
   task_data,
 )
-from truenegs_jax.finetune.config_checks import Recipe, check
+from truenegs_jax.finetune.config_checks import FinetuneOptions, check
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.errors import DataError, InputError
@@ -57,10 +57,10 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       " or one for each task, each with its --workdir."
     )
   check(c)
-  recipe, config = Recipe.from_config(c), json.loads(c.to_json())
+  recipe, config = FinetuneOptions.from_config(c), json.loads(c.to_json())
   task_data.check_files(recipe)
   against = c.finetune.against
-  others = results.read_others(pathlib.Path(against)) if against else {}
+  others = results.load_other_workdir(pathlib.Path(against)) if against else {}
   enable_compilation_cache()
   seeds = range(c.seed, c.seed + c.finetune.seeds)
   with lock.lock(workdir):
@@ -72,18 +72,18 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
           raise _Stopped
 
       export = c.finetune.export == "all"
-      place = seed_runs.Place(workdir, console, stop_if_asked, export)
+      place = seed_runs.RunContext(workdir, console, stop_if_asked, export)
       with contextlib.suppress(_Stopped):
         _make_missing(c, recipe, config, place, seeds)
     by_task = {
       name: [run for run in runs if run.seed in seeds]
-      for name, runs in results.ended(workdir).items()
+      for name, runs in results.load_all(workdir).items()
     }
     shown = {name: by_task[name] for name in recipe.tasks if by_task.get(name)}
     if shown:
       _finish(config, place, shown, others)
   left = sum(
-    len(results.missing(workdir, name, seeds)) for name in recipe.tasks
+    len(results.missing_seeds(workdir, name, seeds)) for name in recipe.tasks
   )
   if not left:
     return 0
@@ -96,23 +96,25 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 
 def _make_missing(
   c: ConfigDict,
-  recipe: Recipe,
+  recipe: FinetuneOptions,
   config: Mapping[str, Any],
-  place: seed_runs.Place,
+  place: seed_runs.RunContext,
   seeds: Sequence[int],
 ) -> None:
   """Makes what is missing; weights and data have to be as before.
 
   Where nothing is missing they may be gone, if they go by the same names.
   """
-  missing = [results.missing(place.workdir, x, seeds) for x in recipe.tasks]
+  missing = [
+    results.missing_seeds(place.workdir, x, seeds) for x in recipe.tasks
+  ]
   try:
     initial = initial_weights.open_weights(c, say=place.say)
-    plans = seed_runs.prepare(
+    plans = seed_runs.plan_runs(
       place, initial, recipe, seeds=seeds, config=config
     )
   except (InputError, DataError) as e:
-    if any(missing) or not results.is_named_alike(place.workdir, config):
+    if any(missing) or not results.has_same_sources(place.workdir, config):
       raise
     place.say(
       "all runs are there; not seen whether weights and data are as they were:"
@@ -120,15 +122,18 @@ def _make_missing(
     )
     return
   files.save_json(place.workdir / results.CONFIG, config)
-  seed_runs.make(place, initial, plans)
+  seed_runs.train_missing(place, initial, plans)
 
 
 def _finish(
-  config: Mapping[str, Any], place: seed_runs.Place, shown: Runs, others: Runs
+  config: Mapping[str, Any],
+  place: seed_runs.RunContext,
+  shown: Runs,
+  others: Runs,
 ) -> None:
   """Prints the tables and writes what is for other programs."""
   compared, remarks = bootstrap.compare_results(shown, others)
-  leaderboard.show(shown, compared, place.console)
+  leaderboard.print_tables(shown, compared, place.console)
   for line in (*remarks, *_lacking(config["finetune"], place, shown)):
     place.say(line)
   _save_all(config, place.workdir, compared)
@@ -140,7 +145,7 @@ def _finish(
 
 
 def _lacking(
-  wanted: Mapping[str, Any], place: seed_runs.Place, shown: Runs
+  wanted: Mapping[str, Any], place: seed_runs.RunContext, shown: Runs
 ) -> list[str]:
   """Lines on what earlier runs do not have, and how to come by it."""
   lines = []
@@ -152,7 +157,7 @@ def _lacking(
     if place.export and can_be and not run.exported:
       lacks.append("model for Hugging Face")
     if lacks:
-      folder = results.folder(place.workdir, run.task, run.seed)
+      folder = results.run_folder(place.workdir, run.task, run.seed)
       lines.append(
         f"{folder} has no {' and no '.join(lacks)}; remove it, and the same"
         " command makes that run again"
@@ -166,7 +171,7 @@ def _save_all(
   compared: Mapping[str, Sequence[bootstrap.Comparison]],
 ) -> None:
   """Writes all runs that have ended, of whatever seed, in one file."""
-  ended, seed, f = results.ended(workdir), config["seed"], config["finetune"]
+  ended, seed, f = results.load_all(workdir), config["seed"], config["finetune"]
   value = {
     "command": rerun_command(),
     "config": config,
@@ -175,7 +180,7 @@ def _save_all(
       name: {
         "summary": {
           metric: dataclasses.asdict(summary)
-          for metric, summary in leaderboard.summaries(runs).items()
+          for metric, summary in leaderboard.summarize_runs(runs).items()
         },
         "runs": [dataclasses.asdict(run) for run in runs],
       }
@@ -190,7 +195,9 @@ def _save_all(
       },
     },
   }
-  files.save_json(workdir / results.RESULTS, results.plain(value), indent=None)
+  files.save_json(
+    workdir / results.RESULTS, results.to_json_types(value), indent=None
+  )
 
 
 def _submit(workdir: pathlib.Path, shown: Runs) -> list[pathlib.Path]:

@@ -13,7 +13,7 @@ import jax
 from rich.console import Console
 
 from truenegs_jax.finetune import leaderboard, loop, results, task_data
-from truenegs_jax.finetune.config_checks import Recipe
+from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.finetune.initial_weights import InitialWeights
 from truenegs_jax.runtime.errors import (
   DiskError,
@@ -40,26 +40,26 @@ UNFINISHED = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class TaskPlan:
   """A task and the seeds that are missing.
 
   Attributes:
     provenance: `Result.made` of these runs.
   """
 
-  tuning: loop.Tuning
+  tuning: loop.TrainingSetup
   provenance: Mapping[str, Any]
   missing: Sequence[int]
 
   @property
   def num_tokens(self) -> float:
     """Tokens that a run trains on, padding aside."""
-    lengths_N = self.tuning.material.train.lengths_N
+    lengths_N = self.tuning.data.train.lengths_N
     return float(lengths_N.mean()) * self.tuning.steps
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class RunContext:
   """Where runs are made.
 
   Attributes:
@@ -78,14 +78,14 @@ class Place:
     self.console.print(text, soft_wrap=True)
 
 
-def prepare(
-  place: Place,
+def plan_runs(
+  place: RunContext,
   initial: InitialWeights,
-  recipe: Recipe,
+  recipe: FinetuneOptions,
   *,
   seeds: Sequence[int],
   config: Mapping[str, Any],
-) -> list[Plan]:
+) -> list[TaskPlan]:
   """Reads all tasks, and sees that weights and data are as before.
 
   Bad files are refused here, before hours of work.
@@ -97,22 +97,24 @@ def prepare(
     InputError, DataError: weights, files or values that cannot be used.
     CheckpointError: the runs that are there are of other weights or data.
   """
-  plans, known = [], results.ended(place.workdir)
+  plans, known = [], results.load_all(place.workdir)
   for name in recipe.tasks:
     place.check()
     with place.console.status(f"reading {name} ..."):
-      data = task_data.gather(recipe, name, initial.tokenizer)
-      model = initial.model(data.num_outputs)
+      data = task_data.read_task_data(recipe, name, initial.tokenizer)
+      model = initial.make_model(data.num_outputs)
       provenance = initial.provenance(model, data.task, data.fingerprints())
     provenance[results.CONFIG] = config
-    results.check_alike(known, name, provenance)
-    tuning = loop.make_tuning(recipe, model, data)
-    missing = results.missing(place.workdir, name, seeds)
-    plans.append(Plan(tuning, provenance, missing))
+    results.check_provenance(known, name, provenance)
+    tuning = loop.make_setup(recipe, model, data)
+    missing = results.missing_seeds(place.workdir, name, seeds)
+    plans.append(TaskPlan(tuning, provenance, missing))
   return plans
 
 
-def make(place: Place, initial: InitialWeights, plans: Sequence[Plan]) -> None:
+def train_missing(
+  place: RunContext, initial: InitialWeights, plans: Sequence[TaskPlan]
+) -> None:
   """Makes the runs that are missing.
 
   Raises:
@@ -130,7 +132,7 @@ def make(place: Place, initial: InitialWeights, plans: Sequence[Plan]) -> None:
       rest = round(secs * sum(sizes[number:]) / sum(sizes[:number]))
       left = f", about {datetime.timedelta(seconds=rest)} left for all"
     place.say(
-      f"{plan.tuning.material.task.title}, seed {seed}: run {number + 1} of"
+      f"{plan.tuning.data.task.title}, seed {seed}: run {number + 1} of"
       f" {len(todo)}{left}"
     )
     began = time.monotonic()
@@ -138,8 +140,8 @@ def make(place: Place, initial: InitialWeights, plans: Sequence[Plan]) -> None:
     secs += time.monotonic() - began
 
 
-def _introduce(place: Place, tuning: loop.Tuning) -> None:
-  data, recipe, model = tuning.material, tuning.recipe, tuning.model
+def _introduce(place: RunContext, tuning: loop.TrainingSetup) -> None:
+  data, recipe, model = tuning.data, tuning.recipe, tuning.model
   width, cut = model.config.width, data.train.num_cut
   place.say(
     f"{data.task.title}: {len(data.train.tokens):,} rows to train on,"
@@ -155,12 +157,12 @@ def _introduce(place: Place, tuning: loop.Tuning) -> None:
 
 
 def _make_run(
-  place: Place, initial: InitialWeights, plan: Plan, seed: int
+  place: RunContext, initial: InitialWeights, plan: TaskPlan, seed: int
 ) -> None:
   """Trains, answers, scores, saves and exports."""
-  tuning, data = plan.tuning, plan.tuning.material
-  folder = results.folder(place.workdir, data.task.name, seed)
-  params = initial.params(tuning.model, data.task, seed, say=place.say)
+  tuning, data = plan.tuning, plan.tuning.data
+  folder = results.run_folder(place.workdir, data.task.name, seed)
+  params = initial.make_params(tuning.model, data.task, seed, say=place.say)
   _clear(folder)
   with _writers(place.console, tuning, folder) as write:
     tuned = loop.fine_tune(
@@ -169,15 +171,15 @@ def _make_run(
   answers = {}
   for name, split in data.splits.items():
     with place.console.status(f"answering {len(split.keys):,} of {name} ..."):
-      answers[name] = split.answers(
+      answers[name] = split.decode_answers(
         loop.predict(tuning, tuned.params, split.encoded, check=place.check)
       )
   result = results.Result(
     task=data.task.name,
     seed=seed,
-    failure=tuned.failure or data.dev.failure(answers["dev"]),
+    failure=tuned.failure or data.dev.find_failure(answers["dev"]),
     scores={
-      name: split.scores(answers[name])
+      name: split.score(answers[name])
       for name, split in data.splits.items()
       if split.golds
     },
@@ -188,12 +190,12 @@ def _make_run(
     secs=tuned.secs,
     rows_per_s=tuned.rows_per_s,
     answers={
-      name: split.saved(answers[name]) for name, split in data.splits.items()
+      name: split.to_json(answers[name]) for name, split in data.splits.items()
     },
     made=plan.provenance,
     notes=[*data.notes, *_chosen(tuning, tuned)],
   )
-  place.say(f"  {leaderboard.sentence(result)}")
+  place.say(f"  {leaderboard.describe_run(result)}")
   results.save(place.workdir, result)  # first: an export may fail
   if place.export:
     exported = _export(initial, tuning, tuned, result, folder / results.MODEL)
@@ -219,7 +221,7 @@ def _clear(folder: pathlib.Path) -> None:
     folder.mkdir(parents=True)
 
 
-def _chosen(t: loop.Tuning, tuned: loop.Tuned) -> list[str]:
+def _chosen(t: loop.TrainingSetup, tuned: loop.TrainedRun) -> list[str]:
   """A note where the dev set has chosen what it scores."""
   if t.recipe.keep == "best":
     return [f"the best of {len(tuned.evaluations)} evaluations on this dev set"]
@@ -230,8 +232,8 @@ def _chosen(t: loop.Tuning, tuned: loop.Tuned) -> list[str]:
 
 def _export(
   initial: InitialWeights,
-  tuning: loop.Tuning,
-  tuned: loop.Tuned,
+  tuning: loop.TrainingSetup,
+  tuned: loop.TrainedRun,
   result: results.Result,
   output: pathlib.Path,
 ) -> str:
@@ -245,7 +247,7 @@ def _export(
     f"* Fine-tuned from: `{init}`\n"
     f"* Recipe: {result.step:,} steps of {tuning.recipe.batch_size} rows of at"
     f" most {tuning.recipe.length} tokens, seed {result.seed}\n"
-    f"* Dev set: {leaderboard.sentence(result)}"
+    f"* Dev set: {leaderboard.describe_run(result)}"
     + "".join(f"; {note}" for note in result.notes)
     + f"\n* Made by: `{rerun_command()}`"
   )
@@ -255,7 +257,7 @@ def _export(
       tuning.model,
       initial.tokenizer,
       output,
-      task=tuning.material.task,
+      task=tuning.data.task,
       details=card,
     )
   except DiskError as e:
@@ -271,7 +273,7 @@ def _export(
 
 @contextlib.contextmanager
 def _writers(
-  console: Console, tuning: loop.Tuning, folder: pathlib.Path
+  console: Console, tuning: loop.TrainingSetup, folder: pathlib.Path
 ) -> Iterator[Callable[[dict[str, Any]], Any]]:
   """Yields what takes the records of a run."""
   opened = metrics.make_writers(tuning.recipe.writers, folder, first_step=0)
@@ -286,7 +288,7 @@ def _writers(
       if record["split"] == "train":
         line.write(record)
       else:
-        scores = leaderboard.listed(record)
+        scores = leaderboard.format_scores(record)
         console.print(f"dev at {record['step']:,}: {scores}", soft_wrap=True)
 
     yield write

@@ -1,7 +1,7 @@
 """Tasks from their files to rows of ids, and from outputs to scores.
 
 data = gather(recipe, "mrpc", tokenizer)
-data.dev.scores(data.dev.answers(outputs))["accuracy"]
+data.dev.score(data.dev.decode_answers(outputs))["accuracy"]
 """
 
 import collections
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from truenegs_jax.data.corpus.files import COMPRESSIONS, find_existing
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.finetune.config_checks import OWN, SQUAD, Recipe
+from truenegs_jax.finetune.config_checks import OWN, SQUAD, FinetuneOptions
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks import (
   batches,
@@ -30,19 +30,21 @@ from truenegs_jax.tasks import (
   squad_windows,
   user_task,
 )
-from truenegs_jax.tasks.task import CLASSES, SCORE, Encoded, Example, Task
+from truenegs_jax.tasks.task import CLASSES, SCORE, EncodedRows, Example, Task
 
 CONSTANT = 0.01  # of the gold scores' range: less than that tells nothing apart
 Rows = tuple[Task, dict[str, list[Any]], list[str]]  # with notes
 USUAL_LENGTH = dict.fromkeys(glue.TASKS, 128) | {SQUAD: 512}
-SPLITS = {name: tuple(task.official) for name, task in glue.TASKS.items()} | {
-  SQUAD: tuple(squad.TASK.official),
+SPLITS = {
+  name: tuple(task.split_sizes) for name, task in glue.TASKS.items()
+} | {
+  SQUAD: tuple(squad.TASK.split_sizes),
   OWN: ("train", "dev", "test"),
 }
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
+class EvalSplit:
   """Rows to answer.
 
   Attributes:
@@ -51,23 +53,23 @@ class Split:
       several rows.
     golds: what is right: a class by name, a score, or texts; empty where nobody
       here knows.
-    answers: outputs of the rows -> an answer for each key.
-    scores: answers -> value by metric, in percent.
+    decode_answers: outputs of the rows -> an answer for each key.
+    score: answers -> value by metric, in percent.
   """
 
-  encoded: Encoded
+  encoded: EncodedRows
   keys: tuple[str, ...]
   golds: tuple[Any, ...]
-  answers: Callable[[Sequence[Any]], list[Any]]
-  scores: Callable[[Sequence[Any]], dict[str, float]]
+  decode_answers: Callable[[Sequence[Any]], list[Any]]
+  score: Callable[[Sequence[Any]], dict[str, float]]
 
-  def failure(self, answers_Q: Sequence[Any]) -> str:
+  def find_failure(self, answers_Q: Sequence[Any]) -> str:
     """Why these answers show that nothing was learned, or ""."""
     texts = isinstance(self.golds[0], tuple)  # the answers of several people
     golds = [gold[0] for gold in self.golds] if texts else self.golds
-    return failure(golds, answers_Q)
+    return find_failure(golds, answers_Q)
 
-  def saved(self, answers_Q: Sequence[Any]) -> dict[str, Any]:
+  def to_json(self, answers_Q: Sequence[Any]) -> dict[str, Any]:
     """Answers with their keys and golds, in JSON's types."""
     return {
       "keys": list(self.keys),
@@ -77,7 +79,7 @@ class Split:
 
 
 @dataclasses.dataclass(frozen=True)
-class Material:
+class TaskData:
   """The rows of a task: to train on, and to answer.
 
   Attributes:
@@ -86,12 +88,12 @@ class Material:
   """
 
   task: Task
-  train: Encoded
-  splits: Mapping[str, Split]
+  train: EncodedRows
+  splits: Mapping[str, EvalSplit]
   notes: tuple[str, ...]
 
   @property
-  def dev(self) -> Split:
+  def dev(self) -> EvalSplit:
     """The split that the task is judged by."""
     return self.splits["dev"]
 
@@ -110,14 +112,16 @@ class Material:
     return max(1, len(self.task.labels))
 
 
-def gather(recipe: Recipe, name: str, tokenizer: Tokenizer) -> Material:
+def read_task_data(
+  recipe: FinetuneOptions, name: str, tokenizer: Tokenizer
+) -> TaskData:
   """Reads a task and cuts it to ids.
 
   Raises:
     InputError, DataError: as `check_files`, and the readers of tasks/.
   """
   check_files(recipe)
-  files = files_of(recipe, name)
+  files = parse_files(recipe, name)
   if name == SQUAD:
     task, rows, notes = _read_squad(recipe, files)
   elif name == OWN:
@@ -131,10 +135,10 @@ def gather(recipe: Recipe, name: str, tokenizer: Tokenizer) -> Material:
     train, splits = _cut_questions(recipe, rows, tokenizer)
   else:
     train, splits = _cut_examples(recipe.length, task, rows, tokenizer)
-  return Material(task, train, splits, tuple(notes))
+  return TaskData(task, train, splits, tuple(notes))
 
 
-def check_files(recipe: Recipe) -> None:
+def check_files(recipe: FinetuneOptions) -> None:
   """Refuses files that would be ignored; nothing is read.
 
   Raises:
@@ -148,7 +152,7 @@ def check_files(recipe: Recipe) -> None:
       f"finetune.data={data!r} is of GLUE and SQuAD; the files of a task of"
       " your own are named by --config.finetune.files='train=FILE dev=FILE'."
     )
-  if data.startswith(records.HUB) and records.parse(data).split:
+  if data.startswith(records.HUB) and records.parse_dataset_name(data).split:
     raise InputError(
       f"finetune.data={data!r}: name a data set with all of its splits,"
       " hf:NAME, or files by --config.finetune.files='train=hf:NAME:SPLIT"
@@ -172,14 +176,14 @@ def check_files(recipe: Recipe) -> None:
         " --config.finetune.predict_test=True alone."
       )
   for name in names:
-    files_of(recipe, name)
+    parse_files(recipe, name)
     if recipe.predict_test and "test" not in SPLITS[name]:
       raise InputError(
         f"finetune.predict_test=True: {name} has no test set that is public."
       )
 
 
-def files_of(recipe: Recipe, name: str) -> dict[str, str]:
+def parse_files(recipe: FinetuneOptions, name: str) -> dict[str, str]:
   """Split -> the file that `finetune.files` names for a task.
 
   Raises:
@@ -216,30 +220,32 @@ def _words(files: str) -> list[tuple[str, str, str]]:
   return parsed
 
 
-def _read_glue(recipe: Recipe, task: Task, files: Mapping[str, str]) -> Rows:
+def _read_glue(
+  recipe: FinetuneOptions, task: Task, files: Mapping[str, str]
+) -> Rows:
   examples: dict[str, list[Example]] = {}
   notes = []
-  for split in task.official:
+  for split in task.split_sizes:
     file = files.get(split, "")
     if split.startswith("test") and not recipe.predict_test:
       continue
     if split == "dev_mismatched" and not file:  # an extra one
-      if glue.lacks(task, split, recipe.data):
+      if glue.is_missing(task, split, recipe.data):
         continue
-    read = glue.read(task, split, recipe.data, file=file)
+    read = glue.read_split(task, split, recipe.data, file=file)
     examples[split] = read.examples
     if read.skipped:
       notes.append(f"{read.skipped} lines of {split} are no rows")
   return task, examples, notes
 
 
-def _read_squad(recipe: Recipe, files: Mapping[str, str]) -> Rows:
+def _read_squad(recipe: FinetuneOptions, files: Mapping[str, str]) -> Rows:
   moved, questions = collections.Counter[str](), {}
-  for split in squad.TASK.official:
+  for split in squad.TASK.split_sizes:
     where = files.get(split) or recipe.data
     if split not in files and not where.startswith(records.HUB):
       where = _official_file(where, split)
-    questions[split] = squad.read_squad(where, split=split, oddities=moved)
+    questions[split] = squad.read_squad(where, split=split, anomalies=moved)
   notes = [f"{count:,} {name}" for name, count in moved.items()]
   return squad.TASK, questions, notes
 
@@ -256,7 +262,7 @@ def _official_file(folder: str, split: str) -> str:
   )
 
 
-def _read_own(recipe: Recipe, files: Mapping[str, str]) -> Rows:
+def _read_own(recipe: FinetuneOptions, files: Mapping[str, str]) -> Rows:
   kind, metric = recipe.kind, recipe.metric
   columns = user_task.parse_columns(recipe.text, recipe.label)
   given = user_task.parse_labels(recipe.labels)
@@ -273,7 +279,7 @@ def _read_own(recipe: Recipe, files: Mapping[str, str]) -> Rows:
     )
 
   def read(split: str, labels: Sequence[str]) -> list[Example]:
-    return user_task.read(
+    return user_task.read_examples(
       files[split], split, columns, kind=kind, labels=labels
     )
 
@@ -285,12 +291,12 @@ def _read_own(recipe: Recipe, files: Mapping[str, str]) -> Rows:
 
 
 def _shortened(
-  recipe: Recipe, task: Task, sizes: Mapping[str, int]
+  recipe: FinetuneOptions, task: Task, sizes: Mapping[str, int]
 ) -> list[str]:
   """How far the data and the passes over them are from the published task."""
   notes = []
   for split, size in sizes.items():
-    published = max(task.official.get(split, size), size)
+    published = max(task.split_sizes.get(split, size), size)
     used = min(size, recipe.rows or size) if split == "train" else size
     if used != published:
       notes.append(f"{used:,} of {published:,} rows of {split}")
@@ -307,15 +313,15 @@ def _cut_examples(
   task: Task,
   rows: Mapping[str, Sequence[Example]],
   tokenizer: Tokenizer,
-) -> tuple[Encoded, dict[str, Split]]:
+) -> tuple[EncodedRows, dict[str, EvalSplit]]:
   """Rows to train on, and the other splits."""
 
-  def cut(split: str, *, swap: bool = False) -> Encoded:
+  def cut(split: str, *, swap: bool = False) -> EncodedRows:
     return batches.encode(
       rows[split], task, tokenizer, length=length, swap=swap
     )
 
-  return cut("train", swap=task.doubled), {
+  return cut("train", swap=task.both_orders), {
     split: _split_of_examples(task, examples, cut(split))
     for split, examples in rows.items()
     if split != "train"
@@ -323,8 +329,8 @@ def _cut_examples(
 
 
 def _split_of_examples(
-  task: Task, rows: Sequence[Example], encoded: Encoded
-) -> Split:
+  task: Task, rows: Sequence[Example], encoded: EncodedRows
+) -> EvalSplit:
   """A split of a task of classes or scores; a test set has no golds."""
   known = bool(rows) and rows[0].label is not None
   golds = tuple(row.label for row in rows) if known else ()
@@ -346,14 +352,14 @@ def _split_of_examples(
     return {m: scoring.METRICS[m](gold_N, answer_N) for m in task.metrics}
 
   keys = tuple(row.key for row in rows)
-  return Split(encoded, keys, golds, answers, scores)
+  return EvalSplit(encoded, keys, golds, answers, scores)
 
 
 def _cut_questions(
-  recipe: Recipe,
+  recipe: FinetuneOptions,
   questions: Mapping[str, list[squad.Question]],
   tokenizer: Tokenizer,
-) -> tuple[Encoded, dict[str, Split]]:
+) -> tuple[EncodedRows, dict[str, EvalSplit]]:
   """Windows to train on, and the dev set."""
   train, dev = (
     squad_windows.make_windows(
@@ -379,13 +385,13 @@ def _cut_questions(
   def scores(answers_Q: Sequence[str]) -> dict[str, float]:
     return scoring.squad_scores(dict(zip(golds, answers_Q, strict=True)), golds)
 
-  split = Split(
+  split = EvalSplit(
     dev.encoded, tuple(golds), tuple(golds.values()), answers, scores
   )
   return train.encoded, {"dev": split}
 
 
-def failure(gold_N: ArrayLike, predicted_N: ArrayLike) -> str:
+def find_failure(gold_N: ArrayLike, predicted_N: ArrayLike) -> str:
   """Why a run counts as failed, or "": it learned nothing, or broke.
 
   Args:

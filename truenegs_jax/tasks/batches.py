@@ -20,7 +20,7 @@ import numpy as np
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.tasks.task import SCORE, Encoded, Example, Task
+from truenegs_jax.tasks.task import SCORE, EncodedRows, Example, Task
 
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # tokens of a row
 MIN_WINDOWS = 4  # of an epoch; else the same rows would meet in each of them
@@ -34,7 +34,7 @@ def encode(
   *,
   length: int,
   swap: bool = False,
-) -> Encoded:
+) -> EncodedRows:
   """Cuts texts to ids.
 
   Of a pair that is too long the longer text loses its last token, B where both
@@ -43,8 +43,7 @@ def encode(
 
   Args:
     length: tokens of a row at most, [CLS] and [SEP] among them; 3 or more.
-    swap: all examples follow once more as B, A: what a task that is `doubled`
-      is trained on.
+    swap: all examples follow once more as B, A: what `Task.both_orders` wants.
 
   Returns:
     A row an example, in order. No targets where no example has a label.
@@ -60,17 +59,17 @@ def encode(
   tokens, types, num_cut = [], [], 0
   pairs = zip(_ids(firsts, tokenizer), _ids(seconds, tokenizer), strict=True)
   for a, b in pairs:
-    size_a, size_b = fitting(len(a), len(b), length)
+    size_a, size_b = truncated_sizes(len(a), len(b), length)
     num_cut += size_a < len(a) or size_b < len(b)
     row = [tokenizer.cls, *a[:size_a], tokenizer.sep]
     if size_b:
       row += [*b[:size_b], tokenizer.sep]
     tokens.append(np.array(row, np.int32))
     types.append(_types(size_a + 2, len(row)))
-  return Encoded(tokens, types, _targets(examples, task), num_cut)
+  return EncodedRows(tokens, types, _targets(examples, task), num_cut)
 
 
-def fitting(size_a: int, size_b: int, length: int) -> tuple[int, int]:
+def truncated_sizes(size_a: int, size_b: int, length: int) -> tuple[int, int]:
   """How many tokens of A and B go into a row; `encode` has the rule."""
   if not size_b:
     return min(size_a, length - 2), 0
@@ -110,7 +109,7 @@ def _targets(examples: Sequence[Example], task: Task) -> dict[str, np.ndarray]:
       targets.append(ids[label])
     else:
       raise DataError(
-        f"{example.place}: label {label!r}; those of {task.title} are"
+        f"{example.location}: label {label!r}; those of {task.title} are"
         f" {', '.join(task.labels) or 'numbers'}."
       )
   kind = np.float32 if task.kind == SCORE else np.int32
@@ -129,7 +128,7 @@ def num_steps(num_rows: int, batch_size: int, epochs: float) -> int:
 
 
 def batch_at(
-  encoded: Encoded,
+  encoded: EncodedRows,
   step: int,
   *,
   batch_size: int,
@@ -167,7 +166,7 @@ def batch_at(
 
 
 def batches_in_order(
-  encoded: Encoded, *, batch_size: int, limit: int
+  encoded: EncodedRows, *, batch_size: int, limit: int
 ) -> Iterator[dict[str, np.ndarray]]:
   """Every row once, the longest first; for evaluation.
 
@@ -184,7 +183,7 @@ def batches_in_order(
 
 @functools.lru_cache(maxsize=2)
 def _epoch(
-  encoded: Encoded, epoch: int, batch_size: int, seed: int, window: int
+  encoded: EncodedRows, epoch: int, batch_size: int, seed: int, window: int
 ) -> list[np.ndarray]:
   """The numbers of the rows of each batch of an epoch."""
   length_N = encoded.lengths_N
@@ -206,7 +205,7 @@ def _shuffled(size: int, *key: int) -> np.ndarray:
 
 
 def _take(
-  encoded: Encoded, row_B: np.ndarray, batch_size: int, limit: int
+  encoded: EncodedRows, row_B: np.ndarray, batch_size: int, limit: int
 ) -> dict[str, np.ndarray]:
   """Rows side by side, padded to a length of few, and filled up to B rows."""
   longest = max(len(encoded.tokens[i]) for i in row_B)

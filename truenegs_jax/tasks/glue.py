@@ -23,7 +23,7 @@ from truenegs_jax.runtime.files import atomic_file
 from truenegs_jax.tasks.records import (
   HUB,
   Record,
-  parse,
+  parse_dataset_name,
   read_dataset,
   read_file,
 )
@@ -43,7 +43,7 @@ def _task(
   rows: tuple[int, ...],
   *,
   epochs: float = 3.0,
-  doubled: bool = False,
+  both_orders: bool = False,
 ) -> Task:
   """A task, with the rows of each of SPLITS that it has."""
   return Task(
@@ -53,9 +53,9 @@ def _task(
     labels,
     metrics,
     epochs,
-    doubled,
+    both_orders,
     scale=(0.0, 1.0 if labels else 5.0),
-    official=dict(zip(SPLITS, rows, strict=False)),
+    split_sizes=dict(zip(SPLITS, rows, strict=False)),
   )
 
 
@@ -63,14 +63,16 @@ def _task(
 _ALL = (
   _task("CoLA", SAME, ("matthews",), (8_551, 1_043, 1_063)),
   _task("SST-2", SAME, ("accuracy",), (67_349, 872, 1_821)),
-  _task("MRPC", SAME, ("accuracy", "f1"), (3_668, 408, 1_725), doubled=True),
+  _task(
+    "MRPC", SAME, ("accuracy", "f1"), (3_668, 408, 1_725), both_orders=True
+  ),
   _task(
     "STS-B",
     (),
     ("spearman", "pearson"),
     (5_749, 1_500, 1_379),
     epochs=10.0,
-    doubled=True,
+    both_orders=True,
   ),
   _task("QQP", SAME, ("accuracy", "f1"), (363_846, 40_430, 390_965)),
   _task("MNLI", NLI, ("accuracy",), (392_702, 9_815, 9_796, 9_832, 9_847)),
@@ -100,7 +102,7 @@ YES = ("acceptable", "positive", "equivalent", "duplicate")
 HUB_LABELS = dict.fromkeys(NO, "0") | dict.fromkeys(YES, "1")
 
 
-class Read(NamedTuple):
+class SplitExamples(NamedTuple):
   """A split.
 
   Attributes:
@@ -113,7 +115,9 @@ class Read(NamedTuple):
   skipped: int
 
 
-def read(task: Task, split: str, where: str, *, file: str = "") -> Read:
+def read_split(
+  task: Task, split: str, where: str, *, file: str = ""
+) -> SplitExamples:
   """The examples of a split.
 
   Args:
@@ -123,7 +127,7 @@ def read(task: Task, split: str, where: str, *, file: str = "") -> Read:
       copy ("nyu-mll/glue"); or hf:FOLDER with copies of its configs, each in a
       folder of its name, or of one that `save_to_disk` wrote.
     file: read in place of the official one; its columns are the same, or with
-      hf:NAME, as `records.parse` has it, those of the hub.
+      hf:NAME, as `parse_dataset_name` has it, those of the hub.
 
   Returns:
     The labels of test splits are None, and their keys GLUE's own indices.
@@ -135,10 +139,10 @@ def read(task: Task, split: str, where: str, *, file: str = "") -> Read:
       in a test split an index that is no number or stands there twice.
     UnavailableError: the hub's copy cannot be loaded.
   """
-  if split not in task.official:
+  if split not in task.split_sizes:
     raise InputError(
       f"{task.title} has no split {split!r}; there are:"
-      f" {', '.join(task.official)}."
+      f" {', '.join(task.split_sizes)}."
     )
   is_test = split.startswith("test")
   # A row that is not predicted makes GLUE refuse all of a test set.
@@ -163,15 +167,15 @@ def read(task: Task, split: str, where: str, *, file: str = "") -> Read:
     ]
     key = str(record.value(index) if is_test else number)
     if is_test:  # GLUE takes answers by their index
-      _add_index(key, record.place, indices)
+      _add_index(key, record.location, indices)
     answer = None if is_test else _label(record, label, task)
     examples.append(
-      Example(key, first, next(iter(second), None), answer, record.place)
+      Example(key, first, next(iter(second), None), answer, record.location)
     )
-  return Read(examples, len(uneven or ()))
+  return SplitExamples(examples, len(uneven or ()))
 
 
-def lacks(task: Task, split: str, where: str) -> bool:
+def is_missing(task: Task, split: str, where: str) -> bool:
   """Whether a folder has no official file of a split; a data set has all."""
   if where.startswith(HUB):
     return False
@@ -198,14 +202,14 @@ def _label(record: Record, column: str, task: Task) -> str | float:
   label = record.label(column, task.kind, known=task.labels)
   if isinstance(label, float) and not 0 <= label <= task.scale[1]:
     raise DataError(
-      f"{record.place}: score {label}; those of {task.title} are 0 to"
+      f"{record.location}: score {label}; those of {task.title} are 0 to"
       f" {task.scale[1]:g}."
     )
   return label
 
 
 def _hub_records(task: Task, split: str, where: str) -> Iterator[Record]:
-  place, config = parse(where), task.name
+  place, config = parse_dataset_name(where), task.name
   if hub_datasets.is_folder(place.name):
     folder = pathlib.Path(place.name).expanduser()
     if hub_datasets.is_saved(folder / task.name):

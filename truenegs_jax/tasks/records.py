@@ -32,11 +32,11 @@ class Record(NamedTuple):
   """A row of a table, or an object of JSON.
 
   Attributes:
-    place: file and line, "train.tsv:17", for messages.
+    location: file and line, "train.tsv:17", for messages.
     fields: by the name of their column.
   """
 
-  place: str
+  location: str
   fields: dict[str, Any]
 
   def value(self, column: str) -> Any:
@@ -48,7 +48,7 @@ class Record(NamedTuple):
     if column not in self.fields:
       known = ", ".join(map(repr, itertools.islice(self.fields, 20)))
       raise DataError(
-        f"{self.place}: no column {column!r}; there are: {known or 'none'}."
+        f"{self.location}: no column {column!r}; there are: {known or 'none'}."
       )
     return self.fields[column]
 
@@ -61,12 +61,12 @@ class Record(NamedTuple):
     text = self.value(column)
     if not isinstance(text, str):
       raise DataError(
-        f"{self.place}: column {column!r} holds {text!r}, not a text."
+        f"{self.location}: column {column!r} holds {text!r}, not a text."
       )
     if not may_be_empty and not text.strip():
       raise DataError(
-        f"{self.place}: the text in column {column!r} is empty: leave the row"
-        " out, or write what is missing."
+        f"{self.location}: the text in column {column!r} is empty: leave the"
+        " row out, or write what is missing."
       )
     return text
 
@@ -89,7 +89,7 @@ class Record(NamedTuple):
         score = math.nan
       if not math.isfinite(score):
         raise DataError(
-          f"{self.place}: column {column!r} holds {value!r}, not a finite"
+          f"{self.location}: column {column!r} holds {value!r}, not a finite"
           " number such as 3.5."
         )
       return score
@@ -98,11 +98,11 @@ class Record(NamedTuple):
     is_label = not isinstance(value, list | dict | None) and value == value
     if not is_label or not str(value):
       raise DataError(
-        f"{self.place}: column {column!r} holds {value!r}, not a label."
+        f"{self.location}: column {column!r} holds {value!r}, not a label."
       )
     if known and str(value) not in known:
       raise DataError(
-        f"{self.place}: label {str(value)!r} is none of"
+        f"{self.location}: label {str(value)!r} is none of"
         f" {', '.join(map(repr, known[:20]))}: fix it, or leave the row out."
       )
     return str(value)
@@ -231,7 +231,7 @@ ASKER = hub_datasets.ErrorContext(
 )
 
 
-class Place(NamedTuple):
+class DatasetName(NamedTuple):
   """A data set, on the hub or a folder; "" for what is left open."""
 
   name: str
@@ -239,7 +239,7 @@ class Place(NamedTuple):
   split: str
 
 
-def parse(where: str) -> Place:
+def parse_dataset_name(where: str) -> DatasetName:
   """Takes hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT apart.
 
   Raises:
@@ -247,22 +247,22 @@ def parse(where: str) -> Place:
   """
   name = where.removeprefix(HUB)
   if name and hub_datasets.is_folder(name):  # whatever is in its name
-    return Place(name, "", "")
+    return DatasetName(name, "", "")
   parts = name.split(":")
   if len(parts) > 3 or not all(parts):
     raise InputError(f"{where!r} is not of the form {FORMS}.")
   name, *config, split = parts if len(parts) > 1 else (name, "")
-  return Place(name, "".join(config), split)
+  return DatasetName(name, "".join(config), split)
 
 
 def read_dataset(
-  where: str | Place, *, split: str, config: str = ""
+  where: str | DatasetName, *, split: str, config: str = ""
 ) -> Iterator[Record]:
   """The records of a split, all columns; classes by their names.
 
   Args:
-    where: as `parse` has it; a folder is one that `save_to_disk` wrote, or of
-      data files.
+    where: as `parse_dataset_name` has it; a folder is one that
+      `save_to_disk` wrote, or of data files.
     split: what is meant where none is named: "train", "dev" (the "validation"
       of the hub), "test", ...
     config: likewise; empty for the only one or the default.
@@ -270,9 +270,9 @@ def read_dataset(
   Raises:
     DataError: no such folder or split, no record, or damaged.
     UnavailableError: it cannot be loaded from the hub.
-    InputError: as `parse`.
+    InputError: as `parse_dataset_name`.
   """
-  wanted = parse(where) if isinstance(where, str) else where
+  wanted = parse_dataset_name(where) if isinstance(where, str) else where
   dataset = hub_datasets.open_dataset(
     wanted.name,
     ASKER,

@@ -24,13 +24,13 @@ def accuracy(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
     InputError: not one prediction for each example, or no example; so all of
       METRICS.
   """
-  gold_N, predicted_N = paired(gold_N, predicted_N)
+  gold_N, predicted_N = as_pairs(gold_N, predicted_N)
   return 100 * float(np.mean(gold_N == predicted_N))
 
 
 def matthews(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
   """Matthews' correlation of classes (int ids), in percent, -100 to 100."""
-  return float(matthews_of(_confusion(gold_N, predicted_N)))
+  return float(matthews_from_counts(_confusion(gold_N, predicted_N)))
 
 
 def f1(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
@@ -38,7 +38,7 @@ def f1(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
 
   Where ids above 1 occur: macro F1, the plain mean over the classes that occur.
   """
-  return float(f1_of(_confusion(gold_N, predicted_N)))
+  return float(f1_from_counts(_confusion(gold_N, predicted_N)))
 
 
 def pearson(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
@@ -46,12 +46,12 @@ def pearson(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
 
   0 where either is constant, or a prediction is not finite.
   """
-  return float(correlation(*paired(gold_N, predicted_N)))
+  return float(correlation(*as_pairs(gold_N, predicted_N)))
 
 
 def spearman(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
   """`pearson` of the ranks, equal scores sharing their average rank."""
-  gold_N, predicted_N = paired(gold_N, predicted_N)
+  gold_N, predicted_N = as_pairs(gold_N, predicted_N)
   return float(correlation(ranks(gold_N), ranks(predicted_N)))
 
 
@@ -64,7 +64,7 @@ METRICS: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
 }
 
 
-def matthews_of(counts_xCxC: np.ndarray) -> np.ndarray:
+def matthews_from_counts(counts_xCxC: np.ndarray) -> np.ndarray:
   """`matthews` of counts, f64 [..., C (gold), C (predicted)], in percent.
 
   For two classes (TP TN - FP FN) / sqrt((TP+FP)(TP+FN)(TN+FP)(TN+FN)); for more
@@ -80,7 +80,7 @@ def matthews_of(counts_xCxC: np.ndarray) -> np.ndarray:
   return 100 * together_x / np.sqrt(np.maximum(spread_x, 1))  # whole numbers
 
 
-def f1_of(counts_xCxC: np.ndarray) -> np.ndarray:
+def f1_from_counts(counts_xCxC: np.ndarray) -> np.ndarray:
   """`f1` of counts, f64 [..., C (gold), C (predicted)], in percent.
 
   0 for a class that was never hit.
@@ -110,7 +110,7 @@ def correlation(x_xN: np.ndarray, y_xN: np.ndarray) -> np.ndarray:
 ranks = functools.partial(stats.rankdata, axis=-1)
 
 
-def normalize(text: str) -> str:
+def normalize_answer(text: str) -> str:
   """An answer as SQuAD v1.1 compares it: "The  Cat's." becomes "cats".
 
   Lower case, then no ASCII punctuation, then no words a, an, the, then single
@@ -123,7 +123,7 @@ def normalize(text: str) -> str:
 
 def exact_match(prediction: str, gold: str) -> float:
   """100 where the two are the same normalized, else 0."""
-  return 100.0 * (normalize(prediction) == normalize(gold))
+  return 100.0 * (normalize_answer(prediction) == normalize_answer(gold))
 
 
 def token_f1(prediction: str, gold: str) -> float:
@@ -131,8 +131,8 @@ def token_f1(prediction: str, gold: str) -> float:
 
   0 where no word is shared, also where both are empty (v2.0 says 100).
   """
-  ours = collections.Counter(normalize(prediction).split())
-  true = collections.Counter(normalize(gold).split())
+  ours = collections.Counter(normalize_answer(prediction).split())
+  true = collections.Counter(normalize_answer(gold).split())
   return 200.0 * (ours & true).total() / max((ours + true).total(), 1)
 
 
@@ -184,7 +184,7 @@ def squad_scores(
   return {name: float(score_N.mean()) for name, score_N in scores.items()}
 
 
-def paired(
+def as_pairs(
   gold_N: ArrayLike, predicted_N: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray]:
   """Both as arrays; predictions that are not all finite as zeros.
@@ -206,7 +206,7 @@ def paired(
 
 def _confusion(gold_N: ArrayLike, predicted_N: ArrayLike) -> np.ndarray:
   """How often each class was taken for each, f64 [C, C]; C is 2 or more."""
-  gold_N, predicted_N = paired(gold_N, predicted_N)
+  gold_N, predicted_N = as_pairs(gold_N, predicted_N)
   classes = max(2, 1 + int(max(gold_N.max(), predicted_N.max())))
   counts = np.bincount(gold_N * classes + predicted_N, minlength=classes**2)
   return counts.reshape(classes, classes).astype(float)

@@ -24,7 +24,7 @@ TASK = Task(
   kind=SPANS,
   metrics=("em", "f1"),
   epochs=2.0,
-  official={"train": 87_599, "dev": 10_570},
+  split_sizes={"train": 87_599, "dev": 10_570},
 )
 MOVED = "answers that stand elsewhere than answer_start says"
 _V2 = "as in SQuAD v2.0; v1.1 is read, where every question has an answer"
@@ -39,30 +39,30 @@ class Question:
     text, context: neither is blank.
     answers: text and first character in `context`, one or more; training has
       one, the dev set those of several people.
-    place: file, article, paragraph and id, for messages.
+    location: file, article, paragraph and id, for messages.
   """
 
   key: str
   text: str
   context: str
   answers: tuple[tuple[str, int], ...]
-  place: str
+  location: str
 
 
 def read_squad(
   where: str,
   *,
   split: str = "train",
-  oddities: collections.Counter[str] | None = None,
+  anomalies: collections.Counter[str] | None = None,
 ) -> list[Question]:
   """Reads all questions, in order.
 
   Args:
     where: a JSON file, plain or compressed; or hf:NAME, a data set of the hub
-      or a folder, as `records.parse` has it.
+      or a folder, as `parse_dataset_name` has it.
     split: "train" or "dev", of what hf: names.
-    oddities: counts, under MOVED, answers whose text is not where the data say;
-      they are taken from the nearest place that has it.
+    anomalies: counts, under MOVED, answers whose text is not where the
+      data say; they are taken from the nearest place that has it.
 
   Raises:
     DataError: damaged, not SQuAD v1.1, repeated ids, blank texts, or an answer
@@ -74,11 +74,11 @@ def read_squad(
   for place, context, record in (
     _hub_records(where, split) if is_hub else _json_records(where)
   ):
-    question = _question(place, context, record, oddities)
+    question = _question(place, context, record, anomalies)
     if question.key in questions:
       raise DataError(
-        f"{question.place}: this id stands already in"
-        f" {questions[question.key].place}; answers go by ids: give every"
+        f"{question.location}: this id stands already in"
+        f" {questions[question.key].location}; answers go by ids: give every"
         " question one of its own."
       )
     questions[question.key] = question
@@ -136,7 +136,7 @@ def _question(
   place: str,
   context: str,
   record: Any,
-  oddities: collections.Counter[str] | None,
+  anomalies: collections.Counter[str] | None,
 ) -> Question:
   key = _get(record, "id", str, place)
   place = f"{place}, question {key}"
@@ -155,8 +155,8 @@ def _question(
     answer_text = _get(answer, "text", str, place)
     given = _get(answer, "answer_start", int, place)
     start = _find(context, answer_text, given, place)
-    if start != given and oddities is not None:
-      oddities[MOVED] += 1
+    if start != given and anomalies is not None:
+      anomalies[MOVED] += 1
     spans.append((answer_text, start))
   return Question(key, text, context, tuple(spans), place)
 

@@ -26,9 +26,9 @@ from truenegs_jax.data.tokens.split_words import take_spans
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, drop_surrogates
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks.squad import Question
-from truenegs_jax.tasks.task import Encoded
+from truenegs_jax.tasks.task import EncodedRows
 
-NOTHING = "empty"  # the answer where none is left; BERT gives it, too
+NO_ANSWER = "empty"  # the answer where none is left; BERT gives it, too
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 
 
@@ -61,18 +61,18 @@ class Windows:
     question_N: int32; the question of each window, in order.
     first_N: int32; where in its context a window begins.
     offset_N: int32; where in its row a window begins.
-    best: N arrays, bool; which pieces of a window have the most context there,
-      of all windows of the question.
+    is_max_context: N arrays, bool; which pieces have the most context in this
+      window, of all windows of the question.
   """
 
   questions: Sequence[Question]
   contexts: Sequence[Context]
   tokenizer: Tokenizer
-  encoded: Encoded
+  encoded: EncodedRows
   question_N: np.ndarray
   first_N: np.ndarray
   offset_N: np.ndarray
-  best: Sequence[np.ndarray]
+  is_max_context: Sequence[np.ndarray]
 
 
 def make_windows(
@@ -105,7 +105,7 @@ def make_windows(
       f"stride={stride}, question_length={question_length}: both are at least"
       " 1 (BERT has 128 and 64)."
     )
-  known = read_contexts({q.context for q in questions}, tokenizer)
+  known = tokenize_contexts({q.context for q in questions}, tokenizer)
   contexts = [known[q.context] for q in questions]
   question_ids = tokenizer.encode_lines([q.text for q in questions])
   tokens, types, best, rows = [], [], [], []
@@ -114,7 +114,7 @@ def make_windows(
   ):
     kept = [tokenizer.cls, *ids[:question_length], tokenizer.sep]
     room = length - len(kept) - 1
-    plan = window_starts(len(context.pieces_T), room, stride)
+    plan = plan_windows(len(context.pieces_T), room, stride)
     for start, best_W in zip(*plan, strict=True):
       window = context.pieces_T[start : start + len(best_W)]
       row = np.concatenate([kept, window, [tokenizer.sep]], dtype=np.int32)
@@ -130,7 +130,7 @@ def make_windows(
     questions,
     contexts,
     tokenizer,
-    Encoded(tokens, types, {}, int(is_cut_Q[question_N].sum())),
+    EncodedRows(tokens, types, {}, int(is_cut_Q[question_N].sum())),
     question_N,
     first_N,
     offset_N,
@@ -143,7 +143,7 @@ def make_windows(
 
 
 @functools.lru_cache(maxsize=2**14)
-def window_starts(
+def plan_windows(
   num_pieces: int, room: int, stride: int
 ) -> tuple[list[int], list[np.ndarray]]:
   """Where windows of up to `room` pieces begin in a context.
@@ -165,7 +165,7 @@ def window_starts(
   return starts, [holder_T[a:b] == k for k, (a, b) in enumerate(spans)]
 
 
-def read_contexts(
+def tokenize_contexts(
   texts: Iterable[str], tokenizer: Tokenizer
 ) -> dict[str, Context]:
   """Words and pieces of different texts; a word is looked at once for all."""
@@ -189,7 +189,7 @@ def read_contexts(
   return contexts
 
 
-def answer_span(
+def find_answer_span(
   context: Context, start: int, end: int, answer: list[int]
 ) -> tuple[int, int] | None:
   """The pieces of an answer: the first, and that after the last.
@@ -215,13 +215,13 @@ def _targets(windows: Windows) -> Mapping[str, np.ndarray]:
   answers = [q.answers[0] for q in windows.questions]
   ids = windows.tokenizer.encode_lines([text for text, _ in answers])
   span_Qx2 = [
-    answer_span(context, start, start + len(text), pieces) or (-1, -1)
+    find_answer_span(context, start, start + len(text), pieces) or (-1, -1)
     for context, (text, start), pieces in zip(
       windows.contexts, answers, ids, strict=True
     )
   ]
   start_N, after_N = np.array(span_Qx2)[windows.question_N].T - windows.first_N
-  size_N = np.array([len(mask) for mask in windows.best])
+  size_N = np.array([len(mask) for mask in windows.is_max_context])
   is_complete_N = (start_N >= 0) & (after_N <= size_N)
   places = {"start": start_N, "end": after_N - 1}
   return {
@@ -255,7 +255,7 @@ def best_answers(
     Key of the question -> (text, score), the best first; ("empty", 0.0) where
     no answer is left.
   """
-  texts = Texts(windows.tokenizer)
+  texts = SpanTexts(windows.tokenizer)
   parts: list[list[np.ndarray]] = [[] for _ in windows.questions]
   for number, scores in enumerate(span_scores):
     part = _candidates(windows, number, scores, num_best, max_answer)
@@ -271,7 +271,7 @@ def best_answers(
       best.setdefault(texts.span(context, int(first), int(last)), score)
       if len(best) == num_best:
         break
-    answers[question.key] = list(best.items()) or [(NOTHING, 0.0)]
+    answers[question.key] = list(best.items()) or [(NO_ANSWER, 0.0)]
   return answers
 
 
@@ -291,7 +291,7 @@ def _candidates(
     scores_SxE = start_n[starts_S, None] + end_n[ends_E][None]
   else:
     starts_S, ends_SxE, scores_SxE = scores
-  offset, best = windows.offset_N[number], windows.best[number]
+  offset, best = windows.offset_N[number], windows.is_max_context[number]
   starts_S, ends_SxE = starts_S - offset, ends_SxE - offset
   is_in_S = (starts_S >= 0) & (starts_S < len(best))
   is_in_S[is_in_S] = best[starts_S[is_in_S]]
@@ -308,7 +308,7 @@ def _top(scores_n: np.ndarray, count: int) -> np.ndarray:
   return np.argsort(-scores_n, kind="stable")[:count]
 
 
-class Texts:
+class SpanTexts:
   """From pieces back to the text that they were made of."""
 
   def __init__(self, tokenizer: Tokenizer):

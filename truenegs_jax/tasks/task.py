@@ -19,9 +19,9 @@ class Task:
     labels: names of the classes, in the order of their ids; else empty.
     metrics: names in `scoring.METRICS`; the first is the task's own.
     epochs: of the recipe, or 0 where there is none: the config says.
-    doubled: whether A, B trains as B, A, too.
+    both_orders: whether A, B trains as B, A, too.
     scale: (offset, scale) of scores: trained on (score - offset) / scale.
-    official: rows of each split as published, by its name.
+    split_sizes: rows of each split as published, by its name.
   """
 
   name: str
@@ -30,9 +30,9 @@ class Task:
   labels: tuple[str, ...] = ()
   metrics: tuple[str, ...] = ()
   epochs: float = 3.0
-  doubled: bool = False
+  both_orders: bool = False
   scale: tuple[float, float] = (0.0, 1.0)
-  official: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  split_sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,18 +44,18 @@ class Example:
       from 0.
     first, second: the texts; None: there is no second.
     label: a class by name, or a score; None in a test set.
-    place: file and line, "train.tsv:17", for messages.
+    location: file and line, "train.tsv:17", for messages.
   """
 
   key: str
   first: str
   second: str | None
   label: str | float | None
-  place: str
+  location: str
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Encoded:
+class EncodedRows:
   """Rows of ids, each as long as it is: what batches are cut from.
 
   Equal to itself alone, so that it can be the key of a cache.

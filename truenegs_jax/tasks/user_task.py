@@ -64,7 +64,7 @@ def parse_labels(labels: str) -> tuple[str, ...]:
   return names
 
 
-def read(
+def read_examples(
   where: str,
   split: str,
   columns: Columns,
@@ -76,7 +76,7 @@ def read(
 
   Args:
     where: a .tsv, .csv or .jsonl file, plain or compressed; or hf:NAME, a data
-      set of the hub or a folder, as `records.parse` has it.
+      set of the hub or a folder, as `parse_dataset_name` has it.
     split: "train", "dev" or "test"; a test file may lack the labels.
     kind: CLASSES or SCORE.
     labels: the classes that there are; empty where any name is good.
@@ -95,7 +95,9 @@ def read(
     if split != "test" or record.fields.get(columns.label) not in (None, ""):
       label = record.label(columns.label, kind, known=labels)
     examples.append(
-      Example(str(number), first, next(iter(second), None), label, record.place)
+      Example(
+        str(number), first, next(iter(second), None), label, record.location
+      )
     )
   return examples
 
@@ -133,7 +135,7 @@ def make_task(
   names = tuple(labels or sorted({str(x.label) for x in train}))
   if not 2 <= len(names) <= MAX_CLASSES:
     raise DataError(
-      f"{train[0].place}: the labels of this file are {len(names)} classes"
+      f"{train[0].location}: the labels of this file are {len(names)} classes"
       f" ({', '.join(map(repr, names[:3]))}), and there must be 2 to"
       f" {MAX_CLASSES:,}: name another column by finetune.label, all classes by"
       " finetune.labels, or take numbers as such by finetune.kind=score."

@@ -74,8 +74,8 @@ def test_fine_tuning_opens_the_network_once(weights):
   c.init, c.length = str(folder), 32
   initial = initial_weights.open_weights(c, say=print)
   task = task_lib.Task("own", "Own", task_lib.CLASSES, labels=("no", "yes"))
-  model = initial.model(2)
+  model = initial.make_model(2)
   for seed in range(2):
     assert initial.provenance(model, task, {})["weights"]
-    assert initial.params(model, task, seed, say=print)
+    assert initial.make_params(model, task, seed, say=print)
   assert counts == {"discriminator": 1, "generator": 1}
