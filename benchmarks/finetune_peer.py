@@ -157,7 +157,7 @@ class Ours:
 
   def step(self, batch: Batch, *, dropout: bool = True) -> Any:
     t = self._setups[dropout]
-    on_device = sharding.to_device(batch, t.mesh)
+    on_device = sharding.shard_batch(batch, t.mesh)
     self._state, terms = t.train_step(self._state, on_device, {})
     total, count = terms["loss"]
     return total / count

@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
   except errors.TrueNegsError as e:
     print(f"error: {errors.printable(e)}", file=sys.stderr)
     sys.exit(e.exit_code)
-  Console(markup=False, highlight=False).print(plan.as_table(lines))
+  Console(markup=False, highlight=False).print(plan.report_table(lines))
 
 
 def tpu_chips(topology: str) -> list[jax.Device]:
@@ -87,10 +87,10 @@ def report(
     InputError: the config cannot be, or its step does not fit a device.
   """
   checks.check_config(c)
-  tokenizer, _ = dry_run.stand_in(c)
+  tokenizer, _ = dry_run.placeholder_tokenizer(c)
   run = build_run.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec, devices)
-  run, attention = plan.with_attention(run, mesh)
+  run, attention = plan.resolve_attention(run, mesh)
   state = plan.abstract_state(run, mesh)
   aux = plan.abstract_aux(run, mesh)
   began = time.perf_counter()
@@ -102,9 +102,9 @@ def report(
   flops = plan.row_flops(run) * c.batch_size / mesh.devices.size
   return {
     "objective": run.summary,
-    "devices": plan.devices(run, mesh),
-    "parameters": plan.parameters(run.model, state.params),
-    "held": plan.held(state, aux),
+    "devices": plan.describe_devices(run, mesh),
+    "parameters": plan.describe_parameters(run.model, state.params),
+    "held": plan.describe_memory(state, aux),
     "batch": f"{c.batch_size:,} rows of {c.length} tokens, {rows:,} of them a"
     f" slice of the mesh, in {c.optim.accumulation} micro-batch(es)",
     "layers": f"remat {c.model.remat}, scan {c.model.scan}",
@@ -137,9 +137,9 @@ def _account(compiled: jax.stages.Compiled) -> dict[str, str]:
     donated = memory.alias_size_in_bytes
     scratch = memory.temp_size_in_bytes
     lines["memory"] = (
-      f"arguments {plan.mebibytes(arguments)}, outputs"
-      f" {plan.mebibytes(outputs)} (in place {plan.mebibytes(donated)}),"
-      f" scratch {plan.mebibytes(scratch)}"
+      f"arguments {plan.format_mib(arguments)}, outputs"
+      f" {plan.format_mib(outputs)} (in place {plan.format_mib(donated)}),"
+      f" scratch {plan.format_mib(scratch)}"
     )
     in_all = arguments + outputs - donated + scratch
     lines["in all"] = f"{in_all / 2**30:,.1f} GiB a device"

@@ -89,4 +89,6 @@ class OwnStep:
     return found.masked_BxL, found.slots.positions_BxK, found.sampled_BxK
 
   def _weighted(self, terms, t):
-    return step_lib.total_loss(terms, step_lib.weights_at(self._run.weights, t))
+    return step_lib.total_loss(
+      terms, step_lib.loss_weights_at(self._run.loss_weights, t)
+    )

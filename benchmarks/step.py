@@ -60,7 +60,7 @@ def main(argv: list[str]) -> None:
   except errors.TrueNegsError as e:
     print(f"error: {errors.printable(e)}", file=sys.stderr)
     sys.exit(e.exit_code)
-  Console(markup=False, highlight=False).print(plan.as_table(lines(record)))
+  Console(markup=False, highlight=False).print(plan.report_table(lines(record)))
 
 
 def identity(step: steps.Step) -> Record:
@@ -71,7 +71,7 @@ def identity(step: steps.Step) -> Record:
     **timing.machine(),
     "xla_flags": os.environ.get("XLA_FLAGS", ""),
     "objective": step.run.summary,
-    "mesh": plan.devices(step.run, step.mesh),
+    "mesh": plan.describe_devices(step.run, step.mesh),
     "attention": step.attention,
     "dtype": c.model.dtype,
     "batch": c.batch_size,
@@ -164,8 +164,8 @@ def lines(r: Mapping[str, Any]) -> dict[str, str]:
   held = "not told by the compiler"
   if r["scratch_bytes"] is not None:
     held = (
-      f"{plan.mebibytes(r['argument_bytes'])} of arguments and"
-      f" {plan.mebibytes(r['scratch_bytes'])} of scratch, as compiled"
+      f"{plan.format_mib(r['argument_bytes'])} of arguments and"
+      f" {plan.format_mib(r['scratch_bytes'])} of scratch, as compiled"
     )
   mfu = f"{r['mfu']:.1%} of {peak / 1e12:,.0f}" if peak else "no published peak"
   return {
@@ -189,7 +189,7 @@ def lines(r: Mapping[str, Any]) -> dict[str, str]:
     "measured": f"products {', '.join(matmul)} TFLOP/s; memory"
     f" {r['bandwidth'] / 1e9:,.0f} GB/s",
     "floor": f"{ms(r['floor_s'])} ms, were the step its products alone",
-    "memory": f"{plan.mebibytes(r['peak_bytes'])} at most; {held}",
+    "memory": f"{plan.format_mib(r['peak_bytes'])} at most; {held}",
   }
 
 

@@ -28,7 +28,7 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.workdir.from_config import vocabulary_of
+from truenegs_jax.workdir.from_config import build_tokenizer
 
 Batch = dict[str, np.ndarray]
 
@@ -72,7 +72,7 @@ class Step:
 
   def batch(self, i: int) -> dict[str, jax.Array]:
     """The rows of step `i` on the devices."""
-    return sharding.to_device(self.host_batch(i), self.mesh)
+    return sharding.shard_batch(self.host_batch(i), self.mesh)
 
 
 def make_step(
@@ -91,16 +91,16 @@ def make_step(
   cpu.configure()  # as main does
   checks.check_config(c)
   if rows is None:
-    tokenizer, _ = dry_run.stand_in(c)
+    tokenizer, _ = dry_run.placeholder_tokenizer(c)
     host_batch = _made(c, tokenizer, pad_share)
   else:
-    tokenizer = vocabulary_of(c, str(rows.folder / "vocab.txt"))
+    tokenizer = build_tokenizer(c, str(rows.folder / "vocab.txt"))
     host_batch = _prepared(c, rows)
   run = build_run.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
   aux = plan.make_aux(run, _synonyms(run, tokenizer), tokenizer.vocab, mesh)
   state = plan.abstract_state(run, mesh)
-  here, attention = plan.with_attention(run, mesh, check=True)
+  here, attention = plan.resolve_attention(run, mesh, check=True)
   began = time.perf_counter()
   lowered = plan.lower_train_step(here, mesh, state, aux)
   traced = time.perf_counter()
@@ -134,7 +134,9 @@ def takers(
   state, taken = first.start(), 0
   batches = [first.batch(i) for i in range(num_batches)]
   jax.block_until_ready((state, batches))
-  own = {n: x.start().aux if x.run.own_table else {} for n, x in made.items()}
+  own = {
+    n: x.start().aux if x.run.table_builder else {} for n, x in made.items()
+  }
 
   def take(name, batch=None, dispatch=None):
     nonlocal state, taken
@@ -197,7 +199,7 @@ def _synonyms(
   run: build_run.Run, tokenizer: Tokenizer
 ) -> table_lib.SynonymTable | None:
   """A random table as dense as WordNet's, where the objective looks any up."""
-  if not run.options.needs_table or run.own_table is not None:
+  if not run.options.needs_table or run.table_builder is not None:
     return None
   rng, size = np.random.default_rng(0), len(tokenizer.vocab)
   most = min(MOST_LISTED, size)

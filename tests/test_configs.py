@@ -87,11 +87,11 @@ def test_every_config_builds_with_every_argument(name, arg):
   run = build_run.build_run(c, TOKENIZER)
   shapes = jax.eval_shape(run.init_state)
   assert pretrain.count_parameters(shapes.params) > 1_000
-  assert (run.weights.get("soft", 0) > 0) == (c.negatives.soft_weight > 0)
-  assert ("sentence" in run.weights) == (c.negatives.sentence_weight > 0)
-  assert ("detect" in run.weights) == ("discriminator" in shapes.params)
+  assert (run.loss_weights.get("soft", 0) > 0) == (c.negatives.soft_weight > 0)
+  assert ("sentence" in run.loss_weights) == (c.negatives.sentence_weight > 0)
+  assert ("detect" in run.loss_weights) == ("discriminator" in shapes.params)
   assert run.options.hard_correction == c.negatives.hard_correction
-  assert float(run.rate(c.optim.warmup_steps)) > 0
+  assert float(run.learning_rate(c.optim.warmup_steps)) > 0
   assert c.optim.warmup_steps < c.steps
   assert shapes.params["embeddings"]["word"].shape[0] == len(TOKENIZER.vocab)
 
@@ -145,13 +145,15 @@ def test_continue_is_the_papers_and_goes_on_from_weights(name):
   if c.model.variant == "init":
     return
   checks.check_config(c)
-  checks.check_given(c, Weights(""), saved=True)  # these are in the checkpoint
+  checks.check_required_files(
+    c, Weights(""), saved=True
+  )  # these are in the checkpoint
   if c.init == "?":
     with pytest.raises(InputError, match="--config.init=FOLDER"):
-      checks.check_given(c, Weights(c.init), saved=False)
+      checks.check_required_files(c, Weights(c.init), saved=False)
   c.init = "no/such/folder"
   with pytest.raises(InputError, match="no folder no/such/folder"):
-    checks.check_given(c, Weights(c.init), saved=False)
+    checks.check_required_files(c, Weights(c.init), saved=False)
 
 
 @pytest.mark.parametrize("name", RELEASED)
@@ -235,20 +237,22 @@ def test_weights_of_another_size_are_refused_before_anything(tmp_path, role):
   params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
   hf_folder.write_model(tmp_path, params, model, role, tokenizer)
   with pytest.raises(InputError, match="data.vocab=train learns words of its"):
-    checks.check_given(c, Weights(c.init), saved=False)
+    checks.check_required_files(c, Weights(c.init), saved=False)
   c.data.vocab = str(tmp_path)
-  checks.check_given(c, Weights(c.init), saved=False)
+  checks.check_required_files(c, Weights(c.init), saved=False)
   c.init_skip, c.data.vocab = "words", "train"
-  checks.check_given(c, Weights(c.init), saved=False)  # whatever it will be
+  checks.check_required_files(
+    c, Weights(c.init), saved=False
+  )  # whatever it will be
   c.init_skip, c.data.vocab = "", str(tmp_path)
   c.model.max_positions = 100
   with pytest.raises(InputError, match="max_position_embeddings is 512"):
-    checks.check_given(c, Weights(c.init), saved=False)
+    checks.check_required_files(c, Weights(c.init), saved=False)
   c.init_skip = "positions"
-  checks.check_given(c, Weights(c.init), saved=False)
+  checks.check_required_files(c, Weights(c.init), saved=False)
   c.model.variant = "narrow"
   with pytest.raises(InputError, match="hidden_size is 32"):
-    checks.check_given(c, Weights(c.init), saved=False)
+    checks.check_required_files(c, Weights(c.init), saved=False)
 
 
 @pytest.mark.parametrize(
@@ -296,20 +300,20 @@ def test_a_dry_run_counts_the_entries_of_a_tokenizer_json(tmp_path):
   (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model}))
   for path in tmp_path, tmp_path / "tokenizer.json":
     c.data.vocab = str(path)
-    tokenizer, source = dry_run.stand_in(c)
+    tokenizer, source = dry_run.placeholder_tokenizer(c)
     assert len(tokenizer.vocab) == 7 and "tokenizer.json" in source
 
 
 def test_vectors_have_to_be_there_before_anything_starts(tmp_path):
   c = get_config("electra_small", "hc_glove")
   with pytest.raises(InputError, match="no file 'glove.6B.50d.txt'"):
-    checks.check_given(c, Weights(c.init), saved=False)
+    checks.check_required_files(c, Weights(c.init), saved=False)
   c.negatives.sources = f"vectors path={tmp_path / 'own.txt'}"
   (tmp_path / "own.txt").touch()
   with pytest.raises(DataError, match="no word vectors in it"):
-    checks.check_given(c, Weights(c.init), saved=False)
+    checks.check_required_files(c, Weights(c.init), saved=False)
   (tmp_path / "own.txt").write_text("cat 1 2\n")
-  checks.check_given(c, Weights(c.init), saved=False)
+  checks.check_required_files(c, Weights(c.init), saved=False)
 
 
 # Clark et al. 2020, table 6; Devlin et al. 2019, appendix A.2.

@@ -71,7 +71,7 @@ def _export(flags: argparse.Namespace) -> pretrained.ExportResult:
     return export_run.export_workdir(
       flags.workdir, step=flags.step, output=flags.output, dtype=flags.dtype
     )
-  if run := files.locate(pathlib.Path(flags.init).expanduser()):
+  if run := files.parse_run_path(pathlib.Path(flags.init).expanduser()):
     if flags.vocab:
       raise InputError(f"init: {flags.init} is a run and has its vocabulary.")
     workdir, step = run  # it knows more of itself than its weights say

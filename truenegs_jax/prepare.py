@@ -29,7 +29,7 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
   printable,
 )
-from truenegs_jax.train.prepare_data import plan_of
+from truenegs_jax.train.prepare_data import make_rows_plan
 
 
 def _resolved(config: Any) -> Any:
@@ -70,7 +70,7 @@ def main(argv: list[str]) -> None:
   # What is made stays, so that a launcher may start this again.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(SAVED_RESTART))
   try:
-    plan = plan_of(_resolved(flags.FLAGS["config"].value))
+    plan = make_rows_plan(_resolved(flags.FLAGS["config"].value))
     result = _carry_out(plan, flags.FLAGS.shard)
     if result and flags.FLAGS.verify:
       verify_rows(result[0])

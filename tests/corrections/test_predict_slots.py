@@ -67,7 +67,7 @@ def test_predictions_do_not_depend_on_how_lines_share_batches(
     np.array([2, *rng.integers(5, tiny.V, size), 3], np.int32)
     for size in [*rng.integers(1, 7, 8), *rng.integers(20, 30, 14), 30]
   ]
-  mesh = sharding.make_mesh(sharding.get_spec("dp"), jax.devices()[:1])
+  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:1])
   advanced = []
 
   def fill(sequences):

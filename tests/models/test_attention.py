@@ -18,7 +18,7 @@ from truenegs_jax.train import sharding
 L = 128
 SPLASH = attention.Implementation("splash", interpret=True)
 PIECES = attention.Implementation("pieces")
-NO_MESH = sharding.make_mesh(sharding.get_spec("dp"), jax.devices()[:1])
+NO_MESH = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:1])
 
 
 def documents_of(packed, rows=3):
@@ -62,7 +62,7 @@ def test_splash_attention_is_plain_attention():
 
 def test_splash_attention_knows_documents_and_runs_on_meshes():
   """Two slices of the rows, two of the heads."""
-  spec = sharding.get_spec("fsdp_tp")
+  spec = sharding.get_mesh_spec("fsdp_tp")
   mesh = sharding.make_mesh(spec, jax.devices()[:4])
   form = dataclasses.replace(SPLASH, mesh=mesh)
   rows = sharding.batch_sharding(mesh)
@@ -163,7 +163,7 @@ def test_each_platform_has_its_own(monkeypatch):
   monkeypatch.setenv(cpu.SWITCH, "plain")
   assert choose("auto", "cpu")[0] == attention.XLA
   assert choose("pieces", "cpu")[0].name == "pieces"
-  several = sharding.make_mesh(sharding.get_spec("dp"), jax.devices()[:2])
+  several = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:2])
   assert choose("auto", "cuda", several)[0].mesh == several
   assert choose("auto", "cpu", several)[0] == attention.XLA
   assert choose("auto", "tpu", length=256)[0] == attention.XLA

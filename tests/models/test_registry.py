@@ -303,10 +303,10 @@ def test_remat_and_scan_bear_what_accumulation_does(backbone):
     _, push = jax.linearize(lambda p: loss(p, inputs, keys_B), params)
     return jax.linear_transpose(push, params)(jnp.ones(()))[0]
 
-  mesh = sharding.make_mesh(sharding.get_spec("dp"))
+  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
   params, inputs, keys_B = loss_arguments(backbone)
   got = gradient(
-    jax.device_put(params, sharding.replicated(mesh)),
+    jax.device_put(params, sharding.replicated_sharding(mesh)),
     *jax.device_put((inputs, keys_B), sharding.batch_sharding(mesh)),
   )
   assert_same_tree(plain_loss_and_gradient(backbone)[1], got, rtol=1e-6)

@@ -324,7 +324,9 @@ def test_an_unknown_style_is_refused_with_the_known_ones():
   "options", [tiny.MASKING, dataclasses.replace(REPEATED, style="80_10_10")]
 )
 def test_slots_depend_neither_on_devices_nor_on_the_other_rows(options):
-  place = NamedSharding(sharding.make_mesh(sharding.get_spec("dp")), P("data"))
+  place = NamedSharding(
+    sharding.make_mesh(sharding.get_mesh_spec("dp")), P("data")
+  )
   batch = tiny.make_batch(0, rows=64, length=128)
 
   def draw(tokens, documents, row_B):

@@ -149,7 +149,7 @@ def test_memory_is_that_of_a_chunk_and_products_are_exact():
 
 
 def test_one_split_table_gives_the_ids_of_a_whole_one():
-  mesh = sharding.make_mesh(sharding.get_spec("fsdp"))
+  mesh = sharding.make_mesh(sharding.get_mesh_spec("fsdp"))
   assert mesh.size == 8
   table_VxE, whole = normal(1, 300, 64), NamedSharding(mesh, P())
   split = NamedSharding(mesh, P(None, "data"))

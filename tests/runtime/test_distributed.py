@@ -39,10 +39,10 @@ assert distributed.to_host(row_B).tolist() == list(range(8))
 
 with guards.StopSignals(Console(quiet=True)) as signals:
   vote = guards.StopVote(signals, mesh)
-  assert vote.stopped_by() is None
+  assert vote.poll() is None
   os.kill(os.getpid(), (signal.SIGTERM, signal.SIGINT)[index])
-  assert vote.stopped_by() is None
-  assert vote.stopped_by() == signal.SIGTERM
+  assert vote.poll() is None
+  assert vote.poll() == signal.SIGTERM
 
 try:
   with lock(pathlib.Path(sys.argv[3]) / str(index)):

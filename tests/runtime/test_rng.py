@@ -152,7 +152,7 @@ def test_every_element_of_a_large_draw_is_its_own():
 @pytest.mark.parametrize("num_devices", [1, 2, 8])
 def test_a_draw_does_not_depend_on_devices_or_on_the_other_rows(num_devices):
   mesh = sharding.make_mesh(
-    sharding.get_spec("dp"), jax.devices()[:num_devices]
+    sharding.get_mesh_spec("dp"), jax.devices()[:num_devices]
   )
   place = NamedSharding(mesh, P("data"))
 

@@ -20,8 +20,8 @@ ROWS = np.array([4, 8], np.int32)
 
 def see(guard, outcomes):
   for step, skipped in enumerate(outcomes):
-    guard.see(step, jnp.float32(skipped), ROWS + step)
-  guard.settle()
+    guard.add(step, jnp.float32(skipped), ROWS + step)
+  guard.check_pending()
 
 
 def bad_rows(workdir):
@@ -46,11 +46,11 @@ def test_skips_in_a_row_are_put_up_with_as_far_as_allowed(tmp_path):
 
 def test_a_step_is_judged_when_the_next_one_is_seen(tmp_path):
   guard = guards.SkipGuard(tmp_path, max_skips=0)
-  guard.see(0, jnp.float32(1), ROWS)
+  guard.add(0, jnp.float32(1), ROWS)
   assert not (tmp_path / "bad_rows.jsonl").exists()
   with pytest.raises(NonFiniteError, match="step 0"):
-    guard.see(1, jnp.float32(0), ROWS)
-  guard.settle()  # says it once
+    guard.add(1, jnp.float32(0), ROWS)
+  guard.check_pending()  # says it once
 
 
 def test_finite_steps_leave_no_file(tmp_path):
@@ -89,24 +89,24 @@ def test_a_second_signal_ends_the_process_at_once():
 
 
 def test_one_process_alone_stops_as_soon_as_it_has_its_signal():
-  mesh = sharding.make_mesh(sharding.get_spec("dp"))
+  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
   with guards.StopSignals(Console(quiet=True)) as signals:
     vote = guards.StopVote(signals, mesh)
-    assert vote.stopped_by() is None
+    assert vote.poll() is None
     os.kill(os.getpid(), signal.SIGINT)
-    assert vote.stopped_by() == signal.SIGINT
+    assert vote.poll() == signal.SIGINT
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_many_processes_stop_one_step_after_the_vote(monkeypatch, number):
   monkeypatch.setattr(guards.distributed, "process_count", lambda: 2)
-  mesh = sharding.make_mesh(sharding.get_spec("dp"))
+  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
   with guards.StopSignals(Console(quiet=True)) as signals:
     vote = guards.StopVote(signals, mesh)
-    assert vote.stopped_by() is None
+    assert vote.poll() is None
     os.kill(os.getpid(), number)
-    assert vote.stopped_by() is None  # the others have yet to hear of it
-    assert vote.stopped_by() == number
+    assert vote.poll() is None  # the others have yet to hear of it
+    assert vote.poll() == number
 
 
 def test_only_the_first_process_writes(tmp_path, monkeypatch):

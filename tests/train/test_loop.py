@@ -12,7 +12,7 @@ import pytest
 from truenegs_jax.models import encoder
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.train import loop, sharding, speed
-from truenegs_jax.train import start as start_lib
+from truenegs_jax.train import setup as setup_lib
 
 BATCH = 8
 NUMBERS = dict(
@@ -73,7 +73,7 @@ def run(monkeypatch, tmp_path, *, bad=(), stop_at=None, param=1.0):
     "row": np.arange(BATCH),
   }
   monkeypatch.setattr(loop.batches_lib, "batch_at", lambda *_, **__: rows)
-  monkeypatch.setattr(loop.sharding, "to_device", lambda batch, mesh: batch)
+  monkeypatch.setattr(loop.sharding, "shard_batch", lambda batch, mesh: batch)
   monkeypatch.setattr(loop.plan, "row_flops", lambda run: 10.0)
   monkeypatch.setattr(loop, "evaluate", lambda *_: [{"mlm": (1.0, 1.0)}])
 
@@ -90,17 +90,17 @@ def run(monkeypatch, tmp_path, *, bad=(), stop_at=None, param=1.0):
     state = types.SimpleNamespace(step=k + 1, params=state.params)
     return state, terms
 
-  none = dict.fromkeys(f.name for f in dataclasses.fields(start_lib.Start))
-  start = start_lib.Start(
+  none = dict.fromkeys(f.name for f in dataclasses.fields(setup_lib.TrainSetup))
+  start = setup_lib.TrainSetup(
     **none
     | dict(
       run=types.SimpleNamespace(
         **NUMBERS,
-        weights={"mlm": 2.0},
-        rate=lambda k: jnp.float32(k),
+        loss_weights={"mlm": 2.0},
+        learning_rate=lambda k: jnp.float32(k),
         model=types.SimpleNamespace(roles={"bert": encoder.EncoderConfig}),
       ),
-      mesh=sharding.make_mesh(sharding.get_spec("dp")),
+      mesh=sharding.make_mesh(sharding.get_mesh_spec("dp")),
       state=types.SimpleNamespace(step=0, params=jnp.full(3, param)),
       aux={},
       train_step=step,
@@ -114,7 +114,7 @@ def run(monkeypatch, tmp_path, *, bad=(), stop_at=None, param=1.0):
     events.append(("written", record["step"], record["split"]))
     records.append(record)
 
-  profile = speed.Profile(None, tmp_path, print, first_step=0)
+  profile = speed.Profiler(None, tmp_path, print, first_step=0)
   host_wait = speed.HostWait(clock.running)
   monitors = loop.Monitors(write, profile, host_wait, clock, signals)
   inputs = types.SimpleNamespace(train_rows=None, held_out_rows=None)

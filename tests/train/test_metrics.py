@@ -60,9 +60,9 @@ def test_auc_stays_exact_for_counts_beyond_float32():
 
 def test_merging_in_any_grouping_gives_the_same():
   batches = random_batches(0)
-  whole = metrics.merge(batches)
-  halves = metrics.merge(
-    [metrics.merge(batches[4:]), metrics.merge(batches[:4])]
+  whole = metrics.merge_terms(batches)
+  halves = metrics.merge_terms(
+    [metrics.merge_terms(batches[4:]), metrics.merge_terms(batches[:4])]
   )
   for name in whole:
     for a, b in zip(whole[name], halves[name], strict=True):
@@ -71,23 +71,23 @@ def test_merging_in_any_grouping_gives_the_same():
 
 
 def test_a_ratio_is_of_sums_and_not_a_mean_of_ratios():
-  merged = metrics.merge([{"a": (1.0, 1.0)}, {"a": (0.0, 3.0)}])
-  assert metrics.ratios(merged) == {"a": 0.25}
-  assert metrics.ratios({"a": (0.0, 0.0)}) == {"a": 0.0}
+  merged = metrics.merge_terms([{"a": (1.0, 1.0)}, {"a": (0.0, 3.0)}])
+  assert metrics.compute_ratios(merged) == {"a": 0.25}
+  assert metrics.compute_ratios({"a": (0.0, 0.0)}) == {"a": 0.0}
 
 
 def test_merging_many_batches_loses_no_counts():
   # 2^24 is where f32 stops to count by ones.
   many = [{"a": (np.float32(1.0), np.float32(2**24))}] * 2
   many += [{"a": (np.float32(1.0), np.float32(1.0))}] * 64
-  assert metrics.merge(many)["a"][1] == 2**25 + 64
+  assert metrics.merge_terms(many)["a"][1] == 2**25 + 64
 
 
 def test_the_jackknife_of_a_mean_is_its_standard_error():
   x = np.random.default_rng(0).normal(size=20)
   batches = [{"a": (value, 1.0)} for value in x]
   value, error = metrics.jackknife(
-    batches, lambda terms: metrics.ratios(terms)["a"]
+    batches, lambda terms: metrics.compute_ratios(terms)["a"]
   )
   assert value == pytest.approx(x.mean())
   assert error == pytest.approx(x.std(ddof=1) / math.sqrt(20))
@@ -95,7 +95,7 @@ def test_the_jackknife_of_a_mean_is_its_standard_error():
 
 def test_the_jackknife_of_one_batch_knows_no_error():
   value, error = metrics.jackknife(
-    [{"a": (3.0, 2.0)}], lambda terms: metrics.ratios(terms)["a"]
+    [{"a": (3.0, 2.0)}], lambda terms: metrics.compute_ratios(terms)["a"]
   )
   assert (value, error) == (1.5, math.inf)
 
@@ -143,7 +143,7 @@ def test_the_progress_line_says_step_loss_and_remaining_time(terminal):
 
 def test_on_a_terminal_a_line_folds_between_two_figures_alone():
   parts = ["step 1,234/1,000,000", *["loss 1.2345"] * 6, "eta 1 day, 3:01:40"]
-  lines = metrics.fold(parts, 80).splitlines()
+  lines = metrics.wrap_fields(parts, 80).splitlines()
   assert len(lines) == 2 and max(map(len, lines)) <= 80
   assert [x.strip() for x in " ".join(lines).split("·")] == parts
 

@@ -29,7 +29,7 @@ from truenegs_jax.train import (
   sharding,
   step,
 )
-from truenegs_jax.train import start as start_lib
+from truenegs_jax.train import setup as setup_lib
 from truenegs_jax.weights.formats.find import Weights
 
 STEPS, EVERY, TOP, THRESHOLD = 5, 2, 20, 0.05
@@ -54,7 +54,7 @@ def whole(tmp_path_factory):
   root = tmp_path_factory.mktemp("own")
   runs.write_corpus(root / "corpus.txt")
   c = config(root)
-  run, inputs = run_lib.prepare(c, root / "whole", Weights(""), SILENT)
+  run, inputs = run_lib.prepare_run(c, root / "whole", Weights(""), SILENT)
   yield root, inputs, loop.train(run, root / "whole", inputs, SILENT)
   gc.collect()
 
@@ -66,7 +66,7 @@ def saved(place, step, preset="dp"):
   run = build_run.build_run(c, inputs.tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
   like = plan.abstract_state(run, mesh)
-  checkpoints = start_lib.open_checkpoints(run.output, root / "whole")
+  checkpoints = setup_lib.open_checkpoints(run.output, root / "whole")
   tree = checkpoints.state(step, vars(like))
   checkpoints.close()
   return tree, run, like
@@ -102,13 +102,15 @@ def test_a_run_resumed_anywhere_ends_bit_equal(
 ):
   root, inputs, outcome = whole
   # Not to compile the same steps again.
-  lowered = types.SimpleNamespace(compile=lambda: outcome.start.train_step)
+  lowered = types.SimpleNamespace(compile=lambda: outcome.setup.train_step)
   monkeypatch.setattr(plan, "lower_train_step", lambda *_: lowered)
-  monkeypatch.setattr(plan, "eval_step", lambda *_: outcome.start.eval_step)
+  monkeypatch.setattr(
+    plan, "build_eval_step", lambda *_: outcome.setup.eval_step
+  )
   shutil.copytree(root / "whole", tmp_path / "resumed")
   for later in range(at + 1, STEPS + 1):
     shutil.rmtree(tmp_path / "resumed" / "checkpoints" / str(later))
-  loop.train(outcome.start.run, tmp_path / "resumed", inputs, SILENT)
+  loop.train(outcome.setup.run, tmp_path / "resumed", inputs, SILENT)
   places = root / "whole", tmp_path / "resumed"
   assert runs.same_arrays(*[runs.final_arrays(p, STEPS) for p in places])
   losses = [[r["mlm"] for r in runs.records(p)] for p in places]
@@ -124,20 +126,20 @@ def test_nothing_is_corrected_before_the_first_table_and_then_something(whole):
 
 def test_what_is_corrected_is_what_the_table_lists(whole):
   _, inputs, outcome = whole
-  start = outcome.start
+  setup = outcome.setup
   [batch, *_] = batches.held_out_batches(inputs.held_out_rows, batch_size=8)
-  key = jax.random.fold_in(jax.random.key(start.run.seed), 2)  # evaluation's
+  key = jax.random.fold_in(jax.random.key(setup.run.seed), 2)  # evaluation's
 
   @jax.jit
   def slots_and_predictions(params, batch):
-    bound = start.run.model.bind({"params": params})
+    bound = setup.run.model.bind({"params": params})
     keys_B = rng.row_keys(key, 0, batch["row"])
     said = slot_predictions.mask_and_predict(
-      bound, batch, keys_B, start.run.options, train=False
+      bound, batch, keys_B, setup.run.options, train=False
     )
     return said.slots, said.predicted_BxK
 
-  state = jax.device_get(vars(start.state) | {"key": None, "opt_state": None})
+  state = jax.device_get(vars(setup.state) | {"key": None, "opt_state": None})
   slots, predicted_BxK = slots_and_predictions(state["params"], batch)
   listed_BxKxS = state["aux"]["ids_VxS"][slots.gold_BxK]
   false_BxK = (listed_BxKxS == predicted_BxK[..., None]).any(axis=-1)
@@ -154,10 +156,12 @@ def test_a_run_goes_on_with_its_table_on_another_mesh(whole, preset):
   word = there["params"]["embeddings"]["word"]
   assert not word.sharding.is_fully_replicated
   state = step.TrainState(**there)
-  refresh = model_synonyms.make_refresh(run.own_table, like, from_weights=False)
+  refresh = model_synonyms.make_refresh(
+    run.table_builder, like, from_weights=False
+  )
   assert refresh(state, 3) is state and refresh(state, 0) is state
   refresh_weights = model_synonyms.make_refresh(
-    run.own_table, like, from_weights=True
+    run.table_builder, like, from_weights=True
   )
   assert refresh_weights(state, 0) is not state
   made = refresh(state, 4).aux["ids_VxS"]

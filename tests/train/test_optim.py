@@ -51,7 +51,7 @@ def test_a_schedule_may_have_no_warm_up(name):
 def test_the_weight_of_a_loss_changes_by_its_schedule(
   name, at_0, at_2, at_4, at_9
 ):
-  weight = optim.weight_schedule(name, 3.0, 4)
+  weight = optim.loss_weight_schedule(name, 3.0, 4)
   value = weight if callable(weight) else lambda t: weight
   assert [float(value(t)) for t in (0, 2, 4, 9)] == [at_0, at_2, at_4, at_9]
 
@@ -60,14 +60,21 @@ def test_the_weight_of_a_loss_changes_by_its_schedule(
   ("refused", "words"),
   [
     (lambda: rate_at("cosine", 0), "optim.schedule 'cosine'.*electra"),
-    (lambda: optim.weight_schedule("up", 1.0, 1), "soft_schedule 'up'.*delay"),
     (
-      lambda: optim.layer_factors(network_like(2), decay=0.8, exponent="bert"),
+      lambda: optim.loss_weight_schedule("up", 1.0, 1),
+      "soft_schedule 'up'.*delay",
+    ),
+    (
+      lambda: optim.layer_lr_factors(
+        network_like(2), decay=0.8, exponent="bert"
+      ),
       "'bert' is unknown.*released, paper",
     ),
     *(
       (
-        lambda decay=decay: optim.layer_factors(network_like(2), decay=decay),
+        lambda decay=decay: optim.layer_lr_factors(
+          network_like(2), decay=decay
+        ),
         "layer_decay=.*above 0 and at most 1",
       )
       for decay in (0.0, -0.1, 1.01, float("nan"))
@@ -186,7 +193,7 @@ def test_lower_layers_learn_at_the_released_lower_rates(
   layers, decay, exponent, top, bottom, embeddings, role
 ):
   params = network_like(layers, role)
-  factors = optim.layer_factors(params, decay=decay, exponent=exponent)
+  factors = optim.layer_lr_factors(params, decay=decay, exponent=exponent)
   assert jax.tree.structure(factors) == jax.tree.structure(params)
   network = factors[role]
   at = lambda part: pytest.approx(part, rel=1e-4)
@@ -207,7 +214,7 @@ def test_lower_layers_learn_at_the_released_lower_rates(
 def test_factors_multiply_the_last_update_with_its_decay():
   params = jax.tree.map(jnp.asarray, network_like(2))
   grads = jax.tree.map(lambda p: 0.3 * p, params)
-  factors = optim.layer_factors(params, decay=0.5)
+  factors = optim.layer_lr_factors(params, decay=0.5)
   steps = []
   for given in ({}, {"factors": factors}):
     tx = optim.make_optimizer(lambda _: 0.1, weight_decay=0.3, **given)

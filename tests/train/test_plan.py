@@ -79,7 +79,7 @@ def test_parameters_and_operations_are_the_published(name):
     shared = pretrain.select_params(params, role)
     assert pretrain.count_parameters(shared) == embeddings + expected
   assert plan.row_flops(run_of(c)) / 1e9 == pytest.approx(gflop, rel=2e-3)
-  assert f"{total:,}" in plan.parameters(model, params)
+  assert f"{total:,}" in plan.describe_parameters(model, params)
 
 
 @pytest.mark.parametrize("name", CARRYING)
@@ -127,16 +127,16 @@ def test_a_dry_run_sizes_the_model_by_a_vocabulary_that_is_there(tmp_path):
   c = get_config("bert_base", "runlocal")
   c.data.vocab = str(tmp_path)
   (tmp_path / "vocab.txt").write_text("a\n" * 77)
-  tokenizer, source = dry_run.stand_in(c)
+  tokenizer, source = dry_run.placeholder_tokenizer(c)
   assert len(tokenizer.vocab) == 77 and "vocab.txt" in source
   c.data.vocab = "google-bert/bert-base-uncased"
-  assert len(dry_run.stand_in(c)[0].vocab) == c.data.vocab_size
+  assert len(dry_run.placeholder_tokenizer(c)[0].vocab) == c.data.vocab_size
 
 
 def test_bytes_on_a_device_are_those_of_its_share():
   c = get_config("electra_small", "runlocal")
   c.mesh.preset = "fsdp"
-  tokenizer, _ = dry_run.stand_in(c)
+  tokenizer, _ = dry_run.placeholder_tokenizer(c)
   run = build_run.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
   split = plan.abstract_state(run, mesh)
@@ -145,4 +145,4 @@ def test_bytes_on_a_device_are_those_of_its_share():
   )
   held = sharding.bytes_per_device(split)
   assert whole / 8 <= held < whole / 3  # the small arrays are whole
-  assert f"state {plan.mebibytes(held)}" in plan.held(split, {})
+  assert f"state {plan.format_mib(held)}" in plan.describe_memory(split, {})

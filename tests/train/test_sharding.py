@@ -23,25 +23,25 @@ from truenegs_jax.train import sharding, step
 
 
 def mesh_of(preset: str, **axes: int) -> Mesh:
-  return sharding.make_mesh(sharding.get_spec(preset, axes))
+  return sharding.make_mesh(sharding.get_mesh_spec(preset, axes))
 
 
 def test_the_rest_of_the_devices_goes_to_the_open_axis():
-  assert sharding.resolve_sizes({"data": -1}, 8) == (8,)
-  assert sharding.resolve_sizes({"data": -1, "model": 2}, 8) == (4, 2)
+  assert sharding.resolve_axis_sizes({"data": -1}, 8) == (8,)
+  assert sharding.resolve_axis_sizes({"data": -1, "model": 2}, 8) == (4, 2)
   with pytest.raises(InputError, match="multiple of 3.* 8"):
-    sharding.resolve_sizes({"data": -1, "model": 3}, 8)
+    sharding.resolve_axis_sizes({"data": -1, "model": 3}, 8)
   with pytest.raises(InputError, match="need 4 devices.* 8"):
-    sharding.resolve_sizes({"data": 2, "model": 2}, 8)
+    sharding.resolve_axis_sizes({"data": 2, "model": 2}, 8)
   with pytest.raises(InputError, match="only one"):
-    sharding.resolve_sizes({"data": -1, "model": -1}, 8)
+    sharding.resolve_axis_sizes({"data": -1, "model": -1}, 8)
 
 
 def test_axis_sizes_are_changed_by_name_and_the_preset_stays_as_it_is():
-  spec = sharding.get_spec("fsdp_tp", {"model": 4})
+  spec = sharding.get_mesh_spec("fsdp_tp", {"model": 4})
   assert dict(sharding.make_mesh(spec).shape) == {"data": 2, "model": 4}
   assert dict(mesh_of("fsdp_tp").shape) == {"data": 4, "model": 2}
-  assert sharding.get_spec("fsdp_tp", {}) == sharding.MESHES["fsdp_tp"]
+  assert sharding.get_mesh_spec("fsdp_tp", {}) == sharding.MESHES["fsdp_tp"]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_axis_sizes_are_changed_by_name_and_the_preset_stays_as_it_is():
 )
 def test_what_is_no_mesh_is_refused_with_what_there_is(preset, axes, says):
   with pytest.raises(InputError, match=says):
-    sharding.get_spec(preset, axes)
+    sharding.get_mesh_spec(preset, axes)
 
 
 def test_axes_are_read_from_a_config():
@@ -71,7 +71,7 @@ def test_axes_are_read_from_a_config():
 @pytest.mark.parametrize("num_devices", [2, 8, 256, 6144])
 def test_a_batch_is_split_over_the_data_axis_alone(num_devices):
   slices = lambda *args: sharding.data_parallelism(
-    sharding.get_spec(*args), num_devices
+    sharding.get_mesh_spec(*args), num_devices
   )
   assert slices("dp") == slices("fsdp") == num_devices
   assert slices("fsdp_tp") == num_devices // 2
@@ -94,7 +94,7 @@ def test_the_first_matching_rule_decides_and_none_is_an_error():
 
 
 def test_a_dimension_that_does_not_divide_is_left_whole():
-  spec, mesh = sharding.get_spec("fsdp_tp"), mesh_of("fsdp_tp")  # 4 x 2
+  spec, mesh = sharding.get_mesh_spec("fsdp_tp"), mesh_of("fsdp_tp")  # 4 x 2
   for shape, part in {
     (30_522, 64): (15_261, 16),
     (30_523, 64): (30_523, 16),
@@ -107,9 +107,9 @@ def test_a_dimension_that_does_not_divide_is_left_whole():
 
 
 def test_rows_are_split_evenly_and_in_order():
-  mesh = sharding.make_mesh(sharding.get_spec("dp"))
+  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
   batch = tiny.make_batch(0, rows=16)
-  on_device = sharding.to_device(batch, mesh)
+  on_device = sharding.shard_batch(batch, mesh)
   for name, array in batch.items():
     np.testing.assert_array_equal(on_device[name], array)
     shards = on_device[name].addressable_shards
@@ -120,17 +120,17 @@ def test_rows_are_split_evenly_and_in_order():
 
 
 def test_bytes_count_what_one_device_holds():
-  mesh = sharding.make_mesh(sharding.get_spec("dp"))
+  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
   x = np.zeros((16, 3), np.float32)
   split = jax.device_put(x, sharding.batch_sharding(mesh))
-  whole = jax.device_put(x, sharding.replicated(mesh))
+  whole = jax.device_put(x, sharding.replicated_sharding(mesh))
   assert sharding.bytes_per_device({"a": split}) == 2 * 3 * 4
   assert sharding.bytes_per_device({"a": split, "b": whole}) == 24 + 192
 
 
 @pytest.mark.parametrize("preset", ["fsdp", "fsdp_tp"])
 def test_kernels_are_gathered_and_their_gradients_split_again(preset):
-  spec, mesh = sharding.get_spec(preset), mesh_of(preset)
+  spec, mesh = sharding.get_mesh_spec(preset), mesh_of(preset)
   kernel = np.arange(16.0 * 8).reshape(16, 8) / 128
   tree = {"params": {"layer_0": {"query": {"kernel": kernel}}}}
   params = jax.device_put(tree, sharding.tree_shardings(tree, mesh, spec))
@@ -139,7 +139,7 @@ def test_kernels_are_gathered_and_their_gradients_split_again(preset):
   def objective(params, x_BxD):
     return ((x_BxD @ params["layer_0"]["query"]["kernel"]) ** 2).sum()
 
-  split = sharding.gathered(objective, mesh, spec)
+  split = sharding.gather_params(objective, mesh, spec)
   batch = jax.device_put(x_BxD, sharding.batch_sharding(mesh))
   compiled = jax.jit(jax.grad(split)).lower(params, batch).compile()
   # Multiplied by the whole of it on fsdp, by the half of its outputs on tp.
@@ -187,7 +187,7 @@ def test_a_process_reads_the_rows_that_its_devices_hold(
   mesh = spread(processes, **axes)
   for process, share in enumerate(shares):
     monkeypatch.setattr(jax, "process_index", lambda process=process: process)
-    assert sharding.process_share(mesh, 16) == share
+    assert sharding.process_slice(mesh, 16) == share
 
 
 @pytest.mark.parametrize(
@@ -196,14 +196,14 @@ def test_a_process_reads_the_rows_that_its_devices_hold(
 )
 def test_rows_that_are_no_slice_are_refused(processes, says):
   with pytest.raises(InputError, match=says):
-    sharding.process_share(spread(processes, data=4), 16)
+    sharding.process_slice(spread(processes, data=4), 16)
 
 
 def test_one_process_reads_all_rows_if_they_divide():
   for preset in sharding.MESHES:
-    assert sharding.process_share(mesh_of(preset), 8) == (0, 1)
+    assert sharding.process_slice(mesh_of(preset), 8) == (0, 1)
   with pytest.raises(InputError, match="12 rows.* 8 slices.*try 8"):
-    sharding.process_share(mesh_of("fsdp"), 12)
+    sharding.process_slice(mesh_of("fsdp"), 12)
 
 
 # --- the synonym table --------------------------------------------------------
@@ -272,7 +272,7 @@ def test_means_over_synonyms_are_the_same_on_split_tables(name):
   np.testing.assert_allclose(means, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("layout", sharding.TABLE_LAYOUTS)
+@pytest.mark.parametrize("layout", sharding.TABLE_PLACEMENTS)
 def test_placed_bits_are_as_announced(layout):
   bits_VxW = tiny.pack_bits(tiny.dense_table())  # 70 rows
   mesh = mesh_of("fsdp_tp")
@@ -314,13 +314,16 @@ def abstract_state(model, mesh, spec) -> step.TrainState:
 
 def compiled_step(preset: str, num_devices: int, layout: str, accumulation=1):
   """The compiled step of the tiny pair, and what its first call is given."""
-  spec = sharding.get_spec(preset)
+  spec = sharding.get_mesh_spec(preset)
   mesh = sharding.make_mesh(spec, jax.devices()[:num_devices])
   model, tx = MODEL, tiny.make_tx(peak=1e-2)
   places = jax.tree.map(lambda x: x.sharding, abstract_state(model, mesh, spec))
   objective = tiny.make_objective(model, tiny.make_options(), train=True)
   train_step = step.make_train_step(
-    sharding.gathered(objective, mesh, spec), tiny.WEIGHTS, tx, accumulation
+    sharding.gather_params(objective, mesh, spec),
+    tiny.WEIGHTS,
+    tx,
+    accumulation,
   )
   state = jax.device_put(tiny.init_state(model, tx), places)
   aux = {
@@ -329,7 +332,9 @@ def compiled_step(preset: str, num_devices: int, layout: str, accumulation=1):
     )
   }
   compiled = (
-    jax.jit(train_step, out_shardings=(places, sharding.replicated(mesh)))
+    jax.jit(
+      train_step, out_shardings=(places, sharding.replicated_sharding(mesh))
+    )
     .lower(state, batch_on(mesh, 0), aux)
     .compile({"xla_backend_optimization_level": 0})  # sooner, for few steps
   )
@@ -337,7 +342,7 @@ def compiled_step(preset: str, num_devices: int, layout: str, accumulation=1):
 
 
 def batch_on(mesh, number: int) -> dict:
-  return sharding.to_device(tiny.make_batch(number, rows=ROWS), mesh)
+  return sharding.shard_batch(tiny.make_batch(number, rows=ROWS), mesh)
 
 
 def train(compiled, mesh, state, aux) -> list:
@@ -402,7 +407,7 @@ def _sends_no_activations(text: str, preset: str) -> None:
 @pytest.mark.parametrize("preset", sharding.MESHES)
 @pytest.mark.parametrize("model", [MODEL, tiny.make_bert(pooler=True)])
 def test_every_rule_decides_something(preset, model):
-  spec = sharding.get_spec(preset)
+  spec = sharding.get_mesh_spec(preset)
   mesh = sharding.make_mesh(spec)
   found = [
     next(
@@ -420,7 +425,7 @@ def test_every_rule_decides_something(preset, model):
 
 @pytest.mark.parametrize("preset", ["fsdp", "fsdp_tp"])
 def test_moments_lie_where_their_parameters_do(preset):
-  spec = sharding.get_spec(preset)
+  spec = sharding.get_mesh_spec(preset)
   mesh = sharding.make_mesh(spec)
   state = abstract_state(tiny.make_model(), mesh, spec)
   places = lambda tree: [x.sharding.spec for x in jax.tree.leaves(tree)]
@@ -430,7 +435,7 @@ def test_moments_lie_where_their_parameters_do(preset):
 
 
 def test_products_in_a_row_are_split_so_that_nothing_is_sent_between():
-  spec = sharding.get_spec("fsdp_tp")
+  spec = sharding.get_mesh_spec("fsdp_tp")
   mesh = sharding.make_mesh(spec)
   state = abstract_state(tiny.make_model(), mesh, spec)
   for role in ("generator", "discriminator"):
@@ -456,7 +461,7 @@ def test_products_in_a_row_are_split_so_that_nothing_is_sent_between():
 def test_nothing_large_is_left_whole(make, variant, overrides):
   model = make(vocab_size=30_522, variant=variant, **overrides)
   for preset, most in {"fsdp": 1.1, "fsdp_tp": 1.3}.items():
-    spec = sharding.get_spec(preset)
+    spec = sharding.get_mesh_spec(preset)
     mesh = sharding.make_mesh(spec)
     leaves = jax.tree.leaves(abstract_state(model, mesh, spec))
     total = sum(x.size * x.dtype.itemsize for x in leaves)

@@ -32,14 +32,18 @@ def test_the_peak_of_a_device_is_the_published_one_or_none(kind, dtype, want):
 
 
 def test_a_rate_is_told_in_rows_tokens_operations_and_of_the_peak():
-  found = speed.rates(100.0, tokens=30.0, flops=8e9, devices=4, peak=1e12)
+  found = speed.throughput_fields(
+    100.0, tokens=30.0, flops=8e9, devices=4, peak=1e12
+  )
   assert found == {
     "rows_per_s": 100.0,
     "tokens_per_s": 3_000.0,
     "flop_per_s": 2e11,  # of each of the four
     "mfu": 0.2,
   }
-  none = speed.rates(100.0, tokens=30.0, flops=8e9, devices=4, peak=None)
+  none = speed.throughput_fields(
+    100.0, tokens=30.0, flops=8e9, devices=4, peak=None
+  )
   assert none == {k: v for k, v in found.items() if k != "mfu"}
 
 
@@ -50,11 +54,11 @@ class Device:
 
 def test_memory_is_what_the_device_tells_or_what_this_process_takes():
   told = {"bytes_in_use": 2**30, "peak_bytes_in_use": 3 * 2**30}
-  assert speed.memory(Device(told)) == {
+  assert speed.memory_fields(Device(told)) == {
     "memory_gib": 1.0,
     "memory_peak_gib": 3.0,
   }
-  resident = speed.memory(Device(None))
+  resident = speed.memory_fields(Device(None))
   assert list(resident) == ["memory_peak_gib"]
   assert 0.05 < resident["memory_peak_gib"] < 100
 
@@ -147,12 +151,12 @@ def test_a_step_that_ended_unseen_ended_halfway_to_the_next_one():
 )
 def test_a_trace_of_steps_that_cannot_be_is_refused(text):
   with pytest.raises(InputError, match=f"log.profile is '{text}'.* 20:"):
-    speed.traced_steps(text, 20)
+    speed.parse_profile(text, 20)
 
 
 def test_a_trace_may_be_of_all_steps_or_of_none():
-  assert speed.traced_steps("0:20", 20) == (0, 20)
-  assert speed.traced_steps("", 20) is None
+  assert speed.parse_profile("0:20", 20) == (0, 20)
+  assert speed.parse_profile("", 20) is None
 
 
 @pytest.fixture
@@ -170,7 +174,7 @@ def trace(monkeypatch):
 def go(tmp_path, trace, *, first_step, until):
   """(where each call came, what was said) of a trace from step 3 to 5."""
   said, calls = [], {}
-  profile = speed.Profile((3, 5), tmp_path, said.append, first_step=first_step)
+  profile = speed.Profiler((3, 5), tmp_path, said.append, first_step=first_step)
   for done in range(first_step, until):
     before = len(trace)
     profile.at(done, jnp.ones(()))

@@ -23,7 +23,7 @@ PEAK, WARMUP, TOTAL = 1e-3, 5, 100  # of tiny.make_tx
 def run(num_devices=1, num_microbatches=1, *, steps=STEPS, rows=16):
   """Losses of `steps` steps of the whole recipe, dropout on, and the state."""
   mesh = sharding.make_mesh(
-    sharding.get_spec("dp"), jax.devices()[:num_devices]
+    sharding.get_mesh_spec("dp"), jax.devices()[:num_devices]
   )
   model, tx = tiny.make_model(layers=1), tiny.make_tx()
   objective = tiny.make_objective(model, tiny.make_options(), train=True)
@@ -31,12 +31,12 @@ def run(num_devices=1, num_microbatches=1, *, steps=STEPS, rows=16):
     step.make_train_step(objective, tiny.WEIGHTS, tx, num_microbatches),
     donate_argnums=0,
   )
-  everywhere = sharding.replicated(mesh)
+  everywhere = sharding.replicated_sharding(mesh)
   state = jax.device_put(tiny.init_state(model, tx), everywhere)
   aux = jax.device_put(tiny.make_aux(), everywhere)
   history = []
   for i in range(steps):
-    batch = sharding.to_device(tiny.make_batch(i, rows=rows), mesh)
+    batch = sharding.shard_batch(tiny.make_batch(i, rows=rows), mesh)
     state, terms = train_step(state, batch, aux)
     history.append(jax.device_get(terms))
   return history, jax.device_get(vars(state)["params"]), train_step, aux, mesh
@@ -205,7 +205,7 @@ def test_an_empty_term_and_a_scheduled_weight_count_by_their_values():
     "a": (jnp.array(6.0), jnp.array(3.0)),
     "b": (jnp.array(0.0), jnp.array(0.0)),
   }
-  weights = step.weights_at({"a": lambda t: 0.1 * t, "b": 9.0}, 5)
+  weights = step.loss_weights_at({"a": lambda t: 0.1 * t, "b": 9.0}, 5)
   assert step.total_loss(terms, weights) == 1.0
 
 

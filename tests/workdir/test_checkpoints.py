@@ -29,7 +29,7 @@ RUN = {"config": {"steps": 3, "optim": {"lr": 0.1}}, "names": ["a"]}
 
 def mesh_of(num_devices):
   return sharding.make_mesh(
-    sharding.get_spec("dp"), jax.devices()[:num_devices]
+    sharding.get_mesh_spec("dp"), jax.devices()[:num_devices]
   )
 
 
@@ -37,7 +37,10 @@ def small_tree(mesh, seed=0):
   """Arrays of the kinds a state has, one of them split over the mesh."""
   rng = np.random.default_rng(seed)
   put = jax.device_put
-  whole, split = sharding.replicated(mesh), sharding.batch_sharding(mesh)
+  whole, split = (
+    sharding.replicated_sharding(mesh),
+    sharding.batch_sharding(mesh),
+  )
   return {
     "step": put(np.int32(7), whole),
     "params": {"kernel": put(rng.normal(size=(8, 4_000)).astype("f4"), split)},
@@ -72,7 +75,7 @@ def saved(folder, steps=(1, 2), **options):
 def test_a_state_comes_back_bit_for_bit_on_another_mesh(folder, before, after):
   model, tx = tiny.make_model(), tiny.make_tx()
   state = tiny.init_state(model, tx)
-  state = jax.device_put(state, sharding.replicated(mesh_of(before)))
+  state = jax.device_put(state, sharding.replicated_sharding(mesh_of(before)))
   tree = vars(state) | {"split": small_tree(mesh_of(before))["params"]}
   checkpoints = checkpoints_lib.Checkpoints(folder)
   checkpoints.save(5, tree, RUN)
@@ -81,7 +84,7 @@ def test_a_state_comes_back_bit_for_bit_on_another_mesh(folder, before, after):
   mesh = mesh_of(after)
   like = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(
-      x.shape, x.dtype, sharding=sharding.replicated(mesh)
+      x.shape, x.dtype, sharding=sharding.replicated_sharding(mesh)
     ),
     vars(like),
   ) | {"split": small_tree(mesh)["params"]}

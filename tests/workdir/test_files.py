@@ -23,7 +23,7 @@ def test_every_key_of_a_config_has_its_rule_and_no_rule_is_without_one():
 def test_changes_are_listed_by_their_full_keys():
   saved = {"a": 1, "b": {"c": [1, 2], "d": "x"}, "gone": True, "n": None}
   now = {"a": 1, "b": {"c": (1, 2), "d": "y"}, "new": None, "n": None}
-  changed = files.changes(saved, now)
+  changed = files.find_changes(saved, now)
   assert changed == [
     ("b.d", "x", "y"),
     ("gone", True, files.ABSENT),
@@ -34,31 +34,31 @@ def test_changes_are_listed_by_their_full_keys():
     "gone: True -> (not there)",
     "new: (not there) -> None",
   ]
-  assert files.changes(now, now) == []
+  assert files.find_changes(now, now) == []
 
 
 def test_a_saved_config_gets_the_keys_that_are_younger_than_it():
   saved = config()
-  assert files.with_later_keys(saved) == saved
+  assert files.add_missing_keys(saved) == saved
   del saved["generator"]["variant"], saved["init_skip"]
   del saved["model"]["vocabulary_chunk"]
   before = json.dumps(saved)
-  complete = files.with_later_keys(saved)
-  assert files.changes(complete, config()) == []
+  complete = files.add_missing_keys(saved)
+  assert files.find_changes(complete, config()) == []
   assert json.dumps(saved) == before
-  assert files.with_later_keys({}) == {"init_skip": ""}
+  assert files.add_missing_keys({}) == {"init_skip": ""}
 
 
 def test_the_config_of_a_workdir_is_that_of_its_checkpoint(tmp_path):
   files.save_json(tmp_path / files.CONFIG, config())
   (tmp_path / files.CHECKPOINTS / "10.orbax-checkpoint-tmp").mkdir(parents=True)
   assert not files.has_checkpoint(tmp_path)
-  assert files.saved_config(tmp_path) is None
+  assert files.read_saved_config(tmp_path) is None
   (tmp_path / files.CHECKPOINTS / "10").mkdir()
   assert files.has_checkpoint(tmp_path)
-  saved = files.saved_config(tmp_path)
+  saved = files.read_saved_config(tmp_path)
   assert saved["data"].pop("vocab") == str(tmp_path / files.VOCABULARY)
-  assert [x.key for x in files.changes(saved, config())] == ["data.vocab"]
+  assert [x.key for x in files.find_changes(saved, config())] == ["data.vocab"]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"data": 3}'])
@@ -66,4 +66,4 @@ def test_a_damaged_config_of_a_workdir_is_an_error(tmp_path, text):
   (tmp_path / files.CHECKPOINTS / "10").mkdir(parents=True)
   (tmp_path / files.CONFIG).write_text(text)
   with pytest.raises(CheckpointError, match="config.json cannot be read"):
-    files.saved_config(tmp_path)
+    files.read_saved_config(tmp_path)

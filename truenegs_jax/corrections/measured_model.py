@@ -15,7 +15,7 @@ from truenegs_jax.synonyms import stop_words
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import config_sizes, load
 from truenegs_jax.workdir import saved_model
-from truenegs_jax.workdir.from_config import build_model, vocabulary_of
+from truenegs_jax.workdir.from_config import build_model, build_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ def open_measured_model(
     CheckpointError: the run has saved no step yet, or another vocabulary.
   """
   if c.init:
-    tokenizer = vocabulary_of(c, c.data.vocab)
+    tokenizer = build_tokenizer(c, c.data.vocab)
     model = build_model(c, vocab_size=len(tokenizer.vocab))
     params = load.load_params(
       weights, model, tokenizer=tokenizer, complete=True, report=weights.report
@@ -77,7 +77,7 @@ def open_measured_model(
   workdir = pathlib.Path(c.corrections.run).expanduser()
   with saved_model.open_run(workdir) as checkpoints:
     steps = _choose_steps(c.corrections.steps, checkpoints.steps())
-    last = saved_model.describe(checkpoints, steps[-1])
+    last = saved_model.read_saved_model(checkpoints, steps[-1])
 
     def read(step: int) -> dict[str, Any] | None:
       if not (checkpoints.folder / str(step)).exists():

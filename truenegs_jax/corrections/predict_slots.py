@@ -291,7 +291,7 @@ def predict_lines(
   parts = []
   for batch, width in _batches(sequences, length, batch_size):
     slots = jax.device_get(
-      predict(params, sharding.to_device(batch, mesh), key, width=width)
+      predict(params, sharding.shard_batch(batch, mesh), key, width=width)
     )
     places = np.nonzero(slots["weight"] > 0)
     used = {name: array_BxK[places] for name, array_BxK in slots.items()}

@@ -82,7 +82,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   c = resolve_sizes(c, weights)
   settings = check_settings(c, workdir)
   enable_compilation_cache()
-  mesh = sharding.make_mesh(sharding.get_spec(c.mesh.preset, c.mesh.axes))
+  mesh = sharding.make_mesh(sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes))
   with open_measured_model(c, weights) as subject:
     if settings.run:
       console.print(
@@ -138,14 +138,14 @@ def check_settings(c: ConfigDict, workdir: pathlib.Path) -> Settings:
       f" --config.{SOURCES}='(\"wordnet\",)'"
     )
   for source in sources:
-    request = _request(build_run.table_request(c), source)
+    request = _request(build_run.build_table_request(c), source)
     if request.spec.model:
       raise InputError(
         f"{SOURCES}: {source!r} is made while a model trains; give sources that"
         " are the same for every checkpoint."
       )
     run_table.check_request(request)
-  if files.is_pretraining(workdir):
+  if files.has_pretraining(workdir):
     raise InputError(
       f"--workdir={workdir} is that of a run, whose results would be replaced;"
       " give another, such as runs/corrections."
@@ -190,7 +190,7 @@ def _make_tables(
   tables: dict[str, SynonymTable] = {}
   for source in sources:
     table = run_table.find_or_build(
-      _request(build_run.table_request(subject.config), source),
+      _request(build_run.build_table_request(subject.config), source),
       subject.tokenizer.vocab,
       saved=None,
       console=console,
@@ -272,10 +272,10 @@ def _fill(
   console: Console,
 ) -> Iterator[tuple[int | None, Predictions]]:
   """Each step and its predictions."""
-  options = build_run.make_options(subject.config, subject.tokenizer)
+  options = build_run.build_options(subject.config, subject.tokenizer)
   is_piece_V = None
   if options.strict_subword:
-    is_piece_V = plan.continuations(subject.tokenizer.vocab)
+    is_piece_V = plan.continuation_mask(subject.tokenizer.vocab)
   predict = predict_slots.make_predict_slots(
     subject.model,
     options.masking,
@@ -289,7 +289,7 @@ def _fill(
     if params is None:
       console.print(f"{name}: its run has deleted it; left out")
       continue
-    params = jax.device_put(params, sharding.replicated(mesh))
+    params = jax.device_put(params, sharding.replicated_sharding(mesh))
     began = time.perf_counter()
     with _bar(console, name, len(text.sequences)) as advance:
       filled = predict_slots.predict_lines(

@@ -25,7 +25,7 @@ SIZES = ("small", "base", "large")
 OF_SPANS, OF_TEXTS = ("spans", "joint"), ("dense", "linear", "pooler")  # heads
 CHOICES = {
   "finetune.loss": ("mean", "sum"),
-  "finetune.layer_exponent": optim.EXPONENTS,
+  "finetune.layer_exponent": optim.LAYER_EXPONENTS,
   "finetune.keep": ("last", "best"),
   "finetune.export": ("all", "none"),
   "model.attention": choose_attention.CHOICES,
@@ -130,8 +130,8 @@ class FinetuneOptions:
     values = {name: x for section in sections for name, x in section.items()}
     values |= {
       "tasks": parse_task_names(c.finetune.tasks),
-      "adam": {name: c.optim[name] for name in optim.NUMBERS},
-      "mesh": sharding.get_spec(c.mesh.preset, c.mesh.axes),
+      "adam": {name: c.optim[name] for name in optim.OPTIMIZER_KEYS},
+      "mesh": sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
     }
     names = [field.name for field in dataclasses.fields(cls)]
     return cls(**{name: values[name] for name in names if name in values})
@@ -191,7 +191,7 @@ def check(c: ConfigDict) -> None:
   sharding.check_batch_size(
     c.batch_size,
     c.optim.accumulation,
-    sharding.get_spec(c.mesh.preset, c.mesh.axes),
+    sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
   )
 
 

@@ -105,7 +105,7 @@ def make_setup(
     reduction=recipe.loss,
   )
   step = step_lib.make_train_step(
-    sharding.gathered(terms, mesh, recipe.mesh),
+    sharding.gather_params(terms, mesh, recipe.mesh),
     {"loss": 1.0},
     tx,
     recipe.accumulation,
@@ -113,7 +113,7 @@ def make_setup(
   start = lambda params, seed: step_lib.init_state(lambda _: params, tx, seed)
   shapes = jax.eval_shape(start, pretrain.param_shapes(model), 0)
   places = sharding.tree_shardings(shapes, mesh, recipe.mesh)
-  everywhere = sharding.replicated(mesh)
+  everywhere = sharding.replicated_sharding(mesh)
 
   def read(params, inputs):
     method = METHODS.get(model.head, "class_logits")
@@ -153,7 +153,7 @@ def make_optimizer(
     total_steps=total_steps,
   )
   shapes: Any = pretrain.param_shapes(model)
-  factors = optim.layer_factors(
+  factors = optim.layer_lr_factors(
     shapes, decay=recipe.decay(width), exponent=recipe.layer_exponent
   )
   return optim.make_optimizer(rate, factors=factors, **recipe.adam), rate
@@ -195,9 +195,9 @@ def fine_tune(
         limit=t.recipe.length,
         window=t.recipe.window,
       )
-      on_device = sharding.to_device(batch, t.mesh)
+      on_device = sharding.shard_batch(batch, t.mesh)
       state, terms = t.train_step(state, on_device, {})
-      guard.see(done, terms["skipped"][0], batch["row"])
+      guard.add(done, terms["skipped"][0], batch["row"])
       recent.append(terms)
       done += 1
       if not done % t.recipe.every_steps or done == t.steps:
@@ -206,7 +206,7 @@ def fine_tune(
       if done in t.due and done < t.steps:
         with clock.paused():
           course.judge(done, state.params)
-    guard.settle()
+    guard.check_pending()
   except NonFiniteError:
     failure = f"gradients that are not finite at step {done:,}"
   secs = clock.secs_per_step(done) * done
@@ -235,7 +235,7 @@ class _Course:
 
   def record(self, done: int, recent: list[step_lib.Terms]) -> None:
     """Writes a record of training."""
-    values = metrics.ratios(metrics.merge(jax.device_get(recent)))
+    values = metrics.compute_ratios(metrics.merge_terms(jax.device_get(recent)))
     secs = self._clock.secs_per_step(done)
     self.losses = [x for x in self.losses if x == x] + [values["loss"]]
     self._write(
@@ -297,7 +297,7 @@ def predict(
     check()
     inputs = {name: batch[name] for name in ("tokens", "types", "documents")}
     read = jax.device_get(
-      t.predict_batch(params, sharding.to_device(inputs, t.mesh))
+      t.predict_batch(params, sharding.shard_batch(inputs, t.mesh))
     )
     for i, row in enumerate(batch["row"]):
       if row >= 0:

@@ -132,14 +132,14 @@ def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
     InputError: it is that of a pre-training.
     CheckpointError: lists what differs.
   """
-  if files.is_pretraining(workdir):
+  if files.has_pretraining(workdir):
     raise InputError(
       f"--workdir={workdir} is that of a pre-training; give another."
     )
   for name, runs in load_all(workdir).items():
     changed = [
       change
-      for change in files.changes(runs[0].made.get(CONFIG, config), config)
+      for change in files.find_changes(runs[0].made.get(CONFIG, config), config)
       if change.key not in config_checks.FREE_TO_CHANGE
     ]
     if changed:
@@ -182,7 +182,7 @@ def check_provenance(
       both = old["data"].keys() & now["data"].keys()
       for side in (old, now):
         side["data"] = {split: side["data"][split] for split in both}
-    if changed := files.changes(old, now):
+    if changed := files.find_changes(old, now):
       raise CheckpointError(
         f"the workdir has runs of {run.task} with other weights or data."
         f" {_listed(changed)}"
@@ -217,5 +217,5 @@ def has_same_sources(workdir: pathlib.Path, config: Mapping[str, Any]) -> bool:
   return not any(
     change.key in config_checks.NAMES
     for runs in load_all(workdir).values()
-    for change in files.changes(runs[-1].made.get(CONFIG, {}), config)
+    for change in files.find_changes(runs[-1].made.get(CONFIG, {}), config)
   )

@@ -20,7 +20,7 @@ PLOTS = {
 }
 
 
-def draw(workdir: pathlib.Path) -> list[pathlib.Path]:
+def draw_curves(workdir: pathlib.Path) -> list[pathlib.Path]:
   """Writes plots/<name>.png, one panel a curve; returns the files.
 
   Training is a line (the mean since the record before), held-out rows are

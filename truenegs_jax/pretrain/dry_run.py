@@ -21,7 +21,7 @@ from truenegs_jax.objectives.options import needs_table
 from truenegs_jax.synonyms import sources
 from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.weights.formats.find import Weights
-from truenegs_jax.workdir.from_config import vocabulary_of
+from truenegs_jax.workdir.from_config import build_tokenizer
 
 
 def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
@@ -32,17 +32,17 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   """
   if c.init and _is_here(c.init):
     checks.check_weights(c, weights)
-  tokenizer, source = stand_in(c)
+  tokenizer, source = placeholder_tokenizer(c)
   run = build_run.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
-  run, attention = plan.with_attention(run, mesh)
+  run, attention = plan.resolve_attention(run, mesh)
   state = plan.abstract_state(run, mesh)
   aux = plan.abstract_aux(run, mesh)
   batch = plan.abstract_batch(run, mesh)
-  jax.eval_shape(plan.train_step(run, mesh), state, batch, aux)
-  lines = plan.lines(run, mesh, state, aux)
+  jax.eval_shape(plan.build_train_step(run, mesh), state, batch, aux)
+  lines = plan.report_lines(run, mesh, state, aux)
   lines["per device"] += (
-    f", batch {plan.mebibytes(sharding.bytes_per_device(batch))}, beside the"
+    f", batch {plan.format_mib(sharding.bytes_per_device(batch))}, beside the"
     " activations"
   )
   lines = {
@@ -55,12 +55,12 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
     f" micro-batch(es), {c.model.dtype}, remat {c.model.remat}",
     "needs": ", ".join(_needs(c)) or "nothing but text",
   }
-  console.print(plan.as_table(lines))
-  console.print(plan.shapes(state))
+  console.print(plan.report_table(lines))
+  console.print(plan.parameter_table(state))
   return 0
 
 
-def stand_in(c: ConfigDict) -> tuple[Tokenizer, str]:
+def placeholder_tokenizer(c: ConfigDict) -> tuple[Tokenizer, str]:
   """A vocabulary of the right size, and how the size is known."""
   size, source = c.data.vocab_size, "as data.vocab_size says"
   path = pathlib.Path(c.data.vocab).expanduser()
@@ -75,7 +75,7 @@ def stand_in(c: ConfigDict) -> tuple[Tokenizer, str]:
 def _count(c: ConfigDict, path: pathlib.Path) -> int:
   """The entries of a vocabulary."""
   if path.suffix == ".json":
-    return len(vocabulary_of(c, str(path)).vocab)
+    return len(build_tokenizer(c, str(path)).vocab)
   with path.open("rb") as file:
     return sum(1 for _ in file)
 

@@ -59,7 +59,7 @@ def export_workdir(
   """
   name = files.EXPORT if step is None else f"{files.EXPORT}-{step}"
   with saved_model.open_run(workdir) as checkpoints:
-    found = saved_model.describe(
+    found = saved_model.read_saved_model(
       checkpoints, checkpoints.steps()[-1] if step is None else step
     )
     params = saved_model.read_params(checkpoints, found.model, found.step)
@@ -68,12 +68,12 @@ def export_workdir(
     found.model,
     found.tokenizer,
     workdir / name if output is None else output,
-    origin=about_run(workdir, found.config.to_dict(), found.step),
+    origin=summarize_run(workdir, found.config.to_dict(), found.step),
     dtype=dtype,
   )
 
 
-def about_run(
+def summarize_run(
   workdir: pathlib.Path, config: Mapping[str, Any], step: int
 ) -> model_card.ModelOrigin:
   """The recipe and the held-out figures of a step, for its model cards."""
@@ -90,11 +90,11 @@ def about_run(
     for name in (*_LOSSES, *_CORRECTED)
     if held_out.get(name) is not None
   }
-  lines = card_lines(ConfigDict(config), step, figures, command)
+  lines = format_card_lines(ConfigDict(config), step, figures, command)
   return model_card.ModelOrigin(lines, trained=True)
 
 
-def card_lines(
+def format_card_lines(
   c: ConfigDict, step: int, shown: Mapping[str, float], command: str
 ) -> str:
   """How a run came to its weights, as lines of a list for a model card.

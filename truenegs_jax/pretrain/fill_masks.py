@@ -17,7 +17,7 @@ MASK_TEXT = "[MASK]"
 
 
 @dataclasses.dataclass(frozen=True)
-class Fill:
+class MaskFill:
   """The likeliest tokens of a sentence's first [MASK]."""
 
   sentence: str
@@ -33,7 +33,7 @@ def fill_masks(
   *,
   max_length: int,
   top: int = 5,
-) -> list[Fill]:
+) -> list[MaskFill]:
   """Fills one [MASK] of each sentence with the likeliest tokens.
 
   Raises:
@@ -61,7 +61,7 @@ def fill_masks(
   for sentence, p_V in zip(sentences, p_BxV, strict=True):
     best = np.argsort(-p_V)[:top]
     fills.append(
-      Fill(
+      MaskFill(
         sentence=sentence,
         tokens=tuple(tokenizer.vocab[i] for i in best),
         probabilities=tuple(float(p_V[i]) for i in best),
@@ -70,7 +70,7 @@ def fill_masks(
   return fills
 
 
-def show(fills: list[Fill]) -> Table:
+def fills_table(fills: list[MaskFill]) -> Table:
   """One line a sentence."""
   t = Table(title="[MASK] filled", title_justify="left")
   for name in ("sentence", "likeliest tokens"):

@@ -32,7 +32,7 @@ from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.synonyms import run_table, table
 from truenegs_jax.train import build_run, checks, loop, plan, prepare_data
-from truenegs_jax.train import start as start_lib
+from truenegs_jax.train import setup as setup_lib
 from truenegs_jax.weights.export import pretrained
 from truenegs_jax.weights.formats import hf_folder
 from truenegs_jax.weights.formats.find import Weights
@@ -52,34 +52,34 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   say = functools.partial(console.print, soft_wrap=True)
   weights = Weights(c.init, say)
   with distributed.raise_everywhere("config"):
-    c = config_sizes.resolve(c, weights, saved=files.saved_config(workdir))
+    c = config_sizes.resolve(c, weights, saved=files.read_saved_config(workdir))
     checks.check_config(c)
   if c.dry_run:
     return dry_run.dry_run(c, weights, console)
   with distributed.raise_everywhere("given"):
-    checks.check_given(c, weights, saved=files.has_checkpoint(workdir))
+    checks.check_required_files(c, weights, saved=files.has_checkpoint(workdir))
   enable_compilation_cache()
   with lock.lock(workdir):
     with distributed.raise_everywhere("inputs"):
-      trained, inputs = prepare(c, workdir, weights, console)
+      trained, inputs = prepare_run(c, workdir, weights, console)
     outcome = loop.train(trained, workdir, inputs, console)
     if outcome.stopped_by is not None:
       console.print(
-        f"saved at step {int(outcome.start.state.step):,}; to go on from"
+        f"saved at step {int(outcome.setup.state.step):,}; to go on from"
         f" there, give the same command again: {rerun_command()}",
         soft_wrap=True,
       )
       if outcome.stopped_by == signal.SIGINT:
         return errors.SAVED_INTERRUPT
       return errors.SAVED_RESTART
-    return finish(c, workdir, inputs, outcome, console)
+    return finish_run(c, workdir, inputs, outcome, console)
 
 
-def prepare(
+def prepare_run(
   c: ConfigDict, workdir: pathlib.Path, weights: Weights, console: Console
-) -> tuple[build_run.Run, start_lib.Inputs]:
+) -> tuple[build_run.Run, setup_lib.RunInputs]:
   """The run of a config; rows, tokenizer and synonyms, made where missing."""
-  folder, tokenizer = prepare_data.prepare_config(c)
+  folder, tokenizer = prepare_data.find_or_prepare_rows(c)
   train_rows = rows_folder.open_rows(folder, "train")
   rows_folder.check_batch_size(train_rows, c.batch_size)
   held_out_rows = rows_folder.open_rows(folder, "held_out")
@@ -93,18 +93,18 @@ def prepare(
   )
   trained = build_run.build_run(c, tokenizer)
   synonyms, fingerprint = None, None
-  if trained.own_table is not None:
-    fingerprint = trained.own_table.fingerprint
+  if trained.table_builder is not None:
+    fingerprint = trained.table_builder.fingerprint
   elif trained.options.needs_table:
     resumed = files.has_checkpoint(workdir)
     synonyms = run_table.find_or_build(
-      build_run.table_request(c),
+      build_run.build_table_request(c),
       tokenizer.vocab,
       saved=workdir / files.SYNONYMS if resumed else None,
       console=console,
     )
     fingerprint = synonyms.fingerprint if synonyms else None
-  return trained, start_lib.Inputs(
+  return trained, setup_lib.RunInputs(
     tokenizer=tokenizer,
     train_rows=train_rows,
     held_out_rows=held_out_rows,
@@ -118,29 +118,29 @@ def prepare(
   )
 
 
-def finish(
+def finish_run(
   c: ConfigDict,
   workdir: pathlib.Path,
-  inputs: start_lib.Inputs,
-  outcome: loop.Outcome,
+  inputs: setup_lib.RunInputs,
+  outcome: loop.TrainResult,
   console: Console,
 ) -> int:
   """Judges, shows, draws and exports a finished run; returns the exit code."""
-  state, run = outcome.start.state, outcome.start.run
+  state, run = outcome.setup.state, outcome.setup.run
   params = distributed.to_host(state.params)
   own = distributed.to_host(state.aux)
   if not distributed.is_first_process():
     return 0  # the first process has all that is left to do
   on_device = jax.device_put(params)  # once, not with every batch
   synonyms = inputs.table
-  if run.own_table is not None:
-    synonyms = run.own_table.saved(
+  if run.table_builder is not None:
+    synonyms = run.table_builder.saved(
       own["ids_VxS"], inputs.tokenizer.vocab, steps=run.steps
     )
     table.save_table(synonyms, workdir / files.SYNONYMS)
   unigram_V = np.load(inputs.train_rows.folder / "unigram_V.npy")
-  judged = verdict.judge(outcome.held_out, unigram_V)
-  console.print(verdict.table(judged))
+  judged = verdict.compute_verdict(outcome.held_out, unigram_V)
+  console.print(verdict.verdict_table(judged))
   results = {
     "command": rerun_command(),
     "seed": run.seed,
@@ -166,10 +166,10 @@ def finish(
     max_length=c.model.max_positions,
   )
   if filled:
-    console.print(fill_masks.show(filled))
+    console.print(fill_masks.fills_table(filled))
   results["fills"] = [dataclasses.asdict(fill) for fill in filled]
   files.save_json(workdir / files.RESULTS, results)
-  drawn = curves.draw(workdir)
+  drawn = curves.draw_curves(workdir)
   console.print(f"curves: {', '.join(map(str, drawn))}", soft_wrap=True)
   exported = _export(run, workdir, inputs.tokenizer, params)
   console.print(exported, soft_wrap=True)
@@ -199,7 +199,7 @@ def _find_cases(run, inputs, synonyms, params, *, limit):
     predict_slots.make_predict_slots(
       run.model,
       run.options.masking,
-      continues_V=plan.continuations(vocab)
+      continues_V=plan.continuation_mask(vocab)
       if run.options.strict_subword
       else None,
     ),
@@ -225,7 +225,7 @@ def _export(
       " transformers has; the checkpoints hold the weights"
     )
   folder = workdir / files.EXPORT
-  about = export_run.about_run(workdir, run.config, run.steps)
+  about = export_run.summarize_run(workdir, run.config, run.steps)
   exported = pretrained.export_model(
     params, run.model, tokenizer, folder, origin=about
   )

@@ -60,7 +60,9 @@ class Verdict:
     )
 
 
-def judge(held_out: list[metrics.Terms], unigram_V: np.ndarray) -> Verdict:
+def compute_verdict(
+  held_out: list[metrics.Terms], unigram_V: np.ndarray
+) -> Verdict:
   """Weighs the held-out batches of the last evaluation.
 
   Args:
@@ -72,7 +74,7 @@ def judge(held_out: list[metrics.Terms], unigram_V: np.ndarray) -> Verdict:
   that were judged right would flatter it. So do the slots that stay visible,
   which can be copied; those behind [MASK] must beat the unigram entropy too.
   """
-  total = metrics.merge(held_out)
+  total = metrics.merge_terms(held_out)
   mlm_name = "mlm_uncorrected" if "mlm_uncorrected" in total else "mlm"
   mlm, mlm_error = _with_error(held_out, mlm_name)
   hidden, hidden_error = _with_error(held_out, "mlm_hidden")
@@ -88,7 +90,7 @@ def judge(held_out: list[metrics.Terms], unigram_V: np.ndarray) -> Verdict:
   )
 
 
-def table(v: Verdict) -> Table:
+def verdict_table(v: Verdict) -> Table:
   """The verdict as a person reads it."""
   t = Table(title="On held-out rows", title_justify="left")
   for name in ("", "model", "against", "better"):
@@ -111,10 +113,10 @@ def table(v: Verdict) -> Table:
 
 
 def _judge_detection(held_out: list[metrics.Terms]) -> Detection:
-  total = metrics.merge(held_out)
+  total = metrics.merge_terms(held_out)
   loss, loss_error = _with_error(held_out, "detect")
   auc, auc_error = _with_error(held_out, "auc")
-  base_rate = metrics.ratios(total)["replaced"]
+  base_rate = metrics.compute_ratios(total)["replaced"]
   return Detection(
     loss=loss,
     loss_error=loss_error,
@@ -129,7 +131,9 @@ def _judge_detection(held_out: list[metrics.Terms]) -> Detection:
 def _with_error(
   held_out: list[metrics.Terms], name: str
 ) -> tuple[float, float]:
-  return metrics.jackknife(held_out, lambda terms: metrics.ratios(terms)[name])
+  return metrics.jackknife(
+    held_out, lambda terms: metrics.compute_ratios(terms)[name]
+  )
 
 
 def _add_detection(t: Table, d: Detection) -> None:

@@ -30,7 +30,7 @@ OBJECTIVES: dict[str, Callable[..., slot_predictions.Terms]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Output:
+class OutputSettings:
   """When a run logs, evaluates and saves; no parameter depends on it.
 
   Attributes:
@@ -49,7 +49,7 @@ class Output:
   keep: int
   keep_steps: tuple[int, ...]
   writers: tuple[str, ...]
-  traced: tuple[int, int] | None
+  traced_steps: tuple[int, int] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +60,10 @@ class Run:
     summary: the recipe in words.
     config: the config in JSON's types.
     model, options, terms: the objective over the model.
-    weights: of the terms of the loss.
-    rate, tx: schedule of the learning rate, optimizer.
-    own_table: rule of the synonyms in the model's own embeddings; None where
-      synonyms come from outside, or none are used.
+    loss_weights: weight of each term of the loss, or its schedule.
+    learning_rate, tx: schedule of the learning rate, and optimizer.
+    table_builder: builds the synonym table from the model's embeddings; None
+      if synonyms come from another source or are not used.
     steps: of the whole run.
     batch_size: rows of an update, over all devices and processes.
     length: tokens of a row.
@@ -82,10 +82,10 @@ class Run:
   model: pretrain.Model
   options: Options
   terms: Callable[..., slot_predictions.Terms]
-  weights: Mapping[str, step.Weight]
-  rate: optim.Schedule
+  loss_weights: Mapping[str, step.LossWeight]
+  learning_rate: optim.Schedule
   tx: optax.GradientTransformation
-  own_table: model_synonyms.OwnTable | None
+  table_builder: model_synonyms.ModelTableBuilder | None
   steps: int
   batch_size: int
   length: int
@@ -100,7 +100,7 @@ class Run:
   attention: str
   table_layout: str
   table_placement: str
-  output: Output
+  output: OutputSettings
 
   def objective(self, *, train: bool) -> step.Objective:
     """The objective over this model."""
@@ -112,9 +112,9 @@ class Run:
     """A fresh state; pure, so that it can be jitted onto a mesh."""
     init_params = functools.partial(pretrain.init_params, self.model)
     state = step.init_state(init_params, self.tx, self.seed)
-    if self.own_table is None:
+    if self.table_builder is None:
       return state
-    return dataclasses.replace(state, aux=self.own_table.empty())
+    return dataclasses.replace(state, aux=self.table_builder.empty())
 
 
 def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
@@ -125,11 +125,11 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
     warmup_steps=c.optim.warmup_steps,
     total_steps=c.steps,
   )
-  numbers = {name: c.optim[name] for name in optim.NUMBERS}
-  options, n = make_options(c, tokenizer), c.negatives
-  own_table = None
+  numbers = {name: c.optim[name] for name in optim.OPTIMIZER_KEYS}
+  options, n = build_options(c, tokenizer), c.negatives
+  table_builder = None
   if options.needs_table:
-    own_table = model_synonyms.make(
+    table_builder = model_synonyms.make_table_builder(
       n.sources,
       tokenizer.vocab,
       stop_words_file=n.stop_words,
@@ -141,10 +141,10 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
     model=build_model(c, vocab_size=len(tokenizer.vocab)),
     options=options,
     terms=OBJECTIVES[c.objective],
-    weights=_weights(c),
-    rate=rate,
+    loss_weights=_loss_weights(c),
+    learning_rate=rate,
     tx=optim.make_optimizer(rate, carried=pretrain.CARRIED, **numbers),
-    own_table=own_table,
+    table_builder=table_builder,
     steps=c.steps,
     batch_size=c.batch_size,
     length=c.length,
@@ -155,11 +155,11 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
     init=c.init,
     init_skip=c.init_skip,
     mesh_preset=c.mesh.preset,
-    mesh_spec=sharding.get_spec(c.mesh.preset, c.mesh.axes),
+    mesh_spec=sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
     attention=c.model.attention,
     table_layout=n.layout,
     table_placement=c.mesh.synonyms,
-    output=Output(
+    output=OutputSettings(
       log_every=c.log.every_steps,
       eval_every=c.eval.every_steps,
       save_every=c.checkpoint.every_steps,
@@ -169,7 +169,7 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
         round(c.steps * percent / 100) for percent in c.checkpoint.keep_percent
       ),
       writers=tuple(c.log.writers),
-      traced=speed.traced_steps(c.log.profile, c.steps),
+      traced_steps=speed.parse_profile(c.log.profile, c.steps),
     ),
   )
 
@@ -185,7 +185,7 @@ def describe_objective(c: ConfigDict) -> str:
   )
 
 
-def make_options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
+def build_options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
   """The readings of an objective that a config, maybe a saved one, chooses.
 
   Raises:
@@ -218,7 +218,7 @@ def make_options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
   )
 
 
-def table_request(c: ConfigDict) -> run_table.TableRequest:
+def build_table_request(c: ConfigDict) -> run_table.TableRequest:
   """The synonym table that a config asks for."""
   names = ("sources", "stop_words", *run_table.OPTIONS)
   return run_table.TableRequest(
@@ -227,13 +227,13 @@ def table_request(c: ConfigDict) -> run_table.TableRequest:
   )
 
 
-def _weights(c: ConfigDict) -> dict[str, step.Weight]:
+def _loss_weights(c: ConfigDict) -> dict[str, step.LossWeight]:
   """Weight of each term of the loss; one of weight 0 is left out."""
   n = c.negatives
-  weights: dict[str, step.Weight] = {"mlm": c.generator.loss_weight}
+  weights: dict[str, step.LossWeight] = {"mlm": c.generator.loss_weight}
   for name, weight in ("soft", n.soft_weight), ("sentence", n.sentence_weight):
     if weight:
-      weights[name] = optim.weight_schedule(
+      weights[name] = optim.loss_weight_schedule(
         n.soft_schedule, weight, n.soft_steps
       )
   if c.objective == "electra":

@@ -20,8 +20,8 @@ from truenegs_jax.weights.init import check_fit, config_sizes, match_vocabulary
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.from_config import (
   build_model,
+  build_tokenizer,
   check_ranges,
-  vocabulary_of,
 )
 
 REQUIRED = config_sizes.REQUIRED  # the value of config.init
@@ -39,11 +39,13 @@ def check_config(c: ConfigDict) -> None:
   check_batch_size(
     c.batch_size,
     c.optim.accumulation,
-    sharding.get_spec(c.mesh.preset, c.mesh.axes),
+    sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
   )
 
 
-def check_given(c: ConfigDict, weights: Weights, *, saved: bool) -> None:
+def check_required_files(
+  c: ConfigDict, weights: Weights, *, saved: bool
+) -> None:
   """Refuses a run for want of a file that only the user can name.
 
   A dry run does without them, so this is not part of `check_config`.
@@ -62,7 +64,7 @@ def check_given(c: ConfigDict, weights: Weights, *, saved: bool) -> None:
   if c.init:
     check_weights(c, weights)
   if needs_table(c.negatives):
-    run_table.check_request(build_run.table_request(c))
+    run_table.check_request(build_run.build_table_request(c))
 
 
 def check_weights(c: ConfigDict, weights: Weights) -> None:
@@ -75,7 +77,7 @@ def check_weights(c: ConfigDict, weights: Weights) -> None:
   networks = weights.for_roles(config_sizes.ROLES[c.objective])
   skip = check_fit.parse_skip(c.init_skip)
   if c.data.vocab != "train":
-    tokenizer = vocabulary_of(c, c.data.vocab)
+    tokenizer = build_tokenizer(c, c.data.vocab)
     match_vocabulary.check_vocabularies(networks, tokenizer, skip=skip)
     vocab_size = len(tokenizer.vocab)
   elif "words" in skip:
@@ -105,14 +107,14 @@ def _check_names(c: ConfigDict) -> None:
   one_of("data.layout", c.data.layout, layouts.LAYOUTS)
   one_of("model.dtype", c.model.dtype, DTYPES)
   one_of("model.attention", c.model.attention, choose_attention.CHOICES)
-  one_of("mesh.synonyms", c.mesh.synonyms, sharding.TABLE_LAYOUTS)
+  one_of("mesh.synonyms", c.mesh.synonyms, sharding.TABLE_PLACEMENTS)
   _check_negatives(c)
   _check_model(c)
   one_of("optim.schedule", c.optim.schedule, optim.SCHEDULES)
   masking.get_style(c.masking.style)
   for name in c.log.writers:
     one_of("log.writers", name, metrics.WRITERS)
-  speed.traced_steps(c.log.profile, c.steps)
+  speed.parse_profile(c.log.profile, c.steps)
 
 
 def _check_model(c: ConfigDict) -> None:
@@ -145,7 +147,7 @@ def _check_negatives(c: ConfigDict) -> None:
     one_of(f"negatives.{name}", n[name], known)
   one_of("negatives.layout", n.layout, table_lib.LAYOUTS)
   soft_regularization.get_regularizer(n.soft)
-  optim.weight_schedule(n.soft_schedule, n.soft_weight, n.soft_steps)
+  optim.loss_weight_schedule(n.soft_schedule, n.soft_weight, n.soft_steps)
   softens = n.soft_weight or n.sentence_weight
   if softens and n.soft_schedule != "constant" and not n.soft_steps:
     raise InputError(

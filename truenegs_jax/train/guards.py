@@ -68,7 +68,7 @@ class StopVote:
     everywhere = NamedSharding(mesh, P())
     self._highest = jax.jit(jnp.max, out_shardings=everywhere)
 
-  def stopped_by(self) -> signal.Signals | None:
+  def poll(self) -> signal.Signals | None:
     """Votes once a step, and says what stops the run now.
 
     SIGTERM goes before SIGINT where there are both.
@@ -95,7 +95,7 @@ class SkipGuard:
     self._waiting: tuple | None = None
     self._in_a_row = 0
 
-  def see(
+  def add(
     self, step: int, skipped: jax.Array, row_B: jax.Array | np.ndarray
   ) -> None:
     """Takes note of a step just dispatched and judges the one before it.
@@ -105,10 +105,10 @@ class SkipGuard:
       skipped: f32 [], 1 where its update was skipped.
       row_B: int32, its rows, in all processes.
     """
-    self.settle()
+    self.check_pending()
     self._waiting = (step, skipped, row_B)
 
-  def settle(self) -> None:
+  def check_pending(self) -> None:
     """Judges the step in waiting; NonFiniteError when it is one too many."""
     if self._waiting is None:
       return

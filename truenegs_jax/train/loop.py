@@ -25,16 +25,16 @@ from truenegs_jax.data.rows.rows_folder import Rows
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.train import guards, metrics, plan, sharding, speed, step
-from truenegs_jax.train import start as start_lib
+from truenegs_jax.train import setup as setup_lib
 from truenegs_jax.train.build_run import Run
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class TrainResult:
   """A run that has ended: all steps done, unless a signal stopped it."""
 
-  start: start_lib.Start  # with the last state
+  setup: setup_lib.TrainSetup  # with the last state
   held_out: list[metrics.Terms]  # by batch, of the last evaluation
   stopped_by: signal.Signals | None
 
@@ -44,15 +44,15 @@ class Monitors:
   """Everything that follows a run without changing it."""
 
   write: Callable[[dict], Any]  # takes a record to every writer
-  profile: speed.Profile
+  profile: speed.Profiler
   host_wait: speed.HostWait
   clock: speed.Clock
   signals: guards.StopSignals
 
 
 def train(
-  run: Run, workdir: pathlib.Path, inputs: start_lib.Inputs, console: Console
-) -> Outcome:
+  run: Run, workdir: pathlib.Path, inputs: setup_lib.RunInputs, console: Console
+) -> TrainResult:
   """Trains to `run.steps`, or until SIGTERM or Ctrl-C, and saves.
 
   Raises:
@@ -61,13 +61,15 @@ def train(
     NonFiniteError: more than `run.max_skips` skipped updates in a row.
   """
   with contextlib.closing(
-    start_lib.open_checkpoints(run.output, workdir)
+    setup_lib.open_checkpoints(run.output, workdir)
   ) as checkpoints:
-    start = start_lib.prepare_start(run, workdir, inputs, checkpoints, console)
-    clock, first_step = speed.Clock(run.steps), int(start.state.step)
+    setup = setup_lib.set_up_training(
+      run, workdir, inputs, checkpoints, console
+    )
+    clock, first_step = speed.Clock(run.steps), int(setup.state.step)
     first = distributed.is_first_process()  # the one process that writes
-    profile = speed.Profile(
-      run.output.traced if first else None,
+    profile = speed.Profiler(
+      run.output.traced_steps if first else None,
       workdir,
       functools.partial(console.print, soft_wrap=True),
       first_step=first_step,
@@ -85,21 +87,21 @@ def train(
       write = lambda record: [writer.write(record) for writer in writers]
       host_wait = speed.HostWait(clock.running)
       monitors = Monitors(write, profile, host_wait, clock, signals)
-      return _loop(workdir, inputs, start, checkpoints, monitors)
+      return _loop(workdir, inputs, setup, checkpoints, monitors)
 
 
 def _loop(
   workdir: pathlib.Path,
-  inputs: start_lib.Inputs,
-  start: start_lib.Start,
+  inputs: setup_lib.RunInputs,
+  setup: setup_lib.TrainSetup,
   checkpoints: checkpoints_lib.Checkpoints,
   monitors: Monitors,
-) -> Outcome:
-  run, output = start.run, start.run.output
-  state, done = start.state, int(start.state.step)
+) -> TrainResult:
+  run, output = setup.run, setup.run.output
+  state, done = setup.state, int(setup.state.step)
   guard = guards.SkipGuard(workdir, run.max_skips)
-  vote = guards.StopVote(monitors.signals, start.mesh)
-  share = sharding.process_share(start.mesh, run.batch_size)
+  vote = guards.StopVote(monitors.signals, setup.mesh)
+  share = sharding.process_slice(setup.mesh, run.batch_size)
   flops, stopped_by = plan.row_flops(run), None
   monitors.clock.start(done)
   recent, held_out = [], []
@@ -110,7 +112,7 @@ def _loop(
       step_done, terms, weights, rate = jax.device_get(pending.pop())
       record = _record(step_done, "train", terms, weights)
       record["lr"] = float(rate)
-      monitors.write(record | _speeds(start, monitors, record, flops))
+      monitors.write(record | _speeds(setup, monitors, record, flops))
 
   def save():
     if not _all_finite(state.params):
@@ -118,10 +120,10 @@ def _loop(
         f"the parameters are not finite after step {done}; they were not"
         f" saved. Last saved step: {checkpoints.latest()}."
       )
-    checkpoints.save(done, vars(state), start.description)
+    checkpoints.save(done, vars(state), setup.description)
 
-  while done < run.steps and not (stopped_by := vote.stopped_by()):
-    state = start.refresh(state, done)
+  while done < run.steps and not (stopped_by := vote.poll()):
+    state = setup.refresh(state, done)
     batch = batches_lib.batch_at(
       inputs.train_rows,
       done,
@@ -129,59 +131,61 @@ def _loop(
       seed=run.seed,
       process=share,
     )
-    on_device = sharding.to_device(batch, start.mesh)
+    on_device = sharding.shard_batch(batch, setup.mesh)
     monitors.profile.at(done, state.step)
     state, terms = monitors.host_wait.dispatch(
-      start.train_step, state, on_device, start.aux
+      setup.train_step, state, on_device, setup.aux
     )
     # Read one step late, so that the device never waits for the host.
     flush()
-    guard.see(done, terms["skipped"][0], on_device["row"])
+    guard.add(done, terms["skipped"][0], on_device["row"])
     recent.append(terms | {"row_tokens": _real_tokens(batch)})
     done += 1
     if _due(done, output.log_every, run.steps):
       # The weights and the rate are those of the update just made.
-      weights = step.weights_at(run.weights, done - 1)
-      pending.append((done, recent, weights, run.rate(done - 1)))
+      weights = step.loss_weights_at(run.loss_weights, done - 1)
+      pending.append((done, recent, weights, run.learning_rate(done - 1)))
       recent = []
     if _due(done, output.eval_every, run.steps):
       flush()
       with monitors.clock.paused():
-        held_out = evaluate(start, state, inputs.held_out_rows)
-        weights = jax.device_get(step.weights_at(run.weights, done))
+        held_out = evaluate(setup, state, inputs.held_out_rows)
+        weights = jax.device_get(step.loss_weights_at(run.loss_weights, done))
         monitors.write(_record(done, "held_out", held_out, weights))
     if done in checkpoints.keep_steps or not done % output.save_every:
       flush()
-      guard.settle()
+      guard.check_pending()
       save()
   flush()
-  guard.settle()
+  guard.check_pending()
   monitors.profile.close(done)
   save()
   checkpoints.wait()
   if done == run.steps and not held_out:  # resumed when all was done
-    held_out = evaluate(start, state, inputs.held_out_rows)
-  start = dataclasses.replace(start, state=state)
-  return Outcome(start, held_out, stopped_by)
+    held_out = evaluate(setup, state, inputs.held_out_rows)
+  setup = dataclasses.replace(setup, state=state)
+  return TrainResult(setup, held_out, stopped_by)
 
 
 def evaluate(
-  start: start_lib.Start, state: step.TrainState, held_out_rows: Rows
+  setup: setup_lib.TrainSetup, state: step.TrainState, held_out_rows: Rows
 ) -> list[metrics.Terms]:
   """The terms of each held-out batch: `eval_rows` rows, in whole batches."""
-  size = start.run.batch_size
+  size = setup.run.batch_size
   batches = itertools.islice(
     batches_lib.held_out_batches(
       held_out_rows,
       batch_size=size,
-      process=sharding.process_share(start.mesh, size),
+      process=sharding.process_slice(setup.mesh, size),
     ),
-    math.ceil(start.run.output.eval_rows / size),
+    math.ceil(setup.run.output.eval_rows / size),
   )
-  aux = {**start.aux, **state.aux}
+  aux = {**setup.aux, **state.aux}
   return [
     jax.device_get(
-      start.eval_step(state.params, sharding.to_device(batch, start.mesh), aux)
+      setup.eval_step(
+        state.params, sharding.shard_batch(batch, setup.mesh), aux
+      )
     )
     for batch in batches
   ]
@@ -198,20 +202,20 @@ def _due(done: int, every: int, total: int) -> bool:
 
 
 def _speeds(
-  start: start_lib.Start, monitors: Monitors, record: Mapping, flops: float
+  setup: setup_lib.TrainSetup, monitors: Monitors, record: Mapping, flops: float
 ) -> dict:
   """The fields of a training record about time and memory."""
-  done, devices = record["step"], start.mesh.devices
-  dtype = next(iter(start.run.model.roles.values())).dtype
+  done, devices = record["step"], setup.mesh.devices
+  dtype = next(iter(setup.run.model.roles.values())).dtype
   return {
-    **speed.rates(
-      start.run.batch_size / monitors.clock.secs_per_step(done),
+    **speed.throughput_fields(
+      setup.run.batch_size / monitors.clock.secs_per_step(done),
       tokens=record["row_tokens"],
       flops=flops,
       devices=devices.size,
       peak=speed.peak_flops(devices.flat[0].device_kind, dtype),
     ),
-    **speed.memory(start.mesh.local_devices[0]),
+    **speed.memory_fields(setup.mesh.local_devices[0]),
     "eta_s": monitors.clock.eta_secs(done),
     **monitors.host_wait.share(),
   }
@@ -223,7 +227,7 @@ def _record(
   terms: list[metrics.Terms],
   weights: Mapping[str, float],
 ) -> dict:
-  values = metrics.ratios(metrics.merge(terms))
+  values = metrics.compute_ratios(metrics.merge_terms(terms))
   total = sum(float(w) * values[name] for name, w in weights.items())
   return {
     "step": done,

@@ -27,7 +27,7 @@ Terms = Mapping[str, tuple[np.ndarray, np.ndarray]]
 HISTOGRAM = "detect_histogram"
 
 
-def merge(many: Iterable[Terms]) -> dict[str, tuple]:
+def merge_terms(many: Iterable[Terms]) -> dict[str, tuple]:
   """Adds the pairs of several batches name by name."""
   total: dict[str, tuple] = {}
   for terms in many:
@@ -39,7 +39,7 @@ def merge(many: Iterable[Terms]) -> dict[str, tuple]:
   return total
 
 
-def ratios(terms: Terms) -> dict[str, float]:
+def compute_ratios(terms: Terms) -> dict[str, float]:
   """sum / count of every term, 0 for an empty one; `auc` of the histogram."""
   values = {
     name: float(a) / float(b) if float(b) else 0.0
@@ -76,11 +76,11 @@ def jackknife(
   does not understate the error as a formula for independent tokens would.
   """
   n = len(batches)
-  value = statistic(merge(batches))
+  value = statistic(merge_terms(batches))
   if n < 2:
     return value, math.inf
   left_out = [
-    statistic(merge(batches[:i] + batches[i + 1 :])) for i in range(n)
+    statistic(merge_terms(batches[:i] + batches[i + 1 :])) for i in range(n)
   ]
   spread = float(np.sum((np.array(left_out) - np.mean(left_out)) ** 2))
   return value, math.sqrt((n - 1) / n * spread)
@@ -189,7 +189,7 @@ class ProgressLine:
     if self._live is None:
       self._console.print(" · ".join(parts), soft_wrap=True)
     else:
-      self._live.update(Text(fold(parts, self._console.width)))
+      self._live.update(Text(wrap_fields(parts, self._console.width)))
 
   def close(self) -> None:
     """Leaves the last state of the line on the screen."""
@@ -197,7 +197,7 @@ class ProgressLine:
       self._live.stop()
 
 
-def fold(parts: Sequence[str], width: int) -> str:
+def wrap_fields(parts: Sequence[str], width: int) -> str:
   """Parts with dots between them, in lines of `width`; no part is split."""
   glue = "\N{NO-BREAK SPACE}"
   line = f"{glue}· ".join(part.replace(" ", glue) for part in parts)

@@ -19,11 +19,11 @@ from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.synonyms.sources import ModelTable, parse_expression
 from truenegs_jax.train import step as step_lib
 
-Refresh = Callable[[step_lib.TrainState, int], step_lib.TrainState]
+RefreshFn = Callable[[step_lib.TrainState, int], step_lib.TrainState]
 
 
 @dataclasses.dataclass(frozen=True)
-class OwnTable:
+class ModelTableBuilder:
   """The rule by which a model makes its table.
 
   Attributes:
@@ -80,19 +80,19 @@ class OwnTable:
     )
 
 
-def make(
+def make_table_builder(
   sources: str,
   vocab: Sequence[str],
   *,
   stop_words_file: str,
   keep_stop_words: bool,
-) -> OwnTable | None:
+) -> ModelTableBuilder | None:
   """The rule of `negatives.sources`; None where synonyms are from outside."""
   spec = parse_expression(sources)
   if spec.model is None:
     return None
   words = frozenset() if keep_stop_words else stop_words.load(stop_words_file)
-  return OwnTable(
+  return ModelTableBuilder(
     spec.model,
     source=spec.identity,
     stop_words=stop_words.fingerprint(words),
@@ -103,11 +103,11 @@ def make(
 
 
 def make_refresh(
-  own: OwnTable | None,
+  own: ModelTableBuilder | None,
   abstract: step_lib.TrainState,
   *,
   from_weights: bool,
-) -> Refresh:
+) -> RefreshFn:
   """`(state, step) -> state` with the table that its parameters make.
 
   It is made before every N-th step, and before the first only of a run that

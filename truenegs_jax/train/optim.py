@@ -18,8 +18,8 @@ Array = jax.Array
 Schedule = Callable[[Array | int], Array]
 
 # Of `make_optimizer`, as the section `optim` of a config names them.
-NUMBERS = ("weight_decay", "clip_norm", "b1", "b2", "epsilon")
-EXPONENTS = ("released", "paper")
+OPTIMIZER_KEYS = ("weight_decay", "clip_norm", "b1", "b2", "epsilon")
+LAYER_EXPONENTS = ("released", "paper")
 NOT_DECAYED = ("bias", "scale")  # every bias, and the gain of every layer norm
 
 
@@ -64,7 +64,9 @@ def make_schedule(
   return SCHEDULES[name](peak, warmup_steps, total_steps)
 
 
-def weight_schedule(name: str, weight: float, steps: int) -> float | Schedule:
+def loss_weight_schedule(
+  name: str, weight: float, steps: int
+) -> float | Schedule:
   """How the weight of a loss changes with the step.
 
   Args:
@@ -100,8 +102,8 @@ def make_optimizer(
   """Clip the joint norm, Adam without bias correction, decoupled decay.
 
   `carried` names parts of the parameters that get no gradient and are to stay
-  as they are: nothing decays in them. `factors`, of `layer_factors`, multiply
-  the rate of each parameter, hence its decay as well.
+  as they are: nothing decays in them. `factors`, from `layer_lr_factors`,
+  multiply the rate of each parameter, hence its decay as well.
   """
   parts = [
     optax.clip_by_global_norm(clip_norm),
@@ -117,7 +119,7 @@ def make_optimizer(
   return optax.chain(*parts)
 
 
-def layer_factors(
+def layer_lr_factors(
   params: optax.Params, *, decay: float, exponent: str = "released"
 ) -> Any:
   """Factors of each parameter's rate in fine-tuning: smaller further down.
@@ -145,7 +147,7 @@ def layer_factors(
       f"finetune.layer_decay={decay:g} must be above 0 and at most 1, which is"
       " one rate for all layers; ELECTRA has 0.8 (large: 0.9)."
     )
-  one_of("finetune.layer_exponent", exponent, EXPONENTS)
+  one_of("finetune.layer_exponent", exponent, LAYER_EXPONENTS)
   counts = {
     part: sum(name.startswith("layer_") for name in inner)
     for part, inner in params.items()

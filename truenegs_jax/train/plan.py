@@ -23,11 +23,12 @@ from truenegs_jax.train import sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.build_run import Run
 
-LISTED = 64  # synonyms of a token; WordNet has 55 for one of BERT's
+# Synonyms of a token; WordNet has 55 for one token of BERT's vocabulary.
+ASSUMED_LIST_LENGTH = 64
 TRAINING_PASSES = 3  # a backward pass is two products for each of the forward
 
 
-def with_attention(
+def resolve_attention(
   run: Run,
   mesh: jax.sharding.Mesh,
   *,
@@ -90,21 +91,23 @@ def abstract_aux(
 ) -> dict[str, jax.ShapeDtypeStruct]:
   """Shapes of what `make_aux` puts on the devices.
 
-  Lists of synonyms are taken to be `LISTED` long at most, as no table is read.
+  No table is read, so lists of `ASSUMED_LIST_LENGTH` synonyms are assumed.
   """
   aux, vocab_size = {}, run.options.masking.vocab_size
-  if run.options.needs_table and run.own_table is None:
-    layout = table_lib.choose_layout(vocab_size, LISTED, run.table_layout)
+  if run.options.needs_table and run.table_builder is None:
+    layout = table_lib.choose_layout(
+      vocab_size, ASSUMED_LIST_LENGTH, run.table_layout
+    )
     bits = vocab_size, math.ceil(vocab_size / negatives.WORD_BITS)
     name, shape, dtype = {
       "bits": ("bits_VxW", bits, jnp.uint32),
-      "ids": ("ids_VxS", (vocab_size, LISTED), jnp.int32),
+      "ids": ("ids_VxS", (vocab_size, ASSUMED_LIST_LENGTH), jnp.int32),
     }[layout]
     like = jax.ShapeDtypeStruct(shape, dtype)
     aux[name] = sharding.abstract_table(like, mesh, run.table_placement)
   if run.options.strict_subword:
     aux["continues_V"] = jax.ShapeDtypeStruct(
-      (vocab_size,), bool, sharding=sharding.replicated(mesh)
+      (vocab_size,), bool, sharding=sharding.replicated_sharding(mesh)
     )
   return aux
 
@@ -125,26 +128,26 @@ def make_aux(
     for name, array in arrays.items():
       aux[name] = sharding.place_table(array, mesh, run.table_placement)
   if run.options.strict_subword:
-    continues_V = continuations(vocab)
+    continues_V = continuation_mask(vocab)
     aux["continues_V"] = jax.make_array_from_callback(
       continues_V.shape,
-      sharding.replicated(mesh),
+      sharding.replicated_sharding(mesh),
       lambda index: continues_V[index],
     )
   return aux
 
 
-def continuations(vocab: Sequence[str]) -> np.ndarray:
+def continuation_mask(vocab: Sequence[str]) -> np.ndarray:
   """bool_V: the `##` pieces."""
   return np.array([token.startswith("##") for token in vocab])
 
 
-def train_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
+def build_train_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
   """The step of a run: `(state, batch, aux) -> (state, terms)`."""
   objective = run.objective(train=True)
   return step_lib.make_train_step(
-    sharding.gathered(objective, mesh, run.mesh_spec),
-    run.weights,
+    sharding.gather_params(objective, mesh, run.mesh_spec),
+    run.loss_weights,
     run.tx,
     run.accumulation,
   )
@@ -159,14 +162,14 @@ def lower_train_step(
   """The training step on (abstract) arrays, ready to be compiled."""
   places = jax.tree.map(lambda x: x.sharding, state)
   jitted = jax.jit(
-    train_step(run, mesh),
+    build_train_step(run, mesh),
     donate_argnums=0,
-    out_shardings=(places, sharding.replicated(mesh)),
+    out_shardings=(places, sharding.replicated_sharding(mesh)),
   )
   return jitted.lower(state, abstract_batch(run, mesh), aux)
 
 
-def compile_beside(
+def compile_while(
   lowered: jax.stages.Lowered, make: Callable[[], Any]
 ) -> tuple[jax.stages.Compiled, Any]:
   """Compiles in a thread; returns that, and what `make` has made meanwhile.
@@ -183,12 +186,14 @@ def compile_beside(
     return compiling.result(), made
 
 
-def eval_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
+def build_eval_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
   """The jitted evaluation: `(params, batch, aux) -> terms`."""
-  objective = sharding.gathered(run.objective(train=False), mesh, run.mesh_spec)
+  objective = sharding.gather_params(
+    run.objective(train=False), mesh, run.mesh_spec
+  )
   return jax.jit(
     step_lib.make_eval_step(objective, run.seed),
-    out_shardings=sharding.replicated(mesh),
+    out_shardings=sharding.replicated_sharding(mesh),
   )
 
 
@@ -231,7 +236,7 @@ def _encoder_flops(config: encoder.EncoderConfig, length: int) -> float:
   return config.layers * layer + (2 * e * d if e != d else 0)
 
 
-def lines(
+def report_lines(
   run: Run,
   mesh: jax.sharding.Mesh,
   state: step_lib.TrainState,
@@ -242,16 +247,16 @@ def lines(
   rows = run.steps * run.batch_size
   return {
     "objective": run.summary,
-    "devices": devices(run, mesh),
-    "parameters": parameters(run.model, state.params),
-    "per device": held(state, aux),
+    "devices": describe_devices(run, mesh),
+    "parameters": describe_parameters(run.model, state.params),
+    "per device": describe_memory(state, aux),
     "steps": f"{run.steps:,} of {run.batch_size:,} rows of {run.length} tokens,"
     f" {rows * run.length:.3g} tokens in all; FLOP: {flops:.4g} a row,"
     f" {flops * run.batch_size:.4g} a step, {flops * rows:.4g} in all",
   }
 
 
-def devices(run: Run, mesh: jax.sharding.Mesh) -> str:
+def describe_devices(run: Run, mesh: jax.sharding.Mesh) -> str:
   """The devices of a run and how they are laid out."""
   axes = ", ".join(f"{name} {size}" for name, size in mesh.shape.items())
   device = mesh.devices.flat[0]
@@ -261,7 +266,7 @@ def devices(run: Run, mesh: jax.sharding.Mesh) -> str:
   )
 
 
-def parameters(model: pretrain.Model, params: Any) -> str:
+def describe_parameters(model: pretrain.Model, params: Any) -> str:
   """How many parameters a model has, in all and in each of its parts."""
   count = lambda *names: pretrain.count_parameters(
     [params[name] for name in names if name in params]
@@ -274,20 +279,20 @@ def parameters(model: pretrain.Model, params: Any) -> str:
   return f"{sum(parts.values()):,}: {listed}"
 
 
-def held(state: step_lib.TrainState, aux: Mapping[str, Any]) -> str:
+def describe_memory(state: step_lib.TrainState, aux: Mapping[str, Any]) -> str:
   """Memory of one device from step to step."""
   return (
-    f"state {mebibytes(sharding.bytes_per_device(state))},"
-    f" synonyms {mebibytes(sharding.bytes_per_device(aux))}"
+    f"state {format_mib(sharding.bytes_per_device(state))},"
+    f" synonyms {format_mib(sharding.bytes_per_device(aux))}"
   )
 
 
-def mebibytes(num_bytes: float) -> str:
+def format_mib(num_bytes: float) -> str:
   """A size in MiB, as the reports print it."""
   return f"{num_bytes / 2**20:,.0f} MiB"
 
 
-def as_table(lines: Mapping[str, str]) -> Table:
+def report_table(lines: Mapping[str, str]) -> Table:
   """A report: a name and a text a line."""
   table = Table(box=None, show_header=False, pad_edge=False)
   table.add_column(style="bold", no_wrap=True)
@@ -297,7 +302,7 @@ def as_table(lines: Mapping[str, str]) -> Table:
   return table
 
 
-def shapes(state: step_lib.TrainState) -> Table:
+def parameter_table(state: step_lib.TrainState) -> Table:
   """Shape, and bytes on a device, of every parameter, layers folded."""
   table = Table(box=None, pad_edge=False)
   table.add_column("parameter (layers are all like layer_0)", overflow="fold")

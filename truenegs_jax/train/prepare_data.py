@@ -11,7 +11,7 @@ from truenegs_jax.runtime.errors import (
 )
 
 
-def plan_of(config: Any) -> prepare_rows.Plan:
+def make_rows_plan(config: Any) -> prepare_rows.Plan:
   """The plan of the `data` section and length of a ConfigDict."""
   data = config.data
   resources = {}
@@ -43,7 +43,7 @@ def plan_of(config: Any) -> prepare_rows.Plan:
   return prepare_rows.make_plan(request)
 
 
-def prepare_config(config: Any) -> tuple[pathlib.Path, Tokenizer]:
+def find_or_prepare_rows(config: Any) -> tuple[pathlib.Path, Tokenizer]:
   """The rows of a config for a run that wants to train on them now.
 
   Raises:
@@ -59,7 +59,7 @@ def prepare_config(config: Any) -> tuple[pathlib.Path, Tokenizer]:
 def _prepare_config(
   config: Any, *, several: bool
 ) -> tuple[pathlib.Path, Tokenizer]:
-  plan = plan_of(config)
+  plan = make_rows_plan(config)
   if several and not plan.is_prepared():
     raise InputError(
       f"a run of many processes makes no rows, and {plan.folder} holds none."

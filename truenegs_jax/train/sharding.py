@@ -22,7 +22,7 @@ from truenegs_jax.runtime.errors import InputError, one_of
 
 DATA_AXIS = "data"
 MODEL_AXIS = "model"
-TABLE_LAYOUTS = ("replicated", "rows")
+TABLE_PLACEMENTS = ("replicated", "rows")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ def make_mesh(
 ) -> Mesh:
   """Lays the devices (default: all there are) out on the preset's axes."""
   devices = jax.devices() if devices is None else devices
-  sizes = resolve_sizes(spec.axes, len(devices))
+  sizes = resolve_axis_sizes(spec.axes, len(devices))
   # Auto: linen cannot be traced over Explicit axes, the default of make_mesh.
   return jax.make_mesh(
     sizes,
@@ -81,7 +81,7 @@ def make_mesh(
   )
 
 
-def get_spec(name: str, axes: Mapping[str, int] | str = "") -> MeshSpec:
+def get_mesh_spec(name: str, axes: Mapping[str, int] | str = "") -> MeshSpec:
   """Looks a preset up by name and changes the sizes of some of its axes.
 
   Args:
@@ -121,7 +121,9 @@ def parse_axes(text: str) -> dict[str, int]:
   return axes
 
 
-def resolve_sizes(axes: Mapping[str, int], num_devices: int) -> tuple[int, ...]:
+def resolve_axis_sizes(
+  axes: Mapping[str, int], num_devices: int
+) -> tuple[int, ...]:
   """Replaces the -1 among the axis sizes by what the others leave."""
   num_open = list(axes.values()).count(-1)
   if num_open > 1:
@@ -138,7 +140,7 @@ def resolve_sizes(axes: Mapping[str, int], num_devices: int) -> tuple[int, ...]:
 
 def data_parallelism(spec: MeshSpec, num_devices: int) -> int:
   """How many slices a batch is split into; arithmetic, no mesh is made."""
-  sizes = resolve_sizes(spec.axes, num_devices)
+  sizes = resolve_axis_sizes(spec.axes, num_devices)
   return dict(zip(spec.axes, sizes, strict=True))[DATA_AXIS]
 
 
@@ -158,7 +160,7 @@ def tree_shardings(tree: Any, mesh: Mesh, spec: MeshSpec) -> Any:
   return jax.tree_util.tree_map_with_path(place, tree)
 
 
-def gathered(
+def gather_params(
   objective: Callable[..., Any], mesh: Mesh, spec: MeshSpec
 ) -> Callable[..., Any]:
   """`objective(params, ...)` with its parameters whole along the data axis.
@@ -175,7 +177,7 @@ def gathered(
   return gathering
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
+def replicated_sharding(mesh: Mesh) -> NamedSharding:
   """The whole array on every device."""
   return NamedSharding(mesh, P())
 
@@ -185,7 +187,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, P(DATA_AXIS))
 
 
-def process_share(mesh: Mesh, batch_size: int) -> tuple[int, int]:
+def process_slice(mesh: Mesh, batch_size: int) -> tuple[int, int]:
   """Which slice of the global batch this process reads: (index, count).
 
   Processes that hold the same rows (an axis beside "data" runs across them)
@@ -215,10 +217,12 @@ def process_share(mesh: Mesh, batch_size: int) -> tuple[int, int]:
   return first // num, batch_size // num
 
 
-def to_device(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-  """Makes global arrays of the rows that `process_share` gives this process."""
+def shard_batch(
+  batch: dict[str, np.ndarray], mesh: Mesh
+) -> dict[str, jax.Array]:
+  """Makes global arrays of the rows that `process_slice` gives this process."""
   place = batch_sharding(mesh)
-  _, count = process_share(mesh, mesh.shape[DATA_AXIS])
+  _, count = process_slice(mesh, mesh.shape[DATA_AXIS])
   return {
     name: jax.make_array_from_process_local_data(
       place, array, (len(array) * count, *array.shape[1:])
@@ -231,7 +235,7 @@ def abstract_table(
   like: jax.ShapeDtypeStruct | np.ndarray, mesh: Mesh, layout: str
 ) -> jax.ShapeDtypeStruct:
   """Shape and placement of the result of `place_table`; no array is made."""
-  one_of("mesh.synonyms", layout, TABLE_LAYOUTS)
+  one_of("mesh.synonyms", layout, TABLE_PLACEMENTS)
   axes = mesh.axis_names if layout == "rows" else ()
   rows, columns = like.shape
   padding = -rows % math.prod(mesh.shape[axis] for axis in axes)

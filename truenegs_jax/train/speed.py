@@ -18,7 +18,7 @@ from truenegs_jax.workdir import files
 
 # Most FLOP/s of a device in dense products, as its maker publishes it; the
 # first pattern that fits the whole device kind counts.
-PEAKS = (
+PEAK_FLOPS = (
   ("NVIDIA H100 PCIe", "bfloat16", 756e12),
   ("NVIDIA H[12]00 NVL", "bfloat16", 835e12),
   ("NVIDIA (H100|H200|GH200).*", "bfloat16", 989e12),
@@ -37,13 +37,13 @@ def peak_flops(device_kind: str, dtype: str) -> float | None:
   float32 has none: how its products are rounded, and so how fast they are, is
   not the same on all devices.
   """
-  for pattern, of_dtype, peak in PEAKS:
+  for pattern, of_dtype, peak in PEAK_FLOPS:
     if re.fullmatch(pattern, device_kind):
       return peak if dtype == of_dtype else None
   return None
 
 
-def rates(
+def throughput_fields(
   rows_per_s: float,
   *,
   tokens: float,
@@ -69,7 +69,7 @@ def rates(
   return found if peak is None else found | {"mfu": per_device / peak}
 
 
-def memory(device: Any) -> dict[str, float]:
+def memory_fields(device: Any) -> dict[str, float]:
   """GiB in use on a device and its peak, as the device tells them.
 
   A CPU does not; its peak is then the resident memory of this process.
@@ -164,7 +164,7 @@ class HostWait:
     return {"host_wait": min(waited / passed, 1.0)}
 
 
-def traced_steps(text: str, steps: int) -> tuple[int, int] | None:
+def parse_profile(text: str, steps: int) -> tuple[int, int] | None:
   """M and N of log.profile="M:N", a trace from step M to step N.
 
   Raises:
@@ -182,7 +182,7 @@ def traced_steps(text: str, steps: int) -> tuple[int, int] | None:
   return first, last
 
 
-class Profile:
+class Profiler:
   """A trace by jax.profiler of some of a run's steps, in WORKDIR/profile."""
 
   def __init__(

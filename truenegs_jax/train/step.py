@@ -17,7 +17,7 @@ from truenegs_jax.runtime import rng
 Array = jax.Array
 Terms = dict[str, tuple[Array, Array]]
 Objective = Callable[..., Terms]
-Weight = float | Callable[[Array | int], Array]  # or a schedule of the step
+LossWeight = float | Callable[[Array | int], Array]  # or a schedule of the step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ def init_state(
 
 def make_train_step(
   objective: Objective,
-  weights: Mapping[str, Weight],
+  weights: Mapping[str, LossWeight],
   tx: optax.GradientTransformation,
   num_microbatches: int = 1,
 ) -> Callable[[TrainState, dict, Mapping], tuple[TrainState, Terms]]:
@@ -76,7 +76,7 @@ def make_train_step(
     evaluate = lambda params, inputs, keys_B: objective(
       params, inputs, keys_B, {**aux, **state.aux}
     )
-    now = weights_at(weights, state.step)
+    now = loss_weights_at(weights, state.step)
     if num_microbatches == 1:
       terms, grads = _whole_gradient(
         evaluate, now, state.params, inputs, keys_B
@@ -105,8 +105,8 @@ def make_eval_step(
   return evaluate
 
 
-def weights_at(
-  weights: Mapping[str, Weight], step: Array | int
+def loss_weights_at(
+  weights: Mapping[str, LossWeight], step: Array | int
 ) -> dict[str, Array | float]:
   """The weight of each term at a step."""
   return {

@@ -57,12 +57,14 @@ def has_checkpoint(workdir: pathlib.Path) -> bool:
   return any(p.name.isdigit() for p in (workdir / CHECKPOINTS).glob("*"))
 
 
-def is_pretraining(workdir: pathlib.Path) -> bool:
+def has_pretraining(workdir: pathlib.Path) -> bool:
   """Whether a pre-training has begun here."""
   return (workdir / CHECKPOINTS).exists()
 
 
-def locate(path: pathlib.Path) -> tuple[pathlib.Path, int | None] | None:
+def parse_run_path(
+  path: pathlib.Path,
+) -> tuple[pathlib.Path, int | None] | None:
   """Workdir and step of a path: `WORKDIR` or `WORKDIR/checkpoints[/STEP]`.
 
   Step None is the newest; the result is None if it is no path of a run.
@@ -81,7 +83,7 @@ def locate(path: pathlib.Path) -> tuple[pathlib.Path, int | None] | None:
   return None
 
 
-def saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
+def read_saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   """The config of the run that would be resumed here, if one would be.
 
   Its vocabulary is the copy that lies there: the first one may be gone.
@@ -93,7 +95,7 @@ def saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   if not (has_checkpoint(workdir) and path.is_file()):
     return None
   try:
-    saved = with_later_keys(json.loads(path.read_text(encoding="utf-8")))
+    saved = add_missing_keys(json.loads(path.read_text(encoding="utf-8")))
     saved["data"]["vocab"] = str(workdir / VOCABULARY)
   except (AttributeError, ValueError, KeyError, TypeError) as e:
     raise errors.CheckpointError(
@@ -103,7 +105,7 @@ def saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   return saved
 
 
-def with_later_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+def add_missing_keys(config: Mapping[str, Any]) -> dict[str, Any]:
   """A copy of a saved config with the keys that are younger than it."""
   complete = {
     name: dict(value) if isinstance(value, Mapping) else value
@@ -128,7 +130,9 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   return leaves
 
 
-def changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
+def find_changes(
+  saved: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[Change]:
   """The entries that differ, by their keys in order.
 
   What JSON cannot tell apart (tuples and lists) counts as equal.

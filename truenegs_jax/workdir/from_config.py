@@ -16,7 +16,7 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 
 # Of both kinds of models, as the section `model` names them.
-FIELDS = (
+MODEL_KEYS = (
   "variant",
   "backbone",
   "max_positions",
@@ -31,7 +31,7 @@ FIELDS = (
 
 def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.Model:
   """ELECTRA's pair or BERT, as a config describes them."""
-  fields = {name: c.model[name] for name in FIELDS}
+  fields = {name: c.model[name] for name in MODEL_KEYS}
   if c.objective == "electra":
     return pretrain.make_pair(
       vocab_size=vocab_size,
@@ -44,7 +44,7 @@ def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.Model:
   )
 
 
-def vocabulary_of(c: ConfigDict, path: str) -> Tokenizer:
+def build_tokenizer(c: ConfigDict, path: str) -> Tokenizer:
   """Loads a vocabulary as `c.data` has it."""
   return load_tokenizer(
     path,

@@ -20,11 +20,11 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError, printable
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files
-from truenegs_jax.workdir.from_config import build_model, vocabulary_of
+from truenegs_jax.workdir.from_config import build_model, build_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
-class Saved:
+class SavedModel:
   """A saved step: config, tokenizer and model. Arrays are not loaded."""
 
   step: int
@@ -71,7 +71,9 @@ def _silence_log(text: str) -> Iterator[None]:
     logger.removeFilter(other)
 
 
-def describe(checkpoints: checkpoints_lib.Checkpoints, step: int) -> Saved:
+def read_saved_model(
+  checkpoints: checkpoints_lib.Checkpoints, step: int
+) -> SavedModel:
   """Reads what describes a saved step, and the vocabulary beside it.
 
   Raises:
@@ -81,8 +83,8 @@ def describe(checkpoints: checkpoints_lib.Checkpoints, step: int) -> Saved:
   place = checkpoints.folder / str(step)
   vocab = checkpoints.folder.parent / files.VOCABULARY
   try:
-    c = ConfigDict(files.with_later_keys(described["config"]))
-    tokenizer = vocabulary_of(c, str(vocab))
+    c = ConfigDict(files.add_missing_keys(described["config"]))
+    tokenizer = build_tokenizer(c, str(vocab))
     model = build_model(c, vocab_size=len(tokenizer.vocab))
   except (AttributeError, KeyError) as e:
     raise CheckpointError(
@@ -95,7 +97,7 @@ def describe(checkpoints: checkpoints_lib.Checkpoints, step: int) -> Saved:
       f"{vocab} has the fingerprint {tokenizer.fingerprint}, but step {step}"
       f" was trained with {expected}; put the run's own vocab.txt back."
     )
-  return Saved(step, c, tokenizer, model)
+  return SavedModel(step, c, tokenizer, model)
 
 
 def read_params(

@@ -33,7 +33,7 @@ from truenegs_jax.runtime.errors import (
   InputError,
   TrueNegsError,
 )
-from truenegs_jax.train.prepare_data import prepare_config
+from truenegs_jax.train.prepare_data import find_or_prepare_rows
 
 ROOT = str(pathlib.Path(__file__).parents[3])
 
@@ -308,11 +308,11 @@ def test_a_run_does_not_download_a_corpus_by_itself(corpus, monkeypatch):
   config.data.update(dict(sources=corpus, vocab_size=60))
   monkeypatch.setattr(Corpus, "is_local", lambda self: False)
   with pytest.raises(InputError, match="Prepare them first"):
-    prepare_config(config)
+    find_or_prepare_rows(config)
   monkeypatch.undo()
-  made = prepare_config(config)
+  made = find_or_prepare_rows(config)
   monkeypatch.setattr(Corpus, "is_local", lambda self: False)
-  assert prepare_config(config) == made
+  assert find_or_prepare_rows(config) == made
 
 
 def test_a_vocabulary_once_trained_is_not_trained_again(corpus, monkeypatch):

@@ -38,12 +38,13 @@ HELD_OUT = {
 }
 COMMAND = "python -m x --seed=1"
 ABOUT = model_card.ModelOrigin(
-  export_run.card_lines(CONFIG, 20, HELD_OUT, COMMAND), trained=True
+  export_run.format_card_lines(CONFIG, 20, HELD_OUT, COMMAND), trained=True
 )
 BERT_CONFIG = bert_base.get_config("runlocal,sr_sent")
 BERT_CONFIG.init = "released/bert-base-uncased"
 ABOUT_BERT = model_card.ModelOrigin(
-  export_run.card_lines(BERT_CONFIG, 20, {"mlm": 4.25}, COMMAND), trained=True
+  export_run.format_card_lines(BERT_CONFIG, 20, {"mlm": 4.25}, COMMAND),
+  trained=True,
 )
 
 

@@ -55,13 +55,13 @@ def test_the_newest_step_is_taken_or_the_one_that_is_named(run):
 
 def test_what_is_a_run_and_which_of_its_steps(run, tmp_path):
   folder, *_ = run
-  assert files.locate(folder) == (folder, None)
-  assert files.locate(folder / "checkpoints" / "7") == (folder, 7)
+  assert files.parse_run_path(folder) == (folder, None)
+  assert files.parse_run_path(folder / "checkpoints" / "7") == (folder, 7)
   inside = tmp_path / "checkpoints" / "2024"  # a workdir, of whatever name
   (inside / "checkpoints").mkdir(parents=True)
-  assert files.locate(inside) == (inside, None)
+  assert files.parse_run_path(inside) == (inside, None)
   for other in (tmp_path / "checkpoints" / "9", tmp_path / "nothing"):
-    assert files.locate(other) is None
+    assert files.parse_run_path(other) is None
 
 
 def test_another_size_is_refused_with_both(run):

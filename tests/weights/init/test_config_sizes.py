@@ -13,7 +13,7 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import checks
 from truenegs_jax.weights.formats import find, hf_folder
 from truenegs_jax.weights.init import config_sizes
-from truenegs_jax.workdir.from_config import build_model, vocabulary_of
+from truenegs_jax.workdir.from_config import build_model, build_tokenizer
 
 # No size is another, nor the default, nor what would follow from another.
 BODY = "embedding_size=12 width=20 layers=3 heads=5 ffn=28 type_vocab_size=3"
@@ -68,9 +68,9 @@ def test_the_model_is_the_one_that_was_written(tmp_path, objective):
   assert c.model.max_positions == 512  # is the user's
   c.model.max_positions = POSITIONS
   checks.check_config(c)
-  checks.check_given(c, find.Weights(c.init), saved=False)
+  checks.check_required_files(c, find.Weights(c.init), saved=False)
   assert build_model(c, vocab_size=tiny.V) == model
-  vocabulary = vocabulary_of(c, c.data.vocab)
+  vocabulary = build_tokenizer(c, c.data.vocab)
   assert vocabulary.fingerprint == TOKENIZER.fingerprint
 
 

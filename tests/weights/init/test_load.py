@@ -118,7 +118,7 @@ def test_pooler_and_next_sentence_survive_training_to_the_last_bit(tmp_path):
   state = step.TrainState(**(vars(state) | {"params": params}))
   train_step = jax.jit(
     step.make_train_step(
-      run.objective(train=True), run.weights, run.tx, num_microbatches=1
+      run.objective(train=True), run.loss_weights, run.tx, num_microbatches=1
     )
   )
   for i in range(4):

@@ -124,7 +124,7 @@ def _open(place: str, report: Callable[[str], Any]) -> dict[str, Network]:
     path.exists()
   except (OSError, ValueError) as e:  # of too long a name, say
     raise InputError(f"init: {place[:80]!r} is no place: {e}.") from e
-  if run := files.locate(path):
+  if run := files.parse_run_path(path):
     return run_folder.open_networks(*run)
   if path.is_dir():
     return _open_folder(path)

@@ -29,7 +29,9 @@ def open_networks(
   """
   with saved_model.open_run(workdir) as checkpoints:
     newest = checkpoints.steps()[-1]
-    found = saved_model.describe(checkpoints, newest if step is None else step)
+    found = saved_model.read_saved_model(
+      checkpoints, newest if step is None else step
+    )
   model, place = found.model, f"{workdir}, step {found.step:,}"
   shapes_of_all = pretrain.param_shapes(model)
 

@@ -8,7 +8,7 @@ import pytest
 
 from truenegs_jax.configs import common, common_keys
 from truenegs_jax.runtime.errors import CheckpointError
-from truenegs_jax.train import start
+from truenegs_jax.train import setup
 from truenegs_jax.workdir import files
 
 FINGERPRINTS = {"vocabulary": "v", "rows": "r", "synonyms": None}
@@ -28,7 +28,7 @@ def resume(saved, now, step=7):
     latest=lambda: step,
     run=lambda step: saved,
   )
-  return start.resumable_step(checkpoints, now)
+  return setup.resumable_step(checkpoints, now)
 
 
 def other(value):
@@ -93,7 +93,7 @@ def test_a_removed_key_is_resumed_by_the_value_that_all_have_now(monkeypatch):
 
 def test_a_description_names_the_run_its_data_and_its_versions():
   run = types.SimpleNamespace(config={"steps": 3})
-  described = start.describe(run, FINGERPRINTS)
+  described = setup.make_description(run, FINGERPRINTS)
   assert described["config"] == {"steps": 3}
   assert described["fingerprints"] == FINGERPRINTS
   assert {"jax", "optax"} <= described["versions"].keys()

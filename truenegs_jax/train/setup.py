@@ -25,7 +25,7 @@ from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.synonyms.table import SynonymTable, save_table
 from truenegs_jax.train import model_synonyms, plan, sharding
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.train.build_run import Output, Run
+from truenegs_jax.train.build_run import OutputSettings, Run
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import load
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
@@ -33,7 +33,7 @@ from truenegs_jax.workdir import files
 
 
 @dataclasses.dataclass(frozen=True)
-class Inputs:
+class RunInputs:
   """Data of a run; `fingerprints` identify it."""
 
   tokenizer: Tokenizer
@@ -45,7 +45,7 @@ class Inputs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
+class TrainSetup:
   """All that the loop runs on."""
 
   run: Run
@@ -54,12 +54,12 @@ class Start:
   aux: dict[str, jax.Array]
   train_step: jax.stages.Compiled
   eval_step: Callable
-  refresh: model_synonyms.Refresh
+  refresh: model_synonyms.RefreshFn
   description: dict  # the run, as each checkpoint describes it
 
 
 def open_checkpoints(
-  output: Output, workdir: pathlib.Path
+  output: OutputSettings, workdir: pathlib.Path
 ) -> checkpoints_lib.Checkpoints:
   """The checkpoints of a workdir, kept as the config says."""
   return checkpoints_lib.Checkpoints(
@@ -69,21 +69,21 @@ def open_checkpoints(
   )
 
 
-def prepare_start(
+def set_up_training(
   run: Run,
   workdir: pathlib.Path,
-  inputs: Inputs,
+  inputs: RunInputs,
   checkpoints: checkpoints_lib.Checkpoints,
   console: Console,
-) -> Start:
+) -> TrainSetup:
   """Checks, restores or initializes, compiles and reports, in this order.
 
   Raises:
     InputError, CheckpointError: before anything is compiled or written.
   """
   mesh = sharding.make_mesh(run.mesh_spec)
-  sharding.process_share(mesh, run.batch_size)  # refuses what cannot be read
-  description = describe(run, inputs.fingerprints)
+  sharding.process_slice(mesh, run.batch_size)  # refuses what cannot be read
+  description = make_description(run, inputs.fingerprints)
   for part, value in description.items():
     distributed.check_same(part, json.dumps(value))
   resumed = resumable_step(checkpoints, description)
@@ -94,20 +94,20 @@ def prepare_start(
   make_state = _first_state(
     run, inputs, abstract, checkpoints, resumed, console
   )
-  attending, attention = plan.with_attention(run, mesh, check=True)
+  attending, attention = plan.resolve_attention(run, mesh, check=True)
   began = time.perf_counter()
   lowered = plan.lower_train_step(attending, mesh, abstract, aux)
-  compiled, state = plan.compile_beside(lowered, make_state)
+  compiled, state = plan.compile_while(lowered, make_state)
   secs = time.perf_counter() - began
-  start = Start(
+  start = TrainSetup(
     run=run,
     mesh=mesh,
     state=state,
     aux=aux,
     train_step=compiled,
-    eval_step=plan.eval_step(attending, mesh),
+    eval_step=plan.build_eval_step(attending, mesh),
     refresh=model_synonyms.make_refresh(
-      run.own_table, abstract, from_weights=bool(run.init)
+      run.table_builder, abstract, from_weights=bool(run.init)
     ),
     description=description,
   )
@@ -129,11 +129,11 @@ def prepare_start(
     "written to": f"{workdir}/ ({files.CONFIG}, metrics.jsonl,"
     f" {files.CHECKPOINTS}/, {files.PLOTS}/, {files.EXPORT}/)",
   }
-  console.print(plan.as_table(lines))
+  console.print(plan.report_table(lines))
   return start
 
 
-def describe(run: Run, fingerprints: Mapping) -> dict:
+def make_description(run: Run, fingerprints: Mapping) -> dict:
   """A checkpoint's description of the run that wrote it, in JSON's types."""
   versions = {}
   for package in ("truenegs_jax", "jax", "jaxlib", "flax", "optax"):
@@ -155,8 +155,8 @@ def resumable_step(
   if latest is None:
     return None
   saved = checkpoints.run(latest)
-  changed = files.changes(
-    files.with_later_keys(saved["config"]), description["config"]
+  changed = files.find_changes(
+    files.add_missing_keys(saved["config"]), description["config"]
   )
   changed = [change for change in changed if not _may_be(change)]
   for change in changed:
@@ -167,7 +167,9 @@ def resumable_step(
         f" {common_keys.REMOVED[change.key].last_version}, or give another"
         " --workdir."
       )
-  changed += files.changes(saved["fingerprints"], description["fingerprints"])
+  changed += files.find_changes(
+    saved["fingerprints"], description["fingerprints"]
+  )
   if changed:
     listed = "\n  ".join(map(str, changed))
     raise CheckpointError(
@@ -192,7 +194,7 @@ def _note_environment(
 ) -> None:
   """Says where a resumed run cannot be bit-equal to an uninterrupted one."""
   parts = ("versions", "devices")
-  changed = files.changes(
+  changed = files.find_changes(
     {part: saved[part] for part in parts},
     {part: description[part] for part in parts},
   )
@@ -235,12 +237,12 @@ def _first_state(run, inputs, abstract, checkpoints, resumed, console):
   return make
 
 
-def _report(start: Start, inputs: Inputs) -> dict[str, str]:
+def _report(start: TrainSetup, inputs: RunInputs) -> dict[str, str]:
   """The lines about a run and its data."""
   run, rows = start.run, len(inputs.train_rows)
-  lines = plan.lines(run, start.mesh, start.state, start.aux)
+  lines = plan.report_lines(run, start.mesh, start.state, start.aux)
   memory = start.train_step.memory_analysis()
-  scratch = plan.mebibytes(memory.temp_size_in_bytes) if memory else "unknown"
+  scratch = plan.format_mib(memory.temp_size_in_bytes) if memory else "unknown"
   lines["per device"] += f", step {scratch}"
   lines["steps"] += f"; {run.steps * run.batch_size / rows:.1f} epochs"
   lines["data"] = (
@@ -248,8 +250,8 @@ def _report(start: Start, inputs: Inputs) -> dict[str, str]:
     f" out, vocabulary {len(inputs.tokenizer.vocab):,}"
   )
   lines["synonyms"] = "none"
-  if run.own_table is not None:
-    own = run.own_table.options
+  if run.table_builder is not None:
+    own = run.table_builder.options
     lines["synonyms"] = (
       f"the {own.top} nearest in the model's own word table, from a cosine of"
       f" {own.threshold:g}; made anew every {own.every:,} steps"
