@@ -51,7 +51,7 @@ def place(tmp_path_factory):
   """(folder, flags, environment) with rows and a run of 12 steps."""
   root = tmp_path_factory.mktemp("runs")
   corpus = runs.write_corpus(root / "corpus.txt")
-  flags = runs.overrides(corpus)
+  flags = runs.demo_flags(corpus)
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("TRUENEGS_CACHE", str(root / "cache"))
     patch.setenv("JAX_COMPILATION_CACHE_DIR", str(root / "xla"))
@@ -63,7 +63,7 @@ def place(tmp_path_factory):
     patch.setattr(sharding, "device_count", lambda: 1)
     code, printed = run(root / "first", flags)
     assert code == 0, printed
-    yield root, flags, runs.environment(root / "cache")
+    yield root, flags, runs.make_environment(root / "cache")
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_a_run_killed_at_random_steps_ends_bit_equal(place):
   rng = random.Random(7)
   for step in sorted(rng.sample(range(1, steps - 5), KILLS)):
     process = runs.start(root / "killed", flags, env, config=HC_SR)
-    output = runs.stop_at(process, root / "killed", step, signal.SIGKILL)
+    output = runs.send_signal_at(process, root / "killed", step, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL, output
   code, output = runs.run(root / "killed", flags, env, config=HC_SR)
   assert code == 0 and "resume" in output, output
@@ -86,11 +86,11 @@ def test_a_run_killed_at_random_steps_ends_bit_equal(place):
 
 def assert_equal_runs(whole, other, steps):
   """Bit for bit in their last state, and record by record."""
-  arrays = [runs.final_arrays(workdir, steps) for workdir in (whole, other)]
-  assert runs.same_arrays(*arrays)
+  arrays = [runs.read_checkpoint(workdir, steps) for workdir in (whole, other)]
+  assert runs.arrays_equal(*arrays)
   names = ("step", "mlm", "detect", "soft")
   losses = [
-    [[record[name] for name in names] for record in runs.records(workdir)]
+    [[record[name] for name in names] for record in runs.read_records(workdir)]
     for workdir in (whole, other)
   ]
   assert losses[0] == losses[1]
@@ -109,7 +109,7 @@ def test_a_process_that_is_told_to_stop_saves_and_ends_bit_equal(
   whole, stopped = (root / f"{name}-{number.name}" for name in "ab")
   assert runs.run(whole, flags, env)[0] == 0
   process = runs.start(stopped, flags, env)
-  output = runs.stop_at(process, stopped, 5, number)
+  output = runs.send_signal_at(process, stopped, 5, number)
   assert process.returncode == exit_code, output
   code, output = runs.run(stopped, flags, env)
   assert code == 0 and "resume" in output
@@ -137,10 +137,10 @@ def test_a_run_stopped_twice_goes_on_bit_equal(place, monkeypatch):
 
 def test_a_finished_run_started_again_shows_its_results_and_ends_well(place):
   root, flags, _ = place
-  before = runs.records(root / "first")
+  before = runs.read_records(root / "first")
   code, output = run(root / "first", flags)
   assert code == 0 and "MLM loss" in output
-  assert runs.records(root / "first") == before
+  assert runs.read_records(root / "first") == before
   saved = json.loads((root / "first" / "config.json").read_text())
   assert saved["steps"] == 12 and saved["negatives"]["soft_weight"] == 0.1
 
@@ -156,8 +156,11 @@ def test_a_run_takes_weights_of_another_and_does_without_it_then(place):
     root / "second", [*flags, f"--config.init={root / 'begun'}"]
   )
   assert code == 0 and f"weights of {root / 'begun'}" in output
-  first, second = runs.exported(root / "first"), runs.exported(root / "second")
-  assert runs.same_arrays(list(first.values()), list(second.values()))
+  first, second = (
+    runs.read_exported(root / "first"),
+    runs.read_exported(root / "second"),
+  )
+  assert runs.arrays_equal(list(first.values()), list(second.values()))
   # It goes on without them, takes no others, and knows where it is from.
   shutil.rmtree(root / "begun")
   code, output = run(
@@ -179,7 +182,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_and_saves_nothing_bad(
   with pytest.raises(errors.NonFiniteError, match="optim.max_skips is 0"):
     run(workdir, flags)
   for folder in (workdir / "checkpoints").iterdir():
-    for array in runs.final_arrays(workdir, int(folder.name)):
+    for array in runs.read_checkpoint(workdir, int(folder.name)):
       assert np.isfinite(array.astype(np.float64)).all()
   # The advice that is given can be followed.
   with contextlib.suppress(errors.NonFiniteError):  # it may end well
@@ -306,7 +309,7 @@ def test_a_sigterm_comes_again_if_the_garbage_collector_swallows_it_alone(
 ):
   ended = subprocess.run(
     [sys.executable, "-c", program],
-    env=runs.environment(tmp_path),
+    env=runs.make_environment(tmp_path),
     capture_output=True,
     text=True,
   )

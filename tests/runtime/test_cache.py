@@ -73,7 +73,7 @@ print(jax.jit(lambda x: 3 * x + 1)(jax.numpy.ones(4)))
 
 
 def compute(folder):
-  env = runs.environment(folder)
+  env = runs.make_environment(folder)
   env.pop("JAX_COMPILATION_CACHE_DIR", None)  # that of the tests
   done = subprocess.run(
     [sys.executable, "-c", CODE],

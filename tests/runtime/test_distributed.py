@@ -66,10 +66,10 @@ def place(tmp_path_factory):
   """(root, flags, environment): rows and a run of 1 process x 4 devices."""
   root = tmp_path_factory.mktemp("runs")
   corpus = runs.write_corpus(root / "corpus.txt")
-  env = runs.environment(root / "cache")
+  env = runs.make_environment(root / "cache")
   env |= {"TRUENEGS_JOIN_SECS": "60", "TRUENEGS_HEARTBEAT_SECS": "10"}
   env["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # to compile sooner
-  flags = runs.overrides(corpus, steps=STEPS, checkpoint__keep=9)
+  flags = runs.demo_flags(corpus, steps=STEPS, checkpoint__keep=9)
   code, output = runs.run(root / "whole", flags, four_devices(env))
   assert code == 0, output
   assert "joining" not in output
@@ -82,10 +82,10 @@ def stopped(place):
   root, flags, env = place
   workdir = root / "stopped"
   for _ in range(2):  # a port may be taken by another as it is picked
-    processes = runs.start_many(workdir, flags, env, 4)
+    processes = runs.start_processes(workdir, flags, env, 4)
     wait_for_step(workdir, 7, processes)  # the first evaluation is at 6
     processes[2].send_signal(signal.SIGTERM)
-    ended = runs.outcomes(processes)
+    ended = runs.wait_for_all(processes)
     if not any("could not join" in output for _, output in ended):
       break
   return workdir, ended
@@ -110,7 +110,7 @@ def saved_steps(workdir):
 
 def assert_same_losses(a, b):
   for split in ("train", "held_out"):
-    one, other = runs.records(a, split), runs.records(b, split)
+    one, other = runs.read_records(a, split), runs.read_records(b, split)
     assert [r["step"] for r in one] == [r["step"] for r in other]
     for x, y in zip(one, other, strict=True):
       for name in ("total", "mlm", "detect", "soft", "auc", "grad_norm"):
@@ -119,7 +119,7 @@ def assert_same_losses(a, b):
 
 
 def assert_same_parameters(a, b):
-  one, other = runs.exported(a), runs.exported(b)
+  one, other = runs.read_exported(a), runs.read_exported(b)
   assert one and one.keys() == other.keys()
   for name in one:
     np.testing.assert_allclose(one[name], other[name], atol=1e-5, err_msg=name)
@@ -155,7 +155,7 @@ def test_what_one_process_saved_goes_on_in_two_of_two_devices(place):
       shutil.rmtree(workdir / "checkpoints" / str(step))
   shutil.rmtree(workdir / "export")
   env = env | {"JAX_NUM_CPU_DEVICES": "2"}
-  ended = runs.run_many(workdir, flags, env, 2)
+  ended = runs.run_processes(workdir, flags, env, 2)
   assert [code for code, _ in ended] == [0, 0], ended
   assert "resume" in ended[0][1]
   assert_same_losses(root / "whole", workdir)
@@ -167,11 +167,11 @@ def test_one_run_at_a_time_and_none_outlives_its_processes(place):
   root, flags, env = place
   flags = [*flags, "--config.steps=100000", "--config.eval.every_steps=100000"]
   workdir = root / "shared"
-  first = runs.start_many(workdir, flags, env, 2)
+  first = runs.start_processes(workdir, flags, env, 2)
   wait_for_step(workdir, 1, first)
-  refused = runs.run_many(workdir, flags, env, 2)
+  refused = runs.run_processes(workdir, flags, env, 2)
   first[1].kill()
-  ended = runs.outcomes(first)
+  ended = runs.wait_for_all(first)
   assert [code for code, _ in refused] == [2, 2], refused
   said = [output.count("another run is using") for _, output in refused]
   assert said == [1, 0]
@@ -183,7 +183,7 @@ def test_many_processes_make_no_rows(place, tmp_path):
   _, flags, env = place
   flags = [f for f in flags if "data.rows" not in f]
   flags += [f"--config.data.rows={tmp_path / 'none'}"]
-  ended = runs.run_many(tmp_path / "run", flags, env, 2)
+  ended = runs.run_processes(tmp_path / "run", flags, env, 2)
   assert [code for code, _ in ended] == [2, 2], ended
   assert "truenegs_jax.prepare" in ended[0][1]
   assert "prepare" not in ended[1][1]  # told once
@@ -195,24 +195,25 @@ def test_many_processes_make_no_rows(place, tmp_path):
   [
     (["--coordinator=127.0.0.1:1"], "all of"),
     (["--num_processes=2", "--process_id=0"], "all of"),
-    (runs.joining(1, 2, 2), "numbered from 0"),
-    (["--coordinator=here", *runs.joining(1, 2, 0)[1:]], "HOST:PORT"),
+    (runs.coordinator_flags(1, 2, 2), "numbered from 0"),
+    (["--coordinator=here", *runs.coordinator_flags(1, 2, 0)[1:]], "HOST:PORT"),
   ],
 )
 def test_flags_that_cannot_be_are_refused(tmp_path, flags, words):
-  code, output = runs.run(tmp_path, flags, runs.environment(tmp_path))
+  code, output = runs.run(tmp_path, flags, runs.make_environment(tmp_path))
   assert code == 2 and words in output and "Traceback" not in output
 
 
 @pytest.mark.parametrize("indices", [[2], [0, 1, 1]])
 def test_processes_that_do_not_find_one_another_end(tmp_path, indices):
-  env = runs.environment(tmp_path) | {"TRUENEGS_JOIN_SECS": "1"}
-  port = runs.free_port()
+  env = runs.make_environment(tmp_path) | {"TRUENEGS_JOIN_SECS": "1"}
+  port = runs.find_free_port()
   processes = [
-    runs.start(tmp_path, runs.joining(port, 3, index), env) for index in indices
+    runs.start(tmp_path, runs.coordinator_flags(port, 3, index), env)
+    for index in indices
   ]
   for index, (code, output) in zip(
-    indices, runs.outcomes(processes), strict=True
+    indices, runs.wait_for_all(processes), strict=True
   ):
     assert code == -signal.SIGABRT, output  # a shell calls it 134
     before = output.splitlines()[0]
@@ -221,13 +222,13 @@ def test_processes_that_do_not_find_one_another_end(tmp_path, indices):
 
 
 def test_processes_that_count_themselves_differently_are_refused(tmp_path):
-  env = runs.environment(tmp_path) | {"TRUENEGS_JOIN_SECS": "20"}
-  port = runs.free_port()
+  env = runs.make_environment(tmp_path) | {"TRUENEGS_JOIN_SECS": "20"}
+  port = runs.find_free_port()
   processes = [
-    runs.start(tmp_path, runs.joining(port, number, index), env)
+    runs.start(tmp_path, runs.coordinator_flags(port, number, index), env)
     for index, number in enumerate((2, 3))
   ]
-  ended = runs.outcomes(processes)
+  ended = runs.wait_for_all(processes)
   assert [code for code, _ in ended] == [2, 2], ended
   assert "do not agree on num_processes" in ended[0][1]
 
@@ -244,14 +245,14 @@ def scripts(code, env, arguments):
     )
     for own, words in zip(env, arguments, strict=True)
   ]
-  return runs.outcomes(processes)
+  return runs.wait_for_all(processes)
 
 
 def test_rows_signals_and_errors_are_shared_by_all(tmp_path):
-  port = runs.free_port()
+  port = runs.find_free_port()
   ended = scripts(
     PARTS,
-    [runs.environment(tmp_path)] * 2,
+    [runs.make_environment(tmp_path)] * 2,
     [(port, 0, tmp_path), (port, 1, tmp_path)],
   )
   assert [code for code, _ in ended] == [3, 3], ended
@@ -282,10 +283,10 @@ def open_mpi(index, count, port):
 @pytest.mark.parametrize("launcher", [slurm, open_mpi])
 @pytest.mark.parametrize("count", [1, 2])
 def test_processes_of_a_launcher_find_one_another(tmp_path, launcher, count):
-  port = runs.free_port()
+  port = runs.find_free_port()
   clean = {
     name: value
-    for name, value in runs.environment(tmp_path).items()
+    for name, value in runs.make_environment(tmp_path).items()
     if not name.startswith(("SLURM_", "OMPI_"))
   }
   env = [clean | launcher(index, count, port) for index in range(count)]

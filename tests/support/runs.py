@@ -35,7 +35,7 @@ def write_corpus(path: pathlib.Path, documents: int = 60) -> pathlib.Path:
   return path
 
 
-def overrides(corpus: pathlib.Path, **more) -> list[str]:
+def demo_flags(corpus: pathlib.Path, **more) -> list[str]:
   """Flags that shrink the demo to seconds; `more` uses __ for the dots."""
   values = {
     "data.sources": corpus,
@@ -53,7 +53,7 @@ def overrides(corpus: pathlib.Path, **more) -> list[str]:
   return [f"--config.{name}={value}" for name, value in values.items()]
 
 
-def environment(cache: pathlib.Path, devices: int = 1) -> dict[str, str]:
+def make_environment(cache: pathlib.Path, devices: int = 1) -> dict[str, str]:
   """The environment of a run: its own cache, so many CPU devices.
 
   PyTorch is hidden from it: to load that for each export takes longer than the
@@ -73,14 +73,14 @@ def environment(cache: pathlib.Path, devices: int = 1) -> dict[str, str]:
   }
 
 
-def free_port() -> int:
+def find_free_port() -> int:
   """A port of this machine that was free a moment ago."""
   with socket.socket() as found:
     found.bind(("127.0.0.1", 0))
     return found.getsockname()[1]
 
 
-def joining(port: int, count: int, index: int) -> list[str]:
+def coordinator_flags(port: int, count: int, index: int) -> list[str]:
   """The flags of one process of many on this machine."""
   return [
     f"--coordinator=127.0.0.1:{port}",
@@ -89,16 +89,18 @@ def joining(port: int, count: int, index: int) -> list[str]:
   ]
 
 
-def start_many(workdir, flags, env, count: int, **kwargs) -> list:
+def start_processes(workdir, flags, env, count: int, **kwargs) -> list:
   """Starts the processes of one run."""
-  port = free_port()
+  port = find_free_port()
   return [
-    start(workdir, [*flags, *joining(port, count, index)], env, **kwargs)
+    start(
+      workdir, [*flags, *coordinator_flags(port, count, index)], env, **kwargs
+    )
     for index in range(count)
   ]
 
 
-def outcomes(processes) -> list[tuple[int, str]]:
+def wait_for_all(processes) -> list[tuple[int, str]]:
   """Exit code and output of each, once all have ended."""
   try:
     # One after the other, but each pipe holds what a run prints.
@@ -111,15 +113,15 @@ def outcomes(processes) -> list[tuple[int, str]]:
   ]
 
 
-def run_many(workdir, flags, env, count: int, **kwargs) -> list:
-  """`outcomes` of a run of many; once more where its port was taken."""
-  ended = outcomes(start_many(workdir, flags, env, count, **kwargs))
+def run_processes(workdir, flags, env, count: int, **kwargs) -> list:
+  """`wait_for_all` of a run of many; once more where its port was taken."""
+  ended = wait_for_all(start_processes(workdir, flags, env, count, **kwargs))
   if any("could not join" in output for _, output in ended):
-    ended = outcomes(start_many(workdir, flags, env, count, **kwargs))
+    ended = wait_for_all(start_processes(workdir, flags, env, count, **kwargs))
   return ended
 
 
-def exported(workdir: pathlib.Path) -> dict[str, np.ndarray]:
+def read_exported(workdir: pathlib.Path) -> dict[str, np.ndarray]:
   """Every parameter of the models that a finished run has exported."""
   return {
     f"{file.parent.name}/{name}": array
@@ -151,7 +153,7 @@ def run(workdir, flags, env, **kwargs) -> tuple[int, str]:
   return process.returncode, output
 
 
-def stop_at(process, workdir, step: int, number: signal.Signals) -> str:
+def send_signal_at(process, workdir, step: int, number: signal.Signals) -> str:
   """Sends a signal once the step is in metrics.jsonl; returns the output."""
   deadline = time.monotonic() + TIMEOUT_SECS
   while last_step(workdir) < step and process.poll() is None:
@@ -175,13 +177,13 @@ def last_step(workdir: pathlib.Path) -> int:
   return steps[-1]
 
 
-def records(workdir: pathlib.Path, split: str = "train") -> list[dict]:
+def read_records(workdir: pathlib.Path, split: str = "train") -> list[dict]:
   """The records of a split."""
   lines = (workdir / "metrics.jsonl").read_text().splitlines()
   return [r for r in map(json.loads, lines) if r["split"] == split]
 
 
-def final_arrays(workdir: pathlib.Path, step: int) -> list[np.ndarray]:
+def read_checkpoint(workdir: pathlib.Path, step: int) -> list[np.ndarray]:
   """Every array of a saved step, read by orbax without our code."""
   import jax
   import orbax.checkpoint as ocp
@@ -197,7 +199,7 @@ def final_arrays(workdir: pathlib.Path, step: int) -> list[np.ndarray]:
   return [np.asarray(unkey(leaf)) for leaf in jax.tree.leaves(tree)]
 
 
-def same_arrays(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
+def arrays_equal(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
   """Bit for bit."""
   return len(a) == len(b) and all(
     x.dtype == y.dtype and np.array_equal(x, y)

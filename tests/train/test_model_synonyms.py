@@ -112,13 +112,13 @@ def test_a_run_resumed_anywhere_ends_bit_equal(
     shutil.rmtree(tmp_path / "resumed" / "checkpoints" / str(later))
   loop.train(outcome.setup.run, tmp_path / "resumed", inputs, SILENT)
   places = root / "whole", tmp_path / "resumed"
-  assert runs.same_arrays(*[runs.final_arrays(p, STEPS) for p in places])
-  losses = [[r["mlm"] for r in runs.records(p)] for p in places]
+  assert runs.arrays_equal(*[runs.read_checkpoint(p, STEPS) for p in places])
+  losses = [[r["mlm"] for r in runs.read_records(p)] for p in places]
   assert losses[0] == losses[1] and len(losses[0]) == STEPS
 
 
 def test_nothing_is_corrected_before_the_first_table_and_then_something(whole):
-  records = runs.records(whole[0] / "whole")
+  records = runs.read_records(whole[0] / "whole")
   corrected = [r["corrected_of_slots"] for r in records]
   assert len(corrected) == STEPS
   assert not any(corrected[:EVERY]) and any(corrected[EVERY:])
@@ -152,7 +152,7 @@ def test_what_is_corrected_is_what_the_table_lists(whole):
 def test_a_run_goes_on_with_its_table_on_another_mesh(whole, preset):
   there, run, like = saved(whole, 3, preset)
   here, _, _ = saved(whole, 3)
-  assert runs.same_arrays(*[jax.tree.leaves(t["aux"]) for t in (here, there)])
+  assert runs.arrays_equal(*[jax.tree.leaves(t["aux"]) for t in (here, there)])
   word = there["params"]["embeddings"]["word"]
   assert not word.sharding.is_fully_replicated
   state = step.TrainState(**there)
