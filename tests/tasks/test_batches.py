@@ -1,4 +1,4 @@
-"""Texts as rows of ids, as BERT and ELECTRA cut them, and rows as batches."""
+"""Tests encoding of texts, truncation as in ELECTRA, and batching of rows."""
 
 import itertools
 
@@ -16,15 +16,17 @@ from truenegs_jax.tasks.glue import TASKS
 from truenegs_jax.tasks.task import EncodedRows, Example
 
 B, LIMIT, SEED = 8, 100, 3
-WORDS = "the swan is ##s mute white a b c d e f g h i , .".split()
+WORDS = ["the", "swan", "is", "##s", "mute", "white", *"abcdefghi", ",", "."]
 TOKENIZER = make_tokenizer(
   ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS], lowercase=True
 )
 
 
 def make_encoded(num_rows=1030, *, longest=LIMIT, seed=0) -> EncodedRows:
-  """Rows of 4 to `longest` tokens, most of them short; a row's label is its
-  number, its first token too."""
+  """Makes mostly short rows of 4 to `longest` tokens.
+
+  The label and the first token of a row are its index.
+  """
   rng = np.random.default_rng(seed)
   lengths = (4 + (longest - 4) * rng.random(num_rows) ** 3).astype(int)
   lengths[-1] = longest
@@ -37,7 +39,7 @@ def make_encoded(num_rows=1030, *, longest=LIMIT, seed=0) -> EncodedRows:
   return EncodedRows(tokens, types, targets)
 
 
-def epoch_of(encoded, epoch=0, *, seed=SEED, batch_size=B, **more):
+def epoch_batches(encoded, epoch=0, *, seed=SEED, batch_size=B, **more):
   steps = batches.num_steps(len(encoded.tokens), batch_size, 1)
   options = dict(batch_size=batch_size, seed=seed, limit=LIMIT) | more
   return [
@@ -46,20 +48,19 @@ def epoch_of(encoded, epoch=0, *, seed=SEED, batch_size=B, **more):
   ]
 
 
-def rows_of(found):
-  return [set(batch["row"][batch["row"] >= 0].tolist()) for batch in found]
+def row_sets(batches_):
+  return [set(batch["row"][batch["row"] >= 0].tolist()) for batch in batches_]
 
 
-def padding(found):
-  return 1 - sum(b["documents"].sum() for b in found) / sum(
-    b["documents"].size for b in found
-  )
+def padding_share(batches_):
+  num_tokens = sum(b["documents"].sum() for b in batches_)
+  return 1 - num_tokens / sum(b["documents"].size for b in batches_)
 
 
-def pairs_of(found):
+def pairs_in_a_batch(batches_):
   return {
     pair
-    for rows in rows_of(found)
+    for rows in row_sets(batches_)
     for pair in itertools.combinations(sorted(rows), 2)
   }
 
@@ -68,35 +69,35 @@ ENCODED = make_encoded()
 
 
 @pytest.mark.parametrize(
-  "found",
+  "epoch",
   [
-    epoch_of(ENCODED),
-    epoch_of(ENCODED, 1),
-    epoch_of(ENCODED, window=1),
-    epoch_of(make_encoded(3)),  # not even one batch
-    epoch_of(make_encoded(16)),  # batches without a rest
+    epoch_batches(ENCODED),
+    epoch_batches(ENCODED, 1),
+    epoch_batches(ENCODED, window=1),
+    epoch_batches(make_encoded(3)),  # less than one batch
+    epoch_batches(make_encoded(16)),  # full batches only
     list(batches.batches_in_order(ENCODED, batch_size=B, limit=LIMIT)),
   ],
 )
-def test_an_epoch_has_every_row_once_and_fills_up_one_batch(found):
-  row = np.concatenate([batch["row"] for batch in found])
+def test_an_epoch_has_every_row_once_and_fills_one_batch(epoch):
+  row = np.concatenate([batch["row"] for batch in epoch])
   real = row[row >= 0]
   np.testing.assert_array_equal(np.sort(real), np.arange(real.max() + 1))
-  assert sum(-1 in batch["row"] for batch in found) == bool(len(real) % B)
+  assert sum(-1 in batch["row"] for batch in epoch) == bool(len(real) % B)
   assert (row == -1).sum() == -len(real) % B
-  weight = np.concatenate([batch["weight"] for batch in found])
+  weight = np.concatenate([batch["weight"] for batch in epoch])
   np.testing.assert_array_equal(weight, row >= 0)
 
 
 @pytest.mark.parametrize(
-  "found",
+  "epoch",
   [
-    epoch_of(ENCODED),
+    epoch_batches(ENCODED),
     list(batches.batches_in_order(ENCODED, batch_size=B, limit=LIMIT)),
   ],
 )
-def test_a_batch_holds_its_rows_as_they_are_and_nothing_else(found):
-  for batch in found:
+def test_batches_contain_exactly_their_rows(epoch):
+  for batch in epoch:
     assert all(len(values) == B for values in batch.values())
     for b, row in enumerate(batch["row"]):
       n = 0 if row < 0 else len(ENCODED.tokens[row])
@@ -104,8 +105,8 @@ def test_a_batch_holds_its_rows_as_they_are_and_nothing_else(found):
         batch["documents"].shape[1] - n
       )
       for name in ("tokens", "types"):
-        want = [] if row < 0 else getattr(ENCODED, name)[row]
-        np.testing.assert_array_equal(batch[name][b, :n], want)
+        expected = [] if row < 0 else getattr(ENCODED, name)[row]
+        np.testing.assert_array_equal(batch[name][b, :n], expected)
         assert not batch[name][b, n:].any()
       for name in ("label", "score"):
         assert batch[name][b] == max(row, 0)
@@ -115,9 +116,9 @@ def test_a_batch_holds_its_rows_as_they_are_and_nothing_else(found):
     assert set(types.values()) == {"float32", "int32"}
 
 
-def test_a_batch_is_the_shortest_of_few_lengths_that_holds_its_rows():
+def test_batches_have_the_smallest_bucket_that_fits():
   lengths = set()
-  for batch in epoch_of(ENCODED):
+  for batch in epoch_batches(ENCODED):
     length = batch["tokens"].shape[1]
     longest = batch["documents"].sum(axis=1).max()
     allowed = [n for n in batches.BUCKETS if n < LIMIT] + [LIMIT]
@@ -126,14 +127,14 @@ def test_a_batch_is_the_shortest_of_few_lengths_that_holds_its_rows():
   assert LIMIT in lengths and len(lengths) > 3
 
 
-def test_rows_longer_than_every_bucket_are_as_long_as_the_limit():
+def test_rows_above_all_buckets_are_padded_to_the_limit():
   encoded = make_encoded(40, longest=600)
-  found = epoch_of(encoded, limit=700)
-  assert max(batch["tokens"].shape[1] for batch in found) == 700
+  epoch = epoch_batches(encoded, limit=700)
+  assert max(batch["tokens"].shape[1] for batch in epoch) == 700
 
 
-def test_a_batch_depends_on_seed_and_step_alone():
-  again = make_encoded()  # equal, not the same: nothing of it is cached
+def test_a_batch_depends_only_on_seed_and_step():
+  again = make_encoded()  # an equal copy, which is not cached
   for step in (130, 4, 0, 260, 4):
     pair = [
       batches.batch_at(x, step, batch_size=B, seed=SEED, limit=LIMIT)
@@ -141,106 +142,110 @@ def test_a_batch_depends_on_seed_and_step_alone():
     ]
     for name, values in pair[0].items():
       np.testing.assert_array_equal(values, pair[1][name])
-  other = make_encoded(1030, seed=1)  # the cache knows rows apart
+  other = make_encoded(1030, seed=1)  # the cache distinguishes rows
   np.testing.assert_array_equal(
-    epoch_of(other)[0]["tokens"], epoch_of(make_encoded(seed=1))[0]["tokens"]
+    epoch_batches(other)[0]["tokens"],
+    epoch_batches(make_encoded(seed=1))[0]["tokens"],
   )
 
 
-def test_seeds_and_epochs_have_orders_of_their_own():
+def test_orders_differ_between_seeds_and_epochs():
   orders = [
-    epoch_of(ENCODED),
-    epoch_of(ENCODED, 1),
-    epoch_of(ENCODED, 2),
-    epoch_of(ENCODED, seed=SEED + 1),
+    epoch_batches(ENCODED),
+    epoch_batches(ENCODED, 1),
+    epoch_batches(ENCODED, 2),
+    epoch_batches(ENCODED, seed=SEED + 1),
   ]
-  for one, other in itertools.combinations(map(rows_of, orders), 2):
+  for one, other in itertools.combinations(map(row_sets, orders), 2):
     assert not any(rows in other for rows in one)
     same = sum(a == b for a, b in zip(one, other, strict=True))
     assert same == 0
 
 
 @pytest.mark.parametrize("num_rows", [100, 400, 1030, 2000])
-def test_rows_that_met_in_one_epoch_hardly_meet_in_the_next(num_rows):
-  """However few the rows: a window is no more than a quarter of an epoch."""
+def test_rows_rarely_share_a_batch_in_two_epochs(num_rows):
   encoded = make_encoded(num_rows)
-  first, second = (pairs_of(epoch_of(encoded, i)) for i in (0, 1))
+  first, second = (pairs_in_a_batch(epoch_batches(encoded, i)) for i in (0, 1))
   assert len(first & second) < 0.3 * len(first)
 
 
-def test_grouped_rows_have_far_less_padding():
-  assert padding(epoch_of(ENCODED)) < 0.6 * padding(epoch_of(ENCODED, window=1))
+def test_grouping_by_length_reduces_padding():
+  assert padding_share(epoch_batches(ENCODED)) < 0.6 * padding_share(
+    epoch_batches(ENCODED, window=1)
+  )
   in_order = batches.batches_in_order(ENCODED, batch_size=B, limit=LIMIT)
-  assert padding(list(in_order)) < padding(epoch_of(ENCODED))
+  assert padding_share(list(in_order)) < padding_share(epoch_batches(ENCODED))
 
 
-def test_long_and_short_batches_come_in_no_order():
-  lengths = lambda seed: [
-    batch["tokens"].shape[1] for batch in epoch_of(ENCODED, seed=seed)
-  ]
-  found = lengths(SEED)
+def test_batches_are_not_ordered_by_length():
+  lengths, other_lengths = (
+    [batch["tokens"].shape[1] for batch in epoch_batches(ENCODED, seed=seed)]
+    for seed in (SEED, SEED + 1)
+  )
   for one, other in (
-    (found, range(len(found))),
-    (found[1:], found[:-1]),
-    (found, lengths(SEED + 1)),
+    (lengths, range(len(lengths))),
+    (lengths[1:], lengths[:-1]),
+    (lengths, other_lengths),
   ):
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.3
 
 
-def test_the_rest_of_an_epoch_is_drawn_without_a_look_at_lengths():
-  encoded = make_encoded(9 * B + 4)  # the last window is not whole
-  rest = [
+def test_the_incomplete_batch_is_drawn_regardless_of_length():
+  encoded = make_encoded(9 * B + 4)  # the last window is incomplete
+  means = [
     encoded.lengths_N[sorted(rows)].mean()
     for epoch in range(100)
-    for rows in rows_of(epoch_of(encoded, epoch))
+    for rows in row_sets(epoch_batches(encoded, epoch))
     if len(rows) < B
   ]
-  error = np.std(rest) / np.sqrt(len(rest))
-  assert abs(np.mean(rest) - encoded.lengths_N.mean()) < 4 * error
+  error = np.std(means) / np.sqrt(len(means))
+  assert abs(np.mean(means) - encoded.lengths_N.mean()) < 4 * error
 
 
-def test_evaluation_begins_with_the_longest_rows():
-  found = batches.batches_in_order(ENCODED, batch_size=B, limit=LIMIT)
-  lengths = [batch["tokens"].shape[1] for batch in found]
+def test_evaluation_starts_with_the_longest_rows():
+  in_order = batches.batches_in_order(ENCODED, batch_size=B, limit=LIMIT)
+  lengths = [batch["tokens"].shape[1] for batch in in_order]
   assert lengths == sorted(lengths, reverse=True) and lengths[0] == LIMIT
 
 
 def test_a_test_set_has_no_targets():
   encoded = EncodedRows(ENCODED.tokens[:9], ENCODED.types[:9], {})
-  for batch in epoch_of(encoded):
+  for batch in epoch_batches(encoded):
     assert set(batch) == {"tokens", "types", "documents", "row", "weight"}
 
 
 @pytest.mark.parametrize(
   ("num_rows", "batch_size", "epochs", "steps"),
   [
-    (7336, 32, 3, 690),  # MRPC, both_orders
+    (7336, 32, 3, 690),  # MRPC, in both orders
     (2490, 32, 10, 780),  # RTE
     (50 * 32, 32, 1.1, 55),  # 1.1 * 50 is above 55 in floats
     (7336, 32, 0.101, 24),
     (1, 32, 1, 1),
   ],
 )
-def test_the_last_batch_of_an_epoch_counts_as_a_step(
+def test_an_incomplete_batch_counts_as_a_step(
   num_rows, batch_size, epochs, steps
 ):
   assert batches.num_steps(num_rows, batch_size, epochs) == steps
 
 
-def test_what_cannot_be_batched_is_refused():
-  with pytest.raises(InputError, match="100 tokens, the limit is 99"):
+def test_rejects_what_cannot_be_batched():
+  with pytest.raises(InputError, match="100 tokens, over the limit of 99"):
     next(batches.batches_in_order(ENCODED, batch_size=B, limit=99))
   with pytest.raises(InputError, match="batch_size=0 must be at least 1"):
-    epoch_of(ENCODED, batch_size=0)
+    epoch_batches(ENCODED, batch_size=0)
   with pytest.raises(DataError, match="no rows"):
-    epoch_of(EncodedRows([], [], {}))
+    epoch_batches(EncodedRows([], [], {}))
 
 
-# --- texts as rows of ids
+# --- encoding
 
 
-def by_popping(size_a: int, size_b: int, length: int) -> tuple[int, int]:
-  """ELECTRA's rule, a token at a time."""
+def truncate_by_popping(
+  size_a: int, size_b: int, length: int
+) -> tuple[int, int]:
+  """Removes one token at a time, as ELECTRA's code does."""
   while size_b and size_a + size_b > length - 3:
     if size_a > size_b:
       size_a -= 1
@@ -251,67 +256,69 @@ def by_popping(size_a: int, size_b: int, length: int) -> tuple[int, int]:
 
 @settings(deadline=None, derandomize=True, max_examples=50)
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(8, 16))
-def test_tokens_are_taken_from_the_longer_text(size_a, size_b, length):
-  got = truncated_sizes(size_a, size_b, length)
-  assert got == by_popping(size_a, size_b, length)
+def test_truncation_matches_electra(size_a, size_b, length):
+  expected = truncate_by_popping(size_a, size_b, length)
+  assert truncated_sizes(size_a, size_b, length) == expected
 
 
 def example(first, second=None, label="1") -> Example:
   return Example("0", first, second, label, "x.tsv:7")
 
 
-def test_rows_are_those_of_berts_tokenizer(tmp_path):
+def test_encoding_matches_transformers(tmp_path):
   (tmp_path / "vocab.txt").write_text("\n".join(TOKENIZER.vocab))
-  peer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
+  bert = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
   pairs = [
     ("The swan's mute.", None),
     ("The swans", "is white, unknown"),
     ("a b c d e f g h i a b c d", None),
     ("a b", "c"),
   ]
-  got = encode(
+  encoded = encode(
     [example(*pair) for pair in pairs], TASKS["mrpc"], TOKENIZER, length=12
   )
-  for tokens, types, pair in zip(got.tokens, got.types, pairs, strict=True):
-    want = peer(*pair, truncation=True, max_length=12)
-    assert tokens.tolist() == want["input_ids"]
-    assert types.tolist() == want["token_type_ids"]
+  for tokens, types, pair in zip(
+    encoded.tokens, encoded.types, pairs, strict=True
+  ):
+    expected = bert(*pair, truncation=True, max_length=12)
+    assert tokens.tolist() == expected["input_ids"]
+    assert types.tolist() == expected["token_type_ids"]
     assert tokens.dtype == types.dtype == np.int32
-  assert got.num_cut == 1
-  assert got.lengths_N.max() == 12
+  assert encoded.num_cut == 1
+  assert encoded.lengths_N.max() == 12
 
 
-def test_a_pair_is_cut_and_an_empty_second_text_is_none():
+def test_pairs_are_truncated_and_an_empty_second_text_is_left_out():
   pairs = [("a b c d e f", "g h i"), ("a b", ""), ("", "a"), ("a", "b " * 9)]
-  got = encode(
+  encoded = encode(
     [example(*pair) for pair in pairs], TASKS["qqp"], TOKENIZER, length=9
   )
-  texts = [TOKENIZER.decode(row) for row in got.tokens]
+  texts = [TOKENIZER.decode(row) for row in encoded.tokens]
   assert texts == [
     "[CLS] a b c [SEP] g h i [SEP]",
     "[CLS] a b [SEP]",
     "[CLS] [SEP] a [SEP]",
     "[CLS] a [SEP] b b b b b [SEP]",
   ]
-  assert got.types[0].tolist() == [0] * 5 + [1] * 4
-  assert got.num_cut == 2
+  assert encoded.types[0].tolist() == [0] * 5 + [1] * 4
+  assert encoded.num_cut == 2
 
 
-def test_doubled_training_appends_the_pairs_the_other_way_round():
+def test_both_orders_appends_the_swapped_pairs():
   examples = [example("a", "b", "0"), example("c d", "e", "1")]
   once = encode(examples, TASKS["mrpc"], TOKENIZER, length=9)
-  twice = encode(examples, TASKS["mrpc"], TOKENIZER, length=9, swap=True)
+  twice = encode(examples, TASKS["mrpc"], TOKENIZER, length=9, both_orders=True)
   rows = [TOKENIZER.decode(row) for row in twice.tokens]
   assert rows[:2] == [TOKENIZER.decode(row) for row in once.tokens]
   assert rows[2:] == ["[CLS] b [SEP] a [SEP]", "[CLS] e [SEP] c d [SEP]"]
   assert twice.targets["label"].tolist() == [0, 1, 0, 1]
 
 
-def test_labels_are_all_there_or_none():
+def test_rejects_unknown_and_partly_missing_labels():
   task = TASKS["rte"]
   unlabelled = example("a", "b", None)
   assert encode([unlabelled], task, TOKENIZER, length=9).targets == {}
   for label in ("maybe", 1.0, None):
     rows = [example("a", "b", "entailment"), example("a", "b", label)]
-    with pytest.raises(DataError, match=f"x.tsv:7: label {label!r}; those"):
+    with pytest.raises(DataError, match=f"x.tsv:7: label {label!r} is unknown"):
       encode(rows, task, TOKENIZER, length=9)

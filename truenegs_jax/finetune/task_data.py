@@ -316,12 +316,12 @@ def _cut_examples(
 ) -> tuple[EncodedRows, dict[str, EvalSplit]]:
   """Rows to train on, and the other splits."""
 
-  def cut(split: str, *, swap: bool = False) -> EncodedRows:
+  def cut(split: str, *, both_orders: bool = False) -> EncodedRows:
     return batches.encode(
-      rows[split], task, tokenizer, length=length, swap=swap
+      rows[split], task, tokenizer, length=length, both_orders=both_orders
     )
 
-  return cut("train", swap=task.both_orders), {
+  return cut("train", both_orders=task.both_orders), {
     split: _split_of_examples(task, examples, cut(split))
     for split, examples in rows.items()
     if split != "train"

@@ -1,15 +1,16 @@
-"""Texts of a task as rows of ids, and these rows as batches.
+"""Encodes the examples of a task as rows of token ids, and batches the rows.
 
   encoded = encode(examples, task, tokenizer, length=128)
   batch_at(encoded, 7, batch_size=32, seed=0, limit=128)["tokens"]  # [32, L]
 
-A row is [CLS] A [SEP] or [CLS] A [SEP] B [SEP], as ELECTRA's released code cuts
-it (google-research/electra, `finetune/classification/classification_tasks.py`).
+A row is [CLS] A [SEP] or [CLS] A [SEP] B [SEP], truncated as in ELECTRA's
+released code (google-research/electra,
+`finetune/classification/classification_tasks.py`).
 
-A batch is a function of the step, so there is no state to save: a resumed run
-asks for the next step. Rows are short and of very different lengths, so a batch
-groups rows of like length and is as long as its longest, rounded up to one of a
-few lengths, for each of which the step is compiled once.
+A batch is a function of the step, so the pipeline has no state to save. Rows
+are short and their lengths differ widely. A batch therefore groups rows of
+similar length and is padded to one of a few lengths (BUCKETS); the training
+step is compiled once for each.
 """
 
 import functools
@@ -22,9 +23,9 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks.task import SCORE, EncodedRows, Example, Task
 
-BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # tokens of a row
-MIN_WINDOWS = 4  # of an epoch; else the same rows would meet in each of them
-CHUNK_TEXTS = 10_000  # tokenized at a time, for the memory that it takes
+BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # row lengths
+MIN_WINDOWS = 4  # per epoch; with fewer, the same rows meet in every epoch
+CHUNK_TEXTS = 10_000  # texts tokenized at once; bounds the memory
 
 
 def encode(
@@ -33,27 +34,28 @@ def encode(
   tokenizer: Tokenizer,
   *,
   length: int,
-  swap: bool = False,
+  both_orders: bool = False,
 ) -> EncodedRows:
-  """Cuts texts to ids.
+  """Encodes each example as a row of token ids.
 
-  Of a pair that is too long the longer text loses its last token, B where both
-  are as long, until it fits; a text alone loses its end. A B without a token
-  is none.
+  A pair that is too long loses tokens from the end of its longer text, or of B
+  if both are equally long, until it fits. A single text loses its end. An empty
+  B is left out.
 
   Args:
-    length: tokens of a row at most, [CLS] and [SEP] among them; 3 or more.
-    swap: all examples follow once more as B, A: what `Task.both_orders` wants.
+    length: maximum number of tokens of a row, with [CLS] and [SEP]; at least 3.
+    both_orders: append every example once more as B, A; for training tasks
+      with `Task.both_orders`.
 
   Returns:
-    A row an example, in order. No targets where no example has a label.
+    One row per example, in order. `targets` is empty if no example has a label.
 
   Raises:
-    DataError: a label that the task lacks, or some examples have none.
+    DataError: an unknown label, or only some examples have labels.
   """
   firsts = [example.first for example in examples]
   seconds = [example.second or "" for example in examples]
-  if swap:
+  if both_orders:
     examples = [*examples, *examples]
     firsts, seconds = firsts + seconds, seconds + firsts
   tokens, types, num_cut = [], [], 0
@@ -70,15 +72,17 @@ def encode(
 
 
 def truncated_sizes(size_a: int, size_b: int, length: int) -> tuple[int, int]:
-  """How many tokens of A and B go into a row; `encode` has the rule."""
+  """Returns how many tokens of A and of B `encode` keeps in a row."""
   if not size_b:
     return min(size_a, length - 2), 0
-  room = length - 3
-  over = max(0, size_a + size_b - room)
-  # What the longer has more goes first, the rest by turns, B before A.
-  alone = min(over, abs(size_a - size_b))
-  lost_a = (over - alone) // 2 + (alone if size_a > size_b else 0)
-  return size_a - lost_a, size_b - (over - lost_a)
+  excess = max(0, size_a + size_b - (length - 3))
+  # Closed form of removing one token at a time: first the longer text is cut
+  # to the size of the other, then both in turn, B first.
+  longer_only = min(excess, abs(size_a - size_b))
+  lost_a = (excess - longer_only) // 2
+  if size_a > size_b:
+    lost_a += longer_only
+  return size_a - lost_a, size_b - (excess - lost_a)
 
 
 def _ids(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
@@ -88,7 +92,7 @@ def _ids(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
 
 @functools.cache
 def _types(size_a: int, size: int) -> np.ndarray:
-  """Shared by the rows that have the same: there are few different ones."""
+  """Returns token types 0, then 1 from position `size_a` on; cached."""
   types_L = np.zeros(size, np.int32)
   types_L[size_a:] = 1
   types_L.flags.writeable = False
@@ -109,22 +113,22 @@ def _targets(examples: Sequence[Example], task: Task) -> dict[str, np.ndarray]:
       targets.append(ids[label])
     else:
       raise DataError(
-        f"{example.location}: label {label!r}; those of {task.title} are"
-        f" {', '.join(task.labels) or 'numbers'}."
+        f"{example.location}: label {label!r} is unknown. Labels of"
+        f" {task.title} are {', '.join(task.labels) or 'numbers'}."
       )
   kind = np.float32 if task.kind == SCORE else np.int32
   return {"label": np.array(targets, kind)}
 
 
 def num_steps(num_rows: int, batch_size: int, epochs: float) -> int:
-  """Steps of so many epochs, rounded up, as is the last batch of each.
+  """Returns the number of training steps, rounded up.
 
-  So google-research/electra, which fills up the last batch of an epoch with
-  rows of no weight (`finetune/preprocessing.py`).
+  The last batch of an epoch counts as one step. It is filled with rows of
+  weight 0, as in google-research/electra (`finetune/preprocessing.py`).
   """
-  _check(num_rows, batch_size)
+  _check_sizes(num_rows, batch_size)
   steps = -(-num_rows // batch_size) * epochs
-  return max(1, math.ceil(round(steps, 6)))  # 50 * 1.1 is above 55
+  return max(1, math.ceil(round(steps, 6)))  # 50 * 1.1 > 55 in floats
 
 
 def batch_at(
@@ -136,24 +140,26 @@ def batch_at(
   limit: int,
   window: int = 50,
 ) -> dict[str, np.ndarray]:
-  """The batch of a step of training.
+  """Returns the training batch of a step.
 
-  An epoch visits every row once, in a permutation of its own. Windows of it are
-  sorted by length and cut into batches, and the batches of all windows come in
-  random order. What is left over, N mod B rows, is a batch that is filled up:
-  those rows are drawn at random, not by length, as each of them weighs more.
+  Every epoch visits each row once, in a new random order. Windows of that
+  order are sorted by length and cut into batches, and the batches of all
+  windows are shuffled. The remaining N mod B rows form one batch filled up with
+  empty rows. They are drawn at random, not by length, because each of them has
+  more weight in its batch.
 
   Args:
-    step: 0, 1, 2, ...
+    step: counts from 0.
     batch_size: B.
-    seed: with the number of the epoch, the key of the permutation.
-    limit: tokens of the longest row that the task allows.
-    window: batches of a window, at most a quarter of an epoch; 1: no grouping.
+    seed: seed of the permutations, together with the number of the epoch.
+    limit: maximum number of tokens of a row.
+    window: batches per window, at most a quarter of an epoch; 1 turns grouping
+      by length off.
 
   Returns:
-    `tokens`, `types` and `documents` (1, or 0 for padding) int32 [B, L], `row`
-    int32 [B] (its number, -1 where there is none), `weight` f32 [B] (1 or 0),
-    and the targets [B]. L is in BUCKETS, or `limit` where that is smaller.
+    `tokens`, `types` and `documents` (1, padding 0), int32 [B, L]; `row`, int32
+    [B], the index of each row, -1 for an empty one; `weight`, f32 [B], 1 or 0;
+    and the targets, [B]. L is in BUCKETS, or `limit` if that is smaller.
 
   Raises:
     DataError: there are no rows.
@@ -168,14 +174,12 @@ def batch_at(
 def batches_in_order(
   encoded: EncodedRows, *, batch_size: int, limit: int
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Every row once, the longest first; for evaluation.
+  """Yields batches of every row once, the longest first; for evaluation.
 
-  The last batch is filled up. What does not fit into memory shows at once.
-
-  Yields:
-    What `batch_at` returns; raises what it does.
+  Long rows come first so that running out of memory shows at once. Batches and
+  errors are those of `batch_at`.
   """
-  _check(len(encoded.tokens), batch_size)
+  _check_sizes(len(encoded.tokens), batch_size)
   row_N = np.argsort(-encoded.lengths_N, kind="stable")
   for first in range(0, len(row_N), batch_size):
     yield _take(encoded, row_N[first : first + batch_size], batch_size, limit)
@@ -185,21 +189,23 @@ def batches_in_order(
 def _epoch(
   encoded: EncodedRows, epoch: int, batch_size: int, seed: int, window: int
 ) -> list[np.ndarray]:
-  """The numbers of the rows of each batch of an epoch."""
+  """Returns the row indices of each batch of an epoch."""
   length_N = encoded.lengths_N
   row_N = _shuffled(len(length_N), seed, epoch, 0)
   num_full = len(length_N) // batch_size
   size = batch_size * max(1, min(window, num_full // MIN_WINDOWS))
   for first in range(0, num_full * batch_size, size):
-    part = row_N[first : min(first + size, num_full * batch_size)]
-    part[:] = part[np.argsort(length_N[part], kind="stable")]
-  cuts = range(0, len(row_N), batch_size)
-  order = _shuffled(len(cuts), seed, epoch, 1)
-  return [row_N[cuts[i] : cuts[i] + batch_size] for i in order]
+    window_rows = row_N[first : min(first + size, num_full * batch_size)]
+    window_rows[:] = window_rows[
+      np.argsort(length_N[window_rows], kind="stable")
+    ]
+  starts = range(0, len(row_N), batch_size)
+  order = _shuffled(len(starts), seed, epoch, 1)
+  return [row_N[starts[i] : starts[i] + batch_size] for i in order]
 
 
 def _shuffled(size: int, *key: int) -> np.ndarray:
-  """A permutation of range(size), the same with every version of numpy."""
+  """Permutes range(size); the same result with every version of numpy."""
   bits = np.random.PCG64(np.random.SeedSequence(key)).random_raw(size)
   return np.argsort(bits, kind="stable")
 
@@ -207,37 +213,36 @@ def _shuffled(size: int, *key: int) -> np.ndarray:
 def _take(
   encoded: EncodedRows, row_B: np.ndarray, batch_size: int, limit: int
 ) -> dict[str, np.ndarray]:
-  """Rows side by side, padded to a length of few, and filled up to B rows."""
+  """Stacks rows, padded to a length in BUCKETS, and empty rows up to B."""
   longest = max(len(encoded.tokens[i]) for i in row_B)
   if longest > limit:
     raise InputError(
-      f"A row has {longest} tokens, the limit is {limit}: cut rows to it, or"
-      f" give a limit of {longest}."
+      f"A row has {longest} tokens, over the limit of {limit}. Truncate rows or"
+      f" set limit={longest}."
     )
   length = min(limit, next((x for x in BUCKETS if x >= longest), limit))
-  filled = np.pad(row_B, (0, batch_size - len(row_B)), constant_values=-1)
+  row_B = np.pad(row_B, (0, batch_size - len(row_B)), constant_values=-1)
   batch = {
     name: np.zeros((batch_size, length), np.int32)
     for name in ("tokens", "types", "documents")
   }
-  for b, i in enumerate(row_B):
+  for b, i in enumerate(row_B[row_B >= 0]):
     n = len(encoded.tokens[i])
     batch["tokens"][b, :n] = encoded.tokens[i]
     batch["types"][b, :n] = encoded.types[i]
     batch["documents"][b, :n] = 1
   for name, values_N in encoded.targets.items():
-    batch[name] = np.where(filled < 0, 0, values_N[filled]).astype(
-      values_N.dtype
-    )
+    values_B = np.where(row_B < 0, 0, values_N[row_B])
+    batch[name] = values_B.astype(values_N.dtype)
   return {
     **batch,
-    "row": filled.astype(np.int32),
-    "weight": (filled >= 0).astype(np.float32),
+    "row": row_B.astype(np.int32),
+    "weight": (row_B >= 0).astype(np.float32),
   }
 
 
-def _check(num_rows: int, batch_size: int) -> None:
+def _check_sizes(num_rows: int, batch_size: int) -> None:
   if num_rows < 1:
-    raise DataError("There are no rows to batch; look at the task's files.")
+    raise DataError("There are no rows to batch. Check the files of the task.")
   if batch_size < 1:
     raise InputError(f"batch_size={batch_size} must be at least 1.")

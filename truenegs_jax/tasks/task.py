@@ -1,4 +1,4 @@
-"""The parts of a task: its labels and metrics, examples, rows of ids."""
+"""Definition of a task: its labels and metrics, its examples, its rows."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,18 +10,19 @@ CLASSES, SCORE, SPANS = "classes", "score", "spans"  # the kinds of tasks
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A task to learn, and the metrics that judge it.
+  """A task to fine-tune on, and its metrics.
 
   Attributes:
-    name: as configs have it, "cola".
-    title: as tables and GLUE's files have it, "CoLA".
+    name: name in configs, "cola".
+    title: name in tables and in GLUE's files, "CoLA".
     kind: CLASSES, SCORE (regression) or SPANS (questions on a context).
-    labels: names of the classes, in the order of their ids; else empty.
-    metrics: names in `scoring.METRICS`; the first is the task's own.
-    epochs: of the recipe, or 0 where there is none: the config says.
-    both_orders: whether A, B trains as B, A, too.
-    scale: (offset, scale) of scores: trained on (score - offset) / scale.
-    split_sizes: rows of each split as published, by its name.
+    labels: names of the classes, in the order of their ids; empty for other
+      kinds.
+    metrics: names in `scoring.METRICS`; the first is the main metric.
+    epochs: default number of epochs; 0 if the config has to set it.
+    both_orders: whether each pair A, B is also trained on as B, A.
+    scale: (offset, scale) of scores; the target is (score - offset) / scale.
+    split_sizes: number of rows of each published split, by name.
   """
 
   name: str
@@ -37,13 +38,14 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-  """A row of a task of classes or scores.
+  """A labeled text or pair of texts.
 
   Attributes:
-    key: GLUE's index of a row of a test set, else its number in the split,
-      from 0.
-    first, second: the texts; None: there is no second.
-    label: a class by name, or a score; None in a test set.
+    key: GLUE's index for a row of a test set, else the row's number in the
+      split, from 0.
+    first: text A.
+    second: text B; None for tasks of single texts.
+    label: name of a class, or a score; None in a test set.
     location: file and line, "train.tsv:17", for messages.
   """
 
@@ -56,15 +58,16 @@ class Example:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncodedRows:
-  """Rows of ids, each as long as it is: what batches are cut from.
+  """Token ids of N rows, without padding; batches are made from them.
 
-  Equal to itself alone, so that it can be the key of a cache.
+  Compared by identity, so that it can be the key of a cache.
 
   Attributes:
     tokens, types: N arrays, int32 [n], of [CLS] A [SEP] B [SEP].
-    targets: of each row, [N]: "label" (int32 classes, f32 scaled scores), or
-      "start" and "end" (int32 places in `tokens`); empty for a test set.
-    num_cut: rows that were longer than allowed.
+    targets: values of all rows, [N]: "label" (int32 classes, f32 scaled
+      scores), or "start" and "end" (int32 positions in `tokens`); empty for a
+      test set.
+    num_cut: number of rows that were truncated.
   """
 
   tokens: Sequence[np.ndarray]
@@ -74,5 +77,5 @@ class EncodedRows:
 
   @property
   def lengths_N(self) -> np.ndarray:
-    """Tokens of each row, int64."""
+    """Number of tokens of each row, int64."""
     return np.array([len(x) for x in self.tokens], np.int64)
