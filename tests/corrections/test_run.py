@@ -398,7 +398,7 @@ def test_weights_of_a_folder_are_measured_as_their_checkpoint(
 ERRORS = {
   "neither": (dict(corrections__run=""), "give what to measure"),
   "both": (dict(init="somewhere"), "give what to measure"),
-  "run": (dict(corrections__run="no/such"), "no/such holds no checkpoints"),
+  "run": (dict(corrections__run="no/such"), "no/such.* has no checkpoints"),
   "step": (dict(corrections__steps="10,11"), "saved steps: 10, 20"),
   "steps": (dict(corrections__steps="all"), "give kept, last, or some"),
   "no text": (dict(corrections__text=""), "corrections.text is empty"),

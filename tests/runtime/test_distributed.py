@@ -173,7 +173,7 @@ def test_one_run_at_a_time_and_none_outlives_its_processes(place):
   first[1].kill()
   ended = runs.wait_for_all(first)
   assert [code for code, _ in refused] == [2, 2], refused
-  said = [output.count("another run is using") for _, output in refused]
+  said = [output.count("Another run is using") for _, output in refused]
   assert said == [1, 0]
   assert ended[0][0] not in (0, 75, 130), ended
 

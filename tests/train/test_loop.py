@@ -61,7 +61,7 @@ class Checkpoints:
   def wait(self):
     self._events.append("waited")
 
-  def latest(self):
+  def latest_step(self):
     return None
 
 

@@ -67,7 +67,7 @@ def saved(place, step, preset="dp"):
   mesh = sharding.make_mesh(run.mesh_spec)
   like = plan.abstract_state(run, mesh)
   checkpoints = setup_lib.open_checkpoints(run.output, root / "whole")
-  tree = checkpoints.state(step, vars(like))
+  tree = checkpoints.restore_state(step, vars(like))
   checkpoints.close()
   return tree, run, like
 

@@ -25,8 +25,8 @@ def description(**changes) -> dict:
 def resume(saved, now, step=7):
   checkpoints = types.SimpleNamespace(
     folder=pathlib.Path("run/checkpoints"),
-    latest=lambda: step,
-    run=lambda step: saved,
+    latest_step=lambda: step,
+    read_description=lambda step: saved,
   )
   return setup.resumable_step(checkpoints, now)
 
@@ -76,7 +76,7 @@ def test_a_run_that_was_saved_before_a_key_is_resumed_by_what_it_was():
   with pytest.raises(CheckpointError, match="generator.variant: '' -> 'tiny'"):
     resume(saved, description(generator__variant="tiny"))
   del saved["config"]["data"]["overflow"]  # no run was saved before that one
-  with pytest.raises(CheckpointError, match="data.overflow: .not there"):
+  with pytest.raises(CheckpointError, match="data.overflow: .missing"):
     resume(saved, description())
 
 

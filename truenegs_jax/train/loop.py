@@ -118,7 +118,7 @@ def _loop(
     if not _all_finite(state.params):
       raise NonFiniteError(
         f"the parameters are not finite after step {done}; they were not"
-        f" saved. Last saved step: {checkpoints.latest()}."
+        f" saved. Last saved step: {checkpoints.latest_step()}."
       )
     checkpoints.save(done, vars(state), setup.description)
 

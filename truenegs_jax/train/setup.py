@@ -88,7 +88,9 @@ def set_up_training(
     distributed.check_same(part, json.dumps(value))
   resumed = resumable_step(checkpoints, description)
   if resumed is not None:
-    _note_environment(checkpoints.run(resumed), description, console)
+    _note_environment(
+      checkpoints.read_description(resumed), description, console
+    )
   abstract = plan.abstract_state(run, mesh)
   aux = plan.make_aux(run, inputs.table, inputs.tokenizer.vocab, mesh)
   make_state = _first_state(
@@ -151,10 +153,10 @@ def resumable_step(
   checkpoints: checkpoints_lib.Checkpoints, description: Mapping
 ) -> int | None:
   """The newest saved step; CheckpointError when it is of another run."""
-  latest = checkpoints.latest()
+  latest = checkpoints.latest_step()
   if latest is None:
     return None
-  saved = checkpoints.run(latest)
+  saved = checkpoints.read_description(latest)
   changed = files.find_changes(
     files.add_missing_keys(saved["config"]), description["config"]
   )
@@ -209,7 +211,7 @@ def _note_environment(
 def _first_state(run, inputs, abstract, checkpoints, resumed, console):
   """Reads what the state is made from, and returns a call that makes it."""
   if resumed is not None:
-    state = checkpoints.state(resumed, vars(abstract))
+    state = checkpoints.restore_state(resumed, vars(abstract))
     return lambda: step_lib.TrainState(**state)
   params = None
   if run.init:

@@ -1,9 +1,9 @@
-"""Saving and restoring a run with orbax; the only file that knows orbax.
+"""Saves and restores the state of a run with Orbax.
 
   <folder>/<step>/state   the arrays         <folder>/<step>/run   JSON
 
-A save is asynchronous and atomic: a step's folder stands under its name only
-once it is whole.
+A save is asynchronous and atomic: a step's folder gets its final name when all
+of its files are written. No other module imports Orbax.
 """
 
 import pathlib
@@ -17,11 +17,11 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from truenegs_jax.runtime.errors import CheckpointError, DiskError
 
-MOVE_AWAY = "Move that folder away to go on from the step saved before it."
+FIX_DAMAGED = "Move this folder away to continue from an earlier step."
 
 
 class Checkpoints:
-  """The saved steps of one run."""
+  """The checkpoints of one run."""
 
   def __init__(
     self,
@@ -31,14 +31,14 @@ class Checkpoints:
     keep_steps: Sequence[int] = (),
     read_only: bool = False,
   ):
-    """Opens the folder, and makes it unless `read_only`.
+    """Opens the folder; creates it unless `read_only`.
 
     Args:
-      folder: where the steps lie.
-      keep: how many of the newest steps to keep.
-      keep_steps: steps that are kept for good.
-      read_only: write nothing and clear nothing away, as is right beside a
-        run that may be saving here.
+      folder: the folder of the checkpoints.
+      keep: number of newest checkpoints to keep.
+      keep_steps: steps whose checkpoints are never deleted.
+      read_only: write and delete nothing, because a run may be saving to this
+        folder at the same time.
     """
     self.folder = folder
     self.keep_steps = frozenset(keep_steps)
@@ -52,33 +52,45 @@ class Checkpoints:
     options = ocp.CheckpointManagerOptions(
       read_only=read_only,
       save_root_metadata=False,
-      # Else orbax warns of what is of no use to a reader.
+      # Orbax warns about the other options if it only reads.
       **(dict(save_interval_steps=0, create=False) if read_only else writing),
     )
     self._manager = ocp.CheckpointManager(folder.resolve(), options=options)
 
   def save(self, step: int, state: Any, run: Mapping) -> None:
-    """Starts to save a tree of arrays and the JSON that describes the run.
+    """Starts saving a tree of arrays and a description of the run.
+
+    Returns before the files are written, and at once if the step is saved
+    already.
+
+    Args:
+      step: number of updates made.
+      state: tree of arrays.
+      run: description of the run, in JSON's types.
 
     Raises:
-      DiskError: this or the save before it could not be written.
+      DiskError: this checkpoint or the one before could not be written.
     """
     if step in self._manager.all_steps():
       return
-    described = {"run": dict(run), "checksums": checksums(state)}
+    description = {"run": dict(run), "checksums": compute_checksums(state)}
     try:
       self._manager.save(
         step,
         args=ocp.args.Composite(
           state=ocp.args.StandardSave(state),
-          run=ocp.args.JsonSave(described),
+          run=ocp.args.JsonSave(description),
         ),
       )
     except Exception as e:
       raise self._disk_error(e) from e
 
   def wait(self) -> None:
-    """Returns once every save begun is on disk; DiskError if one is not."""
+    """Waits until all saves are on disk.
+
+    Raises:
+      DiskError: a checkpoint could not be written.
+    """
     try:
       self._manager.wait_until_finished()
       self._manager.check_for_errors()
@@ -86,47 +98,56 @@ class Checkpoints:
       raise self._disk_error(e) from e
 
   def steps(self) -> list[int]:
-    """The saved steps, ascending."""
+    """Returns the saved steps in ascending order."""
     return sorted(self._manager.all_steps())
 
-  def latest(self) -> int | None:
-    """The newest saved step; None if there is none."""
+  def latest_step(self) -> int | None:
+    """Returns the newest saved step, or None."""
     steps = self.steps()
     return steps[-1] if steps else None
 
-  def run(self, step: int) -> dict:
-    """The JSON saved with a step."""
-    return self._described(step)["run"]
+  def read_description(self, step: int) -> dict[str, Any]:
+    """Returns the description of the run that was saved with a step."""
+    return self._read_json(step)["run"]
 
-  def state(self, step: int, like: Any) -> Any:
-    """The arrays of a step, laid out as the (abstract) tree `like` says."""
-    args = ocp.args.StandardRestore(_abstract(like))
-    return self._checked(step, self._restore(step, state=args)["state"])
+  def restore_state(self, step: int, like: Any) -> Any:
+    """Restores all arrays of a step.
 
-  def params(self, step: int, like: Any) -> Any:
-    """The parameters alone, without what the optimizer holds."""
-    like = {"params": _abstract(like)}
+    Args:
+      step: a saved step.
+      like: tree of (abstract) arrays with the shapes, dtypes and shardings
+        of the result.
+
+    Raises:
+      CheckpointError: the step is missing or damaged, or has another tree.
+    """
+    args = ocp.args.StandardRestore(_make_abstract(like))
+    return self._verify(step, self._restore(step, state=args)["state"])
+
+  def restore_params(self, step: int, like: Any) -> Any:
+    """Restores the parameters only; otherwise as `restore_state`."""
+    like = {"params": _make_abstract(like)}
     args = ocp.args.PyTreeRestore(
       like,
       partial_restore=True,
       restore_args=ocp.checkpoint_utils.construct_restore_args(like),
     )
-    tree = self._checked(step, self._restore(step, state=args)["state"])
+    tree = self._verify(step, self._restore(step, state=args)["state"])
     return tree["params"]
 
   def close(self) -> None:
-    """Waits for what is being written and lets go of the folder."""
+    """Waits for pending saves and closes the folder."""
     self._manager.close()
 
-  def _described(self, step: int) -> dict:
+  def _read_json(self, step: int) -> dict[str, Any]:
     return self._restore(step, run=ocp.args.JsonRestore())["run"]
 
-  def _checked(self, step: int, tree: Any) -> Any:
-    saved = self._described(step)["checksums"]
-    if saved | checksums(tree) != saved:
+  def _verify(self, step: int, tree: Any) -> Any:
+    saved = self._read_json(step)["checksums"]
+    if saved | compute_checksums(tree) != saved:
       raise CheckpointError(
-        f"{self.folder / str(step)} cannot be trusted: its arrays are not what"
-        f" was saved (a checksum differs).\n{MOVE_AWAY}"
+        f"Checkpoint '{self.folder / str(step)}' is damaged: its arrays do not"
+        f" match their checksums. {FIX_DAMAGED}"
       )
     return tree
 
@@ -134,31 +155,31 @@ class Checkpoints:
     if step not in self._manager.all_steps():
       saved = ", ".join(map(str, self.steps())) or "none"
       raise CheckpointError(
-        f"{self.folder} holds no step {step}; saved steps: {saved}."
+        f"'{self.folder}' has no checkpoint of step {step}. Saved steps:"
+        f" {saved}."
       )
     try:
       return self._manager.restore(step, args=ocp.args.Composite(**args))
     except Exception as e:  # orbax: KeyError, JSONDecodeError, ValueError, ...
-      first_line = (str(e).splitlines() or [""])[0][:300]
+      first_line = (str(e).splitlines() or [""])[0][:300].rstrip(".")
       raise CheckpointError(
-        f"{self.folder / str(step)} cannot be restored:"
-        f" {type(e).__name__}: {first_line}\n"
-        f"{MOVE_AWAY}"
+        f"Checkpoint '{self.folder / str(step)}' cannot be restored"
+        f" ({type(e).__name__}: {first_line}). {FIX_DAMAGED}"
       ) from e
 
   def _disk_error(self, e: Exception) -> DiskError:
     return DiskError(
-      f"a checkpoint could not be written to {self.folder}: {e}\n"
-      f"The steps saved before are intact ({self.steps()}); free some space"
-      " and give the same command again."
+      f"A checkpoint could not be written to '{self.folder}' ({e})."
+      f" Earlier checkpoints are intact (steps: {self.steps()}). Free some disk"
+      " space and run the same command again."
     )
 
 
-def checksums(tree: Any) -> dict[str, int]:
-  """A 32-bit sum of the bits of each array by its path, alike on every mesh.
+def compute_checksums(tree: Any) -> dict[str, int]:
+  """Returns a 32-bit sum of the bits of each array, by its path.
 
-  Orbax checks its index and not the numbers: a flipped bit on the disk would
-  come back as another parameter.
+  The sums do not depend on the mesh. They are needed because Orbax verifies
+  its index only: a bit that flips on the disk would change a parameter.
   """
   by_path = {
     jax.tree_util.keystr(path): leaf
@@ -180,7 +201,7 @@ def _bit_sums(by_path: dict[str, jax.Array]) -> dict[str, jax.Array]:
   return jax.tree.map(bit_sum, by_path)
 
 
-def _abstract(tree: Any) -> Any:
+def _make_abstract(tree: Any) -> Any:
   return jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
     tree,

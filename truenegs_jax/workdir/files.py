@@ -1,11 +1,11 @@
-"""The names in a run's folder, its small files, and how its config changed.
+"""Names the files of a workdir, reads its config and compares configs.
 
-config.json     the resolved config      checkpoints/  see checkpoints.py
-vocab.txt       its vocabulary           export/       for Hugging Face
-synonyms.npz    its synonym table        plots/        curves
-metrics.jsonl   see metrics_file.py      profile/      a profiler's trace
-bad_rows.jsonl  of skipped updates       tensorboard/  its events
-results.json    of a finished run        lock          see lock.py
+config.json     resolved config          checkpoints/  see checkpoints.py
+vocab.txt       vocabulary               export/       Hugging Face format
+synonyms.npz    synonym table            plots/        curves
+metrics.jsonl   see metrics_file.py      profile/      profiler trace
+bad_rows.jsonl  rows of skipped updates  tensorboard/  TensorBoard events
+results.json    results at the end       lock          see lock.py
 """
 
 import json
@@ -28,46 +28,51 @@ PLOTS = "plots"
 PROFILE = "profile"
 TENSORBOARD = "tensorboard"
 LOCK = "lock"
-ABSENT = object()  # the value of a key that is not there
+ABSENT = object()  # value of a key that one of two configs does not have
 
 
 class Change(NamedTuple):
-  """An entry that differs between a saved mapping and the present one."""
+  """An entry that differs between a saved mapping and the current one."""
 
-  key: str  # of nested mappings with dots: "optim.lr"
-  saved: Any  # ABSENT: there is none
-  now: Any
+  key: str  # with dots for nested mappings: "optim.lr"
+  saved: Any  # ABSENT if the saved mapping does not have the key
+  now: Any  # ABSENT if the current mapping does not have the key
 
   def __str__(self) -> str:
-    show = lambda x: "(not there)" if x is ABSENT else repr(x)
-    return f"{self.key}: {show(self.saved)} -> {show(self.now)}"
+    saved, now = (
+      "(missing)" if value is ABSENT else repr(value)
+      for value in (self.saved, self.now)
+    )
+    return f"{self.key}: {saved} -> {now}"
 
 
 def save_json(
   path: pathlib.Path, value: Any, *, indent: int | None = 2
 ) -> None:
-  """Writes JSON under its final name only once it is whole."""
+  """Writes a JSON file atomically."""
   with atomic_file(path) as file:
     file.write((json.dumps(value, indent=indent) + "\n").encode())
 
 
 def has_checkpoint(workdir: pathlib.Path) -> bool:
-  """Whether a run would be resumed here."""
-  # A step that was not saved to the end has more to its name.
+  """Returns whether the workdir has a checkpoint to resume from."""
+  # The name of an unfinished checkpoint has a suffix.
   return any(p.name.isdigit() for p in (workdir / CHECKPOINTS).glob("*"))
 
 
 def has_pretraining(workdir: pathlib.Path) -> bool:
-  """Whether a pre-training has begun here."""
+  """Returns whether a pre-training has started in this workdir."""
   return (workdir / CHECKPOINTS).exists()
 
 
 def parse_run_path(
   path: pathlib.Path,
 ) -> tuple[pathlib.Path, int | None] | None:
-  """Workdir and step of a path: `WORKDIR` or `WORKDIR/checkpoints[/STEP]`.
+  """Splits `WORKDIR` or `WORKDIR/checkpoints[/STEP]` into workdir and step.
 
-  Step None is the newest; the result is None if it is no path of a run.
+  Returns:
+    The workdir and the step, which is None for the newest; or None if the path
+    does not belong to a run.
   """
   if (path / CHECKPOINTS).is_dir():
     return path, None
@@ -84,9 +89,10 @@ def parse_run_path(
 
 
 def read_saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
-  """The config of the run that would be resumed here, if one would be.
+  """Returns the config of the run to resume, or None without a checkpoint.
 
-  Its vocabulary is the copy that lies there: the first one may be gone.
+  Its `data.vocab` is the copy in the workdir, because the original file may
+  have been moved.
 
   Raises:
     CheckpointError: the file is damaged.
@@ -99,14 +105,14 @@ def read_saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
     saved["data"]["vocab"] = str(workdir / VOCABULARY)
   except (AttributeError, ValueError, KeyError, TypeError) as e:
     raise errors.CheckpointError(
-      f"{path} cannot be read: {errors.printable(e)}; put back the one that the"
-      " run wrote."
+      f"'{path}' cannot be read ({errors.printable(e)}). Restore the file that"
+      " the run wrote."
     ) from e
   return saved
 
 
 def add_missing_keys(config: Mapping[str, Any]) -> dict[str, Any]:
-  """A copy of a saved config with the keys that are younger than it."""
+  """Returns a copy of a saved config with the keys added since it was saved."""
   complete = {
     name: dict(value) if isinstance(value, Mapping) else value
     for name, value in config.items()
@@ -120,7 +126,7 @@ def add_missing_keys(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """The leaves of nested mappings, their keys joined by dots."""
+  """Flattens nested mappings; joins their keys with dots."""
   leaves: dict[str, Any] = {}
   for name, value in tree.items():
     if isinstance(value, Mapping):
@@ -133,19 +139,19 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def find_changes(
   saved: Mapping[str, Any], now: Mapping[str, Any]
 ) -> list[Change]:
-  """The entries that differ, by their keys in order.
+  """Returns the entries that differ, sorted by key.
 
-  What JSON cannot tell apart (tuples and lists) counts as equal.
+  Values with the same JSON, as a tuple and a list, are equal.
   """
   old, new = flatten(saved), flatten(now)
   entries = [
     Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
     for key in sorted(old.keys() | new.keys())
   ]
-  return [x for x in entries if not _equal(x.saved, x.now)]
+  return [x for x in entries if not _is_equal(x.saved, x.now)]
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _is_equal(a: Any, b: Any) -> bool:
   if a is ABSENT or b is ABSENT:
     return a is b
   return json.dumps(a) == json.dumps(b)

@@ -1,4 +1,4 @@
-"""From a config to its model and vocabulary."""
+"""Builds the model and the tokenizer that a config describes."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from truenegs_jax.data.tokens.tokenizer import (
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 
-# Of both kinds of models, as the section `model` names them.
+# Keys of the section `model` that ELECTRA and BERT share.
 MODEL_KEYS = (
   "variant",
   "backbone",
@@ -30,7 +30,7 @@ MODEL_KEYS = (
 
 
 def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.Model:
-  """ELECTRA's pair or BERT, as a config describes them."""
+  """Builds ELECTRA's two networks or BERT."""
   fields = {name: c.model[name] for name in MODEL_KEYS}
   if c.objective == "electra":
     return pretrain.make_pair(
@@ -45,7 +45,7 @@ def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.Model:
 
 
 def build_tokenizer(c: ConfigDict, path: str) -> Tokenizer:
-  """Loads a vocabulary as `c.data` has it."""
+  """Loads the vocabulary at `path` with the options of `c.data`."""
   return load_tokenizer(
     path,
     lowercase=c.data.lowercase,
@@ -56,17 +56,22 @@ def build_tokenizer(c: ConfigDict, path: str) -> Tokenizer:
 def check_ranges(
   values: Mapping[str, Any], keys: Mapping[str, KeyRule]
 ) -> None:
-  """Refuses numbers that are out of their range.
+  """Checks that the numbers of a config are in their ranges.
 
   Args:
-    values: of a config, by their full keys.
-    keys: the rules; what has none, or no value, is left out.
+    values: config values by full key.
+    keys: ranges by full key; keys without a range or a value are skipped.
+
+  Raises:
+    InputError: a number is out of range.
   """
   for name, key in keys.items():
     if key.low is None or name not in values:
       continue
     value = values[name]
     if not key.low <= value <= key.high or math.isinf(value):  # NaN too
-      least = "more than 0" if key.low == TINY else f"at least {key.low}"
-      most = f" and at most {key.high}" if key.high < math.inf else ""
-      raise InputError(f"{name} is {value}; it must be finite, {least}{most}.")
+      least = "more than 0" if key.low == TINY else f"at least {key.low:,}"
+      most = f" and at most {key.high:,}" if key.high < math.inf else ""
+      raise InputError(
+        f"{name}={value} is out of range. It must be finite, {least}{most}."
+      )

@@ -1,4 +1,4 @@
-"""The lock of a workdir: one run at a time."""
+"""Locks a workdir so that only one run uses it at a time."""
 
 import contextlib
 import fcntl
@@ -14,43 +14,49 @@ from truenegs_jax.workdir import files
 
 @contextlib.contextmanager
 def lock(workdir: pathlib.Path) -> Iterator[None]:
-  """Makes the workdir and holds it; a second run in it is refused.
+  """Creates the workdir and locks it while the context is open.
 
-  The first process of a run holds it for all, and all must see its mark in it.
-  The kernel lets go of the lock however the process ends.
+  The first process of a run takes the lock for all processes and writes a
+  random token to the lock file, which all of them must be able to read. The
+  kernel releases the lock when the process ends, even if it is killed.
+
+  Raises:
+    InputError: another run uses the workdir, it is not writable, or the
+      processes of this run do not share it.
   """
   with contextlib.ExitStack() as stack:
     with distributed.raise_everywhere("lock"):
       if distributed.is_first_process():
-        held = stack.enter_context(_take(workdir))
-        held.truncate(0)  # only now: a run that is refused leaves it alone
-        held.write(secrets.token_hex(4))
-        held.flush()
-    # Else each would wait for ever for what the others save elsewhere.
+        file = stack.enter_context(_acquire(workdir))
+        file.truncate(0)  # not before the lock is ours
+        file.write(secrets.token_hex(4))
+        file.flush()
+    # With different folders each process would wait forever for the files
+    # that the others write.
     try:
-      seen = (workdir / files.LOCK).read_text()
+      token = (workdir / files.LOCK).read_text()
     except OSError:
-      seen = "none"
-    distributed.check_same("workdir, a folder that all of them share", seen)
+      token = "none"
+    distributed.check_same("workdir, a folder that all of them share", token)
     yield
 
 
-def _take(workdir: pathlib.Path) -> IO[str]:
-  """The open file that is the lock, to be closed."""
+def _acquire(workdir: pathlib.Path) -> IO[str]:
+  """Returns the locked file; closing it releases the lock."""
   try:
     workdir.mkdir(parents=True, exist_ok=True)
     file = (workdir / files.LOCK).open("a")
   except OSError as e:
     raise InputError(
-      f"workdir {workdir} cannot be written to ({e.strerror}); give another"
-      " --workdir."
+      f"'{workdir}' cannot be written ({e.strerror}). Choose another folder"
+      " with --workdir=FOLDER."
     ) from e
   try:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError as e:
     file.close()
     raise InputError(
-      f"another run is using {workdir}; wait for it, stop it, or give"
-      " another --workdir."
+      f"Another run is using '{workdir}'. Wait for it, stop it, or choose"
+      " another folder with --workdir=FOLDER."
     ) from e
   return file

@@ -1,4 +1,4 @@
-"""The file metrics.jsonl of a run: one JSON object a line."""
+"""Reads and writes metrics.jsonl: one JSON object per line."""
 
 import contextlib
 import json
@@ -10,17 +10,18 @@ from typing import Any
 from truenegs_jax.runtime.files import atomic_file, disk_errors
 
 Record = Mapping[str, Any]
-
-
 METRICS = "metrics.jsonl"
 
 
 class JsonlWriter:
-  """One JSON object a line in metrics.jsonl; a resumed run repeats no step."""
+  """Appends records to metrics.jsonl."""
 
   def __init__(self, workdir: pathlib.Path, *, first_step: int):
-    """Opens the file and drops the records after `first_step`, which a run
-    that was killed had written and this one is going to write again."""
+    """Opens the file and drops the records after `first_step`.
+
+    A killed run wrote them after its last checkpoint; the resumed run writes
+    these steps again.
+    """
     self._path = workdir / METRICS
     kept = [r for r in read_records(workdir) if r["step"] <= first_step]
     with atomic_file(self._path) as file:
@@ -35,13 +36,13 @@ class JsonlWriter:
       self._file.flush()
 
   def close(self) -> None:
-    """Closes the file; what a full disk had no room for is let go."""
+    """Closes the file; ignores errors of a full disk."""
     with contextlib.suppress(OSError):
       self._file.close()
 
 
 def finite_or_null(record: Record) -> dict[str, Any]:
-  """The record with None for NaN and infinity, which JSON does not know."""
+  """Replaces NaN and infinity, which JSON does not have, by None."""
   return {
     name: None if isinstance(x, float) and not math.isfinite(x) else x
     for name, x in record.items()
@@ -49,7 +50,7 @@ def finite_or_null(record: Record) -> dict[str, Any]:
 
 
 def read_records(workdir: pathlib.Path) -> list[dict]:
-  """The records in metrics.jsonl; a line that a kill cut short is left out."""
+  """Returns the records of metrics.jsonl without incomplete lines."""
   path = workdir / METRICS
   records = []
   for line in path.read_text().splitlines() if path.exists() else []:

@@ -1,8 +1,8 @@
-"""The saved steps of a run, read beside whatever may be writing there.
+"""Reads the model of a checkpoint, also while the run is still training.
 
-with saved.open_run(workdir) as checkpoints:
-  last = saved.describe(checkpoints, checkpoints.latest())
-  params = saved.read_params(checkpoints, last.model, last.step)
+with saved_model.open_run(workdir) as checkpoints:
+  last = saved_model.read_saved_model(checkpoints, checkpoints.latest_step())
+  params = saved_model.read_params(checkpoints, last.model, last.step)
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from truenegs_jax.workdir.from_config import build_model, build_tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class SavedModel:
-  """A saved step: config, tokenizer and model. Arrays are not loaded."""
+  """Config, tokenizer and model of a checkpoint. Arrays are not loaded."""
 
   step: int
   config: ConfigDict
@@ -35,67 +35,70 @@ class SavedModel:
 
 @contextlib.contextmanager
 def open_run(workdir: pathlib.Path) -> Iterator[checkpoints_lib.Checkpoints]:
-  """The checkpoints of a workdir, at least one; nothing is written there.
+  """Opens the checkpoints of a workdir for reading.
 
   Raises:
-    InputError: this is not the workdir of a run.
-    CheckpointError: it has not saved a step yet.
+    InputError: the folder is not the workdir of a run.
+    CheckpointError: the run has not saved a checkpoint yet.
   """
   for name in (files.CHECKPOINTS, files.VOCABULARY):
     if not (workdir / name).exists():
       raise InputError(
-        f"{workdir} holds no {name}; give the folder of a run that has saved a"
-        " checkpoint."
+        f"'{workdir}' is not the workdir of a run: it has no {name}. Choose the"
+        " workdir of a run that has saved a checkpoint."
       )
   folder = workdir / files.CHECKPOINTS
-  with _silence_log("directory is read only"):  # as it is meant to be
-    opened = checkpoints_lib.Checkpoints(folder, read_only=True)
-  with contextlib.closing(opened) as checkpoints:
-    if checkpoints.latest() is None:
+  with _silence_log("directory is read only"):
+    checkpoints = checkpoints_lib.Checkpoints(folder, read_only=True)
+  with contextlib.closing(checkpoints):
+    if checkpoints.latest_step() is None:
       raise CheckpointError(
-        f"{folder} holds no step yet; the run saves its first"
-        " after config.checkpoint.every_steps steps."
+        f"'{folder}' has no checkpoint yet. The run saves the first one after"
+        " config.checkpoint.every_steps steps."
       )
     yield checkpoints
 
 
 @contextlib.contextmanager
 def _silence_log(text: str) -> Iterator[None]:
-  """Drops the lines with this text that orbax logs, by absl."""
-  other = lambda record: text not in record.getMessage()
+  """Drops the log messages of Orbax that contain a text."""
+
+  def has_other_text(record: logging.LogRecord) -> bool:
+    return text not in record.getMessage()
+
   logger = logging.getLogger("absl")
-  logger.addFilter(other)
+  logger.addFilter(has_other_text)
   try:
     yield
   finally:
-    logger.removeFilter(other)
+    logger.removeFilter(has_other_text)
 
 
 def read_saved_model(
   checkpoints: checkpoints_lib.Checkpoints, step: int
 ) -> SavedModel:
-  """Reads what describes a saved step, and the vocabulary beside it.
+  """Reads the config of a checkpoint and the vocabulary of its run.
 
   Raises:
-    CheckpointError: no such step, another vocabulary, an earlier code's config.
+    CheckpointError: the step is missing, the vocabulary is not the run's, or
+      an earlier version saved the config.
   """
-  described = checkpoints.run(step)
-  place = checkpoints.folder / str(step)
+  description = checkpoints.read_description(step)
   vocab = checkpoints.folder.parent / files.VOCABULARY
   try:
-    c = ConfigDict(files.add_missing_keys(described["config"]))
+    c = ConfigDict(files.add_missing_keys(description["config"]))
     tokenizer = build_tokenizer(c, str(vocab))
     model = build_model(c, vocab_size=len(tokenizer.vocab))
   except (AttributeError, KeyError) as e:
     raise CheckpointError(
-      f"{place} is of an earlier truenegs_jax: its config has no"
-      f" {printable(e)}; use the one that made it."
+      f"'{checkpoints.folder / str(step)}' was saved by an earlier version of"
+      f" truenegs_jax: its config has no {printable(e)}. Use that version."
     ) from e
-  expected = described["fingerprints"]["vocabulary"]
+  expected = description["fingerprints"]["vocabulary"]
   if tokenizer.fingerprint != expected:
     raise CheckpointError(
-      f"{vocab} has the fingerprint {tokenizer.fingerprint}, but step {step}"
-      f" was trained with {expected}; put the run's own vocab.txt back."
+      f"'{vocab}' has the fingerprint {tokenizer.fingerprint}, but step {step}"
+      f" was trained with {expected}. Restore the vocab.txt of the run."
     )
   return SavedModel(step, c, tokenizer, model)
 
@@ -103,10 +106,10 @@ def read_saved_model(
 def read_params(
   checkpoints: checkpoints_lib.Checkpoints, model: pretrain.Model, step: int
 ) -> dict[str, Any]:
-  """The parameters of a step, arrays of numpy, seen to be what was saved."""
-  one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  """Returns the verified parameters of a step as NumPy arrays."""
+  one_device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   like = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one),
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one_device),
     pretrain.param_shapes(model),
   )
-  return jax.device_get(checkpoints.params(step, like))
+  return jax.device_get(checkpoints.restore_params(step, like))

@@ -82,9 +82,11 @@ def test_a_run_is_exported_alike_by_either_flag(
 def test_verb_names_the_saved_steps_when_it_is_given_another(workdir, capsys):
   folder, _ = workdir
   assert export.main([f"--workdir={folder}", "--step=11"]) == 4
-  assert "holds no step 11; saved steps: 10, 20" in capsys.readouterr().err
+  assert (
+    "no checkpoint of step 11. Saved steps: 10, 20." in capsys.readouterr().err
+  )
   assert export.main([f"--workdir={folder / 'rnu'}"]) == 2
-  assert "holds no checkpoints" in capsys.readouterr().err
+  assert "has no checkpoints" in capsys.readouterr().err
   assert not (folder / "rnu").exists()
 
 
