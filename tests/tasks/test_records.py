@@ -1,4 +1,4 @@
-"""Records of files and data sets, and tasks of the user's own."""
+"""Tests records of files and data sets, and the user's own task."""
 
 import dataclasses
 import json
@@ -25,32 +25,32 @@ ROWS = [
 ]
 
 
-def lines_of(name: str, rows) -> str:
-  """The rows as a file of that name has them."""
+def format_rows(name: str, rows) -> str:
+  """Formats rows by the extension of a file name."""
   table = [list(rows[0]), *(list(row.values()) for row in rows)]
   if ".jsonl" in name:
     return "\n".join(map(json.dumps, rows)) + "\n\n"
   if ".csv" in name:
-    quote = lambda x: '"' + str(x).replace('"', '""') + '"'
-    return "\r\n".join(",".join(map(quote, row)) for row in table)
+    quoted = [['"' + x.replace('"', '""') + '"' for x in row] for row in table]
+    return "\r\n".join(map(",".join, quoted))
   return "\n".join("\t".join(map(str, row)) for row in table) + "\n\n"
 
 
 @pytest.fixture
 def write(tmp_path):
-  def to_file(name, content):
+  def write_file(name, content):
     path = tmp_path / name
-    text = content if isinstance(content, str) else lines_of(name, content)
+    text = content if isinstance(content, str) else format_rows(name, content)
     data = text.encode(errors="surrogateescape")
     path.write_bytes(COMPRESSORS.get(path.suffix, COMPRESSORS[""])(data))
     return str(path)
 
-  return to_file
+  return write_file
 
 
 @pytest.mark.parametrize("pack", COMPRESSORS)
 @pytest.mark.parametrize("kind", [".tsv", ".csv", ".jsonl"])
-def test_every_format_gives_the_same_records_by_line(write, kind, pack):
+def test_every_format_gives_the_same_records(write, kind, pack):
   path = write(f"x{kind}{pack}", ROWS)
   first = 1 if kind == ".jsonl" else 2
   assert list(read_file(path)) == [
@@ -58,7 +58,7 @@ def test_every_format_gives_the_same_records_by_line(write, kind, pack):
   ]
 
 
-def test_quotes_are_letters_in_tsv_and_span_lines_in_csv(write):
+def test_quotes_are_literal_in_tsv_and_span_lines_in_csv(write):
   quoted = 'a\tb\n"x\t1\ny"\t2\n'
   records = list(read_file(write("x.tsv", "\ufeff" + quoted)))
   assert [r.fields for r in records] == [
@@ -72,36 +72,36 @@ def test_quotes_are_letters_in_tsv_and_span_lines_in_csv(write):
   ]
 
 
-def test_a_table_without_a_header_and_uneven_rows(write):
+def test_tables_without_a_header_and_with_uneven_rows(write):
   path = write("x.tsv", "1\t2\n3\n\n4\t5\n")
   with pytest.raises(DataError, match=r"x.tsv:2: 1 fields, but 2 columns"):
     list(read_file(path, columns=("p", "q")))
-  uneven = []
-  records = list(read_file(path, columns=("p", "q"), uneven=uneven))
+  skipped = []
+  records = list(read_file(path, columns=("p", "q"), skipped=skipped))
   assert [r.fields["q"] for r in records] == ["2", "5"]
-  assert uneven == [f"{path}:2"]
+  assert skipped == [f"{path}:2"]
 
 
 @pytest.mark.parametrize(
   ("name", "content", "message"),
   [
-    ("x.tsv", "", "x.tsv: the file holds no record"),
-    ("x.csv", "a,b\n", "x.csv: the file holds no record"),
-    ("x.tsv", "a\tb\ta\n1\t2\t3\n", "x.tsv:1: two columns have one name"),
-    ("x.csv", 'a,b\n1,2\n"3,4\n', "x.csv:3: .*quotes do not match"),
-    ("x.jsonl", '{"a": 1}\n{"a": \n', "x.jsonl:2: no JSON"),
+    ("x.tsv", "", "x.tsv: the file has no records"),
+    ("x.csv", "a,b\n", "x.csv: the file has no records"),
+    ("x.tsv", "a\tb\ta\n1\t2\t3\n", "x.tsv:1: two columns have the same name"),
+    ("x.csv", 'a,b\n1,2\n"3,4\n', "x.csv:3: unbalanced quotes"),
+    ("x.jsonl", '{"a": 1}\n{"a": \n', "x.jsonl:2: invalid JSON"),
     ("x.jsonl", "\n[1]\n", "x.jsonl:2: list, not a JSON object"),
     ("x.tsv", "a\n\0\n", r"x.tsv:2: NUL .*convert it to UTF-8\.$"),
     ("x.tsv", "a\n\udcff\n", r"x.tsv:2: byte 0xff .*repair the line\.$"),
-    ("x.txt", "a\n", r"x.txt: a file of a task is .tsv, .csv or .jsonl"),
+    ("x.txt", "a\n", r"x.txt: unknown format. .* .tsv, .csv or .jsonl"),
   ],
 )
-def test_bad_files_are_refused_by_line(write, name, content, message):
+def test_rejects_bad_files_and_names_the_line(write, name, content, message):
   with pytest.raises(DataError, match=message):
     list(read_file(write(name, content)))
 
 
-def test_a_missing_file_is_refused(tmp_path):
+def test_rejects_missing_files(tmp_path):
   with pytest.raises(DataError, match="x.tsv: there is no such file"):
     list(read_file(tmp_path / "x.tsv"))
   for where in ("~nobody-at-all/x.tsv", "x" * 5000):
@@ -114,7 +114,7 @@ def test_a_missing_file_is_refused(tmp_path):
 
 @pytest.fixture
 def saved(tmp_path):
-  """A data set with classes by name, of two splits."""
+  """Saves a data set with named classes and two splits."""
   features = datasets.Features(
     a=datasets.Value("string"), label=datasets.ClassLabel(names=["no", "yes"])
   )
@@ -129,7 +129,7 @@ def saved(tmp_path):
   return str(tmp_path / "saved")
 
 
-def test_a_data_set_gives_its_classes_by_name(saved):
+def test_classes_of_a_data_set_become_names(saved):
   assert list(read_dataset(f"hf:{saved}", split="train")) == [
     (f"hf:{saved} [train]: record 1", {"a": "p", "label": "yes"}),
     (f"hf:{saved} [train]: record 2", {"a": "q", "label": "no"}),
@@ -145,15 +145,15 @@ def test_a_data_set_gives_its_classes_by_name(saved):
     user_task.read_examples(f"hf:{saved}", "dev", columns, kind=CLASSES)
 
 
-def test_a_data_set_that_cannot_be_had_is_refused(saved, monkeypatch):
+def test_rejects_unavailable_data_sets(saved, monkeypatch):
   with pytest.raises(DataError, match="no split 'x'; there are: train, valid"):
     list(read_dataset(f"hf:{saved}:x", split="train"))
   with pytest.raises(DataError, match="neither a folder nor a name"):
     list(read_dataset("hf:data/own/x.tsv", split="train"))
-  asked = []
+  requests = []
 
   def refuse(*args, **_):
-    asked.append(args)
+    requests.append(args)
     raise ConnectionError("no route")
 
   monkeypatch.setattr(datasets, "load_dataset_builder", refuse)
@@ -163,11 +163,11 @@ def test_a_data_set_that_cannot_be_had_is_refused(saved, monkeypatch):
     user_task.read_examples(
       "hf:owner/set:mini:test", "dev", COLUMNS, kind=CLASSES
     )
-  assert asked == [("owner/set", "mini")]
-  assert "data." not in str(e.value)  # keys of pre-training
+  assert requests == [("owner/set", "mini")]
+  assert "data." not in str(e.value)  # names no keys of pre-training
 
 
-def test_what_the_hub_denies_while_it_is_read_names_the_task(
+def test_errors_while_reading_from_the_hub_name_the_key(
   write, tmp_path, monkeypatch
 ):
   write("train.jsonl", '{"a": 1}\n{"a')
@@ -181,7 +181,7 @@ def test_what_the_hub_denies_while_it_is_read_names_the_task(
     list(read_dataset("hf:owner/set", split="train"))
 
 
-def test_a_data_set_without_splits_is_one_to_train_on(tmp_path):
+def test_a_data_set_without_splits_is_the_training_split(tmp_path):
   datasets.Dataset.from_dict({"a": ["p"]}).save_to_disk(str(tmp_path / "one"))
   where = f"hf:{tmp_path}/one"
   (record,) = read_dataset(where, split="train")
@@ -190,7 +190,7 @@ def test_a_data_set_without_splits_is_one_to_train_on(tmp_path):
     list(read_dataset(where, split="dev"))
 
 
-def test_a_data_set_is_named_with_its_config_and_split(tmp_path):
+def test_parses_names_of_data_sets(tmp_path):
   assert parse_dataset_name("hf:a/b") == DatasetName("a/b", "", "")
   assert parse_dataset_name("hf:a/b:test") == DatasetName("a/b", "", "test")
   assert parse_dataset_name("hf:a/b:mini:test") == DatasetName(
@@ -198,15 +198,15 @@ def test_a_data_set_is_named_with_its_config_and_split(tmp_path):
   )
   (tmp_path / "x:y").mkdir()
   assert parse_dataset_name(f"hf:{tmp_path}/x:y").name == f"{tmp_path}/x:y"
-  for wrong in ("hf:", "hf:a:", "hf:a::b", "hf:a:b:c:d"):
+  for invalid in ("hf:", "hf:a:", "hf:a::b", "hf:a:b:c:d"):
     with pytest.raises(
-      InputError, match=f"'{wrong}' is not of the form hf:NAM"
+      InputError, match=f"'{invalid}' is not of the form hf:NAM"
     ):
-      parse_dataset_name(wrong)
+      parse_dataset_name(invalid)
 
 
 @pytest.mark.parametrize("kind", [".tsv", ".csv", ".jsonl"])
-def test_a_task_of_pairs_with_classes(write, kind):
+def test_user_task_of_pairs_with_classes(write, kind):
   path = write("train" + kind, ROWS)
   train = user_task.read_examples(path, "train", COLUMNS, kind=CLASSES)
   first = 1 if kind == ".jsonl" else 2
@@ -222,7 +222,7 @@ def test_a_task_of_pairs_with_classes(write, kind):
   assert (task.labels, task.metrics) == (("yes", "no"), ("f1", "accuracy"))
 
 
-def test_a_task_of_texts_with_scores_is_scaled_by_its_training_file(write):
+def test_scores_are_scaled_by_the_training_file(write):
   columns = user_task.parse_columns("text", "stars")
   path = write("x.csv", "text,stars\na,1\nb,4\nc,1\nd,4e0\n")
   train = user_task.read_examples(path, "train", columns, kind=SCORE)
@@ -234,29 +234,29 @@ def test_a_task_of_texts_with_scores_is_scaled_by_its_training_file(write):
   assert user_task.make_task(equal, kind=SCORE).scale == (0.0, 1.0)
 
 
-def test_a_test_file_may_lack_labels_and_others_may_not(write):
+def test_only_test_files_may_have_no_labels(write):
   columns = user_task.Columns(("text",), "label")
   path = write("x.jsonl", '{"text": "a"}\n')
   assert (
     user_task.read_examples(path, "test", columns, kind=CLASSES)[0].label
     is None
   )
-  known = write("y.tsv", "text\tlabel\na\tno\nb\t\n")
-  test = user_task.read_examples(known, "test", columns, kind=CLASSES)
+  labeled = write("y.tsv", "text\tlabel\na\tno\nb\t\n")
+  test = user_task.read_examples(labeled, "test", columns, kind=CLASSES)
   assert [x.label for x in test] == ["no", None]
-  with pytest.raises(DataError, match="x.jsonl:1: no column 'label'; there"):
+  with pytest.raises(DataError, match="x.jsonl:1: no column 'label'. Col"):
     user_task.read_examples(path, "dev", columns, kind=CLASSES)
 
 
-def test_numbers_that_are_equal_are_one_class(write):
+def test_equal_numbers_are_one_class(write):
   rows = [{"text": "a", "label": x} for x in (1, 1.0, 0.0, 0, 0.5)]
-  found = user_task.read_examples(
+  examples = user_task.read_examples(
     write("x.jsonl", rows),
     "train",
     user_task.Columns(("text",), "label"),
     kind=CLASSES,
   )
-  assert [x.label for x in found] == ["1", "1", "0", "0", "0.5"]
+  assert [x.label for x in examples] == ["1", "1", "0", "0", "0.5"]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_numbers_that_are_equal_are_one_class(write):
   [
     ({"a": " "}, CLASSES, "the text in column 'a' is empty"),
     ({"b": 3}, CLASSES, "column 'b' holds 3, not a text"),
-    ({"label": "maybe"}, CLASSES, "'maybe' is none of 'no', 'yes'"),
+    ({"label": "maybe"}, CLASSES, "'maybe' is unknown. Labels are 'no', 'yes'"),
     ({"label": ""}, CLASSES, "'label' holds '', not a label"),
     ({"label": None}, CLASSES, "'label' holds None, not a label"),
     ({"label": math.nan}, CLASSES, "'label' holds nan, not a label"),
@@ -273,7 +273,7 @@ def test_numbers_that_are_equal_are_one_class(write):
     ({"label": True}, SCORE, "True, not a finite number"),
   ],
 )
-def test_bad_rows_are_refused_by_line(write, row, kind, message):
+def test_rejects_bad_rows_and_names_the_line(write, row, kind, message):
   good = {"a": "x", "b": "y", "label": "no" if kind == CLASSES else 1}
   path = write("x.jsonl", [good, good | row])
   labels = ("no", "yes") if kind == CLASSES else ()
@@ -281,13 +281,13 @@ def test_bad_rows_are_refused_by_line(write, row, kind, message):
     user_task.read_examples(path, "dev", COLUMNS, kind=kind, labels=labels)
 
 
-def test_options_that_do_not_fit_are_refused():
+def test_rejects_options_that_do_not_fit():
   one = [Example("0", "a", None, "x", "train.csv:2")]
-  with pytest.raises(DataError, match="train.csv:2: .*1 classes .'x'"):
+  with pytest.raises(DataError, match="train.csv:2: 1 classes .*'x'"):
     user_task.make_task(one, kind=CLASSES)
   with pytest.raises(InputError, match="metric='pearson' does not fit"):
     user_task.make_task(one, kind=CLASSES, metric="pearson")
-  with pytest.raises(InputError, match="kind='spans'"):
+  with pytest.raises(InputError, match="finetune.kind.*'spans'"):
     user_task.make_task(one, kind="spans")
   with pytest.raises(InputError, match="finetune.labels='a,b'"):
     user_task.make_task(one, kind=SCORE, labels=("a", "b"))

@@ -232,10 +232,11 @@ def _read_glue(
     if split == "dev_mismatched" and not file:  # an extra one
       if glue.is_missing(task, split, recipe.data):
         continue
-    read = glue.read_split(task, split, recipe.data, file=file)
-    examples[split] = read.examples
-    if read.skipped:
-      notes.append(f"{read.skipped} lines of {split} are no rows")
+    examples[split], num_skipped = glue.read_split(
+      task, split, recipe.data, file=file
+    )
+    if num_skipped:
+      notes.append(f"{num_skipped} lines of {split} are no rows")
   return task, examples, notes
 
 

@@ -1,4 +1,4 @@
-"""The records of a task: of a .tsv, .csv or .jsonl file, or of a data set.
+"""Reads records of tasks from .tsv, .csv or .jsonl files, or from data sets.
 
 for record in read_file("train.tsv.xz"):  # or read_dataset("hf:NAME", ...)
   record.text("sentence"), record.label("label", CLASSES)
@@ -29,34 +29,34 @@ Rows = Iterator[tuple[int, list[str]]]
 
 
 class Record(NamedTuple):
-  """A row of a table, or an object of JSON.
+  """A row of a table, or a JSON object.
 
   Attributes:
     location: file and line, "train.tsv:17", for messages.
-    fields: by the name of their column.
+    fields: values by the name of their column.
   """
 
   location: str
   fields: dict[str, Any]
 
   def value(self, column: str) -> Any:
-    """The value in a column.
+    """Returns the value in a column.
 
     Raises:
       DataError: there is no such column.
     """
     if column not in self.fields:
-      known = ", ".join(map(repr, itertools.islice(self.fields, 20)))
+      columns = ", ".join(map(repr, itertools.islice(self.fields, 20)))
       raise DataError(
-        f"{self.location}: no column {column!r}; there are: {known or 'none'}."
+        f"{self.location}: no column {column!r}. Columns: {columns or 'none'}."
       )
     return self.fields[column]
 
   def text(self, column: str, *, may_be_empty: bool = False) -> str:
-    """A text.
+    """Returns the text in a column.
 
     Raises:
-      DataError: no such column, no text, or nothing but white space.
+      DataError: there is no such column, it holds no text, or only white space.
     """
     text = self.value(column)
     if not isinstance(text, str):
@@ -65,21 +65,22 @@ class Record(NamedTuple):
       )
     if not may_be_empty and not text.strip():
       raise DataError(
-        f"{self.location}: the text in column {column!r} is empty: leave the"
-        " row out, or write what is missing."
+        f"{self.location}: the text in column {column!r} is empty. Add the text"
+        " or remove the row."
       )
     return text
 
   def label(
-    self, column: str, kind: str, *, known: Sequence[str] = ()
+    self, column: str, kind: str, *, labels: Sequence[str] = ()
   ) -> str | float:
-    """The name of a class, or with kind SCORE a number.
+    """Returns the class name in a column, or a number if `kind` is SCORE.
 
     Args:
-      known: the classes that there are; empty where any name is good.
+      labels: the allowed classes; empty allows any name.
 
     Raises:
-      DataError: no such column, no label, not a finite number, another class.
+      DataError: there is no such column, or its value is not a label, not a
+        finite number, or not among `labels`.
     """
     value = self.value(column)
     if kind == SCORE:
@@ -94,16 +95,17 @@ class Record(NamedTuple):
         )
       return score
     if isinstance(value, float) and value.is_integer():
-      value = int(value)  # beside 1, 1.0 is no class of its own
+      value = int(value)  # 1 and 1.0 are the same class
     is_label = not isinstance(value, list | dict | None) and value == value
     if not is_label or not str(value):
       raise DataError(
         f"{self.location}: column {column!r} holds {value!r}, not a label."
       )
-    if known and str(value) not in known:
+    if labels and str(value) not in labels:
       raise DataError(
-        f"{self.location}: label {str(value)!r} is none of"
-        f" {', '.join(map(repr, known[:20]))}: fix it, or leave the row out."
+        f"{self.location}: label {str(value)!r} is unknown. Labels are"
+        f" {', '.join(map(repr, labels[:20]))}. Fix the label or remove the"
+        " row."
       )
     return str(value)
 
@@ -112,49 +114,50 @@ def read_file(
   path: str | pathlib.Path,
   *,
   columns: Sequence[str] = (),
-  uneven: list[str] | None = None,
+  skipped: list[str] | None = None,
 ) -> Iterator[Record]:
-  """The records of a .tsv, .csv or .jsonl file, plain or compressed.
+  """Reads the records of a .tsv, .csv or .jsonl file, plain or compressed.
 
-  Fields of .tsv are parted by tabs and a quote is a quote, as GLUE has it; in
-  .csv a field may stand in quotes (RFC 4180); .jsonl has an object a line.
-  Blank lines between are no records.
+  A .tsv file has fields separated by tabs, and quotes are ordinary characters,
+  as in GLUE; a .csv file may quote its fields (RFC 4180); a .jsonl file has one
+  object per line. Blank lines are skipped.
 
   Args:
-    columns: names, where the first line of a table does not hold them.
-    uneven: takes the places of rows with another number of fields than there
-      are columns, which are then left out; None refuses such a row.
+    columns: names of the columns, if the first line does not hold them.
+    skipped: receives the locations of rows with a wrong number of fields, which
+      are left out; None refuses such a row.
 
   Raises:
-    DataError: no such file or another kind; no record; by line: not UTF-8,
-      wrong quotes, no JSON, another number of fields.
+    DataError: there is no such file, or it has another format or no records; or
+      a line is not UTF-8, has wrong quotes, invalid JSON or a wrong number of
+      fields.
   """
-  there = find_existing(path)
-  if there is None:
+  existing = find_existing(path)
+  if existing is None:
     raise DataError(f"{path}: there is no such file.")
-  file = stat_file(there)
+  file = stat_file(existing)
   if file.suffix in (".jsonl", ".json"):
-    records = _objects(file)
+    records = _json_records(file)
   elif file.suffix in (".tsv", ".csv"):
     rows = _csv_rows(file) if file.suffix == ".csv" else _tsv_rows(file)
-    records = _table(file, rows, list(columns), uneven)
+    records = _table_records(file, rows, list(columns), skipped)
   else:
     raise DataError(
-      f"{path}: a file of a task is .tsv, .csv or .jsonl, each also with"
-      f" {' '.join(COMPRESSIONS)}: rename or convert it."
+      f"{path}: unknown format. Files of tasks are .tsv, .csv or .jsonl, each"
+      f" also with {' '.join(COMPRESSIONS)}. Rename or convert the file."
     )
   is_empty = True
   for record in records:
     is_empty = False
     yield record
   if is_empty:
-    raise DataError(f"{file.path}: the file holds no record.")
+    raise DataError(f"{file.path}: the file has no records.")
 
 
 def _lines(file: File) -> Iterator[str]:
-  # Not `splitlines`, to which U+2028 in a text is the end of a line.
-  for run in read_text(file, ReadState(hint=""), records=True):
-    yield from io.StringIO(run, newline="\n")
+  # `splitlines` would also split at U+2028, which texts contain.
+  for block in read_text(file, ReadState(hint=""), records=True):
+    yield from io.StringIO(block, newline="\n")
 
 
 def _tsv_rows(file: File) -> Rows:
@@ -163,7 +166,8 @@ def _tsv_rows(file: File) -> Rows:
 
 
 def _csv_rows(file: File) -> Rows:
-  csv_lib.field_size_limit(MAX_RECORD_BYTES)  # of the process; was 131,072
+  # Holds for the whole process; the default is 131,072.
+  csv_lib.field_size_limit(MAX_RECORD_BYTES)
   rows = csv_lib.reader(_lines(file), strict=True)
   next_line = 1
   try:
@@ -172,67 +176,67 @@ def _csv_rows(file: File) -> Rows:
       next_line = rows.line_num + 1
   except csv_lib.Error as error:
     raise DataError(
-      f"{file.path}:{next_line}: a record begins here whose quotes do not match"
-      f" ({error}): double a quote within quotes, or save it as .tsv, where a"
-      " quote is a quote."
+      f"{file.path}:{next_line}: unbalanced quotes in the record that starts"
+      f" here ({error}). Double each quote inside a quoted field, or save the"
+      " file as .tsv, where quotes are ordinary characters."
     ) from error
 
 
-def _table(
-  file: File, rows: Rows, names: list[str], uneven: list[str] | None
+def _table_records(
+  file: File, rows: Rows, columns: list[str], skipped: list[str] | None
 ) -> Iterator[Record]:
   for number, row in rows:
-    place = f"{file.path}:{number}"
-    if row == [""] and len(names) != 1:
+    location = f"{file.path}:{number}"
+    if row == [""] and len(columns) != 1:
       continue
-    if not names:
-      names = row
-      if len(set(names)) < len(names):
+    if not columns:
+      columns = row
+      if len(set(columns)) < len(columns):
         raise DataError(
-          f"{place}: two columns have one name; the first line must name each:"
-          f" {', '.join(map(repr, names))}."
+          f"{location}: two columns have the same name. The first line names"
+          f" {', '.join(map(repr, columns))}. Rename one of them."
         )
-    elif len(row) == len(names):
-      yield Record(place, dict(zip(names, row, strict=True)))
-    elif uneven is not None:
-      uneven.append(place)
+    elif len(row) == len(columns):
+      yield Record(location, dict(zip(columns, row, strict=True)))
+    elif skipped is not None:
+      skipped.append(location)
     else:
       raise DataError(
-        f"{place}: {len(row)} fields, but {len(names)} columns"
-        f" ({', '.join(names[:20])}): mend the row, or leave it out."
+        f"{location}: {len(row)} fields, but {len(columns)} columns"
+        f" ({', '.join(columns[:20])}). Fix or remove the row."
       )
 
 
-def _objects(file: File) -> Iterator[Record]:
+def _json_records(file: File) -> Iterator[Record]:
   for number, line in enumerate(_lines(file), start=1):
     if line.isspace():
       continue
-    place = f"{file.path}:{number}"
+    location = f"{file.path}:{number}"
     try:
       record = json.loads(line)
     except (ValueError, RecursionError) as error:
-      raise DataError(f"{place}: no JSON on one line: {error}.") from error
+      raise DataError(f"{location}: invalid JSON: {error}.") from error
     if not isinstance(record, dict):
       raise DataError(
-        f"{place}: {type(record).__name__}, not a JSON object: a file holds one"
-        " object a line (`jq -c '.[]'` makes such of an array)."
+        f"{location}: {type(record).__name__}, not a JSON object. Write one"
+        " object per line; `jq -c '.[]'` converts an array."
       )
-    yield Record(place, record)
+    yield Record(location, record)
 
 
 HUB = "hf:"
 FORMS = "hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"
 BATCH_RECORDS = 1000
-ASKER = hub_datasets.ErrorContext(
+ERROR_CONTEXT = hub_datasets.ErrorContext(
   "finetune",
   "hf:NAME:SPLIT",
-  "give its files, or a folder with the Parquet files that the hub keeps of it",
-  f"{FORMS} chooses among what is there",
+  "give its files, or a folder with the hub's Parquet copy of it",
+  f"{FORMS} selects a config and a split",
 )
 
 
 class DatasetName(NamedTuple):
-  """A data set, on the hub or a folder; "" for what is left open."""
+  """A data set: its hub name or folder, config and split; "" if not given."""
 
   name: str
   config: str
@@ -240,13 +244,13 @@ class DatasetName(NamedTuple):
 
 
 def parse_dataset_name(where: str) -> DatasetName:
-  """Takes hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT apart.
+  """Parses hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT.
 
   Raises:
-    InputError: it has none of these forms.
+    InputError: `where` has none of these forms.
   """
   name = where.removeprefix(HUB)
-  if name and hub_datasets.is_folder(name):  # whatever is in its name
+  if name and hub_datasets.is_folder(name):  # its path may contain ":"
     return DatasetName(name, "", "")
   parts = name.split(":")
   if len(parts) > 3 or not all(parts):
@@ -258,29 +262,31 @@ def parse_dataset_name(where: str) -> DatasetName:
 def read_dataset(
   where: str | DatasetName, *, split: str, config: str = ""
 ) -> Iterator[Record]:
-  """The records of a split, all columns; classes by their names.
+  """Reads the records of a split with all columns; classes become names.
 
   Args:
-    where: as `parse_dataset_name` has it; a folder is one that
-      `save_to_disk` wrote, or of data files.
-    split: what is meant where none is named: "train", "dev" (the "validation"
-      of the hub), "test", ...
-    config: likewise; empty for the only one or the default.
+    where: a data set, as in `parse_dataset_name`; a folder was written by
+      `save_to_disk` or holds data files.
+    split: the split if `where` names none: "train", "dev" (the hub's
+      "validation"), "test", ...
+    config: the config if `where` names none; empty for the only one or the
+      default.
 
   Raises:
-    DataError: no such folder or split, no record, or damaged.
-    UnavailableError: it cannot be loaded from the hub.
-    InputError: as `parse_dataset_name`.
+    DataError: there is no such folder or split, it has no records or is
+      damaged.
+    UnavailableError: the data set cannot be loaded from the hub.
+    InputError: as in `parse_dataset_name`.
   """
-  wanted = parse_dataset_name(where) if isinstance(where, str) else where
+  requested = parse_dataset_name(where) if isinstance(where, str) else where
   dataset = hub_datasets.open_dataset(
-    wanted.name,
-    ASKER,
+    requested.name,
+    ERROR_CONTEXT,
     column="",
-    split=wanted.split or split.replace("dev", "validation"),
-    config=wanted.config or config,
+    split=requested.split or split.replace("dev", "validation"),
+    config=requested.config or config,
   )
-  place, number = f"{HUB}{dataset.name} [{dataset.split}]", 0
+  location, number = f"{HUB}{dataset.name} [{dataset.split}]", 0
   with dataset.errors():
     records = dataset.records()
     for batch in records.iter(batch_size=BATCH_RECORDS):
@@ -292,6 +298,6 @@ def read_dataset(
       for values in zip(*batch.values(), strict=True):
         number += 1
         fields = dict(zip(batch, values, strict=True))
-        yield Record(f"{place}: record {number}", fields)
+        yield Record(f"{location}: record {number}", fields)
   if not number:
-    raise DataError(f"{place}: the split holds no record.")
+    raise DataError(f"{location}: the split has no records.")
