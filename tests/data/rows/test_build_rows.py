@@ -87,7 +87,7 @@ def small_chunks(monkeypatch):
 
 
 @pytest.fixture
-def is_prepared(tmp_path, small_chunks):
+def whole(tmp_path, small_chunks):
   """The rows of 200 documents in some 80 chunks, made in one go."""
   write(tmp_path / "whole", make_texts(200))
   return tmp_path / "whole"

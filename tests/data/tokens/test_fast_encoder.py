@@ -1,4 +1,4 @@
-"""The encoder's ids are the tokenizer's, whatever it has met before."""
+"""The encoder returns the tokenizer's ids, whatever is in its caches."""
 
 import importlib.util
 import itertools
@@ -32,11 +32,11 @@ if importlib.util.find_spec("tensorflow_text"):
   INSTALLED.append("tf_text")
 
 
-def tokenizer_of(lowercase: bool, strip_accents: bool) -> Tokenizer:
+def build_tokenizer(lowercase: bool, strip_accents: bool) -> Tokenizer:
   return make_tokenizer(VOCAB, lowercase=lowercase, strip_accents=strip_accents)
 
 
-def check(encoder: Encoder, lines: list[str], expected: list[list[int]]):
+def check_encode(encoder: Encoder, lines: list[str], expected: list[list[int]]):
   tokens_T, lengths_N = encoder.encode(lines)
   assert (tokens_T.dtype, lengths_N.dtype) == (np.int32, np.int64)
   wrong = [
@@ -50,20 +50,20 @@ def check(encoder: Encoder, lines: list[str], expected: list[list[int]]):
 
 @pytest.mark.parametrize("backend", INSTALLED)
 @pytest.mark.parametrize("lowercase, strip_accents", CASES)
-def test_ids_are_those_of_encode_lines(backend, lowercase, strip_accents):
+def test_ids_equal_those_of_encode_lines(backend, lowercase, strip_accents):
   if backend == "tf_text" and lowercase != strip_accents:
-    return  # refused: test_tf_text
-  tokenizer = tokenizer_of(lowercase, strip_accents)
+    return  # not supported, see test_tf_text
+  tokenizer = build_tokenizer(lowercase, strip_accents)
   lines = ODD_LINES + random_lines(500)
   expected = tokenizer.encode_lines(lines)
   encoder = Encoder(tokenizer, backend)
-  check(encoder, lines, expected)
-  check(encoder, lines[::-1], expected[::-1])  # by now it knows all words
+  check_encode(encoder, lines, expected)
+  check_encode(encoder, lines[::-1], expected[::-1])  # from the caches
 
 
 @pytest.mark.parametrize("backend", INSTALLED)
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_every_character_is_encoded_as_transformers_does(
+def test_every_character_is_encoded_as_in_transformers(
   tmp_path, backend, lowercase
 ):
   codes = [
@@ -72,14 +72,14 @@ def test_every_character_is_encoded_as_transformers_does(
     *range(0x10000, 0x110000, 97),
   ]
   lines = [f"a{chr(code)}b {chr(code)}" for code in codes]
-  tokenizer = tokenizer_of(lowercase, lowercase)
+  tokenizer = build_tokenizer(lowercase, lowercase)
   bert = transformers.BertTokenizer(
     {entry: i for i, entry in enumerate(VOCAB)}, do_lower_case=lowercase
   ).backend_tokenizer
   bert.encode_special_tokens = True
-  found = bert.encode_batch_fast(lines, add_special_tokens=False)
-  expected = [encoding.ids for encoding in found]
-  check(Encoder(tokenizer, backend), lines, expected)
+  encodings = bert.encode_batch_fast(lines, add_special_tokens=False)
+  expected = [encoding.ids for encoding in encodings]
+  check_encode(Encoder(tokenizer, backend), lines, expected)
 
 
 @pytest.mark.parametrize("backend", INSTALLED)
@@ -90,7 +90,7 @@ def test_every_character_is_encoded_as_transformers_does(
     pytest.param("wikipedia-en-2018", marks=pytest.mark.slow),
   ],
 )
-def test_real_text_is_encoded_as_transformers_does(
+def test_real_text_is_encoded_as_in_transformers(
   tmp_path, real_data, name, backend
 ):
   packed = real_data / "vocab" / "bert-base-uncased-vocab.txt.xz"
@@ -103,11 +103,11 @@ def test_real_text_is_encoded_as_transformers_does(
   bert = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
   expected = bert(lines, add_special_tokens=False, split_special_tokens=True)
   tokenizer = load_tokenizer(str(tmp_path), lowercase=True)
-  check(Encoder(tokenizer, backend), lines, expected["input_ids"])
+  check_encode(Encoder(tokenizer, backend), lines, expected["input_ids"])
 
 
-def test_batches_and_parts_of_long_lines_do_not_show(monkeypatch):
-  tokenizer = tokenizer_of(True, True)
+def test_batches_and_cut_lines_do_not_change_ids(monkeypatch):
+  tokenizer = build_tokenizer(True, True)
   lines = [
     *ODD_LINES,
     *random_lines(100),
@@ -118,39 +118,39 @@ def test_batches_and_parts_of_long_lines_do_not_show(monkeypatch):
   expected = tokenizer.encode_lines(lines)
   for module in (split_words, fast_encoder):
     monkeypatch.setattr(module, "BATCH_CHARACTERS", 64)
-  assert len(fast_encoder._parts(lines)[0]) > len(lines) + 10
-  check(Encoder(tokenizer), lines, expected)
+  assert len(fast_encoder._cut_long_lines(lines)[0]) > len(lines) + 10
+  check_encode(Encoder(tokenizer), lines, expected)
 
 
-def test_what_is_forgotten_does_not_show(monkeypatch):
+def test_words_dropped_from_the_caches_do_not_change_ids(monkeypatch):
   monkeypatch.setattr(word_cache, "MAX_WORDS", 100)
   monkeypatch.setattr(word_cache, "MAX_LONG_BYTES", 300)
-  tokenizer = tokenizer_of(True, True)
+  tokenizer = build_tokenizer(True, True)
   encoder = Encoder(tokenizer)
   lines = ODD_LINES + random_lines(200)
   for line, ids in zip(lines, tokenizer.encode_lines(lines), strict=True):
-    check(encoder, [line], [ids])
+    check_encode(encoder, [line], [ids])
 
 
-@pytest.mark.parametrize("size", [6, 20])  # of a word: short or long
-def test_a_text_without_repetition_takes_bounded_memory(monkeypatch, size):
+@pytest.mark.parametrize("size", [6, 20])  # letters of short and long words
+def test_distinct_words_take_bounded_memory(monkeypatch, size):
   monkeypatch.setattr(word_cache, "MAX_WORDS", 5000)
   monkeypatch.setattr(word_cache, "MAX_LONG_BYTES", 200_000)
-  encoder = Encoder(tokenizer_of(True, True))
+  encoder = Encoder(build_tokenizer(True, True))
 
-  def read(numbers):
-    for start in numbers:
+  def encode_numbers(starts):
+    for start in starts:
       line = " ".join(f"{start + i:0{size}}" for i in range(1000))
       encoder.encode([line])
 
-  read(range(0, 20_000, 1000))
+  encode_numbers(range(0, 20_000, 1000))
   tracemalloc.start()
-  read(range(20_000, 50_000, 1000))
-  grown, peak = tracemalloc.get_traced_memory()
+  encode_numbers(range(20_000, 50_000, 1000))
+  growth, peak = tracemalloc.get_traced_memory()
   tracemalloc.stop()
-  assert grown < 4e6 and peak < 12e6  # the words alone are 0.7 or 2 MB
+  assert growth < 4e6 and peak < 12e6  # the words alone are 0.7 or 2 MB
 
 
-def test_an_unknown_backend_is_refused():
-  with pytest.raises(InputError, match="tokenizer='slow' .* fast, tf_text"):
-    Encoder(tokenizer_of(True, True), "slow")
+def test_an_unknown_backend_is_rejected():
+  with pytest.raises(InputError, match="data.tokenizer.*'slow'.*fast.*tf_text"):
+    Encoder(build_tokenizer(True, True), "slow")

@@ -1,7 +1,7 @@
 """TensorFlow Text gets only lines that it encodes as BERT does.
 
-Most of this runs without TensorFlow, on a stand-in with faults like its own;
-test_encode runs the real one, where it is installed.
+These tests use a stub with TensorFlow's differences. test_fast_encoder runs
+TensorFlow itself if it is installed.
 """
 
 import sys
@@ -19,16 +19,16 @@ from truenegs_jax.runtime.errors import InputError
 LETTERS = [*"abcdefghij0123456789.,½²"]
 VOCAB = (*SPECIALS, *LETTERS, *("##" + c for c in LETTERS), "天", "swan")
 TOKENIZER = make_tokenizer(VOCAB, lowercase=True)
-ALIKE = ["abc, abc.", "É\u00a0é", "天a天", "", "\tx  y\r", "a" * 33, "(swan)"]
+EQUAL = ["abc, abc.", "É\u00a0é", "天a天", "", "\tx  y\r", "a" * 33, "(swan)"]
 DIFFERENT = [
   "½",  # folded by NFKC
   "a ² b",
-  "a\ue000b",  # kept, where BERT drops it
+  "a\ue000b",  # kept; BERT drops it
   "a\u200bb",
-  "a⹑b",  # known as punctuation later than `tokenizers` does
-  "a" * 34,  # might be too long for one of the two
+  "a⹑b",  # punctuation in a newer Unicode version
+  "a" * 34,  # may be too long for one tokenizer
   "a\ud800b",
-  "\u302e\u302f",  # marks that decomposition may put in another order
+  "\u302e\u302f",  # marks that decomposition may reorder
 ]
 
 
@@ -49,24 +49,21 @@ class Array:
     self.numpy = lambda: values
 
 
-def folded(text: str) -> str:
-  """What TensorFlow would make of a text, before it decomposes."""
+def fold(text: str) -> str:
+  """Folds characters as TensorFlow does before it decomposes text."""
   text = unicodedata.normalize("NFKC", text)
   return text.replace("\ue000", "?").replace("\u200b", "?").replace("⹑", ".")
 
 
 class FastBertTokenizer:
   def __init__(self, vocab, *, lower_case_nfd_strip_accents, **options):
-    self.options = options
-    self.seen = []
     self._bert = make_tokenizer(vocab, lowercase=lower_case_nfd_strip_accents)
 
   def tokenize(self, texts):
     assert texts, "TensorFlow takes an empty list for numbers"
     for text in texts:
-      text.encode()  # it must be UTF-8
-    self.seen.extend(texts)
-    return Ragged(self._bert.encode_lines([folded(text) for text in texts]))
+      text.encode()  # raises if it is not valid UTF-8
+    return Ragged(self._bert.encode_lines([fold(text) for text in texts]))
 
 
 class FastBertNormalizer:
@@ -77,15 +74,15 @@ class FastBertNormalizer:
 
   def normalize(self, texts):
     normal = [
-      text if text.isspace() else self._bert.normalize_str(folded(text))
+      text if text.isspace() else self._bert.normalize_str(fold(text))
       for text in texts
     ]
     return Array(np.array([text.encode() for text in normal], object))
 
 
 @pytest.fixture
-def stand_in(monkeypatch):
-  """Puts a tensorflow-text where there may be none."""
+def tensorflow(monkeypatch):
+  """Installs stubs of tensorflow and tensorflow_text."""
   calls = []
   threading = types.SimpleNamespace(
     set_intra_op_parallelism_threads=lambda n: calls.append(("intra", n)),
@@ -104,52 +101,54 @@ def stand_in(monkeypatch):
   return tensorflow
 
 
-def encoded(encoder: Encoder, lines: list[str]) -> list[list[int]]:
+def encode(encoder: Encoder, lines: list[str]) -> list[list[int]]:
+  """Returns the ids of each line."""
   tokens_T, lengths_N = encoder.encode(lines)
-  parts = np.split(tokens_T, np.cumsum(lengths_N))
-  return [ids.tolist() for ids in parts[:-1]]
+  ids = np.split(tokens_T, np.cumsum(lengths_N))
+  return [ids_T.tolist() for ids_T in ids[:-1]]
 
 
-def test_only_lines_that_it_gets_right_are_given_to_it(stand_in):
-  given = []
+def test_lines_that_may_differ_go_to_the_fallback(tensorflow):
+  fallback_lines = []
 
-  def others(lines):
-    given.extend(lines)
+  def fallback(lines):
+    fallback_lines.extend(lines)
     ids = TOKENIZER.encode_lines(lines)
     return np.array(sum(ids, []), np.int32), np.array(list(map(len, ids)))
 
-  lines = [*ALIKE, *DIFFERENT, *ALIKE]
-  ids_T, lengths_N = tf_text.TfTextEncoder(TOKENIZER, others).ids(lines)
-  assert given == DIFFERENT
+  lines = [*EQUAL, *DIFFERENT, *EQUAL]
+  ids_T, lengths_N = tf_text.TfTextEncoder(TOKENIZER, fallback).encode(lines)
+  assert fallback_lines == DIFFERENT
   assert ids_T.tolist() == sum(TOKENIZER.encode_lines(lines), [])
   assert lengths_N.sum() == len(ids_T)
 
 
-def test_its_ids_are_those_of_encode_lines(stand_in):
+def test_ids_equal_those_of_encode_lines(tensorflow):
   encoder = Encoder(TOKENIZER, "tf_text")
-  for lines in (ALIKE, DIFFERENT, [*DIFFERENT, *ALIKE], ["²"], ["a"]):
-    assert encoded(encoder, lines) == TOKENIZER.encode_lines(lines)
-  bare = FastBertTokenizer(VOCAB, lower_case_nfd_strip_accents=True)
-  found = bare.tokenize(DIFFERENT[:5])._ids
-  assert found != TOKENIZER.encode_lines(DIFFERENT[:5])  # it has its faults
+  for lines in (EQUAL, DIFFERENT, [*DIFFERENT, *EQUAL], ["²"], ["a"]):
+    assert encode(encoder, lines) == TOKENIZER.encode_lines(lines)
+  stub = FastBertTokenizer(VOCAB, lower_case_nfd_strip_accents=True)
+  stub_ids = stub.tokenize(DIFFERENT[:5])._ids
+  assert stub_ids != TOKENIZER.encode_lines(DIFFERENT[:5])
 
 
-def test_entries_with_white_space_are_kept_from_it(stand_in):
+def test_entries_with_white_space_are_replaced(tensorflow):
   vocab = (*VOCAB, "a b", "##c d")
   tokenizer = make_tokenizer(vocab, lowercase=True)
-  lines = tf_text.TfTextEncoder(tokenizer, Encoder(tokenizer)._encode_batch)
-  given = lines._tokenizer._bert.vocab
-  assert given[: len(VOCAB)] == VOCAB and len(given) == len(vocab)
-  assert not any(" " in entry for entry in given)
+  fallback = Encoder(tokenizer)._encode_batch
+  encoder = tf_text.TfTextEncoder(tokenizer, fallback)
+  tf_vocab = encoder._tokenizer._bert.vocab
+  assert tf_vocab[: len(VOCAB)] == VOCAB and len(tf_vocab) == len(vocab)
+  assert not any(" " in entry for entry in tf_vocab)
 
 
-def test_it_takes_one_core_and_no_gpu(stand_in):
+def test_tensorflow_uses_one_core_and_no_gpu(tensorflow):
   Encoder(TOKENIZER, "tf_text")
-  assert ("devices", [], "GPU") in stand_in.calls
-  assert ("intra", 1) in stand_in.calls and ("inter", 1) in stand_in.calls
+  assert ("devices", [], "GPU") in tensorflow.calls
+  assert ("intra", 1) in tensorflow.calls and ("inter", 1) in tensorflow.calls
 
 
-def test_where_it_is_not_installed_a_command_is_named(monkeypatch):
+def test_the_error_for_a_missing_package_names_a_command(monkeypatch):
   monkeypatch.setitem(sys.modules, "tensorflow_text", None)
   monkeypatch.setitem(sys.modules, "tensorflow", types.SimpleNamespace())
   with pytest.raises(InputError, match=r"pip install 'truenegs_jax\[tf_text\]"):
@@ -157,20 +156,20 @@ def test_where_it_is_not_installed_a_command_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_accents_apart_from_case_are_refused(lowercase):
+def test_accents_that_differ_from_case_are_rejected(lowercase):
   tokenizer = make_tokenizer(
     VOCAB, lowercase=lowercase, strip_accents=not lowercase
   )
-  with pytest.raises(InputError, match=r'needs data.tokenizer="fast"'):
+  with pytest.raises(InputError, match=r"not supported.*data.tokenizer=fast"):
     Encoder(tokenizer, "tf_text")
 
 
-def test_a_vocabulary_that_it_cannot_use_is_named(stand_in, monkeypatch):
+def test_an_unsupported_vocabulary_is_rejected(tensorflow, monkeypatch):
   def refuse(*args, **options):
     raise RuntimeError("No valid vocab tokens were found")
 
   monkeypatch.setattr(
     sys.modules["tensorflow_text"], "FastBertTokenizer", refuse
   )
-  with pytest.raises(InputError, match="No valid vocab .* set data.tokenizer"):
+  with pytest.raises(InputError, match="No valid vocab.*Set.*data.tokenizer"):
     Encoder(TOKENIZER, "tf_text")

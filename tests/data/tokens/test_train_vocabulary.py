@@ -1,4 +1,4 @@
-"""A vocabulary is the same in every process, of any language, and bounded."""
+"""Trained vocabularies are reproducible, bounded and fit any language."""
 
 import collections
 import hashlib
@@ -23,11 +23,11 @@ from truenegs_jax.runtime.errors import InputError
 CASES = [(True, True), (False, False), (True, False), (False, True)]
 
 
-def ignore(*progress, at_once=False):
+def ignore_progress(*_, at_once=False):
   pass
 
 
-def corpus() -> list[str]:
+def make_corpus() -> list[str]:
   rng = np.random.default_rng(3)
   roots = ["swan", "crane", "grebe", "été", "flüge", "天"]
   ends = ["", "s", "ing", "ed", "like"]
@@ -38,14 +38,16 @@ def corpus() -> list[str]:
   return [" ".join(words[i : i + 20]) for i in range(0, 4000, 20)]
 
 
-def glosses() -> list[str]:
+def make_derived_words() -> list[str]:
+  """Generates lines of words with prefixes and suffixes."""
   rng = np.random.default_rng(7)
   birds = ["swan", "grebe", "crane", "heron", "coot", "plover"]
   roots = [*birds, "été", "naïve", "façade", "o'clock", "x-ray", "3rd"]
-  starts, ends = ["un", "re", "", "", "over"], "s ing ed like ness less -like"
-  tails = ["", *ends.split(), "(a)", ";", ","]
+  prefixes = ["un", "re", "", "", "over"]
+  suffixes = ["", "s", "ing", "ed", "like", "ness", "less", "-like"]
+  suffixes += ["(a)", ";", ","]
   words = [
-    rng.choice(starts) + rng.choice(roots) + rng.choice(tails)
+    rng.choice(prefixes) + rng.choice(roots) + rng.choice(suffixes)
     for _ in range(27_000)
   ]
   return [
@@ -53,8 +55,8 @@ def glosses() -> list[str]:
   ]
 
 
-def counted(texts, *, lowercase, strip_accents) -> collections.Counter:
-  """Words as the library gives them, one text at a time."""
+def library_counts(texts, *, lowercase, strip_accents) -> collections.Counter:
+  """Counts words with `tokenizers`, one text at a time."""
   normalizer = normalizers.BertNormalizer(
     lowercase=lowercase, strip_accents=strip_accents
   )
@@ -68,32 +70,34 @@ def counted(texts, *, lowercase, strip_accents) -> collections.Counter:
 
 
 @pytest.mark.parametrize("lowercase, strip_accents", CASES)
-def test_words_are_counted_as_the_library_parts_them(lowercase, strip_accents):
+def test_word_counts_equal_those_of_the_library(lowercase, strip_accents):
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
-  texts = (
-    ODD_LINES + random_lines(400) + corpus() + ["\n".join(corpus()[:9])] * 3
+  corpus = make_corpus()
+  texts = ODD_LINES + random_lines(400) + corpus + ["\n".join(corpus[:9])] * 3
+  counts = train_vocabulary_lib._count_words(
+    texts, Splitter(**options), ignore_progress
   )
-  found = train_vocabulary_lib._count_words(texts, Splitter(**options), ignore)
-  assert found == counted(texts, **options)
+  assert counts == library_counts(texts, **options)
 
 
 def test_a_trained_vocabulary_covers_its_corpus():
-  vocab = train_vocabulary(corpus(), size=120, lowercase=True)
+  corpus = make_corpus()
+  vocab = train_vocabulary(corpus, size=120, lowercase=True)
   tokenizer = make_tokenizer(vocab, lowercase=True)
   assert tokenizer.special_ids == (0, 1, 2, 3, 4)
   assert 60 < len(vocab) <= 120
-  ids = tokenizer.encode_lines(corpus())
-  assert not any(tokenizer.unk in line for line in ids)
+  ids = tokenizer.encode_lines(corpus)
+  assert not any(tokenizer.unk in line_ids for line_ids in ids)
   assert "swan" in vocab and "ete" in vocab
-  cased = train_vocabulary(corpus(), size=120, lowercase=False)
+  cased = train_vocabulary(corpus, size=120, lowercase=False)
   assert "é" in cased and "é" not in vocab
 
 
 @pytest.mark.parametrize(
   "lowercase, digest", [(True, "4002f993717e0176"), (False, "d8188aadc5570279")]
 )
-def test_the_vocabulary_is_that_of_runs_made_earlier(lowercase, digest):
-  vocab = train_vocabulary(glosses(), size=300, lowercase=lowercase)
+def test_vocabularies_equal_those_of_earlier_versions(lowercase, digest):
+  vocab = train_vocabulary(make_derived_words(), size=300, lowercase=lowercase)
   assert hashlib.sha256("\n".join(vocab).encode()).hexdigest()[:16] == digest
 
 
@@ -114,26 +118,28 @@ def library_vocabulary(texts, size, *, lowercase, strip_accents) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lowercase, strip_accents", CASES)
-def test_entries_are_those_of_the_library(lowercase, strip_accents):
+def test_entries_equal_those_of_the_library(lowercase, strip_accents):
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
-  ours = set(train_vocabulary(glosses(), size=200, **options))
-  theirs = library_vocabulary(glosses(), 200, **options)
-  assert len(ours) == len(theirs) == 200
-  assert len(ours - theirs) <= 20  # of equals, which it takes is chance there
+  texts = make_derived_words()
+  vocab = set(train_vocabulary(texts, size=200, **options))
+  library_vocab = library_vocabulary(texts, 200, **options)
+  assert len(vocab) == len(library_vocab) == 200
+  # The library chooses among equally frequent pieces at random.
+  assert len(vocab - library_vocab) <= 20
 
 
 @pytest.mark.slow
-def test_entries_of_real_text_are_those_of_the_library(real_data):
+def test_entries_of_real_text_equal_those_of_the_library(real_data):
   path = real_data / "corpus" / "wikipedia-en-society.txt.xz"
   with lzma.open(path, "rt", encoding="utf-8") as file:
     texts = file.read(2_000_000).split("\n")
   options = {"lowercase": True, "strip_accents": True}
-  ours = set(train_vocabulary(texts, size=8192, **options))
-  theirs = library_vocabulary(texts, 8192, **options)
-  assert len(ours) == 8192 and len(ours - theirs) <= 8
+  vocab = set(train_vocabulary(texts, size=8192, **options))
+  library_vocab = library_vocabulary(texts, 8192, **options)
+  assert len(vocab) == 8192 and len(vocab - library_vocab) <= 8
 
 
-def test_training_gives_the_same_vocabulary_in_every_process(tmp_path):
+def test_every_process_trains_the_same_vocabulary(tmp_path):
   code = (
     "import sys, pathlib;"
     "from truenegs_jax.data.tokens.train_vocabulary import *;"
@@ -141,7 +147,8 @@ def test_training_gives_the_same_vocabulary_in_every_process(tmp_path):
     "vocab = train_vocabulary(iter(texts), size=400, lowercase=True);"
     "sys.stdout.buffer.write('\\n'.join(vocab).encode())"
   )
-  # Many letters and ties: what the trainer of `tokenizers` alone gets wrong.
+  # Many letters and ties, for which the trainer of `tokenizers` alone is not
+  # reproducible.
   rng = np.random.default_rng(0)
   letters = list("abcdefghijklmnopqrstuvwxyz")
   words = ["".join(rng.choice(letters, 6)) for _ in range(300)] * 2
@@ -160,7 +167,7 @@ def test_training_gives_the_same_vocabulary_in_every_process(tmp_path):
   assert not any(run.stderr for run in runs)
 
 
-def test_a_text_without_spaces_gets_the_characters_it_needs():
+def test_text_without_spaces_gets_enough_characters():
   rng = np.random.default_rng(1)
   characters = rng.permutation([chr(c) for c in range(0x4E00, 0x6E00)])[:5000]
   ranks = np.minimum(rng.zipf(1.3, 400_000), 5000) - 1
@@ -177,39 +184,37 @@ def test_a_text_without_spaces_gets_the_characters_it_needs():
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["\x00 \u200b", "\ud800"]])
-def test_no_words_make_no_entries(texts):
+def test_a_text_without_words_gets_special_entries_only(texts):
   assert train_vocabulary(texts, size=50, lowercase=True) == SPECIALS
 
 
-def test_a_size_too_small_is_refused_with_the_least_one():
-  with pytest.raises(InputError, match=r"vocab_size=20: .* take \d\d; set at"):
-    train_vocabulary(corpus(), size=20, lowercase=True)
+def test_a_size_that_is_too_small_is_rejected():
+  with pytest.raises(InputError, match=r"vocab_size=20 .* take \d\d\..* \d\d "):
+    train_vocabulary(make_corpus(), size=20, lowercase=True)
 
 
-def test_the_rarest_of_too_many_words_are_forgotten(monkeypatch):
+def test_the_rarest_of_too_many_words_are_dropped(monkeypatch):
   monkeypatch.setattr(train_vocabulary_lib, "MAX_WORDS", 200)
-  often = [f"often{c}" for c in "abcdefgh"]
+  frequent = [f"often{c}" for c in "abcdefgh"]
   rare = [f"rare{i:06}" for i in range(30_000)]
-  texts = [" ".join([*often, *rare[i : i + 8]]) for i in range(0, 30_000, 8)]
+  texts = [" ".join([*frequent, *rare[i : i + 8]]) for i in range(0, 30_000, 8)]
   monkeypatch.setattr(
     "truenegs_jax.data.tokens.split_words.BATCH_CHARACTERS", 1000
   )
   splitter = Splitter(lowercase=True, strip_accents=True)
-  counts = train_vocabulary_lib._count_words(texts, splitter, ignore)
+  count_words = train_vocabulary_lib._count_words
+  counts = count_words(texts, splitter, ignore_progress)
   assert len(counts) < 1000
-  assert [counts[word] for word in often] == [len(texts)] * 8
-  again = train_vocabulary_lib._count_words(iter(texts), splitter, ignore)
-  assert again == counts
+  assert [counts[word] for word in frequent] == [len(texts)] * 8
+  assert count_words(iter(texts), splitter, ignore_progress) == counts
 
 
-def test_many_words_are_scaled_down_before_they_are_shown(monkeypatch):
+def test_large_counts_are_scaled_down_for_the_trainer(monkeypatch):
+  def count_repeated(counts):
+    texts = train_vocabulary_lib._repeat_words(counts)
+    return collections.Counter(" ".join(texts).split())
+
   counts = collections.Counter(swan=60_001, grebe=1003, heron=1)
-  shown = collections.Counter(
-    " ".join(train_vocabulary_lib._repeated(counts)).split()
-  )
-  assert shown == counts
-  monkeypatch.setattr(train_vocabulary_lib, "MAX_SHOWN", 10_000)
-  shown = collections.Counter(
-    " ".join(train_vocabulary_lib._repeated(counts)).split()
-  )
-  assert shown == {"swan": 60_001 // 7, "grebe": 1003 // 7}
+  assert count_repeated(counts) == counts
+  monkeypatch.setattr(train_vocabulary_lib, "MAX_FED_WORDS", 10_000)
+  assert count_repeated(counts) == {"swan": 60_001 // 7, "grebe": 1003 // 7}

@@ -1,1 +1,1 @@
-"""tokens."""
+"""Tokenization: WordPiece vocabularies and fast encoding of text."""

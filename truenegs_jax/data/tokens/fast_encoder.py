@@ -1,13 +1,13 @@
-"""Ids of very many lines: those of `Tokenizer.encode_lines`, sooner.
+"""Encodes many lines: the same ids as `Tokenizer.encode_lines`, but faster.
 
-A text repeats its words. The ids of a word are looked up by its bytes as they
-stand between white space; only words not met before are tokenized.
+Text repeats its words, so ids are cached per word. A word is looked up by its
+bytes between white space; only new words are tokenized.
 
   encoder = Encoder(tokenizer)
   tokens_T, lengths_N = encoder.encode(["a mute swan", "", "swans"])
 
-What is remembered is bounded (see `word_table`) and never changes a result. It
-all runs in the calling thread; an encoder serves one thread at a time.
+The caches are bounded (see `word_cache`) and never change a result. An encoder
+starts no threads and must not be shared between threads.
 """
 
 import re
@@ -30,72 +30,77 @@ from truenegs_jax.data.tokens.word_cache import (
   interleave,
   sum_groups,
 )
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import one_of
 
 BACKENDS = ("fast", "tf_text")
 _SPACE = re.compile(r"[ \t\r\n]")
-Ids = tuple[np.ndarray, np.ndarray]
+Ids = tuple[np.ndarray, np.ndarray]  # all ids, int32; how many of each line
 
 
 class Encoder:
-  """Encodes lines; remembers words."""
+  """Encodes lines and caches the ids of words."""
 
   def __init__(self, tokenizer: Tokenizer, backend: str = "fast") -> None:
-    """Args: backend: "fast", or "tf_text" (needs tensorflow-text).
+    """Creates the backend.
+
+    Args:
+      backend: "fast", or "tf_text" (needs tensorflow-text).
 
     Raises:
-      InputError: the backend is unknown, not installed, or cannot do what the
-        tokenizer asks of it.
+      InputError: the backend is unknown, not installed, or does not support
+        the tokenizer.
     """
-    if backend not in BACKENDS:
-      raise InputError(
-        f"data.tokenizer={backend!r} is unknown; known: {', '.join(BACKENDS)}."
-      )
-    self._encode_batch: Callable[[list[str]], Ids] = _FastLines(tokenizer).ids
+    one_of("data.tokenizer", backend, BACKENDS)
+    self._encode_batch: Callable[[list[str]], Ids]
+    self._encode_batch = _CachedEncoder(tokenizer).encode
     if backend == "tf_text":
       from truenegs_jax.data.tokens.tf_text import (
         TfTextEncoder,  # imports TensorFlow
       )
 
-      self._encode_batch = TfTextEncoder(tokenizer, self._encode_batch).ids
+      self._encode_batch = TfTextEncoder(tokenizer, self._encode_batch).encode
 
   def encode(self, lines: Sequence[str]) -> Ids:
-    """The ids of lines, without [CLS] and [SEP].
+    """Encodes lines, without [CLS] and [SEP].
 
     Returns:
-      tokens_T: int32, the ids of all lines, one after another.
+      tokens_T: int32, the ids of all lines, one line after another.
       lengths_N: int64, the number of ids of each line.
     """
-    parts, ends_N = _parts(lines)
-    found = [self._encode_batch(batch) for batch in batch_texts(parts)]
-    if not found:
+    sections, ends_N = _cut_long_lines(lines)
+    encoded = [self._encode_batch(batch) for batch in batch_texts(sections)]
+    if not encoded:
       return np.empty(0, np.int32), np.empty(0, np.int64)
-    tokens_T, lengths_P = map(np.concatenate, zip(*found, strict=True))
-    return tokens_T, sum_groups(lengths_P, ends_N)
+    tokens_T, lengths_S = map(np.concatenate, zip(*encoded, strict=True))
+    return tokens_T, sum_groups(lengths_S, ends_N)
 
 
-def _parts(lines: Sequence[str]) -> tuple[Sequence[str], np.ndarray]:
-  """Cuts long lines at white space; returns parts and where lines end."""
+def _cut_long_lines(lines: Sequence[str]) -> tuple[Sequence[str], np.ndarray]:
+  """Cuts lines of more than BATCH_CHARACTERS into sections, at white space.
+
+  Returns:
+    The sections, and the number of sections before the end of each line.
+  """
   if max(map(len, lines), default=0) <= BATCH_CHARACTERS:
     return lines, np.arange(1, len(lines) + 1)
-  parts: list[str] = []
+  sections: list[str] = []
   ends = []
   for line in lines:
     start = 0
     while space := _SPACE.search(line, start + BATCH_CHARACTERS):
-      parts.append(line[start : space.start()])
+      sections.append(line[start : space.start()])
       start = space.start()
-    parts.append(line[start:])
-    ends.append(len(parts))
-  return parts, np.array(ends)
+    sections.append(line[start:])
+    ends.append(len(sections))
+  return sections, np.array(ends)
 
 
-class _FastLines:
-  """Ids of lines by `tokenizers`, through two tables.
+class _CachedEncoder:
+  """Encodes lines with `tokenizers` and two caches.
 
-  The first is of words as they stand between white space, the second of what
-  they are when normalised and parted at punctuation. There are far fewer of
-  those: "Swan", "swan," and "(swan" share one.
+  The keys of the first cache are words between white space. The keys of the
+  second are normalized words split at punctuation, of which there are far
+  fewer: "Swan", "swan," and "(swan" share one.
   """
 
   def __init__(self, tokenizer: Tokenizer) -> None:
@@ -104,36 +109,37 @@ class _FastLines:
     )
     self._model = tokenizers.Tokenizer(tokenizer.model)
     self._model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    self._begins_V = np.array([e[:2] != "##" for e in tokenizer.vocab])
-    self._words = WordIdCache(self._ids_of_words)
-    self._basic = WordIdCache(self._ids_of_basic)
+    self._begins_word_V = np.array([e[:2] != "##" for e in tokenizer.vocab])
+    self._raw_cache = WordIdCache(self._encode_raw_words)
+    self._basic_cache = WordIdCache(self._encode_basic_tokens)
 
-  def ids(self, lines: list[str]) -> Ids:
-    """Ids of lines, and how many each has."""
+  def encode(self, lines: list[str]) -> Ids:
+    """Returns the ids of all lines, and the number of ids of each line."""
     words, ends_N = find_words(lines)
-    ids_T, lengths_W = self._words.ids(words)
+    ids_T, lengths_W = self._raw_cache.lookup(words)
     return ids_T, sum_groups(lengths_W, ends_N)
 
-  def _ids_of_words(self, words: WordSpans) -> Ids:
-    is_ascii_W = words.are_ascii()
+  def _encode_raw_words(self, words: WordSpans) -> Ids:
+    is_ascii_W = words.are_ascii()  # the splitter is faster on ASCII alone
     return interleave(
       is_ascii_W,
-      self._ids_of_some(words.take(is_ascii_W)),
-      self._ids_of_some(words.take(~is_ascii_W)),
+      self._split_and_encode(words.take(is_ascii_W)),
+      self._split_and_encode(words.take(~is_ascii_W)),
     )
 
-  def _ids_of_some(self, words: WordSpans) -> Ids:
-    basic, ends_W = self._splitter.basic_tokens(words)
-    assert len(ends_W) == len(words.starts_W), "a word was lost"
-    ids_T, lengths_P = self._basic.ids(basic)
+  def _split_and_encode(self, words: WordSpans) -> Ids:
+    tokens, ends_W = self._splitter.basic_tokens(words)
+    assert len(ends_W) == len(words.starts_W), "the splitter lost a word"
+    ids_T, lengths_P = self._basic_cache.lookup(tokens)
     return ids_T, sum_groups(lengths_P, ends_W)
 
-  def _ids_of_basic(self, basic: WordSpans) -> Ids:
-    # One text of all: an Encoding for each would take most of the time.
+  def _encode_basic_tokens(self, tokens: WordSpans) -> Ids:
+    # All as one text: one Encoding per token would take most of the time.
     [encoded] = self._model.encode_batch_fast(
-      [basic.lines().decode()], add_special_tokens=False
+      [tokens.lines().decode()], add_special_tokens=False
     )
     ids_T = np.array(encoded.ids, np.int32)
-    # A token begins where no "##" does; it cannot hold one itself: punctuation.
-    starts_P = np.flatnonzero(self._begins_V[ids_T])
+    # Each id without "##" begins a token. No token begins with "##" itself:
+    # "#" is punctuation, so it was split off.
+    starts_P = np.flatnonzero(self._begins_word_V[ids_T])
     return ids_T, np.diff(starts_P, append=len(ids_T))

@@ -1,12 +1,12 @@
-"""Lines by TensorFlow Text's FastBertTokenizer, where it agrees with BERT.
+"""Encodes lines with TensorFlow Text where its ids are known to equal BERT's.
 
-It folds characters by NFKC (superscripts, ligatures, the final sigma), keeps
-control and private-use characters, knows newer punctuation, and counts the
-length of a word in bytes. So a character is tried with both tokenizers when it
-is first met, and lines with one that they differ in, or with a long word, are
-left to the Rust tokenizer. What either makes of a character does not depend on
-its neighbours, but for marks that decomposition puts in order; so this proves
-lines.
+FastBertTokenizer differs from BERT: it folds characters by NFKC (superscripts,
+ligatures, the final sigma), keeps control and private-use characters, uses a
+newer list of punctuation, and limits words by bytes. So each new character is
+checked with both tokenizers. Lines with a character on which they differ, or
+with a long word, go to the Rust tokenizer. It is enough to check characters:
+neither tokenizer treats a character by its neighbors, except combining marks,
+which decomposition reorders and which therefore count as different.
 """
 
 import contextlib
@@ -28,123 +28,132 @@ from truenegs_jax.data.tokens.tokenizer import (
 from truenegs_jax.data.tokens.word_cache import interleave
 from truenegs_jax.runtime.errors import InputError
 
-# Decomposed (a Hangul syllable is three letters) a word is within BERT's limit
-# of 100.
+# At most 99 after decomposition (three letters per Hangul syllable), which is
+# within BERT's limit of 100.
 MAX_CHARACTERS = 33
-_MAX_BYTES = 1000  # TensorFlow's own limit, out of the way
+_MAX_BYTES = 1000  # TensorFlow's limit, which MAX_CHARACTERS never reaches
 _PROBE_VOCAB = (*SPECIALS, "a", "##a")
-# Ids of "a{c}a {c}" where c parts words, and where it is dropped.
-_NOTHING_LEFT = ([5, 5], [5, 6])
+# Ids of "a{c}a {c}" if c becomes a space, and if it is removed.
+_DROPPED = ([5, 5], [5, 6])
 _SURROGATES = range(0xD800, 0xE000)
 EncodeLines = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
-_UNTRIED, _PROVEN, _DIFFERENT = range(3)
+_UNCHECKED, _EQUAL, _DIFFERENT = range(3)
 
 
 class TfTextEncoder:
-  """Ids of lines; imports TensorFlow, and keeps it to one core."""
+  """Encodes lines with tensorflow-text, on one core and no GPU."""
 
-  def __init__(self, tokenizer: Tokenizer, others: EncodeLines) -> None:
-    """Args: others: ids of the lines that TensorFlow might get wrong.
+  def __init__(self, tokenizer: Tokenizer, fallback: EncodeLines) -> None:
+    """Imports TensorFlow.
+
+    Args:
+      fallback: encodes the lines that TensorFlow might encode differently.
 
     Raises:
-      InputError: no tensorflow-text here, or it cannot do what is asked.
+      InputError: tensorflow-text is not installed, or does not support the
+        tokenizer.
     """
-    uncased = tokenizer.lowercase
-    if tokenizer.strip_accents != uncased:
+    lowercase = tokenizer.lowercase
+    if tokenizer.strip_accents != lowercase:
       raise InputError(
-        'data.tokenizer="tf_text" strips accents exactly where it lower-cases;'
-        f" lowercase={uncased} with strip_accents={tokenizer.strip_accents}"
-        ' needs data.tokenizer="fast".'
+        f"data.lowercase={lowercase} with strip_accents="
+        f"{tokenizer.strip_accents} is not supported by"
+        " data.tokenizer='tf_text', which strips accents exactly if it"
+        " lower-cases. Set --config.data.tokenizer=fast."
       )
     text = _import_tf_text()
-    self._others = others
+    self._fallback = fallback
     self._tokenizer = _fast_bert_tokenizer(text, tokenizer)
-    self._bert_probe = make_tokenizer(_PROBE_VOCAB, lowercase=uncased)
+    self._bert_probe = make_tokenizer(_PROBE_VOCAB, lowercase=lowercase)
     self._probe = _fast_bert_tokenizer(text, self._bert_probe)
     self._bert_normalizer = normalizers.BertNormalizer(
-      lowercase=uncased, handle_chinese_chars=False
+      lowercase=lowercase, handle_chinese_chars=False
     )
     self._normalizer = text.FastBertNormalizer(
-      lower_case_nfd_strip_accents=uncased
+      lower_case_nfd_strip_accents=lowercase
     )
-    self._state_of_code = np.full(0x110000, _UNTRIED, np.uint8)
+    self._state_of_code = np.full(0x110000, _UNCHECKED, np.uint8)
 
-  def ids(self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Ids of lines, and how many each has."""
-    is_proven_N = self._are_proven(lines)
-    if is_proven_N.all():
-      return _ids(self._tokenizer, lines)
-    proven = list(itertools.compress(lines, is_proven_N))
-    others = list(itertools.compress(lines, ~is_proven_N))
+  def encode(self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ids of all lines, and the number of ids of each line."""
+    is_equal_N = self._have_equal_ids(lines)
+    if is_equal_N.all():
+      return _encode(self._tokenizer, lines)
+    equal = list(itertools.compress(lines, is_equal_N))
+    others = list(itertools.compress(lines, ~is_equal_N))
     return interleave(
-      is_proven_N, _ids(self._tokenizer, proven), self._others(others)
+      is_equal_N, _encode(self._tokenizer, equal), self._fallback(others)
     )
 
-  def _are_proven(self, lines: list[str]) -> np.ndarray:
+  def _have_equal_ids(self, lines: list[str]) -> np.ndarray:
+    """Returns bool `[N]`: which lines both tokenizers encode alike."""
     text = "\n".join(lines)
     codes_C = np.frombuffer(
       text.encode("utf-32-le", "surrogatepass"), np.uint32
     )
     states_C = self._state_of_code[codes_C]
-    if (untried_C := states_C == _UNTRIED).any():
-      self._try(np.unique(codes_C[untried_C]))
+    if (unchecked_C := states_C == _UNCHECKED).any():
+      self._check_characters(np.unique(codes_C[unchecked_C]))
       states_C = self._state_of_code[codes_C]
     is_gap_C = (codes_C == ord(" ")) | (codes_C == ord("\n"))
     ends_G = np.append(np.flatnonzero(is_gap_C), len(codes_C))
     is_long_G = np.diff(ends_G, prepend=-1) > MAX_CHARACTERS + 1
-    bad = np.append(np.flatnonzero(states_C != _PROVEN), ends_G[is_long_G])
+    bad = np.append(np.flatnonzero(states_C != _EQUAL), ends_G[is_long_G])
     ends_N = np.cumsum([len(line) + 1 for line in lines]) - 1
-    are_proven_N = np.ones(len(lines), bool)
-    are_proven_N[np.searchsorted(ends_N, bad)] = False
-    return are_proven_N
+    is_equal_N = np.ones(len(lines), bool)
+    is_equal_N[np.searchsorted(ends_N, bad)] = False
+    return is_equal_N
 
-  def _try(self, codes_N: np.ndarray) -> None:
-    """Finds out which characters are treated alike wherever they stand."""
+  def _check_characters(self, codes_N: np.ndarray) -> None:
+    """Records which characters both tokenizers treat alike in any context."""
     self._state_of_code[codes_N] = _DIFFERENT
-    # A lone surrogate has no UTF-8 to be tried with.
+    # TensorFlow takes UTF-8, which a lone surrogate does not have.
     codes = [code for code in codes_N.tolist() if code not in _SURROGATES]
     if not codes:
       return
     characters = list(map(chr, codes))
     texts = [f"a{c}a {c}" for c in characters]
-    ids_T, lengths_N = _ids(self._probe, texts)
-    found = np.split(ids_T, np.cumsum(lengths_N)[:-1])
-    expected = self._bert_probe.encode_lines(texts)
-    normal = self._normalizer.normalize(characters).numpy().tolist()
+    ids_T, lengths_N = _encode(self._probe, texts)
+    tf_ids = np.split(ids_T, np.cumsum(lengths_N)[:-1])
+    bert_ids = self._bert_probe.encode_lines(texts)
+    tf_normal = self._normalizer.normalize(characters).numpy().tolist()
     for i, code in enumerate(codes):
+      if tf_ids[i].tolist() != bert_ids[i]:
+        continue
+      # Ids are enough to recognize dropped characters. They do not show what
+      # any other character becomes, so its normal forms are compared too.
       bert_normal = self._bert_normalizer.normalize_str(characters[i])
-      # Ids tell whether a character parts words or is dropped. Of any other
-      # they hide what it becomes, and whether it may change places.
-      if found[i].tolist() == expected[i] and (
-        expected[i] in _NOTHING_LEFT
-        or normal[i].decode() == bert_normal
+      if bert_ids[i] in _DROPPED or (
+        tf_normal[i].decode() == bert_normal
         and not any(map(unicodedata.combining, bert_normal))
       ):
-        self._state_of_code[code] = _PROVEN
+        self._state_of_code[code] = _EQUAL
 
 
 def _import_tf_text() -> ModuleType:
-  # Without this it tells of the GPUs that it cannot find.
+  # Silences warnings about missing GPUs.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   try:
     import tensorflow
     import tensorflow_text
   except ImportError as error:
     raise InputError(
-      'data.tokenizer="tf_text" needs a package that is not here'
-      f" ({error}): pip install 'truenegs_jax[tf_text]', which takes 2 GB, or"
-      ' set data.tokenizer="fast": the ids are the same.'
+      f"data.tokenizer='tf_text' needs a package that is missing ({error})."
+      " Run `pip install 'truenegs_jax[tf_text]'` (2 GB), or set"
+      " --config.data.tokenizer=fast, which gives the same ids."
     ) from error
-  with contextlib.suppress(RuntimeError):  # whoever used it before has chosen
-    tensorflow.config.set_visible_devices([], "GPU")  # it would take them all
+  with contextlib.suppress(RuntimeError):  # TensorFlow is already configured
+    # TensorFlow would reserve the memory of all GPUs.
+    tensorflow.config.set_visible_devices([], "GPU")
     tensorflow.config.threading.set_intra_op_parallelism_threads(1)
     tensorflow.config.threading.set_inter_op_parallelism_threads(1)
   return tensorflow_text
 
 
 def _fast_bert_tokenizer(text: ModuleType, tokenizer: Tokenizer) -> Any:
-  # No word holds white space, yet TensorFlow would find "a b" in a text. It
-  # leaves out entries with punctuation inside.
+  # BERT never uses an entry with white space, as no word contains any, but
+  # TensorFlow would match it. TensorFlow ignores entries that mix letters with
+  # punctuation, so such a name takes its place.
   vocab = [
     f"[{i},]" if any(map(str.isspace, entry)) else entry
     for i, entry in enumerate(tokenizer.vocab)
@@ -158,13 +167,13 @@ def _fast_bert_tokenizer(text: ModuleType, tokenizer: Tokenizer) -> Any:
     )
   except (RuntimeError, ValueError) as error:
     raise InputError(
-      f"tensorflow-text cannot use this vocabulary ({error}): set"
-      ' data.tokenizer="fast".'
+      f"data.vocab cannot be used by tensorflow-text ({error}). Set"
+      " --config.data.tokenizer=fast."
     ) from error
 
 
-def _ids(tokenizer: Any, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+def _encode(tokenizer: Any, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
   if not texts:  # TensorFlow would take them for numbers
     return np.empty(0, np.int32), np.empty(0, np.int64)
-  found = tokenizer.tokenize(texts)
-  return found.flat_values.numpy(), found.row_lengths().numpy()
+  ragged = tokenizer.tokenize(texts)
+  return ragged.flat_values.numpy(), ragged.row_lengths().numpy()

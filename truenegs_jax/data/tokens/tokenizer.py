@@ -1,7 +1,7 @@
-"""WordPiece: a vocabulary, and the ids of lines of text under it.
+"""Loads and checks WordPiece vocabularies, and encodes text with them.
 
-The algorithm is the Rust one of `tokenizers` (what `BertTokenizer` of
-transformers runs); ours are the checks of the vocabulary and its fingerprint.
+Encoding is done by the Rust library `tokenizers`, as in `BertTokenizer` of
+transformers.
 
   tokenizer = load_tokenizer("vocab.txt", lowercase=True)
   tokenizer.encode_lines(["a mute swan"])  # [[1037, 20101, 10677]]
@@ -22,9 +22,9 @@ from truenegs_jax.runtime.files import atomic_file, short_sha256
 from truenegs_jax.runtime.hub_names import is_hub_name
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# data.accents of a config -> strip_accents; BERT strips where it lower-cases.
+# `data.accents` of a config -> strip_accents; None follows `lowercase`.
 ACCENTS = {"auto": None, "strip": True, "keep": False}
-# Longer words become [UNK], as in transformers (the TF code of BERT has 200).
+# Longer words become [UNK], as in transformers (BERT's TF code allows 200).
 MAX_WORD_CHARACTERS = 100
 MAX_VOCABULARY_BYTES = 64 << 20
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -32,10 +32,14 @@ _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-  """A WordPiece vocabulary; `load_tokenizer` and `make_tokenizer` check it.
+  """A WordPiece vocabulary, checked by `load_tokenizer` or `make_tokenizer`.
 
-  The id of an entry is its place; `pad` to `mask` are ids of the specials.
-  BERT strips accents where it lower-cases; some languages want one of the two.
+  Attributes:
+    vocab: the entries; the id of an entry is its index.
+    lowercase: whether text is lower-cased ("uncased").
+    strip_accents: whether "é" becomes "e". BERT sets it to `lowercase`; some
+      languages need only one of the two.
+    pad, unk, cls, sep, mask: the ids of the special entries.
   """
 
   vocab: tuple[str, ...]
@@ -49,22 +53,22 @@ class Tokenizer:
 
   @property
   def special_ids(self) -> tuple[int, ...]:
-    """Ids of [PAD] [UNK] [CLS] [SEP] [MASK], in this order."""
+    """The ids of [PAD] [UNK] [CLS] [SEP] [MASK], in this order."""
     return self.pad, self.unk, self.cls, self.sep, self.mask
 
   @functools.cached_property
   def fingerprint(self) -> str:
-    """16 hex digits; equal exactly when texts get the same ids."""
+    """16 hex digits of a hash of everything that decides the ids of a text."""
     text = "\n".join(self.vocab) + f"\n\nlowercase={self.lowercase}"
     if self.strip_accents != self.lowercase:
       text += f" strip_accents={self.strip_accents}"
     return short_sha256(text)
 
   def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
-    """Ids of every line, without [CLS] and [SEP].
+    """Returns the ids of every line, without [CLS] and [SEP].
 
-    A "[MASK]" typed in a text is encoded as ordinary characters. Lone
-    surrogates, which no UTF-8 holds, are dropped like control characters.
+    A literal "[MASK]" in a text is encoded as ordinary characters. Lone
+    surrogates have no UTF-8 and are dropped, like control characters.
     """
     encode = functools.partial(
       self._backend.encode_batch_fast, add_special_tokens=False
@@ -76,12 +80,12 @@ class Tokenizer:
     return [encoding.ids for encoding in encoded]
 
   def decode(self, ids: Iterable[int]) -> str:
-    """The text of ids for a reader: words apart, `##` pieces joined."""
+    """Returns readable text: words separated by spaces, `##` pieces joined."""
     return " ".join(self.vocab[i] for i in ids).replace(" ##", "")
 
   @functools.cached_property
   def model(self) -> models.WordPiece:
-    """The vocabulary as the Rust library has it."""
+    """The vocabulary as a model of `tokenizers`."""
     return models.WordPiece(
       vocab={entry: i for i, entry in enumerate(self.vocab)},
       unk_token="[UNK]",
@@ -90,7 +94,7 @@ class Tokenizer:
 
   @functools.cached_property
   def _backend(self) -> tokenizers.Tokenizer:
-    # Without added tokens: a literal "[MASK]" in a text stays text.
+    # No special tokens are added, so a literal "[MASK]" in a text stays text.
     backend = tokenizers.Tokenizer(self.model)
     backend.normalizer = normalizers.BertNormalizer(
       lowercase=self.lowercase, strip_accents=self.strip_accents
@@ -106,37 +110,41 @@ def make_tokenizer(
   strip_accents: bool | None = None,
   origin: str = "vocabulary",
 ) -> Tokenizer:
-  """Checks a vocabulary given as entries; `origin` names it in errors.
+  """Builds a tokenizer from the entries of a vocabulary and checks them.
 
   Args:
-    strip_accents: "é" becomes "e"; None does it where text is lower-cased.
+    strip_accents: whether "é" becomes "e"; None for the value of `lowercase`.
+    origin: name of the vocabulary in error messages.
 
   Raises:
-    InputError: empty or repeated entries, or a special one is missing.
+    InputError: an entry is empty or repeated, or a special one is missing.
   """
-  lines: dict[str, int] = {}
+  line_of_entry: dict[str, int] = {}
   for line, entry in enumerate(vocab, start=1):
     if not entry.strip():
       raise InputError(
-        f"{origin}:{line}: empty line; line n holds the entry of id n - 1:"
-        " take the original file."
+        f"{origin}:{line}: empty line. Line n must hold the entry with id"
+        " n - 1. Use the original file."
       )
-    if entry in lines:
+    if entry in line_of_entry:
       raise InputError(
-        f"{origin}:{line}: {entry!r} stands already in line {lines[entry]};"
-        " entries must be unique: take the original file."
+        f"{origin}:{line}: entry {entry!r} is already in line"
+        f" {line_of_entry[entry]}. Entries must be unique. Use the original"
+        " file."
       )
-    lines[entry] = line
-  missing = [name for name in SPECIALS if name not in lines]
+    line_of_entry[entry] = line
+  missing = [name for name in SPECIALS if name not in line_of_entry]
   if missing:
     raise InputError(
-      f"{origin}: {len(lines)} entries, but no {' '.join(missing)}; a BERT"
-      f" vocabulary has {' '.join(SPECIALS)} (at any id): take such a"
-      ' vocab.txt, or train one with data.vocab="train".'
+      f"{origin}: {len(line_of_entry):,} entries, but no {' '.join(missing)}. A"
+      f" BERT vocabulary contains {' '.join(SPECIALS)} (at any id). Use the"
+      " vocab.txt of a BERT or ELECTRA model, or train a vocabulary with"
+      " --config.data.vocab=train."
     )
-  special_ids = (lines[name] - 1 for name in SPECIALS)
+  special_ids = (line_of_entry[name] - 1 for name in SPECIALS)
   strip_accents = lowercase if strip_accents is None else strip_accents
-  return Tokenizer(tuple(lines), lowercase, strip_accents, *special_ids)
+  vocab = tuple(line_of_entry)
+  return Tokenizer(vocab, lowercase, strip_accents, *special_ids)
 
 
 def load_tokenizer(
@@ -145,14 +153,14 @@ def load_tokenizer(
   """Reads a vocabulary.
 
   Args:
-    path_or_name: a `vocab.txt`; a `tokenizer.json`; a folder with one of the
-      two; or the name of a model on the Hugging Face hub (needs internet).
-    lowercase: lower-case text ("uncased").
-    strip_accents: strip its accents; None, as BERT: where it is lower-cased.
+    path_or_name: a `vocab.txt`, a `tokenizer.json`, a folder that contains one
+      of them, or the name of a model on the Hugging Face hub (needs internet).
+    lowercase: whether to lower-case text ("uncased").
+    strip_accents: whether "é" becomes "e"; None for the value of `lowercase`.
 
   Raises:
-    InputError: nothing there, or not a usable WordPiece vocabulary, or one
-      that a tokenizer.json normalises text for in another way.
+    InputError: there is no such file, it is not a valid WordPiece vocabulary,
+      or its tokenizer.json normalizes text in another way.
   """
   strip_accents = lowercase if strip_accents is None else strip_accents
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
@@ -162,20 +170,21 @@ def load_tokenizer(
     return _load_file(file, options)
   if path.suffix in (".txt", ".json") or not is_hub_name(path_or_name):
     raise InputError(
-      f"data.vocab: {path_or_name!r} is neither a file, a folder nor a name"
-      ' on the Hugging Face hub: give the path of a vocab.txt, or "train".'
+      f"data.vocab={path_or_name!r} is neither a file, a folder nor the name of"
+      " a model on the Hugging Face hub. Set --config.data.vocab to the path of"
+      " a vocab.txt, or to train."
     )
   return _load_file(_download(path_or_name), options)
 
 
 def write_vocabulary(vocab: Sequence[str], path: str | pathlib.Path) -> None:
-  """Writes a `vocab.txt`: one entry a line, UTF-8, line n holds id n - 1."""
+  """Writes a `vocab.txt`: UTF-8, the entry with id n - 1 in line n."""
   with atomic_file(pathlib.Path(path)) as file:
     file.writelines(f"{entry}\n".encode() for entry in vocab)
 
 
 def drop_surrogates(line: str) -> str:
-  """Leaves out what no UTF-8 holds, so that Rust can take the rest."""
+  """Removes lone surrogates, which Rust strings (UTF-8) cannot hold."""
   return line.encode("utf-8", "ignore").decode("utf-8")
 
 
@@ -183,15 +192,18 @@ def _file_in_folder(folder: pathlib.Path) -> pathlib.Path:
   for name in ("vocab.txt", "tokenizer.json"):
     if (folder / name).is_file():
       return folder / name
-  raise InputError(f"{folder} holds neither vocab.txt nor tokenizer.json.")
+  raise InputError(
+    f"data.vocab: '{folder}' contains neither vocab.txt nor tokenizer.json."
+    " Set --config.data.vocab to the path of a vocab.txt."
+  )
 
 
 def _load_file(path: pathlib.Path, options: dict[str, bool]) -> Tokenizer:
   try:
     if (size := path.stat().st_size) > MAX_VOCABULARY_BYTES:
       raise InputError(
-        f"{path}: {size:,} bytes; a vocabulary has at most"
-        f" {MAX_VOCABULARY_BYTES:,}: is this the right file?"
+        f"{path}: {size:,} bytes are too many for a vocabulary. At most"
+        f" {MAX_VOCABULARY_BYTES:,} are allowed. Use another file."
       )
     data = path.read_bytes()
   except OSError as error:
@@ -210,8 +222,10 @@ def _entries_of_lines(data: bytes, path: pathlib.Path) -> list[str]:
     try:
       entries.append(line.removesuffix(b"\r").decode("utf-8"))
     except UnicodeDecodeError as error:
-      bad = f"{path}:{number}: byte 0x{line[error.start]:02x}"
-      raise InputError(f"{bad} is not UTF-8: save it as UTF-8.") from error
+      raise InputError(
+        f"{path}:{number}: byte 0x{line[error.start]:02x} is not UTF-8. Save"
+        " the file as UTF-8."
+      ) from error
   return entries
 
 
@@ -226,12 +240,13 @@ def _entries_of_json(
     normalizer = dict(content.get("normalizer") or {})
   except _MALFORMED as error:
     raise InputError(
-      f"{path}: is not a WordPiece tokenizer.json: give a vocab.txt instead."
+      f"{path}: not a WordPiece tokenizer.json. Use a vocab.txt instead."
     ) from error
   if kind != "WordPiece" or sorted(ids.values()) != list(range(len(ids))):
     raise InputError(
-      f"{path}: a {kind} tokenizer with {len(ids)} entries; WordPiece with"
-      " ids 0, 1, 2, ... is needed: give a BERT or ELECTRA vocab.txt."
+      f"{path}: a {kind} tokenizer with {len(ids):,} entries. It must be"
+      " WordPiece with ids 0, 1, 2, .... Use the vocab.txt of a BERT or ELECTRA"
+      " model."
     )
   _check_normalizer(normalizer, path, options)
   return entries
@@ -240,41 +255,43 @@ def _entries_of_json(
 def _check_normalizer(
   normalizer: dict[str, Any], path: pathlib.Path, options: dict[str, bool]
 ) -> None:
-  """Refuses a vocabulary that is meant for text normalised in another way."""
+  """Checks that the normalizer of a tokenizer.json equals the options'."""
   lowercase, strip = options["lowercase"], options["strip_accents"]
   if normalizer and normalizer.get("strip_accents") is None:
-    # BERT's null stands for "as lower-casing says".
+    # null in BERT's tokenizer.json means the value of lowercase.
     normalizer["strip_accents"] = normalizer.get("lowercase", lowercase)
-  if (found := normalizer.get("lowercase", lowercase)) != lowercase:
+  if (value := normalizer.get("lowercase", lowercase)) != lowercase:
     raise InputError(
-      f"data.lowercase={lowercase}, but {path} has {found}: set that."
+      f"data.lowercase={lowercase} differs from lowercase={value} in '{path}'."
+      f" Set --config.data.lowercase={value}."
     )
-  if (found := normalizer.get("strip_accents", strip)) != strip:
+  if (value := normalizer.get("strip_accents", strip)) != strip:
     raise InputError(
-      f"strip_accents={strip} was asked for, but {path} has {found}: set"
-      f' data.accents="{"strip" if found else "keep"}".'
+      f"strip_accents={strip} differs from strip_accents={value} in '{path}'."
+      f" Set --config.data.accents={'strip' if value else 'keep'}."
     )
-  berts = {
+  bert_values = {
     "type": "BertNormalizer",
     "clean_text": True,
     "handle_chinese_chars": True,
   }
-  for name, value in berts.items():
-    if (found := normalizer.get(name, value)) != value:
+  for name, bert_value in bert_values.items():
+    if (value := normalizer.get(name, bert_value)) != bert_value:
       raise InputError(
-        f"{path}: its normalizer has {name}={found}, and text is normalised as"
-        f" BERT does, with {value}: give the vocabulary of another model."
+        f"{path}: the normalizer has {name}={value}. Only BERT's normalizer is"
+        f" supported, with {name}={bert_value}. Use the vocabulary of another"
+        " model."
       )
 
 
 def _download(name: str) -> pathlib.Path:
-  import huggingface_hub  # slow to import, and only this needs it
+  import huggingface_hub  # slow to import
 
   try:
     return pathlib.Path(huggingface_hub.hf_hub_download(name, "vocab.txt"))
-  except Exception as error:  # one kind per way a network can fail
+  except Exception as error:  # the library raises many kinds of errors
     raise InputError(
-      f"data.vocab: {name!r} is no local path, and fetching the vocab.txt of"
-      f" this model failed ({type(error).__name__}). Without internet, give a"
-      " local one: --config.data.vocab=FOLDER/vocab.txt"
+      f"data.vocab={name!r} is no local path, and downloading the vocab.txt of"
+      f" this model failed ({type(error).__name__}). Set"
+      " --config.data.vocab=FILE to a local vocab.txt."
     ) from error
