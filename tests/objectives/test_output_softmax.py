@@ -232,7 +232,7 @@ def test_no_share_of_the_masses_leads_to_one_that_is_zero(share, monkeypatch):
   mass_MxC = np.float32(rng.random((500, 300)) < 0.05)
   mass_MxC[:, 7] = 1  # at least one
   mass_MxC = jnp.asarray(mass_MxC)
-  found_M = output_softmax._invert(mass_MxC, jnp.full(500, share))
+  found_M = output_softmax._invert_cdf(mass_MxC, jnp.full(500, share))
   assert (jnp.take_along_axis(mass_MxC, found_M[:, None], axis=1) > 0).all()
 
 

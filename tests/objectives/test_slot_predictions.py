@@ -41,7 +41,7 @@ def test_slots_are_filled_as_the_oracle_draws_them(
   for name, field in (
     ("sampled_BxK", "sampled"),
     ("predicted_BxK", "prediction"),
-    ("inputs_BxK", "shown"),
+    ("inputs_BxK", "masked_as"),
   ):
     drawn = [getattr(slot, field) for slot in want.slots]
     np.testing.assert_array_equal(np.asarray(getattr(got, name))[used], drawn)

@@ -1,1 +1,1 @@
-"""Purely functional networks; only this folder imports flax.linen."""
+"""Networks and heads in Flax; no other folder imports flax.linen."""

@@ -1,1 +1,1 @@
-"""Objectives: masking, true negatives and losses as sums and counts."""
+"""Pure objectives: masking, true negatives, and losses as (sum, count)."""

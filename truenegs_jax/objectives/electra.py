@@ -1,13 +1,10 @@
-"""ELECTRA on true negatives: mask, generate, correct, sample, detect.
+"""ELECTRA's objective on true negatives.
 
-The objective is one pure function from parameters and a batch to a dict of
-(sum, count) pairs: whoever differentiates or reports divides, once, over the
-global batch. The model is any object with `generate_vectors`, `output_layer`,
-`encode`, `judge`, `token_embedding` and, for some readings, `generate_logits`,
-`encode_generator` and `mean_embedding` once bound to parameters.
+The generator predicts the masked slots, and hard correction drops its false
+negatives from its loss. A token sampled from the generator then fills each
+slot, and the discriminator detects which tokens were replaced.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -28,87 +25,92 @@ from truenegs_jax.runtime import rng
 Array = jax.Array
 
 HISTOGRAM_BINS = 400
-HISTOGRAM_RANGE = 10.0  # logits beyond +-10 share the outermost bins
+HISTOGRAM_RANGE = 10.0  # logits beyond +-10 are counted in the outermost bins
 
 
 def electra_terms(
   params: Any,
   batch: Batch,
   keys_B: Array,
-  aux: Mapping[str, Array],
+  aux: negatives.Aux,
   *,
   model: Any,
   options: Options,
   train: bool,
 ) -> Terms:
-  """Sums and counts of every loss and statistic of one batch.
+  """Computes the losses and statistics of one batch.
 
-  Losses: `mlm` (the generator's slots kept by hard correction, Zhang et al.
-  2023, equation 2), `detect` (all real tokens, Clark et al. 2020, section 3.1),
-  `soft` (equation 3; all slots), `sentence` (section 5; all real tokens).
-  Without a slot, or with all corrected, sum and count of `mlm` are 0.
+  The losses, each a sum over slots or over real tokens:
+
+  * `mlm`: cross-entropy of the generator over the slots that hard correction
+    keeps (Zhang et al. 2023, equation 2); (0, 0) if it keeps none.
+  * `detect`: binary cross-entropy of the discriminator over all real tokens
+    (Clark et al. 2020, section 3.1).
+  * `soft`: 1 - cosine of gold and prediction over all slots (Zhang et al. 2023,
+    equation 3); computed if it is weighted, and always in evaluation.
+  * `sentence`: KL(H_p || H_s) over all real tokens (section 5), if weighted.
+
+  The function is pure. The training step divides sums by counts, once, over the
+  global batch.
 
   Args:
-    params: tree of the model's parameters.
-    batch: `tokens`, `types`, `documents`, each int32 `[B, L]`.
-    keys_B: one typed key a row (`rng.row_keys`).
-    aux: device arrays that are no parameters: the synonym table (see
-      `negatives`) for hard correction, smoothing and `discriminator`;
-      `continues_V` (bool, true for `##` pieces) for `strict_subword`.
-    model, options: an unbound linen module, and the recipe.
-    train: whether dropout is on.
+    params: the model's parameters.
+    batch: `tokens`, `types` and `documents`, each int32 `[B, L]`.
+    keys_B: one typed key per row (`rng.row_keys`).
+    aux: device arrays that are not parameters: the synonym table (see
+      `negatives`) for hard correction, smoothing and `options.discriminator`;
+      `continues_V` (bool, true for `##` pieces) for `options.strict_subword`.
+    model: an unbound module with the methods of `pretrain.ElectraPair`.
+    options: the recipe.
+    train: turns dropout on, and leaves out what only evaluation reports.
 
   Returns:
-    name -> (sum, count), f32 scalars; `detect_histogram`: of the detection
-    logits of (replaced, original) tokens. `mlm_hidden`: in evaluation alone.
+    name -> (sum, count), f32 scalars. `detect_histogram` is instead a pair of
+    histograms `[C]` of the detection logits: replaced and original tokens.
   """
   bound = model.bind({"params": params})
-  guess = mask_and_predict(bound, batch, keys_B, options, train=train)
-  terms = mlm.slot_terms(bound, batch, guess, aux, options, train=train)
-  tokens_BxL, slots = batch["tokens"], guess.slots
-  corrupted_BxL = masking.fill_slots(tokens_BxL, slots, guess.sampled_BxK)
+  predictions = mask_and_predict(bound, batch, keys_B, options, train=train)
+  terms = mlm.slot_terms(bound, batch, predictions, aux, options, train=train)
+  tokens_BxL, slots = batch["tokens"], predictions.slots
+  corrupted_BxL = masking.fill_slots(tokens_BxL, slots, predictions.sampled_BxK)
   has_soft = options.soft_weight or not train
   words_BxLxE, *pair = soft_regularization.gather_embeddings(
     bound,
     corrupted_BxL,
-    *((slots.gold_BxK, guess.predicted_BxK) if has_soft else ()),
+    *((slots.gold_BxK, predictions.predicted_BxK) if has_soft else ()),
   )
   if has_soft:
-    terms["soft"] = soft_regularization.word_term(bound, guess, options, *pair)
+    terms["soft"] = soft_regularization.word_term(
+      bound, predictions, options, *pair
+    )
   keys = dropout_keys(keys_B, rng.DISCRIMINATOR_DROPOUT, train=train)
   hidden_BxLxD = bound.encode(
     {**batch, "tokens": corrupted_BxL}, keys, words_BxLxE
   )
   if options.sentence_weight:
-    encode, purpose, encoded = bound.encode, rng.DISCRIMINATOR_DROPOUT, None
+    encode, predicted_BxLxD = bound.encode, None
     if options.sentence_encoder == "generator":
-      encode, purpose = bound.encode_generator, rng.GENERATOR_DROPOUT
+      encode = bound.encode_generator
+      keys = dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train)
     elif options.prediction == "sample":
-      encoded = hidden_BxLxD  # the sampled sentences are the predicted ones
+      predicted_BxLxD = hidden_BxLxD  # of the same rows
     terms["sentence"] = soft_regularization.sentence_term(
-      encode,
-      batch,
-      guess,
-      dropout_keys(keys_B, purpose, train=train),
-      options,
-      encoded,
+      encode, batch, predictions, keys, options, predicted_BxLxD
     )
-  detect_BxL = bound.detect(hidden_BxLxD)
-  # ELECTRA counts a lucky sample, equal to the original, as original.
-  replaced_BxL = corrupted_BxL != tokens_BxL
-  real_BxL, spared_BxL = batch["documents"] != 0, None
+  detect_BxL, spared_BxL = bound.detect(hidden_BxLxD), None
   if options.discriminator != "none":
-    spared_BxK = negatives.false_negatives(
-      aux, slots.gold_BxK, guess.sampled_BxK
+    spared_BxK = mlm.find_false_negatives(
+      batch, slots, predictions.sampled_BxK, aux, options
     )
-    if options.strict_subword:
-      spared_BxK &= mlm.is_word_end(
-        batch, slots.positions_BxK, aux["continues_V"]
-      )
     nowhere_BxL = jnp.zeros(tokens_BxL.shape, bool)
     spared_BxL = masking.fill_slots(nowhere_BxL, slots, spared_BxK)
   return terms | _detection_terms(
-    detect_BxL, replaced_BxL, real_BxL, spared_BxL, options
+    detect_BxL,
+    # A sample that equals the gold token counts as original, as in ELECTRA.
+    corrupted_BxL != tokens_BxL,
+    batch["documents"] != 0,
+    spared_BxL,
+    options,
   )
 
 
@@ -119,9 +121,15 @@ def _detection_terms(
   spared_BxL: Array | None,
   options: Options,
 ) -> Terms:
-  """The discriminator's loss, and a histogram of its logits for the AUC.
+  """Computes the discriminator's loss and the histograms for its AUC.
 
-  `spared_BxL`: true where a synonym replaced the original; None: no matter.
+  Args:
+    detect_BxL: f32 logits, positive for "replaced".
+    replaced_BxL: true where the token differs from the gold token.
+    real_BxL: false for padding.
+    spared_BxL: true where a synonym of the gold token replaces it: the label is
+      "original", or the token leaves the loss. None: labels are ELECTRA's.
+    options: the recipe.
   """
   terms: Terms = {}
   if spared_BxL is not None:
@@ -141,14 +149,12 @@ def _detection_terms(
     0,
     HISTOGRAM_BINS - 1,
   ).astype(jnp.int32)
-  histogram_C = lambda weight_BxL: (
-    jnp.zeros(HISTOGRAM_BINS).at[bin_BxL].add(weight_BxL)
-  )
+  zeros_C = jnp.zeros(HISTOGRAM_BINS)
   return terms | {
     "detect": weighted_sum(loss_BxL, real_BxL),
     "replaced": (replaced_BxL.sum(), real_BxL.sum()),
     "detect_histogram": (
-      histogram_C(replaced_BxL),
-      histogram_C(real_BxL - replaced_BxL),
+      zeros_C.at[bin_BxL].add(replaced_BxL),
+      zeros_C.at[bin_BxL].add(real_BxL - replaced_BxL),
     ),
   }

@@ -1,17 +1,17 @@
-"""Which tokens are hidden and predicted: K slots of every row, on the device.
+"""Chooses and hides the K slots of each row, on the device.
 
-ELECTRA's masking (google-research/electra, `pretrain_helpers.py:mask`) with one
-change: positions are drawn without replacement. The released code draws with
-replacement, so that some slots fall together and the discriminator then sees
-the average of two token ids (its author calls sampling without replacement the
-fix, issue 41). BERT's differs in what stands in a chosen place: see STYLES.
+The rules are ELECTRA's (google-research/electra, `pretrain_helpers.py:mask`)
+with one change: positions are drawn without replacement. The released code
+draws with replacement, and where two slots share a position its discriminator
+sees the average of two token ids. Its author calls drawing without replacement
+the fix (issue 41 of that repository).
 
-`with_replacement` draws as the released code does: of 19 slots 17.7 places are
-different ones. Such a place counts once for each of its slots, but holds one
-token, that of its first slot: never an average.
+`with_replacement` draws as the released code does: 19 slots then cover 17.7
+positions on average. A shared position counts once per slot in the losses but
+holds one token, that of its first slot, never an average.
 
-K is fixed by the length of a row, for static shapes; slots that a short row
-does not need have weight 0 and position 0.
+K depends on the length of the rows alone, for static shapes. Slots that a short
+row does not need have weight 0 and position 0.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from truenegs_jax.runtime import rng
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, one_of
 
 Array = jax.Array
 
@@ -29,9 +29,9 @@ POSITION_SITE, KEEP_SITE, RANDOM_SITE = range(3)
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-  """Probabilities that a chosen token stays, or gives way to a random one.
+  """Probabilities that a slot shows its gold token or a random one.
 
-  In all other cases it gives way to [MASK].
+  Otherwise it shows [MASK].
   """
 
   kept: float
@@ -41,43 +41,42 @@ class Style:
 STYLES: dict[str, Style] = {
   "electra_85_15": Style(kept=0.15, random=0.0),  # as released
   "80_10_10": Style(kept=0.1, random=0.1),  # BERT's, Devlin et al. 2019
-  "80_20_0": Style(kept=0.2, random=0.0),  # what the paper's code family does
+  "80_20_0": Style(kept=0.2, random=0.0),  # InstanceReg's, by the same author
 }
 
 
 def get_style(name: str) -> Style:
-  """Looks a style up by name; InputError lists the known ones."""
-  if name not in STYLES:
-    known = ", ".join(STYLES)
-    raise InputError(f"masking.style {name!r} is unknown; known: {known}.")
+  """Looks a style up by name; raises an InputError if it is unknown."""
+  one_of("masking.style", name, STYLES)
   return STYLES[name]
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskingOptions:
-  """The vocabulary's and the recipe's part in masking."""
+  """Settings of masking that come from the vocabulary and the recipe."""
 
   mask_id: int
   never_masked: tuple[int, ...]  # [CLS], [SEP] and [MASK] itself
   mask_prob: float = 0.15
   style: str = "electra_85_15"
   with_replacement: bool = False
-  vocab_size: int = 0  # random tokens are drawn from all of it, as BERT's are
+  vocab_size: int = 0  # random tokens are any of these ids, as in BERT
 
   def __post_init__(self):
     if get_style(self.style).random and self.vocab_size < 1:
       raise InputError(
-        f"masking.style {self.style!r} draws random tokens: vocab_size has to"
-        f" be at least 1, not {self.vocab_size}."
+        f"vocab_size={self.vocab_size} is too small for"
+        f" masking.style={self.style!r}, which draws random tokens. Set"
+        " vocab_size to at least 1."
       )
 
 
 @dataclasses.dataclass(frozen=True)
 class Slots:
-  """The K predicted slots of each row of a batch."""
+  """The K slots of each row of a batch."""
 
   positions_BxK: Array  # int32; 0 where the weight is 0
-  gold_BxK: Array  # int32, the gold tokens
+  gold_BxK: Array  # int32
   weight_BxK: Array  # f32, 1 for a slot in use
   distinct: bool = True  # False: slots in use may share a position
 
@@ -88,7 +87,7 @@ jax.tree_util.register_dataclass(
 
 
 def num_slots(length: int, mask_prob: float) -> int:
-  """K for rows of `length`: 19 of 128, 79 of 512 at 15 %; at least 1."""
+  """Returns K: at 15 %, 19 for rows of 128 tokens and 79 for rows of 512."""
   return max(1, int((mask_prob + 0.005) * length))
 
 
@@ -98,7 +97,7 @@ def hide_slots(
   keys_B: Array,
   options: MaskingOptions,
 ) -> tuple[Slots, Array]:
-  """The slots to predict and the tokens `[B, L]` with them hidden."""
+  """Returns the slots to predict, and the tokens `[B, L]` with them hidden."""
   slots = choose_slots(tokens_BxL, documents_BxL, keys_B, options)
   return slots, apply_mask(tokens_BxL, slots, keys_B, options)
 
@@ -111,23 +110,24 @@ def choose_slots(
 ) -> Slots:
   """Draws the positions to predict, uniformly over the candidates.
 
-  A row with n real tokens (special ones included) gets round(mask_prob * n)
-  slots, halves to even, at least 1 and at most K; a row without any candidate
-  has no slot in use. Without replacement no row has more slots than candidates.
+  Candidates are the real tokens that are not in `options.never_masked`. A row
+  of n real tokens, special ones included, uses round(mask_prob * n) slots
+  (halves to even), at least 1 and at most K. A row without candidates uses
+  none. Without replacement, no row uses more slots than it has candidates.
   """
   real_BxL = documents_BxL != 0
   forbidden = jnp.array(options.never_masked, tokens_BxL.dtype)
   candidate_BxL = real_BxL & ~jnp.isin(tokens_BxL, forbidden)
   k = num_slots(tokens_BxL.shape[1], options.mask_prob)
-  wanted_B = jnp.round(options.mask_prob * real_BxL.sum(axis=1))
-  wanted_B = jnp.clip(wanted_B, 1, k)
+  num_used_B = jnp.round(options.mask_prob * real_BxL.sum(axis=1))
+  num_used_B = jnp.clip(num_used_B, 1, k)
   if options.with_replacement:
-    positions_BxK = _draw_each(candidate_BxL, keys_B, k)
-    wanted_B = jnp.where(candidate_BxL.any(axis=1), wanted_B, 0)
+    positions_BxK = _draw_repeated(candidate_BxL, keys_B, k)
+    num_used_B = jnp.where(candidate_BxL.any(axis=1), num_used_B, 0)
   else:
     positions_BxK = _draw_distinct(candidate_BxL, keys_B, k)
-    wanted_B = jnp.minimum(wanted_B, candidate_BxL.sum(axis=1))
-  used_BxK = jnp.arange(k)[None] < wanted_B[:, None]
+    num_used_B = jnp.minimum(num_used_B, candidate_BxL.sum(axis=1))
+  used_BxK = jnp.arange(k)[None] < num_used_B[:, None]
   positions_BxK = jnp.where(used_BxK, positions_BxK, 0)
   gold_BxK = jnp.take_along_axis(tokens_BxL, positions_BxK, axis=1)
   return Slots(
@@ -141,9 +141,9 @@ def choose_slots(
 def apply_mask(
   tokens_BxL: Array, slots: Slots, keys_B: Array, options: MaskingOptions
 ) -> Array:
-  """Hides the slots behind [MASK], but for those that the style spares.
+  """Writes [MASK] into the slots, except where the style spares the token.
 
-  A position of several slots is hidden if one of them says so.
+  A position that several slots share is hidden if one of them hides it.
   """
   style = get_style(options.style)
   shape = slots.positions_BxK.shape[1:]
@@ -152,22 +152,22 @@ def apply_mask(
   shown_BxK = jnp.where(spared_BxK, slots.gold_BxK, options.mask_id)
   if style.random:
     random_BxK = (uniform_BxK < style.kept + style.random) & ~spared_BxK
-    token_BxK = _integers(
+    token_BxK = _random_integers(
       keys_B, shape, jnp.uint32(options.vocab_size), site=RANDOM_SITE
     )
     shown_BxK = jnp.where(random_BxK, token_BxK, shown_BxK)
     spared_BxK |= random_BxK
   if not slots.distinct:
     hidden_Bx1xK = ~spared_BxK[:, None, :]
-    hidden_BxK = jnp.any(_same_place(slots) & hidden_Bx1xK, axis=-1)
+    hidden_BxK = jnp.any(_same_position(slots) & hidden_Bx1xK, axis=-1)
     shown_BxK = jnp.where(hidden_BxK, options.mask_id, shown_BxK)
   return fill_slots(tokens_BxL, slots, shown_BxK)
 
 
 def fill_slots(tokens_BxL: Array, slots: Slots, values_BxK: Array) -> Array:
-  """Writes one value into each slot in use and leaves all else alone.
+  """Writes one value into each slot in use; other positions do not change.
 
-  The first of the slots that share a position decides (`share_first_value`).
+  Where slots share a position, the value of the first is written.
   """
   length = tokens_BxL.shape[1]
   target_BxK = jnp.where(slots.weight_BxK > 0, slots.positions_BxK, length)
@@ -178,19 +178,19 @@ def fill_slots(tokens_BxL: Array, slots: Slots, values_BxK: Array) -> Array:
 
 
 def share_first_value(slots: Slots, values_BxK: Array) -> Array:
-  """Gives each slot in use the value of the first one at its position.
+  """Gives each slot in use the value of the first slot at its position.
 
-  A scatter of different values to one place would keep whichever the device
-  happens to write last.
+  A scatter of different values to one position would keep whichever value the
+  device happens to write last.
   """
   if slots.distinct:
     return values_BxK
-  first_BxK = jnp.argmax(_same_place(slots), axis=-1)
+  first_BxK = jnp.argmax(_same_position(slots), axis=-1)
   return jnp.take_along_axis(values_BxK, first_BxK, axis=1)
 
 
-def _same_place(slots: Slots) -> Array:
-  """`[B, K, K]`: true where the second slot is in use, at the first's place."""
+def _same_position(slots: Slots) -> Array:
+  """True `[B, K, K]` at [b, i, j] where slot j is used and at i's position."""
   same_BxKxK = (
     slots.positions_BxK[:, :, None] == slots.positions_BxK[:, None, :]
   )
@@ -198,25 +198,25 @@ def _same_place(slots: Slots) -> Array:
 
 
 def _draw_distinct(candidate_BxL: Array, keys_B: Array, k: int) -> Array:
-  """The k candidates of the largest random numbers, other positions behind."""
+  """Draws k positions per row; those that are no candidates come last."""
   length = candidate_BxL.shape[1]
   uniform_BxL = rng.uniform(keys_B, (length,), site=POSITION_SITE)
   return jax.lax.top_k(jnp.where(candidate_BxL, uniform_BxL, -1.0), k)[1]
 
 
-def _draw_each(candidate_BxL: Array, keys_B: Array, k: int) -> Array:
-  """k independent draws; position L in a row without candidates."""
-  rank_BxL = jnp.cumsum(candidate_BxL, axis=1)  # the j-th has j, from 1
-  below_Bx1 = jnp.maximum(rank_BxL[:, -1:], 1).astype(jnp.uint32)
-  number_BxK = _integers(keys_B, (k,), below_Bx1, site=POSITION_SITE)
-  # The position of candidate j: so many have a rank of j or less, from 0.
-  passed_BxKxL = rank_BxL[:, None, :] <= number_BxK[:, :, None]
-  return passed_BxKxL.sum(axis=-1, dtype=jnp.int32)
+def _draw_repeated(candidate_BxL: Array, keys_B: Array, k: int) -> Array:
+  """Draws k positions per row; position L in a row without candidates."""
+  count_BxL = jnp.cumsum(candidate_BxL, axis=1)  # of candidates up to here
+  below_Bx1 = jnp.maximum(count_BxL[:, -1:], 1).astype(jnp.uint32)
+  number_BxK = _random_integers(keys_B, (k,), below_Bx1, site=POSITION_SITE)
+  # Candidate n is preceded by the positions whose count is at most n.
+  before_BxKxL = count_BxL[:, None, :] <= number_BxK[:, :, None]
+  return before_BxKxL.sum(axis=-1, dtype=jnp.int32)
 
 
-def _integers(
+def _random_integers(
   keys_B: Array, shape: tuple[int, ...], below: Array, *, site: int
 ) -> Array:
-  """Uniform int32 in [0, below), but for a bias of below / 2^32 at most."""
+  """Draws int32 in [0, below), uniform up to a bias of below / 2^32."""
   bits = rng.random_bits(keys_B, shape, site=site)
   return (bits % below).astype(jnp.int32)

@@ -1,11 +1,8 @@
 """Masked language modelling on true negatives: BERT's objective.
 
-ELECTRA's generator is a masked language model too, so the corrected loss of
-the slots and its statistics are shared from here. Every term is a
-(sum, count): whoever differentiates or reports divides, over the global batch.
+ELECTRA's generator is a masked language model too, and shares `slot_terms`.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,16 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from truenegs_jax.objectives import (
-  negatives,
-  slot_predictions,
-  soft_regularization,
-)
+from truenegs_jax.objectives import masking, negatives, soft_regularization
 from truenegs_jax.objectives.options import Options
 from truenegs_jax.objectives.slot_predictions import (
   Batch,
   SlotPredictions,
   Terms,
+  dropout_keys,
+  mask_and_predict,
   weighted_sum,
 )
 from truenegs_jax.runtime import rng
@@ -34,34 +29,32 @@ def mlm_terms(
   params: Any,
   batch: Batch,
   keys_B: Array,
-  aux: Mapping[str, Array],
+  aux: negatives.Aux,
   *,
   model: Any,
   options: Options,
   train: bool,
 ) -> Terms:
-  """Sums and counts of BERT's loss and statistics on one batch.
+  """Computes BERT's losses and statistics of one batch.
 
-  `mlm`: the slots kept by hard correction (Zhang et al. 2023, equation 2);
-  `soft` (in evaluation with a weight of 0, too) and `sentence`: as in
-  `soft_regularization`. No next-sentence prediction. Arguments and the other
-  terms are those of `electra.electra_terms`; the model needs no `judge`.
+  Arguments, result and the terms `mlm`, `soft` and `sentence` are those of
+  `electra.electra_terms`; the model needs the methods of `pretrain.BertMlm`
+  only. There is no next-sentence prediction.
   """
   bound = model.bind({"params": params})
-  guess = slot_predictions.mask_and_predict(
-    bound, batch, keys_B, options, train=train
-  )
-  terms = slot_terms(bound, batch, guess, aux, options, train=train)
+  predictions = mask_and_predict(bound, batch, keys_B, options, train=train)
+  terms = slot_terms(bound, batch, predictions, aux, options, train=train)
   if options.soft_weight or not train:
     pair = soft_regularization.gather_embeddings(
-      bound, guess.slots.gold_BxK, guess.predicted_BxK
+      bound, predictions.slots.gold_BxK, predictions.predicted_BxK
     )
-    terms["soft"] = soft_regularization.word_term(bound, guess, options, *pair)
+    terms["soft"] = soft_regularization.word_term(
+      bound, predictions, options, *pair
+    )
   if options.sentence_weight:
-    purpose = rng.GENERATOR_DROPOUT
-    keys = slot_predictions.dropout_keys(keys_B, purpose, train=train)
+    keys = dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train)
     terms["sentence"] = soft_regularization.sentence_term(
-      bound.encode, batch, guess, keys, options
+      bound.encode, batch, predictions, keys, options
     )
   return terms
 
@@ -69,30 +62,32 @@ def mlm_terms(
 def slot_terms(
   bound: Any,
   batch: Batch,
-  guess: SlotPredictions,
-  aux: Mapping[str, Array],
+  predictions: SlotPredictions,
+  aux: negatives.Aux,
   options: Options,
   *,
   train: bool,
 ) -> Terms:
-  """The masked language model's loss and its correction.
+  """Computes the masked language model's loss and how much was corrected.
 
-  In evaluation `mlm_hidden` is the plain loss of the slots behind [MASK].
-  `pair_cosine` detects a collapse of the word table. Without a slot, or with
-  all corrected, sum and count are 0.
+  `mlm` is the loss over the slots that hard correction keeps; `mlm_uncorrected`
+  is the plain cross-entropy of all slots, if that differs; `mlm_hidden` is that
+  of the slots that show [MASK], in evaluation.
   """
-  weight_BxK = guess.slots.weight_BxK
-  loss_BxK = _loss(guess, aux, options)
+  weight_BxK = predictions.slots.weight_BxK
+  loss_BxK = _slot_losses(predictions, aux, options)
   terms = {"mlm": weighted_sum(loss_BxK, weight_BxK)}
   if options.hard_correction:
-    terms |= _corrected_terms(loss_BxK, batch, guess, aux, options)
+    terms |= _corrected_terms(loss_BxK, batch, predictions, aux, options)
   if options.changes_mlm:
-    terms["mlm_uncorrected"] = weighted_sum(guess.loss_BxK, weight_BxK)
+    terms["mlm_uncorrected"] = weighted_sum(predictions.loss_BxK, weight_BxK)
   if not train:
-    # 15 % of ELECTRA's slots stay visible and can be copied: they alone take a
-    # seventh off the loss of a model that has learned nothing about language.
-    hidden_BxK = guess.inputs_BxK == options.masking.mask_id
-    terms["mlm_hidden"] = weighted_sum(guess.loss_BxK, weight_BxK * hidden_BxK)
+    # 15 % of ELECTRA's slots show the gold token. Copying these alone lowers
+    # the loss by a seventh, without any knowledge of language.
+    hidden_BxK = predictions.inputs_BxK == options.masking.mask_id
+    terms["mlm_hidden"] = weighted_sum(
+      predictions.loss_BxK, weight_BxK * hidden_BxK
+    )
   terms["pair_cosine"] = soft_regularization.pair_cosine(bound)
   return terms
 
@@ -100,31 +95,57 @@ def slot_terms(
 def is_word_end(
   batch: Batch, positions_BxK: Array, continues_V: Array | np.ndarray
 ) -> Array:
-  """True where the next token of the same document is not a `##` piece.
+  """True `[B, K]` unless a `##` piece of the same document comes next.
 
-  `continues_V`: bool, true for the `##` pieces of the vocabulary.
+  Args:
+    batch: `tokens` and `documents`, each `[B, L]`.
+    positions_BxK: the positions to test.
+    continues_V: bool, true for the `##` pieces of the vocabulary.
   """
-  following = lambda x_BxL: jnp.take_along_axis(
-    jnp.pad(x_BxL[:, 1:], ((0, 0), (0, 1))), positions_BxK, axis=1
-  )
+
+  def get_next(x_BxL: Array) -> Array:
+    shifted_BxL = jnp.pad(x_BxL[:, 1:], ((0, 0), (0, 1)))
+    return jnp.take_along_axis(shifted_BxL, positions_BxK, axis=1)
+
   documents_BxL = batch["documents"]
-  own_BxK = jnp.take_along_axis(documents_BxL, positions_BxK, axis=1)
-  same_BxK = following(documents_BxL) == own_BxK
-  return ~(same_BxK & jnp.asarray(continues_V)[following(batch["tokens"])])
+  document_BxK = jnp.take_along_axis(documents_BxL, positions_BxK, axis=1)
+  same_BxK = get_next(documents_BxL) == document_BxK
+  return ~(same_BxK & jnp.asarray(continues_V)[get_next(batch["tokens"])])
 
 
-def _loss(
-  guess: SlotPredictions, aux: Mapping[str, Array], options: Options
+def find_false_negatives(
+  batch: Batch,
+  slots: masking.Slots,
+  tokens_BxK: Array,
+  aux: negatives.Aux,
+  options: Options,
+  *,
+  include_self: bool = False,
 ) -> Array:
-  """The loss of each slot before correction.
+  """True `[B, K]` where a token is a false negative by table and options."""
+  is_false_BxK = negatives.false_negatives(
+    aux, slots.gold_BxK, tokens_BxK, include_self=include_self
+  )
+  if options.strict_subword:
+    is_false_BxK &= is_word_end(batch, slots.positions_BxK, aux["continues_V"])
+  return is_false_BxK
 
-  Smoothing moves a share of the target from the gold token to its synonyms:
-  their cross-entropies differ by their logits alone.
+
+def _slot_losses(
+  predictions: SlotPredictions, aux: negatives.Aux, options: Options
+) -> Array:
+  """Returns the loss `[B, K]` of each slot before correction.
+
+  With temperature T and z = logits / T it is cross-entropy of softmax(z). With
+  smoothing s, the target gives the gold token 1 - s and shares s among its
+  synonyms. As cross-entropies of two tokens differ by their logits alone, this
+  adds s * (z[gold] - mean(z[synonyms])).
   """
   if options.temperature == 1.0 and not options.smoothing:
-    return guess.loss_BxK
-  gold_BxK = guess.slots.gold_BxK
-  scaled_BxKxV = guess.logits_BxKxV / options.temperature
+    return predictions.loss_BxK
+  assert predictions.logits_BxKxV is not None
+  gold_BxK = predictions.slots.gold_BxK
+  scaled_BxKxV = predictions.logits_BxKxV / options.temperature
   loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
     scaled_BxKxV, gold_BxK
   )
@@ -139,30 +160,31 @@ def _loss(
 def _corrected_terms(
   loss_BxK: Array,
   batch: Batch,
-  guess: SlotPredictions,
-  aux: Mapping[str, Array],
+  predictions: SlotPredictions,
+  aux: negatives.Aux,
   options: Options,
 ) -> Terms:
-  """The loss over the kept slots, and how much was corrected (table 2)."""
-  gold_BxK, weight_BxK = guess.slots.gold_BxK, guess.slots.weight_BxK
-  is_false_BxK = negatives.false_negatives(
-    aux, gold_BxK, guess.predicted_BxK, include_self=options.include_self
+  """Applies hard correction (Zhang et al. 2023, equation 2).
+
+  Returns:
+    `mlm`, the loss over the slots kept, and the shares of table 2: corrected of
+    all slots, of those whose prediction is not the gold token, and of rows.
+  """
+  slots, predicted_BxK = predictions.slots, predictions.predicted_BxK
+  weight_BxK = slots.weight_BxK
+  false_BxK = weight_BxK * find_false_negatives(
+    batch, slots, predicted_BxK, aux, options, include_self=options.include_self
   )
-  if options.strict_subword:
-    is_false_BxK &= is_word_end(
-      batch, guess.slots.positions_BxK, aux["continues_V"]
-    )
-  false_BxK = weight_BxK * is_false_BxK
-  wrong_BxK = weight_BxK * (guess.predicted_BxK != gold_BxK)
+  mismatch_BxK = weight_BxK * (predicted_BxK != slots.gold_BxK)
   row_false_B, row_used_B = false_BxK.max(axis=1), weight_BxK.max(axis=1)
   kept, num_kept = weighted_sum(loss_BxK, weight_BxK - false_BxK)
-  slots = weight_BxK.sum()
+  num_slots = weight_BxK.sum()
   return {
-    "mlm": (kept, num_kept if options.normalizer == "kept" else slots),
-    "corrected_of_slots": (false_BxK.sum(), slots),
+    "mlm": (kept, num_kept if options.normalizer == "kept" else num_slots),
+    "corrected_of_slots": (false_BxK.sum(), num_slots),
     "corrected_of_mismatches": (
-      (false_BxK * wrong_BxK).sum(),
-      wrong_BxK.sum(),
+      (false_BxK * mismatch_BxK).sum(),
+      mismatch_BxK.sum(),
     ),
     "corrected_rows": (row_false_B.sum(), row_used_B.sum()),
   }

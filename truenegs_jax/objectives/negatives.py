@@ -1,8 +1,9 @@
-"""False negatives by a table of synonyms, and a table of the model's own.
+"""Finds false negatives in a synonym table, and builds a table of embeddings.
 
-A lexicon's table is fixed before the first step: a bit matrix `bits_VxW` or
-padded lists `ids_VxS`. The model's own lists the tokens whose embeddings lie
-closest, and changes with the parameters; the paper has no such table.
+A table from a lexicon is fixed before the first step. Its layout on the device
+is a bit matrix `bits_VxW` (uint32) or padded lists `ids_VxS` (int32, -1 behind
+the last). The model's own table lists the tokens of closest embeddings and
+changes with the parameters; the paper has no such table.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ Array = jax.Array
 Aux = Mapping[str, Array]
 
 WORD_BITS = 32
-CELLS = 2**24  # cosines at a time, 64 MiB of them
+CELLS = 2**24  # cosines computed at a time, 64 MiB
 
 
 def is_synonym(aux: Aux, a_BxK: Array, b_BxK: Array) -> Array:
@@ -29,11 +30,11 @@ def is_synonym(aux: Aux, a_BxK: Array, b_BxK: Array) -> Array:
 def synonym_mean(
   aux: Aux, gold_BxK: Array, values_BxKxV: Array
 ) -> tuple[Array, Array]:
-  """The mean of `values` over the synonyms of each gold token.
+  """Averages `values` over the synonyms of each gold token.
 
   Returns:
-    (mean_BxK, has_BxK): f32, 0 for a token without synonyms; and whether the
-    token has any.
+    The mean `[B, K]`, f32, 0 for a token without synonyms; and whether the
+    token has any, bool `[B, K]`.
   """
   if "ids_VxS" in aux:
     ids_BxKxS = aux["ids_VxS"][gold_BxK]
@@ -58,11 +59,11 @@ def false_negatives(
   *,
   include_self: bool = False,
 ) -> Array:
-  """True where a prediction is wrong by the letter and right by the table.
+  """True where the prediction is not the gold token but one of its synonyms.
 
-  A prediction that equals the gold token is none, whatever the table says: the
-  paper's lists (figure 3) hold the gold word itself, and read literally they
-  drop the loss of every correct prediction. `include_self` reads them so.
+  The paper's lists (figure 3) contain the gold word itself. Read literally,
+  they drop the loss of every correct prediction too; `include_self` does so
+  where the table lists the token itself.
   """
   listed_BxK = is_synonym(aux, gold_BxK, predicted_BxK)
   if include_self:
@@ -79,57 +80,57 @@ def neighbour_ids(
   threshold: float,
   cells: int = CELLS,
 ) -> Array:
-  """Lists the tokens nearest to each token, by the cosine of their rows in f32.
+  """Lists the nearest tokens of each token, by cosine of embeddings in f32.
 
-  Of equal cosines the smaller id is the nearer. A row that is zero or not
-  finite has no neighbours and is none. No gradient.
+  Of equal cosines the smaller id is nearer. A row that is zero or not finite
+  has no neighbours and is no neighbour. There is no gradient.
 
-  On another mesh or kind of device a cosine is summed in another order and
-  moves by some 1e-6: neighbours that close to one another may change places,
-  and one that close to the threshold come or go. For the same table on every
-  mesh of one kind of device, gather `table_VxE` first.
+  Another mesh or kind of device sums a cosine in another order and moves it by
+  some 1e-6. Neighbours that close to each other may then change places, and
+  neighbours that close to the threshold may appear or disappear. For the same
+  table on every mesh of one kind of device, gather `table_VxE` first.
 
   Args:
     table_VxE: embeddings, floats.
     golds_V: bool, the tokens that get neighbours.
     words_V: bool, the tokens that can be neighbours.
     top: the most neighbours of a token, at least 1.
-    threshold: the least cosine of a neighbour, -1 to 1.
+    threshold: the least cosine of a neighbour, from -1 to 1.
     cells: the most cosines in memory, but at least those of one token.
 
   Returns:
-    int32 `[V, top]`, nearest first, behind them -1; never the token itself.
+    int32 `[V, top]`, nearest first, padded with -1; never the token itself.
   """
   size = table_VxE.shape[0]
-  unit_VxE = _unit(table_VxE)
+  unit_VxE = _normalize_rows(table_VxE)
   index_V = jnp.arange(size)
   words_V &= unit_VxE.any(axis=1)
 
-  def nearest(token):
+  def list_nearest(token):
     index, unit_E, gold = token
     cosine_V = jnp.matmul(unit_E, unit_VxE.T, precision="highest")
-    # A cosine that is NaN passes no threshold; a zero vector is near to none.
+    # NaN is below any threshold. A zero vector has no neighbours.
     near_V = (cosine_V >= threshold) & words_V & (index_V != index)
     near_V &= gold & unit_E.any()
-    # Of equal ones `top_k` takes the first, and puts it first.
+    # Of equal values, `top_k` takes the first.
     best_S, ids_S = jax.lax.top_k(
       jnp.where(near_V, cosine_V, -jnp.inf), min(top, size)
     )
     return jnp.where(best_S > -jnp.inf, ids_S, -1)
 
   ids_VxS = jax.lax.map(
-    nearest,
+    list_nearest,
     (index_V, unit_VxE, golds_V),
     batch_size=min(size, max(1, cells // size)),
   )
-  missing = top - ids_VxS.shape[1]  # of a vocabulary smaller than `top`
+  missing = top - ids_VxS.shape[1]  # if the vocabulary is smaller than `top`
   return jnp.pad(ids_VxS, ((0, 0), (0, missing)), constant_values=-1)
 
 
-def _unit(table_VxE: Array) -> Array:
-  """Rows of length 1, in f32; zero rows stay as they are."""
+def _normalize_rows(table_VxE: Array) -> Array:
+  """Scales rows to length 1, in f32; rows of zeros do not change."""
   table_VxE = table_VxE.astype(jnp.float32)
-  # By the largest number first: the squares of any others are in range.
+  # The largest entry first: the squares then neither overflow nor vanish.
   for order in (jnp.inf, 2):
     norm_Vx1 = jnp.linalg.norm(table_VxE, order, axis=1, keepdims=True)
     table_VxE /= jnp.where(norm_Vx1 > 0, norm_Vx1, 1.0)

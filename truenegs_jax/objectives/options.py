@@ -1,7 +1,7 @@
-"""Every reading of an objective that a config can choose, and its description.
+"""The options of an objective, and a description of them in words.
 
-The paper (Zhang et al. 2023) leaves several questions open. Each is a field of
-`Options`, the most defensible reading its default.
+The paper (Zhang et al. 2023) leaves several questions open. Each of them is a
+field of `Options`; the default is the most defensible reading.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any
 from truenegs_jax.configs import common_keys
 from truenegs_jax.objectives import masking
 
-# Field -> the values it can have.
+# Fields with a fixed set of values.
 CHOICES: dict[str, tuple[str, ...]] = {
   "prediction": ("argmax", "sample"),
   "normalizer": ("kept", "slots"),
@@ -24,14 +24,14 @@ CHOICES: dict[str, tuple[str, ...]] = {
   "sentence_encoder": ("kept", "generator"),
 }
 
-# Fields of earlier versions, and the value that is now the only one.
+# Fields of earlier versions -> the only value that is still supported.
 REMOVED = {
   key.removeprefix("negatives."): removed.value
   for key, removed in common_keys.REMOVED.items()
   if key.startswith("negatives.")
 }
 
-# Keys of a config's `negatives` that are not fields of Options.
+# Defaults of the keys of `negatives` in a config that Options does not have.
 TABLE_DEFAULTS = {
   "keep_stop_words": False,
   "stop_words": "",
@@ -40,8 +40,8 @@ TABLE_DEFAULTS = {
   "soft_steps": 0,
 }
 
-# Readings that `describe` words itself, and what no config calls so.
-SPELLED_OUT = (
+# Fields that `describe` puts into words or that are not keys of `negatives`.
+DESCRIBED = (
   "masking",
   "sampling_temperature",
   "hard_correction",
@@ -55,32 +55,35 @@ SPELLED_OUT = (
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """The recipe of an objective: all but the model and its parameters.
+  """The recipe of an objective: all of it but the model and its parameters.
 
   Attributes:
     masking: which tokens are hidden, and how.
-    sampling_temperature: of the tokens that the discriminator is shown.
-    vocabulary_chunk: most slots whose logits are in memory at a time; 0: all.
-    hard_correction: drop false negatives from the masked model's loss.
-    prediction: what hard and soft terms judge: the likeliest token, or the one
-      drawn for the discriminator.
-    normalizer: the corrected loss is divided by the slots kept, or by all.
-    include_self: drop correct predictions of words that have a list, too: the
-      naive reading of the paper's figure 3.
-    strict_subword: correct nothing where the gold word goes on in `##` pieces
-      (footnote 5), though its first piece is a word of the vocabulary.
-    discriminator: a sampled synonym in the detection loss is "replaced" like
-      others, is labelled "original", or leaves the loss.
-    temperature: of the softmax in the masked model's loss (footnote 11).
-    smoothing: share of that loss's target that goes to the gold's synonyms.
-    soft: name of the regularizer of words; soft_weight: 0 leaves it out.
-    soft_prediction: "expected" compares with the mean of all rows by their
-      probability, which alone sends a gradient into the logits.
-    soft_gradient: which side of the comparison receives the gradient.
-    sentence_weight: of the regularization of sentences; 0 leaves it out.
-    sentence_direction: KL(predicted || target), or the reverse.
+    sampling_temperature: of the softmax that fills the discriminator's slots.
+    vocabulary_chunk: the most slots whose logits are in memory; 0: all.
+    hard_correction: drops false negatives from the MLM loss (equation 2).
+    prediction: the tokens that hard correction and the soft terms judge:
+      "argmax", the likeliest, or "sample", those the discriminator sees.
+    normalizer: divides the corrected loss by the slots "kept", or all "slots".
+    include_self: also drops correct predictions of tokens that list themselves:
+      the literal reading of figure 3.
+    strict_subword: corrects nothing where the gold word continues in `##`
+      pieces (footnote 5), though its first piece may have synonyms.
+    discriminator: the label of a sampled synonym: "none" labels it "replaced",
+      "relabel" labels it "original", "ignore" drops it from the loss.
+    temperature: of the softmax in the MLM loss (footnote 11).
+    smoothing: the share of the MLM target that goes to the gold's synonyms.
+    soft: the name of the word regularizer (`soft_regularization`).
+    soft_weight: of the word regularizer (equation 3); 0 leaves it out.
+    soft_prediction: "predicted" compares with the prediction's embedding,
+      "expected" with the mean embedding under the softmax. Only the latter has
+      a gradient to the logits.
+    soft_gradient: the side of the comparison that receives the gradient.
+    sentence_weight: of the sentence regularizer (section 5); 0 leaves it out.
+    sentence_direction: "forward" is KL(predicted || target), "reverse" is
+      KL(target || predicted).
     sentence_target: the sentence that the predicted one is compared with.
-    sentence_encoder: the network that is kept, or ELECTRA's generator.
+    sentence_encoder: "kept" is the kept network, "generator" is ELECTRA's.
   """
 
   masking: masking.MaskingOptions
@@ -105,24 +108,26 @@ class Options:
 
   @property
   def needs_table(self) -> bool:
-    """Whether synonyms are looked up."""
+    """Whether the objective needs a synonym table."""
     return needs_table(self)
 
   @property
   def needs_logits(self) -> bool:
-    """Whether more of the logits is used than `output_softmax.read` gives."""
-    expected = self.soft_prediction == "expected"
-    return bool(self.temperature != 1.0 or self.smoothing or expected)
+    """Whether a term needs all logits, not only a `SoftmaxOutput`."""
+    return (
+      self.temperature != 1.0
+      or self.smoothing > 0
+      or self.soft_prediction == "expected"
+    )
 
   @property
   def changes_mlm(self) -> bool:
-    """Whether the MLM loss is not the plain cross-entropy of its slots."""
-    changed = self.temperature != 1.0 or self.smoothing
-    return bool(self.hard_correction or changed)
+    """Whether the MLM loss is not the plain cross-entropy of all slots."""
+    return self.hard_correction or self.temperature != 1.0 or self.smoothing > 0
 
 
 def needs_table(readings: Any) -> bool:
-  """Whether readings look synonyms up: Options, or a config's `negatives`."""
+  """Whether Options, or the `negatives` of a config, need a synonym table."""
   return bool(
     readings.hard_correction
     or readings.smoothing
@@ -131,9 +136,10 @@ def needs_table(readings: Any) -> bool:
 
 
 def removed_values(negatives: Mapping[str, Any]) -> list[str]:
-  """Saved readings that no run of this version has, as "negatives.KEY=VALUE".
+  """Lists the saved options that this version no longer supports.
 
-  Empty if all fields of REMOVED are absent or at the value that is left.
+  Returns:
+    "negatives.KEY=VALUE" for each field of REMOVED with another value.
   """
   return [
     f"negatives.{name}={negatives[name]}"
@@ -150,17 +156,20 @@ def describe(
   mask_style: str,
   sampling_temperature: float,
 ) -> str:
-  """The recipe in words, for reports and model cards.
+  """Describes a recipe in words, for reports and model cards.
 
   Args:
     objective: "electra" or "mlm".
-    negatives: a config's, also one that was saved by an earlier version.
-    mask_prob, mask_style: of its masking.
-    sampling_temperature: of its generator.
+    negatives: that section of a config, which may be an earlier version's.
+    mask_prob: share of the tokens that are masked.
+    mask_style: a name in `masking.STYLES`.
+    sampling_temperature: of the generator.
   """
-  usual = {field.name: field.default for field in dataclasses.fields(Options)}
-  usual |= REMOVED | TABLE_DEFAULTS
-  n = usual | dict(negatives)
+  defaults = {
+    field.name: field.default for field in dataclasses.fields(Options)
+  }
+  defaults |= REMOVED | TABLE_DEFAULTS
+  n = defaults | dict(negatives)
   terms = [{"electra": "ELECTRA", "mlm": "BERT"}[objective]]
   if n["hard_correction"]:
     terms.append(f"hard correction by {n['sources']} ({n['prediction']})")
@@ -176,8 +185,8 @@ def describe(
     terms.append(f"sampled at temperature {sampling_temperature:g}")
   terms += [
     f"{name} {n[name]}"
-    for name, default in usual.items()
-    if name not in SPELLED_OUT and n[name] != default
+    for name, default in defaults.items()
+    if name not in DESCRIBED and n[name] != default
   ]
   recipe = " + ".join(terms) if len(terms) > 1 else f"plain {terms[0]}"
   return f"{recipe}; {mask_prob:.0%} masked ({mask_style})"

@@ -1,15 +1,17 @@
-"""Cross-entropy, argmax and sample of the output layer in one pass.
+"""Computes cross-entropy, argmax and sample of the output layer in one pass.
 
-All M slots of a batch go at once. The vocabulary is C blocks of W columns, and
-everything goes by the blocks first:
+All M = B * K slots of a batch are computed together. The vocabulary is split
+into C blocks of W columns, and each softmax is computed in two levels:
 
-* their maxima give that of the softmax, and the block of the likeliest token;
-* their sums of exp give its normalizer, and the block of the sampled token.
+* The maxima of the blocks give the maximum of the softmax and the block of the
+  likeliest token.
+* The sums of exp over the blocks give the normalizer and the block of the
+  sampled token.
 
-So one block of each slot is read twice, and there is no noise and no index as
-large as the logits. The gradient is (softmax - one-hot), put straight into the
-products that lead to the slots and to the table. With `chunk`, logits are
-computed for so many slots at a time, and again in the backward pass.
+Only one block per slot is then read a second time, and no noise or indices as
+large as the logits are needed. The gradient, softmax - one-hot, goes straight
+into the products for the gradients of vectors and table. With `chunk`, logits
+exist for so many slots at a time and are computed again in the backward pass.
 """
 
 import dataclasses
@@ -25,16 +27,16 @@ from truenegs_jax.runtime import cpu, rng
 
 Array = jax.Array
 
-BLOCK = 176  # columns: of 30,522 there are 174 blocks, 0.3 % of them padding
-NEVER = -1e30  # bias of a column that pads; finite: nothing turns into NaN
+BLOCK = 176  # columns; 30,522 tokens are 174 blocks with 0.3 % padding
+PADDING_BIAS = -1e30  # finite, so that no difference is NaN
 
 
 @dataclasses.dataclass(frozen=True)
 class SoftmaxOutput:
-  """Loss and tokens of the slots; `loss_BxK` has a gradient."""
+  """Loss and tokens of the slots; only `loss_BxK` has a gradient."""
 
   loss_BxK: Array  # f32, the cross-entropy of the gold tokens
-  predicted_BxK: Array  # int32, the likeliest; of equals the first
+  predicted_BxK: Array  # int32, the likeliest token, the first of equals
   sampled_BxK: Array  # int32, drawn from softmax(logits / temperature)
 
 
@@ -48,34 +50,38 @@ def compute(
   temperature: float = 1.0,
   chunk: int = 0,
 ) -> SoftmaxOutput:
-  """Loss, prediction and sample of slots, without keeping all logits.
+  """Computes loss, prediction and sample of each slot from its vector.
 
   Args:
-    vectors_BxKxE: in the dtype of the products, which sum in f32.
-    word_VxE, bias_V: the output layer, f32.
+    vectors_BxKxE: float; products have this dtype and sum in f32.
+    word_VxE: the output table, f32.
+    bias_V: the output bias, f32.
     gold_BxK: int32.
-    keys_B: of the samples: a slot's depends on its row's key and its logits.
-    temperature: of the samples alone.
-    chunk: most slots whose logits are in memory at a time; 0: all. They are
-      split evenly, so there are fewer where their number has no such divisor.
+    keys_B: one typed key per row; a sample depends on the key of its row and
+      its own logits only.
+    temperature: of the samples only.
+    chunk: the most slots whose logits are in memory at a time; 0: all. Chunks
+      are equal, so they are smaller if `chunk` does not divide the slots.
   """
   shape = gold_BxK.shape
   uniform_BxKx2 = rng.uniform(keys_B, (shape[1], 2))
-  slots = _flat(vectors_BxKxE), _flat(gold_BxK), _flat(uniform_BxKx2)
+  slots = _flatten(vectors_BxKxE), _flatten(gold_BxK), _flatten(uniform_BxKx2)
   num_slots = math.prod(shape)
-  parts = -(-num_slots // chunk) if chunk else 1
-  while num_slots % parts:
-    parts += 1
-  loss_M, *tokens = _read(temperature, parts, slots, word_VxE, bias_V)
+  num_chunks = -(-num_slots // chunk) if chunk else 1
+  while num_slots % num_chunks:
+    num_chunks += 1
+  loss_M, *tokens = _compute_flat(
+    temperature, num_chunks, slots, word_VxE, bias_V
+  )
   return SoftmaxOutput(
-    loss_M.reshape(shape), *(_tokens(x, shape, bias_V.size) for x in tokens)
+    loss_M.reshape(shape), *(_unflatten(x, shape, bias_V.size) for x in tokens)
   )
 
 
 def compute_from_logits(
   logits_BxKxV: Array, gold_BxK: Array, keys_B: Array, *, temperature: float
 ) -> SoftmaxOutput:
-  """`compute` of given logits, without a custom gradient."""
+  """Computes the same from logits, with optax's gradient of the loss."""
   return SoftmaxOutput(
     optax.softmax_cross_entropy_with_integer_labels(logits_BxKxV, gold_BxK),
     predict(logits_BxKxV),
@@ -84,165 +90,175 @@ def compute_from_logits(
 
 
 def predict(logits_BxKxV: Array) -> Array:
-  """The likeliest token of each slot, int32 `[B, K]`; no gradient."""
+  """Returns the likeliest token of each slot, int32 `[B, K]`; no gradient."""
   blocks_MxCxW = _constant_blocks(logits_BxKxV)
-  predicted_M = _likeliest(blocks_MxCxW, _maxima(blocks_MxCxW))
-  return _tokens(predicted_M, logits_BxKxV.shape[:2], logits_BxKxV.shape[2])
+  predicted_M = _argmax(blocks_MxCxW, _block_maxima(blocks_MxCxW))
+  return _unflatten(predicted_M, logits_BxKxV.shape[:2], logits_BxKxV.shape[2])
 
 
 def sample(logits_BxKxV: Array, keys_B: Array, temperature: float) -> Array:
-  """One token a slot from softmax(logits / temperature), int32 `[B, K]`.
+  """Draws int32 tokens `[B, K]` from softmax(logits / temperature).
 
-  By the inverse of its distribution function in f32 (half precision distorts
-  the tail), with a uniform number for the block and one for the column. No
-  gradient: the discriminator never trains the generator (Clark et al. 2020,
-  section 3.1).
+  The cumulative distribution is inverted in f32, as half precision distorts the
+  tail: one uniform number chooses the block and one the column. There is no
+  gradient, since the discriminator does not train the generator (Clark et al.
+  2020, section 3.1).
   """
   shape = logits_BxKxV.shape[:2]
-  uniform_Mx2 = _flat(rng.uniform(keys_B, (shape[1], 2)))
+  uniform_Mx2 = _flatten(rng.uniform(keys_B, (shape[1], 2)))
   blocks_MxCxW = _constant_blocks(logits_BxKxV)
-  top_M = _maxima(blocks_MxCxW).max(axis=1)
-  mass_MxC = _masses(blocks_MxCxW, top_M, temperature)
-  sampled_M = _sampled(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature)
-  return _tokens(sampled_M, shape, logits_BxKxV.shape[2])
+  top_M = _block_maxima(blocks_MxCxW).max(axis=1)
+  mass_MxC = _block_masses(blocks_MxCxW, top_M, temperature)
+  sampled_M = _sample(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature)
+  return _unflatten(sampled_M, shape, logits_BxKxV.shape[2])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _read(
-  temperature: float, parts: int, slots: tuple, word_VxE: Array, bias_V: Array
+def _compute_flat(
+  temperature: float,
+  num_chunks: int,
+  slots: tuple[Array, Array, Array],
+  word_VxE: Array,
+  bias_V: Array,
 ) -> tuple[Array, Array, Array]:
-  return _forward(temperature, parts, slots, word_VxE, bias_V)[0]
+  """Returns loss, predicted and sampled `[M]` of (vectors, gold, uniform)."""
+  return _forward(temperature, num_chunks, slots, word_VxE, bias_V)[0]
 
 
-def _forward(temperature, parts, slots, word_VxE, bias_V):
-  layer = _output_layer(word_VxE, bias_V, slots[0].dtype, parts)
+def _forward(temperature, num_chunks, slots, word_VxE, bias_V):
+  layer = _pad_output_layer(word_VxE, bias_V, slots[0].dtype, num_chunks)
 
-  def one(slots):
+  def compute_chunk(slots):
     x_MxE, gold_M, uniform_Mx2 = slots
     logits_MxV = _logits(x_MxE, *layer)
-    return _summary(logits_MxV, gold_M, uniform_Mx2, temperature), logits_MxV
+    return _summarize(logits_MxV, gold_M, uniform_Mx2, temperature), logits_MxV
 
-  if parts == 1:
-    (outputs, norm_M), logits_MxV = one(slots)
+  if num_chunks == 1:
+    (outputs, norm_M), logits_MxV = compute_chunk(slots)
   else:
-    several = jax.lax.map(lambda part: one(part)[0], _split(slots, parts))
-    (outputs, norm_M), logits_MxV = _join(several), None
+    chunks = jax.lax.map(
+      lambda chunk: compute_chunk(chunk)[0], _split_chunks(slots, num_chunks)
+    )
+    (outputs, norm_M), logits_MxV = _join_chunks(chunks), None
   return outputs, (slots, word_VxE, bias_V, norm_M, logits_MxV)
 
 
-def _backward(temperature, parts, saved, cotangents):
+def _backward(temperature, num_chunks, saved, cotangents):
   del temperature
   (x_MxE, gold_M, _), word_VxE, bias_V, norm_M, logits_MxV = saved
-  word, bias = _output_layer(word_VxE, bias_V, x_MxE.dtype, parts)
+  word, bias = _pad_output_layer(word_VxE, bias_V, x_MxE.dtype, num_chunks)
   column = jnp.arange(bias.size, dtype=jnp.int32)
 
-  def of_columns(column, word, logits):
-    """The gradients of some columns: to their layer, and their part of x's."""
+  def column_gradients(column, word, logits):
+    """Gradients of some columns' table and bias, and their part of x's."""
     is_gold = column[None] == gold_M[:, None]
-    off = jnp.exp(logits - norm_M[:, None]) - is_gold
-    off = (cotangents[0][:, None] * off).astype(x_MxE.dtype)
+    grad = jnp.exp(logits - norm_M[:, None]) - is_gold
+    grad = (cotangents[0][:, None] * grad).astype(x_MxE.dtype)
     product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     # The sum over slots as a product: XLA's own is 20 times slower on a CPU.
-    ones_M = jnp.ones_like(gold_M, off.dtype)
-    layer = product("mv,me->ve", off, x_MxE), product("m,mv->v", ones_M, off)
-    return layer, product("mv,ve->me", off, word)
+    ones_M = jnp.ones_like(gold_M, grad.dtype)
+    layer = product("mv,me->ve", grad, x_MxE), product("m,mv->v", ones_M, grad)
+    return layer, product("mv,ve->me", grad, word)
 
-  if parts == 1:
-    layer, to_x_MxE = of_columns(column, word, logits_MxV)
+  if num_chunks == 1:
+    layer, to_x_MxE = column_gradients(column, word, logits_MxV)
   else:
-    # By parts of the vocabulary: their gradients stand side by side, where
-    # those of parts of the slots would each be as large as the table.
-    def add(to_x_MxE, part):
-      column, word, bias = part
+    # By chunks of the vocabulary: their gradients make up one table, and those
+    # of chunks of slots would each be as large as the table.
+    def add_chunk(to_x_MxE, chunk):
+      column, word, bias = chunk
       logits = _logits(x_MxE, word, bias)
-      layer, more_MxE = of_columns(column, word, logits)
+      layer, more_MxE = column_gradients(column, word, logits)
       return to_x_MxE + more_MxE, layer
 
     zeros_MxE = jnp.zeros(x_MxE.shape)
     to_x_MxE, layer = jax.lax.scan(
-      add, zeros_MxE, _split((column, word, bias), parts)
+      add_chunk, zeros_MxE, _split_chunks((column, word, bias), num_chunks)
     )
-    layer = _join(layer)
+    layer = _join_chunks(layer)
   to_word_VxE, to_bias_V = (x[: bias_V.size] for x in layer)
   to_slots = to_x_MxE.astype(x_MxE.dtype), None, None
   return to_slots, to_word_VxE, to_bias_V
 
 
-_read.defvjp(_forward, _backward)
+_compute_flat.defvjp(_forward, _backward)
 
 
-def _summary(logits_MxV, gold_M, uniform_Mx2, temperature):
-  """(loss, predicted, sampled) and the log of the normalizer, `[M]` each."""
-  blocks_MxCxW = _blocks(logits_MxV)
-  maxima_MxC = _maxima(blocks_MxCxW)
+def _summarize(logits_MxV, gold_M, uniform_Mx2, temperature):
+  """Returns (loss, predicted, sampled) and the log normalizer, each `[M]`."""
+  blocks_MxCxW = _split_blocks(logits_MxV)
+  maxima_MxC = _block_maxima(blocks_MxCxW)
   top_M = maxima_MxC.max(axis=1)
-  mass_MxC = _masses(blocks_MxCxW, top_M, 1.0)
+  mass_MxC = _block_masses(blocks_MxCxW, top_M, 1.0)
   norm_M = top_M + jnp.log(mass_MxC.sum(axis=1))
   gold_Mx1 = jnp.take_along_axis(logits_MxV, gold_M[:, None], axis=1)
   if temperature != 1.0:
-    mass_MxC = _masses(blocks_MxCxW, top_M, temperature)
-  sampled_M = _sampled(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature)
-  predicted_M = _likeliest(blocks_MxCxW, maxima_MxC)
+    mass_MxC = _block_masses(blocks_MxCxW, top_M, temperature)
+  sampled_M = _sample(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature)
+  predicted_M = _argmax(blocks_MxCxW, maxima_MxC)
   return (norm_M - gold_Mx1[:, 0], predicted_M, sampled_M), norm_M
 
 
-def _maxima(blocks_MxCxW: Array) -> Array:
-  """The largest logit of each block."""
-  return _materialized(blocks_MxCxW.max(axis=2))
+def _block_maxima(blocks_MxCxW: Array) -> Array:
+  return _materialize(blocks_MxCxW.max(axis=2))
 
 
-def _masses(blocks_MxCxW: Array, top_M: Array, temperature: float) -> Array:
-  """The sum of exp((x - top) / temperature) over each block."""
+def _block_masses(
+  blocks_MxCxW: Array, top_M: Array, temperature: float
+) -> Array:
+  """Sums exp((x - top) / temperature) over each block, `[M, C]`."""
   scaled_MxCxW = (blocks_MxCxW - top_M[:, None, None]) / temperature
-  return _materialized(jnp.exp(scaled_MxCxW).sum(axis=2))
+  return _materialize(jnp.exp(scaled_MxCxW).sum(axis=2))
 
 
-def _materialized(x_MxC: Array) -> Array:
-  """On a CPU XLA would compute it anew, from all logits, for each use."""
+def _materialize(x_MxC: Array) -> Array:
+  """Stops XLA on a CPU from computing it from all logits at each use."""
   return jax.lax.optimization_barrier(x_MxC) if cpu.is_enabled() else x_MxC
 
 
-def _likeliest(blocks_MxCxW: Array, maxima_MxC: Array) -> Array:
-  """The first index of the largest logit, int32; any of logits that are NaN."""
+def _argmax(blocks_MxCxW: Array, maxima_MxC: Array) -> Array:
+  """Returns the first index of the largest logit, int32 `[M]`; any for NaN."""
   block_M = jnp.argmax(maxima_MxC, axis=1)
-  column_M = jnp.argmax(_take(blocks_MxCxW, block_M), axis=1)
+  column_M = jnp.argmax(_take_block(blocks_MxCxW, block_M), axis=1)
   return (block_M * BLOCK + column_M).astype(jnp.int32)
 
 
-def _sampled(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature):
-  """A token from softmax(logits / temperature): its block, then its column."""
-  block_M = _invert(mass_MxC, uniform_Mx2[:, 0])
-  scaled_MxW = (_take(blocks_MxCxW, block_M) - top_M[:, None]) / temperature
-  return block_M * BLOCK + _invert(jnp.exp(scaled_MxW), uniform_Mx2[:, 1])
+def _sample(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature):
+  """Draws from softmax(logits / temperature): a block, then its column."""
+  block_M = _invert_cdf(mass_MxC, uniform_Mx2[:, 0])
+  block_MxW = _take_block(blocks_MxCxW, block_M)
+  scaled_MxW = (block_MxW - top_M[:, None]) / temperature
+  return block_M * BLOCK + _invert_cdf(jnp.exp(scaled_MxW), uniform_Mx2[:, 1])
 
 
-def _invert(mass_MxC: Array, uniform_M: Array) -> Array:
-  """Where a share of the sum of the masses is reached, int32 `[M]`.
+def _invert_cdf(mass_MxC: Array, uniform_M: Array) -> Array:
+  """Returns the first index whose cumulative mass exceeds uniform * total.
 
-  Never at one that is 0, however the sums are rounded; NaN gives any place.
+  The int32 index `[M]` is never that of a mass of 0, whatever the rounding of
+  the sums. NaN gives any index.
   """
   size = mass_MxC.shape[1]
-  place_1xC = jnp.arange(size, dtype=jnp.int32)[None]
+  index_1xC = jnp.arange(size, dtype=jnp.int32)[None]
   up_to_CxC = jnp.triu(jnp.ones((size, size), jnp.float32))
-  reached_MxC = jnp.matmul(mass_MxC, up_to_CxC, precision="highest")
-  there_MxC = reached_MxC > uniform_M[:, None] * reached_MxC[:, -1:]
-  first_M = jnp.where(there_MxC & (mass_MxC > 0), place_1xC, size).min(axis=1)
-  last_M = jnp.where(mass_MxC > 0, place_1xC, 0).max(axis=1)
+  total_MxC = jnp.matmul(mass_MxC, up_to_CxC, precision="highest")
+  exceeds_MxC = total_MxC > uniform_M[:, None] * total_MxC[:, -1:]
+  first_M = jnp.where(exceeds_MxC & (mass_MxC > 0), index_1xC, size).min(axis=1)
+  last_M = jnp.where(mass_MxC > 0, index_1xC, 0).max(axis=1)
   return jnp.minimum(first_M, last_M)
 
 
-def _take(blocks_MxCxW: Array, block_M: Array) -> Array:
-  """One block of each slot, `[M, W]`."""
+def _take_block(blocks_MxCxW: Array, block_M: Array) -> Array:
+  """Returns one block per slot, `[M, W]`."""
   index_Mx1x1 = block_M[:, None, None]
   return jnp.take_along_axis(blocks_MxCxW, index_Mx1x1, axis=1)[:, 0]
 
 
-def _output_layer(
-  word_VxE: Array, bias_V: Array, dtype: Any, parts: int
+def _pad_output_layer(
+  word_VxE: Array, bias_V: Array, dtype: Any, num_chunks: int
 ) -> tuple[Array, Array]:
-  """In the dtype of the products, padded to blocks and equal parts."""
-  word_VxE = _padded(word_VxE, 0.0, parts).astype(dtype)
-  return word_VxE, _padded(bias_V, NEVER, parts)
+  """Pads table and bias to equal chunks of blocks; casts the table."""
+  word_VxE = _pad_vocabulary(word_VxE, 0.0, num_chunks).astype(dtype)
+  return word_VxE, _pad_vocabulary(bias_V, PADDING_BIAS, num_chunks)
 
 
 def _logits(x_MxE: Array, word_VxE: Array, bias_V: Array) -> Array:
@@ -252,40 +268,45 @@ def _logits(x_MxE: Array, word_VxE: Array, bias_V: Array) -> Array:
   return logits_MxV + bias_V[None]
 
 
-def _padded(x: Array, value: float, parts: int = 1, *, axis: int = 0) -> Array:
-  """Pads the vocabulary to `parts` equal parts of whole blocks."""
+def _pad_vocabulary(
+  x: Array, value: float, num_chunks: int = 1, *, axis: int = 0
+) -> Array:
+  """Pads an axis of V tokens to `num_chunks` equal chunks of whole blocks."""
   widths = [(0, 0)] * x.ndim
-  widths[axis] = 0, -x.shape[axis] % (parts * BLOCK)
+  widths[axis] = 0, -x.shape[axis] % (num_chunks * BLOCK)
   return jnp.pad(x, widths, constant_values=value)
 
 
 def _constant_blocks(logits_BxKxV: Array) -> Array:
-  """Given logits as f32 `[M, C, W]`, without a gradient."""
+  """Returns logits as f32 blocks `[M, C, W]`, without a gradient."""
   logits_BxKxV = jax.lax.stop_gradient(logits_BxKxV).astype(jnp.float32)
-  return _blocks(_padded(_flat(logits_BxKxV), NEVER, axis=1))
+  logits_MxV = _pad_vocabulary(_flatten(logits_BxKxV), PADDING_BIAS, axis=1)
+  return _split_blocks(logits_MxV)
 
 
-def _blocks(logits_MxV: Array) -> Array:
+def _split_blocks(logits_MxV: Array) -> Array:
   return logits_MxV.reshape(len(logits_MxV), -1, BLOCK)
 
 
-def _flat(x: Array) -> Array:
-  """`[B, K, ...]` as `[M, ...]`."""
+def _flatten(x: Array) -> Array:
+  """Reshapes `[B, K, ...]` to `[M, ...]`."""
   return x.reshape(-1, *x.shape[2:])
 
 
-def _tokens(token_M: Array, shape: tuple[int, ...], size: int) -> Array:
-  """`[B, K]` without padding, which infinite vectors may lead to."""
+def _unflatten(token_M: Array, shape: tuple[int, ...], size: int) -> Array:
+  """Reshapes tokens to `[B, K]`; infinite logits may have chosen padding."""
   return jnp.minimum(token_M, size - 1).reshape(shape)
 
 
-def _split(tree: Any, parts: int) -> Any:
-  """Every n-th slot, or column: those of a device stay on the device."""
-  split = lambda x: jnp.moveaxis(x.reshape(-1, parts, *x.shape[1:]), 1, 0)
-  return jax.tree.map(split, tree)
+def _split_chunks(tree: Any, num_chunks: int) -> Any:
+  """Puts every n-th slot or column into a chunk, which keeps its device."""
+  return jax.tree.map(
+    lambda x: jnp.moveaxis(x.reshape(-1, num_chunks, *x.shape[1:]), 1, 0), tree
+  )
 
 
-def _join(tree: Any) -> Any:
-  """Undoes `_split`."""
-  join = lambda x: jnp.moveaxis(x, 0, 1).reshape(-1, *x.shape[2:])
-  return jax.tree.map(join, tree)
+def _join_chunks(tree: Any) -> Any:
+  """Undoes `_split_chunks`."""
+  return jax.tree.map(
+    lambda x: jnp.moveaxis(x, 0, 1).reshape(-1, *x.shape[2:]), tree
+  )

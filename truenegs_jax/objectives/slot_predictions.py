@@ -1,6 +1,7 @@
-"""Hides the slots of a batch and fills them with a masked language model."""
+"""Hides the slots of a batch and predicts them with a masked language model."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,23 +14,23 @@ from truenegs_jax.runtime import rng
 
 Array = jax.Array
 Batch = Mapping[str, Array]
-Terms = dict[str, tuple[Array, Array]]
+Terms = dict[str, tuple[Array, Array]]  # name -> (sum, count)
 
 
 @dataclasses.dataclass(frozen=True)
 class SlotPredictions:
-  """The hidden slots of a batch and how a masked language model fills them."""
+  """The slots of a batch, and the masked language model's outputs for them."""
 
   slots: masking.Slots
-  masked_BxL: Array  # the model's input tokens
-  loss_BxK: Array  # the plain cross-entropy of each slot
-  sampled_BxK: Array  # drawn from the logits
-  predicted_BxK: Array  # what is judged: the likeliest, or the drawn ones
-  logits_BxKxV: Any  # None where no reading needs them
+  masked_BxL: Array  # int32, the model's input tokens
+  loss_BxK: Array  # f32, the uncorrected cross-entropy of the gold tokens
+  sampled_BxK: Array  # int32, drawn from the softmax; the discriminator's input
+  predicted_BxK: Array  # int32, the likeliest or the sampled tokens
+  logits_BxKxV: Array | None  # f32; None unless `Options.needs_logits`
 
   @property
   def inputs_BxK(self) -> Array:
-    """The token that stood in each slot when it was filled."""
+    """The model's input token at each slot: [MASK], gold or a random token."""
     return jnp.take_along_axis(
       self.masked_BxL, self.slots.positions_BxK, axis=1
     )
@@ -38,12 +39,20 @@ class SlotPredictions:
 def mask_and_predict(
   bound: Any, batch: Batch, keys_B: Array, options: Options, *, train: bool
 ) -> SlotPredictions:
-  """Hides the slots of a batch and lets the bound model fill them."""
-  keys = lambda purpose: rng.purpose_keys(keys_B, purpose)
+  """Hides the slots of a batch and predicts them with a bound model.
+
+  Args:
+    bound: a `pretrain.MaskedLanguageModel` that is bound to parameters.
+    batch: `tokens`, `types` and `documents`, each int32 `[B, L]`.
+    keys_B: one typed key per row, from which masks, samples and dropout draw.
+    options: the recipe.
+    train: turns dropout on.
+  """
+  purpose_keys = functools.partial(rng.purpose_keys, keys_B)
   slots, masked_BxL = masking.hide_slots(
     batch["tokens"],
     batch["documents"],
-    keys(rng.MASK),
+    purpose_keys(rng.MASK),
     options.masking,
   )
   inputs = (
@@ -51,13 +60,15 @@ def mask_and_predict(
     slots.positions_BxK,
     dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train),
   )
-  gold_BxK, sample_keys_B = slots.gold_BxK, keys(rng.SAMPLE)
-  temperature, logits_BxKxV = options.sampling_temperature, None
-  # jit drops the entries of `output` that nobody uses.
+  sample_keys_B, logits_BxKxV = purpose_keys(rng.SAMPLE), None
+  # jit drops the outputs that no term uses.
   if options.needs_logits:
     logits_BxKxV = bound.generate_logits(*inputs)
     output = output_softmax.compute_from_logits(
-      logits_BxKxV, gold_BxK, sample_keys_B, temperature=temperature
+      logits_BxKxV,
+      slots.gold_BxK,
+      sample_keys_B,
+      temperature=options.sampling_temperature,
     )
   else:
     word_VxE, bias_V = bound.output_layer()
@@ -65,41 +76,39 @@ def mask_and_predict(
       bound.generate_vectors(*inputs),
       word_VxE,
       bias_V,
-      gold_BxK,
+      slots.gold_BxK,
       sample_keys_B,
-      temperature=temperature,
+      temperature=options.sampling_temperature,
       chunk=options.vocabulary_chunk,
     )
-  sampled_BxK = masking.share_first_value(
-    slots, output.sampled_BxK
-  )  # one per place
-  likeliest = options.prediction == "argmax"
+  sampled_BxK = masking.share_first_value(slots, output.sampled_BxK)
+  takes_likeliest = options.prediction == "argmax"
   return SlotPredictions(
     slots=slots,
     masked_BxL=masked_BxL,
     loss_BxK=output.loss_BxK,
     sampled_BxK=sampled_BxK,
-    predicted_BxK=output.predicted_BxK if likeliest else sampled_BxK,
+    predicted_BxK=output.predicted_BxK if takes_likeliest else sampled_BxK,
     logits_BxKxV=logits_BxKxV,
   )
 
 
 def predicted_sentences(
-  batch: Batch, guess: SlotPredictions
+  batch: Batch, predictions: SlotPredictions
 ) -> dict[str, Array]:
-  """The batch with the judged predictions in its slots: the paper's s_p."""
+  """Returns the batch with the predictions in its slots, the paper's s_p."""
   tokens_BxL = masking.fill_slots(
-    batch["tokens"], guess.slots, guess.predicted_BxK
+    batch["tokens"], predictions.slots, predictions.predicted_BxK
   )
   return {**batch, "tokens": tokens_BxL}
 
 
 def dropout_keys(keys_B: Array, purpose: int, *, train: bool) -> Array | None:
-  """The keys of one network's dropout; None, for no dropout, in evaluation."""
+  """Returns one network's dropout keys; None (no dropout) in evaluation."""
   return rng.purpose_keys(keys_B, purpose) if train else None
 
 
 def weighted_sum(loss: Array, weight: Array) -> tuple[Array, Array]:
-  """(sum, count) over the entries of positive weight."""
+  """Returns (sum, count) over the entries of positive weight, f32."""
   loss = jnp.where(weight > 0, loss * weight, 0.0)  # 0 * nan is nan
   return loss.sum(), weight.sum().astype(jnp.float32)

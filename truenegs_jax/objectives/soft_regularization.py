@@ -1,8 +1,8 @@
 """Soft regularization of words (equation 3) and of sentences (section 5).
 
-Words: how far the embedding of a prediction lies from the gold's. Sentences:
-how far the encoding of the predicted sentence lies from that of the original.
-Zhang et al. 2023.
+The word term is the distance between the embeddings of gold and prediction. The
+sentence term is the divergence between the hidden states of the original and
+the predicted sentence. Equations and sections are those of Zhang et al. 2023.
 """
 
 from collections.abc import Callable
@@ -19,52 +19,49 @@ from truenegs_jax.objectives.slot_predictions import (
   predicted_sentences,
   weighted_sum,
 )
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import one_of
 
 Array = jax.Array
 Regularizer = Callable[[Array, Array], Array]
 
-NORM_FLOOR = 1e-8  # torch's CosineSimilarity default
-NUM_RANDOM_PAIRS = 1_024  # whose mean cosine has an error of 0.03 / sqrt(E)
+NORM_FLOOR = 1e-8  # the default of torch.nn.CosineSimilarity
+NUM_RANDOM_PAIRS = 1_024  # their mean cosine has an error of 0.03 / sqrt(E)
 
 
-def cosine_distance(original_BxKxE: Array, predicted_BxKxE: Array) -> Array:
-  """1 - cos(original, predicted): 0, 1, 2 for equal, orthogonal, opposite.
+def cosine_distance(gold_BxKxE: Array, predicted_BxKxE: Array) -> Array:
+  """Computes 1 - cos(gold, predicted), f32 `[B, K]` (equation 3).
 
-  Equation 3 of Zhang et al. 2023. In f32; a zero vector counts as orthogonal to
-  everything else, and neither side of such a pair gets a gradient.
+  It is 0 for equal, 1 for orthogonal and 2 for opposite vectors. A zero vector
+  counts as orthogonal to all others, and such a pair has no gradient.
   """
-  a = original_BxKxE.astype(jnp.float32)
+  a = gold_BxKxE.astype(jnp.float32)
   b = predicted_BxKxE.astype(jnp.float32)
   same_BxK = jnp.all(a == b, axis=-1)
   dot_BxK = jnp.sum(a * b, axis=-1)
   squares_BxK = jnp.sum(a * a, axis=-1) * jnp.sum(b * b, axis=-1)
-  # Divided by a floor alone, the product would send gradients of 1 / floor.
+  # Dividing by max(norms, floor) would give gradients of 1 / floor.
   long_BxK = squares_BxK > NORM_FLOOR**2
   norms_BxK = jnp.sqrt(jnp.where(long_BxK, squares_BxK, 1.0))
   cosine_BxK = jnp.where(long_BxK, dot_BxK / norms_BxK, 0.0)
-  # Rounding must not charge a correct prediction for being itself.
+  # Rounding would leave a small loss for a correct prediction.
   return jnp.where(same_BxK, 0.0, 1.0 - cosine_BxK)
 
 
-# Terms `fn(original_BxKxE, predicted_BxKxE) -> loss_BxK` by `negatives.soft`.
+# `fn(gold_BxKxE, predicted_BxKxE) -> loss_BxK`, by `negatives.soft`.
 REGULARIZERS: dict[str, Regularizer] = {"cosine": cosine_distance}
 
 
 def get_regularizer(name: str) -> Regularizer:
-  """Looks a term up by name; InputError lists the known ones."""
-  if name not in REGULARIZERS:
-    known = ", ".join(REGULARIZERS)
-    raise InputError(f"negatives.soft {name!r} is unknown; known: {known}.")
+  """Looks a regularizer up by name; raises an InputError if it is unknown."""
+  one_of("negatives.soft", name, REGULARIZERS)
   return REGULARIZERS[name]
 
 
 def sentence_divergence(p_BxLxD: Array, q_BxLxD: Array) -> Array:
-  """KL(p || q) of the softmax of each over its features, f32 `[B, L]`.
+  """Computes KL(softmax(p) || softmax(q)) of each token, f32 `[B, L]`.
 
-  Zhang et al. 2023, section 5: L_kl of the hidden states H_p and H_s, summed
-  over the features of each token. Independent states of unit variance are
-  about 1 apart.
+  This is L_kl of section 5 for hidden states: the softmax is over the D
+  features. Independent states of unit variance are about 1 apart.
   """
   log_p_BxLxD = jax.nn.log_softmax(p_BxLxD.astype(jnp.float32))
   log_q_BxLxD = jax.nn.log_softmax(q_BxLxD.astype(jnp.float32))
@@ -72,7 +69,10 @@ def sentence_divergence(p_BxLxD: Array, q_BxLxD: Array) -> Array:
 
 
 def gather_embeddings(bound: Any, *ids: Array) -> list[Array]:
-  """`token_embedding` of several `[B, _]`, with one scatter for a gradient."""
+  """Looks up the embeddings of several `[B, _]` arrays of tokens at once.
+
+  One gather has one scatter as its gradient, which is what costs time.
+  """
   ends = np.cumsum([x.shape[1] for x in ids])[:-1].tolist()
   vectors = bound.token_embedding(jnp.concatenate(ids, axis=1))
   return jnp.split(vectors, ends, axis=1)
@@ -80,57 +80,67 @@ def gather_embeddings(bound: Any, *ids: Array) -> list[Array]:
 
 def word_term(
   bound: Any,
-  guess: SlotPredictions,
+  predictions: SlotPredictions,
   options: Options,
   gold_BxKxE: Array,
   predicted_BxKxE: Array,
 ) -> tuple[Array, Array]:
-  """Equation 3 of Zhang et al. 2023: 1 - cos(gold, predicted), over all slots.
+  """Sums 1 - cos(gold, prediction) over all slots (equation 3).
 
-  A correct prediction costs nothing. Both rows of the table, which
-  `gather_embeddings` gave, get the gradient unless `soft_gradient` stops one.
+  A correct prediction costs nothing.
+
+  Args:
+    bound: the model, for `options.soft_prediction="expected"`.
+    predictions: the slots and, for "expected", their logits.
+    options: the recipe.
+    gold_BxKxE: embeddings of the gold tokens.
+    predicted_BxKxE: embeddings of the predictions. Both receive the gradient
+      unless `options.soft_gradient` stops one of them.
   """
   if options.soft_prediction == "expected":
+    assert predictions.logits_BxKxV is not None
     predicted_BxKxE = bound.mean_embedding(
-      jax.nn.softmax(guess.logits_BxKxV.astype(jnp.float32))
+      jax.nn.softmax(predictions.logits_BxKxV.astype(jnp.float32))
     )
   if options.soft_gradient == "gold":
     predicted_BxKxE = jax.lax.stop_gradient(predicted_BxKxE)
   elif options.soft_gradient == "predicted":
     gold_BxKxE = jax.lax.stop_gradient(gold_BxKxE)
   loss_BxK = get_regularizer(options.soft)(gold_BxKxE, predicted_BxKxE)
-  return weighted_sum(loss_BxK, guess.slots.weight_BxK)
+  return weighted_sum(loss_BxK, predictions.slots.weight_BxK)
 
 
 def sentence_term(
   encode: Callable[..., Array],
   batch: Batch,
-  guess: SlotPredictions,
+  predictions: SlotPredictions,
   dropout_keys_B: Array | None,
   options: Options,
   predicted_BxLxD: Array | None = None,
 ) -> tuple[Array, Array]:
-  """How far the predicted sentences lie from the original (or masked) ones.
+  """Sums KL(H_p || H_s) over real tokens (section 5).
 
-  Zhang et al. 2023, section 5: KL(H_p || H_s), over real tokens. The paper
-  leaves open which sentence s is (the original one, by default) and where the
-  gradient goes: here H_s is a target and gets none.
+  H_p are the hidden states of the predicted sentence and H_s those of s. The
+  paper leaves open which sentence s is (by default the original one) and where
+  the gradient goes. Here H_s is a target, without a gradient.
 
   Args:
     encode: `(inputs, dropout_keys_B) -> [B, L, D]`.
     batch: the original rows.
-    guess: their slots.
-    dropout_keys_B: of both passes. The same units are then dropped, so that a
-      sentence predicted right costs nothing but rounding; with other keys the
-      term would charge dropout itself.
-    options: which reading.
-    predicted_BxLxD: H_p, if the predicted sentences were encoded before.
+    predictions: of their slots.
+    dropout_keys_B: used for both passes, so that both drop the same units. A
+      sentence that is predicted right then costs nothing but rounding; with
+      different keys the term would measure dropout.
+    options: the recipe.
+    predicted_BxLxD: H_p, if it was computed before.
   """
   if predicted_BxLxD is None:
-    predicted_BxLxD = encode(predicted_sentences(batch, guess), dropout_keys_B)
+    predicted_BxLxD = encode(
+      predicted_sentences(batch, predictions), dropout_keys_B
+    )
   inputs = batch
   if options.sentence_target == "masked":
-    inputs = {**batch, "tokens": guess.masked_BxL}
+    inputs = {**batch, "tokens": predictions.masked_BxL}
   pair = (
     predicted_BxLxD,
     jax.lax.stop_gradient(encode(inputs, dropout_keys_B)),
@@ -142,10 +152,11 @@ def sentence_term(
 
 
 def pair_cosine(bound: Any) -> tuple[Array, Array]:
-  """The mean cosine of random pairs of words, the same pairs at every step.
+  """Sums the cosines of random pairs of embeddings, to detect a collapse.
 
-  Soft regularization pulls embeddings together and nothing in it pushes others
-  apart: near 0 all is well, near 1 the table has collapsed.
+  Soft regularization pulls embeddings together, and nothing in it pushes others
+  apart. The mean is near 0 for a sound table and near 1 for a collapsed one.
+  The pairs are the same at every step.
   """
   _, bias_V = bound.output_layer()
   pairs_2xC = np.random.default_rng(0).integers(

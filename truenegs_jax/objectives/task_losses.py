@@ -1,9 +1,4 @@
-"""The objective of fine-tuning: classes, scores and spans.
-
-As in pre-training, a pure function from parameters and a batch to a dict of
-(sum, count) pairs. The model, once bound to parameters, has the method that the
-kind of task needs: `class_logits`, `span_logits` or `joint_logits`.
-"""
+"""The objective of fine-tuning: losses of classes, scores and spans."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,11 +16,11 @@ from truenegs_jax.objectives.slot_predictions import (
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
-Keys = Array | None  # of dropout, one a row; None: no dropout
-Losses = dict[str, Array]  # of each row
+Keys = Array | None  # one dropout key per row; None turns dropout off
+Losses = dict[str, Array]  # name -> f32 [B]
 
 ANSWERABLE_WEIGHT = 0.5  # ELECTRA's `answerable_weight`
-EXCLUDED = -1e9  # finite: a row of padding must not turn into NaN
+EXCLUDED_LOGIT = -1e9  # finite, so that a row of padding is not NaN
 
 
 def task_terms(
@@ -39,20 +34,24 @@ def task_terms(
   train: bool,
   reduction: str = "mean",
 ) -> Terms:
-  """The loss of a task, and the accuracy of classes.
+  """Computes the loss of a task, and for classes the accuracy.
 
   Args:
-    params: tree of the model's parameters.
-    inputs: `tokens`, `types`, `documents` int32 [B, L] (0 in `documents`:
-      padding), `weight` f32 [B] (0: the row counts for nothing), the targets.
-    keys_B: one typed key a row (`rng.row_keys`).
+    params: the model's parameters.
+    inputs: `tokens`, `types` and `documents`, int32 `[B, L]`; `weight`, f32
+      `[B]`, 0 for a row that does not count; the targets of the kind.
+    keys_B: one typed key per row (`rng.row_keys`).
     aux: not used.
     kind: a name in LOSSES.
-    model: an unbound linen module.
-    train: whether dropout is on.
-    reduction: what the step divides the loss by. "mean": the weights; "sum":
-      nothing, as ELECTRA (`run_finetuning.py`), whose gradients are then nearly
-      always clipped. In "sum" each micro-batch counts 1: do not use several.
+    model: an unbound module with the kind's method of
+      `finetune.DownstreamModel`.
+    train: turns dropout on.
+    reduction: "mean" divides the loss by the weights; "sum" does not divide it,
+      as in ELECTRA's `run_finetuning.py`, and nearly all gradients are then
+      clipped. With "sum" each micro-batch counts 1, so use only one.
+
+  Returns:
+    name -> (sum, count), f32 scalars.
   """
   del aux
   drop_keys_B = dropout_keys(keys_B, rng.DISCRIMINATOR_DROPOUT, train=train)
@@ -68,7 +67,7 @@ def task_terms(
 
 
 def _class_losses(bound: Any, inputs: Batch, drop_keys_B: Keys) -> Losses:
-  """Softmax cross-entropy to `label`, int32 [B], and `accuracy`."""
+  """Computes softmax cross-entropy to `label`, int32 `[B]`, and `accuracy`."""
   logits_BxC = bound.class_logits(inputs, drop_keys_B)
   right_B = logits_BxC.argmax(axis=-1) == inputs["label"]
   return {
@@ -78,30 +77,30 @@ def _class_losses(bound: Any, inputs: Batch, drop_keys_B: Keys) -> Losses:
 
 
 def _score_losses(bound: Any, inputs: Batch, drop_keys_B: Keys) -> Losses:
-  """Squared error to `label`, f32 [B], in the units that it is given in."""
+  """Computes the squared error to `label`, f32 `[B]`, in its own units."""
   score_B = bound.class_logits(inputs, drop_keys_B)[:, 0]
   return {"loss": jnp.square(score_B - inputs["label"])}
 
 
 def _span_losses(bound: Any, inputs: Batch, drop_keys_B: Keys) -> Losses:
-  """Mean cross-entropy to `start` and `end`, int32 [B], places in the row.
+  """Computes the mean cross-entropy to positions `start`, `end`, int32 `[B]`.
 
-  As BERT's `run_squad.py`, whose softmax is over padding, too: here the loss of
-  a row does not depend on how long the batch is.
+  BERT's `run_squad.py` includes padding in the softmax. It is excluded, so that
+  the loss of a row does not depend on the length of the batch.
   """
   real_BxLx1 = (inputs["documents"] != 0)[..., None]
   logits_BxLx2 = bound.span_logits(inputs, drop_keys_B)
-  logits_BxLx2 = jnp.where(real_BxLx1, logits_BxLx2, EXCLUDED)
+  logits_BxLx2 = jnp.where(real_BxLx1, logits_BxLx2, EXCLUDED_LOGIT)
   return {
     "loss": _span_loss(logits_BxLx2[..., 0], logits_BxLx2[..., 1], inputs)
   }
 
 
 def _joint_losses(bound: Any, inputs: Batch, drop_keys_B: Keys) -> Losses:
-  """The span loss of ELECTRA's joint head, the end given the gold start.
+  """Computes the loss of ELECTRA's joint head, the end given the gold start.
 
-  Plus that of the classifier of questions without an answer, as released for
-  SQuAD 1.1 as well, where every question has one.
+  It adds the loss of the classifier of unanswerable questions. As released, it
+  does so even for SQuAD 1.1, where each question has an answer.
   """
   start_BxL, end_BxL, answerable_B = bound.joint_logits(
     inputs, inputs["start"], drop_keys_B
@@ -110,7 +109,7 @@ def _joint_losses(bound: Any, inputs: Batch, drop_keys_B: Keys) -> Losses:
   return {"loss": loss_B + ANSWERABLE_WEIGHT * jax.nn.softplus(answerable_B)}
 
 
-# What each row costs, by the kind of the task or its head.
+# Losses per row, by the kind of the task or its head.
 LOSSES: dict[str, Callable[..., Losses]] = {
   "classes": _class_losses,
   "score": _score_losses,
@@ -120,7 +119,6 @@ LOSSES: dict[str, Callable[..., Losses]] = {
 
 
 def _span_loss(start_BxL: Array, end_BxL: Array, inputs: Batch) -> Array:
-  """Mean of the cross-entropies of the two ends of each row's span."""
   start_B = _cross_entropy(start_BxL, inputs["start"])
   return (start_B + _cross_entropy(end_BxL, inputs["end"])) / 2
 
