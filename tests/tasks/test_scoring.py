@@ -1,4 +1,4 @@
-"""Scores against torchmetrics, published vectors and what theory says."""
+"""Tests scores against torchmetrics, published values and theory."""
 
 import warnings
 
@@ -9,27 +9,30 @@ from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.scoring import METRICS
 
-WORDS = (
-  "the The a an AN cat Cat's cats, U.S. 1,000 — naïve ÉCOLE École İstanbul"
-  " straße 東京 东京。 “quoted” (in) a-b the-end theory an. \u00a0x ½ $5 ... !"
-).split(" ")
+WORDS = ["the", "The", "a", "an", "AN", "cat", "Cat's", "cats,", "U.S."]
+WORDS += ["1,000", "—", "naïve", "ÉCOLE", "École", "İstanbul", "straße"]
+WORDS += ["东京", "东京。", "“quoted”", "(in)", "a-b", "the-end", "theory"]
+WORDS += ["an.", "\u00a0x", "½", "$5", "...", "!"]
 
 
-def made_up_answers(count, seed=0):
-  """Predictions (some missing) and one to four golds, often alike."""
+def random_answers(count, seed=0):
+  """Makes predictions, some of them missing, and 1 to 4 gold answers."""
   rng = np.random.default_rng(seed)
-  say = lambda low: " ".join(rng.choice(WORDS, rng.integers(low, 6)))
+
+  def make_text(min_words):
+    return " ".join(rng.choice(WORDS, rng.integers(min_words, 6)))
+
   golds, predictions = {}, {}
   for i in range(count):
-    golds[f"q{i}"] = [say(1) for _ in range(rng.integers(1, 5))]
+    golds[f"q{i}"] = [make_text(1) for _ in range(rng.integers(1, 5))]
     kind = rng.random()
-    near = golds[f"q{i}"][-1]
+    gold = golds[f"q{i}"][-1]
     if kind < 0.3:
-      predictions[f"q{i}"] = near.upper().replace(" ", "  the ")
+      predictions[f"q{i}"] = gold.upper().replace(" ", "  the ")
     elif kind < 0.6:
-      predictions[f"q{i}"] = " ".join(near.split()[1:] + [say(0)])
+      predictions[f"q{i}"] = " ".join(gold.split()[1:] + [make_text(0)])
     elif kind < 0.95:
-      predictions[f"q{i}"] = say(0)
+      predictions[f"q{i}"] = make_text(0)
   return predictions, golds
 
 
@@ -37,7 +40,7 @@ def torch_squad(predictions, golds):
   from torchmetrics.functional.text import squad
 
   with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it warns of what is missing
+    warnings.simplefilter("ignore")  # of missing predictions
     scores = squad(
       [{"id": k, "prediction_text": text} for k, text in predictions.items()],
       [
@@ -48,34 +51,33 @@ def torch_squad(predictions, golds):
   return scores["exact_match"].item(), scores["f1"].item()
 
 
-def test_squad_scores_are_those_of_torchmetrics():
+def test_squad_scores_match_torchmetrics():
   pytest.importorskip("torch")
   pytest.importorskip("torchmetrics")
-  predictions, golds = made_up_answers(5_000)
-  # It gives 1, as v2.0 does, where both answers are empty; v1.1 gives 0.
-  bare = [
-    t for ts in golds.values() for t in ts if not scoring.normalize_answer(t)
-  ]
+  predictions, golds = random_answers(5_000)
+  # If both answers are empty, v2.0 and torchmetrics give 1, v1.1 gives 0.
   golds = {
-    key: [text for text in texts if text not in bare] or ["x"]
+    key: [text for text in texts if scoring.normalize_answer(text)] or ["x"]
     for key, texts in golds.items()
   }
-  each = scoring.question_scores(predictions, golds)
+  by_question = scoring.question_scores(predictions, golds)
   keys = list(golds)
-  for start in range(0, len(keys), 100):  # so few that one question shows
-    some = keys[start : start + 100]
+  for start in range(0, len(keys), 100):  # small, so that one question matters
+    batch = keys[start : start + 100]
     theirs = torch_squad(
-      {key: predictions[key] for key in some if key in predictions},
-      {key: golds[key] for key in some},
+      {key: predictions[key] for key in batch if key in predictions},
+      {key: golds[key] for key in batch},
     )
-    means = [each[name][start : start + 100].mean() for name in ("em", "f1")]
+    means = [
+      by_question[name][start : start + 100].mean() for name in ("em", "f1")
+    ]
     np.testing.assert_allclose(means, theirs, rtol=1e-5)
   ours = scoring.squad_scores(predictions, golds)
-  assert ours == {name: each[name].mean() for name in ("em", "f1")}
+  assert ours == {name: by_question[name].mean() for name in ("em", "f1")}
   assert len(predictions) < len(golds) and 10 < ours["em"] < ours["f1"] < 90
 
 
-def test_published_vectors_of_squad():
+def test_published_values_of_squad():
   assert scoring.normalize_answer("The  Cat's.") == "cats"
   assert scoring.normalize_answer("an A-the theory\u00a0—") == "athe theory —"
   f1 = scoring.token_f1("the cat sat", "cat sat down")
@@ -85,12 +87,12 @@ def test_published_vectors_of_squad():
   assert scoring.token_f1("the", "a") == 0 and scoring.exact_match("the", "a")
 
 
-def test_every_question_counts_by_its_best_gold():
+def test_the_best_gold_of_a_question_counts():
   golds = {"a": ["x y", "z"], "b": ["x"], "c": ["w"]}
   predictions = {"c": "w", "a": "y", "elsewhere": "x"}
-  each = scoring.question_scores(predictions, golds)
-  np.testing.assert_array_equal(each["em"], [0, 0, 100])
-  np.testing.assert_allclose(each["f1"], [200 / 3, 0, 100])
+  by_question = scoring.question_scores(predictions, golds)
+  np.testing.assert_array_equal(by_question["em"], [0, 0, 100])
+  np.testing.assert_allclose(by_question["f1"], [200 / 3, 0, 100])
   mean = scoring.squad_scores(predictions, golds)
   assert mean == pytest.approx({"em": 100 / 3, "f1": 500 / 9})
   # The best gold by F1 need not be the one by EM.
@@ -99,19 +101,19 @@ def test_every_question_counts_by_its_best_gold():
 
 
 @pytest.mark.parametrize("golds", [{}, {"q7": []}])
-def test_questions_without_answers_are_refused(golds):
+def test_rejects_questions_without_answers(golds):
   with pytest.raises(DataError, match="q7" if golds else "no questions"):
     scoring.squad_scores({"q7": "x"}, golds)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_metrics_are_those_of_torchmetrics(seed):
+def test_metrics_match_torchmetrics(seed):
   torch = pytest.importorskip("torch")
   functional = pytest.importorskip("torchmetrics").functional
   rng = np.random.default_rng(seed)
   gold = rng.integers(0, 2, 301)
-  said = np.where(rng.random(301) < 0.7, gold, rng.random(301) < 0.3)
-  x, y = torch.tensor(gold), torch.tensor(said)
+  predicted = np.where(rng.random(301) < 0.7, gold, rng.random(301) < 0.3)
+  x, y = torch.tensor(gold), torch.tensor(predicted)
   score = np.round(rng.random(301) * 5, 1)  # ties
   guess = np.round(score + rng.normal(size=301), 1)
   s, g = torch.tensor(score), torch.tensor(guess)
@@ -119,12 +121,12 @@ def test_metrics_are_those_of_torchmetrics(seed):
   three_t = [torch.tensor(x) for x in three]
   classes = {"task": "multiclass", "num_classes": 3}
   pairs = [
-    (METRICS["accuracy"](gold, said), (x == y).double().mean()),
+    (METRICS["accuracy"](gold, predicted), (x == y).double().mean()),
     (
-      METRICS["matthews"](gold, said),
+      METRICS["matthews"](gold, predicted),
       functional.matthews_corrcoef(y, x, "binary"),
     ),
-    (METRICS["f1"](gold, said), functional.f1_score(y, x, "binary")),
+    (METRICS["f1"](gold, predicted), functional.f1_score(y, x, "binary")),
     (METRICS["spearman"](score, guess), functional.spearman_corrcoef(g, s)),
     (METRICS["pearson"](score, guess), functional.pearson_corrcoef(g, s)),
     (
@@ -154,26 +156,26 @@ def test_perfect_reversed_and_constant_predictions(metric):
 
 
 @pytest.mark.parametrize("metric", ["spearman", "pearson"])
-def test_scores_that_say_nothing_are_worth_nothing(metric):
+def test_constant_and_infinite_scores_give_zero(metric):
   gold = np.random.default_rng(0).random(1_001)
-  for value in (0.1, 1e-30, 1e9 / 3):  # their means are off by rounding
+  for value in (0.1, 1e-30, 1e9 / 3):  # their means have rounding errors
     for kind in (np.float32, np.float64):
       assert METRICS[metric](gold, np.full(1_001, value, kind)) == 0
   for value in (np.nan, np.inf):
     assert METRICS[metric](gold, np.append(gold[1:], value)) == 0
-  # A spread of 1e-6 is small, but ranks.
+  # A small spread of 1e-6 is enough.
   shifted = 1000 + 1e-6 * gold
   assert METRICS[metric](gold, shifted) == pytest.approx(100, abs=1e-3)
 
 
-def test_macro_f1_is_of_the_classes_that_occur():
-  # F1 of 0 and of 2: 2/3, with a 3 that is never right; no 1 anywhere.
-  want = 100 * (2 / 3 + 2 / 3 + 0) / 3
-  assert METRICS["f1"]([0, 0, 2, 2], [0, 3, 2, 3]) == pytest.approx(want)
+def test_macro_f1_averages_the_classes_that_occur():
+  # F1 of classes 0 and 2 is 2/3, of 3 it is 0; class 1 does not occur.
+  expected = 100 * (2 / 3 + 2 / 3 + 0) / 3
+  assert METRICS["f1"]([0, 0, 2, 2], [0, 3, 2, 3]) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("sizes", [(3, 2), (0, 0)])
-def test_a_prediction_is_wanted_for_each_example(metric, sizes):
-  with pytest.raises(InputError, match="one for each"):
+def test_rejects_missing_predictions(metric, sizes):
+  with pytest.raises(InputError, match="one prediction per example"):
     METRICS[metric](*(np.zeros(n, int) for n in sizes))

@@ -1,4 +1,4 @@
-"""SQuAD: reading it, windows, and the way back from spans to texts."""
+"""Tests reading of SQuAD, windows, and extraction of answers from spans."""
 
 import collections
 import dataclasses
@@ -32,8 +32,8 @@ BERT = make_tokenizer(VOCAB, lowercase=True)
 CASED = make_tokenizer(
   [*VOCAB, *"SUIÉ", "##\u0301", "##\u0307"], lowercase=False
 )
-# Words of many pieces and of none, letters with accents in one code point and
-# in two, capitals, quotes, Chinese, other white space.
+# Words of many pieces and of none, accents composed and decomposed, capitals,
+# quotes, Chinese, unusual white space.
 WORDS = ["the", "Swan", "mute", "(1895–1943).", "É\u0301cole", "cafe\u0301s,"]
 WORDS += ["e\u0301", '"x-ray"', "U.S.", "成吉swan", "…", "\u200b", "a\u00a0b"]
 WORDS += ["birding", "the", "mute", "I\u0307stanbul"]
@@ -41,14 +41,14 @@ GAPS = [" ", " ", " ", "  ", "\n", "\u202f", "\t"]
 
 
 def question(context, *answers, key="q", text="which bird ?"):
-  found = tuple((a, context.index(a)) for a in answers)
-  return Question(key, text, context, found, "here")
+  spans = tuple((a, context.index(a)) for a in answers)
+  return Question(key, text, context, spans, "x.json")
 
 
 def make_questions(count: int, seed: int, size: int = 60) -> list[Question]:
-  """Contexts of random words; answers are words without what is around them."""
+  """Makes contexts of random words; answers may exclude punctuation."""
   rng = np.random.default_rng(seed)
-  found = []
+  questions = []
   for number in range(count):
     words = rng.choice(WORDS, rng.integers(1, size))
     context = "".join(w + rng.choice(GAPS) for w in words)
@@ -63,12 +63,12 @@ def make_questions(count: int, seed: int, size: int = 60) -> list[Question]:
         start, end = start + inner.start(), start + inner.end()
     answer = (context[start:end], start)
     text = " ".join(rng.choice(WORDS[:4], rng.integers(1, 9)))
-    found.append(Question(f"q{number}", text, context, (answer,), "here"))
-  return found
+    questions.append(Question(f"q{number}", text, context, (answer,), "x"))
+  return questions
 
 
-def perfect(windows, spans, value=1.0):
-  """Logits that are `value` where a span (first, after) begins and ends."""
+def perfect_logits(windows, spans, value=1.0):
+  """Makes logits that are `value` at the start and end of each span."""
   logits = []
   for number, tokens in enumerate(windows.encoded.tokens):
     start, after = spans[windows.question_N[number]] - windows.first_N[number]
@@ -80,11 +80,11 @@ def perfect(windows, spans, value=1.0):
   return logits
 
 
-def gold_spans(windows, turn=0) -> np.ndarray:
-  """First and after the last piece of one of each question's answers."""
+def gold_spans(windows, answer=0) -> np.ndarray:
+  """Returns first and after-last piece of each question's n-th answer."""
   spans = []
   for q, context in zip(windows.questions, windows.contexts, strict=True):
-    text, start = q.answers[min(turn, len(q.answers) - 1)]
+    text, start = q.answers[min(answer, len(q.answers) - 1)]
     [ids] = windows.tokenizer.encode_lines([text])
     span = find_answer_span(context, start, start + len(text), ids)
     spans.append((-1, -1) if span is None else span)
@@ -95,7 +95,7 @@ def gold_spans(windows, turn=0) -> np.ndarray:
 
 
 def as_json(questions) -> dict:
-  """Two paragraphs an article, one question each."""
+  """Converts questions to articles of two paragraphs with a question each."""
   articles: dict[int, dict] = {}
   for number, q in enumerate(questions):
     title = {"title": f"Title {number // 2}", "paragraphs": []}
@@ -106,7 +106,7 @@ def as_json(questions) -> dict:
   return {"version": "1.1", "data": list(articles.values())}
 
 
-def values(questions) -> list[tuple]:
+def without_locations(questions) -> list[tuple]:
   return [dataclasses.astuple(q)[:-1] for q in questions]
 
 
@@ -118,17 +118,16 @@ BIRDS = [
 
 
 @pytest.mark.parametrize("suffix", COMPRESSORS)
-def test_files_are_read_as_they_are_and_compressed(tmp_path, suffix):
+def test_reads_plain_and_compressed_files(tmp_path, suffix):
   path = tmp_path / f"dev.json{suffix}"
   path.write_bytes(COMPRESSORS[suffix](json.dumps(as_json(BIRDS)).encode()))
-  found = read_squad(str(path))
-  assert values(found) == values(BIRDS)
-  assert (
-    found[1].location == f"{path}: article 1 (Title 0), paragraph 2, question b"
-  )
+  questions = read_squad(str(path))
+  assert without_locations(questions) == without_locations(BIRDS)
+  location = f"{path}: article 1 (Title 0), paragraph 2, question b"
+  assert questions[1].location == location
 
 
-def test_a_saved_data_set_gives_the_same(tmp_path):
+def test_reads_saved_data_sets(tmp_path):
   datasets = pytest.importorskip("datasets")
   rows = []
   for q in BIRDS:
@@ -140,17 +139,17 @@ def test_a_saved_data_set_gives_the_same(tmp_path):
   split = datasets.Dataset.from_list(rows)
   datasets.DatasetDict({"validation": split}).save_to_disk(tmp_path / "set")
   where = f"hf:{tmp_path / 'set'}"
-  for found in (
+  for questions in (
     read_squad(where, split="dev"),
     read_squad(f"{where}:validation", split="train"),
   ):
-    assert values(found) == values(BIRDS)
-    assert found[2].location.endswith("[validation]: record 3, question c")
+    assert without_locations(questions) == without_locations(BIRDS)
+    assert questions[2].location.endswith("[validation]: record 3, question c")
   with pytest.raises(DataError, match="no split 'train'; there are: valid"):
     read_squad(where, split="train")
 
 
-def test_an_answer_is_found_again_nearest_to_where_it_is_said_to_be(tmp_path):
+def test_misplaced_answers_move_to_the_nearest_occurrence(tmp_path):
   data = as_json(BIRDS)
   data["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 21
   data["data"][0]["paragraphs"][1]["qas"][0]["answers"][0]["answer_start"] = -13
@@ -159,76 +158,79 @@ def test_an_answer_is_found_again_nearest_to_where_it_is_said_to_be(tmp_path):
   first, *rest = read_squad(str(tmp_path / "x.json"), anomalies=anomalies)
   assert first.answers == (("swan", 23), ("mute swan", 4))
   assert anomalies == {MOVED: 2}
-  assert values(rest) == values(BIRDS[1:])
+  assert without_locations(rest) == without_locations(BIRDS[1:])
 
 
-def spoil(change):
-  """The JSON of BIRDS after a change of question b or what it stands in."""
+def corrupt(change):
+  """Returns a function that makes JSON of BIRDS with a changed question b."""
 
-  def spoiled():
+  def make_json():
     data = as_json(BIRDS)
     paragraph = data["data"][0]["paragraphs"][1]
     change(data, paragraph, paragraph["qas"][0])
     return json.dumps(data)
 
-  return spoiled
+  return make_json
 
 
-B_PLACE = r"article 1 \(Title 0\), paragraph 2"
-FAULTS = {
-  "cut": (lambda: json.dumps(as_json(BIRDS))[:-9], "no JSON .*char"),
-  "a list": (lambda: "[1]", "no 'data' that is a list"),
-  "nothing": (lambda: '{"data": []}', "holds no questions"),
+B_LOCATION = r"article 1 \(Title 0\), paragraph 2"
+CORRUPTIONS = {
+  "cut": (lambda: json.dumps(as_json(BIRDS))[:-9], "invalid JSON: .*char"),
+  "a list": (lambda: "[1]", "'data' must be of type list, not"),
+  "nothing": (lambda: '{"data": []}', "no questions"),
   "no context": (
-    spoil(lambda d, p, q: p.pop("context")),
-    f"{B_PLACE}: no 'context'",
+    corrupt(lambda d, p, q: p.pop("context")),
+    f"{B_LOCATION}: 'context' must be of type str",
   ),
-  "no id": (spoil(lambda d, p, q: q.pop("id")), f"{B_PLACE}: no 'id'"),
+  "no id": (
+    corrupt(lambda d, p, q: q.pop("id")),
+    f"{B_LOCATION}: 'id' must be of type str",
+  ),
   "twice": (
-    spoil(lambda d, p, q: q.update(id="a")),
-    rf"{B_PLACE}, question a: .*already in .*paragraph 1",
+    corrupt(lambda d, p, q: q.update(id="a")),
+    rf"{B_LOCATION}, question a: .*already in .*paragraph 1",
   ),
   "blank context": (
-    spoil(lambda d, p, q: p.update(context=" \n")),
-    f"{B_PLACE}, question b: the context is blank",
+    corrupt(lambda d, p, q: p.update(context=" \n")),
+    f"{B_LOCATION}, question b: the context is blank",
   ),
   "blank question": (
-    spoil(lambda d, p, q: q.update(question="")),
-    f"{B_PLACE}, question b: the question is blank",
+    corrupt(lambda d, p, q: q.update(question="")),
+    f"{B_LOCATION}, question b: the question is blank",
   ),
   "blank answer": (
-    spoil(lambda d, p, q: q["answers"][0].update(text=" ")),
-    f"{B_PLACE}, question b: a blank answer",
+    corrupt(lambda d, p, q: q["answers"][0].update(text=" ")),
+    f"{B_LOCATION}, question b: blank answer",
   ),
   "other answer": (
-    spoil(lambda d, p, q: q["answers"][0].update(text="heron")),
-    "question b: .*'heron' stands nowhere .* 2, there is 'bird '",
+    corrupt(lambda d, p, q: q["answers"][0].update(text="heron")),
+    "question b: .*'heron' does not occur .* 2, points at 'bird '",
   ),
   "text for a number": (
-    spoil(lambda d, p, q: q["answers"][0].update(answer_start="2")),
-    "question b: no 'answer_start' that is a int, but '2'",
+    corrupt(lambda d, p, q: q["answers"][0].update(answer_start="2")),
+    "question b: 'answer_start' must be of type int, not '2'",
   ),
   "no answers": (
-    spoil(lambda d, p, q: q.update(answers=[])),
-    "question b: .*SQuAD v2.0; v1.1 is read",
+    corrupt(lambda d, p, q: q.update(answers=[])),
+    "question b: .*SQuAD v2.0. Only v1.1",
   ),
   "impossible": (
-    spoil(lambda d, p, q: q.update(is_impossible=True)),
-    "question b: .*SQuAD v2.0; v1.1 is read",
+    corrupt(lambda d, p, q: q.update(is_impossible=True)),
+    "question b: .*SQuAD v2.0. Only v1.1",
   ),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_bad_data_are_refused_by_their_place(tmp_path, fault):
-  content, message = FAULTS[fault]
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_rejects_bad_data_and_names_the_location(tmp_path, name):
+  content, message = CORRUPTIONS[name]
   (tmp_path / "x.json").write_text(content())
   with pytest.raises(DataError, match=message):
     read_squad(str(tmp_path / "x.json"))
 
 
 @pytest.mark.parametrize("where", ["none.json", "~nobody-at-all/x.json"])
-def test_a_file_that_is_not_there_is_absent(where):
+def test_rejects_missing_files(where):
   with pytest.raises(UnavailableError, match="no such file"):
     read_squad(where)
   with pytest.raises(DataError, match="a folder; name a file in it"):
@@ -239,18 +241,18 @@ def test_a_file_that_is_not_there_is_absent(where):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_pieces_of_words_are_those_of_the_text(seed):
+def test_pieces_of_words_match_the_tokenizer(seed):
   texts = [q.context for q in make_questions(40, seed)]
-  found = tokenize_contexts(texts, BERT)
-  ids = [found[text].pieces_T.tolist() for text in texts]
+  contexts = tokenize_contexts(texts, BERT)
+  ids = [contexts[text].pieces_T.tolist() for text in texts]
   assert ids == BERT.encode_lines(texts)
   for text in texts:
-    words = [text[a:b] for a, b in found[text].words_Wx2]
+    words = [text[a:b] for a, b in contexts[text].words_Wx2]
     assert words == re.split("[ \t\r\n\u202f]+", text.strip(" \t\r\n\u202f"))
 
 
-def by_the_book(num_pieces, room, stride):
-  """BERT's loops: starts and sizes of windows, and the window of each piece."""
+def plan_like_bert(num_pieces, room, stride):
+  """Runs BERT's loops: starts and sizes of windows, and each piece's window."""
   windows, start = [], 0
   while True:
     size = min(num_pieces - start, room)
@@ -259,10 +261,10 @@ def by_the_book(num_pieces, room, stride):
       break
     start += min(size, stride)
   holders = []
-  for place in range(num_pieces):
+  for piece in range(num_pieces):
     best, holder = None, None
     for number, (start, size) in enumerate(windows):
-      before, after = place - start, start + size - 1 - place
+      before, after = piece - start, start + size - 1 - piece
       if before < 0 or after < 0:
         continue
       score = min(before, after) + 0.01 * size
@@ -274,24 +276,19 @@ def by_the_book(num_pieces, room, stride):
 
 @pytest.mark.parametrize("stride", [1, 7, 128])
 @pytest.mark.parametrize("room", [1, 6, 40, 300])
-def test_windows_are_those_of_bert(room, stride):
+def test_windows_match_bert(room, stride):
   sizes = [0, 1, room - 1, room, room + 1, room + 8, 100]
   for num_pieces in sizes if stride < 128 else [*sizes, 310, 400, 470]:
-    windows, holders = by_the_book(num_pieces, room, stride)
-    starts, best = plan_windows(num_pieces, room, stride)
-    found = [
-      (start, len(mask)) for start, mask in zip(starts, best, strict=True)
-    ]
-    assert found == windows
-    for number, ((start, _), mask) in enumerate(
-      zip(windows, best, strict=True)
-    ):
-      here = (start + np.flatnonzero(mask)).tolist()
-      assert here == [p for p, h in enumerate(holders) if h == number]
+    windows, holders = plan_like_bert(num_pieces, room, stride)
+    starts, masks = plan_windows(num_pieces, room, stride)
+    assert list(zip(starts, map(len, masks), strict=True)) == windows
+    for number, (start, mask) in enumerate(zip(starts, masks, strict=True)):
+      pieces = (start + np.flatnonzero(mask)).tolist()
+      assert pieces == [p for p, h in enumerate(holders) if h == number]
 
 
 @pytest.mark.parametrize("length", [20, 37])
-def test_rows_are_question_and_window(length):
+def test_rows_contain_question_and_window(length):
   questions = make_questions(30, 0)
   windows = make_windows(
     questions, BERT, train=False, length=length, stride=5, question_length=6
@@ -299,47 +296,47 @@ def test_rows_are_question_and_window(length):
   encoded = windows.encoded
   assert not encoded.targets
   texts = [q.text for q in questions]
-  asked = [ids[:6] for ids in BERT.encode_lines(texts)]
+  question_ids = [ids[:6] for ids in BERT.encode_lines(texts)]
   assert encoded.num_cut == sum(
     len(BERT.encode_lines(texts)[number]) > 6 for number in windows.question_N
   )
   assert 0 < encoded.num_cut < len(windows.is_max_context)
   for row, number in enumerate(windows.question_N):
-    head = [BERT.cls, *asked[number], BERT.sep]
+    prefix = [BERT.cls, *question_ids[number], BERT.sep]
     first, size = windows.first_N[row], len(windows.is_max_context[row])
     pieces = windows.contexts[number].pieces_T[first : first + size]
-    assert encoded.tokens[row].tolist() == [*head, *pieces, BERT.sep]
-    assert encoded.types[row].tolist() == [0] * len(head) + [1] * (size + 1)
-    assert windows.offset_N[row] == len(head)
+    assert encoded.tokens[row].tolist() == [*prefix, *pieces, BERT.sep]
+    assert encoded.types[row].tolist() == [0] * len(prefix) + [1] * (size + 1)
+    assert windows.offset_N[row] == len(prefix)
     assert len(encoded.tokens[row]) <= length
     assert encoded.tokens[row].dtype == encoded.types[row].dtype == np.int32
 
 
-def test_targets_are_the_answer_or_cls():
+def test_targets_are_the_answer_or_zero():
   questions = make_questions(40, 1)
   windows = make_windows(
     questions, BERT, train=True, length=24, stride=4, question_length=8
   )
   spans, targets = gold_spans(windows), windows.encoded.targets
   assert targets["start"].dtype == targets["end"].dtype == np.int32
-  num_whole = 0
+  num_complete = 0
   for row, number in enumerate(windows.question_N):
     start, end = targets["start"][row], targets["end"][row]
     first, after = spans[number] - windows.first_N[row]
     if first >= 0 and after <= len(windows.is_max_context[row]):
-      num_whole += 1
+      num_complete += 1
       pieces = windows.contexts[number].pieces_T[slice(*spans[number])]
       tokens = windows.encoded.tokens[row]
       assert tokens[start : end + 1].tolist() == pieces.tolist()
       assert windows.encoded.types[row][start]
     else:
       assert start == end == 0
-  assert 0 < num_whole < len(windows.is_max_context)
+  assert 0 < num_complete < len(windows.is_max_context)
 
 
-def test_an_answer_is_its_own_pieces_or_whole_words():
+def test_answer_spans_are_its_pieces_or_whole_words():
   context = "born (1895–1943). A sixth swan , a sixth."
-  [read] = tokenize_contexts([context], BERT).values()
+  [tokenized] = tokenize_contexts([context], BERT).values()
   for answer, pieces in {
     "1895": "18 ##95",
     "1943": "1 ##9 ##4 ##3",
@@ -353,17 +350,15 @@ def test_an_answer_is_its_own_pieces_or_whole_words():
   }.items():
     start = context.index(answer)
     [ids] = BERT.encode_lines([answer])
-    first, after = find_answer_span(read, start, start + len(answer), ids)
-    found = [BERT.vocab[i] for i in read.pieces_T[first:after]]
-    assert found == pieces.split()
-  assert (
-    find_answer_span(tokenize_contexts(["\u200b"], BERT)["\u200b"], 0, 1, [])
-    is None
-  )
+    first, after = find_answer_span(tokenized, start, start + len(answer), ids)
+    span = [BERT.vocab[i] for i in tokenized.pieces_T[first:after]]
+    assert span == pieces.split()
+  invisible = tokenize_contexts(["\u200b"], BERT)["\u200b"]
+  assert find_answer_span(invisible, 0, 1, []) is None
 
 
 @pytest.mark.parametrize("changes", [{"length": 67}, {"stride": 0}])
-def test_sizes_that_cannot_be_are_refused(changes):
+def test_rejects_invalid_sizes(changes):
   with pytest.raises(InputError, match="length=67|stride=0"):
     make_windows(BIRDS, BERT, train=True, **changes)
 
@@ -375,69 +370,74 @@ def test_sizes_that_cannot_be_are_refused(changes):
 @pytest.mark.parametrize("seed", range(4))
 def test_perfect_logits_give_the_gold_texts(tokenizer, seed):
   questions = make_questions(60, seed, size=90)
-  # Any answer fits into the window that has the most context of its start.
+  # Each answer fits into the window with the most context for its start.
   windows = make_windows(
     questions, tokenizer, train=False, length=90, stride=9, question_length=20
   )
   assert len(windows.is_max_context) > 3 * len(questions)
   spans = gold_spans(windows)
-  found = best_answers(windows, perfect(windows, spans))
+  answers = best_answers(windows, perfect_logits(windows, spans))
   num_exact = 0
   for q, span, context in zip(questions, spans, windows.contexts, strict=True):
     gold = q.answers[0][0]
     pieces = context.pieces_T[slice(*span)].tolist()
     is_known = pieces and tokenizer.unk not in pieces
     if is_known and pieces == tokenizer.encode_lines([gold])[0]:
-      assert found[q.key][0] == (gold.strip(" \t\n\u202f\u200b"), 2.0)
+      assert answers[q.key][0] == (gold.strip(" \t\n\u202f\u200b"), 2.0)
       num_exact += 1
   assert num_exact > 40
 
 
-def test_offsets_are_those_of_transformers(tmp_path):
+def test_offsets_match_transformers(tmp_path):
   transformers = pytest.importorskip("transformers")
   write_vocabulary(VOCAB, tmp_path / "vocab.txt")
   bert = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"))
   words = [w for w in WORDS if "\u0301" not in w and "\u0307" not in w]
   rng = np.random.default_rng(0)
   context = " ".join([*rng.choice(words, 300), "École", "Çafé–ñ"])
-  theirs = bert(context, return_offsets_mapping=True, add_special_tokens=False)
+  expected = bert(
+    context, return_offsets_mapping=True, add_special_tokens=False
+  )
   windows = make_windows([question(context, "the")], BERT, train=False)
-  [read] = windows.contexts
-  assert theirs["input_ids"] == read.pieces_T.tolist()
-  for place, (a, b) in enumerate(theirs["offset_mapping"]):
-    logits = perfect(windows, np.array([[place, place + 1]]))
+  [tokenized] = windows.contexts
+  assert expected["input_ids"] == tokenized.pieces_T.tolist()
+  for piece, (a, b) in enumerate(expected["offset_mapping"]):
+    logits = perfect_logits(windows, np.array([[piece, piece + 1]]))
     [(text, score), *_] = best_answers(windows, logits, num_best=1)["q"]
-    if BERT.unk not in read.pieces_T[read.word_T == read.word_T[place]]:
+    if (
+      BERT.unk
+      not in tokenized.pieces_T[tokenized.word_T == tokenized.word_T[piece]]
+    ):
       assert (text, score) == (context[a:b], 2.0)
 
 
-def n_best_by_loops(windows, logits, max_answer):
-  found = {q.key: [] for q in windows.questions}
+def top_20(scores):
+  return sorted(range(len(scores)), key=lambda i: scores[i], reverse=True)[:20]
+
+
+def best_spans_by_loops(windows, logits, max_answer):
+  spans = {q.key: [] for q in windows.questions}
   for row, (start_n, end_n) in enumerate(logits):
     number, offset = windows.question_N[row], windows.offset_N[row]
-    size = len(windows.is_max_context[row])
-    top = lambda x: sorted(range(len(x)), key=lambda i: x[i], reverse=True)[:20]
-    for start in top(start_n):
-      for end in top(end_n):
-        if not offset <= start <= end < offset + size:
+    mask = windows.is_max_context[row]
+    for start in top_20(start_n):
+      for end in top_20(end_n):
+        if not offset <= start <= end < offset + len(mask):
           continue
-        if (
-          end - start + 1 > max_answer
-          or not windows.is_max_context[row][start - offset]
-        ):
+        if end - start + 1 > max_answer or not mask[start - offset]:
           continue
-        at = windows.first_N[row] - offset
+        shift = windows.first_N[row] - offset
         score = float(start_n[start]) + float(end_n[end])
-        span = (start + at, end + at)
-        found[windows.questions[number].key].append((score, *span))
+        span = (score, start + shift, end + shift)
+        spans[windows.questions[number].key].append(span)
   return {
-    key: sorted(spans, key=lambda span: -span[0])
-    for key, spans in found.items()
+    key: sorted(values, key=lambda span: -span[0])
+    for key, values in spans.items()
   }
 
 
-def letters_windows():
-  """Contexts of one-letter words: a span tells its text apart."""
+def make_letter_windows():
+  """Makes contexts of distinct one-letter words."""
   alphabet = "".join(LETTERS[:26])
   questions = [
     question(" ".join(alphabet[:size]), "a", key=str(size)) for size in (9, 26)
@@ -448,25 +448,25 @@ def letters_windows():
 
 
 @pytest.mark.parametrize("max_answer", [1, 5, 30])
-def test_the_best_are_those_of_plain_loops(max_answer):
-  windows = letters_windows()
+def test_best_answers_match_plain_loops(max_answer):
+  windows = make_letter_windows()
   rng = np.random.default_rng(0)
   # Few values, so that there are ties.
   logits = [
     tuple(rng.integers(-3, 4, (2, n)).astype(np.float32))
     for n in windows.encoded.lengths_N
   ]
-  found = best_answers(windows, logits, max_answer=max_answer)
-  expected = n_best_by_loops(windows, logits, max_answer)
+  answers = best_answers(windows, logits, max_answer=max_answer)
+  expected = best_spans_by_loops(windows, logits, max_answer)
   for q in windows.questions:
     spans = expected[q.key][:20]
-    assert found[q.key] == [
+    assert answers[q.key] == [
       (q.context[2 * a : 2 * b + 1], score) for score, a, b in spans
     ]
 
 
-def test_candidates_of_a_beam_are_judged_like_logits():
-  windows = letters_windows()
+def test_beam_candidates_are_ranked_like_logits():
+  windows = make_letter_windows()
   rng = np.random.default_rng(1)
   logits, beams = [], []
   for n in windows.encoded.lengths_N:
@@ -474,7 +474,7 @@ def test_candidates_of_a_beam_are_judged_like_logits():
     starts_S = np.argsort(-start_n)[:20]
     ends_SxE = np.tile(np.argsort(-end_n)[:20], (len(starts_S), 1))
     scores = start_n[starts_S].astype(float)[:, None] + end_n[ends_SxE]
-    # A place behind the row, as a batch has it, is no answer.
+    # Positions of padding are ignored, whatever their score.
     beams.append(
       (
         np.append(starts_S, n),
@@ -482,50 +482,50 @@ def test_candidates_of_a_beam_are_judged_like_logits():
         np.vstack([scores, scores[:1] + 99]),
       )
     )
-    behind = np.full(5, 99, np.float32)
-    logits.append((np.append(start_n, behind), np.append(end_n, behind)))
+    padding = np.full(5, 99, np.float32)
+    logits.append((np.append(start_n, padding), np.append(end_n, padding)))
   assert best_answers(windows, beams) == best_answers(windows, logits)
 
 
-def test_where_nothing_is_left_the_answer_is_empty():
+def test_the_answer_is_empty_without_candidates():
   [q] = questions = [question("\u200b", "\u200b")]
   windows = make_windows(questions, BERT, train=True)
   assert windows.encoded.targets["start"].tolist() == [0]
   [n] = windows.encoded.lengths_N
-  found = best_answers(windows, [tuple(np.zeros((2, n), np.float32))])
-  assert found == {q.key: [(NO_ANSWER, 0.0)]}
+  answers = best_answers(windows, [tuple(np.zeros((2, n), np.float32))])
+  assert answers == {q.key: [(NO_ANSWER, 0.0)]}
 
 
-def test_a_text_counts_once_and_unknown_words_come_whole():
+def test_merges_equal_texts_and_keeps_unknown_words_complete():
   questions = [question("a swan (ʃwɒn), \ud800swan", "swan", key="q")]
   windows = make_windows(questions, BERT, train=False)
   [n] = windows.encoded.lengths_N
   rng = np.random.default_rng(0)
-  found = best_answers(windows, [tuple(rng.normal(size=(2, n)))])["q"]
-  texts = [text for text, _ in found]
+  answers = best_answers(windows, [tuple(rng.normal(size=(2, n)))])["q"]
+  texts = [text for text, _ in answers]
   assert len(set(texts)) == len(texts) == 9
   assert "(ʃwɒn)," in texts and "a swan (ʃwɒn)," in texts and "swan" in texts
-  scores = [score for _, score in found]
+  scores = [score for _, score in answers]
   assert scores == sorted(scores, reverse=True)
 
 
 # --- real data
 
 
-def test_real_gold_spans_come_back_as_their_texts(tmp_path, real_data):
-  packed = real_data / "vocab" / "bert-base-uncased-vocab.txt.xz"
-  vocab = lzma.decompress(packed.read_bytes()).decode().splitlines()
+def test_real_gold_spans_give_their_texts(tmp_path, real_data):
+  path = real_data / "vocab" / "bert-base-uncased-vocab.txt.xz"
+  vocab = lzma.decompress(path.read_bytes()).decode().splitlines()
   bert = make_tokenizer(vocab, lowercase=True)
   questions = read_squad(str(real_data / "squad" / "dev-v1.1.json.xz"))
   windows = make_windows(questions, bert, train=True, length=384)
-  # What BERT's own script says of the dev set.
+  # The numbers of BERT's script for the dev set.
   assert (len(questions), len(windows.is_max_context)) == (10_570, 10_833)
   windows = make_windows(questions[:500], bert, train=False)
   golds = {q.key: [text for text, _ in q.answers] for q in questions[:500]}
   exact = np.zeros(500)
-  for turn in range(max(map(len, golds.values()))):
-    logits = perfect(windows, gold_spans(windows, turn))
-    found = best_answers(windows, logits, num_best=1)
-    said = {key: answers[0][0] for key, answers in found.items()}
-    exact = np.maximum(exact, question_scores(said, golds)["em"])
+  for number in range(max(map(len, golds.values()))):
+    logits = perfect_logits(windows, gold_spans(windows, number))
+    answers = best_answers(windows, logits, num_best=1)
+    predictions = {key: texts[0][0] for key, texts in answers.items()}
+    exact = np.maximum(exact, question_scores(predictions, golds)["em"])
   assert exact.mean() >= 99.5

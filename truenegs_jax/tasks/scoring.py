@@ -1,4 +1,4 @@
-"""GLUE's metrics and SQuAD's, in percent."""
+"""Computes the metrics of GLUE and SQuAD, in percent."""
 
 import collections
 import functools
@@ -13,44 +13,43 @@ from scipy import stats
 
 from truenegs_jax.runtime.errors import DataError, InputError
 
-PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII's alone
+PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def accuracy(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
-  """The share of classes that are right, in percent.
+  """Returns the share of correct classes, in percent.
 
   Raises:
-    InputError: not one prediction for each example, or no example; so all of
-      METRICS.
+    InputError: as in `as_pairs`, like all METRICS.
   """
   gold_N, predicted_N = as_pairs(gold_N, predicted_N)
   return 100 * float(np.mean(gold_N == predicted_N))
 
 
 def matthews(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
-  """Matthews' correlation of classes (int ids), in percent, -100 to 100."""
+  """Returns Matthews' correlation of class ids, -100 to 100 %."""
   return float(matthews_from_counts(_confusion(gold_N, predicted_N)))
 
 
 def f1(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
-  """F1 of class 1, as GLUE has it for MRPC and QQP, in percent.
+  """Returns the F1 of class 1, as GLUE defines it for MRPC and QQP, in percent.
 
-  Where ids above 1 occur: macro F1, the plain mean over the classes that occur.
+  With more than two classes: macro F1, the mean over the classes that occur.
   """
   return float(f1_from_counts(_confusion(gold_N, predicted_N)))
 
 
 def pearson(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
-  """Pearson's correlation of scores, in percent.
+  """Returns Pearson's correlation of scores, in percent.
 
-  0 where either is constant, or a prediction is not finite.
+  0 if either is constant, or if a prediction is not finite.
   """
   return float(correlation(*as_pairs(gold_N, predicted_N)))
 
 
 def spearman(gold_N: ArrayLike, predicted_N: ArrayLike) -> float:
-  """`pearson` of the ranks, equal scores sharing their average rank."""
+  """Returns `pearson` of the ranks; equal scores share their average rank."""
   gold_N, predicted_N = as_pairs(gold_N, predicted_N)
   return float(correlation(ranks(gold_N), ranks(predicted_N)))
 
@@ -65,25 +64,25 @@ METRICS: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
 
 
 def matthews_from_counts(counts_xCxC: np.ndarray) -> np.ndarray:
-  """`matthews` of counts, f64 [..., C (gold), C (predicted)], in percent.
+  """Returns `matthews` of counts, f64 [..., C (gold), C (predicted)].
 
   For two classes (TP TN - FP FN) / sqrt((TP+FP)(TP+FN)(TN+FP)(TN+FN)); for more
   its extension by Gorodkin (2004, Computational Biology and Chemistry 28). 0
-  where the denominator is 0: gold or predictions are all of one class.
+  if the denominator is 0: gold or predictions are all of one class.
   """
   gold_xC, predicted_xC = counts_xCxC.sum(-1), counts_xCxC.sum(-2)
   all_x = gold_xC.sum(-1)
-  right_x = np.trace(counts_xCxC, axis1=-2, axis2=-1)
-  together_x = right_x * all_x - np.sum(gold_xC * predicted_xC, -1)
+  correct_x = np.trace(counts_xCxC, axis1=-2, axis2=-1)
+  covariance_x = correct_x * all_x - np.sum(gold_xC * predicted_xC, -1)
   spread_x = all_x**2 - np.sum(gold_xC**2, -1)
   spread_x = spread_x * (all_x**2 - np.sum(predicted_xC**2, -1))
-  return 100 * together_x / np.sqrt(np.maximum(spread_x, 1))  # whole numbers
+  return 100 * covariance_x / np.sqrt(np.maximum(spread_x, 1))  # whole numbers
 
 
 def f1_from_counts(counts_xCxC: np.ndarray) -> np.ndarray:
-  """`f1` of counts, f64 [..., C (gold), C (predicted)], in percent.
+  """Returns `f1` of counts, f64 [..., C (gold), C (predicted)].
 
-  0 for a class that was never hit.
+  A class without a correct prediction has an F1 of 0.
   """
   both_xC = counts_xCxC.sum(-1) + counts_xCxC.sum(-2)
   hits_xC = np.diagonal(counts_xCxC, axis1=-2, axis2=-1)
@@ -94,10 +93,9 @@ def f1_from_counts(counts_xCxC: np.ndarray) -> np.ndarray:
 
 
 def correlation(x_xN: np.ndarray, y_xN: np.ndarray) -> np.ndarray:
-  """Pearson's correlation over the last axis, in percent.
+  """Returns Pearson's correlation over the last axis, in percent, f64 [...].
 
-  Returns:
-    f64 [...]; 0 where x or y is constant, as one example alone is.
+  0 where x or y is constant, or has only one element.
   """
   if x_xN.shape[-1] < 2:
     return np.zeros(x_xN.shape[:-1])
@@ -111,10 +109,10 @@ ranks = functools.partial(stats.rankdata, axis=-1)
 
 
 def normalize_answer(text: str) -> str:
-  """An answer as SQuAD v1.1 compares it: "The  Cat's." becomes "cats".
+  """Normalizes an answer as SQuAD v1.1 does: "The  Cat's." becomes "cats".
 
-  Lower case, then no ASCII punctuation, then no words a, an, the, then single
-  spaces (Rajpurkar et al. 2016, their evaluation script).
+  Lower-cases it, then removes ASCII punctuation, then the words a, an, the,
+  then repeated spaces (evaluation script of Rajpurkar et al. 2016).
   """
   return " ".join(
     ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split()
@@ -122,43 +120,43 @@ def normalize_answer(text: str) -> str:
 
 
 def exact_match(prediction: str, gold: str) -> float:
-  """100 where the two are the same normalized, else 0."""
+  """Returns 100 if the normalized answers are equal, else 0."""
   return 100.0 * (normalize_answer(prediction) == normalize_answer(gold))
 
 
 def token_f1(prediction: str, gold: str) -> float:
-  """F1 of the normalized answers as bags of words, in percent.
+  """Returns the F1 of the normalized answers as bags of words, in percent.
 
-  0 where no word is shared, also where both are empty (v2.0 says 100).
+  0 if no word is shared, also if both are empty (100 in v2.0).
   """
-  ours = collections.Counter(normalize_answer(prediction).split())
+  predicted = collections.Counter(normalize_answer(prediction).split())
   true = collections.Counter(normalize_answer(gold).split())
-  return 200.0 * (ours & true).total() / max((ours + true).total(), 1)
+  return 200.0 * (predicted & true).total() / max((predicted + true).total(), 1)
 
 
 def question_scores(
   predictions: Mapping[str, str], golds: Mapping[str, Sequence[str]]
 ) -> dict[str, np.ndarray]:
-  """SQuAD's two scores of each question: the best over its gold answers.
+  """Returns SQuAD's scores of each question, the best over its gold answers.
 
   Args:
-    predictions: text by question; one without a prediction scores 0, one that
-      `golds` lacks is passed over.
-    golds: right answers by question.
+    predictions: text by question; a question without a prediction scores 0, one
+      that is not in `golds` is ignored.
+    golds: gold answers by question.
 
   Returns:
     "em" and "f1": f64 [N], percent, in the order of `golds`.
 
   Raises:
-    DataError: no question, or one without a gold answer.
+    DataError: there are no questions, or one has no gold answer.
   """
   if not golds or not all(golds.values()):
-    bare = next((key for key, texts in golds.items() if not texts), None)
+    unanswered = next((key for key, texts in golds.items() if not texts), None)
     raise DataError(
-      f"question {bare!r} has no gold answer to score by; score a split that"
-      " has answers (SQuAD v1.1: train or dev)."
+      f"Question {unanswered!r} has no gold answer. Score a split with answers,"
+      " such as train or dev of SQuAD v1.1."
       if golds
-      else "no questions to score; name a file or a split that has some."
+      else "There are no questions to score. Name another file or split."
     )
   return {
     name: np.array(
@@ -176,9 +174,9 @@ def question_scores(
 def squad_scores(
   predictions: Mapping[str, str], golds: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
-  """SQuAD v1.1's exact match ("em") and "f1": means over all questions.
+  """Returns the means over questions of "em" (exact match) and "f1".
 
-  Arguments and errors as `question_scores`.
+  Arguments and errors are those of `question_scores`.
   """
   scores = question_scores(predictions, golds)
   return {name: float(score_N.mean()) for name, score_N in scores.items()}
@@ -187,17 +185,17 @@ def squad_scores(
 def as_pairs(
   gold_N: ArrayLike, predicted_N: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Both as arrays; predictions that are not all finite as zeros.
+  """Returns both as arrays; zeros for predictions that are not all finite.
 
   Raises:
-    InputError: not one prediction for each example, or no example.
+    InputError: there is not one prediction per example, or no example.
   """
   gold_N, predicted_N = np.asarray(gold_N), np.asarray(predicted_N)
   if gold_N.shape != predicted_N.shape or gold_N.ndim != 1 or not len(gold_N):
     raise InputError(
-      f"predictions of shape {predicted_N.shape} for gold values of shape"
-      f" {gold_N.shape}: a score wants one for each, and one at least; predict"
-      " every row of the split."
+      f"Predictions have the shape {predicted_N.shape}, gold values"
+      f" {gold_N.shape}. Scores need one prediction per example and at least"
+      " one example."
     )
   if not np.isfinite(predicted_N).all():
     predicted_N = np.zeros_like(predicted_N)
@@ -205,7 +203,7 @@ def as_pairs(
 
 
 def _confusion(gold_N: ArrayLike, predicted_N: ArrayLike) -> np.ndarray:
-  """How often each class was taken for each, f64 [C, C]; C is 2 or more."""
+  """Counts class pairs, f64 [C (gold), C (predicted)]; C is at least 2."""
   gold_N, predicted_N = as_pairs(gold_N, predicted_N)
   classes = max(2, 1 + int(max(gold_N.max(), predicted_N.max())))
   counts = np.bincount(gold_N * classes + predicted_N, minlength=classes**2)
