@@ -108,7 +108,7 @@ def test_rejects_missing_files(tmp_path):
     with pytest.raises(DataError, match="there is no such file"):
       list(read_file(where))
   (tmp_path / "x.tsv").mkdir()
-  with pytest.raises(DataError, match="x.tsv: a folder; name a file in it"):
+  with pytest.raises(DataError, match="x.tsv: a folder"):
     list(read_file(tmp_path / "x.tsv"))
 
 
@@ -146,7 +146,7 @@ def test_classes_of_a_data_set_become_names(saved):
 
 
 def test_rejects_unavailable_data_sets(saved, monkeypatch):
-  with pytest.raises(DataError, match="no split 'x'; there are: train, valid"):
+  with pytest.raises(DataError, match="no split 'x'.* train, valid"):
     list(read_dataset(f"hf:{saved}:x", split="train"))
   with pytest.raises(DataError, match="neither a folder nor a name"):
     list(read_dataset("hf:data/own/x.tsv", split="train"))

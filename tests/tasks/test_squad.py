@@ -145,7 +145,7 @@ def test_reads_saved_data_sets(tmp_path):
   ):
     assert without_locations(questions) == without_locations(BIRDS)
     assert questions[2].location.endswith("[validation]: record 3, question c")
-  with pytest.raises(DataError, match="no split 'train'; there are: valid"):
+  with pytest.raises(DataError, match="no split 'train'.* valid"):
     read_squad(where, split="train")
 
 
@@ -233,7 +233,7 @@ def test_rejects_bad_data_and_names_the_location(tmp_path, name):
 def test_rejects_missing_files(where):
   with pytest.raises(UnavailableError, match="no such file"):
     read_squad(where)
-  with pytest.raises(DataError, match="a folder; name a file in it"):
+  with pytest.raises(DataError, match="a folder"):
     read_squad(".")
 
 

@@ -1,1 +1,1 @@
-"""Text to rows to batches: numpy only, never jax."""
+"""Turns text into rows, and rows into batches: numpy only, never jax."""

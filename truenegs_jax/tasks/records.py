@@ -156,7 +156,7 @@ def read_file(
 
 def _lines(file: File) -> Iterator[str]:
   # `splitlines` would also split at U+2028, which texts contain.
-  for block in read_text(file, ReadState(hint=""), records=True):
+  for block in read_text(file, ReadState(), records=True):
     yield from io.StringIO(block, newline="\n")
 
 
@@ -230,8 +230,8 @@ BATCH_RECORDS = 1000
 ERROR_CONTEXT = hub_datasets.ErrorContext(
   "finetune",
   "hf:NAME:SPLIT",
-  "give its files, or a folder with the hub's Parquet copy of it",
-  f"{FORMS} selects a config and a split",
+  "Use its files, or a folder with the hub's Parquet copy of it.",
+  f"Choose a config and a split with {FORMS}.",
 )
 
 

@@ -1,172 +1,173 @@
-"""Text columns of Arrow tables: Parquet files and data sets of `datasets`.
+"""Reads the text column of Parquet files and of data sets of `datasets`.
 
-pyarrow, which comes with `datasets`, takes a quarter of a second to import; it
-is imported where it is used.
+pyarrow takes a quarter of a second to import, so functions import it.
 """
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from truenegs_jax.data.corpus.read_state import NOT_UTF8, ReadState
 from truenegs_jax.runtime.errors import DataError, TrueNegsError
 
-# Few calls, and little memory even where every record is of 1 MB.
+if TYPE_CHECKING:
+  import pyarrow
+
+# Few calls, and little memory even if every record has 1 MB.
 MAX_BATCH_RECORDS = 256
 BATCH_BYTES = 4_000_000
 
 
 def read_parquet(
-  raw: BinaryIO, reading: ReadState, *, column: str
+  raw: BinaryIO, state: ReadState, *, column: str
 ) -> Iterator[str | None]:
-  """The texts of a column, read a part of a row group at a time.
+  """Yields the texts of a column, holding only a part of a row group.
 
   Raises:
-    DataError: damaged, no such column, or it does not hold text.
+    DataError: the file is damaged, or it has no such column of text.
   """
   from pyarrow import parquet
 
-  reading.unit, reading.number = "record", 0
-  with damage(reading, "no Parquet file, or damaged or cut off"):
+  state.unit, state.number = "record", 0
+  with as_data_errors(state, "not a Parquet file, or damaged or cut off"):
     table = parquet.ParquetFile(raw, pre_buffer=False, buffer_size=2**20)
-    schema, metadata = table.schema_arrow, table.metadata
+    metadata = table.metadata
     column_bytes = sum(
       metadata.row_group(i).total_byte_size
       for i in range(metadata.num_row_groups)
     )
-    batch_records = records_of_batch(column_bytes, metadata.num_rows)
-    check_column(schema, column, reading.where)
+    check_column(table.schema_arrow, column, state.where)
     batches = table.iter_batches(
-      batch_records, columns=[column], use_threads=False
+      records_per_batch(column_bytes, metadata.num_rows),
+      columns=[column],
+      use_threads=False,
     )
   yield from read_batches(
-    batches, reading, column=column, num_records=metadata.num_rows
+    batches, state, column=column, num_records=metadata.num_rows
   )
 
 
 def read_batches(
-  batches: Iterator[Any],
-  reading: ReadState,
+  batches: "Iterator[pyarrow.RecordBatch | pyarrow.Table]",
+  state: ReadState,
   *,
   column: str,
   num_records: int | None,
 ) -> Iterator[str | None]:
-  """The texts of a column of record batches or tables.
+  """Yields the texts of a column.
 
   Args:
-    num_records: of all of them; None where not known.
+    num_records: of all batches together; None if unknown.
 
   Raises:
-    DataError: damaged, or not UTF-8.
+    DataError: a batch is damaged, or a text is not UTF-8.
   """
   num_read = 0
   if num_records is None:
-    reading.fraction_read = None
+    state.fraction_read = None
   while True:
-    reading.number = num_read + 1
-    with damage(reading, "damaged"):
+    state.number = num_read + 1
+    with as_data_errors(state, "damaged"):
       batch = next(batches, None)
       if batch is None:
         return
-      check_column(batch.schema, column, reading.where)
-      texts = _texts(batch.column(column), reading)
+      check_column(batch.schema, column, state.where)
+      texts = _texts(batch.column(column), state)
     for number, text in enumerate(texts, start=num_read + 1):
-      reading.number = number
+      state.number = number
       yield text
     num_read += len(texts)
     if num_records is not None:
-      reading.advance(num_read / max(1, num_records))
+      state.advance(num_read / max(1, num_records))
 
 
-def check_column(schema: Any, column: str, where: str) -> None:
-  """Refuses a column that is not there or is not of text.
-
-  Args:
-    schema: `pyarrow.Schema`.
-  """
+def check_column(schema: "pyarrow.Schema", column: str, where: str) -> None:
+  """Raises a DataError unless `column` exists and holds text."""
   import pyarrow
 
   if column not in schema.names:
-    known = ", ".join(schema.names[:20]) or "none"
-    raise DataError(
-      f"{where}: no column {column!r}; there are: {known}. Name one with"
-      " column=."
-    )
+    raise DataError(missing_column(where, column, schema.names))
   kind = schema.field(column).type
   if pyarrow.types.is_dictionary(kind):
     kind = kind.value_type
   if not _is_text(kind):
     texts = [field.name for field in schema if _is_text(field.type)]
     raise DataError(
-      f"{where}: column {column!r} holds {kind}, not text; columns of text:"
-      f" {', '.join(texts[:20]) or 'none'}. Name one with column=."
+      f"{where}: column {column!r} holds {kind}, not text. Columns of text:"
+      f" {', '.join(texts[:20]) or 'none'}. Set column=NAME."
     )
 
 
-def records_of_batch(num_bytes: int, num_records: int) -> int:
-  """How many records to hold at a time, by the mean size of one."""
+def missing_column(where: str, column: str, columns: Iterable[str]) -> str:
+  """Returns the message for a column that does not exist."""
+  first = ", ".join(map(str, itertools.islice(columns, 20))) or "none"
+  return f"{where}: no column {column!r}. Columns: {first}. Set column=NAME."
+
+
+def records_per_batch(num_bytes: int, num_records: int) -> int:
+  """Returns how many records of the mean size to hold in memory at once."""
   mean = max(1, num_bytes // max(1, num_records))
   return max(1, min(MAX_BATCH_RECORDS, BATCH_BYTES // mean))
 
 
 @contextlib.contextmanager
-def damage(reading: ReadState, what: str) -> Iterator[None]:
-  """Turns whatever a library says of damaged data into a DataError."""
+def as_data_errors(state: ReadState, problem: str) -> Iterator[None]:
+  """Turns every error of a library on damaged data into a DataError."""
   try:
     yield
   except TrueNegsError:
     raise
-  # Arrow raises half a dozen kinds, and what else the damage leads to.
+  # Arrow raises half a dozen types, and damage leads to yet others.
   except Exception as error:
     raise DataError(
-      f"{reading.place}: {what} ({type(error).__name__}: {error}): fetch it"
-      " again."
+      f"{state.place}: {problem} ({type(error).__name__}: {error}). Download"
+      " the file again."
     ) from error
 
 
-def _is_text(kind: Any) -> bool:
+def _is_text(kind: "pyarrow.DataType") -> bool:
   import pyarrow
 
   types = pyarrow.types
-  return any(
-    is_kind(kind)
-    for is_kind in (
-      types.is_string,
-      types.is_large_string,
-      types.is_string_view,
-    )
+  return (
+    types.is_string(kind)
+    or types.is_large_string(kind)
+    or types.is_string_view(kind)
   )
 
 
-def _texts(column: Any, reading: ReadState) -> list[str | None]:
+def _texts(column: Any, state: ReadState) -> list[str | None]:
+  """Returns the texts of a `pyarrow.Array` or `pyarrow.ChunkedArray`."""
   import pyarrow
 
   if isinstance(column, pyarrow.ChunkedArray):
-    chunks = [_texts(chunk, reading) for chunk in column.chunks]
+    chunks = [_texts(chunk, state) for chunk in column.chunks]
     return [text for chunk in chunks for text in chunk]
   if pyarrow.types.is_dictionary(column.type):
     column.validate(full=True)
     column = column.dictionary_decode()
   column = column.cast(pyarrow.large_string())
   try:
-    column.validate(full=True)  # without it damaged offsets end the process
+    column.validate(full=True)  # damaged offsets would crash the process
     return column.to_pylist()
   except pyarrow.ArrowInvalid:
     values = column.view(pyarrow.large_binary())
     values.validate(full=True)
-  return _mended(values.to_pylist(), reading)
+  return _repair_utf8(values.to_pylist(), state)
 
 
-def _mended(values: list[bytes | None], reading: ReadState) -> list[str | None]:
+def _repair_utf8(
+  values: list[bytes | None], state: ReadState
+) -> list[str | None]:
   texts: list[str | None] = []
-  first = reading.number
-  for number, value in enumerate(values, start=first):
-    reading.number = number
+  for number, value in enumerate(values, start=state.number):
+    state.number = number
     text = None if value is None else value.decode(errors="replace")
     if value is not None and text is not None and text.encode() != value:
-      reading.mend(
+      state.count_repair(
         NOT_UTF8,
-        f"{reading.place}: not UTF-8: write the file anew",
+        f"{state.place}: not UTF-8. Write the file again as UTF-8.",
         count=text.count("\ufffd") - value.count("\ufffd".encode()),
       )
     texts.append(text)

@@ -1,9 +1,9 @@
-"""A corpus: parts, each a stream of texts, as one stream of documents.
+"""A corpus: reads its parts as one stream of documents.
 
   for document in corpus.read(meter := Meter()): ...
 
-The parts come one after the other or, with shares, take turns. `sources_spec`
-opens the corpus that `config.data.sources` names.
+The parts follow one another, or alternate if they have shares. `sources_spec`
+opens the corpus of `config.data.sources`.
 """
 
 import collections
@@ -18,15 +18,19 @@ from truenegs_jax.data.corpus.documents import num_bytes
 from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError
 
+REPLACE_HINT = (
+  "Or set --config.data.errors=replace to repair and count such text."
+)
+
 
 class Document(NamedTuple):
-  """A text of one or more lines, parted by "\\n", none of them blank.
+  """A text of at least one line, separated by "\\n", without blank lines.
 
   Attributes:
-    text: of about 1 MB at most.
-    part: which part of the corpus it is from.
-    number: within the part, from 0: the same in every pass over the part.
-    repeat: how often the part had been read to its end before.
+    text: about 1 MB at most.
+    part: index of its part in the corpus.
+    number: index in the part, the same in every pass over the part.
+    repeat: how often the part was read to its end before.
   """
 
   text: str
@@ -37,17 +41,16 @@ class Document(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """A part of a corpus, ready to be read.
+  """A part of a corpus that is ready to be read.
 
   Attributes:
-    name: as a person would name it.
-    read: one pass over its documents, all of which tell the `ReadState`.
-    identity: what decides the documents, as JSON; looked up at every call.
-    num_bytes: about how much there is, in the units of its own files; None
-      where not known.
+    name: its file, folder, glob, source or data set, as in `data.sources`.
+    read: makes one pass over its documents and updates the `ReadState`.
+    identity: returns as JSON what determines the documents, as of now.
+    num_bytes: approximate size, before decompression; None if unknown.
     is_local: reading needs no hub.
-    is_repairable: its documents depend on how errors are met.
-    paths: of its files, where it has some; absolute.
+    is_repairable: `data.errors` may change its documents.
+    paths: absolute paths of its files, if any.
   """
 
   name: str
@@ -61,13 +64,13 @@ class Part:
 
 @dataclasses.dataclass
 class Meter:
-  """Counts of one pass over a corpus so far; `read` sets them to nothing.
+  """Counts of one pass over a corpus so far; `Corpus.read` resets them.
 
   Attributes:
-    oddities: what was mended, cut or left out, by name (`reading` lists them);
-      of what is read again, once.
-    done: share of the pass, 0 to 1; None where not known. Of a mixture, the
-      share of the part whose end it waits for.
+    oddities: counts of what was replaced, cut or left out, by the names in
+      `read_state`; repeats of a part do not count again.
+    fraction_read: of the pass, 0 to 1; None if unknown. A mixture reports the
+      fraction of the part that its end depends on.
     part_bytes: UTF-8 bytes of text of each part.
     part_documents: documents of each part.
     part_passes: how often each part was begun.
@@ -84,10 +87,12 @@ class Meter:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-  """The documents of the parts; re-iterable, in the same order every time.
+  """The documents of some parts; every pass yields them in the same order.
 
   Attributes:
-    shares: of the text that each part is to have; empty for one after another.
+    shares: of the text, one for each part; empty to read one after another.
+    errors: "strict" or "replace", see `ReadState`.
+    stopping: end of a mixture: "all" or "first" part read to its end.
   """
 
   parts: tuple[Part, ...]
@@ -96,17 +101,17 @@ class Corpus:
   stopping: str
 
   def read(self, meter: Meter) -> Iterator[Document]:
-    """Makes one pass and tells `meter` of it.
+    """Makes one pass and counts it in `meter`.
 
     Raises:
-      DataError: text that cannot be read or is refused; a part without any.
+      DataError: text cannot be read or is refused, or a part has no document.
     """
     meter.oddities.clear()
     meter.fraction_read = 0.0
     meter.part_bytes[:] = [0] * len(self.parts)
     meter.part_documents[:] = [0] * len(self.parts)
     meter.part_passes[:] = [0] * len(self.parts)
-    documents = self._mixed(meter) if self.shares else self._in_turn(meter)
+    documents = self._read_mixture(meter) if self.shares else self._read(meter)
     for document in documents:
       meter.part_bytes[document.part] += num_bytes(document.text)
       meter.part_documents[document.part] += 1
@@ -115,113 +120,121 @@ class Corpus:
     meter.fraction_read = 1.0
 
   def __iter__(self) -> Iterator[str]:
-    """The texts of one pass."""
+    """Yields the texts of one pass."""
     return (document.text for document in self.read(Meter()))
 
   def part_names(self) -> list[str]:
-    """Each part as the spec has it, without its keys."""
+    """Returns the parts as in `data.sources`, without their options."""
     return [part.name for part in self.parts]
 
   def names(self) -> str:
-    """All parts as a person would name them."""
+    """Returns the names of all parts, for messages."""
     return ", ".join(self.part_names())
 
   def identity(self) -> list[dict[str, Any]]:
-    """The identity of the documents, as JSON: equal states, equal documents.
+    """Returns as JSON what determines the documents and their order.
 
     Raises:
-      DataError: files are there no more.
+      DataError: files are missing by now.
     """
-    states = []
+    identities = []
     for part, share in itertools.zip_longest(self.parts, self.shares):
-      state = part.identity()
+      identity = part.identity()
       if self.errors != "strict" and part.is_repairable:
-        state["errors"] = self.errors
+        identity["errors"] = self.errors
       if share is not None:
-        state |= {"share": share, "stopping": self.stopping}
-      states.append(state)
-    return states
+        identity |= {"share": share, "stopping": self.stopping}
+      identities.append(identity)
+    return identities
 
   def is_local(self) -> bool:
-    """False where reading needs the hub."""
+    """Returns whether all parts can be read without the hub."""
     return all(part.is_local for part in self.parts)
 
   def includes(self, folder: pathlib.Path) -> bool:
-    """Whether what is written to `folder` would be read as text."""
+    """Returns whether a part would read text files written to `folder`."""
     for name in self.part_names():
       root = pathlib.Path(name.partition("**")[0]).expanduser().resolve()
       if (root.is_dir() or "**" in name) and folder.is_relative_to(root):
         return True
     return False
 
-  def _in_turn(self, meter: Meter) -> Iterator[Document]:
-    for part in self.parts[1:]:  # fails now rather than in some hours
-      if next(part.read(ReadState(self.errors)), None) is None:
-        raise DataError(_empty(part))
+  def _read(self, meter: Meter) -> Iterator[Document]:
+    """Reads one part after another."""
+    for part in self.parts[1:]:  # an empty part fails now, not hours later
+      if next(part.read(self._new_state()), None) is None:
+        raise DataError(_no_document(part))
     sizes = [part.num_bytes for part in self.parts]
     for index, part in enumerate(self.parts):
-      reading = ReadState(self.errors, meter.oddities)
+      state = self._new_state(meter)
       number = -1
-      for number, text in enumerate(part.read(reading)):
-        meter.fraction_read = _done_in_turn(sizes, index, reading.fraction_read)
+      for number, text in enumerate(part.read(state)):
+        meter.fraction_read = _total_fraction(sizes, index, state.fraction_read)
         yield Document(text, index, number, 0)
       if number < 0:
-        raise DataError(_empty(part))
+        raise DataError(_no_document(part))
 
-  def _mixed(self, meter: Meter) -> Iterator[Document]:
-    """Takes the next document from the part that lags behind its share most."""
-    readings = [ReadState(self.errors, meter.oddities) for _ in self.parts]
-    streams = [self._repeated(i, reading) for i, reading in enumerate(readings)]
+  def _read_mixture(self, meter: Meter) -> Iterator[Document]:
+    """Always reads the part that is furthest behind its share of the text."""
+    states = [self._new_state(meter) for _ in self.parts]
+    streams = [self._repeat(index, state) for index, state in enumerate(states)]
     unfinished = set(range(len(self.parts)))
-    queue = [(0.0, index) for index in unfinished]  # a heap: ties by order
+    # A heap of (bytes so far / share, part).
+    queue = [(0.0, index) for index in unfinished]
     choose = max if self.stopping == "first" else min
     while unfinished:
       index = queue[0][1]
       document, is_last = next(streams[index])
       if is_last:
         unfinished.discard(index)
-      dones = [
-        readings[i].fraction_read if i in unfinished else 1.0
-        for i in range(len(streams))
+      fractions = [
+        state.fraction_read if i in unfinished else 1.0
+        for i, state in enumerate(states)
       ]
-      known = [done for done in dones if done is not None]
-      meter.fraction_read = choose(known) if len(known) == len(dones) else None
-      yield document  # and `read` counts its bytes
+      known = [fraction for fraction in fractions if fraction is not None]
+      is_known = len(known) == len(fractions)
+      meter.fraction_read = choose(known) if is_known else None
+      yield document  # `read` now counts its bytes
       if is_last and self.stopping == "first":
         return
-      lag = meter.part_bytes[index] / self.shares[index]
-      heapq.heapreplace(queue, (lag, index))
+      weighted_bytes = meter.part_bytes[index] / self.shares[index]
+      heapq.heapreplace(queue, (weighted_bytes, index))
 
-  def _repeated(
-    self, index: int, reading: ReadState
+  def _repeat(
+    self, index: int, state: ReadState
   ) -> Iterator[tuple[Document, bool]]:
-    """A part for ever: each document, and whether it is the last of a pass."""
+    """Reads a part forever; also yields if a document is a pass's last one."""
     part = self.parts[index]
     for repeat in itertools.count():
-      texts = part.read(reading)
+      texts = part.read(state)
       text, number = next(texts, None), 0
       if text is None:
-        raise DataError(_empty(part))
+        raise DataError(_no_document(part))
       while text is not None:
         following = next(texts, None)
         yield Document(text, index, number, repeat), following is None
         text, number = following, number + 1
-      reading = ReadState(self.errors)  # what it meets now is counted
+      state = self._new_state()  # later passes do not count oddities again
+
+  def _new_state(self, meter: Meter | None = None) -> ReadState:
+    oddities = collections.Counter() if meter is None else meter.oddities
+    return ReadState(self.errors, oddities, REPLACE_HINT)
 
 
-def _empty(part: Part) -> str:
+def _no_document(part: Part) -> str:
   return (
-    f"no document in {part.name}: every line or record is blank;"
-    " add text, or take this part out."
+    f"{part.name!r}: no document, because every line or record is blank. Add"
+    " text, or remove this part from data.sources."
   )
 
 
-def _done_in_turn(
-  sizes: list[int | None], index: int, done: float | None
+def _total_fraction(
+  sizes: list[int | None], index: int, fraction: float | None
 ) -> float | None:
+  """Returns the fraction of all parts when `fraction` of one is read."""
   if len(sizes) == 1:
-    return done
+    return fraction
   known = [size for size in sizes if size is not None]
-  if done is None or len(known) < len(sizes):
+  if fraction is None or len(known) < len(sizes):
     return None
-  return (sum(known[:index]) + known[index] * done) / max(1, sum(known))
+  return (sum(known[:index]) + known[index] * fraction) / max(1, sum(known))

@@ -1,10 +1,10 @@
-"""Forms documents: lines parted by "\\n", none of them blank, at least one.
+"""Forms documents: lines separated by "\\n", at least one, none of them blank.
 
-What a document is, `document=` of a part of the corpus says:
+The option `document=` of a part sets the rule:
 
-* "block": blank lines part documents;
-* "record": every record is one, and every line of a plain text;
-* "file": a file is one; blank lines are left out.
+* "block": blank lines separate documents;
+* "record": every record is a document, in plain text every line;
+* "file": every file is a document, without its blank lines.
 """
 
 import re
@@ -21,12 +21,13 @@ SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def from_lines(
-  runs: Iterable[str], rule: str, reading: ReadState
+  runs: Iterable[str], rule: str, state: ReadState
 ) -> Iterator[str]:
-  """Documents of a text.
+  """Forms the documents of a text.
 
   Args:
-    runs: runs of whole lines, each line ending in "\\n", checked.
+    runs: the text in runs of complete lines, each line ending in "\\n", without
+      bad characters.
     rule: one of RULES.
   """
   if rule == "record":
@@ -37,57 +38,57 @@ def from_lines(
     return
   if rule == "file":
     runs = (BLANK_LINES.sub("\n", "\n" + run)[1:] for run in runs)
-  begun, size = [""], 0  # parts of the document that is not at its end yet
+  unfinished, size = [""], 0  # text of the document whose end is not reached
   for run in runs:
     first, *others = BLANK_LINES.split("\n" + run)
-    begun.append(first[1:])
+    unfinished.append(first[1:])
     size += num_bytes(first)
     if others:
-      yield from _cut("".join(begun).removesuffix("\n"), reading)
+      yield from _cut("".join(unfinished).removesuffix("\n"), state)
       for document in others[:-1]:
-        yield from _cut(document, reading)
-      begun, size = [others[-1]], num_bytes(others[-1])
+        yield from _cut(document, state)
+      unfinished, size = [others[-1]], num_bytes(others[-1])
     if size > read_state.MAX_DOCUMENT_BYTES:
-      *complete, rest = _cut("".join(begun), reading)
+      *complete, rest = _cut("".join(unfinished), state)
       yield from complete
-      begun, size = [rest], num_bytes(rest)
-  yield from _cut("".join(begun).removesuffix("\n"), reading)
+      unfinished, size = [rest], num_bytes(rest)
+  yield from _cut("".join(unfinished).removesuffix("\n"), state)
 
 
 def from_records(
-  values: Iterable[Any], rule: str, reading: ReadState
+  values: Iterable[Any], rule: str, state: ReadState
 ) -> Iterator[str]:
-  """Documents of records.
+  """Forms the documents of records.
 
   Args:
-    values: the text of each record; None, blank and unfit ones are counted.
-      Meanwhile `reading` names the place of the record at hand.
-    rule: one of RULES; "block" parts a record at its blank lines, too.
+    values: the text of each record, `state` being at its position. None and
+      blank texts are counted and left out.
+    rule: one of RULES; "block" also splits a record at its blank lines.
 
   Raises:
-    DataError: not a text; where errors are strict, a NUL, a lone surrogate or
-      a line of more than 1 MB.
+    DataError: a value is not a text; if errors are strict, a text has a NUL, a
+      lone surrogate or a line of more than 1 MB.
   """
-  texts = (fit for v in values if (fit := _fit(v, reading)) is not None)
+  texts = (t for v in values if (t := _clean(v, state)) is not None)
   if rule != "record":
-    yield from from_lines((t + "\n\n" for t in texts), rule, reading)
+    yield from from_lines((text + "\n\n" for text in texts), rule, state)
     return
   for text in texts:
     if "\n" in text:
       text = BLANK_LINES.sub("\n", f"\n{text}\n")[1:-1]
-    yield from _cut(text, reading)
+    yield from _cut(text, state)
 
 
 def num_bytes(text: str) -> int:
-  """Size of a text in UTF-8."""
+  """Returns the size of a text in UTF-8."""
   return len(text) if text.isascii() else len(text.encode())
 
 
-def _cut(text: str, reading: ReadState) -> list[str]:
-  """Cuts what is too long for a document, at the ends of lines.
+def _cut(text: str, state: ReadState) -> list[str]:
+  """Cuts a text into documents of at most 1 MB, at line ends.
 
-  No document for no text. Each but the last is as long as whole lines
-  allow, so that it does not depend on what follows.
+  Each but the last takes as many lines as fit, so that it does not depend on
+  the text after it. An empty text gives no document.
   """
   limit = read_state.MAX_DOCUMENT_BYTES
   if len(text) * 4 <= limit or num_bytes(text) <= limit:
@@ -99,65 +100,65 @@ def _cut(text: str, reading: ReadState) -> list[str]:
     if end < 0 or end + 1 == len(data):
       break
     documents.append(data[start:end].decode())
-    reading.oddities[read_state.LONG_DOCUMENTS] += 1
+    state.oddities[read_state.LONG_DOCUMENTS] += 1
     start = end + 1
   return [*documents, data[start:].decode()]
 
 
-def _fit(value: Any, reading: ReadState) -> str | None:
-  """The text of a record, mended where need be; None to leave it out."""
+def _clean(value: Any, state: ReadState) -> str | None:
+  """Returns the repaired text of a record, or None to leave it out."""
   if value is None:
-    reading.oddities[read_state.NULL_VALUES] += 1
+    state.oddities[read_state.NULL_VALUES] += 1
     return None
   if not isinstance(value, str):
     raise DataError(
-      f"{reading.place}: the column holds {type(value).__name__}, not text;"
-      " name another one with column=."
+      f"{state.place}: the column holds {type(value).__name__}, not text. Set"
+      " column=NAME to a column of text."
     )
   if not value.isascii() and not _is_encodable(value):
     value, count = SURROGATES.subn("\ufffd", value)
-    reading.mend(
+    state.count_repair(
       read_state.SURROGATES,
-      f"{reading.place}: half of a surrogate pair ({count} in all), which is"
-      " no character: repair the record",
+      f"{state.place}: half of a surrogate pair ({count} in all) is not a"
+      " character. Repair the record.",
       count=count,
     )
   if "\0" in value:
-    reading.mend(
+    state.count_repair(
       read_state.NUL,
-      f"{reading.place}: NUL in the text: repair the record",
+      f"{state.place}: NUL in the text. Repair the record.",
       count=value.count("\0"),
     )
     value = value.replace("\0", "\ufffd")
   if "\r" in value:
     value = value.replace("\r\n", "\n").replace("\r", "\n")
   if not value or value.isspace():
-    reading.oddities[read_state.BLANK_DOCUMENTS] += 1
+    state.oddities[read_state.BLANK_DOCUMENTS] += 1
     return None
   if len(value) * 4 > read_state.MAX_LINE_BYTES:
-    value = "\n".join(_cut_lines(value, reading))
+    value = "\n".join(_cut_lines(value, state))
   return value
 
 
 def _is_encodable(text: str) -> bool:
   try:
-    text.encode()  # ten times as fast as to search
+    text.encode()  # ten times as fast as SURROGATES.search
   except UnicodeEncodeError:
     return False
   return True
 
 
-def _cut_lines(text: str, reading: ReadState) -> Iterator[str]:
+def _cut_lines(text: str, state: ReadState) -> Iterator[str]:
   limit = read_state.MAX_LINE_BYTES
   for line in text.split("\n"):
     while num_bytes(line) > limit:
-      reading.mend(
+      state.count_repair(
         read_state.LONG_LINES,
-        f"{reading.place}: a line of more than {limit:,} bytes within the"
-        " text; put one sentence or paragraph on a line",
+        f"{state.place}: a line of more than {limit:,} bytes. Put one sentence"
+        " or paragraph on a line.",
       )
       head = line.encode()[:limit].decode(errors="ignore")
-      at = max(head.rfind(" "), head.rfind("\t")) + 1 or len(head)
-      yield line[:at]
-      line = line[at:]
+      end = max(head.rfind(" "), head.rfind("\t")) + 1 or len(head)
+      yield line[:end]
+      line = line[end:]
     yield line

@@ -3,7 +3,7 @@
   dataset = open_dataset("Skylion007/openwebtext", column="text")
   for text in dataset.read(ReadState()): ...
 
-`datasets` is imported only here, and when it is needed.
+`datasets` is imported only here, and only when it is needed.
 """
 
 import contextlib
@@ -11,8 +11,8 @@ import dataclasses
 import json
 import logging
 import pathlib
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from truenegs_jax.data.corpus import arrow, files
 from truenegs_jax.data.corpus.read_state import ReadState
@@ -24,89 +24,94 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.runtime.hub_names import is_hub_name
 
+if TYPE_CHECKING:
+  import datasets
+  import pyarrow
+
 SCRIPTS = "Dataset scripts are no longer supported"
-STREAM_RECORDS = 64  # of a batch: their size is not known
+STREAM_RECORDS = 64  # per batch: the size of a streamed record is unknown
 
 
 class ErrorContext(NamedTuple):
-  """How messages speak of the config that a data set is named in.
+  """Words for messages about a data set that a config key names.
 
   Attributes:
-    key: of the config.
-    split: how a split is named there.
-    script: what to do of a data set that is a program.
-    choices: what else is chosen there, and how.
+    key: the config key.
+    split: how the value of the key names a split.
+    script_hint: what to type for a data set that is a program.
+    choices_hint: how the value chooses config and revision.
   """
 
   key: str
   split: str
-  script: str
-  choices: str
+  script_hint: str
+  choices_hint: str
 
 
 CORPUS = ErrorContext(
   "data.sources",
-  "split=",
-  "add revision=refs/convert/parquet, where the hub keeps a copy as Parquet",
-  "config= and revision= choose among what is there; rows that are prepared are"
-  " found where data.rows says",
+  "split=NAME",
+  "Add revision=refs/convert/parquet, which the hub often has.",
+  "Choose with config= and revision= among what is there, or set data.rows to"
+  " prepared rows.",
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class HubDataset:
-  """One split of a data set, ready to be read.
+  """One split of a data set that is ready to be read.
 
   Attributes:
     name: on the hub, or the path of a folder.
-    column: that holds the texts; empty for all columns.
-    saved: what `save_to_disk` left, loaded; None where a builder is needed.
-    builder: what prepares the split or streams it.
+    column: of the texts; empty for all columns.
+    streaming: whether to read from the hub without a copy on disk.
+    saved: the data set if `save_to_disk` wrote the folder, else None.
+    builder: `datasets.DatasetBuilder` of any other data set, else None.
     paths: the files of a local folder; None for a name on the hub.
+    context: for messages.
   """
 
   name: str
   column: str
   split: str
   streaming: bool
-  saved: Any
+  saved: "datasets.Dataset | None"
   builder: Any
   paths: list[pathlib.Path] | None
   context: ErrorContext
 
   def is_local(self) -> bool:
-    """False where the hub is needed."""
+    """Returns whether it can be read without the hub."""
     return self.paths is not None
 
   def identity(self) -> dict[str, Any]:
-    """The identity of these records, as JSON."""
-    state: dict[str, Any] = {"split": self.split, "column": self.column}
-    if self.paths is None:  # the hash is that of the commit on the hub
-      config = self.builder.config.name
-      return state | {
+    """Returns as JSON what determines the records."""
+    identity: dict[str, Any] = {"split": self.split, "column": self.column}
+    if self.paths is None:  # the hash depends on the commit on the hub
+      return identity | {
         "dataset": self.name,
-        "config": config,
+        "config": self.builder.config.name,
         "hash": self.builder.hash,
       }
     with self.errors():
       found = [files.stat_file(path) for path in self.paths]
-    return state | {"files": files.files_identity(found)}
+    return identity | {"files": files.files_identity(found)}
 
   def num_bytes(self) -> int | None:
-    """About how much text there is; None where not known."""
+    """Returns the approximate size of the text; None if unknown."""
     if self.saved is not None:
       return self.saved.data.nbytes
     return getattr(self._info(), "num_bytes", None)
 
-  def read(self, reading: ReadState) -> Iterator[str | None]:
-    """The texts of the column, one record after the other.
+  def read(self, state: ReadState) -> Iterator[str | None]:
+    """Yields the texts of the column.
 
     Raises:
-      DataError: damaged, no such column, or it does not hold text.
-      UnavailableError: it cannot be loaded from the hub.
+      DataError: the data are damaged, or have no such column of text.
+      UnavailableError: the data set cannot be loaded from the hub.
     """
-    reading.where, reading.unit = f"hf:{self.name} [{self.split}]", "record"
-    reading.number = 0
+    state.where, state.unit = f"hf:{self.name} [{self.split}]", "record"
+    state.number = 0
     with self.errors():
       records, num_records, batch_records = self._prepare()
       if records.column_names is not None:
@@ -114,22 +119,22 @@ class HubDataset:
         records = records.select_columns([self.column])
       batches = records.with_format("arrow").iter(batch_size=batch_records)
     yield from arrow.read_batches(
-      self._named_errors(batches),
-      reading,
+      self._convert_errors(batches),
+      state,
       column=self.column,
       num_records=num_records,
     )
 
-  def records(self) -> Any:
-    """All columns, as `datasets` has them; for use within `errors()`."""
+  def records(self) -> "datasets.Dataset | datasets.IterableDataset":
+    """Returns all columns; use it within `errors()`."""
     return self._prepare()[0]
 
   def errors(self) -> contextlib.AbstractContextManager[None]:
-    """Turns what `datasets` raises into errors of ours, which name this one."""
-    return _errors(self.name, self.context, is_local=self.is_local())
+    """Turns the errors of `datasets` into errors that name this data set."""
+    return _convert_errors(self.name, self.context, is_local=self.is_local())
 
   def _prepare(self) -> tuple[Any, int | None, int]:
-    """The records, how many they are, and how many to take at a time."""
+    """Returns the records, how many they are, and how many to read at once."""
     if self.saved is None and self.streaming:
       records = self.builder.as_streaming_dataset(split=self.split)
       num_records = getattr(self._info(), "num_examples", None)
@@ -138,13 +143,15 @@ class HubDataset:
     if records is None:
       self.builder.download_and_prepare()
       records = self.builder.as_dataset(split=self.split)
-    size = arrow.records_of_batch(records.data.nbytes, records.num_rows)
+    size = arrow.records_per_batch(records.data.nbytes, records.num_rows)
     return records, records.num_rows, size
 
-  def _info(self) -> Any:
+  def _info(self) -> "datasets.SplitInfo | None":
     return (self.builder.info.splits or {}).get(self.split)
 
-  def _named_errors(self, batches: Iterator[Any]) -> Iterator[Any]:
+  def _convert_errors(
+    self, batches: "Iterator[pyarrow.Table]"
+  ) -> "Iterator[pyarrow.Table]":
     with self.errors():
       yield from batches
 
@@ -163,37 +170,38 @@ def open_dataset(
   """Finds a data set and a split of it; downloads no records.
 
   Args:
-    name: on the hub; or a folder that `save_to_disk` wrote, or of data files.
-    context: how messages speak of the config.
-    column: that holds the texts; empty for all columns.
+    name: on the hub; or a folder of data files, or written by `save_to_disk`.
+    context: for messages.
+    column: of the texts; empty for all columns.
     split: empty for "train", or for all that a saved data set holds.
     config: also called subset; empty for the only one or the default.
-    revision: branch, tag or commit of the hub; empty for the main one.
-    streaming: read from the hub as it comes, without a copy on disk; what was
-      saved needs none either way.
+    revision: branch, tag or commit on the hub; empty for the main branch.
+    streaming: read from the hub without a copy on disk; saved data sets are
+      never copied.
 
   Raises:
-    DataError: no such folder, split or column; not a column of text.
-    UnavailableError: it cannot be loaded from the hub.
-    InputError: an option is of no use.
+    DataError: no such folder, split, or column of text.
+    UnavailableError: the data set cannot be loaded from the hub.
+    InputError: an option does not apply.
   """
   is_local, subject = is_folder(name), f"{context.key}: hf:{name}"
   folder = pathlib.Path(name).expanduser() if is_local else pathlib.Path(name)
   if not is_local and not is_hub_name(name):
     raise DataError(
-      f"{subject} is neither a folder nor a name on the Hugging Face hub; a"
-      " file is given without hf:."
+      f"{subject} is neither a folder nor a name on the Hugging Face hub. For a"
+      " file, remove hf:."
     )
   if is_local and revision:
     raise InputError(
-      f"{subject} is a folder: revision={revision} is of the hub."
+      f"{subject} is a folder, but only the hub has revisions. Remove"
+      f" revision={revision}."
     )
-  with _errors(name, context, is_local=is_local):
-    _load_library()
+  with _convert_errors(name, context, is_local=is_local):
+    _import_library()
     if is_saved(folder):
       if config:
         raise InputError(
-          f"{subject} was saved as one config: leave out config={config}."
+          f"{subject} was saved as one config. Remove config={config}."
         )
       return _open_saved(folder, name, column, split, context)
     import datasets
@@ -214,7 +222,7 @@ def open_dataset(
 
 
 def is_folder(name: str) -> bool:
-  """Whether `name` is a folder of this machine rather than on the hub."""
+  """Returns whether `name` is a local folder."""
   try:
     return pathlib.Path(name).expanduser().is_dir()
   except (OSError, RuntimeError, ValueError):  # too long, "~nobody"
@@ -222,7 +230,7 @@ def is_folder(name: str) -> bool:
 
 
 def is_saved(folder: pathlib.Path) -> bool:
-  """Whether `save_to_disk` wrote this folder."""
+  """Returns whether `save_to_disk` wrote this folder."""
   single = ("state.json", "dataset_info.json")
   return (folder / "dataset_dict.json").is_file() or all(
     (folder / name).is_file() for name in single
@@ -238,14 +246,15 @@ def _open_saved(
 ) -> HubDataset:
   import datasets
 
-  several = folder / "dataset_dict.json"
-  if several.is_file():
+  splits_file = folder / "dataset_dict.json"
+  has_splits = splits_file.is_file()
+  if has_splits:
     split = split or "train"
-    known = json.loads(several.read_text(encoding="utf-8"))["splits"]
-    _check_split(split, known, name, context)
+    splits = json.loads(splits_file.read_text(encoding="utf-8"))["splits"]
+    _check_split(split, splits, name, context)
     folder = folder / split
   saved = datasets.load_from_disk(str(folder))
-  if split and not several.is_file():
+  if split and not has_splits:
     _check_split(split, [saved.split or "train"], name, context)
   _check_column(saved.features, column, name, context)
   paths = sorted(path for path in folder.iterdir() if path.is_file())
@@ -253,26 +262,29 @@ def _open_saved(
 
 
 def _check_split(
-  split: str, known: Any, name: str, context: ErrorContext
+  split: str, splits: Iterable[Any], name: str, context: ErrorContext
 ) -> None:
-  names = [str(one) for one in known]
+  names = list(map(str, splits))
   if split not in names:
     raise DataError(
-      f"{context.key}: hf:{name} has no split {split!r}; there are:"
-      f" {', '.join(names)}. Name one with {context.split}."
+      f"{context.key}: hf:{name} has no split {split!r}. Splits:"
+      f" {', '.join(names)}. Set {context.split}."
     )
 
 
 def _check_column(
-  features: Any, column: str, name: str, context: ErrorContext
+  features: "datasets.Features | None",
+  column: str,
+  name: str,
+  context: ErrorContext,
 ) -> None:
   if column and features is not None:
     schema = features.arrow_schema
     arrow.check_column(schema, column, f"{context.key}: hf:{name}")
 
 
-def _load_library() -> None:
-  """Imports `datasets`, and keeps its bars and lines off our display."""
+def _import_library() -> None:
+  """Imports `datasets` without its progress bars and logs."""
   import datasets
   import huggingface_hub
 
@@ -283,26 +295,26 @@ def _load_library() -> None:
 
 
 @contextlib.contextmanager
-def _errors(
+def _convert_errors(
   name: str, context: ErrorContext, *, is_local: bool
 ) -> Iterator[None]:
   try:
     yield
   except TrueNegsError:
     raise
-  # Two dozen kinds, of six libraries.
+  # Two dozen types, of six libraries.
   except Exception as error:
     reason = f"{type(error).__name__}: {error}"
     if is_local:
       raise DataError(f"hf:{name}: cannot be read ({reason}).") from error
     if SCRIPTS in str(error):
       raise InputError(
-        f"{context.key}: hf:{name} needs a script of its own ({reason}), which"
-        f" `datasets` no longer runs: {context.script}."
+        f"{context.key}: hf:{name} is a script ({reason}), which `datasets` no"
+        f" longer runs. {context.script_hint}"
       ) from error
     raise UnavailableError(
       f"{context.key}: hf:{name} cannot be loaded from the Hugging Face hub"
-      f" ({reason}). {context.choices}. Without internet, give a copy: files,"
-      " or hf:FOLDER, a data set saved there with save_to_disk; what an earlier"
-      " run loaded is found where HF_HOME says."
+      f" ({reason}). {context.choices_hint} Without internet, use local files"
+      " or hf:FOLDER with a data set that save_to_disk wrote, or set HF_HOME to"
+      " the cache of a run that loaded it."
     ) from error

@@ -1,7 +1,7 @@
-"""The lines of a file as checked text.
+"""Reads the lines of a file as checked UTF-8 text.
 
-UTF-8 is checked a block at a time, in C; the exact place of a bad byte is
-looked for once there is one. CR and CRLF end a line as LF does.
+Blocks are decoded at once, in C; only after an error the position of the bad
+byte is computed. CR and CRLF end a line like LF.
 """
 
 import itertools
@@ -16,8 +16,8 @@ from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError
 
 LINE_END = re.compile(rb"\r\n?|\n")
-# Longest first: that of UTF-32 begins with that of UTF-16.
-FOREIGN_MARKS = {
+# UTF-32 first: its little-endian mark begins with that of UTF-16.
+BYTE_ORDER_MARKS = {
   b"\xff\xfe\0\0": "UTF-32",
   b"\0\0\xfe\xff": "UTF-32",
   b"\xff\xfe": "UTF-16",
@@ -26,115 +26,118 @@ FOREIGN_MARKS = {
 
 
 def read_text(
-  file: File, reading: ReadState, *, records: bool = False
+  file: File, state: ReadState, *, records: bool = False
 ) -> Iterator[str]:
-  """Runs of whole lines, some hundred KB each; every line ends in "\\n".
+  """Yields runs of complete lines, some hundred KB each.
+
+  Every line ends in "\\n".
 
   Args:
-    records: a line holds a record, which may be longer than a line of text
-      but cannot be cut. A longer line of text is refused before it is read to
-      its end, or cut, at white space where there is some.
+    records: every line holds a record, which may be longer than a line of text
+      (MAX_RECORD_BYTES) but is never cut. A line of text above MAX_LINE_BYTES
+      is refused before its end is read, or cut, if possible at white space.
 
   Raises:
-    DataError: cannot be read; by line and byte: not UTF-8, a NUL, too long.
+    DataError: the file cannot be read, or a line is not UTF-8, has a NUL or is
+      too long; the message gives line and byte.
   """
   limit = read_state.MAX_RECORD_BYTES if records else read_state.MAX_LINE_BYTES
-  # Not longer than a line may be: only the first of a block can be too long.
+  # Blocks within the limit: only the first line of a block can exceed it.
   size = min(read_state.BLOCK_BYTES, limit)
-  rest, place = b"", _Place(file.path, 0, 0)
-  # No block is empty, but the one that stands for the end.
-  for block in itertools.chain(read_blocks(file, reading, size=size), [b""]):
+  rest, start = b"", _Position(file.path, 0, 0)
+  # The empty block marks the end.
+  for block in itertools.chain(read_blocks(file, state, size=size), [b""]):
     data = rest + block
-    while at := _cut_of_first_line(data, limit):
-      _refuse_long_line(place, limit, reading, records=records)
-      yield _decode(data[:at], place, reading) + "\n"
-      data, place = data[at:], place._replace(offset=place.offset + at)
+    while end := _cut_of_first_line(data, limit):
+      _check_long_line(start, limit, state, records=records)
+      yield _decode(data[:end], start, state) + "\n"
+      data, start = data[end:], start._replace(offset=start.offset + end)
     # A CR at the end of a block may be half of a CRLF.
     end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, -1)) + 1
     end = end if block else len(data)
     rest = data[end:]
     if end:
-      text = _decode(data[:end], place, reading)
+      text = _decode(data[:end], start, state)
       yield text if text.endswith("\n") else text + "\n"
-      num_lines = place.num_lines + text.count("\n")
-      place = _Place(file.path, place.offset + end, num_lines)
+      num_lines = start.num_lines + text.count("\n")
+      start = _Position(file.path, start.offset + end, num_lines)
 
 
-class _Place(NamedTuple):
-  """Where a run of bytes begins: so many bytes and lines come before it."""
+class _Position(NamedTuple):
+  """Start of some bytes of a file: the bytes and lines before it."""
 
   path: pathlib.Path
   offset: int
   num_lines: int
 
-  def of(self, data: bytes, index: int) -> tuple[str, str]:
-    """File and line, and byte of the file, of `data[index]`."""
+  def locate(self, data: bytes, index: int) -> tuple[str, str]:
+    """Returns "FILE:LINE" and "byte N" of `data[index]`, for messages."""
     line = self.num_lines + len(LINE_END.findall(data[:index])) + 1
     return f"{self.path}:{line}", f"byte {self.offset + index:,}"
 
 
 def _cut_of_first_line(data: bytes, limit: int) -> int:
-  """Where to cut the first line; 0 where it is not over the limit."""
+  """Returns where to cut the first line, or 0 if it is within the limit."""
   if len(data) <= limit:
     return 0
   end = LINE_END.search(data)
   if (end.start() if end else len(data)) <= limit:
     return 0
-  at = max(data.rfind(b" ", 0, limit), data.rfind(b"\t", 0, limit)) + 1
-  if not at:
-    at = limit
-    while at > limit - 3 and data[at] & 0xC0 == 0x80:  # within a character
-      at -= 1
-  return at
+  cut = max(data.rfind(b" ", 0, limit), data.rfind(b"\t", 0, limit)) + 1
+  if not cut:
+    cut = limit
+    while cut > limit - 3 and data[cut] & 0xC0 == 0x80:  # inside a character
+      cut -= 1
+  return cut
 
 
-def _refuse_long_line(
-  place: _Place, limit: int, reading: ReadState, *, records: bool
+def _check_long_line(
+  start: _Position, limit: int, state: ReadState, *, records: bool
 ) -> None:
-  line, byte = place.of(b"", 0)
-  message = f"{line}: a line of more than {limit:,} bytes (from {byte})"
+  line, byte = start.locate(b"", 0)
+  problem = f"{line}: a line of more than {limit:,} bytes (from {byte})."
   if records:
-    raise DataError(f"{message}; split the record, or leave it out.")
-  reading.mend(
+    raise DataError(f"{problem} Split the record, or remove it.")
+  state.count_repair(
     read_state.LONG_LINES,
-    f"{message}; put one sentence or paragraph on a line, and a blank line"
-    " between documents",
+    f"{problem} Put one sentence or paragraph on a line, and a blank line"
+    " between documents.",
   )
 
 
-def _decode(data: bytes, place: _Place, reading: ReadState) -> str:
-  if not place.offset:
-    _refuse_foreign_mark(data, place)
+def _decode(data: bytes, start: _Position, state: ReadState) -> str:
+  if not start.offset:
+    _check_byte_order_mark(data, start.path)
   try:
     text = data.decode()
   except UnicodeDecodeError as error:
     text = data.decode(errors="replace")
-    line, byte = place.of(data, error.start)
-    reading.mend(
+    line, byte = start.locate(data, error.start)
+    state.count_repair(
       read_state.NOT_UTF8,
-      f"{line}: byte 0x{data[error.start]:02x} at {byte} is not UTF-8:"
-      " convert the file, for example with `iconv -f LATIN1 -t UTF-8`, or"
-      " repair the line",
+      f"{line}: byte 0x{data[error.start]:02x} at {byte} is not UTF-8. Convert"
+      " the file, for example with `iconv -f LATIN1 -t UTF-8`, or repair the"
+      " line.",
       count=text.count("\ufffd") - data.count("\ufffd".encode()),
     )
   if "\0" in text:
-    line, byte = place.of(data, data.index(0))
-    reading.mend(
+    line, byte = start.locate(data, data.index(0))
+    state.count_repair(
       read_state.NUL,
-      f"{line}: NUL at {byte}; this is not plain text (UTF-16, or a binary"
-      " file?): convert it to UTF-8",
+      f"{line}: NUL at {byte}. Plain text has none, but UTF-16 and binary files"
+      " do. Convert the file to UTF-8.",
       count=text.count("\0"),
     )
     text = text.replace("\0", "\ufffd")
   if "\r" in text:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-  return text if place.offset else text.removeprefix("\ufeff")
+  return text if start.offset else text.removeprefix("\ufeff")
 
 
-def _refuse_foreign_mark(data: bytes, place: _Place) -> None:
-  for mark, name in FOREIGN_MARKS.items():
+def _check_byte_order_mark(data: bytes, path: pathlib.Path) -> None:
+  for mark, encoding in BYTE_ORDER_MARKS.items():
     if data.startswith(mark):
       raise DataError(
-        f"{place.path}: begins with the byte-order mark of {name}: convert it"
-        f" to UTF-8, for example with `iconv -f {name} -t UTF-8`."
+        f"{path}: begins with the byte-order mark of {encoding}. Convert it to"
+        f" UTF-8, for example with `iconv -f {encoding} -t UTF-8`."
       )

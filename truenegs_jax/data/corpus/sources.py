@@ -1,12 +1,12 @@
-"""Sources of text: formats of files, by suffix, and sources with a name.
+"""Sources of text: file formats, chosen by suffix, and sources with a name.
 
-A source is a function that yields the text of one record after another, or
-runs of whole lines. What it can be told in `data.sources` are its arguments:
+A source is a function that yields the text of one record after another, or runs
+of complete lines. Its keyword arguments are options of `data.sources`:
 
-  @source("jsonl", suffixes=(".jsonl",), keys=("column",))
-  def jsonl(*, file: File, reading: ReadState, column: str) -> Iterator[str]:
+  @register_source("jsonl", suffixes=(".jsonl",), options=("column",))
+  def jsonl(*, file: File, state: ReadState, column: str) -> Iterator[str]:
 
-It tells `reading` the place of the record, for messages, and how far it is.
+It updates the position and the progress in `state`.
 """
 
 import csv as csv_lib
@@ -42,12 +42,12 @@ class Source:
   """A registered source.
 
   Attributes:
-    read: yields text; its parameters are what it needs.
-    identity: of a source with a name: what else decides what is read, as JSON.
-    num_bytes: of such a source: about how much there is, to tell progress.
-    suffixes: of the files that it reads; none for a source with a name.
-    keys: what a part of it can be told; files, also `document`; all, `weight`.
-    document: the rule of `documents.RULES`, unless another is asked for.
+    read: yields text; its parameters are `state` and what it needs.
+    identity: for a source with a name: what else determines its text, as JSON.
+    num_bytes: for a source with a name: its approximate size.
+    suffixes: of the files that it reads; empty for a source with a name.
+    options: of its parts, besides `weight` and, for files, `document`.
+    document: default of the option `document`, one of `documents.RULES`.
     is_lines: yields runs of lines rather than records.
   """
 
@@ -55,32 +55,32 @@ class Source:
   identity: Callable[..., dict[str, Any]] = lambda **_: {}
   num_bytes: Callable[..., int | None] = lambda **_: None
   suffixes: tuple[str, ...] = ()
-  keys: tuple[str, ...] = ()
+  options: tuple[str, ...] = ()
   document: str = "record"
   is_lines: bool = False
 
 
-def source(name: str, **description: Any) -> Callable[[Callable], Callable]:
-  """Registers a function under `name`, described by the fields of Source."""
+def register_source(name: str, **fields: Any) -> Callable[[Callable], Callable]:
+  """Registers a function as the source `name`, with these fields of Source."""
 
-  def add(read: Callable) -> Callable:
+  def register(read: Callable) -> Callable:
     if name in SOURCES:
       raise ValueError(f"Source {name!r} is registered twice.")
-    SOURCES[name] = Source(read, **description)
+    SOURCES[name] = Source(read, **fields)
     return read
 
-  return add
+  return register
 
 
 def formats() -> dict[str, str]:
-  """Suffix of files -> name of the source that reads them."""
+  """Returns the name of the source for each suffix of files."""
   return {
     suffix: name for name, entry in SOURCES.items() for suffix in entry.suffixes
   }
 
 
 def _wordnet_identity(*, reader: WordNetReader) -> dict[str, Any]:
-  # The content: 21 MB hash in 40 ms, and packages differ in times and places.
+  # A hash, because times and places differ between packages: 21 MB in 40 ms.
   contents = []
   for name in ("noun", "verb", "adj", "adv"):
     with reader.open("data." + name) as file:
@@ -88,25 +88,27 @@ def _wordnet_identity(*, reader: WordNetReader) -> dict[str, Any]:
   return {"sha256": short_sha256(*contents)}
 
 
-@source("wordnet", identity=_wordnet_identity, num_bytes=lambda **_: 11_000_000)
-def wordnet(*, reader: WordNetReader, reading: ReadState) -> Iterator[str]:
-  """The definitions and example sentences of WordNet, one a line.
+@register_source(
+  "wordnet", identity=_wordnet_identity, num_bytes=lambda **_: 11_000_000
+)
+def wordnet(*, reader: WordNetReader, state: ReadState) -> Iterator[str]:
+  """Yields the definitions and example sentences of WordNet, one a line.
 
   A document is a run of 64 synsets in the order of WordNet's lexicographer
-  files, where neighbours are related (all persons, all plants, ...); it never
+  files, where neighbors are related (all persons, all plants, ...); it never
   crosses a file. About 166,000 lines of real English, 1.3 million words.
   """
   documents = _wordnet_documents(reader)
   for number, document in enumerate(documents, start=1):
-    reading.number = number
-    reading.advance(number / len(documents))
+    state.number = number
+    state.advance(number / len(documents))
     yield document
 
 
-# One reader a process; parsing WordNet takes seconds, its text 11 MB.
+# One reader per process: parsing WordNet takes seconds, its text 11 MB.
 @functools.lru_cache(maxsize=1)
 def _wordnet_documents(reader: WordNetReader) -> tuple[str, ...]:
-  found = []
+  documents = []
   for pos in "nvar":
     synsets = sorted(
       reader.all_synsets(pos), key=lambda s: (s.lexname(), s.offset())
@@ -114,92 +116,86 @@ def _wordnet_documents(reader: WordNetReader) -> tuple[str, ...]:
     for _, group in itertools.groupby(synsets, key=lambda s: s.lexname()):
       members = list(group)
       for start in range(0, len(members), SYNSETS_PER_DOCUMENT):
-        run = members[start : start + SYNSETS_PER_DOCUMENT]
-        lines = [line for s in run for line in [s.definition(), *s.examples()]]
-        found.append("\n".join(" ".join(x.split()) for x in lines if x.strip()))
-  return tuple(document for document in found if document)
+        lines = []
+        for synset in members[start : start + SYNSETS_PER_DOCUMENT]:
+          for text in (synset.definition(), *synset.examples()):
+            if words := text.split():
+              lines.append(" ".join(words))
+        if lines:
+          documents.append("\n".join(lines))
+  return tuple(documents)
 
 
-@source("text", suffixes=(".txt",), document="block", is_lines=True)
-def text(*, file: File, reading: ReadState) -> Iterator[str]:
-  """Plain UTF-8; a line stays a line. Files of unknown suffixes are such."""
-  return read_text(file, reading)
+@register_source("text", suffixes=(".txt",), document="block", is_lines=True)
+def text(*, file: File, state: ReadState) -> Iterator[str]:
+  """Reads plain UTF-8 line by line; the default for unknown suffixes."""
+  return read_text(file, state)
 
 
-@source("jsonl", suffixes=(".jsonl", ".json"), keys=("column",))
-def jsonl(
-  *, file: File, reading: ReadState, column: str
-) -> Iterator[str | None]:
-  """One JSON object a line, its text under the key `column`.
+@register_source("jsonl", suffixes=(".jsonl", ".json"), options=("column",))
+def jsonl(*, file: File, state: ReadState, column: str) -> Iterator[str | None]:
+  """Yields the value `column` of the JSON object on each line.
 
   Raises:
-    DataError: no JSON, no object, or no such key, by line.
+    DataError: a line is not a JSON object, or has no such key.
   """
   num_lines = 0
-  for run in read_text(file, reading, records=True):
+  for run in read_text(file, state, records=True):
     lines = run.split("\n")[:-1]
     for number, line in enumerate(lines, start=num_lines + 1):
       if line and not line.isspace():
-        reading.number = number
-        record = _parse_json(line, reading)
+        state.number = number
+        record = _parse_json(line, state)
         if column not in record:
-          raise DataError(_no_column(reading.place, column, record))
+          raise DataError(arrow.missing_column(state.place, column, record))
         yield record[column]
     num_lines += len(lines)
 
 
-def _parse_json(line: str, reading: ReadState) -> dict[str, Any]:
+def _parse_json(line: str, state: ReadState) -> dict[str, Any]:
   try:
     record = json.loads(line)
   except RecursionError as error:
+    raise DataError(f"{state.place}: JSON is nested too deeply.") from error
+  except ValueError as error:  # also an integer of thousands of digits
+    reason = getattr(error, "msg", error)
     raise DataError(
-      f"{reading.place}: JSON that is nested too deeply to be read."
-    ) from error
-  except ValueError as error:  # of an integer of thousands of digits, too
-    what, where = getattr(error, "msg", error), getattr(error, "colno", 0)
-    raise DataError(
-      f"{reading.place}: no JSON object on one line: {what}, at column {where}."
+      f"{state.place}: not a JSON object on one line ({reason}, at column"
+      f" {getattr(error, 'colno', 0)})."
     ) from error
   if not isinstance(record, dict):
     raise DataError(
-      f"{reading.place}: {type(record).__name__}, not a JSON object: a file"
-      " holds one object a line (`jq -c '.[]'` makes such of an array)."
+      f"{state.place}: {type(record).__name__}, not a JSON object. A file has"
+      " one object per line. Convert an array with `jq -c '.[]'`."
     )
   return record
 
 
-def _no_column(place: str, column: str, columns: Iterable[str]) -> str:
-  known = ", ".join(map(str, itertools.islice(columns, 20))) or "none"
-  return (
-    f"{place}: no column {column!r}; there are: {known}. Name one with column=."
-  )
-
-
-@source("parquet", suffixes=(".parquet",), keys=("column",))
+@register_source("parquet", suffixes=(".parquet",), options=("column",))
 def parquet(
-  *, file: File, reading: ReadState, column: str
+  *, file: File, state: ReadState, column: str
 ) -> Iterator[str | None]:
-  """The text column of a Parquet file, some hundred records at a time.
+  """Yields the text column of a Parquet file, in batches of some hundred.
 
   Raises:
-    DataError: damaged, no such column, or it does not hold text.
+    DataError: the file is damaged, or has no such column of text.
   """
-  with open_seekable(file, reading) as raw:
-    yield from arrow.read_parquet(raw, reading, column=column)
+  with open_seekable(file, state) as raw:
+    yield from arrow.read_parquet(raw, state, column=column)
 
 
-@source("csv", suffixes=(".csv", ".tsv"), keys=("column",))
-def csv(*, file: File, reading: ReadState, column: str) -> Iterator[str | None]:
-  """Fields parted by commas, in .tsv by tabs; the first line names them.
+@register_source("csv", suffixes=(".csv", ".tsv"), options=("column",))
+def csv(*, file: File, state: ReadState, column: str) -> Iterator[str | None]:
+  """Yields a column of comma-separated values; .tsv is separated by tabs.
 
-  A field that holds the separator, a quote or a line end stands in quotes,
-  and a quote in it is doubled (RFC 4180).
+  The first line names the columns. A field with a separator, a quote or a line
+  end is quoted, and a quote in it doubled (RFC 4180).
 
   Raises:
-    DataError: no such column; by line, a broken quote or another number of
-      fields than the first line has.
+    DataError: no such column; or a line has a broken quote, or another number
+      of fields than the first line.
   """
-  runs = read_text(file, reading, records=True)
+  runs = read_text(file, state, records=True)
   lines = itertools.chain.from_iterable(
     io.StringIO(run, newline="\n") for run in runs
   )
@@ -210,33 +206,33 @@ def csv(*, file: File, reading: ReadState, column: str) -> Iterator[str | None]:
   next_line = 1
   try:
     for row in rows:
-      reading.number, next_line = next_line, rows.line_num + 1
+      state.number, next_line = next_line, rows.line_num + 1
       if not names:
         names = row
         if names.count(column) != 1:
-          raise DataError(_no_column(reading.place, column, names))
+          raise DataError(arrow.missing_column(state.place, column, names))
         index = names.index(column)
       elif len(row) == len(names):
         yield row[index]
-      elif row:  # none of them: a blank line
+      elif row:  # a blank line is an empty row
         raise DataError(
-          f"{reading.place}: {len(row)} fields, and {len(names)} in the first"
-          " line: put a field that holds the separator in quotes."
+          f"{state.place}: {len(row)} fields, but {len(names)} in the first"
+          " line. Quote a field that holds the separator."
         )
   except csv_lib.Error as error:
     raise DataError(
-      f"{reading.where}:{next_line}: a record begins here whose quotes do not"
-      f" match, or which is over {MAX_RECORD_BYTES:,} bytes ({error}): double"
-      " a quote within quotes."
+      f"{state.where}:{next_line}: the quotes of the record that begins here do"
+      f" not match, or it exceeds {MAX_RECORD_BYTES:,} bytes ({error}). Double"
+      " a quote inside quotes."
     ) from error
 
 
-@source(
+@register_source(
   "hf",
   identity=lambda dataset: dataset.identity(),
   num_bytes=lambda dataset: dataset.num_bytes(),
-  keys=("document", "column", "split", "config", "revision", "streaming"),
+  options=("document", "column", "split", "config", "revision", "streaming"),
 )
-def hf(*, dataset: HubDataset, reading: ReadState) -> Iterator[str | None]:
-  """A data set of the hub or of a local folder, as `hub.open_dataset` says."""
-  return dataset.read(reading)
+def hf(*, dataset: HubDataset, state: ReadState) -> Iterator[str | None]:
+  """Reads a data set of the hub or of a local folder."""
+  return dataset.read(state)

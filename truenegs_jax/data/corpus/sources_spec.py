@@ -1,19 +1,18 @@
-"""Opens the corpus that `config.data.sources` names.
+"""Parses `config.data.sources` and opens its corpus.
 
   corpus = open_corpus("wiki/*.txt.xz weight=3, hf:name/set weight=1")
 
-A part is `WHERE [key=value ...]`: the name of a source ("wordnet"), a file, a
-folder or a glob, or hf:NAME for the `datasets` library.
+A part is `WHERE [option=value ...]`: a file, a folder or a glob, the name of a
+source ("wordnet"), or hf:NAME for the `datasets` library.
 """
 
 import contextlib
 import dataclasses
-import functools
 import inspect
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from truenegs_jax.data.corpus import documents, hub_datasets
@@ -21,9 +20,9 @@ from truenegs_jax.data.corpus.corpus import Corpus, Part
 from truenegs_jax.data.corpus.files import File, files_identity, find_files
 from truenegs_jax.data.corpus.read_state import EMPTY_FILES, ReadState
 from truenegs_jax.data.corpus.sources import SOURCES, formats
-from truenegs_jax.runtime.errors import InputError, UnavailableError
+from truenegs_jax.runtime.errors import InputError, UnavailableError, one_of
 
-KEYS = (
+OPTIONS = (
   "weight",
   "document",
   "format",
@@ -34,9 +33,8 @@ KEYS = (
   "streaming",
 )
 HUB = "hf:"
-OPTION = re.compile(r"(?:^|\s)(\w+)=(\S*)$")
+LAST_OPTION = re.compile(r"(?:^|\s)(\w+)=(\S*)$")
 LIKE_AN_OPTION = re.compile(r"(?:^|\s)(\w+)=\S*(?=\s|$)")
-
 
 ERRORS = ("strict", "replace")
 STOPPING = ("all", "first")
@@ -50,49 +48,45 @@ def open_corpus(
   key: str = "data.sources",
   **resources: Any,
 ) -> Corpus:
-  """Opens the corpus of a spec; reads no more than the first record of a part.
+  """Opens the corpus of a spec; reads only the first record of each part.
 
   Args:
-    spec: comma-separated parts. Keys of a part: `weight`, `document` (block,
-      record or file), `format` (of files whose suffix does not say it),
-      `column`, and of hf: also `split`, `config`, `revision`,
-      `streaming`. Without weights the parts come one after the other. With
-      them documents take turns so that the text (in bytes) has these shares;
-      a part that ends before the mixture does is read again.
-    errors: "strict" refuses bad text by file and place; "replace" mends it
-      where that is possible, and counts.
-    stopping: the end of a mixture: "all" when every part was read to its end
-      once, "first" when the first part ends.
-    key: the config key that `spec` is the value of, for errors.
-    **resources: what sources need beside text (`reader` for "wordnet").
+    spec: comma-separated parts. Options of a part: `weight`, `document` (block,
+      record or file), `format` (of files, if the suffix does not say it),
+      `column`, and of hf: also `split`, `config`, `revision`, `streaming`.
+      Without weights the parts are read one after another. With weights they
+      are mixed so that their shares of the text (in bytes) follow the weights;
+      a part that ends before the mixture is read again.
+    errors: "strict" refuses bad text with its position; "replace" repairs and
+      counts it, if it can be repaired.
+    stopping: end of a mixture: "all" when every part was read to its end once,
+      "first" when the first part ends.
+    key: the config key of `spec`, for messages.
+    **resources: what sources need apart from text (`reader` for "wordnet").
 
   Raises:
     InputError: the spec has a mistake, or a resource is missing.
     DataError: a part is missing, or has no such column or split.
   """
-  for name, value, known in (
-    ("errors", errors, ERRORS),
-    ("stopping", stopping, STOPPING),
-  ):
-    if value not in known:
-      raise InputError(f"data.{name}={value!r}: give one of {known}.")
+  one_of("data.errors", errors, ERRORS)
+  one_of("data.stopping", stopping, STOPPING)
   part_specs = parse_spec(spec, key=key)
   weights = [part.weight for part in part_specs if part.weight is not None]
   if weights and len(weights) < len(part_specs):
     without = next(part.where for part in part_specs if part.weight is None)
     raise InputError(
-      f"{key}: weight= is given for {len(weights)} of {len(part_specs)}"
-      f" parts; give it for {without!r}, too, or for none."
+      f"{key}: {len(weights)} of {len(part_specs)} parts have weight=. Set it"
+      f" for {without!r} as well, or for none."
     )
-  # Shares, so that 3 and 1 are the same mixture as 6 and 2.
+  # Normalized, so that weights 3 and 1 are the same mixture as 6 and 2.
   shares = tuple(weight / sum(weights) for weight in weights)
   parts = tuple(open_part(part, resources) for part in part_specs)
-  _refuse_overlap(parts, key)
+  _check_overlap(parts, key)
   return Corpus(parts, shares if len(shares) > 1 else (), errors, stopping)
 
 
 def named_sources(spec: str, *, key: str = "data.sources") -> set[str]:
-  """Sources in a spec that may need resources, by name, such as "wordnet".
+  """Returns the named sources of a spec, such as "wordnet", without hf:.
 
   Raises:
     InputError: the spec has a mistake.
@@ -102,14 +96,14 @@ def named_sources(spec: str, *, key: str = "data.sources") -> set[str]:
 
 @dataclasses.dataclass(frozen=True)
 class PartSpec:
-  """A part of a spec, taken apart.
+  """A parsed part of a spec.
 
   Attributes:
-    where: the part without its keys.
-    source: the named source that `where` names, such as "hf"; "" for files.
-    weight: None where not given.
-    options: the other keys that were given.
-    key: the config key that it is part of, for errors.
+    where: the part without its options.
+    source: "hf", another source that `where` names, or "" for files.
+    weight: None if not set.
+    options: the other options that are set.
+    key: the config key of the spec, for messages.
   """
 
   where: str
@@ -118,247 +112,251 @@ class PartSpec:
   options: dict[str, str]
   key: str = "data.sources"
 
-  def wrong(self, message: str) -> InputError:
-    """The error of an impossible part."""
-    return _wrong(self.key, self.where, message)
+  def error(self, message: str) -> InputError:
+    """Returns an error whose message begins with the key and this part."""
+    return _part_error(self.key, self.where, message)
 
 
 def parse_spec(spec: str, *, key: str = "data.sources") -> list[PartSpec]:
-  """Takes a spec apart.
+  """Parses the parts of a spec.
 
   Raises:
-    InputError: an empty part, a key given twice, an impossible value.
+    InputError: a part is empty, or an option is repeated or impossible.
   """
   part_specs = []
   for number, text in enumerate(spec.split(","), start=1):
     if not text.strip():
       raise InputError(
-        f"{key}={spec!r}: part {number} is empty; give names or paths"
-        f" separated by commas, such as {'wordnet'!r} or 'texts/*.txt'."
+        f"{key}={spec!r}: part {number} is empty. Separate names or paths by"
+        " commas, such as 'wordnet, texts/*.txt'."
       )
     part_specs.append(_parse_part(text.strip(), key))
   return part_specs
 
 
-def _parse_part(text: str, config_key: str) -> PartSpec:
+def _parse_part(text: str, key: str) -> PartSpec:
   where, options = text, {}
-  wrong = functools.partial(_wrong, config_key, text)
-  while (match := OPTION.search(where)) and match[1] in KEYS:
+  while (match := LAST_OPTION.search(where)) and match[1] in OPTIONS:
     if os.path.lexists(os.path.expanduser(where)):
-      break  # a path with such a name
-    key, value = match.groups()
-    if key in options:
-      raise wrong(f"{key}= is given twice.")
+      break  # the path itself ends like an option
+    option, value = match.groups()
+    if option in options:
+      raise _part_error(key, text, f"{option}= is set twice.")
     if not value:
-      raise wrong(f"{key}= has no value.")
-    options[key] = value
+      raise _part_error(key, text, f"{option}= has no value.")
+    options[option] = value
     where = where[: match.start()].rstrip()
   if where in ("", HUB):
-    raise wrong("it has keys and no name or path before them.")
-  for key, known in (
+    raise _part_error(key, text, "no name or path before the options.")
+  for option, choices in (
     ("document", documents.RULES),
     ("streaming", ("true", "false")),
     ("format", tuple(sorted(set(formats().values())))),
   ):
-    if options.get(key, known[0]) not in known:
-      raise wrong(
-        f"{key}={options[key]}: give one of {', '.join(known)}.",
-      )
-  named = where in SOURCES and not SOURCES[where].suffixes and where != "hf"
-  source = "hf" if where.startswith(HUB) else where if named else ""
-  weight = _weight(options, wrong)
-  return PartSpec(where, source, weight, options, config_key)
+    value = options.get(option, choices[0])
+    if value not in choices:
+      message = f"{option}={value} is unknown. Choose {', '.join(choices)}."
+      raise _part_error(key, text, message)
+  weight = None
+  if "weight" in options:
+    weight = _parse_weight(value := options.pop("weight"))
+    if weight is None:
+      message = f"weight={value}. Set a number above 0, such as 2.5."
+      raise _part_error(key, text, message)
+  source = ""
+  if where.startswith(HUB):
+    source = "hf"
+  elif where in SOURCES and not SOURCES[where].suffixes and where != "hf":
+    source = where
+  return PartSpec(where, source, weight, options, key)
 
 
-def _weight(
-  options: dict[str, str], wrong: Callable[[str], InputError]
-) -> float | None:
-  if "weight" not in options:
-    return None
-  value = options.pop("weight")
+def _parse_weight(value: str) -> float | None:
   try:
     weight = float(value)
   except ValueError:
-    weight = math.nan
-  if not 0 < weight < math.inf:
-    raise wrong(f"weight={value}: give a number above 0, such as 2.5.")
-  return weight
+    return None
+  return weight if 0 < weight < math.inf else None
 
 
-def _wrong(key: str, part: str, message: str) -> InputError:
+def _part_error(key: str, part: str, message: str) -> InputError:
   return InputError(f"{key}: part {part!r}: {message}")
 
 
-def unknown_key(part_spec: PartSpec) -> InputError:
-  """The error of a part whose path is not there and looks like keys."""
+def _missing_error(part_spec: PartSpec) -> InputError | None:
+  """Returns the error of a missing path that seems to hold options."""
   names = [match[1] for match in LIKE_AN_OPTION.finditer(part_spec.where)]
-  unknown = next((name for name in names if name not in KEYS), names[0])
-  return part_spec.wrong(
-    f"nothing has this name, and if {unknown}= is meant as a key, it is none:"
-    f" the keys, which come last, are {', '.join(KEYS)}.",
+  if not names:
+    return None
+  unknown = next((name for name in names if name not in OPTIONS), names[0])
+  return part_spec.error(
+    f"no such file or data set, and {unknown}= is not an option at this place."
+    f" The options, which come last, are {', '.join(OPTIONS)}."
   )
 
 
 def open_part(part_spec: PartSpec, resources: Mapping[str, Any]) -> Part:
-  """Finds what a part names, and reads the first record of its files.
+  """Finds the text of a part, and reads the first record of its files.
 
   Raises:
-    InputError: a key or a resource is missing or of no use here.
-    DataError: it is not there, or has no such column or split.
+    InputError: an option does not apply, or a resource is missing.
+    DataError: the text is missing, or has no such column or split.
   """
   if not part_spec.source:
     return _open_files(part_spec)
   if part_spec.source != "hf":
     return _open_named(part_spec, resources)
-  _check_keys(part_spec, SOURCES["hf"].keys)
+  _check_options(part_spec, SOURCES["hf"].options)
   name = part_spec.where.removeprefix(HUB)
-  if LIKE_AN_OPTION.search(name) and not hub_datasets.is_folder(name):
-    raise unknown_key(part_spec)
-  others = ("column", "split", "config", "revision")
-  dataset = hub_datasets.open_dataset(
-    name,
-    streaming=part_spec.options.get("streaming") == "true",
-    **{k: v for k, v in part_spec.options.items() if k in others},
-  )
+  if not hub_datasets.is_folder(name) and (error := _missing_error(part_spec)):
+    raise error
+  options = dict(part_spec.options)
+  options.pop("document", None)
+  streaming = options.pop("streaming", "") == "true"
+  dataset = hub_datasets.open_dataset(name, streaming=streaming, **options)
   part = _open_named(part_spec, {"dataset": dataset})
   return dataclasses.replace(part, is_local=dataset.is_local())
 
 
-def _check_keys(part_spec: PartSpec, keys: Collection[str]) -> None:
-  for key in part_spec.options:
-    if key not in keys:
-      known = ", ".join(k for k in KEYS if k == "weight" or k in keys)
-      raise part_spec.wrong(
-        f"{key}= is of no use here; its keys are: {known}.",
+def _check_options(part_spec: PartSpec, allowed: Collection[str]) -> None:
+  for option in part_spec.options:
+    if option not in allowed:
+      known = [name for name in OPTIONS if name == "weight" or name in allowed]
+      raise part_spec.error(
+        f"{option}= does not apply. The options are {', '.join(known)}."
       )
 
 
 def _open_named(part_spec: PartSpec, resources: Mapping[str, Any]) -> Part:
-  entry = SOURCES[part_spec.source]
-  _check_keys(part_spec, entry.keys)
-  names = set(inspect.signature(entry.read).parameters) - {"reading"}
+  source = SOURCES[part_spec.source]
+  _check_options(part_spec, source.options)
+  names = set(inspect.signature(source.read).parameters) - {"state"}
   if missing := sorted(names - set(resources)):
     raise InputError(
-      f"{part_spec.key}: {part_spec.source!r} needs {', '.join(missing)}; pass"
+      f"{part_spec.key}: {part_spec.source!r} needs {', '.join(missing)}. Pass"
       f" open_corpus(..., {missing[0]}=...)."
     )
   arguments = {name: resources[name] for name in names}
-  rule = part_spec.options.get("document", entry.document)
+  rule = part_spec.options.get("document", source.document)
   if rule == "file":
-    raise part_spec.wrong("document=file: it has records, not files.")
+    raise part_spec.error(
+      "document=file does not apply to records. Choose block or record."
+    )
 
   def identity() -> dict[str, Any]:
-    found = {"source": part_spec.source, **entry.identity(**arguments)}
-    return found | ({"document": rule} if "document" in entry.keys else {})
+    result = {"source": part_spec.source, **source.identity(**arguments)}
+    return result | ({"document": rule} if "document" in source.options else {})
 
-  def read(reading: ReadState) -> Iterator[str]:
-    reading.where, reading.unit, reading.number = part_spec.where, "record", 0
-    values = entry.read(reading=reading, **arguments)
-    return documents.from_records(values, rule, reading)
+  def read(state: ReadState) -> Iterator[str]:
+    state.where, state.unit, state.number = part_spec.where, "record", 0
+    values = source.read(state=state, **arguments)
+    return documents.from_records(values, rule, state)
 
-  size = entry.num_bytes(**arguments)
-  is_repairable = "document" in entry.keys
   return Part(
-    part_spec.where, read, identity, size, is_repairable=is_repairable
+    part_spec.where,
+    read,
+    identity,
+    source.num_bytes(**arguments),
+    is_repairable="document" in source.options,
   )
 
 
 def _open_files(part_spec: PartSpec) -> Part:
-  known = formats()
-  found = find_files(part_spec.where, suffixes=known)
-  given = part_spec.options.get("format")
-
-  def kind_of(file: File) -> str:
-    return given or known.get(file.suffix, "text")
-
-  if not found:
-    if LIKE_AN_OPTION.search(part_spec.where):
-      raise unknown_key(part_spec)
-    named = sorted(n for n, s in SOURCES.items() if not s.suffixes)
+  suffixes = formats()
+  files = find_files(part_spec.where, suffixes=suffixes)
+  if not files:
+    if error := _missing_error(part_spec):
+      raise error
+    named = sorted(name for name in SOURCES if not SOURCES[name].suffixes)
     raise UnavailableError(
-      f"{part_spec.key}: {part_spec.where!r} is no file, no folder, no glob"
-      " that matches a file, and no source with a name (known:"
-      f" {', '.join(named)}; hf as hf:NAME)."
+      f"{part_spec.key}: {part_spec.where!r} is not a file, a folder, a glob"
+      f" that matches a file, or a named source (known: {', '.join(named)}; hf"
+      " as hf:NAME)."
     )
-  _refuse_saved(part_spec, found)
-  kinds = {kind_of(file): file for file in reversed(found)}
-  _check_keys(
-    part_spec, {"document", "format"}.union(*(SOURCES[k].keys for k in kinds))
+  _check_not_saved(part_spec, files)
+  fixed = part_spec.options.get("format")
+  file_formats = [fixed or suffixes.get(f.suffix, "text") for f in files]
+  # The first file of each format.
+  examples = dict(zip(reversed(file_formats), reversed(files), strict=True))
+  options = {"document", "format"}
+  _check_options(
+    part_spec, options.union(*(SOURCES[name].options for name in examples))
   )
   column = part_spec.options.get("column", "text")
   rules = {
-    kind: part_spec.options.get("document", SOURCES[kind].document)
-    for kind in sorted(kinds)
+    name: part_spec.options.get("document", SOURCES[name].document)
+    for name in sorted(examples)
   }
-  for kind, first in kinds.items():
-    _try_first_record(kind, first, column)
+  for name, file in examples.items():
+    _read_first_record(name, file, column)
 
   def identity() -> dict[str, Any]:
-    now = find_files(part_spec.where, suffixes=known)
-    takes_column = any(SOURCES[kind].keys for kind in kinds)
+    now = find_files(part_spec.where, suffixes=suffixes)
+    has_column = any(SOURCES[name].options for name in examples)
     return {
       "source": "files",
       "files": files_identity(now),
       "document": rules,
-    } | ({"column": column} if takes_column else {})
+    } | ({"column": column} if has_column else {})
 
-  def read(reading: ReadState) -> Iterator[str]:
-    with_kinds = [(file, kind_of(file)) for file in found]
-    return _read_files(with_kinds, rules, column, reading)
+  def read(state: ReadState) -> Iterator[str]:
+    with_formats = list(zip(files, file_formats, strict=True))
+    return _read_files(with_formats, rules, column, state)
 
-  size = sum(file.size for file in found)
-  paths = tuple(os.path.abspath(file.path) for file in found)
+  size = sum(file.size for file in files)
+  paths = tuple(os.path.abspath(file.path) for file in files)
   return Part(part_spec.where, read, identity, size, paths=paths)
 
 
-def _refuse_saved(part_spec: PartSpec, found: list[File]) -> None:
-  """A saved data set has .json files, none of which holds its text."""
-  for folder in sorted({file.path.parent for file in found}):
+def _check_not_saved(part_spec: PartSpec, files: list[File]) -> None:
+  """Refuses a saved data set: its .json files do not hold its text."""
+  for folder in sorted({file.path.parent for file in files}):
     if hub_datasets.is_saved(folder):
       raise InputError(
         f"{part_spec.key}: {part_spec.where!r} holds a data set that"
-        f" save_to_disk wrote: give it as {HUB}{folder}."
+        f" save_to_disk wrote. Use {HUB}{folder}."
       )
 
 
-def _try_first_record(kind: str, file: File, column: str) -> None:
-  """Finds now what would stop the reading at its start, such as a column."""
-  if kind == "parquet" and file.compression:
-    return  # would unpack all of it
-  values = _values(
-    kind, file, column, ReadState("replace", where=str(file.path))
-  )
+def _read_first_record(format_name: str, file: File, column: str) -> None:
+  """Raises errors that would stop reading at its start, as a missing column."""
+  if format_name == "parquet" and file.compression:
+    return  # would decompress all of it
+  state = ReadState("replace", where=str(file.path))
+  values = _read_values(format_name, file, column, state)
   with contextlib.closing(values):
     next(values, None)
 
 
-def _values(kind: str, file: File, column: str, reading: ReadState) -> Any:
-  options = {"column": column} if "column" in SOURCES[kind].keys else {}
-  return SOURCES[kind].read(file=file, reading=reading, **options)
+def _read_values(
+  format_name: str, file: File, column: str, state: ReadState
+) -> Any:
+  source = SOURCES[format_name]
+  options = {"column": column} if "column" in source.options else {}
+  return source.read(file=file, state=state, **options)
 
 
 def _read_files(
   files: list[tuple[File, str]],
   rules: dict[str, str],
   column: str,
-  reading: ReadState,
+  state: ReadState,
 ) -> Iterator[str]:
   total, before = max(1, sum(file.size for file, _ in files)), 0
-  for file, kind in files:
-    reading.begin_file(
+  for file, format_name in files:
+    state.begin_file(
       str(file.path), before=before / total, share=file.size / total
     )
-    values = _values(kind, file, column, reading)
-    form = (
-      documents.from_lines if SOURCES[kind].is_lines else documents.from_records
-    )
-    texts = form(values, rules[kind], reading)
+    values = _read_values(format_name, file, column, state)
+    is_lines = SOURCES[format_name].is_lines
+    form = documents.from_lines if is_lines else documents.from_records
+    texts = form(values, rules[format_name], state)
     first = next(texts, None)
     if first is None:
-      reading.mend(
+      state.count_repair(
         EMPTY_FILES,
-        f"{file.path}: no document in it: it is empty, or every line or record"
-        " is blank; remove it",
+        f"{file.path}: no document in it, because it is empty or every line or"
+        " record is blank. Remove it.",
       )
     else:
       yield first
@@ -366,13 +364,13 @@ def _read_files(
     before += file.size
 
 
-def _refuse_overlap(parts: tuple[Part, ...], key: str) -> None:
-  """A text in two parts could be held out of one and trained on in another."""
+def _check_overlap(parts: tuple[Part, ...], key: str) -> None:
+  """Refuses a file in two parts: one could train on it, one hold it out."""
   seen: dict[str, str] = {}
   for part in parts:
     for path in part.paths:
       if (other := seen.setdefault(path, part.name)) is not part.name:
         raise InputError(
-          f"{key}: {path} is in {other!r} and in {part.name!r}: name it"
-          " once; to read it more often, give weights."
+          f"{key}: '{path}' is in {other!r} and in {part.name!r}. Name it only"
+          " once. To read it more often, set weights."
         )
