@@ -91,7 +91,7 @@ def test_tables_without_a_header_and_with_uneven_rows(write):
     ("x.csv", 'a,b\n1,2\n"3,4\n', "x.csv:3: unbalanced quotes"),
     ("x.jsonl", '{"a": 1}\n{"a": \n', "x.jsonl:2: invalid JSON"),
     ("x.jsonl", "\n[1]\n", "x.jsonl:2: list, not a JSON object"),
-    ("x.tsv", "a\n\0\n", r"x.tsv:2: NUL .*convert it to UTF-8\.$"),
+    ("x.tsv", "a\n\0\n", r"x.tsv:2: NUL .* to UTF-8\.$"),
     ("x.tsv", "a\n\udcff\n", r"x.tsv:2: byte 0xff .*repair the line\.$"),
     ("x.txt", "a\n", r"x.txt: unknown format. .* .tsv, .csv or .jsonl"),
   ],
@@ -186,7 +186,7 @@ def test_a_data_set_without_splits_is_the_training_split(tmp_path):
   where = f"hf:{tmp_path}/one"
   (record,) = read_dataset(where, split="train")
   assert [record] == list(read_dataset(f"{where}:train", split="dev"))
-  with pytest.raises(DataError, match="no split 'validation'; .*: train. Name"):
+  with pytest.raises(DataError, match="no split 'validation'.* train. Set hf:"):
     list(read_dataset(where, split="dev"))
 
 

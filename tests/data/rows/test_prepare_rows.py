@@ -124,7 +124,7 @@ def test_rows_travel_without_their_text(corpus, tmp_path):
   assert run(corpus, rows=folder) == first
   with pytest.raises(DataError, match="length: 16 there"):
     run(corpus, rows=folder, length=20)
-  with pytest.raises(DataError, match="no file"):
+  with pytest.raises(DataError, match="not a file"):
     run(corpus)
 
 
@@ -138,8 +138,8 @@ def test_rows_travel_without_their_text(corpus, tmp_path):
     ({"held_out": float("nan")}, InputError, "held_out=nan"),
     ({"seed": -1}, InputError, "seed=-1"),
     ({"vocab_size": 10}, InputError, "vocab_size=10"),
-    ({"errors": "x"}, InputError, "data.errors='x'"),
-    ({"stopping": "x"}, InputError, "data.stopping='x'"),
+    ({"errors": "x"}, InputError, "data.errors.'x'"),
+    ({"stopping": "x"}, InputError, "data.stopping.'x'"),
     ({"tokenizer": "x"}, InputError, "data.tokenizer='x'"),
     ({"num_workers": -1}, InputError, "data.workers=-1"),
     ({"vocab_size": 10**20}, InputError, "vocab_size=1000"),

@@ -121,7 +121,7 @@ def as_data_errors(state: ReadState, problem: str) -> Iterator[None]:
   # Arrow raises half a dozen types, and damage leads to yet others.
   except Exception as error:
     raise DataError(
-      f"{state.place}: {problem} ({type(error).__name__}: {error}). Download"
+      f"{state.location}: {problem} ({type(error).__name__}: {error}). Download"
       " the file again."
     ) from error
 
@@ -167,7 +167,7 @@ def _repair_utf8(
     if value is not None and text is not None and text.encode() != value:
       state.count_repair(
         NOT_UTF8,
-        f"{state.place}: not UTF-8. Write the file again as UTF-8.",
+        f"{state.location}: not UTF-8. Write the file again as UTF-8.",
         count=text.count("\ufffd") - value.count("\ufffd".encode()),
       )
     texts.append(text)

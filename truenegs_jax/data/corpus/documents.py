@@ -112,21 +112,21 @@ def _clean(value: Any, state: ReadState) -> str | None:
     return None
   if not isinstance(value, str):
     raise DataError(
-      f"{state.place}: the column holds {type(value).__name__}, not text. Set"
+      f"{state.location}: the column holds {type(value).__name__}, not text. Set"
       " column=NAME to a column of text."
     )
   if not value.isascii() and not _is_encodable(value):
     value, count = SURROGATES.subn("\ufffd", value)
     state.count_repair(
       read_state.SURROGATES,
-      f"{state.place}: half of a surrogate pair ({count} in all) is not a"
+      f"{state.location}: half of a surrogate pair ({count} in all) is not a"
       " character. Repair the record.",
       count=count,
     )
   if "\0" in value:
     state.count_repair(
       read_state.NUL,
-      f"{state.place}: NUL in the text. Repair the record.",
+      f"{state.location}: NUL in the text. Repair the record.",
       count=value.count("\0"),
     )
     value = value.replace("\0", "\ufffd")
@@ -154,7 +154,7 @@ def _cut_lines(text: str, state: ReadState) -> Iterator[str]:
     while num_bytes(line) > limit:
       state.count_repair(
         read_state.LONG_LINES,
-        f"{state.place}: a line of more than {limit:,} bytes. Put one sentence"
+        f"{state.location}: a line of more than {limit:,} bytes. Put one sentence"
         " or paragraph on a line.",
       )
       head = line.encode()[:limit].decode(errors="ignore")

@@ -72,14 +72,14 @@ def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
     DataError: a folder has no such file, or a file cannot be read.
   """
   try:
-    location = pathlib.Path(where).expanduser()
-    if location.is_dir():
-      paths = _walk(location, suffixes)
-    elif os.path.lexists(location):
-      paths = [location]
+    path = pathlib.Path(where).expanduser()
+    if path.is_dir():
+      paths = _walk(path, suffixes)
+    elif os.path.lexists(path):
+      paths = [path]
     else:
-      paths = [path for path in _glob(location) if not path.is_dir()]
-    return [stat_file(path) for path in paths]
+      paths = [p for p in _glob(path) if not p.is_dir()]
+    return [stat_file(p) for p in paths]
   except (OSError, RuntimeError, ValueError) as error:  # "~nobody", "\0"
     reason = getattr(error, "strerror", None) or error
     raise DataError(f"{where!r} cannot be read: {reason}.") from error

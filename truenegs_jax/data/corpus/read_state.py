@@ -56,7 +56,7 @@ class ReadState:
   _share: float = 1.0  # share of the part in the current file
 
   @property
-  def place(self) -> str:
+  def location(self) -> str:
     """The current position, for the beginning of a message."""
     if not self.number:
       return self.where

@@ -147,7 +147,7 @@ def jsonl(*, file: File, state: ReadState, column: str) -> Iterator[str | None]:
         state.number = number
         record = _parse_json(line, state)
         if column not in record:
-          raise DataError(arrow.missing_column(state.place, column, record))
+          raise DataError(arrow.missing_column(state.location, column, record))
         yield record[column]
     num_lines += len(lines)
 
@@ -156,16 +156,16 @@ def _parse_json(line: str, state: ReadState) -> dict[str, Any]:
   try:
     record = json.loads(line)
   except RecursionError as error:
-    raise DataError(f"{state.place}: JSON is nested too deeply.") from error
+    raise DataError(f"{state.location}: JSON is nested too deeply.") from error
   except ValueError as error:  # also an integer of thousands of digits
     reason = getattr(error, "msg", error)
     raise DataError(
-      f"{state.place}: not a JSON object on one line ({reason}, at column"
+      f"{state.location}: not a JSON object on one line ({reason}, at column"
       f" {getattr(error, 'colno', 0)})."
     ) from error
   if not isinstance(record, dict):
     raise DataError(
-      f"{state.place}: {type(record).__name__}, not a JSON object. A file has"
+      f"{state.location}: {type(record).__name__}, not a JSON object. A file has"
       " one object per line. Convert an array with `jq -c '.[]'`."
     )
   return record
@@ -210,13 +210,13 @@ def csv(*, file: File, state: ReadState, column: str) -> Iterator[str | None]:
       if not names:
         names = row
         if names.count(column) != 1:
-          raise DataError(arrow.missing_column(state.place, column, names))
+          raise DataError(arrow.missing_column(state.location, column, names))
         index = names.index(column)
       elif len(row) == len(names):
         yield row[index]
       elif row:  # a blank line is an empty row
         raise DataError(
-          f"{state.place}: {len(row)} fields, but {len(names)} in the first"
+          f"{state.location}: {len(row)} fields, but {len(names)} in the first"
           " line. Quote a field that holds the separator."
         )
   except csv_lib.Error as error:
