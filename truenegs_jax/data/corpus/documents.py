@@ -112,8 +112,8 @@ def _clean(value: Any, state: ReadState) -> str | None:
     return None
   if not isinstance(value, str):
     raise DataError(
-      f"{state.location}: the column holds {type(value).__name__}, not text. Set"
-      " column=NAME to a column of text."
+      f"{state.location}: the column holds {type(value).__name__}, not text."
+      " Set column=NAME to a column of text."
     )
   if not value.isascii() and not _is_encodable(value):
     value, count = SURROGATES.subn("\ufffd", value)
@@ -154,8 +154,8 @@ def _cut_lines(text: str, state: ReadState) -> Iterator[str]:
     while num_bytes(line) > limit:
       state.count_repair(
         read_state.LONG_LINES,
-        f"{state.location}: a line of more than {limit:,} bytes. Put one sentence"
-        " or paragraph on a line.",
+        f"{state.location}: a line of more than {limit:,} bytes. Put one"
+        " sentence or paragraph on a line.",
       )
       head = line.encode()[:limit].decode(errors="ignore")
       end = max(head.rfind(" "), head.rfind("\t")) + 1 or len(head)

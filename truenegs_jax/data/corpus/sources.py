@@ -165,8 +165,8 @@ def _parse_json(line: str, state: ReadState) -> dict[str, Any]:
     ) from error
   if not isinstance(record, dict):
     raise DataError(
-      f"{state.location}: {type(record).__name__}, not a JSON object. A file has"
-      " one object per line. Convert an array with `jq -c '.[]'`."
+      f"{state.location}: {type(record).__name__}, not a JSON object. Write one"
+      " object per line; `jq -c '.[]'` converts an array."
     )
   return record
 
