@@ -1,1 +1,1 @@
-"""Weights that a run starts from: released ones, converted ones, our own."""
+"""Reading, checking and exporting weights."""

@@ -1,1 +1,1 @@
-"""export."""
+"""Exports models in Hugging Face's format."""

@@ -1,1 +1,1 @@
-"""formats."""
+"""Readers of weights in every format that `config.init` accepts."""

@@ -1,4 +1,4 @@
-"""A network on disk before its weights are read: files, arrays, description."""
+"""Describes a network on disk before its weights are read."""
 
 import dataclasses
 import pathlib
@@ -13,12 +13,12 @@ from truenegs_jax.runtime.errors import InputError, printable
 
 @dataclasses.dataclass(frozen=True)
 class CheckedFile:
-  """A file of weights, which may come from anybody.
+  """A regular file that lies in its folder; its content is not trusted.
 
   Attributes:
-    path: its name in messages.
-    target: the file itself, links resolved.
-    status: device, inode, size and time; `check_unchanged` compares them.
+    path: the path to show in messages.
+    target: the file itself, with links resolved.
+    status: device, inode, size and modification time, for `check_unchanged`.
   """
 
   path: pathlib.Path
@@ -26,19 +26,19 @@ class CheckedFile:
   status: tuple[int, ...]
 
   def check_unchanged(self) -> None:
-    """Raises ValueError or OSError if the file is another one by now."""
+    """Raises ValueError or OSError if the file was changed or replaced."""
     if _status(self.target) != self.status:
-      raise ValueError("it has changed since it was first looked at")
+      raise ValueError("it has changed since it was checked")
 
 
 def find_file(folder: pathlib.Path, name: str) -> CheckedFile:
-  """A file of a folder; links may not lead out of that.
+  """Finds a file of a folder; links must not lead out of the folder.
 
-  In the cache of the hub, whose folders `models--X--Y/snapshots/REV` hold links
-  to `models--X--Y/blobs`, they may lead anywhere in `models--X--Y`.
+  In the cache of the hub, folders `models--X--Y/snapshots/REVISION` hold links
+  to `models--X--Y/blobs`. There a link may lead anywhere in `models--X--Y`.
 
   Raises:
-    InputError: there is none, it is no plain file, or it lies elsewhere.
+    InputError: the file is missing, not a regular file, or elsewhere.
   """
   path = folder / name
   try:
@@ -50,37 +50,38 @@ def find_file(folder: pathlib.Path, name: str) -> CheckedFile:
         break
     if not target.is_relative_to(home):
       raise ValueError(
-        f"a link that leads out of the folder, to {target}: copy that file here"
+        f"it is a link that leads out of the folder, to '{target}'. Copy that"
+        " file into the folder"
       )
     return CheckedFile(path, target, _status(target))
-  except (OSError, ValueError, RuntimeError) as e:  # links in a circle
-    line = f"init: {path}: {error_text(e)}.".replace("\n", " ")
-    raise InputError(printable(ValueError(line))) from e
+  except (OSError, ValueError, RuntimeError) as e:  # RuntimeError: link loops
+    line = f"init: '{path}' cannot be read: {error_text(e)}."
+    raise InputError(printable(ValueError(line.replace("\n", " ")))) from e
 
 
 def error_text(error: Exception) -> str:
-  """The text of an error, or its name where it has none."""
+  """Returns the text of an error, or its class name if it has none."""
   return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _status(target: pathlib.Path) -> tuple[int, ...]:
   s = target.stat()
-  if not stat.S_ISREG(s.st_mode):  # opening a pipe would wait for ever
-    raise ValueError("not a file")
+  if not stat.S_ISREG(s.st_mode):  # opening a pipe would wait forever
+    raise ValueError("it is not a file")
   return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns
 
 
 @dataclasses.dataclass(frozen=True)
 class Arrays:
-  """The arrays of a file, or of several.
+  """Named arrays of one or several files, read one by one on request.
 
   Attributes:
-    path: for messages: the file, or the folder of several.
-    shapes: by name; only looked up in the headers, so that all can be checked
-      before anything is read.
-    dtypes: by name, as numpy calls them: "float32", "bfloat16", "int64", ...
-    read: gives the array of a name, of its dtype and shape.
-    release: frees what `read` keeps in memory; `read` works again afterwards.
+    path: the file, or the folder of several files, for messages.
+    shapes: by name, from the files' headers, so that everything can be checked
+      before an array is read.
+    dtypes: by name, as in numpy: "float32", "bfloat16", "int64", ...
+    read: returns the array of a name, with its dtype and shape.
+    release: frees what `read` caches in memory; `read` still works afterwards.
   """
 
   path: pathlib.Path
@@ -92,21 +93,20 @@ class Arrays:
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-  """The weights of one network, and what is known of them.
+  """The weights of one network and their description.
 
   Attributes:
-    role: as in `Model.roles`: "discriminator", "generator" or "bert".
-    location: what the user would call it, for messages.
-    arrays: its own, and no other's.
-    fields: what Hugging Face's `config.json` says of it, nothing left out.
-    name_table: path in our tree -> name in `arrays`, of a model and a role.
-    transposed_kernels: kernels are [out, in] there, as Hugging Face's; ours are
-      [in, out].
-    tied: names of arrays that may be there once more -> path in our tree.
-    vocabulary: the file of it that lies beside the weights, if any.
-    lowercase, strip_accents: what it does to its text; None where nothing
-      says so.
-    backbone: the file of truenegs_jax/models that it is a network of.
+    role: "discriminator", "generator" or "bert", as in `Model.roles`.
+    location: where the weights are, for messages, with the path in quotes.
+    arrays: the arrays of this network only.
+    fields: the fields of Hugging Face's `config.json`, with defaults filled in.
+    name_table: maps (model, role) to {path in our tree: name in `arrays`}.
+    transposed_kernels: whether kernels are stored as [out, in], as in Hugging
+      Face's files; ours are [in, out].
+    tied: name of an array that may be stored a second time -> path in our tree.
+    vocabulary: the vocabulary file next to the weights, if there is one.
+    lowercase, strip_accents: how text is normalized; None if unknown.
+    backbone: the backbone, a module of truenegs_jax/models.
   """
 
   role: str
@@ -123,10 +123,11 @@ class Network:
 
 
 def check_layers(fields: Mapping[str, Any], arrays: Arrays) -> None:
-  """Refuses a config of so many layers that the arrays cannot be theirs."""
+  """Raises InputError if a config has more layers than there are arrays."""
   layers = fields["num_hidden_layers"]
   if layers > len(arrays.shapes):
     raise InputError(
-      f"init: {arrays.path} has {len(arrays.shapes)} arrays, and its config"
-      f" says {layers} layers; take the config that belongs to the weights."
+      f"init: '{arrays.path}' has only {len(arrays.shapes)} arrays, but its"
+      f" config has {layers:,} layers. Use the config that belongs to the"
+      " weights."
     )

@@ -1,1 +1,1 @@
-"""init."""
+"""Loads weights into the parameters of a model."""
