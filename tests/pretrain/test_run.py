@@ -166,7 +166,7 @@ def test_a_run_takes_weights_of_another_and_does_without_it_then(place):
   code, output = run(
     root / "second", [*flags, f"--config.init={root / 'first'}"]
   )
-  assert code == 0 and "is not looked at" in output and "resume" in output
+  assert code == 0 and "is ignored" in output and "resume" in output
   saved = json.loads((root / "second" / "config.json").read_text())
   assert saved["init"] == str(root / "begun")
 

@@ -1,4 +1,4 @@
-"""Tiny networks and folders of their weights, in Hugging Face's format."""
+"""Helpers that write and edit tiny networks in Hugging Face's format."""
 
 import contextlib
 import json
@@ -26,22 +26,23 @@ TOKENIZER = make_tokenizer(
 
 
 def random_params(model: Any, seed: int = 0) -> dict[str, Any]:
-  """f32 parameters around 0, norms' scales around 1; none is either."""
+  """Returns random f32 parameters, scales of norms near 1, others near 0."""
   rng = np.random.default_rng(seed)
-  around = lambda path: 1.0 if path[-1].key == "scale" else 0.0
-  return jax.tree_util.tree_map_with_path(
-    lambda path, x: np.float32(rng.normal(around(path), 0.1, x.shape)),
-    pretrain.param_shapes(model),
-  )
+
+  def draw(path: Any, x: jax.ShapeDtypeStruct) -> np.ndarray:
+    mean = 1.0 if path[-1].key == "scale" else 0.0
+    return np.float32(rng.normal(mean, 0.1, x.shape))
+
+  return jax.tree_util.tree_map_with_path(draw, pretrain.param_shapes(model))
 
 
-def write(
+def write_export(
   folder: pathlib.Path, model: Any, params: Any = None, **kwargs: Any
 ) -> pathlib.Path:
-  """A folder for each role, as an export has them; returns `folder`."""
+  """Writes a subfolder for each role, as an export does; returns `folder`."""
   params = random_params(model) if params is None else params
   tokenizer = kwargs.pop("tokenizer", TOKENIZER)
-  for role in model.roles:
+  for role in kwargs.pop("roles", None) or model.roles:
     (folder / role).mkdir(parents=True)
     hf_folder.write_model(
       folder / role, params, model, role, tokenizer, **kwargs
@@ -49,30 +50,34 @@ def write(
   return folder
 
 
-def read(folder: pathlib.Path) -> dict[str, np.ndarray]:
-  """The arrays of a folder by name."""
+def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
+  """Reads the tensors of a folder by name."""
   return safetensors.numpy.load_file(folder / "model.safetensors")
 
 
-def edit(folder: pathlib.Path, changed: dict[str, Any]) -> None:
-  """Puts arrays into a folder's file, by name; None takes one out."""
-  tensors = {**read(folder), **changed}
+def _write_tensors(folder: pathlib.Path, tensors: dict[str, Any]) -> None:
+  safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+
+
+def edit_tensors(folder: pathlib.Path, changed: dict[str, Any]) -> None:
+  """Replaces or adds tensors of a folder; None removes one."""
+  tensors = {**read_tensors(folder), **changed}
   kept = {name: x for name, x in tensors.items() if x is not None}
-  safetensors.numpy.save_file(kept, folder / "model.safetensors")
+  _write_tensors(folder, kept)
 
 
 def strip_prefix(folder: pathlib.Path) -> None:
-  """Makes it an encoder alone, names without "bert." or "electra."."""
+  """Keeps only the encoder, with names without "bert." or "electra."."""
   bare = {
     name.split(".", 1)[1]: x
-    for name, x in read(folder).items()
+    for name, x in read_tensors(folder).items()
     if name.startswith(("bert.", "electra."))
   }
-  safetensors.numpy.save_file(bare, folder / "model.safetensors")
+  _write_tensors(folder, bare)
 
 
 def edit_config(folder: pathlib.Path, changed: dict[str, Any]) -> None:
-  """Puts fields into a config.json; None takes one out."""
+  """Replaces or adds fields of a config.json; None removes one."""
   path = folder / "config.json"
   fields = {**json.loads(path.read_text()), **changed}
   kept = {name: x for name, x in fields.items() if x is not None}
@@ -80,23 +85,23 @@ def edit_config(folder: pathlib.Path, changed: dict[str, Any]) -> None:
 
 
 def write_run(
-  folder: pathlib.Path, config: Any, saved: Mapping[int, Any]
+  folder: pathlib.Path, config: Any, params_by_step: Mapping[int, Any]
 ) -> pathlib.Path:
-  """A workdir whose run has saved these parameters by step."""
+  """Writes a workdir with a checkpoint for each step; returns `folder`."""
   described = {
     "config": json.loads(config.to_json()),
     "fingerprints": {"vocabulary": TOKENIZER.fingerprint},
   }
-  saving = checkpoints.Checkpoints(folder / "checkpoints")
-  with contextlib.closing(saving):
-    for step, params in saved.items():
-      saving.save(step, {"params": params}, described)
-    saving.wait()
+  writer = checkpoints.Checkpoints(folder / "checkpoints")
+  with contextlib.closing(writer):
+    for step, params in params_by_step.items():
+      writer.save(step, {"params": params}, described)
+    writer.wait()
   write_vocabulary(TOKENIZER.vocab, folder / "vocab.txt")
   return folder
 
 
-def assert_same(a: Any, b: Any) -> None:
-  """Bit for bit, the same tree."""
+def assert_same_tree(a: Any, b: Any) -> None:
+  """Asserts that two trees have the same structure and equal arrays."""
   assert jax.tree.structure(a) == jax.tree.structure(b)
   jax.tree.map(np.testing.assert_array_equal, a, b)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from support import tiny
-from support.weight_files import write
+from support.weight_files import write_export
 from truenegs_jax import export
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
@@ -32,7 +32,7 @@ def _export(init, output, *flags):
 
 def _write(folder, model, *, lowercase=True, **fields):
   tokenizer = make_tokenizer(VOCAB, lowercase=lowercase, **fields)
-  return write(folder, model, tokenizer=tokenizer)
+  return write_export(folder, model, tokenizer=tokenizer)
 
 
 def _odd_pair():

@@ -1,48 +1,36 @@
-"""Weights that `config.init` names are opened once in a start."""
+"""Weights are opened only once per start of a run."""
 
 import collections
 
-import jax
-import numpy as np
 import pytest
 from rich.console import Console
 
-from support import runs, tiny
+from support import runs, tiny, weight_files
 from truenegs_jax.configs import electra_demo, finetune_own
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.finetune import initial_weights
-from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights.formats import hf_folder
 from truenegs_jax.weights.init import load
 
-WORDS = [f"w{i}" for i in range(5, tiny.V)]
 SILENT = Console(quiet=True)
 
 
 @pytest.fixture
 def weights(tmp_path, monkeypatch):
-  """Folder of a pair, and how often each of its networks was opened."""
-  tokenizer = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
-  model = tiny.make_model(max_positions=64)
-  params = jax.tree.map(
-    lambda x: np.ones(x.shape, x.dtype), pretrain.param_shapes(model)
+  """The folder of a pair, and how often each of its networks was opened."""
+  folder = weight_files.write_export(
+    tmp_path / "pair", tiny.make_model(max_positions=64)
   )
-  for role in model.roles:
-    (tmp_path / "pair" / role).mkdir(parents=True)
-    hf_folder.write_model(
-      tmp_path / "pair" / role, params, model, role, tokenizer
-    )
   counts = collections.Counter()
   open_arrays = hf_folder.open_arrays
 
-  def counted(folder):
+  def count_and_open(folder):
     counts[folder.name] += 1
     return open_arrays(folder)
 
-  monkeypatch.setattr(hf_folder, "open_arrays", counted)
-  return tmp_path / "pair", counts
+  monkeypatch.setattr(hf_folder, "open_arrays", count_and_open)
+  return folder, counts
 
 
 def test_pre_training_opens_each_network_once(weights, tmp_path, monkeypatch):

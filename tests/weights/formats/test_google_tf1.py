@@ -1,4 +1,4 @@
-"""Google's released checkpoints: what is found in them, by which names."""
+"""Reading Google's released TensorFlow checkpoints."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.formats import google_tf1
 
-# Ours -> the names in google-research/electra and google-research/bert.
+# Our names -> names in google-research/electra and google-research/bert.
 DENSE = {"kernel": "kernel", "bias": "bias"}
 NORM = {"scale": "gamma", "bias": "beta"}
 LAYER = {
@@ -62,17 +62,17 @@ SLOTS = ("adam_m", "adam_v", "adam_m_1", "AdamWeightDecayOptimizer", "Adam_1")
 
 
 @pytest.fixture(autouse=True)
-def stand_in(monkeypatch):
+def without_tensorflow(monkeypatch):
   monkeypatch.setattr(google_tf1, "load_checkpoint", tf1_stand_in.Reader)
 
 
-def _names(role):
-  """Every name that a network of three layers may have, by path."""
-  scope, head, other = NETWORKS[role]
+def _expected_names(role):
+  """Returns {path: name} of all arrays that three layers may have."""
+  scope, head, arrays = NETWORKS[role]
   family = "bert" if role == "bert" else "electra"
-  names = dict(other) | {
-    f"embeddings/{ours}": f"{family}/embeddings/{theirs}_embeddings"
-    for ours, theirs in (
+  names = dict(arrays) | {
+    f"embeddings/{kind}": f"{family}/embeddings/{name}_embeddings"
+    for kind, name in (
       ("word", "word"),
       ("position", "position"),
       ("type", "token_type"),
@@ -83,20 +83,21 @@ def _names(role):
     f"{role}/project": f"{scope}/embeddings_project",
   }
   for i in range(3):
-    for ours, theirs in LAYER.items():
-      modules[f"{role}/layer_{i}/{ours}"] = (
-        f"{scope}/encoder/layer_{i}/{theirs}"
+    for module, name in LAYER.items():
+      modules[f"{role}/layer_{i}/{module}"] = (
+        f"{scope}/encoder/layer_{i}/{name}"
       )
-  for ours, theirs in head.items():
-    modules[f"{role}_head/{ours}"] = theirs
-  for ours, theirs in modules.items():
-    for a, b in (NORM if ours.endswith("norm") else DENSE).items():
-      names[f"{ours}/{a}"] = f"{theirs}/{b}"
+  for module, name in head.items():
+    modules[f"{role}_head/{module}"] = name
+  for module, name in modules.items():
+    suffixes = NORM if module.endswith("norm") else DENSE
+    for ours, suffix in suffixes.items():
+      names[f"{module}/{ours}"] = f"{name}/{suffix}"
   return names
 
 
 def _params(model):
-  """Random parameters by path."""
+  """Returns random parameters by path."""
   shapes = jax.eval_shape(
     lambda: pretrain.init_params(model, jax.random.key(0))
   )
@@ -107,25 +108,25 @@ def _params(model):
   }
 
 
-def _own(params, role):
-  """Those of one network, by path."""
-  own = ("embeddings/", f"{role}/", f"{role}_head/", "pooled/")
-  return {name: x for name, x in params.items() if name.startswith(own)}
+def _select(params, role):
+  """Selects the parameters of one network."""
+  prefixes = ("embeddings/", f"{role}/", f"{role}_head/", "pooled/")
+  return {name: x for name, x in params.items() if name.startswith(prefixes)}
 
 
 def _arrays(model, params):
-  """A checkpoint's arrays by TensorFlow's names."""
+  """Returns the arrays of a checkpoint by TensorFlow's names."""
   arrays = {}
   for role in model.roles:
-    names = _names(role)
-    for ours, x in _own(params, role).items():
-      turned = "next_sentence/kernel" in ours
-      arrays[names[ours]] = x.T if turned else x
+    names = _expected_names(role)
+    for path, x in _select(params, role).items():
+      is_transposed = "next_sentence/kernel" in path
+      arrays[names[path]] = x.T if is_transposed else x
   return arrays
 
 
-def _state(arrays):
-  """What training adds to a checkpoint."""
+def _optimizer_arrays(arrays):
+  """Returns the arrays that training adds to a checkpoint."""
   slots = {f"{name}/{s}": x for name, x in arrays.items() for s in SLOTS}
   return slots | {"global_step": np.int64(7), "beta1_power": np.float32(1)}
 
@@ -133,22 +134,22 @@ def _state(arrays):
 def _write(folder, model, *, name="model.ckpt", without=(), **more):
   arrays = _arrays(model, _params(model))
   kept = {n: x for n, x in arrays.items() if not n.startswith(without)}
-  tf1_stand_in.write(folder / name, kept | more)
+  tf1_stand_in.write_checkpoint(folder / name, kept | more)
   return folder
 
 
 def _assert_same(network, model, params):
-  """All that is there is what was written, and nothing else is."""
+  """Asserts that a network holds exactly these parameters."""
   table = network.name_table(model, network.role)
-  expected = _own(params, network.role)
+  expected = _select(params, network.role)
   assert table.keys() == expected.keys()
   assert set(table.values()) == network.arrays.shapes.keys()
   assert not network.transposed_kernels
-  for ours, x in expected.items():
-    read = network.arrays.read(table[ours])
-    assert network.arrays.shapes[table[ours]] == read.shape
-    assert network.arrays.dtypes[table[ours]] == read.dtype
-    np.testing.assert_array_equal(read, x)
+  for path, x in expected.items():
+    loaded = network.arrays.read(table[path])
+    assert network.arrays.shapes[table[path]] == loaded.shape
+    assert network.arrays.dtypes[table[path]] == loaded.dtype
+    np.testing.assert_array_equal(loaded, x)
 
 
 MODELS = {
@@ -165,20 +166,22 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_was_written_is_read_without_the_optimizers_state(tmp_path, name):
+def test_reads_networks_without_optimizer_arrays(tmp_path, name):
   model = MODELS[name]()
   params = _params(model)
   arrays = _arrays(model, params)
-  tf1_stand_in.write(tmp_path / "model.ckpt", arrays | _state(arrays))
+  tf1_stand_in.write_checkpoint(
+    tmp_path / "model.ckpt", arrays | _optimizer_arrays(arrays)
+  )
   networks = google_tf1.open_networks(tmp_path)
   assert list(networks) == list(model.roles)
   for role, network in networks.items():
     assert network.role == role
-    assert network.location == str(tmp_path / "model.ckpt")
+    assert network.location == f"'{tmp_path / 'model.ckpt'}'"
     _assert_same(network, model, params)
 
 
-def test_tensorflow_reads_its_own_checkpoint(tmp_path, monkeypatch):
+def test_reads_a_checkpoint_that_tensorflow_wrote(tmp_path, monkeypatch):
   tensorflow = pytest.importorskip("tensorflow")
   monkeypatch.undo()
   model = tiny.make_bert(pooler=True)
@@ -203,9 +206,7 @@ def test_tensorflow_reads_its_own_checkpoint(tmp_path, monkeypatch):
     google_tf1.open_networks(tmp_path)
 
 
-def test_without_tensorflow_the_message_says_what_to_install(
-  tmp_path, monkeypatch
-):
+def test_missing_tensorflow_error_names_the_package(tmp_path, monkeypatch):
   monkeypatch.undo()
   monkeypatch.setitem(sys.modules, "tensorflow", None)
   _write(tmp_path, tiny.make_bert())
@@ -213,7 +214,7 @@ def test_without_tensorflow_the_message_says_what_to_install(
     google_tf1.open_networks(tmp_path)
 
 
-def test_other_types_than_f32_are_refused(tmp_path):
+def test_types_other_than_float32_are_refused(tmp_path):
   name = "bert/embeddings/LayerNorm/beta"
   _write(tmp_path, tiny.make_bert(), **{name: np.zeros(32, np.int32)})
   network = google_tf1.open_networks(tmp_path)["bert"]
@@ -221,7 +222,7 @@ def test_other_types_than_f32_are_refused(tmp_path):
     network.arrays.read(name)
 
 
-def test_sizes_are_read_off_the_shapes(tmp_path):
+def test_sizes_are_derived_from_shapes(tmp_path):
   model = pretrain.make_pair(
     vocab_size=90,
     variant="tiny",
@@ -244,24 +245,24 @@ def test_sizes_are_read_off_the_shapes(tmp_path):
     "type_vocab_size": 5,
     "layer_norm_eps": 1e-12,
   }
-  own = ("hidden_size", "intermediate_size")
+  names = ("hidden_size", "intermediate_size")
   networks = google_tf1.open_networks(tmp_path)
   for role, sizes in (
     ("discriminator", (192, 80)),
     ("generator", (96, 384)),
   ):
-    expected = shared | dict(zip(own, sizes, strict=True))
+    expected = shared | dict(zip(names, sizes, strict=True))
     assert networks[role].fields == expected
 
 
-def test_what_berts_config_says_goes_before_what_is_guessed(tmp_path):
+def test_bert_config_overrides_derived_fields(tmp_path):
   _write(tmp_path, tiny.make_bert())
-  guessed = google_tf1.open_networks(tmp_path)["bert"].fields
-  assert guessed["model_type"] == "bert"
-  assert "num_attention_heads" not in guessed  # it shows in no shape
-  said = {"num_attention_heads": 4, "hidden_act": "relu", "vocab_size": 9}
-  (tmp_path / "bert_config.json").write_text(json.dumps(said))
-  assert google_tf1.open_networks(tmp_path)["bert"].fields == guessed | said
+  derived = google_tf1.open_networks(tmp_path)["bert"].fields
+  assert derived["model_type"] == "bert"
+  assert "num_attention_heads" not in derived  # no shape depends on it
+  saved = {"num_attention_heads": 4, "hidden_act": "relu", "vocab_size": 9}
+  (tmp_path / "bert_config.json").write_text(json.dumps(saved))
+  assert google_tf1.open_networks(tmp_path)["bert"].fields == derived | saved
   for text in ("{", "[1]", "\ud800".encode("utf-8", "surrogatepass")):
     data = text.encode() if isinstance(text, str) else text
     (tmp_path / "bert_config.json").write_bytes(data)
@@ -269,17 +270,17 @@ def test_what_berts_config_says_goes_before_what_is_guessed(tmp_path):
       google_tf1.open_networks(tmp_path)
 
 
-@pytest.mark.parametrize("absent", ["generator/", "generator_predictions/"])
-def test_a_pair_without_a_part_of_its_generator_has_none(tmp_path, absent):
+@pytest.mark.parametrize("missing", ["generator/", "generator_predictions/"])
+def test_an_incomplete_generator_is_ignored(tmp_path, missing):
   model = tiny.make_model()
   networks = google_tf1.open_networks(
-    _write(tmp_path, model, without=(absent,))
+    _write(tmp_path, model, without=(missing,))
   )
   assert list(networks) == ["discriminator"]
   _assert_same(networks["discriminator"], model, _params(model))
 
 
-def test_a_vocabulary_is_found_and_its_case_not_guessed(tmp_path):
+def test_finds_the_vocabulary_and_leaves_its_case_unknown(tmp_path):
   folder = _write(tmp_path / "uncased", tiny.make_bert())
   assert google_tf1.open_networks(folder)["bert"].vocabulary is None
   (folder / "vocab.txt").write_text("[PAD]\n")
@@ -288,14 +289,14 @@ def test_a_vocabulary_is_found_and_its_case_not_guessed(tmp_path):
   assert network.lowercase is None
 
 
-def test_other_networks_are_refused(tmp_path):
+def test_other_checkpoints_are_refused(tmp_path):
   folder = _write(tmp_path, tiny.make_bert(), without=("bert/",))
   with pytest.raises(
-    InputError, match="^init: .*no ELECTRA and no BERT.*'cls'"
+    InputError, match="^init: .*not a checkpoint of ELECTRA or BERT.*'cls'"
   ):
     google_tf1.open_networks(folder)
   folder = _write(tmp_path, tiny.make_bert(), without=("bert/embeddings/word",))
-  with pytest.raises(InputError, match="no matrix bert/embeddings/word_embed"):
+  with pytest.raises(InputError, match="no matrix 'bert/embeddings/word_embed"):
     google_tf1.open_networks(folder)
   with pytest.raises(InputError, match="no TensorFlow checkpoint"):
     google_tf1.open_networks(tmp_path.parent)
@@ -307,7 +308,7 @@ def _touch(folder, *names):
       (folder / f"{name}.{ending}").touch()
 
 
-def test_the_only_checkpoint_of_a_folder_is_found(tmp_path):
+def test_finds_the_only_checkpoint(tmp_path):
   (tmp_path / "x.ckpt.data-00000-of-00001").touch()
   (tmp_path / "model.safetensors.index.json").touch()
   (tmp_path / "folder.index").mkdir()
@@ -319,9 +320,9 @@ def test_the_only_checkpoint_of_a_folder_is_found(tmp_path):
 
 
 @pytest.mark.parametrize("prefix", ["", "/cns/a b/", "C:\\\\runs\\\\"])
-def test_the_checkpoint_that_is_named_is_taken(tmp_path, prefix):
+def test_the_state_file_selects_a_checkpoint(tmp_path, prefix):
   _touch(tmp_path, "m-1", "m-2", "m-3")
-  with pytest.raises(InputError, match="several checkpoints: m-1, m-2, m-3;"):
+  with pytest.raises(InputError, match=r"several checkpoints: m-1, m-2, m-3\."):
     google_tf1.find_index(tmp_path)
   (tmp_path / "checkpoint").write_text(
     f'model_checkpoint_path: "{prefix}m-2"\n'
@@ -331,8 +332,8 @@ def test_the_checkpoint_that_is_named_is_taken(tmp_path, prefix):
 
 
 @pytest.mark.parametrize("named", ["m-3", "", "..", "m-1\x00", "x" * 5_000])
-def test_a_named_checkpoint_has_to_be_there(tmp_path, named):
+def test_a_missing_named_checkpoint_is_refused(tmp_path, named):
   _touch(tmp_path, "m-1")
   (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "{named}"')
-  with pytest.raises(InputError, match="^init: .*there is m-1"):
+  with pytest.raises(InputError, match="^init: .*folder holds m-1"):
     google_tf1.find_index(tmp_path)

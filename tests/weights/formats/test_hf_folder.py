@@ -1,4 +1,4 @@
-"""Names, shapes, configs and tokenizer files of the exported models."""
+"""Names, shapes, configs and tokenizer files of exported models."""
 
 import json
 import struct
@@ -32,7 +32,6 @@ WORDS = [
 
 def _tokenizer(*, lowercase=True, specials_last=False):
   words = WORDS + [f"w{i}" for i in range(tiny.V - len(WORDS) - len(SPECIALS))]
-  # In another order than BERT's, too.
   vocab = words + SPECIALS[::-1] if specials_last else SPECIALS + words
   return make_tokenizer(vocab, lowercase=lowercase)
 
@@ -47,7 +46,6 @@ def _bert(**fields):
   return model, random_params(model)
 
 
-# Two networks each of a pair, and BERT with and without what rides along.
 MODELS = {
   "discriminator": _pair,
   "generator": _pair,
@@ -60,7 +58,7 @@ def _role(name):
   return "bert" if name == "pooled" else name
 
 
-def _released(role, variant, *, pooler=False):
+def _make_released(role, variant, *, pooler=False):
   if role == "bert":
     return pretrain.make_bert(vocab_size=30_522, variant=variant, pooler=pooler)
   return pretrain.make_pair(
@@ -85,24 +83,24 @@ def _released(role, variant, *, pooler=False):
     ("large", "bert", True, 398, 336_226_108),
   ],
 )
-def test_released_sizes_have_the_tensors_and_parameters_of_their_files(
+def test_released_sizes_have_as_many_tensors_and_parameters_as_the_files(
   variant, role, pooler, tensors, parameters
 ):
-  model = _released(role, variant, pooler=pooler)
+  model = _make_released(role, variant, pooler=pooler)
   shapes = jax.eval_shape(
     lambda: pretrain.init_params(model, jax.random.key(0))
   )
   names = hf_names.name_table(model, role)
   assert len(names) == tensors
-  own = pretrain.select_params(shapes, role)
-  assert set(names) == set(traverse_util.flatten_dict(own, sep="/"))
-  assert pretrain.count_parameters(own) == parameters
+  selected = pretrain.select_params(shapes, role)
+  assert set(names) == set(traverse_util.flatten_dict(selected, sep="/"))
+  assert pretrain.count_parameters(selected) == parameters
 
 
 @pytest.mark.parametrize(
   ("dtype", "stored"), [("float32", "F32"), ("bfloat16", "BF16")]
 )
-def test_dtype_is_that_of_weights_and_config(tmp_path, dtype, stored):
+def test_weights_and_config_have_the_dtype(tmp_path, dtype, stored):
   model, params = _pair()
   hf_folder.write_model(
     tmp_path, params, model, "generator", _tokenizer(), dtype=dtype
@@ -116,7 +114,7 @@ def test_dtype_is_that_of_weights_and_config(tmp_path, dtype, stored):
   assert config["dtype"] == dtype
 
 
-def test_config_leaves_nothing_to_defaults_which_are_those_of_small():
+def test_electra_config_is_complete():
   from transformers import ElectraConfig
 
   model = pretrain.make_pair(
@@ -146,11 +144,11 @@ def test_config_leaves_nothing_to_defaults_which_are_those_of_small():
     "tie_word_embeddings": True,
   }
   assert expected.items() <= written.items()
-  _assert_nothing_is_left_to(ElectraConfig(), written)
+  _assert_complete(ElectraConfig(), written)
 
 
 @pytest.mark.parametrize("pooler", [False, True])
-def test_config_of_bert_leaves_nothing_to_defaults(pooler):
+def test_bert_config_is_complete(pooler):
   from transformers import BertConfig
 
   model = pretrain.make_bert(
@@ -177,32 +175,30 @@ def test_config_of_bert_leaves_nothing_to_defaults(pooler):
     "tie_word_embeddings": True,
   }
   assert expected.items() <= written.items()
-  _assert_nothing_is_left_to(BertConfig(), written)
-  for name in written:  # what only ELECTRA knows
+  _assert_complete(BertConfig(), written)
+  for name in written:  # fields of ELECTRA only
     assert name != "embedding_size" and not name.startswith("summary")
 
 
 @pytest.mark.parametrize("family", ["electra", "bert"])
-def test_fields_that_are_left_out_are_read_as_transformers_has_them(
-  tmp_path, family
-):
+def test_missing_fields_get_the_defaults_of_transformers(tmp_path, family):
   import transformers
 
   path = tmp_path / "config.json"
   path.write_text(json.dumps({"model_type": family, "vocab_size": 99}))
-  given = hf_folder.read_fields(path)
-  theirs = transformers.AutoConfig.for_model(family).to_dict()
-  assert given.pop("vocab_size") == 99
-  for name in given.keys() - {"position_embedding_type", "is_decoder"}:
-    assert given[name] == theirs[name], name
-  assert {"hidden_size", "num_attention_heads", "hidden_act"} <= given.keys()
+  fields = hf_folder.read_fields(path)
+  defaults = transformers.AutoConfig.for_model(family).to_dict()
+  assert fields.pop("vocab_size") == 99
+  for name in fields.keys() - {"position_embedding_type", "is_decoder"}:
+    assert fields[name] == defaults[name], name
+  assert {"hidden_size", "num_attention_heads", "hidden_act"} <= fields.keys()
 
 
-def _assert_nothing_is_left_to(default, written):
-  # What of these is not written has no meaning for an encoder.
+def _assert_complete(default, written):
+  # Fields without a meaning for an encoder.
   unused = {
     "transformers_version",
-    "position_embedding_type",  # 4.57 alone has it, as "absolute"
+    "position_embedding_type",  # only in transformers 4.57, as "absolute"
     "use_cache",
     "is_decoder",
     "add_cross_attention",
@@ -217,7 +213,7 @@ def _assert_nothing_is_left_to(default, written):
 @pytest.mark.parametrize("role", ["generator", "bert"])
 @pytest.mark.parametrize("specials_last", [False, True])
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_transformers_tokenizes_as_we_do(
+def test_transformers_tokenizes_like_our_tokenizer(
   tmp_path, lowercase, specials_last, role
 ):
   from transformers import AutoTokenizer
@@ -248,27 +244,27 @@ def test_transformers_tokenizes_as_we_do(
     theirs.mask_token_id,
   )
   assert theirs.model_max_length == 48
-  assert len(theirs) == tiny.V  # nothing was added
+  assert len(theirs) == tiny.V  # transformers added no tokens
 
 
-def test_another_vocabulary_than_the_models_is_refused(tmp_path):
+def test_a_vocabulary_of_another_size_is_refused(tmp_path):
   model, params = _pair()
   tokenizer = make_tokenizer(SPECIALS + WORDS, lowercase=True)
-  with pytest.raises(InputError, match="15 entries, the model 70"):
+  with pytest.raises(InputError, match="15 entries, but the model has 70"):
     hf_folder.write_model(tmp_path, params, model, "generator", tokenizer)
 
 
-def test_a_backbone_without_names_is_refused(tmp_path):
+def test_a_backbone_without_counterpart_is_refused(tmp_path):
   model = tiny.make_model(backbone="rotary")
   assert not hf_folder.has_counterpart(model)
   assert hf_folder.has_counterpart(tiny.make_model())
   params = random_params(model)
-  with pytest.raises(InputError, match="backbone 'rotary'"):
+  with pytest.raises(InputError, match="backbone='rotary'"):
     hf_folder.write_model(tmp_path, params, model, "generator", _tokenizer())
   assert not list(tmp_path.iterdir())
 
 
-def test_parameters_without_a_name_are_refused():
+def test_parameters_unknown_to_transformers_are_refused():
   model, params = _pair()
   params["generator"]["layer_0"]["gate"] = {"kernel": np.zeros((2, 2))}
   with pytest.raises(InputError, match="generator/layer_0/gate/kernel"):

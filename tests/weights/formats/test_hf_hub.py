@@ -1,4 +1,4 @@
-"""Weights from the hub, through its real client and a server of our own."""
+"""Downloads with the hub's real client from a local server."""
 
 import errno
 import pathlib
@@ -21,7 +21,7 @@ SHARDED = {
   "model-00001-of-00002.safetensors": b"one",
   "model-00002-of-00002.safetensors": b"two",
 }
-# Nothing but what is needed may be asked for.
+# Files that must not be requested.
 UNWANTED = {"README.md": b"", "tf_model.h5": b"", "onnx/model.onnx": b""}
 
 
@@ -34,7 +34,7 @@ def server():
 
 @pytest.fixture
 def stand_in(server, monkeypatch, tmp_path):
-  """The hub, empty, as the one that the client knows; its cache is empty."""
+  """Makes the client use an empty local hub and an empty cache."""
   template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
   monkeypatch.setattr(constants, "ENDPOINT", server.url)
   monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
@@ -43,19 +43,19 @@ def stand_in(server, monkeypatch, tmp_path):
   monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
   monkeypatch.setenv("NO_PROXY", "127.0.0.1")
   monkeypatch.setenv("HF_TOKEN", "hf_secret")
-  huggingface_hub.close_session()  # it knows proxies from when it was opened
+  huggingface_hub.close_session()  # an open session keeps its old proxies
   server.hub = hub_stand_in.Hub()
   yield server.hub
   huggingface_hub.close_session()
 
 
-def fetch(name=NAME):
-  """What is fetched: name -> content."""
+def download(name=NAME):
+  """Returns the content of each downloaded file by name."""
   folder = hf_hub.download(name, report=lambda _: None)
   return {f.name: f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
 
-def refused(name=NAME, kind=InputError):
+def error_message(name=NAME, kind=InputError):
   with pytest.raises(kind) as caught:
     hf_hub.download(name, report=lambda _: None)
   message = str(caught.value)
@@ -69,22 +69,22 @@ def refused(name=NAME, kind=InputError):
   [(SAFE, PICKLED), (SHARDED, PICKLED), (PICKLED, {})],
   ids=["one file", "shards", "a pickle alone"],
 )
-def test_only_what_is_read_is_downloaded(stand_in, monkeypatch, files, more):
+def test_downloads_only_needed_files(stand_in, monkeypatch, files, more):
   stand_in.models[NAME] = {"main": {**more, **UNWANTED, **files}}
-  assert fetch() == files
+  assert download() == files
   unwanted = (".h5", ".onnx", ".md", *([".bin"] if more else []))
   assert not [r for r in stand_in.requests if r.endswith(unwanted)]
   monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
   stand_in.requests.clear()
-  assert fetch() == files and not stand_in.requests
+  assert download() == files and not stand_in.requests
 
 
 @pytest.mark.parametrize("revision", ["v2", "refs/pr/3"])
-def test_a_revision_is_asked_for_behind_an_at(stand_in, revision):
+def test_downloads_the_revision_after_the_at_sign(stand_in, revision):
   other = {**SAFE, "model.safetensors": b"other"}
   stand_in.models[NAME] = {"main": SAFE, revision: other}
-  assert fetch(f"{NAME}@{revision}") == other
-  assert fetch() == SAFE
+  assert download(f"{NAME}@{revision}") == other
+  assert download() == SAFE
 
 
 @pytest.mark.parametrize(
@@ -92,43 +92,45 @@ def test_a_revision_is_asked_for_behind_an_at(stand_in, revision):
 )
 def test_a_model_without_weights_or_config_is_refused(stand_in, files):
   stand_in.models[NAME] = {"main": files}
-  assert "config.json" in refused() and "pytorch_model.bin" in refused()
+  assert (
+    "config.json" in error_message() and "pytorch_model.bin" in error_message()
+  )
 
 
 @pytest.mark.parametrize("cached", [[], ["vocab.txt"], ["config.json"]])
-def test_offline_the_message_names_a_folder(stand_in, monkeypatch, cached):
+def test_offline_error_suggests_a_folder(stand_in, monkeypatch, cached):
   stand_in.models[NAME] = {"main": SAFE}
   for file in cached:
     huggingface_hub.hf_hub_download(NAME, file)
   monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-  message = refused()
+  message = error_message()
   assert "--config.init=FOLDER" in message and "HF_HOME" in message
 
 
 @pytest.mark.parametrize(
-  ("piece", "answer", "expected"),
+  ("url_part", "response", "expected"),
   [
-    ("/api/", (404, "RepoNotFound"), "no model"),
-    ("/api/", (401, ""), "no model"),
+    ("/api/", (404, "RepoNotFound"), "no such public model"),
+    ("/api/", (401, ""), "no such public model"),
     ("/api/", (404, "RevisionNotFound"), "no branch, tag or commit 'v2'"),
-    ("/resolve/", (403, "GatedRepo"), "ask for access"),
-    ("/api/", (403, ""), "ask for access"),
-    ("/api/", (500, ""), "could not be fetched"),
+    ("/resolve/", (403, "GatedRepo"), "Request access"),
+    ("/api/", (403, ""), "Request access"),
+    ("/api/", (500, ""), "could not be downloaded"),
   ],
 )
-def test_a_refusal_is_told_apart(stand_in, piece, answer, expected):
+def test_http_errors_are_explained(stand_in, url_part, response, expected):
   name = f"{NAME}@v2"
   stand_in.models[NAME] = {"v2": SAFE}
-  stand_in.refusals[piece] = answer
-  message = refused(name)
+  stand_in.refusals[url_part] = response
+  message = error_message(name)
   assert expected in message and "--config.init=FOLDER" in message
   stand_in.refusals.clear()
-  assert fetch(name) == SAFE
+  assert download(name) == SAFE
 
 
-def test_no_hub_at_all(stand_in, monkeypatch):
+def test_unreachable_hub_is_refused(stand_in, monkeypatch):
   monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-  assert "--config.init=FOLDER" in refused()
+  assert "--config.init=FOLDER" in error_message()
 
 
 @pytest.mark.parametrize(
@@ -140,28 +142,39 @@ def test_no_hub_at_all(stand_in, monkeypatch):
   ],
   ids=lambda error: type(error).__name__,
 )
-def test_a_cache_that_cannot_be_written(stand_in, monkeypatch, error):
+def test_unwritable_cache_raises_disk_error(stand_in, monkeypatch, error):
   def fail(*_, **__):
     raise error
 
   monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
   cache = pathlib.Path(constants.HF_HUB_CACHE)
-  assert str(cache) in refused(kind=DiskError)
+  assert str(cache) in error_message(kind=DiskError)
 
 
-def test_an_error_that_wraps_a_token_is_not_repeated(stand_in, monkeypatch):
+def test_error_text_with_a_token_is_not_shown(stand_in, monkeypatch):
   def fail(*_, **__):
     raise errors.LocalEntryNotFoundError("hf_secret") from OSError("hf_secret")
 
   monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-  assert "OSError" in refused()
+  assert "OSError" in error_message()
 
 
-def test_names():
-  names = ["bert", "google/electra-small", "a/b@main", "a/b@refs/pr/3", "a.b/c"]
-  names += ["a/b@v1.0", "a/b@feature/x--y", "x" * 40 + "/y_z"]
-  assert [name for name in names if not hf_hub.is_model_name(name)] == []
-  others = ["", "/a", "a/b/c", "../a", "a/..", "./a", "a/", ".a", "-a/b", "a b"]
-  others += ["~/a", "a--b", "a..b", "a/b@", "a@../b", "a@b/../c", "ä/b", "a,b"]
-  others += ["a/b-", "a/bäb", "a\n", "a@/b", "a/b@c/"]
-  assert [name for name in others if hf_hub.is_model_name(name)] == []
+def test_is_model_name():
+  valid = ["bert", "google/electra-small", "a/b@main", "a/b@refs/pr/3", "a.b/c"]
+  valid += ["a/b@v1.0", "a/b@feature/x--y", "x" * 40 + "/y_z"]
+  assert [name for name in valid if not hf_hub.is_model_name(name)] == []
+  invalid = [
+    "",
+    "/a",
+    "a/b/c",
+    "../a",
+    "a/..",
+    "./a",
+    "a/",
+    ".a",
+    "-a/b",
+    "a b",
+  ]
+  invalid += ["~/a", "a--b", "a..b", "a/b@", "a@../b", "a@b/../c", "ä/b", "a,b"]
+  invalid += ["a b", "a/b-", "a/bäb", "a\n", "a@/b", "a/b@c/"]
+  assert [name for name in invalid if hf_hub.is_model_name(name)] == []

@@ -1,4 +1,4 @@
-"""Weights to fine-tune: the network of any kind of them, and a task's head."""
+"""Loading weights to fine-tune, with or without a task head."""
 
 import dataclasses
 import functools
@@ -11,12 +11,12 @@ from flax import traverse_util
 from support import tf1_stand_in, tiny
 from support.weight_files import (
   TOKENIZER,
-  assert_same,
-  edit,
+  assert_same_tree,
   edit_config,
+  edit_tensors,
   random_params,
   strip_prefix,
-  write,
+  write_export,
   write_run,
 )
 from truenegs_jax.configs import bert_base, electra_demo
@@ -33,7 +33,7 @@ from truenegs_jax.weights.init import check_fit, head_transfer, load
 from truenegs_jax.workdir.from_config import build_model
 
 TASK = task_lib.Task("nli", "NLI", task_lib.CLASSES, labels=("no", "yes"))
-HEAD = "init: the head of the task starts from scratch"
+FRESH_HEAD = "init: the task head starts from scratch."
 POOLER = "pooled/pooler"
 
 
@@ -50,42 +50,44 @@ def _model(role, head, outputs=2):
 
 @functools.cache
 def _pre_trained(role, **fields):
-  """A model, and random parameters of it."""
+  """Returns a pre-trained model and random parameters."""
   make = tiny.make_bert if role == "bert" else tiny.make_model
-  return _drawn(make(max_positions=64, **fields))
-
-
-def _drawn(model, seed=0):
-  return model, random_params(model, seed)
+  model = make(max_positions=64, **fields)
+  return model, random_params(model)
 
 
 @pytest.fixture(autouse=True)
-def from_scratch(monkeypatch):
-  """What a run from scratch starts with, in less time than it takes."""
-  draw = lambda model, seed: traverse_util.flatten_dict(
-    _drawn(model, 100 + seed)[1], sep="/"
-  )
-  monkeypatch.setattr(load, "_fresh", draw)
+def stand_ins(monkeypatch):
+  """Replaces slow initialization by `random_params` with seed + 100."""
+
+  def init_params(model, seed):
+    return traverse_util.flatten_dict(random_params(model, 100 + seed), sep="/")
+
+  monkeypatch.setattr(load, "_init_params", init_params)
   monkeypatch.setattr(google_tf1, "load_checkpoint", tf1_stand_in.Reader)
 
 
-def _load(place, model, **kwargs):
-  """The parameters and what was said."""
-  said = []
-  read = load.load_params(
-    find.Weights(str(place)),
+def _load(init, model, **kwargs):
+  """Returns the parameters and the reported lines."""
+  lines = []
+  params = load.load_params(
+    find.Weights(str(init)),
     model,
     tokenizer=TOKENIZER,
-    report=said.append,
+    report=lines.append,
     **kwargs,
   )
   shapes = pretrain.param_shapes(model)
-  assert jax.tree.map(np.shape, read) == jax.tree.map(np.shape, shapes)
-  return read, said
+  assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, shapes)
+  return params, lines
+
+
+def _encoder(init):
+  return find.Weights(str(init)).encoder()
 
 
 def _as_pair(folder):
-  write(folder, *_pre_trained("discriminator"))
+  write_export(folder, *_pre_trained("discriminator"))
   return folder
 
 
@@ -93,15 +95,15 @@ def _as_discriminator(folder):
   return _as_pair(folder) / "discriminator"
 
 
-def _as_two_places(folder):
+def _as_two_folders(folder):
   _as_pair(folder)
   return f"{folder / 'discriminator'},{folder / 'generator'}"
 
 
 def _as_bare(folder):
-  place = _as_discriminator(folder)
-  strip_prefix(place)
-  return place
+  encoder = _as_discriminator(folder)
+  strip_prefix(encoder)
+  return encoder
 
 
 def _as_google(folder, role="discriminator"):
@@ -113,7 +115,7 @@ def _as_google(folder, role="discriminator"):
 
 
 def _as_run(folder, role="discriminator"):
-  """A workdir of pre-training that has saved one step."""
+  """Writes the workdir of a pre-training run with one checkpoint."""
   config = electra_demo if role == "discriminator" else bert_base
   c = config.get_config("runlocal")
   c.model.max_positions = 64
@@ -128,46 +130,46 @@ def _as_run(folder, role="discriminator"):
 
 
 def _as_bert(folder):
-  return write(folder, *_pre_trained("bert"))
+  return write_export(folder, *_pre_trained("bert"))
 
 
 def _as_pooled_bert(folder):
-  """With a head that was trained on without its table, as some files have."""
-  place = write(folder, *_pre_trained("bert", pooler=True)) / "bert"
-  edit(
-    place,
+  """Adds output embeddings that are not tied, as in some files."""
+  folder = write_export(folder, *_pre_trained("bert", pooler=True)) / "bert"
+  edit_tensors(
+    folder,
     {
       "cls.predictions.decoder.weight": np.ones((tiny.V, 32), np.float32),
       "cls.predictions.decoder.bias": np.ones(tiny.V, np.float32),
     },
   )
-  return place
+  return folder
 
 
 def _as_bare_bert(folder):
-  """As MiniLM: BertModel, with its pooler, names without "bert."."""
-  place = _as_pooled_bert(folder)
-  strip_prefix(place)
-  return place
+  """Writes a BertModel with pooler, names without "bert.", as in MiniLM."""
+  encoder = _as_pooled_bert(folder)
+  strip_prefix(encoder)
+  return encoder
 
 
 @pytest.mark.parametrize(
   "make",
-  [_as_pair, _as_discriminator, _as_two_places, _as_bare, _as_google, _as_run],
+  [_as_pair, _as_discriminator, _as_two_folders, _as_bare, _as_google, _as_run],
 )
-def test_the_discriminator_of_any_weights_is_taken(tmp_path, make):
-  place = make(tmp_path / "in")
+def test_loads_the_discriminator_from_any_format(tmp_path, make):
+  init = make(tmp_path / "in")
   _, params = _pre_trained("discriminator")
   model = _model("discriminator", "linear")
-  read, said = _load(place, model, seed=5)
-  _, fresh = _drawn(model, 105)
-  assert_same(
-    read,
+  loaded, lines = _load(init, model, seed=5)
+  fresh = random_params(model, 105)
+  assert_same_tree(
+    loaded,
     {name: params[name] for name in ("embeddings", "discriminator")}
     | {"task_head": fresh["task_head"]},
   )
-  assert said == [HEAD]
-  encoder = find.Weights(str(place)).encoder()
+  assert lines == [FRESH_HEAD]
+  encoder = _encoder(init)
   assert encoder.role == "discriminator"
   assert encoder.fields["max_position_embeddings"] == 64
 
@@ -184,59 +186,63 @@ def test_the_discriminator_of_any_weights_is_taken(tmp_path, make):
   ],
   ids=["masked", "pre-trained", "bare", "google", "run"],
 )
-def test_bert_is_taken_and_its_pooler_where_it_is_wanted(tmp_path, make, head):
-  place, model = make(tmp_path / "in"), _model("bert", head)
+def test_loads_bert_from_any_format_and_its_pooler_if_needed(
+  tmp_path, make, head
+):
+  init, model = make(tmp_path / "in"), _model("bert", head)
   _, params = _pre_trained(
     "bert", **({} if make == _as_bert else dict(pooler=True))
   )
-  read, said = _load(place, model)
+  loaded, lines = _load(init, model)
   for name in ("embeddings", "bert"):
-    assert_same(read[name], params[name])
+    assert_same_tree(loaded[name], params[name])
   if head != "pooler":
-    assert "pooled" not in read and said[-1:] == [HEAD] and len(said) == 1
+    assert "pooled" not in loaded and lines == [FRESH_HEAD]
   elif make == _as_bert:
-    assert said == [f"init: NOT in {place}, so DRAWN AT RANDOM: {POOLER}", HEAD]
-    with pytest.raises(InputError, match=f"RANDOM: {POOLER}"):
-      _load(place, model, complete=True)
+    drawn = f"init: NOT in '{init}', so DRAWN AT RANDOM: {POOLER}."
+    assert lines == [drawn, FRESH_HEAD]
+    with pytest.raises(InputError, match=f"lacks {POOLER}"):
+      _load(init, model, complete=True)
   else:
-    assert_same(read["pooled"]["pooler"], params["pooled"]["pooler"])
-    assert said == [HEAD]
-  assert find.Weights(str(place)).encoder().role == "bert"
+    assert_same_tree(loaded["pooled"]["pooler"], params["pooled"]["pooler"])
+    assert lines == [FRESH_HEAD]
+  assert _encoder(init).role == "bert"
 
 
-def test_a_generator_is_not_what_is_fine_tuned(tmp_path):
-  place = str(_as_pair(tmp_path) / "generator")
-  with pytest.raises(InputError, match="holds a generator, and .* partner"):
-    find.Weights(place).encoder()
-  with pytest.raises(InputError, match="give weights of a discriminator"):
-    _load(place, _model("discriminator", "linear"))
+def test_a_generator_cannot_be_fine_tuned(tmp_path):
+  folder = _as_pair(tmp_path) / "generator"
+  with pytest.raises(
+    InputError, match="holds a generator, but .*discriminator"
+  ):
+    _encoder(folder)
+  with pytest.raises(InputError, match="Pass weights of a discriminator"):
+    _load(folder, _model("discriminator", "linear"))
 
 
 def _fine_tuned(folder, role, head, labels):
-  """Written as transformers does; folder and parameters."""
-  model, params = _drawn(_model(role, head, len(labels)))
+  """Writes a fine-tuned model; returns its folder and parameters."""
+  model = _model(role, head, len(labels))
+  params = random_params(model)
   more = {"id2label": {str(i): x for i, x in enumerate(labels)}}
-  return write(folder, model, params, extra_fields=more) / role, params
+  return write_export(folder, model, params, extra_fields=more) / role, params
 
 
 @pytest.mark.parametrize(
   ("role", "head"), [("discriminator", "dense"), ("bert", "pooler")]
 )
-def test_classes_come_in_the_order_of_the_task(tmp_path, role, head):
-  place, params = _fine_tuned(tmp_path, role, head, ("YES", "no"))
+def test_classes_are_reordered_as_in_the_task(tmp_path, role, head):
+  folder, params = _fine_tuned(tmp_path, role, head, ("YES", "no"))
   model = _model(role, head)
-  read, said = _load(place, model, task=TASK)
-  ours, theirs = (x["task_head"].pop("output") for x in (read, params))
-  assert_same(jax.tree.map(lambda x: x[..., ::-1], ours), theirs)
-  assert_same(read, params)
-  assert not said
-  strangers = dataclasses.replace(TASK, labels=("0", "1"))
-  read, [line] = _load(place, model, task=strangers)
-  assert "yes, no, are taken to be 0, 1, in this order" in line
-  assert_same(read["task_head"]["output"], theirs)
-  assert (
-    head_transfer.detect_task_head(find.Weights(str(place)).encoder()) == head
-  )
+  loaded, lines = _load(folder, model, task=TASK)
+  output, saved = (x["task_head"].pop("output") for x in (loaded, params))
+  assert_same_tree(jax.tree.map(lambda x: x[..., ::-1], output), saved)
+  assert_same_tree(loaded, params)
+  assert not lines
+  other_task = dataclasses.replace(TASK, labels=("0", "1"))
+  loaded, [line] = _load(folder, model, task=other_task)
+  assert "(yes, no) are 0, 1, in this order" in line
+  assert_same_tree(loaded["task_head"]["output"], saved)
+  assert head_transfer.detect_task_head(_encoder(folder)) == head
 
 
 SCORE = task_lib.Task("sim", "Sim", task_lib.SCORE, scale=(1.0, 4.0))
@@ -244,85 +250,85 @@ SCORE = task_lib.Task("sim", "Sim", task_lib.SCORE, scale=(1.0, 4.0))
 
 @pytest.mark.parametrize("task", [TASK, SCORE], ids=["classes", "score"])
 @pytest.mark.parametrize("role", ["discriminator", "bert"])
-def test_an_exported_linear_head_is_read_back(tmp_path, role, task):
-  model, params = _drawn(_model(role, "linear", len(task.labels) or 1))
+def test_loads_an_exported_linear_head(tmp_path, role, task):
+  model = _model(role, "linear", len(task.labels) or 1)
+  params = random_params(model)
   written = finetuned.unscale_head(params, task)
   more = {"id2label": {str(i): x for i, x in enumerate(task.labels)}}
-  place = write(tmp_path, model, written, extra_fields=more) / role
-  read, said = _load(place, model, task=task, complete=True)
-  assert not said
+  folder = write_export(tmp_path, model, written, extra_fields=more) / role
+  loaded, lines = _load(folder, model, task=task, complete=True)
+  assert not lines
   jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-7), read, params
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-7), loaded, params
   )
-  assert (
-    head_transfer.detect_task_head(find.Weights(str(place)).encoder())
-    == "linear"
-  )
-  with pytest.raises(InputError, match="finetune.head=linear takes it"):
-    _load(place, _model(role, "dense" if role != "bert" else "pooler"))
+  assert head_transfer.detect_task_head(_encoder(folder)) == "linear"
+  with pytest.raises(InputError, match="config.finetune.head=linear"):
+    _load(folder, _model(role, "dense" if role != "bert" else "pooler"))
 
 
 @pytest.mark.parametrize("role", ["discriminator", "bert"])
-def test_a_head_of_other_classes_is_refused_or_skipped(tmp_path, role):
+def test_head_with_other_classes_is_refused_or_skipped(tmp_path, role):
   head = {"discriminator": "dense", "bert": "pooler"}[role]
-  place, params = _fine_tuned(tmp_path, role, head, ("a", "b", "c"))
+  folder, params = _fine_tuned(tmp_path, role, head, ("a", "b", "c"))
   model = _model(role, head)
   with pytest.raises(
     InputError,
-    match=r"has 3 outputs \(a, b, c\), and this task wants 2 \(no, yes\):"
-    " --config.init_skip=head",
+    match=r"has 3 outputs \(a, b, c\), but the task needs 2 \(no, yes\)\."
+    " .*--config.init_skip=head",
   ):
-    _load(place, model, task=TASK)
-  read, said = _load(place, model, task=TASK, skip="head")
-  assert_same(read[role], params[role])
-  assert said == [HEAD]
+    _load(folder, model, task=TASK)
+  loaded, lines = _load(folder, model, task=TASK, skip="head")
+  assert_same_tree(loaded[role], params[role])
+  assert lines == [FRESH_HEAD]
   if role == "bert":
-    assert_same(read["pooled"], params["pooled"])
+    assert_same_tree(loaded["pooled"], params["pooled"])
 
 
 @pytest.mark.parametrize(
-  ("head", "wanted", "said"),
+  ("saved_head", "head", "message"),
   [
-    ("dense", "linear", "finetune.head=dense takes .*init_skip=head"),
+    ("dense", "linear", "To use it, .*finetune.head=dense.*init_skip=head"),
     (
       "dense",
       "spans",
-      "head of ElectraForSeq.* not finetune.head=spans: --config.init",
+      r"of ElectraForSeq.* finetune.head='spans'\. .*--config.init_skip=head",
     ),
     ("spans", "dense", "of ElectraForQuestionAnswering .qa_outputs.bias"),
-    ("spans", "joint", "finetune.head=spans takes"),
+    ("spans", "joint", "To use it, .*finetune.head=spans"),
   ],
 )
-def test_the_head_of_another_kind_is_refused_or_skipped(
-  tmp_path, head, wanted, said
+def test_head_of_another_kind_is_refused_or_skipped(
+  tmp_path, saved_head, head, message
 ):
-  place, params = _fine_tuned(tmp_path, "discriminator", head, ("no", "yes"))
-  model = _model("discriminator", wanted)
-  with pytest.raises(InputError, match=said):
-    _load(place, model)
-  read, _ = _load(place, model, skip="head")
-  assert_same(read["discriminator"], params["discriminator"])
+  folder, params = _fine_tuned(
+    tmp_path, "discriminator", saved_head, ("no", "yes")
+  )
+  model = _model("discriminator", head)
+  with pytest.raises(InputError, match=message):
+    _load(folder, model)
+  loaded, _ = _load(folder, model, skip="head")
+  assert_same_tree(loaded["discriminator"], params["discriminator"])
 
 
-def test_the_head_of_another_class_is_refused_though_its_shape_fits(tmp_path):
-  place, _ = _fine_tuned(tmp_path, "bert", "pooler", ("no", "yes"))
-  edit_config(place, {"architectures": ["BertForTokenClassification"]})
+def test_head_of_another_class_with_the_same_shape_is_refused(tmp_path):
+  folder, _ = _fine_tuned(tmp_path, "bert", "pooler", ("no", "yes"))
+  edit_config(folder, {"architectures": ["BertForTokenClassification"]})
   with pytest.raises(InputError, match="head of BertForTokenClass"):
-    _load(place, _model("bert", "pooler"))
+    _load(folder, _model("bert", "pooler"))
 
 
-def test_a_strange_array_of_the_network_itself_is_still_refused(tmp_path):
-  place = _as_discriminator(tmp_path)
-  edit(place, {"electra.encoder.extra": np.zeros(3, np.float32)})
+def test_unknown_array_of_the_encoder_is_refused(tmp_path):
+  folder = _as_discriminator(tmp_path)
+  edit_tensors(folder, {"electra.encoder.extra": np.zeros(3, np.float32)})
   for skip in ("", "head"):
     with pytest.raises(InputError, match="electra.encoder.extra .* not in"):
-      _load(place, _model("discriminator", "linear"), skip=skip)
+      _load(folder, _model("discriminator", "linear"), skip=skip)
 
 
-def test_a_head_is_only_skipped_in_fine_tuning(tmp_path):
+def test_skipping_a_head_is_refused_in_pre_training(tmp_path):
   model, _ = _pre_trained("discriminator")
   assert check_fit.parse_skip("head, words") == {"head", "words"}
-  with pytest.raises(InputError, match="init_skip=head is of fine-tuning"):
+  with pytest.raises(InputError, match="init_skip=head is for fine-tuning"):
     load.load_params(
       find.Weights(str(_as_pair(tmp_path))),
       model,
@@ -331,22 +337,25 @@ def test_a_head_is_only_skipped_in_fine_tuning(tmp_path):
     )
 
 
-def test_the_workdir_of_a_fine_tuning_names_its_models(tmp_path):
+def test_fine_tuning_workdir_is_refused_with_a_model_to_pass(tmp_path):
   runs = [tmp_path / "rte" / f"seed-{seed}" for seed in (1, 0, 2)]
   for run in runs:
     run.mkdir(parents=True)
     (run / "result.json").touch()
-  for place in (tmp_path, tmp_path / "rte", runs[0]):
-    (place / "config.json").write_text("{}")
-    with pytest.raises(InputError, match="has written no model; --config.fine"):
-      find.Weights(str(place)).encoder()
+  for folder in (tmp_path, tmp_path / "rte", runs[0]):
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(
+      InputError, match="without exported models.* --config.fine"
+    ):
+      _encoder(folder)
   for run in runs[:2]:
     (run / "model").mkdir()
     (run / "model" / "model.safetensors").touch()
-  for place, given, more in (
-    (tmp_path, runs[1], "one of its 2 models: "),
-    (tmp_path / "rte", runs[1], "one of its 2 models: "),
-    (runs[0], runs[0], ""),
+  for folder, run, count in (
+    (tmp_path, runs[1], "one of its 2 models"),
+    (tmp_path / "rte", runs[1], "one of its 2 models"),
+    (runs[0], runs[0], "its model"),
   ):
-    with pytest.raises(InputError, match=f"give {more}{given / 'model'}.$"):
-      find.Weights(str(place)).encoder()
+    message = f"Pass {count}: --config.init={run / 'model'}.$"
+    with pytest.raises(InputError, match=message):
+      _encoder(folder)

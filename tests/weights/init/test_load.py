@@ -1,4 +1,4 @@
-"""Weights to start from: what is read, carried along, and refused."""
+"""Loading weights: what is read, copied, drawn at random or refused."""
 
 import functools
 import json
@@ -11,13 +11,13 @@ import pytest
 from support import tf1_stand_in, tiny
 from support.weight_files import (
   TOKENIZER,
-  assert_same,
-  edit,
+  assert_same_tree,
   edit_config,
+  edit_tensors,
   random_params,
-  read,
+  read_tensors,
   strip_prefix,
-  write,
+  write_export,
 )
 from truenegs_jax.configs import bert_base
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
@@ -42,7 +42,8 @@ def load_params(init, model, **kwargs):
   return load.load_params(find.Weights(str(init)), model, **kwargs)
 
 
-def refused(init, model, *words, **kwargs):
+def assert_refused(init, model, *words, **kwargs):
+  """Asserts that loading fails with a message that contains the words."""
   with pytest.raises(InputError, match="^init: ") as caught:
     load_params(init, model, **kwargs)
   for word in words:
@@ -58,16 +59,16 @@ def _pair(**fields):
 
 
 @functools.cache
-def _fresh(model, seed):
-  """What a run from scratch starts with."""
+def _init_params(model, seed):
+  """Returns the parameters with which a run from scratch starts."""
   init = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))
   return jax.device_get(init())
 
 
 @pytest.fixture
 def bert(tmp_path):
-  """A folder of BERT, with the parameters `random_params(_bert())`."""
-  return write(tmp_path, _bert()) / "bert"
+  """The folder of a BERT with the parameters `random_params(_bert())`."""
+  return write_export(tmp_path, _bert()) / "bert"
 
 
 @pytest.mark.parametrize(
@@ -75,21 +76,21 @@ def bert(tmp_path):
   [_pair, _bert, lambda: _bert(pooler=True)],
   ids=["pair", "bert", "pooled"],
 )
-def test_what_was_written_is_read(tmp_path, make):
+def test_loads_what_was_written(tmp_path, make):
   model = make()
   params = random_params(model)
-  loaded = load_params(write(tmp_path / "f32", model), model)
-  assert_same(loaded, params)
+  loaded = load_params(write_export(tmp_path / "f32", model), model)
+  assert_same_tree(loaded, params)
   assert {x.dtype for x in jax.tree.leaves(loaded)} == {np.dtype(np.float32)}
-  write(tmp_path / "half", model, dtype="bfloat16")
-  rounded = lambda x: np.float32(jnp.asarray(x, jnp.bfloat16))
-  assert_same(
-    load_params(tmp_path / "half", model), jax.tree.map(rounded, params)
+  write_export(tmp_path / "half", model, dtype="bfloat16")
+  rounded = jax.tree.map(
+    lambda x: np.float32(jnp.asarray(x, jnp.bfloat16)), params
   )
+  assert_same_tree(load_params(tmp_path / "half", model), rounded)
 
 
 def _transformers_bert(folder, architecture):
-  """A random BERT of our tiny size, saved by transformers itself."""
+  """Saves a random tiny BERT with transformers; returns its tensors."""
   torch = pytest.importorskip("torch")
   import transformers
 
@@ -103,10 +104,10 @@ def _transformers_bert(folder, architecture):
       network.cls.seq_relationship.bias[0] = -0.0  # a sum would lose the sign
       network.bert.pooler.dense.bias += 0.1
   network.save_pretrained(folder)
-  return read(folder)
+  return read_tensors(folder)
 
 
-def test_pooler_and_next_sentence_survive_training_to_the_last_bit(tmp_path):
+def test_training_keeps_pooler_and_next_sentence_bit_for_bit(tmp_path):
   before = _transformers_bert(tmp_path / "in", "BertForPreTraining")
   assert set(before) >= POOLED
   c = bert_base.get_config("runlocal,hc+sr")
@@ -131,26 +132,26 @@ def test_pooler_and_next_sentence_survive_training_to_the_last_bit(tmp_path):
     tmp_path / "out",
     origin=model_card.ModelOrigin("", trained=True),
   )
-  after = read(tmp_path / "out" / "bert")
+  after = read_tensors(tmp_path / "out" / "bert")
   assert set(after) == set(before)
   for name, x in before.items():
-    same = after[name].tobytes() == x.tobytes()
-    assert same == (name in POOLED), name
+    is_same = after[name].tobytes() == x.tobytes()
+    assert is_same == (name in POOLED), name
 
 
-def test_a_pooler_that_the_model_lacks_is_left_out_and_that_is_said(tmp_path):
+def test_unused_pooler_is_dropped_and_reported(tmp_path):
   tensors = _transformers_bert(tmp_path, "BertForPreTraining")
-  said = []
-  params = load_params(tmp_path, _bert(), report=said.append)
+  lines = []
+  params = load_params(tmp_path, _bert(), report=lines.append)
   assert set(params) == {"embeddings", "bert", "bert_head"}
   np.testing.assert_array_equal(params["embeddings"]["word"], tensors[WORDS])
-  unknown, line = said  # the words: transformers' models save none
-  assert "NO vocabulary" in unknown
+  no_vocabulary, line = lines  # a model of transformers saves no vocabulary
+  assert "NO vocabulary" in no_vocabulary
   assert all(name in line for name in (*POOLED, "--config.model.pooler=True"))
 
 
-def test_a_pooler_that_the_file_lacks_is_missing(bert):
-  refused(
+def test_missing_pooler_is_refused(bert):
+  assert_refused(
     bert,
     _bert(pooler=True),
     "bert.pooler.dense.weight is missing, the model's is (32, 32)",
@@ -166,24 +167,24 @@ def test_a_pooler_that_the_file_lacks_is_missing(bert):
     ("generator_lm_head.weight", "generator", ("embeddings", "word")),
   ],
 )
-def test_a_tied_array_may_be_there_twice_but_not_in_two_versions(
+def test_tied_array_may_be_stored_twice_if_both_are_equal(
   tmp_path, name, role, tied
 ):
   model = _bert() if role == "bert" else _pair()
   params = random_params(model)
   x = params[tied[0]][tied[1]]
-  write(tmp_path, model)
-  edit(tmp_path / role, {name: x})
-  assert_same(load_params(tmp_path, model), params)
+  write_export(tmp_path, model)
+  edit_tensors(tmp_path / role, {name: x})
+  assert_same_tree(load_params(tmp_path, model), params)
   changed = x.copy()
   changed[7] += 0.25
-  edit(tmp_path / role, {name: changed})
-  refused(tmp_path, model, f"{name} differs from", "0.25")
+  edit_tensors(tmp_path / role, {name: changed})
+  assert_refused(tmp_path, model, f"{name} of", "differs from", "0.25")
 
 
-def test_every_array_that_does_not_fit_is_listed_with_both_shapes(bert):
+def test_all_mismatched_arrays_are_listed_with_both_shapes(bert):
   query = "bert.encoder.layer.{}.attention.self.query"
-  edit(
+  edit_tensors(
     bert,
     {
       f"{query.format(0)}.bias": None,
@@ -192,220 +193,229 @@ def test_every_array_that_does_not_fit_is_listed_with_both_shapes(bert):
       "bert.embeddings.position_embeddings.weight": np.zeros((64, 32), int),
     },
   )
-  refused(
+  assert_refused(
     bert,
     _bert(),
     "position_embeddings.weight is of type int64",
-    f"{query.format(1)}.weight is (32, 16), the model's (32, 32)",
+    f"{query.format(1)}.weight is (32, 16), the model's is (32, 32)",
     f"{query.format(2)}.weight (32, 32) is not in the model",
     f"{query.format(0)}.bias is missing, the model's is (32,)",
   )
 
 
 @pytest.mark.parametrize(
-  ("field", "value", "said"),
+  ("field", "value", "message"),
   [
-    ("num_attention_heads", 4, "num_attention_heads is 4, the model's 2"),
-    ("num_attention_heads", None, "num_attention_heads is 12, the model's 2"),
-    ("hidden_act", "gelu_new", "'gelu_new', the model's 'gelu'"),
+    ("num_attention_heads", 4, "num_attention_heads is 4, the model's is 2"),
+    (
+      "num_attention_heads",
+      None,
+      "num_attention_heads is 12, the model's is 2",
+    ),
+    ("hidden_act", "gelu_new", "'gelu_new', the model's is 'gelu'"),
     ("layer_norm_eps", 1e-6, "layer_norm_eps is 1e-06"),
-    ("position_embedding_type", "relative_key", "the model's 'absolute'"),
+    ("position_embedding_type", "relative_key", "the model's is 'absolute'"),
     ("is_decoder", True, "is_decoder is True"),
     ("model_type", "electra", "weights of BERT"),
-    ("model_type", None, "names no model_type"),
-    ("num_hidden_layers", 10**6, "says 1000000 layers"),
-    ("num_hidden_layers", 10**9, "no size"),
+    ("model_type", None, "has no model_type"),
+    ("num_hidden_layers", 10**6, "has 1,000,000 layers"),
+    ("num_hidden_layers", 10**9, "not a valid size"),
   ],
 )
-def test_a_config_of_another_network_is_refused(bert, field, value, said):
-  """None of these shows in the shapes of the arrays."""
+def test_mismatched_config_is_refused(bert, field, value, message):
+  """No shape of an array depends on these fields."""
   edit_config(bert, {field: value})
-  refused(bert, _bert(), said)
+  assert_refused(bert, _bert(), message)
 
 
-def test_a_damaged_config_is_refused(bert):
+def test_damaged_config_is_refused(bert):
   text = (bert / "config.json").read_text()
   for damaged in text[:-40], "[]", "{}", '{"model_type": "roberta"}':
     (bert / "config.json").write_text(damaged)
-    refused(bert, _bert(), "config.json")
+    assert_refused(bert, _bert(), "config.json")
   (bert / "config.json").unlink()
-  refused(bert, _bert(), "holds no config.json")
+  assert_refused(bert, _bert(), "holds no config.json")
 
 
-def test_both_networks_of_a_pair_are_checked_before_either_is_refused(tmp_path):
-  write(tmp_path, _pair())
-  refused(
+def test_mismatches_of_both_networks_of_a_pair_are_listed(tmp_path):
+  write_export(tmp_path, _pair())
+  assert_refused(
     tmp_path,
     _pair(layers=1),
-    f"{tmp_path / 'discriminator'} does not fit the model",
-    f"{tmp_path / 'generator'} does not fit the model",
-    "num_hidden_layers is 2, the model's 1",
+    f"'{tmp_path / 'discriminator'}' does not fit the model",
+    f"'{tmp_path / 'generator'}' does not fit the model",
+    "num_hidden_layers is 2, the model's is 1",
   )
 
 
 @pytest.mark.parametrize(
-  ("name", "theirs"),
-  [("position", "position_embeddings.weight"), ("type", "token_type_embed")],
+  ("name", "tensor"), [("position", "position"), ("type", "token_type")]
 )
-def test_a_pair_that_does_not_share_its_embeddings_is_refused(
-  tmp_path, name, theirs
-):
+def test_pair_without_shared_embeddings_is_refused(tmp_path, name, tensor):
   model, params = _pair(), random_params(_pair())
-  write(tmp_path, model)
-  full = f"electra.embeddings.{theirs}"
-  full += "" if full.endswith("weight") else "dings.weight"
+  write_export(tmp_path, model)
+  full = f"electra.embeddings.{tensor}_embeddings.weight"
   x = params["embeddings"][name]
-  # As a sum in another order would have it.
-  edit(tmp_path / "generator", {full: x + np.float32(1e-8)})
-  assert_same(load_params(tmp_path, model), params)
+  # A difference by rounding is accepted.
+  edit_tensors(tmp_path / "generator", {full: x + np.float32(1e-8)})
+  assert_same_tree(load_params(tmp_path, model), params)
   far = x.copy()
   far[..., 3] += 0.125
-  edit(tmp_path / "generator", {full: far})
-  refused(tmp_path, model, f"embeddings/{name}", "0.125")
+  edit_tensors(tmp_path / "generator", {full: far})
+  assert_refused(tmp_path, model, f"embeddings/{name}", "0.125")
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_weights_that_are_not_finite_are_refused(bert, value):
+def test_non_finite_weights_are_refused(bert, value):
   bias = np.zeros(tiny.V, np.float32)
   bias[3:5] = value
-  edit(bert, {"cls.predictions.bias": bias})
-  refused(bert, _bert(), "cls.predictions.bias holds 2 values")
+  edit_tensors(bert, {"cls.predictions.bias": bias})
+  assert_refused(bert, _bert(), "cls.predictions.bias of", "holds 2 values")
 
 
-def test_a_backbone_without_names_has_no_weights_to_start_from(bert):
+def test_backbone_without_counterpart_is_refused(bert):
   with pytest.raises(InputError, match="rotary"):
     load_params(bert, _bert(backbone="rotary"))
 
 
-def test_weights_of_other_words_are_refused(bert):
+def test_weights_with_another_vocabulary_are_refused(bert):
   vocab = list(TOKENIZER.vocab)
   vocab[7], vocab[8] = vocab[8], vocab[7]
   other = make_tokenizer(vocab, lowercase=True)
-  refused(bert, _bert(), "--config.data.vocab=", "vocab.txt", tokenizer=other)
+  assert_refused(
+    bert, _bert(), "--config.data.vocab=", "vocab.txt", tokenizer=other
+  )
   (bert / "vocab.txt").unlink()
   ids = {token: i for i, token in enumerate(TOKENIZER.vocab)}
   (bert / "tokenizer.json").write_text(
     json.dumps({"model": {"vocab": ids, "type": "WordPiece"}})
   )
-  refused(bert, _bert(), "tokenizer.json", tokenizer=other)
-  (bert / "tokenizer.json").unlink()  # then nobody can tell
+  assert_refused(bert, _bert(), "tokenizer.json", tokenizer=other)
+  (bert / "tokenizer.json").unlink()  # without a vocabulary nothing is checked
   load_params(bert, _bert(), tokenizer=other)
-  refused(bert, _bert(), "no vocabulary beside it", skip="words")
+  assert_refused(bert, _bert(), "no vocabulary file", skip="words")
 
 
-def test_another_size_is_refused_before_the_vocabulary_is_known(bert):
+def test_sizes_are_checked_without_the_vocabulary_size(bert):
   networks = find.Weights(str(bert)).networks
-  unknown = functools.partial(pretrain.make_bert, vocab_size=1, variant="tiny")
-  check_fit.check_networks(networks, unknown(max_positions=64), skip=["words"])
+  make_bert = functools.partial(
+    pretrain.make_bert, vocab_size=1, variant="tiny"
+  )
+  model = make_bert(max_positions=64)
+  check_fit.check_networks(networks, model, skip=["words"])
   for other in {}, {"max_positions": 64, "type_vocab_size": 3}:
     with pytest.raises(InputError, match="does not fit the model"):
-      check_fit.check_networks(networks, unknown(**other), skip=["words"])
+      check_fit.check_networks(networks, make_bert(**other), skip=["words"])
 
 
 @pytest.mark.parametrize("make", [_pair, _bert])
-def test_old_names_and_constants_are_those_of_today(tmp_path, make):
+def test_loads_old_names_and_ignores_old_constants(tmp_path, make):
   model = make()
-  write(tmp_path, model)
+  write_export(tmp_path, model)
   for role in model.roles:
     family = "bert" if role == "bert" else "electra"
     new = {f"{family}.embeddings.position_ids": np.arange(64)[None]}
-    for name, x in read(tmp_path / role).items():
+    for name, x in read_tensors(tmp_path / role).items():
       if "LayerNorm" in name:
         old = name.replace("LayerNorm.weight", "LayerNorm.gamma")
         new |= {name: None, old.replace("LayerNorm.bias", "LayerNorm.beta"): x}
-    edit(tmp_path / role, new)
-  assert_same(load_params(tmp_path, model), random_params(model))
+    edit_tensors(tmp_path / role, new)
+  assert_same_tree(load_params(tmp_path, model), random_params(model))
 
 
-def test_one_array_by_two_names_is_refused(bert):
+def test_array_with_two_names_is_refused(bert):
   name = "bert.embeddings.LayerNorm"
-  edit(bert, {f"{name}.gamma": np.ones(32, np.float32)})
-  refused(bert, _bert(), f"both {name}")
+  edit_tensors(bert, {f"{name}.gamma": np.ones(32, np.float32)})
+  assert_refused(bert, _bert(), f"holds {name}.", "two names of one array")
 
 
-def test_an_encoder_alone_gets_the_heads_of_a_run_from_scratch(tmp_path):
+def test_missing_heads_are_drawn_as_in_a_run_from_scratch(tmp_path):
   model = _bert(pooler=True)
   params = random_params(model)
-  strip_prefix(write(tmp_path, model) / "bert")
-  said = []
-  loaded = load_params(tmp_path, model, seed=3, report=said.append)
-  fresh = _fresh(model, 3)
+  strip_prefix(write_export(tmp_path, model) / "bert")
+  lines = []
+  loaded = load_params(tmp_path, model, seed=3, report=lines.append)
+  fresh = _init_params(model, 3)
   for name in ("embeddings", "bert"):
-    assert_same(loaded[name], params[name])
-  assert_same(loaded["bert_head"], fresh["bert_head"])
+    assert_same_tree(loaded[name], params[name])
+  assert_same_tree(loaded["bert_head"], fresh["bert_head"])
   for name, origin in ("pooler", params), ("next_sentence", fresh):
-    assert_same(loaded["pooled"][name], origin["pooled"][name])
-  (line,) = said
-  assert "NOT in" in line and line.endswith("bert_head, pooled/next_sentence")
-  refused(tmp_path, model, "DRAWN AT RANDOM: bert_head", complete=True)
+    assert_same_tree(loaded["pooled"][name], origin["pooled"][name])
+  (line,) = lines
+  assert "NOT in" in line and line.endswith("bert_head, pooled/next_sentence.")
+  assert_refused(tmp_path, model, "lacks bert_head", "at random", complete=True)
 
 
-def test_a_head_that_is_there_in_part_is_no_fresh_head(bert):
-  edit(bert, {"cls.predictions.transform.dense.weight": None})
-  refused(bert, _bert(), "transform.dense.weight is missing")
+def test_incomplete_head_is_refused(bert):
+  edit_tensors(bert, {"cls.predictions.transform.dense.weight": None})
+  assert_refused(bert, _bert(), "transform.dense.weight is missing")
 
 
-def test_a_pair_in_two_places_and_a_discriminator_alone(tmp_path):
+def test_loads_a_pair_from_two_folders_or_a_discriminator_alone(tmp_path):
   model, params = _pair(), random_params(_pair())
-  write(tmp_path, model)
-  places = [str(tmp_path / role) for role in ("generator", "discriminator")]
-  assert_same(load_params(", ".join(places), model), params)
-  refused(f"{places[1]},{places[1]}", model, "are both a discriminator")
-  refused(places[0], model, "weights of a discriminator")
-  said, fresh = [], _fresh(model, 5)
-  loaded = load_params(places[1], model, seed=5, report=said.append)
+  write_export(tmp_path, model)
+  folders = [str(tmp_path / role) for role in ("generator", "discriminator")]
+  assert_same_tree(load_params(", ".join(folders), model), params)
+  assert_refused(
+    f"{folders[1]},{folders[1]}", model, "are both a discriminator"
+  )
+  assert_refused(folders[0], model, "weights of a discriminator")
+  lines, fresh = [], _init_params(model, 5)
+  loaded = load_params(folders[1], model, seed=5, report=lines.append)
   for name, x in loaded.items():
-    assert_same(x, (fresh if name.startswith("generator") else params)[name])
-  assert said[0].endswith("DRAWN AT RANDOM: generator, generator_head")
+    assert_same_tree(
+      x, (fresh if name.startswith("generator") else params)[name]
+    )
+  assert lines[0].endswith("DRAWN AT RANDOM: generator, generator_head.")
 
 
-def test_a_folder_is_of_the_network_that_it_is_named_after(tmp_path):
-  write(tmp_path / "a", _pair())
+def test_folder_must_hold_the_network_that_it_is_named_after(tmp_path):
+  write_export(tmp_path / "a", _pair())
   (tmp_path / "b").mkdir()
   (tmp_path / "b" / "discriminator").symlink_to(tmp_path / "a/discriminator")
-  refused(tmp_path / "b", _pair(), "leads out of the folder")
+  assert_refused(tmp_path / "b", _pair(), "leads out of the folder")
   (tmp_path / "a" / "generator").rename(tmp_path / "g")
   (tmp_path / "a" / "discriminator").rename(tmp_path / "a" / "generator")
-  refused(tmp_path / "a", _pair(), "holds a discriminator, by its config")
+  assert_refused(tmp_path / "a", _pair(), "holds a discriminator, according to")
 
 
 @pytest.mark.parametrize(
-  ("init", "said"),
+  ("init", "message"),
   [
-    ("model.safetensors", "give its folder: "),
-    ("bert_model.ckpt", "give its folder: "),
-    ("nothing/here/at/all", "workdir of a run of ours"),
+    ("model.safetensors", "Pass the folder of this file: "),
+    ("bert_model.ckpt", "Pass the folder of this file: "),
+    ("missing/folder/of/weights", "workdir of a pre-training run"),
     ("", "empty part"),
     ("a,", "empty part"),
-    ("a" * 5_000, "no place"),
+    ("a" * 5_000, "is not a path"),
   ],
 )
-def test_what_is_no_folder_of_weights_is_refused(
-  tmp_path, monkeypatch, init, said
-):
+def test_invalid_locations_are_refused(tmp_path, monkeypatch, init, message):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "model.safetensors").touch()
   (tmp_path / "bert_model.ckpt.index").touch()
   if init:
-    refused(init, _bert(), said)
+    assert_refused(init, _bert(), message)
   (tmp_path / "empty").mkdir()
-  refused(tmp_path / "empty", _bert(), "holds no weights")
+  assert_refused(tmp_path / "empty", _bert(), "holds no weights")
 
 
-def test_case_is_that_of_the_weights(bert):
+def test_case_must_be_that_of_the_weights(bert):
   vocab = [*TOKENIZER.vocab[:-1], "Berlin"]
   cased, uncased = (
     make_tokenizer(vocab, lowercase=lowercase) for lowercase in (False, True)
   )
   write_vocabulary(vocab, bert / "vocab.txt")
-  refused(bert, _bert(), "config.data.lowercase=True", tokenizer=cased)
-  # Without a word on it, capitals tell.
+  assert_refused(bert, _bert(), "config.data.lowercase=True", tokenizer=cased)
+  # Without a tokenizer config, capitals in the vocabulary decide.
   (bert / "tokenizer_config.json").unlink()
-  refused(bert, _bert(), "config.data.lowercase=False", tokenizer=uncased)
+  assert_refused(
+    bert, _bert(), "config.data.lowercase=False", tokenizer=uncased
+  )
   load_params(bert, _bert(), tokenizer=cased)
 
 
-NEW = ("new", "words", "here")
+NEW = ("three", "new", "words")
 CHANGED = make_tokenizer(
   [*(t for t in TOKENIZER.vocab if t not in ("w7", "w20")), *NEW],
   lowercase=True,
@@ -413,11 +423,9 @@ CHANGED = make_tokenizer(
 
 
 @pytest.mark.parametrize("make", [_pair, _bert])
-def test_rows_of_known_words_are_carried_into_another_vocabulary(
-  tmp_path, make
-):
+def test_rows_of_known_words_are_copied_to_another_vocabulary(tmp_path, make):
   params = random_params(make())
-  write(tmp_path, make())
+  write_export(tmp_path, make())
   fields = dict(vocab_size=len(CHANGED.vocab), variant="tiny", max_positions=64)
   is_pair = make is _pair
   model = (
@@ -425,11 +433,17 @@ def test_rows_of_known_words_are_carried_into_another_vocabulary(
     if is_pair
     else pretrain.make_bert(**fields)
   )
-  given = functools.partial(load_params, tmp_path, model, tokenizer=CHANGED)
-  refused(tmp_path, model, "config.init_skip=words", tokenizer=CHANGED)
-  said = []
-  loaded = given(seed=2, skip="words", report=said.append)
-  fresh = _fresh(model, 2)
+  assert_refused(tmp_path, model, "config.init_skip=words", tokenizer=CHANGED)
+  lines = []
+  loaded = load_params(
+    tmp_path,
+    model,
+    tokenizer=CHANGED,
+    seed=2,
+    skip="words",
+    report=lines.append,
+  )
+  fresh = _init_params(model, 2)
   head = "generator_head" if is_pair else "bert_head"
   for part, name in (("embeddings", "word"), (head, "bias")):
     for i, token in enumerate(CHANGED.vocab):
@@ -440,31 +454,31 @@ def test_rows_of_known_words_are_carried_into_another_vocabulary(
       )
       np.testing.assert_array_equal(loaded[part][name][i], expected)
   for part in loaded.keys() - {"embeddings", head}:
-    assert_same(loaded[part], params[part])
-  (line,) = said
-  assert all(x in line for x in ("68 of 71", "(new, words, here)", "2 rows"))
+    assert_same_tree(loaded[part], params[part])
+  (line,) = lines
+  assert all(x in line for x in ("68 of 71", "(three, new, words)", "2 rows"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [40, 64, 100])
-def test_the_first_positions_are_carried_over(bert, size):
+def test_first_positions_are_copied(bert, size):
   params, model = random_params(_bert()), _bert(max_positions=size)
   if size != 64:
-    refused(bert, model, "config.init_skip=positions")
-  said = []
-  loaded = load_params(bert, model, skip="positions", report=said.append)
+    assert_refused(bert, model, "config.init_skip=positions")
+  lines = []
+  loaded = load_params(bert, model, skip="positions", report=lines.append)
   old, new = (x["embeddings"].pop("position") for x in (params, loaded))
   assert len(new) == size
   np.testing.assert_array_equal(new[:64], old[:size])
-  fresh = _fresh(model, 0)["embeddings"]["position"]
+  fresh = _init_params(model, 0)["embeddings"]["position"]
   np.testing.assert_array_equal(new[64:], fresh[64:])
-  assert_same(loaded, params)
-  assert len(said) == (size != 64)
+  assert_same_tree(loaded, params)
+  assert len(lines) == (size != 64)
 
 
-def test_rows_of_padding_are_left_out_where_that_is_asked_for(bert):
-  tensors = read(bert)
-  edit(
+def test_rows_of_padding_are_dropped_on_request(bert):
+  tensors = read_tensors(bert)
+  edit_tensors(
     bert,
     {
       name: np.pad(x, [(0, 6)] + [(0, 0)] * (x.ndim - 1))
@@ -473,42 +487,40 @@ def test_rows_of_padding_are_left_out_where_that_is_asked_for(bert):
     },
   )
   edit_config(bert, {"vocab_size": tiny.V + 6})
-  refused(bert, _bert(), "config.init_skip=words")
-  said = []
-  loaded = load_params(bert, _bert(), skip="words", report=said.append)
-  assert_same(loaded, random_params(_bert()))
-  assert "6 rows are left out" in said[0]
+  assert_refused(bert, _bert(), "config.init_skip=words")
+  lines = []
+  loaded = load_params(bert, _bert(), skip="words", report=lines.append)
+  assert_same_tree(loaded, random_params(_bert()))
+  assert "Dropped 6 rows" in lines[0]
 
 
-def test_a_vocabulary_longer_than_the_table_is_refused(bert):
+def test_vocabulary_with_more_words_than_rows_is_refused(bert):
   write_vocabulary([*TOKENIZER.vocab, "more"], bert / "vocab.txt")
-  refused(bert, _bert(), "71 words", "70 rows", skip="words")
+  assert_refused(bert, _bert(), "71 words", "70 rows", skip="words")
 
 
 @pytest.mark.parametrize(
   "name", ["config.json", "vocab.txt", "tokenizer_config.json"]
 )
-def test_files_that_a_link_brings_in_from_elsewhere_are_refused(
-  bert, tmp_path, name
-):
+def test_links_out_of_the_folder_are_refused(bert, tmp_path, name):
   (bert / name).rename(tmp_path / name)
   (bert / name).symlink_to(tmp_path / name)
-  refused(bert, _bert(), name, "leads out")
+  assert_refused(bert, _bert(), name, "leads out")
 
 
-def test_arrays_of_another_task_are_said_to_be_that(bert):
-  edit(bert, {"classifier.weight": np.zeros((2, 32), np.float32)})
-  refused(bert, _bert(), "classifier.weight (2, 32)", "of another task")
+def test_arrays_of_another_task_are_recognized(bert):
+  edit_tensors(bert, {"classifier.weight": np.zeros((2, 32), np.float32)})
+  assert_refused(bert, _bert(), "classifier.weight (2, 32)", "of another task")
 
 
-def test_what_differs_in_many_arrays_is_not_listed_to_its_end(bert):
-  edit(bert, {f"x{i}": np.zeros(1, np.float32) for i in range(500)})
-  refused(bert, _bert(), "and 4", " more")
+def test_long_list_of_mismatches_is_cut(bert):
+  edit_tensors(bert, {f"x{i}": np.zeros(1, np.float32) for i in range(500)})
+  assert_refused(bert, _bert(), "and 4", " more")
   edit_config(bert, {"hidden_size": 16})
-  refused(bert, _bert(), "--config.model.variant=init")
+  assert_refused(bert, _bert(), "--config.model.variant=init")
 
 
-def test_googles_checkpoint_is_read_beside_a_config_of_transformers(
+def test_loads_a_google_checkpoint_next_to_a_config_of_transformers(
   tmp_path, monkeypatch
 ):
   monkeypatch.setattr(google_tf1, "load_checkpoint", tf1_stand_in.Reader)
@@ -516,4 +528,4 @@ def test_googles_checkpoint_is_read_beside_a_config_of_transformers(
   tf1_stand_in.write_model(tmp_path / "bert_model.ckpt", model, params)
   write_vocabulary(TOKENIZER.vocab, tmp_path / "vocab.txt")
   (tmp_path / "config.json").write_text("{}")
-  assert_same(load_params(tmp_path, model), params)
+  assert_same_tree(load_params(tmp_path, model), params)

@@ -1,6 +1,6 @@
-"""The weights that `config.init` names: a folder, a hub name or a run.
+"""Finds the weights that `config.init` names: a folder, a hub name or a run.
 
-Weights("released/electra")               a folder of one network or of a pair
+Weights("released/electra")               folder of one network or of a pair
 Weights("google/electra-base-discriminator, google/electra-base-generator")
 Weights("runs/mine"), Weights("runs/mine/checkpoints/500")
 Weights("electra_base")                   Google's TF1 checkpoint, as unpacked
@@ -25,23 +25,25 @@ from truenegs_jax.weights.formats.hf_safetensors import INDEX, WEIGHTS
 from truenegs_jax.weights.formats.network import Network
 from truenegs_jax.workdir import files
 
-# Runs of a fine-tuning, from its workdir, from a task of it and from a run.
-TUNED = tuple(f"{x}result.json" for x in ("*/seed-*/", "seed-*/", ""))
+# Results of fine-tuning in its workdir, in a task's folder and in a run's.
+FINETUNE_RESULTS = tuple(
+  f"{folder}result.json" for folder in ("*/seed-*/", "seed-*/", "")
+)
 INIT_FORMATS = (
-  "It may be a folder that transformers' save_pretrained or"
-  " truenegs_jax.export wrote (for ELECTRA's pair: one with discriminator/ and"
-  " generator/, or two, DISCRIMINATOR,GENERATOR), a name on the Hugging Face"
-  " hub, a folder of one of Google's TF1 checkpoints, or the workdir of a run"
-  " of ours."
+  "config.init accepts a folder that save_pretrained of transformers or"
+  " truenegs_jax.export wrote (for an ELECTRA pair, a folder with"
+  " discriminator/ and generator/, or two folders, DISCRIMINATOR,GENERATOR), a"
+  " name on the Hugging Face hub, a folder of one of Google's TF1 checkpoints,"
+  " or the workdir of a pre-training run."
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-  """Weights to start from: located and opened once, when first needed.
+  """Weights to start from, found and opened once, when first needed.
 
   Attributes:
-    init: a value of `config.init`: one place, or DISCRIMINATOR,GENERATOR.
+    init: a value of `config.init`: one location, or DISCRIMINATOR,GENERATOR.
     report: receives a line about each download.
   """
 
@@ -50,48 +52,49 @@ class Weights:
 
   @functools.cached_property
   def networks(self) -> dict[str, Network]:
-    """All networks by role, a discriminator first; only headers are read.
+    """All networks by role, the discriminator first; only headers are read.
 
     Raises:
-      InputError: nothing there, damaged, or a format that is not read.
-      CheckpointError: a run of ours that cannot be read.
+      InputError: the location does not exist, or its files are damaged or of
+        an unknown format.
+      CheckpointError: a run of this project that cannot be read.
     """
     by_role: dict[str, Network] = {}
-    for place in _places(self.init):
-      for role, network in _open(place, self.report).items():
+    for location in _split_init(self.init):
+      for role, network in _open_location(location, self.report).items():
         if role in by_role:
           raise InputError(
             f"init: {by_role[role].location} and {network.location} are both a"
-            f" {role}; give DISCRIMINATOR,GENERATOR."
+            f" {role}. Pass --config.init=DISCRIMINATOR,GENERATOR."
           )
         by_role[role] = network
-    # The discriminator comes first: where the two differ, it decides.
+    # The discriminator is first: its values are used where the two differ.
     return dict(sorted(by_role.items()))
 
   def for_roles(self, roles: Sequence[str]) -> dict[str, Network]:
-    """The networks for a model of these roles.
+    """Returns the networks for a model with these roles.
 
-    A pair does with a discriminator alone, and where only that is wanted its
-    generator is left out.
+    A pair can start from a discriminator alone. A model that is only a
+    discriminator ignores the generator of a pair.
 
     Raises:
-      InputError: networks of other roles; as `networks`.
+      InputError: the weights have other roles; as `networks`.
       CheckpointError: as `networks`.
     """
     by_role, first = dict(self.networks), roles[0]
     if {"discriminator"} == set(roles) <= set(by_role):
       by_role.pop("generator", None)
     if first not in by_role or set(by_role) - set(roles):
+      expected = "BERT" if first == "bert" else "a discriminator"
       raise InputError(
-        f"init: {self.init} holds {_described(by_role)}, and this run trains"
-        f" {hf_names.NETWORKS[first].family!r}: give weights of"
-        f" {'BERT' if first == 'bert' else 'a discriminator'}, or another"
-        " config."
+        f"init: {self.init!r} holds {_list_roles(by_role)}, but this run trains"
+        f" {hf_names.NETWORKS[first].family!r}. Pass weights of {expected}, or"
+        " choose another config."
       )
     return by_role
 
   def encoder(self) -> Network:
-    """The one network that can be fine-tuned.
+    """Returns the one network that can be fine-tuned.
 
     Raises:
       InputError: a generator alone; BERT and a discriminator; as `networks`.
@@ -100,101 +103,106 @@ class Weights:
     encoders = [x for role, x in self.networks.items() if role != "generator"]
     if len(encoders) != 1:
       raise InputError(
-        f"init: {self.init} holds {_described(self.networks)}, and what is"
-        " fine-tuned is BERT or a discriminator: give one, of a pair the"
-        " generator's partner."
+        f"init: {self.init!r} holds {_list_roles(self.networks)}, but"
+        " fine-tuning needs one BERT or one discriminator. Pass that one. If"
+        " you have only the generator of a pair, get its discriminator."
       )
     return encoders[0]
 
 
-def _places(init: str) -> list[str]:
-  """One place, or those of discriminator and generator."""
+def _split_init(init: str) -> list[str]:
+  """Splits `config.init` into one location, or those of a pair."""
   init = init.strip()
   if "," not in init or os.path.exists(os.path.expanduser(init)):
     return [init]
-  places = [place.strip() for place in init.split(",")]
-  if not all(places):
-    raise InputError(f"init: {init!r} has an empty part; leave out the comma.")
-  return places
+  locations = [location.strip() for location in init.split(",")]
+  if not all(locations):
+    raise InputError(f"init: {init!r} has an empty part. Remove the comma.")
+  return locations
 
 
-def _open(place: str, report: Callable[[str], Any]) -> dict[str, Network]:
-  path = pathlib.Path(place).expanduser()
+def _open_location(
+  location: str, report: Callable[[str], Any]
+) -> dict[str, Network]:
+  path = pathlib.Path(location).expanduser()
   try:
     path.exists()
-  except (OSError, ValueError) as e:  # of too long a name, say
-    raise InputError(f"init: {place[:80]!r} is no place: {e}.") from e
+  except (OSError, ValueError) as e:  # for example, the name is too long
+    raise InputError(f"init: {location[:80]!r} is not a path: {e}.") from e
   if run := files.parse_run_path(path):
     return run_folder.open_networks(*run)
   if path.is_dir():
     return _open_folder(path)
-  if path.exists():
+  if path.exists() or path.with_name(f"{path.name}.index").is_file():
     raise InputError(
-      f"init: {place} is a file; give its folder: {path.parent}."
+      f"init: {location!r} is not a folder. Pass the folder of this file:"
+      f" --config.init={path.parent}."
     )
-  if path.with_name(f"{path.name}.index").is_file():
-    raise InputError(f"init: {place}: give its folder: {path.parent}.")
-  if not hf_hub.is_model_name(place):
-    raise InputError(f"init: there is no folder {place}. {INIT_FORMATS}")
-  return _by_role(hf_folder.open_network(hf_hub.download(place, report=report)))
+  if not hf_hub.is_model_name(location):
+    raise InputError(f"init: there is no folder {location!r}. {INIT_FORMATS}")
+  folder = hf_hub.download(location, report=report)
+  return _key_by_role(hf_folder.open_network(folder))
 
 
 def _open_folder(folder: pathlib.Path) -> dict[str, Network]:
-  inside = [r for r in hf_names.NETWORKS if (folder / r).is_dir()]
-  if inside:
-    return _open_inside(folder, inside)
-  has = lambda name: (folder / name).exists()
-  if not (has(WEIGHTS) or has(INDEX)):
-    # A copy of Google's on the hub may have a config.json beside it.
+  roles = [role for role in hf_names.NETWORKS if (folder / role).is_dir()]
+  if roles:
+    return _open_subfolders(folder, roles)
+  if not any((folder / name).exists() for name in (WEIGHTS, INDEX)):
+    # On the hub, a copy of Google's checkpoint may come with a config.json.
     if google_tf1.find_index(folder):
       return google_tf1.open_networks(folder)
-    _check_not_tuned(folder)
-  if not has(hf_folder.CONFIG) and not any(folder.glob("*model*")):
-    raise InputError(f"init: {folder} holds no weights. {INIT_FORMATS}")
-  return _by_role(hf_folder.open_network(folder))
+    _refuse_fine_tuning(folder)
+  has_config = (folder / hf_folder.CONFIG).exists()
+  if not has_config and not any(folder.glob("*model*")):
+    raise InputError(f"init: '{folder}' holds no weights. {INIT_FORMATS}")
+  return _key_by_role(hf_folder.open_network(folder))
 
 
-def _check_not_tuned(folder: pathlib.Path) -> None:
-  """Refuses what holds fine-tuned models, and names one of them."""
-  runs = [path.parent for x in TUNED for path in folder.glob(x)]
+def _refuse_fine_tuning(folder: pathlib.Path) -> None:
+  """Refuses a folder of fine-tuning runs and names one of their models."""
+  runs = [
+    p.parent for pattern in FINETUNE_RESULTS for p in folder.glob(pattern)
+  ]
   models = [x / "model" for x in runs if (x / "model" / WEIGHTS).exists()]
   if models:
-    which = f"one of its {len(models)} models: " if models[1:] else ""
+    count = f"one of its {len(models)} models" if models[1:] else "its model"
     raise InputError(
-      f"init: {folder} is of a fine-tuning; give {which}{min(models)}."
+      f"init: '{folder}' is a folder of fine-tuning. Pass {count}:"
+      f" --config.init={min(models)}."
     )
   if runs:
     raise InputError(
-      f"init: {folder} is of a fine-tuning that has written no model;"
-      " --config.finetune.export=all does."
+      f"init: '{folder}' is a folder of fine-tuning without exported models."
+      " Fine-tune with --config.finetune.export=all."
     )
 
 
-def _open_inside(
-  folder: pathlib.Path, inside: Sequence[str]
+def _open_subfolders(
+  folder: pathlib.Path, roles: Sequence[str]
 ) -> dict[str, Network]:
-  """The folders in a folder, each of the network that it is named after."""
-  found = {}
-  for role in inside:
+  """Opens subfolders, each of which must hold the role it is named after."""
+  networks = {}
+  for role in roles:
     if not (folder / role).resolve().is_relative_to(folder.resolve()):
       raise InputError(
-        f"init: {folder / role} leads out of the folder; give both places as"
-        " they are: DISCRIMINATOR,GENERATOR."
+        f"init: '{folder / role}' is a link that leads out of the folder. Pass"
+        " both folders: --config.init=DISCRIMINATOR,GENERATOR."
       )
-    found[role] = hf_folder.open_network(folder / role)
-    if found[role].role != role:
+    networks[role] = hf_folder.open_network(folder / role)
+    if networks[role].role != role:
       raise InputError(
-        f"init: {folder / role} holds a {found[role].role}, by its config and"
-        " arrays."
+        f"init: '{folder / role}' holds a {networks[role].role}, according to"
+        " its config and arrays. Rename the folder."
       )
-  return found
+  return networks
 
 
-def _by_role(network: Network) -> dict[str, Network]:
+def _key_by_role(network: Network) -> dict[str, Network]:
   return {network.role: network}
 
 
-def _described(found: Mapping[str, Network]) -> str:
+def _list_roles(networks: Mapping[str, Network]) -> str:
   return " and ".join(
-    "BERT" if role == "bert" else f"a {role}" for role in found
+    "BERT" if role == "bert" else f"a {role}" for role in networks
   )

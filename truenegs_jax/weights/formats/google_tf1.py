@@ -1,10 +1,10 @@
-"""Google's released checkpoints of ELECTRA and BERT, as networks.
+"""Reads Google's released TensorFlow 1 checkpoints of ELECTRA and BERT.
 
-Both lie in a folder as unpacked: a checkpoint of TensorFlow 1, a vocab.txt and,
-for BERT, its bert_config.json. TensorFlow reads the arrays. Names are those of
-google-research/electra and google-research/bert; the two networks of ELECTRA
+Each is a folder as unpacked: the checkpoint, a vocab.txt and, for BERT, a
+bert_config.json. TensorFlow reads the arrays. Names are those of
+google-research/electra and google-research/bert. The two networks of ELECTRA
 share `electra/embeddings`.
-BERT's code there approximates gelu by tanh; here it is exact, as in Hugging
+Google's BERT code approximates gelu by tanh. Here gelu is exact, as in Hugging
 Face's copies of the same weights.
 """
 
@@ -29,14 +29,15 @@ from truenegs_jax.weights.formats.network import (
   find_file,
 )
 
-# Beginnings of the names of what each network is made of, its encoder's first.
-PARTS = {
+# Prefixes of the names of each network's arrays; the encoder's prefix is first.
+PREFIXES = {
   "discriminator": ("electra/", "discriminator_predictions/"),
   "generator": ("generator/", "generator_predictions/", "electra/embeddings/"),
   "bert": ("bert/", "cls/"),
 }
-# From Hugging Face's names, one rule after another.
-RULES = (
+# Regular expressions, applied in order, that turn Hugging Face's names into
+# TensorFlow's.
+RENAMINGS = (
   (r"\.layer\.", ".layer_"),
   (r"LayerNorm\.weight$", "LayerNorm.gamma"),
   (r"LayerNorm\.bias$", "LayerNorm.beta"),
@@ -48,115 +49,122 @@ RULES = (
   (r"\.weight$", ".kernel"),
   (r"\.", "/"),
 )
-# The one matrix that is [out, in] there.
+# The only matrix that TensorFlow stores as [out, in].
 TRANSPOSED = "cls/seq_relationship/output_weights"
 CONFIG, VOCABULARY = "bert_config.json", "vocab.txt"
-POINTER = "checkpoint"  # the file that names the newest one
+STATE_FILE = "checkpoint"  # names the newest checkpoint of the folder
 
 
 def find_index(folder: pathlib.Path) -> pathlib.Path | None:
-  """The index of a folder's checkpoint; None where there is none.
+  """Finds the index file of a folder's checkpoint; None if there is none.
 
   Raises:
-    InputError: several, and no file `checkpoint` that names one; it names one
-      that is not there; the folder cannot be read.
+    InputError: the folder cannot be read; it holds several checkpoints and no
+      file `checkpoint` that names one; the named one is missing.
   """
   try:
     names = {path.name for path in folder.iterdir() if path.is_file()}
-    text = _beginning(folder / POINTER) if POINTER in names else ""
+    state = _read_start(folder / STATE_FILE) if STATE_FILE in names else ""
   except OSError as e:
-    raise InputError(f"init: {folder} cannot be read: {e}.") from e
+    raise InputError(f"init: '{folder}' cannot be read: {e}.") from e
   data = (re.fullmatch(r"(.+)\.data-\d{5}-of-\d{5}", name) for name in names)
   complete = {m[1] for m in data if m and f"{m[1]}.index" in names}
-  # Without data it is still what was meant: opening it says what is lacking.
-  found = sorted(
-    complete or {n[: -len(".index")] for n in names if n.endswith(".index")}
-  )
-  if not found:
+  # An index without data counts too: opening it reports the missing file.
+  indexed = {n.removesuffix(".index") for n in names if n.endswith(".index")}
+  prefixes = sorted(complete or indexed)
+  if not prefixes:
     return None
-  if named := re.search(r'model_checkpoint_path: *"(?:.*[/\\])?(.*)"', text):
-    if named[1] not in found:
+  if match := re.search(r'model_checkpoint_path: *"(?:.*[/\\])?(.*)"', state):
+    if match[1] not in prefixes:
       raise InputError(
-        f"init: {folder / POINTER} names {named[1]!r}, and there is"
-        f" {', '.join(found)}: put one of these there as model_checkpoint_path."
+        f"init: '{folder / STATE_FILE}' names the checkpoint {match[1]!r}, but"
+        f" the folder holds {', '.join(prefixes)}. Set model_checkpoint_path in"
+        " that file to one of them."
       )
-    found = [named[1]]
-  if len(found) > 1:
+    prefixes = [match[1]]
+  if len(prefixes) > 1:
     raise InputError(
-      f"init: {folder} holds several checkpoints: {', '.join(found)}; leave one"
-      f" there, or name it in a file `{POINTER}` as TensorFlow does:"
-      ' model_checkpoint_path: "NAME".'
+      f"init: '{folder}' holds several checkpoints: {', '.join(prefixes)}."
+      f" Remove all but one, or name one in a file '{STATE_FILE}' as TensorFlow"
+      ' does: model_checkpoint_path: "NAME".'
     )
-  return folder / f"{found[0]}.index"
+  return folder / f"{prefixes[0]}.index"
 
 
 def open_networks(folder: pathlib.Path) -> dict[str, Network]:
-  """The networks of a folder's checkpoint by their roles; nothing is read.
+  """Returns the networks of a folder's checkpoint by role; reads no arrays.
 
   Raises:
-    InputError: no checkpoint, a damaged one, not of ELECTRA or BERT, or no
-      TensorFlow.
+    InputError: the folder holds no checkpoint of ELECTRA or BERT; the
+      checkpoint is damaged; TensorFlow is not installed.
   """
   index = find_index(folder)
   if index is None:
-    raise InputError(f"init: there is no TensorFlow checkpoint in {folder}.")
+    raise InputError(f"init: '{folder}' holds no TensorFlow checkpoint.")
   for path in (index, *folder.glob(f"{glob.escape(index.stem)}.data-*")):
-    find_file(folder, path.name)  # refuses what a link brings in from elsewhere
-  arrays = _open_arrays(index.with_suffix(""))
-  given = _config(folder)
-  vocabulary = (folder / VOCABULARY).exists()
-  found = {}
-  for role in _roles(arrays):
-    own = _own(arrays, role)
-    fields = _fields(own, role) | (given if role == "bert" else {})
-    check_layers(fields, own)
-    found[role] = Network(
+    find_file(folder, path.name)  # refuses links that lead out of the folder
+  prefix = index.with_suffix("")
+  all_arrays = _open_arrays(prefix)
+  bert_config = _read_bert_config(folder)
+  vocabulary = None
+  if (folder / VOCABULARY).exists():
+    vocabulary = find_file(folder, VOCABULARY).path
+  networks = {}
+  for role in _detect_roles(all_arrays):
+    arrays = _select_arrays(all_arrays, role)
+    fields = _derive_fields(arrays, role)
+    if role == "bert":
+      fields |= bert_config
+    check_layers(fields, arrays)
+    networks[role] = Network(
       role=role,
-      location=str(index.with_suffix("")),
-      arrays=own,
+      location=f"'{prefix}'",
+      arrays=arrays,
       fields=fields,
       name_table=name_table,
       transposed_kernels=False,
-      vocabulary=find_file(folder, VOCABULARY).path if vocabulary else None,
+      vocabulary=vocabulary,
       lowercase=None,
     )
-  return found
+  return networks
 
 
 def load_checkpoint(prefix: pathlib.Path) -> Any:
-  """TensorFlow's reader of a checkpoint (`tf.train.load_checkpoint`).
+  """Returns TensorFlow's reader of a checkpoint, `tf.train.load_checkpoint`.
 
   Raises:
     InputError: TensorFlow is not installed.
   """
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no line on absent GPUs
+  # TensorFlow would otherwise warn that it finds no GPU.
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
   try:
     import tensorflow
   except ImportError as e:
     raise InputError(
-      f"init: {prefix} is a checkpoint that TensorFlow has to read: pip"
-      " install 'truenegs_jax[tf]', or give the model's name on the"
-      f" Hugging Face hub ({e})."
+      f"init: '{prefix}' is a TensorFlow checkpoint, and TensorFlow cannot be"
+      f" imported ({e}). Install it: pip install 'truenegs_jax[tf]'. Or pass"
+      " the model's name on the Hugging Face hub: --config.init=NAME."
     ) from e
-  with contextlib.suppress(RuntimeError):  # whoever used it before has chosen
-    tensorflow.config.set_visible_devices([], "GPU")  # it would take them all
+  with contextlib.suppress(RuntimeError):  # TensorFlow was initialized before
+    # TensorFlow would otherwise reserve the memory of all GPUs.
+    tensorflow.config.set_visible_devices([], "GPU")
   return tensorflow.train.load_checkpoint(str(prefix))
 
 
 def name_table(model: hf_names.Model, role: str) -> dict[str, str]:
-  """Path in our tree -> TensorFlow's name, for every array of a network."""
+  """Maps each path in our tree to TensorFlow's name, for one network."""
   table = {}
-  for ours, name in hf_names.name_table(model, role).items():
-    for pattern, new in RULES:
-      name = re.sub(pattern, new, name)
+  for path, name in hf_names.name_table(model, role).items():
+    for pattern, replacement in RENAMINGS:
+      name = re.sub(pattern, replacement, name)
     if role == "generator":
       name = re.sub("^electra/(?!embeddings/)", "generator/", name)
-    table[ours] = name
+    table[path] = name
   return table
 
 
 def _open_arrays(prefix: pathlib.Path) -> Arrays:
-  with _reading(prefix):
+  with _as_input_errors(prefix):
     reader = load_checkpoint(prefix)
     shapes = {
       name: tuple(shape)
@@ -164,10 +172,10 @@ def _open_arrays(prefix: pathlib.Path) -> Arrays:
     }
 
   def read(name: str) -> np.ndarray:
-    with _reading(prefix):
+    with _as_input_errors(prefix):
       x = np.asarray(reader.get_tensor(name))
       if x.dtype != np.float32:
-        raise ValueError(f"{name} is of type {x.dtype}, not float32")
+        raise ValueError(f"{name!r} is of type {x.dtype}, not float32")
       return x
 
   dtypes = dict.fromkeys(shapes, "float32")
@@ -175,66 +183,72 @@ def _open_arrays(prefix: pathlib.Path) -> Arrays:
 
 
 @contextlib.contextmanager
-def _reading(prefix: pathlib.Path) -> Iterator[None]:
-  """Turns any error of TensorFlow's reader into an InputError."""
+def _as_input_errors(prefix: pathlib.Path) -> Iterator[None]:
+  """Turns every error of TensorFlow's reader into an InputError."""
   try:
     yield
   except InputError:
     raise
-  except Exception as e:  # it has a dozen kinds, most of tf.errors
+  except Exception as e:  # a dozen classes, most of them in tf.errors
     raise InputError(
-      f"init: {prefix} cannot be read as a TensorFlow checkpoint:"
-      f" {printable(e)}. If its files were copied, copy them again, all."
+      f"init: '{prefix}' cannot be read as a TensorFlow checkpoint:"
+      f" {printable(e)}. If its files were copied, copy all of them again."
     ) from e
 
 
-def _roles(arrays: Arrays) -> list[str]:
-  """The networks that are there: a pair, a discriminator or BERT."""
-  has = lambda part: any(name.startswith(part) for name in arrays.shapes)
-  if has("bert/"):
+def _detect_roles(arrays: Arrays) -> list[str]:
+  """Returns the roles of a checkpoint: a pair, a discriminator, or BERT."""
+
+  def has_prefix(prefix: str) -> bool:
+    return any(name.startswith(prefix) for name in arrays.shapes)
+
+  if has_prefix("bert/"):
     return ["bert"]
-  if has("electra/encoder/"):
-    pair = all(map(has, PARTS["generator"]))
-    return ["discriminator", "generator"] if pair else ["discriminator"]
-  tops = sorted({name.split("/")[0] for name in arrays.shapes})
+  if has_prefix("electra/encoder/"):
+    is_pair = all(map(has_prefix, PREFIXES["generator"]))
+    return ["discriminator", "generator"] if is_pair else ["discriminator"]
+  scopes = sorted({name.split("/")[0] for name in arrays.shapes})
   raise InputError(
-    f"init: {arrays.path} is of no ELECTRA and no BERT: there is nothing that"
-    f" begins with electra/encoder/ or bert/, only {tops[:5]}."
+    f"init: '{arrays.path}' is not a checkpoint of ELECTRA or BERT. No array"
+    " name begins with electra/encoder/ or bert/. The names begin with"
+    f" {', '.join(map(repr, scopes[:5]))}."
   )
 
 
-def _own(arrays: Arrays, role: str) -> Arrays:
-  """The arrays of one network, without the optimizer's."""
-  own = {
+def _select_arrays(arrays: Arrays, role: str) -> Arrays:
+  """Selects the arrays of one network, without the optimizer's."""
+  shapes = {
     name: shape
     for name, shape in arrays.shapes.items()
-    # What an optimizer keeps of a variable is named NAME/adam_m and the like.
-    if name.startswith(PARTS[role])
+    # The optimizer's arrays of a variable are named NAME/adam_m and the like.
+    if name.startswith(PREFIXES[role])
     and name.rpartition("/")[0] not in arrays.shapes
   }
-  if TRANSPOSED in own:
-    own[TRANSPOSED] = own[TRANSPOSED][::-1]
+  if TRANSPOSED in shapes:
+    shapes[TRANSPOSED] = shapes[TRANSPOSED][::-1]
   return Arrays(
     path=arrays.path,
-    shapes=own,
-    dtypes={name: arrays.dtypes[name] for name in own},
+    shapes=shapes,
+    dtypes={name: arrays.dtypes[name] for name in shapes},
     read=lambda name: (
       arrays.read(name).T if name == TRANSPOSED else arrays.read(name)
     ),
   )
 
 
-def _fields(arrays: Arrays, role: str) -> dict[str, Any]:
-  """The sizes of a network, by the names of Hugging Face's config.json.
+def _derive_fields(arrays: Arrays, role: str) -> dict[str, Any]:
+  """Derives the fields of Hugging Face's config.json from array shapes.
 
-  How many heads there are shows in no shape; bert_config.json has it.
+  The number of heads is missing: no shape depends on it.
   """
   family = hf_names.NETWORKS[role].family
-  scope = PARTS[role][0]
-  table = lambda kind: _matrix(arrays, f"{family}/embeddings/{kind}_embeddings")
-  layer = f"{scope}encoder/layer_"
-  width, ffn = _matrix(arrays, f"{layer}0/intermediate/dense/kernel")
-  vocab_size, embedding_size = table("word")
+
+  def table_shape(kind: str) -> tuple[int, ...]:
+    return _matrix_shape(arrays, f"{family}/embeddings/{kind}_embeddings")
+
+  layer = f"{PREFIXES[role][0]}encoder/layer_"
+  width, ffn = _matrix_shape(arrays, f"{layer}0/intermediate/dense/kernel")
+  vocab_size, embedding_size = table_shape("word")
   layers = {
     name.removeprefix(layer).split("/")[0]
     for name in arrays.shapes
@@ -248,39 +262,38 @@ def _fields(arrays: Arrays, role: str) -> dict[str, Any]:
     "num_hidden_layers": len(layers),
     "intermediate_size": ffn,
     "hidden_act": "gelu",
-    "max_position_embeddings": table("position")[0],
-    "type_vocab_size": table("token_type")[0],
+    "max_position_embeddings": table_shape("position")[0],
+    "type_vocab_size": table_shape("token_type")[0],
     "layer_norm_eps": LAYER_NORM_EPSILON,
   }
 
 
-def _matrix(arrays: Arrays, name: str) -> tuple[int, ...]:
-  """The two numbers of its shape."""
+def _matrix_shape(arrays: Arrays, name: str) -> tuple[int, ...]:
   shape = arrays.shapes.get(name, ())
   if len(shape) != 2:
     raise InputError(
-      f"init: {arrays.path} holds no matrix {name}, which says how large the"
-      " network is."
+      f"init: '{arrays.path}' holds no matrix {name!r}. The size of the network"
+      " is read from its shape."
     )
   return shape
 
 
-def _config(folder: pathlib.Path) -> dict[str, Any]:
-  """The fields of bert_config.json; none where it is not there."""
+def _read_bert_config(folder: pathlib.Path) -> dict[str, Any]:
+  """Returns the fields of bert_config.json; empty if the file is missing."""
   path = folder / CONFIG
   if not path.exists():
     return {}
   file = find_file(folder, CONFIG)
   try:
-    given = json.loads(file.target.read_text(encoding="utf-8"))
+    fields = json.loads(file.target.read_text(encoding="utf-8"))
   except (OSError, ValueError, RecursionError) as e:
-    raise InputError(f"init: {path} cannot be read: {e!r}.") from e
-  if not isinstance(given, dict):
-    raise InputError(f"init: {path} holds no object of JSON.")
-  hf_folder.check_sizes(path, given)
-  return given
+    raise InputError(f"init: '{path}' cannot be read: {e!r}.") from e
+  if not isinstance(fields, dict):
+    raise InputError(f"init: '{path}' is not a JSON object.")
+  hf_folder.check_sizes(path, fields)
+  return fields
 
 
-def _beginning(path: pathlib.Path) -> str:
+def _read_start(path: pathlib.Path) -> str:
   with path.open("rb") as file:
     return file.read(10_000).decode(errors="replace")

@@ -1,10 +1,10 @@
-"""A network's folder in Hugging Face's format: read, described and written.
+"""Reads and writes a network's folder in Hugging Face's format.
 
   network = open_network(folder)
   write_model(folder, params, model, "discriminator", tokenizer)
 
-It holds `config.json`, the weights and, beside them, the vocabulary. Old names
-of arrays are read, too.
+The folder holds `config.json`, the weights and the vocabulary. Old names of
+arrays are read too.
 """
 
 import dataclasses
@@ -33,20 +33,21 @@ from truenegs_jax.weights.formats.network import (
 )
 
 CONFIG = "config.json"
-HEAD = "head.safetensors"  # a linear head, which no class of transformers has
+# A linear head is a separate file: no class of transformers has one.
+HEAD = "head.safetensors"
 VOCABULARIES = ("vocab.txt", "tokenizer.json")
-# Of TF1's layer norms; transformers takes them, too.
-OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
-# What a network without a head calls its parts.
-PARTS = ("embeddings", "embeddings_project", "encoder", "pooler")
-# Constants that older versions saved among the weights.
+# Suffixes of TF1's layer norms, which transformers reads too.
+OLD_SUFFIXES = {".gamma": ".weight", ".beta": ".bias"}
+# First words of the names in a file without heads and without a family prefix.
+BARE_PREFIXES = ("embeddings", "embeddings_project", "encoder", "pooler")
+# Constants that older versions of transformers saved with the weights.
 CONSTANTS = ("embeddings.position_ids", "embeddings.token_type_ids")
 DECODER_BIAS, BIAS = "cls.predictions.decoder.bias", "cls.predictions.bias"
 GENERATORS = ("generator_predictions.", "generator_lm_head.")
 TOKENIZERS = {"electra": "ElectraTokenizer", "bert": "BertTokenizer"}
 
-# What decides the function that the weights make up, and what transformers
-# takes for a field that config.json leaves out.
+# Fields that change the network's outputs, with the values that transformers
+# uses if config.json leaves them out.
 _DEFAULTS: dict[str, dict[str, Any]] = {
   "electra": dict(
     embedding_size=128,
@@ -64,7 +65,7 @@ _SHARED_DEFAULTS: dict[str, Any] = dict(
   hidden_act="gelu",
   layer_norm_eps=1e-12,
 )
-# Fields that we never write; another value is another network.
+# Fields that are never written; no other value is supported.
 _FIXED: dict[str, Any] = dict(
   position_embedding_type="absolute", is_decoder=False
 )
@@ -78,28 +79,31 @@ MAX_SIZE = 10_000_000
 
 
 def has_counterpart(model: hf_names.Model) -> bool:
-  """Whether Hugging Face knows the backbone: only then is there an export."""
+  """Whether transformers has the model's backbone, as exports require."""
   backbone = registry.load_backbone(model.backbone)
   return getattr(backbone, "HUGGING_FACE", False)
 
 
 def check_backbone(model: hf_names.Model) -> None:
-  """InputError where `has_counterpart` says no."""
+  """Raises InputError if transformers does not have the model's backbone."""
   if not has_counterpart(model):
     raise InputError(
-      f"model.backbone {model.backbone!r} has no counterpart in Hugging Face's"
-      " transformers: such a model is neither exported nor started from its"
-      ' weights; "encoder" is.'
+      f"model.backbone={model.backbone!r} has no counterpart in Hugging Face's"
+      " transformers. It can neither be exported nor start from weights in"
+      " Hugging Face's format. Use --config.model.backbone=encoder."
     )
 
 
 def model_config(
   model: hf_names.Model, role: str, *, pad: int, dtype: str = "float32"
 ) -> dict[str, Any]:
-  """A whole `config.json`: a field left out means ELECTRA-small, BERT-base."""
+  """Returns a complete `config.json`.
+
+  transformers fills missing fields with those of ELECTRA-small or BERT-base.
+  """
   config = model.roles[role]
   family = hf_names.NETWORKS[role].family
-  written = {
+  fields = {
     "architectures": [hf_names.architecture(model, role)],
     "model_type": family,
     "vocab_size": config.vocab_size,
@@ -120,78 +124,77 @@ def model_config(
     "dtype": dtype,
   }
   if family == "electra":
-    written |= {
+    fields |= {
       "embedding_size": config.embedding_size,
       "summary_type": "first",
       "summary_use_proj": True,
       "summary_activation": "gelu",
       "summary_last_dropout": 0.1,
     }
-  return written
+  return fields
 
 
 def read_fields(path: pathlib.Path) -> dict[str, Any]:
-  """The fields of a `config.json`, those that it leaves out included.
+  """Reads a `config.json` and fills in the defaults of missing fields.
 
   Raises:
-    InputError: it cannot be read, or is of a family that is not known here.
+    InputError: the file cannot be read, or is of an unknown family.
   """
   try:
-    given = json.loads(path.read_text(encoding="utf-8"))
-    family = str(given["model_type"])
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    family = str(saved["model_type"])
   except (KeyError, TypeError) as e:
     raise InputError(
-      f"init: {path} names no model_type, so it is no config of transformers:"
-      " take the file that belongs to the weights."
+      f"init: '{path}' has no model_type, so it is not a config of"
+      " transformers. Use the config that belongs to the weights."
     ) from e
   except (OSError, ValueError, RecursionError) as e:
-    raise InputError(
-      f"init: {path} cannot be read as the config of a model: {e!r}."
-    ) from e
+    raise InputError(f"init: '{path}' cannot be read: {e!r}.") from e
   if family not in _DEFAULTS:
     raise InputError(
-      f"init: {path} is of a {family!r} model; weights are read of"
-      f" {' and '.join(_DEFAULTS)}."
+      f"init: '{path}' has model_type={family!r}. Only"
+      f" {' and '.join(_DEFAULTS)} are supported."
     )
-  fields = _DEFAULTS[family] | _SHARED_DEFAULTS | _FIXED | given
+  fields = _DEFAULTS[family] | _SHARED_DEFAULTS | _FIXED | saved
   check_sizes(path, fields)
   return fields
 
 
 def check_sizes(path: pathlib.Path, fields: Mapping[str, Any]) -> None:
-  """InputError where a field of a config is no whole number that can be."""
+  """Raises InputError if a size is not an integer in [1, 10,000,000)."""
   for name in sorted(_SIZES & fields.keys()):
     if type(fields[name]) is not int or not 1 <= fields[name] < MAX_SIZE:
       shown = repr(fields[name])[:40]
       raise InputError(
-        f"init: {path}: {name} is {shown}, no size: take the file that belongs"
-        " to the weights."
+        f"init: '{path}' has {name}={shown}, which is not a valid size. Use the"
+        " config that belongs to the weights."
       )
 
 
 def field_mismatches(
-  given: Mapping[str, Any], model: hf_names.Model, role: str
+  saved: Mapping[str, Any], model: hf_names.Model, role: str
 ) -> list[str]:
-  """One line for each field by which weights are of another network.
+  """Returns one line for each field in which weights differ from a model.
 
   Args:
-    given: as `read_fields` has them; those that it lacks are not asked for.
+    saved: the fields of the weights, as from `read_fields`. Missing fields are
+      not compared.
   """
-  ours = model_config(model, role, pad=0) | _FIXED
-  names = _DEFAULTS[ours["model_type"]] | _SHARED_DEFAULTS | _FIXED
+  expected = model_config(model, role, pad=0) | _FIXED
+  names = _DEFAULTS[expected["model_type"]] | _SHARED_DEFAULTS | _FIXED
   return [
-    f"{name} is {given[name]!r}, the model's {ours[name]!r}"
+    f"{name} is {saved[name]!r}, the model's is {expected[name]!r}"
     for name in names
-    if name in given and given[name] != ours[name]
+    if name in saved and saved[name] != expected[name]
   ]
 
 
 def tokenizer_config(
   tokenizer: Tokenizer, *, max_length: int, family: str = "electra"
 ) -> dict[str, Any]:
-  """The content of `tokenizer_config.json`."""
-  # BERT's null stands for "as lower-casing says".
-  as_lowercase = tokenizer.strip_accents == tokenizer.lowercase
+  """Returns the content of `tokenizer_config.json`."""
+  # In BERT's tokenizer, null means that accents are stripped if lower-casing.
+  is_default = tokenizer.strip_accents == tokenizer.lowercase
   return {
     "tokenizer_class": TOKENIZERS[family],
     "do_lower_case": tokenizer.lowercase,
@@ -201,7 +204,7 @@ def tokenizer_config(
     "cls_token": "[CLS]",
     "sep_token": "[SEP]",
     "mask_token": "[MASK]",
-    "strip_accents": None if as_lowercase else tokenizer.strip_accents,
+    "strip_accents": None if is_default else tokenizer.strip_accents,
     "tokenize_chinese_chars": True,
   }
 
@@ -216,29 +219,28 @@ def write_model(
   dtype: str = "float32",
   extra_fields: Mapping[str, Any] | None = None,
 ) -> None:
-  """Writes what `from_pretrained` reads into an existing folder.
+  """Writes one network into an existing folder, for `from_pretrained`.
 
-  That is `model.safetensors`, `config.json`, `vocab.txt` and
-  `tokenizer_config.json` of one network of a model. A linear head of a task
-  lies beside them, `head.safetensors`.
+  The files are `model.safetensors`, `config.json`, `vocab.txt` and
+  `tokenizer_config.json`. A linear task head goes to `head.safetensors`.
 
   Args:
-    extra_fields: fields of `config.json` that only a task has.
+    extra_fields: fields of `config.json` for a task.
 
   Raises:
-    InputError: another vocabulary than the model's, or a backbone that Hugging
-      Face does not have.
+    InputError: the vocabulary is not the model's, or transformers does not have
+      the backbone.
     OSError, safetensors.SafetensorError: a file could not be written.
   """
   check_backbone(model)
   config = model.roles[role]
   if len(tokenizer.vocab) != config.vocab_size:
     raise InputError(
-      f"the vocabulary has {len(tokenizer.vocab)} entries, the model"
-      f" {config.vocab_size}; export with the one that it was trained on."
+      f"The vocabulary has {len(tokenizer.vocab):,} entries, but the model has"
+      f" {config.vocab_size:,}. Export with the vocabulary of the training."
     )
   tensors = hf_names.to_huggingface(params, model, role, dtype=dtype)
-  if getattr(model, "head", "") == "linear":  # transformers has no such class
+  if getattr(model, "head", "") == "linear":
     names = [name for name in tensors if name.startswith("classifier.")]
     _save(folder / HEAD, {name: tensors.pop(name) for name in names})
   _save(folder / WEIGHTS, tensors)
@@ -257,7 +259,7 @@ def write_model(
 
 def _save(path: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
   safetensors.numpy.save_file(tensors, path, metadata={"format": "pt"})
-  # safetensors lets nobody else read it; an export is made to be shared.
+  # safetensors makes the file private, but an export is meant to be shared.
   path.chmod(0o644)
 
 
@@ -266,71 +268,72 @@ def _write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
 
 
 def open_network(folder: pathlib.Path) -> Network:
-  """The network of a folder; its role is told by its head.
+  """Opens the network of a folder; its head determines its role.
 
   Raises:
-    InputError: no config, no weights in safetensors, damaged or hostile files,
-      a family that is not known here.
+    InputError: no config, no weights, damaged or hostile files, or an unknown
+      family.
   """
   path = folder / CONFIG
   if not path.exists():
     raise InputError(
-      f"init: {folder} holds no {CONFIG}, which says what network its weights"
-      " are of; it belongs to the model: take it from where they are from."
+      f"init: '{folder}' holds no {CONFIG}. Copy it from where the weights come"
+      " from."
     )
   fields = read_fields(find_file(folder, CONFIG).path)
-  arrays = _canonical(open_arrays(folder), fields["model_type"])
+  arrays = _with_current_names(open_arrays(folder), fields["model_type"])
   if (folder / HEAD).exists():
     arrays = _with_head(arrays, open_file(folder, HEAD))
-  role = _role(fields["model_type"], arrays.shapes)
+  role = _detect_role(fields["model_type"], arrays.shapes)
   check_layers(fields, arrays)
-  lowercase, strip_accents = _text(folder)
+  lowercase, strip_accents = _read_text_options(folder)
   return Network(
     role=role,
-    location=str(folder),
+    location=f"'{folder}'",
     arrays=arrays,
     fields=fields,
     name_table=hf_names.name_table,
     transposed_kernels=True,
-    vocabulary=_vocabulary(folder),
+    vocabulary=_find_vocabulary(folder),
     lowercase=lowercase,
     strip_accents=strip_accents,
     tied=hf_names.NETWORKS[role].tied,
   )
 
 
-def _canonical(arrays: Arrays, family: str) -> Arrays:
-  """The same arrays by the names that transformers gives them today."""
-  bare = not any(name.startswith(f"{family}.") for name in arrays.shapes)
-  given: dict[str, str] = {}
+def _with_current_names(arrays: Arrays, family: str) -> Arrays:
+  """Renames arrays to the names that transformers uses today."""
+  is_bare = not any(name.startswith(f"{family}.") for name in arrays.shapes)
+  old_names: dict[str, str] = {}  # by current name
   for name in arrays.shapes:
     if name.endswith(CONSTANTS):
       continue
-    new = f"{family}.{name}" if bare and name.startswith(PARTS) else name
-    for old, ending in OLD_ENDINGS.items():
-      if new.endswith(old):
-        new = new.removesuffix(old) + ending
-    if new in given:
+    add_family = is_bare and name.startswith(BARE_PREFIXES)
+    current = f"{family}.{name}" if add_family else name
+    for old, new in OLD_SUFFIXES.items():
+      if current.endswith(old):
+        current = current.removesuffix(old) + new
+    if current in old_names:
       raise InputError(
-        f"init: {arrays.path} holds both {given[new]} and {name}, which are one"
-        " array; take the original file."
+        f"init: '{arrays.path}' holds {old_names[current]} and {name}, which"
+        " are two names of one array. Use the original file."
       )
-    given[new] = name
-  if DECODER_BIAS in given and BIAS not in given:
-    given[BIAS] = given.pop(DECODER_BIAS)
+    old_names[current] = name
+  if DECODER_BIAS in old_names and BIAS not in old_names:
+    old_names[BIAS] = old_names.pop(DECODER_BIAS)
   return dataclasses.replace(
     arrays,
-    shapes={new: arrays.shapes[name] for new, name in given.items()},
-    dtypes={new: arrays.dtypes[name] for new, name in given.items()},
-    read=lambda name: arrays.read(given[name]),
+    shapes={new: arrays.shapes[old] for new, old in old_names.items()},
+    dtypes={new: arrays.dtypes[old] for new, old in old_names.items()},
+    read=lambda name: arrays.read(old_names[name]),
   )
 
 
 def _with_head(arrays: Arrays, head: Arrays) -> Arrays:
-  if both := arrays.shapes.keys() & head.shapes.keys():
+  if repeated := arrays.shapes.keys() & head.shapes.keys():
     raise InputError(
-      f"init: {arrays.path} and {head.path} both hold {min(both)}; take the"
-      " original files."
+      f"init: '{arrays.path}' and '{head.path}' both hold {min(repeated)}. Use"
+      " the original files."
     )
   return dataclasses.replace(
     arrays,
@@ -340,26 +343,32 @@ def _with_head(arrays: Arrays, head: Arrays) -> Arrays:
   )
 
 
-def _role(family: str, names: Iterable[str]) -> str:
+def _detect_role(family: str, names: Iterable[str]) -> str:
   if family == "bert":
     return "bert"
   is_generator = any(name.startswith(GENERATORS) for name in names)
   return "generator" if is_generator else "discriminator"
 
 
-def _vocabulary(folder: pathlib.Path) -> pathlib.Path | None:
-  there = (name for name in VOCABULARIES if (folder / name).exists())
-  return next((find_file(folder, name).path for name in there), None)
+def _find_vocabulary(folder: pathlib.Path) -> pathlib.Path | None:
+  for name in VOCABULARIES:
+    if (folder / name).exists():
+      return find_file(folder, name).path
+  return None
 
 
-def _text(folder: pathlib.Path) -> tuple[bool | None, bool | None]:
-  """Whether text is lower-cased and loses its accents, as far as is said.
+def _read_text_options(
+  folder: pathlib.Path,
+) -> tuple[bool | None, bool | None]:
+  """Reads whether text is lower-cased and loses its accents; None if unknown.
 
-  The tokenizer's files say it, the older of the two first. Where they say
-  nothing of accents, or null, those go with lower-casing, as BERT's do.
+  `tokenizer_config.json` has precedence over `tokenizer.json`. If both leave
+  out accents or hold null, accents are stripped if text is lower-cased, as in
+  BERT.
   """
-  config = _json(folder, "tokenizer_config.json")
-  normalizer = _json(folder, "tokenizer.json").get("normalizer")
+  config = _read_optional_json(folder, "tokenizer_config.json")
+  tokenizer = _read_optional_json(folder, "tokenizer.json")
+  normalizer = tokenizer.get("normalizer")
   rules = normalizer if isinstance(normalizer, dict) else {}
   lowercase = config.get("do_lower_case", rules.get("lowercase"))
   accents = config.get("strip_accents", rules.get("strip_accents"))
@@ -367,8 +376,8 @@ def _text(folder: pathlib.Path) -> tuple[bool | None, bool | None]:
   return lowercase, accents if isinstance(accents, bool) else lowercase
 
 
-def _json(folder: pathlib.Path, name: str) -> Mapping[str, Any]:
-  """A file that need not be there and need not be right."""
+def _read_optional_json(folder: pathlib.Path, name: str) -> Mapping[str, Any]:
+  """Reads a JSON object; empty if the file is missing or invalid."""
   if not (folder / name).exists():
     return {}
   file = find_file(folder, name)

@@ -1,9 +1,9 @@
-"""A model of the Hugging Face hub, downloaded by its name.
+"""Downloads a model of the Hugging Face hub by its name.
 
-  folder = hf_hub.fetch("google-bert/bert-base-uncased", report=print)
+  folder = hf_hub.download("google-bert/bert-base-uncased", report=print)
 
-The files lie in the hub's own cache ($HF_HOME), and need no network from then
-on.
+The files are stored in the hub's own cache ($HF_HOME). Later calls need no
+network.
 """
 
 import errno
@@ -26,12 +26,13 @@ FILES = (
   INDEX,
   "model-*-of-*.safetensors",
 )
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-_WITHOUT_HUB = (
-  "Without the hub, give a folder that save_pretrained wrote elsewhere, or a"
-  " TF1 checkpoint as Google released it, --config.init=FOLDER (of a pair that"
-  " lies apart, DISCRIMINATOR,GENERATOR), or let HF_HOME name a copy of a cache"
-  " that has it."
+_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_ALTERNATIVES = (
+  "To work without the hub, pass a folder, --config.init=FOLDER: one that"
+  " save_pretrained wrote on another machine, or a TF1 checkpoint as Google"
+  " released it. For a pair in two folders, pass"
+  " --config.init=DISCRIMINATOR,GENERATOR. Or set HF_HOME to a copy of a cache"
+  " that holds the model."
 )
 
 
@@ -44,28 +45,28 @@ def is_model_name(text: str) -> bool:
 def download(name: str, *, report: Callable[[str], Any]) -> pathlib.Path:
   """Downloads a model's config, vocabulary and weights into the hub's cache.
 
-  `pytorch_model.bin` is downloaded only where there are no safetensors.
+  `pytorch_model.bin` is downloaded only if the model has no safetensors.
 
   Args:
     name: as in `is_model_name`; a revision is a branch, tag, commit or
-      refs/pr/3.
-      $HF_TOKEN opens private models.
-    report: told which model is looked up.
+      refs/pr/3. $HF_TOKEN gives access to private models.
+    report: receives a line that names the model.
 
   Returns:
-    The folder in the cache; where the hub does not answer, as it was left.
+    The folder in the cache. If the hub does not answer, this is the folder of
+    an earlier download.
 
   Raises:
-    InputError: no such model or revision, no right to see it, no way to the
-      hub, or neither config.json nor weights there.
+    InputError: no such model or revision, no access, no connection to the hub,
+      or the model lacks config.json or weights.
     DiskError: the cache cannot be written.
   """
-  import huggingface_hub  # slow to import, and only this needs it
+  import huggingface_hub  # slow to import
 
   repo, _, revision = name.partition("@")
-  report(f"Looking up {name} on the Hugging Face hub.")
+  report(f"Looking up {name!r} on the Hugging Face hub.")
 
-  def download(*patterns: str) -> pathlib.Path:
+  def download_files(*patterns: str) -> pathlib.Path:
     return pathlib.Path(
       huggingface_hub.snapshot_download(
         repo, revision=revision or None, allow_patterns=list(patterns)
@@ -73,22 +74,27 @@ def download(name: str, *, report: Callable[[str], Any]) -> pathlib.Path:
     )
 
   try:
-    folder = download(*FILES)
+    folder = download_files(*FILES)
     if not any((folder / file).exists() for file in (WEIGHTS, INDEX)):
-      folder = download(*FILES, PICKLE)
-  except Exception as error:  # one kind for each way a network can fail
-    raise _explained(repo, revision, error) from error
+      folder = download_files(*FILES, PICKLE)
+  except Exception as error:  # every network failure has its own class
+    raise _make_user_error(repo, revision, error) from error
   has_weights = any((folder / x).exists() for x in (WEIGHTS, INDEX, PICKLE))
   if not (has_weights and (folder / "config.json").exists()):
     raise InputError(
-      f"init: {repo!r} gives no config.json with {WEIGHTS} or {PICKLE}, on the"
-      f" hub or, if that cannot be reached, in its cache. {_WITHOUT_HUB}"
+      f"init: {repo!r} has no config.json with {WEIGHTS} or {PICKLE} on the hub"
+      f" or, if the hub cannot be reached, in its cache. {_ALTERNATIVES}"
     )
   return folder
 
 
-def _explained(repo: str, revision: str, error: Exception) -> TrueNegsError:
-  """The error for the user; its text may hold a token, so only its kind."""
+def _make_user_error(
+  repo: str, revision: str, error: Exception
+) -> TrueNegsError:
+  """Explains a failed download.
+
+  The message names only the error's class: its text may contain a token.
+  """
   from huggingface_hub import constants, errors
 
   if isinstance(error, errors.LocalEntryNotFoundError):
@@ -96,24 +102,24 @@ def _explained(repo: str, revision: str, error: Exception) -> TrueNegsError:
   status = getattr(getattr(error, "response", None), "status_code", None)
   kind = type(error).__name__
   kind += f", HTTP {status}" if status else ""
-  full = any(os.strerror(number) in str(error) for number in _FULL)
-  if isinstance(error, PermissionError) or full:
+  is_full = any(os.strerror(number) in str(error) for number in _DISK_ERRNOS)
+  if isinstance(error, PermissionError) or is_full:
     return DiskError(
-      f"init: {repo!r} could not be written to {constants.HF_HUB_CACHE}"
-      f" ({kind}): free some space, or let HF_HOME name another folder, and"
-      " give the same command again."
+      f"init: {repo!r} could not be written to '{constants.HF_HUB_CACHE}'"
+      f" ({kind}). Free some space, or set HF_HOME to another folder, and run"
+      " the same command again."
     )
   if isinstance(error, errors.RevisionNotFoundError):
-    why = f"the model on the hub has no branch, tag or commit {revision!r}"
+    why = f"The model on the hub has no branch, tag or commit {revision!r}"
   elif isinstance(error, errors.GatedRepoError) or status == 403:
     why = (
-      "the model on the hub is not open to you: ask for access on its page,"
+      "You have no access to the model on the hub. Request access on its page"
       " and set HF_TOKEN"
     )
   elif isinstance(error, errors.RepositoryNotFoundError) or status == 401:
-    why = "no model on the hub, or a private one that HF_TOKEN must open"
+    why = "The hub has no such public model. For a private one, set HF_TOKEN"
   else:
-    why = "could not be fetched from the hub, nor is it in the cache"
+    why = "It could not be downloaded from the hub and is not in the cache"
   return InputError(
-    f"init: {repo!r} is no folder here, and {why} ({kind}). {_WITHOUT_HUB}"
+    f"init: there is no folder {repo!r}. {why} ({kind}). {_ALTERNATIVES}"
   )

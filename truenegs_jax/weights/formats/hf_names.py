@@ -1,11 +1,11 @@
-"""Our parameters under Hugging Face's names.
-
-A pair becomes two models, each with its copy of the shared embedding block:
-the discriminator an ElectraForPreTraining, the generator an ElectraForMaskedLM.
-BERT becomes a BertForMaskedLM, or a BertForPreTraining if it carries a pooler.
-What is fine-tuned becomes the class of its family that has the same head.
+"""Maps our parameters to Hugging Face's names.
 
   tensors = to_huggingface(params, model, "discriminator")
+
+A pair becomes two models, each with a copy of the shared embeddings:
+ElectraForPreTraining (discriminator) and ElectraForMaskedLM (generator). BERT
+becomes BertForMaskedLM, or BertForPreTraining if it has a pooler. A fine-tuned
+model becomes the class of its family with the same head.
 """
 
 import dataclasses
@@ -29,13 +29,21 @@ DTYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class NetworkNames:
-  """Hugging Face's names of a network and its head, ours -> theirs."""
+  """Hugging Face's names for a network and its head.
 
-  family: str  # its `model_type`, and the prefix of its encoder
+  Attributes:
+    family: the `model_type`, which is also the prefix of the encoder's names.
+    architecture: the class of transformers.
+    head: our name -> Hugging Face's, for dense layers and norms.
+    head_arrays: our name -> Hugging Face's, for single arrays.
+    tied: Hugging Face's name of a second copy of an array -> path in our tree.
+  """
+
+  family: str
   architecture: str
-  head: Mapping[str, str]  # dense layers and norms
+  head: Mapping[str, str]
   head_arrays: Mapping[str, str]
-  tied: Mapping[str, str]  # theirs -> ours: the same array once more
+  tied: Mapping[str, str]
 
 
 NETWORKS = {
@@ -73,12 +81,12 @@ NETWORKS = {
     },
   ),
 }
-# What BertForPreTraining has beside BertForMaskedLM.
+# Modules that BertForPreTraining has and BertForMaskedLM has not.
 POOLED = {
   "pooled/pooler": "bert.pooler.dense",
   "pooled/next_sentence": "cls.seq_relationship",
 }
-# Task heads, and endings of the classes that have one of that kind.
+# Modules of the task heads: our name -> Hugging Face's.
 TASK_HEADS: dict[str, dict[str, str]] = {
   "dense": {
     "task_head/dense": "classifier.dense",
@@ -88,16 +96,17 @@ TASK_HEADS: dict[str, dict[str, str]] = {
     "pooled/pooler": POOLED["pooled/pooler"],
     "task_head/output": "classifier",
   },
-  "linear": {"task_head/output": "classifier"},  # in a file of its own
+  "linear": {"task_head/output": "classifier"},  # in a separate file
   "spans": {"task_head/output": "qa_outputs"},
 }
+# Suffix of the class of transformers with that head.
 TASK_CLASSES = {
   "dense": "ForSequenceClassification",
   "pooler": "ForSequenceClassification",
   "spans": "ForQuestionAnswering",
 }
-# Ours -> theirs; `kernel` and `scale` are their `weight`.
-_LAYER = {
+# Modules of a layer: our name -> Hugging Face's.
+LAYER_NAMES = {
   "query": "attention.self.query",
   "key": "attention.self.key",
   "value": "attention.self.value",
@@ -116,24 +125,24 @@ def to_huggingface(
   *,
   dtype: str = "float32",
 ) -> dict[str, np.ndarray]:
-  """One network of a model, by Hugging Face's names, as its file holds them.
+  """Returns the tensors of one network by Hugging Face's names.
 
-  The output table of a masked language model is the word table and is not
-  there twice: a second copy that differed by a rounding would untie the two on
-  loading.
+  The output embeddings of a masked language model are tied to the word
+  embeddings and are left out. transformers unties the two when a second copy
+  differs by rounding.
 
   Args:
     params: the model's parameters (or gradients), arrays of any kind.
-    model: what they are the parameters of.
+    model: the model that the parameters belong to.
     role: a name in `model.roles`.
     dtype: "float32" or "bfloat16".
 
   Raises:
-    InputError: a parameter that this architecture does not have.
+    InputError: a parameter is missing or has no name in this architecture.
   """
   table = name_table(model, role)
   partners = tuple(name for name in model.roles if name != role)
-  # All but the partner's own: a part that nobody takes must not get lost.
+  # Only the other network's parameters go: an unnamed one must raise an error.
   flat = {
     path: x
     for path, x in traverse_util.flatten_dict(params, sep="/").items()
@@ -142,54 +151,55 @@ def to_huggingface(
   _check_names(set(flat), set(table), role)
   # Contiguous: safetensors writes the buffer and ignores the strides.
   return {
-    theirs: np.ascontiguousarray(
-      _transpose_kernel(ours, flat[ours]), DTYPES[dtype]
+    name: np.ascontiguousarray(
+      _transpose_kernel(path, flat[path]), DTYPES[dtype]
     )
-    for ours, theirs in table.items()
+    for path, name in table.items()
   }
 
 
 def name_table(model: Model, role: str) -> dict[str, str]:
-  """Path in our tree -> Hugging Face's name, for every tensor of a file.
+  """Maps each path in our tree to Hugging Face's name, for one network.
 
-  Heads of tasks that have no counterpart there are left out.
+  Task heads without a counterpart in transformers are left out.
   """
-  config, network = model.roles[role], NETWORKS[role]
-  prefix = network.family
-  modules = {"embeddings/norm": f"{prefix}.embeddings.LayerNorm"}
+  config, names = model.roles[role], NETWORKS[role]
+  family = names.family
+  modules = {"embeddings/norm": f"{family}.embeddings.LayerNorm"}
   if config.embedding_size != config.width:
-    modules[f"{role}/project"] = f"{prefix}.embeddings_project"
+    modules[f"{role}/project"] = f"{family}.embeddings_project"
   for i in range(config.layers):
-    for ours, theirs in _LAYER.items():
-      name = f"{prefix}.encoder.layer.{i}.{theirs}"
-      modules[f"{role}/layer_{i}/{ours}"] = name
+    for module, name in LAYER_NAMES.items():
+      modules[f"{role}/layer_{i}/{module}"] = (
+        f"{family}.encoder.layer.{i}.{name}"
+      )
   fine_tuned = isinstance(model, finetune.DownstreamModel)
   if fine_tuned:
     modules |= TASK_HEADS.get(model.head, {})
   else:
-    modules |= {f"{role}_head/{x}": name for x, name in network.head.items()}
+    modules |= {f"{role}_head/{x}": name for x, name in names.head.items()}
   if has_pooler(model):
     modules |= POOLED
   table = {
-    f"embeddings/{ours}": f"{prefix}.embeddings.{theirs}_embeddings.weight"
-    for ours, theirs in (
+    f"embeddings/{kind}": f"{family}.embeddings.{name}_embeddings.weight"
+    for kind, name in (
       ("word", "word"),
       ("position", "position"),
       ("type", "token_type"),
     )
   }
-  for ours, theirs in modules.items():
-    weight = "scale" if ours.endswith("norm") else "kernel"
-    table[f"{ours}/{weight}"] = f"{theirs}.weight"
-    table[f"{ours}/bias"] = f"{theirs}.bias"
+  for module, name in modules.items():
+    weight = "scale" if module.endswith("norm") else "kernel"
+    table[f"{module}/{weight}"] = f"{name}.weight"
+    table[f"{module}/bias"] = f"{name}.bias"
   if not fine_tuned:
-    for ours, theirs in network.head_arrays.items():
-      table[f"{role}_head/{ours}"] = theirs
+    for array, name in names.head_arrays.items():
+      table[f"{role}_head/{array}"] = name
   return table
 
 
 def architecture(model: Model, role: str) -> str:
-  """The class of transformers that one network of a model becomes."""
+  """Returns the class of transformers for one network of a model."""
   if isinstance(model, finetune.DownstreamModel):
     family = NETWORKS[role].family.capitalize()
     return family + TASK_CLASSES.get(model.head, "Model")
@@ -199,31 +209,30 @@ def architecture(model: Model, role: str) -> str:
 
 
 def has_pooler(model: Model) -> bool:
-  """Whether a pooler and a next-sentence classifier ride along."""
+  """Whether a pre-trained BERT has a pooler and a next-sentence classifier."""
   return isinstance(model, pretrain.BertMlm) and model.pooler
 
 
 def transposed_shape(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-  """Their shape of the array that is at `path` in our tree."""
+  """Returns the shape in Hugging Face's file of the array at our `path`."""
   return shape[::-1] if path.endswith("/kernel") else shape
 
 
 def _transpose_kernel(path: str, x: Any) -> np.ndarray:
-  """A kernel is [in, out] here and [out, in] there; `path` is ours."""
+  """Turns a kernel [in, out] into Hugging Face's [out, in]."""
   x = np.asarray(x)
   return x.T if path.endswith("/kernel") else x
 
 
-def _check_names(given: set[str], known: set[str], role: str) -> None:
-  if given == known:
-    return
-  problems = {"missing": known - given, "unknown": given - known}
-  listed = "; ".join(
-    f"{problem}: {', '.join(sorted(names)[:5])}"
+def _check_names(paths: set[str], expected: set[str], role: str) -> None:
+  problems = {"missing": expected - paths, "unknown": paths - expected}
+  lists = [
+    f"{problem} {', '.join(sorted(names)[:5])}"
     for problem, names in problems.items()
     if names
-  )
-  raise InputError(
-    f"{role}: these parameters are not those of Hugging Face's"
-    f" {NETWORKS[role].family} of this size ({listed})."
-  )
+  ]
+  if lists:
+    raise InputError(
+      f"The parameters of the {role} do not match Hugging Face's"
+      f" {NETWORKS[role].family} of this size: {' and '.join(lists)}."
+    )

@@ -1,6 +1,6 @@
-"""Runs of ours as a place to start from: their weights, nothing else of them.
+"""Reads the networks of a pre-training run of this project.
 
-`WORKDIR` stands for its newest step, `WORKDIR/checkpoints/STEP` for any.
+`WORKDIR` means the newest saved step, `WORKDIR/checkpoints/STEP` a given one.
 """
 
 import functools
@@ -19,33 +19,35 @@ from truenegs_jax.workdir import files, saved_model
 def open_networks(
   workdir: pathlib.Path, step: int | None
 ) -> dict[str, Network]:
-  """The networks of a run by their roles, in the order of its model.
+  """Returns the networks of a run by role, in the order of its model.
 
   Args:
-    step: a saved one; None for the newest.
+    workdir: the folder of the run.
+    step: a saved step; None for the newest.
 
   Raises:
-    InputError, CheckpointError: as `saved.open_run` and `saved.describe`.
+    InputError, CheckpointError: as `saved_model.open_run` and
+      `saved_model.read_saved_model`.
   """
   with saved_model.open_run(workdir) as checkpoints:
     newest = checkpoints.steps()[-1]
-    found = saved_model.read_saved_model(
+    saved = saved_model.read_saved_model(
       checkpoints, newest if step is None else step
     )
-  model, place = found.model, f"{workdir}, step {found.step:,}"
-  shapes_of_all = pretrain.param_shapes(model)
+  model, tokenizer = saved.model, saved.tokenizer
+  all_shapes = pretrain.param_shapes(model)
 
-  @functools.cache  # the networks of a pair are saved as one
+  @functools.cache  # both networks of a pair are in one checkpoint
   def params() -> dict[str, np.ndarray]:
     with saved_model.open_run(workdir) as checkpoints:
-      return _flat(saved_model.read_params(checkpoints, model, found.step))
+      return _flatten(saved_model.read_params(checkpoints, model, saved.step))
 
   networks = {}
   for role in model.roles:
-    shapes = _flat(pretrain.select_params(shapes_of_all, role))
+    shapes = _flatten(pretrain.select_params(all_shapes, role))
     networks[role] = Network(
       role=role,
-      location=place,
+      location=f"'{workdir}' at step {saved.step:,}",
       arrays=Arrays(
         path=workdir,
         shapes={name: x.shape for name, x in shapes.items()},
@@ -53,23 +55,23 @@ def open_networks(
         read=lambda name: params()[name],
         release=params.cache_clear,
       ),
-      fields=hf_folder.model_config(model, role, pad=found.tokenizer.pad),
+      fields=hf_folder.model_config(model, role, pad=tokenizer.pad),
       name_table=_name_table,
       transposed_kernels=False,
       vocabulary=workdir / files.VOCABULARY,
-      lowercase=found.tokenizer.lowercase,
-      strip_accents=found.tokenizer.strip_accents,
+      lowercase=tokenizer.lowercase,
+      strip_accents=tokenizer.strip_accents,
       backbone=model.backbone,
     )
   return networks
 
 
 def _name_table(model: hf_names.Model, role: str) -> dict[str, str]:
-  shapes_of_all = pretrain.param_shapes(model)
+  shapes = pretrain.param_shapes(model)
   if len(model.roles) > 1:
-    shapes_of_all = pretrain.select_params(shapes_of_all, role)
-  return {name: name for name in _flat(shapes_of_all)}
+    shapes = pretrain.select_params(shapes, role)
+  return {name: name for name in _flatten(shapes)}
 
 
-def _flat(tree: Any) -> dict[str, Any]:
+def _flatten(tree: Any) -> dict[str, Any]:
   return traverse_util.flatten_dict(tree, sep="/")

@@ -1,4 +1,4 @@
-"""Do weights fit a model? Sizes and shapes, before any number is read."""
+"""Checks sizes and shapes of weights against a model, before reading them."""
 
 import dataclasses
 import re
@@ -15,31 +15,31 @@ from truenegs_jax.weights.formats.network import Network
 from truenegs_jax.weights.init import head_transfer
 
 FLOATS = ("float32", "float16", "bfloat16")
-# What `init_skip` may name: rows that need not be those of the weights, and the
-# head of a task.
+# Values of `init_skip`: rows of words or positions, or a task head, that need
+# not match the weights.
 SKIPS = ("words", "positions", "head")
-# Parts that are drawn at random where the weights have nothing of them: BERT as
-# an encoder comes without heads, and few keep the next sentences'.
-HEADS = (
-  "bert_head/",
-  "discriminator_head/",
-  "generator_head/",
-  "pooled/next_sentence/",
-)
+NEXT_SENTENCE = "pooled/next_sentence/"
+# Parts drawn at random if the weights hold none of their arrays. Many files
+# hold only BERT's encoder, few hold the next-sentence classifier.
+HEADS = ("bert_head/", "discriminator_head/", "generator_head/", NEXT_SENTENCE)
 FINE_TUNED_HEADS = (head_transfer.HEAD, "pooled/pooler/")
-LISTED = 30  # lines of a message
+MAX_LINES = 30  # of a message
 _LAYER = re.compile(r"layer[._/]\d+")
 
 
 def parse_skip(text: str) -> frozenset[str]:
-  """The words of `init_skip`, separated by commas; InputError if unknown."""
-  words = frozenset(filter(None, text.replace(" ", "").split(",")))
-  if unknown := words - set(SKIPS):
+  """Parses the comma-separated values of `init_skip`.
+
+  Raises:
+    InputError: a value is unknown.
+  """
+  values = frozenset(filter(None, text.replace(" ", "").split(",")))
+  if unknown := values - set(SKIPS):
     raise InputError(
-      f"init_skip {', '.join(sorted(unknown))!r} is unknown; known:"
-      f" {', '.join(SKIPS)}."
+      f"init_skip={text!r} has unknown values: {', '.join(sorted(unknown))}."
+      f" Choose from {', '.join(SKIPS)}."
     )
-  return words
+  return values
 
 
 def check_networks(
@@ -48,29 +48,33 @@ def check_networks(
   *,
   skip: Iterable[str] = (),
 ) -> None:
-  """Refuses weights of another model, with all that differs.
+  """Refuses weights that do not fit a model and lists every mismatch.
 
   Args:
-    networks: by role, as `places.find` has them.
-    model: what they are to fit; of a pair the generator may be lacking.
-    skip: of SKIPS: what may have other rows.
+    networks: by role, as from `Weights.for_roles`.
+    model: the model; of a pair, the generator may be missing in `networks`.
+    skip: values of SKIPS: parts that may differ.
 
   Raises:
     InputError: another backbone or size; arrays that are missing, unexpected,
-      of another shape or no floating-point numbers; as `task_heads.trimmed`.
+      of another shape, or not floating-point; as
+      `head_transfer.drop_unused_heads`.
   """
   networks = head_transfer.drop_unused_heads(networks, model, skip=skip)
-  theirs = with_their_table_sizes(model, networks, skip)
+  resized = with_their_table_sizes(model, networks, skip)
   problems = []
   for role, network in networks.items():
     if network.transposed_kernels:
       hf_folder.check_backbone(model)
     if network.backbone != model.backbone:
       raise InputError(
-        f"init: {network.location} is of the backbone {network.backbone!r}, and"
-        f" model.backbone is {model.backbone!r}."
+        f"init: {network.location} has the backbone {network.backbone!r}, but"
+        f" model.backbone={model.backbone!r}. Use the backbone of the weights:"
+        f" --config.model.backbone={network.backbone}."
       )
-    if lines := _misfits(network, theirs, role):
+    lines = hf_folder.field_mismatches(network.fields, resized, role)
+    lines += _array_mismatches(network, resized, role)
+    if lines:
       problems += [f"{network.location} does not fit the model:", *lines]
   if problems:
     raise InputError("init: " + "\n  ".join(problems) + _hints(problems))
@@ -81,7 +85,7 @@ def with_their_table_sizes(
   networks: Mapping[str, Network],
   skip: Iterable[str],
 ) -> hf_names.Model:
-  """The model with as many words or positions as the weights have."""
+  """Returns the model with as many words or positions as the weights have."""
   fields = next(iter(networks.values())).fields
   changed = {}
   if "words" in skip:
@@ -97,25 +101,29 @@ def with_their_table_sizes(
 
 
 def flat_shapes(model: hf_names.Model) -> dict[str, jax.ShapeDtypeStruct]:
-  """Path -> shape of every parameter."""
+  """Returns the shape of every parameter by path."""
   return traverse_util.flatten_dict(pretrain.param_shapes(model), sep="/")
 
 
 def loadable_names(
   network: Network, model: hf_names.Model, role: str
 ) -> dict[str, str]:
-  """`Network.name_table` without the heads that the weights lack entirely."""
+  """Returns `Network.name_table` without heads that are entirely missing."""
   table, names = dict(network.name_table(model, role)), network.arrays.shapes
+
+  def is_missing(prefix: str) -> bool:
+    return not any(
+      name in names for path, name in table.items() if path.startswith(prefix)
+    )
+
   fine_tuned = isinstance(model, finetune.DownstreamModel)
   for head in FINE_TUNED_HEADS if fine_tuned else HEADS:
-    of_head = {ours for ours in table if ours.startswith(head)}
-    # A pooler that is not there either: a file that was meant to have both.
-    alone = head == "pooled/next_sentence/" and not any(
-      table[ours] in names for ours in table if ours.startswith("pooled/pooler")
-    )
-    if not alone and not any(table[ours] in names for ours in of_head):
+    # If the pooler is missing too, both are reported as missing.
+    if head == NEXT_SENTENCE and is_missing("pooled/pooler"):
+      continue
+    if is_missing(head):
       table = {
-        ours: name for ours, name in table.items() if ours not in of_head
+        path: name for path, name in table.items() if not path.startswith(head)
       }
   return table
 
@@ -123,79 +131,76 @@ def loadable_names(
 def unused_pooler_names(
   network: Network, model: hf_names.Model, role: str
 ) -> list[str]:
-  """Names of a pooler and its classifier that this model has no use for."""
+  """Returns the names of a pooler and its classifier that the model lacks."""
   if not isinstance(model, pretrain.BertMlm) or model.pooler:
     return []
-  every = network.name_table(model.clone(pooler=True), role)
+  with_pooler = network.name_table(model.clone(pooler=True), role)
   used = set(network.name_table(model, role).values())
-  return sorted((set(every.values()) - used) & set(network.arrays.shapes))
+  return sorted((set(with_pooler.values()) - used) & set(network.arrays.shapes))
 
 
-def _misfits(network: Network, model: hf_names.Model, role: str) -> list[str]:
-  """One line for each field and each array that is not the model's."""
-  fields = hf_folder.field_mismatches(network.fields, model, role)
-  return fields + _array_misfits(network, model, role)
-
-
-def _array_misfits(
+def _array_mismatches(
   network: Network, model: hf_names.Model, role: str
 ) -> list[str]:
+  """Returns one line for each array that does not match the model."""
   shapes, table = flat_shapes(model), loadable_names(network, model, role)
-  turned = lambda ours: (
-    hf_names.transposed_shape(ours, shapes[ours].shape)
-    if network.transposed_kernels
-    else shapes[ours].shape
-  )
-  expected = {theirs: turned(ours) for ours, theirs in table.items()}
-  known = expected | {
-    theirs: turned(ours)
-    for theirs, ours in network.tied.items()
-    if ours in table
+
+  def stored_shape(path: str) -> tuple[int, ...]:
+    shape = shapes[path].shape
+    if network.transposed_kernels:
+      return hf_names.transposed_shape(path, shape)
+    return shape
+
+  required = {name: stored_shape(path) for path, name in table.items()}
+  accepted = required | {
+    name: stored_shape(path)
+    for name, path in network.tied.items()
+    if path in table
   }
   ignored = unused_pooler_names(network, model, role)
-  misfits = []
+  lines = []
   for name, shape in sorted(network.arrays.shapes.items()):
     dtype = network.arrays.dtypes[name]
     if name in ignored:
       continue
-    if name not in known:
-      misfits.append((name, f"{shape} is not in the model"))
-    elif shape != known[name]:
-      misfits.append((name, f"is {shape}, the model's {known[name]}"))
+    if name not in accepted:
+      lines.append(f"{name} {shape} is not in the model")
+    elif shape != accepted[name]:
+      lines.append(f"{name} is {shape}, the model's is {accepted[name]}")
     elif dtype not in FLOATS:
-      misfits.append((name, f"is of type {dtype}, not {', '.join(FLOATS)}"))
-  misfits += [
-    (name, f"is missing, the model's is {shape}")
-    for name, shape in sorted(expected.items())
+      lines.append(f"{name} is of type {dtype}, not {', '.join(FLOATS)}")
+  lines += [
+    f"{name} is missing, the model's is {shape}"
+    for name, shape in sorted(required.items())
     if name not in network.arrays.shapes
   ]
-  lines = [f"{name} {text}" for name, text in misfits]
-  more = f"and {len(lines) - LISTED} more"
-  return lines if len(lines) <= LISTED else [*lines[:LISTED], more]
+  more = f"and {len(lines) - MAX_LINES} more"
+  return lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES], more]
 
 
 def _hints(problems: list[str]) -> str:
-  """Ways out, for the end of the message."""
+  """Returns what to type, for the end of the message."""
   text = " ".join(problems)
-  strange = [line for line in problems if line.endswith("is not in the model")]
-  if len(strange) == len(problems) - 1 and not _LAYER.search(" ".join(strange)):
+  unexpected = [x for x in problems if x.endswith("is not in the model")]
+  only_unexpected = len(unexpected) == len(problems) - 1
+  if only_unexpected and not _LAYER.search(" ".join(unexpected)):
     return (
-      "\nThe rest fits: these are of another task. Save the encoder without"
-      " them, or give the weights that they were trained from."
+      "\nEverything else fits: these arrays are of another task. Save the"
+      " encoder without them, or pass the weights before fine-tuning."
     )
-  ways = ["\nGive weights of this model, or change it."]
+  hints = ["\nPass weights that fit, or change the model."]
   if "hidden_size is" in text or "num_hidden_layers is" in text:
-    ways.append("--config.model.variant=init takes the size of the weights.")
+    hints.append("Use the size of the weights: --config.model.variant=init.")
   if "vocab_size is" in text:
-    ways.append(
-      "The model has as many words as the vocabulary; --config.init_skip=words"
-      " carries the rows of known words over, and leaves out those of padding."
+    hints.append(
+      "The model has as many words as the vocabulary. Copy the rows of known"
+      " words and leave out rows of padding: --config.init_skip=words."
     )
   if "max_position_embeddings is" in text:
-    ways.append("--config.model.max_positions takes their number.")
-    ways.append(
-      "--config.init_skip=positions does so with the first positions."
+    hints.append(
+      "Set --config.model.max_positions to the number of the weights, or copy"
+      " only the first positions: --config.init_skip=positions."
     )
   if "pooler" in text and "is missing" in text:
-    ways.append("--config.model.pooler=False goes without a pooler.")
-  return " ".join(ways)
+    hints.append("Leave out the pooler: --config.model.pooler=False.")
+  return " ".join(hints)

@@ -1,9 +1,9 @@
-"""Replaces "init" in a config by sizes and vocabulary of its weights.
+"""Replaces "init" in a config by sizes and vocabulary of the weights.
 
-c = resolve(c, Weights(c.init), saved=None)  # before all else
+c = resolve(c, Weights(c.init), saved=None)  # before anything else
 
-Afterwards the config says itself how large the model is, and where its words
-are, so that one saved with a run does without the weights.
+The resolved config holds the model's sizes and the path of its vocabulary. A
+run that is saved with it does not need the weights again.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.formats.network import Network
 
-REQUIRED = "?"  # config.init, as configs/common.py has it: the user has to say
-FROM_WEIGHTS = "init"  # as the value of model.variant or data.vocab
+REQUIRED = "?"  # value of config.init that the user must replace
+FROM_WEIGHTS = "init"  # value of model.variant or data.vocab
 ROLES = {"electra": ("discriminator", "generator"), "mlm": ("bert",)}
-# Ours -> a field of Hugging Face's config.json.
+# Sizes of a variant -> fields of Hugging Face's config.json.
 FIELDS = {
   "embedding_size": "embedding_size",
   "width": "hidden_size",
@@ -34,97 +34,102 @@ FIELDS = {
 def resolve(
   c: ConfigDict, weights: Weights, *, saved: Mapping[str, Any] | None
 ) -> ConfigDict:
-  """A copy of a config in which nothing is "init"; only headers are read.
+  """Returns a copy of a config without "init"; only headers are read.
 
-  `model.variant` brings `generator.variant` along, if it is "" and there is a
-  generator.
+  If `model.variant` is "init" and `generator.variant` is "", the generator's
+  sizes are taken from the weights too.
 
   Args:
     c: the user's config, not checked yet.
-    weights: what `c.init` names; opened only where the config needs it.
-    saved: the config of the checkpoint that the run goes on from, whose values
-      these are then; the weights may be gone. `init` is what it began with.
+    weights: the weights of `c.init`, opened only if the config needs them.
+    saved: the config of the checkpoint from which the run resumes; its values
+      are used and the weights are not opened.
 
   Raises:
-    InputError: `init` does not say which weights; as `Weights.for_roles`;
-      fields that are no sizes; no vocabulary beside the weights, if it is
-      wanted.
+    InputError: `init` is missing; a field of the weights is not a valid size;
+      the weights come without the vocabulary that the config asks for; as
+      `Weights.for_roles`.
     CheckpointError: as `Weights.for_roles`.
   """
-  changed = c.copy_and_resolve_references()
+  resolved = c.copy_and_resolve_references()
   if saved is not None:
-    changed.init, changed.init_skip = saved["init"], saved.get("init_skip", "")
-    if c.init not in ("", REQUIRED, changed.init):
+    resolved.init = saved["init"]
+    resolved.init_skip = saved.get("init_skip", "")
+    if c.init not in ("", REQUIRED, resolved.init):
+      start = repr(resolved.init) if resolved.init else "scratch"
       weights.report(
-        f"init={c.init} is not looked at: this run goes on from its checkpoint,"
-        f" and began with {changed.init or 'nothing, from scratch'}"
+        f"init={c.init!r} is ignored. This run resumes from its checkpoint; it"
+        f" was started from {start}."
       )
-  sized, worded = c.model.variant == FROM_WEIGHTS, c.data.vocab == FROM_WEIGHTS
-  if not (sized or worded):
-    return changed
-  values = _of_weights(c, weights) if saved is None else saved
-  if sized:
-    changed.model.variant = values["model"]["variant"]
+  needs_sizes = c.model.variant == FROM_WEIGHTS
+  needs_vocab = c.data.vocab == FROM_WEIGHTS
+  if not (needs_sizes or needs_vocab):
+    return resolved
+  values = _read_values(c, weights) if saved is None else saved
+  if needs_sizes:
+    resolved.model.variant = values["model"]["variant"]
     if not c.generator.variant:
-      changed.generator.variant = values["generator"].get("variant", "")
-  if worded:
-    changed.data.vocab = values["data"]["vocab"]
-  return changed
+      resolved.generator.variant = values["generator"].get("variant", "")
+  if needs_vocab:
+    resolved.data.vocab = values["data"]["vocab"]
+  return resolved
 
 
-def _of_weights(c: ConfigDict, weights: Weights) -> dict[str, dict[str, Any]]:
-  """The part of a config that `c.init` decides."""
+def _read_values(c: ConfigDict, weights: Weights) -> dict[str, dict[str, Any]]:
+  """Returns the values of a config that the weights determine."""
   if c.init in ("", REQUIRED) or c.objective not in ROLES:
     raise InputError(
-      "init: model.variant=init and data.vocab=init are those of the weights"
-      " that the run starts from: give them, --config.init=FOLDER, and their"
-      " --config.objective, electra or mlm."
+      f"init: model.variant={FROM_WEIGHTS} and data.vocab={FROM_WEIGHTS} take"
+      " their values from the weights that the run starts from. Set"
+      " --config.init=FOLDER and --config.objective=electra or mlm."
     )
   networks = weights.for_roles(ROLES[c.objective])
   kept = networks[ROLES[c.objective][0]]
   if c.data.vocab == FROM_WEIGHTS and kept.vocabulary is None:
     raise InputError(
-      f"init: {kept.location} has no vocabulary beside it; give it:"
+      f"init: {kept.location} has no vocabulary file. Set"
       " --config.data.vocab=FILE."
     )
+  generator = {}
+  if "generator" in networks:
+    generator["variant"] = read_variant(networks["generator"], weights.report)
   return {
     "model": {"variant": read_variant(kept, weights.report)},
-    "generator": {
-      "variant": read_variant(networks["generator"], weights.report)
-    }
-    if "generator" in networks
-    else {},
+    "generator": generator,
     "data": {"vocab": str(kept.vocabulary)},
   }
 
 
 def read_variant(network: Network, report: Callable[[str], Any]) -> str:
-  """Its list of sizes, as `backbones.sizes` takes it.
+  """Returns a network's sizes in the form that `model.variant` accepts.
 
-  How many heads it has shows in no shape, and Google's checkpoints of ELECTRA
-  do not say it: their code takes one for every 64 units.
+  The number of heads affects no shape, and Google's ELECTRA checkpoints do not
+  store it. Google's code uses one head for every 64 units, as is done here.
 
   Raises:
-    InputError: a field that is no size.
+    InputError: a field is not a valid size.
   """
   if "num_attention_heads" not in network.fields:
-    heads = max(1, _size(network, "hidden_size") // encoder.HEAD_WIDTH)
+    heads = max(1, _read_size(network, "hidden_size") // encoder.HEAD_WIDTH)
     report(
-      f"init: nothing beside {network.location} says how many heads there are;"
-      f" taken: one for every {encoder.HEAD_WIDTH} units, {heads}"
+      f"init: {network.location} does not store how many heads it has. Assuming"
+      f" {heads}, one for every {encoder.HEAD_WIDTH} units."
     )
     fields = {**network.fields, "num_attention_heads": heads}
     network = dataclasses.replace(network, fields=fields)
-  fields = {ours: _size(network, theirs) for ours, theirs in FIELDS.items()}
-  return " ".join(f"{name}={size}" for name, size in fields.items())
+  return " ".join(
+    f"{name}={_read_size(network, field)}" for name, field in FIELDS.items()
+  )
 
 
-def _size(network: Network, name: str) -> int:
-  fields = network.fields
+def _read_size(network: Network, name: str) -> int:
   # BERT's embeddings are as wide as the model.
   if name == "embedding_size" and network.role == "bert":
     name = "hidden_size"
-  size = fields.get(name)
+  size = network.fields.get(name)
   if not isinstance(size, int) or size < 1:
-    raise InputError(f"init: {network.location} has {name} {size!r}, no size.")
+    raise InputError(
+      f"init: {network.location} has {name}={size!r}, which is not a valid"
+      " size."
+    )
   return size

@@ -1,6 +1,6 @@
-"""Heads of weights that a model is fine-tuned from: kept, left out, refused.
+"""Keeps, drops or refuses the heads of weights that a model starts from.
 
-networks = trimmed(networks, model, skip=skip)  # a DownstreamModel's
+networks = drop_unused_heads(networks, model, skip=skip)
 """
 
 import dataclasses
@@ -16,9 +16,10 @@ from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights.formats import hf_names
 from truenegs_jax.weights.formats.network import Network
 
-LISTED = 8  # names in a message
+MAX_LISTED = 8  # names in a message
 HEAD = "task_head/"
 KERNEL, BIAS = "task_head/output/kernel", "task_head/output/bias"
+SKIP_HEAD = "To draw a new head, set --config.init_skip=head."
 
 
 def drop_unused_heads(
@@ -28,44 +29,43 @@ def drop_unused_heads(
   skip: Iterable[str] = (),
   task: task_lib.Task | None = None,
 ) -> dict[str, Network]:
-  """The networks without heads that are of no use to a model of a task.
+  """Drops pre-training heads that a fine-tuned model does not use.
 
-  Those of pre-training go, and with "head" in `skip` any other. Networks for a
-  model that is pre-trained stay as they are.
+  With "head" in `skip`, all other heads are dropped too. The networks of a
+  pre-trained model are not changed.
 
   Args:
-    task: whose classes are named in messages.
+    task: the task whose classes are named in messages.
 
   Raises:
-    InputError: the head of another kind of task, or of as many classes as the
-      model has not.
+    InputError: the weights have the head of another kind of task, or of another
+      number of classes; "head" is in `skip` but the model is pre-trained.
   """
   if not isinstance(model, finetune.DownstreamModel):
     if "head" in skip:
       raise InputError(
-        "init_skip=head is of fine-tuning; a model that is pre-trained has no"
-        " head of a task: leave it out."
+        "init_skip=head is for fine-tuning only. A pre-trained model has no"
+        " task head. Remove it from --config.init_skip."
       )
     return dict(networks)
   return {
-    role: _trimmed(network, model, role, skip, task)
+    role: _drop_from_network(network, model, role, skip, task)
     for role, network in networks.items()
   }
 
 
 def detect_task_head(network: Network) -> str:
-  """The head that a task left in weights, a name in `downstream.HEADS`.
+  """Returns the task head in weights, a key of `finetune.HEAD_ROLES`.
 
-  "" where there is none that could go on here.
+  Returns "" if there is none that can be loaded.
   """
-  if not network.transposed_kernels:  # a run of ours: its model is known
+  if not network.transposed_kernels:  # only Hugging Face's files have one
     return ""
   for head, modules in hf_names.TASK_HEADS.items():
     if head == "linear" and not _architecture(network).endswith("Model"):
       continue
-    if {f"{name}.weight" for name in modules.values()} <= set(
-      network.arrays.shapes
-    ):
+    names = {f"{name}.weight" for name in modules.values()}
+    if names <= set(network.arrays.shapes):
       return head
   return ""
 
@@ -76,42 +76,41 @@ def convert_task_head(
   task: task_lib.Task,
   report: Callable[[str], Any],
 ) -> dict[str, np.ndarray]:
-  """The last layer of Hugging Face's head, `[D, C]` and `[C]`, as a task's.
+  """Converts a head's last layer, `[D, C]` and `[C]`, to a task's convention.
 
-  Classes come in the order of the task, if both name them alike; if not, that
-  is said. A score is trained on (score - offset) / scale, and their head gives
-  the score itself.
+  Classes are put in the order of the task if both have the same names; if not,
+  the assumed order is reported. Our head is trained on (score - offset) /
+  scale, while Hugging Face's gives the score itself.
   """
-  is_theirs = KERNEL in flat and network.transposed_kernels
-  if task.kind == task_lib.SPANS or not is_theirs:
+  is_hf_head = KERNEL in flat and network.transposed_kernels
+  if task.kind == task_lib.SPANS or not is_hf_head:
     return {}
   kernel_DxC, bias_C = flat[KERNEL], flat[BIAS]
   if task.kind == task_lib.SCORE:
     offset, scale = task.scale
     return {KERNEL: kernel_DxC / scale, BIAS: (bias_C - offset) / scale}
-  theirs = [name.casefold() for name in read_labels(network.fields)]
-  ours = [name.casefold() for name in task.labels]
-  if sorted(theirs) != sorted(ours) or len(set(ours)) < len(ours):
+  saved = [name.casefold() for name in read_labels(network.fields)]
+  expected = [name.casefold() for name in task.labels]
+  if sorted(saved) != sorted(expected) or len(set(saved)) < len(saved):
     report(
-      f"init: the classes of {network.location},"
-      f" {_listed(theirs) or 'unnamed'}, are taken to be"
-      f" {_listed(ours)}, in this order"
+      f"init: assuming that the classes of {network.location}"
+      f" ({_list(saved) or 'unnamed'}) are {_list(expected)}, in this order."
     )
     return {}
-  order = [theirs.index(name) for name in ours]
+  order = [saved.index(name) for name in expected]
   return {KERNEL: kernel_DxC[:, order], BIAS: bias_C[order]}
 
 
 def read_labels(fields: Mapping[str, Any]) -> list[str]:
-  """The names of the classes of a `config.json`, by their ids; none: []."""
-  given = fields.get("id2label")
-  if not isinstance(given, dict):
+  """Returns the class names of a `config.json` by id; [] if it has none."""
+  labels = fields.get("id2label")
+  if not isinstance(labels, dict):
     return []
-  names = (str(given.get(str(i), i))[:80] for i in range(len(given)))
+  names = (str(labels.get(str(i), i))[:80] for i in range(len(labels)))
   return [printable(ValueError(name)) for name in names]
 
 
-def _trimmed(
+def _drop_from_network(
   network: Network,
   model: finetune.DownstreamModel,
   role: str,
@@ -120,16 +119,20 @@ def _trimmed(
 ) -> Network:
   shapes = network.arrays.shapes
   table = dict(network.name_table(model, role))
-  own = {name for ours, name in table.items() if ours.startswith(HEAD)}
-  encoder = {name for ours, name in table.items() if name not in own}
-  pre_trained = set(network.name_table(_pre_trained(model), role).values())
-  unused = (pre_trained | set(network.tied)) - encoder
-  tops = {_top(name) for name in encoder}
-  heads = {n for n in shapes if _top(n) not in tops and n not in unused}
+  task_head = {name for path, name in table.items() if path.startswith(HEAD)}
+  encoder = {name for name in table.values() if name not in task_head}
+  pre_trained = network.name_table(_make_pre_trained(model), role).values()
+  unused = {*pre_trained, *network.tied} - encoder
+  encoder_scopes = {_scope(name) for name in encoder}
+  heads = {
+    name
+    for name in shapes
+    if _scope(name) not in encoder_scopes and name not in unused
+  }
   if "head" in skip:
     unused |= heads
   elif heads:
-    _check_kind(network, model, heads, own)
+    _check_kind(network, model, heads, task_head)
     _check_classes(network, model, table, task)
   kept = [name for name in shapes if name not in unused]
   arrays = dataclasses.replace(
@@ -140,26 +143,26 @@ def _trimmed(
   return dataclasses.replace(network, arrays=arrays, tied={})
 
 
-def _pre_trained(model: finetune.DownstreamModel) -> pretrain.Model:
-  """The pre-trained model of a network, with all heads."""
+def _make_pre_trained(model: finetune.DownstreamModel) -> pretrain.Model:
+  """Returns the pre-trained model of a network, with all heads."""
   if model.role == "bert":
     return pretrain.BertMlm(model.config, model.backbone, pooler=True)
   return pretrain.ElectraPair(model.config, model.config, model.backbone)
 
 
 def _architecture(network: Network) -> str:
-  """The class of transformers that `config.json` names; "" for none."""
-  given = network.fields.get("architectures")
-  if not (isinstance(given, list) and given):
+  """Returns the class of transformers in `config.json`; "" for none."""
+  names = network.fields.get("architectures")
+  if not (isinstance(names, list) and names):
     return ""
-  return printable(ValueError(str(given[0])[:80]))
+  return printable(ValueError(str(names[0])[:80]))
 
 
-def _listed(names: Sequence[str]) -> str:
-  return ", ".join(names[:LISTED]) + (", ..." if len(names) > LISTED else "")
+def _list(names: Sequence[str]) -> str:
+  return ", ".join(names[:MAX_LISTED]) + (", ..." if names[MAX_LISTED:] else "")
 
 
-def _top(name: str) -> str:
+def _scope(name: str) -> str:
   return re.split("[./]", name)[0]
 
 
@@ -167,20 +170,19 @@ def _check_kind(
   network: Network,
   model: finetune.DownstreamModel,
   heads: set[str],
-  own: set[str],
+  task_head: set[str],
 ) -> None:
-  wanted = hf_names.architecture(model, model.role)
-  theirs = _architecture(network) or wanted
-  if heads <= own and theirs == wanted:
+  expected = hf_names.architecture(model, model.role)
+  saved = _architecture(network) or expected
+  if heads <= task_head and saved == expected:
     return
-  way = "--config.init_skip=head draws a new one"
-  head, of_spans = detect_task_head(network), model.head in ("spans", "joint")
-  if head not in ("", model.head) and (head == "spans") == of_spans:
-    way = f"--config.finetune.head={head} takes it, {way}"
+  hint = SKIP_HEAD
+  head, has_spans = detect_task_head(network), model.head in ("spans", "joint")
+  if head not in ("", model.head) and (head == "spans") == has_spans:
+    hint = f"To use it, set --config.finetune.head={head}. {SKIP_HEAD}"
   raise InputError(
-    f"init: {network.location} has the head of {theirs}"
-    f" ({_listed(sorted(heads))}), which is not finetune.head={model.head}:"
-    f" {way}."
+    f"init: {network.location} has the head of {saved}"
+    f" ({_list(sorted(heads))}), but finetune.head={model.head!r}. {hint}"
   )
 
 
@@ -193,10 +195,10 @@ def _check_classes(
   shape = network.arrays.shapes.get(table.get(BIAS, ""))
   if shape is None or model.head == "spans" or shape == (model.num_outputs,):
     return
-  named = lambda names: f" ({_listed(names)})" if names else ""
+  saved = _list(read_labels(network.fields)) or "unnamed"
+  expected = _list(task.labels if task else ()) or "unnamed"
   raise InputError(
     f"init: the head of {network.location} has {shape[0] if shape else 1}"
-    f" outputs{named(read_labels(network.fields))}, and this task wants"
-    f" {model.num_outputs}{named(task.labels if task else ())}:"
-    " --config.init_skip=head draws a new one."
+    f" outputs ({saved}), but the task needs {model.num_outputs} ({expected})."
+    f" {SKIP_HEAD}"
   )

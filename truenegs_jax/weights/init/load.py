@@ -1,4 +1,4 @@
-"""Weights to start from, as parameters of a model."""
+"""Loads weights into the parameters of a model."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,8 @@ from truenegs_jax.weights.formats.network import Network
 from truenegs_jax.weights.init import check_fit, head_transfer, match_vocabulary
 from truenegs_jax.weights.init.match_vocabulary import Flat
 
-# Of the largest weight: the two copies of a pair's embeddings are one array.
+# Largest difference of a pair's two copies of the shared embeddings, relative
+# to the largest weight.
 ROUNDING = 1e-6
 
 
@@ -33,32 +34,33 @@ def load_params(
   task: task_lib.Task | None = None,
   report: Callable[[str], Any] = print,
 ) -> dict[str, Any]:
-  """The parameters of a whole model, f32 arrays of numpy.
+  """Returns all parameters of a model, as f32 numpy arrays.
 
-  Everything that headers tell is checked before any weight is read. Of a pair,
-  the shared embeddings are the discriminator's. What the weights lack, and may
-  lack (`fit.HEADS`, a generator, rows that `skip` allows), is what a run from
-  scratch with this seed would have. A model of a task takes one network and,
-  if there is one that fits, the task's head.
+  All headers are checked before an array is read. The shared embeddings of a
+  pair are read from the discriminator. Parts that may be missing in the weights
+  (`check_fit.HEADS`, a generator, rows that `skip` names) get the values with
+  which a run from scratch with this seed would start. A fine-tuned model takes
+  one network and, if it fits, the task head of the weights.
 
   Args:
-    weights: what to load.
-    model: what the parameters are to fit, all of them.
-    tokenizer: the run's. A vocabulary beside the weights has to be the same:
-      the rows of a table tell nothing of which words they are.
-    skip: of `fit.SKIPS`, separated by commas. "words": rows are carried over by
-      token; "positions": the first rows are; "head": a task's is drawn anew.
-    task: of a model of a task: in which order its classes are, and what its
-      scores are divided by; Hugging Face's heads give scores as they are.
-    complete: nothing may be drawn at random, as befits a measurement.
-    report: told what is left out and drawn at random.
+    weights: the weights to load.
+    model: the model whose parameters are returned.
+    tokenizer: the run's. A vocabulary next to the weights must be the same,
+      because the rows of the embeddings do not tell their words.
+    seed: of the values that are drawn at random.
+    skip: values of `check_fit.SKIPS`, separated by commas. "words" copies rows
+      word by word, "positions" copies only the first rows, "head" draws a new
+      task head.
+    complete: whether to refuse weights with missing parts, for measurements.
+    task: of a fine-tuned model; gives the order of classes and the scale of
+      scores, see `head_transfer.convert_task_head`.
+    report: receives a line for each part that is dropped or drawn at random.
 
   Raises:
-    InputError: as `Weights.for_roles` and `check_fit.check_networks`; another
-      vocabulary; a pair whose embeddings differ; an output table that is not
-      the word table;
-      weights that are not finite; parts that are lacking, if `complete`; the
-      head of another task.
+    InputError: another vocabulary; a pair with different embeddings; output
+      embeddings that are not the word embeddings; weights that are not finite;
+      missing parts, if `complete`; the head of another task; as
+      `Weights.for_roles` and `check_fit.check_networks`.
   """
   skips = check_fit.parse_skip(skip)
   networks = weights.for_roles(tuple(model.roles))
@@ -69,141 +71,133 @@ def load_params(
   check_fit.check_networks(networks, model, skip=skips)
   if None in vocabs.values():
     report(
-      f"init: NO vocabulary lies beside {weights.init}: whether its words are"
-      " those of the run, nobody can tell"
+      f"init: there is NO vocabulary next to {weights.init!r}. Whether the"
+      " weights use the run's vocabulary is unknown."
     )
-  flat = _read_all(
-    networks,
-    check_fit.with_their_table_sizes(model, networks, skips),
-    task,
-    report,
-  )
+  resized = check_fit.with_their_table_sizes(model, networks, skips)
+  flat = _read_networks(networks, resized, task, report)
   for network in networks.values():
     network.arrays.release()
-  fresh = functools.cache(lambda: _fresh(model, seed))
+  init_params = functools.cache(lambda: _init_params(model, seed))
   if "words" in skips:
-    old = next(iter(vocabs.values())) or ()
+    old_vocab = next(iter(vocabs.values())) or ()
     flat |= match_vocabulary.carry_words(
-      flat, fresh, tokenizer.vocab, old, report
+      flat, init_params, tokenizer.vocab, old_vocab, report
     )
   if "positions" in skips:
     size = next(iter(model.roles.values())).max_positions
-    flat |= match_vocabulary.carry_positions(flat, fresh, size, report)
-  new = [name for name in check_fit.flat_shapes(model) if name not in flat]
-  _say_drawn(weights.init, new, report, complete=complete)
-  flat |= {name: fresh()[name] for name in new}
+    flat |= match_vocabulary.carry_positions(flat, init_params, size, report)
+  missing = [name for name in check_fit.flat_shapes(model) if name not in flat]
+  _report_missing(weights.init, missing, report, complete=complete)
+  flat |= {name: init_params()[name] for name in missing}
   return traverse_util.unflatten_dict(flat, sep="/")
 
 
-def _read_all(
+def _read_networks(
   networks: Mapping[str, Network],
   model: hf_names.Model,
   task: task_lib.Task | None,
   report: Callable[[str], Any],
 ) -> Flat:
-  """The parameters of all networks; shared ones are the first's."""
-  flat: Flat = {}
+  """Reads the parameters of all networks; the first has the shared ones."""
+  all_params: Flat = {}
   for role, network in networks.items():
-    read = _read(network, model, role, report)
+    params = _read_network(network, model, role, report)
     if task:
-      read |= head_transfer.convert_task_head(read, network, task, report)
-    _check_same_embeddings(network.location, flat, read)
-    flat = read | flat
-  return flat
+      params |= head_transfer.convert_task_head(params, network, task, report)
+    _check_same_embeddings(network.location, all_params, params)
+    all_params = params | all_params
+  return all_params
 
 
-def _read(
+def _read_network(
   network: Network,
   model: hf_names.Model,
   role: str,
   report: Callable[[str], Any],
 ) -> Flat:
-  """One network's parameters, of weights that were found to fit."""
+  """Reads the parameters of a network that fits the model."""
   table = check_fit.loadable_names(network, model, role)
-  flat = {ours: _array(network, ours, name) for ours, name in table.items()}
-  for name, ours in network.tied.items():
-    if name not in network.arrays.shapes or ours not in flat:
+  flat = {
+    path: _read_array(network, path, name) for path, name in table.items()
+  }
+  for name, path in network.tied.items():
+    if name not in network.arrays.shapes or path not in flat:
       continue
-    worst = _largest_difference(network.arrays.read(name), flat[ours])
-    if worst != 0:
+    difference = _largest_difference(network.arrays.read(name), flat[path])
+    if difference != 0:
       raise InputError(
-        f"init: {network.location}: {name} differs from {table[ours]} by up to"
-        f" {worst:.3g}; here the two are one array, so one of them would be"
-        " lost."
+        f"init: {name} of {network.location} differs from {table[path]} by up"
+        f" to {difference:.3g}. Here the two are one array, so one of them"
+        " would be lost. Use weights with tied embeddings."
       )
-  if left := check_fit.unused_pooler_names(network, model, role):
+  if unused := check_fit.unused_pooler_names(network, model, role):
     report(
-      f"init: {', '.join(left)} of {network.location} are left out; to carry"
-      " them along: --config.model.pooler=True"
+      f"init: dropped {', '.join(unused)} of {network.location}. To keep them,"
+      " set --config.model.pooler=True."
     )
   return flat
 
 
-def _array(network: Network, ours: str, name: str) -> np.ndarray:
-  """An array as ours is laid out, f32; InputError if it is not finite."""
+def _read_array(network: Network, path: str, name: str) -> np.ndarray:
+  """Reads an array as f32 in our layout; InputError if it is not finite."""
   x = network.arrays.read(name).astype(np.float32, copy=False)
   if not np.isfinite(x).all():
     raise InputError(
-      f"init: {network.location}: {name} holds"
-      f" {np.count_nonzero(~np.isfinite(x))} values that are not finite; the"
-      " file is damaged or its run diverged."
+      f"init: {name} of {network.location} holds"
+      f" {np.count_nonzero(~np.isfinite(x)):,} values that are not finite. The"
+      " file is damaged, or its run diverged. Use other weights."
     )
-  turned = network.transposed_kernels and ours.endswith("/kernel")
-  return np.ascontiguousarray(x.T if turned else x)
+  is_transposed = network.transposed_kernels and path.endswith("/kernel")
+  return np.ascontiguousarray(x.T if is_transposed else x)
 
 
-def _check_same_embeddings(place: str, first: Flat, second: Flat) -> None:
-  """The two networks of a pair were trained on one embedding block."""
+def _check_same_embeddings(location: str, first: Flat, second: Flat) -> None:
+  """Checks that the networks of a pair were trained with shared embeddings."""
   for name in first.keys() & second.keys():
-    worst = _largest_difference(first[name], second[name])
-    if worst > ROUNDING * np.abs(first[name]).max():
+    difference = _largest_difference(first[name], second[name])
+    if difference > ROUNDING * np.abs(first[name]).max():
       raise InputError(
-        f"init: {place}: discriminator and generator do not share their"
-        f" embeddings: {name} differs by up to {worst:.3g}. Give two networks"
-        " that were trained together, or the discriminator alone: its generator"
-        " then starts from scratch."
+        f"init: {location} does not share the discriminator's embeddings."
+        f" {name} differs by up to {difference:.3g}. Pass two networks that"
+        " were trained together, or only the discriminator. Its generator then"
+        " starts from scratch."
       )
 
 
-def _fresh(model: hf_names.Model, seed: int) -> Flat:
-  """The parameters that a run from scratch starts with."""
+def _init_params(model: hf_names.Model, seed: int) -> Flat:
+  """Returns the parameters with which a run from scratch starts."""
   params = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))()
   return traverse_util.flatten_dict(jax.device_get(params), sep="/")
 
 
-def _say_drawn(
+def _report_missing(
   init: str,
-  names: Sequence[str],
+  paths: Sequence[str],
   report: Callable[[str], Any],
   *,
   complete: bool,
 ) -> None:
-  """Says what is drawn at random; that a task's head is, is no surprise."""
-  if complete and names:
+  """Reports missing parameters; raises InputError if `complete`."""
+  if complete and paths:
     raise InputError(
-      f"{_drawn(init, names)}. Give weights that have it, to be measured."
+      f"init: {init!r} lacks {_list_modules(paths)}, which would be drawn at"
+      " random. Pass complete weights."
     )
-  if lost := [
-    name for name in names if not name.startswith(head_transfer.HEAD)
-  ]:
-    report(_drawn(init, lost))
-  if len(lost) < len(names):
-    report("init: the head of the task starts from scratch")
-
-
-def _drawn(init: str, names: Sequence[str]) -> str:
-  return f"init: NOT in {init}, so DRAWN AT RANDOM: {_parts(names)}"
-
-
-def _parts(names: Sequence[str]) -> str:
-  """The parts of a model that these parameters make up, for a person."""
-  modules = (name.split("/") for name in names)
-  return ", ".join(
-    dict.fromkeys(
-      "/".join(module[:2]) if module[0] == "pooled" else module[0]
-      for module in modules
+  other = [path for path in paths if not path.startswith(head_transfer.HEAD)]
+  if other:
+    report(
+      f"init: NOT in {init!r}, so DRAWN AT RANDOM: {_list_modules(other)}."
     )
-  )
+  if len(other) < len(paths):
+    report("init: the task head starts from scratch.")
+
+
+def _list_modules(paths: Sequence[str]) -> str:
+  """Lists the modules of parameters: "bert, pooled/pooler"."""
+  parts = [path.split("/") for path in paths]
+  names = ("/".join(p[:2]) if p[0] == "pooled" else p[0] for p in parts)
+  return ", ".join(dict.fromkeys(names))
 
 
 def _largest_difference(a: np.ndarray, b: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""Are the words of weights those of a run? The rows of a table do not say."""
+"""Compares the vocabulary of weights with the run's, and copies rows over."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -9,6 +9,13 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.formats.network import Network
 
+Flat = dict[str, np.ndarray]  # parameters by path
+
+# Arrays with a row for every word.
+WORD_ARRAYS = ("embeddings/word", "bert_head/bias", "generator_head/bias")
+POSITIONS = "embeddings/position"
+MAX_LISTED = 10  # new words that are listed
+
 
 def check_vocabularies(
   networks: Mapping[str, Network],
@@ -16,145 +23,141 @@ def check_vocabularies(
   *,
   skip: Iterable[str] = (),
 ) -> dict[str, Sequence[str] | None]:
-  """Refuses weights whose words, as far as known, are not the run's.
+  """Refuses weights whose vocabulary is known and is not the run's.
 
   Args:
-    skip: of `fit.SKIPS`; with "words" they may be others.
+    skip: values of `check_fit.SKIPS`; with "words" the vocabularies may differ.
 
   Returns:
-    The vocabulary that lies beside the weights of each role, if one does.
+    The vocabulary next to the weights of each role; None if there is none.
 
   Raises:
-    InputError: another vocabulary or treatment of case and accents; none, where
-      rows are to be carried over by word.
+    InputError: another vocabulary; other normalization of case or accents; no
+      vocabulary although `skip` has "words".
   """
-  found: dict[str, Sequence[str] | None] = {}
+  vocabs: dict[str, Sequence[str] | None] = {}
   for role, network in networks.items():
-    found[role] = vocab = _vocabulary(network, tokenizer)
-    _check_text(network, vocab, tokenizer)
+    vocabs[role] = vocab = _read_vocabulary(network, tokenizer)
+    _check_normalization(network, vocab, tokenizer)
     if vocab is None and "words" in skip:
       raise InputError(
-        f"init: {network.location} has no vocabulary beside it, so no row of it"
-        " can be told by its word, as init_skip=words wants: put its vocab.txt"
-        " there."
+        f"init: {network.location} has no vocabulary file, but"
+        " init_skip=words copies the rows of known words. Copy the vocab.txt"
+        " of the weights there."
       )
     if vocab not in (None, tokenizer.vocab) and "words" not in skip:
       raise InputError(
-        f"init: {network.vocabulary} is not the run's vocabulary, in which the"
-        " rows of the word table would be other words; take that of the"
-        f" weights, --config.data.vocab={network.vocabulary}, or carry rows"
-        " over by word, --config.init_skip=words."
+        f"init: '{network.vocabulary}' is not the run's vocabulary, so the rows"
+        " of the word embeddings would stand for other words. Use the"
+        f" vocabulary of the weights: --config.data.vocab={network.vocabulary}."
+        " Or copy the rows of known words: --config.init_skip=words."
       )
-  return found
+  return vocabs
 
 
 def is_cased(vocab: Iterable[str]) -> bool:
-  """Whether there are words that no lower-cased text can hold."""
+  """Whether a vocabulary has words that lower-cased text cannot contain."""
   return any(w != w.lower() for w in vocab if not w.startswith("["))
 
 
-def _vocabulary(
+def _read_vocabulary(
   network: Network, tokenizer: Tokenizer
 ) -> tuple[str, ...] | None:
   if network.vocabulary is None:
     return None
-  found = load_tokenizer(
+  return load_tokenizer(
     str(network.vocabulary),
     lowercase=tokenizer.lowercase,
     strip_accents=tokenizer.strip_accents,
-  )
-  return found.vocab
+  ).vocab
 
 
-def _check_text(
+def _check_normalization(
   network: Network, vocab: Sequence[str] | None, tokenizer: Tokenizer
 ) -> None:
-  """Refuses another treatment of text, by what is said or what words show."""
+  """Refuses weights that were trained on text normalized in another way."""
   lowercase = network.lowercase
   if lowercase is None and vocab and is_cased(vocab):
     lowercase = False
   if lowercase not in (None, tokenizer.lowercase):
     raise InputError(
-      f"init: {network.location} lower-cases its text: {lowercase}, this run:"
-      f" {tokenizer.lowercase}; its words would be others:"
+      f"init: {network.location} was trained with lowercase={lowercase}, but"
+      f" this run has data.lowercase={tokenizer.lowercase}. Set"
       f" --config.data.lowercase={lowercase}."
     )
   if network.strip_accents not in (None, tokenizer.strip_accents):
-    how = "strip" if network.strip_accents else "keep"
+    accents = "strip" if network.strip_accents else "keep"
     raise InputError(
-      f"init: {network.location} strips accents of its text:"
-      f" {network.strip_accents}, this run: {tokenizer.strip_accents}; its"
-      f" words would be others: --config.data.accents={how}."
+      f"init: {network.location} was trained with"
+      f" strip_accents={network.strip_accents}, but this run has"
+      f" strip_accents={tokenizer.strip_accents}. Set"
+      f" --config.data.accents={accents}."
     )
-
-
-Flat = dict[str, np.ndarray]  # parameters by path
-
-# What has a row for every word.
-WORD_ARRAYS = ("embeddings/word", "bert_head/bias", "generator_head/bias")
-POSITIONS = "embeddings/position"
-NAMED = 10  # new words that are said by name
 
 
 def carry_words(
   flat: Flat,
-  fresh: Callable[[], Flat],
+  init_params: Callable[[], Flat],
   vocab: Sequence[str],
-  old: Sequence[str],
+  old_vocab: Sequence[str],
   report: Callable[[str], Any],
 ) -> Flat:
-  """The arrays of `WORD_ARRAYS` for another vocabulary, row by row.
+  """Returns `WORD_ARRAYS` with the rows in the order of another vocabulary.
 
   Args:
-    flat: of the weights, `[rows, ...]`. There may be more rows than words: some
-      are padded to a round number.
-    fresh: gives the parameters of a run from scratch, `[V, ...]`.
+    flat: arrays of the weights, `[rows, ...]`. There may be more rows than
+      words: some tables are padded to a round number.
+    init_params: returns the parameters of a run from scratch, `[V, ...]`.
     vocab: the V words of the run.
-    old: those of the weights.
-    report: told how many words are new, and some of them.
+    old_vocab: the words of the weights.
+    report: receives a line about new words and dropped rows.
 
   Raises:
     InputError: the weights have fewer rows than words.
   """
   num_rows = len(flat[WORD_ARRAYS[0]])
-  if len(old) > num_rows:
+  if len(old_vocab) > num_rows:
     raise InputError(
-      f"init: the vocabulary beside the weights has {len(old):,} words, their"
-      f" table {num_rows:,} rows; put the one there that belongs to them."
+      f"init: the vocabulary next to the weights has {len(old_vocab):,} words,"
+      f" but their word embeddings have {num_rows:,} rows. Use the vocabulary"
+      " that belongs to the weights."
     )
-  place = {token: i for i, token in enumerate(old)}
-  rows_V = np.array([place.get(token, -1) for token in vocab])
+  row_of = {token: i for i, token in enumerate(old_vocab)}
+  rows_V = np.array([row_of.get(token, -1) for token in vocab])
   new = [token for token, row in zip(vocab, rows_V, strict=True) if row < 0]
   kept = len(vocab) - len(new)
-  named = ", ".join(new[:NAMED]) + (", ..." if len(new) > NAMED else "")
+  listed = ", ".join(new[:MAX_LISTED]) + (", ..." if new[MAX_LISTED:] else "")
   if new or kept < num_rows:
     report(
-      f"init: {kept:,} of {len(vocab):,} words have their rows of the weights,"
-      f" {num_rows - kept:,} rows are left out; new, drawn at random:"
-      f" {len(new):,}{f' ({named})' if new else ''}"
+      f"init: copied the rows of {kept:,} of {len(vocab):,} words. Dropped"
+      f" {num_rows - kept:,} rows. Words drawn at random:"
+      f" {len(new):,}{f' ({listed})' if new else ''}."
     )
-  there = (name for name in WORD_ARRAYS if name in flat)
-  return {name: _chosen(flat[name], rows_V, fresh()[name]) for name in there}
+  names = [name for name in WORD_ARRAYS if name in flat]
+  return {n: _select_rows(flat[n], rows_V, init_params()[n]) for n in names}
 
 
 def carry_positions(
   flat: Flat,
-  fresh: Callable[[], Flat],
+  init_params: Callable[[], Flat],
   size: int,
   report: Callable[[str], Any],
 ) -> Flat:
-  """The table of `size` positions, the first of which are the weights'."""
-  if POSITIONS not in flat or (old := len(flat[POSITIONS])) == size:
+  """Returns a table of `size` positions that begins with the weights' rows."""
+  if POSITIONS not in flat or (old_size := len(flat[POSITIONS])) == size:
     return {}
-  if size > old:
-    report(f"init: positions {old:,} to {size - 1:,} are new, drawn at random")
+  if size > old_size:
+    report(f"init: positions {old_size:,} to {size - 1:,} are drawn at random.")
   else:
-    report(f"init: positions {size:,} to {old - 1:,} are left out")
-  rows_P = np.where(np.arange(size) < old, np.arange(size), -1)
-  return {POSITIONS: _chosen(flat[POSITIONS], rows_P, fresh()[POSITIONS])}
+    report(f"init: dropped positions {size:,} to {old_size - 1:,}.")
+  rows_P = np.where(np.arange(size) < old_size, np.arange(size), -1)
+  table_PxE = init_params()[POSITIONS]
+  return {POSITIONS: _select_rows(flat[POSITIONS], rows_P, table_PxE)}
 
 
-def _chosen(x: np.ndarray, rows: np.ndarray, fresh: np.ndarray) -> np.ndarray:
-  """The rows of `x` that `rows` names; -1 stands for a fresh one."""
-  known = (rows >= 0).reshape(-1, *[1] * (x.ndim - 1))
-  return np.where(known, x[np.maximum(rows, 0)], fresh)
+def _select_rows(
+  x: np.ndarray, rows: np.ndarray, default: np.ndarray
+) -> np.ndarray:
+  """Returns `x[rows]`, with the rows of `default` where `rows` is -1."""
+  is_known = (rows >= 0).reshape(-1, *[1] * (x.ndim - 1))
+  return np.where(is_known, x[np.maximum(rows, 0)], default)
