@@ -14,7 +14,7 @@ SYNSETS = {
 
 
 def write_wordnet(folder):
-  """Writes SYNSETS into a new folder, which is returned."""
+  """Writes SYNSETS as WordNet's files into a new folder and returns it."""
   folder.mkdir(parents=True)
   for part, synsets in SYNSETS.items():
     kind = {"noun": "n", "verb": "v", "adj": "a", "adv": "r"}[part]
@@ -27,9 +27,9 @@ def write_wordnet(folder):
       data += f"{len(data):08} 03 {kind} {len(lemmas):02x} {words} 000{frames}"
       data += " | what it means  \n"
     index = "  1 The licence is indented.\n"
-    for lemma, places in sorted(offsets.items()):
-      known = " ".join(f"{place:08}" for place in places)
-      index += f"{lemma} {kind} {len(places)} 0 {len(places)} 0 {known}  \n"
+    for lemma, numbers in sorted(offsets.items()):
+      joined = " ".join(f"{number:08}" for number in numbers)
+      index += f"{lemma} {kind} {len(numbers)} 0 {len(numbers)} 0 {joined}  \n"
     (folder / f"data.{part}").write_text(data)
     (folder / f"index.{part}").write_text(index)
     (folder / f"{part}.exc").write_text("")

@@ -1,4 +1,4 @@
-"""Files of synonyms: pairs, lists, PPDB, JSON, wordnets of other languages."""
+"""Tests readers of pairs, lists, PPDB, JSON and Open Multilingual WordNet."""
 
 import gzip
 import itertools
@@ -10,7 +10,8 @@ import pytest
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms import sources
 
-TOKENS = "[PAD] big large house home villa ##home été Rome rome .".split()
+WORDS = ["big", "large", "house", "home", "villa", "été", "Rome", "rome", "."]
+TOKENS = ["[PAD]", *WORDS, "##home"]
 PAIRS = [
   ("big", "large"),
   ("house", "home"),
@@ -18,8 +19,8 @@ PAIRS = [
   ("home", "house"),
   ("été", "."),
 ]
-# Each leaves no pair but those of PAIRS.
-OTHERS = [
+# Readers drop these.
+DROPPED_PAIRS = [
   ("big", "very large"),
   ("summer_house", "villa"),
   ("big", "huge"),
@@ -30,89 +31,90 @@ OTHERS = [
   ("house", "house"),
   ("été", "ete"),
 ]
-# In the order of the vocabulary, synonyms sorted.
 EXPECTED = sorted(PAIRS, key=lambda pair: (TOKENS.index(pair[0]), pair[1]))
 
 
 @pytest.fixture
 def write(tmp_path):
-  def written(content, name="pairs.txt"):
+  """Returns a function that writes a file and returns its path."""
+
+  def write_file(content, name="pairs.txt"):
     path = tmp_path / name
     data = content if isinstance(content, bytes) else content.encode()
     path.write_bytes(data)
     return str(path)
 
-  return written
+  return write_file
 
 
 def read(path, source="pairs", tokens=TOKENS, **options):
   return list(sources.SOURCES[source](tokens, path=path, **options))
 
 
-def by_word(pairs):
-  lists = {}
+def group_by_word(pairs):
+  synonyms = {}
   for word, synonym in pairs:
-    lists.setdefault(word, []).append(synonym)
-  return lists
+    synonyms.setdefault(word, []).append(synonym)
+  return synonyms
 
 
-def to_table(pairs):
+def format_tsv(pairs):
   return "".join(f"{word}\t{synonym}\n" for word, synonym in pairs)
 
 
-def to_lists(pairs):
-  lists = by_word(pair for pair in pairs if " " not in "".join(pair))
-  return "".join(f"{w} {' '.join(others)}\n" for w, others in lists.items())
+def format_lists(pairs):
+  lists = group_by_word(pair for pair in pairs if " " not in "".join(pair))
+  return "".join(f"{w} {' '.join(names)}\n" for w, names in lists.items())
 
 
-def to_ppdb(pairs):
-  rest = "PPDB2.0Score=3.1 Agigasim=0.2 ||| 0-0 ||| Equivalence"
-  return "".join(f"[NN] ||| {a} ||| {b} ||| {rest}\n" for a, b in pairs)
+def format_ppdb(pairs):
+  other_fields = "PPDB2.0Score=3.1 Agigasim=0.2 ||| 0-0 ||| Equivalence"
+  return "".join(f"[NN] ||| {a} ||| {b} ||| {other_fields}\n" for a, b in pairs)
 
 
-def to_object(pairs):
-  return json.dumps(by_word(pairs), indent=1)
+def format_json_object(pairs):
+  return json.dumps(group_by_word(pairs), indent=1)
 
 
-def to_lines(pairs):
+def format_json_lines(pairs):
   records = [{"word": w, "synonyms": [s], "score": 1} for w, s in pairs]
   return "".join(json.dumps(record) + "\n" for record in records)
 
 
-FORMATS = {
-  "table.tsv": to_table,
-  "lists": to_lists,
-  "ppdb-2.0-s-lexical": to_ppdb,
-  "object.json": to_object,
+FORMATTERS = {
+  "table.tsv": format_tsv,
+  "lists": format_lists,
+  "ppdb-2.0-s-lexical": format_ppdb,
+  "object.json": format_json_object,
   "array.json": json.dumps,
-  "lines.jsonl": to_lines,
+  "lines.jsonl": format_json_lines,
 }
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_all_formats_give_the_pairs_of_the_vocabulary(write, name):
+@pytest.mark.parametrize("name", FORMATTERS)
+def test_every_format_yields_the_pairs_of_the_vocabulary(write, name):
   for order in (1, -1):
-    content = FORMATS[name]((PAIRS + OTHERS)[::order])
+    content = FORMATTERS[name]((PAIRS + DROPPED_PAIRS)[::order])
     assert read(write(content, name)) == EXPECTED
-  packed = gzip.compress(content.encode())
-  assert read(write(packed, f"{name}.gz")) == EXPECTED
+  compressed = gzip.compress(content.encode())
+  assert read(write(compressed, f"{name}.gz")) == EXPECTED
   with pytest.raises(DataError, match="damaged or cut off"):
-    read(write(packed[:-10], f"{name}.gz"))
+    read(write(compressed[:-10], f"{name}.gz"))
   if "json" not in name or "lines" in name:
-    for changed in (
+    for variant in (
       content.replace("\n", "\r\n"),
       "\n \n" + content.replace("\n", "\n\n"),
       content.removesuffix("\n"),
       "\ufeff" + content,
     ):
-      assert read(write(changed, name)) == EXPECTED
+      assert read(write(variant, name)) == EXPECTED
 
 
-def test_entries_count_as_written_or_in_lower_case(write):
+def test_entries_match_as_written_or_in_lower_case(write):
   tokens = ["Rome", "rome", "city", "US"]
   pairs = read(write("Rome\tCity\nus\tcity\nUS\tROME\n"), tokens=tokens)
   assert pairs == [("Rome", "city"), ("rome", "city"), ("US", "rome")]
-  # A pair is one way, and spaces in lists do not matter.
+  # Pairs have a direction; several spaces separate like one.
   assert read(write("big  large \nvilla\n", "l")) == [("big", "large")]
 
 
@@ -128,7 +130,7 @@ def test_entries_count_as_written_or_in_lower_case(write):
     ("big\tlarge\n\0\n", "txt:2: NUL"),
   ],
 )
-def test_bad_line_is_refused_by_its_number(write, content, place):
+def test_bad_line_is_reported_with_its_number(write, content, place):
   path = write(content.encode(errors="surrogateescape"))
   with pytest.raises(DataError, match=place):
     read(path)
@@ -152,7 +154,9 @@ def test_bad_line_is_refused_by_its_number(write, content, place):
     ("p.jsonl", "7\n", "jsonl:1: 7"),
   ],
 )
-def test_bad_json_is_refused_by_its_line_or_entry(write, name, content, place):
+def test_bad_json_is_reported_with_its_line_or_entry(
+  write, name, content, place
+):
   with pytest.raises(DataError, match=place):
     read(write(content, name))
 
@@ -160,18 +164,18 @@ def test_bad_json_is_refused_by_its_line_or_entry(write, name, content, place):
 @pytest.mark.parametrize(
   "content, reason",
   [
-    ("big\nlarge\n", "there is no pair in it"),
-    ("big\tbig\nRome\trome\n", r"none of its 2 pairs .*\(0 hold a phrase\)"),
-    ("big\tvery large\nthe_home\thouse\n.\thuge\n", r"3 pairs .*\(2 hold"),
+    ("big\nlarge\n", "the file has no pairs"),
+    ("big\tbig\nRome\trome\n", r"none of 2 pairs .*\(0 contain a phrase"),
+    ("big\tvery large\nthe_home\thouse\n.\thuge\n", r"3 pairs .*\(2 contain"),
     ("grand énorme vaste\n", "2 pairs .*language and case"),
   ],
 )
-def test_a_file_of_which_no_pair_is_left_says_why(write, content, reason):
+def test_a_file_without_pairs_of_the_vocabulary_is_refused(
+  write, content, reason
+):
   with pytest.raises(DataError, match=f"pairs.txt: .*{reason}"):
     read(write(content))
 
-
-# The Open Multilingual WordNet.
 
 FRENCH = """# WOLF\tfra\thttp://wolf.example.org\tCeCILL-C
 02958343-n\tfra:lemma\tvoiture
@@ -194,7 +198,10 @@ FRENCH = """# WOLF\tfra\thttp://wolf.example.org\tCeCILL-C
 15236475-n\tfra:lemma\tété
 15236475-n\tfra:lemma\tété
 """
-MOTS = "[CLS] voiture auto automobile seul aller marcher été beau élégant joli"
+FRENCH_WORDS = [
+  *("voiture", "auto", "automobile", "seul", "aller", "marcher", "été"),
+  *("beau", "élégant", "joli"),
+]
 SYNSETS = {
   "n": [{"voiture", "auto", "automobile"}],
   "v": [{"aller", "marcher"}],
@@ -207,11 +214,12 @@ SYNSETS["nvar"] = [synset for part in "nvar" for synset in SYNSETS[part]]
 
 @pytest.mark.parametrize("pos", SYNSETS)
 def test_words_that_share_a_synset_are_synonyms(write, pos):
-  tokens = MOTS.split()
+  tokens = ["[CLS]", *FRENCH_WORDS]
   pairs = read(write(FRENCH, "wn-data-fra.tab"), "omw", tokens, pos=pos)
-  permuted = (itertools.permutations(synset, 2) for synset in SYNSETS[pos])
-  key = lambda pair: (tokens.index(pair[0]), pair[1])
-  assert pairs == sorted(set(itertools.chain(*permuted)), key=key)
+  expected = set()
+  for synset in SYNSETS[pos]:
+    expected.update(itertools.permutations(synset, 2))
+  assert pairs == sorted(expected, key=lambda p: (tokens.index(p[0]), p[1]))
   assert read(write(FRENCH), "omw", tokens)  # every part of speech
 
 
@@ -225,20 +233,20 @@ def test_words_that_share_a_synset_are_synonyms(write, pos):
     "voiture\tauto",
   ],
 )
-def test_lines_of_another_format_are_refused_by_their_number(write, line):
-  with pytest.raises(DataError, match="txt:3: .* no line of the Open"):
+def test_lines_of_another_format_are_reported_with_their_number(write, line):
+  with pytest.raises(DataError, match="txt:3: .* not a line of the Open"):
     read(write("# a\n\n" + line + "\n"), "omw")
 
 
-def test_a_wordnet_of_another_language_says_that_no_pair_is_left(write):
-  with pytest.raises(DataError, match=r"26 pairs .*\(10 hold a phrase\)"):
+def test_a_wordnet_of_another_language_is_refused(write):
+  with pytest.raises(DataError, match=r"26 pairs .*\(10 contain a phrase"):
     read(write(FRENCH), "omw", ["car", "auto", "go"])
 
 
 @pytest.mark.slow
-def test_real_paraphrases_are_of_a_kind(real_data):
-  packed = real_data / "vocab" / "bert-base-uncased-vocab.txt.xz"
-  bert = lzma.decompress(packed.read_bytes()).decode().split("\n")[:-1]
+def test_pairs_of_ppdb_for_berts_vocabulary(real_data):
+  vocab_file = real_data / "vocab" / "bert-base-uncased-vocab.txt.xz"
+  bert = lzma.decompress(vocab_file.read_bytes()).decode().split("\n")[:-1]
   pairs = read(str(real_data / "optional" / "ppdb-xl.txt.xz"), tokens=bert)
   assert len(pairs) == 106_013
   assert len({word for word, _ in pairs}) == 18_239

@@ -1,6 +1,7 @@
-"""Expressions of sources, on made-up ones; properties of every real source."""
+"""Tests expressions on fake sources, and common properties of real sources."""
 
 import inspect
+import itertools
 import json
 import os
 import subprocess
@@ -14,19 +15,19 @@ from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import sources, table
 
 TOKENS = ("[PAD]", "##s", "a", "b", "c", "d")
-READ = {"ab": ("a", "b"), "bc": ("b", "c"), "cd": ("c", "d"), "ba": ("b", "a")}
+PAIRS = {"ab": ("a", "b"), "bc": ("b", "c"), "cd": ("c", "d"), "ba": ("b", "a")}
 NAMES = sorted(sources.SOURCES)
 
 
 @pytest.fixture
 def calls(monkeypatch):
-  """Adds sources, one as "wordnet"; yields what they were called with."""
-  called = []
+  """Adds fake sources and returns a list of the options of their calls."""
+  calls = []
 
   def files(tokens, *, path: str, top: int = 10):
-    """The pairs that the file's name lists, such as ab-bc."""
-    called.append({"path": path, "top": top})
-    return [READ[name] for name in path.rpartition("/")[2].split("-")]
+    """Returns the pairs in the name of the file, such as ab-bc."""
+    calls.append({"path": path, "top": top})
+    return [PAIRS[name] for name in path.rpartition("/")[2].split("-")]
 
   def flags(
     tokens,
@@ -36,25 +37,21 @@ def calls(monkeypatch):
     both: bool = False,
     reader: Any = None,
   ):
-    called.append({"word": word, "cut": cut, "both": both, "reader": reader})
+    calls.append({"word": word, "cut": cut, "both": both, "reader": reader})
     return [("a", "d")]
 
   def wordnet(tokens, *, folder: str = ""):
-    called.append({"folder": folder})
+    calls.append({"folder": folder})
     return [("a", "c")]
 
   for fn in (files, flags, wordnet):
     monkeypatch.setitem(sources.SOURCES, fn.__name__, fn)
-  return called
+  return calls
 
 
-def pairs(text, tokens=TOKENS, **options):
-  return set(
-    sources.find_pairs(sources.parse_expression(text), tokens, **options)
-  )
-
-
-# Expressions.
+def find_pairs(text, tokens=TOKENS, **options):
+  expression = sources.parse_expression(text)
+  return set(sources.find_pairs(expression, tokens, **options))
 
 
 @pytest.mark.parametrize(
@@ -73,65 +70,73 @@ def pairs(text, tokens=TOKENS, **options):
   ],
 )
 def test_union_intersection_and_their_precedence(calls, text, names):
-  assert pairs(text) == {READ[name] for name in names.split()}
+  assert find_pairs(text) == {PAIRS[name] for name in names.split()}
 
 
 def test_options_are_converted_as_they_are_annotated(calls):
-  pairs("flags word=3 cut=2 both=true")
+  find_pairs("flags word=3 cut=2 both=true")
   assert calls == [{"word": "3", "cut": 2.0, "both": True, "reader": None}]
   assert isinstance(calls[0]["cut"], float)
-  pairs("files  path=ab   top=3 |flags both=false cut=-1e-3")
+  find_pairs("files  path=ab   top=3 |flags both=false cut=-1e-3")
   assert calls[1] == {"path": "ab", "top": 3}
   assert calls[2]["both"] is False and calls[2]["cut"] == -1e-3
 
 
 @pytest.mark.parametrize(
-  "text, words",
+  "text, message",
   [
     ("   ", "empty part"),
     ("flags |", "'flags |' has an empty part"),
     ("& flags", "empty part"),
     ("flags || flags", "empty part"),
-    ("(flags | wordnet) & flags", r"no brackets.*'a & c \| b & c'"),
-    ("thesaurus", "'thesaurus'; known: .*files, flags, model,.*table.*wordnet"),
-    ("flags size=3", "'size=3' is no option of flags; known: word=, cut=,"),
-    ("flags reader=x", "no option"),
-    ("flags tokens=x", "no option"),
-    ("flags both", "'both': give true or false"),
-    ("flags word=", "'word=': give a word"),
-    ("flags both=True", "give true or false"),
-    ("flags cut=high", "'cut=high': give a number"),
-    ("flags cut=nan", "give a number"),
-    ("files path=ab top=2.5", "'top=2.5': give a whole number"),
-    ("files path=ab top=1 top=2", "top= is given twice"),
+    ("(flags | wordnet) & flags", r"brackets.*'a & c \| b & c'"),
+    ("thesaurus", "'thesaurus'.* files, flags, model,.*table.*wordnet"),
+    ("flags size=3", "'size=3' is not an option of flags.* word=, cut=,"),
+    ("flags reader=x", "not an option"),
+    ("flags tokens=x", "not an option"),
+    ("flags both", "'both' is wrong. Use true or false"),
+    ("flags word=", "'word=' is wrong. Use a word"),
+    ("flags both=True", "Use true or false"),
+    ("flags cut=high", "'cut=high' is wrong. Use a number"),
+    ("flags cut=nan", "Use a number"),
+    ("files path=ab top=2.5", "'top=2.5' is wrong. Use a whole number"),
+    ("files path=ab top=1 top=2", "top= twice"),
     ("files top=1", "files needs path="),
-    ("files path=ab|cd.txt", r"no source 'cd.txt'.*[|] or & is written [?]"),
-    ('files path="a|b"', "'path=\"a': leave out the quotes .*written [?]"),
-    ("files path=my file.txt", "'file.txt' is no option.*space.*written [?]"),
-    ("model | flags", "stands alone"),
-    ("model & model", "stands alone"),
-    ("model size=3", "no option of model; known: top=, threshold=, every="),
-    ("model top=0", "at least 1"),
-    ("model every=0", "at least 1"),
+    (
+      "files path=ab|cd.txt",
+      r"no source 'cd.txt'.*write [?] for a space, [|] or &",
+    ),
+    ('files path="a|b"', "'path=\"a' has a quote.*without quotes"),
+    (
+      "files path=my file.txt",
+      "'file.txt' is not an option.*write [?] for a space",
+    ),
+    ("model | flags", "cannot be combined"),
+    ("model & model", "cannot be combined"),
+    ("model size=3", "not an option of model.* top=, threshold=, every="),
+    ("model top=0", "1 or more"),
+    ("model every=0", "1 or more"),
     ("model threshold=1.5", "from -1 to 1"),
   ],
 )
-def test_mistakes_are_refused_under_the_key_that_has_them(calls, text, words):
-  with pytest.raises(InputError, match=f"^negatives.sources: .*{words}"):
+def test_invalid_expressions_are_refused_with_their_key(calls, text, message):
+  with pytest.raises(InputError, match=f"^negatives.sources=.*{message}"):
     sources.parse_expression(text)
-  with pytest.raises(InputError, match=f"^mine: .*{words}"):
-    sources.parse_expression(text, key="mine")
+  with pytest.raises(InputError, match=f"^my_key=.*{message}"):
+    sources.parse_expression(text, key="my_key")
 
 
-def test_the_models_own_table_has_no_pairs_of_its_own():
-  spec = sources.parse_expression("model  threshold=0.4 top=3")
-  assert spec.model == sources.ModelTable(top=3, threshold=0.4, every=1000)
-  assert (spec.union, spec.sources) == ((), ())
-  assert spec.identity == "model threshold=0.4 top=3"
-  assert list(sources.find_pairs(spec, TOKENS)) == []
+def test_the_source_model_yields_no_pairs():
+  expression = sources.parse_expression("model  threshold=0.4 top=3")
+  assert expression.model == sources.ModelTable(
+    top=3, threshold=0.4, every=1000
+  )
+  assert (expression.union, expression.sources) == ((), ())
+  assert expression.identity == "model threshold=0.4 top=3"
+  assert list(sources.find_pairs(expression, TOKENS)) == []
 
 
-def test_identity_is_one_way_of_writing_without_folders_and_defaults(calls):
+def test_identity_omits_spaces_folders_and_defaults(calls):
   identity = "files path=ab top=3 & flags both=true | wordnet"
   for text in (
     "files top=3  path=/x/ab&flags cut=0.50 both=true|wordnet",
@@ -139,15 +144,14 @@ def test_identity_is_one_way_of_writing_without_folders_and_defaults(calls):
     identity,
   ):
     assert sources.parse_expression(text).identity == identity
-  assert (
-    sources.parse_expression("files path=ab top=4").identity != identity[:19]
-  )
+  other = sources.parse_expression("files path=ab top=4")
+  assert other.identity != identity[:19]
   folder = sources.parse_expression("wordnet folder=/x/my/")
   assert folder.identity == "wordnet folder=my"
   assert folder.sources[0].paths == {"folder": "/x/my/"}
 
 
-def test_a_question_mark_in_a_path_is_a_space_or_an_operator(tmp_path, calls):
+def test_a_question_mark_in_a_path_matches_a_space_or_operator(tmp_path, calls):
   for name in ("my ab", "x|ab", "y&ab", "zzab", "q?ab", "[a] b"):
     (tmp_path / name).touch()
   for name, expected in (
@@ -155,47 +159,48 @@ def test_a_question_mark_in_a_path_is_a_space_or_an_operator(tmp_path, calls):
     ("x?ab", "x|ab"),
     ("y?ab", "y&ab"),
     ("q?ab", "q?ab"),
-    ("z?ab", "z?ab"),  # stands for no other letter
-    ("[a]?b", "[a] b"),  # no other sign is a pattern
+    ("z?ab", "z?ab"),  # matches no other character
+    ("[a]?b", "[a] b"),  # other characters are no patterns
     ("*?b", "*?b"),
   ):
     assert sources.resolve_path(f"{tmp_path}/{name}") == tmp_path / expected
   (tmp_path / "my|ab").touch()
-  with pytest.raises(InputError, match="'.*my ab' or '.*my|ab'; rename one"):
+  with pytest.raises(InputError, match="'.*my ab' or '.*my|ab'. Rename one"):
     sources.resolve_path(f"{tmp_path}/my?ab")
   (tmp_path / "a b").mkdir()
   (tmp_path / "a b" / "ab").touch()
-  assert pairs(f"files path={tmp_path}/a?b/ab") == {READ["ab"]}
+  assert find_pairs(f"files path={tmp_path}/a?b/ab") == {PAIRS["ab"]}
   assert calls[-1]["path"] == f"{tmp_path}/a b/ab"
 
 
-def test_home_folder_and_wordnet_of_the_config(monkeypatch, tmp_path, calls):
+def test_paths_expand_the_home_folder_and_default_to_wordnet_dir(
+  monkeypatch, tmp_path, calls
+):
   monkeypatch.setenv("HOME", str(tmp_path))
-  pairs("files path=~/ab")
+  find_pairs("files path=~/ab")
   assert calls[-1]["path"] == f"{tmp_path}/ab"
-  assert pairs("wordnet", wordnet_dir="/w") == {("a", "c")}
-  pairs("wordnet folder=/own | flags", wordnet_dir="/w")
+  assert find_pairs("wordnet", wordnet_dir="/w") == {("a", "c")}
+  find_pairs("wordnet folder=/own | flags", wordnet_dir="/w")
   assert [c["folder"] for c in calls if "folder" in c] == ["/w", "/own"]
 
 
 def test_every_source_is_checked_without_a_vocabulary(tmp_path, monkeypatch):
-  called = []
+  calls = []
 
   def strict(tokens, *, path: str, top: int = 10):
-    called.append((tokens, path, top))
+    calls.append((tokens, path, top))
     if top < 1:
       raise InputError("top")
 
   monkeypatch.setitem(sources.SOURCES, "strict", strict)
   (tmp_path / "a b").touch()
   text = f"strict path={tmp_path}/a?b & strict path=x top=2"
-  sources.check_sources(sources.parse_expression(text))
-  assert called == [((), f"{tmp_path}/a b", 10), ((), "x", 2)]
+  parse = sources.parse_expression
+  sources.check_sources(parse(text))
+  assert calls == [((), f"{tmp_path}/a b", 10), ((), "x", 2)]
   with pytest.raises(InputError, match="top"):
-    sources.check_sources(
-      sources.parse_expression("strict path=x & strict path=x top=0")
-    )
-  sources.check_sources(sources.parse_expression("model"))
+    sources.check_sources(parse("strict path=x & strict path=x top=0"))
+  sources.check_sources(parse("model"))
 
 
 @pytest.mark.parametrize("include_self", [False, True])
@@ -209,51 +214,53 @@ def test_a_saved_table_is_a_source(tmp_path, calls, include_self):
   )
   table.save_table(built, tmp_path / "t.npz")
   text = f"table path={tmp_path}/t.npz | files path=cd"
-  assert pairs(text) == {("a", "b"), ("c", "a"), ("c", "d")}
+  assert find_pairs(text) == {("a", "b"), ("c", "a"), ("c", "d")}
   with pytest.raises(DataError, match="vocabulary"):
-    pairs(text, TOKENS[:-1])
+    find_pairs(text, TOKENS[:-1])
 
 
-# Every real source. All of ALIKE, words, pieces, specials and phrases, may
-# stand for one another by each of them.
+# Every source declares all of SYNONYMS (words, pieces, special tokens, phrases)
+# to be synonyms of each other.
 
-ASKED = "[PAD] you House home firm [house] house ##house Home".split()
-ALIKE = "home house firm House [house] ##house business_firm hut Home".split()
+VOCABULARY = ["[PAD]", "you", "House", "home", "firm", "[house]", "house"]
+VOCABULARY += ["##house", "Home"]
+SYNONYMS = ["home", "house", "firm", "House", "[house]", "##house"]
+SYNONYMS += ["business_firm", "hut", "Home"]
 
 
-def example(name, folder):
-  """Options with which the source says that all of ALIKE are alike."""
+def make_options(name, folder):
+  """Returns options of a source, with files written into `folder`."""
   path = folder / "example"
   if name == "wordnet":
     return {"folder": str(write_wordnet(folder / "wordnet"))}
   if name == "pairs":
-    path.write_text("".join(f"{w} {' '.join(ALIKE)}\n" for w in ALIKE))
+    path.write_text("".join(f"{w} {' '.join(SYNONYMS)}\n" for w in SYNONYMS))
   elif name == "omw":
-    lines = [f"00000001-n\tlemma\t{w}\n" for w in ALIKE]
+    lines = [f"00000001-n\tlemma\t{w}\n" for w in SYNONYMS]
     path.write_text("# example\n" + "".join(lines))
   elif name == "vectors":
-    path.write_text("".join(f"{w} 1 {i}\n" for i, w in enumerate(ALIKE)))
+    path.write_text("".join(f"{w} 1 {i}\n" for i, w in enumerate(SYNONYMS)))
   elif name == "table":
-    alike = [(a, b) for a in ALIKE for b in ALIKE if a.lower() != b.lower()]
-    table.save_table(table.build_table(alike, ASKED, source="example"), path)
+    pairs = itertools.permutations(SYNONYMS, 2)
+    pairs = [(a, b) for a, b in pairs if a.lower() != b.lower()]
+    table.save_table(table.build_table(pairs, VOCABULARY, source="x"), path)
   else:
-    pytest.fail(f"write an example for the source {name}")
+    pytest.fail(f"Write an example for the source {name}.")
   return {"path": str(path)}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pairs_are_different_words_once_and_in_order(name, tmp_path):
-  options = example(name, tmp_path)
-  listed, again = (
-    list(sources.SOURCES[name](ASKED, **options)) for _ in range(2)
-  )
-  assert listed == again and len(set(listed)) == len(listed)
-  assert {("home", "firm"), ("home", "house")} & set(listed)
-  for word, synonym in listed:
+def test_pairs_are_ordered_unique_and_of_different_words(name, tmp_path):
+  options = make_options(name, tmp_path)
+  pairs = list(sources.SOURCES[name](VOCABULARY, **options))
+  assert pairs == list(sources.SOURCES[name](VOCABULARY, **options))
+  assert len(set(pairs)) == len(pairs)
+  assert {("home", "firm"), ("home", "house")} & set(pairs)
+  for word, synonym in pairs:
     assert {word, synonym} <= {"House", "home", "firm", "house", "Home"}
     assert word.lower() != synonym.lower()
-  words = [ASKED.index(word) for word, _ in listed]
-  assert words == sorted(words)
+  ids = [VOCABULARY.index(word) for word, _ in pairs]
+  assert ids == sorted(ids)
 
 
 @pytest.mark.slow
@@ -261,7 +268,7 @@ def test_order_does_not_depend_on_hashes(tmp_path):
   examples = {}
   for name in NAMES:
     (tmp_path / name).mkdir()
-    examples[name] = example(name, tmp_path / name)
+    examples[name] = make_options(name, tmp_path / name)
   code = (
     "import json, sys; from truenegs_jax.synonyms import sources;"
     " tokens, examples = json.load(sys.stdin); print([list("
@@ -270,7 +277,7 @@ def test_order_does_not_depend_on_hashes(tmp_path):
   printed = [
     subprocess.run(
       [sys.executable, "-c", code],
-      input=json.dumps([ASKED, examples]),
+      input=json.dumps([VOCABULARY, examples]),
       env={**os.environ, "PYTHONHASHSEED": seed},
       capture_output=True,
       text=True,
@@ -282,59 +289,58 @@ def test_order_does_not_depend_on_hashes(tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_options_can_be_given_in_an_expression(name):
+def test_every_option_can_be_set_in_an_expression(name):
   first, *options = inspect.signature(sources.SOURCES[name]).parameters.values()
   assert first.name == "tokens"
   assert {option.kind for option in options} == {first.KEYWORD_ONLY}
-  needed = [o.name for o in options if o.default is o.empty]
-  spec = sources.parse_expression(
-    " ".join([name, *(f"{key}=x" for key in needed)])
-  )
-  assert spec.sources[0].options == dict.fromkeys(needed, "x")
-  for key in needed:
+  required = [o.name for o in options if o.default is o.empty]
+  text = " ".join([name, *(f"{key}=x" for key in required)])
+  expression = sources.parse_expression(text)
+  assert expression.sources[0].options == dict.fromkeys(required, "x")
+  for key in required:
     with pytest.raises(InputError, match=f"{name} needs {key}="):
       sources.parse_expression(name)
 
 
 @pytest.mark.parametrize("name", ["vectors", "pairs", "omw", "table"])
-def test_files_that_are_not_there_are_named(name, tmp_path):
+def test_missing_files_are_named(name, tmp_path):
   for path in ("", "nowhere", "~nobody/v", str(tmp_path), "a\0b"):
     with pytest.raises(InputError, match="source of synonyms") as caught:
       sources.SOURCES[name]((), path=path)
     assert repr(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("tokens", [(), ASKED])
+@pytest.mark.parametrize("tokens", [(), VOCABULARY])
 @pytest.mark.parametrize(
-  "name, changes, words",
+  "name, changes, message",
   [
     ("wordnet", {"pos": "x"}, "pos='x'.*nouns.*verbs"),
     ("wordnet", {"folder": "~nobody/w"}, "no WordNet in '~nobody/w'"),
     ("omw", {"pos": "x"}, "pos='x'.*nouns.*verbs"),
-    ("vectors", {"top": 0}, "top=0 .*at least 1"),
+    ("vectors", {"top": 0}, "top=0 .*top to 1 or more"),
     ("vectors", {"threshold": 1.1}, "threshold=1.1 .*from -1 to 1"),
     ("vectors", {"threshold": -1.1}, "threshold=-1.1 "),
     ("vectors", {"threshold": float("nan")}, "threshold=nan "),
-    ("vectors", {"among": "words"}, "among=words: .*vocabulary or file"),
+    ("vectors", {"among": "words"}, "among=words .*vocabulary or file"),
   ],
 )
-def test_options_are_refused_before_a_pair_is_asked_for(
-  tmp_path, tokens, name, changes, words
+def test_invalid_options_are_refused_at_the_call(
+  tmp_path, tokens, name, changes, message
 ):
-  options = example(name, tmp_path)
+  options = make_options(name, tmp_path)
   sources.SOURCES[name](tokens, **options)
-  with pytest.raises(InputError, match=words):
+  with pytest.raises(InputError, match=message):
     sources.SOURCES[name](tokens, **options | changes)
 
 
-@pytest.mark.parametrize("tokens", [(), ASKED])
+@pytest.mark.parametrize("tokens", [(), VOCABULARY])
 @pytest.mark.parametrize(
   "name, content",
   [(name, "") for name in ("vectors", "pairs", "omw", "table")]
   + [("vectors", "some words"), ("pairs", "word"), ("pairs", "a\tb\tc")]
   + [("omw", "house home"), ("table", "PK cut off")],
 )
-def test_files_that_begin_as_something_else_are_refused_before(
+def test_files_of_another_format_are_refused_at_the_call(
   tmp_path, tokens, content, name
 ):
   path = tmp_path / "file.txt"

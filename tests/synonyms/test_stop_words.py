@@ -1,4 +1,4 @@
-"""Whole words that are no stop words may have synonyms."""
+"""Tests which tokens are words and stop words."""
 
 import numpy as np
 import pytest
@@ -12,27 +12,23 @@ from truenegs_jax.synonyms.stop_words import (
 )
 
 WORDS = ("house", "in", "In", "[", "[]", "#")
-OTHERS = ("[MASK]", "[unused7]", "##s", "")
+NO_WORDS = ("[MASK]", "[unused7]", "##s", "")
 
 
-def test_there_are_179_english_ones():
+def test_english_stop_words():
   assert len(STOP_WORDS) == 179
   assert {"i", "in", "wouldn't", "the"} <= STOP_WORDS
   assert STOP_WORDS.isdisjoint({"one", "primary", "stay"})
   assert stop_words.load("") == STOP_WORDS
 
 
-@pytest.mark.parametrize("keep_stop_words", [False, True])
-def test_golds_are_whole_words_without_stop_words(keep_stop_words):
-  tokens = [*WORDS, *OTHERS]
-  golds_V = may_have_synonyms(
-    tokens, keep_stop_words=keep_stop_words, stop_words={"in"}
-  )
-  left_out = set() if keep_stop_words else {"in", "In"}
-  assert {tokens[i] for i in np.flatnonzero(golds_V)} == set(WORDS) - left_out
-  assert [stop_words.is_word(token) for token in tokens] == [True] * 6 + [
-    False
-  ] * 4
+@pytest.mark.parametrize("keep", [False, True])
+def test_words_that_are_not_stop_words_may_have_synonyms(keep):
+  tokens = [*WORDS, *NO_WORDS]
+  may_V = may_have_synonyms(tokens, keep_stop_words=keep, stop_words={"in"})
+  excluded = set() if keep else {"in", "In"}
+  assert {tokens[i] for i in np.flatnonzero(may_V)} == set(WORDS) - excluded
+  assert list(map(stop_words.is_word, tokens)) == [True] * 6 + [False] * 4
 
 
 def test_fingerprints_do_not_depend_on_the_order():
@@ -40,11 +36,11 @@ def test_fingerprints_do_not_depend_on_the_order():
   assert fingerprint({"a", "b"}) != fingerprint({"ab"}) != fingerprint(())
 
 
-def test_a_list_is_read_from_a_file(tmp_path):
+def test_stop_words_are_read_from_a_file(tmp_path):
   (tmp_path / "words.txt").write_text("\ufeffIn\n\n the \n", encoding="utf-8")
   assert stop_words.load(f"{tmp_path}/words.txt") == {"in", "the"}
   (tmp_path / "words.txt").write_text("\n \n")
-  with pytest.raises(InputError, match="no word in it; .*keep_stop_words"):
+  with pytest.raises(InputError, match="contains no word.*keep_stop_words"):
     stop_words.load(f"{tmp_path}/words.txt")
   (tmp_path / "words.txt").write_bytes(b"caf\xe9\n")
   for path in (f"{tmp_path}/words.txt", "nowhere", "a\0b"):

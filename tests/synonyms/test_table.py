@@ -1,4 +1,4 @@
-"""Tables and layouts against a dense matrix; the real WordNet's numbers."""
+"""Tests tables against a dense matrix, and the paper's numbers for WordNet."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.synonyms import sources, table, wordnet
 from truenegs_jax.synonyms.stop_words import STOP_WORDS, fingerprint
 
-# 67 tokens: three 32-bit words a row, the last one partly used.
+# 67 tokens: three 32-bit words per row, the last one partly used.
 TOKENS = ["[PAD]", "[MASK]", "##s", "in", "house", "houses", "home"]
 TOKENS += [f"word{i}" for i in range(60)]
 PAIRS = [
@@ -46,13 +46,14 @@ def build(pairs=PAIRS, tokens=TOKENS, **options):
   return table.build_table(pairs, tokens, source="test", **options)
 
 
-def listed(built, token, tokens=TOKENS):
+def get_synonyms(built, token, tokens=TOKENS):
+  """Returns the synonyms of a token as words."""
   ids = table.get_synonyms(built, tokens.index(token))
   return {tokens[i] for i in ids}
 
 
-def dense(pairs, tokens, stops, *, symmetric, include_self):
-  """The relation as a matrix, by the rules of `build_table`'s docstring."""
+def build_matrix(pairs, tokens, stops, *, symmetric, include_self):
+  """Returns the pairs of a table as a matrix; follows `build_table`'s rules."""
   dense_VxV = np.zeros((len(tokens), len(tokens)), bool)
   for word, synonym in pairs:
     if word[0] not in "[#" and synonym[0] not in "[#" and word != synonym:
@@ -65,8 +66,8 @@ def dense(pairs, tokens, stops, *, symmetric, include_self):
   return dense_VxV
 
 
-def check_views(built, dense_VxV):
-  """Every view of a table lists the same pairs as the matrix."""
+def check_table(built, dense_VxV):
+  """Asserts that all functions of a table agree with the matrix."""
   size = len(dense_VxV)
   bits_VxW, ids_VxS = table.build_bits(built), table.build_ids(built)
   assert (bits_VxW.dtype, bits_VxW.shape) == (np.uint32, (size, -(-size // 32)))
@@ -82,7 +83,7 @@ def check_views(built, dense_VxV):
   assert table.count_synonyms(built).tolist() == list(map(len, lists))
   assert built.num_rows == sum(map(bool, lists))
   assert built.num_pairs == dense_VxV.sum()
-  # Ids outside the vocabulary are in no list and have none.
+  # Ids outside the vocabulary are in no list and have no list.
   a, b = np.meshgrid(*[np.arange(-1, size + 1)] * 2, indexing="ij")
   inside_VxV = table.contains(built, a, b)
   np.testing.assert_array_equal(inside_VxV, np.pad(dense_VxV, 1))
@@ -99,54 +100,51 @@ def check_views(built, dense_VxV):
 @hypothesis.example(PAIRS, False, False, False, {"in"})
 @hypothesis.example([("houses", "house")], False, True, True, {"in"})
 @hypothesis.example([("home", "in")], False, True, False, {"in"})
-def test_every_view_is_that_of_a_dense_matrix(
+def test_tables_equal_a_dense_matrix(
   pairs, keep, symmetric, include_self, stops
 ):
   options = {"symmetric": symmetric, "include_self": include_self}
-  changes = options | {"keep_stop_words": keep, "stop_words": stops}
-  built = build(pairs, **changes)
-  expected = dense(pairs, TOKENS, () if keep else stops, **options)
-  check_views(built, expected)
-  recorded = changes | {"stop_words": fingerprint(stops)}
+  all_options = options | {"keep_stop_words": keep, "stop_words": stops}
+  built = build(pairs, **all_options)
+  expected = build_matrix(pairs, TOKENS, () if keep else stops, **options)
+  check_table(built, expected)
+  recorded = all_options | {"stop_words": fingerprint(stops)}
   assert dict(built.options) == recorded
-  again = build(
-    pairs[::-1] * 2, keep_stop_words=keep, stop_words=stops, **options
-  )
-  assert again.fingerprint == built.fingerprint
-  shuffled_VxS = np.random.default_rng(0).permuted(
-    table.build_ids(built), axis=1
-  )
-  other = table.from_ids(shuffled_VxS, TOKENS, source="x", options={"top": 3})
+  reordered = build(pairs[::-1] * 2, **all_options)
+  assert reordered.fingerprint == built.fingerprint
+  rng = np.random.default_rng(0)
+  ids_VxS = rng.permuted(table.build_ids(built), axis=1)
+  other = table.from_ids(ids_VxS, TOKENS, source="x", options={"top": 3})
   np.testing.assert_array_equal(other.keys_Q, built.keys_Q)
   assert (other.source, dict(other.options)) == ("x", {"top": 3})
   assert other.fingerprint == built.fingerprint
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 64])
-def test_views_are_right_at_the_edges_of_words(size):
+def test_tables_of_vocabularies_around_multiples_of_32(size):
   tokens = [f"w{i}" for i in range(size)]
   drawn = np.random.default_rng(size).integers(0, size, (3 * size, 2))
   pairs = [(tokens[a], tokens[b]) for a, b in drawn]
   built = build(pairs, tokens)
   none = {"symmetric": False, "include_self": False}
-  check_views(built, dense(pairs, tokens, (), **none))
+  check_table(built, build_matrix(pairs, tokens, (), **none))
 
 
-def test_the_default_stop_words_have_no_list_but_are_listed():
+def test_default_stop_words_have_no_list_but_are_in_lists():
   pairs = [*PAIRS, ("home", "in")]
-  assert listed(build(pairs), "in") == set()
-  assert listed(build(pairs), "home") == {"house", "in"}
-  assert listed(build(pairs, keep_stop_words=True), "in") == {"home"}
+  assert get_synonyms(build(pairs), "in") == set()
+  assert get_synonyms(build(pairs), "home") == {"house", "in"}
+  assert get_synonyms(build(pairs, keep_stop_words=True), "in") == {"home"}
 
 
-def test_layout_is_bits_up_to_the_limit_and_then_what_is_smaller():
+def test_auto_chooses_bits_up_to_the_limit_then_the_smaller_layout():
   edge = 65_536  # 65,536 * 2,048 words of 4 bytes are 512 MiB
   assert table.choose_layout(edge, 1, "auto") == "bits"
   assert table.choose_layout(edge + 1, 1, "auto") == "ids"
   assert table.choose_layout(edge + 1, 2048, "auto") == "ids"
   assert table.choose_layout(edge + 1, 2049, "auto") == "bits"
   assert table.choose_layout(10**6, 1, "bits") == "bits"
-  with pytest.raises(InputError, match="'dense'.*auto, bits, ids"):
+  with pytest.raises(InputError, match="'dense'.*auto, bits.* ids"):
     table.choose_layout(10, 1, "dense")
   built = build()
   for layout in ("auto", "bits"):
@@ -158,7 +156,7 @@ def test_layout_is_bits_up_to_the_limit_and_then_what_is_smaller():
   np.testing.assert_array_equal(array, table.build_ids(built))
 
 
-def test_a_large_vocabulary_takes_the_memory_of_its_pairs(tmp_path):
+def test_memory_of_a_large_vocabulary_depends_on_its_pairs(tmp_path):
   tokens = [f"w{i}" for i in range(128_000)]
   pairs = zip(tokens, tokens[1:] + tokens[:1], strict=True)
   tracemalloc.start()
@@ -170,7 +168,7 @@ def test_a_large_vocabulary_takes_the_memory_of_its_pairs(tmp_path):
   tracemalloc.stop()
   assert (name, array.shape) == ("ids_VxS", (128_000, 2))
   assert array[5].tolist() == [4, 6] and array[0].tolist() == [1, 127_999]
-  assert peak < 128 << 20  # its bits would take 2 GB
+  assert peak < 128 << 20  # bits would need 2 GB
 
 
 @pytest.mark.parametrize(
@@ -182,11 +180,11 @@ def test_a_large_vocabulary_takes_the_memory_of_its_pairs(tmp_path):
     build(tokens=["other", *TOKENS[1:]]),
   ],
 )
-def test_fingerprint_differs_with_pairs_and_vocabulary(other):
+def test_fingerprint_depends_on_pairs_and_vocabulary(other):
   assert other.fingerprint != build().fingerprint
 
 
-def test_fingerprint_is_that_of_the_pairs_alone_and_does_not_change():
+def test_fingerprint_does_not_depend_on_source_and_options():
   other = table.build_table(PAIRS, TOKENS, source="x", stop_words={"in", "y"})
   assert other.fingerprint == build().fingerprint == "1e29047a003d4a3d"
   assert other.vocabulary == table.vocabulary_fingerprint(TOKENS)
@@ -194,7 +192,7 @@ def test_fingerprint_is_that_of_the_pairs_alone_and_does_not_change():
     other.keys_Q[0] = 1
 
 
-def test_impossible_vocabularies_and_ids_are_refused():
+def test_invalid_vocabularies_and_ids_are_refused():
   with pytest.raises(InputError, match="'home' twice"):
     build(tokens=["home", "house", "home"])
   with pytest.raises(InputError, match="empty"):
@@ -229,20 +227,18 @@ def test_loaded_table_equals_the_saved_one(tmp_path, pairs):
   }
 
 
-def test_a_table_replaces_files_alone_and_goes_where_a_link_points(tmp_path):
+def test_saving_replaces_only_files_and_follows_links(tmp_path):
   os.mkfifo(tmp_path / "pipe")
-  with pytest.raises(DiskError, match="pipe is no file"):
+  with pytest.raises(DiskError, match="pipe' is not a regular file"):
     table.save_table(build(), tmp_path / "pipe")
   assert (tmp_path / "pipe").is_fifo()
-  (tmp_path / "link.npz").symlink_to(tmp_path / "there.npz")
+  (tmp_path / "link.npz").symlink_to(tmp_path / "target.npz")
   table.save_table(build(), tmp_path / "link.npz")
   assert (tmp_path / "link.npz").is_symlink()
-  assert table.load_table(tmp_path / "there.npz", TOKENS).num_pairs
+  assert table.load_table(tmp_path / "target.npz", TOKENS).num_pairs
 
 
-def test_saving_leaves_one_file_and_the_old_one_when_it_fails(
-  tmp_path, monkeypatch
-):
+def test_a_failed_save_leaves_only_the_old_file(tmp_path, monkeypatch):
   path = tmp_path / "synonyms.npz"
   table.save_table(build(), path)
   old = path.read_bytes()
@@ -257,7 +253,7 @@ def test_saving_leaves_one_file_and_the_old_one_when_it_fails(
   assert path.read_bytes() == old
 
 
-def test_damaged_forged_and_foreign_files_are_refused(tmp_path):
+def test_damaged_files_and_other_formats_are_refused(tmp_path):
   path = tmp_path / "synonyms.npz"
   with pytest.raises(DataError, match="no synonym table .*synonyms.npz"):
     table.load_table(path, TOKENS)
@@ -266,7 +262,7 @@ def test_damaged_forged_and_foreign_files_are_refused(tmp_path):
   with np.load(path) as file:
     header, keys_Q = file["header"], file["keys"]
 
-  def saved(**arrays):
+  def save_arrays(**arrays):
     np.savez_compressed(path, **arrays)
     return path.read_bytes()
 
@@ -275,15 +271,17 @@ def test_damaged_forged_and_foreign_files_are_refused(tmp_path):
     (b"", "zip"),
     (b"PK\x03\x04 not a zip", "zip"),
     (content[:200], "zip"),
-    (saved(header=header, keys=keys_Q[:-1]), "fingerprint"),
-    (saved(header=header, keys=np.append(keys_Q, 10**9)), "outside"),
-    (saved(header=header, keys=keys_Q - 300), "outside"),
-    (saved(header=header, keys=keys_Q.astype(np.float32)), "float32"),
-    (saved(header=newer, keys=keys_Q), "format 99"),
-    (saved(header=np.array([{}], object), keys=keys_Q), "allow_pickle"),
+    (save_arrays(header=header, keys=keys_Q[:-1]), "fingerprint"),
+    (save_arrays(header=header, keys=np.append(keys_Q, 10**9)), "outside"),
+    (save_arrays(header=header, keys=keys_Q - 300), "outside"),
+    (save_arrays(header=header, keys=keys_Q.astype(np.float32)), "float32"),
+    (save_arrays(header=newer, keys=keys_Q), "format 99"),
+    (save_arrays(header=np.array([{}], object), keys=keys_Q), "allow_pickle"),
   ):
     path.write_bytes(damaged)
-    with pytest.raises(DataError, match=f"(?s)not a whole.*{reason}") as caught:
+    with pytest.raises(
+      DataError, match=f"(?s)not a complete.*{reason}"
+    ) as caught:
       table.load_table(path, TOKENS)
     assert str(path) in str(caught.value)
 
@@ -294,11 +292,11 @@ def test_another_vocabulary_is_refused_with_both_fingerprints(tmp_path):
   for tokens in (TOKENS[:-1], TOKENS[::-1]):
     with pytest.raises(DataError) as caught:
       table.load_table(path, tokens)
-    for name in (TOKENS, tokens):
-      assert table.vocabulary_fingerprint(name) in str(caught.value)
+    for vocabulary in (TOKENS, tokens):
+      assert table.vocabulary_fingerprint(vocabulary) in str(caught.value)
 
 
-# The real WordNet, and the vocabulary of BERT where it is at hand.
+# The real WordNet, and BERT's vocabulary where the real data is available.
 
 
 @functools.cache
@@ -315,7 +313,7 @@ def _unpacked(archive, folder):
 
 @pytest.fixture
 def reader(request, tmp_path_factory):
-  """The WordNet that `make test` installed, else the one of the real data."""
+  """The WordNet that `make test` installed, else that of the real data."""
   try:
     return _open("")
   except InputError:
@@ -342,21 +340,21 @@ def bert(real_data):
 
 @pytest.fixture
 def build_real(bert, reader):
-  """Builds BERT's table; the pairs are looked up once."""
+  """Returns a function that builds BERT's table from cached pairs."""
   return functools.partial(build, _bert_pairs(reader, tuple(bert)), tokens=bert)
 
 
 @pytest.mark.parametrize("word, names", [("primary", PRIMARY), ("stay", STAY)])
-def test_raw_lists_are_those_of_figure_3(reader, word, names):
+def test_lemma_names_equal_figure_3(reader, word, names):
   assert wordnet.find_lemma_names(word, reader) == tuple(names.split())
 
 
-def test_coverage_is_that_of_footnote_5(reader, bert):
-  known = {w for w in bert if wordnet.find_lemma_names(w, reader)}
-  assert len(known) == 19_080
-  assert round(100 * len(known) / len(bert), 2) == 62.51
-  assert {"lester", "tess", "cass", "weiss", "iss"} <= known
-  assert len(known - STOP_WORDS) == 18_992
+def test_coverage_equals_footnote_5(reader, bert):
+  covered = {w for w in bert if wordnet.find_lemma_names(w, reader)}
+  assert len(covered) == 19_080
+  assert round(100 * len(covered) / len(bert), 2) == 62.51
+  assert {"lester", "tess", "cass", "weiss", "iss"} <= covered
+  assert len(covered - STOP_WORDS) == 18_992
   assert sum(word in STOP_WORDS for word in bert) == 150
 
 
@@ -365,18 +363,18 @@ def test_the_table_of_berts_vocabulary(build_real, bert, tmp_path):
   assert (built.num_rows, built.num_pairs) == (13_406, 60_081)
   assert (built.width, table.build_bits(built).shape) == (55, (30_522, 954))
   # Table 1 of the paper.
-  assert "main" in listed(built, "primary", bert)
-  assert "remain" in listed(built, "stay", bert)
-  assert "you" not in listed(built, "good", bert)
-  assert "house" in listed(built, "houses", bert)
-  assert "houses" not in listed(built, "house", bert)
+  assert "main" in get_synonyms(built, "primary", bert)
+  assert "remain" in get_synonyms(built, "stay", bert)
+  assert "you" not in get_synonyms(built, "good", bert)
+  assert "house" in get_synonyms(built, "houses", bert)
+  assert "houses" not in get_synonyms(built, "house", bert)
   table.save_table(built, tmp_path / "synonyms.npz")
   assert (tmp_path / "synonyms.npz").stat().st_size < 500_000
   loaded = table.load_table(tmp_path / "synonyms.npz", bert)
   np.testing.assert_array_equal(loaded.keys_Q, built.keys_Q)
 
 
-def test_the_table_with_stop_words(build_real, bert):
+def test_the_table_of_berts_vocabulary_with_stop_words(build_real, bert):
   built = build_real(keep_stop_words=True)
   assert (built.num_rows, built.num_pairs) == (13_475, 60_552)
   assert bert[table.count_synonyms(built).argmax()] == "takes"

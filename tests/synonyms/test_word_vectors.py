@@ -1,4 +1,4 @@
-"""Synonyms by word vectors: ranking against a double loop, formats, damage."""
+"""Tests word vectors: ranking against a double loop, formats, damaged files."""
 
 import bz2
 import gzip
@@ -13,14 +13,14 @@ from truenegs_jax.data.corpus import read_state
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms import sources, table, word_vectors
 
-TOKENS = "[PAD] [UNK] cat dog ##cat car van . the".split()
+TOKENS = ["[PAD]", "[UNK]", "cat", "dog", "##cat", "car", "van", ".", "the"]
 LINES = (
   "the 0.1 -0.2\ncat 1 0.1\nunseen x y\ncar -1 2e0\ndog 1 0.2\n"
   "van -1 2.5\n##cat 1 0.1\n[UNK] 1 0.1\n. 5 -7\n"
 )
 NUM_WORDS = len(LINES.splitlines())
-# By hand, from the angles: the -63, . -54, cat 6, dog 11, van 112, car 117.
-RANKED = {
+# By the angles, in degrees: the -63, . -54, cat 6, dog 11, van 112, car 117.
+NEIGHBOURS = {
   "cat": "dog . the van car",
   "dog": "cat . the van car",
   "car": "van dog cat . the",
@@ -32,25 +32,30 @@ RANKED = {
 
 @pytest.fixture
 def write(tmp_path):
-  def written(content, name="vectors.txt"):
+  """Returns a function that writes a file and returns its path."""
+
+  def write_file(content, name="vectors.txt"):
     path = tmp_path / name
     data = content if isinstance(content, bytes) else content.encode()
     path.write_bytes(data)
     return str(path)
 
-  return written
+  return write_file
 
 
 def read(path, tokens=TOKENS, **options):
   return list(sources.vectors(tokens, path=path, **options))
 
 
-def as_pairs(ranked, top=10):
-  return [(w, o) for w, names in ranked.items() for o in names.split()[:top]]
+def list_pairs(neighbours, top=10):
+  pairs = []
+  for word, names in neighbours.items():
+    pairs += [(word, name) for name in names.split()[:top]]
+  return pairs
 
 
-def naive(vectors_GxD, top, threshold=-1, first=0):
-  """Neighbours by one cosine at a time."""
+def rank_by_loop(vectors_GxD, top, threshold=-1, first=0):
+  """Ranks neighbours by computing one cosine at a time."""
   ranked = []
   vectors_GxD = np.roll(vectors_GxD, -first, axis=0).astype(float)
   num = len(vectors_GxD) - first
@@ -69,7 +74,7 @@ def random_vectors(seed, size=60, dim=50):
 
 
 def tied_vectors(seed, size=60):
-  """Few directions, so that many cosines are equal, and scaled copies."""
+  """Vectors of few directions, so that many cosines are equal, and copies."""
   rng = np.random.default_rng(seed)
   vectors_GxD = rng.integers(-2, 3, (size, 3)).astype(float)
   vectors_GxD[~vectors_GxD.any(axis=1)] = 1
@@ -78,12 +83,12 @@ def tied_vectors(seed, size=60):
 
 
 def close_vectors(seed, size=60, dim=50):
-  """Cosines differ by some 1e-8, which float32 cannot tell."""
+  """Vectors whose cosines differ by some 1e-8, too little for float32."""
   rng = np.random.default_rng(seed)
   return rng.normal(size=dim) + 1e-4 * rng.normal(size=(size, dim))
 
 
-MAKERS = pytest.mark.parametrize(
+for_all_kinds_of_vectors = pytest.mark.parametrize(
   "make", [random_vectors, tied_vectors, close_vectors]
 )
 
@@ -95,62 +100,62 @@ def rank(vectors_GxD, top=10, **options):
   return [list(row) for row in ranked]
 
 
-def text_of(names, vectors_GxD):
+def format_text(names, vectors_GxD):
   lines = zip(names, np.asarray(vectors_GxD).tolist(), strict=True)
   return "".join(f"{w} {' '.join(map(str, v))}\n" for w, v in lines)
 
 
-def binary_of(names, vectors_GxD, end=b""):
-  """A file as word2vec writes it."""
+def format_binary(names, vectors_GxD, end=b""):
+  """Formats vectors in word2vec's binary format."""
   size, dim = np.shape(vectors_GxD)
   entries = zip(names, np.asarray(vectors_GxD, "<f4"), strict=True)
   content = b"".join(w.encode() + b" " + v.tobytes() + end for w, v in entries)
   return f"{size} {dim}\n".encode() + content
 
 
-def binary_lines(end=b""):
+def format_binary_lines(end=b""):
   lines = LINES.replace("x y", "1e-30 -7").splitlines()
   names = [line.split()[0] for line in lines]
-  return binary_of(names, [line.split()[1:] for line in lines], end)
+  return format_binary(names, [line.split()[1:] for line in lines], end)
 
 
 # Ranking.
 
 
-@MAKERS
+@for_all_kinds_of_vectors
 @pytest.mark.parametrize("first", [0, 25])
 @pytest.mark.parametrize("top, threshold", [(1, -1), (7, 0.2), (99, -1)])
-def test_neighbours_are_those_of_a_double_loop(make, first, top, threshold):
+def test_neighbours_equal_a_double_loop(make, first, top, threshold):
   vectors_GxD = make(seed=top).astype(np.float32)
   options = {"top": top, "threshold": threshold, "first": first}
   ranked = rank(vectors_GxD, **options)
-  assert ranked == naive(vectors_GxD, **options)
-  for cells in (1, 61, 7 * 60):  # whatever fits into memory
+  assert ranked == rank_by_loop(vectors_GxD, **options)
+  for cells in (1, 61, 7 * 60):
     assert rank(vectors_GxD, cells=cells, **options) == ranked
 
 
-def test_a_cosine_at_the_threshold_is_enough():
+def test_cosines_at_the_threshold_are_included():
   vectors_GxD = np.array([[1.0, 0], [3, 4], [4, 3]])
   assert rank(vectors_GxD, threshold=0.8) == [[2], [2], [1, 0]]
   assert rank(vectors_GxD, threshold=0.8000001) == [[], [2], [1]]
   assert rank(np.ones((1, 3))) == [[]]
 
 
-def test_numbers_of_any_size_have_their_cosines(write):
+def test_scale_of_vectors_does_not_matter(write):
   scales = 10.0 ** np.array([[-300], [-160], [0], [160], [300]])
   plain_GxD = random_vectors(seed=3, size=5)
-  pairs = read(write(text_of("abcde", plain_GxD)), "abcde")
-  assert read(write(text_of("abcde", plain_GxD * scales)), "abcde") == pairs
+  pairs = read(write(format_text("abcde", plain_GxD)), "abcde")
+  assert read(write(format_text("abcde", plain_GxD * scales)), "abcde") == pairs
 
 
-def test_the_whole_matrix_of_cosines_is_never_in_memory():
+def test_memory_is_limited_by_cells():
   vectors_GxD = random_vectors(seed=4, size=2_000, dim=3)
   tracemalloc.start()
   for _ in word_vectors.rank_neighbours(vectors_GxD, top=3, cells=20_000):
     pass
   peak = tracemalloc.get_traced_memory()[1]
   tracemalloc.stop()
-  assert peak < 2_000_000  # 32 MB of cosines
+  assert peak < 2_000_000  # all cosines would need 32 MB
 
 
 # Words and files.
@@ -158,8 +163,8 @@ def test_the_whole_matrix_of_cosines_is_never_in_memory():
 
 def test_pairs_are_whole_word_tokens_nearest_first(write):
   path = write(LINES)
-  assert read(path) == as_pairs(RANKED)
-  assert read(path, top=2) == as_pairs(RANKED, top=2)
+  assert read(path) == list_pairs(NEIGHBOURS)
+  assert read(path, top=2) == list_pairs(NEIGHBOURS, top=2)
   built = table.build_table(
     read(path, top=1), TOKENS, source="vectors", keep_stop_words=True
   )
@@ -168,24 +173,22 @@ def test_pairs_are_whole_word_tokens_nearest_first(write):
 
 
 @pytest.mark.parametrize("make", [random_vectors, tied_vectors])
-def test_order_of_the_lines_does_not_matter_and_ten_are_the_default(
-  write, make
-):
+def test_line_order_does_not_matter_and_top_is_ten_by_default(write, make):
   names, vectors_GxD = [f"w{i}" for i in range(60)], make(seed=6)
-  pairs = read(write(text_of(names, vectors_GxD)), names)
+  pairs = read(write(format_text(names, vectors_GxD)), names)
   assert len(pairs) == 60 * 10
   order = np.random.default_rng(0).permutation(60)
-  shuffled = text_of([names[i] for i in order], vectors_GxD[order])
+  shuffled = format_text([names[i] for i in order], vectors_GxD[order])
   assert read(write(shuffled), names) == pairs
 
 
-def test_the_first_vector_of_a_word_counts(write):
+def test_only_the_first_vector_of_a_word_counts(write):
   later = LINES + "cat -1 2\ndog oh no\nthe 0 0\n"
-  assert read(write(later)) == as_pairs(RANKED)
+  assert read(write(later)) == list_pairs(NEIGHBOURS)
   earlier = read(write("cat -1 2\n" + LINES))
   assert [b for a, b in earlier if a == "cat"][:2] == ["car", "van"]
-  none = read(write("cat 0 -0.0\n" + LINES))  # a zero vector is none
-  assert {w for pair in none for w in pair} == set(RANKED) - {"cat"}
+  without_cat = read(write("cat 0 -0.0\n" + LINES))  # a zero vector
+  assert {w for pair in without_cat for w in pair} == set(NEIGHBOURS) - {"cat"}
 
 
 @pytest.mark.parametrize(
@@ -202,16 +205,16 @@ def test_the_first_vector_of_a_word_counts(write):
     gzip.compress(LINES.encode(), mtime=0),
     lzma.compress(LINES.encode()),
     bz2.compress(LINES.encode()),
-    gzip.compress(binary_lines(b"\n"), mtime=0),
-    binary_lines().replace(b"unseen", b"caf\xe9\x80\xff"),
+    gzip.compress(format_binary_lines(b"\n"), mtime=0),
+    format_binary_lines().replace(b"unseen", b"caf\xe9\x80\xff"),
   ],
   ids=lambda content: f"{len(content)} long",
 )
-def test_variants_of_the_format_give_the_same_pairs(write, content):
+def test_variants_of_the_format_yield_the_same_pairs(write, content):
   suffixes = {b"\x1f": ".gz", b"\xfd": ".xz", b"B": ".bz2"}
   is_text = isinstance(content, str)
   suffix = "" if is_text else suffixes.get(content[:1], "")
-  assert read(write(content, f"vectors.txt{suffix}")) == as_pairs(RANKED)
+  assert read(write(content, f"vectors.txt{suffix}")) == list_pairs(NEIGHBOURS)
 
 
 def test_a_number_as_a_word_is_no_header(write):
@@ -220,21 +223,21 @@ def test_a_number_as_a_word_is_no_header(write):
 
 
 @pytest.mark.parametrize(
-  "content, words, ranked",
+  "content, words, neighbours",
   [
-    # A word that the file lacks has the vector of its cased form there,
+    # A missing word gets the vector of its first cased form,
     (
       "PARIS 9 1\nParis 1 9\nRome 1 -9\nrome 9 2\nBonn 9 3\n",
       "bonn paris rome",
       {"bonn": "rome paris", "paris": "rome bonn", "rome": "bonn paris"},
     ),
-    # which stands for itself alone where it is a word of the vocabulary.
+    # unless that form is in the vocabulary, too.
     (
       "Paris 9 1\nROME 9 2\n",
       "Paris paris Rome rome",
       {"Paris": "rome", "rome": "Paris"},
     ),
-    # The word in another case is no neighbour.
+    # The same word in another case is not a neighbour.
     (
       "cat 1 1\nCat 1 1.1\nCAT 1 1.2\ndog 1 2\n",
       "cat Cat dog",
@@ -242,39 +245,39 @@ def test_a_number_as_a_word_is_no_header(write):
     ),
   ],
 )
-def test_words_in_another_case(write, content, words, ranked):
-  assert read(write(content), words.split()) == as_pairs(ranked)
+def test_words_in_another_case(write, content, words, neighbours):
+  assert read(write(content), words.split()) == list_pairs(neighbours)
 
 
-# Among all words of the file.
+# Neighbours among all words of the file.
 
 
-def test_neighbours_among_the_file_are_those_left_of_all_words(write):
+def test_words_outside_the_vocabulary_are_dropped_after_ranking(write):
   names, vectors_GxD = [f"w{i}" for i in range(60)], random_vectors(seed=7)
   order = np.random.default_rng(7).permutation(60)
   shuffled = [names[i] for i in order], vectors_GxD[order]
   expected = [
     (names[i], names[j])
-    for i, others in enumerate(naive(vectors_GxD, top=20)[:25])
+    for i, others in enumerate(rank_by_loop(vectors_GxD, top=20)[:25])
     for j in others
     if j < 25
   ]
-  for content in (text_of(*shuffled), binary_of(*shuffled)):
+  for content in (format_text(*shuffled), format_binary(*shuffled)):
     pairs = read(write(content), names[:25], top=20, among="file")
     assert pairs == expected
 
 
 @pytest.mark.parametrize(
-  "line, is_rival",
+  "line, counts",
   [("cats 1 0.15", True), ("the_cat 1 0.15", False), ("CAT 1 0.15", True)],
 )
-def test_other_words_take_places_but_phrases_do_not(write, line, is_rival):
+def test_other_words_count_for_top_but_phrases_do_not(write, line, counts):
   path = write(f"{line}\ncat 1 0.1\ndog 1 0.3\n")
-  own = as_pairs({"cat": "dog", "dog": "cat"})
-  assert read(path, top=1, among="file") == ([] if is_rival else own)
-  assert read(path, top=1, among="vocabulary") == own
+  pairs = list_pairs({"cat": "dog", "dog": "cat"})
+  assert read(path, top=1, among="file") == ([] if counts else pairs)
+  assert read(path, top=1, among="vocabulary") == pairs
   with pytest.raises(DataError, match="txt:3: 'x' is not a finite number"):
-    read(write(LINES), among="file")  # their numbers are read, too
+    read(write(LINES), among="file")  # checks the numbers of all words
 
 
 # Binary files.
@@ -282,54 +285,54 @@ def test_other_words_take_places_but_phrases_do_not(write, line, is_rival):
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
 @pytest.mark.parametrize("size", [2**19, 64, 7])
-def test_binary_files_give_the_same_pairs(write, monkeypatch, end, size):
+def test_binary_files_yield_the_same_pairs(write, monkeypatch, end, size):
   monkeypatch.setattr(word_vectors, "BLOCK_BYTES", size)
-  assert read(write(binary_lines(end))) == as_pairs(RANKED)
+  assert read(write(format_binary_lines(end))) == list_pairs(NEIGHBOURS)
 
 
 def test_long_binary_files_are_read_to_the_end(write):
   names = [f"w{i}" for i in range(30_000)]
   vectors_GxD = np.random.default_rng(8).normal(size=(30_000, 8))
-  path = write(binary_of(names, vectors_GxD, b"\n"))  # three blocks
-  wanted = [*range(0, 30_000, 1000), *range(29_995, 30_000)]
-  pairs = read(path, [names[i] for i in wanted], top=3)
-  ranked = naive(vectors_GxD[wanted].astype(np.float32), top=3)
-  assert pairs == [
-    (names[wanted[i]], names[wanted[j]])
-    for i, row in enumerate(ranked)
-    for j in row
-  ]
+  path = write(format_binary(names, vectors_GxD, b"\n"))  # three blocks
+  chosen = [*range(0, 30_000, 1000), *range(29_995, 30_000)]
+  words = [names[i] for i in chosen]
+  ranked = rank_by_loop(vectors_GxD[chosen].astype(np.float32), top=3)
+  expected = []
+  for word, neighbours in zip(words, ranked, strict=True):
+    expected += [(word, words[j]) for j in neighbours]
+  assert read(path, words, top=3) == expected
 
 
 def test_damaged_binary_files_are_refused(write, monkeypatch):
   monkeypatch.setattr(word_vectors, "BLOCK_BYTES", 64)
-  content = binary_lines()
+  content = format_binary_lines()
   for size in range(len(content)):
     with pytest.raises(DataError, match=r"vectors\.txt"):
       read(write(content[:size]))
   with pytest.raises(DataError, match=f"byte {size}, in word {NUM_WORDS} of"):
     read(write(content[:size]))
-  for more in (b"x", b"\n\nmore 12345678", content):
+  for extra in (b"x", b"\n\nmore 12345678", content):
     with pytest.raises(DataError, match=f"after the {NUM_WORDS} words"):
-      read(write(content + more))
-  assert read(write(content + b"\n")) == as_pairs(RANKED)
-  at = content.index(b"car ")
+      read(write(content + extra))
+  assert read(write(content + b"\n")) == list_pairs(NEIGHBOURS)
+  offset = content.index(b"car ")
   for wrong in (b"\0ar ", b"    ", b"x" * 3_000):
-    with pytest.raises(DataError, match=f"txt: byte {at}: .* word 4 and"):
-      read(write(content[:at] + wrong + content[at + 4 :]))
+    with pytest.raises(DataError, match=f"txt: byte {offset}: .* word 4 and"):
+      read(write(content[:offset] + wrong + content[offset + 4 :]))
   names = [f"w{i:03}" for i in range(500)]
-  content = binary_of(names, random_vectors(seed=9, size=500))
-  for at, size in np.random.default_rng(9).integers(10, 190, (20, 2)):
-    at += content.index(names[at].encode())
+  content = format_binary(names, random_vectors(seed=9, size=500))
+  for number, size in np.random.default_rng(9).integers(10, 190, (20, 2)):
+    offset = number + content.index(names[number].encode())
     with pytest.raises(DataError, match=r"vectors\.txt: "):
-      read(write(content[:at] + content[at + size :]), names)
+      read(write(content[:offset] + content[offset + size :]), names)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_binary_numbers_that_are_not_finite_are_refused(write, value):
-  data = binary_of(["dog", "cat"], [[1, 2], [value, 1]])
-  at = data.index(b"cat")
-  with pytest.raises(DataError, match=f"byte {at}: {value} is not a finite"):
+  data = format_binary(["dog", "cat"], [[1, 2], [value, 1]])
+  offset = data.index(b"cat")
+  message = f"byte {offset}: {value} is not a finite"
+  with pytest.raises(DataError, match=message):
     read(write(data))
   assert read(write(data), ["dog", "car"]) == []
 
@@ -353,7 +356,7 @@ def test_binary_numbers_that_are_not_finite_are_refused(write, value):
   ],
 )
 @pytest.mark.parametrize("header", ["", f"{NUM_WORDS + 1} 2\n"])
-def test_bad_line_is_refused_by_its_number(write, line, reason, header):
+def test_bad_line_is_reported_with_its_number(write, line, reason, header):
   lines = (header + LINES).split("\n")
   number = len(header.split("\n")) + 1
   path = write("\n".join([*lines[: number - 1], line, *lines[number - 1 :]]))
@@ -365,11 +368,11 @@ def test_bad_line_is_refused_by_its_number(write, line, reason, header):
 @pytest.mark.parametrize(
   "content, message",
   [
-    ("", "there are no word vectors"),
-    ("0 2\n", "there are no word vectors"),
+    ("", "the file has no word vectors"),
+    ("0 2\n", "the file has no word vectors"),
     ("cat\ndog\n", "txt:1: 0 numbers .* one or more"),
     (b"2 0\ncat dog \0", "vectors.txt"),
-    (f"{NUM_WORDS} 3\n{LINES}", "txt:2: 2 numbers .*, not 3:"),
+    (f"{NUM_WORDS} 3\n{LINES}", "txt:2: 2 numbers .*, not 3"),
     (f"{NUM_WORDS - 1} 2\n{LINES}", f"{NUM_WORDS} words, not {NUM_WORDS - 1} "),
     (f"{NUM_WORDS + 1} 2\n{LINES}", f"{NUM_WORDS} words, not {NUM_WORDS + 1} "),
     ("unseen 1 2\n" * 200_000 + "cat 1\n", "txt:200001: 1 numbers"),
@@ -379,39 +382,39 @@ def test_bad_line_is_refused_by_its_number(write, line, reason, header):
     ("##cat 1 2\n", "no word of the vocabulary"),
   ],
 )
-def test_damaged_or_foreign_files_are_refused(write, content, message):
+def test_damaged_and_unsuitable_files_are_refused(write, content, message):
   with pytest.raises(DataError, match=message):
     read(write(content))
 
 
-def test_files_that_end_or_do_not_end_are_refused(write, monkeypatch):
-  packed = gzip.compress(LINES.encode())[:-10]
+def test_cut_off_files_and_endless_lines_are_refused(write, monkeypatch):
+  compressed = gzip.compress(LINES.encode())[:-10]
   with pytest.raises(DataError, match="damaged or cut off"):
-    read(write(packed, "vectors.txt.gz"))
+    read(write(compressed, "vectors.txt.gz"))
   monkeypatch.setattr(read_state, "MAX_RECORD_BYTES", 1_000)
   with pytest.raises(DataError, match="a line of more than 1,000 bytes"):
     read(write(LINES + "cat" + " 1" * 1_000))
 
 
-def test_real_neighbours_are_of_a_kind(real_data):
-  packed = real_data / "vocab" / "bert-base-uncased-vocab.txt.xz"
-  bert = lzma.decompress(packed.read_bytes()).decode().split("\n")[:-1]
+def test_neighbours_by_glove_for_berts_vocabulary(real_data):
+  vocab_file = real_data / "vocab" / "bert-base-uncased-vocab.txt.xz"
+  bert = lzma.decompress(vocab_file.read_bytes()).decode().split("\n")[:-1]
   path = real_data / "glove" / "glove.6B.50d.top10361.txt.xz"
   pairs = read(str(path), bert)
-  ranked = {}
-  for word, other in pairs:
-    ranked.setdefault(word, []).append(other)
-  for word, others in {
+  neighbours = {}
+  for word, neighbour in pairs:
+    neighbours.setdefault(word, []).append(neighbour)
+  for word, names in {
     "monday": "tuesday thursday wednesday friday week sunday saturday",
     "day": "days week next weekend night",
     "king": "prince queen ii emperor",
     "1990": "1992 1993 1980 1989 1999 1991",
     "primary": "secondary",
   }.items():
-    expected = others.split()
-    assert ranked[word][: len(expected)] == expected
-  assert {len(others) for others in ranked.values()} == {10}
-  assert "main" in ranked["primary"] and "you" not in ranked["good"]
+    expected = names.split()
+    assert neighbours[word][: len(expected)] == expected
+  assert set(map(len, neighbours.values())) == {10}
+  assert "main" in neighbours["primary"] and "you" not in neighbours["good"]
   # Of the file's 10,361 words 9,765 are tokens; 130 of these are stop words.
   for keep, size in ((False, 9_635), (True, 9_765)):
     built = table.build_table(pairs, bert, source="x", keep_stop_words=keep)

@@ -1,4 +1,4 @@
-"""WordNet: the synonyms of its words, and where it is found and how refused."""
+"""Tests WordNet's synonyms, the search for its folder, and damaged files."""
 
 import shutil
 
@@ -9,11 +9,11 @@ from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import sources, wordnet
 from truenegs_jax.synonyms.stop_words import is_word
 
-TOKENS = (
-  "[PAD] [house] house houses home firm lodge in indiana category stay "
-  "stayss remain take took assume ##house good you"
-).split()
-FORMS = "firm firms home homes house housed houses Houses lodge lodges".split()
+TOKENS = ["[PAD]", "[house]", "house", "houses", "home", "firm", "lodge", "in"]
+TOKENS += ["indiana", "category", "stay", "stayss", "remain", "take", "took"]
+TOKENS += ["assume", "##house", "good", "you"]
+FORMS = ["firm", "firms", "home", "homes", "house", "housed", "houses"]
+FORMS += ["Houses", "lodge", "lodges"]
 STAY = ("remain", "stay")
 
 
@@ -29,22 +29,22 @@ def reader(mini):
 
 
 @pytest.fixture
-def look_in(monkeypatch):
-  """Sets the folders where NLTK looks, and the cache."""
+def set_folders(monkeypatch):
+  """Returns a function that sets the cache and the folders of NLTK's path."""
   import nltk
 
-  def look_in(cache, *roots):
+  def set_folders(cache, *roots):
     monkeypatch.setenv("TRUENEGS_CACHE", str(cache))
     monkeypatch.setattr(nltk.data, "path", list(map(str, roots)))
 
-  return look_in
+  return set_folders
 
 
-def pairs_of(reader, tokens=TOKENS, **options):
+def find_pairs(reader, tokens=TOKENS, **options):
   return set(sources.wordnet(tokens, reader=reader, **options))
 
 
-def raw(word, folder):
+def read_lemma_names(word, folder):
   with wordnet.session(str(folder)) as reader:
     return wordnet.find_lemma_names(word, reader)
 
@@ -55,108 +55,113 @@ def raw(word, folder):
 @pytest.mark.parametrize(
   "word, names",
   [
-    ("House", "business_firm firm home house lodge"),  # of all parts, with self
+    ("House", "business_firm firm home house lodge"),  # nouns and verbs
     ("category", "category"),
     ("zebra", ""),
     ("took", "assume take"),
-    ("stayss", "remain stay"),  # stemmed until something is found
+    ("stayss", "remain stay"),  # two endings removed
   ],
 )
-def test_raw_list_is_the_union_of_all_synsets(reader, word, names):
+def test_lemma_names_are_the_union_of_all_synsets(reader, word, names):
   assert wordnet.find_lemma_names(word, reader) == tuple(names.split())
   assert "home" in wordnet.find_lemma_names("houses", reader)
 
 
-def test_stemming_stops_at_an_irregular_form_without_lemma(mini):
+def test_irregular_forms_are_not_stemmed(mini):
   (mini / "noun.exc").write_text("homess unknown\n")
-  assert raw("homess", mini) == () != raw("houseses", mini)
+  assert (
+    read_lemma_names("homess", mini) == () != read_lemma_names("houseses", mini)
+  )
 
 
-def test_pairs_are_different_whole_words_and_as_directed_as_wordnet(reader):
-  pairs = pairs_of(reader)
+def test_pairs_are_whole_words_and_have_wordnets_direction(reader):
+  pairs = find_pairs(reader)
   for pair in pairs:
     assert set(pair) <= set(filter(is_word, TOKENS)) and len(set(pair)) == 2
   assert {("house", "lodge"), ("houses", "house"), ("in", "indiana")} <= pairs
   assert ("house", "houses") not in pairs
-  assert ("in", "Indiana") in pairs_of(reader, ["in", "Indiana"])
+  assert ("in", "Indiana") in find_pairs(reader, ["in", "Indiana"])
 
 
-def test_synonyms_are_of_the_parts_of_speech_asked_for(reader):
+def test_pos_selects_the_parts_of_speech(reader):
   nouns, verbs = (
-    {b for a, b in pairs_of(reader, FORMS, pos=pos) if a == "house"}
+    {b for a, b in find_pairs(reader, FORMS, pos=pos) if a == "house"}
     for pos in "nv"
   )
   assert nouns == {"firm", "home"} and verbs == {"lodge"}
   for pos in ("vn", "nvv", "nvar"):
-    found = {b for a, b in pairs_of(reader, FORMS, pos=pos) if a == "house"}
-    assert found == nouns | verbs
+    both = {b for a, b in find_pairs(reader, FORMS, pos=pos) if a == "house"}
+    assert both == nouns | verbs
   tokens = ["good", "dependable", "stay", "remain"]
   for pos in ("a", "s", "sar"):
-    assert len(pairs_of(reader, tokens, pos=pos)) == 2
-  assert pairs_of(reader, tokens, pos="r") == set()
+    assert len(find_pairs(reader, tokens, pos=pos)) == 2
+  assert find_pairs(reader, tokens, pos="r") == set()
   for pos in ("", "x", "noun", "N", "n,v"):
     with pytest.raises(InputError, match=f"pos='{pos}'.*pos=nv"):
-      pairs_of(reader, pos=pos)
+      find_pairs(reader, pos=pos)
 
 
-def test_inflected_forms_count_in_the_part_of_speech_of_the_synset(reader):
+def test_inflected_forms_match_in_the_part_of_speech_of_the_synset(reader):
   forms = {}
-  for word, form in pairs_of(reader, FORMS, inflections=True):
+  for word, form in find_pairs(reader, FORMS, inflections=True):
     forms.setdefault(word, set()).add(form)
   assert forms["home"] == {"homes", "house", "houses"}  # not `housed`
   assert forms["lodge"] == {"house", "housed", "houses", "lodges"}
   others = set(FORMS) - {"houses", "Houses"}
   assert forms["houses"] == forms["Houses"] == others
-  assert not any("Houses" in listed for listed in forms.values())
-  names = pairs_of(reader, ["in", "indianas"], inflections=True)
+  assert not any("Houses" in synonyms for synonyms in forms.values())
+  names = find_pairs(reader, ["in", "indianas"], inflections=True)
   assert ("in", "indianas") in names
 
 
-def test_inflected_forms_add_to_the_pairs_and_make_them_mutual(reader):
+def test_inflected_forms_add_pairs_in_both_directions(reader):
   tokens = [word for word in FORMS if word != "Houses"]
   for pos in ("nvar", "n", "v"):
-    plain = pairs_of(reader, tokens, pos=pos)
-    every = pairs_of(reader, tokens, pos=pos, inflections=True)
-    assert plain < every == {(b, a) for a, b in every}
-  pairs = pairs_of(reader, inflections=True)
+    plain = find_pairs(reader, tokens, pos=pos)
+    inflected = find_pairs(reader, tokens, pos=pos, inflections=True)
+    assert plain < inflected == {(b, a) for a, b in inflected}
+  pairs = find_pairs(reader, inflections=True)
   assert {("stayss", "stay"), ("take", "took")} <= pairs
-  assert ("stay", "stayss") not in pairs  # a form is stemmed once
+  assert ("stay", "stayss") not in pairs  # only one ending is removed
 
 
-# Places.
+# Folders.
 
 
-@pytest.mark.parametrize("above", ["", "corpora", "corpora/wordnet"])
-def test_wordnet_is_found_at_and_below_the_given_folder(mini, tmp_path, above):
-  assert raw("stay", tmp_path / above) == STAY
+@pytest.mark.parametrize("subfolder", ["", "corpora", "corpora/wordnet"])
+def test_wordnet_is_found_in_and_below_a_folder(mini, tmp_path, subfolder):
+  assert read_lemma_names("stay", tmp_path / subfolder) == STAY
 
 
-def test_files_are_those_that_decide_the_pairs_or_the_zip_file(mini, tmp_path):
+def test_files_are_listed_in_a_folder_or_as_a_zip_file(mini, tmp_path):
   before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-  assert raw("stay", tmp_path) == STAY  # and opening writes nothing
+  assert read_lemma_names("stay", tmp_path) == STAY
+  # Opening writes nothing.
   assert before == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
-  found = wordnet.list_files(str(tmp_path))
-  assert found == sorted(set(mini.iterdir()) - {mini / "lexnames"})
+  listed = wordnet.list_files(str(tmp_path))
+  assert listed == sorted(set(mini.iterdir()) - {mini / "lexnames"})
   shutil.make_archive(str(mini), "zip", mini.parent, "wordnet")
   shutil.rmtree(mini)
-  assert raw("stay", tmp_path) == STAY
+  assert read_lemma_names("stay", tmp_path) == STAY
   assert wordnet.list_files(str(tmp_path)) == [mini.with_suffix(".zip")]
 
 
-def test_wordnet_is_found_on_nltks_path_before_the_cache(tmp_path, look_in):
+def test_wordnet_is_found_on_nltks_path_before_the_cache(tmp_path, set_folders):
   cached = write_wordnet(tmp_path / "cache/nltk_data/corpora/wordnet")
-  own = write_wordnet(tmp_path / "own/corpora/wordnet")
-  look_in(tmp_path / "cache")
+  on_path = write_wordnet(tmp_path / "own/corpora/wordnet")
+  set_folders(tmp_path / "cache")
   assert wordnet.find_wordnet() == str(cached)
-  look_in(tmp_path / "cache", tmp_path / "own")
-  assert wordnet.find_wordnet() == str(own)
-  # A given folder is not passed over for another.
+  set_folders(tmp_path / "cache", tmp_path / "own")
+  assert wordnet.find_wordnet() == str(on_path)
+  # With a folder, no other folder is searched.
   with pytest.raises(InputError, match="absent"):
     wordnet.open_wordnet(f"{tmp_path}/absent")
 
 
-def test_missing_wordnet_names_the_commands_that_fetch_it(tmp_path, look_in):
-  look_in(tmp_path)
+def test_the_error_of_a_missing_wordnet_names_commands_to_install_it(
+  tmp_path, set_folders
+):
+  set_folders(tmp_path)
   with pytest.raises(InputError, match="launch/wordnet.sh") as caught:
     wordnet.open_wordnet()
   assert "python -m nltk.downloader wordnet" in str(caught.value)
@@ -170,10 +175,10 @@ def test_missing_wordnet_names_the_commands_that_fetch_it(tmp_path, look_in):
     ("data.verb", 90),
     ("data.noun", 40),
     ("lexnames", 7),
-    ("lexnames", None),  # Debian's package lacks it
+    ("lexnames", None),  # missing from Debian's package
   ],
 )
-def test_damage_is_reported(mini, name, keep):
+def test_damaged_files_are_reported(mini, name, keep):
   content = (mini / name).read_bytes()
   (mini / name).unlink()
   if keep:
@@ -189,10 +194,10 @@ def test_index_and_data_of_different_versions_are_reported(mini):
   (mini / "data.noun").write_text("\n".join(data))
   with wordnet.session(str(mini)) as reader:
     with pytest.raises(DataError, match="launch/wordnet.sh"):
-      pairs_of(reader)
+      find_pairs(reader)
 
 
-def test_a_source_closes_the_wordnet_it_opened(mini, monkeypatch):
+def test_the_source_closes_the_wordnet_that_it_opens(mini, monkeypatch):
   closed = []
   close = wordnet.close_wordnet
   monkeypatch.setattr(

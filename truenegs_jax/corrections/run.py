@@ -139,7 +139,7 @@ def check_settings(c: ConfigDict, workdir: pathlib.Path) -> Settings:
     )
   for source in sources:
     request = _request(build_run.build_table_request(c), source)
-    if request.spec.model:
+    if request.expression.model:
       raise InputError(
         f"{SOURCES}: {source!r} is made while a model trains; give sources that"
         " are the same for every checkpoint."

@@ -1,15 +1,15 @@
-"""Builds synonym tables, shows what they list and compares them.
+"""Builds synonym tables, shows their lists and compares them.
 
   python -m truenegs_jax.synonyms --vocab=vocab.txt
       [--sources='wordnet | pairs path=ppdb.tsv'] [--wordnet_dir=FOLDER]
       [--keep_stop_words] [--stop_words=FILE] [--symmetric] [--include_self]
-      [--output=table.npz]        # then: negatives.sources="table path=..."
-      [--word=primary,stay]       # their lists, or why they have none
+      [--output=table.npz]        # for negatives.sources="table path=table.npz"
+      [--word=primary,stay]       # shows their lists, or why there is none
       [--compare='vectors path=glove.6B.50d.txt; pairs path=ppdb.tsv']
 
-The flags are those of a config's `negatives` and `data`. A saved table that
-stands alone, 'table path=table.npz', is taken as it is unless one of the flags
-says what to make of its pairs.
+The flags mean the same as in a config's `negatives` and `data`. A saved table
+as the only source, 'table path=table.npz', is used unchanged unless one of
+--keep_stop_words, --stop_words, --symmetric and --include_self is given.
 """
 
 import functools
@@ -36,55 +36,63 @@ from truenegs_jax.synonyms import sources, stop_words, table
 from truenegs_jax.synonyms.stop_words import is_word
 from truenegs_jax.synonyms.table import SynonymTable
 
-# Flags that decide a table's content, named as its options are.
+# Flags that change a table's content, named like the table's options.
 OPTIONS = ("keep_stop_words", "stop_words", "symmetric", "include_self")
-EXAMPLES = 8  # pairs that only one of two tables has
+NUM_EXAMPLES = 8  # of the pairs that only one of two tables has
 
 
-def run(f: flags.FlagValues, console: Console) -> None:
-  """Carries out what the flags ask for.
+def run(values: flags.FlagValues, console: Console) -> None:
+  """Builds, saves, shows and compares tables as the flags say.
 
   Raises:
-    TrueNegsError: with the exit code that belongs to it.
+    TrueNegsError: see its subclasses for the exit codes.
   """
-  if not f.vocab:
-    raise InputError("--vocab is missing: a vocab.txt, a folder or a hub name.")
-  others = [_parse(text, "--compare") for text in f.compare.split(";") if text]
-  specs = [_parse(f.sources, "--sources"), *others]
-  tokenizer = load_tokenizer(f.vocab, lowercase=f.lowercase)
-  for spec in specs:
-    sources.check_sources(spec, wordnet_dir=f.wordnet_dir)
-  read = functools.partial(
-    sources.find_pairs, tokens=tokenizer.vocab, wordnet_dir=f.wordnet_dir
+  if not values.vocab:
+    raise InputError(
+      "--vocab is missing. Set --vocab=FILE, a folder or a name."
+    )
+  expression = _parse(values.sources, "--sources")
+  others = [
+    _parse(text, "--compare") for text in values.compare.split(";") if text
+  ]
+  tokenizer = load_tokenizer(values.vocab, lowercase=values.lowercase)
+  for each in (expression, *others):
+    sources.check_sources(each, wordnet_dir=values.wordnet_dir)
+  find_pairs = functools.partial(
+    sources.find_pairs, tokens=tokenizer.vocab, wordnet_dir=values.wordnet_dir
   )
-  make = functools.partial(_make, f, tokenizer.vocab)
-  began = time.perf_counter()
-  pairs = list(read(specs[0]))
-  built = make(specs[0], pairs)
-  secs = time.perf_counter() - began
-  console.print(summary(built, tokenizer.vocab, secs))
-  if f.output:
-    table.save_table(built, f.output)
-    console.print(f"saved as {f.output}", soft_wrap=True)
-  if f.word:
-    is_closed = built.options.get("symmetric") or _is_saved(f, specs[0])
-    both_ways = None if is_closed else make(specs[0], pairs, symmetric=True)
-    skipped = _skipped(f, built)
-    console.print(lists(built, both_ways, tokenizer, f.word, skipped=skipped))
+  build = functools.partial(_build, values, tokenizer.vocab)
+  start = time.perf_counter()
+  pairs = list(find_pairs(expression))
+  built = build(expression, pairs)
+  secs = time.perf_counter() - start
+  console.print(render_summary(built, tokenizer.vocab, secs))
+  if values.output:
+    table.save_table(built, values.output)
+    console.print(f"saved as '{values.output}'", soft_wrap=True)
+  if values.word:
+    symmetric = None
+    if not built.options.get("symmetric") and not _is_saved(values, expression):
+      symmetric = build(expression, pairs, symmetric=True)
+    stops = _excluded_stop_words(values, built)
+    console.print(render_lists(built, symmetric, tokenizer, values.word, stops))
   if others:
-    tables = [built, *(make(spec, read(spec)) for spec in others)]
-    console.print(overlaps(tables))
-    console.print(examples(tables, tokenizer.vocab))
+    tables = [built, *(build(each, find_pairs(each)) for each in others)]
+    console.print(render_overlaps(tables))
+    console.print(render_examples(tables, tokenizer.vocab))
 
 
-def summary(built: SynonymTable, tokens: Sequence[str], secs: float) -> Table:
-  """Counts, hash and sizes of a table that was built in `secs` seconds."""
+def render_summary(
+  built: SynonymTable, tokens: Sequence[str], secs: float
+) -> Table:
+  """Renders counts, sizes and hash of a table that was built in `secs`."""
   options = dict(sorted(built.options.items()))
   size, width = built.vocab_size, built.width
   words = sum(map(is_word, tokens))
   lengths_V = table.count_synonyms(built)
   lengths_N = lengths_V[lengths_V > 0] if built.num_rows else np.zeros(1, int)
-  bits, ids = (x * size * 4 / 2**20 for x in (-(-size // 32), width))
+  bits_mib = size * -(-size // 32) * 4 / 2**20
+  ids_mib = size * width * 4 / 2**20
   lines = {
     "sources": built.source,
     "options": ", ".join(f"{k} {json.dumps(v)}" for k, v in options.items()),
@@ -94,8 +102,8 @@ def summary(built: SynonymTable, tokens: Sequence[str], secs: float) -> Table:
     "pairs": f"{built.num_pairs:,}; a list has {lengths_N.mean():.1f} (median"
     f" {np.median(lengths_N):.0f}, most {lengths_N.max()}:"
     f" {tokens[int(lengths_V.argmax())]})",
-    "on a device": f"bits {bits:,.1f} MiB, ids {ids:,.1f} MiB; auto takes"
-    f" {table.choose_layout(size, width, 'auto')}",
+    "on a device": f"bits {bits_mib:,.1f} MiB, ids {ids_mib:,.1f} MiB; auto"
+    f" chooses {table.choose_layout(size, width, 'auto')}",
     "hash": built.fingerprint,
     "built in": f"{secs:.1f} s",
   }
@@ -107,52 +115,52 @@ def summary(built: SynonymTable, tokens: Sequence[str], secs: float) -> Table:
   return grid
 
 
-def lists(
+def render_lists(
   built: SynonymTable,
-  both_ways: SynonymTable | None,
+  symmetric: SynonymTable | None,
   tokenizer: Tokenizer,
   words: Iterable[str],
-  *,
-  skipped: Collection[str],
+  excluded: Collection[str],
 ) -> Table:
-  """The list of each word, or why there is none.
+  """Renders the synonym list of each word, or why there is none.
 
   Args:
-    both_ways: the same table with `symmetric`; None where `built` is that one,
-      or was saved.
-    skipped: stop words, if they have no lists.
+    built: the table.
+    symmetric: the table with reverse pairs, to show what they add, or None.
+    tokenizer: has the vocabulary of the tables.
+    words: the words to show.
+    excluded: stop words without lists.
   """
   grid = Table(title="lists", title_justify="left", show_lines=True)
   grid.add_column("word", overflow="fold", ratio=1)
   grid.add_column("its synonyms", overflow="fold", ratio=3)
-  if both_ways:
+  if symmetric:
     grid.add_column("symmetric=true adds", overflow="fold", ratio=2)
   ids = {token: i for i, token in enumerate(tokenizer.vocab)}
 
-  def names(some: Iterable[int]) -> str:
-    return ", ".join(tokenizer.vocab[i] for i in some)
+  def join(token_ids: Iterable[int], separator: str = ", ") -> str:
+    return separator.join(tokenizer.vocab[i] for i in token_ids)
 
   for word in filter(None, words):
     word = word.lower() if tokenizer.lowercase and is_word(word) else word
     if word not in ids:
       [pieces] = tokenizer.encode_lines([word])
-      shown = names(pieces).replace(",", "")
-      grid.add_row(word, f"(not in the vocabulary; it is {shown})")
+      grid.add_row(word, f"(not in the vocabulary: {join(pieces, ' ')})")
       continue
     synonyms = table.get_synonyms(built, ids[word])
-    row = [names(synonyms) or f"({_why_none(word, skipped)})"]
-    if both_ways:
-      closed = table.get_synonyms(both_ways, ids[word])
-      row.append(names(i for i in closed if i not in synonyms))
+    row = [join(synonyms) or f"({_why_no_list(word, excluded)})"]
+    if symmetric:
+      all_ids = table.get_synonyms(symmetric, ids[word])
+      row.append(join(i for i in all_ids if i not in synonyms))
     grid.add_row(f"{word} ({len(synonyms)})", *row)
   return grid
 
 
-def overlaps(tables: Sequence[SynonymTable]) -> Table:
-  """How many pairs each table shares with the first, table A."""
+def render_overlaps(tables: Sequence[SynonymTable]) -> Table:
+  """Renders how many pairs each table shares with the first, table A."""
   grid = Table(title="compared with A", title_justify="left")
   grid.add_column("sources", overflow="fold")
-  for name in ("tokens", "pairs", "shared", "Jaccard", "of A's", "of its own"):
+  for name in ("tokens", "pairs", "shared", "Jaccard", "of A", "of this"):
     grid.add_column(name, justify="right")
   for letter, other in zip(string.ascii_uppercase, tables, strict=False):
     shared = len(np.intersect1d(tables[0].keys_Q, other.keys_Q))
@@ -167,80 +175,83 @@ def overlaps(tables: Sequence[SynonymTable]) -> Table:
   return grid
 
 
-def examples(tables: Sequence[SynonymTable], tokens: Sequence[str]) -> Table:
-  """Pairs, gold token first, that the first table has and another lacks, or the
-  other way round: the same ones on every call."""
+def render_examples(
+  tables: Sequence[SynonymTable], tokens: Sequence[str]
+) -> Table:
+  """Renders pairs (gold → synonym) that only one of A and another table has."""
   grid = Table(title="pairs that only one has", title_justify="left")
   for name in ("in", "not in", "such as"):
     grid.add_column(name, overflow="fold")
-  first = ("A", tables[0])
+  table_a = ("A", tables[0])
   for other in zip(string.ascii_uppercase[1:], tables[1:], strict=False):
-    for (name, one), (absent, two) in ((first, other), (other, first)):
+    for (name, one), (absent, two) in ((table_a, other), (other, table_a)):
       keys_Q = np.setdiff1d(one.keys_Q, two.keys_Q)
-      count = min(EXAMPLES, len(keys_Q))
-      some = np.random.default_rng(0).choice(keys_Q, count, replace=False)
-      pairs = (divmod(key, len(tokens)) for key in sorted(some.tolist()))
+      count = min(NUM_EXAMPLES, len(keys_Q))
+      chosen = np.random.default_rng(0).choice(keys_Q, count, replace=False)
+      pairs = (divmod(key, len(tokens)) for key in sorted(chosen.tolist()))
       text = ", ".join(f"{tokens[gold]} → {tokens[b]}" for gold, b in pairs)
       grid.add_row(name, absent, text or "(nothing)")
   return grid
 
 
 def _parse(text: str, key: str) -> sources.Expression:
-  spec = sources.parse_expression(text, key=key)
-  if spec.model:
+  expression = sources.parse_expression(text, key=key)
+  if expression.model:
     raise InputError(
-      f"{key}: {text.strip()}: the source model has pairs only once a model is"
-      " trained with it; give others."
+      f"{key}={text.strip()!r}: the source model has no pairs before a model is"
+      " trained with it. Use other sources."
     )
-  return spec
+  return expression
 
 
-def _is_saved(f: flags.FlagValues, spec: sources.Expression) -> bool:
-  """Whether the table is a saved one, taken as it is."""
-  is_changed = any(f[name].present for name in OPTIONS)
-  return not is_changed and [s.name for s in spec.sources] == ["table"]
+def _is_saved(values: flags.FlagValues, expression: sources.Expression) -> bool:
+  """Returns whether the only source is a saved table, used unchanged."""
+  is_changed = any(values[name].present for name in OPTIONS)
+  return not is_changed and [s.name for s in expression.sources] == ["table"]
 
 
-def _make(
-  f: flags.FlagValues,
+def _build(
+  values: flags.FlagValues,
   tokens: Sequence[str],
-  spec: sources.Expression,
+  expression: sources.Expression,
   pairs: sources.Pairs,
   **changes: bool,
 ) -> SynonymTable:
-  """The table of pairs, or the saved table that stands alone."""
-  if _is_saved(f, spec):
-    path = sources.resolve_options(spec.sources[0])["path"]
+  """Builds the table of pairs, or loads a saved table that is unchanged."""
+  if _is_saved(values, expression):
+    path = sources.resolve_options(expression.sources[0])["path"]
     return table.load_table(str(path), tokens)
-  options: dict[str, Any] = {name: f[name].value for name in OPTIONS}
-  options["stop_words"] = stop_words.load(f.stop_words)
+  options: dict[str, Any] = {name: values[name].value for name in OPTIONS}
+  options["stop_words"] = stop_words.load(values.stop_words)
   return table.build_table(
-    pairs, tokens, source=spec.identity, **(options | changes)
+    pairs, tokens, source=expression.identity, **(options | changes)
   )
 
 
-def _skipped(f: flags.FlagValues, built: SynonymTable) -> frozenset[str]:
-  """The stop words that have no lists, as far as they are known."""
-  words = stop_words.load(f.stop_words)
-  is_known = built.options.get("stop_words") == stop_words.fingerprint(words)
-  kept = built.options.get("keep_stop_words") or not is_known
-  return frozenset() if kept else words
+def _excluded_stop_words(
+  values: flags.FlagValues, built: SynonymTable
+) -> frozenset[str]:
+  """Returns the stop words without lists; none if the table used others."""
+  words = stop_words.load(values.stop_words)
+  is_same = built.options.get("stop_words") == stop_words.fingerprint(words)
+  is_excluded = is_same and not built.options.get("keep_stop_words")
+  return words if is_excluded else frozenset()
 
 
-def _why_none(word: str, skipped: Collection[str]) -> str:
+def _why_no_list(word: str, excluded: Collection[str]) -> str:
   if not is_word(word):
     return "a piece of words or a special token: none has a list"
-  if word.lower() in skipped:
-    return "a stop word: --keep_stop_words gives it a list"
+  if word.lower() in excluded:
+    return "a stop word: use --keep_stop_words to give it a list"
   return "the sources list no token of the vocabulary for it"
 
 
 def main(argv: list[str]) -> None:
-  """The verb; its exit codes are those of `truenegs_jax.runtime.errors`."""
+  """Runs the command; exit codes are those of `runtime.errors`."""
   try:
     if len(argv) > 1:
-      raise InputError(f"arguments not understood: {' '.join(argv[1:])}")
-    # markup: a token may be in brackets.
+      raise InputError(f"Arguments {' '.join(argv[1:])!r} are unknown.")
+    # Without markup, because tokens may be in brackets.
     run(flags.FLAGS, Console(markup=False, highlight=False))
   except TrueNegsError as error:
     print(f"error: {printable(error)}", file=sys.stderr)
@@ -250,21 +261,21 @@ def main(argv: list[str]) -> None:
     sys.exit(SAVED_INTERRUPT)
 
 
-def define(values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines the flags."""
-  text = functools.partial(flags.DEFINE_string, flag_values=values)
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines the flags of this command."""
+  string_flag = functools.partial(flags.DEFINE_string, flag_values=values)
   switch = functools.partial(flags.DEFINE_boolean, flag_values=values)
-  text("sources", "wordnet", "As negatives.sources of a config.")
-  text("vocab", "", "vocab.txt, a folder, or a name on the hub.")
-  switch("lowercase", True, "The vocabulary is an uncased one.")
-  text("wordnet_dir", "", "WordNet; default: where NLTK looks.")
+  string_flag("sources", "wordnet", "Sources, as in negatives.sources.")
+  string_flag("vocab", "", "A vocab.txt, a folder, or a name on the hub.")
+  switch("lowercase", True, "The vocabulary is in lower case.")
+  string_flag("wordnet_dir", "", "Folder of WordNet. Default: NLTK's path.")
   switch("keep_stop_words", False, "Give stop words lists, too.")
-  text("stop_words", "", "File, one word per line; default: English ones.")
-  switch("symmetric", False, "Synonyms list the words back.")
-  switch("include_self", False, "Words list themselves.")
-  text("output", "", "Save the table here, as .npz.")
-  text("compare", "", "Other sources, separated by semicolons.")
-  flags.DEFINE_list("word", [], "Words to show lists of.", flag_values=values)
+  string_flag("stop_words", "", "File, one word per line. Default: English.")
+  switch("symmetric", False, "Add the reverse of every pair.")
+  switch("include_self", False, "Add every word to its own list.")
+  string_flag("output", "", "Save the table in this file, as .npz.")
+  string_flag("compare", "", "Other sources, separated by semicolons.")
+  flags.DEFINE_list("word", [], "Show the lists of words.", flag_values=values)
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
@@ -276,5 +287,5 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-  define()
+  define_flags()
   app.run(main, flags_parser=_parse_flags)

@@ -1,8 +1,8 @@
-"""Files that list synonyms: pairs, PPDB's lists, wordnets of other languages.
+"""Reads files of synonyms: pairs, PPDB's lists, wordnets of other languages.
 
-A reader yields all pairs of a file, and `select_pairs` those of a vocabulary:
+A reader yields all pairs of a file, `select_pairs` those of a vocabulary:
 
-  for word, synonym in listed(words, read_pairs(file), file): ...
+  for word, synonym in select_pairs(words, read_pairs(file), file): ...
 """
 
 import itertools
@@ -18,7 +18,7 @@ from truenegs_jax.runtime.errors import DataError
 
 Pairs = Iterator[tuple[str, str]]
 
-PPDB = " ||| "  # between its fields
+PPDB = " ||| "  # separates PPDB's fields
 PHRASE = re.compile(r"[^ _][ _]+[^ _]")
 SYNSET = re.compile("[0-9]{8}-([a-z])")
 
@@ -26,85 +26,85 @@ SYNSET = re.compile("[0-9]{8}-([a-z])")
 def select_pairs(
   words: Iterable[str], pairs: Iterable[tuple[str, str]], file: File
 ) -> Pairs:
-  """Yields the pairs of a file whose words are both in a vocabulary.
+  """Yields the pairs of a file of which both words are in a vocabulary.
 
-  An entry stands for the word that it equals as written or in lower case.
-  Phrases are no words, and no word is its own synonym, whatever the case.
+  An entry of the file matches the word that it equals as written or in lower
+  case. Phrases match nothing. Words that differ only in case are no pair.
 
   Args:
-    words: the whole words of the vocabulary.
-    pairs: those of the file, in any order.
+    words: whole words of the vocabulary.
+    pairs: all pairs of the file, in any order.
     file: named in errors.
 
   Yields:
     (word, synonym), in the order of `words`, synonyms sorted.
 
   Raises:
-    DataError: there is no pair, at once; or none is left; or as `pairs`.
+    DataError: at the call, the file has no pair; later, no pair is left, or
+      see `pairs`.
   """
   pairs = iter(pairs)
   first = next(pairs, None)
   if first is None:
     raise DataError(
-      f"{file.path}: there is no pair in it: give a file of words and their"
+      f"{file.path}: the file has no pairs. Use a file of words and their"
       " synonyms."
     )
-  return _listed(words, itertools.chain([first], pairs), file)
+  return _select_pairs(words, itertools.chain([first], pairs), file)
 
 
-def _listed(
+def _select_pairs(
   words: Iterable[str], pairs: Iterable[tuple[str, str]], file: File
 ) -> Pairs:
-  lists: dict[str, set[str]] = {word: set() for word in words}
+  synonyms: dict[str, set[str]] = {word: set() for word in words}
   num_pairs = num_phrases = 0
   for pair in pairs:
     num_pairs += 1
     num_phrases += any(map(PHRASE.search, pair))
-    golds, others = (lists.keys() & {name, name.lower()} for name in pair)
+    golds, others = (synonyms.keys() & {name, name.lower()} for name in pair)
     for gold, other in itertools.product(golds, others):
       if gold.lower() != other.lower():
-        lists[gold].add(other)
-  if not any(lists.values()):
+        synonyms[gold].add(other)
+  if not any(synonyms.values()):
     raise DataError(
-      f"{file.path}: none of its {num_pairs:,} pairs is of two words of the"
-      f" vocabulary ({num_phrases:,} hold a phrase): give pairs of the"
-      " vocabulary's language and case."
+      f"{file.path}: none of {num_pairs:,} pairs has two words of the"
+      f" vocabulary ({num_phrases:,} contain a phrase). Use pairs in the"
+      " language and case of the vocabulary."
     )
-  for gold, synonyms in lists.items():
-    yield from ((gold, other) for other in sorted(synonyms))
+  for gold, others in synonyms.items():
+    yield from ((gold, other) for other in sorted(others))
 
 
 def read_pairs(file: File) -> Pairs:
-  """Reads pairs of a word and a synonym of it; the reverse is not implied.
+  """Yields (word, synonym) pairs of a file; does not add reverse pairs.
 
-  The suffix says the format, and may be followed by that of a compression:
+  The format depends on the suffix, before that of a compression:
 
     .json   {"word": ["synonym", ...], ...} or [["word", "synonym"], ...]
     .jsonl  {"word": "word", "synonyms": ["synonym", ...]} on each line
-    others  as the first line is: word<TAB>synonym; PPDB's own
-            `[NN] ||| word ||| synonym ||| ...`, of which no more is read; else
-            a word and its synonyms, parted by spaces
+    others  the format of the first line: word<TAB>synonym; PPDB's
+            `[NN] ||| word ||| synonym ||| ...`, further fields ignored; or a
+            word and its synonyms, separated by spaces
 
   Raises:
-    DataError: the file is damaged or not of its format, by line or entry.
+    DataError: the file is damaged or of another format, with the line or entry.
   """
   readers = {".json": _json, ".jsonl": _json_lines}
   return readers.get(file.suffix, _columns)(file)
 
 
 def read_omw(file: File, *, pos: str) -> Pairs:
-  """Reads pairs of lemmas that share a synset (Open Multilingual WordNet).
+  """Yields the pairs of lemmas that share a synset (Open Multilingual WordNet).
 
-  Lines are `00001740-n<TAB>fra:lemma<TAB>word`, also without the language;
-  those of definitions and examples are passed over, as are comments (`#`).
+  Lines are `00001740-n<TAB>fra:lemma<TAB>word`, with or without the language.
+  Lines of definitions and examples, and comments (`#`), are skipped.
 
   Args:
     file: such as wn-data-fra.tab.
-    pos: parts of speech by the letter of the synset, as
-      `wordnet.parts_of_speech` returns them.
+    pos: parts of speech of the synsets, see `wordnet.parse_parts_of_speech`.
 
   Raises:
-    DataError: the file is damaged or not of this format, by its line.
+    DataError: the file is damaged or of another format, with the line.
   """
   synsets: dict[str, list[str]] = {}
   for number, line in _lines(file):
@@ -114,9 +114,9 @@ def read_omw(file: File, *, pos: str) -> Pairs:
     match = SYNSET.fullmatch(synset)
     if not match or len(columns) < 2:
       raise DataError(
-        f"{file.path}:{number}: {line[:40]!r} is no line of the Open"
-        " Multilingual WordNet, such as '00001740-n<TAB>fra:lemma<TAB>word':"
-        " fetch the file again."
+        f"{file.path}:{number}: {line[:40]!r} is not a line of the Open"
+        " Multilingual WordNet, such as '00001740-n<TAB>fra:lemma<TAB>word'."
+        " Download the file again."
       )
     is_lemma = columns[0].split(":")[-1] == "lemma"
     if is_lemma and match[1].replace("s", "a") in pos:
@@ -126,7 +126,7 @@ def read_omw(file: File, *, pos: str) -> Pairs:
 
 
 def _lines(file: File) -> Iterator[tuple[int, str]]:
-  """The lines that are not blank, and their numbers."""
+  """Yields the number and text of each line that is not blank."""
   runs = read_text(file, ReadState(), records=True)
   lines = itertools.chain.from_iterable(run[:-1].split("\n") for run in runs)
   for number, line in enumerate(lines, 1):
@@ -135,24 +135,25 @@ def _lines(file: File) -> Iterator[tuple[int, str]]:
 
 
 def _columns(file: File) -> Pairs:
-  sign = ""
+  separator = ""
   for number, line in _lines(file):
-    sign = sign or next((s for s in (PPDB, "\t") if s in line), " ")
-    columns = line.split("\t" if sign == " " else sign)
-    pair = columns[1:3] if sign == PPDB else columns
-    if len(pair) != (1 if sign == " " else 2):
+    if not separator:  # the first line decides the format
+      separator = next((x for x in (PPDB, "\t") if x in line), " ")
+    columns = line.split(PPDB if separator == PPDB else "\t")
+    words = columns[1:3] if separator == PPDB else columns
+    if len(words) != (1 if separator == " " else 2):
       raise DataError(
-        f"{file.path}:{number}: {len(columns)} columns: give a word, a tab and"
-        " a synonym on every line, or on every line a word and its synonyms,"
-        " parted by spaces, or PPDB's '[NN] ||| word ||| synonym ||| ...'."
+        f"{file.path}:{number}: {len(columns)} columns. On every line, write"
+        " either a word, a tab and a synonym; or a word and its synonyms,"
+        " separated by spaces; or PPDB's '[NN] ||| word ||| synonym ||| ...'."
       )
-    word, *others = line.split(" ") if sign == " " else pair
-    yield from ((word, other) for other in others)
+    word, *synonyms = line.split(" ") if separator == " " else words
+    yield from ((word, synonym) for synonym in synonyms)
 
 
 def _json(file: File) -> Pairs:
   text = "".join(read_text(file, ReadState(), records=True))
-  content = _decoded(text.rstrip(), file, 1)
+  content = _decode(text.rstrip(), file, 1)
   if isinstance(content, dict):
     content = [[word, synonyms] for word, synonyms in content.items()]
   elif isinstance(content, list):
@@ -160,41 +161,41 @@ def _json(file: File) -> Pairs:
   else:
     content = [content]
   for number, entry in enumerate(content, 1):
-    yield from _pairs(entry, f"{file.path}: entry {number:,}")
+    yield from _entry_pairs(entry, f"{file.path}: entry {number:,}")
 
 
 def _json_lines(file: File) -> Pairs:
   for number, line in _lines(file):
-    entry = _decoded(line, file, number)
+    entry = _decode(line, file, number)
     if isinstance(entry, dict):
       entry = [entry.get("word"), entry.get("synonyms")]
-    yield from _pairs(entry, f"{file.path}:{number}")
+    yield from _entry_pairs(entry, f"{file.path}:{number}")
 
 
 def _is_pair(value: Any) -> bool:
   return isinstance(value, list) and len(value) == 2
 
 
-def _decoded(text: str, file: File, number: int) -> Any:
-  """The value of JSON that begins on line `number`."""
+def _decode(text: str, file: File, number: int) -> Any:
+  """Decodes JSON that begins on line `number`."""
   try:
     return json.loads(text)
   except (ValueError, RecursionError) as error:
     number += getattr(error, "lineno", 1) - 1
     raise DataError(
-      f"{file.path}:{number}: not JSON ({getattr(error, 'msg', error)}): repair"
-      " or fetch it again."
+      f"{file.path}:{number}: not JSON ({getattr(error, 'msg', error)}). Repair"
+      " the file, or download it again."
     ) from error
 
 
-def _pairs(entry: Any, place: str) -> Pairs:
-  """The pairs of `[word, [synonym, ...]]`."""
+def _entry_pairs(entry: Any, place: str) -> Pairs:
+  """Yields the pairs of `[word, [synonym, ...]]`."""
   word, synonyms = entry if _is_pair(entry) else (None, None)
   names = [word, *synonyms] if isinstance(synonyms, list) else [None]
   if not all(isinstance(name, str) for name in names):
     raise DataError(
-      f"{place}: {json.dumps(entry)[:60]} is not a word and its synonyms: give"
-      ' {"word": ["synonym"]} or [["word", "synonym"]] in a .json file,'
+      f"{place}: {json.dumps(entry)[:60]} is not a word and its synonyms. Use"
+      ' {"word": ["synonym"]} or [["word", "synonym"]] in a .json file, and'
       ' {"word": "word", "synonyms": ["synonym"]} on a line of a .jsonl file.'
     )
   yield from itertools.product(names[:1], names[1:])

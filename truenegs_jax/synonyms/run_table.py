@@ -1,4 +1,4 @@
-"""The synonym table of a run: its workdir's, the cache's, or a new one."""
+"""Loads the synonym table of a run from workdir or cache, or builds it."""
 
 import dataclasses
 import json
@@ -17,20 +17,21 @@ from truenegs_jax.synonyms import stop_words, table, wordnet
 # Options of a table as negatives.* and `SynonymTable.options` name them.
 OPTIONS = ("keep_stop_words", "symmetric", "include_self")
 
-# Raise it when a source comes to yield other pairs of the same files.
+# Part of the name in the cache. Increase it when the code of a source changes
+# so that it yields other pairs from the same files.
 RECIPE = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class TableRequest:
-  """Values that decide a synonym table, beside the vocabulary.
+  """Settings that, with the vocabulary, determine a synonym table.
 
   Attributes:
     sources: expression of sources, see `synonyms.sources`.
-    key: config key that `sources` is the value of, for errors.
-    wordnet_dir: where WordNet is, if the expression does not say it.
+    key: config key of `sources`, for errors.
+    wordnet_dir: folder of WordNet where the expression sets none.
     stop_words: path of a list of stop words; "" for the English ones.
-    keep_stop_words, symmetric, include_self: as of `table.build_table`.
+    keep_stop_words, symmetric, include_self: see `table.build_table`.
   """
 
   sources: str
@@ -42,25 +43,23 @@ class TableRequest:
   include_self: bool = False
 
   @property
-  def spec(self) -> sources_lib.Expression:
-    """The parsed expression; InputError where it has a mistake."""
+  def expression(self) -> sources_lib.Expression:
+    """The parsed sources; raises InputError if they are malformed."""
     return sources_lib.parse_expression(self.sources, key=self.key)
 
   @property
   def options(self) -> dict[str, Any]:
-    """The switches of the table, as `SynonymTable.options` names them."""
+    """The switches of the table, named as in `SynonymTable.options`."""
     return {name: getattr(self, name) for name in OPTIONS}
 
 
 def check_request(request: TableRequest) -> None:
-  """Refuses a table that cannot be built, without building it.
-
-  Every source checks its options, that its files exist and how they begin.
+  """Checks a request without building the table.
 
   Raises:
-    InputError, DataError: as the sources and `stop_words.load`.
+    InputError, DataError: see `sources.check_sources` and `stop_words.load`.
   """
-  sources_lib.check_sources(request.spec, wordnet_dir=request.wordnet_dir)
+  sources_lib.check_sources(request.expression, wordnet_dir=request.wordnet_dir)
   stop_words.load(request.stop_words)
 
 
@@ -71,36 +70,40 @@ def find_or_build(
   saved: pathlib.Path | None,
   console: Console,
 ) -> table.SynonymTable | None:
-  """Returns a run's saved table, else the cache's, else builds and caches one.
+  """Returns a run's saved table, else the cached one, else a new one.
 
-  A saved table of another vocabulary or other options is passed over, not
-  overwritten: whether the run may be resumed is for its checkpoints to decide.
+  Saved tables of another vocabulary or other options are ignored, but not
+  overwritten: the run's checkpoints decide whether it may be resumed. New
+  tables are saved in the cache.
 
   Args:
+    request: the settings of the table.
     tokens: the vocabulary, token `i` at position `i`.
-    saved: the table that a resumed run was trained with, whatever has become
-      of the files that it was built from; None for a new run.
-    console: where a damaged file is reported.
+    saved: file of the table that a resumed run was trained with. It is valid
+      even if the files that it was built from have changed. None for new runs.
+    console: prints warnings of damaged files.
 
   Returns:
-    The table; None where the model's own embeddings are the source.
+    The table; None if the source is the model's own embeddings.
 
   Raises:
-    InputError, DataError: as the sources and `stop_words.load`.
+    InputError, DataError: see `sources.find_pairs` and `stop_words.load`.
   """
-  spec = request.spec
-  if spec.model:
+  expression = request.expression
+  if expression.model:
     return None
-  if saved and (found := _load(saved, request, tokens, console)):
-    return found
-  cached = cache.folder() / "synonyms" / _name(request, tokens)
-  if found := _load(cached, request, tokens, console):
-    return found
+  if saved and (loaded := _load(saved, request, tokens, console)):
+    return loaded
+  cached = cache.folder() / "synonyms" / _cache_name(request, tokens)
+  if loaded := _load(cached, request, tokens, console):
+    return loaded
   with console.status("looking up synonyms ..."):
     built = table.build_table(
-      sources_lib.find_pairs(spec, tokens, wordnet_dir=request.wordnet_dir),
+      sources_lib.find_pairs(
+        expression, tokens, wordnet_dir=request.wordnet_dir
+      ),
       tokens,
-      source=spec.identity,
+      source=expression.identity,
       stop_words=stop_words.load(request.stop_words),
       **request.options,
     )
@@ -114,42 +117,43 @@ def _load(
   tokens: Sequence[str],
   console: Console,
 ) -> table.SynonymTable | None:
-  """A saved table, if it exists, is whole and is the requested one."""
+  """Returns a saved table if it exists, is undamaged and fits the request."""
   if not path.exists():
     return None
   try:
-    found = table.load_table(path, tokens)
+    loaded = table.load_table(path, tokens)
   except errors.DataError as e:
-    console.print(f"not used: {e}", soft_wrap=True)
+    console.print(f"warning: not used: {e}", soft_wrap=True)
     return None
   options = request.options
-  # A checkpoint's table needs no file of stop words any more.
-  given = os.path.expanduser(request.stop_words)
-  if not given or os.path.exists(given):
+  # A resumed run may have lost its file of stop words: they are not compared.
+  words_file = os.path.expanduser(request.stop_words)
+  if not words_file or os.path.exists(words_file):
     words = stop_words.load(request.stop_words)
     options["stop_words"] = stop_words.fingerprint(words)
-  is_same = found.source == request.spec.identity
-  return found if is_same and options.items() <= found.options.items() else None
+  if loaded.source != request.expression.identity:
+    return None
+  return loaded if options.items() <= loaded.options.items() else None
 
 
-def _name(request: TableRequest, tokens: Sequence[str]) -> str:
-  """The file name in the cache: a digest of all that the table depends on."""
-  spec = request.spec
-  depends = [
+def _cache_name(request: TableRequest, tokens: Sequence[str]) -> str:
+  """Returns a file name with a hash of everything the table depends on."""
+  expression = request.expression
+  dependencies = [
     RECIPE,
-    spec.identity,
+    expression.identity,
     list(request.options.values()),
     sorted(stop_words.load(request.stop_words)),
-    [_state(file) for file in _files(request)],
+    [_file_state(file) for file in _source_files(request)],
   ]
-  digest = short_sha256(json.dumps(depends))
-  names = "-".join(dict.fromkeys(source.name for source in spec.sources))
+  digest = short_sha256(json.dumps(dependencies))
+  names = "-".join(dict.fromkeys(source.name for source in expression.sources))
   return f"{names}-{table.vocabulary_fingerprint(tokens)}-{digest}.npz"
 
 
-def _files(request: TableRequest) -> Iterator[pathlib.Path]:
-  """The files that the pairs are read from."""
-  for source in request.spec.sources:
+def _source_files(request: TableRequest) -> Iterator[pathlib.Path]:
+  """Yields the files that the pairs are read from."""
+  for source in request.expression.sources:
     options = sources_lib.resolve_options(
       source, wordnet_dir=request.wordnet_dir
     )
@@ -159,9 +163,9 @@ def _files(request: TableRequest) -> Iterator[pathlib.Path]:
       yield from (pathlib.Path(str(options[key])) for key in source.paths)
 
 
-def _state(file: pathlib.Path) -> list[str | int]:
-  """Path, size and time of a file; of a missing one the path alone."""
-  place = str(file.resolve())
+def _file_state(file: pathlib.Path) -> list[str | int]:
+  """Returns path, size and mtime of a file; only the path if it is missing."""
+  path = str(file.resolve())
   if not file.exists():
-    return [place]
-  return [place, file.stat().st_size, file.stat().st_mtime_ns]
+    return [path]
+  return [path, file.stat().st_size, file.stat().st_mtime_ns]

@@ -1,23 +1,23 @@
-"""Where synonyms come from: named sources, and expressions over them.
+"""Sources of synonym pairs, and expressions that combine them.
 
   wordnet pos=nv | pairs path=ppdb.tsv  the pairs of either
-  vectors path=glove.txt & wordnet      those of both; `&` binds tighter
-  table path=saved.npz                  those of a saved table
-  model top=10 every=1000               the embeddings that are being trained
+  vectors path=glove.txt & wordnet      the pairs of both; `&` binds tighter
+  table path=saved.npz                  the pairs of a saved table
+  model top=10 every=1000               the embeddings of the model in training
 
 A source is a function `fn(tokens, **options)` that yields `(word, synonym)`
-pairs: if a model that should say `word` says `synonym`, it is not wrong. Both
-are whole-word tokens of the vocabulary and differ; the order is the same on
-every call. Options and files are checked when it is called, the rest is done
-when pairs are requested. To add a source, write it here and name it in SOURCES.
+pairs: the synonym is no wrong prediction where the word is the gold token. Both
+are different whole-word tokens of the vocabulary, in the same order on every
+call. A call checks options and files; the pairs are found on iteration. To add
+a source, write its function here and list it in SOURCES.
 
 In an expression, options are written `name=value`: the keyword-only parameters
-of the function, converted as they are annotated. In a path a space, `|` or `&`
-is written `?`.
+of the function, converted by their annotations. In a path, write `?` for a
+space, `|` or `&`.
 """
 
-import contextlib
 import dataclasses
+import functools
 import glob
 import inspect
 import math
@@ -36,8 +36,8 @@ from truenegs_jax.synonyms.word_vectors import find_neighbours
 Value = str | int | float | bool
 Pairs = Iterable[tuple[str, str]]
 
-PATHS = ("path", "folder")  # options that name a place on the disk
-IN_PATHS = "(in a path a space, | or & is written ?, without quotes)"
+PATHS = ("path", "folder")  # options that are paths
+PATH_HINT = "In a path, write ? for a space, | or &, without quotes."
 KINDS = {
   str: "a word",
   int: "a whole number",
@@ -56,35 +56,40 @@ def wordnet(
 ) -> Iterator[tuple[str, str]]:
   """Yields each token with the other tokens of its WordNet synsets.
 
-  The synonyms of a token are the lemma names of all its synsets, whatever the
-  part of speech (paper, section "Hard Correction"), as far as they are tokens.
+  The synonyms of a token are the lemma names of all its synsets in any part of
+  speech (paper, section "Hard Correction") that are tokens.
 
   Args:
     tokens: the vocabulary, token `i` at position `i`.
-    folder: where WordNet is, see `open_wordnet`.
-    pos: parts of speech: n, v, a (with s), r, or several such as "nv".
-    inflections: also the inflected forms of the lemmas (homes for house).
-    reader: a WordNet opened by `open_wordnet`; None opens the one of `folder`.
+    folder: folder of WordNet, see `open_wordnet`.
+    pos: parts of speech: n, v, a (includes s), r, or several such as "nv".
+    inflections: include inflected forms of the lemmas (homes for house).
+    reader: a WordNet opened by `open_wordnet`; None opens the one in `folder`.
 
   Yields:
     (word, synonym), in the order of `tokens`, synonyms sorted.
 
   Raises:
-    InputError: as `parts_of_speech` and `find_wordnet`, at once.
-    DataError: as `open_wordnet` and `wordnet.pairs`.
+    InputError: at the call, see `parse_parts_of_speech` and `find_wordnet`.
+    DataError: see `open_wordnet` and `wordnet.find_pairs`.
   """
   pos = wordnet_lib.parse_parts_of_speech(pos)
   if reader is None:
     wordnet_lib.find_wordnet(folder)
 
-  def look_up() -> Iterator[tuple[str, str]]:
-    given = contextlib.nullcontext(reader)
-    with given if reader is not None else wordnet_lib.session(folder) as opened:
-      yield from wordnet_lib.find_pairs(
-        list(filter(is_word, tokens)), opened, pos=pos, inflections=inflections
-      )
+  words = list(filter(is_word, tokens))
+  find = functools.partial(
+    wordnet_lib.find_pairs, words, pos=pos, inflections=inflections
+  )
 
-  return look_up()
+  def generate() -> Iterator[tuple[str, str]]:
+    if reader is not None:
+      yield from find(reader)
+      return
+    with wordnet_lib.session(folder) as opened:
+      yield from find(opened)
+
+  return generate()
 
 
 def vectors(
@@ -95,14 +100,14 @@ def vectors(
   threshold: float = -1.0,
   among: str = "vocabulary",
 ) -> Iterator[tuple[str, str]]:
-  """Yields each token with the tokens whose word vectors are most like its own.
+  """Yields each token with the tokens whose word vectors are nearest.
 
-  The paper's footnote 9 takes 10 by the vectors GloVe 6B of 50 dimensions. For
-  arguments, order and errors see `word_vectors.neighbours`.
+  The paper's footnote 9 uses the 10 nearest by GloVe 6B with 50 dimensions. For
+  arguments, order and errors see `word_vectors.find_neighbours`.
   """
   file = find_file(
     path,
-    "word vectors, such as glove.6B.50d.txt from glove.6B.zip of"
+    "a file of word vectors, such as glove.6B.50d.txt from glove.6B.zip of"
     " https://nlp.stanford.edu/projects/glove",
   )
   words = filter(is_word, tokens)
@@ -114,7 +119,7 @@ def pairs(tokens: Sequence[str], *, path: str) -> Iterator[tuple[str, str]]:
 
   For formats, order and errors see `lexicons.read_pairs`.
   """
-  file = find_file(path, "pairs of words, such as lines of `word<TAB>synonym`")
+  file = find_file(path, "a file with lines such as `word<TAB>synonym`")
   words = filter(is_word, tokens)
   return lexicons.select_pairs(words, lexicons.read_pairs(file), file)
 
@@ -122,15 +127,15 @@ def pairs(tokens: Sequence[str], *, path: str) -> Iterator[tuple[str, str]]:
 def omw(
   tokens: Sequence[str], *, path: str, pos: str = "nvar"
 ) -> Iterator[tuple[str, str]]:
-  """Yields each token with those of its synsets in a WordNet of its language.
+  """Yields each token with the other tokens of its synsets in another language.
 
-  For the format, order and errors see `lexicons.read_omw`; `pos` is as in the
-  source "wordnet".
+  For the format, order and errors see `lexicons.read_omw`; for `pos` see the
+  source `wordnet`.
   """
   pos = wordnet_lib.parse_parts_of_speech(pos)
   file = find_file(
     path,
-    "the Open Multilingual WordNet, such as wn-data-fra.tab from"
+    "a file of the Open Multilingual WordNet, such as wn-data-fra.tab from"
     " https://omwn.org",
   )
   words = filter(is_word, tokens)
@@ -144,9 +149,9 @@ def saved_table(
 
   Raises:
     InputError: there is no such file.
-    DataError: as `load_table`; without tokens any vocabulary is accepted.
+    DataError: see `load_table`; without tokens, any vocabulary is accepted.
   """
-  find_file(path, "a table, saved by python -m truenegs_jax.synonyms --output")
+  find_file(path, "a table saved by `python -m truenegs_jax.synonyms --output`")
   if not tokens:
     table.check_file(path)
     return iter(())
@@ -165,45 +170,41 @@ SOURCES: dict[str, Callable[..., Pairs]] = {
 
 
 def find_file(path: str, content: str) -> File:
-  """The file that an option `path` names.
-
-  Args:
-    content: what the file should hold, for the error.
+  """Returns the file of an option `path`; `content` tells users what it needs.
 
   Raises:
     InputError: there is no such file.
-    DataError: it is of a kind that is not read, see `files.describe`.
+    DataError: its type cannot be read, see `files.stat_file`.
   """
   location = os.path.expanduser(path)
   if not os.path.isfile(location):
     raise InputError(
-      f"source of synonyms: there is no file {path!r}; give, by path=, a file"
-      f" of {content}."
+      f"source of synonyms: there is no file {path!r}. Set path= to {content}."
     )
   return stat_file(pathlib.Path(location))
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
-  """A name in `SOURCES` and the options that were given."""
+class SynonymSource:
+  """A source of an expression: its name in SOURCES and the options set."""
 
   name: str
   options: Mapping[str, Value]
 
   @property
   def paths(self) -> dict[str, str]:
-    """The options that name a place, as written."""
+    """The options that are paths, as written."""
     return {key: str(self.options[key]) for key in PATHS if key in self.options}
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelTable:
-  """The source "model": nearest words by the embeddings as they are trained.
+  """Options of the source "model": nearest words by the embeddings in training.
 
   Attributes:
-    top: the most neighbours of a word, at least 1.
-    threshold: the least cosine of a neighbour, -1 to 1.
-    every: steps after which the table is made anew, at least 1.
+    top: maximum number of neighbours of a word, at least 1.
+    threshold: minimum cosine of a neighbour, -1 to 1.
+    every: number of steps between rebuilds of the table, at least 1.
   """
 
   top: int = 10
@@ -213,185 +214,192 @@ class ModelTable:
 
 @dataclasses.dataclass(frozen=True)
 class Expression:
-  """A parsed expression.
+  """A parsed expression of sources.
 
   Attributes:
-    union: the parts between `|`, each with those between its `&`.
-    model: the source "model", which stands alone; then `union` is empty.
+    union: the operands of `|`, each a tuple of the operands of its `&`.
+    model: the source "model", which excludes others; then `union` is empty.
   """
 
-  union: tuple[tuple[Source, ...], ...]
+  union: tuple[tuple[SynonymSource, ...], ...]
   model: ModelTable | None = None
 
   @property
   def identity(self) -> str:
-    """The expression in one way of writing, of a path its last part alone."""
+    """The expression in canonical form, with file names instead of paths."""
     if self.model:
-      return _text("model", vars(self.model))
-    parts = [[_text(s.name, s.options) for s in both] for both in self.union]
-    return " | ".join(" & ".join(part) for part in parts)
+      return _format_source("model", vars(self.model))
+    operands = []
+    for group in self.union:
+      texts = [_format_source(source.name, source.options) for source in group]
+      operands.append(" & ".join(texts))
+    return " | ".join(operands)
 
   @property
-  def sources(self) -> tuple[Source, ...]:
+  def sources(self) -> tuple[SynonymSource, ...]:
     """All sources, in the order of the expression."""
-    return tuple(source for both in self.union for source in both)
+    return tuple(source for group in self.union for source in group)
 
 
 def parse_expression(
   text: str, *, key: str = "negatives.sources"
 ) -> Expression:
-  """Parses an expression; no file is looked at.
+  """Parses an expression without reading files.
 
   Args:
-    key: the config key or flag that it is the value of, for errors.
+    text: the expression.
+    key: its config key or flag, for errors.
 
   Raises:
-    InputError: an empty part, brackets, an unknown source or option, one that
-      is missing, given twice or of an impossible value.
+    InputError: the expression has an empty part or brackets; a source or option
+      is unknown; an option is missing, repeated or has a wrong value.
   """
+  setting = f"{key}={text!r}"
   if not isinstance(text, str):
-    raise InputError(
-      f"{key}: {text!r} is no text; give sources such as 'wordnet'."
-    )
+    raise InputError(f"{setting} is not text. Set sources such as 'wordnet'.")
   union = tuple(
-    tuple(_parse_source(part, text, key) for part in both.split("&"))
-    for both in text.split("|")
+    tuple(_parse_source(part, setting) for part in group.split("&"))
+    for group in text.split("|")
   )
-  models = [s for both in union for s in both if s.name == "model"]
+  expression = Expression(union)
+  models = [s for s in expression.sources if s.name == "model"]
   if not models:
-    return Expression(union)
-  if union != ((models[0],),):
+    return expression
+  if len(expression.sources) > 1:
     raise InputError(
-      f"{key}: {text!r}: the source model changes with the training and stands"
-      " alone."
+      f"{setting}: the source model changes during training and cannot be"
+      " combined. Use it alone."
     )
   options: dict[str, Any] = dict(models[0].options)
   model = ModelTable(**options)
   if model.top < 1 or model.every < 1 or not -1 <= model.threshold <= 1:
     raise InputError(
-      f"{key}: {text!r}: top and every must be at least 1, threshold from -1"
-      " to 1."
+      f"{setting} is out of range. Set top and every to 1 or more, and"
+      " threshold from -1 to 1."
     )
   return Expression((), model)
 
 
-def check_sources(spec: Expression, *, wordnet_dir: str = "") -> None:
-  """Lets every source refuse its options, as far as no vocabulary is needed.
-
-  Of files it is checked that they exist and how they begin.
-
-  Args:
-    wordnet_dir: as of `find_pairs`.
+def check_sources(expression: Expression, *, wordnet_dir: str = "") -> None:
+  """Checks all sources without a vocabulary: options and beginnings of files.
 
   Raises:
-    InputError, DataError: as the sources.
+    InputError, DataError: see the sources.
   """
-  for one in spec.sources:
-    SOURCES[one.name]((), **resolve_options(one, wordnet_dir=wordnet_dir))
+  for source in expression.sources:
+    SOURCES[source.name]((), **resolve_options(source, wordnet_dir=wordnet_dir))
 
 
 def find_pairs(
-  spec: Expression, tokens: Sequence[str], *, wordnet_dir: str = ""
+  expression: Expression, tokens: Sequence[str], *, wordnet_dir: str = ""
 ) -> Pairs:
   """Yields the pairs of an expression, none for the source "model".
 
   Args:
+    expression: the sources.
     tokens: the vocabulary, token `i` at position `i`.
-    wordnet_dir: `folder` of the source "wordnet" where that is not given.
+    wordnet_dir: `folder` of the source "wordnet" where it is not set.
 
   Raises:
-    InputError, DataError: as the sources.
+    InputError, DataError: see the sources.
   """
-  for both in spec.union:
-    first, *others = (
-      SOURCES[one.name](tokens, **resolve_options(one, wordnet_dir=wordnet_dir))
-      for one in both
-    )
+  options = functools.partial(resolve_options, wordnet_dir=wordnet_dir)
+  for group in expression.union:
+    first, *others = (SOURCES[s.name](tokens, **options(s)) for s in group)
     yield from set(first).intersection(*others) if others else first
 
 
-def resolve_options(one: Source, *, wordnet_dir: str = "") -> dict[str, Value]:
-  """The options of a source as its function takes them: see `resolve_path`."""
-  places = {key: str(resolve_path(path)) for key, path in one.paths.items()}
-  if one.name == "wordnet":
-    places.setdefault("folder", wordnet_dir)
-  return {**one.options, **places}
+def resolve_options(
+  source: SynonymSource, *, wordnet_dir: str = ""
+) -> dict[str, Value]:
+  """Returns the arguments of a source's function; see `resolve_path`."""
+  paths = {key: str(resolve_path(path)) for key, path in source.paths.items()}
+  if source.name == "wordnet":
+    paths.setdefault("folder", wordnet_dir)
+  return {**source.options, **paths}
 
 
 def resolve_path(path: str) -> pathlib.Path:
-  """The place that a path of an expression names; nothing need be there.
+  """Returns the path that `path` of an expression stands for.
 
   Raises:
-    InputError: its `?` stand for more than one.
+    InputError: several existing files match its `?`.
   """
-  place = os.path.expanduser(path)
-  pattern = "[ |&?]".join(map(glob.escape, place.split("?")))
-  matches = [place] if os.path.exists(place) else sorted(glob.glob(pattern))
+  literal = os.path.expanduser(path)
+  pattern = "[ |&?]".join(map(glob.escape, literal.split("?")))
+  exists = os.path.exists(literal)
+  matches = [literal] if exists else sorted(glob.glob(pattern))
   if len(matches) > 1:
     raise InputError(
-      f"source of synonyms: {path!r} may be {matches[0]!r} or {matches[1]!r};"
-      " rename one."
+      f"source of synonyms: {path!r} may be {matches[0]!r} or {matches[1]!r}."
+      " Rename one of them."
     )
-  return pathlib.Path(*matches or [place])
+  return pathlib.Path(*matches or [literal])
 
 
-def _parse_source(part: str, text: str, key: str) -> Source:
-  """One part of the expression `text`."""
+def _parse_source(part: str, setting: str) -> SynonymSource:
+  """Parses one part of the expression of `setting`, `key='expression'`."""
   if not part.split():
     raise InputError(
-      f"{key}: {text!r} has an empty part; give sources separated by | or &,"
-      " such as 'wordnet | pairs path=ppdb.tsv'."
+      f"{setting} has an empty part. Separate sources by | or &, such as"
+      " 'wordnet | pairs path=ppdb.tsv'."
     )
   name, *words = part.split()
   if name.startswith("("):
     raise InputError(
-      f"{key}: {text!r}: there are no brackets; & binds tighter than |, so"
-      " write 'a & c | b & c' for '(a | b) & c'."
+      f"{setting} has brackets, which are not supported. & binds tighter"
+      " than |: write 'a & c | b & c' for '(a | b) & c'."
     )
   if name not in (*SOURCES, "model"):
-    known = ", ".join(sorted([*SOURCES, "model"]))
+    names = ", ".join(sorted([*SOURCES, "model"]))
     raise InputError(
-      f"{key}: there is no source {name!r}; known: {known} {IN_PATHS}."
+      f"{setting}: there is no source {name!r}. Choose from {names}."
+      f" {PATH_HINT}"
     )
   parameters = _parameters(name)
   options: dict[str, Value] = {}
   for word in words:
-    option, _, value = word.partition("=")
+    option = word.partition("=")[0]
     if option in options:
-      raise InputError(f"{key}: {part.strip()!r}: {option}= is given twice.")
+      raise InputError(f"{setting} sets {option}= twice for {name}.")
     if option not in parameters:
       raise InputError(
-        f"{key}: {part.strip()!r}: {word!r} is no option of {name}; known:"
-        f" {', '.join(f'{p}=' for p in parameters)} {IN_PATHS}."
+        f"{setting}: {word!r} is not an option of {name}. Choose from"
+        f" {', '.join(f'{p}=' for p in parameters)}. {PATH_HINT}"
       )
-    options[option] = _convert(word, value, parameters[option].annotation, key)
+    options[option] = _convert(word, parameters[option].annotation, setting)
   for option, parameter in parameters.items():
     if parameter.default is parameter.empty and option not in options:
-      raise InputError(f"{key}: {part.strip()!r}: {name} needs {option}=...")
-  return Source(name, options)
+      raise InputError(
+        f"{setting}: {name} needs {option}=. Write '{name} {option}=...'."
+      )
+  return SynonymSource(name, options)
 
 
 def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
-  """The options of a source that can be given in an expression."""
+  """Returns the parameters of a source that are options in an expression."""
   parameters = inspect.signature(SOURCES.get(name, ModelTable)).parameters
   return {k: p for k, p in parameters.items() if p.annotation in KINDS}
 
 
-def _convert(word: str, value: str, kind: type, key: str) -> Value:
+def _convert(word: str, kind: type, setting: str) -> Value:
+  value = word.partition("=")[2]
   if value[:1] in ("'", '"'):
-    raise InputError(f"{key}: {word!r}: leave out the quotes {IN_PATHS}.")
+    raise InputError(f"{setting}: {word!r} has a quote. {PATH_HINT}")
   booleans = {"true": True, "false": False}
   try:
     converted = booleans[value] if kind is bool else kind(value)
     if not value or kind is float and not math.isfinite(converted):
       raise ValueError
   except (KeyError, ValueError):
-    raise InputError(f"{key}: {word!r}: give {KINDS[kind]}.") from None
+    raise InputError(
+      f"{setting}: {word!r} is wrong. Use {KINDS[kind]}."
+    ) from None
   return converted
 
 
-def _text(name: str, options: Mapping[str, Value]) -> str:
-  """A part in one way of writing: without defaults, in order of the names."""
+def _format_source(name: str, options: Mapping[str, Value]) -> str:
+  """Formats a source without defaults, options in alphabetical order."""
   words = [name]
   for key, value in sorted(options.items()):
     if value == _parameters(name)[key].default:

@@ -1,17 +1,17 @@
-"""Which tokens are synonyms of which: a sorted list of pairs, and its layouts.
+"""Synonym tables: sorted (token, synonym) pairs and their layouts on a device.
 
-A table keeps its pairs as whole numbers, `token * V + synonym`. A device looks
-them up in one of two arrays, by a gather each:
+A table stores each pair as the integer `token * V + synonym`. A device looks
+pairs up with one gather, in one of two layouts:
 
-  bits_VxW  token `b` is a synonym of `w` if bit `b % 32` of word `b // 32` of
-            row `w` is set; 116 MB for 30,522 tokens, whatever they list
-  ids_VxS   row `w` holds the ids of the synonyms of `w`, then -1; S is the
-            length of the longest list: 55 for WordNet's, so 7 MB
+  bits_VxW  bit `b % 32` of word `b // 32` of row `w` is set if token `b` is a
+            synonym of token `w`; 116 MB for 30,522 tokens and any pairs
+  ids_VxS   row `w` holds the ids of the synonyms of `w`, padded with -1; S is
+            the length of the longest list: 55 for WordNet, so 7 MB
 
   table = build_table(pairs, tokens, source="wordnet")
   save_table(table, path)
   table = load_table(path, tokens)  # needs neither NLTK nor WordNet
-  aux = arrays(table, "auto")
+  aux = build_arrays(table, "auto")
 """
 
 import collections
@@ -26,7 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from truenegs_jax.runtime.errors import DataError, DiskError, InputError
+from truenegs_jax.runtime.errors import (
+  DataError,
+  DiskError,
+  InputError,
+  one_of,
+)
 from truenegs_jax.runtime.files import atomic_file, disk_errors, short_sha256
 from truenegs_jax.synonyms.stop_words import (
   STOP_WORDS,
@@ -36,11 +41,11 @@ from truenegs_jax.synonyms.stop_words import (
 )
 
 LAYOUTS = ("auto", "bits", "ids")
-BITS_LIMIT = 512 << 20  # bytes of a bit matrix that "auto" puts up with
+BITS_LIMIT = 512 << 20  # bytes of the largest bit matrix that "auto" chooses
 
-FORMAT = 2  # of a saved table; a reader refuses what it does not know
+FORMAT = 2  # of saved tables; files with another number are refused
 HEADER = ("source", "options", "vocabulary", "fingerprint")
-MAX_FILE_BYTES = 1 << 30  # unpacked; a file that claims more is not ours
+MAX_FILE_BYTES = 1 << 30  # unpacked; guards against zip bombs
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,10 +55,10 @@ class SynonymTable:
   Attributes:
     keys_Q: int64, ascending, read-only: the pairs, `token * V + synonym`.
     vocab_size: V.
-    source: where the pairs are from.
-    options: what the table was built with, in JSON's types.
+    source: the expression of sources that the pairs come from.
+    options: options of `build_table`, as JSON types.
     vocabulary: fingerprint of the vocabulary, see `vocabulary_fingerprint`.
-    fingerprint: 16 hex digits over the pairs and the vocabulary alone.
+    fingerprint: 16 hex digits over the pairs and the vocabulary only.
   """
 
   keys_Q: np.ndarray
@@ -65,17 +70,17 @@ class SynonymTable:
 
   @property
   def num_pairs(self) -> int:
-    """(token, synonym) pairs, direction counted."""
+    """Number of (token, synonym) pairs; both directions count."""
     return len(self.keys_Q)
 
   @property
   def num_rows(self) -> int:
-    """Tokens with at least one synonym."""
+    """Number of tokens with at least one synonym."""
     return int(np.count_nonzero(count_synonyms(self)))
 
   @property
   def width(self) -> int:
-    """Length of the longest list, at least 1: the S of `ids_VxS`."""
+    """Length of the longest list, at least 1: S of `ids_VxS`."""
     return max(1, int(count_synonyms(self).max()))
 
 
@@ -89,35 +94,35 @@ def build_table(
   symmetric: bool = False,
   include_self: bool = False,
 ) -> SynonymTable:
-  """Makes the table of a vocabulary from pairs of words.
+  """Builds the table of a vocabulary from pairs of words.
 
-  A pair is left out where one of its words is not a whole-word token of the
-  vocabulary, or where both are the same. The relation is kept as directed as
-  the pairs are: *houses* lists *house*, whose own list lacks *houses*.
+  Drops pairs of equal words and pairs with a word that is not a whole-word
+  token. Keeps the direction of pairs: if only (houses, house) is given, the
+  list of *houses* has *house*, but the list of *house* has no *houses*.
 
   Args:
-    pairs: (word, synonym); the order and repetitions do not matter.
+    pairs: (word, synonym), in any order, possibly repeated.
     tokens: the vocabulary, token `i` at position `i`.
-    source: where the pairs are from, for the record.
-    keep_stop_words: give stop words lists, too. The paper removes theirs; they
-      stay in the lists of others.
+    source: the expression of sources of the pairs, stored in the table.
+    keep_stop_words: keep the lists of stop words. The paper removes them; stop
+      words stay in the lists of other words either way.
     stop_words: words in lower case.
-    symmetric: each synonym lists the words that list it.
-    include_self: put each word that has a list into it. Then the loss of a
-      correct prediction of such a word is dropped: the naive reading of the
+    symmetric: add the reverse of every pair.
+    include_self: add each word that has a list to its own list. Then correct
+      predictions of the word leave the loss, too: the naive reading of the
       paper's Figure 3, not the default.
 
   Raises:
-    InputError: the vocabulary is empty or names a token twice.
+    InputError: the vocabulary is empty or contains a token twice.
   """
   size = len(tokens)
   keys_Q = np.fromiter(_keys(pairs, _word_ids(tokens), size), np.int64)
   if symmetric:
     keys_Q = np.union1d(keys_Q, keys_Q % size * size + keys_Q // size)
-  golds_V = may_have_synonyms(
+  may_have_list_V = may_have_synonyms(
     tokens, keep_stop_words=keep_stop_words, stop_words=stop_words
   )
-  keys_Q = keys_Q[golds_V[keys_Q // size]]
+  keys_Q = keys_Q[may_have_list_V[keys_Q // size]]
   if include_self:
     keys_Q = np.union1d(keys_Q, keys_Q // size * (size + 1))
   options = {
@@ -136,7 +141,7 @@ def from_ids(
   source: str,
   options: Mapping[str, Any],
 ) -> SynonymTable:
-  """Makes the table of `ids_VxS`, in any order of a row; -1 is nothing."""
+  """Builds a table from `ids_VxS`: rows in any order, -1 for no synonym."""
   ids_VxS = np.asarray(ids_VxS)
   keys_VxS = np.arange(len(tokens))[:, None] * len(tokens) + ids_VxS
   keys_Q = np.unique(keys_VxS[ids_VxS >= 0])
@@ -147,13 +152,11 @@ def get_synonyms(table: SynonymTable, token_id: int) -> list[int]:
   """Returns the ids of the synonyms of a token, ascending.
 
   Raises:
-    InputError: the vocabulary has no such id.
+    InputError: the id is not in the vocabulary.
   """
   size = table.vocab_size
   if not 0 <= token_id < size:
-    raise InputError(
-      f"Token id {token_id} is not in the table; ids are 0 to {size - 1}."
-    )
+    raise InputError(f"Token id {token_id} is not from 0 to {size - 1:,}.")
   first, last = np.searchsorted(
     table.keys_Q, [token_id * size, (token_id + 1) * size]
   )
@@ -161,17 +164,17 @@ def get_synonyms(table: SynonymTable, token_id: int) -> list[int]:
 
 
 def count_synonyms(table: SynonymTable) -> np.ndarray:
-  """lengths_V, int64: how many synonyms each token has."""
-  gold_Q = table.keys_Q // table.vocab_size
-  return np.bincount(gold_Q, minlength=table.vocab_size)
+  """Returns lengths_V, int64: the number of synonyms of each token."""
+  token_Q = table.keys_Q // table.vocab_size
+  return np.bincount(token_Q, minlength=table.vocab_size)
 
 
 def contains(
   table: SynonymTable, gold_M: np.ndarray, other_M: np.ndarray
 ) -> np.ndarray:
-  """bool_M: whether the list of each gold token names the other one.
+  """Returns bool_M: whether the other token is a synonym of the gold token.
 
-  An id that the vocabulary lacks, such as -1, is in no list and has none.
+  Ids outside the vocabulary, such as -1, are in no list and have no list.
   """
   size = table.vocab_size
   keys_M = np.asarray(gold_M, np.int64) * size + other_M
@@ -180,36 +183,34 @@ def contains(
 
 
 def build_bits(table: SynonymTable) -> np.ndarray:
-  """bits_VxW, uint32, W = ceil(V / 32); see the module docstring."""
+  """Returns bits_VxW, uint32, W = ceil(V / 32); see the module docstring."""
   size = table.vocab_size
-  gold_Q, other_Q = table.keys_Q // size, table.keys_Q % size
+  token_Q, synonym_Q = np.divmod(table.keys_Q, size)
   bits_VxW = np.zeros((size, -(-size // 32)), np.uint32)
-  flags_Q = np.uint32(1) << (other_Q % 32).astype(np.uint32)
-  np.bitwise_or.at(bits_VxW, (gold_Q, other_Q // 32), flags_Q)
+  bit_Q = np.uint32(1) << (synonym_Q % 32).astype(np.uint32)
+  np.bitwise_or.at(bits_VxW, (token_Q, synonym_Q // 32), bit_Q)
   return bits_VxW
 
 
 def build_ids(table: SynonymTable) -> np.ndarray:
-  """ids_VxS, int32: each list ascending, then -1; S = `table.width`."""
-  gold_Q, other_Q = np.divmod(table.keys_Q, table.vocab_size)
+  """Returns ids_VxS, int32: ascending lists, padded with -1; S = width."""
+  token_Q, synonym_Q = np.divmod(table.keys_Q, table.vocab_size)
   ids_VxS = np.full((table.vocab_size, table.width), -1, np.int32)
-  first_Q = np.searchsorted(gold_Q, gold_Q)
-  ids_VxS[gold_Q, np.arange(len(gold_Q)) - first_Q] = other_Q
+  first_Q = np.searchsorted(token_Q, token_Q)
+  ids_VxS[token_Q, np.arange(len(token_Q)) - first_Q] = synonym_Q
   return ids_VxS
 
 
 def choose_layout(vocab_size: int, width: int, layout: str) -> str:
-  """The layout, "bits" or "ids", that `layout` stands for.
+  """Resolves `negatives.layout` to "bits" or "ids".
 
-  "auto" is bits, whose look-up is the shorter, as far as BITS_LIMIT, and beyond
-  what is smaller. `width` is S, the length of the longest list.
+  "auto" chooses bits, the faster look-up, up to BITS_LIMIT bytes, and the
+  smaller layout beyond. `width` is S, the length of the longest list.
 
   Raises:
-    InputError: no such layout.
+    InputError: the layout is unknown.
   """
-  if layout not in LAYOUTS:
-    known = ", ".join(LAYOUTS)
-    raise InputError(f"negatives.layout {layout!r} is unknown; known: {known}.")
+  one_of("negatives.layout", layout, LAYOUTS)
   if layout != "auto":
     return layout
   words = -(-vocab_size // 32)
@@ -218,26 +219,26 @@ def choose_layout(vocab_size: int, width: int, layout: str) -> str:
 
 
 def build_arrays(table: SynonymTable, layout: str) -> dict[str, np.ndarray]:
-  """{"bits_VxW": ...} or {"ids_VxS": ...}, as `choose_layout` says."""
+  """Returns {"bits_VxW": ...} or {"ids_VxS": ...}; see `choose_layout`."""
   if choose_layout(table.vocab_size, table.width, layout) == "bits":
     return {"bits_VxW": build_bits(table)}
   return {"ids_VxS": build_ids(table)}
 
 
 def vocabulary_fingerprint(tokens: Sequence[str]) -> str:
-  """16 hex digits over words and their order."""
+  """Returns 16 hex digits over the tokens and their order."""
   return short_sha256("\n".join(tokens))
 
 
 def save_table(table: SynonymTable, path: str | os.PathLike[str]) -> None:
-  """Writes a table as `.npz`; it appears under its name only when complete.
+  """Writes a table as `.npz`, atomically.
 
   Raises:
-    DiskError: the file could not be written, or `path` is no file.
+    DiskError: the file cannot be written, or `path` is not a regular file.
   """
-  path = pathlib.Path(path).resolve()  # a link's file, not the link
+  path = pathlib.Path(path).resolve()  # replaces a link's target, not the link
   if path.exists() and not path.is_file():
-    raise DiskError(f"{path} is no file that could be replaced; name another.")
+    raise DiskError(f"'{path}' is not a regular file. Choose another path.")
   header = {"format": FORMAT} | {name: getattr(table, name) for name in HEADER}
   header |= {"options": dict(table.options), "rows": table.num_rows}
   text = np.array(json.dumps(header | {"pairs": table.num_pairs}))
@@ -250,7 +251,11 @@ def save_table(table: SynonymTable, path: str | os.PathLike[str]) -> None:
 def load_table(
   path: str | os.PathLike[str], tokens: Sequence[str]
 ) -> SynonymTable:
-  """Reads a table that `save_table` wrote, for the vocabulary it was built for.
+  """Reads a table written by `save_table`.
+
+  Args:
+    path: the file.
+    tokens: the vocabulary that the table was built for.
 
   Raises:
     DataError: the file is missing, damaged, of an unknown format, or of another
@@ -260,12 +265,12 @@ def load_table(
   vocabulary = vocabulary_fingerprint(tokens)
   if header["vocabulary"] != vocabulary:
     raise DataError(
-      f"{path} is a synonym table for vocabulary {header['vocabulary']}; this "
-      f"run has vocabulary {vocabulary} ({len(tokens)} tokens). Use the "
-      "vocabulary it was built for, or remove it to have it built anew."
+      f"'{path}' is a synonym table of vocabulary {header['vocabulary']}, not"
+      f" {vocabulary} ({len(tokens):,} tokens). Use the vocabulary that it was"
+      " built for, or remove the file and build the table again."
     )
   if len(keys_Q) and not 0 <= keys_Q.min() <= keys_Q.max() < len(tokens) ** 2:
-    raise _damaged(path, "it has pairs outside its vocabulary")
+    raise _damaged(path, "it contains pairs outside its vocabulary")
   table = _table(keys_Q, tokens, header["source"], header["options"])
   if table.fingerprint != header["fingerprint"]:
     raise _damaged(path, "its content does not match its fingerprint")
@@ -273,7 +278,7 @@ def load_table(
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
-  """Refuses a file that is no saved table, of whatever vocabulary.
+  """Checks that a file is a saved table, of any vocabulary.
 
   Raises:
     DataError: the file is missing, damaged or of an unknown format.
@@ -282,12 +287,12 @@ def check_file(path: str | os.PathLike[str]) -> None:
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], np.ndarray]:
-  """The fields of HEADER, and keys_Q, int64, of any values."""
+  """Returns the fields of HEADER, and keys_Q, int64, with unchecked values."""
   try:
     with zipfile.ZipFile(path) as file:
       size = sum(member.file_size for member in file.infolist())
     if size > MAX_FILE_BYTES:
-      raise ValueError(f"it claims {size} bytes")
+      raise ValueError(f"{size:,} bytes unpacked")
     with np.load(path, allow_pickle=False) as file:
       header, keys_Q = json.loads(str(file["header"])), file["keys"]
     if header["format"] != FORMAT:
@@ -296,35 +301,35 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], np.ndarray]:
       raise ValueError(f"keys are {keys_Q.dtype} of shape {keys_Q.shape}")
     return {name: header[name] for name in HEADER}, keys_Q
   except FileNotFoundError as error:
-    raise DataError(f"There is no synonym table {path}.") from error
-  except Exception as error:  # zipfile and zlib have exceptions of their own
+    raise DataError(f"There is no synonym table '{path}'.") from error
+  except Exception as error:  # numpy, zipfile and zlib raise unrelated types
     raise _damaged(path, f"{type(error).__name__}: {error}") from error
 
 
 def _damaged(path: str | os.PathLike[str], reason: str) -> DataError:
   return DataError(
-    f"{path} is not a whole synonym table ({reason}). Remove it to have it"
-    " built anew."
+    f"'{path}' is not a complete synonym table ({reason}). Remove the file and"
+    " build the table again."
   )
 
 
 def _word_ids(tokens: Sequence[str]) -> dict[str, int]:
   if not tokens:
-    raise InputError("The vocabulary is empty; a synonym table needs tokens.")
+    raise InputError("The vocabulary is empty. Pass one with tokens.")
   if len(set(tokens)) != len(tokens):
     [(twice, _)] = collections.Counter(tokens).most_common(1)
     raise InputError(
-      f"The vocabulary names {twice!r} twice; every token must have one id."
+      f"The vocabulary contains {twice!r} twice. Remove one of the two."
     )
   return {token: i for i, token in enumerate(tokens) if is_word(token)}
 
 
 def _keys(
-  pairs: Iterable[tuple[str, str]], places: Mapping[str, int], size: int
+  pairs: Iterable[tuple[str, str]], ids: Mapping[str, int], size: int
 ) -> Iterator[int]:
   for word, synonym in pairs:
-    if word != synonym and word in places and synonym in places:
-      yield places[word] * size + places[synonym]
+    if word != synonym and word in ids and synonym in ids:
+      yield ids[word] * size + ids[synonym]
 
 
 def _table(

@@ -1,8 +1,8 @@
-"""Nearest words by word vectors, from files as text or in word2vec's binary.
+"""Finds nearest words by word vectors, in text or in word2vec's binary format.
 
-  for word, neighbour in neighbours(words, file, top=10): ...
+  for word, neighbour in find_neighbours(words, file, top=10): ...
 
-The axes: G words with a vector, D numbers of each.
+Axes: G words with a vector, D numbers per vector.
 """
 
 import itertools
@@ -17,14 +17,14 @@ from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError, InputError
 
 HEADER = re.compile("([0-9]{1,9}) ([1-9][0-9]{0,4})")
-HEAD_BYTES = 2**16  # of text hold no NUL, of float32 numbers some
+HEAD_BYTES = 2**16  # enough to contain a NUL if the numbers are binary
 MAX_WORD_BYTES = 2000  # word2vec writes 100 at most, fastText 1,024
 
-CELLS = 2**25  # cosines at a time; each takes some 8 bytes on the way
-STEPS = 10**9  # of a cosine: closer ones are equal, whatever sums them up
+CELLS = 2**25  # cosines computed at a time; each needs some 8 bytes
+STEPS = 10**9  # cosines are rounded to multiples of 1 / STEPS
 AMONG = ("vocabulary", "file")
 
-# Place in the file, word and numbers: as text, or as little-endian float32.
+# Place in the file, word, numbers as text or as little-endian float32.
 Entry = tuple[str, str, str | bytes]
 
 
@@ -36,33 +36,34 @@ def find_neighbours(
   threshold: float = -1.0,
   among: str = "vocabulary",
 ) -> Iterator[tuple[str, str]]:
-  """Yields each word with the words whose vectors are most like its own.
+  """Yields each word with the words whose vectors are most similar.
 
-  The paper (footnote 9) leaves open like in what and among which: by their
-  cosine here, among `words` alone, so that all of `top` can be of use, or
-  among all words of the file, of which those outside `words` are then lost.
+  The paper (footnote 9) does not define similarity or the candidates. The
+  similarity used is the cosine. By default only `words` are candidates, so that
+  all `top` neighbours are of use. With all words of the file as candidates,
+  neighbours outside `words` are dropped after ranking.
 
   Args:
-    words: those to rank.
-    file: with their vectors, see `read_vectors`.
-    top: the most neighbours of a word, at least 1.
-    threshold: the least cosine of a neighbour, -1 to 1; -1 lets all pass, as
-      the paper does.
+    words: the words to rank.
+    file: their vectors, see `read_vectors`.
+    top: maximum number of neighbours of a word, at least 1.
+    threshold: minimum cosine of a neighbour, -1 to 1; -1 means no minimum, as
+      in the paper.
     among: "vocabulary" (`words`) or "file".
 
   Yields:
-    (word, neighbour), in the order of `words`, the nearest neighbour first; a
-    word in other case (`Cat`) takes its place but is left out.
+    (word, neighbour), in the order of `words`, nearest first. The same word in
+    another case (`Cat`) counts for `top` but is not yielded.
 
   Raises:
-    InputError: an option is out of range.
-    DataError: as `check_beginning`, both at once; later as `read_vectors`.
+    InputError: an option is out of range; raised at the call.
+    DataError: at the call, see `check_beginning`; later, see `read_vectors`.
   """
   if top < 1 or not -1 <= threshold <= 1 or among not in AMONG:
     raise InputError(
       f"source of synonyms: vectors top={top} threshold={threshold}"
-      f" among={among}: top must be at least 1, threshold from -1 to 1, among"
-      f" {' or '.join(AMONG)}."
+      f" among={among} is out of range. Set top to 1 or more, threshold from -1"
+      f" to 1, and among to {' or '.join(AMONG)}."
     )
   check_beginning(file)
   return _neighbours(words, file, top, threshold, among)
@@ -71,15 +72,15 @@ def find_neighbours(
 def _neighbours(
   words: Iterable[str], file: File, top: int, threshold: float, among: str
 ) -> Iterator[tuple[str, str]]:
-  names, vectors_GxD = read_vectors(file, words, rivals=among == "file")
+  names, vectors_GxD = read_vectors(file, words, all_words=among == "file")
   first = len(vectors_GxD) - len(names)
   ranked = rank_neighbours(
     vectors_GxD, top=top, threshold=threshold, first=first
   )
-  for name, others_J in zip(names, ranked, strict=True):
-    for other in others_J:
-      if names[other].lower() != name.lower():
-        yield name, names[other]
+  for name, neighbours_J in zip(names, ranked, strict=True):
+    for j in neighbours_J:
+      if names[j].lower() != name.lower():
+        yield name, names[j]
 
 
 def rank_neighbours(
@@ -92,20 +93,21 @@ def rank_neighbours(
 ) -> Iterator[np.ndarray]:
   """Ranks vectors by their cosine with each vector.
 
-  Cosines are taken to nine decimals, so that the order in which a machine sums
-  up does not show; of equal ones the first vector is the nearer.
+  Cosines are rounded to nine decimals, so that the order of summation, which
+  differs between machines, has no effect. Of equal cosines the earlier vector
+  is nearer.
 
   Args:
     vectors_GxD: float32, finite, none of them zero, squares in range.
-    top: the most neighbours of a vector.
-    threshold: the least cosine of a neighbour.
-    first: the first vector to rank. Those before are rivals: they take their
-      places, after others of the same cosine, and are left out.
-    cells: the most cosines in memory, but at least those of one vector.
+    top: maximum number of neighbours of a vector.
+    threshold: minimum cosine of a neighbour.
+    first: index of the first vector to rank. Earlier vectors count for `top`,
+      after later ones of the same cosine, but are not yielded.
+    cells: maximum number of cosines in memory, but at least G.
 
   Yields:
-    For each vector from `first` on the indices of its neighbours, counted from
-    `first`, nearest first, without its own: int64 [J], J <= top.
+    For each vector from `first` on, the indices of its neighbours relative to
+    `first`, nearest first: int64 [J], J <= top.
   """
   size, dim = vectors_GxD.shape
   top = min(top, size - 1)
@@ -113,7 +115,8 @@ def rank_neighbours(
     np.einsum("gd,gd->g", vectors_GxD, vectors_GxD, dtype=np.float64)
   )
   scales_G = (1 / norms_G).astype(np.float32)
-  # Twice what float32 may be off: what a cosine lacks, the least may be over.
+  # Twice the largest error of a float32 cosine: a cosine and the minimum that
+  # it is compared with may both be wrong.
   slack = (dim + 8) * np.finfo(np.float32).eps
   step = max(1, cells // size)
   for start in range(first, size, step):
@@ -123,92 +126,93 @@ def rank_neighbours(
     rows_T = np.arange(len(cosines_TxG))
     cosines_TxG[rows_T, start + rows_T] = -np.inf
     kth = size - max(top, 1)
-    least_T = np.partition(cosines_TxG, kth, axis=1)[:, kth]
-    least_T = np.maximum(least_T, threshold) - slack
-    for t, least in enumerate(least_T):
-      near_J = np.flatnonzero(cosines_TxG[t] >= least)
-      own_D = vectors_GxD[start + t].astype(np.float64)
-      cosines_J = vectors_GxD[near_J].astype(np.float64) @ own_D
+    min_T = np.partition(cosines_TxG, kth, axis=1)[:, kth]
+    min_T = np.maximum(min_T, threshold) - slack
+    for t, min_cosine in enumerate(min_T):
+      near_J = np.flatnonzero(cosines_TxG[t] >= min_cosine)
+      vector_D = vectors_GxD[start + t].astype(np.float64)
+      cosines_J = vectors_GxD[near_J].astype(np.float64) @ vector_D
       cosines_J /= norms_G[near_J] * norms_G[start + t]
       cosines_J = np.rint(cosines_J * STEPS) / STEPS
-      near_J = (near_J - first) % size  # rivals come last
+      near_J = (near_J - first) % size  # puts those before `first` last
       best_J = np.lexsort((near_J, -cosines_J))[:top]
       best_J = best_J[cosines_J[best_J] >= threshold]
       yield near_J[best_J][near_J[best_J] < size - first]
 
 
 def read_vectors(
-  file: File, words: Iterable[str], *, rivals: bool = False
+  file: File, words: Iterable[str], *, all_words: bool = False
 ) -> tuple[list[str], np.ndarray]:
-  """Reads the vectors of some words, and of the other words if asked to.
+  """Reads the vectors of some words, and optionally of all other words.
 
-  A line holds a word and its numbers, parted by single spaces (GloVe). A first
-  line of two whole numbers (word2vec) says how many words and numbers follow.
-  With that line a file may be binary: each word, a space and its numbers as
-  little-endian float32, with or without an end of line.
+  A line has a word and its numbers, separated by single spaces (GloVe). A first
+  line of two whole numbers (word2vec) gives the counts of words and of numbers
+  per word. A file with that line may be binary: each word, a space and its
+  numbers as little-endian float32, with or without a line feed.
 
-  Of a word that comes twice the first vector counts. One that the file lacks
-  gets the vector of its first cased form there, unless that is asked for, too:
-  lower-case vocabularies thus share files with `Paris`. Phrases (`New_York`,
-  `. . .`) are passed over. Numbers of no use are counted but not looked at.
+  If a word occurs twice, the first vector counts. A word missing from the file
+  gets the vector of its first cased form, unless that form is among `words`:
+  so lower-case vocabularies can use files with `Paris`. Phrases (`New_York`,
+  `. . .`) are skipped. Only the numbers of returned vectors are checked.
 
   Args:
-    file: plain or compressed as its suffix says (.gz, .xz, ...).
-    words: those that are asked for.
-    rivals: read the vectors of all other words as well.
+    file: plain or compressed, according to its suffix (.gz, .xz, ...).
+    words: the words to look up.
+    all_words: also read the vectors of all other words.
 
   Returns:
     (names, vectors_GxD): the words that have a vector other than zero, in the
-    order of `words`. The last vectors are theirs, in this order; those before
-    are the rivals', as in the file. float32, the largest number 1 or -1.
+    order of `words`. The last vectors of vectors_GxD are theirs, in this order;
+    the vectors of other words come before, in the order of the file. float32,
+    each scaled so that its largest number is 1 or -1.
 
   Raises:
-    DataError: the file is damaged or not of this format, by file and line or
-      byte, or has a vector for none of the words.
+    DataError: the file is damaged or of another format, with the line or byte;
+      or it has no vector of any of the words.
   """
-  wanted: dict[str, bytes | None] = dict.fromkeys(words)
+  vectors: dict[str, bytes | None] = dict.fromkeys(words)
   cased: dict[str, bytes] = {}
-  others = bytearray()  # grows without a second copy
+  matrix = bytearray()  # grows without a second copy
   for place, word, numbers in _entries(file):
-    if word in wanted:
-      if wanted[word] is None:
-        wanted[word] = _parse(numbers, place)
-    elif (lower := word.lower()) in wanted and lower not in cased:
+    if word in vectors:
+      if vectors[word] is None:
+        vectors[word] = _parse(numbers, place)
+    elif (lower := word.lower()) in vectors and lower not in cased:
       cased[lower] = _parse(numbers, place)
-    elif rivals and "_" not in word:
-      others += _parse(numbers, place)
+    elif all_words and "_" not in word:
+      matrix += _parse(numbers, place)
   names = []
-  own = bytearray()
-  for word, vector in wanted.items():
-    spare = cased.get(word, b"")
+  matrix_of_names = bytearray()
+  for word, vector in vectors.items():
+    cased_vector = cased.get(word, b"")
     if vector is None:
-      vector = spare
-    elif rivals:
-      others += spare
+      vector = cased_vector
+    elif all_words:
+      matrix += cased_vector
     if vector:
       names.append(word)
-      own += vector
+      matrix_of_names += vector
   if not names:
     raise DataError(
-      f"{file.path}: no word of the vocabulary has a vector in it (other than"
-      " zero): give vectors of the vocabulary's language and case."
+      f"{file.path}: no word of the vocabulary has a vector other than zero."
+      " Use vectors in the language and case of the vocabulary."
     )
-  others += own
-  dim = len(own) // len(names) // 4
-  return names, np.frombuffer(others, np.float32).reshape(-1, dim)
+  matrix += matrix_of_names
+  dim = len(matrix_of_names) // len(names) // 4
+  return names, np.frombuffer(matrix, np.float32).reshape(-1, dim)
 
 
 def check_beginning(file: File) -> None:
-  """Refuses a file whose first entry is no word with its numbers.
+  """Checks that the first entry of a file is a word with its numbers.
 
   Raises:
-    DataError: there is none, or it is damaged or not of this format.
+    DataError: the file is empty, damaged or of another format.
   """
   for place, _, numbers in _entries(file):
     _parse(numbers, place)
     return
   raise DataError(
-    f"{file.path}: there are no word vectors in it: fetch the file again."
+    f"{file.path}: the file has no word vectors. Download it again."
   )
 
 
@@ -226,7 +230,7 @@ def _entries(file: File) -> Iterator[Entry]:
 def _binary_entries(
   file: File, header: int, *, count: int, dim: int
 ) -> Iterator[Entry]:
-  """The `count` words after the first line, which takes `header` bytes."""
+  """Yields the `count` words after the first line of `header` bytes."""
   blocks = read_blocks(file, ReadState(), size=BLOCK_BYTES)
   data, before, begin = next(blocks, b""), 0, header
   for number in range(1, count + 1):
@@ -240,7 +244,7 @@ def _binary_entries(
       if not block:
         raise DataError(
           f"{file.path}: cut off at byte {before + len(data):,}, in word"
-          f" {number:,} of {count:,}: fetch the file again."
+          f" {number:,} of {count:,}. Download the file again."
         )
       data, before, begin = data[begin:] + block, before + begin, 0
     place = f"{file.path}: byte {before + begin:,}"
@@ -248,21 +252,21 @@ def _binary_entries(
     if is_long or not word or b"\0" in word:
       raise DataError(
         f"{place}: {data[begin : begin + 20]!r} is not the beginning of word"
-        f" {number:,} and its {dim:,} numbers: fetch the file again."
+        f" {number:,} and its {dim:,} numbers. Download the file again."
       )
     yield place, word.decode(errors="replace"), data[space + 1 : end]
     begin = end
   for rest in itertools.chain([data[begin:]], blocks):
     if rest.strip(b"\n"):
       raise DataError(
-        f"{file.path}: goes on after the {count:,} words that its first line"
-        " says: fetch the file again, or correct that line."
+        f"{file.path}: more data after the {count:,} words that the first line"
+        " announces. Download the file again, or correct its first line."
       )
 
 
 def _text_entries(file: File) -> Iterator[Entry]:
   runs = read_text(file, ReadState(), records=True)
-  # Not by splitlines: words such as U+0085 and U+2028 end a line for it.
+  # splitlines would also split at words such as U+0085 and U+2028.
   lines = itertools.chain.from_iterable(run[:-1].split("\n") for run in runs)
   header, dim, count = None, 0, 0
   for number, line in enumerate(lines, 1):
@@ -279,18 +283,18 @@ def _text_entries(file: File) -> Iterator[Entry]:
       elif not 0 < dim < num_numbers or not _is_phrase(line, dim):
         raise DataError(
           f"{file.path}:{number}: {num_numbers} numbers after the word, not"
-          f" {dim or 'one or more'}: on each line there must be a word and its"
-          " numbers, parted by single spaces; fetch the file again."
+          f" {dim or 'one or more'}. Every line needs a word and its numbers,"
+          " separated by single spaces. Download the file again."
         )
   if header and count != int(header[1]):
     raise DataError(
-      f"{file.path}: {count:,} words, not {int(header[1]):,} as its first line"
-      " says: fetch the file again, or correct that line."
+      f"{file.path}: {count:,} words, not {int(header[1]):,} as the first line"
+      " announces. Download the file again, or correct its first line."
     )
 
 
 def _is_phrase(line: str, dim: int) -> bool:
-  """Whether words stand before the numbers, as in GloVe 840B (`. . .`)."""
+  """Returns whether several words precede the numbers (GloVe 840B: `. . .`)."""
   names = line.rsplit(" ", dim)[0].split(" ")
   return all(name and not _is_number(name) for name in names[1:])
 
@@ -304,9 +308,9 @@ def _is_number(text: str) -> bool:
 
 
 def _parse(numbers: str | bytes, place: str) -> bytes:
-  """A vector as float32, none if it is zero.
+  """Returns the bytes of a float32 vector; b"" if it is zero.
 
-  It is scaled by its largest number, so that all squares are in range.
+  Divides by the largest absolute number, so that squares stay in range.
   """
   if isinstance(numbers, bytes):
     texts = np.frombuffer(numbers, "<f4").tolist()
@@ -314,17 +318,17 @@ def _parse(numbers: str | bytes, place: str) -> bytes:
     texts = numbers.split(" ")
   try:
     vector_D = np.array([float(text) for text in texts])
-    most = np.abs(vector_D).max()
+    scale = np.abs(vector_D).max()
   except ValueError:
-    most = np.nan
-  if np.isfinite(most):
-    return (vector_D / most).astype(np.float32).tobytes() if most else b""
+    scale = np.nan
+  if np.isfinite(scale):
+    return (vector_D / scale).astype(np.float32).tobytes() if scale else b""
   bad = next(
     text
     for text in texts
     if not _is_number(text) or not np.isfinite(float(text))
   )
   raise DataError(
-    f"{place}: {bad!r} is not a finite number: fetch the file again, or leave"
-    " that word out."
+    f"{place}: {bad!r} is not a finite number. Download the file again, or"
+    " remove the word."
   )

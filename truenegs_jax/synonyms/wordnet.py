@@ -1,7 +1,7 @@
-"""WordNet: opened with NLTK, and its synonyms of a word or of a vocabulary.
+"""Opens WordNet with NLTK and finds synonyms of a word or a vocabulary.
 
-with opened() as reader:
-  for word, synonym in pairs(words, reader, pos="nv"): ...
+with session() as reader:
+  for word, synonym in find_pairs(words, reader, pos="nv"): ...
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DataError, InputError
 
-# Nouns, verbs, adjectives (with their satellites) and adverbs.
+# Nouns, verbs, adjectives (including satellites) and adverbs.
 PARTS_OF_SPEECH = "nvar"
 
 
@@ -28,48 +28,50 @@ def find_pairs(
 ) -> Iterator[tuple[str, str]]:
   """Yields each word with the other words that are lemmas of its synsets.
 
-  Lemmas are names (`Indiana`) where a lower-case vocabulary has `indiana`: a
-  word is a lemma as WordNet writes it or in lower case.
+  A word matches a lemma as WordNet writes it or in lower case, because a
+  lower-case vocabulary has `indiana` for the lemma `Indiana`.
 
   Args:
-    words: the whole words of a vocabulary.
+    words: whole words of a vocabulary.
     reader: a WordNet opened by `open_wordnet`.
-    pos: of the synsets, as `parse_parts_of_speech` returns them.
-    inflections: a lower-case word also stands for the lemmas that it is an
-      inflected form of, each in its part of speech (houses, a noun, for home).
+    pos: parts of speech of the synsets, see `parse_parts_of_speech`.
+    inflections: a lower-case word also matches the lemmas that it is an
+      inflected form of, in the same part of speech (the noun *houses* matches
+      *house*, a synonym of *home*).
 
   Yields:
     (word, synonym), in the order of `words`, synonyms sorted.
 
   Raises:
-    DataError: as `find_lemma_names`.
+    DataError: see `find_lemma_names`.
   """
-  known = frozenset(words)
-  forms = _forms(words, reader, pos) if inflections else {}
+  vocabulary = frozenset(words)
+  forms = _inflected_forms(words, reader, pos) if inflections else {}
   for word in words:
     synonyms: set[str] = set()
     for part in pos:
       for name in find_lemma_names(word, reader, pos=part):
-        synonyms.update(known & {name, name.lower()})
+        synonyms.update(vocabulary & {name, name.lower()})
         synonyms.update(forms.get((part, name.lower()), ()))
-    for form in sorted(synonyms):
-      if form.lower() != word.lower():
-        yield word, form
+    for synonym in sorted(synonyms):
+      if synonym.lower() != word.lower():
+        yield word, synonym
 
 
 def parse_parts_of_speech(letters: str) -> str:
-  """Returns the parts of speech of an option `pos`, once each, in our order.
+  """Returns the value of an option `pos`, each letter once, in a fixed order.
 
   Args:
     letters: some of n (nouns), v (verbs), a or s (adjectives), r (adverbs).
 
   Raises:
-    InputError: there is none, or another letter.
+    InputError: `letters` is empty or contains another letter.
   """
   if not letters or set(letters) - set("nvars"):
     raise InputError(
-      f"source of synonyms: pos={letters!r}: give one or more of the letters n"
-      " (nouns), v (verbs), a (adjectives) and r (adverbs), such as pos=nv."
+      f"source of synonyms: pos={letters!r} is unknown. Use one or more of the"
+      " letters n (nouns), v (verbs), a (adjectives) and r (adverbs), such as"
+      " pos=nv."
     )
   return "".join(p for p in PARTS_OF_SPEECH if p in letters.replace("s", "a"))
 
@@ -79,11 +81,11 @@ def find_lemma_names(
 ) -> tuple[str, ...]:
   """Returns the sorted lemma names of all synsets of `word`, as written there.
 
-  Nothing is removed: the word itself and phrases (`primary_coil`) are included.
-  The result is empty exactly where WordNet does not know the word.
+  Includes the word itself and phrases (`primary_coil`). The result is empty if
+  and only if the word is not in WordNet.
 
   Raises:
-    DataError: WordNet's index names a synset that its data does not hold.
+    DataError: WordNet's index names a synset that is not in its data.
   """
   names: set[str] = set()
   for part in pos:
@@ -95,7 +97,7 @@ def find_lemma_names(
 
 @contextlib.contextmanager
 def session(folder: str = "") -> Iterator[Any]:
-  """Opens WordNet as `open_wordnet` does, and closes it at the end."""
+  """Opens WordNet for the duration of a `with` block; see `open_wordnet`."""
   reader = open_wordnet(folder)
   try:
     yield reader
@@ -107,16 +109,16 @@ def open_wordnet(folder: str = "") -> Any:
   """Opens WordNet with NLTK.
 
   Args:
-    folder: a folder that holds WordNet's files, or an `nltk_data` folder above
-      them. Empty: NLTK's own places (`$NLTK_DATA`, `~/nltk_data`, ...), then
-      the cache folder that launch/wordnet.sh fills.
+    folder: WordNet's own folder, or an `nltk_data` folder above it. "" searches
+      NLTK's path (`$NLTK_DATA`, `~/nltk_data`, ...), then the cache folder that
+      launch/wordnet.sh fills.
 
   Returns:
     An `nltk.corpus.reader.wordnet.WordNetCorpusReader`.
 
   Raises:
-    InputError: there is no WordNet in these places.
-    DataError: there is one, but it is damaged.
+    InputError: there is no WordNet in these folders.
+    DataError: WordNet is damaged.
   """
   root = find_wordnet(folder)
   reader = _new_reader(root)
@@ -129,60 +131,60 @@ def open_wordnet(folder: str = "") -> Any:
       last = max(
         (max(entry[pos]) for entry in index if pos in entry), default=0
       )
-      if last:  # A file that was cut off lacks the end.
+      if last:  # the last synset is missing if a file was cut off
         _synset(pos, last, reader)
-  except Exception as error:  # NLTK raises a dozen unrelated types here.
+  except Exception as error:  # NLTK raises a dozen unrelated types
     close_wordnet(reader)
     raise DataError(
-      f"WordNet in {root} is damaged ({type(error).__name__}: {error}). Put a "
-      "whole one there, or remove it and run launch/wordnet.sh."
+      f"WordNet in '{root}' is damaged ({type(error).__name__}: {error})."
+      " Remove it and run launch/wordnet.sh."
     ) from error
   return reader
 
 
 def find_wordnet(folder: str = "") -> str:
-  """Looks for WordNet where `open_wordnet` does; nothing is opened.
+  """Finds WordNet's folder like `open_wordnet`, without opening it.
 
   Returns:
-    The folder with `data.noun`, or `<zip file>/wordnet/`, as NLTK wants it.
+    The folder with `data.noun`, or `<zip file>/wordnet/`, as NLTK expects it.
 
   Raises:
-    InputError: there is no WordNet in these places.
+    InputError: there is no WordNet in these folders.
   """
   if folder:
-    given = pathlib.Path(os.path.expanduser(folder))
-    places = [given, given / "corpora", given / "nltk_data/corpora"]
+    parent = pathlib.Path(os.path.expanduser(folder))
+    parents = [parent, parent / "corpora", parent / "nltk_data/corpora"]
   else:
-    import nltk  # Only here: a saved table needs no NLTK.
+    import nltk  # imported late: a saved table needs no NLTK
 
     roots = [pathlib.Path(str(path)) for path in nltk.data.path]
     roots.append(cache.folder() / "nltk_data")
-    places = [root / "corpora" for root in roots]
-  for place in places:
-    for root in (place / "wordnet", place) if folder else (place / "wordnet",):
+    parents = [root / "corpora" for root in roots]
+  for parent in parents:
+    for root in [parent / "wordnet", *([parent] if folder else [])]:
       if (root / "data.noun").is_file():
         return str(root.resolve())
-    # NLTK's downloader leaves some packages packed.
-    if (place / "wordnet.zip").is_file():
-      return f"{(place / 'wordnet.zip').resolve()}/wordnet/"
-  where = f"in {folder!r}" if folder else "where NLTK looks or in the cache"
+    # NLTK's downloader does not unpack every package.
+    if (parent / "wordnet.zip").is_file():
+      return f"{(parent / 'wordnet.zip').resolve()}/wordnet/"
+  where = f"in {folder!r}" if folder else "on NLTK's path or in the cache"
   raise InputError(
-    f"There is no WordNet {where}. Run launch/wordnet.sh, which puts it into "
-    f"{cache.folder()}, or `python -m nltk.downloader wordnet`."
+    f"There is no WordNet {where}. Run launch/wordnet.sh, which installs it in"
+    f" '{cache.folder()}', or run `python -m nltk.downloader wordnet`."
   )
 
 
 def list_files(folder: str = "") -> list[pathlib.Path]:
-  """The files of the WordNet that `open_wordnet` would open.
+  """Returns the files that determine the pairs of the WordNet in `folder`.
 
   Raises:
-    InputError: as `find_wordnet`.
+    InputError: see `find_wordnet`.
   """
   root = pathlib.Path(find_wordnet(folder))
   if root.parent.suffix == ".zip":
     return [root.parent]
-  kinds = ("data.*", "index.*", "*.exc")
-  return sorted(file for kind in kinds for file in root.glob(kind))
+  patterns = ("data.*", "index.*", "*.exc")
+  return sorted(file for pattern in patterns for file in root.glob(pattern))
 
 
 def close_wordnet(reader: Any) -> None:
@@ -192,44 +194,47 @@ def close_wordnet(reader: Any) -> None:
 
 
 def find_stems(
-  word: str, pos: str, reader: Any, *, again: bool = True
+  word: str, pos: str, reader: Any, *, repeat: bool = True
 ) -> list[str]:
-  """The entries of WordNet that `word` may be a form of, `word` first.
+  """Returns the entries of WordNet's index that `word` may be a form of.
 
-  This is NLTK 3.8.1's `_morphy`, which stems again where one stemming found
-  nothing (lester -> lest -> l...). From 3.9 on NLTK stems once only and knows
-  19,075 tokens of BERT's vocabulary, not the 19,080 (62.51 %) of the paper.
+  This is NLTK 3.8.1's `_morphy`, which removes a second ending where removing
+  one finds no entry (lester -> lest -> l...). NLTK 3.9 and later remove only
+  one and know 19,075 tokens of BERT's vocabulary, not the 19,080 (62.51 %) of
+  the paper.
 
   Args:
+    word: in lower case; comes first in the result if it is an entry itself.
     pos: one of PARTS_OF_SPEECH.
-    again: False stems once only.
+    reader: a WordNet opened by `open_wordnet`.
+    repeat: remove further endings until an entry is found.
   """
 
-  def known(forms: Iterable[str]) -> list[str]:
+  def keep_entries(forms: Iterable[str]) -> list[str]:
     index = reader._lemma_pos_offset_map
     return [f for f in dict.fromkeys(forms) if pos in index.get(f, ())]
 
   exceptions = reader._exception_map[pos]
   if word in exceptions:
-    return known([word, *exceptions[word]])
+    return keep_entries([word, *exceptions[word]])
   forms = _without_ending([word], pos, reader)
-  entries = known([word, *forms])
-  while again and forms and not entries:
+  entries = keep_entries([word, *forms])
+  while repeat and forms and not entries:
     forms = _without_ending(forms, pos, reader)
-    entries = known(forms)
+    entries = keep_entries(forms)
   return entries
 
 
-def _forms(
+def _inflected_forms(
   words: Sequence[str], reader: Any, pos: str
 ) -> dict[tuple[str, str], list[str]]:
-  """Part of speech and lemma -> the words that are forms of it."""
-  # Stemmed once: `assess` is no plural of `ass`, `beings` no form of `be`. No
-  # word with a capital is one: those that WordNet's index lists have none.
+  """Returns (part of speech, lemma) -> words that are forms of the lemma."""
+  # Only one ending is removed: `assess` is not a plural of `ass`. WordNet's
+  # index is in lower case, so words with a capital are no forms.
   forms: dict[tuple[str, str], list[str]] = {}
   for word in words:
     for part in pos:
-      for stem in find_stems(word, part, reader, again=False):
+      for stem in find_stems(word, part, reader, repeat=False):
         forms.setdefault((part, stem), []).append(word)
   return forms
 
@@ -245,28 +250,28 @@ def _without_ending(forms: list[str], pos: str, reader: Any) -> list[str]:
 
 def _synset(pos: str, offset: int, reader: Any) -> Any:
   with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # "No WordNet synset found": raised below.
+    warnings.simplefilter("ignore")  # "No WordNet synset found": raised below
     synset = reader.synset_from_pos_and_offset(pos, offset)
   if synset is None:
     raise DataError(
-      f"WordNet's index names synset {offset} ({pos!r}), which its data file "
-      "does not hold: the two are of different versions or one is damaged. Run "
-      "launch/wordnet.sh for a whole WordNet."
+      f"WordNet's index names synset {offset} ({pos!r}), which is not in its"
+      " data file. The two are of different versions or one is damaged. Run"
+      " launch/wordnet.sh to install WordNet again."
     )
   return synset
 
 
 def _new_reader(root: str) -> Any:
-  """A reader whose constructor has yet to be run."""
+  """Returns an NLTK reader before its `__init__`."""
   import nltk
   from nltk.corpus.reader.wordnet import WordNetCorpusReader
 
-  # Since 3.10 NLTK opens nothing outside the folders of its search path.
+  # NLTK 3.10 and later refuse files outside the folders of `nltk.data.path`.
   folder = re.sub(r"/[^/]*\.zip/wordnet/$", "", root)
   if folder not in nltk.data.path:
     nltk.data.path.append(folder)
   reader = WordNetCorpusReader.__new__(WordNetCorpusReader)
-  # The constructor maps synsets to other versions and languages; NLTK 3.9 and
-  # later read a second WordNet for it. English needs no map.
+  # `__init__` maps synsets to other versions and languages, for which NLTK 3.9
+  # and later read a second WordNet. English needs no map.
   reader.map_wn = reader.map_wn30 = lambda *_: None
   return reader
