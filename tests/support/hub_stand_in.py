@@ -1,7 +1,7 @@
-"""Stands in for the Hugging Face hub, on this machine: see test_hf_hub.
+"""A local stand-in for the Hugging Face hub.
 
-Speaks what `huggingface_hub` needs to look at a model and to download files.
-Xet is not offered, so that files come by plain HTTP.
+Serves what `huggingface_hub` needs to inspect a model and to download its
+files. It does not offer Xet, so files are downloaded by plain HTTP.
 """
 
 import contextlib
@@ -14,21 +14,21 @@ import threading
 import urllib.parse
 from typing import Any
 
-MODEL_CALL = re.compile(
+API_PATH = re.compile(
   r"/api/models/(?P<repo>.+?)/(?P<call>revision|tree)(/(?P<rev>.+))?"
 )
-FILE_CALL = re.compile(r"/(?P<repo>.+?)/resolve/(?P<rev>[^/]+)/(?P<file>.+)")
+FILE_PATH = re.compile(r"/(?P<repo>.+?)/resolve/(?P<rev>[^/]+)/(?P<file>.+)")
 Models = dict[str, dict[str, dict[str, bytes]]]
 
 
 @dataclasses.dataclass
 class Hub:
-  """What it holds and how it behaves.
+  """The models of a hub, its refusals, and the requests so far.
 
   Attributes:
     models: name -> revision -> file -> content.
-    refusals: a piece of a path -> the answer: a status and an X-Error-Code.
-    requests: "GET /path", without what stands behind a "?".
+    refusals: substring of a path -> status and X-Error-Code of the answer.
+    requests: "GET /path", without the query.
   """
 
   models: Models = dataclasses.field(default_factory=dict)
@@ -36,7 +36,7 @@ class Hub:
   requests: list[str] = dataclasses.field(default_factory=list)
 
   def files(self, repo: str, revision: str) -> tuple[str, dict[str, bytes]]:
-    """The commit of a revision, which may be one, and what it holds."""
+    """Returns the commit and the files of a revision or of a commit."""
     for name, files in self.models[repo].items():
       commit = _sha1(f"{repo} {name} {sorted(files.items())}".encode())
       if revision in (name, commit):
@@ -53,37 +53,25 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     hub: Hub = self.server.hub  # type: ignore[attr-defined]
     path = self.path.partition("?")[0]
     hub.requests.append(f"{self.command} {path}")
-    for piece, (status, code) in hub.refusals.items():
-      if piece in path:
+    for substring, (status, code) in hub.refusals.items():
+      if substring in path:
         return self._answer(status, b"", {"X-Error-Code": code})
-    found = MODEL_CALL.fullmatch(path) or FILE_CALL.fullmatch(path)
-    if not found or found["repo"] not in hub.models:
+    match = API_PATH.fullmatch(path) or FILE_PATH.fullmatch(path)
+    if not match or match["repo"] not in hub.models:
       return self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
-    revision = urllib.parse.unquote(found["rev"] or "main")
+    revision = urllib.parse.unquote(match["rev"] or "main")
     try:
-      commit, files = hub.files(found["repo"], revision)
+      commit, files = hub.files(match["repo"], revision)
     except LookupError:
       return self._answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
-    if found.re is FILE_CALL:
-      return self._file(commit, files.get(urllib.parse.unquote(found["file"])))
-    answer = getattr(self, f"_{found['call']}")(
-      hub, found["repo"], commit, files
-    )
+    if match.re is FILE_PATH:
+      return self._file(commit, files.get(urllib.parse.unquote(match["file"])))
+    answer: Any = _list_files(files)
+    if match["call"] == "revision":
+      answer = {"id": match["repo"], "sha": commit, "siblings": answer}
     return self._answer(200, json.dumps(answer).encode(), {})
 
   do_HEAD = do_GET
-
-  def _revision(self, hub: Hub, repo: str, commit: str, files: dict) -> dict:
-    siblings = self._tree(hub, repo, commit, files)
-    about = {"id": repo, "sha": commit}
-    return {**about, "siblings": siblings}
-
-  def _tree(self, hub: Hub, repo: str, commit: str, files: dict) -> list:
-    return [
-      {"type": "file", "path": name, "rfilename": name, "size": len(data)}
-      | dict.fromkeys(("oid", "blobId"), _sha1(data))
-      for name, data in files.items()
-    ]
 
   def _file(self, commit: str, data: bytes | None) -> None:
     if data is None:
@@ -92,7 +80,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     return self._answer(200, data, headers)
 
   def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-    with contextlib.suppress(ConnectionError):  # of one who waits no longer
+    with contextlib.suppress(ConnectionError):  # the client may have left
       self.send_response(status)
       for name, value in headers.items():
         self.send_header(name, value)
@@ -102,11 +90,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
   def log_message(self, *args: Any) -> None:
-    """Says nothing."""
+    """Prints nothing."""
+
+
+def _list_files(files: dict[str, bytes]) -> list[dict[str, str | int]]:
+  return [
+    {"type": "file", "path": name, "rfilename": name, "size": len(data)}
+    | dict.fromkeys(("oid", "blobId"), _sha1(data))
+    for name, data in files.items()
+  ]
 
 
 class HubServer(http.server.ThreadingHTTPServer):
-  """Serves `hub` at `url` inside a `with`."""
+  """Serves `hub` at `url`; use it in a `with` statement."""
 
   daemon_threads, block_on_close = True, False
 

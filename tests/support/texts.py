@@ -1,4 +1,4 @@
-"""Generated documents, as a corpus or in files of every format."""
+"""Generates texts, corpora and files of every format."""
 
 import bz2
 import csv
@@ -6,7 +6,7 @@ import gzip
 import io
 import json
 import lzma
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow
@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from truenegs_jax.data.corpus.corpus import Document, Meter
 
-# Makes a file of each suffix of its content.
+# Suffix -> compresses the content of a file.
 COMPRESSORS = {
   "": lambda data: data,
   ".bz2": bz2.compress,
@@ -24,12 +24,12 @@ COMPRESSORS = {
 }
 
 
-def to_jsonl(texts) -> bytes:
+def to_jsonl(texts: Iterable[str | None]) -> bytes:
   records = [json.dumps({"id": i, "text": t}) for i, t in enumerate(texts)]
   return "\n".join(records).encode()
 
 
-def to_csv(texts, separator=",") -> bytes:
+def to_csv(texts: Iterable[str], separator: str = ",") -> bytes:
   file = io.StringIO(newline="")
   writer = csv.writer(file, delimiter=separator)
   writer.writerow(["id", "text"])
@@ -37,14 +37,14 @@ def to_csv(texts, separator=",") -> bytes:
   return file.getvalue().encode()
 
 
-def to_parquet(texts, **how) -> bytes:
+def to_parquet(texts: Sequence[str | None], **options) -> bytes:
   file = io.BytesIO()
   table = pyarrow.table({"id": range(len(texts)), "text": texts})
-  parquet.write_table(table, file, **({"row_group_size": 2} | how))
+  parquet.write_table(table, file, **({"row_group_size": 2} | options))
   return file.getvalue()
 
 
-# Makes a file of each suffix of texts.
+# Suffix -> forms the content of a file of texts.
 FORMATTERS = {
   ".txt": lambda texts: "\n\n".join(texts).encode(),
   ".jsonl": to_jsonl,
@@ -56,7 +56,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class FakeCorpus:
-  """A corpus of one part: the given documents, again at every pass."""
+  """A corpus of one part whose documents are given."""
 
   def __init__(self, texts: Iterable[str]) -> None:
     self._texts = texts
@@ -79,7 +79,7 @@ class FakeCorpus:
     return True
 
 
-# Lines that normalisers and tokenizers treat in their own ways.
+# Lines that normalizers and tokenizers may treat differently.
 ODD_LINES = [
   "",
   " \t ",
@@ -110,7 +110,7 @@ ODD_LINES = [
 
 
 def random_lines(number: int) -> list[str]:
-  """Lines of 40 characters, of ASCII, Latin, marks, or any code point."""
+  """Returns lines of 40 characters: ASCII, Latin, marks or any code point."""
   rng = np.random.default_rng(0)
   spans = [(0, 0x80), (0, 0x500), (0x2000, 0x2100), (0, 0x110000), (97, 103)]
   lines = []
@@ -122,7 +122,7 @@ def random_lines(number: int) -> list[str]:
 
 
 def make_texts(count: int, seed: int = 0) -> list[str]:
-  """Documents of 1 to 11 lines of 1 to 29 one-letter words."""
+  """Returns documents of 1 to 11 lines of 1 to 29 one-letter words."""
   rng = np.random.default_rng(seed)
   letters = np.array(list(LETTERS))
   return [
@@ -134,18 +134,18 @@ def make_texts(count: int, seed: int = 0) -> list[str]:
   ]
 
 
-def corrupt(data: bytes, rng) -> bytes:
-  """Data with up to three places changed, left out, put in or cut off."""
-  changed = bytearray(data)
+def corrupt(data: bytes, rng: np.random.Generator) -> bytes:
+  """Overwrites, inserts, deletes or truncates at up to three places."""
+  result = bytearray(data)
   for _ in range(rng.integers(0, 4)):
-    at, length = int(rng.integers(len(changed) + 1)), int(rng.integers(1, 9))
+    start, length = int(rng.integers(len(result) + 1)), int(rng.integers(1, 9))
     noise, kind = rng.bytes(length), rng.integers(4)
     if kind == 0:
-      changed[at : at + length] = noise
+      result[start : start + length] = noise
     elif kind == 1:
-      changed[at:at] = noise
+      result[start:start] = noise
     elif kind == 2:
-      del changed[at : at + length]
+      del result[start : start + length]
     elif rng.random() < 0.3:
-      del changed[at:]
-  return bytes(changed)
+      del result[start:]
+  return bytes(result)

@@ -176,7 +176,7 @@ def test_errors_while_reading_from_the_hub_name_the_key(
     datasets, "load_dataset_builder", lambda *_, **__: builder
   )
   with pytest.raises(
-    UnavailableError, match="finetune: hf:owner/set cannot be"
+    UnavailableError, match="finetune: 'hf:owner/set' cannot be"
   ):
     list(read_dataset("hf:owner/set", split="train"))
 

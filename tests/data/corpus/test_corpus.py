@@ -105,10 +105,10 @@ def test_mistakes_in_a_spec_are_refused(tmp_path, spec, message):
   "spec, message",
   [
     ("wordnet", "'wordnet' needs reader. Pass"),
-    ("wordnot", r"not a file.*known: hf, wordnet"),
-    ("none-*.txt", r"not a file.*known: hf, wordnet"),
-    ("n.txt", r"not a file.*known: hf, wordnet"),
-    ("a\0b", r"not a file.*known: hf, wordnet"),
+    ("wordnot", r"not a file.*sources: hf, wordnet"),
+    ("none-*.txt", r"not a file.*sources: hf, wordnet"),
+    ("n.txt", r"not a file.*sources: hf, wordnet"),
+    ("a\0b", r"not a file.*sources: hf, wordnet"),
     ("empty", "holds no text file"),
     ("hf:confg=en", "neither a folder nor a name on the Hugging Face hub"),
   ],
@@ -124,9 +124,7 @@ def test_missing_parts_are_refused_when_opened(
 
 
 def test_named_sources_of_a_spec(tmp_path):
-  assert (
-    named_sources(f"{tmp_path}/wordnet, hf:a/b, texts/*.txt weight=1") == set()
-  )
+  assert not named_sources(f"{tmp_path}/wordnet, hf:a/b, texts/*.txt weight=1")
   assert named_sources("x.txt, wordnet weight=2") == {"wordnet"}
   with pytest.raises(InputError, match="part 1 is empty"):
     named_sources("")

@@ -48,9 +48,7 @@ def save(texts, folder) -> str:
   return f"hf:{folder}"
 
 
-def texts_of(
-  tmp_path, data: bytes, name="t.txt", options="", **errors
-) -> list[str]:
+def texts_of(tmp_path, data, name="t.txt", options="", **errors) -> list[str]:
   (tmp_path / name).write_bytes(data)
   return list(open_corpus(f"{tmp_path / name} {options}", **errors))
 
@@ -188,13 +186,10 @@ def test_data_sets_give_the_same_documents_as_files(tmp_path):
   )
   dictionary.save_to_disk(str(tmp_path / "splits"))
   assert list(open_corpus(f"hf:{tmp_path}/splits")) == TEXTS
-  spec = f"hf:{tmp_path}/splits split=test"
-  assert list(open_corpus(spec)) == TEXTS[:2]
+  assert list(open_corpus(f"hf:{tmp_path}/splits split=test")) == TEXTS[:2]
   options = ("", "split=test", "column=text document=block")
-  identities = [
-    json.dumps(open_corpus(f"hf:{tmp_path}/splits {option}").identity())
-    for option in options
-  ]
+  corpora = [open_corpus(f"hf:{tmp_path}/splits {x}") for x in options]
+  identities = [json.dumps(corpus.identity()) for corpus in corpora]
   assert len(set(identities)) == 3
   (path,) = (tmp_path / "splits" / "train").glob("*.arrow")
   os.utime(path, ns=(1, 1))
@@ -262,10 +257,9 @@ def test_sources_are_deterministic_and_yield_clean_documents(tmp_path, name):
     assert numbers == [acts[:64], acts[64:], plants[:64], plants[64:]]
     assert "definition 3\nan example of 3\ndefinition 5" in first[0].text
   else:
-    blank = read_state.BLANK_DOCUMENTS
-    assert meter.oddities[blank] == 2 * (name != "text") * (
-      1 if name == "hf" else len(SOURCES[name].suffixes)
-    )
+    num_files = 1 if name == "hf" else len(SOURCES[name].suffixes)
+    num_blank = 0 if name == "text" else 2 * num_files
+    assert meter.oddities[read_state.BLANK_DOCUMENTS] == num_blank
 
 
 @pytest.mark.slow
@@ -283,9 +277,8 @@ def test_real_wordnet(tmp_path, real_data):
   assert (len(texts), len(lines)) == (1862, 165_998)
   assert "stout-bodied insect with large membranous wings" in "\n".join(lines)
   # Published runs find their rows by this value.
-  assert corpus.identity() == [
-    {"source": "wordnet", "sha256": "9c33953116f661f9"}
-  ]
+  (identity,) = corpus.identity()
+  assert identity == {"source": "wordnet", "sha256": "9c33953116f661f9"}
 
 
 def test_real_text(real_data):

@@ -130,11 +130,8 @@ def _is_text(kind: "pyarrow.DataType") -> bool:
   import pyarrow
 
   types = pyarrow.types
-  return (
-    types.is_string(kind)
-    or types.is_large_string(kind)
-    or types.is_string_view(kind)
-  )
+  checks = (types.is_string, types.is_large_string, types.is_string_view)
+  return any(check(kind) for check in checks)
 
 
 def _texts(column: Any, state: ReadState) -> list[str | None]:

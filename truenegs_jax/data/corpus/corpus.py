@@ -18,9 +18,7 @@ from truenegs_jax.data.corpus.documents import num_bytes
 from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError
 
-REPLACE_HINT = (
-  "Or set --config.data.errors=replace to repair and count such text."
-)
+REPLACE_HINT = "Or set --config.data.errors=replace to repair such text."
 
 
 class Document(NamedTuple):
@@ -108,9 +106,8 @@ class Corpus:
     """
     meter.oddities.clear()
     meter.fraction_read = 0.0
-    meter.part_bytes[:] = [0] * len(self.parts)
-    meter.part_documents[:] = [0] * len(self.parts)
-    meter.part_passes[:] = [0] * len(self.parts)
+    for counts in (meter.part_bytes, meter.part_documents, meter.part_passes):
+      counts[:] = [0] * len(self.parts)
     documents = self._read_mixture(meter) if self.shares else self._read(meter)
     for document in documents:
       meter.part_bytes[document.part] += num_bytes(document.text)

@@ -28,8 +28,8 @@ COMPRESSIONS = {
   ".xz": b"\xfd7zXZ\0",
   ".zst": b"\x28\xb5\x2f\xfd",
 }
-# A skippable frame, without text, may begin a zst file (RFC 8878, 3.1.2).
-SKIPPABLE = (b"\x2a\x4d\x18", slice(1, 4))
+# Bytes 1 to 3 of a zst file that begins with a frame to skip (RFC 8878, 3.1.2).
+SKIPPABLE = b"\x2a\x4d\x18"
 XZ_MEMORY = 2**28  # bytes; the highest preset takes a quarter of it
 
 # As text these would give noise that a lenient reader takes for words.
@@ -319,25 +319,13 @@ def _check_unchanged(file: File, raw: BinaryIO) -> None:
 
 
 def _check_compression(file: File, head: bytes) -> None:
-  detected = _detect_compression(head)
+  matches = (s for s, magic in COMPRESSIONS.items() if head.startswith(magic))
+  detected = ".zst" if head[1:4] == SKIPPABLE else next(matches, "")
   if file.compression and head and file.compression != detected:
     raise DataError(
-      f"{file.path}: not a {file.compression} file. It begins with"
-      f" {head[:6]!r}."
+      f"{file.path}: not a {file.compression} file, but begins {head[:6]!r}."
     )
   if not file.compression and detected:
     raise DataError(
-      f"{file.path}: a {detected} file by its content. Add {detected} to its"
-      " name."
+      f"{file.path}: is a {detected} file. Add {detected} to its name."
     )
-
-
-def _detect_compression(head: bytes) -> str:
-  """Returns the compression of a file with these first bytes, or ""."""
-  mark, place = SKIPPABLE
-  if head[place] == mark:
-    return ".zst"
-  for suffix, magic in COMPRESSIONS.items():
-    if head.startswith(magic):
-      return suffix
-  return ""

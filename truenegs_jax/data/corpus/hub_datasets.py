@@ -47,6 +47,10 @@ class ErrorContext(NamedTuple):
   script_hint: str
   choices_hint: str
 
+  def subject(self, name: str) -> str:
+    """Returns the beginning of a message about the data set."""
+    return f"{self.key}: 'hf:{name}'"
+
 
 CORPUS = ErrorContext(
   "data.sources",
@@ -115,7 +119,8 @@ class HubDataset:
     with self.errors():
       records, num_records, batch_records = self._prepare()
       if records.column_names is not None:
-        _check_column(records.features, self.column, self.name, self.context)
+        subject = self.context.subject(self.name)
+        _check_column(records.features, self.column, subject)
         records = records.select_columns([self.column])
       batches = records.with_format("arrow").iter(batch_size=batch_records)
     yield from arrow.read_batches(
@@ -184,7 +189,7 @@ def open_dataset(
     UnavailableError: the data set cannot be loaded from the hub.
     InputError: an option does not apply.
   """
-  is_local, subject = is_folder(name), f"{context.key}: hf:{name}"
+  is_local, subject = is_folder(name), context.subject(name)
   folder = pathlib.Path(name).expanduser() if is_local else pathlib.Path(name)
   if not is_local and not is_hub_name(name):
     raise DataError(
@@ -193,8 +198,7 @@ def open_dataset(
     )
   if is_local and revision:
     raise InputError(
-      f"{subject} is a folder, but only the hub has revisions. Remove"
-      f" revision={revision}."
+      f"{subject} is a folder without revisions. Remove revision={revision}."
     )
   with _convert_errors(name, context, is_local=is_local):
     _import_library()
@@ -214,7 +218,7 @@ def open_dataset(
     split = split or "train"
     data_files = getattr(builder.config, "data_files", None) or {}
     _check_split(split, builder.info.splits or data_files, name, context)
-    _check_column(builder.info.features, column, name, context)
+    _check_column(builder.info.features, column, subject)
     paths = [pathlib.Path(p) for p in data_files[split]] if is_local else None
     return HubDataset(
       name, column, split, streaming, None, builder, paths, context
@@ -256,7 +260,7 @@ def _open_saved(
   saved = datasets.load_from_disk(str(folder))
   if split and not has_splits:
     _check_split(split, [saved.split or "train"], name, context)
-  _check_column(saved.features, column, name, context)
+  _check_column(saved.features, column, context.subject(name))
   paths = sorted(path for path in folder.iterdir() if path.is_file())
   return HubDataset(name, column, split, False, saved, None, paths, context)
 
@@ -267,20 +271,16 @@ def _check_split(
   names = list(map(str, splits))
   if split not in names:
     raise DataError(
-      f"{context.key}: hf:{name} has no split {split!r}. Splits:"
+      f"{context.subject(name)} has no split {split!r}. Splits:"
       f" {', '.join(names)}. Set {context.split}."
     )
 
 
 def _check_column(
-  features: "datasets.Features | None",
-  column: str,
-  name: str,
-  context: ErrorContext,
+  features: "datasets.Features | None", column: str, subject: str
 ) -> None:
   if column and features is not None:
-    schema = features.arrow_schema
-    arrow.check_column(schema, column, f"{context.key}: hf:{name}")
+    arrow.check_column(features.arrow_schema, column, subject)
 
 
 def _import_library() -> None:
@@ -304,17 +304,18 @@ def _convert_errors(
     raise
   # Two dozen types, of six libraries.
   except Exception as error:
+    subject = context.subject(name)
     reason = f"{type(error).__name__}: {error}"
     if is_local:
-      raise DataError(f"hf:{name}: cannot be read ({reason}).") from error
+      raise DataError(f"{subject} cannot be read ({reason}).") from error
     if SCRIPTS in str(error):
       raise InputError(
-        f"{context.key}: hf:{name} is a script ({reason}), which `datasets` no"
-        f" longer runs. {context.script_hint}"
+        f"{subject} is a script ({reason}), which `datasets` no longer runs."
+        f" {context.script_hint}"
       ) from error
     raise UnavailableError(
-      f"{context.key}: hf:{name} cannot be loaded from the Hugging Face hub"
-      f" ({reason}). {context.choices_hint} Without internet, use local files"
+      f"{subject} cannot be loaded from the Hugging Face hub ({reason})."
+      f" {context.choices_hint} Without internet, use local files"
       " or hf:FOLDER with a data set that save_to_disk wrote, or set HF_HOME to"
       " the cache of a run that loaded it."
     ) from error

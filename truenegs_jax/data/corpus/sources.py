@@ -116,14 +116,11 @@ def _wordnet_documents(reader: WordNetReader) -> tuple[str, ...]:
     for _, group in itertools.groupby(synsets, key=lambda s: s.lexname()):
       members = list(group)
       for start in range(0, len(members), SYNSETS_PER_DOCUMENT):
-        lines = []
-        for synset in members[start : start + SYNSETS_PER_DOCUMENT]:
-          for text in (synset.definition(), *synset.examples()):
-            if words := text.split():
-              lines.append(" ".join(words))
-        if lines:
-          documents.append("\n".join(lines))
-  return tuple(documents)
+        run = members[start : start + SYNSETS_PER_DOCUMENT]
+        texts = [t for s in run for t in (s.definition(), *s.examples())]
+        lines = [" ".join(text.split()) for text in texts if text.strip()]
+        documents.append("\n".join(lines))
+  return tuple(filter(None, documents))
 
 
 @register_source("text", suffixes=(".txt",), document="block", is_lines=True)

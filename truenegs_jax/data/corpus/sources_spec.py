@@ -269,38 +269,29 @@ def _open_files(part_spec: PartSpec) -> Part:
       raise error
     named = sorted(name for name in SOURCES if not SOURCES[name].suffixes)
     raise UnavailableError(
-      f"{part_spec.key}: {part_spec.where!r} is not a file, a folder, a glob"
-      f" that matches a file, or a named source (known: {', '.join(named)}; hf"
-      " as hf:NAME)."
+      f"{part_spec.key}: {part_spec.where!r} is not a file, a folder or a glob"
+      f" with a match. Named sources: {', '.join(named)} (hf as hf:NAME)."
     )
   _check_not_saved(part_spec, files)
   fixed = part_spec.options.get("format")
-  file_formats = [fixed or suffixes.get(f.suffix, "text") for f in files]
-  # The first file of each format.
-  examples = dict(zip(reversed(file_formats), reversed(files), strict=True))
-  options = {"document", "format"}
-  _check_options(
-    part_spec, options.union(*(SOURCES[name].options for name in examples))
-  )
+  with_formats = [(f, fixed or suffixes.get(f.suffix, "text")) for f in files]
+  first_files = {name: file for file, name in reversed(with_formats)}
+  options = [option for name in first_files for option in SOURCES[name].options]
+  _check_options(part_spec, ["document", "format", *options])
   column = part_spec.options.get("column", "text")
   rules = {
     name: part_spec.options.get("document", SOURCES[name].document)
-    for name in sorted(examples)
+    for name in sorted(first_files)
   }
-  for name, file in examples.items():
+  for name, file in first_files.items():
     _read_first_record(name, file, column)
 
   def identity() -> dict[str, Any]:
-    now = find_files(part_spec.where, suffixes=suffixes)
-    has_column = any(SOURCES[name].options for name in examples)
-    return {
-      "source": "files",
-      "files": files_identity(now),
-      "document": rules,
-    } | ({"column": column} if has_column else {})
+    now = files_identity(find_files(part_spec.where, suffixes=suffixes))
+    result = {"source": "files", "files": now, "document": rules}
+    return result | ({"column": column} if options else {})
 
   def read(state: ReadState) -> Iterator[str]:
-    with_formats = list(zip(files, file_formats, strict=True))
     return _read_files(with_formats, rules, column, state)
 
   size = sum(file.size for file in files)
