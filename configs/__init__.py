@@ -1,1 +1,1 @@
-"""What to run: one file per experiment, defaults in `common`."""
+"""Configs, one file per experiment; their defaults are in `common`."""

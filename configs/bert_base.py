@@ -4,28 +4,27 @@
   python -m truenegs_jax.main --config=configs/bert_base.py[:baseline]
   python -m truenegs_jax.main --config=configs/bert_base.py:continue
 
-From scratch: Devlin et al. 2019 (appendix A.2) without next sentences, and with
-all rows of 512 tokens where they had 90 % of the steps at 128. `:continue` is
-the paper (section 4.1): 200,000 steps from released weights, batch 128,
-learning rate 5e-5, ELECTRA's schedule; the pooler and the next-sentence head
-ride along. With internet the command stands as it is and fetches them from the
-Hugging Face hub; without, give a folder:
+From scratch: Devlin et al. 2019 (appendix A.2) without next-sentence prediction
+and with rows of 512 tokens throughout (BERT: of 128 in 90 % of the steps).
+`:continue` is the paper (section 4.1): 200,000 steps from released weights,
+batch 128, learning rate 5e-5, ELECTRA's schedule. The pooler and the
+next-sentence head are kept untrained. The weights are downloaded from the
+Hugging Face hub. Without internet, add
 
     --config.init=FOLDER --config.data.vocab=init
 
-that save_pretrained of transformers' model and tokenizer wrote, or Google's
-uncased_L-12_H-768_A-12, unpacked (no TensorFlow is needed). The vocabulary is
-then the one beside the weights.
+FOLDER was written by save_pretrained of transformers' model and tokenizer, or
+is Google's uncased_L-12_H-768_A-12, unpacked (which needs TensorFlow). The
+vocabulary is then the one in that folder.
 
-`masking.style` is BERT's as published. The code that the paper's authors built
-on meant the same and, by a slip, never drew a random token: that is
---config.masking.style=80_20_0.
+`masking.style` is BERT's as published. The code family of the paper's authors
+has a bug and never draws a random token: --config.masking.style=80_20_0.
 
 Expected after `:continue`: GLUE (dev, 8 tasks) 82.85 for `:baseline`, 83.45 for
 `:hc`, 83.39 for `:sr` (Zhang et al. 2023, table 3).
 Hardware: 110 million parameters; 7.7e19 FLOP, 7.7e18 with `:continue`.
-Devlin et al.: 4 days on 16 TPU chips. By arithmetic, not measured: 54 and 5
-hours on one H100 at 40 % of its peak, with --config.optim.accumulation=4 for
+Devlin et al.: 4 days on 16 TPU chips. Calculated, not measured: 54 and 5 hours
+on one H100 at 40 % of its peak, with --config.optim.accumulation=4 to fit into
 its memory (or --config.model.remat=dots --config.model.scan=True).
 """
 
@@ -35,7 +34,7 @@ from truenegs_jax.configs import common
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """1,000,000 steps of 256 rows of 512 tokens, learning rate 1e-4."""
+  """Returns 1,000,000 steps of 256 rows of 512 tokens, rate 1e-4."""
   c = common.bert()
   c.model.variant = "base"
   return common.apply_arg(

@@ -1,10 +1,10 @@
-"""Defaults of every config and the words that follow its name.
+"""Defaults of all configs, and the arguments after a config's name.
 
   --config=configs/electra_demo.py:baseline,runlocal --config.seed=1
 
-A config file says only what differs from here. A config is code: run only
-those that you trust like code. The resolved values are saved as JSON, and a
-saved config is never executed.
+A config file contains only what differs from these defaults. A config is code:
+run only those that you trust. A run saves its resolved values as JSON, which is
+never executed.
 """
 
 import functools
@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-# What each recipe of the paper changes (Zhang et al. 2023, section 3.2; the
-# last two are its ablations, table 6).
+# The changes of each recipe of the paper (Zhang et al. 2023, section 3.2; the
+# last two are ablations of table 6).
 GLOVE = "vectors path=glove.6B.50d.txt top=10"
 _OFF = dict(hard_correction=False, soft_weight=0.0, sentence_weight=0.0)
 RECIPES = {
@@ -25,141 +25,175 @@ RECIPES = {
   "sr_sent": _OFF | dict(sentence_weight=1.0),
 }
 
-# The corpora of the paper by their names on the Hugging Face hub. Without
-# internet, data.sources takes the path of a copy: texts, or hf:FOLDER.
+# The paper's corpora by their names on the Hugging Face hub. Without internet,
+# set data.sources to the path of a copy: text files, or hf:FOLDER.
 OPENWEBTEXT = "hf:Skylion007/openwebtext"
 WIKIPEDIA = "hf:wikimedia/wikipedia config=20231101.en"
-# What is at the main revision needs a script, which `datasets` no longer runs.
+# The main revision is a script, which `datasets` no longer runs.
 BOOKS = "hf:bookcorpus/bookcorpus revision=refs/convert/parquet"
 BERT_VOCAB = "google-bert/bert-base-uncased"
 
-REQUIRED = "?"  # the value of config.init that says: the user has to give it
+REQUIRED = "?"  # value of config.init if the user has to set it
 
 
 def get_config() -> ConfigDict:
-  """The defaults: ELECTRA as released, hard correction on."""
+  """Returns the defaults: ELECTRA as released, with hard correction."""
   c = ConfigDict()
-  c.task = "pretrain"
-  c.objective = "electra"  # or "mlm": BERT
-  c.seed = 0
-  c.steps = 1_000_000
-  c.batch_size = 128  # rows of one update, over all devices and processes
+  c.task = "pretrain"  # set by the config file; or "finetune", "corrections"
+  c.objective = "electra"  # or "mlm", BERT's
+  c.seed = 0  # of initial weights, masks, samples and dropout
+  c.steps = 1_000_000  # updates of the weights
+  c.batch_size = 128  # rows per update, over all devices and processes
   c.length = 128  # tokens of a row
-  # Weights to start from: a folder, names on the hub, a run of ours; README.
-  c.init = ""  # or NEEDED: has to be given
-  c.init_skip = ""  # "words,positions": rows that may be others than init's
-  c.dry_run = False  # True: print what would run, touch nothing
+  # Weights to start from: a folder, a name on the Hugging Face hub, or a
+  # workdir; "": random ones.
+  c.init = ""
+  # "words", "positions" or both: rows of these embedding tables that need not
+  # be those of `init`. Words are matched by token; the rest is random.
+  c.init_skip = ""
+  c.dry_run = False  # True: print what would run, and write nothing
 
   c.model = ConfigDict()
-  c.model.backbone = "encoder"  # truenegs_jax/models/<name>.py
-  # A name in the backbone's VARIANTS; "init": as the weights; or sizes:
+  c.model.backbone = "encoder"  # a module: truenegs_jax/models/<backbone>.py
+  # Size: a name in VARIANTS of the backbone; "init", that of the weights; or
   # "embedding_size=384 width=384 layers=6 heads=12 ffn=1536".
   c.model.variant = "small"
-  c.model.dropout = 0.1
-  c.model.attention_dropout = 0.1
-  c.model.initializer_range = 0.02
-  c.model.max_positions = 512
-  c.model.dtype = "float32"  # of activations; "bfloat16" on TPU and GPU
-  c.model.remat = "none"  # or "dots", "full": less memory, more time
-  c.model.scan = False  # True: one loop over the layers, compiles faster
-  c.model.attention = "auto"  # or "xla", "pieces", "cudnn", "splash"
-  c.model.vocabulary_chunk = 0  # most slots whose logits are held; 0: all
-  c.model.pooler = False  # True: BERT's pooler and NSP head ride along
+  c.model.dropout = 0.1  # of embeddings and layer outputs
+  c.model.attention_dropout = 0.1  # of attention weights
+  c.model.initializer_range = 0.02  # standard deviation of random weights
+  c.model.max_positions = 512  # entries of the position table
+  c.model.dtype = "float32"  # of activations; or "bfloat16", for GPUs and TPUs
+  # Activations that the gradient computes again: "none", "dots" (all but the
+  # outputs of dense layers) or "full". Saves memory, costs time.
+  c.model.remat = "none"
+  c.model.scan = False  # True: one loop over all layers, which compiles faster
+  # Kernel: "auto", "xla", "pieces" (CPU), "cudnn" (GPU) or "splash" (TPU).
+  c.model.attention = "auto"
+  c.model.vocabulary_chunk = 0  # slots with logits in memory at once; 0: all
+  c.model.pooler = False  # True: keep BERT's pooler and NSP head, untrained
 
   c.masking = ConfigDict()
-  c.masking.prob = 0.15
-  c.masking.style = "electra_85_15"  # or BERT's "80_10_10"; "80_20_0"
-  c.masking.with_replacement = False  # True: as ELECTRA was released
+  c.masking.prob = 0.15  # share of the tokens to predict
+  # Percentages of [MASK], unchanged and random tokens in the slots:
+  # "electra_85_15" (no random ones), "80_10_10" (BERT) or "80_20_0".
+  c.masking.style = "electra_85_15"
+  # True: a position can be drawn for several slots, as in ELECTRA's code.
+  c.masking.with_replacement = False
 
-  c.generator = ConfigDict()
-  c.generator.multiplier = 0.25  # of the discriminator's width
-  c.generator.variant = ""  # instead of the multiplier, as model.variant
-  c.generator.temperature = 1.0  # of the sampling
-  c.generator.loss_weight = 1.0  # of the masked language model, BERT's too
-  c.generator.detect_weight = 50.0  # the discriminator's: ELECTRA, table 6
+  c.generator = ConfigDict()  # of ELECTRA, but for loss_weight
+  c.generator.multiplier = 0.25  # its width / the discriminator's
+  c.generator.variant = ""  # a size as in model.variant, replaces multiplier
+  c.generator.temperature = 1.0  # of its softmax when it samples replacements
+  c.generator.loss_weight = 1.0  # of the masked language model, also of BERT
+  c.generator.detect_weight = 50.0  # of the discriminator's loss
 
-  # What each reading means is in objectives/options.py and in README.
+  # True negatives. For the readings of the paper see objectives/options.py and
+  # the README.
   c.negatives = ConfigDict()
-  c.negatives.sources = "wordnet"  # "wordnet | pairs path=FILE", "model", ...
-  c.negatives.keep_stop_words = False  # True: gold stop words have lists too
-  c.negatives.stop_words = ""  # file of them; "" is NLTK's English ones
-  c.negatives.symmetric = False  # True: whoever is listed lists in turn
-  c.negatives.include_self = False  # True: words list themselves
-  c.negatives.layout = "auto"  # of the table on a device: or "bits", "ids"
-  c.negatives.hard_correction = True
-  c.negatives.prediction = "argmax"  # or "sample"
-  c.negatives.normalizer = "kept"  # or "slots"
-  c.negatives.strict_subword = True  # False: first pieces are, too
-  c.negatives.discriminator = "none"  # or "relabel", "ignore"
-  c.negatives.temperature = 1.0  # of the softmax in the loss
-  c.negatives.smoothing = 0.0  # share of the target that synonyms get
-  c.negatives.soft = "cosine"
-  c.negatives.soft_weight = 0.0
-  c.negatives.soft_schedule = "constant"  # or "warmup", "delay", "decay"
-  c.negatives.soft_steps = 0  # that the schedule takes; sentences' too
-  c.negatives.soft_prediction = "predicted"  # or "expected"
-  c.negatives.soft_gradient = "both"  # or "gold", "predicted"
-  c.negatives.sentence_weight = 0.0
-  c.negatives.sentence_direction = "forward"  # or "reverse"
-  c.negatives.sentence_target = "original"  # or "masked"
-  c.negatives.sentence_encoder = "kept"  # or "generator"
+  # Sources of synonyms: "wordnet", "pairs path=FILE", "vectors path=FILE",
+  # "omw path=FILE", "table path=FILE", "model"; combined by | (union) and &.
+  c.negatives.sources = "wordnet"
+  c.negatives.keep_stop_words = False  # True: gold stop words have synonyms too
+  c.negatives.stop_words = ""  # file with one word a line; "": NLTK's English
+  c.negatives.symmetric = False  # True: if a lists b, then b lists a
+  c.negatives.include_self = False  # True: each synonym list has its gold token
+  # Layout of the table on devices: "bits" (a matrix), "ids" (lists) or "auto".
+  c.negatives.layout = "auto"
+  c.negatives.hard_correction = True  # drop slots that predict a synonym
+  # Prediction that is judged: the likeliest token, or the generator's "sample".
+  c.negatives.prediction = "argmax"
+  # Divide the corrected loss by the slots "kept", or by all "slots".
+  c.negatives.normalizer = "kept"
+  # False: correct gold words of several pieces too, at their first piece.
+  c.negatives.strict_subword = True
+  # Sampled synonyms in the discriminator's loss: "none" (they count as
+  # replaced), "relabel" (as original) or "ignore" (not at all).
+  c.negatives.discriminator = "none"
+  c.negatives.temperature = 1.0  # of the softmax in the masked model's loss
+  c.negatives.smoothing = 0.0  # share of the target spread over the synonyms
+  c.negatives.soft = "cosine"  # soft term: distance of prediction and gold
+  c.negatives.soft_weight = 0.0  # of the soft term; 0: none
+  # Weight of both soft terms over soft_steps: "constant", "warmup" (from 0),
+  # "delay" (0 before) or "decay" (to 0).
+  c.negatives.soft_schedule = "constant"
+  c.negatives.soft_steps = 0
+  # Embedding of a prediction: that of its token ("predicted"), or the mean of
+  # all weighted by probability ("expected").
+  c.negatives.soft_prediction = "predicted"
+  # Side that gets the gradient of the soft term: "gold", "predicted" or "both".
+  c.negatives.soft_gradient = "both"
+  c.negatives.sentence_weight = 0.0  # of the sentence soft term; 0: none
+  # "forward": KL(predicted || target); "reverse": KL(target || predicted).
+  c.negatives.sentence_direction = "forward"
+  c.negatives.sentence_target = "original"  # target sentence; or "masked"
+  c.negatives.sentence_encoder = "kept"  # network for both; or "generator"
 
   c.data = ConfigDict()
-  c.data.sources = "wordnet"  # or files, folders, globs, hf:NAME; see README
-  c.data.stopping = "all"  # of a mixture; or "first", with its shortest part
-  c.data.errors = "strict"  # damaged text is refused; "replace" mends, counts
-  c.data.tokenizer = "fast"  # or "tf_text": the same ids
-  # Or vocab.txt, a folder, a name on the hub; "init": that of the weights.
+  # Text: files, folders, globs and hf:NAME, separated by commas, with options
+  # such as weight=2; "wordnet": its definitions and examples.
+  c.data.sources = "wordnet"
+  # With weights: end after "all" sources were read, or after the "first".
+  c.data.stopping = "all"
+  c.data.errors = "strict"  # refuse damaged text; "replace": repair and count
+  c.data.tokenizer = "fast"  # or "tf_text": TensorFlow's, with the same ids
+  # "train": made from the text; "init": that of the weights; or vocab.txt, a
+  # folder that holds it, or a name on the Hugging Face hub.
   c.data.vocab = "train"
-  c.data.vocab_size = 30_522  # of a trained one
+  c.data.vocab_size = 30_522  # of a trained vocabulary
   c.data.lowercase = True
-  c.data.accents = "auto"  # stripped with lowercase; or "strip", "keep"
-  c.data.layout = "electra"  # or "packed"
-  c.data.overflow = "carry"  # tokens over the limit; or "discard", as released
-  c.data.held_out = 0.02  # share of the documents
-  c.data.seed = 0  # of the layout: runs of any c.seed share the rows
-  c.data.rows = ""  # folder of the rows; "" is one in the cache
-  c.data.workers = 0  # processes that prepare; 0: one per core
-  c.data.wordnet_dir = ""  # "" looks where NLTK and launch/wordnet.sh put it
+  c.data.accents = "auto"  # "strip", "keep"; "auto": strip if lowercase
+  c.data.layout = "electra"  # rows of one document; "packed": of several
+  # Tokens beyond the end of a row: "carry" to the next row, or "discard" as
+  # ELECTRA's code does.
+  c.data.overflow = "carry"
+  c.data.held_out = 0.02  # share of the documents that is never trained on
+  c.data.seed = 0  # of the rows, which do not depend on c.seed
+  c.data.rows = ""  # rows folder; "": one in the cache
+  c.data.workers = 0  # processes that prepare rows; 0: one per core
+  c.data.wordnet_dir = ""  # "": where launch/wordnet.sh or NLTK put WordNet
 
-  c.optim = ConfigDict()
+  c.optim = ConfigDict()  # Adam without bias correction
+  # Warm-up and linear decay: both at once ("electra") or in turn ("bert").
   c.optim.schedule = "electra"
-  c.optim.lr = 5e-4
-  c.optim.warmup_steps = 10_000  # as released; shrunk runs set their own
+  c.optim.lr = 5e-4  # learning rate at the peak
+  c.optim.warmup_steps = 10_000
   c.optim.weight_decay = 0.01
-  c.optim.clip_norm = 1.0
+  c.optim.clip_norm = 1.0  # of all gradients together
   c.optim.b1 = 0.9
   c.optim.b2 = 0.999
   c.optim.epsilon = 1e-6
-  c.optim.accumulation = 1  # micro-batches of one update
-  c.optim.max_skips = 0  # non-finite updates in a row that are put up with
+  c.optim.accumulation = 1  # micro-batches per update, to save memory
+  c.optim.max_skips = 0  # updates in a row that may be skipped as non-finite
 
   c.mesh = ConfigDict()
-  c.mesh.preset = "dp"  # or "fsdp", "fsdp_tp"
-  c.mesh.axes = ""  # other sizes than the preset's: "model=4"
-  c.mesh.synonyms = "replicated"  # or "rows": split over the devices
+  # "dp": each device has all parameters; "fsdp": split over the devices;
+  # "fsdp_tp": also within layers.
+  c.mesh.preset = "dp"
+  c.mesh.axes = ""  # sizes that differ from the preset's, such as "model=4"
+  c.mesh.synonyms = "replicated"  # table on each device, or split by "rows"
 
   c.checkpoint = ConfigDict()
   c.checkpoint.every_steps = 10_000
-  c.checkpoint.keep = 2  # newest; beside them, for good, in % of the steps:
-  c.checkpoint.keep_percent = (6.25, 12.5, 25.0, 50.0, 80.0, 100.0)  # table 2
+  c.checkpoint.keep = 2  # newest checkpoints; older ones are deleted,
+  # except those at these percentages of the steps (table 2 of the paper).
+  c.checkpoint.keep_percent = (6.25, 12.5, 25.0, 50.0, 80.0, 100.0)
 
   c.log = ConfigDict()
   c.log.every_steps = 100
-  c.log.writers = ()  # beside metrics.jsonl; "tensorboard"
-  c.log.profile = ""  # "M:N": a trace from step M to N, in <workdir>/profile
+  c.log.writers = ()  # in addition to metrics.jsonl: "tensorboard"
+  c.log.profile = ""  # "M:N": trace of steps M to N, in <workdir>/profile
 
   c.eval = ConfigDict()
   c.eval.every_steps = 10_000
-  c.eval.rows = 2_048  # held-out rows at most
-  c.eval.cases = 10  # corrections to show at the end
-  c.eval.sentences = ()  # with one [MASK] each, filled at the end
-  c.eval.must_learn = False  # True: exit 1 unless both networks learned
+  c.eval.rows = 2_048  # held-out rows, at most
+  c.eval.cases = 10  # corrections to print at the end
+  c.eval.sentences = ()  # with one [MASK] each; filled and printed at the end
+  c.eval.must_learn = False  # True: exit with 1 unless all networks learned
   return c
 
 
 def bert() -> ConfigDict:
-  """What BERT's sizes share (Devlin et al. 2019, appendix A.2)."""
+  """Returns the defaults of BERT (Devlin et al. 2019, appendix A.2)."""
   c = get_config()
   c.objective = "mlm"
   c.model.dtype = "bfloat16"
@@ -175,44 +209,46 @@ def bert() -> ConfigDict:
 def apply_arg(
   c: ConfigDict, arg: str, *, default: str, released: str = REQUIRED
 ) -> ConfigDict:
-  """Applies the words after the config's name, in any order.
+  """Applies the arguments after the config's name, in any order.
 
   Args:
-    c: the config to change.
-    arg: comma-separated words: one recipe (a name in RECIPES), `continue`,
-      which goes on from released weights as the paper does, `len512`, rows of
-      512 tokens, and `runlocal`, which shrinks everything to a minute on a
-      laptop and starts from scratch.
-    default: the recipe when `arg` names none.
-    released: the weights that `continue` goes on from; NEEDED where there are
-      none of this size.
+    c: the config, which is changed.
+    arg: comma-separated words: at most one recipe (a name in RECIPES);
+      `continue`, to start from released weights as the paper does; `len512`,
+      for rows of 512 tokens; `runlocal`, to shrink everything to a minute on a
+      laptop, from scratch.
+    default: the recipe if `arg` has none.
+    released: the weights of `continue`; REQUIRED if none of this size exist.
+
+  Returns:
+    The changed config.
 
   Raises:
     ValueError: an unknown word, or two recipes.
   """
   words = [word for word in (arg or "").split(",") if word]
-  more: dict[str, Callable[[ConfigDict], None]] = {
+  changes: dict[str, Callable[[ConfigDict], None]] = {
     "continue": functools.partial(continue_from, released=released),
     "len512": len512,
     "runlocal": runlocal,
   }
-  unknown = [word for word in words if word not in (*RECIPES, *more)]
+  unknown = [word for word in words if word not in (*RECIPES, *changes)]
   recipes = [word for word in words if word in RECIPES]
   if unknown or len(recipes) > 1:
-    wrong = f"unknown: {unknown}" if unknown else f"{len(recipes)} recipes"
+    problem = f"{unknown[0]!r} is unknown" if unknown else "several recipes"
     raise ValueError(
-      f"config argument {arg!r}: {wrong}; give at most one of"
-      f" {', '.join(RECIPES)}, and any of {', '.join(more)}."
+      f"Config argument {arg!r}: {problem}. Choose at most one of"
+      f" {', '.join(RECIPES)}, and any of {', '.join(changes)}."
     )
   c.negatives.update(RECIPES[recipes[0] if recipes else default])
-  for word, change in more.items():  # in this order, whatever the user's
+  for word, change in changes.items():  # not in the user's order
     if word in words:
       change(c)
   return c
 
 
 def continue_from(c: ConfigDict, *, released: str) -> None:
-  """200,000 steps from released weights (Zhang et al. 2023, section 4.1)."""
+  """Sets 200,000 steps from released weights (Zhang et al. 2023, sec. 4.1)."""
   c.init = released
   c.steps, c.batch_size, c.length = 200_000, 128, 512
   c.optim.schedule, c.optim.lr = "electra", 5e-5
@@ -220,22 +256,22 @@ def continue_from(c: ConfigDict, *, released: str) -> None:
 
 
 def len512(c: ConfigDict) -> None:
-  """Rows of 512 tokens: the small model that the paper fine-tunes on SQuAD."""
+  """Sets rows of 512 tokens, as for the paper's small model on SQuAD."""
   c.length = 512
 
 
 def runlocal(c: ConfigDict) -> None:
-  """The same code path, shrunk to a minute on a laptop."""
+  """Shrinks the run to a minute on a laptop; the code path stays the same."""
   c.init = ""
   c.model.variant = "tiny"
   c.model.dtype = "float32"
   c.mesh.preset = "dp"
   c.generator.multiplier = 0.5
   c.steps, c.batch_size, c.length = 20, 8, 32
-  # What a laptop has; a run on the real corpus is prepared first.
+  # Text that needs neither a download nor preparation.
   c.data.sources, c.data.vocab, c.data.vocab_size = "wordnet", "train", 2_000
   c.optim.warmup_steps, c.optim.accumulation = 2, 1
   c.log.every_steps = 5
   c.checkpoint.every_steps = 10
   c.eval.every_steps, c.eval.rows = 10, 64
-  c.eval.must_learn = False  # 20 steps teach nothing
+  c.eval.must_learn = False  # 20 steps are too few

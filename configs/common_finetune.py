@@ -1,13 +1,13 @@
-"""Defaults of the configs of fine-tuning: the recipe of ELECTRA's paper.
+"""Defaults of the fine-tuning configs: the recipe of ELECTRA's paper.
 
-Clark et al. 2020, table 7; `as_released` has what their code does otherwise.
+Clark et al. 2020, table 7. `use_released_values` sets the values of their code.
 """
 
 from ml_collections import ConfigDict
 
 from truenegs_jax.configs import common
 
-# Keys that pre-training has, too, with its defaults.
+# Keys shared with pre-training; common.py describes them.
 SHARED = {
   "model": (
     "dropout",
@@ -36,48 +36,52 @@ SHARED = {
 
 
 def get_config() -> ConfigDict:
-  """ELECTRA's recipe, but for the tasks and their data."""
+  """Returns ELECTRA's recipe, without tasks and data."""
   pretraining = common.get_config()
   c = ConfigDict({"task": "finetune", "seed": 0, "init": "", "init_skip": ""})
   for section, names in SHARED.items():
     c[section] = ConfigDict(
       {name: pretraining[section][name] for name in names}
     )
-  # Rows of an update, and tokens of a row at most.
-  c.batch_size, c.length = 32, 128
-  c.model.variant = c.data.vocab = "init"
+  c.batch_size = 32  # rows per update
+  c.length = 128  # tokens of a row, at most
+  c.model.variant = c.data.vocab = "init"  # those of the weights
   c.optim.weight_decay = 0.0
-  c.optim.lr = 0.0  # 0: by width, finetune.lrs
+  c.optim.lr = 0.0  # 0: from finetune.lrs
 
   f = c.finetune = ConfigDict()
-  f.tasks = ""  # "mrpc", "cola,rte"
-  f.seeds = 5  # runs of a task: seed, seed + 1, ...
-  f.data = ""  # folder of the data, or hf:NAME
-  f.files = ""  # others than the usual: "mrpc.dev=FILE qqp.train=FILE"
-  f.rows = 0  # rows to train on at most; 0: all
-  f.epochs = 0.0  # 0: the task's own
-  f.predict_test = False  # True: the test set, too, for GLUE's server
-  # Of texts "dense", Hugging Face's (BERT: its pooler), or "linear", as
-  # released; of questions "spans" or "joint".
+  f.tasks = ""  # names separated by commas: "mrpc", "cola,rte"
+  f.seeds = 5  # trials per task, with seeds c.seed, c.seed + 1, ...
+  f.data = ""  # folder with the tasks' files, or hf:NAME
+  f.files = ""  # replacements for single files: "mrpc.dev=FILE qqp.train=FILE"
+  f.rows = 0  # training rows, at most; 0: all
+  f.epochs = 0.0  # passes over the training rows; 0: the task's default
+  f.predict_test = False  # True: also write test answers, for GLUE's server
+  # For texts "dense" (Hugging Face's; for BERT its pooler) or "linear" (that of
+  # ELECTRA's code); for questions "spans" or "joint" (that of ELECTRA's code).
   f.head = "dense"
   f.head_dropout = 0.1
-  f.loss = "mean"  # over a batch; "sum", as released
-  f.warmup = 0.1  # of the steps
-  f.lrs = (3e-4, 1e-4, 5e-5)  # small, base (768 wide), large (1,024)
-  f.layer_decay = 0.0  # of the rate, a layer down; 0: by width, 1: none
+  f.loss = "mean"  # over the rows of a batch; or "sum", as in ELECTRA's code
+  f.warmup = 0.1  # share of the steps with a growing learning rate
+  # Learning rates: networks narrower than 768, narrower than 1,024, wider.
+  f.lrs = (3e-4, 1e-4, 5e-5)
+  # Factor of the learning rate from one layer to the next lower one; 0: from
+  # layer_decays, by width as in lrs; 1: the same rate for all layers.
+  f.layer_decay = 0.0
   f.layer_decays = (0.8, 0.8, 0.9)
-  f.layer_exponent = "released"  # or "paper": one less below the head
-  f.window = 50  # batches whose rows are sorted by length; 1: none
-  f.evals_per_epoch = 0  # 0: at the end alone
-  f.keep = "last"  # or "best", by the dev set: says so in all results
-  f.patience = 0  # evaluations without a better one that end a run; 0: never
-  f.export = "all"  # a folder for Hugging Face of each run; "none"
+  # Power of that factor in the last layer: 2 ("released") or 1 ("paper").
+  f.layer_exponent = "released"
+  f.window = 50  # batches whose rows are sorted by length together; 1: no sort
+  f.evals_per_epoch = 0  # on the dev set while training; 0: only at the end
+  f.keep = "last"  # weights to score; "best": those with the best dev score
+  f.patience = 0  # evaluations without improvement that end a trial; 0: never
+  f.export = "all"  # write each trial's model for Hugging Face; or "none"
   f.against = ""  # workdir of another fine-tuning to compare with
   return c
 
 
-def as_released(c: ConfigDict) -> None:
-  """Fine-tuning by the values of ELECTRA's code, where its paper has others.
+def use_released_values(c: ConfigDict) -> None:
+  """Sets the values of ELECTRA's code where they differ from its paper.
 
   Source: google-research/electra, `configure_finetuning.py`.
   """

@@ -1,14 +1,14 @@
-"""Rules for the keys of common.py: their ranges, and what a resume may change.
+"""Rules of the keys of common.py: ranges, and which a resume may change.
 
-Every key of common.py has its line here. `REMOVED` has the keys that configs
-of saved runs may still hold.
+`KEYS` has all keys of common.py, `REMOVED` those of earlier versions that the
+configs of saved runs may contain.
 """
 
 import dataclasses
 import math
 from typing import Any
 
-TINY = 1e-12  # the lower bound of what must be more than 0
+TINY = 1e-12  # lower bound of numbers that must be above 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,8 +16,8 @@ class KeyRule:
   """The rule of one key.
 
   Attributes:
-    low: the least value of a number; None where the key holds none.
-    high: the greatest.
+    low: least value of a number; None: any value.
+    high: greatest value of a number.
     may_change: whether a resume may use another value. Such a key decides what
       is printed or kept, or where files are (which have fingerprints or are
       not read again). It changes no number of the training beyond the order of
@@ -129,11 +129,11 @@ KEYS = {
 
 @dataclasses.dataclass(frozen=True)
 class RemovedKey:
-  """A key that is gone.
+  """A key of earlier versions.
 
   Attributes:
-    value: the one that all runs have now.
-    last_version: the newest version that has others.
+    value: the only value that this version implements.
+    last_version: the newest version with other values.
   """
 
   value: Any

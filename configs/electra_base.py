@@ -6,22 +6,21 @@
 
 From scratch: as ELECTRA was released (Clark et al. 2020, table 6). `:continue`
 is the paper (section 4.1): 200,000 steps from released weights, batch 128,
-learning rate 5e-5, in a schedule of its own. With internet the command stands
-as it is and fetches both networks from the Hugging Face hub; without, give a
-folder:
+learning rate 5e-5, with a new schedule. Both networks are downloaded from the
+Hugging Face hub. Without internet, add
 
     --config.init=FOLDER --config.data.vocab=init
 
-with discriminator/ and generator/ as save_pretrained of transformers' models
-and tokenizers writes them, or Google's electra_base.zip, unpacked (no
-TensorFlow is needed). The vocabulary is then the one beside the weights.
+FOLDER has discriminator/ and generator/, written by save_pretrained of
+transformers' models and tokenizers, or is Google's electra_base.zip, unpacked
+(which needs TensorFlow). The vocabulary is then the one in that folder.
 
 Expected after `:continue`: GLUE (dev, 8 tasks) 87.66 for `:baseline`, 88.39 for
 `:hc`, 88.33 for `:sr` (Zhang et al. 2023, table 3).
 Hardware: 119 million parameters; 6.7e19 FLOP, 8.8e18 with `:continue`.
-Released: 4 days on 16 TPU v3. By arithmetic, not measured: 47 and 6 hours on
-one H100 at 40 % of its peak, with --config.optim.accumulation=4 for its memory
-(or --config.model.remat=dots --config.model.scan=True).
+Clark et al.: 4 days on 16 TPU v3. Calculated, not measured: 47 and 6 hours on
+one H100 at 40 % of its peak, with --config.optim.accumulation=4 to fit into its
+memory (or --config.model.remat=dots --config.model.scan=True).
 """
 
 from ml_collections import ConfigDict
@@ -32,7 +31,7 @@ RELEASED = "google/electra-base-discriminator, google/electra-base-generator"
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """766,000 steps of 256 rows of 512 tokens, learning rate 2e-4."""
+  """Returns 766,000 steps of 256 rows of 512 tokens, rate 2e-4."""
   c = common.get_config()
   c.model.variant = "base"
   c.model.dtype = "bfloat16"

@@ -1,7 +1,7 @@
-"""A small ELECTRA on true negatives from WordNet's own English, on a laptop.
+"""A small ELECTRA on true negatives, trained on WordNet on a laptop.
 
-Corpus: the definitions and examples of WordNet 3.0. Hard correction and soft
-regularization are both on; `:baseline`, `:hc` and `:sr` are the others.
+Corpus: the definitions and examples of WordNet 3.0. The default recipe is
+`hc+sr`; `:baseline`, `:hc` and `:sr` choose another.
 
   python -m truenegs_jax.main --config=configs/electra_demo.py
 """
@@ -12,15 +12,15 @@ from truenegs_jax.configs import common
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """2 cores, about 5 minutes; expected figures are in README."""
+  """Returns a run of 5 minutes on 2 cores; the README has its results."""
   c = common.get_config()
   c.model.variant = "demo"
-  c.model.initializer_range = 0.04  # 0.02 is for widths of 768
-  c.model.dropout = c.model.attention_dropout = 0.0  # under 3 epochs
-  c.generator.multiplier = 0.5  # 1/4 of 128 would be too thin to learn much
-  c.masking.prob = 0.25  # as ELECTRA-large: more to learn from a row
-  # In some thousand rows the discriminator learns little, and at the released
-  # weight of 50 its gradient is most of what the shared embeddings see.
+  c.model.initializer_range = 0.04  # 0.02 suits a width of 768
+  c.model.dropout = c.model.attention_dropout = 0.0  # fewer than 3 epochs
+  c.generator.multiplier = 0.5  # 1/4 of 128 is too narrow to learn much
+  c.masking.prob = 0.25  # as in ELECTRA-large: more slots per row
+  # In such a short run the discriminator learns little. With ELECTRA's weight
+  # of 50 its gradient would dominate the shared embeddings.
   c.generator.detect_weight = 10.0
   c.steps = 1_500
   c.batch_size = 128
@@ -41,7 +41,7 @@ def get_config(arg: str = "") -> ConfigDict:
     "he gave [MASK] a book",
   )
   common.apply_arg(c, arg, default="hc+sr")
-  # A beginner predicts "the" for everything: at the paper's weight of 1 every
-  # embedding would be drawn to those few before they mean anything.
+  # At first the generator predicts "the" everywhere. With the paper's weight of
+  # 1 all embeddings would move towards these few predictions.
   c.negatives.soft_weight *= 0.1
   return c

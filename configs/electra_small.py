@@ -4,19 +4,19 @@
   python -m truenegs_jax.main --config=configs/electra_small.py[:baseline]
 
 `:len512` is the variant that the paper fine-tunes on SQuAD. `:continue`, which
-it has of larger models, goes on from the released pair, whose generator is as
-wide as its discriminator. With internet it needs no more; without, add
---config.init=FOLDER --config.data.vocab=init: a folder with
-discriminator/ and generator/ as transformers' save_pretrained writes them, or
-Google's electra_small.zip, unpacked.
+the paper does for larger models only, starts from the released networks, whose
+generator is as wide as the discriminator, and downloads them. Without internet,
+add --config.init=FOLDER --config.data.vocab=init; FOLDER has discriminator/ and
+generator/, written by transformers' save_pretrained, or is Google's
+electra_small.zip, unpacked.
 
 Expected: GLUE (dev, 8 tasks) 80.36 for `:baseline`, 81.35 for `:hc`, 81.91 for
-`:sr` (Zhang et al. 2023, table 3). Look at several seeds: fourteen plain
-ELECTRA-smalls had 80.42 to 82.23, 81.38 on average, when the best of ten
-fine-tunings counted, one 80.36 by their mean (richarddwang/electra_pytorch).
-Hardware: 14 million parameters, 1.15e18 FLOP (5.8e18 with `:len512`). Released:
-4 days on one V100. By arithmetic, not measured: 2 hours on one H100 at 16 % of
-its peak with --config.model.dtype=bfloat16.
+`:sr` (Zhang et al. 2023, table 3). Compare several seeds: 14 ELECTRA-smalls
+without corrections reached 80.42 to 82.23 (mean 81.38) by the best of ten
+fine-tunings, one of them 80.36 by their mean (richarddwang/electra_pytorch).
+Hardware: 14 million parameters, 1.15e18 FLOP (5.8e18 with `:len512`). Clark et
+al.: 4 days on one V100. Calculated, not measured: 2 hours on one H100 at 16 %
+of its peak with --config.model.dtype=bfloat16.
 """
 
 from ml_collections import ConfigDict
@@ -27,7 +27,7 @@ RELEASED = "google/electra-small-discriminator, google/electra-small-generator"
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """1,000,000 steps of 128 rows of 128 tokens, learning rate 5e-4."""
+  """Returns 1,000,000 steps of 128 rows of 128 tokens, rate 5e-4."""
   c = common.get_config()
   c.data.sources = common.OPENWEBTEXT
   c.data.vocab = common.BERT_VOCAB

@@ -1,23 +1,22 @@
-"""GLUE's eight tasks of the paper's table 3, each on several seeds.
+"""Fine-tunes on the eight GLUE tasks of the paper's table 3, several seeds.
 
   python -m truenegs_jax.main --config=configs/finetune_glue.py:mrpc \\
     --config.init=runs/electra_small --config.finetune.data=glue_data
 
-The words after the config's name are tasks (cola sst2 mrpc stsb qqp mnli qnli
-rte), or `all`; `released` takes the values of ELECTRA's code (a rate of 1e-4,
-weight decay 0.01, summed losses, a linear head) where its paper has others.
-`finetune.data` is a folder with CoLA/, SST-2/ ... as GLUE's files are unpacked,
-or hf:NAME, by default the Hugging Face hub's copy.
+The arguments are tasks (cola sst2 mrpc stsb qqp mnli qnli rte) or `all`.
+`released` sets the values of ELECTRA's code (learning rate 1e-4, weight decay
+0.01, summed losses, a linear head) where its paper has others. `finetune.data`
+is a folder with CoLA/, SST-2/ ..., the unpacked archives of GLUE, or hf:NAME;
+by default it is the copy on the Hugging Face hub.
 
-Every finished run of a task and a seed is kept: the same command goes on with
-those that are missing, and more seeds are added by --config.finetune.seeds=N.
+Every finished trial (task and seed) is kept: the same command runs only those
+that are missing, and --config.finetune.seeds=N adds more seeds.
 
 Expected on the dev sets: ELECTRA-small 80.4 on average, base 87.7 (Zhang et al.
-2023, table 3, whose rows are printed beside the results, and who do not say of
-how many runs). Single runs of CoLA and RTE differ by several points.
-Hardware: a small model takes about 8 hours of 4 CPU cores for all eight tasks
-and one seed, by arithmetic from 4,300 tokens a second; MNLI and QQP are three
-quarters of it.
+2023, table 3, which does not say of how many trials; its rows are printed next
+to the results). Single trials of CoLA and RTE differ by several points.
+Hardware: one seed of all tasks takes a small model about 8 hours on 4 CPU
+cores, calculated from 4,300 tokens per second, mostly for MNLI and QQP.
 """
 
 from ml_collections import ConfigDict
@@ -29,18 +28,18 @@ HUB = "hf:nyu-mll/glue"
 
 
 def get_config(arg: str = "all") -> ConfigDict:
-  """Batches of 32 rows of at most 128 tokens, 3 epochs (RTE and STS-B 10)."""
+  """Returns 3 epochs (RTE, STS-B: 10) of 32 rows per batch, <= 128 tokens."""
   c = common_finetune.get_config()
   c.finetune.data = HUB
   words = [word for word in arg.split(",") if word]
-  known = (*TASKS, "all", "released")
-  if unknown := [word for word in words if word not in known]:
+  choices = (*TASKS, "all", "released")
+  if unknown := [word for word in words if word not in choices]:
     raise ValueError(
-      f"config argument {arg!r}: unknown: {unknown}; give tasks or words of"
-      f" {', '.join(known)}."
+      f"Config argument {arg!r}: {unknown[0]!r} is unknown. Choose any of"
+      f" {', '.join(choices)}."
     )
   if "released" in words:
-    common_finetune.as_released(c)
+    common_finetune.use_released_values(c)
   chosen = [word for word in words if word in TASKS]
   c.finetune.tasks = ",".join(TASKS if "all" in words else chosen or TASKS)
   return c

@@ -1,14 +1,14 @@
-"""A task of your own: texts, or pairs of texts, with a class or a score.
+"""Fine-tunes on your own task: texts, or pairs of them, with class or score.
 
   python -m truenegs_jax.main --config=configs/finetune_own.py \\
     --config.init=runs/electra_small \\
     --config.finetune.files='train=train.csv dev=dev.csv' \\
     --config.finetune.text=sentence --config.finetune.label=label
 
-Files are CSV, TSV (no quoting), JSON lines, plain or compressed, or hf:NAME;
-`finetune.text` names one column or two, FIRST,SECOND. A class is what the label
-column says; with finetune.kind=score it holds numbers. Examples, of reviews
-with stars in JSON lines, and of pairs of sentences:
+Files are CSV, TSV (no quoting) or JSON lines, plain or compressed, or hf:NAME.
+`finetune.text` names one column or two, FIRST,SECOND. The label column contains
+names of classes or, with finetune.kind=score, numbers. Examples: reviews with
+stars in JSON lines, and pairs of sentences:
 
     --config.finetune.files='train=reviews.jsonl.gz dev=held_out.jsonl'
     --config.finetune.text=body --config.finetune.label=stars
@@ -16,7 +16,7 @@ with stars in JSON lines, and of pairs of sentences:
 
     --config.finetune.text=premise,hypothesis --config.finetune.metric=f1
 
-The head of the exported model has the classes by name.
+The exported model knows the classes by name.
 """
 
 from ml_collections import ConfigDict
@@ -25,19 +25,19 @@ from truenegs_jax.configs import common_finetune
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Three epochs of batches of 32 rows of at most 128 tokens."""
+  """Returns 3 epochs of 32 rows per batch, of at most 128 tokens."""
   c = common_finetune.get_config()
   f = c.finetune
   f.tasks, f.epochs = "own", 3.0
-  f.text = ""  # a column, or two: "first,second"
-  f.label = "label"  # its column
-  f.kind = "classes"  # or "score": a number
+  f.text = ""  # column of the text, or of two texts: "first,second"
+  f.label = "label"  # column of the class or score
+  f.kind = "classes"  # or "score": labels are numbers
   f.labels = ""  # classes in order: "no,yes"; "": those of the training file
-  f.metric = ""  # "": accuracy, of scores spearman; README lists them
+  # "accuracy", "matthews", "f1"; for scores "spearman", "pearson"; "": the
+  # first of them.
+  f.metric = ""
   if arg not in ("", "released"):
-    raise ValueError(
-      f"config argument {arg!r}: unknown; give released, or none."
-    )
+    raise ValueError(f"Config argument {arg!r} is unknown. Use released.")
   if arg:
-    common_finetune.as_released(c)
+    common_finetune.use_released_values(c)
   return c

@@ -1,20 +1,20 @@
-"""SQuAD v1.1, on several seeds: questions whose answers are spans of a text.
+"""Fine-tunes on SQuAD v1.1, several seeds: answers are spans of a text.
 
   python -m truenegs_jax.main --config=configs/finetune_squad.py \\
     --config.init=runs/electra_small --config.finetune.data=squad
 
 `finetune.data` is a folder with train-v1.1.json and dev-v1.1.json, plain or
-compressed, or hf:NAME, by default the Hugging Face hub's copy. `:released`
-takes the values of ELECTRA's code, its joint head among them: the end is
-predicted given the start, by a beam of 20, and an answerable question by a
-logit of its own; Hugging Face has no such head, so it is not exported.
+compressed, or hf:NAME; by default it is the copy on the Hugging Face hub.
+`:released` sets the values of ELECTRA's code and its joint head: the end is
+predicted given the start, by a beam of 20, and another logit predicts whether
+there is an answer. Hugging Face has no such head, so it is not exported.
 
-Long contexts are cut to windows that start every `finetune.stride` tokens, as
-BERT's doc_stride means it (Hugging Face's `stride` is their overlap).
+Long contexts are cut into windows that start every `finetune.stride` tokens,
+like BERT's doc_stride (Hugging Face's `stride` is the overlap instead).
 
 Expected (dev EM / F1): ELECTRA-small 75.8 / 83.9, base 85.1 / 91.6 (Zhang et
-al. 2023, table 4); models that were pre-trained with rows of 128 tokens have
-less: electra_small.py:len512 is the one for SQuAD.
+al. 2023, table 4). Models pre-trained on rows of 128 tokens score less: use
+electra_small.py:len512.
 """
 
 from ml_collections import ConfigDict
@@ -25,19 +25,17 @@ HUB = "hf:rajpurkar/squad"
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Two epochs of windows of at most 512 tokens."""
+  """Returns 2 epochs of windows of at most 512 tokens."""
   c = common_finetune.get_config()
   c.length = 512
   f = c.finetune
   f.tasks, f.data, f.head = "squad", HUB, "spans"
   f.stride = 128  # tokens from the start of a window to that of the next
-  f.question_length = 64  # tokens of a question at most
-  f.num_best = 20  # starts, and ends, that are candidates
-  f.max_answer = 30  # tokens of an answer at most
+  f.question_length = 64  # tokens of a question, at most
+  f.num_best = 20  # candidates for the start, and for the end, of an answer
+  f.max_answer = 30  # tokens of an answer, at most
   if arg not in ("", "released"):
-    raise ValueError(
-      f"config argument {arg!r}: unknown; give released, or none."
-    )
+    raise ValueError(f"Config argument {arg!r} is unknown. Use released.")
   if arg:
-    common_finetune.as_released(c)
+    common_finetune.use_released_values(c)
   return c

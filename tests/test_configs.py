@@ -1,4 +1,4 @@
-"""Every config that ships builds, and a wrong value is refused."""
+"""All configs of the package build a run, and wrong values are refused."""
 
 import importlib
 import io
@@ -32,16 +32,23 @@ NAMES = sorted(
   for path in CONFIGS.glob("[a-z]*.py")
   if not path.stem.startswith(("common", "finetune"))
 )
-TUNINGS = {
+FINETUNE_ARGS = {
   "finetune_glue": ("", "all", "mrpc", "cola,rte", "mrpc,released", "released"),
   "finetune_squad": ("", "released"),
   "finetune_own": ("", "released"),
 }
-# ml_collections loads a config file by a function that Python will drop.
+# ml_collections loads config files with a deprecated function of Python.
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module")
 
-MORE = ("continue", "len512", "runlocal")
-ARGS = ["", *common.RECIPES, *MORE, "runlocal,hc", "sr_sent,runlocal,continue"]
+ARGS = [
+  "",
+  *common.RECIPES,
+  "continue",
+  "len512",
+  "runlocal",
+  "runlocal,hc",
+  "sr_sent,runlocal,continue",
+]
 TOKENIZER = types.SimpleNamespace(mask=4, cls=2, sep=3, vocab=("x",) * 1_000)
 
 
@@ -50,30 +57,35 @@ def get_config(name, arg=""):
 
 
 @pytest.mark.parametrize(
-  ("name", "arg"), [(name, arg) for name in TUNINGS for arg in TUNINGS[name]]
+  ("name", "arg"),
+  [(name, arg) for name, args in FINETUNE_ARGS.items() for arg in args],
 )
-def test_every_config_of_fine_tuning_is_a_whole_recipe(name, arg):
+def test_finetune_configs_are_valid_and_have_the_published_values(name, arg):
   c = get_config(name, arg).lock()
   config_checks.check(c)
   released = "released" in arg
   assert c.optim.weight_decay == (0.01 if released else 0.0)
   assert c.finetune.loss == ("sum" if released else "mean")
   recipe = config_checks.FinetuneOptions.from_config(c)
-  for width, paper, code in (
+  for width, paper_rate, code_rate in (
     (256, 3e-4, 1e-4),
     (768, 1e-4, 1e-4),
     (1024, 5e-5, 5e-5),
   ):
-    assert recipe.peak_rate(width) == (code if released else paper)
+    assert recipe.peak_rate(width) == (code_rate if released else paper_rate)
     assert recipe.decay(width) == (0.9 if width == 1024 else 0.8)
 
 
-def test_the_words_behind_a_config_of_fine_tuning_are_tasks():
-  tasks = lambda arg: get_config("finetune_glue", arg).finetune.tasks.split(",")
-  assert tasks("") == tasks("all") == tasks("released")
-  assert len(tasks("all")) == 8
-  assert tasks("rte,cola") == ["rte", "cola"]
-  for name in TUNINGS:
+def test_arguments_of_finetune_glue_choose_tasks():
+  all_tasks = get_config("finetune_glue", "all").finetune.tasks
+  assert len(all_tasks.split(",")) == 8
+  for arg, tasks in {
+    "": all_tasks,
+    "released": all_tasks,
+    "rte,cola": "rte,cola",
+  }.items():
+    assert get_config("finetune_glue", arg).finetune.tasks == tasks
+  for name in FINETUNE_ARGS:
     with pytest.raises(ValueError, match="wnli.*released"):
       get_config(name, "wnli")
 
@@ -82,7 +94,7 @@ def test_the_words_behind_a_config_of_fine_tuning_are_tasks():
 def test_every_config_builds_with_every_argument(name, arg):
   c = get_config(name, arg).lock()
   checks.check_config(c)
-  if c.model.variant == "init":  # of corrections: it is that of what they are
+  if c.model.variant == "init":  # in corrections: that of the measured model
     c.model.variant = "tiny"
   run = build_run.build_run(c, TOKENIZER)
   shapes = jax.eval_shape(run.init_state)
@@ -97,7 +109,7 @@ def test_every_config_builds_with_every_argument(name, arg):
 
 
 @pytest.mark.parametrize("recipe", common.RECIPES)
-def test_a_recipe_sets_what_its_name_says(recipe):
+def test_a_recipe_sets_the_values_of_its_name(recipe):
   n = get_config("electra_base", recipe).negatives
   parts = recipe.split("+")
   assert n.hard_correction == ("hc" in parts or recipe == "hc_glove")
@@ -108,14 +120,14 @@ def test_a_recipe_sets_what_its_name_says(recipe):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_runlocal_shrinks_and_changes_no_recipe(name):
+def test_runlocal_shrinks_the_run_and_keeps_the_recipe(name):
   full, small = get_config(name), get_config(name, "runlocal")
   assert small.steps <= 20 and small.model.variant == "tiny"
-  assert not small.eval.must_learn  # 20 steps teach nothing
+  assert not small.eval.must_learn  # 20 steps are too few
   assert full.negatives.to_json() == small.negatives.to_json()
 
 
-# What `continue` goes on from, and what the config.json of each network says:
+# Weights of `continue`, and the sizes in the config.json of each network:
 # hidden_size, num_attention_heads, intermediate_size, num_hidden_layers,
 # embedding_size.
 RELEASED = {
@@ -137,7 +149,7 @@ RELEASED = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_continue_is_the_papers_and_goes_on_from_weights(name):
+def test_continue_has_the_papers_values_and_needs_weights(name):
   c = get_config(name, "continue,sr")
   assert (c.steps, c.batch_size, c.length) == (200_000, 128, 512)
   assert (c.optim.lr, c.optim.schedule) == (5e-5, "electra")
@@ -162,15 +174,16 @@ def test_continue_builds_networks_of_the_released_sizes(name):
   model = build_model(c, vocab_size=30_522)
   assert c.data.vocab == "google-bert/bert-base-uncased"
   roles = model.roles.items()
-  for (role, n), (place, sizes) in zip(
+  for (role, network), (hub_name, sizes) in zip(
     roles, RELEASED[name].items(), strict=True
   ):
-    assert role in place or role == "bert"
-    assert (n.width, n.heads, n.ffn, n.layers, n.embedding_size) == sizes
-    assert (n.max_positions, n.type_vocab_size) == (512, 2)
+    assert role in hub_name or role == "bert"
+    names = ("width", "heads", "ffn", "layers", "embedding_size")
+    assert tuple(getattr(network, field) for field in names) == sizes
+    assert (network.max_positions, network.type_vocab_size) == (512, 2)
 
 
-def test_small_from_scratch_keeps_the_papers_generator():
+def test_electra_small_has_the_papers_generator_unless_continued():
   assert get_config("electra_small").generator.multiplier == 0.25
   assert get_config("electra_small", "continue").generator.multiplier == 1
   assert get_config("electra_small", "continue,runlocal").init == ""
@@ -186,11 +199,11 @@ def test_a_list_of_sizes_is_checked_like_a_variant():
   with pytest.raises(InputError, match="generator: 3 heads"):
     checks.check_config(c)
   c.generator.variant = "huge"
-  with pytest.raises(InputError, match="generator.variant 'huge' is unknown"):
+  with pytest.raises(InputError, match="generator.variant.'huge' is unknown"):
     checks.check_config(c)
 
 
-def test_a_model_of_one_type_of_tokens_gets_rows_of_one():
+def test_a_model_with_one_token_type_needs_packed_rows():
   c = get_config("electra_demo")
   sizes = "embedding_size=8 width=16 layers=1 heads=2 ffn=24"
   c.model.variant = f"{sizes} type_vocab_size=1"
@@ -201,19 +214,19 @@ def test_a_model_of_one_type_of_tokens_gets_rows_of_one():
 
 
 @pytest.mark.parametrize("name", ["model.variant", "data.vocab"])
-def test_init_has_to_be_looked_up_before(name):
+def test_the_value_init_has_to_be_resolved_before_the_check(name):
   c = get_config("electra_demo")
   c.update_from_flattened_dict({name: "init"})
   with pytest.raises(InputError, match=f"{name}=init.*not looked up"):
     checks.check_config(c)
   c = get_config("corrections")
-  checks.check_config(c)  # the model is a run's
+  checks.check_config(c)  # no weights: the model is that of the run
   c.init = "released"
   with pytest.raises(InputError, match="not looked up"):
     checks.check_config(c)
 
 
-def test_rows_to_skip_are_known_and_of_some_weights():
+def test_init_skip_needs_init_and_known_names():
   c = get_config("electra_base", "continue")
   c.init_skip = "words, positions"
   checks.check_config(c)
@@ -226,7 +239,7 @@ def test_rows_to_skip_are_known_and_of_some_weights():
 
 
 @pytest.mark.parametrize("role", ["discriminator", "bert"])
-def test_weights_of_another_size_are_refused_before_anything(tmp_path, role):
+def test_weights_of_another_size_are_refused_before_the_run(tmp_path, role):
   c = get_config("electra_demo" if role != "bert" else "bert_base", "runlocal")
   c.init, c.model.variant = str(tmp_path), "tiny"
   tokenizer = make_tokenizer([*SPECIALS, "a"], lowercase=True)
@@ -256,7 +269,7 @@ def test_weights_of_another_size_are_refused_before_anything(tmp_path, role):
 
 
 @pytest.mark.parametrize(
-  ("init", "said"),
+  ("init", "text"),
   [
     ("", "nothing but text"),
     ("?", "weights: --config.init=FOLDER"),
@@ -264,19 +277,19 @@ def test_weights_of_another_size_are_refused_before_anything(tmp_path, role):
     ("own/one, own/two", "weights: own/one, own/two, which are looked up on"),
   ],
 )
-def test_a_dry_run_says_where_weights_are(init, said, tmp_path, monkeypatch):
+def test_a_dry_run_prints_where_weights_are(init, text, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "local").mkdir()
   c = get_config("electra_demo", "runlocal,baseline")
   c.init = init
   console = rich.console.Console(record=True, width=300, file=io.StringIO())
   dry_run.dry_run(c, Weights(c.init), console)
-  text = console.export_text()
-  assert said in text
-  assert ("the Hugging Face hub" in text) == ("on" in said.split())
+  output = console.export_text()
+  assert text in output
+  assert ("the Hugging Face hub" in output) == ("on" in text.split())
 
 
-def test_a_dry_run_looks_at_weights_that_are_here(tmp_path):
+def test_a_dry_run_checks_local_weights(tmp_path):
   c = get_config("electra_demo", "runlocal,baseline")
   tokenizer = make_tokenizer([*SPECIALS, "a"], lowercase=True)
   model = build_model(c, vocab_size=len(tokenizer.vocab))
@@ -304,7 +317,7 @@ def test_a_dry_run_counts_the_entries_of_a_tokenizer_json(tmp_path):
     assert len(tokenizer.vocab) == 7 and "tokenizer.json" in source
 
 
-def test_vectors_have_to_be_there_before_anything_starts(tmp_path):
+def test_word_vectors_are_checked_before_the_run(tmp_path):
   c = get_config("electra_small", "hc_glove")
   with pytest.raises(InputError, match="no file 'glove.6B.50d.txt'"):
     checks.check_required_files(c, Weights(c.init), saved=False)
@@ -328,7 +341,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_settings(name):
+def test_configs_have_the_published_values(name):
   c = get_config(*name.split(":"))
   steps, batch_size, length, lr, prob, style = PUBLISHED[name]
   assert (c.steps, c.batch_size, c.length) == (steps, batch_size, length)
@@ -342,19 +355,19 @@ def test_published_settings(name):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("arg", ["hcc", "hc,sr", "runlocl", "baseline,hc"])
-def test_unknown_or_contrary_words_are_refused(name, arg):
+def test_unknown_or_conflicting_arguments_are_refused(name, arg):
   with pytest.raises(ValueError, match="baseline.*runlocal"):
     get_config(name, arg)
 
 
 @pytest.fixture
 def parse(monkeypatch):
-  """What the command line makes of words after --config."""
+  """Returns a function from overrides on the command line to a config."""
 
-  def parse(*words):
+  def parse(*overrides):
     values = flags.FlagValues()
-    argv = ["program", f"--config={CONFIGS / NAMES[0]}.py:runlocal", *words]
-    monkeypatch.setattr(sys, "argv", argv)  # where overrides are looked for
+    argv = ["program", f"--config={CONFIGS / NAMES[0]}.py:runlocal", *overrides]
+    monkeypatch.setattr(sys, "argv", argv)  # ml_collections reads it
     config = config_flags.DEFINE_config_file(
       "config", None, lock_config=True, flag_values=values
     )
@@ -364,7 +377,7 @@ def parse(monkeypatch):
   return parse
 
 
-def test_an_override_reaches_its_value(parse):
+def test_an_override_changes_its_value(parse):
   assert parse("--config.optim.lr=0.25").optim.lr == 0.25
 
 
@@ -403,30 +416,39 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_value_that_no_run_can_have_is_named_and_refused(name):
+def test_a_number_out_of_range_is_refused_with_its_key(name):
   c = get_config(NAMES[0], "runlocal")
   c.update_from_flattened_dict({name: BAD[name]})
   with pytest.raises(InputError, match=name.split(".")[-1]):
     checks.check_config(c)
 
 
-UNKNOWN = (
-  "negatives.prediction negatives.normalizer negatives.soft model.dtype"
-  " model.variant model.backbone model.remat optim.schedule mesh.preset"
-  " mesh.synonyms masking.style objective"
-).split()
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_an_unknown_choice_is_named_and_refused(name):
+@pytest.mark.parametrize(
+  "name",
+  [
+    "negatives.prediction",
+    "negatives.normalizer",
+    "negatives.soft",
+    "model.dtype",
+    "model.variant",
+    "model.backbone",
+    "model.remat",
+    "optim.schedule",
+    "mesh.preset",
+    "mesh.synonyms",
+    "masking.style",
+    "objective",
+  ],
+)
+def test_an_unknown_choice_is_refused_with_its_key(name):
   c = get_config(NAMES[0], "runlocal,sr")
   c.update_from_flattened_dict({name: "nonesuch"})
-  with pytest.raises(InputError, match=f"{name} 'nonesuch'"):
+  with pytest.raises(InputError, match=f"{name}.'nonesuch'"):
     checks.check_config(c)
     build_run.build_run(c, TOKENIZER)
 
 
-def test_a_batch_that_does_not_split_is_refused_with_one_that_does():
+def test_a_batch_size_that_cannot_be_split_is_refused_with_one_that_can():
   c = get_config(NAMES[0], "runlocal")
   c.batch_size, c.optim.accumulation = 20, 2  # on 8 devices
   with pytest.raises(InputError, match="batch_size=16"):
@@ -435,11 +457,11 @@ def test_a_batch_that_does_not_split_is_refused_with_one_that_does():
   checks.check_config(c)
 
 
-def test_a_device_that_is_not_there_is_told_in_a_line(monkeypatch):
-  def none_there():
-    raise AssertionError  # what jax does where a plugin is missing
+def test_a_missing_device_is_an_input_error(monkeypatch):
+  def fail():
+    raise AssertionError  # as jax does if a plugin is missing
 
-  monkeypatch.setattr(jax, "device_count", none_there)
+  monkeypatch.setattr(jax, "device_count", fail)
   monkeypatch.setenv("JAX_PLATFORMS", "cuda")
   with pytest.raises(InputError, match="JAX_PLATFORMS=cuda.*cpu does without"):
     checks.check_config(get_config(NAMES[0], "runlocal"))

@@ -175,7 +175,7 @@ def test_arguments_arrive_as_they_were_given_and_no_secret_with_them(place):
     (call,) = place.mains(host)
     assert call["argv"] == ["-m", "truenegs_jax.main", *ARGUMENTS]
     if len(place.hosts) > 1:
-      assert int(call["env"][distributed.JOIN_SECS]) > SLOW_INSTALL_SECS
+      assert int(call["env"][distributed.JOIN_VARIABLE]) > SLOW_INSTALL_SECS
   for path in place.root.glob("*/*.calls"):
     said = str([c["argv"] for c in place.calls(path.stem, path.parent.name)])
     assert not [value for value in SECRETS.values() if value in said]
@@ -469,7 +469,7 @@ def test_jobset_asks_for_whole_hosts_and_time_to_save():
     assert flags[name].startswith(mount["mountPath"] + "/")
   assert "command" not in container  # the image's entry point
   env = {entry["name"]: entry["value"] for entry in container["env"]}
-  assert int(env[distributed.JOIN_SECS]) > SLOW_INSTALL_SECS
+  assert int(env[distributed.JOIN_VARIABLE]) > SLOW_INSTALL_SECS
 
 
 def extras() -> set[str]:

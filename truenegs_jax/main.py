@@ -1,14 +1,14 @@
-"""Runs what a config describes.
+"""Runs the task of a config.
 
   python -m truenegs_jax.main --config=configs/electra_demo.py[:ARG,...]
       [--workdir=runs/electra_demo] [--config.steps=500 ...]
 
-The same command again goes on where the last one stopped. Exit codes: 0 all
-steps done, 2 bad input or config, 3 bad data, 4 bad checkpoint, 5 disk,
-6 non-finite, 75 saved and wants a restart (SIGTERM), 130 saved (Ctrl-C).
+The same command resumes a run that was stopped. Exit codes: 0 all steps done,
+2 bad input or config, 3 bad data, 4 bad checkpoint, 5 disk, 6 non-finite
+gradients, 75 saved and to be restarted (SIGTERM), 130 saved (Ctrl-C).
 
-A run of many processes is the same command in each; on Cloud TPU, GKE, Slurm
-and Open MPI they find one another, elsewhere by three flags:
+A run of several processes is the same command in each. On Cloud TPU, GKE, Slurm
+and Open MPI they find one another; elsewhere three flags are needed:
 
   ... --coordinator=HOST:PORT --num_processes=4 --process_id=0  # to 3
 """
@@ -23,12 +23,13 @@ import traceback
 from typing import Any
 
 from absl import flags
+from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.runtime import cpu, errors
 from truenegs_jax.runtime import flags as flags_lib
 
-# config.task -> the module whose `run` does it.
+# The module of each config.task; it has a function `run`.
 TASKS = {
   "pretrain": "truenegs_jax.pretrain.run",
   "finetune": "truenegs_jax.finetune.run",
@@ -39,15 +40,16 @@ DISTRIBUTED_FLAGS = ("coordinator", "num_processes", "process_id")
 
 
 def main(argv: list[str]) -> None:
-  """Dispatches by `config.task` and turns errors into exit codes."""
+  """Runs the config's task and turns errors into exit codes."""
   del argv
-  task = _config().get("task")
-  if task not in TASKS:
-    _say(f"error: task {task!r} is unknown; known: {', '.join(TASKS)}.")
-    sys.exit(errors.InputError.exit_code)
+  try:
+    errors.one_of("task", _config().get("task"), TASKS)
+  except errors.InputError as e:
+    _print_to_stderr(f"error: {e}")
+    sys.exit(e.exit_code)
   exit_on_sigterm()
-  # Here, not above: --help and a wrong flag should not wait for jax.
   cpu.configure()
+  # Not at the top: --help and bad flags should not wait for jax.
   from truenegs_jax.runtime import distributed
 
   try:
@@ -56,61 +58,61 @@ def main(argv: list[str]) -> None:
     distributed.print_once(f"error: {errors.printable(e)}")
     code = e.exit_code
   except KeyboardInterrupt:
-    print("interrupted; the same command starts again", file=sys.stderr)
+    _print_to_stderr("Interrupted. Run the same command to start again.")
     code = errors.SAVED_INTERRUPT
   except SystemExit as e:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is heeded already
+    # Another SIGTERM must not interrupt this exit.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     code = int(e.code or 0)
   except Exception:
-    traceback.print_exc()  # a defect of ours, or another process is gone
+    traceback.print_exc()  # a bug, or another process is gone
     code = 1
   distributed.exit_all(code, failed=True)
 
 
-def _config() -> Any:
+def _config() -> ConfigDict:
   return flags.FLAGS["config"].value
 
 
-def _say(text: str) -> None:
+def _print_to_stderr(text: str) -> None:
   print(text, file=sys.stderr, flush=True)
 
 
 def exit_on_sigterm() -> None:
-  """Before training there is nothing to save: the restart makes it again."""
+  """Makes SIGTERM exit at once with 75; before training nothing is lost."""
 
-  def end(number: int, _: Any) -> None:
+  def handle(number: int, _: Any) -> None:
     if isinstance(sys.exc_info()[1], SystemExit):
-      return  # on the way out: what has to be ended there takes its time
-    # What is raised while the garbage collector calls jax back is lost. So the
-    # signal comes once more, to whoever handles it then.
+      return  # already exiting, perhaps inside a handler that cleans up
+    # An exception raised while the garbage collector runs a callback of jax is
+    # lost, so the signal is sent once more, to the handler of that time.
     again = threading.Timer(SIGTERM_REPEAT_SECS, os.kill, (os.getpid(), number))
     again.daemon = True
     again.start()
     sys.exit(errors.SAVED_RESTART)
 
-  signal.signal(signal.SIGTERM, end)
+  signal.signal(signal.SIGTERM, handle)
 
 
 def _run() -> int:
   from truenegs_jax.runtime import distributed
 
-  given = {name: flags.FLAGS[name].value for name in DISTRIBUTED_FLAGS}
-  distributed.initialize(**given, say=_say)
-  exit_on_sigterm()  # jax has put a handler of its own in its place
-  # markup: a path or a glob may hold brackets.
+  values = {name: flags.FLAGS[name].value for name in DISTRIBUTED_FLAGS}
+  distributed.initialize(**values, say=_print_to_stderr)
+  exit_on_sigterm()  # `initialize` makes jax install its own handler
+  # No markup: paths and globs may contain brackets.
   quiet = not distributed.is_first_process()
-  screen = Console(markup=False, highlight=False, quiet=quiet)
-  workdir = flags.FLAGS["workdir"].value or default_workdir(
-    flags_lib.config_filename()
-  )
+  console = Console(markup=False, highlight=False, quiet=quiet)
+  workdir = flags.FLAGS["workdir"].value
+  workdir = workdir or default_workdir(flags_lib.config_filename())
   config = _config()
-  # After joining: what runs a task may ask for devices.
+  # Imported after joining, since the modules of tasks may query devices.
   task = importlib.import_module(TASKS[config.task])
-  return task.run(config, pathlib.Path(workdir), screen)
+  return task.run(config, pathlib.Path(workdir), console)
 
 
 def console() -> None:
-  """`truenegs VERB ...` is `python -m truenegs_jax.VERB ...`."""
+  """Runs `truenegs VERB ...` as `python -m truenegs_jax.VERB ...`."""
   verbs = ("main", "prepare", "synonyms", "export")
   if len(sys.argv) < 2 or sys.argv[1] not in verbs:
     sys.exit(f"usage: truenegs {{{','.join(verbs)}}} [--flags]")
@@ -119,7 +121,7 @@ def console() -> None:
 
 
 def default_workdir(config: str) -> pathlib.Path:
-  """runs/<config>[-ARGS], the default home of a run."""
+  """Returns runs/<config>[-ARGS] for FILE.py[:ARG,...]."""
   path, _, args = config.partition(":")
   name = pathlib.Path(path).stem
   return pathlib.Path("runs", "-".join([name, *filter(None, args.split(","))]))
@@ -128,11 +130,11 @@ def default_workdir(config: str) -> pathlib.Path:
 if __name__ == "__main__":
   flags_lib.define_config()
   flags.DEFINE_string(
-    "workdir", "", "Where the run lives; default runs/<config>[-ARGS]."
+    "workdir", "", "Folder of the run. Default: runs/<config>[-ARGS]."
   )
   flags.DEFINE_string(
-    "coordinator", None, "HOST:PORT of process 0, in a run of many processes."
+    "coordinator", None, "HOST:PORT of process 0, for several processes."
   )
-  flags.DEFINE_integer("num_processes", None, "How many processes there are.")
-  flags.DEFINE_integer("process_id", None, "This one's number, from 0.")
+  flags.DEFINE_integer("num_processes", None, "Number of processes.")
+  flags.DEFINE_integer("process_id", None, "Number of this process, from 0.")
   flags_lib.run(main)

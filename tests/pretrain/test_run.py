@@ -252,7 +252,7 @@ def test_a_refused_run_leaves_the_workdir_as_it_was(place, flags, words):
   [
     ("--config.stepz=3", "stepz"),
     ("--config.steps=many", "steps"),
-    ("--config.task=pretrian", "known: pretrain, finetune, corrections"),
+    ("--config.task=pretrian", "Choose pretrain, finetune or corrections"),
     ("--workdor=x", "workdor"),
     ("--config.negatives.hard_correction=True", "launch/wordnet.sh"),
   ],

@@ -72,7 +72,7 @@ def place(tmp_path_factory):
   flags = runs.demo_flags(corpus, steps=STEPS, checkpoint__keep=9)
   code, output = runs.run(root / "whole", flags, four_devices(env))
   assert code == 0, output
-  assert "joining" not in output
+  assert "Joining" not in output
   return root, flags, env
 
 
@@ -193,8 +193,8 @@ def test_many_processes_make_no_rows(place, tmp_path):
 @pytest.mark.parametrize(
   "flags, words",
   [
-    (["--coordinator=127.0.0.1:1"], "all of"),
-    (["--num_processes=2", "--process_id=0"], "all of"),
+    (["--coordinator=127.0.0.1:1"], "--process_id. Pass all of"),
+    (["--num_processes=2", "--process_id=0"], "--coordinator. Pass all of"),
     (runs.coordinator_flags(1, 2, 2), "numbered from 0"),
     (["--coordinator=here", *runs.coordinator_flags(1, 2, 0)[1:]], "HOST:PORT"),
   ],
@@ -295,7 +295,7 @@ def test_processes_of_a_launcher_find_one_another(tmp_path, launcher, count):
     assert code == 0, output
     assert f"there are {count} here is {index}" in output
     # A job of one task is no run of many.
-    assert ("joining as" in output) == (count > 1)
+    assert ("Joining as" in output) == (count > 1)
 
 
 def test_a_laptop_joins_nothing():

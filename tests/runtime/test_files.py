@@ -81,13 +81,13 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
 
 @pytest.mark.parametrize(
   ("number", "way"),
-  [(errno.ENOSPC, "free some space"), (errno.EACCES, "another folder")],
+  [(errno.ENOSPC, "Free some space"), (errno.EACCES, "another folder")],
 )
 def test_what_cannot_be_written_is_a_disk_error_with_a_way_out(
   tmp_path, number, way
 ):
   with (
-    pytest.raises(DiskError, match=f"a could not be written: .*{way}"),
+    pytest.raises(DiskError, match=f"a' could not be written: .*{way}"),
     files.atomic_file(tmp_path / "a"),
   ):
     raise OSError(number, os.strerror(number))

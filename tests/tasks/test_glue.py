@@ -298,5 +298,5 @@ def test_invalid_submissions_are_not_written(tmp_path):
   with pytest.raises(DataError, match="STS-B: .*a score of nan"):
     write(tmp_path, TASKS["stsb"], "test", ["0"], [np.nan])
   assert not list(tmp_path.iterdir())
-  with pytest.raises(DiskError, match="missing/RTE.tsv could not be written"):
+  with pytest.raises(DiskError, match="missing/RTE.tsv' could not be written"):
     write(tmp_path / "missing", TASKS["rte"], "test", ["0"], ["entailment"])

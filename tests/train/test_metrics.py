@@ -122,7 +122,7 @@ def test_tensorboard_shows_the_numbers_of_a_record(tmp_path):
 
 
 def test_an_unknown_writer_is_refused_before_any_file_is_made(tmp_path):
-  with pytest.raises(InputError, match="jsonl. is unknown; known: tensorboard"):
+  with pytest.raises(InputError, match="jsonl. is unknown. Choose tensorboard"):
     metrics.make_writers(["jsonl", "jsnl"], tmp_path, first_step=0)
   assert not list(tmp_path.iterdir())
 

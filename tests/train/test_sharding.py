@@ -47,7 +47,7 @@ def test_axis_sizes_are_changed_by_name_and_the_preset_stays_as_it_is():
 @pytest.mark.parametrize(
   ("preset", "axes", "says"),
   [
-    ("fspd", {}, "'fspd' is unknown.*dp, fsdp, fsdp_tp"),
+    ("fspd", {}, "'fspd' is unknown.*dp, fsdp or fsdp_tp"),
     ("fsdp", {"model": 2}, "no axis 'model'; it has: data"),
     ("fsdp_tp", {"tensor": 2}, "no axis 'tensor'; it has: data, model"),
     ("fsdp_tp", {"model": 0}, "model is 0"),
@@ -288,7 +288,7 @@ def test_placed_bits_are_as_announced(layout):
 
 
 def test_an_unknown_layout_is_refused_with_the_known_ones():
-  with pytest.raises(InputError, match="'row' is unknown.*replicated, rows"):
+  with pytest.raises(InputError, match="'row' is unknown.*replicated or rows"):
     sharding.place_table(np.zeros((4, 1), np.uint32), mesh_of("dp"), "row")
 
 

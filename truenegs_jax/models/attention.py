@@ -120,7 +120,7 @@ def attend(
       *qkv,
       documents_BxL,
       dropout_keys_B,
-      scores=rows * heads * length**2,
+      num_scores=rows * heads * length**2,
     )
   assert dropout_keys_B is None or rate == 0, "kernels have no dropout of ours"
   return _on_mesh(mask.implementation, *qkv, documents_BxL)

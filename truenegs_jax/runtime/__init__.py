@@ -1,1 +1,1 @@
-"""runtime."""
+"""Errors, random numbers, processes, cache, flags and progress."""

@@ -1,56 +1,61 @@
-"""Where what can be made again is kept."""
+"""The cache folder, for files that can be created again."""
 
 import os
 import pathlib
 import stat
 
-OTHERS = stat.S_IWGRP | stat.S_IWOTH
+WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def folder() -> pathlib.Path:
-  """$TRUENEGS_CACHE, else ~/.cache/truenegs_jax; not necessarily there yet."""
+  """Returns $TRUENEGS_CACHE or ~/.cache/truenegs_jax, which may not exist."""
   default = pathlib.Path.home() / ".cache" / "truenegs_jax"
   return pathlib.Path(os.environ.get("TRUENEGS_CACHE") or default)
 
 
 def make_private_folder(path: pathlib.Path) -> None:
-  """Makes a folder that nobody but the user, and root, can write to.
+  """Creates a folder that only the user and root can write to.
 
-  One that others could write to is not mended: they may have done so.
+  The permissions of an existing folder are checked, not repaired: others may
+  already have written to it.
 
   Raises:
-    PermissionError: somebody else can write to it, or put another in its
-      place; the message says where.
-    OSError: it cannot be made.
+    PermissionError: another user can write to it, or to a folder on its path
+      and so replace it; the message names that folder.
+    OSError: it cannot be created.
   """
   path.mkdir(parents=True, exist_ok=True, mode=0o700)
-  at, todo = pathlib.Path("/"), [*reversed(path.absolute().parts[1:])]
-  while todo:  # as the system walks: through links, from where each one lies
-    part = todo.pop()
-    if part == "..":
-      at = at.parent
+  parent, names = pathlib.Path("/"), [*reversed(path.absolute().parts[1:])]
+  while names:  # resolves links one by one, as the system does
+    name = names.pop()
+    if name == "..":
+      parent = parent.parent
       continue
-    about = (at / part).lstat()
-    if about.st_uid not in (0, os.geteuid()):
-      raise PermissionError(f"{at / part} belongs to user {about.st_uid}")
-    if stat.S_ISLNK(about.st_mode):
-      to = (at / part).readlink()
-      at, parts = (pathlib.Path("/") if to.is_absolute() else at), to.parts
-      todo += [name for name in reversed(parts) if name != "/"]
+    status = (parent / name).lstat()
+    if status.st_uid not in (0, os.geteuid()):
+      raise PermissionError(
+        f"'{parent / name}' belongs to user {status.st_uid}"
+      )
+    if stat.S_ISLNK(status.st_mode):
+      target = (parent / name).readlink()
+      if target.is_absolute():
+        parent = pathlib.Path("/")
+      names += [part for part in reversed(target.parts) if part != "/"]
       continue
-    # In a folder such as /tmp, which is sticky, none moves what is another's.
-    if about.st_mode & OTHERS and not about.st_mode & stat.S_ISVTX:
-      raise PermissionError(f"{at / part} can be written to by others")
-    at /= part
+    # In a sticky folder such as /tmp nobody can rename the files of others.
+    is_sticky = status.st_mode & stat.S_ISVTX
+    if status.st_mode & WRITABLE_BY_OTHERS and not is_sticky:
+      raise PermissionError(f"'{parent / name}' can be written to by others")
+    parent /= name
 
 
 def enable_compilation_cache() -> None:
-  """Keeps what is compiled, so that a restart does not compile again.
+  """Keeps compiled programs on disk, so that a restart need not compile.
 
-  Whoever can write the folder can have code run, so it is the user's alone;
-  where it cannot be, a line says so and nothing is kept. A damaged entry is
-  compiled again. JAX_COMPILATION_CACHE_DIR, when set, names another folder,
-  which is then taken as it is.
+  Who can write to that folder can make the run execute code, so only the user
+  may have access; otherwise nothing is kept and a warning is printed. A damaged
+  entry is compiled again. If JAX_COMPILATION_CACHE_DIR is set, jax uses that
+  folder without these checks.
   """
   import jax
 
@@ -63,8 +68,8 @@ def enable_compilation_cache() -> None:
     make_private_folder(compiled)
   except OSError as e:
     distributed.print_once(
-      f"what is compiled is not kept for the next start: {e}. To keep it, let"
-      " TRUENEGS_CACHE name a folder that only you can write to."
+      f"warning: compiled programs are not kept for the next start: {e}. Set"
+      " TRUENEGS_CACHE to a folder that only you can write to."
     )
     return
   jax.config.update("jax_compilation_cache_dir", str(compiled))

@@ -1,4 +1,4 @@
-"""Settings for CPUs, and the switch of all code that is only for CPUs.
+"""Settings for CPUs, and the switch for all code that is only for CPUs.
 
 `configure` is called once, before jax is imported; `is_enabled` is called while
 a function is traced. The code itself is in `cpu_ops`.
@@ -11,10 +11,10 @@ import os
 import sys
 from collections.abc import Iterator
 
-SWITCH = "TRUENEGS_CPU"  # =plain: jax, flax and malloc as they come
+SWITCH = "TRUENEGS_CPU"  # set to "plain": neither this module nor `cpu_ops`
 
-# Numbers of glibc's malloc.h, and values: large arrays come from the heap like
-# small ones, the heap is never given back, and all threads share one.
+# Parameters of glibc's malloc.h and their values: allocate large arrays on the
+# heap like small ones, never shrink the heap, share it between all threads.
 M_MMAP_MAX, M_TRIM_THRESHOLD, M_ARENA_MAX = -4, -1, -8
 SETTINGS = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1, M_ARENA_MAX: 1}
 
@@ -25,14 +25,14 @@ def is_enabled(platform: str = "") -> bool:
   """Whether to use the code for CPUs.
 
   Args:
-    platform: that the program is for; default: that of `lowering_for`, or
-      else jax's default backend.
+    platform: for which the program is compiled; default: that of
+      `lowering_for`, or else jax's default backend.
   """
   if os.environ.get(SWITCH) == "plain":
     return False
   platform = platform or _PLATFORM.get()
   if not platform:
-    import jax  # not above: `configure` comes first
+    import jax  # not at the top: `configure` must run first
 
     platform = jax.default_backend()
   return platform == "cpu"
@@ -40,9 +40,9 @@ def is_enabled(platform: str = "") -> bool:
 
 @contextlib.contextmanager
 def lowering_for(platform: str) -> Iterator[None]:
-  """Traces functions for a platform that may be absent.
+  """Traces functions in the body for a platform that need not be present.
 
-  What `jax.jit` has traced before is not traced again: pass a new function.
+  `jax.jit` does not trace a function again that it knows: pass a new one.
   """
   token = _PLATFORM.set(platform)
   try:
@@ -52,11 +52,11 @@ def lowering_for(platform: str) -> Iterator[None]:
 
 
 def configure() -> None:
-  """Sets up memory and the order of work for training on a CPU.
+  """Sets up memory and dispatch for training on a CPU.
 
-  A step begins when the last one has ended: both would want the same cores, and
-  twice the scratch memory. Neither counts where JAX_PLATFORMS names a GPU or
-  TPU (as launch/gpu.sh does), and nothing is done there.
+  Dispatch becomes synchronous: two overlapping steps would compete for the same
+  cores and need twice the scratch memory. Does nothing if JAX_PLATFORMS names a
+  GPU or TPU, as launch/gpu.sh does.
   """
   if not is_enabled(os.environ.get("JAX_PLATFORMS") or "cpu"):
     return
@@ -67,13 +67,14 @@ def configure() -> None:
 
 
 def keep_freed_memory() -> None:
-  """Makes glibc's malloc keep what is freed; no effect on another malloc.
+  """Makes glibc's malloc keep freed memory; other mallocs are left alone.
 
-  XLA asks for the scratch memory of a step, a gigabyte and more, at every step
-  anew, and glibc would fetch it from the system each time, zeroed, page by
-  page: a sixth of a step of ELECTRA-small.
+  XLA allocates the scratch memory of a step, a gigabyte and more, in every
+  step. By default glibc gets it from the system each time, zeroed page by page,
+  which is a sixth of the time of a step of ELECTRA-small.
   """
   if sys.platform.startswith("linux"):
     malloc = ctypes.CDLL(None)
-    for setting in SETTINGS.items() if hasattr(malloc, "mallopt") else ():
-      malloc.mallopt(*setting)
+    if hasattr(malloc, "mallopt"):
+      for parameter, value in SETTINGS.items():
+        malloc.mallopt(parameter, value)

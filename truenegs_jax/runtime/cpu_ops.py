@@ -1,7 +1,7 @@
-"""Operations in the form that is fast on a CPU.
+"""Operations in a form that is fast on CPUs.
 
 Callers check `cpu.is_enabled` and have a plain form for all other platforms,
-with the same result but for its rounding.
+whose results differ only by rounding.
 """
 
 import functools
@@ -15,15 +15,15 @@ import jax.numpy as jnp
 Array = jax.Array
 
 QUARTERS = 4
-MIN_SCORES = 2**18  # scores; of fewer, quarters would take longer to compile
+MIN_SCORES = 2**18  # fewer are not worth a longer compilation
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def affine(dtype: Any, x: Array, kernel_DxF: Array, bias_F: Array) -> Array:
-  """x @ kernel + bias in `dtype`, `[..., F]`.
+  """Computes x @ kernel + bias in `dtype`, `[..., F]`.
 
-  The gradient of the parameters, which are f32, is summed in f32. Its products
-  are of two axes each: XLA is slow with others on a CPU.
+  Gradients of the f32 parameters are summed in f32. All matrix products have
+  two axes, since XLA is slow with more on a CPU.
   """
   flat_MxD = _flat(x.astype(dtype))
   y_MxF = flat_MxD @ kernel_DxF.astype(dtype) + bias_F.astype(dtype)[None]
@@ -34,8 +34,8 @@ def _affine_forward(dtype, x, kernel_DxF, bias_F):
   return affine(dtype, x, kernel_DxF, bias_F), (x, kernel_DxF)
 
 
-def _affine_backward(dtype, saved, dy):
-  x, kernel_DxF = saved
+def _affine_backward(dtype, residuals, dy):
+  x, kernel_DxF = residuals
   dy_MxF = _flat(dy)
   product = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
   dx_MxD = dy_MxF @ kernel_DxF.astype(dtype).T
@@ -50,33 +50,36 @@ affine.defvjp(_affine_forward, _affine_backward)
 
 
 def gelu(x: Array) -> Array:
-  """The exact gelu of f32, by erf: erfc takes a CPU twice as long.
+  """Computes the exact gelu in f32 by erf, which is twice as fast as erfc.
 
-  erfc is better far below zero, where in f32 nothing is left of x anyway.
+  erfc is more accurate only far below zero, where gelu is negligible.
   """
   return x * (0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5))))
 
 
 def map_row_quarters(
-  fn: Callable[..., Array], *arrays: Array | None, scores: int
+  fn: Callable[..., Array], *arrays: Array | None, num_scores: int
 ) -> Array:
-  """`fn(*arrays)` of a quarter of the rows at a time.
+  """Applies a function of a batch to a quarter of its rows at a time.
 
-  XLA runs a batched product on one core of a CPU, but products that do not
-  depend on one another side by side; and a quarter's scores stay in the caches.
+  On a CPU, XLA computes a batched product on one core but independent products
+  in parallel, and the scores of a quarter fit into the caches.
 
   Args:
-    fn: from arrays `[B, ...]` to one.
-    *arrays: at least one is not None.
-    scores: that attention computes in all; few are not worth it.
+    fn: maps arrays `[B, ...]` to one such array.
+    *arrays: the arguments; at least one is not None.
+    num_scores: attention scores of the batch; below MIN_SCORES the batch is not
+      split.
   """
-  rows = next(len(x) for x in arrays if x is not None)
-  num = min(QUARTERS, rows) if scores >= MIN_SCORES else 1
-  split = lambda x: [None] * num if x is None else jnp.array_split(x, num)
-  parts = zip(*map(split, arrays), strict=True)
-  return jnp.concatenate([fn(*part) for part in parts])
+  num_rows = next(len(x) for x in arrays if x is not None)
+  num_parts = min(QUARTERS, num_rows) if num_scores >= MIN_SCORES else 1
+  split = [
+    [None] * num_parts if x is None else jnp.array_split(x, num_parts)
+    for x in arrays
+  ]
+  return jnp.concatenate([fn(*part) for part in zip(*split, strict=True)])
 
 
 def _flat(x: Array) -> Array:
-  """All but the last axis as one, M."""
+  """Merges all axes but the last into one, M."""
   return x.reshape(-1, x.shape[-1])

@@ -1,22 +1,24 @@
-"""The processes of one run: joining, agreeing, failing and ending together.
+"""Starts, synchronizes and ends the processes of one run.
 
 Each process is started with --coordinator, --num_processes and --process_id, or
 by a launcher that jax knows (Slurm, Open MPI, Cloud TPU, GKE). `initialize`
 connects them through `jax.distributed`; after that
 
-  with raise_everywhere("rows"):  # an error in one process is one in all
+  with raise_everywhere("rows"):  # an error in one process is raised in all
     rows = open_rows(folder)
 
-In a run of one process all functions here do the obvious and cost nothing.
+In a run of one process no function here communicates.
 
-Three things have no public way in jax and are in this file alone. `_client` is
-the client of jax's coordinator: it passes messages without touching a device,
-and waits for as long as it is told, where `multihost_utils` needs a device that
-works and gives up after minutes. `_detected` asks the launcher before joining:
-`initialize` alone would fail on a laptop and could not say who it is. Both do
-without where jax hides them. `os._exit` ends a process whose partners are gone:
-the interpreter's own end waits for them, and jax then aborts with another exit
-code than the one that a launcher should see.
+Only this file uses three things that jax has no public interface for:
+
+* `_client` returns the client of jax's coordinator. It exchanges messages
+  without touching a device and waits as long as it has to;
+  `multihost_utils` needs working devices and gives up after minutes.
+* `_from_cluster` reads the launcher's environment before `initialize`, which
+  would fail on a laptop. Both return None where jax has moved these functions.
+* `os._exit` ends a process whose partners are gone. The normal exit of the
+  interpreter waits for them, and jax then aborts with its own exit code instead
+  of the one that a launcher needs.
 """
 
 import contextlib
@@ -37,33 +39,36 @@ from jax.experimental import multihost_utils
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import InputError
 
-SHUTDOWN_SECS = 20  # from one process's end until the others are ended, too
-ALIKE_SECS = 10  # within which processes meet an error that they all meet
-PATIENCE_SECS = 24 * 3600  # the first one exports, the others wait for it
+SHUTDOWN_SECS = 20  # between the end of one process and jax ending the others
+SAME_ERROR_SECS = 10  # within which all processes reach an error they share
+BARRIER_SECS = 24 * 3600  # the first process exports while the others wait
 
 FLAGS = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
-JOIN_SECS = "TRUENEGS_JOIN_SECS"  # environment: how long to wait for all
-HEARTBEAT_SECS = "TRUENEGS_HEARTBEAT_SECS"  # silent for so long: dead
-DEFAULTS = {JOIN_SECS: 300, HEARTBEAT_SECS: 100}
+# Environment variables: seconds to wait for all processes to join, and seconds
+# of silence after which a process counts as dead.
+JOIN_VARIABLE = "TRUENEGS_JOIN_SECS"
+HEARTBEAT_VARIABLE = "TRUENEGS_HEARTBEAT_SECS"
+DEFAULT_SECS = {JOIN_VARIABLE: 300, HEARTBEAT_VARIABLE: 100}
 
 
 def process_count() -> int:
-  """How many processes the run has."""
+  """Returns the number of processes of the run."""
   return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
 def is_first_process() -> bool:
-  """Whether this process writes the run's files and speaks for it."""
+  """Whether this process writes the run's files and prints its progress."""
   return process_count() == 1 or jax.process_index() == 0
 
 
 def to_host(tree: Any) -> Any:
-  """Every array of a tree as numpy, whole, in every process.
+  """Copies a tree of sharded arrays to numpy arrays, in every process.
 
-  In a run of many all must call it, with the same tree; keys are not taken.
+  All processes must call it with the same tree. Typed PRNG keys are not
+  supported.
   """
 
-  def fetch(x):
+  def fetch(x: Any) -> Any:
     if isinstance(x, jax.Array) and not (
       x.is_fully_addressable or x.is_fully_replicated
     ):
@@ -75,96 +80,103 @@ def to_host(tree: Any) -> Any:
 
 @contextlib.contextmanager
 def raise_everywhere(name: str) -> Iterator[None]:
-  """Raises in all processes what the body raised in any of them.
+  """Raises an error of the body in all processes if one of them has it.
 
-  All wait for one another at the end of the body, and then raise the same: the
-  error of the process with the lowest number that has one. So it is printed
-  once.
+  The processes wait for one another at the end of the body. If several fail,
+  all raise the error of the process with the lowest number, so that it is
+  printed once.
 
   Args:
-    name: of this meeting; each is held once in a run.
+    name: identifies this barrier; each name can be used once in a run.
 
   Raises:
-    TrueNegsError: as described.
+    TrueNegsError: that of this or of another process.
   """
-  own: errors.TrueNegsError | None = None
+  own_error: errors.TrueNegsError | None = None
   try:
     yield
   except errors.TrueNegsError as e:
-    own = e
-  packed = "" if own is None else _pack(own)
-  texts = _exchange(f"together/{name}", packed)
+    own_error = e
+  packed = ""
+  if own_error is not None:
+    message = errors.printable(own_error)
+    packed = json.dumps([type(own_error).__name__, message])
+  texts = _exchange(f"raise_everywhere/{name}", packed)
   failed = sorted(index for index, text in texts.items() if text)
   if failed:
     kind, message = json.loads(texts[failed[0]])
-    who = f"process {failed[0]} of {process_count()}: " if failed[0] else ""
-    raise getattr(errors, kind)(who + message)
-  if own is not None:
-    raise own
+    origin = f"process {failed[0]} of {process_count()}: " if failed[0] else ""
+    raise getattr(errors, kind)(origin + message)
+  if own_error is not None:
+    raise own_error
 
 
-def check_same(what: str, value: str) -> None:
-  """Refuses processes that do not all give the same value.
+def check_same(name: str, value: str) -> None:
+  """Raises an error unless all processes pass the same value.
+
+  Args:
+    name: of the value, for the message.
+    value: its text; texts of more than about 60 characters are not printed.
 
   Raises:
-    InputError: in all of them; long values are not shown.
+    InputError: in all processes.
   """
-  values = _exchange(f"alike/{what.replace(' ', '_')}", value)
+  values = _exchange(f"check_same/{name.replace(' ', '_')}", value)
   first = values.get(0, value)
-  others = {i: text for i, text in values.items() if text != first}
+  others = {index: text for index, text in values.items() if text != first}
   if others:
-    shown = [f"process {i} has {text}" for i, text in others.items()]
-    if max(map(len, shown)) > 80:
-      shown = [f"process {i}" for i in others]
+    lines = [f"process {i} has {x}" for i, x in {0: first, **others}.items()]
+    if max(map(len, lines)) > 80:
+      lines = [f"process {index} differs from process 0" for index in others]
     raise InputError(
-      f"the processes do not agree on {what}: other than process 0's"
-      f"{f' ({first})' if len(first) < 80 else ''}: {', '.join(shown)}."
+      f"The processes do not agree on {name}: {', '.join(lines)}. Start all"
+      " with the same command and the same files."
     )
 
 
 def print_once(message: str) -> None:
-  """Prints to stderr, once where several processes say the same."""
+  """Prints to stderr, once if several processes print the same message."""
   client = _client()
   if client is None:
     print(message, file=sys.stderr)
     return
   digest = hashlib.sha256(message.encode()).hexdigest()
-  key = f"truenegs/told/{digest}"
+  key = f"truenegs/printed/{digest}"
   try:
     if is_first_process():
       client.key_value_set(key, "", allow_overwrite=True)
     else:
-      client.blocking_key_value_get(key, ALIKE_SECS * 1000)
+      client.blocking_key_value_get(key, SAME_ERROR_SECS * 1000)
       return
-  except Exception:  # it did not, or is gone
+  except Exception:  # the first process has no such message, or is gone
     message = f"process {jax.process_index()} of {process_count()}: {message}"
   print(message, file=sys.stderr)
 
 
 def exit_all(exit_code: int, *, failed: bool) -> NoReturn:
-  """Ends the process; one of many ends with the others.
+  """Exits this process together with the other processes of its run.
 
-  Those that are at work are ended by jax, with a code that is not 0, within
-  about half a minute of the one that failed.
+  After a failure, jax ends the processes that still work within about half a
+  minute, with a non-zero exit code.
 
   Args:
     exit_code: of this process.
-    failed: do not wait until the others have got here, too.
+    failed: whether to exit without waiting until the others arrive here.
   """
   if not jax.distributed.is_initialized():
     sys.exit(exit_code)
-  # Once all is saved, one more signal must not take the exit code away.
-  saved = exit_code in (errors.SAVED_RESTART, errors.SAVED_INTERRUPT)
+  # When all is saved, another signal must not change the exit code.
+  is_saved = exit_code in (errors.SAVED_RESTART, errors.SAVED_INTERRUPT)
   for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, signal.SIG_IGN if saved else signal.SIG_DFL)
+    signal.signal(number, signal.SIG_IGN if is_saved else signal.SIG_DFL)
   sys.stdout.flush()
   sys.stderr.flush()
   client = _client()
   if client is not None:
-    secs = ALIKE_SECS if failed else PATIENCE_SECS
+    secs = SAME_ERROR_SECS if failed else BARRIER_SECS
     with contextlib.suppress(Exception):
       client.wait_at_barrier("truenegs/end", secs * 1000)
-  # The others may never come, and then jax aborts with a code of its own.
+  # If the others never arrive, the shutdown aborts with an exit code of jax.
   ending = threading.Thread(target=_shut_down, daemon=True)
   ending.start()
   ending.join(SHUTDOWN_SECS - 2)
@@ -172,10 +184,7 @@ def exit_all(exit_code: int, *, failed: bool) -> NoReturn:
 
 
 def _client() -> Any:
-  """The client of jax's coordinator; None in one process, or if jax hides it.
-
-  It reaches the others without a device, and waits as long as it is told.
-  """
+  """Returns the client of jax's coordinator; None in a run of one process."""
   if not jax.distributed.is_initialized():
     return None
   try:
@@ -187,21 +196,17 @@ def _client() -> Any:
 
 
 def _exchange(name: str, text: str) -> dict[int, str]:
-  """The text of every process, by its number; empty where there is but one."""
+  """Returns each process's text by its number; empty with one process."""
   client = _client()
   if client is None:
     return {}
   folder = f"truenegs/{name}"
   client.key_value_set(f"{folder}/{jax.process_index()}", text or " ")
-  client.wait_at_barrier(folder, PATIENCE_SECS * 1000)
+  client.wait_at_barrier(folder, BARRIER_SECS * 1000)
   return {
     int(key.rsplit("/", 1)[1]): value.strip()
     for key, value in client.key_value_dir_get(folder)
   }
-
-
-def _pack(error: errors.TrueNegsError) -> str:
-  return json.dumps([type(error).__name__, errors.printable(error)])
 
 
 def _shut_down() -> None:
@@ -211,12 +216,12 @@ def _shut_down() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ProcessInfo:
-  """A process's place in a run of `count`."""
+  """Number of a process in its run, and how it reaches the others."""
 
-  coordinator: str  # HOST:PORT, where process 0 listens
+  coordinator: str  # HOST:PORT at which process 0 listens
   count: int
   index: int
-  local_devices: tuple[int, ...] | None = None  # None: all of the machine
+  local_devices: tuple[int, ...] | None = None  # None: all of this machine
 
   def __str__(self) -> str:
     return f"process {self.index} of {self.count}"
@@ -228,108 +233,114 @@ def initialize(
   process_id: int | None,
   say: Callable[[str], Any],
 ) -> None:
-  """Joins the processes of a run; does nothing where there is only one.
+  """Connects the processes of a run; does nothing if there is only one.
 
-  Must run before anything touches a device.
+  Must be called before anything touches a device.
 
   Args:
     coordinator, num_processes, process_id: the flags, all three or none. With
-      none, jax finds them on Cloud TPU, GKE, Slurm and Open MPI.
-    say: takes the lines before and after, in every process.
+      none, jax reads them from Cloud TPU, GKE, Slurm and Open MPI.
+    say: prints a line before and after, in every process.
 
   Raises:
-    InputError: flags that cannot be, or processes that do not agree on how
-      many they are. Where they do not find one another within
-      TRUENEGS_JOIN_SECS, jax aborts the process: exit code 134.
+    InputError: impossible flags, or different numbers of processes. If a
+      process does not join within TRUENEGS_JOIN_SECS, jax aborts the others
+      with exit code 134.
   """
-  waits = {name: _secs(name) for name in DEFAULTS}
-  place = _given(coordinator, num_processes, process_id)
-  if place is None:
-    place = _detected(waits[JOIN_SECS])
-  if place is None or place.count == 1:
+  secs = {name: _read_secs(name) for name in DEFAULT_SECS}
+  join_secs = secs[JOIN_VARIABLE]
+  process = _from_flags(coordinator, num_processes, process_id)
+  if process is None:
+    process = _from_cluster(join_secs)
+  if process is None or process.count == 1:
     return
   say(
-    f"joining as {place}, coordinator {place.coordinator}, waiting at most"
-    f" {waits[JOIN_SECS]} s ({JOIN_SECS}). If jax ends this process with a"
-    " trace, the coordinator cannot be reached, or a process is missing, or two"
-    " have the same process_id, or another num_processes: start all"
-    f" {place.count} within that time"
+    f"Joining as {process}, coordinator {process.coordinator}. Waiting at most"
+    f" {join_secs} s ({JOIN_VARIABLE}). If jax ends this process with a"
+    " traceback, the coordinator cannot be reached, a process is missing, two"
+    " have the same process_id, or their num_processes differ. Start all"
+    f" {process.count} within that time."
   )
   try:
     jax.distributed.initialize(
-      place.coordinator,
-      place.count,
-      place.index,
-      local_device_ids=place.local_devices,
-      initialization_timeout=waits[JOIN_SECS],
-      heartbeat_timeout_seconds=waits[HEARTBEAT_SECS],
+      process.coordinator,
+      process.count,
+      process.index,
+      local_device_ids=process.local_devices,
+      initialization_timeout=join_secs,
+      heartbeat_timeout_seconds=secs[HEARTBEAT_VARIABLE],
       shutdown_timeout_seconds=SHUTDOWN_SECS,
     )
-  except Exception as e:  # RuntimeError, ValueError, ...: the port is taken
-    say(f"error: could not join as {place}: {str(e).partition(chr(10))[0]}")
-    os._exit(InputError.exit_code)  # else what has begun would wait, and abort
-  check_same("num_processes", str(place.count))
+  except Exception as e:  # such as RuntimeError, ValueError: the port is taken
+    say(f"error: {process} could not join: {str(e).partition(chr(10))[0]}")
+    os._exit(InputError.exit_code)  # a normal exit would wait, then abort
+  check_same("num_processes", str(process.count))
   say(
-    f"joined: {place}, {jax.local_device_count()} local of"
-    f" {jax.device_count()} devices"
+    f"Joined as {process}, with {jax.local_device_count()} of"
+    f" {jax.device_count()} devices."
   )
 
 
-def _secs(name: str) -> int:
-  text = os.environ.get(name) or str(DEFAULTS[name])
+def _read_secs(name: str) -> int:
+  text = os.environ.get(name) or str(DEFAULT_SECS[name])
   if not re.fullmatch(r"[1-9]\d{0,6}", text):
-    raise InputError(f"{name}={text!r}: give whole seconds, 1 or more.")
+    raise InputError(
+      f"{name}={text!r} is not a number of seconds. Set a whole number, 1 or"
+      " more."
+    )
   return int(text)
 
 
-def _given(
+def _from_flags(
   coordinator: str | None, num_processes: int | None, process_id: int | None
 ) -> ProcessInfo | None:
-  """The place that the flags name; InputError when they cannot be."""
-  flags = (coordinator, num_processes, process_id)
-  if flags == (None, None, None):
+  """Reads the flags; None if none is set, InputError if they are impossible."""
+  flags = {
+    "coordinator": coordinator,
+    "num_processes": num_processes,
+    "process_id": process_id,
+  }
+  missing = [f"--{name}" for name, value in flags.items() if value is None]
+  if len(missing) == len(flags):
     return None
   if coordinator is None or num_processes is None or process_id is None:
-    shown = ", ".join(map(str, flags))
-    raise InputError(f"give all of {FLAGS}, or none; there are: {shown}.")
+    raise InputError(
+      f"Missing flags: {', '.join(missing)}. Pass all of {FLAGS}, or none."
+    )
   port = re.fullmatch(r"\S+:(\d{1,5})", coordinator)
   if not port or not 0 < int(port[1]) < 2**16:
     raise InputError(
-      f"--coordinator={coordinator}: give HOST:PORT, a port that is free on"
-      " the machine of process 0."
+      f"--coordinator={coordinator!r} is not HOST:PORT. Use the machine of"
+      " process 0 and a port that is free there."
     )
   if not 0 <= process_id < num_processes:
     raise InputError(
-      f"--num_processes={num_processes} --process_id={process_id}: processes"
-      " are numbered from 0 to one less than there are."
+      f"--process_id={process_id} is impossible with"
+      f" --num_processes={num_processes}. Processes are numbered from 0 to"
+      " num_processes - 1."
     )
   return ProcessInfo(coordinator, num_processes, process_id)
 
 
-def _detected(join_secs: int) -> ProcessInfo | None:
-  """The place that jax finds in the environment; None on a laptop.
-
-  There is no public way to ask before joining: where jax hides it, the flags
-  are needed.
-  """
+def _from_cluster(join_secs: int) -> ProcessInfo | None:
+  """Reads the environment of a launcher; None if there is no launcher."""
   try:
     from jax._src import clusters
 
     detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
   except (ImportError, AttributeError):
     return None
-  given = os.environ.get("JAX_COORDINATOR_ADDRESS")
+  coordinator = os.environ.get("JAX_COORDINATOR_ADDRESS")
   try:
     address, number, index, devices = detect(
-      given, None, None, None, None, join_secs
+      coordinator, None, None, None, None, join_secs
     )
-  except Exception as e:  # each cluster has its own
+  except Exception as e:  # each kind of cluster raises its own
     raise InputError(
-      "this machine is one of a cluster, but jax cannot find its place in it:"
-      f" {e}. Give {FLAGS}."
+      f"jax detected a cluster but not this process's number in it: {e}. Pass"
+      f" {FLAGS}."
     ) from e
   if not number or not address or index is None:
     return None
-  return ProcessInfo(
-    address, number, index, tuple(devices) if devices else None
-  )
+  local_devices = tuple(devices) if devices else None
+  return ProcessInfo(address, number, index, local_devices)

@@ -1,63 +1,83 @@
-"""The errors that end a run, each with the exit code a launcher sees.
+"""Errors that end a run, each class with its own exit code.
 
-A message names the value, the rule and the way out. Everything else that is
-raised is a defect of ours and keeps its traceback.
+Every other exception is a bug and keeps its traceback. All messages (errors,
+warnings, progress, help of flags) have one style:
+
+  PROBLEM with its value. WHY, or what is allowed. WHAT TO TYPE.
+
+  * Short plain sentences, each with a full stop. The first word is capitalized
+    unless it is a key, a path or an identifier. No full stop inside
+    parentheses, no chain of semicolons.
+  * Config keys as the user types them: "data.layout='x' is unknown. Choose
+    electra or packed." (see `one_of`). Flags in full: --config.data.vocab=FILE.
+  * Strings and paths in single quotes, except a position at the beginning:
+    "texts/a.txt:12: not UTF-8." Numbers bare, thousands with commas.
+  * Fixes begin with Set, Pass, Use, Choose, Install, Run or Remove.
+  * Warnings begin with "warning: "; `main` puts "error: " before errors.
 """
 
 from collections.abc import Iterable
 
+# Exit codes of runs that were stopped after saving a checkpoint.
+SAVED_RESTART = 75  # by SIGTERM; EX_TEMPFAIL: run the same command again
+SAVED_INTERRUPT = 130  # by Ctrl-C
+
 
 class TrueNegsError(Exception):
-  """A run cannot go on for a reason that its user can mend."""
+  """Base class: the run cannot continue, and its user can fix the cause."""
 
   exit_code = 1
 
 
 class InputError(TrueNegsError, ValueError):
-  """A flag, a config value, a vocabulary or a resource is unusable."""
+  """Unusable flag, config value, vocabulary or resource."""
 
   exit_code = 2
 
 
 class DataError(TrueNegsError):
-  """A corpus or a rows folder is empty, damaged or not what was asked for."""
+  """Empty, damaged or unexpected corpus or rows folder."""
 
   exit_code = 3
 
 
 class UnavailableError(DataError):
-  """A corpus is not on this machine: no such file, or no way to the hub."""
+  """Data that is neither on this machine nor reachable on the hub."""
 
 
 class CheckpointError(TrueNegsError):
-  """A checkpoint is missing, damaged or of another run."""
+  """Missing or damaged checkpoint, or one of another run."""
 
   exit_code = 4
 
 
 class DiskError(TrueNegsError):
-  """A file could not be written: full disk, no permission."""
+  """File that cannot be written: full disk, no permission."""
 
   exit_code = 5
 
 
 class NonFiniteError(TrueNegsError):
-  """Gradients were NaN or infinite more often than the config allows."""
+  """NaN or infinite gradients in more steps than the config allows."""
 
   exit_code = 6
 
 
-def one_of(name: str, value: str, known: Iterable[str]) -> None:
-  """InputError where a value is not among the known ones, which it lists."""
-  if value not in (names := tuple(known)):
-    raise InputError(f"{name} {value!r} is unknown; known: {', '.join(names)}.")
+def one_of(name: str, value: str, choices: Iterable[str]) -> None:
+  """Raises InputError, with all choices, unless `value` is one of them."""
+  *others, last = names = tuple(choices)
+  if value not in names:
+    listed = f"{', '.join(others)} or {last}" if others else last
+    raise InputError(f"{name}={value!r} is unknown. Choose {listed}.")
 
 
 def printable(error: Exception) -> str:
-  """The message of an error; what a file says cannot command a terminal."""
-  show = lambda c: c if c.isprintable() or c == "\n" else repr(c)[1:-1]
-  return "".join(map(show, " ".join(map(str, error.args))))
+  """Returns an error's message with control characters escaped.
 
-
-SAVED_RESTART = 75  # EX_TEMPFAIL: SIGTERM, saved, wants the same command again.
-SAVED_INTERRUPT = 130  # Ctrl-C, saved.
+  Text from a file in the message then cannot send commands to the terminal.
+  """
+  message = " ".join(map(str, error.args))
+  return "".join(
+    char if char.isprintable() or char == "\n" else repr(char)[1:-1]
+    for char in message
+  )

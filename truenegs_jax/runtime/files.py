@@ -1,10 +1,10 @@
-"""Files and folders that bear their names only once they are complete.
+"""Writes files and folders that appear under their names once complete.
 
   with atomic_file(workdir / "result.json") as file:
     file.write(json.dumps(result).encode())
 
-A reader, or a run that was killed and started again, meets the old content or
-the new one, never a part of it.
+A reader, or a run that is restarted after it was killed, finds the old content
+or the new one, never a part of it.
 """
 
 import contextlib
@@ -22,10 +22,11 @@ from truenegs_jax.runtime.errors import DiskError
 
 @contextlib.contextmanager
 def disk_errors(path: pathlib.Path, *more: type[Exception]) -> Iterator[None]:
-  """Turns an OSError into a DiskError that names the file.
+  """Turns OSErrors of the body into DiskErrors that name the file.
 
   Args:
-    more: other exceptions by which a library reports that it cannot write.
+    path: the file or folder that the body writes.
+    *more: other exceptions by which a library reports that it cannot write.
 
   Raises:
     DiskError: instead of these.
@@ -34,14 +35,14 @@ def disk_errors(path: pathlib.Path, *more: type[Exception]) -> Iterator[None]:
   try:
     yield
   except caught as error:
-    number, reason = getattr(error, "errno", None), str(error)
+    reason, fix = str(error), "Fix this, or choose another folder"
     if isinstance(error, OSError):
       reason = error.strerror or reason
-    full = number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    way = "free some space" if full else "fix that, or choose another folder,"
+      if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        fix = "Free some space"
     raise DiskError(
-      f"{path} could not be written: {reason}. What was saved before is intact;"
-      f" {way} and give the same command again."
+      f"'{path}' could not be written: {reason}. All that was saved before is"
+      f" intact. {fix}, and run the same command again."
     ) from error
 
 
@@ -49,18 +50,19 @@ def disk_errors(path: pathlib.Path, *more: type[Exception]) -> Iterator[None]:
 def atomic_file(
   path: pathlib.Path, *, several_writers: bool = False
 ) -> Iterator[BinaryIO]:
-  """Opens a file for writing; it gets its name, by a rename, when all is on it.
+  """Opens a temporary file for writing and renames it to `path` at the end.
 
-  After an error, whatever it is, `path` is as it was before. The content is on
-  the disk (fsync) before the rename.
+  After any exception, `path` is as it was before. The content is on the disk
+  (fsync) before the rename.
 
   Args:
-    several_writers: other processes may write the same file at this time; the
-      last one stays. Else it is written as `<name>.tmp`, which a killed process
-      may leave behind and the next one overwrites.
+    path: the final name.
+    several_writers: whether other processes may write the same file at the same
+      time; the last one wins. Otherwise the temporary file is `<name>.tmp`,
+      which a killed process may leave behind and the next one overwrites.
 
   Raises:
-    DiskError: it cannot be written; so do OSErrors of the body.
+    DiskError: it cannot be written, or the body raised an OSError.
   """
   temporary = path.with_name(f"{path.name}.tmp")
   if several_writers:
@@ -73,22 +75,22 @@ def atomic_file(
         os.fsync(file.fileno())
       temporary.replace(path)
   finally:
-    with contextlib.suppress(OSError):  # most often it has its name by now
+    with contextlib.suppress(OSError):  # already renamed unless it failed
       temporary.unlink()
 
 
 @contextlib.contextmanager
 def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields a folder to fill, which takes the place of `path` at the end.
+  """Yields a temporary folder to fill and renames it to `path` at the end.
 
-  After an error, whatever it is, `path` is as it was before. Whoever fills the
-  folder sees to it that its files are on the disk.
+  After any exception, `path` is as it was before. The body must call fsync on
+  its files itself.
 
   Raises:
-    DiskError: the folder cannot be made, or cannot be put there.
+    DiskError: the folder cannot be created or renamed.
   """
   partial = path.with_name(f".{path.name}.partial")
-  shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+  shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
   try:
     with disk_errors(path):
       partial.mkdir(parents=True)
@@ -100,7 +102,7 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def sync(path: pathlib.Path) -> None:
-  """Makes a file, or the names in a folder, survive a loss of power."""
+  """Makes a file, or the names in a folder, survive a power failure."""
   descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)
@@ -109,7 +111,7 @@ def sync(path: pathlib.Path) -> None:
 
 
 def short_sha256(*parts: bytes | str) -> str:
-  """The first 16 hex digits of the SHA-256 of the parts, strings as UTF-8."""
+  """Returns 16 hex digits of the SHA-256 of the parts, strings as UTF-8."""
   digest = hashlib.sha256()
   for part in parts:
     digest.update(part.encode() if isinstance(part, str) else part)
@@ -120,7 +122,7 @@ def _replace_folder(path: pathlib.Path, new: pathlib.Path) -> None:
   old = path.with_name(f".{path.name}.old")
   shutil.rmtree(old, ignore_errors=True)
   if path.exists():
-    path.rename(old)  # no folder can be renamed onto one that holds files
+    path.rename(old)  # a rename cannot replace a folder that is not empty
   try:
     new.rename(path)
   except OSError:

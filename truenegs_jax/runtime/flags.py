@@ -1,6 +1,8 @@
-"""`--config=FILE.py[:ARG,...]` or the name of a packaged config, for the verbs.
+"""The --config flag and the command line of all entry points.
 
-A flag or config that cannot be is one line and exit code 2, not a traceback.
+  --config=FILE.py[:ARG,...] or --config=NAME[:ARG,...] of a packaged config
+
+A bad flag or config prints one line and exits with code 2, without a traceback.
 """
 
 import pathlib
@@ -17,7 +19,7 @@ PACKAGED = pathlib.Path(__file__).parents[1] / "configs"
 
 
 def define_config() -> flags.FlagHolder:
-  """Defines --config; `.value` is the locked ConfigDict."""
+  """Defines --config; its `.value` is a locked ConfigDict."""
   return config_flags.DEFINE_config_file(
     "config",
     None,
@@ -27,12 +29,12 @@ def define_config() -> flags.FlagHolder:
 
 
 def run(main: Callable[[list[str]], object]) -> None:
-  """`app.run` with packaged configs found and bad flags told in one line."""
+  """Runs `app.run` with packaged configs and one-line flag errors."""
   app.run(main, flags_parser=_parse)
 
 
 def resolve_config(value: str) -> str:
-  """Resolves `electra_demo:ARGS` to the packaged file; paths stay as given.
+  """Resolves `electra_demo:ARGS` to the packaged file; keeps existing paths.
 
   Raises:
     InputError: neither a file nor the name of a packaged config.
@@ -46,45 +48,50 @@ def resolve_config(value: str) -> str:
   if packaged.stem in names:
     return f"{packaged}{colon}{args}"
   raise InputError(
-    f"--config={value}: no such file, and no packaged config of that name;"
-    f" packaged are {', '.join(names)}."
+    f"--config={value!r} is no file and no packaged config. Choose a file or"
+    f" {', '.join(names)}."
   )
 
 
 def config_filename() -> str:
-  """The config's file and arguments, as resolved."""
+  """Returns the config's resolved file and arguments, FILE.py[:ARG,...]."""
   return config_flags.get_config_filename(flags.FLAGS["config"])
 
 
 def _parse(argv: list[str]) -> list[str]:
   try:
-    rest = flags.FLAGS(_resolved(argv))
+    rest = flags.FLAGS(_resolve_configs(argv))
     if len(rest) > 1:
-      raise InputError(f"arguments not understood: {' '.join(rest[1:])}")
+      raise InputError(f"Arguments not understood: {' '.join(rest[1:])}.")
     if flags.FLAGS["config"].value is None:
-      raise InputError("--config=FILE is missing; try --config=electra_demo.")
-  # ml_collections: the first two for an unknown key, ValueError from a file.
+      raise InputError("--config is missing. Try --config=electra_demo.")
+  # ml_collections raises the first two for unknown keys, config files the last.
   except (
     AttributeError,
     KeyError,
     flags.Error,
-    ValueError,
     TypeError,
+    ValueError,
   ) as e:
-    # ml_collections puts a traceback around what a config's own words raise.
-    last = str(e).rstrip().rpartition("\nValueError: ")[2]
-    told = last if last.startswith("config argument ") else printable(e)
+    message = printable(e)
     if isinstance(e, (AttributeError, KeyError)):
-      told = " ".join(str(e.args[0]).split())
-      told = f"no such key: {told}; configs/common.py, or the config, has all"
-    print(f"error: {told}", file=sys.stderr)
+      reason = " ".join(str(e.args[0]).split())
+      message = (
+        f"No such key: {reason}. The config and configs/common.py list"
+        " all keys."
+      )
+    # ml_collections puts a traceback before the message of a config file.
+    last = str(e).rstrip().rpartition("\nValueError: ")[2]
+    if last.startswith("Config argument "):
+      message = last
+    print(f"error: {message}", file=sys.stderr)
     sys.exit(InputError.exit_code)
   if not flags.FLAGS["verbosity"].present:
-    logging.set_verbosity(logging.WARNING)  # jax and orbax tell a lot
+    logging.set_verbosity(logging.WARNING)  # hides the log of jax and orbax
   return rest
 
 
-def _resolved(argv: list[str]) -> list[str]:
+def _resolve_configs(argv: list[str]) -> list[str]:
   resolved = list(argv)
   for i, word in enumerate(argv):
     flag, equals, value = word.partition("=")
@@ -98,7 +105,7 @@ def _resolved(argv: list[str]) -> list[str]:
 
 
 def rerun_command() -> str:
-  """The command line that runs this again."""
+  """Returns the command line that runs this process again."""
   name = pathlib.Path(sys.argv[0]).stem
   words = [f"python -m truenegs_jax.{name}", *map(shlex.quote, sys.argv[1:])]
   return " ".join(words)

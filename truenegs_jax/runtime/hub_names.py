@@ -1,4 +1,4 @@
-"""Names of repositories on the Hugging Face hub."""
+"""Checks names of repositories on the Hugging Face hub."""
 
 import re
 
@@ -8,10 +8,10 @@ _REVISION = re.compile(r"(?!.*\.\.)\w([\w./-]*[\w-])?", re.ASCII)
 
 
 def is_hub_name(text: str) -> bool:
-  """Whether this could be NAME or OWNER/NAME on the hub."""
+  """Whether the text has the form NAME or OWNER/NAME."""
   return _NAME.fullmatch(text) is not None
 
 
 def is_revision(text: str) -> bool:
-  """Whether this could be a branch, a tag, a commit or refs/pr/N."""
+  """Whether the text could be a branch, a tag, a commit or refs/pr/N."""
   return _REVISION.fullmatch(text) is not None

@@ -1,4 +1,4 @@
-"""Progress on standard error: a live bar, or a line every few seconds."""
+"""Shows progress on standard error: a live bar, or a line every 10 s."""
 
 import contextlib
 import time
@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 import rich.console
 import rich.progress
 
-LINE_SECS = 10.0  # between lines where there is no terminal
+LINE_SECS = 10.0  # between lines if standard error is not a terminal
 
 
 class Display:
-  """Writes to standard error; standard output is for results."""
+  """Prints lines and progress bars to standard error, not to the results."""
 
   def __init__(self) -> None:
-    # markup: a path or a glob may hold brackets.
+    # No markup: paths and globs may contain brackets.
     self._console = rich.console.Console(
       stderr=True, markup=False, highlight=False
     )
@@ -27,9 +27,9 @@ class Display:
   def bar(self, stage: str) -> Iterator[Callable[..., None]]:
     """Yields a function `show(text_bytes, done, detail, at_once=False)`.
 
-    It takes the bytes of text so far, the share that is done (None where not
-    known), and words of detail. With `at_once` they are shown even if others
-    were a moment ago.
+    Its arguments are the bytes of text read so far, the finished share in
+    [0, 1] or None if unknown, and details to print. With `at_once` a line is
+    printed even if the last one is younger than LINE_SECS.
     """
     start = last = time.monotonic()
     columns = (
@@ -66,7 +66,7 @@ class Display:
 
 
 def _pace(text_bytes: int, done: float | None, seconds: float) -> str:
-  """Size, rate and time to come, such as "35.6 MB, 9.8 MB/s, 0:12 left"."""
+  """Returns size, rate and time left: "35.6 MB, 9.8 MB/s, 0:12 left"."""
   megabytes = text_bytes / 1e6
   pace = f"{megabytes:,.1f} MB, {megabytes / max(seconds, 1e-9):.1f} MB/s"
   if not done:

@@ -1,13 +1,13 @@
-"""Random numbers addressed by (seed, step, row), never streamed.
+"""Random numbers addressed by (seed, step, row) instead of a stream.
 
-A row's key is `fold_in(fold_in(root, step), row)`; what a key is used for is
-folded in as one of the constants below, and each place inside a network has a
-site number. So a mask, a sample or a dropped unit is a function of where it is,
-and does not change with the number of devices, processes or micro-batches.
+The key of a row is `fold_in(fold_in(root, step), row)`. The purpose of the key,
+one of the constants below, is folded in as well, and each place in a network
+has a site number. A mask, a sample or a dropped unit is therefore a function of
+its address, whatever the number of devices, processes or micro-batches.
 
 Large draws (dropout, token sampling) hash an element counter with the key
-instead of running threefry over it: on a CPU threefry would cost more than the
-matrix products of a small model.
+instead of using threefry, which on a CPU would take longer than the matrix
+products of a small model.
 """
 
 import jax
@@ -15,12 +15,12 @@ import jax.numpy as jnp
 
 Array = jax.Array
 
-# What a row key is used for.
+# Purposes of row keys.
 MASK, SAMPLE, GENERATOR_DROPOUT, DISCRIMINATOR_DROPOUT = range(4)
 
 
 def row_keys(key: Array, step: Array | int, row_B: Array) -> Array:
-  """One typed key per row: the same on any mesh, in any micro-batch."""
+  """Returns one typed key per row, the same on any mesh."""
   key = jax.random.fold_in(key, step)
   return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, row_B)
 
@@ -33,9 +33,9 @@ def purpose_keys(keys_B: Array, purpose: int) -> Array:
 def uniform(
   keys_B: Array, shape: tuple[int, ...], *, site: int | Array = 0
 ) -> Array:
-  """Uniform f32 numbers in the open interval (0, 1), `[B, *shape]`.
+  """Returns f32 numbers, uniform in the open interval (0, 1), `[B, *shape]`.
 
-  Neither end is ever reached, so `log(u)` and `log1p(-u)` are finite.
+  0 and 1 never occur, so `log(u)` and `log1p(-u)` are finite.
   """
   bits = random_bits(keys_B, shape, site=site)
   return ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
@@ -44,12 +44,17 @@ def uniform(
 def random_bits(
   keys_B: Array, shape: tuple[int, ...], *, site: int | Array = 0
 ) -> Array:
-  """Uniform uint32 numbers, `[B, *shape]`, of a counter hashed with the key.
+  """Returns uniform uint32 numbers, `[B, *shape]`: a counter hashed by key.
 
-  The hash is the 32-bit finalizer of MurmurHash3 (public domain, A. Appleby),
-  the second key word entering between its rounds: rows with nearby counters
-  are then different functions, not shifted copies of one sequence. `site` is an
-  integer or, known only when it runs (a loop over layers), a scalar array.
+  The hash is the 32-bit finalizer of MurmurHash3 (public domain, A. Appleby).
+  The second word of the key enters between its rounds, so that the rows are
+  different functions of the counter, not shifted copies of one sequence.
+
+  Args:
+    keys_B: typed keys of the rows.
+    shape: of the numbers of one row.
+    site: number of the place in the network; a scalar array if it is known only
+      at run time, as in a loop over layers.
   """
   words_Bx2 = jax.random.key_data(keys_B).reshape(keys_B.shape[0], -1)
   broadcast = (-1,) + (1,) * len(shape)
@@ -58,7 +63,7 @@ def random_bits(
   second = _finalize(words_Bx2[:, -1] + site_bits).reshape(broadcast)
   counter = jnp.zeros(shape, jnp.uint32)
   stride = 1
-  # One iota per axis instead of a flat one reshaped: XLA fuses these.
+  # XLA fuses one iota per axis, but not the reshape of a flat one.
   for axis in reversed(range(len(shape))):
     iota = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
     counter = counter + iota * jnp.uint32(stride)
@@ -75,11 +80,10 @@ def dropout(
   """Zeroes a share `rate` of `x` `[B, ...]` and scales the rest to keep E[x].
 
   Args:
-    x: floats, the first axis being the rows.
-    keys_B: the rows' dropout keys; None turns dropout off.
+    x: floats; the first axis is the rows.
+    keys_B: dropout keys of the rows; None turns dropout off.
     rate: probability in [0, 1) of zeroing an element.
-    site: number of the place in the network, unique per network; an integer or
-      a scalar array of integers.
+    site: number of the place, unique in its network; see `random_bits`.
   """
   if keys_B is None or rate == 0.0:
     return x
