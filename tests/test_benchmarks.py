@@ -1,4 +1,4 @@
-"""What the benchmarks measure with, and never how fast anything is."""
+"""Tests the tools of the benchmarks, not the speed of anything."""
 
 import itertools
 import pathlib
@@ -13,7 +13,7 @@ from truenegs_jax.configs import bert_base, electra_small
 from truenegs_jax.runtime.errors import InputError
 
 FOLDER = pathlib.Path(__file__).parent.parent / "benchmarks"
-LISTING = """
+HLO = """
 %fused (p.1: f32[4,9,50]) -> f32[4,9] {
   %e = f32[4,9,50]{2,1,0} exponential(%p.1)
   ROOT %r = f32[4,9]{1,0} reduce(%e, %zero), dimensions={2}, to_apply=%add
@@ -31,41 +31,41 @@ ENTRY %main (t: f32[50,8], i: s32[36]) -> f32[4,9] {
 
 @pytest.fixture(scope="module")
 def scripts():
-  """Name -> what a script defines; its flags are taken back."""
+  """Returns the definitions of each script by name; removes its flags."""
   with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(str(FOLDER))
-    found = {}
+    definitions = {}
     for name in ("timing", "steps", "overheads", "growth"):
       before = set(flags.FLAGS)
-      found[name] = runpy.run_path(str(FOLDER / f"{name}.py"))
+      definitions[name] = runpy.run_path(str(FOLDER / f"{name}.py"))
       for flag in set(flags.FLAGS) - before:
         delattr(flags.FLAGS, flag)
-    yield found
+    yield definitions
 
 
-def test_turns_are_balanced_and_warm_up_is_left_out(scripts):
+def test_in_turn_balances_the_order_and_drops_the_warm_up(scripts):
   calls = []
   runs = {name: lambda name=name: calls.append(name) for name in "abc"}
   secs = scripts["timing"]["in_turn"](runs, rounds=5, warmup=1)
   assert {len(values) for values in secs.values()} == {5}
   rounds = [calls[i : i + 3] for i in range(0, len(calls), 3)]
   assert len(rounds) == 6 and all(set(names) == set("abc") for names in rounds)
-  for place in range(3):  # in turn, forth and back
-    assert sorted(names[place] for names in rounds) == sorted("abc" * 2)
-  follows = [a == b for a, b in itertools.pairwise(calls)]
-  assert sum(follows) == 3  # once each
+  for i in range(3):  # each run is equally often at each place of a round
+    assert sorted(names[i] for names in rounds) == sorted("abc" * 2)
+  repeated = [a == b for a, b in itertools.pairwise(calls)]
+  assert sum(repeated) == 3  # each run follows itself once
 
 
-def test_a_ratio_of_pairs_is_found_under_drift(scripts):
+def test_ratio_is_right_when_the_machine_drifts(scripts):
   rng = np.random.default_rng(0)
   drift = np.exp(np.cumsum(rng.normal(0, 0.05, 400)))
   secs = [scale * drift * rng.normal(1, 0.01, 400) for scale in (1.02, 1.0)]
-  found = scripts["timing"]["ratio"](*secs)
-  assert found.low < 1.02 < found.high
-  assert 0.0002 < found.half_width < 0.003
+  ratio = scripts["timing"]["ratio"](*secs)
+  assert ratio.low < 1.02 < ratio.high
+  assert 0.0002 < ratio.half_width < 0.003
 
 
-def test_records_are_added_to_a_file(scripts, tmp_path):
+def test_append_json_adds_records_to_a_file(scripts, tmp_path):
   append = scripts["timing"]["append_json"]
   path = tmp_path / "new" / "figures.json"
   for i in range(2):
@@ -78,9 +78,9 @@ def test_records_are_added_to_a_file(scripts, tmp_path):
   assert path.read_text() == "{}"
 
 
-def test_operations_are_read_off_the_listing(scripts):
-  listed = list(scripts["overheads"]["operations"](LISTING))
-  kinds = {x.kind: x for x in listed}
+def test_operations_are_parsed_from_hlo(scripts):
+  operations = list(scripts["overheads"]["operations"](HLO))
+  kinds = {x.kind: x for x in operations}
   assert kinds["exponential"].fused and kinds["reduce"].fused
   assert not kinds["fusion"].fused
   assert kinds["gather"].reads[0] == (50, 8)
@@ -92,22 +92,22 @@ def test_operations_are_read_off_the_listing(scripts):
   assert positions((36, 49), 50) == positions((50 + 256, 7), 50) == 0
 
 
-def test_the_step_runs_on_made_rows_and_has_its_account(scripts):
+def test_a_step_runs_on_random_rows_and_its_operations_are_counted(scripts):
   c = bert_base.get_config("hc,runlocal")
   c.model.variant = "embedding_size=16 width=32 layers=1 heads=2 ffn=64"
   step = scripts["steps"]["make_step"](c, pad_share=0.25)
   padded = [step.host_batch(i)["documents"] == 0 for i in range(40)]
   assert 0.23 < np.mean(padded) < 0.27
-  listed_V = (jax.device_get(step.aux["bits_VxW"]) != 0).any(axis=1)
-  assert 0.38 < listed_V.mean() < 0.47
+  has_synonyms_V = (jax.device_get(step.aux["bits_VxW"]) != 0).any(axis=1)
+  assert 0.38 < has_synonyms_V.mean() < 0.47
   terms = scripts["steps"]["takers"]({"hc": step})["hc"]()
   assert not terms["skipped"][0] and np.isfinite(float(terms["mlm"][0]))
-  found = scripts["overheads"]["account"](step)
-  assert found["on LxV"] == 0 < found["on KxV"] < found["ops"]
-  assert found["gathers"] and found["scatters"]
+  counts = scripts["overheads"]["account"](step)
+  assert counts["on LxV"] == 0 < counts["on KxV"] < counts["ops"]
+  assert counts["gathers"] and counts["scatters"]
 
 
-def test_sizes_of_a_config_are_changed(scripts):
+def test_resized_changes_the_sizes_of_a_config(scripts):
   growth = scripts["growth"]
   sizes = ["batch=4", "layers=3", "length=1024", "vocabulary=77", "batch=16"]
   c = growth["resized"](electra_small.get_config(), sizes)

@@ -1,8 +1,8 @@
-"""The launch scripts, run with stand-ins for what they call.
+"""Tests the launch scripts with stand-ins for the tools that they call.
 
-The stand-ins of support/ write down how they were called. The one for main
-does what the next line of its plan says: it ends with a code, or waits for a
-signal, "saves" for a moment and ends as main would.
+The stand-ins, support/stand_ins.py, record their calls. The one for main
+follows a plan, one step per start: it exits with a code, or waits for a signal,
+"saves" for a moment and exits as main would.
 """
 
 import ast
@@ -24,7 +24,7 @@ from truenegs_jax.runtime import distributed, errors
 ROOT = pathlib.Path(__file__).parent.parent
 LAUNCH = ROOT / "launch"
 SCRIPTS = sorted([*LAUNCH.glob("*.sh"), *LAUNCH.glob("gke/*.sh")])
-# wordnet.sh launches nothing.
+# wordnet.sh starts no run.
 LAUNCHERS = [path for path in SCRIPTS if path.name != "wordnet.sh"]
 RESTART = errors.SAVED_RESTART
 ARGUMENTS = [
@@ -48,8 +48,8 @@ TIMEOUT_SECS = 30
 SLOW_INSTALL_SECS = 600
 
 
-class Place:
-  """A copy of the launchers, stand-ins for what they call, and its records."""
+class Sandbox:
+  """A copy of the launchers, stand-ins for their tools, and recorded calls."""
 
   def __init__(self, root: pathlib.Path, launcher: str):
     self.root = root
@@ -61,7 +61,7 @@ class Place:
     (root / "bin").mkdir()
     for tool in ("python", "python3", "srun", "scontrol", "gcloud"):
       path = root / "bin" / tool
-      # -S: starts in a third of the time.
+      # -S makes Python start three times as fast.
       path.write_text(
         f"#!/bin/sh\nexec '{sys.executable}' -S '{stand_in}' {tool} \"$@\"\n"
       )
@@ -88,7 +88,7 @@ class Place:
     self.env |= TPU if launcher.startswith("tpu") else {}
 
   def plan(self, *steps: int | str, host: str = "host0") -> None:
-    """What main does, start after start: a code, CODE:STATE or "wait"."""
+    """Sets what each start of main does: a code, CODE:STATE or "wait"."""
     text = "\n".join(map(str, steps))
     (self.root / host / "plan").write_text(text)
 
@@ -121,7 +121,7 @@ class Place:
       time.sleep(0.01)
 
   def calls(self, tool: str, host: str = "host0") -> list[dict]:
-    """How a tool was called: argv, env, process group."""
+    """Returns the calls of a tool: argv, env and process group."""
     path = self.root / host / f"{tool}.calls"
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line) for line in lines]
@@ -136,18 +136,18 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path, request) -> Place:
-  return Place(tmp_path, request.param)
+def sandbox(tmp_path, request) -> Sandbox:
+  return Sandbox(tmp_path, request.param)
 
 
 def on(*launchers: str):
-  """Parametrizes the launcher; those of TPUs start many processes."""
+  """Parametrizes the launcher; those of TPUs are slow."""
   slow = {"marks": pytest.mark.slow}
-  places = [
+  params = [
     pytest.param(name, **(slow if name.startswith("tpu") else {}))
     for name in launchers
   ]
-  return pytest.mark.parametrize("place", places, indirect=True)
+  return pytest.mark.parametrize("sandbox", params, indirect=True)
 
 
 EVERY = on("gpu.sh", "slurm.sh", "tpu_vm.sh", "tpu_pod.sh")
@@ -167,240 +167,246 @@ def test_shellcheck_and_bash_find_nothing(path):
 
 
 @EVERY
-def test_arguments_arrive_as_they_were_given_and_no_secret_with_them(place):
-  for host in place.hosts:
-    place.plan(0, host=host)
-  assert place.run() == 0, place.output
-  for host in place.hosts:
-    (call,) = place.mains(host)
+def test_arguments_are_passed_on_unchanged_and_secrets_are_not(sandbox):
+  for host in sandbox.hosts:
+    sandbox.plan(0, host=host)
+  assert sandbox.run() == 0, sandbox.output
+  for host in sandbox.hosts:
+    (call,) = sandbox.mains(host)
     assert call["argv"] == ["-m", "truenegs_jax.main", *ARGUMENTS]
-    if len(place.hosts) > 1:
+    if len(sandbox.hosts) > 1:
       assert int(call["env"][distributed.JOIN_VARIABLE]) > SLOW_INSTALL_SECS
-  for path in place.root.glob("*/*.calls"):
-    said = str([c["argv"] for c in place.calls(path.stem, path.parent.name)])
-    assert not [value for value in SECRETS.values() if value in said]
+  for path in sandbox.root.glob("*/*.calls"):
+    calls = sandbox.calls(path.stem, path.parent.name)
+    arguments = str([call["argv"] for call in calls])
+    assert not [value for value in SECRETS.values() if value in arguments]
 
 
 @LOOPS
-def test_75_starts_the_same_command_again(place):
-  for host in place.hosts:
-    place.plan(RESTART, RESTART, 0, host=host)
-  assert place.run() == 0, place.output
-  for host in place.hosts:
-    first, second, third = [call["argv"] for call in place.mains(host)]
+def test_exit_code_75_restarts_the_same_command(sandbox):
+  for host in sandbox.hosts:
+    sandbox.plan(RESTART, RESTART, 0, host=host)
+  assert sandbox.run() == 0, sandbox.output
+  for host in sandbox.hosts:
+    first, second, third = [call["argv"] for call in sandbox.mains(host)]
     assert first == second == third
 
 
 @EVERY
 @pytest.mark.parametrize("code", [2, 130])
-def test_other_codes_are_passed_on(place, code):
-  for host in place.hosts:
-    place.plan(code, 0, host=host)
-  assert place.run() == code, place.output
-  assert len(place.mains()) == 1
-  assert not place.calls("scontrol")
+def test_other_exit_codes_are_passed_on(sandbox, code):
+  for host in sandbox.hosts:
+    sandbox.plan(code, 0, host=host)
+  assert sandbox.run() == code, sandbox.output
+  assert len(sandbox.mains()) == 1
+  assert not sandbox.calls("scontrol")
 
 
 @EVERY
-def test_sigterm_reaches_the_run_once_and_is_waited_for(place):
-  for host in place.hosts:
-    place.plan("wait", 0, host=host)
-  process = place.start()
-  place.wait_for_main()
+def test_sigterm_reaches_the_run_once_and_is_waited_for(sandbox):
+  for host in sandbox.hosts:
+    sandbox.plan("wait", 0, host=host)
+  process = sandbox.start()
+  sandbox.wait_for_main()
   process.send_signal(signal.SIGTERM)
-  assert place.end(process) == RESTART, place.output
-  for host in place.hosts:
-    assert place.signals(host) == ["SIGTERM", "saved"]
-    assert len(place.mains(host)) == 1
+  assert sandbox.end(process) == RESTART, sandbox.output
+  for host in sandbox.hosts:
+    assert sandbox.signals(host) == ["SIGTERM", "saved"]
+    assert len(sandbox.mains(host)) == 1
 
 
 @LOOPS
-def test_ctrl_c_in_a_terminal_reaches_the_run_once(place):
-  for host in place.hosts:
-    place.plan("wait", 0, host=host)
-  process = place.start()
-  place.wait_for_main()
-  os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group
-  assert place.end(process) == errors.SAVED_INTERRUPT, place.output
-  for host in place.hosts:
-    assert place.signals(host) == ["SIGINT", "saved"]
-  # Two that come at the same time may count as one: not even the first of them
-  # may come from the terminal.
-  tool = "python" if place.launcher.name == "gpu.sh" else "gcloud"
-  started = place.calls(tool)
+def test_ctrl_c_in_a_terminal_reaches_the_run_once(sandbox):
+  for host in sandbox.hosts:
+    sandbox.plan("wait", 0, host=host)
+  process = sandbox.start()
+  sandbox.wait_for_main()
+  os.killpg(process.pid, signal.SIGINT)  # to the whole group, as a terminal
+  assert sandbox.end(process) == errors.SAVED_INTERRUPT, sandbox.output
+  for host in sandbox.hosts:
+    assert sandbox.signals(host) == ["SIGINT", "saved"]
+  # Two signals at the same time may count as one, so the number is not enough:
+  # main must not be in the group that the terminal signals.
+  tool = "python" if sandbox.launcher.name == "gpu.sh" else "gcloud"
+  started = sandbox.calls(tool)
   (group,) = [c["group"] for c in started if is_start(c["argv"])]
   assert group != process.pid
 
 
 def is_start(argv: list[str]) -> bool:
-  """Whether the call started main here, or holds the connection to it."""
+  """Whether the call started main on this machine or over a connection."""
   return any("tpu_worker.sh start" in a or a == ARGUMENTS[0] for a in argv)
 
 
 @on("gpu.sh", "slurm.sh")
-def test_gpus_are_demanded_and_their_memory_taken(place):
-  place.plan(0, 0)
+def test_gpus_are_required_and_their_memory_is_preallocated(sandbox):
+  sandbox.plan(0, 0)
   for name in ("JAX_PLATFORMS", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
-    place.env.pop(name, None)
-  assert place.run() == 0, place.output
-  assert place.run(JAX_PLATFORMS="rocm") == 0
-  ours, users = [call["env"] for call in place.mains()]
-  assert ours["JAX_PLATFORMS"] == "cuda"
-  assert ours["XLA_PYTHON_CLIENT_MEM_FRACTION"] == ".9"
-  assert users["JAX_PLATFORMS"] == "rocm"
+    sandbox.env.pop(name, None)
+  assert sandbox.run() == 0, sandbox.output
+  assert sandbox.run(JAX_PLATFORMS="rocm") == 0
+  default, override = [call["env"] for call in sandbox.mains()]
+  assert default["JAX_PLATFORMS"] == "cuda"
+  assert default["XLA_PYTHON_CLIENT_MEM_FRACTION"] == ".9"
+  assert override["JAX_PLATFORMS"] == "rocm"
 
 
 @on("slurm.sh")
-def test_75_queues_a_running_job_again(place):
-  place.plan(RESTART)
-  assert place.run() == RESTART, place.output
-  assert [c["argv"] for c in place.calls("scontrol")] == [
+def test_exit_code_75_requeues_a_running_job(sandbox):
+  sandbox.plan(RESTART)
+  assert sandbox.run() == RESTART, sandbox.output
+  assert [c["argv"] for c in sandbox.calls("scontrol")] == [
     ["show", "job", "123"],
     ["requeue", "123"],
   ]
 
 
 @on("slurm.sh")
-def test_a_cancelled_job_is_not_queued_again(place):
-  place.plan(RESTART)
-  (place.root / "state").write_text("JobState=CANCELLED Reason=None")
-  assert place.run() == RESTART, place.output
-  assert ["requeue", "123"] not in [c["argv"] for c in place.calls("scontrol")]
+def test_a_cancelled_job_is_not_requeued(sandbox):
+  sandbox.plan(RESTART)
+  (sandbox.root / "state").write_text("JobState=CANCELLED Reason=None")
+  assert sandbox.run() == RESTART, sandbox.output
+  assert ["requeue", "123"] not in [
+    c["argv"] for c in sandbox.calls("scontrol")
+  ]
 
 
 @on("slurm.sh")
-def test_sigterm_queues_a_job_again_and_sigint_does_not(place):
-  for number, again in ((signal.SIGTERM, True), (signal.SIGINT, False)):
-    shutil.rmtree(place.root / "host0")
-    (place.root / "host0").mkdir()
-    place.plan("wait")
-    process = place.start()
-    place.wait_for_main()
+def test_sigterm_requeues_a_job_and_sigint_does_not(sandbox):
+  for number, requeues in ((signal.SIGTERM, True), (signal.SIGINT, False)):
+    shutil.rmtree(sandbox.root / "host0")
+    (sandbox.root / "host0").mkdir()
+    sandbox.plan("wait")
+    process = sandbox.start()
+    sandbox.wait_for_main()
     process.send_signal(number)
-    assert place.end(process) == RESTART, place.output
-    assert place.signals() == ["SIGTERM", "saved"]  # srun passes no INT on
-    calls = [c["argv"] for c in place.calls("scontrol")]
-    assert (["requeue", "123"] in calls) == again
+    assert sandbox.end(process) == RESTART, sandbox.output
+    assert sandbox.signals() == ["SIGTERM", "saved"]  # srun passes no INT on
+    calls = [c["argv"] for c in sandbox.calls("scontrol")]
+    assert (["requeue", "123"] in calls) == requeues
 
 
 @on("slurm.sh")
-def test_slurm_has_a_process_for_each_gpu(place):
-  place.plan(0)
-  assert place.run(SLURM_NTASKS_PER_NODE="1") == 2
-  assert "--ntasks-per-node" in place.output
-  assert not place.calls("srun")
-  assert place.run() == 0
-  (call,) = place.calls("srun")
+def test_slurm_starts_one_process_per_gpu(sandbox):
+  sandbox.plan(0)
+  assert sandbox.run(SLURM_NTASKS_PER_NODE="1") == 2
+  assert "--ntasks-per-node" in sandbox.output
+  assert not sandbox.calls("srun")
+  assert sandbox.run() == 0
+  (call,) = sandbox.calls("srun")
   assert call["env"]["SRUN_CPUS_PER_TASK"] == "8"
   assert "--kill-on-bad-exit=0" in call["argv"]
 
 
-def verbs(place: Place) -> list[str]:
-  """What gcloud was asked to do, without the questions."""
-  words = [c["argv"][3] for c in place.calls("gcloud")]
+def verbs(sandbox: Sandbox) -> list[str]:
+  """Returns the verbs of gcloud's calls, without `describe`."""
+  words = [c["argv"][3] for c in sandbox.calls("gcloud")]
   return [word for word in words if word != "describe"]
 
 
 @on("tpu_vm.sh", "tpu_pod.sh")
-def test_a_tpu_is_made_with_the_flags_given(place):
-  for host in place.hosts:
-    place.plan(0, host=host)
-  assert place.run(CREATE="--spot --network=a") == 0, place.output
-  assert verbs(place) == ["create", "scp", "ssh"]
+def test_a_tpu_is_created_with_the_users_flags(sandbox):
+  for host in sandbox.hosts:
+    sandbox.plan(0, host=host)
+  assert sandbox.run(CREATE="--spot --network=a") == 0, sandbox.output
+  assert verbs(sandbox) == ["create", "scp", "ssh"]
   (create,) = [
-    c["argv"] for c in place.calls("gcloud") if "create" in c["argv"]
+    c["argv"] for c in sandbox.calls("gcloud") if "create" in c["argv"]
   ]
-  wanted = ["mine", "--accelerator-type=v6e-8", "--zone=z-1", "--spot"]
-  pod = place.launcher.name == "tpu_pod.sh"
-  wanted += ["--node-id=mine", "--runtime-version=base"] * pod
-  wanted += ["--version=base"] * (not pod) + ["--network=a", "--quiet"]
-  assert set(wanted) < set(create)
+  pod = sandbox.launcher.name == "tpu_pod.sh"
+  expected = {"mine", "--accelerator-type=v6e-8", "--zone=z-1", "--spot"}
+  expected |= {"--network=a", "--quiet"}
+  if pod:
+    expected |= {"--node-id=mine", "--runtime-version=base"}
+  else:
+    expected |= {"--version=base"}
+  assert expected < set(create)
   assert create[2] == ("queued-resources" if pod else "tpu-vm")
 
 
 @on("tpu_vm.sh", "tpu_pod.sh")
-def test_a_tpu_that_is_there_is_used(place):
-  for host in place.hosts:
-    place.plan(RESTART, 0, host=host)
-  pod = place.launcher.name == "tpu_pod.sh"
-  (place.root / "state").write_text("ACTIVE" if pod else "READY")
-  assert place.run() == 0, place.output
-  assert verbs(place) == ["scp", "ssh"] * 2
+def test_an_existing_tpu_is_used(sandbox):
+  for host in sandbox.hosts:
+    sandbox.plan(RESTART, 0, host=host)
+  pod = sandbox.launcher.name == "tpu_pod.sh"
+  (sandbox.root / "state").write_text("ACTIVE" if pod else "READY")
+  assert sandbox.run() == 0, sandbox.output
+  assert verbs(sandbox) == ["scp", "ssh"] * 2
 
 
 @on("tpu_vm.sh", "tpu_pod.sh")
 @pytest.mark.parametrize("code", [1, RESTART])
-def test_a_tpu_that_was_taken_away_is_made_again(place, code):
-  state = "SUSPENDED" if "pod" in place.launcher.name else "PREEMPTED"
-  for host in place.hosts:
-    place.plan(f"{code}:{state}", 0, host=host)
-  assert place.run() == 0, place.output
-  made = ["create", "scp", "ssh"]
-  assert verbs(place) == [*made, "delete", *made]
-  for host in place.hosts:
-    installed = [c["argv"][2] for c in place.calls("python3", host)]
+def test_a_preempted_tpu_is_created_again(sandbox, code):
+  state = "SUSPENDED" if "pod" in sandbox.launcher.name else "PREEMPTED"
+  for host in sandbox.hosts:
+    sandbox.plan(f"{code}:{state}", 0, host=host)
+  assert sandbox.run() == 0, sandbox.output
+  launch = ["create", "scp", "ssh"]
+  assert verbs(sandbox) == [*launch, "delete", *launch]
+  for host in sandbox.hosts:
+    installed = [c["argv"][2] for c in sandbox.calls("python3", host)]
     assert installed == ["install", "venv", "pip"] * 2
 
 
 @on("tpu_vm.sh", "tpu_pod.sh")
-def test_done_is_done_though_the_tpu_is_taken_away(place):
-  state = "SUSPENDED" if "pod" in place.launcher.name else "PREEMPTED"
-  for host in place.hosts:
-    place.plan(f"0:{state}", 0, host=host)
-  assert place.run() == 0, place.output
-  assert "delete" not in verbs(place)
+def test_a_finished_run_ends_the_launcher_even_if_preempted(sandbox):
+  state = "SUSPENDED" if "pod" in sandbox.launcher.name else "PREEMPTED"
+  for host in sandbox.hosts:
+    sandbox.plan(f"0:{state}", 0, host=host)
+  assert sandbox.run() == 0, sandbox.output
+  assert "delete" not in verbs(sandbox)
 
 
 @on("tpu_pod.sh")
-def test_a_request_that_failed_is_not_repeated(place):
-  (place.root / "state").write_text("FAILED")
-  assert place.run() == 1
-  assert verbs(place) == []
-  assert "mine: FAILED" in place.output
+def test_a_failed_request_for_a_tpu_is_not_repeated(sandbox):
+  (sandbox.root / "state").write_text("FAILED")
+  assert sandbox.run() == 1
+  assert verbs(sandbox) == []
+  assert "mine: FAILED" in sandbox.output
 
 
 @on("tpu_pod.sh")
-def test_waiting_for_a_tpu_can_be_stopped(place):
-  (place.root / "state").write_text("PROVISIONING")
-  process = place.start()
+def test_waiting_for_a_tpu_can_be_stopped(sandbox):
+  (sandbox.root / "state").write_text("PROVISIONING")
+  process = sandbox.start()
   deadline = time.monotonic() + TIMEOUT_SECS
-  while not place.calls("gcloud") and time.monotonic() < deadline:
+  while not sandbox.calls("gcloud") and time.monotonic() < deadline:
     time.sleep(0.01)
   process.send_signal(signal.SIGTERM)
-  assert place.end(process) == RESTART, place.output
-  assert verbs(place) == []
+  assert sandbox.end(process) == RESTART, sandbox.output
+  assert verbs(sandbox) == []
 
 
 @on("tpu_vm.sh")
-def test_setup_runs_there_before_each_start(place):
-  place.plan(RESTART, 0)
-  setup = "echo \"set 'up'\" >>../made; true"
-  assert place.run(SETUP=setup) == 0, place.output
-  made = place.root / "host0" / "home" / "made"
-  assert made.read_text() == "set 'up'\n" * 2
-  place.plan(0, 0, 0)
-  assert place.run(SETUP="exit 9") == 9
-  assert len(place.mains()) == 2
+def test_setup_runs_on_the_tpu_before_each_start(sandbox):
+  sandbox.plan(RESTART, 0)
+  setup = "echo \"set 'up'\" >>../setups; true"
+  assert sandbox.run(SETUP=setup) == 0, sandbox.output
+  setups = sandbox.root / "host0" / "home" / "setups"
+  assert setups.read_text() == "set 'up'\n" * 2
+  sandbox.plan(0, 0, 0)
+  assert sandbox.run(SETUP="exit 9") == 9
+  assert len(sandbox.mains()) == 2
 
 
 @on("tpu_worker.sh")
-def test_a_run_left_behind_is_stopped_before_the_next(place):
-  place.plan("wait", 0)
-  first = place.start("start", ":", "--config=a")
-  place.wait_for_main()
-  assert place.run("start", ":", "--config=a") == 0, place.output
-  assert place.end(first) == RESTART
-  assert place.signals() == ["SIGTERM", "saved"]
+def test_a_leftover_run_is_stopped_before_the_next(sandbox):
+  sandbox.plan("wait", 0)
+  first = sandbox.start("start", ":", "--config=a")
+  sandbox.wait_for_main()
+  assert sandbox.run("start", ":", "--config=a") == 0, sandbox.output
+  assert sandbox.end(first) == RESTART
+  assert sandbox.signals() == ["SIGTERM", "saved"]
 
 
 @on("tpu_worker.sh")
-def test_a_signal_for_no_run_fails_and_hits_nobody_else(place):
+def test_signalling_without_a_run_fails_and_reaches_no_other_process(sandbox):
   bystander = subprocess.Popen(["sleep", "60"])
   try:
-    (place.launcher.parent.parent.parent / "run.pid").write_text(
+    (sandbox.launcher.parent.parent.parent / "run.pid").write_text(
       f"{bystander.pid}\n"
     )
-    assert place.run("TERM") != 0
+    assert sandbox.run("TERM") != 0
     assert bystander.poll() is None
   finally:
     bystander.kill()
@@ -412,7 +418,7 @@ def jobset() -> dict:
 
 
 def action(code: int, *, disrupted: bool = False) -> str:
-  """What JobSet does when a pod fails, by the rules of Job and JobSet."""
+  """Returns what JobSet does when a pod fails, by the rules of jobset.yaml."""
   spec = jobset()
   (slices,) = spec["replicatedJobs"]
   job = slices["template"]["spec"]
@@ -441,7 +447,7 @@ def action(code: int, *, disrupted: bool = False) -> str:
   return "RestartJobSet"
 
 
-def test_jobset_restarts_on_75_for_nothing_and_not_on_failures():
+def test_jobset_restarts_on_75_without_limit_and_not_on_failures():
   free = "RestartJobSetAndIgnoreMaxRestarts"
   assert action(RESTART) == free
   assert action(143, disrupted=True) == free
@@ -450,13 +456,13 @@ def test_jobset_restarts_on_75_for_nothing_and_not_on_failures():
     assert action(code) == "FailJobSet"
 
 
-def test_jobset_asks_for_whole_hosts_and_time_to_save():
+def test_jobset_requests_all_chips_of_its_hosts_and_time_to_save():
   spec = jobset()
   job = spec["replicatedJobs"][0]["template"]["spec"]
   pod = job["template"]["spec"]
   (container,) = pod["containers"]
   assert job["completions"] == job["parallelism"]
-  assert pod["restartPolicy"] == "Never"  # or Kubernetes refuses the policy
+  assert pod["restartPolicy"] == "Never"  # required with a podFailurePolicy
   assert pod["terminationGracePeriodSeconds"] >= 120
   chips = container["resources"]
   assert chips["requests"] == chips["limits"]
@@ -482,7 +488,7 @@ def extras() -> set[str]:
   return {key.value for key in value.keys}
 
 
-def test_what_is_installed_is_pinned_and_there():
+def test_launchers_install_pinned_versions_of_existing_extras():
   docker = (LAUNCH / "Dockerfile").read_text()
   pips = []
   for path in (LAUNCH / "Dockerfile", *LAUNCHERS):
@@ -492,7 +498,7 @@ def test_what_is_installed_is_pinned_and_there():
     ]
   assert len(pips) == 3, pips
   assert all("-c launch/constraints.txt" in line for line in pips)
-  named = re.findall(r"'\.\[(\w+)\]'", "\n".join(pips))
-  named += re.search(r"EXTRA: (\w+), (\w+) or nothing", docker).groups()
-  assert sorted(named) == ["gpu", "gpu", "tpu", "tpu"]
-  assert set(named) <= extras()
+  used = re.findall(r"'\.\[(\w+)\]'", "\n".join(pips))
+  used += re.search(r"EXTRA: (\w+), (\w+) or nothing", docker).groups()
+  assert sorted(used) == ["gpu", "gpu", "tpu", "tpu"]
+  assert set(used) <= extras()

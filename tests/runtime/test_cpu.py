@@ -1,4 +1,4 @@
-"""One switch turns code for CPUs into plain flax, with the same results."""
+"""Code for CPUs gives the results of plain flax and can be switched off."""
 
 import functools
 
@@ -14,7 +14,7 @@ from truenegs_jax.objectives import output_softmax
 from truenegs_jax.runtime import cpu, cpu_ops, rng
 
 
-def test_the_code_for_cpus_is_used_on_cpus_unless_switched_off(monkeypatch):
+def test_is_enabled_depends_on_platform_and_switch(monkeypatch):
   monkeypatch.delenv(cpu.SWITCH, raising=False)
   assert cpu.is_enabled() and cpu.is_enabled("cpu")
   assert not cpu.is_enabled("tpu")
@@ -25,8 +25,8 @@ def test_the_code_for_cpus_is_used_on_cpus_unless_switched_off(monkeypatch):
   assert not cpu.is_enabled() and not cpu.is_enabled("cpu")
 
 
-def terms_and_gradients():
-  """Of ELECTRA's losses, traced anew; and the program."""
+def trace_step():
+  """Returns ELECTRA's loss terms with gradients, and the traced program."""
   batch = jax.tree.map(jnp.asarray, tiny.make_batch(0))
   keys_B = rng.row_keys(jax.random.key(0), 0, batch.pop("row"))
   model = tiny.make_model(layers=1)
@@ -47,40 +47,42 @@ def terms_and_gradients():
 
 
 @pytest.mark.slow
-def test_a_step_is_the_same_without_the_code_for_cpus(monkeypatch):
+def test_a_step_gives_the_same_losses_and_gradients_without_cpu_code(
+  monkeypatch,
+):
   monkeypatch.delenv(cpu.SWITCH, raising=False)
-  ((_, terms), gradients), program = terms_and_gradients()
+  ((_, terms), gradients), program = trace_step()
   with cpu.lowering_for("tpu"):
-    ((_, plain_terms), plain_gradients), plain = terms_and_gradients()
+    ((_, plain_terms), plain_gradients), plain = trace_step()
   assert "optimization_barrier" in program and "erf" in program
   assert "optimization_barrier" not in plain
   np.testing.assert_array_equal(terms["replaced"], plain_terms["replaced"])
   np.testing.assert_allclose(
     terms["detect"][0], plain_terms["detect"][0], rtol=1e-5
   )
-  gradients, plain_gradients = map(
-    lambda tree: np.concatenate([x.ravel() for x in jax.tree.leaves(tree)]),
-    (gradients, plain_gradients),
+  actual, expected = (
+    np.concatenate([x.ravel() for x in jax.tree.leaves(tree)])
+    for tree in (gradients, plain_gradients)
   )
-  largest = np.abs(plain_gradients).max()
-  np.testing.assert_allclose(gradients, plain_gradients, atol=1e-5 * largest)
+  largest = np.abs(expected).max()
+  np.testing.assert_allclose(actual, expected, atol=1e-5 * largest)
 
 
-def test_elsewhere_a_dense_layer_is_flaxs(monkeypatch):
+def test_layers_on_other_platforms_are_those_of_flax(monkeypatch):
   monkeypatch.setattr(cpu_ops, "affine", None)
   x = jax.random.normal(jax.random.key(0), (3, 5, 8), jnp.bfloat16)
-  same = dict(kernel_init=nn.initializers.normal(), dtype="bfloat16")
-  params = nn.Dense(4, **same).init(jax.random.key(1), x)
+  options = dict(kernel_init=nn.initializers.normal(), dtype="bfloat16")
+  params = nn.Dense(4, **options).init(jax.random.key(1), x)
   with cpu.lowering_for("cuda"):
-    got = layers.Dense(4, **same).apply(params, x)
+    actual = layers.Dense(4, **options).apply(params, x)
     assert layers.gelu(jnp.ones(())) == jax.nn.gelu(1.0, approximate=False)
-  np.testing.assert_array_equal(got, nn.Dense(4, **same).apply(params, x))
+  np.testing.assert_array_equal(actual, nn.Dense(4, **options).apply(params, x))
 
 
 def test_a_sample_does_not_depend_on_the_switch():
   logits_BxKxV = jax.random.normal(jax.random.key(0), (2, 9, 500))
   keys_B = rng.row_keys(jax.random.key(1), 0, jnp.arange(2))
-  want = output_softmax.sample(logits_BxKxV, keys_B, 1.0)
+  expected = output_softmax.sample(logits_BxKxV, keys_B, 1.0)
   with cpu.lowering_for("tpu"):
-    got = output_softmax.sample(logits_BxKxV, keys_B, 1.0)
-  np.testing.assert_array_equal(got, want)
+    actual = output_softmax.sample(logits_BxKxV, keys_B, 1.0)
+  np.testing.assert_array_equal(actual, expected)

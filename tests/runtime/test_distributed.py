@@ -1,4 +1,4 @@
-"""Runs of several processes on this machine, joined as on several machines."""
+"""Runs of several processes, all on this machine."""
 
 import os
 import shutil
@@ -13,15 +13,15 @@ import pytest
 from support import runs
 
 STEPS = 30
-JOIN = """
+PRINT_INDEX = """
 import sys
 from truenegs_jax.runtime import distributed
 distributed.initialize(None, None, None, say=print)
 import jax
-print("there are", jax.process_count(), "here is", jax.process_index())
+print("process", jax.process_index(), "of", jax.process_count())
 """
 
-PARTS = """
+TWO_PROCESSES = """
 import os, pathlib, signal, sys
 import numpy as np
 from rich.console import Console
@@ -33,8 +33,8 @@ from truenegs_jax.workdir.lock import lock
 
 mesh = sharding.make_mesh(sharding.get_spec("dp"))
 assert sharding.process_share(mesh, 8) == (index, 2)
-mine = {"row": np.arange(4) + 4 * index}
-row_B = sharding.to_device(mine, mesh)["row"]
+own_rows = {"row": np.arange(4) + 4 * index}
+row_B = sharding.to_device(own_rows, mesh)["row"]
 assert distributed.to_host(row_B).tolist() == list(range(8))
 
 with guards.StopSignals(Console(quiet=True)) as signals:
@@ -46,7 +46,7 @@ with guards.StopSignals(Console(quiet=True)) as signals:
 
 try:
   with lock(pathlib.Path(sys.argv[3]) / str(index)):
-    sys.exit("a workdir of its own")
+    sys.exit("separate workdirs were accepted")
 except errors.InputError as e:
   assert "share" in str(e), e
 with distributed.raise_everywhere("good"):
@@ -56,32 +56,32 @@ try:
     if index:
       raise errors.DataError("a row is missing")
 except errors.DataError as e:
-  distributed.print_once(f"told: {e}")
+  distributed.print_once(f"printed: {e}")
   distributed.exit_all(3, failed=True)
 """
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-  """(root, flags, environment): rows and a run of 1 process x 4 devices."""
+def finished(tmp_path_factory):
+  """Returns (root, flags, env) with a run of 1 process in root/single."""
   root = tmp_path_factory.mktemp("runs")
   corpus = runs.write_corpus(root / "corpus.txt")
   env = runs.make_environment(root / "cache")
   env |= {"TRUENEGS_JOIN_SECS": "60", "TRUENEGS_HEARTBEAT_SECS": "10"}
-  env["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # to compile sooner
+  env["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
   flags = runs.demo_flags(corpus, steps=STEPS, checkpoint__keep=9)
-  code, output = runs.run(root / "whole", flags, four_devices(env))
+  code, output = runs.run(root / "single", flags, four_devices(env))
   assert code == 0, output
   assert "Joining" not in output
   return root, flags, env
 
 
 @pytest.fixture(scope="module")
-def stopped(place):
-  """(workdir, outcomes) of 4 processes, one of which was sent SIGTERM."""
-  root, flags, env = place
+def stopped(finished):
+  """Returns (workdir, outcomes) of 4 processes, one of which got SIGTERM."""
+  root, flags, env = finished
   workdir = root / "stopped"
-  for _ in range(2):  # a port may be taken by another as it is picked
+  for _ in range(2):  # the free port may be taken before it is used
     processes = runs.start_processes(workdir, flags, env, 4)
     wait_for_step(workdir, 7, processes)  # the first evaluation is at 6
     processes[2].send_signal(signal.SIGTERM)
@@ -104,53 +104,54 @@ def wait_for_step(workdir, step, processes):
     time.sleep(0.01)
 
 
-def saved_steps(workdir):
+def checkpoint_steps(workdir):
   return sorted(int(f.name) for f in (workdir / "checkpoints").iterdir())
 
 
 def assert_same_losses(a, b):
   for split in ("train", "held_out"):
-    one, other = runs.read_records(a, split), runs.read_records(b, split)
-    assert [r["step"] for r in one] == [r["step"] for r in other]
-    for x, y in zip(one, other, strict=True):
+    records_a = runs.read_records(a, split)
+    records_b = runs.read_records(b, split)
+    assert [r["step"] for r in records_a] == [r["step"] for r in records_b]
+    for x, y in zip(records_a, records_b, strict=True):
       for name in ("total", "mlm", "detect", "soft", "auc", "grad_norm"):
         if name in x:
           np.testing.assert_allclose(x[name], y[name], rtol=1e-5, err_msg=name)
 
 
 def assert_same_parameters(a, b):
-  one, other = runs.read_exported(a), runs.read_exported(b)
-  assert one and one.keys() == other.keys()
-  for name in one:
-    np.testing.assert_allclose(one[name], other[name], atol=1e-5, err_msg=name)
+  params_a, params_b = runs.read_exported(a), runs.read_exported(b)
+  assert params_a and params_a.keys() == params_b.keys()
+  for name, array in params_a.items():
+    np.testing.assert_allclose(array, params_b[name], atol=1e-5, err_msg=name)
 
 
 @pytest.mark.slow
 def test_a_signal_to_one_process_stops_all_after_the_same_step(stopped):
   workdir, ended = stopped
   assert [code for code, _ in ended] == [75] * 4, ended
-  step = saved_steps(workdir)[-1]
+  step = checkpoint_steps(workdir)[-1]
   assert 7 <= step < STEPS
   assert f"saved at step {step}" in " ".join(ended[0][1].split())
   assert runs.last_step(workdir) == step
 
 
 @pytest.mark.slow
-def test_what_four_processes_saved_goes_on_in_one(place, stopped):
-  root, flags, env = place
+def test_a_run_of_four_processes_resumes_with_one(finished, stopped):
+  root, flags, env = finished
   workdir, _ = stopped
   code, output = runs.run(workdir, flags, four_devices(env))
   assert code == 0 and "resume" in output, output
-  assert_same_losses(root / "whole", workdir)
-  assert_same_parameters(root / "whole", workdir)
+  assert_same_losses(root / "single", workdir)
+  assert_same_parameters(root / "single", workdir)
 
 
 @pytest.mark.slow
-def test_what_one_process_saved_goes_on_in_two_of_two_devices(place):
-  root, flags, env = place
-  workdir = root / "parted"
-  shutil.copytree(root / "whole", workdir)
-  for step in saved_steps(workdir):
+def test_a_run_of_one_process_resumes_with_two_of_two_devices(finished):
+  root, flags, env = finished
+  workdir = root / "resumed"
+  shutil.copytree(root / "single", workdir)
+  for step in checkpoint_steps(workdir):
     if step > 6:
       shutil.rmtree(workdir / "checkpoints" / str(step))
   shutil.rmtree(workdir / "export")
@@ -158,13 +159,13 @@ def test_what_one_process_saved_goes_on_in_two_of_two_devices(place):
   ended = runs.run_processes(workdir, flags, env, 2)
   assert [code for code, _ in ended] == [0, 0], ended
   assert "resume" in ended[0][1]
-  assert_same_losses(root / "whole", workdir)
-  assert_same_parameters(root / "whole", workdir)
+  assert_same_losses(root / "single", workdir)
+  assert_same_parameters(root / "single", workdir)
 
 
 @pytest.mark.slow
-def test_one_run_at_a_time_and_none_outlives_its_processes(place):
-  root, flags, env = place
+def test_a_second_run_is_refused_and_a_killed_process_ends_the_run(finished):
+  root, flags, env = finished
   flags = [*flags, "--config.steps=100000", "--config.eval.every_steps=100000"]
   workdir = root / "shared"
   first = runs.start_processes(workdir, flags, env, 2)
@@ -179,14 +180,14 @@ def test_one_run_at_a_time_and_none_outlives_its_processes(place):
 
 
 @pytest.mark.slow
-def test_many_processes_make_no_rows(place, tmp_path):
-  _, flags, env = place
+def test_several_processes_do_not_prepare_rows(finished, tmp_path):
+  _, flags, env = finished
   flags = [f for f in flags if "data.rows" not in f]
   flags += [f"--config.data.rows={tmp_path / 'none'}"]
   ended = runs.run_processes(tmp_path / "run", flags, env, 2)
   assert [code for code, _ in ended] == [2, 2], ended
   assert "truenegs_jax.prepare" in ended[0][1]
-  assert "prepare" not in ended[1][1]  # told once
+  assert "prepare" not in ended[1][1]  # printed once
   assert not (tmp_path / "none").exists()
 
 
@@ -196,16 +197,21 @@ def test_many_processes_make_no_rows(place, tmp_path):
     (["--coordinator=127.0.0.1:1"], "--process_id. Pass all of"),
     (["--num_processes=2", "--process_id=0"], "--coordinator. Pass all of"),
     (runs.coordinator_flags(1, 2, 2), "numbered from 0"),
-    (["--coordinator=here", *runs.coordinator_flags(1, 2, 0)[1:]], "HOST:PORT"),
+    (
+      ["--coordinator=localhost", *runs.coordinator_flags(1, 2, 0)[1:]],
+      "HOST:PORT",
+    ),
   ],
 )
-def test_flags_that_cannot_be_are_refused(tmp_path, flags, words):
+def test_impossible_flags_are_refused(tmp_path, flags, words):
   code, output = runs.run(tmp_path, flags, runs.make_environment(tmp_path))
   assert code == 2 and words in output and "Traceback" not in output
 
 
 @pytest.mark.parametrize("indices", [[2], [0, 1, 1]])
-def test_processes_that_do_not_find_one_another_end(tmp_path, indices):
+def test_processes_abort_when_one_is_missing_or_has_a_wrong_id(
+  tmp_path, indices
+):
   env = runs.make_environment(tmp_path) | {"TRUENEGS_JOIN_SECS": "1"}
   port = runs.find_free_port()
   processes = [
@@ -215,13 +221,13 @@ def test_processes_that_do_not_find_one_another_end(tmp_path, indices):
   for index, (code, output) in zip(
     indices, runs.wait_for_all(processes), strict=True
   ):
-    assert code == -signal.SIGABRT, output  # a shell calls it 134
+    assert code == -signal.SIGABRT, output  # 134 in a shell
     before = output.splitlines()[0]
     assert f"process {index} of 3, coordinator 127.0.0.1:{port}" in before
     assert "at most 1 s" in before and "same process_id" in before
 
 
-def test_processes_that_count_themselves_differently_are_refused(tmp_path):
+def test_different_numbers_of_processes_are_refused(tmp_path):
   env = runs.make_environment(tmp_path) | {"TRUENEGS_JOIN_SECS": "20"}
   port = runs.find_free_port()
   processes = [
@@ -233,30 +239,30 @@ def test_processes_that_count_themselves_differently_are_refused(tmp_path):
   assert "do not agree on num_processes" in ended[0][1]
 
 
-def scripts(code, env, arguments):
-  """`outcomes` of some Python, once for each environment and arguments."""
+def run_scripts(code, envs, arguments):
+  """Runs code in one process per environment; returns codes and outputs."""
   processes = [
     subprocess.Popen(
-      [sys.executable, "-c", code, *map(str, words)],
-      env=own,
+      [sys.executable, "-c", code, *map(str, argv)],
+      env=env,
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,
     )
-    for own, words in zip(env, arguments, strict=True)
+    for env, argv in zip(envs, arguments, strict=True)
   ]
   return runs.wait_for_all(processes)
 
 
-def test_rows_signals_and_errors_are_shared_by_all(tmp_path):
+def test_arrays_signals_and_errors_reach_both_processes(tmp_path):
   port = runs.find_free_port()
-  ended = scripts(
-    PARTS,
+  ended = run_scripts(
+    TWO_PROCESSES,
     [runs.make_environment(tmp_path)] * 2,
     [(port, 0, tmp_path), (port, 1, tmp_path)],
   )
   assert [code for code, _ in ended] == [3, 3], ended
-  assert "told: process 1 of 2: a row is missing" in ended[0][1]
+  assert "printed: process 1 of 2: a row is missing" in ended[0][1]
 
 
 def slurm(index, count, port):
@@ -282,26 +288,25 @@ def open_mpi(index, count, port):
 
 @pytest.mark.parametrize("launcher", [slurm, open_mpi])
 @pytest.mark.parametrize("count", [1, 2])
-def test_processes_of_a_launcher_find_one_another(tmp_path, launcher, count):
+def test_processes_of_a_launcher_join_without_flags(tmp_path, launcher, count):
   port = runs.find_free_port()
   clean = {
     name: value
     for name, value in runs.make_environment(tmp_path).items()
     if not name.startswith(("SLURM_", "OMPI_"))
   }
-  env = [clean | launcher(index, count, port) for index in range(count)]
-  ended = scripts(JOIN, env, [()] * count)
+  envs = [clean | launcher(index, count, port) for index in range(count)]
+  ended = run_scripts(PRINT_INDEX, envs, [()] * count)
   for index, (code, output) in enumerate(ended):
     assert code == 0, output
-    assert f"there are {count} here is {index}" in output
-    # A job of one task is no run of many.
+    assert f"process {index} of {count}\n" in output
     assert ("Joining as" in output) == (count > 1)
 
 
-def test_a_laptop_joins_nothing():
-  code = "from truenegs_jax.runtime import distributed as j\n"
-  code += "j.initialize(None, None, None, say=print)\n"
+def test_one_process_without_launcher_does_not_join():
+  code = "from truenegs_jax.runtime import distributed\n"
+  code += "distributed.initialize(None, None, None, say=print)\n"
   code += "import jax; assert not jax.distributed.is_initialized()"
   env = {n: v for n, v in os.environ.items() if "SLURM" not in n}
   env |= {"PYTHONPATH": str(runs.ROOT), "JAX_PLATFORMS": "cpu"}
-  assert scripts(code, [env], [()]) == [(0, "")]
+  assert run_scripts(code, [env], [()]) == [(0, "")]

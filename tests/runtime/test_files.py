@@ -1,4 +1,4 @@
-"""Files and folders get their names once they are complete, or not at all."""
+"""Files and folders appear under their names once complete, or not at all."""
 
 import errno
 import hashlib
@@ -12,7 +12,7 @@ from truenegs_jax.runtime.errors import DiskError
 
 
 @pytest.mark.parametrize("several_writers", [False, True])
-def test_a_file_is_old_or_new_and_leaves_nothing_beside_it(
+def test_a_file_is_old_or_new_and_no_temporary_file_remains(
   tmp_path, several_writers
 ):
   path = tmp_path / "a.json"
@@ -35,12 +35,10 @@ def test_a_file_is_old_or_new_and_leaves_nothing_beside_it(
       pass
   finally:
     os.umask(before)
-  assert path.stat().st_mode & 0o777 == 0o640  # as `open` would make it
+  assert path.stat().st_mode & 0o777 == 0o640  # the mode that `open` would set
 
 
-def test_the_content_is_on_the_disk_before_the_file_has_its_name(
-  tmp_path, monkeypatch
-):
+def test_a_file_is_synced_before_it_is_renamed(tmp_path, monkeypatch):
   path, events = tmp_path / "a", []
   sync, replace = os.fsync, pathlib.Path.replace
   monkeypatch.setattr(os, "fsync", lambda f: (events.append("sync"), sync(f)))
@@ -54,7 +52,7 @@ def test_the_content_is_on_the_disk_before_the_file_has_its_name(
   assert events == ["sync", "rename"]
 
 
-def test_two_may_write_one_file_at_a_time(tmp_path):
+def test_two_writers_of_one_file_do_not_mix(tmp_path):
   path = tmp_path / "a"
   with files.atomic_file(path, several_writers=True) as first:
     with files.atomic_file(path, several_writers=True) as second:
@@ -64,7 +62,7 @@ def test_two_may_write_one_file_at_a_time(tmp_path):
   assert path.read_bytes() == b"1"
 
 
-def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
+def test_a_folder_is_replaced_completely_or_not_at_all(tmp_path):
   path = tmp_path / "deep" / "a"
   for content in ("old", "new"):
     with files.atomic_folder(path) as partial:
@@ -74,20 +72,20 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
     (partial / "cut").touch()
     raise KeyboardInterrupt
   with pytest.raises(DiskError), files.atomic_folder(path) as partial:
-    partial.rmdir()  # so that it cannot be put in place
+    partial.rmdir()  # makes the rename fail
   assert [x.name for x in path.iterdir()] == ["new"]
   assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(
-  ("number", "way"),
+  ("number", "fix"),
   [(errno.ENOSPC, "Free some space"), (errno.EACCES, "another folder")],
 )
-def test_what_cannot_be_written_is_a_disk_error_with_a_way_out(
-  tmp_path, number, way
+def test_write_errors_become_disk_errors_that_say_how_to_fix_them(
+  tmp_path, number, fix
 ):
   with (
-    pytest.raises(DiskError, match=f"a' could not be written: .*{way}"),
+    pytest.raises(DiskError, match=f"a' could not be written: .*{fix}"),
     files.atomic_file(tmp_path / "a"),
   ):
     raise OSError(number, os.strerror(number))
@@ -105,7 +103,7 @@ def test_what_cannot_be_written_is_a_disk_error_with_a_way_out(
     raise RuntimeError("header too large")
 
 
-def test_a_fingerprint_is_the_head_of_a_sha256():
-  whole = hashlib.sha256("Schwäne".encode()).hexdigest()
-  assert files.short_sha256("Schwäne") == whole[:16]
-  assert files.short_sha256(b"Schw", "äne") == whole[:16]
+def test_short_sha256_is_a_prefix_of_sha256():
+  digest = hashlib.sha256("Schwäne".encode()).hexdigest()
+  assert files.short_sha256("Schwäne") == digest[:16]
+  assert files.short_sha256(b"Schw", "äne") == digest[:16]

@@ -1,4 +1,4 @@
-"""Draws are uniform, unrelated to one another and bound to their address."""
+"""Draws are uniform, uncorrelated and depend only on their address."""
 
 import jax
 import jax.numpy as jnp
@@ -23,63 +23,63 @@ def random_bits(keys_B, shape, site=0):
   return np.asarray(rng.random_bits(keys_B, shape, site=site))
 
 
-def assert_even(values, count):
-  """Chi-square of `count` equally likely values within 5 deviations."""
+def assert_uniform(values, count):
+  """Asserts chi-square of `count` equally likely values within 5 deviations."""
   counts = np.bincount(values.ravel(), minlength=count)
   expected = values.size / count
   chi_square = ((counts - expected) ** 2 / expected).sum()
   assert abs(chi_square - (count - 1)) < 5 * np.sqrt(2 * (count - 1))
 
 
-def assert_unrelated(a, b):
-  """Correlation within 5 standard errors of zero."""
+def assert_uncorrelated(a, b):
+  """Asserts a correlation within 5 standard errors of zero."""
   a, b = a.ravel(), b.ravel()
   assert abs(np.corrcoef(a, b)[0, 1]) < 5 / np.sqrt(a.size)
 
 
-def test_uniform_numbers_fill_the_interval_evenly():
+def test_uniform_numbers_are_uniform():
   x = draw()
-  assert_even((x * 256).astype(int), 256)
+  assert_uniform((x * 256).astype(int), 256)
   assert abs(x.mean() - 0.5) < 5 / np.sqrt(12 * x.size)
-  # Low digits too: 2^-12 is far above the resolution.
+  # Low digits too; 2^-12 is far above the resolution.
   low = (x * 2**12) % 1
   assert abs(low.mean() - 0.5) < 5 / np.sqrt(12 * x.size)
 
 
 @pytest.mark.parametrize("shape", [(16, 128, 128), (1, 2**18)])
-def test_bits_are_even_in_every_place_and_in_every_group(shape):
+def test_groups_of_bits_are_uniform_at_every_position(shape):
   bits = random_bits(keys(shape[0]), shape[1:])
-  for width in (1, 2, 8, 12):  # of the groups, wherever they begin
+  for width in (1, 2, 8, 12):
     for low in range(0, 33 - width, max(width // 2, 1)):
-      assert_even(bits >> low & 2**width - 1, 2**width)
+      assert_uniform(bits >> low & 2**width - 1, 2**width)
 
 
-def test_elements_side_by_side_vary_together_as_chance_has_it():
-  """As sums of blocks, which a pattern makes vary too much or too little."""
+def test_neighbouring_elements_are_independent():
+  """A pattern would change the variance of sums over blocks."""
   keep = random_bits(keys(128), (4096,)) < 2**32 // 10
   for size in (2, 16, 128, 1024):
     blocks = keep.reshape(-1, size).sum(axis=1)
     ratio = blocks.var() / (size * 0.1 * 0.9)
     assert abs(ratio - 1) < 5 * np.sqrt((2 + 5 / size) / blocks.size), size
   for lag in (1, 2, 4, 16, 64, 128, 256, 1024):
-    assert_unrelated(keep[:, :-lag], keep[:, lag:])
+    assert_uncorrelated(keep[:, :-lag], keep[:, lag:])
 
 
-# The counter is multiplied by the golden ratio: after a Fibonacci number of
-# elements the products nearly repeat, and a hash that mixes less shows it.
+# The counter is multiplied by the golden ratio, so that the products nearly
+# repeat after a Fibonacci number of elements; a weaker hash would show that.
 @pytest.mark.parametrize("lag", [1, 2, 16, 128, 144, 233, 610, 4181])
-def test_differences_of_elements_are_even(lag):
+def test_differences_of_elements_are_uniform(lag):
   bits = random_bits(keys(16), (2**14,))
-  for changed in (
+  for difference in (
     bits[:, lag:] - bits[:, :-lag],
     bits[:, lag:] ^ bits[:, :-lag],
   ):
     for low in (0, 8, 16, 24):
-      assert_even(changed >> low & 255, 256)
+      assert_uniform(difference >> low & 255, 256)
 
 
-def test_streams_of_rows_sites_steps_and_purposes_are_unrelated():
-  """All pairs at once: a small common part of many would be seen here."""
+def test_rows_sites_steps_and_purposes_are_uncorrelated():
+  """All pairs at once, to detect a small part that many have in common."""
   streams = [
     random_bits(rng.purpose_keys(keys(6, step), purpose), (8192,), site)
     for step in (0, 1, 2, 1000)
@@ -93,27 +93,30 @@ def test_streams_of_rows_sites_steps_and_purposes_are_unrelated():
 
 
 @pytest.mark.parametrize("flipped", ["key", "site", "counter"])
-def test_one_bit_of_the_address_turns_half_of_the_bits(flipped):
+def test_flipping_one_bit_of_the_address_flips_half_of_the_bits(flipped):
   words_Nx2 = np.asarray(jax.random.key_data(keys(256)))
-  at = lambda words, site=5: random_bits(
-    jax.random.wrap_key_data(jnp.asarray(words)), (256,), site
-  )
-  bits = at(words_Nx2)
+
+  def bits_at(words, site=5):
+    return random_bits(
+      jax.random.wrap_key_data(jnp.asarray(words)), (256,), site
+    )
+
+  bits = bits_at(words_Nx2)
   for i in range({"key": 64, "site": 31, "counter": 8}[flipped]):
     if flipped == "key":
-      word, place = np.eye(2, dtype=np.uint32)[i // 32], np.uint32(i % 32)
-      other = at(words_Nx2 ^ word << place)
+      word, shift = np.eye(2, dtype=np.uint32)[i // 32], np.uint32(i % 32)
+      other = bits_at(words_Nx2 ^ word << shift)
     elif flipped == "site":
-      other = at(words_Nx2, 5 ^ 1 << i)
+      other = bits_at(words_Nx2, 5 ^ 1 << i)
     else:
       other = bits[:, np.arange(256) ^ 1 << i]
-    places = (bits ^ other)[..., None] >> np.arange(32, dtype=np.uint32) & 1
-    turned = places.reshape(-1, 32).mean(axis=0)
-    # 256 * 256 pairs, or each of half as many twice.
-    assert abs(turned - 0.5).max() < 5.5 * 0.5 / np.sqrt(2**15), i
+    changes = (bits ^ other)[..., None] >> np.arange(32, dtype=np.uint32) & 1
+    share = changes.reshape(-1, 32).mean(axis=0)
+    # 256 * 256 pairs; with "counter" half as many, each counted twice.
+    assert abs(share - 0.5).max() < 5.5 * 0.5 / np.sqrt(2**15), i
 
 
-def test_uniform_numbers_never_reach_an_end(monkeypatch):
+def test_uniform_numbers_are_never_0_or_1(monkeypatch):
   for bits in (0, 2**32 - 1):
     monkeypatch.setattr(
       rng,
@@ -134,36 +137,36 @@ def test_no_row_is_a_shifted_copy_of_another():
 
 
 @pytest.mark.parametrize("words", [[[7, 1], [7, 2]], [[1, 7], [2, 7]]])
-def test_both_words_of_a_key_count(words):
+def test_both_words_of_a_key_are_used(words):
   keys_2 = jax.random.wrap_key_data(jnp.array(words, jnp.uint32))
   a, b = np.asarray(rng.uniform(keys_2, (2**16,)))
-  assert_unrelated(a, b)
+  assert_uncorrelated(a, b)
   assert np.intersect1d(a[:512], b[:512]).size < 5
 
 
-def test_every_element_of_a_large_draw_is_its_own():
+def test_elements_of_a_large_draw_differ_and_do_not_depend_on_its_shape():
   x = draw(rows=1, shape=(8, 16, 32))
-  # 4096 of 2^23 values: one pair in common is to be expected.
+  # 4096 of 2^23 values: one repetition is expected by chance.
   assert np.unique(x).size > x.size - 10
   flat = draw(rows=1, shape=(4096,))
   np.testing.assert_array_equal(x.ravel(), flat.ravel())
 
 
 @pytest.mark.parametrize("num_devices", [1, 2, 8])
-def test_a_draw_does_not_depend_on_devices_or_on_the_other_rows(num_devices):
+def test_draws_do_not_depend_on_devices_or_other_rows(num_devices):
   mesh = sharding.make_mesh(
     sharding.get_mesh_spec("dp"), jax.devices()[:num_devices]
   )
-  place = NamedSharding(mesh, P("data"))
+  by_row = NamedSharding(mesh, P("data"))
 
   def numbers(row_B):
     keys_B = rng.row_keys(jax.random.key(5), 7, row_B)
     return rng.random_bits(keys_B, (3, 5), site=2)
 
-  row_B = jax.device_put(jnp.arange(8), place)
-  got = np.asarray(jax.jit(numbers, in_shardings=place)(row_B))
+  row_B = jax.device_put(jnp.arange(8), by_row)
+  actual = np.asarray(jax.jit(numbers, in_shardings=by_row)(row_B))
   for row in range(8):
-    np.testing.assert_array_equal(got[row], numbers(jnp.array([row]))[0])
+    np.testing.assert_array_equal(actual[row], numbers(jnp.array([row]))[0])
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
@@ -175,20 +178,23 @@ def test_dropout_zeroes_its_share_and_keeps_the_mean(rate):
   assert abs(y.mean() - 1.0) < 5 * error / (1 - rate)
   np.testing.assert_allclose(np.unique(y), [0.0, 1 / (1 - rate)], rtol=1e-6)
   other = rng.dropout(x, keys(), rate=rate, site=4)
-  assert_unrelated(y, np.asarray(other))
+  assert_uncorrelated(y, np.asarray(other))
 
 
-def test_a_site_may_be_known_only_when_it_runs():
-  """The layers of a network as a loop draw what they draw one by one."""
+def test_a_site_can_be_an_array():
+  """A loop over layers draws the same numbers as separate layers."""
   sites = [0, 1, 36, 2**31 - 1]
-  draw_at = lambda site: rng.random_bits(keys(2), (5,), site=site)
+
+  def draw_at(site):
+    return rng.random_bits(keys(2), (5,), site=site)
+
   looped = jax.lax.map(draw_at, jnp.array(sites, jnp.int32))
   for site, bits in zip(sites, looped, strict=True):
     np.testing.assert_array_equal(bits, draw_at(site))
 
 
-def test_numbers_stay_what_they_were():
-  """Reported results hang on them: a seed means the same in every version."""
+def test_numbers_are_the_same_in_every_version():
+  """Published results depend on them."""
   words = [[4165894930, 804218099], [1353695780, 2116000888]]
   keys_2 = jax.random.wrap_key_data(jnp.array(words, jnp.uint32))
   np.testing.assert_array_equal(

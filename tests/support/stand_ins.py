@@ -2,8 +2,8 @@
 
   stand_ins.py TOOL ARGUMENT...
 
-Writes down each call in $STAND_INS/$HOST/TOOL.calls. The cloud's state is the
-text of $STAND_INS/state.
+Appends each call to $STAND_INS/$HOST/TOOL.calls. $STAND_INS/state contains the
+state of the cloud.
 """
 
 import json
@@ -19,11 +19,11 @@ ROOT = pathlib.Path(os.environ["STAND_INS"])
 HOST = ROOT / os.environ["HOST"]
 STATE = ROOT / "state"
 SAVING_SECS = 0.1
-WAITING_SECS = 30  # so that a test that fails leaves nothing behind
+WAITING_SECS = 30  # a failing test leaves no process behind for longer
 
 
 def main(tool: str, argv: list[str]) -> int:
-  """Returns the exit code of a call of a tool."""
+  """Records the call and returns the exit code of the tool."""
   call = {"argv": argv, "env": dict(os.environ), "group": os.getpgrp()}
   with (HOST / f"{tool}.calls").open("a") as f:
     f.write(json.dumps(call) + "\n")
@@ -31,7 +31,7 @@ def main(tool: str, argv: list[str]) -> int:
 
 
 def python(argv: list[str]) -> int:
-  """Does what the next line of the plan says."""
+  """Follows the plan's step of this start."""
   del argv
   steps = (HOST / "plan").read_text().split()
   starts = len((HOST / "python.calls").read_text().splitlines())
@@ -45,9 +45,9 @@ def python(argv: list[str]) -> int:
 
 
 def wait_and_save() -> int:
-  """Waits for a signal and saves, writing down all that comes meanwhile."""
+  """Waits for a signal and saves; records all signals that arrive."""
 
-  def note(number, frame):
+  def record(number, frame):
     del frame
     with (HOST / "signals").open("a") as f:
       f.write(signal.Signals(number).name + "\n")
@@ -55,13 +55,13 @@ def wait_and_save() -> int:
 
   received: list[int] = []
   for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, note)
+    signal.signal(number, record)
   (HOST / "waiting").touch()
-  given_up = time.monotonic() + WAITING_SECS
-  while not received and time.monotonic() < given_up:
+  deadline = time.monotonic() + WAITING_SECS
+  while not received and time.monotonic() < deadline:
     time.sleep(0.01)
   saved = time.monotonic() + SAVING_SECS
-  while time.monotonic() < saved:  # a second signal cuts a sleep short
+  while time.monotonic() < saved:  # a signal may end a sleep early
     time.sleep(0.01)
   with (HOST / "signals").open("a") as f:
     f.write("saved\n")
@@ -69,7 +69,7 @@ def wait_and_save() -> int:
 
 
 def python3(argv: list[str]) -> int:
-  """The Python of a TPU host: its pip does nothing, its uv makes .venv."""
+  """Acts as Python on a TPU host: pip does nothing, uv creates .venv."""
   if argv[1:3] == ["uv", "venv"]:
     folder = pathlib.Path(".venv/bin")
     folder.mkdir(parents=True)
@@ -78,20 +78,20 @@ def python3(argv: list[str]) -> int:
 
 
 def srun(argv: list[str]) -> int:
-  """Becomes the one process that it starts."""
-  command = [a for i, a in enumerate(argv) if a[:2] != "--" or i > 1]
+  """Replaces itself by the command to start."""
+  command = [x for i, x in enumerate(argv) if x[:2] != "--" or i > 1]
   os.execvp(command[0], command)
 
 
 def scontrol(argv: list[str]) -> int:
-  """Shows a job."""
+  """Prints the state of a job."""
   if argv[0] == "show":
     print(f"JobId={argv[2]} {STATE.read_text()}")
   return 0
 
 
 def gcloud(argv: list[str]) -> int:
-  """A TPU of $HOSTS; a host's disk is the folder `home`."""
+  """Acts on a TPU of $HOSTS; the folder `home` is the disk of a host."""
   verb = argv[3]
   option = {a.split("=", 1)[0]: a.split("=", 1)[-1] for a in argv[4:]}
   hosts = [ROOT / name for name in os.environ["HOSTS"].split(",")]
@@ -122,8 +122,8 @@ def gcloud(argv: list[str]) -> int:
 
 
 def ssh(hosts: list[pathlib.Path], command: str) -> int:
-  """Runs a command on all hosts at once; the first code that is not 0."""
-  # gcloud hands its words to ssh, which joins them again.
+  """Runs a command on all hosts; returns the first non-zero exit code."""
+  # gcloud passes words to ssh, which joins them again.
   words = command.split(" ")
   processes = [
     subprocess.Popen(
