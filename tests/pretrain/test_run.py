@@ -243,7 +243,7 @@ def test_a_refused_run_leaves_the_workdir_as_it_was(place, flags, words):
     run(root / "first", [*usual, *flags])
   assert [path.read_bytes() for path in files] == before
   with lock.lock(root / "first"):
-    with pytest.raises(errors.InputError, match="another run"):
+    with pytest.raises(errors.InputError, match="Another run"):
       run(root / "first", usual)
 
 

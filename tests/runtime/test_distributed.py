@@ -31,7 +31,7 @@ distributed.initialize(f"127.0.0.1:{sys.argv[1]}", 2, index, say=print)
 from truenegs_jax.train import guards, sharding
 from truenegs_jax.workdir.lock import lock
 
-mesh = sharding.make_mesh(sharding.get_spec("dp"))
+mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
 assert sharding.process_share(mesh, 8) == (index, 2)
 own_rows = {"row": np.arange(4) + 4 * index}
 row_B = sharding.to_device(own_rows, mesh)["row"]
