@@ -5,9 +5,9 @@
 # qa-model  fine-tunes released weights on 3,000 questions of SQuAD and scores
 #           them on its dev set; without internet set SQUAD=FOLDER, with
 #           train-v1.1.json and dev-v1.1.json, plain or compressed
-# bench     measures the training step in about 8 minutes: its speed, the cost of
-#           the corrections, and PyTorch's speed if it is installed; all results
-#           are in runs/bench.json
+# bench     measures the training step in about 8 minutes: its speed, the cost
+#           of the corrections, and PyTorch's speed if it is installed; all
+#           results are in runs/bench.json
 # lint      runs ruff, mypy and shellcheck
 # clean     removes the files of these targets in this folder, except runs/
 #
@@ -119,4 +119,4 @@ $(WEIGHTS): $(PACKAGE)
 
 $(PEERS): $(TORCH_CPU)
 	@if $(PIP) --no-deps $(SCORERS); then touch $@; \
-	else echo "warning: torchmetrics is missing. Tests that need it are skipped."; fi
+	else echo "warning: no torchmetrics. Tests that need it are skipped."; fi

@@ -24,7 +24,7 @@ setuptools.setup(
     | set(setuptools.find_packages(include=["truenegs_jax", "truenegs_jax.*"]))
   ),
   # The configs are part of the package, so that --config=electra_base works
-  # anywhere. In a checkout truenegs_jax/configs is a link, which copies may lose.
+  # anywhere. In a checkout truenegs_jax/configs is a link; copies may lose it.
   package_dir={"truenegs_jax.configs": "configs"},
   install_requires=[
     "absl-py>=2.1",
@@ -49,8 +49,8 @@ setuptools.setup(
   extras_require={
     "beam": ["apache-beam>=2.65"],
     "docs": ["pdoc>=15.0"],
-    # Before 0.11.1 the gradient of the embeddings, a scatter-add in f32, is slow
-    # on GPUs. Later versions of jax need Python 3.12.
+    # Before jax 0.11.1, which needs Python 3.12, the gradient of the embeddings
+    # (a scatter-add in f32) is slow on GPUs.
     "gpu": [
       "jax[cuda13]>=0.11.1; python_version>='3.12'",
       "jax[cuda13]>=0.10; python_version<'3.12'",

@@ -1,4 +1,4 @@
-"""Rules that hold for the whole source, read off its syntax trees."""
+"""Checks rules for all source files on their syntax trees."""
 
 import ast
 import pathlib
@@ -6,8 +6,8 @@ import pathlib
 import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "truenegs_jax"
-# From the bottom up: a folder imports from the floors below it and from itself.
-FLOORS = (
+# From the bottom up: a folder imports from itself and from lower layers.
+LAYERS = (
   {"configs", "runtime"},
   {"data", "models", "objectives"},
   {"workdir", "tasks"},
@@ -17,7 +17,7 @@ FLOORS = (
   {"pretrain"},
   {"main", "prepare", "export"},
 )
-FLOOR = {name: i for i, floor in enumerate(FLOORS) for name in floor}
+LAYER = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}
 SOURCES = {
   ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path.read_text()
@@ -34,7 +34,7 @@ FUNCTIONS = [
 
 
 def imports(module: str) -> set[str]:
-  """Full dotted names of all that a module imports, anywhere in it."""
+  """Returns the full dotted names that a module imports, at any depth."""
   names = set()
   for node in ast.walk(TREES[module]):
     if isinstance(node, ast.Import):
@@ -45,8 +45,8 @@ def imports(module: str) -> set[str]:
   return names
 
 
-def own_imports(module: str) -> set[str]:
-  """Imports from this package, without its name."""
+def package_imports(module: str) -> set[str]:
+  """Returns the imports from this package, without its name."""
   prefix = "truenegs_jax."
   return {
     name.removeprefix(prefix)
@@ -55,23 +55,23 @@ def own_imports(module: str) -> set[str]:
   }
 
 
-def test_folders_import_only_from_the_floors_below():
+def test_folders_import_only_from_lower_layers():
   upward = [
     f"{module} imports {name}"
     for module in TREES
-    for name in own_imports(module)
+    for name in package_imports(module)
     if (folder := module.split(".")[0]) != name.split(".")[0]
     and folder != "__init__"
-    and FLOOR[name.split(".")[0]] >= FLOOR[folder]
+    and LAYER[name.split(".")[0]] >= LAYER[folder]
   ]
   assert not upward
 
 
-def test_no_modules_import_each_other_in_a_circle():
+def test_imports_have_no_cycles():
   graph = {
     module: {
       name if name in TREES else name.rpartition(".")[0]
-      for name in own_imports(module)
+      for name in package_imports(module)
     }
     for module in TREES
   }
@@ -103,7 +103,7 @@ def test_third_party_packages_stay_in_their_folders(module):
 
 
 def public_definitions(body, prefix=""):
-  """Public classes, functions and methods, with their names."""
+  """Yields the names and nodes of public classes, functions and methods."""
   for node in body:
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
       if node.name.startswith("_") or "Protocol" in map(
@@ -117,16 +117,16 @@ def public_definitions(body, prefix=""):
 
 @pytest.mark.parametrize("module", TREES)
 def test_public_definitions_have_docstrings(module):
-  assert ast.get_docstring(TREES[module]), "the module"
+  assert ast.get_docstring(TREES[module]), "of the module"
   assert not [
     name
     for name, node in public_definitions(TREES[module].body)
-    # `setup` is flax's name for a constructor.
+    # flax calls a method `setup` like a constructor.
     if not ast.get_docstring(node) and not name.endswith(".setup")
   ]
 
 
-def test_functions_are_short():
+def test_functions_have_at_most_80_lines():
   assert not [
     f"{module}.{node.name}: {size} lines"
     for module, node in FUNCTIONS
@@ -134,7 +134,7 @@ def test_functions_are_short():
   ]
 
 
-def test_no_boolean_is_passed_by_position():
+def test_booleans_are_keyword_only():
   positional = (
     (module, node, arg)
     for module, node in FUNCTIONS
@@ -147,7 +147,7 @@ def test_no_boolean_is_passed_by_position():
   ]
 
 
-def test_every_error_has_an_exit_code_of_its_own():
+def test_error_classes_have_different_exit_codes():
   from truenegs_jax.runtime import errors
 
   codes = [kind.exit_code for kind in errors.TrueNegsError.__subclasses__()]
