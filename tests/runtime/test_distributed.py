@@ -32,9 +32,9 @@ from truenegs_jax.train import guards, sharding
 from truenegs_jax.workdir.lock import lock
 
 mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
-assert sharding.process_share(mesh, 8) == (index, 2)
+assert sharding.process_slice(mesh, 8) == (index, 2)
 own_rows = {"row": np.arange(4) + 4 * index}
-row_B = sharding.to_device(own_rows, mesh)["row"]
+row_B = sharding.shard_batch(own_rows, mesh)["row"]
 assert distributed.to_host(row_B).tolist() == list(range(8))
 
 with guards.StopSignals(Console(quiet=True)) as signals:

@@ -5,6 +5,8 @@
 A bad flag or config prints one line and exits with code 2, without a traceback.
 """
 
+import ast
+import contextlib
 import pathlib
 import shlex
 import sys
@@ -75,11 +77,12 @@ def _parse(argv: list[str]) -> list[str]:
   ) as e:
     message = printable(e)
     if isinstance(e, (AttributeError, KeyError)):
-      reason = " ".join(str(e.args[0]).split())
-      message = (
-        f"No such key: {reason}. The config and configs/common.py list"
-        " all keys."
-      )
+      reason = str(e.args[0])
+      with contextlib.suppress(SyntaxError, ValueError):
+        reason = ast.literal_eval(reason)  # of str(KeyError), which is quoted
+      key, _, hint = reason.partition("\n")
+      hint += " See configs/common.py for all keys."
+      message = f"No such key: {key}. {hint.strip()}"
     # ml_collections puts a traceback before the message of a config file.
     last = str(e).rstrip().rpartition("\nValueError: ")[2]
     if last.startswith("Config argument "):
