@@ -155,7 +155,7 @@ def listed(**changed):
   [
     (
       listed(depth=3),
-      "depth=3; known: tiny.*embedding_size=.*type_vocab_size=",
+      "depth=3. Choose tiny.*embedding_size=.*type_vocab_size=",
     ),
     (listed(heads=None, ffn=None), "no heads, no ffn"),
     (listed() + " ffn=7", "ffn twice"),
@@ -194,7 +194,7 @@ def test_a_generator_may_have_sizes_of_its_own():
 
 @pytest.mark.parametrize("name", ["embedding_size", "type_vocab_size"])
 def test_a_generator_has_the_discriminators_embeddings(name):
-  with pytest.raises(InputError, match=f"generator.variant.*{name} is"):
+  with pytest.raises(InputError, match=f"generator.variant=.* {name}=5"):
     pretrain.make_pair(
       vocab_size=9,
       variant=listed(),
@@ -209,11 +209,11 @@ def test_an_unknown_variant_or_backbone_is_refused_with_the_known_ones():
   )
   with pytest.raises(InputError, match="'smal' is unknown.*small"):
     make(variant="smal")
-  with pytest.raises(InputError, match="backbone 'resnet'"):
+  with pytest.raises(InputError, match="backbone='resnet' is unknown"):
     make(variant="tiny", backbone="resnet")
   with pytest.raises(InputError, match="3 heads do not divide"):
     make(variant="tiny", heads=3)
-  with pytest.raises(InputError, match="backbone 'heads'"):
+  with pytest.raises(InputError, match="backbone='heads' is not a backbone"):
     make(variant="tiny", backbone="heads")  # a module, and no backbone
 
 

@@ -15,7 +15,7 @@ CONFIG = encoder.EncoderConfig(vocab_size=tiny.V, **rotary.VARIANTS["tiny"])
 def turned(x_BxLxHxS, positions_BxL):
   return rotary.rotate(
     x_BxLxHxS,
-    *rotary.rotations(positions_BxL, x_BxLxHxS.shape[-1]),
+    *rotary.make_rotations(positions_BxL, x_BxLxHxS.shape[-1]),
   )
 
 
@@ -89,7 +89,7 @@ def seen():
 @jax.jit
 def layer(params, x_BxLxD, positions_BxL):
   """One layer over rows of one document each, dropout off."""
-  turns = rotary.rotations(positions_BxL, CONFIG.width // CONFIG.heads)
+  turns = rotary.make_rotations(positions_BxL, CONFIG.width // CONFIG.heads)
   return rotary.Layer(CONFIG).apply(params, x_BxLxD, None, 1, seen(), *turns)
 
 
@@ -97,7 +97,7 @@ def layer_arguments():
   """Wide random parameters, hidden states and positions."""
   x_BxLxD = jax.random.normal(jax.random.key(0), (2, 5, CONFIG.width))
   positions_BxL = jnp.tile(jnp.arange(5), (2, 1))
-  turns = rotary.rotations(positions_BxL, CONFIG.width // CONFIG.heads)
+  turns = rotary.make_rotations(positions_BxL, CONFIG.width // CONFIG.heads)
   init = lambda key: rotary.Layer(CONFIG).init(
     key, x_BxLxD, None, 1, seen(), *turns
   )

@@ -1,13 +1,13 @@
-"""Self-attention behind one function: XLA's, cuDNN's or a TPU kernel's.
+"""Self-attention inside documents, by XLA or by a kernel.
 
-mask = attention.make_mask(form, documents_BxL)  # once for all layers
+mask = attention.make_mask(implementation, documents_BxL)  # once for all layers
 mixed = attention.attend(query, key, value, mask, keys_B, rate=0.1, site=1)
 
-Tokens attend to their own document. Padding counts as one, document 0: no row
-of a softmax is empty, and nothing real attends to it.
+A token attends to the tokens of its own document. Padding is document 0 and
+attends to itself: no softmax is over nothing, and no real token attends to it.
 
-Models are built with PLAIN, which runs everywhere and is the reference of the
-other forms. `choose_attention` chooses the form for the devices of a training.
+Models are built with `XLA`, which runs everywhere and is the reference for the
+others. `choose_attention` chooses one for the devices of a training.
 """
 
 import dataclasses
@@ -23,12 +23,11 @@ from jax.sharding import PartitionSpec as P
 from truenegs_jax.runtime import cpu_ops, rng
 
 Array = jax.Array
-Drop = Callable[[Array, Array | None], Array]  # weights, keys -> weights
+Dropout = Callable[[Array, Array | None], Array]  # (x, keys_B) -> x
 
 MASKED_SCORE = -1e9
-# Kernels are used for rows whose length is a multiple of it: TPUs have 128
-# lanes, and cuDNN gave NaN gradients at odd multiples of 64
-# (pytorch/pytorch#196678).
+# Kernels take rows whose length is a multiple of it: TPUs have 128 lanes, and
+# cuDNN returned NaN gradients at odd multiples of 64 (pytorch/pytorch#196678).
 LENGTH_MULTIPLE = 128
 BLOCK_SIZES = (512, 384, 256, 128)  # tokens of a block of splash attention
 
@@ -38,10 +37,11 @@ class Implementation:
   """How attention is computed.
 
   Attributes:
-    name: "xla", "pieces" (quarters of the batch, for a CPU) or one of KERNELS.
-    mesh: devices that kernels run on, each with its own rows (first axis) and
-      heads (second axis, if it divides them); None: one device.
-    interpret: splash attention without a TPU, slowly.
+    name: "xla", "pieces" (a quarter of the rows at a time, for CPUs), or one of
+      KERNELS.
+    mesh: devices that kernels run on. Rows are split over its first axis, and
+      heads over the others that divide their number. None: one device.
+    interpret: runs splash attention without a TPU, slowly.
   """
 
   name: str = "xla"
@@ -59,10 +59,10 @@ XLA = Implementation()
 )
 @dataclasses.dataclass(frozen=True)
 class AttentionMask:
-  """Who attends to whom, for all layers alike, and the form that computes it.
+  """The mask of some rows, for all layers alike.
 
-  `allowed_Bx1xLxL` is true where query and key are of the same document; only
-  the form "xla" has it.
+  `allowed_Bx1xLxL` is true where query and key are of the same document. Only
+  the implementation "xla" uses it.
   """
 
   documents_BxL: Array
@@ -70,14 +70,17 @@ class AttentionMask:
   implementation: Implementation
 
 
-def make_mask(form: Implementation, documents_BxL: Array) -> AttentionMask:
-  """The mask of rows; "xla" replaces a kernel that does not take the length."""
-  if form.name in KERNELS and documents_BxL.shape[1] % LENGTH_MULTIPLE:
-    form = XLA
+def make_mask(
+  implementation: Implementation, documents_BxL: Array
+) -> AttentionMask:
+  """Builds the mask of rows; lengths that a kernel does not take use XLA."""
+  length = documents_BxL.shape[1]
+  if implementation.name in KERNELS and length % LENGTH_MULTIPLE:
+    implementation = XLA
   allowed_Bx1xLxL = None
-  if form.name == "xla":
+  if implementation.name == "xla":
     allowed_Bx1xLxL = same_document(documents_BxL)
-  return AttentionMask(documents_BxL, allowed_Bx1xLxL, form)
+  return AttentionMask(documents_BxL, allowed_Bx1xLxL, implementation)
 
 
 def same_document(documents_BxL: Array) -> Array:
@@ -95,35 +98,35 @@ def attend(
   rate: float,
   site: int | Array,
 ) -> Array:
-  """Softmax attention `[B, L, H, S]`, with dropout on its weights.
+  """Computes softmax(query key^T / sqrt(S)) value, `[B, L, H, S]`.
 
   Args:
-    query_BxLxHxS, key_BxLxHxS, value_BxLxHxS: of one dtype, as the result.
-    mask: of their rows.
-    dropout_keys_B: None turns dropout off.
-    rate: of dropout, 0 for a kernel in training.
+    query_BxLxHxS, key_BxLxHxS, value_BxLxHxS: of one dtype, as is the result.
+    mask: of the same rows.
+    dropout_keys_B: for dropout of the softmax; None turns it off.
+    rate: of dropout; kernels have none, so 0 for them in training.
     site: of dropout, as in `rng.dropout`.
   """
   qkv = query_BxLxHxS, key_BxLxHxS, value_BxLxHxS
   documents_BxL = mask.documents_BxL
-  drop = functools.partial(rng.dropout, rate=rate, site=site)
+  dropout = functools.partial(rng.dropout, rate=rate, site=site)
   if mask.allowed_Bx1xLxL is not None:
     return dot_product_attention(
-      *qkv, mask.allowed_Bx1xLxL, dropout_keys_B, drop
+      *qkv, mask.allowed_Bx1xLxL, dropout_keys_B, dropout
     )
   if mask.implementation.name == "pieces":
     rows, length, heads, _ = query_BxLxHxS.shape
     return cpu_ops.map_row_quarters(
       lambda query, key, value, documents, keys: dot_product_attention(
-        query, key, value, same_document(documents), keys, drop
+        query, key, value, same_document(documents), keys, dropout
       ),
       *qkv,
       documents_BxL,
       dropout_keys_B,
       num_scores=rows * heads * length**2,
     )
-  assert dropout_keys_B is None or rate == 0, "kernels have no dropout of ours"
-  return _on_mesh(mask.implementation, *qkv, documents_BxL)
+  assert dropout_keys_B is None or rate == 0, "kernels have no dropout"
+  return _run_kernel(mask.implementation, *qkv, documents_BxL)
 
 
 def dot_product_attention(
@@ -132,9 +135,9 @@ def dot_product_attention(
   value_BxLxHxS: Array,
   allowed_Bx1xLxL: Array,
   dropout_keys_B: Array | None,
-  drop: Drop,
+  dropout: Dropout,
 ) -> Array:
-  """Softmax attention as it is written in the paper; the softmax is f32."""
+  """Computes `attend` from all scores `[B, H, L, L]`; the softmax is f32."""
   # Heads first: otherwise XLA transposes the units of a head on a CPU.
   query_BxHxLxS, key_BxHxLxS, value_BxHxLxS = (
     jnp.swapaxes(x, 1, 2)
@@ -152,7 +155,7 @@ def dot_product_attention(
   )
   scores_BxHxLxL = jnp.where(allowed_Bx1xLxL, scores_BxHxLxL, MASKED_SCORE)
   weights_BxHxLxL = jax.nn.softmax(scores_BxHxLxL).astype(value_BxLxHxS.dtype)
-  weights_BxHxLxL = drop(weights_BxHxLxL, dropout_keys_B)
+  weights_BxHxLxL = dropout(weights_BxHxLxL, dropout_keys_B)
   mixed_BxHxLxS = jnp.einsum("bhqk,bhks->bhqs", weights_BxHxLxL, value_BxHxLxS)
   return jnp.swapaxes(mixed_BxHxLxS, 1, 2)
 
@@ -160,11 +163,11 @@ def dot_product_attention(
 def _cudnn(
   query: Array, key: Array, value: Array, documents: Array, *, interpret: bool
 ) -> Array:
-  """cuDNN's flash attention over rows of one document and then padding.
+  """Runs cuDNN's flash attention on rows of one document and padding.
 
-  It takes lengths: a mask would become a bias, of which it computes the
-  gradient as well. A row of padding has the length 1, as no row of a softmax
-  may be empty. The output is zero where a row is padded.
+  cuDNN gets the length of each row, because a mask would become a bias, whose
+  gradient it computes as well. A row of padding has length 1, as no softmax may
+  be over nothing. The output is zero at padding.
   """
   del interpret
   lengths_B = jnp.sum(documents != 0, axis=1, dtype=jnp.int32)
@@ -182,13 +185,13 @@ def _cudnn(
 def _splash(
   query: Array, key: Array, value: Array, documents: Array, *, interpret: bool
 ) -> Array:
-  """JAX's flash attention for TPUs, which takes documents as segments."""
-  # An experimental module: without it the other forms still work.
+  """Runs JAX's flash attention for TPUs, with documents as segments."""
+  # An experimental module: if its import fails, the others still work.
   from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
   _, length, heads, width = query.shape
   block = next(size for size in BLOCK_SIZES if length % size == 0)
-  run = splash.make_splash_mha_single_device(
+  kernel = splash.make_splash_mha_single_device(
     splash.MultiHeadMask([splash.FullMask((length, length))] * heads),
     block_sizes=splash.BlockSizes(
       block_q=block,
@@ -200,37 +203,39 @@ def _splash(
     interpret=interpret,
   )
 
-  def row(query_HxLxS, key_HxLxS, value_HxLxS, documents_L):
+  def attend_row(query_HxLxS, key_HxLxS, value_HxLxS, documents_L):
     ids = splash.SegmentIds(documents_L, documents_L)
-    return run(query_HxLxS, key_HxLxS, value_HxLxS, segment_ids=ids)
+    return kernel(query_HxLxS, key_HxLxS, value_HxLxS, segment_ids=ids)
 
-  heads_first = lambda x: jnp.swapaxes(x, 1, 2)
-  mixed_BxHxLxS = jax.vmap(row)(
-    heads_first(query / math.sqrt(width)),
-    heads_first(key),
-    heads_first(value),
+  swap_heads = functools.partial(jnp.swapaxes, axis1=1, axis2=2)
+  mixed_BxHxLxS = jax.vmap(attend_row)(
+    swap_heads(query / math.sqrt(width)),
+    swap_heads(key),
+    swap_heads(value),
     documents,
   )
-  return heads_first(mixed_BxHxLxS)
+  return swap_heads(mixed_BxHxLxS)
 
 
 KERNELS: dict[str, Callable[..., Array]] = {"cudnn": _cudnn, "splash": _splash}
 
 
-def _on_mesh(form: Implementation, *qkvd: Array) -> Array:
-  """A kernel, run by each device on its own rows and heads."""
-  kernel = functools.partial(KERNELS[form.name], interpret=form.interpret)
-  if form.mesh is None:
-    return kernel(*qkvd)
-  heads, sizes = qkvd[0].shape[2], form.mesh.shape
-  rows, *others = form.mesh.axis_names
-  split = tuple(axis for axis in others if heads % sizes[axis] == 0)
+def _run_kernel(implementation: Implementation, *arrays: Array) -> Array:
+  """Runs a kernel; each device of the mesh has its own rows and heads."""
+  mesh = implementation.mesh
+  kernel = functools.partial(
+    KERNELS[implementation.name], interpret=implementation.interpret
+  )
+  if mesh is None:
+    return kernel(*arrays)
+  heads = arrays[0].shape[2]
+  rows, *others = mesh.axis_names
+  split = tuple(axis for axis in others if heads % mesh.shape[axis] == 0)
   spec = P(rows, None, split or None)
-  run = jax.shard_map(
+  return jax.shard_map(
     kernel,
-    mesh=form.mesh,
+    mesh=mesh,
     in_specs=(spec, spec, spec, P(rows)),
     out_specs=spec,
     check_vma=False,
-  )
-  return run(*qkvd)
+  )(*arrays)

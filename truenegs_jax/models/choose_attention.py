@@ -1,12 +1,13 @@
-"""Chooses the form of attention for a training, and checks it on the devices.
+"""Chooses the attention of a training, and checks it on the devices.
 
-form, line = settle(wanted, roles.values(), mesh, length=512, packed=False)
-model = with_form(model, form)  # for the steps of a training alone
+implementation, reason = choose_checked(
+  "auto", model.roles.values(), mesh, length=512, packed=False
+)
+model = with_attention(model, implementation)  # for training steps only
 """
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -14,29 +15,29 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from truenegs_jax.models import attention
+from truenegs_jax.models import attention, encoder
 from truenegs_jax.runtime import cpu
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, one_of
 
 Array = jax.Array
-Configs = Iterable[Any]  # an `encoder.EncoderConfig` per network
+Configs = Iterable[encoder.EncoderConfig]  # one per network
 
 PLATFORMS = {"pieces": "cpu", "cudnn": "cuda", "splash": "tpu"}
-CHOICES = ("auto", "xla", *PLATFORMS)  # of a config
-SPLASH_MIN_LENGTH = 512  # scores of shorter rows stay on a TPU's chip
-ROWS_PER_DEVICE = 4  # of a check, on a device
-COMPARED = ("result", "query", "key", "value")  # the last three: gradients
-TOLERANCE = 0.03  # of the largest entry; bfloat16 keeps 8 bits
+CHOICES = ("auto", "xla", *PLATFORMS)  # of `model.attention`
+SPLASH_MIN_LENGTH = 512  # a TPU keeps the scores of shorter rows on its chip
+ROWS_PER_DEVICE = 4  # in a check
+COMPARED = ("result", "query", "key", "value")  # the last three are gradients
+TOLERANCE = 0.03  # relative to the largest entry; bfloat16 has 8 bits
 
 
 def with_attention(
-  model: nn.Module, form: attention.Implementation
+  model: nn.Module, implementation: attention.Implementation
 ) -> nn.Module:
-  """The same model with another attention in each of its networks."""
+  """Returns the model with another attention in each of its networks."""
   fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
   return model.clone(
     **{
-      name: dataclasses.replace(config, attention=form)
+      name: dataclasses.replace(config, attention=implementation)
       for name, config in fields.items()
       if hasattr(config, "attention")
     }
@@ -44,26 +45,26 @@ def with_attention(
 
 
 def choose_checked(
-  wanted: str, configs: Configs, mesh: Mesh, *, length: int, packed: bool
+  choice: str, configs: Configs, mesh: Mesh, *, length: int, packed: bool
 ) -> tuple[attention.Implementation, str]:
-  """`choose`, with the form checked on the devices of the mesh.
+  """Chooses as `choose` does, and checks a kernel on the devices of the mesh.
 
-  A kernel whose numbers are wrong on these devices, or that does not run on
-  them, gives way to "xla". Arguments and errors are those of `choose`.
+  A kernel that does not run on these devices, or whose numbers are wrong, is
+  replaced by "xla". Arguments and errors are those of `choose`.
   """
   configs = list(configs)
-  form, line = choose(wanted, configs, mesh, length=length, packed=packed)
-  if form.name not in attention.KERNELS:
-    return form, line
+  chosen, reason = choose(choice, configs, mesh, length=length, packed=packed)
+  if chosen.name not in attention.KERNELS:
+    return chosen, reason
   for config in configs:
-    wrong = check_kernel(form, config, length=length)
-    if wrong:
-      return attention.XLA, f"xla: {form.name} fails here, {wrong}"
-  return form, f"{line}, checked against xla"
+    problem = check_kernel(chosen, config, length=length)
+    if problem:
+      return attention.XLA, f"xla, as {chosen.name} failed its check: {problem}"
+  return chosen, f"{reason}, checked against xla"
 
 
 def choose(
-  wanted: str,
+  choice: str,
   configs: Configs,
   mesh: Mesh,
   *,
@@ -71,92 +72,100 @@ def choose(
   packed: bool,
   platform: str = "",
 ) -> tuple[attention.Implementation, str]:
-  """The form of all networks of a training, and a line that says why.
+  """Chooses one implementation for all networks of a training.
 
   Args:
-    wanted: one of NAMES; "auto": the platform's own, or else "xla".
+    choice: one of CHOICES; "auto" is the platform's own if that is possible,
+      otherwise "xla".
     configs: of the networks.
     mesh: the devices.
-    length: tokens of a row, or of the longest.
+    length: tokens of the longest row.
     packed: whether a row may hold several documents.
-    platform: "cpu", "cuda", "tpu" or another; default: the mesh's.
+    platform: "cpu", "cuda", "tpu" or another; by default that of the mesh.
+
+  Returns:
+    The implementation, and a line with its name and why it was chosen.
 
   Raises:
-    InputError: an unknown name, or a form that is not possible here.
+    InputError: an unknown choice, or one that is not possible here.
   """
-  if wanted not in CHOICES:
-    raise InputError(
-      f"model.attention {wanted!r} is unknown; known: {', '.join(CHOICES)}."
-    )
+  one_of("model.attention", choice, CHOICES)
   platform = platform or get_platform(mesh.devices.flat[0])
-  name = wanted
-  if wanted == "auto":
-    own = {owner: form for form, owner in PLATFORMS.items()}
+  name = choice
+  if choice == "auto":
+    own = {owner: name for name, owner in PLATFORMS.items()}
     name = own.get(platform, "xla")
     if name == "pieces" and not cpu.is_enabled(platform):
       name = "xla"
   if name == "xla":
     return attention.XLA, name
-  several = mesh.devices.size > 1
-  problems = _problems(name, configs, length=length, packed=packed)
+  has_several_devices = mesh.devices.size > 1
+  missing = _missing_conditions(name, configs, length=length, packed=packed)
   if platform != PLATFORMS[name]:
-    problems.append(f"it is of {PLATFORMS[name]}, and these are {platform}")
-  if name == "pieces" and several:
-    problems.append("the rows lie on several devices")
-  if wanted == "auto" and name == "splash" and length < SPLASH_MIN_LENGTH:
-    problems.append(f"rows of less than {SPLASH_MIN_LENGTH} tokens do without")
-  if not problems:
-    return attention.Implementation(name, mesh if several else None), name
-  if wanted == "auto":
-    return attention.XLA, f"xla; for {name}: {'; '.join(problems)}"
+    missing.append(f"{PLATFORMS[name]} devices (not {platform})")
+  if name == "pieces" and has_several_devices:
+    missing.append("a single device")
+  if choice == "auto" and name == "splash" and length < SPLASH_MIN_LENGTH:
+    missing.append(f"rows of {SPLASH_MIN_LENGTH} tokens or more to be faster")
+  if not missing:
+    kernel_mesh = mesh if has_several_devices else None
+    return attention.Implementation(name, kernel_mesh), name
+  if choice == "auto":
+    return attention.XLA, f"xla, as {name} needs {', '.join(missing)}"
   raise InputError(
-    f"model.attention={name}: {'; '.join(problems)}. Or give"
-    " model.attention=auto."
+    f"model.attention={choice!r} is not possible. It needs"
+    f" {', '.join(missing)}. Set that, or set model.attention=auto."
   )
 
 
 def get_platform(device: jax.Device) -> str:
-  """The platform of jax, with "cuda" for NVIDIA's alone of the GPUs."""
+  """Returns JAX's platform of a device, with "cuda" for NVIDIA's GPUs only."""
   if device.platform != "gpu":
     return device.platform
   return "cuda" if "cuda" in device.client.platform_version else "gpu"
 
 
 def check_kernel(
-  form: attention.Implementation, config: Any, *, length: int
+  implementation: attention.Implementation,
+  config: encoder.EncoderConfig,
+  *,
+  length: int,
 ) -> str:
-  """Runs a kernel at the size of a network: "", or what is wrong with it."""
-  mesh = form.mesh
+  """Runs a kernel at the size of a network; returns its problem, or ""."""
+  mesh = implementation.mesh
   rows = ROWS_PER_DEVICE * (mesh.devices.size if mesh else 1)
   shape = rows, length, config.heads, config.width // config.heads
-  errors_of = jax.jit(
-    lambda: kernel_errors(form, shape, config.dtype),
+  measure = jax.jit(
+    lambda: kernel_errors(implementation, shape, config.dtype),
     out_shardings=NamedSharding(mesh, P()) if mesh else None,
   )
   try:
-    errors = {name: float(error) for name, error in errors_of().items()}
-  except Exception as e:  # of a library, a driver, a compiler: it does not run
+    errors = {name: float(error) for name, error in measure().items()}
+  except Exception as e:  # from a library, a driver or a compiler
     return f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
   return ", ".join(
     f"its {name} is off by {errors[name]:.2g}"
     for name in COMPARED
-    if not errors[name] <= TOLERANCE  # NaN, too
+    if not errors[name] <= TOLERANCE  # also true of NaN
   )
 
 
 def kernel_errors(
-  form: attention.Implementation, shape: tuple[int, int, int, int], dtype: str
+  implementation: attention.Implementation,
+  shape: tuple[int, int, int, int],
+  dtype: str,
 ) -> dict[str, Array]:
-  """Largest errors of a kernel, relative to the largest entries.
+  """Measures the largest errors against XLA in f32, over the largest entries.
 
   Args:
-    form: the form to check.
-    shape: B, L, H and S; most rows end in padding, one of four in all but one.
+    implementation: what to check.
+    shape: B, L, H, S. Of each four rows one is full, the others are padded to
+      different lengths, down to a single token.
     dtype: of queries, keys and values.
 
   Returns:
-    f32 scalars of CHECKED, the result and the gradients, where there are
-    tokens; NaN where any entry, those of padding included, is not finite.
+    f32 scalars by the names in COMPARED, over real tokens. NaN where any entry,
+    also of padding, is not finite.
   """
   rows, length, *_ = shape
   arrays = [
@@ -168,41 +177,51 @@ def kernel_errors(
   documents_BxL = index_L[None] < jnp.resize(ends_4, (rows,))[:, None]
   real_BxLx1x1 = documents_BxL[..., None, None]
 
-  def run(form, query, key, value, cotangent):
-    mask = attention.make_mask(form, documents_BxL.astype(jnp.int32))
-    go = lambda q, k, v: attention.attend(q, k, v, mask, None, rate=0.0, site=0)
-    result, push = jax.vjp(go, query, key, value)
-    return result, *push(cotangent)
+  def run(implementation, query, key, value, cotangent):
+    mask = attention.make_mask(implementation, documents_BxL.astype(jnp.int32))
+    result, vjp = jax.vjp(
+      lambda q, k, v: attention.attend(q, k, v, mask, None, rate=0.0, site=0),
+      query,
+      key,
+      value,
+    )
+    return result, *vjp(cotangent)
 
-  def error(got, want):
-    got = got.astype(jnp.float32)
-    worst = jnp.max(jnp.abs(got - want), where=real_BxLx1x1, initial=0.0)
-    largest = jnp.max(jnp.abs(want), where=real_BxLx1x1, initial=0.0)
-    return jnp.where(jnp.isfinite(got).all(), worst / largest, jnp.nan)
+  def relative_error(x, expected):
+    x = x.astype(jnp.float32)
+    error = jnp.max(jnp.abs(x - expected), where=real_BxLx1x1, initial=0.0)
+    largest = jnp.max(jnp.abs(expected), where=real_BxLx1x1, initial=0.0)
+    return jnp.where(jnp.isfinite(x).all(), error / largest, jnp.nan)
 
-  got = run(form, *arrays)
+  results = run(implementation, *arrays)
   with jax.default_matmul_precision("highest"):
-    want = run(attention.XLA, *(x.astype(jnp.float32) for x in arrays))
-  return dict(zip(COMPARED, map(error, got, want), strict=True))
+    expected = run(attention.XLA, *(x.astype(jnp.float32) for x in arrays))
+  errors = map(relative_error, results, expected)
+  return dict(zip(COMPARED, errors, strict=True))
 
 
-def _problems(
+def _missing_conditions(
   name: str, configs: Configs, *, length: int, packed: bool
 ) -> list[str]:
-  """Ways out for each thing that a kernel cannot do for a model or its rows."""
+  """Lists what a kernel needs and a model or its rows do not have."""
   if name not in attention.KERNELS:
     return []
-  problems = {}
+  multiple, missing = attention.LENGTH_MULTIPLE, []
   for c in configs:
     width = c.width // c.heads
-    problems["give model.attention_dropout=0"] = c.attention_dropout > 0
-    problems[f"give a length that {attention.LENGTH_MULTIPLE} divides"] = (
-      length % attention.LENGTH_MULTIPLE > 0
-    )
+    is_missing = {
+      "model.attention_dropout=0": c.attention_dropout > 0,
+      f"a length that {multiple} divides": length % multiple > 0,
+    }
     if name == "cudnn":
-      problems["give model.dtype=bfloat16"] = c.dtype != "bfloat16"
-      problems["packed rows hold several documents"] = packed
-      problems[f"heads are {width} wide, not 8, 16, ... 128"] = (
-        width % 8 > 0 or width > 128
-      )
-  return [text for text, holds in problems.items() if holds]
+      is_missing |= {
+        "model.dtype=bfloat16": c.dtype != "bfloat16",
+        "rows that are not packed": packed,
+        f"heads that are 8, 16, ... 128 wide (not {width})": (
+          width % 8 > 0 or width > 128
+        ),
+      }
+    missing += [
+      condition for condition, is_true in is_missing.items() if is_true
+    ]
+  return list(dict.fromkeys(missing))

@@ -1,16 +1,16 @@
 """The BERT and ELECTRA encoder: embedding block and post-norm transformer.
 
-A backbone is a file like this one: it exposes `Embeddings`, `Encoder` and
-`VARIANTS`, and is looked up by its module name (`config.model.backbone`);
-`rotary.py` explains how to write another with the parts of this file.
+It is a backbone: a module that exposes `Embeddings`, `Encoder` and `VARIANTS`
+and is looked up by its name (`config.model.backbone`). `rotary.py` explains how
+to write another one.
 
-  inputs = {"tokens": [B, L], "types": [B, L], "documents": [B, L]}  int32
-
-`documents` numbers the documents of a row 1, 2, ...; 0 is padding. Attention
-stays inside a document and positions restart with it.
+Networks take `inputs = {"tokens", "types", "documents"}`, each int32 `[B, L]`.
+`documents` numbers the documents of a row from 1; 0 is padding. Attention stays
+inside a document, and positions restart with it.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 
 import flax.linen as nn
@@ -25,19 +25,16 @@ Array = jax.Array
 Inputs = Mapping[str, Array]
 
 HUGGING_FACE = True  # weights/formats has names for these parameters
-
-HEAD_WIDTH = 64  # of every released size
-
-
+HEAD_WIDTH = 64  # in all released sizes
 DTYPES = ("float32", "bfloat16")  # of activations
 
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
-  """Size and regularization of one network, and how its layers are run.
+  """Sizes and regularization of one network, and how its layers are run.
 
-  `remat`, `scan` and `attention` change neither the tree of the parameters nor
-  a number beyond its rounding, only memory and time (`layers.run_layers`).
+  `remat`, `scan` (see `layers.run_layers`) and `attention` change memory and
+  time only: parameters are the same, and results are up to rounding.
   """
 
   vocab_size: int
@@ -61,13 +58,13 @@ class EncoderConfig:
 
   @property
   def initializer(self):
-    """BERT's: normal, cut at two deviations and, as in TF1, not rescaled."""
+    """BERT's normal distribution, cut at 2 deviations and not rescaled."""
     return nn.initializers.truncated_normal(self.initializer_range)
 
 
-# Sizes of the released models (Clark et al. 2020, tables 6 and 8; Devlin et al.
-# 2019; Wang et al. 2020: 6 layers, 384 wide); `demo` and `tiny` are ours, for a
-# laptop and for tests, `narrow` to try readings.
+# `small`, `base` and `large` as released (Clark et al. 2020, tables 6 and 8;
+# Devlin et al. 2019), `minilm` by Wang et al. 2020. `tiny` is for tests, `demo`
+# for a laptop, `narrow` to compare readings.
 VARIANTS: dict[str, dict[str, int]] = {
   "tiny": dict(embedding_size=16, width=32, layers=2, heads=2, ffn=64),
   "demo": dict(embedding_size=128, width=128, layers=2, heads=2, ffn=512),
@@ -80,10 +77,11 @@ VARIANTS: dict[str, dict[str, int]] = {
 
 
 def scale_config(config: EncoderConfig, multiplier: float) -> EncoderConfig:
-  """The generator's size: the width is scaled, heads and ffn follow from it.
+  """Scales the width of a network; heads and ffn follow from it.
 
-  ELECTRA's rule (`run_pretraining.py:get_generator_config`): heads of 64 units,
-  a feed-forward layer of 4 widths, as many layers and the same embeddings.
+  ELECTRA derives its generator so (`run_pretraining.py:get_generator_config`):
+  heads of 64 units, a feed-forward layer of 4 widths, and the discriminator's
+  number of layers and embeddings.
   """
   width = round(config.width * multiplier)
   heads = max(1, width // HEAD_WIDTH)
@@ -91,9 +89,9 @@ def scale_config(config: EncoderConfig, multiplier: float) -> EncoderConfig:
 
 
 class Embeddings(nn.Module):
-  """Word + token-type + position tables, then layer norm, then dropout.
+  """Dropout(LayerNorm(word + token type + position)).
 
-  ELECTRA's generator and discriminator share all of it, the norm included.
+  ELECTRA's generator and discriminator share all of it, with the norm.
   """
 
   config: EncoderConfig
@@ -101,13 +99,14 @@ class Embeddings(nn.Module):
 
   def setup(self):
     c = self.config
-    table = lambda name, rows: self.param(
-      name, c.initializer, (rows, c.embedding_size)
-    )
-    self.word_VxE = table("word", c.vocab_size)
+
+    def make_table(name: str, rows: int) -> Array:
+      return self.param(name, c.initializer, (rows, c.embedding_size))
+
+    self.word_VxE = make_table("word", c.vocab_size)
     if self.has_positions:
-      self.position_PxE = table("position", c.max_positions)
-    self.type_TxE = table("type", c.type_vocab_size)
+      self.position_PxE = make_table("position", c.max_positions)
+    self.type_TxE = make_table("type", c.type_vocab_size)
     self.norm = layers.layer_norm()
 
   def __call__(
@@ -116,10 +115,10 @@ class Embeddings(nn.Module):
     dropout_keys_B: Array | None,
     words_BxLxE: Array | None = None,
   ) -> Array:
-    """Returns `[B, L, E]`, of `config.dtype`.
+    """Embeds tokens, `[B, L, E]` of `config.dtype`.
 
-    `words_BxLxE`: rows of the word table, if they were gathered before. One
-    gather for all that needs rows of it has one scatter for its gradient.
+    `words_BxLxE` are the tokens' rows of the word table, if the caller has
+    gathered them: a single gather has a single scatter as its gradient.
     """
     if words_BxLxE is None:
       words_BxLxE = self.word_VxE[inputs["tokens"]]
@@ -147,7 +146,7 @@ class Encoder(nn.Module):
     documents_BxL: Array,
     dropout_keys_B: Array | None,
   ) -> Array:
-    """Returns the last layer's hidden states `[B, L, D]`, of `config.dtype`."""
+    """Returns the last hidden states, `[B, L, D]` of `config.dtype`."""
     x_BxLxD = project_to_width(self.config, embedded_BxLxE)
     mask = attention_lib.make_mask(self.config.attention, documents_BxL)
     return layers.run_layers(self, Layer, x_BxLxD, dropout_keys_B, mask)
@@ -166,32 +165,34 @@ class Layer(nn.Module):
     first_site: int | Array,
     mask: attention_lib.AttentionMask,
   ) -> Array:
-    """Returns hidden states `[B, L, D]`, of `config.dtype`."""
+    """Returns the next hidden states, `[B, L, D]` of `config.dtype`."""
     c = self.config
-    drop = lambda x, site: rng.dropout(
-      x, dropout_keys_B, rate=c.dropout, site=first_site + site
+    dropout = functools.partial(
+      rng.dropout, keys_B=dropout_keys_B, rate=c.dropout
     )
     mixed_BxLxD = self_attention(
       c, x_BxLxD, mask, dropout_keys_B, site=first_site
     )
     x_BxLxD = layers.layer_norm("attention_norm")(
-      x_BxLxD + drop(mixed_BxLxD, 1)
+      x_BxLxD + dropout(mixed_BxLxD, site=first_site + 1)
     )
     x_BxLxD = x_BxLxD.astype(c.dtype)
     output_BxLxD = feed_forward(c, x_BxLxD)
-    x_BxLxD = layers.layer_norm("ffn_norm")(x_BxLxD + drop(output_BxLxD, 2))
+    x_BxLxD = layers.layer_norm("ffn_norm")(
+      x_BxLxD + dropout(output_BxLxD, site=first_site + 2)
+    )
     return x_BxLxD.astype(c.dtype)
 
 
 def project_to_width(config: EncoderConfig, embedded_BxLxE: Array) -> Array:
-  """Embeddings as wide as the network; the calling module owns `project`.
+  """Projects embeddings to the width of a network, if they differ.
 
-  Each network of a pair has its own, since they share the embeddings. There is
-  none where the widths are the same.
+  The calling module owns the layer `project`, since the networks of a pair
+  share the embeddings but not their widths.
   """
   if config.embedding_size == config.width:
     return embedded_BxLxE
-  # ELECTRA leaves this layer to TF's default initializer.
+  # ELECTRA uses TF's default initializer here.
   project = layers.Dense(
     config.width,
     kernel_init=nn.initializers.glorot_uniform(),
@@ -208,19 +209,24 @@ def self_attention(
   dropout_keys_B: Array | None,
   *,
   site: int | Array,
-  turn: Callable[[Array], Array] = lambda x: x,
+  transform: Callable[[Array], Array] = lambda x: x,
 ) -> Array:
-  """All heads' attention, mixed by a dense layer, `[B, L, D]`.
+  """Computes multi-head self-attention, `[B, L, D]`.
 
-  The calling module owns `query`, `key`, `value` and `attention_output`. `turn`
-  is applied to queries and keys, `[B, L, H, S]`.
+  The calling module owns the layers `query`, `key`, `value` and
+  `attention_output`. `transform` is applied to queries and keys, `[B, L, H, S]`
+  each.
   """
   c = config
-  split = lambda x: x.reshape(*x.shape[:2], c.heads, -1)
+
+  def project_heads(name: str) -> Array:
+    units_BxLxD = _dense(c, c.width, name)(x_BxLxD)
+    return units_BxLxD.reshape(*x_BxLxD.shape[:2], c.heads, -1)
+
   mixed_BxLxHxS = attention_lib.attend(
-    turn(split(_dense(c, c.width, "query")(x_BxLxD))),
-    turn(split(_dense(c, c.width, "key")(x_BxLxD))),
-    split(_dense(c, c.width, "value")(x_BxLxD)),
+    transform(project_heads("query")),
+    transform(project_heads("key")),
+    project_heads("value"),
     mask,
     dropout_keys_B,
     rate=c.attention_dropout,
@@ -231,13 +237,13 @@ def self_attention(
 
 
 def feed_forward(config: EncoderConfig, x_BxLxD: Array) -> Array:
-  """Dense, gelu, dense; the calling module owns `ffn_input`, `ffn_output`."""
+  """Computes dense, gelu, dense: the caller's `ffn_input` and `ffn_output`."""
   hidden_BxLxF = layers.gelu(_dense(config, config.ffn, "ffn_input")(x_BxLxD))
   return _dense(config, config.width, "ffn_output")(hidden_BxLxF)
 
 
 def document_positions(documents_BxL: Array) -> Array:
-  """Position of each token inside its own document, from 0."""
+  """Returns the position of each token in its document, int32 from 0."""
   index_L = jnp.arange(documents_BxL.shape[1], dtype=jnp.int32)
   before_BxL = jnp.pad(documents_BxL[:, :-1], ((0, 0), (1, 0)))
   starts_BxL = jnp.where(documents_BxL != before_BxL, index_L[None], 0)

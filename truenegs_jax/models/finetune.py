@@ -1,4 +1,4 @@
-"""A pre-trained network with the head of a task, to be fine-tuned.
+"""The model of fine-tuning: a pre-trained network with the head of a task.
 
 model = make_downstream(role="discriminator", head="linear", num_outputs=3,
                         vocab_size=30_522, variant="small")
@@ -6,15 +6,14 @@ params = pretrain.init_params(model, key)
 logits_BxC = model.apply({"params": params}, inputs, keys_B,
                          method="class_logits")
 
-The network's parameters have the paths that they have in pre-training; the
-head's are under `task_head`, and BERT's pooler is where it was, `pooled`.
+Parameters of the network and of BERT's pooler (`pooled`) have the same paths as
+in pre-training; those of the head are under `task_head`.
 
-C is the number of outputs of a head (classes, or 1: a score), S that of starts
-in a beam and of ends of each.
+In shape suffixes, C is the number of outputs of a head (classes, or 1 for a
+score), and S the number of starts in a beam and of ends per start.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -26,7 +25,7 @@ from truenegs_jax.runtime.errors import InputError
 
 Array = jax.Array
 
-# Which networks may have which head.
+# Head -> the networks that may have it.
 HEAD_ROLES = {
   "linear": ("discriminator", "bert"),
   "dense": ("discriminator",),
@@ -37,16 +36,16 @@ HEAD_ROLES = {
 
 
 class DownstreamModel(nn.Module):
-  """An encoder and one head, which decides which of the methods apply.
+  """A network and a head, which decides which of the methods apply.
 
   Attributes:
-    config: the network's.
-    role: what the network is called in pre-training and in exports.
-    head: a name in HEADS.
+    config: of the network.
+    role: the network's name in pre-training and in exports.
+    head: a name in HEAD_ROLES.
     num_outputs: C; heads of spans ignore it.
-    head_dropout: rate inside the heads of classes and scores; those of spans
-      have none, as released.
-    backbone: module under truenegs_jax.models that holds the encoder.
+    head_dropout: rate in heads of classes and scores; those of spans have no
+      dropout, as released.
+    backbone: a module of `truenegs_jax.models`.
   """
 
   config: encoder.EncoderConfig
@@ -60,26 +59,26 @@ class DownstreamModel(nn.Module):
     backbone, c = registry.load_backbone(self.backbone), self.config
     self.embeddings = backbone.Embeddings(c)
     setattr(self, self.role, backbone.Encoder(c))
-    make_head: dict[str, Callable[[], Any]] = {
-      "spans": lambda: heads.SpanHead(c),
-      "joint": heads.JointHead,
-    }
-    make_classes = lambda: heads.ClassHead(
-      c, self.head, self.num_outputs, self.head_dropout
-    )
-    self.task_head = make_head.get(self.head, make_classes)()
+    if self.head == "spans":
+      self.task_head: Any = heads.SpanHead(c)
+    elif self.head == "joint":
+      self.task_head = heads.JointHead()
+    else:
+      self.task_head = heads.ClassHead(
+        c, self.head, self.num_outputs, self.head_dropout
+      )
     if self.head == "pooler":
       self.pooled = heads.Pooler(c)
 
   @property
   def roles(self) -> dict[str, encoder.EncoderConfig]:
-    """The one network."""
+    """The network's config."""
     return {self.role: self.config}
 
   def encode(
     self, inputs: encoder.Inputs, dropout_keys_B: Array | None
   ) -> Array:
-    """The last hidden states `[B, L, D]`, of `config.dtype`."""
+    """Returns the last hidden states, `[B, L, D]` of `config.dtype`."""
     embedded_BxLxE = self.embeddings(inputs, dropout_keys_B)
     network = getattr(self, self.role)
     return network(embedded_BxLxE, inputs["documents"], dropout_keys_B)
@@ -87,7 +86,7 @@ class DownstreamModel(nn.Module):
   def class_logits(
     self, inputs: encoder.Inputs, dropout_keys_B: Array | None
   ) -> Array:
-    """f32 `[B, C]` of a head of classes or scores, read off [CLS] alone."""
+    """Returns f32 `[B, C]` of a head of classes or scores, from [CLS]."""
     hidden_BxLxD = self.encode(inputs, dropout_keys_B)
     if self.head == "pooler":
       first_BxD = self.pooled(hidden_BxLxD)
@@ -98,7 +97,7 @@ class DownstreamModel(nn.Module):
   def span_logits(
     self, inputs: encoder.Inputs, dropout_keys_B: Array | None
   ) -> Array:
-    """f32 `[B, L, 2]` of the head "spans": start and end, padding as well."""
+    """Returns start and end logits f32 `[B, L, 2]`, also of padding."""
     return self.task_head(self.encode(inputs, dropout_keys_B))
 
   def joint_logits(
@@ -107,11 +106,11 @@ class DownstreamModel(nn.Module):
     start_B: Array,
     dropout_keys_B: Array | None,
   ) -> tuple[Array, Array, Array]:
-    """The logits that the head "joint" trains on, given the answers' starts.
+    """Returns the logits that train the head "joint", given gold starts.
 
     Returns:
-      f32 logits `[B, L]` of the start, `[B, L]` of the end behind `start_B`,
-      and `[B]`, positive where the question has no answer.
+      f32 logits `[B, L]` of the start, `[B, L]` of the end given `start_B`, and
+      `[B]`, positive where the question has no answer.
     """
     hidden_BxLxD = self.encode(inputs, dropout_keys_B)
     return self.task_head(hidden_BxLxD, answer_mask(inputs), start_B)
@@ -122,19 +121,19 @@ class DownstreamModel(nn.Module):
     dropout_keys_B: Array | None = None,
     size: int = 20,
   ) -> tuple[Array, Array, Array]:
-    """The likeliest spans by the head "joint"; S is `size`, or L if less.
+    """Returns the likeliest spans of the head "joint"; S is min(size, L).
 
     Returns:
-      starts int32 `[B, S]` and ends `[B, S, S]`, each likeliest first, and f32
-      `[B, S, S]`, log p(start) + log p(end | start). Where fewer than S
-      positions are allowed others follow, at about -1,000; an end may come
-      before its start.
+      starts int32 `[B, S]` and ends int32 `[B, S, S]`, likeliest first, and
+      log p(start) + log p(end | start), f32 `[B, S, S]`. Positions where no
+      answer is allowed come last, with about -1,000. An end may precede its
+      start.
     """
     hidden_BxLxD = self.encode(inputs, dropout_keys_B)
     return self.task_head.beam(hidden_BxLxD, answer_mask(inputs), size)
 
   def initialize(self, inputs: encoder.Inputs) -> None:
-    """Touches every parameter; only `pretrain.init_params` calls it."""
+    """Uses all parameters; for `pretrain.init_params` only."""
     if self.head == "joint":
       self.joint_logits(inputs, inputs["tokens"][:, 0], None)
     elif self.head == "spans":
@@ -144,7 +143,7 @@ class DownstreamModel(nn.Module):
 
 
 def answer_mask(inputs: encoder.Inputs) -> Array:
-  """True `[B, L]` where an answer may be: in the second text, or on [CLS]."""
+  """True `[B, L]` where an answer is allowed: the second text, and [CLS]."""
   context_BxL = (inputs["documents"] != 0) & (inputs["types"] == 1)
   return context_BxL.at[:, 0].set(True)
 
@@ -160,32 +159,30 @@ def make_downstream(
   head_dropout: float = 0.1,
   **overrides: Any,
 ) -> DownstreamModel:
-  """Builds a network of one variant with the head of a task.
+  """Builds a network of a variant with the head of a task.
 
   Args:
-    role: "discriminator" or "bert", whose embeddings are as wide as the model,
-      whatever the variant says.
+    role: "discriminator", or "bert", whose embeddings are as wide as the
+      network, whatever the variant says.
     head, num_outputs, head_dropout, backbone: as in `DownstreamModel`.
-    vocab_size: entries of the vocabulary.
-    variant: a name in the backbone's VARIANTS, or a list of sizes
-      (`registry.variant_sizes`).
-    **overrides: fields of the backbone's EncoderConfig (dropout, dtype, ...).
+    vocab_size, variant, **overrides: as in `pretrain.make_pair`.
 
   Raises:
-    InputError: an unknown head, or one that this network cannot have; less than
-      one output; a rate outside [0, 1); as `registry.make_network_config`.
+    InputError: a head that this network cannot have, no output, a rate outside
+      [0, 1), or as `registry.make_network_config`.
   """
-  known = [name for name, roles in HEAD_ROLES.items() if role in roles]
-  if head not in known:
+  heads_of_role = [name for name, roles in HEAD_ROLES.items() if role in roles]
+  if head not in heads_of_role:
     raise InputError(
-      f"finetune.head {head!r} is none of a network {role!r}; known:"
-      f" {', '.join(known) or 'none'}."
+      f"finetune.head={head!r} is not a head of the network {role!r}. Choose"
+      f" {', '.join(heads_of_role) or 'another network'}."
     )
   if num_outputs < 1:
-    raise InputError(f"{num_outputs} outputs: a task has at least 1.")
+    raise InputError(f"{num_outputs} outputs are too few. Use at least 1.")
   if not 0 <= head_dropout < 1:
     raise InputError(
-      f"finetune.head_dropout {head_dropout}: give a rate from 0 to below 1."
+      f"finetune.head_dropout={head_dropout} is not a rate. Set it to 0 or"
+      " more, and below 1."
     )
   config = registry.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}

@@ -1,9 +1,11 @@
 """Heads of encoders: masked tokens, detection, next sentence, and tasks.
 
-C is the number of outputs of a head (classes, or 1: a score), S that of starts
-in a beam and of ends of each, U that of units of a head's hidden layer.
+In shape suffixes, C is the number of outputs of a head (classes, or 1 for a
+score), S the number of starts in a beam and of ends per start, and U the number
+of units of a hidden layer.
 """
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -15,18 +17,18 @@ from truenegs_jax.runtime import rng
 
 Array = jax.Array
 
-HIDDEN = 512  # units of the joint head's hidden layers (`qa_hidden`)
-FORBIDDEN = -1000.0  # ELECTRA adds it where no answer may be
+JOINT_UNITS = 512  # of the joint head's hidden layers, ELECTRA's `qa_hidden`
+FORBIDDEN_LOGIT = -1000.0  # added where no answer is allowed, as in ELECTRA
 
-# ELECTRA leaves its heads to TF's default initializer.
+# ELECTRA's heads use TF's default initializer.
 _GLOROT = nn.initializers.glorot_uniform()
 
 
 class MlmHead(nn.Module):
-  """Hidden states at the masked slots to vectors, and these to logits.
+  """The head of BERT's masked language model and of ELECTRA's generator.
 
-  Dense to the width of the embeddings, gelu, layer norm, then the word table
-  itself (tied) and a free bias, as in BERT and in ELECTRA's generator.
+  LayerNorm(gelu(dense(x))), of the width of the embeddings, is multiplied with
+  the word table (`vocabulary_logits`), and a bias is added.
   """
 
   config: encoder.EncoderConfig
@@ -40,7 +42,7 @@ class MlmHead(nn.Module):
     self.bias_V = self.param("bias", nn.initializers.zeros, (c.vocab_size,))
 
   def __call__(self, hidden_BxKxD: Array) -> Array:
-    """Returns `[B, K, E]`, the vectors that the table is multiplied with."""
+    """Returns the vectors that the table multiplies, `[B, K, E]`."""
     x_BxKxE = layers.gelu(self.dense(hidden_BxKxD))
     return self.norm(x_BxKxE).astype(self.config.dtype)
 
@@ -48,7 +50,7 @@ class MlmHead(nn.Module):
 def vocabulary_logits(
   vectors_BxKxE: Array, word_VxE: Array, bias_V: Array
 ) -> Array:
-  """The f32 logits `[B, K, V]` of slots by the tied table."""
+  """Returns the f32 logits `[B, K, V]`, vectors word^T + bias."""
   logits_BxKxV = jnp.einsum(
     "bke,ve->bkv",
     vectors_BxKxE,
@@ -59,7 +61,7 @@ def vocabulary_logits(
 
 
 class DetectionHead(nn.Module):
-  """Hidden states to one logit a token: was it replaced?"""
+  """ELECTRA's discriminator head: one logit per token, of being replaced."""
 
   config: encoder.EncoderConfig
 
@@ -76,10 +78,10 @@ class DetectionHead(nn.Module):
 
 
 class Pooler(nn.Module):
-  """BERT's pooler ([CLS], dense, tanh), and its next-sentence classifier.
+  """BERT's pooler, tanh(dense([CLS])), and its next-sentence classifier.
 
-  No objective of pre-training trains them: they are carried from a released
-  checkpoint to its continuation, for tasks that start from the pooler.
+  Pre-training does not train them. It carries them from a released checkpoint
+  to the export, for tasks that start from the pooler.
   """
 
   config: encoder.EncoderConfig
@@ -87,25 +89,27 @@ class Pooler(nn.Module):
 
   @nn.compact
   def __call__(self, hidden_BxLxD: Array) -> Array:
-    """Returns f32 `[B, D]`, or logits `[B, 2]`: next sentence, random one."""
+    """Returns f32 `[B, D]`, or logits `[B, 2]`: next or random sentence."""
     c = self.config
-    dense = lambda features, name: nn.Dense(
-      features, kernel_init=c.initializer, dtype=jnp.float32, name=name
+    dense = functools.partial(
+      nn.Dense, kernel_init=c.initializer, dtype=jnp.float32
     )
     first_BxD = hidden_BxLxD[:, 0].astype(jnp.float32)
-    pooled_BxD = jnp.tanh(dense(c.width, "pooler")(first_BxD))
+    pooled_BxD = jnp.tanh(dense(c.width, name="pooler")(first_BxD))
     if not self.next_sentence:
       return pooled_BxD
-    return dense(2, "next_sentence")(pooled_BxD)
+    return dense(2, name="next_sentence")(pooled_BxD)
 
 
 class ClassHead(nn.Module):
-  """The vector of [CLS] to C outputs.
+  """C outputs from the vector of [CLS].
 
-  "linear": dropout and one dense layer, as ELECTRA is fine-tuned by its
-  authors (`finetune/classification/classification_tasks.py`). "dense": one
-  more, with gelu, before it (Hugging Face's ElectraClassificationHead).
-  "pooler": as "linear", drawn as BERT's (`run_classifier.py`).
+  Kinds:
+    "linear": dropout and a dense layer, as in ELECTRA's
+      `finetune/classification/classification_tasks.py`.
+    "dense": a second dense layer with gelu before it, as in Hugging Face's
+      ElectraClassificationHead.
+    "pooler": like "linear" with BERT's initializer (`run_classifier.py`).
   """
 
   config: encoder.EncoderConfig
@@ -118,48 +122,52 @@ class ClassHead(nn.Module):
     """Returns f32 `[B, C]`."""
     c = self.config
     site = 1 + layers.SITES_PER_LAYER * c.layers  # the first after the layers
-    drop = lambda x, site: rng.dropout(
-      x, dropout_keys_B, rate=self.dropout, site=site
+    dropout = functools.partial(
+      rng.dropout, keys_B=dropout_keys_B, rate=self.dropout
     )
     init = _GLOROT if self.kind == "linear" else c.initializer
     if self.kind == "dense":
       dense = nn.Dense(c.width, kernel_init=init, name="dense")
-      x_BxD = layers.gelu(dense(drop(x_BxD, site + 1)))
+      x_BxD = layers.gelu(dense(dropout(x_BxD, site=site + 1)))
     output = nn.Dense(self.num_outputs, kernel_init=init, name="output")
-    return output(drop(x_BxD, site))
+    return output(dropout(x_BxD, site=site))
 
 
 class SpanHead(nn.Module):
-  """One dense layer at every position (BERT's `run_squad.py`)."""
+  """A dense layer at each position, as in BERT's `run_squad.py`."""
 
   config: encoder.EncoderConfig
 
   @nn.compact
   def __call__(self, hidden_BxLxD: Array) -> Array:
-    """Returns f32 `[B, L, 2]`, start and end."""
+    """Returns the f32 logits of start and end, `[B, L, 2]`."""
     output = nn.Dense(2, kernel_init=self.config.initializer, name="output")
     return output(hidden_BxLxD.astype(jnp.float32))
 
 
 class JointHead(nn.Module):
-  """ELECTRA's head of spans: the end is predicted given the start.
+  """ELECTRA's head of spans, which predicts the end given the start.
 
-  As released (`finetune/qa/qa_tasks.py`, with `joint_prediction`,
-  `answerable_classifier` and `answerable_uses_start_logits`, its defaults).
+  It follows the released `finetune/qa/qa_tasks.py` with its defaults:
+  `joint_prediction`, `answerable_classifier` and
+  `answerable_uses_start_logits`.
   """
 
   def setup(self):
-    dense = lambda: nn.Dense(1, kernel_init=_GLOROT)
+    dense = functools.partial(nn.Dense, 1, kernel_init=_GLOROT)
     self.start, self.end_output, self.answer_output = dense(), dense(), dense()
-    self.end_hidden, self.answer_hidden = PairDense(HIDDEN), PairDense(HIDDEN)
+    self.end_hidden, self.answer_hidden = (
+      PairDense(JOINT_UNITS),
+      PairDense(JOINT_UNITS),
+    )
 
   def __call__(
     self, hidden_BxLxD: Array, allowed_BxL: Array, start_B: Array
   ) -> tuple[Array, Array, Array]:
-    """`Downstream.joint_logits` of hidden states."""
+    """Returns the logits of `DownstreamModel.joint_logits`."""
     hidden_BxLxD = hidden_BxLxD.astype(jnp.float32)
-    start_BxL = self._start(hidden_BxLxD, allowed_BxL)
-    gold_Bx1xD = _gather(hidden_BxLxD, start_B[:, None])
+    start_BxL = self._start_logits(hidden_BxLxD, allowed_BxL)
+    gold_Bx1xD = _gather_positions(hidden_BxLxD, start_B[:, None])
     at_start_Bx1xU, at_end_BxLxU = self.end_hidden(gold_Bx1xD, hidden_BxLxD)
     end_BxLx1 = self.end_output(layers.gelu(at_start_Bx1xU + at_end_BxLxU))
     expected_BxD = jnp.einsum(
@@ -169,52 +177,52 @@ class JointHead(nn.Module):
     answerable_Bx1 = self.answer_output(layers.gelu(first_BxU + rest_BxU))
     return (
       start_BxL,
-      _forbid(end_BxLx1[..., 0], allowed_BxL),
+      _mask_logits(end_BxLx1[..., 0], allowed_BxL),
       answerable_Bx1[:, 0],
     )
 
   def beam(
     self, hidden_BxLxD: Array, allowed_BxL: Array, size: int
   ) -> tuple[Array, Array, Array]:
-    """`Downstream.joint_beam` of hidden states."""
+    """Returns the spans of `DownstreamModel.joint_beam`."""
     hidden_BxLxD = hidden_BxLxD.astype(jnp.float32)
     size = min(size, allowed_BxL.shape[1])
-    start_BxL = jax.nn.log_softmax(self._start(hidden_BxLxD, allowed_BxL))
-    first_BxS, starts_BxS = jax.lax.top_k(start_BxL, size)
+    start_BxL = self._start_logits(hidden_BxLxD, allowed_BxL)
+    first_BxS, starts_BxS = jax.lax.top_k(jax.nn.log_softmax(start_BxL), size)
     at_starts_BxSxU, at_end_BxLxU = self.end_hidden(
-      _gather(hidden_BxLxD, starts_BxS), hidden_BxLxD
+      _gather_positions(hidden_BxLxD, starts_BxS), hidden_BxLxD
     )
     output, variables = self.end_output.unbind()
 
     def best_ends(at_start_BxU):
       hidden_BxLxU = layers.gelu(at_start_BxU[:, None] + at_end_BxLxU)
       end_BxLx1: Any = output.apply(variables, hidden_BxLxU)
-      end_BxL = _forbid(end_BxLx1[..., 0], allowed_BxL)
+      end_BxL = _mask_logits(end_BxLx1[..., 0], allowed_BxL)
       return jax.lax.top_k(jax.nn.log_softmax(end_BxL), size)
 
-    # A start at a time: hidden layers of all, [B, S, L, U], are gigabytes.
+    # One start at a time: all hidden layers, [B, S, L, U], take gigabytes.
     second_SxBxS, ends_SxBxS = jax.lax.map(
       best_ends, at_starts_BxSxU.swapaxes(0, 1)
     )
     scores_BxSxS = first_BxS[..., None] + second_SxBxS.swapaxes(0, 1)
     return starts_BxS, ends_SxBxS.swapaxes(0, 1), scores_BxSxS
 
-  def _start(self, hidden_BxLxD: Array, allowed_BxL: Array) -> Array:
-    return _forbid(self.start(hidden_BxLxD)[..., 0], allowed_BxL)
+  def _start_logits(self, hidden_BxLxD: Array, allowed_BxL: Array) -> Array:
+    return _mask_logits(self.start(hidden_BxLxD)[..., 0], allowed_BxL)
 
 
 class PairDense(nn.Module):
-  """A dense layer over two vectors, one behind the other, in two halves.
+  """A dense layer over the concatenation of two vectors, as two summands.
 
-  Their sum is the layer's output. So one vector meets many others without
-  being copied to each.
+  The sum of both is the layer's output. Summands of one vector broadcast over
+  many of the other, where a concatenation would copy it to each.
   """
 
   features: int
 
   @nn.compact
   def __call__(self, first: Array, second: Array) -> tuple[Array, Array]:
-    """`[..., D]` each to f32 `[..., features]` each, the bias in the second."""
+    """Maps each `[..., D]` to f32 `[..., features]`, the second with bias."""
     width, shape = first.shape[-1], (2 * first.shape[-1], self.features)
     kernel = self.param("kernel", _GLOROT, shape)
     bias = self.param("bias", nn.initializers.zeros, (self.features,))
@@ -222,9 +230,9 @@ class PairDense(nn.Module):
     return first @ kernel[:width], second @ kernel[width:] + bias
 
 
-def _gather(hidden_BxLxD: Array, positions_BxS: Array) -> Array:
+def _gather_positions(hidden_BxLxD: Array, positions_BxS: Array) -> Array:
   return jnp.take_along_axis(hidden_BxLxD, positions_BxS[..., None], axis=1)
 
 
-def _forbid(logits_BxL: Array, allowed_BxL: Array) -> Array:
-  return logits_BxL + jnp.where(allowed_BxL, 0.0, FORBIDDEN)
+def _mask_logits(logits_BxL: Array, allowed_BxL: Array) -> Array:
+  return logits_BxL + jnp.where(allowed_BxL, 0.0, FORBIDDEN_LOGIT)

@@ -1,4 +1,4 @@
-"""How a stack of equal layers is run: what it keeps, and whether as a loop."""
+"""Layers that networks share, and how a stack of them is run."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,22 +8,19 @@ import jax
 import jax.numpy as jnp
 
 from truenegs_jax.runtime import cpu, cpu_ops
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import one_of
 
 Array = jax.Array
 
-LAYER_NORM_EPSILON = 1e-12  # TF1's layer_norm, BERT and ELECTRA as released
+LAYER_NORM_EPSILON = 1e-12  # TF1's default, in released BERT and ELECTRA
 
 
 class Dense(nn.Dense):
-  """`flax.linen.Dense` with a bias and f32 parameters, for inputs `[..., D]`.
-
-  On a CPU the products and their gradients are those of `cpu_ops.affine`.
-  """
+  """`flax.linen.Dense` with f32 parameters and a faster product on CPUs."""
 
   @nn.compact
   def __call__(self, inputs: Array) -> Array:
-    """Returns `[..., features]`, of `dtype`."""
+    """Maps `[..., D]` to `[..., features]` of `dtype`."""
     if not cpu.is_enabled():
       return super().__call__(inputs)
     shape = inputs.shape[-1], self.features
@@ -33,14 +30,14 @@ class Dense(nn.Dense):
 
 
 def gelu(x: Array) -> Array:
-  """The exact (erf) form: ELECTRA's and Hugging Face's, not BERT's tanh one."""
+  """Computes x * Phi(x), as ELECTRA and Hugging Face; BERT's code uses tanh."""
   if cpu.is_enabled() and x.dtype == jnp.float32:
     return cpu_ops.gelu(x)
   return jax.nn.gelu(x, approximate=False)
 
 
 def layer_norm(name: str | None = None) -> nn.LayerNorm:
-  """Layer normalization as released; its output is f32, whatever goes in."""
+  """Returns BERT's layer normalization; its output is always f32."""
   return nn.LayerNorm(
     epsilon=LAYER_NORM_EPSILON,
     use_fast_variance=False,  # E[x^2] - E[x]^2 loses small variances
@@ -51,20 +48,18 @@ def layer_norm(name: str | None = None) -> nn.LayerNorm:
 
 SITES_PER_LAYER = 3  # attention weights, attention output, feed-forward output
 
-# What is kept of a layer for the backward pass, beside its input.
+# What a layer keeps for the backward pass besides its input.
 REMAT = {
-  "none": None,  # whatever the backward pass asks for
-  # What dense layers gave, but not the scores: L^2 of them a head and row.
+  "none": None,  # all that the backward pass needs
+  # Outputs of dense layers, but not the scores, L^2 per head and row.
   "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
   "full": jax.checkpoint_policies.nothing_saveable,
 }
 
 
 def check_remat(name: str) -> None:
-  """Raises an InputError that lists the known names unless it is one."""
-  if name not in REMAT:
-    known = ", ".join(REMAT)
-    raise InputError(f"model.remat {name!r} is unknown; known: {known}.")
+  """Raises an InputError if a name is not in REMAT."""
+  one_of("model.remat", name, REMAT)
 
 
 def run_layers(
@@ -74,33 +69,37 @@ def run_layers(
   dropout_keys_B: Array | None,
   *shared: Any,
 ) -> Array:
-  """Runs the layers `layer_0`, `layer_1`, ... of a network one after another.
+  """Runs the layers `layer_0`, `layer_1`, ... of a network in sequence.
 
-  With `remat` little is kept of a layer and the backward pass computes the rest
-  once more (Chen et al. 2016, "Training deep nets with sublinear memory cost").
-  With `scan` the layers are a loop over their stacked parameters: one layer is
-  compiled instead of N, for a copy of the parameters and of their gradient.
+  With `remat` a layer keeps little, and the backward pass computes the rest
+  again (Chen et al. 2016, "Training deep nets with sublinear memory cost").
+  With `scan` the layers are a loop over their stacked parameters: XLA compiles
+  one layer instead of N, for a copy of the parameters and of their gradient.
 
   Args:
-    network: the module whose compact method calls; its `config` says how many
-      layers, `remat` and `scan`.
-    layer: `layer(config)(x_BxLxD, dropout_keys_B, first_site, *shared)` is the
-      next `x_BxLxD`. `first_site`, an integer or a scalar array, is the first
-      of the SITES_PER_LAYER numbers of its dropout sites.
-    x_BxLxD: what the first layer is given.
+    network: the module whose compact method is running. Its `config` has the
+      number of `layers`, `remat` and `scan`.
+    layer: `layer(config)(x_BxLxD, dropout_keys_B, first_site, *shared)` returns
+      the next `x_BxLxD`. `first_site`, an integer or a scalar array, is the
+      first of its SITES_PER_LAYER dropout sites.
+    x_BxLxD: input of the first layer.
     dropout_keys_B: None turns dropout off.
-    *shared: trees of arrays that every layer sees alike (a mask, positions).
+    *shared: trees of arrays that are the same for all layers (the mask).
+
+  Returns:
+    The output of the last layer, `[B, L, D]`.
   """
   c = network.config
-  sites = [1 + SITES_PER_LAYER * i for i in range(c.layers)]  # 0: embeddings
+  # Site 0 is that of the embeddings.
+  sites = [1 + SITES_PER_LAYER * i for i in range(c.layers)]
   if network.is_initializing() or (c.remat == "none" and not c.scan):
     for i, site in enumerate(sites):
       run = layer(c, name=f"layer_{i}")
       x_BxLxD = run(x_BxLxD, dropout_keys_B, site, *shared)
     return x_BxLxD
 
-  # A layer as a function of its parameters: flax's own scan would keep all of
-  # them stacked, and checkpoints and exports would have to know of it.
+  # A layer as a function of its parameters. Flax's scan would stack them in
+  # checkpoints and exports too.
   def body(x_BxLxD, params_and_site):
     params, site = params_and_site
     next_BxLxD = layer(c, parent=None).apply(
@@ -109,7 +108,7 @@ def run_layers(
     return next_BxLxD, None
 
   if c.remat != "none":
-    # Outside of a loop XLA would merge the second computation with the first.
+    # Outside a loop, XLA would merge the second computation with the first.
     body = jax.checkpoint(body, policy=REMAT[c.remat], prevent_cse=not c.scan)
   layers = [network.variables["params"][f"layer_{i}"] for i in range(c.layers)]
   steps = list(zip(layers, map(jnp.int32, sites), strict=True))

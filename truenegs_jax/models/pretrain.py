@@ -1,4 +1,4 @@
-"""The models that are pre-trained: ELECTRA's pair of networks, and BERT.
+"""The models of pre-training: ELECTRA's pair of networks, and BERT.
 
 pair = make_pair(vocab_size=30_522, variant="small",
                  generator_multiplier=1 / 4)
@@ -6,8 +6,7 @@ params = init_params(pair, key)
 logits_BxKxV = pair.apply({"params": params}, inputs, positions_BxK, keys_B,
                           method="generate_logits")
 
-Each has the methods that an objective needs, and `roles`: its networks by the
-names that their parameters and exports have.
+`roles` of a model are its networks, by their names in parameters and exports.
 """
 
 import dataclasses
@@ -23,18 +22,18 @@ from truenegs_jax.models import encoder, heads, registry
 
 Array = jax.Array
 
-CARRIED = ("pooled",)  # parameters that are carried along, never trained
+CARRIED = ("pooled",)  # parameters that pre-training does not change
 
 
 class MaskedLanguageModel(nn.Module):
-  """A network that fills masked slots, as both models have one.
+  """Base of both models: the methods of a network that predicts slots.
 
   Attributes:
-    masked: the network's role; a subclass has a module of this name, its
+    mlm_role: the network's role. Subclasses have submodules of this name, of
       `<role>_head`, and `embeddings`.
   """
 
-  masked: ClassVar[str]
+  mlm_role: ClassVar[str]
 
   def generate_logits(
     self,
@@ -42,7 +41,7 @@ class MaskedLanguageModel(nn.Module):
     positions_BxK: Array,
     dropout_keys_B: Array | None,
   ) -> Array:
-    """The masked language model's f32 logits `[B, K, V]` at K positions."""
+    """Returns the f32 logits `[B, K, V]` of K positions per row."""
     vectors_BxKxE = self.generate_vectors(inputs, positions_BxK, dropout_keys_B)
     return heads.vocabulary_logits(vectors_BxKxE, *self.output_layer())
 
@@ -52,24 +51,25 @@ class MaskedLanguageModel(nn.Module):
     positions_BxK: Array,
     dropout_keys_B: Array | None,
   ) -> Array:
-    """The vectors `[B, K, E]` that `output_layer` turns into logits."""
-    hidden_BxLxD = self._encode(self.masked, inputs, dropout_keys_B)
-    # Gathered before the vocabulary projection: K slots, not L positions.
+    """Returns the vectors `[B, K, E]` of K positions, for `output_layer`."""
+    hidden_BxLxD = self._encode(self.mlm_role, inputs, dropout_keys_B)
+    # Gathered before the head, which then maps K slots instead of L positions.
     at_slots_BxKxD = jnp.take_along_axis(
       hidden_BxLxD, positions_BxK[..., None], axis=1
     )
-    return getattr(self, f"{self.masked}_head")(at_slots_BxKxD)
+    return getattr(self, f"{self.mlm_role}_head")(at_slots_BxKxD)
 
   def output_layer(self) -> tuple[Array, Array]:
-    """The table `[V, E]` and the bias `[V]` of the logits, f32."""
-    return self.embeddings.word_VxE, getattr(self, f"{self.masked}_head").bias_V
+    """Returns the word table `[V, E]` and the bias `[V]` of the logits, f32."""
+    head = getattr(self, f"{self.mlm_role}_head")
+    return self.embeddings.word_VxE, head.bias_V
 
   def token_embedding(self, ids: Array) -> Array:
-    """Rows of the word table, f32 `[..., E]`."""
+    """Looks up rows of the word table, f32 `[..., E]`."""
     return self.embeddings.word_VxE[ids]
 
   def mean_embedding(self, p_BxKxV: Array) -> Array:
-    """The mean row of the word table under probabilities, f32 `[B, K, E]`."""
+    """Averages the word table under probabilities, f32 `[B, K, E]`."""
     return p_BxKxV @ self.embeddings.word_VxE
 
   def _encode(
@@ -79,21 +79,20 @@ class MaskedLanguageModel(nn.Module):
     dropout_keys_B: Array | None,
     words_BxLxE: Array | None = None,
   ) -> Array:
-    """The last hidden states `[B, L, D]` of one network."""
+    """Returns the last hidden states `[B, L, D]` of one network."""
     embedded_BxLxE = self.embeddings(inputs, dropout_keys_B, words_BxLxE)
     network = getattr(self, role)
     return network(embedded_BxLxE, inputs["documents"], dropout_keys_B)
 
 
 class ElectraPair(MaskedLanguageModel):
-  """Generator and discriminator, trained together (Clark et al. 2020).
+  """ELECTRA's generator and discriminator (Clark et al. 2020).
 
-  The whole embedding block is shared, layer norm included; each network has
-  its own projection from the embeddings to its width. The generator's output
-  table is the shared word table itself.
+  They share the embedding block with its layer norm, and the generator's output
+  layer uses the word table. Each network projects the embeddings to its width.
   """
 
-  masked: ClassVar[str] = "generator"
+  mlm_role: ClassVar[str] = "generator"
 
   generator_config: encoder.EncoderConfig
   discriminator_config: encoder.EncoderConfig
@@ -110,7 +109,7 @@ class ElectraPair(MaskedLanguageModel):
 
   @property
   def roles(self) -> dict[str, encoder.EncoderConfig]:
-    """The discriminator, which is kept, and the generator."""
+    """The networks' configs, the kept network first."""
     return {
       "discriminator": self.discriminator_config,
       "generator": self.generator_config,
@@ -119,11 +118,11 @@ class ElectraPair(MaskedLanguageModel):
   def detect_logits(
     self, inputs: encoder.Inputs, dropout_keys_B: Array | None
   ) -> Array:
-    """The discriminator's f32 logits `[B, L]`, positive for "replaced"."""
+    """Returns the detection logits f32 `[B, L]`, positive for "replaced"."""
     return self.detect(self.encode(inputs, dropout_keys_B))
 
   def detect(self, hidden_BxLxD: Array) -> Array:
-    """`detect_logits` of hidden states that `encode` returned."""
+    """Returns the detection logits of hidden states from `encode`."""
     return self.discriminator_head(hidden_BxLxD)
 
   def encode(
@@ -132,29 +131,32 @@ class ElectraPair(MaskedLanguageModel):
     dropout_keys_B: Array | None,
     words_BxLxE: Array | None = None,
   ) -> Array:
-    """The discriminator's last hidden states; `words_BxLxE`: embedded."""
+    """Returns the discriminator's last hidden states `[B, L, D]`.
+
+    `words_BxLxE` are the tokens' rows of the word table, if gathered before.
+    """
     return self._encode("discriminator", inputs, dropout_keys_B, words_BxLxE)
 
   def encode_generator(
     self, inputs: encoder.Inputs, dropout_keys_B: Array | None
   ) -> Array:
-    """The generator's last hidden states `[B, L, D]`."""
+    """Returns the generator's last hidden states `[B, L, D]`."""
     return self._encode("generator", inputs, dropout_keys_B)
 
   def initialize(self, inputs: encoder.Inputs) -> None:
-    """Touches every parameter; only `init_params` calls it."""
+    """Uses all parameters; for `init_params` only."""
     self.generate_logits(inputs, inputs["tokens"][:, :1], None)
     self.detect_logits(inputs, None)
 
 
 class BertMlm(MaskedLanguageModel):
-  """BERT with its masked language model's head (Devlin et al. 2019).
+  """BERT with the head of its masked language model (Devlin et al. 2019).
 
-  With `pooler`, the pooler and the next-sentence classifier of a released
-  checkpoint are carried along from init to export. No objective trains them.
+  `pooler` adds the pooler and the next-sentence classifier of a released
+  checkpoint. They are carried from init to export and not trained.
   """
 
-  masked: ClassVar[str] = "bert"
+  mlm_role: ClassVar[str] = "bert"
 
   config: encoder.EncoderConfig
   backbone: str = "encoder"
@@ -170,17 +172,17 @@ class BertMlm(MaskedLanguageModel):
 
   @property
   def roles(self) -> dict[str, encoder.EncoderConfig]:
-    """The one network."""
+    """The network's config."""
     return {"bert": self.config}
 
   def encode(
     self, inputs: encoder.Inputs, dropout_keys_B: Array | None
   ) -> Array:
-    """The last hidden states `[B, L, D]`."""
+    """Returns the last hidden states `[B, L, D]`."""
     return self._encode("bert", inputs, dropout_keys_B)
 
   def initialize(self, inputs: encoder.Inputs) -> None:
-    """Touches every parameter; only `init_params` calls it."""
+    """Uses all parameters; for `init_params` only."""
     self.generate_logits(inputs, inputs["tokens"][:, :1], None)
     if self.pooler:
       self.pooled(self.encode(inputs, None))
@@ -198,21 +200,21 @@ def make_pair(
   backbone: str = "encoder",
   **overrides: Any,
 ) -> ElectraPair:
-  """Builds the pair of one variant.
+  """Builds the two networks of a variant.
 
   Args:
     vocab_size: entries of the vocabulary.
-    variant: a name in the backbone's VARIANTS, or a list of sizes
-      (`registry.variant_sizes`).
+    variant: a name in the backbone's VARIANTS, or a list of sizes (see
+      `registry.variant_sizes`).
     generator_multiplier: width of the generator over the discriminator's (1/4
       for small and large, 1/3 for base; Clark et al. 2020, table 6).
-    generator_variant: the generator's own, instead of the multiplier.
-    backbone: module under truenegs_jax.models that holds the encoder.
-    **overrides: fields of the backbone's EncoderConfig (dropout, dtype, ...).
+    generator_variant: sizes of the generator, instead of the multiplier.
+    backbone: a module of `truenegs_jax.models`.
+    **overrides: fields of `encoder.EncoderConfig` (dropout, dtype, ...).
 
   Raises:
-    InputError: unknown backbone or variant, heads that do not divide the width,
-      networks that cannot share their embeddings.
+    InputError: an unknown backbone or variant, heads that do not divide the
+      width, or networks that cannot share their embeddings.
   """
   discriminator = registry.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}
@@ -234,10 +236,9 @@ def make_bert(
   pooler: bool = False,
   **overrides: Any,
 ) -> BertMlm:
-  """Builds BERT of one variant; arguments and errors as in `make_pair`.
+  """Builds BERT of a variant; arguments and errors are those of `make_pair`.
 
-  BERT's embeddings are as wide as the model, whatever the variant says, and
-  `pooler`: with its pooler and next-sentence classifier.
+  Its embeddings are as wide as the network, whatever the variant says.
   """
   config = registry.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}
@@ -247,7 +248,7 @@ def make_bert(
 
 
 def init_params(model: nn.Module, key: Array) -> dict:
-  """Fresh f32 parameters, a nested dict of arrays; pure and jittable."""
+  """Draws fresh f32 parameters, a nested dict of arrays; jittable."""
   zeros_1x2 = jnp.zeros((1, 2), jnp.int32)
   inputs = {"tokens": zeros_1x2, "types": zeros_1x2, "documents": zeros_1x2}
   return model.init(key, inputs, method="initialize")["params"]
@@ -255,22 +256,22 @@ def init_params(model: nn.Module, key: Array) -> dict:
 
 @functools.cache
 def param_shapes(model: nn.Module) -> Any:
-  """Shapes and dtypes of `init_params`, in the same tree, without arrays."""
+  """Returns the tree of `init_params` with shapes and dtypes for arrays."""
   return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
 
 
 def get_word_embeddings(params: Mapping[str, Any]) -> Array:
-  """The table `[V, E]` of the words of a model."""
+  """Returns the word table `[V, E]` of a model's parameters."""
   return params["embeddings"]["word"]
 
 
 def select_params(params: Mapping[str, Any], role: str) -> dict[str, Any]:
-  """The parameters of one network, the shared embeddings included."""
-  own = {name: x for name, x in params.items() if name.startswith(role)}
-  carried = {name: params[name] for name in CARRIED if name in params}
-  return {"embeddings": params["embeddings"], **own, **carried}
+  """Selects one network's parameters, with shared embeddings and CARRIED."""
+  own = [name for name in params if name.startswith(role)]
+  carried = [name for name in CARRIED if name in params]
+  return {name: params[name] for name in ("embeddings", *own, *carried)}
 
 
 def count_parameters(tree: Any) -> int:
-  """Number of scalars in a tree of arrays or of their shapes."""
+  """Counts the scalars in a tree of arrays or of their shapes."""
   return sum(leaf.size for leaf in jax.tree.leaves(tree))

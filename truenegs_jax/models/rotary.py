@@ -1,24 +1,25 @@
-"""A backbone in one file: pre-norm layers, rotary positions, no position table.
+"""A backbone in one file: pre-norm layers with rotary positions.
 
-How to write another: copy this file, change what differs, and train it with
-`--config.model.backbone=<file name>`. What a backbone has to expose:
+To write another backbone, copy this file, change what differs, and train it
+with `--config.model.backbone=MODULE`. A backbone exposes:
 
-* `Embeddings(config)(inputs, dropout_keys_B, words_BxLxE=None)`, f32 or
-  `config.dtype` `[B, L, E]`, of given rows of the word table if any; its
-  attribute `word_VxE` is that table, which the output is tied to. Networks of
-  other widths share it (ELECTRA's generator), so it knows only
-  `config.embedding_size` and ends in a norm. `project_to_width` is next.
-* `Encoder(config)(embedded_BxLxE, documents_BxL, dropout_keys_B)`,
-  `config.dtype` `[B, L, D]`. Tokens look at their own document alone.
-* `VARIANTS`: size name -> fields of `encoder.EncoderConfig`.
-* `HUGGING_FACE = True`, only where weights/formats has names for it.
+* `Embeddings(config)(inputs, dropout_keys_B, words_BxLxE=None)` -> `[B, L, E]`,
+  f32 or `config.dtype`. `words_BxLxE` are rows of the word table, if they were
+  gathered before; the attribute `word_VxE` is that table, which the output
+  layer shares. Networks of different widths share the embeddings (ELECTRA's
+  generator and discriminator), so they know only `config.embedding_size` and
+  end in a norm; each network starts with `encoder.project_to_width`.
+* `Encoder(config)(embedded_BxLxE, documents_BxL, dropout_keys_B)` ->
+  `[B, L, D]` of `config.dtype`. Tokens attend to their own document only.
+* `VARIANTS`: name -> sizes, which are fields of `encoder.EncoderConfig`.
+* `HUGGING_FACE = True`, only if weights/formats has names for its parameters.
 
-Dropout sites are numbers, unique in a network: 0 is the embeddings', a layer
-has those that `layers.run_layers` gives it, which also sees to `remat` and
-`scan`. Parameters named `bias` or `scale` are not decayed, all others are.
-tests/models/test_registry.py tests every backbone of this folder.
+Dropout sites are numbers, unique in a network: 0 in the embeddings, and in each
+layer those that `layers.run_layers` gives it, which also implements `remat` and
+`scan`. Weight decay skips parameters named `bias` or `scale`.
+tests/models/test_registry.py tests each backbone of this folder.
 
-Z counts the pairs of units of a head, S / 2.
+In shape suffixes, Z = S / 2 is the number of pairs of units of a head.
 
 Sources: Xiong et al. 2020, "On layer normalization in the transformer
 architecture"; Su et al. 2021, "RoFormer", section 3.2.
@@ -36,16 +37,15 @@ from truenegs_jax.runtime import rng
 Array = jax.Array
 
 VARIANTS = encoder.VARIANTS
-ROTARY_BASE = 10_000.0  # RoFormer's: wavelengths from 2 pi up to 10,000 * 2 pi
+ROTARY_BASE = 10_000.0  # RoFormer's: wavelengths of 2 pi to 10,000 * 2 pi
 
-
-# Nothing limits the length of a row: `config.max_positions` is only what the
-# run's config is checked against.
+# Nothing here limits the length of a row. Only the check of a run's config uses
+# `max_positions`.
 Embeddings = functools.partial(encoder.Embeddings, has_positions=False)
 
 
 class Encoder(nn.Module):
-  """A stack of pre-norm transformer layers and the norm that pre-norm needs."""
+  """A stack of pre-norm transformer layers, with a norm at its end."""
 
   config: encoder.EncoderConfig
 
@@ -56,7 +56,7 @@ class Encoder(nn.Module):
     documents_BxL: Array,
     dropout_keys_B: Array | None,
   ) -> Array:
-    """Returns the normalized hidden states `[B, L, D]`, of `config.dtype`."""
+    """Returns the normalized hidden states, `[B, L, D]` of `config.dtype`."""
     c = self.config
     positions_BxL = encoder.document_positions(documents_BxL)
     x_BxLxD = layers.run_layers(
@@ -65,7 +65,7 @@ class Encoder(nn.Module):
       encoder.project_to_width(c, embedded_BxLxE),
       dropout_keys_B,
       attention.make_mask(c.attention, documents_BxL),
-      *rotations(positions_BxL, c.width // c.heads),
+      *make_rotations(positions_BxL, c.width // c.heads),
     )
     return layers.layer_norm("final_norm")(x_BxLxD).astype(c.dtype)
 
@@ -85,33 +85,36 @@ class Layer(nn.Module):
     cos_BxLx1xZ: Array,
     sin_BxLx1xZ: Array,
   ) -> Array:
-    """Returns hidden states `[B, L, D]`, of `config.dtype`."""
+    """Returns the next hidden states, `[B, L, D]` of `config.dtype`."""
     c = self.config
-    norm = lambda name: layers.layer_norm(name)(x_BxLxD).astype(c.dtype)
-    drop = lambda x, site: rng.dropout(
-      x, dropout_keys_B, rate=c.dropout, site=first_site + site
+
+    def normalize(name: str) -> Array:
+      return layers.layer_norm(name)(x_BxLxD).astype(c.dtype)
+
+    dropout = functools.partial(
+      rng.dropout, keys_B=dropout_keys_B, rate=c.dropout
     )
     mixed_BxLxD = encoder.self_attention(
       c,
-      norm("attention_norm"),
+      normalize("attention_norm"),
       mask,
       dropout_keys_B,
       site=first_site,
-      turn=lambda x_BxLxHxS: rotate(x_BxLxHxS, cos_BxLx1xZ, sin_BxLx1xZ),
+      transform=lambda x_BxLxHxS: rotate(x_BxLxHxS, cos_BxLx1xZ, sin_BxLx1xZ),
     )
-    x_BxLxD = x_BxLxD + drop(mixed_BxLxD, 1)
-    return x_BxLxD + drop(encoder.feed_forward(c, norm("ffn_norm")), 2)
+    x_BxLxD = x_BxLxD + dropout(mixed_BxLxD, site=first_site + 1)
+    output_BxLxD = encoder.feed_forward(c, normalize("ffn_norm"))
+    return x_BxLxD + dropout(output_BxLxD, site=first_site + 2)
 
 
-def rotations(positions_BxL: Array, width: int) -> tuple[Array, Array]:
-  """Cosine and sine of the angle of each pair of units of a head.
+def make_rotations(positions_BxL: Array, width: int) -> tuple[Array, Array]:
+  """Returns cosine and sine, f32 `[B, L, 1, Z]`, of the angle of each pair.
+
+  Pair z at position p turns by p * 10,000^(-z / Z).
 
   Args:
-    positions_BxL: from 0 on, in each document anew.
-    width: units of a head, S; Z = S / 2 pairs, rounded down.
-
-  Returns:
-    two f32 arrays `[B, L, 1, Z]`.
+    positions_BxL: from 0 in each document.
+    width: units of a head, S; Z = S / 2, rounded down.
   """
   pairs = width // 2
   rates_Z = ROTARY_BASE ** (-jnp.arange(pairs, dtype=jnp.float32) / pairs)
@@ -120,16 +123,16 @@ def rotations(positions_BxL: Array, width: int) -> tuple[Array, Array]:
 
 
 def rotate(x_BxLxHxS: Array, cos_BxLx1xZ: Array, sin_BxLx1xZ: Array) -> Array:
-  """Turns pairs of units by angles that grow with the position.
+  """Rotates pairs of units by angles that grow with the position.
 
-  The scalar product of two turned vectors depends on how far apart they are,
-  and not on where. Unit i is paired with unit i + Z, not with its neighbour as
-  in the paper: the same but for the order of a head's units. Where S is odd the
-  last unit stays as it is. Products are f32.
+  The dot product of two rotated vectors depends on the distance of their
+  positions only. Unit i is paired with unit i + Z instead of its neighbour,
+  which only reorders the units of the paper. If S is odd, the last unit does
+  not change. Products are f32.
   """
   pairs = cos_BxLx1xZ.shape[-1]
   first, second, rest = jnp.split(x_BxLxHxS, (pairs, 2 * pairs), axis=-1)
-  turned_BxLxHxS = jnp.concatenate(
+  rotated_BxLxHxS = jnp.concatenate(
     (
       first * cos_BxLx1xZ - second * sin_BxLx1xZ,
       first * sin_BxLx1xZ + second * cos_BxLx1xZ,
@@ -137,4 +140,4 @@ def rotate(x_BxLxHxS: Array, cos_BxLx1xZ: Array, sin_BxLx1xZ: Array) -> Array:
     ),
     axis=-1,
   )
-  return turned_BxLxHxS.astype(x_BxLxHxS.dtype)
+  return rotated_BxLxHxS.astype(x_BxLxHxS.dtype)

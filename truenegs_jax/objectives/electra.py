@@ -15,6 +15,7 @@ from truenegs_jax.objectives import masking, mlm, negatives, soft_regularization
 from truenegs_jax.objectives.options import Options
 from truenegs_jax.objectives.slot_predictions import (
   Batch,
+  SlotPredictions,
   Terms,
   dropout_keys,
   mask_and_predict,
@@ -88,51 +89,44 @@ def electra_terms(
     {**batch, "tokens": corrupted_BxL}, keys, words_BxLxE
   )
   if options.sentence_weight:
-    encode, predicted_BxLxD = bound.encode, None
+    encode, encoded_BxLxD = bound.encode, None
     if options.sentence_encoder == "generator":
       encode = bound.encode_generator
       keys = dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train)
     elif options.prediction == "sample":
-      predicted_BxLxD = hidden_BxLxD  # of the same rows
+      encoded_BxLxD = hidden_BxLxD  # the corrupted rows are the predicted ones
     terms["sentence"] = soft_regularization.sentence_term(
-      encode, batch, predictions, keys, options, predicted_BxLxD
+      encode, batch, predictions, keys, options, encoded_BxLxD
     )
-  detect_BxL, spared_BxL = bound.detect(hidden_BxLxD), None
-  if options.discriminator != "none":
-    spared_BxK = mlm.find_false_negatives(
-      batch, slots, predictions.sampled_BxK, aux, options
-    )
-    nowhere_BxL = jnp.zeros(tokens_BxL.shape, bool)
-    spared_BxL = masking.fill_slots(nowhere_BxL, slots, spared_BxK)
   return terms | _detection_terms(
-    detect_BxL,
-    # A sample that equals the gold token counts as original, as in ELECTRA.
-    corrupted_BxL != tokens_BxL,
-    batch["documents"] != 0,
-    spared_BxL,
-    options,
+    bound.detect(hidden_BxLxD), corrupted_BxL, batch, predictions, aux, options
   )
 
 
 def _detection_terms(
   detect_BxL: Array,
-  replaced_BxL: Array,
-  real_BxL: Array,
-  spared_BxL: Array | None,
+  corrupted_BxL: Array,
+  batch: Batch,
+  predictions: SlotPredictions,
+  aux: negatives.Aux,
   options: Options,
 ) -> Terms:
   """Computes the discriminator's loss and the histograms for its AUC.
 
-  Args:
-    detect_BxL: f32 logits, positive for "replaced".
-    replaced_BxL: true where the token differs from the gold token.
-    real_BxL: false for padding.
-    spared_BxL: true where a synonym of the gold token replaces it: the label is
-      "original", or the token leaves the loss. None: labels are ELECTRA's.
-    options: the recipe.
+  `detect_BxL` are f32 logits of the tokens `corrupted_BxL`, positive for
+  "replaced". A sample that equals the gold token is original, as in ELECTRA.
+  Sampled synonyms are spared if `options.discriminator` is not "none".
   """
   terms: Terms = {}
-  if spared_BxL is not None:
+  tokens_BxL, real_BxL = batch["tokens"], batch["documents"] != 0
+  replaced_BxL = corrupted_BxL != tokens_BxL
+  if options.discriminator != "none":
+    spared_BxK = mlm.find_false_negatives(
+      batch, predictions.slots, predictions.sampled_BxK, aux, options
+    )
+    spared_BxL = masking.fill_slots(
+      jnp.zeros(tokens_BxL.shape, bool), predictions.slots, spared_BxK
+    )
     terms["spared"] = weighted_sum(
       spared_BxL.astype(jnp.float32), real_BxL.astype(jnp.float32)
     )
