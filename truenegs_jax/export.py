@@ -1,16 +1,16 @@
-"""Turns a checkpoint into folders that Hugging Face's transformers loads.
+"""Exports a checkpoint to folders that Hugging Face's transformers loads.
 
   python -m truenegs_jax.export --workdir=runs/electra_demo
       [--step=N] [--output=FOLDER] [--dtype=float32|bfloat16]
   python -m truenegs_jax.export --init=uncased_L-12_H-768_A-12 --output=FOLDER
       [--vocab=FILE] [--dtype=...]
 
-The second converts what `config.init` takes: Google's checkpoints, old files.
+The second form converts weights in any format of `config.init`.
 
-ELECTRA gives `discriminator/`, the one to fine-tune, and `generator/`, which
-fills masks; BERT gives `bert/`. The output stands under its name only when it
-is whole and, where PyTorch is installed, transformers has loaded every model
-and come to our logits.
+ELECTRA becomes `discriminator/`, the network to fine-tune, and `generator/`,
+which fills masks. BERT becomes `bert/`. The output gets its name only when it
+is complete and, if PyTorch is installed, transformers has loaded every model
+and computed our logits.
 """
 
 import argparse
@@ -30,39 +30,49 @@ from truenegs_jax.workdir import files
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """The verb; returns the exit code of `truenegs_jax.runtime.errors`."""
-  # argparse, not absl: its flags are global, and `main` imports this module.
+  """Runs the command; returns an exit code of `truenegs_jax.runtime.errors`."""
+  # Not absl: its flags are global, and `main` imports this module.
   parser = argparse.ArgumentParser(
     prog="python -m truenegs_jax.export",
     description="Exports a run's checkpoint, or converts released weights, for"
     " Hugging Face transformers.",
     allow_abbrev=False,
   )
-  what = parser.add_mutually_exclusive_group(required=True)
-  what.add_argument("--workdir", type=pathlib.Path, help="of a run")
-  what.add_argument("--init", help="weights to convert, as in config.init")
-  parser.add_argument("--step", type=int, help="a saved step; default: newest")
-  parser.add_argument("--vocab", default="", help="the vocabulary of --init")
-  parser.add_argument("--output", type=pathlib.Path)
+  source = parser.add_mutually_exclusive_group(required=True)
+  source.add_argument(
+    "--workdir", type=pathlib.Path, help="The workdir of the run to export."
+  )
+  source.add_argument(
+    "--init", help="The weights to convert, a value of config.init."
+  )
+  parser.add_argument(
+    "--step", type=int, help="The saved step of --workdir. Default: the newest."
+  )
+  parser.add_argument(
+    "--vocab", default="", help="The vocabulary file of --init without one."
+  )
+  parser.add_argument(
+    "--output", type=pathlib.Path, help="The folder to create."
+  )
   parser.add_argument(
     "--dtype", choices=tuple(hf_names.DTYPES), default="float32"
   )
   flags = parser.parse_args(argv)
   if flags.init is None and flags.vocab:
-    parser.error("--vocab goes with --init; a run has its own")
+    parser.error("--vocab needs --init. A run has its own vocabulary.")
   if flags.init is not None and flags.step is not None:
-    parser.error("--step goes with --workdir")
+    parser.error("--step needs --workdir.")
   if flags.init is not None and flags.output is None:
-    parser.error("--init needs --output=FOLDER")
+    parser.error("--init needs --output=FOLDER.")
   try:
-    exported = _export(flags)
+    result = _export(flags)
   except TrueNegsError as e:
     print(f"error: {e}", file=sys.stderr)
     return e.exit_code
   except KeyboardInterrupt:
-    print("interrupted; nothing was exported", file=sys.stderr)
+    print("Interrupted. Nothing was exported.", file=sys.stderr)
     return SAVED_INTERRUPT
-  print(f"exported to {exported.output}\n{exported.summary}")
+  print(f"exported to {result.output}\n{result.summary}")
   return 0
 
 
@@ -73,8 +83,11 @@ def _export(flags: argparse.Namespace) -> pretrained.ExportResult:
     )
   if run := files.parse_run_path(pathlib.Path(flags.init).expanduser()):
     if flags.vocab:
-      raise InputError(f"init: {flags.init} is a run and has its vocabulary.")
-    workdir, step = run  # it knows more of itself than its weights say
+      raise InputError(
+        f"init: {flags.init!r} is a run, which has its own vocabulary. Remove"
+        " --vocab."
+      )
+    workdir, step = run
     return export_run.export_workdir(
       workdir, step=step, output=flags.output, dtype=flags.dtype
     )

@@ -1,4 +1,4 @@
-"""Weights from elsewhere, exported without training: `export --init`."""
+"""Converting weights without training: `export --init`."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ VOCAB += [f"w{i}" for i in range(tiny.V - len(VOCAB))]
 
 @pytest.fixture
 def no_torch(monkeypatch):
-  """As where PyTorch is not installed; faster, too."""
+  """Simulates that PyTorch is not installed, which also saves time."""
   monkeypatch.setitem(sys.modules, "torch", None)
 
 
@@ -36,7 +36,7 @@ def _write(folder, model, *, lowercase=True, **fields):
 
 
 def _odd_pair():
-  """Sizes that no variant has."""
+  """Makes a pair with sizes of no named variant."""
   return pretrain.make_pair(
     vocab_size=tiny.V,
     variant="embedding_size=12 width=24 layers=3 heads=3 ffn=20",
@@ -47,32 +47,34 @@ def _odd_pair():
   )
 
 
-def _same_files(a, b, *names):
-  assert {path.name for path in a.iterdir()} >= {"SHA256SUMS", *names}
-  return all((a / n).read_bytes() == (b / n).read_bytes() for n in names)
+def _assert_same_files(a, b):
+  assert {path.name for path in a.iterdir()} >= {"SHA256SUMS", *FILES}
+  for name in FILES:
+    assert (a / name).read_bytes() == (b / name).read_bytes(), name
 
 
-MODEL = "config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"
+FILES = "config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"
 
 
-def test_a_pair_of_any_size_is_written_as_it_was(tmp_path, no_torch):
+def test_converted_pair_is_byte_identical(tmp_path, no_torch):
   folder = _write(tmp_path / "in", _odd_pair())
   assert _export(folder, tmp_path / "out") == 0
   for role in "discriminator", "generator":
-    assert _same_files(tmp_path / "out" / role, folder / role, *MODEL)
+    _assert_same_files(tmp_path / "out" / role, folder / role)
 
 
-def test_a_discriminator_alone_gives_no_generator(tmp_path, no_torch, capsys):
+def test_discriminator_alone_is_exported_without_generator(
+  tmp_path, no_torch, capsys
+):
   folder = _write(tmp_path / "in", _odd_pair()) / "discriminator"
   assert _export(folder, tmp_path / "out") == 0
   (role,) = (tmp_path / "out").iterdir()
-  assert _same_files(role, folder, *MODEL)
-  assert (
-    "RANDOM" not in capsys.readouterr().out + (role / "README.md").read_text()
-  )
+  _assert_same_files(role, folder)
+  assert "RANDOM" not in capsys.readouterr().out
+  assert "RANDOM" not in (role / "README.md").read_text()
 
 
-def test_a_bare_bert_keeps_its_hidden_states_and_its_head_is_said_to_be_new(
+def test_bare_bert_keeps_its_outputs_and_reports_random_heads(
   tmp_path, capsys, monkeypatch
 ):
   torch = pytest.importorskip("torch")
@@ -91,38 +93,36 @@ def test_a_bare_bert_keeps_its_hidden_states_and_its_head_is_said_to_be_new(
   (tmp_path / "in" / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
   assert _export(tmp_path / "in", tmp_path / "out") == 0
 
-  folder, said = tmp_path / "out" / "bert", capsys.readouterr().out
+  folder, output = tmp_path / "out" / "bert", capsys.readouterr().out
   card = (folder / "README.md").read_text()
   assert "pipeline_tag: feature-extraction" in card
   for name in "cls.predictions", "cls.seq_relationship":
-    assert re.search(rf"DRAWN AT RANDOM[^.]*: .*{name}", said)
-    assert re.search(rf"DRAWN AT RANDOM[^.]*: .*{name}", card, re.DOTALL)
+    assert re.search(rf"DRAWN AT RANDOM[^.]*: .*{name}", output)
+    assert re.search(rf"DRAWN AT\sRANDOM[^.]*: .*{name}", card, re.DOTALL)
   assert "bert." not in card
   auto = transformers.AutoModel.from_pretrained(folder).eval()
   inputs = torch.arange(tiny.V).reshape(2, -1)
   with torch.no_grad():
-    ours, theirs = auto(inputs), bare(inputs)
+    converted, original = auto(inputs), bare(inputs)
   for name in "last_hidden_state", "pooler_output":
-    assert torch.equal(ours[name], theirs[name])
+    assert torch.equal(converted[name], original[name])
 
 
-def test_a_masked_language_model_gets_no_pooler(tmp_path, no_torch, capsys):
+def test_bert_without_pooler_gets_none(tmp_path, no_torch, capsys):
   model = tiny.make_bert()
   folder = _write(tmp_path / "in", model)
   assert _export(folder, tmp_path / "out") == 0
-  assert _same_files(tmp_path / "out" / "bert", folder / "bert", *MODEL)
+  _assert_same_files(tmp_path / "out" / "bert", folder / "bert")
   card = (tmp_path / "out" / "bert" / "README.md").read_text()
   assert f"Converted, not trained, by truenegs_jax from: `{folder}`" in card
   assert "RANDOM" not in card + capsys.readouterr().out
-  for word in "steps", "Zhang", "started with":
+  for word in "steps", "Zhang", "start of the run":
     assert word not in card
 
 
 @pytest.mark.parametrize("strip", [False, True])
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_text_is_still_normalised_as_it_was(
-  tmp_path, no_torch, lowercase, strip
-):
+def test_text_normalization_is_kept(tmp_path, no_torch, lowercase, strip):
   folder = _write(
     tmp_path / "in",
     tiny.make_bert(),
@@ -130,20 +130,18 @@ def test_text_is_still_normalised_as_it_was(
     strip_accents=strip,
   )
   assert _export(folder, tmp_path / "out") == 0
-  assert _same_files(tmp_path / "out" / "bert", folder / "bert", *MODEL)
+  _assert_same_files(tmp_path / "out" / "bert", folder / "bert")
 
 
 @pytest.mark.parametrize(("word", "lowercase"), [("Über", False), ("ℝ", True)])
-def test_without_a_word_on_case_the_vocabulary_tells(
+def test_vocabulary_decides_the_case_without_a_tokenizer_config(
   tmp_path, no_torch, capsys, word, lowercase
 ):
   folder = _write(tmp_path / "in", tiny.make_bert())
   for name in "vocab.txt", "tokenizer_config.json":
     (folder / "bert" / name).unlink()
   assert _export(folder, tmp_path / "out") == 2
-  assert "has no vocabulary beside it; give it: --vocab" in (
-    capsys.readouterr().err
-  )
+  assert "no vocabulary file. Pass it: --vocab" in capsys.readouterr().err
   vocab = tmp_path / "words.txt"
   vocab.write_text("\n".join([*VOCAB[:-1], word]) + "\n")
   assert _export(folder, tmp_path / "out", f"--vocab={vocab}") == 0
@@ -151,10 +149,10 @@ def test_without_a_word_on_case_the_vocabulary_tells(
   assert json.loads(written.read_text())["do_lower_case"] == lowercase
   vocab.write_text("\n".join(VOCAB[:-1]) + "\n")
   assert _export(folder, tmp_path / "out", f"--vocab={vocab}") == 2
-  assert "70 words, and the vocabulary" in capsys.readouterr().err
+  assert "70 words, but the vocabulary" in capsys.readouterr().err
 
 
-def test_heads_that_nothing_tells_are_those_of_the_released_code(
+def test_unknown_number_of_heads_is_that_of_the_released_code(
   tmp_path, no_torch, capsys, monkeypatch
 ):
   model = pretrain.make_pair(
@@ -171,17 +169,17 @@ def test_heads_that_nothing_tells_are_those_of_the_released_code(
 
   monkeypatch.setattr(hf_folder, "open_network", without_heads)
   assert _export(folder, tmp_path / "out") == 0
-  said = capsys.readouterr().out
+  output = capsys.readouterr().out
   for role, heads in ("discriminator", 2), ("generator", 1):
     config = json.loads((tmp_path / "out" / role / "config.json").read_text())
     assert config["num_attention_heads"] == heads
-    assert f"/in/{role} says how many heads" in said
+    assert f"/in/{role}' does not store how many heads" in output
 
 
-def test_a_generator_alone_is_refused(tmp_path, capsys):
+def test_generator_alone_is_refused(tmp_path, capsys):
   folder = _write(tmp_path / "in", _odd_pair()) / "generator"
   assert _export(folder, tmp_path / "out") == 2
-  assert "holds generator alone" in capsys.readouterr().err
+  assert "holds only generator" in capsys.readouterr().err
   assert not (tmp_path / "out").exists()
 
 
@@ -195,7 +193,7 @@ def test_a_generator_alone_is_refused(tmp_path, capsys):
     ["--workdir=b", "--vocab=c"],
   ],
 )
-def test_flags_that_exclude_one_another(flags, capsys):
+def test_conflicting_flags_are_refused(flags, capsys):
   with pytest.raises(SystemExit) as e:
     export.main(flags)
   assert e.value.code == 2
@@ -203,12 +201,14 @@ def test_flags_that_exclude_one_another(flags, capsys):
 
 
 @pytest.mark.parametrize("output", ["in", "in/bert", "in/bert/new"])
-def test_nothing_is_written_where_weights_are_read(tmp_path, capsys, output):
+def test_output_that_overlaps_with_the_weights_is_refused(
+  tmp_path, capsys, output
+):
   folder = _write(tmp_path / "in", tiny.make_bert())
   (folder / "bert" / "README.md").write_text("")
   before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
   assert _export(folder / "bert", tmp_path / output) == 2
-  said = capsys.readouterr().err
-  assert "in what is converted" in said or "does not replace" in said
+  error = capsys.readouterr().err
+  assert "overlaps with the weights" in error or "does not replace" in error
   after = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
   assert after == before

@@ -1,4 +1,4 @@
-"""The verb `python -m truenegs_jax.export`, on the workdir of a tiny run."""
+"""The command `python -m truenegs_jax.export` on the workdir of a tiny run."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ CONFIG = electra_demo.get_config("runlocal")
 
 @pytest.fixture
 def no_torch(monkeypatch):
-  """As where PyTorch is not installed; faster, too."""
+  """Simulates that PyTorch is not installed, which also saves time."""
   monkeypatch.setitem(sys.modules, "torch", None)
 
 
@@ -29,7 +29,7 @@ def workdir(tmp_path_factory):
 
 
 def _make_workdir(folder, config):
-  """A run with steps 10 and 20; the parameters of 20 are those of 10 plus 1."""
+  """Writes a run with steps 10 and 20; parameters of 20 are those of 10 + 1."""
   first = random_params(build_model(config, vocab_size=tiny.V))
   second = jax.tree.map(lambda x: x + 1, first)
   write_run(folder, config, {10: first, 20: second})
@@ -41,7 +41,7 @@ def _make_workdir(folder, config):
   return folder, first["embeddings"]["word"]
 
 
-def test_verb_exports_the_newest_step(workdir, no_torch, capsys):
+def test_exports_the_newest_step(workdir, no_torch, capsys):
   folder, word_VxE = workdir
   assert export.main([f"--workdir={folder}"]) == 0
   assert str(folder / "export") in capsys.readouterr().out
@@ -52,7 +52,7 @@ def test_verb_exports_the_newest_step(workdir, no_torch, capsys):
   assert "Held-out rows: mlm 3.5000, auc 0.7500" in card
 
 
-def test_verb_exports_a_step_into_a_folder_of_its_own(workdir, no_torch):
+def test_exports_a_given_step_to_a_separate_folder(workdir, no_torch):
   folder, word_VxE = workdir
   assert export.main([f"--workdir={folder}", "--step=10"]) == 0
   np.testing.assert_array_equal(
@@ -61,14 +61,14 @@ def test_verb_exports_a_step_into_a_folder_of_its_own(workdir, no_torch):
 
 
 @pytest.mark.parametrize("step", [None, 10])
-def test_a_run_is_exported_alike_by_either_flag(
+def test_workdir_and_init_export_the_same_files(
   workdir, no_torch, tmp_path, step
 ):
   folder, _ = workdir
-  given = [f"--workdir={folder}", *([f"--step={step}"] if step else [])]
+  by_workdir = [f"--workdir={folder}", *([f"--step={step}"] if step else [])]
   init = folder / "checkpoints" / str(step) if step else folder
   contents = []
-  for flags in given, [f"--init={init}"]:
+  for flags in by_workdir, [f"--init={init}"]:
     assert (
       export.main([*flags, f"--output={tmp_path / 'out'}", "--dtype=bfloat16"])
       == 0
@@ -79,7 +79,7 @@ def test_a_run_is_exported_alike_by_either_flag(
   assert len(contents[0]) == 12
 
 
-def test_verb_names_the_saved_steps_when_it_is_given_another(workdir, capsys):
+def test_missing_step_error_lists_the_saved_steps(workdir, capsys):
   folder, _ = workdir
   assert export.main([f"--workdir={folder}", "--step=11"]) == 4
   assert (
@@ -90,24 +90,24 @@ def test_verb_names_the_saved_steps_when_it_is_given_another(workdir, capsys):
   assert not (folder / "rnu").exists()
 
 
-def test_verb_refuses_another_vocabulary(workdir, capsys):
+def test_changed_vocabulary_is_refused(workdir, capsys):
   folder, _ = workdir
-  right = (folder / "vocab.txt").read_text()
+  vocabulary = (folder / "vocab.txt").read_text()
   try:
-    (folder / "vocab.txt").write_text(right.replace("w5\n", "v5\n"))
+    (folder / "vocab.txt").write_text(vocabulary.replace("w5\n", "v5\n"))
     assert export.main([f"--workdir={folder}"]) == 4
   finally:
-    (folder / "vocab.txt").write_text(right)
+    (folder / "vocab.txt").write_text(vocabulary)
   assert TOKENIZER.fingerprint in capsys.readouterr().err
 
 
-def test_verb_exports_a_bert_and_compares_it(tmp_path, capsys):
+def test_exports_bert_and_compares_it_with_transformers(tmp_path, capsys):
   pytest.importorskip("torch")
   config = bert_base.get_config("runlocal")
   config.model.pooler = True
   folder, word_VxE = _make_workdir(tmp_path, config)
   assert export.main([f"--workdir={folder}"]) == 0
-  assert "loads bert and comes to our logits" in capsys.readouterr().out
+  assert "loads bert and computes our logits" in capsys.readouterr().out
   (exported,) = (
     path for path in (folder / "export").iterdir() if path.is_dir()
   )

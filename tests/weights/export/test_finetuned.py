@@ -1,4 +1,4 @@
-"""Fine-tuned models as folders that transformers loads by its Auto classes."""
+"""Exporting fine-tuned models for the Auto classes of transformers."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ SCORES = {
   "bert": "classifier.bias",
 }
 FILES = pretrained.MODEL_FILES | {"head.safetensors"}
-CARD = "* Score: 91.2\n* Made by: `python -m x --seed=1`"
+DETAILS = "* Score: 91.2\n* Made by: `python -m x --seed=1`"
 
 
 def _model(role, head, task, **fields):
@@ -60,18 +60,18 @@ def _model(role, head, task, **fields):
 
 def _export(model, params, output, task):
   return finetuned.export_task(
-    params, model, TOKENIZER, output, task=task, details=CARD
+    params, model, TOKENIZER, output, task=task, details=DETAILS
   )
 
 
 @pytest.fixture
 def no_torch(monkeypatch):
-  """As where PyTorch is not installed; faster, too."""
+  """Simulates that PyTorch is not installed, which also saves time."""
   monkeypatch.setitem(sys.modules, "torch", None)
 
 
-def _auto(folder, task):
-  """What an Auto class of transformers makes of a folder."""
+def _load_auto(folder, task):
+  """Loads a folder with an Auto class of transformers."""
   import transformers
 
   kinds = {task_lib.SPANS: transformers.AutoModelForQuestionAnswering}
@@ -84,51 +84,52 @@ def _auto(folder, task):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_transformers_loads_it_and_so_do_we(tmp_path, monkeypatch, case):
+def test_transformers_and_load_params_read_the_export(
+  tmp_path, monkeypatch, case
+):
   pytest.importorskip("torch")
   monkeypatch.setattr(torch_parity, "TOLERANCE", 1e-5)
   role, head, task = CASES[case]
   model = _model(role, head, task)
   params = random_params(model)
   exported = _export(model, params, tmp_path / "out", task)
-  assert exported.compared and "comes to our logits" in exported.summary
+  assert exported.compared and "computes our logits" in exported.summary
   if head == "linear":
-    theirs = None
+    loaded = None
     assert not load_file(exported.output / "model.safetensors").keys() & set(
       load_file(exported.output / "head.safetensors")
     )
   else:
-    theirs = _auto(exported.output, task)
-  if task.labels and theirs:
-    assert theirs.config.id2label == dict(enumerate(task.labels))
-    assert theirs.config.problem_type == "single_label_classification"
-  elif task.kind == task_lib.SCORE and theirs:
-    assert theirs.config.num_labels == 1
-    assert theirs.config.problem_type == "regression"
-    bias = dict(theirs.named_parameters())[SCORES[role]].item()
-    ours = params["task_head"]["output"]["bias"]
-    np.testing.assert_allclose(bias, 1 + 4 * ours, rtol=1e-6)
+    loaded = _load_auto(exported.output, task)
+  if task.labels and loaded:
+    assert loaded.config.id2label == dict(enumerate(task.labels))
+    assert loaded.config.problem_type == "single_label_classification"
+  elif task.kind == task_lib.SCORE and loaded:
+    assert loaded.config.num_labels == 1
+    assert loaded.config.problem_type == "regression"
+    bias = dict(loaded.named_parameters())[SCORES[role]].item()
+    trained = params["task_head"]["output"]["bias"]
+    np.testing.assert_allclose(bias, 1 + 4 * trained, rtol=1e-6)
 
-  # Read again, it is what was trained.
-  said = []
-  loaded = load.load_params(
+  lines = []
+  reloaded = load.load_params(
     find.Weights(str(exported.output)),
     model,
     tokenizer=TOKENIZER,
     complete=True,
     task=task,
-    report=said.append,
+    report=lines.append,
   )
-  assert not said
-  assert jax.tree.structure(loaded) == jax.tree.structure(params)
+  assert not lines
+  assert jax.tree.structure(reloaded) == jax.tree.structure(params)
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6),
-    loaded,
+    reloaded,
     params,
   )
 
 
-def test_the_folder_is_whole_and_says_what_it_is(tmp_path, no_torch):
+def test_writes_checksums_config_and_model_card(tmp_path, no_torch):
   model = _model("discriminator", "linear", CLASSES)
   exported = _export(model, random_params(model), tmp_path / "out", CLASSES)
   assert "torch is not installed" in exported.summary
@@ -148,7 +149,7 @@ def test_the_folder_is_whole_and_says_what_it_is(tmp_path, no_torch):
     "# ELECTRA, fine-tuned on NLI",
     "`against`, `for`, `neither`",
     "import AutoTokenizer, ElectraModel\n",
-    CARD,
+    DETAILS,
     "ELECTRA, ICLR 2020",
     "`head.safetensors`",
   ):
@@ -156,26 +157,26 @@ def test_the_folder_is_whole_and_says_what_it_is(tmp_path, no_torch):
 
 
 @pytest.mark.parametrize(
-  ("head", "backbone", "said"),
+  ("head", "backbone", "message"),
   [
-    ("joint", "encoder", "head 'joint' has no counterpart"),
-    ("linear", "rotary", "backbone 'rotary' has no counterpart"),
+    ("joint", "encoder", "head='joint' has no counterpart"),
+    ("linear", "rotary", "backbone='rotary' has no counterpart"),
   ],
 )
-def test_what_has_no_counterpart_is_not_written(tmp_path, head, backbone, said):
+def test_models_without_counterpart_are_refused(
+  tmp_path, head, backbone, message
+):
   model = _model("bert", head, CLASSES, backbone=backbone)
-  with pytest.raises(InputError, match=said):
+  with pytest.raises(InputError, match=message):
     _export(model, {}, tmp_path / "out", CLASSES)
   assert not list(tmp_path.iterdir())
 
 
-def test_wrong_weights_and_such_as_are_not_finite_are_not_written(
-  tmp_path, monkeypatch
-):
+def test_wrong_or_non_finite_weights_are_not_exported(tmp_path, monkeypatch):
   pytest.importorskip("torch")
   model = _model("bert", "pooler", CLASSES)
   params = random_params(model)
-  names = hf_names._LAYER
+  names = hf_names.LAYER_NAMES
   with monkeypatch.context() as patch:
     patch.setitem(names, "query", "attention.self.value")
     patch.setitem(names, "value", "attention.self.query")
@@ -187,9 +188,9 @@ def test_wrong_weights_and_such_as_are_not_finite_are_not_written(
   assert not list(tmp_path.iterdir())
 
 
-def test_nothing_that_is_there_is_replaced(tmp_path, no_torch):
+def test_existing_folder_is_refused(tmp_path, no_torch):
   model = _model("bert", "spans", SPANS)
   (tmp_path / "out").mkdir()
-  with pytest.raises(InputError, match="is there already"):
+  with pytest.raises(InputError, match="exists"):
     _export(model, random_params(model), tmp_path / "out", SPANS)
   assert [x.name for x in tmp_path.rglob("*")] == ["out"]

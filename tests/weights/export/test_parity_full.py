@@ -1,6 +1,6 @@
-"""Released sizes against transformers, with random weights.
+"""Released sizes with random weights compared with transformers.
 
-TRUENEGS_LARGE=1 adds the large models; -rP shows what was measured.
+TRUENEGS_LARGE=1 adds the large models; -rP prints the differences.
 """
 
 import os
@@ -19,18 +19,18 @@ SIZES = ["electra-small", "electra-base", "bert-base"]
 if os.environ.get("TRUENEGS_LARGE") == "1":
   SIZES += ["electra-large", "bert-large"]
 MULTIPLIERS = {"small": 1 / 4, "base": 1 / 3, "large": 1 / 4}
-# Of max(1, largest logit). Measured 1e-7 to 3e-6; earlier runs with weights
-# several times as large came to 2e-5 in 24 layers.
+# Relative to max(1, largest logit). Measured: 1e-7 to 3e-6, and 2e-5 in 24
+# layers with weights several times as large.
 TOLERANCE = 1e-5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
-def test_logits_are_those_of_transformers(size, tmp_path, monkeypatch):
+def test_logits_match_transformers(size, tmp_path, monkeypatch):
   pytest.importorskip("torch")
   monkeypatch.setattr(torch_parity, "TOLERANCE", TOLERANCE)
   kind, variant = size.split("-")
-  # One loop over the layers, as it compiles sooner.
+  # A scan over the layers compiles faster.
   fields = dict(vocab_size=V, variant=variant, scan=True)
   model = (
     pretrain.make_bert(pooler=True, **fields)
@@ -40,8 +40,8 @@ def test_logits_are_those_of_transformers(size, tmp_path, monkeypatch):
 
   def scale(path, x):
     names = {entry.key for entry in path}
-    # As initialized, 0.02, but for queries and keys: else all attention is
-    # nearly even, and says little.
+    # 0.02 as at initialization, but larger for queries and keys: otherwise
+    # attention is nearly uniform and errors in it would not show.
     return x if "scale" in names else x * (0.6 if "query" in names else 0.2)
 
   params = jax.tree_util.tree_map_with_path(scale, random_params(model))

@@ -1,4 +1,4 @@
-"""Exports: whole folders that transformers loads, or none."""
+"""Exporting pre-trained models."""
 
 import errno
 import functools
@@ -37,12 +37,12 @@ HELD_OUT = {
   "corrected_rows": 0.03,
 }
 COMMAND = "python -m x --seed=1"
-ABOUT = model_card.ModelOrigin(
+ORIGIN = model_card.ModelOrigin(
   export_run.format_card_lines(CONFIG, 20, HELD_OUT, COMMAND), trained=True
 )
 BERT_CONFIG = bert_base.get_config("runlocal,sr_sent")
 BERT_CONFIG.init = "released/bert-base-uncased"
-ABOUT_BERT = model_card.ModelOrigin(
+BERT_ORIGIN = model_card.ModelOrigin(
   export_run.format_card_lines(BERT_CONFIG, 20, {"mlm": 4.25}, COMMAND),
   trained=True,
 )
@@ -78,19 +78,19 @@ def pair():
 
 @pytest.fixture(scope="module", params=[False, True], ids=["bert", "pooled"])
 def bert(request):
-  """BERT, and BERT with its pooler riding along."""
+  """BERT without and with a pooler."""
   return _with_params(_bert(pooler=request.param))
 
 
 @pytest.fixture
 def no_torch(monkeypatch):
-  """As where PyTorch is not installed; faster, too."""
+  """Simulates that PyTorch is not installed, which also saves time."""
   monkeypatch.setitem(sys.modules, "torch", None)
 
 
 def _export(model_and_params, output, **changed):
   model, params = model_and_params
-  arguments = dict(origin=ABOUT_BERT if "bert" in params else ABOUT) | changed
+  arguments = dict(origin=BERT_ORIGIN if "bert" in params else ORIGIN) | changed
   return pretrained.export_model(params, model, TOKENIZER, output, **arguments)
 
 
@@ -111,7 +111,9 @@ def _word_table(folder):
   return tensors["electra.embeddings.word_embeddings.weight"]
 
 
-def test_export_is_whole_and_its_checksums_hold(pair, tmp_path, no_torch):
+def test_export_is_complete_and_its_checksums_are_right(
+  pair, tmp_path, no_torch
+):
   exported = _export(pair, tmp_path / "runs" / "export")
   assert exported.output == tmp_path / "runs" / "export"
   assert _files(tmp_path) == {f"runs/export/{name}" for name in FILES}
@@ -124,7 +126,7 @@ def test_export_is_whole_and_its_checksums_hold(pair, tmp_path, no_torch):
       assert hashlib.sha256(content).hexdigest() == digest
 
 
-def test_cards_tell_how_the_models_were_made(pair, tmp_path, no_torch):
+def test_model_cards_of_a_pair(pair, tmp_path, no_torch):
   output = _export(pair, tmp_path / "export").output
   for role, size in (("discriminator", 32), ("generator", 16)):
     card = (output / role / "README.md").read_text()
@@ -155,7 +157,7 @@ def test_cards_tell_how_the_models_were_made(pair, tmp_path, no_torch):
       assert words in card
 
 
-def test_card_of_bert_tells_how_it_was_made(bert, tmp_path, no_torch):
+def test_model_card_of_bert(bert, tmp_path, no_torch):
   model, params = bert
   output = _export(bert, tmp_path / "export").output
   assert _files(output) == _files_of("bert")
@@ -181,23 +183,23 @@ def test_card_of_bert_tells_how_it_was_made(bert, tmp_path, no_torch):
   [tiny.make_model, lambda: _bert(pooler=False), lambda: _bert(pooler=True)],
   ids=["pair", "bert", "pooled"],
 )
-def test_what_is_loaded_and_exported_again_is_the_same_to_the_last_byte(
+def test_loading_and_exporting_again_gives_the_same_bytes(
   tmp_path, no_torch, make, dtype
 ):
   model, params = _with_params(make())
   params["embeddings"]["word"][7] = -0.0  # a sum would lose the sign
-  again = functools.partial(_export, dtype=dtype)
-  first = again((model, params), tmp_path / "first").output
+  export = functools.partial(_export, dtype=dtype)
+  first = export((model, params), tmp_path / "first").output
   loaded = load.load_params(Weights(str(first)), model, tokenizer=TOKENIZER)
   assert np.signbit(loaded["embeddings"]["word"][7]).all()
   for name, x in ("loaded", loaded), ("same", params):
-    second = again((model, x), tmp_path / name).output
+    second = export((model, x), tmp_path / name).output
     assert _contents(first) == _contents(second)
 
 
 def test_wrong_weights_are_not_exported(pair, tmp_path, monkeypatch):
   pytest.importorskip("torch")
-  names = hf_names._LAYER
+  names = hf_names.LAYER_NAMES
   monkeypatch.setitem(names, "query", "attention.self.value")
   monkeypatch.setitem(names, "value", "attention.self.query")
   with pytest.raises(TrueNegsError, match="differ"):
@@ -205,11 +207,11 @@ def test_wrong_weights_are_not_exported(pair, tmp_path, monkeypatch):
   assert not list(tmp_path.iterdir())
 
 
-def test_a_wrong_pooler_is_not_exported(tmp_path, monkeypatch):
+def test_wrong_pooler_is_not_exported(tmp_path, monkeypatch):
   pytest.importorskip("torch")
   model, params = _with_params(_bert(pooler=True))
 
-  def transposed(path, x):  # what no test of the masked tokens would notice
+  def transposed(path, x):  # does not change the logits of masked tokens
     x = np.asarray(x)
     return x.T if path.endswith("kernel") and "pooler" not in path else x
 
@@ -231,7 +233,7 @@ def test_a_wrong_pooler_is_not_exported(tmp_path, monkeypatch):
     ),
   ],
 )
-def test_a_failed_export_leaves_the_one_before_as_it_was(
+def test_failed_export_keeps_the_older_one(
   pair, tmp_path, no_torch, monkeypatch, module, name, raised, expected
 ):
   output = _export(pair, tmp_path / "export").output
@@ -247,7 +249,7 @@ def test_a_failed_export_leaves_the_one_before_as_it_was(
   assert [path.name for path in tmp_path.iterdir()] == ["export"]
 
 
-def test_a_folder_of_other_things_is_not_replaced(pair, tmp_path, no_torch):
+def test_folder_with_other_files_is_not_replaced(pair, tmp_path, no_torch):
   other = tmp_path / "home" / "generator" / "thesis.tex"
   other.parent.mkdir(parents=True)
   other.write_text("years of work")
@@ -259,7 +261,7 @@ def test_a_folder_of_other_things_is_not_replaced(pair, tmp_path, no_torch):
   assert other.read_text() == "years of work"
 
 
-def test_a_link_is_followed_and_stays(pair, tmp_path, no_torch):
+def test_output_may_be_a_link(pair, tmp_path, no_torch):
   first = _export(pair, tmp_path / "there").output
   (tmp_path / "link").symlink_to(first)
   assert _export(pair, tmp_path / "link", dtype="bfloat16").output == first
@@ -268,7 +270,7 @@ def test_a_link_is_followed_and_stays(pair, tmp_path, no_torch):
   assert config["dtype"] == "bfloat16"
 
 
-def test_weights_that_are_not_finite_are_refused(pair, tmp_path):
+def test_non_finite_weights_are_refused(pair, tmp_path):
   model, params = pair
   params = jax.tree.map(np.copy, params)
   params["generator"]["layer_1"]["query"]["kernel"][0, 0] = np.nan
@@ -277,7 +279,7 @@ def test_weights_that_are_not_finite_are_refused(pair, tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-def test_a_network_that_is_not_written_again_is_not_lost(pair, tmp_path):
+def test_export_with_an_unwritten_network_is_not_replaced(pair, tmp_path):
   _export(pair, tmp_path / "export")
   before = sorted(tmp_path.rglob("*"))
   model, params = pair
@@ -287,7 +289,7 @@ def test_a_network_that_is_not_written_again_is_not_lost(pair, tmp_path):
       model,
       TOKENIZER,
       tmp_path / "export",
-      origin=ABOUT,
+      origin=ORIGIN,
       roles=["discriminator"],
     )
   assert sorted(tmp_path.rglob("*")) == before
@@ -302,7 +304,7 @@ def test_exported_models_work_in_transformers_without_network(
 
   exported = _export(pair, tmp_path / "export")
   assert exported.compared
-  assert "discriminator and generator and comes" in exported.summary
+  assert "discriminator and generator and computes" in exported.summary
   output = exported.output
   fill = transformers.pipeline(
     "fill-mask", model=str(output / "generator"), device="cpu"
@@ -314,7 +316,7 @@ def test_exported_models_work_in_transformers_without_network(
   folder = output / "discriminator"
   auto = transformers.AutoModelForPreTraining.from_pretrained(folder)
   assert type(auto).__name__ == "ElectraForPreTraining"
-  # What the card says, as it stands there.
+  # The code of the model card runs.
   monkeypatch.chdir(folder)
   code = re.search(
     "```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL
@@ -328,7 +330,7 @@ def test_exported_models_work_in_transformers_without_network(
     assert model(**encoded).logits.shape == (2, 4)
 
 
-def test_exported_bert_comes_to_our_logits_and_fills_masks(
+def test_exported_bert_computes_our_logits_and_fills_masks(
   bert, tmp_path, monkeypatch
 ):
   pytest.importorskip("torch")
@@ -337,7 +339,7 @@ def test_exported_bert_comes_to_our_logits_and_fills_masks(
 
   dtype = "bfloat16" if bert[0].pooler else "float32"
   exported = _export(bert, tmp_path / "export", dtype=dtype)
-  assert "loads bert and comes to our logits" in exported.summary
+  assert "loads bert and computes our logits" in exported.summary
   assert ("seq_relationship_logits" in exported.summary) == bert[0].pooler
   folder = exported.output / "bert"
   fill = transformers.pipeline("fill-mask", model=str(folder), device="cpu")

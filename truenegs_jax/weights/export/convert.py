@@ -1,6 +1,6 @@
-"""Weights of any kind that `config.init` takes, exported without training.
+"""Exports weights in any format of `config.init` without training.
 
-export_weights("uncased_L-12_H-768_A-12", output)  # Google's, as unpacked
+export_weights("uncased_L-12_H-768_A-12", output)  # Google's BERT, as unpacked
 """
 
 import dataclasses
@@ -23,10 +23,10 @@ from truenegs_jax.weights.init import (
   match_vocabulary,
 )
 
-WHOLE = ({"bert"}, {"discriminator"}, {"discriminator", "generator"})
-# In place of a generator that is not there, and that is not written.
-STAND_IN = "embedding_size={} width=1 layers=1 heads=1 ffn=1"
-RATES = {  # fields of EncoderConfig that fine-tuning takes over
+EXPORTABLE = ({"bert"}, {"discriminator"}, {"discriminator", "generator"})
+# Sizes of the generator of a discriminator without one; it is not written.
+DUMMY_GENERATOR = "embedding_size={} width=1 layers=1 heads=1 ffn=1"
+RATES = {  # fields of EncoderConfig that fine-tuning reads from config.json
   "dropout": "hidden_dropout_prob",
   "attention_dropout": "attention_probs_dropout_prob",
   "initializer_range": "initializer_range",
@@ -35,7 +35,11 @@ RATES = {  # fields of EncoderConfig that fine-tuning takes over
 
 @dataclasses.dataclass(frozen=True)
 class ConvertedWeights:
-  """Weights as ours; `roles` are the networks that there were."""
+  """Weights in our layout.
+
+  Attributes:
+    roles: the networks that were read; the model may have more.
+  """
 
   params: dict[str, Any]
   model: pretrain.Model
@@ -52,18 +56,22 @@ def export_weights(
   dtype: str = "float32",
   report: Callable[[str], Any] = print,
 ) -> pretrained.ExportResult:
-  """Converts weights that `config.init` takes; nothing is trained.
+  """Converts weights in any format of `config.init`; nothing is trained.
 
   Args:
-    init: a value of `config.init`; not a run of ours, whose card says more.
+    init: a value of `config.init`. Export a run with
+      `export_run.export_workdir`, whose model card says more.
     output, dtype: as in `pretrained.export_model`.
     vocab, report: as in `read_weights`.
 
   Raises:
-    InputError: as `read_weights` and `pretrained.export_model`.
-    CheckpointError, NonFiniteError, DiskError, TrueNegsError: as above.
+    InputError: `output` and `init` overlap; as `read_weights` and
+      `pretrained.export_model`.
+    CheckpointError, NonFiniteError, DiskError, TrueNegsError: as
+      `pretrained.export_model`.
   """
-  _check_apart(init, pretrained.check_replaceable(output))  # first of all
+  # Checked before the weights are read, which may take long.
+  _check_apart(init, pretrained.check_replaceable(output))
   converted = read_weights(init, vocab=vocab, report=report)
   return pretrained.export_model(
     converted.params,
@@ -77,15 +85,15 @@ def export_weights(
 
 
 def _check_apart(init: str, output: pathlib.Path) -> None:
-  """Refuses to write where weights are read from: they would be replaced."""
+  """Refuses an output that contains, or is inside, the weights."""
   for part in (init, *init.split(",")):
-    place = pathlib.Path(os.path.realpath(os.path.expanduser(part.strip())))
-    if not part.strip() or not place.exists():
+    path = pathlib.Path(os.path.realpath(os.path.expanduser(part.strip())))
+    if not part.strip() or not path.exists():
       continue
-    if output in (place, *place.parents) or place in output.parents:
+    if output in (path, *path.parents) or path in output.parents:
       raise InputError(
-        f"output {output} would lie in what is converted, {place}, or replace"
-        " it; give another --output."
+        f"output='{output}' overlaps with the weights to convert, '{path}'."
+        " Choose another --output."
       )
 
 
@@ -96,34 +104,34 @@ def read_weights(
 
   Args:
     init: a value of `config.init`.
-    vocab: their vocabulary, where none lies beside them.
-    report: told what is downloaded, and which heads are drawn at random.
+    vocab: the vocabulary file of weights that come without one.
+    report: receives lines about downloads and about heads drawn at random.
 
   Raises:
-    InputError: as `load.load_params`; a generator alone; no vocabulary; a
-      backbone that Hugging Face does not know.
+    InputError: a generator alone; no vocabulary, or one of another size;
+      transformers does not have the backbone; as `load.load_params`.
   """
   weights = Weights(init, report)
   networks = weights.networks
-  if set(networks) not in WHOLE:
+  if set(networks) not in EXPORTABLE:
     raise InputError(
-      f"init: {init} holds {' and '.join(networks)} alone; give BERT, a"
+      f"init: {init!r} holds only {' and '.join(networks)}. Pass BERT, a"
       " discriminator, or DISCRIMINATOR,GENERATOR."
     )
   kept = next(iter(networks.values()))
-  tokenizer = _tokenizer(kept, vocab)
+  tokenizer = _load_tokenizer(kept, vocab)
   padding = kept.fields["vocab_size"] - len(tokenizer.vocab)
   if padding < 0 or (padding and not kept.vocabulary):
     raise InputError(
-      f"init: {kept.location} has {kept.fields['vocab_size']} words, and the"
-      f" vocabulary {vocab or kept.vocabulary} {len(tokenizer.vocab)}; give"
-      " theirs: --vocab=FILE."
+      f"init: {kept.location} has {kept.fields['vocab_size']:,} words, but the"
+      f" vocabulary '{vocab or kept.vocabulary}' has {len(tokenizer.vocab):,}."
+      " Pass the vocabulary of the weights: --vocab=FILE."
     )
   if padding:
-    report(f"init: {padding:,} rows that no word has, of padding, are left out")
-  model = _model(networks, vocab_size=len(tokenizer.vocab), report=report)
+    report(f"init: dropped {padding:,} rows of padding.")
+  model = _make_model(networks, vocab_size=len(tokenizer.vocab), report=report)
   hf_folder.check_backbone(model)
-  # What it would say of a generator that is not written is of no use.
+  # Not reported: it would name the generator that is not written.
   params = load.load_params(
     weights,
     model,
@@ -131,82 +139,85 @@ def read_weights(
     skip="words" if padding else "",
     report=lambda line: None,
   )
-  fresh = {
-    role: _fresh(network, model, role) for role, network in networks.items()
+  random_parts = {
+    role: _missing_modules(network, model, role)
+    for role, network in networks.items()
   }
-  for role, names in fresh.items():
+  for role, names in random_parts.items():
     if names:
       report(
-        f"init: NOT in {networks[role].location}, so DRAWN AT RANDOM: {names}"
+        f"init: NOT in {networks[role].location}, so DRAWN AT RANDOM: {names}."
       )
   line = f"* Converted, not trained, by truenegs_jax from: `{init}`"
-  origin = model_card.ModelOrigin(line, trained=False, random_parts=fresh)
+  origin = model_card.ModelOrigin(
+    line, trained=False, random_parts=random_parts
+  )
   return ConvertedWeights(params, model, tokenizer, tuple(networks), origin)
 
 
-def _model(
+def _make_model(
   networks: Mapping[str, Network],
   *,
   vocab_size: int,
   report: Callable[[str], Any],
 ) -> pretrain.Model:
-  """The model of the weights; `check_fit.check_networks` verifies it later."""
+  """Makes the model of the weights; `load.load_params` checks it later."""
   kept = next(iter(networks.values()))
   fields: dict[str, Any] = {
-    ours: x
-    for ours, theirs in RATES.items()
-    if isinstance(x := kept.fields.get(theirs), int | float) and 0 <= x <= 1
-  }
-  fields |= {
     "vocab_size": vocab_size,
     "variant": config_sizes.read_variant(kept, report),
     "backbone": kept.backbone,
     "max_positions": kept.fields["max_position_embeddings"],
   }
+  for name, saved_name in RATES.items():
+    rate = kept.fields.get(saved_name)
+    if isinstance(rate, int | float) and 0 <= rate <= 1:
+      fields[name] = rate
   if kept.role == "bert":
     model = pretrain.make_bert(**fields)
     return model.clone(
       pooler=bool(check_fit.unused_pooler_names(kept, model, "bert"))
     )
+  if "generator" in networks:
+    generator = config_sizes.read_variant(networks["generator"], report)
+  else:
+    generator = DUMMY_GENERATOR.format(kept.fields["embedding_size"])
   return pretrain.make_pair(
-    generator_multiplier=1.0,
-    generator_variant=config_sizes.read_variant(networks["generator"], report)
-    if "generator" in networks
-    else STAND_IN.format(kept.fields["embedding_size"]),
-    **fields,
+    generator_multiplier=1.0, generator_variant=generator, **fields
   )
 
 
-def _tokenizer(network: Network, vocab: str) -> Tokenizer:
-  """The vocabulary, and how the text has to be made that it is of."""
-  beside = network.vocabulary
-  if not (vocab or beside):
+def _load_tokenizer(network: Network, vocab: str) -> Tokenizer:
+  """Loads the tokenizer; the vocabulary decides an unknown case."""
+  saved = network.vocabulary
+  if not (vocab or saved):
     raise InputError(
-      f"init: {network.location} has no vocabulary beside it; give it:"
-      " --vocab=FILE."
+      f"init: {network.location} has no vocabulary file. Pass it: --vocab=FILE."
     )
-  if vocab and beside:
+  if vocab and saved:
     raise InputError(
-      f"init: {beside} lies beside the weights and is theirs; leave out"
+      f"init: {network.location} has its own vocabulary, '{saved}'. Remove"
       f" --vocab={vocab}."
     )
-  load_as = lambda lowercase: load_tokenizer(
-    vocab or str(beside),
-    lowercase=lowercase,
-    strip_accents=network.strip_accents,
-  )
+
+  def load_with(*, lowercase: bool) -> Tokenizer:
+    return load_tokenizer(
+      vocab or str(saved),
+      lowercase=lowercase,
+      strip_accents=network.strip_accents,
+    )
+
   if network.lowercase is not None:
-    return load_as(network.lowercase)
-  tokenizer = load_as(True)
-  return (
-    load_as(False) if match_vocabulary.is_cased(tokenizer.vocab) else tokenizer
-  )
+    return load_with(lowercase=network.lowercase)
+  uncased = load_with(lowercase=True)
+  if match_vocabulary.is_cased(uncased.vocab):
+    return load_with(lowercase=False)
+  return uncased
 
 
-def _fresh(network: Network, model: pretrain.Model, role: str) -> str:
-  """Names, as Hugging Face has them, of the parts that the weights lack."""
-  lacking = set(network.name_table(model, role)) - set(
-    check_fit.loadable_names(network, model, role)
-  )
-  theirs = hf_names.name_table(model, role)
-  return ", ".join(sorted({theirs[n].rpartition(".")[0] for n in lacking}))
+def _missing_modules(network: Network, model: pretrain.Model, role: str) -> str:
+  """Lists Hugging Face's names of the modules that the weights lack."""
+  loadable = check_fit.loadable_names(network, model, role)
+  missing = set(network.name_table(model, role)) - set(loadable)
+  table = hf_names.name_table(model, role)
+  return ", ".join(sorted({table[path].rpartition(".")[0] for path in missing}))

@@ -1,10 +1,10 @@
-"""A fine-tuned model as one folder that Hugging Face's transformers loads.
+"""Exports a fine-tuned model to a folder that transformers loads.
 
 result = export_task(params, model, tokenizer, output, task=task, details=text)
 
-AutoModelForSequenceClassification or AutoModelForQuestionAnswering gives the
-logits that were trained; scores come in the task's own units. A linear head,
-which transformers does not have, lies beside the encoder: head.safetensors.
+AutoModelForSequenceClassification or AutoModelForQuestionAnswering computes the
+trained logits, with scores in the task's units. A linear head, for which
+transformers has no class, is saved next to the encoder as head.safetensors.
 """
 
 import pathlib
@@ -37,24 +37,24 @@ def export_task(
 
   Args:
     params: the model's parameters, f32 arrays of numpy or jax.
-    model: what they are of.
-    tokenizer: the one that the model was trained with.
-    output: the folder to make, which is not there yet.
-    task: whose labels and scale the files have.
-    details: lines of a list, "* ...", for the README.md: how it was made.
+    model: the fine-tuned model.
+    tokenizer: the tokenizer of the training.
+    output: the folder to create; it must not exist.
+    task: the task, for labels and scale.
+    details: lines of a Markdown list, "* ...", for the model card.
 
   Raises:
-    InputError: `unsupported_reason` names one; `output` exists; another
-      vocabulary than the model's.
-    NonFiniteError: a NaN or infinite weight.
+    InputError: transformers does not have the backbone or the head; `output`
+      exists; the vocabulary is not the model's.
+    NonFiniteError: a weight is NaN or infinite.
     DiskError: a file could not be written.
-    TrueNegsError: transformers does not come to our logits.
+    TrueNegsError: transformers computes other logits.
   """
-  if said := unsupported_reason(model):
-    raise InputError(said)
+  if reason := unsupported_reason(model):
+    raise InputError(reason)
   if output.exists():
     raise InputError(
-      f"output {output} is there already; move it away or give another folder."
+      f"output='{output}' exists. Move it away or choose another folder."
     )
   params = jax.device_get(params)
   pretrained.check_finite(params)
@@ -69,8 +69,8 @@ def export_task(
         tokenizer,
         extra_fields=_fields(model, task),
       )
-      text = model_card.task_card(unscaled, model, tokenizer, task, details)
-      (partial / "README.md").write_text(text, encoding="utf-8")
+      card = model_card.task_card(unscaled, model, tokenizer, task, details)
+      (partial / "README.md").write_text(card, encoding="utf-8")
       pretrained.write_checksums(partial)
     compared, statement = torch_parity.compare_task(
       partial, params, model, scale=_scale(task)
@@ -79,16 +79,17 @@ def export_task(
 
 
 def unsupported_reason(model: finetune.DownstreamModel) -> str:
-  """Why transformers has no counterpart of a model; "" where it has one."""
+  """Returns why transformers cannot load a model; "" if it can."""
   if not hf_folder.has_counterpart(model):
     return (
-      f"backbone {model.backbone!r} has no counterpart in Hugging Face's"
+      f"model.backbone={model.backbone!r} has no counterpart in Hugging Face's"
       " transformers, so the model is not exported."
     )
   if model.head == "joint":
     return (
-      "head 'joint' has no counterpart in Hugging Face's transformers, so the"
-      " model is not exported; one of --config.finetune.head=spans is."
+      "finetune.head='joint' has no counterpart in Hugging Face's transformers,"
+      " so the model is not exported. To export a model, set"
+      " --config.finetune.head=spans."
     )
   return ""
 
@@ -96,7 +97,10 @@ def unsupported_reason(model: finetune.DownstreamModel) -> str:
 def unscale_head(
   params: Mapping[str, Any], task: task_lib.Task
 ) -> dict[str, Any]:
-  """The parameters with a last layer that gives a score as the task has it."""
+  """Returns the parameters with a last layer that computes unscaled scores.
+
+  Training uses (score - offset) / scale.
+  """
   offset, scale = _scale(task)
   output = dict(params["task_head"]["output"])
   output["kernel"] = output["kernel"] * np.float32(scale)
@@ -105,22 +109,20 @@ def unscale_head(
 
 
 def _scale(task: task_lib.Task) -> tuple[float, float]:
-  """(offset, scale) of what the model gives."""
+  """Returns (offset, scale) of the model's outputs."""
   return task.scale if task.kind == task_lib.SCORE else (0.0, 1.0)
 
 
 def _fields(
   model: finetune.DownstreamModel, task: task_lib.Task
 ) -> dict[str, Any]:
-  """The fields of `config.json` that belong to a task."""
+  """Returns the fields of `config.json` for a task."""
   if task.kind == task_lib.SPANS:
     return {}
   labels = task.labels or ("score",)
-  regression = task.kind == task_lib.SCORE
+  is_score = task.kind == task_lib.SCORE
   return {
-    "problem_type": "regression"
-    if regression
-    else "single_label_classification",
+    "problem_type": "regression" if is_score else "single_label_classification",
     "num_labels": len(labels),
     "id2label": {str(i): label for i, label in enumerate(labels)},
     "label2id": {label: i for i, label in enumerate(labels)},

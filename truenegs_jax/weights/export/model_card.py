@@ -1,4 +1,4 @@
-"""The README.md of an exported model: what it is and how it was made."""
+"""Writes the model card (README.md) of an exported model."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights.formats import hf_names
 
-# Of the hub's metadata only what is known for sure: no licence, no language.
+# Licence and language are left out of the metadata: they are not known.
 _CARD = """\
 ---
 library_name: transformers
@@ -24,7 +24,7 @@ tags: [{family}, truenegs_jax]
 ```python
 from transformers import AutoTokenizer, {architecture}
 
-folder = "."  # where this file lies, or the model's name on the hub
+folder = "."  # the folder of this file, or the model's name on the hub
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = {architecture}.from_pretrained(folder)
 ```
@@ -32,14 +32,14 @@ model = {architecture}.from_pretrained(folder)
 * Size: {parameters:,} parameters, {layers} layers of {width} units,
   at most {max_positions} tokens
 * Vocabulary: {vocab_size:,} entries, {case}
-{made}
-* Whether the files are whole: `sha256sum -c SHA256SUMS`
+{details}
+* To check the files: `sha256sum -c SHA256SUMS`
 
 {source}.
 """
-_FRESH = """\
-**NOT EVERYTHING HERE WAS TRAINED. DRAWN AT RANDOM, AS THE ORIGINAL HAS NONE OF
-THEM: `{names}`.** Train these before anything is made of their output."""
+_RANDOM_PARTS = """\
+**NOT ALL WEIGHTS ARE TRAINED. THE ORIGINAL LACKS THESE, SO THEY ARE DRAWN AT
+RANDOM: `{names}`.** Train them before you use their output."""
 _METHOD = (
   "Method: Zhang et al., Language Model Pre-training on True Negatives, AAAI"
   " 2023;\n"
@@ -50,42 +50,43 @@ _TITLES = {
   "bert": "BERT",
 }
 _USES = {
-  "discriminator": "The network to fine-tune. As it is, it tells replaced"
-  " tokens from original ones\n(a positive logit means replaced).",
-  "generator": "The small network that fills masks; its partner is the"
-  " discriminator.",
+  "discriminator": "The network to fine-tune. Without fine-tuning, it detects"
+  " replaced tokens\n(a positive logit means replaced).",
+  "generator": "The small network that fills masks. Fine-tune the"
+  " discriminator instead.",
   "bert": "Fills masks, and is the network to fine-tune.",
 }
 _TO_FINE_TUNE = "A network to fine-tune."
-_POOLED = (
-  " Pooler and next-sentence classifier\nare those that the run started with:"
-  " nothing here trains them."
+_POOLER_NOTE = (
+  " Pre-training does not change the pooler\nand the next-sentence classifier:"
+  " they are as at the start of the run."
 )
 _SOURCES = {
   "electra": "Clark et al., ELECTRA, ICLR 2020",
   "bert": "Devlin et al., BERT, NAACL 2019",
 }
 _TASK_USES = {
-  task_lib.CLASSES: "Tells classes of text apart: {labels}.",
-  task_lib.SCORE: "Gives a text or a pair of them a score, its one logit.",
+  task_lib.CLASSES: "Classifies text as {labels}.",
+  task_lib.SCORE: "Scores a text or a pair of texts; the logit is the score.",
   task_lib.SPANS: "Finds the answer to a question in a text.",
 }
-# Of a head that transformers does not have.
-_LINEAR = """
+_LINEAR_NOTE = """
 
-This is its encoder; the head is linear, for which transformers has no class:
-`model(**inputs).last_hidden_state[:, 0] @ weight.T + bias` gives the logits,
-with `classifier.weight` and `classifier.bias` of `head.safetensors`."""
+The code below loads the encoder. transformers has no class with this linear
+head. Its logits are
+`model(**inputs).last_hidden_state[:, 0] @ weight.T + bias`, with
+`classifier.weight` and `classifier.bias` of `head.safetensors`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelOrigin:
-  """How the weights of an export came about.
+  """Where the weights of an export come from.
 
   Attributes:
-    made: lines of a list, "* ...".
-    trained: pre-trained here, on true negatives; else they were converted.
-    fresh: role -> what was drawn at random, by Hugging Face's names.
+    details: lines of a Markdown list, "* ...".
+    trained: whether a run of this project trained them; else they were
+      converted.
+    random_parts: role -> Hugging Face's names of parts drawn at random.
   """
 
   details: str
@@ -100,18 +101,19 @@ def pretrained_card(
   tokenizer: Tokenizer,
   origin: ModelOrigin,
 ) -> str:
-  """The card of one network of a model, in Markdown."""
+  """Returns the card of one network of a pre-trained model, in Markdown."""
   config, family = model.roles[role], hf_names.NETWORKS[role].family
-  title, use, masks = _TITLES[role], _USES[role], role != "discriminator"
+  title, use, fills_masks = _TITLES[role], _USES[role], role != "discriminator"
   source = _SOURCES[family]
   if names := origin.random_parts.get(role):
-    use, masks = f"{_TO_FINE_TUNE}\n\n{_FRESH.format(names=names)}", False
+    use = f"{_TO_FINE_TUNE}\n\n{_RANDOM_PARTS.format(names=names)}"
+    fills_masks = False
   if origin.trained:
     source = _METHOD + source
     title += ", pre-trained on true negatives"
-    use += _POOLED if hf_names.has_pooler(model) else ""
+    use += _POOLER_NOTE if hf_names.has_pooler(model) else ""
   return _CARD.format(
-    pipeline="fill-mask" if masks else "feature-extraction",
+    pipeline="fill-mask" if fills_masks else "feature-extraction",
     family=family,
     title=title,
     use=use,
@@ -122,7 +124,7 @@ def pretrained_card(
     max_positions=config.max_positions,
     vocab_size=config.vocab_size,
     case=_case(tokenizer),
-    made=origin.details,
+    details=origin.details,
     source=source,
   )
 
@@ -132,12 +134,12 @@ def task_card(
   model: finetune.DownstreamModel,
   tokenizer: Tokenizer,
   task: task_lib.Task,
-  made: str,
+  details: str,
 ) -> str:
-  """The card of a fine-tuned model, in Markdown.
+  """Returns the card of a fine-tuned model, in Markdown.
 
   Args:
-    made: lines of a list, "* ...": the recipe, the score, the command.
+    details: lines of a Markdown list, "* ...": recipe, score, command.
   """
   config, family = model.config, hf_names.NETWORKS[model.role].family
   spans = task.kind == task_lib.SPANS
@@ -147,7 +149,7 @@ def task_card(
   )
   pipeline = "question-answering" if spans else "text-classification"
   if model.head == "linear":
-    use, pipeline = use + _LINEAR, "feature-extraction"
+    use, pipeline = use + _LINEAR_NOTE, "feature-extraction"
   return _CARD.format(
     pipeline=pipeline,
     family=family,
@@ -160,13 +162,13 @@ def task_card(
     max_positions=config.max_positions,
     vocab_size=config.vocab_size,
     case=_case(tokenizer),
-    made=made,
+    details=details,
     source=_SOURCES[family],
   )
 
 
 def _case(tokenizer: Tokenizer) -> str:
-  """Says how text is normalized before its words are looked up."""
+  """Describes how text is normalized."""
   case = "text is lower-cased" if tokenizer.lowercase else "cased"
   accents = "stripped" if tokenizer.strip_accents else "kept"
   return f"{case}, accents are {accents}"

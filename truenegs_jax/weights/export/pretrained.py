@@ -1,4 +1,4 @@
-"""A model as folders that Hugging Face's transformers loads."""
+"""Exports a pre-trained model to folders that transformers loads."""
 
 import dataclasses
 import hashlib
@@ -13,7 +13,7 @@ import safetensors
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.runtime.errors import InputError, NonFiniteError
+from truenegs_jax.runtime.errors import InputError, NonFiniteError, one_of
 from truenegs_jax.runtime.files import atomic_folder, disk_errors
 from truenegs_jax.weights.export import model_card, torch_parity
 from truenegs_jax.weights.formats import hf_folder, hf_names
@@ -31,7 +31,13 @@ MODEL_FILES = {
 
 @dataclasses.dataclass(frozen=True)
 class ExportResult:
-  """A finished export; `statement` says whether and how it was checked."""
+  """A finished export.
+
+  Attributes:
+    output: the folder.
+    compared: whether transformers loaded it and computed our logits.
+    summary: a sentence about that comparison, for the user.
+  """
 
   output: pathlib.Path
   compared: bool
@@ -48,28 +54,26 @@ def export_model(
   roles: Sequence[str] = (),
   dtype: str = "float32",
 ) -> ExportResult:
-  """Writes a folder for each role, with the SHA-256 of each file in it.
+  """Writes a folder for each role, with model card and SHA-256 checksums.
 
   Args:
     params: the model's parameters, f32 arrays of numpy or jax.
-    model: ELECTRA's pair or BERT; its `roles` give names and sizes.
-    tokenizer: the one that the model was trained with.
-    output: the folder to make; an export that stands there is replaced once
-      the new one is whole and checked.
-    about: what the model cards say.
-    roles: the networks to write; none: all that the model has.
+    model: an ELECTRA pair or BERT.
+    tokenizer: the tokenizer of the training.
+    output: the folder to create. An older export there is replaced after the
+      new one is complete and checked.
+    origin: where the weights come from, for the model cards.
+    roles: the networks to write; empty means all of the model.
     dtype: of the written weights, "float32" or "bfloat16".
 
   Raises:
-    InputError: `output` holds other things than an export; another vocabulary
-      than the model's; a backbone that Hugging Face does not know.
-    NonFiniteError: a NaN or infinite weight.
+    InputError: `output` holds other files than an export; the vocabulary is not
+      the model's; transformers does not have the backbone.
+    NonFiniteError: a weight is NaN or infinite.
     DiskError: a file could not be written.
-    TrueNegsError: transformers does not come to our logits.
+    TrueNegsError: transformers computes other logits.
   """
-  if dtype not in hf_names.DTYPES:
-    known = ", ".join(hf_names.DTYPES)
-    raise InputError(f"dtype {dtype!r} is unknown; known: {known}.")
+  one_of("dtype", dtype, hf_names.DTYPES)
   roles = roles or tuple(model.roles)
   output = check_replaceable(output, roles)
   params = jax.device_get(params)
@@ -94,44 +98,49 @@ def export_model(
 
 
 def check_finite(params: Mapping[str, Any]) -> None:
-  """NonFiniteError where a parameter, an array of numpy, is not finite."""
+  """Raises NonFiniteError if a parameter, a numpy array, is not finite."""
   for path, x in jax.tree_util.tree_leaves_with_path(params):
     if not np.isfinite(x).all():
       name = jax.tree_util.keystr(path, simple=True, separator="/")
       raise NonFiniteError(
-        f"{name} holds {np.count_nonzero(~np.isfinite(x))} values that are not"
-        " finite; nothing was exported. Export an earlier step: --step=N."
+        f"{name} holds {np.count_nonzero(~np.isfinite(x)):,} values that are"
+        " not finite. Nothing was exported. Export an earlier step: --step=N."
       )
 
 
 def check_replaceable(
   output: pathlib.Path, roles: Collection[str] = tuple(hf_names.NETWORKS)
 ) -> pathlib.Path:
-  """Where `output` leads to, if nothing but an export stands there.
+  """Returns the resolved `output` if an export may be written there.
 
   Args:
-    roles: the networks that are going to be written.
+    roles: the networks that will be written.
 
   Raises:
-    InputError: something else does, or a network that is not written again.
-    DiskError: the place cannot be looked at.
+    InputError: `output` is a file, or holds other files or networks than those
+      that will be written.
+    DiskError: `output` cannot be read.
   """
-  with disk_errors(output):  # what may not even be looked at, or has no name
+  with disk_errors(output):
     output = pathlib.Path(os.path.realpath(os.path.expanduser(output)))
-    other = _others(output) if output.exists() else []
-    if not other and output.exists():
-      lost = {*hf_names.NETWORKS} - set(roles)
-      other = sorted({path.name for path in output.iterdir()} & lost)
+    if not output.exists():
+      return output
+    if not output.is_dir():
+      raise InputError(f"output='{output}' is a file. Choose another --output.")
+    other = [path.name for path in output.iterdir() if not _is_export(path)]
+    if not other:
+      not_written = {*hf_names.NETWORKS} - set(roles)
+      other = sorted({path.name for path in output.iterdir()} & not_written)
   if other:
     raise InputError(
-      f"output {output} holds what this export does not replace:"
-      f" {', '.join(other[:5])}; move that away or give another --output."
+      f"output='{output}' holds what this export does not replace:"
+      f" {', '.join(other[:5])}. Move it away or choose another --output."
     )
   return output
 
 
 def write_checksums(folder: pathlib.Path) -> None:
-  """Writes SHA256SUMS, once all that it lists has reached the disk."""
+  """Writes SHA256SUMS after all files of the folder are flushed to disk."""
   lines = []
   for path in sorted(folder.iterdir()):
     with path.open("rb") as file:
@@ -144,15 +153,8 @@ def write_checksums(folder: pathlib.Path) -> None:
     os.fsync(file.fileno())
 
 
-def _others(output: pathlib.Path) -> list[str]:
-  """Names of what stands there and is of no export."""
-  if not output.is_dir():
-    return ["it is a file"]
-  return [path.name for path in output.iterdir() if not _is_ours(path)]
-
-
-def _is_ours(path: pathlib.Path) -> bool:
-  """Whether this, in the folder of an export, is of an export."""
+def _is_export(path: pathlib.Path) -> bool:
+  """Whether a path inside an export was written by an export."""
   if path.is_symlink() or path.name not in hf_names.NETWORKS:
-    return path.name == CHECKSUMS  # where older ones had it
+    return path.name == CHECKSUMS  # older versions wrote it here
   return path.is_dir() and {x.name for x in path.iterdir()} <= MODEL_FILES

@@ -1,4 +1,4 @@
-"""Do our models and those that transformers loads give the same logits?"""
+"""Compares our logits with those of the exported model in transformers."""
 
 import dataclasses
 import pathlib
@@ -15,11 +15,11 @@ from truenegs_jax.models.encoder import EncoderConfig
 from truenegs_jax.runtime.errors import NonFiniteError, TrueNegsError
 from truenegs_jax.weights.formats import hf_folder, hf_names
 
-# Of max(1, largest logit), both sides in f32. Rounding alone reaches 2e-5 in 24
-# layers with large weights; a tensor in the wrong place gives 1e-2 and more.
+# Relative to max(1, largest logit), with both sides in f32. Rounding causes up
+# to 2e-5 in 24 layers with large weights, a misplaced tensor 1e-2 and more.
 TOLERANCE = 1e-4
 
-Logits = Mapping[str, np.ndarray]  # by the fields of transformers' outputs
+Logits = Mapping[str, np.ndarray]  # by field of transformers' outputs
 
 
 def compare(
@@ -30,46 +30,43 @@ def compare(
   roles: Sequence[str] = (),
   dtype: str = "float32",
 ) -> tuple[bool, str]:
-  """Loads an exported model and compares its logits with ours, rows padded.
+  """Compares a pre-trained model's logits with those of its export.
 
-  The masked language models' are compared at every position, and BERT's for
-  the next sentence too where the model carries them.
+  Logits are compared at every position of padded rows, and for BERT with a
+  pooler also those of the next-sentence classifier.
 
   Args:
-    folder: holds a folder for each of these roles.
-    params: what was exported, f32 arrays of numpy.
-    model: what the parameters are of.
-    roles: those to compare; none: all that the model has.
-    dtype: of the exported weights; the comparison itself is made in f32.
+    folder: holds a folder for each role.
+    params: the exported parameters, f32 numpy arrays.
+    model: the model that the parameters belong to.
+    roles: the networks to compare; empty means all of the model.
+    dtype: of the exported weights; the comparison is in f32.
 
   Returns:
-    Whether PyTorch is there, so that the two were compared, and a sentence for
-    the user that says so.
+    Whether PyTorch is installed, so that both were compared, and a sentence
+    about the result for the user.
 
   Raises:
-    TrueNegsError: a tensor is missing or not expected, or logits differ by more
-      than 1e-4 of the largest one (of 1 if that is smaller).
+    TrueNegsError: a tensor is missing or unexpected, or logits differ by more
+      than 1e-4 * max(1, largest logit).
+    NonFiniteError: our logits are not finite.
   """
   try:
     torch, transformers = _import_torch()
   except ImportError as e:
     return False, _not_compared(e)
   roles = roles or tuple(model.roles)
-  kind = hf_names.DTYPES[dtype]
-  params = jax.tree.map(lambda x: x.astype(kind).astype(np.float32), params)
+  type_ = hf_names.DTYPES[dtype]
+  params = jax.tree.map(lambda x: x.astype(type_).astype(np.float32), params)
   inputs = _random_inputs(next(iter(model.roles.values())))
-  lines, ours = [], our_logits(params, model, inputs)
+  lines, expected = [], our_logits(params, model, inputs)
   for role in roles:
-    loaded = _load(folder / role, model, role, torch, transformers)
-    output = _run(loaded, inputs, torch)
-    names = {
-      x: role if len(ours[role]) == 1 else f"{role} {x}" for x in ours[role]
-    }
-    lines += _differences(ours[role], output, inputs, names)
-  return True, (
-    f"transformers {transformers.__version__} loads {' and '.join(roles)}"
-    f" and comes to our logits; largest difference: {', '.join(lines)}"
-  )
+    network = _load(folder / role, model, role, torch, transformers)
+    output = _run(network, inputs, torch)
+    fields = expected[role]
+    names = {x: role if len(fields) == 1 else f"{role} {x}" for x in fields}
+    lines += _compare_fields(fields, output, inputs, names)
+  return True, _summary(transformers, " and ".join(roles), lines)
 
 
 def compare_task(
@@ -79,39 +76,37 @@ def compare_task(
   *,
   scale: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[bool, str]:
-  """Loads an exported fine-tuned model and compares its logits with ours.
+  """Compares a fine-tuned model's logits with those of its export.
 
   Args:
-    folder: holds the files.
-    params: what was exported, f32 arrays of numpy, as they were trained.
-    model: what these are of.
-    scale: (offset, scale) by which our outputs are the files' logits.
+    folder: the folder of the export.
+    params: the trained parameters, f32 numpy arrays.
+    model: the model that the parameters belong to.
+    scale: (offset, scale); the export computes offset + scale * our output.
 
-  Returns, raises: as `compare`.
+  Returns and raises as `compare`.
   """
   try:
     torch, transformers = _import_torch()
   except ImportError as e:
     return False, _not_compared(e)
   inputs = _random_inputs(model.config)
-  loaded = _load(folder, model, model.role, torch, transformers)
-  output = _run(loaded, inputs, torch)
+  network = _load(folder, model, model.role, torch, transformers)
+  output = _run(network, inputs, torch)
   if model.head == "linear":
     head = safetensors.numpy.load_file(folder / hf_folder.HEAD)
     first_BxD = output.last_hidden_state[:, 0].numpy()
     logits_BxC = first_BxD @ head["classifier.weight"].T
     output = {"logits": torch.tensor(logits_BxC + head["classifier.bias"])}
   offset, factor = scale
-  ours = {
+  expected = {
     name: offset + factor * x
     for name, x in our_task_logits(params, model, inputs).items()
   }
-  lines = _differences(ours, output, inputs, {name: name for name in ours})
-  return True, (
-    f"transformers {transformers.__version__} loads"
-    f" {hf_names.architecture(model, model.role)} and comes to our"
-    f" logits; largest difference: {', '.join(lines)}"
-  )
+  names = {name: name for name in expected}
+  lines = _compare_fields(expected, output, inputs, names)
+  architecture = hf_names.architecture(model, model.role)
+  return True, _summary(transformers, architecture, lines)
 
 
 def our_task_logits(
@@ -119,22 +114,22 @@ def our_task_logits(
   model: finetune.DownstreamModel,
   inputs: Mapping[str, np.ndarray],
 ) -> Logits:
-  """The f32 logits of a task's head, of classes `[B, C]` or spans `[B, L]`."""
+  """Returns f32 logits of a task head, classes `[B, C]` or spans `[B, L]`."""
   config = dataclasses.replace(model.config, dtype="float32")
-  spans = model.head == "spans"
-  logits = jax.jit(
+  is_spans = model.head == "spans"
+  compute_logits = jax.jit(
     lambda params, inputs: model.clone(config=config).apply(
       {"params": params},
       inputs,
       None,
-      method="span_logits" if spans else "class_logits",
+      method="span_logits" if is_spans else "class_logits",
     )
   )
   with jax.default_matmul_precision("highest"):  # GPUs and TPUs round more
-    found = jax.device_get(logits(params, inputs))
-  if spans:
-    return {"start_logits": found[..., 0], "end_logits": found[..., 1]}
-  return {"logits": found}
+    logits = jax.device_get(compute_logits(params, inputs))
+  if is_spans:
+    return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+  return {"logits": logits}
 
 
 def _import_torch() -> tuple[Any, Any]:
@@ -147,9 +142,15 @@ def _import_torch() -> tuple[Any, Any]:
 
 def _not_compared(error: ImportError) -> str:
   return (
-    "not compared with transformers:"
-    f" {error.name or 'PyTorch'} is not installed."
-    ' Exports are, after pip install "truenegs_jax[torch]".'
+    f"not compared with transformers: {error.name or 'PyTorch'} is not"
+    " installed. Install it: pip install 'truenegs_jax[torch]'."
+  )
+
+
+def _summary(transformers: Any, network: str, lines: list[str]) -> str:
+  return (
+    f"transformers {transformers.__version__} loads {network} and computes our"
+    f" logits. Largest difference: {', '.join(lines)}."
   )
 
 
@@ -158,26 +159,26 @@ def our_logits(
   model: pretrain.Model,
   inputs: Mapping[str, np.ndarray],
 ) -> dict[str, Logits]:
-  """The f32 logits of every network at every position, by role."""
+  """Returns the f32 logits of every network at every position, by role."""
   configs: dict[str, Any] = {
     name: dataclasses.replace(config, dtype="float32")
     for name, config in vars(model).items()
     if isinstance(config, EncoderConfig)
   }
-  exact = model.clone(**configs)
+  f32_model = model.clone(**configs)
   rows, length = inputs["tokens"].shape
   positions_BxL = jnp.broadcast_to(jnp.arange(length), (rows, length))
 
   @jax.jit
   def logits(params, inputs):
-    bound = exact.bind({"params": params})
+    bound = f32_model.bind({"params": params})
     predicted_BxLxV = bound.generate_logits(inputs, positions_BxL, None)
-    if isinstance(exact, pretrain.ElectraPair):
+    if isinstance(f32_model, pretrain.ElectraPair):
       return {
         "discriminator": {"logits": bound.detect_logits(inputs, None)},
         "generator": {"logits": predicted_BxLxV},
       }
-    if not exact.pooler:
+    if not f32_model.pooler:
       return {"bert": {"logits": predicted_BxLxV}}
     next_Bx2 = bound.pooled(bound.encode(inputs, None))
     return {
@@ -191,35 +192,35 @@ def our_logits(
     return jax.device_get(logits(params, inputs))
 
 
-def _differences(
-  ours: Logits,
+def _compare_fields(
+  expected: Logits,
   output: Any,
   inputs: Mapping[str, np.ndarray],
   names: Mapping[str, str],
 ) -> list[str]:
-  """The largest difference of each field of a network's output, in words.
+  """Describes the largest difference of each field of a network's output.
 
   Args:
-    names: of the fields, for messages.
+    names: field -> its name in messages.
   """
   lines, real_BxL = [], inputs["documents"] != 0
-  for field, logits in ours.items():
-    # Not of classes `[B, C]`, but of tokens `[B, L, ...]`: without padding.
-    real = real_BxL if logits.shape[:2] == real_BxL.shape else ...
-    expected, theirs = logits[real], output[field].numpy()[real]
-    if not np.isfinite(expected).all():
+  for field, logits in expected.items():
+    # Token logits `[B, L, ...]` without padding; class logits `[B, C]` as is.
+    selected = real_BxL if logits.shape[:2] == real_BxL.shape else ...
+    ours, theirs = logits[selected], output[field].numpy()[selected]
+    if not np.isfinite(ours).all():
       raise NonFiniteError(
-        f"{names[field]}: the weights are finite but so large that the logits"
-        " are not: the run diverged; nothing was exported. Try a lower"
-        " optim.lr."
+        f"The logits of {names[field]} are not finite, although the weights"
+        " are: the run diverged. Nothing was exported. Try a lower"
+        " --config.optim.lr."
       )
     largest = np.abs(theirs).max()
-    difference = np.abs(theirs - expected).max()
+    difference = np.abs(theirs - ours).max()
     if not difference <= TOLERANCE * max(1.0, largest):  # NaN too
       raise TrueNegsError(
-        f"{names[field]}: the logits of transformers differ from ours by"
-        f" {difference:.2g} (largest logit {largest:.3g}), so nothing was"
-        " exported. This is a defect; please report it."
+        f"The logits of {names[field]} in transformers differ from ours by"
+        f" {difference:.2g} (largest logit {largest:.3g}). Nothing was"
+        " exported. This is a defect. Please report it."
       )
     lines.append(f"{names[field]} {difference:.1e} (largest {largest:.3g})")
   return lines
@@ -233,7 +234,7 @@ def _load(
   transformers: Any,
 ) -> Any:
   name = hf_names.architecture(model, role)
-  loaded, info = getattr(transformers, name).from_pretrained(
+  network, info = getattr(transformers, name).from_pretrained(
     folder,
     **{"add_pooling_layer": False} if name == "BertModel" else {},
     dtype=torch.float32,
@@ -243,17 +244,17 @@ def _load(
   wrong = sorted({*info["missing_keys"], *info["unexpected_keys"]})
   if wrong:
     raise TrueNegsError(
-      f"{role}: transformers {transformers.__version__} misses or does not know"
-      f" {', '.join(wrong[:5])}, so nothing was exported. This is a defect;"
-      " please report it."
+      f"transformers {transformers.__version__} misses or does not know these"
+      f" tensors of {role}: {', '.join(wrong[:5])}. Nothing was exported. This"
+      " is a defect. Please report it."
     )
-  return loaded.eval()
+  return network.eval()
 
 
-def _run(loaded: Any, inputs: Mapping[str, np.ndarray], torch: Any) -> Any:
-  """The output of a network of transformers."""
+def _run(network: Any, inputs: Mapping[str, np.ndarray], torch: Any) -> Any:
+  """Returns the output of a network of transformers."""
   with torch.no_grad():
-    return loaded(
+    return network(
       input_ids=torch.tensor(inputs["tokens"]),
       token_type_ids=torch.tensor(inputs["types"]),
       attention_mask=torch.tensor(inputs["documents"]),
@@ -261,7 +262,7 @@ def _run(loaded: Any, inputs: Mapping[str, np.ndarray], torch: Any) -> Any:
 
 
 def _random_inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
-  """Four rows, three of them padded, of any tokens and both types."""
+  """Returns four random rows, three of them padded, with both token types."""
   length = min(64, config.max_positions)
   rng = np.random.default_rng(0)
   ends_Bx1 = np.array([[length], [length - 1], [length // 2], [1]])
