@@ -41,7 +41,7 @@ def get_config() -> ConfigDict:
   c = ConfigDict()
   c.task = "pretrain"  # set by the config file; or "finetune", "corrections"
   c.objective = "electra"  # or "mlm", BERT's
-  c.seed = 0  # of initial weights, masks, samples and dropout
+  c.seed = 0  # of initial weights, row order, masks, samples and dropout
   c.steps = 1_000_000  # updates of the weights
   c.batch_size = 128  # rows per update, over all devices and processes
   c.length = 128  # tokens of a row
@@ -67,7 +67,7 @@ def get_config() -> ConfigDict:
   # outputs of dense layers) or "full". Saves memory, costs time.
   c.model.remat = "none"
   c.model.scan = False  # True: one loop over all layers, which compiles faster
-  # Kernel: "auto", "xla", "pieces" (CPU), "cudnn" (GPU) or "splash" (TPU).
+  # Attention: "auto", "xla", "pieces" (CPU), "cudnn" (GPU) or "splash" (TPU).
   c.model.attention = "auto"
   c.model.vocabulary_chunk = 0  # slots with logits in memory at once; 0: all
   c.model.pooler = False  # True: keep BERT's pooler and NSP head, untrained
@@ -80,10 +80,10 @@ def get_config() -> ConfigDict:
   # True: a position can be drawn for several slots, as in ELECTRA's code.
   c.masking.with_replacement = False
 
-  c.generator = ConfigDict()  # of ELECTRA, but for loss_weight
-  c.generator.multiplier = 0.25  # its width / the discriminator's
+  c.generator = ConfigDict()  # only for ELECTRA, except loss_weight
+  c.generator.multiplier = 0.25  # width / width of the discriminator
   c.generator.variant = ""  # a size as in model.variant, replaces multiplier
-  c.generator.temperature = 1.0  # of its softmax when it samples replacements
+  c.generator.temperature = 1.0  # of the softmax that samples replacements
   c.generator.loss_weight = 1.0  # of the masked language model, also of BERT
   c.generator.detect_weight = 50.0  # of the discriminator's loss
 
@@ -100,10 +100,8 @@ def get_config() -> ConfigDict:
   # Layout of the table on devices: "bits" (a matrix), "ids" (lists) or "auto".
   c.negatives.layout = "auto"
   c.negatives.hard_correction = True  # drop slots that predict a synonym
-  # Prediction that is judged: the likeliest token, or the generator's "sample".
-  c.negatives.prediction = "argmax"
-  # Divide the corrected loss by the slots "kept", or by all "slots".
-  c.negatives.normalizer = "kept"
+  c.negatives.prediction = "argmax"  # the judged token; or a "sample"
+  c.negatives.normalizer = "kept"  # mean over kept slots; "slots": over all
   # False: correct gold words of several pieces too, at their first piece.
   c.negatives.strict_subword = True
   # Sampled synonyms in the discriminator's loss: "none" (they count as
@@ -113,8 +111,8 @@ def get_config() -> ConfigDict:
   c.negatives.smoothing = 0.0  # share of the target spread over the synonyms
   c.negatives.soft = "cosine"  # soft term: distance of prediction and gold
   c.negatives.soft_weight = 0.0  # of the soft term; 0: none
-  # Weight of both soft terms over soft_steps: "constant", "warmup" (from 0),
-  # "delay" (0 before) or "decay" (to 0).
+  # Weights of both soft terms: "constant", "warmup" (from 0), "delay" (0 at
+  # first) or "decay" (to 0), during the first soft_steps.
   c.negatives.soft_schedule = "constant"
   c.negatives.soft_steps = 0
   # Embedding of a prediction: that of its token ("predicted"), or the mean of
@@ -132,7 +130,7 @@ def get_config() -> ConfigDict:
   # Text: files, folders, globs and hf:NAME, separated by commas, with options
   # such as weight=2; "wordnet": its definitions and examples.
   c.data.sources = "wordnet"
-  # With weights: end after "all" sources were read, or after the "first".
+  # Sources with weights end when "all" were read once, or when the "first" was.
   c.data.stopping = "all"
   c.data.errors = "strict"  # refuse damaged text; "replace": repair and count
   c.data.tokenizer = "fast"  # or "tf_text": TensorFlow's, with the same ids
@@ -140,7 +138,7 @@ def get_config() -> ConfigDict:
   # folder that holds it, or a name on the Hugging Face hub.
   c.data.vocab = "train"
   c.data.vocab_size = 30_522  # of a trained vocabulary
-  c.data.lowercase = True
+  c.data.lowercase = True  # of all text
   c.data.accents = "auto"  # "strip", "keep"; "auto": strip if lowercase
   c.data.layout = "electra"  # rows of one document; "packed": of several
   # Tokens beyond the end of a row: "carry" to the next row, or "discard" as
@@ -156,12 +154,12 @@ def get_config() -> ConfigDict:
   # Warm-up and linear decay: both at once ("electra") or in turn ("bert").
   c.optim.schedule = "electra"
   c.optim.lr = 5e-4  # learning rate at the peak
-  c.optim.warmup_steps = 10_000
-  c.optim.weight_decay = 0.01
+  c.optim.warmup_steps = 10_000  # with a growing learning rate
+  c.optim.weight_decay = 0.01  # decoupled; none for biases and layer norms
   c.optim.clip_norm = 1.0  # of all gradients together
-  c.optim.b1 = 0.9
-  c.optim.b2 = 0.999
-  c.optim.epsilon = 1e-6
+  c.optim.b1 = 0.9  # decay of the mean of the gradients
+  c.optim.b2 = 0.999  # decay of the mean of their squares
+  c.optim.epsilon = 1e-6  # added to the root of that mean
   c.optim.accumulation = 1  # micro-batches per update, to save memory
   c.optim.max_skips = 0  # updates in a row that may be skipped as non-finite
 
@@ -174,8 +172,8 @@ def get_config() -> ConfigDict:
 
   c.checkpoint = ConfigDict()
   c.checkpoint.every_steps = 10_000
-  c.checkpoint.keep = 2  # newest checkpoints; older ones are deleted,
-  # except those at these percentages of the steps (table 2 of the paper).
+  c.checkpoint.keep = 2  # newest checkpoints; older ones are deleted
+  # Percentages of the steps whose checkpoints are kept too (paper, table 2).
   c.checkpoint.keep_percent = (6.25, 12.5, 25.0, 50.0, 80.0, 100.0)
 
   c.log = ConfigDict()

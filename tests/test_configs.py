@@ -40,20 +40,17 @@ FINETUNE_ARGS = {
 # ml_collections loads config files with a deprecated function of Python.
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module")
 
-ARGS = [
-  "",
-  *common.RECIPES,
-  "continue",
-  "len512",
-  "runlocal",
-  "runlocal,hc",
-  "sr_sent,runlocal,continue",
-]
+WORDS = ("continue", "len512", "runlocal")
+ARGS = ["", *common.RECIPES, *WORDS, "runlocal,hc", "sr_sent,runlocal,continue"]
 TOKENIZER = types.SimpleNamespace(mask=4, cls=2, sep=3, vocab=("x",) * 1_000)
 
 
 def get_config(name, arg=""):
   return importlib.import_module(f"truenegs_jax.configs.{name}").get_config(arg)
+
+
+def check_files(c):
+  checks.check_required_files(c, Weights(c.init), saved=False)
 
 
 @pytest.mark.parametrize(
@@ -67,24 +64,18 @@ def test_finetune_configs_are_valid_and_have_the_published_values(name, arg):
   assert c.optim.weight_decay == (0.01 if released else 0.0)
   assert c.finetune.loss == ("sum" if released else "mean")
   recipe = config_checks.FinetuneOptions.from_config(c)
-  for width, paper_rate, code_rate in (
-    (256, 3e-4, 1e-4),
-    (768, 1e-4, 1e-4),
-    (1024, 5e-5, 5e-5),
-  ):
-    assert recipe.peak_rate(width) == (code_rate if released else paper_rate)
+  rates = (1e-4, 1e-4, 5e-5) if released else (3e-4, 1e-4, 5e-5)
+  for width, rate in zip((256, 768, 1024), rates, strict=True):
+    assert recipe.peak_rate(width) == rate
     assert recipe.decay(width) == (0.9 if width == 1024 else 0.8)
 
 
 def test_arguments_of_finetune_glue_choose_tasks():
   all_tasks = get_config("finetune_glue", "all").finetune.tasks
   assert len(all_tasks.split(",")) == 8
-  for arg, tasks in {
-    "": all_tasks,
-    "released": all_tasks,
-    "rte,cola": "rte,cola",
-  }.items():
-    assert get_config("finetune_glue", arg).finetune.tasks == tasks
+  for arg in ("", "released"):
+    assert get_config("finetune_glue", arg).finetune.tasks == all_tasks
+  assert get_config("finetune_glue", "rte,cola").finetune.tasks == "rte,cola"
   for name in FINETUNE_ARGS:
     with pytest.raises(ValueError, match="wnli.*released"):
       get_config(name, "wnli")
@@ -157,15 +148,14 @@ def test_continue_has_the_papers_values_and_needs_weights(name):
   if c.model.variant == "init":
     return
   checks.check_config(c)
-  checks.check_required_files(
-    c, Weights(""), saved=True
-  )  # these are in the checkpoint
+  # A checkpoint has its weights.
+  checks.check_required_files(c, Weights(""), saved=True)
   if c.init == "?":
     with pytest.raises(InputError, match="--config.init=FOLDER"):
-      checks.check_required_files(c, Weights(c.init), saved=False)
+      check_files(c)
   c.init = "no/such/folder"
   with pytest.raises(InputError, match="no folder no/such/folder"):
-    checks.check_required_files(c, Weights(c.init), saved=False)
+    check_files(c)
 
 
 @pytest.mark.parametrize("name", RELEASED)
@@ -178,8 +168,8 @@ def test_continue_builds_networks_of_the_released_sizes(name):
     roles, RELEASED[name].items(), strict=True
   ):
     assert role in hub_name or role == "bert"
-    names = ("width", "heads", "ffn", "layers", "embedding_size")
-    assert tuple(getattr(network, field) for field in names) == sizes
+    fields = ("width", "heads", "ffn", "layers", "embedding_size")
+    assert tuple(getattr(network, field) for field in fields) == sizes
     assert (network.max_positions, network.type_vocab_size) == (512, 2)
 
 
@@ -250,22 +240,20 @@ def test_weights_of_another_size_are_refused_before_the_run(tmp_path, role):
   params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
   hf_folder.write_model(tmp_path, params, model, role, tokenizer)
   with pytest.raises(InputError, match="data.vocab=train learns words of its"):
-    checks.check_required_files(c, Weights(c.init), saved=False)
+    check_files(c)
   c.data.vocab = str(tmp_path)
-  checks.check_required_files(c, Weights(c.init), saved=False)
+  check_files(c)
   c.init_skip, c.data.vocab = "words", "train"
-  checks.check_required_files(
-    c, Weights(c.init), saved=False
-  )  # whatever it will be
+  check_files(c)  # any vocabulary fits
   c.init_skip, c.data.vocab = "", str(tmp_path)
   c.model.max_positions = 100
   with pytest.raises(InputError, match="max_position_embeddings is 512"):
-    checks.check_required_files(c, Weights(c.init), saved=False)
+    check_files(c)
   c.init_skip = "positions"
-  checks.check_required_files(c, Weights(c.init), saved=False)
+  check_files(c)
   c.model.variant = "narrow"
   with pytest.raises(InputError, match="hidden_size is 32"):
-    checks.check_required_files(c, Weights(c.init), saved=False)
+    check_files(c)
 
 
 @pytest.mark.parametrize(
@@ -320,13 +308,13 @@ def test_a_dry_run_counts_the_entries_of_a_tokenizer_json(tmp_path):
 def test_word_vectors_are_checked_before_the_run(tmp_path):
   c = get_config("electra_small", "hc_glove")
   with pytest.raises(InputError, match="no file 'glove.6B.50d.txt'"):
-    checks.check_required_files(c, Weights(c.init), saved=False)
+    check_files(c)
   c.negatives.sources = f"vectors path={tmp_path / 'own.txt'}"
   (tmp_path / "own.txt").touch()
   with pytest.raises(DataError, match="no word vectors in it"):
-    checks.check_required_files(c, Weights(c.init), saved=False)
+    check_files(c)
   (tmp_path / "own.txt").write_text("cat 1 2\n")
-  checks.check_required_files(c, Weights(c.init), saved=False)
+  check_files(c)
 
 
 # Clark et al. 2020, table 6; Devlin et al. 2019, appendix A.2.

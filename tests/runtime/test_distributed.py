@@ -194,8 +194,8 @@ def test_several_processes_do_not_prepare_rows(finished, tmp_path):
 @pytest.mark.parametrize(
   "flags, words",
   [
-    (["--coordinator=127.0.0.1:1"], "--process_id. Pass all of"),
-    (["--num_processes=2", "--process_id=0"], "--coordinator. Pass all of"),
+    (["--coordinator=127.0.0.1:1"], "--process_id=I. Pass all three"),
+    (["--num_processes=2", "--process_id=0"], "--coordinator=HOST:PORT. Pass"),
     (runs.coordinator_flags(1, 2, 2), "numbered from 0"),
     (
       ["--coordinator=localhost", *runs.coordinator_flags(1, 2, 0)[1:]],

@@ -80,17 +80,16 @@ def to_host(tree: Any) -> Any:
 
 @contextlib.contextmanager
 def raise_everywhere(name: str) -> Iterator[None]:
-  """Raises an error of the body in all processes if one of them has it.
+  """Raises in all processes the error that the body raises in one of them.
 
   The processes wait for one another at the end of the body. If several fail,
-  all raise the error of the process with the lowest number, so that it is
-  printed once.
+  all raise the error of the one with the lowest number, which is printed once.
 
   Args:
     name: identifies this barrier; each name can be used once in a run.
 
   Raises:
-    TrueNegsError: that of this or of another process.
+    TrueNegsError: from the body in this or another process.
   """
   own_error: errors.TrueNegsError | None = None
   try:
@@ -112,14 +111,11 @@ def raise_everywhere(name: str) -> Iterator[None]:
 
 
 def check_same(name: str, value: str) -> None:
-  """Raises an error unless all processes pass the same value.
+  """Raises InputError in all processes unless all pass the same value.
 
   Args:
     name: of the value, for the message.
-    value: its text; texts of more than about 60 characters are not printed.
-
-  Raises:
-    InputError: in all processes.
+    value: as text; more than about 60 characters are not printed.
   """
   values = _exchange(f"check_same/{name.replace(' ', '_')}", value)
   first = values.get(0, value)
@@ -295,18 +291,13 @@ def _from_flags(
   coordinator: str | None, num_processes: int | None, process_id: int | None
 ) -> ProcessInfo | None:
   """Reads the flags; None if none is set, InputError if they are impossible."""
-  flags = {
-    "coordinator": coordinator,
-    "num_processes": num_processes,
-    "process_id": process_id,
-  }
-  missing = [f"--{name}" for name, value in flags.items() if value is None]
-  if len(missing) == len(flags):
+  values = (coordinator, num_processes, process_id)
+  if values == (None, None, None):
     return None
   if coordinator is None or num_processes is None or process_id is None:
-    raise InputError(
-      f"Missing flags: {', '.join(missing)}. Pass all of {FLAGS}, or none."
-    )
+    flags = zip(FLAGS.split(), values, strict=True)
+    missing = " ".join(flag for flag, value in flags if value is None)
+    raise InputError(f"Missing flags: {missing}. Pass all three, or none.")
   port = re.fullmatch(r"\S+:(\d{1,5})", coordinator)
   if not port or not 0 < int(port[1]) < 2**16:
     raise InputError(

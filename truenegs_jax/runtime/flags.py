@@ -68,13 +68,7 @@ def _parse(argv: list[str]) -> list[str]:
     if flags.FLAGS["config"].value is None:
       raise InputError("--config is missing. Try --config=electra_demo.")
   # ml_collections raises the first two for unknown keys, config files the last.
-  except (
-    AttributeError,
-    KeyError,
-    flags.Error,
-    TypeError,
-    ValueError,
-  ) as e:
+  except (AttributeError, KeyError, flags.Error, TypeError, ValueError) as e:
     message = printable(e)
     if isinstance(e, (AttributeError, KeyError)):
       reason = str(e.args[0])
