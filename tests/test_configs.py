@@ -154,7 +154,7 @@ def test_continue_has_the_papers_values_and_needs_weights(name):
     with pytest.raises(InputError, match="--config.init=FOLDER"):
       check_files(c)
   c.init = "no/such/folder"
-  with pytest.raises(InputError, match="no folder no/such/folder"):
+  with pytest.raises(InputError, match="no folder.*no/such/folder"):
     check_files(c)
 
 
@@ -224,7 +224,7 @@ def test_init_skip_needs_init_and_known_names():
   with pytest.raises(InputError, match="init_skip=words, pos.*--config.init="):
     checks.check_config(c)
   c.init_skip = "word"
-  with pytest.raises(InputError, match="'word' is unknown; known: words, pos"):
+  with pytest.raises(InputError, match="'word'.*words, positions"):
     checks.check_config(c)
 
 
@@ -311,7 +311,7 @@ def test_word_vectors_are_checked_before_the_run(tmp_path):
     check_files(c)
   c.negatives.sources = f"vectors path={tmp_path / 'own.txt'}"
   (tmp_path / "own.txt").touch()
-  with pytest.raises(DataError, match="no word vectors in it"):
+  with pytest.raises(DataError, match="no word vectors"):
     check_files(c)
   (tmp_path / "own.txt").write_text("cat 1 2\n")
   check_files(c)

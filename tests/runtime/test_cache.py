@@ -92,8 +92,7 @@ def test_damaged_entries_are_recompiled_and_an_open_folder_is_not_used(
 ):
   run_code(tmp_path)
   entries = [p for p in (tmp_path / "xla").iterdir() if "lambda" in p.name]
-  sizes = {p: p.stat().st_size for p in entries}
-  assert sizes
+  assert entries
   for entry in entries:
     entry.write_bytes(entry.read_bytes()[:-40])
   run_code(tmp_path)

@@ -174,8 +174,8 @@ def test_a_second_run_is_refused_and_a_killed_process_ends_the_run(finished):
   first[1].kill()
   ended = runs.wait_for_all(first)
   assert [code for code, _ in refused] == [2, 2], refused
-  said = [output.count("Another run is using") for _, output in refused]
-  assert said == [1, 0]
+  counts = [output.count("Another run is using") for _, output in refused]
+  assert counts == [1, 0]
   assert ended[0][0] not in (0, 75, 130), ended
 
 
