@@ -1,12 +1,11 @@
-"""Text -> vocabulary -> rows on disk, as a config describes.
+"""Prepares the rows of a config: text -> vocabulary -> rows on disk.
 
   python -m truenegs_jax.prepare --config=configs/electra_small.py
-  python -m truenegs_jax.prepare --config=... --shard=3/8   # of 0/8 to 7/8
+  python -m truenegs_jax.prepare --config=... --shard=3/8   # job 3 of 0 to 7
   python -m truenegs_jax.prepare --config=... --verify
 
-The same text and options find the rows that an earlier run wrote; a run that
-was stopped is continued. The jobs of an array share the work; the one that
-finishes last merges what all have made.
+Rows that exist are reused, and a preparation that was stopped is resumed.
+Several jobs can share the work; the one that finishes last merges the rows.
 """
 
 import functools
@@ -32,62 +31,62 @@ from truenegs_jax.runtime.errors import (
 from truenegs_jax.train.prepare_data import make_rows_plan
 
 
-def _resolved(config: Any) -> Any:
-  """The config with the vocabulary of the weights, where it asks for that."""
+def _resolve_vocab(config: Any) -> Any:
+  """Sets the vocabulary to that of `config.init` if data.vocab is "init"."""
   if config.data.vocab != "init":
     return config
   # These import jax.
   from truenegs_jax.weights.formats.find import Weights
   from truenegs_jax.weights.init import config_sizes
 
-  # The folder of the rows alone goes to stdout.
-  tell = functools.partial(print, file=sys.stderr)
-  weights = Weights(config.init, tell)
+  # Standard output is only for the folder of the rows.
+  print_progress = functools.partial(print, file=sys.stderr)
+  weights = Weights(config.init, print_progress)
   return config_sizes.resolve(config, weights, saved=None)
 
 
-def _carry_out(
-  plan: prepare_rows.Plan, shard: str
-) -> tuple[pathlib.Path, Tokenizer] | None:
-  if not shard:
-    return prepare_rows.execute_plan(plan)
-  return prepare_rows.execute_job(plan, parse_job(shard))
-
-
 def parse_job(text: str) -> tuple[int, int]:
-  """Parses --shard=i/n, 0 <= i < n."""
-  found = re.fullmatch(r"(\d+)/(\d+)", text)
-  if not found or not int(found[1]) < int(found[2]):
+  """Parses the job i/n of --shard, with 0 <= i < n."""
+  match = re.fullmatch(r"(\d+)/(\d+)", text)
+  if not match or not int(match[1]) < int(match[2]):
     raise InputError(
-      f"--shard={text}: give i/n with i from 0 to n - 1, such as 0/8."
+      f"--shard={text} is not a job. Use i/n with i from 0 to n - 1, such as"
+      " --shard=0/8."
     )
-  return int(found[1]), int(found[2])
+  return int(match[1]), int(match[2])
 
 
 def main(argv: list[str]) -> None:
-  """The verb: prepares what --config describes and prints the folder."""
+  """Prepares the rows of --config and prints their folder."""
   del argv
-  # What is made stays, so that a launcher may start this again.
+  # Finished chunks are kept, so a launcher may run the command again.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(SAVED_RESTART))
+  result: tuple[pathlib.Path, Tokenizer] | None
   try:
-    plan = make_rows_plan(_resolved(flags.FLAGS["config"].value))
-    result = _carry_out(plan, flags.FLAGS.shard)
+    plan = make_rows_plan(_resolve_vocab(flags.FLAGS["config"].value))
+    if flags.FLAGS.shard:
+      job = parse_job(flags.FLAGS.shard)
+      result = prepare_rows.execute_job(plan, job)
+    else:
+      result = prepare_rows.execute_plan(plan)
     if result and flags.FLAGS.verify:
       verify_rows(result[0])
-      print(f"{result[0]}: every file is as it was written.", file=sys.stderr)
+      print(f"Verified every file of '{result[0]}'.", file=sys.stderr)
   except TrueNegsError as error:
     print(f"error: {printable(error)}", file=sys.stderr)
     sys.exit(error.exit_code)
   except KeyboardInterrupt:
-    print("interrupted; the same command goes on from here", file=sys.stderr)
+    print(
+      "Interrupted. Run the same command again to continue.", file=sys.stderr
+    )
     sys.exit(SAVED_INTERRUPT)
-  print(result[0] if result else f"share {flags.FLAGS.shard} is done")
+  print(result[0] if result else f"job {flags.FLAGS.shard} is done")
 
 
 if __name__ == "__main__":
   flags_lib.define_config()
   flags.DEFINE_string(
-    "shard", "", "i/n: build the i-th of n shares; the last one merges them."
+    "shard", "", "i/n: Do job i of n, from 0. The last job merges the rows."
   )
-  flags.DEFINE_boolean("verify", False, "Read every file and check it.")
+  flags.DEFINE_boolean("verify", False, "Compare checksums of all files.")
   flags_lib.run(main)

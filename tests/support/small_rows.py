@@ -1,4 +1,4 @@
-"""Small rows folders, written and read."""
+"""Writes and reads small rows folders."""
 
 import dataclasses
 import pathlib
@@ -7,15 +7,10 @@ import numpy as np
 
 from support.texts import LETTERS, FakeCorpus
 from truenegs_jax.data.rows import build_rows, merge_chunks
-from truenegs_jax.data.rows.rows_folder import (
-  RowsOptions,
-  open_rows,
-)
+from truenegs_jax.data.rows.rows_folder import RowsOptions, open_rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 
 TOKENIZER = make_tokenizer((*SPECIALS, *LETTERS), lowercase=True)
-
-
 OPTIONS = RowsOptions(
   sources=[],
   vocabulary="given",
@@ -26,34 +21,40 @@ OPTIONS = RowsOptions(
 )
 
 
-def write_rows(folder, corpus, tokenizer, options, **how):
-  """Builds rows at `folder` in one go; returns the manifest."""
+def write_rows(
+  folder, corpus, tokenizer=TOKENIZER, options=OPTIONS, **build_options
+):
+  """Builds and merges all chunks; returns the manifest."""
   folder = pathlib.Path(folder)
-  built = build_rows.build_chunks(folder, corpus, tokenizer, options, **how)
-  return merge_chunks.merge(folder, built)
+  chunk_set = build_rows.build_chunks(
+    folder, corpus, tokenizer, options, **build_options
+  )
+  return merge_chunks.merge(folder, chunk_set)
 
 
-def write(folder, texts, *, tokenizer=TOKENIZER, **changes):
+def write_texts(folder, texts, *, tokenizer=TOKENIZER, **changes):
+  """Writes the rows of texts with changed options; returns the manifest."""
   options = dataclasses.replace(OPTIONS, **changes)
   return write_rows(folder, FakeCorpus(texts), tokenizer, options)
 
 
-def contents(folder, split):
-  """All rows of a split as arrays."""
-  found = open_rows(folder, split)
-  return found.take(np.arange(len(found)))
+def read_split(folder, split):
+  """Returns all rows of a split as arrays."""
+  rows = open_rows(folder, split)
+  return rows.take(np.arange(len(rows)))
 
 
-def letters(batch) -> str:
-  ids = batch["tokens"][batch["tokens"] >= 5]
-  return "".join(TOKENIZER.vocab[i] for i in ids)
+def read_letters(folder, split) -> str:
+  """Returns the text of a split without spaces."""
+  tokens_RxL = read_split(folder, split)["tokens"]
+  return "".join(TOKENIZER.vocab[i] for i in tokens_RxL[tokens_RxL >= 5])
 
 
 def check_structure(arrays, *, cls: int, sep: int, pad: int) -> None:
-  """Asserts what holds for the rows of every layout.
+  """Checks what holds for the rows of every layout.
 
   Args:
-    arrays: tokens, types and documents, each [R, L].
+    arrays: "tokens", "types" and "documents", each [R, L].
   """
   tokens_RxL, documents_RxL = arrays["tokens"], arrays["documents"]
   types_RxL = arrays["types"]
@@ -64,8 +65,8 @@ def check_structure(arrays, *, cls: int, sep: int, pad: int) -> None:
   used_R = (~is_pad_RxL).sum(axis=1)
   assert (used_R >= 3).all()
   assert (types_RxL <= 1).all() and (types_RxL[is_pad_RxL] == 0).all()
-  # Documents are numbered 1, 2, ...; each begins with the only [CLS] that it
-  # has, and ends with [SEP].
+  # Documents are numbered 1, 2, ...; each begins with its only [CLS] and ends
+  # with [SEP].
   numbers_RxL = np.pad(documents_RxL.astype(int), ((0, 0), (1, 1)))
   steps_RxL = np.diff(numbers_RxL)
   begins_RxL = (steps_RxL[:, :-1] != 0) & ~is_pad_RxL

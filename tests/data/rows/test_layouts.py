@@ -1,4 +1,4 @@
-"""Rows of every layout: nothing lost, nothing mixed, right shares."""
+"""Layouts keep the text, its order and the bounds of documents."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,13 @@ import pytest
 from support.small_rows import check_structure
 from truenegs_jax.data.rows import layouts
 
-CLS, SEP, PAD, FIRST = 1, 2, 3, 10  # ids of a text begin with FIRST
+CLS, SEP, PAD, FIRST = 1, 2, 3, 10  # the text has ids from FIRST on
 NAMES = sorted(layouts.LAYOUTS)
 LENGTHS = [8, 9, 11, 32, 128, 512]
 
 
 def make_documents(seed, count=40, longest=60, lines=30):
-  """(number, lengths of its lines) of documents of all sizes."""
+  """Returns the numbers and line lengths of documents of all sizes."""
   rng = np.random.default_rng(seed)
   return [
     (number, rng.integers(1, longest, rng.integers(1, lines)).tolist())
@@ -20,8 +20,8 @@ def make_documents(seed, count=40, longest=60, lines=30):
   ]
 
 
-def text_of(documents):
-  """Ids that tell where in the text they stand."""
+def make_text(documents):
+  """Returns ids that are the positions in the text."""
   size = sum(sum(lengths) for _, lengths in documents)
   return np.arange(FIRST, FIRST + size, dtype=np.int32)
 
@@ -29,34 +29,34 @@ def text_of(documents):
 def build(
   documents, *, length=32, overflow="carry", seed=0, name="electra", **shape
 ):
-  """(tokens, types, documents) of the rows of a text."""
+  """Returns tokens, types and documents of the rows of a text."""
   shape = {"cls": CLS, "sep": SEP, "pad": PAD, "dtype": np.uint32, **shape}
   return layouts.build_rows(
     documents,
-    text_of(documents),
+    make_text(documents),
     layouts.RowSpec(length=length, overflow=overflow, **shape),
     layout=name,
     seed=seed,
   )
 
 
-def unpadded(arrays):
-  """Per row and document its tokens, types and number, as lists."""
-  found = []
+def split_documents(arrays):
+  """Returns tokens and types of each document in each row, as lists."""
+  documents = []
   for tokens_L, types_L, documents_L in zip(*arrays, strict=True):
     for number in range(1, documents_L.max(initial=0) + 1):
-      here_L = documents_L == number
-      found.append((tokens_L[here_L].tolist(), types_L[here_L].tolist()))
-  return found
+      mask_L = documents_L == number
+      documents.append((tokens_L[mask_L].tolist(), types_L[mask_L].tolist()))
+  return documents
 
 
-def content(arrays):
-  """The tokens of the text in the rows, one after another."""
+def text_tokens(arrays):
+  """Returns the tokens of all rows without special tokens."""
   return arrays[0][arrays[0] >= FIRST]
 
 
-def spans(documents):
-  """First id and id after the last one of each document."""
+def document_spans(documents):
+  """Returns the first id of each document and the id after the last."""
   ends = FIRST + np.cumsum([sum(lengths) for _, lengths in documents])
   return list(zip([FIRST, *ends[:-1]], ends, strict=True))
 
@@ -72,10 +72,9 @@ def test_rows_have_the_layout(name, overflow, length, longest):
   assert tokens_RxL.dtype == np.uint32
   assert types_RxL.dtype == documents_RxL.dtype == np.uint8
   assert {array.shape for array in arrays} == {(len(tokens_RxL), length)}
-  fields = ("tokens", "types", "documents")
-  found = dict(zip(fields, arrays, strict=True))
-  check_structure(found, cls=CLS, sep=SEP, pad=PAD)
-  for tokens, types in unpadded(arrays):
+  fields = dict(tokens=tokens_RxL, types=types_RxL, documents=documents_RxL)
+  check_structure(fields, cls=CLS, sep=SEP, pad=PAD)
+  for tokens, types in split_documents(arrays):
     tokens = np.array(tokens)
     ends = np.flatnonzero(tokens == SEP)
     assert len(ends) <= 2
@@ -91,28 +90,29 @@ def test_rows_have_the_layout(name, overflow, length, longest):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("longest", [2, 60, 2_000])
-def test_carried_rows_put_together_are_the_text(name, length, longest):
+def test_carry_keeps_all_text_in_order(name, length, longest):
   documents = make_documents(1, count=12, longest=longest)
   arrays = build(documents, length=length, name=name)
-  np.testing.assert_array_equal(content(arrays), text_of(documents))
+  np.testing.assert_array_equal(text_tokens(arrays), make_text(documents))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("overflow", layouts.OVERFLOWS)
-def test_no_document_of_a_row_mixes_those_of_the_text(name, overflow):
+def test_rows_never_mix_documents(name, overflow):
   documents = make_documents(2, longest=12, lines=4)
-  starts = [start for start, _ in spans(documents)]
-  owners = []
-  for tokens, _ in unpadded(build(documents, overflow=overflow, name=name)):
+  starts = [start for start, _ in document_spans(documents)]
+  origins = []
+  arrays = build(documents, overflow=overflow, name=name)
+  for tokens, _ in split_documents(arrays):
     ids = [token for token in tokens if token >= FIRST]
-    (owner,) = set(np.searchsorted(starts, ids, side="right"))
-    owners.append(owner)
-  # All have a part in the rows, in their order.
-  assert owners == sorted(owners) and len(set(owners)) == len(documents)
+    (origin,) = set(np.searchsorted(starts, ids, side="right"))
+    origins.append(origin)
+  # All documents occur, in their order.
+  assert origins == sorted(origins) and len(set(origins)) == len(documents)
 
 
-class Draws:
-  """Stands in for the released code's `random`: our draws, its calls."""
+class StubRandom:
+  """Replaces `random` of the released code by the draws of the layout."""
 
   def __init__(self, seed):
     self._rng = np.random.default_rng(seed)
@@ -124,15 +124,15 @@ class Draws:
     return low + int(self._rng.random() * (high - low + 1))
 
 
-def plain_rows(documents, length, seed, *, carry):
-  """google-research/electra's ExampleBuilder, one builder per document.
+def reference_rows(documents, length, seed, *, carry):
+  """Runs ExampleBuilder of google-research/electra, one per document.
 
-  Token by token; with `carry` what it drops begins the next row, and what
-  follows segment B stays behind it.
+  With `carry`, the tokens it drops begin the next row, and segment A gets no
+  line after segment B has begun.
   """
-  rows, ids = [], iter(text_of(documents).tolist())
+  rows, ids = [], iter(make_text(documents).tolist())
   for number, lengths in documents:
-    draws = Draws([seed, number])
+    draws = StubRandom([seed, number])
 
     def next_target(draws=draws):
       # The released code draws the next target when a row is closed.
@@ -150,13 +150,13 @@ def plain_rows(documents, length, seed, *, carry):
           first = first + sentence
         else:
           second = second + sentence
-      first, more = first[: length - 2], first[length - 2 :]
-      room = max(0, length - len(first) - 3)
-      second, most = second[:room], second[room:]
+      first, first_rest = first[: length - 2], first[length - 2 :]
+      free = max(0, length - len(first) - 3)
+      second, second_rest = second[:free], second[free:]
       tokens = [CLS, *first, SEP] + ([*second, SEP] if second else [])
       types = [0] * (len(first) + 2) + [1] * (len(tokens) - len(first) - 2)
       rows.append((tokens, types))
-      return [part for part in (more, most) if part and carry]
+      return [rest for rest in (first_rest, second_rest) if rest and carry]
 
     target, sentences = next_target(), []
     for size in lengths:
@@ -173,42 +173,42 @@ def plain_rows(documents, length, seed, *, carry):
 @pytest.mark.parametrize("overflow", layouts.OVERFLOWS)
 @pytest.mark.parametrize("longest", [2, 6, 25, 200])
 @pytest.mark.parametrize("length", [8, 48, 128])
-def test_electra_rows_are_those_of_the_released_code(overflow, longest, length):
+def test_electra_rows_equal_those_of_released_code(overflow, longest, length):
   documents = make_documents(longest, longest=longest)
   documents += [(99, [1]), (98, [length - 2]), (97, [length - 1]), (96, [900])]
   arrays = build(documents, length=length, overflow=overflow, seed=7)
-  expected = plain_rows(documents, length, 7, carry=overflow == "carry")
-  assert unpadded(arrays) == expected
+  expected = reference_rows(documents, length, 7, carry=overflow == "carry")
+  assert split_documents(arrays) == expected
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("longest", [2, 13, 900])
-def test_packed_rows_are_filled_and_cut_no_part_too_short(length, longest):
+def test_packed_rows_are_full_and_have_no_short_segments(length, longest):
   documents = make_documents(5, count=200, longest=longest, lines=3)
   arrays = build(documents, length=length, name="packed")
   least = min(layouts.MIN_SEGMENT, (length - 1) // 2)
   padding_R = (arrays[2] == 0).sum(axis=1)
   assert padding_R[:-1].max(initial=0) <= 2 * least
-  sizes = {int(stop - start) for start, stop in spans(documents)}
-  starts = {int(start) for start, _ in spans(documents)}
-  stops = {int(stop) - 1 for _, stop in spans(documents)}
-  for tokens, _ in unpadded(arrays):
-    whole = tokens[1] in starts and tokens[-2] in stops
-    assert (whole and len(tokens) - 2 in sizes) or len(tokens) - 2 >= least
+  spans = document_spans(documents)
+  sizes = {int(stop - start) for start, stop in spans}
+  starts = {int(start) for start, _ in spans}
+  stops = {int(stop) - 1 for _, stop in spans}
+  for tokens, _ in split_documents(arrays):
+    is_uncut = tokens[1] in starts and tokens[-2] in stops
+    assert (is_uncut and len(tokens) - 2 in sizes) or len(tokens) - 2 >= least
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("longest", [6, 60])
-def test_packed_rows_discard_what_exceeds_a_row_and_no_more(length, longest):
+def test_packed_rows_discard_only_what_exceeds_a_row(length, longest):
   documents = make_documents(7, longest=longest, lines=5)
   arrays = build(documents, length=length, overflow="discard", name="packed")
-  pieces = unpadded(arrays)
   kept = [
     [CLS, *range(start, min(stop, start + length - 2)), SEP]
-    for start, stop in spans(documents)
+    for start, stop in document_spans(documents)
   ]
-  assert [tokens for tokens, _ in pieces] == kept
-  # A row ends only where the next document does not fit.
+  assert [tokens for tokens, _ in split_documents(arrays)] == kept
+  # A row ends only if the next document does not fit.
   used_R = (arrays[2] != 0).sum(axis=1)
   first_R = np.cumsum(arrays[2].max(axis=1).astype(int))[:-1]
   sizes = np.array([len(tokens) for tokens in kept])
@@ -216,40 +216,35 @@ def test_packed_rows_discard_what_exceeds_a_row_and_no_more(length, longest):
 
 
 @pytest.mark.parametrize("overflow", layouts.OVERFLOWS)
-def test_a_row_holds_as_many_documents_as_a_byte_can_number(overflow):
+def test_a_packed_row_has_at_most_255_documents(overflow):
   documents = [(n, [1]) for n in range(600)]
   arrays = build(documents, length=1024, overflow=overflow, name="packed")
   assert arrays[2].max(axis=1).tolist() == [255, 255, 90]
-  np.testing.assert_array_equal(content(arrays), text_of(documents))
+  np.testing.assert_array_equal(text_tokens(arrays), make_text(documents))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("overflow", layouts.OVERFLOWS)
 @pytest.mark.parametrize("length", [8, 512])
-def test_lines_and_documents_without_tokens_leave_no_trace(
-  name, overflow, length
-):
+def test_lines_and_documents_without_tokens_are_ignored(name, overflow, length):
   documents = make_documents(8, count=20)
-  holed = [(99, [])]
+  with_empty = [(99, [])]
   for number, lengths in documents:
     line = len(lengths) // 2
-    holed += [
-      (number, [0, *lengths[:line], 0, 0, *lengths[line:], 0]),
-      (99, [0, 0]),
-    ]
+    lengths = [0, *lengths[:line], 0, 0, *lengths[line:], 0]
+    with_empty += [(number, lengths), (99, [0, 0])]
   options = dict(length=length, overflow=overflow, name=name)
-  for a, b in zip(
-    build(documents, **options), build(holed, **options), strict=True
-  ):
+  expected, arrays = build(documents, **options), build(with_empty, **options)
+  for a, b in zip(expected, arrays, strict=True):
     np.testing.assert_array_equal(a, b)
-  for nothing in ([], [(0, [])], [(0, [0])]):
-    tokens_RxL, types_RxL, documents_RxL = build(nothing, **options)
+  for documents in ([], [(0, [])], [(0, [0])]):
+    tokens_RxL, types_RxL, documents_RxL = build(documents, **options)
     assert tokens_RxL.shape == types_RxL.shape == (0, length)
     assert documents_RxL.shape == (0, length)
     assert tokens_RxL.dtype == np.uint32 and types_RxL.dtype == np.uint8
 
 
-def test_tokens_have_the_type_asked_for():
+def test_tokens_have_the_dtype_of_the_spec():
   for dtype in (np.uint16, np.uint32):
     tokens_RxL, *_ = build([(0, [5])], dtype=dtype, pad=0, cls=60_000)
     assert tokens_RxL.dtype == dtype and tokens_RxL[0, 0] == 60_000

@@ -1,6 +1,6 @@
-"""Text of all kinds through the whole preparation: rows, or a plain refusal.
+"""Fuzzes the preparation: any text gives rows or a short error.
 
-TRUENEGS_FUZZ_FIRST sets the number of the first text that is generated (0).
+TRUENEGS_FUZZ_FIRST is the number of the first generated text, 0 by default.
 """
 
 import collections
@@ -21,7 +21,7 @@ from truenegs_jax.data.tokens.tokenizer import SPECIALS, write_vocabulary
 from truenegs_jax.runtime.errors import TrueNegsError
 
 FIRST = int(os.environ.get("TRUENEGS_FUZZ_FIRST", 0))
-# Characters that readers, normalisers and tokenizers treat in their own ways.
+# Characters that readers, normalizers and tokenizers treat specially.
 ODD = (
   "\t \x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\u200b\u200d\u00ad\ufeff"
   "\ufffd"
@@ -33,7 +33,7 @@ ODD = (
 LETTERS = "abcdefgABCéïÅжЖßñ"
 
 
-def word(rng) -> str:
+def make_word(rng) -> str:
   kind = rng.integers(12)
   if kind == 0:
     return str(rng.choice(["[CLS]", "[MASK]", "##a", "[UNK]", "a##b", "[SEP]"]))
@@ -46,18 +46,18 @@ def word(rng) -> str:
   return "".join(codes)
 
 
-def text_of(rng) -> str:
-  """Lines and blank lines with every kind of line end."""
+def make_text(rng) -> str:
+  """Generates lines and blank lines with every kind of line end."""
   ends = ["\n", "\n", "\n\n", "\r\n", "\r", "\n \t\n", "\r\n\r\n", "\n\n\n"]
-  lines = [
-    " ".join(word(rng) for _ in range(rng.integers(0, 14))) + rng.choice(ends)
-    for _ in range(rng.integers(0, 25))
-  ]
-  return "".join(lines)
+  text = ""
+  for _ in range(rng.integers(0, 25)):
+    words = [make_word(rng) for _ in range(rng.integers(0, 14))]
+    text += " ".join(words) + rng.choice(ends)
+  return text
 
 
-def noisy(data: bytes, rng) -> bytes:
-  """Data damaged here and there, of another encoding, or of none."""
+def add_noise(data: bytes, rng) -> bytes:
+  """Damages data, changes its encoding, or replaces it by random bytes."""
   kind = rng.integers(9)
   if kind == 0:
     return rng.bytes(int(rng.integers(0, 300)))
@@ -70,37 +70,37 @@ def noisy(data: bytes, rng) -> bytes:
   return corrupt(data, rng)
 
 
-def odd_values(texts, suffix: str, rng) -> list:
-  """Among the texts some that are null or half of a surrogate pair."""
+def add_odd_values(texts, suffix: str, rng) -> list:
+  """Replaces some texts by null, or adds lone surrogates."""
   if suffix == ".parquet":
     return [None if rng.random() < 0.1 else text for text in texts]
-  half = "\ud800" if suffix == ".jsonl" and rng.random() < 0.1 else ""
-  return [text + half for text in texts]
+  surrogate = "\ud800" if suffix == ".jsonl" and rng.random() < 0.1 else ""
+  return [text + surrogate for text in texts]
 
 
 def write_part(folder: pathlib.Path, rng) -> str:
-  """Writes one or more files of a part; returns its place in a spec."""
+  """Writes one or more files of a part; returns it for `data.sources`."""
   folder.mkdir()
   compression = str(rng.choice(list(COMPRESSORS)))
   suffix = str(
     rng.choice([*FORMATTERS, ".odd"], p=[0.4, 0.2, 0.1, 0.05, 0.1, 0.15])
   )
   for number in range(rng.integers(1, 4)):
-    texts = [text_of(rng) for _ in range(rng.integers(0, 9))]
-    form = FORMATTERS.get(suffix, FORMATTERS[".txt"])
-    data = form(odd_values(texts, suffix, rng))
+    texts = [make_text(rng) for _ in range(rng.integers(0, 9))]
+    format_texts = FORMATTERS.get(suffix, FORMATTERS[".txt"])
+    data = format_texts(add_odd_values(texts, suffix, rng))
     if rng.random() < 0.25:
-      data = noisy(data, rng)
+      data = add_noise(data, rng)
     data = COMPRESSORS[compression](data)
     if rng.random() < 0.05:
-      data = noisy(data, rng)
+      data = add_noise(data, rng)
     (folder / f"{number}{suffix}{compression}").write_bytes(data)
   rule = ["", " document=record", " document=file", " document=block"]
   return f"{folder}/*{rng.choice(rule)}"
 
 
 def write_case(folder: pathlib.Path, rng) -> tuple[str, dict, dict]:
-  """A spec, how it is read, and the other options of a preparation."""
+  """Returns a spec, how to read it, and the other options of `prepare`."""
   folder.mkdir()
   num_parts = int(rng.integers(1, 4))
   parts = [write_part(folder / f"p{i}", rng) for i in range(num_parts)]
@@ -113,7 +113,7 @@ def write_case(folder: pathlib.Path, rng) -> tuple[str, dict, dict]:
     pieces += [f"##{letter}" for letter in LETTERS]
     kept = [p for p in dict.fromkeys(pieces) if rng.random() < 0.8]
     write_vocabulary([*kept[:3], *SPECIALS, *kept[3:]], vocab)
-  reading = {
+  corpus_options = {
     "errors": str(rng.choice(["strict", "replace", "replace"])),
     "stopping": str(rng.choice(["all", "first"])),
   }
@@ -128,13 +128,13 @@ def write_case(folder: pathlib.Path, rng) -> tuple[str, dict, dict]:
     "strip_accents": [None, True, False][rng.integers(3)],
     "seed": int(rng.integers(2**40)),
   }
-  return ", ".join(parts), reading, options
+  return ", ".join(parts), corpus_options, options
 
 
 def check_rows(folder, tokenizer, corpus, options) -> None:
-  """Rows have their structure, and `carry` all tokens of the documents."""
+  """Checks the structure and the tokens of all rows."""
   verify_rows(folder)
-  found, num_rows = [], 0
+  row_ids, num_rows = [], 0
   for split in ("train", "held_out"):
     rows = open_rows(folder, split)
     num_rows += len(rows)
@@ -147,43 +147,43 @@ def check_rows(folder, tokenizer, corpus, options) -> None:
       arrays["tokens"], arrays["documents"], strict=True
     ):
       kept = tokens[documents > 0]
-      found.extend(kept[(kept != tokenizer.cls) & (kept != tokenizer.sep)])
+      row_ids.extend(kept[(kept != tokenizer.cls) & (kept != tokenizer.sep)])
   assert num_rows > 0
   documents = list(corpus.read(Meter()))
-  once = [d.text for d in documents if not d.repeat]
-  wanted = ids_of([d.text for d in documents], tokenizer)
+  unrepeated = [d.text for d in documents if not d.repeat]
+  corpus_ids = encode([d.text for d in documents], tokenizer)
   if options["overflow"] == "discard":
-    assert 0 < len(found) <= len(wanted)
+    assert 0 < len(row_ids) <= len(corpus_ids)
   elif not options["held_out"]:
-    assert found == wanted
-  elif len(once) == len(documents):
-    assert np.array_equal(np.sort(found), np.sort(wanted))
-  else:  # what is held out is not trained on as its part is read again
-    counts = collections.Counter(found)
-    assert collections.Counter(ids_of(once, tokenizer)) <= counts
-    assert counts <= collections.Counter(wanted)
+    assert row_ids == corpus_ids
+  elif len(unrepeated) == len(documents):
+    assert np.array_equal(np.sort(row_ids), np.sort(corpus_ids))
+  else:  # repeats of held-out documents are in no row
+    counts = collections.Counter(row_ids)
+    assert collections.Counter(encode(unrepeated, tokenizer)) <= counts
+    assert counts <= collections.Counter(corpus_ids)
 
 
-def ids_of(texts, tokenizer) -> list[int]:
-  """Ids of documents, one after another, by the reference tokenizer."""
+def encode(texts, tokenizer) -> list[int]:
+  """Returns the ids of documents, concatenated."""
   lines = itertools.chain.from_iterable(text.split("\n") for text in texts)
   return [i for ids in tokenizer.encode_lines(list(lines)) for i in ids]
 
 
-def outcome(folder: pathlib.Path, number: int) -> str:
-  """ "rows", or why there are none."""
+def prepare_case(folder: pathlib.Path, number: int) -> bool:
+  """Returns whether there are rows, and checks them or the error."""
   rng = np.random.default_rng([13, number])
-  spec, reading, options = write_case(folder, rng)
+  spec, corpus_options, options = write_case(folder, rng)
   rows = folder / "rows"
   try:
-    made, tokenizer = prepare(spec, rows=str(rows), **reading, **options)
+    _, tokenizer = prepare(spec, rows=str(rows), **corpus_options, **options)
   except TrueNegsError as error:
     assert not rows.exists()
     assert len(str(error)) < 1500
-    return f"{type(error).__name__}: {error}"
-  corpus = open_corpus(spec, **reading)
-  check_rows(made, tokenizer, corpus, options)
-  return "rows"
+    return False
+  corpus = open_corpus(spec, **corpus_options)
+  check_rows(rows, tokenizer, corpus, options)
+  return True
 
 
 @pytest.mark.parametrize(
@@ -198,11 +198,11 @@ def test_any_text_gives_complete_rows_or_an_error(
   tmp_path, monkeypatch, numbers
 ):
   monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
-  outcomes = []
+  results = []
   for number in numbers:
     try:
-      outcomes.append(outcome(tmp_path / f"case{number}", number))
+      results.append(prepare_case(tmp_path / f"case{number}", number))
     except Exception as error:
       raise AssertionError(f"case {number}: {error!r}") from error
-  # Both happen often, or the cases test nothing.
-  assert 0.3 < outcomes.count("rows") / len(outcomes) < 0.8
+  # Both results must be frequent.
+  assert 0.3 < np.mean(results) < 0.8

@@ -1,4 +1,4 @@
-"""Preparing finds what was prepared, and says what differs."""
+"""Preparation reuses rows, resumes, and explains what it rejects."""
 
 import os
 import pathlib
@@ -62,7 +62,7 @@ def run(corpus, **changes):
   return prepare(corpus, **options)
 
 
-def test_a_trained_vocabulary_and_its_rows_lie_in_the_cache(corpus, cache):
+def test_rows_and_trained_vocabulary_go_to_the_cache(corpus, cache):
   folder, tokenizer = run(corpus)
   assert folder.parent == cache / "rows"
   assert tokenizer == load_tokenizer(str(folder), lowercase=True)
@@ -71,18 +71,18 @@ def test_a_trained_vocabulary_and_its_rows_lie_in_the_cache(corpus, cache):
   assert manifest["tokenizer"]["fingerprint"] == tokenizer.fingerprint
   verify_rows(folder)
   rows = open_rows(folder, "train")
-  shown = tokenizer.decode(rows.take(np.array([0]))["tokens"][0])
-  assert shown.startswith("[CLS] ") and " swan " in shown
+  text = tokenizer.decode(rows.take(np.array([0]))["tokens"][0])
+  assert text.startswith("[CLS] ") and " swan " in text
 
 
-def test_what_was_prepared_is_found(corpus):
+def test_existing_rows_are_reused(corpus):
   folder, tokenizer = run(corpus)
   times = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
   assert run(corpus) == (folder, tokenizer)
   assert times == {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
 
 
-def test_other_options_and_other_text_have_another_folder(corpus):
+def test_each_text_and_set_of_options_has_its_own_folder(corpus):
   folders = [run(corpus)[0]]
   for change in (
     {"length": 17},
@@ -102,19 +102,19 @@ def test_other_options_and_other_text_have_another_folder(corpus):
   assert len(set(folders)) == 11
 
 
-def test_a_named_folder_of_other_options_is_refused(corpus, tmp_path):
+def test_a_named_folder_of_other_options_is_rejected(corpus, tmp_path):
   folder = str(tmp_path / "rows")
   run(corpus, rows=folder)
   run(corpus, rows=folder)
   with pytest.raises(DataError) as caught:
     run(corpus, rows=folder, length=20, seed=2)
   message = str(caught.value)
-  assert "length: 16 there, 20 asked for" in message
-  assert "seed: 0 there, 2 asked for" in message
+  assert "length: 16 in the folder, 20 now" in message
+  assert "seed: 0 in the folder, 2 now" in message
   assert "lowercase" not in message
 
 
-def test_rows_travel_without_their_text(corpus, tmp_path):
+def test_rows_can_be_used_without_their_text(corpus, tmp_path):
   folder = str(tmp_path / "rows")
   first = run(corpus, rows=folder)
   os.utime(corpus, (1, 1))
@@ -122,7 +122,7 @@ def test_rows_travel_without_their_text(corpus, tmp_path):
     run(corpus, rows=folder)
   os.remove(corpus)
   assert run(corpus, rows=folder) == first
-  with pytest.raises(DataError, match="length: 16 there"):
+  with pytest.raises(DataError, match="length: 16 in the folder"):
     run(corpus, rows=folder, length=20)
   with pytest.raises(DataError, match="not a file"):
     run(corpus)
@@ -138,8 +138,8 @@ def test_rows_travel_without_their_text(corpus, tmp_path):
     ({"held_out": float("nan")}, InputError, "held_out=nan"),
     ({"seed": -1}, InputError, "seed=-1"),
     ({"vocab_size": 10}, InputError, "vocab_size=10"),
-    ({"errors": "x"}, InputError, "data.errors.'x'"),
-    ({"stopping": "x"}, InputError, "data.stopping.'x'"),
+    ({"errors": "x"}, InputError, "data.errors='x'"),
+    ({"stopping": "x"}, InputError, "data.stopping='x'"),
     ({"tokenizer": "x"}, InputError, "data.tokenizer='x'"),
     ({"num_workers": -1}, InputError, "data.workers=-1"),
     ({"vocab_size": 10**20}, InputError, "vocab_size=1000"),
@@ -148,14 +148,14 @@ def test_rows_travel_without_their_text(corpus, tmp_path):
     ({"rows": "/dev/null/rows"}, DiskError, "could not be written"),
   ],
 )
-def test_bad_values_are_refused_and_leave_nothing(
+def test_invalid_values_are_rejected_and_leave_no_files(
   corpus, cache, change, kind, message
 ):
   with pytest.raises(kind, match=message) as caught:
     run(corpus, **change)
   assert isinstance(caught.value, TrueNegsError)
-  left = [p for p in cache.rglob("*") if not p.name.endswith(".lock")]
-  assert [p for p in left if p.name != "rows"] == []
+  paths = [p for p in cache.rglob("*") if not p.name.endswith(".lock")]
+  assert [p for p in paths if p.name != "rows"] == []
 
 
 CONFIG = """
@@ -169,7 +169,7 @@ def get_config(arg=""):
 """
 
 
-def start_verb(corpus, tmp_path, *flags, **how):
+def start_command(corpus, tmp_path, *flags, **options):
   config = tmp_path / "config.py"
   config.write_text(textwrap.dedent(CONFIG).format(corpus=corpus))
   return subprocess.Popen(
@@ -180,26 +180,26 @@ def start_verb(corpus, tmp_path, *flags, **how):
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
-    **how,
+    **options,
   )
 
 
-def test_the_verb_prints_the_folder_or_one_error(corpus, tmp_path):
-  verb = start_verb(corpus, tmp_path)
-  out, err = verb.communicate()
-  assert verb.returncode == 0, err
+def test_the_command_prints_the_folder_or_one_error(corpus, tmp_path):
+  command = start_command(corpus, tmp_path)
+  out, err = command.communicate()
+  assert command.returncode == 0, err
   assert out.strip() == str(run(corpus)[0])
   assert "rows of 16 tokens to train on" in err and "\x1b" not in err
-  verb = start_verb(corpus, tmp_path, "--config.data.sources=a,,b")
-  out, err = verb.communicate()
-  assert verb.returncode == 2 and not out
+  command = start_command(corpus, tmp_path, "--config.data.sources=a,,b")
+  out, err = command.communicate()
+  assert command.returncode == 2 and not out
   assert "part 2 is empty" in err and "Traceback" not in err
 
 
-def test_two_at_once_prepare_once(corpus, tmp_path, cache):
-  verbs = [start_verb(corpus, tmp_path) for _ in range(2)]
-  results = [verb.communicate() for verb in verbs]
-  assert [verb.returncode for verb in verbs] == [0, 0]
+def test_two_commands_at_once_prepare_once(corpus, tmp_path, cache):
+  commands = [start_command(corpus, tmp_path) for _ in range(2)]
+  results = [command.communicate() for command in commands]
+  assert [command.returncode for command in commands] == [0, 0]
   assert results[0][0] == results[1][0]
   assert sum("to train on" in err for _, err in results) == 1
   [folder] = [p for p in (cache / "rows").iterdir() if p.is_dir()]
@@ -208,7 +208,7 @@ def test_two_at_once_prepare_once(corpus, tmp_path, cache):
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-  """A text of six chunks or so, and a vocabulary for it."""
+  """A folder with a text of about six chunks and its vocabulary."""
   folder = tmp_path_factory.mktemp("large")
   rng = np.random.default_rng(1)
   words = np.array([f"w{i}" for i in range(400)])
@@ -221,32 +221,33 @@ def large(tmp_path_factory):
   return folder
 
 
-def start_large(large, tmp_path, rows, *flags, **how):
-  return start_verb(
+def start_large(large, tmp_path, rows, *flags, **options):
+  return start_command(
     str(large / "large.txt"),
     tmp_path,
     f"--config.data.vocab={large / 'vocab.txt'}",
     f"--config.data.rows={rows}",
     *flags,
-    **how,
+    **options,
   )
 
 
-def read_all(folder):
+def read_files(folder):
   return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.fixture
-def one_go(large, tmp_path):
-  folder = tmp_path / "one_go"
-  verb = start_large(large, tmp_path, folder, "--config.data.workers=1")
-  _, err = verb.communicate()
-  assert verb.returncode == 0, err
-  return read_all(folder)
+def expected_files(large, tmp_path):
+  """The files of a rows folder that one process prepared."""
+  folder = tmp_path / "expected"
+  command = start_large(large, tmp_path, folder, "--config.data.workers=1")
+  _, err = command.communicate()
+  assert command.returncode == 0, err
+  return read_files(folder)
 
 
 @pytest.mark.slow
-def test_jobs_of_an_array_make_the_rows_of_one_go(large, tmp_path, one_go):
+def test_jobs_prepare_the_rows_of_one_process(large, tmp_path, expected_files):
   folder = tmp_path / "rows"
   jobs = [
     start_large(large, tmp_path, folder, f"--shard={i}/3") for i in range(3)
@@ -255,32 +256,34 @@ def test_jobs_of_an_array_make_the_rows_of_one_go(large, tmp_path, one_go):
   assert [job.returncode for job in jobs] == [0, 0, 0], results
   assert str(folder) + "\n" in [out for out, _ in results]
   assert sum("to train on" in err for _, err in results) == 1
-  assert read_all(folder) == one_go
+  assert read_files(folder) == expected_files
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number, code", [("SIGINT", 130), ("SIGTERM", 75)])
-def test_an_interrupted_preparation_goes_on(
-  large, tmp_path, one_go, number, code
+@pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGTERM", 75)])
+def test_an_interrupted_preparation_is_resumed(
+  large, tmp_path, expected_files, name, code
 ):
   folder = tmp_path / "rows"
   workers = "--config.data.workers=4"
-  verb = start_large(large, tmp_path, folder, workers, start_new_session=True)
+  command = start_large(
+    large, tmp_path, folder, workers, start_new_session=True
+  )
   unfinished = tmp_path / ".rows.unfinished"
-  while verb.poll() is None and not unfinished.exists():
+  while command.poll() is None and not unfinished.exists():
     time.sleep(0.01)
-  time.sleep(0.3)  # workers start
-  # To all processes of the group, as a terminal does.
-  target = os.killpg if number == "SIGINT" else os.kill
-  target(verb.pid, getattr(signal, number))
-  _, err = verb.communicate()
-  assert verb.returncode == code, err
+  time.sleep(0.3)  # until workers have started
+  # A terminal sends SIGINT to all processes of the group.
+  kill = os.killpg if name == "SIGINT" else os.kill
+  kill(command.pid, getattr(signal, name))
+  _, err = command.communicate()
+  assert command.returncode == code, err
   assert "Traceback" not in err, err
   assert not folder.exists()
-  verb = start_large(large, tmp_path, folder)
-  _, err = verb.communicate()
-  assert verb.returncode == 0, err
-  assert read_all(folder) == one_go
+  command = start_large(large, tmp_path, folder)
+  _, err = command.communicate()
+  assert command.returncode == 0, err
+  assert read_files(folder) == expected_files
 
 
 def test_verify_reads_every_file(corpus, tmp_path):
@@ -291,16 +294,16 @@ def test_verify_reads_every_file(corpus, tmp_path):
       data = bytearray(path.read_bytes())
       data[-1] ^= 1
       path.write_bytes(data)
-    verb = start_verb(corpus, tmp_path, "--verify")
-    _, err = verb.communicate()
-    assert verb.returncode == (DataError.exit_code if damaged else 0)
+    command = start_command(corpus, tmp_path, "--verify")
+    _, err = command.communicate()
+    assert command.returncode == (DataError.exit_code if damaged else 0)
     assert ("held_out-00000.types.npy" in err) == damaged
 
 
-@pytest.mark.parametrize("shard", ["3/3", "-1/3", "1", "a/b", "0/0"])
-def test_impossible_shares_are_refused(shard):
-  with pytest.raises(InputError, match=f"--shard={shard}"):
-    parse_job(shard)
+@pytest.mark.parametrize("job", ["3/3", "-1/3", "1", "a/b", "0/0"])
+def test_impossible_jobs_are_rejected(job):
+  with pytest.raises(InputError, match=f"--shard={job}"):
+    parse_job(job)
 
 
 def test_a_run_does_not_download_a_corpus_by_itself(corpus, monkeypatch):
@@ -310,34 +313,34 @@ def test_a_run_does_not_download_a_corpus_by_itself(corpus, monkeypatch):
   with pytest.raises(InputError, match="Prepare them first"):
     find_or_prepare_rows(config)
   monkeypatch.undo()
-  made = find_or_prepare_rows(config)
+  rows = find_or_prepare_rows(config)
   monkeypatch.setattr(Corpus, "is_local", lambda self: False)
-  assert find_or_prepare_rows(config) == made
+  assert find_or_prepare_rows(config) == rows
 
 
-def test_a_vocabulary_once_trained_is_not_trained_again(corpus, monkeypatch):
-  def stop(*args, **kwargs):
+def test_a_resumed_preparation_keeps_its_vocabulary(corpus, monkeypatch):
+  def interrupt(*args, **kwargs):
     raise KeyboardInterrupt
 
   with monkeypatch.context() as patch:
-    patch.setattr(build_rows, "build_chunks", stop)
+    patch.setattr(build_rows, "build_chunks", interrupt)
     with pytest.raises(KeyboardInterrupt):
       run(corpus)
-  monkeypatch.setattr(train_vocabulary, "train_vocabulary", stop)
-  folder, tokenizer = run(corpus)
+  monkeypatch.setattr(train_vocabulary, "train_vocabulary", interrupt)
+  _, tokenizer = run(corpus)
   assert "swan" in tokenizer.vocab
 
 
-GUARDLESS = """
+UNGUARDED_SCRIPT = """
 import sys
 from truenegs_jax.data.rows.prepare_rows import prepare
 prepare(sys.argv[1], length=16, vocab=sys.argv[2], num_workers=2)
 """
 
 
-def test_a_script_without_a_guard_is_told_so(large, tmp_path):
-  (tmp_path / "script.py").write_text(GUARDLESS)
-  done = subprocess.run(
+def test_the_error_of_an_unguarded_script_names_the_guard(large, tmp_path):
+  (tmp_path / "script.py").write_text(UNGUARDED_SCRIPT)
+  result = subprocess.run(
     [sys.executable, str(tmp_path / "script.py"), str(large / "large.txt")]
     + [str(large / "vocab.txt")],
     env={**os.environ, "PYTHONPATH": ROOT},
@@ -345,28 +348,28 @@ def test_a_script_without_a_guard_is_told_so(large, tmp_path):
     text=True,
     timeout=60,
   )
-  assert done.returncode and "without `if __name__" in done.stderr
+  assert result.returncode and "without `if __name__" in result.stderr
 
 
 @pytest.mark.parametrize("spec", ["{}", "{}/**/*.txt"])
 def test_rows_are_not_written_into_their_corpus(corpus, tmp_path, spec):
-  with pytest.raises(InputError, match="lies in the corpus itself"):
+  with pytest.raises(InputError, match="is inside the corpus"):
     run(spec.format(tmp_path), rows=str(tmp_path / "deep" / "rows"))
   run(f"{tmp_path}/*.txt", rows=str(tmp_path / "deep" / "rows"))
 
 
-def test_what_a_killed_merge_left_is_cleared_up(corpus, tmp_path):
+def test_the_unfinished_folder_of_a_killed_merge_is_removed(corpus, tmp_path):
   folder = tmp_path / "rows"
   run(corpus, rows=str(folder))
-  left = tmp_path / ".rows.unfinished"
-  left.mkdir()
+  unfinished = tmp_path / ".rows.unfinished"
+  unfinished.mkdir()
   run(corpus, rows=str(folder))
-  assert not left.exists()
+  assert not unfinished.exists()
 
 
-def test_messages_cannot_command_a_terminal(tmp_path):
+def test_messages_contain_no_control_sequences(tmp_path):
   (tmp_path / "t.csv").write_text("a\x1b]0;owned\x07,b\n1,2\n")
-  verb = start_verb(str(tmp_path / "t.csv"), tmp_path)
-  _, err = verb.communicate()
-  assert verb.returncode == 3 and "owned" in err
+  command = start_command(str(tmp_path / "t.csv"), tmp_path)
+  _, err = command.communicate()
+  assert command.returncode == 3 and "owned" in err
   assert "\x1b" not in err and "\x07" not in err

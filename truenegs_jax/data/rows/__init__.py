@@ -1,1 +1,1 @@
-"""rows."""
+"""Rows: fixed-length training examples, prepared on disk and batched."""

@@ -1,8 +1,8 @@
-"""Rows on disk -> batches: a batch is a function of the step.
+"""Reads batches of rows; a batch is a function of the step.
 
-There is no iterator, hence no state to save: a resumed run asks for the next
-step. Every epoch visits the rows in another order, a keyed permutation that
-is computed per index, so nothing is shuffled in memory.
+There is no iterator and so no state to save: a resumed run reads the batch of
+the next step. Each epoch has its own order of the rows, a keyed permutation
+that is computed per index; nothing is shuffled in memory.
 
   batch_at(rows, step=7, batch_size=256, seed=0)["tokens"]  # int32 [256, L]
 """
@@ -15,7 +15,7 @@ from grain.experimental import index_shuffle
 from truenegs_jax.data.rows.rows_folder import Rows, check_batch_size
 from truenegs_jax.runtime.errors import InputError
 
-_ROUNDS = 4  # of the cipher behind index_shuffle; grain's own choice
+_ROUNDS = 4  # rounds of the cipher in index_shuffle, grain's default
 
 
 def batch_at(
@@ -26,31 +26,32 @@ def batch_at(
   seed: int,
   process: tuple[int, int] = (0, 1),
 ) -> dict[str, np.ndarray]:
-  """This process's share of the global batch of a step.
+  """Returns this process's slice of the global batch of a step.
 
-  An epoch is the floor(R / batch_size) whole batches of one permutation of
-  the rows; the remaining rows are others in every epoch. A row occurs at most
-  once in a step and in an epoch.
+  An epoch consists of the first floor(R / batch_size) batches of one
+  permutation of the R rows; it skips the rest, which differs from epoch to
+  epoch. A row occurs at most once per epoch.
 
   Args:
     step: 0, 1, 2, ...
-    batch_size: B, rows of the global batch.
-    seed: with the number of the epoch, the key of the permutation.
+    batch_size: B, the rows of the global batch.
+    seed: the key of the permutation, together with the number of the epoch.
     process: (p, P): process p of P gets rows [p B / P, (p + 1) B / P).
 
   Returns:
     `tokens`, `types`, `documents` int32 [B/P, L] and `row` int32 [B/P], the
-    number of each row in the split.
+    index of each row in the split.
 
   Raises:
-    DataError: fewer rows than a batch, or a token id beyond the vocabulary.
-    InputError: `batch_size` does not divide by the number of processes.
+    DataError: the split has fewer rows than a batch, or a token id is not in
+      the vocabulary.
+    InputError: `batch_size` is not divisible by the number of processes.
   """
   check_batch_size(rows, batch_size)
-  start, stop = _share(batch_size, process)
+  start, stop = _slice_of_process(batch_size, process)
   num_batches = len(rows) // batch_size
   epoch, batch = divmod(step, num_batches)
-  key = _key(seed, epoch)
+  key = _epoch_key(seed, epoch)
   first, last = batch * batch_size + start, batch * batch_size + stop
   row_B = np.fromiter(
     (index_shuffle(i, len(rows) - 1, key, _ROUNDS) for i in range(first, last)),
@@ -63,18 +64,18 @@ def batch_at(
 def held_out_batches(
   rows: Rows, batch_size: int, *, process: tuple[int, int] = (0, 1)
 ) -> Iterator[dict[str, np.ndarray]]:
-  """All rows once, in order, in batches of one shape; for evaluation.
+  """Yields all rows once, in order, in batches of one shape; for evaluation.
 
-  The last batch is filled up with rows of padding: `row` -1, `documents` 0.
+  The last batch is filled up with padding rows: `row` -1, `documents` 0.
   Every process gets the same number of batches.
 
   Yields:
-    What `batch_at` returns.
+    Batches with the arrays that `batch_at` returns.
   """
-  start, stop = _share(batch_size, process)
+  start, stop = _slice_of_process(batch_size, process)
   for first in range(0, len(rows), batch_size):
-    numbers_B = np.arange(first + start, first + stop)
-    yield _take_padded(rows, numbers_B[numbers_B < len(rows)], stop - start)
+    row_B = np.arange(first + start, first + stop)
+    yield _take_padded(rows, row_B[row_B < len(rows)], stop - start)
 
 
 def _take_padded(
@@ -83,22 +84,25 @@ def _take_padded(
   batch = {**rows.take(row_B), "row": row_B.astype(np.int32)}
   fills = {"tokens": rows.pad, "types": 0, "documents": 0, "row": -1}
   for name, array in batch.items():
-    missing = [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1)
-    batch[name] = np.pad(array, missing, constant_values=fills[name])
+    widths = [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1)
+    batch[name] = np.pad(array, widths, constant_values=fills[name])
   return batch
 
 
-def _share(batch_size: int, process: tuple[int, int]) -> tuple[int, int]:
+def _slice_of_process(
+  batch_size: int, process: tuple[int, int]
+) -> tuple[int, int]:
   index, count = process
   if batch_size < 1 or batch_size % count:
     raise InputError(
-      f"batch_size={batch_size} must be at least 1 and divide by the number"
-      f" of processes, {count}; try {max(1, batch_size // count) * count}."
+      f"batch_size={batch_size} is not a positive multiple of the number of"
+      f" processes, {count}. Set --config.batch_size="
+      f"{max(1, batch_size // count) * count}."
     )
   size = batch_size // count
   return index * size, (index + 1) * size
 
 
-def _key(seed: int, epoch: int) -> int:
-  """32 bits that look unrelated for neighbouring seeds and epochs."""
+def _epoch_key(seed: int, epoch: int) -> int:
+  """Hashes to 32 bits, since nearby keys must give unrelated permutations."""
   return int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])

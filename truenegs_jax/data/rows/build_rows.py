@@ -1,14 +1,11 @@
-"""Builds the chunks of rows: corpus -> `.rows.unfinished`.
+"""Builds the chunks of a rows folder: corpus -> `.FOLDER.unfinished`.
 
-  built = build_share(folder, corpus, tokenizer, options, num_workers=4)
-  manifest = merge_chunks.merge(folder, built)
+  chunk_set = build_chunks(folder, corpus, tokenizer, options, num_workers=4)
+  manifest = merge_chunks.merge(folder, chunk_set)
 
-Whatever stops a preparation, be it SIGKILL, costs the chunks that were in work:
-the same call goes on with the others. When all are there, `merge_chunks` makes
-the rows of them.
-
-Who may write is decided by locks that the system releases however a process
-ends.
+If a preparation is stopped, even by SIGKILL, only the chunks in progress are
+lost; the same call builds the missing ones. File locks keep several processes
+apart. The system releases them however a process ends.
 """
 
 import contextlib
@@ -25,36 +22,39 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.files import disk_errors
 
-ONLY_JOB = (0, 1)  # the share of one who does it all
+ONLY_JOB = (0, 1)
 
 
 @contextlib.contextmanager
 def folder_lock(
   folder: pathlib.Path, name: str = "lock", *, shared: bool = False
 ) -> Iterator[None]:
-  """Waits until no other process holds this lock of `folder`.
+  """Holds a lock of `folder`; waits while another process holds it.
 
   Args:
-    shared: others may hold it, too, if they share it.
+    shared: whether other processes may hold it too, if they share it as well.
   """
   try:
     import fcntl
   except ImportError as error:
     raise InputError(
-      "Rows cannot be prepared on Windows, which lacks the locks: prepare them"
-      " under Linux or macOS, or WSL, and give data.rows."
+      "Rows cannot be prepared on Windows, which has no file locks. Prepare"
+      " them on Linux, macOS or WSL and set --config.data.rows=FOLDER."
     ) from error
   kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
   path = folder.with_name(f".{folder.name}.{name}")
   with disk_errors(path):
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = open(path, "a+")  # NFS shares a lock only of what is readable
+    file = open(path, "a+")  # a shared lock on NFS needs a readable file
   with file:
     with disk_errors(path):
       try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
       except BlockingIOError:
-        print(f"Another process prepares {folder}; waiting.", file=sys.stderr)
+        print(
+          f"Waiting for another process that prepares '{folder}'.",
+          file=sys.stderr,
+        )
         fcntl.flock(file, kind)
     yield
 
@@ -67,82 +67,84 @@ def build_chunks(
   *,
   backend: str = "fast",
   num_workers: int = 1,
-  share: tuple[int, int] = ONLY_JOB,
+  job: tuple[int, int] = ONLY_JOB,
   progress: Callable[..., object] = lambda *_: None,
 ) -> chunks.ChunkSet:
-  """Builds the chunks that are still missing beside `folder`.
+  """Builds the missing chunks of a rows folder.
+
+  Neither `backend`, `num_workers` nor `job` change the rows.
 
   Args:
-    corpus: read once, and its first documents twice.
-    backend: of the `Encoder`; it does not change the rows.
-    num_workers: processes; nor do they. Above 1, a script that calls this
-      needs `if __name__ == "__main__"`.
-    share: (i, n): only the chunks k with k % n == i. When n such calls have
-      returned, at the same time or not, all chunks are there.
-    progress: called after every chunk with the bytes of text so far, the share
-      that is done (None where not known), and words for a person.
+    corpus: is read once, and its first documents twice.
+    backend: of the `Encoder`.
+    num_workers: processes. With more than 1, a script that calls this needs
+      `if __name__ == "__main__":`.
+    job: (i, n) to build the chunks k with k % n == i only. After n such calls,
+      at the same time or not, all chunks are built.
+    progress: called after each chunk with the bytes of text so far, the
+      fraction done (None if unknown), and a text for the user.
 
   Raises:
-    DataError: no text, it changed, or something else is at `folder`.
-    DiskError: cannot be written.
+    DataError: the text is unusable, changed meanwhile, or `folder` exists.
+    DiskError: a file cannot be written.
   """
-  temporary = open_unfinished(folder, options, share=share)
+  temporary = open_unfinished(folder, options, job=job)
   try:
-    by = chunks.choose_held_out_unit(corpus, options)
-    spec = chunks.ChunkSpec(temporary, tokenizer, options, backend, by)
-    built = _build_missing(spec, corpus, num_workers, share, progress)
+    held_out_unit = chunks.choose_held_out_unit(corpus, options)
+    spec = chunks.ChunkSpec(
+      temporary, tokenizer, options, backend, held_out_unit
+    )
+    chunk_set = _build_missing(spec, corpus, num_workers, job, progress)
     if corpus.identity() != options.sources:
       raise DataError(
-        f"data.sources: {corpus.names()} changed while it was read: give the"
-        " same command again when nothing writes to it any more."
+        f"data.sources: {corpus.names()} changed while it was read. Run the"
+        " same command again when nothing writes to it anymore."
       )
   except DataError as error:
-    # A mended text is another text, which these chunks are of no use for; but
-    # a disk or a net that failed us may be back the next time.
-    failed = isinstance(error.__cause__, OSError) or not corpus.is_local()
-    if share == ONLY_JOB and not failed:
+    # Repaired text is new text, for which these chunks are useless. A disk or
+    # network that failed may work again, and then the chunks are useful.
+    may_recover = isinstance(error.__cause__, OSError) or not corpus.is_local()
+    if job == ONLY_JOB and not may_recover:
       shutil.rmtree(temporary, ignore_errors=True)
     raise
-  return built
+  return chunk_set
 
 
 def unfinished_folder(folder: pathlib.Path) -> pathlib.Path:
-  """Where the chunks of rows are kept until the rows are complete."""
+  """Returns the folder that stores chunks until the rows are complete."""
   return folder.with_name(f".{folder.name}.unfinished")
 
 
 def open_unfinished(
-  folder: pathlib.Path, options: RowsOptions, *, share: tuple[int, int]
+  folder: pathlib.Path, options: RowsOptions, *, job: tuple[int, int]
 ) -> pathlib.Path:
-  """Makes the unfinished folder, or finds that of an earlier call.
+  """Creates the unfinished folder, or returns that of an earlier call.
 
-  What was begun with other options is removed; not by a share of several,
-  which others may be at work beside.
+  A folder of other options is removed first, unless other jobs may use it.
 
   Raises:
-    DataError: something else is at `folder`, or other shares are of other
-      options or another text.
-    DiskError: cannot be written.
+    DataError: `folder` exists, or other jobs have other options or text.
+    DiskError: a file cannot be written.
   """
   if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
     raise DataError(
-      f"data.rows: {folder} exists and is not empty: remove it or choose"
+      f"data.rows='{folder}' exists and is not empty. Remove it or choose"
       " another folder."
     )
   temporary = unfinished_folder(folder)
-  path, content = temporary / "fingerprint", rows_fingerprint(options)
+  path, fingerprint = temporary / "fingerprint", rows_fingerprint(options)
   with folder_lock(folder, "begin.lock"), disk_errors(temporary):
     earlier = path.read_text(encoding="utf-8") if path.exists() else ""
-    if earlier and earlier != content and share != ONLY_JOB:
+    if earlier and earlier != fingerprint and job != ONLY_JOB:
       raise DataError(
-        f"data.rows: {temporary} holds shares of other options or of another"
-        " text (a copy made without its times counts as one): give all jobs the"
-        " same, or remove it."
+        f"data.rows: '{temporary}' belongs to jobs with other options or"
+        " another text (or a copy of the text with other file times). Use the"
+        " same for all jobs, or remove the folder."
       )
-    if earlier != content:
+    if earlier != fingerprint:
       shutil.rmtree(temporary, ignore_errors=True)
       temporary.mkdir(parents=True)
-      path.write_text(content, encoding="utf-8")
+      path.write_text(fingerprint, encoding="utf-8")
   return temporary
 
 
@@ -150,33 +152,35 @@ def _build_missing(
   spec: chunks.ChunkSpec,
   corpus: Corpus,
   num_workers: int,
-  share: tuple[int, int],
+  job: tuple[int, int],
   progress: Callable[..., object],
 ) -> chunks.ChunkSet:
   meter = Meter()
-  index, count = share
+  index, count = job
   num_chunks = num_rows = 0
 
-  def missing() -> Iterator[chunks.Chunk]:
+  def missing_chunks() -> Iterator[chunks.Chunk]:
     nonlocal num_chunks
-    for chunk in chunks.cut_corpus(corpus, spec.options, meter, by=spec.by):
+    for chunk in chunks.cut_corpus(
+      corpus, spec.options, meter, held_out_unit=spec.held_out_unit
+    ):
       num_chunks = chunk.number + 1
       path = chunks.chunk_path(spec.folder, chunk.number)
       if chunk.number % count == index and not path.exists():
         yield chunk
       else:
-        show()
+        show_progress()
 
-  def show() -> None:
+  def show_progress() -> None:
     documents, size = sum(meter.part_documents), sum(meter.part_bytes)
     detail = f"{documents:,} documents, {num_rows:,} rows"
     progress(size, meter.fraction_read, detail)
 
-  builder = functools.partial(chunks.ChunkBuilder, spec)
+  make_builder = functools.partial(chunks.ChunkBuilder, spec)
   for rows in worker_pool.map_in_order(
-    builder, missing(), num_workers=num_workers
+    make_builder, missing_chunks(), num_workers=num_workers
   ):
     num_rows += rows
-    show()
-  show()
+    show_progress()
+  show_progress()
   return chunks.ChunkSet(spec, corpus, meter, num_chunks)

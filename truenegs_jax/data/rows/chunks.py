@@ -1,10 +1,11 @@
-"""A chunk: consecutive documents that are encoded and laid out alone.
+"""Chunks: consecutive documents of a corpus, turned into rows separately.
 
-Where a chunk begins and ends, and what becomes of each document, depend on
-the corpus and the options only. So chunks may be built in any order, by any
-process, in several runs; one after the other they are the rows.
+The corpus and the options alone decide where a chunk begins and what becomes of
+its documents. So chunks can be built in any order, by any process and over
+several runs; their rows, concatenated, are the rows of the corpus.
 
-A chunk on disk is one `.npz` that appears by a rename: it is whole or absent.
+A chunk is stored as one `.npz`, written under another name and then renamed, so
+that no reader sees an incomplete one.
 """
 
 import dataclasses
@@ -14,7 +15,6 @@ import math
 import pathlib
 import zipfile
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -31,11 +31,10 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError, DiskError
 from truenegs_jax.runtime.files import atomic_file
 
-# What an interrupt loses: some 4,000 rows of 128.
-CHUNK_CHARACTERS = 2**21
-CHUNK_DOCUMENTS = 2**14  # a document of a word may have a row of its own
-NUM_TOKENS = "num_tokens"  # of the text of a chunk
-Arrays = dict[str, Any]  # numpy arrays, by "split.field" or NUM_TOKENS
+CHUNK_CHARACTERS = 2**21  # about 4,000 rows of 128: the work lost if stopped
+CHUNK_DOCUMENTS = 2**14  # bounds the rows of a chunk of very short documents
+NUM_TOKENS = "num_tokens"  # key of the number of tokens in the chunk's text
+Arrays = dict[str, np.ndarray]  # keys: "SPLIT.FIELD" and NUM_TOKENS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +43,8 @@ class Chunk:
 
   Attributes:
     number: 0, 1, 2, ... in the order of the corpus.
-    documents: (number, split, text); the number, of the document in the
-      stream, is what its random draws depend on.
+    documents: (number, split, text) of each document. The number counts the
+      documents of all chunks and addresses the random draws.
   """
 
   number: int
@@ -54,88 +53,94 @@ class Chunk:
 
 @dataclasses.dataclass(frozen=True)
 class ChunkSpec:
-  """How the chunks of a corpus are built; the same for all.
+  """How to build the chunks of a corpus.
 
   Attributes:
-    folder: where the chunks go.
-    backend: of the encoder; the ids are the same.
-    by: how text is held out, as of `choose_held_out_unit`.
+    folder: where chunks are stored.
+    backend: of the encoder; it does not change the rows.
+    held_out_unit: result of `choose_held_out_unit`.
   """
 
   folder: pathlib.Path
   tokenizer: Tokenizer
   options: RowsOptions
   backend: str
-  by: str
+  held_out_unit: str
 
 
 @dataclasses.dataclass(frozen=True)
 class ChunkSet:
-  """The chunks of one pass over the corpus, and what the pass has met."""
+  """All chunks of a corpus, of which other jobs may not be done with theirs.
+
+  Attributes:
+    meter: counts of the text of all chunks.
+    num_chunks: number of chunks of all jobs.
+  """
 
   spec: ChunkSpec
   corpus: Corpus
   meter: Meter
-  num_chunks: int  # of all shares
+  num_chunks: int
 
   def is_complete(self) -> bool:
-    """Whether the chunks of all shares are there."""
+    """Returns whether the chunks of all jobs are stored."""
     numbers = range(self.num_chunks)
     return all(chunk_path(self.spec.folder, k).exists() for k in numbers)
 
 
 def choose_held_out_unit(corpus: Corpus, options: RowsOptions) -> str:
-  """Whether "documents", "rows" or none ("none") are held out.
+  """Returns what to hold out: "documents", "rows" or "none".
 
-  Of a part with 1 / `options.held_out` documents or more, documents are; where
-  no part has that many, the last rows of every chunk.
+  Documents are held out of every part with 1 / `options.held_out` documents or
+  more. If no part has that many, the last rows of every chunk are held out.
 
   Raises:
     DataError: rows would be held out of documents that are read repeatedly.
   """
   if not options.held_out:
     return "none"
-  share = _share(options)
+  fraction = _held_out_fraction(options)
   for document in corpus.read(Meter()):
-    if _is_held_out(document.number, share):
+    if _is_held_out(document.number, fraction):
       return "documents"
     if document.repeat:
       raise DataError(
-        f"data.held_out={options.held_out} of the documents is less than one"
-        f" of any part of the mixture {corpus.names()}: set it higher."
+        f"data.held_out={options.held_out} is less than one document of any"
+        f" part of the mixture {corpus.names()}. Set a larger"
+        " --config.data.held_out."
       )
   return "rows"
 
 
 def cut_corpus(
-  corpus: Corpus, options: RowsOptions, meter: Meter, *, by: str
+  corpus: Corpus, options: RowsOptions, meter: Meter, *, held_out_unit: str
 ) -> Iterator[Chunk]:
   """Cuts a corpus into chunks of about CHUNK_CHARACTERS.
 
   Args:
-    meter: counts what this pass meets.
-    by: as `choose_held_out_unit` returns it.
+    meter: counts the text as it is read.
+    held_out_unit: result of `choose_held_out_unit`.
   """
   documents: list[tuple[int, str, str]] = []
-  size, numbers = 0, itertools.count()
-  stream, share = itertools.count(), _share(options)
+  size, chunk_numbers = 0, itertools.count()
+  document_numbers, fraction = itertools.count(), _held_out_fraction(options)
   for document in corpus.read(meter):
-    number, split = next(stream), "train"
-    if by == "documents" and _is_held_out(document.number, share):
+    number, split = next(document_numbers), "train"
+    if held_out_unit == "documents" and _is_held_out(document.number, fraction):
       if document.repeat:
-        continue  # to evaluate on it once is enough
+        continue  # held out already
       split = "held_out"
     documents.append((number, split, document.text))
     size += len(document.text)
     if size >= CHUNK_CHARACTERS or len(documents) == CHUNK_DOCUMENTS:
-      yield Chunk(next(numbers), documents)
+      yield Chunk(next(chunk_numbers), documents)
       documents, size = [], 0
   if documents:
-    yield Chunk(next(numbers), documents)
+    yield Chunk(next(chunk_numbers), documents)
 
 
 class ChunkBuilder:
-  """Builds and saves chunks; a call returns the number of rows."""
+  """Builds and stores chunks; a call returns the number of rows."""
 
   def __init__(self, spec: ChunkSpec) -> None:
     self._spec = spec
@@ -148,18 +153,20 @@ class ChunkBuilder:
 
 
 def build_chunk(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
-  """The rows of a chunk: "train.tokens" [R, L] and so on for each field.
+  """Encodes and lays out the documents of a chunk.
 
-  Beside them stands how many tokens the text of the chunk has.
+  Returns:
+    For each split and field `[R, L]`, such as "train.tokens"; and NUM_TOKENS,
+    the number of tokens of the text.
   """
   tokenizer, options = spec.tokenizer, spec.options
   lines = [text.split("\n") for _, _, text in chunk.documents]
   tokens_T, lengths_N = encoder.encode(list(itertools.chain(*lines)))
-  ends_D = np.cumsum([len(part) for part in lines])[:-1]
-  sizes = np.split(lengths_N, ends_D)  # of the lines of each document
-  in_document_D = [int(part.sum()) for part in sizes]
-  tokens = np.split(tokens_T, np.cumsum(in_document_D)[:-1])
-  shape = layouts.RowSpec(
+  line_ends_D = np.cumsum([len(document) for document in lines])[:-1]
+  line_lengths = np.split(lengths_N, line_ends_D)  # by document
+  lengths_D = [int(lengths.sum()) for lengths in line_lengths]
+  tokens = np.split(tokens_T, np.cumsum(lengths_D)[:-1])
+  row_spec = layouts.RowSpec(
     options.length,
     tokenizer.cls,
     tokenizer.sep,
@@ -167,74 +174,75 @@ def build_chunk(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
     options.overflow,
     token_dtype(len(tokenizer.vocab)),
   )
-  built: Arrays = {NUM_TOKENS: np.array(len(tokens_T))}
+  arrays: Arrays = {NUM_TOKENS: np.array(len(tokens_T))}
   for split in SPLITS:
     members = [i for i, (_, s, _) in enumerate(chunk.documents) if s == split]
-    arrays = layouts.build_rows(
-      [(chunk.documents[i][0], sizes[i].tolist()) for i in members],
+    fields = layouts.build_rows(
+      [(chunk.documents[i][0], line_lengths[i].tolist()) for i in members],
       np.concatenate([tokens[i] for i in members] or [tokens_T[:0]]),
-      shape,
+      row_spec,
       layout=options.layout,
       seed=options.seed,
     )
-    for field, array in zip(FIELDS, arrays, strict=True):
-      built[f"{split}.{field}"] = array
-  if spec.by == "rows":
-    _hold_out_rows(built, options, first=chunk.number == 0)
-  return built
+    for name, array_RxL in zip(FIELDS, fields, strict=True):
+      arrays[f"{split}.{name}"] = array_RxL
+  if spec.held_out_unit == "rows":
+    _hold_out_rows(arrays, options, is_first=chunk.number == 0)
+  return arrays
 
 
 def save_chunk(arrays: Arrays, path: pathlib.Path) -> None:
-  """Writes a chunk; it appears whole.
+  """Writes a chunk atomically.
 
   Raises:
-    DiskError: cannot be written.
+    DiskError: the file cannot be written.
   """
   with atomic_file(path, several_writers=True) as file:
-    np.savez(file, **arrays)
+    np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def load_chunk(path: pathlib.Path) -> Arrays:
-  """Reads a chunk; its checksums are those of the zip format.
+  """Reads a chunk and verifies the checksums of its zip archive.
 
   Raises:
-    DiskError: damaged since it was written, and now removed.
+    DiskError: the file cannot be read, or was damaged and is now removed.
   """
   try:
-    with open(path, "rb") as file:  # np.load leaves one open that it refuses
+    with open(path, "rb") as file:  # np.load leaks a file that it rejects
       content = np.load(file, allow_pickle=False)
       return {name: content[name] for name in content.files}
   except OSError as error:
-    raise DiskError(f"{path} cannot be read: {error.strerror}.") from error
+    raise DiskError(f"{path}: cannot be read: {error.strerror}.") from error
   except (ValueError, EOFError, zipfile.BadZipFile) as error:
     path.unlink(missing_ok=True)
     raise DiskError(
-      f"{path} was damaged ({error}) and is removed: give the same command"
-      " again to make it anew."
+      f"{path}: damaged and removed ({error}). Run the same command again to"
+      " rebuild it."
     ) from error
 
 
 def chunk_path(folder: pathlib.Path, number: int) -> pathlib.Path:
-  """Where a chunk is kept until all are there."""
+  """Returns the file of a chunk."""
   return folder / f"piece-{number:06d}.npz"
 
 
-def _share(options: RowsOptions) -> fractions.Fraction:
-  """The share to hold out: of 0.1 as it is written, not as it is stored."""
+def _held_out_fraction(options: RowsOptions) -> fractions.Fraction:
+  """Returns `options.held_out` in decimal: 1/10 for the float 0.1."""
   return fractions.Fraction(options.held_out).limit_denominator(10**6)
 
 
-def _is_held_out(number: int, share: fractions.Fraction) -> bool:
-  """Whether a document is, of a part: evenly spread, in the asked share."""
-  return math.floor((number + 1) * share) > math.floor(number * share)
+def _is_held_out(number: int, fraction: fractions.Fraction) -> bool:
+  """Selects the given fraction of the documents of a part, evenly spaced."""
+  return math.floor((number + 1) * fraction) > math.floor(number * fraction)
 
 
 def _hold_out_rows(
-  arrays: Arrays, options: RowsOptions, *, first: bool
+  arrays: Arrays, options: RowsOptions, *, is_first: bool
 ) -> None:
+  """Moves the last rows of a chunk to the held-out split."""
   count = len(arrays["train.tokens"])
-  # The first chunk may be the only one: it gives a row if it can.
-  least = min(1, count - 1) if first else 0
+  # At least one row of the first chunk, as it may be the only chunk.
+  least = min(1, count - 1) if is_first else 0
   kept = count - max(least, round(options.held_out * count))
   for field in FIELDS:
     rows = arrays[f"train.{field}"]

@@ -1,10 +1,10 @@
-"""How the tokens of documents become rows of a fixed length: named layouts.
+"""Layouts: named rules that turn documents into rows of a fixed length.
 
-A layout is a pure function that sees the lengths of lines, not their tokens,
-and says which spans of the text go into which row. One vectorized function
-then copies the tokens.
+A layout is a pure function. It gets the lengths of lines, not their tokens, and
+yields the spans of text in each row. One vectorized function then copies the
+tokens.
 
-  build_rows([(0, [90, 75]), (1, [12])], tokens_T, shape, layout="packed",
+  build_rows([(0, [90, 75]), (1, [12])], tokens_T, spec, layout="packed",
              seed=0)
 """
 
@@ -12,22 +12,22 @@ import dataclasses
 import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, one_of
 
-BLOCK_POSITIONS = 2**16  # assembled at a time: fits into a CPU's cache
+BLOCK_POSITIONS = 2**16  # positions assembled at once; they fit the CPU's cache
 # google-research/electra, build_pretraining_dataset.py.
-SINGLE_SHARE = 0.10  # rows with one segment
-SHORT_SHARE = 0.05  # rows with a random target length
-LINE_SHARE = 0.5  # a line that overfills segment A still goes there
+SINGLE_SHARE = 0.10  # of rows have one segment
+SHORT_SHARE = 0.05  # of rows have a random target length
+LINE_SHARE = 0.5  # of lines that overfill segment A are added to it anyway
 MIN_TARGET = 5
-# Tokens of each part of a cut document. With its [CLS] and [SEP] it gets one
-# slot at 15 % masking, on average; a shorter one would often get none.
+# Tokens on each side of a cut. With [CLS] and [SEP], this segment gets one slot
+# on average at 15 % masking; a shorter one would often get none.
 MIN_SEGMENT = 5
-MAX_DOCUMENTS = 255  # of a row: their numbers are uint8
+MAX_DOCUMENTS = 255  # per row: their numbers are uint8
 MIN_LENGTH = 8
 MAX_LENGTH = 65_536
 OVERFLOWS = ("carry", "discard")
@@ -37,30 +37,30 @@ class Segment(NamedTuple):
   """A span of the text in a row: tokens_T[start:stop].
 
   Attributes:
-    type: its token type, 0 or 1.
-    document: its number in the row, from 1; 0 is for padding.
-    opens: whether `[CLS]` stands before it.
-    closes: whether `[SEP]` stands behind it.
+    type: the token type, 0 or 1.
+    document: number of its document in the row, from 1; 0 for padding.
+    has_cls: whether `[CLS]` precedes it.
+    has_sep: whether `[SEP]` follows it.
   """
 
   start: int
   stop: int
   type: int
   document: int
-  opens: bool
-  closes: bool
+  has_cls: bool
+  has_sep: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class RowSpec:
-  """The positions of rows, their special ids, the numpy dtype of tokens."""
+  """Length of rows, ids of special tokens, overflow rule, dtype of tokens."""
 
   length: int
   cls: int
   sep: int
   pad: int
   overflow: str
-  dtype: Any
+  dtype: np.typing.DTypeLike
 
 
 Row = list[Segment]
@@ -70,7 +70,8 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 class LineOffsets(NamedTuple):
   """The lines of a document: tokens_T[offsets[i]:offsets[i + 1]].
 
-  No line is empty; there may be none. `number` addresses the draws.
+  There may be no lines, but no line is empty. `number` is that of the document
+  and addresses the random draws.
   """
 
   number: int
@@ -78,122 +79,117 @@ class LineOffsets(NamedTuple):
 
 
 def check_layout(name: str, *, length: int, overflow: str) -> None:
-  """Raises InputError for values that no layout takes."""
-  if name not in LAYOUTS:
-    known = ", ".join(sorted(LAYOUTS))
-    raise InputError(f"data.layout={name!r} is unknown; known: {known}.")
-  if overflow not in OVERFLOWS:
-    raise InputError(
-      f"data.overflow={overflow!r}: choose one of {', '.join(OVERFLOWS)}."
-    )
+  """Raises InputError for invalid options of a layout."""
+  one_of("data.layout", name, sorted(LAYOUTS))
+  one_of("data.overflow", overflow, OVERFLOWS)
   if not MIN_LENGTH <= length <= MAX_LENGTH:
     raise InputError(
-      f"length={length}: a row has {MIN_LENGTH} to {MAX_LENGTH:,} tokens;"
-      " ELECTRA has 128 (small) or 512."
+      f"length={length} is not allowed. Set --config.length to {MIN_LENGTH} to"
+      f" {MAX_LENGTH} tokens. ELECTRA uses 128 (small) or 512."
     )
 
 
 def build_rows(
   documents: Iterable[tuple[int, Sequence[int]]],
   tokens_T: np.ndarray,
-  shape: RowSpec,
+  spec: RowSpec,
   *,
   layout: str,
   seed: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """The rows of consecutive documents.
+) -> Arrays:
+  """Builds the rows of consecutive documents.
 
   Args:
-    documents: pairs of a document's number and the lengths of its lines in
-      tokens. Lines and documents without a token leave no trace.
-    tokens_T: the ids of all these lines, one after another.
+    documents: the number of each document and the lengths of its lines in
+      tokens. Lines and documents without tokens are ignored.
+    tokens_T: the ids of all lines, concatenated.
     layout: a name in LAYOUTS.
-    seed: with the number of a document, what its draws depend on.
+    seed: decides the random draws, together with the number of a document.
 
   Returns:
-    tokens_RxL of `shape.dtype`; types_RxL uint8, 0 or 1; documents_RxL uint8,
+    tokens_RxL of `spec.dtype`; types_RxL uint8, 0 or 1; documents_RxL uint8,
     1, 2, ... for the documents of a row and 0 for padding.
 
   Raises:
-    ValueError: the lengths do not add up to the tokens.
+    ValueError: the lengths do not add up to the number of tokens.
   """
-  found = _documents(documents, len(tokens_T))
-  return assemble(LAYOUTS[layout](found, shape, seed=seed), tokens_T, shape)
+  offsets = _line_offsets(documents, len(tokens_T))
+  return assemble(LAYOUTS[layout](offsets, spec, seed=seed), tokens_T, spec)
 
 
 def electra_rows(
-  documents: Iterable[LineOffsets], shape: RowSpec, *, seed: int
+  documents: Iterable[LineOffsets], spec: RowSpec, *, seed: int
 ) -> Iterator[Row]:
-  """ELECTRA's rows: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
+  """Yields ELECTRA's rows: `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
 
-  Lines are gathered until they reach the target length: the row's length, or
-  in 5 % of the rows a uniform draw from 5 to it. In 10 % of the rows all go
-  to segment A. Else A is meant to take half: a line goes to A while A is
-  empty or stays below half with it, and with probability 1/2 if it is the
-  one that overfills A; the rest is B. Types are 0 for `[CLS] A [SEP]`, 1 for
-  `B [SEP]`. No row holds tokens of two documents.
+  Lines are collected up to the target length: the row's length, or in 5 % of
+  the rows a uniform draw from 5 to it. In 10 % of the rows, all lines go to
+  segment A. Otherwise A gets about half: a line goes to A if A is empty or
+  stays below half with it, and with probability 1/2 if it is the one that
+  overfills A; the other lines are B. Types are 0 for `[CLS] A [SEP]` and 1 for
+  `B [SEP]`. No row contains tokens of two documents.
 
-  `overflow="carry"` starts the next row with the tokens that did not fit and
-  keeps the order of the text: rows of a document, put together, are the
-  document. `overflow="discard"` is the released code to the letter: these
-  tokens are lost, and a short line after B has begun may still go to A.
+  `overflow="carry"` moves tokens that do not fit to the next row and keeps the
+  order of the text: the rows of a document, concatenated, are the document.
+  `overflow="discard"` is exactly the released code: it drops these tokens, and
+  a short line may still go to A after B has begun.
   """
-  rows_of = _carried if shape.overflow == "carry" else _discarded
+  rows_of = _carry_rows if spec.overflow == "carry" else _discard_rows
   for number, offsets in documents:
-    if len(offsets) == 2 and offsets[1] - offsets[0] <= shape.length - 2:
-      # A line that fits is the same row whatever is drawn: no need to seed.
+    if len(offsets) == 2 and offsets[1] - offsets[0] <= spec.length - 2:
+      # One line that fits gives the same row for all draws, so skip seeding.
       yield [_segment_a(*offsets)]
     else:
-      yield from rows_of(offsets, shape.length, _draws(seed, number))
+      yield from rows_of(offsets, spec.length, _draws(seed, number))
 
 
 def packed_rows(
-  documents: Iterable[LineOffsets], shape: RowSpec, *, seed: int
+  documents: Iterable[LineOffsets], spec: RowSpec, *, seed: int
 ) -> Iterator[Row]:
-  """Rows filled with documents: `[CLS] d1 [SEP] [CLS] d2 [SEP] ...`.
+  """Yields rows filled with documents: `[CLS] d1 [SEP] [CLS] d2 [SEP] ...`.
 
-  Token types are 0, so that type 1 is never trained. `seed` has no effect. At
-  most 255 documents are in a row.
+  All types are 0, so type 1 is never trained. `seed` has no effect. A row has
+  at most 255 documents.
 
-  `overflow="carry"` cuts a document that exceeds the room left; it goes on in
-  the next row, behind a `[CLS]` of its own. Rows, put together, are the
+  `overflow="carry"` cuts a document that exceeds the free space. The rest
+  begins the next row, after another `[CLS]`. The rows, concatenated, are the
   documents. A cut leaves at least 5 tokens on both sides (3 or 4 in rows of
-  less than 11); the room that this costs is padding.
+  less than 11); space that this leaves free is padding.
 
-  `overflow="discard"` loses the tokens of a document beyond its first L - 2,
-  which is most of a text of long documents, and no others: a document begins
-  a row where it exceeds the room left, which becomes padding.
+  `overflow="discard"` drops the tokens of a document after the first L - 2:
+  most of the text if documents are long. A document that exceeds the free
+  space begins a new row, and the free space becomes padding.
   """
   del seed
-  capacity = shape.length - 2
-  least = min(MIN_SEGMENT, (shape.length - 1) // 2)
-  if shape.overflow == "discard":
+  capacity = spec.length - 2
+  least = min(MIN_SEGMENT, (spec.length - 1) // 2)
+  if spec.overflow == "discard":
     least = capacity
   row: Row = []
-  room = capacity  # for tokens, beside [CLS] and [SEP]
+  free = capacity  # tokens that fit into the row, besides [CLS] and [SEP]
   for _, offsets in documents:
     start, stop = offsets[0], offsets[-1]
-    if shape.overflow == "discard":
+    if spec.overflow == "discard":
       stop = min(stop, start + capacity)
     while start < stop:
-      size = _size_of_part(stop - start, room, least)
+      size = _segment_size(stop - start, free, least)
       if not size or len(row) == MAX_DOCUMENTS:
         yield row
-        row, room = [], capacity
+        row, free = [], capacity
         continue
       row.append(Segment(start, start + size, 0, len(row) + 1, True, True))
       start += size
-      room -= size + 2
+      free -= size + 2
   if row:
     yield row
 
 
-# (documents, shape, *, seed) -> iterator of Row. The documents are consecutive;
-# random draws depend on the seed and the number of the document alone.
+# (documents, spec, *, seed) -> iterator of Row. Documents are consecutive;
+# random draws depend only on the seed and the number of the document.
 LAYOUTS = {"electra": electra_rows, "packed": packed_rows}
 
 
-def _documents(
+def _line_offsets(
   documents: Iterable[tuple[int, Sequence[int]]], num_tokens: int
 ) -> Iterator[LineOffsets]:
   start = 0
@@ -206,26 +202,26 @@ def _documents(
 
 
 def _draws(seed: int, number: int) -> Iterator[float]:
-  """Uniform draws from [0, 1); one at a time they would cost 200 ns each."""
+  """Yields uniform draws from [0, 1), made 64 at a time for speed."""
   rng = np.random.default_rng([seed, number])
   while True:
     yield from rng.random(64).tolist()
 
 
-def _carried(
+def _carry_rows(
   offsets: list[int], length: int, draws: Iterator[float]
 ) -> Iterator[Row]:
-  """ELECTRA's rows of one document, nothing lost."""
-  start, line = offsets[0], 0  # of the row; where the gathered lines end
-  carried: list[int] = []  # ends of what was carried, in place of its lines
+  """Yields ELECTRA's rows of one document without losing tokens."""
+  start, line = offsets[0], 0  # start of the row; lines collected so far
+  carried: list[int] = []  # ends of carried spans, in place of their lines
   while start < offsets[-1]:
     target = _target(draws, length)
     last = bisect_left(offsets, start + target, line, len(offsets) - 1)
     ends = carried + offsets[line + 1 : last + 1]
-    middle = _end_of_a(start, ends, _budget(target, draws), draws)
+    middle = _end_of_a(start, ends, _budget_of_a(target, draws), draws)
     stop = min(middle, start + length - 2)
     row = [_segment_a(start, stop)]
-    if stop == middle:  # else nothing is left for B
+    if stop == middle:  # A is complete, so B may follow
       stop = max(middle, min(ends[-1], start + length - 3))
       if stop > middle:
         row.append(Segment(middle, stop, 1, 1, False, True))
@@ -234,61 +230,63 @@ def _carried(
     carried = [end for end in sorted({middle, ends[-1]}) if end > stop]
 
 
-def _discarded(
+def _discard_rows(
   offsets: list[int], length: int, draws: Iterator[float]
 ) -> Iterator[Row]:
-  """ELECTRA's rows of one document, what exceeds a row lost."""
+  """Yields ELECTRA's rows of one document without tokens that do not fit."""
   line = 0
   while line < len(offsets) - 1:
     start, target = offsets[line], _target(draws, length)
     last = bisect_left(offsets, start + target, line, len(offsets) - 1)
     ends = offsets[line + 1 : last + 1]
-    budget = _budget(target, draws)
+    budget = _budget_of_a(target, draws)
     middle = _end_of_a(start, ends, budget, draws)
     a, b, size = [(start, middle)], [], middle - start
-    rest = ends[bisect_left(ends, middle) :]
-    for begin, end in itertools.pairwise(rest):
-      if size + end - begin < budget:
-        a.append((begin, end))
-        size += end - begin
+    for span in itertools.pairwise(ends[bisect_left(ends, middle) :]):
+      line_size = span[1] - span[0]
+      if size + line_size < budget:
+        a.append(span)
+        size += line_size
       else:
-        b.append((begin, end))
-    yield _segment(a, 0, length - 2) + _segment(b, 1, length - 3 - size)
+        b.append(span)
+    yield _segments(a, 0, length - 2) + _segments(b, 1, length - 3 - size)
     line = last
 
 
 def _target(draws: Iterator[float], length: int) -> int:
+  """Draws the number of tokens to collect for a row."""
   if next(draws) >= SHORT_SHARE:
     return length
   return MIN_TARGET + int(next(draws) * (length - MIN_TARGET + 1))
 
 
-def _budget(target: int, draws: Iterator[float]) -> int:
+def _budget_of_a(target: int, draws: Iterator[float]) -> int:
+  """Draws the tokens of segment A: about half, or all."""
   return 2**62 if next(draws) < SINGLE_SHARE else (target - 3) // 2
 
 
 def _end_of_a(
   start: int, ends: list[int], budget: int, draws: Iterator[float]
 ) -> int:
-  """Where segment A ends, of lines that end at `ends`."""
-  fit = max(1, bisect_left(ends, start + budget))
-  overfills = fit < len(ends) and ends[fit - 1] - start < budget
+  """Returns the end of segment A, one of the ends of lines."""
+  count = max(1, bisect_left(ends, start + budget))
+  overfills = count < len(ends) and ends[count - 1] - start < budget
   if overfills and next(draws) < LINE_SHARE:
-    fit += 1
-  return ends[fit - 1]
+    count += 1
+  return ends[count - 1]
 
 
 def _segment_a(start: int, stop: int) -> Segment:
   return Segment(start, stop, 0, 1, True, True)
 
 
-def _segment(spans: list[tuple[int, int]], type: int, room: int) -> Row:
-  """Segment A (type 0) or B of spans that need not touch, cut to the room."""
+def _segments(spans: list[tuple[int, int]], type: int, size: int) -> Row:
+  """Cuts the spans of segment A (type 0) or B (type 1) to `size` tokens."""
   kept = []
   for start, stop in spans:
-    if room > 0:
-      kept.append((start, min(stop, start + room)))
-    room -= stop - start
+    if size > 0:
+      kept.append((start, min(stop, start + size)))
+    size -= stop - start
   last = len(kept) - 1
   return [
     Segment(*span, type, 1, type == 0 and i == 0, i == last)
@@ -296,58 +294,61 @@ def _segment(spans: list[tuple[int, int]], type: int, room: int) -> Row:
   ]
 
 
-def _size_of_part(size: int, room: int, least: int) -> int:
-  """How many of `size` tokens go into the room left of a row; 0 for none."""
-  if size <= room:
+def _segment_size(size: int, free: int, least: int) -> int:
+  """Returns how many of `size` tokens go into the free space, maybe 0."""
+  if size <= free:
     return size
-  part = min(room, size - least)
-  return part if part >= least else 0
+  cut = min(free, size - least)
+  return cut if cut >= least else 0
 
 
 def assemble(
-  rows: Iterable[Row], tokens_T: np.ndarray, shape: RowSpec
+  rows: Iterable[Row], tokens_T: np.ndarray, spec: RowSpec
 ) -> Arrays:
-  """Copies the tokens of all segments to their places.
+  """Copies the tokens of all segments into rows.
 
   Returns:
-    tokens_RxL of `shape.dtype`, types_RxL and documents_RxL uint8.
+    tokens_RxL of `spec.dtype`, types_RxL and documents_RxL uint8.
   """
-  tokens_T = tokens_T.astype(shape.dtype)
+  tokens_T = tokens_T.astype(spec.dtype)
   rows = iter(rows)
-  num_rows = max(1, BLOCK_POSITIONS // shape.length)
-  blocks = [_assemble([], tokens_T, shape)]  # for a text without a row
+  num_rows = max(1, BLOCK_POSITIONS // spec.length)
+  blocks = [_assemble_block([], tokens_T, spec)]  # sets shape and dtype
   while block := list(itertools.islice(rows, num_rows)):
-    blocks.append(_assemble(block, tokens_T, shape))
+    blocks.append(_assemble_block(block, tokens_T, spec))
   tokens_RxL, types_RxL, documents_RxL = map(
     np.concatenate, zip(*blocks, strict=True)
   )
   return tokens_RxL, types_RxL, documents_RxL
 
 
-def _assemble(rows: list[Row], tokens_T: np.ndarray, shape: RowSpec) -> Arrays:
-  """The same for a block; padding is a segment too. G: segments."""
+def _assemble_block(
+  rows: list[Row], tokens_T: np.ndarray, spec: RowSpec
+) -> Arrays:
+  """Does the same for some rows, of G segments including padding."""
   padding = Segment(0, 0, 0, 0, False, False)
-  numbers = itertools.chain.from_iterable(
+  values = itertools.chain.from_iterable(
     itertools.chain.from_iterable((*row, padding) for row in rows)
   )
-  fields_Gx6 = np.fromiter(numbers, np.int64).reshape(-1, 6)
-  start_G, stop_G, types_G, documents_G, opens_G, closes_G = fields_Gx6.T
-  size_G = stop_G - start_G + opens_G + closes_G
+  fields_Gx6 = np.fromiter(values, np.int64).reshape(-1, 6)
+  start_G, stop_G, types_G, documents_G, has_cls_G, has_sep_G = fields_Gx6.T
+  size_G = stop_G - start_G + has_cls_G + has_sep_G
   is_padding_G = documents_G == 0
   used_R = np.diff(np.cumsum(size_G)[is_padding_G], prepend=0)
-  size_G[is_padding_G] = shape.length - used_R
+  size_G[is_padding_G] = spec.length - used_R
   end_G = np.cumsum(size_G)
   first_G = end_G - size_G
 
   def spread_RxL(values_G: np.ndarray) -> np.ndarray:
-    return np.repeat(values_G, size_G).reshape(-1, shape.length)
+    return np.repeat(values_G, size_G).reshape(-1, spec.length)
 
-  index_RxL = spread_RxL(start_G - opens_G - first_G)
+  index_RxL = spread_RxL(start_G - has_cls_G - first_G)
   index_RxL += np.arange(index_RxL.size).reshape(index_RxL.shape)
-  # Clipped: what is no token is overwritten at once.
+  # Indices of special tokens and padding may be out of range. They are clipped
+  # and the tokens overwritten below.
   tokens_RxL = tokens_T.take(index_RxL, mode="clip")
-  np.put(tokens_RxL, first_G[opens_G == 1], shape.cls)
-  np.put(tokens_RxL, end_G[closes_G == 1] - 1, shape.sep)
+  np.put(tokens_RxL, first_G[has_cls_G == 1], spec.cls)
+  np.put(tokens_RxL, end_G[has_sep_G == 1] - 1, spec.sep)
   documents_RxL = spread_RxL(documents_G.astype(np.uint8))
-  tokens_RxL[documents_RxL == 0] = shape.pad
+  tokens_RxL[documents_RxL == 0] = spec.pad
   return tokens_RxL, spread_RxL(types_G.astype(np.uint8)), documents_RxL

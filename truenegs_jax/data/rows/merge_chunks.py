@@ -1,4 +1,4 @@
-"""Chunks, one after the other, become the shards and manifest of rows."""
+"""Merges chunks into a rows folder: shards, vocabulary and manifest."""
 
 import contextlib
 import dataclasses
@@ -25,84 +25,84 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import disk_errors, sync
 
-SHARD_TOKENS = 2**27  # 1M rows of 128: few files to map, whatever the corpus
+SHARD_TOKENS = 2**27  # 1M rows of 128: few files to map for any corpus
 
 
-def merge(folder: pathlib.Path, built: chunks.ChunkSet) -> dict[str, Any]:
-  """Makes rows of the chunks and puts them at `folder` in one rename.
+def merge(folder: pathlib.Path, chunk_set: chunks.ChunkSet) -> dict[str, Any]:
+  """Merges the chunks into `folder`, which appears by one rename.
 
-  The chunks are removed once that is done: until then the rows are on the disk
-  twice. If stopped, merging starts over.
+  Chunks are removed afterwards, so the disk holds the rows twice for a while.
+  If stopped, merging starts again from the first chunk.
 
   Returns:
     The manifest.
 
   Raises:
-    DataError: not one row.
-    DiskError: a chunk was damaged, or nothing can be written.
+    DataError: there is no row.
+    DiskError: a chunk is damaged, or a file cannot be written.
   """
   with disk_errors(folder):
-    merged = built.spec.folder / "rows"
+    merged = chunk_set.spec.folder / "rows"
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir()
-    manifest = _write(merged, built)
+    manifest = _write_rows(merged, chunk_set)
     os.replace(merged, folder)
     sync(folder.parent)
-    shutil.rmtree(built.spec.folder, ignore_errors=True)
+    shutil.rmtree(chunk_set.spec.folder, ignore_errors=True)
   return manifest
 
 
-def _write(folder: pathlib.Path, built: chunks.ChunkSet) -> dict[str, Any]:
-  """Fills an empty folder; the manifest comes last."""
-  tokenizer, length = built.spec.tokenizer, built.spec.options.length
-  writers = {
-    split: _SplitWriter(
-      folder, split, num_entries=len(tokenizer.vocab), length=length
-    )
-    for split in SPLITS
-  }
+def _write_rows(
+  folder: pathlib.Path, chunk_set: chunks.ChunkSet
+) -> dict[str, Any]:
+  """Fills an empty folder, the manifest last."""
+  spec, meter = chunk_set.spec, chunk_set.meter
+  tokenizer, length = spec.tokenizer, spec.options.length
   num_tokens = 0
-  with writers["train"], writers["held_out"]:
-    for number in range(built.num_chunks):
-      arrays = chunks.load_chunk(chunks.chunk_path(built.spec.folder, number))
+  with contextlib.ExitStack() as stack:
+    writers = {}
+    for split in SPLITS:
+      writer = _SplitWriter(folder, split, len(tokenizer.vocab), length)
+      writers[split] = stack.enter_context(writer)
+    for number in range(chunk_set.num_chunks):
+      arrays = chunks.load_chunk(chunks.chunk_path(spec.folder, number))
       num_tokens += int(arrays[chunks.NUM_TOKENS])
       for split, writer in writers.items():
         writer.add(*(arrays[f"{split}.{field}"] for field in FIELDS))
   if not any(itertools.chain(*(w.shards for w in writers.values()))):
-    shutil.rmtree(built.spec.folder, ignore_errors=True)
+    shutil.rmtree(spec.folder, ignore_errors=True)
     raise DataError(
-      f"data.sources: {built.corpus.names()} holds no token (blank or control"
-      " characters only): 0 rows. Add text."
+      f"data.sources: {chunk_set.corpus.names()} gives 0 rows. It contains only"
+      " blank or control characters. Add text."
     )
   write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
   np.save(folder / "unigram_V.npy", _unigrams(writers["train"], tokenizer))
-  manifest = _manifest(folder, built.spec, writers)
-  manifest["held_out_by"] = built.spec.by
+  manifest = _manifest(folder, spec, writers)
+  manifest["held_out_by"] = spec.held_out_unit
   manifest["lost_share"] = _lost_share(num_tokens, writers, tokenizer)
-  meter = built.meter
   manifest["parts"] = [
     {"documents": documents, "text_bytes": size, "passes": passes}
     for documents, size, passes in zip(
       meter.part_documents, meter.part_bytes, meter.part_passes, strict=True
     )
   ]
-  manifest["oddities"] = dict(sorted(built.meter.oddities.items()))
+  manifest["oddities"] = dict(sorted(meter.oddities.items()))
   _write_manifest(folder, manifest)
   return manifest
 
 
 class _SplitWriter:
-  """Appends the rows of one split to its shards.
+  """Appends rows to the shards of one split.
 
-  A context manager: the shards are whole once it is left without an error.
+  A context manager; the shards are complete after it exits without an error.
 
   Attributes:
-    shards: how many rows each shard holds.
-    counts_V: how often each entry occurs in real tokens, int64.
+    shards: the number of rows of each shard.
+    counts_V: how often each entry occurs outside of padding, int64.
   """
 
   def __init__(
-    self, folder: pathlib.Path, split: str, *, num_entries: int, length: int
+    self, folder: pathlib.Path, split: str, num_entries: int, length: int
   ) -> None:
     self._folder, self._split = folder, split
     self._length, self._shard_rows = length, max(1, SHARD_TOKENS // length)
@@ -140,7 +140,8 @@ class _SplitWriter:
         self._end_shard()
     finally:
       for file in self._files:
-        with contextlib.suppress(OSError):  # told already, by the first one
+        # The first error is already being raised.
+        with contextlib.suppress(OSError):
           file.close()
 
   def _begin_shard(self) -> None:
@@ -150,7 +151,7 @@ class _SplitWriter:
     self._write_headers()
 
   def _end_shard(self) -> None:
-    # numpy pads the header so that the number of rows can be set at the end.
+    # numpy pads headers, so the final number of rows fits.
     self._write_headers()
     for file in self._files:
       file.close()
@@ -170,18 +171,17 @@ class _SplitWriter:
 def _lost_share(
   num_tokens: int, writers: dict[str, _SplitWriter], tokenizer: Tokenizer
 ) -> float:
-  """Share of the tokens of the text that are in no row."""
+  """Returns the share of the text's tokens that are in no row."""
   counts_V = writers["train"].counts_V + writers["held_out"].counts_V
-  # What a text says of [CLS] and [SEP] is no token of that name.
+  # Text never encodes to these two ids, so layouts added all of them.
   kept = counts_V.sum() - counts_V[tokenizer.cls] - counts_V[tokenizer.sep]
   return round(1 - int(kept) / num_tokens, 6)
 
 
 def _unigrams(writer: _SplitWriter, tokenizer: Tokenizer) -> np.ndarray:
-  """Counts of what may be masked and predicted; [UNK] is among it."""
+  """Returns counts of all tokens that can be masked, [UNK] among them."""
   counts_V = writer.counts_V.copy()
-  never = [i for i in tokenizer.special_ids if i != tokenizer.unk]
-  counts_V[never] = 0
+  counts_V[[i for i in tokenizer.special_ids if i != tokenizer.unk]] = 0
   return counts_V
 
 
@@ -193,11 +193,12 @@ def _manifest(
   splits = {}
   for split, writer in writers.items():
     num_rows, num_tokens = sum(writer.shards), int(writer.counts_V.sum())
-    places = max(1, num_rows * options.length)
+    positions = max(1, num_rows * options.length)
+    padding_share = round(1 - num_tokens / positions, 6)
     splits[split] = {
       "rows": num_rows,
-      "tokens": num_tokens,  # real ones, [CLS] and [SEP] among them
-      "padding_share": round(1 - num_tokens / places, 6) if num_rows else 0.0,
+      "tokens": num_tokens,  # without padding, with [CLS] and [SEP]
+      "padding_share": padding_share if num_rows else 0.0,
       "shards": writer.shards,
     }
   manifest: dict[str, Any] = {
@@ -213,14 +214,14 @@ def _manifest(
     "splits": splits,
     "files": files,
   }
-  # Of the content alone: the same text, copied elsewhere, has the same.
+  # Covers the content only, so a copied text gives the same fingerprint.
   manifest["fingerprint"] = hash_json(manifest)
   manifest["options"] = dataclasses.asdict(options)
   return manifest
 
 
 def _write_manifest(folder: pathlib.Path, manifest: dict[str, Any]) -> None:
-  # Through JSON first: the checksum must be that of what a reader reads.
+  # The checksum must match the parsed JSON, in which tuples are lists.
   content = json.loads(json.dumps(manifest))
   content["checksum"] = hash_json(content)
   for path in folder.iterdir():

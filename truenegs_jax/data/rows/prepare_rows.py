@@ -1,9 +1,9 @@
-"""Text -> vocabulary -> rows on disk: what the verb `prepare` and `main` call.
+"""Prepares rows: text -> vocabulary -> rows folder.
 
   folder, tokenizer = prepare("texts/*.txt", length=128, vocab="vocab.txt")
 
-The same text and options find the rows that an earlier call wrote; one that was
-stopped is gone on with.
+Rows that an earlier call prepared from the same text and options are reused,
+and a preparation that was stopped is resumed.
 """
 
 import dataclasses
@@ -30,29 +30,30 @@ from truenegs_jax.runtime.errors import (
   DataError,
   InputError,
   UnavailableError,
+  one_of,
   printable,
 )
 from truenegs_jax.runtime.progress import Display
 
-MIN_ENTRIES, MAX_ENTRIES = 10, 10_000_000  # of a vocabulary that is trained
+MIN_ENTRIES, MAX_ENTRIES = 10, 10_000_000  # limits of a trained vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
 class PrepareOptions:
-  """The options of a preparation.
+  """The options of a preparation, the `data` section of a config.
 
   Attributes:
-    sources: parts of the corpus, as `open_corpus` takes them.
-    length: tokens of a row.
-    vocab: "train", or what `load_tokenizer` takes.
-    vocab_size: entries at most, where the vocabulary is trained.
-    strip_accents: None does it where text is lower-cased, as BERT.
-    errors: "strict" refuses damaged text, "replace" mends and counts it.
-    stopping: when a mixture with weights ends, as of `open_corpus`.
-    tokenizer: backend of the encoder, "fast" or "tf_text"; the ids are equal.
-    num_workers: processes; 0 for one per core that this process may use.
-    rows: the folder; empty for one in the cache named by the options. A whole
-      folder named here serves without its text, too.
+    sources: the parts of the corpus, see `open_corpus`.
+    length: tokens per row.
+    vocab: "train", or a vocabulary for `load_tokenizer`.
+    vocab_size: maximum number of entries if the vocabulary is trained.
+    strip_accents: None for the value of `lowercase`, as in BERT.
+    errors: "strict" rejects damaged text; "replace" repairs and counts it.
+    stopping: when a mixture with weights ends, see `open_corpus`.
+    tokenizer: backend of the encoder, "fast" or "tf_text", with equal ids.
+    num_workers: processes; 0 for one per available core.
+    rows: the rows folder; empty for a folder in the cache, named after a hash
+      of the options. A complete folder can be used without its text.
     resources: what sources need, such as `{"reader": open_wordnet()}`.
   """
 
@@ -76,160 +77,173 @@ class PrepareOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """Which rows are wanted, and what they are made of.
+  """A rows folder and how to prepare it.
 
   Attributes:
     folder: where the rows are or will be.
-    corpus: None where rows came to this machine without their text.
-    given: the vocabulary, unless it is trained.
-    backend: of the encoder; like the number of workers it changes no row.
+    corpus: None if the rows exist but their text is not on this machine.
+    tokenizer: None if the vocabulary is trained.
+    vocab_size: maximum number of entries of a trained vocabulary.
+    backend: of the encoder. Neither this nor `num_workers` change the rows.
   """
 
   folder: pathlib.Path
   options: RowsOptions
   corpus: Corpus | None
-  given: Tokenizer | None
+  tokenizer: Tokenizer | None
   vocab_size: int
   backend: str
   num_workers: int
 
   def is_prepared(self) -> bool:
-    """Whether the rows are there; the manifest is written last."""
-    return _is_whole(self.folder)
+    """Returns whether the rows exist."""
+    return _is_complete(self.folder)
 
 
 def prepare(sources: str, **options: Any) -> tuple[pathlib.Path, Tokenizer]:
-  """Makes the rows folder of these options, or finds it made.
+  """Prepares the rows of these options, unless they exist.
 
   Args:
-    sources, **options: as of `PrepareOptions`.
+    sources, **options: the fields of `PrepareOptions`.
 
   Returns:
     The rows folder and its tokenizer (`vocab.txt` in the folder).
 
   Raises:
-    InputError: an option or the vocabulary is unusable.
-    DataError: unusable text, or the folder holds the rows of other options.
-    DiskError: cannot be written.
+    InputError: an option or the vocabulary is invalid.
+    DataError: the text is unusable, or the folder has rows of other options.
+    DiskError: a file cannot be written.
   """
   return execute_plan(make_plan(PrepareOptions(sources, **options)))
 
 
-def make_plan(r: PrepareOptions) -> Plan:
-  """Checks a request and names the folder; reads no text, writes nothing.
+def make_plan(options: PrepareOptions) -> Plan:
+  """Checks options and chooses the folder; reads no text, writes nothing.
 
   Raises:
-    InputError: an option or the vocabulary is unusable.
+    InputError: an option or the vocabulary is invalid.
     DataError: a part of the corpus is missing.
   """
-  if r.tokenizer not in fast_encoder.BACKENDS:
-    known = ", ".join(fast_encoder.BACKENDS)
+  one_of("data.tokenizer", options.tokenizer, fast_encoder.BACKENDS)
+  trains = options.vocab == "train"
+  if trains and not MIN_ENTRIES <= options.vocab_size <= MAX_ENTRIES:
     raise InputError(
-      f"data.tokenizer={r.tokenizer!r} is unknown; known: {known}."
+      f"data.vocab_size={options.vocab_size} is not allowed. Set"
+      f" --config.data.vocab_size to {MIN_ENTRIES} to {MAX_ENTRIES}. BERT uses"
+      " 30522."
     )
-  if r.vocab == "train" and not MIN_ENTRIES <= r.vocab_size <= MAX_ENTRIES:
+  if options.num_workers < 0:
     raise InputError(
-      f"data.vocab_size={r.vocab_size}: allowed is {MIN_ENTRIES} to"
-      f" {MAX_ENTRIES:,}; BERT has 30,522."
+      f"data.workers={options.num_workers} is negative. Set"
+      " --config.data.workers to a number of processes, or to 0 for all cores."
     )
-  if r.num_workers < 0:
-    raise InputError(f"data.workers={r.num_workers}: 0 (all cores) or more.")
-  named = pathlib.Path(r.rows).expanduser().resolve() if r.rows else None
-  if named == pathlib.Path(pathlib.Path("/").resolve().anchor):
-    raise InputError(f"data.rows={r.rows!r}: give a folder of its own.")
-  corpus = _corpus(r, named)
-  given = None
-  if r.vocab != "train":
-    given = tokenizer_lib.load_tokenizer(
-      r.vocab, lowercase=r.lowercase, strip_accents=r.strip_accents
+  named = None
+  if options.rows:
+    named = pathlib.Path(options.rows).expanduser().resolve()
+    if named == pathlib.Path(named.anchor):
+      raise InputError(
+        f"data.rows={options.rows!r} is the root folder. Choose another folder."
+      )
+  corpus, identity = _open_corpus(options, named)
+  strip_accents = options.strip_accents
+  if strip_accents is None:
+    strip_accents = options.lowercase
+  tokenizer = None
+  if not trains:
+    tokenizer = tokenizer_lib.load_tokenizer(
+      options.vocab, lowercase=options.lowercase, strip_accents=strip_accents
     )
-  options = RowsOptions(
-    sources=corpus.identity() if corpus else _options_of(named)["sources"],
-    vocabulary=given.fingerprint if given else f"train:{r.vocab_size}",
-    lowercase=r.lowercase,
-    strip_accents=(r.lowercase if r.strip_accents is None else r.strip_accents),
-    length=r.length,
-    layout=r.layout,
-    overflow=r.overflow,
-    held_out=r.held_out,
-    seed=r.seed,
+  vocabulary = f"train:{options.vocab_size}"
+  rows_options = RowsOptions(
+    sources=identity,
+    vocabulary=tokenizer.fingerprint if tokenizer else vocabulary,
+    lowercase=options.lowercase,
+    strip_accents=strip_accents,
+    length=options.length,
+    layout=options.layout,
+    overflow=options.overflow,
+    held_out=options.held_out,
+    seed=options.seed,
   )
-  folder = named or (
-    cache.folder().resolve() / "rows" / rows_folder.rows_fingerprint(options)
-  )
+  fingerprint = rows_folder.rows_fingerprint(rows_options)
+  folder = named or cache.folder().resolve() / "rows" / fingerprint
   if corpus and corpus.includes(folder):
     raise InputError(
-      f"{folder}, where the rows would be, lies in the corpus itself: name"
-      " another folder with data.rows or TRUENEGS_CACHE."
+      f"data.rows: the folder of the rows, '{folder}', is inside the corpus."
+      " Set --config.data.rows or TRUENEGS_CACHE to another folder."
     )
   return Plan(
     folder,
-    options,
+    rows_options,
     corpus,
-    given,
-    r.vocab_size,
-    r.tokenizer,
-    r.num_workers or worker_pool.available_cores(),
+    tokenizer,
+    options.vocab_size,
+    options.tokenizer,
+    options.num_workers or worker_pool.available_cores(),
   )
 
 
 def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
-  """Makes the rows of a plan, or finds them made; returns as `prepare`."""
+  """Prepares the rows of a plan, unless they exist; returns as `prepare`."""
+  unfinished = build_rows.unfinished_folder(plan.folder)
   if plan.corpus and not plan.is_prepared():
     if plan.num_workers > 1:
-      worker_pool.check_main_guard()  # which would wait for its parent's lock
+      # A worker that ran this would wait for the lock of its parent.
+      worker_pool.check_main_guard()
     with build_rows.folder_lock(plan.folder):
-      if not plan.is_prepared():  # another process made it while we waited
-        built = _build(plan, build_rows.ONLY_JOB)
-        _merge(plan, built)
-  elif build_rows.unfinished_folder(
-    plan.folder
-  ).exists():  # killed as it cleared up
+      if not plan.is_prepared():  # no other process did it meanwhile
+        _merge(plan, _build(plan, build_rows.ONLY_JOB))
+  elif unfinished.exists():  # a process was killed after merging
     with build_rows.folder_lock(plan.folder):
-      shutil.rmtree(
-        build_rows.unfinished_folder(plan.folder), ignore_errors=True
-      )
-  return _made(plan)
+      shutil.rmtree(unfinished, ignore_errors=True)
+  return _load_result(plan)
 
 
 def execute_job(
-  plan: Plan, share: tuple[int, int]
+  plan: Plan, job: tuple[int, int]
 ) -> tuple[pathlib.Path, Tokenizer] | None:
-  """Does job i of n; returns as `prepare`, or None where others have work.
+  """Executes job (i, n) of a plan, one n-th of the work.
 
-  Jobs may run at the same time on machines that share the folder's file system.
-  The rows are the same as of one process.
+  Jobs may run at the same time, on several machines with a common file system.
+  The rows are the same as those of one process.
+
+  Returns:
+    As `prepare`, or None while other jobs have chunks to build.
   """
   if plan.corpus and not plan.is_prepared():
     with build_rows.folder_lock(plan.folder, shared=True):
       if not plan.is_prepared():
-        built = _build(plan, share)
-    if not plan.is_prepared() and not built.is_complete():
+        chunk_set = _build(plan, job)
+    if not plan.is_prepared() and not chunk_set.is_complete():
       return None
-    with build_rows.folder_lock(
-      plan.folder
-    ):  # until the others, too, are through
+    with build_rows.folder_lock(plan.folder):  # waits for the other jobs
       if not plan.is_prepared():
-        _merge(plan, built)
-  return _made(plan)
+        _merge(plan, chunk_set)
+  return _load_result(plan)
 
 
-def _made(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
+def _load_result(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
   rows_folder.check_options(plan.folder, plan.options)
-  o = plan.options
-  return plan.folder, tokenizer_lib.load_tokenizer(
-    str(plan.folder), lowercase=o.lowercase, strip_accents=o.strip_accents
+  return plan.folder, _load_vocabulary(plan.folder, plan.options)
+
+
+def _load_vocabulary(path: pathlib.Path, options: RowsOptions) -> Tokenizer:
+  return tokenizer_lib.load_tokenizer(
+    str(path),
+    lowercase=options.lowercase,
+    strip_accents=options.strip_accents,
   )
 
 
-def _build(plan: Plan, share: tuple[int, int]) -> chunks.ChunkSet:
-  assert plan.corpus is not None  # or there would be nothing to build
+def _build(plan: Plan, job: tuple[int, int]) -> chunks.ChunkSet:
+  assert plan.corpus is not None
   display = Display()
-  names = plan.corpus.names()
-  display.say(f"Preparing {names} -> {plan.folder}")
+  display.say(f"Preparing {plan.corpus.names()} in '{plan.folder}'")
   if not plan.corpus.is_local():
-    display.say("Fetching from the Hugging Face hub what is not here yet.")
-  tokenizer = plan.given or _trained(plan, plan.corpus, share, display)
+    display.say("Downloading missing data from the Hugging Face hub")
+  tokenizer = plan.tokenizer
+  if tokenizer is None:
+    tokenizer = _find_or_train_vocabulary(plan, plan.corpus, job, display)
   with display.bar("Building rows") as show:
     return build_rows.build_chunks(
       plan.folder,
@@ -238,39 +252,39 @@ def _build(plan: Plan, share: tuple[int, int]) -> chunks.ChunkSet:
       plan.options,
       backend=plan.backend,
       num_workers=plan.num_workers,
-      share=share,
+      job=job,
       progress=show,
     )
 
 
-def _trained(
-  plan: Plan, corpus: Corpus, share: tuple[int, int], display: Display
+def _find_or_train_vocabulary(
+  plan: Plan, corpus: Corpus, job: tuple[int, int], display: Display
 ) -> Tokenizer:
-  """The vocabulary of the text; the first job of an array trains it."""
-  o = plan.options
+  """Returns the vocabulary of the text, which the first of all jobs trains."""
   with build_rows.folder_lock(plan.folder, "vocabulary.lock"):
-    temporary = build_rows.open_unfinished(plan.folder, o, share=share)
-    kept = temporary / "vocab.txt"
-    if not kept.exists():
+    temporary = build_rows.open_unfinished(plan.folder, plan.options, job=job)
+    path = temporary / "vocab.txt"
+    if not path.exists():
       try:
-        vocab = _train(plan, corpus, display)
+        vocab = _train_vocabulary(plan, corpus, display)
       except (InputError, DataError):
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-      display.say(f"Trained a vocabulary of {len(vocab):,} entries.")
-      tokenizer_lib.write_vocabulary(vocab, kept)
-    return tokenizer_lib.load_tokenizer(
-      str(kept), lowercase=o.lowercase, strip_accents=o.strip_accents
-    )
+      display.say(f"Trained a vocabulary of {len(vocab):,} entries")
+      tokenizer_lib.write_vocabulary(vocab, path)
+    return _load_vocabulary(path, plan.options)
 
 
-def _train(plan: Plan, corpus: Corpus, display: Display) -> tuple[str, ...]:
+def _train_vocabulary(
+  plan: Plan, corpus: Corpus, display: Display
+) -> tuple[str, ...]:
   meter = Meter()
   with display.bar("Training the vocabulary") as show:
 
-    def progress(
+    def show_progress(
       text_bytes: int, detail: str, *, at_once: bool = False
     ) -> None:
+      # Merging pieces, after all text is read, takes an unknown time.
       done = None if meter.fraction_read == 1 else meter.fraction_read
       show(text_bytes, done, detail, at_once=at_once)
 
@@ -279,55 +293,60 @@ def _train(plan: Plan, corpus: Corpus, display: Display) -> tuple[str, ...]:
       size=plan.vocab_size,
       lowercase=plan.options.lowercase,
       strip_accents=plan.options.strip_accents,
-      progress=progress,
+      progress=show_progress,
     )
 
 
-def _merge(plan: Plan, built: chunks.ChunkSet) -> None:
-  manifest = merge_chunks.merge(plan.folder, built)
-  _say_summary(Display(), manifest, built.corpus.part_names())
+def _merge(plan: Plan, chunk_set: chunks.ChunkSet) -> None:
+  manifest = merge_chunks.merge(plan.folder, chunk_set)
+  _print_summary(Display(), manifest, chunk_set.corpus.part_names())
 
 
-def _say_summary(
+def _print_summary(
   display: Display, manifest: dict[str, Any], part_names: list[str]
 ) -> None:
-  """Prints the size of the rows, their sources and oddities of the text."""
+  """Prints the number of rows, the parts and the oddities of the text."""
   splits, parts = manifest["splits"], manifest["parts"]
   display.say(
     f"{splits['train']['rows']:,} rows of {manifest['options']['length']}"
     f" tokens to train on ({splits['train']['padding_share']:.1%} padding),"
-    f" {splits['held_out']['rows']:,} held out."
+    f" {splits['held_out']['rows']:,} held out"
   )
-  if lost := manifest["lost_share"]:
-    display.say(f"  {lost:.1%} of the tokens are in no row (data.overflow)")
+  if lost_share := manifest["lost_share"]:
+    display.say(f"  {lost_share:.1%} of the tokens are lost (data.overflow)")
   if len(parts) > 1:
     total = max(1, sum(part["text_bytes"] for part in parts))
     for name, part in zip(part_names, parts, strict=True):
-      share, times = part["text_bytes"] / total, part["passes"]
-      often = f", read up to {times} times" if times > 1 else ""
-      display.say(f"  {share:6.1%} of the text: {name}{often}")
+      share, passes = part["text_bytes"] / total, part["passes"]
+      repeats = f", read up to {passes} times" if passes > 1 else ""
+      display.say(f"  {share:6.1%} of the text: {name}{repeats}")
   for name, count in manifest["oddities"].items():
     display.say(f"  {count:,} {name}")
 
 
-def _is_whole(folder: pathlib.Path) -> bool:
-  return (folder / "manifest.json").exists()  # written last, then renamed
+def _is_complete(folder: pathlib.Path) -> bool:
+  # The manifest is written last, and the folder is then renamed.
+  return (folder / "manifest.json").exists()
 
 
-def _options_of(folder: pathlib.Path | None) -> dict[str, Any]:
-  return rows_folder.read_manifest(folder)["options"] if folder else {}
+def _open_corpus(
+  options: PrepareOptions, named: pathlib.Path | None
+) -> tuple[Corpus | None, list[dict[str, Any]]]:
+  """Opens the corpus and returns it with its identity.
 
-
-def _corpus(r: PrepareOptions, named: pathlib.Path | None) -> Corpus | None:
-  """The corpus; None where rows came to this machine without the text."""
+  If the text is missing but the named folder is complete, returns None with the
+  identity in the manifest.
+  """
   try:
-    return open_corpus(
-      r.sources, errors=r.errors, stopping=r.stopping, **r.resources
+    corpus = open_corpus(
+      options.sources,
+      errors=options.errors,
+      stopping=options.stopping,
+      **options.resources,
     )
+    return corpus, corpus.identity()
   except UnavailableError as error:
-    if not named or not _is_whole(named):
+    if not named or not _is_complete(named):
       raise
-    Display().say(
-      f"{printable(error)}\nTaking the rows in {named} as they are."
-    )
-    return None
+    Display().say(f"{printable(error)}\nUsing the rows in '{named}'.")
+    return None, rows_folder.read_manifest(named)["options"]["sources"]

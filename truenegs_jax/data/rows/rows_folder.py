@@ -1,14 +1,12 @@
-"""Rows of tokens on disk: written once, memory-mapped, checked.
+"""Reads and verifies rows folders: rows of tokens on disk, memory-mapped.
 
-A rows folder holds, per split ("train", "held_out") and shard,
-`<split>-00000.{tokens,types,documents}.npy`; `vocab.txt`; `unigram_V.npy`,
-how often each entry occurs in the training split; and `manifest.json`, which
-says what all this is and is written last.
+A rows folder contains, per split ("train", "held_out") and shard,
+`<split>-00000.{tokens,types,documents}.npy`; `vocab.txt`; `unigram_V.npy`, the
+counts of each entry in the training split; and `manifest.json`, which describes
+all of this and is written last. `merge_chunks` writes it.
 
   rows = open_rows("rows", "train")
   rows.take(np.arange(8))["tokens"]  # int32 [8, L]
-
-This module is the format and its reading; `build` writes it.
 """
 
 import dataclasses
@@ -21,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.data.rows import layouts
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import DataError, InputError, one_of
 from truenegs_jax.runtime.files import short_sha256
 
 VERSION = 3
 SPLITS = ("train", "held_out")
 FIELDS = ("tokens", "types", "documents")
+REBUILD = "Remove the folder and prepare the rows again."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +34,8 @@ class RowsOptions:
 
   Attributes:
     sources: `Corpus.identity()`: names, sizes and times of files, weights.
-    vocabulary: fingerprint of a given tokenizer, or "train:SIZE".
-    strip_accents: of the tokenizer, like `lowercase`.
-    held_out: share of the documents that is kept from training, 0 to 0.5.
+    vocabulary: the fingerprint of the tokenizer, or "train:SIZE".
+    held_out: the share of the documents to hold out, 0 to 0.5.
   """
 
   sources: list[dict[str, Any]]
@@ -55,17 +53,25 @@ class RowsOptions:
       self.layout, length=self.length, overflow=self.overflow
     )
     if not 0 <= self.held_out <= 0.5:
-      raise InputError(f"data.held_out={self.held_out}: allowed is 0 to 0.5.")
+      raise InputError(
+        f"data.held_out={self.held_out} is not allowed. Set"
+        " --config.data.held_out to a share of 0 to 0.5."
+      )
     if self.seed < 0:
-      raise InputError(f"data.seed={self.seed}: must be 0 or more.")
+      raise InputError(
+        f"data.seed={self.seed} is negative. Set --config.data.seed to 0 or"
+        " more."
+      )
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
   """A split of a rows folder, memory-mapped.
 
-  `shards` holds per shard `(tokens_RxL, types_RxL, documents_RxL)`: uint16
-  or uint32, uint8, uint8; shard i begins with row `starts[i]`.
+  Attributes:
+    shards: tokens_RxL (uint16 or uint32), types_RxL and documents_RxL (uint8)
+      of each shard.
+    starts: the index of the first row of each shard, and the number of rows.
   """
 
   folder: pathlib.Path
@@ -79,66 +85,70 @@ class Rows:
 
   @property
   def length(self) -> int:
-    """L: the positions of a row."""
+    """The number of positions of a row, L."""
     return self.manifest["options"]["length"]
 
   @property
   def pad(self) -> int:
-    """The id of padding."""
+    """The id of [PAD]."""
     return self.manifest["tokenizer"]["pad"]
 
   @property
   def fingerprint(self) -> str:
-    """Of the content of the folder; equal rows have equal fingerprints."""
+    """A hash of the content of the folder, independent of paths and times."""
     return self.manifest["fingerprint"]
 
   def take(self, row_B: np.ndarray) -> dict[str, np.ndarray]:
-    """The rows of these numbers: tokens, types, documents, int32 [B, L].
+    """Returns rows by index: tokens, types and documents, int32 [B, L].
 
     Raises:
-      DataError: a token id is not below V (JAX would clamp it silently).
+      DataError: a token id is not in the vocabulary (JAX would clamp it).
     """
     shard_B = np.searchsorted(self.starts, row_B, side="right") - 1
-    taken = {f: np.empty((len(row_B), self.length), np.int32) for f in FIELDS}
+    batch = {f: np.empty((len(row_B), self.length), np.int32) for f in FIELDS}
     for shard in np.unique(shard_B):
-      here_B = shard_B == shard
-      local = row_B[here_B] - self.starts[shard]
+      in_shard_B = shard_B == shard
+      index = row_B[in_shard_B] - self.starts[shard]
       for field, array in zip(FIELDS, self.shards[shard], strict=True):
-        taken[field][here_B] = array[local]
+        batch[field][in_shard_B] = array[index]
     num_entries = self.manifest["tokenizer"]["size"]
-    if len(row_B) and (largest := taken["tokens"].max()) >= num_entries:
-      row = row_B[taken["tokens"].max(axis=1).argmax()]
+    if len(row_B) and (largest := batch["tokens"].max()) >= num_entries:
+      row = row_B[batch["tokens"].max(axis=1).argmax()]
       raise DataError(
-        f"{self.folder}: row {row} of {self.split!r} holds token id {largest},"
-        f" the vocabulary has {num_entries}: prepare the rows anew."
+        f"{self.folder}: token id {largest} in row {row} of {self.split!r} is"
+        f" not in the vocabulary of {num_entries:,} entries. {REBUILD}"
       )
-    return taken
+    return batch
 
 
 def rows_fingerprint(options: RowsOptions) -> str:
-  """16 hex digits over everything that determines the rows."""
+  """Returns 16 hex digits of a hash of everything that decides the rows."""
   return hash_json({"version": VERSION, **dataclasses.asdict(options)})
 
 
 def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
-  """The manifest of a rows folder; DataError where it is none, or damaged."""
+  """Returns the manifest of a rows folder.
+
+  Raises:
+    DataError: there is no manifest, or it is damaged or of another version.
+  """
   path = pathlib.Path(folder) / "manifest.json"
   try:
     manifest = json.loads(path.read_bytes())
     checksum = manifest.pop("checksum")
   except OSError as error:
     raise DataError(
-      f"{folder} is no rows folder ({path.name}: {error.strerror}): prepare it"
-      " with python -m truenegs_jax.prepare."
+      f"'{folder}' is not a rows folder ({path.name}: {error.strerror}). Run"
+      " `python -m truenegs_jax.prepare --config=FILE` to prepare it."
     ) from error
   except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise DataError(f"{path} is damaged: prepare the rows anew.") from error
+    raise DataError(f"{path}: damaged. {REBUILD}") from error
   if checksum != hash_json(manifest):
-    raise DataError(f"{path} was changed or is damaged: prepare the rows anew.")
+    raise DataError(f"{path}: changed or damaged. {REBUILD}")
   if manifest["version"] != VERSION:
     raise DataError(
-      f"{path}: format {manifest['version']}, this version reads {VERSION}:"
-      " prepare the rows anew."
+      f"{path}: version {manifest['version']} of the format is not supported,"
+      f" only version {VERSION}. {REBUILD}"
     )
   return manifest
 
@@ -146,13 +156,13 @@ def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
 def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
   """Maps a split ("train" or "held_out") into memory.
 
-  Sizes are checked here, checksums by `verify_rows`.
+  Checks the sizes of files; `verify_rows` checks their content.
 
   Raises:
-    DataError: not a rows folder; a shard is missing, cut or of other shape.
+    DataError: the folder is not a rows folder, or a shard is missing, cut or
+      of another shape.
   """
-  if split not in SPLITS:
-    raise InputError(f"split={split!r}: choose one of {', '.join(SPLITS)}.")
+  one_of("split", split, SPLITS)
   folder = pathlib.Path(folder)
   manifest = read_manifest(folder)
   counts = manifest["splits"][split]["shards"]
@@ -160,13 +170,18 @@ def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
   for number, count in enumerate(counts):
     names = [shard_name(split, number, field) for field in FIELDS]
     shape = (count, manifest["options"]["length"])
-    shards.append(tuple(_map(folder, n, shape, manifest) for n in names))
+    fields = (_map_field(folder, name, shape, manifest) for name in names)
+    shards.append(tuple(fields))
   starts = np.cumsum([0, *counts])
   return Rows(folder, split, manifest, tuple(shards), starts)
 
 
 def verify_rows(folder: str | pathlib.Path) -> None:
-  """Reads every file of a rows folder; DataError names the damaged ones."""
+  """Reads every file of a rows folder and compares checksums.
+
+  Raises:
+    DataError: files are damaged or missing; it names them.
+  """
   folder = pathlib.Path(folder)
   damaged = []
   for name, record in read_manifest(folder)["files"].items():
@@ -177,51 +192,49 @@ def verify_rows(folder: str | pathlib.Path) -> None:
       damaged.append(f"{name} ({error.strerror})")
   if damaged:
     raise DataError(
-      f"{folder}: content differs from what was written:"
-      f" {', '.join(damaged)}. Remove the folder and prepare the rows anew."
+      f"{folder}: damaged or missing files: {', '.join(damaged)}. {REBUILD}"
     )
 
 
 def check_options(folder: str | pathlib.Path, options: RowsOptions) -> None:
-  """Raises DataError where a rows folder was made with other options."""
-  found = read_manifest(folder)["options"]
-  wanted = json.loads(json.dumps(dataclasses.asdict(options)))
-  short = lambda value: textwrap.shorten(str(value), 300, placeholder="...")
-  differences = [
-    f"  {key}: {short(found.get(key))} there, {short(wanted[key])} asked for"
-    for key in wanted
-    if found.get(key) != wanted[key]
-  ]
+  """Raises DataError if a rows folder was prepared with other options."""
+  saved = read_manifest(folder)["options"]
+  expected = json.loads(json.dumps(dataclasses.asdict(options)))
+  differences = []
+  for key, value in expected.items():
+    if saved.get(key) != value:
+      pair = f"{_shorten(saved.get(key))} in the folder, {_shorten(value)} now"
+      differences.append(f"\n  {key}: {pair}")
   if differences:
     raise DataError(
-      f"data.rows: {folder} holds other rows:\n"
-      + "\n".join(differences)
-      + "\nRemove the folder, name another one, or leave data.rows empty."
+      f"data.rows='{folder}' was prepared with other options:"
+      f"{''.join(differences)}\nRemove the folder, choose another one, or set"
+      " --config.data.rows= (empty) to use the cache."
     )
 
 
 def check_batch_size(rows: Rows, batch_size: int) -> None:
-  """Raises DataError where a split does not hold one batch."""
+  """Raises DataError if a split has less than one batch."""
   if len(rows) < batch_size:
     raise DataError(
-      f"{rows.folder}: {len(rows)} rows in {rows.split!r}, fewer than"
-      f" batch_size={batch_size}: add text, or set batch_size to at most"
-      f" {len(rows)}."
+      f"batch_size={batch_size} is more than the {len(rows):,} rows of"
+      f" {rows.split!r} in '{rows.folder}'. Add text, or set"
+      f" --config.batch_size to at most {len(rows)}."
     )
 
 
 def token_dtype(num_entries: int) -> np.dtype:
-  """The dtype that ids of a vocabulary are stored as: uint16 where they fit."""
+  """Returns the dtype of stored token ids: uint16 if they fit, else uint32."""
   return np.dtype(np.uint16 if num_entries <= 2**16 else np.uint32)
 
 
 def shard_name(split: str, number: int, field: str) -> str:
-  """The file of one field of one shard."""
+  """Returns the file name of one field of a shard."""
   return f"{split}-{number:05d}.{field}.npy"
 
 
 def file_record(path: pathlib.Path) -> dict[str, int]:
-  """The size and CRC-32 of a file, as the manifest has them."""
+  """Returns the size and CRC-32 of a file, for the manifest."""
   crc = 0
   with open(path, "rb") as file:
     while block := file.read(1 << 22):
@@ -230,35 +243,36 @@ def file_record(path: pathlib.Path) -> dict[str, int]:
 
 
 def hash_json(value: Any) -> str:
-  """16 hex digits of a SHA-256 over canonical JSON."""
+  """Returns 16 hex digits of the SHA-256 of canonical JSON."""
   text = json.dumps(value, sort_keys=True, separators=(",", ":"))
   return short_sha256(text)
 
 
-def _map(
+def _shorten(value: Any) -> str:
+  return textwrap.shorten(str(value), 300, placeholder="...")
+
+
+def _map_field(
   folder: pathlib.Path,
   name: str,
   shape: tuple[int, int],
   manifest: dict[str, Any],
 ) -> np.ndarray:
   path = folder / name
-  expected = manifest["files"][name]["bytes"]
+  expected_size = manifest["files"][name]["bytes"]
   try:
     size = path.stat().st_size
-    if size != expected:
+    if size != expected_size:
       raise DataError(
-        f"{path}: {size:,} bytes, written were {expected:,}: prepare the rows"
-        " anew."
+        f"{path}: {size:,} bytes instead of {expected_size:,}. {REBUILD}"
       )
     array = np.load(path, mmap_mode="r", allow_pickle=False)
   except (OSError, ValueError) as error:
-    raise DataError(
-      f"{path}: cannot be read ({error}): prepare the rows anew."
-    ) from error
+    raise DataError(f"{path}: cannot be read ({error}). {REBUILD}") from error
   if array.shape != shape or array.dtype.kind != "u":
     raise DataError(
-      f"{path}: {array.dtype} {array.shape} instead of {shape} unsigned"
-      " integers: prepare the rows anew."
+      f"{path}: {array.dtype} {array.shape} instead of unsigned integers"
+      f" {shape}. {REBUILD}"
     )
-  # A plain view: np.memmap makes every small read several times slower.
+  # Small reads from a plain view are several times faster than from np.memmap.
   return np.asarray(array)

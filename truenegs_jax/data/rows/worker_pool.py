@@ -1,4 +1,4 @@
-"""Work on many items in several processes, with results in order."""
+"""Maps a function over items in several processes, with results in order."""
 
 import collections
 import concurrent.futures
@@ -14,132 +14,139 @@ from typing import Any
 
 from truenegs_jax.runtime.errors import InputError
 
-Work = Callable[[Any], int]
+Function = Callable[[Any], int]
 
-# Fewer items are done before processes have started.
-WORTH_WORKERS = 4
-WAITING = 2  # items a worker, in memory at a time
+# Fewer items are faster without processes, which take time to start.
+MIN_ITEMS = 4
+ITEMS_PER_WORKER = 2  # in memory at a time
 CGROUP_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
 
 
 def map_in_order(
-  make: Callable[[], Work], items: Iterable[Any], *, num_workers: int
+  make_function: Callable[[], Function],
+  items: Iterable[Any],
+  *,
+  num_workers: int,
 ) -> Iterator[int]:
   """Yields the result of every item, in order.
 
   Args:
-    make: returns the function that does an item; picklable, for each worker
-      calls it once. It is called here in any case, so that what is wrong with
-      it is raised here and not by every worker.
+    make_function: returns the function of an item. Must be picklable: each
+      worker calls it once. It is also called in this process, so that its
+      errors are raised here once and not by every worker.
 
   Raises:
     InputError: a worker was killed.
   """
   items = iter(items)
-  first = list(itertools.islice(items, WORTH_WORKERS))
-  work = make()
-  if num_workers == 1 or len(first) < WORTH_WORKERS:
-    yield from map(work, itertools.chain(first, items))
-    return
-  yield from _in_processes(make, itertools.chain(first, items), num_workers)
+  first = list(itertools.islice(items, MIN_ITEMS))
+  items = itertools.chain(first, items)
+  function = make_function()
+  if num_workers == 1 or len(first) < MIN_ITEMS:
+    yield from map(function, items)
+  else:
+    yield from _map_in_processes(make_function, items, num_workers)
 
 
 def check_main_guard() -> None:
-  """Raises InputError in a worker that runs its parent's script once more."""
+  """Raises InputError in a worker that runs the script of its parent again."""
   if multiprocessing.current_process().name != "MainProcess":
     raise InputError(
-      "Rows are prepared from within a process that another one started. If"
-      ' that was a script without `if __name__ == "__main__":` around the call,'
-      " add it; else give num_workers=1."
+      "Rows cannot be prepared in a child process with several workers. If this"
+      " is a script without `if __name__ == '__main__':` around the call, add"
+      " it. Otherwise set num_workers=1."
     )
 
 
 def available_cores() -> int:
-  """Cores that this process may use: those of `taskset`, Slurm, a container."""
+  """Counts the cores that `taskset`, Slurm or a container leave to us."""
   cores = os.cpu_count() or 1
-  with contextlib.suppress(AttributeError):  # Linux has it
+  with contextlib.suppress(AttributeError):  # exists on Linux only
     cores = len(os.sched_getaffinity(0))
-  with contextlib.suppress(OSError, ValueError):  # the quota of a container
+  with contextlib.suppress(OSError, ValueError):  # there may be no quota
     quota, period = CGROUP_QUOTA.read_text().split()
     cores = min(cores, max(1, int(quota) // int(period)))
   return cores
 
 
-def _in_processes(
-  make: Callable[[], Work], items: Iterator[Any], num_workers: int
+def _map_in_processes(
+  make_function: Callable[[], Function],
+  items: Iterator[Any],
+  num_workers: int,
 ) -> Iterator[int]:
   pool = concurrent.futures.ProcessPoolExecutor(
     num_workers,
-    # Not fork: whoever calls may have threads (jax has), which it breaks.
+    # Forking breaks the threads of the caller, such as those of jax.
     mp_context=multiprocessing.get_context("spawn"),
     initializer=_start_worker,
-    initargs=(make,),
+    initargs=(make_function,),
   )
-  running: collections.deque[concurrent.futures.Future[int]]
-  running = collections.deque()
+  pending: collections.deque[concurrent.futures.Future[int]]
+  pending = collections.deque()
   try:
     for item in items:
-      with _signals_held():  # a submission may start a worker
-        running.append(pool.submit(_do, item))
-      if len(running) >= WAITING * num_workers:
-        yield running.popleft().result()
-    while running:
-      yield running.popleft().result()
+      with _defer_signals():  # submitting may start a worker
+        pending.append(pool.submit(_call_function, item))
+      if len(pending) >= ITEMS_PER_WORKER * num_workers:
+        yield pending.popleft().result()
+    while pending:
+      yield pending.popleft().result()
   except concurrent.futures.process.BrokenProcessPool as error:
     raise InputError(
-      f"data.workers={num_workers}: a worker process ended before its time."
-      " What it said stands above; if nothing does, it was killed, most often"
-      " for want of memory (each takes up to half a gigabyte): set fewer and"
-      " give the same command again; it goes on where this one stopped."
+      f"data.workers={num_workers}: a worker process ended early. Its error is"
+      " printed above. If there is none, it was killed, most often because of"
+      " too little memory (a worker needs up to 0.5 GB). Set a smaller"
+      " --config.data.workers and run the same command again; it continues."
     ) from error
   finally:
     pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-  """Keeps signals for later: a pool that is half started cannot be ended.
+def _defer_signals() -> Iterator[None]:
+  """Defers SIGINT and SIGTERM, as a half-started pool cannot be shut down.
 
-  Workers inherit it: Ctrl-C reaches them, too, and is for us to handle. What is
-  blocked in this thread another one may take, and Python then has the main
-  thread handle it all the same: so the handlers wait, too.
+  Workers inherit the blocked signals: Ctrl-C reaches them too, but only this
+  process must handle it. Another thread may receive a signal that this one
+  blocks, and Python then runs the handler in the main thread. So the handlers
+  are replaced as well.
   """
-  held = {signal.SIGINT, signal.SIGTERM}
-  before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
-  came: list[int] = []
+  signals = {signal.SIGINT, signal.SIGTERM}
+  old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+  received: list[int] = []
   handlers: dict[int, Any] = {}
   if threading.current_thread() is threading.main_thread():
-    handlers = {n: h for n in held if callable(h := signal.getsignal(n))}
+    handlers = {n: h for n in signals if callable(h := signal.getsignal(n))}
   for number in handlers:
-    signal.signal(number, lambda number, _: came.append(number))
+    signal.signal(number, lambda number, _: received.append(number))
   try:
     yield
   finally:
     for number, handler in handlers.items():
       signal.signal(number, handler)
-    for number in came:
-      signal.raise_signal(number)  # is handled once it is let through
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    for number in received:
+      signal.raise_signal(number)  # handled when the mask is restored
+    signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
-_work: Work  # of a worker process, set once as it starts
+_function: Function  # of this worker process
 
 
-def _start_worker(make: Callable[[], Work]) -> None:
-  global _work
+def _start_worker(make_function: Callable[[], Function]) -> None:
+  global _function
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-  threading.Thread(target=_die_with_parent, daemon=True).start()
-  os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a worker
-  _work = make()
+  threading.Thread(target=_exit_with_parent, daemon=True).start()
+  os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per worker
+  _function = make_function()
 
 
-def _do(item: Any) -> int:
-  return _work(item)
+def _call_function(item: Any) -> int:
+  return _function(item)
 
 
-def _die_with_parent() -> None:
-  # A killed parent closes no queue that the workers hold open themselves.
+def _exit_with_parent() -> None:
+  # The queues stay open when the parent is killed: workers hold both ends.
   parent = multiprocessing.parent_process()
   if parent is not None:
     parent.join()
