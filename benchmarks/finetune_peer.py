@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   c = finetune_glue.get_config(flags.task)
   c.init, c.init_skip, c.optim.lr = flags.init, "head", flags.lr
   c.finetune.data, c.finetune.epochs = flags.data, flags.epochs
-  initial = initial_weights.open_weights(c, say=print)
+  initial = initial_weights.open_weights(c, report=print)
   recipe = FinetuneOptions.from_config(c)
   data = task_data.read_task_data(recipe, flags.task, initial.tokenizer)
   sides = make_sides(initial, recipe, data)
@@ -113,7 +113,7 @@ def make_sides(
 ) -> Sides:
   """Both sides; ends the program where they do not load the same weights."""
   model = initial.make_model(data.num_outputs)
-  params = initial.make_params(model, data.task, 0, say=print)
+  params = initial.make_params(model, data.task, 0, report=print)
   auto = transformers.AutoModelForSequenceClassification
   theirs, info = auto.from_pretrained(
     initial.weights.init,

@@ -1,4 +1,4 @@
-"""From the files that a config names to rows, answers and scores."""
+"""Tests reading of tasks into rows, and decoding and scoring of answers."""
 
 import json
 
@@ -28,22 +28,21 @@ RTE = [("entailment", *texts) for _, *texts in MRPC]
 ROWS = {"mrpc": MRPC, "stsb": STSB, "rte": RTE}
 
 
-def gather(c, name, tokenizer):
-  return task_data.read_task_data(
-    FinetuneOptions.from_config(c), name, tokenizer
-  )
+def read_data(c, name):
+  options = FinetuneOptions.from_config(c)
+  return task_data.read_task_data(options, name, TOKENIZER)
 
 
 def check_files(c):
   task_data.check_files(FinetuneOptions.from_config(c))
 
 
-def files_of(c, name):
+def parse_files(c, name):
   return task_data.parse_files(FinetuneOptions.from_config(c), name)
 
 
 def glue_config(folder, name="mrpc", **more):
-  """The config of a task whose two files are written."""
+  """Writes the two files of a task and returns a config for it."""
   c = finetune_glue.get_config(name)
   for split in ("train", "dev"):
     path = folder / TASKS[name].title / f"{split}.tsv"
@@ -55,48 +54,48 @@ def glue_config(folder, name="mrpc", **more):
   return c
 
 
-def texts(encoded) -> list[str]:
+def decode_rows(encoded) -> list[str]:
   return [TOKENIZER.decode(row) for row in encoded.tokens]
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_mrpc_and_stsb_alone_train_on_their_pairs_both_ways(tmp_path, name):
-  data = gather(glue_config(tmp_path, name), name, TOKENIZER)
-  once = ["[CLS] a b [SEP] c [SEP]", "[CLS] d [SEP] e f [SEP]"]
-  once += ["[CLS] g [SEP] h [SEP]"]
-  twice = ["[CLS] c [SEP] a b [SEP]", "[CLS] e f [SEP] d [SEP]"]
-  twice += ["[CLS] h [SEP] g [SEP]"]
-  twice = [] if name == "rte" else twice
-  assert texts(data.train) == once + twice
+def test_only_mrpc_and_stsb_train_on_both_orders(tmp_path, name):
+  data = read_data(glue_config(tmp_path, name), name)
+  pairs = ["[CLS] a b [SEP] c [SEP]", "[CLS] d [SEP] e f [SEP]"]
+  pairs += ["[CLS] g [SEP] h [SEP]"]
+  swapped = ["[CLS] c [SEP] a b [SEP]", "[CLS] e f [SEP] d [SEP]"]
+  swapped += ["[CLS] h [SEP] g [SEP]"]
+  swapped = [] if name == "rte" else swapped
+  assert decode_rows(data.train) == pairs + swapped
   label_N = data.train.targets["label"]
-  assert label_N[3:].tolist() == label_N[: len(twice)].tolist()
-  assert texts(data.dev.encoded) == once and len(data.dev.keys) == 3
+  assert label_N[3:].tolist() == label_N[: len(swapped)].tolist()
+  assert decode_rows(data.dev.encoded) == pairs and len(data.dev.keys) == 3
 
 
-def test_answers_of_stsb_are_in_its_own_units(tmp_path):
-  dev = gather(glue_config(tmp_path, "stsb"), "stsb", TOKENIZER).dev
+def test_answers_to_stsb_are_unscaled(tmp_path):
+  dev = read_data(glue_config(tmp_path, "stsb"), "stsb").dev
   scaled_N = dev.encoded.targets["label"]
   np.testing.assert_allclose(scaled_N, [0, 0.76, 1])
-  said = dev.decode_answers(list(scaled_N[:, None]))
-  assert said == pytest.approx([0.0, 3.8, 5.0])
+  answers = dev.decode_answers(list(scaled_N[:, None]))
+  assert answers == pytest.approx([0.0, 3.8, 5.0])
   assert dev.golds == (0.0, 3.8, 5.0)
-  assert dev.score(said) == pytest.approx({"spearman": 100, "pearson": 100})
-  assert dev.score(said[::-1])["spearman"] == pytest.approx(-100)
+  assert dev.score(answers) == pytest.approx({"spearman": 100, "pearson": 100})
+  assert dev.score(answers[::-1])["spearman"] == pytest.approx(-100)
 
 
-def test_answers_of_classes_are_their_names(tmp_path):
-  dev = gather(glue_config(tmp_path), "mrpc", TOKENIZER).dev
+def test_answers_of_classes_are_names(tmp_path):
+  dev = read_data(glue_config(tmp_path), "mrpc").dev
   logits = list(np.array([[0.0, 1.0], [2.0, 1.0], [-2.0, -1.0]]))
   assert dev.decode_answers(logits) == ["1", "0", "1"] == list(dev.golds)
   assert dev.score(["1", "1", "1"])["accuracy"] == pytest.approx(200 / 3)
 
 
-def test_fewer_rows_and_other_epochs_are_noted(tmp_path):
+def test_notes_fewer_rows_shorter_rows_and_other_epochs(tmp_path):
   c = glue_config(tmp_path, rows=2, epochs=1.0)
   c.length = 6
-  data = gather(c, "mrpc", TOKENIZER)
+  data = read_data(c, "mrpc")
   assert len(data.train.tokens) == 4 and len(data.dev.keys) == 3
-  assert texts(data.train)[1] == "[CLS] d [SEP] e f [SEP]"
+  assert decode_rows(data.train)[1] == "[CLS] d [SEP] e f [SEP]"
   assert data.notes == (
     "2 of 3,668 rows of train",
     "3 of 408 rows of dev",
@@ -104,8 +103,8 @@ def test_fewer_rows_and_other_epochs_are_noted(tmp_path):
     "1 epochs, not 3",
   )
   c.length, c.finetune.epochs = 5, 0.0
-  cut = gather(c, "mrpc", TOKENIZER)
-  assert cut.train.num_cut == 4 and len(cut.notes) == 3
+  shorter = read_data(c, "mrpc")
+  assert shorter.train.num_cut == 4 and len(shorter.notes) == 3
 
 
 # --- questions
@@ -115,11 +114,11 @@ CONTEXTS = {"q0": ("a b c d e f", "b c d"), "q1": (LONG, "t s r")}
 CONTEXTS["q2"] = ("f e d c b a", "f e")
 
 
-def write_squad(path, moved=0) -> str:
-  """A question on each of CONTEXTS."""
+def write_squad(path, shift=0) -> str:
+  """Writes a question on each of CONTEXTS."""
   paragraphs = []
   for key, (context, answer) in CONTEXTS.items():
-    start = context.index(answer) + moved
+    start = context.index(answer) + shift
     answers = [{"text": answer, "answer_start": start}]
     qas = [{"id": key, "question": "z z ?", "answers": answers}]
     paragraphs.append({"context": context, "qas": qas})
@@ -129,22 +128,22 @@ def write_squad(path, moved=0) -> str:
 
 def squad_config(folder, **more):
   c = finetune_squad.get_config()
-  for split, moved in (("train", 1), ("dev", 0)):
-    write_squad(folder / f"{split}-v1.1.json", moved)
+  for split, shift in (("train", 1), ("dev", 0)):
+    write_squad(folder / f"{split}-v1.1.json", shift)
   c.length, c.finetune.data = 24, str(folder)
   c.finetune.stride, c.finetune.question_length = 8, 2
   c.finetune.update(more)
   return c
 
 
-def as_logits(start, end, size):
+def make_logits(start, end, size):
   logits = np.zeros((size, 2), np.float32)
   logits[start, 0] = logits[end, 1] = 5
   return logits
 
 
-def as_beam(start, end, size):
-  """Three starts, the right one last, and three ends for each."""
+def make_beam(start, end, size):
+  """Makes three starts, the correct one last, and three ends for each."""
   starts_S = np.array([1, size - 2, start], np.int32)
   ends_SxE = np.stack([starts_S, starts_S, starts_S], 1)
   ends_SxE[2] = [size - 2, end, start]
@@ -153,45 +152,50 @@ def as_beam(start, end, size):
   return starts_S, ends_SxE, scores_SxE
 
 
-@pytest.mark.parametrize("outputs_of", [as_logits, as_beam])
-def test_right_spans_of_windows_score_100_and_turned_ones_do_not(
-  tmp_path, outputs_of
+@pytest.mark.parametrize("make_outputs", [make_logits, make_beam])
+def test_correct_spans_score_100_and_reversed_ones_do_not(
+  tmp_path, make_outputs
 ):
-  data = gather(squad_config(tmp_path), "squad", TOKENIZER)
-  assert texts(data.train) == texts(data.dev.encoded)  # so spans are the same
-  assert texts(data.train)[0] == "[CLS] z z [SEP] a b c d e f [SEP]"
-  # Of the long one every 8 pieces, each of 24 less those around it.
+  data = read_data(squad_config(tmp_path), "squad")
+  assert decode_rows(data.train) == decode_rows(
+    data.dev.encoded
+  )  # so spans are equal
+  assert decode_rows(data.train)[0] == "[CLS] z z [SEP] a b c d e f [SEP]"
+  # A row has room for 19 pieces of the long context, and its stride is 8.
   assert len(data.train.tokens) == 2 + 1 + -(-(len(LONG.split()) - 19) // 8)
   spans = list(
     zip(*(data.train.targets[x] for x in ("start", "end")), strict=True)
   )
   sizes = data.dev.encoded.lengths_N
-  right = [outputs_of(*x, n) for x, n in zip(spans, sizes, strict=True)]
-  said = data.dev.decode_answers(right)
-  assert said == [answer for _, answer in CONTEXTS.values()]
-  assert data.dev.score(said) == {"em": 100, "f1": 100}
-  turned = [outputs_of(*x[::-1], n) for x, n in zip(spans, sizes, strict=True)]
-  assert data.dev.score(data.dev.decode_answers(turned))["em"] < 50
+  correct = [make_outputs(*x, n) for x, n in zip(spans, sizes, strict=True)]
+  answers = data.dev.decode_answers(correct)
+  assert answers == [answer for _, answer in CONTEXTS.values()]
+  assert data.dev.score(answers) == {"em": 100, "f1": 100}
+  reversed_ = [
+    make_outputs(*x[::-1], n) for x, n in zip(spans, sizes, strict=True)
+  ]
+  assert data.dev.score(data.dev.decode_answers(reversed_))["em"] < 50
 
 
-def test_few_candidates_may_hold_no_answer(tmp_path):
-  turned_of = lambda data: data.dev.decode_answers(
-    [as_logits(7, 6, n) for n in data.dev.encoded.lengths_N]
-  )
-  data = gather(squad_config(tmp_path), "squad", TOKENIZER)
-  assert NO_ANSWER not in turned_of(data)
-  data = gather(squad_config(tmp_path, num_best=1), "squad", TOKENIZER)
-  assert turned_of(data) == [NO_ANSWER] * 3
+@pytest.mark.parametrize("num_best", [20, 1])
+def test_few_candidates_may_contain_no_answer(tmp_path, num_best):
+  data = read_data(squad_config(tmp_path, num_best=num_best), "squad")
+  logits = [make_logits(7, 6, n) for n in data.dev.encoded.lengths_N]
+  answers = data.dev.decode_answers(logits)
+  if num_best == 1:
+    assert answers == [NO_ANSWER] * 3
+  else:
+    assert NO_ANSWER not in answers
 
 
-def test_some_questions_are_the_first_ones_with_all_their_windows(tmp_path):
-  data = gather(squad_config(tmp_path), "squad", TOKENIZER)
+def test_fewer_questions_keep_all_their_windows(tmp_path):
+  data = read_data(squad_config(tmp_path), "squad")
   c = squad_config(tmp_path, rows=2)
-  some = gather(c, "squad", TOKENIZER)
-  assert texts(some.train) == texts(data.train)[:-1]
-  assert some.dev.keys == tuple(CONTEXTS)
-  moved, *sizes = some.notes
-  assert moved.startswith("3 answers that stand elsewhere")
+  fewer = read_data(c, "squad")
+  assert decode_rows(fewer.train) == decode_rows(data.train)[:-1]
+  assert fewer.dev.keys == tuple(CONTEXTS)
+  moved, *sizes = fewer.notes
+  assert moved.startswith("3 answers that are not at")
   assert sizes == [
     "2 of 87,599 rows of train",
     "3 of 10,570 rows of dev",
@@ -200,14 +204,14 @@ def test_some_questions_are_the_first_ones_with_all_their_windows(tmp_path):
   assert data.notes[1].startswith("3 of 87,599")
 
 
-def test_named_files_of_questions_stand_for_the_usual_ones(tmp_path):
+def test_named_files_replace_the_official_ones(tmp_path):
   c = squad_config(tmp_path)
   for split in ("train", "dev"):
     (tmp_path / f"{split}-v1.1.json").unlink()
   with pytest.raises(
     DataError, match=r"train-v1.1.json: .* \.gz.*hf:rajpurkar"
   ):
-    gather(c, "squad", TOKENIZER)
+    read_data(c, "squad")
   rows = {"id": ["q9"], "context": ["a b"], "question": ["z ?"]}
   rows["answers"] = [{"text": ["b"], "answer_start": [2]}]
   datasets.disable_progress_bars()
@@ -215,53 +219,60 @@ def test_named_files_of_questions_stand_for_the_usual_ones(tmp_path):
   datasets.DatasetDict(validation=set_).save_to_disk(str(tmp_path / "set"))
   train = write_squad(tmp_path / "x.json")
   c.finetune.files = f"train={train} dev=hf:{tmp_path}/set"
-  assert gather(c, "squad", TOKENIZER).dev.golds == (("b",),)
+  assert read_data(c, "squad").dev.golds == (("b",),)
 
 
 # --- finetune.files
 
 
-def test_files_are_those_of_a_task_or_of_all():
+def test_files_are_for_one_task_or_for_all():
   c = finetune_glue.get_config("mrpc,rte")
-  assert files_of(c, "mrpc") == {}
+  assert parse_files(c, "mrpc") == {}
   c.finetune.files = "dev=x.tsv mrpc.train='a b.tsv' rte.train=hf:a/b:rte:train"
   check_files(c)
-  assert files_of(c, "mrpc") == {"dev": "x.tsv", "train": "a b.tsv"}
-  assert files_of(c, "rte") == {"dev": "x.tsv", "train": "hf:a/b:rte:train"}
+  assert parse_files(c, "mrpc") == {"dev": "x.tsv", "train": "a b.tsv"}
+  assert parse_files(c, "rte") == {"dev": "x.tsv", "train": "hf:a/b:rte:train"}
   c.finetune.files, c.finetune.predict_test = "rte.test=a=b.tsv", True
   check_files(c)
-  assert files_of(c, "rte") == {"test": "a=b.tsv"}
+  assert parse_files(c, "rte") == {"test": "a=b.tsv"}
 
 
 @pytest.mark.parametrize(
   ("files", "message"),
   [
-    ("mrpcc.dev=/nope", "'mrpcc.dev=...': 'mrpcc' is not fine.*mrpc, rte"),
+    (
+      "mrpcc.dev=/nope",
+      "'mrpcc.dev=...': the task 'mrpcc' is not fine.*mrpc, rte",
+    ),
     ("cola.dev=x", "'cola' is not fine-tuned"),
-    ("mrpc.dev_mismatched=x", "mrpc has train, dev, test, not 'dev_mism"),
-    ("trian=x", "'trian=...': mrpc has train, .*not 'trian'"),
+    ("mrpc.dev_mismatched=x", "mrpc has no split 'dev_mism.*train, dev, test"),
+    ("trian=x", "'trian=...': mrpc has no split 'trian'. .*train"),
     ("mrpc.test=x", "'mrpc.test=...': .*predict_test=True"),
-    ("dev=x mrpc.dev=y", "two files for dev of mrpc: 'x' and 'y'"),
+    ("dev=x mrpc.dev=y", "two files for dev of mrpc, 'x' and 'y'"),
     ("dev", "'dev' is not of the form SPLIT=FILE"),
     ("mrpc.dev=", "'mrpc.dev=' is not of the form"),
     ("=x", "'=x' is not of the form"),
     ("dev='x", "No closing quotation"),
   ],
 )
-def test_files_that_would_be_ignored_are_refused(tmp_path, files, message):
+def test_rejects_files_that_would_not_be_used(tmp_path, files, message):
   c = glue_config(tmp_path, files=files, tasks="mrpc,rte")
-  for read in (check_files, lambda c: gather(c, "mrpc", TOKENIZER)):
+  for read in (check_files, lambda c: read_data(c, "mrpc")):
     with pytest.raises(InputError, match=f"finetune.files.*{message}"):
       read(c)
 
 
-def test_splits_are_those_of_each_task():
+def test_splits_depend_on_the_task():
   c = finetune_squad.get_config()
   c.finetune.files, c.finetune.predict_test = "test=x.json", True
-  with pytest.raises(InputError, match="squad has train, dev, not 'test'"):
+  with pytest.raises(
+    InputError, match="squad has no split 'test'. .*train, dev"
+  ):
     check_files(c)
   c.finetune.files = ""
-  with pytest.raises(InputError, match="predict_test=True: squad has no test"):
+  with pytest.raises(
+    InputError, match="predict_test=True, but squad has no public"
+  ):
     check_files(c)
   c = finetune_own.get_config()
   c.finetune.files, c.finetune.predict_test = "own.test=x.csv", True

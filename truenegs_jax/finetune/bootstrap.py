@@ -1,4 +1,4 @@
-"""Two models compared on the same examples, by resampling these.
+"""Compares two models on the same examples by a paired bootstrap.
 
 compared, lines = compare_results(ours, theirs)  # of two workdirs
 compare("accuracy", gold_N, ours_SxN, theirs_SxN).low
@@ -6,35 +6,35 @@ compare("accuracy", gold_N, ours_SxN, theirs_SxN).low
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from truenegs_jax.finetune.config_checks import SQUAD
 from truenegs_jax.finetune.results import Result
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import one_of
 from truenegs_jax.tasks import scoring
 
-# The examples drawn for R resamples, int [R, N], -> the score of each of S runs
-# in each, [S, R].
+# Indices of examples in R resamples, int [R, N] -> scores of S runs, [S, R].
 Scorer = Callable[[np.ndarray], np.ndarray]
 
-DRAWN_AT_ONCE = 2**19  # examples: some arrays of 4 MB
+DRAWN_AT_ONCE = 2**19  # examples; a few arrays of 4 MB
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """By how much one model's runs score above another's; all in percent.
+  """Difference of two models' scores; all values in percent.
 
   Attributes:
-    metric: by name.
-    ours, theirs: the means over each model's runs.
+    metric: name of the metric.
+    ours, theirs: means over each model's runs.
     difference: ours - theirs.
-    low, high: 95 % interval for other examples, with these runs.
-    low_runs, high_runs: the same for other examples and other runs; None where
-      a model has one run, which says nothing of others.
-    resamples: how many were drawn.
-    p, p_runs: of no difference, two-sided; one for each interval.
+    low, high: 95 % interval for other examples, with the same runs.
+    low_runs, high_runs: 95 % interval for other examples and other runs; None
+      if a model has only one run.
+    resamples: number of resamples.
+    p, p_runs: two-sided p-values of no difference, one for each interval.
   """
 
   metric: str
@@ -53,30 +53,30 @@ class Comparison:
 def compare_results(
   ours: Mapping[str, Sequence[Result]], theirs: Mapping[str, Sequence[Result]]
 ) -> tuple[dict[str, list[Comparison]], list[str]]:
-  """The runs of two workdirs, by task, on the same examples.
+  """Compares the runs of two workdirs on the dev set of each task.
 
   Returns:
-    The comparisons, one for each metric of the dev set, and lines on tasks that
-    cannot be compared and on what the other's were not.
+    For each task a comparison per metric; and remarks on tasks that cannot be
+    compared, and the notes of the other runs.
   """
-  compared, lines = {}, []
+  compared, remarks = {}, []
   for name, runs in ours.items():
     others = theirs.get(name, [])
     golds = [x.answers["dev"]["golds"] for x in (*runs, *others)]
     if others and all(gold == golds[0] for gold in golds):
       compared[name] = _compare_task(runs, others)
       notes = dict.fromkeys(note for run in others for note in run.notes)
-      lines += [f"* {name}, the other's: {note}" for note in notes]
+      remarks += [f"* {name}, other runs: {note}" for note in notes]
     elif theirs:
-      why = "on other examples" if others else "in no run"
-      lines.append(f"{name} is not compared: the other has it {why}")
-  return compared, lines
+      reason = "have other examples" if others else "do not have this task"
+      remarks.append(f"{name} is not compared: the other runs {reason}")
+  return compared, remarks
 
 
 def _compare_task(
   ours: Sequence[Result], theirs: Sequence[Result]
 ) -> list[Comparison]:
-  """One comparison for each metric."""
+  """Makes a comparison for each metric."""
   metrics = list(ours[0].scores["dev"])
   if ours[0].task == SQUAD:
     scores = [[_question_scores(run) for run in x] for x in (ours, theirs)]
@@ -84,20 +84,26 @@ def _compare_task(
       compare(m, None, *([score[m] for score in x] for x in scores))
       for m in metrics
     ]
-  known = (*ours[0].made["labels"], *theirs[0].made["labels"])
-  ids = {label: i for i, label in enumerate(dict.fromkeys(known))}
-  number = lambda values: np.array([ids.get(x, x) for x in values])
+  labels = (*ours[0].provenance["labels"], *theirs[0].provenance["labels"])
+  ids = {label: i for i, label in enumerate(dict.fromkeys(labels))}
+
+  def to_numbers(values: Sequence[Any]) -> np.ndarray:
+    return np.array([ids.get(x, x) for x in values])
+
   answers = [
-    [number(run.answers["dev"]["answers"]) for run in x] for x in (ours, theirs)
+    [to_numbers(run.answers["dev"]["answers"]) for run in x]
+    for x in (ours, theirs)
   ]
-  gold_N = number(ours[0].answers["dev"]["golds"])
+  gold_N = to_numbers(ours[0].answers["dev"]["golds"])
   return [compare(m, gold_N, *answers) for m in metrics]
 
 
 def _question_scores(run: Result) -> dict[str, np.ndarray]:
   dev = run.answers["dev"]
-  by_key = lambda values: dict(zip(dev["keys"], values, strict=True))
-  return scoring.question_scores(by_key(dev["answers"]), by_key(dev["golds"]))
+  return scoring.question_scores(
+    dict(zip(dev["keys"], dev["answers"], strict=True)),
+    dict(zip(dev["keys"], dev["golds"], strict=True)),
+  )
 
 
 def compare(
@@ -109,30 +115,30 @@ def compare(
   resamples: int = 10_000,
   seed: int = 0,
 ) -> Comparison:
-  """The paired bootstrap of a metric of classes or scores.
+  """Computes the paired bootstrap of a metric.
 
   A resample draws N of the N examples with replacement, the same for all runs
-  of both models, and takes the mean over runs of the metric; the interval runs
-  from the 2.5th to the 97.5th percentile of the differences (Efron & Tibshirani
-  1993, chapter 13). For the other interval each resample also draws runs,
-  of each model on its own: S - 1 of its S, with replacement, since with S draws
-  the variance would come out too small by (S - 1) / S (Rao & Wu 1988, JASA 83).
-  Of fewer than about five runs that interval is rough, and rather too narrow.
+  of both models, and averages the metric over runs. The interval contains the
+  differences from the 2.5th to the 97.5th percentile (Efron & Tibshirani 1993,
+  chapter 13). For the interval over runs, each resample also draws runs of each
+  model: S - 1 of its S, with replacement, because S draws would make the
+  variance too small by (S - 1) / S (Rao & Wu 1988, JASA 83). With fewer than
+  about five runs that interval is rough, and rather too narrow.
 
-  p = 2 (1 + min(n_low, n_high)) / (resamples + 1), but at most 1, where n_low
+  p = 2 (1 + min(n_low, n_high)) / (resamples + 1), at most 1, where n_low
   resamples have a difference <= 0 and n_high one >= 0.
 
   Args:
-    metric: a name in `scoring.METRICS`; of a mean any name.
-    gold_N: classes (int ids) or scores; None: the metric is the mean of what
-      each example scores, as `scoring.question_scores` gives it.
-    ours_SxN, theirs_SxN: what each run predicts, or its examples score in
+    metric: a name in `scoring.METRICS`; any name if `gold_N` is None.
+    gold_N: class ids or scores; None if the metric is the mean of scores per
+      example, as `scoring.question_scores` returns them.
+    ours_SxN, theirs_SxN: predictions of each run, or its scores per example in
       percent, finite; S may differ.
-    resamples: how many.
-    seed: of the draws, which are the same for all metrics and models.
+    resamples: number of resamples.
+    seed: seed of the draws, which are the same for all metrics and models.
 
   Raises:
-    InputError: an unknown metric, or not one value for each example.
+    InputError: unknown metric, or not one value per example.
   """
   ours, theirs = list(np.asarray(ours_SxN)), list(np.asarray(theirs_SxN))
   paired_N = np.asarray(ours[0] if gold_N is None else gold_N)
@@ -150,11 +156,11 @@ def compare(
     [score(example_rng.integers(size, size=(n, size))) for n in counts], 1
   )
   models = np.split(score_SxR, [len(ours)])
-  low, high, p = _judge(*models)
+  low, high, p = _interval_and_p(*models)
   low_runs = high_runs = p_runs = None
   if min(map(len, models)) > 1:
     drawn = [_draw_runs(*x) for x in zip(run_rngs, models, strict=True)]
-    low_runs, high_runs, p_runs = _judge(*drawn)
+    low_runs, high_runs, p_runs = _interval_and_p(*drawn)
   observed_Sx1 = score(np.arange(size)[None])
   means = [float(x.mean()) for x in np.split(observed_Sx1, [len(ours)])]
   return Comparison(
@@ -173,17 +179,17 @@ def compare(
 
 
 def _draw_runs(rng: np.random.Generator, score_SxR: np.ndarray) -> np.ndarray:
-  """S - 1 of the S runs, anew for each resample; see `compare`."""
+  """Draws S - 1 of the S runs for each resample, as in `compare`."""
   runs, resamples = score_SxR.shape
   drawn = rng.integers(runs, size=(max(runs - 1, 1), resamples))
   return np.take_along_axis(score_SxR, drawn, 0)
 
 
-def _judge(
+def _interval_and_p(
   ours_SxR: np.ndarray, theirs_SxR: np.ndarray
 ) -> tuple[float, float, float]:
-  """Interval and p; see `compare`."""
-  # Rounded, so that runs in another order do not differ by 1e-14.
+  """Returns low, high and p, as defined in `compare`."""
+  # Rounded, since the order of runs changes the mean by about 1e-14.
   difference_R = np.round(ours_SxR.mean(0) - theirs_SxR.mean(0), 9)
   low, high = np.percentile(difference_R, (2.5, 97.5))
   tail = min(np.sum(difference_R <= 0), np.sum(difference_R >= 0))
@@ -192,10 +198,8 @@ def _judge(
 
 
 def _scorer(metric: str, gold_N: np.ndarray, run_SxN: np.ndarray) -> Scorer:
-  """A metric of all runs as a function of the examples that were drawn."""
-  if metric not in scoring.METRICS:
-    known = ", ".join(scoring.METRICS)
-    raise InputError(f"no metric {metric!r}; choose one of {known}.")
+  """Returns a function from drawn examples to the metric of each run."""
+  one_of("metric", metric, scoring.METRICS)
   if metric == "accuracy":
     return _means(100.0 * (run_SxN == gold_N[None]))
   if metric in ("pearson", "spearman"):
@@ -226,7 +230,7 @@ def _confusions(
   gold_N: np.ndarray,
   run_SxN: np.ndarray,
 ) -> Scorer:
-  """A metric of confusion counts, [R, C (gold), C (predicted)] -> [R]."""
+  """Does `_scorer` for a metric of counts, [R, C (gold), C (pred.)] -> [R]."""
   classes = max(2, 1 + int(max(gold_N.max(), run_SxN.max())))
   cells_Mx1 = np.arange(classes**2)[:, None]
   is_cell_SxMxN = [
@@ -244,7 +248,7 @@ def _confusions(
 
 
 def _times(drawn_RxN: np.ndarray) -> np.ndarray:
-  """How often each example was drawn, f64 [R, N]."""
+  """Counts how often each example was drawn, f64 [R, N]."""
   num_resamples, size = drawn_RxN.shape
   cells = drawn_RxN + size * np.arange(num_resamples)[:, None]
   counts = np.bincount(cells.ravel(), minlength=num_resamples * size)
@@ -252,6 +256,6 @@ def _times(drawn_RxN: np.ndarray) -> np.ndarray:
 
 
 def _sums(value_MxN: np.ndarray, times_RxN: np.ndarray) -> np.ndarray:
-  """Weighted sums, f64 [M, R]; equal rows of values give equal bits."""
-  # Not `@`: BLAS's threads wait for one another where cores are busy.
+  """Returns weighted sums, f64 [M, R]; equal rows give equal bits."""
+  # Not `@`, because BLAS's threads are slow when the cores are busy.
   return np.stack([np.einsum("rn,n->r", times_RxN, x_N) for x_N in value_MxN])

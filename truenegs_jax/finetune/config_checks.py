@@ -1,7 +1,7 @@
-"""From a config of fine-tuning to its values; what it may hold is checked here.
+"""Checks configs of fine-tuning and converts them to options.
 
 check(c)
-recipe = Recipe.from_config(c)
+options = FinetuneOptions.from_config(c)
 """
 
 import dataclasses
@@ -22,7 +22,8 @@ from truenegs_jax.workdir import from_config as from_config_lib
 
 SQUAD, OWN = squad.TASK.name, user_task.NAME
 SIZES = ("small", "base", "large")
-OF_SPANS, OF_TEXTS = ("spans", "joint"), ("dense", "linear", "pooler")  # heads
+SPAN_HEADS = ("spans", "joint")
+TEXT_HEADS = ("dense", "linear", "pooler")
 CHOICES = {
   "finetune.loss": ("mean", "sum"),
   "finetune.layer_exponent": optim.LAYER_EXPONENTS,
@@ -34,7 +35,7 @@ CHOICES = {
 }
 RANGES = {
   **KEYS,
-  "optim.lr": KeyRule(0),  # 0: by width
+  "optim.lr": KeyRule(0),  # 0: from finetune.lrs
   "finetune.seeds": KeyRule(1, 1000),
   "finetune.rows": KeyRule(0),
   "finetune.epochs": KeyRule(0, 1000),
@@ -49,10 +50,11 @@ RANGES = {
   "finetune.num_best": KeyRule(1),
   "finetune.max_answer": KeyRule(1),
 }
-# Change no number of a run, or name what has fingerprints.
-NAMES = ("data.vocab", "finetune.data", "finetune.files", "init")
+# Name weights and data, whose fingerprints are checked.
+SOURCE_KEYS = ("data.vocab", "finetune.data", "finetune.files", "init")
+# May change between the runs of a workdir: they do not affect results.
 FREE_TO_CHANGE = (
-  *NAMES,
+  *SOURCE_KEYS,
   "finetune.against",
   "finetune.export",
   "finetune.predict_test",
@@ -70,18 +72,18 @@ FREE_TO_CHANGE = (
 
 
 def model_size(width: int) -> str:
-  """Which of SIZES a network of so many units is like: base from 768 on."""
+  """Returns the name in SIZES for a width: base from 768, large from 1,024."""
   return SIZES[(width >= 768) + (width >= 1024)]
 
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneOptions:
-  """The values of a config; configs/common_finetune.py says what each is.
+  """The values of a config, as described in configs/common_finetune.py.
 
-  Those that belong to another config than the present one are 0 or "".
+  Values of keys that the config does not have are 0 or "".
 
   Attributes:
-    adam: of `optim.make_optimizer`, by name.
+    adam: keyword arguments of `optim.make_optimizer`.
   """
 
   tasks: tuple[str, ...]
@@ -111,12 +113,12 @@ class FinetuneOptions:
   attention: str
   every_steps: int
   writers: tuple[str, ...]
-  # Of SQuAD:
+  # Only for SQuAD:
   stride: int = 0
   question_length: int = 0
   num_best: int = 0
   max_answer: int = 0
-  # Of a task of the user's own:
+  # Only for the user's own task:
   text: str = ""
   label: str = ""
   kind: str = ""
@@ -125,7 +127,7 @@ class FinetuneOptions:
 
   @classmethod
   def from_config(cls, c: ConfigDict) -> Self:
-    """Reads a config, each value by the last part of its key."""
+    """Reads a config; fields have the last part of the keys as names."""
     sections = (c, c.model, c.optim, c.log, c.finetune)
     values = {name: x for section in sections for name, x in section.items()}
     values |= {
@@ -137,36 +139,37 @@ class FinetuneOptions:
     return cls(**{name: values[name] for name in names if name in values})
 
   def peak_rate(self, width: int) -> float:
-    """The learning rate of the head at its highest, by the network's width."""
+    """Returns the head's highest learning rate for a network of that width."""
     return self.lr or self.lrs[SIZES.index(model_size(width))]
 
   def decay(self, width: int) -> float:
-    """The factor of the rate, a layer further down."""
+    """Returns the factor of the learning rate from a layer to the one below."""
     return self.layer_decay or self.layer_decays[SIZES.index(model_size(width))]
 
 
 def parse_task_names(text: str) -> tuple[str, ...]:
-  """The tasks that `finetune.tasks` lists, each once."""
-  words = text.replace(" ", "").split(",")
-  return tuple(dict.fromkeys(filter(None, words)))
+  """Parses `finetune.tasks`; repeated names count once."""
+  names = text.replace(" ", "").split(",")
+  return tuple(dict.fromkeys(filter(None, names)))
 
 
 def check(c: ConfigDict) -> None:
-  """Refuses values that no fine-tuning can have, before anything is read.
+  """Refuses invalid values, before any file is read.
 
   Raises:
-    InputError: names the value and what it may be.
+    InputError: names the value and the allowed ones.
   """
   if "finetune" not in c:
     raise InputError(
-      "task 'finetune' does not go with this config; tasks are fine-tuned with"
-      " --config=configs/finetune_glue.py, finetune_squad.py, finetune_own.py."
+      "task='finetune' does not fit this config. Pass"
+      " --config=configs/finetune_glue.py, finetune_squad.py or"
+      " finetune_own.py."
     )
   from_config_lib.check_ranges(files.flatten(c.to_dict()), RANGES)
   f = c.finetune
-  for name, known in CHOICES.items():
+  for name, choices in CHOICES.items():
     section, _, key = name.partition(".")
-    one_of(name, c[section][key], known)
+    one_of(name, c[section][key], choices)
   for name in c.log.writers:
     one_of("log.writers", name, metrics.WRITERS)
   one_of("optim.schedule", c.optim.schedule, optim.SCHEDULES)
@@ -174,19 +177,20 @@ def check(c: ConfigDict) -> None:
   _check_tasks(c)
   if f.patience and not f.evals_per_epoch:
     raise InputError(
-      f"finetune.patience={f.patience} counts evaluations, and there is one, at"
-      " the end: give --config.finetune.evals_per_epoch=1, say."
+      f"finetune.patience={f.patience} counts evaluations, but there is only"
+      " one, at the end. Set --config.finetune.evals_per_epoch=1 or more."
     )
   if f.loss == "sum" and c.optim.accumulation > 1:
     raise InputError(
-      "finetune.loss=sum is not divided, and optim.accumulation would divide"
-      " it: take one micro-batch, or finetune.loss=mean."
+      f"optim.accumulation={c.optim.accumulation} does not fit"
+      " finetune.loss='sum', because it divides the loss. Set"
+      " --config.optim.accumulation=1 or --config.finetune.loss=mean."
     )
   for name in ("lrs", "layer_decays"):
     if len(f[name]) != 3 or not all(0 < x <= 1 for x in f[name]):
       raise InputError(
-        f"finetune.{name} is {f[name]}; give three numbers over 0 and up to 1:"
-        " of small, base and large models."
+        f"finetune.{name}={f[name]!r} must be three numbers above 0 and up to"
+        " 1, for small, base and large models."
       )
   sharding.check_batch_size(
     c.batch_size,
@@ -198,16 +202,16 @@ def check(c: ConfigDict) -> None:
 def _check_tasks(c: ConfigDict) -> None:
   names = parse_task_names(c.finetune.tasks)
   own, spans = "text" in c.finetune, "stride" in c.finetune
-  known = (OWN,) if own else (SQUAD,) if spans else tuple(glue.TASKS)
-  if not names or set(names) - set(known):
+  tasks = (OWN,) if own else (SQUAD,) if spans else tuple(glue.TASKS)
+  if not names or set(names) - set(tasks):
     raise InputError(
-      f"finetune.tasks={c.finetune.tasks!r}: this config has"
-      f" {', '.join(known)}; finetune_glue.py, finetune_squad.py and"
-      " finetune_own.py are there."
+      f"finetune.tasks={c.finetune.tasks!r} does not fit this config, which has"
+      f" {', '.join(tasks)}. The configs are finetune_glue.py,"
+      " finetune_squad.py and finetune_own.py."
     )
   if own and not c.finetune.epochs:
     raise InputError(
-      "finetune.epochs is 0, and a task of your own has no recipe to say how"
-      " many it takes: give a number over 0."
+      f"finetune.epochs={c.finetune.epochs}, but the user's own task has no"
+      " default. Set --config.finetune.epochs=3, for example."
     )
-  one_of("finetune.head", c.finetune.head, OF_SPANS if spans else OF_TEXTS)
+  one_of("finetune.head", c.finetune.head, SPAN_HEADS if spans else TEXT_HEADS)

@@ -1,4 +1,4 @@
-"""The network that all runs start from: its weights, sizes and words."""
+"""Loads the network that all runs start from: weights, sizes, vocabulary."""
 
 import dataclasses
 import zlib
@@ -26,12 +26,12 @@ from truenegs_jax.weights.init import (
   match_vocabulary,
 )
 
-RANDOM = "discriminator"  # the role of a network that is drawn at random
-POSITIONS = 512  # that it has
-DRAWN = "drawn at random"
-HEADS = ("task_head/", "pooled/")
-# Keys of `config.model` that weights do not decide.
-FIELDS = ("dropout", "attention_dropout", "dtype", "remat", "scan")
+# Role and number of positions of a network without weights.
+RANDOM_ROLE, RANDOM_POSITIONS = "discriminator", 512
+DRAWN = "drawn at random"  # in place of a fingerprint
+HEAD_PREFIXES = ("task_head/", "pooled/")  # of parameter paths
+# Keys of `config.model` that do not depend on the weights.
+MODEL_KEYS = ("dropout", "attention_dropout", "dtype", "remat", "scan")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +39,11 @@ class InitialWeights:
   """Weights to fine-tune, opened once for all tasks and seeds.
 
   Attributes:
-    weights: None where the network is drawn at random.
-    role, backbone, variant, max_positions: of the network.
-    tokenizer: of its words.
+    weights: None for a network drawn at random.
+    role, backbone, variant, max_positions: what the network is.
+    tokenizer: tokenizer of the network's vocabulary.
     skip: `config.init_skip`.
-    model_options: the head, and what else `make_downstream` takes.
+    model_options: the head, and other arguments of `make_downstream`.
   """
 
   weights: Weights | None
@@ -56,11 +56,11 @@ class InitialWeights:
   model_options: Mapping[str, Any]
 
   def make_model(self, num_outputs: int) -> finetune.DownstreamModel:
-    """The network with a head of so many outputs.
+    """Makes the network with a head.
 
-    The head "dense" of BERT is its pooler, as in Hugging Face's class.
+    For BERT, "dense" means its pooler, as in Hugging Face's class.
     """
-    of_bert = self.role == "bert" and self.model_options["head"] == "dense"
+    has_pooler = self.role == "bert" and self.model_options["head"] == "dense"
     return finetune.make_downstream(
       role=self.role,
       num_outputs=num_outputs,
@@ -68,20 +68,20 @@ class InitialWeights:
       variant=self.variant,
       backbone=self.backbone,
       max_positions=self.max_positions,
-      **{**self.model_options, **({"head": "pooler"} if of_bert else {})},
+      **{**self.model_options, **({"head": "pooler"} if has_pooler else {})},
     )
 
   def provenance(
     self, model: finetune.DownstreamModel, task: Task, data: Mapping[str, str]
   ) -> dict[str, Any]:
-    """All that the numbers of a run depend on beside its config, as JSON.
+    """Returns `Result.provenance` without the config, in JSON's types.
 
     Args:
       data: fingerprints of the rows, by split.
 
     Raises:
-      InputError: weights that do not fit: another size, other words, the head
-        of another task.
+      InputError: the weights have another size or vocabulary, or the head of
+        another task.
     """
     return {
       "family": "bert" if self.role == "bert" else "electra",
@@ -100,19 +100,19 @@ class InitialWeights:
     task: Task,
     seed: int,
     *,
-    say: Callable[[str], Any],
+    report: Callable[[str], Any],
   ) -> dict[str, Any]:
-    """Parameters of a run's first step, arrays of numpy.
+    """Makes the initial parameters of a run, arrays of numpy.
 
-    The head's are drawn by the seed, unless the weights have one of such a
-    task.
+    The head is drawn at random with the seed, unless the weights have a head
+    for such a task.
 
     Raises:
-      InputError: as `load.load_params`.
+      InputError: as in `load.load_params`.
     """
     if self.weights is None:
-      fresh = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))
-      return jax.device_get(fresh())
+      init = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))
+      return jax.device_get(init())
     return load.load_params(
       self.weights,
       model,
@@ -120,15 +120,15 @@ class InitialWeights:
       seed=seed,
       skip=self.skip,
       task=task,
-      report=say,
+      report=report,
     )
 
   def _fingerprints(
     self, model: finetune.DownstreamModel, task: Task
   ) -> dict[str, str]:
-    """CRC-32 of the network and of a head that the weights bring.
+    """Returns CRC-32 of the network and of the head in the weights.
 
-    Whatever is drawn at random is in neither: it goes by the seed.
+    Parameters drawn at random are not included; they depend on the seed.
     """
     if self.weights is None:
       return {"weights": DRAWN, "head": DRAWN}
@@ -142,43 +142,49 @@ class InitialWeights:
     network = networks[self.role]
     theirs = check_fit.with_their_table_sizes(model, networks, skip)
     table = check_fit.loadable_names(network, theirs, self.role)
-    heads = {name for name in table if name.startswith(HEADS)}
-    crc = lambda names: _crc(network, (table[name] for name in sorted(names)))
+    heads = {name for name in table if name.startswith(HEAD_PREFIXES)}
+    encoder_keys, head_keys = (
+      [table[name] for name in sorted(names)]
+      for names in (table.keys() - heads, heads)
+    )
     return {
-      "weights": crc(table.keys() - heads),
-      "head": crc(heads) if heads else DRAWN,
+      "weights": _crc(network, encoder_keys),
+      "head": _crc(network, head_keys) if heads else DRAWN,
     }
 
 
-def open_weights(c: ConfigDict, *, say: Callable[[str], Any]) -> InitialWeights:
-  """Finds the weights of a config; no number of theirs is read.
+def open_weights(
+  c: ConfigDict, *, report: Callable[[str], Any]
+) -> InitialWeights:
+  """Opens the weights of a config; reads no arrays yet.
 
-  Where there are none, the config has to give size and vocabulary, and the
-  network is drawn at random: the baseline of pre-training.
+  Without `init`, the network is drawn at random as a baseline; the config must
+  then have its size and vocabulary.
 
   Raises:
-    InputError: none given and no size; more tokens than positions; as
-      `Weights.encoder`.
+    InputError: there are neither weights nor a size, rows are longer than the
+      number of positions, or as in `Weights.encoder`.
   """
   variant, vocab, lowercase = c.model.variant, c.data.vocab, c.data.lowercase
   strip_accents = ACCENTS[c.data.accents]
   if not c.init:
     if config_sizes.FROM_WEIGHTS in (variant, vocab):
       raise InputError(
-        "init: give the weights to fine-tune, --config.init=FOLDER (a run of"
-        " ours, a folder for Hugging Face, a name on its hub, Google's"
-        " checkpoint); or, for a network drawn at random,"
-        " --config.model.variant=NAME and --config.data.vocab=FILE."
+        "init='' names no weights. Set --config.init=FOLDER (a workdir, a"
+        " folder or hub name of Hugging Face, or Google's checkpoint), or for a"
+        " network drawn at random --config.model.variant=NAME and"
+        " --config.data.vocab=FILE."
       )
-    weights, role, backbone, positions = None, RANDOM, "encoder", POSITIONS
-    place = "a network drawn at random"
+    weights, role, backbone = None, RANDOM_ROLE, "encoder"
+    positions = RANDOM_POSITIONS
+    location = "a network drawn at random"
   else:
-    weights = Weights(c.init, say)
+    weights = Weights(c.init, report)
     network = weights.encoder()
-    role, backbone, place = network.role, network.backbone, network.location
+    role, backbone, location = network.role, network.backbone, network.location
     positions = network.fields["max_position_embeddings"]
     if variant == config_sizes.FROM_WEIGHTS:
-      variant = config_sizes.read_variant(network, say)
+      variant = config_sizes.read_variant(network, report)
     if vocab == config_sizes.FROM_WEIGHTS:
       vocab = _vocabulary(network, lowercase=lowercase)
       if network.lowercase is not None:
@@ -187,8 +193,8 @@ def open_weights(c: ConfigDict, *, say: Callable[[str], Any]) -> InitialWeights:
           strip_accents = network.strip_accents
   if c.length > positions:
     raise InputError(
-      f"length {c.length} is over the {positions} positions of {place}; give a"
-      " smaller --config.length."
+      f"length={c.length} is over the {positions:,} positions of {location}."
+      f" Set --config.length={positions} or less."
     )
   head = {name: c.finetune[name] for name in ("head", "head_dropout")}
   return InitialWeights(
@@ -201,27 +207,27 @@ def open_weights(c: ConfigDict, *, say: Callable[[str], Any]) -> InitialWeights:
       vocab, lowercase=lowercase, strip_accents=strip_accents
     ),
     skip=c.init_skip,
-    model_options={**head, **{name: c.model[name] for name in FIELDS}},
+    model_options={**head, **{name: c.model[name] for name in MODEL_KEYS}},
   )
 
 
 def _vocabulary(network: Network, *, lowercase: bool) -> str:
-  """The file that lies beside the weights."""
+  """Returns the vocabulary file of the weights."""
   if network.vocabulary is None:
     raise InputError(
-      f"init: {network.location} has no vocabulary beside it; give it:"
+      f"init: there is no vocabulary next to {network.location}. Set"
       " --config.data.vocab=FILE."
     )
   if network.lowercase and not lowercase:
     raise InputError(
       f"data.lowercase=False, but {network.location} was trained on lower-cased"
-      " text; leave it out."
+      " text. Remove --config.data.lowercase."
     )
   return str(network.vocabulary)
 
 
 def _crc(network: Network, names: Iterable[str]) -> str:
-  """CRC-32 of arrays of a file, 8 hex digits."""
+  """Returns the CRC-32 of the named arrays, 8 hex digits."""
   crc = 0
   for name in names:
     crc = zlib.crc32(network.arrays.read(name).tobytes(), crc)

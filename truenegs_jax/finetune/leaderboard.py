@@ -1,8 +1,8 @@
-"""Tables of fine-tunings: the scores of all seeds, beside published ones.
+"""Prints tables of fine-tuning results next to published ones.
 
-Published are the rows of the paper's Tables 3 and 4 and of other reports of
-ELECTRA, of dev sets, in percent. CoLA is Matthews' correlation, STS-B
-Spearman's, MNLI is matched, all others of GLUE accuracy; SQuAD is v1.1.
+Published are rows of the paper's tables 3 and 4 and of other reports of
+ELECTRA, for dev sets, in percent: Matthews' correlation for CoLA, Spearman's
+for STS-B, accuracy for other tasks of GLUE (MNLI matched), and SQuAD v1.1.
 """
 
 import dataclasses
@@ -19,16 +19,16 @@ from truenegs_jax.finetune.results import Result
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 SQUAD = ("squad_em", "squad_f1")
-AVERAGE = "average"  # of all eight tasks; of fewer it compares nothing
-NO_SCORES = ("step", "split", "time")  # in a record of the dev set
+AVERAGE = "average"  # only of all eight tasks
+RECORD_FIELDS = ("step", "split", "time")  # not scores
 
 TABLE_3, TABLE_4 = "paper, Table 3", "paper, Table 4"
 GOOGLE = "google-research/electra, README"
 COMMUNITY = "richarddwang/electra_pytorch, README"
 NVIDIA = "NVIDIA/DeepLearningExamples, TensorFlow2 ELECTRA"
 
-PICKED = "runs not stated, probably the best of several"
-LENGTH = f"{PICKED}; of another pre-training than Table 3's, at length 512"
+BEST_RUNS = "runs not stated, probably the best of several"
+LENGTH_512 = f"{BEST_RUNS}; another pre-training than Table 3's, at length 512"
 COPIED = (
   "probably copied: task by task the numbers of Google's ELECTRA-Small-OWT;"
   " if HC and SR are each the best of several runs, about 1.0 too low beside"
@@ -52,14 +52,14 @@ FAILED = (
 
 @dataclasses.dataclass(frozen=True)
 class PublishedModel:
-  """One published model.
+  """Published scores of one model.
 
   Attributes:
-    name: as its report has it, "ELECTRA small HC".
-    source: who reports it.
+    name: name in the report, "ELECTRA small HC".
+    source: the report.
     family, size: "electra" or "bert"; "small", "base" or "large".
-    scores: by task, of GLUE and SQUAD; only what was reported.
-    note: what a reader has to know before comparing.
+    scores: reported scores, by name in GLUE and SQUAD.
+    note: what limits a comparison with these scores.
   """
 
   name: str
@@ -71,17 +71,19 @@ class PublishedModel:
 
 
 def _row(
-  name: str, source: str, scores: str, note: str = PICKED
+  name: str, source: str, scores: str, note: str = BEST_RUNS
 ) -> PublishedModel:
-  """A row of scores in the order of GLUE and SQUAD, "-" for none.
+  """Parses a row: scores in the order of GLUE and SQUAD, "-" for none.
 
-  The name begins with family and size. Scores of two are SQUAD's.
+  The name begins with family and size. Two scores alone are SQUAD's.
   """
   family, size = name.lower().replace("+", "").replace(",", "").split()[:2]
   values = scores.split()
   names = SQUAD if len(values) < 3 else (*GLUE, *SQUAD)
-  known = {n: float(x) for n, x in zip(names, values, strict=False) if x != "-"}
-  return PublishedModel(name, source, family, size, known, note)
+  by_task = {
+    n: float(x) for n, x in zip(names, values, strict=False) if x != "-"
+  }
+  return PublishedModel(name, source, family, size, by_task, note)
 
 
 PUBLISHED = (
@@ -100,8 +102,8 @@ PUBLISHED = (
   _row("ELECTRA base HC", TABLE_3, "70.9 95.6 91.2 91.3 92.0 88.7 93.6 83.8"),
   _row("ELECTRA base SR", TABLE_3, "70.4 95.4 90.4 91.2 91.9 89.1 93.4 84.8"),
   _row("ELECTRA small", TABLE_4, "75.8 83.9", COPIED_SQUAD),
-  _row("ELECTRA small HC", TABLE_4, "77.7 85.6", LENGTH),
-  _row("ELECTRA small SR", TABLE_4, "76.0 84.2", LENGTH),
+  _row("ELECTRA small HC", TABLE_4, "77.7 85.6", LENGTH_512),
+  _row("ELECTRA small SR", TABLE_4, "76.0 84.2", LENGTH_512),
   _row("ELECTRA base", TABLE_4, "85.1 91.6"),
   _row("ELECTRA base HC", TABLE_4, "85.7 92.1"),
   _row("ELECTRA base SR", TABLE_4, "85.6 92.0"),
@@ -159,30 +161,31 @@ PUBLISHED = (
 def find_published(
   tasks: Collection[str], *, family: str, width: int
 ) -> tuple[PublishedModel, ...]:
-  """The published rows that report any of the tasks.
+  """Returns the published models of that size with scores for any of the tasks.
 
   Args:
-    tasks: names in GLUE; "squad" stands for both in SQUAD.
+    tasks: names in GLUE, or "squad".
     family: "electra" or "bert".
-    width: hidden size of the network, which tells its size.
+    width: hidden size of the network.
   """
   size = config_checks.model_size(width)
   names = {*tasks, *(SQUAD if config_checks.SQUAD in tasks else ())}
   return tuple(
-    row
-    for row in PUBLISHED
-    if (row.family, row.size) == (family, size) and names & set(row.scores)
+    model
+    for model in PUBLISHED
+    if (model.family, model.size) == (family, size)
+    and names & set(model.scores)
   )
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-  """The scores of all runs of one task, failed ones among them.
+  """Statistics of a metric over all runs of a task, with failed ones.
 
   Attributes:
-    runs, failed: how many there are, and how many of these failed.
-    median, mean, low, high: of all the runs; low to high is their range.
-    sd: standard deviation of a run (ddof 1); None for one run.
+    runs, failed: number of runs, and of failed ones among them.
+    median, mean, low, high: over all runs; low and high are the extremes.
+    sd: standard deviation between runs (ddof 1); None for one run.
   """
 
   runs: int
@@ -197,10 +200,10 @@ class Summary:
 def summarize_scores(
   scores: Sequence[float], failures: Sequence[str]
 ) -> Summary:
-  """Sums the runs of one task up; nothing is dropped.
+  """Summarizes the scores of the runs of a task.
 
   Args:
-    scores: percent, one a run.
+    scores: score of each run, in percent.
     failures: why each run failed, or "".
   """
   return Summary(
@@ -215,7 +218,7 @@ def summarize_scores(
 
 
 def summarize_runs(runs: Sequence[Result]) -> dict[str, Summary]:
-  """A summary of each metric of the dev set, the task's own first."""
+  """Summarizes each metric of the dev set, the main metric first."""
   failures = [run.failure for run in runs]
   return {
     metric: summarize_scores([r.scores["dev"][metric] for r in runs], failures)
@@ -226,21 +229,21 @@ def summarize_runs(runs: Sequence[Result]) -> dict[str, Summary]:
 def average(
   scores: Mapping[str, float], tasks: Sequence[str] = GLUE
 ) -> float | None:
-  """The plain mean over tasks, Table 3's "Average"; None if one is lacking."""
+  """Returns the mean over tasks, as in table 3; None if one is missing."""
   if not all(name in scores for name in tasks):
     return None
   return statistics.fmean(scores[name] for name in tasks)
 
 
 def median_run(runs: Sequence[Result]) -> Result:
-  """The run in the middle by the task's own metric; of two, the lower."""
-  own = next(iter(runs[0].scores["dev"]))
-  ordered = sorted(runs, key=lambda run: run.scores["dev"][own])
+  """Returns the median run by the main metric; of two, the lower."""
+  metric = next(iter(runs[0].scores["dev"]))
+  ordered = sorted(runs, key=lambda run: run.scores["dev"][metric])
   return ordered[(len(ordered) - 1) // 2]
 
 
 def describe_run(result: Result) -> str:
-  """A run in a line."""
+  """Describes a run in one line."""
   others = [
     f"{split} {format_scores(values)}"
     for split, values in result.scores.items()
@@ -257,11 +260,11 @@ def describe_run(result: Result) -> str:
 
 
 def format_scores(scores: Mapping[str, Any]) -> str:
-  """Scores in words: "accuracy 70.34, f1 82.10"."""
+  """Formats scores as "accuracy 70.34, f1 82.10"."""
   return ", ".join(
     f"{name} {value:.2f}"
     for name, value in scores.items()
-    if name not in NO_SCORES
+    if name not in RECORD_FIELDS
   )
 
 
@@ -270,7 +273,7 @@ def print_tables(
   compared: Mapping[str, Sequence[Comparison]],
   console: Console,
 ) -> None:
-  """Prints the runs of each task, and the medians as the paper's tables."""
+  """Prints statistics of the runs, published scores and comparisons."""
   console.print(_seeds_table(runs_by_task))
   for name, runs in runs_by_task.items():
     for note in _notes(runs):
@@ -284,7 +287,7 @@ def print_tables(
 
 
 def _notes(runs: Sequence[Result]) -> list[str]:
-  """Of all the runs, each once: where one ended early may be its own."""
+  """Returns the distinct notes of all runs."""
   return list(dict.fromkeys(note for run in runs for note in run.notes))
 
 
@@ -313,7 +316,7 @@ def _seeds_table(runs_by_task: Mapping[str, Sequence[Result]]) -> Table:
 def _show_published(
   runs_by_task: Mapping[str, Sequence[Result]], console: Console
 ) -> None:
-  """Our medians and others' numbers, as the paper's tables 3 and 4 are laid."""
+  """Prints medians and published scores in the layout of tables 3 and 4."""
   scores: dict[str, float] = {}
   for task, runs in runs_by_task.items():
     for metric, s in summarize_runs(runs).items():
@@ -321,14 +324,14 @@ def _show_published(
       scores.setdefault(f"{task}_{metric}" if is_squad else task, s.median)
   names = [n for n in (*GLUE, *SQUAD) if n in scores]
   if not names:
-    return  # a task of the user's own
+    return  # nothing is published on the user's own task
   averaged = [AVERAGE] if set(GLUE) <= set(names) else []
   table = _table(
     "Medians, and published dev sets", ["model"], [*names, *averaged]
   )
   table.add_column("source")
 
-  def add(name: str, scores: Mapping[str, float], source: str) -> None:
+  def add_row(name: str, scores: Mapping[str, float], source: str) -> None:
     mean = average(scores)
     values = scores if mean is None else {**scores, AVERAGE: mean}
     shown = (
@@ -339,16 +342,17 @@ def _show_published(
   counts = sorted({len(runs) for runs in runs_by_task.values()})
   runs_of_each = " to ".join(map(str, (counts[0], counts[-1])[: len(counts)]))
   star = " *" if any(map(_notes, runs_by_task.values())) else ""
-  add(f"these runs{star}", scores, f"median of {runs_of_each}")
+  add_row(f"these runs{star}", scores, f"median of {runs_of_each}")
   first = next(iter(runs_by_task.values()))[0]
-  family, width = first.made["family"], first.made["width"]
-  # Nobody reports small BERTs, so ELECTRAs of their size.
-  rows = find_published(
+  family, width = first.provenance["family"], first.provenance["width"]
+  # No small BERT is published, so ELECTRA of the same size is shown.
+  models = find_published(
     runs_by_task, family=family, width=width
   ) or find_published(runs_by_task, family="electra", width=width)
-  notes = list(dict.fromkeys(row.note for row in rows))
-  for row in rows:
-    add(row.name, row.scores, f"{row.source} ({notes.index(row.note) + 1})")
+  notes = list(dict.fromkeys(model.note for model in models))
+  for model in models:
+    source = f"{model.source} ({notes.index(model.note) + 1})"
+    add_row(model.name, model.scores, source)
   console.print(table)
   for mark, note in enumerate(notes, start=1):
     console.print(f"({mark}) {note}", soft_wrap=True)
@@ -358,14 +362,14 @@ def _comparisons_table(
   compared: Mapping[str, Sequence[Comparison]],
 ) -> Table:
   table = _table(
-    "Means of the runs, ours and the other's: 95 % intervals of the difference"
-    " by a paired bootstrap over examples, and over examples and runs",
+    "Means of these and the other runs: 95 % intervals of the difference by a"
+    " paired bootstrap over examples, and over examples and runs",
     ("task", "metric"),
-    ("ours", "other", "difference", "examples", "p", "and runs", "p"),
+    ("these", "other", "difference", "examples", "p", "and runs", "p"),
   )
   for task, rows in compared.items():
     for number, x in enumerate(rows):
-      several = x.low_runs is not None
+      has_runs = x.low_runs is not None
       table.add_row(
         "" if number else task,
         x.metric,
@@ -374,7 +378,7 @@ def _comparisons_table(
         f"{x.difference:+.2f}",
         f"{x.low:+.2f} to {x.high:+.2f}",
         f"{x.p:.3f}",
-        f"{x.low_runs:+.2f} to {x.high_runs:+.2f}" if several else "one run",
-        f"{x.p_runs:.3f}" if several else "",
+        f"{x.low_runs:+.2f} to {x.high_runs:+.2f}" if has_runs else "one run",
+        f"{x.p_runs:.3f}" if has_runs else "",
       )
   return table

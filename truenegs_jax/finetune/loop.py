@@ -1,7 +1,7 @@
-"""Fine-tunes a network on a task, on the training step of pre-training.
+"""Fine-tunes a network on a task, with the training step of pre-training.
 
-What is compiled for a task serves all its seeds. A batch and every random draw
-are functions of seed and step.
+All seeds of a task share its compiled functions. Batches and random draws are
+functions of seed and step.
 """
 
 import dataclasses
@@ -26,33 +26,34 @@ from truenegs_jax.tasks.task import EncodedRows
 from truenegs_jax.train import guards, metrics, optim, sharding, speed
 from truenegs_jax.train import step as step_lib
 
-Outputs = list[Any]  # of each row, in their order: arrays of numpy
-# The method of the model that a head is read by; else "class_logits".
-METHODS = {"spans": "span_logits", "joint": "joint_beam"}
+Outputs = list[Any]  # for each row, in order: arrays of numpy
+# The model's method that computes a head's outputs; else "class_logits".
+HEAD_METHODS = {"spans": "span_logits", "joint": "joint_beam"}
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSetup:
-  """A task made ready: all but the seed and the weights.
+  """Everything that the runs of a task share, without seed and weights.
 
   Attributes:
     model: the network with its head.
-    steps: of a run.
-    due: steps after which the dev set is scored, spread evenly.
-    rate: the learning rate of the head, by step.
+    data: the rows of the task.
+    steps: number of steps of a run.
+    eval_steps: steps after which the dev set is scored, evenly spaced.
+    learning_rate: learning rate of the head, by step.
     init_state: parameters and seed -> the state of step 0.
     train_step: jitted, `(state, batch, aux) -> (state, terms)`.
-    predict_batch: jitted, `(params, batch) -> outputs`, the rows first.
-    mesh: where the arrays are.
-    attention: what computes it, for the report.
+    predict_batch: jitted, `(params, batch) -> outputs`, of shape [B, ...].
+    mesh: the devices of the arrays.
+    attention: name of the attention implementation, for reports.
   """
 
-  recipe: FinetuneOptions
+  options: FinetuneOptions
   model: finetune.DownstreamModel
   data: TaskData
   steps: int
-  due: frozenset[int]
-  rate: optim.Schedule
+  eval_steps: frozenset[int]
+  learning_rate: optim.Schedule
   init_state: Callable[[Any, int], step_lib.TrainState]
   train_step: Callable[..., tuple[step_lib.TrainState, step_lib.Terms]]
   predict_batch: Callable[[Any, Mapping[str, jax.Array]], Any]
@@ -62,16 +63,16 @@ class TrainingSetup:
 
 @dataclasses.dataclass(frozen=True)
 class TrainedRun:
-  """A run that has ended.
+  """The outcome of a run's training.
 
   Attributes:
-    params: on the devices, those that are kept.
-    step: that they are of.
-    failure: why the run did not get to its end, or "".
-    evaluations: scores of the dev set on the way, by step.
-    losses: the mean loss of the first and of the last records.
-    secs: of training alone.
-    rows_per_s: rows of training a second, compiling included.
+    params: the selected parameters, on the devices.
+    step: the step of `params`.
+    failure: why the run ended early with an error, or "".
+    evaluations: scores of the dev set during training, by step.
+    losses: the means of the first and of the last training record.
+    secs: duration of the training steps, in seconds.
+    rows_per_s: training rows per second, with compilation.
   """
 
   params: Any
@@ -84,17 +85,17 @@ class TrainedRun:
 
 
 def make_setup(
-  recipe: FinetuneOptions, model: finetune.DownstreamModel, data: TaskData
+  options: FinetuneOptions, model: finetune.DownstreamModel, data: TaskData
 ) -> TrainingSetup:
-  """Everything that the runs of a task share; nothing is compiled yet."""
-  epochs = recipe.epochs or data.task.epochs
-  steps = batches.num_steps(len(data.train.tokens), recipe.batch_size, epochs)
-  tx, rate = make_optimizer(recipe, model, steps)
-  mesh = sharding.make_mesh(recipe.mesh)
-  form, attention = choose_attention.choose_checked(
-    recipe.attention, [model.config], mesh, length=recipe.length, packed=False
+  """Builds what the runs of a task share; compiles nothing yet."""
+  epochs = options.epochs or data.task.epochs
+  steps = batches.num_steps(len(data.train.tokens), options.batch_size, epochs)
+  tx, learning_rate = make_optimizer(options, model, steps)
+  mesh = sharding.make_mesh(options.mesh)
+  implementation, attention = choose_attention.choose_checked(
+    options.attention, [model.config], mesh, length=options.length, packed=False
   )
-  attending = choose_attention.with_attention(model, form)
+  attending = choose_attention.with_attention(model, implementation)
   is_joint = model.head == "joint"
 
   terms = functools.partial(
@@ -102,65 +103,72 @@ def make_setup(
     kind="joint" if is_joint else data.task.kind,
     model=attending,
     train=True,
-    reduction=recipe.loss,
+    reduction=options.loss,
   )
   step = step_lib.make_train_step(
-    sharding.gather_params(terms, mesh, recipe.mesh),
+    sharding.gather_params(terms, mesh, options.mesh),
     {"loss": 1.0},
     tx,
-    recipe.accumulation,
+    options.accumulation,
   )
-  start = lambda params, seed: step_lib.init_state(lambda _: params, tx, seed)
-  shapes = jax.eval_shape(start, pretrain.param_shapes(model), 0)
-  places = sharding.tree_shardings(shapes, mesh, recipe.mesh)
-  everywhere = sharding.replicated_sharding(mesh)
 
-  def read(params, inputs):
-    method = METHODS.get(model.head, "class_logits")
-    more: dict[str, Any] = {"size": recipe.num_best} if is_joint else {}
+  def init_state(params: Any, seed: int) -> step_lib.TrainState:
+    return step_lib.init_state(lambda _: params, tx, seed)
+
+  shapes = jax.eval_shape(init_state, pretrain.param_shapes(model), 0)
+  shardings = sharding.tree_shardings(shapes, mesh, options.mesh)
+  replicated = sharding.replicated_sharding(mesh)
+
+  def predict_batch(params, inputs):
+    method = HEAD_METHODS.get(model.head, "class_logits")
+    kwargs: dict[str, Any] = {"size": options.num_best} if is_joint else {}
     return attending.apply(
-      {"params": params}, inputs, None, method=method, **more
+      {"params": params}, inputs, None, method=method, **kwargs
     )
 
-  often = recipe.evals_per_epoch
-  number = max(round(often * epochs), min(often, 1))
+  per_epoch = options.evals_per_epoch
+  num_evals = max(round(per_epoch * epochs), min(per_epoch, 1))
   return TrainingSetup(
-    recipe=recipe,
+    options=options,
     model=model,
     data=data,
     steps=steps,
-    due=frozenset(round(steps * (i + 1) / number) for i in range(number)),
-    rate=rate,
-    init_state=jax.jit(start, out_shardings=places),
-    train_step=jax.jit(
-      step, donate_argnums=0, out_shardings=(places, everywhere)
+    eval_steps=frozenset(
+      round(steps * (i + 1) / num_evals) for i in range(num_evals)
     ),
-    predict_batch=jax.jit(read, out_shardings=everywhere),
+    learning_rate=learning_rate,
+    init_state=jax.jit(init_state, out_shardings=shardings),
+    train_step=jax.jit(
+      step, donate_argnums=0, out_shardings=(shardings, replicated)
+    ),
+    predict_batch=jax.jit(predict_batch, out_shardings=replicated),
     mesh=mesh,
     attention=attention,
   )
 
 
 def make_optimizer(
-  recipe: FinetuneOptions, model: finetune.DownstreamModel, total_steps: int
+  options: FinetuneOptions, model: finetune.DownstreamModel, total_steps: int
 ) -> tuple[optax.GradientTransformation, optim.Schedule]:
-  """Adam with a rate for each layer, and the schedule of the head's."""
+  """Makes Adam with a learning rate per layer, and the head's schedule."""
   width = model.config.width
-  rate = optim.make_schedule(
-    recipe.schedule,
-    peak=recipe.peak_rate(width),
-    warmup_steps=round(recipe.warmup * total_steps),
+  schedule = optim.make_schedule(
+    options.schedule,
+    peak=options.peak_rate(width),
+    warmup_steps=round(options.warmup * total_steps),
     total_steps=total_steps,
   )
   shapes: Any = pretrain.param_shapes(model)
   factors = optim.layer_lr_factors(
-    shapes, decay=recipe.decay(width), exponent=recipe.layer_exponent
+    shapes, decay=options.decay(width), exponent=options.layer_exponent
   )
-  return optim.make_optimizer(rate, factors=factors, **recipe.adam), rate
+  return optim.make_optimizer(
+    schedule, factors=factors, **options.adam
+  ), schedule
 
 
 def fine_tune(
-  t: TrainingSetup,
+  setup: TrainingSetup,
   params: Mapping[str, Any],
   seed: int,
   folder: pathlib.Path,
@@ -168,72 +176,78 @@ def fine_tune(
   write: Callable[[dict[str, Any]], Any],
   check: Callable[[], Any],
 ) -> TrainedRun:
-  """One run, to its last step or to where early stopping ends it.
+  """Trains one run, to its last step or until patience runs out.
 
   Args:
-    t: what `make_setup` made.
-    params: to start from, arrays of numpy.
-    seed: of the order of the rows and of dropout.
-    folder: where a step that is not finite leaves its rows.
-    write: takes the records of training and of the dev set.
-    check: called before each batch; what it raises ends the run.
+    setup: from `make_setup`.
+    params: initial parameters, arrays of numpy.
+    seed: seed of the order of rows and of dropout.
+    folder: receives the rows of steps with gradients that are not finite.
+    write: receives the records of training and of the dev set.
+    check: called before each batch; an exception from it ends the run.
   """
-  state = t.init_state(params, seed)
-  guard = guards.SkipGuard(folder, t.recipe.max_skips)
-  clock = speed.Clock(t.steps)
+  options = setup.options
+  state = setup.init_state(params, seed)
+  guard = guards.SkipGuard(folder, options.max_skips)
+  clock = speed.Clock(setup.steps)
   clock.start(0)
-  course = _Course(t, write, clock, check)
+  progress = _Progress(setup, write, clock, check)
   done, failure, recent = 0, "", []
   try:
-    while done < t.steps and not course.is_over():
+    while done < setup.steps and not progress.is_out_of_patience():
       check()
       batch = batches.batch_at(
-        t.data.train,
+        setup.data.train,
         done,
-        batch_size=t.recipe.batch_size,
+        batch_size=options.batch_size,
         seed=seed,
-        limit=t.recipe.length,
-        window=t.recipe.window,
+        limit=options.length,
+        window=options.window,
       )
-      on_device = sharding.shard_batch(batch, t.mesh)
-      state, terms = t.train_step(state, on_device, {})
+      on_device = sharding.shard_batch(batch, setup.mesh)
+      state, terms = setup.train_step(state, on_device, {})
       guard.add(done, terms["skipped"][0], batch["row"])
       recent.append(terms)
       done += 1
-      if not done % t.recipe.every_steps or done == t.steps:
-        course.record(done, recent)
+      if not done % options.every_steps or done == setup.steps:
+        progress.write_losses(done, recent)
         recent = []
-      if done in t.due and done < t.steps:
+      if done in setup.eval_steps and done < setup.steps:
         with clock.paused():
-          course.judge(done, state.params)
+          progress.evaluate(done, state.params)
     guard.check_pending()
   except NonFiniteError:
     failure = f"gradients that are not finite at step {done:,}"
   secs = clock.secs_per_step(done) * done
-  kept, step = course.kept(done, state.params)
+  selected, step = progress.select_params(done, state.params)
   return TrainedRun(
-    params=kept,
+    params=selected,
     step=step,
     failure=failure,
-    evaluations=course.evaluations,
-    losses=(course.losses[0], course.losses[-1]),
+    evaluations=progress.evaluations,
+    losses=(progress.losses[0], progress.losses[-1]),
     secs=secs,
-    rows_per_s=done * t.recipe.batch_size / secs,
+    rows_per_s=done * options.batch_size / secs,
   )
 
 
-class _Course:
-  """The course of a run so far, and the parameters that were best."""
+class _Progress:
+  """Losses and evaluations of a run so far, and its best parameters."""
 
   def __init__(
-    self, t: TrainingSetup, write: Callable, clock: speed.Clock, check: Callable
+    self,
+    setup: TrainingSetup,
+    write: Callable[[dict[str, Any]], Any],
+    clock: speed.Clock,
+    check: Callable[[], Any],
   ):
-    self._t, self._write, self._clock, self._check = t, write, clock, check
+    self._setup, self._write = setup, write
+    self._clock, self._check = clock, check
     self.evaluations: dict[int, dict[str, float]] = {}
     self.losses: list[float] = [math.nan]
-    self._best: tuple[float, int, Any] | None = None
+    self._best: tuple[float, int, Any] | None = None  # score, step, params
 
-  def record(self, done: int, recent: list[step_lib.Terms]) -> None:
+  def write_losses(self, done: int, recent: list[step_lib.Terms]) -> None:
     """Writes a record of training."""
     values = metrics.compute_ratios(metrics.merge_terms(jax.device_get(recent)))
     secs = self._clock.secs_per_step(done)
@@ -245,61 +259,63 @@ class _Course:
         "split": "train",
         "total": values.pop("loss"),
         **values,
-        "lr": float(self._t.rate(done - 1)),
-        "rows_per_s": self._t.recipe.batch_size / secs,
+        "lr": float(self._setup.learning_rate(done - 1)),
+        "rows_per_s": self._setup.options.batch_size / secs,
         "eta_s": self._clock.eta_secs(done),
       }
     )
 
-  def judge(self, done: int, params: Any) -> None:
-    """Scores the dev set."""
-    task, dev = self._t.data.task, self._t.data.dev
-    outputs = predict(self._t, params, dev.encoded, check=self._check)
+  def evaluate(self, done: int, params: Any) -> None:
+    """Scores the dev set and writes a record."""
+    task, dev = self._setup.data.task, self._setup.data.dev
+    outputs = predict(self._setup, params, dev.encoded, check=self._check)
     scores = dev.score(dev.decode_answers(outputs))
     self.evaluations[done] = scores
     self._write({"step": done, "split": "dev", **scores})
     value = scores[task.metrics[0]]
     if self._best is None or value > self._best[0]:
-      copy = jax.device_get(params) if self._t.recipe.keep == "best" else 0
-      self._best = value, done, copy
+      keeps_best = self._setup.options.keep == "best"
+      self._best = value, done, jax.device_get(params) if keeps_best else None
 
-  def is_over(self) -> bool:
-    """Whether patience has run out."""
-    patience = self._t.recipe.patience
+  def is_out_of_patience(self) -> bool:
+    """Whether the last `patience` evaluations were no better than the best."""
+    patience = self._setup.options.patience
     if not patience or self._best is None:
       return False
-    since = [step for step in self.evaluations if step > self._best[1]]
-    return len(since) >= patience
+    later = [step for step in self.evaluations if step > self._best[1]]
+    return len(later) >= patience
 
-  def kept(self, done: int, params: Any) -> tuple[Any, int]:
-    """The parameters that count, and their step."""
-    if self._t.recipe.keep == "last":
+  def select_params(self, done: int, params: Any) -> tuple[Any, int]:
+    """Returns the last or the best parameters, by `keep`, and their step."""
+    if self._setup.options.keep == "last":
       return params, done
     if done not in self.evaluations:
-      self.judge(done, params)
+      self.evaluate(done, params)
     assert self._best is not None
-    places = jax.tree.map(lambda x: x.sharding, params)
-    return jax.device_put(self._best[2], places), self._best[1]
+    shardings = jax.tree.map(lambda x: x.sharding, params)
+    return jax.device_put(self._best[2], shardings), self._best[1]
 
 
 def predict(
-  t: TrainingSetup,
+  setup: TrainingSetup,
   params: Any,
   encoded: EncodedRows,
   *,
   check: Callable[[], Any] = lambda: None,
 ) -> Outputs:
-  """The head's outputs for each row, dropout off; `check` as in `fine_tune`."""
+  """Returns the head's outputs for each row, without dropout.
+
+  `check` is called before each batch, as in `fine_tune`.
+  """
   outputs: Outputs = [None] * len(encoded.tokens)
   for batch in batches.batches_in_order(
-    encoded, batch_size=t.recipe.batch_size, limit=t.recipe.length
+    encoded, batch_size=setup.options.batch_size, limit=setup.options.length
   ):
     check()
     inputs = {name: batch[name] for name in ("tokens", "types", "documents")}
-    read = jax.device_get(
-      t.predict_batch(params, sharding.shard_batch(inputs, t.mesh))
-    )
+    on_device = sharding.shard_batch(inputs, setup.mesh)
+    output_B = jax.device_get(setup.predict_batch(params, on_device))
     for i, row in enumerate(batch["row"]):
       if row >= 0:
-        outputs[row] = jax.tree.map(lambda x, i=i: np.asarray(x[i]), read)
+        outputs[row] = jax.tree.map(lambda x, i=i: np.asarray(x[i]), output_B)
   return outputs

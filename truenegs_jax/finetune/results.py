@@ -1,7 +1,7 @@
-"""Results of fine-tunings: a file for each run, and one for all of them.
+"""Saves and loads the results of fine-tuning runs.
 
-<workdir>/<task>/seed-<n>/result.json  a run, once it has ended
-<workdir>/results.json                 all of them: scores, answers, how made
+<workdir>/<task>/seed-<n>/result.json  one finished run
+<workdir>/results.json                 all finished runs
 """
 
 import dataclasses
@@ -18,25 +18,27 @@ from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.workdir import files
 
 RESULT, RESULTS, CONFIG = "result.json", files.RESULTS, files.CONFIG
-MODEL = "model"  # beside RESULT: for Hugging Face
-OF_TASK = {"labels", "data", "head"}  # of `made`: what differs among tasks
+MODEL = "model"  # next to RESULT: the export for Hugging Face
+# Keys of `Result.provenance` that may differ between the tasks of a workdir.
+TASK_KEYS = {"labels", "data", "head"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """A run of a task and a seed that has ended.
+  """A finished run: one task, fine-tuned with one seed.
 
   Attributes:
-    failure: why it counts as failed, or "".
-    scores: of each split, value by metric, in percent.
-    step, steps: what the scores are of, and the steps of a whole run.
-    evaluations: scores of the dev set on the way, by step.
-    losses: mean of the first and of the last records of training.
-    secs, rows_per_s: of training, compiling included.
-    answers: of each split, "keys", "golds" and "answers", one an example.
-    made: what the numbers depend on beside the config: fingerprints, sizes.
-    notes: in what the data were not the published task.
-    exported: what became of the model for Hugging Face; "": not wanted.
+    failure: why the run failed, or "".
+    scores: for each split, value by metric, in percent.
+    step, steps: the step of the scored parameters, and of a complete run.
+    evaluations: scores of the dev set during training, by step.
+    losses: the means of the first and of the last training record.
+    secs, rows_per_s: duration and speed of training, with compilation.
+    answers: for each split, lists of "keys", "golds" and "answers".
+    provenance: everything besides the options that the scores depend on: the
+      config, fingerprints, sizes. Its key in JSON files is "made".
+    notes: how the data differ from the published task.
+    exported: outcome of the export for Hugging Face; "" if not requested.
   """
 
   task: str
@@ -50,69 +52,77 @@ class Result:
   secs: float
   rows_per_s: float
   answers: Mapping[str, Mapping[str, Sequence[Any]]]
-  made: Mapping[str, Any]
+  provenance: Mapping[str, Any]
   notes: Sequence[str]
   exported: str = ""
 
+  def to_json(self) -> dict[str, Any]:
+    """Returns the fields by their keys in JSON files."""
+    fields = dataclasses.asdict(self)
+    return {
+      "made" if name == "provenance" else name: value
+      for name, value in fields.items()
+    }
+
 
 def run_folder(workdir: pathlib.Path, task: str, seed: int) -> pathlib.Path:
-  """Where a run has its files."""
+  """Returns the folder of a run."""
   return workdir / task / f"seed-{seed}"
 
 
 def save(workdir: pathlib.Path, result: Result) -> None:
-  """Writes a run's file, which says by being there that the run has ended."""
-  place = run_folder(workdir, result.task, result.seed) / RESULT
-  files.save_json(place, to_json_types(dataclasses.asdict(result)), indent=None)
+  """Writes the file of a run; its existence marks the run as finished."""
+  path = run_folder(workdir, result.task, result.seed) / RESULT
+  files.save_json(path, without_nonfinite(result.to_json()), indent=None)
 
 
-def to_json_types(value: Any) -> Any:
-  """With None for what is not finite, which JSON does not know."""
+def without_nonfinite(value: Any) -> Any:
+  """Replaces numbers that are not finite by None, since JSON has none."""
   if isinstance(value, Mapping):
-    return {name: to_json_types(x) for name, x in value.items()}
+    return {name: without_nonfinite(x) for name, x in value.items()}
   if isinstance(value, list | tuple):
-    return [to_json_types(x) for x in value]
+    return [without_nonfinite(x) for x in value]
   return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
-  """A run that has ended, or None.
+  """Loads a finished run; None if there is none.
 
   Raises:
-    CheckpointError: its file is damaged.
+    CheckpointError: the file is damaged.
   """
   path = run_folder(workdir, task, seed) / RESULT
   if not path.exists():
     return None
   try:
     values = json.loads(path.read_text(encoding="utf-8"))
-    for split in values["answers"].values():  # no number, for JSON's sake
+    for split in values["answers"].values():  # undoes `without_nonfinite`
       split["answers"] = [
         math.nan if x is None else x for x in split["answers"]
       ]
-    result = Result(**values)
+    result = Result(provenance=values.pop("made"), **values)
     scores, answers = result.scores["dev"], result.answers["dev"]["answers"]
     if not (scores and all(map(math.isfinite, scores.values())) and answers):
-      raise ValueError("it holds no scores or no answers")
+      raise ValueError("no scores or no answers")
     return result
   except (AttributeError, LookupError, OSError, TypeError, ValueError) as e:
     raise CheckpointError(
-      f"{path} cannot be read as a result ({e!r}); remove {path.parent}, and"
-      " the same command makes this run again."
+      f"'{path}' cannot be read as a result ({e!r}). Remove '{path.parent}' and"
+      " run the same command again; it repeats this run."
     ) from e
 
 
 def missing_seeds(
   workdir: pathlib.Path, task: str, seeds: Sequence[int]
 ) -> list[int]:
-  """Those of the seeds whose runs have not ended."""
+  """Returns the seeds without a finished run."""
   return [
     n for n in seeds if not (run_folder(workdir, task, n) / RESULT).exists()
   ]
 
 
 def load_all(workdir: pathlib.Path) -> dict[str, list[Result]]:
-  """All the runs that have ended in a workdir, by task.
+  """Loads all finished runs of a workdir, by task.
 
   Raises:
     CheckpointError: a file is damaged.
@@ -126,96 +136,100 @@ def load_all(workdir: pathlib.Path) -> dict[str, list[Result]]:
 
 
 def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
-  """Refuses a workdir whose runs are of another config (in JSON's types).
+  """Refuses a workdir whose runs have another config (in JSON's types).
 
   Raises:
-    InputError: it is that of a pre-training.
-    CheckpointError: lists what differs.
+    InputError: the workdir has a pre-training run.
+    CheckpointError: the configs differ; the message lists the differences.
   """
   if files.has_pretraining(workdir):
     raise InputError(
-      f"--workdir={workdir} is that of a pre-training; give another."
+      f"--workdir={str(workdir)!r} has a pre-training run. Choose another."
     )
   for name, runs in load_all(workdir).items():
-    changed = [
+    saved = runs[0].provenance.get(CONFIG, config)
+    changes = [
       change
-      for change in files.find_changes(runs[0].made.get(CONFIG, config), config)
+      for change in files.find_changes(saved, config)
       if change.key not in config_checks.FREE_TO_CHANGE
     ]
-    if changed:
+    if changes:
       hint = ""
-      if any(change.key == "finetune.head" for change in changed):
+      if any(change.key == "finetune.head" for change in changes):
         hint = (
           " The default head was 'linear' before it became 'dense';"
           " --config.finetune.against=WORKDIR compares runs of the two."
         )
       raise CheckpointError(
-        f"{workdir} has runs of {name} by another config. {_listed(changed)}"
-        f"{hint}"
+        f"'{workdir}' has runs of {name} with another config."
+        f" {_describe_changes(changes)}{hint}"
       )
 
 
 def check_provenance(
-  known: Mapping[str, Sequence[Result]],
+  runs_by_task: Mapping[str, Sequence[Result]],
   task: str,
   provenance: Mapping[str, Any],
 ) -> None:
-  """Refuses other weights or data than those of the runs that have ended.
+  """Refuses weights or data that differ from those of finished runs.
 
-  Runs of other tasks have to be of the same weights, too: one table, and maybe
-  one average, is made of them.
+  Runs of other tasks must have the same weights, too, because one table and
+  one average are computed from all of them.
 
   Args:
-    known: as `load_all` has them.
-    provenance: of new runs, as `Result.made` has that of old ones.
+    runs_by_task: finished runs, as from `load_all`.
+    task: name of the task to run.
+    provenance: `Result.provenance` of its runs.
 
   Raises:
-    CheckpointError: lists what differs.
+    CheckpointError: lists the differences.
   """
-  for run in (run for runs in known.values() for run in runs):
-    keys = (
-      provenance.keys() - {CONFIG} - (set() if run.task == task else OF_TASK)
-    )
-    old: dict[str, Any] = {key: run.made.get(key) for key in keys}
+  for run in (run for runs in runs_by_task.values() for run in runs):
+    keys = provenance.keys() - {CONFIG}
+    if run.task != task:
+      keys -= TASK_KEYS
+    saved: dict[str, Any] = {key: run.provenance.get(key) for key in keys}
     now = {key: provenance[key] for key in keys}
-    if run.task == task:  # test sets may be answered, or not
-      both = old["data"].keys() & now["data"].keys()
-      for side in (old, now):
-        side["data"] = {split: side["data"][split] for split in both}
-    if changed := files.find_changes(old, now):
+    if run.task == task:  # the test set may be read only sometimes
+      splits = saved["data"].keys() & now["data"].keys()
+      for side in (saved, now):
+        side["data"] = {split: side["data"][split] for split in splits}
+    if changes := files.find_changes(saved, now):
       raise CheckpointError(
-        f"the workdir has runs of {run.task} with other weights or data."
-        f" {_listed(changed)}"
+        f"The workdir has runs of {run.task} with other weights or data."
+        f" {_describe_changes(changes)}"
       )
 
 
-def _listed(changed: Sequence[files.Change]) -> str:
-  lines = "\n  ".join(map(str, changed))
+def _describe_changes(changes: Sequence[files.Change]) -> str:
+  lines = "\n  ".join(map(str, changes))
   return (
-    f"What differs (saved -> now):\n  {lines}\nPut it back as it was, or give"
-    " another --workdir."
+    f"Differences (saved -> now):\n  {lines}\nRestore the saved values, or"
+    " choose another --workdir."
   )
 
 
 def load_other_workdir(workdir: pathlib.Path) -> dict[str, list[Result]]:
-  """The runs of another workdir, by task.
+  """Loads the runs of `finetune.against`, by task.
 
   Raises:
-    InputError: it has none.
+    InputError: there are none.
     CheckpointError: a file is damaged.
   """
   if runs := load_all(workdir.expanduser()):
     return runs
   raise InputError(
-    f"finetune.against={workdir}: no run of a fine-tuning has ended there; give"
-    " the workdir of one."
+    f"finetune.against={str(workdir)!r} has no finished fine-tuning run. Pass"
+    " the workdir of a fine-tuning."
   )
 
 
 def has_same_sources(workdir: pathlib.Path, config: Mapping[str, Any]) -> bool:
-  """Whether weights and data go by the names that they had."""
+  """Whether weights and data have the same names as in the finished runs."""
   return not any(
-    change.key in config_checks.NAMES
+    change.key in config_checks.SOURCE_KEYS
     for runs in load_all(workdir).values()
-    for change in files.find_changes(runs[-1].made.get(CONFIG, {}), config)
+    for change in files.find_changes(
+      runs[-1].provenance.get(CONFIG, {}), config
+    )
   )

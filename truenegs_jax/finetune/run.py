@@ -1,10 +1,9 @@
-"""The task "finetune": tasks x seeds, each run kept, then tables.
+"""Runs the task "finetune": every fine-tuning task with every seed.
 
 weights -> for each task: rows -> for each seed: train, answer, score, export
--> median over seeds, beside published results; compared with another workdir
+-> medians over seeds next to published results, comparison with another workdir
 
-A run that has ended is never made again: the same command goes on with those
-that are missing.
+Finished runs are kept: the same command continues with the missing ones.
 """
 
 import contextlib
@@ -37,28 +36,28 @@ from truenegs_jax.train import guards
 from truenegs_jax.workdir import files, lock
 
 SUBMISSION = "submission"
-STOPPING = "stopping; the same command redoes the unfinished run"
+STOPPING = "stopping; the same command repeats the unfinished run"
 Runs = Mapping[str, Sequence[results.Result]]  # by task
 
 
 class _Stopped(Exception):
-  """A signal has come: the run at hand ends here."""
+  """Ends the current run after a signal."""
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
-  """Makes the runs that are missing, and prints all; returns the exit code.
+  """Trains the missing runs and prints all; returns the exit code.
 
   Raises:
-    TrueNegsError: with the exit code that belongs to it.
+    TrueNegsError: has the exit code that belongs to it.
   """
   if distributed.process_count() > 1:
     raise InputError(
-      "fine-tuning runs in one process, on all devices that it sees; start one,"
-      " or one for each task, each with its --workdir."
+      "Fine-tuning runs in one process, on all devices of the machine. Start"
+      " one process, or one for each task with its own --workdir."
     )
   check(c)
-  recipe, config = FinetuneOptions.from_config(c), json.loads(c.to_json())
-  task_data.check_files(recipe)
+  options, config = FinetuneOptions.from_config(c), json.loads(c.to_json())
+  task_data.check_files(options)
   against = c.finetune.against
   others = results.load_other_workdir(pathlib.Path(against)) if against else {}
   enable_compilation_cache()
@@ -67,144 +66,154 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     results.check_config(workdir, config)
     with guards.StopSignals(console, then=STOPPING) as signals:
 
-      def stop_if_asked():
+      def stop_after_signal() -> None:
         if signals.received:
           raise _Stopped
 
       export = c.finetune.export == "all"
-      place = seed_runs.RunContext(workdir, console, stop_if_asked, export)
+      context = seed_runs.RunContext(
+        workdir, console, stop_after_signal, export
+      )
       with contextlib.suppress(_Stopped):
-        _make_missing(c, recipe, config, place, seeds)
+        _train_missing(c, options, config, context, seeds)
     by_task = {
       name: [run for run in runs if run.seed in seeds]
       for name, runs in results.load_all(workdir).items()
     }
-    shown = {name: by_task[name] for name in recipe.tasks if by_task.get(name)}
-    if shown:
-      _finish(config, place, shown, others)
-  left = sum(
-    len(results.missing_seeds(workdir, name, seeds)) for name in recipe.tasks
+    finished = {
+      name: by_task[name] for name in options.tasks if by_task.get(name)
+    }
+    if finished:
+      _report_results(config, context, finished, others)
+  num_missing = sum(
+    len(results.missing_seeds(workdir, name, seeds)) for name in options.tasks
   )
-  if not left:
+  if not num_missing:
     return 0
-  place.say(
-    f"stopped; to make the {left} runs that are missing: {rerun_command()}"
+  context.report(
+    f"Stopped with {num_missing} missing runs. To continue: {rerun_command()}"
   )
   is_interrupt = signals.received == signal.SIGINT
   return errors.SAVED_INTERRUPT if is_interrupt else errors.SAVED_RESTART
 
 
-def _make_missing(
+def _train_missing(
   c: ConfigDict,
-  recipe: FinetuneOptions,
+  options: FinetuneOptions,
   config: Mapping[str, Any],
-  place: seed_runs.RunContext,
+  context: seed_runs.RunContext,
   seeds: Sequence[int],
 ) -> None:
-  """Makes what is missing; weights and data have to be as before.
+  """Trains the missing runs, with the weights and data of the finished ones.
 
-  Where nothing is missing they may be gone, if they go by the same names.
+  If no run is missing, weights and data may be gone.
   """
   missing = [
-    results.missing_seeds(place.workdir, x, seeds) for x in recipe.tasks
+    results.missing_seeds(context.workdir, x, seeds) for x in options.tasks
   ]
   try:
-    initial = initial_weights.open_weights(c, say=place.say)
+    initial = initial_weights.open_weights(c, report=context.report)
     plans = seed_runs.plan_runs(
-      place, initial, recipe, seeds=seeds, config=config
+      context, initial, options, seeds=seeds, config=config
     )
   except (InputError, DataError) as e:
-    if any(missing) or not results.has_same_sources(place.workdir, config):
+    if any(missing) or not results.has_same_sources(context.workdir, config):
       raise
-    place.say(
-      "all runs are there; not seen whether weights and data are as they were:"
+    context.report(
+      "All runs are finished. Not checked whether weights or data changed:"
       f" {errors.printable(e)}"
     )
     return
-  files.save_json(place.workdir / results.CONFIG, config)
-  seed_runs.train_missing(place, initial, plans)
+  files.save_json(context.workdir / results.CONFIG, config)
+  seed_runs.train_missing(context, initial, plans)
 
 
-def _finish(
+def _report_results(
   config: Mapping[str, Any],
-  place: seed_runs.RunContext,
-  shown: Runs,
+  context: seed_runs.RunContext,
+  finished: Runs,
   others: Runs,
 ) -> None:
-  """Prints the tables and writes what is for other programs."""
-  compared, remarks = bootstrap.compare_results(shown, others)
-  leaderboard.print_tables(shown, compared, place.console)
-  for line in (*remarks, *_lacking(config["finetune"], place, shown)):
-    place.say(line)
-  _save_all(config, place.workdir, compared)
-  if written := _submit(place.workdir, shown):
-    place.say(
-      "test sets, answered by the run of each task whose dev score is the"
-      f" median: {', '.join(map(str, written))}"
+  """Prints the tables; writes results.json and GLUE's submissions."""
+  compared, remarks = bootstrap.compare_results(finished, others)
+  leaderboard.print_tables(finished, compared, context.console)
+  missing_outputs = _describe_missing_outputs(
+    config["finetune"], context, finished
+  )
+  for line in (*remarks, *missing_outputs):
+    context.report(line)
+  _save_results(config, context.workdir, compared)
+  if paths := _write_submissions(context.workdir, finished):
+    context.report(
+      "Submissions for GLUE, from the run of each task with the median dev"
+      f" score: {', '.join(map(str, paths))}"
     )
 
 
-def _lacking(
-  wanted: Mapping[str, Any], place: seed_runs.RunContext, shown: Runs
+def _describe_missing_outputs(
+  section: Mapping[str, Any], context: seed_runs.RunContext, finished: Runs
 ) -> list[str]:
-  """Lines on what earlier runs do not have, and how to come by it."""
+  """Lists requested outputs that earlier runs did not write."""
   lines = []
-  for run in (run for runs in shown.values() for run in runs):
-    lacks = []
-    if wanted["predict_test"] and "test" not in run.answers:
-      lacks.append("answers to the test set")
-    can_be = not run.failure and wanted["head"] != "joint"
-    if place.export and can_be and not run.exported:
-      lacks.append("model for Hugging Face")
-    if lacks:
-      folder = results.run_folder(place.workdir, run.task, run.seed)
+  for run in (run for runs in finished.values() for run in runs):
+    missing = []
+    if section["predict_test"] and "test" not in run.answers:
+      missing.append("answers to the test set")
+    is_exportable = not run.failure and section["head"] != "joint"
+    if context.export and is_exportable and not run.exported:
+      missing.append("model for Hugging Face")
+    if missing:
+      folder = results.run_folder(context.workdir, run.task, run.seed)
       lines.append(
-        f"{folder} has no {' and no '.join(lacks)}; remove it, and the same"
-        " command makes that run again"
+        f"'{folder}' has no {' and no '.join(missing)}. Remove it and run the"
+        " same command again; it repeats this run."
       )
   return lines
 
 
-def _save_all(
+def _save_results(
   config: Mapping[str, Any],
   workdir: pathlib.Path,
   compared: Mapping[str, Sequence[bootstrap.Comparison]],
 ) -> None:
-  """Writes all runs that have ended, of whatever seed, in one file."""
-  ended, seed, f = results.load_all(workdir), config["seed"], config["finetune"]
+  """Writes results.json with all finished runs, of any task and seed."""
+  runs_by_task, section = results.load_all(workdir), config["finetune"]
   value = {
     "command": rerun_command(),
     "config": config,
-    "seeds": sorted({run.seed for runs in ended.values() for run in runs}),
+    "seeds": sorted(
+      {run.seed for runs in runs_by_task.values() for run in runs}
+    ),
     "tasks": {
       name: {
         "summary": {
           metric: dataclasses.asdict(summary)
           for metric, summary in leaderboard.summarize_runs(runs).items()
         },
-        "runs": [dataclasses.asdict(run) for run in runs],
+        "runs": [run.to_json() for run in runs],
       }
-      for name, runs in ended.items()
+      for name, runs in runs_by_task.items()
     },
     "compared": {
-      "against": f["against"],
-      "seeds": list(range(seed, seed + f["seeds"])),
+      "against": section["against"],
+      "seeds": list(range(config["seed"], config["seed"] + section["seeds"])),
       "tasks": {
-        name: [dataclasses.asdict(x) for x in rows]
-        for name, rows in compared.items()
+        name: [dataclasses.asdict(x) for x in comparisons]
+        for name, comparisons in compared.items()
       },
     },
   }
-  files.save_json(
-    workdir / results.RESULTS, results.to_json_types(value), indent=None
-  )
+  value = results.without_nonfinite(value)
+  files.save_json(workdir / results.RESULTS, value, indent=None)
 
 
-def _submit(workdir: pathlib.Path, shown: Runs) -> list[pathlib.Path]:
-  """GLUE's files of the test sets, of each task's median run."""
-  written = []
-  for name in glue.TASKS.keys() & shown.keys():
-    run, folder = leaderboard.median_run(shown[name]), workdir / SUBMISSION
+def _write_submissions(
+  workdir: pathlib.Path, finished: Runs
+) -> list[pathlib.Path]:
+  """Writes GLUE's files of the test sets, from each task's median run."""
+  paths, folder = [], workdir / SUBMISSION
+  for name in glue.TASKS.keys() & finished.keys():
+    run = leaderboard.median_run(finished[name])
     for split in (s for s in run.answers if s.startswith("test")):
       with disk_errors(folder):
         folder.mkdir(exist_ok=True)
@@ -212,5 +221,5 @@ def _submit(workdir: pathlib.Path, shown: Runs) -> list[pathlib.Path]:
       path = glue.write_submission(
         folder, glue.TASKS[name], split, saved["keys"], saved["answers"]
       )
-      written.append(path)
-  return sorted(written)
+      paths.append(path)
+  return sorted(paths)

@@ -1,4 +1,4 @@
-"""The runs of a fine-tuning, one by one: train, answer, score, save, export."""
+"""Trains, evaluates, saves and exports the runs of a fine-tuning."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ from truenegs_jax.train import metrics
 from truenegs_jax.weights.export import finetuned
 from truenegs_jax.workdir import files, metrics_file
 
-# The files in the folder of a run that was stopped.
+# Files in the folder of an unfinished run.
 UNFINISHED = {
   metrics_file.METRICS,
   f"{metrics_file.METRICS}.tmp",
@@ -41,31 +41,31 @@ UNFINISHED = {
 
 @dataclasses.dataclass(frozen=True)
 class TaskPlan:
-  """A task and the seeds that are missing.
+  """A task and the seeds that have no finished run.
 
   Attributes:
-    provenance: `Result.made` of these runs.
+    provenance: `Result.provenance` of the runs.
   """
 
-  tuning: loop.TrainingSetup
+  setup: loop.TrainingSetup
   provenance: Mapping[str, Any]
-  missing: Sequence[int]
+  seeds: Sequence[int]
 
   @property
   def num_tokens(self) -> float:
-    """Tokens that a run trains on, padding aside."""
-    lengths_N = self.tuning.data.train.lengths_N
-    return float(lengths_N.mean()) * self.tuning.steps
+    """Number of tokens that a run trains on, without padding."""
+    lengths_N = self.setup.data.train.lengths_N
+    return float(lengths_N.mean()) * self.setup.steps
 
 
 @dataclasses.dataclass(frozen=True)
 class RunContext:
-  """Where runs are made.
+  """What all runs of a workdir share.
 
   Attributes:
-    console: for people; what a run scored is in its files, too.
-    check: called before every batch; an exception that it raises ends all.
-    export: each run's model is written for Hugging Face.
+    console: receives progress and scores.
+    check: called before every batch; an exception from it ends all runs.
+    export: whether the model of each run is exported for Hugging Face.
   """
 
   workdir: pathlib.Path
@@ -73,198 +73,209 @@ class RunContext:
   check: Callable[[], Any]
   export: bool
 
-  def say(self, text: str) -> None:
+  def report(self, text: str) -> None:
     """Prints a line."""
     self.console.print(text, soft_wrap=True)
 
 
 def plan_runs(
-  place: RunContext,
+  context: RunContext,
   initial: InitialWeights,
-  recipe: FinetuneOptions,
+  options: FinetuneOptions,
   *,
   seeds: Sequence[int],
   config: Mapping[str, Any],
 ) -> list[TaskPlan]:
-  """Reads all tasks, and sees that weights and data are as before.
+  """Reads all tasks, and compares weights and data with finished runs.
 
-  Bad files are refused here, before hours of work.
+  All files are read before the first run, so that bad ones are found at once.
 
   Args:
-    config: of all the runs, in JSON's types.
+    config: the config of the runs, in JSON's types.
 
   Raises:
-    InputError, DataError: weights, files or values that cannot be used.
-    CheckpointError: the runs that are there are of other weights or data.
+    InputError, DataError: weights, files or options cannot be used.
+    CheckpointError: finished runs have other weights or data.
   """
-  plans, known = [], results.load_all(place.workdir)
-  for name in recipe.tasks:
-    place.check()
-    with place.console.status(f"reading {name} ..."):
-      data = task_data.read_task_data(recipe, name, initial.tokenizer)
+  plans, finished = [], results.load_all(context.workdir)
+  for name in options.tasks:
+    context.check()
+    with context.console.status(f"reading {name} ..."):
+      data = task_data.read_task_data(options, name, initial.tokenizer)
       model = initial.make_model(data.num_outputs)
       provenance = initial.provenance(model, data.task, data.fingerprints())
     provenance[results.CONFIG] = config
-    results.check_provenance(known, name, provenance)
-    tuning = loop.make_setup(recipe, model, data)
-    missing = results.missing_seeds(place.workdir, name, seeds)
-    plans.append(TaskPlan(tuning, provenance, missing))
+    results.check_provenance(finished, name, provenance)
+    setup = loop.make_setup(options, model, data)
+    missing = results.missing_seeds(context.workdir, name, seeds)
+    plans.append(TaskPlan(setup, provenance, missing))
   return plans
 
 
 def train_missing(
-  place: RunContext, initial: InitialWeights, plans: Sequence[TaskPlan]
+  context: RunContext, initial: InitialWeights, plans: Sequence[TaskPlan]
 ) -> None:
-  """Makes the runs that are missing.
+  """Trains and saves the runs of the plans.
 
   Raises:
-    DiskError: a file could not be written. Runs that have ended are kept.
+    DiskError: a file could not be written; finished runs are kept.
   """
-  todo = [(plan, seed) for plan in plans for seed in plan.missing]
-  sizes = [plan.num_tokens for plan, _ in todo]
-  secs, introduced = 0.0, None
-  for number, (plan, seed) in enumerate(todo):
-    if plan is not introduced:
-      _introduce(place, plan.tuning)
-      introduced = plan
-    left = ""
-    if number:  # by the tokens of each
-      rest = round(secs * sum(sizes[number:]) / sum(sizes[:number]))
-      left = f", about {datetime.timedelta(seconds=rest)} left for all"
-    place.say(
-      f"{plan.tuning.data.task.title}, seed {seed}: run {number + 1} of"
-      f" {len(todo)}{left}"
+  runs = [(plan, seed) for plan in plans for seed in plan.seeds]
+  sizes = [plan.num_tokens for plan, _ in runs]
+  secs, described = 0.0, None
+  for number, (plan, seed) in enumerate(runs):
+    if plan is not described:
+      _describe_task(context, plan.setup)
+      described = plan
+    eta = ""
+    if number:  # time left, in proportion to tokens
+      left = round(secs * sum(sizes[number:]) / sum(sizes[:number]))
+      eta = f", about {datetime.timedelta(seconds=left)} left for all"
+    context.report(
+      f"{plan.setup.data.task.title}, seed {seed}: run {number + 1} of"
+      f" {len(runs)}{eta}"
     )
-    began = time.monotonic()
-    _make_run(place, initial, plan, seed)
-    secs += time.monotonic() - began
+    start = time.monotonic()
+    _train_run(context, initial, plan, seed)
+    secs += time.monotonic() - start
 
 
-def _introduce(place: RunContext, tuning: loop.TrainingSetup) -> None:
-  data, recipe, model = tuning.data, tuning.recipe, tuning.model
-  width, cut = model.config.width, data.train.num_cut
-  place.say(
-    f"{data.task.title}: {len(data.train.tokens):,} rows to train on,"
-    f" {len(data.dev.keys):,} to judge by; {tuning.steps:,} steps of"
-    f" {recipe.batch_size}, peak rate {recipe.peak_rate(width):g}, layer"
-    f" decay {recipe.decay(width):g}, head {model.head!r}, attention"
-    f" {tuning.attention}"
-    + (f"; {cut:,} of the rows are cut" if cut else "")
-    + "".join(f"; {note}" for note in data.notes),
+def _describe_task(context: RunContext, setup: loop.TrainingSetup) -> None:
+  data, options, model = setup.data, setup.options, setup.model
+  width, num_cut = model.config.width, data.train.num_cut
+  context.report(
+    f"{data.task.title}: {len(data.train.tokens):,} training rows,"
+    f" {len(data.dev.keys):,} dev examples, {setup.steps:,} steps of"
+    f" {options.batch_size} rows, peak learning rate"
+    f" {options.peak_rate(width):g}, layer decay {options.decay(width):g}, head"
+    f" {model.head!r}, attention {setup.attention}"
+    + (f", {num_cut:,} rows truncated" if num_cut else "")
+    + "".join(f", {note}" for note in data.notes),
   )
-  if place.export and (reason := finetuned.unsupported_reason(model)):
-    place.say(reason)
+  if context.export and (reason := finetuned.unsupported_reason(model)):
+    context.report(reason)
 
 
-def _make_run(
-  place: RunContext, initial: InitialWeights, plan: TaskPlan, seed: int
+def _train_run(
+  context: RunContext, initial: InitialWeights, plan: TaskPlan, seed: int
 ) -> None:
-  """Trains, answers, scores, saves and exports."""
-  tuning, data = plan.tuning, plan.tuning.data
-  folder = results.run_folder(place.workdir, data.task.name, seed)
-  params = initial.make_params(tuning.model, data.task, seed, say=place.say)
-  _clear(folder)
-  with _writers(place.console, tuning, folder) as write:
-    tuned = loop.fine_tune(
-      tuning, params, seed, folder, write=write, check=place.check
+  """Trains, answers, scores, saves and exports one run."""
+  setup, data = plan.setup, plan.setup.data
+  folder = results.run_folder(context.workdir, data.task.name, seed)
+  params = initial.make_params(
+    setup.model, data.task, seed, report=context.report
+  )
+  _clear_folder(folder)
+  with _open_writers(context.console, setup, folder) as write:
+    trained = loop.fine_tune(
+      setup, params, seed, folder, write=write, check=context.check
     )
   answers = {}
   for name, split in data.splits.items():
-    with place.console.status(f"answering {len(split.keys):,} of {name} ..."):
-      answers[name] = split.decode_answers(
-        loop.predict(tuning, tuned.params, split.encoded, check=place.check)
+    with context.console.status(f"answering {len(split.keys):,} of {name} ..."):
+      outputs = loop.predict(
+        setup, trained.params, split.encoded, check=context.check
       )
+      answers[name] = split.decode_answers(outputs)
   result = results.Result(
     task=data.task.name,
     seed=seed,
-    failure=tuned.failure or data.dev.find_failure(answers["dev"]),
+    failure=trained.failure or data.dev.find_failure(answers["dev"]),
     scores={
       name: split.score(answers[name])
       for name, split in data.splits.items()
       if split.golds
     },
-    step=tuned.step,
-    steps=tuning.steps,
-    evaluations={str(step): x for step, x in tuned.evaluations.items()},
-    losses=tuned.losses,
-    secs=tuned.secs,
-    rows_per_s=tuned.rows_per_s,
+    step=trained.step,
+    steps=setup.steps,
+    evaluations={str(step): x for step, x in trained.evaluations.items()},
+    losses=trained.losses,
+    secs=trained.secs,
+    rows_per_s=trained.rows_per_s,
     answers={
       name: split.to_json(answers[name]) for name, split in data.splits.items()
     },
-    made=plan.provenance,
-    notes=[*data.notes, *_chosen(tuning, tuned)],
+    provenance=plan.provenance,
+    notes=[*data.notes, *_selection_notes(setup, trained)],
   )
-  place.say(f"  {leaderboard.describe_run(result)}")
-  results.save(place.workdir, result)  # first: an export may fail
-  if place.export:
-    exported = _export(initial, tuning, tuned, result, folder / results.MODEL)
-    place.say(f"  {exported}")
-    results.save(place.workdir, dataclasses.replace(result, exported=exported))
+  context.report(f"  {leaderboard.describe_run(result)}")
+  results.save(context.workdir, result)  # before the export, which may fail
+  if context.export:
+    output = folder / results.MODEL
+    exported = _export(initial, setup, trained, result, output)
+    context.report(f"  {exported}")
+    result = dataclasses.replace(result, exported=exported)
+    results.save(context.workdir, result)
 
 
-def _clear(folder: pathlib.Path) -> None:
-  """Makes room for a run, where one that was stopped has left something.
+def _clear_folder(folder: pathlib.Path) -> None:
+  """Removes what an unfinished run left in the folder, and creates it.
 
   Raises:
-    InputError: there is something else.
-    DiskError: it cannot be written to.
+    InputError: the folder has other files.
+    DiskError: the folder cannot be written to.
   """
-  there = {x.name for x in folder.iterdir()} if folder.exists() else set()
-  if strange := sorted(there - UNFINISHED):
+  names = {x.name for x in folder.iterdir()} if folder.exists() else set()
+  if unknown := sorted(names - UNFINISHED):
     raise InputError(
-      f"{folder} holds {', '.join(strange[:5])}, which no run has left there;"
-      " move that away."
+      f"'{folder}' has files that do not belong to a run:"
+      f" {', '.join(unknown[:5])}. Move them away."
     )
   with disk_errors(folder):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
 
 
-def _chosen(t: loop.TrainingSetup, tuned: loop.TrainedRun) -> list[str]:
-  """A note where the dev set has chosen what it scores."""
-  if t.recipe.keep == "best":
-    return [f"the best of {len(tuned.evaluations)} evaluations on this dev set"]
-  if tuned.step < t.steps and not tuned.failure:
-    return [f"ended at step {tuned.step:,} of {t.steps:,} by this dev set"]
+def _selection_notes(
+  setup: loop.TrainingSetup, trained: loop.TrainedRun
+) -> list[str]:
+  """Returns a note if parameters were selected by their dev score."""
+  if setup.options.keep == "best":
+    return [
+      f"the best of {len(trained.evaluations)} evaluations on this dev set"
+    ]
+  if trained.step < setup.steps and not trained.failure:
+    return [
+      f"ended at step {trained.step:,} of {setup.steps:,} by this dev set"
+    ]
   return []
 
 
 def _export(
   initial: InitialWeights,
-  tuning: loop.TrainingSetup,
-  tuned: loop.TrainedRun,
+  setup: loop.TrainingSetup,
+  trained: loop.TrainedRun,
   result: results.Result,
   output: pathlib.Path,
 ) -> str:
-  """Writes the model for Hugging Face; returns what became of it."""
+  """Exports the model for Hugging Face; returns the outcome."""
   if result.failure:
     return "not exported: the run failed"
-  if reason := finetuned.unsupported_reason(tuning.model):
+  if reason := finetuned.unsupported_reason(setup.model):
     return reason
   init = initial.weights.init if initial.weights else "weights drawn at random"
-  card = (
+  details = (
     f"* Fine-tuned from: `{init}`\n"
-    f"* Recipe: {result.step:,} steps of {tuning.recipe.batch_size} rows of at"
-    f" most {tuning.recipe.length} tokens, seed {result.seed}\n"
+    f"* Recipe: {result.step:,} steps of {setup.options.batch_size} rows of at"
+    f" most {setup.options.length} tokens, seed {result.seed}\n"
     f"* Dev set: {leaderboard.describe_run(result)}"
     + "".join(f"; {note}" for note in result.notes)
     + f"\n* Made by: `{rerun_command()}`"
   )
   try:
     exported = finetuned.export_task(
-      jax.device_get(tuned.params),
-      tuning.model,
+      jax.device_get(trained.params),
+      setup.model,
       initial.tokenizer,
       output,
-      task=tuning.data.task,
-      details=card,
+      task=setup.data.task,
+      details=details,
     )
   except DiskError as e:
     raise DiskError(
-      f"{output} could not be written ({e.__cause__ or e}). What the run scored"
-      " is saved; to have its model, too, free some space, remove"
-      f" {output.parent} and give the same command again: it is made anew."
+      f"'{output}' could not be written ({e.__cause__ or e}). The scores of the"
+      " run are saved. For the model, free some space, remove"
+      f" '{output.parent}' and run the same command again."
     ) from e
   except TrueNegsError as e:
     return f"NOT EXPORTED: {printable(e)}"
@@ -272,18 +283,18 @@ def _export(
 
 
 @contextlib.contextmanager
-def _writers(
-  console: Console, tuning: loop.TrainingSetup, folder: pathlib.Path
+def _open_writers(
+  console: Console, setup: loop.TrainingSetup, folder: pathlib.Path
 ) -> Iterator[Callable[[dict[str, Any]], Any]]:
-  """Yields what takes the records of a run."""
-  opened = metrics.make_writers(tuning.recipe.writers, folder, first_step=0)
-  line = metrics.ProgressLine(console, tuning.steps, first_step=0)
+  """Yields a function that writes a record to the console and all files."""
+  writers = metrics.make_writers(setup.options.writers, folder, first_step=0)
+  line = metrics.ProgressLine(console, setup.steps, first_step=0)
   with contextlib.ExitStack() as stack:
-    for writer in (*opened, line):
+    for writer in (*writers, line):
       stack.callback(writer.close)
 
-    def write(record):
-      for writer in opened:
+    def write(record: dict[str, Any]) -> None:
+      for writer in writers:
         writer.write(record)
       if record["split"] == "train":
         line.write(record)

@@ -1,6 +1,6 @@
-"""Tasks from their files to rows of ids, and from outputs to scores.
+"""Reads tasks into rows of token ids, and turns model outputs into scores.
 
-data = gather(recipe, "mrpc", tokenizer)
+data = read_task_data(options, "mrpc", tokenizer)
 data.dev.score(data.dev.decode_answers(outputs))["accuracy"]
 """
 
@@ -32,28 +32,23 @@ from truenegs_jax.tasks import (
 )
 from truenegs_jax.tasks.task import CLASSES, SCORE, EncodedRows, Example, Task
 
-CONSTANT = 0.01  # of the gold scores' range: less than that tells nothing apart
+CONSTANT = 0.01  # share of the gold scores' range; a smaller range is constant
 Rows = tuple[Task, dict[str, list[Any]], list[str]]  # with notes
 USUAL_LENGTH = dict.fromkeys(glue.TASKS, 128) | {SQUAD: 512}
-SPLITS = {
-  name: tuple(task.split_sizes) for name, task in glue.TASKS.items()
-} | {
-  SQUAD: tuple(squad.TASK.split_sizes),
-  OWN: ("train", "dev", "test"),
-}
+SPLITS = {name: tuple(task.split_sizes) for name, task in glue.TASKS.items()}
+SPLITS |= {SQUAD: tuple(squad.TASK.split_sizes), OWN: ("train", "dev", "test")}
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalSplit:
-  """Rows to answer.
+  """A split to evaluate on, with Q examples.
 
   Attributes:
-    encoded: the rows, as ids.
-    keys: of each example, whose number may be smaller: a long context has
-      several rows.
-    golds: what is right: a class by name, a score, or texts; empty where nobody
-      here knows.
-    decode_answers: outputs of the rows -> an answer for each key.
+    encoded: the rows; more than Q if long contexts have several windows.
+    keys: key of each example.
+    golds: class name, score, or tuple of answer texts of each example; empty if
+      they are not public.
+    decode_answers: outputs for the rows -> answers to the examples.
     score: answers -> value by metric, in percent.
   """
 
@@ -64,13 +59,13 @@ class EvalSplit:
   score: Callable[[Sequence[Any]], dict[str, float]]
 
   def find_failure(self, answers_Q: Sequence[Any]) -> str:
-    """Why these answers show that nothing was learned, or ""."""
-    texts = isinstance(self.golds[0], tuple)  # the answers of several people
-    golds = [gold[0] for gold in self.golds] if texts else self.golds
+    """Does `find_failure` for the answers to this split."""
+    has_texts = isinstance(self.golds[0], tuple)
+    golds = [gold[0] for gold in self.golds] if has_texts else self.golds
     return find_failure(golds, answers_Q)
 
   def to_json(self, answers_Q: Sequence[Any]) -> dict[str, Any]:
-    """Answers with their keys and golds, in JSON's types."""
+    """Returns answers with their keys and golds, in JSON's types."""
     return {
       "keys": list(self.keys),
       "golds": list(self.golds),
@@ -80,11 +75,12 @@ class EvalSplit:
 
 @dataclasses.dataclass(frozen=True)
 class TaskData:
-  """The rows of a task: to train on, and to answer.
+  """The rows of a task.
 
   Attributes:
-    splits: "dev", and maybe "dev_mismatched", "test", ...
-    notes: in what these are not the task as it was published.
+    train: the training rows.
+    splits: the splits to evaluate on: "dev", "dev_mismatched", "test", ...
+    notes: how the data differ from the published task.
   """
 
   task: Task
@@ -94,11 +90,11 @@ class TaskData:
 
   @property
   def dev(self) -> EvalSplit:
-    """The split that the task is judged by."""
+    """The dev set, whose scores count."""
     return self.splits["dev"]
 
   def fingerprints(self) -> dict[str, str]:
-    """8 hex digits over what is trained on, and over each split."""
+    """Returns a CRC-32 of the training rows and of each split, by name."""
     train = [*self.train.tokens, *self.train.targets.values()]
     by_split = {"train": _crc(x.tobytes() for x in train)}
     for name, split in self.splits.items():
@@ -108,112 +104,116 @@ class TaskData:
 
   @property
   def num_outputs(self) -> int:
-    """Numbers that the head gives a row, or a place."""
+    """Number of outputs of the head, per row or per position."""
     return max(1, len(self.task.labels))
 
 
 def read_task_data(
-  recipe: FinetuneOptions, name: str, tokenizer: Tokenizer
+  options: FinetuneOptions, name: str, tokenizer: Tokenizer
 ) -> TaskData:
-  """Reads a task and cuts it to ids.
+  """Reads a task and encodes it.
 
   Raises:
-    InputError, DataError: as `check_files`, and the readers of tasks/.
+    InputError, DataError: as in `check_files` and the readers of tasks/.
   """
-  check_files(recipe)
-  files = parse_files(recipe, name)
+  check_files(options)
+  files = parse_files(options, name)
   if name == SQUAD:
-    task, rows, notes = _read_squad(recipe, files)
+    task, rows, notes = _read_squad(options, files)
   elif name == OWN:
-    task, rows, notes = _read_own(recipe, files)
+    task, rows, notes = _read_own(options, files)
   else:
-    task, rows, notes = _read_glue(recipe, glue.TASKS[name], files)
+    task, rows, notes = _read_glue(options, glue.TASKS[name], files)
   sizes = {split: len(examples) for split, examples in rows.items()}
-  rows["train"] = rows["train"][: recipe.rows or None]
-  notes += _shortened(recipe, task, sizes)
+  rows["train"] = rows["train"][: options.rows or None]
+  notes += _deviations(options, task, sizes)
   if name == SQUAD:
-    train, splits = _cut_questions(recipe, rows, tokenizer)
+    train, splits = _encode_questions(options, rows, tokenizer)
   else:
-    train, splits = _cut_examples(recipe.length, task, rows, tokenizer)
+    train, splits = _encode_examples(options.length, task, rows, tokenizer)
   return TaskData(task, train, splits, tuple(notes))
 
 
-def check_files(recipe: FinetuneOptions) -> None:
-  """Refuses files that would be ignored; nothing is read.
+def check_files(options: FinetuneOptions) -> None:
+  """Refuses files that would not be used; reads none of them.
 
   Raises:
-    InputError: names what is not SPLIT=FILE or TASK.SPLIT=FILE, a task that is
-      not fine-tuned, a split that it lacks, a test set that is not answered or
-      not there, a split named twice, or `finetune.data` with a split in it.
+    InputError: an entry of `finetune.files` is not SPLIT=FILE or
+      TASK.SPLIT=FILE, is repeated, or names an unknown task or split; there is
+      a test set without `predict_test` or the other way round; `finetune.data`
+      names a split.
   """
-  names, data = recipe.tasks, recipe.data
+  names, data = options.tasks, options.data
   if data and names == (OWN,):
     raise InputError(
-      f"finetune.data={data!r} is of GLUE and SQuAD; the files of a task of"
-      " your own are named by --config.finetune.files='train=FILE dev=FILE'."
+      f"finetune.data={data!r} is only for GLUE and SQuAD. For your own task,"
+      " set --config.finetune.files='train=FILE dev=FILE'."
     )
   if data.startswith(records.HUB) and records.parse_dataset_name(data).split:
     raise InputError(
-      f"finetune.data={data!r}: name a data set with all of its splits,"
-      " hf:NAME, or files by --config.finetune.files='train=hf:NAME:SPLIT"
-      " dev=hf:NAME:SPLIT'."
+      f"finetune.data={data!r} names a split. Set"
+      " --config.finetune.data=hf:NAME or"
+      " --config.finetune.files='train=hf:NAME:SPLIT dev=hf:NAME:SPLIT'."
     )
-  for task, split, _ in _words(recipe.files):
-    word = f"finetune.files: '{task and task + '.'}{split}=...'"
+  for task, split, _ in _split_entries(options.files):
+    entry = f"finetune.files: '{task and task + '.'}{split}=...'"
     if task and task not in names:
       raise InputError(
-        f"{word}: {task!r} is not fine-tuned; tasks are {', '.join(names)}."
+        f"{entry}: the task {task!r} is not fine-tuned. Tasks are"
+        f" {', '.join(names)}."
       )
     for name in [task] if task else names:
       if split not in SPLITS[name]:
         raise InputError(
-          f"{word}: {name} has {', '.join(SPLITS[name])}, not {split!r}; a file"
-          " of one task is TASK.SPLIT=FILE."
+          f"{entry}: {name} has no split {split!r}. Splits are"
+          f" {', '.join(SPLITS[name])}. For a file of one task, write"
+          " TASK.SPLIT=FILE."
         )
-    if split.startswith("test") and not recipe.predict_test:
+    if split.startswith("test") and not options.predict_test:
       raise InputError(
-        f"{word}: test sets are answered with"
-        " --config.finetune.predict_test=True alone."
+        f"{entry}: test sets are not used by default. Set"
+        " --config.finetune.predict_test=True."
       )
   for name in names:
-    parse_files(recipe, name)
-    if recipe.predict_test and "test" not in SPLITS[name]:
+    parse_files(options, name)
+    if options.predict_test and "test" not in SPLITS[name]:
       raise InputError(
-        f"finetune.predict_test=True: {name} has no test set that is public."
+        f"finetune.predict_test=True, but {name} has no public test set. Remove"
+        " --config.finetune.predict_test."
       )
 
 
-def parse_files(recipe: FinetuneOptions, name: str) -> dict[str, str]:
-  """Split -> the file that `finetune.files` names for a task.
+def parse_files(options: FinetuneOptions, name: str) -> dict[str, str]:
+  """Parses `finetune.files` for one task: file by split.
 
   Raises:
-    InputError: what is neither SPLIT=FILE nor TASK.SPLIT=FILE, or said twice.
+    InputError: an entry is not SPLIT=FILE or TASK.SPLIT=FILE, or is repeated.
   """
   paths: dict[str, str] = {}
-  for task, split, path in _words(recipe.files):
+  for task, split, path in _split_entries(options.files):
     if task in ("", name):
       if split in paths:
         raise InputError(
-          f"finetune.files: two files for {split} of {name}: {paths[split]!r}"
-          f" and {path!r}; give one."
+          f"finetune.files: two files for {split} of {name}, {paths[split]!r}"
+          f" and {path!r}. Remove one."
         )
       paths[split] = path
   return paths
 
 
-def _words(files: str) -> list[tuple[str, str, str]]:
-  """Task or "", split and file, of each word of `finetune.files`."""
+def _split_entries(files: str) -> list[tuple[str, str, str]]:
+  """Splits `finetune.files` into entries of task (or ""), split and file."""
   try:
-    words = shlex.split(files)
+    entries = shlex.split(files)
   except ValueError as e:
     raise InputError(f"finetune.files={files!r}: {e}.") from e
   parsed = []
-  for word in words:
-    place, _, path = word.partition("=")
-    task, _, split = place.rpartition(".")
+  for entry in entries:
+    key, _, path = entry.partition("=")
+    task, _, split = key.rpartition(".")
     if not path or not split:
       raise InputError(
-        f"finetune.files: {word!r} is not of the form SPLIT=FILE or"
+        f"finetune.files: {entry!r} is not of the form SPLIT=FILE or"
         " TASK.SPLIT=FILE."
       )
     parsed.append((task, split, path))
@@ -221,29 +221,29 @@ def _words(files: str) -> list[tuple[str, str, str]]:
 
 
 def _read_glue(
-  recipe: FinetuneOptions, task: Task, files: Mapping[str, str]
+  options: FinetuneOptions, task: Task, files: Mapping[str, str]
 ) -> Rows:
   examples: dict[str, list[Example]] = {}
   notes = []
   for split in task.split_sizes:
     file = files.get(split, "")
-    if split.startswith("test") and not recipe.predict_test:
+    if split.startswith("test") and not options.predict_test:
       continue
-    if split == "dev_mismatched" and not file:  # an extra one
-      if glue.is_missing(task, split, recipe.data):
+    if split == "dev_mismatched" and not file:  # optional
+      if glue.is_missing(task, split, options.data):
         continue
     examples[split], num_skipped = glue.read_split(
-      task, split, recipe.data, file=file
+      task, split, options.data, file=file
     )
     if num_skipped:
       notes.append(f"{num_skipped} lines of {split} are no rows")
   return task, examples, notes
 
 
-def _read_squad(recipe: FinetuneOptions, files: Mapping[str, str]) -> Rows:
+def _read_squad(options: FinetuneOptions, files: Mapping[str, str]) -> Rows:
   moved, questions = collections.Counter[str](), {}
   for split in squad.TASK.split_sizes:
-    where = files.get(split) or recipe.data
+    where = files.get(split) or options.data
     if split not in files and not where.startswith(records.HUB):
       where = _official_file(where, split)
     questions[split] = squad.read_squad(where, split=split, anomalies=moved)
@@ -252,31 +252,32 @@ def _read_squad(recipe: FinetuneOptions, files: Mapping[str, str]) -> Rows:
 
 
 def _official_file(folder: str, split: str) -> str:
-  """A file of SQuAD, as it is or compressed."""
+  """Returns the path of an official file of SQuAD, which may be compressed."""
   path = pathlib.Path(os.path.expanduser(folder), f"{split}-v1.1.json")
-  if there := find_existing(path, or_compressed=True):
-    return str(there)
+  if existing := find_existing(path, or_compressed=True):
+    return str(existing)
   raise DataError(
-    f"{path}: there is no such file, nor one with {' '.join(COMPRESSIONS)}."
-    " Set --config.finetune.data=FOLDER of SQuAD's files, the files themselves,"
-    " --config.finetune.files='train=FILE dev=FILE', or hf:rajpurkar/squad."
+    f"{path}: there is no such file, also not with {' '.join(COMPRESSIONS)}."
+    " Set --config.finetune.data=FOLDER with SQuAD's files,"
+    " --config.finetune.files='train=FILE dev=FILE' or"
+    " --config.finetune.data=hf:rajpurkar/squad."
   )
 
 
-def _read_own(recipe: FinetuneOptions, files: Mapping[str, str]) -> Rows:
-  kind, metric = recipe.kind, recipe.metric
-  columns = user_task.parse_columns(recipe.text, recipe.label)
-  given = user_task.parse_labels(recipe.labels)
-  user_task.check_options(kind=kind, labels=given, metric=metric)
+def _read_own(options: FinetuneOptions, files: Mapping[str, str]) -> Rows:
+  kind, metric = options.kind, options.metric
+  columns = user_task.parse_columns(options.text, options.label)
+  labels = user_task.parse_labels(options.labels)
+  user_task.check_options(kind=kind, labels=labels, metric=metric)
   if not {"train", "dev"} <= files.keys():
     raise InputError(
-      f"finetune.files={recipe.files!r}: name what to train on and what to"
-      " judge by: --config.finetune.files='train=FILE dev=FILE'."
+      f"finetune.files={options.files!r} must name a training and a dev file."
+      " Set --config.finetune.files='train=FILE dev=FILE'."
     )
-  if recipe.predict_test and "test" not in files:
+  if options.predict_test and "test" not in files:
     raise InputError(
-      "finetune.predict_test wants a test set: --config.finetune.files="
-      "'... test=FILE'."
+      "finetune.predict_test=True needs a test file. Set"
+      " --config.finetune.files='train=FILE dev=FILE test=FILE'."
     )
 
   def read(split: str, labels: Sequence[str]) -> list[Example]:
@@ -284,116 +285,118 @@ def _read_own(recipe: FinetuneOptions, files: Mapping[str, str]) -> Rows:
       files[split], split, columns, kind=kind, labels=labels
     )
 
-  train = read("train", given)
-  task = user_task.make_task(train, kind=kind, labels=given, metric=metric)
-  others = ("dev", "test") if recipe.predict_test else ("dev",)
-  examples = {split: read(split, task.labels) for split in others}
+  train = read("train", labels)
+  task = user_task.make_task(train, kind=kind, labels=labels, metric=metric)
+  splits = ("dev", "test") if options.predict_test else ("dev",)
+  examples = {split: read(split, task.labels) for split in splits}
   return task, {"train": train, **examples}, []
 
 
-def _shortened(
-  recipe: FinetuneOptions, task: Task, sizes: Mapping[str, int]
+def _deviations(
+  options: FinetuneOptions, task: Task, sizes: Mapping[str, int]
 ) -> list[str]:
-  """How far the data and the passes over them are from the published task."""
+  """Notes how rows, length and epochs differ from the published task."""
   notes = []
   for split, size in sizes.items():
     published = max(task.split_sizes.get(split, size), size)
-    used = min(size, recipe.rows or size) if split == "train" else size
+    used = min(size, options.rows or size) if split == "train" else size
     if used != published:
       notes.append(f"{used:,} of {published:,} rows of {split}")
-  usual = USUAL_LENGTH.get(task.name, recipe.length)
-  if recipe.length != usual:
-    notes.append(f"rows of at most {recipe.length} tokens, not {usual}")
-  if 0 < recipe.epochs != task.epochs > 0:
-    notes.append(f"{recipe.epochs:g} epochs, not {task.epochs:g}")
+  usual = USUAL_LENGTH.get(task.name, options.length)
+  if options.length != usual:
+    notes.append(f"rows of at most {options.length} tokens, not {usual}")
+  if 0 < options.epochs != task.epochs > 0:
+    notes.append(f"{options.epochs:g} epochs, not {task.epochs:g}")
   return notes
 
 
-def _cut_examples(
+def _encode_examples(
   length: int,
   task: Task,
   rows: Mapping[str, Sequence[Example]],
   tokenizer: Tokenizer,
 ) -> tuple[EncodedRows, dict[str, EvalSplit]]:
-  """Rows to train on, and the other splits."""
+  """Encodes the training rows and the other splits."""
+  train = batches.encode(
+    rows["train"],
+    task,
+    tokenizer,
+    length=length,
+    both_orders=task.both_orders,
+  )
+  splits = {}
+  for name, examples in rows.items():
+    if name != "train":
+      encoded = batches.encode(examples, task, tokenizer, length=length)
+      splits[name] = _make_split(task, examples, encoded)
+  return train, splits
 
-  def cut(split: str, *, both_orders: bool = False) -> EncodedRows:
-    return batches.encode(
-      rows[split], task, tokenizer, length=length, both_orders=both_orders
-    )
 
-  return cut("train", both_orders=task.both_orders), {
-    split: _split_of_examples(task, examples, cut(split))
-    for split, examples in rows.items()
-    if split != "train"
-  }
-
-
-def _split_of_examples(
+def _make_split(
   task: Task, rows: Sequence[Example], encoded: EncodedRows
 ) -> EvalSplit:
-  """A split of a task of classes or scores; a test set has no golds."""
-  known = bool(rows) and rows[0].label is not None
-  golds = tuple(row.label for row in rows) if known else ()
+  """Makes a split of classes or scores; without golds for a test set."""
+  has_labels = bool(rows) and rows[0].label is not None
+  golds = tuple(row.label for row in rows) if has_labels else ()
   offset, scale = task.scale
   ids = {label: i for i, label in enumerate(task.labels)}
 
-  def answers(outputs: Sequence[np.ndarray]) -> list[Any]:
+  def decode_answers(outputs: Sequence[np.ndarray]) -> list[Any]:
     if task.kind == CLASSES:
       return [task.labels[int(x_C.argmax())] for x_C in outputs]
     return [float(offset + scale * x_C[0]) for x_C in outputs]
 
-  def numbers(values: Sequence[Any]) -> np.ndarray:
+  def to_numbers(values: Sequence[Any]) -> np.ndarray:
     if task.kind == SCORE:
       return np.array(values, np.float64)
     return np.array([ids[label] for label in values], np.int64)
 
-  def scores(answers_Q: Sequence[Any]) -> dict[str, float]:
-    gold_N, answer_N = numbers(golds), numbers(answers_Q)
+  def score(answers_Q: Sequence[Any]) -> dict[str, float]:
+    gold_N, answer_N = to_numbers(golds), to_numbers(answers_Q)
     return {m: scoring.METRICS[m](gold_N, answer_N) for m in task.metrics}
 
   keys = tuple(row.key for row in rows)
-  return EvalSplit(encoded, keys, golds, answers, scores)
+  return EvalSplit(encoded, keys, golds, decode_answers, score)
 
 
-def _cut_questions(
-  recipe: FinetuneOptions,
+def _encode_questions(
+  options: FinetuneOptions,
   questions: Mapping[str, list[squad.Question]],
   tokenizer: Tokenizer,
 ) -> tuple[EncodedRows, dict[str, EvalSplit]]:
-  """Windows to train on, and the dev set."""
+  """Makes the training windows and the dev set."""
   train, dev = (
     squad_windows.make_windows(
       questions[split],
       tokenizer,
       train=split == "train",
-      length=recipe.length,
-      stride=recipe.stride,
-      question_length=recipe.question_length,
+      length=options.length,
+      stride=options.stride,
+      question_length=options.question_length,
     )
     for split in ("train", "dev")
   )
   golds = {q.key: tuple(text for text, _ in q.answers) for q in dev.questions}
 
-  def answers(outputs: Sequence[Any]) -> list[str]:
-    # Logits of all places as [n, 2], or the candidates of the joint head.
+  def decode_answers(outputs: Sequence[Any]) -> list[str]:
+    # Logits of all positions, [n, 2], or the candidates of the joint head.
     pairs = [x if isinstance(x, tuple) else tuple(x.T) for x in outputs]
     best = squad_windows.best_answers(
-      dev, pairs, num_best=recipe.num_best, max_answer=recipe.max_answer
+      dev, pairs, num_best=options.num_best, max_answer=options.max_answer
     )
     return [best[key][0][0] for key in golds]
 
-  def scores(answers_Q: Sequence[str]) -> dict[str, float]:
+  def score(answers_Q: Sequence[str]) -> dict[str, float]:
     return scoring.squad_scores(dict(zip(golds, answers_Q, strict=True)), golds)
 
   split = EvalSplit(
-    dev.encoded, tuple(golds), tuple(golds.values()), answers, scores
+    dev.encoded, tuple(golds), tuple(golds.values()), decode_answers, score
   )
   return train.encoded, {"dev": split}
 
 
 def find_failure(gold_N: ArrayLike, predicted_N: ArrayLike) -> str:
-  """Why a run counts as failed, or "": it learned nothing, or broke.
+  """Returns why predictions are useless (not finite or constant), else "".
 
   Args:
     gold_N, predicted_N: classes (int), answers (str) or scores (float).
@@ -410,5 +413,5 @@ def find_failure(gold_N: ArrayLike, predicted_N: ArrayLike) -> str:
 
 
 def _crc(chunks: Iterable[bytes]) -> str:
-  """CRC-32 of the chunks one after the other, 8 hex digits."""
+  """Returns the CRC-32 of the concatenated chunks, 8 hex digits."""
   return f"{functools.reduce(lambda crc, x: zlib.crc32(x, crc), chunks, 0):08x}"

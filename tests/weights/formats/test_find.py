@@ -60,10 +60,10 @@ def test_fine_tuning_opens_the_network_once(weights):
   folder, counts = weights
   c = finetune_own.get_config()
   c.init, c.length = str(folder), 32
-  initial = initial_weights.open_weights(c, say=print)
+  initial = initial_weights.open_weights(c, report=print)
   task = task_lib.Task("own", "Own", task_lib.CLASSES, labels=("no", "yes"))
   model = initial.make_model(2)
   for seed in range(2):
     assert initial.provenance(model, task, {})["weights"]
-    assert initial.make_params(model, task, seed, say=print)
+    assert initial.make_params(model, task, seed, report=print)
   assert counts == {"discriminator": 1, "generator": 1}
