@@ -106,7 +106,7 @@ def measure(step: steps.Step, count: int, warmup: int) -> Record:
         float(last["skipped"][0])
       last, pending = terms, next_batch()
     jax.block_until_ready(last)
-    waits.append(wait.share().get("host_wait", 0.0))
+    waits.append(wait.pop_fields().get("host_wait", 0.0))
 
   back_to_back = lambda: [take() for _ in range(block)]
   alone = timing.in_turn({"step": take}, count, warmup)["step"]

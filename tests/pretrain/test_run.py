@@ -155,7 +155,7 @@ def test_a_run_takes_weights_of_another_and_does_without_it_then(place):
   code, output = run(
     root / "second", [*flags, f"--config.init={root / 'begun'}"]
   )
-  assert code == 0 and f"weights of {root / 'begun'}" in output
+  assert code == 0 and f"weights '{root / 'begun'}'" in output
   first, second = (
     runs.read_exported(root / "first"),
     runs.read_exported(root / "second"),

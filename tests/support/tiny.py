@@ -131,7 +131,7 @@ def make_tx(peak: float = 1e-3, total_steps: int = 100):
   rate = optim.make_schedule(
     "electra", peak=peak, warmup_steps=5, total_steps=total_steps
   )
-  return optim.make_optimizer(rate, carried=pretrain.CARRIED)
+  return optim.make_optimizer(rate, frozen=pretrain.CARRIED)
 
 
 def init_state(model, tx, seed: int = 0) -> step.TrainState:

@@ -1,4 +1,4 @@
-"""What must stop a run stops it, and nothing else does."""
+"""Signals and non-finite gradients stop a run; nothing else does."""
 
 import io
 import json
@@ -18,48 +18,48 @@ from truenegs_jax.train import guards, sharding
 ROWS = np.array([4, 8], np.int32)
 
 
-def see(guard, outcomes):
-  for step, skipped in enumerate(outcomes):
+def add_steps(guard, skips):
+  for step, skipped in enumerate(skips):
     guard.add(step, jnp.float32(skipped), ROWS + step)
   guard.check_pending()
 
 
-def bad_rows(workdir):
+def read_bad_rows(workdir):
   path = workdir / "bad_rows.jsonl"
   return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_with_no_skip_allowed_the_first_one_stops_the_run(tmp_path):
+def test_first_skip_stops_a_run_without_allowed_skips(tmp_path):
   guard = guards.SkipGuard(tmp_path, max_skips=0)
-  with pytest.raises(NonFiniteError, match="step 2 .*max_skips is 0"):
-    see(guard, [0, 0, 1, 0])
-  assert bad_rows(tmp_path) == [{"step": 2, "rows": [6, 10]}]
+  with pytest.raises(NonFiniteError, match="step 2 .*max_skips=0"):
+    add_steps(guard, [0, 0, 1, 0])
+  assert read_bad_rows(tmp_path) == [{"step": 2, "rows": [6, 10]}]
 
 
-def test_skips_in_a_row_are_put_up_with_as_far_as_allowed(tmp_path):
+def test_allowed_number_of_consecutive_skips_passes(tmp_path):
   guard = guards.SkipGuard(tmp_path, max_skips=2)
-  see(guard, [1, 1, 0, 1, 1, 0, 0, 1, 1])
-  assert [r["step"] for r in bad_rows(tmp_path)] == [0, 1, 3, 4, 7, 8]
+  add_steps(guard, [1, 1, 0, 1, 1, 0, 0, 1, 1])
+  assert [r["step"] for r in read_bad_rows(tmp_path)] == [0, 1, 3, 4, 7, 8]
   with pytest.raises(NonFiniteError, match="3 in a row"):
-    see(guard, [1])
+    add_steps(guard, [1])
 
 
-def test_a_step_is_judged_when_the_next_one_is_seen(tmp_path):
+def test_step_is_checked_when_the_next_is_added(tmp_path):
   guard = guards.SkipGuard(tmp_path, max_skips=0)
   guard.add(0, jnp.float32(1), ROWS)
   assert not (tmp_path / "bad_rows.jsonl").exists()
   with pytest.raises(NonFiniteError, match="step 0"):
     guard.add(1, jnp.float32(0), ROWS)
-  guard.check_pending()  # says it once
+  guard.check_pending()  # raises once
 
 
-def test_finite_steps_leave_no_file(tmp_path):
-  see(guards.SkipGuard(tmp_path, max_skips=0), [0, 0, 0])
+def test_finite_steps_write_no_file(tmp_path):
+  add_steps(guards.SkipGuard(tmp_path, max_skips=0), [0, 0, 0])
   assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_signal_is_remembered_and_the_handlers_come_back(number):
+def test_first_signal_is_remembered_and_handlers_are_restored(number):
   out = io.StringIO()
   before = signal.getsignal(number)
   with guards.StopSignals(Console(file=out)) as signals:
@@ -70,7 +70,7 @@ def test_the_first_signal_is_remembered_and_the_handlers_come_back(number):
   assert number.name in out.getvalue()
 
 
-def test_a_second_signal_ends_the_process_at_once():
+def test_second_signal_ends_the_process_at_once():
   code = (
     "import os, signal\n"
     "from rich.console import Console\n"
@@ -80,15 +80,15 @@ def test_a_second_signal_ends_the_process_at_once():
     "  os.kill(os.getpid(), signal.SIGTERM)\n"
     "print('still here')\n"
   )
-  done = subprocess.run(
+  process = subprocess.run(
     [sys.executable, "-c", code], capture_output=True, check=False
   )
-  # Neither 75 nor 130: those promise a checkpoint.
-  assert done.returncode == guards.STOPPED_UNSAVED == 137
-  assert b"still here" not in done.stdout
+  # 75 and 130 promise a checkpoint.
+  assert process.returncode == guards.STOPPED_UNSAVED == 137
+  assert b"still here" not in process.stdout
 
 
-def test_one_process_alone_stops_as_soon_as_it_has_its_signal():
+def test_single_process_stops_at_once():
   mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
   with guards.StopSignals(Console(quiet=True)) as signals:
     vote = guards.StopVote(signals, mesh)
@@ -105,12 +105,12 @@ def test_many_processes_stop_one_step_after_the_vote(monkeypatch, number):
     vote = guards.StopVote(signals, mesh)
     assert vote.poll() is None
     os.kill(os.getpid(), number)
-    assert vote.poll() is None  # the others have yet to hear of it
+    assert vote.poll() is None  # the vote is not counted yet
     assert vote.poll() == number
 
 
 def test_only_the_first_process_writes(tmp_path, monkeypatch):
   monkeypatch.setattr(guards.distributed, "is_first_process", lambda: False)
   with pytest.raises(NonFiniteError, match="step 0"):
-    see(guards.SkipGuard(tmp_path, max_skips=0), [1])
+    add_steps(guards.SkipGuard(tmp_path, max_skips=0), [1])
   assert not list(tmp_path.iterdir())

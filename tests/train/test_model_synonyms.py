@@ -1,7 +1,7 @@
-"""A run whose synonyms are its own embeddings: made anew, saved, gone on with.
+"""Synonym tables from the model's embeddings are rebuilt, saved and resumed.
 
-Steps 1 and 2 know no synonyms; the parameters of step 2 make those of steps 3
-and 4, the parameters of step 4 those of step 5.
+Steps 1 and 2 have no synonyms. The parameters after step 2 make the table of
+steps 3 and 4, the parameters after step 4 the table of step 5.
 """
 
 import gc
@@ -36,7 +36,7 @@ STEPS, EVERY, TOP, THRESHOLD = 5, 2, 20, 0.05
 SILENT = Console(quiet=True)
 
 
-def config(root, preset="dp"):
+def make_config(root, preset="dp"):
   c = bert_base.get_config("hc,runlocal")
   c.negatives.sources = f"model top={TOP} threshold={THRESHOLD} every={EVERY}"
   c.data.sources, c.data.rows = str(root / "corpus.txt"), str(root / "rows")
@@ -49,32 +49,32 @@ def config(root, preset="dp"):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-  """(root, inputs, outcome) of a run that nothing interrupted."""
+def finished(tmp_path_factory):
+  """Returns (root, inputs, result) of an uninterrupted run."""
   root = tmp_path_factory.mktemp("own")
   runs.write_corpus(root / "corpus.txt")
-  c = config(root)
-  run, inputs = run_lib.prepare_run(c, root / "whole", Weights(""), SILENT)
-  yield root, inputs, loop.train(run, root / "whole", inputs, SILENT)
+  c = make_config(root)
+  run, inputs = run_lib.prepare_run(c, root / "run", Weights(""), SILENT)
+  yield root, inputs, loop.train(run, root / "run", inputs, SILENT)
   gc.collect()
 
 
-def saved(place, step, preset="dp"):
-  """The state of a saved step on a mesh, and that run."""
-  root, inputs, _ = place
-  c = config(root, preset)
+def restore(finished, step, preset="dp"):
+  """Returns the state of a step on a mesh, the run, and abstract arrays."""
+  root, inputs, _ = finished
+  c = make_config(root, preset)
   run = build_run.build_run(c, inputs.tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
   like = plan.abstract_state(run, mesh)
-  checkpoints = setup_lib.open_checkpoints(run.output, root / "whole")
+  checkpoints = setup_lib.open_checkpoints(run.output, root / "run")
   tree = checkpoints.restore_state(step, vars(like))
   checkpoints.close()
   return tree, run, like
 
 
-def made_of(place, params):
-  """The table that some parameters make, by the definition of its words."""
-  vocab = place[1].tokenizer.vocab
+def build_expected_table(finished, params):
+  """Builds the table of some parameters from the definition of its words."""
+  vocab = finished[1].tokenizer.vocab
   words_V = np.array([is_word(token) for token in vocab])
   golds_V = words_V & ~np.isin(vocab, list(STOP_WORDS))
   table_VxE = jax.device_get(params["embeddings"]["word"])
@@ -84,60 +84,61 @@ def made_of(place, params):
   return np.asarray(ids_VxS)
 
 
-def test_a_table_is_of_the_step_it_was_made_at_until_the_next_one(whole):
-  at = [saved(whole, i)[0] for i in range(1, STEPS + 1)]
-  before, made, kept, next_made = (  # at steps 2 to 5
-    np.asarray(tree["aux"]["ids_VxS"]) for tree in at[1:]
-  )
-  assert (before == -1).all()
-  assert (made >= 0).any() and (made != next_made).any()
-  np.testing.assert_array_equal(made, made_of(whole, at[1]["params"]))
-  np.testing.assert_array_equal(kept, made)
-  np.testing.assert_array_equal(next_made, made_of(whole, at[3]["params"]))
+def test_table_is_kept_until_the_next_refresh(finished):
+  states = {i: restore(finished, i)[0] for i in range(2, STEPS + 1)}
+  tables = {i: np.asarray(x["aux"]["ids_VxS"]) for i, x in states.items()}
+  assert (tables[2] == -1).all()
+  assert (tables[3] >= 0).any() and (tables[3] != tables[5]).any()
+  np.testing.assert_array_equal(tables[4], tables[3])
+  for step_before in (2, 4):
+    np.testing.assert_array_equal(
+      tables[step_before + 1],
+      build_expected_table(finished, states[step_before]["params"]),
+    )
 
 
-@pytest.mark.parametrize("at", [3, 4])  # between two tables; before one
-def test_a_run_resumed_anywhere_ends_bit_equal(
-  whole, tmp_path, monkeypatch, at
-):
-  root, inputs, outcome = whole
-  # Not to compile the same steps again.
-  lowered = types.SimpleNamespace(compile=lambda: outcome.setup.train_step)
+@pytest.mark.parametrize("at", [3, 4])  # between two refreshes; before one
+def test_resumed_run_ends_bit_equal(finished, tmp_path, monkeypatch, at):
+  root, inputs, result = finished
+  # Use the compiled steps again.
+  lowered = types.SimpleNamespace(compile=lambda: result.setup.train_step)
   monkeypatch.setattr(plan, "lower_train_step", lambda *_: lowered)
   monkeypatch.setattr(
-    plan, "build_eval_step", lambda *_: outcome.setup.eval_step
+    plan, "build_eval_step", lambda *_: result.setup.eval_step
   )
-  shutil.copytree(root / "whole", tmp_path / "resumed")
-  for later in range(at + 1, STEPS + 1):
-    shutil.rmtree(tmp_path / "resumed" / "checkpoints" / str(later))
-  loop.train(outcome.setup.run, tmp_path / "resumed", inputs, SILENT)
-  places = root / "whole", tmp_path / "resumed"
-  assert runs.arrays_equal(*[runs.read_checkpoint(p, STEPS) for p in places])
-  losses = [[r["mlm"] for r in runs.read_records(p)] for p in places]
+  shutil.copytree(root / "run", tmp_path / "resumed")
+  for step_after in range(at + 1, STEPS + 1):
+    shutil.rmtree(tmp_path / "resumed" / "checkpoints" / str(step_after))
+  loop.train(result.setup.run, tmp_path / "resumed", inputs, SILENT)
+  workdirs = root / "run", tmp_path / "resumed"
+  assert runs.arrays_equal(*[runs.read_checkpoint(p, STEPS) for p in workdirs])
+  losses = [[r["mlm"] for r in runs.read_records(p)] for p in workdirs]
   assert losses[0] == losses[1] and len(losses[0]) == STEPS
 
 
-def test_nothing_is_corrected_before_the_first_table_and_then_something(whole):
-  records = runs.read_records(whole[0] / "whole")
+def test_corrections_start_with_the_first_table(finished):
+  records = runs.read_records(finished[0] / "run")
   corrected = [r["corrected_of_slots"] for r in records]
   assert len(corrected) == STEPS
   assert not any(corrected[:EVERY]) and any(corrected[EVERY:])
 
 
-def test_what_is_corrected_is_what_the_table_lists(whole):
-  _, inputs, outcome = whole
-  setup = outcome.setup
+def test_corrections_follow_the_table(finished):
+  _, inputs, result = finished
+  setup = result.setup
   [batch, *_] = batches.held_out_batches(inputs.held_out_rows, batch_size=8)
-  key = jax.random.fold_in(jax.random.key(setup.run.seed), 2)  # evaluation's
+  key = jax.random.fold_in(
+    jax.random.key(setup.run.seed), 2
+  )  # the key of evaluation
 
   @jax.jit
   def slots_and_predictions(params, batch):
     bound = setup.run.model.bind({"params": params})
     keys_B = rng.row_keys(key, 0, batch["row"])
-    said = slot_predictions.mask_and_predict(
+    predictions = slot_predictions.mask_and_predict(
       bound, batch, keys_B, setup.run.options, train=False
     )
-    return said.slots, said.predicted_BxK
+    return predictions.slots, predictions.predicted_BxK
 
   state = jax.device_get(vars(setup.state) | {"key": None, "opt_state": None})
   slots, predicted_BxK = slots_and_predictions(state["params"], batch)
@@ -145,17 +146,19 @@ def test_what_is_corrected_is_what_the_table_lists(whole):
   false_BxK = (listed_BxKxS == predicted_BxK[..., None]).any(axis=-1)
   expected = (false_BxK & (slots.weight_BxK > 0)).sum()
   assert expected > 0
-  assert outcome.held_out[0]["corrected_of_slots"][0] == expected
+  assert result.held_out[0]["corrected_of_slots"][0] == expected
 
 
 @pytest.mark.parametrize("preset", ["fsdp", "fsdp_tp"])
-def test_a_run_goes_on_with_its_table_on_another_mesh(whole, preset):
-  there, run, like = saved(whole, 3, preset)
-  here, _, _ = saved(whole, 3)
-  assert runs.arrays_equal(*[jax.tree.leaves(t["aux"]) for t in (here, there)])
-  word = there["params"]["embeddings"]["word"]
+def test_table_is_restored_on_another_mesh(finished, preset):
+  split, run, like = restore(finished, 3, preset)
+  replicated, _, _ = restore(finished, 3)
+  assert runs.arrays_equal(
+    *[jax.tree.leaves(t["aux"]) for t in (replicated, split)]
+  )
+  word = split["params"]["embeddings"]["word"]
   assert not word.sharding.is_fully_replicated
-  state = step.TrainState(**there)
+  state = step.TrainState(**split)
   refresh = model_synonyms.make_refresh(
     run.table_builder, like, from_weights=False
   )
@@ -164,6 +167,8 @@ def test_a_run_goes_on_with_its_table_on_another_mesh(whole, preset):
     run.table_builder, like, from_weights=True
   )
   assert refresh_weights(state, 0) is not state
-  made = refresh(state, 4).aux["ids_VxS"]
-  assert made.sharding.is_fully_replicated
-  np.testing.assert_array_equal(made, made_of(whole, here["params"]))
+  table = refresh(state, 4).aux["ids_VxS"]
+  assert table.sharding.is_fully_replicated
+  np.testing.assert_array_equal(
+    table, build_expected_table(finished, replicated["params"])
+  )

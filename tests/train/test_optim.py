@@ -1,4 +1,4 @@
-"""The optimizer and its schedules equal the released ones, in numpy."""
+"""Optimizer and schedules equal the released ones, computed with NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -26,15 +26,13 @@ def rate_at(name, t, **sizes):
     (1_000_001, 0.0, 0.0),
   ],
 )
-def test_schedules_are_the_released_ones_at_their_corners(t, electra, bert):
-  """ELECTRA warms up and decays at once; BERT to the peak, then decays."""
-  at = lambda rate: pytest.approx(rate, rel=1e-4, abs=1e-12)
-  assert rate_at("electra", t) == at(electra)
-  assert rate_at("bert", t) == at(bert)
+def test_schedules_equal_the_released_ones(t, electra, bert):
+  rates = [rate_at("electra", t), rate_at("bert", t)]
+  assert rates == pytest.approx([electra, bert], rel=1e-4, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", optim.SCHEDULES)
-def test_a_schedule_may_have_no_warm_up(name):
+def test_schedule_without_warmup(name):
   assert rate_at(name, 0, warmup_steps=0) in (0.0, pytest.approx(5e-4))
   assert np.isfinite(rate_at(name, 3, warmup_steps=0))
 
@@ -48,16 +46,16 @@ def test_a_schedule_may_have_no_warm_up(name):
     ("decay", 3.0, 1.5, 0.0, 0.0),
   ],
 )
-def test_the_weight_of_a_loss_changes_by_its_schedule(
-  name, at_0, at_2, at_4, at_9
-):
+def test_loss_weight_follows_its_schedule(name, at_0, at_2, at_4, at_9):
   weight = optim.loss_weight_schedule(name, 3.0, 4)
-  value = weight if callable(weight) else lambda t: weight
-  assert [float(value(t)) for t in (0, 2, 4, 9)] == [at_0, at_2, at_4, at_9]
+  values = [
+    float(weight(t)) if callable(weight) else weight for t in (0, 2, 4, 9)
+  ]
+  assert values == [at_0, at_2, at_4, at_9]
 
 
 @pytest.mark.parametrize(
-  ("refused", "words"),
+  ("call", "message"),
   [
     (lambda: rate_at("cosine", 0), "optim.schedule='cosine'.*electra"),
     (
@@ -66,29 +64,32 @@ def test_the_weight_of_a_loss_changes_by_its_schedule(
     ),
     (
       lambda: optim.layer_lr_factors(
-        network_like(2), decay=0.8, exponent="bert"
+        make_network(2), decay=0.8, exponent="bert"
       ),
       "'bert' is unknown.*released or paper",
     ),
     *(
       (
         lambda decay=decay: optim.layer_lr_factors(
-          network_like(2), decay=decay
+          make_network(2), decay=decay
         ),
-        "layer_decay=.*above 0 and at most 1",
+        "layer_decay=.*more than 0 and at most 1",
       )
       for decay in (0.0, -0.1, 1.01, float("nan"))
     ),
   ],
 )
-def test_what_is_not_known_or_no_share_is_refused(refused, words):
-  with pytest.raises(InputError, match=words):
-    refused()
+def test_unknown_names_and_bad_decays_are_refused(call, message):
+  with pytest.raises(InputError, match=message):
+    call()
 
 
-def params_like(seed):
+def random_params(seed):
   rng = np.random.default_rng(seed)
-  normal = lambda *shape: rng.normal(size=shape).astype(np.float32)
+
+  def normal(*shape):
+    return rng.normal(size=shape).astype(np.float32)
+
   return {
     "embeddings": {"word": normal(5, 3), "norm": {"scale": normal(3)}},
     "encoder": {
@@ -102,7 +103,7 @@ def params_like(seed):
 DECAYED = {("embeddings", "word"), ("encoder", "dense", "kernel")}
 
 
-def leaves(tree):
+def flatten(tree):
   return {
     tuple(key.key for key in path): np.asarray(leaf, np.float64)
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -110,62 +111,62 @@ def leaves(tree):
 
 
 @pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the clip
-def test_updates_equal_a_numpy_adam_over_several_steps(scale):
-  rate = lambda t: 0.1 * (1 - t / 20) * min(1, t / 3)
+def test_updates_equal_adam_in_numpy(scale):
   tx = optim.make_optimizer(
     optim.make_schedule("electra", peak=0.1, warmup_steps=3, total_steps=20)
   )
-  params = params_like(0)
+  params = random_params(0)
   state = tx.init(params)
-  want = leaves(params)
-  mean, square = ({k: 0 * v for k, v in want.items()} for _ in range(2))
+  expected = flatten(params)
+  mean, square = ({k: 0 * v for k, v in expected.items()} for _ in range(2))
   for t in range(6):
-    grads = jax.tree.map(lambda g: scale * g, params_like(t + 1))
+    grads = jax.tree.map(lambda g: scale * g, random_params(t + 1))
     updates, state = tx.update(grads, state, params)
     params = jax.tree.map(lambda p, u: p + u, params, updates)
-    g = leaves(grads)
+    g = flatten(grads)
     norm = np.sqrt(sum((x**2).sum() for x in g.values()))
-    for path, p in want.items():
+    for path, p in expected.items():
       clipped = g[path] / max(norm, 1.0)
       mean[path] = 0.9 * mean[path] + 0.1 * clipped
       square[path] = 0.999 * square[path] + 0.001 * clipped**2
       update = mean[path] / (np.sqrt(square[path]) + 1e-6)
       update = update + 0.01 * p * (path in DECAYED)
-      want[path] = p - rate(t) * update
-    for path, p in leaves(params).items():
+      rate = 0.1 * (1 - t / 20) * min(1, t / 3)
+      expected[path] = p - rate * update
+    for path, p in flatten(params).items():
       np.testing.assert_allclose(
-        p, want[path], rtol=1e-4, atol=1e-5, err_msg=f"{path} at {t}"
+        p, expected[path], rtol=1e-4, atol=1e-5, err_msg=f"{path} at {t}"
       )
 
 
-def test_tables_and_kernels_decay_and_no_bias_or_norm_does():
-  mask = optim.decay_mask(params_like(0))
-  decayed = {path for path, decays in leaves(mask).items() if decays}
+def test_only_embeddings_and_kernels_decay():
+  mask = optim.decay_mask(random_params(0))
+  decayed = {path for path, decays in flatten(mask).items() if decays}
   assert decayed == DECAYED
 
 
-def test_the_first_update_moves_moments_and_no_parameter():
+def test_first_update_changes_moments_only():
   rate = optim.make_schedule("electra", peak=1, warmup_steps=2, total_steps=9)
   tx = optim.make_optimizer(rate)
-  params = params_like(0)
-  updates, state = tx.update(params_like(1), tx.init(params), params)
+  params = random_params(0)
+  updates, state = tx.update(random_params(1), tx.init(params), params)
   assert not any(np.any(u) for u in jax.tree.leaves(updates))
   assert all(np.any(m) for m in jax.tree.leaves(state[1]))
 
 
-def test_moments_are_buffers_of_their_own():
+def test_moments_have_separate_buffers():
   state = optim.scale_by_plain_adam(0.9, 0.999, 1e-6).init(
-    jax.tree.map(jnp.asarray, params_like(0))
+    jax.tree.map(jnp.asarray, random_params(0))
   )
   pointers = [
     x.unsafe_buffer_pointer()
     for x in jax.tree.leaves((state.mean, state.square))
   ]
-  assert len(set(pointers)) == len(pointers)  # each can be donated
+  assert len(set(pointers)) == len(pointers)  # so that each can be donated
 
 
-def network_like(layers, role="discriminator"):
-  """One number for each parameter, in the tree of a fine-tuned network."""
+def make_network(layers, role="discriminator"):
+  """Returns the tree of a fine-tuned network with one number per parameter."""
   stack = {f"layer_{j}": {"key": {"kernel": 1.0}} for j in range(layers)}
   return {
     "embeddings": {"word": 1.0, "norm": {"scale": 1.0}},
@@ -189,15 +190,14 @@ def network_like(layers, role="discriminator"):
     (12, 1.0, "released", 1.0, 1.0, 1.0),
   ],
 )
-def test_lower_layers_learn_at_the_released_lower_rates(
+def test_lower_layers_have_the_released_lower_rates(
   layers, decay, exponent, top, bottom, embeddings, role
 ):
-  params = network_like(layers, role)
+  params = make_network(layers, role)
   factors = optim.layer_lr_factors(params, decay=decay, exponent=exponent)
   assert jax.tree.structure(factors) == jax.tree.structure(params)
   network = factors[role]
-  at = lambda part: pytest.approx(part, rel=1e-4)
-  for tree, want in (
+  for tree, expected in (
     (factors["task_head"], 1.0),
     (factors["pooled"], 1.0),
     (network[f"layer_{layers - 1}"], top),
@@ -206,18 +206,19 @@ def test_lower_layers_learn_at_the_released_lower_rates(
     (network["project"], embeddings),
     (factors["embeddings"], embeddings),
   ):
-    assert all(leaf == at(want) for leaf in jax.tree.leaves(tree))
+    for leaf in jax.tree.leaves(tree):
+      assert leaf == pytest.approx(expected, rel=1e-4)
   rates = [network[f"layer_{j}"]["key"]["kernel"] for j in range(layers)]
   np.testing.assert_allclose(np.divide(rates[:-1], rates[1:]), decay, rtol=1e-6)
 
 
-def test_factors_multiply_the_last_update_with_its_decay():
-  params = jax.tree.map(jnp.asarray, network_like(2))
+def test_factors_multiply_update_and_decay():
+  params = jax.tree.map(jnp.asarray, make_network(2))
   grads = jax.tree.map(lambda p: 0.3 * p, params)
   factors = optim.layer_lr_factors(params, decay=0.5)
   steps = []
-  for given in ({}, {"factors": factors}):
-    tx = optim.make_optimizer(lambda _: 0.1, weight_decay=0.3, **given)
+  for options in ({}, {"lr_factors": factors}):
+    tx = optim.make_optimizer(lambda _: 0.1, weight_decay=0.3, **options)
     updates, state = tx.update(grads, tx.init(params), params)
     steps.append((updates, state))
   (plain, before), (layered, after) = steps
@@ -227,4 +228,4 @@ def test_factors_multiply_the_last_update_with_its_decay():
   )
   assert len({float(v) for v in jax.tree.leaves(layered)}) > 3
   assert jax.tree.structure(after[: len(before)]) == jax.tree.structure(before)
-  assert len(before) == 4  # as in every checkpoint of pre-training
+  assert len(before) == 4  # as in all checkpoints of pre-training

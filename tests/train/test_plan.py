@@ -1,4 +1,4 @@
-"""Sizes, operations and the dry run, against published figures."""
+"""Sizes, FLOPs and the dry run equal published figures."""
 
 import importlib
 import io
@@ -14,10 +14,10 @@ from truenegs_jax.train import build_run, plan, sharding
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.workdir.from_config import build_model
 
-# Parameters: counted with transformers on models of these sizes. GFLOP a row:
-# forward and backward, K slots, by hand.
+# Parameters as counted with transformers. GFLOP per row (forward and backward,
+# K slots) were computed by hand.
 SIZES = {
-  # config: (all, embeddings, {role: own}, GFLOP)
+  # config: (total, embeddings, {role: own}, GFLOP)
   "electra_small": (
     14_196_219,
     3_972_864,
@@ -39,37 +39,36 @@ SIZES = {
   "bert_base": (109_514_298, 23_837_184, {"bert": 85_677_114}, 301.3),
   "bert_large": (335_174_458, 31_782_912, {"bert": 303_391_546}, 1020.3),
 }
-# With the pooler and the next-sentence classifier: BertForPreTraining.
-CARRYING = {"bert_base": 110_106_428, "bert_large": 336_226_108}
+# With pooler and next-sentence classifier, as BertForPreTraining.
+CONTINUED = {"bert_base": 110_106_428, "bert_large": 336_226_108}
 # (width, heads, ffn, layers, embeddings) of the generators.
 GENERATORS = {
   "electra_small": (64, 1, 256, 12, 128),
   "electra_base": (256, 4, 1024, 12, 768),
   "electra_large": (256, 4, 1024, 24, 1024),
 }
-V = 30_522
+VOCAB_SIZE = 30_522
 
 
 def get_config(name, arg=""):
   return importlib.import_module(f"truenegs_jax.configs.{name}").get_config(arg)
 
 
-def run_of(c):
+def make_run(c):
   return build_run.build_run(
-    c, types.SimpleNamespace(mask=4, cls=2, sep=3, vocab=("x",) * V)
+    c, types.SimpleNamespace(mask=4, cls=2, sep=3, vocab=("x",) * VOCAB_SIZE)
   )
 
 
-def shapes_of(c):
-  model = build_model(c, vocab_size=V)
-  init = lambda key: pretrain.init_params(model, key)
-  return model, jax.eval_shape(init, jax.random.key(0))
+def make_model(c):
+  model = build_model(c, vocab_size=VOCAB_SIZE)
+  return model, pretrain.param_shapes(model)
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_parameters_and_operations_are_the_published(name):
+def test_parameters_and_flops_are_the_published_ones(name):
   c = get_config(name)
-  model, params = shapes_of(c)
+  model, params = make_model(c)
   total, embeddings, own, gflop = SIZES[name]
   assert pretrain.count_parameters(params) == total
   assert pretrain.count_parameters(params["embeddings"]) == embeddings
@@ -78,28 +77,28 @@ def test_parameters_and_operations_are_the_published(name):
     assert pretrain.count_parameters(parts) == expected
     shared = pretrain.select_params(params, role)
     assert pretrain.count_parameters(shared) == embeddings + expected
-  assert plan.row_flops(run_of(c)) / 1e9 == pytest.approx(gflop, rel=2e-3)
+  assert plan.row_flops(make_run(c)) / 1e9 == pytest.approx(gflop, rel=2e-3)
   assert f"{total:,}" in plan.describe_parameters(model, params)
 
 
-@pytest.mark.parametrize("name", CARRYING)
-def test_a_continued_bert_has_all_of_the_released_one(name):
-  _, params = shapes_of(get_config(name, "continue"))
-  assert pretrain.count_parameters(params) == CARRYING[name]
+@pytest.mark.parametrize("name", CONTINUED)
+def test_continued_bert_has_all_released_parameters(name):
+  _, params = make_model(get_config(name, "continue"))
+  assert pretrain.count_parameters(params) == CONTINUED[name]
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_the_multiplier_scales_the_width_and_heads_and_ffn_follow(name):
-  model, _ = shapes_of(get_config(name))
+def test_generator_sizes_follow_from_its_width(name):
+  model, _ = make_model(get_config(name))
   g = model.roles["generator"]
-  found = (g.width, g.heads, g.ffn, g.layers, g.embedding_size)
-  assert found == GENERATORS[name]
+  sizes = (g.width, g.heads, g.ffn, g.layers, g.embedding_size)
+  assert sizes == GENERATORS[name]
 
 
-def test_operations_count_the_sentence_passes():
+def test_flops_include_sentence_encodings():
   plain, sentences = get_config("bert_base"), get_config("bert_base", "sr_sent")
-  more = plan.row_flops(run_of(sentences)) / plan.row_flops(run_of(plain))
-  assert 2.2 < more < 2.34  # 3 + 4 passes of the encoder for 3, less the head
+  ratio = plan.row_flops(make_run(sentences)) / plan.row_flops(make_run(plain))
+  assert 2.2 < ratio < 2.34  # 3 + 4 encoder passes instead of 3; same head
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,7 @@ def test_operations_count_the_sentence_passes():
     ("bert_base", "sr_sent,runlocal"),
   ],
 )
-def test_a_dry_run_touches_nothing(name, arg, tmp_path, monkeypatch):
+def test_dry_run_writes_nothing(name, arg, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
   c = get_config(name, arg)
@@ -117,13 +116,13 @@ def test_a_dry_run_touches_nothing(name, arg, tmp_path, monkeypatch):
   console = Console(record=True, width=100, file=io.StringIO())
   assert dry_run.dry_run(c, Weights(""), console) == 0
   text = console.export_text()
-  model, _ = shapes_of(c)
+  model, _ = make_model(c)
   assert f"{c.steps:,} of 16 rows of {c.length} tokens" in text
   assert "embeddings/word" in text and "mesh" in text
   assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_sizes_the_model_by_a_vocabulary_that_is_there(tmp_path):
+def test_dry_run_uses_the_size_of_a_local_vocabulary(tmp_path):
   c = get_config("bert_base", "runlocal")
   c.data.vocab = str(tmp_path)
   (tmp_path / "vocab.txt").write_text("a\n" * 77)
@@ -133,16 +132,14 @@ def test_a_dry_run_sizes_the_model_by_a_vocabulary_that_is_there(tmp_path):
   assert len(dry_run.placeholder_tokenizer(c)[0].vocab) == c.data.vocab_size
 
 
-def test_bytes_on_a_device_are_those_of_its_share():
+def test_bytes_per_device_of_a_split_state():
   c = get_config("electra_small", "runlocal")
   c.mesh.preset = "fsdp"
   tokenizer, _ = dry_run.placeholder_tokenizer(c)
   run = build_run.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
-  split = plan.abstract_state(run, mesh)
-  whole = sum(
-    leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(split)
-  )
-  held = sharding.bytes_per_device(split)
-  assert whole / 8 <= held < whole / 3  # the small arrays are whole
-  assert f"state {plan.format_mib(held)}" in plan.describe_memory(split, {})
+  state = plan.abstract_state(run, mesh)
+  total = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+  local = sharding.bytes_per_device(state)
+  assert total / 8 <= local < total / 3  # small arrays are not split
+  assert f"state {plan.format_mib(local)}" in plan.describe_memory(state, {})

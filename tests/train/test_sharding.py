@@ -1,4 +1,4 @@
-"""Meshes lay arrays out by rules, and refuse what cannot be."""
+"""Meshes shard arrays by rules; the step is the same on every mesh."""
 
 import dataclasses
 import functools
@@ -22,11 +22,11 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import sharding, step
 
 
-def mesh_of(preset: str, **axes: int) -> Mesh:
+def make_mesh(preset: str, **axes: int) -> Mesh:
   return sharding.make_mesh(sharding.get_mesh_spec(preset, axes))
 
 
-def test_the_rest_of_the_devices_goes_to_the_open_axis():
+def test_open_axis_gets_the_remaining_devices():
   assert sharding.resolve_axis_sizes({"data": -1}, 8) == (8,)
   assert sharding.resolve_axis_sizes({"data": -1, "model": 2}, 8) == (4, 2)
   with pytest.raises(InputError, match="multiple of 3.* 8"):
@@ -37,29 +37,29 @@ def test_the_rest_of_the_devices_goes_to_the_open_axis():
     sharding.resolve_axis_sizes({"data": -1, "model": -1}, 8)
 
 
-def test_axis_sizes_are_changed_by_name_and_the_preset_stays_as_it_is():
+def test_axis_sizes_are_changed_without_changing_the_preset():
   spec = sharding.get_mesh_spec("fsdp_tp", {"model": 4})
   assert dict(sharding.make_mesh(spec).shape) == {"data": 2, "model": 4}
-  assert dict(mesh_of("fsdp_tp").shape) == {"data": 4, "model": 2}
+  assert dict(make_mesh("fsdp_tp").shape) == {"data": 4, "model": 2}
   assert sharding.get_mesh_spec("fsdp_tp", {}) == sharding.MESHES["fsdp_tp"]
 
 
 @pytest.mark.parametrize(
-  ("preset", "axes", "says"),
+  ("preset", "axes", "message"),
   [
     ("fspd", {}, "'fspd' is unknown.*dp, fsdp or fsdp_tp"),
-    ("fsdp", {"model": 2}, "no axis 'model'; it has: data"),
-    ("fsdp_tp", {"tensor": 2}, "no axis 'tensor'; it has: data, model"),
-    ("fsdp_tp", {"model": 0}, "model is 0"),
-    ("fsdp", {"data": -2}, "data is -2"),
+    ("fsdp", {"model": 2}, "no axis 'model'.*from data"),
+    ("fsdp_tp", {"tensor": 2}, "no axis 'tensor'.*from data, model"),
+    ("fsdp_tp", {"model": 0}, "model=0"),
+    ("fsdp", {"data": -2}, "data=-2"),
   ],
 )
-def test_what_is_no_mesh_is_refused_with_what_there_is(preset, axes, says):
-  with pytest.raises(InputError, match=says):
+def test_bad_mesh_is_refused_with_the_choices(preset, axes, message):
+  with pytest.raises(InputError, match=message):
     sharding.get_mesh_spec(preset, axes)
 
 
-def test_axes_are_read_from_a_config():
+def test_axes_are_parsed():
   assert sharding.parse_axes("") == {}
   assert sharding.parse_axes("model=4") == {"model": 4}
   assert sharding.parse_axes("data=-1, model=4") == {"data": -1, "model": 4}
@@ -69,16 +69,17 @@ def test_axes_are_read_from_a_config():
 
 
 @pytest.mark.parametrize("num_devices", [2, 8, 256, 6144])
-def test_a_batch_is_split_over_the_data_axis_alone(num_devices):
-  slices = lambda *args: sharding.data_parallelism(
-    sharding.get_mesh_spec(*args), num_devices
-  )
+def test_batch_is_split_over_the_data_axis_only(num_devices):
+  def slices(*args):
+    spec = sharding.get_mesh_spec(*args)
+    return sharding.data_parallelism(spec, num_devices)
+
   assert slices("dp") == slices("fsdp") == num_devices
   assert slices("fsdp_tp") == num_devices // 2
   assert slices("fsdp_tp", {"data": 2, "model": -1}) == 2
 
 
-def test_the_first_matching_rule_decides_and_none_is_an_error():
+def test_first_matching_rule_decides():
   spec = sharding.MeshSpec(
     {"data": -1},
     ((".*/dense/kernel", P("data")), (".*/kernel", P(None, "data"))),
@@ -86,27 +87,27 @@ def test_the_first_matching_rule_decides_and_none_is_an_error():
   mesh = sharding.make_mesh(spec)
   x = np.zeros((8, 8))
   tree = {"a": {"dense": {"kernel": x}, "out": {"kernel": x}}}
-  got = sharding.tree_shardings(tree, mesh, spec)
-  assert got["a"]["dense"]["kernel"].spec == P("data")
-  assert got["a"]["out"]["kernel"].spec == P(None, "data")
+  shardings = sharding.tree_shardings(tree, mesh, spec)
+  assert shardings["a"]["dense"]["kernel"].spec == P("data")
+  assert shardings["a"]["out"]["kernel"].spec == P(None, "data")
   with pytest.raises(InputError, match="a/bias"):
     sharding.tree_shardings({"a": {"bias": x}}, mesh, spec)
 
 
-def test_a_dimension_that_does_not_divide_is_left_whole():
-  spec, mesh = sharding.get_mesh_spec("fsdp_tp"), mesh_of("fsdp_tp")  # 4 x 2
-  for shape, part in {
+def test_dimension_that_does_not_divide_is_not_split():
+  spec, mesh = sharding.get_mesh_spec("fsdp_tp"), make_mesh("fsdp_tp")  # 4 x 2
+  for shape, shard_shape in {
     (30_522, 64): (15_261, 16),
     (30_523, 64): (30_523, 16),
     (30_522, 66): (15_261, 66),
     (30_523, 66): (30_523, 66),
   }.items():
     tree = {"params": {"embeddings": {"word": np.zeros(shape, np.int8)}}}
-    (place,) = jax.tree.leaves(sharding.tree_shardings(tree, mesh, spec))
-    assert place.shard_shape(shape) == part
+    (split,) = jax.tree.leaves(sharding.tree_shardings(tree, mesh, spec))
+    assert split.shard_shape(shape) == shard_shape
 
 
-def test_rows_are_split_evenly_and_in_order():
+def test_rows_are_split_evenly_in_order():
   mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
   batch = tiny.make_batch(0, rows=16)
   on_device = sharding.shard_batch(batch, mesh)
@@ -119,18 +120,18 @@ def test_rows_are_split_evenly_and_in_order():
       np.testing.assert_array_equal(shard.data, array[shard.index])
 
 
-def test_bytes_count_what_one_device_holds():
+def test_bytes_per_device():
   mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
   x = np.zeros((16, 3), np.float32)
   split = jax.device_put(x, sharding.batch_sharding(mesh))
-  whole = jax.device_put(x, sharding.replicated_sharding(mesh))
+  full = jax.device_put(x, sharding.replicated_sharding(mesh))
   assert sharding.bytes_per_device({"a": split}) == 2 * 3 * 4
-  assert sharding.bytes_per_device({"a": split, "b": whole}) == 24 + 192
+  assert sharding.bytes_per_device({"a": split, "b": full}) == 24 + 192
 
 
 @pytest.mark.parametrize("preset", ["fsdp", "fsdp_tp"])
-def test_kernels_are_gathered_and_their_gradients_split_again(preset):
-  spec, mesh = sharding.get_mesh_spec(preset), mesh_of(preset)
+def test_kernels_are_gathered_and_gradients_split(preset):
+  spec, mesh = sharding.get_mesh_spec(preset), make_mesh(preset)
   kernel = np.arange(16.0 * 8).reshape(16, 8) / 128
   tree = {"params": {"layer_0": {"query": {"kernel": kernel}}}}
   params = jax.device_put(tree, sharding.tree_shardings(tree, mesh, spec))
@@ -139,39 +140,39 @@ def test_kernels_are_gathered_and_their_gradients_split_again(preset):
   def objective(params, x_BxD):
     return ((x_BxD @ params["layer_0"]["query"]["kernel"]) ** 2).sum()
 
-  split = sharding.gather_params(objective, mesh, spec)
+  gathering = sharding.gather_params(objective, mesh, spec)
   batch = jax.device_put(x_BxD, sharding.batch_sharding(mesh))
-  compiled = jax.jit(jax.grad(split)).lower(params, batch).compile()
-  # Multiplied by the whole of it on fsdp, by the half of its outputs on tp.
+  compiled = jax.jit(jax.grad(gathering)).lower(params, batch).compile()
+  # The product uses the full kernel with fsdp, half of its outputs with tp.
   assert ("f32[16,8]" in compiled.as_text()) == (preset == "fsdp")
   assert ("f32[16,4]" in compiled.as_text()) == (preset == "fsdp_tp")
   (gradient,) = jax.tree.leaves(compiled(params, batch))
-  (place,) = [x.sharding for x in jax.tree.leaves(params)]
-  assert gradient.sharding.is_equivalent_to(place, 2)
-  assert not place.is_fully_replicated
+  (split,) = [x.sharding for x in jax.tree.leaves(params)]
+  assert gradient.sharding.is_equivalent_to(split, 2)
+  assert not split.is_fully_replicated
   expected = jax.grad(objective)(tree["params"], x_BxD)
   np.testing.assert_allclose(gradient, jax.tree.leaves(expected)[0], rtol=1e-5)
 
 
-# --- which rows a process reads ----------------------------------------------
+# --- rows of a process --------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
-class Device:
-  """What a mesh asks of a device of another process."""
+class FakeDevice:
+  """A device of another process."""
 
   id: int
   process_index: int
 
 
-def spread(processes: str, **axes: int) -> Mesh:
-  """A mesh of devices that belong to these processes, in this order."""
-  devices = [Device(i, int(p)) for i, p in enumerate(processes)]
+def make_process_mesh(processes: str, **axes: int) -> Mesh:
+  """Makes a mesh of devices that belong to the listed processes."""
+  devices = [FakeDevice(i, int(p)) for i, p in enumerate(processes)]
   return Mesh(np.array(devices).reshape(*axes.values()), tuple(axes))
 
 
 @pytest.mark.parametrize(
-  ("processes", "axes", "shares"),
+  ("processes", "axes", "slices"),
   [
     ("0011", dict(data=4), [(0, 2), (1, 2)]),
     ("1100", dict(data=4), [(1, 2), (0, 2)]),
@@ -181,62 +182,62 @@ def spread(processes: str, **axes: int) -> Mesh:
     ("00112233", dict(data=2, model=4), [(0, 2), (0, 2), (1, 2), (1, 2)]),
   ],
 )
-def test_a_process_reads_the_rows_that_its_devices_hold(
-  monkeypatch, processes, axes, shares
+def test_process_reads_the_rows_of_its_devices(
+  monkeypatch, processes, axes, slices
 ):
-  mesh = spread(processes, **axes)
-  for process, share in enumerate(shares):
+  mesh = make_process_mesh(processes, **axes)
+  for process, expected in enumerate(slices):
     monkeypatch.setattr(jax, "process_index", lambda process=process: process)
-    assert sharding.process_slice(mesh, 16) == share
+    assert sharding.process_slice(mesh, 16) == expected
 
 
 @pytest.mark.parametrize(
-  ("processes", "says"),
-  [("0101", "not one of equal slices"), ("0001", "its 3 devices")],
+  ("processes", "message"),
+  [("0101", "not one of several equal slices"), ("0001", "its 3 devices")],
 )
-def test_rows_that_are_no_slice_are_refused(processes, says):
-  with pytest.raises(InputError, match=says):
-    sharding.process_slice(spread(processes, data=4), 16)
+def test_rows_that_are_not_a_slice_are_refused(processes, message):
+  with pytest.raises(InputError, match=message):
+    sharding.process_slice(make_process_mesh(processes, data=4), 16)
 
 
-def test_one_process_reads_all_rows_if_they_divide():
+def test_one_process_reads_all_rows():
   for preset in sharding.MESHES:
-    assert sharding.process_slice(mesh_of(preset), 8) == (0, 1)
-  with pytest.raises(InputError, match="12 rows.* 8 slices.*try 8"):
-    sharding.process_slice(mesh_of("fsdp"), 12)
+    assert sharding.process_slice(make_mesh(preset), 8) == (0, 1)
+  with pytest.raises(InputError, match="size=12 .* 8 slices.*size=8"):
+    sharding.process_slice(make_mesh("fsdp"), 12)
 
 
 # --- the synonym table --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-  ("preset", "layout", "name"),
+  ("preset", "placement", "name"),
   [
     ("dp", "replicated", "bits_VxW"),
     ("fsdp", "rows", "ids_VxS"),
     ("fsdp_tp", "rows", "bits_VxW"),
   ],
 )
-def test_look_ups_are_the_same_and_move_no_matrix(preset, layout, name):
-  rng, v = np.random.default_rng(0), 1_001  # odd: rows are added
+def test_look_ups_of_split_tables(preset, placement, name):
+  rng, v = np.random.default_rng(0), 1_001  # odd, so rows are padded
   if name == "bits_VxW":
     dense_VxV = rng.random((v, v)) < 0.3
-    table, looked_at = tiny.pack_bits(dense_VxV), 1
+    table, width = tiny.pack_bits(dense_VxV), 1
   else:
     dense_VxV = rng.random((v, v)) < 0.01
     table = tiny.list_ids(dense_VxV)
-    looked_at = table.shape[1]
+    width = table.shape[1]
   a_BxK, b_BxK = rng.integers(0, v, (2, 16, 64), dtype=np.int32)
-  mesh = mesh_of(preset)
+  mesh = make_mesh(preset)
   rows = sharding.batch_sharding(mesh)
   args = (
-    {name: sharding.place_table(table, mesh, layout)},
+    {name: sharding.place_table(table, mesh, placement)},
     *jax.device_put((a_BxK, b_BxK), rows),
   )
   look_up = jax.jit(negatives.is_synonym, out_shardings=rows)
   compiled = look_up.lower(*args).compile()
   np.testing.assert_array_equal(compiled(*args), dense_VxV[a_BxK, b_BxK])
-  # What is sent over is what B x K slots look at, never the matrix.
+  # Devices exchange the entries of B x K slots, never the table.
   moved = re.findall(
     r"= \(?(\w+\[[\d,]*\]).* all-(?:gather|to-all|reduce)\(",
     compiled.as_text(),
@@ -245,16 +246,16 @@ def test_look_ups_are_the_same_and_move_no_matrix(preset, layout, name):
     np.prod([int(n) for n in re.findall(r"\d+", shape.split("[")[1])])
     for shape in moved
   ]
-  assert (len(sizes) > 0) == (layout == "rows")
-  assert max(sizes, default=0) <= 2 * a_BxK.size * looked_at
+  assert (len(sizes) > 0) == (placement == "rows")
+  assert max(sizes, default=0) <= 2 * a_BxK.size * width
   if name == "bits_VxW":
     assert 2 * a_BxK.size < table.size / 8
     assert compiled.memory_analysis().temp_size_in_bytes < table.nbytes / 2
 
 
 @pytest.mark.parametrize("name", ["bits_VxW", "ids_VxS"])
-def test_means_over_synonyms_are_the_same_on_split_tables(name):
-  dense_VxV, mesh = tiny.dense_table(), mesh_of("fsdp")  # 70 rows, 8 devices
+def test_synonym_means_of_split_tables(name):
+  dense_VxV, mesh = tiny.dense_table(), make_mesh("fsdp")  # 70 rows, 8 devices
   table = {"bits_VxW": tiny.pack_bits, "ids_VxS": tiny.list_ids}[name](
     dense_VxV
   )
@@ -272,27 +273,27 @@ def test_means_over_synonyms_are_the_same_on_split_tables(name):
   np.testing.assert_allclose(means, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("layout", sharding.TABLE_PLACEMENTS)
-def test_placed_bits_are_as_announced(layout):
+@pytest.mark.parametrize("placement", sharding.TABLE_PLACEMENTS)
+def test_placed_table_equals_its_abstract_table(placement):
   bits_VxW = tiny.pack_bits(tiny.dense_table())  # 70 rows
-  mesh = mesh_of("fsdp_tp")
-  announced = sharding.abstract_table(bits_VxW, mesh, layout)
-  placed = sharding.place_table(bits_VxW, mesh, layout)
-  assert announced.shape == placed.shape
-  assert announced.dtype == placed.dtype == jnp.uint32
-  assert announced.sharding == placed.sharding
-  num_rows = {"replicated": 70, "rows": 9}[layout]
-  assert sharding.bytes_per_device(announced) == num_rows * 3 * 4
+  mesh = make_mesh("fsdp_tp")
+  abstract = sharding.abstract_table(bits_VxW, mesh, placement)
+  placed = sharding.place_table(bits_VxW, mesh, placement)
+  assert abstract.shape == placed.shape
+  assert abstract.dtype == placed.dtype == jnp.uint32
+  assert abstract.sharding == placed.sharding
+  num_rows = {"replicated": 70, "rows": 9}[placement]
+  assert sharding.bytes_per_device(abstract) == num_rows * 3 * 4
   np.testing.assert_array_equal(placed[:70], bits_VxW)
   assert not np.any(placed[70:])
 
 
-def test_an_unknown_layout_is_refused_with_the_known_ones():
+def test_unknown_placement_is_refused():
   with pytest.raises(InputError, match="'row' is unknown.*replicated or rows"):
-    sharding.place_table(np.zeros((4, 1), np.uint32), mesh_of("dp"), "row")
+    sharding.place_table(np.zeros((4, 1), np.uint32), make_mesh("dp"), "row")
 
 
-# --- on every mesh the step is the one-device step ---------------------------
+# --- the step on every mesh --------------------------------------------------
 
 
 ROWS, STEPS = 16, 4
@@ -300,24 +301,26 @@ MODEL = tiny.make_model(layers=1)
 
 
 def abstract_state(model, mesh, spec) -> step.TrainState:
-  """Shapes and shardings of a whole state; no array is made."""
+  """Returns shapes, dtypes and shardings of a train state."""
   init_params = functools.partial(pretrain.init_params, model)
   shapes = jax.eval_shape(
     lambda: step.init_state(init_params, tiny.make_tx(), seed=0)
   )
   return jax.tree.map(
-    lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
     shapes,
     sharding.tree_shardings(shapes, mesh, spec),
   )
 
 
-def compiled_step(preset: str, num_devices: int, layout: str, accumulation=1):
-  """The compiled step of the tiny pair, and what its first call is given."""
+def compile_step(preset: str, num_devices: int, placement: str, accumulation=1):
+  """Compiles the step of the tiny pair; returns it and its first inputs."""
   spec = sharding.get_mesh_spec(preset)
   mesh = sharding.make_mesh(spec, jax.devices()[:num_devices])
   model, tx = MODEL, tiny.make_tx(peak=1e-2)
-  places = jax.tree.map(lambda x: x.sharding, abstract_state(model, mesh, spec))
+  shardings = jax.tree.map(
+    lambda x: x.sharding, abstract_state(model, mesh, spec)
+  )
   objective = tiny.make_objective(model, tiny.make_options(), train=True)
   train_step = step.make_train_step(
     sharding.gather_params(objective, mesh, spec),
@@ -325,74 +328,74 @@ def compiled_step(preset: str, num_devices: int, layout: str, accumulation=1):
     tx,
     accumulation,
   )
-  state = jax.device_put(tiny.init_state(model, tx), places)
+  state = jax.device_put(tiny.init_state(model, tx), shardings)
   aux = {
     "bits_VxW": sharding.place_table(
-      tiny.pack_bits(tiny.dense_table()), mesh, layout
+      tiny.pack_bits(tiny.dense_table()), mesh, placement
     )
   }
   compiled = (
     jax.jit(
-      train_step, out_shardings=(places, sharding.replicated_sharding(mesh))
+      train_step, out_shardings=(shardings, sharding.replicated_sharding(mesh))
     )
-    .lower(state, batch_on(mesh, 0), aux)
-    .compile({"xla_backend_optimization_level": 0})  # sooner, for few steps
+    .lower(state, load_batch(mesh, 0), aux)
+    .compile({"xla_backend_optimization_level": 0})  # compiles faster
   )
   return compiled, mesh, state, aux
 
 
-def batch_on(mesh, number: int) -> dict:
+def load_batch(mesh, number: int) -> dict:
   return sharding.shard_batch(tiny.make_batch(number, rows=ROWS), mesh)
 
 
 def train(compiled, mesh, state, aux) -> list:
-  """Parameters and terms after each of a few steps."""
-  found = []
+  """Returns parameters and terms after each of a few steps."""
+  history = []
   for number in range(STEPS):
-    state, terms = compiled(state, batch_on(mesh, number), aux)
-    found.append(jax.device_get((state.params, terms)))
-  return found
+    state, terms = compiled(state, load_batch(mesh, number), aux)
+    history.append(jax.device_get((state.params, terms)))
+  return history
 
 
 @pytest.fixture(scope="module")
-def on_one_device() -> list:
-  return train(*compiled_step("dp", 1, "replicated"))
+def one_device_history() -> list:
+  return train(*compile_step("dp", 1, "replicated"))
 
 
 @pytest.mark.parametrize(
-  ("preset", "layout", "accumulation"),
+  ("preset", "placement", "accumulation"),
   [
     pytest.param("dp", "rows", 1, marks=pytest.mark.slow),
     pytest.param("fsdp", "replicated", 2, marks=pytest.mark.slow),
     ("fsdp_tp", "rows", 1),
   ],
 )
-def test_a_step_is_the_same_on_every_mesh(
-  on_one_device, preset, layout, accumulation
+def test_step_is_the_same_on_every_mesh(
+  one_device_history, preset, placement, accumulation
 ):
-  compiled, *rest = compiled_step(preset, 8, layout, accumulation)
-  _sends_no_activations(compiled.as_text(), preset)
+  compiled, *rest = compile_step(preset, 8, placement, accumulation)
+  assert_no_activations_are_gathered(compiled.as_text(), preset)
   for number, (one, many) in enumerate(
-    zip(on_one_device, train(compiled, *rest), strict=True)
+    zip(one_device_history, train(compiled, *rest), strict=True)
   ):
-    (params, terms), (params_here, terms_here) = one, many
+    (params, terms), (mesh_params, mesh_terms) = one, many
     for name in ("mlm", "detect", "soft", "grad_norm"):
-      np.testing.assert_allclose(terms_here[name], terms[name], rtol=1e-6)
+      np.testing.assert_allclose(mesh_terms[name], terms[name], rtol=1e-6)
     for name in ("corrected_of_slots", "replaced"):
-      np.testing.assert_array_equal(terms_here[name], terms[name])
+      np.testing.assert_array_equal(mesh_terms[name], terms[name])
     for (path, a), b in zip(
       jax.tree_util.tree_leaves_with_path(params),
-      jax.tree.leaves(params_here),
+      jax.tree.leaves(mesh_params),
       strict=True,
     ):
-      where = f"step {number}, {jax.tree_util.keystr(path)}"
-      np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6, err_msg=where)
+      message = f"step {number}, {jax.tree_util.keystr(path)}"
+      np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6, err_msg=message)
 
 
-def _sends_no_activations(text: str, preset: str) -> None:
-  """No gather of floats is larger than the largest parameter.
+def assert_no_activations_are_gathered(text: str, preset: str) -> None:
+  """Asserts that no gathered array is larger than the largest parameter.
 
-  Left to itself XLA gathers batches of activations beside split kernels.
+  Without `gather_params` XLA gathers activations instead of split kernels.
   """
   sizes = [
     math.prod(int(n) for n in dims.split(",") if n)
@@ -406,44 +409,44 @@ def _sends_no_activations(text: str, preset: str) -> None:
 
 @pytest.mark.parametrize("preset", sharding.MESHES)
 @pytest.mark.parametrize("model", [MODEL, tiny.make_bert(pooler=True)])
-def test_every_rule_decides_something(preset, model):
+def test_every_rule_matches_some_array(preset, model):
   spec = sharding.get_mesh_spec(preset)
-  mesh = sharding.make_mesh(spec)
-  found = [
-    next(
-      i for i, (rule, _) in enumerate(spec.rules) if re.fullmatch(rule, name)
-    )
-    for name in (
-      jax.tree_util.keystr(path, simple=True, separator="/")
-      for path, _ in jax.tree_util.tree_leaves_with_path(
-        abstract_state(model, mesh, spec)
-      )
-    )
-  ]
-  assert set(found) == set(range(len(spec.rules)))
+  state = abstract_state(model, sharding.make_mesh(spec), spec)
+  used = set()
+  for path, _ in jax.tree_util.tree_leaves_with_path(state):
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    matches = [bool(re.fullmatch(rule, name)) for rule, _ in spec.rules]
+    used.add(matches.index(True))
+  assert used == set(range(len(spec.rules)))
 
 
 @pytest.mark.parametrize("preset", ["fsdp", "fsdp_tp"])
-def test_moments_lie_where_their_parameters_do(preset):
+def test_moments_are_sharded_like_their_parameters(preset):
   spec = sharding.get_mesh_spec(preset)
   mesh = sharding.make_mesh(spec)
   state = abstract_state(tiny.make_model(), mesh, spec)
-  places = lambda tree: [x.sharding.spec for x in jax.tree.leaves(tree)]
   moments = state.opt_state[1]
-  assert places(moments.mean) == places(state.params)
-  assert places(moments.square) == places(state.params)
+  specs, mean_specs, square_specs = (
+    [x.sharding.spec for x in jax.tree.leaves(tree)]
+    for tree in (state.params, moments.mean, moments.square)
+  )
+  assert mean_specs == square_specs == specs
 
 
-def test_products_in_a_row_are_split_so_that_nothing_is_sent_between():
+def test_consecutive_products_need_no_exchange_between_them():
   spec = sharding.get_mesh_spec("fsdp_tp")
   mesh = sharding.make_mesh(spec)
   state = abstract_state(tiny.make_model(), mesh, spec)
   for role in ("generator", "discriminator"):
     layer = state.params[role]["layer_0"]
-    split = lambda name, layer=layer: layer[name]["kernel"].sharding.spec
+    specs = {
+      name: dense["kernel"].sharding.spec
+      for name, dense in layer.items()
+      if "kernel" in dense
+    }
     for first in ("query", "key", "value"):
-      assert split(first)[1] == split("attention_output")[0] == "model"
-    assert split("ffn_input")[1] == split("ffn_output")[0] == "model"
+      assert specs[first][1] == specs["attention_output"][0] == "model"
+    assert specs["ffn_input"][1] == specs["ffn_output"][0] == "model"
     for dense in (x["kernel"] for x in layer.values() if "kernel" in x):
       local = math.prod(dense.sharding.shard_shape(dense.shape))
       assert local == dense.size / mesh.size
@@ -458,7 +461,7 @@ def test_products_in_a_row_are_split_so_that_nothing_is_sent_between():
     (pretrain.make_bert, "large", {"pooler": True}),
   ],
 )
-def test_nothing_large_is_left_whole(make, variant, overrides):
+def test_all_large_arrays_are_split(make, variant, overrides):
   model = make(vocab_size=30_522, variant=variant, **overrides)
   for preset, most in {"fsdp": 1.1, "fsdp_tp": 1.3}.items():
     spec = sharding.get_mesh_spec(preset)
@@ -466,16 +469,16 @@ def test_nothing_large_is_left_whole(make, variant, overrides):
     leaves = jax.tree.leaves(abstract_state(model, mesh, spec))
     total = sum(x.size * x.dtype.itemsize for x in leaves)
     assert sharding.bytes_per_device(leaves) < most * total / mesh.size
-    whole = [x for x in leaves if x.sharding.is_fully_replicated]
-    assert max(x.size for x in whole) == 30_522  # the bias of the logits
+    replicated = [x for x in leaves if x.sharding.is_fully_replicated]
+    assert max(x.size for x in replicated) == 30_522  # the output bias
 
 
-def test_the_memory_of_a_config_is_told_without_any_data():
+def test_memory_benchmark_reports_a_config_without_data():
   path = pathlib.Path(__file__).parents[2] / "benchmarks" / "memory.py"
   memory = runpy.run_path(str(path))
   c = bert_base.get_config("runlocal")
   c.mesh.preset, c.mesh.axes = "fsdp_tp", "model=2"
-  told = memory["report"](c, jax.devices()[:4])
-  assert "data 2, model 2" in told["devices"]
-  assert "4 of them a slice" in told["batch"]
-  assert re.search(r"arguments \d.*scratch \d", told["memory"])
+  lines = memory["report"](c, jax.devices()[:4])
+  assert "data 2, model 2" in lines["devices"]
+  assert "4 of them a slice" in lines["batch"]
+  assert re.search(r"arguments \d.*scratch \d", lines["memory"])

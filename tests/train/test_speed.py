@@ -1,4 +1,4 @@
-"""Rates, clocks, waiting times and traces against what they must come to."""
+"""Rates, clocks, waiting times and traces have the expected values."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from truenegs_jax.train import speed
 
 
 @pytest.mark.parametrize(
-  "kind, dtype, want",
+  "kind, dtype, peak",
   [
     ("NVIDIA H100 80GB HBM3", "bfloat16", 989e12),
     ("NVIDIA H100 PCIe", "bfloat16", 756e12),
@@ -27,18 +27,18 @@ from truenegs_jax.train import speed
     ("cpu", "bfloat16", None),
   ],
 )
-def test_the_peak_of_a_device_is_the_published_one_or_none(kind, dtype, want):
-  assert speed.peak_flops(kind, dtype) == want
+def test_peak_is_the_published_one_or_none(kind, dtype, peak):
+  assert speed.peak_flops(kind, dtype) == peak
 
 
-def test_a_rate_is_told_in_rows_tokens_operations_and_of_the_peak():
+def test_throughput_fields():
   found = speed.throughput_fields(
     100.0, tokens=30.0, flops=8e9, devices=4, peak=1e12
   )
   assert found == {
     "rows_per_s": 100.0,
     "tokens_per_s": 3_000.0,
-    "flop_per_s": 2e11,  # of each of the four
+    "flop_per_s": 2e11,  # per device
     "mfu": 0.2,
   }
   none = speed.throughput_fields(
@@ -47,24 +47,24 @@ def test_a_rate_is_told_in_rows_tokens_operations_and_of_the_peak():
   assert none == {k: v for k, v in found.items() if k != "mfu"}
 
 
-class Device:
+class FakeDevice:
   def __init__(self, stats):
     self.memory_stats = lambda: stats
 
 
-def test_memory_is_what_the_device_tells_or_what_this_process_takes():
-  told = {"bytes_in_use": 2**30, "peak_bytes_in_use": 3 * 2**30}
-  assert speed.memory_fields(Device(told)) == {
+def test_memory_is_reported_by_the_device_or_the_process():
+  stats = {"bytes_in_use": 2**30, "peak_bytes_in_use": 3 * 2**30}
+  assert speed.memory_fields(FakeDevice(stats)) == {
     "memory_gib": 1.0,
     "memory_peak_gib": 3.0,
   }
-  resident = speed.memory_fields(Device(None))
+  resident = speed.memory_fields(FakeDevice(None))
   assert list(resident) == ["memory_peak_gib"]
   assert 0.05 < resident["memory_peak_gib"] < 100
 
 
-class Time:
-  """A clock that goes when told to."""
+class FakeTime:
+  """A clock that the test sets."""
 
   def __init__(self):
     self.secs = 1_000.0
@@ -73,8 +73,8 @@ class Time:
     return self.secs
 
 
-def test_the_remaining_time_goes_by_the_steps_of_this_process():
-  time = Time()
+def test_remaining_time_counts_the_steps_of_this_process():
+  time = FakeTime()
   clock = speed.Clock(total_steps=1_000, now=time)
   time.secs += 300.0  # compiling and restoring
   clock.start(900)  # resumed
@@ -90,14 +90,14 @@ def test_the_remaining_time_goes_by_the_steps_of_this_process():
   assert clock.eta_secs(1_000) == 0.0
 
 
-def test_the_clock_divides_by_no_zero_before_the_first_step():
-  clock = speed.Clock(total_steps=10, now=Time())
+def test_clock_before_the_first_step():
+  clock = speed.Clock(total_steps=10, now=FakeTime())
   clock.start(4)
   assert 0.0 < clock.secs_per_step(4) < 1e-6
 
 
-class Step:
-  """A step of a device; `secs` pass on the host's clock as it is dispatched."""
+class FakeStep:
+  """A training step whose dispatch takes `secs` of the fake time."""
 
   def __init__(self, time, *, secs=0.0, ended=False):
     self._time, self._secs, self.ended = time, secs, ended
@@ -110,98 +110,98 @@ class Step:
     return self.ended
 
 
-def test_steps_that_end_as_they_are_dispatched_wait_for_the_rest():
-  time = Time()  # as on a CPU
+def test_host_wait_of_steps_that_end_at_once():
+  time = FakeTime()  # as on a CPU
   wait = speed.HostWait(time)
-  assert wait.share() == {}
-  for late in (0.0, 1.0, 2.0):
-    time.secs += late
-    step = Step(time, secs=4.0, ended=True)
+  assert wait.pop_fields() == {}
+  for delay in (0.0, 1.0, 2.0):
+    time.secs += delay
+    step = FakeStep(time, secs=4.0, ended=True)
     assert wait.dispatch(step) == ("state", {"skipped": (step, 1.0)})
-  assert wait.share() == {"host_wait": pytest.approx(3 / 15)}
+  assert wait.pop_fields() == {"host_wait": pytest.approx(3 / 15)}
   time.secs += 1.0
-  wait.dispatch(Step(time, secs=9.0, ended=True))
-  assert wait.share() == {"host_wait": pytest.approx(0.1)}  # since then
+  wait.dispatch(FakeStep(time, secs=9.0, ended=True))
+  assert wait.pop_fields() == {
+    "host_wait": pytest.approx(0.1)
+  }  # since the last call
 
 
-def test_a_device_that_is_always_one_step_ahead_waits_for_nobody():
-  time = Time()
-  wait, before = speed.HostWait(time), None
+def test_host_wait_is_zero_while_a_step_is_queued():
+  time = FakeTime()
+  wait, previous = speed.HostWait(time), None
   for _ in range(4):
-    step = Step(time)
+    step = FakeStep(time)
     wait.dispatch(step)
     time.secs += 10.0
-    if before:
-      before.ended = True
-    before = step
-  assert wait.share() == {"host_wait": 0.0}
+    if previous:
+      previous.ended = True
+    previous = step
+  assert wait.pop_fields() == {"host_wait": 0.0}
 
 
-def test_a_step_that_ended_unseen_ended_halfway_to_the_next_one():
-  time = Time()
-  wait, step = speed.HostWait(time), Step(time)
+def test_host_wait_assumes_an_end_halfway():
+  time = FakeTime()
+  wait, step = speed.HostWait(time), FakeStep(time)
   wait.dispatch(step)
   time.secs, step.ended = time.secs + 10.0, True
-  wait.dispatch(Step(time))
-  assert wait.share() == {"host_wait": pytest.approx(0.5)}
+  wait.dispatch(FakeStep(time))
+  assert wait.pop_fields() == {"host_wait": pytest.approx(0.5)}
 
 
 @pytest.mark.parametrize(
   "text", ["5", "5:", "5:5", "9:5", "-1:5", "5:21", "a:b"]
 )
-def test_a_trace_of_steps_that_cannot_be_is_refused(text):
-  with pytest.raises(InputError, match=f"log.profile is '{text}'.* 20:"):
+def test_bad_trace_is_refused(text):
+  with pytest.raises(InputError, match=f"log.profile='{text}'.* 20\\. "):
     speed.parse_profile(text, 20)
 
 
-def test_a_trace_may_be_of_all_steps_or_of_none():
+def test_trace_of_all_or_no_steps():
   assert speed.parse_profile("0:20", 20) == (0, 20)
   assert speed.parse_profile("", 20) is None
 
 
 @pytest.fixture
-def trace(monkeypatch):
-  """What the profiler is told: "start", "stop"."""
-  told = []
-  profiler = jax.profiler
+def calls(monkeypatch):
+  """Returns a list of the calls to jax.profiler: "start", "stop"."""
+  calls = []
   monkeypatch.setattr(
-    profiler, "start_trace", lambda *_, **__: told.append("start")
+    jax.profiler, "start_trace", lambda *_, **__: calls.append("start")
   )
-  monkeypatch.setattr(profiler, "stop_trace", lambda: told.append("stop"))
-  return told
+  monkeypatch.setattr(jax.profiler, "stop_trace", lambda: calls.append("stop"))
+  return calls
 
 
-def go(tmp_path, trace, *, first_step, until):
-  """(where each call came, what was said) of a trace from step 3 to 5."""
-  said, calls = [], {}
-  profile = speed.Profiler((3, 5), tmp_path, said.append, first_step=first_step)
+def trace_steps(tmp_path, calls, *, first_step, until):
+  """Traces steps 3 to 5; returns {call: step} and the reported lines."""
+  lines, steps = [], {}
+  profiler = speed.Profiler(
+    (3, 5), tmp_path, lines.append, first_step=first_step
+  )
   for done in range(first_step, until):
-    before = len(trace)
-    profile.at(done, jnp.ones(()))
-    calls |= {name: done for name in trace[before:]}
-  profile.close()
-  profile.close()  # once is enough
-  return calls, said
+    before = len(calls)
+    profiler.update(done, jnp.ones(()))
+    steps |= {name: done for name in calls[before:]}
+  profiler.close()
+  profiler.close()  # does nothing
+  return steps, lines
 
 
-def test_a_trace_goes_from_step_to_step(tmp_path, trace):
-  calls, said = go(tmp_path, trace, first_step=0, until=8)
-  assert calls == {"start": 3, "stop": 5} and trace == ["start", "stop"]
-  (line,) = said
+def test_trace_starts_and_stops_at_its_steps(tmp_path, calls):
+  steps, (line,) = trace_steps(tmp_path, calls, first_step=0, until=8)
+  assert steps == {"start": 3, "stop": 5} and calls == ["start", "stop"]
   assert "from step 3 to step 5" in line and f"{tmp_path / 'profile'}" in line
   assert "perfetto" in line and "tensorboard" in line
 
 
-def test_a_resumed_run_traces_what_is_left_of_it_or_says_there_is_none(
-  tmp_path, trace
-):
-  calls, said = go(tmp_path, trace, first_step=4, until=8)
-  assert calls == {"start": 4, "stop": 5} and "step 4 to step 5" in said[0]
-  calls, said = go(tmp_path, trace, first_step=5, until=8)
-  assert not calls and "3:5: no trace" in said[0] and "step 5" in said[0]
+def test_resumed_run_traces_the_remaining_steps_or_warns(tmp_path, calls):
+  steps, (line,) = trace_steps(tmp_path, calls, first_step=4, until=8)
+  assert steps == {"start": 4, "stop": 5} and "step 4 to step 5" in line
+  steps, (line,) = trace_steps(tmp_path, calls, first_step=5, until=8)
+  assert not steps and "3:5 traces nothing" in line and "step 5" in line
 
 
-def test_a_run_that_ends_before_its_trace_ends_it(tmp_path, trace):
-  calls, said = go(tmp_path, trace, first_step=0, until=5)
-  assert calls == {"start": 3} and trace == ["start", "stop"]
-  assert "from step 3" in said[0]
+def test_end_of_the_run_ends_the_trace(tmp_path, calls):
+  steps, (line,) = trace_steps(tmp_path, calls, first_step=0, until=5)
+  assert steps == {"start": 3} and calls == ["start", "stop"]
+  assert "from step 3" in line

@@ -1,4 +1,4 @@
-"""The training step: what it must equal, and what it must not depend on."""
+"""The training step equals plain ELECTRA and does not depend on devices."""
 
 import functools
 import math
@@ -17,11 +17,11 @@ from truenegs_jax.runtime import rng
 from truenegs_jax.train import sharding, step
 
 STEPS = 20
-PEAK, WARMUP, TOTAL = 1e-3, 5, 100  # of tiny.make_tx
+PEAK, WARMUP, TOTAL = 1e-3, 5, 100  # schedule of tiny.make_tx
 
 
-def run(num_devices=1, num_microbatches=1, *, steps=STEPS, rows=16):
-  """Losses of `steps` steps of the whole recipe, dropout on, and the state."""
+def run(num_devices=1, num_microbatches=1):
+  """Trains with all losses and dropout; returns terms and parameters."""
   mesh = sharding.make_mesh(
     sharding.get_mesh_spec("dp"), jax.devices()[:num_devices]
   )
@@ -31,29 +31,29 @@ def run(num_devices=1, num_microbatches=1, *, steps=STEPS, rows=16):
     step.make_train_step(objective, tiny.WEIGHTS, tx, num_microbatches),
     donate_argnums=0,
   )
-  everywhere = sharding.replicated_sharding(mesh)
-  state = jax.device_put(tiny.init_state(model, tx), everywhere)
-  aux = jax.device_put(tiny.make_aux(), everywhere)
+  replicated = sharding.replicated_sharding(mesh)
+  state = jax.device_put(tiny.init_state(model, tx), replicated)
+  aux = jax.device_put(tiny.make_aux(), replicated)
   history = []
-  for i in range(steps):
-    batch = sharding.shard_batch(tiny.make_batch(i, rows=rows), mesh)
+  for i in range(STEPS):
+    batch = sharding.shard_batch(tiny.make_batch(i, rows=16), mesh)
     state, terms = train_step(state, batch, aux)
     history.append(jax.device_get(terms))
-  return history, jax.device_get(vars(state)["params"]), train_step, aux, mesh
+  return history, jax.device_get(state.params)
 
 
 @functools.cache
 def reference():
-  return run()[:2]
+  return run()
 
 
 @pytest.mark.parametrize(("num_devices", "num_microbatches"), [(8, 1), (8, 2)])
-def test_step_does_not_depend_on_mesh_nor_on_accumulation(
+def test_step_does_not_depend_on_mesh_or_accumulation(
   num_devices, num_microbatches
 ):
   expected, expected_params = reference()
-  got, params = run(num_devices, num_microbatches)[:2]
-  for i, (a, b) in enumerate(zip(expected, got, strict=True)):
+  history, params = run(num_devices, num_microbatches)
+  for i, (a, b) in enumerate(zip(expected, history, strict=True)):
     assert a.keys() == b.keys()
     for name in ("mlm", "detect", "soft", "grad_norm"):
       assert a[name][1] == b[name][1], f"count of {name} at step {i}"
@@ -62,38 +62,32 @@ def test_step_does_not_depend_on_mesh_nor_on_accumulation(
       )
     for name in ("corrected_of_slots", "replaced"):
       assert a[name] == b[name], f"{name} at step {i}"
-  # The parameters have moved, and to the same place.
   for a, b in zip(
     jax.tree.leaves(expected_params), jax.tree.leaves(params), strict=True
   ):
     np.testing.assert_allclose(b, a, rtol=0, atol=1e-5)
 
 
-def test_training_lowers_the_detection_loss_and_skips_nothing():
+def test_training_lowers_the_detection_loss_without_skips():
   history, _ = reference()
   detect = [terms["detect"][0] / terms["detect"][1] for terms in history]
   assert detect[-1] < 0.9 * detect[0]
   assert all(terms["skipped"][0] == 0 for terms in history)
 
 
-class Line:
-  """An objective of one weight; the kept count depends on the input."""
-
-  @staticmethod
-  def terms(params, inputs, keys_B, aux):
-    del keys_B, aux
-    x_B, keep_B = inputs["x"], inputs["keep"]
-    residual_B = (params["w"]["kernel"] * x_B - 1.0) ** 2
-    return {
-      "kept": ((residual_B * keep_B).sum(), keep_B.sum()),
-      "all": (
-        jnp.abs(params["w"]["kernel"] - x_B).sum(),
-        jnp.ones_like(x_B).sum(),
-      ),
-    }
+def linear_objective(params, inputs, keys_B, aux):
+  """Computes terms with one parameter; one count depends on the input."""
+  del keys_B, aux
+  x_B, keep_B = inputs["x"], inputs["keep"]
+  residual_B = (params["w"]["kernel"] * x_B - 1.0) ** 2
+  absolute_B = jnp.abs(params["w"]["kernel"] - x_B)
+  return {
+    "kept": ((residual_B * keep_B).sum(), keep_B.sum()),
+    "all": (absolute_B.sum(), jnp.ones_like(x_B).sum()),
+  }
 
 
-def line_state(tx):
+def linear_state(tx):
   return step.init_state(
     lambda key: {"w": {"kernel": jnp.full((), 0.3), "bias": jnp.zeros(())}},
     tx,
@@ -101,8 +95,8 @@ def line_state(tx):
   )
 
 
-def line_batch():
-  # Every second row is a micro-batch: one of them keeps a single row.
+def linear_batch():
+  # A micro-batch takes every second row; one of them keeps a single row.
   return {
     "x": jnp.array([1.0, 2.0, -1.0, 0.5, 3.0, -2.0, 0.1, 0.7]),
     "keep": jnp.array([1.0, 0, 1, 0, 1, 0, 1, 1]),
@@ -111,26 +105,29 @@ def line_batch():
 
 
 @pytest.mark.parametrize("num", [2, 4, 8])
-def test_accumulation_is_the_big_batch_when_kept_counts_differ(num):
+def test_accumulation_equals_the_full_batch_with_different_counts(num):
   tx = optax.sgd(0.1)
   weights = {"kept": 2.0, "all": 0.5}
-  make = lambda n: jax.jit(step.make_train_step(Line.terms, weights, tx, n))
-  whole, terms = make(1)(line_state(tx), line_batch(), {})
-  micro, micro_terms = make(num)(line_state(tx), line_batch(), {})
+  (full, terms), (micro, micro_terms) = (
+    jax.jit(step.make_train_step(linear_objective, weights, tx, n))(
+      linear_state(tx), linear_batch(), {}
+    )
+    for n in (1, num)
+  )
   np.testing.assert_allclose(
-    micro.params["w"]["kernel"], whole.params["w"]["kernel"], rtol=1e-6
+    micro.params["w"]["kernel"], full.params["w"]["kernel"], rtol=1e-6
   )
   assert micro_terms["kept"][1] == terms["kept"][1] == 5
-  x, keep = np.asarray(line_batch()["x"]), np.asarray(line_batch()["keep"])
+  x, keep = np.asarray(linear_batch()["x"]), np.asarray(linear_batch()["keep"])
   slope = 2.0 * (2 * (0.3 * x - 1) * x * keep).sum() / 5
   slope += 0.5 * np.sign(0.3 - x).sum() / 8
   np.testing.assert_allclose(
-    whole.params["w"]["kernel"], 0.3 - 0.1 * slope, rtol=1e-5
+    full.params["w"]["kernel"], 0.3 - 0.1 * slope, rtol=1e-5
   )
 
 
 def matmul_flops(num_microbatches, rows):
-  """Flops of the matrix products of one (micro-)batch, loops counted once."""
+  """Counts the FLOP of matrix products; the body of a loop counts once."""
   model, tx = tiny.make_model(layers=1), tiny.make_tx()
   objective = tiny.make_objective(model, tiny.make_options(), train=True)
   train_step = step.make_train_step(
@@ -148,59 +145,61 @@ def matmul_flops(num_microbatches, rows):
     r"= \w+\[([\d,]*)\]\S* dot\((?:\w+\[[\d,]*\]\S* )?%?([\w.\-]+),"
     r".*?lhs_contracting_dims=\{([\d,]*)\}"
   )
-  numbers = lambda text: [int(n) for n in text.split(",") if n]
-  return sum(
-    2 * math.prod(numbers(out)) * math.prod(shapes[lhs][i] for i in numbers(at))
-    for out, lhs, at in product.findall(text)
-  )
+  total = 0
+  for output, left, contracted in product.findall(text):
+    sizes = [int(n) for n in output.split(",") if n]
+    sizes += [shapes[left][int(i)] for i in contracted.split(",") if i]
+    total += 2 * math.prod(sizes)
+  return total
 
 
 @pytest.mark.slow
-def test_accumulation_multiplies_no_matrix_twice():
-  whole, micro = matmul_flops(1, 8), matmul_flops(2, 16)
-  assert whole > 1e7  # found them
-  assert micro <= 1.05 * whole
+def test_accumulation_repeats_no_product():
+  full, micro = matmul_flops(1, 8), matmul_flops(2, 16)
+  assert full > 1e7
+  assert micro <= 1.05 * full
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_skipped_update_leaves_all_but_the_step_alone(bad):
+def test_skipped_update_changes_the_step_only(bad):
   tx = tiny.make_tx()
-  train_step = jax.jit(step.make_train_step(Line.terms, {"kept": 1.0}, tx))
-  state, _ = train_step(line_state(tx), line_batch(), {})
-  state, _ = train_step(state, line_batch(), {})
-  poisoned = line_batch() | {"x": line_batch()["x"].at[2].set(bad)}
+  train_step = jax.jit(
+    step.make_train_step(linear_objective, {"kept": 1.0}, tx)
+  )
+  state, _ = train_step(linear_state(tx), linear_batch(), {})
+  state, _ = train_step(state, linear_batch(), {})
+  poisoned = linear_batch() | {"x": linear_batch()["x"].at[2].set(bad)}
   after, terms = train_step(state, poisoned, {})
   assert terms["skipped"][0] == 1.0
   assert after.step == state.step + 1 == 3
-  moments = lambda s: s.opt_state[1]
-  for a, b in zip(
-    jax.tree.leaves((state.params, moments(state))),
-    jax.tree.leaves((after.params, moments(after))),
-    strict=True,
-  ):
-    np.testing.assert_array_equal(a, b)
-  healed, terms = train_step(after, line_batch(), {})
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    (state.params, state.opt_state[1]),  # the moments
+    (after.params, after.opt_state[1]),
+  )
+  following, terms = train_step(after, linear_batch(), {})
   assert terms["skipped"][0] == 0.0
-  assert healed.params["w"]["kernel"] != after.params["w"]["kernel"]
+  assert following.params["w"]["kernel"] != after.params["w"]["kernel"]
 
 
-def test_a_skipped_update_does_not_hold_the_learning_rate_back():
+def test_skipped_updates_advance_the_learning_rate():
   tx = tiny.make_tx()
-  train_step = jax.jit(step.make_train_step(Line.terms, {"kept": 1.0}, tx))
-  poisoned = line_batch() | {"x": line_batch()["x"].at[2].set(np.nan)}
-  state = line_state(tx)
+  train_step = jax.jit(
+    step.make_train_step(linear_objective, {"kept": 1.0}, tx)
+  )
+  poisoned = linear_batch() | {"x": linear_batch()["x"].at[2].set(np.nan)}
+  state = linear_state(tx)
   for _ in range(3):
     state, _ = train_step(state, poisoned, {})
   before = float(state.params["w"]["kernel"])
-  state, _ = train_step(state, line_batch(), {})
-  # Moments are fresh: |m / (sqrt(v) + eps)| is 0.1 / sqrt(0.001) at most.
+  state, _ = train_step(state, linear_batch(), {})
+  # The moments are new, so |m / (sqrt(v) + eps)| is 0.1 / sqrt(0.001).
   rate = PEAK * (1 - 3 / TOTAL) * 3 / WARMUP
-  moved = before - float(state.params["w"]["kernel"])
-  gradient = -moved / rate
-  assert abs(gradient) == pytest.approx(0.1 / np.sqrt(0.001), rel=0.01)
+  change = before - float(state.params["w"]["kernel"])
+  assert abs(change / rate) == pytest.approx(0.1 / np.sqrt(0.001), rel=0.01)
 
 
-def test_an_empty_term_and_a_scheduled_weight_count_by_their_values():
+def test_total_loss_of_empty_term_and_scheduled_weight():
   terms = {
     "a": (jnp.array(6.0), jnp.array(3.0)),
     "b": (jnp.array(0.0), jnp.array(0.0)),
@@ -210,7 +209,7 @@ def test_an_empty_term_and_a_scheduled_weight_count_by_their_values():
 
 
 @pytest.mark.slow
-def test_evaluation_draws_the_same_for_a_row_every_time():
+def test_evaluation_has_the_same_draws_for_a_row():
   model = tiny.make_model()
   params = pretrain.init_params(model, jax.random.key(0))
   evaluate = jax.jit(
@@ -228,7 +227,7 @@ def test_evaluation_draws_the_same_for_a_row_every_time():
   assert other["mlm"][0] != a["mlm"][0]
 
 
-# --- plain ELECTRA, written down without `negatives` or `regularizers` ------
+# --- plain ELECTRA, without `negatives` or regularization ---------------------
 
 
 def plain_losses(params, batch, keys_B, model):
@@ -246,14 +245,14 @@ def plain_losses(params, batch, keys_B, model):
     slots.positions_BxK,
     keys(rng.GENERATOR_DROPOUT),
   )
-  said = output_softmax.compute(
+  outputs = output_softmax.compute(
     vectors_BxKxE,
     *bound.output_layer(),
     slots.gold_BxK,
     keys(rng.SAMPLE),
   )
-  sampled_BxK = said.sampled_BxK
-  mlm = jnp.where(slots.weight_BxK > 0, said.loss_BxK, 0.0).sum()
+  sampled_BxK = outputs.sampled_BxK
+  mlm = jnp.where(slots.weight_BxK > 0, outputs.loss_BxK, 0.0).sum()
   num_slots = jnp.maximum(slots.weight_BxK.sum(), 1.0)
 
   corrupted_BxL = masking.fill_slots(tokens_BxL, slots, sampled_BxK)
@@ -271,14 +270,14 @@ def plain_losses(params, batch, keys_B, model):
   real_BxL = (documents_BxL != 0).astype(jnp.float32)
   detect = jnp.where(real_BxL > 0, loss_BxL, 0.0).sum()
   num_real = jnp.maximum(real_BxL.sum(), 1.0)
-  # In this order: the gradient of 50 * (x / n) is 50 / n, which rounds other
-  # than the 1 / n * 50 of (50 * x) / n.
+  # The order matters: the gradient of 50 * (x / n) is 50 / n, which is rounded
+  # differently from 1 / n * 50, the gradient of (50 * x) / n.
   total = 1.0 * mlm / num_slots + 50.0 * detect / num_real
   return total, (mlm / num_slots, detect / num_real)
 
 
 def plain_step(carry, batch, key, *, model):
-  """Clip to norm 1, Adam without bias correction, decay 0.01, the schedule."""
+  """Clips to norm 1 and updates by Adam without bias correction."""
   t, params, mean, square = carry
   keys_B = rng.row_keys(key, t, batch["row"])
   inputs = {name: batch[name] for name in batch if name != "row"}
@@ -306,7 +305,7 @@ def plain_step(carry, batch, key, *, model):
 
 
 @pytest.mark.slow
-def test_baseline_is_plain_electra_bit_for_bit():
+def test_baseline_equals_plain_electra_bit_for_bit():
   model, tx = tiny.make_model(), tiny.make_tx()
   options = tiny.make_options(hard_correction=False, soft_weight=0.0)
   weights = {name: tiny.WEIGHTS[name] for name in ("mlm", "detect")}

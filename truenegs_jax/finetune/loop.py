@@ -163,7 +163,7 @@ def make_optimizer(
     shapes, decay=options.decay(width), exponent=options.layer_exponent
   )
   return optim.make_optimizer(
-    schedule, factors=factors, **options.adam
+    schedule, lr_factors=factors, **options.adam
   ), schedule
 
 

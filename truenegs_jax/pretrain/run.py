@@ -134,7 +134,7 @@ def finish_run(
   on_device = jax.device_put(params)  # once, not with every batch
   synonyms = inputs.table
   if run.table_builder is not None:
-    synonyms = run.table_builder.saved(
+    synonyms = run.table_builder.to_synonym_table(
       own["ids_VxS"], inputs.tokenizer.vocab, steps=run.steps
     )
     table.save_table(synonyms, workdir / files.SYNONYMS)

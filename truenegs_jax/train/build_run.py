@@ -1,7 +1,7 @@
-"""From a config to a run: model, objective, optimizer and numbers.
+"""Builds a run (model, objective, optimizer, settings) from a config.
 
-The one place where training reads a ConfigDict: everything else takes a `Run`,
-or the few values of it that it needs.
+This is the only module of `train` that reads values of a ConfigDict to train.
+The others take a `Run`, or some of its values.
 """
 
 import dataclasses
@@ -31,15 +31,17 @@ OBJECTIVES: dict[str, Callable[..., slot_predictions.Terms]] = {
 
 @dataclasses.dataclass(frozen=True)
 class OutputSettings:
-  """When a run logs, evaluates and saves; no parameter depends on it.
+  """Settings for logs, evaluations and checkpoints.
+
+  They do not change the parameters that a run learns.
 
   Attributes:
-    log_every, eval_every, save_every: steps from one to the next.
-    eval_rows: held-out rows of an evaluation, at most.
-    keep: how many of the newest checkpoints are kept.
-    keep_steps: steps whose checkpoints are kept for good.
-    writers: names of writers beside metrics.jsonl.
-    traced: first and last step of a profiler trace; None for no trace.
+    log_every, eval_every, save_every: interval in steps.
+    eval_rows: number of held-out rows of an evaluation.
+    keep: number of newest checkpoints to keep.
+    keep_steps: steps whose checkpoints are never deleted.
+    writers: names of writers in addition to metrics.jsonl.
+    traced_steps: first and last step of a profiler trace, or None.
   """
 
   log_every: int
@@ -54,27 +56,29 @@ class OutputSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """A run as its config describes it, before any array exists.
+  """A run as its config describes it, without arrays.
 
   Attributes:
-    summary: the recipe in words.
+    summary: description of the objective for the report.
     config: the config in JSON's types.
-    model, options, terms: the objective over the model.
+    model, options, terms: the model, the options of the objective, and the
+      function that computes its terms.
     loss_weights: weight of each term of the loss, or its schedule.
     learning_rate, tx: schedule of the learning rate, and optimizer.
     table_builder: builds the synonym table from the model's embeddings; None
       if synonyms come from another source or are not used.
-    steps: of the whole run.
-    batch_size: rows of an update, over all devices and processes.
-    length: tokens of a row.
-    packed: rows hold several documents.
-    seed: of parameters, draws and the order of the rows.
-    accumulation: micro-batches of an update.
-    max_skips: non-finite updates in a row that do not end the run.
-    init, init_skip: weights to start from, and the rows of theirs to leave out.
-    mesh_preset, mesh_spec: how arrays lie on the devices.
-    attention: what computes it; "auto" chooses by the devices.
-    table_layout, table_placement: how synonyms are stored, and split.
+    steps: number of steps of the run.
+    batch_size: rows per update, over all devices and processes.
+    length: tokens per row.
+    packed: whether a row may have several documents.
+    seed: seed of parameters, draws and the order of rows.
+    accumulation: micro-batches per update.
+    max_skips: number of consecutive skipped updates that do not end the run.
+    init, init_skip: weights to start from, and their rows to replace.
+    mesh_preset, mesh_spec: mesh and sharding rules.
+    attention: attention implementation; "auto" chooses by the devices.
+    table_layout, table_placement: format and sharding of the synonym table.
+    output: settings for logs, evaluations and checkpoints.
   """
 
   summary: str
@@ -103,29 +107,29 @@ class Run:
   output: OutputSettings
 
   def objective(self, *, train: bool) -> step.Objective:
-    """The objective over this model."""
+    """Returns the objective, with dropout if `train`."""
     return functools.partial(
       self.terms, model=self.model, options=self.options, train=train
     )
 
   def init_state(self) -> step.TrainState:
-    """A fresh state; pure, so that it can be jitted onto a mesh."""
+    """Returns the state of step 0; can be jitted to create it on a mesh."""
     init_params = functools.partial(pretrain.init_params, self.model)
     state = step.init_state(init_params, self.tx, self.seed)
     if self.table_builder is None:
       return state
-    return dataclasses.replace(state, aux=self.table_builder.empty())
+    return dataclasses.replace(state, aux=self.table_builder.empty_table())
 
 
 def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
-  """Builds a run from a config of pre-training that passed `check_config`."""
+  """Builds a run from a pre-training config that passed `check_config`."""
   rate = optim.make_schedule(
     c.optim.schedule,
     peak=c.optim.lr,
     warmup_steps=c.optim.warmup_steps,
     total_steps=c.steps,
   )
-  numbers = {name: c.optim[name] for name in optim.OPTIMIZER_KEYS}
+  optimizer_options = {name: c.optim[name] for name in optim.OPTIMIZER_KEYS}
   options, n = build_options(c, tokenizer), c.negatives
   table_builder = None
   if options.needs_table:
@@ -143,7 +147,7 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
     terms=OBJECTIVES[c.objective],
     loss_weights=_loss_weights(c),
     learning_rate=rate,
-    tx=optim.make_optimizer(rate, carried=pretrain.CARRIED, **numbers),
+    tx=optim.make_optimizer(rate, frozen=pretrain.CARRIED, **optimizer_options),
     table_builder=table_builder,
     steps=c.steps,
     batch_size=c.batch_size,
@@ -175,7 +179,7 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
 
 
 def describe_objective(c: ConfigDict) -> str:
-  """The recipe of a config, maybe a saved one, in words."""
+  """Describes the objective of a config in words."""
   return options_lib.describe(
     c.objective,
     c.negatives.to_dict(),
@@ -186,22 +190,22 @@ def describe_objective(c: ConfigDict) -> str:
 
 
 def build_options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
-  """The readings of an objective that a config, maybe a saved one, chooses.
+  """Builds the options of the objective from a config.
 
   Raises:
-    InputError: the saved config has a reading that was removed since.
+    InputError: a saved config has a value that this version does not support.
   """
   removed = options_lib.removed_values(c.negatives)
   if removed:
     raise InputError(
-      f"{', '.join(removed)} is gone from this version; use the truenegs_jax"
-      " that saved the run."
+      f"This version does not support {', '.join(removed)}. Use the version of"
+      " truenegs_jax that saved the run."
     )
-  elsewhere = ("masking", "sampling_temperature", "vocabulary_chunk")
+  other_sections = ("masking", "sampling_temperature", "vocabulary_chunk")
   readings = {
     field.name: c.negatives[field.name]
     for field in dataclasses.fields(Options)
-    if field.name not in elsewhere
+    if field.name not in other_sections
   }
   return Options(
     masking=masking.MaskingOptions(
@@ -219,7 +223,7 @@ def build_options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
 
 
 def build_table_request(c: ConfigDict) -> run_table.TableRequest:
-  """The synonym table that a config asks for."""
+  """Builds the request for the synonym table of a config."""
   names = ("sources", "stop_words", *run_table.OPTIONS)
   return run_table.TableRequest(
     wordnet_dir=c.data.wordnet_dir,
@@ -228,10 +232,11 @@ def build_table_request(c: ConfigDict) -> run_table.TableRequest:
 
 
 def _loss_weights(c: ConfigDict) -> dict[str, step.LossWeight]:
-  """Weight of each term of the loss; one of weight 0 is left out."""
+  """Returns the loss weights; leaves out soft terms with weight 0."""
   n = c.negatives
   weights: dict[str, step.LossWeight] = {"mlm": c.generator.loss_weight}
-  for name, weight in ("soft", n.soft_weight), ("sentence", n.sentence_weight):
+  soft_weights = {"soft": n.soft_weight, "sentence": n.sentence_weight}
+  for name, weight in soft_weights.items():
     if weight:
       weights[name] = optim.loss_weight_schedule(
         n.soft_schedule, weight, n.soft_steps

@@ -1,4 +1,4 @@
-"""Refuses configs that no run can have, before anything is read or made."""
+"""Checks configs before any file is read or array created."""
 
 from ml_collections import ConfigDict
 
@@ -28,12 +28,18 @@ REQUIRED = config_sizes.REQUIRED  # the value of config.init
 
 
 def check_config(c: ConfigDict) -> None:
-  """Refuses values that no run can have, before anything is read or made."""
+  """Checks the values of a config without reading a file.
+
+  Raises:
+    InputError: a value is unknown or out of range, or values contradict one
+      another.
+  """
   check_ranges(files.flatten(c.to_dict()), KEYS)
   if c.length > c.model.max_positions:
     raise InputError(
-      f"length {c.length} is over model.max_positions"
-      f" {c.model.max_positions}; lower one or raise the other."
+      f"length={c.length:,} is more than"
+      f" model.max_positions={c.model.max_positions:,}. Lower"
+      " --config.length=NUMBER or raise --config.model.max_positions=NUMBER."
     )
   _check_names(c)
   check_batch_size(
@@ -46,20 +52,25 @@ def check_config(c: ConfigDict) -> None:
 def check_required_files(
   c: ConfigDict, weights: Weights, *, saved: bool
 ) -> None:
-  """Refuses a run for want of a file that only the user can name.
+  """Checks that the files exist that only the user can provide.
 
-  A dry run does without them, so this is not part of `check_config`.
+  Not part of `check_config`, because a dry run does not need these files.
 
   Args:
-    weights: what `c.init` names.
-    saved: the run goes on from a checkpoint, which has all that they gave.
+    c: the config.
+    weights: the weights that `c.init` names.
+    saved: the run resumes from a checkpoint, which has the contents of these
+      files; nothing is checked.
+
+  Raises:
+    InputError, DataError: a file is missing or does not fit the config.
   """
   if saved:
     return
   if c.init == REQUIRED:
     raise InputError(
-      "this config goes on from weights, and of its size none are released:"
-      f" give them, --config.init=FOLDER. {INIT_FORMATS}"
+      "This config continues from weights, and none of this size are released."
+      f" Set --config.init=FOLDER. {INIT_FORMATS}"
     )
   if c.init:
     check_weights(c, weights)
@@ -68,7 +79,7 @@ def check_required_files(
 
 
 def check_weights(c: ConfigDict, weights: Weights) -> None:
-  """Refuses weights that this config cannot start from; no number is read.
+  """Checks that a run can start from weights; reads no parameter.
 
   Raises:
     InputError: as `Weights.for_roles`, `check_fit.check_networks` and
@@ -81,13 +92,13 @@ def check_weights(c: ConfigDict, weights: Weights) -> None:
     match_vocabulary.check_vocabularies(networks, tokenizer, skip=skip)
     vocab_size = len(tokenizer.vocab)
   elif "words" in skip:
-    vocab_size = 1  # not known yet, and it may be any
+    vocab_size = 1  # not known yet; any size fits
   else:
     raise InputError(
-      "data.vocab=train learns words of its own, and the rows of the word table"
-      f" of init={c.init} stand for others: take theirs,"
-      " --config.data.vocab=init or the file, or carry rows over by word,"
-      " --config.init_skip=words."
+      "data.vocab='train' trains a new vocabulary, but the embeddings of"
+      f" init={c.init!r} belong to another one. Use that vocabulary"
+      " (--config.data.vocab=init or its file), or copy only the embeddings of"
+      " tokens that both have (--config.init_skip=words)."
     )
   check_fit.check_networks(
     networks, build_model(c, vocab_size=vocab_size), skip=skip
@@ -95,11 +106,11 @@ def check_weights(c: ConfigDict, weights: Weights) -> None:
 
 
 def _check_names(c: ConfigDict) -> None:
-  """Looks everything up that the config names; each look-up can refuse."""
   if (c.task == "corrections") != ("corrections" in c):
     raise InputError(
-      f"task {c.task!r} does not go with this config: corrections are measured"
-      " with --config=configs/corrections.py, all others are pre-training."
+      f"task={c.task!r} does not match this config. Use"
+      " --config=configs/corrections.py to measure corrections, and another"
+      " config to pre-train."
     )
   one_of("objective", c.objective, build_run.OBJECTIVES)
   one_of("data.tokenizer", c.data.tokenizer, fast_encoder.BACKENDS)
@@ -118,67 +129,73 @@ def _check_names(c: ConfigDict) -> None:
 
 
 def _check_model(c: ConfigDict) -> None:
-  """A size that can be, and weights where the config is about some."""
+  """Checks the sizes of the model and the keys about initial weights."""
   if check_fit.parse_skip(c.init_skip) and not c.init:
     raise InputError(
-      f"init_skip={c.init_skip} is of weights to start from: give them,"
-      " --config.init=FOLDER, or leave it out."
+      f"init_skip={c.init_skip!r} needs weights to start from. Set"
+      " --config.init=FOLDER or remove init_skip."
     )
   if c.task == "corrections" and c.init in ("", REQUIRED):
     return  # the model is that of corrections.run
   if config_sizes.FROM_WEIGHTS in (c.model.variant, c.data.vocab):
     raise InputError(
-      f"model.variant={c.model.variant}, data.vocab={c.data.vocab}: what init"
-      " stands for in the weights is not looked up here; give it."
+      f"model.variant={c.model.variant!r}, data.vocab={c.data.vocab!r}: 'init'"
+      " is not looked up in the weights here. Set both values explicitly."
     )
   model = build_model(c, vocab_size=1)
   types = next(iter(model.roles.values())).type_vocab_size
   if c.task == "pretrain" and c.data.layout == "electra" and types < 2:
     raise InputError(
-      f"model.variant: type_vocab_size is {types}, and rows of"
-      " data.layout=electra have two types of tokens; packed ones have one."
+      f"model.variant: type_vocab_size is {types}, but rows of"
+      " data.layout='electra' have two token types. Set type_vocab_size=2 or"
+      " --config.data.layout=packed."
     )
 
 
 def _check_negatives(c: ConfigDict) -> None:
-  """Names of readings, and readings that do not go together."""
+  """Checks the section `negatives`: its choices and their combinations."""
   n = c.negatives
-  for name, known in CHOICES.items():
-    one_of(f"negatives.{name}", n[name], known)
+  for name, choices in CHOICES.items():
+    one_of(f"negatives.{name}", n[name], choices)
   one_of("negatives.layout", n.layout, table_lib.LAYOUTS)
   soft_regularization.get_regularizer(n.soft)
   optim.loss_weight_schedule(n.soft_schedule, n.soft_weight, n.soft_steps)
-  softens = n.soft_weight or n.sentence_weight
-  if softens and n.soft_schedule != "constant" and not n.soft_steps:
+  has_soft_term = n.soft_weight or n.sentence_weight
+  if has_soft_term and n.soft_schedule != "constant" and not n.soft_steps:
     raise InputError(
-      f"negatives.soft_schedule {n.soft_schedule!r} takes time: give its steps,"
-      " --config.negatives.soft_steps=NUMBER."
+      f"negatives.soft_schedule={n.soft_schedule!r} needs a number of steps."
+      " Set --config.negatives.soft_steps=NUMBER."
     )
-  if softens and n.soft_schedule == "delay" and n.soft_steps >= c.steps:
+  if has_soft_term and n.soft_schedule == "delay" and n.soft_steps >= c.steps:
     raise InputError(
-      f"negatives.soft_schedule=delay of {n.soft_steps:,} steps never ends in a"
-      f" run of {c.steps:,}; give fewer negatives.soft_steps."
+      f"negatives.soft_schedule='delay' of {n.soft_steps:,} steps never ends in"
+      f" a run of {c.steps:,} steps. Lower"
+      " --config.negatives.soft_steps=NUMBER."
     )
   if n.soft_prediction == "expected" and n.soft_gradient == "gold":
     raise InputError(
-      "negatives.soft_prediction=expected is there for its gradient into the"
-      " logits, which negatives.soft_gradient=gold stops; choose another."
+      "negatives.soft_prediction='expected' and negatives.soft_gradient='gold'"
+      " do not go together: the first exists for its gradient to the logits,"
+      " which the second stops. Change one of them."
     )
-  own = sources.parse_expression(n.sources).model
-  if own and (n.symmetric or n.include_self):
+  model_table = sources.parse_expression(n.sources).model
+  if model_table and (n.symmetric or n.include_self):
     raise InputError(
-      f"negatives.sources={n.sources}: negatives.symmetric and include_self are"
-      " of tables that are made beforehand; leave them False."
+      f"negatives.sources={n.sources!r} builds its table during training, which"
+      " supports neither negatives.symmetric nor negatives.include_self. Set"
+      " both to False."
     )
-  if own and needs_table(n) and own.every >= c.steps:
+  if model_table and needs_table(n) and model_table.every >= c.steps:
     raise InputError(
-      f"negatives.sources={n.sources}: its table is made every {own.every:,}"
-      f" steps, never in a run of {c.steps:,}; give a smaller every=."
+      f"negatives.sources={n.sources!r} builds a table every"
+      f" {model_table.every:,} steps, which is never in a run of {c.steps:,}"
+      " steps. Set a smaller every=NUMBER in it."
     )
   if c.objective == "mlm":
     for name in ("discriminator", "sentence_encoder"):
-      if n[name] != CHOICES[name][0]:
+      default = CHOICES[name][0]
+      if n[name] != default:
         raise InputError(
-          f"negatives.{name}={n[name]} is of ELECTRA's two networks; BERT has"
-          f" one: leave it {CHOICES[name][0]!r}."
+          f"negatives.{name}={n[name]!r} needs ELECTRA's two networks, and BERT"
+          f" has one. Set --config.negatives.{name}={default}."
         )

@@ -1,4 +1,4 @@
-"""Reasons to stop a run: signals, and gradients that are not finite."""
+"""Stops a run after a signal or after too many non-finite gradients."""
 
 import json
 import os
@@ -17,28 +17,38 @@ from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.workdir import files
 
-SAVING = "finishing this step, then saving (once more to stop without saving)"
+SAVING = (
+  "finishing this step and saving; send the signal again to stop without saving"
+)
 STOPPED_UNSAVED = 137  # as after SIGKILL; 75 and 130 promise a checkpoint
 
 
 class StopSignals:
-  """While entered, remembers the first SIGTERM or SIGINT in `received`.
+  """Remembers the first SIGTERM or SIGINT in `received` while entered.
 
-  A second one ends the process at once: whatever hangs must not be able to
-  swallow it. The steps saved before are on disk. `then` says what comes next.
+  A second signal ends the process at once, even if the process hangs. Earlier
+  checkpoints stay on disk.
   """
 
   def __init__(self, console: Console, *, then: str = SAVING):
+    """Creates the context.
+
+    Args:
+      console: where the signal is reported.
+      then: what the process does next, printed after the signal's name.
+    """
     self._console, self._then = console, then
     self.received: signal.Signals | None = None
 
   def __enter__(self) -> "StopSignals":
-    watched = (signal.SIGTERM, signal.SIGINT)
-    self._before = {s: signal.signal(s, self._remember) for s in watched}
+    self._previous_handlers = {
+      number: signal.signal(number, self._remember)
+      for number in (signal.SIGTERM, signal.SIGINT)
+    }
     return self
 
   def __exit__(self, *exc: object) -> None:
-    for number, handler in self._before.items():
+    for number, handler in self._previous_handlers.items():
       signal.signal(number, handler)
 
   def _remember(self, number: int, frame: object) -> None:
@@ -48,85 +58,93 @@ class StopSignals:
       os._exit(STOPPED_UNSAVED)
     self.received = signal.Signals(number)
     self._console.print(
-      f"{self.received.name}: {self._then} ...",
-      soft_wrap=True,
+      f"{self.received.name}: {self._then} ...", soft_wrap=True
     )
 
 
 class StopVote:
-  """Lets all processes stop after the same step, whichever got the signal.
+  """Makes all processes stop after the same step when one got a signal.
 
-  The answer of a step is asked for when the next has been dispatched, so that
-  no device waits for it.
+  The result of a vote is read after the next step is dispatched, so that no
+  device waits for it.
   """
 
   def __init__(self, signals: StopSignals, mesh: jax.sharding.Mesh):
     self._signals = signals
-    self._waiting: jax.Array | None = None
-    self._num = mesh.devices.size
+    self._pending: jax.Array | None = None
+    self._num_devices = mesh.devices.size
     self._split = NamedSharding(mesh, P(mesh.axis_names))
-    everywhere = NamedSharding(mesh, P())
-    self._highest = jax.jit(jnp.max, out_shardings=everywhere)
+    self._max = jax.jit(jnp.max, out_shardings=NamedSharding(mesh, P()))
 
   def poll(self) -> signal.Signals | None:
-    """Votes once a step, and says what stops the run now.
+    """Votes and returns the signal to stop for; call it once per step.
 
-    SIGTERM goes before SIGINT where there are both.
+    With many processes the result is that of the previous vote. SIGTERM wins
+    over SIGINT.
     """
     if distributed.process_count() == 1:
       return self._signals.received
-    before, self._waiting = self._waiting, self._cast()
-    number = 0 if before is None else int(before)
+    previous, self._pending = self._pending, self._vote()
+    number = 0 if previous is None else int(previous)
     return signal.Signals(number) if number else None
 
-  def _cast(self) -> jax.Array:
+  def _vote(self) -> jax.Array:
     vote = np.full(1, self._signals.received or 0, np.int32)
-    return self._highest(
-      jax.make_array_from_callback((self._num,), self._split, lambda _: vote)
+    return self._max(
+      jax.make_array_from_callback(
+        (self._num_devices,), self._split, lambda _: vote
+      )
     )
 
 
 class SkipGuard:
-  """Counts non-finite updates in a row and names the rows that made them."""
+  """Counts consecutive skipped updates and logs the rows of their batches."""
 
   def __init__(self, workdir: pathlib.Path, max_skips: int):
     self._path = workdir / files.BAD_ROWS
-    self._max = max_skips
-    self._waiting: tuple | None = None
-    self._in_a_row = 0
+    self._max_skips = max_skips
+    self._pending: tuple | None = None
+    self._consecutive = 0
 
   def add(
     self, step: int, skipped: jax.Array, row_B: jax.Array | np.ndarray
   ) -> None:
-    """Takes note of a step just dispatched and judges the one before it.
+    """Checks the previous step and keeps this one for the next check.
 
     Args:
-      step: the step.
-      skipped: f32 [], 1 where its update was skipped.
-      row_B: int32, its rows, in all processes.
+      step: the step that was just dispatched.
+      skipped: f32 [], 1 if its update was skipped.
+      row_B: int32, numbers of its rows, in all processes.
+
+    Raises:
+      NonFiniteError: as `check_pending`.
     """
     self.check_pending()
-    self._waiting = (step, skipped, row_B)
+    self._pending = (step, skipped, row_B)
 
   def check_pending(self) -> None:
-    """Judges the step in waiting; NonFiniteError when it is one too many."""
-    if self._waiting is None:
+    """Checks the last step that was added.
+
+    Raises:
+      NonFiniteError: more than `max_skips` updates in a row were skipped.
+    """
+    if self._pending is None:
       return
-    step, skipped, row_B = self._waiting
-    self._waiting = None
+    step, skipped, row_B = self._pending
+    self._pending = None
     if not float(skipped):
-      self._in_a_row = 0
+      self._consecutive = 0
       return
-    self._in_a_row += 1
+    self._consecutive += 1
     rows = distributed.to_host(row_B).tolist()
     if distributed.is_first_process():
       with disk_errors(self._path), self._path.open("a") as f:
         f.write(json.dumps({"step": step, "rows": rows}) + "\n")
-    if self._in_a_row > self._max:
+    if self._consecutive > self._max_skips:
       raise NonFiniteError(
-        f"the gradient of step {step} is not finite ({self._in_a_row} in a"
-        f" row, optim.max_skips is {self._max}). The update was skipped; its"
-        f" rows are in {self._path}. The checkpoints are intact: go on from"
-        " the last one with a higher optim.max_skips, or start afresh with a"
-        " lower optim.lr."
+        f"The gradient of step {step:,} is not finite ({self._consecutive:,} in"
+        f" a row, optim.max_skips={self._max_skips:,}). Its update was skipped;"
+        f" its rows are listed in '{self._path}'. Checkpoints are intact. Run"
+        " the same command with a higher --config.optim.max_skips=NUMBER, or"
+        " start a new run with a lower --config.optim.lr=NUMBER."
       )

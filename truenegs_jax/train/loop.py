@@ -1,7 +1,7 @@
-"""The pre-training loop: step, log, evaluate, save, and stop when asked to.
+"""Runs the pre-training loop: steps, logs, evaluations, checkpoints.
 
-A batch and every random draw are functions of the step, so a run that was
-stopped anywhere goes on as if it never had been.
+A batch and all random draws are functions of the step, so a resumed run equals
+an uninterrupted one bit for bit.
 """
 
 import contextlib
@@ -32,19 +32,25 @@ from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-  """A run that has ended: all steps done, unless a signal stopped it."""
+  """State and held-out terms at the end of `train`.
 
-  setup: setup_lib.TrainSetup  # with the last state
-  held_out: list[metrics.Terms]  # by batch, of the last evaluation
+  Attributes:
+    setup: the setup with the last state.
+    held_out: terms of each batch of the last evaluation.
+    stopped_by: signal that stopped the run; None if all steps are done.
+  """
+
+  setup: setup_lib.TrainSetup
+  held_out: list[metrics.Terms]
   stopped_by: signal.Signals | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Monitors:
-  """Everything that follows a run without changing it."""
+  """Objects that observe a run without changing it."""
 
-  write: Callable[[dict], Any]  # takes a record to every writer
-  profile: speed.Profiler
+  write: Callable[[dict], None]  # writes a record with every writer
+  profiler: speed.Profiler
   host_wait: speed.HostWait
   clock: speed.Clock
   signals: guards.StopSignals
@@ -53,12 +59,13 @@ class Monitors:
 def train(
   run: Run, workdir: pathlib.Path, inputs: setup_lib.RunInputs, console: Console
 ) -> TrainResult:
-  """Trains to `run.steps`, or until SIGTERM or Ctrl-C, and saves.
+  """Trains until `run.steps`, SIGTERM or Ctrl-C, and saves a checkpoint.
 
   Raises:
-    InputError, CheckpointError: before anything is compiled or written.
-    DiskError: a checkpoint could not be written; those before are intact.
-    NonFiniteError: more than `run.max_skips` skipped updates in a row.
+    InputError, CheckpointError: the run cannot start; nothing is written.
+    DiskError: a file could not be written; earlier checkpoints are intact.
+    NonFiniteError: more than `run.max_skips` updates in a row were skipped, or
+      the parameters are not finite.
   """
   with contextlib.closing(
     setup_lib.open_checkpoints(run.output, workdir)
@@ -67,9 +74,9 @@ def train(
       run, workdir, inputs, checkpoints, console
     )
     clock, first_step = speed.Clock(run.steps), int(setup.state.step)
-    first = distributed.is_first_process()  # the one process that writes
-    profile = speed.Profiler(
-      run.output.traced_steps if first else None,
+    is_writer = distributed.is_first_process()
+    profiler = speed.Profiler(
+      run.output.traced_steps if is_writer else None,
       workdir,
       functools.partial(console.print, soft_wrap=True),
       first_step=first_step,
@@ -77,20 +84,24 @@ def train(
     writers = (
       metrics.make_writers(run.output.writers, workdir, first_step=first_step)
       + [metrics.ProgressLine(console, run.steps, first_step=first_step)]
-      if first
+      if is_writer
       else []
     )
     with contextlib.ExitStack() as stack:
-      for opened in (*writers, profile):
-        stack.callback(opened.close)
+      for closable in (*writers, profiler):
+        stack.callback(closable.close)
       signals = stack.enter_context(guards.StopSignals(console))
-      write = lambda record: [writer.write(record) for writer in writers]
+
+      def write(record: dict) -> None:
+        for writer in writers:
+          writer.write(record)
+
       host_wait = speed.HostWait(clock.running)
-      monitors = Monitors(write, profile, host_wait, clock, signals)
-      return _loop(workdir, inputs, setup, checkpoints, monitors)
+      monitors = Monitors(write, profiler, host_wait, clock, signals)
+      return _train_steps(workdir, inputs, setup, checkpoints, monitors)
 
 
-def _loop(
+def _train_steps(
   workdir: pathlib.Path,
   inputs: setup_lib.RunInputs,
   setup: setup_lib.TrainSetup,
@@ -101,24 +112,24 @@ def _loop(
   state, done = setup.state, int(setup.state.step)
   guard = guards.SkipGuard(workdir, run.max_skips)
   vote = guards.StopVote(monitors.signals, setup.mesh)
-  share = sharding.process_slice(setup.mesh, run.batch_size)
+  process = sharding.process_slice(setup.mesh, run.batch_size)
   flops, stopped_by = plan.row_flops(run), None
   monitors.clock.start(done)
   recent, held_out = [], []
-  pending: list[tuple] = []  # a record's numbers, still on the devices
+  pending: list[tuple] = []  # values of one record, still on the devices
 
-  def flush():
+  def flush() -> None:
     while pending:
-      step_done, terms, weights, rate = jax.device_get(pending.pop())
-      record = _record(step_done, "train", terms, weights)
+      logged_step, terms, weights, rate = jax.device_get(pending.pop())
+      record = _make_record(logged_step, "train", terms, weights)
       record["lr"] = float(rate)
-      monitors.write(record | _speeds(setup, monitors, record, flops))
+      monitors.write(record | _speed_fields(setup, monitors, record, flops))
 
-  def save():
+  def save() -> None:
     if not _all_finite(state.params):
       raise NonFiniteError(
-        f"the parameters are not finite after step {done}; they were not"
-        f" saved. Last saved step: {checkpoints.latest_step()}."
+        f"The parameters are not finite after step {done:,} and were not"
+        f" saved. Last saved step: {checkpoints.latest_step() or 'none'}."
       )
     checkpoints.save(done, vars(state), setup.description)
 
@@ -129,39 +140,40 @@ def _loop(
       done,
       batch_size=run.batch_size,
       seed=run.seed,
-      process=share,
+      process=process,
     )
     on_device = sharding.shard_batch(batch, setup.mesh)
-    monitors.profile.at(done, state.step)
+    monitors.profiler.update(done, state.step)
     state, terms = monitors.host_wait.dispatch(
       setup.train_step, state, on_device, setup.aux
     )
-    # Read one step late, so that the device never waits for the host.
+    # Metrics are read one step late, so that no device waits for the host.
     flush()
     guard.add(done, terms["skipped"][0], on_device["row"])
-    recent.append(terms | {"row_tokens": _real_tokens(batch)})
+    recent.append(terms | {"row_tokens": _count_tokens(batch)})
     done += 1
-    if _due(done, output.log_every, run.steps):
-      # The weights and the rate are those of the update just made.
+    if _is_due(done, output.log_every, run.steps):
+      # Loss weights and learning rate of the last update, which was number
+      # done - 1.
       weights = step.loss_weights_at(run.loss_weights, done - 1)
       pending.append((done, recent, weights, run.learning_rate(done - 1)))
       recent = []
-    if _due(done, output.eval_every, run.steps):
+    if _is_due(done, output.eval_every, run.steps):
       flush()
       with monitors.clock.paused():
         held_out = evaluate(setup, state, inputs.held_out_rows)
         weights = jax.device_get(step.loss_weights_at(run.loss_weights, done))
-        monitors.write(_record(done, "held_out", held_out, weights))
+        monitors.write(_make_record(done, "held_out", held_out, weights))
     if done in checkpoints.keep_steps or not done % output.save_every:
       flush()
       guard.check_pending()
       save()
   flush()
   guard.check_pending()
-  monitors.profile.close(done)
+  monitors.profiler.close(done)
   save()
   checkpoints.wait()
-  if done == run.steps and not held_out:  # resumed when all was done
+  if done == run.steps and not held_out:  # all steps were done before
     held_out = evaluate(setup, state, inputs.held_out_rows)
   setup = dataclasses.replace(setup, state=state)
   return TrainResult(setup, held_out, stopped_by)
@@ -170,15 +182,19 @@ def _loop(
 def evaluate(
   setup: setup_lib.TrainSetup, state: step.TrainState, held_out_rows: Rows
 ) -> list[metrics.Terms]:
-  """The terms of each held-out batch: `eval_rows` rows, in whole batches."""
-  size = setup.run.batch_size
+  """Returns the terms of each held-out batch, for `eval_rows` rows at least.
+
+  The number of rows is rounded up to whole batches; fewer rows are used if
+  `held_out_rows` has fewer.
+  """
+  batch_size = setup.run.batch_size
   batches = itertools.islice(
     batches_lib.held_out_batches(
       held_out_rows,
-      batch_size=size,
-      process=sharding.process_slice(setup.mesh, size),
+      batch_size=batch_size,
+      process=sharding.process_slice(setup.mesh, batch_size),
     ),
-    math.ceil(setup.run.output.eval_rows / size),
+    math.ceil(setup.run.output.eval_rows / batch_size),
   )
   aux = {**setup.aux, **state.aux}
   return [
@@ -191,20 +207,20 @@ def evaluate(
   ]
 
 
-def _real_tokens(batch: Mapping[str, np.ndarray]) -> tuple[int, int]:
-  """How many tokens of this process's rows are no padding, and the rows."""
+def _count_tokens(batch: Mapping[str, np.ndarray]) -> tuple[int, int]:
+  """Returns the numbers of tokens without padding and of rows, as a term."""
   documents_BxL = batch["documents"]
   return int(np.count_nonzero(documents_BxL)), len(documents_BxL)
 
 
-def _due(done: int, every: int, total: int) -> bool:
+def _is_due(done: int, every: int, total: int) -> bool:
   return done % every == 0 or done == total
 
 
-def _speeds(
+def _speed_fields(
   setup: setup_lib.TrainSetup, monitors: Monitors, record: Mapping, flops: float
 ) -> dict:
-  """The fields of a training record about time and memory."""
+  """Returns the fields of a training record about time and memory."""
   done, devices = record["step"], setup.mesh.devices
   dtype = next(iter(setup.run.model.roles.values())).dtype
   return {
@@ -217,11 +233,11 @@ def _speeds(
     ),
     **speed.memory_fields(setup.mesh.local_devices[0]),
     "eta_s": monitors.clock.eta_secs(done),
-    **monitors.host_wait.share(),
+    **monitors.host_wait.pop_fields(),
   }
 
 
-def _record(
+def _make_record(
   done: int,
   split: str,
   terms: list[metrics.Terms],

@@ -1,10 +1,10 @@
-"""The numbers of a run: merged from (sum, count) pairs, shown and written.
+"""Merges, shows and writes the metrics of a run.
 
-Merging steps, micro-batches, devices and held-out batches is one and the same
-addition, so a ratio is formed once, here, from merged sums.
+Terms are pairs (sum, count). Steps, micro-batches, devices and held-out batches
+are merged by adding their pairs; only merged pairs are divided.
 
-A record is a flat dict with `step` and `split` ("train" or "held_out") among
-its entries. A writer is an object with `write(record)` and `close()`.
+A record is a flat dict of metrics, with `step` and `split` ("train" or
+"held_out"). A writer is an object with `write(record)` and `close()`.
 """
 
 import datetime
@@ -27,20 +27,23 @@ Terms = Mapping[str, tuple[np.ndarray, np.ndarray]]
 HISTOGRAM = "detect_histogram"
 
 
-def merge_terms(many: Iterable[Terms]) -> dict[str, tuple]:
-  """Adds the pairs of several batches name by name."""
-  total: dict[str, tuple] = {}
-  for terms in many:
+def merge_terms(batches: Iterable[Terms]) -> dict[str, tuple]:
+  """Adds the pairs of several batches by name."""
+  merged: dict[str, tuple] = {}
+  for terms in batches:
     for name, (a, b) in terms.items():
-      # f64: f32 stops to count by ones at 2^24, a few hundred large batches.
+      # float32 cannot count by ones above 2^24, a few hundred large batches.
       a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-      before = total.get(name, (0.0, 0.0))
-      total[name] = (before[0] + a, before[1] + b)
-  return total
+      sum_a, sum_b = merged.get(name, (0.0, 0.0))
+      merged[name] = (sum_a + a, sum_b + b)
+  return merged
 
 
 def compute_ratios(terms: Terms) -> dict[str, float]:
-  """sum / count of every term, 0 for an empty one; `auc` of the histogram."""
+  """Returns sum / count by name, 0 for empty terms, and `auc` if possible.
+
+  `auc` is computed from the term `detect_histogram`, if there is one.
+  """
   values = {
     name: float(a) / float(b) if float(b) else 0.0
     for name, (a, b) in terms.items()
@@ -52,10 +55,17 @@ def compute_ratios(terms: Terms) -> dict[str, float]:
 
 
 def auc(positive_C: np.ndarray, negative_C: np.ndarray) -> float:
-  """Area under the ROC curve from histograms of the scores; ties count half.
+  """Computes the area under the ROC curve from histograms of scores.
 
-  The chance that a random positive scores above a random negative; 0.5 when
-  either side is empty.
+  This is the probability that a random positive scores above a random negative;
+  ties count half.
+
+  Args:
+    positive_C: number of positives in each of C bins of scores, ascending.
+    negative_C: number of negatives in each bin.
+
+  Returns:
+    The area, or 0.5 if there are no positives or no negatives.
   """
   positive_C = np.asarray(positive_C, np.float64)
   negative_C = np.asarray(negative_C, np.float64)
@@ -69,11 +79,11 @@ def auc(positive_C: np.ndarray, negative_C: np.ndarray) -> float:
 def jackknife(
   batches: list[Terms], statistic: Callable[[Terms], float]
 ) -> tuple[float, float]:
-  """A statistic of all batches and its standard error.
+  """Computes a statistic of all batches and its standard error.
 
-  Each batch is left out in turn (Efron & Tibshirani 1993, chapter 11): tokens
-  of one text depend on one another, whole batches of rows hardly do, so this
-  does not understate the error as a formula for independent tokens would.
+  The jackknife leaves out one batch at a time (Efron & Tibshirani 1993, chapter
+  11). A formula for independent tokens would underestimate the error, because
+  the tokens of a text are dependent; batches are nearly independent.
   """
   n = len(batches)
   value = statistic(merge_terms(batches))
@@ -87,14 +97,14 @@ def jackknife(
 
 
 def entropy(counts: np.ndarray) -> float:
-  """Entropy in nats of the distribution that counts are proportional to."""
+  """Computes the entropy in nats of the distribution given by counts."""
   counts = np.asarray(counts, np.float64)
   p = counts[counts > 0] / counts.sum()
   return float(-(p * np.log(p)).sum())
 
 
-# Order and short names of what the progress line shows, where there is it.
-SHOWN = {
+# Format of each field of the progress line, in the order of the line.
+PROGRESS_FORMATS = {
   "total": "loss {:.3f}",
   "mlm": "mlm {:.3f}",
   "detect": "detect {:.4f}",
@@ -108,27 +118,27 @@ SHOWN = {
   "host_wait": "host wait {:.0%}",
   "memory_peak_gib": "peak {:.1f} GiB",
 }
-SHOWN_FROM = {"host_wait": 0.01}  # less is no matter
+PROGRESS_MINIMUMS = {"host_wait": 0.01}  # smaller values are not shown
 
 
 class TensorBoardWriter:
-  """Scalars under <workdir>/tensorboard; needs the package tensorboardX."""
+  """Writes scalars to <workdir>/tensorboard with the package tensorboardX."""
 
   def __init__(self, workdir: pathlib.Path, *, first_step: int):
     try:
       import tensorboardX
     except ImportError as e:
       raise InputError(
-        'log.writers names "tensorboard": pip install tensorboardX, or take'
-        " it out of the list."
+        "log.writers has 'tensorboard', but tensorboardX is not installed. Run"
+        " pip install tensorboardX or remove 'tensorboard'."
       ) from e
-    # purge_step: what a killed run wrote after its checkpoint is dropped.
+    # purge_step drops what a killed run wrote after its last checkpoint.
     self._writer = tensorboardX.SummaryWriter(
       str(workdir / files.TENSORBOARD), purge_step=first_step + 1
     )
 
   def write(self, record: Record) -> None:
-    """Writes every number of a record under `<split>/<name>`."""
+    """Writes each number of a record as `<split>/<name>`."""
     for name, value in record.items():
       if isinstance(value, int | float) and name != "step":
         self._writer.add_scalar(
@@ -140,14 +150,18 @@ class TensorBoardWriter:
     self._writer.close()
 
 
-# metrics.jsonl is always written: curves and model cards are made from it.
+# metrics.jsonl is always written: curves and model cards need it.
 WRITERS = {"tensorboard": TensorBoardWriter}
 
 
 def make_writers(
   names: Sequence[str], workdir: pathlib.Path, *, first_step: int
 ) -> list:
-  """Opens metrics.jsonl and the writers that a config adds to it."""
+  """Opens metrics.jsonl and the additional writers `names`.
+
+  Raises:
+    InputError: a name is unknown, or its package is not installed.
+  """
   for name in names:
     one_of("log.writers", name, WRITERS)
   return [
@@ -157,9 +171,9 @@ def make_writers(
 
 
 class ProgressLine:
-  """The live line of a run: rich on a terminal, plain lines elsewhere.
+  """Prints progress: one live line on a terminal, else a line per record.
 
-  On a narrow terminal the line folds between two figures; nothing is cut off.
+  On a narrow terminal the line is wrapped between two fields.
   """
 
   def __init__(self, console: Console, total_steps: int, *, first_step: int):
@@ -167,38 +181,39 @@ class ProgressLine:
     self._total = total_steps
     self._live = None
     if console.is_terminal:
-      waiting = Text(f"step {first_step:,}/{total_steps:,} · first steps ...")
-      self._live = Live(waiting, console=console, refresh_per_second=4)
+      text = f"step {first_step:,}/{total_steps:,} · first steps ..."
+      self._live = Live(Text(text), console=console, refresh_per_second=4)
       self._live.start()
 
   def write(self, record: Record) -> None:
-    """Shows a training record on the line; a held-out one above it."""
-    shown = [
-      text.format(record[name])
-      for name, text in SHOWN.items()
-      if name in record
-      and not record[name] < SHOWN_FROM.get(name, -math.inf)  # NaN is shown
-    ]
+    """Shows a training record in the line, a held-out record above it."""
+    metrics = []
+    for name, template in PROGRESS_FORMATS.items():
+      if name not in record:
+        continue
+      if record[name] < PROGRESS_MINIMUMS.get(name, -math.inf):
+        continue  # false for NaN, which is shown
+      metrics.append(template.format(record[name]))
     if record["split"] != "train":
-      text = " · ".join([f"held-out at {record['step']:,}", *shown])
+      text = " · ".join([f"held-out at step {record['step']:,}", *metrics])
       self._console.print(text, soft_wrap=True)
       return
     eta = datetime.timedelta(seconds=round(record["eta_s"]))
     step = f"step {record['step']:,}/{self._total:,}"
-    parts = [step, *shown, f"eta {eta}"]
+    fields = [step, *metrics, f"eta {eta}"]
     if self._live is None:
-      self._console.print(" · ".join(parts), soft_wrap=True)
+      self._console.print(" · ".join(fields), soft_wrap=True)
     else:
-      self._live.update(Text(wrap_fields(parts, self._console.width)))
+      self._live.update(Text(wrap_fields(fields, self._console.width)))
 
   def close(self) -> None:
-    """Leaves the last state of the line on the screen."""
+    """Stops updating; the last state of the line stays on the screen."""
     if self._live is not None:
       self._live.stop()
 
 
-def wrap_fields(parts: Sequence[str], width: int) -> str:
-  """Parts with dots between them, in lines of `width`; no part is split."""
-  glue = "\N{NO-BREAK SPACE}"
-  line = f"{glue}· ".join(part.replace(" ", glue) for part in parts)
-  return textwrap.fill(line, width).replace(glue, " ")
+def wrap_fields(fields: Sequence[str], width: int) -> str:
+  """Joins fields with dots, in lines of `width`; splits no field."""
+  no_break = "\N{NO-BREAK SPACE}"
+  line = f"{no_break}· ".join(x.replace(" ", no_break) for x in fields)
+  return textwrap.fill(line, width).replace(no_break, " ")

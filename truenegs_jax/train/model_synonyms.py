@@ -1,12 +1,14 @@
-"""Synonyms that are the neighbours in the model's own word table.
+"""Builds the synonym table from the model's embeddings during training.
 
-The source "model" of `negatives.sources`. The table is made anew on the device
-every N steps. It is part of the state, so that a run that was stopped between
-two refreshes goes on with the same one.
+This is the source `model` of `negatives.sources`: the synonyms of a token are
+the nearest neighbours of its embedding. The device rebuilds the table every N
+steps. The table is part of the train state, so that a resumed run continues
+with the same table.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,15 +26,15 @@ RefreshFn = Callable[[step_lib.TrainState, int], step_lib.TrainState]
 
 @dataclasses.dataclass(frozen=True)
 class ModelTableBuilder:
-  """The rule by which a model makes its table.
+  """Builds synonym tables from embeddings.
 
   Attributes:
-    options: how many neighbours, how near, how often.
-    source: `negatives.sources` in its normal form.
-    stop_words: fingerprint of those that get no list.
-    keep_stop_words: they get one all the same.
-    golds_V: bool, the tokens that get a list.
-    words_V: bool, those that can be in one.
+    options: number of neighbours, lowest cosine, and steps between two tables.
+    source: normalized `negatives.sources`.
+    stop_words: fingerprint of the words without synonyms.
+    keep_stop_words: whether stop words get synonyms nevertheless.
+    golds_V: bool, tokens that get synonyms.
+    words_V: bool, tokens that may be synonyms.
   """
 
   options: ModelTable
@@ -44,16 +46,16 @@ class ModelTableBuilder:
 
   @property
   def fingerprint(self) -> str:
-    """Stands for the content of the table, which changes as it trains."""
+    """Identifies how tables are built; their content changes every N steps."""
     return f"{self.source}, stop words {self.stop_words}"
 
-  def empty(self) -> dict[str, jax.Array]:
-    """The table before the first refresh: nothing is listed."""
+  def empty_table(self) -> dict[str, jax.Array]:
+    """Returns the table before the first refresh, which has no synonyms."""
     shape = len(self.words_V), self.options.top
     return {"ids_VxS": jnp.full(shape, -1, jnp.int32)}
 
-  def from_embeddings(self, word_VxE: jax.Array) -> dict[str, jax.Array]:
-    """The table of these embeddings; pure."""
+  def build(self, word_VxE: jax.Array) -> dict[str, jax.Array]:
+    """Builds the table of an embedding table; can be jitted."""
     ids_VxS = negatives.neighbour_ids(
       word_VxE,
       jnp.asarray(self.golds_V),
@@ -63,10 +65,10 @@ class ModelTableBuilder:
     )
     return {"ids_VxS": ids_VxS}
 
-  def saved(
+  def to_synonym_table(
     self, ids_VxS: np.ndarray, vocab: Sequence[str], *, steps: int
   ) -> table_lib.SynonymTable:
-    """The last table of a run that has done all its steps."""
+    """Converts the last table of a run of `steps` steps, to be saved."""
     every = self.options.every
     return table_lib.from_ids(
       ids_VxS,
@@ -87,7 +89,7 @@ def make_table_builder(
   stop_words_file: str,
   keep_stop_words: bool,
 ) -> ModelTableBuilder | None:
-  """The rule of `negatives.sources`; None where synonyms are from outside."""
+  """Makes the builder of `negatives.sources`; None for other sources."""
   spec = parse_expression(sources)
   if spec.model is None:
     return None
@@ -103,33 +105,38 @@ def make_table_builder(
 
 
 def make_refresh(
-  own: ModelTableBuilder | None,
+  builder: ModelTableBuilder | None,
   abstract: step_lib.TrainState,
   *,
   from_weights: bool,
 ) -> RefreshFn:
-  """`(state, step) -> state` with the table that its parameters make.
+  """Compiles `refresh(state, step) -> state`, which rebuilds the table.
 
-  It is made before every N-th step, and before the first only of a run that
-  starts from weights. Without an own table nothing changes. Compiles.
+  The table is rebuilt before every N-th step; before step 0 only if the run
+  starts from weights, because random embeddings have no neighbours.
+
+  Args:
+    builder: None makes a function that returns the state unchanged.
+    abstract: shapes, dtypes and shardings of the state.
+    from_weights: whether the run starts from weights.
   """
-  if own is None:
+  if builder is None:
     return lambda state, step: state
-  places = jax.tree.map(lambda x: x.sharding, abstract.aux)
+  shardings = jax.tree.map(lambda x: x.sharding, abstract.aux)
 
-  def table_of(params):
-    # Gathered first: of a split table every chunk of cosines would be summed
-    # up over the devices.
+  def build(params: dict[str, Any]) -> dict[str, jax.Array]:
+    # The embeddings are gathered first. With a split embedding table, each
+    # block of cosines would be summed over the devices.
     word_VxE = jax.lax.with_sharding_constraint(
-      pretrain.get_word_embeddings(params), places["ids_VxS"]
+      pretrain.get_word_embeddings(params), shardings["ids_VxS"]
     )
-    return own.from_embeddings(word_VxE)
+    return builder.build(word_VxE)
 
-  jitted = jax.jit(table_of, out_shardings=places)
+  jitted = jax.jit(build, out_shardings=shardings)
   compiled = jitted.lower(abstract.params).compile()
 
-  def refresh(state, step):
-    if step % own.options.every or not (step or from_weights):
+  def refresh(state: step_lib.TrainState, step: int) -> step_lib.TrainState:
+    if step % builder.options.every or not (step or from_weights):
       return state
     return dataclasses.replace(state, aux=compiled(state.params))
 

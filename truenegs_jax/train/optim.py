@@ -1,4 +1,4 @@
-"""Adam, weight decay and learning-rate schedules as ELECTRA and BERT have them.
+"""Optimizer and learning-rate schedules of ELECTRA and BERT.
 
 Source: google-research/electra, `model/optimization.py`.
 """
@@ -17,17 +17,20 @@ from truenegs_jax.runtime.errors import InputError, one_of
 Array = jax.Array
 Schedule = Callable[[Array | int], Array]
 
-# Of `make_optimizer`, as the section `optim` of a config names them.
+# Arguments of `make_optimizer` that are keys of the section `optim`.
 OPTIMIZER_KEYS = ("weight_decay", "clip_norm", "b1", "b2", "epsilon")
 LAYER_EXPONENTS = ("released", "paper")
-NOT_DECAYED = ("bias", "scale")  # every bias, and the gain of every layer norm
+NOT_DECAYED = ("bias", "scale")  # names of parameters; scale: of layer norms
 
 
 def electra_schedule(
   peak: float, warmup_steps: int, total_steps: int
 ) -> Schedule:
-  """peak * (1 - t/T) * min(1, t/warmup): both at once, so the peak is never
-  reached and the first update has a rate of 0."""
+  """Makes ELECTRA's schedule: peak * (1 - t/T) * min(1, t/warmup).
+
+  Warm-up and decay overlap, so the rate never reaches the peak. The first
+  update has a rate of 0.
+  """
 
   def rate(step):
     step = jnp.asarray(step, jnp.float32)
@@ -38,8 +41,11 @@ def electra_schedule(
 
 
 def bert_schedule(peak: float, warmup_steps: int, total_steps: int) -> Schedule:
-  """Linear warm-up to the peak, then the decayed value: a small step down
-  where they meet (google-research/bert, `optimization.py`)."""
+  """Makes BERT's schedule: linear warm-up to the peak, then linear decay.
+
+  The decay is counted from step 0, so the rate drops a little at the end of the
+  warm-up (google-research/bert, `optimization.py`).
+  """
 
   def rate(step):
     step = jnp.asarray(step, jnp.float32)
@@ -59,7 +65,11 @@ SCHEDULES: dict[str, Callable[[float, int, int], Schedule]] = {
 def make_schedule(
   name: str, *, peak: float, warmup_steps: int, total_steps: int
 ) -> Schedule:
-  """Looks a schedule up by name; InputError lists the known ones."""
+  """Makes the learning-rate schedule `name`.
+
+  Raises:
+    InputError: the name is unknown.
+  """
   one_of("optim.schedule", name, SCHEDULES)
   return SCHEDULES[name](peak, warmup_steps, total_steps)
 
@@ -67,25 +77,25 @@ def make_schedule(
 def loss_weight_schedule(
   name: str, weight: float, steps: int
 ) -> float | Schedule:
-  """How the weight of a loss changes with the step.
+  """Makes the schedule of a loss weight.
 
   Args:
-    name: "constant"; "warmup": linearly from 0; "delay": 0 before `steps`;
-      "decay": linearly to 0.
-    weight: its largest value.
-    steps: how long the change takes.
+    name: "constant"; "warmup": rises linearly from 0; "delay": 0 before
+      `steps`; "decay": falls linearly to 0.
+    weight: the largest value.
+    steps: duration of the change.
 
   Raises:
-    InputError: an unknown name.
+    InputError: the name is unknown.
   """
-  changes: dict[str, float | Schedule] = {
+  schedules: dict[str, float | Schedule] = {
     "constant": weight,
     "warmup": optax.linear_schedule(0.0, weight, max(steps, 1)),
     "delay": lambda step: weight * (jnp.asarray(step) >= steps),
     "decay": optax.linear_schedule(weight, 0.0, max(steps, 1)),
   }
-  one_of("negatives.soft_schedule", name, changes)
-  return changes[name]
+  one_of("negatives.soft_schedule", name, schedules)
+  return schedules[name]
 
 
 def make_optimizer(
@@ -96,56 +106,68 @@ def make_optimizer(
   b1: float = 0.9,
   b2: float = 0.999,
   epsilon: float = 1e-6,
-  carried: tuple[str, ...] = (),
-  factors: Any = None,
+  frozen: tuple[str, ...] = (),
+  lr_factors: Any = None,
 ) -> optax.GradientTransformation:
-  """Clip the joint norm, Adam without bias correction, decoupled decay.
+  """Chains clipping, Adam without bias correction and decoupled weight decay.
 
-  `carried` names parts of the parameters that get no gradient and are to stay
-  as they are: nothing decays in them. `factors`, from `layer_lr_factors`,
-  multiply the rate of each parameter, hence its decay as well.
+  Args:
+    rate: schedule of the learning rate.
+    weight_decay: coefficient of the decay, which the learning rate multiplies.
+    clip_norm: largest norm of the gradient of all parameters.
+    b1: decay rate of the mean of gradients.
+    b2: decay rate of the mean of squared gradients.
+    epsilon: added to the root of the mean of squared gradients.
+    frozen: top-level names of parameters that get no gradient and must not
+      change; they do not decay.
+    lr_factors: tree of `layer_lr_factors`, which multiply the learning rate
+      and so the decay of each parameter.
   """
-  parts = [
+  transforms = [
     optax.clip_by_global_norm(clip_norm),
     scale_by_plain_adam(b1, b2, epsilon),
     optax.add_decayed_weights(
-      weight_decay, mask=functools.partial(decay_mask, carried=carried)
+      weight_decay, mask=functools.partial(decay_mask, frozen=frozen)
     ),
     optax.scale_by_learning_rate(rate),
   ]
-  if factors is not None:
-    multiply = functools.partial(jax.tree.map, operator.mul)
-    parts.append(optax.stateless(lambda updates, _: multiply(updates, factors)))
-  return optax.chain(*parts)
+  if lr_factors is not None:
+
+    def multiply(updates: optax.Updates, _: optax.Params) -> optax.Updates:
+      return jax.tree.map(operator.mul, updates, lr_factors)
+
+    transforms.append(optax.stateless(multiply))
+  return optax.chain(*transforms)
 
 
 def layer_lr_factors(
   params: optax.Params, *, decay: float, exponent: str = "released"
 ) -> Any:
-  """Factors of each parameter's rate in fine-tuning: smaller further down.
+  """Makes factors of the learning rate for layer-wise decay in fine-tuning.
 
-  With n layers, layer j is at depth j + 1 and has decay ** (n + 2 - depth); the
-  embeddings and their projection are at depth 0, a norm after the last layer is
-  at the depth of that layer, and what is no part of the network, the heads, has
-  1. So `_get_layer_lrs` of google-research/electra, `model/optimization.py`.
+  With n layers, layer j is at depth j + 1 and has the factor
+  decay ** (n + 2 - depth). The embeddings and their projection are at depth 0,
+  a norm after the last layer is at the depth of that layer, and the heads have
+  the factor 1, as in `_get_layer_lrs` of google-research/electra,
+  `model/optimization.py`.
 
   Args:
-    params: of a network, `layer_0`, `layer_1`, ..., its `embeddings` and heads;
-      arrays or their shapes.
+    params: parameters (or shapes) of a network: `embeddings`, `layer_0`,
+      `layer_1`, ..., and heads.
     decay: in (0, 1]; 0.8 in ELECTRA-small and -base, 0.9 in -large.
-    exponent: "released": the last layer has decay ** 2; "paper", what Clark et
-      al. 2020 describe: one less, so it has `decay`.
+    exponent: "released": the last layer has the factor decay ** 2, as in the
+      released code; "paper": it has `decay`, as in Clark et al. 2020.
 
   Returns:
     A float for each parameter, in the same tree.
 
   Raises:
-    InputError: another `exponent`, or a `decay` beyond its range.
+    InputError: `exponent` is unknown or `decay` out of range.
   """
   if not 0.0 < decay <= 1.0:
     raise InputError(
-      f"finetune.layer_decay={decay:g} must be above 0 and at most 1, which is"
-      " one rate for all layers; ELECTRA has 0.8 (large: 0.9)."
+      f"finetune.layer_decay={decay:g} must be more than 0 and at most 1, which"
+      " is one learning rate for all layers. ELECTRA uses 0.8 (large: 0.9)."
     )
   one_of("finetune.layer_exponent", exponent, LAYER_EXPONENTS)
   counts = {
@@ -170,7 +192,7 @@ def layer_lr_factors(
 
 
 class PlainAdamState(NamedTuple):
-  """Holds the running means of gradients and of their squares."""
+  """Running means of gradients and of squared gradients."""
 
   mean: optax.Params
   square: optax.Params
@@ -179,17 +201,24 @@ class PlainAdamState(NamedTuple):
 def scale_by_plain_adam(
   b1: float, b2: float, epsilon: float
 ) -> optax.GradientTransformation:
-  """m / (sqrt(v) + epsilon), with no correction for the zeros m, v start from.
+  """Scales gradients to m / (sqrt(v) + epsilon), without bias correction.
 
-  `optax.scale_by_adam` always corrects; released BERT and ELECTRA never do.
+  The released code of BERT and ELECTRA does not correct the bias of m and v,
+  which start from 0; `optax.scale_by_adam` always does.
   """
 
-  def init(params):
-    # Two trees: buffers that are one and the same cannot both be donated.
-    zeros = lambda: jax.tree.map(jnp.zeros_like, params)
-    return PlainAdamState(mean=zeros(), square=zeros())
+  def init(params: optax.Params) -> PlainAdamState:
+    # Separate buffers, because one buffer cannot be donated twice.
+    return PlainAdamState(
+      mean=jax.tree.map(jnp.zeros_like, params),
+      square=jax.tree.map(jnp.zeros_like, params),
+    )
 
-  def update(grads, state, params=None):
+  def update(
+    grads: optax.Updates,
+    state: PlainAdamState,
+    params: optax.Params | None = None,
+  ) -> tuple[optax.Updates, PlainAdamState]:
     del params
     mean = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mean, grads)
     square = jax.tree.map(
@@ -203,11 +232,11 @@ def scale_by_plain_adam(
   return optax.GradientTransformation(init, update)
 
 
-def decay_mask(params: optax.Params, *, carried: tuple[str, ...] = ()) -> Any:
-  """True for the kernels and tables, which decay; by the parameter's name."""
+def decay_mask(params: optax.Params, *, frozen: tuple[str, ...] = ()) -> Any:
+  """Returns a tree of bools: True for kernels and embeddings, which decay."""
   return jax.tree_util.tree_map_with_path(
     lambda path, _: (
-      path[-1].key not in NOT_DECAYED and path[0].key not in carried
+      path[-1].key not in NOT_DECAYED and path[0].key not in frozen
     ),
     params,
   )

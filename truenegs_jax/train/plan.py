@@ -1,7 +1,7 @@
-"""A run before any array of it exists: shapes, bytes, FLOPs, report.
+"""Plans a run before its arrays exist: shapes, memory, FLOPs and report.
 
-The training step is compiled from this plan. A dry run prints it, and so does
-the start of a run.
+The training step is compiled from these shapes. A dry run and the start of a
+run print the report.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from truenegs_jax.train.build_run import Run
 
 # Synonyms of a token; WordNet has 55 for one token of BERT's vocabulary.
 ASSUMED_LIST_LENGTH = 64
-TRAINING_PASSES = 3  # a backward pass is two products for each of the forward
+TRAINING_PASSES = 3  # forward, and twice as many products backward
 
 
 def resolve_attention(
@@ -34,22 +34,24 @@ def resolve_attention(
   *,
   check: bool = False,
 ) -> tuple[Run, str]:
-  """The run with the attention that it has on a mesh, and a line about that.
+  """Chooses the attention implementation of a run for its training steps.
 
-  It is for the steps of a training; what else is done with the model has the
-  attention that runs anywhere.
+  Other uses of the model keep the implementation that runs on every platform.
 
   Args:
-    run: with the attention that it asks for.
-    mesh: where it trains.
-    check: a kernel is also run on the devices, against plain attention.
+    run: the run; `run.attention` names the implementation or is "auto".
+    mesh: the devices.
+    check: also run the kernel and compare it with plain attention.
+
+  Returns:
+    The run with that implementation, and a line for the report.
 
   Raises:
-    InputError: what `model.attention` wants cannot be, or the processes find
-      different ones.
+    InputError: the implementation is not available here, or differs between
+      processes.
   """
-  find = choose_attention.choose_checked if check else choose_attention.choose
-  form, line = find(
+  choose = choose_attention.choose_checked if check else choose_attention.choose
+  implementation, line = choose(
     run.attention,
     run.model.roles.values(),
     mesh,
@@ -57,39 +59,38 @@ def resolve_attention(
     packed=run.packed,
   )
   distributed.check_same("attention", line)
-  model: Any = choose_attention.with_attention(run.model, form)
+  model: Any = choose_attention.with_attention(run.model, implementation)
   return dataclasses.replace(run, model=model), line
 
 
 def abstract_state(run: Run, mesh: jax.sharding.Mesh) -> step_lib.TrainState:
-  """Shapes, dtypes and shardings of the state; no array is made."""
+  """Returns shapes, dtypes and shardings of the train state."""
   shapes = jax.eval_shape(run.init_state)
-  places = sharding.tree_shardings(shapes, mesh, run.mesh_spec)
   return jax.tree.map(
-    lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
     shapes,
-    places,
+    sharding.tree_shardings(shapes, mesh, run.mesh_spec),
   )
 
 
 def abstract_batch(
   run: Run, mesh: jax.sharding.Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
-  """Shapes of the global batch of a step."""
-  shapes = dict.fromkeys(
-    ("tokens", "types", "documents"), (run.batch_size, run.length)
-  ) | {"row": (run.batch_size,)}
+  """Returns shapes, dtypes and shardings of the global batch of a step."""
   rows = sharding.batch_sharding(mesh)
-  return {
-    name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
-    for name, shape in shapes.items()
-  }
+
+  def int32(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
+
+  names = ("tokens", "types", "documents")
+  batch = {name: int32(run.batch_size, run.length) for name in names}
+  return batch | {"row": int32(run.batch_size)}
 
 
 def abstract_aux(
   run: Run, mesh: jax.sharding.Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
-  """Shapes of what `make_aux` puts on the devices.
+  """Returns shapes, dtypes and shardings of the arrays of `make_aux`.
 
   No table is read, so lists of `ASSUMED_LIST_LENGTH` synonyms are assumed.
   """
@@ -118,9 +119,10 @@ def make_aux(
   vocab: Sequence[str],
   mesh: jax.sharding.Mesh,
 ) -> dict[str, jax.Array]:
-  """Device arrays that are no parameters: the synonym table, if any.
+  """Puts the inputs of the objective other than the batch on the devices.
 
-  With `negatives.strict_subword` also which tokens are `##` pieces.
+  These are the synonym table, unless `table` is None, and `continues_V` if
+  `negatives.strict_subword` is set.
   """
   aux = {}
   if table is not None:
@@ -138,12 +140,12 @@ def make_aux(
 
 
 def continuation_mask(vocab: Sequence[str]) -> np.ndarray:
-  """bool_V: the `##` pieces."""
+  """Returns bool [V], True for `##` pieces."""
   return np.array([token.startswith("##") for token in vocab])
 
 
 def build_train_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
-  """The step of a run: `(state, batch, aux) -> (state, terms)`."""
+  """Builds the training step: `(state, batch, aux) -> (state, terms)`."""
   objective = run.objective(train=True)
   return step_lib.make_train_step(
     sharding.gather_params(objective, mesh, run.mesh_spec),
@@ -159,35 +161,38 @@ def lower_train_step(
   state: step_lib.TrainState,
   aux: Mapping[str, Any],
 ) -> jax.stages.Lowered:
-  """The training step on (abstract) arrays, ready to be compiled."""
-  places = jax.tree.map(lambda x: x.sharding, state)
+  """Lowers the training step for (abstract) arrays."""
+  shardings = jax.tree.map(lambda x: x.sharding, state)
   jitted = jax.jit(
     build_train_step(run, mesh),
     donate_argnums=0,
-    out_shardings=(places, sharding.replicated_sharding(mesh)),
+    out_shardings=(shardings, sharding.replicated_sharding(mesh)),
   )
   return jitted.lower(state, abstract_batch(run, mesh), aux)
 
 
-def compile_while(
-  lowered: jax.stages.Lowered, make: Callable[[], Any]
-) -> tuple[jax.stages.Compiled, Any]:
-  """Compiles in a thread; returns that, and what `make` has made meanwhile.
+def compile_and_make_state(
+  lowered: jax.stages.Lowered, make_state: Callable[[], step_lib.TrainState]
+) -> tuple[jax.stages.Compiled, step_lib.TrainState]:
+  """Compiles in a thread and calls `make_state` at the same time.
 
-  To draw the first weights takes about as long to compile as a step does, and
-  a compiler keeps few cores busy. Many processes may have to meet while they
-  compile, so there one comes after the other.
+  Compiling the initialization takes about as long as compiling the step, and
+  XLA uses few cores for each. With many processes both run in sequence, because
+  processes may have to wait for one another while they compile.
+
+  Returns:
+    The compiled step and the result of `make_state`.
   """
   if distributed.process_count() > 1:
-    return lowered.compile(), make()
+    return lowered.compile(), make_state()
   with futures.ThreadPoolExecutor(1) as pool:
     compiling = pool.submit(lowered.compile)
-    made = make()
-    return compiling.result(), made
+    state = make_state()
+    return compiling.result(), state
 
 
 def build_eval_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
-  """The jitted evaluation: `(params, batch, aux) -> terms`."""
+  """Builds the jitted evaluation step: `(params, batch, aux) -> terms`."""
   objective = sharding.gather_params(
     run.objective(train=False), mesh, run.mesh_spec
   )
@@ -198,14 +203,15 @@ def build_eval_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
 
 
 def row_flops(run: Run) -> float:
-  """Floating-point operations of the products of one row of training.
+  """Counts the floating-point operations of training on one row.
 
-  Two for each multiplication and addition, three passes for forward and
-  backward, nothing for what is computed twice to save memory; attention over
-  the whole row, the vocabulary at the K slots alone.
+  Counts matrix products only: two operations for each multiplication and
+  addition, and three passes (forward and twice backward). Recomputation to save
+  memory is not counted. Attention counts the full length of the row, the output
+  layer the K slots.
   """
-  roles, o, length = run.model.roles, run.options, run.length
-  slots = masking.num_slots(length, o.masking.mask_prob)
+  roles, options, length = run.model.roles, run.options, run.length
+  slots = masking.num_slots(length, options.masking.mask_prob)
   forward = 0.0
   for role, config in roles.items():
     forward += length * _encoder_flops(config, length)
@@ -215,22 +221,23 @@ def row_flops(run: Run) -> float:
       e = config.embedding_size
       forward += slots * (2 * config.width * e + 2 * e * config.vocab_size)
   passes = TRAINING_PASSES * forward
-  if o.soft_weight and o.soft_prediction == "expected":
-    masked = list(roles.values())[-1]
+  networks = list(roles.values())
+  kept, masked = networks[0], networks[-1]  # BERT has one network
+  if options.soft_weight and options.soft_prediction == "expected":
     mean = 2 * masked.vocab_size * masked.embedding_size
     passes += TRAINING_PASSES * slots * mean
-  if o.sentence_weight:
-    own = o.sentence_encoder == "kept"
-    encoding = list(roles.values())[0 if own else -1]
-    once = length * _encoder_flops(encoding, length)
-    passes += once  # the target, which has no backward pass
-    if len(roles) == 1 or o.prediction != "sample" or not own:
-      passes += TRAINING_PASSES * once  # else the discriminator has it anyway
+  if options.sentence_weight:
+    uses_kept = options.sentence_encoder == "kept"
+    sentence = length * _encoder_flops(kept if uses_kept else masked, length)
+    passes += sentence  # of the target, without a backward pass
+    # ELECTRA's discriminator encodes the sampled sentence anyway.
+    if len(roles) == 1 or options.prediction != "sample" or not uses_kept:
+      passes += TRAINING_PASSES * sentence
   return passes
 
 
 def _encoder_flops(config: encoder.EncoderConfig, length: int) -> float:
-  """Of a token's way through the layers, forward."""
+  """Counts the operations of one token in a forward pass of the encoder."""
   d, e = config.width, config.embedding_size
   layer = 8 * d**2 + 4 * d * config.ffn + 4 * length * d
   return config.layers * layer + (2 * e * d if e != d else 0)
@@ -242,45 +249,49 @@ def report_lines(
   state: step_lib.TrainState,
   aux: Mapping[str, Any],
 ) -> dict[str, str]:
-  """The lines of a report that hold of every run: name -> text."""
-  flops = row_flops(run)
-  rows = run.steps * run.batch_size
+  """Returns the lines that every report has: name -> text."""
+  flops, rows = row_flops(run), run.steps * run.batch_size
   return {
     "objective": run.summary,
     "devices": describe_devices(run, mesh),
     "parameters": describe_parameters(run.model, state.params),
     "per device": describe_memory(state, aux),
     "steps": f"{run.steps:,} of {run.batch_size:,} rows of {run.length} tokens,"
-    f" {rows * run.length:.3g} tokens in all; FLOP: {flops:.4g} a row,"
-    f" {flops * run.batch_size:.4g} a step, {flops * rows:.4g} in all",
+    f" {rows * run.length:.3g} tokens in total",
+    "FLOP": f"{flops:.4g} per row, {flops * run.batch_size:.4g} per step,"
+    f" {flops * rows:.4g} in total",
   }
 
 
 def describe_devices(run: Run, mesh: jax.sharding.Mesh) -> str:
-  """The devices of a run and how they are laid out."""
+  """Describes the devices of a run, its processes and its mesh."""
   axes = ", ".join(f"{name} {size}" for name, size in mesh.shape.items())
-  device = mesh.devices.flat[0]
+  device, processes = mesh.devices.flat[0], jax.process_count()
   return (
     f"{mesh.devices.size} x {device.device_kind} ({device.platform}),"
-    f" {jax.process_count()} process(es), mesh {run.mesh_preset}: {axes}"
+    f" {processes} process{'es' * (processes != 1)},"
+    f" mesh {run.mesh_preset}: {axes}"
   )
 
 
 def describe_parameters(model: pretrain.Model, params: Any) -> str:
-  """How many parameters a model has, in all and in each of its parts."""
-  count = lambda *names: pretrain.count_parameters(
-    [params[name] for name in names if name in params]
-  )
-  parts = {"embeddings": count("embeddings")}
+  """Describes the number of parameters of a model and of its networks."""
+
+  def count(*names: str) -> int:
+    return pretrain.count_parameters(
+      [params[name] for name in names if name in params]
+    )
+
+  counts = {"embeddings": count("embeddings")}
   for role in model.roles:
-    parts[role] = count(role, f"{role}_head")
-  parts["carried along"] = count(*pretrain.CARRIED)
-  listed = ", ".join(f"{name} {n:,}" for name, n in parts.items() if n)
-  return f"{sum(parts.values()):,}: {listed}"
+    counts[role] = count(role, f"{role}_head")
+  counts["not trained"] = count(*pretrain.CARRIED)
+  listed = ", ".join(f"{name} {n:,}" for name, n in counts.items() if n)
+  return f"{sum(counts.values()):,}: {listed}"
 
 
 def describe_memory(state: step_lib.TrainState, aux: Mapping[str, Any]) -> str:
-  """Memory of one device from step to step."""
+  """Describes the memory that one device uses between steps."""
   return (
     f"state {format_mib(sharding.bytes_per_device(state))},"
     f" synonyms {format_mib(sharding.bytes_per_device(aux))}"
@@ -288,12 +299,12 @@ def describe_memory(state: step_lib.TrainState, aux: Mapping[str, Any]) -> str:
 
 
 def format_mib(num_bytes: float) -> str:
-  """A size in MiB, as the reports print it."""
+  """Formats a size in MiB."""
   return f"{num_bytes / 2**20:,.0f} MiB"
 
 
 def report_table(lines: Mapping[str, str]) -> Table:
-  """A report: a name and a text a line."""
+  """Makes the table of a report, with a name and a text in each line."""
   table = Table(box=None, show_header=False, pad_edge=False)
   table.add_column(style="bold", no_wrap=True)
   table.add_column(overflow="fold")
@@ -303,15 +314,18 @@ def report_table(lines: Mapping[str, str]) -> Table:
 
 
 def parameter_table(state: step_lib.TrainState) -> Table:
-  """Shape, and bytes on a device, of every parameter, layers folded."""
+  """Makes a table of the parameters: shape and bytes per device.
+
+  Only the first layer of each network is listed.
+  """
   table = Table(box=None, pad_edge=False)
-  table.add_column("parameter (layers are all like layer_0)", overflow="fold")
+  table.add_column("parameter (other layers equal layer_0)", overflow="fold")
   table.add_column("shape")
-  table.add_column("bytes on a device", justify="right")
+  table.add_column("bytes per device", justify="right")
   for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     if "/layer_" in name and "/layer_0/" not in name:
-      continue  # layers are alike
+      continue
     local = math.prod(leaf.sharding.shard_shape(leaf.shape))
     shape = " x ".join(map(str, leaf.shape))
     table.add_row(name, shape, f"{local * leaf.dtype.itemsize:,}")

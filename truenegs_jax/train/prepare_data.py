@@ -1,4 +1,4 @@
-"""The rows of a config, made where they are missing."""
+"""Finds or prepares the rows of a config."""
 
 import pathlib
 from typing import Any
@@ -6,23 +6,23 @@ from typing import Any
 from truenegs_jax.data.corpus.sources_spec import named_sources
 from truenegs_jax.data.rows import prepare_rows
 from truenegs_jax.data.tokens.tokenizer import ACCENTS, Tokenizer
-from truenegs_jax.runtime.errors import (
-  InputError,
+from truenegs_jax.runtime.errors import InputError, one_of
+
+PREPARE = (
+  "First run python -m truenegs_jax.prepare with the same --config flags."
 )
 
 
 def make_rows_plan(config: Any) -> prepare_rows.Plan:
-  """The plan of the `data` section and length of a ConfigDict."""
+  """Plans the preparation of the rows from `data` and `length` of a config."""
   data = config.data
   resources = {}
   if "wordnet" in named_sources(data.sources):
     from truenegs_jax.synonyms.wordnet import open_wordnet  # imports NLTK
 
     resources["reader"] = open_wordnet(data.wordnet_dir)
-  if data.accents not in ACCENTS:
-    known = ", ".join(ACCENTS)
-    raise InputError(f"data.accents={data.accents!r}: choose one of {known}.")
-  request = prepare_rows.PrepareOptions(
+  one_of("data.accents", data.accents, ACCENTS)
+  options = prepare_rows.PrepareOptions(
     sources=data.sources,
     length=config.length,
     vocab=data.vocab,
@@ -40,37 +40,34 @@ def make_rows_plan(config: Any) -> prepare_rows.Plan:
     rows=data.rows,
     resources=resources,
   )
-  return prepare_rows.make_plan(request)
+  return prepare_rows.make_plan(options)
 
 
 def find_or_prepare_rows(config: Any) -> tuple[pathlib.Path, Tokenizer]:
-  """The rows of a config for a run that wants to train on them now.
+  """Returns the rows folder and the tokenizer of a run that is starting.
 
   Raises:
-    InputError: they would be made of a download, or by each of many processes,
-      which is a step of its own.
+    InputError: the rows are missing, and preparing them needs a download or the
+      run has many processes. They must be prepared by `truenegs_jax.prepare`.
   """
   from truenegs_jax.runtime import distributed  # imports jax
 
   with distributed.raise_everywhere("rows"):
-    return _prepare_config(config, several=distributed.process_count() > 1)
+    plan = make_rows_plan(config)
+    if not plan.is_prepared():
+      _check_preparable(plan, many_processes=distributed.process_count() > 1)
+    return prepare_rows.execute_plan(plan)
 
 
-def _prepare_config(
-  config: Any, *, several: bool
-) -> tuple[pathlib.Path, Tokenizer]:
-  plan = make_rows_plan(config)
-  if several and not plan.is_prepared():
+def _check_preparable(plan: prepare_rows.Plan, *, many_processes: bool) -> None:
+  if many_processes:
     raise InputError(
-      f"a run of many processes makes no rows, and {plan.folder} holds none."
-      " Prepare them first, where all machines see them: python -m"
-      " truenegs_jax.prepare --config=... with the same values."
+      f"'{plan.folder}' has no rows, and a run of many processes does not"
+      f" prepare them. {PREPARE} Choose a folder that all machines share."
     )
-  if plan.corpus and not plan.corpus.is_local() and not plan.is_prepared():
+  if plan.corpus and not plan.corpus.is_local():
     raise InputError(
-      f"data.sources: {plan.corpus.names()} is on the Hugging Face hub and its"
-      " rows are not here yet. Prepare them first: python -m"
-      " truenegs_jax.prepare --config=... with the same values, or give the"
-      " path of a local copy."
+      f"data.sources: {plan.corpus.names()} is on the Hugging Face hub, and its"
+      f" rows are not prepared yet. {PREPARE} Or set --config.data.sources=PATH"
+      " to a local copy."
     )
-  return prepare_rows.execute_plan(plan)

@@ -1,8 +1,8 @@
-"""Before the first step: where a run starts, its state, its compiled steps.
+"""Sets up training: initial state, compiled steps and report.
 
-Start order: resume the workdir if it holds a checkpoint, else from the weights
-that `config.init` names, else from scratch. A checkpoint of another run is
-refused with what differs, never mixed in.
+A run resumes from the newest checkpoint of its workdir; else it starts from the
+weights that `config.init` names, else from random parameters. A checkpoint of
+another run is refused with a list of the differences.
 """
 
 import contextlib
@@ -13,8 +13,10 @@ import json
 import pathlib
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
+import numpy as np
 from rich.console import Console
 
 from truenegs_jax.configs import common_keys
@@ -23,7 +25,7 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.synonyms.table import SynonymTable, save_table
-from truenegs_jax.train import model_synonyms, plan, sharding
+from truenegs_jax.train import metrics, model_synonyms, plan, sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.build_run import OutputSettings, Run
 from truenegs_jax.weights.formats.find import Weights
@@ -34,34 +36,52 @@ from truenegs_jax.workdir import files
 
 @dataclasses.dataclass(frozen=True)
 class RunInputs:
-  """Data of a run; `fingerprints` identify it."""
+  """Data of a run.
+
+  Attributes:
+    tokenizer, train_rows, held_out_rows: vocabulary and rows.
+    table: the synonym table; None if no synonyms are used, or if the table is
+      built from the model's embeddings.
+    weights: the weights that `config.init` names, if any.
+    fingerprints: identify vocabulary, rows and synonyms.
+  """
 
   tokenizer: Tokenizer
   train_rows: Rows
   held_out_rows: Rows
-  table: SynonymTable | None  # None: nothing, or the model, makes synonyms
-  weights: Weights  # to start from; used where the config names some
+  table: SynonymTable | None
+  weights: Weights
   fingerprints: Mapping[str, str | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainSetup:
-  """All that the loop runs on."""
+  """State, compiled steps and other inputs of the training loop.
+
+  Attributes:
+    run, mesh: the run and its devices.
+    state: the train state.
+    aux: inputs of the objective other than the batch, on the devices.
+    train_step: `(state, batch, aux) -> (state, terms)`.
+    eval_step: `(params, batch, aux) -> terms`.
+    refresh: rebuilds the synonym table from the embeddings when it is due.
+    description: description of the run, saved with each checkpoint.
+  """
 
   run: Run
   mesh: jax.sharding.Mesh
   state: step_lib.TrainState
   aux: dict[str, jax.Array]
   train_step: jax.stages.Compiled
-  eval_step: Callable
+  eval_step: Callable[..., metrics.Terms]
   refresh: model_synonyms.RefreshFn
-  description: dict  # the run, as each checkpoint describes it
+  description: dict[str, Any]
 
 
 def open_checkpoints(
   output: OutputSettings, workdir: pathlib.Path
 ) -> checkpoints_lib.Checkpoints:
-  """The checkpoints of a workdir, kept as the config says."""
+  """Opens the checkpoints of a workdir for writing."""
   return checkpoints_lib.Checkpoints(
     workdir / files.CHECKPOINTS,
     keep=output.keep,
@@ -76,38 +96,39 @@ def set_up_training(
   checkpoints: checkpoints_lib.Checkpoints,
   console: Console,
 ) -> TrainSetup:
-  """Checks, restores or initializes, compiles and reports, in this order.
+  """Checks the inputs, makes the state, compiles the steps and reports.
+
+  Writes config, vocabulary and synonym table to the workdir.
 
   Raises:
-    InputError, CheckpointError: before anything is compiled or written.
+    InputError, CheckpointError: the run cannot start; nothing is written.
   """
   mesh = sharding.make_mesh(run.mesh_spec)
-  sharding.process_slice(mesh, run.batch_size)  # refuses what cannot be read
+  sharding.process_slice(mesh, run.batch_size)  # may raise
   description = make_description(run, inputs.fingerprints)
-  for part, value in description.items():
-    distributed.check_same(part, json.dumps(value))
+  for key, value in description.items():
+    distributed.check_same(key, json.dumps(value))
   resumed = resumable_step(checkpoints, description)
   if resumed is not None:
-    _note_environment(
-      checkpoints.read_description(resumed), description, console
-    )
+    saved = checkpoints.read_description(resumed)
+    _report_environment_changes(saved, description, console)
   abstract = plan.abstract_state(run, mesh)
   aux = plan.make_aux(run, inputs.table, inputs.tokenizer.vocab, mesh)
-  make_state = _first_state(
+  make_state = _prepare_state(
     run, inputs, abstract, checkpoints, resumed, console
   )
-  attending, attention = plan.resolve_attention(run, mesh, check=True)
+  resolved, attention = plan.resolve_attention(run, mesh, check=True)
   began = time.perf_counter()
-  lowered = plan.lower_train_step(attending, mesh, abstract, aux)
-  compiled, state = plan.compile_while(lowered, make_state)
+  lowered = plan.lower_train_step(resolved, mesh, abstract, aux)
+  compiled, state = plan.compile_and_make_state(lowered, make_state)
   secs = time.perf_counter() - began
-  start = TrainSetup(
+  setup = TrainSetup(
     run=run,
     mesh=mesh,
     state=state,
     aux=aux,
     train_step=compiled,
-    eval_step=plan.build_eval_step(attending, mesh),
+    eval_step=plan.build_eval_step(resolved, mesh),
     refresh=model_synonyms.make_refresh(
       run.table_builder, abstract, from_weights=bool(run.init)
     ),
@@ -118,25 +139,27 @@ def set_up_training(
     write_vocabulary(inputs.tokenizer.vocab, workdir / files.VOCABULARY)
     if inputs.table is not None:
       save_table(inputs.table, workdir / files.SYNONYMS)
-  begins = (
-    f"{run.init and 'weights of '}{run.init or 'scratch'}, seed {run.seed}"
-  )
   if resumed is not None:
-    begins = f"resume {workdir} at step {resumed:,}"
+    start = f"resumed at step {resumed:,} of '{workdir}'"
+  else:
+    start = f"weights '{run.init}'" if run.init else "random parameters"
+    start += f", seed {run.seed}"
   lines = {
-    "start": begins,
-    **_report(start, inputs),
+    "start": start,
+    **_report_lines(setup, inputs),
     "attention": attention,
     "compiled in": f"{secs:.1f} s",
-    "written to": f"{workdir}/ ({files.CONFIG}, metrics.jsonl,"
+    "workdir": f"{workdir}/ ({files.CONFIG}, metrics.jsonl,"
     f" {files.CHECKPOINTS}/, {files.PLOTS}/, {files.EXPORT}/)",
   }
   console.print(plan.report_table(lines))
-  return start
+  return setup
 
 
-def make_description(run: Run, fingerprints: Mapping) -> dict:
-  """A checkpoint's description of the run that wrote it, in JSON's types."""
+def make_description(
+  run: Run, fingerprints: Mapping[str, str | None]
+) -> dict[str, Any]:
+  """Returns the description of a run for its checkpoints, in JSON's types."""
   versions = {}
   for package in ("truenegs_jax", "jax", "jaxlib", "flax", "optax"):
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -152,7 +175,11 @@ def make_description(run: Run, fingerprints: Mapping) -> dict:
 def resumable_step(
   checkpoints: checkpoints_lib.Checkpoints, description: Mapping
 ) -> int | None:
-  """The newest saved step; CheckpointError when it is of another run."""
+  """Returns the newest saved step, or None without a checkpoint.
+
+  Raises:
+    CheckpointError: the checkpoint belongs to another run.
+  """
   latest = checkpoints.latest_step()
   if latest is None:
     return None
@@ -160,30 +187,31 @@ def resumable_step(
   changed = files.find_changes(
     files.add_missing_keys(saved["config"]), description["config"]
   )
-  changed = [change for change in changed if not _may_be(change)]
+  changed = [change for change in changed if not _is_allowed(change)]
   for change in changed:
     if change.key in common_keys.REMOVED:
       raise CheckpointError(
-        f"{checkpoints.folder} holds step {latest} of a run with"
-        f" {change.key}={change.saved}, which is gone. Go on with truenegs_jax"
-        f" {common_keys.REMOVED[change.key].last_version}, or give another"
-        " --workdir."
+        f"'{checkpoints.folder}' has step {latest:,} of a run with"
+        f" {change.key}={change.saved!r}, which this version does not support."
+        " Continue it with truenegs_jax"
+        f" {common_keys.REMOVED[change.key].last_version}, or choose another"
+        " --workdir=FOLDER."
       )
   changed += files.find_changes(
     saved["fingerprints"], description["fingerprints"]
   )
   if changed:
-    listed = "\n  ".join(map(str, changed))
+    differences = "\n  ".join(map(str, changed))
     raise CheckpointError(
-      f"{checkpoints.folder} holds step {latest} of another run. What differs"
-      f" (saved -> now):\n  {listed}\nPut it back as it was, or give another"
-      " --workdir to start afresh."
+      f"'{checkpoints.folder}' has step {latest:,} of another run. Differences"
+      f" (saved -> now):\n  {differences}\nUse the saved values, or choose"
+      " another --workdir=FOLDER for a new run."
     )
   return latest
 
 
-def _may_be(change: files.Change) -> bool:
-  """Whether a run whose config has changed so may be resumed."""
+def _is_allowed(change: files.Change) -> bool:
+  """Returns whether a run may be resumed with this change of its config."""
   if removed := common_keys.REMOVED.get(change.key):
     return change.now is files.ABSENT and change.saved == removed.value
   return (
@@ -191,25 +219,36 @@ def _may_be(change: files.Change) -> bool:
   )
 
 
-def _note_environment(
-  saved: Mapping, description: Mapping, console: Console
+def _report_environment_changes(
+  saved: Mapping[str, Any], description: Mapping[str, Any], console: Console
 ) -> None:
-  """Says where a resumed run cannot be bit-equal to an uninterrupted one."""
-  parts = ("versions", "devices")
+  """Warns if a resumed run cannot equal an uninterrupted run bit for bit."""
+  keys = ("versions", "devices")
   changed = files.find_changes(
-    {part: saved[part] for part in parts},
-    {part: description[part] for part in parts},
+    {key: saved[key] for key in keys}, {key: description[key] for key in keys}
   )
   if changed:
     console.print(
-      f"resumed in another environment ({'; '.join(map(str, changed))}): the"
-      " same data and draws, but sums may be rounded in another way",
+      "warning: The run is resumed in another environment"
+      f" ({', '.join(map(str, changed))}). Data and draws are the same, but"
+      " sums may be rounded differently.",
       soft_wrap=True,
     )
 
 
-def _first_state(run, inputs, abstract, checkpoints, resumed, console):
-  """Reads what the state is made from, and returns a call that makes it."""
+def _prepare_state(
+  run: Run,
+  inputs: RunInputs,
+  abstract: step_lib.TrainState,
+  checkpoints: checkpoints_lib.Checkpoints,
+  resumed: int | None,
+  console: Console,
+) -> Callable[[], step_lib.TrainState]:
+  """Reads the checkpoint or weights; returns a function that makes the state.
+
+  The function compiles the initialization, so that this can run while the
+  training step is compiled.
+  """
   if resumed is not None:
     state = checkpoints.restore_state(resumed, vars(abstract))
     return lambda: step_lib.TrainState(**state)
@@ -224,42 +263,46 @@ def _first_state(run, inputs, abstract, checkpoints, resumed, console):
         skip=run.init_skip,
         report=functools.partial(console.print, soft_wrap=True),
       )
-  places = jax.tree.map(lambda x: x.sharding, abstract)
-  put = lambda x, place: jax.make_array_from_callback(
-    x.shape, place, lambda index: x[index]
-  )
+  shardings = jax.tree.map(lambda x: x.sharding, abstract)
 
-  def make():
-    state = jax.jit(run.init_state, out_shardings=places)()
+  def put(x: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
+    return jax.make_array_from_callback(
+      x.shape, sharding, lambda index: x[index]
+    )
+
+  def make_state() -> step_lib.TrainState:
+    state = jax.jit(run.init_state, out_shardings=shardings)()
     if params is None:
       return state
-    given = jax.tree.map(put, params, places.params)
-    return dataclasses.replace(state, params=given)
+    return dataclasses.replace(
+      state, params=jax.tree.map(put, params, shardings.params)
+    )
 
-  return make
+  return make_state
 
 
-def _report(start: TrainSetup, inputs: RunInputs) -> dict[str, str]:
-  """The lines about a run and its data."""
-  run, rows = start.run, len(inputs.train_rows)
-  lines = plan.report_lines(run, start.mesh, start.state, start.aux)
-  memory = start.train_step.memory_analysis()
+def _report_lines(setup: TrainSetup, inputs: RunInputs) -> dict[str, str]:
+  run, rows = setup.run, len(inputs.train_rows)
+  lines = plan.report_lines(run, setup.mesh, setup.state, setup.aux)
+  memory = setup.train_step.memory_analysis()
   scratch = plan.format_mib(memory.temp_size_in_bytes) if memory else "unknown"
-  lines["per device"] += f", step {scratch}"
-  lines["steps"] += f"; {run.steps * run.batch_size / rows:.1f} epochs"
+  lines["per device"] += f", scratch {scratch}"
+  lines["steps"] += f", {run.steps * run.batch_size / rows:.1f} epochs"
   lines["data"] = (
-    f"{rows:,} rows of {run.length} tokens, {len(inputs.held_out_rows):,} held"
-    f" out, vocabulary {len(inputs.tokenizer.vocab):,}"
+    f"{rows:,} rows of {run.length} tokens, {len(inputs.held_out_rows):,}"
+    f" held-out rows, vocabulary of {len(inputs.tokenizer.vocab):,} tokens"
   )
   lines["synonyms"] = "none"
   if run.table_builder is not None:
-    own = run.table_builder.options
+    options = run.table_builder.options
     lines["synonyms"] = (
-      f"the {own.top} nearest in the model's own word table, from a cosine of"
-      f" {own.threshold:g}; made anew every {own.every:,} steps"
+      f"the {options.top} nearest tokens by the model's embeddings, with a"
+      f" cosine of at least {options.threshold:g}, updated every"
+      f" {options.every:,} steps"
     )
   elif (table := inputs.table) is not None:
     lines["synonyms"] = (
-      f"{table.num_pairs:,} pairs of {table.num_rows:,} tokens, {table.source}"
+      f"{table.num_pairs:,} pairs for {table.num_rows:,} tokens from"
+      f" {table.source}"
     )
   return lines

@@ -1,8 +1,8 @@
-"""Meshes, and which array lies where on them: data, never code in models.
+"""Defines device meshes and how arrays are sharded on them.
 
-A preset names the mesh axes and an ordered list of (regex, PartitionSpec);
-the first rule whose regex matches an array's path decides. Batches are split
-over the axis "data" on every mesh.
+A preset has the mesh axes and an ordered list of (regex, PartitionSpec); the
+first regex that matches the path of an array decides. Batches are split over
+the axis "data" on every mesh. Models have no sharding code.
 """
 
 import dataclasses
@@ -27,20 +27,22 @@ TABLE_PLACEMENTS = ("replicated", "rows")
 
 @dataclasses.dataclass(frozen=True)
 class MeshSpec:
-  """Axis sizes in order (-1: all devices left over) and the sharding rules."""
+  """Axis sizes in order (-1: all remaining devices) and sharding rules."""
 
   axes: Mapping[str, int]
   rules: tuple[tuple[str, P], ...]
 
 
-# Paths are those of a whole state: "params/bert/layer_0/query/kernel", and
-# "opt_state/1/mean/bert/layer_0/query/kernel" for its moment. Tables are split
-# by their width: few vocabularies divide by a number of devices (30,522 by 2).
+# Paths are those of a train state: "params/bert/layer_0/query/kernel", and
+# "opt_state/1/mean/bert/layer_0/query/kernel" for its moment. Embedding tables
+# are split by width, because few vocabularies divide by the number of devices
+# (30,522 divides by 2, but not by 4).
 MESHES = {
-  # Every device holds all parameters and a slice of the batch.
+  # Every device has all parameters and a slice of the batch.
   "dp": MeshSpec({DATA_AXIS: -1}, ((".*", P()),)),
-  # Every device holds a slice of all that is large, too (ZeRO: Rajbhandari et
-  # al. 2020): the step gathers the parameters, and scatters their gradients.
+  # Every device has a slice of the batch and of each large array (ZeRO:
+  # Rajbhandari et al. 2020). The step gathers the parameters and scatters
+  # their gradients.
   "fsdp": MeshSpec(
     {DATA_AXIS: -1},
     (
@@ -49,9 +51,9 @@ MESHES = {
       (".*", P()),  # biases, norms, scalars
     ),
   ),
-  # As fsdp, and two products in a row are split by the outputs of the first and
-  # the inputs of the second, the vocabulary by its entries where they divide
-  # (Megatron: Shoeybi et al. 2019, section 3).
+  # As fsdp; in addition two consecutive products are split by the outputs of
+  # the first and the inputs of the second, and the vocabulary by its entries if
+  # their number divides (Megatron: Shoeybi et al. 2019, section 3).
   "fsdp_tp": MeshSpec(
     {DATA_AXIS: -1, MODEL_AXIS: 2},
     (
@@ -69,10 +71,10 @@ MESHES = {
 def make_mesh(
   spec: MeshSpec, devices: Sequence[jax.Device] | None = None
 ) -> Mesh:
-  """Lays the devices (default: all there are) out on the preset's axes."""
+  """Makes the mesh of a preset from devices (default: all devices)."""
   devices = jax.devices() if devices is None else devices
   sizes = resolve_axis_sizes(spec.axes, len(devices))
-  # Auto: linen cannot be traced over Explicit axes, the default of make_mesh.
+  # Linen modules cannot be traced over Explicit axes, the default.
   return jax.make_mesh(
     sizes,
     tuple(spec.axes),
@@ -82,15 +84,14 @@ def make_mesh(
 
 
 def get_mesh_spec(name: str, axes: Mapping[str, int] | str = "") -> MeshSpec:
-  """Looks a preset up by name and changes the sizes of some of its axes.
+  """Returns the preset `name` with other sizes for some of its axes.
 
   Args:
     name: a key of MESHES.
-    axes: axis -> size, or a text as `parse_axes` takes it; -1 is all the
-      devices that are left over.
+    axes: axis -> size, or text for `parse_axes`; -1 is all remaining devices.
 
   Raises:
-    InputError: an unknown preset or axis, or a size that cannot be.
+    InputError: the preset or an axis is unknown, or a size is out of range.
   """
   one_of("mesh.preset", name, MESHES)
   spec = MESHES[name]
@@ -99,23 +100,29 @@ def get_mesh_spec(name: str, axes: Mapping[str, int] | str = "") -> MeshSpec:
     if axis not in spec.axes:
       known = ", ".join(spec.axes)
       raise InputError(
-        f"mesh.axes: the preset {name!r} has no axis {axis!r}; it has: {known}."
+        f"mesh.axes: mesh.preset={name!r} has no axis {axis!r}. Choose from"
+        f" {known}."
       )
     if size < 1 and size != -1:
       raise InputError(
-        f"mesh.axes: {axis} is {size}; it must be at least 1, or -1: the rest."
+        f"mesh.axes: {axis}={size} must be at least 1, or -1 for all remaining"
+        " devices."
       )
   return dataclasses.replace(spec, axes={**spec.axes, **axes})
 
 
 def parse_axes(text: str) -> dict[str, int]:
-  """Axis sizes as a config has them: "", "model=4" or "data=8,model=4"."""
+  """Parses axis sizes like "", "model=4" or "data=8,model=4".
+
+  Raises:
+    InputError: the text has another form.
+  """
   axes = {}
-  for part in filter(None, text.replace(" ", "").split(",")):
-    match = re.fullmatch(r"(\w+)=(-?\d+)", part)
+  for item in filter(None, text.replace(" ", "").split(",")):
+    match = re.fullmatch(r"(\w+)=(-?\d+)", item)
     if not match:
       raise InputError(
-        f"mesh.axes {text!r}: {part!r} is not of the form AXIS=NUMBER."
+        f"mesh.axes={text!r}: {item!r} does not have the form AXIS=NUMBER."
       )
     axes[match[1]] = int(match[2])
   return axes
@@ -124,95 +131,108 @@ def parse_axes(text: str) -> dict[str, int]:
 def resolve_axis_sizes(
   axes: Mapping[str, int], num_devices: int
 ) -> tuple[int, ...]:
-  """Replaces the -1 among the axis sizes by what the others leave."""
+  """Replaces -1 by the number of devices that the other axes leave.
+
+  Raises:
+    InputError: the sizes do not fit the number of devices.
+  """
   num_open = list(axes.values()).count(-1)
   if num_open > 1:
-    raise InputError(f"mesh axes ({_listed(axes)}): only one may be -1.")
+    raise InputError(
+      f"mesh.axes ({_format_axes(axes)}): only one size may be -1."
+    )
   fixed = math.prod(size for size in axes.values() if size != -1)
   if num_devices % fixed or (not num_open and num_devices != fixed):
     needed = f"a multiple of {fixed}" if num_open else str(fixed)
     raise InputError(
-      f"mesh axes ({_listed(axes)}) need {needed} devices, but there are"
-      f" {num_devices}; change mesh.axes, or have -1 for one of them."
+      f"mesh.axes ({_format_axes(axes)}) need {needed} devices, but there are"
+      f" {num_devices}. Set --config.mesh.axes=AXIS=NUMBER,... with sizes that"
+      " fit, or with -1 for one of them."
     )
   return tuple(num_devices // fixed if n == -1 else n for n in axes.values())
 
 
 def data_parallelism(spec: MeshSpec, num_devices: int) -> int:
-  """How many slices a batch is split into; arithmetic, no mesh is made."""
+  """Returns the number of slices that a batch is split into."""
   sizes = resolve_axis_sizes(spec.axes, num_devices)
   return dict(zip(spec.axes, sizes, strict=True))[DATA_AXIS]
 
 
 def tree_shardings(tree: Any, mesh: Mesh, spec: MeshSpec) -> Any:
-  """A NamedSharding for each leaf of a tree, by the first rule that matches.
+  """Returns a NamedSharding for each leaf, from the first rule that matches.
 
-  A dimension that does not divide by its axes is left whole.
+  A dimension that does not divide by its axis is not split.
+
+  Raises:
+    InputError: no rule matches.
   """
 
-  def place(path, leaf):
+  def find_sharding(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     for pattern, partition in spec.rules:
       if re.fullmatch(pattern, name):
         return NamedSharding(mesh, _fit(partition, np.shape(leaf), mesh))
-    raise InputError(f"no sharding rule of the mesh matches {name!r}.")
+    raise InputError(f"No sharding rule of the mesh matches {name!r}.")
 
-  return jax.tree_util.tree_map_with_path(place, tree)
+  return jax.tree_util.tree_map_with_path(find_sharding, tree)
 
 
 def gather_params(
   objective: Callable[..., Any], mesh: Mesh, spec: MeshSpec
 ) -> Callable[..., Any]:
-  """`objective(params, ...)` with its parameters whole along the data axis.
+  """Wraps `objective(params, ...)` to gather its parameters along "data".
 
-  Left to itself XLA multiplies by a split kernel where it lies and splits, or
-  repeats, the activations instead, which are far larger. So the parameters are
-  gathered first; their gradients come back split as the parameters are.
+  Without this XLA multiplies by split kernels and moves the activations
+  instead, which are far larger. The gradients of the wrapped objective are
+  split like the parameters.
   """
 
-  def gathering(params, *args):
-    places = tree_shardings({"params": params}, mesh, spec)["params"]
-    return objective(jax.tree.map(_gather, params, places), *args)
+  def gathering_objective(params: dict[str, Any], *args: Any) -> Any:
+    shardings = tree_shardings({"params": params}, mesh, spec)["params"]
+    return objective(jax.tree.map(_gather, params, shardings), *args)
 
-  return gathering
+  return gathering_objective
 
 
 def replicated_sharding(mesh: Mesh) -> NamedSharding:
-  """The whole array on every device."""
+  """Returns the sharding of arrays that every device has in full."""
   return NamedSharding(mesh, P())
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-  """Rows split over the data axis."""
+  """Returns the sharding of arrays whose rows are split over "data"."""
   return NamedSharding(mesh, P(DATA_AXIS))
 
 
 def process_slice(mesh: Mesh, batch_size: int) -> tuple[int, int]:
-  """Which slice of the global batch this process reads: (index, count).
+  """Returns the slice of the global batch that this process reads.
 
-  Processes that hold the same rows (an axis beside "data" runs across them)
-  read the same slice.
+  Processes read the same slice if an axis other than "data" runs across them.
+
+  Returns:
+    The index of the slice and the number of slices.
 
   Raises:
-    InputError: the rows do not divide by the data axis, or those of this
-      process are not one of `count` equal slices.
+    InputError: the rows do not divide by the data axis, or the rows of this
+      process are not one of several equal slices.
   """
   size = mesh.shape[DATA_AXIS]
   if batch_size % size:
     raise InputError(
-      f"{batch_size} rows do not divide by the {size} slices of the mesh; try"
-      f" {max(batch_size // size, 1) * size}."
+      f"batch_size={batch_size} does not divide by the {size} slices of the"
+      f" mesh. Set --config.batch_size={max(batch_size // size, 1) * size}."
     )
-  own = jax.process_index()
-  places: Any = batch_sharding(mesh).devices_indices_map((batch_size,))
-  held = [places[device] for device in places if device.process_index == own]
-  rows = sorted({row for (index,) in held for row in range(batch_size)[index]})
+  process = jax.process_index()
+  indices: Any = batch_sharding(mesh).devices_indices_map((batch_size,))
+  own = [indices[x] for x in indices if x.process_index == process]
+  rows = sorted({row for (index,) in own for row in range(batch_size)[index]})
   first, num = rows[0], len(rows)
   if rows[-1] - first != num - 1 or batch_size % num or first % num:
     raise InputError(
-      f"the mesh ({_listed(mesh.shape)}) gives process {own} rows that are not"
-      " one of equal slices of a batch; choose mesh.axes that divide, or are"
-      f" multiples of, its {len(held)} devices."
+      f"The mesh ({_format_axes(mesh.shape)}) gives process {process} rows that"
+      " are not one of several equal slices of a batch. Set"
+      " --config.mesh.axes=AXIS=NUMBER,... to divisors or multiples of its"
+      f" {len(own)} devices."
     )
   return first // num, batch_size // num
 
@@ -220,23 +240,28 @@ def process_slice(mesh: Mesh, batch_size: int) -> tuple[int, int]:
 def shard_batch(
   batch: dict[str, np.ndarray], mesh: Mesh
 ) -> dict[str, jax.Array]:
-  """Makes global arrays of the rows that `process_slice` gives this process."""
-  place = batch_sharding(mesh)
+  """Makes the global arrays of a batch from the rows of this process.
+
+  Args:
+    batch: the rows of the slice that `process_slice` returns.
+    mesh: the devices.
+  """
+  rows = batch_sharding(mesh)
   _, count = process_slice(mesh, mesh.shape[DATA_AXIS])
   return {
     name: jax.make_array_from_process_local_data(
-      place, array, (len(array) * count, *array.shape[1:])
+      rows, array, (len(array) * count, *array.shape[1:])
     )
     for name, array in batch.items()
   }
 
 
 def abstract_table(
-  like: jax.ShapeDtypeStruct | np.ndarray, mesh: Mesh, layout: str
+  like: jax.ShapeDtypeStruct | np.ndarray, mesh: Mesh, placement: str
 ) -> jax.ShapeDtypeStruct:
-  """Shape and placement of the result of `place_table`; no array is made."""
-  one_of("mesh.synonyms", layout, TABLE_PLACEMENTS)
-  axes = mesh.axis_names if layout == "rows" else ()
+  """Returns shape, dtype and sharding of the result of `place_table`."""
+  one_of("mesh.synonyms", placement, TABLE_PLACEMENTS)
+  axes = mesh.axis_names if placement == "rows" else ()
   rows, columns = like.shape
   padding = -rows % math.prod(mesh.shape[axis] for axis in axes)
   return jax.ShapeDtypeStruct(
@@ -246,31 +271,31 @@ def abstract_table(
   )
 
 
-def place_table(table: np.ndarray, mesh: Mesh, layout: str) -> jax.Array:
-  """Puts the synonym table onto the devices.
+def place_table(table: np.ndarray, mesh: Mesh, placement: str) -> jax.Array:
+  """Puts the synonym table on the devices.
 
   Args:
     table: `bits_VxW` or `ids_VxS`, the same in every process.
-    mesh: where they go.
-    layout: "replicated", or "rows": split over all devices, with rows of zeros
-      up to a multiple of them. A look-up then adds a word (of bits) or a list
-      (of ids) a slot over the devices; smoothing a whole row of bits.
+    mesh: the devices.
+    placement: "replicated", or "rows": split over all devices and padded with
+      rows of zeros. A look-up then adds up over the devices, for each slot, one
+      word of bits or one list of ids; smoothing adds up a row of bits.
 
   Raises:
-    InputError: unknown layout.
+    InputError: the placement is unknown.
   """
-  padded = abstract_table(table, mesh, layout)
+  padded = abstract_table(table, mesh, placement)
 
-  def part(index):
+  def read_rows(index: Any) -> np.ndarray:
     first, stop, _ = index[0].indices(padded.shape[0])
     rows = table[first:stop]
     return np.pad(rows, ((0, stop - first - len(rows)), (0, 0)))
 
-  return jax.make_array_from_callback(padded.shape, padded.sharding, part)
+  return jax.make_array_from_callback(padded.shape, padded.sharding, read_rows)
 
 
 def bytes_per_device(tree: Any) -> int:
-  """Bytes one device holds of a tree of (abstract) arrays with shardings."""
+  """Returns the bytes that one device has of a tree of (abstract) arrays."""
   return sum(
     math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
     for leaf in jax.tree.leaves(tree)
@@ -278,7 +303,7 @@ def bytes_per_device(tree: Any) -> int:
 
 
 def _fit(partition: P, shape: tuple[int, ...], mesh: Mesh) -> P:
-  """The partition without the axes that do not divide their dimension."""
+  """Removes the axes that do not divide their dimension."""
   return P(
     *(
       axis if axis and size % mesh.shape[axis] == 0 else None
@@ -287,45 +312,59 @@ def _fit(partition: P, shape: tuple[int, ...], mesh: Mesh) -> P:
   )
 
 
-def _gather(x: jax.Array, place: NamedSharding) -> jax.Array:
-  if DATA_AXIS not in place.spec:
+def _gather(x: jax.Array, split: NamedSharding) -> jax.Array:
+  if DATA_AXIS not in split.spec:
     return x
-  axes = (axis if axis != DATA_AXIS else None for axis in place.spec)
-  gathered = NamedSharding(place.mesh, P(*axes))
-  to = lambda place, _, x: jax.lax.with_sharding_constraint(x, place)
-  # A constraint's own transpose would make all of each gradient everywhere.
+  axes = (axis if axis != DATA_AXIS else None for axis in split.spec)
+  gathered = NamedSharding(split.mesh, P(*axes))
+
+  def constrain(sharding: NamedSharding, _: tuple, x: jax.Array) -> jax.Array:
+    return jax.lax.with_sharding_constraint(x, sharding)
+
+  # The transpose of a constraint alone would put each gradient in full on
+  # every device.
   return jax.custom_derivatives.linear_call(
-    functools.partial(to, gathered), functools.partial(to, place), (), x
+    functools.partial(constrain, gathered),
+    functools.partial(constrain, split),
+    (),
+    x,
   )
 
 
-def _listed(axes: Mapping[str, int]) -> str:
+def _format_axes(axes: Mapping[str, int]) -> str:
   return ", ".join(f"{axis} {size}" for axis, size in axes.items())
 
 
 def check_batch_size(
   batch_size: int, accumulation: int, spec: MeshSpec
 ) -> None:
-  """Refuses rows that do not divide by the devices and the micro-batches."""
+  """Checks that the rows divide by the mesh and by the micro-batches.
+
+  Raises:
+    InputError: they do not divide, or there is no device.
+  """
   parallel = data_parallelism(spec, device_count())
-  shares = parallel * accumulation
-  if batch_size % shares:
-    near = max(batch_size // shares, 1) * shares
+  slices = parallel * accumulation
+  if batch_size % slices:
     raise InputError(
-      f"batch_size {batch_size} must be a multiple of {shares} ({parallel}"
-      f" slices by the mesh x {accumulation} micro-batches); try"
-      f" --config.batch_size={near}."
+      f"batch_size={batch_size} must be a multiple of {slices} ({parallel}"
+      f" slices of the mesh x {accumulation} micro-batches). Set"
+      f" --config.batch_size={max(batch_size // slices, 1) * slices}."
     )
 
 
 def device_count() -> int:
-  """How many devices jax has; InputError where it finds none."""
+  """Returns the number of devices of JAX.
+
+  Raises:
+    InputError: JAX finds no device.
+  """
   try:
     return jax.device_count()
-  except (RuntimeError, AssertionError) as e:  # a bare one, without a plugin
-    wanted = os.environ.get("JAX_PLATFORMS", "")
+  except (RuntimeError, AssertionError) as e:  # empty if a plugin is missing
+    platforms = os.environ.get("JAX_PLATFORMS", "")
     raise InputError(
-      f"jax finds no device of JAX_PLATFORMS={wanted}: {e or 'no plugin'}. GPUs"
-      " need pip install 'truenegs_jax[gpu]' (Python 3.12), TPUs [tpu];"
-      " JAX_PLATFORMS=cpu does without."
+      f"JAX finds no device for JAX_PLATFORMS={platforms} ({e or 'no plugin'})."
+      " Run pip install 'truenegs_jax[gpu]' (Python 3.12) for GPUs or"
+      " 'truenegs_jax[tpu]' for TPUs, or set JAX_PLATFORMS=cpu."
     ) from e

@@ -1,4 +1,4 @@
-"""How fast a run goes, what it takes of a device, and where its time goes."""
+"""Measures the speed, memory and waiting time of a run, and profiles it."""
 
 import contextlib
 import dataclasses
@@ -16,8 +16,8 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.workdir import files
 
-# Most FLOP/s of a device in dense products, as its maker publishes it; the
-# first pattern that fits the whole device kind counts.
+# Peak FLOP/s of a device in dense products, published by the manufacturer:
+# (pattern of the whole device kind, dtype, peak). The first match counts.
 PEAK_FLOPS = (
   ("NVIDIA H100 PCIe", "bfloat16", 756e12),
   ("NVIDIA H[12]00 NVL", "bfloat16", 835e12),
@@ -32,14 +32,14 @@ PEAK_FLOPS = (
 
 
 def peak_flops(device_kind: str, dtype: str) -> float | None:
-  """The published peak in FLOP/s of a device; None where there is none.
+  """Returns the published peak FLOP/s of a device, or None.
 
-  float32 has none: how its products are rounded, and so how fast they are, is
-  not the same on all devices.
+  float32 has no peak, because devices round its products in different ways, at
+  different speeds.
   """
-  for pattern, of_dtype, peak in PEAK_FLOPS:
+  for pattern, peak_dtype, peak in PEAK_FLOPS:
     if re.fullmatch(pattern, device_kind):
-      return peak if dtype == of_dtype else None
+      return peak if dtype == peak_dtype else None
   return None
 
 
@@ -51,28 +51,33 @@ def throughput_fields(
   devices: int,
   peak: float | None,
 ) -> dict[str, float]:
-  """The fields of a record that follow from a rate of rows.
+  """Computes the fields of a record that follow from the rate of rows.
 
   Args:
-    rows_per_s: of the whole run, as all else but `flop_per_s` and `mfu`.
-    tokens: real ones of a row.
-    flops: FLOP of a row.
-    devices: how many share the work.
-    peak: FLOP/s of one of them.
+    rows_per_s: rows per second of the whole run.
+    tokens: mean number of tokens of a row without padding.
+    flops: FLOP per row.
+    devices: number of devices.
+    peak: peak FLOP/s of one device; None if it is not known.
+
+  Returns:
+    `rows_per_s` and `tokens_per_s` of the whole run; `flop_per_s` and, with a
+    peak, `mfu` (model FLOP utilization) of one device.
   """
   per_device = rows_per_s * flops / devices
-  found = {
+  fields = {
     "rows_per_s": rows_per_s,
     "tokens_per_s": rows_per_s * tokens,
     "flop_per_s": per_device,
   }
-  return found if peak is None else found | {"mfu": per_device / peak}
+  return fields if peak is None else fields | {"mfu": per_device / peak}
 
 
 def memory_fields(device: Any) -> dict[str, float]:
-  """GiB in use on a device and its peak, as the device tells them.
+  """Returns the memory of a device in use and its peak, in GiB.
 
-  A CPU does not; its peak is then the resident memory of this process.
+  CPUs do not report memory; there the peak is the resident memory of this
+  process.
   """
   stats = device.memory_stats() or {}
   unit = 1 if sys.platform == "darwin" else 1024
@@ -86,76 +91,84 @@ def memory_fields(device: Any) -> dict[str, float]:
 
 @dataclasses.dataclass
 class Clock:
-  """Rate and remaining time, from the steps of this process alone.
+  """Measures the step time and estimates the remaining time.
 
-  Time before `start` (compiling, restoring) and while `paused` (evaluation)
-  does not count, so the estimate is right after a resume.
+  Counts the steps of this process only, without the time before `start`
+  (compiling, restoring) and in `paused` (evaluation), so that the estimate is
+  right after a resume.
   """
 
   total_steps: int
   now: Callable[[], float] = time.perf_counter
-  _since: float = 0.0
-  _first: int = 0
-  _away: float = 0.0
+  _started: float = 0.0
+  _first_step: int = 0
+  _paused_secs: float = 0.0
 
   def start(self, step: int) -> None:
-    """Begins to count at `step`."""
-    self._first, self._since, self._away = step, self.now(), 0.0
+    """Starts measuring at `step`."""
+    self._first_step, self._started, self._paused_secs = step, self.now(), 0.0
 
   def running(self) -> float:
-    """The time in seconds, which stands still while paused."""
-    return self.now() - self._away
+    """Returns the time in seconds, which stops while paused."""
+    return self.now() - self._paused_secs
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """Time inside counts neither for the rate nor for the estimate."""
+    """Stops the clock while the context is open."""
     began = self.now()
     yield
-    self._away += self.now() - began
+    self._paused_secs += self.now() - began
 
   def secs_per_step(self, step: int) -> float:
-    """Mean seconds of a step since `start`."""
-    done = max(step - self._first, 1)
-    return max(self.running() - self._since, 1e-9) / done
+    """Returns the mean seconds per step since `start`."""
+    steps = max(step - self._first_step, 1)
+    return max(self.running() - self._started, 1e-9) / steps
 
   def eta_secs(self, step: int) -> float:
-    """Seconds that the remaining steps will take."""
+    """Estimates the seconds of the remaining steps."""
     return (self.total_steps - step) * self.secs_per_step(step)
 
 
 class HostWait:
-  """The share of the time in which the devices waited for this process.
+  """Measures the share of the time in which the devices wait for the host.
 
-  From the end of a step until the next one is dispatched they have nothing to
-  do: the host was late with a batch, the dispatch, a record or a checkpoint.
-  A step that has ended when its dispatch returns, as on a CPU, ended then; one
-  that ends before the next is dispatched is taken to end halfway between. It is
-  no measure of what happens within a step.
+  Devices are idle from the end of a step until the host dispatches the next
+  one. Idle time within a step is not measured. If a step has ended when its
+  dispatch returns, as on a CPU, it ended at that moment. If it ends later, but
+  before the next dispatch, it is assumed to end halfway between the two.
   """
 
   def __init__(self, now: Callable[[], float] = time.perf_counter):
-    """`now`: a clock that stands still while nothing is to be counted."""
+    """Creates the meter.
+
+    Args:
+      now: clock in seconds, which may stop during work that does not count.
+    """
     self._now = now
-    self._newest: Any = None  # there once the last step has ended
+    self._result: Any = None  # an output of the last step
+    self._ended_at_once = False  # when the last dispatch returned
     self._since = self._dispatched = self._waited = 0.0
-    self._at_once = False  # the newest step had ended as it was dispatched
     self._dispatches = 0
 
   def dispatch(self, step: Callable, *args: Any) -> tuple[Any, Any]:
-    """`step(*args)`, a `(state, terms)`, with the time before it noted."""
+    """Calls `step(*args)`, which returns `(state, terms)`, and measures."""
     began, self._dispatches = self._now(), self._dispatches + 1
-    if self._newest is None:
+    if self._result is None:
       self._since = began
-    elif self._newest.is_ready():
+    elif self._result.is_ready():
       idle = began - self._dispatched
-      self._waited += idle if self._at_once else idle / 2
+      self._waited += idle if self._ended_at_once else idle / 2
     state, terms = step(*args)
-    self._newest = terms["skipped"][0]
-    self._dispatched, self._at_once = self._now(), self._newest.is_ready()
+    self._result = terms["skipped"][0]
+    self._dispatched = self._now()
+    self._ended_at_once = self._result.is_ready()
     return state, terms
 
-  def share(self) -> dict[str, float]:
-    """`host_wait`, 0 to 1, since the last time; nothing before two steps."""
+  def pop_fields(self) -> dict[str, float]:
+    """Returns `host_wait` (0 to 1) since the last call and starts anew.
+
+    Returns an empty dict before the second step.
+    """
     now = self._now()
     passed, waited = now - self._since, self._waited
     if self._dispatches < 2 or passed <= 0:
@@ -165,71 +178,90 @@ class HostWait:
 
 
 def parse_profile(text: str, steps: int) -> tuple[int, int] | None:
-  """M and N of log.profile="M:N", a trace from step M to step N.
+  """Parses log.profile="M:N", which traces from step M to step N.
+
+  Args:
+    text: "M:N" or "".
+    steps: number of steps of the run.
+
+  Returns:
+    M and N, or None for "".
 
   Raises:
-    InputError: not of this form, or not 0 <= M < N <= steps.
+    InputError: the form is another, or not 0 <= M < N <= steps.
   """
   if not text:
     return None
-  form = re.fullmatch(r"(\d+):(\d+)", text)
-  first, last = map(int, form.groups()) if form else (0, 0)
+  match = re.fullmatch(r"(\d+):(\d+)", text)
+  first, last = map(int, match.groups()) if match else (0, 0)
   if not first < last <= steps:
     raise InputError(
-      f"log.profile is {text!r}; give two steps M:N of this run, M < N <="
-      f" {steps}: --config.log.profile=10:15 traces the five after step 10."
+      f"log.profile={text!r} must be M:N with M < N <= {steps}. For example,"
+      " --config.log.profile=10:15 traces the five steps after step 10."
     )
   return first, last
 
 
 class Profiler:
-  """A trace by jax.profiler of some of a run's steps, in WORKDIR/profile."""
+  """Traces some steps of a run with jax.profiler into WORKDIR/profile."""
 
   def __init__(
     self,
     steps: tuple[int, int] | None,
     workdir: pathlib.Path,
-    say: Callable[[str], Any],
+    report: Callable[[str], Any],
     *,
     first_step: int,
   ):
-    """Traces `steps`, (M, N), or as much of it as comes after `first_step`."""
-    self._first, self._last = steps or (0, 0)
-    self._folder = workdir / files.PROFILE
-    self._say = say
-    self._since: int | None = None
-    if steps and first_step >= self._last:
-      say(
-        f"log.profile={self._first}:{self._last}: no trace, the run starts at"
-        f" step {first_step:,}"
-      )
-
-  def at(self, done: int, newest: jax.Array) -> None:
-    """Begins or ends the trace when `done` steps have been dispatched.
+    """Creates the profiler.
 
     Args:
-      done: how many.
-      newest: what is there once they are through.
+      steps: (M, N) traces the steps from M to N; None traces nothing.
+      workdir: the folder of the run.
+      report: prints a line.
+      first_step: the step at which this process starts; steps before it are
+        not traced.
+    """
+    self._first, self._last = steps or (0, 0)
+    self._folder = workdir / files.PROFILE
+    self._report = report
+    self._since: int | None = None  # step at which the current trace started
+    if steps and first_step >= self._last:
+      report(
+        f"warning: log.profile={self._first}:{self._last} traces nothing, as"
+        f" the run starts at step {first_step:,}."
+      )
+
+  def update(self, done: int, result: jax.Array) -> None:
+    """Starts or ends the trace if it is due.
+
+    Args:
+      done: number of dispatched steps.
+      result: an output of the last of them, to wait for.
     """
     if self._since is not None and done >= self._last:
-      jax.block_until_ready(newest)
+      jax.block_until_ready(result)
       self.close(done)
     elif self._since is None and self._first <= done < self._last:
-      jax.block_until_ready(newest)
+      jax.block_until_ready(result)
       with disk_errors(self._folder):
         jax.profiler.start_trace(self._folder, create_perfetto_trace=True)
       self._since = done
 
   def close(self, done: int | None = None) -> None:
-    """Ends a trace that is under way, and says where it lies."""
+    """Ends the current trace, if any, and reports its folder.
+
+    Args:
+      done: number of finished steps; None if the run was interrupted.
+    """
     if self._since is None:
       return
     since, self._since = self._since, None
     with disk_errors(self._folder):
       jax.profiler.stop_trace()
-    until = "where the run ended" if done is None else f"step {done:,}"
-    self._say(
-      f"traced from step {since:,} to {until}: {self._folder}/; open it with"
-      f" tensorboard --logdir={self._folder} (pip install tensorboard xprof),"
-      " or its perfetto_trace.json.gz with ui.perfetto.dev"
+    until = "the end of the run" if done is None else f"step {done:,}"
+    self._report(
+      f"Traced from step {since:,} to {until} into '{self._folder}'. Open it"
+      f" with tensorboard --logdir={self._folder} (pip install tensorboard"
+      " xprof), or its perfetto_trace.json.gz with https://ui.perfetto.dev."
     )

@@ -1,12 +1,14 @@
-"""The one training step: knows neither ELECTRA nor GLUE, owns the weights.
+"""Makes training and evaluation steps for any objective.
 
 An objective is `fn(params, inputs, keys_B, aux) -> {name: (sum, count)}`. The
-loss is the sum over the weighted names of weight * sum / count, with the counts
-of the whole global batch, however it is split over devices or micro-batches.
+loss is the sum of weight * sum / count over the terms with a weight. Sums and
+counts are those of the global batch, however it is split over devices or
+micro-batches. Pre-training and fine-tuning use the same step.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,17 +19,20 @@ from truenegs_jax.runtime import rng
 Array = jax.Array
 Terms = dict[str, tuple[Array, Array]]
 Objective = Callable[..., Terms]
-LossWeight = float | Callable[[Array | int], Array]  # or a schedule of the step
+LossWeight = float | Callable[[Array | int], Array]  # constant or schedule
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-  """All that a run is, beside its data and its config.
+  """State of a run, as saved in a checkpoint.
 
-  `step` (int32) counts the batches taken, skipped updates included; `key` is
-  the root key, the same during the whole run. `aux` holds device arrays that
-  the run itself has made and that are no parameters; the objective gets them
-  beside those that come from outside.
+  Attributes:
+    step: int32 [], number of batches used, including skipped updates.
+    params: parameters.
+    opt_state: state of the optimizer.
+    key: root key of all draws; constant during a run.
+    aux: arrays that the run computes itself but does not train, such as a
+      synonym table. The objective gets them together with its other `aux`.
   """
 
   step: Array
@@ -47,45 +52,54 @@ def init_state(
   tx: optax.GradientTransformation,
   seed: int,
 ) -> TrainState:
-  """A fresh state; pure, so that it can be jitted straight onto a mesh."""
+  """Returns the state of step 0; can be jitted to create it on a mesh."""
   params = init_params(jax.random.key(seed))
   return TrainState(
     step=jnp.zeros((), jnp.int32),
     params=params,
     opt_state=tx.init(params),
-    # Not the key that the parameters were drawn with.
+    # Not the key that drew the parameters.
     key=jax.random.fold_in(jax.random.key(seed), 1),
   )
 
 
 def make_train_step(
   objective: Objective,
-  weights: Mapping[str, LossWeight],
+  loss_weights: Mapping[str, LossWeight],
   tx: optax.GradientTransformation,
   num_microbatches: int = 1,
 ) -> Callable[[TrainState, dict, Mapping], tuple[TrainState, Terms]]:
-  """Builds `step(state, batch, aux) -> (state, terms)`.
+  """Makes `step(state, batch, aux) -> (state, terms)`.
 
-  A batch whose gradient is not finite leaves parameters and optimizer as they
-  were and is reported as `skipped`; the step is counted all the same.
+  If the gradient of a batch is not finite, parameters and optimizer stay as
+  they are and the term `skipped` is 1; the step is counted nevertheless.
+
+  Args:
+    objective: the objective.
+    loss_weights: weight of each term of the loss; other terms are metrics.
+    tx: the optimizer.
+    num_microbatches: number of slices of a batch whose gradients are added up.
   """
 
-  def step(state, batch, aux):
+  def step(
+    state: TrainState, batch: dict[str, Array], aux: Mapping[str, Array]
+  ) -> tuple[TrainState, Terms]:
     keys_B = rng.row_keys(state.key, state.step, batch["row"])
     inputs = {name: batch[name] for name in batch if name != "row"}
-    evaluate = lambda params, inputs, keys_B: objective(
-      params, inputs, keys_B, {**aux, **state.aux}
-    )
-    now = loss_weights_at(weights, state.step)
+
+    def evaluate(params: dict, inputs: dict, keys_B: Array) -> Terms:
+      return objective(params, inputs, keys_B, {**aux, **state.aux})
+
+    current = loss_weights_at(loss_weights, state.step)
     if num_microbatches == 1:
-      terms, grads = _whole_gradient(
-        evaluate, now, state.params, inputs, keys_B
+      terms, grads = _batch_gradient(
+        evaluate, current, state.params, inputs, keys_B
       )
     else:
       terms, grads = _accumulated_gradient(
-        evaluate, now, state.params, inputs, keys_B, num_microbatches
+        evaluate, current, state.params, inputs, keys_B, num_microbatches
       )
-    return _apply(state, tx, terms, grads)
+    return _update(state, tx, terms, grads)
 
   return step
 
@@ -93,10 +107,14 @@ def make_train_step(
 def make_eval_step(
   objective: Objective, seed: int
 ) -> Callable[[dict, dict, Mapping], Terms]:
-  """Builds `evaluate(params, batch, aux) -> terms`, with the same draws for a
-  held-out row at every evaluation of every run of this seed."""
+  """Makes `evaluate(params, batch, aux) -> terms`.
 
-  def evaluate(params, batch, aux):
+  A row has the same draws in every evaluation of every run with this seed.
+  """
+
+  def evaluate(
+    params: dict, batch: dict[str, Array], aux: Mapping[str, Array]
+  ) -> Terms:
     key = jax.random.fold_in(jax.random.key(seed), 2)
     keys_B = rng.row_keys(key, 0, batch["row"])
     inputs = {name: batch[name] for name in batch if name != "row"}
@@ -106,103 +124,124 @@ def make_eval_step(
 
 
 def loss_weights_at(
-  weights: Mapping[str, LossWeight], step: Array | int
+  loss_weights: Mapping[str, LossWeight], step: Array | int
 ) -> dict[str, Array | float]:
-  """The weight of each term at a step."""
+  """Returns the value of each loss weight at a step."""
   return {
     name: weight(step) if callable(weight) else weight
-    for name, weight in weights.items()
+    for name, weight in loss_weights.items()
   }
 
 
-def total_loss(terms: Terms, weights: Mapping[str, Array | float]) -> Array:
-  """The one division: weight * sum / count; an empty term counts 0."""
-  shares = [
+def total_loss(
+  terms: Terms, loss_weights: Mapping[str, Array | float]
+) -> Array:
+  """Returns the sum of weight * sum / count; empty terms count 0."""
+  losses = [
     weight * terms[name][0] / jnp.maximum(terms[name][1], 1.0)
-    for name, weight in weights.items()
+    for name, weight in loss_weights.items()
   ]
-  return sum(shares, jnp.zeros(()))
+  return sum(losses, jnp.zeros(()))
 
 
-def _whole_gradient(evaluate, weights, params, inputs, keys_B):
-  def loss(params):
+def _batch_gradient(
+  evaluate: Callable[..., Terms],
+  loss_weights: Mapping[str, Array | float],
+  params: dict,
+  inputs: dict[str, Array],
+  keys_B: Array,
+) -> tuple[Terms, dict]:
+  def loss(params: dict) -> tuple[Array, Terms]:
     terms = evaluate(params, inputs, keys_B)
-    return total_loss(terms, weights), terms
+    return total_loss(terms, loss_weights), terms
 
   grads, terms = jax.grad(loss, has_aux=True)(params)
   return terms, grads
 
 
-def _accumulated_gradient(evaluate, weights, params, inputs, keys_B, num):
-  """The gradient of the whole batch, a micro-batch at a time.
+def _accumulated_gradient(
+  evaluate: Callable[..., Terms],
+  loss_weights: Mapping[str, Array | float],
+  params: dict,
+  inputs: dict[str, Array],
+  keys_B: Array,
+  num_microbatches: int,
+) -> tuple[Terms, dict]:
+  """Computes the gradient of the whole batch, one micro-batch at a time.
 
-  A count (kept slots) may be known only after the forward pass of the last
-  micro-batch. So each term's sum has a gradient tree of its own, divided at
-  the end. The terms' backward graphs hardly overlap and XLA merges their equal
-  forward passes, so this costs memory for trees, not passes over the data.
+  Some counts (kept slots) are known only after the last micro-batch. So the sum
+  of each term has its own gradient tree, which is divided at the end. This
+  costs memory, but hardly any time: the backward passes of the terms overlap
+  little, and XLA merges equal forward passes.
   """
 
-  def slices(x):
-    # Every num-th row: a device's slice of the batch stays on the device.
-    split = x.reshape(x.shape[0] // num, num, *x.shape[1:])
-    return jnp.moveaxis(split, 1, 0)
+  def split(x: Array) -> Array:
+    # Each micro-batch takes every n-th row, so that rows stay on their device.
+    n = num_microbatches
+    rows = x.reshape(len(x) // n, n, *x.shape[1:])
+    return jnp.moveaxis(rows, 1, 0)
 
-  def term_gradients(inputs, keys_B):
-    def sums(params):
+  def term_gradients(inputs: dict, keys_B: Array) -> tuple[dict, Terms]:
+    def compute_sums(params: dict) -> tuple[dict[str, Array], Terms]:
       terms = evaluate(params, inputs, keys_B)
-      return {name: terms[name][0] for name in weights}, terms
+      return {name: terms[name][0] for name in loss_weights}, terms
 
-    # One forward pass; then the backward pass of each sum alone. (A vjp with
-    # cotangents 1, 0, 0 would run all of them for each.)
-    _, push, terms = jax.linearize(sums, params, has_aux=True)
+    # One forward pass, then one backward pass for each sum. A vjp with
+    # cotangents 1, 0, 0 would run all backward passes for each sum.
+    _, push, terms = jax.linearize(compute_sums, params, has_aux=True)
     grads = {}
-    for name in weights:
-      one_sum = lambda tangents, name=name: push(tangents)[name]
-      (grads[name],) = jax.linear_transpose(one_sum, params)(jnp.ones(()))
+    for name in loss_weights:
+      transpose = jax.linear_transpose(
+        lambda tangents, name=name: push(tangents)[name], params
+      )
+      (grads[name],) = transpose(jnp.ones(()))
     return grads, terms
 
-  def add(sums, micro):
-    return jax.tree.map(jnp.add, sums, term_gradients(*micro)), None
+  def add(totals: Any, microbatch: Any) -> tuple[Any, None]:
+    return jax.tree.map(jnp.add, totals, term_gradients(*microbatch)), None
 
-  micro = jax.tree.map(slices, (inputs, keys_B))
-  shapes = jax.eval_shape(term_gradients, *jax.tree.map(lambda x: x[0], micro))
-  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-  (grads, terms), _ = jax.lax.scan(add, zeros, micro)
-  scale = {
-    name: weight / jnp.maximum(terms[name][1], 1.0)
-    for name, weight in weights.items()
-  }
-  combined = jax.tree.map(
-    lambda *leaves: sum(
-      s * g for s, g in zip(scale.values(), leaves, strict=True)
-    ),
-    *(grads[name] for name in scale),
+  microbatches = jax.tree.map(split, (inputs, keys_B))
+  shapes = jax.eval_shape(
+    term_gradients, *jax.tree.map(lambda x: x[0], microbatches)
   )
-  return terms, combined
+  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+  (grads, terms), _ = jax.lax.scan(add, zeros, microbatches)
+  scales = [
+    weight / jnp.maximum(terms[name][1], 1.0)
+    for name, weight in loss_weights.items()
+  ]
+
+  def combine(*grads: Array) -> Any:
+    return sum(s * g for s, g in zip(scales, grads, strict=True))
+
+  return terms, jax.tree.map(combine, *(grads[name] for name in loss_weights))
 
 
-def _apply(
+def _update(
   state: TrainState,
   tx: optax.GradientTransformation,
   terms: Terms,
   grads: dict,
 ) -> tuple[TrainState, Terms]:
+  """Updates parameters and optimizer if the gradient is finite."""
   grad_norm = optax.tree.norm(grads)
   finite = jnp.isfinite(grad_norm)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
-  params = optax.apply_updates(state.params, updates)
-  keep = lambda new, old: jax.tree.map(
-    lambda n, o: jnp.where(finite, n, o), new, old
+  params, opt_state = jax.tree.map(
+    lambda new, old: jnp.where(finite, new, old),
+    (optax.apply_updates(state.params, updates), opt_state),
+    (state.params, state.opt_state),
   )
+  step = state.step + 1
   state = TrainState(
-    step=state.step + 1,
-    params=keep(params, state.params),
-    # The schedule goes by the batches taken, not by the updates made.
-    opt_state=_with_count(keep(opt_state, state.opt_state), state.step + 1),
+    step=step,
+    params=params,
+    # The schedule counts batches, including skipped updates.
+    opt_state=_set_schedule_count(opt_state, step),
     key=state.key,
     aux=state.aux,
   )
-  # A batch that was skipped must not turn the sums of many into NaN.
+  # The terms of a skipped batch must not make merged sums NaN.
   terms = jax.tree.map(lambda x: jnp.where(finite, x, 0.0), terms)
   grad_norm = jnp.where(finite, grad_norm, 0.0)
   one = jnp.ones(())
@@ -213,8 +252,9 @@ def _apply(
   return state, terms
 
 
-def _with_count(opt_state: optax.OptState, count: Array) -> optax.OptState:
-  """Sets the step that the schedule will see next."""
+def _set_schedule_count(
+  opt_state: optax.OptState, count: Array
+) -> optax.OptState:
   return jax.tree.map(
     lambda s: (
       s._replace(count=count)
