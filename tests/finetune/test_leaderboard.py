@@ -1,4 +1,4 @@
-"""Summaries of seeds, runs that failed, and published rows."""
+"""Tests summaries of runs, detection of failed runs, and published scores."""
 
 import dataclasses
 import json
@@ -10,20 +10,17 @@ from truenegs_jax.finetune import leaderboard
 from truenegs_jax.finetune.task_data import find_failure
 
 
-def test_a_summary_drops_nothing():
-  found = leaderboard.summarize_scores(
-    [80.0, 50.0, 84.0, 82.0], ["", "constant", "", ""]
-  )
-  want = leaderboard.Summary(
+def test_a_summary_has_all_runs():
+  scores, failures = [80.0, 50.0, 84.0, 82.0], ["", "constant", "", ""]
+  assert leaderboard.summarize_scores(scores, failures) == leaderboard.Summary(
     runs=4,
     failed=1,
     median=81.0,
     mean=74.0,
     low=50.0,
     high=84.0,
-    sd=pytest.approx(np.std([80, 50, 84, 82], ddof=1)),
+    sd=pytest.approx(np.std(scores, ddof=1)),
   )
-  assert found == want
   assert leaderboard.summarize_scores([80.0], [""]).sd is None
 
 
@@ -40,33 +37,37 @@ def test_a_summary_drops_nothing():
     (["a", "b"], ["the", "b"], ""),
   ],
 )
-def test_a_run_that_says_one_thing_failed(gold, predicted, reason):
-  found = find_failure(gold, predicted)
-  assert (reason in found) if reason else not found
+def test_runs_with_constant_predictions_failed(gold, predicted, reason):
+  failure = find_failure(gold, predicted)
+  assert (reason in failure) if reason else not failure
 
 
-def test_averages_of_the_papers_table_are_recomputed():
-  rows = {
-    r.name: r for r in leaderboard.PUBLISHED if r.source == leaderboard.TABLE_3
+def test_averages_match_the_papers_table():
+  scores = {
+    model.name: model.scores
+    for model in leaderboard.PUBLISHED
+    if model.source == leaderboard.TABLE_3
   }
-  averages = [leaderboard.average(row.scores) for row in rows.values()]
-  want = [82.85, 83.45, 83.39, 84.66, 85.05, 85.13]
-  want += [80.36, 81.35, 81.91, 87.66, 88.39, 88.33]
-  np.testing.assert_allclose(averages, want, atol=0.0051)
-  small = dict(rows["ELECTRA small"].scores)
+  averages = [leaderboard.average(x) for x in scores.values()]
+  expected = [82.85, 83.45, 83.39, 84.66, 85.05, 85.13]
+  expected += [80.36, 81.35, 81.91, 87.66, 88.39, 88.33]
+  np.testing.assert_allclose(averages, expected, atol=0.0051)
+  small = dict(scores["ELECTRA small"])
   del small["rte"]
   assert leaderboard.average(small) is None
   assert leaderboard.average(small, tasks=["cola"]) == 56.8
 
 
-def test_rows_are_those_of_the_family_and_size():
-  rows = lambda **kw: [r.name for r in leaderboard.find_published(**kw)]
-  assert rows(tasks=leaderboard.GLUE, family="bert", width=768) == [
+def test_finds_published_models_by_family_and_size():
+  def find_names(**kwargs):
+    return [model.name for model in leaderboard.find_published(**kwargs)]
+
+  assert find_names(tasks=leaderboard.GLUE, family="bert", width=768) == [
     "BERT base",
     "BERT base HC",
     "BERT base SR",
   ]
-  assert rows(tasks=["squad"], family="electra", width=768) == [
+  assert find_names(tasks=["squad"], family="electra", width=768) == [
     "ELECTRA base",
     "ELECTRA base HC",
     "ELECTRA base SR",
@@ -74,16 +75,17 @@ def test_rows_are_those_of_the_family_and_size():
     "ELECTRA base++",
     "ELECTRA base",
   ]
-  assert rows(tasks=["qnli", "rte"], family="electra", width=1024) == [
+  assert find_names(tasks=["qnli", "rte"], family="electra", width=1024) == [
     "ELECTRA large"
   ]
-  assert not rows(tasks=["squad"], family="bert", width=768)
+  assert not find_names(tasks=["squad"], family="bert", width=768)
   small = leaderboard.find_published(["squad"], family="electra", width=512)
   assert small == leaderboard.find_published(
     ["squad"], family="electra", width=64
   )
-  assert {r.size for r in leaderboard.PUBLISHED} == {"small", "base", "large"}
-  assert json.dumps([dataclasses.asdict(row) for row in leaderboard.PUBLISHED])
-  for row in leaderboard.PUBLISHED:
-    assert row.note and row.source
-    assert set(row.scores) <= {*leaderboard.GLUE, *leaderboard.SQUAD}
+  sizes = {model.size for model in leaderboard.PUBLISHED}
+  assert sizes == {"small", "base", "large"}
+  assert json.dumps(list(map(dataclasses.asdict, leaderboard.PUBLISHED)))
+  for model in leaderboard.PUBLISHED:
+    assert model.note and model.source
+    assert set(model.scores) <= {*leaderboard.GLUE, *leaderboard.SQUAD}
