@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 
@@ -53,6 +54,12 @@ def free_compiled_programs():
   jax.clear_caches()
   gc.collect()
   gc.freeze()
+
+
+@pytest.fixture
+def no_torch(monkeypatch):
+  """Simulates that PyTorch is not installed, which also saves time."""
+  monkeypatch.setitem(sys.modules, "torch", None)
 
 
 def data_folder() -> pathlib.Path:

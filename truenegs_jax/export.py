@@ -39,21 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     allow_abbrev=False,
   )
   source = parser.add_mutually_exclusive_group(required=True)
-  source.add_argument(
-    "--workdir", type=pathlib.Path, help="The workdir of the run to export."
-  )
-  source.add_argument(
-    "--init", help="The weights to convert, a value of config.init."
-  )
+  source.add_argument("--workdir", type=pathlib.Path, help="The run's workdir.")
+  source.add_argument("--init", help="The weights, a value of config.init.")
   parser.add_argument(
-    "--step", type=int, help="The saved step of --workdir. Default: the newest."
+    "--step", type=int, help="A saved step (default: newest)."
   )
-  parser.add_argument(
-    "--vocab", default="", help="The vocabulary file of --init without one."
-  )
-  parser.add_argument(
-    "--output", type=pathlib.Path, help="The folder to create."
-  )
+  parser.add_argument("--vocab", default="", help="The vocabulary of --init.")
+  parser.add_argument("--output", type=pathlib.Path, help="The new folder.")
   parser.add_argument(
     "--dtype", choices=tuple(hf_names.DTYPES), default="float32"
   )

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import sys
 
 import pytest
 
@@ -18,12 +17,6 @@ from truenegs_jax.weights.formats import hf_folder
 WORDS = ["the", "##s", "café", "天"]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 VOCAB += [f"w{i}" for i in range(tiny.V - len(VOCAB))]
-
-
-@pytest.fixture
-def no_torch(monkeypatch):
-  """Simulates that PyTorch is not installed, which also saves time."""
-  monkeypatch.setitem(sys.modules, "torch", None)
 
 
 def _export(init, output, *flags):

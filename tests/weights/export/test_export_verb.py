@@ -1,7 +1,6 @@
 """The command `python -m truenegs_jax.export` on the workdir of a tiny run."""
 
 import json
-import sys
 
 import jax
 import numpy as np
@@ -15,12 +14,6 @@ from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.workdir.from_config import build_model
 
 CONFIG = electra_demo.get_config("runlocal")
-
-
-@pytest.fixture
-def no_torch(monkeypatch):
-  """Simulates that PyTorch is not installed, which also saves time."""
-  monkeypatch.setitem(sys.modules, "torch", None)
 
 
 @pytest.fixture(scope="module")

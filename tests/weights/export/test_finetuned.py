@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 
 import jax
 import numpy as np
@@ -62,12 +61,6 @@ def _export(model, params, output, task):
   return finetuned.export_task(
     params, model, TOKENIZER, output, task=task, details=DETAILS
   )
-
-
-@pytest.fixture
-def no_torch(monkeypatch):
-  """Simulates that PyTorch is not installed, which also saves time."""
-  monkeypatch.setitem(sys.modules, "torch", None)
 
 
 def _load_auto(folder, task):

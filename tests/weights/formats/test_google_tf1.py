@@ -16,6 +16,7 @@ from truenegs_jax.weights.formats import google_tf1
 # Our names -> names in google-research/electra and google-research/bert.
 DENSE = {"kernel": "kernel", "bias": "bias"}
 NORM = {"scale": "gamma", "bias": "beta"}
+TABLES = {"word": "word", "position": "position", "type": "token_type"}
 LAYER = {
   "query": "attention/self/query",
   "key": "attention/self/key",
@@ -72,11 +73,7 @@ def _expected_names(role):
   family = "bert" if role == "bert" else "electra"
   names = dict(arrays) | {
     f"embeddings/{kind}": f"{family}/embeddings/{name}_embeddings"
-    for kind, name in (
-      ("word", "word"),
-      ("position", "position"),
-      ("type", "token_type"),
-    )
+    for kind, name in TABLES.items()
   }
   modules = {
     "embeddings/norm": f"{family}/embeddings/LayerNorm",

@@ -217,7 +217,7 @@ def test_all_mismatched_arrays_are_listed_with_both_shapes(bert):
     ("position_embedding_type", "relative_key", "the model's is 'absolute'"),
     ("is_decoder", True, "is_decoder is True"),
     ("model_type", "electra", "weights of BERT"),
-    ("model_type", None, "has no model_type"),
+    ("model_type", None, "has model_type=None"),
     ("num_hidden_layers", 10**6, "has 1,000,000 layers"),
     ("num_hidden_layers", 10**9, "not a valid size"),
   ],

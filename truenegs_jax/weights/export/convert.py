@@ -3,7 +3,6 @@
 export_weights("uncased_L-12_H-768_A-12", output)  # Google's BERT, as unpacked
 """
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Mapping
@@ -33,21 +32,6 @@ RATES = {  # fields of EncoderConfig that fine-tuning reads from config.json
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class ConvertedWeights:
-  """Weights in our layout.
-
-  Attributes:
-    roles: the networks that were read; the model may have more.
-  """
-
-  params: dict[str, Any]
-  model: pretrain.Model
-  tokenizer: Tokenizer
-  roles: tuple[str, ...]
-  origin: model_card.ModelOrigin
-
-
 def export_weights(
   init: str,
   output: pathlib.Path,
@@ -56,61 +40,23 @@ def export_weights(
   dtype: str = "float32",
   report: Callable[[str], Any] = print,
 ) -> pretrained.ExportResult:
-  """Converts weights in any format of `config.init`; nothing is trained.
+  """Converts weights of any size, with a pooler if they have one.
 
   Args:
     init: a value of `config.init`. Export a run with
       `export_run.export_workdir`, whose model card says more.
     output, dtype: as in `pretrained.export_model`.
-    vocab, report: as in `read_weights`.
-
-  Raises:
-    InputError: `output` and `init` overlap; as `read_weights` and
-      `pretrained.export_model`.
-    CheckpointError, NonFiniteError, DiskError, TrueNegsError: as
-      `pretrained.export_model`.
-  """
-  # Checked before the weights are read, which may take long.
-  _check_apart(init, pretrained.check_replaceable(output))
-  converted = read_weights(init, vocab=vocab, report=report)
-  return pretrained.export_model(
-    converted.params,
-    converted.model,
-    converted.tokenizer,
-    output,
-    origin=converted.origin,
-    roles=converted.roles,
-    dtype=dtype,
-  )
-
-
-def _check_apart(init: str, output: pathlib.Path) -> None:
-  """Refuses an output that contains, or is inside, the weights."""
-  for part in (init, *init.split(",")):
-    path = pathlib.Path(os.path.realpath(os.path.expanduser(part.strip())))
-    if not part.strip() or not path.exists():
-      continue
-    if output in (path, *path.parents) or path in output.parents:
-      raise InputError(
-        f"output='{output}' overlaps with the weights to convert, '{path}'."
-        " Choose another --output."
-      )
-
-
-def read_weights(
-  init: str, *, vocab: str = "", report: Callable[[str], Any] = print
-) -> ConvertedWeights:
-  """Reads weights of any size, with a pooler if they have one.
-
-  Args:
-    init: a value of `config.init`.
     vocab: the vocabulary file of weights that come without one.
     report: receives lines about downloads and about heads drawn at random.
 
   Raises:
-    InputError: a generator alone; no vocabulary, or one of another size;
-      transformers does not have the backbone; as `load.load_params`.
+    InputError: `output` and `init` overlap; a generator alone; no vocabulary,
+      or one of another size; as `load.load_params` and
+      `pretrained.export_model`.
+    CheckpointError, NonFiniteError, DiskError, TrueNegsError: as these.
   """
+  # Checked first, as reading the weights may take long.
+  _check_apart(init, pretrained.check_replaceable(output))
   weights = Weights(init, report)
   networks = weights.networks
   if set(networks) not in EXPORTABLE:
@@ -131,28 +77,40 @@ def read_weights(
     report(f"init: dropped {padding:,} rows of padding.")
   model = _make_model(networks, vocab_size=len(tokenizer.vocab), report=report)
   hf_folder.check_backbone(model)
-  # Not reported: it would name the generator that is not written.
   params = load.load_params(
     weights,
     model,
     tokenizer=tokenizer,
     skip="words" if padding else "",
-    report=lambda line: None,
+    report=lambda line: None,  # would name a generator that is not written
   )
-  random_parts = {
-    role: _missing_modules(network, model, role)
-    for role, network in networks.items()
-  }
-  for role, names in random_parts.items():
-    if names:
-      report(
-        f"init: NOT in {networks[role].location}, so DRAWN AT RANDOM: {names}."
-      )
-  line = f"* Converted, not trained, by truenegs_jax from: `{init}`"
   origin = model_card.ModelOrigin(
-    line, trained=False, random_parts=random_parts
+    f"* Converted, not trained, by truenegs_jax from: `{init}`",
+    trained=False,
+    random_parts=_find_random_parts(networks, model, report),
   )
-  return ConvertedWeights(params, model, tokenizer, tuple(networks), origin)
+  return pretrained.export_model(
+    params,
+    model,
+    tokenizer,
+    output,
+    origin=origin,
+    roles=tuple(networks),
+    dtype=dtype,
+  )
+
+
+def _check_apart(init: str, output: pathlib.Path) -> None:
+  """Refuses an output that contains, or is inside, the weights."""
+  for part in (init, *init.split(",")):
+    path = pathlib.Path(os.path.realpath(os.path.expanduser(part.strip())))
+    if not part.strip() or not path.exists():
+      continue
+    if output in (path, *path.parents) or path in output.parents:
+      raise InputError(
+        f"output='{output}' overlaps with the weights to convert, '{path}'."
+        " Choose another --output."
+      )
 
 
 def _make_model(
@@ -215,9 +173,21 @@ def _load_tokenizer(network: Network, vocab: str) -> Tokenizer:
   return uncased
 
 
-def _missing_modules(network: Network, model: pretrain.Model, role: str) -> str:
-  """Lists Hugging Face's names of the modules that the weights lack."""
-  loadable = check_fit.loadable_names(network, model, role)
-  missing = set(network.name_table(model, role)) - set(loadable)
-  table = hf_names.name_table(model, role)
-  return ", ".join(sorted({table[path].rpartition(".")[0] for path in missing}))
+def _find_random_parts(
+  networks: Mapping[str, Network],
+  model: pretrain.Model,
+  report: Callable[[str], Any],
+) -> dict[str, str]:
+  """Reports and returns Hugging Face's names of missing modules, by role."""
+  parts = {}
+  for role, network in networks.items():
+    loadable = check_fit.loadable_names(network, model, role)
+    missing = set(network.name_table(model, role)) - set(loadable)
+    table = hf_names.name_table(model, role)
+    modules = sorted({table[path].rpartition(".")[0] for path in missing})
+    parts[role] = ", ".join(modules)
+    if modules:
+      report(
+        f"init: NOT in {network.location}, so DRAWN AT RANDOM: {parts[role]}."
+      )
+  return parts

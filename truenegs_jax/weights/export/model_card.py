@@ -6,6 +6,7 @@ from typing import Any
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import finetune, pretrain
+from truenegs_jax.models.encoder import EncoderConfig
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights.formats import hf_names
 
@@ -112,18 +113,15 @@ def pretrained_card(
     source = _METHOD + source
     title += ", pre-trained on true negatives"
     use += _POOLER_NOTE if hf_names.has_pooler(model) else ""
-  return _CARD.format(
+  return _fill_card(
+    config,
+    tokenizer,
     pipeline="fill-mask" if fills_masks else "feature-extraction",
     family=family,
     title=title,
     use=use,
     architecture=hf_names.architecture(model, role),
     parameters=pretrain.count_parameters(pretrain.select_params(params, role)),
-    layers=config.layers,
-    width=config.width,
-    max_positions=config.max_positions,
-    vocab_size=config.vocab_size,
-    case=_case(tokenizer),
     details=origin.details,
     source=source,
   )
@@ -141,34 +139,38 @@ def task_card(
   Args:
     details: lines of a Markdown list, "* ...": recipe, score, command.
   """
-  config, family = model.config, hf_names.NETWORKS[model.role].family
-  spans = task.kind == task_lib.SPANS
-  architecture = hf_names.architecture(model, model.role)
+  family = hf_names.NETWORKS[model.role].family
+  is_spans = task.kind == task_lib.SPANS
   use = _TASK_USES[task.kind].format(
     labels=", ".join(f"`{label}`" for label in task.labels)
   )
-  pipeline = "question-answering" if spans else "text-classification"
+  pipeline = "question-answering" if is_spans else "text-classification"
   if model.head == "linear":
     use, pipeline = use + _LINEAR_NOTE, "feature-extraction"
-  return _CARD.format(
+  return _fill_card(
+    model.config,
+    tokenizer,
     pipeline=pipeline,
     family=family,
     title=f"{family.upper()}, fine-tuned on {task.title}",
     use=use,
-    architecture=architecture,
+    architecture=hf_names.architecture(model, model.role),
     parameters=pretrain.count_parameters(params),
-    layers=config.layers,
-    width=config.width,
-    max_positions=config.max_positions,
-    vocab_size=config.vocab_size,
-    case=_case(tokenizer),
     details=details,
     source=_SOURCES[family],
   )
 
 
-def _case(tokenizer: Tokenizer) -> str:
-  """Describes how text is normalized."""
+def _fill_card(
+  config: EncoderConfig, tokenizer: Tokenizer, **fields: Any
+) -> str:
   case = "text is lower-cased" if tokenizer.lowercase else "cased"
   accents = "stripped" if tokenizer.strip_accents else "kept"
-  return f"{case}, accents are {accents}"
+  return _CARD.format(
+    layers=config.layers,
+    width=config.width,
+    max_positions=config.max_positions,
+    vocab_size=config.vocab_size,
+    case=f"{case}, accents are {accents}",
+    **fields,
+  )

@@ -91,10 +91,10 @@ def export_model(
         )
         (folder / "README.md").write_text(card, encoding="utf-8")
         write_checksums(folder)
-    compared, statement = torch_parity.compare(
+    compared, summary = torch_parity.compare(
       partial, params, model, roles=roles, dtype=dtype
     )
-  return ExportResult(output, compared, statement)
+  return ExportResult(output, compared, summary)
 
 
 def check_finite(params: Mapping[str, Any]) -> None:

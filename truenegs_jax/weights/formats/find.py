@@ -25,10 +25,8 @@ from truenegs_jax.weights.formats.hf_safetensors import INDEX, WEIGHTS
 from truenegs_jax.weights.formats.network import Network
 from truenegs_jax.workdir import files
 
-# Results of fine-tuning in its workdir, in a task's folder and in a run's.
-FINETUNE_RESULTS = tuple(
-  f"{folder}result.json" for folder in ("*/seed-*/", "seed-*/", "")
-)
+# Results in a workdir of fine-tuning, in a folder of a task, and of one run.
+RESULTS = ("*/seed-*/result.json", "seed-*/result.json", "result.json")
 INIT_FORMATS = (
   "config.init accepts a folder that save_pretrained of transformers or"
   " truenegs_jax.export wrote (for an ELECTRA pair, a folder with"
@@ -140,8 +138,8 @@ def _open_location(
     )
   if not hf_hub.is_model_name(location):
     raise InputError(f"init: there is no folder {location!r}. {INIT_FORMATS}")
-  folder = hf_hub.download(location, report=report)
-  return _key_by_role(hf_folder.open_network(folder))
+  network = hf_folder.open_network(hf_hub.download(location, report=report))
+  return {network.role: network}
 
 
 def _open_folder(folder: pathlib.Path) -> dict[str, Network]:
@@ -156,14 +154,13 @@ def _open_folder(folder: pathlib.Path) -> dict[str, Network]:
   has_config = (folder / hf_folder.CONFIG).exists()
   if not has_config and not any(folder.glob("*model*")):
     raise InputError(f"init: '{folder}' holds no weights. {INIT_FORMATS}")
-  return _key_by_role(hf_folder.open_network(folder))
+  network = hf_folder.open_network(folder)
+  return {network.role: network}
 
 
 def _refuse_fine_tuning(folder: pathlib.Path) -> None:
   """Refuses a folder of fine-tuning runs and names one of their models."""
-  runs = [
-    p.parent for pattern in FINETUNE_RESULTS for p in folder.glob(pattern)
-  ]
+  runs = [p.parent for pattern in RESULTS for p in folder.glob(pattern)]
   models = [x / "model" for x in runs if (x / "model" / WEIGHTS).exists()]
   if models:
     count = f"one of its {len(models)} models" if models[1:] else "its model"
@@ -196,10 +193,6 @@ def _open_subfolders(
         " its config and arrays. Rename the folder."
       )
   return networks
-
-
-def _key_by_role(network: Network) -> dict[str, Network]:
-  return {network.role: network}
 
 
 def _list_roles(networks: Mapping[str, Network]) -> str:

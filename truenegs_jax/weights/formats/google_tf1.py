@@ -10,7 +10,6 @@ Face's copies of the same weights.
 
 import contextlib
 import glob
-import json
 import os
 import pathlib
 import re
@@ -164,7 +163,7 @@ def name_table(model: hf_names.Model, role: str) -> dict[str, str]:
 
 
 def _open_arrays(prefix: pathlib.Path) -> Arrays:
-  with _as_input_errors(prefix):
+  with _wrap_errors(prefix):
     reader = load_checkpoint(prefix)
     shapes = {
       name: tuple(shape)
@@ -172,7 +171,7 @@ def _open_arrays(prefix: pathlib.Path) -> Arrays:
     }
 
   def read(name: str) -> np.ndarray:
-    with _as_input_errors(prefix):
+    with _wrap_errors(prefix):
       x = np.asarray(reader.get_tensor(name))
       if x.dtype != np.float32:
         raise ValueError(f"{name!r} is of type {x.dtype}, not float32")
@@ -183,7 +182,7 @@ def _open_arrays(prefix: pathlib.Path) -> Arrays:
 
 
 @contextlib.contextmanager
-def _as_input_errors(prefix: pathlib.Path) -> Iterator[None]:
+def _wrap_errors(prefix: pathlib.Path) -> Iterator[None]:
   """Turns every error of TensorFlow's reader into an InputError."""
   try:
     yield
@@ -280,16 +279,10 @@ def _matrix_shape(arrays: Arrays, name: str) -> tuple[int, ...]:
 
 def _read_bert_config(folder: pathlib.Path) -> dict[str, Any]:
   """Returns the fields of bert_config.json; empty if the file is missing."""
-  path = folder / CONFIG
-  if not path.exists():
+  if not (folder / CONFIG).exists():
     return {}
-  file = find_file(folder, CONFIG)
-  try:
-    fields = json.loads(file.target.read_text(encoding="utf-8"))
-  except (OSError, ValueError, RecursionError) as e:
-    raise InputError(f"init: '{path}' cannot be read: {e!r}.") from e
-  if not isinstance(fields, dict):
-    raise InputError(f"init: '{path}' is not a JSON object.")
+  path = find_file(folder, CONFIG).path
+  fields = hf_folder.read_json_object(path)
   hf_folder.check_sizes(path, fields)
   return fields
 

@@ -89,8 +89,8 @@ def check_backbone(model: hf_names.Model) -> None:
   if not has_counterpart(model):
     raise InputError(
       f"model.backbone={model.backbone!r} has no counterpart in Hugging Face's"
-      " transformers. It can neither be exported nor start from weights in"
-      " Hugging Face's format. Use --config.model.backbone=encoder."
+      " transformers. Such a model is not exported and cannot start from"
+      " weights in Hugging Face's format. Use --config.model.backbone=encoder."
     )
 
 
@@ -140,23 +140,27 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
   Raises:
     InputError: the file cannot be read, or is of an unknown family.
   """
-  try:
-    saved = json.loads(path.read_text(encoding="utf-8"))
-    family = str(saved["model_type"])
-  except (KeyError, TypeError) as e:
+  saved = read_json_object(path)
+  family = saved.get("model_type")
+  if not isinstance(family, str) or family not in _DEFAULTS:
     raise InputError(
-      f"init: '{path}' has no model_type, so it is not a config of"
-      " transformers. Use the config that belongs to the weights."
-    ) from e
-  except (OSError, ValueError, RecursionError) as e:
-    raise InputError(f"init: '{path}' cannot be read: {e!r}.") from e
-  if family not in _DEFAULTS:
-    raise InputError(
-      f"init: '{path}' has model_type={family!r}. Only"
-      f" {' and '.join(_DEFAULTS)} are supported."
+      f"init: '{path}' has model_type={family!r}, but only"
+      f" {' and '.join(_DEFAULTS)} are supported. Use other weights, or the"
+      " config that belongs to these."
     )
   fields = _DEFAULTS[family] | _SHARED_DEFAULTS | _FIXED | saved
   check_sizes(path, fields)
+  return fields
+
+
+def read_json_object(path: pathlib.Path) -> dict[str, Any]:
+  """Reads a JSON object; raises InputError if that fails."""
+  try:
+    fields = json.loads(path.read_text(encoding="utf-8"))
+  except (OSError, ValueError, RecursionError) as e:
+    raise InputError(f"init: '{path}' cannot be read: {e!r}.") from e
+  if not isinstance(fields, dict):
+    raise InputError(f"init: '{path}' is not a JSON object.")
   return fields
 
 
@@ -380,9 +384,8 @@ def _read_optional_json(folder: pathlib.Path, name: str) -> Mapping[str, Any]:
   """Reads a JSON object; empty if the file is missing or invalid."""
   if not (folder / name).exists():
     return {}
-  file = find_file(folder, name)
+  path = find_file(folder, name).path
   try:
-    fields = json.loads(file.target.read_text(encoding="utf-8"))
-  except (OSError, ValueError, RecursionError):
+    return read_json_object(path)
+  except InputError:
     return {}
-  return fields if isinstance(fields, dict) else {}

@@ -78,7 +78,7 @@ def download(name: str, *, report: Callable[[str], Any]) -> pathlib.Path:
     if not any((folder / file).exists() for file in (WEIGHTS, INDEX)):
       folder = download_files(*FILES, PICKLE)
   except Exception as error:  # every network failure has its own class
-    raise _make_user_error(repo, revision, error) from error
+    raise _explain(repo, revision, error) from error
   has_weights = any((folder / x).exists() for x in (WEIGHTS, INDEX, PICKLE))
   if not (has_weights and (folder / "config.json").exists()):
     raise InputError(
@@ -88,13 +88,8 @@ def download(name: str, *, report: Callable[[str], Any]) -> pathlib.Path:
   return folder
 
 
-def _make_user_error(
-  repo: str, revision: str, error: Exception
-) -> TrueNegsError:
-  """Explains a failed download.
-
-  The message names only the error's class: its text may contain a token.
-  """
+def _explain(repo: str, revision: str, error: Exception) -> TrueNegsError:
+  """Explains a failed download; leaves out its text, which may hold a token."""
   from huggingface_hub import constants, errors
 
   if isinstance(error, errors.LocalEntryNotFoundError):

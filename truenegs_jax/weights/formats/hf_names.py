@@ -105,6 +105,8 @@ TASK_CLASSES = {
   "pooler": "ForSequenceClassification",
   "spans": "ForQuestionAnswering",
 }
+# Embedding tables: our name -> Hugging Face's.
+TABLE_NAMES = {"word": "word", "position": "position", "type": "token_type"}
 # Modules of a layer: our name -> Hugging Face's.
 LAYER_NAMES = {
   "query": "attention.self.query",
@@ -151,9 +153,7 @@ def to_huggingface(
   _check_names(set(flat), set(table), role)
   # Contiguous: safetensors writes the buffer and ignores the strides.
   return {
-    name: np.ascontiguousarray(
-      _transpose_kernel(path, flat[path]), DTYPES[dtype]
-    )
+    name: np.ascontiguousarray(_transpose(path, flat[path]), DTYPES[dtype])
     for path, name in table.items()
   }
 
@@ -169,10 +169,9 @@ def name_table(model: Model, role: str) -> dict[str, str]:
   if config.embedding_size != config.width:
     modules[f"{role}/project"] = f"{family}.embeddings_project"
   for i in range(config.layers):
+    layer = f"{family}.encoder.layer.{i}"
     for module, name in LAYER_NAMES.items():
-      modules[f"{role}/layer_{i}/{module}"] = (
-        f"{family}.encoder.layer.{i}.{name}"
-      )
+      modules[f"{role}/layer_{i}/{module}"] = f"{layer}.{name}"
   fine_tuned = isinstance(model, finetune.DownstreamModel)
   if fine_tuned:
     modules |= TASK_HEADS.get(model.head, {})
@@ -182,11 +181,7 @@ def name_table(model: Model, role: str) -> dict[str, str]:
     modules |= POOLED
   table = {
     f"embeddings/{kind}": f"{family}.embeddings.{name}_embeddings.weight"
-    for kind, name in (
-      ("word", "word"),
-      ("position", "position"),
-      ("type", "token_type"),
-    )
+    for kind, name in TABLE_NAMES.items()
   }
   for module, name in modules.items():
     weight = "scale" if module.endswith("norm") else "kernel"
@@ -218,7 +213,7 @@ def transposed_shape(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
   return shape[::-1] if path.endswith("/kernel") else shape
 
 
-def _transpose_kernel(path: str, x: Any) -> np.ndarray:
+def _transpose(path: str, x: Any) -> np.ndarray:
   """Turns a kernel [in, out] into Hugging Face's [out, in]."""
   x = np.asarray(x)
   return x.T if path.endswith("/kernel") else x

@@ -58,7 +58,7 @@ MIN_TORCH = [2, 10]  # no known way around weights_only=True from here on
 RETRY = "Download the file again."
 
 
-class _ArrayEntry(NamedTuple):
+class _Entry(NamedTuple):
   file: CheckedFile
   shape: tuple[int, ...]
   dtype: str
@@ -99,12 +99,8 @@ def _open_shards(
   shards: Sequence[CheckedFile],
   weight_map: Mapping[str, str],
 ) -> Arrays:
-  """Opens the arrays of several files.
-
-  Args:
-    weight_map: name of an array -> name of the file that must hold it.
-  """
-  entries: dict[str, _ArrayEntry] = {}
+  """Opens several files; `weight_map` names the file of each array."""
+  entries: dict[str, _Entry] = {}
   for shard in shards:
     header = _read_header(shard)
     if repeated := header.keys() & entries.keys():
@@ -128,25 +124,20 @@ def _open_shards(
   )
 
 
-def _read_header(file: CheckedFile) -> dict[str, _ArrayEntry]:
+def _read_header(file: CheckedFile) -> dict[str, _Entry]:
   """Reads and checks the header of a file.
 
   The library checks that the arrays have the sizes of their shapes, are stored
   without gaps or overlaps, and fill the file. The rest is checked here.
   """
-  with _as_input_errors(file):
+  with _checked_read(file):
     with open(file.target, "rb") as raw:
       size = raw.read(8)
       if size == b"version ":
-        raise ValueError(
-          "it is a pointer of Git LFS, which `git lfs pull` resolves"
-        )
+        raise ValueError("it is a pointer of Git LFS. Run `git lfs pull`")
       num_bytes = int.from_bytes(size, "little")
       if num_bytes > MAX_JSON_BYTES:
-        raise ValueError(
-          f"its header has {num_bytes:,} bytes. At most {MAX_JSON_BYTES:,} are"
-          " read"
-        )
+        raise ValueError(f"its header is longer than {MAX_JSON_BYTES:,} bytes")
       text = raw.read(num_bytes)
     entries = {}
     with safetensors.safe_open(file.target, "numpy") as opened:
@@ -154,9 +145,7 @@ def _read_header(file: CheckedFile) -> dict[str, _ArrayEntry]:
         array = opened.get_slice(name)
         shape, dtype = tuple(array.get_shape()), array.get_dtype()
         _check_array(name, shape)
-        entries[name] = _ArrayEntry(
-          file, shape, DTYPES.get(dtype, dtype.lower())
-        )
+        entries[name] = _Entry(file, shape, DTYPES.get(dtype, dtype.lower()))
     _parse_json(text)  # the library accepts a repeated name
     if not entries:
       raise ValueError("it holds no arrays")
@@ -171,7 +160,7 @@ def _check_array(name: str, shape: tuple[int, ...]) -> None:
     raise ValueError(f"{name!r} cannot have the shape {shape[:MAX_RANK]}")
 
 
-def _read_array(name: str, entry: _ArrayEntry) -> np.ndarray:
+def _read_array(name: str, entry: _Entry) -> np.ndarray:
   file = entry.file
   if entry.dtype not in DTYPES.values():
     raise _input_error(
@@ -180,7 +169,7 @@ def _read_array(name: str, entry: _ArrayEntry) -> np.ndarray:
       f"Save it as one of {', '.join(DTYPES.values())}.",
     )
   with (
-    _as_input_errors(file),
+    _checked_read(file),
     safetensors.safe_open(file.target, "numpy") as opened,
   ):
     return opened.get_tensor(name)
@@ -188,9 +177,9 @@ def _read_array(name: str, entry: _ArrayEntry) -> np.ndarray:
 
 def _read_index(index: CheckedFile) -> dict[str, str]:
   """Returns the index's map from names of arrays to names of shards."""
-  with _as_input_errors(index):
+  with _checked_read(index):
     if index.target.stat().st_size > MAX_JSON_BYTES:
-      raise ValueError(f"it has more than {MAX_JSON_BYTES:,} bytes")
+      raise ValueError(f"it is longer than {MAX_JSON_BYTES:,} bytes")
     fields = _parse_json(index.target.read_bytes())
     weight_map = fields.get("weight_map") if isinstance(fields, dict) else None
     if not (weight_map and isinstance(weight_map, dict)):
@@ -225,7 +214,7 @@ def _open_pickle(file: CheckedFile) -> Arrays:
 
   @functools.cache  # a pickle has no header: all of it is read
   def load_tensors() -> dict[str, Any]:
-    with _as_input_errors(file):
+    with _checked_read(file):
       try:
         tensors = torch.load(
           file.target,
@@ -303,7 +292,7 @@ def _no_weights_error(folder: pathlib.Path) -> InputError:
 
 
 @contextlib.contextmanager
-def _as_input_errors(file: CheckedFile) -> Iterator[None]:
+def _checked_read(file: CheckedFile) -> Iterator[None]:
   """Turns errors while a file is read, and changes of it, into InputErrors."""
   try:
     file.check_unchanged()

@@ -87,15 +87,15 @@ def _read_values(c: ConfigDict, weights: Weights) -> dict[str, dict[str, Any]]:
   kept = networks[ROLES[c.objective][0]]
   if c.data.vocab == FROM_WEIGHTS and kept.vocabulary is None:
     raise InputError(
-      f"init: {kept.location} has no vocabulary file. Set"
-      " --config.data.vocab=FILE."
+      f"init: {kept.location} has no vocabulary. Set --config.data.vocab=FILE."
     )
-  generator = {}
-  if "generator" in networks:
-    generator["variant"] = read_variant(networks["generator"], weights.report)
+  variants = {
+    role: read_variant(network, weights.report)
+    for role, network in networks.items()
+  }
   return {
-    "model": {"variant": read_variant(kept, weights.report)},
-    "generator": generator,
+    "model": {"variant": variants[kept.role]},
+    "generator": {"variant": variants.get("generator", "")},
     "data": {"vocab": str(kept.vocabulary)},
   }
 
