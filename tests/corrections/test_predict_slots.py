@@ -1,13 +1,14 @@
-"""Lines of a text, and predictions that depend on nothing but the line."""
+"""Tests reading of lines, and that predictions depend only on the line."""
 
 import dataclasses
+import itertools
 
 import jax
 import numpy as np
 import pytest
 
 from support import tiny
-from support.small_predictions import predictions
+from support.small_predictions import make_predictions
 from truenegs_jax.corrections import cases, predict_slots
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
@@ -30,7 +31,7 @@ def params():
   )
 
 
-def test_lines_are_cut_and_headings_known(tmp_path):
+def test_lines_are_cut_and_headings_are_recognized(tmp_path):
   path = tmp_path / "a.txt"
   path.write_text(" = w5 = \n\nw5 = w6\n = = w5 w6 = = \nw5 w6 w7\n= w5\n")
 
@@ -45,20 +46,18 @@ def test_lines_are_cut_and_headings_known(tmp_path):
   assert without.sequences[1].tolist() == [tiny.CLS, *ids, tiny.SEP]
   assert read(limit=2).sequences[1].tolist() == without.sequences[0].tolist()
   assert read(limit=2).fingerprint != with_headings.fingerprint
-  endless = "= " * 20_000 + "x"  # decided in a moment
-  assert not predict_slots.is_heading(endless)
-  assert predict_slots.is_heading(endless + " =" * 20_000)
+  long_line = "= " * 20_000 + "x"  # takes linear time
+  assert not predict_slots.is_heading(long_line)
+  assert predict_slots.is_heading(long_line + " =" * 20_000)
   assert not predict_slots.is_heading("= x = y =")
 
 
 @pytest.mark.parametrize(
   "with_replacement", [False, pytest.param(True, marks=pytest.mark.slow)]
 )
-def test_predictions_do_not_depend_on_how_lines_share_batches(
-  params, with_replacement
-):
+def test_predictions_do_not_depend_on_batches(params, with_replacement):
   masking = dataclasses.replace(MASKING, with_replacement=with_replacement)
-  # Slots that share a place have one prediction, also where it is drawn.
+  # Slots at the same position have the same prediction, even if sampled.
   predict = predict_slots.make_predict_slots(
     MODEL, masking, prediction="sample" if with_replacement else "argmax"
   )
@@ -70,7 +69,7 @@ def test_predictions_do_not_depend_on_how_lines_share_batches(
   mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:1])
   advanced = []
 
-  def fill(sequences):
+  def predict_all(sequences):
     return predict_slots.predict_lines(
       predict,
       params,
@@ -82,8 +81,9 @@ def test_predictions_do_not_depend_on_how_lines_share_batches(
       advance=advanced.append,
     )
 
-  # In batches of their own short lines take a narrow batch.
-  every, some = fill(sequences), fill([*sequences[:4], sequences[-1]])
+  # A batch of short lines only is narrower.
+  every = predict_all(sequences)
+  some = predict_all([*sequences[:4], sequences[-1]])
   assert advanced == [8, 8, 7, 5]
   for name in ("sequence_M", "position_M", "gold_M", "predicted_M"):
     by_every, by_some = (
@@ -92,15 +92,15 @@ def test_predictions_do_not_depend_on_how_lines_share_batches(
     np.testing.assert_array_equal(by_every, by_some)
     assert len(by_some) >= 4
   assert set(every.sequence_M) == set(range(23))
-  places = list(zip(every.sequence_M, every.position_M, strict=True))
-  assert places == sorted(places)  # as one reads
-  with_tokens = set(zip(places, every.predicted_M, strict=True))
-  assert len(set(places)) == len(with_tokens)
-  assert (len(with_tokens) < len(places)) == with_replacement
+  slots = list(zip(every.sequence_M, every.position_M, strict=True))
+  assert slots == sorted(slots)
+  unique = set(zip(slots, every.predicted_M, strict=True))
+  assert len(set(slots)) == len(unique)
+  assert (len(unique) < len(slots)) == with_replacement
   assert np.bincount(every.sequence_M)[-1] == 8  # of 32 tokens, at 25 %
 
 
-def test_cases_of_packed_rows_show_their_own_document(params):
+def test_cases_of_packed_rows_stay_inside_a_document(params):
   predict = predict_slots.make_predict_slots(MODEL, MASKING)
   batches = [tiny.make_batch(seed, length=24) for seed in range(4)]
   for batch in batches:  # a second document from position 12 on
@@ -108,12 +108,12 @@ def test_cases_of_packed_rows_show_their_own_document(params):
     batch["documents"][full, 12:] = 2
     batch["tokens"][full, 11:13] = tiny.SEP, tiny.CLS
   key = jax.random.key(0)
-  filled = predict_slots.predict_batch(predict, params, batches[0], key)
-  assert len(filled.gold_M) > 20  # and Predictions has checked the golds
-  assert {row[0] for row in filled.sequences} == {tiny.CLS}
-  assert len(filled.sequences) > tiny.B - 2
-  every = [(a, b) for a in WORDS for b in WORDS if a != b]
-  table = build_table(every, TOKENIZER.vocab, source="all")
+  p = predict_slots.predict_batch(predict, params, batches[0], key)
+  assert len(p.gold_M) > 20  # `Predictions` checks the gold tokens
+  assert {row[0] for row in p.sequences} == {tiny.CLS}
+  assert len(p.sequences) > tiny.B - 2
+  all_pairs = itertools.permutations(WORDS, 2)
+  table = build_table(all_pairs, TOKENIZER.vocab, source="all")
 
   def search(limit):
     return cases.find_cases(
@@ -126,26 +126,26 @@ def test_cases_of_packed_rows_show_their_own_document(params):
       seed=0,
     )
 
-  found, searched = search(10_000)
-  pairs = [(case.gold, case.prediction) for case in found]
+  every_case, searched = search(10_000)
+  pairs = [(case.gold, case.prediction) for case in every_case]
   assert len(set(pairs)) == len(pairs) > 20
   assert all(gold != predicted for gold, predicted in pairs)
-  assert search(3) == (found[:3], len(filled.gold_M)) and searched > 60
+  assert search(3) == (every_case[:3], len(p.gold_M)) and searched > 60
 
 
 @pytest.mark.parametrize(
   "change, message",
   [
-    ({"gold_M": np.array([3, 3])}, "not what stands"),
+    ({"gold_M": np.array([3, 3])}, "gold_M differs"),
     ({"position_M": np.array([0, 2])}, "between"),
     ({"position_M": np.array([1, 3])}, "between"),
-    ({"sequence_M": np.array([0, 1])}, "none of 1 lines"),
-    ({"sequence_M": np.array([-1, 0])}, "none of 1 lines"),
-    ({"probability_M": np.array([0.5, np.nan])}, "no probabilities"),
-    ({"probability_M": np.array([0.5, 1.5])}, "no probabilities"),
+    ({"sequence_M": np.array([0, 1])}, "not from 0 to 0"),
+    ({"sequence_M": np.array([-1, 0])}, "not from 0 to 0"),
+    ({"probability_M": np.array([0.5, np.nan])}, "not probabilities"),
+    ({"probability_M": np.array([0.5, 1.5])}, "not probabilities"),
   ],
 )
-def test_predictions_that_fit_no_text_are_refused(change, message):
-  p = predictions([np.array([0, 2, 3, 1])], [(0, 1), (0, 2)], [4, 5])
+def test_inconsistent_predictions_are_refused(change, message):
+  p = make_predictions([np.array([0, 2, 3, 1])], [(0, 1), (0, 2)], [4, 5])
   with pytest.raises(ValueError, match=message):
     dataclasses.replace(p, **change)

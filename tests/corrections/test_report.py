@@ -1,6 +1,5 @@
-"""The report: its tables fit a terminal, its files replace nobody's work."""
+"""Tests that tables fit a terminal and files of judges are not replaced."""
 
-import dataclasses
 import itertools
 import json
 
@@ -8,61 +7,64 @@ import pytest
 
 from support.small_predictions import (
   TOKENS,
-  predictions,
+  make_predictions,
   random_predictions,
   random_table,
-  rendered,
+  render,
 )
 from truenegs_jax.corrections import rates, report
 from truenegs_jax.corrections.predict_slots import Lines
 from truenegs_jax.runtime.errors import DiskError
 
 
-def fits(table):
-  """The lines of a table as a terminal shows it."""
-  text = rendered(table)
+def render_on_terminal(table):
+  """Renders a table and asserts that it fits 80 columns."""
+  text = render(table)
   assert "…" not in text and max(map(len, text.splitlines())) <= 80
   return text
 
 
-def sources_of(text):
-  """Source and judge of every line of a printed table."""
+def parse_labels(text):
+  """Returns the source and judge of every row of a rendered table."""
   rows = [line.split("│") for line in text.splitlines() if "│" in line]
   return [(source.strip(), judge.strip()) for _, source, judge, *_ in rows]
 
 
-def test_rates_are_json_and_their_tables_fit_a_terminal():
+def test_tables_of_rates_fit_a_terminal():
   p, table = random_predictions(0, 400), random_table(0)
-  r = rates.count_corrections(p, table, TOKENS, speech=["noun"] * len(TOKENS))
-  assert json.loads(json.dumps(dataclasses.asdict(r)))["of_slots"]["of"] > 900
-  assert "noun" in fits(report.render_groups(r.by_speech, "By part of speech"))
-  fits(report.render_groups(r.by_frequency, "By frequency"))
-  assert r.pairs[0].predicted in fits(report.render_pairs(r.pairs))
-  none = rates.count_corrections(predictions([], [], []), table, TOKENS)
-  at = [report.Checkpoint(s, s, x) for s, x in ((20, r), (None, none))]
-  text = fits(report.render_checkpoints(at, "wordnet"))
+  classes = ["noun"] * len(TOKENS)
+  r = rates.count_corrections(p, table, TOKENS, token_classes=classes)
+  by_speech = report.render_groups(r.by_speech, "By part of speech")
+  assert "noun" in render_on_terminal(by_speech)
+  render_on_terminal(report.render_groups(r.by_frequency, "By frequency"))
+  pairs = render_on_terminal(report.render_pairs(r.pairs))
+  assert r.pairs[0].predicted in pairs
+  none = rates.count_corrections(make_predictions([], [], []), table, TOKENS)
+  checkpoints = [
+    report.CheckpointRates(20, 20, r),
+    report.CheckpointRates(None, None, none),
+  ]
+  text = render_on_terminal(report.render_checkpoints(checkpoints, "wordnet"))
   assert f"{100 * r.of_mismatches.rate:.2f} " in text and "-" in text
 
 
-def test_judgements_go_by_names_without_options():
+def test_sources_are_labelled_without_options():
   glove = "vectors path=glove.6B.50d.txt top=10"
   names = ("wordnet", glove, "omw")
   tables = {name: random_table(i) for i, name in enumerate(names)}
-  judgements = rates.compare_sources(
+  agreements = rates.compare_sources(
     random_predictions(0, 3000), tables, TOKENS
   )
-  assert json.dumps([dataclasses.asdict(j) for j in judgements])
   for golds, by in itertools.product(("all", "shared"), ("occurrence", "pair")):
-    text = fits(report.render_agreements(judgements, golds=golds, by=by))
-    [j] = [
-      j
-      for j in judgements
-      if (j.source, j.judge, j.golds, j.by) == ("wordnet", "omw", golds, by)
-    ]
-    assert f"{j.precision.hits:,}/{j.precision.of:,}" in text
-    assert f"{j.precision.rate:.2%}" in text and f"{j.kappa:.2f}" in text
+    text = render_on_terminal(
+      report.render_agreements(agreements, golds=golds, by=by)
+    )
+    key = ("wordnet", "omw", golds, by)
+    [a] = [a for a in agreements if (a.source, a.judge, a.golds, a.by) == key]
+    assert f"{a.precision.hits:,}/{a.precision.total:,}" in text
+    assert f"{a.precision.rate:.2%}" in text and f"{a.kappa:.2f}" in text
     assert f"vectors: {glove}" in text and "wordnet:" not in text
-    assert sources_of(text) == list(
+    assert parse_labels(text) == list(
       itertools.permutations(("wordnet", "vectors", "omw"), 2)
     )
 
@@ -74,43 +76,60 @@ def test_judgements_go_by_names_without_options():
     ("wordnet pos=n | vectors path=a", "omw path=b"),
   ],
 )
-def test_sources_of_one_name_or_a_long_one_go_by_letters(names):
+def test_sources_with_equal_or_long_names_are_labelled_by_letters(names):
   tables = {name: random_table(i) for i, name in enumerate(names)}
-  judgements = rates.compare_sources(random_predictions(0), tables, TOKENS)
-  text = rendered(report.render_agreements(judgements))
+  agreements = rates.compare_sources(random_predictions(0), tables, TOKENS)
+  text = render(report.render_agreements(agreements))
   legend = [line.strip() for line in text.splitlines()[-2:]]
   assert legend == [f"A: {names[0]}", f"B: {names[1]}"]
-  assert sources_of(text) == [("A", "B"), ("B", "A")]
+  assert parse_labels(text) == [("A", "B"), ("B", "A")]
 
 
-def findings(sheet):
-  p, table = random_predictions(0), random_table(0)
-  at = report.Checkpoint(20, 100.0, rates.count_corrections(p, table, TOKENS))
-  text = Lines(p.sequences, 10, num_cut=0, num_headings=0, fingerprint="x")
-  return report.Findings(text, {"a": table}, {"a": [at]}, (), [], 1, sheet)
+def make_findings(sheet=""):
+  p, table = random_predictions(0, 400), random_table(0)
+  counts = rates.count_corrections(p, table, TOKENS)
+  return report.Findings(
+    text=Lines(p.sequences, 10, num_cut=0, num_headings=0, fingerprint="x"),
+    tables={"a": table},
+    checkpoints={"a": [report.CheckpointRates(20, 100.0, counts)]},
+    agreements=rates.compare_sources(p, {"a": table, "b": table}, TOKENS),
+    cases=[],
+    searched=1,
+    sheet=sheet,
+  )
 
 
-def test_a_sheet_that_somebody_fills_in_stays(tmp_path):
-  def sheets():
+def test_results_are_json_with_totals_named_of(tmp_path):
+  report.save_report(make_findings(), tmp_path, {})
+  results = json.loads((tmp_path / "results.json").read_text())
+  [checkpoint] = results["checkpoints"]["a"]
+  keys = ["rate", "low", "high", "hits", "of"]
+  assert list(checkpoint["rates"]["of_slots"]) == keys
+  assert checkpoint["rates"]["of_slots"]["of"] > 900
+  assert list(results["judgements"][0]["precision"]) == keys
+
+
+def test_a_sheet_with_judgements_is_not_replaced(tmp_path):
+  def read_sheets():
     return {p.name: p.read_bytes() for p in tmp_path.glob("sheet*")}
 
-  report.save_report(findings("drawn\n"), tmp_path, {})
-  assert sheets() == {"sheet.csv": b"drawn\n"}
-  judged = b"drawn,y \xe9\r\n"  # as a spreadsheet may save it: no UTF-8
+  report.save_report(make_findings("drawn\n"), tmp_path, {})
+  assert read_sheets() == {"sheet.csv": b"drawn\n"}
+  judged = b"drawn,y \xe9\r\n"  # not UTF-8, as saved by some spreadsheets
   (tmp_path / "sheet.csv").write_bytes(judged)
-  for _ in range(2):  # a sheet that is there already is not written again
-    written = report.save_report(findings("drawn\n"), tmp_path, {})
+  for _ in range(2):  # an equal sheet is not written twice
+    written = report.save_report(make_findings("drawn\n"), tmp_path, {})
     assert written[-1] == tmp_path / "sheet-2.csv"
-    assert sheets() == {"sheet.csv": judged, "sheet-2.csv": b"drawn\n"}
+    assert read_sheets() == {"sheet.csv": judged, "sheet-2.csv": b"drawn\n"}
   (tmp_path / "sheet-2.csv").write_bytes(judged)
-  report.save_report(findings("drawn\n"), tmp_path, {})
-  assert sheets()["sheet-2.csv"] == judged
-  assert sheets()["sheet-3.csv"] == b"drawn\n"
+  report.save_report(make_findings("drawn\n"), tmp_path, {})
+  assert read_sheets()["sheet-2.csv"] == judged
+  assert read_sheets()["sheet-3.csv"] == b"drawn\n"
 
 
-def test_a_sheet_that_cannot_be_written_costs_no_numbers(tmp_path):
+def test_numbers_are_saved_if_the_sheet_cannot_be_written(tmp_path):
   (tmp_path / "sheet.csv").mkdir()
   with pytest.raises(DiskError, match=r"sheet\.csv"):
-    report.save_report(findings("drawn\n"), tmp_path, {"seed": 3})
+    report.save_report(make_findings("drawn\n"), tmp_path, {"seed": 3})
   results = json.loads((tmp_path / "results.json").read_text())
   assert results["checkpoints"]["a"][0]["step"] == 20 and results["seed"] == 3

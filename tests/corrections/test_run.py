@@ -1,4 +1,4 @@
-"""The task "corrections" on the workdir of a tiny run, and its parts."""
+"""Tests the task "corrections" on the workdir of a tiny run."""
 
 import contextlib
 import dataclasses
@@ -41,12 +41,12 @@ TOKENIZER = make_tokenizer(
 )
 PIECE = TOKENIZER.vocab.index("##ly")
 LENGTH, NUM_LINES = 32, 70
-PARAMS = {}  # of the run by step, as they were saved
+PARAMS = {}  # of the run, by step
 MASKING = dataclasses.replace(tiny.MASKING, style="80_10_10", mask_prob=0.25)
 
 
-STOPS = ("w9", "w10", "w11", "w12")
-# How the run "strict" was trained.
+STOP_WORDS = ("w9", "w10", "w11", "w12")
+# `negatives` of the run "strict".
 STRICT = dict(
   prediction="sample",
   strict_subword=True,
@@ -55,30 +55,33 @@ STRICT = dict(
 )
 
 
-MAKE = predict_slots.make_predict_slots
-_made = functools.cache(MAKE)  # compiled once for all runs of the task
+original_make_predict_slots = predict_slots.make_predict_slots
+# Compiled once for all tests.
+cached_make_predict_slots = functools.cache(original_make_predict_slots)
 
 
 def make_predict_slots(model, options, *, continues_V=None, **kwargs):
   if continues_V is None:
-    return _made(model, options, **kwargs)
-  return MAKE(model, options, continues_V=continues_V, **kwargs)
+    return cached_make_predict_slots(model, options, **kwargs)
+  return original_make_predict_slots(
+    model, options, continues_V=continues_V, **kwargs
+  )
 
 
-def _text(seed=0, num_lines=NUM_LINES):
-  """Lines of 12 to 40 words, blank ones and headings between."""
+def _make_text(seed=0, num_lines=NUM_LINES):
+  """Returns lines of 12 to 40 words, with blank lines and headings."""
   rng = np.random.default_rng(seed)
   sizes = rng.integers(12, 41, num_lines)
   words = [*WORDS, *(f"{word}ly" for word in WORDS[:30])]
-  found = [" ".join(rng.choice(words, size)) for size in sizes]
-  found[3:3] = ["", " = w5 = ", " = = w6 w7 = = ", "   "]
-  return "\n".join(found) + "\n"
+  lines = [" ".join(rng.choice(words, size)) for size in sizes]
+  lines[3:3] = ["", " = w5 = ", " = = w6 w7 = = ", "   "]
+  return "\n".join(lines) + "\n"
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _alone(tmp_path_factory):
-  """No WordNet, and no cache but its own; little time to compile."""
-  folder = tmp_path_factory.mktemp("alone")
+def _isolate(tmp_path_factory):
+  """Hides WordNet and the user's cache, and makes compilation fast."""
+  folder = tmp_path_factory.mktemp("isolated")
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("TRUENEGS_CACHE", str(folder / "cache"))
     patch.setenv("NLTK_DATA", str(folder / "none"))
@@ -91,10 +94,10 @@ def _alone(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def place(_alone, tmp_path_factory):
-  """A run with steps 10 and 20 of 20, another, a text, files of synonyms."""
-  folder = tmp_path_factory.mktemp("place")
-  model = build_model(_trained(), vocab_size=tiny.V)
+def folder(_isolate, tmp_path_factory):
+  """A folder with two runs of 20 steps, a text and files of synonyms."""
+  folder = tmp_path_factory.mktemp("folder")
+  model = build_model(_train_config(), vocab_size=tiny.V)
   shapes = jax.eval_shape(
     lambda: pretrain.init_params(model, jax.random.key(0))
   )
@@ -103,60 +106,60 @@ def place(_alone, tmp_path_factory):
     PARAMS[step] = jax.tree.map(
       lambda x: np.float32(rng.normal(0, 0.5, x.shape)), shapes
     )
-  _save(folder / "run", _trained(), (10, 20))
-  _save(folder / "strict", _trained(**STRICT), (20,))
+  _save_run(folder / "run", _train_config(), (10, 20))
+  _save_run(folder / "strict", _train_config(**STRICT), (20,))
   with lzma.open(folder / "text.raw.xz", "wt") as file:
-    file.write(_text())
+    file.write(_make_text())
   for name, seed in (("one.tsv", 1), ("two.tsv", 2)):
     pairs = np.random.default_rng(seed).choice(WORDS, (700, 2))
     (folder / name).write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
   return folder
 
 
-def _trained(**negatives):
+def _train_config(**negatives):
   c = electra_demo.get_config("runlocal")
   c.length = LENGTH
   c.negatives.update({"strict_subword": False, **negatives})
   return c
 
 
-def _save(workdir, c, steps):
-  """What a run leaves that is measured."""
-  described = {
+def _save_run(workdir, c, steps):
+  """Writes the checkpoints and vocabulary of a run."""
+  description = {
     "config": json.loads(c.to_json()),
     "fingerprints": {"vocabulary": TOKENIZER.fingerprint},
   }
-  # An early code knew neither key; its runs were not strict.
-  negatives = described["config"]["negatives"]
+  # Configs of early runs have neither key; those runs were not strict.
+  negatives = description["config"]["negatives"]
   del negatives["smoothing"]
   if not negatives["strict_subword"]:
     del negatives["strict_subword"]
-  saving = checkpoints.Checkpoints(workdir / "checkpoints", keep=9)
-  with contextlib.closing(saving):
+  writer = checkpoints.Checkpoints(workdir / "checkpoints", keep=9)
+  with contextlib.closing(writer):
     for step in steps:
-      saving.save(step, {"params": PARAMS[step]}, described)
-    saving.wait()
+      writer.save(step, {"params": PARAMS[step]}, description)
+    writer.wait()
   write_vocabulary(TOKENIZER.vocab, workdir / "vocab.txt")
 
 
-def _config(place, **changed):
+def _task_config(folder, **changes):
   c = config.get_config()
-  c.corrections.run = str(place / "run")
-  c.corrections.text = str(place / "text.raw.xz")
-  c.corrections.sources = (f"pairs path={place}/one.tsv",)
-  c.data.wordnet_dir = str(place / "none")
+  c.corrections.run = str(folder / "run")
+  c.corrections.text = str(folder / "text.raw.xz")
+  c.corrections.sources = (f"pairs path={folder}/one.tsv",)
+  c.data.wordnet_dir = str(folder / "none")
   c.batch_size = 16
   c.update_from_flattened_dict(
-    {name.replace("__", "."): value for name, value in changed.items()}
+    {name.replace("__", "."): value for name, value in changes.items()}
   )
   return c.lock()
 
 
-def _run(place, workdir, **changed):
-  """Runs the task; returns results.json, cases.json and what was printed."""
+def _run(folder, workdir, **changes):
+  """Runs the task; returns results.json, cases.json and the printed text."""
   screen = io.StringIO()
   console = Console(file=screen, width=100, markup=False, highlight=False)
-  assert run_lib.run(_config(place, **changed), workdir, console) == 0
+  assert run_lib.run(_task_config(folder, **changes), workdir, console) == 0
   results, cases = (
     json.loads((workdir / name).read_text())
     for name in ("results.json", "cases.json")
@@ -165,20 +168,20 @@ def _run(place, workdir, **changed):
 
 
 @pytest.fixture(scope="module")
-def done(place, tmp_path_factory):
-  """The workdir and outcome of a run with two sources and all steps."""
-  before = _hashes(place / "run")
-  workdir = tmp_path_factory.mktemp("done") / "corrections"
-  outcome = _run(place, workdir, corrections__sources=_both(place))
-  assert _hashes(place / "run") == before  # a run is only read
-  return workdir, *outcome
+def finished(folder, tmp_path_factory):
+  """The workdir and results of the task with two sources and all steps."""
+  before = _hash_files(folder / "run")
+  workdir = tmp_path_factory.mktemp("finished") / "corrections"
+  results = _run(folder, workdir, corrections__sources=_two_sources(folder))
+  assert _hash_files(folder / "run") == before  # the run is only read
+  return workdir, *results
 
 
-def _both(place):
-  return tuple(f"pairs path={place}/{n}.tsv" for n in ("one", "two"))
+def _two_sources(folder):
+  return tuple(f"pairs path={folder}/{n}.tsv" for n in ("one", "two"))
 
 
-def _hashes(folder):
+def _hash_files(folder):
   return {
     path.relative_to(folder).as_posix(): hashlib.md5(
       path.read_bytes()
@@ -188,161 +191,161 @@ def _hashes(folder):
   }
 
 
-def _key_figures(rates):
+def _get_counts(rates):
   names = ("of_sequences", "of_mismatches", "of_slots")
   return [(rates[name]["hits"], rates[name]["of"]) for name in names]
 
 
-def _counted(place, step, text, **negatives):
-  """Table 2 of a step by loops, over one batch as training masks it."""
-  run = build_run.build_run(_trained(), TOKENIZER)
+def _count_by_loops(folder, step, text, **negatives):
+  """Counts table 2 of a step in loops over one batch, masked as in training."""
+  run = build_run.build_run(_train_config(), TOKENIZER)
   sample = negatives.get("prediction") == "sample"
   options = dataclasses.replace(
     run.options, prediction="sample" if sample else "argmax"
   )
-  slots_B = _guessed(run.model, PARAMS[step], text, options)
-  pairs = _pairs(place / "one.tsv", **negatives)
+  slots_B = _fill_slots(run.model, PARAMS[step], text, options)
+  pairs = _read_pairs(folder / "one.tsv", **negatives)
 
-  def is_false(gold, predicted, following):
+  def is_corrected(gold, predicted, next_token):
     return (
       (gold, predicted) in pairs
       and gold != predicted
-      and not (negatives.get("strict_subword") and following == PIECE)
+      and not (negatives.get("strict_subword") and next_token == PIECE)
     )
 
-  hits = [[is_false(*slot) for slot in row] for row in slots_B]
+  corrected = [[is_corrected(*slot) for slot in row] for row in slots_B]
   wrong = sum(slot[0] != slot[1] for row in slots_B for slot in row)
-  total = sum(map(len, hits))
-  struck = sum(map(sum, hits))
-  return [(sum(map(any, hits)), len(hits)), (struck, wrong), (struck, total)]
+  total = sum(map(len, corrected))
+  hits = sum(map(sum, corrected))
+  rows = sum(map(any, corrected)), len(corrected)
+  return [rows, (hits, wrong), (hits, total)]
 
 
-def _pairs(path, *, symmetric=False, stop_words="", **_):
-  """(gold, synonym) by a file of pairs and a run's options."""
+def _read_pairs(path, *, symmetric=False, stop_words="", **_):
+  """Returns (gold, synonym) ids of a file of pairs with a run's options."""
   ids = TOKENIZER.vocab.index
-  stops = [ids(word) for word in STOPS] if stop_words else []
+  stops = [ids(word) for word in STOP_WORDS] if stop_words else []
   lines = path.read_text().splitlines()
   pairs = {tuple(map(ids, line.split("\t"))) for line in lines}
   pairs |= {(b, a) for a, b in pairs if symmetric}
   return {(a, b) for a, b in pairs if a not in stops}
 
 
-def _guessed(model, params, text, options):
-  """(gold, predicted, next token) of each slot; all lines in one batch."""
-  kept = [line for line in text.split("\n") if line.strip()]
+def _fill_slots(model, params, text, options):
+  """Returns (gold, predicted, next token) of each slot by line."""
+  lines = [line for line in text.split("\n") if line.strip()]
   tokens = np.zeros((NUM_LINES + 2, LENGTH), np.int32)
   documents = np.zeros_like(tokens)
-  for b, ids in enumerate(TOKENIZER.encode_lines(kept)):
+  for b, ids in enumerate(TOKENIZER.encode_lines(lines)):
     row = [TOKENIZER.cls, *ids[: LENGTH - 2], TOKENIZER.sep]
     tokens[b, : len(row)], documents[b, : len(row)] = row, 1
   types = np.zeros_like(tokens)
   batch = {"tokens": tokens, "types": types, "documents": documents}
-  found = jax.device_get(_guess(params, batch, model, options))
-  return [
-    [
-      (int(g), int(y), int(tokens[b, p + 1]))
-      for p, g, y, w in zip(*(x[b] for x in found), strict=True)
-      if w
-    ]
-    for b in range(len(kept))
-  ]
+  arrays = jax.device_get(_predict_batch(params, batch, model, options))
+  slots_B = []
+  for b in range(len(lines)):
+    slots = zip(*(x_BxK[b].tolist() for x_BxK in arrays), strict=True)
+    slots_B.append([(g, y, int(tokens[b, p + 1])) for p, g, y, w in slots if w])
+  return slots_B
 
 
 @functools.partial(jax.jit, static_argnames=("model", "options"))
-def _guess(params, batch, model, options):
+def _predict_batch(params, batch, model, options):
   key = jax.random.fold_in(jax.random.key(0), 0)
   rows_B = jnp.arange(NUM_LINES + 2)
   keys_B = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows_B)
   bound = model.bind({"params": params})
-  guess = mask_and_predict(bound, batch, keys_B, options, train=False)
-  found = guess.slots
+  filled = mask_and_predict(bound, batch, keys_B, options, train=False)
+  slots = filled.slots
   return (
-    found.positions_BxK,
-    found.gold_BxK,
-    guess.predicted_BxK,
-    found.weight_BxK,
+    slots.positions_BxK,
+    slots.gold_BxK,
+    filled.predicted_BxK,
+    slots.weight_BxK,
   )
 
 
-def test_rates_are_those_of_the_lines_masked_as_in_training(place, done):
-  _, results, _, printed = done
+def test_rates_equal_loops_over_lines_masked_as_in_training(folder, finished):
+  _, results, _, printed = finished
   name = "pairs path=one.tsv"
-  found = results["checkpoints"][name]
-  assert [(at["step"], at["percent"]) for at in found] == [
-    (10, 50.0),
-    (20, 100.0),
-  ]
-  for at in found:
-    expected = _counted(place, at["step"], _text())
-    assert _key_figures(at["rates"]) == expected
+  measured = results["checkpoints"][name]
+  steps = [(at["step"], at["percent"]) for at in measured]
+  assert steps == [(10, 50.0), (20, 100.0)]
+  for at in measured:
+    expected = _count_by_loops(folder, at["step"], _make_text())
+    assert _get_counts(at["rates"]) == expected
     assert expected[0][1] == 72 and min(hits for hits, _ in expected) > 5
   assert results["lines"] == 72 and results["lines_cut"] > 5
   assert name in printed and "(100)" in printed
 
 
 @pytest.mark.slow
-def test_sampled_predictions_are_those_of_training(place, tmp_path):
+def test_samples_are_drawn_as_in_training(folder, tmp_path):
   results, _, _ = _run(
-    place,
+    folder,
     tmp_path / "out",
     corrections__steps="10",
     corrections__prediction="sample",
     batch_size=8,
   )
   [at] = results["checkpoints"]["pairs path=one.tsv"]
-  expected = _counted(place, 10, _text(), prediction="sample")
-  assert _key_figures(at["rates"]) == expected
-  assert not (tmp_path / "out" / "plots").exists()  # of one step
+  expected = _count_by_loops(folder, 10, _make_text(), prediction="sample")
+  assert _get_counts(at["rates"]) == expected
+  assert not (tmp_path / "out" / "plots").exists()  # only one step
 
 
-def test_a_run_is_measured_by_its_own_options(place, tmp_path):
-  run = dict(corrections__run=str(place / "strict"))
-  message = "was trained with a list of stop words; .*lost/stops.txt"
+def test_a_run_is_measured_with_its_options(folder, tmp_path):
+  run = dict(corrections__run=str(folder / "strict"))
+  message = "was trained with a list of stop words .*lost/stops.txt"
   with pytest.raises(InputError, match=message):
-    _run(place, tmp_path / "out", **run)
+    _run(folder, tmp_path / "out", **run)
   assert not (tmp_path / "out").exists()
   moved = tmp_path / "stops.txt"
-  moved.write_text("\n".join(STOPS))
+  moved.write_text("\n".join(STOP_WORDS))
   results, cases, _ = _run(
-    place,
+    folder,
     tmp_path / "out",
     negatives__stop_words=str(moved),
     negatives__symmetric=False,
-    corrections__sources=_both(place),
+    corrections__sources=_two_sources(folder),
     corrections__cases=10_000,
     corrections__sheet=10_000,
     **run,
   )
   [at] = results["checkpoints"]["pairs path=one.tsv"]
-  expected = _counted(place, 20, _text(), **STRICT)
-  assert _key_figures(at["rates"]) == expected
-  struck = expected[1][0]
-  for name in STRICT:  # each of them matters
+  expected = _count_by_loops(folder, 20, _make_text(), **STRICT)
+  assert _get_counts(at["rates"]) == expected
+  hits = expected[1][0]
+  for name in STRICT:  # every option has an effect
     others = {key: value for key, value in STRICT.items() if key != name}
-    assert _counted(place, 20, _text(), **others)[1][0] != struck > 20
-  # Whatever else is told of corrections is told of the same ones.
-  assert len(cases) == struck and {c["verdict"] for c in cases} == {"corrected"}
+    counts = _count_by_loops(folder, 20, _make_text(), **others)
+    assert counts[1][0] != hits > 20
+  # Cases, agreements and the sheet have the same corrections.
+  assert len(cases) == hits and {c["verdict"] for c in cases} == {"corrected"}
   [two] = results["checkpoints"]["pairs path=two.tsv"]
-  [j, *_] = results["judgements"]
-  both = j["precision"]["hits"]
-  assert j["precision"]["of"] == struck
+  [agreement, *_] = results["judgements"]
+  both = agreement["precision"]["hits"]
+  assert agreement["precision"]["of"] == hits
   sheet = (tmp_path / "out" / "sheet.csv").read_text().splitlines()
-  assert len(sheet) - 1 == struck + two["rates"]["of_slots"]["hits"] - both
+  assert len(sheet) - 1 == hits + two["rates"]["of_slots"]["hits"] - both
   assert results["strict_subword"]
 
 
-def test_the_same_again_gives_the_same(place, done, tmp_path):
-  workdir, results, cases, printed = done
+def test_results_are_reproducible(folder, finished, tmp_path):
+  workdir, results, cases, printed = finished
   again = _run(
-    place, tmp_path / "out", corrections__sources=_both(place), batch_size=24
+    folder,
+    tmp_path / "out",
+    corrections__sources=_two_sources(folder),
+    batch_size=24,
   )
   for name in ("checkpoints", "judgements", "fingerprints"):
     assert again[0][name] == results[name]
   sheet = (workdir / "sheet.csv").read_text()
   assert (tmp_path / "out" / "sheet.csv").read_text() == sheet
-  for one, other in zip(cases, again[1], strict=True):
-    assert one.pop("probability") == pytest.approx(other.pop("probability"))
-    assert one == other
+  for case, other in zip(cases, again[1], strict=True):
+    assert case.pop("probability") == pytest.approx(other.pop("probability"))
+    assert case == other
   written = {path.name for path in workdir.rglob("*") if path.is_file()}
   names = {"cases.json", "correction_rates.png", "results.json", "sheet.csv"}
   assert written == names | {"lock"} and all(name in printed for name in names)
@@ -351,35 +354,35 @@ def test_the_same_again_gives_the_same(place, done, tmp_path):
   assert judges == {(one, two), (two, one)} and "kappa" in printed
 
 
-def test_lines_at_most_are_the_first_ones(place, tmp_path):
+def test_a_limit_keeps_the_first_lines(folder, tmp_path):
   results, _, _ = _run(
-    place,
+    folder,
     tmp_path / "out",
     corrections__steps="last",
     corrections__sequences=9,
     corrections__headings=False,
     corrections__sheet=0,
   )
-  kept = [line for line in _text().split("\n") if "=" not in line]
+  lines = [line for line in _make_text().split("\n") if "=" not in line]
   [at] = results["checkpoints"]["pairs path=one.tsv"]
-  few = "\n".join([line for line in kept if line.strip()][:9])
-  assert _key_figures(at["rates"]) == _counted(place, 20, few)
+  few = "\n".join([line for line in lines if line.strip()][:9])
+  assert _get_counts(at["rates"]) == _count_by_loops(folder, 20, few)
   assert (at["step"], results["headings_left_out"]) == (20, 2)
   assert not (tmp_path / "out" / "sheet.csv").exists()
 
 
-def test_weights_of_a_folder_are_measured_as_their_checkpoint(
-  place, done, tmp_path
+def test_exported_weights_have_the_rates_of_their_checkpoint(
+  folder, finished, tmp_path
 ):
   model = tiny.make_model()
   for role in model.roles:
-    folder = tmp_path / "weights" / role
-    folder.mkdir(parents=True)
+    export = tmp_path / "weights" / role
+    export.mkdir(parents=True)
     hf_folder.write_model(
-      folder, PARAMS[20], model, role, TOKENIZER, dtype="float32"
+      export, PARAMS[20], model, role, TOKENIZER, dtype="float32"
     )
   results, _, printed = _run(
-    place,
+    folder,
     tmp_path / "out",
     corrections__run="",
     init=str(tmp_path / "weights"),
@@ -390,106 +393,102 @@ def test_weights_of_a_folder_are_measured_as_their_checkpoint(
     length=LENGTH,
   )
   [at] = results["checkpoints"]["pairs path=one.tsv"]
-  last = done[1]["checkpoints"]["pairs path=one.tsv"][-1]
+  last = finished[1]["checkpoints"]["pairs path=one.tsv"][-1]
   assert at == last | {"step": None, "percent": None}
   assert "weights" in printed
 
 
 ERRORS = {
-  "neither": (dict(corrections__run=""), "give what to measure"),
-  "both": (dict(init="somewhere"), "give what to measure"),
+  "neither": (dict(corrections__run=""), "Exactly one of"),
+  "both": (dict(init="somewhere"), "Exactly one of"),
   "run": (dict(corrections__run="no/such"), "no/such.* has no checkpoints"),
-  "step": (dict(corrections__steps="10,11"), "saved steps: 10, 20"),
-  "steps": (dict(corrections__steps="all"), "give kept, last, or some"),
+  "step": (dict(corrections__steps="10,11"), "saved steps 10, 20"),
+  "steps": (dict(corrections__steps="all"), "Choose kept, last, or some"),
   "no text": (dict(corrections__text=""), "corrections.text is empty"),
   "absent": (dict(corrections__text="no/text"), "^corrections.text: .*no/text"),
-  "length": (dict(corrections__length=1_000), "at most 512"),
+  "length": (dict(corrections__length=1_000), "from .* to 512"),
   "only": (dict(corrections__only="w5, yes:w6"), "'yes' of 'yes:w6'"),
   "source": (
     dict(corrections__sources=("wordnett",)),
-    "^corrections.sources: .*wordnett",
+    "^corrections.sources=.*wordnett",
   ),
   "no source": (dict(corrections__sources=()), "corrections.sources is empty"),
   "model": (dict(corrections__sources=("model",)), "while a model trains"),
   "file": (dict(corrections__sources=("pairs path=no",)), "no file 'no'"),
-  "negative": (dict(corrections__cases=-1), "corrections.cases is -1"),
-  "reading": (dict(corrections__prediction="best"), "'best' is unknown"),
-  "dry": (dict(dry_run=True), "dry_run is for pre-training"),
+  "negative": (dict(corrections__cases=-1), "corrections.cases=-1"),
+  "prediction": (dict(corrections__prediction="best"), "'best' is unknown"),
+  "dry": (dict(dry_run=True), "dry_run=True is only for pre-training"),
 }
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_what_cannot_be_measured_is_refused_before_all(place, tmp_path, name):
-  changed, message = ERRORS[name]
+def test_invalid_settings_are_refused_before_writing(folder, tmp_path, name):
+  changes, message = ERRORS[name]
   with pytest.raises((InputError, DataError), match=message):
-    _run(place, tmp_path / "out", **changed)
+    _run(folder, tmp_path / "out", **changes)
   assert not (tmp_path / "out").exists()
 
 
-def test_a_text_without_words_is_refused(place, tmp_path):
+def test_a_text_without_words_is_refused(folder, tmp_path):
   (tmp_path / "null.txt").write_text("\u200b\n")
-  with pytest.raises(DataError, match="no line of it holds a token"):
-    _run(place, tmp_path / "o", corrections__text=str(tmp_path / "null.txt"))
+  with pytest.raises(DataError, match="has no line with a token"):
+    _run(folder, tmp_path / "o", corrections__text=str(tmp_path / "null.txt"))
 
 
-def test_the_workdir_of_a_run_is_left_alone(place):
-  before = _hashes(place / "run")
+def test_the_workdir_of_a_run_is_not_overwritten(folder):
+  before = _hash_files(folder / "run")
   with pytest.raises(InputError, match="results would be replaced"):
-    _run(place, place / "run")
-  assert _hashes(place / "run") == before
+    _run(folder, folder / "run")
+  assert _hash_files(folder / "run") == before
 
 
-@pytest.mark.parametrize("broken", [KeyboardInterrupt, "nan"])
-def test_what_ends_early_leaves_nothing_behind(
-  place, tmp_path, monkeypatch, broken
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, "nan"])
+def test_interrupted_or_failed_measurements_write_nothing(
+  folder, tmp_path, monkeypatch, failure
 ):
-  whole, calls = predict_slots.predict_lines, []
+  original, calls = predict_slots.predict_lines, []
 
   def predict_lines(predict, params, *args, **kwargs):
     calls.append(1)
-    if len(calls) == 2 and broken == "nan":
+    if len(calls) == 2 and failure == "nan":
       params = jax.tree.map(lambda x: np.full_like(x, np.nan), PARAMS[20])
     elif len(calls) == 2:
-      raise broken
-    return whole(predict, params, *args, **kwargs)
+      raise failure
+    return original(predict, params, *args, **kwargs)
 
   monkeypatch.setattr(predict_slots, "predict_lines", predict_lines)
-  expected = NonFiniteError if broken == "nan" else broken
+  expected = NonFiniteError if failure == "nan" else failure
   with pytest.raises(expected):
-    _run(place, tmp_path / "out")
+    _run(folder, tmp_path / "out")
   assert [p.name for p in (tmp_path / "out").iterdir()] == ["lock"]
 
 
-def test_a_step_that_its_run_clears_away_is_left_out(
-  place, tmp_path, monkeypatch
-):
-  kept = place / "run" / "checkpoints" / "10"
-  gone = kept.with_name("gone")
+def test_a_step_that_its_run_deletes_is_skipped(folder, tmp_path, monkeypatch):
+  step_10 = folder / "run" / "checkpoints" / "10"
+  hidden = step_10.with_name("hidden")
   read_lines = predict_slots.read_lines
 
-  def clear(*args, **kwargs):
-    kept.rename(gone)  # after the steps were listed
+  def delete_and_read(*args, **kwargs):
+    step_10.rename(hidden)  # after the steps were listed
     return read_lines(*args, **kwargs)
 
-  monkeypatch.setattr(predict_slots, "read_lines", clear)
+  monkeypatch.setattr(predict_slots, "read_lines", delete_and_read)
   try:
-    results, _, printed = _run(place, tmp_path / "out")
+    results, _, printed = _run(folder, tmp_path / "out")
   finally:
-    gone.rename(kept)
-  found = results["checkpoints"]["pairs path=one.tsv"]
-  assert [at["step"] for at in found] == [20]
-  assert "step 10: its run has deleted it" in printed
+    hidden.rename(step_10)
+  measured = results["checkpoints"]["pairs path=one.tsv"]
+  assert [at["step"] for at in measured] == [20]
+  assert "warning: step 10 was deleted by its run" in printed
 
 
-def test_wordnets_files_are_closed_whatever_happens(
-  place, tmp_path, monkeypatch
-):
+def test_wordnets_files_are_closed_after_errors(folder, tmp_path, monkeypatch):
   reader, closed = FakeWordNet({}, None), []
   monkeypatch.setattr(wordnet, "open_wordnet", lambda folder: reader)
   monkeypatch.setattr(wordnet, "close_wordnet", closed.append)
   last = dict(corrections__steps="last")
-  _, _, printed = _run(place, tmp_path / "out", **last)
-  assert "no parts of speech: WordNet's cntlist.rev" in printed
+  _, _, printed = _run(folder, tmp_path / "out", **last)
+  assert "no parts of speech: WordNet's file cntlist.rev" in printed
   assert closed == [reader]
 
   def read_lines(*args, reader, **kwargs):
@@ -497,15 +496,15 @@ def test_wordnets_files_are_closed_whatever_happens(
 
   monkeypatch.setattr(predict_slots, "read_lines", read_lines)
   with pytest.raises(DataError, match="damaged"):
-    _run(place, tmp_path / "out", corrections__text="wordnet", **last)
+    _run(folder, tmp_path / "out", corrections__text="wordnet", **last)
   assert closed == [reader, reader]
 
 
-def test_opening_a_run_to_read_it_says_nothing(place, caplog):
-  with saved_model.open_run(place / "run"):
+def test_opening_a_run_for_reading_logs_nothing(folder, caplog):
+  with saved_model.open_run(folder / "run"):
     assert not caplog.records
   opened = checkpoints.Checkpoints(
-    place / "run" / "checkpoints", read_only=True
+    folder / "run" / "checkpoints", read_only=True
   )
   with contextlib.closing(opened):
-    assert "read only" in caplog.text  # what there is to be silent about
+    assert "read only" in caplog.text  # logged without `open_run`

@@ -1,7 +1,8 @@
-"""Small sets of predictions and tables."""
+"""Builds small sets of predictions and synonym tables."""
 
 import dataclasses
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -11,8 +12,6 @@ from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.synonyms.table import build_table
 
 WORDS = [f"w{i}" for i in range(40)]
-
-
 TOKENS = ["[CLS]", "[SEP]", *WORDS, "##a", "##b"]
 
 
@@ -23,24 +22,21 @@ def random_table(seed, *, include_self=False):
 
 
 def random_predictions(seed, num_sequences=30):
-  """Slots in no order; some lines have none."""
+  """Builds predictions in random order; some sequences have none."""
   rng = np.random.default_rng(seed)
   inner = [rng.integers(2, len(TOKENS), 8) for _ in range(num_sequences)]
   rows = [np.array([0, *tokens, 1], np.int32) for tokens in inner]
-  places = [
-    (t, i)
-    for t in range(num_sequences)
-    for i in range(1, 9)
-    if rng.random() < 0.3
-  ]
-  rng.shuffle(places)
-  said = rng.integers(2, len(TOKENS), len(places))
-  return predictions(rows, places, said, rng.random(len(places)) < 0.8)
+  all_slots = itertools.product(range(num_sequences), range(1, 9))
+  slots = [slot for slot in all_slots if rng.random() < 0.3]
+  rng.shuffle(slots)
+  predicted = rng.integers(2, len(TOKENS), len(slots))
+  return make_predictions(rows, slots, predicted, rng.random(len(slots)) < 0.8)
 
 
-def predictions(rows, places, predicted, eligible=None):
-  sequence, position = np.array(places, np.int32).reshape(-1, 2).T
-  golds = [rows[t][i] for t, i in places]
+def make_predictions(rows, slots, predicted, eligible=None):
+  """Builds predictions of `slots`: (index of the row, position) pairs."""
+  sequence, position = np.array(slots, np.int32).reshape(-1, 2).T
+  golds = [rows[t][i] for t, i in slots]
   return Predictions(
     sequence_M=sequence,
     position_M=position,
@@ -52,48 +48,44 @@ def predictions(rows, places, predicted, eligible=None):
   )
 
 
-def permuted(p, seed):
-  """The lines in another order, and the slots in yet another."""
+def shuffle_predictions(p, seed):
+  """Permutes the sequences and, independently, the slots."""
   rng = np.random.default_rng(seed)
-  new_T, order_M = (
-    rng.permutation(len(p.sequences)),
-    rng.permutation(len(p.gold_M)),
-  )
+  new_T = rng.permutation(len(p.sequences))
+  order_M = rng.permutation(len(p.gold_M))
   rows = [p.sequences[t] for t in np.argsort(new_T)]
-  places = list(zip(new_T[p.sequence_M], p.position_M, strict=True))
-  return predictions(
-    rows,
-    [places[i] for i in order_M],
-    p.predicted_M[order_M],
-    p.eligible_M[order_M],
-  )
+  slots = list(zip(new_T[p.sequence_M], p.position_M, strict=True))
+  slots = [slots[i] for i in order_M]
+  predicted, eligible = p.predicted_M[order_M], p.eligible_M[order_M]
+  return make_predictions(rows, slots, predicted, eligible)
 
 
-def flat(value):
-  """Every number and text of nested dataclasses, in order."""
+def flatten(value):
+  """Returns all numbers and texts of nested dataclasses, in order."""
   if dataclasses.is_dataclass(value):
     value = dataclasses.astuple(value)
   if isinstance(value, tuple):
-    return [leaf for item in value for leaf in flat(item)]
+    return [leaf for item in value for leaf in flatten(item)]
   return [value]
 
 
-def same(a, b):
-  a, b = flat(a), flat(b)
+def is_close(a, b):
+  """Compares nested dataclasses, with a tolerance for floats."""
+  a, b = flatten(a), flatten(b)
   return len(a) == len(b) and all(
     x == (pytest.approx(y) if isinstance(y, float) else y)
     for x, y in zip(a, b, strict=True)
   )
 
 
-def rendered(table):
+def render(table):
   file = io.StringIO()
   Console(file=file, width=80).print(table)
   return file.getvalue()
 
 
 class FakeWordNet:
-  """As much of NLTK's reader as tells a part of speech."""
+  """The attributes of NLTK's reader that `classify_tokens` uses."""
 
   MORPHOLOGICAL_SUBSTITUTIONS = {
     "n": [("s", "")],

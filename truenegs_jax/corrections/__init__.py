@@ -1,1 +1,1 @@
-"""corrections."""
+"""Measures hard corrections: rates, cases, and agreement of sources."""

@@ -20,35 +20,37 @@ from truenegs_jax.workdir.from_config import build_model, build_tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredModel:
-  """A model, and how to read its parameters.
+  """A model and a function that reads its parameters.
 
   Attributes:
-    config: of its training, as far as predictions and corrections depend on it;
-      the sources of synonyms are those of the task.
-    steps: ascending; None stands for weights that no run of ours has saved.
-    read: returns the parameters of a step, arrays of numpy; None where the run,
-      still at work, has deleted them meanwhile.
+    config: of the model's training, as far as predictions and corrections
+      depend on it; the sources of synonyms are those of the task.
+    tokenizer: of the model.
+    model: the networks, without parameters.
+    steps: saved steps, ascending; `(None,)` for weights without a run.
+    read_params: returns the parameters of a step as numpy arrays; None if the
+      run, which may still be training, has deleted the step meanwhile.
   """
 
   config: ConfigDict
   tokenizer: Tokenizer
   model: pretrain.Model
   steps: tuple[int | None, ...]
-  read: Callable[[Any], dict[str, Any] | None]
+  read_params: Callable[[Any], dict[str, Any] | None]
 
 
 def resolve_sizes(c: ConfigDict, weights: Weights) -> ConfigDict:
-  """Returns the config with sizes and vocabulary of the weights that it names.
+  """Returns the config with the sizes and vocabulary of weights in `c.init`.
 
   Raises:
-    InputError: neither a run nor weights are given, or both; as
+    InputError: the config sets neither or both of a run and weights; see also
       `config_sizes.resolve`.
   """
   if bool(c.corrections.run) == bool(c.init) or c.init == config_sizes.REQUIRED:
     raise InputError(
-      "give what to measure, one of the two: --config.corrections.run=WORKDIR"
-      " of a run, or --config.init=FOLDER of weights and their"
-      " --config.objective."
+      "Exactly one of corrections.run and init is needed. Set"
+      " --config.corrections.run=WORKDIR to measure a run, or --config.init="
+      "FOLDER and --config.objective to measure weights."
     )
   if c.corrections.run:
     return c
@@ -59,12 +61,12 @@ def resolve_sizes(c: ConfigDict, weights: Weights) -> ConfigDict:
 def open_measured_model(
   c: ConfigDict, weights: Weights
 ) -> Iterator[MeasuredModel]:
-  """Opens the model of `c.corrections.run`, or of `c.init`; only reads.
+  """Opens the model of `c.corrections.run` or `c.init` for reading.
 
   Raises:
-    InputError: no such run, folder or step; sizes other than the weights'; the
-      run's list of stop words is gone.
-    CheckpointError: the run has saved no step yet, or another vocabulary.
+    InputError: no such run, folder or step; sizes differ from the weights'; the
+      run's list of stop words is missing.
+    CheckpointError: the run has no saved step, or another vocabulary.
   """
   if c.init:
     tokenizer = build_tokenizer(c, c.data.vocab)
@@ -79,46 +81,47 @@ def open_measured_model(
     steps = _choose_steps(c.corrections.steps, checkpoints.steps())
     last = saved_model.read_saved_model(checkpoints, steps[-1])
 
-    def read(step: int) -> dict[str, Any] | None:
+    def read_params(step: int) -> dict[str, Any] | None:
       if not (checkpoints.folder / str(step)).exists():
         return None
       return saved_model.read_params(checkpoints, last.model, step)
 
-    config = _completed(last.config, c)
-    yield MeasuredModel(config, last.tokenizer, last.model, steps, read)
+    config = _complete_config(last.config, c)
+    yield MeasuredModel(config, last.tokenizer, last.model, steps, read_params)
 
 
-def _completed(saved: ConfigDict, c: ConfigDict) -> ConfigDict:
-  """A run's config; keys that its code did not have are those of `c`."""
+def _complete_config(saved: ConfigDict, c: ConfigDict) -> ConfigDict:
+  """Returns a run's config; keys newer than the run have the values of `c`."""
   complete = c.copy_and_resolve_references()
   with complete.unlocked(), complete.ignore_type():
     complete.update(saved)
-  # The run's own sources are not used, nor need their files exist.
+  # The run's sources are not used, and their files may be missing.
   complete.negatives.sources = c.negatives.sources
   complete.data.wordnet_dir = c.data.wordnet_dir
-  if c.negatives.stop_words:  # the run's list, in another place
+  if c.negatives.stop_words:  # the run's list in another folder
     complete.negatives.stop_words = c.negatives.stop_words
   try:
     stop_words.load(complete.negatives.stop_words)
   except InputError as e:
     raise InputError(
-      f"corrections.run={c.corrections.run} was trained with a list of stop"
-      f" words; put it back, or give --config.negatives.stop_words=FILE. {e}"
+      f"corrections.run={c.corrections.run!r} was trained with a list of stop"
+      " words that is missing. Restore it, or set"
+      f" --config.negatives.stop_words=FILE. {e}"
     ) from e
   return complete
 
 
-def _choose_steps(text: str, known: list[int]) -> tuple[int, ...]:
-  """The saved steps that "kept", "last" or "100,200" stands for."""
+def _choose_steps(text: str, saved_steps: list[int]) -> tuple[int, ...]:
+  """Returns the saved steps selected by "kept", "last" or "100,200"."""
   if text == "kept":
-    return tuple(known)
+    return tuple(saved_steps)
   if text == "last":
-    return tuple(known[-1:])
+    return tuple(saved_steps[-1:])
   words = text.replace(" ", "").split(",")
   steps = {int(word) for word in words if word.isdecimal()}
-  if not all(map(str.isdecimal, words)) or not steps <= set(known):
+  if not all(map(str.isdecimal, words)) or not steps <= set(saved_steps):
     raise InputError(
-      f"corrections.steps={text}: give kept, last, or some of the saved steps:"
-      f" {', '.join(map(str, known))}."
+      f"corrections.steps={text!r} is unknown. Choose kept, last, or some of"
+      f" the saved steps {', '.join(map(str, saved_steps))}."
     )
   return tuple(sorted(steps))

@@ -1,4 +1,4 @@
-"""Lines of a text, and what a masked language model fills their slots with.
+"""Reads lines of a text and predicts their slots with a masked language model.
 
 lines = read_lines("wiki.test.raw.xz", tokenizer, length=512)
 predict = make_predict_slots(model, masking_options)
@@ -28,18 +28,18 @@ from truenegs_jax.train import sharding
 TEXT = "corrections.text"  # the config key
 
 Batch = Mapping[str, np.ndarray]
-NARROW = (4, 2)  # a batch of short lines takes 1/4 or 1/2 of the length
+NARROW = (4, 2)  # batches of short lines have 1/4 or 1/2 of the length
 
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-  """The lines of a text as sequences of their own: `[CLS] line [SEP]`.
+  """The lines of a text, each as a sequence `[CLS] line [SEP]`.
 
   Attributes:
-    sequences: int32, the tokens of each line, [CLS] and [SEP] included.
-    length: tokens of a sequence at most.
-    num_cut: how many lines were cut to this length.
-    num_headings: how many lines were left out as headings.
+    sequences: int32, the tokens of each line, including [CLS] and [SEP].
+    length: maximum number of tokens of a sequence.
+    num_cut: number of lines that were cut to this length.
+    num_headings: number of headings that were skipped.
     fingerprint: 16 hex digits over all tokens.
   """
 
@@ -59,36 +59,39 @@ def read_lines(
   headings: bool = True,
   **corpus: Any,
 ) -> Lines:
-  """Reads a text that `open_corpus` knows; a line of a record is a line, too.
+  """Reads and tokenizes the lines of a corpus.
 
   Args:
-    text: parts as of `data.sources`.
-    length: tokens of a sequence at most.
-    limit: lines at most; 0: all.
-    headings: whether those of WikiText ("= Title =") are lines like others.
-    **corpus: as of `open_corpus`.
+    text: parts, as in `data.sources`. Records are split into lines, too.
+    tokenizer: of the model.
+    length: maximum number of tokens of a sequence.
+    limit: maximum number of lines; 0: all.
+    headings: include headings of WikiText ("= Title =").
+    **corpus: options of `open_corpus`.
 
   Raises:
-    InputError, DataError: as `open_corpus`; no line holds a token.
+    InputError, DataError: no line has a token; see also `open_corpus`.
   """
   if not text.strip():
     raise InputError(
-      f"{TEXT} is empty; give files, folders, globs or hf:NAME, such as"
-      f" --config.{TEXT}=wiki.test.raw.xz"
+      f"{TEXT} is empty. Set it to files, folders, globs or hf:NAME, such as"
+      f" --config.{TEXT}=wiki.test.raw.xz."
     )
-  kept: list[str] = []
+  lines: list[str] = []
   num_headings = 0
   documents = open_corpus(text, key=TEXT, **corpus)
   for line in (line for text in documents for line in text.split("\n")):
     if not headings and is_heading(line):
       num_headings += 1
       continue
-    kept.append(line)
-    if len(kept) == limit:
+    lines.append(line)
+    if len(lines) == limit:
       break
-  encoded = [ids for ids in tokenizer.encode_lines(kept) if ids]
+  encoded = [ids for ids in tokenizer.encode_lines(lines) if ids]
   if not encoded:
-    raise DataError(f"{TEXT}={text}: no line of it holds a token; give text.")
+    raise DataError(
+      f"{TEXT}={text!r} has no line with a token. Use other text."
+    )
   sequences = tuple(
     np.array([tokenizer.cls, *ids[: length - 2], tokenizer.sep], np.int32)
     for ids in encoded
@@ -103,7 +106,7 @@ def read_lines(
 
 
 def is_heading(line: str) -> bool:
-  """Whether a line is a title as WikiText writes it: `= = Title = =`."""
+  """Returns whether a line is a heading of WikiText: `= = Title = =`."""
   words = line.split()
   signs = [word == "=" for word in words]
   if all(signs):
@@ -114,20 +117,20 @@ def is_heading(line: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Predictions:
-  """One entry for each slot in use, in any order: M slots of T lines.
+  """A model's predictions for M slots of T sequences, in any order.
 
   Attributes:
-    sequence_M: int32, the number of the slot's line, 0 to T - 1.
-    position_M: int32, the slot's place in that line.
-    gold_M: int32, the token that stands there in the text.
-    predicted_M: int32, the token that is judged: the likeliest one, or a draw.
-    probability_M: float32, the model's probability of that token.
-    eligible_M: bool, hard correction may touch the slot.
-    sequences: T arrays, the token ids of every line, nothing masked, [CLS]
-      first and [SEP] last; lines without a slot are among them.
+    sequence_M: int32, the index of the slot's sequence, 0 to T - 1.
+    position_M: int32, the slot's position in its sequence.
+    gold_M: int32, the gold token.
+    predicted_M: int32, the predicted token: the likeliest one, or a sample.
+    probability_M: float32, the model's probability of the predicted token.
+    eligible_M: bool, whether hard correction is allowed in the slot.
+    sequences: T arrays, the tokens of every sequence before masking, from [CLS]
+      to [SEP]; some may have no slot.
 
   Raises:
-    ValueError: the arrays do not fit one another, a defect of their maker.
+    ValueError: the arrays are inconsistent.
   """
 
   sequence_M: np.ndarray
@@ -141,31 +144,31 @@ class Predictions:
   def __post_init__(self) -> None:
     p_M = self.probability_M
     if not ((p_M >= 0) & (p_M < 1.001)).all():  # a softmax may round above 1
-      raise ValueError("probability_M has values that are no probabilities.")
+      raise ValueError("probability_M has values that are not probabilities.")
     t_M, sizes_T = self.sequence_M, np.array(list(map(len, self.sequences)))
     if not ((t_M >= 0) & (t_M < len(sizes_T))).all():
-      raise ValueError(f"sequence_M names none of {len(sizes_T)} lines.")
+      raise ValueError(f"sequence_M is not from 0 to {len(sizes_T) - 1}.")
     if not len(t_M):
       return
     ends_M = sizes_T[t_M] - 1
     if not ((self.position_M > 0) & (self.position_M < ends_M)).all():
-      raise ValueError("position_M names places not between [CLS] and [SEP].")
-    place_M = (np.cumsum(sizes_T) - sizes_T)[t_M] + self.position_M
-    if (np.concatenate(self.sequences)[place_M] != self.gold_M).any():
-      raise ValueError("gold_M is not what stands in the sequences.")
+      raise ValueError("position_M is not between [CLS] and [SEP].")
+    index_M = (np.cumsum(sizes_T) - sizes_T)[t_M] + self.position_M
+    if (np.concatenate(self.sequences)[index_M] != self.gold_M).any():
+      raise ValueError("gold_M differs from the tokens of the sequences.")
 
   @property
   def mismatch_M(self) -> np.ndarray:
-    """bool: the prediction is not the gold."""
+    """bool: the predicted token is not the gold token."""
     return self.predicted_M != self.gold_M
 
   def corrected_M(self, table: SynonymTable) -> np.ndarray:
-    """bool: hard correction spares the prediction, another word than the gold.
+    """Returns bool_M: hard correction takes the slot out of the loss.
 
-    The gold itself is none, though `include_self` drops it from the loss, too.
+    Correct predictions do not count, even if `include_self` drops them, too.
     """
-    listed_M = contains(table, self.gold_M, self.predicted_M)
-    return self.eligible_M & self.mismatch_M & listed_M
+    is_synonym_M = contains(table, self.gold_M, self.predicted_M)
+    return self.eligible_M & self.mismatch_M & is_synonym_M
 
 
 def make_predict_slots(
@@ -179,12 +182,13 @@ def make_predict_slots(
   """Builds `predict(params, batch, key, width=L) -> dict of [B, K] arrays`.
 
   Rows are masked as in training, by `key` and their number; dropout is off.
-  `predicted` is the likeliest token, or for "sample" one drawn at
-  `temperature`; `probability` is the model's for it. `weight` is 1 for the
-  slots in use; `eligible` is where hard correction may strike: anywhere or,
-  given the `##` pieces, by `strict_subword` of `Options`.
-  No token stands beyond `width`: what is there is masked and not computed, so
-  that the slots do not depend on it.
+  Positions from `width` on must be padding. They take part in the masking, so
+  that slots do not depend on `width`, but are not computed.
+
+  The arrays are `position`, `gold`, `predicted` (the likeliest token, or for
+  "sample" one drawn at `temperature`), `probability` of the predicted token,
+  `weight` (1 for slots in use) and `eligible`: True for all slots or, if the
+  `##` pieces `continues_V` are given, by `strict_subword` of `Options`.
   """
 
   @functools.partial(jax.jit, static_argnames="width")
@@ -199,7 +203,7 @@ def make_predict_slots(
     inputs = {name: batch[name][:, :width] for name in ("types", "documents")}
     k = min(
       masking.num_slots(length, options.mask_prob),
-      int(options.mask_prob * width) + 1,  # no row so short has more
+      int(options.mask_prob * width) + 1,  # enough for `width` tokens
     )
     slots = jax.tree.map(lambda x_BxK: x_BxK[:, :k], slots)
     logits_BxKxV = model.bind({"params": params}).generate_logits(
@@ -227,7 +231,7 @@ def make_predict_slots(
 
 
 def _probability(logits_BxKxV: jax.Array, token_BxK: jax.Array) -> jax.Array:
-  """A softmax's probability of a token."""
+  """Returns the softmax probability of each token."""
   loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
     logits_BxKxV.astype(jnp.float32), token_BxK
   )
@@ -237,22 +241,21 @@ def _probability(logits_BxKxV: jax.Array, token_BxK: jax.Array) -> jax.Array:
 def predict_batch(
   predict: Callable, params: Any, batch: Batch, key: jax.Array
 ) -> Predictions:
-  """Fills the slots of the rows of a batch; a document is a sequence."""
+  """Predicts the slots of a batch of rows; each document is a sequence."""
   on_device = {name: jnp.asarray(array) for name, array in batch.items()}
   slots = jax.device_get(predict(params, on_device, key))
   row_M, slot_M = np.nonzero(slots["weight"] > 0)
   position_M = slots["position"][row_M, slot_M]
   document_M = batch["documents"][row_M, position_M]
-  places, sequence_M = np.unique(
+  documents, sequence_M = np.unique(
     np.stack([row_M, document_M]), axis=1, return_inverse=True
   )
-  # Of a packed row the tokens of other documents were not seen.
-  inside = [batch["documents"][b] == document for b, document in places.T]
-  sequences = [
-    batch["tokens"][b][inside_L]
-    for b, inside_L in zip(places[0], inside, strict=True)
-  ]
-  start_T = np.array([inside_L.argmax() for inside_L in inside], np.int64)
+  sequences, starts = [], []
+  for b, document in documents.T:  # attention stays inside a document
+    is_inside_L = batch["documents"][b] == document
+    sequences.append(batch["tokens"][b][is_inside_L])
+    starts.append(is_inside_L.argmax())
+  start_T = np.array(starts, np.int64)
   return _predictions(
     slots,
     (row_M, slot_M),
@@ -273,35 +276,35 @@ def predict_lines(
   mesh: jax.sharding.Mesh,
   advance: Callable[[int], Any] = lambda lines: None,
 ) -> Predictions:
-  """Fills the slots of every line of a text.
+  """Predicts the slots of every line of a text.
 
   Args:
-    predict: by `make_predict_slots`.
+    predict: built by `make_predict_slots`.
     params: on the devices of the mesh.
     sequences: int32, the tokens of each line, at most `length`.
-    key: with the number of a line it decides what is hidden there.
-    length: L, which with the share of masking decides how many slots there are.
-    batch_size: lines of a batch; the last ones are filled up with padding.
+    key: determines, with the index of a line, its masking.
+    length: L; determines, with the share of masking, the number of slots.
+    batch_size: lines per batch; the last batch is padded.
     mesh: batches are split over its axis "data".
     advance: called with the number of lines of each batch.
 
   Raises:
-    NonFiniteError: the model gives no probabilities.
+    NonFiniteError: a probability is not finite.
   """
   parts = []
   for batch, width in _batches(sequences, length, batch_size):
     slots = jax.device_get(
       predict(params, sharding.shard_batch(batch, mesh), key, width=width)
     )
-    places = np.nonzero(slots["weight"] > 0)
-    used = {name: array_BxK[places] for name, array_BxK in slots.items()}
-    parts.append(used | {"sequence": batch["row"][places[0]]})
+    in_use = np.nonzero(slots["weight"] > 0)
+    used = {name: array_BxK[in_use] for name, array_BxK in slots.items()}
+    parts.append(used | {"sequence": batch["row"][in_use[0]]})
     advance(int((batch["row"] >= 0).sum()))
   slots = {
     name: np.concatenate([part[name] for part in parts]) for name in parts[0]
   }
   sequence_M = slots["sequence"]
-  order_M = np.lexsort([slots["position"], sequence_M])  # as one reads
+  order_M = np.lexsort([slots["position"], sequence_M])  # order of the text
   return _predictions(
     slots,
     (order_M,),
@@ -313,26 +316,26 @@ def predict_lines(
 
 def _predictions(
   slots: Mapping[str, np.ndarray],
-  places: tuple[np.ndarray, ...],
+  indices: tuple[np.ndarray, ...],
   *,
   sequence_M: np.ndarray,
-  start_M: Any,
+  start_M: np.ndarray | int,
   sequences: Sequence[np.ndarray],
 ) -> Predictions:
-  probability_M = slots["probability"][places]
+  probability_M = slots["probability"][indices]
   if not np.isfinite(probability_M).all():
     raise NonFiniteError(
       f"{np.count_nonzero(~np.isfinite(probability_M)):,} of"
-      f" {len(probability_M):,} predictions are not finite: these parameters"
-      " are damaged; take an earlier checkpoint, or float32."
+      f" {len(probability_M):,} predictions are not finite. The parameters are"
+      " damaged. Use an earlier checkpoint, or float32."
     )
   return Predictions(
     sequence_M=sequence_M.astype(np.int32),
-    position_M=(slots["position"][places] - start_M).astype(np.int32),
-    gold_M=slots["gold"][places],
-    predicted_M=slots["predicted"][places],
-    probability_M=np.minimum(probability_M, 1.0),  # 1 + a rounding
-    eligible_M=slots["eligible"][places],
+    position_M=(slots["position"][indices] - start_M).astype(np.int32),
+    gold_M=slots["gold"][indices],
+    predicted_M=slots["predicted"][indices],
+    probability_M=np.minimum(probability_M, 1.0),  # may round above 1
+    eligible_M=slots["eligible"][indices],
     sequences=tuple(sequences),
   )
 
@@ -340,7 +343,7 @@ def _predictions(
 def _batches(
   sequences: Sequence[np.ndarray], length: int, batch_size: int
 ) -> Iterator[tuple[dict[str, np.ndarray], int]]:
-  """Batches `[B, L]` of lines of like length, and how much of L they need."""
+  """Yields batches `[B, L]` of lines of similar length, and their width."""
   order = np.argsort([len(row) for row in sequences], kind="stable")
   for first in range(0, len(order), batch_size):
     numbers = order[first : first + batch_size]
@@ -354,5 +357,5 @@ def _batches(
     batch = {"tokens": tokens, "documents": documents, "row": row}
     batch["types"] = np.zeros_like(tokens)
     needed = len(sequences[numbers[-1]])
-    widths = (length // part for part in NARROW)
+    widths = (length // divisor for divisor in NARROW)
     yield batch, next((w for w in widths if w >= needed), length)

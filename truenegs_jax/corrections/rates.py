@@ -1,8 +1,8 @@
-"""How often predictions are corrected, and how far sources agree on that.
+"""Measures how often predictions are corrected, and how far sources agree.
 
-Rates with intervals (the paper's Table 2), by pair and by kind of gold token.
+Rates with intervals (the paper's Table 2), by pair and by class of gold token.
 
-M slots, N of them, V tokens of the vocabulary.
+Axes: M slots, N some of them, T sequences, V tokens of the vocabulary.
 """
 
 import collections
@@ -17,78 +17,79 @@ from scipy import special
 from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms.stop_words import STOP_WORDS, is_word
-from truenegs_jax.synonyms.table import SynonymTable, contains
+from truenegs_jax.synonyms.table import SynonymTable, contains, count_synonyms
 from truenegs_jax.synonyms.wordnet import find_stems
 
-# WordNet's letters; the earlier one wins a tie. The digits are those of sense
-# keys, where 5 is an adjective's satellite (manual page senseidx(5WN)).
-PARTS = {"n": "noun", "v": "verb", "a": "adjective", "r": "adverb"}
-PART_OF_DIGIT = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
+# WordNet's letters; the earlier one wins a tie. The digits occur in sense keys,
+# where 5 is a satellite of an adjective (manual page senseidx(5WN)).
+POS_NAMES = {"n": "noun", "v": "verb", "a": "adjective", "r": "adverb"}
+POS_OF_DIGIT = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
 STOP_WORD, PIECE, UNKNOWN = "stop word", "## piece", "not in WordNet"
-SPEECH = (*PARTS.values(), STOP_WORD, PIECE, UNKNOWN)
+TOKEN_CLASSES = (*POS_NAMES.values(), STOP_WORD, PIECE, UNKNOWN)
 
-# Ranks by frequency: the last one of each band but the open one.
+# Bands of ranks by frequency: the last rank of each but the open one.
 BAND_ENDS = (100, 1_000, 10_000)
 BANDS = ("1-100", "101-1,000", "1,001-10,000", "rarer")
 
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-  """`hits` of `of`, and where the true share lies with 95 % confidence."""
+  """A share with its 95 % confidence interval."""
 
-  rate: float  # 0 where `of` is 0
+  rate: float  # hits / total, or 0
   low: float
   high: float
   hits: int
-  of: int
+  total: int
 
 
 def estimate_rate(
   hit_N: np.ndarray, sequence_N: np.ndarray, weight_N: np.ndarray | None = None
 ) -> Rate:
-  """The share of hits and a 95 % interval that knows of sequences.
+  """Estimates a share and a 95 % interval that accounts for sequences.
 
-  What stands in one sequence is alike, so N slots say less than N independent
-  ones. The interval is Wilson's (1927) for the number of independent slots that
-  would say as much, as Franco, Little, Louis & Slud (2019, Journal of Survey
-  Statistics and Methodology 7) recommend for clustered samples:
+  Slots of one sequence are similar, so N slots carry less information than N
+  independent trials. The interval is Wilson's (1927) for the effective number
+  of independent trials, as Franco, Little, Louis & Slud (2019, Journal of
+  Survey Statistics and Methodology 7) recommend for clustered samples:
 
-    p = sum x_t / sum n_t           x_t hits among n_t things in sequence t
+    p = sum x_t / sum n_t           x_t hits among n_t trials in sequence t
     var p = T / (T - 1) * sum (x_t - p n_t)^2 / (sum n_t)^2
     n = min(p (1 - p) / var p, sum n_t) * (z / t)^2
     (p + z^2 / 2n ± z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
 
-  var p is that of a ratio of sums over clusters (Cochran 1977, section 6), and
-  (z / t)^2 pays for its being an estimate, t being Student's quantile of T - 1
-  degrees of freedom (Korn & Graubard 1998, Survey Methodology 24). Where there
-  is nothing to estimate it from (no hit, nothing but hits, one sequence), n is
-  that of the worst case, all of a sequence alike: (sum n_t)^2 / sum n_t^2.
+  var p is the variance of a ratio of sums over clusters (Cochran 1977, section
+  6). Since it is an estimate, n is reduced by (z / t)^2, where t is Student's
+  quantile of T - 1 degrees of freedom (Korn & Graubard 1998, Survey Methodology
+  24). If there is nothing to estimate it from (no hit, only hits, or one
+  sequence), n assumes the worst case, that all trials of a sequence are equal:
+  (sum n_t)^2 / sum n_t^2.
 
   Args:
     hit_N: bool.
-    sequence_N: int, where each thing stands.
-    weight_N: what each counts for; None: 1.
+    sequence_N: int, the sequence of each trial.
+    weight_N: weight of each trial; None: 1.
   """
   if not len(hit_N):
-    return Rate(rate=0.0, low=0.0, high=1.0, hits=0, of=0)
+    return Rate(rate=0.0, low=0.0, high=1.0, hits=0, total=0)
   weight_N = np.ones(len(hit_N)) if weight_N is None else weight_N
   _, sequence_N = np.unique(sequence_N, return_inverse=True)
   totals_T = np.bincount(sequence_N, weight_N)
   hits_T = np.bincount(sequence_N, weight_N * hit_N)
   hits, total = hits_T.sum(), totals_T.sum()
   share = float(hits / total)
-  low, high = _wilson(share, _independent(hits_T, totals_T))
+  low, high = _wilson_interval(share, _effective_size(hits_T, totals_T))
   return Rate(
     rate=share,
-    low=min(max(low, 0.0), share),  # by 1e-18 beyond it where nothing was hit
+    low=min(max(low, 0.0), share),  # without hits it is off by 1e-18
     high=max(min(high, 1.0), share),
     hits=round(hits),
-    of=round(total),
+    total=round(total),
   )
 
 
-def _independent(hits_T: np.ndarray, totals_T: np.ndarray) -> float:
-  """How many independent things would say as much; see `estimate_rate`."""
+def _effective_size(hits_T: np.ndarray, totals_T: np.ndarray) -> float:
+  """Returns the effective number of independent trials; see `estimate_rate`."""
   hits, total, clusters = hits_T.sum(), totals_T.sum(), len(totals_T)
   if 0 < hits < total and clusters > 1:
     p = hits / total
@@ -100,18 +101,18 @@ def _independent(hits_T: np.ndarray, totals_T: np.ndarray) -> float:
   return float(size * (special.ndtri(0.975) / t) ** 2)
 
 
-def _wilson(p: float, n: float) -> tuple[float, float]:
-  """Wilson's 95 % interval of a share of n independent trials."""
+def _wilson_interval(p: float, n: float) -> tuple[float, float]:
+  """Returns Wilson's 95 % interval of a share of n independent trials."""
   z = special.ndtri(0.975)
-  middle = p + z**2 / (2 * n)
+  center = p + z**2 / (2 * n)
   half = z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-  low, high = np.array([middle - half, middle + half]) / (1 + z**2 / n)
+  low, high = np.array([center - half, center + half]) / (1 + z**2 / n)
   return float(low), float(high)
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-  """A prediction that was corrected, and how often."""
+  """A correction and its number of occurrences."""
 
   gold: str
   predicted: str
@@ -119,8 +120,8 @@ class Pair:
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
-  """The corrections of the slots whose golds are of one kind."""
+class GroupRates:
+  """Corrections in the slots whose gold tokens are of one class."""
 
   name: str
   of_mismatches: Rate
@@ -131,17 +132,17 @@ class Group:
 class Rates:
   """Corrections among a model's predictions.
 
-  A correction is a prediction that is not the gold but one of its synonyms, in
-  a slot that hard correction may touch. Shares are of all slots, those that it
-  may not touch included, as in training.
+  A correction is a prediction that is a synonym of the gold token, not the gold
+  token itself, in an eligible slot (see `Predictions`). As in training, shares
+  are of all slots, eligible or not.
   """
 
   of_mismatches: Rate  # the paper's prediction level
   of_slots: Rate
-  of_sequences: Rate  # its iteration level; sequences without a slot left out
+  of_sequences: Rate  # the paper's iteration level; only sequences with slots
   pairs: tuple[Pair, ...]  # most frequent first
-  by_speech: tuple[Group, ...]
-  by_frequency: tuple[Group, ...]
+  by_speech: tuple[GroupRates, ...]
+  by_frequency: tuple[GroupRates, ...]
 
 
 def count_corrections(
@@ -149,35 +150,50 @@ def count_corrections(
   table: SynonymTable,
   tokens: Sequence[str],
   *,
-  speech: Sequence[str] = (),
+  token_classes: Sequence[str] = (),
   top: int = 20,
 ) -> Rates:
-  """Counts corrections: in all, by pair, and by kind of gold token.
+  """Counts corrections: in total, by pair, and by class of gold token.
 
   Args:
     p: predictions of a model.
-    table: which tokens are synonyms.
+    table: the synonyms.
     tokens: the vocabulary, token `i` at position `i`.
-    speech: the class of each token by `classify_tokens`; empty: not wanted.
-    top: how many pairs to keep.
+    token_classes: class of each token, see `classify_tokens`; empty to skip.
+    top: maximum number of pairs in the result.
   """
-  false_M = p.corrected_M(table)
+  corrected_M = p.corrected_M(table)
+
+  def rate_groups(
+    names: Sequence[str], group_M: np.ndarray
+  ) -> tuple[GroupRates, ...]:
+    groups = []
+    for i, name in enumerate(names):
+      in_M = group_M == i
+      wrong_M = in_M & p.mismatch_M
+      of_mismatches = estimate_rate(corrected_M[wrong_M], p.sequence_M[wrong_M])
+      of_slots = estimate_rate(corrected_M[in_M], p.sequence_M[in_M])
+      groups.append(GroupRates(name, of_mismatches, of_slots))
+    return tuple(groups)
+
+  [total] = rate_groups(("all",), np.zeros(len(p.gold_M)))
+  by_speech: tuple[GroupRates, ...] = ()
+  if token_classes:
+    class_V = np.array([TOKEN_CLASSES.index(name) for name in token_classes])
+    by_speech = rate_groups(TOKEN_CLASSES, class_V[p.gold_M])
+  band_V = np.searchsorted(BAND_ENDS, _frequency_ranks(p, len(tokens)))
   sequences = np.unique(p.sequence_M)
-  every = _group("", np.ones_like(false_M), p, false_M)
-  by_speech: tuple[Group, ...] = ()
-  if speech:
-    class_V = np.array([SPEECH.index(name) for name in speech])
-    by_speech = _groups(SPEECH, class_V[p.gold_M], p, false_M)
-  band_V = np.searchsorted(BAND_ENDS, _ranks(p, len(tokens)))
+  has_correction = np.isin(sequences, p.sequence_M[corrected_M])
+  pairs = _count_pairs(
+    p.gold_M[corrected_M], p.predicted_M[corrected_M], tokens
+  )
   return Rates(
-    of_mismatches=every.of_mismatches,
-    of_slots=every.of_slots,
-    of_sequences=estimate_rate(
-      np.isin(sequences, p.sequence_M[false_M]), sequences
-    ),
-    pairs=_pairs(p.gold_M[false_M], p.predicted_M[false_M], tokens)[:top],
+    of_mismatches=total.of_mismatches,
+    of_slots=total.of_slots,
+    of_sequences=estimate_rate(has_correction, sequences),
+    pairs=pairs[:top],
     by_speech=by_speech,
-    by_frequency=_groups(BANDS, band_V[p.gold_M], p, false_M),
+    by_frequency=rate_groups(BANDS, band_V[p.gold_M]),
   )
 
 
@@ -187,21 +203,22 @@ def classify_tokens(
   *,
   stop_words: Collection[str] = STOP_WORDS,
 ) -> tuple[str, ...]:
-  """The class of each token, one of SPEECH; a lexicon's guess, not a tagger's.
+  """Returns one of TOKEN_CLASSES per token, by WordNet and without context.
 
-  A word has the part of speech in which its stems occur most often in the texts
-  that WordNet's makers tagged (file cntlist.rev), or, where they do not occur,
-  in which they have most senses: *said* is a verb, *houses* a noun.
+  A word gets the part of speech in which its stems occur most often in the
+  texts that WordNet's authors tagged (file cntlist.rev). If its stems do not
+  occur there, it gets the one with most senses. *said* is a verb, *houses* a
+  noun.
 
   Args:
     tokens: the vocabulary.
     reader: a WordNet opened by `open_wordnet`.
-    stop_words: words that make a class of their own, in lower case.
+    stop_words: words of the class "stop word", in lower case.
 
   Raises:
-    DataError: this WordNet lacks cntlist.rev.
+    DataError: WordNet's file cntlist.rev is missing or damaged.
   """
-  tagged = _tagged(reader)
+  tag_counts = _count_tags(reader)
 
   def classify(token: str) -> str:
     word = token.lower()
@@ -210,45 +227,45 @@ def classify_tokens(
     if word in stop_words:
       return STOP_WORD
     weights = {}
-    for part in PARTS:
-      found = find_stems(word, part, reader)
-      senses = [len(reader._lemma_pos_offset_map[s][part]) for s in found]
-      weights[part] = (sum(tagged[s, part] for s in found), sum(senses))
-    best = max(PARTS, key=lambda part: weights[part])
-    return PARTS[best] if any(weights[best]) else UNKNOWN
+    for pos in POS_NAMES:
+      stems = find_stems(word, pos, reader)
+      tagged = sum(tag_counts[stem, pos] for stem in stems)
+      senses = sum(len(reader._lemma_pos_offset_map[s][pos]) for s in stems)
+      weights[pos] = (tagged, senses)
+    best = max(POS_NAMES, key=lambda pos: weights[pos])
+    return POS_NAMES[best] if any(weights[best]) else UNKNOWN
 
   return tuple(map(classify, tokens))
 
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-  """How far a judge agrees with the corrections of a source.
+  """Agreement of a source's corrections with those of a judge, another source.
 
-  No source is the truth: a low precision says that one of the two is wrong.
+  No source is the truth: a low precision means that one of the two is wrong.
   """
 
   source: str
   judge: str
-  golds: str  # "all", or "shared": those for which both have synonyms
+  golds: str  # "all", or "shared": gold tokens with synonyms in both
   by: str  # "occurrence", or "pair": each (gold, prediction) counts once
-  precision: Rate  # of the source's corrections: the judge's, too
-  recall: Rate  # of the judge's corrections: the source's, too
-  kappa: float | None  # Cohen's (1960), of all verdicts; None: all are alike
+  precision: Rate  # share of the source's corrections that the judge makes, too
+  recall: Rate  # share of the judge's corrections that the source makes, too
+  kappa: float | None  # Cohen's (1960); None if all verdicts are equal
 
 
 def compare_sources(
   p: Predictions, tables: Mapping[str, SynonymTable], tokens: Sequence[str]
 ) -> tuple[Agreement, ...]:
-  """Lets each source judge the corrections of each other one.
+  """Compares the corrections of each source with those of each other source.
 
-  The pairs are those that a model really produces: its predictions that are not
-  the gold, where the gold is a whole word and the slot one that hard correction
-  may touch. Intervals are those of
-  `estimate_rate`; a pair that occurs c times counts 1 / c in each place.
+  The pairs compared are a model's mismatches in eligible slots whose gold token
+  is a whole word. Intervals: see `estimate_rate`. By "pair", each of a pair's c
+  occurrences has the weight 1 / c.
 
   Args:
     p: predictions of a model.
-    tables: the sources' tables by name, all of the same vocabulary.
+    tables: tables of one vocabulary, by the name of their source.
     tokens: that vocabulary.
   """
   word_V = np.array([is_word(token) for token in tokens])
@@ -260,44 +277,27 @@ def compare_sources(
     return_counts=True,
   )
   weights = {"occurrence": np.ones(len(gold_N)), "pair": 1 / counts[pair_N]}
-  listed = {n: contains(t, gold_N, predicted_N) for n, t in tables.items()}
-  knows = {n: np.isin(gold_N, _golds(t)) for n, t in tables.items()}
-  judgements = []
+  corrected, has_list = {}, {}
+  for name, table in tables.items():
+    corrected[name] = contains(table, gold_N, predicted_N)
+    has_list[name] = count_synonyms(table)[gold_N] > 0
+  agreements = []
   for source, judge in itertools.permutations(tables, 2):
-    shared_N = knows[source] & knows[judge]
+    shared_N = has_list[source] & has_list[judge]
     for golds, in_N in (("all", np.ones_like(shared_N)), ("shared", shared_N)):
       for by, weight_N in weights.items():
-        agreement = _agreement(
-          listed[source][in_N],
-          listed[judge][in_N],
+        figures = _compare_verdicts(
+          corrected[source][in_N],
+          corrected[judge][in_N],
           p.sequence_M[slot_N][in_N],
           weight_N[in_N],
         )
-        judgements.append(Agreement(source, judge, golds, by, *agreement))
-  return tuple(judgements)
+        agreements.append(Agreement(source, judge, golds, by, *figures))
+  return tuple(agreements)
 
 
-def _groups(
-  names: Sequence[str], class_M: np.ndarray, p: Predictions, false_M: np.ndarray
-) -> tuple[Group, ...]:
-  return tuple(
-    _group(name, class_M == i, p, false_M) for i, name in enumerate(names)
-  )
-
-
-def _group(
-  name: str, in_M: np.ndarray, p: Predictions, false_M: np.ndarray
-) -> Group:
-  wrong_M = in_M & p.mismatch_M
-  return Group(
-    name=name,
-    of_mismatches=estimate_rate(false_M[wrong_M], p.sequence_M[wrong_M]),
-    of_slots=estimate_rate(false_M[in_M], p.sequence_M[in_M]),
-  )
-
-
-def _ranks(p: Predictions, vocab_size: int) -> np.ndarray:
-  """1 for the corpus's most frequent token; [CLS] and [SEP] do not count."""
+def _frequency_ranks(p: Predictions, vocab_size: int) -> np.ndarray:
+  """Returns rank_V, 1 for the most frequent token; skips [CLS] and [SEP]."""
   counts_V = np.zeros(vocab_size, np.int64)
   for row in p.sequences:
     np.add.at(counts_V, row[1:-1], 1)
@@ -306,7 +306,7 @@ def _ranks(p: Predictions, vocab_size: int) -> np.ndarray:
   return rank_V
 
 
-def _pairs(
+def _count_pairs(
   gold_N: np.ndarray, predicted_N: np.ndarray, tokens: Sequence[str]
 ) -> tuple[Pair, ...]:
   counts = collections.Counter(
@@ -316,31 +316,31 @@ def _pairs(
   return tuple(Pair(tokens[g], tokens[s], n) for (g, s), n in ordered)
 
 
-def _tagged(reader: Any) -> collections.Counter:
-  """(word, part of speech) -> occurrences in WordNet's tagged texts."""
-  tagged: collections.Counter = collections.Counter()
+def _count_tags(reader: Any) -> collections.Counter[tuple[str, str]]:
+  """Returns (word, part of speech) -> occurrences in WordNet's tagged texts."""
+  counts: collections.Counter[tuple[str, str]] = collections.Counter()
   try:
     with reader.open("cntlist.rev") as file:
       for line in file:
         key, _, occurrences = line.split()
         word, _, sense = key.partition("%")
-        tagged[word, PART_OF_DIGIT[sense[0]]] += int(occurrences)
+        counts[word, POS_OF_DIGIT[sense[0]]] += int(occurrences)
   except (OSError, LookupError, ValueError) as error:
     raise DataError(
-      "WordNet's cntlist.rev, which says how often a word is a noun or a verb,"
-      f" is missing or damaged ({type(error).__name__}: {error}). Run"
-      " launch/wordnet.sh for a whole WordNet."
+      "WordNet's file cntlist.rev is missing or damaged"
+      f" ({type(error).__name__}: {error}). It has the frequencies of parts of"
+      " speech. Run launch/wordnet.sh to install a complete WordNet."
     ) from error
-  return tagged
+  return counts
 
 
-def _agreement(
+def _compare_verdicts(
   source_N: np.ndarray,
   judge_N: np.ndarray,
   sequence_N: np.ndarray,
   weight_N: np.ndarray,
 ) -> tuple[Rate, Rate, float | None]:
-  """Precision, recall and kappa of two verdicts on the same pairs."""
+  """Returns precision, recall and kappa of two verdicts on the same pairs."""
   a, b = source_N, judge_N
   precision = estimate_rate(b[a], sequence_N[a], weight_N[a])
   recall = estimate_rate(a[b], sequence_N[b], weight_N[b])
@@ -351,8 +351,3 @@ def _agreement(
   )
   chance = share_a * share_b + (1 - share_a) * (1 - share_b)
   return precision, recall, float((same - chance) / (1 - chance))
-
-
-def _golds(table: SynonymTable) -> np.ndarray:
-  """The tokens that have synonyms."""
-  return np.unique(table.keys_Q // table.vocab_size)

@@ -1,9 +1,9 @@
-"""The report of the task "corrections": tables on the screen, and its files.
+"""Prints and saves the results of the task "corrections".
 
-results.json  all numbers, and what they were measured on
-cases.json    the cases of the paper's figure 3
-sheet.csv     corrections for people to judge; sheet-2.csv where that is another
-plots/        the rates over the steps, where there are several
+results.json  all numbers, the model and the settings
+cases.json    cases as in the paper's figure 3
+sheet.csv     corrections for people to judge; sheet-2.csv if sheet.csv exists
+plots/        rates over the steps, if there are several
 """
 
 import dataclasses
@@ -18,58 +18,64 @@ from rich.table import Table
 
 from truenegs_jax.corrections import cases
 from truenegs_jax.corrections.predict_slots import Lines
-from truenegs_jax.corrections.rates import Agreement, Group, Pair, Rate, Rates
+from truenegs_jax.corrections.rates import (
+  Agreement,
+  GroupRates,
+  Pair,
+  Rate,
+  Rates,
+)
 from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.workdir import files
 
 OPTION = re.compile(r" +\w+=\S+")  # of a source, as in "pairs path=a.tsv"
-WIDEST = 12  # characters of a source's name in a table
+MAX_LABEL = 12  # characters of a source's label in a table
 
 
 @dataclasses.dataclass(frozen=True)
-class Checkpoint:
-  """A step of a run, and the corrections of its predictions."""
+class CheckpointRates:
+  """Corrections among the predictions of a checkpoint."""
 
-  step: int | None  # None: weights that no run of ours has saved
+  step: int | None  # None for weights without a run
   percent: float | None  # of the run's steps
   rates: Rates
 
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-  """Corrections among the predictions for a text's lines.
+  """Results of the task, for one text.
 
   Attributes:
-    text: the lines that were filled.
-    tables: the sources of synonyms by name; the first is the one of table 2.
-    checkpoints: by source, in the order of their steps.
-    judgements: of the sources on one another, at the last checkpoint.
+    text: the lines.
+    tables: synonym tables by source; the paper's table 2 is made of the first.
+    checkpoints: by source, in the order of steps.
+    agreements: of all pairs of sources, at the last checkpoint.
     cases: of the first source, at the last checkpoint.
-    searched: predictions of the last checkpoint.
-    sheet: CSV; "" is none.
+    searched: number of predictions of the last checkpoint.
+    sheet: CSV, or "" for none.
   """
 
   text: Lines
   tables: Mapping[str, SynonymTable]
-  checkpoints: Mapping[str, list[Checkpoint]]
-  judgements: tuple[Agreement, ...]
+  checkpoints: Mapping[str, list[CheckpointRates]]
+  agreements: tuple[Agreement, ...]
   cases: list[cases.Case]
   searched: int
   sheet: str
 
   @property
-  def table_2(self) -> list[Checkpoint]:
-    """The checkpoints by the first source."""
+  def table_2(self) -> list[CheckpointRates]:
+    """The checkpoints with the first source."""
     return self.checkpoints[next(iter(self.tables))]
 
 
 def print_report(f: Findings, console: Console) -> None:
-  """Prints all tables; those of kinds of words are of the last checkpoint."""
+  """Prints all tables; those by pair or class are of the last checkpoint."""
   text, last = f.text, f.table_2[-1].rates
   console.print(
     f"{len(text.sequences):,} lines, {text.num_cut:,} of them cut to"
-    f" {text.length} tokens; {text.num_headings:,} headings left out",
+    f" {text.length} tokens; {text.num_headings:,} headings skipped",
     soft_wrap=True,
   )
   console.print(render_checkpoints(f.table_2, next(iter(f.tables))))
@@ -78,99 +84,96 @@ def print_report(f: Findings, console: Console) -> None:
     console.print(render_groups(last.by_speech, "By part of speech"))
   title = "By rank of frequency in this text"
   console.print(render_groups(last.by_frequency, title))
-  if f.judgements:
+  if f.agreements:
     for golds in ("all", "shared"):
-      console.print(render_agreements(f.judgements, golds=golds))
+      console.print(render_agreements(f.agreements, golds=golds))
   console.print(cases.render_cases(f.cases, f.searched))
 
 
-def render_checkpoints(checkpoints: list[Checkpoint], source: str) -> Table:
-  """Corrections of sequences, mismatches and slots, a line per checkpoint.
-
-  "Iter" and "Pred" are the paper's columns.
-  """
-  t = Table(
-    title=f"Corrections by {source} (%, with 95 % intervals)",
-    title_justify="left",
-  )
+def render_checkpoints(
+  checkpoints: list[CheckpointRates], source: str
+) -> Table:
+  """Renders rates by checkpoint; "Iter" and "Pred" are the paper's columns."""
+  title = f"Corrections by {source} (%, with 95 % intervals)"
+  grid = Table(title=title, title_justify="left")
   for name in ("step (%)", "Iter", "Pred", "slots", "sequences", "mismatches"):
-    t.add_column(name, justify="right")
-  for at in checkpoints:
-    r = at.rates
-    t.add_row(
-      "-" if at.step is None else f"{at.step:,} ({at.percent:.3g})",
-      *(
-        f"{100 * x.rate:.2f} {100 * x.low:.2f}-{100 * x.high:.2f}"
-        if x.of
-        else "-"
-        for x in (r.of_sequences, r.of_mismatches)
-      ),
-      f"{100 * r.of_slots.rate:.2f}",
-      f"{r.of_sequences.of:,}",
-      f"{r.of_mismatches.of:,}",
-    )
-  return t
+    grid.add_column(name, justify="right")
+  for checkpoint in checkpoints:
+    step, rates = "-", checkpoint.rates
+    if checkpoint.step is not None:
+      step = f"{checkpoint.step:,} ({checkpoint.percent:.3g})"
+    intervals = [
+      f"{100 * rate.rate:.2f} {100 * rate.low:.2f}-{100 * rate.high:.2f}"
+      if rate.total
+      else "-"
+      for rate in (rates.of_sequences, rates.of_mismatches)
+    ]
+    of_slots = f"{100 * rates.of_slots.rate:.2f}"
+    totals = (rates.of_sequences.total, rates.of_mismatches.total)
+    grid.add_row(step, *intervals, of_slots, *(f"{n:,}" for n in totals))
+  return grid
 
 
 def render_pairs(pairs: Sequence[Pair]) -> Table:
-  """The corrections, most frequent first."""
-  t = Table(title="Most frequent corrections", title_justify="left")
+  """Renders corrections, most frequent first."""
+  grid = Table(title="Most frequent corrections", title_justify="left")
   for name in ("gold", "prediction", "times"):
-    t.add_column(name, overflow="fold")
+    grid.add_column(name, overflow="fold")
   for pair in pairs:
-    t.add_row(pair.gold, pair.predicted, f"{pair.count:,}")
-  return t
+    grid.add_row(pair.gold, pair.predicted, f"{pair.count:,}")
+  return grid
 
 
-def render_groups(groups: Sequence[Group], title: str) -> Table:
-  """Mismatches and corrections by kind of gold token."""
-  t = Table(title=title, title_justify="left")
-  t.add_column("gold", overflow="fold")
+def render_groups(groups: Sequence[GroupRates], title: str) -> Table:
+  """Renders mismatches and corrections by class of gold token."""
+  grid = Table(title=title, title_justify="left")
+  grid.add_column("gold", overflow="fold")
   for name in ("slots", "mismatches", "corrected", "share", "95 % interval"):
-    t.add_column(name, justify="right")
+    grid.add_column(name, justify="right")
   for group in groups:
     value = group.of_mismatches
-    counts = (group.of_slots.of, value.of, value.hits)
-    t.add_row(group.name, *(f"{n:,}" for n in counts), *format_percent(value))
-  return t
+    counts = (group.of_slots.total, value.total, value.hits)
+    grid.add_row(
+      group.name, *(f"{n:,}" for n in counts), *format_percent(value)
+    )
+  return grid
 
 
 def render_agreements(
-  judgements: Iterable[Agreement], *, golds: str = "all", by: str = "occurrence"
+  agreements: Sequence[Agreement], *, golds: str = "all", by: str = "occurrence"
 ) -> Table:
-  """Those over these golds, counted this way; a line per source and judge.
+  """Renders the agreements with these values of `golds` and `by`.
 
-  Sources go by their names without options, or, where these are long or not
-  different, by letters; the caption is their legend.
+  Sources are labelled by their names without options, or by letters if these
+  are long or equal; the caption explains the labels.
   """
-  judgements = list(judgements)
-  labels = _labels(dict.fromkeys(j.source for j in judgements))
+  labels = _labels(dict.fromkeys(a.source for a in agreements))
   units = "predictions" if by == "occurrence" else "different pairs"
-  where = "" if golds == "all" else ", where both know the gold"
+  where = "" if golds == "all" else ", gold tokens known to both"
   legend = [f"{x}: {name}" for name, x in labels.items() if x != name]
-  reverse = "The recall of a line is the precision of the reverse one."
-  t = Table(
+  recall = "Recall is the precision with source and judge exchanged."
+  grid = Table(
     title=f"Corrections that a judge confirms: {units}{where}",
-    caption="\n".join([reverse, *legend]),
+    caption="\n".join([recall, *legend]),
     title_justify="left",
     caption_justify="left",
   )
   for name in ("source", "judge"):
-    t.add_column(name, overflow="fold")
+    grid.add_column(name, overflow="fold")
   for name in ("precision", "95 % interval", "kappa"):
-    t.add_column(name, justify="right", no_wrap=True)
-  for j in judgements:
-    if (j.golds, j.by) == (golds, by):
-      share, interval = format_percent(j.precision)
-      counts = f"{j.precision.hits:,}/{j.precision.of:,} {share}"
-      kappa = "-" if j.kappa is None else f"{j.kappa:.2f}"
-      t.add_row(labels[j.source], labels[j.judge], counts, interval, kappa)
-  return t
+    grid.add_column(name, justify="right", no_wrap=True)
+  for a in agreements:
+    if (a.golds, a.by) == (golds, by):
+      share, interval = format_percent(a.precision)
+      counts = f"{a.precision.hits:,}/{a.precision.total:,} {share}"
+      kappa = "-" if a.kappa is None else f"{a.kappa:.2f}"
+      grid.add_row(labels[a.source], labels[a.judge], counts, interval, kappa)
+  return grid
 
 
 def format_percent(value: Rate) -> tuple[str, str]:
-  """A share and its interval, in percent; dashes where nothing was counted."""
-  if not value.of:
+  """Formats a share and its interval in percent, or as dashes if undefined."""
+  if not value.total:
     return "-", "-"
   return f"{value.rate:.2%}", f"{value.low:.2%} to {value.high:.2%}"
 
@@ -178,16 +181,15 @@ def format_percent(value: Rate) -> tuple[str, str]:
 def save_report(
   f: Findings, workdir: pathlib.Path, about: Mapping[str, Any]
 ) -> list[pathlib.Path]:
-  """Writes the files, each under its name once it is complete; returns them.
-
-  The numbers come first: a sheet that is in the way costs no measurement.
+  """Writes all files atomically, numbers first, and returns their paths.
 
   Args:
+    f: the results.
     workdir: an existing folder.
-    about: the first entries of results.json: the model and the settings.
+    about: first entries of results.json: the model and the settings.
 
   Raises:
-    DiskError: one could not be written.
+    DiskError: a file cannot be written.
   """
   written = [workdir / files.RESULTS, workdir / "cases.json"]
   files.save_json(written[0], {**about, **_numbers(f)})
@@ -200,13 +202,13 @@ def save_report(
   return written
 
 
-def plot_rates(checkpoints: list[Checkpoint], path: pathlib.Path) -> None:
-  """Writes a PNG of both rates over the steps, with their intervals.
+def plot_rates(checkpoints: list[CheckpointRates], path: pathlib.Path) -> None:
+  """Plots both rates over the steps, with their intervals, as PNG.
 
   Raises:
-    DiskError: it could not be written.
+    DiskError: the file cannot be written.
   """
-  import matplotlib  # here: its import takes longer than many a command
+  import matplotlib  # imported late, because it is slow
 
   matplotlib.use("Agg")
   from matplotlib import pyplot as plt
@@ -218,9 +220,9 @@ def plot_rates(checkpoints: list[Checkpoint], path: pathlib.Path) -> None:
     ("of_sequences", "of_mismatches"),
     strict=True,
   ):
-    rates: list[Rate] = [getattr(at.rates, name) for at in checkpoints]
+    rates: list[Rate] = [getattr(c.rates, name) for c in checkpoints]
     axis.errorbar(
-      [at.step for at in checkpoints],
+      [c.step for c in checkpoints],
       [100 * r.rate for r in rates],
       yerr=[
         [100 * (r.rate - r.low) for r in rates],
@@ -242,7 +244,7 @@ def plot_rates(checkpoints: list[Checkpoint], path: pathlib.Path) -> None:
 
 
 def _save_sheet(workdir: pathlib.Path, sheet: bytes) -> pathlib.Path:
-  """Writes the sheet under a name that holds no judgements; returns it."""
+  """Writes the sheet to a path without judgements and returns the path."""
   names = (f"sheet-{number}.csv" for number in itertools.count(2))
   for name in itertools.chain(["sheet.csv"], names):
     path = workdir / name
@@ -268,17 +270,28 @@ def _numbers(f: Findings) -> dict[str, Any]:
     },
     "tables": {name: dict(t.options) for name, t in f.tables.items()},
     "checkpoints": {
-      source: [dataclasses.asdict(at) for at in checkpoints]
+      source: [_to_json(checkpoint) for checkpoint in checkpoints]
       for source, checkpoints in f.checkpoints.items()
     },
-    "judgements": [dataclasses.asdict(j) for j in f.judgements],
+    "judgements": [_to_json(agreement) for agreement in f.agreements],
   }
 
 
+def _to_json(results: CheckpointRates | Agreement) -> dict[str, Any]:
+  """Converts results to JSON types; the key of `Rate.total` is "of"."""
+  return dataclasses.asdict(
+    results,
+    dict_factory=lambda fields: {
+      "of" if name == "total" else name: value for name, value in fields
+    },
+  )
+
+
 def _labels(sources: Iterable[str]) -> dict[str, str]:
-  """A short name for each source."""
+  """Returns a short label for each source."""
   names = list(sources)
-  short = [OPTION.sub("", name) for name in names]
-  if len(set(short)) < len(names) or max(map(len, short), default=0) > WIDEST:
-    short = [chr(ord("A") + i) for i in range(len(names))]
-  return dict(zip(names, short, strict=True))
+  labels = [OPTION.sub("", name) for name in names]
+  longest = max(map(len, labels), default=0)
+  if len(set(labels)) < len(names) or longest > MAX_LABEL:
+    labels = [chr(ord("A") + i) for i in range(len(names))]
+  return dict(zip(names, labels, strict=True))

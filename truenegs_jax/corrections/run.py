@@ -1,12 +1,11 @@
-"""The task "corrections": how often hard correction strikes, and where.
+"""Runs the task "corrections": how often hard correction applies, and where.
 
-lines of a text -> masked once -> filled by each checkpoint of a run -> rates
-(the paper's table 2), cases (its figure 3), a sheet for people to judge
+The lines of a text are masked once and predicted by each checkpoint of a run.
+Results are rates (the paper's table 2), cases (its figure 3) and a sheet for
+people to judge. Masking, predictions and options of tables (`negatives` without
+`sources`) are those of the run's config, or without a run those of this config.
 
-How lines are masked, predictions judged and tables made (all of `negatives` but
-`sources`) is read from the run's own config; without a run, from this one.
-
-A run is only read. Nothing is written before all is measured.
+The run's workdir is only read. Nothing is written before the end of measuring.
 """
 
 import contextlib
@@ -39,6 +38,7 @@ from truenegs_jax.runtime.errors import (
   CheckpointError,
   DataError,
   InputError,
+  one_of,
   printable,
 )
 from truenegs_jax.runtime.flags import rerun_command
@@ -54,8 +54,7 @@ SOURCES = "corrections.sources"  # the config key
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """The values of `config.corrections`, described in configs/corrections.py,
-  and with them the seed and the lines of a batch."""
+  """Values of `config.corrections` (see its config file), seed, batch size."""
 
   run: str
   steps: str
@@ -73,82 +72,79 @@ class Settings:
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
-  """Measures what a config asks for; returns the exit code.
+  """Measures corrections, prints and saves them, and returns the exit code.
 
   Raises:
-    TrueNegsError: with the exit code that belongs to it.
+    TrueNegsError: see its subclasses for the exit codes.
   """
   weights = Weights(c.init, functools.partial(console.print, soft_wrap=True))
   c = resolve_sizes(c, weights)
   settings = check_settings(c, workdir)
   enable_compilation_cache()
   mesh = sharding.make_mesh(sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes))
-  with open_measured_model(c, weights) as subject:
+  with open_measured_model(c, weights) as measured:
     if settings.run:
       console.print(
-        "the model, its vocabulary, masking and readings are those of"
-        f" {settings.run}: {build_run.describe_objective(subject.config)}",
+        "The model, its vocabulary, masking and readings are those of"
+        f" '{settings.run}': {build_run.describe_objective(measured.config)}",
         soft_wrap=True,
       )
-    # Before the text is read: it may be long.
-    only = cases.parse_filter(settings.only, subject.tokenizer)
+    # Parsed before the text is read, which may take long.
+    only = cases.parse_filter(settings.only, measured.tokenizer)
     corpus = {"errors": c.data.errors, "stopping": c.data.stopping}
     with console.status("reading text ..."):
-      text = _read_text(settings, subject, c.data.wordnet_dir, **corpus)
-    tables = _make_tables(settings.sources, subject, console)
+      text = _read_text(settings, measured, c.data.wordnet_dir, **corpus)
+    tables = _build_tables(settings.sources, measured, console)
     with lock.lock(workdir):
-      findings = _measure(settings, subject, text, tables, only, mesh, console)
+      findings = _measure(settings, measured, text, tables, only, mesh, console)
       report.print_report(findings, console)
       about = {
         "command": rerun_command(),
         "seed": c.seed,
         "corrections": json.loads(c.corrections.to_json()),
         "init": c.init,
-        "objective": subject.config.objective,
-        "masking": json.loads(subject.config.masking.to_json()),
+        "objective": measured.config.objective,
+        "masking": json.loads(measured.config.masking.to_json()),
         "prediction": settings.prediction
-        or subject.config.negatives.prediction,
-        "strict_subword": subject.config.negatives.strict_subword,
+        or measured.config.negatives.prediction,
+        "strict_subword": measured.config.negatives.strict_subword,
       }
       written = report.save_report(findings, workdir, about)
-  console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
+  console.print(f"saved: {', '.join(map(str, written))}", soft_wrap=True)
   return 0
 
 
 def check_settings(c: ConfigDict, workdir: pathlib.Path) -> Settings:
-  """Refuses settings that cannot be measured, before anything is read."""
+  """Checks the config before anything is read, and returns its settings."""
   checks.check_config(c)
   o = c.corrections
-  if c.dry_run or distributed.process_count() > 1:
-    mode = "dry_run" if c.dry_run else "a run of many processes"
-    raise InputError(f"{mode} is for pre-training; leave it out here.")
+  if c.dry_run:
+    raise InputError("dry_run=True is only for pre-training. Remove it.")
+  if distributed.process_count() > 1:
+    raise InputError("Several processes are only for pre-training. Use one.")
   for name in ("length", "sequences", "cases", "sheet"):
     if o[name] < 0:
-      raise InputError(f"corrections.{name} is {o[name]}; give 0 or more.")
-  if o.prediction not in ("", *CHOICES["prediction"]):
-    known = ", ".join(CHOICES["prediction"])
-    raise InputError(
-      f"corrections.prediction {o.prediction!r} is unknown; known: {known}, or"
-      ' "" for what the run judged.'
-    )
+      raise InputError(f"corrections.{name}={o[name]} is not 0 or more.")
+  if o.prediction:  # "" is the run's
+    one_of("corrections.prediction", o.prediction, CHOICES["prediction"])
   sources = (o.sources,) if isinstance(o.sources, str) else tuple(o.sources)
   if not sources:
     raise InputError(
-      f"{SOURCES} is empty; name a source of synonyms, such as"
-      f" --config.{SOURCES}='(\"wordnet\",)'"
+      f"{SOURCES} is empty. Set a source of synonyms, such as"
+      f" --config.{SOURCES}='(\"wordnet\",)'."
     )
   for source in sources:
     request = _request(build_run.build_table_request(c), source)
     if request.expression.model:
       raise InputError(
-        f"{SOURCES}: {source!r} is made while a model trains; give sources that"
+        f"{SOURCES}={source!r} changes while a model trains. Use sources that"
         " are the same for every checkpoint."
       )
     run_table.check_request(request)
   if files.has_pretraining(workdir):
     raise InputError(
-      f"--workdir={workdir} is that of a run, whose results would be replaced;"
-      " give another, such as runs/corrections."
+      f"--workdir='{workdir}' is the workdir of a run, whose results would be"
+      " replaced. Choose another, such as --workdir=runs/corrections."
     )
   values = dict(o.items()) | {"sources": sources}
   return Settings(**values, seed=c.seed, batch_size=c.batch_size)
@@ -159,14 +155,14 @@ def _request(request: TableRequest, source: str) -> TableRequest:
 
 
 def _read_text(
-  settings: Settings, subject: MeasuredModel, wordnet_dir: str, **corpus: Any
+  settings: Settings, measured: MeasuredModel, wordnet_dir: str, **corpus: Any
 ) -> Lines:
-  length = settings.length or subject.config.length
-  positions = subject.config.model.max_positions
+  length = settings.length or measured.config.length
+  positions = measured.config.model.max_positions
   if not layouts.MIN_LENGTH <= length <= positions:
     raise InputError(
-      f"corrections.length is {length}; it must be at least"
-      f" {layouts.MIN_LENGTH} and at most {positions}, the model's positions."
+      f"corrections.length={length} is out of range. Set it from"
+      f" {layouts.MIN_LENGTH} to {positions}, the positions of the model."
     )
   with contextlib.ExitStack() as stack:
     text = settings.text
@@ -175,7 +171,7 @@ def _read_text(
       corpus["reader"] = reader
     return predict_slots.read_lines(
       text,
-      subject.tokenizer,
+      measured.tokenizer,
       length=length,
       limit=settings.sequences,
       headings=settings.headings,
@@ -183,116 +179,120 @@ def _read_text(
     )
 
 
-def _make_tables(
-  sources: tuple[str, ...], subject: MeasuredModel, console: Console
+def _build_tables(
+  sources: tuple[str, ...], measured: MeasuredModel, console: Console
 ) -> dict[str, SynonymTable]:
-  """The tables of the sources, by the identity of their expressions."""
+  """Returns the table of each source, by canonical form of its expression."""
   tables: dict[str, SynonymTable] = {}
   for source in sources:
     table = run_table.find_or_build(
-      _request(build_run.build_table_request(subject.config), source),
-      subject.tokenizer.vocab,
+      _request(build_run.build_table_request(measured.config), source),
+      measured.tokenizer.vocab,
       saved=None,
       console=console,
     )
-    assert table is not None  # check_settings refuses the model
+    assert table is not None  # check_settings refuses the source "model"
     if not table.num_pairs:
       raise InputError(
-        f"{SOURCES}: {source!r} has no pair of words of this vocabulary; there"
-        " is nothing to measure."
+        f"{SOURCES}={source!r} has no pair of words of the vocabulary. Use a"
+        " source of the vocabulary's language."
       )
-    # Of a path its last part alone is in a table's name.
+    # Canonical forms have no folders, so those of two sources may be equal.
     tables[source if table.source in tables else table.source] = table
   return tables
 
 
-def _parts_of_speech(
-  subject: MeasuredModel, console: Console
+def _classify_tokens(
+  measured: MeasuredModel, console: Console
 ) -> tuple[str, ...]:
-  """The class of each token; empty where there is no WordNet to look it up."""
-  stops = stop_words.load(subject.config.negatives.stop_words)
+  """Returns the class of each token, or nothing if there is no WordNet."""
+  stops = stop_words.load(measured.config.negatives.stop_words)
   try:
-    with wordnet.session(subject.config.data.wordnet_dir) as reader:
+    with wordnet.session(measured.config.data.wordnet_dir) as reader:
       return rates.classify_tokens(
-        subject.tokenizer.vocab, reader, stop_words=stops
+        measured.tokenizer.vocab, reader, stop_words=stops
       )
   except (InputError, DataError) as e:
-    console.print(f"no parts of speech: {printable(e)}", soft_wrap=True)
+    message = f"warning: no parts of speech: {printable(e)}"
+    console.print(message, soft_wrap=True)
     return ()
 
 
 def _measure(
   settings: Settings,
-  subject: MeasuredModel,
+  measured: MeasuredModel,
   text: Lines,
   tables: dict[str, SynonymTable],
   only: cases.PairFilter,
   mesh: jax.sharding.Mesh,
   console: Console,
 ) -> report.Findings:
-  tokenizer, all_tables = subject.tokenizer, list(tables.values())
-  speech = _parts_of_speech(subject, console)
-  checkpoints: dict[str, list] = {source: [] for source in tables}
-  for step, filled in _fill(settings, subject, text, mesh, console):
-    percent = None if step is None else 100 * step / subject.config.steps
+  tokenizer, all_tables = measured.tokenizer, list(tables.values())
+  classes = _classify_tokens(measured, console)
+  checkpoints: dict[str, list[report.CheckpointRates]] = {s: [] for s in tables}
+  for step, predictions in _predict(settings, measured, text, mesh, console):
+    percent = None if step is None else 100 * step / measured.config.steps
     for source, table in tables.items():
-      counted = rates.count_corrections(
-        filled, table, tokenizer.vocab, speech=speech
+      counts = rates.count_corrections(
+        predictions, table, tokenizer.vocab, token_classes=classes
       )
-      checkpoints[source].append(report.Checkpoint(step, percent, counted))
-    last = filled
+      checkpoints[source].append(report.CheckpointRates(step, percent, counts))
   if not any(checkpoints.values()):
     raise CheckpointError(
-      f"{settings.run} has deleted every step that was to be measured"
-      " meanwhile; give the same command again, or --config.corrections.steps."
+      f"'{settings.run}' has deleted all steps to measure meanwhile. Run the"
+      " same command again, or set --config.corrections.steps=STEPS."
     )
   sheet = ""
   if settings.sheet:
     sheet = cases.build_sheet(
-      last, all_tables, tokenizer, size=settings.sheet, seed=settings.seed
+      predictions,
+      all_tables,
+      tokenizer,
+      size=settings.sheet,
+      seed=settings.seed,
     )
   return report.Findings(
     text=text,
     tables=tables,
     checkpoints=checkpoints,
-    judgements=rates.compare_sources(last, tables, tokenizer.vocab),
+    agreements=rates.compare_sources(predictions, tables, tokenizer.vocab),
     cases=cases.choose_cases(
-      last, all_tables[0], tokenizer, limit=settings.cases, only=only
+      predictions, all_tables[0], tokenizer, limit=settings.cases, only=only
     ),
-    searched=len(last.gold_M),
+    searched=len(predictions.gold_M),
     sheet=sheet,
   )
 
 
-def _fill(
+def _predict(
   settings: Settings,
-  subject: MeasuredModel,
+  measured: MeasuredModel,
   text: Lines,
   mesh: jax.sharding.Mesh,
   console: Console,
 ) -> Iterator[tuple[int | None, Predictions]]:
-  """Each step and its predictions."""
-  options = build_run.build_options(subject.config, subject.tokenizer)
+  """Yields each step and its predictions."""
+  options = build_run.build_options(measured.config, measured.tokenizer)
   is_piece_V = None
   if options.strict_subword:
-    is_piece_V = plan.continuation_mask(subject.tokenizer.vocab)
+    is_piece_V = plan.continuation_mask(measured.tokenizer.vocab)
   predict = predict_slots.make_predict_slots(
-    subject.model,
+    measured.model,
     options.masking,
     prediction=settings.prediction or options.prediction,
     temperature=options.sampling_temperature,
     continues_V=is_piece_V,
   )
-  for step in subject.steps:
+  for step in measured.steps:
     name = "weights" if step is None else f"step {step:,}"
-    params = subject.read(step)
+    params = measured.read_params(step)
     if params is None:
-      console.print(f"{name}: its run has deleted it; left out")
+      console.print(f"warning: {name} was deleted by its run. It is skipped.")
       continue
     params = jax.device_put(params, sharding.replicated_sharding(mesh))
-    began = time.perf_counter()
-    with _bar(console, name, len(text.sequences)) as advance:
-      filled = predict_slots.predict_lines(
+    start = time.perf_counter()
+    with _progress_bar(console, name, len(text.sequences)) as advance:
+      predictions = predict_slots.predict_lines(
         predict,
         params,
         text.sequences,
@@ -302,16 +302,16 @@ def _fill(
         mesh=mesh,
         advance=advance,
       )
-    secs = time.perf_counter() - began
-    console.print(f"{name}: {len(filled.gold_M):,} slots in {secs:.1f} s")
-    yield step, filled
+    secs = time.perf_counter() - start
+    console.print(f"{name}: {len(predictions.gold_M):,} slots in {secs:.1f} s")
+    yield step, predictions
 
 
 @contextlib.contextmanager
-def _bar(
+def _progress_bar(
   console: Console, name: str, total: int
 ) -> Iterator[Callable[[int], None]]:
-  """A progress bar on a terminal; yields the function that advances it."""
+  """Shows a progress bar on terminals; yields the function that advances it."""
   hidden = not console.is_terminal
   bar = rich.progress.Progress(console=console, transient=True, disable=hidden)
   with bar:
