@@ -116,8 +116,7 @@ def test_batches_and_cut_lines_do_not_change_ids(monkeypatch):
     "",
   ]
   expected = tokenizer.encode_lines(lines)
-  for module in (split_words, fast_encoder):
-    monkeypatch.setattr(module, "BATCH_CHARACTERS", 64)
+  monkeypatch.setattr(split_words, "BATCH_CHARACTERS", 64)
   assert len(fast_encoder._cut_long_lines(lines)[0]) > len(lines) + 10
   check_encode(Encoder(tokenizer), lines, expected)
 

@@ -48,7 +48,7 @@ def batch_at(
     InputError: `batch_size` is not divisible by the number of processes.
   """
   check_batch_size(rows, batch_size)
-  start, stop = _slice_of_process(batch_size, process)
+  start, stop = _slice(batch_size, process)
   num_batches = len(rows) // batch_size
   epoch, batch = divmod(step, num_batches)
   key = _epoch_key(seed, epoch)
@@ -66,13 +66,10 @@ def held_out_batches(
 ) -> Iterator[dict[str, np.ndarray]]:
   """Yields all rows once, in order, in batches of one shape; for evaluation.
 
-  The last batch is filled up with padding rows: `row` -1, `documents` 0.
-  Every process gets the same number of batches.
-
-  Yields:
-    Batches with the arrays that `batch_at` returns.
+  Batches have the arrays of `batch_at`. The last one is filled up with padding
+  rows: `row` -1, `documents` 0. Every process gets the same number of batches.
   """
-  start, stop = _slice_of_process(batch_size, process)
+  start, stop = _slice(batch_size, process)
   for first in range(0, len(rows), batch_size):
     row_B = np.arange(first + start, first + stop)
     yield _take_padded(rows, row_B[row_B < len(rows)], stop - start)
@@ -89,15 +86,12 @@ def _take_padded(
   return batch
 
 
-def _slice_of_process(
-  batch_size: int, process: tuple[int, int]
-) -> tuple[int, int]:
+def _slice(batch_size: int, process: tuple[int, int]) -> tuple[int, int]:
   index, count = process
   if batch_size < 1 or batch_size % count:
     raise InputError(
       f"batch_size={batch_size} is not a positive multiple of the number of"
-      f" processes, {count}. Set --config.batch_size="
-      f"{max(1, batch_size // count) * count}."
+      f" processes, {count}. Set {max(1, batch_size // count) * count}."
     )
   size = batch_size // count
   return index * size, (index + 1) * size

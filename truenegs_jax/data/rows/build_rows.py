@@ -51,10 +51,7 @@ def folder_lock(
       try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
       except BlockingIOError:
-        print(
-          f"Waiting for another process that prepares '{folder}'.",
-          file=sys.stderr,
-        )
+        print(f"Waiting for another process at '{folder}'.", file=sys.stderr)
         fcntl.flock(file, kind)
     yield
 
@@ -77,10 +74,9 @@ def build_chunks(
   Args:
     corpus: is read once, and its first documents twice.
     backend: of the `Encoder`.
-    num_workers: processes. With more than 1, a script that calls this needs
-      `if __name__ == "__main__":`.
-    job: (i, n) to build the chunks k with k % n == i only. After n such calls,
-      at the same time or not, all chunks are built.
+    num_workers: processes. Scripts need `if __name__ == "__main__":` above 1.
+    job: (i, n) builds only the chunks k with k % n == i. The n calls may run at
+      the same time.
     progress: called after each chunk with the bytes of text so far, the
       fraction done (None if unknown), and a text for the user.
 
@@ -90,10 +86,8 @@ def build_chunks(
   """
   temporary = open_unfinished(folder, options, job=job)
   try:
-    held_out_unit = chunks.choose_held_out_unit(corpus, options)
-    spec = chunks.ChunkSpec(
-      temporary, tokenizer, options, backend, held_out_unit
-    )
+    unit = chunks.choose_held_out_unit(corpus, options)
+    spec = chunks.ChunkSpec(temporary, tokenizer, options, backend, unit)
     chunk_set = _build_missing(spec, corpus, num_workers, job, progress)
     if corpus.identity() != options.sources:
       raise DataError(
@@ -101,8 +95,8 @@ def build_chunks(
         " same command again when nothing writes to it anymore."
       )
   except DataError as error:
-    # Repaired text is new text, for which these chunks are useless. A disk or
-    # network that failed may work again, and then the chunks are useful.
+    # The chunks are useless for repaired text, but not if a disk or a network
+    # works again.
     may_recover = isinstance(error.__cause__, OSError) or not corpus.is_local()
     if job == ONLY_JOB and not may_recover:
       shutil.rmtree(temporary, ignore_errors=True)

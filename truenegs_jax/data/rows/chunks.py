@@ -70,17 +70,12 @@ class ChunkSpec:
 
 @dataclasses.dataclass(frozen=True)
 class ChunkSet:
-  """All chunks of a corpus, of which other jobs may not be done with theirs.
-
-  Attributes:
-    meter: counts of the text of all chunks.
-    num_chunks: number of chunks of all jobs.
-  """
+  """All chunks of a corpus; other jobs may still build some of them."""
 
   spec: ChunkSpec
   corpus: Corpus
-  meter: Meter
-  num_chunks: int
+  meter: Meter  # counts of all text
+  num_chunks: int  # of all jobs
 
   def is_complete(self) -> bool:
     """Returns whether the chunks of all jobs are stored."""
@@ -106,8 +101,7 @@ def choose_held_out_unit(corpus: Corpus, options: RowsOptions) -> str:
     if document.repeat:
       raise DataError(
         f"data.held_out={options.held_out} is less than one document of any"
-        f" part of the mixture {corpus.names()}. Set a larger"
-        " --config.data.held_out."
+        f" part of the mixture {corpus.names()}. Set a larger share."
       )
   return "rows"
 
@@ -117,9 +111,7 @@ def cut_corpus(
 ) -> Iterator[Chunk]:
   """Cuts a corpus into chunks of about CHUNK_CHARACTERS.
 
-  Args:
-    meter: counts the text as it is read.
-    held_out_unit: result of `choose_held_out_unit`.
+  `meter` counts the text as it is read; `held_out_unit` is that of `ChunkSpec`.
   """
   documents: list[tuple[int, str, str]] = []
   size, chunk_numbers = 0, itertools.count()
@@ -155,9 +147,7 @@ class ChunkBuilder:
 def build_chunk(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
   """Encodes and lays out the documents of a chunk.
 
-  Returns:
-    For each split and field `[R, L]`, such as "train.tokens"; and NUM_TOKENS,
-    the number of tokens of the text.
+  Returns arrays [R, L], such as "train.tokens", and the NUM_TOKENS of the text.
   """
   tokenizer, options = spec.tokenizer, spec.options
   lines = [text.split("\n") for _, _, text in chunk.documents]
@@ -192,20 +182,16 @@ def build_chunk(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
 
 
 def save_chunk(arrays: Arrays, path: pathlib.Path) -> None:
-  """Writes a chunk atomically.
-
-  Raises:
-    DiskError: the file cannot be written.
-  """
+  """Writes a chunk atomically; DiskError if that fails."""
   with atomic_file(path, several_writers=True) as file:
     np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def load_chunk(path: pathlib.Path) -> Arrays:
-  """Reads a chunk and verifies the checksums of its zip archive.
+  """Reads a chunk and verifies its checksums; removes a damaged one.
 
   Raises:
-    DiskError: the file cannot be read, or was damaged and is now removed.
+    DiskError: the file cannot be read or is damaged.
   """
   try:
     with open(path, "rb") as file:  # np.load leaks a file that it rejects

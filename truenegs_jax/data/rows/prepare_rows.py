@@ -14,14 +14,14 @@ from typing import Any
 
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.rows import (
-  build_rows,
-  chunks,
-  merge_chunks,
-  rows_folder,
-  worker_pool,
+from truenegs_jax.data.rows import build_rows, merge_chunks, worker_pool
+from truenegs_jax.data.rows.chunks import ChunkSet
+from truenegs_jax.data.rows.rows_folder import (
+  RowsOptions,
+  check_options,
+  read_manifest,
+  rows_fingerprint,
 )
-from truenegs_jax.data.rows.rows_folder import RowsOptions
 from truenegs_jax.data.tokens import fast_encoder, train_vocabulary
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
@@ -83,17 +83,16 @@ class Plan:
     folder: where the rows are or will be.
     corpus: None if the rows exist but their text is not on this machine.
     tokenizer: None if the vocabulary is trained.
-    vocab_size: maximum number of entries of a trained vocabulary.
-    backend: of the encoder. Neither this nor `num_workers` change the rows.
+    num_workers: the number of processes, 1 or more.
+    prepare_options: the options that the plan was made from.
   """
 
   folder: pathlib.Path
   options: RowsOptions
   corpus: Corpus | None
   tokenizer: Tokenizer | None
-  vocab_size: int
-  backend: str
   num_workers: int
+  prepare_options: PrepareOptions
 
   def is_prepared(self) -> bool:
     """Returns whether the rows exist."""
@@ -128,14 +127,12 @@ def make_plan(options: PrepareOptions) -> Plan:
   trains = options.vocab == "train"
   if trains and not MIN_ENTRIES <= options.vocab_size <= MAX_ENTRIES:
     raise InputError(
-      f"data.vocab_size={options.vocab_size} is not allowed. Set"
-      f" --config.data.vocab_size to {MIN_ENTRIES} to {MAX_ENTRIES}. BERT uses"
-      " 30522."
+      f"data.vocab_size={options.vocab_size} is not allowed. Set {MIN_ENTRIES}"
+      f" to {MAX_ENTRIES:,} entries. BERT has 30,522."
     )
   if options.num_workers < 0:
     raise InputError(
-      f"data.workers={options.num_workers} is negative. Set"
-      " --config.data.workers to a number of processes, or to 0 for all cores."
+      f"data.workers={options.num_workers} is negative. Set 0 for all cores."
     )
   named = None
   if options.rows:
@@ -148,39 +145,30 @@ def make_plan(options: PrepareOptions) -> Plan:
   strip_accents = options.strip_accents
   if strip_accents is None:
     strip_accents = options.lowercase
-  tokenizer = None
+  normalizer = {"lowercase": options.lowercase, "strip_accents": strip_accents}
+  tokenizer, vocabulary = None, f"train:{options.vocab_size}"
   if not trains:
-    tokenizer = tokenizer_lib.load_tokenizer(
-      options.vocab, lowercase=options.lowercase, strip_accents=strip_accents
-    )
-  vocabulary = f"train:{options.vocab_size}"
+    tokenizer = tokenizer_lib.load_tokenizer(options.vocab, **normalizer)
+    vocabulary = tokenizer.fingerprint
   rows_options = RowsOptions(
     sources=identity,
-    vocabulary=tokenizer.fingerprint if tokenizer else vocabulary,
-    lowercase=options.lowercase,
-    strip_accents=strip_accents,
+    vocabulary=vocabulary,
+    **normalizer,
     length=options.length,
     layout=options.layout,
     overflow=options.overflow,
     held_out=options.held_out,
     seed=options.seed,
   )
-  fingerprint = rows_folder.rows_fingerprint(rows_options)
+  fingerprint = rows_fingerprint(rows_options)
   folder = named or cache.folder().resolve() / "rows" / fingerprint
   if corpus and corpus.includes(folder):
     raise InputError(
       f"data.rows: the folder of the rows, '{folder}', is inside the corpus."
       " Set --config.data.rows or TRUENEGS_CACHE to another folder."
     )
-  return Plan(
-    folder,
-    rows_options,
-    corpus,
-    tokenizer,
-    options.vocab_size,
-    options.tokenizer,
-    options.num_workers or worker_pool.available_cores(),
-  )
+  num_workers = options.num_workers or worker_pool.available_cores()
+  return Plan(folder, rows_options, corpus, tokenizer, num_workers, options)
 
 
 def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
@@ -223,19 +211,16 @@ def execute_job(
 
 
 def _load_result(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
-  rows_folder.check_options(plan.folder, plan.options)
+  check_options(plan.folder, plan.options)
   return plan.folder, _load_vocabulary(plan.folder, plan.options)
 
 
 def _load_vocabulary(path: pathlib.Path, options: RowsOptions) -> Tokenizer:
-  return tokenizer_lib.load_tokenizer(
-    str(path),
-    lowercase=options.lowercase,
-    strip_accents=options.strip_accents,
-  )
+  normalizer = {k: getattr(options, k) for k in ("lowercase", "strip_accents")}
+  return tokenizer_lib.load_tokenizer(str(path), **normalizer)
 
 
-def _build(plan: Plan, job: tuple[int, int]) -> chunks.ChunkSet:
+def _build(plan: Plan, job: tuple[int, int]) -> ChunkSet:
   assert plan.corpus is not None
   display = Display()
   display.say(f"Preparing {plan.corpus.names()} in '{plan.folder}'")
@@ -250,7 +235,7 @@ def _build(plan: Plan, job: tuple[int, int]) -> chunks.ChunkSet:
       plan.corpus,
       tokenizer,
       plan.options,
-      backend=plan.backend,
+      backend=plan.prepare_options.tokenizer,
       num_workers=plan.num_workers,
       job=job,
       progress=show,
@@ -290,14 +275,14 @@ def _train_vocabulary(
 
     return train_vocabulary.train_vocabulary(
       (document.text for document in corpus.read(meter)),
-      size=plan.vocab_size,
+      size=plan.prepare_options.vocab_size,
       lowercase=plan.options.lowercase,
       strip_accents=plan.options.strip_accents,
       progress=show_progress,
     )
 
 
-def _merge(plan: Plan, chunk_set: chunks.ChunkSet) -> None:
+def _merge(plan: Plan, chunk_set: ChunkSet) -> None:
   manifest = merge_chunks.merge(plan.folder, chunk_set)
   _print_summary(Display(), manifest, chunk_set.corpus.part_names())
 
@@ -332,11 +317,7 @@ def _is_complete(folder: pathlib.Path) -> bool:
 def _open_corpus(
   options: PrepareOptions, named: pathlib.Path | None
 ) -> tuple[Corpus | None, list[dict[str, Any]]]:
-  """Opens the corpus and returns it with its identity.
-
-  If the text is missing but the named folder is complete, returns None with the
-  identity in the manifest.
-  """
+  """Opens the corpus; without text, uses the identity in the manifest."""
   try:
     corpus = open_corpus(
       options.sources,
@@ -349,4 +330,4 @@ def _open_corpus(
     if not named or not _is_complete(named):
       raise
     Display().say(f"{printable(error)}\nUsing the rows in '{named}'.")
-    return None, rows_folder.read_manifest(named)["options"]["sources"]
+    return None, read_manifest(named)["options"]["sources"]

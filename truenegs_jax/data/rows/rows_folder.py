@@ -54,14 +54,10 @@ class RowsOptions:
     )
     if not 0 <= self.held_out <= 0.5:
       raise InputError(
-        f"data.held_out={self.held_out} is not allowed. Set"
-        " --config.data.held_out to a share of 0 to 0.5."
+        f"data.held_out={self.held_out} is not allowed. Set 0 to 0.5."
       )
     if self.seed < 0:
-      raise InputError(
-        f"data.seed={self.seed} is negative. Set --config.data.seed to 0 or"
-        " more."
-      )
+      raise InputError(f"data.seed={self.seed} is negative. Set 0 or more.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,11 +123,7 @@ def rows_fingerprint(options: RowsOptions) -> str:
 
 
 def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
-  """Returns the manifest of a rows folder.
-
-  Raises:
-    DataError: there is no manifest, or it is damaged or of another version.
-  """
+  """Reads a manifest; DataError if it is missing, damaged or too old."""
   path = pathlib.Path(folder) / "manifest.json"
   try:
     manifest = json.loads(path.read_bytes())
@@ -159,8 +151,7 @@ def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
   Checks the sizes of files; `verify_rows` checks their content.
 
   Raises:
-    DataError: the folder is not a rows folder, or a shard is missing, cut or
-      of another shape.
+    DataError: there is no rows folder, or a shard is missing, cut or damaged.
   """
   one_of("split", split, SPLITS)
   folder = pathlib.Path(folder)
@@ -177,11 +168,7 @@ def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
 
 
 def verify_rows(folder: str | pathlib.Path) -> None:
-  """Reads every file of a rows folder and compares checksums.
-
-  Raises:
-    DataError: files are damaged or missing; it names them.
-  """
+  """Compares checksums of all files; DataError names those that differ."""
   folder = pathlib.Path(folder)
   damaged = []
   for name, record in read_manifest(folder)["files"].items():
@@ -208,8 +195,7 @@ def check_options(folder: str | pathlib.Path, options: RowsOptions) -> None:
   if differences:
     raise DataError(
       f"data.rows='{folder}' was prepared with other options:"
-      f"{''.join(differences)}\nRemove the folder, choose another one, or set"
-      " --config.data.rows= (empty) to use the cache."
+      f"{''.join(differences)}\nRemove the folder or choose another one."
     )
 
 

@@ -23,17 +23,13 @@ CGROUP_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
 
 
 def map_in_order(
-  make_function: Callable[[], Function],
-  items: Iterable[Any],
-  *,
-  num_workers: int,
+  make: Callable[[], Function], items: Iterable[Any], *, num_workers: int
 ) -> Iterator[int]:
   """Yields the result of every item, in order.
 
   Args:
-    make_function: returns the function of an item. Must be picklable: each
-      worker calls it once. It is also called in this process, so that its
-      errors are raised here once and not by every worker.
+    make: makes the function. Each worker calls it once, so it must be
+      picklable. This process calls it too, to raise its errors only once.
 
   Raises:
     InputError: a worker was killed.
@@ -41,11 +37,11 @@ def map_in_order(
   items = iter(items)
   first = list(itertools.islice(items, MIN_ITEMS))
   items = itertools.chain(first, items)
-  function = make_function()
+  function = make()
   if num_workers == 1 or len(first) < MIN_ITEMS:
     yield from map(function, items)
   else:
-    yield from _map_in_processes(make_function, items, num_workers)
+    yield from _map_in_processes(make, items, num_workers)
 
 
 def check_main_guard() -> None:
@@ -70,16 +66,14 @@ def available_cores() -> int:
 
 
 def _map_in_processes(
-  make_function: Callable[[], Function],
-  items: Iterator[Any],
-  num_workers: int,
+  make: Callable[[], Function], items: Iterator[Any], num_workers: int
 ) -> Iterator[int]:
   pool = concurrent.futures.ProcessPoolExecutor(
     num_workers,
     # Forking breaks the threads of the caller, such as those of jax.
     mp_context=multiprocessing.get_context("spawn"),
     initializer=_start_worker,
-    initargs=(make_function,),
+    initargs=(make,),
   )
   pending: collections.deque[concurrent.futures.Future[int]]
   pending = collections.deque()
@@ -132,13 +126,13 @@ def _defer_signals() -> Iterator[None]:
 _function: Function  # of this worker process
 
 
-def _start_worker(make_function: Callable[[], Function]) -> None:
+def _start_worker(make: Callable[[], Function]) -> None:
   global _function
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
   threading.Thread(target=_exit_with_parent, daemon=True).start()
   os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per worker
-  _function = make_function()
+  _function = make()
 
 
 def _call_function(item: Any) -> int:

@@ -17,19 +17,9 @@ import numpy as np
 import tokenizers
 from tokenizers import pre_tokenizers
 
-from truenegs_jax.data.tokens.split_words import (
-  BATCH_CHARACTERS,
-  Splitter,
-  WordSpans,
-  batch_texts,
-  find_words,
-)
+from truenegs_jax.data.tokens import split_words, word_cache
+from truenegs_jax.data.tokens.split_words import WordSpans
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.data.tokens.word_cache import (
-  WordIdCache,
-  interleave,
-  sum_groups,
-)
 from truenegs_jax.runtime.errors import one_of
 
 BACKENDS = ("fast", "tf_text")
@@ -41,24 +31,18 @@ class Encoder:
   """Encodes lines and caches the ids of words."""
 
   def __init__(self, tokenizer: Tokenizer, backend: str = "fast") -> None:
-    """Creates the backend.
-
-    Args:
-      backend: "fast", or "tf_text" (needs tensorflow-text).
+    """Creates the backend, "fast" or "tf_text" (needs tensorflow-text).
 
     Raises:
-      InputError: the backend is unknown, not installed, or does not support
-        the tokenizer.
+      InputError: it is unknown, not installed, or does not support `tokenizer`.
     """
     one_of("data.tokenizer", backend, BACKENDS)
-    self._encode_batch: Callable[[list[str]], Ids]
-    self._encode_batch = _CachedEncoder(tokenizer).encode
+    encode: Callable[[list[str]], Ids] = _CachedEncoder(tokenizer).encode
     if backend == "tf_text":
-      from truenegs_jax.data.tokens.tf_text import (
-        TfTextEncoder,  # imports TensorFlow
-      )
+      from truenegs_jax.data.tokens import tf_text  # imports TensorFlow
 
-      self._encode_batch = TfTextEncoder(tokenizer, self._encode_batch).encode
+      encode = tf_text.TfTextEncoder(tokenizer, encode).encode
+    self._encode_batch = encode
 
   def encode(self, lines: Sequence[str]) -> Ids:
     """Encodes lines, without [CLS] and [SEP].
@@ -68,26 +52,23 @@ class Encoder:
       lengths_N: int64, the number of ids of each line.
     """
     sections, ends_N = _cut_long_lines(lines)
-    encoded = [self._encode_batch(batch) for batch in batch_texts(sections)]
+    batches = split_words.batch_texts(sections)
+    encoded = [self._encode_batch(batch) for batch in batches]
     if not encoded:
       return np.empty(0, np.int32), np.empty(0, np.int64)
     tokens_T, lengths_S = map(np.concatenate, zip(*encoded, strict=True))
-    return tokens_T, sum_groups(lengths_S, ends_N)
+    return tokens_T, word_cache.sum_groups(lengths_S, ends_N)
 
 
 def _cut_long_lines(lines: Sequence[str]) -> tuple[Sequence[str], np.ndarray]:
-  """Cuts lines of more than BATCH_CHARACTERS into sections, at white space.
-
-  Returns:
-    The sections, and the number of sections before the end of each line.
-  """
-  if max(map(len, lines), default=0) <= BATCH_CHARACTERS:
+  """Cuts long lines at white space; returns sections and ends of lines."""
+  if max(map(len, lines), default=0) <= split_words.BATCH_CHARACTERS:
     return lines, np.arange(1, len(lines) + 1)
   sections: list[str] = []
   ends = []
   for line in lines:
     start = 0
-    while space := _SPACE.search(line, start + BATCH_CHARACTERS):
+    while space := _SPACE.search(line, start + split_words.BATCH_CHARACTERS):
       sections.append(line[start : space.start()])
       start = space.start()
     sections.append(line[start:])
@@ -104,24 +85,24 @@ class _CachedEncoder:
   """
 
   def __init__(self, tokenizer: Tokenizer) -> None:
-    self._splitter = Splitter(
+    self._splitter = split_words.Splitter(
       lowercase=tokenizer.lowercase, strip_accents=tokenizer.strip_accents
     )
     self._model = tokenizers.Tokenizer(tokenizer.model)
     self._model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     self._begins_word_V = np.array([e[:2] != "##" for e in tokenizer.vocab])
-    self._raw_cache = WordIdCache(self._encode_raw_words)
-    self._basic_cache = WordIdCache(self._encode_basic_tokens)
+    self._raw_cache = word_cache.WordIdCache(self._encode_raw_words)
+    self._basic_cache = word_cache.WordIdCache(self._encode_basic_tokens)
 
   def encode(self, lines: list[str]) -> Ids:
     """Returns the ids of all lines, and the number of ids of each line."""
-    words, ends_N = find_words(lines)
+    words, ends_N = split_words.find_words(lines)
     ids_T, lengths_W = self._raw_cache.lookup(words)
-    return ids_T, sum_groups(lengths_W, ends_N)
+    return ids_T, word_cache.sum_groups(lengths_W, ends_N)
 
   def _encode_raw_words(self, words: WordSpans) -> Ids:
     is_ascii_W = words.are_ascii()  # the splitter is faster on ASCII alone
-    return interleave(
+    return word_cache.interleave(
       is_ascii_W,
       self._split_and_encode(words.take(is_ascii_W)),
       self._split_and_encode(words.take(~is_ascii_W)),
@@ -131,7 +112,7 @@ class _CachedEncoder:
     tokens, ends_W = self._splitter.basic_tokens(words)
     assert len(ends_W) == len(words.starts_W), "the splitter lost a word"
     ids_T, lengths_P = self._basic_cache.lookup(tokens)
-    return ids_T, sum_groups(lengths_P, ends_W)
+    return ids_T, word_cache.sum_groups(lengths_P, ends_W)
 
   def _encode_basic_tokens(self, tokens: WordSpans) -> Ids:
     # All as one text: one Encoding per token would take most of the time.

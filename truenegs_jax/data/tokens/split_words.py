@@ -46,9 +46,8 @@ class WordSpans(NamedTuple):
 
   def take(self, selection: np.ndarray) -> "WordSpans":
     """Selects words by an array of indices or of bools."""
-    return WordSpans(
-      self.data_B, self.starts_W[selection], self.lengths_W[selection]
-    )
+    starts_W, lengths_W = self.starts_W[selection], self.lengths_W[selection]
+    return WordSpans(self.data_B, starts_W, lengths_W)
 
   def are_ascii(self) -> np.ndarray:
     """Returns bool `[W]`: which words are ASCII. No word may be empty."""
@@ -95,11 +94,8 @@ def find_words(lines: Sequence[str]) -> tuple[WordSpans, np.ndarray]:
   """Splits lines at white space and around the common Chinese characters.
 
   BERT may split these words further, but never joins two of them. Lone
-  surrogates have no UTF-8 and are dropped.
-
-  Returns:
-    words: the words of all lines.
-    ends_N: the number of words before the end of each line.
+  surrogates have no UTF-8 and are dropped. Returns the words of all lines, and
+  `[N]` the number of words before the end of each line.
   """
   text = "\n".join([*lines, ""])
   if text.count("\n") != len(lines):
@@ -110,11 +106,7 @@ def find_words(lines: Sequence[str]) -> tuple[WordSpans, np.ndarray]:
 def take_spans(
   values_T: np.ndarray, starts_N: np.ndarray, lengths_N: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Concatenates spans of an array.
-
-  Returns:
-    The values of all spans, and `[N]` the end of each span in them.
-  """
+  """Concatenates spans; returns their values and the end of each span."""
   ends_N = np.cumsum(lengths_N)
   index_T = np.repeat(starts_N - ends_N + lengths_N, lengths_N)
   index_T += np.arange(len(index_T))
@@ -153,10 +145,9 @@ def _chinese_cuts(data_B: np.ndarray) -> np.ndarray | None:
 def _find_spans(
   data_B: np.ndarray, is_gap_B: np.ndarray, cuts_B: np.ndarray | None
 ) -> WordSpans:
-  """Finds the spans between gaps. The first and the last byte are gaps.
+  """Finds the spans between gaps, and cuts them where `cuts_B` is set.
 
-  Args:
-    cuts_B: where a span ends and the next one begins without a gap.
+  The first and the last byte must be gaps.
   """
   if cuts_B is None:
     edges = np.flatnonzero(is_gap_B[1:] != is_gap_B[:-1]) + 1
@@ -174,9 +165,8 @@ class Splitter:
     self._normalizer = normalizers.BertNormalizer(
       lowercase=lowercase, strip_accents=strip_accents
     )
-    self._ascii_table = bytes(range(256))
-    if lowercase:
-      self._ascii_table = self._ascii_table.lower()
+    ascii_table = bytes(range(256))
+    self._ascii_table = ascii_table.lower() if lowercase else ascii_table
     self._classified = {"a", " ", "\n"}
     self._punctuation: set[str] = set()
     self._classify(set(string.punctuation))
@@ -184,11 +174,8 @@ class Splitter:
   def basic_tokens(self, words: WordSpans) -> tuple[WordSpans, np.ndarray]:
     """Returns the tokens of BERT's BasicTokenizer, before WordPiece.
 
-    ASCII words are processed faster if all words of a call are ASCII.
-
-    Returns:
-      tokens: the tokens of all words.
-      ends_W: the number of tokens before the end of each word.
+    Also returns `[W]` the number of tokens before the end of each word. ASCII
+    words are processed faster if all words of a call are ASCII.
     """
     text = words.lines()
     if text.isascii():

@@ -44,22 +44,17 @@ class TfTextEncoder:
   """Encodes lines with tensorflow-text, on one core and no GPU."""
 
   def __init__(self, tokenizer: Tokenizer, fallback: EncodeLines) -> None:
-    """Imports TensorFlow.
-
-    Args:
-      fallback: encodes the lines that TensorFlow might encode differently.
+    """Imports TensorFlow; `fallback` encodes lines that it might get wrong.
 
     Raises:
-      InputError: tensorflow-text is not installed, or does not support the
-        tokenizer.
+      InputError: tensorflow-text is missing or does not support `tokenizer`.
     """
     lowercase = tokenizer.lowercase
     if tokenizer.strip_accents != lowercase:
       raise InputError(
-        f"data.lowercase={lowercase} with strip_accents="
-        f"{tokenizer.strip_accents} is not supported by"
-        " data.tokenizer='tf_text', which strips accents exactly if it"
-        " lower-cases. Set --config.data.tokenizer=fast."
+        "data.tokenizer='tf_text' does not support"
+        f" strip_accents={not lowercase} with lowercase={lowercase}."
+        " Set --config.data.tokenizer=fast."
       )
     text = _import_tf_text()
     self._fallback = fallback

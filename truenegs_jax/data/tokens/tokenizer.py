@@ -113,7 +113,7 @@ def make_tokenizer(
   """Builds a tokenizer from the entries of a vocabulary and checks them.
 
   Args:
-    strip_accents: whether "é" becomes "e"; None for the value of `lowercase`.
+    strip_accents: None for the value of `lowercase`, as in BERT.
     origin: name of the vocabulary in error messages.
 
   Raises:
@@ -122,24 +122,19 @@ def make_tokenizer(
   line_of_entry: dict[str, int] = {}
   for line, entry in enumerate(vocab, start=1):
     if not entry.strip():
-      raise InputError(
-        f"{origin}:{line}: empty line. Line n must hold the entry with id"
-        " n - 1. Use the original file."
-      )
+      raise InputError(f"{origin}:{line}: empty line. Use the original file.")
     if entry in line_of_entry:
       raise InputError(
         f"{origin}:{line}: entry {entry!r} is already in line"
-        f" {line_of_entry[entry]}. Entries must be unique. Use the original"
-        " file."
+        f" {line_of_entry[entry]}. Use the original file."
       )
     line_of_entry[entry] = line
   missing = [name for name in SPECIALS if name not in line_of_entry]
   if missing:
     raise InputError(
-      f"{origin}: {len(line_of_entry):,} entries, but no {' '.join(missing)}. A"
-      f" BERT vocabulary contains {' '.join(SPECIALS)} (at any id). Use the"
-      " vocab.txt of a BERT or ELECTRA model, or train a vocabulary with"
-      " --config.data.vocab=train."
+      f"{origin}: {len(line_of_entry):,} entries, but no {' '.join(missing)}."
+      " Use the vocab.txt of a BERT or ELECTRA model, or set"
+      " --config.data.vocab=train to train one."
     )
   special_ids = (line_of_entry[name] - 1 for name in SPECIALS)
   strip_accents = lowercase if strip_accents is None else strip_accents
@@ -150,17 +145,16 @@ def make_tokenizer(
 def load_tokenizer(
   path_or_name: str, *, lowercase: bool, strip_accents: bool | None = None
 ) -> Tokenizer:
-  """Reads a vocabulary.
+  """Reads a vocabulary; for the other arguments see `Tokenizer`.
 
   Args:
     path_or_name: a `vocab.txt`, a `tokenizer.json`, a folder that contains one
       of them, or the name of a model on the Hugging Face hub (needs internet).
-    lowercase: whether to lower-case text ("uncased").
-    strip_accents: whether "é" becomes "e"; None for the value of `lowercase`.
+    strip_accents: None for the value of `lowercase`, as in BERT.
 
   Raises:
-    InputError: there is no such file, it is not a valid WordPiece vocabulary,
-      or its tokenizer.json normalizes text in another way.
+    InputError: there is no valid WordPiece vocabulary, or its tokenizer.json
+      normalizes text in another way.
   """
   strip_accents = lowercase if strip_accents is None else strip_accents
   options = {"lowercase": lowercase, "strip_accents": strip_accents}

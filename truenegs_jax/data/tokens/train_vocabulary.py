@@ -15,14 +15,8 @@ import numpy as np
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
-from truenegs_jax.data.tokens.split_words import (
-  PADDING,
-  Splitter,
-  WordSpans,
-  batch_texts,
-  find_words,
-  join_words,
-)
+from truenegs_jax.data.tokens import split_words
+from truenegs_jax.data.tokens.split_words import Splitter, WordSpans
 from truenegs_jax.data.tokens.tokenizer import MAX_WORD_CHARACTERS, SPECIALS
 from truenegs_jax.data.tokens.word_cache import WordIndex, ensure_capacity
 from truenegs_jax.runtime.errors import InputError
@@ -105,11 +99,11 @@ def _count_words(
   raw, basic = _WordCounts(), _WordCounts()
   text_bytes = num_words = 0
   progress(0, "counting", at_once=True)
-  for batch in batch_texts(texts):
-    words, _ = find_words(batch)
+  for batch in split_words.batch_texts(texts):
+    words, _ = split_words.find_words(batch)
     raw.add(words, 1)
     num_words += len(words.starts_W)
-    text_bytes += len(words.data_B) - PADDING - 1
+    text_bytes += len(words.data_B) - split_words.PADDING - 1
     if raw.index.size > MAX_WORDS or raw.index.long_bytes > MAX_LONG_BYTES:
       _add_basic(basic, raw, splitter)
       basic.drop_rare()
@@ -124,7 +118,7 @@ def _add_basic(
   basic: "_WordCounts", raw: "_WordCounts", splitter: Splitter
 ) -> None:
   """Normalizes and splits the words of `raw`, and adds them to `basic`."""
-  words = join_words(raw.index.words())
+  words = split_words.join_words(raw.index.words())
   counts_W = raw.counts_N[: raw.index.size]
   is_ascii_W = words.are_ascii()
   # Separately, because the splitter is faster on ASCII alone.

@@ -27,7 +27,6 @@ _LOW_FACTOR, _HIGH_FACTOR = np.array(
   [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64
 )
 
-
 # Limits of one cache. The two caches of an encoder take 50 MB for 36 MB of
 # Wikipedia (380,000 distinct words), and less than 250 MB for a text of which
 # every word is new and long.
@@ -57,13 +56,10 @@ class WordIndex:
     self._build_slots(1 << 12)
 
   def rows(self, words: WordSpans) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rows of words and adds new words.
+    """Returns the int32 rows of words, and adds new words.
 
-    Zero bytes at the end of a short word are ignored; BERT drops them too.
-
-    Returns:
-      rows_W: int32, the row of each word.
-      new_N: for each new row, in order, the index of its word in `words`.
+    Also returns, for each new row in order, the index of its word. Zero bytes
+    at the end of a short word are ignored; BERT drops them too.
     """
     count = len(words.starts_W)
     while 2 * (self.size + count) > len(self._row_of_slot):
@@ -119,7 +115,7 @@ class WordIndex:
       slots_N[pending] = (slots_N[pending] + 1) & (count - 1)
 
   def _first_slots(self, low_W: np.ndarray, high_W: np.ndarray) -> np.ndarray:
-    """Returns the slots at which the search for words begins."""
+    """Hashes words to the slots at which the search for them begins."""
     hashes_W = low_W * _LOW_FACTOR ^ high_W * _HIGH_FACTOR
     hashes_W ^= hashes_W >> np.uint64(32)
     hashes_W *= _HIGH_FACTOR
@@ -129,10 +125,7 @@ class WordIndex:
   def _search(
     self, low_W: np.ndarray, high_W: np.ndarray, slots_W: np.ndarray
   ) -> np.ndarray:
-    """Returns the rows of words, -1 for missing ones.
-
-    Moves `slots_W` in place to the slot of each word, or to a free slot.
-    """
+    """Returns rows or -1; moves `slots_W` to slots of words, or free ones."""
     rows_W = self._row_of_slot[slots_W]
     pending = np.flatnonzero(self._is_taken(rows_W, low_W, high_W))
     while len(pending):
@@ -157,12 +150,9 @@ class WordIndex:
     index_M: np.ndarray,
     rows_W: np.ndarray,
   ) -> np.ndarray:
-    """Adds M words whose search ended at a free slot.
+    """Adds words whose search ended at a free slot; sets `rows_W[index_M]`.
 
-    Writes the row of word m to `rows_W[index_M[m]]`.
-
-    Returns:
-      Of every new row, in order, the index of its word.
+    Returns, for each new row in order, the index of its word.
     """
     added = [index_M[:0]]
     pending = np.arange(len(index_M))
@@ -229,13 +219,12 @@ class WordIdCache:
 
   def lookup(self, words: WordSpans) -> tuple[np.ndarray, np.ndarray]:
     """Returns the ids of all words, and the number of ids of each word."""
+    index = self._index
     try:
-      if (
-        self._index.size > MAX_WORDS or self._index.long_bytes > MAX_LONG_BYTES
-      ):
+      if index.size > MAX_WORDS or index.long_bytes > MAX_LONG_BYTES:
         self._drop_unused()
-      num_old = self._index.size
-      rows_W, new_N = self._index.rows(words)
+      num_old = index.size
+      rows_W, new_N = index.rows(words)
       self._used_N[rows_W[rows_W < num_old]] = True
       if len(new_N):
         self._add(words.take(new_N), num_old)
@@ -295,14 +284,9 @@ def interleave(
   first: tuple[np.ndarray, np.ndarray],
   second: tuple[np.ndarray, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Merges the ids of two groups of texts, in the original order.
+  """Merges ids_T and lengths_N of two groups of texts, in their old order.
 
-  Args:
-    is_first_N: bool, which texts belong to the first group.
-    first, second: ids and lengths of the texts of each group.
-
-  Returns:
-    ids_T and lengths_N of all texts.
+  `is_first_N` says which texts belong to the first group.
   """
   ids_T = np.concatenate([first[0], second[0]])
   lengths_N = np.concatenate([first[1], second[1]])
