@@ -211,7 +211,7 @@ def _check_tasks(c: ConfigDict) -> None:
     )
   if own and not c.finetune.epochs:
     raise InputError(
-      f"finetune.epochs={c.finetune.epochs}, but the user's own task has no"
+      f"finetune.epochs={c.finetune.epochs}, but your own task has no"
       " default. Set --config.finetune.epochs=3, for example."
     )
   one_of("finetune.head", c.finetune.head, SPAN_HEADS if spans else TEXT_HEADS)

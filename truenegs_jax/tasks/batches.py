@@ -59,15 +59,15 @@ def encode(
     examples = [*examples, *examples]
     firsts, seconds = firsts + seconds, seconds + firsts
   tokens, types, num_cut = [], [], 0
-  pairs = zip(_ids(firsts, tokenizer), _ids(seconds, tokenizer), strict=True)
-  for a, b in pairs:
+  ids_a, ids_b = (_encode_texts(x, tokenizer) for x in (firsts, seconds))
+  for a, b in zip(ids_a, ids_b, strict=True):
     size_a, size_b = truncated_sizes(len(a), len(b), length)
     num_cut += size_a < len(a) or size_b < len(b)
     row = [tokenizer.cls, *a[:size_a], tokenizer.sep]
     if size_b:
       row += [*b[:size_b], tokenizer.sep]
     tokens.append(np.array(row, np.int32))
-    types.append(_types(size_a + 2, len(row)))
+    types.append(_token_types(size_a + 2, len(row)))
   return EncodedRows(tokens, types, _targets(examples, task), num_cut)
 
 
@@ -85,13 +85,15 @@ def truncated_sizes(size_a: int, size_b: int, length: int) -> tuple[int, int]:
   return size_a - lost_a, size_b - (excess - lost_a)
 
 
-def _ids(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
+def _encode_texts(
+  texts: Sequence[str], tokenizer: Tokenizer
+) -> Iterator[list[int]]:
   for start in range(0, len(texts), CHUNK_TEXTS):
     yield from tokenizer.encode_lines(texts[start : start + CHUNK_TEXTS])
 
 
 @functools.cache
-def _types(size_a: int, size: int) -> np.ndarray:
+def _token_types(size_a: int, size: int) -> np.ndarray:
   """Returns token types 0, then 1 from position `size_a` on; cached."""
   types_L = np.zeros(size, np.int32)
   types_L[size_a:] = 1
@@ -167,8 +169,8 @@ def batch_at(
   """
   num_batches = num_steps(len(encoded.tokens), batch_size, 1)
   epoch, batch = divmod(step, num_batches)
-  epoch_batches = _epoch(encoded, epoch, batch_size, seed, window)
-  return _take(encoded, epoch_batches[batch], batch_size, limit)
+  epoch_batches = _epoch_batches(encoded, epoch, batch_size, seed, window)
+  return _make_batch(encoded, epoch_batches[batch], batch_size, limit)
 
 
 def batches_in_order(
@@ -182,11 +184,13 @@ def batches_in_order(
   _check_sizes(len(encoded.tokens), batch_size)
   row_N = np.argsort(-encoded.lengths_N, kind="stable")
   for first in range(0, len(row_N), batch_size):
-    yield _take(encoded, row_N[first : first + batch_size], batch_size, limit)
+    yield _make_batch(
+      encoded, row_N[first : first + batch_size], batch_size, limit
+    )
 
 
 @functools.lru_cache(maxsize=2)
-def _epoch(
+def _epoch_batches(
   encoded: EncodedRows, epoch: int, batch_size: int, seed: int, window: int
 ) -> list[np.ndarray]:
   """Returns the row indices of each batch of an epoch."""
@@ -195,10 +199,8 @@ def _epoch(
   num_full = len(length_N) // batch_size
   size = batch_size * max(1, min(window, num_full // MIN_WINDOWS))
   for first in range(0, num_full * batch_size, size):
-    window_rows = row_N[first : min(first + size, num_full * batch_size)]
-    window_rows[:] = window_rows[
-      np.argsort(length_N[window_rows], kind="stable")
-    ]
+    row_W = row_N[first : min(first + size, num_full * batch_size)]
+    row_W[:] = row_W[np.argsort(length_N[row_W], kind="stable")]
   starts = range(0, len(row_N), batch_size)
   order = _shuffled(len(starts), seed, epoch, 1)
   return [row_N[starts[i] : starts[i] + batch_size] for i in order]
@@ -210,7 +212,7 @@ def _shuffled(size: int, *key: int) -> np.ndarray:
   return np.argsort(bits, kind="stable")
 
 
-def _take(
+def _make_batch(
   encoded: EncodedRows, row_B: np.ndarray, batch_size: int, limit: int
 ) -> dict[str, np.ndarray]:
   """Stacks rows, padded to a length in BUCKETS, and empty rows up to B."""
@@ -222,10 +224,8 @@ def _take(
     )
   length = min(limit, next((x for x in BUCKETS if x >= longest), limit))
   row_B = np.pad(row_B, (0, batch_size - len(row_B)), constant_values=-1)
-  batch = {
-    name: np.zeros((batch_size, length), np.int32)
-    for name in ("tokens", "types", "documents")
-  }
+  names = ("tokens", "types", "documents")
+  batch = {name: np.zeros((batch_size, length), np.int32) for name in names}
   for b, i in enumerate(row_B[row_B >= 0]):
     n = len(encoded.tokens[i])
     batch["tokens"][b, :n] = encoded.tokens[i]
@@ -234,11 +234,9 @@ def _take(
   for name, values_N in encoded.targets.items():
     values_B = np.where(row_B < 0, 0, values_N[row_B])
     batch[name] = values_B.astype(values_N.dtype)
-  return {
-    **batch,
-    "row": row_B.astype(np.int32),
-    "weight": (row_B >= 0).astype(np.float32),
-  }
+  batch["row"] = row_B.astype(np.int32)
+  batch["weight"] = (row_B >= 0).astype(np.float32)
+  return batch
 
 
 def _check_sizes(num_rows: int, batch_size: int) -> None:

@@ -33,10 +33,11 @@ BINARY = ("0", "1")
 ENTAILMENT = ("entailment", "not_entailment")
 NLI = ("contradiction", "entailment", "neutral")
 SPLITS = ("train", "dev", "test", "dev_mismatched", "test_mismatched")
-COLA_COLUMNS = ("source", "label", "mark", "sentence")  # no header line
+# CoLA's train and dev files have no header.
+COLA_COLUMNS = ("source", "label", "mark", "sentence")
 
 
-def _task(
+def _make_task(
   title: str,
   labels: tuple[str, ...],
   metrics: tuple[str, ...],
@@ -60,13 +61,13 @@ def _task(
 
 
 # In the order of table 3. QQP's train file has 3 more lines, not valid rows.
-_ALL = (
-  _task("CoLA", BINARY, ("matthews",), (8_551, 1_043, 1_063)),
-  _task("SST-2", BINARY, ("accuracy",), (67_349, 872, 1_821)),
-  _task(
+_TASKS = (
+  _make_task("CoLA", BINARY, ("matthews",), (8_551, 1_043, 1_063)),
+  _make_task("SST-2", BINARY, ("accuracy",), (67_349, 872, 1_821)),
+  _make_task(
     "MRPC", BINARY, ("accuracy", "f1"), (3_668, 408, 1_725), both_orders=True
   ),
-  _task(
+  _make_task(
     "STS-B",
     (),
     ("spearman", "pearson"),
@@ -74,12 +75,14 @@ _ALL = (
     epochs=10.0,
     both_orders=True,
   ),
-  _task("QQP", BINARY, ("accuracy", "f1"), (363_846, 40_430, 390_965)),
-  _task("MNLI", NLI, ("accuracy",), (392_702, 9_815, 9_796, 9_832, 9_847)),
-  _task("QNLI", ENTAILMENT, ("accuracy",), (104_743, 5_463, 5_463)),
-  _task("RTE", ENTAILMENT, ("accuracy",), (2_490, 277, 3_000), epochs=10.0),
+  _make_task("QQP", BINARY, ("accuracy", "f1"), (363_846, 40_430, 390_965)),
+  _make_task("MNLI", NLI, ("accuracy",), (392_702, 9_815, 9_796, 9_832, 9_847)),
+  _make_task("QNLI", ENTAILMENT, ("accuracy",), (104_743, 5_463, 5_463)),
+  _make_task(
+    "RTE", ENTAILMENT, ("accuracy",), (2_490, 277, 3_000), epochs=10.0
+  ),
 )
-TASKS = {task.name: task for task in _ALL}
+TASKS = {task.name: task for task in _TASKS}
 
 # Columns of the texts and of the label in the official files.
 COLUMNS = {
@@ -93,19 +96,11 @@ COLUMNS = {
   "rte": (("sentence1", "sentence2"), "label"),
 }
 # On the hub, where it differs; the label is always in "label".
-HUB_TEXTS = {
-  "mrpc": ("sentence1", "sentence2"),
-  "mnli": ("premise", "hypothesis"),
-}
-NEGATIVE_LABELS = (
-  "unacceptable",
-  "negative",
-  "not_equivalent",
-  "not_duplicate",
-)
-POSITIVE_LABELS = ("acceptable", "positive", "equivalent", "duplicate")
-HUB_LABELS = dict.fromkeys(NEGATIVE_LABELS, "0")
-HUB_LABELS |= dict.fromkeys(POSITIVE_LABELS, "1")
+HUB_TEXTS = {"mrpc": ("sentence1", "sentence2")}
+HUB_TEXTS["mnli"] = ("premise", "hypothesis")
+HUB_NAMES_0 = ("unacceptable", "negative", "not_equivalent", "not_duplicate")
+HUB_NAMES_1 = ("acceptable", "positive", "equivalent", "duplicate")
+HUB_LABELS = dict.fromkeys(HUB_NAMES_0, "0") | dict.fromkeys(HUB_NAMES_1, "1")
 MNLI_SUBMISSIONS = {"test": "MNLI-m", "test_mismatched": "MNLI-mm"}
 
 
@@ -175,7 +170,7 @@ def read_split(
     key = str(record.value(index) if is_test else number)
     if is_test:
       _add_index(key, record.location, indices)
-    target = None if is_test else _label(record, label, task)
+    target = None if is_test else _read_label(record, label, task)
     examples.append(
       Example(key, first, next(iter(second), None), target, record.location)
     )
@@ -206,7 +201,7 @@ def _add_index(key: str, location: str, indices: set[int]) -> int:
   return number
 
 
-def _label(record: Record, column: str, task: Task) -> str | float:
+def _read_label(record: Record, column: str, task: Task) -> str | float:
   label = record.label(column, task.kind, labels=task.labels)
   if isinstance(label, float) and not 0 <= label <= task.scale[1]:
     raise DataError(
@@ -284,7 +279,7 @@ def write_submission(
   rows, indices = [], set[int]()
   for key, answer in zip(keys, answers, strict=True):
     number = _add_index(key, f"{task.title}, {split}", indices)
-    rows.append((number, _as_text(answer, task)))
+    rows.append((number, _format_answer(answer, task)))
   title = MNLI_SUBMISSIONS[split] if task.name == "mnli" else task.title
   path = folder / f"{title}.tsv"
   lines = [f"{index}\t{answer}\n" for index, answer in sorted(rows)]
@@ -293,7 +288,7 @@ def write_submission(
   return path
 
 
-def _as_text(answer: str | float, task: Task) -> str:
+def _format_answer(answer: str | float, task: Task) -> str:
   if task.kind != SCORE:
     return str(answer)
   if not np.isfinite(answer):
