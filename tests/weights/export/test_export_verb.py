@@ -5,10 +5,14 @@ import json
 import jax
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from support import tiny
-from support.weight_files import TOKENIZER, random_params, write_run
+from support.weight_files import (
+  TOKENIZER,
+  random_params,
+  read_tensors,
+  write_run,
+)
 from truenegs_jax import export
 from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.workdir.from_config import build_model
@@ -105,7 +109,7 @@ def test_exports_bert_and_compares_it_with_transformers(tmp_path, capsys):
     path for path in (folder / "export").iterdir() if path.is_dir()
   )
   assert exported.name == "bert"
-  tensors = safetensors.numpy.load_file(exported / "model.safetensors")
+  tensors = read_tensors(exported)
   np.testing.assert_array_equal(
     tensors["bert.embeddings.word_embeddings.weight"], word_VxE + 1
   )
@@ -113,5 +117,4 @@ def test_exports_bert_and_compares_it_with_transformers(tmp_path, capsys):
 
 
 def _word_table(folder):
-  tensors = safetensors.numpy.load_file(folder / "model.safetensors")
-  return tensors["electra.embeddings.word_embeddings.weight"]
+  return read_tensors(folder)["electra.embeddings.word_embeddings.weight"]

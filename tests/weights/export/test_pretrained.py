@@ -9,7 +9,6 @@ import re
 import jax
 import numpy as np
 import pytest
-import safetensors.numpy
 import yaml
 
 from support import tiny
@@ -47,7 +46,7 @@ BERT_ORIGIN = model_card.ModelOrigin(
 )
 
 
-def _files_of(*roles):
+def _expected_files(*roles):
   names = (
     "README.md",
     "SHA256SUMS",
@@ -59,7 +58,7 @@ def _files_of(*roles):
   return {f"{r}/{name}" for r in roles for name in names}
 
 
-FILES = _files_of("discriminator", "generator")
+FILES = _expected_files("discriminator", "generator")
 
 
 def _with_params(model):
@@ -87,7 +86,7 @@ def _export(model_and_params, output, **changed):
   return pretrained.export_model(params, model, TOKENIZER, output, **arguments)
 
 
-def _files(folder):
+def _list_files(folder):
   return {
     path.relative_to(folder).as_posix()
     for path in folder.rglob("*")
@@ -95,13 +94,8 @@ def _files(folder):
   }
 
 
-def _contents(folder):
-  return {name: (folder / name).read_bytes() for name in _files(folder)}
-
-
-def _word_table(folder):
-  tensors = safetensors.numpy.load_file(folder / "model.safetensors")
-  return tensors["electra.embeddings.word_embeddings.weight"]
+def _read_files(folder):
+  return {name: (folder / name).read_bytes() for name in _list_files(folder)}
 
 
 def test_export_is_complete_and_its_checksums_are_right(
@@ -109,7 +103,7 @@ def test_export_is_complete_and_its_checksums_are_right(
 ):
   exported = _export(pair, tmp_path / "runs" / "export")
   assert exported.output == tmp_path / "runs" / "export"
-  assert _files(tmp_path) == {f"runs/export/{name}" for name in FILES}
+  assert _list_files(tmp_path) == {f"runs/export/{name}" for name in FILES}
   for folder in exported.output.iterdir():
     lines = (folder / "SHA256SUMS").read_text().splitlines()
     listed = dict(reversed(line.split("  ")) for line in lines)
@@ -153,7 +147,7 @@ def test_model_cards_of_a_pair(pair, tmp_path, no_torch):
 def test_model_card_of_bert(bert, tmp_path, no_torch):
   model, params = bert
   output = _export(bert, tmp_path / "export").output
-  assert _files(output) == _files_of("bert")
+  assert _list_files(output) == _expected_files("bert")
   card = (output / "bert" / "README.md").read_text()
   name = "BertForPreTraining" if model.pooler else "BertForMaskedLM"
   size = sum(x.size for x in jax.tree.leaves(params))
@@ -187,7 +181,7 @@ def test_loading_and_exporting_again_gives_the_same_bytes(
   assert np.signbit(loaded["embeddings"]["word"][7]).all()
   for name, x in ("loaded", loaded), ("same", params):
     second = export((model, x), tmp_path / name).output
-    assert _contents(first) == _contents(second)
+    assert _read_files(first) == _read_files(second)
 
 
 def test_wrong_weights_are_not_exported(pair, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from support import tiny
-from support.weight_files import TOKENIZER
+from support.weight_files import write_export
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import electra, mlm
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
@@ -33,6 +33,9 @@ BERT_MASKING = dataclasses.replace(
   tiny.MASKING, style="80_10_10", vocab_size=tiny.V
 )
 ROUNDING = 1e-6  # relative to the norm of all gradients
+
+
+COMMON_TOKENS = np.arange(10, 14)
 
 
 @pytest.fixture(scope="module")
@@ -118,12 +121,10 @@ def _check_logits(tmp_path, monkeypatch, model, params, batch):
   inputs = {name: x for name, x in batch.items() if name != "row"}
   monkeypatch.setattr(torch_parity, "TOLERANCE", 1e-5)
   monkeypatch.setattr(torch_parity, "_random_inputs", lambda config: inputs)
-  for role in model.roles:
-    (tmp_path / role).mkdir()
-    hf_folder.write_model(tmp_path / role, params, model, role, TOKENIZER)
-  compared, statement = torch_parity.compare(tmp_path, params, model)
+  write_export(tmp_path, model, params)
+  compared, summary = torch_parity.compare(tmp_path, params, model)
   assert compared
-  largest = [float(x) for x in re.findall(r"largest ([\d.e-]+)\)", statement)]
+  largest = [float(x) for x in re.findall(r"largest ([\d.e-]+)\)", summary)]
   assert largest and min(largest) > 0.5  # small logits would hide differences
 
 
@@ -134,11 +135,11 @@ def _check_gradients(torch_electra, name, changed):
   options = tiny.make_options(**changed)
   keys_B = rng_lib.row_keys(jax.random.key(5), 3, jnp.array(batch["row"]))
 
-  network, loss_of = _torch_network(torch_electra, model, params)
-  total, parts, cases = loss_of(
+  network, compute_loss = _torch_network(torch_electra, model, params)
+  total, parts, cases = compute_loss(
     network,
     batch,
-    _draws(torch_electra, model, params, batch, keys_B, options),
+    _make_draws(torch_electra, model, params, batch, keys_B, options),
     dense_VxV,
     hard_correction=options.hard_correction,
     prediction=options.prediction,
@@ -153,14 +154,14 @@ def _check_gradients(torch_electra, name, changed):
     wrong = cases["slots"] - cases["right"]
     assert wrong > cases["false_negatives"] > 0
 
-  electra_pair = isinstance(model, pretrain.ElectraPair)
+  is_pair = isinstance(model, pretrain.ElectraPair)
   weights = {**tiny.WEIGHTS, "soft": options.soft_weight}
   if not options.soft_weight:
     del weights["soft"]
-  if not electra_pair:
+  if not is_pair:
     del weights["detect"]
   objective = functools.partial(
-    electra.electra_terms if electra_pair else mlm.mlm_terms,
+    electra.electra_terms if is_pair else mlm.mlm_terms,
     model=model,
     options=options,
     train=False,
@@ -175,20 +176,20 @@ def _check_gradients(torch_electra, name, changed):
   (value, terms), grads = jax.jit(loss)(params)
   assert float(value) == pytest.approx(total.item(), rel=1e-5)
   for name in weights:
-    ours = float(terms[name][0] / terms[name][1])
-    assert ours == pytest.approx(parts[name], rel=1e-5)
+    term = float(terms[name][0] / terms[name][1])
+    assert term == pytest.approx(parts[name], rel=1e-5)
   _assert_same_gradients(model, grads, network)
 
 
 def _assert_same_gradients(model, grads, network):
   scale = np.sqrt(sum(np.sum(x**2) for x in jax.tree.leaves(grads)))
   for role in model.roles:
-    ours = hf_names.to_huggingface(grads, model, role)
-    theirs = network.gradients(role)
-    assert set(ours) == set(theirs)
-    for name, expected in theirs.items():
-      norm = np.linalg.norm(expected)
-      difference = np.linalg.norm(ours[name] - expected)
+    tensors = hf_names.to_huggingface(grads, model, role)
+    expected = network.gradients(role)
+    assert set(tensors) == set(expected)
+    for name, x in expected.items():
+      norm = np.linalg.norm(x)
+      difference = np.linalg.norm(tensors[name] - x)
       if norm < ROUNDING * scale:
         # For example, the bias of keys: its gradient is zero but for rounding.
         assert difference <= ROUNDING * scale, f"{role} {name}"
@@ -211,11 +212,8 @@ def _model_and_params(name: str):
   )
   # The masked language model often predicts the gold token or a synonym.
   head = params["bert_head" if name in BERTS else "generator_head"]
-  head["bias"] = head["bias"].at[_COMMON].add(6.0)
+  head["bias"] = head["bias"].at[COMMON_TOKENS].add(6.0)
   return model, params
-
-
-_COMMON = np.arange(10, 14)
 
 
 def _batch(length: int) -> dict:
@@ -225,7 +223,7 @@ def _batch(length: int) -> dict:
   ordinary_BxL = batch["tokens"] >= 5
   common_BxL = ordinary_BxL & (rng.random(ordinary_BxL.shape) < 0.9)
   tokens_BxL = np.where(
-    common_BxL, rng.choice(_COMMON, common_BxL.shape), batch["tokens"]
+    common_BxL, rng.choice(COMMON_TOKENS, common_BxL.shape), batch["tokens"]
   )
   half_BxL = np.arange(length)[None] >= batch["documents"].sum(1)[:, None] // 2
   return batch | {
@@ -238,19 +236,19 @@ def _inputs(batch):
   return {name: jnp.array(batch[name]) for name in batch if name != "row"}
 
 
-def _draws(torch_electra, model, params, batch, keys_B, options):
+def _make_draws(torch_electra, model, params, batch, keys_B, options):
   """Returns the masks and samples that the objective draws with these keys."""
 
   @jax.jit
   def draw(params):
-    guess = mask_and_predict(
+    predictions = mask_and_predict(
       model.bind({"params": params}),
       _inputs(batch),
       keys_B,
       options,
       train=False,
     )
-    return guess.slots, guess.masked_BxL, guess.sampled_BxK
+    return predictions.slots, predictions.masked_BxL, predictions.sampled_BxK
 
   slots, masked_BxL, sampled_BxK = jax.device_get(draw(params))
   return torch_electra.Draws(

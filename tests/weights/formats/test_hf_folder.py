@@ -16,18 +16,8 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.formats import hf_folder, hf_names
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = [
-  "the",
-  "mute",
-  "swan",
-  "##s",
-  ",",
-  "uber",
-  "Über",
-  "Swan",
-  "über",
-  "天",
-]
+WORDS = ["the", "mute", "swan", "##s", ",", "uber", "Über", "Swan", "über"]
+WORDS += ["天"]
 
 
 def _tokenizer(*, lowercase=True, specials_last=False):

@@ -130,7 +130,7 @@ def _read_header(file: CheckedFile) -> dict[str, _Entry]:
   The library checks that the arrays have the sizes of their shapes, are stored
   without gaps or overlaps, and fill the file. The rest is checked here.
   """
-  with _checked_read(file):
+  with _safe_read(file):
     with open(file.target, "rb") as raw:
       size = raw.read(8)
       if size == b"version ":
@@ -168,16 +168,13 @@ def _read_array(name: str, entry: _Entry) -> np.ndarray:
       f"{name!r} is of type {entry.dtype}, which cannot be read",
       f"Save it as one of {', '.join(DTYPES.values())}.",
     )
-  with (
-    _checked_read(file),
-    safetensors.safe_open(file.target, "numpy") as opened,
-  ):
+  with _safe_read(file), safetensors.safe_open(file.target, "numpy") as opened:
     return opened.get_tensor(name)
 
 
 def _read_index(index: CheckedFile) -> dict[str, str]:
   """Returns the index's map from names of arrays to names of shards."""
-  with _checked_read(index):
+  with _safe_read(index):
     if index.target.stat().st_size > MAX_JSON_BYTES:
       raise ValueError(f"it is longer than {MAX_JSON_BYTES:,} bytes")
     fields = _parse_json(index.target.read_bytes())
@@ -214,7 +211,7 @@ def _open_pickle(file: CheckedFile) -> Arrays:
 
   @functools.cache  # a pickle has no header: all of it is read
   def load_tensors() -> dict[str, Any]:
-    with _checked_read(file):
+    with _safe_read(file):
       try:
         tensors = torch.load(
           file.target,
@@ -292,7 +289,7 @@ def _no_weights_error(folder: pathlib.Path) -> InputError:
 
 
 @contextlib.contextmanager
-def _checked_read(file: CheckedFile) -> Iterator[None]:
+def _safe_read(file: CheckedFile) -> Iterator[None]:
   """Turns errors while a file is read, and changes of it, into InputErrors."""
   try:
     file.check_unchanged()
