@@ -1,13 +1,13 @@
-"""The objectives once more, in numpy f64 and loops, to compare with.
+"""Reference implementation of the objectives, in numpy f64 and loops.
 
   case = make_case(0)
   check_terms(make_options(prediction="sample"), case, pair=True, train=False)
 
-A case is rows, a relation, and a stub for a network whose outputs are simple
-functions of a few arrays. Only what is drawn (slots, what hides them, samples)
-is taken from the code under test, as `Draws`; its own tests say whether that is
-right. What sends no gradient reads the arrays `held`, all else the arrays
-`live`, so that differences of f64 sums are the expected gradients.
+A case has rows, a synonym table, and the arrays of a stub model whose outputs
+are simple functions of them. Only the random draws (slots, masked tokens and
+samples) are taken from the code under test, as `Draws`; they have their own
+tests. Terms without gradient read the arrays `frozen`, all others the arrays
+`live`, so differences of f64 sums are the expected gradients.
 """
 
 import dataclasses
@@ -29,31 +29,31 @@ Sums = dict[str, tuple]
 
 
 def make_options(*, style="80_10_10", repeats=False, **fields) -> Options:
-  """Options over the tiny vocabulary; slots are many."""
-  draws = dataclasses.replace(
+  """Builds options for the tiny vocabulary, with many slots."""
+  masking_options = dataclasses.replace(
     tiny.MASKING, mask_prob=0.4, style=style, with_replacement=repeats
   )
-  return Options(masking=draws, **fields)
+  return Options(masking=masking_options, **fields)
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """One batch and all that its terms are made of."""
+  """A batch, a synonym table and the arrays of a stub model."""
 
   tokens_BxL: np.ndarray
   documents_BxL: np.ndarray  # 0 for padding
   listed_VxV: np.ndarray  # bool
   continues_V: np.ndarray  # bool
   params: dict[str, np.ndarray]  # f32
-  layout: str = "bits"  # or "ids"
+  layout: str = "bits"  # of the synonym table, or "ids"
   seed: int = 0  # of the draws
 
 
 def make_case(seed: int, *, layout: str = "bits") -> Case:
-  """Random rows: a full one, two of several documents, an empty one.
+  """Generates a full row, two rows of several documents and an empty row.
 
-  Predictions lean to the gold token, to one that is listed for it, or to any, a
-  third of the places each.
+  The likeliest prediction is the gold token, a synonym of it or a random token,
+  each at a third of the positions.
   """
   rng = np.random.default_rng(seed)
   tokens_BxL = rng.integers(5, V, (B, L)).astype(np.int32)
@@ -62,7 +62,7 @@ def make_case(seed: int, *, layout: str = "bits") -> Case:
   documents_BxL *= np.arange(L) < np.array([[L], [L], [17], [0]])
   starts = np.diff(documents_BxL, axis=1, prepend=-1) != 0
   tokens_BxL[starts & (rng.random((B, L)) < 0.5)] = tiny.CLS
-  tokens_BxL[0, 0] = PIECES[0]  # what a wrong look past the row's end finds
+  tokens_BxL[0, 0] = PIECES[0]  # read if code wraps around at the row's end
   listed_VxV = tiny.dense_table(seed)
   listed_VxV[rng.random(V) < 0.3] = False  # words without synonyms
   listed_VxV |= np.diag(rng.random(V) < 0.5)
@@ -72,18 +72,18 @@ def make_case(seed: int, *, layout: str = "bits") -> Case:
     "state": (V, D),
     "generator": (V, D),
     "judge": (D, 1),
-    "opinion": (B, L),  # added to the detection logit of each token
+    "opinion": (B, L),  # added to the detection logit of each position
   }
   params = {
     name: rng.normal(size=shape).astype(np.float32)
     for name, shape in shapes.items()
   }
-  for place in np.ndindex(B, L):
-    gold = tokens_BxL[place]
+  for index in np.ndindex(B, L):
+    gold = tokens_BxL[index]
     [listed] = np.nonzero(listed_VxV[gold])
     synonym = rng.choice(listed) if len(listed) else gold
     likely = rng.choice([gold, synonym, rng.integers(V)])
-    params["logits"][(*place, likely)] += 5.0
+    params["logits"][(*index, likely)] += 5.0
   return Case(
     tokens_BxL=tokens_BxL,
     documents_BxL=documents_BxL.astype(np.int32),
@@ -96,24 +96,24 @@ def make_case(seed: int, *, layout: str = "bits") -> Case:
 
 
 def set_params(case: Case, **params) -> Case:
-  """The case with other arrays of the stub."""
+  """Returns the case with other arrays of the stub model."""
   params = {name: np.float32(x) for name, x in params.items()}
   return dataclasses.replace(case, params={**case.params, **params})
 
 
-def states(table_VxD, tokens_BxL, documents_BxL):
-  """States that know their own token, its mirror image and the document."""
+def compute_states(table_VxD, tokens_BxL, documents_BxL):
+  """Returns states that depend on the token, its vector and the document."""
   own_BxLxD = table_VxD[tokens_BxL]
   return own_BxLxD + 0.5 * own_BxLxD[:, ::-1] + 0.1 * documents_BxL[..., None]
 
 
 def detection_logits(params, hidden_BxLxD):
-  """`[B, L]`, positive for a token that seems replaced."""
+  """Returns `[B, L]`, positive for tokens that seem replaced."""
   return (hidden_BxLxD @ params["judge"])[..., 0] + params["opinion"]
 
 
 class StubModel:
-  """Has the methods that an objective needs, and notes what it encodes."""
+  """Has the methods that objectives call, and records what it encodes."""
 
   def __init__(self, params=None, encoded=None):
     self.params = params
@@ -124,8 +124,8 @@ class StubModel:
 
   def generate_logits(self, inputs, positions_BxK, keys_B):
     del inputs, keys_B
-    places_BxKx1 = positions_BxK[..., None]
-    return jnp.take_along_axis(self.params["logits"], places_BxKx1, axis=1)
+    index_BxKx1 = positions_BxK[..., None]
+    return jnp.take_along_axis(self.params["logits"], index_BxKx1, axis=1)
 
   def generate_vectors(self, inputs, positions_BxK, keys_B):
     return self.generate_logits(inputs, positions_BxK, keys_B)
@@ -136,13 +136,15 @@ class StubModel:
   def encode(self, inputs, keys_B, words_BxLxE=None):
     del words_BxLxE  # the rows of these tokens
     self.encoded.append(("state", inputs["tokens"], keys_B))
-    return states(self.params["state"], inputs["tokens"], inputs["documents"])
+    return self._states("state", inputs)
 
   def encode_generator(self, inputs, keys_B):
     self.encoded.append(("generator", inputs["tokens"], keys_B))
-    return states(
-      self.params["generator"], inputs["tokens"], inputs["documents"]
-    )
+    return self._states("generator", inputs)
+
+  def _states(self, network, inputs):
+    table_VxD = self.params[network]
+    return compute_states(table_VxD, inputs["tokens"], inputs["documents"])
 
   def detect(self, hidden_BxLxD):
     return detection_logits(self.params, hidden_BxLxD)
@@ -155,7 +157,7 @@ class StubModel:
 
 
 def compute_terms(options: Options, case: Case, *, model=None, **mode):
-  """The terms of the code under test, on the device."""
+  """Returns the terms of the code under test."""
   params = jax.tree.map(jnp.asarray, case.params)
   return make_objective(options, case, model=model, **mode)(params)
 
@@ -163,7 +165,7 @@ def compute_terms(options: Options, case: Case, *, model=None, **mode):
 def make_objective(
   options: Options, case: Case, *, pair: bool, train: bool, model=None
 ):
-  """params -> terms of the code under test."""
+  """Returns the code under test as a function of the stub's arrays."""
   aux = {"continues_V": jnp.asarray(case.continues_V)}
   if case.layout == "bits":
     aux["bits_VxW"] = jnp.asarray(tiny.pack_bits(case.listed_VxV))
@@ -181,7 +183,7 @@ def make_objective(
 
 
 def make_inputs(case: Case) -> dict:
-  """The batch as an objective gets it."""
+  """Returns the batch that objectives take."""
   arrays = {
     "tokens": case.tokens_BxL,
     "types": np.zeros_like(case.tokens_BxL),
@@ -191,26 +193,26 @@ def make_inputs(case: Case) -> dict:
 
 
 def make_keys(case: Case):
-  """One key a row."""
+  """Returns one key per row."""
   rows_B = jnp.arange(len(case.tokens_BxL))
   return rng_lib.row_keys(jax.random.key(case.seed), 0, rows_B)
 
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-  """One slot in use."""
+  """A slot in use."""
 
   row: int
   position: int
   gold: int
-  masked_as: int  # the token that stands there when it is to be predicted
-  sampled: int  # what the first slot of this position drew
-  prediction: int  # the prediction that is judged
+  masked_as: int  # the token in the masked input
+  sampled: int  # the sample of the first slot at this position
+  prediction: int  # the likeliest token or the sample, by the options
 
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-  """The slots of a batch, and its rows with the slots hidden."""
+  """The slots of a batch, and its masked rows."""
 
   slots: list[Slot]
   masked_BxL: np.ndarray
@@ -221,7 +223,7 @@ _sample = jax.jit(output_softmax.sample, static_argnums=2)
 
 
 def draw_slots(options: Options, case: Case) -> Draws:
-  """What masking and sampling draw for a case."""
+  """Runs masking and sampling of the code under test."""
   inputs, keys_B = make_inputs(case), make_keys(case)
   drawn, masked_BxL = jax.device_get(
     _hide(
@@ -242,12 +244,12 @@ def draw_slots(options: Options, case: Case) -> Draws:
   )
   slots, first = [], {}
   for row, k in np.argwhere(weight_BxK > 0):
-    place = row, position = int(row), int(positions_BxK[row, k])
-    sampled = first.setdefault(place, int(sampled_BxK[row, k]))
+    index = row, position = int(row), int(positions_BxK[row, k])
+    gold, masked_as = int(case.tokens_BxL[index]), int(masked_BxL[index])
+    sampled = first.setdefault(index, int(sampled_BxK[row, k]))
     likeliest = int(logits_BxKxV[row, k].argmax())
-    judged = {"argmax": likeliest, "sample": sampled}[options.prediction]
-    gold, shown = case.tokens_BxL[place], masked_BxL[place]
-    slots.append(Slot(row, position, int(gold), int(shown), sampled, judged))
+    prediction = {"argmax": likeliest, "sample": sampled}[options.prediction]
+    slots.append(Slot(row, position, gold, masked_as, sampled, prediction))
   return Draws(slots, masked_BxL)
 
 
@@ -260,25 +262,25 @@ def expected_terms(
   live: dict | None = None,
   draws: Draws | None = None,
 ) -> Sums:
-  """name -> (sum, count) of all terms but `pair_cosine`.
+  """Returns (sum, count) of all terms except `pair_cosine`.
 
-  `live` and `draws` are the case's own by default.
+  `live` and `draws` are those of the case by default.
   """
-  held = {name: np.float64(x) for name, x in case.params.items()}
-  live, draws = live or held, draws or draw_slots(options, case)
+  frozen = {name: np.float64(x) for name, x in case.params.items()}
+  live, draws = live or frozen, draws or draw_slots(options, case)
   terms = _mlm_terms(options, case, draws, live)
   if not train:
     hidden = [s for s in draws.slots if s.masked_as == tiny.MASK]
     terms["mlm_hidden"] = sum(_plain_loss(live, s) for s in hidden), len(hidden)
   if options.soft_weight or not train:
-    losses = [_soft_loss(options, s, live, held) for s in draws.slots]
+    losses = [_soft_loss(options, s, live, frozen) for s in draws.slots]
     terms["soft"] = sum(losses), len(losses)
   if options.sentence_weight:
     network = "state"
     if pair and options.sentence_encoder == "generator":
       network = "generator"
     terms["sentence"] = _sentence_term(
-      options, case, draws, live[network], held[network]
+      options, case, draws, live[network], frozen[network]
     )
   if pair:
     terms |= _detection_terms(options, case, draws, live)
@@ -307,12 +309,12 @@ def _loss(options: Options, case: Case, params, slot: Slot) -> float:
 
 
 def piece_follows(case: Case, slot: Slot) -> bool:
-  """Whether a `##` piece of the same document comes next."""
+  """Returns whether a `##` piece of the same document comes next."""
   return not find_word_ends(case)[slot.row, slot.position]
 
 
 def find_word_ends(case: Case) -> np.ndarray:
-  """False `[B, L]` where a `##` piece of the same document comes next."""
+  """Returns `[B, L]`, false if a `##` piece of the same document comes next."""
   ends_BxL = np.ones(case.tokens_BxL.shape, bool)
   for row, i in np.ndindex(len(ends_BxL), ends_BxL.shape[1] - 1):
     same = case.documents_BxL[row, i] == case.documents_BxL[row, i + 1]
@@ -322,7 +324,7 @@ def find_word_ends(case: Case) -> np.ndarray:
 
 
 def is_false_negative(options: Options, case: Case, slot: Slot) -> bool:
-  """Whether hard correction takes a slot for a false negative."""
+  """Returns whether hard correction removes a slot."""
   if options.strict_subword and piece_follows(case, slot):
     return False
   if slot.prediction == slot.gold and not options.include_self:
@@ -354,41 +356,40 @@ def _mlm_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
   return terms
 
 
-def _soft_loss(options: Options, slot: Slot, live, held) -> float:
-  gold_params, judged_params = {
+def _soft_loss(options: Options, slot: Slot, live, frozen) -> float:
+  gold_params, predicted_params = {
     "both": (live, live),
-    "gold": (live, held),
-    "predicted": (held, live),
+    "gold": (live, frozen),
+    "predicted": (frozen, live),
   }[options.soft_gradient]
   gold_E = gold_params["word"][slot.gold]
   if options.soft_prediction == "predicted":
-    judged_E = judged_params["word"][slot.prediction]
+    predicted_E = predicted_params["word"][slot.prediction]
   else:
     assert options.soft_prediction == "expected"
-    logits_V = judged_params["logits"][slot.row, slot.position]
-    judged_E = np.exp(_log_softmax(logits_V)) @ judged_params["word"]
+    logits_V = predicted_params["logits"][slot.row, slot.position]
+    predicted_E = np.exp(_log_softmax(logits_V)) @ predicted_params["word"]
   assert options.soft == "cosine"
-  if (gold_E == judged_E).all():
+  if (gold_E == predicted_E).all():
     return 0.0
-  norms = np.linalg.norm(gold_E) * np.linalg.norm(judged_E)
-  return 1 - gold_E @ judged_E / max(norms, 1e-8)
+  norms = np.linalg.norm(gold_E) * np.linalg.norm(predicted_E)
+  return 1 - gold_E @ predicted_E / max(norms, 1e-8)
 
 
-def _filled(case: Case, slots: list[Slot], name: str) -> np.ndarray:
-  """The rows with a field of the slots written into them."""
+def _fill_slots(case: Case, slots: list[Slot], name: str) -> np.ndarray:
+  """Returns the rows with a field of each slot at its position."""
   tokens_BxL = case.tokens_BxL.copy()
   for slot in slots:
     tokens_BxL[slot.row, slot.position] = getattr(slot, name)
   return tokens_BxL
 
 
-def _sentence_term(options, case, draws, live, held) -> tuple:
-  target_BxL = {"original": case.tokens_BxL, "masked": draws.masked_BxL}
-  predicted_BxL = _filled(case, draws.slots, "prediction")
-  log_p = _log_softmax(states(live, predicted_BxL, case.documents_BxL))
-  log_s = _log_softmax(
-    states(held, target_BxL[options.sentence_target], case.documents_BxL)
-  )
+def _sentence_term(options, case, draws, live, frozen) -> tuple:
+  targets = {"original": case.tokens_BxL, "masked": draws.masked_BxL}
+  target_BxL = targets[options.sentence_target]
+  predicted_BxL = _fill_slots(case, draws.slots, "prediction")
+  log_p = _log_softmax(compute_states(live, predicted_BxL, case.documents_BxL))
+  log_s = _log_softmax(compute_states(frozen, target_BxL, case.documents_BxL))
   if options.sentence_direction == "reverse":
     log_p, log_s = log_s, log_p
   loss_BxL = (np.exp(log_p) * (log_p - log_s)).sum(axis=-1)
@@ -397,8 +398,10 @@ def _sentence_term(options, case, draws, live, held) -> tuple:
 
 
 def _detection_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
-  corrupted_BxL = _filled(case, draws.slots, "sampled")
-  hidden_BxLxD = states(live["state"], corrupted_BxL, case.documents_BxL)
+  corrupted_BxL = _fill_slots(case, draws.slots, "sampled")
+  hidden_BxLxD = compute_states(
+    live["state"], corrupted_BxL, case.documents_BxL
+  )
   logits_BxL = detection_logits(live, hidden_BxLxD)
   spared = {
     (s.row, s.position)
@@ -407,24 +410,23 @@ def _detection_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
     and case.listed_VxV[s.gold, s.sampled]
     and not (options.strict_subword and piece_follows(case, s))
   }
-  places = lambda is_BxL: set(map(tuple, np.argwhere(is_BxL).tolist()))
-  real = places(case.documents_BxL != 0)
-  replaced = places(corrupted_BxL != case.tokens_BxL)
-  judged, fakes = {
+  real = _positions(case.documents_BxL != 0)
+  replaced = _positions(corrupted_BxL != case.tokens_BxL)
+  counted, fakes = {
     "none": (real, replaced),
     "relabel": (real, replaced - spared),
     "ignore": (real - spared, replaced - spared),
   }[options.discriminator]
   losses = [
     np.logaddexp(0, -logits_BxL[x] if x in fakes else logits_BxL[x])
-    for x in sorted(judged)
+    for x in sorted(counted)
   ]
   terms: Sums = {
-    "detect": (sum(losses), len(judged)),
-    "replaced": (len(fakes), len(judged)),
+    "detect": (sum(losses), len(counted)),
+    "replaced": (len(fakes), len(counted)),
     "detect_histogram": (
       _histogram([logits_BxL[x] for x in fakes]),
-      _histogram([logits_BxL[x] for x in judged - fakes]),
+      _histogram([logits_BxL[x] for x in counted - fakes]),
     ),
   }
   if options.discriminator != "none":
@@ -432,8 +434,12 @@ def _detection_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
   return terms
 
 
+def _positions(is_BxL: np.ndarray) -> set[tuple[int, int]]:
+  return set(map(tuple, np.argwhere(is_BxL).tolist()))
+
+
 def _histogram(logits: list[float]) -> np.ndarray:
-  """400 bins of 0.05 from -10 to 10; the outer ones hold what lies beyond."""
+  """Counts logits in 400 bins from -10 to 10, clipping those outside."""
   counts_C = np.zeros(400)
   for x in logits:
     counts_C[int(np.clip(np.floor((x + 10) / 0.05), 0, 399))] += 1
@@ -450,7 +456,7 @@ EXACT = (
   "spared",
 )
 LOSSES = ("mlm", "soft", "sentence", "detect")
-STEP = 1e-5  # of the differences
+STEP = 1e-5  # of finite differences
 
 
 def check_terms(
@@ -461,48 +467,49 @@ def check_terms(
   train: bool,
   compiled: bool = False,
 ) -> Sums:
-  """Compares all terms with the oracle's, which it returns.
+  """Compares all terms with the reference, and returns the reference.
 
-  Sums of f32 agree to 1e-6, counts are equal. One logit may lie on the edge of
-  two bins of a histogram, and on either side. To compile one recipe is faster;
-  many run faster operation by operation.
+  Sums in f32 must agree to 1e-6 and counts exactly; in a histogram, one logit
+  may be in the next bin. `compiled` is faster for one recipe, but slower for
+  many.
   """
   terms = make_objective(options, case, pair=pair, train=train)
   terms = jax.jit(terms) if compiled else terms
-  got = jax.device_get(terms(jax.tree.map(jnp.asarray, case.params)))
-  want = expected_terms(options, case, pair=pair, train=train)
-  assert got.keys() - {"pair_cosine"} == want.keys()
-  for name, sums in want.items():
+  actual = jax.device_get(terms(jax.tree.map(jnp.asarray, case.params)))
+  expected = expected_terms(options, case, pair=pair, train=train)
+  assert actual.keys() - {"pair_cosine"} == expected.keys()
+  for name, sums in expected.items():
     if name == "detect_histogram":
-      for a, b in zip(got[name], sums, strict=True):
+      for a, b in zip(actual[name], sums, strict=True):
         off_C = np.abs(np.cumsum(a) - np.cumsum(b))
         assert off_C[-1] == 0 and off_C.sum() <= 1
       continue
     tolerance = 0 if name in EXACT else 1e-6
     np.testing.assert_allclose(
-      got[name][0], sums[0], rtol=tolerance, atol=tolerance, err_msg=name
+      actual[name][0], sums[0], rtol=tolerance, atol=tolerance, err_msg=name
     )
-    np.testing.assert_array_equal(got[name][1], sums[1], err_msg=name)
-  return want
+    np.testing.assert_array_equal(actual[name][1], sums[1], err_msg=name)
+  return expected
 
 
 def gradients(options: Options, case: Case, *, pair: bool = True) -> dict:
-  """Term -> gradients of its sum, by the stub's arrays."""
+  """Returns the gradients of each term by the stub's arrays."""
   terms = make_objective(options, case, pair=pair, train=True)
   names = (*LOSSES, "pair_cosine")
-  sums = lambda params: {
-    name: total for name, (total, _) in terms(params).items() if name in names
-  }
-  values, pull = jax.vjp(sums, jax.tree.map(jnp.asarray, case.params))
-  seeds = {name: {n: jnp.float32(n == name) for n in values} for name in values}
-  return {name: jax.device_get(pull(seeds[name])[0]) for name in values}
+
+  def sums(params):
+    return {name: x[0] for name, x in terms(params).items() if name in names}
+
+  values, vjp = jax.vjp(sums, jax.tree.map(jnp.asarray, case.params))
+  one_hot = {n: {m: jnp.float32(m == n) for m in values} for n in values}
+  return {name: jax.device_get(vjp(one_hot[name])[0]) for name in values}
 
 
 def check_gradients(options: Options, case: Case, *, pair: bool) -> None:
-  """Compares all gradients with differences of the oracle's f64 sums."""
-  got = gradients(options, case, pair=pair)
+  """Compares all gradients with finite differences of the f64 sums."""
+  actual = gradients(options, case, pair=pair)
   draws, rng = draw_slots(options, case), np.random.default_rng(0)
-  held = {name: np.float64(x) for name, x in case.params.items()}
+  frozen = {name: np.float64(x) for name, x in case.params.items()}
   for name, array in case.params.items():
     direction = rng.normal(size=array.shape)
     ends = [
@@ -511,14 +518,14 @@ def check_gradients(options: Options, case: Case, *, pair: bool) -> None:
         case,
         pair=pair,
         train=True,
-        live={**held, name: held[name] + step * direction},
+        live={**frozen, name: frozen[name] + step * direction},
         draws=draws,
       )
       for step in (STEP, -STEP)
     ]
     for loss in set(LOSSES) & ends[0].keys():
       slope = (ends[0][loss][0] - ends[1][loss][0]) / (2 * STEP)
-      grad = np.float64(got[loss][name])
+      grad = np.float64(actual[loss][name])
       np.testing.assert_allclose(
         (grad * direction).sum(),
         slope,
@@ -528,4 +535,4 @@ def check_gradients(options: Options, case: Case, *, pair: bool) -> None:
       )
       if slope == 0.0:
         assert not grad.any(), f"{loss} by {name}"
-  assert not any(grad.any() for grad in got["pair_cosine"].values())
+  assert not any(grad.any() for grad in actual["pair_cosine"].values())
