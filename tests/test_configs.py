@@ -259,10 +259,10 @@ def test_weights_of_another_size_are_refused_before_the_run(tmp_path, role):
 @pytest.mark.parametrize(
   ("init", "text"),
   [
-    ("", "nothing but text"),
+    ("", "only text"),
     ("?", "weights: --config.init=FOLDER"),
-    ("local, own/one", "weights: local, own/one, which are looked up on"),
-    ("own/one, own/two", "weights: own/one, own/two, which are looked up on"),
+    ("local, own/one", "weights: 'local, own/one', which are looked up on"),
+    ("own/one, own/two", "weights: 'own/one, own/two', which are looked up on"),
   ],
 )
 def test_a_dry_run_prints_where_weights_are(init, text, tmp_path, monkeypatch):
@@ -288,7 +288,7 @@ def test_a_dry_run_checks_local_weights(tmp_path):
   c.init, c.data.vocab = str(tmp_path), str(tmp_path)
   console = rich.console.Console(record=True, width=300, file=io.StringIO())
   dry_run.dry_run(c, Weights(c.init), console)
-  assert f"weights: {tmp_path}, which fit" in console.export_text()
+  assert f"weights: '{tmp_path}', which fit" in console.export_text()
   c.model.variant = "narrow"
   with pytest.raises(InputError, match="hidden_size is 32"):
     dry_run.dry_run(c, Weights(c.init), console)

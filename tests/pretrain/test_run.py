@@ -1,4 +1,4 @@
-"""Runs that are killed, stopped, resumed, started twice or started wrongly."""
+"""Runs are killed, stopped, resumed, started twice and started wrongly."""
 
 import contextlib
 import functools
@@ -25,12 +25,12 @@ from truenegs_jax.workdir import lock
 
 KILLS = 20
 HC_SR = "electra_demo:hc+sr,runlocal"
-# ml_collections loads a config file by a function that Python will drop.
+# ml_collections loads config files with a deprecated function.
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module")
 
 
 def run(workdir, flags, config="electra_demo:sr,runlocal"):
-  """Exit code and output of a run in this process; what it raises, too."""
+  """Runs in this process; returns exit code and output, or raises."""
   path = runs.ROOT / "configs" / config.replace(":", ".py:")
   values = absl_flags.FlagValues()
   holder = config_flags.DEFINE_config_file(
@@ -47,8 +47,8 @@ def run(workdir, flags, config="electra_demo:sr,runlocal"):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-  """(folder, flags, environment) with rows and a run of 12 steps."""
+def first_run(tmp_path_factory):
+  """Returns (folder, flags, environment) of a finished run of 12 steps."""
   root = tmp_path_factory.mktemp("runs")
   corpus = runs.write_corpus(root / "corpus.txt")
   flags = runs.demo_flags(corpus)
@@ -56,8 +56,8 @@ def place(tmp_path_factory):
     patch.setenv("TRUENEGS_CACHE", str(root / "cache"))
     patch.setenv("JAX_COMPILATION_CACHE_DIR", str(root / "xla"))
     patch.setenv("NLTK_DATA", str(root / "none"))
-    patch.setitem(sys.modules, "torch", None)  # it takes long to load
-    # One of the eight devices: to compile and save takes far less time.
+    patch.setitem(sys.modules, "torch", None)  # slow to import
+    # One of the eight devices, which compiles and saves much faster.
     one = functools.partial(sharding.make_mesh, devices=jax.devices()[:1])
     patch.setattr(sharding, "make_mesh", one)
     patch.setattr(sharding, "device_count", lambda: 1)
@@ -67,12 +67,12 @@ def place(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_random_steps_ends_bit_equal(place):
-  root, flags, env = place
+def test_run_killed_at_random_steps_ends_bit_equal(first_run):
+  root, flags, env = first_run
   steps = 120
   flags = [*flags, f"--config.steps={steps}", "--config.eval.every_steps=500"]
   flags += [runs.save_synonyms(root, root / "rows" / "vocab.txt")]
-  code, output = runs.run(root / "whole", flags, env, config=HC_SR)
+  code, output = runs.run(root / "uninterrupted", flags, env, config=HC_SR)
   assert code == 0, output
   rng = random.Random(7)
   for step in sorted(rng.sample(range(1, steps - 5), KILLS)):
@@ -81,17 +81,17 @@ def test_a_run_killed_at_random_steps_ends_bit_equal(place):
     assert process.returncode == -signal.SIGKILL, output
   code, output = runs.run(root / "killed", flags, env, config=HC_SR)
   assert code == 0 and "resume" in output, output
-  assert_equal_runs(root / "whole", root / "killed", steps)
+  assert_equal_runs(root / "uninterrupted", root / "killed", steps)
 
 
-def assert_equal_runs(whole, other, steps):
-  """Bit for bit in their last state, and record by record."""
-  arrays = [runs.read_checkpoint(workdir, steps) for workdir in (whole, other)]
+def assert_equal_runs(first, second, steps):
+  """Asserts that the last states and all records are equal."""
+  arrays = [runs.read_checkpoint(workdir, steps) for workdir in (first, second)]
   assert runs.arrays_equal(*arrays)
   names = ("step", "mlm", "detect", "soft")
   losses = [
     [[record[name] for name in names] for record in runs.read_records(workdir)]
-    for workdir in (whole, other)
+    for workdir in (first, second)
   ]
   assert losses[0] == losses[1]
   assert [step for step, *_ in losses[0]] == list(range(1, steps + 1))
@@ -101,29 +101,27 @@ def assert_equal_runs(whole, other, steps):
 @pytest.mark.parametrize(
   "number, exit_code", [(signal.SIGTERM, 75), (signal.SIGINT, 130)]
 )
-def test_a_process_that_is_told_to_stop_saves_and_ends_bit_equal(
-  place, number, exit_code
-):
-  root, flags, env = place
+def test_stopped_process_saves_and_ends_bit_equal(first_run, number, exit_code):
+  root, flags, env = first_run
   flags = [*flags, "--config.steps=40", "--config.checkpoint.every_steps=100"]
-  whole, stopped = (root / f"{name}-{number.name}" for name in "ab")
-  assert runs.run(whole, flags, env)[0] == 0
+  first, stopped = (root / f"{name}-{number.name}" for name in "ab")
+  assert runs.run(first, flags, env)[0] == 0
   process = runs.start(stopped, flags, env)
   output = runs.send_signal_at(process, stopped, 5, number)
   assert process.returncode == exit_code, output
   code, output = runs.run(stopped, flags, env)
   assert code == 0 and "resume" in output
-  assert_equal_runs(whole, stopped, 40)
+  assert_equal_runs(first, stopped, 40)
 
 
-def test_a_run_stopped_twice_goes_on_bit_equal(place, monkeypatch):
-  root, flags, _ = place
-  stopped, at = root / "stopped", {4: signal.SIGTERM, 8: signal.SIGINT}
+def test_run_stopped_twice_ends_bit_equal(first_run, monkeypatch):
+  root, flags, _ = first_run
+  stopped, signals = root / "stopped", {4: signal.SIGTERM, 8: signal.SIGINT}
   batch_at = run_lib.loop.batches_lib.batch_at
 
   def batch(rows, step, **more):
-    if step in at:
-      signal.raise_signal(at.pop(step))
+    if step in signals:
+      signal.raise_signal(signals.pop(step))
     return batch_at(rows, step, **more)
 
   monkeypatch.setattr(run_lib.loop.batches_lib, "batch_at", batch)
@@ -135,8 +133,8 @@ def test_a_run_stopped_twice_goes_on_bit_equal(place, monkeypatch):
   assert_equal_runs(root / "first", stopped, 12)
 
 
-def test_a_finished_run_started_again_shows_its_results_and_ends_well(place):
-  root, flags, _ = place
+def test_finished_run_started_again_shows_its_results(first_run):
+  root, flags, _ = first_run
   before = runs.read_records(root / "first")
   code, output = run(root / "first", flags)
   assert code == 0 and "MLM loss" in output
@@ -145,53 +143,53 @@ def test_a_finished_run_started_again_shows_its_results_and_ends_well(place):
   assert saved["steps"] == 12 and saved["negatives"]["soft_weight"] == 0.1
 
 
-def test_a_run_takes_weights_of_another_and_does_without_it_then(place):
-  root, flags, _ = place
-  shutil.copytree(root / "first", root / "begun")
+def test_run_starts_from_weights_and_resumes_without_them(first_run):
+  root, flags, _ = first_run
+  shutil.copytree(root / "first", root / "copied")
   flags = [*flags, "--config.data.vocab=init", "--config.model.variant=init"]
-  # Too small a rate to move any weight, even by its last bit.
+  # The learning rate is too small to change any weight.
   flags += ["--config.steps=1", "--config.optim.lr=1e-12"]
   flags += [f"--config.data.rows={root}/rows2"]
   code, output = run(
-    root / "second", [*flags, f"--config.init={root / 'begun'}"]
+    root / "second", [*flags, f"--config.init={root / 'copied'}"]
   )
-  assert code == 0 and f"weights '{root / 'begun'}'" in output
+  assert code == 0 and f"weights '{root / 'copied'}'" in output
   first, second = (
     runs.read_exported(root / "first"),
     runs.read_exported(root / "second"),
   )
   assert runs.arrays_equal(list(first.values()), list(second.values()))
-  # It goes on without them, takes no others, and knows where it is from.
-  shutil.rmtree(root / "begun")
+  # The run resumes without them, ignores others, and keeps their name.
+  shutil.rmtree(root / "copied")
   code, output = run(
     root / "second", [*flags, f"--config.init={root / 'first'}"]
   )
   assert code == 0 and "is ignored" in output and "resume" in output
   saved = json.loads((root / "second" / "config.json").read_text())
-  assert saved["init"] == str(root / "begun")
+  assert saved["init"] == str(root / "copied")
 
 
 @pytest.mark.slow
-def test_a_gradient_that_is_not_finite_ends_the_run_and_saves_nothing_bad(
-  place,
+def test_non_finite_gradient_ends_the_run_without_saving(
+  first_run,
 ):
-  root, flags, _ = place
+  root, flags, _ = first_run
   flags = [*flags, "--config.steps=6", "--config.checkpoint.every_steps=1"]
   flags += ["--config.optim.lr=1e30", "--config.optim.schedule=bert"]
   workdir = root / "nan"
-  with pytest.raises(errors.NonFiniteError, match="optim.max_skips is 0"):
+  with pytest.raises(errors.NonFiniteError, match="optim.max_skips=0"):
     run(workdir, flags)
   for folder in (workdir / "checkpoints").iterdir():
     for array in runs.read_checkpoint(workdir, int(folder.name)):
       assert np.isfinite(array.astype(np.float64)).all()
-  # The advice that is given can be followed.
-  with contextlib.suppress(errors.NonFiniteError):  # it may end well
+  # The fix in the message works.
+  with contextlib.suppress(errors.NonFiniteError):  # may also pass
     run(workdir, [*flags, "--config.optim.max_skips=100"])
   assert "NaN" not in (workdir / "metrics.jsonl").read_text()
 
 
 @pytest.mark.parametrize(
-  "flag, words",
+  "flag, message",
   [
     ("steps=0", "steps"),
     ("length=3", "length"),
@@ -215,31 +213,31 @@ def test_a_gradient_that_is_not_finite_ends_the_run_and_saves_nothing_bad(
     ("data.vocab=no/such/vocab.txt", "vocab"),
   ],
 )
-def test_a_bad_value_is_refused_by_name_before_anything_is_compiled(
-  place, flag, words, monkeypatch
+def test_bad_value_is_refused_before_compilation(
+  first_run, flag, message, monkeypatch
 ):
-  root, flags, _ = place
+  root, flags, _ = first_run
   monkeypatch.setattr(run_lib.loop, "train", None)
   flags = [*flags, runs.save_synonyms(root, root / "rows" / "vocab.txt")]
   if flag.startswith("data."):
     flags = [f for f in flags if "data.rows" not in f]
-  with pytest.raises((errors.InputError, errors.DataError), match=words):
+  with pytest.raises((errors.InputError, errors.DataError), match=message):
     run(root / "bad", [*flags, f"--config.{flag}"], config=HC_SR)
   assert not (root / "bad" / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize(
-  "flags, words",
+  "flags, message",
   [
     (["--config.optim.lr=0.5"], "optim.lr: 0.002 -> 0.5"),
     (["--config.data.vocab_size=90", "--config.data.rows="], "vocab_size"),
   ],
 )
-def test_a_refused_run_leaves_the_workdir_as_it_was(place, flags, words):
-  root, usual, _ = place
+def test_refused_run_does_not_change_the_workdir(first_run, flags, message):
+  root, usual, _ = first_run
   files = [p for p in (root / "first").glob("[!l]*") if p.is_file()]
   before = [path.read_bytes() for path in files]
-  with pytest.raises(errors.CheckpointError, match=f"(?s){words}.*--workdir"):
+  with pytest.raises(errors.CheckpointError, match=f"(?s){message}.*--workdir"):
     run(root / "first", [*usual, *flags])
   assert [path.read_bytes() for path in files] == before
   with lock.lock(root / "first"):
@@ -248,7 +246,7 @@ def test_a_refused_run_leaves_the_workdir_as_it_was(place, flags, words):
 
 
 @pytest.mark.parametrize(
-  "flag, words",
+  "flag, message",
   [
     ("--config.stepz=3", "stepz"),
     ("--config.steps=many", "steps"),
@@ -257,16 +255,16 @@ def test_a_refused_run_leaves_the_workdir_as_it_was(place, flags, words):
     ("--config.negatives.hard_correction=True", "launch/wordnet.sh"),
   ],
 )
-def test_a_bad_flag_is_one_line_and_exit_code_2(place, flag, words):
-  root, flags, env = place
+def test_bad_flag_ends_with_a_line_and_exit_code_2(first_run, flag, message):
+  root, flags, env = first_run
   code, output = runs.run(root / "typo", [*flags, flag], env)
-  assert code == 2 and words in output
+  assert code == 2 and message in output
   assert "Traceback" not in output and not (root / "typo").exists()
 
 
 @pytest.mark.slow
-def test_sigterm_before_the_first_step_wants_a_restart(place):
-  root, flags, env = place
+def test_sigterm_before_the_first_step_asks_for_a_restart(first_run):
+  root, flags, env = first_run
   process = runs.start(root / "early", flags, env)
   while not (root / "early" / "lock").exists() and process.poll() is None:
     pass
@@ -304,7 +302,7 @@ finally:
 @pytest.mark.parametrize(
   "program, printed", [(LOST, "lost"), (ENDING, "ended")]
 )
-def test_a_sigterm_comes_again_if_the_garbage_collector_swallows_it_alone(
+def test_sigterm_is_sent_again_if_the_garbage_collector_loses_it(
   tmp_path, program, printed
 ):
   ended = subprocess.run(

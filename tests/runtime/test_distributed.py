@@ -132,7 +132,7 @@ def test_a_signal_to_one_process_stops_all_after_the_same_step(stopped):
   assert [code for code, _ in ended] == [75] * 4, ended
   step = checkpoint_steps(workdir)[-1]
   assert 7 <= step < STEPS
-  assert f"saved at step {step}" in " ".join(ended[0][1].split())
+  assert f"Saved at step {step}" in " ".join(ended[0][1].split())
   assert runs.last_step(workdir) == step
 
 

@@ -1,4 +1,4 @@
-"""Whole runs of `python -m truenegs_jax.main` in processes of their own."""
+"""Starts runs of `python -m truenegs_jax.main` as processes."""
 
 import json
 import os
@@ -16,27 +16,31 @@ import safetensors.numpy
 from truenegs_jax.synonyms import table as synonym_table
 
 ROOT = pathlib.Path(__file__).parents[2]
-SUBJECTS = "the cat,a small dog,my old friend,our teacher,the big house".split(
-  ","
+# fmt: off
+SUBJECTS = (
+  "the cat", "a small dog", "my old friend", "our teacher", "the big house"
 )
-VERBS = "sees,likes,finds,remembers,wants,paints,loses,keeps".split(",")
-WORDS = (*SUBJECTS, *VERBS)
+VERBS = (
+  "sees", "likes", "finds", "remembers", "wants", "paints", "loses", "keeps"
+)
+# fmt: on
 TIMEOUT_SECS = 240
 
 
 def write_corpus(path: pathlib.Path, documents: int = 60) -> pathlib.Path:
-  """A small English-like text: documents of ten lines, blank lines between."""
+  """Writes documents of ten English-like lines, separated by blank lines."""
   rng = random.Random(0)
-  line = lambda: " ".join(
-    [rng.choice(SUBJECTS), rng.choice(VERBS), rng.choice(SUBJECTS)]
-  )
-  blocks = ["\n".join(line() for _ in range(10)) for _ in range(documents)]
+  lines = [
+    " ".join(map(rng.choice, (SUBJECTS, VERBS, SUBJECTS)))
+    for _ in range(10 * documents)
+  ]
+  blocks = ["\n".join(lines[i : i + 10]) for i in range(0, len(lines), 10)]
   path.write_text("\n\n".join(blocks) + "\n")
   return path
 
 
 def demo_flags(corpus: pathlib.Path, **more) -> list[str]:
-  """Flags that shrink the demo to seconds; `more` uses __ for the dots."""
+  """Returns flags for a run of seconds; `more` has `__` for dots in keys."""
   values = {
     "data.sources": corpus,
     "data.vocab_size": 120,
@@ -54,34 +58,34 @@ def demo_flags(corpus: pathlib.Path, **more) -> list[str]:
 
 
 def make_environment(cache: pathlib.Path, devices: int = 1) -> dict[str, str]:
-  """The environment of a run: its own cache, so many CPU devices.
+  """Returns the environment of a run with its own cache and CPU devices.
 
-  PyTorch is hidden from it: to load that for each export takes longer than the
-  runs do, and what it finds is shown in test_export.py.
+  PyTorch is hidden, because importing it for each export takes longer than the
+  run. Comparisons with transformers are tested in test_export.py.
   """
   hidden = cache / "hidden"
   hidden.mkdir(parents=True, exist_ok=True)
   (hidden / "torch.py").write_text('raise ImportError("hidden", name="torch")')
-  users = {name: x for name, x in os.environ.items() if name != "XLA_FLAGS"}
-  return users | {
+  inherited = {name: x for name, x in os.environ.items() if name != "XLA_FLAGS"}
+  return inherited | {
     "TRUENEGS_CACHE": str(cache),
     "PYTHONPATH": os.pathsep.join([str(hidden), str(ROOT)]),
     "JAX_PLATFORMS": "cpu",
     "JAX_NUM_CPU_DEVICES": str(devices),
-    # No WordNet that lies about on this machine.
+    # Hides a WordNet that is installed on this machine.
     "NLTK_DATA": str(cache / "none"),
   }
 
 
 def find_free_port() -> int:
-  """A port of this machine that was free a moment ago."""
-  with socket.socket() as found:
-    found.bind(("127.0.0.1", 0))
-    return found.getsockname()[1]
+  """Returns a free port of this machine."""
+  with socket.socket() as s:
+    s.bind(("127.0.0.1", 0))
+    return s.getsockname()[1]
 
 
 def coordinator_flags(port: int, count: int, index: int) -> list[str]:
-  """The flags of one process of many on this machine."""
+  """Returns the flags of one of several processes on this machine."""
   return [
     f"--coordinator=127.0.0.1:{port}",
     f"--num_processes={count}",
@@ -90,7 +94,7 @@ def coordinator_flags(port: int, count: int, index: int) -> list[str]:
 
 
 def start_processes(workdir, flags, env, count: int, **kwargs) -> list:
-  """Starts the processes of one run."""
+  """Starts the processes of a run."""
   port = find_free_port()
   return [
     start(
@@ -101,9 +105,9 @@ def start_processes(workdir, flags, env, count: int, **kwargs) -> list:
 
 
 def wait_for_all(processes) -> list[tuple[int, str]]:
-  """Exit code and output of each, once all have ended."""
+  """Waits for processes; returns exit code and output of each."""
   try:
-    # One after the other, but each pipe holds what a run prints.
+    # In sequence; the pipes are large enough for the output of a run.
     outputs = [p.communicate(timeout=TIMEOUT_SECS)[0] for p in processes]
   finally:
     for process in processes:
@@ -114,15 +118,17 @@ def wait_for_all(processes) -> list[tuple[int, str]]:
 
 
 def run_processes(workdir, flags, env, count: int, **kwargs) -> list:
-  """`wait_for_all` of a run of many; once more where its port was taken."""
-  ended = wait_for_all(start_processes(workdir, flags, env, count, **kwargs))
-  if any("could not join" in output for _, output in ended):
-    ended = wait_for_all(start_processes(workdir, flags, env, count, **kwargs))
-  return ended
+  """Runs several processes to their end; retries if the port was taken."""
+  results = wait_for_all(start_processes(workdir, flags, env, count, **kwargs))
+  if any("could not join" in output for _, output in results):
+    results = wait_for_all(
+      start_processes(workdir, flags, env, count, **kwargs)
+    )
+  return results
 
 
 def read_exported(workdir: pathlib.Path) -> dict[str, np.ndarray]:
-  """Every parameter of the models that a finished run has exported."""
+  """Returns all exported parameters of a finished run."""
   return {
     f"{file.parent.name}/{name}": array
     for file in sorted((workdir / "export").glob("*/model.safetensors"))
@@ -131,7 +137,7 @@ def read_exported(workdir: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def start(workdir, flags, env, config="electra_demo:sr,runlocal"):
-  """Starts a run; its output is one pipe."""
+  """Starts a run whose stdout and stderr go to one pipe."""
   return subprocess.Popen(
     [sys.executable, "-m", "truenegs_jax.main", f"--config={config}"]
     + [f"--workdir={workdir}", *flags],
@@ -144,7 +150,7 @@ def start(workdir, flags, env, config="electra_demo:sr,runlocal"):
 
 
 def run(workdir, flags, env, **kwargs) -> tuple[int, str]:
-  """Runs to the end; returns the exit code and all that was printed."""
+  """Runs to the end; returns exit code and output."""
   process = start(workdir, flags, env, **kwargs)
   try:
     output, _ = process.communicate(timeout=TIMEOUT_SECS)
@@ -154,7 +160,7 @@ def run(workdir, flags, env, **kwargs) -> tuple[int, str]:
 
 
 def send_signal_at(process, workdir, step: int, number: signal.Signals) -> str:
-  """Sends a signal once the step is in metrics.jsonl; returns the output."""
+  """Sends a signal when metrics.jsonl has the step; returns the output."""
   deadline = time.monotonic() + TIMEOUT_SECS
   while last_step(workdir) < step and process.poll() is None:
     assert time.monotonic() < deadline, f"no step {step} in time"
@@ -165,42 +171,44 @@ def send_signal_at(process, workdir, step: int, number: signal.Signals) -> str:
 
 
 def last_step(workdir: pathlib.Path) -> int:
-  """The newest step in metrics.jsonl, 0 when there is none."""
+  """Returns the newest step in metrics.jsonl, or 0."""
   path = workdir / "metrics.jsonl"
   lines = path.read_text().splitlines() if path.exists() else []
   steps = [0]
   for line in lines:
     try:
       steps.append(json.loads(line)["step"])
-    except json.JSONDecodeError:  # being written
+    except json.JSONDecodeError:  # not written completely yet
       continue
   return steps[-1]
 
 
 def read_records(workdir: pathlib.Path, split: str = "train") -> list[dict]:
-  """The records of a split."""
+  """Returns the records of a split."""
   lines = (workdir / "metrics.jsonl").read_text().splitlines()
   return [r for r in map(json.loads, lines) if r["split"] == split]
 
 
 def read_checkpoint(workdir: pathlib.Path, step: int) -> list[np.ndarray]:
-  """Every array of a saved step, read by orbax without our code."""
+  """Reads all arrays of a checkpoint with Orbax only."""
   import jax
   import orbax.checkpoint as ocp
 
   folder = workdir / "checkpoints" / str(step) / "state"
   with ocp.StandardCheckpointer() as checkpointer:
     tree = checkpointer.restore(folder.resolve())
-  unkey = lambda x: (
-    jax.random.key_data(x)
-    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-    else x
-  )
-  return [np.asarray(unkey(leaf)) for leaf in jax.tree.leaves(tree)]
+  return [
+    np.asarray(
+      jax.random.key_data(x)
+      if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+      else x
+    )
+    for x in jax.tree.leaves(tree)
+  ]
 
 
 def arrays_equal(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
-  """Bit for bit."""
+  """Returns whether arrays and dtypes are equal."""
   return len(a) == len(b) and all(
     x.dtype == y.dtype and np.array_equal(x, y)
     for x, y in zip(a, b, strict=True)
@@ -208,7 +216,7 @@ def arrays_equal(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
 
 
 def save_synonyms(folder: pathlib.Path, vocab_file: pathlib.Path) -> str:
-  """Saves a table of random pairs; returns the flag that names it."""
+  """Saves a synonym table of random pairs; returns its flag."""
   tokens = vocab_file.read_text().splitlines()
   words = [t for t in tokens if t.isalpha() and len(t) > 2]
   rng = random.Random(1)

@@ -1,17 +1,17 @@
-"""PNG curves of a run, drawn from its metrics.jsonl."""
+"""Plots the curves of a run from its metrics.jsonl."""
 
 import pathlib
 from typing import Any
 
 from truenegs_jax.workdir import files, metrics_file
 
-# File -> title and the records' names that it shows.
+# File name -> title and the metrics it shows.
 PLOTS = {
   "losses": (
     "Loss per slot, per token (nats)",
     ("mlm", "detect", "soft", "sentence"),
   ),
-  "collapse": ("Mean cosine of random pairs of words", ("pair_cosine",)),
+  "collapse": ("Mean cosine of random pairs of tokens", ("pair_cosine",)),
   "detection": ("Detection of replaced tokens: AUC", ("auc",)),
   "corrections": (
     "Hard correction (share)",
@@ -21,12 +21,12 @@ PLOTS = {
 
 
 def draw_curves(workdir: pathlib.Path) -> list[pathlib.Path]:
-  """Writes plots/<name>.png, one panel a curve; returns the files.
+  """Writes plots/<name>.png with one panel per metric; returns the files.
 
-  Training is a line (the mean since the record before), held-out rows are
-  points. A plot none of whose values were recorded is left out.
+  Training metrics are lines (means since the previous record), held-out metrics
+  are points. Plots without a recorded metric are skipped.
   """
-  import matplotlib  # here: its import takes longer than many a command
+  import matplotlib  # slow to import
 
   matplotlib.use("Agg")
   from matplotlib import pyplot as plt
@@ -35,8 +35,8 @@ def draw_curves(workdir: pathlib.Path) -> list[pathlib.Path]:
   folder = workdir / files.PLOTS
   folder.mkdir(exist_ok=True)
   written = []
-  for file, (title, wanted) in PLOTS.items():
-    names = [name for name in wanted if any(name in r for r in records)]
+  for file, (title, metrics) in PLOTS.items():
+    names = [name for name in metrics if any(name in r for r in records)]
     if not names:
       continue
     figure, axes = plt.subplots(

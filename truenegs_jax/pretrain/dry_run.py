@@ -1,9 +1,9 @@
-"""Prints a run in seconds, without text, rows or a compiler.
+"""Prints the plan of a run in seconds, without reading text or compiling.
 
   python -m truenegs_jax.main --config=bert_large --config.dry_run=True
 
-The step is traced, so that shapes are known to fit. What the compiler adds for
-activations is printed by benchmarks/memory.py, which compiles.
+The training step is traced to check its shapes. benchmarks/memory.py compiles
+it and prints the memory of activations as well.
 """
 
 import pathlib
@@ -25,12 +25,12 @@ from truenegs_jax.workdir.from_config import build_tokenizer
 
 
 def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
-  """Prints shapes, bytes a device, steps, tokens and FLOPs; returns 0.
+  """Prints shapes, memory, steps, tokens and FLOPs; returns 0.
 
   Raises:
-    InputError: as a run of this config would, for what can be known beforehand.
+    InputError: a run of this config would fail before it reads its data.
   """
-  if c.init and _is_here(c.init):
+  if c.init and _exists(c.init):
     checks.check_weights(c, weights)
   tokenizer, source = placeholder_tokenizer(c)
   run = build_run.build_run(c, tokenizer)
@@ -42,18 +42,19 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   jax.eval_shape(plan.build_train_step(run, mesh), state, batch, aux)
   lines = plan.report_lines(run, mesh, state, aux)
   lines["per device"] += (
-    f", batch {plan.format_mib(sharding.bytes_per_device(batch))}, beside the"
+    f", batch {plan.format_mib(sharding.bytes_per_device(batch))}, without"
     " activations"
   )
   lines = {
-    "dry run": "no text is read, nothing written or compiled",
+    "dry run": "reads no text; writes and compiles nothing",
     **lines,
     "attention": attention,
     "vocabulary": f"{len(tokenizer.vocab):,} entries, {source}",
     "optimizer": f"{c.optim.schedule} schedule, peak {c.optim.lr:g},"
-    f" {c.optim.warmup_steps:,} steps of warm-up; {c.optim.accumulation}"
-    f" micro-batch(es), {c.model.dtype}, remat {c.model.remat}",
-    "needs": ", ".join(_needs(c)) or "nothing but text",
+    f" {c.optim.warmup_steps:,} warm-up steps, {c.optim.accumulation}"
+    f" micro-batch{'es' * (c.optim.accumulation > 1)}, {c.model.dtype}, remat"
+    f" {c.model.remat}",
+    "needs": ", ".join(_list_inputs(c)) or "only text",
   }
   console.print(plan.report_table(lines))
   console.print(plan.parameter_table(state))
@@ -61,48 +62,53 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
 
 
 def placeholder_tokenizer(c: ConfigDict) -> tuple[Tokenizer, str]:
-  """A vocabulary of the right size, and how the size is known."""
-  size, source = c.data.vocab_size, "as data.vocab_size says"
+  """Makes a tokenizer with the vocabulary size of a run.
+
+  Returns:
+    The tokenizer, and a text that says where its size comes from.
+  """
+  size, source = c.data.vocab_size, "the size in data.vocab_size"
   path = pathlib.Path(c.data.vocab).expanduser()
   paths = (path, path / "vocab.txt", path / "tokenizer.json")
   file = next(filter(pathlib.Path.is_file, paths), None)
   if c.data.vocab != "train" and file:
-    size, source = _count(c, file), f"as {file} has"
+    size, source = _count_entries(c, file), f"the size of '{file}'"
   words = [f"word{i}" for i in range(size - len(SPECIALS))]
   return make_tokenizer([*SPECIALS, *words], lowercase=True), source
 
 
-def _count(c: ConfigDict, path: pathlib.Path) -> int:
-  """The entries of a vocabulary."""
+def _count_entries(c: ConfigDict, path: pathlib.Path) -> int:
   if path.suffix == ".json":
     return len(build_tokenizer(c, str(path)).vocab)
   with path.open("rb") as file:
     return sum(1 for _ in file)
 
 
-def _needs(c: ConfigDict) -> list[str]:
-  """Files that a run of this config would ask the user for."""
-  needed = []
+def _list_inputs(c: ConfigDict) -> list[str]:
+  """Lists the files other than text that the user must provide."""
+  inputs = []
   if c.init:
-    needed.append(f"weights: {_weights(c.init)}")
+    inputs.append(f"weights: {_describe_weights(c.init)}")
   if needs_table(c.negatives):
     for source in sources.parse_expression(c.negatives.sources).sources:
-      needed += [f"{source.name} {k}={x}" for k, x in source.paths.items()]
-  return needed
+      inputs += [f"{source.name} {k}={x}" for k, x in source.paths.items()]
+  return inputs
 
 
-def _weights(init: str) -> str:
-  """Where they are, and what to give if they are not here."""
+def _describe_weights(init: str) -> str:
   if init == checks.REQUIRED:
     return "--config.init=FOLDER"
-  if _is_here(init):
-    return f"{init}, which fit"
+  if _exists(init):
+    return f"'{init}', which fit this config"
   return (
-    f"{init}, which are looked up on the Hugging Face hub; without internet,"
-    " --config.init=FOLDER"
+    f"'{init}', which are looked up on the Hugging Face hub (offline: set"
+    " --config.init=FOLDER)"
   )
 
 
-def _is_here(init: str) -> bool:
-  exists = lambda place: pathlib.Path(place.strip()).expanduser().exists()
-  return exists(init) or all(map(exists, init.split(",")))
+def _exists(init: str) -> bool:
+  """Returns whether `init` is a local path or a list of local paths."""
+  return any(
+    all(pathlib.Path(path.strip()).expanduser().exists() for path in paths)
+    for paths in ([init], init.split(","))
+  )

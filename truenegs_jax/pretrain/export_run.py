@@ -1,4 +1,4 @@
-"""A saved step of a run as folders that Hugging Face's transformers loads.
+"""Exports a checkpoint of a run to folders in Hugging Face format.
 
 export_workdir(pathlib.Path("runs/electra_demo"), step=10_000)
 """
@@ -44,31 +44,32 @@ def export_workdir(
   output: pathlib.Path | None = None,
   dtype: str = "float32",
 ) -> pretrained.ExportResult:
-  """Exports a saved step of a run, by default the newest.
+  """Exports a checkpoint of a run.
 
   Args:
-    workdir: a folder that `truenegs_jax.main` made; a run may be using it.
-    step: a saved step. Its export goes to `workdir/export-<step>`, the
-      newest one's to `workdir/export`, unless `output` is given.
-    output, dtype: as in `pretrained.export_model`.
+    workdir: the workdir of a run, which may still be training.
+    step: the step to export to `workdir/export-<step>`; None exports the newest
+      step to `workdir/export`.
+    output: another output folder.
+    dtype: as in `pretrained.export_model`.
 
   Raises:
-    InputError, CheckpointError: no such run, no such step, another vocabulary.
-    NonFiniteError, DiskError, TrueNegsError: as
-      `pretrained.export_model`.
+    InputError, CheckpointError: run or step are missing, or the vocabulary is
+      not the run's.
+    NonFiniteError, DiskError, TrueNegsError: as `pretrained.export_model`.
   """
   name = files.EXPORT if step is None else f"{files.EXPORT}-{step}"
   with saved_model.open_run(workdir) as checkpoints:
-    found = saved_model.read_saved_model(
+    saved = saved_model.read_saved_model(
       checkpoints, checkpoints.steps()[-1] if step is None else step
     )
-    params = saved_model.read_params(checkpoints, found.model, found.step)
+    params = saved_model.read_params(checkpoints, saved.model, saved.step)
   return pretrained.export_model(
     params,
-    found.model,
-    found.tokenizer,
+    saved.model,
+    saved.tokenizer,
     workdir / name if output is None else output,
-    origin=summarize_run(workdir, found.config.to_dict(), found.step),
+    origin=summarize_run(workdir, saved.config.to_dict(), saved.step),
     dtype=dtype,
   )
 
@@ -76,7 +77,7 @@ def export_workdir(
 def summarize_run(
   workdir: pathlib.Path, config: Mapping[str, Any], step: int
 ) -> model_card.ModelOrigin:
-  """The recipe and the held-out figures of a step, for its model cards."""
+  """Returns recipe and held-out metrics of a step for its model cards."""
   held_out: dict[str, float] = {}
   for record in metrics_file.read_records(workdir):
     if (record["split"], record["step"]) == ("held_out", step):
@@ -95,23 +96,25 @@ def summarize_run(
 
 
 def format_card_lines(
-  c: ConfigDict, step: int, shown: Mapping[str, float], command: str
+  c: ConfigDict, step: int, held_out: Mapping[str, float], command: str
 ) -> str:
-  """How a run came to its weights, as lines of a list for a model card.
+  """Describes a run as a Markdown list for a model card.
 
   Args:
-    c: the run's config.
-    step: of the weights.
-    shown: held-out figures of that step, by their names in metrics.jsonl.
-    command: that started the run; "" if it is not known.
+    c: the config of the run.
+    step: step of the weights.
+    held_out: held-out metrics of that step by their names in metrics.jsonl.
+    command: command that started the run; "" if unknown.
   """
-  losses = [f"{n} {shown[n]:.4f}" for n in _LOSSES if n in shown]
+  losses = [f"{n} {held_out[n]:.4f}" for n in _LOSSES if n in held_out]
   corrected = [
-    f"{shown[n]:.3%} {of}" for n, of in _CORRECTED.items() if n in shown
+    f"{held_out[name]:.3%} {unit}"
+    for name, unit in _CORRECTED.items()
+    if name in held_out
   ]
-  held_out = ", ".join(losses) or "not evaluated at this step"
+  evaluation = ", ".join(losses) or "not evaluated at this step"
   if corrected:
-    held_out += f"\n* Corrected there: {', '.join(corrected)}"
+    evaluation += f"\n* Corrected there: {', '.join(corrected)}"
   skip = c.get("init_skip", "")
   return _RUN.format(
     sources=c.data.sources,
@@ -131,6 +134,6 @@ def format_card_lines(
       mask_style=c.masking.style,
       sampling_temperature=c.generator.temperature,
     ),
-    held_out=held_out,
+    held_out=evaluation,
     command=f"`{command}`" if command else "truenegs_jax",
   )

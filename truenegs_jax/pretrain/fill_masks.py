@@ -1,4 +1,4 @@
-"""The masked language model's words for the [MASK] of a sentence."""
+"""Fills the [MASK] of sentences with the masked language model."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ MASK_TEXT = "[MASK]"
 
 @dataclasses.dataclass(frozen=True)
 class MaskFill:
-  """The likeliest tokens of a sentence's first [MASK]."""
+  """A sentence and the likeliest tokens of its first [MASK]."""
 
   sentence: str
   tokens: tuple[str, ...]
@@ -34,10 +34,10 @@ def fill_masks(
   max_length: int,
   top: int = 5,
 ) -> list[MaskFill]:
-  """Fills one [MASK] of each sentence with the likeliest tokens.
+  """Returns the `top` likeliest tokens of the first [MASK] of each sentence.
 
   Raises:
-    InputError: a sentence without [MASK], or too long for the model.
+    InputError: a sentence has no [MASK] or is too long for the model.
   """
   if not sentences:
     return []
@@ -57,53 +57,53 @@ def fill_masks(
     jax.tree.map(jnp.asarray, inputs), jnp.asarray(positions_Bx1), None
   )
   p_BxV = np.asarray(jax.nn.softmax(logits_Bx1xV[:, 0]))
-  fills = []
-  for sentence, p_V in zip(sentences, p_BxV, strict=True):
-    best = np.argsort(-p_V)[:top]
-    fills.append(
-      MaskFill(
-        sentence=sentence,
-        tokens=tuple(tokenizer.vocab[i] for i in best),
-        probabilities=tuple(float(p_V[i]) for i in best),
-      )
+  best_BxT = np.argsort(-p_BxV)[:, :top]
+  return [
+    MaskFill(
+      sentence=sentence,
+      tokens=tuple(tokenizer.vocab[i] for i in best_T),
+      probabilities=tuple(p_V[best_T].tolist()),
     )
-  return fills
+    for sentence, p_V, best_T in zip(sentences, p_BxV, best_BxT, strict=True)
+  ]
 
 
 def fills_table(fills: list[MaskFill]) -> Table:
-  """One line a sentence."""
-  t = Table(title="[MASK] filled", title_justify="left")
+  """Makes a table with one line per sentence."""
+  table = Table(title="Predictions for [MASK]", title_justify="left")
   for name in ("sentence", "likeliest tokens"):
-    t.add_column(name, overflow="fold")
+    table.add_column(name, overflow="fold")
   for fill in fills:
     pairs = zip(fill.tokens, fill.probabilities, strict=True)
-    t.add_row(
-      fill.sentence,
-      ", ".join(f"{token} {p:.0%}" for token, p in pairs),
+    table.add_row(
+      fill.sentence, ", ".join(f"{token} {p:.0%}" for token, p in pairs)
     )
-  return t
+  return table
 
 
 def encode_sentences(
   tokenizer: Tokenizer, sentences: Sequence[str], *, max_length: int
 ) -> list[list[int]]:
-  """Ids of each sentence between [CLS] and [SEP], its first [MASK] the token.
+  """Encodes sentences; the first [MASK] of each becomes the mask token.
 
   Raises:
-    InputError: a sentence without [MASK], or too long for the model.
+    InputError: a sentence has no [MASK] or is too long for the model.
   """
   rows = []
   for sentence in sentences:
-    # Split by hand: in a corpus a literal "[MASK]" is text, never the token.
+    # The tokenizer encodes the text "[MASK]" as text, not as the mask token.
     before, mask, after = sentence.partition(MASK_TEXT)
     if not mask:
-      raise InputError(f"eval.sentences: {sentence!r} holds no {MASK_TEXT}.")
+      raise InputError(
+        f"eval.sentences: {sentence!r} has no {MASK_TEXT}. Add one or remove"
+        " the sentence."
+      )
     ids = tokenizer.encode_lines([before, after])
     row = [tokenizer.cls, *ids[0], tokenizer.mask, *ids[1], tokenizer.sep]
     if len(row) > max_length:
       raise InputError(
-        f"eval.sentences: {sentence!r} has {len(row)} tokens; the model takes"
-        f" {max_length}."
+        f"eval.sentences: {sentence!r} has {len(row)} tokens, and the model"
+        f" takes at most {max_length}. Use a shorter sentence."
       )
     rows.append(row)
   return rows

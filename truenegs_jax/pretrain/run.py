@@ -1,7 +1,7 @@
-"""The task "pretrain", from text to a model that Hugging Face loads.
+"""Runs the task "pretrain": from text to a model in Hugging Face format.
 
-prepare rows -> synonym table -> train -> verdict, cases, fills, curves ->
-export
+rows -> synonym table -> training -> verdict, cases, predictions for [MASK],
+curves -> export
 """
 
 import dataclasses
@@ -40,14 +40,14 @@ from truenegs_jax.weights.init import config_sizes
 from truenegs_jax.workdir import files, lock, metrics_file
 
 EXIT_NOT_LEARNED = 1
-SEARCHED_STEPS = 200  # batches of training rows searched for cases
+SEARCHED_STEPS = 200  # most batches of training rows searched for cases
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
-  """Runs or goes on with a pre-training; returns the exit code.
+  """Starts or resumes a pre-training; returns the exit code.
 
   Raises:
-    TrueNegsError: with the exit code that belongs to it.
+    TrueNegsError: a subclass with its exit code.
   """
   say = functools.partial(console.print, soft_wrap=True)
   weights = Weights(c.init, say)
@@ -61,41 +61,40 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   enable_compilation_cache()
   with lock.lock(workdir):
     with distributed.raise_everywhere("inputs"):
-      trained, inputs = prepare_run(c, workdir, weights, console)
-    outcome = loop.train(trained, workdir, inputs, console)
-    if outcome.stopped_by is not None:
-      console.print(
-        f"saved at step {int(outcome.setup.state.step):,}; to go on from"
-        f" there, give the same command again: {rerun_command()}",
-        soft_wrap=True,
+      run, inputs = prepare_run(c, workdir, weights, console)
+    result = loop.train(run, workdir, inputs, console)
+    if result.stopped_by is not None:
+      say(
+        f"Saved at step {int(result.setup.state.step):,}. To continue, run the"
+        f" same command again: {rerun_command()}"
       )
-      if outcome.stopped_by == signal.SIGINT:
+      if result.stopped_by == signal.SIGINT:
         return errors.SAVED_INTERRUPT
       return errors.SAVED_RESTART
-    return finish_run(c, workdir, inputs, outcome, console)
+    return finish_run(c, workdir, inputs, result, console)
 
 
 def prepare_run(
   c: ConfigDict, workdir: pathlib.Path, weights: Weights, console: Console
 ) -> tuple[build_run.Run, setup_lib.RunInputs]:
-  """The run of a config; rows, tokenizer and synonyms, made where missing."""
+  """Builds a run; finds or prepares its rows, tokenizer and synonym table."""
   folder, tokenizer = prepare_data.find_or_prepare_rows(c)
   train_rows = rows_folder.open_rows(folder, "train")
   rows_folder.check_batch_size(train_rows, c.batch_size)
   held_out_rows = rows_folder.open_rows(folder, "held_out")
   if not len(held_out_rows):
     raise errors.DataError(
-      f"{folder} holds no held-out rows: the text fills a single row; give"
-      " more text, or a smaller --config.length."
+      f"'{folder}' has no held-out rows, because the text fills a single row."
+      " Use more text or a smaller --config.length=NUMBER."
     )
   fill_masks.encode_sentences(
     tokenizer, c.eval.sentences, max_length=c.model.max_positions
   )
-  trained = build_run.build_run(c, tokenizer)
+  run = build_run.build_run(c, tokenizer)
   synonyms, fingerprint = None, None
-  if trained.table_builder is not None:
-    fingerprint = trained.table_builder.fingerprint
-  elif trained.options.needs_table:
+  if run.table_builder is not None:
+    fingerprint = run.table_builder.fingerprint
+  elif run.options.needs_table:
     resumed = files.has_checkpoint(workdir)
     synonyms = run_table.find_or_build(
       build_run.build_table_request(c),
@@ -104,7 +103,7 @@ def prepare_run(
       console=console,
     )
     fingerprint = synonyms.fingerprint if synonyms else None
-  return trained, setup_lib.RunInputs(
+  return run, setup_lib.RunInputs(
     tokenizer=tokenizer,
     train_rows=train_rows,
     held_out_rows=held_out_rows,
@@ -122,73 +121,81 @@ def finish_run(
   c: ConfigDict,
   workdir: pathlib.Path,
   inputs: setup_lib.RunInputs,
-  outcome: loop.TrainResult,
+  result: loop.TrainResult,
   console: Console,
 ) -> int:
-  """Judges, shows, draws and exports a finished run; returns the exit code."""
-  state, run = outcome.setup.state, outcome.setup.run
+  """Evaluates, plots and exports a finished run; returns the exit code."""
+  state, run = result.setup.state, result.setup.run
   params = distributed.to_host(state.params)
-  own = distributed.to_host(state.aux)
+  aux = distributed.to_host(state.aux)
   if not distributed.is_first_process():
-    return 0  # the first process has all that is left to do
-  on_device = jax.device_put(params)  # once, not with every batch
+    return 0  # the first process does the rest
+  device_params = jax.device_put(params)  # once, not for each batch
   synonyms = inputs.table
   if run.table_builder is not None:
     synonyms = run.table_builder.to_synonym_table(
-      own["ids_VxS"], inputs.tokenizer.vocab, steps=run.steps
+      aux["ids_VxS"], inputs.tokenizer.vocab, steps=run.steps
     )
     table.save_table(synonyms, workdir / files.SYNONYMS)
   unigram_V = np.load(inputs.train_rows.folder / "unigram_V.npy")
-  judged = verdict.compute_verdict(outcome.held_out, unigram_V)
-  console.print(verdict.verdict_table(judged))
+  run_verdict = verdict.compute_verdict(result.held_out, unigram_V)
+  console.print(verdict.verdict_table(run_verdict))
   results = {
     "command": rerun_command(),
     "seed": run.seed,
     "steps": run.steps,
     "fingerprints": dict(inputs.fingerprints),
-    "verdict": metrics_file.finite_or_null(dataclasses.asdict(judged))
-    | {"passed": judged.passed},
+    "verdict": metrics_file.finite_or_null(dataclasses.asdict(run_verdict))
+    | {"passed": run_verdict.passed},
   }
   if synonyms is not None and run.options.hard_correction:
     cases, searched = _find_cases(
-      run, inputs, synonyms, on_device, limit=c.eval.cases
+      run, inputs, synonyms, device_params, limit=c.eval.cases
     )
     console.print(cases_lib.render_cases(cases, searched))
     results["corrections"] = {
       "predictions_searched": searched,
       "cases": [dataclasses.asdict(case) for case in cases],
     }
-  filled = fill_masks.fill_masks(
+  fills = fill_masks.fill_masks(
     run.model,
-    on_device,
+    device_params,
     inputs.tokenizer,
     c.eval.sentences,
     max_length=c.model.max_positions,
   )
-  if filled:
-    console.print(fill_masks.fills_table(filled))
-  results["fills"] = [dataclasses.asdict(fill) for fill in filled]
+  if fills:
+    console.print(fill_masks.fills_table(fills))
+  results["fills"] = [dataclasses.asdict(fill) for fill in fills]
   files.save_json(workdir / files.RESULTS, results)
-  drawn = curves.draw_curves(workdir)
-  console.print(f"curves: {', '.join(map(str, drawn))}", soft_wrap=True)
-  exported = _export(run, workdir, inputs.tokenizer, params)
-  console.print(exported, soft_wrap=True)
-  if judged.passed or not c.eval.must_learn:
+  plots = curves.draw_curves(workdir)
+  console.print(f"curves: {', '.join(map(str, plots))}", soft_wrap=True)
+  line = _export(run, workdir, inputs.tokenizer, params)
+  console.print(line, soft_wrap=True)
+  if run_verdict.passed or not c.eval.must_learn:
     return 0
   console.print(
-    "not learned: the MLM loss must end below the unigram entropy, and the AUC"
-    f" of ELECTRA above 0.5 by {verdict.MIN_ERRORS:g} standard errors",
+    "The model did not learn: the MLM loss must be below the unigram entropy,"
+    " and ELECTRA's AUC must be more than"
+    f" {verdict.MIN_ERRORS:g} standard errors above 0.5.",
     soft_wrap=True,
   )
   return EXIT_NOT_LEARNED
 
 
-def _find_cases(run, inputs, synonyms, params, *, limit):
-  """Searches the held-out rows first, then some of the training rows."""
+def _find_cases(
+  run: build_run.Run,
+  inputs: setup_lib.RunInputs,
+  synonyms: table.SynonymTable,
+  params: Any,
+  *,
+  limit: int,
+) -> tuple[list[cases_lib.Case], int]:
+  """Finds corrected slots in held-out rows, then in some training rows."""
   held_out = batches.held_out_batches(
     inputs.held_out_rows, batch_size=run.batch_size
   )
-  trained = (
+  training = (
     batches.batch_at(
       inputs.train_rows, i, batch_size=run.batch_size, seed=run.seed
     )
@@ -204,7 +211,7 @@ def _find_cases(run, inputs, synonyms, params, *, limit):
       else None,
     ),
     params,
-    itertools.chain(held_out, trained),
+    itertools.chain(held_out, training),
     table=synonyms,
     tokenizer=inputs.tokenizer,
     limit=limit,
@@ -218,15 +225,15 @@ def _export(
   tokenizer: Tokenizer,
   params: Any,
 ) -> str:
-  """Exports a finished run where transformers has its network; says so."""
+  """Exports a run if transformers has its architecture; returns a report."""
   if not hf_folder.has_counterpart(run.model):
     return (
-      f"not exported: the backbone {run.model.backbone!r} is none that"
-      " transformers has; the checkpoints hold the weights"
+      "Not exported: transformers does not have the backbone"
+      f" {run.model.backbone!r}. The checkpoints have the weights."
     )
   folder = workdir / files.EXPORT
   about = export_run.summarize_run(workdir, run.config, run.steps)
   exported = pretrained.export_model(
     params, run.model, tokenizer, folder, origin=about
   )
-  return f"exported to {folder}/: {exported.summary}"
+  return f"Exported to '{folder}'. {exported.summary}"

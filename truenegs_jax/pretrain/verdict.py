@@ -1,4 +1,4 @@
-"""Did it learn? Held-out losses against what guessing without context gives."""
+"""Compares held-out losses of a run with guessing without context."""
 
 import dataclasses
 import math
@@ -9,12 +9,12 @@ from rich.text import Text
 
 from truenegs_jax.train import metrics
 
-MIN_ERRORS = 3.0  # standard errors that the AUC must lie above 0.5
+MIN_ERRORS = 3.0  # how many standard errors the AUC must be above 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Detection:
-  """Held-out figures of a discriminator; the loss in nats."""
+  """Held-out metrics of a discriminator; losses in nats."""
 
   loss: float
   loss_error: float
@@ -26,21 +26,21 @@ class Detection:
 
   @property
   def learned(self) -> bool:
-    """It tells replaced from original tokens better than chance."""
+    """Whether replaced tokens are detected better than by chance."""
     return self.auc > 0.5 + MIN_ERRORS * self.auc_error
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-  """Held-out figures of a finished run; losses in nats.
+  """Held-out metrics of a finished run; losses in nats.
 
-  `unigram_entropy` is that of the training rows' token frequencies: the best
-  that a model blind to context could do.
+  `unigram_entropy` is the entropy of the token frequencies of the training
+  rows, the lowest loss of a model without context.
   """
 
   mlm: float  # all slots, corrected or not
   mlm_error: float
-  mlm_hidden: float  # the slots behind [MASK] only
+  mlm_hidden: float  # only slots with [MASK] in the input
   mlm_hidden_error: float
   uniform_entropy: float
   unigram_entropy: float
@@ -49,12 +49,12 @@ class Verdict:
 
   @property
   def mlm_learned(self) -> bool:
-    """The masked language model uses context."""
+    """Whether the masked language model beats guessing without context."""
     return max(self.mlm, self.mlm_hidden) < self.unigram_entropy
 
   @property
   def passed(self) -> bool:
-    """All networks learned."""
+    """Whether all networks learned."""
     return self.mlm_learned and (
       self.detection is None or self.detection.learned
     )
@@ -63,16 +63,17 @@ class Verdict:
 def compute_verdict(
   held_out: list[metrics.Terms], unigram_V: np.ndarray
 ) -> Verdict:
-  """Weighs the held-out batches of the last evaluation.
+  """Computes the verdict from the last evaluation.
+
+  The MLM loss includes corrected slots, because leaving out slots that were
+  judged right would make it too low. Slots that stay visible make it too low as
+  well, because their tokens can be copied; so the loss of slots with [MASK] is
+  compared with the unigram entropy, too.
 
   Args:
-    held_out: terms of each batch, as the objective gave them.
-    unigram_V: how often each token occurs in the training rows; what is never
-      masked ([CLS], [SEP], [MASK], padding) counts 0.
-
-  The MLM loss is that of all slots, corrected ones included: dropping the slots
-  that were judged right would flatter it. So do the slots that stay visible,
-  which can be copied; those behind [MASK] must beat the unigram entropy too.
+    held_out: terms of each held-out batch.
+    unigram_V: number of occurrences of each token in the training rows; 0 for
+      tokens that are never masked ([CLS], [SEP], [MASK], padding).
   """
   total = metrics.merge_terms(held_out)
   mlm_name = "mlm_uncorrected" if "mlm_uncorrected" in total else "mlm"
@@ -86,33 +87,50 @@ def compute_verdict(
     uniform_entropy=math.log(len(unigram_V)),
     unigram_entropy=metrics.entropy(unigram_V),
     slots=int(total[mlm_name][1]),
-    detection=_judge_detection(held_out) if "detect" in total else None,
+    detection=_compute_detection(held_out) if "detect" in total else None,
   )
 
 
 def verdict_table(v: Verdict) -> Table:
-  """The verdict as a person reads it."""
-  t = Table(title="On held-out rows", title_justify="left")
-  for name in ("", "model", "against", "better"):
-    t.add_column(name, overflow="fold")
-  t.add_row(
+  """Makes a table that compares each metric with guessing."""
+  table = Table(title="Held-out rows", title_justify="left")
+  for name in (
+    "metric",
+    "model",
+    "guessing without context",
+    "model is better",
+  ):
+    table.add_column(name, overflow="fold")
+  table.add_row(
     f"MLM loss, {v.slots:,} slots",
     f"{v.mlm:.3f} ± {v.mlm_error:.3f}",
     f"uniform {v.uniform_entropy:.3f}, unigram entropy {v.unigram_entropy:.3f}",
-    _answer(passed=v.mlm < v.unigram_entropy),
+    _format_answer(passed=v.mlm < v.unigram_entropy),
   )
-  t.add_row(
-    "MLM loss, slots behind [MASK]",
+  table.add_row(
+    "MLM loss, slots with [MASK]",
     f"{v.mlm_hidden:.3f} ± {v.mlm_hidden_error:.3f}",
     f"unigram entropy {v.unigram_entropy:.3f}",
-    _answer(passed=v.mlm_hidden < v.unigram_entropy),
+    _format_answer(passed=v.mlm_hidden < v.unigram_entropy),
   )
-  if v.detection is not None:
-    _add_detection(t, v.detection)
-  return t
+  if d := v.detection:
+    table.add_row(
+      f"detection loss, {d.tokens:,} tokens",
+      f"{d.loss:.4f} ± {d.loss_error:.4f}",
+      f"base-rate entropy {d.base_rate_entropy:.4f} ({d.base_rate:.1%}"
+      " replaced)",
+      _format_answer(passed=d.loss < d.base_rate_entropy),
+    )
+    table.add_row(
+      "detection AUC",
+      f"{d.auc:.4f} ± {d.auc_error:.4f}",
+      f"0.5, plus {MIN_ERRORS:g} standard errors",
+      _format_answer(passed=d.learned),
+    )
+  return table
 
 
-def _judge_detection(held_out: list[metrics.Terms]) -> Detection:
+def _compute_detection(held_out: list[metrics.Terms]) -> Detection:
   total = metrics.merge_terms(held_out)
   loss, loss_error = _with_error(held_out, "detect")
   auc, auc_error = _with_error(held_out, "auc")
@@ -136,20 +154,5 @@ def _with_error(
   )
 
 
-def _add_detection(t: Table, d: Detection) -> None:
-  t.add_row(
-    f"detection loss, {d.tokens:,} tokens",
-    f"{d.loss:.4f} ± {d.loss_error:.4f}",
-    f"base-rate entropy {d.base_rate_entropy:.4f} ({d.base_rate:.1%} replaced)",
-    _answer(passed=d.loss < d.base_rate_entropy),
-  )
-  t.add_row(
-    "detection AUC",
-    f"{d.auc:.4f} ± {d.auc_error:.4f}",
-    f"chance 0.5, by {MIN_ERRORS:g} standard errors",
-    _answer(passed=d.learned),
-  )
-
-
-def _answer(*, passed: bool) -> Text:
+def _format_answer(*, passed: bool) -> Text:
   return Text("yes", "green") if passed else Text("no", "red")
