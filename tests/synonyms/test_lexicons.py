@@ -36,8 +36,6 @@ EXPECTED = sorted(PAIRS, key=lambda pair: (TOKENS.index(pair[0]), pair[1]))
 
 @pytest.fixture
 def write(tmp_path):
-  """Returns a function that writes a file and returns its path."""
-
   def write_file(content, name="pairs.txt"):
     path = tmp_path / name
     data = content if isinstance(content, bytes) else content.encode()

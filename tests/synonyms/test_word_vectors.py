@@ -32,8 +32,6 @@ NEIGHBOURS = {
 
 @pytest.fixture
 def write(tmp_path):
-  """Returns a function that writes a file and returns its path."""
-
   def write_file(content, name="vectors.txt"):
     path = tmp_path / name
     data = content if isinstance(content, bytes) else content.encode()

@@ -20,14 +20,8 @@ from truenegs_jax.synonyms.table import SynonymTable, get_synonyms
 
 WINDOW = 12  # tokens shown on either side of the mask
 SHEET_WINDOW = 40  # in the sheet: judging needs more context
-SHEET_COLUMNS = (
-  "number",
-  "sentence",
-  "gold",
-  "prediction",
-  "probability",
-  "right? (y, n, or ? where you cannot tell)",
-)
+SHEET_COLUMNS = ["number", "sentence", "gold", "prediction", "probability"]
+SHEET_COLUMNS += ["right? (y, n, or ? where you cannot tell)"]
 # (gold id, prediction id) pairs; None stands for any prediction.
 PairFilter = tuple[tuple[int, int | None], ...]
 
@@ -56,14 +50,7 @@ def find_cases(
 ) -> tuple[list[Case], int]:
   """Searches batches for `limit` corrections, one per (gold, prediction).
 
-  Args:
-    predict: built by `make_predict_slots`.
-    params: of the model.
-    batches: rows to predict; not all may be needed.
-    table: the synonyms.
-    tokenizer: of the model.
-    limit: maximum number of cases.
-    seed: of the masking.
+  `predict` is built by `make_predict_slots`; `seed` is that of the masking.
 
   Returns:
     The cases and the number of predictions searched.
@@ -92,15 +79,9 @@ def choose_cases(
 ) -> list[Case]:
   """Returns cases of corrections, or of all predictions that match a filter.
 
-  Cases of different (gold, prediction) pairs come first, then repeated ones,
-  each in the order of the predictions.
-
-  Args:
-    p: predictions of a model.
-    table: the synonyms.
-    tokenizer: of the model.
-    limit: maximum number of cases.
-    only: filter built by `parse_filter`; empty: corrections.
+  At most `limit` cases. Those of different (gold, prediction) pairs come first,
+  then repeated ones, each in the order of the predictions. `only` is built by
+  `parse_filter`; empty, it selects corrections.
   """
   chosen_M = p.corrected_M(table)
   if only:
@@ -146,11 +127,8 @@ def render_cases(cases: list[Case], searched: int) -> Table:
   kind = "predictions" if cases else "nothing found"
   if {case.verdict for case in cases} == {"corrected"}:
     kind = "corrections, not punished"
-  grid = Table(
-    title=f"{kind}: {len(cases)} shown of {searched:,} predictions searched",
-    title_justify="left",
-    show_lines=True,
-  )
+  title = f"{kind}: {len(cases)} shown of {searched:,} predictions searched"
+  grid = Table(title=title, title_justify="left", show_lines=True)
   for name in ("sentence", "gold", "prediction", "verdict", "synonyms of gold"):
     grid.add_column(name, overflow="fold")
   for case in cases:
@@ -218,8 +196,8 @@ def _sentence(
   """Returns the text around a slot, with `word` in the slot."""
   row = p.sequences[p.sequence_M[m]]
   position = int(p.position_M[m])
-  start = max(position - window, 1)  # excludes [CLS], and below the last [SEP]
-  end = min(position + window, len(row) - 1)
+  start = max(position - window, 1)  # without [CLS]
+  end = min(position + window, len(row) - 1)  # without the last [SEP]
   words = [tokenizer.vocab[i] for i in row[start:end]]
   words[position - start] = word
   return " ".join(words).replace(" ##", "")

@@ -25,8 +25,6 @@ class MeasuredModel:
   Attributes:
     config: of the model's training, as far as predictions and corrections
       depend on it; the sources of synonyms are those of the task.
-    tokenizer: of the model.
-    model: the networks, without parameters.
     steps: saved steps, ascending; `(None,)` for weights without a run.
     read_params: returns the parameters of a step as numpy arrays; None if the
       run, which may still be training, has deleted the step meanwhile.
@@ -58,9 +56,7 @@ def resolve_sizes(c: ConfigDict, weights: Weights) -> ConfigDict:
 
 
 @contextlib.contextmanager
-def open_measured_model(
-  c: ConfigDict, weights: Weights
-) -> Iterator[MeasuredModel]:
+def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
   """Opens the model of `c.corrections.run` or `c.init` for reading.
 
   Raises:

@@ -63,7 +63,6 @@ def read_lines(
 
   Args:
     text: parts, as in `data.sources`. Records are split into lines, too.
-    tokenizer: of the model.
     length: maximum number of tokens of a sequence.
     limit: maximum number of lines; 0: all.
     headings: include headings of WikiText ("= Title =").

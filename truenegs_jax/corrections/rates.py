@@ -206,9 +206,8 @@ def classify_tokens(
   """Returns one of TOKEN_CLASSES per token, by WordNet and without context.
 
   A word gets the part of speech in which its stems occur most often in the
-  texts that WordNet's authors tagged (file cntlist.rev). If its stems do not
-  occur there, it gets the one with most senses. *said* is a verb, *houses* a
-  noun.
+  texts that WordNet's authors tagged (file cntlist.rev), or if they do not
+  occur, that with most senses. *said* is a verb, *houses* a noun.
 
   Args:
     tokens: the vocabulary.

@@ -98,19 +98,23 @@ def render_checkpoints(
   grid = Table(title=title, title_justify="left")
   for name in ("step (%)", "Iter", "Pred", "slots", "sequences", "mismatches"):
     grid.add_column(name, justify="right")
+
+  def format_rate(rate: Rate) -> str:
+    interval = f"{100 * rate.low:.2f}-{100 * rate.high:.2f}"
+    return f"{100 * rate.rate:.2f} {interval}" if rate.total else "-"
+
   for checkpoint in checkpoints:
-    step, rates = "-", checkpoint.rates
+    step, r = "-", checkpoint.rates
     if checkpoint.step is not None:
       step = f"{checkpoint.step:,} ({checkpoint.percent:.3g})"
-    intervals = [
-      f"{100 * rate.rate:.2f} {100 * rate.low:.2f}-{100 * rate.high:.2f}"
-      if rate.total
-      else "-"
-      for rate in (rates.of_sequences, rates.of_mismatches)
-    ]
-    of_slots = f"{100 * rates.of_slots.rate:.2f}"
-    totals = (rates.of_sequences.total, rates.of_mismatches.total)
-    grid.add_row(step, *intervals, of_slots, *(f"{n:,}" for n in totals))
+    grid.add_row(
+      step,
+      format_rate(r.of_sequences),
+      format_rate(r.of_mismatches),
+      f"{100 * r.of_slots.rate:.2f}",
+      f"{r.of_sequences.total:,}",
+      f"{r.of_mismatches.total:,}",
+    )
   return grid
 
 
@@ -131,11 +135,9 @@ def render_groups(groups: Sequence[GroupRates], title: str) -> Table:
   for name in ("slots", "mismatches", "corrected", "share", "95 % interval"):
     grid.add_column(name, justify="right")
   for group in groups:
-    value = group.of_mismatches
-    counts = (group.of_slots.total, value.total, value.hits)
-    grid.add_row(
-      group.name, *(f"{n:,}" for n in counts), *format_percent(value)
-    )
+    rate = group.of_mismatches
+    counts = [f"{n:,}" for n in (group.of_slots.total, rate.total, rate.hits)]
+    grid.add_row(group.name, *counts, *format_percent(rate))
   return grid
 
 
@@ -171,11 +173,11 @@ def render_agreements(
   return grid
 
 
-def format_percent(value: Rate) -> tuple[str, str]:
+def format_percent(rate: Rate) -> tuple[str, str]:
   """Formats a share and its interval in percent, or as dashes if undefined."""
-  if not value.total:
+  if not rate.total:
     return "-", "-"
-  return f"{value.rate:.2%}", f"{value.low:.2%} to {value.high:.2%}"
+  return f"{rate.rate:.2%}", f"{rate.low:.2%} to {rate.high:.2%}"
 
 
 def save_report(
@@ -183,10 +185,7 @@ def save_report(
 ) -> list[pathlib.Path]:
   """Writes all files atomically, numbers first, and returns their paths.
 
-  Args:
-    f: the results.
-    workdir: an existing folder.
-    about: first entries of results.json: the model and the settings.
+  `about`, the model and the settings, goes to the beginning of results.json.
 
   Raises:
     DiskError: a file cannot be written.
@@ -279,12 +278,11 @@ def _numbers(f: Findings) -> dict[str, Any]:
 
 def _to_json(results: CheckpointRates | Agreement) -> dict[str, Any]:
   """Converts results to JSON types; the key of `Rate.total` is "of"."""
-  return dataclasses.asdict(
-    results,
-    dict_factory=lambda fields: {
-      "of" if name == "total" else name: value for name, value in fields
-    },
-  )
+
+  def to_dict(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {"of" if name == "total" else name: x for name, x in fields}
+
+  return dataclasses.asdict(results, dict_factory=to_dict)
 
 
 def _labels(sources: Iterable[str]) -> dict[str, str]:

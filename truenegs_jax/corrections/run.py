@@ -25,7 +25,7 @@ from rich.console import Console
 from truenegs_jax.corrections import cases, predict_slots, rates, report
 from truenegs_jax.corrections.measured_model import (
   MeasuredModel,
-  open_measured_model,
+  open_model,
   resolve_sizes,
 )
 from truenegs_jax.corrections.predict_slots import Lines, Predictions
@@ -82,7 +82,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   settings = check_settings(c, workdir)
   enable_compilation_cache()
   mesh = sharding.make_mesh(sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes))
-  with open_measured_model(c, weights) as measured:
+  with open_model(c, weights) as measured:
     if settings.run:
       console.print(
         "The model, its vocabulary, masking and readings are those of"
@@ -243,13 +243,9 @@ def _measure(
       " same command again, or set --config.corrections.steps=STEPS."
     )
   sheet = ""
-  if settings.sheet:
+  if size := settings.sheet:
     sheet = cases.build_sheet(
-      predictions,
-      all_tables,
-      tokenizer,
-      size=settings.sheet,
-      seed=settings.seed,
+      predictions, all_tables, tokenizer, size=size, seed=settings.seed
     )
   return report.Findings(
     text=text,

@@ -48,13 +48,10 @@ def run(values: flags.FlagValues, console: Console) -> None:
     TrueNegsError: see its subclasses for the exit codes.
   """
   if not values.vocab:
-    raise InputError(
-      "--vocab is missing. Set --vocab=FILE, a folder or a name."
-    )
+    raise InputError("--vocab is missing. Set --vocab=FILE.")
   expression = _parse(values.sources, "--sources")
-  others = [
-    _parse(text, "--compare") for text in values.compare.split(";") if text
-  ]
+  texts = filter(None, values.compare.split(";"))
+  others = [_parse(text, "--compare") for text in texts]
   tokenizer = load_tokenizer(values.vocab, lowercase=values.lowercase)
   for each in (expression, *others):
     sources.check_sources(each, wordnet_dir=values.wordnet_dir)
@@ -124,12 +121,8 @@ def render_lists(
 ) -> Table:
   """Renders the synonym list of each word, or why there is none.
 
-  Args:
-    built: the table.
-    symmetric: the table with reverse pairs, to show what they add, or None.
-    tokenizer: has the vocabulary of the tables.
-    words: the words to show.
-    excluded: stop words without lists.
+  `symmetric` is the table with reverse pairs, to show what they add, or None.
+  `excluded` has the stop words without lists.
   """
   grid = Table(title="lists", title_justify="left", show_lines=True)
   grid.add_column("word", overflow="fold", ratio=1)

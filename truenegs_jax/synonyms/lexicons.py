@@ -31,11 +31,6 @@ def select_pairs(
   An entry of the file matches the word that it equals as written or in lower
   case. Phrases match nothing. Words that differ only in case are no pair.
 
-  Args:
-    words: whole words of the vocabulary.
-    pairs: all pairs of the file, in any order.
-    file: named in errors.
-
   Yields:
     (word, synonym), in the order of `words`, synonyms sorted.
 
@@ -46,10 +41,7 @@ def select_pairs(
   pairs = iter(pairs)
   first = next(pairs, None)
   if first is None:
-    raise DataError(
-      f"{file.path}: the file has no pairs. Use a file of words and their"
-      " synonyms."
-    )
+    raise DataError(f"{file.path}: the file has no pairs. Use another file.")
   return _select_pairs(words, itertools.chain([first], pairs), file)
 
 

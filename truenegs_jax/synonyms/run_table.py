@@ -72,15 +72,14 @@ def find_or_build(
 ) -> table.SynonymTable | None:
   """Returns a run's saved table, else the cached one, else a new one.
 
-  Saved tables of another vocabulary or other options are ignored, but not
-  overwritten: the run's checkpoints decide whether it may be resumed. New
-  tables are saved in the cache.
+  New tables are cached. A saved table of another vocabulary or other options is
+  ignored, not overwritten: checkpoints decide whether the run may be resumed.
 
   Args:
     request: the settings of the table.
     tokens: the vocabulary, token `i` at position `i`.
-    saved: file of the table that a resumed run was trained with. It is valid
-      even if the files that it was built from have changed. None for new runs.
+    saved: file of the table that a resumed run was trained with, valid even if
+      the files that it was built from have changed; None for new runs.
     console: prints warnings of damaged files.
 
   Returns:

@@ -23,7 +23,7 @@ import inspect
 import math
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from truenegs_jax.data.corpus.files import File, stat_file
@@ -38,12 +38,8 @@ Pairs = Iterable[tuple[str, str]]
 
 PATHS = ("path", "folder")  # options that are paths
 PATH_HINT = "In a path, write ? for a space, | or &, without quotes."
-KINDS = {
-  str: "a word",
-  int: "a whole number",
-  float: "a number",
-  bool: "true or false",
-}
+KINDS = {str: "a word", int: "a whole number", float: "a number"}
+KINDS[bool] = "true or false"
 
 
 def wordnet(
@@ -53,7 +49,7 @@ def wordnet(
   pos: str = "nvar",
   inflections: bool = False,
   reader: Any = None,
-) -> Iterator[tuple[str, str]]:
+) -> Pairs:
   """Yields each token with the other tokens of its WordNet synsets.
 
   The synonyms of a token are the lemma names of all its synsets in any part of
@@ -76,20 +72,16 @@ def wordnet(
   pos = wordnet_lib.parse_parts_of_speech(pos)
   if reader is None:
     wordnet_lib.find_wordnet(folder)
-
   words = list(filter(is_word, tokens))
   find = functools.partial(
     wordnet_lib.find_pairs, words, pos=pos, inflections=inflections
   )
 
-  def generate() -> Iterator[tuple[str, str]]:
-    if reader is not None:
-      yield from find(reader)
-      return
+  def open_and_find() -> Pairs:
     with wordnet_lib.session(folder) as opened:
       yield from find(opened)
 
-  return generate()
+  return open_and_find() if reader is None else find(reader)
 
 
 def vectors(
@@ -99,7 +91,7 @@ def vectors(
   top: int = 10,
   threshold: float = -1.0,
   among: str = "vocabulary",
-) -> Iterator[tuple[str, str]]:
+) -> Pairs:
   """Yields each token with the tokens whose word vectors are nearest.
 
   The paper's footnote 9 uses the 10 nearest by GloVe 6B with 50 dimensions. For
@@ -114,7 +106,7 @@ def vectors(
   return find_neighbours(words, file, top=top, threshold=threshold, among=among)
 
 
-def pairs(tokens: Sequence[str], *, path: str) -> Iterator[tuple[str, str]]:
+def pairs(tokens: Sequence[str], *, path: str) -> Pairs:
   """Yields the pairs of a file of synonyms or paraphrases, such as PPDB's.
 
   For formats, order and errors see `lexicons.read_pairs`.
@@ -124,9 +116,7 @@ def pairs(tokens: Sequence[str], *, path: str) -> Iterator[tuple[str, str]]:
   return lexicons.select_pairs(words, lexicons.read_pairs(file), file)
 
 
-def omw(
-  tokens: Sequence[str], *, path: str, pos: str = "nvar"
-) -> Iterator[tuple[str, str]]:
+def omw(tokens: Sequence[str], *, path: str, pos: str = "nvar") -> Pairs:
   """Yields each token with the other tokens of its synsets in another language.
 
   For the format, order and errors see `lexicons.read_omw`; for `pos` see the
@@ -142,9 +132,7 @@ def omw(
   return lexicons.select_pairs(words, lexicons.read_omw(file, pos=pos), file)
 
 
-def saved_table(
-  tokens: Sequence[str], *, path: str
-) -> Iterator[tuple[str, str]]:
+def saved_table(tokens: Sequence[str], *, path: str) -> Pairs:
   """Yields the pairs of a table that was saved for the same vocabulary.
 
   Raises:
@@ -170,7 +158,9 @@ SOURCES: dict[str, Callable[..., Pairs]] = {
 
 
 def find_file(path: str, content: str) -> File:
-  """Returns the file of an option `path`; `content` tells users what it needs.
+  """Returns the file of an option `path`.
+
+  The error tells users to set the option to `content`.
 
   Raises:
     InputError: there is no such file.

@@ -26,12 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from truenegs_jax.runtime.errors import (
-  DataError,
-  DiskError,
-  InputError,
-  one_of,
-)
+from truenegs_jax.runtime import errors
+from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.runtime.files import atomic_file, disk_errors, short_sha256
 from truenegs_jax.synonyms.stop_words import (
   STOP_WORDS,
@@ -210,7 +206,7 @@ def choose_layout(vocab_size: int, width: int, layout: str) -> str:
   Raises:
     InputError: the layout is unknown.
   """
-  one_of("negatives.layout", layout, LAYOUTS)
+  errors.one_of("negatives.layout", layout, LAYOUTS)
   if layout != "auto":
     return layout
   words = -(-vocab_size // 32)
@@ -251,11 +247,7 @@ def save_table(table: SynonymTable, path: str | os.PathLike[str]) -> None:
 def load_table(
   path: str | os.PathLike[str], tokens: Sequence[str]
 ) -> SynonymTable:
-  """Reads a table written by `save_table`.
-
-  Args:
-    path: the file.
-    tokens: the vocabulary that the table was built for.
+  """Reads a table written by `save_table` for the vocabulary `tokens`.
 
   Raises:
     DataError: the file is missing, damaged, of an unknown format, or of another

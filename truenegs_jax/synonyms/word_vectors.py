@@ -38,10 +38,9 @@ def find_neighbours(
 ) -> Iterator[tuple[str, str]]:
   """Yields each word with the words whose vectors are most similar.
 
-  The paper (footnote 9) does not define similarity or the candidates. The
-  similarity used is the cosine. By default only `words` are candidates, so that
-  all `top` neighbours are of use. With all words of the file as candidates,
-  neighbours outside `words` are dropped after ranking.
+  Similarity is the cosine; the paper (footnote 9) defines neither it nor the
+  candidates. By default only `words` are candidates, so that all `top` are of
+  use. With among="file", neighbours outside `words` are dropped after ranking.
 
   Args:
     words: the words to rank.
@@ -211,9 +210,8 @@ def check_beginning(file: File) -> None:
   for place, _, numbers in _entries(file):
     _parse(numbers, place)
     return
-  raise DataError(
-    f"{file.path}: the file has no word vectors. Download it again."
-  )
+  message = "the file has no word vectors. Download it again."
+  raise DataError(f"{file.path}: {message}")
 
 
 def _entries(file: File) -> Iterator[Entry]:

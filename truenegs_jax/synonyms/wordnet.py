@@ -198,16 +198,10 @@ def find_stems(
 ) -> list[str]:
   """Returns the entries of WordNet's index that `word` may be a form of.
 
-  This is NLTK 3.8.1's `_morphy`, which removes a second ending where removing
-  one finds no entry (lester -> lest -> l...). NLTK 3.9 and later remove only
-  one and know 19,075 tokens of BERT's vocabulary, not the 19,080 (62.51 %) of
-  the paper.
-
-  Args:
-    word: in lower case; comes first in the result if it is an entry itself.
-    pos: one of PARTS_OF_SPEECH.
-    reader: a WordNet opened by `open_wordnet`.
-    repeat: remove further endings until an entry is found.
+  This is NLTK 3.8.1's `_morphy`, which with `repeat` removes a second ending
+  where removing one finds no entry (lester -> lest -> l...). NLTK 3.9 and later
+  remove only one and know 19,075 tokens of BERT's vocabulary, not the 19,080
+  (62.51 %) of the paper. `word`, in lower case, comes first if it is an entry.
   """
 
   def keep_entries(forms: Iterable[str]) -> list[str]:
