@@ -14,12 +14,7 @@ import pytest
 from rich.console import Console
 
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
-from truenegs_jax.finetune import (
-  initial_weights,
-  loop,
-  results,
-  task_data,
-)
+from truenegs_jax.finetune import initial_weights, loop, results, task_data
 from truenegs_jax.finetune import run as run_lib
 from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.models import pretrain
@@ -460,6 +455,15 @@ GLUE_FILES = {
 }
 
 
+def glue_config(task, vocab, real_data, rows):
+  c = finetune_glue.get_config(task)
+  c.model.variant, c.data.vocab = "tiny", str(vocab)
+  folder = real_data / "glue"
+  c.finetune.data, c.finetune.rows = str(folder), rows
+  c.finetune.files = GLUE_FILES.get(task, "").format(folder)
+  return c
+
+
 @pytest.mark.parametrize(
   "task",
   [
@@ -468,13 +472,8 @@ GLUE_FILES = {
   ],
 )
 def test_trains_and_scores_every_task_of_glue(task, vocab, real_data, tmp_path):
-  c = finetune_glue.get_config(task)
-  c.model.variant, c.data.vocab = "tiny", str(vocab)
-  folder = real_data / "glue"
-  c.finetune.data = str(folder)
-  c.finetune.files = GLUE_FILES.get(task, "").format(folder)
-  c.finetune.rows, c.finetune.epochs, c.finetune.seeds = 96, 1.0, 1
-  c.finetune.export = "none"
+  c = glue_config(task, vocab, real_data, rows=96)
+  c.finetune.epochs, c.finetune.seeds, c.finetune.export = 1.0, 1, "none"
   c.length, c.batch_size = 16, 64  # one length to compile for
   code, _ = run(c, tmp_path)
   result = results.load(tmp_path, task, 0)
@@ -484,12 +483,7 @@ def test_trains_and_scores_every_task_of_glue(task, vocab, real_data, tmp_path):
 
 @pytest.mark.parametrize("task", finetune_glue.TASKS)
 def test_scores_of_perfect_and_constant_answers(task, vocab, real_data):
-  c = finetune_glue.get_config(task)
-  c.model.variant, c.data.vocab = "tiny", str(vocab)
-  folder = real_data / "glue"
-  c.finetune.data = str(folder)
-  c.finetune.files = GLUE_FILES.get(task, "").format(folder)
-  c.finetune.rows = 8
+  c = glue_config(task, vocab, real_data, rows=8)
   tokenizer = initial_weights.open_weights(c, report=print).tokenizer
   dev = task_data.read_task_data(
     FinetuneOptions.from_config(c), task, tokenizer

@@ -213,8 +213,7 @@ def test_rejects_invalid_and_repeated_indices(tmp_path, index):
 def test_missing_files_and_splits_are_explained(tmp_path):
   write_split(tmp_path, "mnli", "dev_mismatched")
   with pytest.raises(
-    DataError,
-    match=r"(?s)MNLI/dev_matched.tsv: .*\.gz.*has dev_mis.*save_to",
+    DataError, match=r"(?s)MNLI/dev_matched.tsv: .*\.gz.*has dev_mis.*save_to"
   ):
     glue.read_split(TASKS["mnli"], "dev", str(tmp_path))
   with pytest.raises(InputError, match="RTE has no split 'dev_mis.*train, dev"):

@@ -29,6 +29,7 @@ CHOICES = {
   "finetune.layer_exponent": optim.LAYER_EXPONENTS,
   "finetune.keep": ("last", "best"),
   "finetune.export": ("all", "none"),
+  "optim.schedule": optim.SCHEDULES,
   "model.attention": choose_attention.CHOICES,
   "model.dtype": encoder.DTYPES,
   "data.accents": tuple(ACCENTS),
@@ -172,7 +173,6 @@ def check(c: ConfigDict) -> None:
     one_of(name, c[section][key], choices)
   for name in c.log.writers:
     one_of("log.writers", name, metrics.WRITERS)
-  one_of("optim.schedule", c.optim.schedule, optim.SCHEDULES)
   check_fit.parse_skip(c.init_skip)
   _check_tasks(c)
   if f.patience and not f.evals_per_epoch:

@@ -215,7 +215,7 @@ def _vocabulary(network: Network, *, lowercase: bool) -> str:
   """Returns the vocabulary file of the weights."""
   if network.vocabulary is None:
     raise InputError(
-      f"init: there is no vocabulary next to {network.location}. Set"
+      f"init: {network.location} has no vocabulary. Set"
       " --config.data.vocab=FILE."
     )
   if network.lowercase and not lowercase:

@@ -358,9 +358,7 @@ def _show_published(
     console.print(f"({mark}) {note}", soft_wrap=True)
 
 
-def _comparisons_table(
-  compared: Mapping[str, Sequence[Comparison]],
-) -> Table:
+def _comparisons_table(compared: Mapping[str, Sequence[Comparison]]) -> Table:
   table = _table(
     "Means of these and the other runs: 95 % intervals of the difference by a"
     " paired bootstrap over examples, and over examples and runs",

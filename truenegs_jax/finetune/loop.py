@@ -231,69 +231,67 @@ def fine_tune(
   )
 
 
+@dataclasses.dataclass
 class _Progress:
   """Losses and evaluations of a run so far, and its best parameters."""
 
-  def __init__(
-    self,
-    setup: TrainingSetup,
-    write: Callable[[dict[str, Any]], Any],
-    clock: speed.Clock,
-    check: Callable[[], Any],
-  ):
-    self._setup, self._write = setup, write
-    self._clock, self._check = clock, check
-    self.evaluations: dict[int, dict[str, float]] = {}
-    self.losses: list[float] = [math.nan]
-    self._best: tuple[float, int, Any] | None = None  # score, step, params
+  setup: TrainingSetup
+  write: Callable[[dict[str, Any]], Any]
+  clock: speed.Clock
+  check: Callable[[], Any]
+  evaluations: dict[int, dict[str, float]] = dataclasses.field(
+    default_factory=dict
+  )
+  losses: list[float] = dataclasses.field(default_factory=lambda: [math.nan])
+  best: tuple[float, int, Any] | None = None  # score, step, parameters
 
   def write_losses(self, done: int, recent: list[step_lib.Terms]) -> None:
     """Writes a record of training."""
     values = metrics.compute_ratios(metrics.merge_terms(jax.device_get(recent)))
-    secs = self._clock.secs_per_step(done)
+    secs = self.clock.secs_per_step(done)
     self.losses = [x for x in self.losses if x == x] + [values["loss"]]
-    self._write(
+    self.write(
       {
         "step": done,
         "time": round(time.time(), 3),
         "split": "train",
         "total": values.pop("loss"),
         **values,
-        "lr": float(self._setup.learning_rate(done - 1)),
-        "rows_per_s": self._setup.options.batch_size / secs,
-        "eta_s": self._clock.eta_secs(done),
+        "lr": float(self.setup.learning_rate(done - 1)),
+        "rows_per_s": self.setup.options.batch_size / secs,
+        "eta_s": self.clock.eta_secs(done),
       }
     )
 
   def evaluate(self, done: int, params: Any) -> None:
     """Scores the dev set and writes a record."""
-    task, dev = self._setup.data.task, self._setup.data.dev
-    outputs = predict(self._setup, params, dev.encoded, check=self._check)
+    task, dev = self.setup.data.task, self.setup.data.dev
+    outputs = predict(self.setup, params, dev.encoded, check=self.check)
     scores = dev.score(dev.decode_answers(outputs))
     self.evaluations[done] = scores
-    self._write({"step": done, "split": "dev", **scores})
+    self.write({"step": done, "split": "dev", **scores})
     value = scores[task.metrics[0]]
-    if self._best is None or value > self._best[0]:
-      keeps_best = self._setup.options.keep == "best"
-      self._best = value, done, jax.device_get(params) if keeps_best else None
+    if self.best is None or value > self.best[0]:
+      keeps_best = self.setup.options.keep == "best"
+      self.best = value, done, jax.device_get(params) if keeps_best else None
 
   def is_out_of_patience(self) -> bool:
     """Whether the last `patience` evaluations were no better than the best."""
-    patience = self._setup.options.patience
-    if not patience or self._best is None:
+    patience = self.setup.options.patience
+    if not patience or self.best is None:
       return False
-    later = [step for step in self.evaluations if step > self._best[1]]
+    later = [step for step in self.evaluations if step > self.best[1]]
     return len(later) >= patience
 
   def select_params(self, done: int, params: Any) -> tuple[Any, int]:
     """Returns the last or the best parameters, by `keep`, and their step."""
-    if self._setup.options.keep == "last":
+    if self.setup.options.keep == "last":
       return params, done
     if done not in self.evaluations:
       self.evaluate(done, params)
-    assert self._best is not None
+    assert self.best is not None
     shardings = jax.tree.map(lambda x: x.sharding, params)
-    return jax.device_put(self._best[2], shardings), self._best[1]
+    return jax.device_put(self.best[2], shardings), self.best[1]
 
 
 def predict(

@@ -21,6 +21,7 @@ RESULT, RESULTS, CONFIG = "result.json", files.RESULTS, files.CONFIG
 MODEL = "model"  # next to RESULT: the export for Hugging Face
 # Keys of `Result.provenance` that may differ between the tasks of a workdir.
 TASK_KEYS = {"labels", "data", "head"}
+JSON_KEYS = {"provenance": "made"}  # where they differ from the field's name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +36,7 @@ class Result:
     losses: the means of the first and of the last training record.
     secs, rows_per_s: duration and speed of training, with compilation.
     answers: for each split, lists of "keys", "golds" and "answers".
-    provenance: everything besides the options that the scores depend on: the
-      config, fingerprints, sizes. Its key in JSON files is "made".
+    provenance: all that the scores depend on: config, fingerprints, sizes.
     notes: how the data differ from the published task.
     exported: outcome of the export for Hugging Face; "" if not requested.
   """
@@ -59,10 +59,7 @@ class Result:
   def to_json(self) -> dict[str, Any]:
     """Returns the fields by their keys in JSON files."""
     fields = dataclasses.asdict(self)
-    return {
-      "made" if name == "provenance" else name: value
-      for name, value in fields.items()
-    }
+    return {JSON_KEYS.get(name, name): x for name, x in fields.items()}
 
 
 def run_folder(workdir: pathlib.Path, task: str, seed: int) -> pathlib.Path:
@@ -100,7 +97,7 @@ def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
       split["answers"] = [
         math.nan if x is None else x for x in split["answers"]
       ]
-    result = Result(provenance=values.pop("made"), **values)
+    result = Result(provenance=values.pop(JSON_KEYS["provenance"]), **values)
     scores, answers = result.scores["dev"], result.answers["dev"]["answers"]
     if not (scores and all(map(math.isfinite, scores.values())) and answers):
       raise ValueError("no scores or no answers")

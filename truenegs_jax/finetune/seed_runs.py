@@ -51,12 +51,6 @@ class TaskPlan:
   provenance: Mapping[str, Any]
   seeds: Sequence[int]
 
-  @property
-  def num_tokens(self) -> float:
-    """Number of tokens that a run trains on, without padding."""
-    lengths_N = self.setup.data.train.lengths_N
-    return float(lengths_N.mean()) * self.setup.steps
-
 
 @dataclasses.dataclass(frozen=True)
 class RunContext:
@@ -121,7 +115,7 @@ def train_missing(
     DiskError: a file could not be written; finished runs are kept.
   """
   runs = [(plan, seed) for plan in plans for seed in plan.seeds]
-  sizes = [plan.num_tokens for plan, _ in runs]
+  sizes = [_num_tokens(plan.setup) for plan, _ in runs]
   secs, described = 0.0, None
   for number, (plan, seed) in enumerate(runs):
     if plan is not described:
@@ -140,6 +134,11 @@ def train_missing(
     secs += time.monotonic() - start
 
 
+def _num_tokens(setup: loop.TrainingSetup) -> float:
+  """Returns the number of tokens of a run, without padding."""
+  return float(setup.data.train.lengths_N.mean()) * setup.steps
+
+
 def _describe_task(context: RunContext, setup: loop.TrainingSetup) -> None:
   data, options, model = setup.data, setup.options, setup.model
   width, num_cut = model.config.width, data.train.num_cut
@@ -150,7 +149,7 @@ def _describe_task(context: RunContext, setup: loop.TrainingSetup) -> None:
     f" {options.peak_rate(width):g}, layer decay {options.decay(width):g}, head"
     f" {model.head!r}, attention {setup.attention}"
     + (f", {num_cut:,} rows truncated" if num_cut else "")
-    + "".join(f", {note}" for note in data.notes),
+    + "".join(f", {note}" for note in data.notes)
   )
   if context.export and (reason := finetuned.unsupported_reason(model)):
     context.report(reason)

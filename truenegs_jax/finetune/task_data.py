@@ -318,11 +318,7 @@ def _encode_examples(
 ) -> tuple[EncodedRows, dict[str, EvalSplit]]:
   """Encodes the training rows and the other splits."""
   train = batches.encode(
-    rows["train"],
-    task,
-    tokenizer,
-    length=length,
-    both_orders=task.both_orders,
+    rows["train"], task, tokenizer, length=length, both_orders=task.both_orders
   )
   splits = {}
   for name, examples in rows.items():

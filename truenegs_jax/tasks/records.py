@@ -146,12 +146,11 @@ def read_file(
       f"{path}: unknown format. Files of tasks are .tsv, .csv or .jsonl, each"
       f" also with {' '.join(COMPRESSIONS)}. Rename or convert the file."
     )
-  is_empty = True
-  for record in records:
-    is_empty = False
-    yield record
-  if is_empty:
+  first = next(records, None)
+  if first is None:
     raise DataError(f"{file.path}: the file has no records.")
+  yield first
+  yield from records
 
 
 def _lines(file: File) -> Iterator[str]:
