@@ -115,14 +115,14 @@ def train_missing(
     DiskError: a file could not be written; finished runs are kept.
   """
   runs = [(plan, seed) for plan in plans for seed in plan.seeds]
-  sizes = [_num_tokens(plan.setup) for plan, _ in runs]
+  sizes = [_relative_size(plan.setup) for plan, _ in runs]
   secs, described = 0.0, None
   for number, (plan, seed) in enumerate(runs):
     if plan is not described:
       _describe_task(context, plan.setup)
       described = plan
     eta = ""
-    if number:  # time left, in proportion to tokens
+    if number:  # estimated from the sizes of the runs
       left = round(secs * sum(sizes[number:]) / sum(sizes[:number]))
       eta = f", about {datetime.timedelta(seconds=left)} left for all"
     context.report(
@@ -134,8 +134,8 @@ def train_missing(
     secs += time.monotonic() - start
 
 
-def _num_tokens(setup: loop.TrainingSetup) -> float:
-  """Returns the number of tokens of a run, without padding."""
+def _relative_size(setup: loop.TrainingSetup) -> float:
+  """Returns the mean row length times the steps of a run."""
   return float(setup.data.train.lengths_N.mean()) * setup.steps
 
 
