@@ -1,1 +1,1 @@
-"""Fine-tuning: a task, a network with its head, several seeds, their scores."""
+"""Fine-tunes a network on tasks with several seeds and reports the scores."""

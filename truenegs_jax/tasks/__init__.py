@@ -1,1 +1,1 @@
-"""Tasks to fine-tune on: reading them, cutting them to ids, batching; numpy."""
+"""GLUE, SQuAD and user tasks: reading, encoding, batching and scoring."""
