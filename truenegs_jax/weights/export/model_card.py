@@ -67,7 +67,7 @@ _SOURCES = {
   "bert": "Devlin et al., BERT, NAACL 2019",
 }
 _TASK_USES = {
-  task_lib.CLASSES: "Classifies text as {labels}.",
+  task_lib.CLASSES: "Classifies text. The classes are {labels}.",
   task_lib.SCORE: "Scores a text or a pair of texts; the logit is the score.",
   task_lib.SPANS: "Finds the answer to a question in a text.",
 }
