@@ -37,13 +37,11 @@ def test_tables_of_rates_fit_a_terminal():
   by_speech = report.render_groups(r.by_speech, "By part of speech")
   assert "noun" in render_on_terminal(by_speech)
   render_on_terminal(report.render_groups(r.by_frequency, "By frequency"))
-  pairs = render_on_terminal(report.render_pairs(r.pairs))
-  assert r.pairs[0].predicted in pairs
+  pairs = report.render_pairs(r.pairs)
+  assert r.pairs[0].predicted in render_on_terminal(pairs)
   none = rates.count_corrections(make_predictions([], [], []), table, TOKENS)
-  checkpoints = [
-    report.CheckpointRates(20, 20, r),
-    report.CheckpointRates(None, None, none),
-  ]
+  values = ((20, 20, r), (None, None, none))
+  checkpoints = [report.CheckpointRates(*v) for v in values]
   text = render_on_terminal(report.render_checkpoints(checkpoints, "wordnet"))
   assert f"{100 * r.of_mismatches.rate:.2f} " in text and "-" in text
 

@@ -23,11 +23,7 @@ from truenegs_jax.corrections import run as run_lib
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
-from truenegs_jax.runtime.errors import (
-  DataError,
-  InputError,
-  NonFiniteError,
-)
+from truenegs_jax.runtime.errors import DataError, InputError, NonFiniteError
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.train import build_run
 from truenegs_jax.weights.formats import hf_folder
@@ -42,8 +38,6 @@ TOKENIZER = make_tokenizer(
 PIECE = TOKENIZER.vocab.index("##ly")
 LENGTH, NUM_LINES = 32, 70
 PARAMS = {}  # of the run, by step
-MASKING = dataclasses.replace(tiny.MASKING, style="80_10_10", mask_prob=0.25)
-
 
 STOP_WORDS = ("w9", "w10", "w11", "w12")
 # `negatives` of the run "strict".
@@ -53,7 +47,6 @@ STRICT = dict(
   symmetric=True,
   stop_words="lost/stops.txt",
 )
-
 
 original_make_predict_slots = predict_slots.make_predict_slots
 # Compiled once for all tests.
@@ -97,7 +90,7 @@ def _isolate(tmp_path_factory):
 def folder(_isolate, tmp_path_factory):
   """A folder with two runs of 20 steps, a text and files of synonyms."""
   folder = tmp_path_factory.mktemp("folder")
-  model = build_model(_train_config(), vocab_size=tiny.V)
+  model = build_model(_make_config(), vocab_size=tiny.V)
   shapes = jax.eval_shape(
     lambda: pretrain.init_params(model, jax.random.key(0))
   )
@@ -106,8 +99,8 @@ def folder(_isolate, tmp_path_factory):
     PARAMS[step] = jax.tree.map(
       lambda x: np.float32(rng.normal(0, 0.5, x.shape)), shapes
     )
-  _save_run(folder / "run", _train_config(), (10, 20))
-  _save_run(folder / "strict", _train_config(**STRICT), (20,))
+  _save_run(folder / "run", _make_config(), (10, 20))
+  _save_run(folder / "strict", _make_config(**STRICT), (20,))
   with lzma.open(folder / "text.raw.xz", "wt") as file:
     file.write(_make_text())
   for name, seed in (("one.tsv", 1), ("two.tsv", 2)):
@@ -116,7 +109,7 @@ def folder(_isolate, tmp_path_factory):
   return folder
 
 
-def _train_config(**negatives):
+def _make_config(**negatives):
   c = electra_demo.get_config("runlocal")
   c.length = LENGTH
   c.negatives.update({"strict_subword": False, **negatives})
@@ -198,7 +191,7 @@ def _get_counts(rates):
 
 def _count_by_loops(folder, step, text, **negatives):
   """Counts table 2 of a step in loops over one batch, masked as in training."""
-  run = build_run.build_run(_train_config(), TOKENIZER)
+  run = build_run.build_run(_make_config(), TOKENIZER)
   sample = negatives.get("prediction") == "sample"
   options = dataclasses.replace(
     run.options, prediction="sample" if sample else "argmax"
@@ -256,13 +249,8 @@ def _predict_batch(params, batch, model, options):
   keys_B = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows_B)
   bound = model.bind({"params": params})
   filled = mask_and_predict(bound, batch, keys_B, options, train=False)
-  slots = filled.slots
-  return (
-    slots.positions_BxK,
-    slots.gold_BxK,
-    filled.predicted_BxK,
-    slots.weight_BxK,
-  )
+  s = filled.slots
+  return s.positions_BxK, s.gold_BxK, filled.predicted_BxK, s.weight_BxK
 
 
 def test_rates_equal_loops_over_lines_masked_as_in_training(folder, finished):
@@ -431,7 +419,7 @@ def test_invalid_settings_are_refused_before_writing(folder, tmp_path, name):
 
 def test_a_text_without_words_is_refused(folder, tmp_path):
   (tmp_path / "null.txt").write_text("\u200b\n")
-  with pytest.raises(DataError, match="has no line with a token"):
+  with pytest.raises(DataError, match="has no tokens"):
     _run(folder, tmp_path / "o", corrections__text=str(tmp_path / "null.txt"))
 
 

@@ -196,10 +196,8 @@ FRENCH = """# WOLF\tfra\thttp://wolf.example.org\tCeCILL-C
 15236475-n\tfra:lemma\tété
 15236475-n\tfra:lemma\tété
 """
-FRENCH_WORDS = [
-  *("voiture", "auto", "automobile", "seul", "aller", "marcher", "été"),
-  *("beau", "élégant", "joli"),
-]
+FRENCH_WORDS = ["voiture", "auto", "automobile", "seul", "aller", "marcher"]
+FRENCH_WORDS += ["été", "beau", "élégant", "joli"]
 SYNSETS = {
   "n": [{"voiture", "auto", "automobile"}],
   "v": [{"aller", "marcher"}],

@@ -128,9 +128,8 @@ def test_invalid_expressions_are_refused_with_their_key(calls, text, message):
 
 def test_the_source_model_yields_no_pairs():
   expression = sources.parse_expression("model  threshold=0.4 top=3")
-  assert expression.model == sources.ModelTable(
-    top=3, threshold=0.4, every=1000
-  )
+  model = sources.ModelTable(top=3, threshold=0.4, every=1000)
+  assert expression.model == model
   assert (expression.union, expression.sources) == ((), ())
   assert expression.identity == "model threshold=0.4 top=3"
   assert list(sources.find_pairs(expression, TOKENS)) == []

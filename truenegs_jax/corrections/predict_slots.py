@@ -88,9 +88,7 @@ def read_lines(
       break
   encoded = [ids for ids in tokenizer.encode_lines(lines) if ids]
   if not encoded:
-    raise DataError(
-      f"{TEXT}={text!r} has no line with a token. Use other text."
-    )
+    raise DataError(f"{TEXT}={text!r} has no tokens. Use other text.")
   sequences = tuple(
     np.array([tokenizer.cls, *ids[: length - 2], tokenizer.sep], np.int32)
     for ids in encoded

@@ -184,14 +184,11 @@ def count_corrections(
   band_V = np.searchsorted(BAND_ENDS, _frequency_ranks(p, len(tokens)))
   sequences = np.unique(p.sequence_M)
   has_correction = np.isin(sequences, p.sequence_M[corrected_M])
-  pairs = _count_pairs(
-    p.gold_M[corrected_M], p.predicted_M[corrected_M], tokens
-  )
   return Rates(
     of_mismatches=total.of_mismatches,
     of_slots=total.of_slots,
     of_sequences=estimate_rate(has_correction, sequences),
-    pairs=pairs[:top],
+    pairs=_count_pairs(p, corrected_M, tokens)[:top],
     by_speech=by_speech,
     by_frequency=rate_groups(BANDS, band_V[p.gold_M]),
   )
@@ -206,8 +203,8 @@ def classify_tokens(
   """Returns one of TOKEN_CLASSES per token, by WordNet and without context.
 
   A word gets the part of speech in which its stems occur most often in the
-  texts that WordNet's authors tagged (file cntlist.rev), or if they do not
-  occur, that with most senses. *said* is a verb, *houses* a noun.
+  texts tagged by WordNet's authors (file cntlist.rev); without occurrences, the
+  one with most senses. *said* is a verb, *houses* a noun.
 
   Args:
     tokens: the vocabulary.
@@ -258,9 +255,8 @@ def compare_sources(
 ) -> tuple[Agreement, ...]:
   """Compares the corrections of each source with those of each other source.
 
-  The pairs compared are a model's mismatches in eligible slots whose gold token
-  is a whole word. Intervals: see `estimate_rate`. By "pair", each of a pair's c
-  occurrences has the weight 1 / c.
+  Compares verdicts on a model's mismatches in eligible slots whose gold token
+  is a whole word. By "pair", each of a pair's c occurrences has weight 1 / c.
 
   Args:
     p: predictions of a model.
@@ -306,11 +302,11 @@ def _frequency_ranks(p: Predictions, vocab_size: int) -> np.ndarray:
 
 
 def _count_pairs(
-  gold_N: np.ndarray, predicted_N: np.ndarray, tokens: Sequence[str]
+  p: Predictions, corrected_M: np.ndarray, tokens: Sequence[str]
 ) -> tuple[Pair, ...]:
-  counts = collections.Counter(
-    zip(gold_N.tolist(), predicted_N.tolist(), strict=True)
-  )
+  golds = p.gold_M[corrected_M].tolist()
+  predicted = p.predicted_M[corrected_M].tolist()
+  counts = collections.Counter(zip(golds, predicted, strict=True))
   ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
   return tuple(Pair(tokens[g], tokens[s], n) for (g, s), n in ordered)
 

@@ -48,7 +48,7 @@ class Findings:
 
   Attributes:
     text: the lines.
-    tables: synonym tables by source; the paper's table 2 is made of the first.
+    tables: synonym tables by source; the first is that of the paper's table 2.
     checkpoints: by source, in the order of steps.
     agreements: of all pairs of sources, at the last checkpoint.
     cases: of the first source, at the last checkpoint.

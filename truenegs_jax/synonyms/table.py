@@ -4,7 +4,7 @@ A table stores each pair as the integer `token * V + synonym`. A device looks
 pairs up with one gather, in one of two layouts:
 
   bits_VxW  bit `b % 32` of word `b // 32` of row `w` is set if token `b` is a
-            synonym of token `w`; 116 MB for 30,522 tokens and any pairs
+            synonym of token `w`; 116 MB for 30,522 tokens
   ids_VxS   row `w` holds the ids of the synonyms of `w`, padded with -1; S is
             the length of the longest list: 55 for WordNet, so 7 MB
 
@@ -112,7 +112,7 @@ def build_table(
     InputError: the vocabulary is empty or contains a token twice.
   """
   size = len(tokens)
-  keys_Q = np.fromiter(_keys(pairs, _word_ids(tokens), size), np.int64)
+  keys_Q = np.fromiter(_pair_keys(pairs, _word_ids(tokens), size), np.int64)
   if symmetric:
     keys_Q = np.union1d(keys_Q, keys_Q % size * size + keys_Q // size)
   may_have_list_V = may_have_synonyms(
@@ -127,7 +127,7 @@ def build_table(
     "symmetric": symmetric,
     "include_self": include_self,
   }
-  return _table(keys_Q, tokens, source, options)
+  return _make_table(keys_Q, tokens, source, options)
 
 
 def from_ids(
@@ -141,7 +141,7 @@ def from_ids(
   ids_VxS = np.asarray(ids_VxS)
   keys_VxS = np.arange(len(tokens))[:, None] * len(tokens) + ids_VxS
   keys_Q = np.unique(keys_VxS[ids_VxS >= 0])
-  return _table(keys_Q, tokens, source, options)
+  return _make_table(keys_Q, tokens, source, options)
 
 
 def get_synonyms(table: SynonymTable, token_id: int) -> list[int]:
@@ -263,7 +263,7 @@ def load_table(
     )
   if len(keys_Q) and not 0 <= keys_Q.min() <= keys_Q.max() < len(tokens) ** 2:
     raise _damaged(path, "it contains pairs outside its vocabulary")
-  table = _table(keys_Q, tokens, header["source"], header["options"])
+  table = _make_table(keys_Q, tokens, header["source"], header["options"])
   if table.fingerprint != header["fingerprint"]:
     raise _damaged(path, "its content does not match its fingerprint")
   return table
@@ -278,7 +278,9 @@ def check_file(path: str | os.PathLike[str]) -> None:
   _read(path)
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], np.ndarray]:
+def _read(
+  path: str | os.PathLike[str],
+) -> tuple[dict[str, Any], np.ndarray]:
   """Returns the fields of HEADER, and keys_Q, int64, with unchecked values."""
   try:
     with zipfile.ZipFile(path) as file:
@@ -316,7 +318,7 @@ def _word_ids(tokens: Sequence[str]) -> dict[str, int]:
   return {token: i for i, token in enumerate(tokens) if is_word(token)}
 
 
-def _keys(
+def _pair_keys(
   pairs: Iterable[tuple[str, str]], ids: Mapping[str, int], size: int
 ) -> Iterator[int]:
   for word, synonym in pairs:
@@ -324,7 +326,7 @@ def _keys(
       yield ids[word] * size + ids[synonym]
 
 
-def _table(
+def _make_table(
   keys_Q: np.ndarray,
   tokens: Sequence[str],
   source: str,
