@@ -1,4 +1,4 @@
-"""Every form of attention gives plain attention's numbers, or is not taken."""
+"""All implementations of attention agree with XLA, or are not chosen."""
 
 import dataclasses
 import functools
@@ -21,8 +21,11 @@ PIECES = attention.Implementation("pieces")
 NO_MESH = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:1])
 
 
-def documents_of(packed, rows=3):
-  """Full, padded and, if packed, rows of several documents; one of padding."""
+def make_documents(packed, rows=3):
+  """Builds a full row, a padded one and one of padding, in turn.
+
+  `packed` divides them into several documents.
+  """
   ends = np.array([L, 70, 0])[np.arange(rows) % 3, None]
   documents = (np.arange(L) < ends).astype(np.int32)
   if packed:
@@ -30,8 +33,8 @@ def documents_of(packed, rows=3):
   return jnp.asarray(documents, jnp.int32)
 
 
-def arrays_of(width, rows=3, heads=2):
-  """Queries, keys, values and a cotangent."""
+def make_arrays(width, rows=3, heads=2):
+  """Draws queries, keys, values and a cotangent."""
   shape = rows, L, heads, width
   return [jax.random.normal(k, shape) for k in jax.random.split(KEY, 4)]
 
@@ -40,110 +43,126 @@ KEY = jax.random.key(0)
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames="rate")
-def result_and_gradients(form, documents, arrays, keys_B=None, rate=0.0):
-  mask = attention.make_mask(form, documents)
-  go = lambda *qkv: attention.attend(*qkv, mask, keys_B, rate=rate, site=3)
-  result, push = jax.vjp(go, *arrays[:3])
-  return result, *push(arrays[3])
+def result_and_gradients(
+  implementation, documents, arrays, keys_B=None, rate=0.0
+):
+  mask = attention.make_mask(implementation, documents)
+
+  def attend(*qkv):
+    return attention.attend(*qkv, mask, keys_B, rate=rate, site=3)
+
+  result, vjp = jax.vjp(attend, *arrays[:3])
+  return result, *vjp(arrays[3])
 
 
-def assert_plain(form, documents, arrays, **kw):
-  got = result_and_gradients(form, documents, arrays, **kw)
-  want = result_and_gradients(attention.XLA, documents, arrays, **kw)
-  for name, a, b in zip(choose_attention.COMPARED, got, want, strict=True):
+def assert_equals_xla(implementation, documents, arrays, **kw):
+  result = result_and_gradients(implementation, documents, arrays, **kw)
+  expected = result_and_gradients(attention.XLA, documents, arrays, **kw)
+  for name, a, b in zip(
+    choose_attention.COMPARED, result, expected, strict=True
+  ):
     largest = float(jnp.abs(b).max())
     assert largest > 0
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * largest, err_msg=name)
 
 
-def test_splash_attention_is_plain_attention():
-  assert_plain(SPLASH, documents_of(packed=False), arrays_of(64))
+def test_splash_attention_equals_xla():
+  assert_equals_xla(SPLASH, make_documents(packed=False), make_arrays(64))
 
 
-def test_splash_attention_knows_documents_and_runs_on_meshes():
-  """Two slices of the rows, two of the heads."""
+def test_splash_attention_of_packed_rows_on_a_mesh_equals_xla():
+  """The mesh splits rows by two and heads by two."""
   spec = sharding.get_mesh_spec("fsdp_tp")
   mesh = sharding.make_mesh(spec, jax.devices()[:4])
-  form = dataclasses.replace(SPLASH, mesh=mesh)
+  implementation = dataclasses.replace(SPLASH, mesh=mesh)
   rows = sharding.batch_sharding(mesh)
-  documents = jax.device_put(documents_of(packed=True, rows=4), rows)
-  arrays = jax.device_put(arrays_of(32, 4), rows)
-  assert_plain(form, documents, arrays)
-  result, *_ = result_and_gradients(form, documents, arrays)
+  documents = jax.device_put(make_documents(packed=True, rows=4), rows)
+  arrays = jax.device_put(make_arrays(32, 4), rows)
+  assert_equals_xla(implementation, documents, arrays)
+  result, *_ = result_and_gradients(implementation, documents, arrays)
   assert result.sharding.shard_shape(result.shape) == (2, L, 1, 32)
 
 
-def test_pieces_of_a_batch_are_the_batch():
-  """Nine rows are pieces of two and three; their dropout is the same."""
+def test_quarters_of_a_batch_equal_the_batch():
+  """Nine rows make quarters of two and three; dropout is the same."""
   keys_B = rng.row_keys(KEY, 0, jnp.arange(9))
   assert 9 * 2 * L**2 >= cpu_ops.MIN_SCORES
-  documents, arrays = documents_of(packed=True, rows=9), arrays_of(8, 9)
-  assert_plain(PIECES, documents, arrays, keys_B=keys_B, rate=0.5)
+  documents, arrays = make_documents(packed=True, rows=9), make_arrays(8, 9)
+  assert_equals_xla(PIECES, documents, arrays, keys_B=keys_B, rate=0.5)
 
 
-def test_cudnn_is_given_lengths_and_no_mask(monkeypatch):
-  """By XLA's form of the same call, which cuDNN's mirrors."""
-  public, asked = jax.nn.dot_product_attention, []
+def test_cudnn_gets_lengths_instead_of_a_mask(monkeypatch):
+  """Computes the call by XLA, which takes the same arguments."""
+  public, calls = jax.nn.dot_product_attention, []
 
   def stand_in(*qkv, implementation, **kw):
-    asked.append((implementation, sorted(kw)))
+    calls.append((implementation, sorted(kw)))
     return public(*qkv, implementation="xla", **kw)
 
   monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
-  documents, (*qkv, cotangent) = documents_of(packed=False), arrays_of(64)
+  documents, (*qkv, cotangent) = make_documents(packed=False), make_arrays(64)
   real = documents[..., None, None] != 0
-  arrays = [*qkv, jnp.where(real, cotangent, 0)]  # nothing reads padding
-  got = result_and_gradients(
+  arrays = [*qkv, jnp.where(real, cotangent, 0)]  # no loss reads padding
+  result = result_and_gradients(
     attention.Implementation("cudnn"), documents, arrays
   )
-  want = result_and_gradients(attention.XLA, documents, arrays)
-  assert asked == [("cudnn", ["key_value_seq_lengths", "query_seq_lengths"])]
-  for a, b in zip(got, want, strict=True):
+  expected = result_and_gradients(attention.XLA, documents, arrays)
+  assert calls == [("cudnn", ["key_value_seq_lengths", "query_seq_lengths"])]
+  for a, b in zip(result, expected, strict=True):
     assert np.isfinite(a).all()
     np.testing.assert_allclose(a * real, b * real, atol=1e-5)
 
 
-def test_kernels_leave_other_lengths_to_xla():
+def test_lengths_that_kernels_do_not_take_use_xla():
   for length, name in ((96, "xla"), (128, "splash")):
     documents = jnp.ones((1, length), jnp.int32)
     assert attention.make_mask(SPLASH, documents).implementation.name == name
 
 
-def gradient_of_a_layer(form, **how):
-  """As of a micro-batch: one linearized pass transposed (train/step.py)."""
-  fields = {**encoder.VARIANTS["tiny"], "layers": 1, **how, "attention": form}
+def layer_gradient(implementation, **how):
+  """Transposes a linearized pass, as train/step.py does per micro-batch."""
+  fields = {
+    **encoder.VARIANTS["tiny"],
+    "layers": 1,
+    **how,
+    "attention": implementation,
+  }
   network = encoder.Encoder(encoder.EncoderConfig(vocab_size=9, **fields))
   x_BxLxE = 5 * jax.random.normal(KEY, (3, L, 16))
 
   @jax.jit
   def gradient():
     params = network.init(KEY, x_BxLxE[:, :2], jnp.ones((3, 2), int), None)
-    go = lambda p: network.apply(p, x_BxLxE, documents_of(packed=True), None)
-    _, push = jax.linearize(lambda p: (go(p) ** 3).mean(), params)
-    return jax.linear_transpose(push, params)(jnp.ones(()))[0]
+
+    def loss(params):
+      documents_BxL = make_documents(packed=True)
+      return (network.apply(params, x_BxLxE, documents_BxL, None) ** 3).mean()
+
+    _, jvp = jax.linearize(loss, params)
+    return jax.linear_transpose(jvp, params)(jnp.ones(()))[0]
 
   return jax.tree.leaves(gradient())
 
 
-def test_a_kernel_bears_accumulation_scan_and_remat():
-  got = gradient_of_a_layer(SPLASH, scan=True, remat="full")
-  want = gradient_of_a_layer(attention.XLA)
-  largest = max(float(jnp.abs(x).max()) for x in want)
-  for a, b in zip(got, want, strict=True):
+def test_a_kernel_works_with_accumulation_scan_and_remat():
+  result = layer_gradient(SPLASH, scan=True, remat="full")
+  expected = layer_gradient(attention.XLA)
+  largest = max(float(jnp.abs(x).max()) for x in expected)
+  for a, b in zip(result, expected, strict=True):
     np.testing.assert_allclose(a, b, atol=1e-5 * largest)
 
 
-def config_of(**overrides):
+def make_config(**overrides):
   fields = dict(width=256, heads=4, dtype="bfloat16", attention_dropout=0.0)
   return encoder.EncoderConfig(
     vocab_size=9, embedding_size=8, layers=1, ffn=8, **{**fields, **overrides}
   )
 
 
-def choose(wanted, platform, mesh=NO_MESH, *, length=512, packed=False, **kw):
+def choose(choice, platform, mesh=NO_MESH, *, length=512, packed=False, **kw):
   return choose_attention.choose(
-    wanted,
-    [config_of(), config_of(**kw)],
+    choice,
+    [make_config(), make_config(**kw)],
     mesh,
     length=length,
     packed=packed,
@@ -151,10 +170,10 @@ def choose(wanted, platform, mesh=NO_MESH, *, length=512, packed=False, **kw):
   )
 
 
-def test_each_platform_has_its_own(monkeypatch):
+def test_auto_chooses_by_platform(monkeypatch):
   monkeypatch.delenv(cpu.SWITCH, raising=False)
-  found = {p: choose("auto", p)[0].name for p in ("cpu", "cuda", "tpu", "gpu")}
-  assert found == {
+  chosen = {p: choose("auto", p)[0].name for p in ("cpu", "cuda", "tpu", "gpu")}
+  assert chosen == {
     "cpu": "pieces",
     "cuda": "cudnn",
     "tpu": "splash",
@@ -172,7 +191,7 @@ def test_each_platform_has_its_own(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  "given,way",
+  "changes,condition",
   [
     (dict(attention_dropout=0.1), "model.attention_dropout=0"),
     (dict(dtype="float32"), "model.dtype=bfloat16"),
@@ -182,74 +201,85 @@ def test_each_platform_has_its_own(monkeypatch):
     (dict(width=1024), "not 256"),
   ],
 )
-def test_what_cudnn_cannot_do_is_left_to_xla_or_refused(given, way):
-  form, line = choose("auto", "cuda", **given)
-  assert form == attention.XLA
-  assert line.startswith("xla, as cudnn needs ") and way in line
-  with pytest.raises(InputError, match=f"attention='cudnn' is not.*{way}"):
-    choose("cudnn", "cuda", **given)
+def test_missing_conditions_of_cudnn_lead_to_xla_or_an_error(
+  changes, condition
+):
+  implementation, line = choose("auto", "cuda", **changes)
+  assert implementation == attention.XLA
+  assert line.startswith("xla, as cudnn needs ") and condition in line
+  with pytest.raises(
+    InputError, match=f"attention='cudnn' is not.*{condition}"
+  ):
+    choose("cudnn", "cuda", **changes)
 
 
-def test_a_form_of_other_devices_is_refused():
+def test_kernels_of_other_platforms_and_unknown_names_are_errors():
   with pytest.raises(InputError, match="tpu devices .not cpu.*=auto"):
     choose("splash", "cpu")
   with pytest.raises(InputError, match="'flash' is unknown.*auto, xla"):
     choose("flash", "cpu")
 
 
-def settle(monkeypatch, kernel):
+def choose_checked_cudnn(monkeypatch, kernel):
   monkeypatch.setitem(attention.KERNELS, "cudnn", kernel)
   monkeypatch.setattr(choose_attention, "get_platform", lambda _: "cuda")
   return choose_attention.choose_checked(
-    "cudnn", [config_of(width=32)], NO_MESH, length=L, packed=False
+    "cudnn", [make_config(width=32)], NO_MESH, length=L, packed=False
   )
 
 
-def right(query, key, value, documents, *, interpret):
+def correct_kernel(query, key, value, documents, *, interpret):
   allowed = attention.same_document(documents)
-  drop = lambda x, _: x
-  return attention.dot_product_attention(query, key, value, allowed, None, drop)
+  return attention.dot_product_attention(
+    query, key, value, allowed, None, lambda x, _: x
+  )
 
 
-def sees_padding(query, key, value, documents, **kw):
-  return right(query, key, value, jnp.ones_like(documents), **kw)
+def attends_to_padding(query, key, value, documents, **kw):
+  return correct_kernel(query, key, value, jnp.ones_like(documents), **kw)
 
 
-def not_finite_in_padding(query, key, value, documents, **kw):
+def returns_nan_in_padding(query, key, value, documents, **kw):
   real = documents[..., None, None] != 0
-  return jnp.where(real, right(query, key, value, documents, **kw), jnp.nan)
+  return jnp.where(
+    real, correct_kernel(query, key, value, documents, **kw), jnp.nan
+  )
 
 
-def no_gradient(query, key, value, documents, **kw):
-  return right(query, jax.lax.stop_gradient(key), value, documents, **kw)
+def has_no_key_gradient(query, key, value, documents, **kw):
+  return correct_kernel(
+    query, jax.lax.stop_gradient(key), value, documents, **kw
+  )
 
 
-def does_not_run(*_, **__):
+def raises_an_error(*_, **__):
   raise RuntimeError("no such library\nat all")
 
 
-def test_a_kernel_is_taken_where_its_numbers_are_right(monkeypatch):
-  form, line = settle(monkeypatch, right)
-  assert (form.name, line) == ("cudnn", "cudnn, checked against xla")
+def test_a_kernel_with_correct_numbers_is_chosen(monkeypatch):
+  implementation, line = choose_checked_cudnn(monkeypatch, correct_kernel)
+  assert (implementation.name, line) == ("cudnn", "cudnn, checked against xla")
 
 
 @pytest.mark.parametrize(
-  "kernel,told",
+  "kernel,problem",
   [
-    (sees_padding, "its result is off by"),
-    (not_finite_in_padding, "its result is off by nan"),
-    (no_gradient, "its key is off by 1"),
-    (does_not_run, "RuntimeError: no such library"),
+    (attends_to_padding, "its result is off by"),
+    (returns_nan_in_padding, "its result is off by nan"),
+    (has_no_key_gradient, "its key is off by 1"),
+    (raises_an_error, "RuntimeError: no such library"),
   ],
 )
-def test_a_kernel_that_is_wrong_here_gives_way(kernel, told, monkeypatch):
-  form, line = settle(monkeypatch, kernel)
-  assert form == attention.XLA
-  assert re.fullmatch(f"xla, as cudnn failed its check: {told}.*", line)
+def test_a_wrong_kernel_is_replaced_by_xla(kernel, problem, monkeypatch):
+  implementation, line = choose_checked_cudnn(monkeypatch, kernel)
+  assert implementation == attention.XLA
+  assert re.fullmatch(f"xla, as cudnn failed its check: {problem}.*", line)
 
 
-def test_every_network_of_a_model_gets_the_form():
+def test_every_network_of_a_model_gets_the_attention():
   for model in (tiny.make_model(), tiny.make_bert()):
-    given = choose_attention.with_attention(model, PIECES)
-    assert {c.attention for c in given.roles.values()} == {PIECES}
-    assert choose_attention.with_attention(given, attention.XLA) == model
+    changed_model = choose_attention.with_attention(model, PIECES)
+    assert {c.attention for c in changed_model.roles.values()} == {PIECES}
+    assert (
+      choose_attention.with_attention(changed_model, attention.XLA) == model
+    )

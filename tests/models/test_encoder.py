@@ -1,6 +1,7 @@
-"""BERT's numbers; what holds for every backbone is in test_backbones.py."""
+"""BERT's layers; test_registry.py tests what all backbones have in common."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -27,7 +28,7 @@ def test_positions_restart_with_each_document():
   )
 
 
-def test_a_layer_equals_a_numpy_layer():
+def test_a_layer_equals_its_numpy_reference():
   layer = encoder.Layer(CONFIG)
   rng = np.random.default_rng(0)
   x_BxLxD = rng.normal(size=(2, 5, CONFIG.width)).astype(np.float32)
@@ -37,32 +38,37 @@ def test_a_layer_equals_a_numpy_layer():
   p = jax.tree.map(
     lambda a: jnp.asarray(rng.normal(size=a.shape), jnp.float32) * 0.3, p
   )
-  got = jax.jit(lambda p: layer.apply(p, x_BxLxD, None, 1, mask))(p)
+  output = jax.jit(lambda p: layer.apply(p, x_BxLxD, None, 1, mask))(p)
   p = jax.tree.map(lambda a: np.asarray(a, np.float64), p)["params"]
-  want = numpy_layer(
+  expected = layer_reference(
     p, x_BxLxD.astype(np.float64), np.asarray(mask.allowed_Bx1xLxL)
   )
-  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
 
 
-def numpy_layer(p, x, allowed):
-  """Post-norm BERT layer in f64 (Devlin et al. 2019)."""
-  dense = lambda name, x: x @ p[name]["kernel"] + p[name]["bias"]
-  heads = lambda x: x.reshape(2, 5, CONFIG.heads, -1).transpose(0, 2, 1, 3)
-  q, k, v = (heads(dense(name, x)) for name in ("query", "key", "value"))
+def layer_reference(p, x, allowed):
+  """Computes a post-norm BERT layer in f64 (Devlin et al. 2019)."""
+
+  def dense(name, x):
+    return x @ p[name]["kernel"] + p[name]["bias"]
+
+  def project_heads(name):
+    return dense(name, x).reshape(2, 5, CONFIG.heads, -1).transpose(0, 2, 1, 3)
+
+  q, k, v = map(project_heads, ("query", "key", "value"))
   scores = q @ k.transpose(0, 1, 3, 2) / np.sqrt(q.shape[-1])
   scores = np.where(allowed, scores, -1e9)
   weights = np.exp(scores - scores.max(-1, keepdims=True))
   weights /= weights.sum(-1, keepdims=True)
   mixed = (weights @ v).transpose(0, 2, 1, 3).reshape(x.shape)
-  x = numpy_norm(p["attention_norm"], x + dense("attention_output", mixed))
+  x = norm_reference(p["attention_norm"], x + dense("attention_output", mixed))
   h = dense("ffn_input", x)
   erf = np.vectorize(math.erf)
   h = h * 0.5 * (1 + erf(h / np.sqrt(2)))
-  return numpy_norm(p["ffn_norm"], x + dense("ffn_output", h))
+  return norm_reference(p["ffn_norm"], x + dense("ffn_output", h))
 
 
-def numpy_norm(p, x):
+def norm_reference(p, x):
   mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
   return (x - mean) / np.sqrt(variance + 1e-12) * p["scale"] + p["bias"]
 
@@ -74,25 +80,25 @@ def test_layer_norm_keeps_small_variances():
   assert float(y.std()) == pytest.approx(1.0, rel=1e-2)
 
 
-def test_networks_of_another_width_project_the_embeddings():
+def test_only_networks_of_another_width_project_the_embeddings():
   def names(width):
     config = dataclasses.replace(CONFIG, width=width)
     x = jnp.zeros((1, 2, CONFIG.embedding_size))
     documents = jnp.ones((1, 2), jnp.int32)
-    init = lambda key: encoder.Encoder(config).init(key, x, documents, None)
-    return set(jax.eval_shape(init, jax.random.key(0))["params"])
+    init = functools.partial(encoder.Encoder(config).init, jax.random.key(0))
+    return set(jax.eval_shape(init, x, documents, None)["params"])
 
-  layers = {"layer_0", "layer_1"}
-  assert names(32) == layers | {"project"}
-  assert names(CONFIG.embedding_size) == layers
+  layer_names = {"layer_0", "layer_1"}
+  assert names(32) == layer_names | {"project"}
+  assert names(CONFIG.embedding_size) == layer_names
 
 
-def test_an_unknown_remat_is_refused_with_the_known_ones():
+def test_an_unknown_remat_is_an_error_that_lists_the_choices():
   with pytest.raises(InputError, match="remat.*'all' .*none, dots.*full"):
     dataclasses.replace(CONFIG, remat="all")
 
 
-def test_the_generator_runs_its_layers_as_the_discriminator_does():
+def test_scaling_a_config_keeps_remat_and_scan():
   config = dataclasses.replace(CONFIG, remat="dots", scan=True)
   generator = encoder.scale_config(config, 0.5)
   assert (generator.remat, generator.scan) == ("dots", True)

@@ -1,4 +1,4 @@
-"""Heads of tasks: equal to other people's, and trained as they are."""
+"""Heads of tasks: their outputs, gradients and dropout; equal to references."""
 
 import functools
 
@@ -17,7 +17,7 @@ from truenegs_jax.train import step
 from truenegs_jax.weights.formats import hf_folder, hf_names
 
 B, L, C = 8, 12, 3
-ROLES = {  # of each head, the one that most is tested with
+ROLES = {  # the network that a head is mostly tested with
   "linear": "discriminator",
   "dense": "discriminator",
   "pooler": "bert",
@@ -33,7 +33,7 @@ KEYS = functools.partial(rng_lib.row_keys, jax.random.key(0), 0)
 
 
 def make_model(head, role=None, **overrides):
-  """Without a layer unless told: quicker to compile, and heads do not mind."""
+  """Builds a model, by default without layers, which compiles faster."""
   return finetune.make_downstream(
     role=role or ROLES[head],
     head=head,
@@ -44,8 +44,8 @@ def make_model(head, role=None, **overrides):
 
 
 @functools.cache
-def params_of(head, **overrides):
-  """Large enough for a softmax to be far from even."""
+def make_params(head, **overrides):
+  """Draws parameters large enough for a softmax to be far from uniform."""
   rng = np.random.default_rng(1)
   return jax.tree.map(
     lambda x: rng.normal(scale=0.2, size=x.shape).astype(np.float32),
@@ -54,10 +54,10 @@ def params_of(head, **overrides):
 
 
 def make_inputs():
-  """Two texts a row and targets of all kinds; answers are in the second."""
+  """Builds rows of two texts with targets of all kinds."""
   rng = np.random.default_rng(0)
   batch = tiny.make_batch(0, B, L)
-  batch["tokens"][:, 0] += np.arange(B)  # no two rows begin alike
+  batch["tokens"][:, 0] += np.arange(B)  # no two rows begin with the same token
   ends = batch["documents"].sum(axis=1)
   index = np.arange(L)[None]
   spans = np.sort(rng.integers(3, ends[:, None], (B, 2)), axis=1)
@@ -75,18 +75,20 @@ def make_inputs():
 
 @functools.cache
 def compiled(head):
-  """(params, inputs) -> loss of the step, and its gradient."""
+  """Compiles (params, inputs) -> (loss of the step, its gradient)."""
   terms = TERMS.get(head, TERMS["classes"])
 
   def loss(params, inputs):
-    found = terms(params, inputs, None, {}, model=make_model(head), train=False)
-    return step.total_loss(found, {"loss": 1.0})
+    outcome = terms(
+      params, inputs, None, {}, model=make_model(head), train=False
+    )
+    return step.total_loss(outcome, {"loss": 1.0})
 
   return jax.jit(jax.value_and_grad(loss))
 
 
 def outputs(model, inputs, keys_B=None):
-  """By the method of the head."""
+  """Calls the method that belongs to the head."""
   if model.head == "joint":
     return model.joint_logits(inputs, inputs["start"], keys_B)
   if model.head == "spans":
@@ -95,20 +97,23 @@ def outputs(model, inputs, keys_B=None):
 
 
 @pytest.mark.parametrize(("head", "role"), PAIRS)
-def test_every_head_gives_f32_of_its_shape(head, role):
+def test_every_head_returns_f32_of_its_shape(head, role):
   model = make_model(head, role, layers=1, dtype="bfloat16")
   shapes = pretrain.param_shapes(model)
   pooled = {"pooled"} if head == "pooler" else set()
   assert set(shapes) == {"embeddings", role, "task_head"} | pooled
-  apply = lambda method: jax.eval_shape(
-    functools.partial(model.apply, method=method),
-    {"params": shapes},
-    make_inputs(),
-  )
+
+  def apply(method):
+    return jax.eval_shape(
+      functools.partial(model.apply, method=method),
+      {"params": shapes},
+      make_inputs(),
+    )
+
   expected = {"spans": (B, L, 2), "joint": ((B, L), (B, L), (B,))}
-  found = apply(outputs)
-  assert {x.dtype for x in jax.tree.leaves(found)} == {jnp.dtype("float32")}
-  assert jax.tree.map(jnp.shape, found) == expected.get(head, (B, C))
+  outcome = apply(outputs)
+  assert {x.dtype for x in jax.tree.leaves(outcome)} == {jnp.dtype("float32")}
+  assert jax.tree.map(jnp.shape, outcome) == expected.get(head, (B, C))
   if head == "joint":
     starts_BxS, ends_BxSxS, scores_BxSxS = apply("joint_beam")
     assert starts_BxS.shape == (B, L)  # there are no 20
@@ -118,7 +123,7 @@ def test_every_head_gives_f32_of_its_shape(head, role):
 
 @pytest.mark.parametrize("backbone", ["encoder", "rotary"])
 @pytest.mark.parametrize("head", ROLES)
-def test_dropout_sites_are_unique_and_none_of_a_layer(
+def test_dropout_sites_of_heads_follow_those_of_the_layers(
   head, backbone, monkeypatch
 ):
   model = make_model(head, backbone=backbone, layers=2, head_dropout=0.3)
@@ -138,9 +143,9 @@ def test_dropout_sites_are_unique_and_none_of_a_layer(
     inputs,
     KEYS(jnp.arange(B)),
   )
-  of_head = {"spans": 0, "joint": 0, "dense": 2}.get(head, 1)
-  assert sorted(sites) == list(range(1 + 2 * 3 + of_head))
-  assert rates == [0.1] * 7 + [0.3] * of_head
+  num_in_head = {"spans": 0, "joint": 0, "dense": 2}.get(head, 1)
+  assert sorted(sites) == list(range(1 + 2 * 3 + num_in_head))
+  assert rates == [0.1] * 7 + [0.3] * num_in_head
 
 
 @pytest.mark.parametrize("head", ROLES)
@@ -148,25 +153,25 @@ def test_rows_without_weight_change_nothing(head):
   inputs = make_inputs()
   inputs["weight"][6:] = 0.0
   other = {**inputs, "documents": inputs["documents"].copy()}
-  other["documents"][7] = 0  # a row of nothing, as those that fill up
+  other["documents"][7] = 0  # padding, as in the rows that fill a batch
   other["label"] = (inputs["label"] + (inputs["weight"] == 0)) % C
-  loss, grads = compiled(head)(params_of(head), inputs)
-  loss_other, grads_other = compiled(head)(params_of(head), other)
+  loss, grads = compiled(head)(make_params(head), inputs)
+  loss_other, grads_other = compiled(head)(make_params(head), other)
   assert loss_other == loss
   jax.tree.map(np.testing.assert_array_equal, grads_other, grads)
   inputs["weight"][6:] = 1.0
-  assert compiled(head)(params_of(head), inputs)[0] != loss
+  assert compiled(head)(make_params(head), inputs)[0] != loss
 
 
 @pytest.mark.parametrize("head", ROLES)
 def test_every_parameter_is_trained(head):
-  _, grads = compiled(head)(params_of(head), make_inputs())
-  still = {
+  _, grads = compiled(head)(make_params(head), make_inputs())
+  without_gradient = {
     jax.tree_util.keystr(path, simple=True, separator="/")
     for path, x in jax.tree_util.tree_leaves_with_path(grads)
     if abs(x).max() < 1e-6
   }
-  # A softmax over places ignores what is added to all of them.
+  # A softmax over positions ignores a constant that is added to all.
   added = {
     "spans": {
       "embeddings/norm/bias",
@@ -175,7 +180,7 @@ def test_every_parameter_is_trained(head):
     },
     "joint": {"task_head/start/bias", "task_head/end_output/bias"},
   }
-  assert still == added.get(head, set())
+  assert without_gradient == added.get(head, set())
 
 
 def log_softmax(x):
@@ -184,34 +189,46 @@ def log_softmax(x):
 
 
 def joint_reference(params, hidden_BxLxD, inputs):
-  """The joint head in f64, over copies and concatenations: all pairs.
+  """Computes the joint head in f64, for all pairs of start and end.
 
-  Returns log p(start) [B, L], log p(end | start) [B, L, L], the logit [B] of
-  there being no answer.
+  Returns log p(start) [B, L], log p(end | start) [B, L, L], and the logit [B]
+  of a question without an answer.
   """
-  layer = lambda name, x: (
-    x @ np.float64(params[name]["kernel"]) + np.float64(params[name]["bias"])
-  )
-  gelu = lambda x: np.float64(jax.nn.gelu(np.float32(x), approximate=False))
+
+  def dense(name, x):
+    bias = np.float64(params[name]["bias"])
+    return x @ np.float64(params[name]["kernel"]) + bias
+
+  def gelu(x):
+    return np.float64(jax.nn.gelu(np.float32(x), approximate=False))
+
   allowed = (inputs["documents"] == 1) & (inputs["types"] == 1)
   allowed[:, 0] = True
   forbidden_BxL = 1000.0 * (allowed - 1.0)
-  start_BxL = log_softmax(layer("start", hidden_BxLxD)[..., 0] + forbidden_BxL)
+  start_BxL = log_softmax(dense("start", hidden_BxLxD)[..., 0] + forbidden_BxL)
   starts_BxLxLxD = np.repeat(hidden_BxLxD[:, :, None], L, axis=2)
   ends_BxLxLxD = np.repeat(hidden_BxLxD[:, None], L, axis=1)
-  both = np.concatenate((starts_BxLxLxD, ends_BxLxLxD), axis=-1)
-  end_BxLxL = layer("end_output", gelu(layer("end_hidden", both)))[..., 0]
+  concatenated = np.concatenate((starts_BxLxLxD, ends_BxLxLxD), axis=-1)
+  end_BxLxL = dense("end_output", gelu(dense("end_hidden", concatenated)))[
+    ..., 0
+  ]
   end_BxLxL = log_softmax(end_BxLxL + forbidden_BxL[:, None])
   expected_BxD = np.einsum("bl,bld->bd", np.exp(start_BxL), hidden_BxLxD)
-  both = np.concatenate((hidden_BxLxD[:, 0], expected_BxD), axis=-1)
-  answerable_B = layer("answer_output", gelu(layer("answer_hidden", both)))
+  concatenated = np.concatenate((hidden_BxLxD[:, 0], expected_BxD), axis=-1)
+  answerable_B = dense(
+    "answer_output", gelu(dense("answer_hidden", concatenated))
+  )
   return start_BxL, end_BxLxL, answerable_B[:, 0]
 
 
 @functools.cache
 def joint_case():
-  """A model, its parameters, a batch, and what the reference makes of it."""
-  model, params, inputs = make_model("joint"), params_of("joint"), make_inputs()
+  """Returns a model, its parameters, a batch, and the reference outputs."""
+  model, params, inputs = (
+    make_model("joint"),
+    make_params("joint"),
+    make_inputs(),
+  )
   encode = functools.partial(model.apply, method="encode")
   hidden_BxLxD = jax.jit(encode)({"params": params}, inputs, None)
   reference = joint_reference(
@@ -220,7 +237,7 @@ def joint_case():
   return model, params, inputs, reference
 
 
-def test_the_joint_head_trains_on_the_end_behind_the_gold_start():
+def test_the_joint_loss_is_of_the_end_given_the_gold_start():
   _, params, inputs, (start_BxL, end_BxLxL, answerable_B) = joint_case()
   rows, start_B, end_B = np.arange(B), inputs["start"], inputs["end"]
   losses_B = -(start_BxL[rows, start_B] + end_BxLxL[rows, start_B, end_B]) / 2
@@ -240,20 +257,20 @@ def test_the_beam_finds_the_best_of_all_pairs():
   np.testing.assert_array_equal(
     starts_BxS, np.argsort(-start_BxL, axis=1)[:, :4]
   )
-  of_starts_BxSxL = all_BxLxL[rows[:, None], starts_BxS]
+  given_starts_BxSxL = all_BxLxL[rows[:, None], starts_BxS]
   np.testing.assert_array_equal(
-    ends_BxSxS, np.argsort(-of_starts_BxSxL, axis=2)[..., :4]
+    ends_BxSxS, np.argsort(-given_starts_BxSxL, axis=2)[..., :4]
   )
   np.testing.assert_allclose(
     scores_BxSxS,
-    np.take_along_axis(of_starts_BxSxL, ends_BxSxS, axis=2),
+    np.take_along_axis(given_starts_BxSxL, ends_BxSxS, axis=2),
     rtol=1e-4,
     atol=1e-4,
   )
 
 
-# Their classes, and what our heads are called in them.
-THEIRS = {
+# Head -> the class in transformers, and its names of our layers.
+TRANSFORMERS = {
   "dense": (
     "ElectraForSequenceClassification",
     {
@@ -272,11 +289,11 @@ THEIRS = {
 }
 
 
-def their_network(head, params):
-  """The class of transformers with our parameters; all of them are taken."""
+def make_transformers_network(head, params):
+  """Builds the class of transformers with our parameters, all of them."""
   torch = pytest.importorskip("torch")
   transformers = pytest.importorskip("transformers")
-  role, (name, layers) = ROLES[head], THEIRS[head]
+  role, (name, layers) = ROLES[head], TRANSFORMERS[head]
   make = {"discriminator": tiny.make_model, "bert": tiny.make_bert}[role]
   bare = make(layers=1)
   names = hf_names.name_table(bare, role)
@@ -300,13 +317,13 @@ def their_network(head, params):
   return network
 
 
-@pytest.mark.parametrize("head", THEIRS)
-def test_heads_are_those_of_transformers(head):
-  params, inputs = params_of(head, layers=1), make_inputs()
-  network = their_network(head, params)
+@pytest.mark.parametrize("head", TRANSFORMERS)
+def test_heads_equal_those_of_transformers(head):
+  params, inputs = make_params(head, layers=1), make_inputs()
+  network = make_transformers_network(head, params)
   torch = pytest.importorskip("torch")
   with torch.no_grad():
-    said = network(
+    theirs_output = network(
       input_ids=torch.tensor(inputs["tokens"]),
       token_type_ids=torch.tensor(inputs["types"]),
       attention_mask=torch.tensor(inputs["documents"]),
@@ -314,17 +331,19 @@ def test_heads_are_those_of_transformers(head):
   ours = functools.partial(make_model(head, layers=1).apply, method=outputs)
   ours = np.asarray(jax.jit(ours)({"params": params}, inputs))
   if head != "spans":
-    theirs = said.logits.numpy()
+    theirs = theirs_output.logits.numpy()
   else:
-    theirs = np.stack((said.start_logits, said.end_logits), axis=-1)
+    theirs = np.stack(
+      (theirs_output.start_logits, theirs_output.end_logits), axis=-1
+    )
     real = inputs["documents"] != 0
     ours, theirs = ours[real], theirs[real]
   np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
   assert ours.std() > 0.05
 
 
-def test_what_cannot_be_is_refused():
-  for wrong, told in (
+def test_impossible_heads_and_rates_are_errors():
+  for wrong, message in (
     (dict(head="span"), "Choose linear, dense, spans, joint"),
     (
       dict(head="pooler", role="discriminator"),
@@ -335,7 +354,7 @@ def test_what_cannot_be_is_refused():
     (dict(head="linear", num_outputs=0), "0 outputs"),
     (dict(head="linear", head_dropout=1.0), "head_dropout=1.0"),
   ):
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
       make_model(**{"role": "discriminator", **wrong})
 
 

@@ -1,7 +1,7 @@
-"""A document in a packed row costs and teaches what it does in one of its own.
+"""A packed document has the losses and gradients of its own row.
 
-The objective itself is run, with slots, masks and samples given, so that they
-stand at the same places of a document in both cases.
+The objective itself runs, but slots, masks and samples are set, to be at the
+same positions of a document in both cases.
 """
 
 import dataclasses
@@ -29,12 +29,12 @@ LENGTH = 40
 SLOTS = 3  # of each document
 SIZES = [5, 9, 3, 8, 20, 7, 12, 6, 30, 25]  # tokens of the documents
 LOSSES = ("mlm", "mlm_uncorrected", "soft", "sentence")
-BY_TOKEN = ("detect", "sentence")  # the others go by slot
+TOKEN_LOSSES = ("detect", "sentence")  # the others go by slot
 MODELS = {"electra": tiny.make_model, "bert": tiny.make_bert}
 
 
 def pack(sizes, tokens_T, *, length=LENGTH, overflow="carry"):
-  """A batch of packed rows of documents of these sizes."""
+  """Packs documents of these sizes into a batch of rows."""
   arrays = layouts.build_rows(
     [(number, [size]) for number, size in enumerate(sizes)],
     tokens_T,
@@ -49,12 +49,12 @@ def pack(sizes, tokens_T, *, length=LENGTH, overflow="carry"):
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-  """Its words and, for each of its slots, what the draws might have been."""
+  """The words of a document, and what is drawn for each of its slots."""
 
   words: np.ndarray
-  places: np.ndarray  # of the slots, from 1: behind [CLS]
-  hidden: np.ndarray  # behind [MASK]; else the word stays visible
-  sampled: np.ndarray  # by the generator
+  positions: np.ndarray  # of the slots, from 1, as [CLS] is at 0
+  hidden: np.ndarray  # shown as [MASK]; otherwise the word stays visible
+  sampled: np.ndarray  # tokens from the generator
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def documents():
   return [
     Document(
       words=rng.integers(5, tiny.V, size),
-      places=1 + rng.choice(size, SLOTS, replace=False),
+      positions=1 + rng.choice(size, SLOTS, replace=False),
       hidden=rng.random(SLOTS) < 0.7,
       sampled=rng.integers(5, tiny.V, SLOTS),
     )
@@ -84,8 +84,8 @@ def packed_batch():
 
 
 @functools.cache
-def alone_batch():
-  """Each document in a padded row of its own."""
+def single_batch():
+  """Builds a batch with one document per row."""
   batch = {
     name: np.zeros((len(SIZES), LENGTH), np.int32)
     for name in ("tokens", "types", "documents")
@@ -97,47 +97,46 @@ def alone_batch():
 
 
 def with_slots(batch, starts):
-  """Gives the slots of every document, found at `starts`, to its row.
+  """Adds the slots of the documents to a batch.
 
-  Returns a dict of `inputs`, `slots`, `masked`, `sampled` and `starts`, which
-  holds the row and the first position of each document.
+  `starts` holds the row and the first position of each document. Returns a dict
+  of `inputs`, `slots`, `masked`, `sampled` and `starts`.
   """
   rows = [row for row, _ in starts]
   shape = len(batch["tokens"]), SLOTS * max(map(rows.count, rows))
   positions_BxK, gold_BxK, sampled_BxK = np.zeros((3, *shape), np.int32)
   weight_BxK, masked_BxL = np.zeros(shape, np.float32), batch["tokens"].copy()
   for document, (row, start) in zip(documents(), starts, strict=True):
-    positions = start + document.places
+    positions = start + document.positions
     first = int(weight_BxK[row].sum())  # behind those of other documents
-    here = row, slice(first, first + SLOTS)
-    positions_BxK[here], weight_BxK[here] = positions, 1.0
-    gold_BxK[here] = batch["tokens"][row, positions]
-    sampled_BxK[here] = document.sampled
+    slot_index = row, slice(first, first + SLOTS)
+    positions_BxK[slot_index], weight_BxK[slot_index] = positions, 1.0
+    gold_BxK[slot_index] = batch["tokens"][row, positions]
+    sampled_BxK[slot_index] = document.sampled
     masked_BxL[row, positions[document.hidden]] = tiny.MASK
   slots = masking.Slots(positions_BxK, gold_BxK, weight_BxK)
-  found = {
+  result = {
     "inputs": {name: batch[name] for name in ("tokens", "types", "documents")},
     "slots": slots,
     "masked": masked_BxL,
     "sampled": sampled_BxK,
   }
-  return jax.tree.map(jnp.asarray, found) | {"starts": starts}
+  return jax.tree.map(jnp.asarray, result) | {"starts": starts}
 
 
 @functools.cache
-def params_of(model):
-  # At an initial deviation of 0.02 attention would hardly matter.
-  init = lambda key: jax.tree.map(
-    lambda p: 5 * p, pretrain.init_params(model, key)
+def make_params(model):
+  # With the initial deviation of 0.02, attention has hardly any effect.
+  params = jax.jit(pretrain.init_params, static_argnums=0)(
+    model, jax.random.key(0)
   )
-  return jax.jit(init)(jax.random.key(0))
+  return jax.tree.map(lambda p: 5 * p, params)
 
 
-def losses_of(batch, kind):
-  """Losses by slot and by token, not summed, and gradients of their sums.
+def compute_losses(batch, kind):
+  """Returns gradients, and losses by slot and by token instead of sums.
 
-  It is the objective that runs: only what it draws is given to it, and its sums
-  are left undone.
+  The objective runs with the draws of the batch, and its sums are replaced.
   """
   model = MODELS[kind](layers=1, dropout=0.0, attention_dropout=0.0)
   objective = tiny.make_objective(
@@ -159,93 +158,97 @@ def losses_of(batch, kind):
         compute(*args, **more), sampled_BxK=batch["sampled"]
       ),
     )
-    undone = lambda x, weight: (jnp.where(weight > 0, x * weight, 0.0), weight)
+
+    def keep_unsummed(x, weight):
+      return jnp.where(weight > 0, x * weight, 0.0), weight
+
     for module in (electra, mlm, soft_regularization):
-      patch.setattr(module, "weighted_sum", undone)
+      patch.setattr(module, "weighted_sum", keep_unsummed)
 
     def summed(params):
       terms = objective(params, batch["inputs"], keys_B, aux)
-      terms = {name: terms[name] for name in losses(kind)}
+      terms = {name: terms[name] for name in loss_names(kind)}
       weighted = [name for name in terms if name != "mlm_uncorrected"]
       return sum(terms[name][0].sum() for name in weighted), terms
 
     gradient = jax.jit(jax.grad(summed, has_aux=True))
-    return jax.device_get(gradient(params_of(model)))
+    return jax.device_get(gradient(make_params(model)))
 
 
-def losses(kind):
+def loss_names(kind):
   return (*LOSSES, "detect") if kind == "electra" else LOSSES
 
 
-def by_document(batch, terms):
-  """name -> losses and weights [2, N]: of a document's slots, or its tokens."""
+def group_by_document(batch, terms):
+  """Returns name -> losses and weights [2, N] of all documents, in order."""
   positions_BxK = np.asarray(batch["slots"].positions_BxK)
   used_BxK = np.asarray(batch["slots"].weight_BxK) > 0
-  found = {name: [] for name in terms}
+  result = {name: [] for name in terms}
   for (row, start), size in zip(batch["starts"], SIZES, strict=True):
     stop = start + size + 2
-    here_K = used_BxK[row] & (positions_BxK[row] >= start)
-    here_K &= positions_BxK[row] < stop
-    assert here_K.sum() == SLOTS
+    in_document_K = used_BxK[row] & (positions_BxK[row] >= start)
+    in_document_K &= positions_BxK[row] < stop
+    assert in_document_K.sum() == SLOTS
     for name in terms:
-      here = slice(start, stop) if name in BY_TOKEN else here_K
-      found[name].append(np.stack([of[row, here] for of in terms[name]]))
-  found = {name: np.concatenate(found[name], axis=1) for name in terms}
-  for name in terms:  # what lies in no document costs nothing
+      slot_index = slice(start, stop) if name in TOKEN_LOSSES else in_document_K
+      result[name].append(np.stack([x[row, slot_index] for x in terms[name]]))
+  result = {name: np.concatenate(result[name], axis=1) for name in terms}
+  for name in terms:  # tokens outside documents have no loss
     for i in range(2):
       total = np.sum(terms[name][i], dtype=np.float64)
-      np.testing.assert_allclose(total, found[name][i].sum(), rtol=1e-5)
-  return found
+      np.testing.assert_allclose(total, result[name][i].sum(), rtol=1e-5)
+  return result
 
 
 @functools.cache
-def alone_losses(kind):
-  return losses_of(alone_batch(), kind)
+def single_losses(kind):
+  return compute_losses(single_batch(), kind)
 
 
 def differences(packed, kind):
-  """The largest difference of each loss, and of the gradients.
+  """Returns the largest relative difference of each loss and the gradients.
 
-  Relative to the largest value; a gradient's to that of its parameter, or to
-  a thousandth of the largest (that of attention's key biases is zero).
+  A gradient's is relative to the largest entry of its parameter, or to 1/1000
+  of the largest gradient (that of attention's key biases is zero).
   """
-  grads, terms = losses_of(packed, kind)
-  wanted_grads, wanted_terms = alone_losses(kind)
-  got, wanted = (
-    by_document(packed, terms),
-    by_document(alone_batch(), wanted_terms),
+  grads, terms = compute_losses(packed, kind)
+  row_grads, row_terms = single_losses(kind)
+  packed_losses, row_losses = (
+    group_by_document(packed, terms),
+    group_by_document(single_batch(), row_terms),
   )
-  found = {
-    name: np.abs(got[name] - wanted[name]).max() / np.abs(wanted[name]).max()
+  result = {
+    name: np.abs(packed_losses[name] - row_losses[name]).max()
+    / np.abs(row_losses[name]).max()
     for name in terms
   }
-  least = 1e-3 * max(np.abs(g).max() for g in jax.tree.leaves(wanted_grads))
+  least = 1e-3 * max(np.abs(g).max() for g in jax.tree.leaves(row_grads))
   relative = jax.tree.map(
     lambda a, b: np.abs(a - b).max() / max(np.abs(b).max(), least),
     grads,
-    wanted_grads,
+    row_grads,
   )
-  return found | {"gradients": max(jax.tree.leaves(relative))}
+  return result | {"gradients": max(jax.tree.leaves(relative))}
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_packed_document_costs_and_teaches_what_it_does_alone(kind):
+def test_a_packed_document_has_the_losses_and_gradients_of_its_own_row(kind):
   documents_B = packed_batch()["inputs"]["documents"].max(axis=1)
   assert documents_B.max() >= 4 and documents_B.sum() == len(SIZES)
-  found = differences(packed_batch(), kind)
-  assert max(found.values()) < 1e-4, found
+  result = differences(packed_batch(), kind)
+  assert max(result.values()) < 1e-4, result
   # Some slots are corrected, others are not; most samples are replacements.
-  _, terms = alone_losses(kind)
+  _, terms = single_losses(kind)
   assert 0 < terms["mlm"][1].sum() < len(SIZES) * SLOTS
   assert terms["mlm_uncorrected"][1].sum() == len(SIZES) * SLOTS
 
 
-def see_all(documents_BxL):
+def mask_padding_only(documents_BxL):
   real_BxL = documents_BxL != 0
   return (real_BxL[:, :, None] & real_BxL[:, None, :])[:, None]
 
 
-def count_on(documents_BxL):
+def count_over_documents(documents_BxL):
   index_L = jnp.arange(documents_BxL.shape[1], dtype=jnp.int32)
   return jnp.broadcast_to(index_L[None], documents_BxL.shape)
 
@@ -253,28 +256,30 @@ def count_on(documents_BxL):
 @pytest.mark.parametrize(
   "leak",
   [
-    (attention, "same_document", see_all),
-    (encoder, "document_positions", count_on),
+    (attention, "same_document", mask_padding_only),
+    (encoder, "document_positions", count_over_documents),
     None,
   ],
 )
-def test_a_leak_between_documents_would_be_seen(leak, monkeypatch):
+def test_a_leak_between_documents_changes_losses_and_gradients(
+  leak, monkeypatch
+):
   packed = packed_batch()
-  alone_losses("electra")  # before anything leaks
+  single_losses("electra")  # computed without the leak, and cached
   if leak:
     monkeypatch.setattr(*leak)
   else:
     inputs = packed["inputs"]
     types_BxL = (inputs["documents"] > 1).astype(jnp.int32)
     packed = packed | {"inputs": inputs | {"types": types_BxL}}
-  found = differences(packed, "electra")
+  result = differences(packed, "electra")
   for name in ("mlm_uncorrected", "detect", "sentence", "gradients"):
-    assert found[name] > 1e-2, (name, found)
+    assert result[name] > 1e-2, (name, result)
 
 
 @functools.cache
-def chain(num_tokens):
-  """Text of twelve words, most of which follow from the one before."""
+def make_markov_text(num_tokens):
+  """Draws text of twelve words, in which most follow from the one before."""
   rng = np.random.default_rng(1)
   follower = rng.permutation(12)
   words = [0]
@@ -284,24 +289,24 @@ def chain(num_tokens):
   return 5 + np.array(words)
 
 
-def test_masking_knows_the_special_tokens_of_every_document():
+def test_masking_skips_the_special_tokens_of_every_document():
   rng = np.random.default_rng(2)
   sizes = rng.integers(1, 12, 200).tolist()
-  batch = pack(sizes, chain(sum(sizes)), length=64)
+  batch = pack(sizes, make_markov_text(sum(sizes)), length=64)
   tokens_BxL, documents_BxL = batch["tokens"], batch["documents"]
   rows_B = np.arange(len(tokens_BxL))
   chosen_BxL = np.zeros(tokens_BxL.shape, bool)
   for i in range(60):
     keys_B = rng_lib.row_keys(jax.random.key(i), 0, rows_B)
     slots = choose_slots(tokens_BxL, documents_BxL, keys_B)
-    wanted_B = np.round(0.15 * (documents_BxL != 0).sum(axis=1))
-    wanted_B = np.minimum(wanted_B, masking.num_slots(64, 0.15))
-    np.testing.assert_array_equal(slots.weight_BxK.sum(axis=1), wanted_B)
+    num_slots_B = np.round(0.15 * (documents_BxL != 0).sum(axis=1))
+    num_slots_B = np.minimum(num_slots_B, masking.num_slots(64, 0.15))
+    np.testing.assert_array_equal(slots.weight_BxK.sum(axis=1), num_slots_B)
     row_S, k_S = np.nonzero(np.asarray(slots.weight_BxK))
     chosen_BxL[row_S, np.asarray(slots.positions_BxK)[row_S, k_S]] = True
   words_BxL = tokens_BxL >= 5
   assert not chosen_BxL[~words_BxL].any()
-  # Wherever a document stands in its row, its words are predicted.
+  # Words are predicted at any position of a document in its row.
   assert chosen_BxL[words_BxL].mean() > 0.99
 
 
@@ -311,9 +316,9 @@ def choose_slots(tokens_BxL, documents_BxL, keys_B):
 
 
 @pytest.mark.slow
-def test_training_on_packed_rows_learns():
+def test_training_on_packed_rows_lowers_the_losses():
   sizes = np.random.default_rng(3).integers(3, 40, 600).tolist()
-  rows = pack(sizes, chain(sum(sizes)))
+  rows = pack(sizes, make_markov_text(sum(sizes)))
   assert (rows["documents"].max(axis=1) > 1).mean() > 0.5
   model, tx = tiny.make_model(layers=1), tiny.make_tx(peak=1e-2)
   objective = tiny.make_objective(model, tiny.make_options(), train=True)
@@ -326,7 +331,7 @@ def test_training_on_packed_rows_learns():
     batch = {name: jnp.asarray(array[row_B]) for name, array in rows.items()}
     state, terms = train_step(state, batch, aux)
     assert terms["skipped"][0] == 0
-    # Every real token is judged, [CLS] and [SEP] of all documents too.
+    # Detection is of all real tokens, with [CLS] and [SEP] of all documents.
     assert terms["detect"][1] == (batch["documents"] != 0).sum()
     losses.append(
       [terms[n][0] / terms[n][1] for n in ("mlm_uncorrected", "detect")]

@@ -1,4 +1,4 @@
-"""The pair has the released sizes and shares exactly the embedding block."""
+"""Sizes, shared parameters and logits of the models of pre-training."""
 
 import functools
 
@@ -19,7 +19,7 @@ RELEASED = {  # facts: Google's checkpoints, generator 1/4, 1/3, 1/4
 
 
 @pytest.mark.parametrize("variant", RELEASED)
-def test_parameters_are_as_many_as_in_the_released_pairs(variant):
+def test_pairs_have_the_released_number_of_parameters(variant):
   multiplier, total, generator_size = RELEASED[variant]
   model = pretrain.make_pair(
     vocab_size=30_522, variant=variant, generator_multiplier=multiplier
@@ -31,7 +31,7 @@ def test_parameters_are_as_many_as_in_the_released_pairs(variant):
   assert g.embedding_size == model.discriminator_config.embedding_size
 
 
-def test_parts_of_the_small_pair_have_their_released_sizes():
+def test_networks_of_the_small_pair_have_the_released_sizes():
   model = pretrain.make_pair(
     vocab_size=30_522, variant="small", generator_multiplier=0.25
   )
@@ -55,8 +55,8 @@ def tiny_params():
 
 
 @jax.jit
-def outputs_of(params):
-  """Logits of the generator and the discriminator."""
+def compute_logits(params):
+  """Returns the logits of the generator and of the discriminator."""
   variables, inputs = {"params": params}, tiny.make_batch(0)
   del inputs["row"]
   positions = jnp.ones((tiny.B, 2), jnp.int32)
@@ -79,49 +79,57 @@ def outputs_of(params):
 )
 def test_only_the_embeddings_are_shared(part, moves_generator, moves_detector):
   params = tiny_params()
-  base = outputs_of(params)
-  # A pattern, since a constant shift would be normalized away.
-  wave = lambda x: (
-    x
-    + 0.1 * jnp.sin(jnp.arange(x.size, dtype=jnp.float32).reshape(x.shape) ** 2)
+  base = compute_logits(params)
+
+  def perturb(x):
+    # A pattern, as layer norm would remove a constant.
+    index = jnp.arange(x.size, dtype=jnp.float32).reshape(x.shape)
+    return x + 0.1 * jnp.sin(index**2)
+
+  changed = compute_logits(
+    {**params, part: jax.tree.map(perturb, params[part])}
   )
-  changed = outputs_of({**params, part: jax.tree.map(wave, params[part])})
   assert np.any(changed[0] != base[0]) == moves_generator
   assert np.any(changed[1] != base[1]) == moves_detector
 
 
 def test_the_output_table_is_the_word_table():
-  params, absent = tiny_params(), tiny.MASK  # a word that no row holds
+  params, absent = tiny_params(), tiny.MASK  # a token that is in no row
   louder = params["embeddings"]["word"].at[absent].multiply(3.0)
   changed = {**params, "embeddings": {**params["embeddings"], "word": louder}}
-  base, got = outputs_of(params)[0], outputs_of(changed)[0]
+  base, logits_changed = compute_logits(params)[0], compute_logits(changed)[0]
   np.testing.assert_allclose(
-    got[..., absent], 3 * base[..., absent], rtol=1e-4, atol=1e-5
+    logits_changed[..., absent], 3 * base[..., absent], rtol=1e-4, atol=1e-5
   )
   others = np.arange(tiny.V) != absent
-  np.testing.assert_array_equal(got[..., others], base[..., others])
+  np.testing.assert_array_equal(logits_changed[..., others], base[..., others])
 
 
-def test_logits_are_those_of_the_asked_positions():
+def test_logits_are_of_the_given_positions():
   model = tiny.make_model()
   batch = tiny.make_batch(0)
   inputs = {name: batch[name] for name in ("tokens", "types", "documents")}
-  logits = lambda positions: np.asarray(
-    model.apply(
+
+  def logits(positions):
+    return model.apply(
       {"params": tiny_params()},
       inputs,
       jnp.asarray(positions),
       None,
       method="generate_logits",
     )
+
+  all_positions = np.tile(np.arange(tiny.L), (tiny.B, 1))
+  sampled_positions = np.random.default_rng(0).integers(0, tiny.L, (tiny.B, 5))
+  expected = np.take_along_axis(
+    logits(all_positions), sampled_positions[..., None], axis=1
   )
-  everywhere = np.tile(np.arange(tiny.L), (tiny.B, 1))
-  some = np.random.default_rng(0).integers(0, tiny.L, (tiny.B, 5))
-  want = np.take_along_axis(logits(everywhere), some[..., None], axis=1)
-  np.testing.assert_allclose(logits(some), want, rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(
+    logits(sampled_positions), expected, rtol=1e-5, atol=1e-6
+  )
 
 
-def test_weights_start_cut_at_two_deviations():
+def test_initial_weights_are_cut_at_two_deviations():
   kernel = tiny_params()["discriminator"]["layer_0"]["query"]["kernel"]
   assert np.abs(kernel).max() <= 0.04
   assert np.std(kernel) == pytest.approx(0.0176, rel=0.1)  # not rescaled
@@ -132,78 +140,81 @@ def test_weights_start_cut_at_two_deviations():
 @pytest.mark.parametrize(
   ("variant", "between"), [("small", " "), ("minilm", ","), ("large", ", ")]
 )
-def test_a_list_of_sizes_is_the_variant_of_these_sizes(variant, between):
+def test_a_list_of_sizes_equals_the_variant_of_these_sizes(variant, between):
   fields = encoder.VARIANTS[variant]
-  listed = between.join(f"{name}={x}" for name, x in fields.items())
+  size_list = between.join(f"{name}={x}" for name, x in fields.items())
   make = functools.partial(
     pretrain.make_pair, vocab_size=100, generator_multiplier=0.5
   )
-  assert make(variant=listed) == make(variant=variant)
-  typed = make(variant=f"type_vocab_size=3{between}{listed}")
+  assert make(variant=size_list) == make(variant=variant)
+  typed = make(variant=f"type_vocab_size=3{between}{size_list}")
   assert pretrain.param_shapes(typed)["embeddings"]["type"].shape[0] == 3
 
 
-LIST = dict(embedding_size=8, width=12, layers=1, heads=3, ffn=7)
+SIZES = dict(embedding_size=8, width=12, layers=1, heads=3, ffn=7)
 
 
-def listed(**changed):
-  return " ".join(f"{k}={x}" for k, x in {**LIST, **changed}.items() if x)
+def make_size_list(**changed):
+  return " ".join(f"{k}={x}" for k, x in {**SIZES, **changed}.items() if x)
 
 
 @pytest.mark.parametrize(
   ("variant", "match"),
   [
     (
-      listed(depth=3),
+      make_size_list(depth=3),
       "depth=3. Choose tiny.*embedding_size=.*type_vocab_size=",
     ),
-    (listed(heads=None, ffn=None), "no heads, no ffn"),
-    (listed() + " ffn=7", "ffn twice"),
-    (listed(layers="two"), "layers=two"),
-    (listed(layers="0"), "layers=0"),
-    (listed(width="-4"), "width=-4"),
-    (listed(width="4.5"), "width=4.5"),
-    (listed(width="1" * 5_000), "width=111"),
-    (listed(heads=5), "5 heads do not divide a width of 12"),
+    (make_size_list(heads=None, ffn=None), "no heads, no ffn"),
+    (make_size_list() + " ffn=7", "ffn twice"),
+    (make_size_list(layers="two"), "layers=two"),
+    (make_size_list(layers="0"), "layers=0"),
+    (make_size_list(width="-4"), "width=-4"),
+    (make_size_list(width="4.5"), "width=4.5"),
+    (make_size_list(width="1" * 5_000), "width=111"),
+    (make_size_list(heads=5), "5 heads do not divide a width of 12"),
     ("smal", "'smal' is unknown"),
     ("small width=4", "small, no embedding_size"),
   ],
 )
 @pytest.mark.parametrize("name", ["model.variant", "generator.variant"])
-def test_a_list_that_is_none_is_refused_by_name(name, variant, match):
+def test_an_invalid_variant_is_an_error_with_its_key(name, variant, match):
   part, _, key = name.partition(".")
-  given = {"variant": listed(), "generator_variant": listed()}
-  given[key if part == "model" else "generator_variant"] = variant
-  where = part if "divide" in match else name
-  with pytest.raises(InputError, match=f"^{where}.*{match}"):
-    pretrain.make_pair(vocab_size=9, generator_multiplier=1, **given)
+  variants = {
+    "variant": make_size_list(),
+    "generator_variant": make_size_list(),
+  }
+  variants[key if part == "model" else "generator_variant"] = variant
+  network_or_key = part if "divide" in match else name
+  with pytest.raises(InputError, match=f"^{network_or_key}.*{match}"):
+    pretrain.make_pair(vocab_size=9, generator_multiplier=1, **variants)
 
 
-def test_a_generator_may_have_sizes_of_its_own():
+def test_a_generator_can_have_its_own_sizes():
   model = pretrain.make_pair(
     vocab_size=9,
-    variant=listed(type_vocab_size=3),
+    variant=make_size_list(type_vocab_size=3),
     generator_multiplier=0.25,
-    generator_variant=listed(width=10, heads=5, layers=2),
+    generator_variant=make_size_list(width=10, heads=5, layers=2),
   )
   g = model.generator_config
   assert (g.width, g.heads, g.layers, g.ffn) == (10, 5, 2, 7)
-  assert g.type_vocab_size == 3  # the embeddings are the discriminator's
+  assert g.type_vocab_size == 3  # that of the shared embeddings
   pretrain.param_shapes(model)
 
 
 @pytest.mark.parametrize("name", ["embedding_size", "type_vocab_size"])
-def test_a_generator_has_the_discriminators_embeddings(name):
+def test_embeddings_of_another_size_are_an_error(name):
   with pytest.raises(InputError, match=f"generator.variant=.* {name}=5"):
     pretrain.make_pair(
       vocab_size=9,
-      variant=listed(),
+      variant=make_size_list(),
       generator_multiplier=0.5,
-      generator_variant=listed(**{name: 5}),
+      generator_variant=make_size_list(**{name: 5}),
     )
 
 
-def test_an_unknown_variant_or_backbone_is_refused_with_the_known_ones():
+def test_an_unknown_variant_or_backbone_is_an_error():
   make = functools.partial(
     pretrain.make_pair, vocab_size=9, generator_multiplier=0.5
   )
@@ -214,10 +225,10 @@ def test_an_unknown_variant_or_backbone_is_refused_with_the_known_ones():
   with pytest.raises(InputError, match="3 heads do not divide"):
     make(variant="tiny", heads=3)
   with pytest.raises(InputError, match="backbone='heads' is not a backbone"):
-    make(variant="tiny", backbone="heads")  # a module, and no backbone
+    make(variant="tiny", backbone="heads")  # another module of models/
 
 
-def test_logits_of_slots_are_products_with_the_word_table_and_a_bias():
+def test_vocabulary_logits_are_products_with_the_word_table_and_a_bias():
   rng = np.random.default_rng(0)
   shapes = (2, 3, 4), (7, 4), (7,)
   vectors, word, bias = (rng.normal(size=n).astype("f4") for n in shapes)

@@ -1,4 +1,4 @@
-"""ELECTRA's terms and gradients equal the oracle's in every reading."""
+"""ELECTRA's terms and gradients equal the oracle's for all options."""
 
 import dataclasses
 import functools
@@ -20,12 +20,12 @@ ALL_ON = {"soft_weight": 1.0, "sentence_weight": 1.0}
 case_of = functools.cache(oracle.make_case)
 
 
-def test_published_recipe_equals_the_oracle():
+def test_terms_of_the_published_recipe_equal_the_oracle():
   recipe = oracle.make_options(**ALL_ON)
   mode = {"pair": True, "train": True, "compiled": True}
-  want = oracle.check_terms(recipe, case_of(0), **mode)
-  false, wrong = want["corrected_of_mismatches"]
-  assert 0 < false < wrong < want["soft"][1]
+  expected = oracle.check_terms(recipe, case_of(0), **mode)
+  false, wrong = expected["corrected_of_mismatches"]
+  assert 0 < false < wrong < expected["soft"][1]
 
 
 def test_gradients_of_the_published_recipe_equal_the_oracle():
@@ -50,7 +50,7 @@ def test_gradients_of_the_published_recipe_equal_the_oracle():
     for value in values[1:]
   ],
 )
-def test_each_reading_equals_the_oracle_in_terms_and_gradients(name, value):
+def test_terms_and_gradients_of_each_reading_equal_the_oracle(name, value):
   recipe = oracle.make_options(**ALL_ON | {name: value})
   oracle.check_terms(recipe, case_of(0), pair=True, train=True)
   oracle.check_gradients(recipe, case_of(0), pair=True)
@@ -82,7 +82,7 @@ def test_random_recipes_equal_the_oracle(fields, layout):
 
 
 @pytest.mark.parametrize("reading", options.CHOICES["discriminator"])
-def test_a_spared_token_is_judged_as_the_reading_says(reading):
+def test_a_sampled_synonym_has_the_label_of_the_reading(reading):
   recipe = oracle.make_options(discriminator=reading, sampling_temperature=9.0)
   case = case_of(2)
   grad = oracle.gradients(recipe, case)["detect"]["opinion"]
@@ -103,13 +103,13 @@ def test_a_spared_token_is_judged_as_the_reading_says(reading):
       assert (grad[place] != 0) == (case.documents_BxL[place] != 0)
 
 
-def test_a_batch_without_slots_is_all_zeros():
+def test_terms_of_a_batch_of_padding_are_zero():
   case = case_of(1)
   case = dataclasses.replace(case, documents_BxL=0 * case.documents_BxL)
   recipe = oracle.make_options(smoothing=0.5, discriminator="relabel", **ALL_ON)
-  want = oracle.check_terms(recipe, case, pair=True, train=False)
-  for name in want.keys() - {"detect_histogram"}:
-    assert want[name] == (0, 0), name
+  expected = oracle.check_terms(recipe, case, pair=True, train=False)
+  for name in expected.keys() - {"detect_histogram"}:
+    assert expected[name] == (0, 0), name
 
 
 @pytest.mark.parametrize("train", [True, False])
@@ -125,19 +125,22 @@ def test_both_sentences_are_encoded_with_the_same_dropout(
   oracle.compute_terms(recipe, case_of(1), pair=True, train=train, model=model)
   name = "generator" if encoder == "generator" else "state"
   keys = [keys_B for network, _, keys_B in model.encoded if network == name]
-  again = (encoder, prediction) != ("kept", "sample")
-  assert len(model.encoded) == 2 + again  # what detection encodes is reused
+  num_more = (encoder, prediction) != ("kept", "sample")
+  # The hidden states of detection are reused if they are of the same rows.
+  assert len(model.encoded) == 2 + num_more
   for keys_B in keys:
     assert (keys_B == keys[0]).all() if train else keys_B is None
 
 
-def test_the_histogram_holds_each_real_token_once():
+def test_the_histograms_count_each_real_token_once():
   case = case_of(3)
   case = oracle.set_params(case, opinion=9 * case.params["opinion"])
-  want = oracle.check_terms(oracle.make_options(), case, pair=True, train=True)
-  replaced_C, original_C = want["detect_histogram"]
-  assert replaced_C.sum() == want["replaced"][0] > 0
-  assert (replaced_C + original_C).sum() == want["detect"][1]
+  expected = oracle.check_terms(
+    oracle.make_options(), case, pair=True, train=True
+  )
+  replaced_C, original_C = expected["detect_histogram"]
+  assert replaced_C.sum() == expected["replaced"][0] > 0
+  assert (replaced_C + original_C).sum() == expected["detect"][1]
   assert original_C[0] and original_C[-1]  # beyond the range
   assert len(original_C) == electra.HISTOGRAM_BINS
 
@@ -146,7 +149,7 @@ def test_the_histogram_holds_each_real_token_once():
 
 
 @functools.cache
-def params_of():
+def init_params():
   init = functools.partial(pretrain.init_params, tiny.make_model())
   return jax.jit(init)(jax.random.key(0))
 
@@ -165,10 +168,10 @@ def compiled(train, dtype="float32"):
 
 
 def terms_of(batch, *, train=True, dtype="float32"):
-  return jax.device_get(compiled(train, dtype)(params_of(), batch))
+  return jax.device_get(compiled(train, dtype)(init_params(), batch))
 
 
-def test_padding_and_the_order_of_rows_change_nothing():
+def test_padding_and_the_order_of_rows_have_no_effect():
   batch = tiny.make_batch(2)
   junk = {name: array.copy() for name, array in batch.items()}
   padding = batch["documents"] == 0
@@ -183,23 +186,23 @@ def test_padding_and_the_order_of_rows_change_nothing():
   jax.tree.map(close, base, shuffled)
 
 
-def test_dropout_is_on_in_training_alone():
+def test_dropout_is_on_in_training_only():
   batch = tiny.make_batch(0)
-  quiet, noisy = terms_of(batch, train=False), terms_of(batch)
+  evaluated, trained = terms_of(batch, train=False), terms_of(batch)
   for name in ("mlm", "detect"):
-    assert abs(noisy[name][0] / quiet[name][0] - 1) > 1e-4
+    assert abs(trained[name][0] / evaluated[name][0] - 1) > 1e-4
   other_rows = {**batch, "row": batch["row"] + 100}
   moved = terms_of(other_rows, train=False)["mlm_uncorrected"]
-  assert moved[0] != quiet["mlm_uncorrected"][0]  # other masks
+  assert moved[0] != evaluated["mlm_uncorrected"][0]  # other masks
 
 
-def test_a_term_trains_its_own_networks():
+def test_each_term_trains_its_own_networks():
   recipe = oracle.make_options(
     soft_prediction="expected", sentence_encoder="generator", **ALL_ON
   )
   shared = {f"embeddings/{x}" for x in ("word", "position", "type", "norm")}
   generator = {"generator", "generator_head"}
-  assert tiny.trained_parts(tiny.make_model(layers=1), recipe) == {
+  assert tiny.params_with_gradient(tiny.make_model(layers=1), recipe) == {
     "mlm": shared | generator,
     "soft": shared | generator,
     "sentence": shared | {"generator"},
@@ -208,11 +211,11 @@ def test_a_term_trains_its_own_networks():
   }
 
 
-def test_losses_of_an_untrained_pair_are_those_of_guessing():
+def test_losses_of_an_untrained_pair_are_those_of_chance():
   terms = terms_of(tiny.make_batch(0, rows=32), train=False)
-  mean = lambda name: float(terms[name][0] / terms[name][1])
-  assert mean("mlm_uncorrected") == pytest.approx(math.log(tiny.V), rel=0.01)
-  assert mean("detect") == pytest.approx(math.log(2), rel=0.25)
+  means = {n: terms[n][0] / terms[n][1] for n in ("mlm_uncorrected", "detect")}
+  assert means["mlm_uncorrected"] == pytest.approx(math.log(tiny.V), rel=0.01)
+  assert means["detect"] == pytest.approx(math.log(2), rel=0.25)
 
 
 def test_bfloat16_agrees_with_float32():

@@ -1,4 +1,4 @@
-"""BERT's terms equal the oracle's; plain BERT where nothing is corrected."""
+"""BERT's terms equal the oracle's, and without correction plain BERT's."""
 
 import dataclasses
 import functools
@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import oracle, tiny
-from truenegs_jax.objectives import options, output_softmax, slot_predictions
+from truenegs_jax.objectives import masking, options, output_softmax
 from truenegs_jax.runtime import rng
 from truenegs_jax.train import step
 
 ALL_ON = {"soft_weight": 1.0, "sentence_weight": 1.0}
-EVERYTHING = np.ones((tiny.V, tiny.V), bool)
+ALL_LISTED = np.ones((tiny.V, tiny.V), bool)
 case_of = functools.cache(oracle.make_case)
 
 
-def test_the_published_recipe_equals_the_oracle():
+def test_terms_of_the_published_recipe_equal_the_oracle():
   recipe = oracle.make_options(**ALL_ON)
   mode = {"pair": False, "train": False, "compiled": True}
   oracle.check_terms(recipe, case_of(0), **mode)
@@ -28,13 +28,13 @@ def test_the_published_recipe_equals_the_oracle():
 
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("layout", ["bits", "ids"])
-def test_the_whole_recipe_equals_the_oracle(layout, train):
+def test_all_terms_and_gradients_equal_the_oracle(layout, train):
   recipe = oracle.make_options(smoothing=0.3, temperature=0.5, **ALL_ON)
   case = case_of(0, layout=layout)
-  want = oracle.check_terms(recipe, case, pair=False, train=train)
-  false, wrong = want["corrected_of_mismatches"]
-  assert 0 < false < wrong < want["corrected_of_slots"][1]
-  assert ("mlm_hidden" in want) != train
+  expected = oracle.check_terms(recipe, case, pair=False, train=train)
+  false, wrong = expected["corrected_of_mismatches"]
+  assert 0 < false < wrong < expected["corrected_of_slots"][1]
+  assert ("mlm_hidden" in expected) != train
   oracle.check_gradients(recipe, case, pair=False)
 
 
@@ -60,8 +60,8 @@ def test_random_recipes_equal_the_oracle(fields, train):
   oracle.check_terms(recipe, case_of(1), pair=False, train=train)
 
 
-def predicted(case, tokens_BxL, listed_VxV=EVERYTHING):
-  """The case with a surely predicted token at each place, and a table."""
+def make_predictions_certain(case, tokens_BxL, listed_VxV=ALL_LISTED):
+  """Makes the predictions of a case certain, and replaces its table."""
   logits = case.params["logits"].copy()
   np.put_along_axis(logits, tokens_BxL[..., None], 30.0, axis=-1)
   case = dataclasses.replace(case, listed_VxV=listed_VxV)
@@ -72,61 +72,63 @@ def predicted(case, tokens_BxL, listed_VxV=EVERYTHING):
 @pytest.mark.parametrize("normalizer", ["kept", "slots"])
 def test_every_slot_can_be_corrected(normalizer, layout):
   case, last = case_of(1, layout=layout), tiny.V - 1
-  case = predicted(case, np.where(case.tokens_BxL == last, 5, last))
+  case = make_predictions_certain(
+    case, np.where(case.tokens_BxL == last, 5, last)
+  )
   recipe = oracle.make_options(
     normalizer=normalizer, strict_subword=False, **ALL_ON
   )
-  want = oracle.check_terms(recipe, case, pair=False, train=True)
-  slots = want["corrected_of_slots"][1]
-  assert slots and want["mlm"] == (0, slots if normalizer == "slots" else 0)
-  assert want["corrected_of_slots"] == want["corrected_of_mismatches"]
+  expected = oracle.check_terms(recipe, case, pair=False, train=True)
+  slots = expected["corrected_of_slots"][1]
+  assert slots and expected["mlm"] == (0, slots if normalizer == "slots" else 0)
+  assert expected["corrected_of_slots"] == expected["corrected_of_mismatches"]
 
 
 @pytest.mark.parametrize("include_self", [False, True])
-def test_only_the_naive_reading_drops_right_predictions(include_self):
-  case = predicted(case_of(1), case_of(1).tokens_BxL)
+def test_only_include_self_drops_correct_predictions(include_self):
+  case = make_predictions_certain(case_of(1), case_of(1).tokens_BxL)
   recipe = oracle.make_options(
     include_self=include_self, strict_subword=False, **ALL_ON
   )
-  want = oracle.check_terms(recipe, case, pair=False, train=False)
-  slots = want["corrected_of_slots"][1]
-  assert slots and want["mlm"][1] == (0 if include_self else slots)
-  assert want["corrected_of_mismatches"] == (0, 0)
-  assert want["soft"] == (0, slots) and want["sentence"][0] == 0
+  expected = oracle.check_terms(recipe, case, pair=False, train=False)
+  slots = expected["corrected_of_slots"][1]
+  assert slots and expected["mlm"][1] == (0 if include_self else slots)
+  assert expected["corrected_of_mismatches"] == (0, 0)
+  assert expected["soft"] == (0, slots) and expected["sentence"][0] == 0
 
 
-def test_a_recipe_that_looks_nothing_up_needs_no_table():
+def test_a_recipe_without_synonyms_needs_no_table():
   recipe = oracle.make_options(hard_correction=False, temperature=2.0, **ALL_ON)
   terms = oracle.make_objective(recipe, case_of(1), pair=False, train=True)
-  want = oracle.expected_terms(recipe, case_of(1), pair=False, train=True)
-  got = terms(case_of(1).params, aux={})
-  np.testing.assert_allclose(got["mlm"][0], want["mlm"][0], rtol=1e-6)
+  expected = oracle.expected_terms(recipe, case_of(1), pair=False, train=True)
+  result = terms(case_of(1).params, aux={})
+  np.testing.assert_allclose(result["mlm"][0], expected["mlm"][0], rtol=1e-6)
 
 
-def test_a_word_that_goes_on_is_corrected_by_the_loose_reading_alone():
-  """A piece follows at 7; at 11 and 17 another document, at the end none."""
+def test_strict_subword_corrects_only_ends_of_words():
+  """Position 7 precedes a piece; 11, 17 and 23 end their document."""
   piece = int(oracle.PIECES[0])
   tokens_BxL = np.full((oracle.B, oracle.L), 6, np.int32)
   documents_BxL = np.ones_like(tokens_BxL)
-  tokens_BxL[:, 0] = piece  # what follows the end of the row, if rolled
+  tokens_BxL[:, 0] = piece  # would follow the end of the row if it wrapped
   tokens_BxL[:, 8] = tokens_BxL[:, 12] = piece
   tokens_BxL[:, 18:] = piece
   documents_BxL[:, 12:], documents_BxL[2:, 18:] = 2, 0
   case = dataclasses.replace(
     case_of(2), tokens_BxL=tokens_BxL, documents_BxL=documents_BxL
   )
-  case = predicted(case, np.full_like(tokens_BxL, 7))
+  case = make_predictions_certain(case, np.full_like(tokens_BxL, 7))
   ends = oracle.find_word_ends(case)
   assert not ends[:, 7].any() and ends[:, 11].all() and ends[0, 23]
   assert ends[2:, 17].all() and not ends[:2, 17].any()
   for strict in (False, True):
     recipe = oracle.make_options(strict_subword=strict)
-    want = oracle.check_terms(recipe, case, pair=False, train=True)
+    expected = oracle.check_terms(recipe, case, pair=False, train=True)
     slots = oracle.draw_slots(recipe, case).slots
     kept = [not ends[s.row, s.position] for s in slots]
     assert any(kept) and not all(kept)
     false = len(slots) - sum(kept) * strict
-    assert want["corrected_of_slots"] == (false, len(slots))
+    assert expected["corrected_of_slots"] == (false, len(slots))
 
 
 @pytest.mark.parametrize("layout", ["bits", "ids"])
@@ -134,12 +136,10 @@ def test_a_word_that_goes_on_is_corrected_by_the_loose_reading_alone():
   "reading",
   [{}, {"prediction": "sample"}, {"include_self": True, "smoothing": 0.2}],
 )
-def test_a_corrected_slot_sends_nothing_and_the_others_what_they_did(
-  reading, layout
-):
+def test_only_corrected_slots_have_no_gradient(reading, layout):
   recipe, case = oracle.make_options(**reading), case_of(2, layout=layout)
   plain = dataclasses.replace(recipe, hard_correction=False)
-  got, want = (
+  result, expected = (
     oracle.gradients(r, case, pair=False)["mlm"]["logits"]
     for r in (recipe, plain)
   )
@@ -149,17 +149,17 @@ def test_a_corrected_slot_sends_nothing_and_the_others_what_they_did(
   }
   assert 0 < sum(corrected.values()) < len(corrected)
   for place in np.ndindex(case.tokens_BxL.shape):
-    assert want[place].any() == (place in corrected)
+    assert expected[place].any() == (place in corrected)
     if corrected.get(place):
-      assert not got[place].any()
+      assert not result[place].any()
     else:
-      np.testing.assert_array_equal(got[place], want[place])
+      np.testing.assert_array_equal(result[place], expected[place])
 
 
 @pytest.mark.parametrize(
   ("temperature", "smoothing"), [(0.5, 0.0), (2.0, 0.7), (1.0, 1.0)]
 )
-def test_the_loss_pulls_to_its_target_and_no_further(temperature, smoothing):
+def test_the_gradient_is_softmax_minus_target(temperature, smoothing):
   recipe = oracle.make_options(
     hard_correction=False, temperature=temperature, smoothing=smoothing
   )
@@ -184,13 +184,13 @@ def test_the_loss_pulls_to_its_target_and_no_further(temperature, smoothing):
 # --- the real network ---------------------------------------------------------
 
 
-def test_a_term_trains_its_one_network_and_none_the_next_sentence_head():
+def test_terms_train_the_network_but_not_the_next_sentence_head():
   recipe = oracle.make_options(
     smoothing=0.1, sentence_encoder="generator", **ALL_ON
   )
   shared = {f"embeddings/{x}" for x in ("word", "position", "type", "norm")}
   model = tiny.make_bert(layers=1, pooler=True)
-  assert tiny.trained_parts(model, recipe) == {
+  assert tiny.params_with_gradient(model, recipe) == {
     "mlm": shared | {"bert", "bert_head"},
     "soft": {"embeddings/word"},
     "sentence": shared | {"bert"},
@@ -199,9 +199,9 @@ def test_a_term_trains_its_one_network_and_none_the_next_sentence_head():
 
 
 def plain_bert(params, model, masking_options, inputs, keys_B):
-  """Mean loss of BERT's masked tokens, without a word about negatives."""
+  """Computes the mean loss of masked tokens without any correction."""
   keys = functools.partial(rng.purpose_keys, keys_B)
-  slots, masked_BxL = slot_predictions.masking.hide_slots(
+  slots, masked_BxL = masking.hide_slots(
     inputs["tokens"], inputs["documents"], keys(rng.MASK), masking_options
   )
   bound = model.bind({"params": params})
@@ -216,18 +216,19 @@ def plain_bert(params, model, masking_options, inputs, keys_B):
   return loss / jnp.maximum(slots.weight_BxK.sum(), 1.0)
 
 
-def test_baseline_is_plain_bert_bit_for_bit_and_computes_nothing_else():
+def test_the_baseline_equals_plain_bert_in_bits_and_cost():
   recipe = tiny.make_options(hard_correction=False, soft_weight=0.0)
   model, inputs = tiny.make_bert(layers=1), tiny.make_batch(0)
   inputs = jax.tree.map(jnp.asarray, inputs)
   keys_B = rng.row_keys(jax.random.key(0), 0, inputs.pop("row"))
   objective = tiny.make_objective(model, recipe, train=True)
-  ours = lambda params: step.total_loss(
-    objective(params, inputs, keys_B, {}), {"mlm": 1.0}
-  )
-  plain = lambda params: plain_bert(
-    params, model, recipe.masking, inputs, keys_B
-  )
+
+  def ours(params):
+    return step.total_loss(objective(params, inputs, keys_B, {}), {"mlm": 1.0})
+
+  def plain(params):
+    return plain_bert(params, model, recipe.masking, inputs, keys_B)
+
   params = tiny.random_params(model)
   compiled = [
     jax.jit(jax.value_and_grad(fn)).lower(params).compile()
@@ -254,15 +255,15 @@ def test_a_step_does_not_depend_on_accumulation():
     )
     return jax.device_get(run(run(state, batch, aux)[0], batch, aux))
 
-  (whole, terms), (accumulated, other_terms) = train(1), train(2)
+  (single, terms), (accumulated, other_terms) = train(1), train(2)
   for name in (*weights, "corrected_of_slots", "grad_norm"):
     assert terms[name][1] == other_terms[name][1], name
     np.testing.assert_allclose(
       terms[name][0], other_terms[name][0], rtol=1e-4, err_msg=name
     )
   close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
-  jax.tree.map(close, whole.params, accumulated.params)
+  jax.tree.map(close, single.params, accumulated.params)
   # All parts have moved but the next-sentence head, which is carried.
   for part, start in jax.device_get(state).params.items():
-    still = jax.tree.map(np.array_equal, start, whole.params[part])
-    assert all(jax.tree.leaves(still)) == (part == "pooled"), part
+    unchanged = jax.tree.map(np.array_equal, start, single.params[part])
+    assert all(jax.tree.leaves(unchanged)) == (part == "pooled"), part

@@ -1,4 +1,6 @@
-"""Recipes in words, and readings that earlier versions had."""
+"""Descriptions of recipes, and options of earlier versions."""
+
+import functools
 
 import pytest
 from configs import electra_demo
@@ -26,18 +28,18 @@ from truenegs_jax.train import build_run
     ),
   ],
 )
-def test_a_recipe_in_words(recipe, changes, text):
+def test_descriptions_of_recipes(recipe, changes, text):
   c = electra_demo.get_config(recipe)
   c.negatives.update(changes)
   assert build_run.describe_objective(c) == text
 
 
-def test_a_saved_recipe_keeps_the_words_of_its_version():
-  """Keys that are gone, at their old default and not; a key that is missing."""
+def test_a_saved_recipe_is_described_by_its_own_options():
+  """A removed key is described only if its value is not supported."""
   saved = {"hard_correction": False, **options.REMOVED}
-  describe = lambda negatives: options.describe(
+  describe = functools.partial(
+    options.describe,
     "mlm",
-    negatives,
     mask_prob=0.2,
     mask_style="80_10_10",
     sampling_temperature=1.0,

@@ -1,4 +1,4 @@
-"""Slots are filled by the model's own logits, once per place."""
+"""Predictions and samples of slots, and the sums over them."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from truenegs_jax.runtime import rng
 CASE = oracle.make_case(1)
 
 
-def guess(recipe, *, train=False):
+def predict_case(recipe, *, train=False):
   bound = oracle.StubModel().bind({"params": CASE.params})
   inputs, keys_B = oracle.make_inputs(CASE), oracle.make_keys(CASE)
   return slot_predictions.mask_and_predict(
@@ -23,9 +23,9 @@ def guess(recipe, *, train=False):
 
 
 @pytest.mark.parametrize("prediction", ["argmax", "sample"])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])  # without, and with logits
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])  # without and with logits
 @pytest.mark.parametrize("repeats", [False, True])
-def test_slots_are_filled_as_the_oracle_draws_them(
+def test_predictions_and_samples_equal_the_oracle(
   repeats, smoothing, prediction
 ):
   recipe = oracle.make_options(
@@ -34,40 +34,44 @@ def test_slots_are_filled_as_the_oracle_draws_them(
     smoothing=smoothing,
     sampling_temperature=9.0,
   )
-  got, want = guess(recipe), oracle.draw_slots(recipe, CASE)
-  assert (got.logits_BxKxV is not None) == bool(smoothing)
-  np.testing.assert_array_equal(got.masked_BxL, want.masked_BxL)
-  used = np.asarray(got.slots.weight_BxK) > 0
+  predictions, draws = predict_case(recipe), oracle.draw_slots(recipe, CASE)
+  assert (predictions.logits_BxKxV is not None) == bool(smoothing)
+  np.testing.assert_array_equal(predictions.masked_BxL, draws.masked_BxL)
+  in_use = np.asarray(predictions.slots.weight_BxK) > 0
   for name, field in (
     ("sampled_BxK", "sampled"),
     ("predicted_BxK", "prediction"),
     ("inputs_BxK", "masked_as"),
   ):
-    drawn = [getattr(slot, field) for slot in want.slots]
-    np.testing.assert_array_equal(np.asarray(getattr(got, name))[used], drawn)
-  # Slots of one place hold one token, which is what the row then holds.
-  places = {(s.row, s.position): s.prediction for s in want.slots}
-  assert (len(places) < len(want.slots)) == repeats
-  filled = slot_predictions.predicted_sentences(oracle.make_inputs(CASE), got)
+    drawn = [getattr(slot, field) for slot in draws.slots]
+    np.testing.assert_array_equal(
+      np.asarray(getattr(predictions, name))[in_use], drawn
+    )
+  # Slots at one position hold one token.
+  positions = {(s.row, s.position): s.prediction for s in draws.slots}
+  assert (len(positions) < len(draws.slots)) == repeats
+  filled = slot_predictions.predicted_sentences(
+    oracle.make_inputs(CASE), predictions
+  )
   expected_BxL = CASE.tokens_BxL.copy()
-  for place, token in places.items():
-    expected_BxL[place] = token
+  for position, token in positions.items():
+    expected_BxL[position] = token
   np.testing.assert_array_equal(filled["tokens"], expected_BxL)
   assert (filled["documents"] == CASE.documents_BxL).all()
 
 
-def test_every_draw_has_a_purpose_of_its_own():
-  """Masks do not depend on the sampling, nor either on dropout."""
+def test_masks_samples_and_dropout_are_independent():
+  """Neither masks nor samples depend on the others."""
   hot = oracle.make_options(sampling_temperature=9.0, prediction="sample")
-  base = guess(hot)
-  cold = guess(dataclasses.replace(hot, sampling_temperature=0.1))
-  trained = guess(hot, train=True)
+  base = predict_case(hot)
+  cold = predict_case(dataclasses.replace(hot, sampling_temperature=0.1))
+  in_training = predict_case(hot, train=True)
   np.testing.assert_array_equal(base.masked_BxL, cold.masked_BxL)
   assert (base.sampled_BxK != cold.sampled_BxK).any()
-  np.testing.assert_array_equal(base.sampled_BxK, trained.sampled_BxK)
+  np.testing.assert_array_equal(base.sampled_BxK, in_training.sampled_BxK)
 
 
-def test_dropout_has_keys_in_training_alone():
+def test_dropout_has_keys_in_training_only():
   keys_B = oracle.make_keys(CASE)
   assert slot_predictions.dropout_keys(keys_B, 1, train=False) is None
   keys = [slot_predictions.dropout_keys(keys_B, i, train=True) for i in (1, 2)]
@@ -75,7 +79,7 @@ def test_dropout_has_keys_in_training_alone():
   assert (jax.random.key_data(keys[0]) != jax.random.key_data(keys[1])).any()
 
 
-def test_a_sum_leaves_out_what_has_no_weight_even_if_it_is_nan():
+def test_weighted_sum_ignores_nan_without_weight():
   loss = jnp.array([1.0, jnp.nan, 3.0, jnp.inf])
   total, count = slot_predictions.weighted_sum(
     loss, jnp.array([1.0, 0.0, 0.5, 0.0])

@@ -1,4 +1,4 @@
-"""Regularizers obey their contracts, and train what the reading says."""
+"""Regularizers: values, gradients, and what each reading trains."""
 
 import functools
 
@@ -19,30 +19,30 @@ SIDES = {"predicted": {"word"}, "expected": {"word", "logits"}}
 case_of = functools.cache(oracle.make_case)
 
 
-def vectors(seed, shape=(2, 3, 8)):
+def draw_vectors(seed, shape=(2, 3, 8)):
   return jnp.asarray(np.random.default_rng(seed).normal(size=shape), "float32")
 
 
 @pytest.mark.parametrize("term", TERMS)
-def test_equal_vectors_cost_exactly_nothing_and_others_something(term):
-  a = vectors(0, (4, 64, 128))
+def test_the_loss_is_zero_for_equal_vectors_only(term):
+  a = draw_vectors(0, (4, 64, 128))
   for scale in (1.0, 1e-6, 0.0):
     np.testing.assert_array_equal(term(scale * a, scale * a), 0.0)
-  loss_BxK = term(vectors(0), vectors(1))
+  loss_BxK = term(draw_vectors(0), draw_vectors(1))
   assert loss_BxK.shape == (2, 3) and (loss_BxK > 0).all()
 
 
 @pytest.mark.parametrize("term", TERMS)
-def test_gradients_are_finite_and_half_precision_is_judged_in_f32(term):
-  zero, a = jnp.zeros((2, 3, 8)), vectors(0)
+def test_gradients_are_finite_and_losses_are_f32(term):
+  zero, a = jnp.zeros((2, 3, 8)), draw_vectors(0)
   for pair in ((zero, a), (a, zero), (zero, zero), (a, a), (1e-30 * a, a)):
     grads = jax.grad(lambda x, y: term(x, y).sum(), argnums=(0, 1))(*pair)
     assert all(np.isfinite(g).all() for g in grads)
-  half = [x.astype("bfloat16") for x in (a, vectors(1))]
-  loss = term(*half)
+  bfloat16_pair = [x.astype("bfloat16") for x in (a, draw_vectors(1))]
+  loss = term(*bfloat16_pair)
   assert loss.dtype == jnp.float32
-  want = term(*(x.astype("float32") for x in half))
-  np.testing.assert_allclose(loss, want, rtol=1e-5, atol=1e-6)
+  expected = term(*(x.astype("float32") for x in bfloat16_pair))
+  np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_cosine_of_equal_orthogonal_and_opposite_vectors():
@@ -52,35 +52,36 @@ def test_cosine_of_equal_orthogonal_and_opposite_vectors():
 
 
 def test_cosine_equals_numpy_in_value_and_gradient():
-  a, b = vectors(0), vectors(1)
+  a, b = draw_vectors(0), draw_vectors(1)
   x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
   norms = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
-  want = (x * y).sum(-1) / norms
-  np.testing.assert_allclose(cosine(a, b), 1 - want, rtol=1e-5, atol=1e-6)
-  got = jax.grad(lambda a, b: cosine(a, b).sum(), argnums=(0, 1))(a, b)
+  expected = (x * y).sum(-1) / norms
+  np.testing.assert_allclose(cosine(a, b), 1 - expected, rtol=1e-5, atol=1e-6)
+  result = jax.grad(lambda a, b: cosine(a, b).sum(), argnums=(0, 1))(a, b)
   # d cos / dx = y / |x||y| - cos x / |x|^2, and the same for y.
-  for grad, own, other in zip(got, (x, y), (y, x), strict=True):
+  for grad, own, other in zip(result, (x, y), (y, x), strict=True):
     square = (own**2).sum(-1, keepdims=True)
-    slope = other / norms[..., None] - want[..., None] * own / square
+    slope = other / norms[..., None] - expected[..., None] * own / square
     np.testing.assert_allclose(grad, -slope, rtol=1e-4, atol=1e-6)
 
 
 def test_sentence_divergence_equals_numpy_in_value_and_gradient():
-  """Equal to KL(p || q), about 1 for states of unit variance, not symmetric."""
-  p, q = (np.float64(vectors(seed, (4, 50, 256))) for seed in (2, 3))
-  normalize = lambda x: x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
-  log_p, log_q = normalize(p), normalize(3 * q)
-  want = (np.exp(log_p) * (log_p - log_q)).sum(axis=-1)
-  to_p = np.exp(log_p) * (log_p - log_q - want[..., None])
+  """It is KL(p || q), about 1 for states of unit variance."""
+  p, q = (np.float64(draw_vectors(seed, (4, 50, 256))) for seed in (2, 3))
+  log_p, log_q = (
+    x - np.log(np.exp(x).sum(axis=-1, keepdims=True)) for x in (p, 3 * q)
+  )
+  expected = (np.exp(log_p) * (log_p - log_q)).sum(axis=-1)
+  to_p = np.exp(log_p) * (log_p - log_q - expected[..., None])
   a, b = jnp.float32(p), jnp.float32(3 * q)
-  np.testing.assert_allclose(divergence(a, b), want, rtol=1e-4, atol=1e-5)
-  got = jax.grad(lambda a: divergence(a, b).sum())(a)
-  np.testing.assert_allclose(got, to_p, rtol=1e-3, atol=1e-5)
-  assert np.abs(divergence(b, a) - want).mean() > 0.1
+  np.testing.assert_allclose(divergence(a, b), expected, rtol=1e-4, atol=1e-5)
+  result = jax.grad(lambda a: divergence(a, b).sum())(a)
+  np.testing.assert_allclose(result, to_p, rtol=1e-3, atol=1e-5)
+  assert np.abs(divergence(b, a) - expected).mean() > 0.1
   assert 0.9 < divergence(a, jnp.float32(q)).mean() < 1.1
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones():
+def test_an_unknown_name_is_an_error_that_lists_the_choices():
   with pytest.raises(InputError, match="'kosine' is unknown.*cosine"):
     soft_regularization.get_regularizer("kosine")
 
@@ -104,22 +105,24 @@ def test_sentence_terms_equal_the_oracle(direction, target, prediction, pair):
     oracle.check_gradients(recipe, case_of(0), pair=pair)
 
 
-@pytest.mark.parametrize("side", options.CHOICES["soft_gradient"])
+@pytest.mark.parametrize("gradient_side", options.CHOICES["soft_gradient"])
 @pytest.mark.parametrize("prediction", SIDES)
-def test_soft_trains_the_sides_it_should(prediction, side):
+def test_the_word_term_trains_the_chosen_sides(prediction, gradient_side):
   recipe = oracle.make_options(
-    soft_weight=1.0, soft_prediction=prediction, soft_gradient=side
+    soft_weight=1.0, soft_prediction=prediction, soft_gradient=gradient_side
   )
   case = case_of(1)
   oracle.check_terms(recipe, case, pair=False, train=True)
   grads = oracle.gradients(recipe, case, pair=False)["soft"]
-  want = {"word"} if side == "gold" else SIDES[prediction]
-  assert {n for n, x in grads.items() if x.any()} == want
+  expected = {"word"} if gradient_side == "gold" else SIDES[prediction]
+  assert {n for n, x in grads.items() if x.any()} == expected
   slots = oracle.draw_slots(recipe, case).slots
   gold, judged = {s.gold for s in slots}, {s.prediction for s in slots}
-  rows = {"gold": gold, "predicted": judged, "both": gold | judged}[side]
+  rows = {"gold": gold, "predicted": judged, "both": gold | judged}[
+    gradient_side
+  ]
   touched = set(np.nonzero(grads["word"].any(axis=-1))[0])
-  if prediction == "predicted" or side == "gold":
+  if prediction == "predicted" or gradient_side == "gold":
     assert touched and touched <= rows
   if prediction == "predicted":  # a correct prediction moves nothing
     right = gold - {s.gold for s in slots if s.prediction != s.gold} - judged
@@ -127,7 +130,7 @@ def test_soft_trains_the_sides_it_should(prediction, side):
 
 
 @pytest.mark.parametrize("prediction", SIDES)
-def test_zero_rows_are_orthogonal_and_send_no_gradient(prediction):
+def test_zero_rows_are_orthogonal_and_have_no_gradient(prediction):
   word_VxE = case_of(1).params["word"].copy()
   word_VxE[::2] = 0.0
   case = oracle.set_params(case_of(1), word=word_VxE)
@@ -141,14 +144,14 @@ def test_zero_rows_are_orthogonal_and_send_no_gradient(prediction):
     assert np.isfinite(grad).all() and np.abs(grad).max() < 1e3
 
 
-def test_a_sentence_predicted_right_costs_nothing_under_dropout():
+def test_a_correct_sentence_has_no_loss_under_dropout():
   model = tiny.make_bert(dropout=0.3, layers=1)
   batch = {name: jnp.asarray(x) for name, x in tiny.make_batch(0).items()}
   keys_B = rng_lib.row_keys(jax.random.key(0), 0, batch["row"])
   params = tiny.random_params(model)
 
   @jax.jit
-  def cost(tokens_BxL, other_keys_B):
+  def sentence_loss(tokens_BxL, other_keys_B):
     bound = model.bind({"params": params})
     hidden_BxLxD = bound.encode({**batch, "tokens": tokens_BxL}, keys_B)
     return soft_regularization.sentence_term(
@@ -156,13 +159,13 @@ def test_a_sentence_predicted_right_costs_nothing_under_dropout():
     )[0]
 
   right = batch["tokens"]
-  assert abs(cost(right, keys_B)) < 1e-5
+  assert abs(sentence_loss(right, keys_B)) < 1e-5
   wrong = right.at[:, 2].set((right[:, 2] + 1) % tiny.V)
-  assert cost(wrong, keys_B) > 1e-3
-  assert cost(right, keys_B[::-1]) > 0.1  # charges the dropout
+  assert sentence_loss(wrong, keys_B) > 1e-3
+  assert sentence_loss(right, keys_B[::-1]) > 0.1  # measures the dropout
 
 
-def watched(word_VxE, seed=1, *, pair=True, train=True):
+def mean_pair_cosine(word_VxE, seed=1, *, pair=True, train=True):
   case = oracle.set_params(case_of(seed), word=word_VxE)
   terms = oracle.compute_terms(
     oracle.make_options(), case, pair=pair, train=train
@@ -172,19 +175,19 @@ def watched(word_VxE, seed=1, *, pair=True, train=True):
   return float(total / count)
 
 
-def test_the_watched_pairs_tell_a_collapsed_table_from_a_sound_one():
+def test_pair_cosine_detects_a_collapsed_table():
   rng = np.random.default_rng(0)
-  assert watched(np.eye(tiny.V)) == 0  # no word is paired with itself
-  assert np.isclose(watched(np.ones((tiny.V, 3))), 1)
-  assert abs(watched(rng.choice([-1.0, 1.0], (tiny.V, 1)))) < 0.2
-  assert 0.4 < watched(np.eye(2)[np.arange(tiny.V) % 2]) < 0.6
+  assert mean_pair_cosine(np.eye(tiny.V)) == 0  # no word is paired with itself
+  assert np.isclose(mean_pair_cosine(np.ones((tiny.V, 3))), 1)
+  assert abs(mean_pair_cosine(rng.choice([-1.0, 1.0], (tiny.V, 1)))) < 0.2
+  assert 0.4 < mean_pair_cosine(np.eye(2)[np.arange(tiny.V) % 2]) < 0.6
   # The same pairs for every batch and in every mode.
   table = rng.normal(size=(tiny.V, 3))
   for mode in ({"seed": 2}, {"pair": False}, {"train": False}):
-    assert watched(table, **mode) == watched(table)
+    assert mean_pair_cosine(table, **mode) == mean_pair_cosine(table)
 
 
-def test_the_mean_embedding_is_that_of_the_table():
+def test_the_mean_embedding_is_over_the_word_table():
   model = tiny.make_bert(layers=1)
   bound = model.bind({"params": tiny.random_params(model)})
   p_BxKxV = np.random.default_rng(0).dirichlet(np.ones(tiny.V), (2, 9))

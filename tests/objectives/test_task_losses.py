@@ -1,4 +1,4 @@
-"""Losses of tasks are what they are called; padding costs nothing."""
+"""Losses of tasks equal references, without padding and dropped rows."""
 
 import functools
 
@@ -16,7 +16,7 @@ ROWS = np.arange(B)
 
 
 class StubModel:
-  """A model of given logits, which notes its dropout keys."""
+  """A model with fixed logits, which records its dropout keys."""
 
   def __init__(self, **logits):
     self.logits, self.keys = logits, []
@@ -33,7 +33,7 @@ class StubModel:
 
 
 def make_inputs():
-  """Rows of two texts; the last two have no weight, the last none at all."""
+  """Builds rows of two texts: two without weight, the last of padding."""
   rng, inputs = np.random.default_rng(0), tiny.make_batch(0, B, L)
   inputs["documents"][-1] = 0
   ends = np.maximum(inputs["documents"].sum(axis=1), 4)
@@ -46,7 +46,7 @@ def make_inputs():
   }
 
 
-def terms_of(kind, inputs, *, train=False, reduction="mean", **logits):
+def compute_terms(kind, inputs, *, train=False, reduction="mean", **logits):
   model = StubModel(**logits)
   terms = task_losses.task_terms(
     None,
@@ -61,8 +61,8 @@ def terms_of(kind, inputs, *, train=False, reduction="mean", **logits):
   return jax.device_get(terms), model.keys
 
 
-def draw(seed, *shape):
-  """Logits; nobody reads those of a row without weight."""
+def draw_logits(seed, *shape):
+  """Draws logits, NaN in the last row, which has no weight."""
   x = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
   x[-1] = np.nan
   return x
@@ -85,24 +85,24 @@ def assert_loss(terms, losses_B):
   assert count == B - 2
 
 
-def test_classes_have_their_cross_entropy_and_accuracy():
-  inputs, logits_BxC = make_inputs(), draw(1, B, C)
-  terms, _ = terms_of("classes", inputs, class_logits=logits_BxC)
+def test_cross_entropy_and_accuracy_of_classes():
+  inputs, logits_BxC = make_inputs(), draw_logits(1, B, C)
+  terms, _ = compute_terms("classes", inputs, class_logits=logits_BxC)
   assert_loss(terms, -log_softmax(logits_BxC)[ROWS, inputs["label"]])
   right_B = logits_BxC.argmax(axis=1) == inputs["label"]
   assert terms["accuracy"] == (right_B[:-2].sum(), B - 2)
 
 
-def test_scores_have_their_squared_error():
-  inputs = make_inputs() | {"label": draw(2, B)}
-  score_Bx1 = draw(3, B, 1)
-  terms, _ = terms_of("score", inputs, class_logits=score_Bx1)
+def test_squared_error_of_scores():
+  inputs = make_inputs() | {"label": draw_logits(2, B)}
+  score_Bx1 = draw_logits(3, B, 1)
+  terms, _ = compute_terms("score", inputs, class_logits=score_Bx1)
   assert_loss(terms, (score_Bx1[:, 0] - inputs["label"]) ** 2)
 
 
-def test_spans_have_the_mean_of_two_cross_entropies_over_real_tokens():
-  inputs, logits_BxLx2 = make_inputs(), draw(4, B, L, 2)
-  terms, _ = terms_of("spans", inputs, span_logits=logits_BxLx2)
+def test_mean_cross_entropy_of_spans_is_over_real_tokens():
+  inputs, logits_BxLx2 = make_inputs(), draw_logits(4, B, L, 2)
+  terms, _ = compute_terms("spans", inputs, span_logits=logits_BxLx2)
   real_BxLx1 = (inputs["documents"] != 0)[..., None]
   logits_BxLx2 = np.where(real_BxLx1, logits_BxLx2, -1e9)
   losses_B = span_losses(inputs, logits_BxLx2[..., 0], logits_BxLx2[..., 1])
@@ -112,31 +112,35 @@ def test_spans_have_the_mean_of_two_cross_entropies_over_real_tokens():
     for name, x in inputs.items()
   }
   padded = np.pad(logits_BxLx2, ((0, 0), (0, 5), (0, 0)))
-  assert_loss(terms_of("spans", longer, span_logits=padded)[0], losses_B)
+  assert_loss(compute_terms("spans", longer, span_logits=padded)[0], losses_B)
 
 
-def test_the_joint_loss_adds_that_of_answerable_questions():
+def test_the_joint_loss_adds_that_of_unanswerable_questions():
   inputs = make_inputs()
-  start_BxL, end_BxL, answerable_B = draw(5, B, L), draw(6, B, L), draw(7, B)
+  start_BxL, end_BxL, answerable_B = (
+    draw_logits(5, B, L),
+    draw_logits(6, B, L),
+    draw_logits(7, B),
+  )
   logits = {"joint_logits": (start_BxL, end_BxL, answerable_B)}
-  terms, _ = terms_of("joint", inputs, **logits)
+  terms, _ = compute_terms("joint", inputs, **logits)
   losses_B = span_losses(inputs, start_BxL, end_BxL)
   assert_loss(terms, losses_B + 0.5 * np.log1p(np.exp(answerable_B)))
-  summed, _ = terms_of("joint", inputs, reduction="sum", **logits)
+  summed, _ = compute_terms("joint", inputs, reduction="sum", **logits)
   assert summed["loss"] == (terms["loss"][0], 1.0)
 
 
 @pytest.mark.parametrize("kind", task_losses.LOSSES)
-def test_dropout_is_on_in_training_alone(kind):
+def test_dropout_is_on_in_training_only(kind):
   row_BxL = jnp.zeros((B, L))
   logits = {
     "class_logits": jnp.zeros((B, C)),
     "span_logits": jnp.zeros((B, L, 2)),
     "joint_logits": (row_BxL, row_BxL, row_BxL[:, 0]),
   }
-  _, [trained] = terms_of(kind, make_inputs(), train=True, **logits)
-  _, [evaluated] = terms_of(kind, make_inputs(), **logits)
+  _, [training_keys] = compute_terms(kind, make_inputs(), train=True, **logits)
+  _, [evaluation_keys] = compute_terms(kind, make_inputs(), **logits)
   keys_B = rng_lib.row_keys(jax.random.key(0), 0, jnp.arange(B))
   purpose = rng_lib.DISCRIMINATOR_DROPOUT
-  assert evaluated is None
-  assert (trained == rng_lib.purpose_keys(keys_B, purpose)).all()
+  assert evaluation_keys is None
+  assert (training_keys == rng_lib.purpose_keys(keys_B, purpose)).all()

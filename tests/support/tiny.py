@@ -1,4 +1,4 @@
-"""A tiny model, recipe and batch for tests; nothing is read from disk."""
+"""A tiny model, recipe and batch for tests, without files."""
 
 import functools
 
@@ -21,25 +21,25 @@ WEIGHTS = {"mlm": 1.0, "detect": 50.0, "soft": 1.0}
 
 
 def make_model(**overrides) -> pretrain.ElectraPair:
-  """Two layers, 32 wide, generator 16 wide, embeddings 16 wide."""
+  """Builds a pair of two layers: widths 32 and 16, embeddings of 16."""
   return pretrain.make_pair(
     vocab_size=V, variant="tiny", generator_multiplier=0.5, **overrides
   )
 
 
 def make_bert(**overrides) -> pretrain.BertMlm:
-  """Two layers, 32 wide, embeddings as wide."""
+  """Builds a BERT of two layers; layers and embeddings are 32 wide."""
   return pretrain.make_bert(vocab_size=V, variant="tiny", **overrides)
 
 
 def make_options(*, masking=MASKING, **overrides) -> Options:
-  """Hard correction, of split words, too, and soft regularization on."""
+  """Builds options with hard correction, also of split words, and SR."""
   defaults = {"soft_weight": 1.0, "strict_subword": False}
   return Options(masking=masking, **{**defaults, **overrides})
 
 
 def make_batch(seed: int, rows: int = B, length: int = L) -> dict:
-  """Rows of random length >= 6 between [CLS] and [SEP], int32."""
+  """Draws rows of at least 6 tokens from [CLS] to [SEP], int32."""
   rng = np.random.default_rng(seed)
   tokens = rng.integers(5, V, (rows, length))
   ends = rng.integers(6, length + 1, rows)
@@ -56,7 +56,7 @@ def make_batch(seed: int, rows: int = B, length: int = L) -> dict:
 
 
 def dense_table(seed: int = 0, share: float = 0.2) -> np.ndarray:
-  """A random relation [V, V] without self pairs or special tokens."""
+  """Draws a synonym relation [V, V] without self pairs or specials."""
   dense = np.random.default_rng(seed).random((V, V)) < share
   np.fill_diagonal(dense, False)
   dense[:5], dense[:, :5] = False, False
@@ -64,7 +64,7 @@ def dense_table(seed: int = 0, share: float = 0.2) -> np.ndarray:
 
 
 def pack_bits(dense_VxV: np.ndarray) -> np.ndarray:
-  """uint32 words, entry b of a row being bit b % 32 of word b // 32."""
+  """Packs a relation: entry b of a row is bit b % 32 of word b // 32."""
   v = len(dense_VxV)
   padded = np.pad(dense_VxV, ((0, 0), (0, -v % 32)))
   packed = np.packbits(padded, axis=1, bitorder="little")
@@ -72,7 +72,7 @@ def pack_bits(dense_VxV: np.ndarray) -> np.ndarray:
 
 
 def list_ids(dense_VxV: np.ndarray) -> np.ndarray:
-  """The same relation as lists of ids, ascending, padded with -1."""
+  """Converts a relation to ascending lists of ids, padded with -1."""
   width = max(1, int(dense_VxV.sum(axis=1).max()))
   ids_VxS = np.full((len(dense_VxV), width), -1, np.int32)
   for row_S, flags_V in zip(ids_VxS, dense_VxV, strict=True):
@@ -82,14 +82,14 @@ def list_ids(dense_VxV: np.ndarray) -> np.ndarray:
 
 
 def make_objective(model, options, *, train: bool):
-  """ELECTRA's objective over a pair, BERT's over a BERT."""
+  """Returns the objective of a model: (params, batch, keys_B, aux)."""
   is_pair = isinstance(model, pretrain.ElectraPair)
   terms = electra.electra_terms if is_pair else mlm.mlm_terms
   return functools.partial(terms, model=model, options=options, train=train)
 
 
 def random_params(model):
-  """Random parameters of a model; compiles no init."""
+  """Draws parameters of a model without compiling its init."""
   rng = np.random.default_rng(0)
   return jax.tree.map(
     lambda x: jnp.asarray(0.3 * rng.normal(size=x.shape), x.dtype),
@@ -97,8 +97,8 @@ def random_params(model):
   )
 
 
-def trained_parts(model, options) -> dict[str, set[str]]:
-  """Term -> the parts of a model that it has a gradient for."""
+def params_with_gradient(model, options) -> dict[str, set[str]]:
+  """Returns term -> the groups of parameters that receive its gradient."""
   batch = jax.tree.map(jnp.asarray, make_batch(0, rows=3))
   keys_B = rng_lib.row_keys(jax.random.key(0), 0, batch.pop("row"))
   aux = make_aux() | {"continues_V": jnp.zeros(V, bool)}
@@ -106,8 +106,8 @@ def trained_parts(model, options) -> dict[str, set[str]]:
   names = ("mlm", "soft", "sentence", "detect", "pair_cosine")
 
   def sums(params):
-    found = terms(params, batch, keys_B, aux)
-    return {name: found[name][0] for name in names if name in found}
+    outcome = terms(params, batch, keys_B, aux)
+    return {name: outcome[name][0] for name in names if name in outcome}
 
   gradients = jax.jit(jax.jacrev(sums))(random_params(model))
   return {
@@ -122,12 +122,12 @@ def trained_parts(model, options) -> dict[str, set[str]]:
 
 
 def make_aux(seed: int = 0) -> dict:
-  """The random relation as packed bits on the device."""
+  """Returns a random relation as packed bits on the device."""
   return {"bits_VxW": jnp.asarray(pack_bits(dense_table(seed)))}
 
 
 def make_tx(peak: float = 1e-3, total_steps: int = 100):
-  """ELECTRA's optimizer and schedule."""
+  """Builds ELECTRA's optimizer with its schedule."""
   rate = optim.make_schedule(
     "electra", peak=peak, warmup_steps=5, total_steps=total_steps
   )
@@ -135,6 +135,6 @@ def make_tx(peak: float = 1e-3, total_steps: int = 100):
 
 
 def init_state(model, tx, seed: int = 0) -> step.TrainState:
-  """A fresh state on the default device."""
+  """Draws an initial state on the default device."""
   init_params = functools.partial(pretrain.init_params, model)
   return jax.jit(lambda: step.init_state(init_params, tx, seed))()

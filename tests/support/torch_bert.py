@@ -1,7 +1,7 @@
-"""BERT on true negatives once more, in PyTorch, one slot at a time.
+"""BERT on true negatives in PyTorch, one slot at a time.
 
-Shares no code with truenegs_jax: the network is that of transformers, and the
-loss of a slot is the one that `torch_electra` writes from the paper.
+It shares no code with truenegs_jax: the network is that of transformers, and
+the loss of a slot is `torch_electra`'s.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ class TorchBert:
   """BertForMaskedLM in f64, dropout off."""
 
   def __init__(self, config: dict, tensors: dict):
-    """Takes a `config.json` and named arrays."""
+    """Builds the network from fields of `config.json` and named arrays."""
     config = BertConfig(**config, attn_implementation="eager")
     self.bert = BertForMaskedLM(config).double().eval()
     weights = {name: torch.tensor(x) for name, x in tensors.items()}
@@ -26,13 +26,13 @@ class TorchBert:
       "cls.predictions.decoder.bias",
     }
     embeddings = self.bert.bert.embeddings.word_embeddings
-    # As PyTorch ships it, a real [PAD] token would get no gradient.
+    # Otherwise [PAD] tokens that are not padding would get no gradient.
     embeddings.padding_idx = None
     decoder = self.bert.cls.predictions.decoder
     assert decoder.weight is embeddings.weight
 
   def gradients(self, role: str) -> dict[str, np.ndarray]:
-    """The gradients by Hugging Face's names."""
+    """Returns the gradients by Hugging Face's names."""
     return {
       name: x.grad.numpy() for name, x in getattr(self, role).named_parameters()
     }
@@ -47,12 +47,12 @@ def bert_loss(
   soft_weight: float,
   **options,
 ) -> tuple[torch.Tensor, dict[str, float], dict[str, int]]:
-  """The whole loss, its parts, and how often each case occurred.
+  """Returns the total loss, its terms, and the number of slots of each case.
 
-  Devlin et al. 2019 without next sentences, with equations 2 and 3 of Zhang et
-  al. 2023; options as in `torch_electra.slot_losses`.
+  BERT's loss without next sentences (Devlin et al. 2019), with equations 2 and
+  3 of Zhang et al. 2023; options as in `torch_electra.slot_losses`.
   """
-  parts, cases = torch_electra.slot_losses(
+  terms, cases = torch_electra.slot_losses(
     network.bert,
     network.bert.bert.embeddings.word_embeddings.weight,
     batch,
@@ -60,5 +60,5 @@ def bert_loss(
     dense_VxV,
     **options,
   )
-  total = parts["mlm"] + soft_weight * parts["soft"]
-  return total, {name: x.item() for name, x in parts.items()}, cases
+  total = terms["mlm"] + soft_weight * terms["soft"]
+  return total, {name: x.item() for name, x in terms.items()}, cases

@@ -1,8 +1,8 @@
-"""ELECTRA on true negatives once more, in PyTorch, one slot at a time.
+"""ELECTRA on true negatives in PyTorch, one slot at a time.
 
-Shares no code with truenegs_jax: the networks are those of transformers, with
-one embedding block for both, and the loss is written from the paper. Masks and
-samples come from outside.
+It shares no code with truenegs_jax: the networks are those of transformers with
+one embedding block, and the loss follows the paper, from given masks and
+samples.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from transformers import (
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-  """What chance decided; arrays of numpy."""
+  """The masks and samples of a batch."""
 
   positions_BxK: np.ndarray
   used_BxK: np.ndarray  # bool
@@ -30,7 +30,7 @@ class TorchPair:
   """Generator and discriminator in f64 on one embedding block, dropout off."""
 
   def __init__(self, configs: dict, tensors: dict):
-    """Takes a `config.json` and named arrays for each of the two."""
+    """Builds both networks from fields of `config.json` and named arrays."""
     classes = dict(
       generator=ElectraForMaskedLM, discriminator=ElectraForPreTraining
     )
@@ -42,13 +42,13 @@ class TorchPair:
       assert not unexpected and set(missing) <= {"generator_lm_head.weight"}
       setattr(self, role, network)
     embeddings = self.discriminator.electra.embeddings
-    # As PyTorch ships it, a real [PAD] token would get no gradient.
+    # Otherwise [PAD] tokens that are not padding would get no gradient.
     embeddings.word_embeddings.padding_idx = None
     self.generator.electra.embeddings = embeddings
     self.generator.generator_lm_head.weight = embeddings.word_embeddings.weight
 
   def gradients(self, role: str) -> dict[str, np.ndarray]:
-    """The gradients of one network by Hugging Face's names."""
+    """Returns the gradients of one network by Hugging Face's names."""
     return {
       name: np.zeros(x.shape) if x.grad is None else x.grad.numpy()
       for name, x in getattr(self, role).named_parameters()
@@ -65,12 +65,12 @@ def electra_loss(
   soft_weight: float,
   **options,
 ) -> tuple[torch.Tensor, dict[str, float], dict[str, int]]:
-  """The whole loss, its parts, and how often each case occurred.
+  """Returns the total loss, its terms, and the number of slots of each case.
 
-  Equations 2 and 3 of Zhang et al. 2023 on top of Clark et al. 2020; options
-  as in `slot_losses`.
+  Equations 2 and 3 of Zhang et al. 2023 with ELECTRA's loss (Clark et al.
+  2020); options as in `slot_losses`.
   """
-  parts, cases = slot_losses(
+  terms, cases = slot_losses(
     pair.generator,
     pair.discriminator.electra.embeddings.word_embeddings.weight,
     batch,
@@ -82,17 +82,16 @@ def electra_loss(
   for b, k in zip(*np.nonzero(draws.used_BxK), strict=True):
     corrupted_BxL[b, draws.positions_BxK[b, k]] = draws.sampled_BxK[b, k]
   detect_BxL = _logits(pair.discriminator, batch, corrupted_BxL)
-  # What the discriminator sees differs from the text, or it does not: a sample
-  # that happens to be the original counts as original.
+  # A sample that equals the gold token counts as original.
   replaced_BxL = torch.tensor(corrupted_BxL != batch["tokens"]).double()
   real_BxL = torch.tensor(batch["documents"] > 0)
-  parts["detect"] = torch.nn.functional.binary_cross_entropy_with_logits(
+  terms["detect"] = torch.nn.functional.binary_cross_entropy_with_logits(
     detect_BxL[real_BxL], replaced_BxL[real_BxL]
   )
   total = (
-    parts["mlm"] + detect_weight * parts["detect"] + soft_weight * parts["soft"]
+    terms["mlm"] + detect_weight * terms["detect"] + soft_weight * terms["soft"]
   )
-  return total, {name: x.item() for name, x in parts.items()}, cases
+  return total, {name: x.item() for name, x in terms.items()}, cases
 
 
 def slot_losses(
@@ -106,7 +105,7 @@ def slot_losses(
   prediction: str,
   normalizer: str,
 ) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
-  """`mlm` and `soft` of a masked language model, and how often what occurred.
+  """Returns the terms `mlm` and `soft`, and the number of slots of each case.
 
   Equations 2 and 3 of Zhang et al. 2023.
   """
@@ -132,11 +131,11 @@ def slot_losses(
     cases["lucky"] += sampled == gold
     cases["right"] += predicted == gold
   divisor = cases["slots"] if normalizer == "slots" else len(mlm)
-  parts = {
+  terms = {
     "mlm": torch.stack(mlm).sum() / divisor,
     "soft": torch.stack(soft).mean(),
   }
-  return parts, cases
+  return terms, cases
 
 
 def _logits(network, batch, tokens_BxL: np.ndarray) -> torch.Tensor:
