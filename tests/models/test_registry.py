@@ -323,11 +323,11 @@ def test_remat_and_scan_work_with_accumulation_and_a_mesh(backbone):
 
   mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
   params, inputs, keys_B = loss_arguments(backbone)
-  got = gradient(
+  gradients = gradient(
     jax.device_put(params, sharding.replicated_sharding(mesh)),
     *jax.device_put((inputs, keys_B), sharding.batch_sharding(mesh)),
   )
-  assert_same_tree(plain_loss_and_gradient(backbone)[1], got, rtol=1e-6)
+  assert_same_tree(plain_loss_and_gradient(backbone)[1], gradients, rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ the fix (issue 41 of that repository).
 positions on average. A shared position counts once per slot in the losses but
 holds one token, that of its first slot, never an average.
 
-K depends on the length of the rows alone, for static shapes. Slots that a short
+K depends only on the length of the rows, for static shapes. Slots that a short
 row does not need have weight 0 and position 0.
 """
 
