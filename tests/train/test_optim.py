@@ -170,11 +170,7 @@ def make_network(layers, role="discriminator"):
   stack = {f"layer_{j}": {"key": {"kernel": 1.0}} for j in range(layers)}
   return {
     "embeddings": {"word": 1.0, "norm": {"scale": 1.0}},
-    role: {
-      **stack,
-      "project": {"kernel": 1.0},
-      "final_norm": {"scale": 1.0},
-    },
+    role: {**stack, "project": {"kernel": 1.0}, "final_norm": {"scale": 1.0}},
     "pooled": {"pooler": {"kernel": 1.0}},
     "task_head": {"output": {"kernel": 1.0, "bias": 1.0}},
   }

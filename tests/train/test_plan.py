@@ -103,10 +103,7 @@ def test_flops_include_sentence_encodings():
 
 @pytest.mark.parametrize(
   ("name", "arg"),
-  [
-    ("electra_small", "hc_glove,len512"),
-    ("bert_base", "sr_sent,runlocal"),
-  ],
+  [("electra_small", "hc_glove,len512"), ("bert_base", "sr_sent,runlocal")],
 )
 def test_dry_run_writes_nothing(name, arg, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)

@@ -239,8 +239,7 @@ def test_look_ups_of_split_tables(preset, placement, name):
   np.testing.assert_array_equal(compiled(*args), dense_VxV[a_BxK, b_BxK])
   # Devices exchange the entries of B x K slots, never the table.
   moved = re.findall(
-    r"= \(?(\w+\[[\d,]*\]).* all-(?:gather|to-all|reduce)\(",
-    compiled.as_text(),
+    r"= \(?(\w+\[[\d,]*\]).* all-(?:gather|to-all|reduce)\(", compiled.as_text()
   )
   sizes = [
     np.prod([int(n) for n in re.findall(r"\d+", shape.split("[")[1])])

@@ -246,10 +246,7 @@ def plain_losses(params, batch, keys_B, model):
     keys(rng.GENERATOR_DROPOUT),
   )
   outputs = output_softmax.compute(
-    vectors_BxKxE,
-    *bound.output_layer(),
-    slots.gold_BxK,
-    keys(rng.SAMPLE),
+    vectors_BxKxE, *bound.output_layer(), slots.gold_BxK, keys(rng.SAMPLE)
   )
   sampled_BxK = outputs.sampled_BxK
   mlm = jnp.where(slots.weight_BxK > 0, outputs.loss_BxK, 0.0).sum()

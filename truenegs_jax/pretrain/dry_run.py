@@ -21,6 +21,7 @@ from truenegs_jax.objectives.options import needs_table
 from truenegs_jax.synonyms import sources
 from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.weights.formats.find import Weights
+from truenegs_jax.weights.init import config_sizes
 from truenegs_jax.workdir.from_config import build_tokenizer
 
 
@@ -96,7 +97,7 @@ def _list_inputs(c: ConfigDict) -> list[str]:
 
 
 def _describe_weights(init: str) -> str:
-  if init == checks.REQUIRED:
+  if init == config_sizes.REQUIRED:
     return "--config.init=FOLDER"
   if _exists(init):
     return f"'{init}', which fit this config"

@@ -220,10 +220,7 @@ def _find_cases(
 
 
 def _export(
-  run: build_run.Run,
-  workdir: pathlib.Path,
-  tokenizer: Tokenizer,
-  params: Any,
+  run: build_run.Run, workdir: pathlib.Path, tokenizer: Tokenizer, params: Any
 ) -> str:
   """Exports a run if transformers has its architecture; returns a report."""
   if not hf_folder.has_counterpart(run.model):

@@ -24,15 +24,12 @@ from truenegs_jax.workdir.from_config import (
   check_ranges,
 )
 
-REQUIRED = config_sizes.REQUIRED  # the value of config.init
-
 
 def check_config(c: ConfigDict) -> None:
   """Checks the values of a config without reading a file.
 
   Raises:
-    InputError: a value is unknown or out of range, or values contradict one
-      another.
+    InputError: a value is unknown or out of range, or values conflict.
   """
   check_ranges(files.flatten(c.to_dict()), KEYS)
   if c.length > c.model.max_positions:
@@ -67,7 +64,7 @@ def check_required_files(
   """
   if saved:
     return
-  if c.init == REQUIRED:
+  if c.init == config_sizes.REQUIRED:
     raise InputError(
       "This config continues from weights, and none of this size are released."
       f" Set --config.init=FOLDER. {INIT_FORMATS}"
@@ -135,7 +132,7 @@ def _check_model(c: ConfigDict) -> None:
       f"init_skip={c.init_skip!r} needs weights to start from. Set"
       " --config.init=FOLDER or remove init_skip."
     )
-  if c.task == "corrections" and c.init in ("", REQUIRED):
+  if c.task == "corrections" and c.init in ("", config_sizes.REQUIRED):
     return  # the model is that of corrections.run
   if config_sizes.FROM_WEIGHTS in (c.model.variant, c.data.vocab):
     raise InputError(

@@ -153,8 +153,7 @@ def _train_steps(
     recent.append(terms | {"row_tokens": _count_tokens(batch)})
     done += 1
     if _is_due(done, output.log_every, run.steps):
-      # Loss weights and learning rate of the last update, which was number
-      # done - 1.
+      # The last update was that of step done - 1.
       weights = step.loss_weights_at(run.loss_weights, done - 1)
       pending.append((done, recent, weights, run.learning_rate(done - 1)))
       recent = []
@@ -182,10 +181,9 @@ def _train_steps(
 def evaluate(
   setup: setup_lib.TrainSetup, state: step.TrainState, held_out_rows: Rows
 ) -> list[metrics.Terms]:
-  """Returns the terms of each held-out batch, for `eval_rows` rows at least.
+  """Returns the terms of each held-out batch.
 
-  The number of rows is rounded up to whole batches; fewer rows are used if
-  `held_out_rows` has fewer.
+  Uses `eval_rows` rows, rounded up to whole batches, or all if there are fewer.
   """
   batch_size = setup.run.batch_size
   batches = itertools.islice(
@@ -197,14 +195,13 @@ def evaluate(
     math.ceil(setup.run.output.eval_rows / batch_size),
   )
   aux = {**setup.aux, **state.aux}
-  return [
-    jax.device_get(
-      setup.eval_step(
-        state.params, sharding.shard_batch(batch, setup.mesh), aux
-      )
+  held_out = []
+  for batch in batches:
+    on_device = sharding.shard_batch(batch, setup.mesh)
+    held_out.append(
+      jax.device_get(setup.eval_step(state.params, on_device, aux))
     )
-    for batch in batches
-  ]
+  return held_out
 
 
 def _count_tokens(batch: Mapping[str, np.ndarray]) -> tuple[int, int]:

@@ -189,11 +189,9 @@ class ProgressLine:
     """Shows a training record in the line, a held-out record above it."""
     metrics = []
     for name, template in PROGRESS_FORMATS.items():
-      if name not in record:
-        continue
-      if record[name] < PROGRESS_MINIMUMS.get(name, -math.inf):
-        continue  # false for NaN, which is shown
-      metrics.append(template.format(record[name]))
+      minimum = PROGRESS_MINIMUMS.get(name, -math.inf)
+      if name in record and not record[name] < minimum:  # NaN is shown
+        metrics.append(template.format(record[name]))
     if record["split"] != "train":
       text = " · ".join([f"held-out at step {record['step']:,}", *metrics])
       self._console.print(text, soft_wrap=True)

@@ -115,9 +115,7 @@ def make_optimizer(
     rate: schedule of the learning rate.
     weight_decay: coefficient of the decay, which the learning rate multiplies.
     clip_norm: largest norm of the gradient of all parameters.
-    b1: decay rate of the mean of gradients.
-    b2: decay rate of the mean of squared gradients.
-    epsilon: added to the root of the mean of squared gradients.
+    b1, b2, epsilon: as in `scale_by_plain_adam`.
     frozen: top-level names of parameters that get no gradient and must not
       change; they do not decay.
     lr_factors: tree of `layer_lr_factors`, which multiply the learning rate
@@ -132,11 +130,9 @@ def make_optimizer(
     optax.scale_by_learning_rate(rate),
   ]
   if lr_factors is not None:
-
-    def multiply(updates: optax.Updates, _: optax.Params) -> optax.Updates:
-      return jax.tree.map(operator.mul, updates, lr_factors)
-
-    transforms.append(optax.stateless(multiply))
+    transforms.append(
+      optax.stateless(lambda u, _: jax.tree.map(operator.mul, u, lr_factors))
+    )
   return optax.chain(*transforms)
 
 

@@ -29,10 +29,7 @@ TRAINING_PASSES = 3  # forward, and twice as many products backward
 
 
 def resolve_attention(
-  run: Run,
-  mesh: jax.sharding.Mesh,
-  *,
-  check: bool = False,
+  run: Run, mesh: jax.sharding.Mesh, *, check: bool = False
 ) -> tuple[Run, str]:
   """Chooses the attention implementation of a run for its training steps.
 

@@ -83,9 +83,7 @@ def open_checkpoints(
 ) -> checkpoints_lib.Checkpoints:
   """Opens the checkpoints of a workdir for writing."""
   return checkpoints_lib.Checkpoints(
-    workdir / files.CHECKPOINTS,
-    keep=output.keep,
-    keep_steps=output.keep_steps,
+    workdir / files.CHECKPOINTS, keep=output.keep, keep_steps=output.keep_steps
   )
 
 

@@ -304,12 +304,11 @@ def bytes_per_device(tree: Any) -> int:
 
 def _fit(partition: P, shape: tuple[int, ...], mesh: Mesh) -> P:
   """Removes the axes that do not divide their dimension."""
-  return P(
-    *(
-      axis if axis and size % mesh.shape[axis] == 0 else None
-      for axis, size in zip(partition, shape, strict=False)
-    )
-  )
+  axes = [
+    axis if axis and size % mesh.shape[axis] == 0 else None
+    for axis, size in zip(partition, shape, strict=False)
+  ]
+  return P(*axes)
 
 
 def _gather(x: jax.Array, split: NamedSharding) -> jax.Array:

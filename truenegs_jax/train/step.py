@@ -218,10 +218,7 @@ def _accumulated_gradient(
 
 
 def _update(
-  state: TrainState,
-  tx: optax.GradientTransformation,
-  terms: Terms,
-  grads: dict,
+  state: TrainState, tx: optax.GradientTransformation, terms: Terms, grads: dict
 ) -> tuple[TrainState, Terms]:
   """Updates parameters and optimizer if the gradient is finite."""
   grad_norm = optax.tree.norm(grads)

@@ -78,8 +78,7 @@ class Checkpoints:
       self._manager.save(
         step,
         args=ocp.args.Composite(
-          state=ocp.args.StandardSave(state),
-          run=ocp.args.JsonSave(description),
+          state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(description)
         ),
       )
     except Exception as e:
@@ -203,6 +202,5 @@ def _bit_sums(by_path: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 def _make_abstract(tree: Any) -> Any:
   return jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-    tree,
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree
   )

@@ -47,9 +47,7 @@ def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.Model:
 def build_tokenizer(c: ConfigDict, path: str) -> Tokenizer:
   """Loads the vocabulary at `path` with the options of `c.data`."""
   return load_tokenizer(
-    path,
-    lowercase=c.data.lowercase,
-    strip_accents=ACCENTS[c.data.accents],
+    path, lowercase=c.data.lowercase, strip_accents=ACCENTS[c.data.accents]
   )
 
 
