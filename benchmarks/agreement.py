@@ -1,18 +1,18 @@
-"""Whether the output layer in one pass gives what it does step by step.
+"""Compares the output layer in one pass with the same, step by step.
 
   python benchmarks/agreement.py [--rows=16 --slots=77 --vocab=30522
       --width=768 --dtype=bfloat16] [--chunk=256] [--json=FILE]
 
-Compares losses, gradients, predictions and draws on the device that JAX has, of
-random vectors, with logits of all slots, whole and in chunks. Returns 1 where
-they differ by more than rounding explains. Attention is compared by
-attention.py, random numbers are by random_numbers.py --check.
+Compares losses, gradients, predictions and samples of random vectors on JAX's
+default device: once with the logits of all slots in memory, once in chunks of
+slots. Returns 1 if they differ by more than rounding errors. Attention is
+compared by attention.py, random numbers by random_numbers.py --check.
 """
 
 import argparse
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,56 +21,60 @@ import optax
 import timing
 
 from truenegs_jax.objectives import output_softmax
-from truenegs_jax.runtime import errors, rng
+from truenegs_jax.runtime import rng
 
 Array = jax.Array
+OutputLayer = Callable[..., output_softmax.SoftmaxOutput]
 
-# Of the largest entry; and the share of slots that may have another token, as
-# where two are as likely or a draw falls between two.
-ROUNDING = {"float32": 1e-4, "bfloat16": 0.02}
-OTHERS = {"float32": 0.005, "bfloat16": 0.02}
+# Largest difference, relative to the largest entry.
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.02}
+# Largest share of slots with another token: two tokens may be almost equally
+# likely, or a uniform number may fall next to the border of two.
+TOKEN_TOLERANCE = {"float32": 0.005, "bfloat16": 0.02}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Prints the differences; returns 1 where there is one too large."""
-  args = arguments(argv)
-  inputs = make(args)
-  want = jax.jit(compared(plain))(*inputs)
-  record = {"command": " ".join(sys.argv), **timing.machine()}
-  right = True
+  """Prints the differences; returns 1 if one is too large."""
+  args = parse_arguments(argv)
+  inputs = make_inputs(args)
+  expected = jax.jit(collect_outputs(compute_step_by_step))(*inputs)
+  record: dict[str, Any] = {
+    "command": " ".join(sys.argv),
+    **timing.describe_machine(),
+  }
+  agrees = True
   for chunk in (0, args.chunk):
-    fused = functools.partial(output_softmax.compute, chunk=chunk)
-    got = jax.jit(compared(fused))(*inputs)
-    found = differences(got, want)
-    most = {
-      name: (OTHERS if name.endswith("ed") else ROUNDING)[args.dtype]
-      for name in found
-    }
-    wrong = [name for name, x in found.items() if not x <= most[name]]
-    right &= not wrong
-    record[f"chunk {chunk}"] = found
-    listed = ", ".join(f"{name} {x:.2g}" for name, x in found.items())
-    print(f"chunk {chunk}: {listed}: {'TOO MUCH' if wrong else 'right'}")
+    one_pass = functools.partial(output_softmax.compute, chunk=chunk)
+    outputs = jax.jit(collect_outputs(one_pass))(*inputs)
+    differences = compare(outputs, expected)
+    is_right = True
+    for name, difference in differences.items():
+      limits = TOKEN_TOLERANCE if name.endswith("ed") else TOLERANCE
+      is_right &= difference <= limits[args.dtype]  # also false for NaN
+    agrees &= is_right
+    record[f"chunk {chunk}"] = differences
+    listed = ", ".join(f"{name} {x:.2g}" for name, x in differences.items())
+    print(f"chunk {chunk}: {listed}: {'right' if is_right else 'WRONG'}")
   if args.json:
-    timing.append_json(args.json, {**record, "agrees": right})
-  return 0 if right else 1
+    timing.append_json(args.json, {**record, "agrees": agrees})
+  return 0 if agrees else 1
 
 
-def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-  """The command line; by default some rows of configs/electra_base.py."""
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+  """Parses the flags; default sizes are those of configs/electra_base.py."""
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
   sizes = dict(rows=16, slots=77, vocab=30_522, width=768, chunk=256)
   for name, size in sizes.items():
     parser.add_argument(f"--{name}", type=int, default=size)
-  parser.add_argument("--dtype", choices=ROUNDING, default="bfloat16")
-  parser.add_argument("--json", help="file to add the figures to")
+  parser.add_argument("--dtype", choices=TOLERANCE, default="bfloat16")
+  parser.add_argument("--json", help="File to append the figures to.")
   return parser.parse_args(argv)
 
 
-def make(args: argparse.Namespace) -> tuple[Array, ...]:
-  """Vectors, output layer, gold tokens, keys and weights of the losses."""
+def make_inputs(args: argparse.Namespace) -> tuple[Array, ...]:
+  """Draws vectors, table, bias, gold tokens, row keys and loss weights."""
   keys = jax.random.split(jax.random.key(0), 5)
   shape = args.rows, args.slots
   return (
@@ -83,14 +87,14 @@ def make(args: argparse.Namespace) -> tuple[Array, ...]:
   )
 
 
-def plain(
+def compute_step_by_step(
   vectors_BxKxE: Array,
   word_VxE: Array,
   bias_V: Array,
   gold_BxK: Array,
   keys_B: Array,
 ) -> output_softmax.SoftmaxOutput:
-  """As `vocabulary.read`, with nothing put together."""
+  """Computes the same as `output_softmax.compute`, in separate steps."""
   logits_BxKxV = jnp.einsum(
     "bke,ve->bkv",
     vectors_BxKxE,
@@ -105,43 +109,46 @@ def plain(
   )
 
 
-def compared(read: Any) -> Any:
-  """`(inputs) -> name -> what is compared` of one way to read the slots."""
+def collect_outputs(layer: OutputLayer) -> Callable[..., dict[str, Array]]:
+  """Returns `fn(*inputs)`: a layer's loss, tokens and gradients by name."""
 
-  def run(vectors_BxKxE, word_VxE, bias_V, gold_BxK, keys_B, weight_BxK):
+  def fn(vectors_BxKxE, word_VxE, bias_V, gold_BxK, keys_B, weight_BxK):
     def loss(vectors_BxKxE, word_VxE, bias_V):
-      found = read(vectors_BxKxE, word_VxE, bias_V, gold_BxK, keys_B)
-      return (found.loss_BxK * weight_BxK).sum(), {
-        "loss": found.loss_BxK,
-        "predicted": found.predicted_BxK,
-        "sampled": found.sampled_BxK,
+      output = layer(vectors_BxKxE, word_VxE, bias_V, gold_BxK, keys_B)
+      return (output.loss_BxK * weight_BxK).sum(), {
+        "loss": output.loss_BxK,
+        "predicted": output.predicted_BxK,
+        "sampled": output.sampled_BxK,
       }
 
-    grads, found = jax.grad(loss, (0, 1, 2), has_aux=True)(
+    grads, outputs = jax.grad(loss, (0, 1, 2), has_aux=True)(
       vectors_BxKxE, word_VxE, bias_V
     )
     names = "to vectors", "to table", "to bias"
-    return found | dict(zip(names, grads, strict=True))
+    return outputs | dict(zip(names, grads, strict=True))
 
-  return run
+  return fn
 
 
-def differences(got: dict[str, Array], want: dict[str, Array]) -> dict:
-  """Name -> largest difference by the largest entry, or share of others."""
-  found = {}
-  for name, x in got.items():
-    y = want[name]
+def compare(
+  outputs: dict[str, Array], expected: dict[str, Array]
+) -> dict[str, float]:
+  """Returns differences by name.
+
+  For tokens, the share of slots that differ; for all others, the largest
+  difference over the largest entry.
+  """
+  differences = {}
+  for name, x in outputs.items():
+    y = expected[name]
     if name.endswith("ed"):
-      found[name] = float((x != y).mean())
+      differences[name] = float((x != y).mean())
     else:
       x, y = x.astype(jnp.float32), y.astype(jnp.float32)
-      found[name] = float(abs(x - y).max() / abs(y).max())
-  return found
+      differences[name] = float(abs(x - y).max() / abs(y).max())
+  return differences
 
 
 if __name__ == "__main__":
-  try:
+  with timing.exit_on_error():
     sys.exit(main())
-  except errors.TrueNegsError as e:
-    print(f"error: {errors.printable(e)}", file=sys.stderr)
-    sys.exit(e.exit_code)

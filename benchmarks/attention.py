@@ -1,12 +1,13 @@
-"""Whether each form of attention that a device has is right, and how fast.
+"""Checks and times each implementation of attention that a device has.
 
   python benchmarks/attention.py --batch=128 --length=512 --heads=12 \\
       --dtype=bfloat16 [--json=FILE]
 
-The forms are those of truenegs_jax/models/attention.py. Result and gradients
-are compared with "xla" in f32; timed is forward and backward through --layers
-in a row, in turns, and "xla" with dropout as well. A form that does not run is
-reported, and the rest goes on. Exit code 1: one that runs is wrong.
+Implementations are those of truenegs_jax/models/attention.py. Their results and
+gradients are compared with "xla" in f32. The forward and backward passes of
+--layers layers are timed in turns, those of "xla" and "pieces" with dropout as
+well. One that fails is reported, and the others are still timed. Exit code 1:
+one that runs is wrong.
 """
 
 import functools
@@ -23,79 +24,101 @@ from truenegs_jax.models import attention, choose_attention
 from truenegs_jax.runtime import rng
 
 _BATCH = flags.DEFINE_integer("batch", 32, "Rows.", 1)
-_LENGTH = flags.DEFINE_integer("length", 128, "Tokens of a row.", 1)
-_HEADS = flags.DEFINE_integer("heads", 4, "Heads.", 1)
-_WIDTH = flags.DEFINE_integer("width", 64, "Units of a head.", 1)
-_LAYERS = flags.DEFINE_integer("layers", 12, "Of what is timed.", 1)
-_ROUNDS = flags.DEFINE_integer("rounds", 20, "Of timing.", 1)
-_DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "")
-_RATE = flags.DEFINE_float("rate", 0.1, "Of dropout.", 0, 0.99)
-_INTERPRET = flags.DEFINE_bool("interpret", False, "Splash without a TPU.")
-_JSON = flags.DEFINE_string("json", None, "File that a record is added to.")
+_LENGTH = flags.DEFINE_integer("length", 128, "Tokens per row.", 1)
+_HEADS = flags.DEFINE_integer("heads", 4, "Attention heads.", 1)
+_WIDTH = flags.DEFINE_integer("width", 64, "Units per head.", 1)
+_LAYERS = flags.DEFINE_integer("layers", 12, "Layers that are timed.", 1)
+_ROUNDS = flags.DEFINE_integer("rounds", 20, "Rounds of timing.", 1)
+_DTYPE = flags.DEFINE_enum(
+  "dtype", "float32", ["float32", "bfloat16"], "Of query, key and value."
+)
+_RATE = flags.DEFINE_float("rate", 0.1, "Dropout rate.", 0, 0.99)
+_INTERPRET = flags.DEFINE_bool(
+  "interpret", False, "Also run splash, by an interpreter without a TPU."
+)
+_JSON = flags.DEFINE_string("json", None, "File to append the figures to.")
 
 CHECKED_ROWS = 8
 
+Results = dict[str, dict[str, Any]]  # name -> errors, times or a failure
+
 
 def main(argv: list[str]) -> None:
-  """Tries every form, prints and saves what is found."""
+  """Checks and times all implementations, prints and saves the results."""
   del argv
-  found: dict[str, dict[str, Any]] = {}
-  runs: dict[str, Callable[[], Any]] = {}
-  for name, (form, rate) in candidates().items():
+  results: Results = {}
+  calls: dict[str, Callable[[], Any]] = {}
+  for name, (implementation, rate) in list_candidates().items():
     try:
-      found[name] = {"errors": errors_of(form)}
-      runs[name], found[name]["scratch_bytes"] = make_run(form, rate)
-      jax.block_until_ready(runs[name]())
-    except Exception as e:  # whatever it is, the others are tried
-      runs.pop(name, None)
-      found.setdefault(name, {})["failure"] = f"{type(e).__name__}: {e}"[:500]
-  secs = timing.in_turn(runs, _ROUNDS.value)
-  for name in runs:
-    found[name]["secs"] = timing.quantiles(secs[name])
+      results[name] = {"errors": measure_errors(implementation)}
+      calls[name], results[name]["scratch_bytes"] = compile_layers(
+        implementation, rate
+      )
+      jax.block_until_ready(calls[name]())
+    except Exception as e:  # from a library, a driver or a compiler
+      calls.pop(name, None)
+      failure = f"{type(e).__name__}: {e}"[:500]
+      results.setdefault(name, {})["failure"] = failure
+  secs = timing.time_in_turns(calls, _ROUNDS.value)
+  for name in calls:
+    results[name]["secs"] = timing.quantiles(secs[name])
     if name != "xla" and "xla" in secs:
-      found[name]["of_xla"] = str(timing.ratio(secs[name], secs["xla"]))
-  show(found)
+      ratio = timing.paired_ratio(secs[name], secs["xla"])
+      results[name]["of_xla"] = str(ratio)
+  print_results(results)
   if _JSON.value:
-    given = {f: flags.FLAGS[f].value for f in ("batch", "length", "heads")}
-    given |= {f: flags.FLAGS[f].value for f in ("width", "layers", "dtype")}
-    record = {"benchmark": "attention", "given": given, "forms": found}
-    timing.append_json(_JSON.value, record | {"machine": timing.machine()})
-  sys.exit(any(is_wrong(of.get("errors", {})) for of in found.values()))
+    names = ("batch", "length", "heads", "width", "layers", "dtype")
+    record = {
+      "benchmark": "attention",
+      "given": {name: flags.FLAGS[name].value for name in names},
+      "forms": results,
+      "machine": timing.describe_machine(),
+    }
+    timing.append_json(_JSON.value, record)
+  sys.exit(any(is_wrong(x.get("errors", {})) for x in results.values()))
 
 
-def candidates() -> dict[str, tuple[attention.Implementation, float]]:
-  """The forms that this device may have, by name, with a rate of dropout."""
+def list_candidates() -> dict[str, tuple[attention.Implementation, float]]:
+  """Returns implementations and dropout rates for this device, by name."""
   platform = choose_attention.get_platform(jax.devices()[0])
-  found = {"xla": (attention.XLA, 0.0)}
+  candidates = {"xla": (attention.XLA, 0.0)}
   if _RATE.value:
-    found["xla, dropout"] = attention.XLA, _RATE.value
-  for name, owner in choose_attention.PLATFORMS.items():
-    if owner == platform:
-      found[name] = attention.Implementation(name), 0.0
-  if "pieces" in found and _RATE.value:
-    found["pieces, dropout"] = attention.Implementation("pieces"), _RATE.value
+    candidates["xla, dropout"] = attention.XLA, _RATE.value
+  for name, kernel_platform in choose_attention.PLATFORMS.items():
+    if kernel_platform == platform:
+      candidates[name] = attention.Implementation(name), 0.0
+  if "pieces" in candidates and _RATE.value:
+    pieces, _ = candidates["pieces"]
+    candidates["pieces, dropout"] = pieces, _RATE.value
   if _INTERPRET.value:
-    found["splash"] = attention.Implementation("splash", interpret=True), 0.0
-  return found
+    splash = attention.Implementation("splash", interpret=True)
+    candidates["splash"] = splash, 0.0
+  return candidates
 
 
-def errors_of(form: attention.Implementation) -> dict[str, float]:
-  """Errors of result and gradients against "xla" in f32."""
+def measure_errors(
+  implementation: attention.Implementation,
+) -> dict[str, float]:
+  """Measures the errors of result and gradients against "xla" in f32."""
   shape = CHECKED_ROWS, _LENGTH.value, _HEADS.value, _WIDTH.value
   errors = choose_attention.kernel_errors
-  run = jax.jit(lambda: errors(form, shape, _DTYPE.value))
-  return {name: float(error) for name, error in run().items()}
+  measure = jax.jit(lambda: errors(implementation, shape, _DTYPE.value))
+  return {name: float(error) for name, error in measure().items()}
 
 
 def is_wrong(errors: dict[str, float]) -> bool:
-  """Over the tolerance, or not a number."""
+  """Returns whether an error is above the tolerance or NaN."""
   return not all(e <= choose_attention.TOLERANCE for e in errors.values())
 
 
-def make_run(
-  form: attention.Implementation, rate: float
-) -> tuple[Callable, int]:
-  """Layers of attention and their gradients, compiled, and their scratch."""
+def compile_layers(
+  implementation: attention.Implementation, rate: float
+) -> tuple[Callable[[], Any], int]:
+  """Compiles layers of attention and their gradients.
+
+  Returns:
+    A call that runs them, and the bytes of their scratch memory.
+  """
   rows, length = _BATCH.value, _LENGTH.value
   shape = rows, length, _HEADS.value, _WIDTH.value
   keys = jax.random.split(jax.random.key(0), 4)
@@ -104,7 +127,7 @@ def make_run(
   keys_B = rng.row_keys(keys[0], 0, jnp.arange(rows))
 
   def loss(query, key, value, cotangent, documents_BxL, keys_B):
-    mask = attention.make_mask(form, documents_BxL)
+    mask = attention.make_mask(implementation, documents_BxL)
     for site in range(_LAYERS.value):
       query = query + attention.attend(
         query, key, value, mask, keys_B if rate else None, rate=rate, site=site
@@ -112,31 +135,31 @@ def make_run(
     return jnp.sum(query.astype(jnp.float32) * cotangent)
 
   gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))
-  given = *arrays, documents_BxL, keys_B
-  compiled = gradient.lower(*given).compile()
+  args = *arrays, documents_BxL, keys_B
+  compiled = gradient.lower(*args).compile()
   memory = compiled.memory_analysis()
   scratch = memory.temp_size_in_bytes if memory else 0
-  return functools.partial(compiled, *given), scratch
+  return functools.partial(compiled, *args), scratch
 
 
-def show(found: dict[str, dict[str, Any]]) -> None:
-  """A line a form."""
+def print_results(results: Results) -> None:
+  """Prints a line per implementation."""
   shape = _BATCH.value, _LENGTH.value, _HEADS.value, _WIDTH.value
-  # Two products forward and four backward.
   rows, length, heads, width = shape
+  # Two products forward and four backward.
   flops = 12 * rows * heads * length**2 * width * _LAYERS.value
   print(f"{jax.devices()[0].device_kind}: BxLxHxS {shape}, {_DTYPE.value}")
-  for name, of in found.items():
-    errors = of.get("errors", {})
+  for name, result in results.items():
+    errors = result.get("errors", {})
     worst = max(errors.values(), default=float("nan"))
-    told = f"error {worst:.1e}{' WRONG' if is_wrong(errors) else ''}"
-    if "secs" in of:
-      median = of["secs"]["median"]
-      told += f", {1e3 * median:.2f} ms, {flops / median / 1e12:.3g} TFLOP/s"
-      told += f", scratch {of['scratch_bytes'] / 2**20:.0f} MiB"
-    if "of_xla" in of:
-      told += f", of xla's time {of['of_xla']}"
-    print(f"  {name}: {of.get('failure', told)}")
+    text = f"error {worst:.1e}{' WRONG' if is_wrong(errors) else ''}"
+    if "secs" in result:
+      median = result["secs"]["median"]
+      text += f", {1e3 * median:.2f} ms, {flops / median / 1e12:.3g} TFLOP/s"
+      text += f", scratch {result['scratch_bytes'] / 2**20:.0f} MiB"
+    if "of_xla" in result:
+      text += f", time / xla's {result['of_xla']}"
+    print(f"  {name}: {result.get('failure', text)}")
 
 
 if __name__ == "__main__":

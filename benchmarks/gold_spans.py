@@ -1,18 +1,18 @@
-"""What SQuAD scores if every span is predicted right: the bound of our cutting.
+"""Scores SQuAD with perfect predictions: the upper bound set by tokenization.
 
   python benchmarks/gold_spans.py --data=dev-v1.1.json --vocab=vocab.txt
 
-Logits that are 1 where a gold answer begins and ends and 0 elsewhere go the way
-of a network's: windows, the best answers, texts, scores. "first" takes the
-first answer of each question, as training does, "best" the one that scores
-best. What is not exact is listed by cause.
+Logits that are 1 at the first and last piece of a gold answer, and 0 elsewhere,
+pass through windows, best answers, texts and scores as a network's logits do.
+"first" predicts the first answer of each question, which training uses; "best"
+the answer with the best score. Inexact predictions are listed by cause.
 
-Measured with the uncased vocabulary of BERT, at length 512 and at 384 alike:
-the dev set has EM 99.74 and F1 99.80 with the first answers (18 begin or end
-inside a piece, 9 are longer than 30 pieces), and EM 99.98, F1 99.98 with the
-best (one of each cause is left). The training set at 512 has EM 99.56, F1 99.60
-(206 are longer, 181 inside a piece, 1 needs a character that the vocabulary
-lacks).
+Measured with BERT's uncased vocabulary, with the same result at lengths 512 and
+384: the dev set has EM 99.74 and F1 99.80 with the first answers (18 begin or
+end inside a piece, 9 are longer than 30 pieces), and EM 99.98 and F1 99.98 with
+the best answers (one of each cause is left). The training set at length 512 has
+EM 99.56 and F1 99.60 (206 are longer than 30 pieces, 181 begin or end inside a
+piece, 1 contains a character that the vocabulary does not).
 """
 
 import argparse
@@ -32,60 +32,69 @@ from truenegs_jax.tasks.squad_windows import (
   make_windows,
 )
 
-MAX_ANSWER = 30
+MAX_ANSWER = 30  # pieces
+MIN_EM = 99.5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Prints EM, F1 and what is not exact; returns 1 for an EM below 99.5."""
-  flags = _flags(argv)
-  tokenizer = load_tokenizer(flags.vocab, lowercase=not flags.cased)
-  moved: collections.Counter[str] = collections.Counter()
-  questions = read_squad(flags.data, anomalies=moved)[: flags.questions]
-  windows = make_windows(questions, tokenizer, length=flags.length, train=False)
+  """Prints EM, F1 and inexact predictions; returns 1 if EM is below MIN_EM."""
+  args = _parse_arguments(argv)
+  tokenizer = load_tokenizer(args.vocab, lowercase=not args.cased)
+  anomalies: collections.Counter[str] = collections.Counter()
+  questions = read_squad(args.data, anomalies=anomalies)[: args.questions]
+  windows = make_windows(questions, tokenizer, length=args.length, train=False)
   print(
     f"{len(questions):,} questions, {len(windows.question_N):,} windows of up"
-    f" to {flags.length}, {moved[MOVED]:,} {MOVED}"
+    f" to {args.length} pieces, {anomalies[MOVED]:,} {MOVED}"
   )
   golds = {q.key: [text for text, _ in q.answers] for q in questions}
-  found = [
-    predict(windows, turn) for turn in range(max(map(len, golds.values())))
-  ]
-  best = {
-    key: max((x[key] for x in found), key=lambda text: _score(text, texts))
-    for key, texts in golds.items()
-  }
-  _report("first", found[0], windows, golds, flags.shown)
-  return int(_report("best", best, windows, golds, flags.shown) < 99.5)
+  most_answers = max(map(len, golds.values()))
+  predictions = [predict(windows, answer) for answer in range(most_answers)]
+  best = {}
+  for key, texts in golds.items():
+    scores = {p[key]: _score(p[key], texts) for p in predictions}
+    best[key] = max(scores, key=scores.__getitem__)
+  _print_scores("first", predictions[0], windows, golds, args.shown)
+  em = _print_scores("best", best, windows, golds, args.shown)
+  return int(em < MIN_EM)
 
 
-def _report(
+def _print_scores(
   name: str,
   predictions: dict[str, str],
   windows: Windows,
   golds: dict[str, list[str]],
   shown: int,
 ) -> float:
-  """Prints the scores and the causes of what is not exact; gives EM."""
+  """Prints scores and causes of inexact predictions; returns EM."""
   scores = scoring.squad_scores(predictions, golds)
   print(f"{name}: EM {scores['em']:.2f}, F1 {scores['f1']:.2f}; not exact:")
   causes: collections.Counter[str] = collections.Counter()
   for number, question in enumerate(windows.questions):
     predicted, texts = predictions[question.key], golds[question.key]
     if _score(predicted, texts)[0] < 100:
-      turns = 1 if name == "first" else len(texts)
-      causes[why := cause(windows, number, turns)] += 1
-      if causes[why] <= shown:
-        print(f"    {question.key}: {predicted!r} for {texts[:turns]}: {why}")
-  for why, count in causes.most_common():
-    print(f"  {count:5}  {why}")
+      num_answers = 1 if name == "first" else len(texts)
+      cause = find_cause(windows, number, num_answers)
+      causes[cause] += 1
+      if causes[cause] <= shown:
+        answers = texts[:num_answers]
+        print(f"    {question.key}: {predicted!r} for {answers}: {cause}")
+  for cause, count in causes.most_common():
+    print(f"  {count:5}  {cause}")
   return scores["em"]
 
 
-def predict(windows: Windows, turn: int) -> dict[str, str]:
-  """Answers from perfect logits of gold answer number `turn`, or the last."""
-  spans = [_span(windows, n, turn) for n in range(len(windows.questions))]
+def predict(windows: Windows, answer: int) -> dict[str, str]:
+  """Returns question key -> text from perfect logits.
+
+  Args:
+    windows: the questions.
+    answer: index of the gold answer; the last one if a question has fewer.
+  """
+  numbers = range(len(windows.questions))
+  spans = [_gold_span(windows, number, answer) for number in numbers]
   logits = []
-  for number, first, offset, tokens, best in zip(
+  for number, first, offset, tokens, is_max_context in zip(
     windows.question_N,
     windows.first_N,
     windows.offset_N,
@@ -94,33 +103,34 @@ def predict(windows: Windows, turn: int) -> dict[str, str]:
     strict=True,
   ):
     scores_2xn = np.zeros((2, len(tokens)), np.float32)
-    start, after = spans[number] - first
-    if 0 <= start and after <= len(best):
-      scores_2xn[[0, 1], [start + offset, after - 1 + offset]] = 1
+    start, end = spans[number] - first
+    if 0 <= start and end <= len(is_max_context):
+      scores_2xn[[0, 1], [start + offset, end - 1 + offset]] = 1
     logits.append(tuple(scores_2xn))
-  found = best_answers(windows, logits, max_answer=MAX_ANSWER)
-  return {key: answers[0][0] for key, answers in found.items()}
+  answers = best_answers(windows, logits, max_answer=MAX_ANSWER)
+  return {key: candidates[0][0] for key, candidates in answers.items()}
 
 
-def cause(windows: Windows, number: int, turns: int) -> str:
-  """Why none of the first gold answers of a question comes out exactly."""
+def find_cause(windows: Windows, number: int, num_answers: int) -> str:
+  """Returns why none of a question's first answers is predicted exactly."""
   question, context = windows.questions[number], windows.contexts[number]
   tokenizer = windows.tokenizer
-  spans = [_span(windows, number, n) for n in range(turns)]
-  if all(after - first > MAX_ANSWER for first, after in spans):
+  spans = [_gold_span(windows, number, n) for n in range(num_answers)]
+  if all(end - start > MAX_ANSWER for start, end in spans):
     return f"longer than {MAX_ANSWER} pieces"
-  for (text, _), (first, after) in zip(question.answers, spans, strict=False):
-    pieces = context.pieces_T[first:after].tolist()
+  for (text, _), (start, end) in zip(question.answers, spans, strict=False):
+    pieces = context.pieces_T[start:end].tolist()
     if tokenizer.encode_lines([text])[0] == pieces:
-      edges = np.isin(context.word_T, context.word_T[[first, after - 1]])
+      edges = np.isin(context.word_T, context.word_T[[start, end - 1]])
       has_unknown = tokenizer.unk in context.pieces_T[edges]
-      return "a character that the vocabulary lacks" if has_unknown else "text"
+      return "character not in the vocabulary" if has_unknown else "text"
   return "begins or ends inside a piece"
 
 
-def _span(windows: Windows, number: int, turn: int) -> np.ndarray:
+def _gold_span(windows: Windows, number: int, answer: int) -> np.ndarray:
+  """Returns start and end in pieces of the context; (-1, -1) if not found."""
   answers = windows.questions[number].answers
-  text, start = answers[min(turn, len(answers) - 1)]
+  text, start = answers[min(answer, len(answers) - 1)]
   [ids] = windows.tokenizer.encode_lines([text])
   context = windows.contexts[number]
   span = find_answer_span(context, start, start + len(text), ids)
@@ -134,16 +144,22 @@ def _score(text: str, golds: list[str]) -> tuple[float, float]:
   )
 
 
-def _flags(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
-  parser.add_argument("--data", required=True, help="as dev-v1.1.json")
-  parser.add_argument("--vocab", required=True, help="vocab.txt, its folder")
+  parser.add_argument(
+    "--data", required=True, help="SQuAD v1.1 file, such as dev-v1.1.json."
+  )
+  parser.add_argument(
+    "--vocab", required=True, help="vocab.txt, or the folder with it."
+  )
   parser.add_argument("--cased", action="store_true")
   parser.add_argument("--length", type=int, default=512)
-  parser.add_argument("--questions", type=int, help="at most; all if not given")
-  parser.add_argument("--shown", type=int, default=10, help="of each cause")
+  parser.add_argument("--questions", type=int, help="At most; default: all.")
+  parser.add_argument(
+    "--shown", type=int, default=10, help="Examples to print for each cause."
+  )
   return parser.parse_args(argv)
 
 

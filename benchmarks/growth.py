@@ -1,17 +1,16 @@
-"""How the time and the memory of a training step grow with its sizes.
+"""Measures how time and memory of a training step grow with its sizes.
 
   python benchmarks/growth.py --config=electra_small --out=FOLDER
       [--base=batch=4,length=128,layers=2] [--batch=2,4,8,16] [--length=...]
       [--vocabulary=...] [--layers=...] [--steps=10] [--json=FILE]
 
-One size changes at a time, the others stay as --base has them; what it leaves
-out is the config's. An exponent is the slope between the logarithms over all
-points of an axis: 1 where twice the size takes twice as much, less where a part
-does not grow. "compiled" is what the compiler sets aside, arguments, with the
-table of synonyms, and scratch; "measured" is the device's peak, on a CPU what
-the process has grown by since the step was compiled, which is after the table
-was made. Each point is a process of its own, which compiles.
-FOLDER gets growth.png.
+One size changes at a time. The others have their value in --base, or else in
+the config. An exponent is the slope of log(figure) over log(size): 1 if twice
+the size takes twice as much, less if a part does not grow. "compiled" is the
+memory that the compiler reserves for arguments (with the synonym table) and
+scratch. "measured" is the device's peak; on a CPU it is the growth of the
+process since the step was compiled, which does not contain the table. Each
+point is a separate process, which compiles. The plot is FOLDER/growth.png.
 """
 
 import json
@@ -44,7 +43,9 @@ MEMORY = ("MiB compiled", "MiB measured")
 
 _CONFIG = flags_lib.define_config()
 _BASE = flags.DEFINE_list(
-  "base", ["batch=4", "length=128", "layers=2"], "Sizes off their own axis."
+  "base",
+  ["batch=4", "length=128", "layers=2"],
+  "Sizes that are fixed while another one changes.",
 )
 _AXES = {
   axis: flags.DEFINE_list(axis, list(points), f"Points of the axis {axis}.")
@@ -52,44 +53,46 @@ _AXES = {
 }
 _STEPS = flags.DEFINE_integer("steps", 10, "Steps that are timed.", 1)
 _OUT = flags.DEFINE_string("out", None, "Folder for the plot.")
-_JSON = flags.DEFINE_string("json", None, "File to add the figures to.")
-_POINT = flags.DEFINE_string("point", None, "Measures one, such as batch=8.")
+_JSON = flags.DEFINE_string("json", None, "File to append the figures to.")
+_POINT = flags.DEFINE_string(
+  "point", None, "Measure only this point, such as batch=8."
+)
 
 Points = dict[int, dict[str, float | None]]  # size -> figures
 
 
 def main(argv: list[str]) -> None:
-  """Prints a table and draws it, or says what is wrong with the config."""
+  """Prints a table and draws a plot, or measures the point of --point."""
   del argv
-  try:
+  with timing.exit_on_error():
     if _POINT.value:
-      c = resized(_CONFIG.value, [*_BASE.value, _POINT.value])
-      print(json.dumps(measure(c, _STEPS.value)))
+      c = resize_config(_CONFIG.value, [*_BASE.value, _POINT.value])
+      print(json.dumps(measure_point(c, _STEPS.value)))
       return
-    found = {axis: _measured(axis, flag.value) for axis, flag in _AXES.items()}
+    points = {x: _measure_axis(x, flag.value) for x, flag in _AXES.items()}
     if _JSON.value:
-      record = {"command": " ".join(sys.argv), "points": found}
-      timing.append_json(_JSON.value, record | timing.machine())
+      record = {"command": " ".join(sys.argv), "points": points}
+      timing.append_json(_JSON.value, record | timing.describe_machine())
     if _OUT.value:
-      draw(found, pathlib.Path(_OUT.value))
-  except errors.TrueNegsError as e:
-    print(f"error: {errors.printable(e)}", file=sys.stderr)
-    sys.exit(e.exit_code)
-  Console(markup=False, highlight=False).print(table(found))
+      draw_plot(points, pathlib.Path(_OUT.value))
+    Console(markup=False, highlight=False).print(make_table(points))
 
 
-def resized(c: ConfigDict, sizes: Sequence[str]) -> ConfigDict:
-  """The config with other sizes: "batch=8", ...; the last of a name counts.
+def resize_config(c: ConfigDict, sizes: Sequence[str]) -> ConfigDict:
+  """Returns the config with other sizes, such as "batch=8".
+
+  The last size of an axis counts.
 
   Raises:
-    InputError: not the name of an axis, =, and a whole number.
+    InputError: a size is not an axis, =, and a whole number.
   """
   c = c.copy_and_resolve_references()
   for size in sizes:
     axis, _, number = size.partition("=")
     if axis not in AXES or not number.isdecimal():
       raise errors.InputError(
-        f"{size!r} is no size; give one of {', '.join(AXES)}, such as batch=8."
+        f"{size!r} is not a size. Pass AXIS=NUMBER, such as batch=8. AXIS is"
+        f" one of {', '.join(AXES)}."
       )
     n = int(number)
     if axis == "batch":
@@ -99,34 +102,40 @@ def resized(c: ConfigDict, sizes: Sequence[str]) -> ConfigDict:
     elif axis == "vocabulary":
       c.data.vocab, c.data.vocab_size = "train", n
     else:
-      found = registry.variant_sizes(c.model.backbone, c.model.variant) | {
-        "layers": n
-      }
-      c.model.variant = " ".join(f"{key}={x}" for key, x in found.items())
+      variant = registry.variant_sizes(c.model.backbone, c.model.variant)
+      variant |= {"layers": n}
+      c.model.variant = " ".join(f"{key}={x}" for key, x in variant.items())
   return c
 
 
-def measure(c: ConfigDict, count: int) -> dict[str, float | None]:
-  """The figures of one point: ms, and MiB in two ways, None if not known."""
+def measure_point(c: ConfigDict, count: int) -> dict[str, float | None]:
+  """Measures ms and MiB of a config's step; None if a figure is unknown."""
   step = steps.make_step(c)
-  before: int | None = 0
+  baseline: int | None = 0
   if jax.default_backend() == "cpu":
-    before = _forget_peak()
-  takers = steps.takers({"step": step})
-  secs = timing.in_turn(takers, count, warmup=2)["step"]
+    baseline = _reset_peak()
+  calls = steps.make_step_calls({"step": step})
+  secs = timing.time_in_turns(calls, count, warmup=2)["step"]
   memory = step.compiled.memory_analysis()
-  held = memory and memory.argument_size_in_bytes + memory.temp_size_in_bytes
-  grown = None if before is None else timing.peak_bytes() - before
-  mebibytes = lambda x: None if x is None else x / 2**20
+  compiled = growth = None
+  if memory:
+    size = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+    compiled = size / 2**20
+  if baseline is not None:
+    growth = (timing.peak_bytes() - baseline) / 2**20
   return {
     "ms": 1e3 * float(np.median(secs)),
-    "MiB compiled": mebibytes(held),
-    "MiB measured": mebibytes(grown),
+    "MiB compiled": compiled,
+    "MiB measured": growth,
   }
 
 
-def _forget_peak() -> int | None:
-  """What this process holds; it is its peak from now on. None: unknown."""
+def _reset_peak() -> int | None:
+  """Resets this process's peak memory to its current memory.
+
+  Returns:
+    That memory in bytes; None if the peak cannot be reset.
+  """
   try:
     pathlib.Path("/proc/self/clear_refs").write_text("5")
   except OSError:  # not Linux, or not allowed
@@ -134,23 +143,29 @@ def _forget_peak() -> int | None:
   return timing.peak_bytes()
 
 
-def _measured(axis: str, points: Sequence[str]) -> Points:
-  """Size -> figures, without the points that ended, for want of memory say."""
-  found = {}
-  for point in points:
-    call = [sys.executable, *sys.argv, f"--point={axis}={point}"]
-    ran = subprocess.run(call, stdout=subprocess.PIPE, text=True)
-    if ran.returncode == errors.InputError.exit_code:
-      sys.exit(ran.returncode)  # it has told why
-    if ran.returncode:
-      print(f"{axis}={point} ended with {ran.returncode}", file=sys.stderr)
+def _measure_axis(axis: str, sizes: Sequence[str]) -> Points:
+  """Measures each size in a separate process.
+
+  Sizes whose process fails, for instance out of memory, are left out.
+  """
+  points = {}
+  for size in sizes:
+    command = [sys.executable, *sys.argv, f"--point={axis}={size}"]
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if process.returncode == errors.InputError.exit_code:
+      sys.exit(process.returncode)  # the process has printed its error
+    if process.returncode:
+      print(
+        f"warning: {axis}={size} failed with exit code {process.returncode}.",
+        file=sys.stderr,
+      )
       continue
-    found[int(point)] = json.loads(ran.stdout.splitlines()[-1])
-  return found
+    points[int(size)] = json.loads(process.stdout.splitlines()[-1])
+  return points
 
 
-def exponent(points: Points, figure: str) -> float:
-  """The slope between the logarithms of size and figure; NaN: unknown."""
+def fit_exponent(points: Points, figure: str) -> float:
+  """Returns the slope of log(figure) over log(size); NaN if unknown."""
   known = {n: x[figure] for n, x in points.items() if x[figure]}
   if len(known) < 2:
     return float("nan")
@@ -158,51 +173,51 @@ def exponent(points: Points, figure: str) -> float:
   return float(np.polyfit(np.log(list(known)), np.log(values), 1)[0])
 
 
-def table(found: dict[str, Points]) -> Table:
-  """Figures and exponents of every axis."""
-  made = Table(box=None, pad_edge=False)
+def make_table(points_by_axis: dict[str, Points]) -> Table:
+  """Builds a table of the figures and exponents of every axis."""
+  table = Table(box=None, pad_edge=False)
   for column in ("axis", "size", "ms", *MEMORY):
-    made.add_column(column, justify="left" if column == "axis" else "right")
-  for axis, points in found.items():
-    for n, x in points.items():
-      cells = ("" if v is None else f"{v:,.1f}" for v in x.values())
-      made.add_row(axis, f"{n:,}", *cells)
-    slopes = (exponent(points, figure) for figure in ("ms", *MEMORY))
-    made.add_row(axis, "exponent", *(f"{slope:.2f}" for slope in slopes))
-  return made
+    table.add_column(column, justify="left" if column == "axis" else "right")
+  for axis, points in points_by_axis.items():
+    for n, figures in points.items():
+      cells = ("" if x is None else f"{x:,.1f}" for x in figures.values())
+      table.add_row(axis, f"{n:,}", *cells)
+    exponents = (fit_exponent(points, figure) for figure in ("ms", *MEMORY))
+    table.add_row(axis, "exponent", *(f"{x:.2f}" for x in exponents))
+  return table
 
 
-def draw(found: dict[str, Points], folder: pathlib.Path) -> None:
-  """Writes growth.png: time above and memory below, an axis a column."""
+def draw_plot(points_by_axis: dict[str, Points], folder: pathlib.Path) -> None:
+  """Writes growth.png: a column per axis, time above memory."""
   import matplotlib
 
   matplotlib.use("Agg")
   from matplotlib import pyplot, ticker
 
-  figure, panels_2xA = pyplot.subplots(
+  plot, panels_2xA = pyplot.subplots(
     2,
-    len(found),
-    figsize=(3 * len(found), 6),
+    len(points_by_axis),
+    figsize=(3 * len(points_by_axis), 6),
     squeeze=False,
     sharex="col",
     sharey="row",
   )
-  for column, (axis, points) in enumerate(found.items()):
-    for panel, names in zip(
+  for column, (axis, points) in enumerate(points_by_axis.items()):
+    for panel, figures in zip(
       panels_2xA[:, column], (("ms",), MEMORY), strict=True
     ):
-      for name in names:
-        known = {n: x[name] for n, x in points.items() if x[name]}
-        label = f"{name}: n^{exponent(points, name):.2f}"
+      for figure in figures:
+        known = {n: x[figure] for n, x in points.items() if x[figure]}
+        label = f"{figure}: n^{fit_exponent(points, figure):.2f}"
         panel.loglog(list(known), list(known.values()), "o-", label=label)
       panel.set_xticks(list(points), [f"{n:,}" for n in points])
       panel.xaxis.set_minor_locator(ticker.NullLocator())
       panel.legend(fontsize="small")
     panels_2xA[-1, column].set_xlabel(axis)
-  figure.tight_layout()
+  plot.tight_layout()
   with disk_errors(folder):
     folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / "growth.png", dpi=150)
+    plot.savefig(folder / "growth.png", dpi=150)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""What it costs to look synonyms up in the loss of a masked language model.
+"""Times the synonym look-up in the loss of a masked language model.
 
   python benchmarks/lookup.py [--rounds=6]
 
-Times the loss of given logits, in f32 and without its gradient, over the slots
-of a batch: as it is without correction (plain), with the prediction of every
-slot that a correction judges (predict), and with hard correction by generated
-tables of either layout, in which each token has S synonyms. All take turns:
-A B B A; a ratio is the median over the rounds, with the least and the greatest.
-The last column is the look-up alone, of predictions that are there already.
-Runs on the device that JAX has; a CPU needs 8 GB and some minutes.
+Times the loss of fixed f32 logits, without its gradient, over the slots of a
+batch: without correction ("plain"), with a prediction for every slot but no
+synonyms ("predict"), and with hard correction by generated tables of both
+layouts, in which each token has S synonyms ("bits S", "ids S"). They take turns
+in the order A B, B A. A ratio is the median over the rounds, with minimum and
+maximum. The last column times the look-up alone, of precomputed predictions.
+Runs on JAX's default device; a CPU needs 8 GB and some minutes.
 """
 
 import argparse
@@ -26,17 +26,18 @@ import optax
 
 from truenegs_jax.objectives import negatives, output_softmax
 from truenegs_jax.objectives.slot_predictions import weighted_sum
-from truenegs_jax.synonyms import table
+from truenegs_jax.synonyms import table as table_lib
 
 Array = jax.Array
-Judge = Callable[[Mapping[str, Array], Array, Array], Array]
-Table = Mapping[str, np.ndarray]
-Runs = dict[str, Callable[[], Any]]
+# (aux, golds_BxK, predicted_BxK) -> the slots to correct, bool [B, K]
+FindNegatives = Callable[[Mapping[str, Array], Array, Array], Array]
+TableArrays = Mapping[str, np.ndarray]
+Calls = dict[str, Callable[[], Any]]
 
-# Rows, the slots of each, and micro-batches, which bound the logits' memory.
+# Rows, slots per row, and micro-batches, which limit the logits' memory.
 BATCHES = ((128, 19, 1), (256, 77, 8))
-# Entries -> S and layout. WordNet has up to 55 synonyms for one of BERT's
-# tokens; a bit matrix for 128,000 would take 2 GB.
+# Vocabulary size -> S and layout. WordNet has up to 55 synonyms for one of
+# BERT's tokens. A bit matrix for 128,000 tokens would take 2 GB.
 TABLES = {
   30_522: ((55, "bits"), (55, "ids"), (10, "ids")),
   128_000: ((55, "ids"), (10, "ids")),
@@ -44,112 +45,118 @@ TABLES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Prints a table; returns 1 where two layouts correct different slots."""
+  """Prints a table; returns 1 if two layouts correct different slots."""
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
   parser.add_argument("--rounds", type=int, default=6)
   rounds = parser.parse_args(argv).rounds
   print(f"{jax.devices()[0].device_kind}, {rounds} rounds")
-  print("entries  batch     loss          MB      ms  of plain, of predict, us")
+  print("tokens   batch     loss          MB      ms  / plain, / predict, us")
   for size, layouts in TABLES.items():
     tables = {f"{kind} {s}": make_table(size, s, kind) for s, kind in layouts}
     for rows, slots, micro in BATCHES:
-      losses = make_losses(size, rows // micro, slots, tables)
-      kept = {int(losses[name]()[1]) for name in tables if "55" in name}
-      if len(kept) > 1:
-        print("The layouts differ in what they correct.", file=sys.stderr)
+      losses = compile_losses(size, rows // micro, slots, tables)
+      counts = {int(losses[name]()[1]) for name in tables if "55" in name}
+      if len(counts) > 1:
+        print("error: The layouts correct different slots.", file=sys.stderr)
         return 1
-      secs = measure(losses, micro, rounds)
-      alone = measure(make_lookups(size, rows, slots, tables), 1, 5 * rounds)
+      secs = time_calls(losses, micro, rounds)
+      lookups = compile_lookups(size, rows, slots, tables)
+      lookup_secs = time_calls(lookups, 1, 5 * rounds)
       for name, values in secs.items():
-        held = sum(x.nbytes for x in tables.get(name, {}).values()) / 1e6
+        table_mb = sum(x.nbytes for x in tables.get(name, {}).values()) / 1e6
         print(
-          f"{size:7,}  {rows} x {slots}  {name:7} {held:8.1f}"
+          f"{size:7,}  {rows} x {slots}  {name:7} {table_mb:8.1f}"
           f" {1e3 * statistics.median(values):7.1f}",
-          *(ratio(values, secs[other]) for other in ("plain", "predict")),
-          f"{1e6 * statistics.median(alone.get(name, [0])):5.0f}",
+          *(format_ratio(values, secs[x]) for x in ("plain", "predict")),
+          f"{1e6 * statistics.median(lookup_secs.get(name, [0])):5.0f}",
         )
   return 0
 
 
-def make_table(size: int, width: int, layout: str) -> Table:
-  """A table in which every token has `width` synonyms, all over the place."""
+def make_table(size: int, width: int, layout: str) -> TableArrays:
+  """Makes a table with `width` synonyms per token, spread over all ids."""
   steps_VxS = np.random.default_rng(0).integers(1, size // width, (size, width))
   ids_VxS = (np.arange(size)[:, None] + steps_VxS.cumsum(axis=1)) % size
   tokens = [f"w{i}" for i in range(size)]
-  made = table.from_ids(ids_VxS, tokens, source="generated", options={})
-  return table.build_arrays(made, layout)
+  table = table_lib.from_ids(ids_VxS, tokens, source="generated", options={})
+  return table_lib.build_arrays(table, layout)
 
 
-def make_losses(
-  size: int,
-  rows: int,
-  slots: int,
-  tables: Mapping[str, Table],
-) -> Runs:
-  """Name -> the compiled loss of one micro-batch: (sum, kept slots)."""
+def compile_losses(
+  size: int, rows: int, slots: int, tables: Mapping[str, TableArrays]
+) -> Calls:
+  """Returns name -> compiled loss of a micro-batch: (sum, number of slots)."""
   golds_BxK = jax.random.randint(jax.random.key(0), (rows, slots), 0, size)
   logits_BxKxV = jax.random.normal(jax.random.key(1), (rows, slots, size))
 
-  def compiled(judge: Judge | None, aux: Mapping = {}):
-    fn = jax.jit(functools.partial(loss, judge=judge))
-    found = functools.partial(fn, logits_BxKxV, golds_BxK, jax.device_put(aux))
-    jax.block_until_ready(found())
-    return found
+  def compile_loss(
+    find_negatives: FindNegatives | None, aux: TableArrays
+  ) -> Callable[[], Any]:
+    fn = jax.jit(functools.partial(compute_loss, find_negatives=find_negatives))
+    call = functools.partial(fn, logits_BxKxV, golds_BxK, jax.device_put(aux))
+    jax.block_until_ready(call())
+    return call
 
-  by_letter = lambda aux, golds_BxK, predicted_BxK: golds_BxK == predicted_BxK
-  return {"plain": compiled(None), "predict": compiled(by_letter)} | {
-    name: compiled(negatives.false_negatives, aux)
-    for name, aux in tables.items()
+  return {
+    "plain": compile_loss(None, {}),
+    "predict": compile_loss(lambda _, gold, predicted: gold == predicted, {}),
+    **{
+      name: compile_loss(negatives.false_negatives, aux)
+      for name, aux in tables.items()
+    },
   }
 
 
-def make_lookups(
-  size: int, rows: int, slots: int, tables: Mapping[str, Table]
-) -> Runs:
-  """Name -> the compiled look-up of one prediction for each slot."""
+def compile_lookups(
+  size: int, rows: int, slots: int, tables: Mapping[str, TableArrays]
+) -> Calls:
+  """Returns name -> compiled look-up of one prediction per slot."""
   pairs_2xBxK = jax.random.randint(jax.random.key(2), (2, rows, slots), 0, size)
   fn = jax.jit(negatives.false_negatives)
-  runs = {
+  calls: Calls = {
     name: functools.partial(fn, jax.device_put(aux), *pairs_2xBxK)
     for name, aux in tables.items()
   }
-  jax.block_until_ready([run() for run in runs.values()])
-  return runs
+  jax.block_until_ready([call() for call in calls.values()])
+  return calls
 
 
-def loss(
+def compute_loss(
   logits_BxKxV: Array,
   golds_BxK: Array,
   aux: Mapping[str, Array],
   *,
-  judge: Judge | None,
+  find_negatives: FindNegatives | None,
 ) -> tuple[Array, Array]:
-  """Equation 2 of Zhang et al. 2023, without the slots that `judge` finds."""
+  """Computes equation 2 of Zhang et al. 2023: no loss at false negatives."""
   loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
     logits_BxKxV, golds_BxK
   )
   weight_BxK = jnp.ones(golds_BxK.shape)
-  if judge:
-    weight_BxK -= judge(aux, golds_BxK, output_softmax.predict(logits_BxKxV))
+  if find_negatives:
+    predicted_BxK = output_softmax.predict(logits_BxKxV)
+    weight_BxK -= find_negatives(aux, golds_BxK, predicted_BxK)
   return weighted_sum(loss_BxK, weight_BxK)
 
 
-def measure(runs: Runs, micro: int, rounds: int) -> dict[str, list[float]]:
-  """Name -> the seconds of so many calls, in each round."""
-  secs: dict[str, list[float]] = {name: [] for name in runs}
+def time_calls(
+  calls: Calls, repeats: int, rounds: int
+) -> dict[str, list[float]]:
+  """Returns name -> seconds of `repeats` calls, for each round."""
+  secs: dict[str, list[float]] = {name: [] for name in calls}
   for turn in range(rounds):
-    for name in list(runs)[:: -1 if turn % 2 else 1]:
+    for name in list(calls)[:: -1 if turn % 2 else 1]:
       start = time.perf_counter()
-      jax.block_until_ready([runs[name]() for _ in range(micro)])
+      jax.block_until_ready([calls[name]() for _ in range(repeats)])
       secs[name].append(time.perf_counter() - start)
   return secs
 
 
-def ratio(values: Sequence[float], others: Sequence[float]) -> str:
-  """Of pairs from the same round."""
-  ratios = [a / b for a, b in zip(values, others, strict=True)]
+def format_ratio(secs_a: Sequence[float], secs_b: Sequence[float]) -> str:
+  """Formats the ratios of times from the same rounds."""
+  ratios = [a / b for a, b in zip(secs_a, secs_b, strict=True)]
   median = statistics.median(ratios)
   return f"{median:5.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 

@@ -1,18 +1,19 @@
-"""What the training step of a config takes of the memory of N devices.
+"""Prints how much memory of N devices the training step of a config takes.
 
   python benchmarks/memory.py --config=electra_large --topology=v5e:16x16
   python benchmarks/memory.py --config=electra_large --devices=256
       [--config.mesh.preset=fsdp_tp --config.optim.accumulation=4 ...]
 
 Compiles the step without text, rows, weights or an accelerator, and prints the
-compiler's own account of it. State, synonyms and batch are exact on any device.
+compiler's memory analysis. State, synonyms and batch are exact.
 
---topology compiles for TPU chips, which need not be there: what a run would do.
+--topology compiles for TPU chips, as a run on them does. This machine needs
+libtpu but no TPU.
 --devices compiles for N simulated CPU devices. Scratch memory (activations,
-gathered parameters, gradients) is then an estimate: a CPU widens bfloat16 in
-places and orders the work in its own way. Without --config.model.scan=True it
-does not put off what model.remat computes again, so that remat seems to save
-nothing.
+gathered parameters, gradients) is then an estimate: on a CPU, XLA widens some
+bfloat16 arrays and schedules operations differently. Without
+--config.model.scan=True it does not defer the recomputation of model.remat, so
+that remat seems to save nothing.
 """
 
 import importlib.util
@@ -33,19 +34,19 @@ from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.train import build_run, checks, plan, sharding
 
 _CONFIG = flags_lib.define_config()
-_DEVICES = flags.DEFINE_integer("devices", 8, "Simulated devices.", 1)
+_DEVICES = flags.DEFINE_integer("devices", 8, "Simulated CPU devices.", 1)
 _TOPOLOGY = flags.DEFINE_string(
   "topology", None, "TPU chips instead, such as v5e:16x16. Needs libtpu."
 )
 
 
 def main(argv: list[str]) -> None:
-  """Prints the report of one config, or what is wrong with it."""
+  """Prints the report of one config."""
   del argv
   jax.config.update("jax_platforms", "cpu")
   try:
-    devices = tpu_chips(_TOPOLOGY.value) if _TOPOLOGY.value else None
-    # `check_config` counts the devices that JAX has, be they simulated.
+    devices = get_tpu_chips(_TOPOLOGY.value) if _TOPOLOGY.value else None
+    # `check_config` counts JAX's devices: simulate as many as the topology has.
     count = len(devices) if devices else _DEVICES.value
     jax.config.update("jax_num_cpu_devices", count)
     lines = report(_CONFIG.value, devices)
@@ -55,18 +56,19 @@ def main(argv: list[str]) -> None:
   Console(markup=False, highlight=False).print(plan.report_table(lines))
 
 
-def tpu_chips(topology: str) -> list[jax.Device]:
-  """Chips that a step can be compiled for, though they are not here.
+def get_tpu_chips(topology: str) -> list[jax.Device]:
+  """Returns the chips of a topology, which a step can be compiled for.
 
   Raises:
-    InputError: no libtpu, or it knows of no such topology.
+    InputError: libtpu is missing or does not know the topology.
   """
   if importlib.util.find_spec("libtpu") is None:
     raise errors.InputError(
-      "--topology needs the compiler of TPUs: pip install 'truenegs_jax[tpu]'."
+      "--topology needs libtpu, the compiler for TPUs. Run pip install"
+      " 'truenegs_jax[tpu]'."
     )
-  # Else libtpu complains that it cannot find out where it runs, and refuses to
-  # be loaded twice; nothing here touches a chip.
+  # libtpu otherwise looks for the machine's chips, and refuses to be loaded by
+  # two processes. Compiling uses no chip.
   os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5e-1")
   os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
   os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
@@ -74,17 +76,25 @@ def tpu_chips(topology: str) -> list[jax.Device]:
     return topologies.get_topology_desc(topology, "tpu").devices
   except jax.errors.JaxRuntimeError as e:
     raise errors.InputError(
-      f"--topology={topology}: {e}; give one such as v5e:2x4 or v5p:2x2x2."
+      f"--topology={topology!r} is unknown: {e}. Choose one such as v5e:2x4 or"
+      " v5p:2x2x2."
     ) from e
 
 
 def report(
   c: ConfigDict, devices: Sequence[jax.Device] | None = None
 ) -> dict[str, str]:
-  """Compiles the step of a config over devices (default: all); name -> text.
+  """Compiles the step of a config and describes it.
+
+  Args:
+    c: a config of pre-training.
+    devices: to compile for; default: all of JAX's.
+
+  Returns:
+    Name -> text of each line.
 
   Raises:
-    InputError: the config cannot be, or its step does not fit a device.
+    InputError: the config is invalid, or its step does not fit on a device.
   """
   checks.check_config(c)
   tokenizer, _ = dry_run.placeholder_tokenizer(c)
@@ -93,25 +103,25 @@ def report(
   run, attention = plan.resolve_attention(run, mesh)
   state = plan.abstract_state(run, mesh)
   aux = plan.abstract_aux(run, mesh)
-  began = time.perf_counter()
+  start = time.perf_counter()
   lowered = plan.lower_train_step(run, mesh, state, aux)
   traced = time.perf_counter()
   compiled = _compile(lowered)
-  done = time.perf_counter()
+  end = time.perf_counter()
   rows = c.batch_size // mesh.shape[sharding.DATA_AXIS]
   flops = plan.row_flops(run) * c.batch_size / mesh.devices.size
   return {
     "objective": run.summary,
     "devices": plan.describe_devices(run, mesh),
     "parameters": plan.describe_parameters(run.model, state.params),
-    "held": plan.describe_memory(state, aux),
-    "batch": f"{c.batch_size:,} rows of {c.length} tokens, {rows:,} of them a"
-    f" slice of the mesh, in {c.optim.accumulation} micro-batch(es)",
+    "per device": plan.describe_memory(state, aux),
+    "batch": f"{c.batch_size:,} rows of {c.length} tokens, {rows:,} per mesh"
+    f" slice, in {c.optim.accumulation} micro-batch(es)",
     "layers": f"remat {c.model.remat}, scan {c.model.scan}",
     "attention": attention,
-    **_account(compiled),
-    "FLOPs": f"{flops:.3g} a device and step, by the shapes",
-    "seconds": f"{traced - began:.1f} to trace, {done - traced:.1f} to compile",
+    **_describe_compiled(compiled),
+    "FLOPs": f"{flops:.3g} per device and step, of the matrix products",
+    "seconds": f"{traced - start:.1f} to trace, {end - traced:.1f} to compile",
   }
 
 
@@ -122,13 +132,14 @@ def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     if "RESOURCE_EXHAUSTED" not in str(e):
       raise
     raise errors.InputError(
-      f"the step does not fit: {str(e).splitlines()[0]} Try a larger"
-      " optim.accumulation, model.remat=full or more devices."
+      f"The step does not fit on a device: {str(e).splitlines()[0]} Set a"
+      " larger --config.optim.accumulation=N, --config.model.remat=full or more"
+      " devices."
     ) from e
 
 
-def _account(compiled: jax.stages.Compiled) -> dict[str, str]:
-  """The compiler's figures for one device, as far as it gives any."""
+def _describe_compiled(compiled: jax.stages.Compiled) -> dict[str, str]:
+  """Returns the compiler's figures for one device, if it has any."""
   lines = {}
   memory = compiled.memory_analysis()
   if memory is not None:
@@ -141,8 +152,8 @@ def _account(compiled: jax.stages.Compiled) -> dict[str, str]:
       f" {plan.format_mib(outputs)} (in place {plan.format_mib(donated)}),"
       f" scratch {plan.format_mib(scratch)}"
     )
-    in_all = arguments + outputs - donated + scratch
-    lines["in all"] = f"{in_all / 2**30:,.1f} GiB a device"
+    total = arguments + outputs - donated + scratch
+    lines["total"] = f"{total / 2**30:,.1f} GiB per device"
   cost = compiled.cost_analysis()
   if cost and "flops" in cost:
     lines["compiler"] = f"{cost['flops']:.3g} FLOPs, each loop counted once"

@@ -1,24 +1,24 @@
-"""What the corrections add to the training step: the same step, other recipes.
+"""Measures how much time the corrections add to the training step.
 
   python benchmarks/overheads.py --config=electra_small --config.batch_size=4
       [--recipes=baseline,hc,sr,hc+sr] [--pairs=400] [--json=FILE]
 
-The steps of all recipes are in one process and train one state in turn, a step
-each. An overhead is the median over the rounds of the time beyond that of the
-first recipe, with a 95 % bootstrap interval. "again" is the first recipe once
-more: what it seems to add is chance, and so may be as much of the others'.
+The steps of all recipes are in one process and train one state in turns, one
+step each. An overhead is the median over the rounds of the time relative to the
+first recipe, minus 1, with a 95 % bootstrap interval. "again" is the first
+recipe a second time: its overhead is chance, and the others' may be as wrong.
 
-Below stands what the compiler made of each: its operations (kernels, about);
-those of them that read or write an array of a row's K slots by V entries or
-more, and how many such arrays they read and write; gathers from and scatters
-into the table of embeddings; operations on logits at all positions, of which
-there should be none; and scratch memory.
+A second table counts for each compiled step: operations (roughly, kernels);
+those that read or write arrays of at least K x V entries per row (K slots, V
+tokens), and the arrays that they read and write; gathers from and scatters into
+the embedding table; operations on logits at all positions, which should be 0;
+and scratch memory.
 """
 
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -39,18 +39,26 @@ _CONFIG = flags_lib.define_config()
 _RECIPES = flags.DEFINE_list(
   "recipes",
   ["baseline", "hc", "sr", "hc+sr"],
-  "Recipes; the first is the base.",
+  "Recipes. The others are compared with the first.",
 )
 _PAIRS = flags.DEFINE_integer("pairs", 400, "Steps of each recipe.", 2)
-_WARMUP = flags.DEFINE_integer("warmup", 5, "Steps of each before them.", 1)
-_JSON = flags.DEFINE_string("json", None, "File to add the figures to.")
+_WARMUP = flags.DEFINE_integer(
+  "warmup", 5, "Steps of each recipe before them, which do not count.", 1
+)
+_JSON = flags.DEFINE_string("json", None, "File to append the figures to.")
 
 AGAIN = "again"
-# What the compiler lists and no device does.
-NO_WORK = frozenset(
-  "parameter constant tuple get-tuple-element bitcast while conditional".split()
+# HLO operations that no device executes.
+NO_WORK = (
+  "parameter",
+  "constant",
+  "tuple",
+  "get-tuple-element",
+  "bitcast",
+  "while",
+  "conditional",
 )
-PADDING = 256  # entries that logits may have beyond the vocabulary's, at most
+PADDING = 256  # the most columns that logits have beyond the vocabulary
 _COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.-]+) \(.*\{$")
 _OPERATION = re.compile(
   r"\s+(?:ROOT )?%?([\w.-]+) = (\(.*?\)|\S+) ([a-z][\w-]*)\((.*?)\)(.*)"
@@ -58,170 +66,179 @@ _OPERATION = re.compile(
 _SHAPE = re.compile(r"\[([\d,]+)\]")
 
 Shape = tuple[int, ...]
+Times = dict[str, dict[str, Any]]  # recipe -> seconds and overhead
+Counts = dict[str, int | None]
 
 
 class Operation(NamedTuple):
-  """An operation of a compiled step."""
+  """An HLO operation of a compiled step."""
 
   kind: str
   reads: tuple[Shape, ...]
   writes: tuple[Shape, ...]
-  fused: bool  # part of another one; its arrays are in no memory
+  fused: bool  # inside a fusion, so that its arrays are not in memory
 
 
 def main(argv: list[str]) -> None:
-  """Prints overheads and account, or what is wrong with the config."""
+  """Prints and saves the overheads and the counts of operations."""
   del argv
-  try:
-    made = {name: make(_CONFIG.value, name) for name in _RECIPES.value}
-    record = {"command": " ".join(sys.argv), **timing.machine()}
-    record |= {
+  with timing.exit_on_error():
+    by_recipe = {x: make_recipe_step(_CONFIG.value, x) for x in _RECIPES.value}
+    record: dict[str, Any] = {
+      "command": " ".join(sys.argv),
+      **timing.describe_machine(),
       "pairs": _PAIRS.value,
-      "compiled": {name: account(step) for name, step in made.items()},
-      "times": measure(made, _PAIRS.value, _WARMUP.value),
+      "compiled": {x: count_operations(s) for x, s in by_recipe.items()},
+      "times": time_recipes(by_recipe, _PAIRS.value, _WARMUP.value),
     }
     if _JSON.value:
       timing.append_json(_JSON.value, record)
-  except errors.TrueNegsError as e:
-    print(f"error: {errors.printable(e)}", file=sys.stderr)
-    sys.exit(e.exit_code)
   console = Console(markup=False, highlight=False)
   console.print(f"{record['device']}, {record['pairs']} rounds")
-  console.print(times(record["times"]))
-  console.print(accounts(record["compiled"]))
+  console.print(times_table(record["times"]))
+  console.print(counts_table(record["compiled"]))
 
 
-def make(c: ConfigDict, recipe: str) -> steps.Step:
-  """The step of a config with the corrections of a recipe.
+def make_recipe_step(c: ConfigDict, recipe: str) -> steps.CompiledStep:
+  """Compiles the step of a config with the corrections of a recipe.
 
   Raises:
-    InputError: there is no such recipe, or the config cannot be.
+    InputError: the recipe is unknown or the config is invalid.
   """
-  if recipe not in common.RECIPES:
-    known = ", ".join(common.RECIPES)
-    raise errors.InputError(
-      f"--recipes: {recipe!r} is unknown; known: {known}."
-    )
+  errors.one_of("--recipes", recipe, common.RECIPES)
   changed = c.copy_and_resolve_references()
   changed.negatives.update(common.RECIPES[recipe])
   return steps.make_step(changed)
 
 
-def measure(
-  made: dict[str, steps.Step], pairs: int, warmup: int
-) -> dict[str, dict[str, Any]]:
-  """Recipe, and AGAIN -> seconds of a step and its overhead over the first."""
-  base = next(iter(made))
-  runs = steps.takers(made | {AGAIN: made[base]})
-  secs = timing.in_turn(runs, pairs, warmup)
-  found = {}
+def time_recipes(
+  by_recipe: Mapping[str, steps.CompiledStep], pairs: int, warmup: int
+) -> Times:
+  """Times the steps of all recipes, and of the first again, in turns.
+
+  Returns:
+    Recipe or AGAIN -> seconds per step and overhead over the first recipe.
+  """
+  base = next(iter(by_recipe))
+  calls = steps.make_step_calls({**by_recipe, AGAIN: by_recipe[base]})
+  secs = timing.time_in_turns(calls, pairs, warmup)
+  times = {}
   for name, values in secs.items():
-    times = timing.ratio(values, secs[base])
-    found[name] = {
+    ratio = timing.paired_ratio(values, secs[base])
+    times[name] = {
       "step_s": timing.quantiles(values),
-      "overhead": times.median - 1,
-      "interval": [times.low - 1, times.high - 1],
-      "half_width": times.half_width,
+      "overhead": ratio.median - 1,
+      "interval": [ratio.low - 1, ratio.high - 1],
+      "half_width": ratio.half_width,
     }
-  return found
+  return times
 
 
-def account(step: steps.Step) -> dict[str, int | None]:
-  """What the compiler made of a step, counted; names as in the table."""
+def count_operations(step: steps.CompiledStep) -> Counts:
+  """Counts a compiled step's operations, by the columns of the table."""
   c, run = step.c, step.run
-  vocab = run.options.masking.vocab_size
-  slots = masking.num_slots(c.length, c.masking.prob)
+  vocab_size = run.options.masking.vocab_size
+  num_slots = masking.num_slots(c.length, c.masking.prob)
   params = plan.abstract_state(run, step.mesh).params
-  (word,) = (
-    x.shape for x in jax.tree.leaves(params["embeddings"]) if vocab in x.shape
+  (embedding_shape,) = (
+    x.shape
+    for x in jax.tree.leaves(params["embeddings"])
+    if vocab_size in x.shape
   )
-  held = {x.shape for x in jax.tree.leaves((params, step.aux))}
-  tables = {rows for shape in held if vocab in shape for rows in shape}
-  listed = list(operations(step.compiled.as_text()))
-  work = [x for x in listed if not x.fused and x.kind not in NO_WORK]
+  # A table [V, E] looks like logits at E positions.
+  shapes = {x.shape for x in jax.tree.leaves((params, step.aux))}
+  table_sizes = {n for shape in shapes if vocab_size in shape for n in shape}
+  operations = list(parse_operations(step.compiled.as_text()))
+  executed = [x for x in operations if not x.fused and x.kind not in NO_WORK]
 
-  def logits(least: int, shapes: tuple[Shape, ...]) -> int:
-    """How many are logits of so many positions or more."""
-    found = [positions(shape, vocab) for shape in shapes]
-    return sum(n >= least and n not in tables for n in found)
+  def count_logits(shapes: tuple[Shape, ...], min_positions: int) -> int:
+    sizes = [logit_positions(shape, vocab_size) for shape in shapes]
+    return sum(n >= min_positions and n not in table_sizes for n in sizes)
 
-  reads = [logits(slots, x.reads) for x in work]
-  writes = [logits(slots, x.writes) for x in work]
-  shares = step.mesh.shape[sharding.DATA_AXIS] * c.optim.accumulation
-  all_of_them = c.batch_size // shares * c.length
+  reads = [count_logits(x.reads, num_slots) for x in executed]
+  writes = [count_logits(x.writes, num_slots) for x in executed]
+  num_slices = step.mesh.shape[sharding.DATA_AXIS] * c.optim.accumulation
+  all_positions = c.batch_size // num_slices * c.length
   memory = step.compiled.memory_analysis()
   return {
-    "ops": len(work),
+    "ops": len(executed),
     "on KxV": sum(r + w > 0 for r, w in zip(reads, writes, strict=True)),
     "read": sum(reads),
     "written": sum(writes),
-    "gathers": sum(x.kind == "gather" and x.reads[0] == word for x in listed),
-    "scatters": sum(x.kind == "scatter" and word in x.writes for x in listed),
-    "on LxV": sum(logits(all_of_them, x.reads + x.writes) > 0 for x in work),
+    "gathers": sum(
+      x.kind == "gather" and x.reads[0] == embedding_shape for x in operations
+    ),
+    "scatters": sum(
+      x.kind == "scatter" and embedding_shape in x.writes for x in operations
+    ),
+    "on LxV": sum(
+      count_logits(x.reads + x.writes, all_positions) > 0 for x in executed
+    ),
     "MiB": memory and memory.temp_size_in_bytes >> 20,
   }
 
 
-def positions(shape: Shape, vocab: int) -> int:
-  """How many positions an array has logits of; 0: it is something else.
+def logit_positions(shape: Shape, vocab_size: int) -> int:
+  """Returns the number of positions of which an array has logits, or 0.
 
-  The vocabulary may be padded and in blocks, and first or last.
+  The vocabulary may be padded, split into blocks, and first or last.
   """
   splits = [(shape[:i], shape[i:]) for i in range(len(shape) + 1)]
-  for one, other in splits + [split[::-1] for split in splits]:
-    if vocab <= math.prod(other) < vocab + PADDING:
-      return math.prod(one)
+  splits += [(right, left) for left, right in splits]
+  for positions, tokens in splits:
+    if vocab_size <= math.prod(tokens) < vocab_size + PADDING:
+      return math.prod(positions)
   return 0
 
 
-def operations(text: str) -> Iterator[Operation]:
-  """The operations of a compiled step, from the compiler's own listing."""
-  fusions = set(re.findall(r" fusion\(.*calls=%?([\w.-]+)", text))
+def parse_operations(hlo: str) -> Iterator[Operation]:
+  """Yields the operations of a compiled step from its HLO text."""
+  fusions = set(re.findall(r" fusion\(.*calls=%?([\w.-]+)", hlo))
   shapes: dict[str, tuple[Shape, ...]] = {}
   fused = False
-  for line in text.splitlines():
-    if head := _COMPUTATION.match(line):
-      shapes, fused = {}, head[1] in fusions
-    elif found := _OPERATION.match(line):
-      name, result, kind, operands, _ = found.groups()
+  for line in hlo.splitlines():
+    if computation := _COMPUTATION.match(line):
+      shapes, fused = {}, computation[1] in fusions
+    elif operation := _OPERATION.match(line):
+      name, result, kind, operands, _ = operation.groups()
       shapes[name] = tuple(
         tuple(map(int, dims.split(","))) for dims in _SHAPE.findall(result)
       )
-      read = re.findall(r"%([\w.-]+)", operands)
-      reads = sum((shapes.get(operand, ()) for operand in read), ())
+      reads: tuple[Shape, ...] = ()
+      for operand in re.findall(r"%([\w.-]+)", operands):
+        reads += shapes.get(operand, ())
       yield Operation(kind, reads, shapes[name], fused)
 
 
-def times(found: dict[str, dict[str, Any]]) -> Table:
-  """The times of each recipe as a table."""
-  made = _table("recipe", "ms", "p10", "p90", "overhead, %", "95 %", "+-")
-  for name, x in found.items():
+def times_table(times: Times) -> Table:
+  """Builds a table of the times of each recipe."""
+  table = _make_table("recipe", "ms", "p10", "p90", "overhead, %", "95 %", "+-")
+  for name, x in times.items():
     low, high = x["interval"]
-    made.add_row(
+    table.add_row(
       name,
       *(f"{1e3 * x['step_s'][q]:.2f}" for q in ("median", "p10", "p90")),
       f"{100 * x['overhead']:+.2f}",
       f"{100 * low:+.2f} to {100 * high:+.2f}",
       f"{100 * x['half_width']:.2f}",
     )
-  return made
+  return table
 
 
-def accounts(found: dict[str, dict[str, int | None]]) -> Table:
-  """What was compiled for each recipe as a table."""
-  made = _table("recipe", *next(iter(found.values())))
-  for name, counts in found.items():
-    made.add_row(
-      name, *(f"{x:,}" if x is not None else "" for x in counts.values())
-    )
-  return made
+def counts_table(counts_by_recipe: Mapping[str, Counts]) -> Table:
+  """Builds a table of the counts of each recipe."""
+  table = _make_table("recipe", *next(iter(counts_by_recipe.values())))
+  for recipe, counts in counts_by_recipe.items():
+    cells = (f"{x:,}" if x is not None else "" for x in counts.values())
+    table.add_row(recipe, *cells)
+  return table
 
 
-def _table(*columns: str) -> Table:
-  made = Table(box=None, pad_edge=False)
+def _make_table(*columns: str) -> Table:
+  table = Table(box=None, pad_edge=False)
   for i, column in enumerate(columns):
-    made.add_column(column, justify="right" if i else "left", no_wrap=True)
-  return made
+    table.add_column(column, justify="right" if i else "left", no_wrap=True)
+  return table
 
 
 if __name__ == "__main__":

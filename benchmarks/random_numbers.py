@@ -1,19 +1,20 @@
-"""What random numbers cost by several generators: dropout's and the sampling's.
+"""Times the random numbers of dropout and sampling, by generator.
 
   python benchmarks/random_numbers.py [--rows=32 --length=128 --width=256
       --heads=4 --slots=19 --vocab=30522 --dtype=float32] [--rounds=20]
       [--json=FILE]
   python benchmarks/random_numbers.py --check
 
-Dropout is timed with its gradient, as 24 places of one compiled function have
-it: on what a layer gives, and on the weights of attention. "none" leaves it
-out. A draw of a token from given logits stands beside the likeliest token. The
-forms take turns; a ratio is the median over the rounds, with a 95 % bootstrap
-interval; the last column is the time beyond the first form's, per number.
+Dropout is timed with its gradient, at 24 places of one compiled function: on
+outputs of layers, and on attention weights. "none" has no dropout. Sampling a
+token from given logits is compared with the likeliest token. "ours" is this
+package's generator. Generators take turns; a ratio is the median over the
+rounds, with a 95 % bootstrap interval. The last column is the additional time
+per number, relative to the first line.
 
---check times nothing: it compares our numbers on 1 and 8 simulated CPU devices
-and on the accelerator, if JAX has one, and returns 1 where any differ. With an
-accelerator it needs JAX_PLATFORMS=cuda,cpu or the like.
+--check times nothing. It compares the numbers on 1 and 8 simulated CPU devices
+and on the accelerator, if there is one, and returns 1 if any differ. With an
+accelerator it needs JAX_PLATFORMS=cuda,cpu or similar.
 """
 
 import argparse
@@ -31,50 +32,56 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from truenegs_jax.objectives import output_softmax
-from truenegs_jax.runtime import errors, rng
+from truenegs_jax.runtime import rng
 
 Array = jax.Array
-Drop = Callable[[Array, Any, int], Array]
+# (x, keys, site) -> x with dropout
+Dropout = Callable[[Array, Any, int], Array]
 
 RATE, SITES = 0.1, 24
 GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Prints a table of times, or whether numbers are the same everywhere."""
-  args = arguments(argv)
+  """Prints a table of times, or whether the numbers are equal everywhere."""
+  args = parse_arguments(argv)
   if args.check:
-    return check()
-  count = args.rows, args.length
+    return check_devices()
   shapes = {
-    "layers": (*count, args.width),
+    "layers": (args.rows, args.length, args.width),
     "attention": (args.rows, args.heads, args.length, args.length),
   }
-  record = {"command": " ".join(sys.argv), **timing.machine()}
-  print(f"{record['device']}, {args.rounds} rounds, {args.dtype}")
-  print("numbers of    by                  ms  of the first            ps each")
-  groups = {name: dropouts(s, args.dtype) for name, s in shapes.items()}
+  groups = {x: compile_dropouts(s, args.dtype) for x, s in shapes.items()}
   shapes["tokens"] = args.rows, args.slots, args.vocab
-  groups["tokens"] = samplings(shapes["tokens"])
-  for group, runs in groups.items():
+  groups["tokens"] = compile_samplings(shapes["tokens"])
+  record: dict[str, Any] = {
+    "command": " ".join(sys.argv),
+    **timing.describe_machine(),
+  }
+  print(f"{record['device']}, {args.rounds} rounds, {args.dtype}")
+  print(
+    "numbers of    by                  ms  / the first               ps each"
+  )
+  for group, calls in groups.items():
     size = np.prod(shapes[group]) * (1 if group == "tokens" else SITES)
-    secs = timing.in_turn(runs, args.rounds)
+    secs = timing.time_in_turns(calls, args.rounds)
     record[group] = {name: timing.quantiles(x) for name, x in secs.items()}
     first = secs[next(iter(secs))]
     for name, values in secs.items():
       median = statistics.median(values)
-      each = 1e12 * (median - statistics.median(first)) / size
-      ratio = str(timing.ratio(values, first))
+      added_ps = 1e12 * (median - statistics.median(first)) / size
+      ratio = str(timing.paired_ratio(values, first))
       print(
-        f"{group:12}  {name:14} {1e3 * median:7.2f}  {ratio:22} {each:8,.1f}"
+        f"{group:12}  {name:14} {1e3 * median:7.2f}  {ratio:22}"
+        f" {added_ps:8,.1f}"
       )
   if args.json:
     timing.append_json(args.json, record)
   return 0
 
 
-def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-  """The command line; by default the sizes of configs/electra_small.py."""
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+  """Parses the flags; default sizes are those of configs/electra_small.py."""
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
@@ -82,91 +89,104 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
   for name, size in {**sizes, "rounds": 20}.items():
     parser.add_argument(f"--{name}", type=int, default=size)
   parser.add_argument("--dtype", default="float32")
-  parser.add_argument("--json", help="file to add the figures to")
+  parser.add_argument("--json", help="File to append the figures to.")
   parser.add_argument("--check", action="store_true")
   return parser.parse_args(argv)
 
 
-def dropouts(shape: tuple[int, ...], dtype: str) -> timing.Runs:
-  """Form -> dropout and its gradient on arrays of this shape, compiled."""
+def compile_dropouts(shape: tuple[int, ...], dtype: str) -> timing.Calls:
+  """Returns generator -> compiled dropout and gradient of arrays."""
   x = jax.random.normal(jax.random.key(1), shape, dtype)
 
-  def ours(x, keys_B, site):
+  def own_dropout(x, keys_B, site):
     return rng.dropout(x, keys_B, rate=RATE, site=site)
 
-  def library(x, key, site):
+  def jax_dropout(x, key, site):
     key = jax.random.fold_in(key, site)
     keep = jax.random.bernoulli(key, 1 - RATE, x.shape)
     return jnp.where(keep, x / (1 - RATE), 0).astype(x.dtype)
 
-  def compiled(drop: Drop, keys: Any) -> Callable[[], Any]:
-    def places(x, keys):
+  def compile_dropout(dropout: Dropout, keys: Any) -> Callable[[], Any]:
+    def forward(x, keys):
       for site in range(SITES):
-        # The barrier keeps each place's array, as a layer would.
-        x = jax.lax.optimization_barrier((x + drop(x, keys, site)) / 2)
+        # The barrier materializes each array, as a layer would.
+        x = jax.lax.optimization_barrier((x + dropout(x, keys, site)) / 2)
       return x
 
-    def both_ways(x, keys):
-      y, push = jax.vjp(functools.partial(places, keys=keys), x)
-      return y, push(x)
+    def forward_and_backward(x, keys):
+      y, vjp = jax.vjp(functools.partial(forward, keys=keys), x)
+      return y, vjp(x)
 
-    return functools.partial(jax.jit(both_ways), x, keys)
+    return functools.partial(jax.jit(forward_and_backward), x, keys)
 
   keys_B = rng.row_keys(jax.random.key(0), 0, jnp.arange(shape[0]))
-  return {
-    "none": compiled(lambda x, keys, site: x, None),
-    "ours": compiled(ours, keys_B),
-    **{g: compiled(library, jax.random.key(0, impl=g)) for g in GENERATORS},
+  calls = {
+    "none": compile_dropout(lambda x, keys, site: x, None),
+    "ours": compile_dropout(own_dropout, keys_B),
   }
+  for generator in GENERATORS:
+    key = jax.random.key(0, impl=generator)
+    calls[generator] = compile_dropout(jax_dropout, key)
+  return calls
 
 
-def samplings(shape: tuple[int, int, int]) -> timing.Runs:
-  """Form -> a token drawn for each slot of given f32 logits, compiled."""
+def compile_samplings(shape: tuple[int, int, int]) -> timing.Calls:
+  """Returns generator -> compiled sampling of a token per slot.
+
+  Args:
+    shape: of the f32 logits, [B, K, V].
+  """
   logits_BxKxV = 3 * jax.random.normal(jax.random.key(1), shape)
   keys_B = rng.row_keys(jax.random.key(0), 0, jnp.arange(shape[0]))
 
-  def gumbel(logits_BxKxV, keys_B):
+  def sample_with_gumbel(logits_BxKxV, keys_B):
     uniform_BxKxV = rng.uniform(keys_B, logits_BxKxV.shape[1:])
     noise_BxKxV = -jnp.log(-jnp.log(uniform_BxKxV))
     return output_softmax.predict(logits_BxKxV + noise_BxKxV)
 
-  draw = lambda logits, key: jax.random.categorical(key, logits)
-  compiled = lambda fn, *args: functools.partial(jax.jit(fn), *args)
-  made = functools.partial(compiled, draw, logits_BxKxV)
-  return {
-    "likeliest": compiled(output_softmax.predict, logits_BxKxV),
-    "ours": compiled(
-      functools.partial(output_softmax.sample, temperature=1.0),
-      logits_BxKxV,
-      keys_B,
-    ),
-    "gumbel, ours": compiled(gumbel, logits_BxKxV, keys_B),
-    **{g: made(jax.random.key(0, impl=g)) for g in GENERATORS},
+  def compile_sampling(fn: Callable, *keys: Array) -> Callable[[], Any]:
+    return functools.partial(jax.jit(fn), logits_BxKxV, *keys)
+
+  own_sample = functools.partial(output_softmax.sample, temperature=1.0)
+  calls = {
+    "likeliest": compile_sampling(output_softmax.predict),
+    "ours": compile_sampling(own_sample, keys_B),
+    "gumbel, ours": compile_sampling(sample_with_gumbel, keys_B),
   }
+  for generator in GENERATORS:
+    calls[generator] = compile_sampling(
+      lambda logits, key: jax.random.categorical(key, logits),
+      jax.random.key(0, impl=generator),
+    )
+  return calls
 
 
-def check() -> int:
-  """Compares our numbers on all kinds and counts of devices that there are."""
+def check_devices() -> int:
+  """Compares the numbers of CPU devices and of the accelerator.
+
+  Returns:
+    0 if all are equal, else 1.
+  """
   jax.config.update("jax_num_cpu_devices", 8)
   cpus = jax.devices("cpu")
-  places = {f"{n} of the CPU": cpus[:n] for n in (1, 8)}
+  expected = draw_numbers(cpus[:1])
+  groups = {"8 CPU devices": cpus}
   if jax.default_backend() != "cpu":
-    places[jax.devices()[0].device_kind] = jax.devices()[:1]
-  found = {name: numbers(devices) for name, devices in places.items()}
-  first = found.pop("1 of the CPU")
+    groups[jax.devices()[0].device_kind] = jax.devices()[:1]
   status = 0
-  for name, values in found.items():
-    same = {key: np.array_equal(values[key], first[key]) for key in first}
-    status |= not all(same.values())
-    listed = ", ".join(
-      f"{key} {'the same' if x else 'DIFFERENT'}" for key, x in same.items()
-    )
-    print(f"{name}: {listed}")
+  for group, devices in groups.items():
+    numbers = draw_numbers(devices)
+    results = []
+    for name, array in expected.items():
+      is_equal = np.array_equal(numbers[name], array)
+      status |= not is_equal
+      results.append(f"{name} {'equal' if is_equal else 'DIFFERENT'}")
+    print(f"{group} and 1 CPU device: {', '.join(results)}")
   return status
 
 
-def numbers(devices: Sequence[jax.Device]) -> dict[str, np.ndarray]:
-  """Bits, uniform numbers and what dropout drops of 64 rows over devices."""
+def draw_numbers(devices: Sequence[jax.Device]) -> dict[str, np.ndarray]:
+  """Draws bits, uniform numbers and dropped units of 64 rows on devices."""
   place = NamedSharding(Mesh(np.array(devices), ("data",)), P("data"))
 
   @functools.partial(jax.jit, in_shardings=place)
@@ -184,8 +204,5 @@ def numbers(devices: Sequence[jax.Device]) -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
-  try:
+  with timing.exit_on_error():
     sys.exit(main())
-  except errors.TrueNegsError as e:
-    print(f"error: {errors.printable(e)}", file=sys.stderr)
-    sys.exit(e.exit_code)

@@ -1,22 +1,22 @@
-"""Whether folders in Hugging Face's format serve as any other does.
+"""Checks that exported folders behave like Hugging Face's own.
 
   python benchmarks/round_trips.py mrpc ORIGINAL OTHER --data=glue/MRPC
   python benchmarks/round_trips.py sst2 DISCRIMINATOR --data=glue/SST-2
 
-"mrpc" takes a folder, or name on the hub, and what was imported from it and
-exported again. It compares the last hidden states of both, then fine-tunes both
-with the stock Trainer from one seed, dropout and all, and compares the loss of
-every step. Returns 1 where either differs by more than 1e-4.
+"mrpc" takes a folder, or name on the hub, and a folder that was imported from
+it and exported again. It compares the last hidden states of both. Then it
+fine-tunes both with the stock Trainer, with the same seed and with dropout, and
+compares the loss of every step. Returns 1 if any differ by more than 1e-4.
 
 "sst2" takes the discriminator of an exported ELECTRA. It loads it into
 AutoModelForPreTraining, and its generator, `../generator`, into
-AutoModelForMaskedLM and pipeline("fill-mask"); it then fine-tunes the
+AutoModelForMaskedLM and pipeline("fill-mask"). Then it fine-tunes the
 discriminator on the first --rows rows, and the same network with random weights
-in the same way. Returns 1 where weights are missing or left over.
+in the same way. Returns 1 if weights are missing or unexpected.
 
---data is a folder with train.tsv and dev.tsv of GLUE, or either with .xz. Runs
-on the CPU, without the network, and writes nothing that stays. Needs PyTorch,
-transformers 5 (4 rounds the losses to 4 places) and accelerate.
+--data is a folder with GLUE's train.tsv and dev.tsv, or either with .xz. Runs
+on the CPU without network access and keeps no files. Needs PyTorch,
+transformers 5 (4 rounds the losses to 4 decimals) and accelerate.
 """
 
 import argparse
@@ -41,54 +41,58 @@ from transformers.trainer_callback import PrinterCallback  # noqa: E402
 Texts = list[tuple[str, ...]]
 Rows = tuple[Texts, list[int]]  # one or two sentences each, and the labels
 
-# Task -> columns of the sentences, that of the label, learning rate.
+# Task -> columns of the sentences, column of the label, learning rate.
 TASKS = {"mrpc": ((3, 4), 0, 5e-5), "sst2": ((0,), 1, 3e-4)}
 SENTENCES = (
   "the capital of the country is the largest [MASK] .",
   "he was born in [MASK] and died in london .",
 )
+TOLERANCE = 1e-4
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Prints what was found; returns 1 where a round trip lost something."""
-  flags = _flags(argv)
+  """Checks the folders of one task; returns 1 if a check fails."""
+  args = _parse_arguments(argv)
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
-  train = read(flags.data, "train", flags.task, flags.rows)
-  dev = read(flags.data, "dev", flags.task)
+  train = read_rows(args.data, "train", args.task, args.rows)
+  dev = read_rows(args.data, "dev", args.task)
   print(
-    f"{flags.task}: {len(train[0]):,} rows, {len(dev[0]):,} of dev, lr"
-    f" {flags.lr:g}, batch {flags.batch_size}, length {flags.length}, seeds"
-    f" {flags.seeds}; transformers {transformers.__version__}, torch"
+    f"{args.task}: {len(train[0]):,} rows, {len(dev[0]):,} of dev, lr"
+    f" {args.lr:g}, batch {args.batch_size}, length {args.length}, seeds"
+    f" {args.seeds}; transformers {transformers.__version__}, torch"
     f" {torch.__version__}, {torch.get_num_threads()} threads"
   )
-  run = same_losses if flags.task == "mrpc" else beside_random
-  return run(flags, train, dev)
+  check = compare_folders if args.task == "mrpc" else check_electra
+  return check(args, train, dev)
 
 
-def _flags(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
   parser.add_argument("task", choices=TASKS)
-  parser.add_argument("folders", nargs="+", help="two for mrpc, one for sst2")
+  parser.add_argument("folders", nargs="+", help="Two for mrpc, one for sst2.")
   parser.add_argument("--data", type=pathlib.Path, required=True)
-  parser.add_argument("--rows", type=int, default=8000, help="at most")
-  parser.add_argument("--lr", type=float, help="default: mrpc 5e-5, sst2 3e-4")
+  parser.add_argument("--rows", type=int, default=8000, help="At most.")
+  parser.add_argument("--lr", type=float, help="Default: mrpc 5e-5, sst2 3e-4.")
   parser.add_argument("--seeds", type=int, nargs="+", default=[0])
   parser.add_argument("--batch_size", type=int, default=32)
   parser.add_argument("--length", type=int, default=128)
-  flags = parser.parse_args(argv)
-  if len(flags.folders) != (2 if flags.task == "mrpc" else 1):
-    parser.error("folders: mrpc takes two, sst2 one")
-  flags.lr = flags.lr or TASKS[flags.task][2]
-  return flags
+  args = parser.parse_args(argv)
+  num_folders = 2 if args.task == "mrpc" else 1
+  if len(args.folders) != num_folders:
+    parser.error(
+      f"{len(args.folders)} folders. Pass {num_folders} for {args.task}."
+    )
+  args.lr = args.lr or TASKS[args.task][2]
+  return args
 
 
-def read(
+def read_rows(
   folder: pathlib.Path, split: str, task: str, limit: int | None = None
 ) -> Rows:
-  """First rows of GLUE: after a header, columns between tabs, never quoted."""
+  """Reads the first rows of GLUE: a header, then columns between tabs."""
   path = folder / f"{split}.tsv"
   data = path.read_bytes() if path.exists() else lzma.open(f"{path}.xz").read()
   # MRPC's files begin with a byte order mark.
@@ -99,49 +103,51 @@ def read(
   return texts, [int(row[label]) for row in rows]
 
 
-def same_losses(flags: argparse.Namespace, train: Rows, dev: Rows) -> int:
-  """Fine-tunes two folders and compares all that is logged on the way."""
-  first, second = flags.folders
+def compare_folders(args: argparse.Namespace, train: Rows, dev: Rows) -> int:
+  """Compares hidden states and fine-tuning losses of two folders."""
   texts = dev[0][:64]
-  hidden = [hidden_states(f, texts, flags.length) for f in (first, second)]
-  if not torch.equal(hidden[0][0], hidden[1][0]):
-    print("The tokenizers differ.", file=sys.stderr)
+  (ids_a, hidden_a), (ids_b, hidden_b) = (
+    compute_hidden_states(folder, texts, args.length) for folder in args.folders
+  )
+  if not torch.equal(ids_a, ids_b):
+    print("error: The tokenizers differ.", file=sys.stderr)
     return 1
-  far = float((hidden[0][1] - hidden[1][1]).abs().max())
-  print(f"hidden states of {len(texts)} pairs: at most {far:.1e} apart")
+  difference = float((hidden_a - hidden_b).abs().max())
+  print(f"largest difference of {len(texts)} hidden states: {difference:.1e}")
   print("seed  folder    steps  first   last    dev acc     F1  seconds")
-  gaps = []
-  for seed in flags.seeds:
-    found = [fine_tune(flags, f, train, dev, seed) for f in (first, second)]
-    for name, run in zip(("original", "other"), found, strict=True):
+  differences = [difference]
+  for seed in args.seeds:
+    runs = [fine_tune(args, x, train, dev, seed) for x in args.folders]
+    for name, run in zip(("original", "other"), runs, strict=True):
       print(
         f"{seed:4}  {name:8} {len(run['losses']):6} {run['losses'][0]:6.4f}"
         f" {run['losses'][-1]:6.4f}  {run['accuracy']:8.2%}  {run['f1']:5.1%}"
         f"  {run['secs']:7.0f}  new: {', '.join(run['new'])}"
       )
-    if not all(map(torch.equal, found[0]["head"], found[1]["head"])):
-      print("The new layers began differently.", file=sys.stderr)
+    if not all(map(torch.equal, runs[0]["head"], runs[1]["head"])):
+      print("error: The new layers' first weights differ.", file=sys.stderr)
       return 1
-    gap_T = np.abs(np.subtract(found[0]["losses"], found[1]["losses"]))
-    gaps.append(gap_T.max())
+    difference_T = np.abs(np.subtract(runs[0]["losses"], runs[1]["losses"]))
+    differences.append(difference_T.max())
     print(
-      f"losses at most {gap_T.max():.1e} apart (step {gap_T.argmax() + 1}),"
-      f" {np.count_nonzero(gap_T == 0)} of {len(gap_T)} equal"
+      f"largest difference of a loss: {difference_T.max():.1e}, at step"
+      f" {difference_T.argmax() + 1}; {np.count_nonzero(difference_T == 0)} of"
+      f" {len(difference_T)} are equal"
     )
-  return int(max(far, *gaps) > 1e-4)
+  return int(max(differences) > TOLERANCE)
 
 
-def beside_random(flags: argparse.Namespace, train: Rows, dev: Rows) -> int:
-  """Loads what was exported, and fine-tunes it and a random network."""
-  folder = flags.folders[0]
+def check_electra(args: argparse.Namespace, train: Rows, dev: Rows) -> int:
+  """Loads exported networks; fine-tunes one and a random network."""
+  folder = args.folders[0]
   generator = str(pathlib.Path(folder).parent / "generator")
-  lost = False
-  for name, place in (("PreTraining", folder), ("MaskedLM", generator)):
+  has_failed = False
+  for name, path in (("PreTraining", folder), ("MaskedLM", generator)):
     auto = getattr(transformers, f"AutoModelFor{name}")
-    _, info = auto.from_pretrained(place, output_loading_info=True)
-    wrong = {kind: sorted(keys) for kind, keys in info.items() if keys}
-    print(f"AutoModelFor{name}: {wrong or 'all weights, no others'}")
-    lost |= bool(wrong)
+    _, info = auto.from_pretrained(path, output_loading_info=True)
+    problems = {kind: sorted(keys) for kind, keys in info.items() if keys}
+    print(f"AutoModelFor{name}: {problems or 'all weights, no others'}")
+    has_failed |= bool(problems)
   fill = transformers.pipeline("fill-mask", generator)
   for text in SENTENCES:
     best = [f"{x['token_str']} {x['score']:.2f}" for x in fill(text)]
@@ -149,8 +155,8 @@ def beside_random(flags: argparse.Namespace, train: Rows, dev: Rows) -> int:
   print("weights   seed  first   last    dev acc  seconds")
   for name, random in (("exported", False), ("random", True)):
     scores = []
-    for seed in flags.seeds:
-      run = fine_tune(flags, folder, train, dev, seed, random=random)
+    for seed in args.seeds:
+      run = fine_tune(args, folder, train, dev, seed, random=random)
       scores.append(100 * run["accuracy"])
       print(
         f"{name:8} {seed:5} {run['losses'][0]:6.4f} {run['losses'][-1]:6.4f}"
@@ -160,13 +166,13 @@ def beside_random(flags: argparse.Namespace, train: Rows, dev: Rows) -> int:
       f"{name:8}  mean {statistics.mean(scores):5.2f}, from {min(scores):5.2f}"
       f" to {max(scores):5.2f}"
     )
-  return int(lost)
+  return int(has_failed)
 
 
-def hidden_states(
+def compute_hidden_states(
   folder: str, texts: Texts, length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-  """Ids, [B, L], and the last hidden states of what is not padding."""
+  """Returns ids, [B, L], and the last hidden states of real tokens, [N, D]."""
   tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
   batch = tokenizer(
     *map(list, zip(*texts, strict=True)),
@@ -182,7 +188,7 @@ def hidden_states(
 
 
 def fine_tune(
-  flags: argparse.Namespace,
+  args: argparse.Namespace,
   folder: str,
   train: Rows,
   dev: Rows,
@@ -190,7 +196,20 @@ def fine_tune(
   *,
   random: bool = False,
 ) -> dict[str, Any]:
-  """One epoch of the stock Trainer: losses, scores, the layers made anew."""
+  """Fine-tunes a folder for one epoch with the stock Trainer.
+
+  Args:
+    args: the flags.
+    folder: the network and its tokenizer.
+    train: rows to train on.
+    dev: rows to score.
+    seed: of new layers, shuffling and dropout.
+    random: takes only the sizes from the folder, not the weights.
+
+  Returns:
+    `losses` of each step; `accuracy` and `f1`, 0 to 1; `new`, the names of new
+    weights; `head`, the classifier's first weights; `secs`.
+  """
   start = time.perf_counter()
   auto = transformers.AutoModelForSequenceClassification
   transformers.set_seed(seed)
@@ -206,8 +225,8 @@ def fine_tune(
     options = transformers.TrainingArguments(
       out,
       num_train_epochs=1,
-      per_device_train_batch_size=flags.batch_size,
-      learning_rate=flags.lr,
+      per_device_train_batch_size=args.batch_size,
+      learning_rate=args.lr,
       seed=seed,
       logging_steps=1,
       save_strategy="no",
@@ -218,30 +237,32 @@ def fine_tune(
     trainer = transformers.Trainer(
       model,
       options,
-      train_dataset=encode(tokenizer, train, flags.length),
+      train_dataset=encode_rows(tokenizer, train, args.length),
       processing_class=tokenizer,  # pads the rows of a batch
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    logits_NxC = trainer.predict(encode(tokenizer, dev, flags.length))[0]
-  guess_N, gold_N = logits_NxC.argmax(-1), np.array(dev[1])
+    logits_NxC = trainer.predict(encode_rows(tokenizer, dev, args.length))[0]
+  predicted_N, gold_N = logits_NxC.argmax(-1), np.array(dev[1])
+  true_positives = np.sum(predicted_N & gold_N)
   return {
     "losses": [x["loss"] for x in trainer.state.log_history if "loss" in x],
-    "accuracy": np.mean(guess_N == gold_N),
-    "f1": 2 * np.sum(guess_N & gold_N) / max(np.sum(guess_N + gold_N), 1),
+    "accuracy": np.mean(predicted_N == gold_N),
+    "f1": 2 * true_positives / max(np.sum(predicted_N + gold_N), 1),
     "new": sorted(new),
     "head": head,
     "secs": time.perf_counter() - start,
   }
 
 
-def encode(tokenizer: Any, rows: Rows, length: int) -> list[dict[str, Any]]:
-  """What the stock Trainer takes for a data set."""
-  columns = map(list, zip(*rows[0], strict=True))
-  found = tokenizer(*columns, truncation=True, max_length=length)
+def encode_rows(tokenizer: Any, rows: Rows, length: int) -> list[dict]:
+  """Returns rows as the Trainer's data set, with "labels"."""
+  texts, labels = rows
+  columns = map(list, zip(*texts, strict=True))
+  encoding = tokenizer(*columns, truncation=True, max_length=length)
   return [
-    {"labels": label} | {name: found[name][i] for name in found}
-    for i, label in enumerate(rows[1])
+    {"labels": label} | {name: encoding[name][i] for name in encoding}
+    for i, label in enumerate(labels)
   ]
 
 

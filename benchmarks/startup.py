@@ -1,12 +1,12 @@
-"""Seconds from a command to its first step, and where they go.
+"""Measures the time from a command to its first training step.
 
   python benchmarks/startup.py [--runs=5] [--config=electra_demo:baseline]
       [-- --config.model.scan=True ...]
 
-Runs a config on text made here, in processes of their own, until the first
-training record is on disk: with nothing compiled before, with the compiled
-steps of the run before, and resumed from a checkpoint. The rows are prepared
-beforehand. Beside it what ends sooner: --help, a wrong flag, a dry run.
+Runs a config on generated text, each time in a new process, until the first
+training record is on disk: "cold" with an empty compilation cache, "warm" with
+the steps that the run before compiled, and "resumed" from a checkpoint. The
+rows are prepared beforehand. Also times --help, a wrong flag and a dry run.
 """
 
 import json
@@ -30,81 +30,89 @@ from rich.table import Table
 
 from truenegs_jax.runtime import errors
 
-_CONFIG = flags.DEFINE_string("config", "electra_demo:baseline", "Which.")
+_CONFIG = flags.DEFINE_string(
+  "config", "electra_demo:baseline", "Config to start."
+)
 _RUNS = flags.DEFINE_integer("runs", 5, "Starts of each kind.", 1)
 
 MAIN = ["-m", "truenegs_jax.main"]
 WORDS = 3_000
-# As `python -m truenegs_jax.main`, up to the first record; then it prints what
-# jax says of its compiling: of each kind how often, and seconds.
-UP_TO_A_RECORD = """
+# Runs `python -m truenegs_jax.main` up to the first record. Then prints JAX's
+# compilation events, name -> [count, seconds].
+RUN_TO_FIRST_RECORD = """
 import collections, json, os, pathlib, runpy, sys, threading, time
 path = pathlib.Path(sys.argv.pop(1), "metrics.jsonl")
-before = path.stat().st_size if path.exists() else 0
-spent = collections.defaultdict(lambda: [0, 0.0])
-def note(name, secs, **_):
-  spent[name][0] += 1
-  spent[name][1] += secs
-def watch():
-  while not path.exists() or path.stat().st_size <= before:
+size = path.stat().st_size if path.exists() else 0
+events = collections.defaultdict(lambda: [0, 0.0])
+def add_event(name, secs, **_):
+  events[name][0] += 1
+  events[name][1] += secs
+def exit_after_record():
+  while not path.exists() or path.stat().st_size <= size:
     time.sleep(0.002)
-  print("spent", json.dumps(spent), flush=True)
+  print("events", json.dumps(events), flush=True)
   os._exit(0)
 import jax
-jax.monitoring.register_event_duration_secs_listener(note)
-threading.Thread(target=watch, daemon=True).start()
+jax.monitoring.register_event_duration_secs_listener(add_event)
+threading.Thread(target=exit_after_record, daemon=True).start()
 runpy.run_module("truenegs_jax.main", run_name="__main__", alter_sys=True)
 """
 EVENTS = {
   "/jax/core/compile/jaxpr_trace_duration": "tracing",
   "/jax/core/compile/jaxpr_to_mlir_module_duration": "lowering",
-  "/jax/core/compile/backend_compile_duration": "compiling, or reading it",
-  "/jax/compilation_cache/cache_retrieval_time_sec": "  of it reading",
+  "/jax/core/compile/backend_compile_duration": "compiling or cache",
+  "/jax/compilation_cache/cache_retrieval_time_sec": "  reading the cache",
 }
+
+Events = Mapping[str, tuple[int, float]]  # of one start: name -> count, seconds
 
 
 def main(argv: Sequence[str]) -> None:
-  """Prints the tables."""
+  """Prints tables of times, of JAX's events and of imports."""
   with tempfile.TemporaryDirectory() as folder:
-    start = Starts(pathlib.Path(folder), argv[1:])
-    command = [*MAIN, *start.flags]
+    starter = Starter(pathlib.Path(folder), argv[1:])
+    command = [*MAIN, *starter.flags]
     secs = {
-      "--help": start.repeat([*MAIN, "--help"], code=1),
-      "a wrong flag": start.repeat([*command, "--config.stepz=1"], code=2),
-      "a dry run": start.repeat([*command, "--config.dry_run=True"]),
+      "--help": starter.time_command([*MAIN, "--help"], exit_code=1),
+      "a wrong flag": starter.time_command(
+        [*command, "--config.stepz=1"], exit_code=2
+      ),
+      "a dry run": starter.time_command([*command, "--config.dry_run=True"]),
     }
-    spent = {}
-    start.until_saved()
-    for name in ("cold", "warm", "resumed"):
-      secs[name], spent[name] = start.first_steps(name)
-    imported = start.imports()
+    events = {}
+    starter.save_run()
+    for kind in ("cold", "warm", "resumed"):
+      secs[kind], events[kind] = starter.time_first_steps(kind)
+    imports = starter.profile_imports()
   console = Console(highlight=False, markup=False)
   console.print(seconds_table(secs))
-  console.print(spent_table(spent))
-  console.print(f"Imports, seconds by package: {imported}", soft_wrap=True)
+  console.print(events_table(events))
+  console.print(f"Imports, seconds by package: {imports}", soft_wrap=True)
 
 
-class Starts:
-  """Starts of one config in a folder of its own."""
+class Starter:
+  """Starts processes of one config, with all of their files in one folder."""
 
-  def __init__(self, folder: pathlib.Path, more: Sequence[str]):
+  def __init__(self, folder: pathlib.Path, extra_flags: Sequence[str]):
     self._folder = folder
-    (folder / "text.txt").write_text(text())
+    (folder / "text.txt").write_text(generate_text())
     self.flags = [
       f"--config={_CONFIG.value}",
       f"--config.data.sources={folder / 'text.txt'}",
       f"--config.data.rows={folder / 'rows'}",
       "--config.log.every_steps=1",
-      *more,
+      *extra_flags,
     ]
     self._env = os.environ | {"TRUENEGS_CACHE": str(folder / "cache")}
 
-  def repeat(self, command: Sequence[str], code: int = 0) -> list[float]:
-    """Seconds of each run of a command that has to end with `code`."""
-    return [self._timed(command, code)[0] for _ in range(_RUNS.value)]
+  def time_command(
+    self, command: Sequence[str], exit_code: int = 0
+  ) -> list[float]:
+    """Returns the seconds of each run of a command."""
+    return [self._run(command, exit_code)[0] for _ in range(_RUNS.value)]
 
-  def until_saved(self) -> None:
-    """Makes the rows, and a run that is stopped and saved after some steps."""
+  def save_run(self) -> None:
+    """Prepares the rows, and a run that is stopped after some steps."""
     workdir = self._folder / "saved"
     command = [sys.executable, *MAIN, *self.flags, f"--workdir={workdir}"]
     process = subprocess.Popen(
@@ -115,54 +123,61 @@ class Starts:
       time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     if process.wait() != errors.SAVED_RESTART:
-      sys.exit(f"{' '.join(command)} ended with {process.returncode}")
+      sys.exit(
+        f"error: {' '.join(command)} failed with exit code"
+        f" {process.returncode}."
+      )
 
-  def first_steps(self, name: str) -> tuple[list[float], list[Mapping]]:
-    """Seconds to the first record of each start, and what jax says of it."""
-    secs, spent = [], []
+  def time_first_steps(self, kind: str) -> tuple[list[float], list[Events]]:
+    """Returns seconds to the first record, and JAX's events, of each start."""
+    secs, events = [], []
+    workdir = self._folder / "run"
     for _ in range(_RUNS.value):
-      if name == "cold":
+      if kind == "cold":
         shutil.rmtree(self._folder / "cache" / "xla", ignore_errors=True)
-      shutil.rmtree(self._folder / "run", ignore_errors=True)
-      if name == "resumed":
-        shutil.copytree(self._folder / "saved", self._folder / "run")
-      workdir = f"--workdir={self._folder / 'run'}"
-      took, output = self._timed([*self._up_to("run"), *self.flags, workdir])
-      secs.append(took)
-      (line,) = re.findall("^spent (.*)$", output, re.MULTILINE)
-      spent.append(json.loads(line))
-    return secs, spent
+      shutil.rmtree(workdir, ignore_errors=True)
+      if kind == "resumed":
+        shutil.copytree(self._folder / "saved", workdir)
+      code = ["-c", RUN_TO_FIRST_RECORD, str(workdir)]
+      seconds, output = self._run([*code, *self.flags, f"--workdir={workdir}"])
+      secs.append(seconds)
+      (line,) = re.findall("^events (.*)$", output, re.MULTILINE)
+      events.append(json.loads(line))
+    return secs, events
 
-  def imports(self) -> str:
-    """Which packages a start spends its imports on, their own time each."""
+  def profile_imports(self) -> str:
+    """Returns the packages whose own modules take longest to import."""
     code = "import truenegs_jax.corrections.run, truenegs_jax.finetune.run"
-    _, output = self._timed(["-X", "importtime", "-c", code])
-    own: Counter[str] = Counter()
-    for micros, name in re.findall(r"(\d+) \| +\d+ \| +(\w+)", output):
-      own[name] += int(micros)
-    listed = [f"{name} {x / 1e6:.2f}" for name, x in own.most_common(10)]
-    return f"all {own.total() / 1e6:.2f}; {', '.join(listed)}"
+    _, output = self._run(["-X", "importtime", "-c", code])
+    micros: Counter[str] = Counter()
+    for own, name in re.findall(r"(\d+) \| +\d+ \| +(\w+)", output):
+      micros[name] += int(own)
+    listed = [f"{name} {x / 1e6:.2f}" for name, x in micros.most_common(10)]
+    return f"all {micros.total() / 1e6:.2f}; {', '.join(listed)}"
 
-  def _up_to(self, workdir: str) -> list[str]:
-    return ["-c", UP_TO_A_RECORD, str(self._folder / workdir)]
-
-  def _timed(self, command: Sequence[str], code: int = 0) -> tuple[float, str]:
-    began = time.perf_counter()
-    done = subprocess.run(
+  def _run(
+    self, command: Sequence[str], exit_code: int = 0
+  ) -> tuple[float, str]:
+    """Runs Python; returns seconds and output. Exits on another exit code."""
+    start = time.perf_counter()
+    process = subprocess.run(
       [sys.executable, *command],
       env=self._env,
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,
     )
-    took = time.perf_counter() - began
-    if done.returncode != code:
-      sys.exit(f"{' '.join(command[-8:])}: {done.returncode}\n{done.stdout}")
-    return took, done.stdout
+    secs = time.perf_counter() - start
+    if process.returncode != exit_code:
+      sys.exit(
+        f"error: {' '.join(command[-8:])} returned exit code"
+        f" {process.returncode}, not {exit_code}.\n{process.stdout}"
+      )
+    return secs, process.stdout
 
 
-def text() -> str:
-  """Documents of made words, enough for some thousand rows."""
+def generate_text() -> str:
+  """Generates documents of random words, enough for some thousand rows."""
   rng = random.Random(0)
   letters = "etaoinshrdlu"
   words = ["".join(rng.choices(letters, k=5)) for _ in range(WORDS)]
@@ -170,26 +185,25 @@ def text() -> str:
   return "".join(f"{x}\n" if i % 8 else f"{x}\n\n" for i, x in enumerate(lines))
 
 
-def seconds_table(secs: Mapping[str, Sequence[float]]) -> Table:
-  """Least and median seconds of each kind of start."""
-  made = Table("seconds", "least", "median", box=None, pad_edge=False)
-  for name, took in secs.items():
-    median = statistics.median(took)
-    made.add_row(name, f"{min(took):.2f}", f"{median:.2f}")
-  return made
+def seconds_table(secs_by_kind: Mapping[str, Sequence[float]]) -> Table:
+  """Builds a table of the least and median seconds of each kind of start."""
+  table = Table("seconds", "least", "median", box=None, pad_edge=False)
+  for kind, secs in secs_by_kind.items():
+    table.add_row(kind, f"{min(secs):.2f}", f"{statistics.median(secs):.2f}")
+  return table
 
 
-def spent_table(spent: Mapping[str, Sequence[Mapping]]) -> Table:
-  """What jax did on the way to the first record: how often, median seconds."""
-  made = Table("of it, in jax", *spent, box=None, pad_edge=False)
+def events_table(events_by_kind: Mapping[str, Sequence[Events]]) -> Table:
+  """Builds a table of JAX's events: median seconds, and count."""
+  table = Table("of these, in JAX", *events_by_kind, box=None, pad_edge=False)
   for event, name in EVENTS.items():
-    row = []
-    for of_runs in spent.values():
-      found = [run.get(event, (0, 0.0)) for run in of_runs]
-      median = statistics.median(secs for _, secs in found)
-      row.append(f"{median:.2f} ({found[0][0]} times)")
-    made.add_row(name, *row)
-  return made
+    cells = []
+    for starts in events_by_kind.values():
+      values = [events.get(event, (0, 0.0)) for events in starts]
+      median = statistics.median(secs for _, secs in values)
+      cells.append(f"{median:.2f} ({values[0][0]} times)")
+    table.add_row(name, *cells)
+  return table
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
-"""How long a training step takes, and what share that is of what could be.
+"""Times a training step and compares it with the limits of the devices.
 
   python benchmarks/step.py --config=electra_small[:ARG] --steps=100 --warmup=20
       [--config.batch_size=32 --config.length=128 --config.model.dtype=bfloat16]
       [--rows=FOLDER | --pad=0.1] [--json=FILE]
 
-Runs on the devices that JAX has, without text and weights. The steps are taken
-three times over: one by one, each waited for (median, p10, p90); back to back,
-which is the devices' own pace; and as the training loop takes them, which makes
-and sends each batch and looks at what came of the step before. Rates are of the
-last. MFU counts the products of the model (Chowdhery et al. 2022, appendix B)
-against the peak that the maker states, and beside it against the rate of a
-large matrix product in this process.
+Runs on all of JAX's devices, without text or weights. The steps are timed in
+three ways: one by one, each waited for (median, p10, p90); back to back, which
+is the speed of the devices; and as the training loop runs them, which makes and
+sends each batch and reads the outcome of the step before. Rates are those of
+the training loop. MFU relates the model's matrix products (Chowdhery et al.
+2022, appendix B) to the published peak of the devices; next to it they are
+related to the rate of a large matrix product in the same process.
 
-Rows are made unless --rows names a folder of prepared ones, and then full
-unless --pad says otherwise. A compilation cache, if one is set, shortens that.
+Rows are random unless --rows names a folder of prepared ones, and without
+padding unless --pad sets its share. Set JAX's compilation cache to compile a
+step only once.
 """
 
 import os
@@ -29,46 +30,48 @@ from absl import flags
 from rich.console import Console
 
 from truenegs_jax.data.rows import rows_folder
-from truenegs_jax.runtime import errors
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.train import plan, speed
 
 _CONFIG = flags_lib.define_config()
-_STEPS = flags.DEFINE_integer("steps", 100, "Steps of each kind.", 2)
-_WARMUP = flags.DEFINE_integer("warmup", 20, "Steps before them.", 1)
+_STEPS = flags.DEFINE_integer("steps", 100, "Steps timed in each way.", 2)
+_WARMUP = flags.DEFINE_integer(
+  "warmup", 20, "Steps before them, which do not count.", 1
+)
 _ROWS = flags.DEFINE_string("rows", None, "Folder of prepared rows.")
-_PAD = flags.DEFINE_float("pad", 0.0, "Share of padding in made rows.", 0, 0.5)
-_JSON = flags.DEFINE_string("json", None, "File to add the figures to.")
+_PAD = flags.DEFINE_float(
+  "pad", 0.0, "Share of padding in random rows.", 0, 0.5
+)
+_JSON = flags.DEFINE_string("json", None, "File to append the figures to.")
 
-BLOCK = 10  # steps that are timed as one
+BLOCK = 10  # steps that are timed together
 
 Record = dict[str, Any]
 
 
 def main(argv: list[str]) -> None:
-  """Prints the figures of one config, or what is wrong with it."""
+  """Prints and saves the figures of one config."""
   del argv
   c, folder = _CONFIG.value, _ROWS.value
-  try:
+  with timing.exit_on_error():
     rows = rows_folder.open_rows(folder, "train") if folder else None
     step = steps.make_step(c, rows=rows, pad_share=_PAD.value)
-    record = identity(step) | measure(step, _STEPS.value, _WARMUP.value)
-    record |= {"peak_bytes": timing.peak_bytes()} | limits(step)
-    record |= rates(step, record)
+    record = describe_step(step)
+    record |= time_steps(step, _STEPS.value, _WARMUP.value)
+    record |= {"peak_bytes": timing.peak_bytes()} | measure_limits(step)
+    record |= compute_rates(step, record)
     if _JSON.value:
       timing.append_json(_JSON.value, record)
-  except errors.TrueNegsError as e:
-    print(f"error: {errors.printable(e)}", file=sys.stderr)
-    sys.exit(e.exit_code)
-  Console(markup=False, highlight=False).print(plan.report_table(lines(record)))
+  lines = report_lines(record)
+  Console(markup=False, highlight=False).print(plan.report_table(lines))
 
 
-def identity(step: steps.Step) -> Record:
-  """What is measured, on what, and what it took to compile."""
+def describe_step(step: steps.CompiledStep) -> Record:
+  """Returns the step's config, machine, compile times and memory."""
   c, memory = step.c, step.compiled.memory_analysis()
   return {
     "command": " ".join(sys.argv),
-    **timing.machine(),
+    **timing.describe_machine(),
     "xla_flags": os.environ.get("XLA_FLAGS", ""),
     "objective": step.run.summary,
     "mesh": plan.describe_devices(step.run, step.mesh),
@@ -84,50 +87,52 @@ def identity(step: steps.Step) -> Record:
   }
 
 
-def measure(step: steps.Step, count: int, warmup: int) -> Record:
-  """Seconds of a step in three ways, of a batch, and the host's share."""
-  take, at = steps.takers({"step": step})["step"], 0
+def time_steps(step: steps.CompiledStep, count: int, warmup: int) -> Record:
+  """Times steps in three ways, batches, and the devices' wait for the host."""
+  run_step, step_number = steps.make_step_calls({"step": step})["step"], 0
   block = min(BLOCK, count)
 
   def next_batch():
-    nonlocal at
-    at += 1
-    return step.batch(at)
+    nonlocal step_number
+    step_number += 1
+    return step.batch(step_number)
 
   pending, waits = next_batch(), []
 
-  def as_trained():
+  def run_as_trained():
     nonlocal pending
     last = None
     wait = speed.HostWait()
     for _ in range(block):
-      terms = take(pending, wait.dispatch)
-      if last is not None:  # as the loop does, one step late
+      terms = run_step(pending, wait.dispatch)
+      if last is not None:  # the loop reads terms one step late
         float(last["skipped"][0])
       last, pending = terms, next_batch()
     jax.block_until_ready(last)
     waits.append(wait.pop_fields().get("host_wait", 0.0))
 
-  back_to_back = lambda: [take() for _ in range(block)]
-  alone = timing.in_turn({"step": take}, count, warmup)["step"]
-  both = {"back": back_to_back, "trained": as_trained}
-  secs = timing.in_turn(both, max(count // block, 2))
-  batches = timing.in_turn({"batch": next_batch}, block)["batch"]
-  padded = [(step.host_batch(i)["documents"] == 0).mean() for i in range(16)]
+  one_by_one = timing.time_in_turns({"step": run_step}, count, warmup)["step"]
+  calls = {
+    "back": lambda: [run_step() for _ in range(block)],
+    "trained": run_as_trained,
+  }
+  secs = timing.time_in_turns(calls, max(count // block, 2))
+  batches = timing.time_in_turns({"batch": next_batch}, block)["batch"]
+  padding = [(step.host_batch(i)["documents"] == 0).mean() for i in range(16)]
   return {
     "steps": count,
     "warmup": warmup,
-    "step_s": timing.quantiles(alone),
+    "step_s": timing.quantiles(one_by_one),
     "back_to_back_s": float(np.median(secs["back"])) / block,
     "as_trained_s": float(np.median(secs["trained"])) / block,
     "batch_s": float(np.median(batches)),
     "host_wait": float(np.mean(waits)),
-    "pad_share": float(np.mean(padded)),
+    "pad_share": float(np.mean(padding)),
   }
 
 
-def limits(step: steps.Step) -> Record:
-  """What the devices do at best: as their maker states, and as measured."""
+def measure_limits(step: steps.CompiledStep) -> Record:
+  """Returns the devices' published peak, product rates and bandwidth."""
   dtype = step.c.model.dtype
   # Simulated devices share the CPU's cores.
   count = step.mesh.devices.size if jax.default_backend() != "cpu" else 1
@@ -135,35 +140,36 @@ def limits(step: steps.Step) -> Record:
   dtypes = dict.fromkeys(("float32", dtype))
   return {
     "peak_flops": peak and peak * count,
-    "matmul_flops": {d: timing.matmul_rate(d) * count for d in dtypes},
-    "bandwidth": timing.bandwidth() * count,
+    "matmul_flops": {
+      name: timing.measure_matmul_rate(name) * count for name in dtypes
+    },
+    "bandwidth": timing.measure_bandwidth() * count,
   }
 
 
-def rates(step: steps.Step, record: Mapping[str, Any]) -> Record:
-  """Rows, tokens and operations a second, and their share of the limits."""
-  rows = step.c.batch_size / record["as_trained_s"]
-  done = step.flops / record["as_trained_s"]
-  measured = record["matmul_flops"][record["dtype"]]
+def compute_rates(step: steps.CompiledStep, record: Record) -> Record:
+  """Computes rows, tokens and FLOPs per second, and shares of the limits."""
+  rows_per_s = step.c.batch_size / record["as_trained_s"]
+  flops_per_s = step.flops / record["as_trained_s"]
+  matmul_flops = record["matmul_flops"][record["dtype"]]
   return {
-    "rows_per_s": rows,
-    "tokens_per_s": rows * step.c.length * (1 - record["pad_share"]),
-    "flops_per_s": done,
-    "mfu": record["peak_flops"] and done / record["peak_flops"],
-    "of_matmul": done / measured,
-    "floor_s": step.flops / measured,
+    "rows_per_s": rows_per_s,
+    "tokens_per_s": rows_per_s * step.c.length * (1 - record["pad_share"]),
+    "flops_per_s": flops_per_s,
+    "mfu": record["peak_flops"] and flops_per_s / record["peak_flops"],
+    "of_matmul": flops_per_s / matmul_flops,
+    "floor_s": step.flops / matmul_flops,
   }
 
 
-def lines(r: Mapping[str, Any]) -> dict[str, str]:
-  """The report: name -> text."""
-  ms = lambda secs: f"{1e3 * secs:,.1f}"
+def report_lines(r: Mapping[str, Any]) -> dict[str, str]:
+  """Formats a record as lines, name -> text."""
   step, peak = r["step_s"], r["peak_flops"]
   names = ("python", "jax", "jaxlib", "cudnn")
   matmul = (f"{d} {f / 1e12:.2f}" for d, f in r["matmul_flops"].items())
-  held = "not told by the compiler"
+  compiled_memory = "not reported by the compiler"
   if r["scratch_bytes"] is not None:
-    held = (
+    compiled_memory = (
       f"{plan.format_mib(r['argument_bytes'])} of arguments and"
       f" {plan.format_mib(r['scratch_bytes'])} of scratch, as compiled"
     )
@@ -172,25 +178,30 @@ def lines(r: Mapping[str, Any]) -> dict[str, str]:
     "objective": r["objective"],
     "device": f"{r['device']}, {r['cores']} core(s) for the host",
     "versions": ", ".join(f"{n} {r[n]}" for n in names if n in r),
-    "batch": f"{r['batch']:,} rows of {r['length']} tokens, {r['dtype']};"
+    "batch": f"{r['batch']:,} rows of {r['length']} tokens, {r['dtype']},"
     f" padding {r['pad_share']:.1%}",
     "attention": r["attention"],
     "compiled": f"traced in {r['trace_s']:.1f} s, compiled in"
     f" {r['compile_s']:.1f} s",
-    "step, ms": f"{ms(step['median'])} (p10 {ms(step['p10'])}, p90"
-    f" {ms(step['p90'])}) one by one; back to back {ms(r['back_to_back_s'])};"
-    f" as trained {ms(r['as_trained_s'])}",
-    "host": f"{r['host_wait']:.1%} of the time no step is in flight; a batch"
-    f" takes {ms(r['batch_s'])} ms to make and send",
+    "step, ms": f"{_ms(step['median'])} (p10 {_ms(step['p10'])}, p90"
+    f" {_ms(step['p90'])}) one by one; back to back"
+    f" {_ms(r['back_to_back_s'])}; as trained {_ms(r['as_trained_s'])}",
+    "host": f"no step runs in {r['host_wait']:.1%} of the time; a batch takes"
+    f" {_ms(r['batch_s'])} ms to make and send",
     "rates": f"{r['rows_per_s']:,.1f} rows/s, {r['tokens_per_s']:,.0f} real"
     " tokens/s",
-    "FLOPs": f"{r['flops']:.4g} a step, {r['flops_per_s'] / 1e12:.3g} TFLOP/s",
-    "MFU": f"{mfu}; {r['of_matmul']:.1%} of the products measured here",
+    "FLOPs": f"{r['flops']:.4g} per step, {r['flops_per_s'] / 1e12:.3g}"
+    " TFLOP/s",
+    "MFU": f"{mfu}; {r['of_matmul']:.1%} of the measured products",
     "measured": f"products {', '.join(matmul)} TFLOP/s; memory"
     f" {r['bandwidth'] / 1e9:,.0f} GB/s",
-    "floor": f"{ms(r['floor_s'])} ms, were the step its products alone",
-    "memory": f"{plan.format_mib(r['peak_bytes'])} at most; {held}",
+    "floor": f"{_ms(r['floor_s'])} ms if only the matrix products took time",
+    "memory": f"peak {plan.format_mib(r['peak_bytes'])}; {compiled_memory}",
   }
+
+
+def _ms(secs: float) -> str:
+  return f"{1e3 * secs:,.1f}"
 
 
 if __name__ == "__main__":

@@ -1,36 +1,38 @@
-"""Whether pre-training is what it is in PyTorch with transformers, and faster.
+"""Compares pre-training with PyTorch and transformers: losses and speed.
 
   python benchmarks/step_peer.py --threads=4
   python benchmarks/step_peer.py --dropout=0 --sides=eager,compiled --rounds=20
 
-ELECTRA-small's step, forward to update, beside that of benchmarks/torch_step.py
-with the same weights, rows, losses, dropout and optimizer:
+Runs ELECTRA-small's training step on several sides, which have the same
+weights, rows, losses, dropout rate and optimizer:
 
-- ours: what main.py runs with configs/electra_small.py[:--ours];
-- eager: PyTorch as it comes, slots gathered before the vocabulary;
+- ours: the step of main.py with configs/electra_small.py[:--ours];
+- eager: PyTorch (benchmarks/torch_step.py), logits only at the slots;
 - compiled: the same by torch.compile, whose first step takes minutes;
-- stock: as ElectraForMaskedLM has it, logits at all positions.
+- stock: the same, logits at all positions, as in ElectraForMaskedLM.
 
-1. Without dropout, with our masks and samples on both sides: the losses of
-   --plain_steps steps. As the first update has a rate of 0, the first two
-   compare the networks; the others the gradients and the optimizer, too.
-   Returns 1 where any is apart by more than 1e-4 of it.
-2. Speed: each side is a process of its own, on the first --threads cores, and
-   takes --turn_steps steps when it is its turn: A B C, C B A, ... Ratios are of
-   the turns of one round. Each side draws dropout in its own way.
+1. Losses of --plain_steps steps without dropout, with the masks and samples of
+   "ours" on all sides. The first update has a learning rate of 0, so that the
+   first two losses compare the networks, and the others also the gradients and
+   the optimizer. Returns 1 if a loss differs by more than 1e-4 of its value.
+2. Speed: each side is a process on the first --threads cores. In a turn it
+   takes --turn_steps steps: A B C, C B A, ... Ratios are of turns of the same
+   round. Each side draws its own dropout.
 
-The allocator is the same on all sides: "tuned" is truenegs_jax/runtime/cpu.py,
-"glibc" what the system has, and a path a library to preload (tcmalloc). MKL, as
-PyTorch's wheels hold it, leaves AVX-512 alone on other CPUs than Intel's, and
-is slow: compare the rates of products. For PyTorch at its best there, make
-`int mkl_serv_intel_cpu_true() { return 1; }` a shared library and give its path
-to --torch_preload.
+All sides have the same memory allocator: "tuned" is that of
+truenegs_jax/runtime/cpu.py, "glibc" the system's, and a path is a library to
+preload, such as tcmalloc. The MKL in PyTorch's wheels uses AVX-512 only on
+Intel's CPUs, and is slow on others: compare the rates of products. To make it
+use AVX-512, compile `int mkl_serv_intel_cpu_true() { return 1; }` to a shared
+library and pass its path: --torch_preload=LIBRARY.
 
-On the CPU, without the network; writes nothing. Needs PyTorch, transformers.
+Runs on the CPU without network access and writes nothing. Needs PyTorch and
+transformers.
 """
 
 import argparse
 import contextlib
+import functools
 import multiprocessing
 import os
 import pathlib
@@ -47,238 +49,271 @@ from truenegs_jax.runtime import cpu
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-# This file is imported by each side before it sets its allocator: what takes
-# memory is imported later.
+# Each side imports this file before it sets its allocator. So imports that
+# allocate much memory are inside functions.
 
 OURS, MODES = "ours", ("eager", "compiled", "stock")
 PACKAGES = ("jax", "torch", "transformers")
 RECIPES = ("baseline", "hc", "sr", "hc+sr")
-SYSTEM_ALLOCATORS = ("glibc", "tuned")
-TOLERANCE, BATCHES, PRODUCT = 1e-4, 4, 2048
+ALLOCATORS = ("glibc", "tuned")
+TOLERANCE, BATCHES, PRODUCT_SIZE = 1e-4, 4, 2048
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Prints what was found; returns 1 where the two are different networks."""
-  flags = _flags(argv)
+  """Prints losses and speeds; returns 1 if the losses differ."""
+  args = _parse_arguments(argv)
   versions = (f"{x} {metadata.version(x)}" for x in PACKAGES)
   print(
-    f"{', '.join(versions)}; {flags.threads} cores, allocator"
-    f" {flags.allocator}, {flags.batch} rows of {flags.length} tokens"
+    f"{', '.join(versions)}; {args.threads} cores, allocator"
+    f" {args.allocator}, {args.batch} rows of {args.length} tokens"
   )
-  gap = same_losses(flags) if flags.plain_steps else 0.0
-  if flags.rounds:
-    compare_speed(flags)
-  return int(not gap <= TOLERANCE)
+  difference = compare_losses(args) if args.plain_steps else 0.0
+  if args.rounds:
+    compare_speed(args)
+  return int(not difference <= TOLERANCE)
 
 
-def _flags(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
-  count, share = _number(int, 1, 1 << 20), _number(float, 0.0, 0.9)
-  threads = _number(int, 1, len(_cores()))
-  parser.add_argument("--threads", type=threads, default=len(_cores()))
-  parser.add_argument("--sides", type=_modes, default=["eager", "stock"])
+  count, share = _in_range(int, 1, 1 << 20), _in_range(float, 0.0, 0.9)
+  threads = _in_range(int, 1, len(_get_cores()))
+  parser.add_argument("--threads", type=threads, default=len(_get_cores()))
+  parser.add_argument("--sides", type=_parse_modes, default=["eager", "stock"])
   parser.add_argument("--ours", choices=RECIPES, default="baseline")
   parser.add_argument("--batch", type=count, default=32)
-  parser.add_argument("--length", type=_number(int, 8, 512), default=128)
+  parser.add_argument("--length", type=_in_range(int, 8, 512), default=128)
   parser.add_argument("--dropout", type=share, default=0.1)
-  parser.add_argument("--plain_steps", type=_number(int, 0, 100), default=6)
-  parser.add_argument("--rounds", type=_number(int, 0, 1 << 20), default=10)
+  parser.add_argument("--plain_steps", type=_in_range(int, 0, 100), default=6)
+  parser.add_argument("--rounds", type=_in_range(int, 0, 1 << 20), default=10)
   parser.add_argument("--turn_steps", type=count, default=1)
-  parser.add_argument("--allocator", type=_allocator, default="tuned")
-  parser.add_argument("--torch_preload", type=_library, default="")
+  parser.add_argument("--allocator", type=_parse_allocator, default="tuned")
+  parser.add_argument("--torch_preload", type=_check_library, default="")
   parser.add_argument("--attention", choices=("eager", "sdpa"), default="eager")
   return parser.parse_args(argv)
 
 
-def _number(kind: type, low: float, high: float) -> Callable[[str], Any]:
-  """A type for argparse, which says what is wrong with another text."""
+def _in_range(kind: type, low: float, high: float) -> Callable[[str], Any]:
+  """Returns a type for argparse that accepts numbers from `low` to `high`."""
 
-  def number(text: str) -> Any:
+  def number(text: str) -> Any:  # argparse prints this name
     value = kind(text)
     if not low <= value <= high:
-      raise argparse.ArgumentTypeError(f"{text}: not {low} to {high}")
+      raise argparse.ArgumentTypeError(f"{text} is not {low:,} to {high:,}.")
     return value
 
   return number
 
 
-def _modes(text: str) -> list[str]:
+def _parse_modes(text: str) -> list[str]:
   modes = [name for name in text.split(",") if name]
   if not modes or set(modes) - set(MODES):
-    raise argparse.ArgumentTypeError(f"{text!r}: give some of {MODES}")
+    raise argparse.ArgumentTypeError(
+      f"{text!r} is unknown. Choose some of {','.join(MODES)}."
+    )
   return modes
 
 
-def _library(text: str) -> str:
+def _check_library(text: str) -> str:
   if text and not pathlib.Path(text).is_file():
-    raise argparse.ArgumentTypeError(f"there is no library {text!r}")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a file.")
   return text
 
 
-def _allocator(text: str) -> str:
-  return text if text in SYSTEM_ALLOCATORS else _library(text)
+def _parse_allocator(text: str) -> str:
+  return text if text in ALLOCATORS else _check_library(text)
 
 
-def _cores() -> list[int]:
+def _get_cores() -> list[int]:
   if hasattr(os, "sched_getaffinity"):  # Linux
     return sorted(os.sched_getaffinity(0))
   return list(range(os.cpu_count() or 1))
 
 
-class Side:
-  """A process that takes training steps when it is asked to."""
+class SideProcess:
+  """A process that runs training steps of one side on request."""
 
-  def __init__(self, flags: argparse.Namespace, mode: str, given: Any = None):
+  def __init__(self, args: argparse.Namespace, mode: str, inputs: Any = None):
+    """Starts the process.
+
+    Args:
+      args: the flags.
+      mode: OURS or one of MODES.
+      inputs: of `torch_step.TorchStep`.
+    """
     libraries = [os.environ.get("LD_PRELOAD", "")]
-    if flags.allocator not in SYSTEM_ALLOCATORS:
-      libraries.append(flags.allocator)
+    if args.allocator not in ALLOCATORS:
+      libraries.append(args.allocator)
     if mode != OURS:
-      libraries.append(flags.torch_preload)
+      libraries.append(args.torch_preload)
     context = multiprocessing.get_context("spawn")
     self._mode = mode
-    self._pipe, theirs = context.Pipe()
+    self._pipe, child_pipe = context.Pipe()
     self._process = context.Process(
-      target=serve, args=(theirs, flags, mode, given), daemon=True
+      target=serve_calls, args=(child_pipe, args, mode, inputs), daemon=True
     )
     with mock.patch.dict(os.environ, LD_PRELOAD=" ".join(libraries)):
       self._process.start()
-    theirs.close()
+    child_pipe.close()
 
-  def ask(self, method: str, *args: Any) -> Any:
-    """What a method of the side returns; ends the program if the side did."""
+  def call(self, method: str, *args: Any) -> Any:
+    """Calls a method in the process; exits if the process has ended."""
     try:
       self._pipe.send((method, args))
       return self._pipe.recv()
     except (EOFError, OSError) as e:
-      raise SystemExit(f"{self._mode} has ended; see above.") from e
+      raise SystemExit(
+        f"error: The process of {self._mode!r} has ended. Its own error is"
+        " above."
+      ) from e
 
   def close(self) -> None:
-    """Lets the process end, and its memory go."""
+    """Ends the process and frees its memory."""
     self._pipe.close()
     self._process.join()
 
 
-def serve(pipe: Any, flags: argparse.Namespace, mode: str, given: Any) -> None:
-  """Answers in the process of a side until nobody asks any more."""
-  if hasattr(os, "sched_setaffinity"):  # XLA then has as many threads
-    os.sched_setaffinity(0, _cores()[: flags.threads])
-  if flags.allocator == "tuned":
+def serve_calls(
+  pipe: Any, args: argparse.Namespace, mode: str, inputs: Any
+) -> None:
+  """Builds a side and runs its methods until the pipe is closed."""
+  if hasattr(os, "sched_setaffinity"):  # XLA starts a thread for each core
+    os.sched_setaffinity(0, _get_cores()[: args.threads])
+  if args.allocator == "tuned":
     cpu.keep_freed_memory()
   if mode == OURS:
-    if flags.allocator == "glibc":
+    if args.allocator == "glibc":
       os.environ[cpu.SWITCH] = "plain"
     import own_step
 
     side: Any = own_step.OwnStep(
-      flags.ours,
-      batch=flags.batch,
-      length=flags.length,
-      dropout=flags.dropout,
+      args.ours, batch=args.batch, length=args.length, dropout=args.dropout
     )
   else:
     import torch_step
 
     side = torch_step.TorchStep(
-      given, mode=mode, attention=flags.attention, threads=flags.threads
+      inputs, mode=mode, attention=args.attention, threads=args.threads
     )
-  own = {"peak": peak, "rate": lambda: rate(side.product(PRODUCT))}
+  functions = {
+    "peak_gb": measure_peak_gb,
+    "product_rate": lambda: measure_rate(side.product(PRODUCT_SIZE)),
+  }
   with contextlib.suppress(EOFError):
     while True:
-      method, args = pipe.recv()
-      pipe.send((own.get(method) or getattr(side, method))(*args))
+      name, call_args = pipe.recv()
+      function = functions.get(name) or getattr(side, name)
+      pipe.send(function(*call_args))
 
 
-def peak() -> float:
-  """The most memory that this process has had, GB."""
+def measure_peak_gb() -> float:
+  """Returns the peak memory of this process in GB."""
   status = pathlib.Path("/proc/self/status")
-  if status.exists():  # getrusage has the parent's peak where that was higher
+  if status.exists():  # getrusage also counts the parent's peak before exec
     (line,) = (x for x in status.read_text().splitlines() if "VmHWM" in x)
     return int(line.split()[1]) * 1024 / 1e9
   unit = 1 if sys.platform == "darwin" else 1024
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
-def rate(multiply: Callable[[], Any]) -> float:
-  """FLOP/s of a product of square matrices, the best of several."""
+def measure_rate(multiply: Callable[[], Any]) -> float:
+  """Returns the FLOP/s of a matrix product; the fastest of 12 counts."""
   secs = []
   for _ in range(12):
-    began = time.perf_counter()
+    start = time.perf_counter()
     multiply()
-    secs.append(time.perf_counter() - began)
-  return 2 * PRODUCT**3 / min(secs)
+    secs.append(time.perf_counter() - start)
+  return 2 * PRODUCT_SIZE**3 / min(secs)
 
 
 @contextlib.contextmanager
-def sides(
-  flags: argparse.Namespace, modes: Sequence[str], **changes: Any
-) -> Iterator[tuple[dict[str, Side], Any]]:
-  """Our side and those of PyTorch, and what they have been given by it."""
-  flags = argparse.Namespace(**{**vars(flags), **changes})
+def start_sides(
+  args: argparse.Namespace, modes: Sequence[str]
+) -> Iterator[tuple[dict[str, SideProcess], Any]]:
+  """Starts OURS and the sides of PyTorch, and closes them at the end.
+
+  Yields:
+    The sides by name, and the inputs that OURS made for the others.
+  """
   with contextlib.ExitStack() as stack:
-    made: dict[str, Side] = {}
-    given = None
+    sides: dict[str, SideProcess] = {}
+    inputs = None
     for mode in (OURS, *modes):
-      made[mode] = Side(flags, mode, given)
-      stack.callback(made[mode].close)
-      given = given or made[OURS].ask("given", BATCHES)
-    yield made, given
+      sides[mode] = SideProcess(args, mode, inputs)
+      stack.callback(sides[mode].close)
+      inputs = inputs or sides[OURS].call("peer_inputs", BATCHES)
+    yield sides, inputs
 
 
-def same_losses(flags: argparse.Namespace) -> float:
-  """Without dropout; returns the largest gap, as a share of the loss."""
-  modes = [m for m in flags.sides if m != "compiled"] or ["eager"]
-  changes = dict(dropout=0.0, ours="baseline")
-  with sides(flags, modes, **changes) as (made, _):
-    losses: dict[str, list[float]] = {name: [] for name in made}
-    for _ in range(flags.plain_steps):
-      draws = made[OURS].ask("draws")
-      for name, side in made.items():
-        args = () if name == OURS else (draws,)
-        losses[name].append(side.ask("step", *args))
+def compare_losses(args: argparse.Namespace) -> float:
+  """Prints the losses of all sides without dropout.
+
+  Returns:
+    The largest difference, relative to the loss.
+  """
+  modes = [m for m in args.sides if m != "compiled"] or ["eager"]
+  plain = argparse.Namespace(
+    **{**vars(args), "dropout": 0.0, "ours": "baseline"}
+  )
+  with start_sides(plain, modes) as (sides, _):
+    losses: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(args.plain_steps):
+      draws = sides[OURS].call("draws")
+      for name, side in sides.items():
+        step_args = () if name == OURS else (draws,)
+        losses[name].append(side.call("step", *step_args))
   import numpy as np
 
-  ours = np.array(losses.pop(OURS))
-  apart = {name: np.abs(x - ours) / ours for name, x in losses.items()}
-  print("Without dropout, ours' masks and samples on all sides:")
-  print("step  ours        " + "".join(f"{x:12}apart     " for x in losses))
-  for t, loss in enumerate(ours):
-    theirs = (f"{x[t]:<12.7f}{apart[n][t]:<10.1e}" for n, x in losses.items())
-    print(f"{t:4}  {loss:<12.7f}{''.join(theirs)}")
-  gap = float(np.max(list(apart.values())))
-  print(f"largest gap {gap:.1e} of the loss; up to {TOLERANCE:g} is rounding")
-  return gap
+  expected = np.array(losses.pop(OURS))
+  differences = {
+    name: np.abs(x - expected) / expected for name, x in losses.items()
+  }
+  print("Without dropout, with the same masks and samples on all sides:")
+  columns = "".join(f"{name:12}difference  " for name in losses)
+  print(f"step  {OURS:12}{columns}")
+  for t, loss in enumerate(expected):
+    cells = (
+      f"{x[t]:<12.7f}{differences[name][t]:<12.1e}"
+      for name, x in losses.items()
+    )
+    print(f"{t:4}  {loss:<12.7f}{''.join(cells)}")
+  largest = float(np.max(list(differences.values())))
+  print(
+    f"largest difference {largest:.1e} of the loss; up to {TOLERANCE:g} is"
+    " rounding"
+  )
+  return largest
 
 
-def compare_speed(flags: argparse.Namespace) -> None:
-  """Prints the time of each side, and how many times faster ours is."""
+def compare_speed(args: argparse.Namespace) -> None:
+  """Prints each side's time, memory and product rate, and the speed-up."""
   import timing
 
-  with sides(flags, flags.sides) as (made, given):
-    runs = {
-      name: lambda side=side: [
-        side.ask("step") for _ in range(flags.turn_steps)
-      ]
-      for name, side in made.items()
-    }
-    secs = timing.in_turn(runs, flags.rounds, warmup=2)
+  with start_sides(args, args.sides) as (sides, inputs):
+
+    def run_turn(side: SideProcess) -> None:
+      for _ in range(args.turn_steps):
+        side.call("step")
+
+    calls = {name: functools.partial(run_turn, x) for name, x in sides.items()}
+    secs = timing.time_in_turns(calls, args.rounds, warmup=2)
     print(
-      f"Dropout {flags.dropout:g}, {flags.rounds} rounds of"
-      f" {flags.turn_steps} step(s):\nside      ms a step (p10 to p90)"
+      f"Dropout {args.dropout:g}, {args.rounds} rounds of"
+      f" {args.turn_steps} step(s):\nside      ms per step (p10 to p90)"
       "  GB     GFLOP/s  share  loss     ours is faster"
     )
-    for name, side in made.items():
-      q = {
-        k: x / flags.turn_steps for k, x in timing.quantiles(secs[name]).items()
-      }
-      memory, loss, flops = side.ask("peak"), side.ask("step"), side.ask("rate")
-      share = given["flops"] / flops / q["median"]
-      times = "" if name == OURS else timing.ratio(secs[name], secs[OURS])
+    for name, side in sides.items():
+      quantiles = timing.quantiles([x / args.turn_steps for x in secs[name]])
+      ms = {q: 1e3 * x for q, x in quantiles.items()}
+      gb, loss = side.call("peak_gb"), side.call("step")
+      flops_per_s = side.call("product_rate")
+      share = inputs["flops"] / flops_per_s / quantiles["median"]
+      ratio = timing.paired_ratio(secs[name], secs[OURS])
       print(
-        f"{name:9} {1e3 * q['median']:6.0f} ({1e3 * q['p10']:.0f} to"
-        f" {1e3 * q['p90']:.0f})  {memory:.2f}  {flops / 1e9:7.0f}"
-        f"  {share:5.0%}  {loss:.4f}  {times}"
+        f"{name:9} {ms['median']:6.0f} ({ms['p10']:.0f} to"
+        f" {ms['p90']:.0f})  {gb:.2f}  {flops_per_s / 1e9:7.0f}"
+        f"  {share:5.0%}  {loss:.4f}  {'' if name == OURS else ratio}"
       )
 
 

@@ -1,13 +1,13 @@
-"""The training step of a config, on made rows or prepared ones.
+"""Compiles the training step of a config, on random or prepared rows.
 
   step = steps.make_step(c)
-  state = step.start()
+  state = step.init_state()
   state, terms = step.compiled(state, step.batch(0), step.aux)
 
-Neither text nor weights are needed: the vocabulary is a stand-in of the right
-size, the synonym table is random and as dense as WordNet's, and the tokens of
-made rows are as frequent as words are. A step takes the memory of the state
-that it is given; `takers` keep the newest.
+Needs neither text nor weights: the vocabulary is a placeholder of the right
+size, the synonym table is random and as dense as WordNet's, and tokens of
+random rows are as frequent as words are. A step donates the memory of its
+state; `make_step_calls` keeps track of the newest state.
 """
 
 import dataclasses
@@ -32,25 +32,26 @@ from truenegs_jax.workdir.from_config import build_tokenizer
 
 Batch = dict[str, np.ndarray]
 
-# Of BERT's tokens, how many have synonyms in WordNet; their mean; the most.
+# WordNet's synonyms for BERT's tokens: share of tokens that have any, and the
+# mean and maximum number of these.
 LISTED_SHARE, MEAN_LISTED, MOST_LISTED = 0.426, 4.58, 55
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
-  """A compiled training step with all that it is called with.
+class CompiledStep:
+  """A compiled training step and its inputs.
 
   Attributes:
     c: the config.
-    run: what the config describes.
+    run: the objects that the config describes.
     mesh: the devices.
-    attention: what computes it, in words.
-    compiled: `(state, batch, aux) -> (state, terms)`; takes the state's memory.
-    aux: device arrays that are no parameters.
-    host_batch: the number of a step -> its rows in the host's memory.
-    trace_secs: of tracing and lowering.
-    compile_secs: of compiling; little where JAX's compilation cache has it.
-    flops: of the products of a step, by the shapes.
+    attention: a description of the implementation of attention.
+    compiled: `(state, batch, aux) -> (state, terms)`; donates the state.
+    aux: device arrays that are not parameters.
+    host_batch: step number -> its rows in the host's memory.
+    trace_secs: seconds of tracing and lowering.
+    compile_secs: seconds of compiling; few if JAX's compilation cache has it.
+    flops: FLOPs of a step's matrix products.
   """
 
   c: ConfigDict
@@ -64,49 +65,50 @@ class Step:
   compile_secs: float
   flops: float
 
-  def start(self) -> step_lib.TrainState:
-    """A fresh state on the devices."""
+  def init_state(self) -> step_lib.TrainState:
+    """Returns a new state on the devices."""
     abstract = plan.abstract_state(self.run, self.mesh)
-    places = jax.tree.map(lambda x: x.sharding, abstract)
-    return jax.jit(self.run.init_state, out_shardings=places)()
+    shardings = jax.tree.map(lambda x: x.sharding, abstract)
+    return jax.jit(self.run.init_state, out_shardings=shardings)()
 
   def batch(self, i: int) -> dict[str, jax.Array]:
-    """The rows of step `i` on the devices."""
+    """Returns the rows of step `i` on the devices."""
     return sharding.shard_batch(self.host_batch(i), self.mesh)
 
 
 def make_step(
   c: ConfigDict, *, rows: Rows | None = None, pad_share: float = 0.0
-) -> Step:
+) -> CompiledStep:
   """Compiles the training step of a config, for one process.
 
   Args:
     c: a config of pre-training.
-    rows: prepared rows; none: they are made.
-    pad_share: of made rows, 0 to 0.5: how much of them is padding.
+    rows: prepared rows; None: random rows.
+    pad_share: mean share of padding in random rows, 0 to 0.5.
 
   Raises:
-    InputError: the config cannot be, or the rows are of another length.
+    InputError: the config is invalid, or the rows have another length.
   """
   cpu.configure()  # as main does
   checks.check_config(c)
   if rows is None:
     tokenizer, _ = dry_run.placeholder_tokenizer(c)
-    host_batch = _made(c, tokenizer, pad_share)
+    host_batch = _random_rows(c, tokenizer, pad_share)
   else:
     tokenizer = build_tokenizer(c, str(rows.folder / "vocab.txt"))
-    host_batch = _prepared(c, rows)
+    host_batch = _prepared_rows(c, rows)
   run = build_run.build_run(c, tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
-  aux = plan.make_aux(run, _synonyms(run, tokenizer), tokenizer.vocab, mesh)
+  table = _random_table(run, tokenizer)
+  aux = plan.make_aux(run, table, tokenizer.vocab, mesh)
   state = plan.abstract_state(run, mesh)
-  here, attention = plan.resolve_attention(run, mesh, check=True)
-  began = time.perf_counter()
-  lowered = plan.lower_train_step(here, mesh, state, aux)
+  resolved_run, attention = plan.resolve_attention(run, mesh, check=True)
+  start = time.perf_counter()
+  lowered = plan.lower_train_step(resolved_run, mesh, state, aux)
   traced = time.perf_counter()
   compiled = lowered.compile()
-  done = time.perf_counter()
-  return Step(
+  end = time.perf_counter()
+  return CompiledStep(
     c=c,
     run=run,
     mesh=mesh,
@@ -114,60 +116,71 @@ def make_step(
     compiled=compiled,
     aux=aux,
     host_batch=host_batch,
-    trace_secs=traced - began,
-    compile_secs=done - traced,
+    trace_secs=traced - start,
+    compile_secs=end - traced,
     flops=plan.row_flops(run) * c.batch_size,
   )
 
 
-def takers(
-  made: Mapping[str, Step], num_batches: int = 8
+def make_step_calls(
+  steps: Mapping[str, CompiledStep], num_batches: int = 8
 ) -> dict[str, Callable[..., Any]]:
-  """Name -> `take(batch=None, dispatch=None) -> terms`: one step, not awaited.
+  """Returns functions that run the steps on one shared state.
 
-  All take their turns on one state, so that none has a better place in memory
-  than another. Without a batch a step gets the next of a few that are on the
-  devices already.
-  `dispatch(step, state, batch, aux)` may stand between, as `speed.HostWait`'s.
+  With one state no step has a better place in memory than another. Results are
+  not waited for.
+
+  Args:
+    steps: the steps by name.
+    num_batches: number of batches on the devices, which are used in turn.
+
+  Returns:
+    Name -> `run_step(batch=None, dispatch=None) -> terms`. If given, `batch`
+    replaces the next batch, and `dispatch(step, state, batch, aux)`, such as
+    `speed.HostWait.dispatch`, calls the step.
   """
-  first = next(iter(made.values()))
-  state, taken = first.start(), 0
+  first = next(iter(steps.values()))
+  state, count = first.init_state(), 0
   batches = [first.batch(i) for i in range(num_batches)]
   jax.block_until_ready((state, batches))
-  own = {
-    n: x.start().aux if x.run.table_builder else {} for n, x in made.items()
+  # A step that builds its own table keeps it in `state.aux`.
+  state_aux = {
+    name: step.init_state().aux if step.run.table_builder else {}
+    for name, step in steps.items()
   }
 
-  def take(name, batch=None, dispatch=None):
-    nonlocal state, taken
-    batch = batch or batches[taken % num_batches]
-    call = dispatch or (lambda step, *args: step(*args))
-    step, state = made[name], dataclasses.replace(state, aux=own[name])
-    state, terms = call(step.compiled, state, batch, step.aux)
-    own[name], taken = state.aux, taken + 1
+  def run_step(name, batch=None, dispatch=None):
+    nonlocal state, count
+    step, batch = steps[name], batch or batches[count % num_batches]
+    args = dataclasses.replace(state, aux=state_aux[name]), batch, step.aux
+    if dispatch:
+      state, terms = dispatch(step.compiled, *args)
+    else:
+      state, terms = step.compiled(*args)
+    state_aux[name], count = state.aux, count + 1
     return terms
 
-  return {name: functools.partial(take, name) for name in made}
+  return {name: functools.partial(run_step, name) for name in steps}
 
 
-def _made(
+def _random_rows(
   c: ConfigDict, tokenizer: Tokenizer, pad_share: float
 ) -> Callable[[int], Batch]:
-  """Rows of one document each: [CLS], tokens by Zipf's law, [SEP], padding."""
+  """Makes rows of one document: [CLS], tokens by Zipf's law, [SEP], padding."""
   if not 0 <= pad_share <= 0.5:
-    raise InputError(f"a pad share of {pad_share}; it must be 0 to 0.5.")
-  shape, size = (c.batch_size, c.length), len(tokenizer.vocab)
-  first = len(SPECIALS)  # of the stand-in's words
+    raise InputError(f"pad_share={pad_share} must be 0 to 0.5.")
+  shape, vocab_size = (c.batch_size, c.length), len(tokenizer.vocab)
+  first = len(SPECIALS)  # of the placeholder's words
 
   def host_batch(i: int) -> Batch:
     rng = np.random.default_rng([c.seed, i])
-    # The logarithm of a rank is uniform where frequency is 1 / rank.
-    ranks_BxL = np.exp(rng.random(shape) * np.log(size - first)).astype(
-      np.int32
+    # The logarithm of a rank is uniform if frequency is 1 / rank.
+    log_ranks_BxL = rng.random(shape) * np.log(vocab_size - first)
+    tokens_BxL = first - 1 + np.exp(log_ranks_BxL).astype(np.int32)
+    shortest = round(c.length * (1 - 2 * pad_share))
+    ends_B = rng.integers(
+      max(shortest, 2), c.length, c.batch_size, endpoint=True
     )
-    tokens_BxL = first - 1 + ranks_BxL
-    least = round(c.length * (1 - 2 * pad_share))
-    ends_B = rng.integers(max(least, 2), c.length, c.batch_size, endpoint=True)
     tokens_BxL[:, 0] = tokenizer.cls
     tokens_BxL[np.arange(c.batch_size), ends_B - 1] = tokenizer.sep
     real_BxL = np.arange(c.length) < ends_B[:, None]
@@ -181,32 +194,31 @@ def _made(
   return host_batch
 
 
-def _prepared(c: ConfigDict, rows: Rows) -> Callable[[int], Batch]:
-  from truenegs_jax.data.rows import (
-    batches as batches_lib,  # needs grain, which made rows do not
-  )
+def _prepared_rows(c: ConfigDict, rows: Rows) -> Callable[[int], Batch]:
+  # Needs grain, which random rows do not.
+  from truenegs_jax.data.rows import batches as batches_lib
 
   if rows.length != c.length:
     raise InputError(
-      f"{rows.folder} holds rows of {rows.length} tokens, the config has"
-      f" {c.length}; try --config.length={rows.length}."
+      f"The rows of '{rows.folder}' have length {rows.length}, the config has"
+      f" {c.length}. Set --config.length={rows.length}."
     )
   settings: dict[str, Any] = {"batch_size": c.batch_size, "seed": c.seed}
   return lambda i: batches_lib.batch_at(rows, i, **settings)
 
 
-def _synonyms(
+def _random_table(
   run: build_run.Run, tokenizer: Tokenizer
 ) -> table_lib.SynonymTable | None:
-  """A random table as dense as WordNet's, where the objective looks any up."""
+  """Makes a table as dense as WordNet's, if the objective uses a fixed one."""
   if not run.options.needs_table or run.table_builder is not None:
     return None
-  rng, size = np.random.default_rng(0), len(tokenizer.vocab)
-  most = min(MOST_LISTED, size)
-  lengths_V = np.minimum(rng.geometric(1 / MEAN_LISTED, size), most)
-  lengths_V *= rng.random(size) < LISTED_SHARE
+  rng, vocab_size = np.random.default_rng(0), len(tokenizer.vocab)
+  most = min(MOST_LISTED, vocab_size)
+  lengths_V = np.minimum(rng.geometric(1 / MEAN_LISTED, vocab_size), most)
+  lengths_V *= rng.random(vocab_size) < LISTED_SHARE
   lengths_V[-1] = most
-  ids_VxS = rng.integers(size, size=(size, most))
+  ids_VxS = rng.integers(vocab_size, size=(vocab_size, most))
   ids_VxS[np.arange(most) >= lengths_V[:, None]] = -1
   return table_lib.from_ids(
     ids_VxS, tokenizer.vocab, source="random", options={}

@@ -1,17 +1,17 @@
-"""How much sooner `Encoder` gives ids than `datasets.map` with transformers.
+"""Times `Encoder` against `datasets.map` with the tokenizer of transformers.
 
   python benchmarks/tokenizing.py [TEXT] [--vocab=vocab.txt] [--backend=fast]
 
-Both take the lines of a UTF-8 text (generated, if none is named) to the ids of
-one vocabulary (learned from the text, if none is named), in one process on one
-core, in turns: A B B A A B B A. The peer is told to return only ids, which is
-its fastest. Of `Encoder` there are two: "first" is a new one in every turn,
-"again" has read the text before. The ids are compared; a ratio is the median
-over the turns, with the least and the greatest. Text is lower-cased without
---cased.
+Both encode the lines of a UTF-8 text (default: generated) with one vocabulary
+(default: trained on the text), in one process on one core. They take turns, A B
+B A A B B A. `datasets.map` ("peer") returns only ids, which is fastest. "first"
+is a new `Encoder` in every turn, "again" one that has read the text before. The
+ids are compared. A ratio is the median over the turns, with minimum and
+maximum. Text is lower-cased unless --cased is set.
 """
 
 import argparse
+import functools
 import os
 import pathlib
 import statistics
@@ -21,75 +21,83 @@ from collections.abc import Callable, Sequence
 
 os.environ["RAYON_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # it wants to have PyTorch
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # it warns if PyTorch is missing
 
 import datasets  # noqa: E402
 import numpy as np  # noqa: E402
 import transformers  # noqa: E402
 
-from truenegs_jax.data.tokens.fast_encoder import (
-  BACKENDS,
-  Encoder,  # noqa: E402
-)
-from truenegs_jax.data.tokens.tokenizer import (
+from truenegs_jax.data.tokens import fast_encoder  # noqa: E402
+from truenegs_jax.data.tokens.tokenizer import (  # noqa: E402
   Tokenizer,
   load_tokenizer,
   make_tokenizer,
 )
-from truenegs_jax.data.tokens.train_vocabulary import train_vocabulary  # noqa: E402
+from truenegs_jax.data.tokens.train_vocabulary import (  # noqa: E402
+  train_vocabulary,
+)
 
-Ids = tuple[np.ndarray, np.ndarray]  # of all lines, and how many each has
+Ids = tuple[np.ndarray, np.ndarray]  # of all lines, and their number per line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Prints speeds and ratios; returns 1 where ids differ."""
-  flags = _flags(argv)
+  """Prints speeds and ratios; returns 1 if the ids differ."""
+  args = _parse_arguments(argv)
   if hasattr(os, "sched_setaffinity"):  # Linux
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-  lines = _lines(flags.text, round(flags.megabytes * 1e6))
-  size = sum(len(line.encode()) + 1 for line in lines) / 1e6
-  tokenizer = _tokenizer(flags.vocab, lines, lowercase=not flags.cased)
-  encoder = Encoder(tokenizer, flags.backend)
-  runs: dict[str, Callable[[], Ids]] = {
-    "peer": _peer(tokenizer, lines),
-    "first": lambda: Encoder(tokenizer, flags.backend).encode(lines),
-    "again": lambda: encoder.encode(lines),
+  lines = _read_lines(args.text, round(args.megabytes * 1e6))
+  size_mb = sum(len(line.encode()) + 1 for line in lines) / 1e6
+  tokenizer = _make_tokenizer(args.vocab, lines, lowercase=not args.cased)
+
+  def make_encoder() -> fast_encoder.Encoder:
+    return fast_encoder.Encoder(tokenizer, args.backend)
+
+  calls: dict[str, Callable[[], Ids]] = {
+    "peer": _make_peer(tokenizer, lines),
+    "first": lambda: make_encoder().encode(lines),
+    "again": functools.partial(make_encoder().encode, lines),
   }
-  found = [runs[name]() for name in runs]  # and all that is done once
-  if not all(map(np.array_equal, found[0], found[1])):
-    print("The ids differ.", file=sys.stderr)
+  # These calls also warm up.
+  expected, ids, _ = (call() for call in calls.values())
+  if not all(map(np.array_equal, expected, ids)):
+    print("error: The ids differ.", file=sys.stderr)
     return 1
-  print(f"{size:.1f} MB, {len(lines):,} lines, {len(found[0][0]):,} ids: equal")
-  secs: dict[str, list[float]] = {name: [] for name in runs}
-  for turn in range(flags.rounds):
-    for name in list(runs)[:: -1 if turn % 2 else 1]:
+  print(f"{size_mb:.1f} MB, {len(lines):,} lines, {len(ids[0]):,} ids: equal")
+  secs: dict[str, list[float]] = {name: [] for name in calls}
+  for turn in range(args.rounds):
+    for name in list(calls)[:: -1 if turn % 2 else 1]:
       start = time.perf_counter()
-      runs[name]()
+      calls[name]()
       secs[name].append(time.perf_counter() - start)
   for name, values in secs.items():
     ratios = [a / b for a, b in zip(secs["peer"], values, strict=True)]
     print(
-      f"{name:5}  {size / statistics.median(values):6.1f} MB/s  ratio"
+      f"{name:5}  {size_mb / statistics.median(values):6.1f} MB/s  ratio"
       f" {statistics.median(ratios):5.2f} ({min(ratios):.2f} to"
       f" {max(ratios):.2f})"
     )
   return 0
 
 
-def _flags(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
   parser.add_argument("text", type=pathlib.Path, nargs="?")
-  parser.add_argument("--vocab", help="vocab.txt, its folder, a hub name")
-  parser.add_argument("--backend", choices=BACKENDS, default="fast")
+  parser.add_argument(
+    "--vocab", help="vocab.txt, the folder with it, or a name on the hub."
+  )
+  parser.add_argument(
+    "--backend", choices=fast_encoder.BACKENDS, default="fast"
+  )
   parser.add_argument("--cased", action="store_true")
-  parser.add_argument("--megabytes", type=float, default=8, help="at most")
+  parser.add_argument("--megabytes", type=float, default=8, help="At most.")
   parser.add_argument("--rounds", type=int, default=6)
   return parser.parse_args(argv)
 
 
-def _lines(path: pathlib.Path | None, size: int) -> list[str]:
+def _read_lines(path: pathlib.Path | None, size: int) -> list[str]:
+  """Returns the lines of a file's first `size` bytes, or of random words."""
   if path:
     with path.open("rb") as file:
       return file.read(size).decode("utf-8", "ignore").split("\n")
@@ -101,7 +109,7 @@ def _lines(path: pathlib.Path | None, size: int) -> list[str]:
   return [" ".join(text[i : i + 80]) + "." for i in range(0, len(text), 80)]
 
 
-def _tokenizer(
+def _make_tokenizer(
   vocab: str | None, lines: Sequence[str], *, lowercase: bool
 ) -> Tokenizer:
   if vocab:
@@ -111,34 +119,35 @@ def _tokenizer(
   )
 
 
-def _peer(tokenizer: Tokenizer, lines: list[str]) -> Callable[[], Ids]:
+def _make_peer(tokenizer: Tokenizer, lines: list[str]) -> Callable[[], Ids]:
+  """Returns a call that encodes the lines with `datasets.map`."""
   datasets.disable_progress_bars()
   bert = transformers.BertTokenizer(
-    {entry: i for i, entry in enumerate(tokenizer.vocab)},
+    {piece: i for i, piece in enumerate(tokenizer.vocab)},
     do_lower_case=tokenizer.lowercase,
   )
   data = datasets.Dataset.from_dict({"text": lines})
 
   def encode(batch: dict[str, list[str]]) -> dict[str, list[list[int]]]:
-    found = bert(
+    encoding = bert(
       batch["text"],
       add_special_tokens=False,
       split_special_tokens=True,
       return_attention_mask=False,
       return_token_type_ids=False,
     )
-    return {"ids": found["input_ids"]}
+    return {"ids": encoding["input_ids"]}
 
-  def run() -> Ids:
+  def encode_lines() -> Ids:
     mapped = data.map(
       encode, batched=True, remove_columns=["text"], load_from_cache_file=False
     )
-    # As the arrow column has them: no lists of Python are made.
+    # Arrow's arrays, so that no time is spent on Python lists.
     column = mapped.data.column("ids").combine_chunks()
     ends_N = np.asarray(column.offsets)
     return np.asarray(column.flatten()), np.diff(ends_N)
 
-  return run
+  return encode_lines
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""ELECTRA's training step in PyTorch, on the models of transformers.
+"""Runs ELECTRA's training step in PyTorch, on the models of transformers.
 
-The other side of benchmarks/step_peer.py; shares no code with truenegs_jax.
-All that is faster in PyTorch at no loss is done: slots are gathered before the
-vocabulary (but in "stock"), samples are drawn by inverting the cumulative
-distribution (50 times as fast as `multinomial`, which draws a number a word),
-AdamW is the fused one, and attention is transformers' "eager" one, as on a CPU
-"sdpa" takes longer (dropout or not).
+The peer of benchmarks/step_peer.py, which shares no code with truenegs_jax. It
+uses what is fastest in PyTorch without changing the results: slots are gathered
+before the output layer (except in "stock"), samples are drawn by inverting the
+cumulative distribution (50 times as fast as `multinomial`, which draws a number
+per token of the vocabulary), and AdamW is fused. Attention is the "eager" one
+of transformers, as "sdpa" is slower on a CPU, with or without dropout.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,36 +18,45 @@ import transformers
 Tensor = torch.Tensor
 
 MODES = ("eager", "compiled", "stock")
-CLASSES = {
+ARCHITECTURES = {
   "generator": transformers.ElectraForMaskedLM,
   "discriminator": transformers.ElectraForPreTraining,
 }
-# AdamW's corrections for the zeros that it starts from are 1 after so many
-# steps, to the last bit: ELECTRA's Adam has none.
-LATE = 1e6
+# ELECTRA's Adam has no bias correction. From this step on, AdamW's correction
+# factors are exactly 1.
+UNCORRECTED_STEP = 1e6
 
 
-class Pair(torch.nn.Module):
-  """Generator and discriminator on one embedding block, and their loss."""
+class Electra(torch.nn.Module):
+  """Generator and discriminator with shared embeddings, and their loss."""
 
-  def __init__(self, given: Mapping[str, Any], attention: str, *, stock: bool):
-    """Takes `configs` and `tensors` of both networks, as files have them."""
+  def __init__(self, inputs: Mapping[str, Any], attention: str, *, stock: bool):
+    """Loads `configs` and `tensors`, role -> Hugging Face's config and weights.
+
+    Args:
+      inputs: `configs`, `tensors` and `detect_weight`.
+      attention: transformers' implementation, "sdpa" or "eager".
+      stock: computes logits at all positions.
+    """
     super().__init__()
-    self._stock, self._detect_weight = stock, given["detect_weight"]
-    for role, architecture in CLASSES.items():
+    self._stock, self._detect_weight = stock, inputs["detect_weight"]
+    for role, architecture in ARCHITECTURES.items():
       config = transformers.ElectraConfig(
-        **given["configs"][role], attn_implementation=attention
+        **inputs["configs"][role], attn_implementation=attention
       )
       network = architecture(config)
       weights = {
-        name: torch.from_numpy(x) for name, x in given["tensors"][role].items()
+        name: torch.from_numpy(x) for name, x in inputs["tensors"][role].items()
       }
       missing, unexpected = network.load_state_dict(weights, strict=False)
       if unexpected or set(missing) - {"generator_lm_head.weight"}:
-        raise SystemExit(f"{role}: {missing} or {unexpected} are not ours.")
+        raise SystemExit(
+          f"error: Weights of the {role} do not fit: {missing} are missing,"
+          f" {unexpected} are unexpected."
+        )
       setattr(self, role, network)
     embeddings = self.discriminator.electra.embeddings
-    embeddings.word_embeddings.padding_idx = None  # [PAD] is a row like others
+    embeddings.word_embeddings.padding_idx = None  # [PAD]'s row is trained, too
     self.generator.electra.embeddings = embeddings
     self.generator.generator_lm_head.weight = embeddings.word_embeddings.weight
 
@@ -58,9 +67,12 @@ class Pair(torch.nn.Module):
     positions_BxK: Tensor,
     sampled_BxK: Tensor | None = None,
   ) -> Tensor:
-    """The whole loss (Clark et al. 2020, section 3); no row has padding."""
-    guess = self._guess_everywhere if self._stock else self._guess
-    logits_BxKxV, mlm = guess(tokens_BxL, masked_BxL, positions_BxK)
+    """Computes the total loss (Clark et al. 2020, section 3) without padding.
+
+    Samples from the generator unless samples are given.
+    """
+    generate = self._generate_everywhere if self._stock else self._generate
+    logits_BxKxV, mlm = generate(tokens_BxL, masked_BxL, positions_BxK)
     if sampled_BxK is None:
       sampled_BxK = sample(logits_BxKxV.detach())
     corrupted_BxL = tokens_BxL.scatter(1, positions_BxK, sampled_BxK)
@@ -70,10 +82,10 @@ class Pair(torch.nn.Module):
     )
     return mlm + self._detect_weight * detect
 
-  def _guess(
+  def _generate(
     self, tokens_BxL: Tensor, masked_BxL: Tensor, positions_BxK: Tensor
   ) -> tuple[Tensor, Tensor]:
-    """Logits at the slots alone, and their loss."""
+    """Returns the generator's logits at the slots only, and its loss."""
     network = self.generator
     hidden_BxLxD = network.electra(masked_BxL).last_hidden_state
     index_BxKxD = positions_BxK[..., None].expand(
@@ -83,19 +95,19 @@ class Pair(torch.nn.Module):
     logits_BxKxV = network.generator_lm_head(
       network.generator_predictions(hidden_BxKxD)
     )
-    original_BxK = tokens_BxL.gather(1, positions_BxK)
+    gold_BxK = tokens_BxL.gather(1, positions_BxK)
     mlm = torch.nn.functional.cross_entropy(
-      logits_BxKxV.flatten(0, 1), original_BxK.flatten()
+      logits_BxKxV.flatten(0, 1), gold_BxK.flatten()
     )
     return logits_BxKxV, mlm
 
-  def _guess_everywhere(
+  def _generate_everywhere(
     self, tokens_BxL: Tensor, masked_BxL: Tensor, positions_BxK: Tensor
   ) -> tuple[Tensor, Tensor]:
-    """The same by ElectraForMaskedLM itself: logits at all positions."""
-    original_BxK = tokens_BxL.gather(1, positions_BxK)
+    """Returns the same from ElectraForMaskedLM's logits at all positions."""
+    gold_BxK = tokens_BxL.gather(1, positions_BxK)
     labels_BxL = torch.full_like(tokens_BxL, -100).scatter(
-      1, positions_BxK, original_BxK
+      1, positions_BxK, gold_BxK
     )
     output = self.generator(masked_BxL, labels=labels_BxL)
     rows_Bx1 = torch.arange(len(tokens_BxL))[:, None]
@@ -103,91 +115,91 @@ class Pair(torch.nn.Module):
 
 
 def sample(logits_BxKxV: Tensor) -> Tensor:
-  """One draw a slot from the softmax; PyTorch adds up in f64."""
-  upto_BxKxV = logits_BxKxV.softmax(dim=-1).cumsum(dim=-1)
-  total_BxKx1 = upto_BxKxV[..., -1:]
-  drawn_BxKx1 = torch.rand_like(total_BxKx1) * total_BxKx1
-  index_BxKx1 = torch.searchsorted(upto_BxKxV, drawn_BxKx1, right=True)
+  """Draws a token per slot from the softmax; PyTorch accumulates in f64."""
+  cumulative_BxKxV = logits_BxKxV.softmax(dim=-1).cumsum(dim=-1)
+  total_BxKx1 = cumulative_BxKxV[..., -1:]
+  uniform_BxKx1 = torch.rand_like(total_BxKx1) * total_BxKx1
+  index_BxKx1 = torch.searchsorted(cumulative_BxKxV, uniform_BxKx1, right=True)
   return index_BxKx1[..., 0].clamp_max(logits_BxKxV.shape[-1] - 1)
 
 
 class TorchStep:
-  """Forward, backward, clipping and AdamW, on given rows."""
+  """Forward, backward, gradient clipping and AdamW."""
 
   def __init__(
-    self, given: Mapping[str, Any], *, mode: str, attention: str, threads: int
+    self, inputs: Mapping[str, Any], *, mode: str, attention: str, threads: int
   ):
-    """Compiles nothing yet: the first step does.
+    """Builds the networks; "compiled" compiles them in the first step.
 
     Args:
-      given: `configs`, `tensors`, `detect_weight` (`Pair`); `tokens`: arrays
-        `[B, L]`; `slots`, `mask_id`, `kept`: how rows are masked; `optim`:
-        numbers by the names of `c.optim`, and `total_steps`.
+      inputs: `configs`, `tensors` and `detect_weight`, as in `Electra`;
+        `tokens`: arrays `[B, L]`; `slots`, `mask_id` and `kept`: how rows are
+        masked; `optim`: values by the keys of `c.optim`, and `total_steps`.
       mode: one of MODES.
-      attention: of transformers, "sdpa" or "eager".
-      threads: that PyTorch computes with.
+      attention: transformers' implementation, "sdpa" or "eager".
+      threads: number of PyTorch's threads.
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # as XLA does
     torch.manual_seed(0)
-    self._given, self._done = given, 0
-    self._tokens = [torch.from_numpy(x).long() for x in given["tokens"]]
-    self._pair = Pair(given, attention, stock=mode == "stock").train()
+    self._inputs, self._count = inputs, 0
+    self._tokens = [torch.from_numpy(x).long() for x in inputs["tokens"]]
+    self._model = Electra(inputs, attention, stock=mode == "stock").train()
     self._loss = (
-      torch.compile(self._pair, dynamic=False)
+      torch.compile(self._model, dynamic=False)
       if mode == "compiled"
-      else self._pair
+      else self._model
     )
-    self._params = list(self._pair.parameters())
+    self._params = list(self._model.parameters())
     self._optimizer = self._make_optimizer()
 
   def step(self, draws: tuple[np.ndarray, ...] | None = None) -> float:
-    """One update; returns its loss.
+    """Updates the weights once; returns the loss.
 
     Args:
-      draws: tokens, the same masked, positions and samples, that chance is not
-        to decide.
+      draws: tokens, masked tokens, positions and samples; None: draws them.
     """
     if draws is None:
-      loss = self._loss(*self._mask(self._tokens[self._done % 4]))
+      batch = self._tokens[self._count % len(self._tokens)]
+      loss = self._loss(*self._mask(batch))
     else:
       loss = self._loss(*(torch.from_numpy(x).long() for x in draws))
     self._optimizer.zero_grad(set_to_none=True)
     loss.backward()
-    o, t = self._given["optim"], self._done
+    o, t = self._inputs["optim"], self._count
     torch.nn.utils.clip_grad_norm_(self._params, o["clip_norm"], foreach=True)
     rate = o["lr"] * (1 - t / o["total_steps"])
     for group in self._optimizer.param_groups:
       group["lr"] = rate * min(1, t / o["warmup_steps"])
     self._optimizer.step()
-    self._done += 1
+    self._count += 1
     return loss.item()
 
   def product(self, size: int) -> Callable[[], Tensor]:
-    """A call that multiplies two square matrices of `size`."""
+    """Returns a call that multiplies two square matrices of `size`."""
     x, w = torch.randn(2, size, size)
     return lambda: x @ w
 
   def _mask(self, tokens_BxL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Draws the slots of each row, never its first and last token."""
-    g, score_BxL = self._given, torch.rand(tokens_BxL.shape)[:, 1:-1]
-    positions_BxK = score_BxL.topk(g["slots"]).indices + 1
-    original_BxK = tokens_BxL.gather(1, positions_BxK)
-    shown_BxK = torch.where(
-      torch.rand(original_BxK.shape) < g["kept"], original_BxK, g["mask_id"]
-    )
-    return (
-      tokens_BxL,
-      tokens_BxL.scatter(1, positions_BxK, shown_BxK),
-      positions_BxK,
-    )
+    """Draws the slots of each row, never its first or last token.
+
+    Returns:
+      Tokens, masked tokens and positions, the arguments of `Electra`.
+    """
+    inputs, score_BxL = self._inputs, torch.rand(tokens_BxL.shape)[:, 1:-1]
+    positions_BxK = score_BxL.topk(inputs["slots"]).indices + 1
+    gold_BxK = tokens_BxL.gather(1, positions_BxK)
+    is_kept_BxK = torch.rand(gold_BxK.shape) < inputs["kept"]
+    input_BxK = torch.where(is_kept_BxK, gold_BxK, inputs["mask_id"])
+    masked_BxL = tokens_BxL.scatter(1, positions_BxK, input_BxK)
+    return tokens_BxL, masked_BxL, positions_BxK
 
   def _make_optimizer(self) -> torch.optim.Optimizer:
-    """ELECTRA's Adam: no bias correction, nothing decays in biases and norms.
+    """Makes ELECTRA's Adam: no bias correction, no decay of biases and norms.
 
-    All that is of one dimension is a bias or a norm's gain.
+    Parameters of one dimension are biases and the scales of norms.
     """
-    o = self._given["optim"]
+    o = self._inputs["optim"]
     groups = [
       {"params": [p for p in self._params if p.ndim > 1]},
       {"params": [p for p in self._params if p.ndim == 1], "weight_decay": 0.0},
@@ -201,7 +213,7 @@ class TorchStep:
     )
     for p in self._params:
       optimizer.state[p] = {
-        "step": torch.tensor(LATE),
+        "step": torch.tensor(UNCORRECTED_STEP),
         "exp_avg": torch.zeros_like(p),
         "exp_avg_sq": torch.zeros_like(p),
       }

@@ -1,4 +1,4 @@
-"""Tests the tools of the benchmarks, not the speed of anything."""
+"""Tests the functions of the benchmarks, without measuring any speed."""
 
 import itertools
 import pathlib
@@ -31,92 +31,103 @@ ENTRY %main (t: f32[50,8], i: s32[36]) -> f32[4,9] {
 
 @pytest.fixture(scope="module")
 def scripts():
-  """Returns the definitions of each script by name; removes its flags."""
+  """Returns the globals of each script by name; removes its flags."""
   with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(str(FOLDER))
-    definitions = {}
+    scripts = {}
     for name in ("timing", "steps", "overheads", "growth"):
       before = set(flags.FLAGS)
-      definitions[name] = runpy.run_path(str(FOLDER / f"{name}.py"))
+      scripts[name] = runpy.run_path(str(FOLDER / f"{name}.py"))
       for flag in set(flags.FLAGS) - before:
         delattr(flags.FLAGS, flag)
-    yield definitions
+    yield scripts
 
 
-def test_in_turn_balances_the_order_and_drops_the_warm_up(scripts):
-  calls = []
-  runs = {name: lambda name=name: calls.append(name) for name in "abc"}
-  secs = scripts["timing"]["in_turn"](runs, rounds=5, warmup=1)
+def test_time_in_turns_balances_the_order_and_drops_the_warmup(scripts):
+  order = []
+  calls = {name: lambda name=name: order.append(name) for name in "abc"}
+  secs = scripts["timing"]["time_in_turns"](calls, rounds=5, warmup=1)
   assert {len(values) for values in secs.values()} == {5}
-  rounds = [calls[i : i + 3] for i in range(0, len(calls), 3)]
+  rounds = [order[i : i + 3] for i in range(0, len(order), 3)]
   assert len(rounds) == 6 and all(set(names) == set("abc") for names in rounds)
-  for i in range(3):  # each run is equally often at each place of a round
+  for i in range(3):  # each call is equally often at each place of a round
     assert sorted(names[i] for names in rounds) == sorted("abc" * 2)
-  repeated = [a == b for a, b in itertools.pairwise(calls)]
-  assert sum(repeated) == 3  # each run follows itself once
+  repeats = [a == b for a, b in itertools.pairwise(order)]
+  assert sum(repeats) == 3  # each call follows itself once
 
 
-def test_ratio_is_right_when_the_machine_drifts(scripts):
+def test_paired_ratio_is_right_while_the_machine_drifts(scripts):
   rng = np.random.default_rng(0)
   drift = np.exp(np.cumsum(rng.normal(0, 0.05, 400)))
   secs = [scale * drift * rng.normal(1, 0.01, 400) for scale in (1.02, 1.0)]
-  ratio = scripts["timing"]["ratio"](*secs)
+  ratio = scripts["timing"]["paired_ratio"](*secs)
   assert ratio.low < 1.02 < ratio.high
   assert 0.0002 < ratio.half_width < 0.003
 
 
 def test_append_json_adds_records_to_a_file(scripts, tmp_path):
-  append = scripts["timing"]["append_json"]
+  append_json = scripts["timing"]["append_json"]
   path = tmp_path / "new" / "figures.json"
   for i in range(2):
-    append(path, {"i": i})
+    append_json(path, {"i": i})
   assert path.read_text().count('"i"') == 2
   assert list(path.parent.iterdir()) == [path]
   path.write_text("{}")
   with pytest.raises(InputError, match="no list"):
-    append(path, {})
+    append_json(path, {})
   assert path.read_text() == "{}"
 
 
 def test_operations_are_parsed_from_hlo(scripts):
-  operations = list(scripts["overheads"]["operations"](HLO))
+  operations = list(scripts["overheads"]["parse_operations"](HLO))
   kinds = {x.kind: x for x in operations}
   assert kinds["exponential"].fused and kinds["reduce"].fused
   assert not kinds["fusion"].fused
   assert kinds["gather"].reads[0] == (50, 8)
   assert kinds["custom-call"].writes == ((4, 9, 50),)
   assert kinds["fusion"].reads == ((4, 9, 50),)
-  positions = scripts["overheads"]["positions"]
+
+
+def test_positions_are_counted_from_the_shape_of_logits(scripts):
+  logit_positions = scripts["overheads"]["logit_positions"]
   for shape in ((4, 9, 50), (36, 54), (36, 6, 9), (6, 9, 36), (50, 36)):
-    assert positions(shape, 50) == 36
-  assert positions((36, 49), 50) == positions((50 + 256, 7), 50) == 0
+    assert logit_positions(shape, 50) == 36
+  assert logit_positions((36, 49), 50) == 0
+  assert logit_positions((50 + 256, 7), 50) == 0
 
 
 def test_a_step_runs_on_random_rows_and_its_operations_are_counted(scripts):
   c = bert_base.get_config("hc,runlocal")
   c.model.variant = "embedding_size=16 width=32 layers=1 heads=2 ffn=64"
   step = scripts["steps"]["make_step"](c, pad_share=0.25)
-  padded = [step.host_batch(i)["documents"] == 0 for i in range(40)]
-  assert 0.23 < np.mean(padded) < 0.27
+  is_padding = [step.host_batch(i)["documents"] == 0 for i in range(40)]
+  assert 0.23 < np.mean(is_padding) < 0.27
   has_synonyms_V = (jax.device_get(step.aux["bits_VxW"]) != 0).any(axis=1)
   assert 0.38 < has_synonyms_V.mean() < 0.47
-  terms = scripts["steps"]["takers"]({"hc": step})["hc"]()
+  terms = scripts["steps"]["make_step_calls"]({"hc": step})["hc"]()
   assert not terms["skipped"][0] and np.isfinite(float(terms["mlm"][0]))
-  counts = scripts["overheads"]["account"](step)
+  counts = scripts["overheads"]["count_operations"](step)
   assert counts["on LxV"] == 0 < counts["on KxV"] < counts["ops"]
   assert counts["gathers"] and counts["scatters"]
 
 
-def test_resized_changes_the_sizes_of_a_config(scripts):
-  growth = scripts["growth"]
+def test_resize_config_changes_the_sizes(scripts):
+  resize_config = scripts["growth"]["resize_config"]
   sizes = ["batch=4", "layers=3", "length=1024", "vocabulary=77", "batch=16"]
-  c = growth["resized"](electra_small.get_config(), sizes)
+  c = resize_config(electra_small.get_config(), sizes)
   assert (c.batch_size, c.length, c.data.vocab_size) == (16, 1024, 77)
   assert c.model.max_positions >= 1024
   assert "layers=3" in c.model.variant and "width=256" in c.model.variant
-  for wrong in ("width=3", "batch=1.5", "batch"):
-    with pytest.raises(InputError, match="is no size"):
-      growth["resized"](c, [wrong])
+
+
+@pytest.mark.parametrize("size", ["width=3", "batch=1.5", "batch"])
+def test_resize_config_rejects_other_sizes(scripts, size):
+  with pytest.raises(InputError, match=f"{size}.*is not a size"):
+    scripts["growth"]["resize_config"](electra_small.get_config(), [size])
+
+
+def test_fit_exponent_returns_the_slope_of_the_logarithms(scripts):
+  fit_exponent = scripts["growth"]["fit_exponent"]
   points = {n: {"ms": 3 * n**1.5} for n in (1, 2, 8)}
-  assert growth["exponent"](points, "ms") == pytest.approx(1.5)
-  assert np.isnan(growth["exponent"]({1: {"ms": None}}, "ms"))
+  assert fit_exponent(points, "ms") == pytest.approx(1.5)
+  assert np.isnan(fit_exponent({1: {"ms": None}}, "ms"))

@@ -479,5 +479,5 @@ def test_memory_benchmark_reports_a_config_without_data():
   c.mesh.preset, c.mesh.axes = "fsdp_tp", "model=2"
   lines = memory["report"](c, jax.devices()[:4])
   assert "data 2, model 2" in lines["devices"]
-  assert "4 of them a slice" in lines["batch"]
+  assert "4 per mesh slice" in lines["batch"]
   assert re.search(r"arguments \d.*scratch \d", lines["memory"])
