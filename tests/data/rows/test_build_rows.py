@@ -93,6 +93,13 @@ def expected_rows(tmp_path, small_chunks):
   return tmp_path / "expected"
 
 
+def build_200(folder, options=OPTIONS, **build_options):
+  corpus = FakeCorpus(make_texts(200))
+  return build_rows.build_chunks(
+    folder, corpus, TOKENIZER, options, **build_options
+  )
+
+
 def write_200(folder, **build_options):
   return write_rows(folder, FakeCorpus(make_texts(200)), **build_options)
 
@@ -104,11 +111,9 @@ def test_rows_do_not_depend_on_the_number_of_workers(tmp_path, expected_rows):
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_jobs_build_the_rows_of_one_process(tmp_path, expected_rows, order):
-  folder, corpus = tmp_path / "rows", FakeCorpus(make_texts(200))
+  folder = tmp_path / "rows"
   for num_done, index in enumerate(order, start=1):
-    chunk_set = build_rows.build_chunks(
-      folder, corpus, TOKENIZER, OPTIONS, job=(index, 3)
-    )
+    chunk_set = build_200(folder, job=(index, 3))
     assert chunk_set.is_complete() == (num_done == 3)
     assert not folder.exists()
   merge_chunks.merge(folder, chunk_set)
@@ -166,19 +171,15 @@ def test_a_killed_preparation_leaves_no_folder_and_is_resumed(
 
 def test_chunks_of_other_options_are_not_used(tmp_path, expected_rows):
   folder = tmp_path / "rows"
-  other = dataclasses.replace(OPTIONS, seed=1)
-  corpus = FakeCorpus(make_texts(200))
-  build_rows.build_chunks(folder, corpus, TOKENIZER, other)
+  build_200(folder, dataclasses.replace(OPTIONS, seed=1))
   write_200(folder)
   assert have_equal_files(expected_rows, folder)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
-def test_a_damaged_chunk_is_rebuilt_by_the_next_call(
-  tmp_path, expected_rows, damage
-):
-  folder, corpus = tmp_path / "rows", FakeCorpus(make_texts(200))
-  chunk_set = build_rows.build_chunks(folder, corpus, TOKENIZER, OPTIONS)
+def test_a_damaged_chunk_is_rebuilt(tmp_path, expected_rows, damage):
+  folder = tmp_path / "rows"
+  chunk_set = build_200(folder)
   path = chunks.chunk_path(chunk_set.spec.folder, 7)
   data = bytearray(path.read_bytes())
   data[300] ^= 1  # in the first array
@@ -212,9 +213,7 @@ def test_rows_of_repeated_documents_are_not_held_out(tmp_path):
     write_rows(tmp_path / "rows", RepeatedCorpus(make_texts(5)))
 
 
-def test_a_killed_worker_is_reported_and_chunks_are_kept(
-  tmp_path, expected_rows
-):
+def test_a_killed_worker_keeps_the_chunks(tmp_path, expected_rows):
   folder = tmp_path / "rows"
 
   def kill_workers(*_):
@@ -301,11 +300,10 @@ def test_jobs_that_start_at_once_keep_all_chunks(tmp_path):
 
 
 def test_a_job_with_other_options_is_rejected(tmp_path):
-  corpus, folder = FakeCorpus(make_texts(20)), tmp_path / "rows"
-  build_rows.build_chunks(folder, corpus, TOKENIZER, OPTIONS, job=(0, 2))
+  build_200(tmp_path / "rows", job=(0, 2))
   other = dataclasses.replace(OPTIONS, seed=1)
   with pytest.raises(DataError, match="other options or another text"):
-    build_rows.build_chunks(folder, corpus, TOKENIZER, other, job=(1, 2))
+    build_200(tmp_path / "rows", other, job=(1, 2))
 
 
 def test_a_disk_error_keeps_all_chunks(tmp_path, small_chunks):

@@ -33,9 +33,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("shard_tokens", [16 * 7, 2**27])
-def test_rows_contain_the_text_of_their_split(
-  tmp_path, monkeypatch, shard_tokens
-):
+def test_splits_contain_their_text(tmp_path, monkeypatch, shard_tokens):
   monkeypatch.setattr(merge_chunks, "SHARD_TOKENS", shard_tokens)
   monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 1000)
   texts = make_texts(60)
@@ -130,9 +128,7 @@ def test_every_process_writes_the_same_bytes(tmp_path):
     assert content == (tmp_path / "b" / name).read_bytes()
 
 
-def test_the_fingerprint_depends_on_the_content_only(
-  tmp_path, folder, monkeypatch
-):
+def test_fingerprints_depend_on_content(tmp_path, folder, monkeypatch):
   fingerprint = open_rows(folder, "train").fingerprint
   other = write_texts(tmp_path / "seed", make_texts(60), seed=1)
   assert other["fingerprint"] != fingerprint
@@ -209,9 +205,7 @@ def test_a_token_outside_the_vocabulary_is_rejected(folder):
 
 @pytest.mark.parametrize("layout", ["electra", "packed"])
 @pytest.mark.parametrize("overflow", ["carry", "discard"])
-def test_the_manifest_records_the_lost_share_of_the_text(
-  tmp_path, layout, overflow
-):
+def test_the_manifest_has_the_lost_share(tmp_path, layout, overflow):
   texts = make_texts(60)
   manifest = write_texts(
     tmp_path / "rows", texts, layout=layout, overflow=overflow

@@ -39,12 +39,8 @@ def build_tokenizer(lowercase: bool, strip_accents: bool) -> Tokenizer:
 def check_encode(encoder: Encoder, lines: list[str], expected: list[list[int]]):
   tokens_T, lengths_N = encoder.encode(lines)
   assert (tokens_T.dtype, lengths_N.dtype) == (np.int32, np.int64)
-  wrong = [
-    (line, ids)
-    for line, ids, count in zip(lines, expected, lengths_N, strict=True)
-    if len(ids) != count
-  ]
-  assert not wrong
+  for line, ids, length in zip(lines, expected, lengths_N, strict=True):
+    assert len(ids) == length, line
   assert tokens_T.tolist() == list(itertools.chain.from_iterable(expected))
 
 

@@ -16,22 +16,9 @@ from truenegs_jax.data.tokens.split_words import (
 from truenegs_jax.data.tokens.word_cache import WordIdCache, WordIndex
 
 # Lengths around 8 and 16 bytes, at which words are stored differently.
-EDGE_WORDS = [
-  "a",
-  "ab",
-  "a" * 7,
-  "a" * 8,
-  "a" * 9,
-  "a" * 16,
-  "a" * 16 + "b",
-  "a" * 16 + "c",
-  "b" + "a" * 15,
-  "é" * 8,
-  "é" * 9,
-  "天" * 5,
-  "天" * 6,
-  "x" * 5000,
-]
+EDGE_WORDS = [*("a" * n for n in (1, 7, 8, 9, 16)), "ab", "x" * 5000]
+EDGE_WORDS += ["a" * 16 + "b", "a" * 16 + "c", "b" + "a" * 15]
+EDGE_WORDS += ["é" * 8, "é" * 9, "天" * 5, "天" * 6]
 
 
 def decode(words: WordSpans) -> list[str]:
@@ -127,7 +114,7 @@ def test_each_distinct_word_has_its_own_row(monkeypatch, collide):
   row_of: dict[str, int] = {}
   for start in range(0, len(words), 1000):
     batch = words[start : start + 1000]
-    rows_W, new_N = index.rows(join_words([word.encode() for word in batch]))
+    rows_W, new_N = index.lookup(join_words([word.encode() for word in batch]))
     before = len(row_of)
     for word, row in zip(batch, rows_W.tolist(), strict=True):
       assert row_of.setdefault(word, row) == row
@@ -141,13 +128,13 @@ def test_each_distinct_word_has_its_own_row(monkeypatch, collide):
 def test_kept_rows_are_renumbered_in_order():
   words = [word.encode() for word in dict.fromkeys(random_words(5000))]
   index = WordIndex()
-  index.rows(join_words(words))
+  index.lookup(join_words(words))
   order = index.words()
   is_kept_N = np.arange(index.size) % 3 != 0
   index.keep(is_kept_N)
   kept = list(itertools.compress(order, is_kept_N))
   assert index.words() == kept
-  rows_W, new_N = index.rows(join_words(kept))
+  rows_W, new_N = index.lookup(join_words(kept))
   assert rows_W.tolist() == list(range(len(kept))) and len(new_N) == 0
   assert index.long_bytes == sum(len(w) for w in kept if len(w) > 16)
 

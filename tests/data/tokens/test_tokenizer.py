@@ -195,9 +195,7 @@ def test_an_unsupported_tokenizer_json_is_rejected(tmp_path, content, message):
 
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("json_value", [None, True, False])
-def test_strip_accents_must_equal_tokenizer_json(
-  tmp_path, lowercase, json_value
-):
+def test_strip_accents_must_match_json(tmp_path, lowercase, json_value):
   write_json(
     tmp_path / "tokenizer.json",
     normalizer={"lowercase": lowercase, "strip_accents": json_value},

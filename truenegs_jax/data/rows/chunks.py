@@ -156,14 +156,9 @@ def build_chunk(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
   line_lengths = np.split(lengths_N, line_ends_D)  # by document
   lengths_D = [int(lengths.sum()) for lengths in line_lengths]
   tokens = np.split(tokens_T, np.cumsum(lengths_D)[:-1])
-  row_spec = layouts.RowSpec(
-    options.length,
-    tokenizer.cls,
-    tokenizer.sep,
-    tokenizer.pad,
-    options.overflow,
-    token_dtype(len(tokenizer.vocab)),
-  )
+  ids = tokenizer.cls, tokenizer.sep, tokenizer.pad
+  dtype = token_dtype(len(tokenizer.vocab))
+  row_spec = layouts.RowSpec(options.length, *ids, options.overflow, dtype)
   arrays: Arrays = {NUM_TOKENS: np.array(len(tokens_T))}
   for split in SPLITS:
     members = [i for i, (_, s, _) in enumerate(chunk.documents) if s == split]

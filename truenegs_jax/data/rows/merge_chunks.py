@@ -55,7 +55,7 @@ def merge(folder: pathlib.Path, chunk_set: chunks.ChunkSet) -> dict[str, Any]:
 def _write_rows(
   folder: pathlib.Path, chunk_set: chunks.ChunkSet
 ) -> dict[str, Any]:
-  """Fills an empty folder, the manifest last."""
+  """Fills an empty folder; the manifest comes last."""
   spec, meter = chunk_set.spec, chunk_set.meter
   tokenizer, length = spec.tokenizer, spec.options.length
   num_tokens = 0
@@ -140,8 +140,7 @@ class _SplitWriter:
         self._end_shard()
     finally:
       for file in self._files:
-        # The first error is already being raised.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # an earlier error is raised
           file.close()
 
   def _begin_shard(self) -> None:

@@ -75,8 +75,7 @@ def _map_in_processes(
     initializer=_start_worker,
     initargs=(make,),
   )
-  pending: collections.deque[concurrent.futures.Future[int]]
-  pending = collections.deque()
+  pending = collections.deque[concurrent.futures.Future[int]]()
   try:
     for item in items:
       with _defer_signals():  # submitting may start a worker

@@ -264,17 +264,14 @@ def _check_normalizer(
       f"strip_accents={strip} differs from strip_accents={value} in '{path}'."
       f" Set --config.data.accents={'strip' if value else 'keep'}."
     )
-  bert_values = {
-    "type": "BertNormalizer",
-    "clean_text": True,
-    "handle_chinese_chars": True,
-  }
+  bert_values = dict(
+    type="BertNormalizer", clean_text=True, handle_chinese_chars=True
+  )
   for name, bert_value in bert_values.items():
     if (value := normalizer.get(name, bert_value)) != bert_value:
       raise InputError(
-        f"{path}: the normalizer has {name}={value}. Only BERT's normalizer is"
-        f" supported, with {name}={bert_value}. Use the vocabulary of another"
-        " model."
+        f"{path}: the normalizer has {name}={value}, but BERT's has"
+        f" {bert_value}. Use the vocabulary of another model."
       )
 
 

@@ -142,7 +142,7 @@ class _WordCounts:
   def add(self, words: WordSpans, counts_W: np.ndarray | int) -> None:
     """Adds `counts_W` to the counts of words."""
     old = self.index.size
-    rows_W, _ = self.index.rows(words)
+    rows_W, _ = self.index.lookup(words)
     self.counts_N = ensure_capacity(self.counts_N, self.index.size)
     self.counts_N[old : self.index.size] = 0
     np.add.at(self.counts_N, rows_W, counts_W)

@@ -55,11 +55,11 @@ class WordIndex:
     self._high_N = np.empty(1, np.uint64)
     self._build_slots(1 << 12)
 
-  def rows(self, words: WordSpans) -> tuple[np.ndarray, np.ndarray]:
+  def lookup(self, words: WordSpans) -> tuple[np.ndarray, np.ndarray]:
     """Returns the int32 rows of words, and adds new words.
 
-    Also returns, for each new row in order, the index of its word. Zero bytes
-    at the end of a short word are ignored; BERT drops them too.
+    Also returns, for each new row in order, the index of its word in `words`.
+    Zero bytes at the end of a short word are ignored; BERT drops them too.
     """
     count = len(words.starts_W)
     while 2 * (self.size + count) > len(self._row_of_slot):
@@ -104,9 +104,8 @@ class WordIndex:
     self._row_of_slot = np.full(count, -1, np.int32)
     is_short_N = np.ones(self.size, bool)
     is_short_N[list(self.long.values())] = False
-    slots_N = self._first_slots(
-      self._low_N[: self.size], self._high_N[: self.size]
-    )
+    low_N, high_N = self._low_N[: self.size], self._high_N[: self.size]
+    slots_N = self._first_slots(low_N, high_N)
     pending = np.flatnonzero(is_short_N)
     while len(pending):
       free = pending[self._row_of_slot[slots_N[pending]] < 0]
@@ -224,7 +223,7 @@ class WordIdCache:
       if index.size > MAX_WORDS or index.long_bytes > MAX_LONG_BYTES:
         self._drop_unused()
       num_old = index.size
-      rows_W, new_N = index.rows(words)
+      rows_W, new_N = index.lookup(words)
       self._used_N[rows_W[rows_W < num_old]] = True
       if len(new_N):
         self._add(words.take(new_N), num_old)
