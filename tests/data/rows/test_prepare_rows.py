@@ -302,7 +302,7 @@ def test_a_run_does_not_download_a_corpus_by_itself(corpus, monkeypatch):
   config = common.get_config()
   config.data.update(dict(sources=corpus, vocab_size=60))
   monkeypatch.setattr(Corpus, "is_local", lambda self: False)
-  with pytest.raises(InputError, match="Prepare them first"):
+  with pytest.raises(InputError, match="not prepared yet"):
     find_or_prepare_rows(config)
   monkeypatch.undo()
   rows = find_or_prepare_rows(config)
