@@ -32,19 +32,19 @@ def test_peak_is_the_published_one_or_none(kind, dtype, peak):
 
 
 def test_throughput_fields():
-  found = speed.throughput_fields(
+  fields = speed.throughput_fields(
     100.0, tokens=30.0, flops=8e9, devices=4, peak=1e12
   )
-  assert found == {
+  assert fields == {
     "rows_per_s": 100.0,
     "tokens_per_s": 3_000.0,
     "flop_per_s": 2e11,  # per device
     "mfu": 0.2,
   }
-  none = speed.throughput_fields(
+  without_peak = speed.throughput_fields(
     100.0, tokens=30.0, flops=8e9, devices=4, peak=None
   )
-  assert none == {k: v for k, v in found.items() if k != "mfu"}
+  assert without_peak == {k: v for k, v in fields.items() if k != "mfu"}
 
 
 class FakeDevice:

@@ -64,7 +64,7 @@ class Checkpoints:
     already.
 
     Args:
-      step: number of updates made.
+      step: number of steps done.
       state: tree of arrays.
       run: description of the run, in JSON's types.
 
