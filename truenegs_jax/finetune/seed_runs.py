@@ -54,7 +54,7 @@ class TaskPlan:
 
 @dataclasses.dataclass(frozen=True)
 class RunContext:
-  """What all runs of a workdir share.
+  """Values that all trials of a workdir share.
 
   Attributes:
     console: receives progress and scores.

@@ -98,8 +98,8 @@ class HubDataset:
         "hash": self.builder.hash,
       }
     with self.errors():
-      found = [files.stat_file(path) for path in self.paths]
-    return identity | {"files": files.files_identity(found)}
+      states = [files.stat_file(path) for path in self.paths]
+    return identity | {"files": files.files_identity(states)}
 
   def num_bytes(self) -> int | None:
     """Returns the approximate size of the text; None if unknown."""
