@@ -1,6 +1,7 @@
 """Checks rules for all source files on their syntax trees."""
 
 import ast
+import functools
 import pathlib
 
 import pytest
@@ -153,3 +154,64 @@ def test_error_classes_have_different_exit_codes():
   codes = [kind.exit_code for kind in errors.TrueNegsError.__subclasses__()]
   codes += [errors.SAVED_RESTART, errors.SAVED_INTERRUPT]
   assert len(codes) == len(set(codes)) and not {0, 1} & set(codes)
+
+
+# Fields that are JSON keys keep their names.
+JSON_KEYS = {
+  ("truenegs_jax/corrections/rates.py", "of"),
+  ("truenegs_jax/finetune/results.py", "made"),
+}
+
+
+@functools.cache
+def all_nodes() -> list[tuple[str, ast.AST]]:
+  """Returns (path, node) for all files of package, configs and tests."""
+  root = PACKAGE.parent.resolve()
+  folders = ("truenegs_jax", "configs", "benchmarks", "tests")
+  paths = {p.resolve() for name in folders for p in (root / name).rglob("*.py")}
+  return [
+    (str(path.relative_to(root)), node)
+    for path in sorted(paths)
+    for node in ast.walk(ast.parse(path.read_text()))
+  ]
+
+
+def test_docstrings_are_statements():
+  kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+  first_lines = [
+    (path, (ast.get_docstring(node) or "").partition("\n")[0])
+    for path, node in all_nodes()
+    if isinstance(node, kinds)
+  ]
+  assert not [
+    f"{path}: {line}"
+    for path, line in first_lines
+    if line.startswith("What") or line.endswith("?")
+  ]
+
+
+def defined_name(node: ast.AST) -> str:
+  """Returns the name that a node defines, or ""."""
+  if isinstance(node, ast.FunctionDef | ast.ClassDef):
+    return node.name
+  if isinstance(node, ast.arg):
+    return node.arg
+  if isinstance(getattr(node, "ctx", None), ast.Store):
+    return getattr(node, "id", getattr(node, "attr", ""))
+  return ""
+
+
+def test_names_are_specific():
+  defined = {(path, defined_name(node)) for path, node in all_nodes()}
+  vague = {"of", "said", "asked", "found", "made", "whole", "here"}
+  assert not sorted(
+    f"{path}: {name}" for path, name in defined - JSON_KEYS if name in vague
+  )
+
+
+def test_self_has_no_annotation():
+  assert not [
+    f"{path}:{node.lineno}"
+    for path, node in all_nodes()
+    if isinstance(node, ast.arg) and node.arg == "self" and node.annotation
+  ]
