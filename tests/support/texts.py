@@ -72,7 +72,7 @@ class FakeCorpus:
   def identity(self) -> list[dict]:
     return []
 
-  def names(self) -> str:
+  def __str__(self) -> str:
     return "generated"
 
   def is_local(self) -> bool:

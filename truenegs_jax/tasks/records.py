@@ -227,10 +227,10 @@ HUB = "hf:"
 FORMS = "hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"
 BATCH_RECORDS = 1000
 ERROR_CONTEXT = hub_datasets.ErrorContext(
-  "finetune",
-  "hf:NAME:SPLIT",
-  "Use its files, or a folder with the hub's Parquet copy of it.",
-  f"Choose a config and a split with {FORMS}.",
+  key="finetune",
+  split_syntax="hf:NAME:SPLIT",
+  script_hint="Use its files, or a folder with the hub's Parquet copy of it.",
+  options_hint=f"Choose a config and a split with {FORMS}.",
 )
 
 

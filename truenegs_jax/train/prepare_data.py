@@ -67,7 +67,7 @@ def _check_preparable(plan: prepare_rows.Plan, *, many_processes: bool) -> None:
     )
   if plan.corpus and not plan.corpus.is_local():
     raise InputError(
-      f"data.sources: {plan.corpus.names()} is on the Hugging Face hub, and its"
+      f"data.sources: {plan.corpus} is on the Hugging Face hub, and its"
       f" rows are not prepared yet. {PREPARE} Or set --config.data.sources=PATH"
       " to a local copy."
     )

@@ -513,7 +513,7 @@ def test_data_sets_of_the_hub_are_identified_by_their_commit(
   corpus = open_corpus(spec)
   assert calls == [("owner/set", "en", "abc")]
   assert not corpus.is_local() and list(corpus) == TEXTS
-  assert corpus.names() == "hf:owner/set"
+  assert str(corpus) == "hf:owner/set"
   (identity,) = corpus.identity()
   assert identity["hash"] and identity["dataset"] == "owner/set"
   meter = Meter()

@@ -29,7 +29,6 @@ def read_parquet(
   """
   from pyarrow import parquet
 
-  state.unit, state.number = "record", 0
   with as_data_errors(state, "not a Parquet file, or damaged or cut off"):
     table = parquet.ParquetFile(raw, pre_buffer=False, buffer_size=2**20)
     metadata = table.metadata
@@ -63,7 +62,7 @@ def read_batches(
   Raises:
     DataError: a batch is damaged, or a text is not UTF-8.
   """
-  num_read = 0
+  num_read, state.unit = 0, "record"
   if num_records is None:
     state.fraction_read = None
   while True:

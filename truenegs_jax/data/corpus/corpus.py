@@ -120,13 +120,9 @@ class Corpus:
     """Yields the texts of one pass."""
     return (document.text for document in self.read(Meter()))
 
-  def part_names(self) -> list[str]:
-    """Returns the parts as in `data.sources`, without their options."""
-    return [part.name for part in self.parts]
-
-  def names(self) -> str:
-    """Returns the names of all parts, for messages."""
-    return ", ".join(self.part_names())
+  def __str__(self) -> str:
+    """Returns the names of its parts."""
+    return ", ".join(part.name for part in self.parts)
 
   def identity(self) -> list[dict[str, Any]]:
     """Returns as JSON what determines the documents and their order.
@@ -150,9 +146,10 @@ class Corpus:
 
   def includes(self, folder: pathlib.Path) -> bool:
     """Returns whether a part would read text files written to `folder`."""
-    for name in self.part_names():
-      root = pathlib.Path(name.partition("**")[0]).expanduser().resolve()
-      if (root.is_dir() or "**" in name) and folder.is_relative_to(root):
+    for part in self.parts:
+      start, recursive, _ = part.name.partition("**")
+      root = pathlib.Path(start).expanduser().resolve()
+      if (root.is_dir() or recursive) and folder.is_relative_to(root):
         return True
     return False
 

@@ -12,7 +12,7 @@ import json
 import logging
 import pathlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from truenegs_jax.data.corpus import arrow, files
 from truenegs_jax.data.corpus.read_state import ReadState
@@ -32,31 +32,32 @@ SCRIPTS = "Dataset scripts are no longer supported"
 STREAM_RECORDS = 64  # per batch: the size of a streamed record is unknown
 
 
-class ErrorContext(NamedTuple):
-  """Words for messages about a data set that a config key names.
+@dataclasses.dataclass(frozen=True)
+class ErrorContext:
+  """A config key that names data sets, and how to fix its value.
 
   Attributes:
-    key: the config key.
-    split: how the value of the key names a split.
-    script_hint: what to type for a data set that is a program.
-    choices_hint: how the value chooses config and revision.
+    key: the config key, at the beginning of each message.
+    split_syntax: how the value names a split.
+    script_hint: what to do if the data set is a script.
+    options_hint: what to do if it cannot be loaded with these options.
   """
 
   key: str
-  split: str
+  split_syntax: str
   script_hint: str
-  choices_hint: str
+  options_hint: str
 
   def subject(self, name: str) -> str:
-    """Returns the beginning of a message about the data set."""
+    """Returns the beginning of a message about a data set."""
     return f"{self.key}: 'hf:{name}'"
 
 
 CORPUS = ErrorContext(
-  "data.sources",
-  "split=NAME",
-  "Add revision=refs/convert/parquet, which the hub often has.",
-  "Choose with config= and revision= among what is there, or set data.rows to"
+  key="data.sources",
+  split_syntax="split=NAME",
+  script_hint="Add revision=refs/convert/parquet, which the hub often has.",
+  options_hint="Set config= and revision= to existing ones, or data.rows to"
   " prepared rows.",
 )
 
@@ -68,6 +69,7 @@ class HubDataset:
   Attributes:
     name: on the hub, or the path of a folder.
     column: of the texts; empty for all columns.
+    split: empty for a saved data set without splits.
     streaming: whether to read from the hub without a copy on disk.
     saved: the data set if `save_to_disk` wrote the folder, else None.
     builder: `datasets.DatasetBuilder` of any other data set, else None.
@@ -98,8 +100,8 @@ class HubDataset:
         "hash": self.builder.hash,
       }
     with self.errors():
-      states = [files.stat_file(path) for path in self.paths]
-    return identity | {"files": files.files_identity(states)}
+      current = [files.stat_file(path) for path in self.paths]
+    return identity | {"files": files.files_identity(current)}
 
   def num_bytes(self) -> int | None:
     """Returns the approximate size of the text; None if unknown."""
@@ -114,8 +116,7 @@ class HubDataset:
       DataError: the data are damaged, or have no such column of text.
       UnavailableError: the data set cannot be loaded from the hub.
     """
-    state.where, state.unit = f"hf:{self.name} [{self.split}]", "record"
-    state.number = 0
+    state.where = f"hf:{self.name} [{self.split}]"
     with self.errors():
       records, num_records, batch_records = self._prepare()
       if records.column_names is not None:
@@ -124,7 +125,7 @@ class HubDataset:
         records = records.select_columns([self.column])
       batches = records.with_format("arrow").iter(batch_size=batch_records)
     yield from arrow.read_batches(
-      self._convert_errors(batches),
+      self._next_batches(batches),
       state,
       column=self.column,
       num_records=num_records,
@@ -139,7 +140,7 @@ class HubDataset:
     return _convert_errors(self.name, self.context, is_local=self.is_local())
 
   def _prepare(self) -> tuple[Any, int | None, int]:
-    """Returns the records, how many they are, and how many to read at once."""
+    """Returns the records, their number, and how many to read at once."""
     if self.saved is None and self.streaming:
       records = self.builder.as_streaming_dataset(split=self.split)
       num_records = getattr(self._info(), "num_examples", None)
@@ -154,7 +155,7 @@ class HubDataset:
   def _info(self) -> "datasets.SplitInfo | None":
     return (self.builder.info.splits or {}).get(self.split)
 
-  def _convert_errors(
+  def _next_batches(
     self, batches: "Iterator[pyarrow.Table]"
   ) -> "Iterator[pyarrow.Table]":
     with self.errors():
@@ -189,8 +190,7 @@ def open_dataset(
     UnavailableError: the data set cannot be loaded from the hub.
     InputError: an option does not apply.
   """
-  is_local, subject = is_folder(name), context.subject(name)
-  folder = pathlib.Path(name).expanduser() if is_local else pathlib.Path(name)
+  subject, is_local = context.subject(name), is_folder(name)
   if not is_local and not is_hub_name(name):
     raise DataError(
       f"{subject} is neither a folder nor a name on the Hugging Face hub. For a"
@@ -200,6 +200,7 @@ def open_dataset(
     raise InputError(
       f"{subject} is a folder without revisions. Remove revision={revision}."
     )
+  folder = pathlib.Path(name).expanduser()
   with _convert_errors(name, context, is_local=is_local):
     _import_library()
     if is_saved(folder):
@@ -211,9 +212,7 @@ def open_dataset(
     import datasets
 
     builder = datasets.load_dataset_builder(
-      str(folder) if is_local else name,
-      config or None,
-      revision=revision or None,
+      str(folder), config or None, revision=revision or None
     )
     split = split or "train"
     data_files = getattr(builder.config, "data_files", None) or {}
@@ -235,10 +234,9 @@ def is_folder(name: str) -> bool:
 
 def is_saved(folder: pathlib.Path) -> bool:
   """Returns whether `save_to_disk` wrote this folder."""
-  single = ("state.json", "dataset_info.json")
-  return (folder / "dataset_dict.json").is_file() or all(
-    (folder / name).is_file() for name in single
-  )
+  has_splits = (folder / "dataset_dict.json").is_file()
+  files_of_split = (folder / "state.json", folder / "dataset_info.json")
+  return has_splits or all(path.is_file() for path in files_of_split)
 
 
 def _open_saved(
@@ -272,7 +270,7 @@ def _check_split(
   if split not in names:
     raise DataError(
       f"{context.subject(name)} has no split {split!r}. Splits:"
-      f" {', '.join(names)}. Set {context.split}."
+      f" {', '.join(names)}. Set {context.split_syntax}."
     )
 
 
@@ -302,7 +300,7 @@ def _convert_errors(
     yield
   except TrueNegsError:
     raise
-  # Two dozen types, of six libraries.
+  # `datasets` and its libraries raise two dozen types.
   except Exception as error:
     subject = context.subject(name)
     reason = f"{type(error).__name__}: {error}"
@@ -315,7 +313,7 @@ def _convert_errors(
       ) from error
     raise UnavailableError(
       f"{subject} cannot be loaded from the Hugging Face hub ({reason})."
-      f" {context.choices_hint} Without internet, use local files"
-      " or hf:FOLDER with a data set that save_to_disk wrote, or set HF_HOME to"
-      " the cache of a run that loaded it."
+      f" {context.options_hint} Without internet, use local files or hf:FOLDER"
+      " with a data set that save_to_disk wrote, or set HF_HOME to the cache of"
+      " a run that loaded it."
     ) from error

@@ -91,7 +91,7 @@ def build_chunks(
     chunk_set = _build_missing(spec, corpus, num_workers, job, progress)
     if corpus.identity() != options.sources:
       raise DataError(
-        f"data.sources: {corpus.names()} changed while it was read. Run the"
+        f"data.sources: {corpus} changed while it was read. Run the"
         " same command again when nothing writes to it anymore."
       )
   except DataError as error:

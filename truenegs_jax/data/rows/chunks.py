@@ -101,7 +101,7 @@ def choose_held_out_unit(corpus: Corpus, options: RowsOptions) -> str:
     if document.repeat:
       raise DataError(
         f"data.held_out={options.held_out} is less than one document of any"
-        f" part of the mixture {corpus.names()}. Set a larger share."
+        f" part of the mixture {corpus}. Set a larger share."
       )
   return "rows"
 

@@ -72,7 +72,7 @@ def _write_rows(
   if not any(itertools.chain(*(w.shards for w in writers.values()))):
     shutil.rmtree(spec.folder, ignore_errors=True)
     raise DataError(
-      f"data.sources: {chunk_set.corpus.names()} gives 0 rows. It contains only"
+      f"data.sources: {chunk_set.corpus} gives 0 rows. It contains only"
       " blank or control characters. Add text."
     )
   write_vocabulary(tokenizer.vocab, folder / "vocab.txt")

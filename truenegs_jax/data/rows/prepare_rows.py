@@ -223,7 +223,7 @@ def _load_vocabulary(path: pathlib.Path, options: RowsOptions) -> Tokenizer:
 def _build(plan: Plan, job: tuple[int, int]) -> ChunkSet:
   assert plan.corpus is not None
   display = Display()
-  display.say(f"Preparing {plan.corpus.names()} in '{plan.folder}'")
+  display.say(f"Preparing {plan.corpus} in '{plan.folder}'")
   if not plan.corpus.is_local():
     display.say("Downloading missing data from the Hugging Face hub")
   tokenizer = plan.tokenizer
@@ -284,11 +284,11 @@ def _train_vocabulary(
 
 def _merge(plan: Plan, chunk_set: ChunkSet) -> None:
   manifest = merge_chunks.merge(plan.folder, chunk_set)
-  _print_summary(Display(), manifest, chunk_set.corpus.part_names())
+  _print_summary(Display(), manifest, chunk_set.corpus)
 
 
 def _print_summary(
-  display: Display, manifest: dict[str, Any], part_names: list[str]
+  display: Display, manifest: dict[str, Any], corpus: Corpus
 ) -> None:
   """Prints the number of rows, the parts and the oddities of the text."""
   splits, parts = manifest["splits"], manifest["parts"]
@@ -301,10 +301,10 @@ def _print_summary(
     display.say(f"  {lost_share:.1%} of the tokens are lost (data.overflow)")
   if len(parts) > 1:
     total = max(1, sum(part["text_bytes"] for part in parts))
-    for name, part in zip(part_names, parts, strict=True):
-      share, passes = part["text_bytes"] / total, part["passes"]
+    for entry, part in zip(parts, corpus.parts, strict=True):
+      share, passes = entry["text_bytes"] / total, entry["passes"]
       repeats = f", read up to {passes} times" if passes > 1 else ""
-      display.say(f"  {share:6.1%} of the text: {name}{repeats}")
+      display.say(f"  {share:6.1%} of the text: {part.name}{repeats}")
   for name, count in manifest["oddities"].items():
     display.say(f"  {count:,} {name}")
 
