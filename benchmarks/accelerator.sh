@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# What only an accelerator can tell, in pieces of less than 9 minutes.
-#   benchmarks/accelerator.sh wheels   fetches what the machine may lack
+# Runs the benchmarks for accelerators, in pieces of less than 9 minutes.
+#   benchmarks/accelerator.sh wheels   downloads packages for a machine without
+#                                      a network
 #   benchmarks/accelerator.sh PIECE... [--json=FILE]   e.g. correct base small
-#   benchmarks/accelerator.sh all [--json=FILE]        every piece, in order
-#   benchmarks/accelerator.sh table [--json=FILE]      what has been measured
+#   benchmarks/accelerator.sh all [--json=FILE]        all pieces, in order
+#   benchmarks/accelerator.sh table [--json=FILE]      prints the figures
 # Pieces, in order: correct, base, small, overheads, overheads-small, dropout,
-# large, bert, batches, flags. Each runs alone, and after one that failed; their
-# figures are added to FILE, default build/accelerator/figures.json. What is
-# compiled stays beside it, so that a piece is compiled once.
-# Needs Python 3.12 with jax 0.11.2 and its plugin for the GPU, flax, optax,
-# orbax-checkpoint, transformers, safetensors, scipy and rich, and no network:
-# `wheels` takes the rest along, for x86-64. Exit code 1: a piece failed.
+# large, bert, batches, flags. Each runs without the others, and after a failed
+# one. Figures are appended to FILE, default build/accelerator/figures.json.
+# Compiled code is cached next to it. Exit code 1: a piece failed.
+# Needs Python 3.12 with jax 0.11.2 and its GPU plugin, flax, optax,
+# orbax-checkpoint, transformers, safetensors, scipy and rich, but no network:
+# `wheels` downloads the other packages, for x86-64.
 #   PYTHON: the Python to run, default python3
-#   LIMIT: seconds of a piece, default 530
-#   TOY=1: toy sizes, also without an accelerator, to see that all of it runs
-# Run at toy sizes on a CPU alone, never yet on an accelerator.
+#   LIMIT: seconds per piece, default 530
+#   TOY=1: small sizes, also without an accelerator, to test the script
+# Tested at small sizes on a CPU, never yet on an accelerator.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-python3} limit=${LIMIT:-530}
@@ -32,16 +33,17 @@ fetch_wheels() {
   ls "$wheels"
 }
 
-# Prints a folder with what this Python lacks; it is made once.
-site() {
+# Installs missing packages in a folder, once, and prints it. Prints nothing if
+# no package is missing.
+install_missing() {
   local folder
   "$python" -c 'import absl, ml_collections, yaml' 2>/dev/null && return
   folder=$(dirname "$json")/site
   if ! [ -d "$folder" ]; then
     "$python" -m pip -qq --disable-pip-version-check install --no-index \
       --no-deps --no-compile --target "$folder.new" "$wheels"/*.whl >&2 || {
-      echo "Run 'benchmarks/accelerator.sh wheels' where there is a network," \
-        "and bring benchmarks/wheels along." >&2
+      echo "error: Packages are missing. Run 'benchmarks/accelerator.sh" \
+        "wheels' where there is a network and copy benchmarks/wheels here." >&2
       return 1
     }
     mv "$folder.new" "$folder" || return
@@ -52,36 +54,36 @@ site() {
 prepare() {
   mkdir -p "$(dirname "$json")"
   local added
-  added=$(site)
+  added=$(install_missing)
   PYTHONPATH=$root${added:+:$added}${PYTHONPATH:+:$PYTHONPATH}
   export PYTHONPATH PYTHONUNBUFFERED=1
   export XLA_PYTHON_CLIENT_MEM_FRACTION=${XLA_PYTHON_CLIENT_MEM_FRACTION:-.9}
   JAX_COMPILATION_CACHE_DIR=$(dirname "$json")/xla
   export JAX_COMPILATION_CACHE_DIR JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=1
-  # The CPU beside it, to compare numbers with; never alone, silently.
+  # The CPU too, to compare numbers with. JAX fails if there is no GPU.
   [ "${TOY:-}" ] || export JAX_PLATFORMS=${JAX_PLATFORMS:-cuda,cpu}
 }
 
-clocks() {
+print_clocks() {
   nvidia-smi --query-gpu=name,clocks.sm,clocks.max.sm,clocks.mem,power.draw,\
 temperature.gpu,driver_version --format=csv,noheader 2>/dev/null || true
 }
 
-# --- one benchmark each; a failed one does not keep the next from running -----
+# --- functions that run one benchmark; if it fails, the next one still runs ---
 
 run() { # SCRIPT ARGUMENTS...
   local script=$1 left=$((began + limit - SECONDS))
   shift
   echo "--- $script $*"
-  # In the foreground, so that Ctrl-C reaches it too. 0 would be no limit.
+  # --foreground: Ctrl-C reaches the benchmark. 0 seconds would be no limit.
   timeout --foreground -k 10 "$((left > 0 ? left : 1))" \
     "$python" "$root/benchmarks/$script" "$@" || {
-    echo "failed with exit code $? (124: out of time): $script $*" >&2
+    echo "error: Exit code $? (124: out of time): $script $*" >&2
     failed=1
   }
 }
 
-configured() { # SCRIPT CONFIG BATCH LENGTH ARGUMENTS...
+run_config() { # SCRIPT CONFIG BATCH LENGTH ARGUMENTS...
   local script=$1 config=$2 sizes=("--config.batch_size=$3" "--config.length=$4")
   shift 4
   if [ "${TOY:-}" ]; then
@@ -95,31 +97,31 @@ configured() { # SCRIPT CONFIG BATCH LENGTH ARGUMENTS...
 step() { # CONFIG BATCH LENGTH ARGUMENTS...
   local count=(--steps=100 --warmup=20)
   [ -z "${TOY:-}" ] || count=(--steps=4 --warmup=1)
-  configured step.py "$@" "${count[@]}"
+  run_config step.py "$@" "${count[@]}"
 }
 
 overheads() { # CONFIG BATCH LENGTH PAIRS
   local pairs=$4
   [ -z "${TOY:-}" ] || pairs=4
-  configured overheads.py "$1" "$2" "$3" "$fused" "--pairs=$pairs"
+  run_config overheads.py "$1" "$2" "$3" "$fused" "--pairs=$pairs"
 }
 
-numbers() { # SIZES...
+random_numbers() { # SIZES...
   [ -z "${TOY:-}" ] || set -- --rows=2 --slots=4 --rounds=2
   run random_numbers.py "$@" --dtype=bfloat16 "--json=$json"
 }
 
-kernels() { # SIZES...
+attention() { # SIZES...
   [ -z "${TOY:-}" ] || set -- --batch=2 --length=32 --layers=1 --rounds=2
   run attention.py "$@" --dtype=bfloat16 "--json=$json"
 }
 
-# Kernels of attention have no dropout of ours.
+# Kernels of attention support no dropout.
 fused=--config.model.attention_dropout=0.0
 
 # --- pieces -------------------------------------------------------------------
 
-piece() {
+run_piece() {
   local size flag
   case $1 in
     correct)
@@ -128,12 +130,12 @@ piece() {
       run random_numbers.py --check
       run agreement.py "${sizes[@]}" "--json=$json"
       run agreement.py "${sizes[@]}" --dtype=float32 "--json=$json"
-      kernels --batch=32 --length=512 --heads=12
-      kernels --batch=128 --length=128 --heads=4
+      attention --batch=32 --length=512 --heads=12
+      attention --batch=128 --length=128 --heads=4
       ;;
     base)
       step electra_base:baseline 128 512 "$fused"
-      # As released: dropout in attention too, and the memory that this takes.
+      # As ELECTRA was trained: dropout in attention, too, which takes memory.
       step electra_base:baseline 128 512 --config.optim.accumulation=4
       ;;
     small)
@@ -145,8 +147,8 @@ piece() {
     overheads) overheads electra_base:baseline 128 512 200 ;;
     overheads-small) overheads electra_small:baseline 128 128 2000 ;;
     dropout)
-      numbers --rows=128
-      numbers --rows=128 --length=512 --width=768 --heads=12 --slots=77
+      random_numbers --rows=128
+      random_numbers --rows=128 --length=512 --width=768 --heads=12 --slots=77
       step electra_base:baseline 128 512 "$fused" --config.model.dropout=0.0
       step electra_small:baseline 128 128 "$fused" --config.model.dropout=0.0
       ;;
@@ -166,7 +168,9 @@ piece() {
       step electra_small:baseline 256 128 "$fused"
       step electra_small:baseline 2048 128 "$fused"
       ;;
-    flags)  # One is kept if it gains more than the two runs without differ by.
+    # A flag is useful if it gains more than the difference between the first
+    # and the last run, which have no flag.
+    flags)
       for flag in "" --xla_gpu_enable_triton_gemm=false \
         --xla_gpu_cudnn_gemm_fusion_level=1 --xla_gpu_enable_command_buffer= \
         --xla_gpu_enable_latency_hiding_scheduler=true ""; do
@@ -176,31 +180,32 @@ piece() {
   esac
 }
 
-# --- what was asked for -------------------------------------------------------
+# --- command line -------------------------------------------------------------
 
-asked=() failed=0
+requested=() failed=0
 for word in "$@"; do
   case $word in
     --json=*) json=$(realpath -m "${word#--json=}") ;;
-    all) asked+=("${pieces[@]}") ;;
-    *) asked+=("$word") ;;
+    all) requested+=("${pieces[@]}") ;;
+    *) requested+=("$word") ;;
   esac
 done
-for name in "${asked[@]:?give a piece, or: wheels, all, table}"; do
+for name in "${requested[@]:?Pass a piece, wheels, all or table.}"; do
   [[ " wheels table ${pieces[*]} " = *" $name "* ]] || {
-    echo "$name is no piece; there are: ${pieces[*]}." >&2
+    echo "error: '$name' is unknown. Choose wheels, table, all or pieces of:" \
+      "${pieces[*]}." >&2
     exit 2
   }
 done
 
-[ "${asked[0]}" != wheels ] || { fetch_wheels; exit; }
+[ "${requested[0]}" != wheels ] || { fetch_wheels; exit; }
 prepare
-for name in "${asked[@]}"; do
+for name in "${requested[@]}"; do
   [ "$name" != table ] || continue
   began=$SECONDS
   echo "=== $name"
-  clocks
-  piece "$name"
+  print_clocks
+  run_piece "$name"
   echo "=== $name took $((SECONDS - began)) s"
 done
 "$python" "$root/benchmarks/figures.py" "$json" || failed=1
