@@ -13,7 +13,6 @@ import argparse
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,10 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   args = parse_arguments(argv)
   inputs = make_inputs(args)
   expected = jax.jit(collect_outputs(compute_step_by_step))(*inputs)
-  record: dict[str, Any] = {
-    "command": " ".join(sys.argv),
-    **timing.describe_machine(),
-  }
+  record = timing.new_record()
   agrees = True
   for chunk in (0, args.chunk):
     one_pass = functools.partial(output_softmax.compute, chunk=chunk)

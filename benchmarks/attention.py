@@ -96,13 +96,11 @@ def list_candidates() -> dict[str, tuple[attention.Implementation, float]]:
   return candidates
 
 
-def measure_errors(
-  implementation: attention.Implementation,
-) -> dict[str, float]:
+def measure_errors(form: attention.Implementation) -> dict[str, float]:
   """Measures the errors of result and gradients against "xla" in f32."""
   shape = CHECKED_ROWS, _LENGTH.value, _HEADS.value, _WIDTH.value
   errors = choose_attention.kernel_errors
-  measure = jax.jit(lambda: errors(implementation, shape, _DTYPE.value))
+  measure = jax.jit(lambda: errors(form, shape, _DTYPE.value))
   return {name: float(error) for name, error in measure().items()}
 
 
@@ -114,11 +112,7 @@ def is_wrong(errors: dict[str, float]) -> bool:
 def compile_layers(
   implementation: attention.Implementation, rate: float
 ) -> tuple[Callable[[], Any], int]:
-  """Compiles layers of attention and their gradients.
-
-  Returns:
-    A call that runs them, and the bytes of their scratch memory.
-  """
+  """Compiles layers and their gradients; returns a call and scratch bytes."""
   rows, length = _BATCH.value, _LENGTH.value
   shape = rows, length, _HEADS.value, _WIDTH.value
   keys = jax.random.split(jax.random.key(0), 4)

@@ -41,11 +41,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 
 from truenegs_jax.configs import finetune_glue  # noqa: E402
-from truenegs_jax.finetune import (  # noqa: E402
-  initial_weights,
-  loop,
-  task_data,
-)
+from truenegs_jax.finetune import initial_weights, loop, task_data  # noqa: E402
 from truenegs_jax.finetune.config_checks import FinetuneOptions  # noqa: E402
 from truenegs_jax.tasks import batches, glue, task  # noqa: E402
 from truenegs_jax.train import sharding  # noqa: E402
@@ -79,9 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     f" {torch.__version__}, transformers {transformers.__version__},"
     f" {args.threads} threads"
   )
-  difference = compare_losses(
-    sides, make_batches(recipe, data, args.plain_steps)
-  )
+  plain_batches = make_batches(recipe, data, args.plain_steps)
+  difference = compare_losses(sides, plain_batches)
   compare_speed(sides, make_batches(recipe, data, args.turn_steps), args.pairs)
   scores: dict[str, list[float]] = {name: [] for name in sides}
   for seed in args.seeds:
@@ -148,7 +143,10 @@ class JaxSide:
 
 
 class TorchSide:
-  """The model of transformers, with ELECTRA's optimizer in PyTorch."""
+  """The model of transformers, with ELECTRA's optimizer in PyTorch.
+
+  Has the methods of `JaxSide`.
+  """
 
   def __init__(
     self,
@@ -164,7 +162,6 @@ class TorchSide:
     self._factors = [decay ** (top - depth) for depth in depths]
 
   def start(self, seed: int) -> None:
-    """Begins a run with the first weights and a new optimizer."""
     torch.manual_seed(seed)
     self._model.load_state_dict(self._weights)
     params = list(self._model.parameters())
@@ -173,7 +170,6 @@ class TorchSide:
     self._squares = [torch.zeros_like(p) for p in params]
 
   def step(self, batch: Batch, *, dropout: bool = True) -> torch.Tensor:
-    """Updates the weights once; returns the loss."""
     self._model.train(dropout)
     real = {name: x[batch["row"] >= 0] for name, x in batch.items()}
     label_B = torch.from_numpy(real["label"]).long()
@@ -185,7 +181,6 @@ class TorchSide:
 
   @torch.no_grad()
   def predict(self, encoded: task.EncodedRows) -> list[np.ndarray]:
-    """Returns the logits of each row."""
     self._model.eval()
     logits_by_row: dict[int, np.ndarray] = {}
     for batch in batches.batches_in_order(

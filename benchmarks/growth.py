@@ -131,11 +131,7 @@ def measure_point(c: ConfigDict, count: int) -> dict[str, float | None]:
 
 
 def _reset_peak() -> int | None:
-  """Resets this process's peak memory to its current memory.
-
-  Returns:
-    That memory in bytes; None if the peak cannot be reset.
-  """
+  """Resets the peak memory to the current bytes; None if it cannot."""
   try:
     pathlib.Path("/proc/self/clear_refs").write_text("5")
   except OSError:  # not Linux, or not allowed
@@ -144,10 +140,7 @@ def _reset_peak() -> int | None:
 
 
 def _measure_axis(axis: str, sizes: Sequence[str]) -> Points:
-  """Measures each size in a separate process.
-
-  Sizes whose process fails, for instance out of memory, are left out.
-  """
+  """Measures each size in a process; leaves out those that fail."""
   points = {}
   for size in sizes:
     command = [sys.executable, *sys.argv, f"--point={axis}={size}"]

@@ -17,7 +17,6 @@ and scratch memory.
 
 import math
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -84,9 +83,7 @@ def main(argv: list[str]) -> None:
   del argv
   with timing.exit_on_error():
     by_recipe = {x: make_recipe_step(_CONFIG.value, x) for x in _RECIPES.value}
-    record: dict[str, Any] = {
-      "command": " ".join(sys.argv),
-      **timing.describe_machine(),
+    record = timing.new_record() | {
       "pairs": _PAIRS.value,
       "compiled": {x: count_operations(s) for x, s in by_recipe.items()},
       "times": time_recipes(by_recipe, _PAIRS.value, _WARMUP.value),

@@ -31,11 +31,7 @@ class OwnStep:
     self._total_loss = jax.jit(self._weight_losses)
 
   def peer_inputs(self, batches: int) -> dict[str, Any]:
-    """Returns the inputs of `torch_step.TorchStep`.
-
-    Args:
-      batches: number of batches of rows.
-    """
+    """Returns the inputs of `torch_step.TorchStep`, with `batches` of rows."""
     c, model, options = self._c, self._run.model, self._run.options
     params = jax.tree.map(np.asarray, self._state.params)
     return {
@@ -68,13 +64,8 @@ class OwnStep:
     arrays = self._draw(self._state, batch)
     tokens_BxL = np.asarray(batch["tokens"])
     masked_BxL, positions_BxK, sampled_BxK = map(np.asarray, arrays)
-    num_used = round(self._c.masking.prob * self._c.length)
-    return (
-      tokens_BxL,
-      masked_BxL,
-      positions_BxK[:, :num_used],
-      sampled_BxK[:, :num_used],
-    )
+    used = np.s_[:, : round(self._c.masking.prob * self._c.length)]
+    return tokens_BxL, masked_BxL, positions_BxK[used], sampled_BxK[used]
 
   def product(self, size: int) -> Callable[[], Any]:
     """Returns a call that multiplies two square matrices of `size`."""

@@ -54,10 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   groups = {x: compile_dropouts(s, args.dtype) for x, s in shapes.items()}
   shapes["tokens"] = args.rows, args.slots, args.vocab
   groups["tokens"] = compile_samplings(shapes["tokens"])
-  record: dict[str, Any] = {
-    "command": " ".join(sys.argv),
-    **timing.describe_machine(),
-  }
+  record = timing.new_record()
   print(f"{record['device']}, {args.rounds} rounds, {args.dtype}")
   print(
     "numbers of    by                  ms  / the first               ps each"
@@ -162,11 +159,7 @@ def compile_samplings(shape: tuple[int, int, int]) -> timing.Calls:
 
 
 def check_devices() -> int:
-  """Compares the numbers of CPU devices and of the accelerator.
-
-  Returns:
-    0 if all are equal, else 1.
-  """
+  """Compares CPU devices and the accelerator; returns 1 if any differ."""
   jax.config.update("jax_num_cpu_devices", 8)
   cpus = jax.devices("cpu")
   expected = draw_numbers(cpus[:1])

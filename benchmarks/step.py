@@ -18,7 +18,6 @@ step only once.
 """
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -70,8 +69,7 @@ def describe_step(step: steps.CompiledStep) -> Record:
   """Returns the step's config, machine, compile times and memory."""
   c, memory = step.c, step.compiled.memory_analysis()
   return {
-    "command": " ".join(sys.argv),
-    **timing.describe_machine(),
+    **timing.new_record(),
     "xla_flags": os.environ.get("XLA_FLAGS", ""),
     "objective": step.run.summary,
     "mesh": plan.describe_devices(step.run, step.mesh),

@@ -100,7 +100,7 @@ def _in_range(kind: type, low: float, high: float) -> Callable[[str], Any]:
   def number(text: str) -> Any:  # argparse prints this name
     value = kind(text)
     if not low <= value <= high:
-      raise argparse.ArgumentTypeError(f"{text} is not {low:,} to {high:,}.")
+      raise argparse.ArgumentTypeError(f"{text}. Choose {low:,} to {high:,}.")
     return value
 
   return number
@@ -135,13 +135,7 @@ class SideProcess:
   """A process that runs training steps of one side on request."""
 
   def __init__(self, args: argparse.Namespace, mode: str, inputs: Any = None):
-    """Starts the process.
-
-    Args:
-      args: the flags.
-      mode: OURS or one of MODES.
-      inputs: of `torch_step.TorchStep`.
-    """
+    """Starts a side, OURS or one of MODES; `inputs` are of `TorchStep`."""
     libraries = [os.environ.get("LD_PRELOAD", "")]
     if args.allocator not in ALLOCATORS:
       libraries.append(args.allocator)
@@ -164,8 +158,7 @@ class SideProcess:
       return self._pipe.recv()
     except (EOFError, OSError) as e:
       raise SystemExit(
-        f"error: The process of {self._mode!r} has ended. Its own error is"
-        " above."
+        f"error: The process of {self._mode!r} has ended. See above for why."
       ) from e
 
   def close(self) -> None:
@@ -231,11 +224,7 @@ def measure_rate(multiply: Callable[[], Any]) -> float:
 def start_sides(
   args: argparse.Namespace, modes: Sequence[str]
 ) -> Iterator[tuple[dict[str, SideProcess], Any]]:
-  """Starts OURS and the sides of PyTorch, and closes them at the end.
-
-  Yields:
-    The sides by name, and the inputs that OURS made for the others.
-  """
+  """Yields sides by name, and the inputs that OURS made for the others."""
   with contextlib.ExitStack() as stack:
     sides: dict[str, SideProcess] = {}
     inputs = None
@@ -247,16 +236,11 @@ def start_sides(
 
 
 def compare_losses(args: argparse.Namespace) -> float:
-  """Prints the losses of all sides without dropout.
-
-  Returns:
-    The largest difference, relative to the loss.
-  """
+  """Prints losses without dropout; returns the largest relative difference."""
   modes = [m for m in args.sides if m != "compiled"] or ["eager"]
-  plain = argparse.Namespace(
-    **{**vars(args), "dropout": 0.0, "ours": "baseline"}
-  )
-  with start_sides(plain, modes) as (sides, _):
+  changes = {"dropout": 0.0, "ours": "baseline"}
+  plain_args = argparse.Namespace(**(vars(args) | changes))
+  with start_sides(plain_args, modes) as (sides, _):
     losses: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(args.plain_steps):
       draws = sides[OURS].call("draws")
@@ -279,10 +263,7 @@ def compare_losses(args: argparse.Namespace) -> float:
     )
     print(f"{t:4}  {loss:<12.7f}{''.join(cells)}")
   largest = float(np.max(list(differences.values())))
-  print(
-    f"largest difference {largest:.1e} of the loss; up to {TOLERANCE:g} is"
-    " rounding"
-  )
+  print(f"largest difference {largest:.1e} of the loss; limit {TOLERANCE:g}")
   return largest
 
 

@@ -192,6 +192,11 @@ def describe_machine() -> dict[str, str]:
   return fields
 
 
+def new_record() -> dict[str, Any]:
+  """Returns a record for `append_json` with the command and the machine."""
+  return {"command": " ".join(sys.argv), **describe_machine()}
+
+
 def append_json(
   path: str | os.PathLike[str], record: Mapping[str, Any]
 ) -> None:

@@ -31,13 +31,7 @@ class Electra(torch.nn.Module):
   """Generator and discriminator with shared embeddings, and their loss."""
 
   def __init__(self, inputs: Mapping[str, Any], attention: str, *, stock: bool):
-    """Loads `configs` and `tensors`, role -> Hugging Face's config and weights.
-
-    Args:
-      inputs: `configs`, `tensors` and `detect_weight`.
-      attention: transformers' implementation, "sdpa" or "eager".
-      stock: computes logits at all positions.
-    """
+    """Loads the networks; the arguments are those of `TorchStep`."""
     super().__init__()
     self._stock, self._detect_weight = stock, inputs["detect_weight"]
     for role, architecture in ARCHITECTURES.items():
@@ -132,9 +126,10 @@ class TorchStep:
     """Builds the networks; "compiled" compiles them in the first step.
 
     Args:
-      inputs: `configs`, `tensors` and `detect_weight`, as in `Electra`;
-        `tokens`: arrays `[B, L]`; `slots`, `mask_id` and `kept`: how rows are
-        masked; `optim`: values by the keys of `c.optim`, and `total_steps`.
+      inputs: `configs` and `tensors`: role -> Hugging Face's config and
+        weights; `detect_weight`; `tokens`: arrays `[B, L]`; `slots`, `mask_id`
+        and `kept`: how rows are masked; `optim`: values by the keys of
+        `c.optim`, and `total_steps`.
       mode: one of MODES.
       attention: transformers' implementation, "sdpa" or "eager".
       threads: number of PyTorch's threads.
@@ -181,11 +176,7 @@ class TorchStep:
     return lambda: x @ w
 
   def _mask(self, tokens_BxL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Draws the slots of each row, never its first or last token.
-
-    Returns:
-      Tokens, masked tokens and positions, the arguments of `Electra`.
-    """
+    """Returns tokens, masked tokens and slots, never the first or last."""
     inputs, score_BxL = self._inputs, torch.rand(tokens_BxL.shape)[:, 1:-1]
     positions_BxK = score_BxL.topk(inputs["slots"]).indices + 1
     gold_BxK = tokens_BxL.gather(1, positions_BxK)
