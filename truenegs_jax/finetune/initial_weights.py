@@ -140,8 +140,8 @@ class InitialWeights:
     )
     check_fit.check_networks(networks, model, skip=skip)
     network = networks[self.role]
-    resized_model = check_fit.with_their_table_sizes(model, networks, skip)
-    table = check_fit.loadable_names(network, resized_model, self.role)
+    resized = check_fit.resize_tables(model, networks, skip)
+    table = check_fit.loadable_names(network, resized, self.role)
     heads = {name for name in table if name.startswith(HEAD_PREFIXES)}
     encoder_keys, head_keys = (
       [table[name] for name in sorted(names)]

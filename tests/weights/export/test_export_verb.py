@@ -104,7 +104,8 @@ def test_exports_bert_and_compares_it_with_transformers(tmp_path, capsys):
   config.model.pooler = True
   folder, word_VxE = _make_workdir(tmp_path, config)
   assert export.main([f"--workdir={folder}"]) == 0
-  assert "loads bert and computes our logits" in capsys.readouterr().out
+  printed = capsys.readouterr().out
+  assert "loads BertForPreTraining and computes our logits" in printed
   (exported,) = (
     path for path in (folder / "export").iterdir() if path.is_dir()
   )

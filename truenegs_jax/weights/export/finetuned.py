@@ -72,10 +72,10 @@ def export_task(
       card = model_card.task_card(unscaled, model, tokenizer, task, details)
       (partial / "README.md").write_text(card, encoding="utf-8")
       pretrained.write_checksums(partial)
-    compared, summary = torch_parity.compare_task(
-      partial, params, model, scale=_scale(task)
+    summary = torch_parity.compare(
+      {model.role: partial}, params, model, scale=_scale(task)
     )
-  return pretrained.ExportResult(output, compared, summary)
+  return pretrained.ExportResult(output, summary)
 
 
 def unsupported_reason(model: finetune.DownstreamModel) -> str:

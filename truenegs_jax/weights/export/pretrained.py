@@ -35,12 +35,11 @@ class ExportResult:
 
   Attributes:
     output: the folder.
-    compared: whether transformers loaded it and computed our logits.
-    summary: a sentence about that comparison, for the user.
+    summary: a sentence for the user: transformers loaded the export and
+      computed our logits, or why that was not checked.
   """
 
   output: pathlib.Path
-  compared: bool
   summary: str
 
 
@@ -91,10 +90,9 @@ def export_model(
         )
         (folder / "README.md").write_text(card, encoding="utf-8")
         write_checksums(folder)
-    compared, summary = torch_parity.compare(
-      partial, params, model, roles=roles, dtype=dtype
-    )
-  return ExportResult(output, compared, summary)
+    folders = {role: partial / role for role in roles}
+    summary = torch_parity.compare(folders, params, model, dtype=dtype)
+  return ExportResult(output, summary)
 
 
 def check_finite(params: Mapping[str, Any]) -> None:

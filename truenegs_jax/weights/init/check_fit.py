@@ -61,7 +61,7 @@ def check_networks(
       `head_transfer.drop_unused_heads`.
   """
   networks = head_transfer.drop_unused_heads(networks, model, skip=skip)
-  resized = with_their_table_sizes(model, networks, skip)
+  resized = resize_tables(model, networks, skip)
   problems = []
   for role, network in networks.items():
     if network.transposed_kernels:
@@ -80,18 +80,26 @@ def check_networks(
     raise InputError("init: " + "\n  ".join(problems) + _hints(problems))
 
 
-def with_their_table_sizes(
+def resize_tables(
   model: hf_names.Model,
   networks: Mapping[str, Network],
   skip: Iterable[str],
 ) -> hf_names.Model:
-  """Returns the model with as many words or positions as the weights have."""
+  """Returns a model with the weights' numbers of words and of positions.
+
+  Only those named in `skip`, "words" or "positions", are changed.
+  """
   fields = next(iter(networks.values())).fields
   changed = {}
   if "words" in skip:
     changed["vocab_size"] = fields["vocab_size"]
   if "positions" in skip:
     changed["max_positions"] = fields["max_position_embeddings"]
+  return replace_configs(model, **changed)
+
+
+def replace_configs(model: hf_names.Model, **changed: Any) -> hf_names.Model:
+  """Returns a copy of a model with changed fields in all network configs."""
   configs: dict[str, Any] = {
     name: dataclasses.replace(config, **changed)
     for name, config in vars(model).items()

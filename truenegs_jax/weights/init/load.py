@@ -74,7 +74,7 @@ def load_params(
       f"init: there is NO vocabulary next to {weights.init!r}. Whether the"
       " weights use the run's vocabulary is unknown."
     )
-  resized = check_fit.with_their_table_sizes(model, networks, skips)
+  resized = check_fit.resize_tables(model, networks, skips)
   flat = _read_networks(networks, resized, task, report)
   for network in networks.values():
     network.arrays.release()
