@@ -26,6 +26,8 @@ from truenegs_jax.weights.formats.network import (
   Network,
   check_layers,
   find_file,
+  find_optional,
+  read_error,
 )
 
 # Prefixes of the names of each network's arrays; the encoder's prefix is first.
@@ -63,9 +65,12 @@ def find_index(folder: pathlib.Path) -> pathlib.Path | None:
   """
   try:
     names = {path.name for path in folder.iterdir() if path.is_file()}
-    state = _read_start(folder / STATE_FILE) if STATE_FILE in names else ""
+    state = ""
+    if STATE_FILE in names:
+      with (folder / STATE_FILE).open("rb") as file:
+        state = file.read(10_000).decode(errors="replace")
   except OSError as e:
-    raise InputError(f"init: '{folder}' cannot be read: {e}.") from e
+    raise read_error(folder, e, "Choose another folder.") from e
   data = (re.fullmatch(r"(.+)\.data-\d{5}-of-\d{5}", name) for name in names)
   complete = {m[1] for m in data if m and f"{m[1]}.index" in names}
   # An index without data counts too: opening it reports the missing file.
@@ -104,16 +109,12 @@ def open_networks(folder: pathlib.Path) -> dict[str, Network]:
     find_file(folder, path.name)  # refuses links that lead out of the folder
   prefix = index.with_suffix("")
   all_arrays = _open_arrays(prefix)
-  bert_config = _read_bert_config(folder)
-  vocabulary = None
-  if (folder / VOCABULARY).exists():
-    vocabulary = find_file(folder, VOCABULARY).path
   networks = {}
   for role in _detect_roles(all_arrays):
     arrays = _select_arrays(all_arrays, role)
     fields = _derive_fields(arrays, role)
     if role == "bert":
-      fields |= bert_config
+      fields |= _read_bert_config(folder)
     check_layers(fields, arrays)
     networks[role] = Network(
       role=role,
@@ -122,7 +123,7 @@ def open_networks(folder: pathlib.Path) -> dict[str, Network]:
       fields=fields,
       name_table=name_table,
       transposed_kernels=False,
-      vocabulary=vocabulary,
+      vocabulary=find_optional(folder, VOCABULARY),
       lowercase=None,
     )
   return networks
@@ -196,7 +197,6 @@ def _wrap_errors(prefix: pathlib.Path) -> Iterator[None]:
 
 
 def _detect_roles(arrays: Arrays) -> list[str]:
-  """Returns the roles of a checkpoint: a pair, a discriminator, or BERT."""
 
   def has_prefix(prefix: str) -> bool:
     return any(name.startswith(prefix) for name in arrays.shapes)
@@ -215,7 +215,7 @@ def _detect_roles(arrays: Arrays) -> list[str]:
 
 
 def _select_arrays(arrays: Arrays, role: str) -> Arrays:
-  """Selects the arrays of one network, without the optimizer's."""
+  """Selects a network's arrays; leaves out those of the optimizer."""
   shapes = {
     name: shape
     for name, shape in arrays.shapes.items()
@@ -225,14 +225,13 @@ def _select_arrays(arrays: Arrays, role: str) -> Arrays:
   }
   if TRANSPOSED in shapes:
     shapes[TRANSPOSED] = shapes[TRANSPOSED][::-1]
-  return Arrays(
-    path=arrays.path,
-    shapes=shapes,
-    dtypes={name: arrays.dtypes[name] for name in shapes},
-    read=lambda name: (
-      arrays.read(name).T if name == TRANSPOSED else arrays.read(name)
-    ),
-  )
+
+  def read(name: str) -> np.ndarray:
+    x = arrays.read(name)
+    return x.T if name == TRANSPOSED else x
+
+  dtypes = {name: arrays.dtypes[name] for name in shapes}
+  return Arrays(path=arrays.path, shapes=shapes, dtypes=dtypes, read=read)
 
 
 def _derive_fields(arrays: Arrays, role: str) -> dict[str, Any]:
@@ -279,14 +278,9 @@ def _matrix_shape(arrays: Arrays, name: str) -> tuple[int, ...]:
 
 def _read_bert_config(folder: pathlib.Path) -> dict[str, Any]:
   """Returns the fields of bert_config.json; empty if the file is missing."""
-  if not (folder / CONFIG).exists():
+  path = find_optional(folder, CONFIG)
+  if path is None:
     return {}
-  path = find_file(folder, CONFIG).path
   fields = hf_folder.read_json_object(path)
   hf_folder.check_sizes(path, fields)
   return fields
-
-
-def _read_start(path: pathlib.Path) -> str:
-  with path.open("rb") as file:
-    return file.read(10_000).decode(errors="replace")

@@ -30,6 +30,8 @@ from truenegs_jax.weights.formats.network import (
   Network,
   check_layers,
   find_file,
+  find_optional,
+  read_error,
 )
 
 CONFIG = "config.json"
@@ -158,9 +160,9 @@ def read_json_object(path: pathlib.Path) -> dict[str, Any]:
   try:
     fields = json.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError, RecursionError) as e:
-    raise InputError(f"init: '{path}' cannot be read: {e!r}.") from e
+    raise read_error(path, e, "Use the original file.") from e
   if not isinstance(fields, dict):
-    raise InputError(f"init: '{path}' is not a JSON object.")
+    raise read_error(path, "it is not a JSON object", "Use the original file.")
   return fields
 
 
@@ -249,7 +251,7 @@ def write_model(
     _save(folder / HEAD, {name: tensors.pop(name) for name in names})
   _save(folder / WEIGHTS, tensors)
   fields = model_config(model, role, pad=tokenizer.pad, dtype=dtype)
-  _write_json(folder / "config.json", {**fields, **(extra_fields or {})})
+  _write_json(folder / CONFIG, {**fields, **(extra_fields or {})})
   _write_json(
     folder / "tokenizer_config.json",
     tokenizer_config(
@@ -285,9 +287,9 @@ def open_network(folder: pathlib.Path) -> Network:
       " from."
     )
   fields = read_fields(find_file(folder, CONFIG).path)
-  arrays = _with_current_names(open_arrays(folder), fields["model_type"])
+  arrays = _use_current_names(open_arrays(folder), fields["model_type"])
   if (folder / HEAD).exists():
-    arrays = _with_head(arrays, open_file(folder, HEAD))
+    arrays = _add_head(arrays, open_file(folder, HEAD))
   role = _detect_role(fields["model_type"], arrays.shapes)
   check_layers(fields, arrays)
   lowercase, strip_accents = _read_text_options(folder)
@@ -298,22 +300,22 @@ def open_network(folder: pathlib.Path) -> Network:
     fields=fields,
     name_table=hf_names.name_table,
     transposed_kernels=True,
-    vocabulary=_find_vocabulary(folder),
+    vocabulary=find_optional(folder, *VOCABULARIES),
     lowercase=lowercase,
     strip_accents=strip_accents,
     tied=hf_names.NETWORKS[role].tied,
   )
 
 
-def _with_current_names(arrays: Arrays, family: str) -> Arrays:
+def _use_current_names(arrays: Arrays, family: str) -> Arrays:
   """Renames arrays to the names that transformers uses today."""
-  is_bare = not any(name.startswith(f"{family}.") for name in arrays.shapes)
+  has_family = any(name.startswith(f"{family}.") for name in arrays.shapes)
   old_names: dict[str, str] = {}  # by current name
   for name in arrays.shapes:
     if name.endswith(CONSTANTS):
       continue
-    add_family = is_bare and name.startswith(BARE_PREFIXES)
-    current = f"{family}.{name}" if add_family else name
+    is_bare = name.startswith(BARE_PREFIXES) and not has_family
+    current = f"{family}.{name}" if is_bare else name
     for old, new in OLD_SUFFIXES.items():
       if current.endswith(old):
         current = current.removesuffix(old) + new
@@ -333,7 +335,7 @@ def _with_current_names(arrays: Arrays, family: str) -> Arrays:
   )
 
 
-def _with_head(arrays: Arrays, head: Arrays) -> Arrays:
+def _add_head(arrays: Arrays, head: Arrays) -> Arrays:
   if repeated := arrays.shapes.keys() & head.shapes.keys():
     raise InputError(
       f"init: '{arrays.path}' and '{head.path}' both hold {min(repeated)}. Use"
@@ -352,13 +354,6 @@ def _detect_role(family: str, names: Iterable[str]) -> str:
     return "bert"
   is_generator = any(name.startswith(GENERATORS) for name in names)
   return "generator" if is_generator else "discriminator"
-
-
-def _find_vocabulary(folder: pathlib.Path) -> pathlib.Path | None:
-  for name in VOCABULARIES:
-    if (folder / name).exists():
-      return find_file(folder, name).path
-  return None
 
 
 def _read_text_options(
@@ -382,10 +377,8 @@ def _read_text_options(
 
 def _read_optional_json(folder: pathlib.Path, name: str) -> Mapping[str, Any]:
   """Reads a JSON object; empty if the file is missing or invalid."""
-  if not (folder / name).exists():
-    return {}
-  path = find_file(folder, name).path
+  path = find_optional(folder, name)
   try:
-    return read_json_object(path)
+    return read_json_object(path) if path else {}
   except InputError:
     return {}

@@ -23,12 +23,12 @@ import ml_dtypes
 import numpy as np
 import safetensors
 
-from truenegs_jax.runtime.errors import InputError, printable
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.formats.network import (
   Arrays,
   CheckedFile,
-  error_text,
   find_file,
+  read_error,
 )
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -105,12 +105,13 @@ def _open_shards(
     header = _read_header(shard)
     if repeated := header.keys() & entries.keys():
       other = entries[min(repeated)].file.path.name
-      raise _input_error(shard.path, f"'{other}' also holds {_quote(repeated)}")
+      problem = f"'{other}' also holds {_quote(repeated)}"
+      raise read_error(shard.path, problem, RETRY)
     entries |= header
   actual = {name: entry.file.path.name for name, entry in entries.items()}
   misplaced = [n for n in weight_map if actual.get(n) != weight_map[n]]
   if misplaced:
-    raise _input_error(
+    raise read_error(
       path / INDEX,
       f"{_quote({weight_map[n] for n in misplaced})} should hold"
       f" {_quote(misplaced)}, but does not",
@@ -163,7 +164,7 @@ def _check_array(name: str, shape: tuple[int, ...]) -> None:
 def _read_array(name: str, entry: _Entry) -> np.ndarray:
   file = entry.file
   if entry.dtype not in DTYPES.values():
-    raise _input_error(
+    raise read_error(
       file.path,
       f"{name!r} is of type {entry.dtype}, which cannot be read",
       f"Save it as one of {', '.join(DTYPES.values())}.",
@@ -196,7 +197,7 @@ def _find_shards(
   missing = {s for s in shards if not os.path.lexists(folder / s)}
   if missing:
     count = sum(shard in missing for shard in weight_map.values())
-    raise _input_error(
+    raise read_error(
       folder / INDEX,
       f"{len(missing)} of its {len(shards)} files are missing, with {count} of"
       f" {len(weight_map)} arrays: {_quote(missing)}",
@@ -250,17 +251,14 @@ def _open_pickle(file: CheckedFile) -> Arrays:
 
 def _import_torch(path: pathlib.Path) -> Any:
   """Imports PyTorch, of a version whose `weights_only` is safe."""
-  try:
+  version = "not installed"
+  with contextlib.suppress(ImportError):
     import torch
 
     version = str(torch.__version__)
-  except ImportError:
-    version = "not installed"
-  else:
-    numbers = [int(x) for x in re.findall(r"\d+", version)[:2]]
-    if numbers >= MIN_TORCH:
+    if [int(x) for x in re.findall(r"\d+", version)[:2]] >= MIN_TORCH:
       return torch
-  raise _input_error(
+  raise read_error(
     path,
     "it is a pickle, which can run any code. PyTorch"
     f" {MIN_TORCH[0]}.{MIN_TORCH[1]} or later reads only its tensors. Your"
@@ -276,11 +274,11 @@ def _no_weights_error(folder: pathlib.Path) -> InputError:
   try:
     names = sorted(os.listdir(folder))
   except (OSError, ValueError) as e:
-    return _input_error(folder, error_text(e), "Choose another folder.")
+    return read_error(folder, e, "Choose another folder.")
   problem = f"it holds none of {WEIGHTS}, {INDEX} and {PICKLE}"
   if others := [name for name in names if name.endswith(OTHER_FORMATS)]:
     problem += f". Files of these formats are not read: {_quote(others)}"
-  return _input_error(
+  return read_error(
     folder,
     problem,
     f"Choose a folder with one of them, or write {WEIGHTS} with save_pretrained"
@@ -296,7 +294,7 @@ def _safe_read(file: CheckedFile) -> Iterator[None]:
     yield
     file.check_unchanged()
   except READ_ERRORS as e:
-    raise _input_error(file.path, error_text(e)) from e
+    raise read_error(file.path, e, RETRY) from e
 
 
 def _parse_json(text: bytes) -> Any:
@@ -318,10 +316,3 @@ def _quote(names: Iterable[str]) -> str:
   names = sorted(names)
   more = [f"and {len(names) - 50} more"] if len(names) > 50 else []
   return ", ".join([repr(name[:MAX_NAME]) for name in names[:50]] + more)
-
-
-def _input_error(
-  path: pathlib.Path, problem: str, fix: str = RETRY
-) -> InputError:
-  line = f"init: '{path}' cannot be read: {problem[:20_000]}. {fix}"
-  return InputError(printable(ValueError(line.replace("\n", " "))))

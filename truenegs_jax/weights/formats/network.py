@@ -55,13 +55,26 @@ def find_file(folder: pathlib.Path, name: str) -> CheckedFile:
       )
     return CheckedFile(path, target, _status(target))
   except (OSError, ValueError, RuntimeError) as e:  # RuntimeError: link loops
-    line = f"init: '{path}' cannot be read: {error_text(e)}."
-    raise InputError(printable(ValueError(line.replace("\n", " ")))) from e
+    raise read_error(path, e) from e
 
 
-def error_text(error: Exception) -> str:
-  """Returns the text of an error, or its class name if it has none."""
-  return getattr(error, "strerror", None) or str(error) or type(error).__name__
+def find_optional(folder: pathlib.Path, *names: str) -> pathlib.Path | None:
+  """Finds the first of several files that exists, as `find_file`; or None."""
+  for name in names:
+    if (folder / name).exists():
+      return find_file(folder, name).path
+  return None
+
+
+def read_error(
+  path: pathlib.Path, problem: Exception | str, fix: str = ""
+) -> InputError:
+  """Returns the error for a file that cannot be read; escapes its text."""
+  if isinstance(problem, Exception):
+    strerror = getattr(problem, "strerror", None)  # without number and path
+    problem = strerror or str(problem) or type(problem).__name__
+  line = f"init: '{path}' cannot be read: {problem[:20_000]}. {fix}".strip()
+  return InputError(printable(ValueError(line.replace("\n", " "))))
 
 
 def _status(target: pathlib.Path) -> tuple[int, ...]:
