@@ -69,22 +69,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _export(flags: argparse.Namespace) -> pretrained.ExportResult:
-  if flags.init is None:
-    return export_run.export_workdir(
-      flags.workdir, step=flags.step, output=flags.output, dtype=flags.dtype
+  run: tuple[pathlib.Path, int | None] | None = flags.workdir, flags.step
+  if flags.init is not None:
+    run = files.parse_run_path(pathlib.Path(flags.init).expanduser())
+  if run is None:
+    return convert.export_weights(
+      flags.init, flags.output, vocab=flags.vocab, dtype=flags.dtype
     )
-  if run := files.parse_run_path(pathlib.Path(flags.init).expanduser()):
-    if flags.vocab:
-      raise InputError(
-        f"init: {flags.init!r} is a run, which has its own vocabulary. Remove"
-        " --vocab."
-      )
-    workdir, step = run
-    return export_run.export_workdir(
-      workdir, step=step, output=flags.output, dtype=flags.dtype
+  if flags.vocab:
+    raise InputError(
+      f"init: {flags.init!r} is a run, which has its own vocabulary. Remove"
+      " --vocab."
     )
-  return convert.export_weights(
-    flags.init, flags.output, vocab=flags.vocab, dtype=flags.dtype
+  workdir, step = run
+  return export_run.export_workdir(
+    workdir, step=step, output=flags.output, dtype=flags.dtype
   )
 
 

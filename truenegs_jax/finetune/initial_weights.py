@@ -215,7 +215,7 @@ def _vocabulary(network: Network, *, lowercase: bool) -> str:
   """Returns the vocabulary file of the weights."""
   if network.vocabulary is None:
     raise InputError(
-      f"init: {network.location} has no vocabulary. Set"
+      f"init: {network.location} has no vocabulary file. Set"
       " --config.data.vocab=FILE."
     )
   if network.lowercase and not lowercase:

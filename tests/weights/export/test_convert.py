@@ -132,7 +132,7 @@ def test_vocabulary_decides_the_case_without_a_tokenizer_config(
   for name in "vocab.txt", "tokenizer_config.json":
     (folder / "bert" / name).unlink()
   assert _export(folder, tmp_path / "out") == 2
-  assert "no vocabulary file. Pass it: --vocab" in capsys.readouterr().err
+  assert "no vocabulary file. Pass --vocab" in capsys.readouterr().err
   vocab = tmp_path / "words.txt"
   vocab.write_text("\n".join([*VOCAB[:-1], word]) + "\n")
   assert _export(folder, tmp_path / "out", f"--vocab={vocab}") == 0

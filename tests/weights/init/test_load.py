@@ -146,7 +146,7 @@ def test_unused_pooler_is_dropped_and_reported(tmp_path):
   assert set(params) == {"embeddings", "bert", "bert_head"}
   np.testing.assert_array_equal(params["embeddings"]["word"], tensors[WORDS])
   no_vocabulary, line = lines  # a model of transformers saves no vocabulary
-  assert "NO vocabulary" in no_vocabulary
+  assert "NO vocabulary file" in no_vocabulary
   assert all(name in line for name in (*POOLED, "--config.model.pooler=True"))
 
 

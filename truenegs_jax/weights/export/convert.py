@@ -3,6 +3,7 @@
 export_weights("uncased_L-12_H-768_A-12", output)  # Google's BERT, as unpacked
 """
 
+import functools
 import os
 import pathlib
 from collections.abc import Callable, Mapping
@@ -150,27 +151,20 @@ def _load_tokenizer(network: Network, vocab: str) -> Tokenizer:
   saved = network.vocabulary
   if not (vocab or saved):
     raise InputError(
-      f"init: {network.location} has no vocabulary file. Pass it: --vocab=FILE."
+      f"init: {network.location} has no vocabulary file. Pass --vocab=FILE."
     )
   if vocab and saved:
     raise InputError(
       f"init: {network.location} has its own vocabulary, '{saved}'. Remove"
       f" --vocab={vocab}."
     )
-
-  def load_with(*, lowercase: bool) -> Tokenizer:
-    return load_tokenizer(
-      vocab or str(saved),
-      lowercase=lowercase,
-      strip_accents=network.strip_accents,
-    )
-
-  if network.lowercase is not None:
-    return load_with(lowercase=network.lowercase)
-  uncased = load_with(lowercase=True)
-  if match_vocabulary.is_cased(uncased.vocab):
+  load_with = functools.partial(
+    load_tokenizer, vocab or str(saved), strip_accents=network.strip_accents
+  )
+  tokenizer = load_with(lowercase=network.lowercase is not False)
+  if network.lowercase is None and match_vocabulary.is_cased(tokenizer.vocab):
     return load_with(lowercase=False)
-  return uncased
+  return tokenizer
 
 
 def _find_random_parts(

@@ -39,12 +39,13 @@ model = {architecture}.from_pretrained(folder)
 {source}.
 """
 _RANDOM_PARTS = """\
+A network to fine-tune.
+
 **NOT ALL WEIGHTS ARE TRAINED. THE ORIGINAL LACKS THESE, SO THEY ARE DRAWN AT
 RANDOM: `{names}`.** Train them before you use their output."""
-_METHOD = (
-  "Method: Zhang et al., Language Model Pre-training on True Negatives, AAAI"
-  " 2023;\n"
-)
+_METHOD = """\
+Method: Zhang et al., Language Model Pre-training on True Negatives, AAAI 2023;
+"""
 _TITLES = {
   "discriminator": "ELECTRA discriminator",
   "generator": "ELECTRA generator",
@@ -57,7 +58,6 @@ _USES = {
   " discriminator instead.",
   "bert": "Fills masks, and is the network to fine-tune.",
 }
-_TO_FINE_TUNE = "A network to fine-tune."
 _POOLER_NOTE = (
   " Pre-training does not change the pooler\nand the next-sentence classifier:"
   " they are as at the start of the run."
@@ -107,8 +107,7 @@ def pretrained_card(
   title, use, fills_masks = _TITLES[role], _USES[role], role != "discriminator"
   source = _SOURCES[family]
   if names := origin.random_parts.get(role):
-    use = f"{_TO_FINE_TUNE}\n\n{_RANDOM_PARTS.format(names=names)}"
-    fills_masks = False
+    use, fills_masks = _RANDOM_PARTS.format(names=names), False
   if origin.trained:
     source = _METHOD + source
     title += ", pre-trained on true negatives"

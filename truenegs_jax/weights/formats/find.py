@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from truenegs_jax.runtime.errors import InputError
@@ -83,11 +83,10 @@ class Weights:
     if {"discriminator"} == set(roles) <= set(by_role):
       by_role.pop("generator", None)
     if first not in by_role or set(by_role) - set(roles):
-      expected = "BERT" if first == "bert" else "a discriminator"
       raise InputError(
         f"init: {self.init!r} holds {_list_roles(by_role)}, but this run trains"
-        f" {hf_names.NETWORKS[first].family!r}. Pass weights of {expected}, or"
-        " choose another config."
+        f" {hf_names.NETWORKS[first].family!r}. Pass weights of"
+        f" {_list_roles([first])}, or choose another config."
       )
     return by_role
 
@@ -145,7 +144,7 @@ def _open_location(
 def _open_folder(folder: pathlib.Path) -> dict[str, Network]:
   roles = [role for role in hf_names.NETWORKS if (folder / role).is_dir()]
   if roles:
-    return _open_subfolders(folder, roles)
+    return {role: _open_subfolder(folder, role) for role in roles}
   if not any((folder / name).exists() for name in (WEIGHTS, INDEX)):
     # On the hub, a copy of Google's checkpoint may come with a config.json.
     if google_tf1.find_index(folder):
@@ -175,27 +174,22 @@ def _refuse_fine_tuning(folder: pathlib.Path) -> None:
     )
 
 
-def _open_subfolders(
-  folder: pathlib.Path, roles: Sequence[str]
-) -> dict[str, Network]:
-  """Opens subfolders, each of which must hold the role it is named after."""
-  networks = {}
-  for role in roles:
-    if not (folder / role).resolve().is_relative_to(folder.resolve()):
-      raise InputError(
-        f"init: '{folder / role}' is a link that leads out of the folder. Pass"
-        " both folders: --config.init=DISCRIMINATOR,GENERATOR."
-      )
-    networks[role] = hf_folder.open_network(folder / role)
-    if networks[role].role != role:
-      raise InputError(
-        f"init: '{folder / role}' holds a {networks[role].role}, according to"
-        " its config and arrays. Rename the folder."
-      )
-  return networks
+def _open_subfolder(folder: pathlib.Path, role: str) -> Network:
+  """Opens a subfolder, which must hold the role that it is named after."""
+  path = folder / role
+  if not path.resolve().is_relative_to(folder.resolve()):
+    raise InputError(
+      f"init: '{path}' is a link that leads out of the folder. Pass both"
+      " folders: --config.init=DISCRIMINATOR,GENERATOR."
+    )
+  network = hf_folder.open_network(path)
+  if network.role != role:
+    raise InputError(
+      f"init: '{path}' holds a {network.role}, according to its config and"
+      " arrays. Rename the folder."
+    )
+  return network
 
 
-def _list_roles(networks: Mapping[str, Network]) -> str:
-  return " and ".join(
-    "BERT" if role == "bert" else f"a {role}" for role in networks
-  )
+def _list_roles(roles: Iterable[str]) -> str:
+  return " and ".join("BERT" if x == "bert" else f"a {x}" for x in roles)

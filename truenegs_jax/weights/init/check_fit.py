@@ -117,29 +117,29 @@ def loadable_names(
   network: Network, model: hf_names.Model, role: str
 ) -> dict[str, str]:
   """Returns `Network.name_table` without heads that are entirely missing."""
-  table, names = dict(network.name_table(model, role)), network.arrays.shapes
+  table, names = network.name_table(model, role), network.arrays.shapes
+  stored = [path for path, name in table.items() if name in names]
 
   def is_missing(prefix: str) -> bool:
-    return not any(
-      name in names for path, name in table.items() if path.startswith(prefix)
-    )
+    return not any(path.startswith(prefix) for path in stored)
 
-  fine_tuned = isinstance(model, finetune.DownstreamModel)
-  for head in FINE_TUNED_HEADS if fine_tuned else HEADS:
-    # If the pooler is missing too, both are reported as missing.
-    if head == NEXT_SENTENCE and is_missing("pooled/pooler"):
-      continue
-    if is_missing(head):
-      table = {
-        path: name for path, name in table.items() if not path.startswith(head)
-      }
-  return table
+  is_fine_tuned = isinstance(model, finetune.DownstreamModel)
+  heads = FINE_TUNED_HEADS if is_fine_tuned else HEADS
+  missing = {head for head in heads if is_missing(head)}
+  # If the pooler is missing too, both are reported as missing.
+  if is_missing("pooled/pooler/"):
+    missing.discard(NEXT_SENTENCE)
+  return {
+    path: name
+    for path, name in table.items()
+    if not path.startswith(tuple(missing))
+  }
 
 
 def unused_pooler_names(
   network: Network, model: hf_names.Model, role: str
 ) -> list[str]:
-  """Returns the names of a pooler and its classifier that the model lacks."""
+  """Returns the names of stored pooler arrays for which a model has no use."""
   if not isinstance(model, pretrain.BertMlm) or model.pooler:
     return []
   with_pooler = network.name_table(model.clone(pooler=True), role)
@@ -160,11 +160,8 @@ def _array_mismatches(
     return shape
 
   required = {name: stored_shape(path) for path, name in table.items()}
-  accepted = required | {
-    name: stored_shape(path)
-    for name, path in network.tied.items()
-    if path in table
-  }
+  tied = {n: stored_shape(x) for n, x in network.tied.items() if x in table}
+  accepted = required | tied
   ignored = unused_pooler_names(network, model, role)
   lines = []
   for name, shape in sorted(network.arrays.shapes.items()):
@@ -182,8 +179,9 @@ def _array_mismatches(
     for name, shape in sorted(required.items())
     if name not in network.arrays.shapes
   ]
-  more = f"and {len(lines) - MAX_LINES} more"
-  return lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES], more]
+  if len(lines) > MAX_LINES:
+    lines[MAX_LINES:] = [f"and {len(lines) - MAX_LINES} more"]
+  return lines
 
 
 def _hints(problems: list[str]) -> str:

@@ -87,7 +87,8 @@ def _read_values(c: ConfigDict, weights: Weights) -> dict[str, dict[str, Any]]:
   kept = networks[ROLES[c.objective][0]]
   if c.data.vocab == FROM_WEIGHTS and kept.vocabulary is None:
     raise InputError(
-      f"init: {kept.location} has no vocabulary. Set --config.data.vocab=FILE."
+      f"init: {kept.location} has no vocabulary file. Set"
+      " --config.data.vocab=FILE."
     )
   variants = {
     role: read_variant(network, weights.report)

@@ -71,8 +71,8 @@ def load_params(
   check_fit.check_networks(networks, model, skip=skips)
   if None in vocabs.values():
     report(
-      f"init: there is NO vocabulary next to {weights.init!r}. Whether the"
-      " weights use the run's vocabulary is unknown."
+      f"init: {weights.init!r} has NO vocabulary file. Whether its vocabulary"
+      " is the run's is unknown."
     )
   resized = check_fit.resize_tables(model, networks, skips)
   flat = _read_networks(networks, resized, task, report)

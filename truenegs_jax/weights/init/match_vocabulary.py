@@ -37,13 +37,20 @@ def check_vocabularies(
   """
   vocabs: dict[str, Sequence[str] | None] = {}
   for role, network in networks.items():
-    vocabs[role] = vocab = _read_vocabulary(network, tokenizer)
+    vocab = None
+    if network.vocabulary is not None:
+      vocab = load_tokenizer(
+        str(network.vocabulary),
+        lowercase=tokenizer.lowercase,
+        strip_accents=tokenizer.strip_accents,
+      ).vocab
+    vocabs[role] = vocab
     _check_normalization(network, vocab, tokenizer)
     if vocab is None and "words" in skip:
       raise InputError(
-        f"init: {network.location} has no vocabulary file, but"
-        " init_skip=words copies the rows of known words. Copy the vocab.txt"
-        " of the weights there."
+        f"init: {network.location} has no vocabulary file. init_skip=words"
+        " needs it to find the rows of known words. Copy the vocab.txt of the"
+        " weights there."
       )
     if vocab not in (None, tokenizer.vocab) and "words" not in skip:
       raise InputError(
@@ -58,18 +65,6 @@ def check_vocabularies(
 def is_cased(vocab: Iterable[str]) -> bool:
   """Whether a vocabulary has words that lower-cased text cannot contain."""
   return any(w != w.lower() for w in vocab if not w.startswith("["))
-
-
-def _read_vocabulary(
-  network: Network, tokenizer: Tokenizer
-) -> tuple[str, ...] | None:
-  if network.vocabulary is None:
-    return None
-  return load_tokenizer(
-    str(network.vocabulary),
-    lowercase=tokenizer.lowercase,
-    strip_accents=tokenizer.strip_accents,
-  ).vocab
 
 
 def _check_normalization(
@@ -88,10 +83,9 @@ def _check_normalization(
   if network.strip_accents not in (None, tokenizer.strip_accents):
     accents = "strip" if network.strip_accents else "keep"
     raise InputError(
-      f"init: {network.location} was trained with"
-      f" strip_accents={network.strip_accents}, but this run has"
-      f" strip_accents={tokenizer.strip_accents}. Set"
-      f" --config.data.accents={accents}."
+      f"init: {network.location} was trained with strip_accents="
+      f"{network.strip_accents}, but this run has strip_accents="
+      f"{tokenizer.strip_accents}. Set --config.data.accents={accents}."
     )
 
 
@@ -124,7 +118,7 @@ def carry_words(
     )
   row_of = {token: i for i, token in enumerate(old_vocab)}
   rows_V = np.array([row_of.get(token, -1) for token in vocab])
-  new = [token for token, row in zip(vocab, rows_V, strict=True) if row < 0]
+  new = [token for token in vocab if token not in row_of]
   kept = len(vocab) - len(new)
   listed = ", ".join(new[:MAX_LISTED]) + (", ..." if new[MAX_LISTED:] else "")
   if new or kept < num_rows:
@@ -133,8 +127,12 @@ def carry_words(
       f" {num_rows - kept:,} rows. Words drawn at random:"
       f" {len(new):,}{f' ({listed})' if new else ''}."
     )
-  names = [name for name in WORD_ARRAYS if name in flat]
-  return {n: _select_rows(flat[n], rows_V, init_params()[n]) for n in names}
+  carried, is_known_V = {}, rows_V >= 0
+  for name in WORD_ARRAYS:
+    if name in flat:
+      carried[name] = init_params()[name].copy()
+      carried[name][is_known_V] = flat[name][rows_V[is_known_V]]
+  return carried
 
 
 def carry_positions(
@@ -150,14 +148,6 @@ def carry_positions(
     report(f"init: positions {old_size:,} to {size - 1:,} are drawn at random.")
   else:
     report(f"init: dropped positions {size:,} to {old_size - 1:,}.")
-  rows_P = np.where(np.arange(size) < old_size, np.arange(size), -1)
-  table_PxE = init_params()[POSITIONS]
-  return {POSITIONS: _select_rows(flat[POSITIONS], rows_P, table_PxE)}
-
-
-def _select_rows(
-  x: np.ndarray, rows: np.ndarray, default: np.ndarray
-) -> np.ndarray:
-  """Returns `x[rows]`, with the rows of `default` where `rows` is -1."""
-  is_known = (rows >= 0).reshape(-1, *[1] * (x.ndim - 1))
-  return np.where(is_known, x[np.maximum(rows, 0)], default)
+  table_PxE = init_params()[POSITIONS].copy()
+  table_PxE[:old_size] = flat[POSITIONS][:size]
+  return {POSITIONS: table_PxE}
