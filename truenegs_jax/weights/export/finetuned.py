@@ -37,10 +37,8 @@ def export_task(
 
   Args:
     params: the model's parameters, f32 arrays of numpy or jax.
-    model: the fine-tuned model.
-    tokenizer: the tokenizer of the training.
     output: the folder to create; it must not exist.
-    task: the task, for labels and scale.
+    task: gives the labels and the scale of scores.
     details: lines of a Markdown list, "* ...", for the model card.
 
   Raises:

@@ -57,8 +57,6 @@ def export_model(
 
   Args:
     params: the model's parameters, f32 arrays of numpy or jax.
-    model: an ELECTRA pair or BERT.
-    tokenizer: the tokenizer of the training.
     output: the folder to create. An older export there is replaced after the
       new one is complete and checked.
     origin: where the weights come from, for the model cards.

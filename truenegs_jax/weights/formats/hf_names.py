@@ -134,17 +134,17 @@ def to_huggingface(
   differs by rounding.
 
   Args:
-    params: the model's parameters (or gradients), arrays of any kind.
-    model: the model that the parameters belong to.
+    params: parameters or gradients of `model`, arrays of any kind.
     role: a name in `model.roles`.
-    dtype: "float32" or "bfloat16".
+    dtype: a name in DTYPES.
 
   Raises:
     InputError: a parameter is missing or has no name in this architecture.
   """
   table = name_table(model, role)
   partners = tuple(name for name in model.roles if name != role)
-  # Only the other network's parameters go: an unnamed one must raise an error.
+  # Parameters without a name must be reported, so only the partner's are left
+  # out.
   flat = {
     path: x
     for path, x in traverse_util.flatten_dict(params, sep="/").items()

@@ -47,13 +47,14 @@ DTYPES = {
 MAX_JSON_BYTES = 2**20
 MAX_NAME, MAX_RANK, MAX_SIZE = 300, 32, 2**48
 READ_ERRORS = (
-  *(OSError, ValueError, MemoryError, safetensors.SafetensorError),
+  OSError,
+  ValueError,
+  MemoryError,
   RuntimeError,  # JSON nested too deeply, link loops
+  safetensors.SafetensorError,
 )
-OTHER_FORMATS = (
-  *(".bin", ".pt", ".pth", ".pkl", ".ckpt", ".bin.index.json"),
-  *(".h5", ".msgpack"),
-)
+# Weights that other programs wrote, or PyTorch under another name.
+OTHER_FORMATS = re.compile(r"\.(bin(\.index\.json)?|pth?|pkl|ckpt|h5|msgpack)$")
 MIN_TORCH = [2, 10]  # no known way around weights_only=True from here on
 RETRY = "Download the file again."
 
@@ -276,7 +277,7 @@ def _no_weights_error(folder: pathlib.Path) -> InputError:
   except (OSError, ValueError) as e:
     return read_error(folder, e, "Choose another folder.")
   problem = f"it holds none of {WEIGHTS}, {INDEX} and {PICKLE}"
-  if others := [name for name in names if name.endswith(OTHER_FORMATS)]:
+  if others := [x for x in names if OTHER_FORMATS.search(x)]:
     problem += f". Files of these formats are not read: {_quote(others)}"
   return read_error(
     folder,

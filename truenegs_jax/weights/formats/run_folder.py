@@ -22,7 +22,6 @@ def open_networks(
   """Returns the networks of a run by role, in the order of its model.
 
   Args:
-    workdir: the folder of the run.
     step: a saved step; None for the newest.
 
   Raises:

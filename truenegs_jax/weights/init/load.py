@@ -43,8 +43,6 @@ def load_params(
   one network and, if it fits, the task head of the weights.
 
   Args:
-    weights: the weights to load.
-    model: the model whose parameters are returned.
     tokenizer: the run's. A vocabulary next to the weights must be the same,
       because the rows of the embeddings do not tell their words.
     seed: of the values that are drawn at random.
