@@ -79,17 +79,15 @@ def export_task(
 def unsupported_reason(model: finetune.DownstreamModel) -> str:
   """Returns why transformers cannot load a model; "" if it can."""
   if not hf_folder.has_counterpart(model):
-    return (
-      f"model.backbone={model.backbone!r} has no counterpart in Hugging Face's"
-      " transformers, so the model is not exported."
-    )
-  if model.head == "joint":
-    return (
-      "finetune.head='joint' has no counterpart in Hugging Face's transformers,"
-      " so the model is not exported. To export a model, set"
-      " --config.finetune.head=spans."
-    )
-  return ""
+    key, fix = f"model.backbone={model.backbone!r}", ""  # that of the weights
+  elif model.head == "joint":
+    key, fix = "finetune.head='joint'", " Set --config.finetune.head=spans."
+  else:
+    return ""
+  return (
+    f"{key} has no counterpart in Hugging Face's transformers, so the model is"
+    f" not exported.{fix}"
+  )
 
 
 def unscale_head(

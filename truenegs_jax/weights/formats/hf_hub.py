@@ -65,18 +65,15 @@ def download(name: str, *, report: Callable[[str], Any]) -> pathlib.Path:
 
   repo, _, revision = name.partition("@")
   report(f"Looking up {name!r} on the Hugging Face hub.")
-
-  def download_files(*patterns: str) -> pathlib.Path:
-    return pathlib.Path(
-      huggingface_hub.snapshot_download(
-        repo, revision=revision or None, allow_patterns=list(patterns)
-      )
-    )
-
   try:
-    folder = download_files(*FILES)
-    if not any((folder / file).exists() for file in (WEIGHTS, INDEX)):
-      folder = download_files(*FILES, PICKLE)
+    for files in (FILES, (*FILES, PICKLE)):
+      folder = pathlib.Path(
+        huggingface_hub.snapshot_download(
+          repo, revision=revision or None, allow_patterns=list(files)
+        )
+      )
+      if any((folder / x).exists() for x in (WEIGHTS, INDEX)):
+        break
   except Exception as error:  # every network failure has its own class
     raise _explain(repo, revision, error) from error
   has_weights = any((folder / x).exists() for x in (WEIGHTS, INDEX, PICKLE))

@@ -143,8 +143,7 @@ def to_huggingface(
   """
   table = name_table(model, role)
   partners = tuple(name for name in model.roles if name != role)
-  # Parameters without a name must be reported, so only the partner's are left
-  # out.
+  # All other parameters without a name are reported by `_check_names`.
   flat = {
     path: x
     for path, x in traverse_util.flatten_dict(params, sep="/").items()

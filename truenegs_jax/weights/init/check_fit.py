@@ -51,8 +51,7 @@ def check_networks(
   """Refuses weights that do not fit a model and lists every mismatch.
 
   Args:
-    networks: by role, as from `Weights.for_roles`.
-    model: the model; of a pair, the generator may be missing in `networks`.
+    networks: as from `Weights.for_roles`; may lack the generator of a pair.
     skip: values of SKIPS: parts that may differ.
 
   Raises:

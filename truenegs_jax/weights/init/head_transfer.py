@@ -31,7 +31,7 @@ def drop_unused_heads(
 ) -> dict[str, Network]:
   """Drops pre-training heads that a fine-tuned model does not use.
 
-  With "head" in `skip`, all other heads are dropped too. The networks of a
+  With "head" in `skip`, task heads are dropped too. The networks of a
   pre-trained model are not changed.
 
   Args:
@@ -55,10 +55,7 @@ def drop_unused_heads(
 
 
 def detect_task_head(network: Network) -> str:
-  """Returns the task head in weights, a key of `finetune.HEAD_ROLES`.
-
-  Returns "" if there is none that can be loaded.
-  """
+  """Returns a key of `finetune.HEAD_ROLES`; "" if no head can be loaded."""
   if not network.transposed_kernels:  # only Hugging Face's files have one
     return ""
   for head, modules in hf_names.TASK_HEADS.items():
@@ -117,22 +114,18 @@ def _drop_from_network(
   skip: Iterable[str],
   task: task_lib.Task | None,
 ) -> Network:
-  shapes = network.arrays.shapes
-  table = dict(network.name_table(model, role))
-  task_head = {name for path, name in table.items() if path.startswith(HEAD)}
-  encoder = {name for name in table.values() if name not in task_head}
+  shapes, table = network.arrays.shapes, network.name_table(model, role)
+  model_head = {name for path, name in table.items() if path.startswith(HEAD)}
+  encoder = set(table.values()) - model_head
   pre_trained = network.name_table(_make_pre_trained(model), role).values()
   unused = {*pre_trained, *network.tied} - encoder
-  encoder_scopes = {_scope(name) for name in encoder}
-  heads = {
-    name
-    for name in shapes
-    if _scope(name) not in encoder_scopes and name not in unused
-  }
+  # Any other array outside of the encoder belongs to a task head.
+  scopes = {_scope(name) for name in encoder}
+  task_head = {name for name in shapes if _scope(name) not in scopes} - unused
   if "head" in skip:
-    unused |= heads
-  elif heads:
-    _check_kind(network, model, heads, task_head)
+    unused |= task_head
+  elif task_head:
+    _check_kind(network, model, task_head, model_head)
     _check_classes(network, model, table, task)
   kept = [name for name in shapes if name not in unused]
   arrays = dataclasses.replace(
@@ -163,18 +156,20 @@ def _list(names: Sequence[str]) -> str:
 
 
 def _scope(name: str) -> str:
+  """Returns the first word of an array's name: "electra", "classifier"."""
   return re.split("[./]", name)[0]
 
 
 def _check_kind(
   network: Network,
   model: finetune.DownstreamModel,
-  heads: set[str],
   task_head: set[str],
+  model_head: set[str],
 ) -> None:
+  """Refuses the head of another class of transformers than the model's."""
   expected = hf_names.architecture(model, model.role)
   saved = _architecture(network) or expected
-  if heads <= task_head and saved == expected:
+  if task_head <= model_head and saved == expected:
     return
   hint = SKIP_HEAD
   head, has_spans = detect_task_head(network), model.head in ("spans", "joint")
@@ -182,7 +177,7 @@ def _check_kind(
     hint = f"To use it, set --config.finetune.head={head}. {SKIP_HEAD}"
   raise InputError(
     f"init: {network.location} has the head of {saved}"
-    f" ({_list(sorted(heads))}), but finetune.head={model.head!r}. {hint}"
+    f" ({_list(sorted(task_head))}), but finetune.head={model.head!r}. {hint}"
   )
 
 
