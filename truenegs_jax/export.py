@@ -41,14 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   source = parser.add_mutually_exclusive_group(required=True)
   source.add_argument("--workdir", type=pathlib.Path, help="The run's workdir.")
   source.add_argument("--init", help="The weights, a value of config.init.")
-  parser.add_argument(
-    "--step", type=int, help="A saved step (default: newest)."
-  )
+  parser.add_argument("--step", type=int, help="A saved step, or the newest.")
   parser.add_argument("--vocab", default="", help="The vocabulary of --init.")
   parser.add_argument("--output", type=pathlib.Path, help="The new folder.")
-  parser.add_argument(
-    "--dtype", choices=tuple(hf_names.DTYPES), default="float32"
-  )
+  parser.add_argument("--dtype", choices=hf_names.DTYPES, default="float32")
   flags = parser.parse_args(argv)
   if flags.init is None and flags.vocab:
     parser.error("--vocab needs --init. A run has its own vocabulary.")

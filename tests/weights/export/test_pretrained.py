@@ -242,9 +242,8 @@ def test_folder_with_other_files_is_not_replaced(pair, tmp_path, no_torch):
   other.write_text("years of work")
   (tmp_path / "empty").mkdir()
   (tmp_path / "home" / "bert").symlink_to(tmp_path / "empty")
-  with pytest.raises(InputError, match="does not replace: generator") as e:
+  with pytest.raises(InputError, match="does not replace: bert, generator"):
     _export(pair, tmp_path / "home")
-  assert "generator" in str(e.value) and "bert" in str(e.value)
   assert other.read_text() == "years of work"
 
 

@@ -105,9 +105,8 @@ def _check_apart(init: str, output: pathlib.Path) -> None:
   """Refuses an output that contains, or is inside, the weights."""
   for part in (init, *init.split(",")):
     path = pathlib.Path(os.path.realpath(os.path.expanduser(part.strip())))
-    if not part.strip() or not path.exists():
-      continue
-    if output in (path, *path.parents) or path in output.parents:
+    overlaps = output in (path, *path.parents) or path in output.parents
+    if part.strip() and path.exists() and overlaps:
       raise InputError(
         f"output='{output}' overlaps with the weights to convert, '{path}'."
         " Choose another --output."

@@ -123,10 +123,9 @@ def check_replaceable(
       return output
     if not output.is_dir():
       raise InputError(f"output='{output}' is a file. Choose another --output.")
-    other = [path.name for path in output.iterdir() if not _is_export(path)]
-    if not other:
-      not_written = {*hf_names.NETWORKS} - set(roles)
-      other = sorted({path.name for path in output.iterdir()} & not_written)
+    kept = hf_names.NETWORKS.keys() - set(roles)
+    paths = sorted(output.iterdir())
+    other = [x.name for x in paths if x.name in kept or not _is_export(x)]
   if other:
     raise InputError(
       f"output='{output}' holds what this export does not replace:"

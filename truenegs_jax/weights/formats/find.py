@@ -59,13 +59,13 @@ class Weights:
     """
     by_role: dict[str, Network] = {}
     for location in _split_init(self.init):
-      for role, network in _open_location(location, self.report).items():
-        if role in by_role:
+      for network in _open_location(location, self.report):
+        other = by_role.setdefault(network.role, network)
+        if other is not network:
           raise InputError(
-            f"init: {by_role[role].location} and {network.location} are both a"
-            f" {role}. Pass --config.init=DISCRIMINATOR,GENERATOR."
+            f"init: {other.location} and {network.location} are both a"
+            f" {network.role}. Pass --config.init=DISCRIMINATOR,GENERATOR."
           )
-        by_role[role] = network
     # The discriminator is first: its values are used where the two differ.
     return dict(sorted(by_role.items()))
 
@@ -80,7 +80,7 @@ class Weights:
       CheckpointError: as `networks`.
     """
     by_role, first = dict(self.networks), roles[0]
-    if {"discriminator"} == set(roles) <= set(by_role):
+    if tuple(roles) == ("discriminator",) and "discriminator" in by_role:
       by_role.pop("generator", None)
     if first not in by_role or set(by_role) - set(roles):
       raise InputError(
@@ -120,14 +120,14 @@ def _split_init(init: str) -> list[str]:
 
 def _open_location(
   location: str, report: Callable[[str], Any]
-) -> dict[str, Network]:
+) -> Iterable[Network]:
   path = pathlib.Path(location).expanduser()
   try:
     path.exists()
   except (OSError, ValueError) as e:  # for example, the name is too long
     raise InputError(f"init: {location[:80]!r} is not a path: {e}.") from e
   if run := files.parse_run_path(path):
-    return run_folder.open_networks(*run)
+    return run_folder.open_networks(*run).values()
   if path.is_dir():
     return _open_folder(path)
   if path.exists() or path.with_name(f"{path.name}.index").is_file():
@@ -137,24 +137,22 @@ def _open_location(
     )
   if not hf_hub.is_model_name(location):
     raise InputError(f"init: there is no folder {location!r}. {INIT_FORMATS}")
-  network = hf_folder.open_network(hf_hub.download(location, report=report))
-  return {network.role: network}
+  return [hf_folder.open_network(hf_hub.download(location, report=report))]
 
 
-def _open_folder(folder: pathlib.Path) -> dict[str, Network]:
+def _open_folder(folder: pathlib.Path) -> Iterable[Network]:
   roles = [role for role in hf_names.NETWORKS if (folder / role).is_dir()]
   if roles:
-    return {role: _open_subfolder(folder, role) for role in roles}
+    return [_open_subfolder(folder, role) for role in roles]
   if not any((folder / name).exists() for name in (WEIGHTS, INDEX)):
     # On the hub, a copy of Google's checkpoint may come with a config.json.
     if google_tf1.find_index(folder):
-      return google_tf1.open_networks(folder)
+      return google_tf1.open_networks(folder).values()
     _refuse_fine_tuning(folder)
   has_config = (folder / hf_folder.CONFIG).exists()
   if not has_config and not any(folder.glob("*model*")):
     raise InputError(f"init: '{folder}' holds no weights. {INIT_FORMATS}")
-  network = hf_folder.open_network(folder)
-  return {network.role: network}
+  return [hf_folder.open_network(folder)]
 
 
 def _refuse_fine_tuning(folder: pathlib.Path) -> None:
@@ -170,7 +168,7 @@ def _refuse_fine_tuning(folder: pathlib.Path) -> None:
   if runs:
     raise InputError(
       f"init: '{folder}' is a folder of fine-tuning without exported models."
-      " Fine-tune with --config.finetune.export=all."
+      " Set --config.finetune.export=all and run the fine-tuning again."
     )
 
 

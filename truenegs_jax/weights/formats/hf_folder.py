@@ -29,7 +29,6 @@ from truenegs_jax.weights.formats.network import (
   Arrays,
   Network,
   check_layers,
-  find_file,
   find_optional,
   read_error,
 )
@@ -140,7 +139,8 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
   """Reads a `config.json` and fills in the defaults of missing fields.
 
   Raises:
-    InputError: the file cannot be read, or is of an unknown family.
+    InputError: the file cannot be read, is of an unknown family, or has an
+      invalid size.
   """
   saved = read_json_object(path)
   family = saved.get("model_type")
@@ -274,19 +274,19 @@ def _write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
 
 
 def open_network(folder: pathlib.Path) -> Network:
-  """Opens the network of a folder; its head determines its role.
+  """Opens the network of a folder; family and array names determine its role.
 
   Raises:
-    InputError: no config, no weights, damaged or hostile files, or an unknown
-      family.
+    InputError: no config; a config with more layers than arrays; as
+      `read_fields` and `open_arrays`.
   """
-  path = folder / CONFIG
-  if not path.exists():
+  path = find_optional(folder, CONFIG)
+  if path is None:
     raise InputError(
       f"init: '{folder}' holds no {CONFIG}. Copy it from where the weights come"
       " from."
     )
-  fields = read_fields(find_file(folder, CONFIG).path)
+  fields = read_fields(path)
   arrays = _use_current_names(open_arrays(folder), fields["model_type"])
   if (folder / HEAD).exists():
     arrays = _add_head(arrays, open_file(folder, HEAD))

@@ -42,8 +42,8 @@ class NetworkNames:
   family: str
   architecture: str
   head: Mapping[str, str]
-  head_arrays: Mapping[str, str]
-  tied: Mapping[str, str]
+  head_arrays: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 NETWORKS = {
@@ -54,8 +54,6 @@ NETWORKS = {
       "dense": "discriminator_predictions.dense",
       "output": "discriminator_predictions.dense_prediction",
     },
-    head_arrays={},
-    tied={},
   ),
   "generator": NetworkNames(
     family="electra",

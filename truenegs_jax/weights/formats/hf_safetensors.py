@@ -208,7 +208,7 @@ def _find_shards(
 
 
 def _open_pickle(file: CheckedFile) -> Arrays:
-  """Opens the tensors of a `pytorch_model.bin` without executing code of it."""
+  """Opens the tensors of a `pytorch_model.bin` without executing its code."""
   torch = _import_torch(file.path)
 
   @functools.cache  # a pickle has no header: all of it is read
@@ -252,7 +252,7 @@ def _open_pickle(file: CheckedFile) -> Arrays:
 
 def _import_torch(path: pathlib.Path) -> Any:
   """Imports PyTorch, of a version whose `weights_only` is safe."""
-  version = "not installed"
+  version = "none"
   with contextlib.suppress(ImportError):
     import torch
 
@@ -262,11 +262,11 @@ def _import_torch(path: pathlib.Path) -> Any:
   raise read_error(
     path,
     "it is a pickle, which can run any code. PyTorch"
-    f" {MIN_TORCH[0]}.{MIN_TORCH[1]} or later reads only its tensors. Your"
-    f" PyTorch is {version}",
-    "Install it: pip install 'truenegs_jax[torch]'. Or load the model with"
-    " transformers on a machine that trusts the file, write it with"
-    f" save_pretrained('FOLDER') as {WEIGHTS}, copy the vocabulary there, and"
+    f" {MIN_TORCH[0]}.{MIN_TORCH[1]} or later reads only its tensors"
+    f" (installed: {version})",
+    "Install it: pip install 'truenegs_jax[torch]'. If you trust the file, you"
+    " can also load it with transformers, write it as"
+    f" {WEIGHTS} with save_pretrained('FOLDER'), copy the vocabulary there, and"
     " pass --config.init=FOLDER.",
   )
 
@@ -314,6 +314,7 @@ def _parse_json(text: bytes) -> Any:
 
 def _quote(names: Iterable[str]) -> str:
   """Quotes at most 50 names for a message and cuts long ones."""
-  names = sorted(names)
-  more = [f"and {len(names) - 50} more"] if len(names) > 50 else []
-  return ", ".join([repr(name[:MAX_NAME]) for name in names[:50]] + more)
+  quoted = [repr(name[:MAX_NAME]) for name in sorted(names)]
+  if len(quoted) > 50:
+    quoted[50:] = [f"and {len(quoted) - 50} more"]
+  return ", ".join(quoted)

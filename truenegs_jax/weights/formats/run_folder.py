@@ -29,10 +29,8 @@ def open_networks(
       `saved_model.read_saved_model`.
   """
   with saved_model.open_run(workdir) as checkpoints:
-    newest = checkpoints.steps()[-1]
-    saved = saved_model.read_saved_model(
-      checkpoints, newest if step is None else step
-    )
+    step = checkpoints.steps()[-1] if step is None else step
+    saved = saved_model.read_saved_model(checkpoints, step)
   model, tokenizer = saved.model, saved.tokenizer
   all_shapes = pretrain.param_shapes(model)
 
