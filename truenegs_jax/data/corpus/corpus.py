@@ -156,17 +156,13 @@ class Corpus:
   def _read(self, meter: Meter) -> Iterator[Document]:
     """Reads one part after another."""
     for part in self.parts[1:]:  # an empty part fails now, not hours later
-      if next(part.read(self._new_state()), None) is None:
-        raise DataError(_no_document(part))
+      next(_read_part(part, self._new_state()))
     sizes = [part.num_bytes for part in self.parts]
     for index, part in enumerate(self.parts):
       state = self._new_state(meter)
-      number = -1
-      for number, text in enumerate(part.read(state)):
+      for number, text in enumerate(_read_part(part, state)):
         meter.fraction_read = _total_fraction(sizes, index, state.fraction_read)
         yield Document(text, index, number, 0)
-      if number < 0:
-        raise DataError(_no_document(part))
 
   def _read_mixture(self, meter: Meter) -> Iterator[Document]:
     """Always reads the part that is furthest behind its share of the text."""
@@ -186,8 +182,8 @@ class Corpus:
         for i, state in enumerate(states)
       ]
       known = [fraction for fraction in fractions if fraction is not None]
-      is_known = len(known) == len(fractions)
-      meter.fraction_read = choose(known) if is_known else None
+      all_known = len(known) == len(fractions)
+      meter.fraction_read = choose(known) if all_known else None
       yield document  # `read` now counts its bytes
       if is_last and self.stopping == "first":
         return
@@ -197,16 +193,13 @@ class Corpus:
   def _repeat(
     self, index: int, state: ReadState
   ) -> Iterator[tuple[Document, bool]]:
-    """Reads a part forever; also yields if a document is a pass's last one."""
-    part = self.parts[index]
+    """Reads a part forever; yields also whether a document ends a pass."""
     for repeat in itertools.count():
-      texts = part.read(state)
-      text, number = next(texts, None), 0
-      if text is None:
-        raise DataError(_no_document(part))
-      while text is not None:
-        following = next(texts, None)
-        yield Document(text, index, number, repeat), following is None
+      texts = _read_part(self.parts[index], state)
+      text, number = next(texts), 0
+      while text:
+        following = next(texts, "")
+        yield Document(text, index, number, repeat), not following
         text, number = following, number + 1
       state = self._new_state()  # later passes do not count oddities again
 
@@ -215,17 +208,23 @@ class Corpus:
     return ReadState(self.errors, oddities, REPLACE_HINT)
 
 
-def _no_document(part: Part) -> str:
-  return (
-    f"{part.name!r}: no document, because every line or record is blank. Add"
-    " text, or remove this part from data.sources."
-  )
+def _read_part(part: Part, state: ReadState) -> Iterator[str]:
+  """Yields the texts of a part, at least one."""
+  texts = part.read(state)
+  first = next(texts, None)
+  if first is None:
+    raise DataError(
+      f"{part.name!r}: no document, because every line or record is blank. Add"
+      " text, or remove this part from data.sources."
+    )
+  yield first
+  yield from texts
 
 
 def _total_fraction(
   sizes: list[int | None], index: int, fraction: float | None
 ) -> float | None:
-  """Returns the fraction of all parts when `fraction` of one is read."""
+  """Returns the fraction of all parts after `fraction` of the part `index`."""
   if len(sizes) == 1:
     return fraction
   known = [size for size in sizes if size is not None]

@@ -30,9 +30,15 @@ COMPRESSIONS = {
 }
 # Bytes 1 to 3 of a zst file that begins with a frame to skip (RFC 8878, 3.1.2).
 SKIPPABLE = b"\x2a\x4d\x18"
-XZ_MEMORY = 2**28  # bytes; the highest preset takes a quarter of it
+# For the formats of Python's standard library; pyarrow decompresses .zst.
+NEW_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+  ".bz2": bz2.BZ2Decompressor,
+  ".gz": functools.partial(zlib.decompressobj, wbits=31),
+  # Bytes; the highest preset takes a quarter of them.
+  ".xz": functools.partial(lzma.LZMADecompressor, memlimit=2**28),
+}
 
-# As text these would give noise that a lenient reader takes for words.
+# Refused: read as text, their bytes or tags would become words.
 ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz", ".lz4", ".lzma")
 MARKUP = (".xml", ".html", ".htm", ".pdf", ".docx", ".epub", ".rtf", ".warc")
 HEAD_BYTES = 4096
@@ -57,16 +63,13 @@ class File(NamedTuple):
 
 
 def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
-  """Finds the files of a path, a folder or a glob, in order.
+  """Finds the files of a path, a folder or a glob, sorted; none if none match.
 
   Args:
     where: a file or a glob, for files of any format; or a folder, for the files
       of known formats in it and its subfolders, without hidden ones.
     suffixes: the known formats, such as ".txt"; the suffix of a compression may
       follow.
-
-  Returns:
-    The files; empty if none matches.
 
   Raises:
     DataError: a folder has no such file, or a file cannot be read.
@@ -93,11 +96,11 @@ def find_existing(
   Args:
     or_compressed: also try the path with the suffix of each compression.
   """
+  suffixes = ("", *COMPRESSIONS) if or_compressed else ("",)
   try:
     path = pathlib.Path(where).expanduser()
-    suffixes = ["", *(COMPRESSIONS if or_compressed else ())]
-    paths = [pathlib.Path(f"{path}{suffix}") for suffix in suffixes]
-    return next(filter(pathlib.Path.exists, paths), None)
+    paths = (pathlib.Path(f"{path}{suffix}") for suffix in suffixes)
+    return next((path for path in paths if path.exists()), None)
   except (OSError, RuntimeError, ValueError):  # too long, "~nobody", "\0"
     return None
 
@@ -110,9 +113,8 @@ def stat_file(path: pathlib.Path) -> File:
     OSError: the file is not accessible.
   """
   if path.is_symlink() and not path.exists():
-    raise DataError(
-      f"{path}: a link to '{os.readlink(path)}', which is missing."
-    )
+    target = os.readlink(path)
+    raise DataError(f"{path}: a link to '{target}', which is missing.")
   if path.is_dir():
     raise DataError(f"{path}: a folder. Choose a file in it.")
   if not path.is_file():
@@ -140,8 +142,8 @@ def files_identity(files: list[File]) -> list[list[Any]]:
   they do not count.
   """
   identity = [[file.path.name, file.size, file.mtime_ns] for file in files]
-  # Files of two languages may have equal names, sizes and, after some unpacking
-  # tools, time 0: their first bytes differ.
+  # Files of two languages may have equal names and sizes, and time 0 from some
+  # unpacking tools. Their first bytes differ.
   for entry, file in zip(identity[:MAX_HEADS], files, strict=False):
     with open_file(file) as raw:
       entry.append(zlib.crc32(raw.read(HEAD_BYTES)))
@@ -222,13 +224,8 @@ def _decompress(raw: BinaryIO, compression: str, size: int) -> Iterator[bytes]:
   Raises:
     EOFError, OSError, zlib.error, lzma.LZMAError: damaged or cut off.
   """
-  if compression == ".gz":
-    return _read_streams(raw, size, lambda: zlib.decompressobj(wbits=31))
-  if compression == ".xz":
-    new = functools.partial(lzma.LZMADecompressor, memlimit=XZ_MEMORY)
-    return _read_streams(raw, size, new)
-  if compression == ".bz2":
-    return _read_streams(raw, size, bz2.BZ2Decompressor)
+  if compression in NEW_DECOMPRESSORS:
+    return _read_streams(raw, NEW_DECOMPRESSORS[compression], size)
   if compression == ".zst":
     import pyarrow  # takes a quarter of a second
 
@@ -240,28 +237,32 @@ def _decompress(raw: BinaryIO, compression: str, size: int) -> Iterator[bytes]:
 
 
 def _read_streams(
-  raw: BinaryIO, size: int, new_decompressor: Callable[[], Any]
+  raw: BinaryIO, new_decompressor: Callable[[], Any], size: int
 ) -> Iterator[bytes]:
-  """Decompresses a file of one or several streams."""
-  # LZMAFile and BZ2File ignore garbage after the first stream, and
-  # gzip.GzipFile reads 8 KB at a time.
+  """Decompresses the streams of a file, of which a format may allow several.
+
+  LZMAFile and BZ2File ignore garbage after the first stream, and gzip.GzipFile
+  reads 8 KB at a time.
+  """
   data = raw.read(size)
   while data:
     decompressor = new_decompressor()
     while not decompressor.eof:
-      has_input = data or not getattr(decompressor, "needs_input", True)
-      data = data if has_input else raw.read(size)
+      # At its size limit, zlib returns the rest of its input, which the others
+      # keep: they then need no input.
+      is_empty = not data and getattr(decompressor, "needs_input", True)
+      if is_empty:
+        data = raw.read(size)
       block = decompressor.decompress(data, size)
       if block:
         yield block
-      elif not has_input and not data:
+      elif is_empty and not data:
         raise EOFError("the end of the stream is missing")
       data = getattr(decompressor, "unconsumed_tail", b"")
-    data = decompressor.unused_data
     # The formats allow zeros between and after the streams.
-    while not data.strip(b"\0") and (more := raw.read(size)):
-      data = more
-    data = data.lstrip(b"\0")
+    data = decompressor.unused_data.lstrip(b"\0")
+    while not data and (more := raw.read(size)):
+      data = more.lstrip(b"\0")
 
 
 def _walk(
@@ -273,10 +274,11 @@ def _walk(
   paths, seen = [], set()
   for name, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
     status = os.stat(name)
-    if (status.st_dev, status.st_ino) in seen:  # links may form a circle
+    folder_id = status.st_dev, status.st_ino
+    if folder_id in seen:  # links may form a circle
       folders.clear()
       continue
-    seen.add((status.st_dev, status.st_ino))
+    seen.add(folder_id)
     # Editors and archives leave hidden files ("._a.txt").
     folders[:] = sorted(f for f in folders if not f.startswith("."))
     paths += [
@@ -303,10 +305,10 @@ def _glob(pattern: pathlib.Path) -> list[pathlib.Path]:
 
 def _suffixes(name: str) -> tuple[str, str]:
   """Returns the suffixes of format and compression; "" for none."""
-  suffixes = [suffix.lower() for suffix in pathlib.PurePath(name).suffixes[-2:]]
-  is_compressed = suffixes and suffixes[-1] in COMPRESSIONS
-  compression = suffixes.pop() if is_compressed else ""
-  return suffixes[-1] if suffixes else "", compression
+  path = pathlib.PurePath(name.lower())
+  if path.suffix in COMPRESSIONS:
+    return pathlib.PurePath(path.stem).suffix, path.suffix
+  return path.suffix, ""
 
 
 def _check_unchanged(file: File, raw: BinaryIO) -> None:
@@ -319,7 +321,7 @@ def _check_unchanged(file: File, raw: BinaryIO) -> None:
 
 
 def _check_compression(file: File, head: bytes) -> None:
-  matches = (s for s, magic in COMPRESSIONS.items() if head.startswith(magic))
+  matches = (s for s, start in COMPRESSIONS.items() if head.startswith(start))
   detected = ".zst" if head[1:4] == SKIPPABLE else next(matches, "")
   if file.compression and head and file.compression != detected:
     raise DataError(

@@ -22,16 +22,7 @@ from truenegs_jax.data.corpus.read_state import EMPTY_FILES, ReadState
 from truenegs_jax.data.corpus.sources import SOURCES, formats
 from truenegs_jax.runtime.errors import InputError, UnavailableError, one_of
 
-OPTIONS = (
-  "weight",
-  "document",
-  "format",
-  "column",
-  "split",
-  "config",
-  "revision",
-  "streaming",
-)
+OPTIONS = ("weight", *SOURCES["hf"].options, "format")
 HUB = "hf:"
 LAST_OPTION = re.compile(r"(?:^|\s)(\w+)=(\S*)$")
 LIKE_AN_OPTION = re.compile(r"(?:^|\s)(\w+)=\S*(?=\s|$)")
@@ -70,7 +61,7 @@ def open_corpus(
   """
   one_of("data.errors", errors, ERRORS)
   one_of("data.stopping", stopping, STOPPING)
-  part_specs = parse_spec(spec, key=key)
+  part_specs = _parse_spec(spec, key)
   weights = [part.weight for part in part_specs if part.weight is not None]
   if weights and len(weights) < len(part_specs):
     without = next(part.where for part in part_specs if part.weight is None)
@@ -80,7 +71,7 @@ def open_corpus(
     )
   # Normalized, so that weights 3 and 1 are the same mixture as 6 and 2.
   shares = tuple(weight / sum(weights) for weight in weights)
-  parts = tuple(open_part(part, resources) for part in part_specs)
+  parts = tuple(_open_part(part, resources) for part in part_specs)
   _check_overlap(parts, key)
   return Corpus(parts, shares if len(shares) > 1 else (), errors, stopping)
 
@@ -91,7 +82,7 @@ def named_sources(spec: str, *, key: str = "data.sources") -> set[str]:
   Raises:
     InputError: the spec has a mistake.
   """
-  return {part.source for part in parse_spec(spec, key=key)} - {"", "hf"}
+  return {part.source for part in _parse_spec(spec, key)} - {"", "hf"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,17 +103,13 @@ class PartSpec:
   options: dict[str, str]
   key: str = "data.sources"
 
-  def error(self, message: str) -> InputError:
-    """Returns an error whose message begins with the key and this part."""
-    return _part_error(self.key, self.where, message)
+  @property
+  def subject(self) -> str:
+    """The beginning of a message about this part."""
+    return f"{self.key}: part {self.where!r}"
 
 
-def parse_spec(spec: str, *, key: str = "data.sources") -> list[PartSpec]:
-  """Parses the parts of a spec.
-
-  Raises:
-    InputError: a part is empty, or an option is repeated or impossible.
-  """
+def _parse_spec(spec: str, key: str) -> list[PartSpec]:
   part_specs = []
   for number, text in enumerate(spec.split(","), start=1):
     if not text.strip():
@@ -135,34 +122,37 @@ def parse_spec(spec: str, *, key: str = "data.sources") -> list[PartSpec]:
 
 
 def _parse_part(text: str, key: str) -> PartSpec:
-  where, options = text, {}
+  """Separates a part from its options, which it checks."""
+  where, options, subject = text, {}, f"{key}: part {text!r}"
   while (match := LAST_OPTION.search(where)) and match[1] in OPTIONS:
     if os.path.lexists(os.path.expanduser(where)):
       break  # the path itself ends like an option
     option, value = match.groups()
     if option in options:
-      raise _part_error(key, text, f"{option}= is set twice.")
+      raise InputError(f"{subject}: {option}= is set twice.")
     if not value:
-      raise _part_error(key, text, f"{option}= has no value.")
+      raise InputError(f"{subject}: {option}= has no value.")
     options[option] = value
     where = where[: match.start()].rstrip()
   if where in ("", HUB):
-    raise _part_error(key, text, "no name or path before the options.")
+    raise InputError(f"{subject}: no name or path before the options.")
   for option, choices in (
     ("document", documents.RULES),
     ("streaming", ("true", "false")),
-    ("format", tuple(sorted(set(formats().values())))),
+    ("format", sorted(set(formats().values()))),
   ):
-    value = options.get(option, choices[0])
-    if value not in choices:
-      message = f"{option}={value} is unknown. Choose {', '.join(choices)}."
-      raise _part_error(key, text, message)
+    if option in options:
+      one_of(f"{subject}: {option}", options[option], choices)
   weight = None
-  if "weight" in options:
-    weight = _parse_weight(value := options.pop("weight"))
-    if weight is None:
-      message = f"weight={value}. Set a number above 0, such as 2.5."
-      raise _part_error(key, text, message)
+  if value := options.pop("weight", ""):
+    try:
+      weight = float(value)
+    except ValueError:
+      weight = math.nan
+    if not 0 < weight < math.inf:
+      raise InputError(
+        f"{subject}: weight={value!r} is not a number above 0, such as 2.5."
+      )
   source = ""
   if where.startswith(HUB):
     source = "hf"
@@ -171,63 +161,47 @@ def _parse_part(text: str, key: str) -> PartSpec:
   return PartSpec(where, source, weight, options, key)
 
 
-def _parse_weight(value: str) -> float | None:
-  try:
-    weight = float(value)
-  except ValueError:
-    return None
-  return weight if 0 < weight < math.inf else None
+def _check_misplaced_options(part_spec: PartSpec) -> None:
+  """Refuses a missing path or name that seems to hold options."""
+  names = LIKE_AN_OPTION.findall(part_spec.where)
+  if names:
+    unknown = next((name for name in names if name not in OPTIONS), names[0])
+    raise InputError(
+      f"{part_spec.subject}: no such file or data set, and {unknown}= is not an"
+      " option at this place. The options, which come last, are"
+      f" {', '.join(OPTIONS)}."
+    )
 
 
-def _part_error(key: str, part: str, message: str) -> InputError:
-  return InputError(f"{key}: part {part!r}: {message}")
-
-
-def _missing_error(part_spec: PartSpec) -> InputError | None:
-  """Returns the error of a missing path that seems to hold options."""
-  names = [match[1] for match in LIKE_AN_OPTION.finditer(part_spec.where)]
-  if not names:
-    return None
-  unknown = next((name for name in names if name not in OPTIONS), names[0])
-  return part_spec.error(
-    f"no such file or data set, and {unknown}= is not an option at this place."
-    f" The options, which come last, are {', '.join(OPTIONS)}."
-  )
-
-
-def open_part(part_spec: PartSpec, resources: Mapping[str, Any]) -> Part:
-  """Finds the text of a part, and reads the first record of its files.
-
-  Raises:
-    InputError: an option does not apply, or a resource is missing.
-    DataError: the text is missing, or has no such column or split.
-  """
+def _open_part(part_spec: PartSpec, resources: Mapping[str, Any]) -> Part:
   if not part_spec.source:
     return _open_files(part_spec)
   if part_spec.source != "hf":
     return _open_named(part_spec, resources)
   _check_options(part_spec, SOURCES["hf"].options)
-  name = part_spec.where.removeprefix(HUB)
-  if not hub_datasets.is_folder(name) and (error := _missing_error(part_spec)):
-    raise error
-  options = dict(part_spec.options)
+  name, options = part_spec.where.removeprefix(HUB), dict(part_spec.options)
+  if not hub_datasets.is_folder(name):
+    _check_misplaced_options(part_spec)
   options.pop("document", None)
   streaming = options.pop("streaming", "") == "true"
   dataset = hub_datasets.open_dataset(name, streaming=streaming, **options)
-  part = _open_named(part_spec, {"dataset": dataset})
-  return dataclasses.replace(part, is_local=dataset.is_local())
+  is_local = dataset.is_local()
+  return _open_named(part_spec, {"dataset": dataset}, is_local=is_local)
 
 
 def _check_options(part_spec: PartSpec, allowed: Collection[str]) -> None:
   for option in part_spec.options:
     if option not in allowed:
       known = [name for name in OPTIONS if name == "weight" or name in allowed]
-      raise part_spec.error(
-        f"{option}= does not apply. The options are {', '.join(known)}."
+      raise InputError(
+        f"{part_spec.subject}: {option}= does not apply. The options are"
+        f" {', '.join(known)}."
       )
 
 
-def _open_named(part_spec: PartSpec, resources: Mapping[str, Any]) -> Part:
+def _open_named(
+  part_spec: PartSpec, resources: Mapping[str, Any], *, is_local: bool = True
+) -> Part:
   source = SOURCES[part_spec.source]
   _check_options(part_spec, source.options)
   names = set(inspect.signature(source.read).parameters) - {"state"}
@@ -239,8 +213,9 @@ def _open_named(part_spec: PartSpec, resources: Mapping[str, Any]) -> Part:
   arguments = {name: resources[name] for name in names}
   rule = part_spec.options.get("document", source.document)
   if rule == "file":
-    raise part_spec.error(
-      "document=file does not apply to records. Choose block or record."
+    raise InputError(
+      f"{part_spec.subject}: document=file does not apply to records. Choose"
+      " block or record."
     )
 
   def identity() -> dict[str, Any]:
@@ -248,7 +223,7 @@ def _open_named(part_spec: PartSpec, resources: Mapping[str, Any]) -> Part:
     return result | ({"document": rule} if "document" in source.options else {})
 
   def read(state: ReadState) -> Iterator[str]:
-    state.where, state.unit, state.number = part_spec.where, "record", 0
+    state.where, state.unit = part_spec.where, "record"
     values = source.read(state=state, **arguments)
     return documents.from_records(values, rule, state)
 
@@ -257,6 +232,7 @@ def _open_named(part_spec: PartSpec, resources: Mapping[str, Any]) -> Part:
     read,
     identity,
     source.num_bytes(**arguments),
+    is_local,
     is_repairable="document" in source.options,
   )
 
@@ -265,16 +241,15 @@ def _open_files(part_spec: PartSpec) -> Part:
   suffixes = formats()
   files = find_files(part_spec.where, suffixes=suffixes)
   if not files:
-    if error := _missing_error(part_spec):
-      raise error
+    _check_misplaced_options(part_spec)
     named = sorted(name for name in SOURCES if not SOURCES[name].suffixes)
     raise UnavailableError(
       f"{part_spec.key}: {part_spec.where!r} is not a file, a folder or a glob"
       f" with a match. Named sources: {', '.join(named)} (hf as hf:NAME)."
     )
   _check_not_saved(part_spec, files)
-  fixed = part_spec.options.get("format")
-  with_formats = [(f, fixed or suffixes.get(f.suffix, "text")) for f in files]
+  chosen = part_spec.options.get("format")
+  with_formats = [(f, chosen or suffixes.get(f.suffix, "text")) for f in files]
   first_files = {name: file for file, name in reversed(with_formats)}
   options = [option for name in first_files for option in SOURCES[name].options]
   _check_options(part_spec, ["document", "format", *options])
@@ -310,7 +285,7 @@ def _check_not_saved(part_spec: PartSpec, files: list[File]) -> None:
 
 
 def _read_first_record(format_name: str, file: File, column: str) -> None:
-  """Raises errors that would stop reading at its start, as a missing column."""
+  """Raises the errors of its start, such as a missing column."""
   if format_name == "parquet" and file.compression:
     return  # would decompress all of it
   state = ReadState("replace", where=str(file.path))
