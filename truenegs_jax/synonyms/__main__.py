@@ -53,30 +53,30 @@ def run(values: flags.FlagValues, console: Console) -> None:
   texts = filter(None, values.compare.split(";"))
   others = [_parse(text, "--compare") for text in texts]
   tokenizer = load_tokenizer(values.vocab, lowercase=values.lowercase)
+  tokens, folder = tokenizer.vocab, values.wordnet_dir
   for each in (expression, *others):
-    sources.check_sources(each, wordnet_dir=values.wordnet_dir)
-  find_pairs = functools.partial(
-    sources.find_pairs, tokens=tokenizer.vocab, wordnet_dir=values.wordnet_dir
-  )
-  build = functools.partial(_build, values, tokenizer.vocab)
+    sources.check_sources(each, wordnet_dir=folder)
   start = time.perf_counter()
-  pairs = list(find_pairs(expression))
-  built = build(expression, pairs)
+  pairs = list(sources.find_pairs(expression, tokens, wordnet_dir=folder))
+  built = _build(values, tokens, expression, pairs)
   secs = time.perf_counter() - start
-  console.print(render_summary(built, tokenizer.vocab, secs))
+  console.print(render_summary(built, tokens, secs))
   if values.output:
     table.save_table(built, values.output)
     console.print(f"saved as '{values.output}'", soft_wrap=True)
   if values.word:
     symmetric = None
     if not built.options.get("symmetric") and not _is_saved(values, expression):
-      symmetric = build(expression, pairs, symmetric=True)
+      symmetric = _build(values, tokens, expression, pairs, symmetric=True)
     stops = _excluded_stop_words(values, built)
     console.print(render_lists(built, symmetric, tokenizer, values.word, stops))
   if others:
-    tables = [built, *(build(each, find_pairs(each)) for each in others)]
+    tables = [built]
+    for each in others:
+      other = sources.find_pairs(each, tokens, wordnet_dir=folder)
+      tables.append(_build(values, tokens, each, other))
     console.print(render_overlaps(tables))
-    console.print(render_examples(tables, tokenizer.vocab))
+    console.print(render_examples(tables, tokens))
 
 
 def render_summary(
@@ -107,8 +107,8 @@ def render_summary(
   grid = Table(box=None, show_header=False, pad_edge=False)
   grid.add_column(style="bold", no_wrap=True)
   grid.add_column(overflow="fold")
-  for line in lines.items():
-    grid.add_row(*line)
+  for name, text in lines.items():
+    grid.add_row(name, text)
   return grid
 
 
@@ -210,7 +210,7 @@ def _build(
   pairs: sources.Pairs,
   **changes: bool,
 ) -> SynonymTable:
-  """Builds the table of pairs, or loads a saved table that is unchanged."""
+  """Builds the table of pairs, or loads a saved table for unchanged use."""
   if _is_saved(values, expression):
     path = sources.resolve_options(expression.sources[0])["path"]
     return table.load_table(str(path), tokens)

@@ -29,14 +29,11 @@ def select_pairs(
   """Yields the pairs of a file of which both words are in a vocabulary.
 
   An entry of the file matches the word that it equals as written or in lower
-  case. Phrases match nothing. Words that differ only in case are no pair.
-
-  Yields:
-    (word, synonym), in the order of `words`, synonyms sorted.
+  case. Phrases match nothing. Words that differ only in case are no pair. The
+  order is that of `words`, synonyms sorted.
 
   Raises:
-    DataError: at the call, the file has no pair; later, no pair is left, or
-      see `pairs`.
+    DataError: at the call, the file has no pair; later, no pair is left.
   """
   pairs = iter(pairs)
   first = next(pairs, None)
@@ -91,15 +88,13 @@ def read_omw(file: File, *, pos: str) -> Pairs:
   Lines are `00001740-n<TAB>fra:lemma<TAB>word`, with or without the language.
   Lines of definitions and examples, and comments (`#`), are skipped.
 
-  Args:
-    file: such as wn-data-fra.tab.
-    pos: parts of speech of the synsets, see `wordnet.parse_parts_of_speech`.
+  `pos` has the parts of speech, see `wordnet.parse_parts_of_speech`.
 
   Raises:
     DataError: the file is damaged or of another format, with the line.
   """
   synsets: dict[str, list[str]] = {}
-  for number, line in _lines(file):
+  for number, line in _filled_lines(file):
     if line.startswith("#"):
       continue
     synset, *columns = line.split("\t")
@@ -117,30 +112,37 @@ def read_omw(file: File, *, pos: str) -> Pairs:
     yield from itertools.permutations(names, 2)
 
 
-def _lines(file: File) -> Iterator[tuple[int, str]]:
-  """Yields the number and text of each line that is not blank."""
+def numbered_lines(file: File) -> Iterator[tuple[int, str]]:
+  """Yields the number, from 1, and the text of each line."""
   runs = read_text(file, ReadState(), records=True)
+  # splitlines would also split at characters such as U+0085 and U+2028.
   lines = itertools.chain.from_iterable(run[:-1].split("\n") for run in runs)
-  for number, line in enumerate(lines, 1):
-    if line.strip():
-      yield number, line
+  return enumerate(lines, 1)
+
+
+def _filled_lines(file: File) -> Iterator[tuple[int, str]]:
+  return (item for item in numbered_lines(file) if item[1].strip())
 
 
 def _columns(file: File) -> Pairs:
   separator = ""
-  for number, line in _lines(file):
+  for number, line in _filled_lines(file):
     if not separator:  # the first line decides the format
       separator = next((x for x in (PPDB, "\t") if x in line), " ")
-    columns = line.split(PPDB if separator == PPDB else "\t")
-    words = columns[1:3] if separator == PPDB else columns
-    if len(words) != (1 if separator == " " else 2):
-      raise DataError(
-        f"{file.path}:{number}: {len(columns)} columns. On every line, write"
-        " either a word, a tab and a synonym; or a word and its synonyms,"
-        " separated by spaces; or PPDB's '[NN] ||| word ||| synonym ||| ...'."
-      )
-    word, *synonyms = line.split(" ") if separator == " " else words
-    yield from ((word, synonym) for synonym in synonyms)
+    match line.split(PPDB if separator == PPDB else "\t"):
+      case [_, word, synonym, *_] if separator == PPDB:
+        yield word, synonym
+      case [word, synonym] if separator == "\t":
+        yield word, synonym
+      case [text] if separator == " ":
+        word, *synonyms = text.split(" ")
+        yield from ((word, synonym) for synonym in synonyms)
+      case columns:
+        raise DataError(
+          f"{file.path}:{number}: {len(columns)} columns. On every line, write"
+          " either a word, a tab and a synonym; or a word and its synonyms,"
+          " separated by spaces; or PPDB's '[NN] ||| word ||| synonym ||| ...'."
+        )
 
 
 def _json(file: File) -> Pairs:
@@ -157,7 +159,7 @@ def _json(file: File) -> Pairs:
 
 
 def _json_lines(file: File) -> Pairs:
-  for number, line in _lines(file):
+  for number, line in _filled_lines(file):
     entry = _decode(line, file, number)
     if isinstance(entry, dict):
       entry = [entry.get("word"), entry.get("synonyms")]

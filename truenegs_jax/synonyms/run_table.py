@@ -14,8 +14,7 @@ from truenegs_jax.runtime.files import short_sha256
 from truenegs_jax.synonyms import sources as sources_lib
 from truenegs_jax.synonyms import stop_words, table, wordnet
 
-# Options of a table as negatives.* and `SynonymTable.options` name them.
-OPTIONS = ("keep_stop_words", "symmetric", "include_self")
+SWITCHES = ("keep_stop_words", "symmetric", "include_self")
 
 # Part of the name in the cache. Increase it when the code of a source changes
 # so that it yields other pairs from the same files.
@@ -48,13 +47,13 @@ class TableRequest:
     return sources_lib.parse_expression(self.sources, key=self.key)
 
   @property
-  def options(self) -> dict[str, Any]:
-    """The switches of the table, named as in `SynonymTable.options`."""
-    return {name: getattr(self, name) for name in OPTIONS}
+  def switches(self) -> dict[str, Any]:
+    """The switches, named as in `SynonymTable.options`."""
+    return {name: getattr(self, name) for name in SWITCHES}
 
 
 def check_request(request: TableRequest) -> None:
-  """Checks a request without building the table.
+  """Checks sources and stop words without building the table.
 
   Raises:
     InputError, DataError: see `sources.check_sources` and `stop_words.load`.
@@ -96,15 +95,14 @@ def find_or_build(
   cached = cache.folder() / "synonyms" / _cache_name(request, tokens)
   if loaded := _load(cached, request, tokens, console):
     return loaded
+  folder = request.wordnet_dir
   with console.status("looking up synonyms ..."):
     built = table.build_table(
-      sources_lib.find_pairs(
-        expression, tokens, wordnet_dir=request.wordnet_dir
-      ),
+      sources_lib.find_pairs(expression, tokens, wordnet_dir=folder),
       tokens,
       source=expression.identity,
       stop_words=stop_words.load(request.stop_words),
-      **request.options,
+      **request.switches,
     )
   table.save_table(built, cached)
   return built
@@ -124,15 +122,15 @@ def _load(
   except errors.DataError as e:
     console.print(f"warning: not used: {e}", soft_wrap=True)
     return None
-  options = request.options
-  # A resumed run may have lost its file of stop words: they are not compared.
+  options = request.switches
   words_file = os.path.expanduser(request.stop_words)
+  # Not compared if a resumed run has lost its file of stop words.
   if not words_file or os.path.exists(words_file):
     words = stop_words.load(request.stop_words)
     options["stop_words"] = stop_words.fingerprint(words)
-  if loaded.source != request.expression.identity:
-    return None
-  return loaded if options.items() <= loaded.options.items() else None
+  fits = options.items() <= loaded.options.items()
+  fits &= loaded.source == request.expression.identity
+  return loaded if fits else None
 
 
 def _cache_name(request: TableRequest, tokens: Sequence[str]) -> str:
@@ -141,7 +139,7 @@ def _cache_name(request: TableRequest, tokens: Sequence[str]) -> str:
   dependencies = [
     RECIPE,
     expression.identity,
-    list(request.options.values()),
+    list(request.switches.values()),
     sorted(stop_words.load(request.stop_words)),
     [_file_state(file) for file in _source_files(request)],
   ]

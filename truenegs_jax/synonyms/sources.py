@@ -97,12 +97,11 @@ def vectors(
   The paper's footnote 9 uses the 10 nearest by GloVe 6B with 50 dimensions. For
   arguments, order and errors see `word_vectors.find_neighbours`.
   """
-  file = find_file(
-    path,
+  content = (
     "a file of word vectors, such as glove.6B.50d.txt from glove.6B.zip of"
-    " https://nlp.stanford.edu/projects/glove",
+    " https://nlp.stanford.edu/projects/glove"
   )
-  words = filter(is_word, tokens)
+  file, words = _find_file(path, content), filter(is_word, tokens)
   return find_neighbours(words, file, top=top, threshold=threshold, among=among)
 
 
@@ -111,7 +110,7 @@ def pairs(tokens: Sequence[str], *, path: str) -> Pairs:
 
   For formats, order and errors see `lexicons.read_pairs`.
   """
-  file = find_file(path, "a file with lines such as `word<TAB>synonym`")
+  file = _find_file(path, "a file with lines such as `word<TAB>synonym`")
   words = filter(is_word, tokens)
   return lexicons.select_pairs(words, lexicons.read_pairs(file), file)
 
@@ -123,11 +122,8 @@ def omw(tokens: Sequence[str], *, path: str, pos: str = "nvar") -> Pairs:
   source `wordnet`.
   """
   pos = wordnet_lib.parse_parts_of_speech(pos)
-  file = find_file(
-    path,
-    "a file of the Open Multilingual WordNet, such as wn-data-fra.tab from"
-    " https://omwn.org",
-  )
+  content = "a file of the Open Multilingual WordNet, such as wn-data-fra.tab"
+  file = _find_file(path, f"{content} from https://omwn.org")
   words = filter(is_word, tokens)
   return lexicons.select_pairs(words, lexicons.read_omw(file, pos=pos), file)
 
@@ -139,9 +135,10 @@ def saved_table(tokens: Sequence[str], *, path: str) -> Pairs:
     InputError: there is no such file.
     DataError: see `load_table`; without tokens, any vocabulary is accepted.
   """
-  find_file(path, "a table saved by `python -m truenegs_jax.synonyms --output`")
+  content = "a table saved by `python -m truenegs_jax.synonyms --output`"
+  _find_file(path, content)
   if not tokens:
-    table.check_file(path)
+    table.read_file(path)
     return iter(())
   keys = table.load_table(path, tokens).keys_Q.tolist()
   ids = (divmod(key, len(tokens)) for key in keys)
@@ -157,15 +154,8 @@ SOURCES: dict[str, Callable[..., Pairs]] = {
 }
 
 
-def find_file(path: str, content: str) -> File:
-  """Returns the file of an option `path`.
-
-  The error tells users to set the option to `content`.
-
-  Raises:
-    InputError: there is no such file.
-    DataError: its type cannot be read, see `files.stat_file`.
-  """
+def _find_file(path: str, content: str) -> File:
+  """Returns the file of an option `path`; `content` is for the error."""
   location = os.path.expanduser(path)
   if not os.path.isfile(location):
     raise InputError(
@@ -176,7 +166,7 @@ def find_file(path: str, content: str) -> File:
 
 @dataclasses.dataclass(frozen=True)
 class SynonymSource:
-  """A source of an expression: its name in SOURCES and the options set."""
+  """A source in an expression: its name and the options that are set."""
 
   name: str
   options: Mapping[str, Value]
@@ -218,12 +208,9 @@ class Expression:
   def identity(self) -> str:
     """The expression in canonical form, with file names instead of paths."""
     if self.model:
-      return _format_source("model", vars(self.model))
-    operands = []
-    for group in self.union:
-      texts = [_format_source(source.name, source.options) for source in group]
-      operands.append(" & ".join(texts))
-    return " | ".join(operands)
+      return _format_source(SynonymSource("model", vars(self.model)))
+    groups = [" & ".join(map(_format_source, group)) for group in self.union]
+    return " | ".join(groups)
 
   @property
   def sources(self) -> tuple[SynonymSource, ...]:
@@ -236,9 +223,7 @@ def parse_expression(
 ) -> Expression:
   """Parses an expression without reading files.
 
-  Args:
-    text: the expression.
-    key: its config key or flag, for errors.
+  Errors name `key`, the config key or flag of the expression.
 
   Raises:
     InputError: the expression has an empty part or brackets; a source or option
@@ -252,15 +237,15 @@ def parse_expression(
     for group in text.split("|")
   )
   expression = Expression(union)
-  models = [s for s in expression.sources if s.name == "model"]
-  if not models:
+  first, *others = expression.sources
+  if "model" not in {source.name for source in expression.sources}:
     return expression
-  if len(expression.sources) > 1:
+  if others:
     raise InputError(
       f"{setting}: the source model changes during training and cannot be"
       " combined. Use it alone."
     )
-  options: dict[str, Any] = dict(models[0].options)
+  options: dict[str, Any] = dict(first.options)
   model = ModelTable(**options)
   if model.top < 1 or model.every < 1 or not -1 <= model.threshold <= 1:
     raise InputError(
@@ -293,9 +278,11 @@ def find_pairs(
   Raises:
     InputError, DataError: see the sources.
   """
-  options = functools.partial(resolve_options, wordnet_dir=wordnet_dir)
   for group in expression.union:
-    first, *others = (SOURCES[s.name](tokens, **options(s)) for s in group)
+    first, *others = (
+      SOURCES[s.name](tokens, **resolve_options(s, wordnet_dir=wordnet_dir))
+      for s in group
+    )
     yield from set(first).intersection(*others) if others else first
 
 
@@ -317,18 +304,19 @@ def resolve_path(path: str) -> pathlib.Path:
   """
   literal = os.path.expanduser(path)
   pattern = "[ |&?]".join(map(glob.escape, literal.split("?")))
-  exists = os.path.exists(literal)
-  matches = [literal] if exists else sorted(glob.glob(pattern))
+  matches = sorted(glob.glob(pattern))
+  if os.path.exists(literal) or not matches:
+    return pathlib.Path(literal)
   if len(matches) > 1:
     raise InputError(
       f"source of synonyms: {path!r} may be {matches[0]!r} or {matches[1]!r}."
       " Rename one of them."
     )
-  return pathlib.Path(*matches or [literal])
+  return pathlib.Path(matches[0])
 
 
 def _parse_source(part: str, setting: str) -> SynonymSource:
-  """Parses one part of the expression of `setting`, `key='expression'`."""
+  """Parses one source; errors begin with `setting`, `key='expression'`."""
   if not part.split():
     raise InputError(
       f"{setting} has an empty part. Separate sources by | or &, such as"
@@ -340,10 +328,10 @@ def _parse_source(part: str, setting: str) -> SynonymSource:
       f"{setting} has brackets, which are not supported. & binds tighter"
       " than |: write 'a & c | b & c' for '(a | b) & c'."
     )
-  if name not in (*SOURCES, "model"):
-    names = ", ".join(sorted([*SOURCES, "model"]))
+  names = sorted([*SOURCES, "model"])
+  if name not in names:
     raise InputError(
-      f"{setting}: there is no source {name!r}. Choose from {names}."
+      f"{setting}: there is no source {name!r}. Choose from {', '.join(names)}."
       f" {PATH_HINT}"
     )
   parameters = _parameters(name)
@@ -374,29 +362,26 @@ def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
 
 def _convert(word: str, kind: type, setting: str) -> Value:
   value = word.partition("=")[2]
-  if value[:1] in ("'", '"'):
+  if value.startswith(("'", '"')):
     raise InputError(f"{setting}: {word!r} has a quote. {PATH_HINT}")
-  booleans = {"true": True, "false": False}
   try:
-    converted = booleans[value] if kind is bool else kind(value)
-    if not value or kind is float and not math.isfinite(converted):
-      raise ValueError
+    if kind is bool:
+      return {"true": True, "false": False}[value]
+    converted = kind(value)
+    if value and (kind is not float or math.isfinite(converted)):
+      return converted
   except (KeyError, ValueError):
-    raise InputError(
-      f"{setting}: {word!r} is wrong. Use {KINDS[kind]}."
-    ) from None
-  return converted
+    pass
+  raise InputError(f"{setting}: {word!r} is wrong. Use {KINDS[kind]}.")
 
 
-def _format_source(name: str, options: Mapping[str, Value]) -> str:
+def _format_source(source: SynonymSource) -> str:
   """Formats a source without defaults, options in alphabetical order."""
-  words = [name]
-  for key, value in sorted(options.items()):
-    if value == _parameters(name)[key].default:
-      continue
-    if key in PATHS:
-      value = pathlib.PurePath(str(value)).name
-    elif isinstance(value, bool):
-      value = str(value).lower()
-    words.append(f"{key}={value}")
+  words, parameters = [source.name], _parameters(source.name)
+  for key, value in sorted(source.options.items()):
+    if value != parameters[key].default:
+      text = str(value).lower() if isinstance(value, bool) else str(value)
+      if key in PATHS:
+        text = pathlib.PurePath(text).name
+      words.append(f"{key}={text}")
   return " ".join(words)

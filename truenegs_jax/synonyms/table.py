@@ -36,6 +36,8 @@ from truenegs_jax.synonyms.stop_words import (
   may_have_synonyms,
 )
 
+FilePath = str | os.PathLike[str]
+
 LAYOUTS = ("auto", "bits", "ids")
 BITS_LIMIT = 512 << 20  # bytes of the largest bit matrix that "auto" chooses
 
@@ -112,7 +114,7 @@ def build_table(
     InputError: the vocabulary is empty or contains a token twice.
   """
   size = len(tokens)
-  keys_Q = np.fromiter(_pair_keys(pairs, _word_ids(tokens), size), np.int64)
+  keys_Q = np.fromiter(_pair_keys(pairs, tokens), np.int64)
   if symmetric:
     keys_Q = np.union1d(keys_Q, keys_Q % size * size + keys_Q // size)
   may_have_list_V = may_have_synonyms(
@@ -153,9 +155,8 @@ def get_synonyms(table: SynonymTable, token_id: int) -> list[int]:
   size = table.vocab_size
   if not 0 <= token_id < size:
     raise InputError(f"Token id {token_id} is not from 0 to {size - 1:,}.")
-  first, last = np.searchsorted(
-    table.keys_Q, [token_id * size, (token_id + 1) * size]
-  )
+  keys = [token_id * size, (token_id + 1) * size]
+  first, last = np.searchsorted(table.keys_Q, keys)
   return (table.keys_Q[first:last] % size).tolist()
 
 
@@ -172,9 +173,8 @@ def contains(
 
   Ids outside the vocabulary, such as -1, are in no list and have no list.
   """
-  size = table.vocab_size
-  keys_M = np.asarray(gold_M, np.int64) * size + other_M
-  exists_M = (np.asarray(other_M) >= 0) & (np.asarray(other_M) < size)
+  keys_M = gold_M.astype(np.int64) * table.vocab_size + other_M
+  exists_M = (other_M >= 0) & (other_M < table.vocab_size)
   return exists_M & np.isin(keys_M, table.keys_Q)
 
 
@@ -226,7 +226,7 @@ def vocabulary_fingerprint(tokens: Sequence[str]) -> str:
   return short_sha256("\n".join(tokens))
 
 
-def save_table(table: SynonymTable, path: str | os.PathLike[str]) -> None:
+def save_table(table: SynonymTable, path: FilePath) -> None:
   """Writes a table as `.npz`, atomically.
 
   Raises:
@@ -236,24 +236,22 @@ def save_table(table: SynonymTable, path: str | os.PathLike[str]) -> None:
   if path.exists() and not path.is_file():
     raise DiskError(f"'{path}' is not a regular file. Choose another path.")
   header = {"format": FORMAT} | {name: getattr(table, name) for name in HEADER}
-  header |= {"options": dict(table.options), "rows": table.num_rows}
-  text = np.array(json.dumps(header | {"pairs": table.num_pairs}))
+  header |= {"options": dict(table.options)}
+  header |= {"rows": table.num_rows, "pairs": table.num_pairs}
   with disk_errors(path):
     path.parent.mkdir(parents=True, exist_ok=True)
   with atomic_file(path, several_writers=True) as file:
-    np.savez_compressed(file, header=text, keys=table.keys_Q)
+    np.savez_compressed(file, header=json.dumps(header), keys=table.keys_Q)
 
 
-def load_table(
-  path: str | os.PathLike[str], tokens: Sequence[str]
-) -> SynonymTable:
+def load_table(path: FilePath, tokens: Sequence[str]) -> SynonymTable:
   """Reads a table written by `save_table` for the vocabulary `tokens`.
 
   Raises:
     DataError: the file is missing, damaged, of an unknown format, or of another
       vocabulary.
   """
-  header, keys_Q = _read(path)
+  header, keys_Q = read_file(path)
   vocabulary = vocabulary_fingerprint(tokens)
   if header["vocabulary"] != vocabulary:
     raise DataError(
@@ -269,19 +267,13 @@ def load_table(
   return table
 
 
-def check_file(path: str | os.PathLike[str]) -> None:
-  """Checks that a file is a saved table, of any vocabulary.
+def read_file(path: FilePath) -> tuple[dict[str, Any], np.ndarray]:
+  """Reads the fields of HEADER and keys_Q of a table of any vocabulary.
 
   Raises:
-    DataError: the file is missing, damaged or of an unknown format.
+    DataError: the file is missing, damaged or of an unknown format. Values are
+      not checked.
   """
-  _read(path)
-
-
-def _read(
-  path: str | os.PathLike[str],
-) -> tuple[dict[str, Any], np.ndarray]:
-  """Returns the fields of HEADER, and keys_Q, int64, with unchecked values."""
   try:
     with zipfile.ZipFile(path) as file:
       size = sum(member.file_size for member in file.infolist())
@@ -300,14 +292,16 @@ def _read(
     raise _damaged(path, f"{type(error).__name__}: {error}") from error
 
 
-def _damaged(path: str | os.PathLike[str], reason: str) -> DataError:
+def _damaged(path: FilePath, reason: str) -> DataError:
   return DataError(
     f"'{path}' is not a complete synonym table ({reason}). Remove the file and"
     " build the table again."
   )
 
 
-def _word_ids(tokens: Sequence[str]) -> dict[str, int]:
+def _pair_keys(
+  pairs: Iterable[tuple[str, str]], tokens: Sequence[str]
+) -> Iterator[int]:
   if not tokens:
     raise InputError("The vocabulary is empty. Pass one with tokens.")
   if len(set(tokens)) != len(tokens):
@@ -315,15 +309,10 @@ def _word_ids(tokens: Sequence[str]) -> dict[str, int]:
     raise InputError(
       f"The vocabulary contains {twice!r} twice. Remove one of the two."
     )
-  return {token: i for i, token in enumerate(tokens) if is_word(token)}
-
-
-def _pair_keys(
-  pairs: Iterable[tuple[str, str]], ids: Mapping[str, int], size: int
-) -> Iterator[int]:
+  ids = {token: i for i, token in enumerate(tokens) if is_word(token)}
   for word, synonym in pairs:
     if word != synonym and word in ids and synonym in ids:
-      yield ids[word] * size + ids[synonym]
+      yield ids[word] * len(tokens) + ids[synonym]
 
 
 def _make_table(
@@ -334,11 +323,6 @@ def _make_table(
 ) -> SynonymTable:
   keys_Q, vocabulary = np.unique(keys_Q), vocabulary_fingerprint(tokens)
   keys_Q.flags.writeable = False
-  return SynonymTable(
-    keys_Q=keys_Q,
-    vocab_size=len(tokens),
-    source=source,
-    options=types.MappingProxyType(dict(options)),
-    vocabulary=vocabulary,
-    fingerprint=short_sha256(vocabulary, keys_Q.astype("<i8").tobytes()),
-  )
+  digest = short_sha256(vocabulary, keys_Q.astype("<i8").tobytes())
+  frozen = types.MappingProxyType(dict(options))
+  return SynonymTable(keys_Q, len(tokens), source, frozen, vocabulary, digest)

@@ -6,15 +6,16 @@ Axes: G words with a vector, D numbers per vector.
 """
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from truenegs_jax.data.corpus.files import File, read_blocks
-from truenegs_jax.data.corpus.lines import read_text
 from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.synonyms.lexicons import numbered_lines
 
 HEADER = re.compile("([0-9]{1,9}) ([1-9][0-9]{0,4})")
 HEAD_BYTES = 2**16  # enough to contain a NUL if the numbers are binary
@@ -56,7 +57,8 @@ def find_neighbours(
 
   Raises:
     InputError: an option is out of range; raised at the call.
-    DataError: at the call, see `check_beginning`; later, see `read_vectors`.
+    DataError: see `read_vectors`; if already the first entry is damaged or
+      missing, raised at the call.
   """
   if top < 1 or not -1 <= threshold <= 1 or among not in AMONG:
     raise InputError(
@@ -64,17 +66,24 @@ def find_neighbours(
       f" among={among} is out of range. Set top to 1 or more, threshold from -1"
       f" to 1, and among to {' or '.join(AMONG)}."
     )
-  check_beginning(file)
-  return _neighbours(words, file, top, threshold, among)
+  _check_first_entry(file)
+  return _find_neighbours(words, file, top, threshold, among)
 
 
-def _neighbours(
+def _check_first_entry(file: File) -> None:
+  for place, _, numbers in _entries(file):
+    _parse(numbers, place)
+    return
+  message = "the file has no word vectors. Download it again."
+  raise DataError(f"{file.path}: {message}")
+
+
+def _find_neighbours(
   words: Iterable[str], file: File, top: int, threshold: float, among: str
 ) -> Iterator[tuple[str, str]]:
   names, vectors_GxD = read_vectors(file, words, all_words=among == "file")
-  first = len(vectors_GxD) - len(names)
   ranked = rank_neighbours(
-    vectors_GxD, top=top, threshold=threshold, first=first
+    vectors_GxD, len(names), top=top, threshold=threshold
   )
   for name, neighbours_J in zip(names, ranked, strict=True):
     for j in neighbours_J:
@@ -84,13 +93,13 @@ def _neighbours(
 
 def rank_neighbours(
   vectors_GxD: np.ndarray,
+  count: int,
   *,
   top: int,
   threshold: float = -1.0,
-  first: int = 0,
   cells: int = CELLS,
 ) -> Iterator[np.ndarray]:
-  """Ranks vectors by their cosine with each vector.
+  """Finds the nearest vectors, by cosine, of each of the first `count` vectors.
 
   Cosines are rounded to nine decimals, so that the order of summation, which
   differs between machines, has no effect. Of equal cosines the earlier vector
@@ -98,15 +107,15 @@ def rank_neighbours(
 
   Args:
     vectors_GxD: float32, finite, none of them zero, squares in range.
+    count: number of vectors to find neighbours of. The others are neighbours,
+      too, and count for `top`, but are not yielded.
     top: maximum number of neighbours of a vector.
     threshold: minimum cosine of a neighbour.
-    first: index of the first vector to rank. Earlier vectors count for `top`,
-      after later ones of the same cosine, but are not yielded.
     cells: maximum number of cosines in memory, but at least G.
 
   Yields:
-    For each vector from `first` on, the indices of its neighbours relative to
-    `first`, nearest first: int64 [J], J <= top.
+    For each of the `count` vectors, the indices below `count` of its
+    neighbours, nearest first: int64 [J], J <= top.
   """
   size, dim = vectors_GxD.shape
   top = min(top, size - 1)
@@ -118,8 +127,8 @@ def rank_neighbours(
   # it is compared with may both be wrong.
   slack = (dim + 8) * np.finfo(np.float32).eps
   step = max(1, cells // size)
-  for start in range(first, size, step):
-    rows = slice(start, start + step)
+  for start in range(0, count, step):
+    rows = slice(start, min(start + step, count))
     cosines_TxG = vectors_GxD[rows] * scales_G[rows, None] @ vectors_GxD.T
     cosines_TxG *= scales_G[None, :]
     rows_T = np.arange(len(cosines_TxG))
@@ -133,10 +142,9 @@ def rank_neighbours(
       cosines_J = vectors_GxD[near_J].astype(np.float64) @ vector_D
       cosines_J /= norms_G[near_J] * norms_G[start + t]
       cosines_J = np.rint(cosines_J * STEPS) / STEPS
-      near_J = (near_J - first) % size  # puts those before `first` last
-      best_J = np.lexsort((near_J, -cosines_J))[:top]
-      best_J = best_J[cosines_J[best_J] >= threshold]
-      yield near_J[best_J][near_J[best_J] < size - first]
+      order_J = np.lexsort((near_J, -cosines_J))[:top]
+      nearest_J = near_J[order_J][cosines_J[order_J] >= threshold]
+      yield nearest_J[nearest_J < count]
 
 
 def read_vectors(
@@ -161,9 +169,9 @@ def read_vectors(
 
   Returns:
     (names, vectors_GxD): the words that have a vector other than zero, in the
-    order of `words`. The last vectors of vectors_GxD are theirs, in this order;
-    the vectors of other words come before, in the order of the file. float32,
-    each scaled so that its largest number is 1 or -1.
+    order of `words`; and their vectors, followed by those of other words in the
+    order of the file. float32, each scaled so that its largest number is 1 or
+    -1.
 
   Raises:
     DataError: the file is damaged or of another format, with the line or byte;
@@ -171,7 +179,7 @@ def read_vectors(
   """
   vectors: dict[str, bytes | None] = dict.fromkeys(words)
   cased: dict[str, bytes] = {}
-  matrix = bytearray()  # grows without a second copy
+  others = bytearray()
   for place, word, numbers in _entries(file):
     if word in vectors:
       if vectors[word] is None:
@@ -179,39 +187,25 @@ def read_vectors(
     elif (lower := word.lower()) in vectors and lower not in cased:
       cased[lower] = _parse(numbers, place)
     elif all_words and "_" not in word:
-      matrix += _parse(numbers, place)
+      others += _parse(numbers, place)
   names = []
-  matrix_of_names = bytearray()
+  matrix = bytearray()
   for word, vector in vectors.items():
-    cased_vector = cased.get(word, b"")
     if vector is None:
-      vector = cased_vector
+      vector = cased.get(word, b"")
     elif all_words:
-      matrix += cased_vector
+      others += cased.get(word, b"")
     if vector:
       names.append(word)
-      matrix_of_names += vector
+      matrix += vector
   if not names:
     raise DataError(
       f"{file.path}: no word of the vocabulary has a vector other than zero."
       " Use vectors in the language and case of the vocabulary."
     )
-  matrix += matrix_of_names
-  dim = len(matrix_of_names) // len(names) // 4
-  return names, np.frombuffer(matrix, np.float32).reshape(-1, dim)
-
-
-def check_beginning(file: File) -> None:
-  """Checks that the first entry of a file is a word with its numbers.
-
-  Raises:
-    DataError: the file is empty, damaged or of another format.
-  """
-  for place, _, numbers in _entries(file):
-    _parse(numbers, place)
-    return
-  message = "the file has no word vectors. Download it again."
-  raise DataError(f"{file.path}: {message}")
+  dim = len(matrix) // len(names) // 4
+  others[:0] = matrix  # in place: the others may take gigabytes
+  return names, np.frombuffer(others, np.float32).reshape(-1, dim)
 
 
 def _entries(file: File) -> Iterator[Entry]:
@@ -219,42 +213,40 @@ def _entries(file: File) -> Iterator[Entry]:
   first = head.partition(b"\n")[0].rstrip(b" \r").decode(errors="replace")
   header = HEADER.fullmatch(first)
   if header and b"\0" in head:
-    return _binary_entries(
-      file, head.index(b"\n") + 1, count=int(header[1]), dim=int(header[2])
-    )
+    return _binary_entries(file, int(header[1]), int(header[2]))
   return _text_entries(file)
 
 
-def _binary_entries(
-  file: File, header: int, *, count: int, dim: int
-) -> Iterator[Entry]:
-  """Yields the `count` words after the first line of `header` bytes."""
+def _binary_entries(file: File, count: int, dim: int) -> Iterator[Entry]:
   blocks = read_blocks(file, ReadState(), size=BLOCK_BYTES)
-  data, before, begin = next(blocks, b""), 0, header
+  data = bytearray()  # what follows the entries that were yielded
+
+  def read_ahead(size: int) -> None:
+    while len(data) < size and (block := next(blocks, b"")):
+      data.extend(block)
+
+  read_ahead(HEAD_BYTES)
+  offset = data.index(b"\n") + 1  # of `data` in the file
+  del data[:offset]
   for number in range(1, count + 1):
-    while True:
-      space = data.find(b" ", begin, begin + MAX_WORD_BYTES)
-      end = space + 1 + 4 * dim
-      is_long = space < 0 and len(data) - begin >= MAX_WORD_BYTES
-      if is_long or 0 <= space < end <= len(data):
-        break
-      block = next(blocks, b"")
-      if not block:
-        raise DataError(
-          f"{file.path}: cut off at byte {before + len(data):,}, in word"
-          f" {number:,} of {count:,}. Download the file again."
-        )
-      data, before, begin = data[begin:] + block, before + begin, 0
-    place = f"{file.path}: byte {before + begin:,}"
-    word = data[begin:space].lstrip(b"\n")
-    if is_long or not word or b"\0" in word:
+    read_ahead(MAX_WORD_BYTES + 4 * dim)  # the longest possible entry
+    space = data.find(b" ", 0, MAX_WORD_BYTES)
+    end = space + 1 + 4 * dim if space >= 0 else MAX_WORD_BYTES
+    if end > len(data):
       raise DataError(
-        f"{place}: {data[begin : begin + 20]!r} is not the beginning of word"
+        f"{file.path}: cut off at byte {offset + len(data):,}, in word"
+        f" {number:,} of {count:,}. Download the file again."
+      )
+    place, word = f"{file.path}: byte {offset:,}", data[:space].lstrip(b"\n")
+    if space < 0 or not word or b"\0" in word:
+      raise DataError(
+        f"{place}: {bytes(data[:20])!r} is not the beginning of word"
         f" {number:,} and its {dim:,} numbers. Download the file again."
       )
-    yield place, word.decode(errors="replace"), data[space + 1 : end]
-    begin = end
-  for rest in itertools.chain([data[begin:]], blocks):
+    yield place, word.decode(errors="replace"), bytes(data[space + 1 : end])
+    del data[:end]
+    offset += end
+  for rest in itertools.chain([bytes(data)], blocks):
     if rest.strip(b"\n"):
       raise DataError(
         f"{file.path}: more data after the {count:,} words that the first line"
@@ -263,11 +255,8 @@ def _binary_entries(
 
 
 def _text_entries(file: File) -> Iterator[Entry]:
-  runs = read_text(file, ReadState(), records=True)
-  # splitlines would also split at words such as U+0085 and U+2028.
-  lines = itertools.chain.from_iterable(run[:-1].split("\n") for run in runs)
   header, dim, count = None, 0, 0
-  for number, line in enumerate(lines, 1):
+  for number, line in numbered_lines(file):
     line = line.rstrip(" ")  # word2vec and fastText write a space at the end
     if number == 1 and (header := HEADER.fullmatch(line)):
       dim = int(header[2])
@@ -321,11 +310,8 @@ def _parse(numbers: str | bytes, place: str) -> bytes:
     scale = np.nan
   if np.isfinite(scale):
     return (vector_D / scale).astype(np.float32).tobytes() if scale else b""
-  bad = next(
-    text
-    for text in texts
-    if not _is_number(text) or not np.isfinite(float(text))
-  )
+  finite = (_is_number(text) and math.isfinite(float(text)) for text in texts)
+  bad = texts[list(finite).index(False)]
   raise DataError(
     f"{place}: {bad!r} is not a finite number. Download the file again, or"
     " remove the word."

@@ -34,7 +34,7 @@ def find_pairs(
   Args:
     words: whole words of a vocabulary.
     reader: a WordNet opened by `open_wordnet`.
-    pos: parts of speech of the synsets, see `parse_parts_of_speech`.
+    pos: parts of speech of the synsets, some of PARTS_OF_SPEECH.
     inflections: a lower-case word also matches the lemmas that it is an
       inflected form of, in the same part of speech (the noun *houses* matches
       *house*, a synonym of *home*).
@@ -59,10 +59,7 @@ def find_pairs(
 
 
 def parse_parts_of_speech(letters: str) -> str:
-  """Returns the value of an option `pos`, each letter once, in a fixed order.
-
-  Args:
-    letters: some of n (nouns), v (verbs), a or s (adjectives), r (adverbs).
+  """Returns the letters n, v, a or s (the same) and r of an option, in order.
 
   Raises:
     InputError: `letters` is empty or contains another letter.
@@ -126,13 +123,11 @@ def open_wordnet(folder: str = "") -> Any:
     with warnings.catch_warnings():
       warnings.filterwarnings("ignore", message=".*multilingual functions")
       reader.__init__(root, None)
+    index = reader._lemma_pos_offset_map.values()
     for pos in PARTS_OF_SPEECH:
-      index = reader._lemma_pos_offset_map.values()
-      last = max(
-        (max(entry[pos]) for entry in index if pos in entry), default=0
-      )
-      if last:  # the last synset is missing if a file was cut off
-        _synset(pos, last, reader)
+      offsets = [max(entry[pos]) for entry in index if pos in entry]
+      if offsets:  # a file that was cut off misses its last synset
+        _synset(pos, max(offsets), reader)
   except Exception as error:  # NLTK raises a dozen unrelated types
     close_wordnet(reader)
     raise DataError(
@@ -157,19 +152,19 @@ def find_wordnet(folder: str = "") -> str:
   else:
     import nltk  # imported late: a saved table needs no NLTK
 
-    roots = [pathlib.Path(str(path)) for path in nltk.data.path]
-    roots.append(cache.folder() / "nltk_data")
-    parents = [root / "corpora" for root in roots]
+    folders = [*map(pathlib.Path, nltk.data.path), cache.folder() / "nltk_data"]
+    parents = [path / "corpora" for path in folders]
   for parent in parents:
-    for root in [parent / "wordnet", *([parent] if folder else [])]:
+    roots = [parent / "wordnet", parent] if folder else [parent / "wordnet"]
+    for root in roots:
       if (root / "data.noun").is_file():
         return str(root.resolve())
     # NLTK's downloader does not unpack every package.
     if (parent / "wordnet.zip").is_file():
       return f"{(parent / 'wordnet.zip').resolve()}/wordnet/"
-  where = f"in {folder!r}" if folder else "on NLTK's path or in the cache"
+  place = f"in {folder!r}" if folder else "on NLTK's path or in the cache"
   raise InputError(
-    f"There is no WordNet {where}. Run launch/wordnet.sh, which installs it in"
+    f"There is no WordNet {place}. Run launch/wordnet.sh, which installs it in"
     f" '{cache.folder()}', or run `python -m nltk.downloader wordnet`."
   )
 
@@ -222,9 +217,11 @@ def find_stems(
 def _inflected_forms(
   words: Sequence[str], reader: Any, pos: str
 ) -> dict[tuple[str, str], list[str]]:
-  """Returns (part of speech, lemma) -> words that are forms of the lemma."""
-  # Only one ending is removed: `assess` is not a plural of `ass`. WordNet's
-  # index is in lower case, so words with a capital are no forms.
+  """Returns (part of speech, lemma) -> words that are forms of the lemma.
+
+  Only one ending is removed: `assess` is not a plural of `ass`. WordNet's index
+  is in lower case, so words with a capital are no forms.
+  """
   forms: dict[tuple[str, str], list[str]] = {}
   for word in words:
     for part in pos:

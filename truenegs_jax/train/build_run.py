@@ -224,7 +224,7 @@ def build_options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
 
 def build_table_request(c: ConfigDict) -> run_table.TableRequest:
   """Builds the request for the synonym table of a config."""
-  names = ("sources", "stop_words", *run_table.OPTIONS)
+  names = ("sources", "stop_words", *run_table.SWITCHES)
   return run_table.TableRequest(
     wordnet_dir=c.data.wordnet_dir,
     **{name: c.negatives[name] for name in names},
