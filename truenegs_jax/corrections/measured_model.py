@@ -114,10 +114,9 @@ def _choose_steps(text: str, saved_steps: list[int]) -> tuple[int, ...]:
   if text == "last":
     return tuple(saved_steps[-1:])
   words = text.replace(" ", "").split(",")
-  steps = {int(word) for word in words if word.isdecimal()}
-  if not all(map(str.isdecimal, words)) or not steps <= set(saved_steps):
+  if not set(words) <= set(map(str, saved_steps)):
     raise InputError(
       f"corrections.steps={text!r} is unknown. Choose kept, last, or some of"
       f" the saved steps {', '.join(map(str, saved_steps))}."
     )
-  return tuple(sorted(steps))
+  return tuple(sorted(set(map(int, words))))

@@ -79,7 +79,7 @@ def read_lines(
   lines: list[str] = []
   num_headings = 0
   documents = open_corpus(text, key=TEXT, **corpus)
-  for line in (line for text in documents for line in text.split("\n")):
+  for line in (line for document in documents for line in document.split("\n")):
     if not headings and is_heading(line):
       num_headings += 1
       continue
@@ -178,9 +178,9 @@ def make_predict_slots(
 ) -> Callable:
   """Builds `predict(params, batch, key, width=L) -> dict of [B, K] arrays`.
 
-  Rows are masked as in training, by `key` and their number; dropout is off.
-  Positions from `width` on must be padding. They take part in the masking, so
-  that slots do not depend on `width`, but are not computed.
+  Rows are masked as in training, by `key` and their number; dropout is off. The
+  model reads the first `width` positions; the others must be padding. Masking
+  draws for all L positions, so that a row has the same slots at every `width`.
 
   The arrays are `position`, `gold`, `predicted` (the likeliest token, or for
   "sample" one drawn at `temperature`), `probability` of the predicted token,
@@ -195,16 +195,14 @@ def make_predict_slots(
     slots, masked_BxL = masking.hide_slots(
       batch["tokens"], batch["documents"], keys(rng.MASK), options
     )
-    length = masked_BxL.shape[1]
-    width = length if width is None else width
-    inputs = {name: batch[name][:, :width] for name in ("types", "documents")}
-    k = min(
-      masking.num_slots(length, options.mask_prob),
-      int(options.mask_prob * width) + 1,  # enough for `width` tokens
-    )
-    slots = jax.tree.map(lambda x_BxK: x_BxK[:, :k], slots)
+    if width is not None:
+      most = int(options.mask_prob * width) + 1  # slots of `width` tokens
+      slots = jax.tree.map(lambda x_BxK: x_BxK[:, :most], slots)
+    inputs = {"tokens": masked_BxL[:, :width]}
+    for name in ("types", "documents"):
+      inputs[name] = batch[name][:, :width]
     logits_BxKxV = model.bind({"params": params}).generate_logits(
-      inputs | {"tokens": masked_BxL[:, :width]}, slots.positions_BxK, None
+      inputs, slots.positions_BxK, None
     )
     if prediction == "argmax":
       predicted_BxK = output_softmax.predict(logits_BxKxV)
@@ -213,26 +211,21 @@ def make_predict_slots(
         logits_BxKxV, keys(rng.SAMPLE), temperature
       )
       predicted_BxK = masking.share_first_value(slots, drawn_BxK)
+    loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
+      logits_BxKxV.astype(jnp.float32), predicted_BxK
+    )
     return {
       "position": slots.positions_BxK,
       "gold": slots.gold_BxK,
       "weight": slots.weight_BxK,
       "predicted": predicted_BxK,
-      "probability": _probability(logits_BxKxV, predicted_BxK),
+      "probability": jnp.exp(-loss_BxK),
       "eligible": jnp.ones_like(slots.gold_BxK, bool)
       if continues_V is None
       else mlm.is_word_end(batch, slots.positions_BxK, continues_V),
     }
 
   return predict
-
-
-def _probability(logits_BxKxV: jax.Array, token_BxK: jax.Array) -> jax.Array:
-  """Returns the softmax probability of each token."""
-  loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
-    logits_BxKxV.astype(jnp.float32), token_BxK
-  )
-  return jnp.exp(-loss_BxK)
 
 
 def predict_batch(

@@ -15,7 +15,6 @@ import json
 import pathlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import rich.progress
@@ -52,25 +51,6 @@ from truenegs_jax.workdir import files, lock
 SOURCES = "corrections.sources"  # the config key
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-  """Values of `config.corrections` (see its config file), seed, batch size."""
-
-  run: str
-  steps: str
-  text: str
-  length: int
-  sequences: int
-  headings: bool
-  prediction: str
-  sources: tuple[str, ...]
-  only: str
-  cases: int
-  sheet: int
-  seed: int
-  batch_size: int
-
-
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Measures corrections, prints and saves them, and returns the exit code.
 
@@ -79,24 +59,24 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """
   weights = Weights(c.init, functools.partial(console.print, soft_wrap=True))
   c = resolve_sizes(c, weights)
-  settings = check_settings(c, workdir)
+  sources = _check_config(c, workdir)
   enable_compilation_cache()
   mesh = sharding.make_mesh(sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes))
   with open_model(c, weights) as measured:
-    if settings.run:
+    if c.corrections.run:
+      objective = build_run.describe_objective(measured.config)
       console.print(
         "The model, its vocabulary, masking and readings are those of"
-        f" '{settings.run}': {build_run.describe_objective(measured.config)}",
+        f" '{c.corrections.run}': {objective}",
         soft_wrap=True,
       )
     # Parsed before the text is read, which may take long.
-    only = cases.parse_filter(settings.only, measured.tokenizer)
-    corpus = {"errors": c.data.errors, "stopping": c.data.stopping}
+    only = cases.parse_filter(c.corrections.only, measured.tokenizer)
     with console.status("reading text ..."):
-      text = _read_text(settings, measured, c.data.wordnet_dir, **corpus)
-    tables = _build_tables(settings.sources, measured, console)
+      text = _read_text(c, measured)
+    tables = _build_tables(sources, measured, console)
     with lock.lock(workdir):
-      findings = _measure(settings, measured, text, tables, only, mesh, console)
+      findings = _measure(c, measured, text, tables, only, mesh, console)
       report.print_report(findings, console)
       about = {
         "command": rerun_command(),
@@ -105,8 +85,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         "init": c.init,
         "objective": measured.config.objective,
         "masking": json.loads(measured.config.masking.to_json()),
-        "prediction": settings.prediction
-        or measured.config.negatives.prediction,
+        "prediction": _prediction(c, measured),
         "strict_subword": measured.config.negatives.strict_subword,
       }
       written = report.save_report(findings, workdir, about)
@@ -114,8 +93,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   return 0
 
 
-def check_settings(c: ConfigDict, workdir: pathlib.Path) -> Settings:
-  """Checks the config before anything is read, and returns its settings."""
+def _check_config(c: ConfigDict, workdir: pathlib.Path) -> tuple[str, ...]:
+  """Checks the config before anything is read, and returns the sources."""
   checks.check_config(c)
   o = c.corrections
   if c.dry_run:
@@ -146,18 +125,20 @@ def check_settings(c: ConfigDict, workdir: pathlib.Path) -> Settings:
       f"--workdir='{workdir}' is the workdir of a run, whose results would be"
       " replaced. Choose another, such as --workdir=runs/corrections."
     )
-  values = dict(o.items()) | {"sources": sources}
-  return Settings(**values, seed=c.seed, batch_size=c.batch_size)
+  return sources
 
 
 def _request(request: TableRequest, source: str) -> TableRequest:
   return dataclasses.replace(request, sources=source, key=SOURCES)
 
 
-def _read_text(
-  settings: Settings, measured: MeasuredModel, wordnet_dir: str, **corpus: Any
-) -> Lines:
-  length = settings.length or measured.config.length
+def _prediction(c: ConfigDict, measured: MeasuredModel) -> str:
+  return c.corrections.prediction or measured.config.negatives.prediction
+
+
+def _read_text(c: ConfigDict, measured: MeasuredModel) -> Lines:
+  o = c.corrections
+  length = o.length or measured.config.length
   positions = measured.config.model.max_positions
   if not layouts.MIN_LENGTH <= length <= positions:
     raise InputError(
@@ -165,17 +146,19 @@ def _read_text(
       f" {layouts.MIN_LENGTH} to {positions}, the positions of the model."
     )
   with contextlib.ExitStack() as stack:
-    text = settings.text
-    if text and "wordnet" in named_sources(text, key=predict_slots.TEXT):
-      reader = stack.enter_context(wordnet.session(wordnet_dir))
-      corpus["reader"] = reader
+    resources = {}
+    if o.text and "wordnet" in named_sources(o.text, key=predict_slots.TEXT):
+      session = wordnet.session(c.data.wordnet_dir)
+      resources["reader"] = stack.enter_context(session)
     return predict_slots.read_lines(
-      text,
+      o.text,
       measured.tokenizer,
       length=length,
-      limit=settings.sequences,
-      headings=settings.headings,
-      **corpus,
+      limit=o.sequences,
+      headings=o.headings,
+      errors=c.data.errors,
+      stopping=c.data.stopping,
+      **resources,
     )
 
 
@@ -191,7 +174,7 @@ def _build_tables(
       saved=None,
       console=console,
     )
-    assert table is not None  # check_settings refuses the source "model"
+    assert table is not None  # _check_config refuses the source "model"
     if not table.num_pairs:
       raise InputError(
         f"{SOURCES}={source!r} has no pair of words of the vocabulary. Use a"
@@ -219,7 +202,7 @@ def _classify_tokens(
 
 
 def _measure(
-  settings: Settings,
+  c: ConfigDict,
   measured: MeasuredModel,
   text: Lines,
   tables: dict[str, SynonymTable],
@@ -227,10 +210,11 @@ def _measure(
   mesh: jax.sharding.Mesh,
   console: Console,
 ) -> report.Findings:
-  tokenizer, all_tables = measured.tokenizer, list(tables.values())
+  o, tokenizer = c.corrections, measured.tokenizer
+  all_tables = list(tables.values())
   classes = _classify_tokens(measured, console)
   checkpoints: dict[str, list[report.CheckpointRates]] = {s: [] for s in tables}
-  for step, predictions in _predict(settings, measured, text, mesh, console):
+  for step, predictions in _predict(c, measured, text, mesh, console):
     percent = None if step is None else 100 * step / measured.config.steps
     for source, table in tables.items():
       counts = rates.count_corrections(
@@ -239,13 +223,13 @@ def _measure(
       checkpoints[source].append(report.CheckpointRates(step, percent, counts))
   if not any(checkpoints.values()):
     raise CheckpointError(
-      f"'{settings.run}' has deleted all steps to measure meanwhile. Run the"
+      f"'{o.run}' has deleted all steps to measure meanwhile. Run the"
       " same command again, or set --config.corrections.steps=STEPS."
     )
   sheet = ""
-  if size := settings.sheet:
+  if o.sheet:
     sheet = cases.build_sheet(
-      predictions, all_tables, tokenizer, size=size, seed=settings.seed
+      predictions, all_tables, tokenizer, size=o.sheet, seed=c.seed
     )
   return report.Findings(
     text=text,
@@ -253,7 +237,7 @@ def _measure(
     checkpoints=checkpoints,
     agreements=rates.compare_sources(predictions, tables, tokenizer.vocab),
     cases=cases.choose_cases(
-      predictions, all_tables[0], tokenizer, limit=settings.cases, only=only
+      predictions, all_tables[0], tokenizer, limit=o.cases, only=only
     ),
     searched=len(predictions.gold_M),
     sheet=sheet,
@@ -261,7 +245,7 @@ def _measure(
 
 
 def _predict(
-  settings: Settings,
+  c: ConfigDict,
   measured: MeasuredModel,
   text: Lines,
   mesh: jax.sharding.Mesh,
@@ -275,7 +259,7 @@ def _predict(
   predict = predict_slots.make_predict_slots(
     measured.model,
     options.masking,
-    prediction=settings.prediction or options.prediction,
+    prediction=_prediction(c, measured),
     temperature=options.sampling_temperature,
     continues_V=is_piece_V,
   )
@@ -292,9 +276,9 @@ def _predict(
         predict,
         params,
         text.sequences,
-        jax.random.key(settings.seed),
+        jax.random.key(c.seed),
         length=text.length,
-        batch_size=settings.batch_size,
+        batch_size=c.batch_size,
         mesh=mesh,
         advance=advance,
       )
