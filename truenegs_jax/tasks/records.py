@@ -5,7 +5,6 @@ for record in read_file("train.tsv.xz"):  # or read_dataset("hf:NAME", ...)
 """
 
 import csv as csv_lib
-import io
 import itertools
 import json
 import math
@@ -20,7 +19,7 @@ from truenegs_jax.data.corpus.files import (
   find_existing,
   stat_file,
 )
-from truenegs_jax.data.corpus.lines import read_text
+from truenegs_jax.data.corpus.lines import read_records
 from truenegs_jax.data.corpus.read_state import MAX_RECORD_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks.task import SCORE
@@ -153,21 +152,15 @@ def read_file(
   yield from records
 
 
-def _lines(file: File) -> Iterator[str]:
-  # `splitlines` would also split at U+2028, which texts contain.
-  for block in read_text(file, ReadState(), records=True):
-    yield from io.StringIO(block, newline="\n")
-
-
 def _tsv_rows(file: File) -> Rows:
-  for number, line in enumerate(_lines(file), start=1):
+  for number, line in enumerate(read_records(file, ReadState()), start=1):
     yield number, line.removesuffix("\n").split("\t")
 
 
 def _csv_rows(file: File) -> Rows:
   # Holds for the whole process; the default is 131,072.
   csv_lib.field_size_limit(MAX_RECORD_BYTES)
-  rows = csv_lib.reader(_lines(file), strict=True)
+  rows = csv_lib.reader(read_records(file, ReadState()), strict=True)
   next_line = 1
   try:
     for row in rows:
@@ -207,7 +200,7 @@ def _table_records(
 
 
 def _json_records(file: File) -> Iterator[Record]:
-  for number, line in enumerate(_lines(file), start=1):
+  for number, line in enumerate(read_records(file, ReadState()), start=1):
     if line.isspace():
       continue
     location = f"{file.path}:{number}"

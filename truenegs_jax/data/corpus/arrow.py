@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from truenegs_jax.data.corpus.read_state import NOT_UTF8, ReadState
+from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError, TrueNegsError
 
 if TYPE_CHECKING:
@@ -54,10 +54,7 @@ def read_batches(
   column: str,
   num_records: int | None,
 ) -> Iterator[str | None]:
-  """Yields the texts of a column.
-
-  Args:
-    num_records: of all batches together; None if unknown.
+  """Yields the texts of a column; `num_records` of all batches, or None.
 
   Raises:
     DataError: a batch is damaged, or a text is not UTF-8.
@@ -83,13 +80,10 @@ def read_batches(
 
 def check_column(schema: "pyarrow.Schema", column: str, where: str) -> None:
   """Raises a DataError unless `column` exists and holds text."""
-  import pyarrow
 
   if column not in schema.names:
     raise DataError(missing_column(where, column, schema.names))
   kind = schema.field(column).type
-  if pyarrow.types.is_dictionary(kind):
-    kind = kind.value_type
   if not _is_text(kind):
     texts = [field.name for field in schema if _is_text(field.type)]
     raise DataError(
@@ -128,9 +122,10 @@ def as_data_errors(state: ReadState, problem: str) -> Iterator[None]:
 def _is_text(kind: "pyarrow.DataType") -> bool:
   import pyarrow
 
-  types = pyarrow.types
-  checks = (types.is_string, types.is_large_string, types.is_string_view)
-  return any(check(kind) for check in checks)
+  if pyarrow.types.is_dictionary(kind):
+    kind = kind.value_type
+  texts = (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view())
+  return kind in texts
 
 
 def _texts(column: Any, state: ReadState) -> list[str | None]:
@@ -159,12 +154,6 @@ def _repair_utf8(
   texts: list[str | None] = []
   for number, value in enumerate(values, start=state.number):
     state.number = number
-    text = None if value is None else value.decode(errors="replace")
-    if value is not None and text is not None and text.encode() != value:
-      state.count_repair(
-        NOT_UTF8,
-        f"{state.location}: not UTF-8. Write the file again as UTF-8.",
-        count=text.count("\ufffd") - value.count("\ufffd".encode()),
-      )
-    texts.append(text)
+    message = f"{state.location}: not UTF-8. Write the file again as UTF-8."
+    texts.append(None if value is None else state.decode(value, message))
   return texts

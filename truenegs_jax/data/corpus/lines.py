@@ -4,6 +4,7 @@ Blocks are decoded at once, in C; only after an error the position of the bad
 byte is computed. CR and CRLF end a line like LF.
 """
 
+import io
 import itertools
 import pathlib
 import re
@@ -25,12 +26,21 @@ BYTE_ORDER_MARKS = {
 }
 
 
+def read_records(file: File, state: ReadState) -> Iterator[str]:
+  """Yields lines that hold records, each with a "\\n" at its end.
+
+  Raises:
+    DataError: as `read_text`.
+  """
+  for lines in read_text(file, state, records=True):
+    # `splitlines` would also split at U+2028, which texts contain.
+    yield from io.StringIO(lines, newline="\n")
+
+
 def read_text(
   file: File, state: ReadState, *, records: bool = False
 ) -> Iterator[str]:
-  """Yields runs of complete lines, some hundred KB each.
-
-  Every line ends in "\\n".
+  """Yields groups of complete lines, of some hundred KB; all end in "\\n".
 
   Args:
     records: every line holds a record, which may be longer than a line of text
@@ -111,14 +121,12 @@ def _decode(data: bytes, start: _Position, state: ReadState) -> str:
   try:
     text = data.decode()
   except UnicodeDecodeError as error:
-    text = data.decode(errors="replace")
     line, byte = start.locate(data, error.start)
-    state.count_repair(
-      read_state.NOT_UTF8,
+    text = state.decode(
+      data,
       f"{line}: byte 0x{data[error.start]:02x} at {byte} is not UTF-8. Convert"
       " the file, for example with `iconv -f LATIN1 -t UTF-8`, or repair the"
       " line.",
-      count=text.count("\ufffd") - data.count("\ufffd".encode()),
     )
   if "\0" in text:
     line, byte = start.locate(data, data.index(0))

@@ -73,6 +73,18 @@ class ReadState:
     """Updates `fraction_read` from the fraction of the file that is read."""
     self.fraction_read = self._before + self._share * min(1.0, fraction)
 
+  def decode(self, data: bytes, message: str) -> str:
+    """Decodes UTF-8; counts the bytes that it has to replace.
+
+    Raises:
+      DataError: `message` and `hint`, if there are any and errors are strict.
+    """
+    text = data.decode(errors="replace")
+    count = text.count("\ufffd") - data.count("\ufffd".encode())
+    if count:
+      self.count_repair(NOT_UTF8, message, count=count)
+    return text
+
   def count_repair(self, oddity: str, message: str, *, count: int = 1) -> None:
     """Counts a repair that the caller makes, if repairs are allowed.
 

@@ -1,18 +1,16 @@
 """Sources of text: file formats, chosen by suffix, and sources with a name.
 
-A source is a function that yields the text of one record after another, or runs
-of complete lines. Its keyword arguments are options of `data.sources`:
+A source is a function that yields the text of one record after another, or
+groups of complete lines. Its parameters are `state`, whose position and
+progress it updates, and the `file`, options or resources that it needs:
 
   @register_source("jsonl", suffixes=(".jsonl",), options=("column",))
   def jsonl(*, file: File, state: ReadState, column: str) -> Iterator[str]:
-
-It updates the position and the progress in `state`.
 """
 
 import csv as csv_lib
 import dataclasses
 import functools
-import io
 import itertools
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -21,7 +19,7 @@ from typing import Any, Protocol
 from truenegs_jax.data.corpus import arrow
 from truenegs_jax.data.corpus.files import File, open_seekable
 from truenegs_jax.data.corpus.hub_datasets import HubDataset
-from truenegs_jax.data.corpus.lines import read_text
+from truenegs_jax.data.corpus.lines import read_records, read_text
 from truenegs_jax.data.corpus.read_state import MAX_RECORD_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import short_sha256
@@ -48,7 +46,7 @@ class Source:
     suffixes: of the files that it reads; empty for a source with a name.
     options: of its parts, besides `weight` and, for files, `document`.
     document: default of the option `document`, one of `documents.RULES`.
-    is_lines: yields runs of lines rather than records.
+    is_lines: yields groups of lines rather than records.
   """
 
   read: Callable[..., Iterator[str | None]]
@@ -94,9 +92,9 @@ def _wordnet_identity(*, reader: WordNetReader) -> dict[str, Any]:
 def wordnet(*, reader: WordNetReader, state: ReadState) -> Iterator[str]:
   """Yields the definitions and example sentences of WordNet, one a line.
 
-  A document is a run of 64 synsets in the order of WordNet's lexicographer
-  files, where neighbors are related (all persons, all plants, ...); it never
-  crosses a file. About 166,000 lines of real English, 1.3 million words.
+  A document holds 64 neighboring synsets of one of WordNet's lexicographer
+  files, which have related meanings (all persons, all plants, ...). In all
+  about 166,000 lines of real English, 1.3 million words.
   """
   documents = _wordnet_documents(reader)
   for number, document in enumerate(documents, start=1):
@@ -114,10 +112,8 @@ def _wordnet_documents(reader: WordNetReader) -> tuple[str, ...]:
       reader.all_synsets(pos), key=lambda s: (s.lexname(), s.offset())
     )
     for _, group in itertools.groupby(synsets, key=lambda s: s.lexname()):
-      members = list(group)
-      for start in range(0, len(members), SYNSETS_PER_DOCUMENT):
-        run = members[start : start + SYNSETS_PER_DOCUMENT]
-        texts = [t for s in run for t in (s.definition(), *s.examples())]
+      while members := list(itertools.islice(group, SYNSETS_PER_DOCUMENT)):
+        texts = [t for s in members for t in (s.definition(), *s.examples())]
         lines = [" ".join(text.split()) for text in texts if text.strip()]
         documents.append("\n".join(lines))
   return tuple(filter(None, documents))
@@ -136,17 +132,13 @@ def jsonl(*, file: File, state: ReadState, column: str) -> Iterator[str | None]:
   Raises:
     DataError: a line is not a JSON object, or has no such key.
   """
-  num_lines = 0
-  for run in read_text(file, state, records=True):
-    lines = run.split("\n")[:-1]
-    for number, line in enumerate(lines, start=num_lines + 1):
-      if line and not line.isspace():
-        state.number = number
-        record = _parse_json(line, state)
-        if column not in record:
-          raise DataError(arrow.missing_column(state.location, column, record))
-        yield record[column]
-    num_lines += len(lines)
+  for number, line in enumerate(read_records(file, state), start=1):
+    if not line.isspace():
+      state.number = number
+      record = _parse_json(line[:-1], state)
+      if column not in record:
+        raise DataError(arrow.missing_column(state.location, column, record))
+      yield record[column]
 
 
 def _parse_json(line: str, state: ReadState) -> dict[str, Any]:
@@ -192,10 +184,7 @@ def csv(*, file: File, state: ReadState, column: str) -> Iterator[str | None]:
     DataError: no such column; or a line has a broken quote, or another number
       of fields than the first line.
   """
-  runs = read_text(file, state, records=True)
-  lines = itertools.chain.from_iterable(
-    io.StringIO(run, newline="\n") for run in runs
-  )
+  lines = read_records(file, state)
   separator = "\t" if file.suffix == ".tsv" else ","
   csv_lib.field_size_limit(MAX_RECORD_BYTES)  # of the process; was 131,072
   rows = csv_lib.reader(lines, delimiter=separator, strict=True)
