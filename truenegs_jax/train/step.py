@@ -7,7 +7,8 @@ micro-batches. Pre-training and fine-tuning use the same step.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -20,8 +21,10 @@ Array = jax.Array
 Terms = dict[str, tuple[Array, Array]]
 Objective = Callable[..., Terms]
 LossWeight = float | Callable[[Array | int], Array]  # constant or schedule
+Weights = Mapping[str, Array | float]  # loss weights at one step
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
   """State of a run, as saved in a checkpoint.
@@ -42,11 +45,6 @@ class TrainState:
   aux: dict[str, Array] = dataclasses.field(default_factory=dict)
 
 
-jax.tree_util.register_dataclass(
-  TrainState, ["step", "params", "opt_state", "key", "aux"], []
-)
-
-
 def init_state(
   init_params: Callable[[Array], dict],
   tx: optax.GradientTransformation,
@@ -54,13 +52,9 @@ def init_state(
 ) -> TrainState:
   """Returns the state of step 0; can be jitted to create it on a mesh."""
   params = init_params(jax.random.key(seed))
-  return TrainState(
-    step=jnp.zeros((), jnp.int32),
-    params=params,
-    opt_state=tx.init(params),
-    # Not the key that drew the parameters.
-    key=jax.random.fold_in(jax.random.key(seed), 1),
-  )
+  # Not the key that drew the parameters.
+  key = jax.random.fold_in(jax.random.key(seed), 1)
+  return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), key)
 
 
 def make_train_step(
@@ -78,27 +72,24 @@ def make_train_step(
     objective: the objective.
     loss_weights: weight of each term of the loss; other terms are metrics.
     tx: the optimizer.
-    num_microbatches: number of slices of a batch whose gradients are added up.
+    num_microbatches: into how many slices a batch is split to save memory.
   """
 
   def step(
     state: TrainState, batch: dict[str, Array], aux: Mapping[str, Array]
   ) -> tuple[TrainState, Terms]:
     keys_B = rng.row_keys(state.key, state.step, batch["row"])
-    inputs = {name: batch[name] for name in batch if name != "row"}
+    inputs = {name: x for name, x in batch.items() if name != "row"}
 
     def evaluate(params: dict, inputs: dict, keys_B: Array) -> Terms:
       return objective(params, inputs, keys_B, {**aux, **state.aux})
 
-    current = loss_weights_at(loss_weights, state.step)
+    weights = loss_weights_at(loss_weights, state.step)
+    args = evaluate, weights, state.params, (inputs, keys_B)
     if num_microbatches == 1:
-      terms, grads = _batch_gradient(
-        evaluate, current, state.params, inputs, keys_B
-      )
+      terms, grads = _batch_gradient(*args)
     else:
-      terms, grads = _accumulated_gradient(
-        evaluate, current, state.params, inputs, keys_B, num_microbatches
-      )
+      terms, grads = _accumulated_gradient(*args, num_microbatches)
     return _update(state, tx, terms, grads)
 
   return step
@@ -117,7 +108,7 @@ def make_eval_step(
   ) -> Terms:
     key = jax.random.fold_in(jax.random.key(seed), 2)
     keys_B = rng.row_keys(key, 0, batch["row"])
-    inputs = {name: batch[name] for name in batch if name != "row"}
+    inputs = {name: x for name, x in batch.items() if name != "row"}
     return objective(params, inputs, keys_B, aux)
 
   return evaluate
@@ -125,7 +116,7 @@ def make_eval_step(
 
 def loss_weights_at(
   loss_weights: Mapping[str, LossWeight], step: Array | int
-) -> dict[str, Array | float]:
+) -> Weights:
   """Returns the value of each loss weight at a step."""
   return {
     name: weight(step) if callable(weight) else weight
@@ -133,27 +124,23 @@ def loss_weights_at(
   }
 
 
-def total_loss(
-  terms: Terms, loss_weights: Mapping[str, Array | float]
-) -> Array:
+def total_loss(terms: Terms, weights: Weights) -> Array:
   """Returns the sum of weight * sum / count; empty terms count 0."""
   losses = [
     weight * terms[name][0] / jnp.maximum(terms[name][1], 1.0)
-    for name, weight in loss_weights.items()
+    for name, weight in weights.items()
   ]
   return sum(losses, jnp.zeros(()))
 
 
 def _batch_gradient(
-  evaluate: Callable[..., Terms],
-  loss_weights: Mapping[str, Array | float],
-  params: dict,
-  inputs: dict[str, Array],
-  keys_B: Array,
+  evaluate: Callable[..., Terms], weights: Weights, params: dict, rows: tuple
 ) -> tuple[Terms, dict]:
+  """Computes the terms of `evaluate(params, *rows)` and the loss's gradient."""
+
   def loss(params: dict) -> tuple[Array, Terms]:
-    terms = evaluate(params, inputs, keys_B)
-    return total_loss(terms, loss_weights), terms
+    terms = evaluate(params, *rows)
+    return total_loss(terms, weights), terms
 
   grads, terms = jax.grad(loss, has_aux=True)(params)
   return terms, grads
@@ -161,60 +148,65 @@ def _batch_gradient(
 
 def _accumulated_gradient(
   evaluate: Callable[..., Terms],
-  loss_weights: Mapping[str, Array | float],
+  weights: Weights,
   params: dict,
-  inputs: dict[str, Array],
-  keys_B: Array,
+  rows: tuple,
   num_microbatches: int,
 ) -> tuple[Terms, dict]:
-  """Computes the gradient of the whole batch, one micro-batch at a time.
+  """Does the same as `_batch_gradient`, one micro-batch at a time.
 
-  Some counts (kept slots) are known only after the last micro-batch. So the sum
-  of each term has its own gradient tree, which is divided at the end. This
-  costs memory, but hardly any time: the backward passes of the terms overlap
-  little, and XLA merges equal forward passes.
+  Each sum of the loss is divided by its count, and some counts (kept slots) are
+  known only after the last micro-batch. So the gradient of each sum is added up
+  in its own tree, and the trees are combined at the end. This costs memory, but
+  hardly any time: the backward passes of the terms overlap little, and XLA
+  merges equal forward passes.
   """
+  n = num_microbatches
 
   def split(x: Array) -> Array:
     # Each micro-batch takes every n-th row, so that rows stay on their device.
-    n = num_microbatches
-    rows = x.reshape(len(x) // n, n, *x.shape[1:])
-    return jnp.moveaxis(rows, 1, 0)
+    return jnp.moveaxis(x.reshape(len(x) // n, n, *x.shape[1:]), 1, 0)
 
-  def term_gradients(inputs: dict, keys_B: Array) -> tuple[dict, Terms]:
-    def compute_sums(params: dict) -> tuple[dict[str, Array], Terms]:
-      terms = evaluate(params, inputs, keys_B)
-      return {name: terms[name][0] for name in loss_weights}, terms
+  def compute(rows: tuple) -> tuple[dict[str, dict], Terms]:
+    return _gradients_of_sums(evaluate, weights, params, rows)
 
-    # One forward pass, then one backward pass for each sum. A vjp with
-    # cotangents 1, 0, 0 would run all backward passes for each sum.
-    _, push, terms = jax.linearize(compute_sums, params, has_aux=True)
-    grads = {}
-    for name in loss_weights:
-      transpose = jax.linear_transpose(
-        lambda tangents, name=name: push(tangents)[name], params
-      )
-      (grads[name],) = transpose(jnp.ones(()))
-    return grads, terms
+  def add(totals: Any, microbatch: tuple) -> tuple[Any, None]:
+    return jax.tree.map(jnp.add, totals, compute(microbatch)), None
 
-  def add(totals: Any, microbatch: Any) -> tuple[Any, None]:
-    return jax.tree.map(jnp.add, totals, term_gradients(*microbatch)), None
-
-  microbatches = jax.tree.map(split, (inputs, keys_B))
-  shapes = jax.eval_shape(
-    term_gradients, *jax.tree.map(lambda x: x[0], microbatches)
-  )
-  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+  microbatches = jax.tree.map(split, rows)
+  first = jax.tree.map(lambda x: x[0], microbatches)
+  zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(compute, first))
   (grads, terms), _ = jax.lax.scan(add, zeros, microbatches)
   scales = [
     weight / jnp.maximum(terms[name][1], 1.0)
-    for name, weight in loss_weights.items()
+    for name, weight in weights.items()
   ]
+  return terms, jax.tree.map(
+    lambda *grads: sum(map(operator.mul, scales, grads)),
+    *(grads[name] for name in weights),
+  )
 
-  def combine(*grads: Array) -> Any:
-    return sum(s * g for s, g in zip(scales, grads, strict=True))
 
-  return terms, jax.tree.map(combine, *(grads[name] for name in loss_weights))
+def _gradients_of_sums(
+  evaluate: Callable[..., Terms],
+  names: Iterable[str],
+  params: dict,
+  rows: tuple,
+) -> tuple[dict[str, dict], Terms]:
+  """Returns the gradient of the sum of each named term, and all terms."""
+
+  def compute_sums(params: dict) -> tuple[dict[str, Array], Terms]:
+    terms = evaluate(params, *rows)
+    return {name: terms[name][0] for name in names}, terms
+
+  # One forward pass, then one backward pass for each sum. A vjp with
+  # cotangents 1, 0, 0 would run all backward passes for each sum.
+  _, push, terms = jax.linearize(compute_sums, params, has_aux=True)
+  grads = {}
+  for name in names:
+    pull = jax.linear_transpose(lambda x, name=name: push(x)[name], params)
+    (grads[name],) = pull(jnp.ones(()))
+  return grads, terms
 
 
 def _update(
@@ -230,20 +222,16 @@ def _update(
     (state.params, state.opt_state),
   )
   step = state.step + 1
-  state = TrainState(
-    step=step,
-    params=params,
-    # The schedule counts batches, including skipped updates.
-    opt_state=_set_schedule_count(opt_state, step),
-    key=state.key,
-    aux=state.aux,
+  # The schedule counts batches, including skipped updates.
+  opt_state = _set_schedule_count(opt_state, step)
+  state = dataclasses.replace(
+    state, step=step, params=params, opt_state=opt_state
   )
   # The terms of a skipped batch must not make merged sums NaN.
   terms = jax.tree.map(lambda x: jnp.where(finite, x, 0.0), terms)
-  grad_norm = jnp.where(finite, grad_norm, 0.0)
   one = jnp.ones(())
   terms = terms | {
-    "grad_norm": (grad_norm, one),
+    "grad_norm": (jnp.where(finite, grad_norm, 0.0), one),
     "skipped": (1.0 - finite.astype(jnp.float32), one),
   }
   return state, terms
@@ -252,12 +240,11 @@ def _update(
 def _set_schedule_count(
   opt_state: optax.OptState, count: Array
 ) -> optax.OptState:
+  def is_schedule(x: Any) -> bool:
+    return isinstance(x, optax.ScaleByScheduleState)
+
   return jax.tree.map(
-    lambda s: (
-      s._replace(count=count)
-      if isinstance(s, optax.ScaleByScheduleState)
-      else s
-    ),
+    lambda x: x._replace(count=count) if is_schedule(x) else x,
     opt_state,
-    is_leaf=lambda s: isinstance(s, optax.ScaleByScheduleState),
+    is_leaf=is_schedule,
   )
