@@ -91,9 +91,9 @@ def run_loop(monkeypatch, tmp_path, *, bad=(), stop_at=None, param=1.0):
     return state, terms
 
   unused = dict.fromkeys(
-    f.name for f in dataclasses.fields(setup_lib.TrainSetup)
+    f.name for f in dataclasses.fields(setup_lib.PretrainSetup)
   )
-  setup = setup_lib.TrainSetup(
+  setup = setup_lib.PretrainSetup(
     **unused
     | dict(
       run=types.SimpleNamespace(

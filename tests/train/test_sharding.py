@@ -27,14 +27,15 @@ def make_mesh(preset: str, **axes: int) -> Mesh:
 
 
 def test_open_axis_gets_the_remaining_devices():
-  assert sharding.resolve_axis_sizes({"data": -1}, 8) == (8,)
-  assert sharding.resolve_axis_sizes({"data": -1, "model": 2}, 8) == (4, 2)
+  resolve = sharding.resolve_axis_sizes
+  assert resolve({"data": -1}, 8) == {"data": 8}
+  assert resolve({"data": -1, "model": 2}, 8) == {"data": 4, "model": 2}
   with pytest.raises(InputError, match="multiple of 3.* 8"):
-    sharding.resolve_axis_sizes({"data": -1, "model": 3}, 8)
+    resolve({"data": -1, "model": 3}, 8)
   with pytest.raises(InputError, match="need 4 devices.* 8"):
-    sharding.resolve_axis_sizes({"data": 2, "model": 2}, 8)
+    resolve({"data": 2, "model": 2}, 8)
   with pytest.raises(InputError, match="only one"):
-    sharding.resolve_axis_sizes({"data": -1, "model": -1}, 8)
+    resolve({"data": -1, "model": -1}, 8)
 
 
 def test_axis_sizes_are_changed_without_changing_the_preset():
@@ -71,8 +72,8 @@ def test_axes_are_parsed():
 @pytest.mark.parametrize("num_devices", [2, 8, 256, 6144])
 def test_batch_is_split_over_the_data_axis_only(num_devices):
   def slices(*args):
-    spec = sharding.get_mesh_spec(*args)
-    return sharding.data_parallelism(spec, num_devices)
+    axes = sharding.get_mesh_spec(*args).axes
+    return sharding.resolve_axis_sizes(axes, num_devices)["data"]
 
   assert slices("dp") == slices("fsdp") == num_devices
   assert slices("fsdp_tp") == num_devices // 2

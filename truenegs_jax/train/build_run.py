@@ -31,77 +31,50 @@ OBJECTIVES: dict[str, Callable[..., slot_predictions.Terms]] = {
 
 @dataclasses.dataclass(frozen=True)
 class OutputSettings:
-  """Settings for logs, evaluations and checkpoints.
+  """Settings that do not change the parameters that a run learns.
 
-  They do not change the parameters that a run learns.
-
-  Attributes:
-    log_every, eval_every, save_every: interval in steps.
-    eval_rows: number of held-out rows of an evaluation.
-    keep: number of newest checkpoints to keep.
-    keep_steps: steps whose checkpoints are never deleted.
-    writers: names of writers in addition to metrics.jsonl.
-    traced_steps: first and last step of a profiler trace, or None.
+  Intervals are in steps.
   """
 
   log_every: int
   eval_every: int
   save_every: int
-  eval_rows: int
-  keep: int
-  keep_steps: tuple[int, ...]
-  writers: tuple[str, ...]
-  traced_steps: tuple[int, int] | None
+  eval_rows: int  # held-out rows of an evaluation
+  keep: int  # number of newest checkpoints to keep
+  keep_steps: tuple[int, ...]  # steps whose checkpoints are never deleted
+  writers: tuple[str, ...]  # in addition to metrics.jsonl
+  traced_steps: tuple[int, int] | None  # (M, N) of log.profile
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
   """A run as its config describes it, without arrays.
 
-  Attributes:
-    summary: description of the objective for the report.
-    config: the config in JSON's types.
-    model, options, terms: the model, the options of the objective, and the
-      function that computes its terms.
-    loss_weights: weight of each term of the loss, or its schedule.
-    learning_rate, tx: schedule of the learning rate, and optimizer.
-    table_builder: builds the synonym table from the model's embeddings; None
-      if synonyms come from another source or are not used.
-    steps: number of steps of the run.
-    batch_size: rows per update, over all devices and processes.
-    length: tokens per row.
-    packed: whether a row may have several documents.
-    seed: seed of parameters, draws and the order of rows.
-    accumulation: micro-batches per update.
-    max_skips: number of consecutive skipped updates that do not end the run.
-    init, init_skip: weights to start from, and their rows to replace.
-    mesh_preset, mesh_spec: mesh and sharding rules.
-    attention: attention implementation; "auto" chooses by the devices.
-    table_layout, table_placement: format and sharding of the synonym table.
-    output: settings for logs, evaluations and checkpoints.
+  `table_builder` builds the synonym table from the model's embeddings; it is
+  None if synonyms come from another source or are not used.
   """
 
-  summary: str
-  config: Mapping[str, Any]
+  summary: str  # describes the objective
+  config: Mapping[str, Any]  # in JSON's types
   model: pretrain.Model
   options: Options
-  terms: Callable[..., slot_predictions.Terms]
+  terms: Callable[..., slot_predictions.Terms]  # of the objective
   loss_weights: Mapping[str, step.LossWeight]
   learning_rate: optim.Schedule
   tx: optax.GradientTransformation
   table_builder: model_synonyms.ModelTableBuilder | None
   steps: int
-  batch_size: int
-  length: int
-  packed: bool
-  seed: int
-  accumulation: int
-  max_skips: int
-  init: str
-  init_skip: str
+  batch_size: int  # rows per update, over all devices and processes
+  length: int  # tokens per row
+  packed: bool  # whether a row may have several documents
+  seed: int  # of parameters, draws and the order of rows
+  accumulation: int  # micro-batches per update
+  max_skips: int  # consecutive skipped updates that do not end the run
+  init: str  # weights to start from, or ""
+  init_skip: str  # parameters not to take from them
   mesh_preset: str
   mesh_spec: sharding.MeshSpec
-  attention: str
+  attention: str  # implementation; "auto" chooses by the devices
   table_layout: str
   table_placement: str
   output: OutputSettings

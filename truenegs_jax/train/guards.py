@@ -24,19 +24,13 @@ STOPPED_UNSAVED = 137  # as after SIGKILL; 75 and 130 promise a checkpoint
 
 
 class StopSignals:
-  """Remembers the first SIGTERM or SIGINT in `received` while entered.
+  """Context that remembers the first SIGTERM or SIGINT in `received`.
 
-  A second signal ends the process at once, even if the process hangs. Earlier
-  checkpoints stay on disk.
+  It prints the signal and `then`, what the process does next. A second signal
+  ends the process at once, even if it hangs. Earlier checkpoints stay on disk.
   """
 
   def __init__(self, console: Console, *, then: str = SAVING):
-    """Creates the context.
-
-    Args:
-      console: where the signal is reported.
-      then: what the process does next, printed after the signal's name.
-    """
     self._console, self._then = console, then
     self.received: signal.Signals | None = None
 
@@ -72,7 +66,7 @@ class StopVote:
   def __init__(self, signals: StopSignals, mesh: jax.sharding.Mesh):
     self._signals = signals
     self._pending: jax.Array | None = None
-    self._num_devices = mesh.devices.size
+    self._shape = (mesh.devices.size,)
     self._split = NamedSharding(mesh, P(mesh.axis_names))
     self._max = jax.jit(jnp.max, out_shardings=NamedSharding(mesh, P()))
 
@@ -84,17 +78,13 @@ class StopVote:
     """
     if distributed.process_count() == 1:
       return self._signals.received
-    previous, self._pending = self._pending, self._vote()
+    vote = np.full(1, self._signals.received or 0, np.int32)
+    votes = jax.make_array_from_callback(
+      self._shape, self._split, lambda _: vote
+    )
+    previous, self._pending = self._pending, self._max(votes)
     number = 0 if previous is None else int(previous)
     return signal.Signals(number) if number else None
-
-  def _vote(self) -> jax.Array:
-    vote = np.full(1, self._signals.received or 0, np.int32)
-    return self._max(
-      jax.make_array_from_callback(
-        (self._num_devices,), self._split, lambda _: vote
-      )
-    )
 
 
 class SkipGuard:
@@ -115,12 +105,9 @@ class SkipGuard:
       step: the step that was just dispatched.
       skipped: f32 [], 1 if its update was skipped.
       row_B: int32, numbers of its rows, in all processes.
-
-    Raises:
-      NonFiniteError: as `check_pending`.
     """
     self.check_pending()
-    self._pending = (step, skipped, row_B)
+    self._pending = step, skipped, row_B
 
   def check_pending(self) -> None:
     """Checks the last step that was added.
@@ -130,8 +117,7 @@ class SkipGuard:
     """
     if self._pending is None:
       return
-    step, skipped, row_B = self._pending
-    self._pending = None
+    (step, skipped, row_B), self._pending = self._pending, None
     if not float(skipped):
       self._consecutive = 0
       return

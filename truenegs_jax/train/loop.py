@@ -32,17 +32,11 @@ from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-  """State and held-out terms at the end of `train`.
+  """State and held-out terms at the end of `train`."""
 
-  Attributes:
-    setup: the setup with the last state.
-    held_out: terms of each batch of the last evaluation.
-    stopped_by: signal that stopped the run; None if all steps are done.
-  """
-
-  setup: setup_lib.TrainSetup
-  held_out: list[metrics.Terms]
-  stopped_by: signal.Signals | None
+  setup: setup_lib.PretrainSetup  # with the last state
+  held_out: list[metrics.Terms]  # of each batch of the last evaluation
+  stopped_by: signal.Signals | None  # None if all steps are done
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,20 +67,20 @@ def train(
     setup = setup_lib.set_up_training(
       run, workdir, inputs, checkpoints, console
     )
-    clock, first_step = speed.Clock(run.steps), int(setup.state.step)
+    output, first_step = run.output, int(setup.state.step)
     is_writer = distributed.is_first_process()
     profiler = speed.Profiler(
-      run.output.traced_steps if is_writer else None,
+      output.traced_steps if is_writer else None,
       workdir,
       functools.partial(console.print, soft_wrap=True),
       first_step=first_step,
     )
-    writers = (
-      metrics.make_writers(run.output.writers, workdir, first_step=first_step)
-      + [metrics.ProgressLine(console, run.steps, first_step=first_step)]
-      if is_writer
-      else []
-    )
+    writers: list[Any] = []
+    if is_writer:
+      writers = [
+        *metrics.make_writers(output.writers, workdir, first_step=first_step),
+        metrics.ProgressLine(console, run.steps, first_step=first_step),
+      ]
     with contextlib.ExitStack() as stack:
       for closable in (*writers, profiler):
         stack.callback(closable.close)
@@ -96,6 +90,7 @@ def train(
         for writer in writers:
           writer.write(record)
 
+      clock = speed.Clock(run.steps)
       host_wait = speed.HostWait(clock.running)
       monitors = Monitors(write, profiler, host_wait, clock, signals)
       return _train_steps(workdir, inputs, setup, checkpoints, monitors)
@@ -104,7 +99,7 @@ def train(
 def _train_steps(
   workdir: pathlib.Path,
   inputs: setup_lib.RunInputs,
-  setup: setup_lib.TrainSetup,
+  setup: setup_lib.PretrainSetup,
   checkpoints: checkpoints_lib.Checkpoints,
   monitors: Monitors,
 ) -> TrainResult:
@@ -150,7 +145,7 @@ def _train_steps(
     # Metrics are read one step late, so that no device waits for the host.
     flush()
     guard.add(done, terms["skipped"][0], on_device["row"])
-    recent.append(terms | {"row_tokens": _count_tokens(batch)})
+    recent.append(terms | {"row_tokens": _count_tokens(batch["documents"])})
     done += 1
     if _is_due(done, output.log_every, run.steps):
       # The last update was that of step done - 1.
@@ -179,7 +174,7 @@ def _train_steps(
 
 
 def evaluate(
-  setup: setup_lib.TrainSetup, state: step.TrainState, held_out_rows: Rows
+  setup: setup_lib.PretrainSetup, state: step.TrainState, held_out_rows: Rows
 ) -> list[metrics.Terms]:
   """Returns the terms of each held-out batch.
 
@@ -194,19 +189,16 @@ def evaluate(
     ),
     math.ceil(setup.run.output.eval_rows / batch_size),
   )
-  aux = {**setup.aux, **state.aux}
-  held_out = []
+  aux, held_out = {**setup.aux, **state.aux}, []
   for batch in batches:
     on_device = sharding.shard_batch(batch, setup.mesh)
-    held_out.append(
-      jax.device_get(setup.eval_step(state.params, on_device, aux))
-    )
+    terms = setup.eval_step(state.params, on_device, aux)
+    held_out.append(jax.device_get(terms))
   return held_out
 
 
-def _count_tokens(batch: Mapping[str, np.ndarray]) -> tuple[int, int]:
+def _count_tokens(documents_BxL: np.ndarray) -> tuple[int, int]:
   """Returns the numbers of tokens without padding and of rows, as a term."""
-  documents_BxL = batch["documents"]
   return int(np.count_nonzero(documents_BxL)), len(documents_BxL)
 
 
@@ -215,7 +207,10 @@ def _is_due(done: int, every: int, total: int) -> bool:
 
 
 def _speed_fields(
-  setup: setup_lib.TrainSetup, monitors: Monitors, record: Mapping, flops: float
+  setup: setup_lib.PretrainSetup,
+  monitors: Monitors,
+  record: Mapping,
+  flops: float,
 ) -> dict:
   """Returns the fields of a training record about time and memory."""
   done, devices = record["step"], setup.mesh.devices
@@ -235,23 +230,15 @@ def _speed_fields(
 
 
 def _make_record(
-  done: int,
-  split: str,
-  terms: list[metrics.Terms],
-  weights: Mapping[str, float],
+  done: int, split: str, terms: list[metrics.Terms], weights: Mapping
 ) -> dict:
   values = metrics.compute_ratios(metrics.merge_terms(terms))
   total = sum(float(w) * values[name] for name, w in weights.items())
-  return {
-    "step": done,
-    "time": round(time.time(), 3),
-    "split": split,
-    "total": total,
-    **values,
-  }
+  fields = {"step": done, "time": round(time.time(), 3), "split": split}
+  return fields | {"total": total} | values
 
 
 @jax.jit
 def _all_finite(params: Any) -> jax.Array:
-  leaves = [jnp.isfinite(x).all() for x in jax.tree.leaves(params)]
-  return jnp.stack(leaves).all()
+  finite = [jnp.isfinite(x).all() for x in jax.tree.leaves(params)]
+  return jnp.stack(finite).all()

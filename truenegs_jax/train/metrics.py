@@ -40,10 +40,7 @@ def merge_terms(batches: Iterable[Terms]) -> dict[str, tuple]:
 
 
 def compute_ratios(terms: Terms) -> dict[str, float]:
-  """Returns sum / count by name, 0 for empty terms, and `auc` if possible.
-
-  `auc` is computed from the term `detect_histogram`, if there is one.
-  """
+  """Returns sum / count by name (0 for empty terms); the histogram as `auc`."""
   values = {
     name: float(a) / float(b) if float(b) else 0.0
     for name, (a, b) in terms.items()

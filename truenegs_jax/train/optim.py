@@ -65,11 +65,7 @@ SCHEDULES: dict[str, Callable[[float, int, int], Schedule]] = {
 def make_schedule(
   name: str, *, peak: float, warmup_steps: int, total_steps: int
 ) -> Schedule:
-  """Makes the learning-rate schedule `name`.
-
-  Raises:
-    InputError: the name is unknown.
-  """
+  """Makes the schedule of `optim.schedule`, or raises InputError."""
   one_of("optim.schedule", name, SCHEDULES)
   return SCHEDULES[name](peak, warmup_steps, total_steps)
 
@@ -77,13 +73,10 @@ def make_schedule(
 def loss_weight_schedule(
   name: str, weight: float, steps: int
 ) -> float | Schedule:
-  """Makes the schedule of a loss weight.
+  """Makes the schedule of a loss weight: constant, or changing for `steps`.
 
-  Args:
-    name: "constant"; "warmup": rises linearly from 0; "delay": 0 before
-      `steps`; "decay": falls linearly to 0.
-    weight: the largest value.
-    steps: duration of the change.
+  "warmup" rises linearly from 0 to `weight`, "decay" falls linearly from it to
+  0, and "delay" is 0 before `steps`.
 
   Raises:
     InputError: the name is unknown.
@@ -144,8 +137,7 @@ def layer_lr_factors(
   With n layers, layer j is at depth j + 1 and has the factor
   decay ** (n + 2 - depth). The embeddings and their projection are at depth 0,
   a norm after the last layer is at the depth of that layer, and the heads have
-  the factor 1, as in `_get_layer_lrs` of google-research/electra,
-  `model/optimization.py`.
+  the factor 1 (google-research/electra, `_get_layer_lrs`).
 
   Args:
     params: parameters (or shapes) of a network: `embeddings`, `layer_0`,
@@ -153,9 +145,6 @@ def layer_lr_factors(
     decay: in (0, 1]; 0.8 in ELECTRA-small and -base, 0.9 in -large.
     exponent: "released": the last layer has the factor decay ** 2, as in the
       released code; "paper": it has `decay`, as in Clark et al. 2020.
-
-  Returns:
-    A float for each parameter, in the same tree.
 
   Raises:
     InputError: `exponent` is unknown or `decay` out of range.

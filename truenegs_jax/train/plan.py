@@ -31,7 +31,7 @@ TRAINING_PASSES = 3  # forward, and twice as many products backward
 def resolve_attention(
   run: Run, mesh: jax.sharding.Mesh, *, check: bool = False
 ) -> tuple[Run, str]:
-  """Chooses the attention implementation of a run for its training steps.
+  """Chooses the attention implementation of a run's training steps.
 
   Other uses of the model keep the implementation that runs on every platform.
 
@@ -44,8 +44,7 @@ def resolve_attention(
     The run with that implementation, and a line for the report.
 
   Raises:
-    InputError: the implementation is not available here, or differs between
-      processes.
+    InputError: it is not available here, or differs between processes.
   """
   choose = choose_attention.choose_checked if check else choose_attention.choose
   implementation, line = choose(
@@ -75,13 +74,13 @@ def abstract_batch(
 ) -> dict[str, jax.ShapeDtypeStruct]:
   """Returns shapes, dtypes and shardings of the global batch of a step."""
   rows = sharding.batch_sharding(mesh)
-
-  def int32(*shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
-
-  names = ("tokens", "types", "documents")
-  batch = {name: int32(run.batch_size, run.length) for name in names}
-  return batch | {"row": int32(run.batch_size)}
+  shapes = dict.fromkeys(
+    ("tokens", "types", "documents"), (run.batch_size, run.length)
+  )
+  return {
+    name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
+    for name, shape in (shapes | {"row": (run.batch_size,)}).items()
+  }
 
 
 def abstract_aux(
@@ -96,12 +95,11 @@ def abstract_aux(
     layout = table_lib.choose_layout(
       vocab_size, ASSUMED_LIST_LENGTH, run.table_layout
     )
-    bits = vocab_size, math.ceil(vocab_size / negatives.WORD_BITS)
-    name, shape, dtype = {
-      "bits": ("bits_VxW", bits, jnp.uint32),
-      "ids": ("ids_VxS", (vocab_size, ASSUMED_LIST_LENGTH), jnp.int32),
+    name, width, dtype = {
+      "bits": ("bits_VxW", -(-vocab_size // negatives.WORD_BITS), jnp.uint32),
+      "ids": ("ids_VxS", ASSUMED_LIST_LENGTH, jnp.int32),
     }[layout]
-    like = jax.ShapeDtypeStruct(shape, dtype)
+    like = jax.ShapeDtypeStruct((vocab_size, width), dtype)
     aux[name] = sharding.abstract_table(like, mesh, run.table_placement)
   if run.options.strict_subword:
     aux["continues_V"] = jax.ShapeDtypeStruct(
@@ -116,15 +114,10 @@ def make_aux(
   vocab: Sequence[str],
   mesh: jax.sharding.Mesh,
 ) -> dict[str, jax.Array]:
-  """Puts the inputs of the objective other than the batch on the devices.
-
-  These are the synonym table, unless `table` is None, and `continues_V` if
-  `negatives.strict_subword` is set.
-  """
+  """Puts the table, if any, and `continues_V`, if needed, on the devices."""
   aux = {}
   if table is not None:
-    arrays = table_lib.build_arrays(table, run.table_layout)
-    for name, array in arrays.items():
+    for name, array in table_lib.build_arrays(table, run.table_layout).items():
       aux[name] = sharding.place_table(array, mesh, run.table_placement)
   if run.options.strict_subword:
     continues_V = continuation_mask(vocab)
@@ -176,16 +169,13 @@ def compile_and_make_state(
   Compiling the initialization takes about as long as compiling the step, and
   XLA uses few cores for each. With many processes both run in sequence, because
   processes may have to wait for one another while they compile.
-
-  Returns:
-    The compiled step and the result of `make_state`.
   """
   if distributed.process_count() > 1:
     return lowered.compile(), make_state()
   with futures.ThreadPoolExecutor(1) as pool:
-    compiling = pool.submit(lowered.compile)
+    compiled = pool.submit(lowered.compile)
     state = make_state()
-    return compiling.result(), state
+    return compiled.result(), state
 
 
 def build_eval_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
@@ -200,11 +190,11 @@ def build_eval_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:
 
 
 def row_flops(run: Run) -> float:
-  """Counts the floating-point operations of training on one row.
+  """Counts the floating-point operations (FLOP) of training on one row.
 
   Counts matrix products only: two operations for each multiplication and
   addition, and three passes (forward and twice backward). Recomputation to save
-  memory is not counted. Attention counts the full length of the row, the output
+  memory is not counted. Attention covers the full length of the row, the output
   layer the K slots.
   """
   roles, options, length = run.model.roles, run.options, run.length
@@ -301,7 +291,7 @@ def format_mib(num_bytes: float) -> str:
 
 
 def report_table(lines: Mapping[str, str]) -> Table:
-  """Makes the table of a report, with a name and a text in each line."""
+  """Makes the table of a report from name -> text."""
   table = Table(box=None, show_header=False, pad_edge=False)
   table.add_column(style="bold", no_wrap=True)
   table.add_column(overflow="fold")

@@ -54,20 +54,16 @@ def find_or_prepare_rows(config: Any) -> tuple[pathlib.Path, Tokenizer]:
 
   with distributed.raise_everywhere("rows"):
     plan = make_rows_plan(config)
-    if not plan.is_prepared():
-      _check_preparable(plan, many_processes=distributed.process_count() > 1)
+    is_prepared = plan.is_prepared()
+    if not is_prepared and distributed.process_count() > 1:
+      raise InputError(
+        f"'{plan.folder}' has no rows, and a run of many processes does not"
+        f" prepare them. {PREPARE} Choose a folder that all machines share."
+      )
+    if not is_prepared and plan.corpus and not plan.corpus.is_local():
+      raise InputError(
+        f"data.sources: {plan.corpus} is on the Hugging Face hub, and its rows"
+        f" are not prepared yet. {PREPARE} Or set --config.data.sources=PATH to"
+        " a local copy."
+      )
     return prepare_rows.execute_plan(plan)
-
-
-def _check_preparable(plan: prepare_rows.Plan, *, many_processes: bool) -> None:
-  if many_processes:
-    raise InputError(
-      f"'{plan.folder}' has no rows, and a run of many processes does not"
-      f" prepare them. {PREPARE} Choose a folder that all machines share."
-    )
-  if plan.corpus and not plan.corpus.is_local():
-    raise InputError(
-      f"data.sources: {plan.corpus} is on the Hugging Face hub, and its"
-      f" rows are not prepared yet. {PREPARE} Or set --config.data.sources=PATH"
-      " to a local copy."
-    )

@@ -1,8 +1,7 @@
 """Sets up training: initial state, compiled steps and report.
 
-A run resumes from the newest checkpoint of its workdir; else it starts from the
-weights that `config.init` names, else from random parameters. A checkpoint of
-another run is refused with a list of the differences.
+A run resumes from the newest checkpoint of its workdir. Without one it starts
+from the weights that `config.init` names, or from random parameters.
 """
 
 import contextlib
@@ -38,44 +37,30 @@ from truenegs_jax.workdir import files
 class RunInputs:
   """Data of a run.
 
-  Attributes:
-    tokenizer, train_rows, held_out_rows: vocabulary and rows.
-    table: the synonym table; None if no synonyms are used, or if the table is
-      built from the model's embeddings.
-    weights: the weights that `config.init` names, if any.
-    fingerprints: identify vocabulary, rows and synonyms.
+  `table` is None if no synonyms are used, or if the run builds its table from
+  the model's embeddings.
   """
 
   tokenizer: Tokenizer
   train_rows: Rows
   held_out_rows: Rows
   table: SynonymTable | None
-  weights: Weights
-  fingerprints: Mapping[str, str | None]
+  weights: Weights  # those that `config.init` names, if any
+  fingerprints: Mapping[str, str | None]  # of vocabulary, rows and synonyms
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainSetup:
-  """State, compiled steps and other inputs of the training loop.
-
-  Attributes:
-    run, mesh: the run and its devices.
-    state: the train state.
-    aux: inputs of the objective other than the batch, on the devices.
-    train_step: `(state, batch, aux) -> (state, terms)`.
-    eval_step: `(params, batch, aux) -> terms`.
-    refresh: rebuilds the synonym table from the embeddings when it is due.
-    description: description of the run, saved with each checkpoint.
-  """
+class PretrainSetup:
+  """State, compiled steps and other inputs of the training loop."""
 
   run: Run
   mesh: jax.sharding.Mesh
   state: step_lib.TrainState
-  aux: dict[str, jax.Array]
-  train_step: jax.stages.Compiled
-  eval_step: Callable[..., metrics.Terms]
-  refresh: model_synonyms.RefreshFn
-  description: dict[str, Any]
+  aux: dict[str, jax.Array]  # inputs of the objective other than the batch
+  train_step: jax.stages.Compiled  # (state, batch, aux) -> (state, terms)
+  eval_step: Callable[..., metrics.Terms]  # (params, batch, aux) -> terms
+  refresh: model_synonyms.RefreshFn  # rebuilds the table of `state` if due
+  description: dict[str, Any]  # saved with each checkpoint
 
 
 def open_checkpoints(
@@ -93,7 +78,7 @@ def set_up_training(
   inputs: RunInputs,
   checkpoints: checkpoints_lib.Checkpoints,
   console: Console,
-) -> TrainSetup:
+) -> PretrainSetup:
   """Checks the inputs, makes the state, compiles the steps and reports.
 
   Writes config, vocabulary and synonym table to the workdir.
@@ -120,7 +105,7 @@ def set_up_training(
   lowered = plan.lower_train_step(resolved, mesh, abstract, aux)
   compiled, state = plan.compile_and_make_state(lowered, make_state)
   secs = time.perf_counter() - began
-  setup = TrainSetup(
+  setup = PretrainSetup(
     run=run,
     mesh=mesh,
     state=state,
@@ -137,11 +122,10 @@ def set_up_training(
     write_vocabulary(inputs.tokenizer.vocab, workdir / files.VOCABULARY)
     if inputs.table is not None:
       save_table(inputs.table, workdir / files.SYNONYMS)
+  start = f"weights '{run.init}'" if run.init else "random parameters"
+  start += f", seed {run.seed}"
   if resumed is not None:
     start = f"resumed at step {resumed:,} of '{workdir}'"
-  else:
-    start = f"weights '{run.init}'" if run.init else "random parameters"
-    start += f", seed {run.seed}"
   lines = {
     "start": start,
     **_report_lines(setup, inputs),
@@ -182,10 +166,12 @@ def resumable_step(
   if latest is None:
     return None
   saved = checkpoints.read_description(latest)
-  changed = files.find_changes(
-    files.add_missing_keys(saved["config"]), description["config"]
-  )
-  changed = [change for change in changed if not _is_allowed(change)]
+  saved_config = files.add_missing_keys(saved["config"])
+  changed = [
+    change
+    for change in files.find_changes(saved_config, description["config"])
+    if not _is_allowed(change)
+  ]
   for change in changed:
     if change.key in common_keys.REMOVED:
       raise CheckpointError(
@@ -212,9 +198,8 @@ def _is_allowed(change: files.Change) -> bool:
   """Returns whether a run may be resumed with this change of its config."""
   if removed := common_keys.REMOVED.get(change.key):
     return change.now is files.ABSENT and change.saved == removed.value
-  return (
-    change.key in common_keys.KEYS and common_keys.KEYS[change.key].may_change
-  )
+  key = common_keys.KEYS.get(change.key)
+  return key is not None and key.may_change
 
 
 def _report_environment_changes(
@@ -244,8 +229,7 @@ def _prepare_state(
 ) -> Callable[[], step_lib.TrainState]:
   """Reads the checkpoint or weights; returns a function that makes the state.
 
-  The function compiles the initialization, so that this can run while the
-  training step is compiled.
+  The function may take long, because it compiles the initialization.
   """
   if resumed is not None:
     state = checkpoints.restore_state(resumed, vars(abstract))
@@ -264,22 +248,19 @@ def _prepare_state(
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
 
   def put(x: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
-    return jax.make_array_from_callback(
-      x.shape, sharding, lambda index: x[index]
-    )
+    return jax.make_array_from_callback(x.shape, sharding, x.__getitem__)
 
   def make_state() -> step_lib.TrainState:
     state = jax.jit(run.init_state, out_shardings=shardings)()
     if params is None:
       return state
-    return dataclasses.replace(
-      state, params=jax.tree.map(put, params, shardings.params)
-    )
+    placed = jax.tree.map(put, params, shardings.params)
+    return dataclasses.replace(state, params=placed)
 
   return make_state
 
 
-def _report_lines(setup: TrainSetup, inputs: RunInputs) -> dict[str, str]:
+def _report_lines(setup: PretrainSetup, inputs: RunInputs) -> dict[str, str]:
   run, rows = setup.run, len(inputs.train_rows)
   lines = plan.report_lines(run, setup.mesh, setup.state, setup.aux)
   memory = setup.train_step.memory_analysis()

@@ -6,7 +6,6 @@ the axis "data" on every mesh. Models have no sharding code.
 """
 
 import dataclasses
-import functools
 import math
 import os
 import re
@@ -75,20 +74,16 @@ def make_mesh(
   devices = jax.devices() if devices is None else devices
   sizes = resolve_axis_sizes(spec.axes, len(devices))
   # Linen modules cannot be traced over Explicit axes, the default.
+  types = (AxisType.Auto,) * len(sizes)
   return jax.make_mesh(
-    sizes,
-    tuple(spec.axes),
-    axis_types=(AxisType.Auto,) * len(sizes),
-    devices=devices,
+    tuple(sizes.values()), tuple(sizes), types, devices=devices
   )
 
 
 def get_mesh_spec(name: str, axes: Mapping[str, int] | str = "") -> MeshSpec:
   """Returns the preset `name` with other sizes for some of its axes.
 
-  Args:
-    name: a key of MESHES.
-    axes: axis -> size, or text for `parse_axes`; -1 is all remaining devices.
+  `axes` is axis -> size, or text for `parse_axes`; -1 is all remaining devices.
 
   Raises:
     InputError: the preset or an axis is unknown, or a size is out of range.
@@ -98,10 +93,9 @@ def get_mesh_spec(name: str, axes: Mapping[str, int] | str = "") -> MeshSpec:
   axes = parse_axes(axes) if isinstance(axes, str) else axes
   for axis, size in axes.items():
     if axis not in spec.axes:
-      known = ", ".join(spec.axes)
       raise InputError(
         f"mesh.axes: mesh.preset={name!r} has no axis {axis!r}. Choose from"
-        f" {known}."
+        f" {', '.join(spec.axes)}."
       )
     if size < 1 and size != -1:
       raise InputError(
@@ -130,7 +124,7 @@ def parse_axes(text: str) -> dict[str, int]:
 
 def resolve_axis_sizes(
   axes: Mapping[str, int], num_devices: int
-) -> tuple[int, ...]:
+) -> dict[str, int]:
   """Replaces -1 by the number of devices that the other axes leave.
 
   Raises:
@@ -146,16 +140,11 @@ def resolve_axis_sizes(
     needed = f"a multiple of {fixed}" if num_open else str(fixed)
     raise InputError(
       f"mesh.axes ({_format_axes(axes)}) need {needed} devices, but there are"
-      f" {num_devices}. Set --config.mesh.axes=AXIS=NUMBER,... with sizes that"
-      " fit, or with -1 for one of them."
+      f" {num_devices}. Set --config.mesh.axes=AXIS=NUMBER,... to sizes that"
+      " fit; one of them may be -1."
     )
-  return tuple(num_devices // fixed if n == -1 else n for n in axes.values())
-
-
-def data_parallelism(spec: MeshSpec, num_devices: int) -> int:
-  """Returns the number of slices that a batch is split into."""
-  sizes = resolve_axis_sizes(spec.axes, num_devices)
-  return dict(zip(spec.axes, sizes, strict=True))[DATA_AXIS]
+  remaining = num_devices // fixed
+  return {axis: remaining if n == -1 else n for axis, n in axes.items()}
 
 
 def tree_shardings(tree: Any, mesh: Mesh, spec: MeshSpec) -> Any:
@@ -187,11 +176,11 @@ def gather_params(
   split like the parameters.
   """
 
-  def gathering_objective(params: dict[str, Any], *args: Any) -> Any:
+  def wrapped(params: dict[str, Any], *args: Any) -> Any:
     shardings = tree_shardings({"params": params}, mesh, spec)["params"]
     return objective(jax.tree.map(_gather, params, shardings), *args)
 
-  return gathering_objective
+  return wrapped
 
 
 def replicated_sharding(mesh: Mesh) -> NamedSharding:
@@ -205,12 +194,9 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def process_slice(mesh: Mesh, batch_size: int) -> tuple[int, int]:
-  """Returns the slice of the global batch that this process reads.
+  """Returns (index, number of slices) of the batch slice of this process.
 
   Processes read the same slice if an axis other than "data" runs across them.
-
-  Returns:
-    The index of the slice and the number of slices.
 
   Raises:
     InputError: the rows do not divide by the data axis, or the rows of this
@@ -240,12 +226,7 @@ def process_slice(mesh: Mesh, batch_size: int) -> tuple[int, int]:
 def shard_batch(
   batch: dict[str, np.ndarray], mesh: Mesh
 ) -> dict[str, jax.Array]:
-  """Makes the global arrays of a batch from the rows of this process.
-
-  Args:
-    batch: the rows of the slice that `process_slice` returns.
-    mesh: the devices.
-  """
+  """Makes the global batch from the slice of `process_slice`."""
   rows = batch_sharding(mesh)
   _, count = process_slice(mesh, mesh.shape[DATA_AXIS])
   return {
@@ -278,8 +259,8 @@ def place_table(table: np.ndarray, mesh: Mesh, placement: str) -> jax.Array:
     table: `bits_VxW` or `ids_VxS`, the same in every process.
     mesh: the devices.
     placement: "replicated", or "rows": split over all devices and padded with
-      rows of zeros. A look-up then adds up over the devices, for each slot, one
-      word of bits or one list of ids; smoothing adds up a row of bits.
+      rows of zeros. Devices then exchange one word of bits or one list of ids
+      for each slot that is looked up, and a row of bits for each smoothed one.
 
   Raises:
     InputError: the placement is unknown.
@@ -316,17 +297,11 @@ def _gather(x: jax.Array, split: NamedSharding) -> jax.Array:
     return x
   axes = (axis if axis != DATA_AXIS else None for axis in split.spec)
   gathered = NamedSharding(split.mesh, P(*axes))
-
-  def constrain(sharding: NamedSharding, _: tuple, x: jax.Array) -> jax.Array:
-    return jax.lax.with_sharding_constraint(x, sharding)
-
+  constrain = jax.lax.with_sharding_constraint
   # The transpose of a constraint alone would put each gradient in full on
   # every device.
   return jax.custom_derivatives.linear_call(
-    functools.partial(constrain, gathered),
-    functools.partial(constrain, split),
-    (),
-    x,
+    lambda _, x: constrain(x, gathered), lambda _, g: constrain(g, split), (), x
   )
 
 
@@ -342,11 +317,11 @@ def check_batch_size(
   Raises:
     InputError: they do not divide, or there is no device.
   """
-  parallel = data_parallelism(spec, device_count())
-  slices = parallel * accumulation
+  data_size = resolve_axis_sizes(spec.axes, device_count())[DATA_AXIS]
+  slices = data_size * accumulation
   if batch_size % slices:
     raise InputError(
-      f"batch_size={batch_size} must be a multiple of {slices} ({parallel}"
+      f"batch_size={batch_size} must be a multiple of {slices} ({data_size}"
       f" slices of the mesh x {accumulation} micro-batches). Set"
       f" --config.batch_size={max(batch_size // slices, 1) * slices}."
     )

@@ -54,14 +54,14 @@ def throughput_fields(
   """Computes the fields of a record that follow from the rate of rows.
 
   Args:
-    rows_per_s: rows per second of the whole run.
+    rows_per_s: rows per second, over all devices.
     tokens: mean number of tokens of a row without padding.
     flops: FLOP per row.
     devices: number of devices.
     peak: peak FLOP/s of one device; None if it is not known.
 
   Returns:
-    `rows_per_s` and `tokens_per_s` of the whole run; `flop_per_s` and, with a
+    `rows_per_s` and `tokens_per_s` over all devices; `flop_per_s` and, with a
     peak, `mfu` (model FLOP utilization) of one device.
   """
   per_device = rows_per_s * flops / devices
@@ -93,9 +93,8 @@ def memory_fields(device: Any) -> dict[str, float]:
 class Clock:
   """Measures the step time and estimates the remaining time.
 
-  Counts the steps of this process only, without the time before `start`
-  (compiling, restoring) and in `paused` (evaluation), so that the estimate is
-  right after a resume.
+  Only the steps of this process count, and neither the time before `start`
+  (compiling, restoring) nor that in `paused` (evaluation).
   """
 
   total_steps: int
@@ -109,7 +108,7 @@ class Clock:
     self._first_step, self._started, self._paused_secs = step, self.now(), 0.0
 
   def running(self) -> float:
-    """Returns the time in seconds, which stops while paused."""
+    """Returns the time in seconds without pauses."""
     return self.now() - self._paused_secs
 
   @contextlib.contextmanager
@@ -139,12 +138,7 @@ class HostWait:
   """
 
   def __init__(self, now: Callable[[], float] = time.perf_counter):
-    """Creates the meter.
-
-    Args:
-      now: clock in seconds, which may stop during work that does not count.
-    """
-    self._now = now
+    self._now = now  # in seconds; may stop during work that does not count
     self._result: Any = None  # an output of the last step
     self._ended_at_once = False  # when the last dispatch returned
     self._since = self._dispatched = self._waited = 0.0
@@ -165,10 +159,7 @@ class HostWait:
     return state, terms
 
   def pop_fields(self) -> dict[str, float]:
-    """Returns `host_wait` (0 to 1) since the last call and starts anew.
-
-    Returns an empty dict before the second step.
-    """
+    """Returns `host_wait` (0 to 1) since the last call; {} before step 2."""
     now = self._now()
     passed, waited = now - self._since, self._waited
     if self._dispatches < 2 or passed <= 0:
@@ -178,14 +169,7 @@ class HostWait:
 
 
 def parse_profile(text: str, steps: int) -> tuple[int, int] | None:
-  """Parses log.profile="M:N", which traces from step M to step N.
-
-  Args:
-    text: "M:N" or "".
-    steps: number of steps of the run.
-
-  Returns:
-    M and N, or None for "".
+  """Parses log.profile: "M:N" traces from step M to step N, "" nothing.
 
   Raises:
     InputError: the form is another, or not 0 <= M < N <= steps.
@@ -219,8 +203,7 @@ class Profiler:
       steps: (M, N) traces the steps from M to N; None traces nothing.
       workdir: the folder of the run.
       report: prints a line.
-      first_step: the step at which this process starts; steps before it are
-        not traced.
+      first_step: the step at which this process starts.
     """
     self._first, self._last = steps or (0, 0)
     self._folder = workdir / files.PROFILE
@@ -233,11 +216,9 @@ class Profiler:
       )
 
   def update(self, done: int, result: jax.Array) -> None:
-    """Starts or ends the trace if it is due.
+    """Starts or ends the trace if due after `done` steps.
 
-    Args:
-      done: number of dispatched steps.
-      result: an output of the last of them, to wait for.
+    Waits for `result`, an output of the last of them, first.
     """
     if self._since is not None and done >= self._last:
       jax.block_until_ready(result)
@@ -249,11 +230,7 @@ class Profiler:
       self._since = done
 
   def close(self, done: int | None = None) -> None:
-    """Ends the current trace, if any, and reports its folder.
-
-    Args:
-      done: number of finished steps; None if the run was interrupted.
-    """
+    """Ends the current trace, if any, after `done` steps (None: unknown)."""
     if self._since is None:
       return
     since, self._since = self._since, None
