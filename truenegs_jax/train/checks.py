@@ -14,7 +14,6 @@ from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms import run_table, sources
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build_run, metrics, optim, sharding, speed
-from truenegs_jax.train.sharding import check_batch_size
 from truenegs_jax.weights.formats.find import INIT_FORMATS, Weights
 from truenegs_jax.weights.init import check_fit, config_sizes, match_vocabulary
 from truenegs_jax.workdir import files
@@ -39,7 +38,7 @@ def check_config(c: ConfigDict) -> None:
       " --config.length=NUMBER or raise --config.model.max_positions=NUMBER."
     )
   _check_names(c)
-  check_batch_size(
+  sharding.check_batch_size(
     c.batch_size,
     c.optim.accumulation,
     sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
@@ -52,12 +51,8 @@ def check_required_files(
   """Checks that the files exist that only the user can provide.
 
   Not part of `check_config`, because a dry run does not need these files.
-
-  Args:
-    c: the config.
-    weights: the weights that `c.init` names.
-    saved: the run resumes from a checkpoint, which has the contents of these
-      files; nothing is checked.
+  Nothing is checked if the run was `saved`, because the checkpoint has their
+  contents.
 
   Raises:
     InputError, DataError: a file is missing or does not fit the config.

@@ -73,8 +73,7 @@ class StopVote:
   def poll(self) -> signal.Signals | None:
     """Votes and returns the signal to stop for; call it once per step.
 
-    With many processes the result is that of the previous vote. SIGTERM wins
-    over SIGINT.
+    With many processes the result is that of the previous vote; SIGTERM wins.
     """
     if distributed.process_count() == 1:
       return self._signals.received
@@ -101,10 +100,8 @@ class SkipGuard:
   ) -> None:
     """Checks the previous step and keeps this one for the next check.
 
-    Args:
-      step: the step that was just dispatched.
-      skipped: f32 [], 1 if its update was skipped.
-      row_B: int32, numbers of its rows, in all processes.
+    `skipped` is f32 [], 1 if the update was skipped; `row_B` has the numbers of
+    the rows in all processes.
     """
     self.check_pending()
     self._pending = step, skipped, row_B

@@ -55,14 +55,9 @@ def auc(positive_C: np.ndarray, negative_C: np.ndarray) -> float:
   """Computes the area under the ROC curve from histograms of scores.
 
   This is the probability that a random positive scores above a random negative;
-  ties count half.
+  ties count half. It is 0.5 if there are no positives or no negatives.
 
-  Args:
-    positive_C: number of positives in each of C bins of scores, ascending.
-    negative_C: number of negatives in each bin.
-
-  Returns:
-    The area, or 0.5 if there are no positives or no negatives.
+  `positive_C` and `negative_C` count them in C bins of ascending scores.
   """
   positive_C = np.asarray(positive_C, np.float64)
   negative_C = np.asarray(negative_C, np.float64)
@@ -115,7 +110,6 @@ PROGRESS_FORMATS = {
   "host_wait": "host wait {:.0%}",
   "memory_peak_gib": "peak {:.1f} GiB",
 }
-PROGRESS_MINIMUMS = {"host_wait": 0.01}  # smaller values are not shown
 
 
 class TensorBoardWriter:
@@ -186,8 +180,8 @@ class ProgressLine:
     """Shows a training record in the line, a held-out record above it."""
     metrics = []
     for name, template in PROGRESS_FORMATS.items():
-      minimum = PROGRESS_MINIMUMS.get(name, -math.inf)
-      if name in record and not record[name] < minimum:  # NaN is shown
+      negligible = name == "host_wait" and record.get(name, 0.0) < 0.01
+      if name in record and not negligible:
         metrics.append(template.format(record[name]))
     if record["split"] != "train":
       text = " · ".join([f"held-out at step {record['step']:,}", *metrics])

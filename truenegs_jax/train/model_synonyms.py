@@ -26,23 +26,14 @@ RefreshFn = Callable[[step_lib.TrainState, int], step_lib.TrainState]
 
 @dataclasses.dataclass(frozen=True)
 class ModelTableBuilder:
-  """Builds synonym tables from embeddings.
+  """Builds synonym tables from embeddings."""
 
-  Attributes:
-    options: number of neighbours, lowest cosine, and steps between two tables.
-    source: normalized `negatives.sources`.
-    stop_words: fingerprint of the words without synonyms.
-    keep_stop_words: whether stop words get synonyms nevertheless.
-    golds_V: bool, tokens that get synonyms.
-    words_V: bool, tokens that may be synonyms.
-  """
-
-  options: ModelTable
-  source: str
-  stop_words: str
-  keep_stop_words: bool
-  golds_V: np.ndarray
-  words_V: np.ndarray
+  options: ModelTable  # neighbours, lowest cosine, steps between two tables
+  source: str  # normalized `negatives.sources`
+  stop_words: str  # fingerprint of the words without synonyms
+  keep_stop_words: bool  # whether stop words get synonyms nevertheless
+  golds_V: np.ndarray  # bool, tokens that get synonyms
+  words_V: np.ndarray  # bool, tokens that may be synonyms
 
   @property
   def fingerprint(self) -> str:
@@ -113,12 +104,8 @@ def make_refresh(
   """Compiles `refresh(state, step) -> state`, which rebuilds the table.
 
   The table is rebuilt before every N-th step; before step 0 only if the run
-  starts from weights, because random embeddings have no neighbours.
-
-  Args:
-    builder: None makes a function that returns the state unchanged.
-    abstract: shapes, dtypes and shardings of the state.
-    from_weights: whether the run starts from weights.
+  starts from weights, because random embeddings have no neighbours. Without a
+  builder the state stays unchanged.
   """
   if builder is None:
     return lambda state, step: state

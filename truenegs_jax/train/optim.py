@@ -19,55 +19,36 @@ Schedule = Callable[[Array | int], Array]
 
 # Arguments of `make_optimizer` that are keys of the section `optim`.
 OPTIMIZER_KEYS = ("weight_decay", "clip_norm", "b1", "b2", "epsilon")
+SCHEDULES = ("electra", "bert")
 LAYER_EXPONENTS = ("released", "paper")
 NOT_DECAYED = ("bias", "scale")  # names of parameters; scale: of layer norms
-
-
-def electra_schedule(
-  peak: float, warmup_steps: int, total_steps: int
-) -> Schedule:
-  """Makes ELECTRA's schedule: peak * (1 - t/T) * min(1, t/warmup).
-
-  Warm-up and decay overlap, so the rate never reaches the peak. The first
-  update has a rate of 0.
-  """
-
-  def rate(step):
-    step = jnp.asarray(step, jnp.float32)
-    decay = 1.0 - jnp.minimum(step / total_steps, 1.0)
-    return peak * decay * jnp.minimum(step / max(warmup_steps, 1), 1.0)
-
-  return rate
-
-
-def bert_schedule(peak: float, warmup_steps: int, total_steps: int) -> Schedule:
-  """Makes BERT's schedule: linear warm-up to the peak, then linear decay.
-
-  The decay is counted from step 0, so the rate drops a little at the end of the
-  warm-up (google-research/bert, `optimization.py`).
-  """
-
-  def rate(step):
-    step = jnp.asarray(step, jnp.float32)
-    decayed = peak * (1.0 - jnp.minimum(step / total_steps, 1.0))
-    warming = peak * step / max(warmup_steps, 1)
-    return jnp.where(step < warmup_steps, warming, decayed)
-
-  return rate
-
-
-SCHEDULES: dict[str, Callable[[float, int, int], Schedule]] = {
-  "electra": electra_schedule,
-  "bert": bert_schedule,
-}
 
 
 def make_schedule(
   name: str, *, peak: float, warmup_steps: int, total_steps: int
 ) -> Schedule:
-  """Makes the schedule of `optim.schedule`, or raises InputError."""
+  """Makes the learning-rate schedule of `optim.schedule`.
+
+  "electra" is peak * (1 - t/T) * min(1, t/warmup). Warm-up and decay overlap,
+  so the rate never reaches the peak. "bert" rises linearly to the peak and then
+  falls linearly. Its decay is counted from step 0, so the rate drops a little
+  at the end of the warm-up (google-research/bert, `optimization.py`). The first
+  update has a rate of 0 in both.
+
+  Raises:
+    InputError: the name is unknown.
+  """
   one_of("optim.schedule", name, SCHEDULES)
-  return SCHEDULES[name](peak, warmup_steps, total_steps)
+
+  def rate(step: Array | int) -> Array:
+    step = jnp.asarray(step, jnp.float32)
+    decay = 1.0 - jnp.minimum(step / total_steps, 1.0)
+    if name == "electra":
+      return peak * decay * jnp.minimum(step / max(warmup_steps, 1), 1.0)
+    warming = peak * step / max(warmup_steps, 1)
+    return jnp.where(step < warmup_steps, warming, peak * decay)
+
+  return rate
 
 
 def loss_weight_schedule(
@@ -105,14 +86,13 @@ def make_optimizer(
   """Chains clipping, Adam without bias correction and decoupled weight decay.
 
   Args:
-    rate: schedule of the learning rate.
-    weight_decay: coefficient of the decay, which the learning rate multiplies.
+    rate: schedule of the learning rate, which also multiplies the decay.
+    weight_decay: coefficient of the decay.
     clip_norm: largest norm of the gradient of all parameters.
     b1, b2, epsilon: as in `scale_by_plain_adam`.
-    frozen: top-level names of parameters that get no gradient and must not
-      change; they do not decay.
-    lr_factors: tree of `layer_lr_factors`, which multiply the learning rate
-      and so the decay of each parameter.
+    frozen: top-level names of parameters that get no gradient; they do not
+      decay, so that they stay as they are.
+    lr_factors: result of `layer_lr_factors`; multiplies update and decay.
   """
   transforms = [
     optax.clip_by_global_norm(clip_norm),
@@ -186,7 +166,7 @@ class PlainAdamState(NamedTuple):
 def scale_by_plain_adam(
   b1: float, b2: float, epsilon: float
 ) -> optax.GradientTransformation:
-  """Scales gradients to m / (sqrt(v) + epsilon), without bias correction.
+  """Scales gradients to m / (sqrt(v) + epsilon).
 
   The released code of BERT and ELECTRA does not correct the bias of m and v,
   which start from 0; `optax.scale_by_adam` always does.

@@ -34,11 +34,7 @@ def resolve_attention(
   """Chooses the attention implementation of a run's training steps.
 
   Other uses of the model keep the implementation that runs on every platform.
-
-  Args:
-    run: the run; `run.attention` names the implementation or is "auto".
-    mesh: the devices.
-    check: also run the kernel and compare it with plain attention.
+  With `check` the kernel is run and compared with plain attention.
 
   Returns:
     The run with that implementation, and a line for the report.
@@ -252,12 +248,11 @@ def report_lines(
 
 def describe_devices(run: Run, mesh: jax.sharding.Mesh) -> str:
   """Describes the devices of a run, its processes and its mesh."""
-  axes = ", ".join(f"{name} {size}" for name, size in mesh.shape.items())
   device, processes = mesh.devices.flat[0], jax.process_count()
   return (
     f"{mesh.devices.size} x {device.device_kind} ({device.platform}),"
     f" {processes} process{'es' * (processes != 1)},"
-    f" mesh {run.mesh_preset}: {axes}"
+    f" mesh {run.mesh_preset}: {sharding.format_axes(mesh.shape)}"
   )
 
 

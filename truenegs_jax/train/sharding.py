@@ -133,13 +133,13 @@ def resolve_axis_sizes(
   num_open = list(axes.values()).count(-1)
   if num_open > 1:
     raise InputError(
-      f"mesh.axes ({_format_axes(axes)}): only one size may be -1."
+      f"mesh.axes ({format_axes(axes)}): only one size may be -1."
     )
   fixed = math.prod(size for size in axes.values() if size != -1)
   if num_devices % fixed or (not num_open and num_devices != fixed):
     needed = f"a multiple of {fixed}" if num_open else str(fixed)
     raise InputError(
-      f"mesh.axes ({_format_axes(axes)}) need {needed} devices, but there are"
+      f"mesh.axes ({format_axes(axes)}) need {needed} devices, but there are"
       f" {num_devices}. Set --config.mesh.axes=AXIS=NUMBER,... to sizes that"
       " fit; one of them may be -1."
     )
@@ -215,7 +215,7 @@ def process_slice(mesh: Mesh, batch_size: int) -> tuple[int, int]:
   first, num = rows[0], len(rows)
   if rows[-1] - first != num - 1 or batch_size % num or first % num:
     raise InputError(
-      f"The mesh ({_format_axes(mesh.shape)}) gives process {process} rows that"
+      f"The mesh ({format_axes(mesh.shape)}) gives process {process} rows that"
       " are not one of several equal slices of a batch. Set"
       " --config.mesh.axes=AXIS=NUMBER,... to divisors or multiples of its"
       f" {len(own)} devices."
@@ -253,14 +253,11 @@ def abstract_table(
 
 
 def place_table(table: np.ndarray, mesh: Mesh, placement: str) -> jax.Array:
-  """Puts the synonym table on the devices.
+  """Puts `bits_VxW` or `ids_VxS`, equal in all processes, on the devices.
 
-  Args:
-    table: `bits_VxW` or `ids_VxS`, the same in every process.
-    mesh: the devices.
-    placement: "replicated", or "rows": split over all devices and padded with
-      rows of zeros. Devices then exchange one word of bits or one list of ids
-      for each slot that is looked up, and a row of bits for each smoothed one.
+  "rows" splits a table over all devices and pads it with rows of zeros. A
+  look-up then adds up over the devices, for each slot, one word of bits or one
+  list of ids; smoothing adds up a row of bits.
 
   Raises:
     InputError: the placement is unknown.
@@ -305,7 +302,8 @@ def _gather(x: jax.Array, split: NamedSharding) -> jax.Array:
   )
 
 
-def _format_axes(axes: Mapping[str, int]) -> str:
+def format_axes(axes: Mapping[str, int]) -> str:
+  """Formats axis sizes like "data 4, model 2"."""
   return ", ".join(f"{axis} {size}" for axis, size in axes.items())
 
 

@@ -199,11 +199,8 @@ class Profiler:
   ):
     """Creates the profiler.
 
-    Args:
-      steps: (M, N) traces the steps from M to N; None traces nothing.
-      workdir: the folder of the run.
-      report: prints a line.
-      first_step: the step at which this process starts.
+    `steps` (M, N) traces from step M to step N, None traces nothing. `report`
+    prints a line, and `first_step` is the step at which this process starts.
     """
     self._first, self._last = steps or (0, 0)
     self._folder = workdir / files.PROFILE

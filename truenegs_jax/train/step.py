@@ -29,19 +29,14 @@ Weights = Mapping[str, Array | float]  # loss weights at one step
 class TrainState:
   """State of a run, as saved in a checkpoint.
 
-  Attributes:
-    step: int32 [], number of batches used, including skipped updates.
-    params: parameters.
-    opt_state: state of the optimizer.
-    key: root key of all draws; constant during a run.
-    aux: arrays that the run computes itself but does not train, such as a
-      synonym table. The objective gets them together with its other `aux`.
+  `aux` has arrays that the run computes itself but does not train, such as a
+  synonym table. The objective gets them together with its other `aux`.
   """
 
-  step: Array
+  step: Array  # int32 [], number of batches used, including skipped updates
   params: dict
   opt_state: optax.OptState
-  key: Array
+  key: Array  # root key of all draws; constant during a run
   aux: dict[str, Array] = dataclasses.field(default_factory=dict)
 
 
@@ -66,13 +61,8 @@ def make_train_step(
   """Makes `step(state, batch, aux) -> (state, terms)`.
 
   If the gradient of a batch is not finite, parameters and optimizer stay as
-  they are and the term `skipped` is 1; the step is counted nevertheless.
-
-  Args:
-    objective: the objective.
-    loss_weights: weight of each term of the loss; other terms are metrics.
-    tx: the optimizer.
-    num_microbatches: into how many slices a batch is split to save memory.
+  they are and the term `skipped` is 1; the step is counted nevertheless. Terms
+  without a loss weight are metrics only.
   """
 
   def step(
