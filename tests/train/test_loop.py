@@ -21,9 +21,9 @@ SETTINGS = dict(
   batch_size=BATCH,
   seed=0,
   max_skips=0,
-  output=types.SimpleNamespace(
-    log_every=2, save_every=4, eval_every=100, eval_rows=8
-  ),
+  log_every=2,
+  save_every=4,
+  eval_every=100,
 )
 
 

@@ -66,7 +66,7 @@ def restore(finished, step, preset="dp"):
   run = build_run.build_run(c, inputs.tokenizer)
   mesh = sharding.make_mesh(run.mesh_spec)
   like = plan.abstract_state(run, mesh)
-  checkpoints = setup_lib.open_checkpoints(run.output, root / "run")
+  checkpoints = setup_lib.open_checkpoints(run, root / "run")
   tree = checkpoints.restore_state(step, vars(like))
   checkpoints.close()
   return tree, run, like

@@ -30,23 +30,6 @@ OBJECTIVES: dict[str, Callable[..., slot_predictions.Terms]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class OutputSettings:
-  """Settings that do not change the parameters that a run learns.
-
-  Intervals are in steps.
-  """
-
-  log_every: int
-  eval_every: int
-  save_every: int
-  eval_rows: int  # held-out rows of an evaluation
-  keep: int  # number of newest checkpoints to keep
-  keep_steps: tuple[int, ...]  # steps whose checkpoints are never deleted
-  writers: tuple[str, ...]  # in addition to metrics.jsonl
-  traced_steps: tuple[int, int] | None  # (M, N) of log.profile
-
-
-@dataclasses.dataclass(frozen=True)
 class Run:
   """A run as its config describes it, without arrays.
 
@@ -77,7 +60,14 @@ class Run:
   attention: str  # implementation; "auto" chooses by the devices
   table_layout: str
   table_placement: str
-  output: OutputSettings
+  log_every: int  # interval in steps, like the next two
+  eval_every: int
+  save_every: int
+  eval_rows: int  # held-out rows of an evaluation
+  keep: int  # number of newest checkpoints to keep
+  keep_steps: tuple[int, ...]  # steps whose checkpoints are never deleted
+  writers: tuple[str, ...]  # in addition to metrics.jsonl
+  traced_steps: tuple[int, int] | None  # (M, N) of log.profile
 
   def objective(self, *, train: bool) -> step.Objective:
     """Returns the objective, with dropout if `train`."""
@@ -136,18 +126,16 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
     attention=c.model.attention,
     table_layout=n.layout,
     table_placement=c.mesh.synonyms,
-    output=OutputSettings(
-      log_every=c.log.every_steps,
-      eval_every=c.eval.every_steps,
-      save_every=c.checkpoint.every_steps,
-      eval_rows=c.eval.rows,
-      keep=c.checkpoint.keep,
-      keep_steps=tuple(
-        round(c.steps * percent / 100) for percent in c.checkpoint.keep_percent
-      ),
-      writers=tuple(c.log.writers),
-      traced_steps=speed.parse_profile(c.log.profile, c.steps),
+    log_every=c.log.every_steps,
+    eval_every=c.eval.every_steps,
+    save_every=c.checkpoint.every_steps,
+    eval_rows=c.eval.rows,
+    keep=c.checkpoint.keep,
+    keep_steps=tuple(
+      round(c.steps * percent / 100) for percent in c.checkpoint.keep_percent
     ),
+    writers=tuple(c.log.writers),
+    traced_steps=speed.parse_profile(c.log.profile, c.steps),
   )
 
 
@@ -205,7 +193,7 @@ def build_table_request(c: ConfigDict) -> run_table.TableRequest:
 
 
 def _loss_weights(c: ConfigDict) -> dict[str, step.LossWeight]:
-  """Returns the loss weights; leaves out soft terms with weight 0."""
+  """Returns the loss weights without soft terms of weight 0."""
   n = c.negatives
   weights: dict[str, step.LossWeight] = {"mlm": c.generator.loss_weight}
   soft_weights = {"soft": n.soft_weight, "sentence": n.sentence_weight}

@@ -62,15 +62,15 @@ def train(
       the parameters are not finite.
   """
   with contextlib.closing(
-    setup_lib.open_checkpoints(run.output, workdir)
+    setup_lib.open_checkpoints(run, workdir)
   ) as checkpoints:
     setup = setup_lib.set_up_training(
       run, workdir, inputs, checkpoints, console
     )
-    output, first_step = run.output, int(setup.state.step)
+    first_step = int(setup.state.step)
     is_writer = distributed.is_first_process()
     profiler = speed.Profiler(
-      output.traced_steps if is_writer else None,
+      run.traced_steps if is_writer else None,
       workdir,
       functools.partial(console.print, soft_wrap=True),
       first_step=first_step,
@@ -78,7 +78,7 @@ def train(
     writers: list[Any] = []
     if is_writer:
       writers = [
-        *metrics.make_writers(output.writers, workdir, first_step=first_step),
+        *metrics.make_writers(run.writers, workdir, first_step=first_step),
         metrics.ProgressLine(console, run.steps, first_step=first_step),
       ]
     with contextlib.ExitStack() as stack:
@@ -103,8 +103,7 @@ def _train_steps(
   checkpoints: checkpoints_lib.Checkpoints,
   monitors: Monitors,
 ) -> TrainResult:
-  run, output = setup.run, setup.run.output
-  state, done = setup.state, int(setup.state.step)
+  run, state, done = setup.run, setup.state, int(setup.state.step)
   guard = guards.SkipGuard(workdir, run.max_skips)
   vote = guards.StopVote(monitors.signals, setup.mesh)
   process = sharding.process_slice(setup.mesh, run.batch_size)
@@ -147,18 +146,18 @@ def _train_steps(
     guard.add(done, terms["skipped"][0], on_device["row"])
     recent.append(terms | {"row_tokens": _count_tokens(batch["documents"])})
     done += 1
-    if _is_due(done, output.log_every, run.steps):
+    if _is_due(done, run.log_every, run.steps):
       # The last update was that of step done - 1.
       weights = step.loss_weights_at(run.loss_weights, done - 1)
       pending.append((done, recent, weights, run.learning_rate(done - 1)))
       recent = []
-    if _is_due(done, output.eval_every, run.steps):
+    if _is_due(done, run.eval_every, run.steps):
       flush()
       with monitors.clock.paused():
         held_out = evaluate(setup, state, inputs.held_out_rows)
         weights = jax.device_get(step.loss_weights_at(run.loss_weights, done))
         monitors.write(_make_record(done, "held_out", held_out, weights))
-    if done in checkpoints.keep_steps or not done % output.save_every:
+    if done in checkpoints.keep_steps or not done % run.save_every:
       flush()
       guard.check_pending()
       save()
@@ -187,7 +186,7 @@ def evaluate(
       batch_size=batch_size,
       process=sharding.process_slice(setup.mesh, batch_size),
     ),
-    math.ceil(setup.run.output.eval_rows / batch_size),
+    math.ceil(setup.run.eval_rows / batch_size),
   )
   aux, held_out = {**setup.aux, **state.aux}, []
   for batch in batches:

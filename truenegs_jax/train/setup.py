@@ -26,7 +26,7 @@ from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.synonyms.table import SynonymTable, save_table
 from truenegs_jax.train import metrics, model_synonyms, plan, sharding
 from truenegs_jax.train import step as step_lib
-from truenegs_jax.train.build_run import OutputSettings, Run
+from truenegs_jax.train.build_run import Run
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import load
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
@@ -64,11 +64,11 @@ class PretrainSetup:
 
 
 def open_checkpoints(
-  output: OutputSettings, workdir: pathlib.Path
+  run: Run, workdir: pathlib.Path
 ) -> checkpoints_lib.Checkpoints:
   """Opens the checkpoints of a workdir for writing."""
   return checkpoints_lib.Checkpoints(
-    workdir / files.CHECKPOINTS, keep=output.keep, keep_steps=output.keep_steps
+    workdir / files.CHECKPOINTS, keep=run.keep, keep_steps=run.keep_steps
   )
 
 
@@ -229,7 +229,7 @@ def _prepare_state(
 ) -> Callable[[], step_lib.TrainState]:
   """Reads the checkpoint or weights; returns a function that makes the state.
 
-  The function may take long, because it compiles the initialization.
+  The function compiles the initialization, which takes as long as the step.
   """
   if resumed is not None:
     state = checkpoints.restore_state(resumed, vars(abstract))
