@@ -96,12 +96,8 @@ def coordinator_flags(port: int, count: int, index: int) -> list[str]:
 def start_processes(workdir, flags, env, count: int, **kwargs) -> list:
   """Starts the processes of a run."""
   port = find_free_port()
-  return [
-    start(
-      workdir, [*flags, *coordinator_flags(port, count, index)], env, **kwargs
-    )
-    for index in range(count)
-  ]
+  per_process = [coordinator_flags(port, count, i) for i in range(count)]
+  return [start(workdir, [*flags, *x], env, **kwargs) for x in per_process]
 
 
 def wait_for_all(processes) -> list[tuple[int, str]]:
@@ -119,11 +115,11 @@ def wait_for_all(processes) -> list[tuple[int, str]]:
 
 def run_processes(workdir, flags, env, count: int, **kwargs) -> list:
   """Runs several processes to their end; retries if the port was taken."""
-  results = wait_for_all(start_processes(workdir, flags, env, count, **kwargs))
-  if any("could not join" in output for _, output in results):
-    results = wait_for_all(
-      start_processes(workdir, flags, env, count, **kwargs)
-    )
+  for _ in range(2):
+    processes = start_processes(workdir, flags, env, count, **kwargs)
+    results = wait_for_all(processes)
+    if not any("could not join" in output for _, output in results):
+      break
   return results
 
 
@@ -151,12 +147,8 @@ def start(workdir, flags, env, config="electra_demo:sr,runlocal"):
 
 def run(workdir, flags, env, **kwargs) -> tuple[int, str]:
   """Runs to the end; returns exit code and output."""
-  process = start(workdir, flags, env, **kwargs)
-  try:
-    output, _ = process.communicate(timeout=TIMEOUT_SECS)
-  finally:
-    process.kill()
-  return process.returncode, output
+  [result] = wait_for_all([start(workdir, flags, env, **kwargs)])
+  return result
 
 
 def send_signal_at(process, workdir, step: int, number: signal.Signals) -> str:

@@ -90,24 +90,20 @@ def run_loop(monkeypatch, tmp_path, *, bad=(), stop_at=None, param=1.0):
     state = types.SimpleNamespace(step=k + 1, params=state.params)
     return state, terms
 
-  unused = dict.fromkeys(
-    f.name for f in dataclasses.fields(setup_lib.PretrainSetup)
-  )
   setup = setup_lib.PretrainSetup(
-    **unused
-    | dict(
-      run=types.SimpleNamespace(
-        **SETTINGS,
-        loss_weights={"mlm": 2.0},
-        learning_rate=lambda k: jnp.float32(k),
-        model=types.SimpleNamespace(roles={"bert": encoder.EncoderConfig}),
-      ),
-      mesh=sharding.make_mesh(sharding.get_mesh_spec("dp")),
-      state=types.SimpleNamespace(step=0, params=jnp.full(3, param)),
-      aux={},
-      train_step=step,
-      refresh=lambda state, done: state,
-    )
+    run=types.SimpleNamespace(
+      **SETTINGS,
+      loss_weights={"mlm": 2.0},
+      learning_rate=jnp.float32,
+      model=types.SimpleNamespace(roles={"bert": encoder.EncoderConfig}),
+    ),
+    mesh=sharding.make_mesh(sharding.get_mesh_spec("dp")),
+    state=types.SimpleNamespace(step=0, params=jnp.full(3, param)),
+    aux={},
+    train_step=step,
+    eval_step=None,
+    refresh=lambda state, done: state,
+    description={},
   )
   clock = speed.Clock(SETTINGS["steps"])
   records = []
@@ -140,11 +136,8 @@ def test_record_is_fetched_after_the_next_dispatch(monkeypatch, tmp_path):
   assert index(("written", 6, "train")) < index(("written", 6, "held_out"))
   assert index(("written", 6, "held_out")) < index(("saved", 6))
   # A record averages its own steps only, which count from 0.
-  assert [(r["step"], r["mlm"]) for r in records] == [
-    (2, 0.5),
-    (4, 2.5),
-    (6, 4.5),
-  ]
+  averages = [(r["step"], r["mlm"]) for r in records]
+  assert averages == [(2, 0.5), (4, 2.5), (6, 4.5)]
   assert [r["total"] for r in records] == [1.0, 5.0, 9.0]
   assert [r["lr"] for r in records] == [1.0, 3.0, 5.0]
 
@@ -166,9 +159,8 @@ def test_stopped_run_writes_its_last_record(
 ):
   events, records = run_loop(monkeypatch, tmp_path, stop_at=stop_at)
   assert records[-1]["step"] == last
-  assert events.index(("written", last, "train")) < events.index(
-    ("saved", stop_at)
-  )
+  written = events.index(("written", last, "train"))
+  assert written < events.index(("saved", stop_at))
 
 
 def test_record_is_written_before_a_skip_ends_the_run(monkeypatch, tmp_path):

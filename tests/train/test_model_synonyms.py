@@ -103,9 +103,8 @@ def test_resumed_run_ends_bit_equal(finished, tmp_path, monkeypatch, at):
   # Use the compiled steps again.
   lowered = types.SimpleNamespace(compile=lambda: result.setup.train_step)
   monkeypatch.setattr(plan, "lower_train_step", lambda *_: lowered)
-  monkeypatch.setattr(
-    plan, "build_eval_step", lambda *_: result.setup.eval_step
-  )
+  evaluate = result.setup.eval_step
+  monkeypatch.setattr(plan, "build_eval_step", lambda *_: evaluate)
   shutil.copytree(root / "run", tmp_path / "resumed")
   for step_after in range(at + 1, STEPS + 1):
     shutil.rmtree(tmp_path / "resumed" / "checkpoints" / str(step_after))
@@ -127,9 +126,8 @@ def test_corrections_follow_the_table(finished):
   _, inputs, result = finished
   setup = result.setup
   [batch, *_] = batches.held_out_batches(inputs.held_out_rows, batch_size=8)
-  key = jax.random.fold_in(
-    jax.random.key(setup.run.seed), 2
-  )  # the key of evaluation
+  # The key of evaluation.
+  key = jax.random.fold_in(jax.random.key(setup.run.seed), 2)
 
   @jax.jit
   def slots_and_predictions(params, batch):
@@ -153,19 +151,16 @@ def test_corrections_follow_the_table(finished):
 def test_table_is_restored_on_another_mesh(finished, preset):
   split, run, like = restore(finished, 3, preset)
   replicated, _, _ = restore(finished, 3)
-  assert runs.arrays_equal(
-    *[jax.tree.leaves(t["aux"]) for t in (replicated, split)]
-  )
+  tables = [jax.tree.leaves(tree["aux"]) for tree in (replicated, split)]
+  assert runs.arrays_equal(*tables)
   word = split["params"]["embeddings"]["word"]
   assert not word.sharding.is_fully_replicated
   state = step.TrainState(**split)
-  refresh = model_synonyms.make_refresh(
-    run.table_builder, like, from_weights=False
+  refresh, refresh_weights = (
+    model_synonyms.make_refresh(run.table_builder, like, from_weights=value)
+    for value in (False, True)
   )
   assert refresh(state, 3) is state and refresh(state, 0) is state
-  refresh_weights = model_synonyms.make_refresh(
-    run.table_builder, like, from_weights=True
-  )
   assert refresh_weights(state, 0) is not state
   table = refresh(state, 4).aux["ids_VxS"]
   assert table.sharding.is_fully_replicated

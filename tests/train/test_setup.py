@@ -35,11 +35,7 @@ def change_value(value):
   """Returns another value of the same type."""
   if isinstance(value, bool):
     return not value
-  return (
-    value + type(value)([9])
-    if isinstance(value, tuple)
-    else (f"{value}x" if isinstance(value, str) else value + 1)
-  )
+  return value + {tuple: (9,), str: "x"}.get(type(value), 1)
 
 
 @pytest.mark.parametrize("key", common_keys.KEYS)
@@ -63,9 +59,8 @@ def test_only_differences_that_matter_are_listed():
   now["fingerprints"] = FINGERPRINTS | {"rows": "other"}
   with pytest.raises(CheckpointError) as e:
     resume(make_description(), now)
-  assert all(
-    x in str(e.value) for x in ("optim.lr: 0.0005 -> 0.5", "seed", "rows")
-  )
+  for part in ("optim.lr: 0.0005 -> 0.5", "seed", "rows"):
+    assert part in str(e.value)
   assert "log." not in str(e.value)
 
 
@@ -87,9 +82,7 @@ def test_removed_key_is_resumed_with_the_remaining_value(monkeypatch):
   saved["config"]["negatives"]["gone"] = "usual"
   assert resume(saved, make_description()) == 7
   saved["config"]["negatives"]["gone"] = "special"
-  with pytest.raises(
-    CheckpointError, match="gone='special'.*truenegs_jax 0.1.0"
-  ):
+  with pytest.raises(CheckpointError, match="gone='special'.*_jax 0.1.0"):
     resume(saved, make_description())
 
 

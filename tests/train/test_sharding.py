@@ -1,7 +1,6 @@
 """Meshes shard arrays by rules; the step is the same on every mesh."""
 
 import dataclasses
-import functools
 import math
 import pathlib
 import re
@@ -97,19 +96,20 @@ def test_first_matching_rule_decides():
 
 def test_dimension_that_does_not_divide_is_not_split():
   spec, mesh = sharding.get_mesh_spec("fsdp_tp"), make_mesh("fsdp_tp")  # 4 x 2
-  for shape, shard_shape in {
+  shard_shapes = {
     (30_522, 64): (15_261, 16),
     (30_523, 64): (30_523, 16),
     (30_522, 66): (15_261, 66),
     (30_523, 66): (30_523, 66),
-  }.items():
+  }
+  for shape, shard_shape in shard_shapes.items():
     tree = {"params": {"embeddings": {"word": np.zeros(shape, np.int8)}}}
     (split,) = jax.tree.leaves(sharding.tree_shardings(tree, mesh, spec))
     assert split.shard_shape(shape) == shard_shape
 
 
 def test_rows_are_split_evenly_in_order():
-  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
+  mesh = make_mesh("dp")
   batch = tiny.make_batch(0, rows=16)
   on_device = sharding.shard_batch(batch, mesh)
   for name, array in batch.items():
@@ -122,7 +122,7 @@ def test_rows_are_split_evenly_in_order():
 
 
 def test_bytes_per_device():
-  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
+  mesh = make_mesh("dp")
   x = np.zeros((16, 3), np.float32)
   split = jax.device_put(x, sharding.batch_sharding(mesh))
   full = jax.device_put(x, sharding.replicated_sharding(mesh))
@@ -240,12 +240,9 @@ def test_look_ups_of_split_tables(preset, placement, name):
   np.testing.assert_array_equal(compiled(*args), dense_VxV[a_BxK, b_BxK])
   # Devices exchange the entries of B x K slots, never the table.
   moved = re.findall(
-    r"= \(?(\w+\[[\d,]*\]).* all-(?:gather|to-all|reduce)\(", compiled.as_text()
+    r"= \(?\w+\[([\d,]*)\].* all-(?:gather|to-all|reduce)\(", compiled.as_text()
   )
-  sizes = [
-    np.prod([int(n) for n in re.findall(r"\d+", shape.split("[")[1])])
-    for shape in moved
-  ]
+  sizes = [math.prod(int(n) for n in x.split(",") if n) for x in moved]
   assert (len(sizes) > 0) == (placement == "rows")
   assert max(sizes, default=0) <= 2 * a_BxK.size * width
   if name == "bits_VxW":
@@ -256,13 +253,11 @@ def test_look_ups_of_split_tables(preset, placement, name):
 @pytest.mark.parametrize("name", ["bits_VxW", "ids_VxS"])
 def test_synonym_means_of_split_tables(name):
   dense_VxV, mesh = tiny.dense_table(), make_mesh("fsdp")  # 70 rows, 8 devices
-  table = {"bits_VxW": tiny.pack_bits, "ids_VxS": tiny.list_ids}[name](
-    dense_VxV
-  )
+  pack = {"bits_VxW": tiny.pack_bits, "ids_VxS": tiny.list_ids}[name]
   rng = np.random.default_rng(0)
   golds_BxK = rng.integers(0, tiny.V, (8, 6), dtype=np.int32)
   values = rng.normal(size=(8, 6, tiny.V)).astype(np.float32)
-  split = {name: sharding.place_table(table, mesh, "rows")}
+  split = {name: sharding.place_table(pack(dense_VxV), mesh, "rows")}
   means, has = jax.jit(negatives.synonym_mean)(
     split, *jax.device_put((golds_BxK, values), sharding.batch_sharding(mesh))
   )
@@ -302,10 +297,7 @@ MODEL = tiny.make_model(layers=1)
 
 def abstract_state(model, mesh, spec) -> step.TrainState:
   """Returns shapes, dtypes and shardings of a train state."""
-  init_params = functools.partial(pretrain.init_params, model)
-  shapes = jax.eval_shape(
-    lambda: step.init_state(init_params, tiny.make_tx(), seed=0)
-  )
+  shapes = jax.eval_shape(lambda: tiny.init_state(model, tiny.make_tx()))
   return jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
     shapes,
@@ -322,18 +314,11 @@ def compile_step(preset: str, num_devices: int, placement: str, accumulation=1):
     lambda x: x.sharding, abstract_state(model, mesh, spec)
   )
   objective = tiny.make_objective(model, tiny.make_options(), train=True)
-  train_step = step.make_train_step(
-    sharding.gather_params(objective, mesh, spec),
-    tiny.WEIGHTS,
-    tx,
-    accumulation,
-  )
+  gathering = sharding.gather_params(objective, mesh, spec)
+  train_step = step.make_train_step(gathering, tiny.WEIGHTS, tx, accumulation)
   state = jax.device_put(tiny.init_state(model, tx), shardings)
-  aux = {
-    "bits_VxW": sharding.place_table(
-      tiny.pack_bits(tiny.dense_table()), mesh, placement
-    )
-  }
+  bits_VxW = tiny.pack_bits(tiny.dense_table())
+  aux = {"bits_VxW": sharding.place_table(bits_VxW, mesh, placement)}
   compiled = (
     jax.jit(
       train_step, out_shardings=(shardings, sharding.replicated_sharding(mesh))
@@ -375,9 +360,8 @@ def test_step_is_the_same_on_every_mesh(
 ):
   compiled, *rest = compile_step(preset, 8, placement, accumulation)
   assert_no_activations_are_gathered(compiled.as_text(), preset)
-  for number, (one, many) in enumerate(
-    zip(one_device_history, train(compiled, *rest), strict=True)
-  ):
+  history = zip(one_device_history, train(compiled, *rest), strict=True)
+  for number, (one, many) in enumerate(history):
     (params, terms), (mesh_params, mesh_terms) = one, many
     for name in ("mlm", "detect", "soft", "grad_norm"):
       np.testing.assert_allclose(mesh_terms[name], terms[name], rtol=1e-6)
@@ -439,17 +423,14 @@ def test_consecutive_products_need_no_exchange_between_them():
   state = abstract_state(tiny.make_model(), mesh, spec)
   for role in ("generator", "discriminator"):
     layer = state.params[role]["layer_0"]
-    specs = {
-      name: dense["kernel"].sharding.spec
-      for name, dense in layer.items()
-      if "kernel" in dense
-    }
+    kernels = {k: x["kernel"] for k, x in layer.items() if "kernel" in x}
+    specs = {name: x.sharding.spec for name, x in kernels.items()}
     for first in ("query", "key", "value"):
       assert specs[first][1] == specs["attention_output"][0] == "model"
     assert specs["ffn_input"][1] == specs["ffn_output"][0] == "model"
-    for dense in (x["kernel"] for x in layer.values() if "kernel" in x):
-      local = math.prod(dense.sharding.shard_shape(dense.shape))
-      assert local == dense.size / mesh.size
+    for kernel in kernels.values():
+      local = math.prod(kernel.sharding.shard_shape(kernel.shape))
+      assert local == kernel.size / mesh.size
 
 
 @pytest.mark.parametrize(

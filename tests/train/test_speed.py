@@ -1,5 +1,7 @@
 """Rates, clocks, waiting times and traces have the expected values."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -32,33 +34,24 @@ def test_peak_is_the_published_one_or_none(kind, dtype, peak):
 
 
 def test_throughput_fields():
-  fields = speed.throughput_fields(
-    100.0, tokens=30.0, flops=8e9, devices=4, peak=1e12
-  )
-  assert fields == {
+  sizes = dict(tokens=30.0, flops=8e9, devices=4)
+  expected = {
     "rows_per_s": 100.0,
     "tokens_per_s": 3_000.0,
     "flop_per_s": 2e11,  # per device
-    "mfu": 0.2,
   }
-  without_peak = speed.throughput_fields(
-    100.0, tokens=30.0, flops=8e9, devices=4, peak=None
-  )
-  assert without_peak == {k: v for k, v in fields.items() if k != "mfu"}
-
-
-class FakeDevice:
-  def __init__(self, stats):
-    self.memory_stats = lambda: stats
+  assert speed.throughput_fields(100.0, **sizes, peak=None) == expected
+  fields = speed.throughput_fields(100.0, **sizes, peak=1e12)
+  assert fields == expected | {"mfu": 0.2}
 
 
 def test_memory_is_reported_by_the_device_or_the_process():
   stats = {"bytes_in_use": 2**30, "peak_bytes_in_use": 3 * 2**30}
-  assert speed.memory_fields(FakeDevice(stats)) == {
-    "memory_gib": 1.0,
-    "memory_peak_gib": 3.0,
-  }
-  resident = speed.memory_fields(FakeDevice(None))
+  device = types.SimpleNamespace(memory_stats=lambda: stats)
+  fields = speed.memory_fields(device)
+  assert fields == {"memory_gib": 1.0, "memory_peak_gib": 3.0}
+  stats = None
+  resident = speed.memory_fields(device)
   assert list(resident) == ["memory_peak_gib"]
   assert 0.05 < resident["memory_peak_gib"] < 100
 
@@ -121,9 +114,8 @@ def test_host_wait_of_steps_that_end_at_once():
   assert wait.pop_fields() == {"host_wait": pytest.approx(3 / 15)}
   time.secs += 1.0
   wait.dispatch(FakeStep(time, secs=9.0, ended=True))
-  assert wait.pop_fields() == {
-    "host_wait": pytest.approx(0.1)
-  }  # since the last call
+  fields = wait.pop_fields()  # since the last call
+  assert fields == {"host_wait": pytest.approx(0.1)}
 
 
 def test_host_wait_is_zero_while_a_step_is_queued():

@@ -88,11 +88,8 @@ def linear_objective(params, inputs, keys_B, aux):
 
 
 def linear_state(tx):
-  return step.init_state(
-    lambda key: {"w": {"kernel": jnp.full((), 0.3), "bias": jnp.zeros(())}},
-    tx,
-    0,
-  )
+  w = {"kernel": jnp.full((), 0.3), "bias": jnp.zeros(())}
+  return step.init_state(lambda key: {"w": w}, tx, 0)
 
 
 def linear_batch():
@@ -135,8 +132,8 @@ def matmul_flops(num_microbatches, rows):
   )
   batch = jax.tree.map(jnp.asarray, tiny.make_batch(0, rows=rows))
   state = jax.eval_shape(lambda: tiny.init_state(model, tx))
-  text = jax.jit(train_step).lower(state, batch, tiny.make_aux()).compile()
-  text = text.as_text()
+  lowered = jax.jit(train_step).lower(state, batch, tiny.make_aux())
+  text = lowered.compile().as_text()
   shapes = {
     name: [int(n) for n in dims.split(",") if n]
     for name, dims in re.findall(r"%?([\w.\-]+) = \w+\[([\d,]*)\]", text)
@@ -212,11 +209,8 @@ def test_total_loss_of_empty_term_and_scheduled_weight():
 def test_evaluation_has_the_same_draws_for_a_row():
   model = tiny.make_model()
   params = pretrain.init_params(model, jax.random.key(0))
-  evaluate = jax.jit(
-    step.make_eval_step(
-      tiny.make_objective(model, tiny.make_options(), train=False), seed=0
-    )
-  )
+  objective = tiny.make_objective(model, tiny.make_options(), train=False)
+  evaluate = jax.jit(step.make_eval_step(objective, seed=0))
   batch = tiny.make_batch(0)
   a = evaluate(params, batch, tiny.make_aux())
   reversed_batch = {name: array[::-1] for name, array in batch.items()}
@@ -306,11 +300,8 @@ def test_baseline_equals_plain_electra_bit_for_bit():
   model, tx = tiny.make_model(), tiny.make_tx()
   options = tiny.make_options(hard_correction=False, soft_weight=0.0)
   weights = {name: tiny.WEIGHTS[name] for name in ("mlm", "detect")}
-  train_step = jax.jit(
-    step.make_train_step(
-      tiny.make_objective(model, options, train=True), weights, tx
-    )
-  )
+  objective = tiny.make_objective(model, options, train=True)
+  train_step = jax.jit(step.make_train_step(objective, weights, tx))
   plain = jax.jit(functools.partial(plain_step, model=model))
   state = tiny.init_state(model, tx)
   zeros = jax.tree.map(jnp.zeros_like, state.params)
