@@ -31,11 +31,7 @@ OBJECTIVES: dict[str, Callable[..., slot_predictions.Terms]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """A run as its config describes it, without arrays.
-
-  `table_builder` builds the synonym table from the model's embeddings; it is
-  None if synonyms come from another source or are not used.
-  """
+  """A run as its config describes it, without arrays."""
 
   summary: str  # describes the objective
   config: Mapping[str, Any]  # in JSON's types
@@ -45,6 +41,7 @@ class Run:
   loss_weights: Mapping[str, step.LossWeight]
   learning_rate: optim.Schedule
   tx: optax.GradientTransformation
+  # None if synonyms come from another source than the model, or are not used.
   table_builder: model_synonyms.ModelTableBuilder | None
   steps: int
   batch_size: int  # rows per update, over all devices and processes
@@ -196,9 +193,8 @@ def _loss_weights(c: ConfigDict) -> dict[str, step.LossWeight]:
   """Returns the loss weights without soft terms of weight 0."""
   n = c.negatives
   weights: dict[str, step.LossWeight] = {"mlm": c.generator.loss_weight}
-  soft_weights = {"soft": n.soft_weight, "sentence": n.sentence_weight}
-  for name, weight in soft_weights.items():
-    if weight:
+  for name in ("soft", "sentence"):
+    if weight := n[f"{name}_weight"]:
       weights[name] = optim.loss_weight_schedule(
         n.soft_schedule, weight, n.soft_steps
       )

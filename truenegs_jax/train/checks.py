@@ -16,12 +16,7 @@ from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build_run, metrics, optim, sharding, speed
 from truenegs_jax.weights.formats.find import INIT_FORMATS, Weights
 from truenegs_jax.weights.init import check_fit, config_sizes, match_vocabulary
-from truenegs_jax.workdir import files
-from truenegs_jax.workdir.from_config import (
-  build_model,
-  build_tokenizer,
-  check_ranges,
-)
+from truenegs_jax.workdir import files, from_config
 
 
 def check_config(c: ConfigDict) -> None:
@@ -30,7 +25,7 @@ def check_config(c: ConfigDict) -> None:
   Raises:
     InputError: a value is unknown or out of range, or values conflict.
   """
-  check_ranges(files.flatten(c.to_dict()), KEYS)
+  from_config.check_ranges(files.flatten(c.to_dict()), KEYS)
   if c.length > c.model.max_positions:
     raise InputError(
       f"length={c.length:,} is more than"
@@ -51,8 +46,7 @@ def check_required_files(
   """Checks that the files exist that only the user can provide.
 
   Not part of `check_config`, because a dry run does not need these files.
-  Nothing is checked if the run was `saved`, because the checkpoint has their
-  contents.
+  Neither does a run with a `saved` checkpoint, which has their contents.
 
   Raises:
     InputError, DataError: a file is missing or does not fit the config.
@@ -80,7 +74,7 @@ def check_weights(c: ConfigDict, weights: Weights) -> None:
   networks = weights.for_roles(config_sizes.ROLES[c.objective])
   skip = check_fit.parse_skip(c.init_skip)
   if c.data.vocab != "train":
-    tokenizer = build_tokenizer(c, c.data.vocab)
+    tokenizer = from_config.build_tokenizer(c, c.data.vocab)
     match_vocabulary.check_vocabularies(networks, tokenizer, skip=skip)
     vocab_size = len(tokenizer.vocab)
   elif "words" in skip:
@@ -92,9 +86,8 @@ def check_weights(c: ConfigDict, weights: Weights) -> None:
       " (--config.data.vocab=init or its file), or copy only the embeddings of"
       " tokens that both have (--config.init_skip=words)."
     )
-  check_fit.check_networks(
-    networks, build_model(c, vocab_size=vocab_size), skip=skip
-  )
+  model = from_config.build_model(c, vocab_size=vocab_size)
+  check_fit.check_networks(networks, model, skip=skip)
 
 
 def _check_names(c: ConfigDict) -> None:
@@ -134,7 +127,7 @@ def _check_model(c: ConfigDict) -> None:
       f"model.variant={c.model.variant!r}, data.vocab={c.data.vocab!r}: 'init'"
       " is not looked up in the weights here. Set both values explicitly."
     )
-  model = build_model(c, vocab_size=1)
+  model = from_config.build_model(c, vocab_size=1)
   types = next(iter(model.roles.values())).type_vocab_size
   if c.task == "pretrain" and c.data.layout == "electra" and types < 2:
     raise InputError(
@@ -183,11 +176,10 @@ def _check_negatives(c: ConfigDict) -> None:
       f" {model_table.every:,} steps, which is never in a run of {c.steps:,}"
       " steps. Set a smaller every=NUMBER in it."
     )
-  if c.objective == "mlm":
-    for name in ("discriminator", "sentence_encoder"):
-      default = CHOICES[name][0]
-      if n[name] != default:
-        raise InputError(
-          f"negatives.{name}={n[name]!r} needs ELECTRA's two networks, and BERT"
-          f" has one. Set --config.negatives.{name}={default}."
-        )
+  for name in ("discriminator", "sentence_encoder"):
+    default = CHOICES[name][0]
+    if c.objective == "mlm" and n[name] != default:
+      raise InputError(
+        f"negatives.{name}={n[name]!r} needs ELECTRA's two networks, and BERT"
+        f" has one. Set --config.negatives.{name}={default}."
+      )

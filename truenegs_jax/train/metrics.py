@@ -55,9 +55,8 @@ def auc(positive_C: np.ndarray, negative_C: np.ndarray) -> float:
   """Computes the area under the ROC curve from histograms of scores.
 
   This is the probability that a random positive scores above a random negative;
-  ties count half. It is 0.5 if there are no positives or no negatives.
-
-  `positive_C` and `negative_C` count them in C bins of ascending scores.
+  ties count half. It is 0.5 if there are no positives or no negatives. The
+  arguments are their numbers in C bins of ascending scores.
   """
   positive_C = np.asarray(positive_C, np.float64)
   negative_C = np.asarray(negative_C, np.float64)
@@ -130,11 +129,10 @@ class TensorBoardWriter:
 
   def write(self, record: Record) -> None:
     """Writes each number of a record as `<split>/<name>`."""
+    split, step = record["split"], record["step"]
     for name, value in record.items():
       if isinstance(value, int | float) and name != "step":
-        self._writer.add_scalar(
-          f"{record['split']}/{name}", value, record["step"]
-        )
+        self._writer.add_scalar(f"{split}/{name}", value, step)
 
   def close(self) -> None:
     """Flushes and closes the event file."""

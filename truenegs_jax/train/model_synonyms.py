@@ -119,8 +119,8 @@ def make_refresh(
     )
     return builder.build(word_VxE)
 
-  jitted = jax.jit(build, out_shardings=shardings)
-  compiled = jitted.lower(abstract.params).compile()
+  lowered = jax.jit(build, out_shardings=shardings).lower(abstract.params)
+  compiled = lowered.compile()
 
   def refresh(state: step_lib.TrainState, step: int) -> step_lib.TrainState:
     if step % builder.options.every or not (step or from_weights):

@@ -70,13 +70,13 @@ def abstract_batch(
 ) -> dict[str, jax.ShapeDtypeStruct]:
   """Returns shapes, dtypes and shardings of the global batch of a step."""
   rows = sharding.batch_sharding(mesh)
-  shapes = dict.fromkeys(
-    ("tokens", "types", "documents"), (run.batch_size, run.length)
-  )
-  return {
-    name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
-    for name, shape in (shapes | {"row": (run.batch_size,)}).items()
-  }
+
+  def int32(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
+
+  names = ("tokens", "types", "documents")
+  batch = {name: int32(run.batch_size, run.length) for name in names}
+  return batch | {"row": int32(run.batch_size)}
 
 
 def abstract_aux(
@@ -117,10 +117,9 @@ def make_aux(
       aux[name] = sharding.place_table(array, mesh, run.table_placement)
   if run.options.strict_subword:
     continues_V = continuation_mask(vocab)
+    replicated = sharding.replicated_sharding(mesh)
     aux["continues_V"] = jax.make_array_from_callback(
-      continues_V.shape,
-      sharding.replicated_sharding(mesh),
-      lambda index: continues_V[index],
+      continues_V.shape, replicated, continues_V.__getitem__
     )
   return aux
 

@@ -35,16 +35,12 @@ from truenegs_jax.workdir import files
 
 @dataclasses.dataclass(frozen=True)
 class RunInputs:
-  """Data of a run.
-
-  `table` is None if no synonyms are used, or if the run builds its table from
-  the model's embeddings.
-  """
+  """Data of a run."""
 
   tokenizer: Tokenizer
   train_rows: Rows
   held_out_rows: Rows
-  table: SynonymTable | None
+  table: SynonymTable | None  # None also if the run has a `table_builder`
   weights: Weights  # those that `config.init` names, if any
   fingerprints: Mapping[str, str | None]  # of vocabulary, rows and synonyms
 
@@ -229,7 +225,7 @@ def _prepare_state(
 ) -> Callable[[], step_lib.TrainState]:
   """Reads the checkpoint or weights; returns a function that makes the state.
 
-  The function compiles the initialization, which takes as long as the step.
+  The function compiles the initialization.
   """
   if resumed is not None:
     state = checkpoints.restore_state(resumed, vars(abstract))

@@ -53,16 +53,10 @@ def throughput_fields(
 ) -> dict[str, float]:
   """Computes the fields of a record that follow from the rate of rows.
 
-  Args:
-    rows_per_s: rows per second, over all devices.
-    tokens: mean number of tokens of a row without padding.
-    flops: FLOP per row.
-    devices: number of devices.
-    peak: peak FLOP/s of one device; None if it is not known.
-
-  Returns:
-    `rows_per_s` and `tokens_per_s` over all devices; `flop_per_s` and, with a
-    peak, `mfu` (model FLOP utilization) of one device.
+  A row has `tokens` tokens without padding on average and costs `flops` FLOP;
+  `peak` is the peak FLOP/s of one device, if known. `rows_per_s` and
+  `tokens_per_s` are rates of all devices together, `flop_per_s` and `mfu`
+  (model FLOP utilization) those of one device.
   """
   per_device = rows_per_s * flops / devices
   fields = {
@@ -159,7 +153,10 @@ class HostWait:
     return state, terms
 
   def pop_fields(self) -> dict[str, float]:
-    """Returns `host_wait` (0 to 1) since the last call; {} before step 2."""
+    """Returns `host_wait` (0 to 1) since the last call.
+
+    Returns no field before the second step.
+    """
     now = self._now()
     passed, waited = now - self._since, self._waited
     if self._dispatches < 2 or passed <= 0:
@@ -187,7 +184,11 @@ def parse_profile(text: str, steps: int) -> tuple[int, int] | None:
 
 
 class Profiler:
-  """Traces some steps of a run with jax.profiler into WORKDIR/profile."""
+  """Traces some steps of a run with jax.profiler into WORKDIR/profile.
+
+  `steps` is the result of `parse_profile`, `report` prints a line, and
+  `first_step` is the step at which this process starts.
+  """
 
   def __init__(
     self,
@@ -197,11 +198,6 @@ class Profiler:
     *,
     first_step: int,
   ):
-    """Creates the profiler.
-
-    `steps` (M, N) traces from step M to step N, None traces nothing. `report`
-    prints a line, and `first_step` is the step at which this process starts.
-    """
     self._first, self._last = steps or (0, 0)
     self._folder = workdir / files.PROFILE
     self._report = report
@@ -213,9 +209,9 @@ class Profiler:
       )
 
   def update(self, done: int, result: jax.Array) -> None:
-    """Starts or ends the trace if due after `done` steps.
+    """Starts or ends the trace if it is due after `done` steps.
 
-    Waits for `result`, an output of the last of them, first.
+    `result` is an output of the last of them, to wait for.
     """
     if self._since is not None and done >= self._last:
       jax.block_until_ready(result)
@@ -227,7 +223,7 @@ class Profiler:
       self._since = done
 
   def close(self, done: int | None = None) -> None:
-    """Ends the current trace, if any, after `done` steps (None: unknown)."""
+    """Ends the current trace, if any; `done` is None for an interrupted run."""
     if self._since is None:
       return
     since, self._since = self._since, None

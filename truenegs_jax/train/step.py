@@ -27,16 +27,14 @@ Weights = Mapping[str, Array | float]  # loss weights at one step
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-  """State of a run, as saved in a checkpoint.
-
-  `aux` has arrays that the run computes itself but does not train, such as a
-  synonym table. The objective gets them together with its other `aux`.
-  """
+  """State of a run, as saved in a checkpoint."""
 
   step: Array  # int32 [], number of batches used, including skipped updates
   params: dict
   opt_state: optax.OptState
   key: Array  # root key of all draws; constant during a run
+  # Arrays that the run computes but does not train, such as a synonym table.
+  # The objective gets them together with its other `aux`.
   aux: dict[str, Array] = dataclasses.field(default_factory=dict)
 
 
