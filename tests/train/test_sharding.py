@@ -94,7 +94,7 @@ def test_first_matching_rule_decides():
     sharding.tree_shardings({"a": {"bias": x}}, mesh, spec)
 
 
-def test_dimension_that_does_not_divide_is_not_split():
+def test_dimension_that_is_not_divisible_is_not_split():
   spec, mesh = sharding.get_mesh_spec("fsdp_tp"), make_mesh("fsdp_tp")  # 4 x 2
   shard_shapes = {
     (30_522, 64): (15_261, 16),

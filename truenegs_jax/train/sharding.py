@@ -34,8 +34,8 @@ class MeshSpec:
 
 # Paths are those of a train state: "params/bert/layer_0/query/kernel", and
 # "opt_state/1/mean/bert/layer_0/query/kernel" for its moment. Embedding tables
-# are split by width, because few vocabularies divide by the number of devices
-# (30,522 divides by 2, but not by 4).
+# are split by width, because few vocabulary sizes are divisible by the number of
+# devices (30,522 is divisible by 2, but not by 4).
 MESHES = {
   # Every device has all parameters and a slice of the batch.
   "dp": MeshSpec({DATA_AXIS: -1}, ((".*", P()),)),
@@ -52,7 +52,7 @@ MESHES = {
   ),
   # As fsdp; in addition two consecutive products are split by the outputs of
   # the first and the inputs of the second, and the vocabulary by its entries if
-  # their number divides (Megatron: Shoeybi et al. 2019, section 3).
+  # divisible (Megatron: Shoeybi et al. 2019, section 3).
   "fsdp_tp": MeshSpec(
     {DATA_AXIS: -1, MODEL_AXIS: 2},
     (
@@ -150,7 +150,7 @@ def resolve_axis_sizes(
 def tree_shardings(tree: Any, mesh: Mesh, spec: MeshSpec) -> Any:
   """Returns a NamedSharding for each leaf, from the first rule that matches.
 
-  A dimension that does not divide by its axis is not split.
+  A dimension that is not divisible by the size of its axis is not split.
 
   Raises:
     InputError: no rule matches.
@@ -199,13 +199,13 @@ def process_slice(mesh: Mesh, batch_size: int) -> tuple[int, int]:
   Processes read the same slice if an axis other than "data" runs across them.
 
   Raises:
-    InputError: the rows do not divide by the data axis, or the rows of this
-      process are not one of several equal slices.
+    InputError: the rows cannot be split evenly over the data axis, or those of
+      this process are not one of several equal slices.
   """
   size = mesh.shape[DATA_AXIS]
   if batch_size % size:
     raise InputError(
-      f"batch_size={batch_size} does not divide by the {size} slices of the"
+      f"batch_size={batch_size} is not divisible by the {size} slices of the"
       f" mesh. Set --config.batch_size={max(batch_size // size, 1) * size}."
     )
   process = jax.process_index()
@@ -310,10 +310,10 @@ def format_axes(axes: Mapping[str, int]) -> str:
 def check_batch_size(
   batch_size: int, accumulation: int, spec: MeshSpec
 ) -> None:
-  """Checks that the rows divide by the mesh and by the micro-batches.
+  """Checks that a batch can be split evenly over mesh and micro-batches.
 
   Raises:
-    InputError: they do not divide, or there is no device.
+    InputError: it cannot, or there is no device.
   """
   data_size = resolve_axis_sizes(spec.axes, device_count())[DATA_AXIS]
   slices = data_size * accumulation
