@@ -33,7 +33,7 @@ def make_schedule(
   so the rate never reaches the peak. "bert" rises linearly to the peak and then
   falls linearly. Its decay is counted from step 0, so the rate drops a little
   at the end of the warm-up (google-research/bert, `optimization.py`). The first
-  update has a rate of 0 in both.
+  update has a rate of 0, except in "bert" without warm-up.
 
   Raises:
     InputError: the name is unknown.
@@ -115,16 +115,16 @@ def layer_lr_factors(
   """Makes factors of the learning rate for layer-wise decay in fine-tuning.
 
   With n layers, layer j is at depth j + 1 and has the factor
-  decay ** (n + 2 - depth). The embeddings and their projection are at depth 0,
+  decay ** (n + 2 - depth), or with `exponent` "paper" (Clark et al. 2020)
+  decay ** (n + 1 - depth). The embeddings and their projection are at depth 0,
   a norm after the last layer is at the depth of that layer, and the heads have
   the factor 1 (google-research/electra, `_get_layer_lrs`).
 
   Args:
-    params: parameters (or shapes) of a network: `embeddings`, `layer_0`,
+    params: parameters (or shapes): `embeddings`, a network with `layer_0`,
       `layer_1`, ..., and heads.
     decay: in (0, 1]; 0.8 in ELECTRA-small and -base, 0.9 in -large.
-    exponent: "released": the last layer has the factor decay ** 2, as in the
-      released code; "paper": it has `decay`, as in Clark et al. 2020.
+    exponent: "released" or "paper".
 
   Raises:
     InputError: `exponent` is unknown or `decay` out of range.
@@ -166,10 +166,10 @@ class PlainAdamState(NamedTuple):
 def scale_by_plain_adam(
   b1: float, b2: float, epsilon: float
 ) -> optax.GradientTransformation:
-  """Scales gradients to m / (sqrt(v) + epsilon).
+  """Scales gradients to mean / (sqrt(square) + epsilon).
 
-  The released code of BERT and ELECTRA does not correct the bias of m and v,
-  which start from 0; `optax.scale_by_adam` always does.
+  The released code of BERT and ELECTRA does not correct the bias of these
+  running means, which start from 0; `optax.scale_by_adam` always does.
   """
 
   def init(params: optax.Params) -> PlainAdamState:

@@ -34,8 +34,8 @@ class MeshSpec:
 
 # Paths are those of a train state: "params/bert/layer_0/query/kernel", and
 # "opt_state/1/mean/bert/layer_0/query/kernel" for its moment. Embedding tables
-# are split by width, because few vocabulary sizes are divisible by the number of
-# devices (30,522 is divisible by 2, but not by 4).
+# are split by width, because few vocabularies have a size that is divisible by
+# the number of devices (30,522 is divisible by 2, but not by 4).
 MESHES = {
   # Every device has all parameters and a slice of the batch.
   "dp": MeshSpec({DATA_AXIS: -1}, ((".*", P()),)),
