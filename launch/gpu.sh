@@ -30,7 +30,10 @@ while [ "$code" = 75 ] && [ "$signals" = 0 ]; do
   set -m
   "${PYTHON:-python}" -m truenegs_jax.main "$@" &
   set +m
-  seen=-1  # A signal interrupts `wait`.
-  until [ $seen = $signals ]; do seen=$signals code=0; wait $! || code=$?; done
+  seen=-1  # A signal interrupts `wait`, which is then called again.
+  until [ $seen = $signals ]; do
+    seen=$signals code=0
+    wait $! || code=$?
+  done
 done
 exit "$code"

@@ -12,9 +12,11 @@
 # requeued; other codes end it. Save and end: scancel --batch --signal=INT JOB
 # Never run on a real Slurm, only with stand-ins for srun and scontrol.
 set -euo pipefail
-[ "${SLURM_NTASKS_PER_NODE:-1}" = "${SLURM_GPUS_ON_NODE:-1}" ] ||
-  { echo "error: --ntasks-per-node differs from --gpus-per-node. Pass the" \
-    "same number to both." >&2; exit 2; }
+if [ "${SLURM_NTASKS_PER_NODE:-1}" != "${SLURM_GPUS_ON_NODE:-1}" ]; then
+  echo "error: --ntasks-per-node differs from --gpus-per-node. Pass the same" \
+    "number to both." >&2
+  exit 2
+fi
 export XLA_PYTHON_CLIENT_MEM_FRACTION=${XLA_PYTHON_CLIENT_MEM_FRACTION:-.9}
 export JAX_PLATFORMS=${JAX_PLATFORMS:-cuda}  # No silent fallback to the CPU.
 # Since Slurm 22.05 srun does not inherit it from sbatch.
@@ -31,10 +33,15 @@ srun --wait=0 --kill-on-bad-exit=0 \
   "${PYTHON:-python}" -m truenegs_jax.main "$@" &
 trap 'pass_on yes' TERM
 trap 'pass_on no' INT
-seen=-1  # A signal interrupts `wait`.
-until [ $seen = $signals ]; do seen=$signals code=0; wait $! || code=$?; done
+seen=-1  # A signal interrupts `wait`, which is then called again.
+until [ $seen = $signals ]; do
+  seen=$signals code=0
+  wait $! || code=$?
+done
 # A cancelled job is not RUNNING any more and must not be requeued.
-[ "$code$requeue" != 75yes ] || case $(scontrol show job "$SLURM_JOB_ID") in
-  *JobState=RUNNING*) scontrol requeue "$SLURM_JOB_ID" ;;
-esac
+if [ "$code$requeue" = 75yes ]; then
+  case $(scontrol show job "$SLURM_JOB_ID") in
+    *JobState=RUNNING*) scontrol requeue "$SLURM_JOB_ID" ;;
+  esac
+fi
 exit "$code"
