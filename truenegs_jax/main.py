@@ -42,8 +42,9 @@ DISTRIBUTED_FLAGS = ("coordinator", "num_processes", "process_id")
 def main(argv: list[str]) -> None:
   """Runs the config's task and turns errors into exit codes."""
   del argv
+  config: ConfigDict = flags.FLAGS["config"].value
   try:
-    errors.one_of("task", _config().get("task"), TASKS)
+    errors.one_of("task", config.get("task"), TASKS)
   except errors.InputError as e:
     _print_to_stderr(f"error: {e}")
     sys.exit(e.exit_code)
@@ -53,7 +54,7 @@ def main(argv: list[str]) -> None:
   from truenegs_jax.runtime import distributed
 
   try:
-    distributed.exit_all(_run(), failed=False)
+    distributed.exit_all(_run(config), failed=False)
   except errors.TrueNegsError as e:
     distributed.print_once(f"error: {errors.printable(e)}")
     code = e.exit_code
@@ -70,10 +71,6 @@ def main(argv: list[str]) -> None:
   distributed.exit_all(code, failed=True)
 
 
-def _config() -> ConfigDict:
-  return flags.FLAGS["config"].value
-
-
 def _print_to_stderr(text: str) -> None:
   print(text, file=sys.stderr, flush=True)
 
@@ -84,8 +81,8 @@ def exit_on_sigterm() -> None:
   def handle(number: int, _: Any) -> None:
     if isinstance(sys.exc_info()[1], SystemExit):
       return  # already exiting, perhaps inside a handler that cleans up
-    # An exception raised while the garbage collector runs a callback of jax is
-    # lost, so the signal is sent once more, to the handler of that time.
+    # Python drops exceptions raised while the garbage collector runs a callback
+    # of jax. So the signal is sent again, by then perhaps to another handler.
     again = threading.Timer(SIGTERM_REPEAT_SECS, os.kill, (os.getpid(), number))
     again.daemon = True
     again.start()
@@ -94,7 +91,7 @@ def exit_on_sigterm() -> None:
   signal.signal(signal.SIGTERM, handle)
 
 
-def _run() -> int:
+def _run(config: ConfigDict) -> int:
   from truenegs_jax.runtime import distributed
 
   values = {name: flags.FLAGS[name].value for name in DISTRIBUTED_FLAGS}
@@ -103,10 +100,8 @@ def _run() -> int:
   # No markup: paths and globs may contain brackets.
   quiet = not distributed.is_first_process()
   console = Console(markup=False, highlight=False, quiet=quiet)
-  workdir = flags.FLAGS["workdir"].value
-  workdir = workdir or default_workdir(flags_lib.config_filename())
-  config = _config()
-  # Imported after joining, since the modules of tasks may query devices.
+  workdir = flags.FLAGS["workdir"].value or _default_workdir()
+  # Not before `initialize`: importing a task may query devices.
   task = importlib.import_module(TASKS[config.task])
   return task.run(config, pathlib.Path(workdir), console)
 
@@ -120,11 +115,11 @@ def console() -> None:
   os.execv(sys.executable, [sys.executable, "-m", verb, *sys.argv[2:]])
 
 
-def default_workdir(config: str) -> pathlib.Path:
-  """Returns runs/<config>[-ARGS] for FILE.py[:ARG,...]."""
-  path, _, args = config.partition(":")
-  name = pathlib.Path(path).stem
-  return pathlib.Path("runs", "-".join([name, *filter(None, args.split(","))]))
+def _default_workdir() -> str:
+  """Returns runs/NAME[-ARG-...] for --config=NAME.py[:ARG,...]."""
+  path, _, args = flags_lib.config_filename().partition(":")
+  words = [pathlib.Path(path).stem, *filter(None, args.split(","))]
+  return f"runs/{'-'.join(words)}"
 
 
 if __name__ == "__main__":

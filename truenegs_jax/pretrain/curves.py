@@ -34,8 +34,8 @@ def draw_curves(workdir: pathlib.Path) -> list[pathlib.Path]:
   records = metrics_file.read_records(workdir)
   folder = workdir / files.PLOTS
   folder.mkdir(exist_ok=True)
-  written = []
-  for file, (title, metrics) in PLOTS.items():
+  paths = []
+  for plot, (title, metrics) in PLOTS.items():
     names = [name for name in metrics if any(name in r for r in records)]
     if not names:
       continue
@@ -46,22 +46,18 @@ def draw_curves(workdir: pathlib.Path) -> list[pathlib.Path]:
       _draw_curve(axis, records, name)
     figure.suptitle(title)
     figure.tight_layout()
-    path = folder / f"{file}.png"
-    figure.savefig(path, dpi=110)
+    paths.append(folder / f"{plot}.png")
+    figure.savefig(paths[-1], dpi=110)
     plt.close(figure)
-    written.append(path)
-  return written
+  return paths
 
 
 def _draw_curve(axis: Any, records: list[dict], name: str) -> None:
   for split, style in (("train", "-"), ("held_out", "o")):
-    points = [
-      (r["step"], r[name]) for r in records if r["split"] == split and name in r
-    ]
-    if points:
-      axis.plot(
-        *zip(*points, strict=True), style, label=split.replace("_", "-")
-      )
+    shown = [r for r in records if r["split"] == split and name in r]
+    if shown:
+      steps, values = [r["step"] for r in shown], [r[name] for r in shown]
+      axis.plot(steps, values, style, label=split.replace("_", "-"))
   axis.set_title(name, fontsize=10)
   axis.set_xlabel("step")
   axis.grid(alpha=0.3)

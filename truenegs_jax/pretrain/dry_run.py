@@ -12,11 +12,7 @@ import jax
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.data.tokens.tokenizer import (
-  SPECIALS,
-  Tokenizer,
-  make_tokenizer,
-)
+from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.objectives.options import needs_table
 from truenegs_jax.synonyms import sources
 from truenegs_jax.train import build_run, checks, plan, sharding
@@ -42,10 +38,8 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   batch = plan.abstract_batch(run, mesh)
   jax.eval_shape(plan.build_train_step(run, mesh), state, batch, aux)
   lines = plan.report_lines(run, mesh, state, aux)
-  lines["per device"] += (
-    f", batch {plan.format_mib(sharding.bytes_per_device(batch))}, without"
-    " activations"
-  )
+  batch_size = plan.format_mib(sharding.bytes_per_device(batch))
+  lines["per device"] += f", batch {batch_size}, without activations"
   lines = {
     "dry run": "reads no text; writes and compiles nothing",
     **lines,
@@ -62,20 +56,19 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   return 0
 
 
-def placeholder_tokenizer(c: ConfigDict) -> tuple[Tokenizer, str]:
-  """Makes a tokenizer with the vocabulary size of a run.
-
-  Returns:
-    The tokenizer, and a text that says where its size comes from.
-  """
+def placeholder_tokenizer(
+  c: ConfigDict,
+) -> tuple[tokenizer_lib.Tokenizer, str]:
+  """Makes a tokenizer of the run's vocabulary size; names its source, too."""
   size, source = c.data.vocab_size, "the size in data.vocab_size"
   path = pathlib.Path(c.data.vocab).expanduser()
   paths = (path, path / "vocab.txt", path / "tokenizer.json")
   file = next(filter(pathlib.Path.is_file, paths), None)
   if c.data.vocab != "train" and file:
     size, source = _count_entries(c, file), f"the size of '{file}'"
-  words = [f"word{i}" for i in range(size - len(SPECIALS))]
-  return make_tokenizer([*SPECIALS, *words], lowercase=True), source
+  specials = tokenizer_lib.SPECIALS
+  vocab = [*specials, *(f"word{i}" for i in range(size - len(specials)))]
+  return tokenizer_lib.make_tokenizer(vocab, lowercase=True), source
 
 
 def _count_entries(c: ConfigDict, path: pathlib.Path) -> int:
@@ -87,9 +80,7 @@ def _count_entries(c: ConfigDict, path: pathlib.Path) -> int:
 
 def _list_inputs(c: ConfigDict) -> list[str]:
   """Lists the files other than text that the user must provide."""
-  inputs = []
-  if c.init:
-    inputs.append(f"weights: {_describe_weights(c.init)}")
+  inputs = [f"weights: {_describe_weights(c.init)}"] if c.init else []
   if needs_table(c.negatives):
     for source in sources.parse_expression(c.negatives.sources).sources:
       inputs += [f"{source.name} {k}={x}" for k, x in source.paths.items()]

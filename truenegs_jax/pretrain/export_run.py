@@ -78,7 +78,7 @@ def summarize_run(
   workdir: pathlib.Path, config: Mapping[str, Any], step: int
 ) -> model_card.ModelOrigin:
   """Returns recipe and held-out metrics of a step for its model cards."""
-  held_out: dict[str, float] = {}
+  held_out: dict[str, Any] = {}
   for record in metrics_file.read_records(workdir):
     if (record["split"], record["step"]) == ("held_out", step):
       held_out = record
@@ -86,41 +86,35 @@ def summarize_run(
   results = workdir / files.RESULTS
   if results.exists():
     command = json.loads(results.read_text(encoding="utf-8"))["command"]
-  figures = {
-    name: held_out[name]
-    for name in (*_LOSSES, *_CORRECTED)
-    if held_out.get(name) is not None
-  }
-  lines = format_card_lines(ConfigDict(config), step, figures, command)
+  lines = format_card_lines(ConfigDict(config), step, held_out, command)
   return model_card.ModelOrigin(lines, trained=True)
 
 
 def format_card_lines(
-  c: ConfigDict, step: int, held_out: Mapping[str, float], command: str
+  c: ConfigDict, step: int, held_out: Mapping[str, Any], command: str
 ) -> str:
   """Describes a run as a Markdown list for a model card.
 
   Args:
     c: the config of the run.
     step: step of the weights.
-    held_out: held-out metrics of that step by their names in metrics.jsonl.
+    held_out: the record of that step in metrics.jsonl; None: not finite.
     command: command that started the run; "" if unknown.
   """
-  losses = [f"{n} {held_out[n]:.4f}" for n in _LOSSES if n in held_out]
-  corrected = [
-    f"{held_out[name]:.3%} {unit}"
-    for name, unit in _CORRECTED.items()
-    if name in held_out
-  ]
+  finite = {name: x for name, x in held_out.items() if x is not None}
+  losses = [f"{name} {finite[name]:.4f}" for name in _LOSSES if name in finite]
   evaluation = ", ".join(losses) or "not evaluated at this step"
+  corrected = [
+    f"{finite[name]:.3%} {unit}"
+    for name, unit in _CORRECTED.items()
+    if name in finite
+  ]
   if corrected:
     evaluation += f"\n* Corrected there: {', '.join(corrected)}"
-  skip = c.get("init_skip", "")
+  vocab, skip = c.data.vocab, c.get("init_skip", "")
   return _RUN.format(
     sources=c.data.sources,
-    vocab="was trained on it"
-    if c.data.vocab == "train"
-    else f"is `{c.data.vocab}`",
+    vocab="was trained on it" if vocab == "train" else f"is `{vocab}`",
     step=step,
     batch_size=c.batch_size,
     length=c.length,

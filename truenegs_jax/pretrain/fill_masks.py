@@ -1,8 +1,7 @@
 """Fills the [MASK] of sentences with the masked language model."""
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +15,12 @@ from truenegs_jax.runtime.errors import InputError
 MASK_TEXT = "[MASK]"
 
 
-@dataclasses.dataclass(frozen=True)
-class MaskFill:
+class MaskFill(NamedTuple):
   """A sentence and the likeliest tokens of its first [MASK]."""
 
   sentence: str
-  tokens: tuple[str, ...]
-  probabilities: tuple[float, ...]
+  tokens: list[str]
+  probabilities: list[float]
 
 
 def fill_masks(
@@ -42,30 +40,28 @@ def fill_masks(
   if not sentences:
     return []
   rows = encode_sentences(tokenizer, sentences, max_length=max_length)
-  length = max(map(len, rows))
-  tokens_BxL = np.full((len(rows), length), tokenizer.pad, np.int32)
-  for row_L, row in zip(tokens_BxL, rows, strict=True):
-    row_L[: len(row)] = row
-  real_BxL = np.arange(length)[None] < [[len(row)] for row in rows]
+  shape = len(rows), max(map(len, rows))
+  tokens_BxL = np.full(shape, tokenizer.pad, np.int32)
+  documents_BxL = np.zeros(shape, np.int32)
+  for i, row in enumerate(rows):
+    tokens_BxL[i, : len(row)] = row
+    documents_BxL[i, : len(row)] = 1
   inputs = {
-    "tokens": tokens_BxL,
-    "types": np.zeros_like(tokens_BxL),
-    "documents": real_BxL.astype(np.int32),
+    "tokens": jnp.asarray(tokens_BxL),
+    "types": jnp.zeros(shape, jnp.int32),
+    "documents": jnp.asarray(documents_BxL),
   }
   positions_Bx1 = (tokens_BxL == tokenizer.mask).argmax(axis=1)[:, None]
   logits_Bx1xV = model.bind({"params": params}).generate_logits(
-    jax.tree.map(jnp.asarray, inputs), jnp.asarray(positions_Bx1), None
+    inputs, jnp.asarray(positions_Bx1), None
   )
   p_BxV = np.asarray(jax.nn.softmax(logits_Bx1xV[:, 0]))
   best_BxT = np.argsort(-p_BxV)[:, :top]
-  return [
-    MaskFill(
-      sentence=sentence,
-      tokens=tuple(tokenizer.vocab[i] for i in best_T),
-      probabilities=tuple(p_V[best_T].tolist()),
-    )
-    for sentence, p_V, best_T in zip(sentences, p_BxV, best_BxT, strict=True)
-  ]
+  fills = []
+  for sentence, p_V, best_T in zip(sentences, p_BxV, best_BxT, strict=True):
+    tokens = [tokenizer.vocab[i] for i in best_T]
+    fills.append(MaskFill(sentence, tokens, p_V[best_T].tolist()))
+  return fills
 
 
 def fills_table(fills: list[MaskFill]) -> Table:
@@ -75,9 +71,8 @@ def fills_table(fills: list[MaskFill]) -> Table:
     table.add_column(name, overflow="fold")
   for fill in fills:
     pairs = zip(fill.tokens, fill.probabilities, strict=True)
-    table.add_row(
-      fill.sentence, ", ".join(f"{token} {p:.0%}" for token, p in pairs)
-    )
+    likeliest = ", ".join(f"{token} {p:.0%}" for token, p in pairs)
+    table.add_row(fill.sentence, likeliest)
   return table
 
 

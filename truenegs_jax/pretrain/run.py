@@ -19,14 +19,8 @@ from rich.console import Console
 from truenegs_jax.corrections import cases as cases_lib
 from truenegs_jax.corrections import predict_slots
 from truenegs_jax.data.rows import batches, rows_folder
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.pretrain import (
-  curves,
-  dry_run,
-  export_run,
-  fill_masks,
-  verdict,
-)
+from truenegs_jax.pretrain import curves, dry_run, export_run, fill_masks
+from truenegs_jax.pretrain import verdict as verdict_lib
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.flags import rerun_command
@@ -84,8 +78,8 @@ def prepare_run(
   held_out_rows = rows_folder.open_rows(folder, "held_out")
   if not len(held_out_rows):
     raise errors.DataError(
-      f"'{folder}' has no held-out rows, because the text fills a single row."
-      " Use more text or a smaller --config.length=NUMBER."
+      f"'{folder}' has no held-out rows: the text fills a single row. Use more"
+      " text or a smaller --config.length=NUMBER."
     )
   fill_masks.encode_sentences(
     tokenizer, c.eval.sentences, max_length=c.model.max_positions
@@ -95,11 +89,11 @@ def prepare_run(
   if run.table_builder is not None:
     fingerprint = run.table_builder.fingerprint
   elif run.options.needs_table:
-    resumed = files.has_checkpoint(workdir)
+    saved = workdir / files.SYNONYMS if files.has_checkpoint(workdir) else None
     synonyms = run_table.find_or_build(
       build_run.build_table_request(c),
       tokenizer.vocab,
-      saved=workdir / files.SYNONYMS if resumed else None,
+      saved=saved,
       console=console,
     )
     fingerprint = synonyms.fingerprint if synonyms else None
@@ -138,15 +132,15 @@ def finish_run(
     )
     table.save_table(synonyms, workdir / files.SYNONYMS)
   unigram_V = np.load(inputs.train_rows.folder / "unigram_V.npy")
-  run_verdict = verdict.compute_verdict(result.held_out, unigram_V)
-  console.print(verdict.verdict_table(run_verdict))
+  verdict = verdict_lib.compute_verdict(result.held_out, unigram_V)
+  console.print(verdict_lib.verdict_table(verdict))
   results = {
     "command": rerun_command(),
     "seed": run.seed,
     "steps": run.steps,
     "fingerprints": dict(inputs.fingerprints),
-    "verdict": metrics_file.finite_or_null(dataclasses.asdict(run_verdict))
-    | {"passed": run_verdict.passed},
+    "verdict": metrics_file.finite_or_null(dataclasses.asdict(verdict))
+    | {"passed": verdict.passed},
   }
   if synonyms is not None and run.options.hard_correction:
     cases, searched = _find_cases(
@@ -166,18 +160,17 @@ def finish_run(
   )
   if fills:
     console.print(fill_masks.fills_table(fills))
-  results["fills"] = [dataclasses.asdict(fill) for fill in fills]
+  results["fills"] = [fill._asdict() for fill in fills]
   files.save_json(workdir / files.RESULTS, results)
   plots = curves.draw_curves(workdir)
   console.print(f"curves: {', '.join(map(str, plots))}", soft_wrap=True)
-  line = _export(run, workdir, inputs.tokenizer, params)
-  console.print(line, soft_wrap=True)
-  if run_verdict.passed or not c.eval.must_learn:
+  console.print(_export(run, workdir, inputs, params), soft_wrap=True)
+  if verdict.passed or not c.eval.must_learn:
     return 0
   console.print(
     "The model did not learn: the MLM loss must be below the unigram entropy,"
     " and ELECTRA's AUC must be more than"
-    f" {verdict.MIN_ERRORS:g} standard errors above 0.5.",
+    f" {verdict_lib.MIN_ERRORS:g} standard errors above 0.5.",
     soft_wrap=True,
   )
   return EXIT_NOT_LEARNED
@@ -192,35 +185,33 @@ def _find_cases(
   limit: int,
 ) -> tuple[list[cases_lib.Case], int]:
   """Finds corrected slots in held-out rows, then in some training rows."""
-  held_out = batches.held_out_batches(
-    inputs.held_out_rows, batch_size=run.batch_size
-  )
+  size, seed, options = run.batch_size, run.seed, run.options
+  held_out = batches.held_out_batches(inputs.held_out_rows, batch_size=size)
   training = (
-    batches.batch_at(
-      inputs.train_rows, i, batch_size=run.batch_size, seed=run.seed
-    )
-    for i in range(min(run.steps, SEARCHED_STEPS))
+    batches.batch_at(inputs.train_rows, step, batch_size=size, seed=seed)
+    for step in range(min(run.steps, SEARCHED_STEPS))
   )
-  vocab = inputs.tokenizer.vocab
+  continues_V = None
+  if options.strict_subword:
+    continues_V = plan.continuation_mask(inputs.tokenizer.vocab)
   return cases_lib.find_cases(
     predict_slots.make_predict_slots(
-      run.model,
-      run.options.masking,
-      continues_V=plan.continuation_mask(vocab)
-      if run.options.strict_subword
-      else None,
+      run.model, options.masking, continues_V=continues_V
     ),
     params,
     itertools.chain(held_out, training),
     table=synonyms,
     tokenizer=inputs.tokenizer,
     limit=limit,
-    seed=run.seed,
+    seed=seed,
   )
 
 
 def _export(
-  run: build_run.Run, workdir: pathlib.Path, tokenizer: Tokenizer, params: Any
+  run: build_run.Run,
+  workdir: pathlib.Path,
+  inputs: setup_lib.RunInputs,
+  params: Any,
 ) -> str:
   """Exports a run if transformers has its architecture; returns a report."""
   if not hf_folder.has_counterpart(run.model):
@@ -229,8 +220,8 @@ def _export(
       f" {run.model.backbone!r}. The checkpoints have the weights."
     )
   folder = workdir / files.EXPORT
-  about = export_run.summarize_run(workdir, run.config, run.steps)
+  origin = export_run.summarize_run(workdir, run.config, run.steps)
   exported = pretrained.export_model(
-    params, run.model, tokenizer, folder, origin=about
+    params, run.model, inputs.tokenizer, folder, origin=origin
   )
   return f"Exported to '{folder}'. {exported.summary}"

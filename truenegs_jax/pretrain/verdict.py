@@ -48,16 +48,10 @@ class Verdict:
   detection: Detection | None  # None: BERT has no discriminator
 
   @property
-  def mlm_learned(self) -> bool:
-    """Whether the masked language model beats guessing without context."""
-    return max(self.mlm, self.mlm_hidden) < self.unigram_entropy
-
-  @property
   def passed(self) -> bool:
-    """Whether all networks learned."""
-    return self.mlm_learned and (
-      self.detection is None or self.detection.learned
-    )
+    """Whether all networks are better than guessing without context."""
+    mlm_learned = max(self.mlm, self.mlm_hidden) < self.unigram_entropy
+    return mlm_learned and (not self.detection or self.detection.learned)
 
 
 def compute_verdict(
@@ -65,15 +59,15 @@ def compute_verdict(
 ) -> Verdict:
   """Computes the verdict from the last evaluation.
 
-  The MLM loss includes corrected slots, because leaving out slots that were
-  judged right would make it too low. Slots that stay visible make it too low as
-  well, because their tokens can be copied; so the loss of slots with [MASK] is
-  compared with the unigram entropy, too.
+  The MLM loss includes corrected slots; without these slots, in which the model
+  is right, it would be too low. Slots whose token stays visible make it too low
+  as well, so the loss of slots with [MASK] must be below the unigram entropy,
+  too.
 
   Args:
     held_out: terms of each held-out batch.
-    unigram_V: number of occurrences of each token in the training rows; 0 for
-      tokens that are never masked ([CLS], [SEP], [MASK], padding).
+    unigram_V: counts of the tokens in the training rows; 0 for tokens that are
+      never masked ([CLS], [SEP], [MASK], padding).
   """
   total = metrics.merge_terms(held_out)
   mlm_name = "mlm_uncorrected" if "mlm_uncorrected" in total else "mlm"
@@ -94,47 +88,48 @@ def compute_verdict(
 def verdict_table(v: Verdict) -> Table:
   """Makes a table that compares each metric with guessing."""
   table = Table(title="Held-out rows", title_justify="left")
-  for name in (
-    "metric",
-    "model",
-    "guessing without context",
-    "model is better",
-  ):
+  for name in ("metric", "model", "guessing without context", "better"):
     table.add_column(name, overflow="fold")
-  table.add_row(
+
+  def add_row(metric: str, model: str, guess: str, *, better: bool) -> None:
+    answer = Text("yes", "green") if better else Text("no", "red")
+    table.add_row(metric, model, guess, answer)
+
+  unigram = f"unigram entropy {v.unigram_entropy:.3f}"
+  add_row(
     f"MLM loss, {v.slots:,} slots",
     f"{v.mlm:.3f} ± {v.mlm_error:.3f}",
-    f"uniform {v.uniform_entropy:.3f}, unigram entropy {v.unigram_entropy:.3f}",
-    _format_answer(passed=v.mlm < v.unigram_entropy),
+    f"uniform {v.uniform_entropy:.3f}, {unigram}",
+    better=v.mlm < v.unigram_entropy,
   )
-  table.add_row(
+  add_row(
     "MLM loss, slots with [MASK]",
     f"{v.mlm_hidden:.3f} ± {v.mlm_hidden_error:.3f}",
-    f"unigram entropy {v.unigram_entropy:.3f}",
-    _format_answer(passed=v.mlm_hidden < v.unigram_entropy),
+    unigram,
+    better=v.mlm_hidden < v.unigram_entropy,
   )
   if d := v.detection:
-    table.add_row(
+    replaced = f"{d.base_rate:.1%} replaced"
+    add_row(
       f"detection loss, {d.tokens:,} tokens",
       f"{d.loss:.4f} ± {d.loss_error:.4f}",
-      f"base-rate entropy {d.base_rate_entropy:.4f} ({d.base_rate:.1%}"
-      " replaced)",
-      _format_answer(passed=d.loss < d.base_rate_entropy),
+      f"base-rate entropy {d.base_rate_entropy:.4f} ({replaced})",
+      better=d.loss < d.base_rate_entropy,
     )
-    table.add_row(
+    add_row(
       "detection AUC",
       f"{d.auc:.4f} ± {d.auc_error:.4f}",
       f"0.5, plus {MIN_ERRORS:g} standard errors",
-      _format_answer(passed=d.learned),
+      better=d.learned,
     )
   return table
 
 
 def _compute_detection(held_out: list[metrics.Terms]) -> Detection:
   total = metrics.merge_terms(held_out)
+  base_rate = metrics.compute_ratios(total)["replaced"]
   loss, loss_error = _with_error(held_out, "detect")
   auc, auc_error = _with_error(held_out, "auc")
-  base_rate = metrics.compute_ratios(total)["replaced"]
   return Detection(
     loss=loss,
     loss_error=loss_error,
@@ -146,13 +141,5 @@ def _compute_detection(held_out: list[metrics.Terms]) -> Detection:
   )
 
 
-def _with_error(
-  held_out: list[metrics.Terms], name: str
-) -> tuple[float, float]:
-  return metrics.jackknife(
-    held_out, lambda terms: metrics.compute_ratios(terms)[name]
-  )
-
-
-def _format_answer(*, passed: bool) -> Text:
-  return Text("yes", "green") if passed else Text("no", "red")
+def _with_error(batches: list[metrics.Terms], name: str) -> tuple[float, float]:
+  return metrics.jackknife(batches, lambda x: metrics.compute_ratios(x)[name])

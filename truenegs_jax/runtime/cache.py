@@ -31,13 +31,12 @@ def make_private_folder(path: pathlib.Path) -> None:
     if name == "..":
       parent = parent.parent
       continue
-    status = (parent / name).lstat()
+    entry = parent / name
+    status = entry.lstat()
     if status.st_uid not in (0, os.geteuid()):
-      raise PermissionError(
-        f"'{parent / name}' belongs to user {status.st_uid}"
-      )
+      raise PermissionError(f"'{entry}' belongs to user {status.st_uid}")
     if stat.S_ISLNK(status.st_mode):
-      target = (parent / name).readlink()
+      target = entry.readlink()
       if target.is_absolute():
         parent = pathlib.Path("/")
       names += [part for part in reversed(target.parts) if part != "/"]
@@ -45,17 +44,17 @@ def make_private_folder(path: pathlib.Path) -> None:
     # In a sticky folder such as /tmp nobody can rename the files of others.
     is_sticky = status.st_mode & stat.S_ISVTX
     if status.st_mode & WRITABLE_BY_OTHERS and not is_sticky:
-      raise PermissionError(f"'{parent / name}' can be written to by others")
-    parent /= name
+      raise PermissionError(f"'{entry}' can be written to by others")
+    parent = entry
 
 
 def enable_compilation_cache() -> None:
   """Keeps compiled programs on disk, so that a restart need not compile.
 
-  Who can write to that folder can make the run execute code, so only the user
-  may have access; otherwise nothing is kept and a warning is printed. A damaged
-  entry is compiled again. If JAX_COMPILATION_CACHE_DIR is set, jax uses that
-  folder without these checks.
+  Others who can write to the folder could make the run execute their code. If
+  there are any, nothing is kept and a warning is printed. A damaged entry is
+  compiled again. If JAX_COMPILATION_CACHE_DIR is set, jax uses that folder
+  without these checks.
   """
   import jax
 

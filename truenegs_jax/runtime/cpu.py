@@ -13,10 +13,12 @@ from collections.abc import Iterator
 
 SWITCH = "TRUENEGS_CPU"  # set to "plain": neither this module nor `cpu_ops`
 
-# Parameters of glibc's malloc.h and their values: allocate large arrays on the
-# heap like small ones, never shrink the heap, share it between all threads.
-M_MMAP_MAX, M_TRIM_THRESHOLD, M_ARENA_MAX = -4, -1, -8
-SETTINGS = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1, M_ARENA_MAX: 1}
+# Parameters of glibc's malloc.h and their values.
+SETTINGS = {
+  -4: 0,  # M_MMAP_MAX: allocate large arrays on the heap like small ones
+  -1: -1,  # M_TRIM_THRESHOLD: never shrink the heap
+  -8: 1,  # M_ARENA_MAX: share the heap between all threads
+}
 
 _PLATFORM = contextvars.ContextVar("platform", default="")
 
@@ -25,8 +27,8 @@ def is_enabled(platform: str = "") -> bool:
   """Whether to use the code for CPUs.
 
   Args:
-    platform: for which the program is compiled; default: that of
-      `lowering_for`, or else jax's default backend.
+    platform: that of the compiled program; "": that of `lowering_for`, or else
+      jax's default backend.
   """
   if os.environ.get(SWITCH) == "plain":
     return False

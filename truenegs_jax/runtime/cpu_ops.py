@@ -37,13 +37,12 @@ def _affine_forward(dtype, x, kernel_DxF, bias_F):
 def _affine_backward(dtype, residuals, dy):
   x, kernel_DxF = residuals
   dy_MxF = _flat(dy)
-  product = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
   dx_MxD = dy_MxF @ kernel_DxF.astype(dtype).T
-  return (
-    dx_MxD.reshape(x.shape).astype(x.dtype),
-    product(_flat(x.astype(dtype)).T, dy_MxF),
-    dy_MxF.sum(axis=0, dtype=jnp.float32),
+  dkernel_DxF = jnp.matmul(
+    _flat(x.astype(dtype)).T, dy_MxF, preferred_element_type=jnp.float32
   )
+  dbias_F = dy_MxF.sum(axis=0, dtype=jnp.float32)
+  return dx_MxD.reshape(x.shape).astype(x.dtype), dkernel_DxF, dbias_F
 
 
 affine.defvjp(_affine_forward, _affine_backward)

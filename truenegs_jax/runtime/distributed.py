@@ -9,34 +9,32 @@ connects them through `jax.distributed`; after that
 
 In a run of one process no function here communicates.
 
-Only this file uses three things that jax has no public interface for:
+Only this file uses private functions of jax, or avoids the normal exit:
 
 * `_client` returns the client of jax's coordinator. It exchanges messages
   without touching a device and waits as long as it has to;
   `multihost_utils` needs working devices and gives up after minutes.
 * `_from_cluster` reads the launcher's environment before `initialize`, which
   would fail on a laptop. Both return None where jax has moved these functions.
-* `os._exit` ends a process whose partners are gone. The normal exit of the
-  interpreter waits for them, and jax then aborts with its own exit code instead
-  of the one that a launcher needs.
+* `os._exit` ends a process whose partners are gone. The normal exit waits for
+  them, and then jax aborts with an exit code that launchers do not know.
 """
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import jax
 from jax.experimental import multihost_utils
 
-from truenegs_jax.runtime import errors
+from truenegs_jax.runtime import errors, files
 from truenegs_jax.runtime.errors import InputError
 
 SHUTDOWN_SECS = 20  # between the end of one process and jax ending the others
@@ -64,16 +62,13 @@ def is_first_process() -> bool:
 def to_host(tree: Any) -> Any:
   """Copies a tree of sharded arrays to numpy arrays, in every process.
 
-  All processes must call it with the same tree. Typed PRNG keys are not
-  supported.
+  All processes must call it with the same tree, without typed PRNG keys.
   """
 
-  def fetch(x: Any) -> Any:
-    if isinstance(x, jax.Array) and not (
-      x.is_fully_addressable or x.is_fully_replicated
-    ):
-      return multihost_utils.process_allgather(x, tiled=True)
-    return jax.device_get(x)
+  def fetch(x: jax.Array) -> Any:
+    if x.is_fully_addressable or x.is_fully_replicated:
+      return jax.device_get(x)
+    return multihost_utils.process_allgather(x, tiled=True)
 
   return jax.tree.map(fetch, tree)
 
@@ -91,22 +86,20 @@ def raise_everywhere(name: str) -> Iterator[None]:
   Raises:
     TrueNegsError: from the body in this or another process.
   """
-  own_error: errors.TrueNegsError | None = None
+  own_error, packed = None, ""
   try:
     yield
   except errors.TrueNegsError as e:
     own_error = e
-  packed = ""
-  if own_error is not None:
-    message = errors.printable(own_error)
-    packed = json.dumps([type(own_error).__name__, message])
+    packed = json.dumps([type(e).__name__, errors.printable(e)])
   texts = _exchange(f"raise_everywhere/{name}", packed)
-  failed = sorted(index for index, text in texts.items() if text)
+  failed = [index for index, text in texts.items() if text]
   if failed:
-    kind, message = json.loads(texts[failed[0]])
-    origin = f"process {failed[0]} of {process_count()}: " if failed[0] else ""
+    first = min(failed)
+    kind, message = json.loads(texts[first])
+    origin = f"process {first} of {process_count()}: " if first else ""
     raise getattr(errors, kind)(origin + message)
-  if own_error is not None:
+  if own_error is not None:  # the only process
     raise own_error
 
 
@@ -114,8 +107,8 @@ def check_same(name: str, value: str) -> None:
   """Raises InputError in all processes unless all pass the same value.
 
   Args:
-    name: of the value, for the message.
-    value: as text; more than about 60 characters are not printed.
+    name: names the value in the message.
+    value: the value as text; the message omits more than about 60 characters.
   """
   values = _exchange(f"check_same/{name.replace(' ', '_')}", value)
   first = values.get(0, value)
@@ -136,8 +129,7 @@ def print_once(message: str) -> None:
   if client is None:
     print(message, file=sys.stderr)
     return
-  digest = hashlib.sha256(message.encode()).hexdigest()
-  key = f"truenegs/printed/{digest}"
+  key = f"truenegs/printed/{files.short_sha256(message)}"
   try:
     if is_first_process():
       client.key_value_set(key, "", allow_overwrite=True)
@@ -152,12 +144,10 @@ def print_once(message: str) -> None:
 def exit_all(exit_code: int, *, failed: bool) -> NoReturn:
   """Exits this process together with the other processes of its run.
 
-  After a failure, jax ends the processes that still work within about half a
-  minute, with a non-zero exit code.
-
   Args:
-    exit_code: of this process.
-    failed: whether to exit without waiting until the others arrive here.
+    exit_code: exit code of this process.
+    failed: whether to exit without waiting for the others. Within about half a
+      minute jax ends those that still work, with a non-zero exit code.
   """
   if not jax.distributed.is_initialized():
     sys.exit(exit_code)
@@ -167,11 +157,9 @@ def exit_all(exit_code: int, *, failed: bool) -> NoReturn:
     signal.signal(number, signal.SIG_IGN if is_saved else signal.SIG_DFL)
   sys.stdout.flush()
   sys.stderr.flush()
-  client = _client()
-  if client is not None:
-    secs = SAME_ERROR_SECS if failed else BARRIER_SECS
-    with contextlib.suppress(Exception):
-      client.wait_at_barrier("truenegs/end", secs * 1000)
+  secs = SAME_ERROR_SECS if failed else BARRIER_SECS
+  with contextlib.suppress(Exception):  # a process may be gone
+    _client().wait_at_barrier("truenegs/end", secs * 1000)
   # If the others never arrive, the shutdown aborts with an exit code of jax.
   ending = threading.Thread(target=_shut_down, daemon=True)
   ending.start()
@@ -217,7 +205,7 @@ class ProcessInfo:
   coordinator: str  # HOST:PORT at which process 0 listens
   count: int
   index: int
-  local_devices: tuple[int, ...] | None = None  # None: all of this machine
+  local_devices: Sequence[int] | None = None  # None: all of this machine
 
   def __str__(self) -> str:
     return f"process {self.index} of {self.count}"
@@ -231,7 +219,8 @@ def initialize(
 ) -> None:
   """Connects the processes of a run; does nothing if there is only one.
 
-  Must be called before anything touches a device.
+  Must be called before anything touches a device. If a process does not join
+  within TRUENEGS_JOIN_SECS, jax aborts the others with exit code 134.
 
   Args:
     coordinator, num_processes, process_id: the flags, all three or none. With
@@ -239,15 +228,12 @@ def initialize(
     say: prints a line before and after, in every process.
 
   Raises:
-    InputError: impossible flags, or different numbers of processes. If a
-      process does not join within TRUENEGS_JOIN_SECS, jax aborts the others
-      with exit code 134.
+    InputError: impossible flags, or different numbers of processes.
   """
-  secs = {name: _read_secs(name) for name in DEFAULT_SECS}
-  join_secs = secs[JOIN_VARIABLE]
+  join_secs = _read_secs(JOIN_VARIABLE)
+  heartbeat_secs = _read_secs(HEARTBEAT_VARIABLE)
   process = _from_flags(coordinator, num_processes, process_id)
-  if process is None:
-    process = _from_cluster(join_secs)
+  process = process or _from_cluster(join_secs)
   if process is None or process.count == 1:
     return
   say(
@@ -264,7 +250,7 @@ def initialize(
       process.index,
       local_device_ids=process.local_devices,
       initialization_timeout=join_secs,
-      heartbeat_timeout_seconds=secs[HEARTBEAT_VARIABLE],
+      heartbeat_timeout_seconds=heartbeat_secs,
       shutdown_timeout_seconds=SHUTDOWN_SECS,
     )
   except Exception as e:  # such as RuntimeError, ValueError: the port is taken
@@ -281,8 +267,7 @@ def _read_secs(name: str) -> int:
   text = os.environ.get(name) or str(DEFAULT_SECS[name])
   if not re.fullmatch(r"[1-9]\d{0,6}", text):
     raise InputError(
-      f"{name}={text!r} is not a number of seconds. Set a whole number, 1 or"
-      " more."
+      f"{name}={text!r} is not a number of seconds. Set 1 or a larger integer."
     )
   return int(text)
 
@@ -321,17 +306,16 @@ def _from_cluster(join_secs: int) -> ProcessInfo | None:
     detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
   except (ImportError, AttributeError):
     return None
-  coordinator = os.environ.get("JAX_COORDINATOR_ADDRESS")
+  address = os.environ.get("JAX_COORDINATOR_ADDRESS")
   try:
-    address, number, index, devices = detect(
-      coordinator, None, None, None, None, join_secs
+    address, count, index, devices = detect(
+      address, None, None, None, None, join_secs
     )
   except Exception as e:  # each kind of cluster raises its own
     raise InputError(
       f"jax detected a cluster but not this process's number in it: {e}. Pass"
       f" {FLAGS}."
     ) from e
-  if not number or not address or index is None:
+  if not count or not address or index is None:
     return None
-  local_devices = tuple(devices) if devices else None
-  return ProcessInfo(address, number, index, local_devices)
+  return ProcessInfo(address, count, index, devices or None)

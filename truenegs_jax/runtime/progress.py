@@ -25,20 +25,17 @@ class Display:
 
   @contextlib.contextmanager
   def bar(self, stage: str) -> Iterator[Callable[..., None]]:
-    """Yields a function `show(text_bytes, done, detail, at_once=False)`.
+    """Yields a function `show(text_bytes, done, note, at_once=False)`.
 
-    Its arguments are the bytes of text read so far, the finished share in
-    [0, 1] or None if unknown, and details to print. With `at_once` a line is
-    printed even if the last one is younger than LINE_SECS.
+    It takes the bytes of text read so far, the finished share in [0, 1] or None
+    if unknown, and a note to print. With `at_once` a line is printed even if
+    the last one is younger than LINE_SECS.
     """
     start = last = time.monotonic()
-    columns = (
-      rich.progress.TextColumn("{task.description}"),
-      rich.progress.BarColumn(),
-      rich.progress.TextColumn("{task.fields[line]}"),
-    )
     with rich.progress.Progress(
-      *columns,
+      "{task.description}",
+      rich.progress.BarColumn(),
+      "{task.fields[line]}",
       console=self._console,
       transient=True,
       disable=not self._console.is_terminal,
@@ -46,15 +43,11 @@ class Display:
       task = bar.add_task(stage, total=None, line="")
 
       def show(
-        text_bytes: int,
-        done: float | None,
-        detail: str,
-        *,
-        at_once: bool = False,
+        text_bytes: int, done: float | None, note: str, *, at_once: bool = False
       ) -> None:
         nonlocal last
         now = time.monotonic()
-        line = f"{_pace(text_bytes, done, now - start)}, {detail}"
+        line = f"{_pace(text_bytes, done, now - start)}, {note}"
         total = None if done is None else 1.0
         bar.update(task, completed=done or 0.0, total=total, line=line)
         is_due = at_once or now - last >= LINE_SECS
@@ -67,8 +60,8 @@ class Display:
 
 def _pace(text_bytes: int, done: float | None, seconds: float) -> str:
   """Returns size, rate and time left: "35.6 MB, 9.8 MB/s, 0:12 left"."""
-  megabytes = text_bytes / 1e6
-  pace = f"{megabytes:,.1f} MB, {megabytes / max(seconds, 1e-9):.1f} MB/s"
+  size_mb = text_bytes / 1e6
+  pace = f"{size_mb:,.1f} MB, {size_mb / max(seconds, 1e-9):.1f} MB/s"
   if not done:
     return pace
   left = round(seconds * (1 - done) / done)

@@ -34,7 +34,7 @@ class Checkpoints:
     """Opens the folder; creates it unless `read_only`.
 
     Args:
-      folder: the folder of the checkpoints.
+      folder: `checkpoints` of a workdir.
       keep: number of newest checkpoints to keep.
       keep_steps: steps whose checkpoints are never deleted.
       read_only: write and delete nothing, because a run may be saving to this
@@ -42,31 +42,24 @@ class Checkpoints:
     """
     self.folder = folder
     self.keep_steps = frozenset(keep_steps)
-    writing = dict(
-      preservation_policy=policies.AnyPreservationPolicy(
-        [policies.LatestN(keep), policies.CustomSteps(sorted(keep_steps))]
-      ),
-      save_decision_policy=policies.FixedIntervalPolicy(1),
-      cleanup_tmp_directories=True,
+    if read_only:  # Orbax then warns about the other options
+      options = dict(read_only=True, save_interval_steps=0, create=False)
+    else:
+      kept = [policies.LatestN(keep), policies.CustomSteps(sorted(keep_steps))]
+      options = dict(
+        preservation_policy=policies.AnyPreservationPolicy(kept),
+        save_decision_policy=policies.FixedIntervalPolicy(1),
+        cleanup_tmp_directories=True,
+      )
+    self._manager = ocp.CheckpointManager(
+      folder.resolve(),
+      options=ocp.CheckpointManagerOptions(save_root_metadata=False, **options),
     )
-    options = ocp.CheckpointManagerOptions(
-      read_only=read_only,
-      save_root_metadata=False,
-      # Orbax warns about the other options if it only reads.
-      **(dict(save_interval_steps=0, create=False) if read_only else writing),
-    )
-    self._manager = ocp.CheckpointManager(folder.resolve(), options=options)
 
   def save(self, step: int, state: Any, run: Mapping) -> None:
-    """Starts saving a tree of arrays and a description of the run.
+    """Starts saving a tree of arrays and a JSON description of the run.
 
-    Returns before the files are written, and at once if the step is saved
-    already.
-
-    Args:
-      step: number of steps done.
-      state: tree of arrays.
-      run: description of the run, in JSON's types.
+    Returns before the files are written. Does nothing if the step is saved.
 
     Raises:
       DiskError: this checkpoint or the one before could not be written.
@@ -102,8 +95,7 @@ class Checkpoints:
 
   def latest_step(self) -> int | None:
     """Returns the newest saved step, or None."""
-    steps = self.steps()
-    return steps[-1] if steps else None
+    return max(self._manager.all_steps(), default=None)
 
   def read_description(self, step: int) -> dict[str, Any]:
     """Returns the description of the run that was saved with a step."""
@@ -120,8 +112,9 @@ class Checkpoints:
     Raises:
       CheckpointError: the step is missing or damaged, or has another tree.
     """
-    args = ocp.args.StandardRestore(_make_abstract(like))
-    return self._verify(step, self._restore(step, state=args)["state"])
+    return self._restore_state(
+      step, ocp.args.StandardRestore(_make_abstract(like))
+    )
 
   def restore_params(self, step: int, like: Any) -> Any:
     """Restores the parameters only; otherwise as `restore_state`."""
@@ -131,8 +124,7 @@ class Checkpoints:
       partial_restore=True,
       restore_args=ocp.checkpoint_utils.construct_restore_args(like),
     )
-    tree = self._verify(step, self._restore(step, state=args)["state"])
-    return tree["params"]
+    return self._restore_state(step, args)["params"]
 
   def close(self) -> None:
     """Waits for pending saves and closes the folder."""
@@ -141,7 +133,8 @@ class Checkpoints:
   def _read_json(self, step: int) -> dict[str, Any]:
     return self._restore(step, run=ocp.args.JsonRestore())["run"]
 
-  def _verify(self, step: int, tree: Any) -> Any:
+  def _restore_state(self, step: int, args: ocp.args.CheckpointArgs) -> Any:
+    tree = self._restore(step, state=args)["state"]
     saved = self._read_json(step)["checksums"]
     if saved | compute_checksums(tree) != saved:
       raise CheckpointError(
@@ -152,10 +145,9 @@ class Checkpoints:
 
   def _restore(self, step: int, **args: Any) -> Any:
     if step not in self._manager.all_steps():
-      saved = ", ".join(map(str, self.steps())) or "none"
       raise CheckpointError(
         f"'{self.folder}' has no checkpoint of step {step}. Saved steps:"
-        f" {saved}."
+        f" {', '.join(map(str, self.steps())) or 'none'}."
       )
     try:
       return self._manager.restore(step, args=ocp.args.Composite(**args))
@@ -168,9 +160,9 @@ class Checkpoints:
 
   def _disk_error(self, e: Exception) -> DiskError:
     return DiskError(
-      f"A checkpoint could not be written to '{self.folder}' ({e})."
-      f" Earlier checkpoints are intact (steps: {self.steps()}). Free some disk"
-      " space and run the same command again."
+      f"A checkpoint could not be written to '{self.folder}' ({e}). Earlier"
+      f" checkpoints are intact (steps: {self.steps()}). Free some disk space"
+      " and run the same command again."
     )
 
 

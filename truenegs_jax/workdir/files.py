@@ -40,15 +40,12 @@ class Change(NamedTuple):
 
   def __str__(self) -> str:
     saved, now = (
-      "(missing)" if value is ABSENT else repr(value)
-      for value in (self.saved, self.now)
+      "(missing)" if x is ABSENT else repr(x) for x in (self.saved, self.now)
     )
     return f"{self.key}: {saved} -> {now}"
 
 
-def save_json(
-  path: pathlib.Path, value: Any, *, indent: int | None = 2
-) -> None:
+def save_json(path: pathlib.Path, value: Any, indent: int | None = 2) -> None:
   """Writes a JSON file atomically."""
   with atomic_file(path) as file:
     file.write((json.dumps(value, indent=indent) + "\n").encode())
@@ -76,15 +73,10 @@ def parse_run_path(
   """
   if (path / CHECKPOINTS).is_dir():
     return path, None
-  if path.name == CHECKPOINTS and (path.parent / VOCABULARY).exists():
-    return path.parent, None
-  workdir = path.parent.parent
-  if (
-    path.name.isdecimal()
-    and path.parent.name == CHECKPOINTS
-    and (workdir / VOCABULARY).exists()
-  ):
-    return workdir, int(path.name)
+  step = int(path.name) if path.name.isdecimal() else None
+  folder = path if step is None else path.parent
+  if folder.name == CHECKPOINTS and (folder.parent / VOCABULARY).exists():
+    return folder.parent, step
   return None
 
 
@@ -114,8 +106,7 @@ def read_saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
 def add_missing_keys(config: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a copy of a saved config with the keys added since it was saved."""
   complete = {
-    name: dict(value) if isinstance(value, Mapping) else value
-    for name, value in config.items()
+    name: dict(x) if isinstance(x, Mapping) else x for name, x in config.items()
   }
   for name, key in common_keys.KEYS.items():
     section, _, last = name.rpartition(".")
@@ -148,10 +139,8 @@ def find_changes(
     Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
     for key in sorted(old.keys() | new.keys())
   ]
-  return [x for x in entries if not _is_equal(x.saved, x.now)]
+  return [x for x in entries if _to_json(x.saved) != _to_json(x.now)]
 
 
-def _is_equal(a: Any, b: Any) -> bool:
-  if a is ABSENT or b is ABSENT:
-    return a is b
-  return json.dumps(a) == json.dumps(b)
+def _to_json(value: Any) -> str:
+  return "" if value is ABSENT else json.dumps(value)

@@ -7,11 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from truenegs_jax.configs.common_keys import TINY, KeyRule
-from truenegs_jax.data.tokens.tokenizer import (
-  ACCENTS,
-  Tokenizer,
-  load_tokenizer,
-)
+from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 
@@ -44,24 +40,22 @@ def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.Model:
   )
 
 
-def build_tokenizer(c: ConfigDict, path: str) -> Tokenizer:
+def build_tokenizer(c: ConfigDict, path: str) -> tokenizer_lib.Tokenizer:
   """Loads the vocabulary at `path` with the options of `c.data`."""
-  return load_tokenizer(
-    path, lowercase=c.data.lowercase, strip_accents=ACCENTS[c.data.accents]
+  strip_accents = tokenizer_lib.ACCENTS[c.data.accents]
+  return tokenizer_lib.load_tokenizer(
+    path, lowercase=c.data.lowercase, strip_accents=strip_accents
   )
 
 
 def check_ranges(
   values: Mapping[str, Any], keys: Mapping[str, KeyRule]
 ) -> None:
-  """Checks that the numbers of a config are in their ranges.
+  """Raises InputError unless the numbers of a config are in their ranges.
 
   Args:
     values: config values by full key.
     keys: ranges by full key; keys without a range or a value are skipped.
-
-  Raises:
-    InputError: a number is out of range.
   """
   for name, key in keys.items():
     if key.low is None or name not in values:

@@ -28,7 +28,7 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
     with distributed.raise_everywhere("lock"):
       if distributed.is_first_process():
         file = stack.enter_context(_acquire(workdir))
-        file.truncate(0)  # not before the lock is ours
+        file.truncate(0)  # only once this process has the lock
         file.write(secrets.token_hex(4))
         file.flush()
     # With different folders each process would wait forever for the files

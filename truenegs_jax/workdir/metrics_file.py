@@ -17,10 +17,10 @@ class JsonlWriter:
   """Appends records to metrics.jsonl."""
 
   def __init__(self, workdir: pathlib.Path, *, first_step: int):
-    """Opens the file and drops the records after `first_step`.
+    """Opens the file and drops the records of steps after `first_step`.
 
-    A killed run wrote them after its last checkpoint; the resumed run writes
-    these steps again.
+    A killed run wrote them after its last checkpoint; the resumed run repeats
+    these steps.
     """
     self._path = workdir / METRICS
     kept = [r for r in read_records(workdir) if r["step"] <= first_step]

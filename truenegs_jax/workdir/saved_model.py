@@ -6,11 +6,10 @@ with saved_model.open_run(workdir) as checkpoints:
 """
 
 import contextlib
-import dataclasses
 import logging
 import pathlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -19,12 +18,10 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import CheckpointError, InputError, printable
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
-from truenegs_jax.workdir import files
-from truenegs_jax.workdir.from_config import build_model, build_tokenizer
+from truenegs_jax.workdir import files, from_config
 
 
-@dataclasses.dataclass(frozen=True)
-class SavedModel:
+class SavedModel(NamedTuple):
   """Config, tokenizer and model of a checkpoint. Arrays are not loaded."""
 
   step: int
@@ -87,8 +84,8 @@ def read_saved_model(
   vocab = checkpoints.folder.parent / files.VOCABULARY
   try:
     c = ConfigDict(files.add_missing_keys(description["config"]))
-    tokenizer = build_tokenizer(c, str(vocab))
-    model = build_model(c, vocab_size=len(tokenizer.vocab))
+    tokenizer = from_config.build_tokenizer(c, str(vocab))
+    model = from_config.build_model(c, vocab_size=len(tokenizer.vocab))
   except (AttributeError, KeyError) as e:
     raise CheckpointError(
       f"'{checkpoints.folder / str(step)}' was saved by an earlier version of"
