@@ -23,7 +23,7 @@ import traceback
 from typing import Any
 
 from absl import flags
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_flags
 from rich.console import Console
 
 from truenegs_jax.runtime import cpu, errors
@@ -117,7 +117,8 @@ def console() -> None:
 
 def _default_workdir() -> str:
   """Returns runs/NAME[-ARG-...] for --config=NAME.py[:ARG,...]."""
-  path, _, args = flags_lib.config_filename().partition(":")
+  file = config_flags.get_config_filename(flags.FLAGS["config"])
+  path, _, args = file.partition(":")
   words = [pathlib.Path(path).stem, *filter(None, args.split(","))]
   return f"runs/{'-'.join(words)}"
 

@@ -12,7 +12,11 @@ import jax
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
+from truenegs_jax.data.tokens.tokenizer import (
+  SPECIALS,
+  Tokenizer,
+  make_tokenizer,
+)
 from truenegs_jax.objectives.options import needs_table
 from truenegs_jax.synonyms import sources
 from truenegs_jax.train import build_run, checks, plan, sharding
@@ -38,6 +42,8 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   batch = plan.abstract_batch(run, mesh)
   jax.eval_shape(plan.build_train_step(run, mesh), state, batch, aux)
   lines = plan.report_lines(run, mesh, state, aux)
+  o = c.optim
+  batches = f"{o.accumulation} micro-batch" + "es" * (o.accumulation > 1)
   batch_size = plan.format_mib(sharding.bytes_per_device(batch))
   lines["per device"] += f", batch {batch_size}, without activations"
   lines = {
@@ -45,10 +51,8 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
     **lines,
     "attention": attention,
     "vocabulary": f"{len(tokenizer.vocab):,} entries, {source}",
-    "optimizer": f"{c.optim.schedule} schedule, peak {c.optim.lr:g},"
-    f" {c.optim.warmup_steps:,} warm-up steps, {c.optim.accumulation}"
-    f" micro-batch{'es' * (c.optim.accumulation > 1)}, {c.model.dtype}, remat"
-    f" {c.model.remat}",
+    "optimizer": f"{o.schedule} schedule, peak {o.lr:g}, {o.warmup_steps:,}"
+    f" warm-up steps, {batches}, {c.model.dtype}, remat {c.model.remat}",
     "needs": ", ".join(_list_inputs(c)) or "only text",
   }
   console.print(plan.report_table(lines))
@@ -56,26 +60,17 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   return 0
 
 
-def placeholder_tokenizer(
-  c: ConfigDict,
-) -> tuple[tokenizer_lib.Tokenizer, str]:
-  """Makes a tokenizer of the run's vocabulary size; names its source, too."""
-  size, source = c.data.vocab_size, "the size in data.vocab_size"
+def placeholder_tokenizer(c: ConfigDict) -> tuple[Tokenizer, str]:
+  """Returns a tokenizer with the run's vocabulary size, and its origin."""
   path = pathlib.Path(c.data.vocab).expanduser()
   paths = (path, path / "vocab.txt", path / "tokenizer.json")
   file = next(filter(pathlib.Path.is_file, paths), None)
   if c.data.vocab != "train" and file:
-    size, source = _count_entries(c, file), f"the size of '{file}'"
-  specials = tokenizer_lib.SPECIALS
-  vocab = [*specials, *(f"word{i}" for i in range(size - len(specials)))]
-  return tokenizer_lib.make_tokenizer(vocab, lowercase=True), source
-
-
-def _count_entries(c: ConfigDict, path: pathlib.Path) -> int:
-  if path.suffix == ".json":
-    return len(build_tokenizer(c, str(path)).vocab)
-  with path.open("rb") as file:
-    return sum(1 for _ in file)
+    return build_tokenizer(c, str(file)), f"the size of '{file}'"
+  num_words = c.data.vocab_size - len(SPECIALS)
+  vocab = [*SPECIALS, *(f"word{i}" for i in range(num_words))]
+  tokenizer = make_tokenizer(vocab, lowercase=True)
+  return tokenizer, "the size in data.vocab_size"
 
 
 def _list_inputs(c: ConfigDict) -> list[str]:
@@ -92,15 +87,14 @@ def _describe_weights(init: str) -> str:
     return "--config.init=FOLDER"
   if _exists(init):
     return f"'{init}', which fit this config"
-  return (
-    f"'{init}', which are looked up on the Hugging Face hub (offline: set"
-    " --config.init=FOLDER)"
-  )
+  hub = "looked up on the Hugging Face hub (offline: set --config.init=FOLDER)"
+  return f"'{init}', which are {hub}"
 
 
 def _exists(init: str) -> bool:
   """Returns whether `init` is a local path or a list of local paths."""
-  return any(
-    all(pathlib.Path(path.strip()).expanduser().exists() for path in paths)
-    for paths in ([init], init.split(","))
-  )
+
+  def is_path(text: str) -> bool:
+    return pathlib.Path(text.strip()).expanduser().exists()
+
+  return is_path(init) or all(map(is_path, init.split(",")))

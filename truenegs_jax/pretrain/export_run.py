@@ -14,13 +14,6 @@ from truenegs_jax.objectives import options
 from truenegs_jax.weights.export import model_card, pretrained
 from truenegs_jax.workdir import files, metrics_file, saved_model
 
-_RUN = """\
-* Data: `{sources}`; the vocabulary {vocab}
-* Training: {step:,} steps of {batch_size} rows of {length} tokens, seed {seed},
-  from {start}
-* Objective: {objective}
-* Held-out rows: {held_out}
-* Made by: {command}"""
 _LOSSES = (
   "mlm",
   "mlm_uncorrected",
@@ -95,11 +88,8 @@ def format_card_lines(
 ) -> str:
   """Describes a run as a Markdown list for a model card.
 
-  Args:
-    c: the config of the run.
-    step: step of the weights.
-    held_out: the record of that step in metrics.jsonl; None: not finite.
-    command: command that started the run; "" if unknown.
+  `held_out` is the record of the step in metrics.jsonl, with None for values
+  that are not finite; `command` started the run, "" if it is unknown.
   """
   finite = {name: x for name, x in held_out.items() if x is not None}
   losses = [f"{name} {finite[name]:.4f}" for name in _LOSSES if name in finite]
@@ -111,23 +101,24 @@ def format_card_lines(
   ]
   if corrected:
     evaluation += f"\n* Corrected there: {', '.join(corrected)}"
-  vocab, skip = c.data.vocab, c.get("init_skip", "")
-  return _RUN.format(
-    sources=c.data.sources,
-    vocab="was trained on it" if vocab == "train" else f"is `{vocab}`",
-    step=step,
-    batch_size=c.batch_size,
-    length=c.length,
-    seed=c.seed,
-    start=(f"`{c.init}`" if c.init else "scratch")
-    + (f", rows carried over for new {skip}" if skip else ""),
-    objective=options.describe(
-      c.objective,
-      c.negatives.to_dict(),
-      mask_prob=c.masking.prob,
-      mask_style=c.masking.style,
-      sampling_temperature=c.generator.temperature,
-    ),
-    held_out=evaluation,
-    command=f"`{command}`" if command else "truenegs_jax",
+  vocab = f"is `{c.data.vocab}`"
+  if c.data.vocab == "train":
+    vocab = "was trained on it"
+  start = f"`{c.init}`" if c.init else "scratch"
+  if skip := c.get("init_skip"):
+    start += f", rows carried over for new {skip}"
+  objective = options.describe(
+    c.objective,
+    c.negatives.to_dict(),
+    mask_prob=c.masking.prob,
+    mask_style=c.masking.style,
+    sampling_temperature=c.generator.temperature,
   )
+  rows = f"{c.batch_size} rows of {c.length} tokens"
+  return f"""\
+* Data: `{c.data.sources}`; the vocabulary {vocab}
+* Training: {step:,} steps of {rows}, seed {c.seed},
+  from {start}
+* Objective: {objective}
+* Held-out rows: {evaluation}
+* Made by: {f"`{command}`" if command else "truenegs_jax"}"""

@@ -13,6 +13,7 @@ from truenegs_jax.models.pretrain import Model
 from truenegs_jax.runtime.errors import InputError
 
 MASK_TEXT = "[MASK]"
+NUM_TOKENS = 5  # likeliest tokens per sentence
 
 
 class MaskFill(NamedTuple):
@@ -30,9 +31,8 @@ def fill_masks(
   sentences: Sequence[str],
   *,
   max_length: int,
-  top: int = 5,
 ) -> list[MaskFill]:
-  """Returns the `top` likeliest tokens of the first [MASK] of each sentence.
+  """Returns the likeliest tokens of the first [MASK] of each sentence.
 
   Raises:
     InputError: a sentence has no [MASK] or is too long for the model.
@@ -56,7 +56,7 @@ def fill_masks(
     inputs, jnp.asarray(positions_Bx1), None
   )
   p_BxV = np.asarray(jax.nn.softmax(logits_Bx1xV[:, 0]))
-  best_BxT = np.argsort(-p_BxV)[:, :top]
+  best_BxT = np.argsort(-p_BxV)[:, :NUM_TOKENS]
   fills = []
   for sentence, p_V, best_T in zip(sentences, p_BxV, best_BxT, strict=True):
     tokens = [tokenizer.vocab[i] for i in best_T]

@@ -50,7 +50,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     checks.check_config(c)
   if c.dry_run:
     return dry_run.dry_run(c, weights, console)
-  with distributed.raise_everywhere("given"):
+  with distributed.raise_everywhere("files"):
     checks.check_required_files(c, weights, saved=files.has_checkpoint(workdir))
   enable_compilation_cache()
   with lock.lock(workdir):
@@ -85,10 +85,8 @@ def prepare_run(
     tokenizer, c.eval.sentences, max_length=c.model.max_positions
   )
   run = build_run.build_run(c, tokenizer)
-  synonyms, fingerprint = None, None
-  if run.table_builder is not None:
-    fingerprint = run.table_builder.fingerprint
-  elif run.options.needs_table:
+  synonyms = None
+  if run.options.needs_table and run.table_builder is None:
     saved = workdir / files.SYNONYMS if files.has_checkpoint(workdir) else None
     synonyms = run_table.find_or_build(
       build_run.build_table_request(c),
@@ -96,7 +94,7 @@ def prepare_run(
       saved=saved,
       console=console,
     )
-    fingerprint = synonyms.fingerprint if synonyms else None
+  source = run.table_builder or synonyms
   return run, setup_lib.RunInputs(
     tokenizer=tokenizer,
     train_rows=train_rows,
@@ -106,7 +104,7 @@ def prepare_run(
     fingerprints={
       "vocabulary": tokenizer.fingerprint,
       "rows": train_rows.fingerprint,
-      "synonyms": fingerprint,
+      "synonyms": source.fingerprint if source else None,
     },
   )
 
@@ -169,8 +167,7 @@ def finish_run(
     return 0
   console.print(
     "The model did not learn: the MLM loss must be below the unigram entropy,"
-    " and ELECTRA's AUC must be more than"
-    f" {verdict_lib.MIN_ERRORS:g} standard errors above 0.5.",
+    f" and the AUC {verdict_lib.MIN_ERRORS:g} standard errors above 0.5.",
     soft_wrap=True,
   )
   return EXIT_NOT_LEARNED

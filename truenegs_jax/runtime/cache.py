@@ -4,8 +4,6 @@ import os
 import pathlib
 import stat
 
-WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-
 
 def folder() -> pathlib.Path:
   """Returns $TRUENEGS_CACHE or ~/.cache/truenegs_jax, which may not exist."""
@@ -16,8 +14,8 @@ def folder() -> pathlib.Path:
 def make_private_folder(path: pathlib.Path) -> None:
   """Creates a folder that only the user and root can write to.
 
-  The permissions of an existing folder are checked, not repaired: others may
-  already have written to it.
+  The permissions of an existing folder are checked but not repaired, since
+  others may already have written to it.
 
   Raises:
     PermissionError: another user can write to it, or to a folder on its path
@@ -41,9 +39,9 @@ def make_private_folder(path: pathlib.Path) -> None:
         parent = pathlib.Path("/")
       names += [part for part in reversed(target.parts) if part != "/"]
       continue
+    is_open = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     # In a sticky folder such as /tmp nobody can rename the files of others.
-    is_sticky = status.st_mode & stat.S_ISVTX
-    if status.st_mode & WRITABLE_BY_OTHERS and not is_sticky:
+    if is_open and not status.st_mode & stat.S_ISVTX:
       raise PermissionError(f"'{entry}' can be written to by others")
     parent = entry
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 SWITCH = "TRUENEGS_CPU"  # set to "plain": neither this module nor `cpu_ops`
 
 # Parameters of glibc's malloc.h and their values.
-SETTINGS = {
+MALLOC_SETTINGS = {
   -4: 0,  # M_MMAP_MAX: allocate large arrays on the heap like small ones
   -1: -1,  # M_TRIM_THRESHOLD: never shrink the heap
   -8: 1,  # M_ARENA_MAX: share the heap between all threads
@@ -24,11 +24,9 @@ _PLATFORM = contextvars.ContextVar("platform", default="")
 
 
 def is_enabled(platform: str = "") -> bool:
-  """Whether to use the code for CPUs.
+  """Whether to use the code for CPUs in a program compiled for `platform`.
 
-  Args:
-    platform: that of the compiled program; "": that of `lowering_for`, or else
-      jax's default backend.
+  The default is the platform of `lowering_for`, or else jax's default backend.
   """
   if os.environ.get(SWITCH) == "plain":
     return False
@@ -78,5 +76,5 @@ def keep_freed_memory() -> None:
   if sys.platform.startswith("linux"):
     malloc = ctypes.CDLL(None)
     if hasattr(malloc, "mallopt"):
-      for parameter, value in SETTINGS.items():
+      for parameter, value in MALLOC_SETTINGS.items():
         malloc.mallopt(parameter, value)

@@ -46,7 +46,6 @@ FLAGS = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
 # of silence after which a process counts as dead.
 JOIN_VARIABLE = "TRUENEGS_JOIN_SECS"
 HEARTBEAT_VARIABLE = "TRUENEGS_HEARTBEAT_SECS"
-DEFAULT_SECS = {JOIN_VARIABLE: 300, HEARTBEAT_VARIABLE: 100}
 
 
 def process_count() -> int:
@@ -77,14 +76,9 @@ def to_host(tree: Any) -> Any:
 def raise_everywhere(name: str) -> Iterator[None]:
   """Raises in all processes the error that the body raises in one of them.
 
-  The processes wait for one another at the end of the body. If several fail,
-  all raise the error of the one with the lowest number, which is printed once.
-
-  Args:
-    name: identifies this barrier; each name can be used once in a run.
-
-  Raises:
-    TrueNegsError: from the body in this or another process.
+  The processes wait for one another at the end of the body. If several raise a
+  TrueNegsError, all raise that of the process with the lowest number. `name`
+  identifies this barrier and can be used once in a run.
   """
   own_error, packed = None, ""
   try:
@@ -99,16 +93,14 @@ def raise_everywhere(name: str) -> Iterator[None]:
     kind, message = json.loads(texts[first])
     origin = f"process {first} of {process_count()}: " if first else ""
     raise getattr(errors, kind)(origin + message)
-  if own_error is not None:  # the only process
+  if own_error is not None:  # of the only process
     raise own_error
 
 
 def check_same(name: str, value: str) -> None:
   """Raises InputError in all processes unless all pass the same value.
 
-  Args:
-    name: names the value in the message.
-    value: the value as text; the message omits more than about 60 characters.
+  The message calls it `name` and omits values of more than about 60 characters.
   """
   values = _exchange(f"check_same/{name.replace(' ', '_')}", value)
   first = values.get(0, value)
@@ -144,10 +136,9 @@ def print_once(message: str) -> None:
 def exit_all(exit_code: int, *, failed: bool) -> NoReturn:
   """Exits this process together with the other processes of its run.
 
-  Args:
-    exit_code: exit code of this process.
-    failed: whether to exit without waiting for the others. Within about half a
-      minute jax ends those that still work, with a non-zero exit code.
+  Waits until all arrive here, but after a failure only SAME_ERROR_SECS. Within
+  about half a minute jax then ends the processes that still work, with a
+  non-zero exit code.
   """
   if not jax.distributed.is_initialized():
     sys.exit(exit_code)
@@ -230,8 +221,8 @@ def initialize(
   Raises:
     InputError: impossible flags, or different numbers of processes.
   """
-  join_secs = _read_secs(JOIN_VARIABLE)
-  heartbeat_secs = _read_secs(HEARTBEAT_VARIABLE)
+  join_secs = _read_secs(JOIN_VARIABLE, default=300)
+  heartbeat_secs = _read_secs(HEARTBEAT_VARIABLE, default=100)
   process = _from_flags(coordinator, num_processes, process_id)
   process = process or _from_cluster(join_secs)
   if process is None or process.count == 1:
@@ -254,7 +245,8 @@ def initialize(
       shutdown_timeout_seconds=SHUTDOWN_SECS,
     )
   except Exception as e:  # such as RuntimeError, ValueError: the port is taken
-    say(f"error: {process} could not join: {str(e).partition(chr(10))[0]}")
+    reason = str(e).partition("\n")[0]
+    say(f"error: {process} could not join: {reason}")
     os._exit(InputError.exit_code)  # a normal exit would wait, then abort
   check_same("num_processes", str(process.count))
   say(
@@ -263,8 +255,8 @@ def initialize(
   )
 
 
-def _read_secs(name: str) -> int:
-  text = os.environ.get(name) or str(DEFAULT_SECS[name])
+def _read_secs(name: str, *, default: int) -> int:
+  text = os.environ.get(name) or str(default)
   if not re.fullmatch(r"[1-9]\d{0,6}", text):
     raise InputError(
       f"{name}={text!r} is not a number of seconds. Set 1 or a larger integer."

@@ -5,9 +5,8 @@ warnings, progress, help of flags) have one style:
 
   PROBLEM with its value. WHY, or what is allowed. WHAT TO TYPE.
 
-  * Short plain sentences, each with a full stop. The first word is capitalized
-    unless it is a key, a path or an identifier. No full stop inside
-    parentheses, no chain of semicolons.
+  * Short sentences, each with a full stop. The first word is capitalized unless
+    it is a key, a path or an identifier. No full stop inside parentheses.
   * Config keys as the user types them: "data.layout='x' is unknown. Choose
     electra or packed." (see `one_of`). Flags in full: --config.data.vocab=FILE.
   * Strings and paths in single quotes, except a position at the beginning:

@@ -22,14 +22,9 @@ from truenegs_jax.runtime.errors import DiskError
 
 @contextlib.contextmanager
 def disk_errors(path: pathlib.Path, *more: type[Exception]) -> Iterator[None]:
-  """Turns OSErrors of the body into DiskErrors that name the file.
+  """Turns OSErrors of the body into DiskErrors that name `path`.
 
-  Args:
-    path: the file or folder that the body writes.
-    *more: other exceptions by which a library reports that it cannot write.
-
-  Raises:
-    DiskError: instead of these.
+  `more` are other exceptions by which a library reports that it cannot write.
   """
   caught: tuple[type[Exception], ...] = (OSError, *more)
   try:

@@ -44,20 +44,15 @@ def resolve_config(value: str) -> str:
   path, colon, args = value.partition(":")
   if pathlib.Path(path).is_file():
     return value
-  packaged = PACKAGED / f"{pathlib.Path(path).stem}.py"
-  files = PACKAGED.glob("[a-z]*.py")
-  names = sorted(p.stem for p in files if not p.stem.startswith("common"))
-  if packaged.stem in names:
-    return f"{packaged}{colon}{args}"
+  stems = sorted(file.stem for file in PACKAGED.glob("[a-z]*.py"))
+  names = [stem for stem in stems if not stem.startswith("common")]
+  name = pathlib.Path(path).stem
+  if name in names:
+    return f"{PACKAGED / name}.py{colon}{args}"
   raise InputError(
     f"--config={value!r} is no file and no packaged config. Choose a file or"
     f" {', '.join(names)}."
   )
-
-
-def config_filename() -> str:
-  """Returns the config's resolved file and arguments, FILE.py[:ARG,...]."""
-  return config_flags.get_config_filename(flags.FLAGS["config"])
 
 
 def _parse(argv: list[str]) -> list[str]:
@@ -73,7 +68,7 @@ def _parse(argv: list[str]) -> list[str]:
     if isinstance(e, (AttributeError, KeyError)):
       reason = str(e.args[0])
       with contextlib.suppress(SyntaxError, ValueError):
-        reason = ast.literal_eval(reason)  # of str(KeyError), which is quoted
+        reason = ast.literal_eval(reason)  # a KeyError quotes its message
       key, _, hint = reason.partition("\n")
       hint += " See configs/common.py for all keys."
       message = f"No such key: {key}. {hint.strip()}"

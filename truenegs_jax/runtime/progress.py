@@ -1,11 +1,12 @@
 """Shows progress on standard error: a live bar, or a line every 10 s."""
 
 import contextlib
+import datetime
 import time
 from collections.abc import Callable, Iterator
 
-import rich.console
-import rich.progress
+from rich import progress
+from rich.console import Console
 
 LINE_SECS = 10.0  # between lines if standard error is not a terminal
 
@@ -15,9 +16,7 @@ class Display:
 
   def __init__(self) -> None:
     # No markup: paths and globs may contain brackets.
-    self._console = rich.console.Console(
-      stderr=True, markup=False, highlight=False
-    )
+    self._console = Console(stderr=True, markup=False, highlight=False)
 
   def say(self, line: str) -> None:
     """Prints a line."""
@@ -32,9 +31,9 @@ class Display:
     the last one is younger than LINE_SECS.
     """
     start = last = time.monotonic()
-    with rich.progress.Progress(
+    with progress.Progress(
       "{task.description}",
-      rich.progress.BarColumn(),
+      progress.BarColumn(),
       "{task.fields[line]}",
       console=self._console,
       transient=True,
@@ -59,12 +58,10 @@ class Display:
 
 
 def _pace(text_bytes: int, done: float | None, seconds: float) -> str:
-  """Returns size, rate and time left: "35.6 MB, 9.8 MB/s, 0:12 left"."""
+  """Returns size, rate and time left: "35.6 MB, 9.8 MB/s, 0:00:12 left"."""
   size_mb = text_bytes / 1e6
   pace = f"{size_mb:,.1f} MB, {size_mb / max(seconds, 1e-9):.1f} MB/s"
   if not done:
     return pace
-  left = round(seconds * (1 - done) / done)
-  hours, minutes = left // 3600, left % 3600 // 60
-  clock = f"{hours}:{minutes:02d}" if hours else f"{minutes}"
-  return f"{pace}, {clock}:{left % 60:02d} left"
+  left = datetime.timedelta(seconds=round(seconds * (1 - done) / done))
+  return f"{pace}, {left} left"

@@ -6,6 +6,7 @@ A save is asynchronous and atomic: a step's folder gets its final name when all
 of its files are written. No other module imports Orbax.
 """
 
+import logging
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,10 @@ from orbax.checkpoint import checkpoint_managers as policies
 from truenegs_jax.runtime.errors import CheckpointError, DiskError
 
 FIX_DAMAGED = "Move this folder away to continue from an earlier step."
+
+
+def _is_no_read_only_notice(record: logging.LogRecord) -> bool:
+  return "directory is read only" not in record.getMessage()
 
 
 class Checkpoints:
@@ -42,7 +47,9 @@ class Checkpoints:
     """
     self.folder = folder
     self.keep_steps = frozenset(keep_steps)
-    if read_only:  # Orbax then warns about the other options
+    options: dict[str, Any]
+    if read_only:  # Orbax would warn about the other options
+      logging.getLogger("absl").addFilter(_is_no_read_only_notice)
       options = dict(read_only=True, save_interval_steps=0, create=False)
     else:
       kept = [policies.LatestN(keep), policies.CustomSteps(sorted(keep_steps))]
@@ -104,17 +111,14 @@ class Checkpoints:
   def restore_state(self, step: int, like: Any) -> Any:
     """Restores all arrays of a step.
 
-    Args:
-      step: a saved step.
-      like: tree of (abstract) arrays with the shapes, dtypes and shardings
-        of the result.
+    `like` is a tree of (abstract) arrays with the shapes, dtypes and shardings
+    of the result.
 
     Raises:
       CheckpointError: the step is missing or damaged, or has another tree.
     """
-    return self._restore_state(
-      step, ocp.args.StandardRestore(_make_abstract(like))
-    )
+    args = ocp.args.StandardRestore(_make_abstract(like))
+    return self._restore_state(step, args)
 
   def restore_params(self, step: int, like: Any) -> Any:
     """Restores the parameters only; otherwise as `restore_state`."""

@@ -1,12 +1,4 @@
-"""Names the files of a workdir, reads its config and compares configs.
-
-config.json     resolved config          checkpoints/  see checkpoints.py
-vocab.txt       vocabulary               export/       Hugging Face format
-synonyms.npz    synonym table            plots/        curves
-metrics.jsonl   see metrics_file.py      profile/      profiler trace
-bad_rows.jsonl  rows of skipped updates  tensorboard/  TensorBoard events
-results.json    results at the end       lock          see lock.py
-"""
+"""Names the files of a workdir, reads its config and compares configs."""
 
 import json
 import pathlib
@@ -17,17 +9,18 @@ from truenegs_jax.configs import common_keys
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.files import atomic_file
 
-CHECKPOINTS = "checkpoints"
-CONFIG = "config.json"
+# metrics.jsonl is named in metrics_file.py.
+CHECKPOINTS = "checkpoints"  # folder, see checkpoints.py
+CONFIG = "config.json"  # with all values resolved
 VOCABULARY = "vocab.txt"
-SYNONYMS = "synonyms.npz"
-RESULTS = "results.json"
-BAD_ROWS = "bad_rows.jsonl"
-EXPORT = "export"
-PLOTS = "plots"
-PROFILE = "profile"
-TENSORBOARD = "tensorboard"
-LOCK = "lock"
+SYNONYMS = "synonyms.npz"  # the synonym table
+RESULTS = "results.json"  # written at the end of the run
+BAD_ROWS = "bad_rows.jsonl"  # rows of skipped updates
+EXPORT = "export"  # folder in Hugging Face format
+PLOTS = "plots"  # folder of curves
+PROFILE = "profile"  # folder of the profiler's trace
+TENSORBOARD = "tensorboard"  # folder of TensorBoard's events
+LOCK = "lock"  # see lock.py
 ABSENT = object()  # value of a key that one of two configs does not have
 
 
@@ -67,9 +60,7 @@ def parse_run_path(
 ) -> tuple[pathlib.Path, int | None] | None:
   """Splits `WORKDIR` or `WORKDIR/checkpoints[/STEP]` into workdir and step.
 
-  Returns:
-    The workdir and the step, which is None for the newest; or None if the path
-    does not belong to a run.
+  The step is None for the newest. Returns None if the path is not of a run.
   """
   if (path / CHECKPOINTS).is_dir():
     return path, None

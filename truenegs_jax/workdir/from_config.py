@@ -53,9 +53,7 @@ def check_ranges(
 ) -> None:
   """Raises InputError unless the numbers of a config are in their ranges.
 
-  Args:
-    values: config values by full key.
-    keys: ranges by full key; keys without a range or a value are skipped.
+  Both mappings have full keys. Keys without a range or a value are skipped.
   """
   for name, key in keys.items():
     if key.low is None or name not in values:

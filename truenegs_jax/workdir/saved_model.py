@@ -6,7 +6,6 @@ with saved_model.open_run(workdir) as checkpoints:
 """
 
 import contextlib
-import logging
 import pathlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -45,8 +44,7 @@ def open_run(workdir: pathlib.Path) -> Iterator[checkpoints_lib.Checkpoints]:
         " workdir of a run that has saved a checkpoint."
       )
   folder = workdir / files.CHECKPOINTS
-  with _silence_log("directory is read only"):
-    checkpoints = checkpoints_lib.Checkpoints(folder, read_only=True)
+  checkpoints = checkpoints_lib.Checkpoints(folder, read_only=True)
   with contextlib.closing(checkpoints):
     if checkpoints.latest_step() is None:
       raise CheckpointError(
@@ -54,21 +52,6 @@ def open_run(workdir: pathlib.Path) -> Iterator[checkpoints_lib.Checkpoints]:
         " config.checkpoint.every_steps steps."
       )
     yield checkpoints
-
-
-@contextlib.contextmanager
-def _silence_log(text: str) -> Iterator[None]:
-  """Drops the log messages of Orbax that contain a text."""
-
-  def has_other_text(record: logging.LogRecord) -> bool:
-    return text not in record.getMessage()
-
-  logger = logging.getLogger("absl")
-  logger.addFilter(has_other_text)
-  try:
-    yield
-  finally:
-    logger.removeFilter(has_other_text)
 
 
 def read_saved_model(
