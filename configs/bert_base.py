@@ -17,8 +17,8 @@ FOLDER was written by save_pretrained of transformers' model and tokenizer, or
 is Google's uncased_L-12_H-768_A-12, unpacked (which needs TensorFlow). The
 vocabulary is then the one in that folder.
 
-`masking.style` is BERT's as published. The code family of the paper's authors
-has a bug and never draws a random token: --config.masking.style=80_20_0.
+`masking.style` is BERT's as published. Other code by the paper's author has a
+bug and never draws a random token, as --config.masking.style=80_20_0 does.
 
 Expected after `:continue`: GLUE (dev, 8 tasks) 82.85 for `:baseline`, 83.45 for
 `:hc`, 83.39 for `:sr` (Zhang et al. 2023, table 3).
@@ -34,7 +34,7 @@ from truenegs_jax.configs import common
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Returns 1,000,000 steps of 256 rows of 512 tokens, rate 1e-4."""
+  """Configures 1,000,000 steps of 256 rows of 512 tokens, rate 1e-4."""
   c = common.bert()
   c.model.variant = "base"
   return common.apply_arg(

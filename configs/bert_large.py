@@ -23,7 +23,7 @@ from truenegs_jax.configs import common
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Returns 1,000,000 steps of 256 rows of 512 tokens, rate 1e-4."""
+  """Configures 1,000,000 steps of 256 rows of 512 tokens, rate 1e-4."""
   c = common.bert()
   c.model.variant = "large"
   c.model.remat, c.model.scan = "dots", True

@@ -39,17 +39,15 @@ REQUIRED = "?"  # value of config.init if the user has to set it
 def get_config() -> ConfigDict:
   """Returns the defaults: ELECTRA as released, with hard correction."""
   c = ConfigDict()
-  c.task = "pretrain"  # set by the config file; or "finetune", "corrections"
+  c.task = "pretrain"  # "finetune" and "corrections" have their own configs
   c.objective = "electra"  # or "mlm", BERT's
   c.seed = 0  # of initial weights, row order, masks, samples and dropout
   c.steps = 1_000_000  # updates of the weights
   c.batch_size = 128  # rows per update, over all devices and processes
   c.length = 128  # tokens of a row
-  # Weights to start from: a folder, a name on the Hugging Face hub, or a
-  # workdir; "": random ones.
-  c.init = ""
-  # "words", "positions" or both: rows of these embedding tables that need not
-  # be those of `init`. Words are matched by token; the rest is random.
+  c.init = ""  # weights: a folder, a workdir or names on the hub; "": random
+  # "words", "positions" or both: embedding tables that may have other rows than
+  # those of `init`. Rows of the same words or positions are copied.
   c.init_skip = ""
   c.dry_run = False  # True: print what would run, and write nothing
 
@@ -63,8 +61,8 @@ def get_config() -> ConfigDict:
   c.model.initializer_range = 0.02  # standard deviation of random weights
   c.model.max_positions = 512  # entries of the position table
   c.model.dtype = "float32"  # of activations; or "bfloat16", for GPUs and TPUs
-  # Activations that the gradient computes again: "none", "dots" (all but the
-  # outputs of dense layers) or "full". Saves memory, costs time.
+  # Activations that the backward pass computes again, to save memory: "none",
+  # "dots" (all but the outputs of dense layers) or "full".
   c.model.remat = "none"
   c.model.scan = False  # True: one loop over all layers, which compiles faster
   # Attention: "auto", "xla", "pieces" (CPU), "cudnn" (GPU) or "splash" (TPU).
@@ -73,7 +71,7 @@ def get_config() -> ConfigDict:
   c.model.pooler = False  # True: keep BERT's pooler and NSP head, untrained
 
   c.masking = ConfigDict()
-  c.masking.prob = 0.15  # share of the tokens to predict
+  c.masking.prob = 0.15  # share of the tokens that are predicted
   # Percentages of [MASK], unchanged and random tokens in the slots:
   # "electra_85_15" (no random ones), "80_10_10" (BERT) or "80_20_0".
   c.masking.style = "electra_85_15"
@@ -87,20 +85,18 @@ def get_config() -> ConfigDict:
   c.generator.loss_weight = 1.0  # of the masked language model, also of BERT
   c.generator.detect_weight = 50.0  # of the discriminator's loss
 
-  # True negatives. For the readings of the paper see objectives/options.py and
-  # the README.
+  # True negatives; objectives/options.py explains the readings of the paper.
   c.negatives = ConfigDict()
   # Sources of synonyms: "wordnet", "pairs path=FILE", "vectors path=FILE",
-  # "omw path=FILE", "table path=FILE", "model"; combined by | (union) and &.
+  # "omw path=FILE", "table path=FILE", "model"; A | B: both; A & B: the common.
   c.negatives.sources = "wordnet"
   c.negatives.keep_stop_words = False  # True: gold stop words have synonyms too
   c.negatives.stop_words = ""  # file with one word a line; "": NLTK's English
   c.negatives.symmetric = False  # True: if a lists b, then b lists a
-  c.negatives.include_self = False  # True: each synonym list has its gold token
-  # Layout of the table on devices: "bits" (a matrix), "ids" (lists) or "auto".
-  c.negatives.layout = "auto"
+  c.negatives.include_self = False  # True: drop slots that predict gold, too
+  c.negatives.layout = "auto"  # of the table on devices: "bits" or "ids"
   c.negatives.hard_correction = True  # drop slots that predict a synonym
-  c.negatives.prediction = "argmax"  # the judged token; or a "sample"
+  c.negatives.prediction = "argmax"  # the likeliest token; or a "sample"
   c.negatives.normalizer = "kept"  # mean over kept slots; "slots": over all
   # False: correct gold words of several pieces too, at their first piece.
   c.negatives.strict_subword = True
@@ -109,41 +105,39 @@ def get_config() -> ConfigDict:
   c.negatives.discriminator = "none"
   c.negatives.temperature = 1.0  # of the softmax in the masked model's loss
   c.negatives.smoothing = 0.0  # share of the target spread over the synonyms
-  c.negatives.soft = "cosine"  # soft term: distance of prediction and gold
+  c.negatives.soft = "cosine"  # soft term: 1 - cosine of prediction and gold
   c.negatives.soft_weight = 0.0  # of the soft term; 0: none
   # Weights of both soft terms: "constant", "warmup" (from 0), "delay" (0 at
   # first) or "decay" (to 0), during the first soft_steps.
   c.negatives.soft_schedule = "constant"
   c.negatives.soft_steps = 0
-  # Embedding of a prediction: that of its token ("predicted"), or the mean of
-  # all weighted by probability ("expected").
+  # Embedding of a prediction: that of its token, or "expected": the mean of all
+  # embeddings, weighted by probability.
   c.negatives.soft_prediction = "predicted"
-  # Side that gets the gradient of the soft term: "gold", "predicted" or "both".
-  c.negatives.soft_gradient = "both"
-  c.negatives.sentence_weight = 0.0  # of the sentence soft term; 0: none
+  c.negatives.soft_gradient = "both"  # or only to "gold" or "predicted"
+  c.negatives.sentence_weight = 0.0  # of the soft term of sentences; 0: none
   # "forward": KL(predicted || target); "reverse": KL(target || predicted).
   c.negatives.sentence_direction = "forward"
-  c.negatives.sentence_target = "original"  # target sentence; or "masked"
-  c.negatives.sentence_encoder = "kept"  # network for both; or "generator"
+  c.negatives.sentence_target = "original"  # sentence; or the "masked" one
+  c.negatives.sentence_encoder = "kept"  # kept network; or "generator"
 
   c.data = ConfigDict()
   # Text: files, folders, globs and hf:NAME, separated by commas, with options
   # such as weight=2; "wordnet": its definitions and examples.
   c.data.sources = "wordnet"
-  # Sources with weights end when "all" were read once, or when the "first" was.
+  # Sources with weights are repeated until "all" were read once, or only until
+  # the "first" one was.
   c.data.stopping = "all"
   c.data.errors = "strict"  # refuse damaged text; "replace": repair and count
   c.data.tokenizer = "fast"  # or "tf_text": TensorFlow's, with the same ids
-  # "train": made from the text; "init": that of the weights; or vocab.txt, a
-  # folder that holds it, or a name on the Hugging Face hub.
+  # "train": from the text; "init": that of the weights; or a vocab.txt, its
+  # folder, or a name on the Hugging Face hub.
   c.data.vocab = "train"
   c.data.vocab_size = 30_522  # of a trained vocabulary
   c.data.lowercase = True  # of all text
   c.data.accents = "auto"  # "strip", "keep"; "auto": strip if lowercase
   c.data.layout = "electra"  # rows of one document; "packed": of several
-  # Tokens beyond the end of a row: "carry" to the next row, or "discard" as
-  # ELECTRA's code does.
-  c.data.overflow = "carry"
+  c.data.overflow = "carry"  # to the next row; or "discard", as ELECTRA's code
   c.data.held_out = 0.02  # share of the documents that is never trained on
   c.data.seed = 0  # of the rows, which do not depend on c.seed
   c.data.rows = ""  # rows folder; "": one in the cache
@@ -151,24 +145,23 @@ def get_config() -> ConfigDict:
   c.data.wordnet_dir = ""  # "": where launch/wordnet.sh or NLTK put WordNet
 
   c.optim = ConfigDict()  # Adam without bias correction
-  # Warm-up and linear decay: both at once ("electra") or in turn ("bert").
-  c.optim.schedule = "electra"
-  c.optim.lr = 5e-4  # learning rate at the peak
+  c.optim.schedule = "electra"  # warm-up and decay at once; "bert": in turn
+  c.optim.lr = 5e-4  # learning rate: the peak of the schedule
   c.optim.warmup_steps = 10_000  # with a growing learning rate
   c.optim.weight_decay = 0.01  # decoupled; none for biases and layer norms
-  c.optim.clip_norm = 1.0  # of all gradients together
-  c.optim.b1 = 0.9  # decay of the mean of the gradients
-  c.optim.b2 = 0.999  # decay of the mean of their squares
-  c.optim.epsilon = 1e-6  # added to the root of that mean
+  c.optim.clip_norm = 1.0  # largest norm of the gradient of all parameters
+  c.optim.b1 = 0.9  # decay of the mean of gradients
+  c.optim.b2 = 0.999  # decay of the mean of squared gradients
+  c.optim.epsilon = 1e-6  # added to the root of the latter
   c.optim.accumulation = 1  # micro-batches per update, to save memory
   c.optim.max_skips = 0  # updates in a row that may be skipped as non-finite
 
   c.mesh = ConfigDict()
-  # "dp": each device has all parameters; "fsdp": split over the devices;
-  # "fsdp_tp": also within layers.
+  # "dp": each device has all parameters; "fsdp": they are split over devices;
+  # "fsdp_tp": the computation of each layer is split, too (tensor parallelism).
   c.mesh.preset = "dp"
   c.mesh.axes = ""  # sizes that differ from the preset's, such as "model=4"
-  c.mesh.synonyms = "replicated"  # table on each device, or split by "rows"
+  c.mesh.synonyms = "replicated"  # table on each device; "rows": split by rows
 
   c.checkpoint = ConfigDict()
   c.checkpoint.every_steps = 10_000
@@ -207,19 +200,16 @@ def bert() -> ConfigDict:
 def apply_arg(
   c: ConfigDict, arg: str, *, default: str, released: str = REQUIRED
 ) -> ConfigDict:
-  """Applies the arguments after the config's name, in any order.
+  """Changes a config by the arguments after its name and returns it.
 
   Args:
-    c: the config, which is changed.
-    arg: comma-separated words: at most one recipe (a name in RECIPES);
-      `continue`, to start from released weights as the paper does; `len512`,
-      for rows of 512 tokens; `runlocal`, to shrink everything to a minute on a
-      laptop, from scratch.
+    c: the config.
+    arg: words separated by commas, in any order: at most one recipe (a name in
+      RECIPES); `continue`, to start from released weights as the paper does;
+      `len512`, for rows of 512 tokens; `runlocal`, to shrink everything to a
+      minute on a laptop, from scratch.
     default: the recipe if `arg` has none.
     released: the weights of `continue`; REQUIRED if none of this size exist.
-
-  Returns:
-    The changed config.
 
   Raises:
     ValueError: an unknown word, or two recipes.
@@ -239,7 +229,7 @@ def apply_arg(
       f" {', '.join(RECIPES)}, and any of {', '.join(changes)}."
     )
   c.negatives.update(RECIPES[recipes[0] if recipes else default])
-  for word, change in changes.items():  # not in the user's order
+  for word, change in changes.items():  # `runlocal` last
     if word in words:
       change(c)
   return c

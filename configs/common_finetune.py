@@ -81,10 +81,7 @@ def get_config() -> ConfigDict:
 
 
 def use_released_values(c: ConfigDict) -> None:
-  """Sets the values of ELECTRA's code where they differ from its paper.
-
-  Source: google-research/electra, `configure_finetuning.py`.
-  """
+  """Sets the values of google-research/electra, `configure_finetuning.py`."""
   c.finetune.lrs = (1e-4, 1e-4, 5e-5)
   c.finetune.loss = "sum"
   c.optim.weight_decay = 0.01

@@ -6,7 +6,7 @@ configs of saved runs may contain.
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 TINY = 1e-12  # lower bound of numbers that must be above 0
 
@@ -19,9 +19,9 @@ class KeyRule:
     low: least value of a number; None: any value.
     high: greatest value of a number.
     may_change: whether a resume may use another value. Such a key decides what
-      is printed or kept, or where files are (which have fingerprints or are
-      not read again). It changes no number of the training beyond the order of
-      additions: data, masks and draws are the same on another mesh.
+      is printed or kept, or where files are (which have fingerprints or are not
+      read again). Except for rounding it does not change the training: data,
+      masks and draws are the same on another mesh.
     old_default: the value in runs that were saved before this key existed;
       None: every saved run has the key.
   """
@@ -127,17 +127,11 @@ KEYS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class RemovedKey:
-  """A key of earlier versions.
+class RemovedKey(NamedTuple):
+  """A key of earlier versions."""
 
-  Attributes:
-    value: the only value that this version implements.
-    last_version: the newest version with other values.
-  """
-
-  value: Any
-  last_version: str
+  value: Any  # the only value that this version implements
+  last_version: str  # the newest version with other values
 
 
 REMOVED: dict[str, RemovedKey] = {

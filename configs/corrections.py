@@ -28,7 +28,7 @@ from truenegs_jax.configs import common
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Returns a minute on a laptop for a small model on WikiText-2's test."""
+  """Configures all but the run and the text, which have to be set."""
   c = common.get_config()
   c.task = "corrections"
   c.batch_size = 32  # lines per batch

@@ -31,7 +31,7 @@ RELEASED = "google/electra-base-discriminator, google/electra-base-generator"
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Returns 766,000 steps of 256 rows of 512 tokens, rate 2e-4."""
+  """Configures 766,000 steps of 256 rows of 512 tokens, rate 2e-4."""
   c = common.get_config()
   c.model.variant = "base"
   c.model.dtype = "bfloat16"

@@ -12,15 +12,15 @@ from truenegs_jax.configs import common
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Returns a run of 5 minutes on 2 cores; the README has its results."""
+  """Configures a run of 5 minutes on 2 cores; see the README for results."""
   c = common.get_config()
   c.model.variant = "demo"
   c.model.initializer_range = 0.04  # 0.02 suits a width of 768
   c.model.dropout = c.model.attention_dropout = 0.0  # fewer than 3 epochs
   c.generator.multiplier = 0.5  # 1/4 of 128 is too narrow to learn much
   c.masking.prob = 0.25  # as in ELECTRA-large: more slots per row
-  # In such a short run the discriminator learns little. With ELECTRA's weight
-  # of 50 its gradient would dominate the shared embeddings.
+  # The discriminator learns little in so few steps. With ELECTRA's weight of 50
+  # its gradient would dominate the shared embeddings.
   c.generator.detect_weight = 10.0
   c.steps = 1_500
   c.batch_size = 128
@@ -42,6 +42,6 @@ def get_config(arg: str = "") -> ConfigDict:
   )
   common.apply_arg(c, arg, default="hc+sr")
   # At first the generator predicts "the" everywhere. With the paper's weight of
-  # 1 all embeddings would move towards these few predictions.
+  # 1 all embeddings would move towards that of "the".
   c.negatives.soft_weight *= 0.1
   return c

@@ -28,7 +28,7 @@ RELEASED = "google/electra-large-discriminator, google/electra-large-generator"
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Returns 400,000 steps of 2,048 rows of 512 tokens, rate 2e-4."""
+  """Configures 400,000 steps of 2,048 rows of 512 tokens, rate 2e-4."""
   c = common.get_config()
   c.model.variant = "large"
   c.model.dtype = "bfloat16"

@@ -27,7 +27,7 @@ RELEASED = "google/electra-small-discriminator, google/electra-small-generator"
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Returns 1,000,000 steps of 128 rows of 128 tokens, rate 5e-4."""
+  """Configures 1,000,000 steps of 128 rows of 128 tokens, rate 5e-4."""
   c = common.get_config()
   c.data.sources = common.OPENWEBTEXT
   c.data.vocab = common.BERT_VOCAB

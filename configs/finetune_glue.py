@@ -28,7 +28,7 @@ HUB = "hf:nyu-mll/glue"
 
 
 def get_config(arg: str = "all") -> ConfigDict:
-  """Returns 3 epochs (RTE, STS-B: 10) of 32 rows per batch, <= 128 tokens."""
+  """Configures 3 epochs (RTE, STS-B: 10) of batches of 32 rows."""
   c = common_finetune.get_config()
   c.finetune.data = HUB
   words = [word for word in arg.split(",") if word]

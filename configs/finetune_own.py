@@ -25,7 +25,7 @@ from truenegs_jax.configs import common_finetune
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Returns 3 epochs of 32 rows per batch, of at most 128 tokens."""
+  """Configures 3 epochs of batches of 32 rows of at most 128 tokens."""
   c = common_finetune.get_config()
   f = c.finetune
   f.tasks, f.epochs = "own", 3.0

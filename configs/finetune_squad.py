@@ -25,7 +25,7 @@ HUB = "hf:rajpurkar/squad"
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Returns 2 epochs of windows of at most 512 tokens."""
+  """Configures 2 epochs of windows of at most 512 tokens."""
   c = common_finetune.get_config()
   c.length = 512
   f = c.finetune
