@@ -53,6 +53,21 @@ def check_files(c):
   checks.check_required_files(c, Weights(c.init), saved=False)
 
 
+def print_dry_run(c):
+  console = rich.console.Console(record=True, width=300, file=io.StringIO())
+  dry_run.dry_run(c, Weights(c.init), console)
+  return console.export_text()
+
+
+def write_zeros(folder, c, role):
+  """Writes the config's model with weights of 0 and a small vocabulary."""
+  tokenizer = make_tokenizer([*SPECIALS, "a"], lowercase=True)
+  model = build_model(c, vocab_size=len(tokenizer.vocab))
+  shapes = pretrain.param_shapes(model)
+  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+  hf_folder.write_model(folder, params, model, role, tokenizer)
+
+
 @pytest.mark.parametrize(
   ("name", "arg"),
   [(name, arg) for name, args in FINETUNE_ARGS.items() for arg in args],
@@ -232,13 +247,7 @@ def test_init_skip_needs_init_and_known_names():
 def test_weights_of_another_size_are_refused_before_the_run(tmp_path, role):
   c = get_config("electra_demo" if role != "bert" else "bert_base", "runlocal")
   c.init, c.model.variant = str(tmp_path), "tiny"
-  tokenizer = make_tokenizer([*SPECIALS, "a"], lowercase=True)
-  model = build_model(c, vocab_size=len(tokenizer.vocab))
-  shapes = jax.eval_shape(
-    lambda: pretrain.init_params(model, jax.random.key(0))
-  )
-  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-  hf_folder.write_model(tmp_path, params, model, role, tokenizer)
+  write_zeros(tmp_path, c, role)
   with pytest.raises(InputError, match="data.vocab='train' trains a new"):
     check_files(c)
   c.data.vocab = str(tmp_path)
@@ -270,28 +279,19 @@ def test_a_dry_run_prints_where_weights_are(init, text, tmp_path, monkeypatch):
   (tmp_path / "local").mkdir()
   c = get_config("electra_demo", "runlocal,baseline")
   c.init = init
-  console = rich.console.Console(record=True, width=300, file=io.StringIO())
-  dry_run.dry_run(c, Weights(c.init), console)
-  output = console.export_text()
+  output = print_dry_run(c)
   assert text in output
   assert ("the Hugging Face hub" in output) == ("on" in text.split())
 
 
 def test_a_dry_run_checks_local_weights(tmp_path):
   c = get_config("electra_demo", "runlocal,baseline")
-  tokenizer = make_tokenizer([*SPECIALS, "a"], lowercase=True)
-  model = build_model(c, vocab_size=len(tokenizer.vocab))
-  params = jax.tree.map(
-    lambda x: np.zeros(x.shape, x.dtype), pretrain.param_shapes(model)
-  )
-  hf_folder.write_model(tmp_path, params, model, "discriminator", tokenizer)
+  write_zeros(tmp_path, c, "discriminator")
   c.init, c.data.vocab = str(tmp_path), str(tmp_path)
-  console = rich.console.Console(record=True, width=300, file=io.StringIO())
-  dry_run.dry_run(c, Weights(c.init), console)
-  assert f"weights: '{tmp_path}', which fit" in console.export_text()
+  assert f"weights: '{tmp_path}', which fit" in print_dry_run(c)
   c.model.variant = "narrow"
   with pytest.raises(InputError, match="hidden_size is 32"):
-    dry_run.dry_run(c, Weights(c.init), console)
+    print_dry_run(c)
 
 
 def test_a_dry_run_counts_the_entries_of_a_tokenizer_json(tmp_path):
@@ -451,7 +451,6 @@ def test_a_missing_device_is_an_input_error(monkeypatch):
 
   monkeypatch.setattr(jax, "device_count", fail)
   monkeypatch.setenv("JAX_PLATFORMS", "cuda")
-  with pytest.raises(
-    InputError, match="JAX_PLATFORMS=cuda.*set JAX_PLATFORMS=cpu"
-  ):
+  message = "JAX_PLATFORMS=cuda.*set JAX_PLATFORMS=cpu"
+  with pytest.raises(InputError, match=message):
     checks.check_config(get_config(NAMES[0], "runlocal"))

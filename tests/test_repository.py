@@ -48,24 +48,17 @@ def imports(module: str) -> set[str]:
 
 def package_imports(module: str) -> set[str]:
   """Returns the imports from this package, without its name."""
-  prefix = "truenegs_jax."
-  return {
-    name.removeprefix(prefix)
-    for name in imports(module)
-    if name.startswith(prefix)
-  }
+  split = [name.partition(".") for name in imports(module)]
+  return {rest for top, _, rest in split if top == "truenegs_jax"}
 
 
 def test_folders_import_only_from_lower_layers():
-  upward = [
-    f"{module} imports {name}"
-    for module in TREES
-    for name in package_imports(module)
-    if (folder := module.split(".")[0]) != name.split(".")[0]
-    and folder != "__init__"
-    and LAYER[name.split(".")[0]] >= LAYER[folder]
-  ]
-  assert not upward
+  for module in TREES.keys() - {"__init__"}:
+    folder = module.split(".")[0]
+    for name in package_imports(module):
+      other = name.split(".")[0]
+      lower = other == folder or LAYER[other] < LAYER[folder]
+      assert lower, f"{module} imports {name}"
 
 
 def test_imports_have_no_cycles():
@@ -128,24 +121,15 @@ def test_public_definitions_have_docstrings(module):
 
 
 def test_functions_have_at_most_80_lines():
-  assert not [
-    f"{module}.{node.name}: {size} lines"
-    for module, node in FUNCTIONS
-    if (size := node.end_lineno - node.lineno + 1) > 80
-  ]
+  for module, node in FUNCTIONS:
+    assert node.end_lineno - node.lineno < 80, f"{module}.{node.name}"
 
 
 def test_booleans_are_keyword_only():
-  positional = (
-    (module, node, arg)
-    for module, node in FUNCTIONS
-    for arg in (*node.args.posonlyargs, *node.args.args)
-  )
-  assert not [
-    f"{module}.{node.name}: {arg.arg}"
-    for module, node, arg in positional
-    if arg.annotation and ast.unparse(arg.annotation) == "bool"
-  ]
+  for module, node in FUNCTIONS:
+    for arg in (*node.args.posonlyargs, *node.args.args):
+      is_bool = arg.annotation and ast.unparse(arg.annotation) == "bool"
+      assert not is_bool, f"{module}.{node.name}: {arg.arg}"
 
 
 def test_error_classes_have_different_exit_codes():
@@ -171,23 +155,17 @@ def all_nodes() -> list[tuple[str, ast.AST]]:
   paths = {p.resolve() for name in folders for p in (root / name).rglob("*.py")}
   return [
     (str(path.relative_to(root)), node)
-    for path in sorted(paths)
+    for path in paths
     for node in ast.walk(ast.parse(path.read_text()))
   ]
 
 
 def test_docstrings_are_statements():
-  kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
-  first_lines = [
-    (path, (ast.get_docstring(node) or "").partition("\n")[0])
-    for path, node in all_nodes()
-    if isinstance(node, kinds)
-  ]
-  assert not [
-    f"{path}: {line}"
-    for path, line in first_lines
-    if line.startswith("What") or line.endswith("?")
-  ]
+  for path, node in all_nodes():
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+      line = (ast.get_docstring(node) or "").partition("\n")[0]
+      is_question = line.startswith("What") or line.endswith("?")
+      assert not is_question, f"{path}: {line}"
 
 
 def defined_name(node: ast.AST) -> str:
@@ -204,14 +182,10 @@ def defined_name(node: ast.AST) -> str:
 def test_names_are_specific():
   defined = {(path, defined_name(node)) for path, node in all_nodes()}
   vague = {"of", "said", "asked", "found", "made", "whole", "here"}
-  assert not sorted(
-    f"{path}: {name}" for path, name in defined - JSON_KEYS if name in vague
-  )
+  assert not [pair for pair in defined - JSON_KEYS if pair[1] in vague]
 
 
 def test_self_has_no_annotation():
-  assert not [
-    f"{path}:{node.lineno}"
-    for path, node in all_nodes()
-    if isinstance(node, ast.arg) and node.arg == "self" and node.annotation
-  ]
+  for path, node in all_nodes():
+    if isinstance(node, ast.arg) and node.arg == "self":
+      assert not node.annotation, f"{path}:{node.lineno}"
