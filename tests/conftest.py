@@ -62,16 +62,11 @@ def no_torch(monkeypatch):
   monkeypatch.setitem(sys.modules, "torch", None)
 
 
-def data_folder() -> pathlib.Path:
-  """Returns $TRUENEGS_DATA: real corpora, vocabularies and WordNet."""
-  default = ROOT.parent / "shared" / "data"
-  return pathlib.Path(os.environ.get("TRUENEGS_DATA", default))
-
-
 @pytest.fixture(scope="session")
 def real_data() -> pathlib.Path:
-  """Returns the folder of real data; skips the test if there is none."""
-  folder = data_folder()
+  """Returns the folder of real corpora, vocabularies and WordNet, or skips."""
+  default = ROOT.parent / "shared" / "data"
+  folder = pathlib.Path(os.environ.get("TRUENEGS_DATA", default))
   if not folder.is_dir():
     pytest.skip(f"no real data in '{folder}'. Set TRUENEGS_DATA to its folder.")
   return folder

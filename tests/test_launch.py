@@ -69,28 +69,24 @@ class Sandbox:
     self.hosts = ["host0", "host1"] if launcher == "tpu_pod.sh" else ["host0"]
     for host in self.hosts:
       (root / host).mkdir()
-    (root / "state").write_text(
-      "JobState=RUNNING" if "slurm" in launcher else ""
-    )
-    self.env = (
-      os.environ
-      | SECRETS
-      | {
-        "PATH": f"{root / 'bin'}:{os.environ['PATH']}",
-        "STAND_INS": str(root),
-        "HOST": "host0",
-        "HOSTS": ",".join(self.hosts),
-        "POLL_SECS": "0.01",
-        "TMPDIR": str(root),
-      }
-    )
+    state = "JobState=RUNNING" if "slurm" in launcher else ""
+    (root / "state").write_text(state)
+    self.env = os.environ | SECRETS
+    self.env |= {
+      "PATH": f"{root / 'bin'}:{os.environ['PATH']}",
+      "STAND_INS": str(root),
+      "HOST": "host0",
+      "HOSTS": ",".join(self.hosts),
+      "POLL_SECS": "0.01",
+      "TMPDIR": str(root),
+    }
     self.env |= SLURM if launcher == "slurm.sh" else {}
     self.env |= TPU if launcher.startswith("tpu") else {}
 
-  def plan(self, *steps: int | str, host: str = "host0") -> None:
+  def plan(self, *steps: int | str) -> None:
     """Sets what each start of main does: a code, CODE:STATE or "wait"."""
-    text = "\n".join(map(str, steps))
-    (self.root / host / "plan").write_text(text)
+    for host in self.hosts:
+      (self.root / host / "plan").write_text("\n".join(map(str, steps)))
 
   def start(self, *arguments: str, **env: str) -> subprocess.Popen:
     return subprocess.Popen(
@@ -125,6 +121,9 @@ class Sandbox:
     path = self.root / host / f"{tool}.calls"
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line) for line in lines]
+
+  def arguments(self, tool: str) -> list[list[str]]:
+    return [call["argv"] for call in self.calls(tool)]
 
   def mains(self, host: str = "host0") -> list[dict]:
     calls = self.calls("python", host)
@@ -168,8 +167,7 @@ def test_shellcheck_and_bash_find_nothing(path):
 
 @EVERY
 def test_arguments_are_passed_on_unchanged_and_secrets_are_not(sandbox):
-  for host in sandbox.hosts:
-    sandbox.plan(0, host=host)
+  sandbox.plan(0)
   assert sandbox.run() == 0, sandbox.output
   for host in sandbox.hosts:
     (call,) = sandbox.mains(host)
@@ -184,8 +182,7 @@ def test_arguments_are_passed_on_unchanged_and_secrets_are_not(sandbox):
 
 @LOOPS
 def test_exit_code_75_restarts_the_same_command(sandbox):
-  for host in sandbox.hosts:
-    sandbox.plan(RESTART, RESTART, 0, host=host)
+  sandbox.plan(RESTART, RESTART, 0)
   assert sandbox.run() == 0, sandbox.output
   for host in sandbox.hosts:
     first, second, third = [call["argv"] for call in sandbox.mains(host)]
@@ -195,8 +192,7 @@ def test_exit_code_75_restarts_the_same_command(sandbox):
 @EVERY
 @pytest.mark.parametrize("code", [2, 130])
 def test_other_exit_codes_are_passed_on(sandbox, code):
-  for host in sandbox.hosts:
-    sandbox.plan(code, 0, host=host)
+  sandbox.plan(code, 0)
   assert sandbox.run() == code, sandbox.output
   assert len(sandbox.mains()) == 1
   assert not sandbox.calls("scontrol")
@@ -204,8 +200,7 @@ def test_other_exit_codes_are_passed_on(sandbox, code):
 
 @EVERY
 def test_sigterm_reaches_the_run_once_and_is_waited_for(sandbox):
-  for host in sandbox.hosts:
-    sandbox.plan("wait", 0, host=host)
+  sandbox.plan("wait", 0)
   process = sandbox.start()
   sandbox.wait_for_main()
   process.send_signal(signal.SIGTERM)
@@ -217,8 +212,7 @@ def test_sigterm_reaches_the_run_once_and_is_waited_for(sandbox):
 
 @LOOPS
 def test_ctrl_c_in_a_terminal_reaches_the_run_once(sandbox):
-  for host in sandbox.hosts:
-    sandbox.plan("wait", 0, host=host)
+  sandbox.plan("wait", 0)
   process = sandbox.start()
   sandbox.wait_for_main()
   os.killpg(process.pid, signal.SIGINT)  # to the whole group, as a terminal
@@ -255,10 +249,8 @@ def test_gpus_are_required_and_their_memory_is_preallocated(sandbox):
 def test_exit_code_75_requeues_a_running_job(sandbox):
   sandbox.plan(RESTART)
   assert sandbox.run() == RESTART, sandbox.output
-  assert [c["argv"] for c in sandbox.calls("scontrol")] == [
-    ["show", "job", "123"],
-    ["requeue", "123"],
-  ]
+  expected = [["show", "job", "123"], ["requeue", "123"]]
+  assert sandbox.arguments("scontrol") == expected
 
 
 @on("slurm.sh")
@@ -266,9 +258,7 @@ def test_a_cancelled_job_is_not_requeued(sandbox):
   sandbox.plan(RESTART)
   (sandbox.root / "state").write_text("JobState=CANCELLED Reason=None")
   assert sandbox.run() == RESTART, sandbox.output
-  assert ["requeue", "123"] not in [
-    c["argv"] for c in sandbox.calls("scontrol")
-  ]
+  assert ["requeue", "123"] not in sandbox.arguments("scontrol")
 
 
 @on("slurm.sh")
@@ -282,7 +272,7 @@ def test_sigterm_requeues_a_job_and_sigint_does_not(sandbox):
     process.send_signal(number)
     assert sandbox.end(process) == RESTART, sandbox.output
     assert sandbox.signals() == ["SIGTERM", "saved"]  # srun passes no INT on
-    calls = [c["argv"] for c in sandbox.calls("scontrol")]
+    calls = sandbox.arguments("scontrol")
     assert (["requeue", "123"] in calls) == requeues
 
 
@@ -300,34 +290,28 @@ def test_slurm_starts_one_process_per_gpu(sandbox):
 
 def verbs(sandbox: Sandbox) -> list[str]:
   """Returns the verbs of gcloud's calls, without `describe`."""
-  words = [c["argv"][3] for c in sandbox.calls("gcloud")]
+  words = [argv[3] for argv in sandbox.arguments("gcloud")]
   return [word for word in words if word != "describe"]
 
 
 @on("tpu_vm.sh", "tpu_pod.sh")
 def test_a_tpu_is_created_with_the_users_flags(sandbox):
-  for host in sandbox.hosts:
-    sandbox.plan(0, host=host)
+  sandbox.plan(0)
   assert sandbox.run(CREATE="--spot --network=a") == 0, sandbox.output
   assert verbs(sandbox) == ["create", "scp", "ssh"]
-  (create,) = [
-    c["argv"] for c in sandbox.calls("gcloud") if "create" in c["argv"]
-  ]
+  (create,) = [x for x in sandbox.arguments("gcloud") if "create" in x]
   pod = sandbox.launcher.name == "tpu_pod.sh"
   expected = {"mine", "--accelerator-type=v6e-8", "--zone=z-1", "--spot"}
   expected |= {"--network=a", "--quiet"}
-  if pod:
-    expected |= {"--node-id=mine", "--runtime-version=base"}
-  else:
-    expected |= {"--version=base"}
+  node = {"--node-id=mine", "--runtime-version=base"}
+  expected |= node if pod else {"--version=base"}
   assert expected < set(create)
   assert create[2] == ("queued-resources" if pod else "tpu-vm")
 
 
 @on("tpu_vm.sh", "tpu_pod.sh")
 def test_an_existing_tpu_is_used(sandbox):
-  for host in sandbox.hosts:
-    sandbox.plan(RESTART, 0, host=host)
+  sandbox.plan(RESTART, 0)
   pod = sandbox.launcher.name == "tpu_pod.sh"
   (sandbox.root / "state").write_text("ACTIVE" if pod else "READY")
   assert sandbox.run() == 0, sandbox.output
@@ -338,8 +322,7 @@ def test_an_existing_tpu_is_used(sandbox):
 @pytest.mark.parametrize("code", [1, RESTART])
 def test_a_preempted_tpu_is_created_again(sandbox, code):
   state = "SUSPENDED" if "pod" in sandbox.launcher.name else "PREEMPTED"
-  for host in sandbox.hosts:
-    sandbox.plan(f"{code}:{state}", 0, host=host)
+  sandbox.plan(f"{code}:{state}", 0)
   assert sandbox.run() == 0, sandbox.output
   launch = ["create", "scp", "ssh"]
   assert verbs(sandbox) == [*launch, "delete", *launch]
@@ -351,8 +334,7 @@ def test_a_preempted_tpu_is_created_again(sandbox, code):
 @on("tpu_vm.sh", "tpu_pod.sh")
 def test_a_finished_run_ends_the_launcher_even_if_preempted(sandbox):
   state = "SUSPENDED" if "pod" in sandbox.launcher.name else "PREEMPTED"
-  for host in sandbox.hosts:
-    sandbox.plan(f"0:{state}", 0, host=host)
+  sandbox.plan(f"0:{state}", 0)
   assert sandbox.run() == 0, sandbox.output
   assert "delete" not in verbs(sandbox)
 
@@ -403,9 +385,8 @@ def test_a_leftover_run_is_stopped_before_the_next(sandbox):
 def test_signalling_without_a_run_fails_and_reaches_no_other_process(sandbox):
   bystander = subprocess.Popen(["sleep", "60"])
   try:
-    (sandbox.launcher.parent.parent.parent / "run.pid").write_text(
-      f"{bystander.pid}\n"
-    )
+    pid = sandbox.launcher.parents[2] / "run.pid"
+    pid.write_text(f"{bystander.pid}\n")
     assert sandbox.run("TERM") != 0
     assert bystander.poll() is None
   finally:

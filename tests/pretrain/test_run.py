@@ -150,20 +150,15 @@ def test_run_starts_from_weights_and_resumes_without_them(first_run):
   # The learning rate is too small to change any weight.
   flags += ["--config.steps=1", "--config.optim.lr=1e-12"]
   flags += [f"--config.data.rows={root}/rows2"]
-  code, output = run(
-    root / "second", [*flags, f"--config.init={root / 'copied'}"]
-  )
+  init = f"--config.init={root / 'copied'}"
+  code, output = run(root / "second", [*flags, init])
   assert code == 0 and f"weights '{root / 'copied'}'" in output
-  first, second = (
-    runs.read_exported(root / "first"),
-    runs.read_exported(root / "second"),
-  )
+  first, second = (runs.read_exported(root / x) for x in ("first", "second"))
   assert runs.arrays_equal(list(first.values()), list(second.values()))
   # The run resumes without them, ignores others, and keeps their name.
   shutil.rmtree(root / "copied")
-  code, output = run(
-    root / "second", [*flags, f"--config.init={root / 'first'}"]
-  )
+  init = f"--config.init={root / 'first'}"
+  code, output = run(root / "second", [*flags, init])
   assert code == 0 and "is ignored" in output and "resume" in output
   saved = json.loads((root / "second" / "config.json").read_text())
   assert saved["init"] == str(root / "copied")

@@ -76,20 +76,15 @@ def run_code(folder):
   """Runs CODE with this cache folder and returns its stderr."""
   env = runs.make_environment(folder)
   env.pop("JAX_COMPILATION_CACHE_DIR", None)  # set by conftest.py
+  command = [sys.executable, "-c", CODE]
   process = subprocess.run(
-    [sys.executable, "-c", CODE],
-    env=env,
-    capture_output=True,
-    text=True,
-    check=True,
+    command, env=env, capture_output=True, text=True, check=True
   )
   assert process.stdout == "[4. 4. 4. 4.]\n"
   return process.stderr
 
 
-def test_damaged_entries_are_recompiled_and_an_open_folder_is_not_used(
-  tmp_path,
-):
+def test_damaged_entries_are_recompiled_and_open_folders_not_used(tmp_path):
   run_code(tmp_path)
   entries = [p for p in (tmp_path / "xla").iterdir() if "lambda" in p.name]
   assert entries

@@ -31,9 +31,8 @@ def trace_step():
   keys_B = rng.row_keys(jax.random.key(0), 0, batch.pop("row"))
   model = tiny.make_model(layers=1)
   objective = tiny.make_objective(model, tiny.make_options(), train=True)
-  params = jax.jit(functools.partial(pretrain.init_params, model))(
-    jax.random.key(1)
-  )
+  init = jax.jit(functools.partial(pretrain.init_params, model))
+  params = init(jax.random.key(1))
 
   @jax.jit
   def run(params):
@@ -47,9 +46,7 @@ def trace_step():
 
 
 @pytest.mark.slow
-def test_a_step_gives_the_same_losses_and_gradients_without_cpu_code(
-  monkeypatch,
-):
+def test_a_step_has_the_same_gradients_without_cpu_code(monkeypatch):
   monkeypatch.delenv(cpu.SWITCH, raising=False)
   ((_, terms), gradients), program = trace_step()
   with cpu.lowering_for("tpu"):

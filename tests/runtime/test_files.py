@@ -15,16 +15,13 @@ from truenegs_jax.runtime.errors import DiskError
 def test_a_file_is_old_or_new_and_no_temporary_file_remains(
   tmp_path, several_writers
 ):
-  path = tmp_path / "a.json"
+  path, options = tmp_path / "a.json", {"several_writers": several_writers}
   for content in (b"old", b"new"):
-    with files.atomic_file(path, several_writers=several_writers) as file:
+    with files.atomic_file(path, **options) as file:
       file.write(content)
       assert path.exists() == (content == b"new")
   for error in (KeyboardInterrupt, ValueError):
-    with (
-      pytest.raises(error),
-      files.atomic_file(path, several_writers=several_writers) as file,
-    ):
+    with pytest.raises(error), files.atomic_file(path, **options) as file:
       file.write(b"cut")
       raise error
   assert path.read_bytes() == b"new"
@@ -84,23 +81,17 @@ def test_a_folder_is_replaced_completely_or_not_at_all(tmp_path):
 def test_write_errors_become_disk_errors_that_say_how_to_fix_them(
   tmp_path, number, fix
 ):
-  with (
-    pytest.raises(DiskError, match=f"a' could not be written: .*{fix}"),
-    files.atomic_file(tmp_path / "a"),
-  ):
-    raise OSError(number, os.strerror(number))
+  with pytest.raises(DiskError, match=f"a' could not be written: .*{fix}"):
+    with files.atomic_file(tmp_path / "a"):
+      raise OSError(number, os.strerror(number))
   with pytest.raises(DiskError), files.atomic_file(tmp_path / "no" / "a"):
     pass
-  with (
-    pytest.raises(DiskError),
-    files.atomic_folder(pathlib.Path("/dev/null/a")),
-  ):
+  path = pathlib.Path("/dev/null/a")
+  with pytest.raises(DiskError), files.atomic_folder(path):
     pass
-  with (
-    pytest.raises(DiskError, match="header too large"),
-    files.disk_errors(tmp_path, RuntimeError),
-  ):
-    raise RuntimeError("header too large")
+  with pytest.raises(DiskError, match="header too large"):
+    with files.disk_errors(tmp_path, RuntimeError):
+      raise RuntimeError("header too large")
 
 
 def test_short_sha256_is_a_prefix_of_sha256():
