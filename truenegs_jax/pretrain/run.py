@@ -40,8 +40,7 @@ SEARCHED_STEPS = 200  # most batches of training rows searched for cases
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Starts or resumes a pre-training; returns the exit code.
 
-  Raises:
-    TrueNegsError: a subclass with its exit code.
+  Raises TrueNegsErrors, which have exit codes of their own.
   """
   say = functools.partial(console.print, soft_wrap=True)
   weights = Weights(c.init, say)

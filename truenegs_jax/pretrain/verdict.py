@@ -59,10 +59,9 @@ def compute_verdict(
 ) -> Verdict:
   """Computes the verdict from the last evaluation.
 
-  The MLM loss includes corrected slots; without these slots, in which the model
-  is right, it would be too low. Slots whose token stays visible make it too low
-  as well, so the loss of slots with [MASK] must be below the unigram entropy,
-  too.
+  Corrected slots count: without these right predictions the loss would be too
+  low. Visible slots lower it as well, so the loss of slots with [MASK] must be
+  below the unigram entropy, too.
 
   Args:
     held_out: terms of each held-out batch.

@@ -22,12 +22,8 @@ PACKAGED = pathlib.Path(__file__).parents[1] / "configs"
 
 def define_config() -> flags.FlagHolder:
   """Defines --config; its `.value` is a locked ConfigDict."""
-  return config_flags.DEFINE_config_file(
-    "config",
-    None,
-    "FILE.py[:ARG,...], or the name of a packaged config.",
-    lock_config=True,
-  )
+  text = "FILE.py[:ARG,...], or the name of a packaged config."
+  return config_flags.DEFINE_config_file("config", None, text, lock_config=True)
 
 
 def run(main: Callable[[list[str]], object]) -> None:

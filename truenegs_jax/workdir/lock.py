@@ -31,8 +31,7 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
         file.truncate(0)  # only once this process has the lock
         file.write(secrets.token_hex(4))
         file.flush()
-    # With different folders each process would wait forever for the files
-    # that the others write.
+    # Otherwise each process would wait forever for files of the others.
     try:
       token = (workdir / files.LOCK).read_text()
     except OSError:
