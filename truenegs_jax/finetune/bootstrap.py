@@ -1,6 +1,6 @@
 """Compares two models on the same examples by a paired bootstrap.
 
-compared, lines = compare_results(ours, theirs)  # of two workdirs
+compared, remarks = compare_results(ours, theirs)  # of two workdirs
 compare("accuracy", gold_N, ours_SxN, theirs_SxN).low
 """
 
@@ -56,8 +56,8 @@ def compare_results(
   """Compares the runs of two workdirs on the dev set of each task.
 
   Returns:
-    For each task a comparison per metric; and remarks on tasks that cannot be
-    compared, and the notes of the other runs.
+    The comparisons of each task, one per metric; and remarks: tasks that cannot
+    be compared, and the notes of `theirs`.
   """
   compared, remarks = {}, []
   for name, runs in ours.items():
@@ -76,34 +76,34 @@ def compare_results(
 def _compare_task(
   ours: Sequence[Result], theirs: Sequence[Result]
 ) -> list[Comparison]:
-  """Makes a comparison for each metric."""
   metrics = list(ours[0].scores["dev"])
   if ours[0].task == SQUAD:
-    scores = [[_question_scores(run) for run in x] for x in (ours, theirs)]
+    our_scores, their_scores = (
+      [_question_scores(run.answers["dev"]) for run in runs]
+      for runs in (ours, theirs)
+    )
     return [
-      compare(m, None, *([score[m] for score in x] for x in scores))
+      compare(m, None, [x[m] for x in our_scores], [x[m] for x in their_scores])
       for m in metrics
     ]
   labels = (*ours[0].provenance["labels"], *theirs[0].provenance["labels"])
   ids = {label: i for i, label in enumerate(dict.fromkeys(labels))}
 
-  def to_numbers(values: Sequence[Any]) -> np.ndarray:
-    return np.array([ids.get(x, x) for x in values])
+  def to_numbers(run: Result, name: str) -> list[Any]:
+    return [ids.get(x, x) for x in run.answers["dev"][name]]
 
-  answers = [
-    [to_numbers(run.answers["dev"]["answers"]) for run in x]
-    for x in (ours, theirs)
-  ]
-  gold_N = to_numbers(ours[0].answers["dev"]["golds"])
-  return [compare(m, gold_N, *answers) for m in metrics]
+  gold_N = np.array(to_numbers(ours[0], "golds"))
+  ours_SxN = [to_numbers(run, "answers") for run in ours]
+  theirs_SxN = [to_numbers(run, "answers") for run in theirs]
+  return [compare(m, gold_N, ours_SxN, theirs_SxN) for m in metrics]
 
 
-def _question_scores(run: Result) -> dict[str, np.ndarray]:
-  dev = run.answers["dev"]
-  return scoring.question_scores(
-    dict(zip(dev["keys"], dev["answers"], strict=True)),
-    dict(zip(dev["keys"], dev["golds"], strict=True)),
+def _question_scores(dev: Mapping[str, Sequence[Any]]) -> dict[str, np.ndarray]:
+  predictions, golds = (
+    dict(zip(dev["keys"], dev[name], strict=True))
+    for name in ("answers", "golds")
   )
+  return scoring.question_scores(predictions, golds)
 
 
 def compare(
@@ -129,12 +129,11 @@ def compare(
   resamples have a difference <= 0 and n_high one >= 0.
 
   Args:
-    metric: a name in `scoring.METRICS`; any name if `gold_N` is None.
+    metric: a name in `scoring.METRICS`; any if `gold_N` is None.
     gold_N: class ids or scores; None if the metric is the mean of scores per
       example, as `scoring.question_scores` returns them.
     ours_SxN, theirs_SxN: predictions of each run, or its scores per example in
       percent, finite; S may differ.
-    resamples: number of resamples.
     seed: seed of the draws, which are the same for all metrics and models.
 
   Raises:
@@ -149,25 +148,27 @@ def compare(
     _means(run_SxN) if gold_N is None else _scorer(metric, paired_N, run_SxN)
   )
   size = len(paired_N)
-  example_rng, *run_rngs = np.random.default_rng(seed).spawn(3)
+  example_rng, our_rng, their_rng = np.random.default_rng(seed).spawn(3)
   at_once = max(1, DRAWN_AT_ONCE // size)
   counts = [min(at_once, resamples - i) for i in range(0, resamples, at_once)]
   score_SxR = np.concatenate(
     [score(example_rng.integers(size, size=(n, size))) for n in counts], 1
   )
-  models = np.split(score_SxR, [len(ours)])
-  low, high, p = _interval_and_p(*models)
+  ours_SxR, theirs_SxR = np.split(score_SxR, [len(ours)])
+  low, high, p = _interval_and_p(ours_SxR, theirs_SxR)
   low_runs = high_runs = p_runs = None
-  if min(map(len, models)) > 1:
-    drawn = [_draw_runs(*x) for x in zip(run_rngs, models, strict=True)]
-    low_runs, high_runs, p_runs = _interval_and_p(*drawn)
-  observed_Sx1 = score(np.arange(size)[None])
-  means = [float(x.mean()) for x in np.split(observed_Sx1, [len(ours)])]
+  if min(len(ours), len(theirs)) > 1:
+    low_runs, high_runs, p_runs = _interval_and_p(
+      _draw_runs(our_rng, ours_SxR), _draw_runs(their_rng, theirs_SxR)
+    )
+  observed_S = score(np.arange(size)[None])[:, 0]
+  our_mean = float(observed_S[: len(ours)].mean())
+  their_mean = float(observed_S[len(ours) :].mean())
   return Comparison(
     metric=metric,
-    ours=means[0],
-    theirs=means[1],
-    difference=means[0] - means[1],
+    ours=our_mean,
+    theirs=their_mean,
+    difference=our_mean - their_mean,
     low=low,
     high=high,
     low_runs=low_runs,
@@ -212,37 +213,26 @@ def _scorer(metric: str, gold_N: np.ndarray, run_SxN: np.ndarray) -> Scorer:
       )
 
     return score
-  from_counts = {
-    "matthews": scoring.matthews_from_counts,
-    "f1": scoring.f1_from_counts,
-  }[metric]
-  return _confusions(from_counts, gold_N, run_SxN)
-
-
-def _means(value_SxN: np.ndarray) -> Scorer:
-  return lambda drawn_RxN: (
-    _sums(value_SxN, _times(drawn_RxN)) / drawn_RxN.shape[1]
-  )
-
-
-def _confusions(
-  from_counts: Callable[[np.ndarray], np.ndarray],
-  gold_N: np.ndarray,
-  run_SxN: np.ndarray,
-) -> Scorer:
-  """Does `_scorer` for a metric of counts, [R, C (gold), C (pred.)] -> [R]."""
+  from_counts = scoring.matthews_from_counts
+  if metric == "f1":
+    from_counts = scoring.f1_from_counts
   classes = max(2, 1 + int(max(gold_N.max(), run_SxN.max())))
-  cells_Mx1 = np.arange(classes**2)[:, None]
-  is_cell_SxMxN = [
-    (gold_N * classes + run_N == cells_Mx1).astype(float) for run_N in run_SxN
-  ]
+  cell_SxN = gold_N * classes + run_SxN  # of the confusion matrix
+  is_cell_SxMxN = cell_SxN[:, None] == np.arange(classes**2)[:, None]
 
-  def score(drawn_RxN: np.ndarray) -> np.ndarray:
+  def score_counts(drawn_RxN: np.ndarray) -> np.ndarray:
     times_RxN = _times(drawn_RxN)
-    counts_SxMxR = (_sums(cell_MxN, times_RxN) for cell_MxN in is_cell_SxMxN)
+    counts_SxMxR = (_sums(x.astype(float), times_RxN) for x in is_cell_SxMxN)
     return np.stack(
       [from_counts(x.T.reshape(-1, classes, classes)) for x in counts_SxMxR]
     )
+
+  return score_counts
+
+
+def _means(value_SxN: np.ndarray) -> Scorer:
+  def score(drawn_RxN: np.ndarray) -> np.ndarray:
+    return _sums(value_SxN, _times(drawn_RxN)) / drawn_RxN.shape[1]
 
   return score
 

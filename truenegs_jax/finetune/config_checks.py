@@ -51,7 +51,7 @@ RANGES = {
   "finetune.num_best": KeyRule(1),
   "finetune.max_answer": KeyRule(1),
 }
-# Name weights and data, whose fingerprints are checked.
+# Names of weights and data; their fingerprints are compared instead.
 SOURCE_KEYS = ("data.vocab", "finetune.data", "finetune.files", "init")
 # May change between the runs of a workdir: they do not affect results.
 FREE_TO_CHANGE = (
@@ -81,10 +81,8 @@ def model_size(width: int) -> str:
 class FinetuneOptions:
   """The values of a config, as described in configs/common_finetune.py.
 
-  Values of keys that the config does not have are 0 or "".
-
-  Attributes:
-    adam: keyword arguments of `optim.make_optimizer`.
+  `adam` holds keyword arguments of `optim.make_optimizer`. Values of keys that
+  the config does not have are 0 or "".
   """
 
   tasks: tuple[str, ...]
@@ -155,22 +153,17 @@ def parse_task_names(text: str) -> tuple[str, ...]:
 
 
 def check(c: ConfigDict) -> None:
-  """Refuses invalid values, before any file is read.
-
-  Raises:
-    InputError: names the value and the allowed ones.
-  """
+  """Raises InputError for an invalid value, before any file is read."""
   if "finetune" not in c:
     raise InputError(
       "task='finetune' does not fit this config. Pass"
       " --config=configs/finetune_glue.py, finetune_squad.py or"
       " finetune_own.py."
     )
-  from_config_lib.check_ranges(files.flatten(c.to_dict()), RANGES)
-  f = c.finetune
+  f, values = c.finetune, files.flatten(c.to_dict())
+  from_config_lib.check_ranges(values, RANGES)
   for name, choices in CHOICES.items():
-    section, _, key = name.partition(".")
-    one_of(name, c[section][key], choices)
+    one_of(name, values[name], choices)
   for name in c.log.writers:
     one_of("log.writers", name, metrics.WRITERS)
   check_fit.parse_skip(c.init_skip)
@@ -200,10 +193,10 @@ def check(c: ConfigDict) -> None:
 
 
 def _check_tasks(c: ConfigDict) -> None:
-  names = parse_task_names(c.finetune.tasks)
   own, spans = "text" in c.finetune, "stride" in c.finetune
   tasks = (OWN,) if own else (SQUAD,) if spans else tuple(glue.TASKS)
-  if not names or set(names) - set(tasks):
+  names = parse_task_names(c.finetune.tasks)
+  if not names or not set(names) <= set(tasks):
     raise InputError(
       f"finetune.tasks={c.finetune.tasks!r} does not fit this config, which has"
       f" {', '.join(tasks)}. The configs are finetune_glue.py,"
@@ -211,7 +204,7 @@ def _check_tasks(c: ConfigDict) -> None:
     )
   if own and not c.finetune.epochs:
     raise InputError(
-      f"finetune.epochs={c.finetune.epochs}, but your own task has no"
-      " default. Set --config.finetune.epochs=3, for example."
+      f"finetune.epochs={c.finetune.epochs}, but your own task has no default."
+      " Set --config.finetune.epochs=3, for example."
     )
   one_of("finetune.head", c.finetune.head, SPAN_HEADS if spans else TEXT_HEADS)

@@ -1,7 +1,6 @@
 """Loads the network that all runs start from: weights, sizes, vocabulary."""
 
 import dataclasses
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from truenegs_jax.data.tokens.tokenizer import (
   Tokenizer,
   load_tokenizer,
 )
+from truenegs_jax.finetune import results
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks.task import Task
@@ -60,7 +60,9 @@ class InitialWeights:
 
     For BERT, "dense" means its pooler, as in Hugging Face's class.
     """
-    has_pooler = self.role == "bert" and self.model_options["head"] == "dense"
+    options = dict(self.model_options)
+    if self.role == "bert" and options["head"] == "dense":
+      options["head"] = "pooler"
     return finetune.make_downstream(
       role=self.role,
       num_outputs=num_outputs,
@@ -68,7 +70,7 @@ class InitialWeights:
       variant=self.variant,
       backbone=self.backbone,
       max_positions=self.max_positions,
-      **{**self.model_options, **({"head": "pooler"} if has_pooler else {})},
+      **options,
     )
 
   def provenance(
@@ -76,8 +78,7 @@ class InitialWeights:
   ) -> dict[str, Any]:
     """Returns `Result.provenance` without the config, in JSON's types.
 
-    Args:
-      data: fingerprints of the rows, by split.
+    `data` holds the fingerprints of the rows, by split.
 
     Raises:
       InputError: the weights have another size or vocabulary, or the head of
@@ -126,9 +127,9 @@ class InitialWeights:
   def _fingerprints(
     self, model: finetune.DownstreamModel, task: Task
   ) -> dict[str, str]:
-    """Returns CRC-32 of the network and of the head in the weights.
+    """Returns fingerprints of the network and of the head in the weights.
 
-    Parameters drawn at random are not included; they depend on the seed.
+    Parameters drawn at random have none, since they depend on the seed.
     """
     if self.weights is None:
       return {"weights": DRAWN, "head": DRAWN}
@@ -142,14 +143,17 @@ class InitialWeights:
     network = networks[self.role]
     resized = check_fit.resize_tables(model, networks, skip)
     table = check_fit.loadable_names(network, resized, self.role)
-    heads = {name for name in table if name.startswith(HEAD_PREFIXES)}
-    encoder_keys, head_keys = (
-      [table[name] for name in sorted(names)]
-      for names in (table.keys() - heads, heads)
-    )
+    heads = {path for path in table if path.startswith(HEAD_PREFIXES)}
+
+    def fingerprint(paths: Iterable[str]) -> str:
+      names = (table[path] for path in sorted(paths))
+      return results.fingerprint(
+        network.arrays.read(name).tobytes() for name in names
+      )
+
     return {
-      "weights": _crc(network, encoder_keys),
-      "head": _crc(network, head_keys) if heads else DRAWN,
+      "weights": fingerprint(table.keys() - heads),
+      "head": fingerprint(heads) if heads else DRAWN,
     }
 
 
@@ -158,8 +162,8 @@ def open_weights(
 ) -> InitialWeights:
   """Opens the weights of a config; reads no arrays yet.
 
-  Without `init`, the network is drawn at random as a baseline; the config must
-  then have its size and vocabulary.
+  Without `init`, the network is drawn at random, as a baseline. The config must
+  then name its size and vocabulary.
 
   Raises:
     InputError: there are neither weights nor a size, rows are longer than the
@@ -176,8 +180,7 @@ def open_weights(
         " --config.data.vocab=FILE."
       )
     weights, role, backbone = None, RANDOM_ROLE, "encoder"
-    positions = RANDOM_POSITIONS
-    location = "a network drawn at random"
+    positions, location = RANDOM_POSITIONS, "a network drawn at random"
   else:
     weights = Weights(c.init, report)
     network = weights.encoder()
@@ -186,7 +189,7 @@ def open_weights(
     if variant == config_sizes.FROM_WEIGHTS:
       variant = config_sizes.read_variant(network, report)
     if vocab == config_sizes.FROM_WEIGHTS:
-      vocab = _vocabulary(network, lowercase=lowercase)
+      vocab = _vocabulary_file(network, lowercase=lowercase)
       if network.lowercase is not None:
         lowercase = network.lowercase
         if c.data.accents == "auto" and network.strip_accents is not None:
@@ -211,8 +214,7 @@ def open_weights(
   )
 
 
-def _vocabulary(network: Network, *, lowercase: bool) -> str:
-  """Returns the vocabulary file of the weights."""
+def _vocabulary_file(network: Network, *, lowercase: bool) -> str:
   if network.vocabulary is None:
     raise InputError(
       f"init: {network.location} has no vocabulary file. Set"
@@ -224,11 +226,3 @@ def _vocabulary(network: Network, *, lowercase: bool) -> str:
       " text. Remove --config.data.lowercase."
     )
   return str(network.vocabulary)
-
-
-def _crc(network: Network, names: Iterable[str]) -> str:
-  """Returns the CRC-32 of the named arrays, 8 hex digits."""
-  crc = 0
-  for name in names:
-    crc = zlib.crc32(network.arrays.read(name).tobytes(), crc)
-  return f"{crc:08x}"

@@ -6,6 +6,7 @@ for STS-B, accuracy for other tasks of GLUE (MNLI matched), and SQuAD v1.1.
 """
 
 import dataclasses
+import re
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -22,32 +23,65 @@ SQUAD = ("squad_em", "squad_f1")
 AVERAGE = "average"  # only of all eight tasks
 RECORD_FIELDS = ("step", "split", "time")  # not scores
 
-TABLE_3, TABLE_4 = "paper, Table 3", "paper, Table 4"
-GOOGLE = "google-research/electra, README"
-COMMUNITY = "richarddwang/electra_pytorch, README"
-NVIDIA = "NVIDIA/DeepLearningExamples, TensorFlow2 ELECTRA"
-
-BEST_RUNS = "runs not stated, probably the best of several"
-LENGTH_512 = f"{BEST_RUNS}; another pre-training than Table 3's, at length 512"
-COPIED = (
-  "probably copied: task by task the numbers of Google's ELECTRA-Small-OWT;"
-  " if HC and SR are each the best of several runs, about 1.0 too low beside"
-  " them on average"
-)
-COPIED_SQUAD = (
-  "EM probably copied: it is Google's for ELECTRA-Small++, trained on more data"
-)
-RELEASED = "Google's weights, trained on more data and for longer"
-REPEATED = (
-  "one pre-training on OpenWebText, mean of 10 runs, whose standard deviation"
-  " is 0.1 (QQP) to 1.9 (RTE), CoLA's 1.3. 14 pre-trainings, each"
-  " scored by the best of 10 runs of every task, average 81.38 (sd 0.57, 80.42"
-  " to 82.23)"
-)
-FAILED = (
-  "a user's pre-training on OpenWebText that went wrong: its generator was as"
-  " wide as the discriminator; with 1/4 of that it was competitive"
-)
+SOURCES = {
+  "table3": "paper, Table 3",
+  "table4": "paper, Table 4",
+  "google": "google-research/electra, README",
+  "issue73": "google-research/electra, issue 73",
+  "rdwang": "richarddwang/electra_pytorch, README",
+  "nvidia": "NVIDIA/DeepLearningExamples, TensorFlow2 ELECTRA",
+}
+_BEST = "runs not stated, probably the best of several"
+_MORE = "Google's weights, trained on more data and for longer"
+NOTES = {
+  "best": _BEST,
+  "copied": "probably copied: equal to Google's ELECTRA-Small-OWT in all tasks."
+  " If HC and SR are the best of several runs, this row is about 1.0 too low on"
+  " average to compare with them",
+  "emcopy": "EM probably copied: equal to Google's ELECTRA-Small++, which was"
+  " trained on more data",
+  "len512": f"{_BEST}; another pre-training than Table 3's, at length 512",
+  "owt": "one pre-training on OpenWebText",
+  "mean10": "one pre-training on OpenWebText, mean of 10 runs; their standard"
+  " deviation is 0.1 (QQP) to 1.9 (RTE), for CoLA 1.3. Averages of 14 such"
+  " pre-trainings, each with the best of 10 runs per task: mean 81.38, standard"
+  " deviation 0.57, range 80.42 to 82.23",
+  "failed": "a user's failed pre-training on OpenWebText: its generator was as"
+  " wide as the discriminator; with 1/4 of that it was competitive",
+  "more": _MORE,
+  "more5": f"{_MORE}; mean of 5 runs, standard deviation 0.17 and 0.14",
+  "wiki": "pre-trained on Wikipedia and BooksCorpus, as the paper's",
+}
+# Source, note, name of the model: scores in the order of GLUE and SQUAD, "-"
+# for none. Two scores alone are SQUAD's.
+_PUBLISHED = """
+table3  best   BERT base: 61.1 93.0 86.8 87.1 90.8 84.7 91.4 67.9
+table3  best   BERT base HC: 62.9 93.2 87.5 87.4 90.9 84.9 91.5 69.3
+table3  best   BERT base SR: 61.2 93.5 89.0 87.5 90.9 84.8 91.6 68.6
+table3  best   BERT large: 61.7 93.7 88.5 90.1 91.3 86.7 92.4 72.9
+table3  best   BERT large HC: 62.3 93.4 89.0 90.5 91.5 87.0 93.0 73.7
+table3  best   BERT large SR: 62.3 94.2 89.2 90.1 91.4 87.0 92.8 74.0
+table3  copied ELECTRA small: 56.8 88.3 87.4 86.8 88.3 78.9 87.9 68.5
+table3  best   ELECTRA small HC: 62.0 89.8 87.0 86.7 89.0 80.4 88.0 67.9
+table3  best   ELECTRA small SR: 61.1 90.1 89.5 87.0 89.4 80.8 88.8 68.6
+table3  best   ELECTRA base: 68.3 95.3 90.9 91.3 91.7 88.5 93.0 82.3
+table3  best   ELECTRA base HC: 70.9 95.6 91.2 91.3 92.0 88.7 93.6 83.8
+table3  best   ELECTRA base SR: 70.4 95.4 90.4 91.2 91.9 89.1 93.4 84.8
+table4  emcopy ELECTRA small: 75.8 83.9
+table4  len512 ELECTRA small HC: 77.7 85.6
+table4  len512 ELECTRA small SR: 76.0 84.2
+table4  best   ELECTRA base: 85.1 91.6
+table4  best   ELECTRA base HC: 85.7 92.1
+table4  best   ELECTRA base SR: 85.6 92.0
+google  owt    ELECTRA small OWT: 56.8 88.3 87.4 86.8 88.3 78.9 87.9 68.5
+rdwang  mean10 ELECTRA small: 58.72 88.03 86.04 86.16 88.63 80.4 87.45 67.46
+issue73 failed ELECTRA small, generator 1: 51.0 85.2 - - - 75.0 - - 61.0 70.1
+google  more   ELECTRA small++: 57.0 91.2 88.0 87.5 89.0 81.3 88.4 66.7 75.8
+google  more   ELECTRA base++: 67.7 95.1 89.5 91.2 91.5 88.8 93.2 82.7 86.8
+google  more   ELECTRA large: 69.1 96.9 90.8 92.6 92.4 90.9 95.0 88.0 89.7
+nvidia  more5  ELECTRA base++: 87.02 92.72
+nvidia  wiki   ELECTRA base: 85.0 90.95
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,92 +104,22 @@ class PublishedModel:
   note: str
 
 
-def _row(
-  name: str, source: str, scores: str, note: str = BEST_RUNS
-) -> PublishedModel:
-  """Parses a row: scores in the order of GLUE and SQUAD, "-" for none.
-
-  The name begins with family and size. Two scores alone are SQUAD's.
-  """
-  family, size = name.lower().replace("+", "").replace(",", "").split()[:2]
+def _parse_row(row: str) -> PublishedModel:
+  """Parses a row of _PUBLISHED; names begin with family and size."""
+  source, note, model = row.split(maxsplit=2)
+  name, scores = model.split(": ")
+  family, size = re.findall("[a-z]+", name.lower())[:2]
   values = scores.split()
-  names = SQUAD if len(values) < 3 else (*GLUE, *SQUAD)
+  names = SQUAD if len(values) == 2 else (*GLUE, *SQUAD)
   by_task = {
     n: float(x) for n, x in zip(names, values, strict=False) if x != "-"
   }
-  return PublishedModel(name, source, family, size, by_task, note)
+  return PublishedModel(
+    name, SOURCES[source], family, size, by_task, NOTES[note]
+  )
 
 
-PUBLISHED = (
-  _row("BERT base", TABLE_3, "61.1 93.0 86.8 87.1 90.8 84.7 91.4 67.9"),
-  _row("BERT base HC", TABLE_3, "62.9 93.2 87.5 87.4 90.9 84.9 91.5 69.3"),
-  _row("BERT base SR", TABLE_3, "61.2 93.5 89.0 87.5 90.9 84.8 91.6 68.6"),
-  _row("BERT large", TABLE_3, "61.7 93.7 88.5 90.1 91.3 86.7 92.4 72.9"),
-  _row("BERT large HC", TABLE_3, "62.3 93.4 89.0 90.5 91.5 87.0 93.0 73.7"),
-  _row("BERT large SR", TABLE_3, "62.3 94.2 89.2 90.1 91.4 87.0 92.8 74.0"),
-  _row(
-    "ELECTRA small", TABLE_3, "56.8 88.3 87.4 86.8 88.3 78.9 87.9 68.5", COPIED
-  ),
-  _row("ELECTRA small HC", TABLE_3, "62.0 89.8 87.0 86.7 89.0 80.4 88.0 67.9"),
-  _row("ELECTRA small SR", TABLE_3, "61.1 90.1 89.5 87.0 89.4 80.8 88.8 68.6"),
-  _row("ELECTRA base", TABLE_3, "68.3 95.3 90.9 91.3 91.7 88.5 93.0 82.3"),
-  _row("ELECTRA base HC", TABLE_3, "70.9 95.6 91.2 91.3 92.0 88.7 93.6 83.8"),
-  _row("ELECTRA base SR", TABLE_3, "70.4 95.4 90.4 91.2 91.9 89.1 93.4 84.8"),
-  _row("ELECTRA small", TABLE_4, "75.8 83.9", COPIED_SQUAD),
-  _row("ELECTRA small HC", TABLE_4, "77.7 85.6", LENGTH_512),
-  _row("ELECTRA small SR", TABLE_4, "76.0 84.2", LENGTH_512),
-  _row("ELECTRA base", TABLE_4, "85.1 91.6"),
-  _row("ELECTRA base HC", TABLE_4, "85.7 92.1"),
-  _row("ELECTRA base SR", TABLE_4, "85.6 92.0"),
-  _row(
-    "ELECTRA small OWT",
-    GOOGLE,
-    "56.8 88.3 87.4 86.8 88.3 78.9 87.9 68.5",
-    "one pre-training on OpenWebText",
-  ),
-  _row(
-    "ELECTRA small",
-    COMMUNITY,
-    "58.72 88.03 86.04 86.16 88.63 80.4 87.45 67.46",
-    REPEATED,
-  ),
-  _row(
-    "ELECTRA small, generator 1",
-    "google-research/electra, issue 73",
-    "51.0 85.2 - - - 75.0 - - 61.0 70.1",
-    FAILED,
-  ),
-  _row(
-    "ELECTRA small++",
-    GOOGLE,
-    "57.0 91.2 88.0 87.5 89.0 81.3 88.4 66.7 75.8",
-    RELEASED,
-  ),
-  _row(
-    "ELECTRA base++",
-    GOOGLE,
-    "67.7 95.1 89.5 91.2 91.5 88.8 93.2 82.7 86.8",
-    RELEASED,
-  ),
-  _row(
-    "ELECTRA large",
-    GOOGLE,
-    "69.1 96.9 90.8 92.6 92.4 90.9 95.0 88.0 89.7",
-    RELEASED,
-  ),
-  _row(
-    "ELECTRA base++",
-    NVIDIA,
-    "87.02 92.72",
-    f"{RELEASED}; mean of 5 runs, standard deviation 0.17 and 0.14",
-  ),
-  _row(
-    "ELECTRA base",
-    NVIDIA,
-    "85.0 90.95",
-    "pre-trained on Wikipedia and BooksCorpus, as the paper's",
-  ),
-)
+PUBLISHED = tuple(map(_parse_row, _PUBLISHED.strip().splitlines()))
 
 
 def find_published(
@@ -200,12 +164,7 @@ class Summary:
 def summarize_scores(
   scores: Sequence[float], failures: Sequence[str]
 ) -> Summary:
-  """Summarizes the scores of the runs of a task.
-
-  Args:
-    scores: score of each run, in percent.
-    failures: why each run failed, or "".
-  """
+  """Summarizes runs: their scores in percent, and why each failed, or ""."""
   return Summary(
     runs=len(scores),
     failed=sum(map(bool, failures)),
@@ -226,13 +185,11 @@ def summarize_runs(runs: Sequence[Result]) -> dict[str, Summary]:
   }
 
 
-def average(
-  scores: Mapping[str, float], tasks: Sequence[str] = GLUE
-) -> float | None:
-  """Returns the mean over tasks, as in table 3; None if one is missing."""
-  if not all(name in scores for name in tasks):
+def average(scores: Mapping[str, float]) -> float | None:
+  """Returns the mean over GLUE, as in table 3; None if a task is missing."""
+  if not set(GLUE) <= scores.keys():
     return None
-  return statistics.fmean(scores[name] for name in tasks)
+  return statistics.fmean(scores[name] for name in GLUE)
 
 
 def median_run(runs: Sequence[Result]) -> Result:
@@ -244,19 +201,13 @@ def median_run(runs: Sequence[Result]) -> Result:
 
 def describe_run(result: Result) -> str:
   """Describes a run in one line."""
-  others = [
-    f"{split} {format_scores(values)}"
-    for split, values in result.scores.items()
-    if split != "dev"
-  ]
-  failed = f"FAILED: {result.failure}; " if result.failure else ""
-  speed = (
-    f"step {result.step:,}, {result.secs:,.0f} s,"
-    f" {result.rows_per_s:.1f} rows/s"
-  )
-  return failed + "; ".join(
-    [format_scores(result.scores["dev"]), *others, speed]
-  )
+  texts = [f"FAILED: {result.failure}"] if result.failure else []
+  texts.append(format_scores(result.scores["dev"]))
+  for split, scores in result.scores.items():
+    if split != "dev":
+      texts.append(f"{split} {format_scores(scores)}")
+  step, speed = f"step {result.step:,}", f"{result.rows_per_s:.1f} rows/s"
+  return "; ".join([*texts, f"{step}, {result.secs:,.0f} s, {speed}"])
 
 
 def format_scores(scores: Mapping[str, Any]) -> str:
@@ -281,7 +232,7 @@ def print_tables(
     for run in runs:
       if run.failure:
         console.print(f"! {name}, seed {run.seed}: {run.failure}")
-  _show_published(runs_by_task, console)
+  _print_published(runs_by_task, console)
   if compared:
     console.print(_comparisons_table(compared))
 
@@ -313,36 +264,27 @@ def _seeds_table(runs_by_task: Mapping[str, Sequence[Result]]) -> Table:
   return table
 
 
-def _show_published(
+def _print_published(
   runs_by_task: Mapping[str, Sequence[Result]], console: Console
 ) -> None:
   """Prints medians and published scores in the layout of tables 3 and 4."""
-  scores: dict[str, float] = {}
+  medians: dict[str, float] = {}
   for task, runs in runs_by_task.items():
-    for metric, s in summarize_runs(runs).items():
-      is_squad = task == config_checks.SQUAD
-      scores.setdefault(f"{task}_{metric}" if is_squad else task, s.median)
-  names = [n for n in (*GLUE, *SQUAD) if n in scores]
-  if not names:
+    summaries = summarize_runs(runs)
+    if task == config_checks.SQUAD:
+      medians |= {f"{task}_{name}": s.median for name, s in summaries.items()}
+    else:
+      medians[task] = next(iter(summaries.values())).median
+  columns = [name for name in (*GLUE, *SQUAD) if name in medians]
+  if not columns:
     return  # nothing is published on the user's own task
-  averaged = [AVERAGE] if set(GLUE) <= set(names) else []
-  table = _table(
-    "Medians, and published dev sets", ["model"], [*names, *averaged]
-  )
-  table.add_column("source")
-
-  def add_row(name: str, scores: Mapping[str, float], source: str) -> None:
-    mean = average(scores)
-    values = scores if mean is None else {**scores, AVERAGE: mean}
-    shown = (
-      f"{values[n]:.1f}" if n in values else "" for n in (*names, *averaged)
-    )
-    table.add_row(name, *shown, source)
-
-  counts = sorted({len(runs) for runs in runs_by_task.values()})
-  runs_of_each = " to ".join(map(str, (counts[0], counts[-1])[: len(counts)]))
+  if average(medians) is not None:
+    columns.append(AVERAGE)
+  counts = [len(runs) for runs in runs_by_task.values()]
+  low, high = min(counts), max(counts)
   star = " *" if any(map(_notes, runs_by_task.values())) else ""
-  add_row(f"these runs{star}", scores, f"median of {runs_of_each}")
+  source = f"median of {low}" if low == high else f"median of {low} to {high}"
+  rows = [(f"these runs{star}", medians, source)]
   first = next(iter(runs_by_task.values()))[0]
   family, width = first.provenance["family"], first.provenance["width"]
   # No small BERT is published, so ELECTRA of the same size is shown.
@@ -352,7 +294,14 @@ def _show_published(
   notes = list(dict.fromkeys(model.note for model in models))
   for model in models:
     source = f"{model.source} ({notes.index(model.note) + 1})"
-    add_row(model.name, model.scores, source)
+    rows.append((model.name, dict(model.scores), source))
+  table = _table("Medians, and published dev sets", ["model"], columns)
+  table.add_column("source")
+  for name, scores, source in rows:
+    if (mean := average(scores)) is not None:
+      scores[AVERAGE] = mean
+    shown = (f"{scores[n]:.1f}" if n in scores else "" for n in columns)
+    table.add_row(name, *shown, source)
   console.print(table)
   for mark, note in enumerate(notes, start=1):
     console.print(f"({mark}) {note}", soft_wrap=True)

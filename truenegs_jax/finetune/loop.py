@@ -68,10 +68,10 @@ class TrainedRun:
   Attributes:
     params: the selected parameters, on the devices.
     step: the step of `params`.
-    failure: why the run ended early with an error, or "".
+    failure: why the run failed, or "".
     evaluations: scores of the dev set during training, by step.
-    losses: the means of the first and of the last training record.
-    secs: duration of the training steps, in seconds.
+    losses: means of the first training record that is not NaN, and of the last.
+    secs: duration of the training steps.
     rows_per_s: training rows per second, with compilation.
   """
 
@@ -97,7 +97,6 @@ def make_setup(
   )
   attending = choose_attention.with_attention(model, implementation)
   is_joint = model.head == "joint"
-
   terms = functools.partial(
     task_losses.task_terms,
     kind="joint" if is_joint else data.task.kind,
@@ -162,9 +161,8 @@ def make_optimizer(
   factors = optim.layer_lr_factors(
     shapes, decay=options.decay(width), exponent=options.layer_exponent
   )
-  return optim.make_optimizer(
-    schedule, lr_factors=factors, **options.adam
-  ), schedule
+  tx = optim.make_optimizer(schedule, lr_factors=factors, **options.adam)
+  return tx, schedule
 
 
 def fine_tune(
@@ -179,7 +177,6 @@ def fine_tune(
   """Trains one run, to its last step or until patience runs out.
 
   Args:
-    setup: from `make_setup`.
     params: initial parameters, arrays of numpy.
     seed: seed of the order of rows and of dropout.
     folder: receives the rows of steps with gradients that are not finite.
@@ -225,7 +222,7 @@ def fine_tune(
     step=step,
     failure=failure,
     evaluations=progress.evaluations,
-    losses=(progress.losses[0], progress.losses[-1]),
+    losses=(progress.first_loss, progress.last_loss),
     secs=secs,
     rows_per_s=done * options.batch_size / secs,
   )
@@ -242,14 +239,17 @@ class _Progress:
   evaluations: dict[int, dict[str, float]] = dataclasses.field(
     default_factory=dict
   )
-  losses: list[float] = dataclasses.field(default_factory=lambda: [math.nan])
+  first_loss: float = math.nan  # of the first record that has a number
+  last_loss: float = math.nan
   best: tuple[float, int, Any] | None = None  # score, step, parameters
 
   def write_losses(self, done: int, recent: list[step_lib.Terms]) -> None:
     """Writes a record of training."""
     values = metrics.compute_ratios(metrics.merge_terms(jax.device_get(recent)))
     secs = self.clock.secs_per_step(done)
-    self.losses = [x for x in self.losses if x == x] + [values["loss"]]
+    self.last_loss = values["loss"]
+    if math.isnan(self.first_loss):
+      self.first_loss = self.last_loss
     self.write(
       {
         "step": done,
@@ -280,8 +280,7 @@ class _Progress:
     patience = self.setup.options.patience
     if not patience or self.best is None:
       return False
-    later = [step for step in self.evaluations if step > self.best[1]]
-    return len(later) >= patience
+    return sum(step > self.best[1] for step in self.evaluations) >= patience
 
   def select_params(self, done: int, params: Any) -> tuple[Any, int]:
     """Returns the last or the best parameters, by `keep`, and their step."""
@@ -310,7 +309,7 @@ def predict(
     encoded, batch_size=setup.options.batch_size, limit=setup.options.length
   ):
     check()
-    inputs = {name: batch[name] for name in ("tokens", "types", "documents")}
+    inputs = {name: batch[name] for name in batches.INPUTS}
     on_device = sharding.shard_batch(inputs, setup.mesh)
     output_B = jax.device_get(setup.predict_batch(params, on_device))
     for i, row in enumerate(batch["row"]):

@@ -8,10 +8,10 @@ import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
-
-import numpy as np
 
 from truenegs_jax.finetune import config_checks
 from truenegs_jax.runtime.errors import CheckpointError, InputError
@@ -19,6 +19,10 @@ from truenegs_jax.workdir import files
 
 RESULT, RESULTS, CONFIG = "result.json", files.RESULTS, files.CONFIG
 MODEL = "model"  # next to RESULT: the export for Hugging Face
+HEAD_HINT = (
+  " The default head was 'linear' before it became 'dense'. Use"
+  " --config.finetune.against=WORKDIR to compare runs of the two."
+)
 # Keys of `Result.provenance` that may differ between the tasks of a workdir.
 TASK_KEYS = {"labels", "data", "head"}
 JSON_KEYS = {"provenance": "made"}  # where they differ from the field's name
@@ -33,7 +37,7 @@ class Result:
     scores: for each split, value by metric, in percent.
     step, steps: the step of the scored parameters, and of a complete run.
     evaluations: scores of the dev set during training, by step.
-    losses: the means of the first and of the last training record.
+    losses: means of the first training record that is not NaN, and of the last.
     secs, rows_per_s: duration and speed of training, with compilation.
     answers: for each split, lists of "keys", "golds" and "answers".
     provenance: all that the scores depend on: config, fingerprints, sizes.
@@ -79,24 +83,29 @@ def without_nonfinite(value: Any) -> Any:
     return {name: without_nonfinite(x) for name, x in value.items()}
   if isinstance(value, list | tuple):
     return [without_nonfinite(x) for x in value]
-  return None if isinstance(value, float) and not np.isfinite(value) else value
+  return (
+    None if isinstance(value, float) and not math.isfinite(value) else value
+  )
+
+
+def fingerprint(chunks: Iterable[bytes]) -> str:
+  """Returns the CRC-32 of the concatenated chunks, 8 hex digits."""
+  crc = 0
+  for chunk in chunks:
+    crc = zlib.crc32(chunk, crc)
+  return f"{crc:08x}"
 
 
 def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
-  """Loads a finished run; None if there is none.
-
-  Raises:
-    CheckpointError: the file is damaged.
-  """
+  """Loads a finished run, or None; raises CheckpointError if it is damaged."""
   path = run_folder(workdir, task, seed) / RESULT
   if not path.exists():
     return None
   try:
     values = json.loads(path.read_text(encoding="utf-8"))
     for split in values["answers"].values():  # undoes `without_nonfinite`
-      split["answers"] = [
-        math.nan if x is None else x for x in split["answers"]
-      ]
+      answers = split["answers"]
+      split["answers"] = [math.nan if x is None else x for x in answers]
     result = Result(provenance=values.pop(JSON_KEYS["provenance"]), **values)
     scores, answers = result.scores["dev"], result.answers["dev"]["answers"]
     if not (scores and all(map(math.isfinite, scores.values())) and answers):
@@ -118,12 +127,15 @@ def missing_seeds(
   ]
 
 
-def load_all(workdir: pathlib.Path) -> dict[str, list[Result]]:
-  """Loads all finished runs of a workdir, by task.
+def count_missing(
+  workdir: pathlib.Path, tasks: Sequence[str], seeds: Sequence[int]
+) -> int:
+  """Returns the number of runs that are not finished."""
+  return sum(len(missing_seeds(workdir, task, seeds)) for task in tasks)
 
-  Raises:
-    CheckpointError: a file is damaged.
-  """
+
+def load_all(workdir: pathlib.Path) -> dict[str, list[Result]]:
+  """Loads all finished runs of a workdir, by task; errors as in `load`."""
   by_task: dict[str, list[Result]] = {}
   for path in sorted(workdir.glob(f"*/seed-*/{RESULT}")):
     seed = path.parent.name.removeprefix("seed-")
@@ -151,15 +163,10 @@ def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
       if change.key not in config_checks.FREE_TO_CHANGE
     ]
     if changes:
-      hint = ""
-      if any(change.key == "finetune.head" for change in changes):
-        hint = (
-          " The default head was 'linear' before it became 'dense';"
-          " --config.finetune.against=WORKDIR compares runs of the two."
-        )
+      has_other_head = any(x.key == "finetune.head" for x in changes)
       raise CheckpointError(
         f"'{workdir}' has runs of {name} with another config."
-        f" {_describe_changes(changes)}{hint}"
+        f" {_describe_changes(changes)}{HEAD_HINT if has_other_head else ''}"
       )
 
 
@@ -175,13 +182,12 @@ def check_provenance(
 
   Args:
     runs_by_task: finished runs, as from `load_all`.
-    task: name of the task to run.
-    provenance: `Result.provenance` of its runs.
+    task, provenance: of the runs to start, as in `Result`.
 
   Raises:
     CheckpointError: lists the differences.
   """
-  for run in (run for runs in runs_by_task.values() for run in runs):
+  for run in chain.from_iterable(runs_by_task.values()):
     keys = provenance.keys() - {CONFIG}
     if run.task != task:
       keys -= TASK_KEYS
@@ -207,12 +213,7 @@ def _describe_changes(changes: Sequence[files.Change]) -> str:
 
 
 def load_other_workdir(workdir: pathlib.Path) -> dict[str, list[Result]]:
-  """Loads the runs of `finetune.against`, by task.
-
-  Raises:
-    InputError: there are none.
-    CheckpointError: a file is damaged.
-  """
+  """Does `load_all` for `finetune.against`; InputError if there are none."""
   if runs := load_all(workdir.expanduser()):
     return runs
   raise InputError(
@@ -223,10 +224,9 @@ def load_other_workdir(workdir: pathlib.Path) -> dict[str, list[Result]]:
 
 def has_same_sources(workdir: pathlib.Path, config: Mapping[str, Any]) -> bool:
   """Whether weights and data have the same names as in the finished runs."""
-  return not any(
-    change.key in config_checks.SOURCE_KEYS
-    for runs in load_all(workdir).values()
-    for change in files.find_changes(
-      runs[-1].provenance.get(CONFIG, {}), config
-    )
-  )
+  for runs in load_all(workdir).values():
+    saved = runs[-1].provenance.get(CONFIG, {})
+    changes = files.find_changes(saved, config)
+    if any(change.key in config_checks.SOURCE_KEYS for change in changes):
+      return False
+  return True

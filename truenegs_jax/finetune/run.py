@@ -8,6 +8,7 @@ Finished runs are kept: the same command continues with the missing ones.
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import pathlib
 import signal
@@ -48,7 +49,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """Trains the missing runs and prints all; returns the exit code.
 
   Raises:
-    TrueNegsError: has the exit code that belongs to it.
+    TrueNegsError: its class has the exit code.
   """
   if distributed.process_count() > 1:
     raise InputError(
@@ -70,24 +71,18 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         if signals.received:
           raise _Stopped
 
-      export = c.finetune.export == "all"
       context = seed_runs.RunContext(
-        workdir, console, stop_after_signal, export
+        workdir, console, stop_after_signal, export=c.finetune.export == "all"
       )
       with contextlib.suppress(_Stopped):
         _train_missing(c, options, config, context, seeds)
-    by_task = {
-      name: [run for run in runs if run.seed in seeds]
-      for name, runs in results.load_all(workdir).items()
-    }
-    finished = {
-      name: by_task[name] for name in options.tasks if by_task.get(name)
-    }
+    by_task, finished = results.load_all(workdir), {}
+    for name in options.tasks:
+      if runs := [run for run in by_task.get(name, []) if run.seed in seeds]:
+        finished[name] = runs
     if finished:
       _report_results(config, context, finished, others)
-  num_missing = sum(
-    len(results.missing_seeds(workdir, name, seeds)) for name in options.tasks
-  )
+  num_missing = results.count_missing(workdir, options.tasks, seeds)
   if not num_missing:
     return 0
   context.report(
@@ -108,16 +103,14 @@ def _train_missing(
 
   If no run is missing, weights and data may be gone.
   """
-  missing = [
-    results.missing_seeds(context.workdir, x, seeds) for x in options.tasks
-  ]
   try:
     initial = initial_weights.open_weights(c, report=context.report)
     plans = seed_runs.plan_runs(
       context, initial, options, seeds=seeds, config=config
     )
   except (InputError, DataError) as e:
-    if any(missing) or not results.has_same_sources(context.workdir, config):
+    has_all = not results.count_missing(context.workdir, options.tasks, seeds)
+    if not (has_all and results.has_same_sources(context.workdir, config)):
       raise
     context.report(
       "All runs are finished. Not checked whether weights or data changed:"
@@ -137,11 +130,9 @@ def _report_results(
   """Prints the tables; writes results.json and GLUE's submissions."""
   compared, remarks = bootstrap.compare_results(finished, others)
   leaderboard.print_tables(finished, compared, context.console)
-  missing_outputs = _describe_missing_outputs(
-    config["finetune"], context, finished
-  )
-  for line in (*remarks, *missing_outputs):
-    context.report(line)
+  remarks += _describe_missing_outputs(config["finetune"], context, finished)
+  for remark in remarks:
+    context.report(remark)
   _save_results(config, context.workdir, compared)
   if paths := _write_submissions(context.workdir, finished):
     context.report(
@@ -153,9 +144,9 @@ def _report_results(
 def _describe_missing_outputs(
   section: Mapping[str, Any], context: seed_runs.RunContext, finished: Runs
 ) -> list[str]:
-  """Lists requested outputs that earlier runs did not write."""
+  """Describes requested outputs that earlier runs did not write."""
   lines = []
-  for run in (run for runs in finished.values() for run in runs):
+  for run in itertools.chain.from_iterable(finished.values()):
     missing = []
     if section["predict_test"] and "test" not in run.answers:
       missing.append("answers to the test set")
@@ -177,23 +168,19 @@ def _save_results(
   compared: Mapping[str, Sequence[bootstrap.Comparison]],
 ) -> None:
   """Writes results.json with all finished runs, of any task and seed."""
-  runs_by_task, section = results.load_all(workdir), config["finetune"]
+  section, tasks, seeds = config["finetune"], {}, set[int]()
+  for name, runs in results.load_all(workdir).items():
+    seeds |= {run.seed for run in runs}
+    summaries = leaderboard.summarize_runs(runs)
+    tasks[name] = {
+      "summary": {m: dataclasses.asdict(s) for m, s in summaries.items()},
+      "runs": [run.to_json() for run in runs],
+    }
   value = {
     "command": rerun_command(),
     "config": config,
-    "seeds": sorted(
-      {run.seed for runs in runs_by_task.values() for run in runs}
-    ),
-    "tasks": {
-      name: {
-        "summary": {
-          metric: dataclasses.asdict(summary)
-          for metric, summary in leaderboard.summarize_runs(runs).items()
-        },
-        "runs": [run.to_json() for run in runs],
-      }
-      for name, runs in runs_by_task.items()
-    },
+    "seeds": sorted(seeds),
+    "tasks": tasks,
     "compared": {
       "against": section["against"],
       "seeds": list(range(config["seed"], config["seed"] + section["seeds"])),
@@ -213,13 +200,12 @@ def _write_submissions(
   """Writes GLUE's files of the test sets, from each task's median run."""
   paths, folder = [], workdir / SUBMISSION
   for name in glue.TASKS.keys() & finished.keys():
-    run = leaderboard.median_run(finished[name])
-    for split in (s for s in run.answers if s.startswith("test")):
-      with disk_errors(folder):
-        folder.mkdir(exist_ok=True)
-      saved = run.answers[split]
-      path = glue.write_submission(
-        folder, glue.TASKS[name], split, saved["keys"], saved["answers"]
-      )
-      paths.append(path)
+    for split, x in leaderboard.median_run(finished[name]).answers.items():
+      if split.startswith("test"):
+        with disk_errors(folder):
+          folder.mkdir(exist_ok=True)
+        path = glue.write_submission(
+          folder, glue.TASKS[name], split, x["keys"], x["answers"]
+        )
+        paths.append(path)
   return sorted(paths)

@@ -6,12 +6,10 @@ data.dev.score(data.dev.decode_answers(outputs))["accuracy"]
 
 import collections
 import dataclasses
-import functools
 import os
 import pathlib
 import shlex
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from numpy.typing import ArrayLike
 from truenegs_jax.data.corpus.files import COMPRESSIONS, find_existing
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.finetune.config_checks import OWN, SQUAD, FinetuneOptions
+from truenegs_jax.finetune.results import fingerprint
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks import (
   batches,
@@ -33,7 +32,7 @@ from truenegs_jax.tasks import (
 from truenegs_jax.tasks.task import CLASSES, SCORE, EncodedRows, Example, Task
 
 CONSTANT = 0.01  # share of the gold scores' range; a smaller range is constant
-Rows = tuple[Task, dict[str, list[Any]], list[str]]  # with notes
+Rows = tuple[Task, dict[str, list[Any]], list[str]]  # examples by split; notes
 USUAL_LENGTH = dict.fromkeys(glue.TASKS, 128) | {SQUAD: 512}
 SPLITS = {name: tuple(task.split_sizes) for name, task in glue.TASKS.items()}
 SPLITS |= {SQUAD: tuple(squad.TASK.split_sizes), OWN: ("train", "dev", "test")}
@@ -66,11 +65,8 @@ class EvalSplit:
 
   def to_json(self, answers_Q: Sequence[Any]) -> dict[str, Any]:
     """Returns answers with their keys and golds, in JSON's types."""
-    return {
-      "keys": list(self.keys),
-      "golds": list(self.golds),
-      "answers": list(answers_Q),
-    }
+    golds, answers = list(self.golds), list(answers_Q)
+    return {"keys": list(self.keys), "golds": golds, "answers": answers}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,12 +90,13 @@ class TaskData:
     return self.splits["dev"]
 
   def fingerprints(self) -> dict[str, str]:
-    """Returns a CRC-32 of the training rows and of each split, by name."""
+    """Returns fingerprints of the training rows and of each split, by name."""
     train = [*self.train.tokens, *self.train.targets.values()]
-    by_split = {"train": _crc(x.tobytes() for x in train)}
+    by_split = {"train": fingerprint(x.tobytes() for x in train)}
     for name, split in self.splits.items():
       rows = [x.tobytes() for x in split.encoded.tokens]
-      by_split[name] = _crc([*rows, repr((split.keys, split.golds)).encode()])
+      answers = repr((split.keys, split.golds)).encode()
+      by_split[name] = fingerprint([*rows, answers])
     return by_split
 
   @property
@@ -229,9 +226,9 @@ def _read_glue(
     file = files.get(split, "")
     if split.startswith("test") and not options.predict_test:
       continue
-    if split == "dev_mismatched" and not file:  # optional
-      if glue.is_missing(task, split, options.data):
-        continue
+    is_optional = split == "dev_mismatched" and not file
+    if is_optional and glue.is_missing(task, split, options.data):
+      continue
     examples[split], num_skipped = glue.read_split(
       task, split, options.data, file=file
     )
@@ -316,7 +313,6 @@ def _encode_examples(
   rows: Mapping[str, Sequence[Example]],
   tokenizer: Tokenizer,
 ) -> tuple[EncodedRows, dict[str, EvalSplit]]:
-  """Encodes the training rows and the other splits."""
   train = batches.encode(
     rows["train"], task, tokenizer, length=length, both_orders=task.both_orders
   )
@@ -360,7 +356,6 @@ def _encode_questions(
   questions: Mapping[str, list[squad.Question]],
   tokenizer: Tokenizer,
 ) -> tuple[EncodedRows, dict[str, EvalSplit]]:
-  """Makes the training windows and the dev set."""
   train, dev = (
     squad_windows.make_windows(
       questions[split],
@@ -406,8 +401,3 @@ def find_failure(gold_N: ArrayLike, predicted_N: ArrayLike) -> str:
   if len(set(predicted_N.tolist())) == 1 < len(set(gold_N.tolist())):
     return f"all {len(predicted_N)} predictions are {predicted_N[0].item()!r}"
   return ""
-
-
-def _crc(chunks: Iterable[bytes]) -> str:
-  """Returns the CRC-32 of the concatenated chunks, 8 hex digits."""
-  return f"{functools.reduce(lambda crc, x: zlib.crc32(x, crc), chunks, 0):08x}"

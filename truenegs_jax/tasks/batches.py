@@ -25,6 +25,7 @@ from truenegs_jax.tasks.task import SCORE, EncodedRows, Example, Task
 
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # row lengths
 MIN_WINDOWS = 4  # per epoch; with fewer, the same rows meet in every epoch
+INPUTS = ("tokens", "types", "documents")  # of the network
 CHUNK_TEXTS = 10_000  # texts tokenized at once; bounds the memory
 
 
@@ -224,8 +225,7 @@ def _make_batch(
     )
   length = min(limit, next((x for x in BUCKETS if x >= longest), limit))
   row_B = np.pad(row_B, (0, batch_size - len(row_B)), constant_values=-1)
-  names = ("tokens", "types", "documents")
-  batch = {name: np.zeros((batch_size, length), np.int32) for name in names}
+  batch = {name: np.zeros((batch_size, length), np.int32) for name in INPUTS}
   for b, i in enumerate(row_B[row_B >= 0]):
     n = len(encoded.tokens[i])
     batch["tokens"][b, :n] = encoded.tokens[i]
