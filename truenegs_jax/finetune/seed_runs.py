@@ -41,11 +41,7 @@ UNFINISHED = {
 
 @dataclasses.dataclass(frozen=True)
 class TaskPlan:
-  """A task and the seeds that have no finished run.
-
-  Attributes:
-    provenance: `Result.provenance` of the runs.
-  """
+  """A task, the provenance of its runs, and the seeds of unfinished runs."""
 
   setup: loop.TrainingSetup
   provenance: Mapping[str, Any]
@@ -57,7 +53,6 @@ class RunContext:
   """Values that all trials of a workdir share.
 
   Attributes:
-    console: receives progress and scores.
     check: called before every batch; an exception from it ends all runs.
     export: whether the model of each run is exported for Hugging Face.
   """
@@ -114,29 +109,24 @@ def train_missing(
   Raises:
     DiskError: a file could not be written; finished runs are kept.
   """
-  runs = [(plan, seed) for plan in plans for seed in plan.seeds]
-  sizes = [_relative_size(plan.setup) for plan, _ in runs]
-  secs, described = 0.0, None
-  for number, (plan, seed) in enumerate(runs):
-    if plan is not described:
-      _describe_task(context, plan.setup)
-      described = plan
+  runs = [(plan.setup, plan, seed) for plan in plans for seed in plan.seeds]
+  # The time of a run is proportional to its mean row length and its steps.
+  sizes = [x.data.train.lengths_N.mean() * x.steps for x, _, _ in runs]
+  start, described = time.monotonic(), None
+  for number, (setup, plan, seed) in enumerate(runs):
+    if setup is not described:
+      _describe_task(context, setup)
+      described = setup
     eta = ""
-    if number:  # estimated from the sizes of the runs
+    if number:
+      secs = time.monotonic() - start
       left = round(secs * sum(sizes[number:]) / sum(sizes[:number]))
       eta = f", about {datetime.timedelta(seconds=left)} left for all"
     context.report(
-      f"{plan.setup.data.task.title}, seed {seed}: run {number + 1} of"
+      f"{setup.data.task.title}, seed {seed}: run {number + 1} of"
       f" {len(runs)}{eta}"
     )
-    start = time.monotonic()
     _train_run(context, initial, plan, seed)
-    secs += time.monotonic() - start
-
-
-def _relative_size(setup: loop.TrainingSetup) -> float:
-  """Returns the mean row length times the steps of a run."""
-  return float(setup.data.train.lengths_N.mean()) * setup.steps
 
 
 def _describe_task(context: RunContext, setup: loop.TrainingSetup) -> None:
@@ -208,12 +198,7 @@ def _train_run(
 
 
 def _clear_folder(folder: pathlib.Path) -> None:
-  """Removes what an unfinished run left in the folder, and creates it.
-
-  Raises:
-    InputError: the folder has other files.
-    DiskError: the folder cannot be written to.
-  """
+  """Removes what an unfinished run left in the folder, and creates it."""
   names = {x.name for x in folder.iterdir()} if folder.exists() else set()
   if unknown := sorted(names - UNFINISHED):
     raise InputError(
@@ -230,13 +215,11 @@ def _selection_notes(
 ) -> list[str]:
   """Returns a note if parameters were selected by their dev score."""
   if setup.options.keep == "best":
-    return [
-      f"the best of {len(trained.evaluations)} evaluations on this dev set"
-    ]
+    count = len(trained.evaluations)
+    return [f"the best of {count} evaluations on this dev set"]
   if trained.step < setup.steps and not trained.failure:
-    return [
-      f"ended at step {trained.step:,} of {setup.steps:,} by this dev set"
-    ]
+    step = f"step {trained.step:,} of {setup.steps:,}"
+    return [f"ended at {step} by this dev set"]
   return []
 
 

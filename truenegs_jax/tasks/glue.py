@@ -84,20 +84,20 @@ _TASKS = (
 )
 TASKS = {task.name: task for task in _TASKS}
 
+PAIR = ("sentence1", "sentence2")
 # Columns of the texts and of the label in the official files.
 COLUMNS = {
   "cola": (("sentence",), "label"),
   "sst2": (("sentence",), "label"),
   "mrpc": (("#1 String", "#2 String"), "Quality"),
-  "stsb": (("sentence1", "sentence2"), "score"),
+  "stsb": (PAIR, "score"),
   "qqp": (("question1", "question2"), "is_duplicate"),
-  "mnli": (("sentence1", "sentence2"), "gold_label"),
+  "mnli": (PAIR, "gold_label"),
   "qnli": (("question", "sentence"), "label"),
-  "rte": (("sentence1", "sentence2"), "label"),
+  "rte": (PAIR, "label"),
 }
-# On the hub, where it differs; the label is always in "label".
-HUB_TEXTS = {"mrpc": ("sentence1", "sentence2")}
-HUB_TEXTS["mnli"] = ("premise", "hypothesis")
+# Columns of the texts on the hub, where they differ; the label is in "label".
+HUB_TEXTS = {"mrpc": PAIR, "mnli": ("premise", "hypothesis")}
 HUB_NAMES_0 = ("unacceptable", "negative", "not_equivalent", "not_duplicate")
 HUB_NAMES_1 = ("acceptable", "positive", "equivalent", "duplicate")
 HUB_LABELS = dict.fromkeys(HUB_NAMES_0, "0") | dict.fromkeys(HUB_NAMES_1, "1")
@@ -178,7 +178,7 @@ def read_split(
 
 
 def is_missing(task: Task, split: str, where: str) -> bool:
-  """Whether a folder lacks the official file of a split; False for hf:NAME."""
+  """Whether a folder has no official file of a split; False for hf:NAME."""
   if where.startswith(HUB):
     return False
   path = _official_path(task, split, where)
@@ -186,11 +186,7 @@ def is_missing(task: Task, split: str, where: str) -> bool:
 
 
 def _add_index(key: str, location: str, indices: set[int]) -> int:
-  """Converts GLUE's index of a test row, and adds it to `indices`.
-
-  Raises:
-    DataError: the index is not a number, or it is repeated.
-  """
+  """Converts GLUE's index of a test row, and adds it to `indices`."""
   number = int(key) if key.isdecimal() else None
   if number is None or number in indices:
     raise DataError(
@@ -293,7 +289,7 @@ def _format_answer(answer: str | float, task: Task) -> str:
     return str(answer)
   if not np.isfinite(answer):
     raise DataError(
-      f"{task.title}: the model predicted a score of {answer}. Fine-tune with"
+      f"{task.title}: the model predicted a score of {answer}. Use"
       " another seed or a lower learning rate."
     )
   offset, scale = task.scale

@@ -114,9 +114,8 @@ def normalize_answer(text: str) -> str:
   Lower-cases it, then removes ASCII punctuation, then the words a, an, the,
   then repeated spaces (evaluation script of Rajpurkar et al. 2016).
   """
-  return " ".join(
-    ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split()
-  )
+  text = text.lower().translate(PUNCTUATION)
+  return " ".join(ARTICLES.sub(" ", text).split())
 
 
 def exact_match(prediction: str, gold: str) -> float:
@@ -150,34 +149,25 @@ def question_scores(
   Raises:
     DataError: there are no questions, or one has no gold answer.
   """
-  if not golds or not all(golds.values()):
-    unanswered = next((key for key, texts in golds.items() if not texts), None)
-    raise DataError(
-      f"Question {unanswered!r} has no gold answer. Score a split with answers,"
-      " such as train or dev of SQuAD v1.1."
-      if golds
-      else "There are no questions to score. Name another file or split."
-    )
-  return {
-    name: np.array(
-      [
-        max(score(predictions[key], gold) for gold in texts)
-        if key in predictions
-        else 0.0
-        for key, texts in golds.items()
-      ]
-    )
-    for name, score in (("em", exact_match), ("f1", token_f1))
-  }
+  if not golds:
+    raise DataError("There are no questions to score. Choose another file.")
+  em_N, f1_N = np.zeros((2, len(golds)))
+  for i, (key, texts) in enumerate(golds.items()):
+    if not texts:
+      raise DataError(
+        f"Question {key!r} has no gold answer. Choose a split with answers,"
+        " such as train or dev of SQuAD v1.1."
+      )
+    if key in predictions:
+      em_N[i] = max(exact_match(predictions[key], text) for text in texts)
+      f1_N[i] = max(token_f1(predictions[key], text) for text in texts)
+  return {"em": em_N, "f1": f1_N}
 
 
 def squad_scores(
   predictions: Mapping[str, str], golds: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
-  """Returns the means over questions of "em" (exact match) and "f1".
-
-  Arguments and errors are those of `question_scores`.
-  """
+  """Returns the means of `question_scores`: "em" (exact match) and "f1"."""
   scores = question_scores(predictions, golds)
   return {name: float(score_N.mean()) for name, score_N in scores.items()}
 

@@ -120,7 +120,7 @@ def _load_json(where: str) -> Any:
 
 
 def _hub_records(where: str, split: str) -> Iterator[tuple[str, str, Any]]:
-  """Does `_json_records` for a data set with columns as rajpurkar/squad."""
+  """Does `_json_records` for a data set with the columns of rajpurkar/squad."""
   for location, row in read_dataset(where, split=split):
     columns = _get(row, "answers", dict, location)
     texts = _get(columns, "text", list, location)
@@ -175,7 +175,7 @@ def _find_answer(context: str, answer: str, start: int, location: str) -> int:
   if not starts:
     text = context[max(0, start) :][: len(answer)]
     raise DataError(
-      f"{location}: the answer {answer!r} does not occur in the context; its"
+      f"{location}: the answer {answer!r} does not occur in the context. Its"
       f" answer_start, {start}, points at {text!r}. Fix or remove the record."
     )
   return min(starts, key=lambda i: abs(i - start))

@@ -15,8 +15,8 @@ Source: google-research/bert `run_squad.py`; google-research/electra
 import dataclasses
 import functools
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from unicodedata import category
 
 import numpy as np
 from tokenizers import normalizers
@@ -124,14 +124,12 @@ def make_windows(
       masks.append(mask)
       rows.append((number, start, len(prefix)))
   question_N, first_N, offset_N = np.array(rows, np.int32).T
-  is_cut_Q = np.array(
-    [len(ids) > question_length for ids in question_ids], bool
-  )
+  num_cut = sum(len(question_ids[i]) > question_length for i in question_N)
   windows = Windows(
     questions,
     contexts,
     tokenizer,
-    EncodedRows(tokens, types, {}, int(is_cut_Q[question_N].sum())),
+    EncodedRows(tokens, types, {}, num_cut),
     question_N,
     first_N,
     offset_N,
@@ -280,26 +278,28 @@ def _candidates(
   num_best: int,
   max_answer: int,
 ) -> np.ndarray:
-  """Returns first and last piece in the context, and score: f64 [3, C]."""
+  """Returns first piece, last piece and score of C answers, f64 [3, C].
+
+  The pieces are indices in the context.
+  """
   size = len(windows.encoded.tokens[number])
   if len(scores) == 2:
     start_n, end_n = (x[:size].astype(np.float64) for x in scores)
     starts_S, ends_E = _top(start_n, num_best), _top(end_n, num_best)
-    ends_SxE = np.broadcast_to(ends_E, (len(starts_S), len(ends_E)))
-    scores_SxE = start_n[starts_S, None] + end_n[ends_E][None]
+    ends_SxE = ends_E[None]
+    scores_SxE = start_n[starts_S, None] + end_n[ends_E]
   else:
     starts_S, ends_SxE, scores_SxE = scores
-  offset, mask = windows.offset_N[number], windows.is_max_context[number]
-  starts_S, ends_SxE = starts_S - offset, ends_SxE - offset
-  is_start_S = (starts_S >= 0) & (starts_S < len(mask))
-  is_start_S[is_start_S] = mask[starts_S[is_start_S]]
-  starts_SxE = np.broadcast_to(starts_S[:, None], ends_SxE.shape)
-  is_valid_SxE = is_start_S[:, None] & (ends_SxE < len(mask))
-  is_valid_SxE &= ends_SxE >= starts_SxE
-  is_valid_SxE &= ends_SxE < starts_SxE + max_answer
-  first = windows.first_N[number]
-  spans = (starts_SxE + first, ends_SxE + first, scores_SxE)
-  return np.stack([x[is_valid_SxE] for x in spans]).astype(np.float64)
+  spans = np.broadcast_arrays(starts_S[:, None], ends_SxE, scores_SxE)
+  spans_3xC = np.stack(spans, dtype=np.float64).reshape(3, -1)
+  spans_3xC[:2] -= windows.offset_N[number]
+  mask = windows.is_max_context[number]
+  first_C, last_C, _ = spans_3xC
+  fits_C = (0 <= first_C) & (first_C <= last_C) & (last_C < len(mask))
+  spans_3xC = spans_3xC[:, fits_C & (last_C < first_C + max_answer)]
+  spans_3xC = spans_3xC[:, mask[spans_3xC[0].astype(int)]]
+  spans_3xC[:2] += windows.first_N[number]
+  return spans_3xC
 
 
 def _top(scores_n: np.ndarray, count: int) -> np.ndarray:
@@ -314,8 +314,8 @@ class SpanTexts:
     self._normalizer = normalizers.BertNormalizer(
       lowercase=tokenizer.lowercase, strip_accents=tokenizer.strip_accents
     )
-    self._align = functools.cache(self.align)
-    self._normalized = functools.cache(self._normalize)
+    self._align = functools.cache(self._align_pieces)
+    self._normalize = functools.cache(self._normalize_character)
 
   def extract(self, context: Context, first: int, last: int) -> str:
     """Returns the original text of the pieces `first` to `last`."""
@@ -323,14 +323,14 @@ class SpanTexts:
     _, end = self._characters(context, last)
     return context.text[start:end]
 
-  def align(self, word: str, *ids: int) -> list[tuple[int, int]]:
+  def _align_pieces(self, word: str, *ids: int) -> list[tuple[int, int]]:
     """Returns start and end of each piece in its word.
 
     The pieces spell the normalized word (lower case, without accents). If they
     do not, as for [UNK], each piece covers the whole word.
     """
     pieces = [self._vocab[i].removeprefix("##") for i in ids]
-    normalized = [self._normalized(c) for c in word]
+    normalized = [self._normalize(c) for c in word]
     if "".join(normalized) != "".join(pieces):
       return [(0, len(word))] * len(ids)
     # Index in `word` of each normalized character.
@@ -338,8 +338,8 @@ class SpanTexts:
     spans, done = [], 0
     for piece in pieces:
       start, end = source_C[done], source_C[done + len(piece) - 1] + 1
-      # Stripped accents belong to the letter before them.
-      while normalized[end : end + 1] == [""] and _is_accent(word[end]):
+      # Stripped accents (category Mn) belong to the letter before them.
+      while normalized[end : end + 1] == [""] and category(word[end]) == "Mn":
         end += 1
       spans.append((start, end))
       done += len(piece)
@@ -354,10 +354,6 @@ class SpanTexts:
     a, b = self._align(context.text[start:end], *ids)[piece - first]
     return start + a, start + b
 
-  def _normalize(self, character: str) -> str:
+  def _normalize_character(self, character: str) -> str:
     text = self._normalizer.normalize_str(drop_surrogates(character))
     return "".join(text.split())
-
-
-def _is_accent(character: str) -> bool:
-  return unicodedata.category(character) == "Mn"
