@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
+from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.finetune import initial_weights, loop, results, task_data
 from truenegs_jax.finetune import run as run_lib
 from truenegs_jax.finetune.config_checks import FinetuneOptions
@@ -35,8 +36,7 @@ GOOD, BAD = WORDS[:10], WORDS[10:20]
 def vocab(tmp_path_factory):
   """Writes a vocabulary of invented words."""
   path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
-  specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-  path.write_text("\n".join([*specials, *WORDS]) + "\n")
+  path.write_text("\n".join([*SPECIALS, *WORDS]) + "\n")
   return path
 
 
@@ -134,10 +134,10 @@ def test_finished_runs_are_kept_and_seeds_added(vocab, files, tmp_path):
   both, one = tmp_path / "both", tmp_path / "one"
   run(own_config(vocab, files, seeds=2), both)
   run(own_config(vocab, files), one)
-  before = (one / "own" / "seed-0" / "result.json").stat().st_mtime_ns
+  path = one / "own" / "seed-0" / "result.json"
+  before = path.stat().st_mtime_ns
   run(own_config(vocab, files, seeds=2), one)
-  after = (one / "own" / "seed-0" / "result.json").stat().st_mtime_ns
-  assert before == after
+  assert path.stat().st_mtime_ns == before
   assert load_without_times(one, 1) == load_without_times(both, 1)
   assert load_without_times(one, 0) != load_without_times(one, 1)
 
@@ -238,9 +238,8 @@ def test_nonfinite_gradients_fail_only_their_run(
   broken, other = (results.load(tmp_path, "own", seed) for seed in (0, 1))
   assert "not finite" in broken.failure
   assert "not finite" not in other.failure and other.step == 13
-  assert (
-    read_results(tmp_path)["tasks"]["own"]["summary"]["accuracy"]["failed"] >= 1
-  )
+  summary = read_results(tmp_path)["tasks"]["own"]["summary"]
+  assert summary["accuracy"]["failed"] >= 1
 
 
 @pytest.mark.slow
@@ -248,13 +247,10 @@ def test_keep_best_selects_the_best_evaluation(vocab, files, tmp_path):
   c = own_config(vocab, files, epochs=4.0, keep="best", evals_per_epoch=2)
   run(c, tmp_path)
   result = results.load(tmp_path, "own", 0)
-  best = max(x["accuracy"] for x in result.evaluations.values())
-  assert len(result.evaluations) == 8
-  assert result.scores["dev"]["accuracy"] == best
-  first = next(
-    step for step, x in result.evaluations.items() if x["accuracy"] == best
-  )
-  assert result.step == int(first)
+  accuracy = {int(n): x["accuracy"] for n, x in result.evaluations.items()}
+  assert len(accuracy) == 8
+  assert result.scores["dev"]["accuracy"] == max(accuracy.values())
+  assert result.step == max(accuracy, key=accuracy.get)  # the first of them
 
 
 def test_rejects_another_test_set(vocab, files, tmp_path):
@@ -337,20 +333,20 @@ def test_rejects_damaged_results(learned, tmp_path, content):
   if content is None:
     path = workdir / "own" / "seed-0" / "result.json"
     content = json.dumps({**json.loads(path.read_text()), "scores": {}})
-  (tmp_path / "own" / "seed-0").mkdir(parents=True)
-  (tmp_path / "own" / "seed-0" / "result.json").write_text(content)
-  with pytest.raises(
-    CheckpointError, match="own/seed-0' and run the same command"
-  ):
+  path = tmp_path / "own" / "seed-0" / "result.json"
+  path.parent.mkdir(parents=True)
+  path.write_text(content)
+  with pytest.raises(CheckpointError, match="own/seed-0' and run the same"):
     run(c, tmp_path)
 
 
 def test_rejects_folders_with_other_files(vocab, files, tmp_path):
-  (tmp_path / "own" / "seed-0").mkdir(parents=True)
-  (tmp_path / "own" / "seed-0" / "thesis.tex").touch()
+  path = tmp_path / "own" / "seed-0" / "thesis.tex"
+  path.parent.mkdir(parents=True)
+  path.touch()
   with pytest.raises(InputError, match="thesis.tex"):
     run(own_config(vocab, files), tmp_path)
-  assert (tmp_path / "own" / "seed-0" / "thesis.tex").exists()
+  assert path.exists()
 
 
 @pytest.mark.slow
@@ -485,16 +481,14 @@ def test_trains_and_scores_every_task_of_glue(task, vocab, real_data, tmp_path):
 def test_scores_of_perfect_and_constant_answers(task, vocab, real_data):
   c = glue_config(task, vocab, real_data, rows=8)
   tokenizer = initial_weights.open_weights(c, report=print).tokenizer
-  dev = task_data.read_task_data(
-    FinetuneOptions.from_config(c), task, tokenizer
-  ).dev
-  main_metric = glue.TASKS[task].metrics[0]
-  assert dev.score(list(dev.golds)) == pytest.approx(
-    dict.fromkeys(glue.TASKS[task].metrics, 100)
-  )
-  constant = dev.score([dev.golds[0]] * len(dev.golds))[main_metric]
+  options = FinetuneOptions.from_config(c)
+  dev = task_data.read_task_data(options, task, tokenizer).dev
+  metrics = glue.TASKS[task].metrics
+  perfect = dev.score(list(dev.golds))
+  assert perfect == pytest.approx(dict.fromkeys(metrics, 100))
+  constant = dev.score([dev.golds[0]] * len(dev.golds))[metrics[0]]
   share = 100 * np.mean([gold == dev.golds[0] for gold in dev.golds])
-  expected = share if main_metric == "accuracy" else 0
+  expected = share if metrics[0] == "accuracy" else 0
   assert constant == pytest.approx(expected)
   assert dev.find_failure([dev.golds[0]] * len(dev.golds))
   assert not dev.find_failure(list(dev.golds))

@@ -8,7 +8,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from truenegs_jax.data.tokens.tokenizer import make_tokenizer
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks import batches
 from truenegs_jax.tasks.batches import encode, truncated_sizes
@@ -17,9 +17,7 @@ from truenegs_jax.tasks.task import EncodedRows, Example
 
 B, LIMIT, SEED = 8, 100, 3
 WORDS = ["the", "swan", "is", "##s", "mute", "white", *"abcdefghi", ",", "."]
-TOKENIZER = make_tokenizer(
-  ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS], lowercase=True
-)
+TOKENIZER = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
 
 
 def make_encoded(num_rows=1030, *, longest=LIMIT, seed=0) -> EncodedRows:
@@ -66,6 +64,7 @@ def pairs_in_a_batch(batches_):
 
 
 ENCODED = make_encoded()
+IN_ORDER = list(batches.batches_in_order(ENCODED, batch_size=B, limit=LIMIT))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ ENCODED = make_encoded()
     epoch_batches(ENCODED, window=1),
     epoch_batches(make_encoded(3)),  # less than one batch
     epoch_batches(make_encoded(16)),  # full batches only
-    list(batches.batches_in_order(ENCODED, batch_size=B, limit=LIMIT)),
+    IN_ORDER,
   ],
 )
 def test_an_epoch_has_every_row_once_and_fills_one_batch(epoch):
@@ -89,21 +88,14 @@ def test_an_epoch_has_every_row_once_and_fills_one_batch(epoch):
   np.testing.assert_array_equal(weight, row >= 0)
 
 
-@pytest.mark.parametrize(
-  "epoch",
-  [
-    epoch_batches(ENCODED),
-    list(batches.batches_in_order(ENCODED, batch_size=B, limit=LIMIT)),
-  ],
-)
+@pytest.mark.parametrize("epoch", [epoch_batches(ENCODED), IN_ORDER])
 def test_batches_contain_exactly_their_rows(epoch):
   for batch in epoch:
     assert all(len(values) == B for values in batch.values())
     for b, row in enumerate(batch["row"]):
       n = 0 if row < 0 else len(ENCODED.tokens[row])
-      assert batch["documents"][b].tolist() == [1] * n + [0] * (
-        batch["documents"].shape[1] - n
-      )
+      is_token = np.arange(batch["documents"].shape[1]) < n
+      np.testing.assert_array_equal(batch["documents"][b], is_token)
       for name in ("tokens", "types"):
         expected = [] if row < 0 else getattr(ENCODED, name)[row]
         np.testing.assert_array_equal(batch[name][b, :n], expected)
@@ -158,8 +150,6 @@ def test_orders_differ_between_seeds_and_epochs():
   ]
   for one, other in itertools.combinations(map(row_sets, orders), 2):
     assert not any(rows in other for rows in one)
-    same = sum(a == b for a, b in zip(one, other, strict=True))
-    assert same == 0
 
 
 @pytest.mark.parametrize("num_rows", [100, 400, 1030, 2000])
@@ -173,8 +163,7 @@ def test_grouping_by_length_reduces_padding():
   assert padding_share(epoch_batches(ENCODED)) < 0.6 * padding_share(
     epoch_batches(ENCODED, window=1)
   )
-  in_order = batches.batches_in_order(ENCODED, batch_size=B, limit=LIMIT)
-  assert padding_share(list(in_order)) < padding_share(epoch_batches(ENCODED))
+  assert padding_share(IN_ORDER) < padding_share(epoch_batches(ENCODED))
 
 
 def test_batches_are_not_ordered_by_length():
@@ -203,8 +192,7 @@ def test_the_incomplete_batch_is_drawn_regardless_of_length():
 
 
 def test_evaluation_starts_with_the_longest_rows():
-  in_order = batches.batches_in_order(ENCODED, batch_size=B, limit=LIMIT)
-  lengths = [batch["tokens"].shape[1] for batch in in_order]
+  lengths = [batch["tokens"].shape[1] for batch in IN_ORDER]
   assert lengths == sorted(lengths, reverse=True) and lengths[0] == LIMIT
 
 

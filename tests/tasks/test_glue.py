@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support.texts import COMPRESSORS
-from truenegs_jax.data.tokens.tokenizer import make_tokenizer
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.tasks import glue
 from truenegs_jax.tasks.batches import encode
@@ -49,9 +49,7 @@ LABELS["qnli"] = LABELS["rte"] = {"entailment": 0, "not_entailment": 1}
 LABELS["stsb"] = {"0.000": 0.0, "2.5": 0.5, "5.000": 1.0}
 TEXTS = ['say "x', "é\u2028y", '"q" 1', " c "]
 WORDS = ["the", "swan", "is", "##s", "mute", "white", *"abcdefghi", ",", "."]
-TOKENIZER = make_tokenizer(
-  ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS], lowercase=True
-)
+TOKENIZER = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
 
 
 def write_split(root, name, split, *, suffix="", extra=()):
@@ -112,9 +110,8 @@ def test_class_ids_and_scaled_scores_match_electra(tmp_path, name):
 
 
 def test_the_settings_of_each_task_match_electra():
-  assert list(TASKS) == [
-    *("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
-  ]
+  order = ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
+  assert list(TASKS) == order
   ten_epochs = {name for name, task in TASKS.items() if task.epochs == 10}
   assert ten_epochs == {"stsb", "rte"}
   both_orders = {name for name, task in TASKS.items() if task.both_orders}
@@ -165,9 +162,8 @@ def test_reads_the_hubs_copy(tmp_path, name):
     expected["mnli"] = ["entailment", "neutral", "neutral"]
     assert [x.label for x in examples] == expected.get(name, [0.0, 1.0, 1.0])
     assert [x.first for x in examples] == list("pqr")
-    assert [x.second for x in examples] == (
-      list("pqr") if len(texts) == 2 else [None] * 3
-    )
+    second = list("pqr") if len(texts) == 2 else [None] * 3
+    assert [x.second for x in examples] == second
     test = glue.read_split(task, "test", f"hf:{where}").examples
     assert [(x.key, x.label) for x in test] == [(k, None) for k in "789"]
     file = f"hf:{where}:test{suffix}"
@@ -204,17 +200,15 @@ def test_rejects_bad_rows_and_names_their_line(tmp_path, name, row, message):
 @pytest.mark.parametrize("index", ["90", "x7", "-1", "089"])
 def test_rejects_invalid_and_repeated_indices(tmp_path, index):
   write_split(tmp_path, "rte", "test", extra=[f"{index}\ta\tb"])
-  with pytest.raises(
-    DataError, match=f"test.tsv:4: index '{index}' .*each once"
-  ):
+  message = f"test.tsv:4: index '{index}' .*each once"
+  with pytest.raises(DataError, match=message):
     glue.read_split(TASKS["rte"], "test", str(tmp_path))
 
 
 def test_missing_files_and_splits_are_explained(tmp_path):
   write_split(tmp_path, "mnli", "dev_mismatched")
-  with pytest.raises(
-    DataError, match=r"(?s)MNLI/dev_matched.tsv: .*\.gz.*has dev_mis.*save_to"
-  ):
+  message = r"(?s)MNLI/dev_matched.tsv: .*\.gz.*has dev_mis.*save_to"
+  with pytest.raises(DataError, match=message):
     glue.read_split(TASKS["mnli"], "dev", str(tmp_path))
   with pytest.raises(InputError, match="RTE has no split 'dev_mis.*train, dev"):
     glue.read_split(TASKS["rte"], "dev_mismatched", str(tmp_path))
@@ -236,11 +230,7 @@ REAL = {
   ("qqp", "train", "QQP/train.sample9k.tsv.xz"): 8999,
   ("qqp", "dev", "QQP/dev.sample1k-from-train.tsv.xz"): 1000,
   ("mnli", "train", "MNLI/train.sample10k.tsv.xz"): 9999,
-  ("mnli", "dev", ""): {
-    "entailment": 3479,
-    "neutral": 3123,
-    "contradiction": 3213,
-  },
+  ("mnli", "dev", ""): dict(entailment=3479, neutral=3123, contradiction=3213),
   ("qnli", "train", "QNLI/train.sample10k.tsv.xz"): 9999,
   ("qnli", "dev", ""): {"not_entailment": 2761, "entailment": 2702},
   ("rte", "train", ""): {"entailment": 1249, "not_entailment": 1241},

@@ -11,7 +11,11 @@ import numpy as np
 import pytest
 
 from support.texts import COMPRESSORS
-from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
+from truenegs_jax.data.tokens.tokenizer import (
+  SPECIALS,
+  make_tokenizer,
+  write_vocabulary,
+)
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.tasks.scoring import question_scores
 from truenegs_jax.tasks.squad import MOVED, Question, read_squad
@@ -25,8 +29,8 @@ from truenegs_jax.tasks.squad_windows import (
 )
 
 LETTERS = [*string.ascii_lowercase, *string.digits, "成", "吉"]
-VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-VOCAB += [*LETTERS, *(f"##{c}" for c in LETTERS), *string.punctuation, "–", "…"]
+VOCAB = [*SPECIALS, *LETTERS, *(f"##{c}" for c in LETTERS)]
+VOCAB += [*string.punctuation, "–", "…"]
 VOCAB += ["the", "swan", "##ans", "mute", "bird", "##ing", "18", "##95"]
 BERT = make_tokenizer(VOCAB, lowercase=True)
 CASED = make_tokenizer(
@@ -161,70 +165,61 @@ def test_misplaced_answers_move_to_the_nearest_occurrence(tmp_path):
   assert without_locations(rest) == without_locations(BIRDS[1:])
 
 
-def corrupt(change):
-  """Returns a function that makes JSON of BIRDS with a changed question b."""
-
-  def make_json():
-    data = as_json(BIRDS)
-    paragraph = data["data"][0]["paragraphs"][1]
-    change(data, paragraph, paragraph["qas"][0])
-    return json.dumps(data)
-
-  return make_json
-
-
-B_LOCATION = r"article 1 \(Title 0\), paragraph 2"
-CORRUPTIONS = {
-  "cut": (lambda: json.dumps(as_json(BIRDS))[:-9], "invalid JSON: .*char"),
-  "a list": (lambda: "[1]", "'data' must be of type list, not"),
-  "nothing": (lambda: '{"data": []}', "no questions"),
-  "no context": (
-    corrupt(lambda d, p, q: p.pop("context")),
-    f"{B_LOCATION}: 'context' must be of type str",
-  ),
-  "no id": (
-    corrupt(lambda d, p, q: q.pop("id")),
-    f"{B_LOCATION}: 'id' must be of type str",
-  ),
-  "twice": (
-    corrupt(lambda d, p, q: q.update(id="a")),
-    rf"{B_LOCATION}, question a: .*already in .*paragraph 1",
-  ),
-  "blank context": (
-    corrupt(lambda d, p, q: p.update(context=" \n")),
-    f"{B_LOCATION}, question b: the context is blank",
-  ),
-  "blank question": (
-    corrupt(lambda d, p, q: q.update(question="")),
-    f"{B_LOCATION}, question b: the question is blank",
-  ),
-  "blank answer": (
-    corrupt(lambda d, p, q: q["answers"][0].update(text=" ")),
-    f"{B_LOCATION}, question b: blank answer",
-  ),
-  "other answer": (
-    corrupt(lambda d, p, q: q["answers"][0].update(text="heron")),
-    "question b: .*'heron' does not occur .* 2, points at 'bird '",
-  ),
-  "text for a number": (
-    corrupt(lambda d, p, q: q["answers"][0].update(answer_start="2")),
-    "question b: 'answer_start' must be of type int, not '2'",
-  ),
-  "no answers": (
-    corrupt(lambda d, p, q: q.update(answers=[])),
-    "question b: .*SQuAD v2.0. Only v1.1",
-  ),
-  "impossible": (
-    corrupt(lambda d, p, q: q.update(is_impossible=True)),
-    "question b: .*SQuAD v2.0. Only v1.1",
-  ),
-}
+@pytest.mark.parametrize(
+  ("content", "message"),
+  [
+    (json.dumps(as_json(BIRDS))[:-9], "invalid JSON: .*char"),
+    ("[1]", "'data' must be of type list, not"),
+    ('{"data": []}', "no questions"),
+  ],
+)
+def test_rejects_damaged_files(tmp_path, content, message):
+  (tmp_path / "x.json").write_text(content)
+  with pytest.raises(DataError, match=message):
+    read_squad(str(tmp_path / "x.json"))
 
 
-@pytest.mark.parametrize("name", CORRUPTIONS)
-def test_rejects_bad_data_and_names_the_location(tmp_path, name):
-  content, message = CORRUPTIONS[name]
-  (tmp_path / "x.json").write_text(content())
+MISSING = object()
+
+
+@pytest.mark.parametrize(
+  ("level", "key", "value", "message"),
+  [
+    ("paragraph", "context", MISSING, ": 'context' must be of type str"),
+    ("question", "id", MISSING, ": 'id' must be of type str"),
+    ("question", "id", "a", ", question a: .*already in .*paragraph 1"),
+    ("paragraph", "context", " \n", ", question b: the context is blank"),
+    ("question", "question", "", ", question b: the question is blank"),
+    ("answer", "text", " ", ", question b: blank answer"),
+    (
+      "answer",
+      "text",
+      "heron",
+      ", question b: .*'heron' .* 2, points at 'bird '",
+    ),
+    (
+      "answer",
+      "answer_start",
+      "2",
+      ", question b: .*'answer_start' .* int, not '2'",
+    ),
+    ("question", "answers", [], ", question b: .*SQuAD v2.0. Only v1.1"),
+    ("question", "is_impossible", True, ", question b: .*v2.0. Only v1.1"),
+  ],
+)
+def test_rejects_bad_records_and_names_the_location(
+  tmp_path, level, key, value, message
+):
+  data = as_json(BIRDS)
+  paragraph = data["data"][0]["paragraphs"][1]
+  question_b = paragraph["qas"][0]
+  answer = question_b["answers"][0]
+  record = dict(paragraph=paragraph, question=question_b, answer=answer)[level]
+  record[key] = value
+  if value is MISSING:
+    del record[key]
+  (tmp_path / "x.json").write_text(json.dumps(data))
+  message = r"article 1 \(Title 0\), paragraph 2" + message
   with pytest.raises(DataError, match=message):
     read_squad(str(tmp_path / "x.json"))
 
@@ -404,10 +399,8 @@ def test_offsets_match_transformers(tmp_path):
   for piece, (a, b) in enumerate(expected["offset_mapping"]):
     logits = perfect_logits(windows, np.array([[piece, piece + 1]]))
     [(text, score), *_] = best_answers(windows, logits, num_best=1)["q"]
-    if (
-      BERT.unk
-      not in tokenized.pieces_T[tokenized.word_T == tokenized.word_T[piece]]
-    ):
+    is_same_word_T = tokenized.word_T == tokenized.word_T[piece]
+    if BERT.unk not in tokenized.pieces_T[is_same_word_T]:
       assert (text, score) == (context[a:b], 2.0)
 
 

@@ -27,13 +27,11 @@ class Comparison:
   """Difference of two models' scores; all values in percent.
 
   Attributes:
-    metric: name of the metric.
     ours, theirs: means over each model's runs.
     difference: ours - theirs.
     low, high: 95 % interval for other examples, with the same runs.
     low_runs, high_runs: 95 % interval for other examples and other runs; None
       if a model has only one run.
-    resamples: number of resamples.
     p, p_runs: two-sided p-values of no difference, one for each interval.
   """
 

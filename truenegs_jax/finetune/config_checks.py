@@ -185,11 +185,8 @@ def check(c: ConfigDict) -> None:
         f"finetune.{name}={f[name]!r} must be three numbers above 0 and up to"
         " 1, for small, base and large models."
       )
-  sharding.check_batch_size(
-    c.batch_size,
-    c.optim.accumulation,
-    sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
-  )
+  spec = sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes)
+  sharding.check_batch_size(c.batch_size, c.optim.accumulation, spec)
 
 
 def _check_tasks(c: ConfigDict) -> None:

@@ -7,11 +7,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from truenegs_jax.data.tokens.tokenizer import (
-  ACCENTS,
-  Tokenizer,
-  load_tokenizer,
-)
+from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.finetune import results
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
@@ -51,7 +47,7 @@ class InitialWeights:
   backbone: str
   variant: str
   max_positions: int
-  tokenizer: Tokenizer
+  tokenizer: tokenizer_lib.Tokenizer
   skip: str
   model_options: Mapping[str, Any]
 
@@ -106,10 +102,7 @@ class InitialWeights:
     """Makes the initial parameters of a run, arrays of numpy.
 
     The head is drawn at random with the seed, unless the weights have a head
-    for such a task.
-
-    Raises:
-      InputError: as in `load.load_params`.
+    for such a task. Errors are those of `load.load_params`.
     """
     if self.weights is None:
       init = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))
@@ -170,7 +163,7 @@ def open_weights(
       number of positions, or as in `Weights.encoder`.
   """
   variant, vocab, lowercase = c.model.variant, c.data.vocab, c.data.lowercase
-  strip_accents = ACCENTS[c.data.accents]
+  strip_accents = tokenizer_lib.ACCENTS[c.data.accents]
   if not c.init:
     if config_sizes.FROM_WEIGHTS in (variant, vocab):
       raise InputError(
@@ -206,7 +199,7 @@ def open_weights(
     backbone=backbone,
     variant=variant,
     max_positions=positions,
-    tokenizer=load_tokenizer(
+    tokenizer=tokenizer_lib.load_tokenizer(
       vocab, lowercase=lowercase, strip_accents=strip_accents
     ),
     skip=c.init_skip,

@@ -110,10 +110,9 @@ def _parse_row(row: str) -> PublishedModel:
   name, scores = model.split(": ")
   family, size = re.findall("[a-z]+", name.lower())[:2]
   values = scores.split()
-  names = SQUAD if len(values) == 2 else (*GLUE, *SQUAD)
-  by_task = {
-    n: float(x) for n, x in zip(names, values, strict=False) if x != "-"
-  }
+  columns = SQUAD if len(values) == 2 else (*GLUE, *SQUAD)
+  pairs = zip(columns, values, strict=False)
+  by_task = {task: float(x) for task, x in pairs if x != "-"}
   return PublishedModel(
     name, SOURCES[source], family, size, by_task, NOTES[note]
   )

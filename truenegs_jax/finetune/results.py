@@ -122,9 +122,8 @@ def missing_seeds(
   workdir: pathlib.Path, task: str, seeds: Sequence[int]
 ) -> list[int]:
   """Returns the seeds without a finished run."""
-  return [
-    n for n in seeds if not (run_folder(workdir, task, n) / RESULT).exists()
-  ]
+  folders = {seed: run_folder(workdir, task, seed) for seed in seeds}
+  return [n for n, folder in folders.items() if not (folder / RESULT).exists()]
 
 
 def count_missing(

@@ -29,7 +29,6 @@ from truenegs_jax.finetune import (
 from truenegs_jax.finetune.config_checks import FinetuneOptions, check
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.cache import enable_compilation_cache
-from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.tasks import glue
@@ -52,7 +51,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     TrueNegsError: its class has the exit code.
   """
   if distributed.process_count() > 1:
-    raise InputError(
+    raise errors.InputError(
       "Fine-tuning runs in one process, on all devices of the machine. Start"
       " one process, or one for each task with its own --workdir."
     )
@@ -108,7 +107,7 @@ def _train_missing(
     plans = seed_runs.plan_runs(
       context, initial, options, seeds=seeds, config=config
     )
-  except (InputError, DataError) as e:
+  except (errors.InputError, errors.DataError) as e:
     has_all = not results.count_missing(context.workdir, options.tasks, seeds)
     if not (has_all and results.has_same_sources(context.workdir, config)):
       raise

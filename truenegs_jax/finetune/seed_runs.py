@@ -15,12 +15,7 @@ from rich.console import Console
 from truenegs_jax.finetune import leaderboard, loop, results, task_data
 from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.finetune.initial_weights import InitialWeights
-from truenegs_jax.runtime.errors import (
-  DiskError,
-  InputError,
-  TrueNegsError,
-  printable,
-)
+from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.train import metrics
@@ -159,31 +154,29 @@ def _train_run(
     trained = loop.fine_tune(
       setup, params, seed, folder, write=write, check=context.check
     )
-  answers = {}
+  answers, scores = {}, {}
   for name, split in data.splits.items():
     with context.console.status(f"answering {len(split.keys):,} of {name} ..."):
       outputs = loop.predict(
         setup, trained.params, split.encoded, check=context.check
       )
-      answers[name] = split.decode_answers(outputs)
+      answers_Q = split.decode_answers(outputs)
+    answers[name] = split.to_json(answers_Q)
+    if split.golds:
+      scores[name] = split.score(answers_Q)
+  failure = trained.failure or data.dev.find_failure(answers["dev"]["answers"])
   result = results.Result(
     task=data.task.name,
     seed=seed,
-    failure=trained.failure or data.dev.find_failure(answers["dev"]),
-    scores={
-      name: split.score(answers[name])
-      for name, split in data.splits.items()
-      if split.golds
-    },
+    failure=failure,
+    scores=scores,
     step=trained.step,
     steps=setup.steps,
     evaluations={str(step): x for step, x in trained.evaluations.items()},
     losses=trained.losses,
     secs=trained.secs,
     rows_per_s=trained.rows_per_s,
-    answers={
-      name: split.to_json(answers[name]) for name, split in data.splits.items()
-    },
+    answers=answers,
     provenance=plan.provenance,
     notes=[*data.notes, *_selection_notes(setup, trained)],
   )
@@ -201,7 +194,7 @@ def _clear_folder(folder: pathlib.Path) -> None:
   """Removes what an unfinished run left in the folder, and creates it."""
   names = {x.name for x in folder.iterdir()} if folder.exists() else set()
   if unknown := sorted(names - UNFINISHED):
-    raise InputError(
+    raise errors.InputError(
       f"'{folder}' has files that do not belong to a run:"
       f" {', '.join(unknown[:5])}. Move them away."
     )
@@ -253,14 +246,14 @@ def _export(
       task=setup.data.task,
       details=details,
     )
-  except DiskError as e:
-    raise DiskError(
+  except errors.DiskError as e:
+    raise errors.DiskError(
       f"'{output}' could not be written ({e.__cause__ or e}). The scores of the"
       " run are saved. For the model, free some space, remove"
       f" '{output.parent}' and run the same command again."
     ) from e
-  except TrueNegsError as e:
-    return f"NOT EXPORTED: {printable(e)}"
+  except errors.TrueNegsError as e:
+    return f"NOT EXPORTED: {errors.printable(e)}"
   return f"exported to {exported.output}: {exported.summary}"
 
 

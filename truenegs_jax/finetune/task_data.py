@@ -6,6 +6,7 @@ data.dev.score(data.dev.decode_answers(outputs))["accuracy"]
 
 import collections
 import dataclasses
+import functools
 import os
 import pathlib
 import shlex
@@ -59,8 +60,7 @@ class EvalSplit:
 
   def find_failure(self, answers_Q: Sequence[Any]) -> str:
     """Does `find_failure` for the answers to this split."""
-    has_texts = isinstance(self.golds[0], tuple)
-    golds = [gold[0] for gold in self.golds] if has_texts else self.golds
+    golds = [x[0] if isinstance(x, tuple) else x for x in self.golds]
     return find_failure(golds, answers_Q)
 
   def to_json(self, answers_Q: Sequence[Any]) -> dict[str, Any]:
@@ -127,7 +127,11 @@ def read_task_data(
   if name == SQUAD:
     train, splits = _encode_questions(options, rows, tokenizer)
   else:
-    train, splits = _encode_examples(options.length, task, rows, tokenizer)
+    encode = functools.partial(
+      batches.encode, task=task, tokenizer=tokenizer, length=options.length
+    )
+    train = encode(rows.pop("train"), both_orders=task.both_orders)
+    splits = {name: _make_split(task, x, encode(x)) for name, x in rows.items()}
   return TaskData(task, train, splits, tuple(notes))
 
 
@@ -181,11 +185,7 @@ def check_files(options: FinetuneOptions) -> None:
 
 
 def parse_files(options: FinetuneOptions, name: str) -> dict[str, str]:
-  """Parses `finetune.files` for one task: file by split.
-
-  Raises:
-    InputError: an entry is not SPLIT=FILE or TASK.SPLIT=FILE, or is repeated.
-  """
+  """Parses `finetune.files` for a task: file by split; see `check_files`."""
   paths: dict[str, str] = {}
   for task, split, path in _split_entries(options.files):
     if task in ("", name):
@@ -307,29 +307,11 @@ def _deviations(
   return notes
 
 
-def _encode_examples(
-  length: int,
-  task: Task,
-  rows: Mapping[str, Sequence[Example]],
-  tokenizer: Tokenizer,
-) -> tuple[EncodedRows, dict[str, EvalSplit]]:
-  train = batches.encode(
-    rows["train"], task, tokenizer, length=length, both_orders=task.both_orders
-  )
-  splits = {}
-  for name, examples in rows.items():
-    if name != "train":
-      encoded = batches.encode(examples, task, tokenizer, length=length)
-      splits[name] = _make_split(task, examples, encoded)
-  return train, splits
-
-
 def _make_split(
   task: Task, rows: Sequence[Example], encoded: EncodedRows
 ) -> EvalSplit:
-  """Makes a split of classes or scores; without golds for a test set."""
-  has_labels = bool(rows) and rows[0].label is not None
-  golds = tuple(row.label for row in rows) if has_labels else ()
+  """Makes a split of classes or scores; a test set has no golds."""
+  golds = tuple(row.label for row in rows if row.label is not None)
   offset, scale = task.scale
   ids = {label: i for i, label in enumerate(task.labels)}
 
@@ -389,8 +371,7 @@ def _encode_questions(
 def find_failure(gold_N: ArrayLike, predicted_N: ArrayLike) -> str:
   """Returns why predictions are useless (not finite or constant), else "".
 
-  Args:
-    gold_N, predicted_N: classes (int), answers (str) or scores (float).
+  Both arrays hold classes (int), answers (str) or scores (float).
   """
   gold_N, predicted_N = np.asarray(gold_N), np.asarray(predicted_N)
   is_score = predicted_N.dtype.kind == "f"

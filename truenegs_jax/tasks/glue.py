@@ -20,13 +20,7 @@ from truenegs_jax.data.corpus import hub_datasets
 from truenegs_jax.data.corpus.files import COMPRESSIONS, find_existing
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.files import atomic_file
-from truenegs_jax.tasks.records import (
-  HUB,
-  Record,
-  parse_dataset_name,
-  read_dataset,
-  read_file,
-)
+from truenegs_jax.tasks import records
 from truenegs_jax.tasks.task import CLASSES, SCORE, Example, Task
 
 BINARY = ("0", "1")
@@ -151,35 +145,33 @@ def read_split(
   skipped: list[str] | None = [] if task.name == "qqp" and not is_test else None
   texts, label = COLUMNS[task.name]
   index = "id" if task.name == "qqp" else "index"
-  if (source := file or where).startswith(HUB):
+  if (source := file or where).startswith(records.HUB):
     texts, label, index = HUB_TEXTS.get(task.name, texts), "label", "idx"
-    records = _read_hub(task, split, source)
+    rows = _read_hub(task, split, source)
   else:
     has_header = task.name != "cola" or is_test
-    records = read_file(
+    rows = records.read_file(
       file or _find_official(task, split, where),
       columns=() if has_header else COLA_COLUMNS,
       skipped=skipped,
     )
   examples, indices = [], set[int]()
-  for number, record in enumerate(records):
+  for number, record in enumerate(rows):
     # ELECTRA's code also keeps QQP's few empty questions.
-    first, *second = [
-      record.text(c, may_be_empty=task.name == "qqp") for c in texts
-    ]
+    may_be_empty = task.name == "qqp"
+    pair = [record.text(c, may_be_empty=may_be_empty) for c in texts]
+    first, second, *_ = (*pair, None)
     key = str(record.value(index) if is_test else number)
     if is_test:
       _add_index(key, record.location, indices)
     target = None if is_test else _read_label(record, label, task)
-    examples.append(
-      Example(key, first, next(iter(second), None), target, record.location)
-    )
+    examples.append(Example(key, first, second, target, record.location))
   return SplitExamples(examples, len(skipped or ()))
 
 
 def is_missing(task: Task, split: str, where: str) -> bool:
   """Whether a folder has no official file of a split; False for hf:NAME."""
-  if where.startswith(HUB):
+  if where.startswith(records.HUB):
     return False
   path = _official_path(task, split, where)
   return find_existing(path, or_compressed=True) is None
@@ -197,7 +189,7 @@ def _add_index(key: str, location: str, indices: set[int]) -> int:
   return number
 
 
-def _read_label(record: Record, column: str, task: Task) -> str | float:
+def _read_label(record: records.Record, column: str, task: Task) -> str | float:
   label = record.label(column, task.kind, labels=task.labels)
   if isinstance(label, float) and not 0 <= label <= task.scale[1]:
     raise DataError(
@@ -207,8 +199,8 @@ def _read_label(record: Record, column: str, task: Task) -> str | float:
   return label
 
 
-def _read_hub(task: Task, split: str, where: str) -> Iterator[Record]:
-  dataset, config = parse_dataset_name(where), task.name
+def _read_hub(task: Task, split: str, where: str) -> Iterator[records.Record]:
+  dataset, config = records.parse_dataset_name(where), task.name
   if hub_datasets.is_folder(dataset.name):
     folder = pathlib.Path(dataset.name).expanduser()
     if hub_datasets.is_saved(folder / task.name):
@@ -216,7 +208,7 @@ def _read_hub(task: Task, split: str, where: str) -> Iterator[Record]:
     dataset = dataset._replace(name=str(folder))
     config = "" if hub_datasets.is_saved(folder) else config
   split = _file_name(task, split)
-  for record in read_dataset(dataset, config=config, split=split):
+  for record in records.read_dataset(dataset, config=config, split=split):
     label = record.value("label")
     fields = record.fields | {"label": HUB_LABELS.get(label, label)}
     yield record._replace(fields=fields)

@@ -12,13 +12,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from truenegs_jax.data.corpus import hub_datasets
-from truenegs_jax.data.corpus.files import (
-  COMPRESSIONS,
-  File,
-  find_existing,
-  stat_file,
-)
+from truenegs_jax.data.corpus import files, hub_datasets
 from truenegs_jax.data.corpus.lines import read_records
 from truenegs_jax.data.corpus.read_state import MAX_RECORD_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError, InputError
@@ -39,11 +33,7 @@ class Record(NamedTuple):
   fields: dict[str, Any]
 
   def value(self, column: str) -> Any:
-    """Returns the value in a column.
-
-    Raises:
-      DataError: there is no such column.
-    """
+    """Returns the value in a column; DataError if there is no such column."""
     if column not in self.fields:
       columns = ", ".join(map(repr, itertools.islice(self.fields, 20)))
       raise DataError(
@@ -52,11 +42,7 @@ class Record(NamedTuple):
     return self.fields[column]
 
   def text(self, column: str, *, may_be_empty: bool = False) -> str:
-    """Returns the text in a column.
-
-    Raises:
-      DataError: there is no such column, it holds no text, or only white space.
-    """
+    """Returns the text in a column; DataError if it is missing or blank."""
     text = self.value(column)
     if not isinstance(text, str):
       raise DataError(
@@ -131,10 +117,10 @@ def read_file(
       a line is not UTF-8, has wrong quotes, invalid JSON or a wrong number of
       fields.
   """
-  existing = find_existing(path)
+  existing = files.find_existing(path)
   if existing is None:
     raise DataError(f"{path}: there is no such file.")
-  file = stat_file(existing)
+  file = files.stat_file(existing)
   if file.suffix in (".jsonl", ".json"):
     records = _json_records(file)
   elif file.suffix in (".tsv", ".csv"):
@@ -143,7 +129,7 @@ def read_file(
   else:
     raise DataError(
       f"{path}: unknown format. Files of tasks are .tsv, .csv or .jsonl, each"
-      f" also with {' '.join(COMPRESSIONS)}. Rename or convert the file."
+      f" also with {' '.join(files.COMPRESSIONS)}. Rename or convert the file."
     )
   first = next(records, None)
   if first is None:
@@ -152,12 +138,12 @@ def read_file(
   yield from records
 
 
-def _tsv_rows(file: File) -> Rows:
+def _tsv_rows(file: files.File) -> Rows:
   for number, line in enumerate(read_records(file, ReadState()), start=1):
     yield number, line.removesuffix("\n").split("\t")
 
 
-def _csv_rows(file: File) -> Rows:
+def _csv_rows(file: files.File) -> Rows:
   # Holds for the whole process; the default is 131,072.
   csv_lib.field_size_limit(MAX_RECORD_BYTES)
   rows = csv_lib.reader(read_records(file, ReadState()), strict=True)
@@ -175,7 +161,7 @@ def _csv_rows(file: File) -> Rows:
 
 
 def _table_records(
-  file: File, rows: Rows, columns: list[str], skipped: list[str] | None
+  file: files.File, rows: Rows, columns: list[str], skipped: list[str] | None
 ) -> Iterator[Record]:
   for number, row in rows:
     location = f"{file.path}:{number}"
@@ -199,7 +185,7 @@ def _table_records(
       )
 
 
-def _json_records(file: File) -> Iterator[Record]:
+def _json_records(file: files.File) -> Iterator[Record]:
   for number, line in enumerate(read_records(file, ReadState()), start=1):
     if line.isspace():
       continue
@@ -236,11 +222,7 @@ class DatasetName(NamedTuple):
 
 
 def parse_dataset_name(where: str) -> DatasetName:
-  """Parses hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT.
-
-  Raises:
-    InputError: `where` has none of these forms.
-  """
+  """Parses hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT; else InputError."""
   name = where.removeprefix(HUB)
   if name and hub_datasets.is_folder(name):  # its path may contain ":"
     return DatasetName(name, "", "")

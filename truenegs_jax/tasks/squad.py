@@ -80,9 +80,7 @@ def read_squad(
       )
     questions[question.key] = question
   if not questions:
-    raise DataError(
-      f"{where}: no questions. Check that this is the right file."
-    )
+    raise DataError(f"{where}: no questions. Choose another file.")
   return list(questions.values())
 
 
@@ -125,10 +123,8 @@ def _hub_records(where: str, split: str) -> Iterator[tuple[str, str, Any]]:
     columns = _get(row, "answers", dict, location)
     texts = _get(columns, "text", list, location)
     starts = _get(columns, "answer_start", list, location)
-    answers = [
-      {"text": text, "answer_start": start}
-      for text, start in zip(texts, starts, strict=False)
-    ]
+    pairs = zip(texts, starts, strict=False)
+    answers = [{"text": t, "answer_start": start} for t, start in pairs]
     context = _get(row, "context", str, location)
     yield location, context, row | {"answers": answers}
 

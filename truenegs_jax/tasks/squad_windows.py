@@ -109,36 +109,32 @@ def make_windows(
   by_text = tokenize_contexts({q.context for q in questions}, tokenizer)
   contexts = [by_text[q.context] for q in questions]
   question_ids = tokenizer.encode_lines([q.text for q in questions])
-  tokens, types, masks, rows = [], [], [], []
+  tokens, types, masks, positions, num_cut = [], [], [], [], 0
   for number, (context, ids) in enumerate(
     zip(contexts, question_ids, strict=True)
   ):
     prefix = [tokenizer.cls, *ids[:question_length], tokenizer.sep]
     room = length - len(prefix) - 1
     starts, window_masks = plan_windows(len(context.pieces_T), room, stride)
+    num_cut += len(starts) if len(ids) > question_length else 0
     for start, mask in zip(starts, window_masks, strict=True):
       window = context.pieces_T[start : start + len(mask)]
       row = np.concatenate([prefix, window, [tokenizer.sep]], dtype=np.int32)
       tokens.append(row)
       types.append((np.arange(len(row)) >= len(prefix)).astype(np.int32))
       masks.append(mask)
-      rows.append((number, start, len(prefix)))
-  question_N, first_N, offset_N = np.array(rows, np.int32).T
-  num_cut = sum(len(question_ids[i]) > question_length for i in question_N)
+      positions.append((number, start, len(prefix)))
+  encoded = EncodedRows(tokens, types, {}, num_cut)
+  positions_3xN = np.array(
+    positions, np.int32
+  ).T  # question_N, first_N, offset_N
   windows = Windows(
-    questions,
-    contexts,
-    tokenizer,
-    EncodedRows(tokens, types, {}, num_cut),
-    question_N,
-    first_N,
-    offset_N,
-    masks,
+    questions, contexts, tokenizer, encoded, *positions_3xN, masks
   )
-  if not train:
-    return windows
-  encoded = dataclasses.replace(windows.encoded, targets=_targets(windows))
-  return dataclasses.replace(windows, encoded=encoded)
+  if train:
+    encoded = dataclasses.replace(encoded, targets=_targets(windows))
+    windows = dataclasses.replace(windows, encoded=encoded)
+  return windows
 
 
 @functools.lru_cache(maxsize=2**14)
@@ -221,11 +217,11 @@ def _targets(windows: Windows) -> Mapping[str, np.ndarray]:
   start_N, after_N = np.array(span_Qx2)[windows.question_N].T - windows.first_N
   size_N = np.array([len(mask) for mask in windows.is_max_context])
   is_complete_N = (start_N >= 0) & (after_N <= size_N)
-  targets = {}
-  for name, piece_N in (("start", start_N), ("end", after_N - 1)):
-    position_N = np.where(is_complete_N, piece_N + windows.offset_N, 0)
-    targets[name] = position_N.astype(np.int32)
-  return targets
+  start_N, end_N = (
+    np.where(is_complete_N, piece_N + windows.offset_N, 0).astype(np.int32)
+    for piece_N in (start_N, after_N - 1)
+  )
+  return {"start": start_N, "end": end_N}
 
 
 def best_answers(

@@ -39,8 +39,8 @@ def parse_columns(text: str, label: str) -> Columns:
     InputError: there are not one or two columns, or two names are equal.
   """
   texts = tuple(name.strip() for name in text.split(","))
-  are_different = len({*texts, label}) > len(texts)
-  if len(texts) > 2 or not all((*texts, label)) or not are_different:
+  names = (*texts, label)
+  if len(names) > 3 or not all(names) or len(set(names)) < len(names):
     raise InputError(
       f"finetune.text={text!r} and finetune.label={label!r} must name different"
       " columns. Set --config.finetune.text=COLUMN (or COLUMN,COLUMN for pairs)"
@@ -90,15 +90,11 @@ def read_examples(
   records = read_dataset(where, split=split) if is_hub else read_file(where)
   examples = []
   for number, record in enumerate(records):
-    first, *second = [record.text(column) for column in columns.texts]
+    first, second, *_ = (*map(record.text, columns.texts), None)
     label = None
     if split != "test" or record.fields.get(columns.label) not in (None, ""):
       label = record.label(columns.label, kind, labels=labels)
-    examples.append(
-      Example(
-        str(number), first, next(iter(second), None), label, record.location
-      )
-    )
+    examples.append(Example(str(number), first, second, label, record.location))
   return examples
 
 
@@ -131,7 +127,7 @@ def make_task(
     scores = np.array([example.label for example in train])
     if scores.min() < scores.max():  # if equal, `std` is only rounding
       scale = (float(scores.mean()), float(scores.std()))
-      task = dataclasses.replace(task, scale=scale)
+      return dataclasses.replace(task, scale=scale)
     return task
   names = tuple(labels or sorted({str(x.label) for x in train}))
   if not 2 <= len(names) <= MAX_CLASSES:
@@ -156,5 +152,5 @@ def check_options(*, kind: str, labels: Sequence[str], metric: str) -> None:
   if labels and (kind == SCORE or len(labels) < 2):
     raise InputError(
       f"finetune.labels={','.join(labels)!r} does not fit"
-      f" finetune.kind={kind!r}. Name two classes or more, or none for scores."
+      f" finetune.kind={kind!r}. Set two classes or more, or none for scores."
     )
