@@ -165,10 +165,8 @@ def test_errors_while_reading_from_the_hub_name_the_key(
   write, tmp_path, monkeypatch
 ):
   write("train.jsonl", '{"a": 1}\n{"a')
-  builder = datasets.load_dataset_builder(str(tmp_path))
-  monkeypatch.setattr(
-    datasets, "load_dataset_builder", lambda *_, **__: builder
-  )
+  loaded = datasets.load_dataset_builder(str(tmp_path))
+  monkeypatch.setattr(datasets, "load_dataset_builder", lambda *_, **__: loaded)
   with pytest.raises(UnavailableError, match="finetune: 'hf:owner/set' cannot"):
     list(read_dataset("hf:owner/set", split="train"))
 

@@ -187,24 +187,14 @@ MISSING = object()
   [
     ("paragraph", "context", MISSING, ": 'context' must be of type str"),
     ("question", "id", MISSING, ": 'id' must be of type str"),
-    ("question", "id", "a", ", question a: .*already in .*paragraph 1"),
-    ("paragraph", "context", " \n", ", question b: the context is blank"),
-    ("question", "question", "", ", question b: the question is blank"),
-    ("answer", "text", " ", ", question b: blank answer"),
-    (
-      "answer",
-      "text",
-      "heron",
-      ", question b: .*'heron' .* 2, points at 'bird '",
-    ),
-    (
-      "answer",
-      "answer_start",
-      "2",
-      ", question b: .*'answer_start' .* int, not '2'",
-    ),
-    ("question", "answers", [], ", question b: .*SQuAD v2.0. Only v1.1"),
-    ("question", "is_impossible", True, ", question b: .*v2.0. Only v1.1"),
+    ("question", "id", "a", "question a: .*already in .*paragraph 1"),
+    ("paragraph", "context", " \n", "question b: the context is blank"),
+    ("question", "question", "", "question b: the question is blank"),
+    ("answer", "text", " ", "question b: blank answer"),
+    ("answer", "text", "heron", "question b: .*'heron' .*2, points at 'bird '"),
+    ("answer", "answer_start", "2", "question b: .*'answer_start' .* not '2'"),
+    ("question", "answers", [], "question b: .*SQuAD v2.0. Only v1.1"),
+    ("question", "is_impossible", True, "question b: .*v2.0. Only v1.1"),
   ],
 )
 def test_rejects_bad_records_and_names_the_location(
@@ -219,7 +209,7 @@ def test_rejects_bad_records_and_names_the_location(
   if value is MISSING:
     del record[key]
   (tmp_path / "x.json").write_text(json.dumps(data))
-  message = r"article 1 \(Title 0\), paragraph 2" + message
+  message = r"article 1 \(Title 0\), paragraph 2(, )?" + message
   with pytest.raises(DataError, match=message):
     read_squad(str(tmp_path / "x.json"))
 

@@ -123,11 +123,9 @@ def make_windows(
       tokens.append(row)
       types.append((np.arange(len(row)) >= len(prefix)).astype(np.int32))
       masks.append(mask)
-      positions.append((number, start, len(prefix)))
+      positions.append((number, start, len(prefix)))  # question, first, offset
   encoded = EncodedRows(tokens, types, {}, num_cut)
-  positions_3xN = np.array(
-    positions, np.int32
-  ).T  # question_N, first_N, offset_N
+  positions_3xN = np.array(positions, np.int32).T
   windows = Windows(
     questions, contexts, tokenizer, encoded, *positions_3xN, masks
   )
