@@ -146,7 +146,7 @@ class Summary:
   """Statistics of a metric over all runs of a task, with failed ones.
 
   Attributes:
-    runs, failed: number of runs, and of failed ones among them.
+    runs, failed: numbers of runs, and of failed ones among them.
     median, mean, low, high: over all runs; low and high are the extremes.
     sd: standard deviation between runs (ddof 1); None for one run.
   """
@@ -211,11 +211,8 @@ def describe_run(result: Result) -> str:
 
 def format_scores(scores: Mapping[str, Any]) -> str:
   """Formats scores as "accuracy 70.34, f1 82.10"."""
-  return ", ".join(
-    f"{name} {value:.2f}"
-    for name, value in scores.items()
-    if name not in RECORD_FIELDS
-  )
+  shown = {name: x for name, x in scores.items() if name not in RECORD_FIELDS}
+  return ", ".join(f"{name} {x:.2f}" for name, x in shown.items())
 
 
 def print_tables(
@@ -237,7 +234,6 @@ def print_tables(
 
 
 def _notes(runs: Sequence[Result]) -> list[str]:
-  """Returns the distinct notes of all runs."""
   return list(dict.fromkeys(note for run in runs for note in run.notes))
 
 
@@ -263,10 +259,8 @@ def _seeds_table(runs_by_task: Mapping[str, Sequence[Result]]) -> Table:
   return table
 
 
-def _print_published(
-  runs_by_task: Mapping[str, Sequence[Result]], console: Console
-) -> None:
-  """Prints medians and published scores in the layout of tables 3 and 4."""
+def _medians(runs_by_task: Mapping[str, Sequence[Result]]) -> dict[str, float]:
+  """Returns medians by name in GLUE and SQUAD; of other tasks by their name."""
   medians: dict[str, float] = {}
   for task, runs in runs_by_task.items():
     summaries = summarize_runs(runs)
@@ -274,6 +268,14 @@ def _print_published(
       medians |= {f"{task}_{name}": s.median for name, s in summaries.items()}
     else:
       medians[task] = next(iter(summaries.values())).median
+  return medians
+
+
+def _print_published(
+  runs_by_task: Mapping[str, Sequence[Result]], console: Console
+) -> None:
+  """Prints medians and published scores in the layout of tables 3 and 4."""
+  medians = _medians(runs_by_task)
   columns = [name for name in (*GLUE, *SQUAD) if name in medians]
   if not columns:
     return  # nothing is published on the user's own task
@@ -286,10 +288,9 @@ def _print_published(
   rows = [(f"these runs{star}", medians, source)]
   first = next(iter(runs_by_task.values()))[0]
   family, width = first.provenance["family"], first.provenance["width"]
-  # No small BERT is published, so ELECTRA of the same size is shown.
-  models = find_published(
-    runs_by_task, family=family, width=width
-  ) or find_published(runs_by_task, family="electra", width=width)
+  models = find_published(runs_by_task, family=family, width=width)
+  if not models:  # no small BERT is published
+    models = find_published(runs_by_task, family="electra", width=width)
   notes = list(dict.fromkeys(model.note for model in models))
   for model in models:
     source = f"{model.source} ({notes.index(model.note) + 1})"

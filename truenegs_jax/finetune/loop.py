@@ -71,7 +71,7 @@ class TrainedRun:
     failure: why the run failed, or "".
     evaluations: scores of the dev set during training, by step.
     losses: means of the first training record that is not NaN, and of the last.
-    secs: duration of the training steps.
+    secs: duration of the training steps, in seconds.
     rows_per_s: training rows per second, with compilation.
   """
 
@@ -127,14 +127,13 @@ def make_setup(
 
   per_epoch = options.evals_per_epoch
   num_evals = max(round(per_epoch * epochs), min(per_epoch, 1))
+  eval_steps = (round(steps * (i + 1) / num_evals) for i in range(num_evals))
   return TrainingSetup(
     options=options,
     model=model,
     data=data,
     steps=steps,
-    eval_steps=frozenset(
-      round(steps * (i + 1) / num_evals) for i in range(num_evals)
-    ),
+    eval_steps=frozenset(eval_steps),
     learning_rate=learning_rate,
     init_state=jax.jit(init_state, out_shardings=shardings),
     train_step=jax.jit(

@@ -83,9 +83,9 @@ def without_nonfinite(value: Any) -> Any:
     return {name: without_nonfinite(x) for name, x in value.items()}
   if isinstance(value, list | tuple):
     return [without_nonfinite(x) for x in value]
-  return (
-    None if isinstance(value, float) and not math.isfinite(value) else value
-  )
+  if isinstance(value, float) and not math.isfinite(value):
+    return None
+  return value
 
 
 def fingerprint(chunks: Iterable[bytes]) -> str:

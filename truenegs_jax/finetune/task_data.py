@@ -74,7 +74,6 @@ class TaskData:
   """The rows of a task.
 
   Attributes:
-    train: the training rows.
     splits: the splits to evaluate on: "dev", "dev_mismatched", "test", ...
     notes: how the data differ from the published task.
   """
@@ -95,8 +94,8 @@ class TaskData:
     by_split = {"train": fingerprint(x.tobytes() for x in train)}
     for name, split in self.splits.items():
       rows = [x.tobytes() for x in split.encoded.tokens]
-      answers = repr((split.keys, split.golds)).encode()
-      by_split[name] = fingerprint([*rows, answers])
+      golds = repr((split.keys, split.golds)).encode()
+      by_split[name] = fingerprint([*rows, golds])
     return by_split
 
   @property
@@ -157,7 +156,8 @@ def check_files(options: FinetuneOptions) -> None:
       " --config.finetune.files='train=hf:NAME:SPLIT dev=hf:NAME:SPLIT'."
     )
   for task, split, _ in _split_entries(options.files):
-    entry = f"finetune.files: '{task and task + '.'}{split}=...'"
+    key = f"{task}.{split}" if task else split
+    entry = f"finetune.files: '{key}=...'"
     if task and task not in names:
       raise InputError(
         f"{entry}: the task {task!r} is not fine-tuned. Tasks are"

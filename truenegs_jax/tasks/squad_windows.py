@@ -203,7 +203,7 @@ def find_answer_span(
 
 
 def _targets(windows: Windows) -> Mapping[str, np.ndarray]:
-  """Returns the positions of the answers' first and last pieces, else 0."""
+  """Returns `Windows.encoded.targets` for training."""
   answers = [q.answers[0] for q in windows.questions]
   ids = windows.tokenizer.encode_lines([text for text, _ in answers])
   span_Qx2 = [
@@ -212,14 +212,12 @@ def _targets(windows: Windows) -> Mapping[str, np.ndarray]:
       windows.contexts, answers, ids, strict=True
     )
   ]
-  start_N, after_N = np.array(span_Qx2)[windows.question_N].T - windows.first_N
+  piece_N, after_N = np.array(span_Qx2)[windows.question_N].T - windows.first_N
   size_N = np.array([len(mask) for mask in windows.is_max_context])
-  is_complete_N = (start_N >= 0) & (after_N <= size_N)
-  start_N, end_N = (
-    np.where(is_complete_N, piece_N + windows.offset_N, 0).astype(np.int32)
-    for piece_N in (start_N, after_N - 1)
-  )
-  return {"start": start_N, "end": end_N}
+  fits_N = (piece_N >= 0) & (after_N <= size_N)
+  start_N = np.where(fits_N, windows.offset_N + piece_N, 0)
+  end_N = np.where(fits_N, windows.offset_N + after_N - 1, 0)
+  return {"start": start_N.astype(np.int32), "end": end_N.astype(np.int32)}
 
 
 def best_answers(
