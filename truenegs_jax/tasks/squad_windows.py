@@ -123,11 +123,18 @@ def make_windows(
       tokens.append(row)
       types.append((np.arange(len(row)) >= len(prefix)).astype(np.int32))
       masks.append(mask)
-      positions.append((number, start, len(prefix)))  # question, first, offset
+      positions.append((number, start, len(prefix)))
   encoded = EncodedRows(tokens, types, {}, num_cut)
-  positions_3xN = np.array(positions, np.int32).T
+  question_N, first_N, offset_N = np.array(positions, np.int32).T
   windows = Windows(
-    questions, contexts, tokenizer, encoded, *positions_3xN, masks
+    questions,
+    contexts,
+    tokenizer,
+    encoded,
+    question_N,
+    first_N,
+    offset_N,
+    masks,
   )
   if train:
     encoded = dataclasses.replace(encoded, targets=_targets(windows))
