@@ -1,5 +1,6 @@
 """Tests corpora: specs, mixtures, progress and identity."""
 
+import glob
 import json
 import os
 import shutil
@@ -25,11 +26,9 @@ def write_documents(folder, name: str, sizes) -> list[str]:
   texts = []
   for i, size in enumerate(sizes):
     start = f"{name[0]}{i} "
-    rest = size - len(start)
-    fill = (
-      "x" * (rest % 3) + "語" * (rest // 3) if size % 3 == 0 else "x" * rest
-    )
-    texts.append(start + fill)
+    wide = (size - len(start)) // 3 if size % 3 == 0 else 0
+    narrow = size - len(start) - 3 * wide
+    texts.append(start + "x" * narrow + "語" * wide)
   (folder / name).write_text("\n\n".join(texts), encoding="utf-8")
   return texts
 
@@ -182,13 +181,11 @@ def test_shares_of_the_text_follow_weights(tmp_path, weights, stopping):
   for part in range(3):
     chosen = [d for d in documents if d.part == part]
     count = len(texts[part])
-    assert [d.text for d in chosen] == [
-      texts[part][i % count] for i in range(len(chosen))
+    assert [(d.text, d.number, d.repeat) for d in chosen] == [
+      (texts[part][i % count], i % count, i // count)
+      for i in range(len(chosen))
     ]
-    assert [(d.number, d.repeat) for d in chosen] == [
-      (i % count, i // count) for i in range(len(chosen))
-    ]
-  # The last document is the end of the part that decides the mixture's end.
+  # The last document is the end of the part that ends the mixture.
   last = documents[-1]
   assert last.number + 1 == len(texts[last.part]) and last.repeat == 0
   num_passes = [
@@ -229,12 +226,8 @@ def test_passes_can_be_abandoned_and_run_side_by_side(tmp_path):
     documents.close()
   both = list(zip(corpus.read(Meter()), corpus.read(Meter()), strict=True))
   assert [a.text for a, _ in both] == texts and all(a == b for a, b in both)
-  assert not [n for n in os.listdir("/dev/fd") if is_under(tmp_path, n)]
-
-
-def is_under(folder, descriptor) -> bool:
-  path = f"/dev/fd/{descriptor}"
-  return os.path.exists(path) and os.path.realpath(path).startswith(str(folder))
+  open_files = [os.path.realpath(path) for path in glob.glob("/dev/fd/*")]
+  assert not [path for path in open_files if path.startswith(str(tmp_path))]
 
 
 # Progress and counts.
@@ -245,8 +238,7 @@ def test_meters_count_bytes_documents_and_progress(tmp_path, parts):
   write_documents(tmp_path, "a.txt", [20_000] * 150)
   write_documents(tmp_path, "b.txt", [1_000] * 1_000)
   corpus = open_corpus(parts.format(tmp_path))
-  meter, total = Meter(), 4_000_000
-  last = 0.0
+  meter, total, last = Meter(), 4_000_000, 0.0
   for _ in corpus.read(meter):
     # Documents come later than the block they are read with.
     assert meter.fraction_read >= last

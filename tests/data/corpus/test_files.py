@@ -66,13 +66,13 @@ def test_folders_give_their_files_of_known_formats_in_order(tmp_path):
 
 
 def test_linked_folders_are_read_once(tmp_path):
-  (tmp_path / "corpus" / "sub").mkdir(parents=True)
-  (tmp_path / "other").mkdir()
-  (tmp_path / "other" / "b.txt").write_text("b")
-  (tmp_path / "corpus" / "sub" / "a.txt").write_text("a")
-  (tmp_path / "corpus" / "link").symlink_to(tmp_path / "other")
-  (tmp_path / "corpus" / "sub" / "circle").symlink_to(tmp_path / "corpus")
-  root = tmp_path / "corpus"
+  root, other = tmp_path / "corpus", tmp_path / "other"
+  for folder in (root / "sub", other):
+    folder.mkdir(parents=True)
+  (root / "sub" / "a.txt").write_text("a")
+  (other / "b.txt").write_text("b")
+  (root / "link").symlink_to(other)
+  (root / "sub" / "circle").symlink_to(root)
   assert names(root, root) == ["link/b.txt", "sub/a.txt"]
 
 
@@ -94,7 +94,7 @@ def test_paths_and_globs_find_files_of_any_format(tmp_path):
 @pytest.mark.parametrize(
   "where, message",
   [
-    ("/dev/null", "/dev/null: neither a file nor a folder"),
+    ("/dev/null", "/dev/null: not a file"),
     ("~nobody_of_this_name/a.txt", "'~nobody.*cannot be read"),
     ("x" * 5000, "cannot be read: File name too long"),
     ("{tmp}/link.txt", "link.txt: a link to 'nowhere', which is missing"),
@@ -156,9 +156,8 @@ def test_truncated_and_padded_files_are_refused(tmp_path, suffix):
   for damaged in [packed[:cut] for cut in cuts] + [packed + b"garbage!"]:
     file = write(tmp_path / f"t.txt{suffix}", damaged)
     read = b""
-    with pytest.raises(
-      DataError, match=r"t\.txt.*damaged or cut off after [0-9,]+ bytes"
-    ):
+    message = r"t\.txt.*damaged or cut off after [0-9,]+ bytes"
+    with pytest.raises(DataError, match=message):
       for block in read_blocks(file, ReadState(), size=1000):
         read += block
     assert data.startswith(read)
@@ -177,10 +176,8 @@ def test_a_wrong_compression_suffix_is_refused(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", COMPRESSORS)
 @pytest.mark.parametrize("change", ["shrink", "grow", "rewrite"])
 def test_files_that_change_are_refused(tmp_path, suffix, change):
-  file = write(
-    tmp_path / f"t{suffix}", COMPRESSORS[suffix](random_text(300_000))
-  )
-
+  data = COMPRESSORS[suffix](random_text(300_000))
+  file = write(tmp_path / f"t{suffix}", data)
   blocks = read_blocks(file, ReadState(), size=1000)
   next(blocks)
   if change == "shrink":
@@ -260,9 +257,8 @@ def test_huge_lines_are_refused_before_they_fill_the_memory(tmp_path, suffix):
   file = write(tmp_path / f"t.txt{suffix}", data)
   del data
   tracemalloc.start()
-  with pytest.raises(
-    DataError, match=r":2: a line of more than 1,000,000 bytes \(from byte 4\)"
-  ):
+  message = r":2: a line of more than 1,000,000 bytes \(from byte 4\)"
+  with pytest.raises(DataError, match=message):
     lines_of(file)
   assert tracemalloc.get_traced_memory()[1] < 8_000_000
   tracemalloc.stop()
@@ -285,9 +281,7 @@ def test_long_lines_are_cut_at_white_space(
 ):
   monkeypatch.setattr(read_state, "MAX_LINE_BYTES", 20)
   monkeypatch.setattr(read_state, "BLOCK_BYTES", block)
-  text = (
-    "short\n" + "seven77 " * 6 + "\n" + "語" * 15 + "\n12345678901234567890"
-  )
+  text = f"short\n{'seven77 ' * 6}\n{'語' * 15}\n12345678901234567890"
   file = write(tmp_path / f"t.txt{suffix}", COMPRESSORS[suffix](text.encode()))
   state = ReadState("replace")
   lines = "".join(read_text(file, state)).split("\n")[:-1]

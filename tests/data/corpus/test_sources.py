@@ -196,9 +196,9 @@ def test_data_sets_give_the_same_documents_as_files(tmp_path):
   changed = open_corpus(f"hf:{tmp_path}/splits").identity()
   assert json.dumps(changed) != identities[0]
   (tmp_path / "data").mkdir()
-  (tmp_path / "data" / "train-0.jsonl").write_bytes(to_jsonl(TEXTS[:4]))
-  (tmp_path / "data" / "train-1.jsonl").write_bytes(to_jsonl(TEXTS[4:]))
-  (tmp_path / "data" / "test-1.jsonl").write_bytes(to_jsonl(TEXTS[:1]))
+  files = {"train-0": TEXTS[:4], "train-1": TEXTS[4:], "test-1": TEXTS[:1]}
+  for name, texts in files.items():
+    (tmp_path / "data" / f"{name}.jsonl").write_bytes(to_jsonl(texts))
   for streaming in ("true", "false"):
     spec = f"hf:{tmp_path}/data streaming={streaming}"
     assert list(open_corpus(spec)) == TEXTS
@@ -299,7 +299,7 @@ def parquet_of(**columns) -> bytes:
   return file.getvalue()
 
 
-NOT_UTF8_COLUMN = pyarrow.array([b"good", b"b\xe9d"]).view(pyarrow.string())
+LATIN1 = pyarrow.array([b"good", b"b\xe9d"]).view(pyarrow.string())
 DEEP = b"[" * 200_000 + b"]" * 200_000
 BAD = [
   ("t.txt", b"", "t.txt: no document in it"),
@@ -333,7 +333,7 @@ BAD = [
   ("t.parquet", parquet_of(text=[1], b=["x"]), r"holds int64, .* text: b\."),
   ("t.parquet", parquet_of(text=[b"a"]), r"holds binary, not text"),
   ("t.parquet", parquet_of(text=[None, ""]), "t.parquet: no document in it"),
-  ("t.parquet", parquet_of(text=NOT_UTF8_COLUMN), "record 2: not UTF-8"),
+  ("t.parquet", parquet_of(text=LATIN1), "record 2: not UTF-8"),
   ("t.parquet", parquet_of(text=["a", "b\0"]), "record 2: NUL in the text"),
   ("t.parquet.gz", to_parquet(TEXTS), "not a .gz file.*PAR1"),
 ]
@@ -354,23 +354,11 @@ def test_bad_text_is_refused_with_its_position(tmp_path, name, data, message):
     ("t.txt", b"a\xe9\n\nb", ["a\ufffd", "b"], "NOT_UTF8", 1),
     ("t.txt", b"a\0\0\n\nb", ["a\ufffd\ufffd", "b"], "NUL", 2),
     ("t.csv", b"text\na\xff\n", ["a\ufffd"], "NOT_UTF8", 1),
-    (
-      "t.jsonl",
-      b'{"text": "a\\udc00\\ud800b"}',
-      ["a\ufffd\ufffdb"],
-      "SURROGATES",
-      2,
-    ),
+    ("t.jsonl", b'{"text": "\\udc00\\ud800"}', ["\ufffd" * 2], "SURROGATES", 2),
     ("t.jsonl", b'{"text": "a\\u0000b"}', ["a\ufffdb"], "NUL", 1),
     ("t.jsonl", to_jsonl([" ", None, "", "a"]), ["a"], "BLANK_DOCUMENTS", 2),
     ("t.parquet", to_parquet(["a", None]), ["a"], "NULL_VALUES", 1),
-    (
-      "t.parquet",
-      parquet_of(text=NOT_UTF8_COLUMN),
-      ["good", "b\ufffdd"],
-      "NOT_UTF8",
-      1,
-    ),
+    ("t.parquet", parquet_of(text=LATIN1), ["good", "b\ufffdd"], "NOT_UTF8", 1),
   ],
 )
 def test_bad_text_is_replaced_and_counted(
@@ -428,12 +416,7 @@ def test_parquet_is_read_in_small_batches(tmp_path):
   "where, options, error, message",
   [
     ("splits", "split=dev", DataError, "no split 'dev'.*: train, test"),
-    (
-      "splits",
-      "column=id",
-      DataError,
-      "'id' holds int64, not text.* text: text",
-    ),
+    ("splits", "column=id", DataError, "'id' holds int64, not.* text: text"),
     ("splits", "column=x", DataError, "no column 'x'. Columns: id, text"),
     ("saved", "split=test", DataError, "no split 'test'"),
     ("saved", "config=en", InputError, "Remove config=en"),
@@ -449,11 +432,9 @@ def test_options_of_data_sets_are_checked_when_opened(
   tmp_path, where, options, error, message
 ):
   save(TEXTS, tmp_path / "saved")
-  table = {"id": range(2), "text": TEXTS[:2]}
-  split = datasets.Dataset.from_dict(table)
-  datasets.DatasetDict(train=split, test=split).save_to_disk(
-    str(tmp_path / "splits")
-  )
+  split = datasets.Dataset.from_dict({"id": range(2), "text": TEXTS[:2]})
+  splits = datasets.DatasetDict(train=split, test=split)
+  splits.save_to_disk(str(tmp_path / "splits"))
   for name in ("data", "none"):
     (tmp_path / name).mkdir()
   (tmp_path / "data" / "t.jsonl").write_bytes(to_jsonl(TEXTS))
@@ -469,28 +450,20 @@ def test_saved_data_sets_need_the_prefix_hf(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "raised, error, message",
+  "reason, error, message",
   [
+    ("no route", UnavailableError, "without internet.*HF_HOME"),
     (
-      ConnectionError("no route"),
-      UnavailableError,
-      "without internet.*HF_HOME",
-    ),
-    (
-      RuntimeError("Dataset scripts are no longer supported, but found x.py"),
+      "Dataset scripts are no longer supported, but found x.py",
       InputError,
       "add revision=refs/convert/parquet",
     ),
-    (
-      ValueError("Config name is missing"),
-      UnavailableError,
-      "missing.*config=",
-    ),
+    ("Config name is missing", UnavailableError, "missing.*config="),
   ],
 )
-def test_errors_of_the_hub_have_hints(monkeypatch, raised, error, message):
+def test_errors_of_the_hub_have_hints(monkeypatch, reason, error, message):
   def refuse(*args, **options):
-    raise raised
+    raise RuntimeError(reason)
 
   monkeypatch.setattr(datasets, "load_dataset_builder", refuse)
   with pytest.raises(error, match="(?i)hf:owner/set.*" + message):
@@ -542,12 +515,12 @@ FUZZ_CASES = int(os.environ.get("TRUENEGS_FUZZ", "300"))
 def test_corrupt_data_sets_give_documents_or_our_errors(tmp_path):
   spec = save(TEXTS, tmp_path / "saved")
   files = sorted((tmp_path / "saved").iterdir())
-  contents = {path: path.read_bytes() for path in files}
   rng = np.random.default_rng(FUZZ_CASES)
   num_refused = 0
   for case in range(FUZZ_CASES // 3):
     path = files[rng.integers(len(files))]
-    data = corrupt(contents[path], rng)
+    content = path.read_bytes()
+    data = corrupt(content, rng)
     path.write_bytes(data)
     try:
       lines = [line for d in open_corpus(spec) for line in d.split("\n")]
@@ -557,5 +530,5 @@ def test_corrupt_data_sets_give_documents_or_our_errors(tmp_path):
       num_refused += 1
     except Exception as error:
       raise AssertionError(f"case {case}: {path} {data!r}") from error
-    path.write_bytes(contents[path])
+    path.write_bytes(content)
   assert num_refused > FUZZ_CASES // 30

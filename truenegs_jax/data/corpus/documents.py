@@ -21,26 +21,24 @@ SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def from_lines(
-  runs: Iterable[str], rule: str, state: ReadState
+  groups: Iterable[str], rule: str, state: ReadState
 ) -> Iterator[str]:
   """Forms the documents of a text.
 
   Args:
-    runs: the text in runs of complete lines, each line ending in "\\n", without
-      bad characters.
+    groups: the text as groups of complete lines, each with a "\\n" at its end,
+      without bad characters.
     rule: one of RULES.
   """
   if rule == "record":
-    for run in runs:
-      for line in run.split("\n"):
-        if line and not line.isspace():
-          yield line
+    for group in groups:
+      yield from (line for line in group.split("\n") if line.strip())
     return
   if rule == "file":
-    runs = (BLANK_LINES.sub("\n", "\n" + run)[1:] for run in runs)
+    groups = (BLANK_LINES.sub("\n", "\n" + group)[1:] for group in groups)
   unfinished, size = [""], 0  # text of the document whose end is not reached
-  for run in runs:
-    first, *others = BLANK_LINES.split("\n" + run)
+  for group in groups:
+    first, *others = BLANK_LINES.split("\n" + group)
     unfinished.append(first[1:])
     size += num_bytes(first)
     if others:
@@ -69,7 +67,7 @@ def from_records(
     DataError: a value is not a text; if errors are strict, a text has a NUL, a
       lone surrogate or a line of more than 1 MB.
   """
-  texts = (t for v in values if (t := _clean(v, state)) is not None)
+  texts = filter(None, (_clean(value, state) for value in values))
   if rule != "record":
     yield from from_lines((text + "\n\n" for text in texts), rule, state)
     return
@@ -96,7 +94,8 @@ def _cut(text: str, state: ReadState) -> list[str]:
   data, start, documents = text.encode(), 0, []
   while len(data) - start > limit:
     end = data.rfind(b"\n", start, start + limit + 1)
-    end = end if end >= 0 else data.find(b"\n", start)
+    if end < 0:  # a line over the limit
+      end = data.find(b"\n", start)
     if end < 0 or end + 1 == len(data):
       break
     documents.append(data[start:end].decode())
@@ -105,11 +104,11 @@ def _cut(text: str, state: ReadState) -> list[str]:
   return [*documents, data[start:].decode()]
 
 
-def _clean(value: Any, state: ReadState) -> str | None:
-  """Returns the repaired text of a record, or None to leave it out."""
+def _clean(value: Any, state: ReadState) -> str:
+  """Returns the repaired text of a record, or "" to leave it out."""
   if value is None:
     state.oddities[read_state.NULL_VALUES] += 1
-    return None
+    return ""
   if not isinstance(value, str):
     raise DataError(
       f"{state.location}: the column holds {type(value).__name__}, not text."
@@ -134,7 +133,7 @@ def _clean(value: Any, state: ReadState) -> str | None:
     value = value.replace("\r\n", "\n").replace("\r", "\n")
   if not value or value.isspace():
     state.oddities[read_state.BLANK_DOCUMENTS] += 1
-    return None
+    return ""
   if len(value) * 4 > read_state.MAX_LINE_BYTES:
     value = "\n".join(_cut_lines(value, state))
   return value

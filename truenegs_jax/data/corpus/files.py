@@ -115,10 +115,9 @@ def stat_file(path: pathlib.Path) -> File:
   if path.is_symlink() and not path.exists():
     target = os.readlink(path)
     raise DataError(f"{path}: a link to '{target}', which is missing.")
-  if path.is_dir():
-    raise DataError(f"{path}: a folder. Choose a file in it.")
   if not path.is_file():
-    raise DataError(f"{path}: neither a file nor a folder.")
+    kind = "a folder" if path.is_dir() else "not a file"
+    raise DataError(f"{path}: {kind}. Choose a file.")
   suffix, compression = _suffixes(path.name)
   if suffix in ARCHIVES:
     raise DataError(
@@ -199,7 +198,7 @@ def open_seekable(file: File, state: ReadState) -> Iterator[BinaryIO]:
   """Opens a file for random access; decompresses it to a temporary file.
 
   Raises:
-    DataError: as `open_file`, or the temporary file cannot be written.
+    DataError: see `read_blocks`; or the temporary file cannot be written.
   """
   if not file.compression:
     with open_file(file) as raw:
@@ -219,11 +218,6 @@ def open_seekable(file: File, state: ReadState) -> Iterator[BinaryIO]:
 
 
 def _decompress(raw: BinaryIO, compression: str, size: int) -> Iterator[bytes]:
-  """Yields the content of an open file in blocks of at most `size` bytes.
-
-  Raises:
-    EOFError, OSError, zlib.error, lzma.LZMAError: damaged or cut off.
-  """
   if compression in NEW_DECOMPRESSORS:
     return _read_streams(raw, NEW_DECOMPRESSORS[compression], size)
   if compression == ".zst":

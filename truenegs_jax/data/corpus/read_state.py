@@ -1,9 +1,4 @@
-"""The state of one pass over a part of a corpus: position, progress, repairs.
-
-state = ReadState(errors="replace")
-for text in jsonl(file=file, state=state, column="text"): ...
-state.oddities  # counts of what was replaced, cut or left out
-"""
+"""The state of a pass over a part of a corpus: position, progress, repairs."""
 
 import collections
 import dataclasses

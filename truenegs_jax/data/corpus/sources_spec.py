@@ -77,7 +77,7 @@ def open_corpus(
 
 
 def named_sources(spec: str, *, key: str = "data.sources") -> set[str]:
-  """Returns the named sources of a spec, such as "wordnet", without hf:.
+  """Returns the named sources of a spec, without hf: {"wordnet"} or none.
 
   Raises:
     InputError: the spec has a mistake.
@@ -94,19 +94,14 @@ class PartSpec:
     source: "hf", another source that `where` names, or "" for files.
     weight: None if not set.
     options: the other options that are set.
-    key: the config key of the spec, for messages.
+    subject: the config key and the part, for the beginning of a message.
   """
 
   where: str
   source: str
   weight: float | None
   options: dict[str, str]
-  key: str = "data.sources"
-
-  @property
-  def subject(self) -> str:
-    """The beginning of a message about this part."""
-    return f"{self.key}: part {self.where!r}"
+  subject: str
 
 
 def _parse_spec(spec: str, key: str) -> list[PartSpec]:
@@ -158,7 +153,7 @@ def _parse_part(text: str, key: str) -> PartSpec:
     source = "hf"
   elif where in SOURCES and not SOURCES[where].suffixes and where != "hf":
     source = where
-  return PartSpec(where, source, weight, options, key)
+  return PartSpec(where, source, weight, options, f"{key}: part {where!r}")
 
 
 def _check_misplaced_options(part_spec: PartSpec) -> None:
@@ -207,8 +202,8 @@ def _open_named(
   names = set(inspect.signature(source.read).parameters) - {"state"}
   if missing := sorted(names - set(resources)):
     raise InputError(
-      f"{part_spec.key}: {part_spec.source!r} needs {', '.join(missing)}. Pass"
-      f" open_corpus(..., {missing[0]}=...)."
+      f"{part_spec.subject} needs {', '.join(missing)}. Pass open_corpus(...,"
+      f" {missing[0]}=...)."
     )
   arguments = {name: resources[name] for name in names}
   rule = part_spec.options.get("document", source.document)
@@ -244,10 +239,15 @@ def _open_files(part_spec: PartSpec) -> Part:
     _check_misplaced_options(part_spec)
     named = sorted(name for name in SOURCES if not SOURCES[name].suffixes)
     raise UnavailableError(
-      f"{part_spec.key}: {part_spec.where!r} is not a file, a folder or a glob"
-      f" with a match. Named sources: {', '.join(named)} (hf as hf:NAME)."
+      f"{part_spec.subject} is not a file, a folder or a glob with a match."
+      f" Named sources: {', '.join(named)} (hf as hf:NAME)."
     )
-  _check_not_saved(part_spec, files)
+  for folder in sorted({file.path.parent for file in files}):
+    if hub_datasets.is_saved(folder):  # its .json files do not hold its text
+      raise InputError(
+        f"{part_spec.subject} holds a data set that save_to_disk wrote. Use"
+        f" {HUB}{folder}."
+      )
   chosen = part_spec.options.get("format")
   with_formats = [(f, chosen or suffixes.get(f.suffix, "text")) for f in files]
   first_files = {name: file for file, name in reversed(with_formats)}
@@ -272,16 +272,6 @@ def _open_files(part_spec: PartSpec) -> Part:
   size = sum(file.size for file in files)
   paths = tuple(os.path.abspath(file.path) for file in files)
   return Part(part_spec.where, read, identity, size, paths=paths)
-
-
-def _check_not_saved(part_spec: PartSpec, files: list[File]) -> None:
-  """Refuses a saved data set: its .json files do not hold its text."""
-  for folder in sorted({file.path.parent for file in files}):
-    if hub_datasets.is_saved(folder):
-      raise InputError(
-        f"{part_spec.key}: {part_spec.where!r} holds a data set that"
-        f" save_to_disk wrote. Use {HUB}{folder}."
-      )
 
 
 def _read_first_record(format_name: str, file: File, column: str) -> None:
