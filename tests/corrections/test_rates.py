@@ -1,7 +1,9 @@
 """Tests rates and agreements against loops, intervals against simulations."""
 
 import collections
+import functools
 import itertools
+import operator
 import tarfile
 
 import numpy as np
@@ -52,10 +54,8 @@ def test_counts_equal_a_loop_over_slots(seed):
   assert len(with_slot) < len(p.sequences) and max(pairs.values()) > 1
   assert (r.of_mismatches.hits, r.of_mismatches.total) == (hits, wrong)
   assert (r.of_slots.hits, r.of_slots.total) == (hits, len(p.gold_M))
-  assert (r.of_sequences.hits, r.of_sequences.total) == (
-    len(with_hit),
-    len(with_slot),
-  )
+  sequences = len(with_hit), len(with_slot)
+  assert (r.of_sequences.hits, r.of_sequences.total) == sequences
   assert r.of_mismatches.rate == pytest.approx(hits / wrong)
   assert {(x.gold, x.predicted): x.count for x in r.pairs} == pairs
   assert [x.count for x in r.pairs] == sorted(pairs.values(), reverse=True)
@@ -121,17 +121,12 @@ def test_rates_of_nothing_are_zero_with_a_full_interval():
   none = rates.Rate(rate=0.0, low=0.0, high=1.0, hits=0, total=0)
   table = random_table(0)
   for slots, predicted in (([], []), ([(0, 1)], [2])):
-    r = rates.count_corrections(
-      make_predictions(rows, slots, predicted), table, TOKENS
-    )
+    p = make_predictions(rows, slots, predicted)
+    r = rates.count_corrections(p, table, TOKENS)
     assert r.of_mismatches == none and r.of_slots.total == len(slots)
     assert r.pairs == ()
-  assert (
-    rates.count_corrections(
-      make_predictions([], [], []), table, TOKENS
-    ).of_slots
-    == none
-  )
+  r = rates.count_corrections(make_predictions([], [], []), table, TOKENS)
+  assert r.of_slots == none
 
 
 def test_intervals_without_corrections_or_of_one_sequence_are_wide():
@@ -179,14 +174,10 @@ def test_integer_weights_equal_repetitions():
 
 
 def test_weights_that_add_to_one_count_as_one_trial():
-  estimate = rates.estimate_rate(
-    np.ones(10, bool), np.arange(10), np.full(10, 0.1)
-  )
+  hit_N, weight_N = np.ones(10, bool), np.full(10, 0.1)
+  estimate = rates.estimate_rate(hit_N, np.arange(10), weight_N)
   expected = stats.binomtest(1, 1).proportion_ci(method="wilson")
-  assert (estimate.hits, estimate.total) == (
-    1,
-    1,
-  ) and estimate.low <= expected.low
+  assert estimate.hits == estimate.total == 1 and estimate.low <= expected.low
 
 
 @pytest.mark.parametrize("num_sequences", [2, 5, 50])
@@ -284,20 +275,17 @@ def test_classes_by_the_real_wordnet(tmp_path, real_data):
   words = ["house", "said", "good", "quickly", "running", "xyzzyq", "they"]
   with wordnet.session(str(tmp_path)) as reader:
     classes = rates.classify_tokens(words, reader)
-  assert " ".join(classes) == (
-    "noun verb adjective adverb verb not in WordNet stop word"
-  )
+  expected = "noun verb adjective adverb verb not in WordNet stop word"
+  assert " ".join(classes) == expected
 
 
 # Agreement of sources.
 
 
 def select(agreements, source, judge, golds="all", by="occurrence"):
-  key = (source, judge, golds, by)
-  [selected] = [
-    a for a in agreements if (a.source, a.judge, a.golds, a.by) == key
-  ]
-  return selected
+  """Returns the agreement with these names and units."""
+  names = operator.attrgetter("source", "judge", "golds", "by")
+  return {names(a): a for a in agreements}[source, judge, golds, by]
 
 
 def counts(agreement):
@@ -318,29 +306,16 @@ def make_example():
     np.array([0, a, a, b, c, 1]),
     np.array([0, a, d, 1]),
   ]
-  predicted = {
-    (0, 1): b,
-    (0, 2): c,
-    (0, 3): b,
-    (1, 1): b,
-    (1, 2): b,
-    (1, 3): c,
-    (1, 4): d,
-    (2, 1): a,
-    (2, 2): a,
-  }
+  predicted = [[b, c, b], [b, b, c, d], [a, a]]
+  slots = [(t, i) for t in range(3) for i in range(1, len(rows[t]) - 1)]
   pairs = {
     "x": [("a", "b"), ("b", "c")],
     "y": [("a", "b"), ("c", "d"), ("b", "d")],
     "z": [("d", "a")],
   }
-  tables = {}
-  for name in pairs:
-    tables[name] = build_table(
-      pairs[name], tokens, source=name, keep_stop_words=True
-    )
-  p = make_predictions(rows, list(predicted), list(predicted.values()))
-  return p, tables, tokens
+  build = functools.partial(build_table, tokens=tokens, keep_stop_words=True)
+  tables = {name: build(pairs[name], source=name) for name in pairs}
+  return make_predictions(rows, slots, sum(predicted, [])), tables, tokens
 
 
 def test_agreements_of_three_sources():
@@ -425,13 +400,8 @@ def test_repeated_pairs_do_not_narrow_the_interval():
     rows, slots, np.tile(p.predicted_M, 2), np.tile(p.eligible_M, 2)
   )
   tables = {"a": random_table(0), "b": random_table(1)}
-  once, twice = (
-    select(agreements, "a", "b", by="pair").precision
-    for agreements in (
-      rates.compare_sources(p, tables, TOKENS),
-      rates.compare_sources(repeated, tables, TOKENS),
-    )
-  )
+  both = (rates.compare_sources(x, tables, TOKENS) for x in (p, repeated))
+  once, twice = (select(x, "a", "b", by="pair").precision for x in both)
   assert (once.hits, once.total) == (twice.hits, twice.total)
   variance = once.rate * (1 - once.rate) / once.total
   assert twice.high - twice.low > 2 * np.sqrt(variance)

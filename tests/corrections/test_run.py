@@ -20,7 +20,11 @@ from truenegs_jax.configs import corrections as config
 from truenegs_jax.configs import electra_demo
 from truenegs_jax.corrections import predict_slots
 from truenegs_jax.corrections import run as run_lib
-from truenegs_jax.data.tokens.tokenizer import make_tokenizer, write_vocabulary
+from truenegs_jax.data.tokens.tokenizer import (
+  SPECIALS,
+  make_tokenizer,
+  write_vocabulary,
+)
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.runtime.errors import DataError, InputError, NonFiniteError
@@ -31,22 +35,15 @@ from truenegs_jax.workdir import checkpoints, saved_model
 from truenegs_jax.workdir.from_config import build_model
 
 WORDS = [f"w{i}" for i in range(5, tiny.V - 1)]
-TOKENIZER = make_tokenizer(
-  ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##ly"],
-  lowercase=True,
-)
+TOKENIZER = make_tokenizer([*SPECIALS, *WORDS, "##ly"], lowercase=True)
 PIECE = TOKENIZER.vocab.index("##ly")
 LENGTH, NUM_LINES = 32, 70
 PARAMS = {}  # of the run, by step
 
 STOP_WORDS = ("w9", "w10", "w11", "w12")
 # `negatives` of the run "strict".
-STRICT = dict(
-  prediction="sample",
-  strict_subword=True,
-  symmetric=True,
-  stop_words="lost/stops.txt",
-)
+STRICT = dict(prediction="sample", strict_subword=True, symmetric=True)
+STRICT["stop_words"] = "lost/stops.txt"
 
 original_make_predict_slots = predict_slots.make_predict_slots
 # Compiled once for all tests.
@@ -90,10 +87,7 @@ def _isolate(tmp_path_factory):
 def folder(_isolate, tmp_path_factory):
   """A folder with two runs of 20 steps, a text and files of synonyms."""
   folder = tmp_path_factory.mktemp("folder")
-  model = build_model(_make_config(), vocab_size=tiny.V)
-  shapes = jax.eval_shape(
-    lambda: pretrain.init_params(model, jax.random.key(0))
-  )
+  shapes = pretrain.param_shapes(build_model(_make_config(), vocab_size=tiny.V))
   rng = np.random.default_rng(0)
   for step in (10, 20):
     PARAMS[step] = jax.tree.map(
@@ -175,13 +169,8 @@ def _two_sources(folder):
 
 
 def _hash_files(folder):
-  return {
-    path.relative_to(folder).as_posix(): hashlib.md5(
-      path.read_bytes()
-    ).hexdigest()
-    for path in sorted(folder.rglob("*"))
-    if path.is_file()
-  }
+  files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+  return {path: hashlib.md5(path.read_bytes()).hexdigest() for path in files}
 
 
 def _get_counts(rates):
@@ -192,10 +181,8 @@ def _get_counts(rates):
 def _count_by_loops(folder, step, text, **negatives):
   """Counts table 2 of a step in loops over one batch, masked as in training."""
   run = build_run.build_run(_make_config(), TOKENIZER)
-  sample = negatives.get("prediction") == "sample"
-  options = dataclasses.replace(
-    run.options, prediction="sample" if sample else "argmax"
-  )
+  prediction = negatives.get("prediction", "argmax")
+  options = dataclasses.replace(run.options, prediction=prediction)
   slots_B = _fill_slots(run.model, PARAMS[step], text, options)
   pairs = _read_pairs(folder / "one.tsv", **negatives)
 
@@ -208,8 +195,7 @@ def _count_by_loops(folder, step, text, **negatives):
 
   corrected = [[is_corrected(*slot) for slot in row] for row in slots_B]
   wrong = sum(slot[0] != slot[1] for row in slots_B for slot in row)
-  total = sum(map(len, corrected))
-  hits = sum(map(sum, corrected))
+  hits, total = sum(map(sum, corrected)), sum(map(len, corrected))
   rows = sum(map(any, corrected)), len(corrected)
   return [rows, (hits, wrong), (hits, total)]
 
@@ -386,34 +372,32 @@ def test_exported_weights_have_the_rates_of_their_checkpoint(
   assert "weights" in printed
 
 
-ERRORS = {
-  "neither": (dict(corrections__run=""), "Exactly one of"),
-  "both": (dict(init="somewhere"), "Exactly one of"),
-  "run": (dict(corrections__run="no/such"), "no/such.* has no checkpoints"),
-  "step": (dict(corrections__steps="10,11"), "saved steps 10, 20"),
-  "steps": (dict(corrections__steps="all"), "Choose kept, last, or some"),
-  "no text": (dict(corrections__text=""), "corrections.text is empty"),
-  "absent": (dict(corrections__text="no/text"), "^corrections.text: .*no/text"),
-  "length": (dict(corrections__length=1_000), "from .* to 512"),
-  "only": (dict(corrections__only="w5, yes:w6"), "'yes' of 'yes:w6'"),
-  "source": (
-    dict(corrections__sources=("wordnett",)),
-    "^corrections.sources=.*wordnett",
-  ),
-  "no source": (dict(corrections__sources=()), "corrections.sources is empty"),
-  "model": (dict(corrections__sources=("model",)), "while a model trains"),
-  "file": (dict(corrections__sources=("pairs path=no",)), "no file 'no'"),
-  "negative": (dict(corrections__cases=-1), "corrections.cases=-1"),
-  "prediction": (dict(corrections__prediction="best"), "'best' is unknown"),
-  "dry": (dict(dry_run=True), "dry_run=True is only for pre-training"),
-}
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_invalid_settings_are_refused_before_writing(folder, tmp_path, name):
-  changes, message = ERRORS[name]
+@pytest.mark.parametrize(
+  "key, value, message",
+  [
+    ("corrections__run", "", "Exactly one of"),
+    ("init", "somewhere", "Exactly one of"),
+    ("corrections__run", "no/such", "no/such.* has no checkpoints"),
+    ("corrections__steps", "10,11", "saved steps 10, 20"),
+    ("corrections__steps", "all", "Choose kept, last, or some"),
+    ("corrections__text", "", "corrections.text is empty"),
+    ("corrections__text", "no/text", "^corrections.text: .*no/text"),
+    ("corrections__length", 1_000, "from .* to 512"),
+    ("corrections__only", "w5, yes:w6", "'yes' of 'yes:w6'"),
+    ("corrections__sources", ("nett",), "^corrections.sources=.*nett"),
+    ("corrections__sources", (), "corrections.sources is empty"),
+    ("corrections__sources", ("model",), "while a model trains"),
+    ("corrections__sources", ("pairs path=no",), "no file 'no'"),
+    ("corrections__cases", -1, "corrections.cases=-1"),
+    ("corrections__prediction", "best", "'best' is unknown"),
+    ("dry_run", True, "dry_run=True is only for pre-training"),
+  ],
+)
+def test_invalid_settings_are_refused_before_writing(
+  folder, tmp_path, key, value, message
+):
   with pytest.raises((InputError, DataError), match=message):
-    _run(folder, tmp_path / "out", **changes)
+    _run(folder, tmp_path / "out", **{key: value})
   assert not (tmp_path / "out").exists()
 
 
@@ -491,8 +475,6 @@ def test_wordnets_files_are_closed_after_errors(folder, tmp_path, monkeypatch):
 def test_opening_a_run_for_reading_logs_nothing(folder, caplog):
   with saved_model.open_run(folder / "run"):
     assert not caplog.records
-  opened = checkpoints.Checkpoints(
-    folder / "run" / "checkpoints", read_only=True
-  )
-  with contextlib.closing(opened):
+  path = folder / "run" / "checkpoints"
+  with contextlib.closing(checkpoints.Checkpoints(path, read_only=True)):
     assert "read only" in caplog.text  # logged without `open_run`

@@ -177,9 +177,8 @@ def test_a_table_is_built_once_for_each_request(tmp_path, built, cache):
   os.utime(path, ns=(0, 0))
   assert table_pairs(load_or_build(request)) == set(PAIRS[2:])
   assert len(built) == 6 == len(list(cache.glob("table-*.npz")))
-  load_or_build(
-    dataclasses.replace(request, sources=" | ".join([request.sources] * 2))
-  )
+  twice = f"{request.sources} | {request.sources}"
+  load_or_build(dataclasses.replace(request, sources=twice))
   assert len(built) == 7 == len(list(cache.iterdir()))
 
 

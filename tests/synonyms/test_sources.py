@@ -102,10 +102,7 @@ def test_options_are_converted_as_they_are_annotated(calls):
     ("files path=ab top=2.5", "'top=2.5' is wrong. Use a whole number"),
     ("files path=ab top=1 top=2", "top= twice"),
     ("files top=1", "files needs path="),
-    (
-      "files path=ab|cd.txt",
-      r"no source 'cd.txt'.*write [?] for a space, [|] or &",
-    ),
+    ("files path=ab|cd.txt", "'cd.txt'.*write [?] for a space, [|] or &"),
     ('files path="a|b"', "'path=\"a' has a quote.*without quotes"),
     (
       "files path=my file.txt",
@@ -137,11 +134,9 @@ def test_the_source_model_yields_no_pairs():
 
 def test_identity_omits_spaces_folders_and_defaults(calls):
   identity = "files path=ab top=3 & flags both=true | wordnet"
-  for text in (
-    "files top=3  path=/x/ab&flags cut=0.50 both=true|wordnet",
-    "files path=~/y/ab top=3 & flags both=true | wordnet",
-    identity,
-  ):
+  spaced = "files top=3  path=/x/ab&flags cut=0.50 both=true|wordnet"
+  in_home = "files path=~/y/ab top=3 & flags both=true | wordnet"
+  for text in (spaced, in_home, identity):
     assert sources.parse_expression(text).identity == identity
   other = sources.parse_expression("files path=ab top=4")
   assert other.identity != identity[:19]

@@ -69,9 +69,8 @@ def test_lemma_names_are_the_union_of_all_synsets(reader, word, names):
 
 def test_irregular_forms_are_not_stemmed(mini):
   (mini / "noun.exc").write_text("homess unknown\n")
-  assert (
-    read_lemma_names("homess", mini) == () != read_lemma_names("houseses", mini)
-  )
+  assert not read_lemma_names("homess", mini)
+  assert read_lemma_names("houseses", mini)
 
 
 def test_pairs_are_whole_words_and_have_wordnets_direction(reader):
@@ -198,8 +197,7 @@ def test_index_and_data_of_different_versions_are_reported(mini):
 
 
 def test_the_source_closes_the_wordnet_that_it_opens(mini, monkeypatch):
-  closed = []
-  close = wordnet.close_wordnet
+  closed, close = [], wordnet.close_wordnet
   monkeypatch.setattr(
     wordnet, "close_wordnet", lambda r: (close(r), closed.append(r))
   )

@@ -51,9 +51,7 @@ def find_cases(
   """Searches batches for `limit` corrections, one per (gold, prediction).
 
   `predict` is built by `make_predict_slots`; `seed` is that of the masking.
-
-  Returns:
-    The cases and the number of predictions searched.
+  Returns the cases and the number of predictions searched.
   """
   cases: dict[tuple[str, str], Case] = {}
   searched = 0
@@ -77,15 +75,13 @@ def choose_cases(
   limit: int,
   only: PairFilter = (),
 ) -> list[Case]:
-  """Returns cases of corrections, or of all predictions that match a filter.
+  """Returns up to `limit` corrections, or predictions that match a filter.
 
-  At most `limit` cases. Those of different (gold, prediction) pairs come first,
-  then repeated ones, each in the order of the predictions. `only` is built by
-  `parse_filter`; empty, it selects corrections.
+  Those of different (gold, prediction) pairs come first, then repeated ones,
+  each in the order of the predictions. `only` is built by `parse_filter`;
+  empty, it selects corrections.
   """
-  chosen_M = p.corrected_M(table)
-  if only:
-    chosen_M = np.zeros(len(p.gold_M), bool)
+  chosen_M = np.zeros(len(p.gold_M), bool) if only else p.corrected_M(table)
   for gold, prediction in only:
     is_pair_M = prediction is None or p.predicted_M == prediction
     chosen_M |= (p.gold_M == gold) & is_pair_M
@@ -175,17 +171,17 @@ def build_sheet(
 def _make_case(
   p: Predictions, m: int, table: SynonymTable, tokenizer: Tokenizer
 ) -> Case:
+  vocab = tokenizer.vocab
   gold, predicted = int(p.gold_M[m]), int(p.predicted_M[m])
   synonyms = get_synonyms(table, gold)
   is_corrected = predicted in synonyms and p.eligible_M[m]
   verdict = "corrected" if is_corrected else "wrong"
-  mask = tokenizer.vocab[tokenizer.mask]
   return Case(
-    sentence=_sentence(p, m, tokenizer, mask, window=WINDOW),
-    gold=tokenizer.vocab[gold],
-    prediction=tokenizer.vocab[predicted],
+    _sentence(p, m, tokenizer, vocab[tokenizer.mask], window=WINDOW),
+    gold=vocab[gold],
+    prediction=vocab[predicted],
     probability=float(p.probability_M[m]),
-    synonyms=tuple(tokenizer.vocab[i] for i in synonyms),
+    synonyms=tuple(vocab[i] for i in synonyms),
     verdict="right" if predicted == gold else verdict,
   )
 

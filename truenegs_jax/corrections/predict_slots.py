@@ -240,19 +240,15 @@ def predict_batch(
   documents, sequence_M = np.unique(
     np.stack([row_M, document_M]), axis=1, return_inverse=True
   )
+  sequence_M = sequence_M.ravel()  # some releases of numpy return [1, M]
   sequences, starts = [], []
   for b, document in documents.T:  # attention stays inside a document
     is_inside_L = batch["documents"][b] == document
     sequences.append(batch["tokens"][b][is_inside_L])
     starts.append(is_inside_L.argmax())
-  start_T = np.array(starts, np.int64)
-  return _predictions(
-    slots,
-    (row_M, slot_M),
-    sequence_M=sequence_M.ravel(),
-    start_M=start_T[sequence_M.ravel()] if len(row_M) else 0,
-    sequences=sequences,
-  )
+  start_M = np.array(starts, np.int64)[sequence_M]
+  indices = row_M, slot_M
+  return _predictions(slots, indices, sequence_M, sequences, start_M)
 
 
 def predict_lines(
@@ -270,7 +266,7 @@ def predict_lines(
 
   Args:
     predict: built by `make_predict_slots`.
-    params: on the devices of the mesh.
+    params: parameters on the devices of the mesh.
     sequences: int32, the tokens of each line, at most `length`.
     key: determines, with the index of a line, its masking.
     length: L; determines, with the share of masking, the number of slots.
@@ -283,35 +279,26 @@ def predict_lines(
   """
   parts = []
   for batch, width in _batches(sequences, length, batch_size):
-    slots = jax.device_get(
-      predict(params, sharding.shard_batch(batch, mesh), key, width=width)
-    )
-    in_use = np.nonzero(slots["weight"] > 0)
-    used = {name: array_BxK[in_use] for name, array_BxK in slots.items()}
-    parts.append(used | {"sequence": batch["row"][in_use[0]]})
+    on_device = sharding.shard_batch(batch, mesh)
+    part = jax.device_get(predict(params, on_device, key, width=width))
+    in_use = np.nonzero(part["weight"] > 0)
+    part = {name: array_BxK[in_use] for name, array_BxK in part.items()}
+    parts.append(part | {"sequence": batch["row"][in_use[0]]})
     advance(int((batch["row"] >= 0).sum()))
-  slots = {
-    name: np.concatenate([part[name] for part in parts]) for name in parts[0]
-  }
+  slots = jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
   sequence_M = slots["sequence"]
   order_M = np.lexsort([slots["position"], sequence_M])  # order of the text
-  return _predictions(
-    slots,
-    (order_M,),
-    sequence_M=sequence_M[order_M],
-    start_M=0,
-    sequences=sequences,
-  )
+  return _predictions(slots, (order_M,), sequence_M[order_M], sequences)
 
 
 def _predictions(
   slots: Mapping[str, np.ndarray],
   indices: tuple[np.ndarray, ...],
-  *,
   sequence_M: np.ndarray,
-  start_M: np.ndarray | int,
   sequences: Sequence[np.ndarray],
+  start_M: np.ndarray | int = 0,
 ) -> Predictions:
+  """Builds the predictions at `indices`; row positions count from `start_M`."""
   probability_M = slots["probability"][indices]
   if not np.isfinite(probability_M).all():
     raise NonFiniteError(
@@ -337,15 +324,14 @@ def _batches(
   order = np.argsort([len(row) for row in sequences], kind="stable")
   for first in range(0, len(order), batch_size):
     numbers = order[first : first + batch_size]
-    shape = batch_size, length
-    tokens, documents = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-    row = np.full(batch_size, -1, np.int32)
-    row[: len(numbers)] = numbers
-    for b, number in enumerate(numbers):
+    batch: dict[str, np.ndarray] = {}
+    for name in ("tokens", "types", "documents"):
+      batch[name] = np.zeros((batch_size, length), np.int32)
+    batch["row"] = np.full(batch_size, -1, np.int32)
+    batch["row"][: len(numbers)] = numbers
+    for b, number in enumerate(numbers):  # the last line is the longest
       size = len(sequences[number])
-      tokens[b, :size], documents[b, :size] = sequences[number], 1
-    batch = {"tokens": tokens, "documents": documents, "row": row}
-    batch["types"] = np.zeros_like(tokens)
-    needed = len(sequences[numbers[-1]])
+      batch["tokens"][b, :size] = sequences[number]
+      batch["documents"][b, :size] = 1
     widths = (length // divisor for divisor in NARROW)
-    yield batch, next((w for w in widths if w >= needed), length)
+    yield batch, next((w for w in widths if w >= size), length)

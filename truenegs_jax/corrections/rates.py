@@ -65,10 +65,8 @@ def estimate_rate(
   sequence), n assumes the worst case, that all trials of a sequence are equal:
   (sum n_t)^2 / sum n_t^2.
 
-  Args:
-    hit_N: bool.
-    sequence_N: int, the sequence of each trial.
-    weight_N: weight of each trial; None: 1.
+  Trials have results `hit_N` (bool), sequences `sequence_N` (int, in any order)
+  and weights `weight_N` (None: 1).
   """
   if not len(hit_N):
     return Rate(rate=0.0, low=0.0, high=1.0, hits=0, total=0)
@@ -155,12 +153,8 @@ def count_corrections(
 ) -> Rates:
   """Counts corrections: in total, by pair, and by class of gold token.
 
-  Args:
-    p: predictions of a model.
-    table: the synonyms.
-    tokens: the vocabulary, token `i` at position `i`.
-    token_classes: class of each token, see `classify_tokens`; empty to skip.
-    top: maximum number of pairs in the result.
+  `token_classes` are those of `classify_tokens`, or empty for no `by_speech`;
+  `top` is the maximum number of pairs in the result.
   """
   corrected_M = p.corrected_M(table)
 
@@ -176,7 +170,6 @@ def count_corrections(
       groups.append(GroupRates(name, of_mismatches, of_slots))
     return tuple(groups)
 
-  [total] = rate_groups(("all",), np.zeros(len(p.gold_M)))
   by_speech: tuple[GroupRates, ...] = ()
   if token_classes:
     class_V = np.array([TOKEN_CLASSES.index(name) for name in token_classes])
@@ -184,6 +177,7 @@ def count_corrections(
   band_V = np.searchsorted(BAND_ENDS, _frequency_ranks(p, len(tokens)))
   sequences = np.unique(p.sequence_M)
   has_correction = np.isin(sequences, p.sequence_M[corrected_M])
+  [total] = rate_groups(("all",), np.zeros(len(p.gold_M)))
   return Rates(
     of_mismatches=total.of_mismatches,
     of_slots=total.of_slots,
@@ -206,10 +200,7 @@ def classify_tokens(
   texts tagged by WordNet's authors (file cntlist.rev); without occurrences, the
   one with most senses. *said* is a verb, *houses* a noun.
 
-  Args:
-    tokens: the vocabulary.
-    reader: a WordNet opened by `open_wordnet`.
-    stop_words: words of the class "stop word", in lower case.
+  `reader` is opened by `open_wordnet`; `stop_words` are in lower case.
 
   Raises:
     DataError: WordNet's file cntlist.rev is missing or damaged.
@@ -257,11 +248,7 @@ def compare_sources(
 
   Compares verdicts on a model's mismatches in eligible slots whose gold token
   is a whole word. By "pair", each of a pair's c occurrences has weight 1 / c.
-
-  Args:
-    p: predictions of a model.
-    tables: tables of one vocabulary, by the name of their source.
-    tokens: that vocabulary.
+  All `tables`, by the name of their source, are of the vocabulary `tokens`.
   """
   word_V = np.array([is_word(token) for token in tokens])
   [slot_N] = np.nonzero(p.eligible_M & p.mismatch_M & word_V[p.gold_M])
@@ -330,19 +317,15 @@ def _count_tags(reader: Any) -> collections.Counter[tuple[str, str]]:
 
 
 def _compare_verdicts(
-  source_N: np.ndarray,
-  judge_N: np.ndarray,
-  sequence_N: np.ndarray,
-  weight_N: np.ndarray,
+  a_N: np.ndarray, b_N: np.ndarray, sequence_N: np.ndarray, weight_N: np.ndarray
 ) -> tuple[Rate, Rate, float | None]:
-  """Returns precision, recall and kappa of two verdicts on the same pairs."""
-  a, b = source_N, judge_N
-  precision = estimate_rate(b[a], sequence_N[a], weight_N[a])
-  recall = estimate_rate(a[b], sequence_N[b], weight_N[b])
-  if len(np.unique([a, b])) < 2:
+  """Returns precision, recall and kappa of verdicts `a_N`, judged by `b_N`."""
+  precision = estimate_rate(b_N[a_N], sequence_N[a_N], weight_N[a_N])
+  recall = estimate_rate(a_N[b_N], sequence_N[b_N], weight_N[b_N])
+  if len(np.unique([a_N, b_N])) < 2:
     return precision, recall, None
   share_a, share_b, same = (
-    np.average(x, weights=weight_N) for x in (a, b, a == b)
+    np.average(x_N, weights=weight_N) for x_N in (a_N, b_N, a_N == b_N)
   )
   chance = share_a * share_b + (1 - share_a) * (1 - share_b)
   return precision, recall, float((same - chance) / (1 - chance))

@@ -142,20 +142,19 @@ def render_groups(groups: Sequence[GroupRates], title: str) -> Table:
 
 
 def render_agreements(
-  agreements: Sequence[Agreement], *, golds: str = "all", by: str = "occurrence"
+  agreements: Sequence[Agreement], *, golds: str = "all"
 ) -> Table:
-  """Renders the agreements with these values of `golds` and `by`.
+  """Renders the agreements by occurrence, with this value of `golds`.
 
   Sources are labelled by their names without options, or by letters if these
   are long or equal; the caption explains the labels.
   """
   labels = _labels(dict.fromkeys(a.source for a in agreements))
-  units = "predictions" if by == "occurrence" else "different pairs"
-  where = "" if golds == "all" else ", gold tokens known to both"
+  suffix = "" if golds == "all" else ", gold tokens with synonyms in both"
   legend = [f"{x}: {name}" for name, x in labels.items() if x != name]
   recall = "Recall is the precision with source and judge exchanged."
   grid = Table(
-    title=f"Corrections that a judge confirms: {units}{where}",
+    title=f"Corrections that a judge confirms{suffix}",
     caption="\n".join([recall, *legend]),
     title_justify="left",
     caption_justify="left",
@@ -165,7 +164,7 @@ def render_agreements(
   for name in ("precision", "95 % interval", "kappa"):
     grid.add_column(name, justify="right", no_wrap=True)
   for a in agreements:
-    if (a.golds, a.by) == (golds, by):
+    if (a.golds, a.by) == (golds, "occurrence"):
       share, interval = format_percent(a.precision)
       counts = f"{a.precision.hits:,}/{a.precision.total:,} {share}"
       kappa = "-" if a.kappa is None else f"{a.kappa:.2f}"
@@ -243,16 +242,16 @@ def plot_rates(checkpoints: list[CheckpointRates], path: pathlib.Path) -> None:
 
 
 def _save_sheet(workdir: pathlib.Path, sheet: bytes) -> pathlib.Path:
-  """Writes the sheet to a path without judgements and returns the path."""
-  names = (f"sheet-{number}.csv" for number in itertools.count(2))
-  for name in itertools.chain(["sheet.csv"], names):
-    path = workdir / name
+  """Writes the sheet, replacing no other, and returns its path."""
+  path = workdir / "sheet.csv"
+  for number in itertools.count(2):
     if not path.exists():
       with atomic_file(path) as file:
         file.write(sheet)
     with disk_errors(path):
       if path.read_bytes() == sheet:
         break
+    path = workdir / f"sheet-{number}.csv"
   return path
 
 
@@ -289,7 +288,6 @@ def _labels(sources: Iterable[str]) -> dict[str, str]:
   """Returns a short label for each source."""
   names = list(sources)
   labels = [OPTION.sub("", name) for name in names]
-  longest = max(map(len, labels), default=0)
-  if len(set(labels)) < len(names) or longest > MAX_LABEL:
+  if len(set(labels)) < len(names) or max(map(len, labels)) > MAX_LABEL:
     labels = [chr(ord("A") + i) for i in range(len(names))]
   return dict(zip(names, labels, strict=True))

@@ -101,9 +101,9 @@ def _check_config(c: ConfigDict, workdir: pathlib.Path) -> tuple[str, ...]:
     raise InputError("dry_run=True is only for pre-training. Remove it.")
   if distributed.process_count() > 1:
     raise InputError("Several processes are only for pre-training. Use one.")
-  for name in ("length", "sequences", "cases", "sheet"):
-    if o[name] < 0:
-      raise InputError(f"corrections.{name}={o[name]} is not 0 or more.")
+  for key in ("length", "sequences", "cases", "sheet"):
+    if o[key] < 0:
+      raise InputError(f"corrections.{key}={o[key]} is below 0. Use 0 or more.")
   if o.prediction:  # "" is the run's
     one_of("corrections.prediction", o.prediction, CHOICES["prediction"])
   sources = (o.sources,) if isinstance(o.sources, str) else tuple(o.sources)

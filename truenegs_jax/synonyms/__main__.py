@@ -121,8 +121,8 @@ def render_lists(
 ) -> Table:
   """Renders the synonym list of each word, or why there is none.
 
-  `symmetric` is the table with reverse pairs, to show what they add, or None.
-  `excluded` has the stop words without lists.
+  `symmetric` is the table with reverse pairs, to show what they add, or None;
+  `excluded` are the stop words without lists.
   """
   grid = Table(title="lists", title_justify="left", show_lines=True)
   grid.add_column("word", overflow="fold", ratio=1)
@@ -175,9 +175,9 @@ def render_examples(
   grid = Table(title="pairs that only one has", title_justify="left")
   for name in ("in", "not in", "such as"):
     grid.add_column(name, overflow="fold")
-  table_a = ("A", tables[0])
-  for other in zip(string.ascii_uppercase[1:], tables[1:], strict=False):
-    for (name, one), (absent, two) in ((table_a, other), (other, table_a)):
+  first, *others = zip(string.ascii_uppercase, tables, strict=False)
+  for other in others:
+    for (name, one), (absent, two) in ((first, other), (other, first)):
       keys_Q = np.setdiff1d(one.keys_Q, two.keys_Q)
       count = min(NUM_EXAMPLES, len(keys_Q))
       chosen = np.random.default_rng(0).choice(keys_Q, count, replace=False)
@@ -215,10 +215,8 @@ def _build(
     path = sources.resolve_options(expression.sources[0])["path"]
     return table.load_table(str(path), tokens)
   options: dict[str, Any] = {name: values[name].value for name in OPTIONS}
-  options["stop_words"] = stop_words.load(values.stop_words)
-  return table.build_table(
-    pairs, tokens, source=expression.identity, **(options | changes)
-  )
+  options |= {"stop_words": stop_words.load(values.stop_words), **changes}
+  return table.build_table(pairs, tokens, source=expression.identity, **options)
 
 
 def _excluded_stop_words(
@@ -227,8 +225,8 @@ def _excluded_stop_words(
   """Returns the stop words without lists; none if the table used others."""
   words = stop_words.load(values.stop_words)
   is_same = built.options.get("stop_words") == stop_words.fingerprint(words)
-  is_excluded = is_same and not built.options.get("keep_stop_words")
-  return words if is_excluded else frozenset()
+  has_none = is_same and not built.options.get("keep_stop_words")
+  return words if has_none else frozenset()
 
 
 def _why_no_list(word: str, excluded: Collection[str]) -> str:

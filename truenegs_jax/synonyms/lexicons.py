@@ -149,7 +149,7 @@ def _json(file: File) -> Pairs:
   text = "".join(read_text(file, ReadState(), records=True))
   content = _decode(text.rstrip(), file, 1)
   if isinstance(content, dict):
-    content = [[word, synonyms] for word, synonyms in content.items()]
+    content = list(map(list, content.items()))
   elif isinstance(content, list):
     content = [[p[0], p[1:]] if _is_pair(p) else p for p in content]
   else:

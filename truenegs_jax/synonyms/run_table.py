@@ -74,15 +74,9 @@ def find_or_build(
   New tables are cached. A saved table of another vocabulary or other options is
   ignored, not overwritten: checkpoints decide whether the run may be resumed.
 
-  Args:
-    request: the settings of the table.
-    tokens: the vocabulary, token `i` at position `i`.
-    saved: file of the table that a resumed run was trained with, valid even if
-      the files that it was built from have changed; None for new runs.
-    console: prints warnings of damaged files.
-
-  Returns:
-    The table; None if the source is the model's own embeddings.
+  `saved` is the file of the table that a resumed run was trained with, valid
+  even if the files that it was built from have changed; None for new runs. The
+  result is None if the source is the model's own embeddings.
 
   Raises:
     InputError, DataError: see `sources.find_pairs` and `stop_words.load`.

@@ -62,12 +62,9 @@ def wordnet(
     inflections: include inflected forms of the lemmas (homes for house).
     reader: a WordNet opened by `open_wordnet`; None opens the one in `folder`.
 
-  Yields:
-    (word, synonym), in the order of `tokens`, synonyms sorted.
-
   Raises:
     InputError: at the call, see `parse_parts_of_speech` and `find_wordnet`.
-    DataError: see `open_wordnet` and `wordnet.find_pairs`.
+    DataError: see `open_wordnet` and `wordnet.find_pairs`, also for the order.
   """
   pos = wordnet_lib.parse_parts_of_speech(pos)
   if reader is None:
@@ -339,7 +336,7 @@ def _parse_source(part: str, setting: str) -> SynonymSource:
   for word in words:
     option = word.partition("=")[0]
     if option in options:
-      raise InputError(f"{setting} sets {option}= twice for {name}.")
+      raise InputError(f"{setting} sets {option}= twice. Remove one.")
     if option not in parameters:
       raise InputError(
         f"{setting}: {word!r} is not an option of {name}. Choose from"

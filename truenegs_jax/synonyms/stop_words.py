@@ -42,10 +42,9 @@ def is_word(token: str) -> bool:
 
 
 def load(path: str) -> frozenset[str]:
-  """Returns the stop words of a file in lower case; the English ones for "".
+  """Returns the words of a file in lower case; the English stop words for "".
 
-  Args:
-    path: UTF-8 text with one word per line.
+  The file is UTF-8 text with one word per line.
 
   Raises:
     InputError: the file cannot be read or contains no word.
@@ -82,10 +81,7 @@ def may_have_synonyms(
 ) -> np.ndarray:
   """Returns bool_V: True for whole words that are not stop words.
 
-  Args:
-    tokens: the vocabulary, token `i` at position `i`.
-    keep_stop_words: treat stop words like other words.
-    stop_words: words in lower case.
+  `stop_words`, in lower case, exclude nothing with `keep_stop_words`.
   """
   excluded = () if keep_stop_words else stop_words
   return np.array(

@@ -44,8 +44,7 @@ def find_neighbours(
   use. With among="file", neighbours outside `words` are dropped after ranking.
 
   Args:
-    words: the words to rank.
-    file: their vectors, see `read_vectors`.
+    words, file: see `read_vectors`.
     top: maximum number of neighbours of a word, at least 1.
     threshold: minimum cosine of a neighbour, -1 to 1; -1 means no minimum, as
       in the paper.
@@ -162,10 +161,7 @@ def read_vectors(
   so lower-case vocabularies can use files with `Paris`. Phrases (`New_York`,
   `. . .`) are skipped. Only the numbers of returned vectors are checked.
 
-  Args:
-    file: plain or compressed, according to its suffix (.gz, .xz, ...).
-    words: the words to look up.
-    all_words: also read the vectors of all other words.
+  The file is plain or compressed, according to its suffix (.gz, .xz, ...).
 
   Returns:
     (names, vectors_GxD): the words that have a vector other than zero, in the
@@ -179,7 +175,7 @@ def read_vectors(
   """
   vectors: dict[str, bytes | None] = dict.fromkeys(words)
   cased: dict[str, bytes] = {}
-  others = bytearray()
+  others = bytearray()  # vectors of other words
   for place, word, numbers in _entries(file):
     if word in vectors:
       if vectors[word] is None:

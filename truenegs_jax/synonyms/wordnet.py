@@ -170,11 +170,7 @@ def find_wordnet(folder: str = "") -> str:
 
 
 def list_files(folder: str = "") -> list[pathlib.Path]:
-  """Returns the files that determine the pairs of the WordNet in `folder`.
-
-  Raises:
-    InputError: see `find_wordnet`.
-  """
+  """Returns the files that pairs depend on, of the folder of `find_wordnet`."""
   root = pathlib.Path(find_wordnet(folder))
   if root.parent.suffix == ".zip":
     return [root.parent]
