@@ -195,9 +195,9 @@ def make_predict_slots(
     slots, masked_BxL = masking.hide_slots(
       batch["tokens"], batch["documents"], keys(rng.MASK), options
     )
-    if width is not None:
-      most = int(options.mask_prob * width) + 1  # slots of `width` tokens
-      slots = jax.tree.map(lambda x_BxK: x_BxK[:, :most], slots)
+    width = width or masked_BxL.shape[1]
+    most = int(options.mask_prob * width) + 1  # slots of `width` tokens
+    slots = jax.tree.map(lambda x_BxK: x_BxK[:, :most], slots)
     inputs = {"tokens": masked_BxL[:, :width]}
     for name in ("types", "documents"):
       inputs[name] = batch[name][:, :width]
