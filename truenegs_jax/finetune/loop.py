@@ -202,7 +202,7 @@ def fine_tune(
       )
       on_device = sharding.shard_batch(batch, setup.mesh)
       state, terms = setup.train_step(state, on_device, {})
-      guard.add(done, terms["skipped"][0], batch["row"])
+      guard.add(done, terms["skipped"][0], on_device["row"])
       recent.append(terms)
       done += 1
       if not done % options.every_steps or done == setup.steps:
