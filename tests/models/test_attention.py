@@ -18,7 +18,8 @@ from truenegs_jax.train import sharding
 L = 128
 SPLASH = attention.Implementation("splash", interpret=True)
 PIECES = attention.Implementation("pieces")
-NO_MESH = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:1])
+KEY = jax.random.key(0)
+ONE_DEVICE = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:1])
 
 
 def make_documents(packed, rows=3):
@@ -39,13 +40,8 @@ def make_arrays(width, rows=3, heads=2):
   return [jax.random.normal(k, shape) for k in jax.random.split(KEY, 4)]
 
 
-KEY = jax.random.key(0)
-
-
 @functools.partial(jax.jit, static_argnums=0, static_argnames="rate")
-def result_and_gradients(
-  implementation, documents, arrays, keys_B=None, rate=0.0
-):
+def value_and_gradients(implementation, documents, arrays, keys_B=None, rate=0):
   mask = attention.make_mask(implementation, documents)
 
   def attend(*qkv):
@@ -56,11 +52,10 @@ def result_and_gradients(
 
 
 def assert_equals_xla(implementation, documents, arrays, **kw):
-  result = result_and_gradients(implementation, documents, arrays, **kw)
-  expected = result_and_gradients(attention.XLA, documents, arrays, **kw)
-  for name, a, b in zip(
-    choose_attention.COMPARED, result, expected, strict=True
-  ):
+  result = value_and_gradients(implementation, documents, arrays, **kw)
+  expected = value_and_gradients(attention.XLA, documents, arrays, **kw)
+  names = choose_attention.COMPARED
+  for name, a, b in zip(names, result, expected, strict=True):
     largest = float(jnp.abs(b).max())
     assert largest > 0
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * largest, err_msg=name)
@@ -79,7 +74,7 @@ def test_splash_attention_of_packed_rows_on_a_mesh_equals_xla():
   documents = jax.device_put(make_documents(packed=True, rows=4), rows)
   arrays = jax.device_put(make_arrays(32, 4), rows)
   assert_equals_xla(implementation, documents, arrays)
-  result, *_ = result_and_gradients(implementation, documents, arrays)
+  result, *_ = value_and_gradients(implementation, documents, arrays)
   assert result.sharding.shard_shape(result.shape) == (2, L, 1, 32)
 
 
@@ -92,21 +87,21 @@ def test_quarters_of_a_batch_equal_the_batch():
 
 
 def test_cudnn_gets_lengths_instead_of_a_mask(monkeypatch):
-  """Computes the call by XLA, which takes the same arguments."""
-  public, calls = jax.nn.dot_product_attention, []
+  """XLA stands in for cuDNN, with the same arguments."""
+  compute, calls = jax.nn.dot_product_attention, []
 
-  def stand_in(*qkv, implementation, **kw):
+  def compute_by_xla(*qkv, implementation, **kw):
     calls.append((implementation, sorted(kw)))
-    return public(*qkv, implementation="xla", **kw)
+    return compute(*qkv, implementation="xla", **kw)
 
-  monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
+  monkeypatch.setattr(jax.nn, "dot_product_attention", compute_by_xla)
   documents, (*qkv, cotangent) = make_documents(packed=False), make_arrays(64)
   real = documents[..., None, None] != 0
   arrays = [*qkv, jnp.where(real, cotangent, 0)]  # no loss reads padding
-  result = result_and_gradients(
+  result = value_and_gradients(
     attention.Implementation("cudnn"), documents, arrays
   )
-  expected = result_and_gradients(attention.XLA, documents, arrays)
+  expected = value_and_gradients(attention.XLA, documents, arrays)
   assert calls == [("cudnn", ["key_value_seq_lengths", "query_seq_lengths"])]
   for a, b in zip(result, expected, strict=True):
     assert np.isfinite(a).all()
@@ -121,13 +116,9 @@ def test_lengths_that_kernels_do_not_take_use_xla():
 
 def layer_gradient(implementation, **how):
   """Transposes a linearized pass, as train/step.py does per micro-batch."""
-  fields = {
-    **encoder.VARIANTS["tiny"],
-    "layers": 1,
-    **how,
-    "attention": implementation,
-  }
-  network = encoder.Encoder(encoder.EncoderConfig(vocab_size=9, **fields))
+  fields = encoder.VARIANTS["tiny"] | {"layers": 1, **how}
+  config = encoder.EncoderConfig(9, attention=implementation, **fields)
+  network = encoder.Encoder(config)
   x_BxLxE = 5 * jax.random.normal(KEY, (3, L, 16))
 
   @jax.jit
@@ -159,26 +150,19 @@ def make_config(**overrides):
   )
 
 
-def choose(choice, platform, mesh=NO_MESH, *, length=512, packed=False, **kw):
-  return choose_attention.choose(
-    choice,
-    [make_config(), make_config(**kw)],
-    mesh,
-    length=length,
-    packed=packed,
-    platform=platform,
-  )
+def choose(choice, platform, mesh=ONE_DEVICE, length=512, packed=False, **kw):
+  configs = make_config(), make_config(**kw)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(choose_attention, "get_platform", lambda _: platform)
+    return choose_attention.choose(
+      choice, configs, mesh, length=length, packed=packed
+    )
 
 
 def test_auto_chooses_by_platform(monkeypatch):
   monkeypatch.delenv(cpu.SWITCH, raising=False)
-  chosen = {p: choose("auto", p)[0].name for p in ("cpu", "cuda", "tpu", "gpu")}
-  assert chosen == {
-    "cpu": "pieces",
-    "cuda": "cudnn",
-    "tpu": "splash",
-    "gpu": "xla",
-  }
+  names = {"cpu": "pieces", "cuda": "cudnn", "tpu": "splash", "gpu": "xla"}
+  assert {p: choose("auto", p)[0].name for p in names} == names
   monkeypatch.setenv(cpu.SWITCH, "plain")
   assert choose("auto", "cpu")[0] == attention.XLA
   assert choose("pieces", "cpu")[0].name == "pieces"
@@ -207,9 +191,8 @@ def test_missing_conditions_of_cudnn_lead_to_xla_or_an_error(
   implementation, line = choose("auto", "cuda", **changes)
   assert implementation == attention.XLA
   assert line.startswith("xla, as cudnn needs ") and condition in line
-  with pytest.raises(
-    InputError, match=f"attention='cudnn' is not.*{condition}"
-  ):
+  message = f"attention='cudnn' is not.*{condition}"
+  with pytest.raises(InputError, match=message):
     choose("cudnn", "cuda", **changes)
 
 
@@ -224,7 +207,7 @@ def choose_checked_cudnn(monkeypatch, kernel):
   monkeypatch.setitem(attention.KERNELS, "cudnn", kernel)
   monkeypatch.setattr(choose_attention, "get_platform", lambda _: "cuda")
   return choose_attention.choose_checked(
-    "cudnn", [make_config(width=32)], NO_MESH, length=L, packed=False
+    "cudnn", [make_config(width=32)], ONE_DEVICE, length=L, packed=False
   )
 
 
@@ -239,17 +222,13 @@ def attends_to_padding(query, key, value, documents, **kw):
   return correct_kernel(query, key, value, jnp.ones_like(documents), **kw)
 
 
-def returns_nan_in_padding(query, key, value, documents, **kw):
-  real = documents[..., None, None] != 0
-  return jnp.where(
-    real, correct_kernel(query, key, value, documents, **kw), jnp.nan
-  )
+def returns_nan_in_padding(*arrays, **kw):
+  real = arrays[3][..., None, None] != 0
+  return jnp.where(real, correct_kernel(*arrays, **kw), jnp.nan)
 
 
-def has_no_key_gradient(query, key, value, documents, **kw):
-  return correct_kernel(
-    query, jax.lax.stop_gradient(key), value, documents, **kw
-  )
+def has_no_key_gradient(query, key, *others, **kw):
+  return correct_kernel(query, jax.lax.stop_gradient(key), *others, **kw)
 
 
 def raises_an_error(*_, **__):
@@ -278,8 +257,6 @@ def test_a_wrong_kernel_is_replaced_by_xla(kernel, problem, monkeypatch):
 
 def test_every_network_of_a_model_gets_the_attention():
   for model in (tiny.make_model(), tiny.make_bert()):
-    changed_model = choose_attention.with_attention(model, PIECES)
-    assert {c.attention for c in changed_model.roles.values()} == {PIECES}
-    assert (
-      choose_attention.with_attention(changed_model, attention.XLA) == model
-    )
+    changed = choose_attention.with_attention(model, PIECES)
+    assert {c.attention for c in changed.roles.values()} == {PIECES}
+    assert choose_attention.with_attention(changed, attention.XLA) == model

@@ -19,12 +19,10 @@ CONFIG = encoder.EncoderConfig(
 
 
 def test_positions_restart_with_each_document():
-  documents_BxL = jnp.array(
-    [[1, 1, 1, 2, 2, 3, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1]]
-  )
+  documents_BxL = jnp.array([[1, 1, 1, 2, 2, 3, 0, 0], [1] * 8])
   np.testing.assert_array_equal(
     encoder.document_positions(documents_BxL),
-    [[0, 1, 2, 0, 1, 0, 0, 1], [0, 1, 2, 3, 4, 5, 6, 7]],
+    [[0, 1, 2, 0, 1, 0, 0, 1], range(8)],
   )
 
 
@@ -35,14 +33,11 @@ def test_a_layer_equals_its_numpy_reference():
   documents = jnp.array([[1, 1, 1, 1, 1], [1, 1, 2, 2, 0]])
   mask = attention.make_mask(attention.XLA, documents)
   p = jax.eval_shape(layer.init, jax.random.key(0), x_BxLxD, None, 1, mask)
-  p = jax.tree.map(
-    lambda a: jnp.asarray(rng.normal(size=a.shape), jnp.float32) * 0.3, p
-  )
+  p = jax.tree.map(lambda a: np.float32(0.3 * rng.normal(size=a.shape)), p)
   output = jax.jit(lambda p: layer.apply(p, x_BxLxD, None, 1, mask))(p)
-  p = jax.tree.map(lambda a: np.asarray(a, np.float64), p)["params"]
-  expected = layer_reference(
-    p, x_BxLxD.astype(np.float64), np.asarray(mask.allowed_Bx1xLxL)
-  )
+  p = jax.tree.map(np.float64, p)["params"]
+  allowed = np.asarray(mask.allowed_Bx1xLxL)
+  expected = layer_reference(p, np.float64(x_BxLxD), allowed)
   np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -44,8 +44,8 @@ def make_model(head, role=None, **overrides):
 
 
 @functools.cache
-def make_params(head, **overrides):
-  """Draws parameters large enough for a softmax to be far from uniform."""
+def draw_params(head, **overrides):
+  """Draws parameters so large that a softmax is far from uniform."""
   rng = np.random.default_rng(1)
   return jax.tree.map(
     lambda x: rng.normal(scale=0.2, size=x.shape).astype(np.float32),
@@ -76,19 +76,17 @@ def make_inputs():
 @functools.cache
 def compiled(head):
   """Compiles (params, inputs) -> (loss of the step, its gradient)."""
-  terms = TERMS.get(head, TERMS["classes"])
+  terms, model = TERMS.get(head, TERMS["classes"]), make_model(head)
 
   def loss(params, inputs):
-    outcome = terms(
-      params, inputs, None, {}, model=make_model(head), train=False
-    )
-    return step.total_loss(outcome, {"loss": 1.0})
+    values = terms(params, inputs, None, {}, model=model, train=False)
+    return step.total_loss(values, {"loss": 1.0})
 
   return jax.jit(jax.value_and_grad(loss))
 
 
 def outputs(model, inputs, keys_B=None):
-  """Calls the method that belongs to the head."""
+  """Calls the method of the head."""
   if model.head == "joint":
     return model.joint_logits(inputs, inputs["start"], keys_B)
   if model.head == "spans":
@@ -111,9 +109,9 @@ def test_every_head_returns_f32_of_its_shape(head, role):
     )
 
   expected = {"spans": (B, L, 2), "joint": ((B, L), (B, L), (B,))}
-  outcome = apply(outputs)
-  assert {x.dtype for x in jax.tree.leaves(outcome)} == {jnp.dtype("float32")}
-  assert jax.tree.map(jnp.shape, outcome) == expected.get(head, (B, C))
+  logits = apply(outputs)
+  assert {x.dtype for x in jax.tree.leaves(logits)} == {jnp.dtype("float32")}
+  assert jax.tree.map(jnp.shape, logits) == expected.get(head, (B, C))
   if head == "joint":
     starts_BxS, ends_BxSxS, scores_BxSxS = apply("joint_beam")
     assert starts_BxS.shape == (B, L)  # there are no 20
@@ -155,17 +153,17 @@ def test_rows_without_weight_change_nothing(head):
   other = {**inputs, "documents": inputs["documents"].copy()}
   other["documents"][7] = 0  # padding, as in the rows that fill a batch
   other["label"] = (inputs["label"] + (inputs["weight"] == 0)) % C
-  loss, grads = compiled(head)(make_params(head), inputs)
-  loss_other, grads_other = compiled(head)(make_params(head), other)
+  loss, grads = compiled(head)(draw_params(head), inputs)
+  loss_other, grads_other = compiled(head)(draw_params(head), other)
   assert loss_other == loss
   jax.tree.map(np.testing.assert_array_equal, grads_other, grads)
   inputs["weight"][6:] = 1.0
-  assert compiled(head)(make_params(head), inputs)[0] != loss
+  assert compiled(head)(draw_params(head), inputs)[0] != loss
 
 
 @pytest.mark.parametrize("head", ROLES)
 def test_every_parameter_is_trained(head):
-  _, grads = compiled(head)(make_params(head), make_inputs())
+  _, grads = compiled(head)(draw_params(head), make_inputs())
   without_gradient = {
     jax.tree_util.keystr(path, simple=True, separator="/")
     for path, x in jax.tree_util.tree_leaves_with_path(grads)
@@ -209,31 +207,22 @@ def joint_reference(params, hidden_BxLxD, inputs):
   starts_BxLxLxD = np.repeat(hidden_BxLxD[:, :, None], L, axis=2)
   ends_BxLxLxD = np.repeat(hidden_BxLxD[:, None], L, axis=1)
   concatenated = np.concatenate((starts_BxLxLxD, ends_BxLxLxD), axis=-1)
-  end_BxLxL = dense("end_output", gelu(dense("end_hidden", concatenated)))[
-    ..., 0
-  ]
-  end_BxLxL = log_softmax(end_BxLxL + forbidden_BxL[:, None])
+  end_BxLxLx1 = dense("end_output", gelu(dense("end_hidden", concatenated)))
+  end_BxLxL = log_softmax(end_BxLxLx1[..., 0] + forbidden_BxL[:, None])
   expected_BxD = np.einsum("bl,bld->bd", np.exp(start_BxL), hidden_BxLxD)
   concatenated = np.concatenate((hidden_BxLxD[:, 0], expected_BxD), axis=-1)
-  answerable_B = dense(
-    "answer_output", gelu(dense("answer_hidden", concatenated))
-  )
-  return start_BxL, end_BxLxL, answerable_B[:, 0]
+  hidden_BxU = gelu(dense("answer_hidden", concatenated))
+  return start_BxL, end_BxLxL, dense("answer_output", hidden_BxU)[:, 0]
 
 
 @functools.cache
 def joint_case():
   """Returns a model, its parameters, a batch, and the reference outputs."""
-  model, params, inputs = (
-    make_model("joint"),
-    make_params("joint"),
-    make_inputs(),
-  )
+  model, params = make_model("joint"), draw_params("joint")
+  inputs = make_inputs()
   encode = functools.partial(model.apply, method="encode")
-  hidden_BxLxD = jax.jit(encode)({"params": params}, inputs, None)
-  reference = joint_reference(
-    params["task_head"], np.float64(hidden_BxLxD), inputs
-  )
+  hidden_BxLxD = np.float64(jax.jit(encode)({"params": params}, inputs, None))
+  reference = joint_reference(params["task_head"], hidden_BxLxD, inputs)
   return model, params, inputs, reference
 
 
@@ -254,22 +243,16 @@ def test_the_beam_finds_the_best_of_all_pairs():
   )
   all_BxLxL = start_BxL[..., None] + end_BxLxL
   rows = np.arange(B)
-  np.testing.assert_array_equal(
-    starts_BxS, np.argsort(-start_BxL, axis=1)[:, :4]
-  )
-  given_starts_BxSxL = all_BxLxL[rows[:, None], starts_BxS]
-  np.testing.assert_array_equal(
-    ends_BxSxS, np.argsort(-given_starts_BxSxL, axis=2)[..., :4]
-  )
-  np.testing.assert_allclose(
-    scores_BxSxS,
-    np.take_along_axis(given_starts_BxSxL, ends_BxSxS, axis=2),
-    rtol=1e-4,
-    atol=1e-4,
-  )
+  best_BxS = np.argsort(-start_BxL, axis=1)[:, :4]
+  np.testing.assert_array_equal(starts_BxS, best_BxS)
+  of_starts_BxSxL = all_BxLxL[rows[:, None], starts_BxS]
+  best_BxSxS = np.argsort(-of_starts_BxSxL, axis=2)[..., :4]
+  np.testing.assert_array_equal(ends_BxSxS, best_BxSxS)
+  expected = np.take_along_axis(of_starts_BxSxL, ends_BxSxS, axis=2)
+  np.testing.assert_allclose(scores_BxSxS, expected, rtol=1e-4, atol=1e-4)
 
 
-# Head -> the class in transformers, and its names of our layers.
+# Head -> the class in transformers, and our layers -> its names.
 TRANSFORMERS = {
   "dense": (
     "ElectraForSequenceClassification",
@@ -282,10 +265,7 @@ TRANSFORMERS = {
     "BertForSequenceClassification",
     {"pooled/pooler": "bert.pooler.dense", "task_head/output": "classifier"},
   ),
-  "spans": (
-    "ElectraForQuestionAnswering",
-    {"task_head/output": "qa_outputs"},
-  ),
+  "spans": ("ElectraForQuestionAnswering", {"task_head/output": "qa_outputs"}),
 }
 
 
@@ -295,60 +275,49 @@ def make_transformers_network(head, params):
   transformers = pytest.importorskip("transformers")
   role, (name, layers) = ROLES[head], TRANSFORMERS[head]
   make = {"discriminator": tiny.make_model, "bert": tiny.make_bert}[role]
-  bare = make(layers=1)
-  names = hf_names.name_table(bare, role)
-  names = {x: y for x, y in names.items() if not x.startswith(f"{role}_")}
-  for ours, theirs in layers.items():
-    names[f"{ours}/kernel"], names[f"{ours}/bias"] = (
-      f"{theirs}.weight",
-      f"{theirs}.bias",
-    )
-  fields = hf_folder.model_config(bare, role, pad=0)
-  network = getattr(transformers, name)
-  config = network.config_class(
-    **fields | {"num_labels": 2 if head == "spans" else C}
-  )
-  network = network(config).eval()
-  flat = traverse_util.flatten_dict(params, sep="/")
-  turned = {x: y.T if x.endswith("kernel") else y for x, y in flat.items()}
-  network.load_state_dict(
-    {names[x]: torch.tensor(y) for x, y in turned.items()}
-  )
+  pretrained = make(layers=1)
+  names = hf_names.name_table(pretrained, role)
+  for layer, torch_layer in layers.items():
+    names[f"{layer}/kernel"] = f"{torch_layer}.weight"
+    names[f"{layer}/bias"] = f"{torch_layer}.bias"
+  fields = hf_folder.model_config(pretrained, role, pad=0)
+  fields["num_labels"] = 2 if head == "spans" else C
+  network_class = getattr(transformers, name)
+  network = network_class(network_class.config_class(**fields)).eval()
+  tensors = {}
+  for path, x in traverse_util.flatten_dict(params, sep="/").items():
+    tensors[names[path]] = torch.tensor(x.T if path.endswith("kernel") else x)
+  network.load_state_dict(tensors)
   return network
 
 
 @pytest.mark.parametrize("head", TRANSFORMERS)
 def test_heads_equal_those_of_transformers(head):
-  params, inputs = make_params(head, layers=1), make_inputs()
+  params, inputs = draw_params(head, layers=1), make_inputs()
   network = make_transformers_network(head, params)
   torch = pytest.importorskip("torch")
   with torch.no_grad():
-    theirs_output = network(
+    output = network(
       input_ids=torch.tensor(inputs["tokens"]),
       token_type_ids=torch.tensor(inputs["types"]),
       attention_mask=torch.tensor(inputs["documents"]),
     )
-  ours = functools.partial(make_model(head, layers=1).apply, method=outputs)
-  ours = np.asarray(jax.jit(ours)({"params": params}, inputs))
-  if head != "spans":
-    theirs = theirs_output.logits.numpy()
-  else:
-    theirs = np.stack(
-      (theirs_output.start_logits, theirs_output.end_logits), axis=-1
-    )
+  apply = functools.partial(make_model(head, layers=1).apply, method=outputs)
+  logits = np.asarray(jax.jit(apply)({"params": params}, inputs))
+  if head == "spans":
     real = inputs["documents"] != 0
-    ours, theirs = ours[real], theirs[real]
-  np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-  assert ours.std() > 0.05
+    expected = np.stack((output.start_logits, output.end_logits), axis=-1)[real]
+    logits = logits[real]
+  else:
+    expected = output.logits.numpy()
+  np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
+  assert logits.std() > 0.05
 
 
 def test_impossible_heads_and_rates_are_errors():
   for wrong, message in (
     (dict(head="span"), "Choose linear, dense, spans, joint"),
-    (
-      dict(head="pooler", role="discriminator"),
-      "Choose linear, dense, spans, joint",
-    ),
+    (dict(head="pooler"), "Choose linear, dense, spans, joint"),
     (dict(head="dense", role="bert"), "linear, pooler, spans, joint"),
     (dict(head="linear", role="generator"), "not a head of .*generator"),
     (dict(head="linear", num_outputs=0), "0 outputs"),

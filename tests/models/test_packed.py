@@ -28,6 +28,7 @@ from truenegs_jax.train import step
 LENGTH = 40
 SLOTS = 3  # of each document
 SIZES = [5, 9, 3, 8, 20, 7, 12, 6, 30, 25]  # tokens of the documents
+FIELDS = ("tokens", "types", "documents")
 LOSSES = ("mlm", "mlm_uncorrected", "soft", "sentence")
 TOKEN_LOSSES = ("detect", "sentence")  # the others go by slot
 MODELS = {"electra": tiny.make_model, "bert": tiny.make_bert}
@@ -35,15 +36,12 @@ MODELS = {"electra": tiny.make_model, "bert": tiny.make_bert}
 
 def pack(sizes, tokens_T, *, length=LENGTH, overflow="carry"):
   """Packs documents of these sizes into a batch of rows."""
-  arrays = layouts.build_rows(
-    [(number, [size]) for number, size in enumerate(sizes)],
-    tokens_T,
-    layouts.RowSpec(length, tiny.CLS, tiny.SEP, tiny.PAD, overflow, np.uint16),
-    layout="packed",
-    seed=0,
+  spec = layouts.RowSpec(
+    length, tiny.CLS, tiny.SEP, tiny.PAD, overflow, np.uint16
   )
-  names = ("tokens", "types", "documents")
-  batch = dict(zip(names, [a.astype(np.int32) for a in arrays], strict=True))
+  numbered = [(number, [size]) for number, size in enumerate(sizes)]
+  arrays = layouts.build_rows(numbered, tokens_T, spec, layout="packed", seed=0)
+  batch = dict(zip(FIELDS, map(np.int32, arrays), strict=True))
   return batch | {"row": np.arange(len(arrays[0]), dtype=np.int32)}
 
 
@@ -86,10 +84,7 @@ def packed_batch():
 @functools.cache
 def single_batch():
   """Builds a batch with one document per row."""
-  batch = {
-    name: np.zeros((len(SIZES), LENGTH), np.int32)
-    for name in ("tokens", "types", "documents")
-  }
+  batch = {name: np.zeros((len(SIZES), LENGTH), np.int32) for name in FIELDS}
   for row, (document, size) in enumerate(zip(documents(), SIZES, strict=True)):
     batch["tokens"][row, : size + 2] = [tiny.CLS, *document.words, tiny.SEP]
     batch["documents"][row, : size + 2] = 1
@@ -109,15 +104,14 @@ def with_slots(batch, starts):
   for document, (row, start) in zip(documents(), starts, strict=True):
     positions = start + document.positions
     first = int(weight_BxK[row].sum())  # behind those of other documents
-    slot_index = row, slice(first, first + SLOTS)
-    positions_BxK[slot_index], weight_BxK[slot_index] = positions, 1.0
-    gold_BxK[slot_index] = batch["tokens"][row, positions]
-    sampled_BxK[slot_index] = document.sampled
+    index = row, slice(first, first + SLOTS)
+    positions_BxK[index], weight_BxK[index] = positions, 1.0
+    gold_BxK[index] = batch["tokens"][row, positions]
+    sampled_BxK[index] = document.sampled
     masked_BxL[row, positions[document.hidden]] = tiny.MASK
-  slots = masking.Slots(positions_BxK, gold_BxK, weight_BxK)
   result = {
-    "inputs": {name: batch[name] for name in ("tokens", "types", "documents")},
-    "slots": slots,
+    "inputs": {name: batch[name] for name in FIELDS},
+    "slots": masking.Slots(positions_BxK, gold_BxK, weight_BxK),
     "masked": masked_BxL,
     "sampled": sampled_BxK,
   }
@@ -125,12 +119,10 @@ def with_slots(batch, starts):
 
 
 @functools.cache
-def make_params(model):
-  # With the initial deviation of 0.02, attention has hardly any effect.
-  params = jax.jit(pretrain.init_params, static_argnums=0)(
-    model, jax.random.key(0)
-  )
-  return jax.tree.map(lambda p: 5 * p, params)
+def large_params(model):
+  """Scales initial parameters up, so that attention has an effect."""
+  init_params = jax.jit(pretrain.init_params, static_argnums=0)
+  return jax.tree.map(lambda p: 5 * p, init_params(model, jax.random.key(0)))
 
 
 def compute_losses(batch, kind):
@@ -143,40 +135,34 @@ def compute_losses(batch, kind):
     model, tiny.make_options(sentence_weight=1.0), train=True
   )
   aux = {"bits_VxW": jnp.asarray(tiny.pack_bits(tiny.dense_table(share=0.5)))}
-  keys_B = rng_lib.row_keys(
-    jax.random.key(0), 0, jnp.arange(len(batch["masked"]))
-  )
+  rows_B = jnp.arange(len(batch["masked"]))
+  keys_B = rng_lib.row_keys(jax.random.key(0), 0, rows_B)
+  names = (*LOSSES, "detect") if kind == "electra" else LOSSES
+  compute_output = output_softmax.compute
+
+  def hide_slots(*_):
+    return batch["slots"], batch["masked"]
+
+  def compute(*args, **more):
+    output = compute_output(*args, **more)
+    return dataclasses.replace(output, sampled_BxK=batch["sampled"])
+
+  def keep_unsummed(x, weight):
+    return jnp.where(weight > 0, x * weight, 0.0), weight
+
+  def summed(params):
+    terms = objective(params, batch["inputs"], keys_B, aux)
+    terms = {name: terms[name] for name in names}
+    weighted = terms.keys() - {"mlm_uncorrected"}
+    return sum(terms[name][0].sum() for name in sorted(weighted)), terms
+
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(
-      masking, "hide_slots", lambda *_: (batch["slots"], batch["masked"])
-    )
-    compute = output_softmax.compute
-    patch.setattr(
-      output_softmax,
-      "compute",
-      lambda *args, **more: dataclasses.replace(
-        compute(*args, **more), sampled_BxK=batch["sampled"]
-      ),
-    )
-
-    def keep_unsummed(x, weight):
-      return jnp.where(weight > 0, x * weight, 0.0), weight
-
+    patch.setattr(masking, "hide_slots", hide_slots)
+    patch.setattr(output_softmax, "compute", compute)
     for module in (electra, mlm, soft_regularization):
       patch.setattr(module, "weighted_sum", keep_unsummed)
-
-    def summed(params):
-      terms = objective(params, batch["inputs"], keys_B, aux)
-      terms = {name: terms[name] for name in loss_names(kind)}
-      weighted = [name for name in terms if name != "mlm_uncorrected"]
-      return sum(terms[name][0].sum() for name in weighted), terms
-
     gradient = jax.jit(jax.grad(summed, has_aux=True))
-    return jax.device_get(gradient(make_params(model)))
-
-
-def loss_names(kind):
-  return (*LOSSES, "detect") if kind == "electra" else LOSSES
+    return jax.device_get(gradient(large_params(model)))
 
 
 def group_by_document(batch, terms):
@@ -186,12 +172,12 @@ def group_by_document(batch, terms):
   result = {name: [] for name in terms}
   for (row, start), size in zip(batch["starts"], SIZES, strict=True):
     stop = start + size + 2
-    in_document_K = used_BxK[row] & (positions_BxK[row] >= start)
-    in_document_K &= positions_BxK[row] < stop
-    assert in_document_K.sum() == SLOTS
+    is_inside_K = used_BxK[row] & (positions_BxK[row] >= start)
+    is_inside_K &= positions_BxK[row] < stop
+    assert is_inside_K.sum() == SLOTS
     for name in terms:
-      slot_index = slice(start, stop) if name in TOKEN_LOSSES else in_document_K
-      result[name].append(np.stack([x[row, slot_index] for x in terms[name]]))
+      index = slice(start, stop) if name in TOKEN_LOSSES else is_inside_K
+      result[name].append(np.stack([x[row, index] for x in terms[name]]))
   result = {name: np.concatenate(result[name], axis=1) for name in terms}
   for name in terms:  # tokens outside documents have no loss
     for i in range(2):
@@ -212,23 +198,20 @@ def differences(packed, kind):
   of the largest gradient (that of attention's key biases is zero).
   """
   grads, terms = compute_losses(packed, kind)
-  row_grads, row_terms = single_losses(kind)
-  packed_losses, row_losses = (
+  single_grads, single_terms = single_losses(kind)
+  least = 1e-3 * max(np.abs(g).max() for g in jax.tree.leaves(single_grads))
+
+  def relative_difference(a, b, least=0.0):
+    return np.abs(a - b).max() / max(np.abs(b).max(), least)
+
+  result = jax.tree.map(
+    relative_difference,
     group_by_document(packed, terms),
-    group_by_document(single_batch(), row_terms),
+    group_by_document(single_batch(), single_terms),
   )
-  result = {
-    name: np.abs(packed_losses[name] - row_losses[name]).max()
-    / np.abs(row_losses[name]).max()
-    for name in terms
-  }
-  least = 1e-3 * max(np.abs(g).max() for g in jax.tree.leaves(row_grads))
-  relative = jax.tree.map(
-    lambda a, b: np.abs(a - b).max() / max(np.abs(b).max(), least),
-    grads,
-    row_grads,
-  )
-  return result | {"gradients": max(jax.tree.leaves(relative))}
+  differ = functools.partial(relative_difference, least=least)
+  gradients = jax.tree.leaves(jax.tree.map(differ, grads, single_grads))
+  return result | {"gradients": max(gradients)}
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -277,7 +260,6 @@ def test_a_leak_between_documents_changes_losses_and_gradients(
     assert result[name] > 1e-2, (name, result)
 
 
-@functools.cache
 def make_markov_text(num_tokens):
   """Draws text of twelve words, in which most follow from the one before."""
   rng = np.random.default_rng(1)

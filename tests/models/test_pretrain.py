@@ -36,9 +36,7 @@ def test_networks_of_the_small_pair_have_the_released_sizes():
     vocab_size=30_522, variant="small", generator_multiplier=0.25
   )
   shapes = pretrain.param_shapes(model)
-  count = {
-    name: pretrain.count_parameters(part) for name, part in shapes.items()
-  }
+  count = {name: pretrain.count_parameters(x) for name, x in shapes.items()}
   assert count["embeddings"] == 3_972_864
   assert count["generator"] + count["generator_head"] == 647_162
   rest = count["discriminator"] + count["discriminator_head"]
@@ -48,10 +46,8 @@ def test_networks_of_the_small_pair_have_the_released_sizes():
 
 @functools.cache
 def tiny_params():
-  model = tiny.make_model()
-  return jax.jit(functools.partial(pretrain.init_params, model))(
-    jax.random.key(0)
-  )
+  init_params = jax.jit(pretrain.init_params, static_argnums=0)
+  return init_params(tiny.make_model(), jax.random.key(0))
 
 
 @jax.jit
@@ -86,9 +82,8 @@ def test_only_the_embeddings_are_shared(part, moves_generator, moves_detector):
     index = jnp.arange(x.size, dtype=jnp.float32).reshape(x.shape)
     return x + 0.1 * jnp.sin(index**2)
 
-  changed = compute_logits(
-    {**params, part: jax.tree.map(perturb, params[part])}
-  )
+  changed_part = jax.tree.map(perturb, params[part])
+  changed = compute_logits({**params, part: changed_part})
   assert np.any(changed[0] != base[0]) == moves_generator
   assert np.any(changed[1] != base[1]) == moves_detector
 
@@ -106,27 +101,14 @@ def test_the_output_table_is_the_word_table():
 
 
 def test_logits_are_of_the_given_positions():
-  model = tiny.make_model()
-  batch = tiny.make_batch(0)
-  inputs = {name: batch[name] for name in ("tokens", "types", "documents")}
-
-  def logits(positions):
-    return model.apply(
-      {"params": tiny_params()},
-      inputs,
-      jnp.asarray(positions),
-      None,
-      method="generate_logits",
-    )
-
+  bound = tiny.make_model().bind({"params": tiny_params()})
+  inputs = tiny.make_batch(0)
+  positions = np.random.default_rng(0).integers(0, tiny.L, (tiny.B, 5))
   all_positions = np.tile(np.arange(tiny.L), (tiny.B, 1))
-  sampled_positions = np.random.default_rng(0).integers(0, tiny.L, (tiny.B, 5))
-  expected = np.take_along_axis(
-    logits(all_positions), sampled_positions[..., None], axis=1
-  )
-  np.testing.assert_allclose(
-    logits(sampled_positions), expected, rtol=1e-5, atol=1e-6
-  )
+  all_logits = bound.generate_logits(inputs, jnp.asarray(all_positions), None)
+  expected = np.take_along_axis(all_logits, positions[..., None], axis=1)
+  logits = bound.generate_logits(inputs, jnp.asarray(positions), None)
+  np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_initial_weights_are_cut_at_two_deviations():
@@ -179,13 +161,11 @@ def make_size_list(**changed):
 )
 @pytest.mark.parametrize("name", ["model.variant", "generator.variant"])
 def test_an_invalid_variant_is_an_error_with_its_key(name, variant, match):
-  part, _, key = name.partition(".")
-  variants = {
-    "variant": make_size_list(),
-    "generator_variant": make_size_list(),
-  }
-  variants[key if part == "model" else "generator_variant"] = variant
-  network_or_key = part if "divide" in match else name
+  network, _ = name.split(".")
+  argument = "variant" if network == "model" else "generator_variant"
+  variants = dict.fromkeys(("variant", "generator_variant"), make_size_list())
+  variants[argument] = variant
+  network_or_key = network if "divide" in match else name
   with pytest.raises(InputError, match=f"^{network_or_key}.*{match}"):
     pretrain.make_pair(vocab_size=9, generator_multiplier=1, **variants)
 

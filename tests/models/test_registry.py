@@ -21,15 +21,12 @@ FOLDER = pathlib.Path(models.__file__).parent
 
 def find_backbones():
   """Returns name -> module for the backbones in models/."""
-  names = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem != "__init__")
-  modules = {
-    n: importlib.import_module(f"truenegs_jax.models.{n}") for n in names
-  }
-  return {
-    name: module
-    for name, module in modules.items()
-    if all(hasattr(module, n) for n in registry.REQUIRED_NAMES)
-  }
+  backbones = {}
+  for name in sorted(path.stem for path in FOLDER.glob("[a-z]*.py")):
+    module = importlib.import_module(f"truenegs_jax.models.{name}")
+    if all(hasattr(module, required) for required in registry.REQUIRED_NAMES):
+      backbones[name] = module
+  return backbones
 
 
 BACKBONES = find_backbones()
@@ -84,12 +81,10 @@ def wide_params(backbone, config):
 
 def forward(backbone, config, params, inputs, keys_B=None):
   """Computes the hidden states `[B, L, D]`."""
-  x = backbone.Embeddings(config).apply(
-    {"params": params["embeddings"]}, inputs, keys_B
-  )
-  return backbone.Encoder(config).apply(
-    {"params": params["network"]}, x, inputs["documents"], keys_B
-  )
+  embeddings, network = backbone.Embeddings(config), backbone.Encoder(config)
+  x = embeddings.apply({"params": params["embeddings"]}, inputs, keys_B)
+  variables = {"params": params["network"]}
+  return network.apply(variables, x, inputs["documents"], keys_B)
 
 
 run = quick_jit(forward, static_argnums=(0, 1))
@@ -125,12 +120,8 @@ def test_hidden_states_of_every_variant_have_the_right_shape(
 ):
   inputs = {name: jax.ShapeDtypeStruct((2, 16), jnp.int32) for name in FIELDS}
   for name, fields in backbone.VARIANTS.items():
-    fields = {
-      **fields,
-      "dtype": "bfloat16",
-      "layers": 1,
-    }  # all layers are alike
-    config = encoder.EncoderConfig(vocab_size=99, **fields)
+    fields = {**fields, "layers": 1}  # all layers are alike
+    config = encoder.EncoderConfig(vocab_size=99, dtype="bfloat16", **fields)
     if multiplier != 1:
       config = encoder.scale_config(config, multiplier)
     params = jax.eval_shape(functools.partial(init, backbone, config))
@@ -144,10 +135,9 @@ def test_hidden_states_of_every_variant_have_the_right_shape(
 def test_layers_have_different_initial_parameters(backbone):
   network = initial(backbone, make_config(backbone))["network"]
   first, second = (jax.tree.leaves(network[f"layer_{i}"]) for i in range(2))
-  same = [np.array_equal(a, b) for a, b in zip(first, second, strict=True)]
-  is_drawn = [np.ptp(a) > 0 for a in first]
-  assert any(is_drawn)
-  assert not any(a and b for a, b in zip(same, is_drawn, strict=True))
+  pairs = zip(first, second, strict=True)
+  drawn = [(a, b) for a, b in pairs if np.ptp(a) > 0]  # others are constant
+  assert drawn and not any(np.array_equal(a, b) for a, b in drawn)
 
 
 def test_packed_documents_equal_separate_rows(backbone):
@@ -164,19 +154,14 @@ def test_packed_documents_equal_separate_rows(backbone):
     }
 
   numbers = np.repeat([1, 2, 3], lengths)
-  packed = encode(
-    backbone, row(np.concatenate(documents), np.concatenate(types), numbers)
-  )[0]
-  start = 0
-  for tokens, types_of_document in zip(documents, types, strict=True):
-    n = len(tokens)
-    separate = encode(backbone, row(tokens, types_of_document, np.ones(n)))[
-      0, :n
-    ]
-    np.testing.assert_allclose(
-      packed[start : start + n], separate, rtol=1e-5, atol=1e-5
-    )
-    start += n
+  packed_row = row(np.concatenate(documents), np.concatenate(types), numbers)
+  [packed] = encode(backbone, packed_row)
+  expected = []
+  for n, *arrays in zip(lengths, documents, types, strict=True):
+    [separate] = encode(backbone, row(*arrays, np.ones(n)))
+    expected.append(separate[:n])
+  expected = np.concatenate(expected)
+  np.testing.assert_allclose(packed[:21], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_padding_does_not_change_real_positions(backbone):
@@ -240,18 +225,16 @@ def test_each_dropout_rate_has_an_effect(backbone):
     with_dropout = encode(backbone, inputs, make_keys(), **rates)
     assert np.abs(with_dropout - without_dropout).max() > 1e-4, rates
   none = dict(dropout=0.0, attention_dropout=0.0)
-  np.testing.assert_array_equal(
-    encode(backbone, inputs, make_keys(), **none), without_dropout
-  )
+  zero_rates = encode(backbone, inputs, make_keys(), **none)
+  np.testing.assert_array_equal(zero_rates, without_dropout)
 
 
 def test_dropout_sites_of_a_network_are_unique(backbone, monkeypatch):
   sites = []
-  true_dropout = rng_lib.dropout
 
   def record_site(x, keys_B, *, rate, site):
     sites.append(site)
-    return true_dropout(x, keys_B, rate=rate, site=site)
+    return x
 
   monkeypatch.setattr(rng_lib, "dropout", record_site)
   config = make_config(backbone, layers=3)

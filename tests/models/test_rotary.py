@@ -1,5 +1,7 @@
 """The rotary backbone: rotations, and pre-norm layers."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,10 +15,8 @@ CONFIG = encoder.EncoderConfig(vocab_size=tiny.V, **rotary.VARIANTS["tiny"])
 
 @jax.jit
 def rotate(x_BxLxHxS, positions_BxL):
-  return rotary.rotate(
-    x_BxLxHxS,
-    *rotary.make_rotations(positions_BxL, x_BxLxHxS.shape[-1]),
-  )
+  rotations = rotary.make_rotations(positions_BxL, x_BxLxHxS.shape[-1])
+  return rotary.rotate(x_BxLxHxS, *rotations)
 
 
 def make_vectors(seed, width=16):
@@ -41,11 +41,8 @@ def test_scores_depend_on_distances_only():
   query, key = make_vectors(1), make_vectors(2)
 
   def scores(offset, positions):
-    return np.einsum(
-      "bqhs,bkhs->bhqk",
-      rotate(query, positions + offset),
-      rotate(key, positions),
-    )
+    rotated = rotate(query, positions + offset), rotate(key, positions)
+    return np.einsum("bqhs,bkhs->bhqk", *rotated)
 
   positions = np.tile(np.arange(6), (2, 1))
   base = scores(0, positions)
@@ -67,15 +64,11 @@ def test_the_odd_unit_of_a_head_is_not_rotated(width):
 def test_layers_without_output_return_the_normalized_input():
   """The residual is not normalized, and one norm ends the stack."""
   x_BxLxD = 3 + 2 * jax.random.normal(jax.random.key(0), (2, 5, CONFIG.width))
-  config = encoder.EncoderConfig(
-    vocab_size=tiny.V,
-    **{**rotary.VARIANTS["tiny"], "embedding_size": CONFIG.width},
-  )
+  config = dataclasses.replace(CONFIG, embedding_size=CONFIG.width)
   network = rotary.Encoder(config)
   documents_BxL = jnp.ones((2, 5), jnp.int32)
-  params = jax.jit(network.init)(
-    jax.random.key(1), x_BxLxD, documents_BxL, None
-  )
+  init = jax.jit(network.init)
+  params = init(jax.random.key(1), x_BxLxD, documents_BxL, None)
   silent = jax.tree_util.tree_map_with_path(
     lambda path, p: 0 * p if "_output" in jax.tree_util.keystr(path) else p,
     params,

@@ -65,10 +65,8 @@ def dense_table(seed: int = 0, share: float = 0.2) -> np.ndarray:
 
 def pack_bits(dense_VxV: np.ndarray) -> np.ndarray:
   """Packs a relation: entry b of a row is bit b % 32 of word b // 32."""
-  v = len(dense_VxV)
-  padded = np.pad(dense_VxV, ((0, 0), (0, -v % 32)))
-  packed = np.packbits(padded, axis=1, bitorder="little")
-  return packed.view("<u4")
+  padded = np.pad(dense_VxV, ((0, 0), (0, -len(dense_VxV) % 32)))
+  return np.packbits(padded, axis=1, bitorder="little").view("<u4")
 
 
 def list_ids(dense_VxV: np.ndarray) -> np.ndarray:
@@ -106,8 +104,8 @@ def params_with_gradient(model, options) -> dict[str, set[str]]:
   names = ("mlm", "soft", "sentence", "detect", "pair_cosine")
 
   def sums(params):
-    outcome = terms(params, batch, keys_B, aux)
-    return {name: outcome[name][0] for name in names if name in outcome}
+    computed = terms(params, batch, keys_B, aux)
+    return {name: computed[name][0] for name in names if name in computed}
 
   gradients = jax.jit(jax.jacrev(sums))(random_params(model))
   return {

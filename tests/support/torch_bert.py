@@ -20,16 +20,13 @@ class TorchBert:
     self.bert = BertForMaskedLM(config).double().eval()
     weights = {name: torch.tensor(x) for name, x in tensors.items()}
     missing, unexpected = self.bert.load_state_dict(weights, strict=False)
+    decoder = "cls.predictions.decoder"
     assert not unexpected
-    assert set(missing) <= {
-      "cls.predictions.decoder.weight",
-      "cls.predictions.decoder.bias",
-    }
+    assert set(missing) <= {f"{decoder}.weight", f"{decoder}.bias"}
     embeddings = self.bert.bert.embeddings.word_embeddings
     # Otherwise [PAD] tokens that are not padding would get no gradient.
     embeddings.padding_idx = None
-    decoder = self.bert.cls.predictions.decoder
-    assert decoder.weight is embeddings.weight
+    assert self.bert.cls.predictions.decoder.weight is embeddings.weight
 
   def gradients(self, role: str) -> dict[str, np.ndarray]:
     """Returns the gradients by Hugging Face's names."""

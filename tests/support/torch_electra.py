@@ -31,12 +31,12 @@ class TorchPair:
 
   def __init__(self, configs: dict, tensors: dict):
     """Builds both networks from fields of `config.json` and named arrays."""
-    classes = dict(
-      generator=ElectraForMaskedLM, discriminator=ElectraForPreTraining
-    )
-    for role, architecture in classes.items():
+    for role, network_class in (
+      ("generator", ElectraForMaskedLM),
+      ("discriminator", ElectraForPreTraining),
+    ):
       config = ElectraConfig(**configs[role], attn_implementation="eager")
-      network = architecture(config).double().eval()
+      network = network_class(config).double().eval()
       weights = {name: torch.tensor(x) for name, x in tensors[role].items()}
       missing, unexpected = network.load_state_dict(weights, strict=False)
       assert not unexpected and set(missing) <= {"generator_lm_head.weight"}
@@ -118,16 +118,14 @@ def slot_losses(
     sampled = int(draws.sampled_BxK[b, k])
     logits_V = logits_BxLxV[b, position]
     predicted = sampled if prediction == "sample" else int(logits_V.argmax())
-    corrected = (
-      hard_correction and predicted != gold and bool(dense_VxV[gold, predicted])
-    )
-    if not corrected:
+    is_false_negative = predicted != gold and bool(dense_VxV[gold, predicted])
+    if not (hard_correction and is_false_negative):
       mlm.append(torch.logsumexp(logits_V, 0) - logits_V[gold])
     soft.append(
       1 - torch.cosine_similarity(table_VxE[gold], table_VxE[predicted], dim=0)
     )
     cases["slots"] += 1
-    cases["false_negatives"] += corrected
+    cases["false_negatives"] += hard_correction and is_false_negative
     cases["lucky"] += sampled == gold
     cases["right"] += predicted == gold
   divisor = cases["slots"] if normalizer == "slots" else len(mlm)

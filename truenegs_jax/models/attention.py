@@ -4,7 +4,7 @@ mask = attention.make_mask(implementation, documents_BxL)  # once for all layers
 mixed = attention.attend(query, key, value, mask, keys_B, rate=0.1, site=1)
 
 A token attends to the tokens of its own document. Padding is document 0 and
-attends to itself: no softmax is over nothing, and no real token attends to it.
+attends to padding, so that no softmax is over nothing.
 
 Models are built with `XLA`, which runs everywhere and is the reference for the
 others. `choose_attention` chooses one for the devices of a training.
@@ -23,10 +23,9 @@ from jax.sharding import PartitionSpec as P
 from truenegs_jax.runtime import cpu_ops, rng
 
 Array = jax.Array
-Dropout = Callable[[Array, Array | None], Array]  # (x, keys_B) -> x
 
 MASKED_SCORE = -1e9
-# Kernels take rows whose length is a multiple of it: TPUs have 128 lanes, and
+# Kernels run if this divides the length of the rows: TPUs have 128 lanes, and
 # cuDNN returned NaN gradients at odd multiples of 64 (pytorch/pytorch#196678).
 LENGTH_MULTIPLE = 128
 BLOCK_SIZES = (512, 384, 256, 128)  # tokens of a block of splash attention
@@ -52,28 +51,23 @@ class Implementation:
 XLA = Implementation()
 
 
-@functools.partial(
-  jax.tree_util.register_dataclass,
-  data_fields=["documents_BxL", "allowed_Bx1xLxL"],
-  meta_fields=["implementation"],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class AttentionMask:
-  """The mask of some rows, for all layers alike.
+  """The mask of a batch, which all layers share.
 
-  `allowed_Bx1xLxL` is true where query and key are of the same document. Only
-  the implementation "xla" uses it.
+  `allowed_Bx1xLxL` is `same_document` for the implementation "xla", else None.
   """
 
   documents_BxL: Array
   allowed_Bx1xLxL: Array | None
-  implementation: Implementation
+  implementation: Implementation = dataclasses.field(metadata={"static": True})
 
 
 def make_mask(
   implementation: Implementation, documents_BxL: Array
 ) -> AttentionMask:
-  """Builds the mask of rows; lengths that a kernel does not take use XLA."""
+  """Builds the mask of a batch, for XLA if a kernel cannot take its length."""
   length = documents_BxL.shape[1]
   if implementation.name in KERNELS and length % LENGTH_MULTIPLE:
     implementation = XLA
@@ -93,7 +87,7 @@ def attend(
   key_BxLxHxS: Array,
   value_BxLxHxS: Array,
   mask: AttentionMask,
-  dropout_keys_B: Array | None,
+  keys_B: rng.Keys,
   *,
   rate: float,
   site: int | Array,
@@ -101,19 +95,17 @@ def attend(
   """Computes softmax(query key^T / sqrt(S)) value, `[B, L, H, S]`.
 
   Args:
-    query_BxLxHxS, key_BxLxHxS, value_BxLxHxS: of one dtype, as is the result.
+    query_BxLxHxS, key_BxLxHxS, value_BxLxHxS: of one dtype, also the result's.
     mask: of the same rows.
-    dropout_keys_B: for dropout of the softmax; None turns it off.
-    rate: of dropout; kernels have none, so 0 for them in training.
+    keys_B: for dropout of the softmax.
+    rate: of dropout; must be 0 for kernels in training, as they have none.
     site: of dropout, as in `rng.dropout`.
   """
   qkv = query_BxLxHxS, key_BxLxHxS, value_BxLxHxS
   documents_BxL = mask.documents_BxL
   dropout = functools.partial(rng.dropout, rate=rate, site=site)
   if mask.allowed_Bx1xLxL is not None:
-    return dot_product_attention(
-      *qkv, mask.allowed_Bx1xLxL, dropout_keys_B, dropout
-    )
+    return dot_product_attention(*qkv, mask.allowed_Bx1xLxL, keys_B, dropout)
   if mask.implementation.name == "pieces":
     rows, length, heads, _ = query_BxLxHxS.shape
     return cpu_ops.map_row_quarters(
@@ -122,10 +114,10 @@ def attend(
       ),
       *qkv,
       documents_BxL,
-      dropout_keys_B,
+      keys_B,
       num_scores=rows * heads * length**2,
     )
-  assert dropout_keys_B is None or rate == 0, "kernels have no dropout"
+  assert keys_B is None or rate == 0, "kernels have no dropout"
   return _run_kernel(mask.implementation, *qkv, documents_BxL)
 
 
@@ -134,18 +126,14 @@ def dot_product_attention(
   key_BxLxHxS: Array,
   value_BxLxHxS: Array,
   allowed_Bx1xLxL: Array,
-  dropout_keys_B: Array | None,
-  dropout: Dropout,
+  keys_B: rng.Keys,
+  dropout: Callable[[Array, rng.Keys], Array],
 ) -> Array:
   """Computes `attend` from all scores `[B, H, L, L]`; the softmax is f32."""
+  scaled_BxLxHxS = query_BxLxHxS / math.sqrt(query_BxLxHxS.shape[-1])
   # Heads first: otherwise XLA transposes the units of a head on a CPU.
   query_BxHxLxS, key_BxHxLxS, value_BxHxLxS = (
-    jnp.swapaxes(x, 1, 2)
-    for x in (
-      query_BxLxHxS / math.sqrt(query_BxLxHxS.shape[-1]),
-      key_BxLxHxS,
-      value_BxLxHxS,
-    )
+    jnp.swapaxes(x, 1, 2) for x in (scaled_BxLxHxS, key_BxLxHxS, value_BxLxHxS)
   )
   scores_BxHxLxL = jnp.einsum(
     "bhqs,bhks->bhqk",
@@ -155,7 +143,7 @@ def dot_product_attention(
   )
   scores_BxHxLxL = jnp.where(allowed_Bx1xLxL, scores_BxHxLxL, MASKED_SCORE)
   weights_BxHxLxL = jax.nn.softmax(scores_BxHxLxL).astype(value_BxLxHxS.dtype)
-  weights_BxHxLxL = dropout(weights_BxHxLxL, dropout_keys_B)
+  weights_BxHxLxL = dropout(weights_BxHxLxL, keys_B)
   mixed_BxHxLxS = jnp.einsum("bhqk,bhks->bhqs", weights_BxHxLxL, value_BxHxLxS)
   return jnp.swapaxes(mixed_BxHxLxS, 1, 2)
 
@@ -165,13 +153,12 @@ def _cudnn(
 ) -> Array:
   """Runs cuDNN's flash attention on rows of one document and padding.
 
-  cuDNN gets the length of each row, because a mask would become a bias, whose
-  gradient it computes as well. A row of padding has length 1, as no softmax may
-  be over nothing. The output is zero at padding.
+  cuDNN gets the length of each row, since it would compute the gradient of a
+  mask. A row of padding has length 1, as no softmax may be over nothing. The
+  output is zero at padding.
   """
   del interpret
-  lengths_B = jnp.sum(documents != 0, axis=1, dtype=jnp.int32)
-  lengths_B = jnp.maximum(lengths_B, 1)
+  lengths_B = jnp.maximum(jnp.sum(documents != 0, axis=1, dtype=jnp.int32), 1)
   return jax.nn.dot_product_attention(
     query,
     key,
@@ -221,7 +208,7 @@ KERNELS: dict[str, Callable[..., Array]] = {"cudnn": _cudnn, "splash": _splash}
 
 
 def _run_kernel(implementation: Implementation, *arrays: Array) -> Array:
-  """Runs a kernel; each device of the mesh has its own rows and heads."""
+  """Runs a kernel, which on a mesh gets the rows and heads of each device."""
   mesh = implementation.mesh
   kernel = functools.partial(
     KERNELS[implementation.name], interpret=implementation.interpret

@@ -7,7 +7,8 @@ model = with_attention(model, implementation)  # for training steps only
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -20,7 +21,7 @@ from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime.errors import InputError, one_of
 
 Array = jax.Array
-Configs = Iterable[encoder.EncoderConfig]  # one per network
+Configs = Collection[encoder.EncoderConfig]  # one per network
 
 PLATFORMS = {"pieces": "cpu", "cudnn": "cuda", "splash": "tpu"}
 CHOICES = ("auto", "xla", *PLATFORMS)  # of `model.attention`
@@ -34,25 +35,24 @@ def with_attention(
   model: nn.Module, implementation: attention.Implementation
 ) -> nn.Module:
   """Returns the model with another attention in each of its networks."""
-  fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
-  return model.clone(
-    **{
-      name: dataclasses.replace(config, attention=implementation)
-      for name, config in fields.items()
-      if hasattr(config, "attention")
-    }
-  )
+  changed: dict[str, Any] = {}
+  for field in dataclasses.fields(model):
+    config = getattr(model, field.name)
+    if isinstance(config, encoder.EncoderConfig):
+      changed[field.name] = dataclasses.replace(
+        config, attention=implementation
+      )
+  return model.clone(**changed)
 
 
 def choose_checked(
   choice: str, configs: Configs, mesh: Mesh, *, length: int, packed: bool
 ) -> tuple[attention.Implementation, str]:
-  """Chooses as `choose` does, and checks a kernel on the devices of the mesh.
+  """Chooses as `choose` does, but replaces a kernel that fails by "xla".
 
-  A kernel that does not run on these devices, or whose numbers are wrong, is
-  replaced by "xla". Arguments and errors are those of `choose`.
+  A kernel fails if it does not run on the devices of the mesh, or if its
+  numbers are wrong. Arguments and errors are those of `choose`.
   """
-  configs = list(configs)
   chosen, reason = choose(choice, configs, mesh, length=length, packed=packed)
   if chosen.name not in attention.KERNELS:
     return chosen, reason
@@ -64,24 +64,17 @@ def choose_checked(
 
 
 def choose(
-  choice: str,
-  configs: Configs,
-  mesh: Mesh,
-  *,
-  length: int,
-  packed: bool,
-  platform: str = "",
+  choice: str, configs: Configs, mesh: Mesh, *, length: int, packed: bool
 ) -> tuple[attention.Implementation, str]:
   """Chooses one implementation for all networks of a training.
 
   Args:
-    choice: one of CHOICES; "auto" is the platform's own if that is possible,
-      otherwise "xla".
+    choice: one of CHOICES; "auto" is the platform's own implementation if its
+      conditions are met, and otherwise "xla".
     configs: of the networks.
     mesh: the devices.
     length: tokens of the longest row.
     packed: whether a row may hold several documents.
-    platform: "cpu", "cuda", "tpu" or another; by default that of the mesh.
 
   Returns:
     The implementation, and a line with its name and why it was chosen.
@@ -90,25 +83,24 @@ def choose(
     InputError: an unknown choice, or one that is not possible here.
   """
   one_of("model.attention", choice, CHOICES)
-  platform = platform or get_platform(mesh.devices.flat[0])
+  platform = get_platform(mesh.devices.flat[0])
   name = choice
   if choice == "auto":
-    own = {owner: name for name, owner in PLATFORMS.items()}
-    name = own.get(platform, "xla")
+    by_platform = {platform: name for name, platform in PLATFORMS.items()}
+    name = by_platform.get(platform, "xla")
     if name == "pieces" and not cpu.is_enabled(platform):
       name = "xla"
   if name == "xla":
     return attention.XLA, name
-  has_several_devices = mesh.devices.size > 1
+  kernel_mesh = mesh if mesh.devices.size > 1 else None
   missing = _missing_conditions(name, configs, length=length, packed=packed)
   if platform != PLATFORMS[name]:
     missing.append(f"{PLATFORMS[name]} devices (not {platform})")
-  if name == "pieces" and has_several_devices:
+  if name == "pieces" and kernel_mesh:
     missing.append("a single device")
   if choice == "auto" and name == "splash" and length < SPLASH_MIN_LENGTH:
     missing.append(f"rows of {SPLASH_MIN_LENGTH} tokens or more to be faster")
   if not missing:
-    kernel_mesh = mesh if has_several_devices else None
     return attention.Implementation(name, kernel_mesh), name
   if choice == "auto":
     return attention.XLA, f"xla, as {name} needs {', '.join(missing)}"
@@ -142,7 +134,8 @@ def check_kernel(
   try:
     errors = {name: float(error) for name, error in measure().items()}
   except Exception as e:  # from a library, a driver or a compiler
-    return f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
+    first_line, *_ = str(e).split("\n")
+    return f"{type(e).__name__}: {first_line}"
   return ", ".join(
     f"its {name} is off by {errors[name]:.2g}"
     for name in COMPARED
@@ -155,17 +148,17 @@ def kernel_errors(
   shape: tuple[int, int, int, int],
   dtype: str,
 ) -> dict[str, Array]:
-  """Measures the largest errors against XLA in f32, over the largest entries.
+  """Measures the errors of a kernel, compared with XLA in f32.
 
   Args:
-    implementation: what to check.
-    shape: B, L, H, S. Of each four rows one is full, the others are padded to
-      different lengths, down to a single token.
+    shape: B, L, H, S. Of each four rows one is full; the others have padding,
+      the last one after a single token.
     dtype: of queries, keys and values.
 
   Returns:
-    f32 scalars by the names in COMPARED, over real tokens. NaN where any entry,
-    also of padding, is not finite.
+    The largest error over the largest entry, both of real tokens, as f32
+    scalars by the names in COMPARED. NaN if any entry, also of padding, is not
+    finite.
   """
   rows, length, *_ = shape
   arrays = [
@@ -203,25 +196,21 @@ def kernel_errors(
 def _missing_conditions(
   name: str, configs: Configs, *, length: int, packed: bool
 ) -> list[str]:
-  """Lists what a kernel needs and a model or its rows do not have."""
+  """Lists what a kernel needs and the networks or their rows do not have."""
   if name not in attention.KERNELS:
     return []
-  multiple, missing = attention.LENGTH_MULTIPLE, []
-  for c in configs:
-    width = c.width // c.heads
-    is_missing = {
-      "model.attention_dropout=0": c.attention_dropout > 0,
-      f"a length that {multiple} divides": length % multiple > 0,
-    }
-    if name == "cudnn":
-      is_missing |= {
-        "model.dtype=bfloat16": c.dtype != "bfloat16",
-        "rows that are not packed": packed,
-        f"heads that are 8, 16, ... 128 wide (not {width})": (
-          width % 8 > 0 or width > 128
-        ),
-      }
-    missing += [
-      condition for condition, is_true in is_missing.items() if is_true
-    ]
-  return list(dict.fromkeys(missing))
+  multiple = attention.LENGTH_MULTIPLE
+  has_dropout = any(c.attention_dropout for c in configs)
+  missing = ["model.attention_dropout=0"] if has_dropout else []
+  if length % multiple:
+    missing.append(f"a length that {multiple} divides")
+  if name == "splash":
+    return missing
+  if any(c.dtype != "bfloat16" for c in configs):
+    missing.append("model.dtype=bfloat16")
+  if packed:
+    missing.append("rows that are not packed")
+  for width in {c.width // c.heads for c in configs}:
+    if width % 8 or width > 128:
+      missing.append(f"heads that are 8, 16, ... 128 wide (not {width})")
+  return missing

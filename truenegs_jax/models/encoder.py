@@ -1,8 +1,7 @@
 """The BERT and ELECTRA encoder: embedding block and post-norm transformer.
 
-It is a backbone: a module that exposes `Embeddings`, `Encoder` and `VARIANTS`
-and is looked up by its name (`config.model.backbone`). `rotary.py` explains how
-to write another one.
+It is a backbone, which a run chooses by its name (`config.model.backbone`);
+`rotary.py` explains how to write another one.
 
 Networks take `inputs = {"tokens", "types", "documents"}`, each int32 `[B, L]`.
 `documents` numbers the documents of a row from 1; 0 is padding. Attention stays
@@ -20,6 +19,7 @@ import jax.numpy as jnp
 from truenegs_jax.models import attention as attention_lib
 from truenegs_jax.models import layers
 from truenegs_jax.runtime import rng
+from truenegs_jax.runtime.errors import one_of
 
 Array = jax.Array
 Inputs = Mapping[str, Array]
@@ -34,7 +34,7 @@ class EncoderConfig:
   """Sizes and regularization of one network, and how its layers are run.
 
   `remat`, `scan` (see `layers.run_layers`) and `attention` change memory and
-  time only: parameters are the same, and results are up to rounding.
+  time, but neither the parameters nor, except for rounding, the results.
   """
 
   vocab_size: int
@@ -54,7 +54,7 @@ class EncoderConfig:
   attention: attention_lib.Implementation = attention_lib.XLA
 
   def __post_init__(self):
-    layers.check_remat(self.remat)
+    one_of("model.remat", self.remat, layers.REMAT)
 
   @property
   def initializer(self):
@@ -77,11 +77,10 @@ VARIANTS: dict[str, dict[str, int]] = {
 
 
 def scale_config(config: EncoderConfig, multiplier: float) -> EncoderConfig:
-  """Scales the width of a network; heads and ffn follow from it.
+  """Scales the width of a network, with heads of 64 units and ffn of 4 widths.
 
-  ELECTRA derives its generator so (`run_pretraining.py:get_generator_config`):
-  heads of 64 units, a feed-forward layer of 4 widths, and the discriminator's
-  number of layers and embeddings.
+  ELECTRA derives its generator in this way from its discriminator
+  (`run_pretraining.py:get_generator_config`).
   """
   width = round(config.width * multiplier)
   heads = max(1, width // HEAD_WIDTH)
@@ -89,10 +88,7 @@ def scale_config(config: EncoderConfig, multiplier: float) -> EncoderConfig:
 
 
 class Embeddings(nn.Module):
-  """Dropout(LayerNorm(word + token type + position)).
-
-  ELECTRA's generator and discriminator share all of it, with the norm.
-  """
+  """Dropout(LayerNorm(word + token type + position)), shared by a pair."""
 
   config: EncoderConfig
   has_positions: bool = True
@@ -110,25 +106,21 @@ class Embeddings(nn.Module):
     self.norm = layers.layer_norm()
 
   def __call__(
-    self,
-    inputs: Inputs,
-    dropout_keys_B: Array | None,
-    words_BxLxE: Array | None = None,
+    self, inputs: Inputs, keys_B: rng.Keys, words_BxLxE: Array | None = None
   ) -> Array:
-    """Embeds tokens, `[B, L, E]` of `config.dtype`.
+    """Returns the embedded tokens, `[B, L, E]` of `config.dtype`.
 
-    `words_BxLxE` are the tokens' rows of the word table, if the caller has
-    gathered them: a single gather has a single scatter as its gradient.
+    `words_BxLxE` are the tokens' rows of the word table, if already gathered
+    together with others: one gather has one scatter as its gradient.
     """
     if words_BxLxE is None:
       words_BxLxE = self.word_VxE[inputs["tokens"]]
-    positions_BxL = document_positions(inputs["documents"])
     x_BxLxE = words_BxLxE + self.type_TxE[inputs["types"]]
     if self.has_positions:
-      x_BxLxE += self.position_PxE[positions_BxL]
+      x_BxLxE += self.position_PxE[document_positions(inputs["documents"])]
     return rng.dropout(
       self.norm(x_BxLxE).astype(self.config.dtype),
-      dropout_keys_B,
+      keys_B,
       rate=self.config.dropout,
       site=0,
     )
@@ -141,15 +133,12 @@ class Encoder(nn.Module):
 
   @nn.compact
   def __call__(
-    self,
-    embedded_BxLxE: Array,
-    documents_BxL: Array,
-    dropout_keys_B: Array | None,
+    self, embedded_BxLxE: Array, documents_BxL: Array, keys_B: rng.Keys
   ) -> Array:
     """Returns the last hidden states, `[B, L, D]` of `config.dtype`."""
     x_BxLxD = project_to_width(self.config, embedded_BxLxE)
     mask = attention_lib.make_mask(self.config.attention, documents_BxL)
-    return layers.run_layers(self, Layer, x_BxLxD, dropout_keys_B, mask)
+    return layers.run_layers(self, Layer, x_BxLxD, keys_B, mask)
 
 
 class Layer(nn.Module):
@@ -161,52 +150,39 @@ class Layer(nn.Module):
   def __call__(
     self,
     x_BxLxD: Array,
-    dropout_keys_B: Array | None,
+    keys_B: rng.Keys,
     first_site: int | Array,
     mask: attention_lib.AttentionMask,
   ) -> Array:
     """Returns the next hidden states, `[B, L, D]` of `config.dtype`."""
     c = self.config
-    dropout = functools.partial(
-      rng.dropout, keys_B=dropout_keys_B, rate=c.dropout
-    )
-    mixed_BxLxD = self_attention(
-      c, x_BxLxD, mask, dropout_keys_B, site=first_site
-    )
-    x_BxLxD = layers.layer_norm("attention_norm")(
-      x_BxLxD + dropout(mixed_BxLxD, site=first_site + 1)
-    )
-    x_BxLxD = x_BxLxD.astype(c.dtype)
-    output_BxLxD = feed_forward(c, x_BxLxD)
-    x_BxLxD = layers.layer_norm("ffn_norm")(
-      x_BxLxD + dropout(output_BxLxD, site=first_site + 2)
-    )
-    return x_BxLxD.astype(c.dtype)
+    dropout = functools.partial(rng.dropout, keys_B=keys_B, rate=c.dropout)
+    mixed_BxLxD = self_attention(c, x_BxLxD, mask, keys_B, site=first_site)
+    x_BxLxD = x_BxLxD + dropout(mixed_BxLxD, site=first_site + 1)
+    x_BxLxD = layers.layer_norm("attention_norm")(x_BxLxD).astype(c.dtype)
+    x_BxLxD = x_BxLxD + dropout(feed_forward(c, x_BxLxD), site=first_site + 2)
+    return layers.layer_norm("ffn_norm")(x_BxLxD).astype(c.dtype)
 
 
 def project_to_width(config: EncoderConfig, embedded_BxLxE: Array) -> Array:
   """Projects embeddings to the width of a network, if they differ.
 
-  The calling module owns the layer `project`, since the networks of a pair
-  share the embeddings but not their widths.
+  The calling module owns the layer `project`.
   """
   if config.embedding_size == config.width:
     return embedded_BxLxE
   # ELECTRA uses TF's default initializer here.
-  project = layers.Dense(
-    config.width,
-    kernel_init=nn.initializers.glorot_uniform(),
-    dtype=config.dtype,
-    name="project",
-  )
-  return project(embedded_BxLxE)
+  init = nn.initializers.glorot_uniform()
+  return layers.Dense(
+    config.width, kernel_init=init, dtype=config.dtype, name="project"
+  )(embedded_BxLxE)
 
 
 def self_attention(
   config: EncoderConfig,
   x_BxLxD: Array,
   mask: attention_lib.AttentionMask,
-  dropout_keys_B: Array | None,
+  keys_B: rng.Keys,
   *,
   site: int | Array,
   transform: Callable[[Array], Array] = lambda x: x,
@@ -214,30 +190,28 @@ def self_attention(
   """Computes multi-head self-attention, `[B, L, D]`.
 
   The calling module owns the layers `query`, `key`, `value` and
-  `attention_output`. `transform` is applied to queries and keys, `[B, L, H, S]`
-  each.
+  `attention_output`. `transform` maps queries, and keys, `[B, L, H, S]`.
   """
-  c = config
 
   def project_heads(name: str) -> Array:
-    units_BxLxD = _dense(c, c.width, name)(x_BxLxD)
-    return units_BxLxD.reshape(*x_BxLxD.shape[:2], c.heads, -1)
+    units_BxLxD = _dense(config, config.width, name)(x_BxLxD)
+    return units_BxLxD.reshape(*x_BxLxD.shape[:2], config.heads, -1)
 
   mixed_BxLxHxS = attention_lib.attend(
     transform(project_heads("query")),
     transform(project_heads("key")),
     project_heads("value"),
     mask,
-    dropout_keys_B,
-    rate=c.attention_dropout,
+    keys_B,
+    rate=config.attention_dropout,
     site=site,
   )
   mixed_BxLxD = mixed_BxLxHxS.reshape(x_BxLxD.shape)
-  return _dense(c, c.width, "attention_output")(mixed_BxLxD)
+  return _dense(config, config.width, "attention_output")(mixed_BxLxD)
 
 
 def feed_forward(config: EncoderConfig, x_BxLxD: Array) -> Array:
-  """Computes dense, gelu, dense: the caller's `ffn_input` and `ffn_output`."""
+  """Computes dense, gelu, dense; the caller owns `ffn_input`, `ffn_output`."""
   hidden_BxLxF = layers.gelu(_dense(config, config.ffn, "ffn_input")(x_BxLxD))
   return _dense(config, config.width, "ffn_output")(hidden_BxLxF)
 

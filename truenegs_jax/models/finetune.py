@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from truenegs_jax.models import encoder, heads, registry
+from truenegs_jax.runtime import rng
 from truenegs_jax.runtime.errors import InputError
 
 Array = jax.Array
@@ -36,15 +37,15 @@ HEAD_ROLES = {
 
 
 class DownstreamModel(nn.Module):
-  """A network and a head, which decides which of the methods apply.
+  """A network and the head of a task; each method is for some heads only.
 
   Attributes:
     config: of the network.
     role: the network's name in pre-training and in exports.
     head: a name in HEAD_ROLES.
     num_outputs: C; heads of spans ignore it.
-    head_dropout: rate in heads of classes and scores; those of spans have no
-      dropout, as released.
+    head_dropout: rate in heads of classes and scores; as released, heads of
+      spans have no dropout.
     backbone: a module of `truenegs_jax.models`.
   """
 
@@ -75,62 +76,48 @@ class DownstreamModel(nn.Module):
     """The network's config."""
     return {self.role: self.config}
 
-  def encode(
-    self, inputs: encoder.Inputs, dropout_keys_B: Array | None
-  ) -> Array:
+  def encode(self, inputs: encoder.Inputs, keys_B: rng.Keys) -> Array:
     """Returns the last hidden states, `[B, L, D]` of `config.dtype`."""
-    embedded_BxLxE = self.embeddings(inputs, dropout_keys_B)
+    embedded_BxLxE = self.embeddings(inputs, keys_B)
     network = getattr(self, self.role)
-    return network(embedded_BxLxE, inputs["documents"], dropout_keys_B)
+    return network(embedded_BxLxE, inputs["documents"], keys_B)
 
-  def class_logits(
-    self, inputs: encoder.Inputs, dropout_keys_B: Array | None
-  ) -> Array:
-    """Returns f32 `[B, C]` of a head of classes or scores, from [CLS]."""
-    hidden_BxLxD = self.encode(inputs, dropout_keys_B)
+  def class_logits(self, inputs: encoder.Inputs, keys_B: rng.Keys) -> Array:
+    """Returns the f32 `[B, C]` of a head of classes or scores, from [CLS]."""
+    hidden_BxLxD = self.encode(inputs, keys_B)
     if self.head == "pooler":
       first_BxD = self.pooled(hidden_BxLxD)
     else:
       first_BxD = hidden_BxLxD[:, 0].astype(jnp.float32)
-    return self.task_head(first_BxD, dropout_keys_B)
+    return self.task_head(first_BxD, keys_B)
 
-  def span_logits(
-    self, inputs: encoder.Inputs, dropout_keys_B: Array | None
-  ) -> Array:
-    """Returns start and end logits f32 `[B, L, 2]`, also of padding."""
-    return self.task_head(self.encode(inputs, dropout_keys_B))
+  def span_logits(self, inputs: encoder.Inputs, keys_B: rng.Keys) -> Array:
+    """Returns the f32 logits of start and end, `[B, L, 2]`, also of padding."""
+    return self.task_head(self.encode(inputs, keys_B))
 
   def joint_logits(
-    self,
-    inputs: encoder.Inputs,
-    start_B: Array,
-    dropout_keys_B: Array | None,
+    self, inputs: encoder.Inputs, start_B: Array, keys_B: rng.Keys
   ) -> tuple[Array, Array, Array]:
-    """Returns the logits that train the head "joint", given gold starts.
+    """Returns the f32 logits that train the head "joint".
 
-    Returns:
-      f32 logits `[B, L]` of the start, `[B, L]` of the end given `start_B`, and
-      `[B]`, positive where the question has no answer.
+    They are `[B, L]` of the start, `[B, L]` of the end given the gold start
+    `start_B`, and `[B]`, positive where the question has no answer.
     """
-    hidden_BxLxD = self.encode(inputs, dropout_keys_B)
-    return self.task_head(hidden_BxLxD, answer_mask(inputs), start_B)
+    hidden_BxLxD = self.encode(inputs, keys_B)
+    return self.task_head(hidden_BxLxD, _answer_mask(inputs), start_B)
 
   def joint_beam(
-    self,
-    inputs: encoder.Inputs,
-    dropout_keys_B: Array | None = None,
-    size: int = 20,
+    self, inputs: encoder.Inputs, keys_B: rng.Keys = None, size: int = 20
   ) -> tuple[Array, Array, Array]:
     """Returns the likeliest spans of the head "joint"; S is min(size, L).
 
-    Returns:
-      starts int32 `[B, S]` and ends int32 `[B, S, S]`, likeliest first, and
-      log p(start) + log p(end | start), f32 `[B, S, S]`. Positions where no
-      answer is allowed come last, with about -1,000. An end may precede its
-      start.
+    They are the starts, int32 `[B, S]`, and ends, int32 `[B, S, S]`, likeliest
+    first, and log p(start) + log p(end | start), f32 `[B, S, S]`. Positions
+    where no answer is allowed come last, with about -1,000. An end may precede
+    its start.
     """
-    hidden_BxLxD = self.encode(inputs, dropout_keys_B)
-    return self.task_head.beam(hidden_BxLxD, answer_mask(inputs), size)
+    hidden_BxLxD = self.encode(inputs, keys_B)
+    return self.task_head.beam(hidden_BxLxD, _answer_mask(inputs), size)
 
   def initialize(self, inputs: encoder.Inputs) -> None:
     """Uses all parameters; for `pretrain.init_params` only."""
@@ -142,7 +129,7 @@ class DownstreamModel(nn.Module):
       self.class_logits(inputs, None)
 
 
-def answer_mask(inputs: encoder.Inputs) -> Array:
+def _answer_mask(inputs: encoder.Inputs) -> Array:
   """True `[B, L]` where an answer is allowed: the second text, and [CLS]."""
   context_BxL = (inputs["documents"] != 0) & (inputs["types"] == 1)
   return context_BxL.at[:, 0].set(True)
@@ -171,18 +158,17 @@ def make_downstream(
     InputError: a head that this network cannot have, no output, a rate outside
       [0, 1), or as `registry.make_network_config`.
   """
-  heads_of_role = [name for name, roles in HEAD_ROLES.items() if role in roles]
-  if head not in heads_of_role:
+  choices = [name for name, roles in HEAD_ROLES.items() if role in roles]
+  if head not in choices:
     raise InputError(
       f"finetune.head={head!r} is not a head of the network {role!r}. Choose"
-      f" {', '.join(heads_of_role) or 'another network'}."
+      f" {', '.join(choices) or 'another network'}."
     )
   if num_outputs < 1:
     raise InputError(f"{num_outputs} outputs are too few. Use at least 1.")
   if not 0 <= head_dropout < 1:
     raise InputError(
-      f"finetune.head_dropout={head_dropout} is not a rate. Set it to 0 or"
-      " more, and below 1."
+      f"finetune.head_dropout={head_dropout} is not in [0, 1). Set a rate."
     )
   config = registry.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}

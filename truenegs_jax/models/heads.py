@@ -27,8 +27,8 @@ _GLOROT = nn.initializers.glorot_uniform()
 class MlmHead(nn.Module):
   """The head of BERT's masked language model and of ELECTRA's generator.
 
-  LayerNorm(gelu(dense(x))), of the width of the embeddings, is multiplied with
-  the word table (`vocabulary_logits`), and a bias is added.
+  It computes LayerNorm(gelu(dense(x))), as wide as the embeddings; with these
+  vectors, the word table and `bias_V`, `vocabulary_logits` computes the logits.
   """
 
   config: encoder.EncoderConfig
@@ -42,7 +42,7 @@ class MlmHead(nn.Module):
     self.bias_V = self.param("bias", nn.initializers.zeros, (c.vocab_size,))
 
   def __call__(self, hidden_BxKxD: Array) -> Array:
-    """Returns the vectors that the table multiplies, `[B, K, E]`."""
+    """Returns vectors for `vocabulary_logits`, `[B, K, E]`."""
     x_BxKxE = layers.gelu(self.dense(hidden_BxKxD))
     return self.norm(x_BxKxE).astype(self.config.dtype)
 
@@ -118,13 +118,11 @@ class ClassHead(nn.Module):
   dropout: float
 
   @nn.compact
-  def __call__(self, x_BxD: Array, dropout_keys_B: Array | None) -> Array:
+  def __call__(self, x_BxD: Array, keys_B: rng.Keys) -> Array:
     """Returns f32 `[B, C]`."""
     c = self.config
     site = 1 + layers.SITES_PER_LAYER * c.layers  # the first after the layers
-    dropout = functools.partial(
-      rng.dropout, keys_B=dropout_keys_B, rate=self.dropout
-    )
+    dropout = functools.partial(rng.dropout, keys_B=keys_B, rate=self.dropout)
     init = _GLOROT if self.kind == "linear" else c.initializer
     if self.kind == "dense":
       dense = nn.Dense(c.width, kernel_init=init, name="dense")
@@ -148,26 +146,23 @@ class SpanHead(nn.Module):
 class JointHead(nn.Module):
   """ELECTRA's head of spans, which predicts the end given the start.
 
-  It follows the released `finetune/qa/qa_tasks.py` with its defaults:
-  `joint_prediction`, `answerable_classifier` and
-  `answerable_uses_start_logits`.
+  It is that of the released `finetune/qa/qa_tasks.py` with its defaults
+  (`joint_prediction`, `answerable_classifier`, `answerable_uses_start_logits`).
   """
 
   def setup(self):
     dense = functools.partial(nn.Dense, 1, kernel_init=_GLOROT)
     self.start, self.end_output, self.answer_output = dense(), dense(), dense()
-    self.end_hidden, self.answer_hidden = (
-      PairDense(JOINT_UNITS),
-      PairDense(JOINT_UNITS),
-    )
+    self.end_hidden = PairDense(JOINT_UNITS)
+    self.answer_hidden = PairDense(JOINT_UNITS)
 
   def __call__(
     self, hidden_BxLxD: Array, allowed_BxL: Array, start_B: Array
   ) -> tuple[Array, Array, Array]:
     """Returns the logits of `DownstreamModel.joint_logits`."""
     hidden_BxLxD = hidden_BxLxD.astype(jnp.float32)
-    start_BxL = self._start_logits(hidden_BxLxD, allowed_BxL)
-    gold_Bx1xD = _gather_positions(hidden_BxLxD, start_B[:, None])
+    start_BxL = _mask_logits(self.start(hidden_BxLxD), allowed_BxL)
+    gold_Bx1xD = gather_positions(hidden_BxLxD, start_B[:, None])
     at_start_Bx1xU, at_end_BxLxU = self.end_hidden(gold_Bx1xD, hidden_BxLxD)
     end_BxLx1 = self.end_output(layers.gelu(at_start_Bx1xU + at_end_BxLxU))
     expected_BxD = jnp.einsum(
@@ -175,11 +170,8 @@ class JointHead(nn.Module):
     )
     first_BxU, rest_BxU = self.answer_hidden(hidden_BxLxD[:, 0], expected_BxD)
     answerable_Bx1 = self.answer_output(layers.gelu(first_BxU + rest_BxU))
-    return (
-      start_BxL,
-      _mask_logits(end_BxLx1[..., 0], allowed_BxL),
-      answerable_Bx1[:, 0],
-    )
+    end_BxL = _mask_logits(end_BxLx1, allowed_BxL)
+    return start_BxL, end_BxL, answerable_Bx1[:, 0]
 
   def beam(
     self, hidden_BxLxD: Array, allowed_BxL: Array, size: int
@@ -187,35 +179,32 @@ class JointHead(nn.Module):
     """Returns the spans of `DownstreamModel.joint_beam`."""
     hidden_BxLxD = hidden_BxLxD.astype(jnp.float32)
     size = min(size, allowed_BxL.shape[1])
-    start_BxL = self._start_logits(hidden_BxLxD, allowed_BxL)
+    start_BxL = _mask_logits(self.start(hidden_BxLxD), allowed_BxL)
     first_BxS, starts_BxS = jax.lax.top_k(jax.nn.log_softmax(start_BxL), size)
     at_starts_BxSxU, at_end_BxLxU = self.end_hidden(
-      _gather_positions(hidden_BxLxD, starts_BxS), hidden_BxLxD
+      gather_positions(hidden_BxLxD, starts_BxS), hidden_BxLxD
     )
     output, variables = self.end_output.unbind()
 
     def best_ends(at_start_BxU):
       hidden_BxLxU = layers.gelu(at_start_BxU[:, None] + at_end_BxLxU)
       end_BxLx1: Any = output.apply(variables, hidden_BxLxU)
-      end_BxL = _mask_logits(end_BxLx1[..., 0], allowed_BxL)
+      end_BxL = _mask_logits(end_BxLx1, allowed_BxL)
       return jax.lax.top_k(jax.nn.log_softmax(end_BxL), size)
 
-    # One start at a time: all hidden layers, [B, S, L, U], take gigabytes.
+    # One start at a time, as all hidden layers [B, S, L, U] would be gigabytes.
     second_SxBxS, ends_SxBxS = jax.lax.map(
       best_ends, at_starts_BxSxU.swapaxes(0, 1)
     )
     scores_BxSxS = first_BxS[..., None] + second_SxBxS.swapaxes(0, 1)
     return starts_BxS, ends_SxBxS.swapaxes(0, 1), scores_BxSxS
 
-  def _start_logits(self, hidden_BxLxD: Array, allowed_BxL: Array) -> Array:
-    return _mask_logits(self.start(hidden_BxLxD)[..., 0], allowed_BxL)
-
 
 class PairDense(nn.Module):
   """A dense layer over the concatenation of two vectors, as two summands.
 
-  The sum of both is the layer's output. Summands of one vector broadcast over
-  many of the other, where a concatenation would copy it to each.
+  The caller adds them. A summand can be broadcast, where a concatenation would
+  copy one vector for each of the others.
   """
 
   features: int
@@ -230,9 +219,10 @@ class PairDense(nn.Module):
     return first @ kernel[:width], second @ kernel[width:] + bias
 
 
-def _gather_positions(hidden_BxLxD: Array, positions_BxS: Array) -> Array:
+def gather_positions(hidden_BxLxD: Array, positions_BxS: Array) -> Array:
+  """Returns the hidden states at S positions per row, `[B, S, D]`."""
   return jnp.take_along_axis(hidden_BxLxD, positions_BxS[..., None], axis=1)
 
 
-def _mask_logits(logits_BxL: Array, allowed_BxL: Array) -> Array:
-  return logits_BxL + jnp.where(allowed_BxL, 0.0, FORBIDDEN_LOGIT)
+def _mask_logits(logits_BxLx1: Array, allowed_BxL: Array) -> Array:
+  return logits_BxLx1[..., 0] + jnp.where(allowed_BxL, 0.0, FORBIDDEN_LOGIT)

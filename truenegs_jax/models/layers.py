@@ -7,8 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax.runtime import cpu, cpu_ops
-from truenegs_jax.runtime.errors import one_of
+from truenegs_jax.runtime import cpu, cpu_ops, rng
 
 Array = jax.Array
 
@@ -57,16 +56,11 @@ REMAT = {
 }
 
 
-def check_remat(name: str) -> None:
-  """Raises an InputError if a name is not in REMAT."""
-  one_of("model.remat", name, REMAT)
-
-
 def run_layers(
   network: Any,
   layer: Callable[..., nn.Module],
   x_BxLxD: Array,
-  dropout_keys_B: Array | None,
+  keys_B: rng.Keys,
   *shared: Any,
 ) -> Array:
   """Runs the layers `layer_0`, `layer_1`, ... of a network in sequence.
@@ -74,28 +68,24 @@ def run_layers(
   With `remat` a layer keeps little, and the backward pass computes the rest
   again (Chen et al. 2016, "Training deep nets with sublinear memory cost").
   With `scan` the layers are a loop over their stacked parameters: XLA compiles
-  one layer instead of N, for a copy of the parameters and of their gradient.
+  one layer instead of N, but the parameters and their gradient are copied.
 
   Args:
     network: the module whose compact method is running. Its `config` has the
       number of `layers`, `remat` and `scan`.
-    layer: `layer(config)(x_BxLxD, dropout_keys_B, first_site, *shared)` returns
-      the next `x_BxLxD`. `first_site`, an integer or a scalar array, is the
-      first of its SITES_PER_LAYER dropout sites.
-    x_BxLxD: input of the first layer.
-    dropout_keys_B: None turns dropout off.
+    layer: `layer(config)(x_BxLxD, keys_B, first_site, *shared)` returns the
+      next `x_BxLxD`. `first_site`, an integer or a scalar array, is the first
+      of its SITES_PER_LAYER dropout sites.
+    x_BxLxD: input of the first layer; the result is the last one's output.
+    keys_B: as in `rng.dropout`.
     *shared: trees of arrays that are the same for all layers (the mask).
-
-  Returns:
-    The output of the last layer, `[B, L, D]`.
   """
   c = network.config
   # Site 0 is that of the embeddings.
   sites = [1 + SITES_PER_LAYER * i for i in range(c.layers)]
   if network.is_initializing() or (c.remat == "none" and not c.scan):
     for i, site in enumerate(sites):
-      run = layer(c, name=f"layer_{i}")
-      x_BxLxD = run(x_BxLxD, dropout_keys_B, site, *shared)
+      x_BxLxD = layer(c, name=f"layer_{i}")(x_BxLxD, keys_B, site, *shared)
     return x_BxLxD
 
   # A layer as a function of its parameters. Flax's scan would stack them in
@@ -103,7 +93,7 @@ def run_layers(
   def body(x_BxLxD, params_and_site):
     params, site = params_and_site
     next_BxLxD = layer(c, parent=None).apply(
-      {"params": params}, x_BxLxD, dropout_keys_B, site, *shared
+      {"params": params}, x_BxLxD, keys_B, site, *shared
     )
     return next_BxLxD, None
 

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from truenegs_jax.models import encoder, heads, registry
+from truenegs_jax.runtime import rng
 
 Array = jax.Array
 
@@ -26,37 +27,43 @@ CARRIED = ("pooled",)  # parameters that pre-training does not change
 
 
 class MaskedLanguageModel(nn.Module):
-  """Base of both models: the methods of a network that predicts slots.
+  """Base of both models: the methods of the network that predicts slots.
 
   Attributes:
-    mlm_role: the network's role. Subclasses have submodules of this name, of
-      `<role>_head`, and `embeddings`.
+    mlm_role: the role of this network. Subclasses have the submodules
+      `<role>`, `<role>_head` and `embeddings`.
+    kept_role: the role of the kept network.
   """
 
   mlm_role: ClassVar[str]
+  kept_role: ClassVar[str]
 
-  def generate_logits(
+  def encode(
     self,
     inputs: encoder.Inputs,
-    positions_BxK: Array,
-    dropout_keys_B: Array | None,
+    keys_B: rng.Keys,
+    words_BxLxE: Array | None = None,
+  ) -> Array:
+    """Returns the last hidden states `[B, L, D]` of the kept network.
+
+    `words_BxLxE` are the tokens' rows of the word table, if already gathered.
+    """
+    return self._encode(self.kept_role, inputs, keys_B, words_BxLxE)
+
+  def generate_logits(
+    self, inputs: encoder.Inputs, positions_BxK: Array, keys_B: rng.Keys
   ) -> Array:
     """Returns the f32 logits `[B, K, V]` of K positions per row."""
-    vectors_BxKxE = self.generate_vectors(inputs, positions_BxK, dropout_keys_B)
+    vectors_BxKxE = self.generate_vectors(inputs, positions_BxK, keys_B)
     return heads.vocabulary_logits(vectors_BxKxE, *self.output_layer())
 
   def generate_vectors(
-    self,
-    inputs: encoder.Inputs,
-    positions_BxK: Array,
-    dropout_keys_B: Array | None,
+    self, inputs: encoder.Inputs, positions_BxK: Array, keys_B: rng.Keys
   ) -> Array:
     """Returns the vectors `[B, K, E]` of K positions, for `output_layer`."""
-    hidden_BxLxD = self._encode(self.mlm_role, inputs, dropout_keys_B)
-    # Gathered before the head, which then maps K slots instead of L positions.
-    at_slots_BxKxD = jnp.take_along_axis(
-      hidden_BxLxD, positions_BxK[..., None], axis=1
-    )
+    hidden_BxLxD = self._encode(self.mlm_role, inputs, keys_B)
+    # The head then maps K slots instead of L positions.
+    at_slots_BxKxD = heads.gather_positions(hidden_BxLxD, positions_BxK)
     return getattr(self, f"{self.mlm_role}_head")(at_slots_BxKxD)
 
   def output_layer(self) -> tuple[Array, Array]:
@@ -65,24 +72,24 @@ class MaskedLanguageModel(nn.Module):
     return self.embeddings.word_VxE, head.bias_V
 
   def token_embedding(self, ids: Array) -> Array:
-    """Looks up rows of the word table, f32 `[..., E]`."""
+    """Returns the rows of the word table of tokens, f32 `[..., E]`."""
     return self.embeddings.word_VxE[ids]
 
   def mean_embedding(self, p_BxKxV: Array) -> Array:
-    """Averages the word table under probabilities, f32 `[B, K, E]`."""
+    """Returns the mean row of the word table under `p`, f32 `[B, K, E]`."""
     return p_BxKxV @ self.embeddings.word_VxE
 
   def _encode(
     self,
     role: str,
     inputs: encoder.Inputs,
-    dropout_keys_B: Array | None,
+    keys_B: rng.Keys,
     words_BxLxE: Array | None = None,
   ) -> Array:
     """Returns the last hidden states `[B, L, D]` of one network."""
-    embedded_BxLxE = self.embeddings(inputs, dropout_keys_B, words_BxLxE)
+    embedded_BxLxE = self.embeddings(inputs, keys_B, words_BxLxE)
     network = getattr(self, role)
-    return network(embedded_BxLxE, inputs["documents"], dropout_keys_B)
+    return network(embedded_BxLxE, inputs["documents"], keys_B)
 
 
 class ElectraPair(MaskedLanguageModel):
@@ -93,6 +100,7 @@ class ElectraPair(MaskedLanguageModel):
   """
 
   mlm_role: ClassVar[str] = "generator"
+  kept_role: ClassVar[str] = "discriminator"
 
   generator_config: encoder.EncoderConfig
   discriminator_config: encoder.EncoderConfig
@@ -115,33 +123,17 @@ class ElectraPair(MaskedLanguageModel):
       "generator": self.generator_config,
     }
 
-  def detect_logits(
-    self, inputs: encoder.Inputs, dropout_keys_B: Array | None
-  ) -> Array:
+  def detect_logits(self, inputs: encoder.Inputs, keys_B: rng.Keys) -> Array:
     """Returns the detection logits f32 `[B, L]`, positive for "replaced"."""
-    return self.detect(self.encode(inputs, dropout_keys_B))
+    return self.detect(self.encode(inputs, keys_B))
 
   def detect(self, hidden_BxLxD: Array) -> Array:
     """Returns the detection logits of hidden states from `encode`."""
     return self.discriminator_head(hidden_BxLxD)
 
-  def encode(
-    self,
-    inputs: encoder.Inputs,
-    dropout_keys_B: Array | None,
-    words_BxLxE: Array | None = None,
-  ) -> Array:
-    """Returns the discriminator's last hidden states `[B, L, D]`.
-
-    `words_BxLxE` are the tokens' rows of the word table, if gathered before.
-    """
-    return self._encode("discriminator", inputs, dropout_keys_B, words_BxLxE)
-
-  def encode_generator(
-    self, inputs: encoder.Inputs, dropout_keys_B: Array | None
-  ) -> Array:
+  def encode_generator(self, inputs: encoder.Inputs, keys_B: rng.Keys) -> Array:
     """Returns the generator's last hidden states `[B, L, D]`."""
-    return self._encode("generator", inputs, dropout_keys_B)
+    return self._encode("generator", inputs, keys_B)
 
   def initialize(self, inputs: encoder.Inputs) -> None:
     """Uses all parameters; for `init_params` only."""
@@ -157,6 +149,7 @@ class BertMlm(MaskedLanguageModel):
   """
 
   mlm_role: ClassVar[str] = "bert"
+  kept_role: ClassVar[str] = "bert"
 
   config: encoder.EncoderConfig
   backbone: str = "encoder"
@@ -174,12 +167,6 @@ class BertMlm(MaskedLanguageModel):
   def roles(self) -> dict[str, encoder.EncoderConfig]:
     """The network's config."""
     return {"bert": self.config}
-
-  def encode(
-    self, inputs: encoder.Inputs, dropout_keys_B: Array | None
-  ) -> Array:
-    """Returns the last hidden states `[B, L, D]`."""
-    return self._encode("bert", inputs, dropout_keys_B)
 
   def initialize(self, inputs: encoder.Inputs) -> None:
     """Uses all parameters; for `init_params` only."""
@@ -258,11 +245,6 @@ def init_params(model: nn.Module, key: Array) -> dict:
 def param_shapes(model: nn.Module) -> Any:
   """Returns the tree of `init_params` with shapes and dtypes for arrays."""
   return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
-
-
-def get_word_embeddings(params: Mapping[str, Any]) -> Array:
-  """Returns the word table `[V, E]` of a model's parameters."""
-  return params["embeddings"]["word"]
 
 
 def select_params(params: Mapping[str, Any], role: str) -> dict[str, Any]:

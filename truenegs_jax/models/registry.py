@@ -4,6 +4,7 @@ variant_sizes("encoder", "small")
 variant_sizes("encoder", "embedding_size=8 width=16 layers=2 heads=2 ffn=64")
 """
 
+import collections
 import dataclasses
 import importlib
 import re
@@ -21,26 +22,23 @@ SHARED_SIZES = ("embedding_size", *OPTIONAL_SIZES)  # by the networks of a pair
 
 def load_backbone(name: str) -> Any:
   """Imports `truenegs_jax.models.NAME`, or raises an InputError."""
-  module = f"truenegs_jax.models.{name}"
-  path = f"truenegs_jax/models/{name}.py"
+  key, module = f"model.backbone={name!r}", f"truenegs_jax.models.{name}"
   if not re.fullmatch(r"[a-z]\w*", name):
     raise InputError(
-      f"model.backbone={name!r} is not a module name. Set it to the name of a"
-      " file in truenegs_jax/models, without .py."
+      f"{key} is not a module name. Set it to the name of a file in"
+      " truenegs_jax/models, without .py."
     )
+  path = f"truenegs_jax/models/{name}.py"
   try:
     backbone = importlib.import_module(module)
   except ModuleNotFoundError as e:
     if e.name != module:
       raise  # the backbone exists, but a module that it imports does not
-    raise InputError(
-      f"model.backbone={name!r} is unknown. There is no '{path}'."
-    ) from e
+    raise InputError(f"{key} is unknown. There is no '{path}'.") from e
   missing = [n for n in REQUIRED_NAMES if not hasattr(backbone, n)]
   if missing:
     raise InputError(
-      f"model.backbone={name!r} is not a backbone. '{path}' does not define"
-      f" {', '.join(missing)}."
+      f"{key} is not a backbone. '{path}' does not define {', '.join(missing)}."
     )
   return backbone
 
@@ -53,7 +51,8 @@ def variant_sizes(
   Args:
     backbone: its name.
     variant: a name in the backbone's VARIANTS, or a list of all REQUIRED_SIZES
-      and maybe OPTIONAL_SIZES, "width=16 layers=2 ...", by spaces or commas.
+      and maybe OPTIONAL_SIZES, "width=16 layers=2 ...", separated by spaces or
+      commas.
     key: the config key of the variant, for messages.
 
   Raises:
@@ -65,13 +64,11 @@ def variant_sizes(
     return dict(variants[variant])
   words = variant.replace(",", " ").split()
   names = [word.partition("=")[0] for word in words]
-  pattern = "|".join((*REQUIRED_SIZES, *OPTIONAL_SIZES))
-  pattern = f"({pattern})=[1-9][0-9]{{0,6}}"
-  problems = [word for word in words if not re.fullmatch(pattern, word)]
-  problems += [f"no {size}" for size in REQUIRED_SIZES if size not in names]
-  problems += [
-    f"{name} twice" for name in dict.fromkeys(names) if names.count(name) > 1
-  ]
+  size = f"({'|'.join((*REQUIRED_SIZES, *OPTIONAL_SIZES))})=[1-9][0-9]{{0,6}}"
+  problems = [word for word in words if not re.fullmatch(size, word)]
+  problems += [f"no {name}" for name in REQUIRED_SIZES if name not in names]
+  counts = collections.Counter(names)
+  problems += [f"{name} twice" for name in counts if counts[name] > 1]
   if problems:
     problem = "is unknown"
     if "=" in variant:
@@ -81,7 +78,8 @@ def variant_sizes(
       f" of {'=, '.join(REQUIRED_SIZES)}=, and optionally"
       f" {'=, '.join(OPTIONAL_SIZES)}=, each an integer from 1 to 9,999,999."
     )
-  return {word.partition("=")[0]: int(word.partition("=")[2]) for word in words}
+  values = [int(word.partition("=")[2]) for word in words]
+  return dict(zip(names, values, strict=True))
 
 
 def make_network_config(
@@ -90,7 +88,7 @@ def make_network_config(
   """Builds the config of a network: the variant's sizes, replaced by `fields`.
 
   Raises:
-    InputError: as `variant_sizes`; or heads that do not divide the width.
+    InputError: heads that do not divide the width, or as `variant_sizes`.
   """
   sizes = variant_sizes(backbone, variant)
   return _check_heads("model", encoder.EncoderConfig(**{**sizes, **fields}))
@@ -109,21 +107,19 @@ def make_generator_config(
   the width scaled by `multiplier`.
 
   Raises:
-    InputError: as `make_network_config`; or embeddings of different sizes.
+    InputError: embeddings of another size, or as `make_network_config`.
   """
   if not variant:
     scaled = encoder.scale_config(discriminator, multiplier)
     return _check_heads("generator", scaled)
-  sizes: dict[str, Any] = variant_sizes(
-    backbone, variant, key="generator.variant"
-  )
+  key = "generator.variant"
+  sizes: dict[str, Any] = variant_sizes(backbone, variant, key=key)
   for name in SHARED_SIZES:
     shared = getattr(discriminator, name)
     if sizes.get(name, shared) != shared:
       raise InputError(
-        f"generator.variant={variant!r} has {name}={sizes[name]}. The networks"
-        f" share their embeddings. Set {name}={shared}, as in the"
-        " discriminator."
+        f"generator.variant={variant!r} has {name}={sizes[name]}. It shares its"
+        f" embeddings with the discriminator. Set {name}={shared}."
       )
   return _check_heads("generator", dataclasses.replace(discriminator, **sizes))
 
@@ -131,7 +127,7 @@ def make_generator_config(
 def _check_heads(
   network: str, config: encoder.EncoderConfig
 ) -> encoder.EncoderConfig:
-  """Returns the config if its heads divide its width."""
+  """Returns the config, or raises InputError if its heads do not fit."""
   if config.width < 1 or config.width % config.heads:
     raise InputError(
       f"{network}: {config.heads} heads do not divide a width of"

@@ -3,20 +3,20 @@
 To write another backbone, copy this file, change what differs, and train it
 with `--config.model.backbone=MODULE`. A backbone exposes:
 
-* `Embeddings(config)(inputs, dropout_keys_B, words_BxLxE=None)` -> `[B, L, E]`,
-  f32 or `config.dtype`. `words_BxLxE` are rows of the word table, if they were
-  gathered before; the attribute `word_VxE` is that table, which the output
-  layer shares. Networks of different widths share the embeddings (ELECTRA's
-  generator and discriminator), so they know only `config.embedding_size` and
-  end in a norm; each network starts with `encoder.project_to_width`.
-* `Encoder(config)(embedded_BxLxE, documents_BxL, dropout_keys_B)` ->
+* `Embeddings(config)(inputs, keys_B, words_BxLxE=None)` -> `[B, L, E]`,
+  f32 or `config.dtype`, after a norm. `words_BxLxE` are rows of the word table,
+  if already gathered; the attribute `word_VxE` is this table, which the output
+  layer shares. ELECTRA's networks share the embeddings but not their width:
+  embeddings are `embedding_size` wide, and each network starts with
+  `encoder.project_to_width`.
+* `Encoder(config)(embedded_BxLxE, documents_BxL, keys_B)` ->
   `[B, L, D]` of `config.dtype`. Tokens attend to their own document only.
 * `VARIANTS`: name -> sizes, which are fields of `encoder.EncoderConfig`.
 * `HUGGING_FACE = True`, only if weights/formats has names for its parameters.
 
-Dropout sites are numbers, unique in a network: 0 in the embeddings, and in each
-layer those that `layers.run_layers` gives it, which also implements `remat` and
-`scan`. Weight decay skips parameters named `bias` or `scale`.
+Dropout sites are numbers, unique in a network: 0 in the embeddings, and those
+that `layers.run_layers` passes to each layer. `run_layers` also implements
+`remat` and `scan`. Weight decay skips parameters named `bias` or `scale`.
 tests/models/test_registry.py tests each backbone of this folder.
 
 In shape suffixes, Z = S / 2 is the number of pairs of units of a head.
@@ -39,8 +39,7 @@ Array = jax.Array
 VARIANTS = encoder.VARIANTS
 ROTARY_BASE = 10_000.0  # RoFormer's: wavelengths of 2 pi to 10,000 * 2 pi
 
-# Nothing here limits the length of a row. Only the check of a run's config uses
-# `max_positions`.
+# Only the check of a run's config limits the length of a row (`max_positions`).
 Embeddings = functools.partial(encoder.Embeddings, has_positions=False)
 
 
@@ -51,10 +50,7 @@ class Encoder(nn.Module):
 
   @nn.compact
   def __call__(
-    self,
-    embedded_BxLxE: Array,
-    documents_BxL: Array,
-    dropout_keys_B: Array | None,
+    self, embedded_BxLxE: Array, documents_BxL: Array, keys_B: rng.Keys
   ) -> Array:
     """Returns the normalized hidden states, `[B, L, D]` of `config.dtype`."""
     c = self.config
@@ -63,7 +59,7 @@ class Encoder(nn.Module):
       self,
       Layer,
       encoder.project_to_width(c, embedded_BxLxE),
-      dropout_keys_B,
+      keys_B,
       attention.make_mask(c.attention, documents_BxL),
       *make_rotations(positions_BxL, c.width // c.heads),
     )
@@ -79,7 +75,7 @@ class Layer(nn.Module):
   def __call__(
     self,
     x_BxLxD: Array,
-    dropout_keys_B: Array | None,
+    keys_B: rng.Keys,
     first_site: int | Array,
     mask: attention.AttentionMask,
     cos_BxLx1xZ: Array,
@@ -91,14 +87,12 @@ class Layer(nn.Module):
     def normalize(name: str) -> Array:
       return layers.layer_norm(name)(x_BxLxD).astype(c.dtype)
 
-    dropout = functools.partial(
-      rng.dropout, keys_B=dropout_keys_B, rate=c.dropout
-    )
+    dropout = functools.partial(rng.dropout, keys_B=keys_B, rate=c.dropout)
     mixed_BxLxD = encoder.self_attention(
       c,
       normalize("attention_norm"),
       mask,
-      dropout_keys_B,
+      keys_B,
       site=first_site,
       transform=lambda x_BxLxHxS: rotate(x_BxLxHxS, cos_BxLx1xZ, sin_BxLx1xZ),
     )
@@ -110,11 +104,8 @@ class Layer(nn.Module):
 def make_rotations(positions_BxL: Array, width: int) -> tuple[Array, Array]:
   """Returns cosine and sine, f32 `[B, L, 1, Z]`, of the angle of each pair.
 
-  Pair z at position p turns by p * 10,000^(-z / Z).
-
-  Args:
-    positions_BxL: from 0 in each document.
-    width: units of a head, S; Z = S / 2, rounded down.
+  Pair z at position p turns by p * 10,000^(-z / Z). The width S of a head gives
+  Z = S / 2, rounded down.
   """
   pairs = width // 2
   rates_Z = ROTARY_BASE ** (-jnp.arange(pairs, dtype=jnp.float32) / pairs)
@@ -126,18 +117,14 @@ def rotate(x_BxLxHxS: Array, cos_BxLx1xZ: Array, sin_BxLx1xZ: Array) -> Array:
   """Rotates pairs of units by angles that grow with the position.
 
   The dot product of two rotated vectors depends on the distance of their
-  positions only. Unit i is paired with unit i + Z instead of its neighbour,
-  which only reorders the units of the paper. If S is odd, the last unit does
-  not change. Products are f32.
+  positions only. Unit i is paired with unit i + Z; in the paper pairs are
+  neighbours, which is only another order. If S is odd, the last unit does not
+  change. Products are f32.
   """
   pairs = cos_BxLx1xZ.shape[-1]
   first, second, rest = jnp.split(x_BxLxHxS, (pairs, 2 * pairs), axis=-1)
-  rotated_BxLxHxS = jnp.concatenate(
-    (
-      first * cos_BxLx1xZ - second * sin_BxLx1xZ,
-      first * sin_BxLx1xZ + second * cos_BxLx1xZ,
-      rest,
-    ),
-    axis=-1,
+  rotated = (
+    first * cos_BxLx1xZ - second * sin_BxLx1xZ,
+    first * sin_BxLx1xZ + second * cos_BxLx1xZ,
   )
-  return rotated_BxLxHxS.astype(x_BxLxHxS.dtype)
+  return jnp.concatenate((*rotated, rest), axis=-1).astype(x_BxLxHxS.dtype)

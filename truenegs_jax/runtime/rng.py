@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 Array = jax.Array
+Keys = Array | None  # dropout keys, one per row; None turns dropout off
 
 # Purposes of row keys.
 MASK, SAMPLE, GENERATOR_DROPOUT, DISCRIMINATOR_DROPOUT = range(4)
@@ -74,14 +75,12 @@ def random_bits(
   return bits ^ (bits >> 16)
 
 
-def dropout(
-  x: Array, keys_B: Array | None, *, rate: float, site: int | Array
-) -> Array:
+def dropout(x: Array, keys_B: Keys, *, rate: float, site: int | Array) -> Array:
   """Zeroes a share `rate` of `x` `[B, ...]` and scales the rest to keep E[x].
 
   Args:
     x: floats; the first axis is the rows.
-    keys_B: dropout keys of the rows; None turns dropout off.
+    keys_B: of the rows.
     rate: probability in [0, 1) of zeroing an element.
     site: number of the place, unique in its network; see `random_bits`.
   """

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import negatives
 from truenegs_jax.synonyms import stop_words
 from truenegs_jax.synonyms import table as table_lib
@@ -115,7 +114,7 @@ def make_refresh(
     # The embeddings are gathered first. With a split embedding table, each
     # block of cosines would be summed over the devices.
     word_VxE = jax.lax.with_sharding_constraint(
-      pretrain.get_word_embeddings(params), shardings["ids_VxS"]
+      params["embeddings"]["word"], shardings["ids_VxS"]
     )
     return builder.build(word_VxE)
 
