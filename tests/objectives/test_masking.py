@@ -12,8 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from support import tiny
 from truenegs_jax.objectives import masking
@@ -32,13 +30,10 @@ STYLES = {  # how often a chosen token is kept, and how often a random one
 }
 REPEATED = dataclasses.replace(tiny.MASKING, with_replacement=True)
 RECIPES = [
-  dataclasses.replace(tiny.MASKING, style=style, with_replacement=repeated)
-  for style, repeated in (
-    ("electra_85_15", False),
-    ("80_10_10", False),
-    ("80_10_10", True),
-    ("80_20_0", True),
-  )
+  tiny.MASKING,
+  dataclasses.replace(tiny.MASKING, style="80_10_10"),
+  dataclasses.replace(REPEATED, style="80_10_10"),
+  dataclasses.replace(REPEATED, style="80_20_0"),
 ]
 
 
@@ -80,12 +75,12 @@ def full_rows(token=9, length=LENGTH, rows=ROWS):
   return tokens, np.ones_like(tokens)
 
 
-def count_slots(slots, length=LENGTH):
-  """Counts the slots in use at each position, `[rows, length]`."""
-  hits = np.zeros((len(slots.weight_BxK), length), np.int64)
+def count_slots(slots):
+  """Counts the slots in use at each position, `[rows, LENGTH]`."""
+  num_slots = np.zeros((len(slots.weight_BxK), LENGTH), np.int64)
   row, k = np.nonzero(slots.weight_BxK)
-  np.add.at(hits, (row, slots.positions_BxK[row, k]), 1)
-  return hits
+  np.add.at(num_slots, (row, slots.positions_BxK[row, k]), 1)
+  return num_slots
 
 
 @pytest.mark.parametrize("length", CHECKSUMS)
@@ -98,14 +93,9 @@ def test_default_draws_do_not_change_between_releases(length):
 
 
 def test_the_number_of_slots_is_the_released_one():
-  for length, prob, slots in (
-    (128, 0.15, 19),
-    (512, 0.15, 79),
-    (512, 0.25, 130),
-    (64, 0.15, 9),
-    (4, 0.15, 1),
-  ):
-    assert masking.num_slots(length, prob) == slots
+  for length, slots in ((128, 19), (512, 79), (64, 9), (4, 1)):
+    assert masking.num_slots(length, 0.15) == slots
+  assert masking.num_slots(512, 0.25) == 130
 
 
 @pytest.mark.parametrize("options", [tiny.MASKING, REPEATED], ids=recipe_id)
@@ -114,9 +104,8 @@ def test_the_slots_in_use_are_a_rounded_share_of_the_real_tokens(options):
   documents = (np.arange(LENGTH) < np.arange(1, LENGTH + 1)[:, None]) * 1
   slots, _ = hide_on_host(tokens, documents, options)
   share = fractions.Fraction(15, 100)  # Python rounds its half to even
-  expected = [
-    min(max(round(share * n), 1), 19, n) for n in range(1, LENGTH + 1)
-  ]
+  lengths = range(1, LENGTH + 1)
+  expected = [min(max(round(share * n), 1), 19, n) for n in lengths]
   np.testing.assert_array_equal(slots.weight_BxK.sum(axis=1), expected)
 
 
@@ -161,10 +150,10 @@ def test_rows_with_few_or_no_candidates(with_replacement):
 def test_tokens_are_hidden_as_often_as_the_style_says(options):
   tokens, documents = full_rows()
   slots, masked = hide_on_host(tokens, documents, options, step=1)
-  hits = count_slots(slots)
+  num_slots = count_slots(slots)
   kept, random = STYLES[options.style]
   by_chance = random / tiny.V  # a random token may be any
-  shown = masked[hits == 1]
+  shown = masked[num_slots == 1]
   for count, probability in (
     ((shown == tiny.MASK).sum(), 1 - kept - random + by_chance),
     ((shown == 9).sum(), kept + by_chance),
@@ -174,14 +163,14 @@ def test_tokens_are_hidden_as_often_as_the_style_says(options):
       assert count == shown.size * probability
     else:
       assert abs(z_score(count, shown.size, probability)) < MAX_Z
-  np.testing.assert_array_equal(masked[hits == 0], 9)
+  np.testing.assert_array_equal(masked[num_slots == 0], 9)
   if options.with_replacement:  # one of two slots is enough to hide
-    shown = masked[hits == 2]
+    shown = masked[num_slots == 2]
     hidden = 1 - (kept + random) ** 2
     z = z_score((shown == tiny.MASK).sum(), shown.size, hidden)
     assert abs(z) < MAX_Z
   else:
-    assert hits.sum() == (hits == 1).sum() == ROWS * 19
+    assert num_slots.sum() == (num_slots == 1).sum() == ROWS * 19
 
 
 @pytest.mark.parametrize("options", RECIPES[:2], ids=recipe_id)
@@ -223,50 +212,48 @@ def test_random_tokens_are_uniform_over_the_vocabulary():
 
 
 def test_draws_without_replacement_are_uniform_and_independent():
-  hits = [
+  drawn, drawn_next = (
     count_slots(hide_on_host(*full_rows(), step=step)[0]) for step in (0, 1)
-  ]
+  )
   share = 19 / LENGTH
-  assert (hits[0].sum(axis=1) == 19).all()
+  assert (drawn.sum(axis=1) == 19).all()
   # Drawing without replacement shrinks the variance.
-  counts = sum(hits).sum(axis=0)
+  counts = (drawn + drawn_next).sum(axis=0)
   assert abs(chi_square_z(counts, shrink=1 - share)) < MAX_Z
-  for a, b in (
-    (hits[0][1:], hits[0][:-1]),
-    (hits[0], hits[1]),
-  ):
+  neighbours = share * 18 / (LENGTH - 1)  # almost independent
+  for a, b, chance in (
     # Overlaps of a row are hypergeometric, a little narrower than binomial.
-    assert abs(z_score((a & b).sum(), a.size, share**2)) < MAX_Z
-  # Neighbours are almost independent.
-  neighbours = (hits[0][:, 1:] & hits[0][:, :-1]).sum()
-  z = z_score(neighbours, hits[0][:, 1:].size, share * 18 / (LENGTH - 1))
-  assert abs(z) < MAX_Z
+    (drawn[1:], drawn[:-1], share**2),
+    (drawn, drawn_next, share**2),
+    (drawn[:, 1:], drawn[:, :-1], neighbours),
+  ):
+    assert abs(z_score((a & b).sum(), a.size, chance)) < MAX_Z
 
 
 def test_draws_with_replacement_are_independent_and_uniform():
   """19 slots cover 17.7 positions on average, as in the released code."""
   tokens, documents = full_rows()
   tokens[:, 0], tokens[:, LENGTH // 2] = tiny.CLS, tiny.SEP
-  chosen = [
+  first, second = (
     hide_on_host(tokens, documents, REPEATED, step=i)[0] for i in (0, 1)
-  ]
-  hits, n, k = count_slots(chosen[1]), LENGTH - 2, 19
+  )
+  num_slots, n, k = count_slots(second), LENGTH - 2, 19
   mean = n * (1 - (1 - 1 / n) ** k)
   variance = n * (n - 1) * (1 - 2 / n) ** k + n * (1 - 1 / n) ** k
   variance -= n**2 * (1 - 1 / n) ** (2 * k)
   assert mean == pytest.approx(17.7, abs=0.05)
-  result = (hits > 0).sum(axis=1).mean()
+  result = (num_slots > 0).sum(axis=1).mean()
   assert abs(result - mean) / np.sqrt(variance / ROWS) < MAX_Z
   # All candidates are equally likely, also the first and the last.
   special = [0, LENGTH // 2]
-  assert not hits[:, special].any()
-  counts = np.delete(hits, special, axis=1).sum(axis=0)
+  assert not num_slots[:, special].any()
+  counts = np.delete(num_slots, special, axis=1).sum(axis=0)
   assert abs(chi_square_z(counts)) < MAX_Z
-  first, drawn = (slots.positions_BxK for slots in chosen)
+  drawn, before = second.positions_BxK, first.positions_BxK
   for a, b in (
     (drawn[:, 1:], drawn[:, :-1]),
     (drawn[1:], drawn[:-1]),
-    (drawn, first),
+    (drawn, before),
   ):
     assert abs(z_score((a == b).sum(), a.size, 1 / n)) < MAX_Z
 
@@ -285,28 +272,22 @@ def test_the_first_slot_in_use_at_a_position_fills_it():
   tokens = jnp.array([[5, 6, 7, 8], [5, 6, 7, 8]])
   result = masking.fill_slots(tokens, slots, values)
   np.testing.assert_array_equal(result, [[5, 91, 90, 8], [80, 6, 7, 81]])
-  distinct_slots = dataclasses.replace(
-    jax.tree.map(lambda x: x[:, :2], slots), distinct=True
+  distinct = masking.Slots(
+    slots.positions_BxK[:, :2], slots.gold_BxK[:, :2], jnp.eye(2)
   )
-  unused = dataclasses.replace(
-    distinct_slots, weight_BxK=jnp.array([[1.0, 0.0], [0.0, 1.0]])
-  )
-  result = masking.fill_slots(tokens, unused, values[:, :2])
+  result = masking.fill_slots(tokens, distinct, values[:, :2])
   np.testing.assert_array_equal(result, [[5, 6, 90, 8], [5, 6, 7, 81]])
 
 
 def test_a_position_is_hidden_if_one_of_its_slots_hides_it():
   batch = tiny.make_batch(0, rows=512)
-  batch["tokens"][:, 0] = (
-    7  # position 0 is a candidate, where unused slots are too
-  )
+  # Position 0, where unused slots are, becomes a candidate.
+  batch["tokens"][:, 0] = 7
   many = dataclasses.replace(REPEATED, mask_prob=0.6, style="80_10_10")
   slots, masked = hide_on_host(batch["tokens"], batch["documents"], many)
-  uniform = np.asarray(
-    rng.uniform(
-      make_keys(512), slots.positions_BxK.shape[1:], site=masking.KEEP_SITE
-    )
-  )
+  shape = slots.positions_BxK.shape[1:]
+  uniform = rng.uniform(make_keys(512), shape, site=masking.KEEP_SITE)
+  uniform = np.asarray(uniform)
   expected, cases = batch["tokens"].copy(), set()
   for b in range(512):
     used = np.flatnonzero(slots.weight_BxK[b])
@@ -329,13 +310,9 @@ def test_an_unknown_style_or_missing_vocab_size_is_an_error():
   assert masking.STYLES.keys() == STYLES.keys()
 
 
-@pytest.mark.parametrize(
-  "options", [tiny.MASKING, dataclasses.replace(REPEATED, style="80_10_10")]
-)
+@pytest.mark.parametrize("options", RECIPES[::2], ids=recipe_id)
 def test_slots_do_not_depend_on_devices_or_other_rows(options):
-  place = NamedSharding(
-    sharding.make_mesh(sharding.get_mesh_spec("dp")), P("data")
-  )
+  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
   batch = tiny.make_batch(0, rows=64, length=128)
 
   def draw(tokens, documents, row_B):
@@ -343,10 +320,9 @@ def test_slots_do_not_depend_on_devices_or_other_rows(options):
     return masking.hide_slots(tokens, documents, keys_B, options)
 
   arrays = [batch[name] for name in ("tokens", "documents", "row")]
-  result = jax.device_get(jax.jit(draw)(*jax.device_put(arrays, place)))
+  split = jax.device_put(arrays, sharding.batch_sharding(mesh))
+  result = jax.device_get(jax.jit(draw)(*split))
   order = np.array([3, 0, 60, 5])
-  expected = jax.device_get(jax.jit(draw)(*(array[order] for array in arrays)))
-  for a, b in zip(
-    jax.tree.leaves(result), jax.tree.leaves(expected), strict=True
-  ):
-    np.testing.assert_array_equal(a[order], b)
+  expected = jax.jit(draw)(*(x[order] for x in arrays))
+  result = jax.tree.map(lambda x: x[order], result)
+  jax.tree.map(np.testing.assert_array_equal, result, expected)

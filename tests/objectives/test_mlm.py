@@ -72,9 +72,8 @@ def make_predictions_certain(case, tokens_BxL, listed_VxV=ALL_LISTED):
 @pytest.mark.parametrize("normalizer", ["kept", "slots"])
 def test_every_slot_can_be_corrected(normalizer, layout):
   case, last = case_of(1, layout=layout), tiny.V - 1
-  case = make_predictions_certain(
-    case, np.where(case.tokens_BxL == last, 5, last)
-  )
+  wrong_BxL = np.where(case.tokens_BxL == last, 5, last)
+  case = make_predictions_certain(case, wrong_BxL)
   recipe = oracle.make_options(
     normalizer=normalizer, strict_subword=False, **ALL_ON
   )
@@ -139,10 +138,8 @@ def test_strict_subword_corrects_only_ends_of_words():
 def test_only_corrected_slots_have_no_gradient(reading, layout):
   recipe, case = oracle.make_options(**reading), case_of(2, layout=layout)
   plain = dataclasses.replace(recipe, hard_correction=False)
-  result, expected = (
-    oracle.gradients(r, case, pair=False)["mlm"]["logits"]
-    for r in (recipe, plain)
-  )
+  result = oracle.gradients(recipe, case, pair=False)["mlm"]["logits"]
+  expected = oracle.gradients(plain, case, pair=False)["mlm"]["logits"]
   corrected = {
     (s.row, s.position): oracle.is_false_negative(recipe, case, s)
     for s in oracle.draw_slots(recipe, case).slots
@@ -249,10 +246,9 @@ def test_a_step_does_not_depend_on_accumulation():
   batch, aux = tiny.make_batch(0, rows=16), tiny.make_aux()
 
   def train(num_microbatches):
-    """Two steps: the first has a learning rate of 0."""
-    run = jax.jit(
-      step.make_train_step(objective, weights, tx, num_microbatches)
-    )
+    """Trains two steps, as the first has a learning rate of 0."""
+    run = step.make_train_step(objective, weights, tx, num_microbatches)
+    run = jax.jit(run)
     return jax.device_get(run(run(state, batch, aux)[0], batch, aux))
 
   (single, terms), (accumulated, other_terms) = train(1), train(2)

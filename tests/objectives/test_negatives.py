@@ -13,43 +13,40 @@ from support import tiny
 from truenegs_jax.objectives import negatives
 from truenegs_jax.train import sharding
 
-
-@functools.cache
-def make_relation():
-  dense_VxV = tiny.dense_table(share=0.3)
-  dense_VxV[:, 31], dense_VxV[:, 32], dense_VxV[:, 63] = True, False, True
-  return dense_VxV
-
-
+RELATION = tiny.dense_table(share=0.3)
+RELATION[:, [31, 63]], RELATION[:, 32] = True, False  # ends of words of 32 bits
 LAYOUTS = {"bits_VxW": tiny.pack_bits, "ids_VxS": tiny.list_ids}
+PAIRS = jnp.indices((tiny.V, tiny.V))
+
+
+def make_aux(layout, dense_VxV):
+  return {layout: jnp.asarray(LAYOUTS[layout](dense_VxV))}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_is_synonym_equals_the_dense_table(layout):
-  aux = {layout: jnp.asarray(LAYOUTS[layout](make_relation()))}
-  a, b = np.meshgrid(*[np.arange(tiny.V)] * 2, indexing="ij")
-  result = jax.jit(negatives.is_synonym)(aux, jnp.asarray(a), jnp.asarray(b))
-  np.testing.assert_array_equal(result, make_relation())
+  aux = make_aux(layout, RELATION)
+  result = jax.jit(negatives.is_synonym)(aux, *PAIRS)
+  np.testing.assert_array_equal(result, RELATION)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("include_self", [False, True])
 def test_false_negatives_are_the_listed_mismatches(layout, include_self):
-  everything = np.ones((tiny.V, tiny.V), bool)
-  a, b = np.meshgrid(*[np.arange(tiny.V)] * 2, indexing="ij")
-  for table in (make_relation(), everything):
-    aux = {layout: jnp.asarray(LAYOUTS[layout](table))}
+  gold, predicted = PAIRS
+  for table in (RELATION, np.ones_like(RELATION)):
     result = negatives.false_negatives(
-      aux, jnp.asarray(a), jnp.asarray(b), include_self=include_self
+      make_aux(layout, table), gold, predicted, include_self=include_self
     )
-    np.testing.assert_array_equal(result, table & (include_self | (a != b)))
+    expected = table & (include_self | (gold != predicted))
+    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_synonym_mean_is_over_the_listed_columns(layout):
-  table = make_relation().copy()
+  table = RELATION.copy()
   table[7] = False  # a word without synonyms
-  aux = {layout: jnp.asarray(LAYOUTS[layout](table))}
+  aux = make_aux(layout, table)
   gold_BxK = np.arange(tiny.V).reshape(7, 10)
   values = np.random.default_rng(0).normal(size=(7, 10, tiny.V))
   mean_BxK, has_BxK = jax.jit(negatives.synonym_mean)(
@@ -109,8 +106,7 @@ def compiled(table_VxE, golds_V, words_V, *, top, threshold, cells=2**24):
 
 @pytest.mark.parametrize("make", [draw_signs, draw_normal])
 @pytest.mark.parametrize(
-  ("top", "threshold"),
-  [(1, -1.0), (5, 0.25), (3, 1.0), (V + 9, 0.0)],
+  ("top", "threshold"), [(1, -1.0), (5, 0.25), (3, 1.0), (V + 9, 0.0)]
 )
 def test_neighbours_equal_a_plain_search(make, top, threshold):
   for seed in range(2):
@@ -136,14 +132,10 @@ def test_neighbours_do_not_depend_on_the_cells_in_memory(cells):
 
 def test_memory_is_limited_and_products_are_in_full_precision():
   size, width, cells = 128_000, 128, 2**24
-  some_V = jax.ShapeDtypeStruct((size,), bool)
+  table_VxE = jax.ShapeDtypeStruct((size, width), "f4")
+  masks = [jax.ShapeDtypeStruct((size,), bool)] * 2
   lowered = compiled.lower(
-    jax.ShapeDtypeStruct((size, width), "f4"),
-    some_V,
-    some_V,
-    top=10,
-    threshold=0.5,
-    cells=cells,
+    table_VxE, *masks, top=10, threshold=0.5, cells=cells
   )
   assert "HIGHEST" in lowered.as_text()  # a TPU would take bfloat16
   scratch = lowered.compile().memory_analysis().temp_size_in_bytes
@@ -156,35 +148,19 @@ def test_a_sharded_table_gives_the_ids_of_a_replicated_one():
   table_VxE, replicated = draw_normal(1, 300, 64), NamedSharding(mesh, P())
   split = NamedSharding(mesh, P(None, "data"))
   golds_V, words_V = jax.device_put(draw_masks(1, 300), replicated)
-  result = [
-    compiled(
-      jax.device_put(table_VxE, layout),
-      golds_V,
-      words_V,
-      top=10,
-      threshold=0.1,
-      cells=2**12,
-    )
-    for layout in (replicated, split)
-  ]
-  np.testing.assert_array_equal(*result)
-  np.testing.assert_array_equal(
-    result[0],
-    search_plainly(table_VxE, *draw_masks(1, 300), top=10, threshold=0.1),
-  )
+  options = dict(top=10, threshold=0.1)
+  expected = search_plainly(table_VxE, *draw_masks(1, 300), **options)
+  for layout in (replicated, split):
+    table = jax.device_put(table_VxE, layout)
+    result = compiled(table, golds_V, words_V, cells=2**12, **options)
+    np.testing.assert_array_equal(result, expected)
 
 
 def test_a_row_that_is_not_finite_has_no_effect_on_others():
-  everything_V = np.ones(V, bool)
+  masks, options = np.ones((2, V), bool), dict(top=4, threshold=-1.0)
   table_VxE = draw_normal(2)
   table_VxE[7, 3], table_VxE[9, 0] = np.nan, np.inf
-  result = compiled(
-    table_VxE, everything_V, everything_V, top=4, threshold=-1.0
-  )
+  result = compiled(table_VxE, *masks, **options)
   table_VxE[[7, 9]] = 0.0
-  np.testing.assert_array_equal(
-    result,
-    search_plainly(
-      table_VxE, everything_V, everything_V, top=4, threshold=-1.0
-    ),
-  )
+  expected = search_plainly(table_VxE, *masks, **options)
+  np.testing.assert_array_equal(result, expected)

@@ -16,16 +16,10 @@ from truenegs_jax.objectives import masking, output_softmax
 from truenegs_jax.runtime import rng as rng_lib
 
 B, K, E = 6, 4, 8
-SIZES = (
-  output_softmax.BLOCK - 1,
-  output_softmax.BLOCK,
-  3 * output_softmax.BLOCK + 5,
-)
+BLOCK = output_softmax.BLOCK
+SIZES = BLOCK - 1, BLOCK, 3 * BLOCK + 5
 V = SIZES[-1]
-predict, sample = (
-  jax.jit(output_softmax.predict),
-  jax.jit(output_softmax.sample),
-)
+predict, sample = map(jax.jit, (output_softmax.predict, output_softmax.sample))
 CHUNKS = (24, 12, 5)
 
 
@@ -57,18 +51,13 @@ def compute_logits(x_BxKxE, word_VxE, bias_V):
 
 
 @functools.partial(jax.jit, static_argnames=("chunk", "temperature"))
-def compute_fused(case, chunk, temperature=1.0):
+def compute_fused(case, **options):
   """Returns the gradients of a weighted sum of losses, and the output."""
   *inputs, gold_BxK, weight_BxK = case
 
   def loss(*inputs):
-    output = output_softmax.compute(
-      *inputs,
-      gold_BxK,
-      make_keys(range(B)),
-      temperature=temperature,
-      chunk=chunk,
-    )
+    keys_B = make_keys(range(B))
+    output = output_softmax.compute(*inputs, gold_BxK, keys_B, **options)
     return (output.loss_BxK * weight_BxK).sum(), vars(output)
 
   return jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(*inputs)
@@ -80,15 +69,15 @@ def compute_plain(case, temperature=1.0):
   *inputs, gold_BxK, weight_BxK = case
 
   def loss(*inputs):
-    logits_BxKxV = compute_logits(*inputs)
+    logits_BxKxV, keys_B = compute_logits(*inputs), make_keys(range(B))
     loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
       logits_BxKxV, gold_BxK
     )
-    sampled_BxK = output_softmax.sample(
-      logits_BxKxV, make_keys(range(B)), temperature
-    )
-    output = {"loss_BxK": loss_BxK, "sampled_BxK": sampled_BxK}
-    output["predicted_BxK"] = jnp.argmax(logits_BxKxV, axis=-1)
+    output = {
+      "loss_BxK": loss_BxK,
+      "predicted_BxK": jnp.argmax(logits_BxKxV, axis=-1),
+      "sampled_BxK": output_softmax.sample(logits_BxKxV, keys_B, temperature),
+    }
     return (loss_BxK * weight_BxK).sum(), output
 
   return jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(*inputs)
@@ -109,15 +98,14 @@ def assert_same(a, b, tolerance=1e-5):
 )
 def test_loss_prediction_sample_and_gradients_equal_the_plain_ones(size, chunk):
   case = make_case(size)
-  assert_same(compute_fused(case, chunk, 1.5), compute_plain(case, 1.5))
+  fused = compute_fused(case, chunk=chunk, temperature=1.5)
+  assert_same(fused, compute_plain(case, 1.5))
 
 
 def test_only_products_are_in_half_precision():
   case = make_case(dtype="bfloat16")
-  (grads, output), (plain_grads, plain_output) = (
-    compute_fused(case, 5),
-    compute_plain(case),
-  )
+  grads, output = compute_fused(case, chunk=5)
+  plain_grads, plain_output = compute_plain(case)
   assert_same(output, plain_output)
   # Gradients of the layer are f32 sums of bfloat16 products.
   assert_same(grads[1:], plain_grads[1:], 0.05)
@@ -129,9 +117,8 @@ def test_linearized_and_transposed_gradients_are_the_same():
   *inputs, gold_BxK, weight_BxK = make_case()
 
   def loss(*inputs):
-    output = output_softmax.compute(
-      *inputs, gold_BxK, make_keys(range(B)), chunk=6
-    )
+    keys_B = make_keys(range(B))
+    output = output_softmax.compute(*inputs, gold_BxK, keys_B, chunk=6)
     return (output.loss_BxK * weight_BxK).sum()
 
   @jax.jit
@@ -164,7 +151,7 @@ def test_logits_that_are_not_finite_give_some_token(value):
     tokens += [predict(logits), sample(logits, make_keys(range(B)), 1.0)]
   x_BxKxE, *others = make_case()
   for index in ((0, 0, 0), slice(None)):
-    _, output = compute_fused((x_BxKxE.at[index].set(value), *others), 0)
+    _, output = compute_fused((x_BxKxE.at[index].set(value), *others))
     tokens += [output["predicted_BxK"], output["sampled_BxK"]]
   for token_BxK in tokens:
     assert ((token_BxK >= 0) & (token_BxK < V)).all()
@@ -174,7 +161,7 @@ def test_logits_that_are_not_finite_give_some_token(value):
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("vocab", [12, 2 * output_softmax.BLOCK + 3])
+@pytest.mark.parametrize("vocab", [12, 2 * BLOCK + 3])
 def test_samples_have_the_frequencies_of_the_softmax(vocab, temperature):
   rows, slots = 128, 400
   logits_V = np.random.default_rng(0).normal(size=vocab).astype(np.float32)
@@ -210,10 +197,8 @@ def test_samples_and_predictions_have_no_gradient():
   table = jnp.arange(float(E))
 
   def lookup_tokens(logits):
-    return (
-      table[sample(logits, make_keys(range(B)), 1.0)].sum()
-      + table[predict(logits)].sum()
-    )
+    sampled = sample(logits, make_keys(range(B)), 1.0)
+    return table[sampled].sum() + table[predict(logits)].sum()
 
   np.testing.assert_array_equal(jax.grad(lookup_tokens)(logits), 0.0)
 
@@ -263,8 +248,8 @@ def list_results(is_pair, **options):
   terms = tiny.make_objective(model, tiny.make_options(**options), train=True)
 
   def loss(params):
-    outcome = terms(params, batch, keys_B, tiny.make_aux())
-    return sum(outcome[n][0] for n in ("mlm", "soft", "detect") if n in outcome)
+    losses = terms(params, batch, keys_B, tiny.make_aux())
+    return sum(losses[n][0] for n in ("mlm", "soft", "detect") if n in losses)
 
   lowered = jax.jit(jax.grad(loss)).lower(pretrain.param_shapes(model))
   return [
@@ -279,13 +264,12 @@ def list_results(is_pair, **options):
 @pytest.mark.parametrize("is_pair", [True, False])
 def test_hard_correction_adds_nothing_as_large_as_the_logits(is_pair):
   logits = ROWS * masking.num_slots(tiny.L, 0.15) * V
-  plain, corrected = (
-    [name for name, sizes in results if math.prod(sizes) >= logits]
-    for results in (
-      list_results(is_pair, **PLAIN),
-      list_results(is_pair, **PLAIN | {"hard_correction": True}),
-    )
-  )
+
+  def list_large(**options):
+    results = list_results(is_pair, **options)
+    return [name for name, sizes in results if math.prod(sizes) >= logits]
+
+  plain, corrected = list_large(**PLAIN), list_large(soft_weight=0.0)
   assert plain.count("exponential") == 2  # one in the backward pass
   assert sorted(plain) == sorted(corrected)
 

@@ -118,12 +118,10 @@ def test_the_word_term_trains_the_chosen_sides(prediction, gradient_side):
   assert {n for n, x in grads.items() if x.any()} == expected
   slots = oracle.draw_slots(recipe, case).slots
   gold, judged = {s.gold for s in slots}, {s.prediction for s in slots}
-  rows = {"gold": gold, "predicted": judged, "both": gold | judged}[
-    gradient_side
-  ]
+  rows = {"gold": gold, "predicted": judged, "both": gold | judged}
   touched = set(np.nonzero(grads["word"].any(axis=-1))[0])
   if prediction == "predicted" or gradient_side == "gold":
-    assert touched and touched <= rows
+    assert touched and touched <= rows[gradient_side]
   if prediction == "predicted":  # a correct prediction moves nothing
     right = gold - {s.gold for s in slots if s.prediction != s.gold} - judged
     assert not touched & right
@@ -167,9 +165,8 @@ def test_a_correct_sentence_has_no_loss_under_dropout():
 
 def mean_pair_cosine(word_VxE, seed=1, *, pair=True, train=True):
   case = oracle.set_params(case_of(seed), word=word_VxE)
-  terms = oracle.compute_terms(
-    oracle.make_options(), case, pair=pair, train=train
-  )
+  recipe = oracle.make_options()
+  terms = oracle.compute_terms(recipe, case, pair=pair, train=train)
   total, count = terms["pair_cosine"]
   assert count > 500
   return float(total / count)
@@ -191,9 +188,6 @@ def test_the_mean_embedding_is_over_the_word_table():
   model = tiny.make_bert(layers=1)
   bound = model.bind({"params": tiny.random_params(model)})
   p_BxKxV = np.random.default_rng(0).dirichlet(np.ones(tiny.V), (2, 9))
-  np.testing.assert_allclose(
-    bound.mean_embedding(jnp.asarray(p_BxKxV, jnp.float32)),
-    p_BxKxV @ bound.token_embedding(jnp.arange(tiny.V)),
-    rtol=1e-4,
-    atol=1e-6,
-  )
+  result = bound.mean_embedding(jnp.float32(p_BxKxV))
+  expected = p_BxKxV @ bound.token_embedding(jnp.arange(tiny.V))
+  np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-6)

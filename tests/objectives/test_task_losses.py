@@ -13,6 +13,7 @@ from truenegs_jax.runtime import rng as rng_lib
 
 B, L, C = 8, 12, 3
 ROWS = np.arange(B)
+KEYS_B = rng_lib.row_keys(jax.random.key(0), 0, ROWS)
 
 
 class StubModel:
@@ -48,16 +49,8 @@ def make_inputs():
 
 def compute_terms(kind, inputs, *, train=False, reduction="mean", **logits):
   model = StubModel(**logits)
-  terms = task_losses.task_terms(
-    None,
-    inputs,
-    rng_lib.row_keys(jax.random.key(0), 0, jnp.arange(B)),
-    {},
-    kind=kind,
-    model=model,
-    train=train,
-    reduction=reduction,
-  )
+  options = dict(kind=kind, model=model, train=train, reduction=reduction)
+  terms = task_losses.task_terms(None, inputs, KEYS_B, {}, **options)
   return jax.device_get(terms), model.keys
 
 
@@ -117,11 +110,8 @@ def test_mean_cross_entropy_of_spans_is_over_real_tokens():
 
 def test_the_joint_loss_adds_that_of_unanswerable_questions():
   inputs = make_inputs()
-  start_BxL, end_BxL, answerable_B = (
-    draw_logits(5, B, L),
-    draw_logits(6, B, L),
-    draw_logits(7, B),
-  )
+  start_BxL, end_BxL = draw_logits(5, B, L), draw_logits(6, B, L)
+  answerable_B = draw_logits(7, B)
   logits = {"joint_logits": (start_BxL, end_BxL, answerable_B)}
   terms, _ = compute_terms("joint", inputs, **logits)
   losses_B = span_losses(inputs, start_BxL, end_BxL)
@@ -140,7 +130,6 @@ def test_dropout_is_on_in_training_only(kind):
   }
   _, [training_keys] = compute_terms(kind, make_inputs(), train=True, **logits)
   _, [evaluation_keys] = compute_terms(kind, make_inputs(), **logits)
-  keys_B = rng_lib.row_keys(jax.random.key(0), 0, jnp.arange(B))
   purpose = rng_lib.DISCRIMINATOR_DROPOUT
   assert evaluation_keys is None
-  assert (training_keys == rng_lib.purpose_keys(keys_B, purpose)).all()
+  assert (training_keys == rng_lib.purpose_keys(KEYS_B, purpose)).all()

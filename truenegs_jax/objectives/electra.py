@@ -41,7 +41,8 @@ def electra_terms(
 ) -> Terms:
   """Computes the losses and statistics of one batch.
 
-  The losses, each a sum over slots or over real tokens:
+  The losses are sums, which the training step divides by their counts, once,
+  over the global batch:
 
   * `mlm`: cross-entropy of the generator over the slots that hard correction
     keeps (Zhang et al. 2023, equation 2); (0, 0) if it keeps none.
@@ -50,9 +51,6 @@ def electra_terms(
   * `soft`: 1 - cosine of gold and prediction over all slots (Zhang et al. 2023,
     equation 3); computed if it is weighted, and always in evaluation.
   * `sentence`: KL(H_p || H_s) over all real tokens (section 5), if weighted.
-
-  The function is pure. The training step divides sums by counts, once, over the
-  global batch.
 
   Args:
     params: the model's parameters.
@@ -74,13 +72,11 @@ def electra_terms(
   terms = mlm.slot_terms(bound, batch, predictions, aux, options, train=train)
   tokens_BxL, slots = batch["tokens"], predictions.slots
   corrupted_BxL = masking.fill_slots(tokens_BxL, slots, predictions.sampled_BxK)
-  has_soft = options.soft_weight or not train
-  words_BxLxE, *pair = soft_regularization.gather_embeddings(
-    bound,
-    corrupted_BxL,
-    *((slots.gold_BxK, predictions.predicted_BxK) if has_soft else ()),
-  )
-  if has_soft:
+  tokens = [corrupted_BxL]
+  if options.soft_weight or not train:
+    tokens += [slots.gold_BxK, predictions.predicted_BxK]
+  words_BxLxE, *pair = soft_regularization.gather_embeddings(bound, *tokens)
+  if pair:
     terms["soft"] = soft_regularization.word_term(
       bound, predictions, options, *pair
     )
@@ -115,17 +111,17 @@ def _detection_terms(
 
   `detect_BxL` are f32 logits of the tokens `corrupted_BxL`, positive for
   "replaced". A sample that equals the gold token is original, as in ELECTRA.
-  Sampled synonyms are spared if `options.discriminator` is not "none".
+  Sampled synonyms count as `options.discriminator` says.
   """
   terms: Terms = {}
-  tokens_BxL, real_BxL = batch["tokens"], batch["documents"] != 0
-  replaced_BxL = corrupted_BxL != tokens_BxL
+  real_BxL = batch["documents"] != 0
+  replaced_BxL = corrupted_BxL != batch["tokens"]
   if options.discriminator != "none":
     spared_BxK = mlm.find_false_negatives(
       batch, predictions.slots, predictions.sampled_BxK, aux, options
     )
     spared_BxL = masking.fill_slots(
-      jnp.zeros(tokens_BxL.shape, bool), predictions.slots, spared_BxK
+      jnp.zeros(real_BxL.shape, bool), predictions.slots, spared_BxK
     )
     terms["spared"] = weighted_sum(
       spared_BxL.astype(jnp.float32), real_BxL.astype(jnp.float32)

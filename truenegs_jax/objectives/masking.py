@@ -1,17 +1,17 @@
 """Chooses and hides the K slots of each row, on the device.
 
 The rules are ELECTRA's (google-research/electra, `pretrain_helpers.py:mask`)
-with one change: positions are drawn without replacement. The released code
-draws with replacement, and where two slots share a position its discriminator
-sees the average of two token ids. Its author calls drawing without replacement
-the fix (issue 41 of that repository).
+with one change: positions are drawn without replacement, which its author calls
+the fix (issue 41 of that repository). The released code draws with replacement,
+and where slots share a position, its discriminator sees the average of token
+ids.
 
 `with_replacement` draws as the released code does: 19 slots then cover 17.7
-positions on average. A shared position counts once per slot in the losses but
-holds one token, that of its first slot, never an average.
+positions on average. A shared position counts once per slot in the losses, but
+holds the token of its first slot instead of an average.
 
-K depends only on the length of the rows, for static shapes. Slots that a short
-row does not need have weight 0 and position 0.
+K depends on the length of the rows only, so that shapes are static. Slots that
+a short row does not need have weight 0 and position 0.
 """
 
 import dataclasses
@@ -29,10 +29,7 @@ POSITION_SITE, KEEP_SITE, RANDOM_SITE = range(3)
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-  """Probabilities that a slot shows its gold token or a random one.
-
-  Otherwise it shows [MASK].
-  """
+  """Probabilities that a slot shows its gold or a random token, not [MASK]."""
 
   kept: float
   random: float
@@ -71,6 +68,7 @@ class MaskingOptions:
       )
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Slots:
   """The K slots of each row of a batch."""
@@ -78,12 +76,8 @@ class Slots:
   positions_BxK: Array  # int32; 0 where the weight is 0
   gold_BxK: Array  # int32
   weight_BxK: Array  # f32, 1 for a slot in use
-  distinct: bool = True  # False: slots in use may share a position
-
-
-jax.tree_util.register_dataclass(
-  Slots, ["positions_BxK", "gold_BxK", "weight_BxK"], ["distinct"]
-)
+  # False: slots in use may share a position.
+  distinct: bool = dataclasses.field(default=True, metadata={"static": True})
 
 
 def num_slots(length: int, mask_prob: float) -> int:
@@ -112,40 +106,36 @@ def choose_slots(
 
   Candidates are the real tokens that are not in `options.never_masked`. A row
   of n real tokens, special ones included, uses round(mask_prob * n) slots
-  (halves to even), at least 1 and at most K. A row without candidates uses
-  none. Without replacement, no row uses more slots than it has candidates.
+  (halves to even), at least 1 and at most K; without candidates it uses none,
+  and without replacement at most as many as candidates.
   """
   real_BxL = documents_BxL != 0
-  forbidden = jnp.array(options.never_masked, tokens_BxL.dtype)
-  candidate_BxL = real_BxL & ~jnp.isin(tokens_BxL, forbidden)
+  never = jnp.array(options.never_masked, tokens_BxL.dtype)
+  candidate_BxL = real_BxL & ~jnp.isin(tokens_BxL, never)
   k = num_slots(tokens_BxL.shape[1], options.mask_prob)
   num_used_B = jnp.round(options.mask_prob * real_BxL.sum(axis=1))
   num_used_B = jnp.clip(num_used_B, 1, k)
-  if options.with_replacement:
-    positions_BxK = _draw_repeated(candidate_BxL, keys_B, k)
-    num_used_B = jnp.where(candidate_BxL.any(axis=1), num_used_B, 0)
-  else:
+  distinct = not options.with_replacement
+  if distinct:
     positions_BxK = _draw_distinct(candidate_BxL, keys_B, k)
     num_used_B = jnp.minimum(num_used_B, candidate_BxL.sum(axis=1))
+  else:
+    positions_BxK = _draw_repeated(candidate_BxL, keys_B, k)
+    num_used_B = jnp.where(candidate_BxL.any(axis=1), num_used_B, 0)
   used_BxK = jnp.arange(k)[None] < num_used_B[:, None]
   positions_BxK = jnp.where(used_BxK, positions_BxK, 0)
   gold_BxK = jnp.take_along_axis(tokens_BxL, positions_BxK, axis=1)
-  return Slots(
-    positions_BxK,
-    gold_BxK,
-    used_BxK.astype(jnp.float32),
-    distinct=not options.with_replacement,
-  )
+  return Slots(positions_BxK, gold_BxK, used_BxK.astype(jnp.float32), distinct)
 
 
 def apply_mask(
   tokens_BxL: Array, slots: Slots, keys_B: Array, options: MaskingOptions
 ) -> Array:
-  """Writes [MASK] into the slots, except where the style spares the token.
+  """Writes [MASK] into the slots, or what the style shows instead.
 
   A position that several slots share is hidden if one of them hides it.
   """
-  style = get_style(options.style)
+  style = STYLES[options.style]
   shape = slots.positions_BxK.shape[1:]
   uniform_BxK = rng.uniform(keys_B, shape, site=KEEP_SITE)
   spared_BxK = uniform_BxK < style.kept
@@ -158,8 +148,8 @@ def apply_mask(
     shown_BxK = jnp.where(random_BxK, token_BxK, shown_BxK)
     spared_BxK |= random_BxK
   if not slots.distinct:
-    hidden_Bx1xK = ~spared_BxK[:, None, :]
-    hidden_BxK = jnp.any(_same_position(slots) & hidden_Bx1xK, axis=-1)
+    hides_BxKxK = _same_position(slots) & ~spared_BxK[:, None, :]
+    hidden_BxK = jnp.any(hides_BxKxK, axis=-1)
     shown_BxK = jnp.where(hidden_BxK, options.mask_id, shown_BxK)
   return fill_slots(tokens_BxL, slots, shown_BxK)
 
@@ -191,10 +181,8 @@ def share_first_value(slots: Slots, values_BxK: Array) -> Array:
 
 def _same_position(slots: Slots) -> Array:
   """True `[B, K, K]` at [b, i, j] where slot j is used and at i's position."""
-  same_BxKxK = (
-    slots.positions_BxK[:, :, None] == slots.positions_BxK[:, None, :]
-  )
-  return same_BxKxK & (slots.weight_BxK > 0)[:, None, :]
+  at_BxK, used_BxK = slots.positions_BxK, slots.weight_BxK > 0
+  return (at_BxK[:, :, None] == at_BxK[:, None, :]) & used_BxK[:, None, :]
 
 
 def _draw_distinct(candidate_BxL: Array, keys_B: Array, k: int) -> Array:
@@ -206,10 +194,10 @@ def _draw_distinct(candidate_BxL: Array, keys_B: Array, k: int) -> Array:
 
 def _draw_repeated(candidate_BxL: Array, keys_B: Array, k: int) -> Array:
   """Draws k positions per row; position L in a row without candidates."""
-  count_BxL = jnp.cumsum(candidate_BxL, axis=1)  # of candidates up to here
+  count_BxL = jnp.cumsum(candidate_BxL, axis=1)  # of candidates so far
   below_Bx1 = jnp.maximum(count_BxL[:, -1:], 1).astype(jnp.uint32)
   number_BxK = _random_integers(keys_B, (k,), below_Bx1, site=POSITION_SITE)
-  # Candidate n is preceded by the positions whose count is at most n.
+  # Before candidate n are the positions whose count is at most n.
   before_BxKxL = count_BxL[:, None, :] <= number_BxK[:, :, None]
   return before_BxKxL.sum(axis=-1, dtype=jnp.int32)
 

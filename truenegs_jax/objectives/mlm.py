@@ -68,11 +68,12 @@ def slot_terms(
   *,
   train: bool,
 ) -> Terms:
-  """Computes the masked language model's loss and how much was corrected.
+  """Computes the terms of the masked language model.
 
-  `mlm` is the loss over the slots that hard correction keeps; `mlm_uncorrected`
-  is the plain cross-entropy of all slots, if that differs; `mlm_hidden` is that
-  of the slots that show [MASK], in evaluation.
+  These are `mlm`, the loss over the slots that hard correction keeps, and the
+  shares of `_corrected_terms`; `mlm_uncorrected`, the plain cross-entropy of
+  all slots, if it differs; in evaluation `mlm_hidden`, that of the slots that
+  show [MASK]; and `pair_cosine` (see `soft_regularization`).
   """
   weight_BxK = predictions.slots.weight_BxK
   loss_BxK = _slot_losses(predictions, aux, options)
@@ -97,10 +98,7 @@ def is_word_end(
 ) -> Array:
   """True `[B, K]` unless a `##` piece of the same document comes next.
 
-  Args:
-    batch: `tokens` and `documents`, each `[B, L]`.
-    positions_BxK: the positions to test.
-    continues_V: bool, true for the `##` pieces of the vocabulary.
+  `continues_V` is true for the `##` pieces of the vocabulary.
   """
 
   def get_next(x_BxL: Array) -> Array:
@@ -109,7 +107,7 @@ def is_word_end(
 
   documents_BxL = batch["documents"]
   document_BxK = jnp.take_along_axis(documents_BxL, positions_BxK, axis=1)
-  same_BxK = get_next(documents_BxL) == document_BxK
+  same_BxK = document_BxK == get_next(documents_BxL)
   return ~(same_BxK & jnp.asarray(continues_V)[get_next(batch["tokens"])])
 
 
@@ -136,23 +134,20 @@ def _slot_losses(
 ) -> Array:
   """Returns the loss `[B, K]` of each slot before correction.
 
-  With temperature T and z = logits / T it is cross-entropy of softmax(z). With
-  smoothing s, the target gives the gold token 1 - s and shares s among its
-  synonyms. As cross-entropies of two tokens differ by their logits alone, this
-  adds s * (z[gold] - mean(z[synonyms])).
+  It is the cross-entropy of softmax(z), z = logits / temperature. Smoothing s
+  moves that share of the target from the gold token to its synonyms, which adds
+  s * (z[gold] - mean(z[synonyms])).
   """
   if options.temperature == 1.0 and not options.smoothing:
     return predictions.loss_BxK
   assert predictions.logits_BxKxV is not None
   gold_BxK = predictions.slots.gold_BxK
-  scaled_BxKxV = predictions.logits_BxKxV / options.temperature
-  loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
-    scaled_BxKxV, gold_BxK
-  )
+  z_BxKxV = predictions.logits_BxKxV / options.temperature
+  loss_BxK = optax.softmax_cross_entropy_with_integer_labels(z_BxKxV, gold_BxK)
   if not options.smoothing:
     return loss_BxK
-  mean_BxK, has_BxK = negatives.synonym_mean(aux, gold_BxK, scaled_BxKxV)
-  gold_BxKx1 = jnp.take_along_axis(scaled_BxKxV, gold_BxK[..., None], -1)
+  mean_BxK, has_BxK = negatives.synonym_mean(aux, gold_BxK, z_BxKxV)
+  gold_BxKx1 = jnp.take_along_axis(z_BxKxV, gold_BxK[..., None], -1)
   moved_BxK = options.smoothing * (gold_BxKx1[..., 0] - mean_BxK)
   return loss_BxK + jnp.where(has_BxK, moved_BxK, 0.0)
 
@@ -171,20 +166,17 @@ def _corrected_terms(
     all slots, of those whose prediction is not the gold token, and of rows.
   """
   slots, predicted_BxK = predictions.slots, predictions.predicted_BxK
-  weight_BxK = slots.weight_BxK
-  false_BxK = weight_BxK * find_false_negatives(
+  used_BxK = slots.weight_BxK
+  false_BxK = used_BxK * find_false_negatives(
     batch, slots, predicted_BxK, aux, options, include_self=options.include_self
   )
-  mismatch_BxK = weight_BxK * (predicted_BxK != slots.gold_BxK)
-  row_false_B, row_used_B = false_BxK.max(axis=1), weight_BxK.max(axis=1)
-  kept, num_kept = weighted_sum(loss_BxK, weight_BxK - false_BxK)
-  num_slots = weight_BxK.sum()
+  wrong_BxK = used_BxK * (predicted_BxK != slots.gold_BxK)
+  row_false_B, row_used_B = false_BxK.max(axis=1), used_BxK.max(axis=1)
+  kept, num_kept = weighted_sum(loss_BxK, used_BxK - false_BxK)
+  num_slots = used_BxK.sum()
   return {
     "mlm": (kept, num_kept if options.normalizer == "kept" else num_slots),
     "corrected_of_slots": (false_BxK.sum(), num_slots),
-    "corrected_of_mismatches": (
-      (false_BxK * mismatch_BxK).sum(),
-      mismatch_BxK.sum(),
-    ),
+    "corrected_of_mismatches": ((false_BxK * wrong_BxK).sum(), wrong_BxK.sum()),
     "corrected_rows": (row_false_B.sum(), row_used_B.sum()),
   }

@@ -1,9 +1,9 @@
 """Finds false negatives in a synonym table, and builds a table of embeddings.
 
-A table from a lexicon is fixed before the first step. Its layout on the device
-is a bit matrix `bits_VxW` (uint32) or padded lists `ids_VxS` (int32, -1 behind
-the last). The model's own table lists the tokens of closest embeddings and
-changes with the parameters; the paper has no such table.
+On the device a table is a bit matrix `bits_VxW` (uint32), or lists `ids_VxS`
+(int32, padded with -1). A table from a lexicon is fixed before the first step.
+The model's own table, which the paper does not have, lists the tokens of the
+closest embeddings and changes with them.
 """
 
 from collections.abc import Mapping
@@ -53,17 +53,13 @@ def synonym_mean(
 
 
 def false_negatives(
-  aux: Aux,
-  gold_BxK: Array,
-  predicted_BxK: Array,
-  *,
-  include_self: bool = False,
+  aux: Aux, gold_BxK: Array, predicted_BxK: Array, *, include_self: bool = False
 ) -> Array:
   """True where the prediction is not the gold token but one of its synonyms.
 
   The paper's lists (figure 3) contain the gold word itself. Read literally,
-  they drop the loss of every correct prediction too; `include_self` does so
-  where the table lists the token itself.
+  they drop correct predictions too, as `include_self` does for each token that
+  the table lists as its own synonym.
   """
   listed_BxK = is_synonym(aux, gold_BxK, predicted_BxK)
   if include_self:
@@ -85,10 +81,10 @@ def neighbour_ids(
   Of equal cosines the smaller id is nearer. A row that is zero or not finite
   has no neighbours and is no neighbour. There is no gradient.
 
-  Another mesh or kind of device sums a cosine in another order and moves it by
-  some 1e-6. Neighbours that close to each other may then change places, and
-  neighbours that close to the threshold may appear or disappear. For the same
-  table on every mesh of one kind of device, gather `table_VxE` first.
+  Another mesh or kind of device sums a cosine in another order, which changes
+  it by some 1e-6. Neighbours this close to each other or to the threshold may
+  then change places, appear or disappear. For the same table on every mesh of
+  one kind of device, gather `table_VxE` first.
 
   Args:
     table_VxE: embeddings, floats.

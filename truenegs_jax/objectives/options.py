@@ -31,7 +31,7 @@ REMOVED = {
   if key.startswith("negatives.")
 }
 
-# Defaults of the keys of `negatives` in a config that Options does not have.
+# Defaults of the config's keys of `negatives` that are not fields of Options.
 TABLE_DEFAULTS = {
   "keep_stop_words": False,
   "stop_words": "",
@@ -40,10 +40,8 @@ TABLE_DEFAULTS = {
   "soft_steps": 0,
 }
 
-# Fields that `describe` puts into words or that are not keys of `negatives`.
+# Keys of `negatives` that `describe` puts into words.
 DESCRIBED = (
-  "masking",
-  "sampling_temperature",
   "hard_correction",
   "prediction",
   "soft",
@@ -136,11 +134,7 @@ def needs_table(readings: Any) -> bool:
 
 
 def removed_values(negatives: Mapping[str, Any]) -> list[str]:
-  """Lists the saved options that this version no longer supports.
-
-  Returns:
-    "negatives.KEY=VALUE" for each field of REMOVED with another value.
-  """
+  """Lists saved options no longer supported, as "negatives.KEY=VALUE"."""
   return [
     f"negatives.{name}={negatives[name]}"
     for name, value in REMOVED.items()
@@ -160,14 +154,12 @@ def describe(
 
   Args:
     objective: "electra" or "mlm".
-    negatives: that section of a config, which may be an earlier version's.
+    negatives: this section of a config, also of an earlier version.
     mask_prob: share of the tokens that are masked.
     mask_style: a name in `masking.STYLES`.
     sampling_temperature: of the generator.
   """
-  defaults = {
-    field.name: field.default for field in dataclasses.fields(Options)
-  }
+  defaults = {f.name: f.default for f in dataclasses.fields(Options)}
   defaults |= REMOVED | TABLE_DEFAULTS
   n = defaults | dict(negatives)
   terms = [{"electra": "ELECTRA", "mlm": "BERT"}[objective]]

@@ -3,15 +3,15 @@
 All M = B * K slots of a batch are computed together. The vocabulary is split
 into C blocks of W columns, and each softmax is computed in two levels:
 
-* The maxima of the blocks give the maximum of the softmax and the block of the
-  likeliest token.
+* The maxima of the blocks give the largest logit and the block of the likeliest
+  token.
 * The sums of exp over the blocks give the normalizer and the block of the
   sampled token.
 
-Only one block per slot is then read a second time, and no noise or indices as
-large as the logits are needed. The gradient, softmax - one-hot, goes straight
-into the products for the gradients of vectors and table. With `chunk`, logits
-exist for so many slots at a time and are computed again in the backward pass.
+Only one block per slot is then read again, and neither noise nor indices are as
+large as the logits. The gradient of the logits, softmax - one-hot, is used in
+the products with vectors and table only. With `chunk`, the logits of only that
+many slots are in memory, and the backward pass computes them again.
 """
 
 import dataclasses
@@ -64,8 +64,8 @@ def compute(
       are equal, so they are smaller if `chunk` does not divide the slots.
   """
   shape = gold_BxK.shape
-  uniform_BxKx2 = rng.uniform(keys_B, (shape[1], 2))
-  slots = _flatten(vectors_BxKxE), _flatten(gold_BxK), _flatten(uniform_BxKx2)
+  arrays = vectors_BxKxE, gold_BxK, rng.uniform(keys_B, (shape[1], 2))
+  slots = tuple(x.reshape(-1, *x.shape[2:]) for x in arrays)
   num_slots = math.prod(shape)
   num_chunks = -(-num_slots // chunk) if chunk else 1
   while num_slots % num_chunks:
@@ -81,7 +81,7 @@ def compute(
 def compute_from_logits(
   logits_BxKxV: Array, gold_BxK: Array, keys_B: Array, *, temperature: float
 ) -> SoftmaxOutput:
-  """Computes the same from logits, with optax's gradient of the loss."""
+  """Computes the same from all logits, with the gradient of optax's loss."""
   return SoftmaxOutput(
     optax.softmax_cross_entropy_with_integer_labels(logits_BxKxV, gold_BxK),
     predict(logits_BxKxV),
@@ -105,22 +105,16 @@ def sample(logits_BxKxV: Array, keys_B: Array, temperature: float) -> Array:
   2020, section 3.1).
   """
   shape = logits_BxKxV.shape[:2]
-  uniform_Mx2 = _flatten(rng.uniform(keys_B, (shape[1], 2)))
+  uniform_Mx2 = rng.uniform(keys_B, (shape[1], 2)).reshape(-1, 2)
   blocks_MxCxW = _constant_blocks(logits_BxKxV)
   top_M = _block_maxima(blocks_MxCxW).max(axis=1)
-  mass_MxC = _block_masses(blocks_MxCxW, top_M, temperature)
+  mass_MxC = _block_sums(blocks_MxCxW, top_M, temperature)
   sampled_M = _sample(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature)
   return _unflatten(sampled_M, shape, logits_BxKxV.shape[2])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _compute_flat(
-  temperature: float,
-  num_chunks: int,
-  slots: tuple[Array, Array, Array],
-  word_VxE: Array,
-  bias_V: Array,
-) -> tuple[Array, Array, Array]:
+def _compute_flat(temperature, num_chunks, slots, word_VxE, bias_V):
   """Returns loss, predicted and sampled `[M]` of (vectors, gold, uniform)."""
   return _forward(temperature, num_chunks, slots, word_VxE, bias_V)[0]
 
@@ -150,7 +144,7 @@ def _backward(temperature, num_chunks, saved, cotangents):
   column = jnp.arange(bias.size, dtype=jnp.int32)
 
   def column_gradients(column, word, logits):
-    """Gradients of some columns' table and bias, and their part of x's."""
+    """Returns the gradients of columns of the layer, and their part of x's."""
     is_gold = column[None] == gold_M[:, None]
     grad = jnp.exp(logits - norm_M[:, None]) - is_gold
     grad = (cotangents[0][:, None] * grad).astype(x_MxE.dtype)
@@ -163,8 +157,8 @@ def _backward(temperature, num_chunks, saved, cotangents):
   if num_chunks == 1:
     layer, to_x_MxE = column_gradients(column, word, logits_MxV)
   else:
-    # By chunks of the vocabulary: their gradients make up one table, and those
-    # of chunks of slots would each be as large as the table.
+    # By chunks of the vocabulary, whose gradients add up to one table; each
+    # chunk of slots would have a gradient as large as the table.
     def add_chunk(to_x_MxE, chunk):
       column, word, bias = chunk
       logits = _logits(x_MxE, word, bias)
@@ -186,14 +180,14 @@ _compute_flat.defvjp(_forward, _backward)
 
 def _summarize(logits_MxV, gold_M, uniform_Mx2, temperature):
   """Returns (loss, predicted, sampled) and the log normalizer, each `[M]`."""
-  blocks_MxCxW = _split_blocks(logits_MxV)
+  blocks_MxCxW = logits_MxV.reshape(len(logits_MxV), -1, BLOCK)
   maxima_MxC = _block_maxima(blocks_MxCxW)
   top_M = maxima_MxC.max(axis=1)
-  mass_MxC = _block_masses(blocks_MxCxW, top_M, 1.0)
+  mass_MxC = _block_sums(blocks_MxCxW, top_M, 1.0)
   norm_M = top_M + jnp.log(mass_MxC.sum(axis=1))
   gold_Mx1 = jnp.take_along_axis(logits_MxV, gold_M[:, None], axis=1)
   if temperature != 1.0:
-    mass_MxC = _block_masses(blocks_MxCxW, top_M, temperature)
+    mass_MxC = _block_sums(blocks_MxCxW, top_M, temperature)
   sampled_M = _sample(blocks_MxCxW, top_M, mass_MxC, uniform_Mx2, temperature)
   predicted_M = _argmax(blocks_MxCxW, maxima_MxC)
   return (norm_M - gold_Mx1[:, 0], predicted_M, sampled_M), norm_M
@@ -203,16 +197,14 @@ def _block_maxima(blocks_MxCxW: Array) -> Array:
   return _materialize(blocks_MxCxW.max(axis=2))
 
 
-def _block_masses(
-  blocks_MxCxW: Array, top_M: Array, temperature: float
-) -> Array:
+def _block_sums(blocks_MxCxW: Array, top_M: Array, temperature: float) -> Array:
   """Sums exp((x - top) / temperature) over each block, `[M, C]`."""
   scaled_MxCxW = (blocks_MxCxW - top_M[:, None, None]) / temperature
   return _materialize(jnp.exp(scaled_MxCxW).sum(axis=2))
 
 
 def _materialize(x_MxC: Array) -> Array:
-  """Stops XLA on a CPU from computing it from all logits at each use."""
+  """Stops XLA on a CPU from computing `x` from all logits at each use."""
   return jax.lax.optimization_barrier(x_MxC) if cpu.is_enabled() else x_MxC
 
 
@@ -256,9 +248,10 @@ def _take_block(blocks_MxCxW: Array, block_M: Array) -> Array:
 def _pad_output_layer(
   word_VxE: Array, bias_V: Array, dtype: Any, num_chunks: int
 ) -> tuple[Array, Array]:
-  """Pads table and bias to equal chunks of blocks; casts the table."""
-  word_VxE = _pad_vocabulary(word_VxE, 0.0, num_chunks).astype(dtype)
-  return word_VxE, _pad_vocabulary(bias_V, PADDING_BIAS, num_chunks)
+  """Pads table and bias to equal chunks of whole blocks; casts the table."""
+  padding = 0, -bias_V.size % (num_chunks * BLOCK)
+  word_VxE = jnp.pad(word_VxE, (padding, (0, 0))).astype(dtype)
+  return word_VxE, jnp.pad(bias_V, padding, constant_values=PADDING_BIAS)
 
 
 def _logits(x_MxE: Array, word_VxE: Array, bias_V: Array) -> Array:
@@ -268,29 +261,16 @@ def _logits(x_MxE: Array, word_VxE: Array, bias_V: Array) -> Array:
   return logits_MxV + bias_V[None]
 
 
-def _pad_vocabulary(
-  x: Array, value: float, num_chunks: int = 1, *, axis: int = 0
-) -> Array:
-  """Pads an axis of V tokens to `num_chunks` equal chunks of whole blocks."""
-  widths = [(0, 0)] * x.ndim
-  widths[axis] = 0, -x.shape[axis] % (num_chunks * BLOCK)
-  return jnp.pad(x, widths, constant_values=value)
-
-
 def _constant_blocks(logits_BxKxV: Array) -> Array:
   """Returns logits as f32 blocks `[M, C, W]`, without a gradient."""
   logits_BxKxV = jax.lax.stop_gradient(logits_BxKxV).astype(jnp.float32)
-  logits_MxV = _pad_vocabulary(_flatten(logits_BxKxV), PADDING_BIAS, axis=1)
-  return _split_blocks(logits_MxV)
-
-
-def _split_blocks(logits_MxV: Array) -> Array:
+  size = logits_BxKxV.shape[2]
+  logits_MxV = jnp.pad(
+    logits_BxKxV.reshape(-1, size),
+    ((0, 0), (0, -size % BLOCK)),
+    constant_values=PADDING_BIAS,
+  )
   return logits_MxV.reshape(len(logits_MxV), -1, BLOCK)
-
-
-def _flatten(x: Array) -> Array:
-  """Reshapes `[B, K, ...]` to `[M, ...]`."""
-  return x.reshape(-1, *x.shape[2:])
 
 
 def _unflatten(token_M: Array, shape: tuple[int, ...], size: int) -> Array:
@@ -299,7 +279,7 @@ def _unflatten(token_M: Array, shape: tuple[int, ...], size: int) -> Array:
 
 
 def _split_chunks(tree: Any, num_chunks: int) -> Any:
-  """Puts every n-th slot or column into a chunk, which keeps its device."""
+  """Puts every n-th slot or column into one chunk; none changes its device."""
   return jax.tree.map(
     lambda x: jnp.moveaxis(x.reshape(-1, num_chunks, *x.shape[1:]), 1, 0), tree
   )

@@ -31,9 +31,8 @@ class SlotPredictions:
   @property
   def inputs_BxK(self) -> Array:
     """The model's input token at each slot: [MASK], gold or a random token."""
-    return jnp.take_along_axis(
-      self.masked_BxL, self.slots.positions_BxK, axis=1
-    )
+    positions_BxK = self.slots.positions_BxK
+    return jnp.take_along_axis(self.masked_BxL, positions_BxK, axis=1)
 
 
 def mask_and_predict(
@@ -50,25 +49,20 @@ def mask_and_predict(
   """
   purpose_keys = functools.partial(rng.purpose_keys, keys_B)
   slots, masked_BxL = masking.hide_slots(
-    batch["tokens"],
-    batch["documents"],
-    purpose_keys(rng.MASK),
-    options.masking,
+    batch["tokens"], batch["documents"], purpose_keys(rng.MASK), options.masking
   )
   inputs = (
     {**batch, "tokens": masked_BxL},
     slots.positions_BxK,
     dropout_keys(keys_B, rng.GENERATOR_DROPOUT, train=train),
   )
-  sample_keys_B, logits_BxKxV = purpose_keys(rng.SAMPLE), None
+  keys_B, temperature = purpose_keys(rng.SAMPLE), options.sampling_temperature
+  logits_BxKxV = None
   # jit drops the outputs that no term uses.
   if options.needs_logits:
     logits_BxKxV = bound.generate_logits(*inputs)
     output = output_softmax.compute_from_logits(
-      logits_BxKxV,
-      slots.gold_BxK,
-      sample_keys_B,
-      temperature=options.sampling_temperature,
+      logits_BxKxV, slots.gold_BxK, keys_B, temperature=temperature
     )
   else:
     word_VxE, bias_V = bound.output_layer()
@@ -77,18 +71,18 @@ def mask_and_predict(
       word_VxE,
       bias_V,
       slots.gold_BxK,
-      sample_keys_B,
-      temperature=options.sampling_temperature,
+      keys_B,
+      temperature=temperature,
       chunk=options.vocabulary_chunk,
     )
   sampled_BxK = masking.share_first_value(slots, output.sampled_BxK)
-  takes_likeliest = options.prediction == "argmax"
+  is_sampled = options.prediction == "sample"
   return SlotPredictions(
     slots=slots,
     masked_BxL=masked_BxL,
     loss_BxK=output.loss_BxK,
     sampled_BxK=sampled_BxK,
-    predicted_BxK=output.predicted_BxK if takes_likeliest else sampled_BxK,
+    predicted_BxK=sampled_BxK if is_sampled else output.predicted_BxK,
     logits_BxKxV=logits_BxKxV,
   )
 
@@ -97,14 +91,13 @@ def predicted_sentences(
   batch: Batch, predictions: SlotPredictions
 ) -> dict[str, Array]:
   """Returns the batch with the predictions in its slots, the paper's s_p."""
-  tokens_BxL = masking.fill_slots(
-    batch["tokens"], predictions.slots, predictions.predicted_BxK
-  )
+  slots, predicted_BxK = predictions.slots, predictions.predicted_BxK
+  tokens_BxL = masking.fill_slots(batch["tokens"], slots, predicted_BxK)
   return {**batch, "tokens": tokens_BxL}
 
 
-def dropout_keys(keys_B: Array, purpose: int, *, train: bool) -> Array | None:
-  """Returns one network's dropout keys; None (no dropout) in evaluation."""
+def dropout_keys(keys_B: Array, purpose: int, *, train: bool) -> rng.Keys:
+  """Returns one network's dropout keys, None in evaluation."""
   return rng.purpose_keys(keys_B, purpose) if train else None
 
 

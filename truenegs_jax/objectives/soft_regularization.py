@@ -19,10 +19,10 @@ from truenegs_jax.objectives.slot_predictions import (
   predicted_sentences,
   weighted_sum,
 )
+from truenegs_jax.runtime import rng
 from truenegs_jax.runtime.errors import one_of
 
 Array = jax.Array
-Regularizer = Callable[[Array, Array], Array]
 
 NORM_FLOOR = 1e-8  # the default of torch.nn.CosineSimilarity
 NUM_RANDOM_PAIRS = 1_024  # their mean cosine has an error of 0.03 / sqrt(E)
@@ -31,8 +31,8 @@ NUM_RANDOM_PAIRS = 1_024  # their mean cosine has an error of 0.03 / sqrt(E)
 def cosine_distance(gold_BxKxE: Array, predicted_BxKxE: Array) -> Array:
   """Computes 1 - cos(gold, predicted), f32 `[B, K]` (equation 3).
 
-  It is 0 for equal, 1 for orthogonal and 2 for opposite vectors. A zero vector
-  counts as orthogonal to all others, and such a pair has no gradient.
+  Equal vectors have 0, orthogonal 1 and opposite 2. A zero vector counts as
+  orthogonal to all others, without a gradient.
   """
   a = gold_BxKxE.astype(jnp.float32)
   b = predicted_BxKxE.astype(jnp.float32)
@@ -47,11 +47,11 @@ def cosine_distance(gold_BxKxE: Array, predicted_BxKxE: Array) -> Array:
   return jnp.where(same_BxK, 0.0, 1.0 - cosine_BxK)
 
 
-# `fn(gold_BxKxE, predicted_BxKxE) -> loss_BxK`, by `negatives.soft`.
-REGULARIZERS: dict[str, Regularizer] = {"cosine": cosine_distance}
+# Functions (gold_BxKxE, predicted_BxKxE) -> loss_BxK, by `negatives.soft`.
+REGULARIZERS = {"cosine": cosine_distance}
 
 
-def get_regularizer(name: str) -> Regularizer:
+def get_regularizer(name: str) -> Callable[[Array, Array], Array]:
   """Looks a regularizer up by name; raises an InputError if it is unknown."""
   one_of("negatives.soft", name, REGULARIZERS)
   return REGULARIZERS[name]
@@ -71,7 +71,7 @@ def sentence_divergence(p_BxLxD: Array, q_BxLxD: Array) -> Array:
 def gather_embeddings(bound: Any, *ids: Array) -> list[Array]:
   """Looks up the embeddings of several `[B, _]` arrays of tokens at once.
 
-  One gather has one scatter as its gradient, which is what costs time.
+  The gradient is then a single scatter, which takes long.
   """
   ends = np.cumsum([x.shape[1] for x in ids])[:-1].tolist()
   vectors = bound.token_embedding(jnp.concatenate(ids, axis=1))
@@ -86,8 +86,6 @@ def word_term(
   predicted_BxKxE: Array,
 ) -> tuple[Array, Array]:
   """Sums 1 - cos(gold, prediction) over all slots (equation 3).
-
-  A correct prediction costs nothing.
 
   Args:
     bound: the model, for `options.soft_prediction="expected"`.
@@ -114,7 +112,7 @@ def sentence_term(
   encode: Callable[..., Array],
   batch: Batch,
   predictions: SlotPredictions,
-  dropout_keys_B: Array | None,
+  keys_B: rng.Keys,
   options: Options,
   predicted_BxLxD: Array | None = None,
 ) -> tuple[Array, Array]:
@@ -125,28 +123,23 @@ def sentence_term(
   the gradient goes. Here H_s is a target, without a gradient.
 
   Args:
-    encode: `(inputs, dropout_keys_B) -> [B, L, D]`.
+    encode: `(inputs, keys_B) -> [B, L, D]`.
     batch: the original rows.
     predictions: of their slots.
-    dropout_keys_B: used for both passes, so that both drop the same units. A
-      sentence that is predicted right then costs nothing but rounding; with
-      different keys the term would measure dropout.
+    keys_B: the dropout keys of both passes, which then drop the same units: the
+      loss of a correct sentence is 0 up to rounding.
     options: the recipe.
     predicted_BxLxD: H_p, if it was computed before.
   """
   if predicted_BxLxD is None:
-    predicted_BxLxD = encode(
-      predicted_sentences(batch, predictions), dropout_keys_B
-    )
+    predicted_BxLxD = encode(predicted_sentences(batch, predictions), keys_B)
   inputs = batch
   if options.sentence_target == "masked":
     inputs = {**batch, "tokens": predictions.masked_BxL}
-  pair = (
-    predicted_BxLxD,
-    jax.lax.stop_gradient(encode(inputs, dropout_keys_B)),
-  )
+  target_BxLxD = jax.lax.stop_gradient(encode(inputs, keys_B))
+  pair = predicted_BxLxD, target_BxLxD
   if options.sentence_direction == "reverse":
-    pair = pair[::-1]
+    pair = target_BxLxD, predicted_BxLxD
   real_BxL = (batch["documents"] != 0).astype(jnp.float32)
   return weighted_sum(sentence_divergence(*pair), real_BxL)
 
@@ -154,9 +147,9 @@ def sentence_term(
 def pair_cosine(bound: Any) -> tuple[Array, Array]:
   """Sums the cosines of random pairs of embeddings, to detect a collapse.
 
-  Soft regularization pulls embeddings together, and nothing in it pushes others
-  apart. The mean is near 0 for a sound table and near 1 for a collapsed one.
-  The pairs are the same at every step.
+  Soft regularization pulls embeddings together and pushes none apart. The mean
+  is near 0 for a sound table and near 1 for a collapsed one. The pairs are the
+  same at every step.
   """
   _, bias_V = bound.output_layer()
   pairs_2xC = np.random.default_rng(0).integers(

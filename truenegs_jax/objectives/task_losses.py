@@ -16,11 +16,12 @@ from truenegs_jax.objectives.slot_predictions import (
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
-Keys = Array | None  # one dropout key per row; None turns dropout off
 Losses = dict[str, Array]  # name -> f32 [B]
 
 ANSWERABLE_WEIGHT = 0.5  # ELECTRA's `answerable_weight`
 EXCLUDED_LOGIT = -1e9  # finite, so that a row of padding is not NaN
+
+_cross_entropy = optax.softmax_cross_entropy_with_integer_labels
 
 
 def task_terms(
@@ -56,9 +57,8 @@ def task_terms(
   del aux
   drop_keys_B = dropout_keys(keys_B, rng.DISCRIMINATOR_DROPOUT, train=train)
   bound = model.bind({"params": params})
-  weight_B = inputs["weight"]
   terms = {
-    name: weighted_sum(value_B, weight_B)
+    name: weighted_sum(value_B, inputs["weight"])
     for name, value_B in LOSSES[kind](bound, inputs, drop_keys_B).items()
   }
   if reduction == "sum":
@@ -66,9 +66,9 @@ def task_terms(
   return terms
 
 
-def _class_losses(bound: Any, inputs: Batch, drop_keys_B: Keys) -> Losses:
+def _class_losses(bound: Any, inputs: Batch, keys_B: rng.Keys) -> Losses:
   """Computes softmax cross-entropy to `label`, int32 `[B]`, and `accuracy`."""
-  logits_BxC = bound.class_logits(inputs, drop_keys_B)
+  logits_BxC = bound.class_logits(inputs, keys_B)
   right_B = logits_BxC.argmax(axis=-1) == inputs["label"]
   return {
     "loss": _cross_entropy(logits_BxC, inputs["label"]),
@@ -76,35 +76,33 @@ def _class_losses(bound: Any, inputs: Batch, drop_keys_B: Keys) -> Losses:
   }
 
 
-def _score_losses(bound: Any, inputs: Batch, drop_keys_B: Keys) -> Losses:
+def _score_losses(bound: Any, inputs: Batch, keys_B: rng.Keys) -> Losses:
   """Computes the squared error to `label`, f32 `[B]`, in its own units."""
-  score_B = bound.class_logits(inputs, drop_keys_B)[:, 0]
+  score_B = bound.class_logits(inputs, keys_B)[:, 0]
   return {"loss": jnp.square(score_B - inputs["label"])}
 
 
-def _span_losses(bound: Any, inputs: Batch, drop_keys_B: Keys) -> Losses:
+def _span_losses(bound: Any, inputs: Batch, keys_B: rng.Keys) -> Losses:
   """Computes the mean cross-entropy to positions `start`, `end`, int32 `[B]`.
 
   BERT's `run_squad.py` includes padding in the softmax. It is excluded, so that
   the loss of a row does not depend on the length of the batch.
   """
   real_BxLx1 = (inputs["documents"] != 0)[..., None]
-  logits_BxLx2 = bound.span_logits(inputs, drop_keys_B)
+  logits_BxLx2 = bound.span_logits(inputs, keys_B)
   logits_BxLx2 = jnp.where(real_BxLx1, logits_BxLx2, EXCLUDED_LOGIT)
-  return {
-    "loss": _span_loss(logits_BxLx2[..., 0], logits_BxLx2[..., 1], inputs)
-  }
+  loss_B = _span_loss(logits_BxLx2[..., 0], logits_BxLx2[..., 1], inputs)
+  return {"loss": loss_B}
 
 
-def _joint_losses(bound: Any, inputs: Batch, drop_keys_B: Keys) -> Losses:
+def _joint_losses(bound: Any, inputs: Batch, keys_B: rng.Keys) -> Losses:
   """Computes the loss of ELECTRA's joint head, the end given the gold start.
 
   It adds the loss of the classifier of unanswerable questions. As released, it
   does so even for SQuAD 1.1, where each question has an answer.
   """
-  start_BxL, end_BxL, answerable_B = bound.joint_logits(
-    inputs, inputs["start"], drop_keys_B
-  )
+  logits = bound.joint_logits(inputs, inputs["start"], keys_B)
+  start_BxL, end_BxL, answerable_B = logits
   loss_B = _span_loss(start_BxL, end_BxL, inputs)
   return {"loss": loss_B + ANSWERABLE_WEIGHT * jax.nn.softplus(answerable_B)}
 
@@ -121,7 +119,3 @@ LOSSES: dict[str, Callable[..., Losses]] = {
 def _span_loss(start_BxL: Array, end_BxL: Array, inputs: Batch) -> Array:
   start_B = _cross_entropy(start_BxL, inputs["start"])
   return (start_B + _cross_entropy(end_BxL, inputs["end"])) / 2
-
-
-def _cross_entropy(logits_BxC: Array, label_B: Array) -> Array:
-  return optax.softmax_cross_entropy_with_integer_labels(logits_BxC, label_B)
