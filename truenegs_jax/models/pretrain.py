@@ -72,7 +72,7 @@ class MaskedLanguageModel(nn.Module):
     return self.embeddings.word_VxE, head.bias_V
 
   def token_embedding(self, ids: Array) -> Array:
-    """Returns the rows of the word table of tokens, f32 `[..., E]`."""
+    """Returns the tokens' rows of the word table, f32 `[..., E]`."""
     return self.embeddings.word_VxE[ids]
 
   def mean_embedding(self, p_BxKxV: Array) -> Array:
