@@ -146,12 +146,13 @@ def _train_steps(
     guard.add(done, terms["skipped"][0], on_device["row"])
     recent.append(terms | {"row_tokens": _count_tokens(batch["documents"])})
     done += 1
-    if _is_due(done, run.log_every, run.steps):
+    is_last = done == run.steps
+    if is_last or not done % run.log_every:
       # The last update was that of step done - 1.
       weights = step.loss_weights_at(run.loss_weights, done - 1)
       pending.append((done, recent, weights, run.learning_rate(done - 1)))
       recent = []
-    if _is_due(done, run.eval_every, run.steps):
+    if is_last or not done % run.eval_every:
       flush()
       with monitors.clock.paused():
         held_out = evaluate(setup, state, inputs.held_out_rows)
@@ -199,10 +200,6 @@ def evaluate(
 def _count_tokens(documents_BxL: np.ndarray) -> tuple[int, int]:
   """Returns the numbers of tokens without padding and of rows, as a term."""
   return int(np.count_nonzero(documents_BxL)), len(documents_BxL)
-
-
-def _is_due(done: int, every: int, total: int) -> bool:
-  return done % every == 0 or done == total
 
 
 def _speed_fields(

@@ -166,8 +166,7 @@ class ProgressLine:
   """
 
   def __init__(self, console: Console, total_steps: int, *, first_step: int):
-    self._console = console
-    self._total = total_steps
+    self._console, self._total = console, total_steps
     self._live = None
     if console.is_terminal:
       text = f"step {first_step:,}/{total_steps:,} · first steps ..."
