@@ -61,9 +61,9 @@ def train(
     NonFiniteError: more than `run.max_skips` updates in a row were skipped, or
       the parameters are not finite.
   """
-  with contextlib.closing(
-    setup_lib.open_checkpoints(run, workdir)
-  ) as checkpoints:
+  with contextlib.ExitStack() as stack:
+    checkpoints = setup_lib.open_checkpoints(run, workdir)
+    stack.callback(checkpoints.close)
     setup = setup_lib.set_up_training(
       run, workdir, inputs, checkpoints, console
     )
@@ -81,19 +81,18 @@ def train(
         *metrics.make_writers(run.writers, workdir, first_step=first_step),
         metrics.ProgressLine(console, run.steps, first_step=first_step),
       ]
-    with contextlib.ExitStack() as stack:
-      for closable in (*writers, profiler):
-        stack.callback(closable.close)
-      signals = stack.enter_context(guards.StopSignals(console))
+    for closable in (*writers, profiler):
+      stack.callback(closable.close)
+    signals = stack.enter_context(guards.StopSignals(console))
 
-      def write(record: dict) -> None:
-        for writer in writers:
-          writer.write(record)
+    def write(record: dict) -> None:
+      for writer in writers:
+        writer.write(record)
 
-      clock = speed.Clock(run.steps)
-      host_wait = speed.HostWait(clock.running)
-      monitors = Monitors(write, profiler, host_wait, clock, signals)
-      return _train_steps(workdir, inputs, setup, checkpoints, monitors)
+    clock = speed.Clock(run.steps)
+    host_wait = speed.HostWait(clock.running)
+    monitors = Monitors(write, profiler, host_wait, clock, signals)
+    return _train_steps(workdir, inputs, setup, checkpoints, monitors)
 
 
 def _train_steps(
