@@ -134,7 +134,7 @@ class InitialWeights:
     )
     check_fit.check_networks(networks, model, skip=skip)
     network = networks[self.role]
-    resized = check_fit.resize_tables(model, networks, skip)
+    resized = check_fit.resize_embeddings(model, networks, skip)
     table = check_fit.loadable_names(network, resized, self.role)
     heads = {path for path in table if path.startswith(HEAD_PREFIXES)}
 

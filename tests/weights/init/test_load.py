@@ -385,8 +385,8 @@ def test_folder_must_hold_the_network_that_it_is_named_after(tmp_path):
     ("model.safetensors", "Pass the folder of this file: "),
     ("bert_model.ckpt", "Pass the folder of this file: "),
     ("missing/folder/of/weights", "workdir of a pre-training run"),
-    ("", "empty part"),
-    ("a,", "empty part"),
+    ("", "empty name"),
+    ("a,", "empty name"),
     ("a" * 5_000, "is not a path"),
   ],
 )

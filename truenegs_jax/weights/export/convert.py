@@ -88,7 +88,7 @@ def export_weights(
   origin = model_card.ModelOrigin(
     f"* Converted, not trained, by truenegs_jax from: `{init}`",
     trained=False,
-    random_parts=_find_random_parts(networks, model, report),
+    random_modules=_find_random_modules(networks, model, report),
   )
   return pretrained.export_model(
     params,
@@ -103,10 +103,10 @@ def export_weights(
 
 def _check_apart(init: str, output: pathlib.Path) -> None:
   """Refuses an output that contains, or is inside, the weights."""
-  for part in (init, *init.split(",")):
-    path = pathlib.Path(os.path.realpath(os.path.expanduser(part.strip())))
+  for location in map(str.strip, (init, *init.split(","))):
+    path = pathlib.Path(os.path.realpath(os.path.expanduser(location)))
     overlaps = output in (path, *path.parents) or path in output.parents
-    if part.strip() and path.exists() and overlaps:
+    if location and path.exists() and overlaps:
       raise InputError(
         f"output='{output}' overlaps with the weights to convert, '{path}'."
         " Choose another --output."
@@ -166,21 +166,19 @@ def _load_tokenizer(network: Network, vocab: str) -> Tokenizer:
   return tokenizer
 
 
-def _find_random_parts(
+def _find_random_modules(
   networks: Mapping[str, Network],
   model: pretrain.Model,
   report: Callable[[str], Any],
 ) -> dict[str, str]:
   """Reports and returns Hugging Face's names of missing modules, by role."""
-  parts = {}
+  random_modules = {}
   for role, network in networks.items():
     loadable = check_fit.loadable_names(network, model, role)
     missing = set(network.name_table(model, role)) - set(loadable)
     table = hf_names.name_table(model, role)
     modules = sorted({table[path].rpartition(".")[0] for path in missing})
-    parts[role] = ", ".join(modules)
-    if modules:
-      report(
-        f"init: NOT in {network.location}, so DRAWN AT RANDOM: {parts[role]}."
-      )
-  return parts
+    random_modules[role] = names = ", ".join(modules)
+    if names:
+      report(f"init: NOT in {network.location}, so DRAWN AT RANDOM: {names}.")
+  return random_modules

@@ -38,7 +38,7 @@ model = {architecture}.from_pretrained(folder)
 
 {source}.
 """
-_RANDOM_PARTS = """\
+_RANDOM_MODULES = """\
 A network to fine-tune.
 
 **NOT ALL WEIGHTS ARE TRAINED. THE ORIGINAL LACKS THESE, SO THEY ARE DRAWN AT
@@ -87,12 +87,12 @@ class ModelOrigin:
     details: lines of a Markdown list, "* ...".
     trained: whether a run of this project trained them; else they were
       converted.
-    random_parts: role -> Hugging Face's names of parts drawn at random.
+    random_modules: role -> Hugging Face's names of modules drawn at random.
   """
 
   details: str
   trained: bool
-  random_parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  random_modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def pretrained_card(
@@ -106,8 +106,8 @@ def pretrained_card(
   config, family = model.roles[role], hf_names.NETWORKS[role].family
   title, use, fills_masks = _TITLES[role], _USES[role], role != "discriminator"
   source = _SOURCES[family]
-  if names := origin.random_parts.get(role):
-    use, fills_masks = _RANDOM_PARTS.format(names=names), False
+  if names := origin.random_modules.get(role):
+    use, fills_masks = _RANDOM_MODULES.format(names=names), False
   if origin.trained:
     source = _METHOD + source
     title += ", pre-trained on true negatives"

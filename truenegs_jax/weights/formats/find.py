@@ -114,7 +114,7 @@ def _split_init(init: str) -> list[str]:
     return [init]
   locations = [location.strip() for location in init.split(",")]
   if not all(locations):
-    raise InputError(f"init: {init!r} has an empty part. Remove the comma.")
+    raise InputError(f"init: {init!r} has an empty name. Remove the comma.")
   return locations
 
 

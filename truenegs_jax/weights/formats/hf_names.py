@@ -104,7 +104,7 @@ TASK_CLASSES = {
   "spans": "ForQuestionAnswering",
 }
 # Embedding tables: our name -> Hugging Face's.
-TABLE_NAMES = {"word": "word", "position": "position", "type": "token_type"}
+EMBEDDING_NAMES = {"word": "word", "position": "position", "type": "token_type"}
 # Modules of a layer: our name -> Hugging Face's.
 LAYER_NAMES = {
   "query": "attention.self.query",
@@ -178,7 +178,7 @@ def name_table(model: Model, role: str) -> dict[str, str]:
     modules |= POOLED
   table = {
     f"embeddings/{kind}": f"{family}.embeddings.{name}_embeddings.weight"
-    for kind, name in TABLE_NAMES.items()
+    for kind, name in EMBEDDING_NAMES.items()
   }
   for module, name in modules.items():
     weight = "scale" if module.endswith("norm") else "kernel"

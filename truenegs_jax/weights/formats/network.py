@@ -42,13 +42,13 @@ def find_file(folder: pathlib.Path, name: str) -> CheckedFile:
   """
   path = folder / name
   try:
-    home, target = folder.resolve(), path.resolve()
-    for parent in home.parents:
+    root, target = folder.resolve(), path.resolve()
+    for parent in root.parents:
       repository = parent.parent
       if parent.name == "snapshots" and repository.name.startswith("models--"):
-        home = repository
+        root = repository
         break
-    if not target.is_relative_to(home):
+    if not target.is_relative_to(root):
       raise ValueError(
         f"it is a link that leads out of the folder, to '{target}'. Copy that"
         " file into the folder"

@@ -19,7 +19,7 @@ FLOATS = ("float32", "float16", "bfloat16")
 # not match the weights.
 SKIPS = ("words", "positions", "head")
 NEXT_SENTENCE = "pooled/next_sentence/"
-# Parts drawn at random if the weights hold none of their arrays. Many files
+# Heads drawn at random if the weights hold none of their arrays. Many files
 # hold only BERT's encoder, few hold the next-sentence classifier.
 HEADS = ("bert_head/", "discriminator_head/", "generator_head/", NEXT_SENTENCE)
 FINE_TUNED_HEADS = (head_transfer.HEAD, "pooled/pooler/")
@@ -52,7 +52,7 @@ def check_networks(
 
   Args:
     networks: as from `Weights.for_roles`; may lack the generator of a pair.
-    skip: values of SKIPS: parts that may differ.
+    skip: values of SKIPS: what may differ.
 
   Raises:
     InputError: another backbone or size; arrays that are missing, unexpected,
@@ -60,7 +60,7 @@ def check_networks(
       `head_transfer.drop_unused_heads`.
   """
   networks = head_transfer.drop_unused_heads(networks, model, skip=skip)
-  resized = resize_tables(model, networks, skip)
+  resized = resize_embeddings(model, networks, skip)
   problems = []
   for role, network in networks.items():
     if network.transposed_kernels:
@@ -79,7 +79,7 @@ def check_networks(
     raise InputError("init: " + "\n  ".join(problems) + _hints(problems))
 
 
-def resize_tables(
+def resize_embeddings(
   model: hf_names.Model,
   networks: Mapping[str, Network],
   skip: Iterable[str],

@@ -37,27 +37,27 @@ def load_params(
   """Returns all parameters of a model, as f32 numpy arrays.
 
   All headers are checked before an array is read. The shared embeddings of a
-  pair are read from the discriminator. Parts that may be missing in the weights
+  pair are read from the discriminator. Parameters that the weights may not have
   (`check_fit.HEADS`, a generator, rows that `skip` names) get the values with
   which a run from scratch with this seed would start. A fine-tuned model takes
   one network and, if it fits, the task head of the weights.
 
   Args:
     tokenizer: the run's. A vocabulary next to the weights must be the same,
-      because the rows of the embeddings do not tell their words.
+      because embeddings do not store their words.
     seed: of the values that are drawn at random.
     skip: values of `check_fit.SKIPS`, separated by commas. "words" copies rows
       word by word, "positions" copies only the first rows, "head" draws a new
       task head.
-    complete: whether to refuse weights with missing parts, for measurements.
+    complete: whether to refuse incomplete weights, for measurements.
     task: of a fine-tuned model; gives the order of classes and the scale of
       scores, see `head_transfer.convert_task_head`.
-    report: receives a line for each part that is dropped or drawn at random.
+    report: receives lines about what is dropped or drawn at random.
 
   Raises:
     InputError: another vocabulary; a pair with different embeddings; output
       embeddings that are not the word embeddings; weights that are not finite;
-      missing parts, if `complete`; the head of another task; as
+      missing parameters, if `complete`; the head of another task; as
       `Weights.for_roles` and `check_fit.check_networks`.
   """
   skips = check_fit.parse_skip(skip)
@@ -72,7 +72,7 @@ def load_params(
       f"init: {weights.init!r} has NO vocabulary file. Whether its vocabulary"
       " is the run's is unknown."
     )
-  resized = check_fit.resize_tables(model, networks, skips)
+  resized = check_fit.resize_embeddings(model, networks, skips)
   flat = _read_networks(networks, resized, task, report)
   for network in networks.values():
     network.arrays.release()
