@@ -17,7 +17,8 @@ from truenegs_jax.data.tokens.tokenizer import (
   write_vocabulary,
 )
 from truenegs_jax.models import pretrain
-from truenegs_jax.weights.formats import hf_folder
+from truenegs_jax.weights.formats import find, hf_folder
+from truenegs_jax.weights.init import load
 from truenegs_jax.workdir import checkpoints
 
 TOKENIZER = make_tokenizer(
@@ -99,6 +100,15 @@ def write_run(
     writer.wait()
   write_vocabulary(TOKENIZER.vocab, folder / "vocab.txt")
   return folder
+
+
+def load_params(
+  init: Any, model: Any, **kwargs: Any
+) -> tuple[dict[str, Any], list[str]]:
+  """Loads weights with TOKENIZER; returns parameters and reported lines."""
+  lines: list[str] = []
+  kwargs = {"tokenizer": TOKENIZER, "report": lines.append, **kwargs}
+  return load.load_params(find.Weights(str(init)), model, **kwargs), lines
 
 
 def assert_same_tree(a: Any, b: Any) -> None:

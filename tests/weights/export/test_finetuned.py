@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from support import tiny
-from support.weight_files import TOKENIZER, random_params
+from support.weight_files import TOKENIZER, load_params, random_params
 from truenegs_jax.models import finetune
 from truenegs_jax.runtime.errors import (
   InputError,
@@ -18,8 +18,7 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights.export import finetuned, pretrained, torch_parity
-from truenegs_jax.weights.formats import find, hf_names
-from truenegs_jax.weights.init import load
+from truenegs_jax.weights.formats import hf_names
 
 CLASSES = task_lib.Task(
   "nli", "NLI", task_lib.CLASSES, labels=("against", "for", "neither")
@@ -104,14 +103,8 @@ def test_transformers_and_load_params_read_the_export(
     trained = params["task_head"]["output"]["bias"]
     np.testing.assert_allclose(bias, 1 + 4 * trained, rtol=1e-6)
 
-  lines = []
-  reloaded = load.load_params(
-    find.Weights(str(exported.output)),
-    model,
-    tokenizer=TOKENIZER,
-    complete=True,
-    task=task,
-    report=lines.append,
+  reloaded, lines = load_params(
+    exported.output, model, complete=True, task=task
   )
   assert not lines
   assert jax.tree.structure(reloaded) == jax.tree.structure(params)

@@ -33,9 +33,17 @@ BERT_MASKING = dataclasses.replace(
   tiny.MASKING, style="80_10_10", vocab_size=tiny.V
 )
 ROUNDING = 1e-6  # relative to the norm of all gradients
-
-
 COMMON_TOKENS = np.arange(10, 14)
+
+
+def _recipes(*slow):
+  """Parametrizes a test by the default options, and by others if slow."""
+  values = [pytest.param(x, marks=pytest.mark.slow) for x in slow]
+  return pytest.mark.parametrize(
+    "options",
+    [dict(), *values],
+    ids=lambda o: ",".join(f"{k}={v}" for k, v in o.items()) or "hc+sr",
+  )
 
 
 @pytest.fixture(scope="module")
@@ -70,23 +78,13 @@ def test_logits_match_with_small_variances(
   _check_logits(tmp_path, monkeypatch, model, params, _batch(24))
 
 
-@pytest.mark.parametrize(
-  "options",
-  [
-    dict(),
-    *(
-      pytest.param(recipe, marks=pytest.mark.slow)
-      for recipe in (
-        dict(prediction="sample"),
-        dict(normalizer="slots"),
-        dict(prediction="sample", normalizer="slots"),
-        dict(hard_correction=False),
-        dict(soft_weight=0.0),
-        dict(hard_correction=False, soft_weight=0.0),
-      )
-    ),
-  ],
-  ids=lambda o: ",".join(f"{k}={v}" for k, v in o.items()) or "hc+sr",
+@_recipes(
+  dict(prediction="sample"),
+  dict(normalizer="slots"),
+  dict(prediction="sample", normalizer="slots"),
+  dict(hard_correction=False),
+  dict(soft_weight=0.0),
+  dict(hard_correction=False, soft_weight=0.0),
 )
 def test_losses_and_gradients_match_pytorch(torch_electra, options):
   _check_gradients(torch_electra, "tiny", options)
@@ -98,19 +96,9 @@ def test_gradients_match_pytorch_at_every_width(torch_electra, widths):
   _check_gradients(torch_electra, widths, {})
 
 
-@pytest.mark.parametrize(
-  "options",
-  [
-    dict(),
-    *(
-      pytest.param(recipe, marks=pytest.mark.slow)
-      for recipe in (
-        dict(prediction="sample", normalizer="slots"),
-        dict(hard_correction=False, soft_weight=0.0),
-      )
-    ),
-  ],
-  ids=lambda o: ",".join(f"{k}={v}" for k, v in o.items()) or "hc+sr",
+@_recipes(
+  dict(prediction="sample", normalizer="slots"),
+  dict(hard_correction=False, soft_weight=0.0),
 )
 def test_losses_and_gradients_of_bert_match_pytorch(torch_electra, options):
   _check_gradients(torch_electra, "bert", dict(masking=BERT_MASKING) | options)

@@ -3,12 +3,12 @@
 import json
 import sys
 
-import jax
 import numpy as np
 import pytest
 from flax import traverse_util
 
 from support import tf1_stand_in, tiny
+from support.weight_files import random_params
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.formats import google_tf1
@@ -95,14 +95,7 @@ def _expected_names(role):
 
 def _params(model):
   """Returns random parameters by path."""
-  shapes = jax.eval_shape(
-    lambda: pretrain.init_params(model, jax.random.key(0))
-  )
-  rng = np.random.default_rng(0)
-  return {
-    name: rng.normal(0, 0.1, x.shape).astype(np.float32)
-    for name, x in traverse_util.flatten_dict(shapes, sep="/").items()
-  }
+  return traverse_util.flatten_dict(random_params(model), sep="/")
 
 
 def _select(params, role):
@@ -244,10 +237,7 @@ def test_sizes_are_derived_from_shapes(tmp_path):
   }
   names = ("hidden_size", "intermediate_size")
   networks = google_tf1.open_networks(tmp_path)
-  for role, sizes in (
-    ("discriminator", (192, 80)),
-    ("generator", (96, 384)),
-  ):
+  for role, sizes in ("discriminator", (192, 80)), ("generator", (96, 384)):
     expected = shared | dict(zip(names, sizes, strict=True))
     assert networks[role].fields == expected
 

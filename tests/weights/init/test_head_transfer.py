@@ -14,6 +14,7 @@ from support.weight_files import (
   assert_same_tree,
   edit_config,
   edit_tensors,
+  load_params,
   random_params,
   strip_prefix,
   write_export,
@@ -25,10 +26,7 @@ from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights.export import finetuned
-from truenegs_jax.weights.formats import (
-  find,
-  google_tf1,
-)
+from truenegs_jax.weights.formats import find, google_tf1
 from truenegs_jax.weights.init import check_fit, head_transfer, load
 from truenegs_jax.workdir.from_config import build_model
 
@@ -49,10 +47,12 @@ def _model(role, head, outputs=2):
 
 
 @functools.cache
-def _pre_trained(role, **fields):
+def _pre_trained(role, *, pooler=False):
   """Returns a pre-trained model and random parameters."""
-  make = tiny.make_bert if role == "bert" else tiny.make_model
-  model = make(max_positions=64, **fields)
+  if role == "bert":
+    model = tiny.make_bert(max_positions=64, pooler=pooler)
+  else:
+    model = tiny.make_model(max_positions=64)
   return model, random_params(model)
 
 
@@ -68,15 +68,8 @@ def stand_ins(monkeypatch):
 
 
 def _load(init, model, **kwargs):
-  """Returns the parameters and the reported lines."""
-  lines = []
-  params = load.load_params(
-    find.Weights(str(init)),
-    model,
-    tokenizer=TOKENIZER,
-    report=lines.append,
-    **kwargs,
-  )
+  """Returns the parameters, of the model's shapes, and the reported lines."""
+  params, lines = load_params(init, model, **kwargs)
   shapes = pretrain.param_shapes(model)
   assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, shapes)
   return params, lines
@@ -107,8 +100,7 @@ def _as_bare(folder):
 
 
 def _as_google(folder, role="discriminator"):
-  fields = {"pooler": True} if role == "bert" else {}
-  model, params = _pre_trained(role, **fields)
+  model, params = _pre_trained(role, pooler=True)
   tf1_stand_in.write_model(folder / "model.ckpt", model, params)
   write_vocabulary(TOKENIZER.vocab, folder / "vocab.txt")
   return folder
@@ -122,9 +114,7 @@ def _as_run(folder, role="discriminator"):
   if role == "bert":
     c.model.pooler = True
   model = build_model(c, vocab_size=tiny.V)
-  expected, params = _pre_trained(
-    role, **({"pooler": True} if role == "bert" else {})
-  )
+  expected, params = _pre_trained(role, pooler=True)
   assert pretrain.param_shapes(model) == pretrain.param_shapes(expected)
   return write_run(folder, c, {3: params})
 
@@ -163,11 +153,8 @@ def test_loads_the_discriminator_from_any_format(tmp_path, make):
   model = _model("discriminator", "linear")
   loaded, lines = _load(init, model, seed=5)
   fresh = random_params(model, 105)
-  assert_same_tree(
-    loaded,
-    {name: params[name] for name in ("embeddings", "discriminator")}
-    | {"task_head": fresh["task_head"]},
-  )
+  expected = {name: params[name] for name in ("embeddings", "discriminator")}
+  assert_same_tree(loaded, expected | {"task_head": fresh["task_head"]})
   assert lines == [FRESH_HEAD]
   encoder = _encoder(init)
   assert encoder.role == "discriminator"
@@ -190,9 +177,7 @@ def test_loads_bert_from_any_format_and_its_pooler_if_needed(
   tmp_path, make, head
 ):
   init, model = make(tmp_path / "in"), _model("bert", head)
-  _, params = _pre_trained(
-    "bert", **({} if make == _as_bert else dict(pooler=True))
-  )
+  _, params = _pre_trained("bert", pooler=make != _as_bert)
   loaded, lines = _load(init, model)
   for name in ("embeddings", "bert"):
     assert_same_tree(loaded[name], params[name])
@@ -211,9 +196,8 @@ def test_loads_bert_from_any_format_and_its_pooler_if_needed(
 
 def test_a_generator_cannot_be_fine_tuned(tmp_path):
   folder = _as_pair(tmp_path) / "generator"
-  with pytest.raises(
-    InputError, match="holds a generator, but .*discriminator"
-  ):
+  message = "holds a generator, but .*discriminator"
+  with pytest.raises(InputError, match=message):
     _encoder(folder)
   with pytest.raises(InputError, match="Pass weights of a discriminator"):
     _load(folder, _model("discriminator", "linear"))
@@ -271,11 +255,8 @@ def test_head_with_other_classes_is_refused_or_skipped(tmp_path, role):
   head = {"discriminator": "dense", "bert": "pooler"}[role]
   folder, params = _fine_tuned(tmp_path, role, head, ("a", "b", "c"))
   model = _model(role, head)
-  with pytest.raises(
-    InputError,
-    match=r"has 3 outputs \(a, b, c\), but the task needs 2 \(no, yes\)\."
-    " .*--config.init_skip=head",
-  ):
+  outputs = r"3 outputs \(a, b, c\), but the task needs 2 \(no, yes\)\."
+  with pytest.raises(InputError, match=f"{outputs} .*--config.init_skip=head"):
     _load(folder, model, task=TASK)
   loaded, lines = _load(folder, model, task=TASK, skip="head")
   assert_same_tree(loaded[role], params[role])
@@ -300,14 +281,13 @@ def test_head_with_other_classes_is_refused_or_skipped(tmp_path, role):
 def test_head_of_another_kind_is_refused_or_skipped(
   tmp_path, saved_head, head, message
 ):
-  folder, params = _fine_tuned(
-    tmp_path, "discriminator", saved_head, ("no", "yes")
-  )
-  model = _model("discriminator", head)
+  role, labels = "discriminator", ("no", "yes")
+  folder, params = _fine_tuned(tmp_path, role, saved_head, labels)
+  model = _model(role, head)
   with pytest.raises(InputError, match=message):
     _load(folder, model)
   loaded, _ = _load(folder, model, skip="head")
-  assert_same_tree(loaded["discriminator"], params["discriminator"])
+  assert_same_tree(loaded[role], params[role])
 
 
 def test_head_of_another_class_with_the_same_shape_is_refused(tmp_path):
@@ -329,12 +309,7 @@ def test_skipping_a_head_is_refused_in_pre_training(tmp_path):
   model, _ = _pre_trained("discriminator")
   assert check_fit.parse_skip("head, words") == {"head", "words"}
   with pytest.raises(InputError, match="init_skip=head is for fine-tuning"):
-    load.load_params(
-      find.Weights(str(_as_pair(tmp_path))),
-      model,
-      tokenizer=TOKENIZER,
-      skip="head",
-    )
+    load_params(_as_pair(tmp_path), model, skip="head")
 
 
 def test_fine_tuning_workdir_is_refused_with_a_model_to_pass(tmp_path):
@@ -344,9 +319,8 @@ def test_fine_tuning_workdir_is_refused_with_a_model_to_pass(tmp_path):
     (run / "result.json").touch()
   for folder in (tmp_path, tmp_path / "rte", runs[0]):
     (folder / "config.json").write_text("{}")
-    with pytest.raises(
-      InputError, match="without exported models.* --config.fine"
-    ):
+    message = "without exported models.* --config.finetune.export=all"
+    with pytest.raises(InputError, match=message):
       _encoder(folder)
   for run in runs[:2]:
     (run / "model").mkdir()

@@ -14,6 +14,7 @@ from support.weight_files import (
   assert_same_tree,
   edit_config,
   edit_tensors,
+  load_params,
   random_params,
   read_tensors,
   strip_prefix,
@@ -26,7 +27,7 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import build_run, step
 from truenegs_jax.weights.export import model_card, pretrained
 from truenegs_jax.weights.formats import find, google_tf1, hf_folder
-from truenegs_jax.weights.init import check_fit, load
+from truenegs_jax.weights.init import check_fit
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 POOLED = {
@@ -35,11 +36,6 @@ POOLED = {
   "cls.seq_relationship.weight",
   "cls.seq_relationship.bias",
 }
-
-
-def load_params(init, model, **kwargs):
-  kwargs = {"tokenizer": TOKENIZER, **kwargs}
-  return load.load_params(find.Weights(str(init)), model, **kwargs)
 
 
 def assert_refused(init, model, *words, **kwargs):
@@ -79,14 +75,12 @@ def bert(tmp_path):
 def test_loads_what_was_written(tmp_path, make):
   model = make()
   params = random_params(model)
-  loaded = load_params(write_export(tmp_path / "f32", model), model)
+  loaded, _ = load_params(write_export(tmp_path / "f32", model), model)
   assert_same_tree(loaded, params)
   assert {x.dtype for x in jax.tree.leaves(loaded)} == {np.dtype(np.float32)}
   write_export(tmp_path / "half", model, dtype="bfloat16")
-  rounded = jax.tree.map(
-    lambda x: np.float32(jnp.asarray(x, jnp.bfloat16)), params
-  )
-  assert_same_tree(load_params(tmp_path / "half", model), rounded)
+  half = jax.tree.map(lambda x: np.float32(jnp.bfloat16(x)), params)
+  assert_same_tree(load_params(tmp_path / "half", model)[0], half)
 
 
 def _transformers_bert(folder, architecture):
@@ -114,7 +108,7 @@ def test_training_keeps_pooler_and_next_sentence_bit_for_bit(tmp_path):
   c.model.pooler, c.model.max_positions = True, 64
   c.optim.weight_decay, c.negatives.strict_subword = 0.5, False
   run = build_run.build_run(c, TOKENIZER)
-  params = load_params(tmp_path / "in", run.model)
+  params, _ = load_params(tmp_path / "in", run.model)
   state = jax.jit(lambda: run.init_state())()
   state = step.TrainState(**(vars(state) | {"params": params}))
   train_step = jax.jit(
@@ -141,8 +135,7 @@ def test_training_keeps_pooler_and_next_sentence_bit_for_bit(tmp_path):
 
 def test_unused_pooler_is_dropped_and_reported(tmp_path):
   tensors = _transformers_bert(tmp_path, "BertForPreTraining")
-  lines = []
-  params = load_params(tmp_path, _bert(), report=lines.append)
+  params, lines = load_params(tmp_path, _bert())
   assert set(params) == {"embeddings", "bert", "bert_head"}
   np.testing.assert_array_equal(params["embeddings"]["word"], tensors[WORDS])
   no_vocabulary, line = lines  # a model of transformers saves no vocabulary
@@ -175,7 +168,7 @@ def test_tied_array_may_be_stored_twice_if_both_are_equal(
   x = params[tied[0]][tied[1]]
   write_export(tmp_path, model)
   edit_tensors(tmp_path / role, {name: x})
-  assert_same_tree(load_params(tmp_path, model), params)
+  assert_same_tree(load_params(tmp_path, model)[0], params)
   changed = x.copy()
   changed[7] += 0.25
   edit_tensors(tmp_path / role, {name: changed})
@@ -207,11 +200,7 @@ def test_all_mismatched_arrays_are_listed_with_both_shapes(bert):
   ("field", "value", "message"),
   [
     ("num_attention_heads", 4, "num_attention_heads is 4, the model's is 2"),
-    (
-      "num_attention_heads",
-      None,
-      "num_attention_heads is 12, the model's is 2",
-    ),
+    ("num_attention_heads", None, "attention_heads is 12, the model's is 2"),
     ("hidden_act", "gelu_new", "'gelu_new', the model's is 'gelu'"),
     ("layer_norm_eps", 1e-6, "layer_norm_eps is 1e-06"),
     ("position_embedding_type", "relative_key", "the model's is 'absolute'"),
@@ -258,7 +247,7 @@ def test_pair_without_shared_embeddings_is_refused(tmp_path, name, tensor):
   x = params["embeddings"][name]
   # A difference by rounding is accepted.
   edit_tensors(tmp_path / "generator", {full: x + np.float32(1e-8)})
-  assert_same_tree(load_params(tmp_path, model), params)
+  assert_same_tree(load_params(tmp_path, model)[0], params)
   far = x.copy()
   far[..., 3] += 0.125
   edit_tensors(tmp_path / "generator", {full: far})
@@ -320,7 +309,7 @@ def test_loads_old_names_and_ignores_old_constants(tmp_path, make):
         old = name.replace("LayerNorm.weight", "LayerNorm.gamma")
         new |= {name: None, old.replace("LayerNorm.bias", "LayerNorm.beta"): x}
     edit_tensors(tmp_path / role, new)
-  assert_same_tree(load_params(tmp_path, model), random_params(model))
+  assert_same_tree(load_params(tmp_path, model)[0], random_params(model))
 
 
 def test_array_with_two_names_is_refused(bert):
@@ -333,8 +322,7 @@ def test_missing_heads_are_drawn_as_in_a_run_from_scratch(tmp_path):
   model = _bert(pooler=True)
   params = random_params(model)
   strip_prefix(write_export(tmp_path, model) / "bert")
-  lines = []
-  loaded = load_params(tmp_path, model, seed=3, report=lines.append)
+  loaded, lines = load_params(tmp_path, model, seed=3)
   fresh = _init_params(model, 3)
   for name in ("embeddings", "bert"):
     assert_same_tree(loaded[name], params[name])
@@ -355,17 +343,15 @@ def test_loads_a_pair_from_two_folders_or_a_discriminator_alone(tmp_path):
   model, params = _pair(), random_params(_pair())
   write_export(tmp_path, model)
   folders = [str(tmp_path / role) for role in ("generator", "discriminator")]
-  assert_same_tree(load_params(", ".join(folders), model), params)
-  assert_refused(
-    f"{folders[1]},{folders[1]}", model, "are both a discriminator"
-  )
+  assert_same_tree(load_params(", ".join(folders), model)[0], params)
+  twice = f"{folders[1]},{folders[1]}"
+  assert_refused(twice, model, "are both a discriminator")
   assert_refused(folders[0], model, "weights of a discriminator")
-  lines, fresh = [], _init_params(model, 5)
-  loaded = load_params(folders[1], model, seed=5, report=lines.append)
+  fresh = _init_params(model, 5)
+  loaded, lines = load_params(folders[1], model, seed=5)
   for name, x in loaded.items():
-    assert_same_tree(
-      x, (fresh if name.startswith("generator") else params)[name]
-    )
+    origin = fresh if name.startswith("generator") else params
+    assert_same_tree(x, origin[name])
   assert lines[0].endswith("DRAWN AT RANDOM: generator, generator_head.")
 
 
@@ -385,7 +371,6 @@ def test_folder_must_hold_the_network_that_it_is_named_after(tmp_path):
     ("model.safetensors", "Pass the folder of this file: "),
     ("bert_model.ckpt", "Pass the folder of this file: "),
     ("missing/folder/of/weights", "workdir of a pre-training run"),
-    ("", "empty name"),
     ("a,", "empty name"),
     ("a" * 5_000, "is not a path"),
   ],
@@ -394,24 +379,20 @@ def test_invalid_locations_are_refused(tmp_path, monkeypatch, init, message):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "model.safetensors").touch()
   (tmp_path / "bert_model.ckpt.index").touch()
-  if init:
-    assert_refused(init, _bert(), message)
+  assert_refused(init, _bert(), message)
   (tmp_path / "empty").mkdir()
   assert_refused(tmp_path / "empty", _bert(), "holds no weights")
 
 
 def test_case_must_be_that_of_the_weights(bert):
   vocab = [*TOKENIZER.vocab[:-1], "Berlin"]
-  cased, uncased = (
-    make_tokenizer(vocab, lowercase=lowercase) for lowercase in (False, True)
-  )
+  cased, uncased = (make_tokenizer(vocab, lowercase=x) for x in (False, True))
   write_vocabulary(vocab, bert / "vocab.txt")
   assert_refused(bert, _bert(), "config.data.lowercase=True", tokenizer=cased)
   # Without a tokenizer config, capitals in the vocabulary decide.
   (bert / "tokenizer_config.json").unlink()
-  assert_refused(
-    bert, _bert(), "config.data.lowercase=False", tokenizer=uncased
-  )
+  cased_flag = "config.data.lowercase=False"
+  assert_refused(bert, _bert(), cased_flag, tokenizer=uncased)
   load_params(bert, _bert(), tokenizer=cased)
 
 
@@ -427,34 +408,24 @@ def test_rows_of_known_words_are_copied_to_another_vocabulary(tmp_path, make):
   params = random_params(make())
   write_export(tmp_path, make())
   fields = dict(vocab_size=len(CHANGED.vocab), variant="tiny", max_positions=64)
-  is_pair = make is _pair
-  model = (
-    pretrain.make_pair(**fields, generator_multiplier=0.5)
-    if is_pair
-    else pretrain.make_bert(**fields)
-  )
+  if make is _pair:
+    model = pretrain.make_pair(**fields, generator_multiplier=0.5)
+    head = "generator_head"
+  else:
+    model, head = pretrain.make_bert(**fields), "bert_head"
   assert_refused(tmp_path, model, "config.init_skip=words", tokenizer=CHANGED)
-  lines = []
-  loaded = load_params(
-    tmp_path,
-    model,
-    tokenizer=CHANGED,
-    seed=2,
-    skip="words",
-    report=lines.append,
+  loaded, lines = load_params(
+    tmp_path, model, tokenizer=CHANGED, seed=2, skip="words"
   )
   fresh = _init_params(model, 2)
-  head = "generator_head" if is_pair else "bert_head"
-  for part, name in (("embeddings", "word"), (head, "bias")):
+  for module, name in (("embeddings", "word"), (head, "bias")):
     for i, token in enumerate(CHANGED.vocab):
-      expected = (
-        fresh[part][name][i]
-        if token in NEW
-        else params[part][name][TOKENIZER.vocab.index(token)]
-      )
-      np.testing.assert_array_equal(loaded[part][name][i], expected)
-  for part in loaded.keys() - {"embeddings", head}:
-    assert_same_tree(loaded[part], params[part])
+      expected = fresh[module][name][i]
+      if token not in NEW:
+        expected = params[module][name][TOKENIZER.vocab.index(token)]
+      np.testing.assert_array_equal(loaded[module][name][i], expected)
+  for module in loaded.keys() - {"embeddings", head}:
+    assert_same_tree(loaded[module], params[module])
   (line,) = lines
   assert all(x in line for x in ("68 of 71", "(three, new, words)", "2 rows"))
 
@@ -465,8 +436,7 @@ def test_first_positions_are_copied(bert, size):
   params, model = random_params(_bert()), _bert(max_positions=size)
   if size != 64:
     assert_refused(bert, model, "config.init_skip=positions")
-  lines = []
-  loaded = load_params(bert, model, skip="positions", report=lines.append)
+  loaded, lines = load_params(bert, model, skip="positions")
   old, new = (x["embeddings"].pop("position") for x in (params, loaded))
   assert len(new) == size
   np.testing.assert_array_equal(new[:64], old[:size])
@@ -488,8 +458,7 @@ def test_rows_of_padding_are_dropped_on_request(bert):
   )
   edit_config(bert, {"vocab_size": tiny.V + 6})
   assert_refused(bert, _bert(), "config.init_skip=words")
-  lines = []
-  loaded = load_params(bert, _bert(), skip="words", report=lines.append)
+  loaded, lines = load_params(bert, _bert(), skip="words")
   assert_same_tree(loaded, random_params(_bert()))
   assert "Dropped 6 rows" in lines[0]
 
@@ -528,4 +497,4 @@ def test_loads_a_google_checkpoint_next_to_a_config_of_transformers(
   tf1_stand_in.write_model(tmp_path / "bert_model.ckpt", model, params)
   write_vocabulary(TOKENIZER.vocab, tmp_path / "vocab.txt")
   (tmp_path / "config.json").write_text("{}")
-  assert_same_tree(load_params(tmp_path, model), params)
+  assert_same_tree(load_params(tmp_path, model)[0], params)
