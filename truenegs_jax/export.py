@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   except KeyboardInterrupt:
     print("Interrupted. Nothing was exported.", file=sys.stderr)
     return SAVED_INTERRUPT
-  print(f"exported to {result.output}\n{result.summary}")
+  print(f"Exported to '{result.output}'.\n{result.summary}")
   return 0
 
 

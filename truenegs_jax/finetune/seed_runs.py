@@ -254,7 +254,7 @@ def _export(
     ) from e
   except errors.TrueNegsError as e:
     return f"NOT EXPORTED: {errors.printable(e)}"
-  return f"exported to {exported.output}: {exported.summary}"
+  return f"Exported to '{exported.output}'. {exported.summary}"
 
 
 @contextlib.contextmanager

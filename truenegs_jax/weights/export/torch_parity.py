@@ -55,7 +55,7 @@ def compare(
     import transformers
   except ImportError as e:
     return (
-      f"not compared with transformers: {e.name or 'PyTorch'} is not installed."
+      f"Not compared with transformers: {e.name or 'PyTorch'} is not installed."
       " Install it: pip install 'truenegs_jax[torch]'."
     )
   transformers.utils.logging.disable_progress_bar()
