@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
 from truenegs_jax.runtime import errors, files
@@ -59,15 +60,17 @@ def is_first_process() -> bool:
 
 
 def to_host(tree: Any) -> Any:
-  """Copies a tree of sharded arrays to numpy arrays, in every process.
+  """Copies a tree of arrays, sharded or not, to numpy in every process.
 
   All processes must call it with the same tree, without typed PRNG keys.
   """
 
-  def fetch(x: jax.Array) -> Any:
-    if x.is_fully_addressable or x.is_fully_replicated:
-      return jax.device_get(x)
-    return multihost_utils.process_allgather(x, tiled=True)
+  def fetch(x: jax.Array | np.ndarray) -> np.ndarray:
+    if isinstance(x, jax.Array) and not (
+      x.is_fully_addressable or x.is_fully_replicated
+    ):
+      return multihost_utils.process_allgather(x, tiled=True)
+    return jax.device_get(x)
 
   return jax.tree.map(fetch, tree)
 
