@@ -40,7 +40,7 @@ def pack(sizes, tokens_T, *, length=LENGTH, overflow="carry"):
     length, tiny.CLS, tiny.SEP, tiny.PAD, overflow, np.uint16
   )
   numbered = [(number, [size]) for number, size in enumerate(sizes)]
-  arrays = layouts.build_rows(numbered, tokens_T, spec, layout="packed", seed=0)
+  arrays = layouts.lay_out(numbered, tokens_T, spec, layout="packed", seed=0)
   batch = dict(zip(FIELDS, map(np.int32, arrays), strict=True))
   return batch | {"row": np.arange(len(arrays[0]), dtype=np.int32)}
 

@@ -31,7 +31,7 @@ def build(
 ):
   """Returns tokens, types and documents of the rows of a text."""
   shape = {"cls": CLS, "sep": SEP, "pad": PAD, "dtype": np.uint32, **shape}
-  return layouts.build_rows(
+  return layouts.lay_out(
     documents,
     make_text(documents),
     layouts.RowSpec(length=length, overflow=overflow, **shape),
@@ -249,7 +249,7 @@ def test_tokens_have_the_dtype_of_the_spec():
     tokens_RxL, *_ = build([(0, [5])], dtype=dtype, pad=0, cls=60_000)
     assert tokens_RxL.dtype == dtype and tokens_RxL[0, 0] == 60_000
   with pytest.raises(ValueError, match="lines of 4 tokens in all, but 5"):
-    layouts.build_rows(
+    layouts.lay_out(
       [(0, [4])],
       np.arange(5),
       layouts.RowSpec(8, CLS, SEP, PAD, "carry", np.uint16),

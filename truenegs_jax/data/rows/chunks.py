@@ -33,39 +33,30 @@ from truenegs_jax.runtime.files import atomic_file
 
 CHUNK_CHARACTERS = 2**21  # about 4,000 rows of 128: the work lost if stopped
 CHUNK_DOCUMENTS = 2**14  # bounds the rows of a chunk of very short documents
-NUM_TOKENS = "num_tokens"  # key of the number of tokens in the chunk's text
+NUM_TOKENS = "num_tokens"  # key of the number of tokens of the text
 Arrays = dict[str, np.ndarray]  # keys: "SPLIT.FIELD" and NUM_TOKENS
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-  """The documents of a chunk.
+  """Some documents: (number in the corpus, split, text) of each.
 
-  Attributes:
-    number: 0, 1, 2, ... in the order of the corpus.
-    documents: (number, split, text) of each document. The number counts the
-      documents of all chunks and addresses the random draws.
+  The number of a document addresses its random draws.
   """
 
-  number: int
+  number: int  # 0, 1, 2, ... in the order of the corpus
   documents: list[tuple[int, str, str]]
 
 
 @dataclasses.dataclass(frozen=True)
 class ChunkSpec:
-  """How to build the chunks of a corpus.
+  """How to build the chunks of a corpus."""
 
-  Attributes:
-    folder: where chunks are stored.
-    backend: of the encoder; it does not change the rows.
-    held_out_unit: result of `choose_held_out_unit`.
-  """
-
-  folder: pathlib.Path
+  folder: pathlib.Path  # where chunks are stored
   tokenizer: Tokenizer
   options: RowsOptions
-  backend: str
-  held_out_unit: str
+  backend: str  # of the encoder; it does not change the rows
+  held_out_unit: str  # result of `choose_held_out_unit`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,22 +104,21 @@ def cut_corpus(
 
   `meter` counts the text as it is read; `held_out_unit` is that of `ChunkSpec`.
   """
-  documents: list[tuple[int, str, str]] = []
-  size, chunk_numbers = 0, itertools.count()
-  document_numbers, fraction = itertools.count(), _held_out_fraction(options)
-  for document in corpus.read(meter):
-    number, split = next(document_numbers), "train"
+  chunk, size = Chunk(0, []), 0
+  fraction = _held_out_fraction(options)
+  for number, document in enumerate(corpus.read(meter)):
+    split = "train"
     if held_out_unit == "documents" and _is_held_out(document.number, fraction):
       if document.repeat:
         continue  # held out already
       split = "held_out"
-    documents.append((number, split, document.text))
+    chunk.documents.append((number, split, document.text))
     size += len(document.text)
-    if size >= CHUNK_CHARACTERS or len(documents) == CHUNK_DOCUMENTS:
-      yield Chunk(next(chunk_numbers), documents)
-      documents, size = [], 0
-  if documents:
-    yield Chunk(next(chunk_numbers), documents)
+    if size >= CHUNK_CHARACTERS or len(chunk.documents) == CHUNK_DOCUMENTS:
+      yield chunk
+      chunk, size = Chunk(chunk.number + 1, []), 0
+  if chunk.documents:
+    yield chunk
 
 
 class ChunkBuilder:
@@ -140,15 +130,14 @@ class ChunkBuilder:
 
   def __call__(self, chunk: Chunk) -> int:
     arrays = build_chunk(self._spec, self._encoder, chunk)
-    save_chunk(arrays, chunk_path(self._spec.folder, chunk.number))
+    path = chunk_path(self._spec.folder, chunk.number)
+    with atomic_file(path, several_writers=True) as file:
+      np.savez(file, **arrays)  # type: ignore[arg-type]
     return sum(len(arrays[f"{split}.tokens"]) for split in SPLITS)
 
 
 def build_chunk(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
-  """Encodes and lays out the documents of a chunk.
-
-  Returns arrays [R, L], such as "train.tokens", and the NUM_TOKENS of the text.
-  """
+  """Returns arrays [R, L], such as "train.tokens", and the NUM_TOKENS."""
   tokenizer, options = spec.tokenizer, spec.options
   lines = [text.split("\n") for _, _, text in chunk.documents]
   tokens_T, lengths_N = encoder.encode(list(itertools.chain(*lines)))
@@ -162,7 +151,7 @@ def build_chunk(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
   arrays: Arrays = {NUM_TOKENS: np.array(len(tokens_T))}
   for split in SPLITS:
     members = [i for i, (_, s, _) in enumerate(chunk.documents) if s == split]
-    fields = layouts.build_rows(
+    fields = layouts.lay_out(
       [(chunk.documents[i][0], line_lengths[i].tolist()) for i in members],
       np.concatenate([tokens[i] for i in members] or [tokens_T[:0]]),
       row_spec,
@@ -176,18 +165,8 @@ def build_chunk(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
   return arrays
 
 
-def save_chunk(arrays: Arrays, path: pathlib.Path) -> None:
-  """Writes a chunk atomically; DiskError if that fails."""
-  with atomic_file(path, several_writers=True) as file:
-    np.savez(file, **arrays)  # type: ignore[arg-type]
-
-
 def load_chunk(path: pathlib.Path) -> Arrays:
-  """Reads a chunk and verifies its checksums; removes a damaged one.
-
-  Raises:
-    DiskError: the file cannot be read or is damaged.
-  """
+  """Reads a chunk; DiskError if it is unreadable, or damaged and so removed."""
   try:
     with open(path, "rb") as file:  # np.load leaks a file that it rejects
       content = np.load(file, allow_pickle=False)

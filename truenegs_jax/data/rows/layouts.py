@@ -4,8 +4,7 @@ A layout is a pure function. It gets the lengths of lines, not their tokens, and
 yields the spans of text in each row. One vectorized function then copies the
 tokens.
 
-  build_rows([(0, [90, 75]), (1, [12])], tokens_T, spec, layout="packed",
-             seed=0)
+  lay_out([(0, [90, 75]), (1, [12])], tokens_T, spec, layout="packed", seed=0)
 """
 
 import dataclasses
@@ -34,21 +33,14 @@ OVERFLOWS = ("carry", "discard")
 
 
 class Segment(NamedTuple):
-  """A span of the text in a row: tokens_T[start:stop].
-
-  Attributes:
-    type: the token type, 0 or 1.
-    document: number of its document in the row, from 1; 0 for padding.
-    has_cls: whether `[CLS]` precedes it.
-    has_sep: whether `[SEP]` follows it.
-  """
+  """A span of the text in a row: tokens_T[start:stop]."""
 
   start: int
   stop: int
-  type: int
-  document: int
-  has_cls: bool
-  has_sep: bool
+  type: int  # the token type, 0 or 1
+  document: int  # its number in the row, from 1; 0 for padding
+  has_cls: bool  # whether [CLS] precedes it
+  has_sep: bool  # whether [SEP] follows it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +76,12 @@ def check_layout(name: str, *, length: int, overflow: str) -> None:
   one_of("data.overflow", overflow, OVERFLOWS)
   if not MIN_LENGTH <= length <= MAX_LENGTH:
     raise InputError(
-      f"length={length} is not allowed. Set --config.length to {MIN_LENGTH} to"
-      f" {MAX_LENGTH} tokens. ELECTRA uses 128 (small) or 512."
+      f"length={length} is not allowed. Set a --config.length from {MIN_LENGTH}"
+      f" to {MAX_LENGTH:,} tokens. ELECTRA uses 128 (small) or 512."
     )
 
 
-def build_rows(
+def lay_out(
   documents: Iterable[tuple[int, Sequence[int]]],
   tokens_T: np.ndarray,
   spec: RowSpec,
@@ -97,7 +89,7 @@ def build_rows(
   layout: str,
   seed: int,
 ) -> Arrays:
-  """Builds the rows of consecutive documents.
+  """Lays out consecutive documents as rows.
 
   Args:
     documents: the number of each document and the lengths of its lines in
@@ -114,7 +106,16 @@ def build_rows(
     ValueError: the lengths do not add up to the number of tokens.
   """
   offsets = _line_offsets(documents, len(tokens_T))
-  return assemble(LAYOUTS[layout](offsets, spec, seed=seed), tokens_T, spec)
+  rows = LAYOUTS[layout](offsets, spec, seed=seed)
+  tokens_T = tokens_T.astype(spec.dtype)
+  num_rows = max(1, BLOCK_POSITIONS // spec.length)
+  blocks = [_assemble([], tokens_T, spec)]  # sets shape and dtype
+  while block := list(itertools.islice(rows, num_rows)):
+    blocks.append(_assemble(block, tokens_T, spec))
+  tokens_RxL, types_RxL, documents_RxL = map(
+    np.concatenate, zip(*blocks, strict=True)
+  )
+  return tokens_RxL, types_RxL, documents_RxL
 
 
 def electra_rows(
@@ -241,15 +242,15 @@ def _discard_rows(
     ends = offsets[line + 1 : last + 1]
     budget = _budget_of_a(target, draws)
     middle = _end_of_a(start, ends, budget, draws)
-    a, b, size = [(start, middle)], [], middle - start
-    for span in itertools.pairwise(ends[bisect_left(ends, middle) :]):
-      line_size = span[1] - span[0]
-      if size + line_size < budget:
-        a.append(span)
-        size += line_size
+    spans_a, spans_b, size_a = [(start, middle)], [], middle - start
+    for begin, end in itertools.pairwise(ends[ends.index(middle) :]):
+      if size_a + end - begin < budget:
+        spans_a.append((begin, end))
+        size_a += end - begin
       else:
-        b.append(span)
-    yield _segments(a, 0, length - 2) + _segments(b, 1, length - 3 - size)
+        spans_b.append((begin, end))
+    row = _cut_segment(spans_a, 0, length - 2)
+    yield row + _cut_segment(spans_b, 1, length - 3 - size_a)
     line = last
 
 
@@ -270,9 +271,9 @@ def _end_of_a(
 ) -> int:
   """Returns the end of segment A, one of the ends of lines."""
   count = max(1, bisect_left(ends, start + budget))
-  overfills = count < len(ends) and ends[count - 1] - start < budget
-  if overfills and next(draws) < LINE_SHARE:
-    count += 1
+  has_room = count < len(ends) and ends[count - 1] < start + budget
+  if has_room and next(draws) < LINE_SHARE:
+    count += 1  # the line that overfills A
   return ends[count - 1]
 
 
@@ -280,18 +281,17 @@ def _segment_a(start: int, stop: int) -> Segment:
   return Segment(start, stop, 0, 1, True, True)
 
 
-def _segments(spans: list[tuple[int, int]], type: int, size: int) -> Row:
+def _cut_segment(spans: list[tuple[int, int]], type: int, size: int) -> Row:
   """Cuts the spans of segment A (type 0) or B (type 1) to `size` tokens."""
-  kept = []
+  row: Row = []
   for start, stop in spans:
     if size > 0:
-      kept.append((start, min(stop, start + size)))
+      end, has_cls = min(stop, start + size), type == 0 and not row
+      row.append(Segment(start, end, type, 1, has_cls, False))
     size -= stop - start
-  last = len(kept) - 1
-  return [
-    Segment(*span, type, 1, type == 0 and i == 0, i == last)
-    for i, span in enumerate(kept)
-  ]
+  if row:
+    row[-1] = row[-1]._replace(has_sep=True)
+  return row
 
 
 def _segment_size(size: int, free: int, least: int) -> int:
@@ -302,34 +302,11 @@ def _segment_size(size: int, free: int, least: int) -> int:
   return cut if cut >= least else 0
 
 
-def assemble(
-  rows: Iterable[Row], tokens_T: np.ndarray, spec: RowSpec
-) -> Arrays:
-  """Copies the tokens of all segments into rows.
-
-  Returns:
-    tokens_RxL of `spec.dtype`, types_RxL and documents_RxL uint8.
-  """
-  tokens_T = tokens_T.astype(spec.dtype)
-  rows = iter(rows)
-  num_rows = max(1, BLOCK_POSITIONS // spec.length)
-  blocks = [_assemble_block([], tokens_T, spec)]  # sets shape and dtype
-  while block := list(itertools.islice(rows, num_rows)):
-    blocks.append(_assemble_block(block, tokens_T, spec))
-  tokens_RxL, types_RxL, documents_RxL = map(
-    np.concatenate, zip(*blocks, strict=True)
-  )
-  return tokens_RxL, types_RxL, documents_RxL
-
-
-def _assemble_block(
-  rows: list[Row], tokens_T: np.ndarray, spec: RowSpec
-) -> Arrays:
-  """Does the same for some rows, of G segments including padding."""
+def _assemble(rows: list[Row], tokens_T: np.ndarray, spec: RowSpec) -> Arrays:
+  """Copies the tokens of G segments, with one of padding per row, into rows."""
   padding = Segment(0, 0, 0, 0, False, False)
-  values = itertools.chain.from_iterable(
-    itertools.chain.from_iterable((*row, padding) for row in rows)
-  )
+  flatten = itertools.chain.from_iterable
+  values = flatten(flatten((*row, padding) for row in rows))
   fields_Gx6 = np.fromiter(values, np.int64).reshape(-1, 6)
   start_G, stop_G, types_G, documents_G, has_cls_G, has_sep_G = fields_Gx6.T
   size_G = stop_G - start_G + has_cls_G + has_sep_G
