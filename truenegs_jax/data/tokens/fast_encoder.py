@@ -20,11 +20,11 @@ from tokenizers import pre_tokenizers
 from truenegs_jax.data.tokens import split_words, word_cache
 from truenegs_jax.data.tokens.split_words import WordSpans
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokens.word_cache import Ids
 from truenegs_jax.runtime.errors import one_of
 
 BACKENDS = ("fast", "tf_text")
 _SPACE = re.compile(r"[ \t\r\n]")
-Ids = tuple[np.ndarray, np.ndarray]  # all ids, int32; how many of each line
 
 
 class Encoder:
@@ -102,10 +102,9 @@ class _CachedEncoder:
 
   def _encode_raw_words(self, words: WordSpans) -> Ids:
     is_ascii_W = words.are_ascii()  # the splitter is faster on ASCII alone
+    parts = words.take(is_ascii_W), words.take(~is_ascii_W)
     return word_cache.interleave(
-      is_ascii_W,
-      self._split_and_encode(words.take(is_ascii_W)),
-      self._split_and_encode(words.take(~is_ascii_W)),
+      is_ascii_W, *map(self._split_and_encode, parts)
     )
 
   def _split_and_encode(self, words: WordSpans) -> Ids:

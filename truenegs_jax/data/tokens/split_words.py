@@ -32,17 +32,11 @@ _SEPARATORS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
 class WordSpans(NamedTuple):
-  """Words as spans of UTF-8.
+  """Words as spans of UTF-8."""
 
-  Attributes:
-    data_B: uint8; PADDING bytes follow the last word.
-    starts_W: index in `data_B` of the first byte of each word.
-    lengths_W: number of bytes of each word.
-  """
-
-  data_B: np.ndarray
-  starts_W: np.ndarray
-  lengths_W: np.ndarray
+  data_B: np.ndarray  # uint8; PADDING bytes follow the last word
+  starts_W: np.ndarray  # index in `data_B` of the first byte of each word
+  lengths_W: np.ndarray  # number of bytes of each word
 
   def take(self, selection: np.ndarray) -> "WordSpans":
     """Selects words by an array of indices or of bools."""
@@ -116,18 +110,10 @@ def take_spans(
 def _find_words(text: bytes) -> tuple[WordSpans, np.ndarray]:
   """Does the same for UTF-8 in which each line ends with a newline."""
   data_B = np.frombuffer(b"\n" + text + bytes(PADDING), np.uint8)
-  line_B = data_B[:-PADDING]
-  is_newline_B = line_B == _NEWLINE
-  is_gap_B = is_newline_B | (line_B == 32) | (line_B == 9) | (line_B == 13)
-  words = _find_spans(data_B, is_gap_B, _chinese_cuts(line_B))
-  return words, _count_up_to_line_ends(words, is_newline_B)
-
-
-def _count_up_to_line_ends(
-  words: WordSpans, is_newline_B: np.ndarray
-) -> np.ndarray:
-  """Counts the words before each newline, except the newline at byte 0."""
-  return np.searchsorted(words.starts_W, np.flatnonzero(is_newline_B)[1:])
+  text_B = data_B[:-PADDING]
+  is_gap_B = (text_B == _NEWLINE) | (text_B == 32) | (text_B == 9)
+  is_gap_B |= text_B == 13
+  return _find_spans(data_B, is_gap_B, _chinese_cuts(text_B))
 
 
 def _chinese_cuts(data_B: np.ndarray) -> np.ndarray | None:
@@ -144,10 +130,11 @@ def _chinese_cuts(data_B: np.ndarray) -> np.ndarray | None:
 
 def _find_spans(
   data_B: np.ndarray, is_gap_B: np.ndarray, cuts_B: np.ndarray | None
-) -> WordSpans:
+) -> tuple[WordSpans, np.ndarray]:
   """Finds the spans between gaps, and cuts them where `cuts_B` is set.
 
-  The first and the last byte must be gaps.
+  The first byte must be a newline, the last before the padding a gap. Returns
+  the spans and, for each other newline, the number of spans before it.
   """
   if cuts_B is None:
     edges = np.flatnonzero(is_gap_B[1:] != is_gap_B[:-1]) + 1
@@ -155,7 +142,9 @@ def _find_spans(
   else:
     starts_W = np.flatnonzero(~is_gap_B[1:] & (is_gap_B[:-1] | cuts_B[1:])) + 1
     ends_W = np.flatnonzero(~is_gap_B[:-1] & (is_gap_B[1:] | cuts_B[1:])) + 1
-  return WordSpans(data_B, starts_W, ends_W - starts_W)
+  newlines = np.flatnonzero(data_B[:-PADDING] == _NEWLINE)[1:]
+  words = WordSpans(data_B, starts_W, ends_W - starts_W)
+  return words, np.searchsorted(starts_W, newlines)
 
 
 class Splitter:
@@ -188,13 +177,11 @@ class Splitter:
   def _ascii_tokens(self, text: bytes) -> tuple[WordSpans, np.ndarray]:
     text = text.translate(self._ascii_table, delete=_DELETED)
     data_B = np.frombuffer(b"\n" + text + bytes(PADDING), np.uint8)
-    line_B = data_B[:-PADDING]
-    is_newline_B = line_B == _NEWLINE
-    is_punctuation_B = _IS_PUNCTUATION[line_B]
+    text_B = data_B[:-PADDING]
+    is_punctuation_B = _IS_PUNCTUATION[text_B]
     cuts_B = is_punctuation_B.copy()
     cuts_B[1:] |= is_punctuation_B[:-1]
-    tokens = _find_spans(data_B, is_newline_B, cuts_B)
-    return tokens, _count_up_to_line_ends(tokens, is_newline_B)
+    return _find_spans(data_B, text_B == _NEWLINE, cuts_B)
 
   def _normalize(self, lines: str) -> str:
     """Normalizes lines and keeps newlines, which BERT turns into spaces."""

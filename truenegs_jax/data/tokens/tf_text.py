@@ -20,30 +20,29 @@ from typing import Any
 import numpy as np
 from tokenizers import normalizers
 
-from truenegs_jax.data.tokens.tokenizer import (
-  SPECIALS,
-  Tokenizer,
-  make_tokenizer,
-)
-from truenegs_jax.data.tokens.word_cache import interleave
+from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.data.tokens.word_cache import Ids, interleave
 from truenegs_jax.runtime.errors import InputError
 
 # At most 99 after decomposition (three letters per Hangul syllable), which is
 # within BERT's limit of 100.
 MAX_CHARACTERS = 33
 _MAX_BYTES = 1000  # TensorFlow's limit, which MAX_CHARACTERS never reaches
-_PROBE_VOCAB = (*SPECIALS, "a", "##a")
+_PROBE_VOCAB = (*tokenizer_lib.SPECIALS, "a", "##a")
 # Ids of "a{c}a {c}" if c becomes a space, and if it is removed.
 _DROPPED = ([5, 5], [5, 6])
 _SURROGATES = range(0xD800, 0xE000)
-EncodeLines = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
+
 _UNCHECKED, _EQUAL, _DIFFERENT = range(3)
 
 
 class TfTextEncoder:
   """Encodes lines with tensorflow-text, on one core and no GPU."""
 
-  def __init__(self, tokenizer: Tokenizer, fallback: EncodeLines) -> None:
+  def __init__(
+    self, tokenizer: Tokenizer, fallback: Callable[[list[str]], Ids]
+  ) -> None:
     """Imports TensorFlow; `fallback` encodes lines that it might get wrong.
 
     Raises:
@@ -59,7 +58,9 @@ class TfTextEncoder:
     text = _import_tf_text()
     self._fallback = fallback
     self._tokenizer = _fast_bert_tokenizer(text, tokenizer)
-    self._bert_probe = make_tokenizer(_PROBE_VOCAB, lowercase=lowercase)
+    self._bert_probe = tokenizer_lib.make_tokenizer(
+      _PROBE_VOCAB, lowercase=lowercase
+    )
     self._probe = _fast_bert_tokenizer(text, self._bert_probe)
     self._bert_normalizer = normalizers.BertNormalizer(
       lowercase=lowercase, handle_chinese_chars=False
@@ -69,23 +70,20 @@ class TfTextEncoder:
     )
     self._state_of_code = np.full(0x110000, _UNCHECKED, np.uint8)
 
-  def encode(self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
+  def encode(self, lines: list[str]) -> Ids:
     """Returns the ids of all lines, and the number of ids of each line."""
     is_equal_N = self._have_equal_ids(lines)
     if is_equal_N.all():
       return _encode(self._tokenizer, lines)
     equal = list(itertools.compress(lines, is_equal_N))
     others = list(itertools.compress(lines, ~is_equal_N))
-    return interleave(
-      is_equal_N, _encode(self._tokenizer, equal), self._fallback(others)
-    )
+    ids = _encode(self._tokenizer, equal)
+    return interleave(is_equal_N, ids, self._fallback(others))
 
   def _have_equal_ids(self, lines: list[str]) -> np.ndarray:
     """Returns bool `[N]`: which lines both tokenizers encode alike."""
-    text = "\n".join(lines)
-    codes_C = np.frombuffer(
-      text.encode("utf-32-le", "surrogatepass"), np.uint32
-    )
+    text = "\n".join(lines).encode("utf-32-le", "surrogatepass")
+    codes_C = np.frombuffer(text, np.uint32)
     states_C = self._state_of_code[codes_C]
     if (unchecked_C := states_C == _UNCHECKED).any():
       self._check_characters(np.unique(codes_C[unchecked_C]))
@@ -126,8 +124,7 @@ class TfTextEncoder:
 
 
 def _import_tf_text() -> ModuleType:
-  # Silences warnings about missing GPUs.
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no warnings about GPUs
   try:
     import tensorflow
     import tensorflow_text
@@ -138,8 +135,7 @@ def _import_tf_text() -> ModuleType:
       " --config.data.tokenizer=fast, which gives the same ids."
     ) from error
   with contextlib.suppress(RuntimeError):  # TensorFlow is already configured
-    # TensorFlow would reserve the memory of all GPUs.
-    tensorflow.config.set_visible_devices([], "GPU")
+    tensorflow.config.set_visible_devices([], "GPU")  # or it takes all memory
     tensorflow.config.threading.set_intra_op_parallelism_threads(1)
     tensorflow.config.threading.set_inter_op_parallelism_threads(1)
   return tensorflow_text
@@ -167,7 +163,7 @@ def _fast_bert_tokenizer(text: ModuleType, tokenizer: Tokenizer) -> Any:
     ) from error
 
 
-def _encode(tokenizer: Any, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+def _encode(tokenizer: Any, texts: list[str]) -> Ids:
   if not texts:  # TensorFlow would take them for numbers
     return np.empty(0, np.int32), np.empty(0, np.int64)
   ragged = tokenizer.tokenize(texts)

@@ -70,13 +70,12 @@ class Tokenizer:
     A literal "[MASK]" in a text is encoded as ordinary characters. Lone
     surrogates have no UTF-8 and are dropped, like control characters.
     """
-    encode = functools.partial(
-      self._backend.encode_batch_fast, add_special_tokens=False
-    )
+    encode = self._backend.encode_batch_fast
     try:
-      encoded = encode(list(lines))
+      encoded = encode(list(lines), add_special_tokens=False)
     except (TypeError, UnicodeEncodeError):  # Rust strings are valid UTF-8
-      encoded = encode([drop_surrogates(line) for line in lines])
+      lines = list(map(drop_surrogates, lines))
+      encoded = encode(lines, add_special_tokens=False)
     return [encoding.ids for encoding in encoded]
 
   def decode(self, ids: Iterable[int]) -> str:
@@ -160,8 +159,7 @@ def load_tokenizer(
   options = {"lowercase": lowercase, "strip_accents": strip_accents}
   path = pathlib.Path(path_or_name).expanduser()
   if path_or_name and path.exists():
-    file = _file_in_folder(path) if path.is_dir() else path
-    return _load_file(file, options)
+    return _load_file(path, options)
   if path.suffix in (".txt", ".json") or not is_hub_name(path_or_name):
     raise InputError(
       f"data.vocab={path_or_name!r} is neither a file, a folder nor the name of"
@@ -182,17 +180,16 @@ def drop_surrogates(line: str) -> str:
   return line.encode("utf-8", "ignore").decode("utf-8")
 
 
-def _file_in_folder(folder: pathlib.Path) -> pathlib.Path:
-  for name in ("vocab.txt", "tokenizer.json"):
-    if (folder / name).is_file():
-      return folder / name
-  raise InputError(
-    f"data.vocab: '{folder}' contains neither vocab.txt nor tokenizer.json."
-    " Set --config.data.vocab to the path of a vocab.txt."
-  )
-
-
 def _load_file(path: pathlib.Path, options: dict[str, bool]) -> Tokenizer:
+  if path.is_dir():
+    names = ("vocab.txt", "tokenizer.json")
+    files = [path / name for name in names if (path / name).is_file()]
+    if not files:
+      raise InputError(
+        f"data.vocab: '{path}' contains neither vocab.txt nor tokenizer.json."
+        " Set --config.data.vocab to the path of a vocab.txt."
+      )
+    path = files[0]
   try:
     if (size := path.stat().st_size) > MAX_VOCABULARY_BYTES:
       raise InputError(
@@ -210,17 +207,16 @@ def _load_file(path: pathlib.Path, options: dict[str, bool]) -> Tokenizer:
 
 
 def _entries_of_lines(data: bytes, path: pathlib.Path) -> list[str]:
-  lines = data.removeprefix(b"\xef\xbb\xbf").rstrip().split(b"\n")
-  entries = []
-  for number, line in enumerate(lines, start=1):
-    try:
-      entries.append(line.removesuffix(b"\r").decode("utf-8"))
-    except UnicodeDecodeError as error:
-      raise InputError(
-        f"{path}:{number}: byte 0x{line[error.start]:02x} is not UTF-8. Save"
-        " the file as UTF-8."
-      ) from error
-  return entries
+  data = data.removeprefix(b"\xef\xbb\xbf").rstrip()
+  try:
+    lines = data.decode("utf-8").split("\n")
+  except UnicodeDecodeError as error:
+    number = 1 + data.count(b"\n", 0, error.start)
+    raise InputError(
+      f"{path}:{number}: byte 0x{data[error.start]:02x} is not UTF-8. Save the"
+      " file as UTF-8."
+    ) from error
+  return [line.removesuffix("\r") for line in lines]
 
 
 def _entries_of_json(

@@ -91,9 +91,7 @@ def train_vocabulary(
 
 
 def _count_words(
-  texts: Iterable[str],
-  splitter: Splitter,
-  progress: Callable[..., object],
+  texts: Iterable[str], splitter: Splitter, progress: Callable[..., object]
 ) -> Counts:
   """Counts the tokens of BERT's BasicTokenizer."""
   raw, basic = _WordCounts(), _WordCounts()
@@ -181,7 +179,7 @@ def _choose_characters(counts: Counts, *, limit: int) -> set[str]:
   in_words = collections.Counter("".join(counts))
   by_words = sorted(in_words, key=lambda c: (-in_words[c], c))
   kept = set(by_words[:MAX_ALPHABET])
-  if len(by_words) <= MAX_ALPHABET:
+  if len(kept) == len(in_words):
     return kept
   in_text: Counts = collections.Counter()
   for word, number in counts.items():

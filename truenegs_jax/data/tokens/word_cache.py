@@ -33,8 +33,8 @@ _LOW_FACTOR, _HIGH_FACTOR = np.array(
 MAX_WORDS = 400_000
 MAX_LONG_BYTES = 2**23
 
-# Words -> (ids of all words, int32; number of ids of each word, int64).
-Encode = Callable[[WordSpans], tuple[np.ndarray, np.ndarray]]
+# The ids of all words or lines, int32, and the number of each one's ids, int64.
+Ids = tuple[np.ndarray, np.ndarray]
 
 
 class WordIndex:
@@ -61,21 +61,34 @@ class WordIndex:
     Also returns, for each new row in order, the index of its word in `words`.
     Zero bytes at the end of a short word are ignored; BERT drops them too.
     """
-    count = len(words.starts_W)
-    while 2 * (self.size + count) > len(self._row_of_slot):
+    size = self.size + len(words.starts_W)  # if all words are new
+    while 2 * size > len(self._row_of_slot):
       self._build_slots(2 * len(self._row_of_slot))
-    self._low_N = ensure_capacity(self._low_N, self.size + count)
-    self._high_N = ensure_capacity(self._high_N, self.size + count)
+    self._low_N = ensure_capacity(self._low_N, size)
+    self._high_N = ensure_capacity(self._high_N, size)
     low_W, high_W = _keys(words)
-    slots_W = self._first_slots(low_W, high_W)
-    rows_W = self._search(low_W, high_W, slots_W)
+    rows_W, slots_W = self._search(
+      low_W, high_W, self._first_slots(low_W, high_W)
+    )
     is_long_W = words.lengths_W > MAX_SHORT
-    missing = np.flatnonzero((rows_W < 0) & ~is_long_W)
-    keys = low_W[missing], high_W[missing]
-    new = [self._add(*keys, slots_W[missing], missing, rows_W)]
-    if is_long_W.any():
-      new.append(self._add_long(words, np.flatnonzero(is_long_W), rows_W))
-    return rows_W, np.concatenate(new)
+    pending = np.flatnonzero((rows_W < 0) & ~is_long_W)
+    new = []
+    while len(pending):
+      low, high, slots = low_W[pending], high_W[pending], slots_W[pending]
+      new.append(pending[self._add(low, high, slots)])
+      # Added words now have a row; for the others the search continues.
+      rows_W[pending], slots_W[pending] = self._search(low, high, slots)
+      pending = pending[rows_W[pending] < 0]
+    new_long = []
+    for i in np.flatnonzero(is_long_W).tolist():
+      start = words.starts_W[i]
+      word = words.data_B[start : start + words.lengths_W[i]].tobytes()
+      rows_W[i] = row = self.long.setdefault(word, self.size)
+      if row == self.size:
+        self.size += 1
+        self.long_bytes += len(word)
+        new_long.append(i)
+    return rows_W, np.concatenate([*new, np.array(new_long, np.intp)])
 
   def words(self) -> list[bytes]:
     """Returns the word of every row."""
@@ -123,15 +136,18 @@ class WordIndex:
 
   def _search(
     self, low_W: np.ndarray, high_W: np.ndarray, slots_W: np.ndarray
-  ) -> np.ndarray:
-    """Returns rows or -1; moves `slots_W` to slots of words, or free ones."""
-    rows_W = self._row_of_slot[slots_W]
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Searches words from `slots_W` on, until their slot or a free one.
+
+    Returns the rows, -1 for missing words, and the slots.
+    """
+    rows_W, slots_W = self._row_of_slot[slots_W], slots_W.copy()
     pending = np.flatnonzero(self._is_taken(rows_W, low_W, high_W))
     while len(pending):
       slots_W[pending] = (slots_W[pending] + 1) & (len(self._row_of_slot) - 1)
       rows_W[pending] = rows = self._row_of_slot[slots_W[pending]]
       pending = pending[self._is_taken(rows, low_W[pending], high_W[pending])]
-    return rows_W
+    return rows_W, slots_W
 
   def _is_taken(
     self, rows_W: np.ndarray, low_W: np.ndarray, high_W: np.ndarray
@@ -142,51 +158,17 @@ class WordIndex:
     return differs_W & (rows_W >= 0)
 
   def _add(
-    self,
-    low_M: np.ndarray,
-    high_M: np.ndarray,
-    slots_M: np.ndarray,
-    index_M: np.ndarray,
-    rows_W: np.ndarray,
+    self, low_M: np.ndarray, high_M: np.ndarray, slots_M: np.ndarray
   ) -> np.ndarray:
-    """Adds words whose search ended at a free slot; sets `rows_W[index_M]`.
-
-    Returns, for each new row in order, the index of its word.
-    """
-    added = [index_M[:0]]
-    pending = np.arange(len(index_M))
-    while len(pending):
-      # Of several words at one slot, the last wins and gets the slot.
-      self._row_of_slot[slots_M[pending]] = pending
-      winners = pending[self._row_of_slot[slots_M[pending]] == pending]
-      rows = np.arange(self.size, self.size + len(winners))
-      self._low_N[rows], self._high_N[rows] = low_M[winners], high_M[winners]
-      self._row_of_slot[slots_M[winners]] = rows
-      self.size += len(winners)
-      added.append(index_M[winners])
-      # Words equal to a winner now have a row; the others move to a free slot.
-      slots = slots_M[pending]
-      rows = self._search(low_M[pending], high_M[pending], slots)
-      slots_M[pending] = slots
-      rows_W[index_M[pending]] = rows
-      pending = pending[rows < 0]
-    return np.concatenate(added)
-
-  def _add_long(
-    self, words: WordSpans, indices: np.ndarray, rows_W: np.ndarray
-  ) -> np.ndarray:
-    added = []
-    data = words.data_B.data
-    for i in indices.tolist():
-      start = words.starts_W[i]
-      word = bytes(data[start : start + words.lengths_W[i]])
-      row = self.long.setdefault(word, self.size)
-      if row == self.size:
-        self.size += 1
-        self.long_bytes += len(word)
-        added.append(i)
-      rows_W[i] = row
-    return np.array(added, np.intp)
+    """Adds one word at each of the free slots; returns which words."""
+    index_M = np.arange(len(slots_M))
+    self._row_of_slot[slots_M] = index_M  # for equal slots the last wins
+    added = np.flatnonzero(self._row_of_slot[slots_M] == index_M)
+    rows = self.size + np.arange(len(added))
+    self._low_N[rows], self._high_N[rows] = low_M[added], high_M[added]
+    self._row_of_slot[slots_M[added]] = rows
+    self.size += len(added)
+    return added
 
 
 def ensure_capacity(array_N: np.ndarray, size: int) -> np.ndarray:
@@ -212,11 +194,11 @@ def _keys(words: WordSpans) -> tuple[np.ndarray, np.ndarray]:
 class WordIdCache:
   """Stores the ids of words and calls `encode` for new ones."""
 
-  def __init__(self, encode: Encode) -> None:
+  def __init__(self, encode: Callable[[WordSpans], Ids]) -> None:
     self._encode = encode
     self._clear()
 
-  def lookup(self, words: WordSpans) -> tuple[np.ndarray, np.ndarray]:
+  def lookup(self, words: WordSpans) -> Ids:
     """Returns the ids of all words, and the number of ids of each word."""
     index = self._index
     try:
@@ -260,15 +242,16 @@ class WordIdCache:
 
   def _drop_unused(self) -> None:
     """Keeps only the words looked up again since this was last called."""
-    kept_N = self._used_N[: self._index.size].copy()
-    self._lengths_N = self._lengths_N[: self._index.size][kept_N]
+    is_kept_N = self._used_N[: self._index.size]
+    kept = np.flatnonzero(is_kept_N)
+    self._index.keep(is_kept_N)
+    self._lengths_N = self._lengths_N[kept]
     self._ids_T, ends_N = take_spans(
-      self._ids_T, self._starts_N[: self._index.size][kept_N], self._lengths_N
+      self._ids_T, self._starts_N[kept], self._lengths_N
     )
     self._starts_N = ends_N - self._lengths_N
     self._num_ids = len(self._ids_T)
-    self._used_N = np.zeros(len(self._lengths_N), bool)
-    self._index.keep(kept_N)
+    self._used_N = np.zeros(len(kept), bool)
 
 
 def sum_groups(values_N: np.ndarray, ends_G: np.ndarray) -> np.ndarray:
@@ -278,17 +261,9 @@ def sum_groups(values_N: np.ndarray, ends_G: np.ndarray) -> np.ndarray:
   return np.diff(sums_N[ends_G], prepend=0)
 
 
-def interleave(
-  is_first_N: np.ndarray,
-  first: tuple[np.ndarray, np.ndarray],
-  second: tuple[np.ndarray, np.ndarray],
-) -> tuple[np.ndarray, np.ndarray]:
-  """Merges ids_T and lengths_N of two groups of texts, in their old order.
-
-  `is_first_N` says which texts belong to the first group.
-  """
-  ids_T = np.concatenate([first[0], second[0]])
-  lengths_N = np.concatenate([first[1], second[1]])
+def interleave(is_first_N: np.ndarray, first: Ids, second: Ids) -> Ids:
+  """Merges the ids of two groups of texts; `is_first_N` tells the group."""
+  ids_T, lengths_N = map(np.concatenate, zip(first, second, strict=True))
   starts_N = np.cumsum(lengths_N) - lengths_N
   order_N = np.argsort(np.argsort(~is_first_N, kind="stable"))
   ids_T, _ = take_spans(ids_T, starts_N[order_N], lengths_N[order_N])
