@@ -65,8 +65,7 @@ def main(argv: list[str]) -> None:
   try:
     plan = make_rows_plan(_resolve_vocab(flags.FLAGS["config"].value))
     if flags.FLAGS.shard:
-      job = parse_job(flags.FLAGS.shard)
-      result = prepare_rows.execute_job(plan, job)
+      result = prepare_rows.execute_job(plan, parse_job(flags.FLAGS.shard))
     else:
       result = prepare_rows.execute_plan(plan)
     if result and flags.FLAGS.verify:

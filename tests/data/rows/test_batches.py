@@ -114,7 +114,7 @@ def test_the_slices_of_processes_are_the_global_batch(rows, count):
 
 
 def test_a_batch_size_must_be_divisible_by_processes(rows):
-  with pytest.raises(InputError, match="processes, 4.*Set 8"):
+  with pytest.raises(InputError, match="processes, 4.*to 8"):
     batches_lib.batch_at(rows, 0, batch_size=10, seed=0, process=(0, 4))
   with pytest.raises(InputError, match="batch_size=0 is not a positive"):
     batches_lib.batch_at(rows, 0, batch_size=0, seed=0)

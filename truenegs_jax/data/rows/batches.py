@@ -26,7 +26,7 @@ def batch_at(
   seed: int,
   process: tuple[int, int] = (0, 1),
 ) -> dict[str, np.ndarray]:
-  """Returns this process's slice of the global batch of a step.
+  """Returns the slice of a step's global batch that belongs to this process.
 
   An epoch consists of the first floor(R / batch_size) batches of one
   permutation of the R rows; it skips the rest, which differs from epoch to
@@ -49,14 +49,12 @@ def batch_at(
   """
   check_batch_size(rows, batch_size)
   start, stop = _slice(batch_size, process)
-  num_batches = len(rows) // batch_size
-  epoch, batch = divmod(step, num_batches)
-  key = _epoch_key(seed, epoch)
-  first, last = batch * batch_size + start, batch * batch_size + stop
-  row_B = np.fromiter(
-    (index_shuffle(i, len(rows) - 1, key, _ROUNDS) for i in range(first, last)),
-    np.int64,
-    count=last - first,
+  epoch, batch = divmod(step, len(rows) // batch_size)
+  # Hashed to 32 bits, since nearby keys must give unrelated permutations.
+  [key] = np.random.SeedSequence([seed, epoch]).generate_state(1).tolist()
+  indices = range(batch * batch_size + start, batch * batch_size + stop)
+  row_B = np.array(
+    [index_shuffle(i, len(rows) - 1, key, _ROUNDS) for i in indices], np.int64
   )
   return {**rows.take(row_B), "row": row_B.astype(np.int32)}
 
@@ -91,12 +89,8 @@ def _slice(batch_size: int, process: tuple[int, int]) -> tuple[int, int]:
   if batch_size < 1 or batch_size % count:
     raise InputError(
       f"batch_size={batch_size} is not a positive multiple of the number of"
-      f" processes, {count}. Set {max(1, batch_size // count) * count}."
+      f" processes, {count}. Set --config.batch_size to"
+      f" {max(1, batch_size // count) * count}."
     )
   size = batch_size // count
   return index * size, (index + 1) * size
-
-
-def _epoch_key(seed: int, epoch: int) -> int:
-  """Hashes to 32 bits, since nearby keys must give unrelated permutations."""
-  return int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])

@@ -29,10 +29,9 @@ ONLY_JOB = (0, 1)
 def folder_lock(
   folder: pathlib.Path, name: str = "lock", *, shared: bool = False
 ) -> Iterator[None]:
-  """Holds a lock of `folder`; waits while another process holds it.
+  """Holds a lock of `folder`, after waiting for other processes to release it.
 
-  Args:
-    shared: whether other processes may hold it too, if they share it as well.
+  With `shared`, several processes may hold it at once.
   """
   try:
     import fcntl
@@ -122,8 +121,8 @@ def open_unfinished(
   """
   if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
     raise DataError(
-      f"data.rows='{folder}' exists and is not empty. Remove it or choose"
-      " another folder."
+      f"data.rows='{folder}' exists and is not empty. Remove it, or set"
+      " --config.data.rows to another folder."
     )
   temporary = unfinished_folder(folder)
   path, fingerprint = temporary / "fingerprint", rows_fingerprint(options)

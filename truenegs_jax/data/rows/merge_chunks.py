@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import os
 import pathlib
@@ -29,13 +28,11 @@ SHARD_TOKENS = 2**27  # 1M rows of 128: few files to map for any corpus
 
 
 def merge(folder: pathlib.Path, chunk_set: chunks.ChunkSet) -> dict[str, Any]:
-  """Merges the chunks into `folder`, which appears by one rename.
+  """Merges the chunks into `folder`, and returns its manifest.
 
-  Chunks are removed afterwards, so the disk holds the rows twice for a while.
-  If stopped, merging starts again from the first chunk.
-
-  Returns:
-    The manifest.
+  The folder appears by one rename. Chunks are removed afterwards, so the disk
+  holds the rows twice for a while. If stopped, merging starts again from the
+  first chunk.
 
   Raises:
     DataError: there is no row.
@@ -59,17 +56,19 @@ def _write_rows(
   spec, meter = chunk_set.spec, chunk_set.meter
   tokenizer, length = spec.tokenizer, spec.options.length
   num_tokens = 0
+  writers = {
+    split: _SplitWriter(folder, split, len(tokenizer.vocab), length)
+    for split in SPLITS
+  }
   with contextlib.ExitStack() as stack:
-    writers = {}
-    for split in SPLITS:
-      writer = _SplitWriter(folder, split, len(tokenizer.vocab), length)
-      writers[split] = stack.enter_context(writer)
+    for writer in writers.values():
+      stack.enter_context(writer)
     for number in range(chunk_set.num_chunks):
       arrays = chunks.load_chunk(chunks.chunk_path(spec.folder, number))
       num_tokens += int(arrays[chunks.NUM_TOKENS])
       for split, writer in writers.items():
         writer.add(*(arrays[f"{split}.{field}"] for field in FIELDS))
-  if not any(itertools.chain(*(w.shards for w in writers.values()))):
+  if not any(writer.shards for writer in writers.values()):
     shutil.rmtree(spec.folder, ignore_errors=True)
     raise DataError(
       f"data.sources: {chunk_set.corpus} gives 0 rows. It contains only"
@@ -122,11 +121,10 @@ class _SplitWriter:
       if not self._files:
         self._begin_shard()
       stop = start + self._shard_rows - self.shards[-1]
-      for file, array, dtype in zip(
-        self._files, fields_RxL, self._dtypes, strict=True
-      ):
-        file.write(np.ascontiguousarray(array[start:stop], dtype))
-      self.shards[-1] += len(tokens_RxL[start:stop])
+      for i, file in enumerate(self._files):
+        array = fields_RxL[i][start:stop]
+        file.write(np.ascontiguousarray(array, self._dtypes[i]))
+      self.shards[-1] += len(array)
       start = stop
       if self.shards[-1] == self._shard_rows:
         self._end_shard()
@@ -192,12 +190,13 @@ def _manifest(
   splits = {}
   for split, writer in writers.items():
     num_rows, num_tokens = sum(writer.shards), int(writer.counts_V.sum())
-    positions = max(1, num_rows * options.length)
-    padding_share = round(1 - num_tokens / positions, 6)
+    padding_share = 0.0
+    if num_rows:
+      padding_share = round(1 - num_tokens / (num_rows * options.length), 6)
     splits[split] = {
       "rows": num_rows,
       "tokens": num_tokens,  # without padding, with [CLS] and [SEP]
-      "padding_share": padding_share if num_rows else 0.0,
+      "padding_share": padding_share,
       "shards": writer.shards,
     }
   manifest: dict[str, Any] = {

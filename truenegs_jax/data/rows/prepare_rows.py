@@ -40,63 +40,48 @@ MIN_ENTRIES, MAX_ENTRIES = 10, 10_000_000  # limits of a trained vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class PrepareOptions:
-  """The options of a preparation, the `data` section of a config.
+  """The options of a preparation: the `data` section of a config, and length.
 
   Attributes:
-    sources: the parts of the corpus, see `open_corpus`.
-    length: tokens per row.
-    vocab: "train", or a vocabulary for `load_tokenizer`.
-    vocab_size: maximum number of entries if the vocabulary is trained.
-    strip_accents: None for the value of `lowercase`, as in BERT.
-    errors: "strict" rejects damaged text; "replace" repairs and counts it.
-    stopping: when a mixture with weights ends, see `open_corpus`.
-    tokenizer: backend of the encoder, "fast" or "tf_text", with equal ids.
-    num_workers: processes; 0 for one per available core.
     rows: the rows folder; empty for a folder in the cache, named after a hash
       of the options. A complete folder can be used without its text.
     resources: what sources need, such as `{"reader": open_wordnet()}`.
   """
 
-  sources: str
-  length: int
-  vocab: str = "train"
-  vocab_size: int = 8192
+  sources: str  # the parts of the corpus, see `open_corpus`
+  length: int  # tokens per row
+  vocab: str = "train"  # or a vocabulary for `load_tokenizer`
+  vocab_size: int = 8192  # at most, if the vocabulary is trained
   lowercase: bool = True
-  strip_accents: bool | None = None
+  strip_accents: bool | None = None  # the value of `lowercase`, as in BERT
   layout: str = "electra"
   overflow: str = "carry"
   held_out: float = 0.01
   seed: int = 0
-  errors: str = "strict"
-  stopping: str = "all"
-  tokenizer: str = "fast"
-  num_workers: int = 1
+  errors: str = (
+    "strict"  # rejects damaged text; "replace" repairs and counts it
+  )
+  stopping: str = "all"  # when a mixture with weights ends, see `open_corpus`
+  tokenizer: str = "fast"  # backend of the encoder; "tf_text" gives equal ids
+  num_workers: int = 1  # processes; 0 for one per available core
   rows: str = ""
   resources: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """A rows folder and how to prepare it.
+  """A rows folder and how to prepare it."""
 
-  Attributes:
-    folder: where the rows are or will be.
-    corpus: None if the rows exist but their text is not on this machine.
-    tokenizer: None if the vocabulary is trained.
-    num_workers: the number of processes, 1 or more.
-    prepare_options: the options that the plan was made from.
-  """
-
-  folder: pathlib.Path
+  folder: pathlib.Path  # where the rows are or will be
   options: RowsOptions
-  corpus: Corpus | None
-  tokenizer: Tokenizer | None
-  num_workers: int
-  prepare_options: PrepareOptions
+  corpus: Corpus | None  # None if the rows exist, but their text is missing
+  tokenizer: Tokenizer | None  # None if the vocabulary is trained
+  num_workers: int  # 1 or more
+  prepare_options: PrepareOptions  # the plan was made from these
 
   def is_prepared(self) -> bool:
     """Returns whether the rows exist."""
-    return _is_complete(self.folder)
+    return (self.folder / "manifest.json").exists()  # appears last
 
 
 def prepare(sources: str, **options: Any) -> tuple[pathlib.Path, Tokenizer]:
@@ -127,25 +112,26 @@ def make_plan(options: PrepareOptions) -> Plan:
   trains = options.vocab == "train"
   if trains and not MIN_ENTRIES <= options.vocab_size <= MAX_ENTRIES:
     raise InputError(
-      f"data.vocab_size={options.vocab_size} is not allowed. Set {MIN_ENTRIES}"
-      f" to {MAX_ENTRIES:,} entries. BERT has 30,522."
+      f"data.vocab_size={options.vocab_size} is not allowed. Set a"
+      f" --config.data.vocab_size from {MIN_ENTRIES} to {MAX_ENTRIES:,}."
     )
   if options.num_workers < 0:
     raise InputError(
-      f"data.workers={options.num_workers} is negative. Set 0 for all cores."
+      f"data.workers={options.num_workers} is negative. Set"
+      " --config.data.workers=0 for all cores."
     )
   named = None
   if options.rows:
     named = pathlib.Path(options.rows).expanduser().resolve()
     if named == pathlib.Path(named.anchor):
       raise InputError(
-        f"data.rows={options.rows!r} is the root folder. Choose another folder."
+        f"data.rows={options.rows!r} is the root folder. Set --config.data.rows"
+        " to another folder."
       )
   corpus, identity = _open_corpus(options, named)
-  strip_accents = options.strip_accents
-  if strip_accents is None:
-    strip_accents = options.lowercase
-  normalizer = {"lowercase": options.lowercase, "strip_accents": strip_accents}
+  lowercase, strip_accents = options.lowercase, options.strip_accents
+  strip_accents = lowercase if strip_accents is None else strip_accents
+  normalizer = {"lowercase": lowercase, "strip_accents": strip_accents}
   tokenizer, vocabulary = None, f"train:{options.vocab_size}"
   if not trains:
     tokenizer = tokenizer_lib.load_tokenizer(options.vocab, **normalizer)
@@ -216,8 +202,9 @@ def _load_result(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
 
 
 def _load_vocabulary(path: pathlib.Path, options: RowsOptions) -> Tokenizer:
-  normalizer = {k: getattr(options, k) for k in ("lowercase", "strip_accents")}
-  return tokenizer_lib.load_tokenizer(str(path), **normalizer)
+  return tokenizer_lib.load_tokenizer(
+    str(path), lowercase=options.lowercase, strip_accents=options.strip_accents
+  )
 
 
 def _build(plan: Plan, job: tuple[int, int]) -> ChunkSet:
@@ -226,9 +213,9 @@ def _build(plan: Plan, job: tuple[int, int]) -> ChunkSet:
   display.say(f"Preparing {plan.corpus} in '{plan.folder}'")
   if not plan.corpus.is_local():
     display.say("Downloading missing data from the Hugging Face hub")
-  tokenizer = plan.tokenizer
-  if tokenizer is None:
-    tokenizer = _find_or_train_vocabulary(plan, plan.corpus, job, display)
+  tokenizer = plan.tokenizer or _find_or_train_vocabulary(
+    plan, plan.corpus, job, display
+  )
   with display.bar("Building rows") as show:
     return build_rows.build_chunks(
       plan.folder,
@@ -283,14 +270,8 @@ def _train_vocabulary(
 
 
 def _merge(plan: Plan, chunk_set: ChunkSet) -> None:
-  manifest = merge_chunks.merge(plan.folder, chunk_set)
-  _print_summary(Display(), manifest, chunk_set.corpus)
-
-
-def _print_summary(
-  display: Display, manifest: dict[str, Any], corpus: Corpus
-) -> None:
-  """Prints the number of rows, the parts and the oddities of the text."""
+  """Merges the chunks; prints the number of rows, the parts and oddities."""
+  manifest, display = merge_chunks.merge(plan.folder, chunk_set), Display()
   splits, parts = manifest["splits"], manifest["parts"]
   display.say(
     f"{splits['train']['rows']:,} rows of {manifest['options']['length']}"
@@ -301,17 +282,12 @@ def _print_summary(
     display.say(f"  {lost_share:.1%} of the tokens are lost (data.overflow)")
   if len(parts) > 1:
     total = max(1, sum(part["text_bytes"] for part in parts))
-    for entry, part in zip(parts, corpus.parts, strict=True):
+    for entry, part in zip(parts, chunk_set.corpus.parts, strict=True):
       share, passes = entry["text_bytes"] / total, entry["passes"]
       repeats = f", read up to {passes} times" if passes > 1 else ""
       display.say(f"  {share:6.1%} of the text: {part.name}{repeats}")
   for name, count in manifest["oddities"].items():
     display.say(f"  {count:,} {name}")
-
-
-def _is_complete(folder: pathlib.Path) -> bool:
-  # The manifest is written last, and the folder is then renamed.
-  return (folder / "manifest.json").exists()
 
 
 def _open_corpus(
@@ -327,7 +303,7 @@ def _open_corpus(
     )
     return corpus, corpus.identity()
   except UnavailableError as error:
-    if not named or not _is_complete(named):
+    if not named or not (named / "manifest.json").exists():
       raise
     Display().say(f"{printable(error)}\nUsing the rows in '{named}'.")
     return None, read_manifest(named)["options"]["sources"]

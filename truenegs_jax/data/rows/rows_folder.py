@@ -54,10 +54,14 @@ class RowsOptions:
     )
     if not 0 <= self.held_out <= 0.5:
       raise InputError(
-        f"data.held_out={self.held_out} is not allowed. Set 0 to 0.5."
+        f"data.held_out={self.held_out} is not allowed. Set a"
+        " --config.data.held_out from 0 to 0.5."
       )
     if self.seed < 0:
-      raise InputError(f"data.seed={self.seed} is negative. Set 0 or more.")
+      raise InputError(
+        f"data.seed={self.seed} is negative. Set --config.data.seed to 0 or"
+        " more."
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,8 +165,7 @@ def open_rows(folder: str | pathlib.Path, split: str) -> Rows:
   for number, count in enumerate(counts):
     names = [shard_name(split, number, field) for field in FIELDS]
     shape = (count, manifest["options"]["length"])
-    fields = (_map_field(folder, name, shape, manifest) for name in names)
-    shards.append(tuple(fields))
+    shards.append(tuple(_map_field(folder, n, shape, manifest) for n in names))
   starts = np.cumsum([0, *counts])
   return Rows(folder, split, manifest, tuple(shards), starts)
 
@@ -187,15 +190,16 @@ def check_options(folder: str | pathlib.Path, options: RowsOptions) -> None:
   """Raises DataError if a rows folder was prepared with other options."""
   saved = read_manifest(folder)["options"]
   expected = json.loads(json.dumps(dataclasses.asdict(options)))
-  differences = []
+  differences = ""
   for key, value in expected.items():
-    if saved.get(key) != value:
-      pair = f"{_shorten(saved.get(key))} in the folder, {_shorten(value)} now"
-      differences.append(f"\n  {key}: {pair}")
+    if (old := saved.get(key)) != value:
+      pair = f"{_shorten(old)} in the folder, {_shorten(value)} now"
+      differences += f"\n  {key}: {pair}"
   if differences:
     raise DataError(
       f"data.rows='{folder}' was prepared with other options:"
-      f"{''.join(differences)}\nRemove the folder or choose another one."
+      f"{differences}\nRemove the folder, or set --config.data.rows to"
+      " another one."
     )
 
 
@@ -230,8 +234,7 @@ def file_record(path: pathlib.Path) -> dict[str, int]:
 
 def hash_json(value: Any) -> str:
   """Returns 16 hex digits of the SHA-256 of canonical JSON."""
-  text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-  return short_sha256(text)
+  return short_sha256(json.dumps(value, sort_keys=True, separators=(",", ":")))
 
 
 def _shorten(value: Any) -> str:
@@ -247,8 +250,7 @@ def _map_field(
   path = folder / name
   expected_size = manifest["files"][name]["bytes"]
   try:
-    size = path.stat().st_size
-    if size != expected_size:
+    if (size := path.stat().st_size) != expected_size:
       raise DataError(
         f"{path}: {size:,} bytes instead of {expected_size:,}. {REBUILD}"
       )
