@@ -84,7 +84,7 @@ def test_random_recipes_equal_the_oracle(fields, layout):
 def test_a_sampled_synonym_has_the_label_of_the_reading(reading):
   recipe = oracle.make_options(discriminator=reading, sampling_temperature=9.0)
   case = case_of(2)
-  grad = oracle.gradients(recipe, case)["detect"]["opinion"]
+  grad = oracle.gradients(recipe, case)["detect"]["detect_bias"]
   slots = oracle.draw_slots(recipe, case).slots
   spared = {
     (s.row, s.position)
@@ -133,7 +133,7 @@ def test_both_sentences_are_encoded_with_the_same_dropout(
 
 def test_the_histograms_count_each_real_token_once():
   case = case_of(3)
-  case = oracle.set_params(case, opinion=9 * case.params["opinion"])
+  case = oracle.set_params(case, detect_bias=9 * case.params["detect_bias"])
   recipe = oracle.make_options()
   expected = oracle.check_terms(recipe, case, pair=True, train=True)
   replaced_C, original_C = expected["detect_histogram"]

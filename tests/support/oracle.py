@@ -16,6 +16,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 
 from support import tiny
 from truenegs_jax.objectives import electra, masking, mlm, output_softmax
@@ -42,7 +43,7 @@ class Case:
 
   tokens_BxL: np.ndarray
   documents_BxL: np.ndarray  # 0 for padding
-  listed_VxV: np.ndarray  # bool
+  listed_VxV: np.ndarray  # [v, w]: whether w is in the synonym list of v
   continues_V: np.ndarray  # bool
   params: dict[str, np.ndarray]  # f32
   layout: str = "bits"  # of the synonym table, or "ids"
@@ -71,13 +72,10 @@ def make_case(seed: int, *, layout: str = "bits") -> Case:
     "word": (V, E),
     "state": (V, D),
     "generator": (V, D),
-    "judge": (D, 1),
-    "opinion": (B, L),  # added to the detection logit of each position
+    "detect_weight": (D, 1),
+    "detect_bias": (B, L),  # one per position
   }
-  params = {
-    name: rng.normal(size=shape).astype(np.float32)
-    for name, shape in shapes.items()
-  }
+  params = {n: np.float32(rng.normal(size=s)) for n, s in shapes.items()}
   for index in np.ndindex(B, L):
     gold = tokens_BxL[index]
     [listed] = np.nonzero(listed_VxV[gold])
@@ -109,7 +107,8 @@ def compute_states(table_VxD, tokens_BxL, documents_BxL):
 
 def detection_logits(params, hidden_BxLxD):
   """Returns `[B, L]`, positive for tokens that seem replaced."""
-  return (hidden_BxLxD @ params["judge"])[..., 0] + params["opinion"]
+  logits_BxLx1 = hidden_BxLxD @ params["detect_weight"]
+  return logits_BxLx1[..., 0] + params["detect_bias"]
 
 
 class StubModel:
@@ -184,12 +183,11 @@ def make_objective(
 
 def make_inputs(case: Case) -> dict:
   """Returns the batch that objectives take."""
-  arrays = {
-    "tokens": case.tokens_BxL,
-    "types": np.zeros_like(case.tokens_BxL),
-    "documents": case.documents_BxL,
+  return {
+    "tokens": jnp.asarray(case.tokens_BxL),
+    "types": jnp.zeros_like(case.tokens_BxL),
+    "documents": jnp.asarray(case.documents_BxL),
   }
-  return {name: jnp.asarray(x) for name, x in arrays.items()}
 
 
 def make_keys(case: Case):
@@ -288,8 +286,7 @@ def expected_terms(
 
 
 def _log_softmax(x):
-  x = x - x.max(axis=-1, keepdims=True)
-  return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+  return scipy.special.log_softmax(x, axis=-1)
 
 
 def _plain_loss(params, slot: Slot) -> float:
@@ -333,24 +330,22 @@ def is_false_negative(options: Options, case: Case, slot: Slot) -> bool:
 
 
 def _mlm_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
-  slots, wrong = draws.slots, [s for s in draws.slots if s.prediction != s.gold]
+  slots = draws.slots
   false = [s for s in slots if is_false_negative(options, case, s)]
   kept = [s for s in slots if not (options.hard_correction and s in false)]
   count = {"kept": len(kept), "slots": len(slots)}[options.normalizer]
-  terms: Sums = {
-    "mlm": (sum(_loss(options, case, live, s) for s in kept), count)
-  }
+  losses = [_loss(options, case, live, s) for s in kept]
+  terms: Sums = {"mlm": (sum(losses), count)}
   if options.hard_correction or options.temperature != 1 or options.smoothing:
     plain = sum(_plain_loss(live, s) for s in slots)
     terms["mlm_uncorrected"] = plain, len(slots)
   if options.hard_correction:
     rows = len({s.row for s in false}), len({s.row for s in slots})
+    wrong = [s for s in slots if s.prediction != s.gold]
     false_wrong = [s for s in wrong if s in false]
-    terms |= {
-      "corrected_of_slots": (len(false), len(slots)),
-      "corrected_of_mismatches": (len(false_wrong), len(wrong)),
-      "corrected_rows": rows,
-    }
+    terms["corrected_of_slots"] = len(false), len(slots)
+    terms["corrected_of_mismatches"] = len(false_wrong), len(wrong)
+    terms["corrected_rows"] = rows
   return terms
 
 
@@ -397,10 +392,9 @@ def _sentence_term(options, case, draws, live, frozen) -> tuple:
 
 def _detection_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
   corrupted_BxL = _fill_slots(case, draws.slots, "sampled")
-  hidden_BxLxD = compute_states(
-    live["state"], corrupted_BxL, case.documents_BxL
-  )
-  logits_BxL = detection_logits(live, hidden_BxLxD)
+  table_VxD = live["state"]
+  states_BxLxD = compute_states(table_VxD, corrupted_BxL, case.documents_BxL)
+  logits_BxL = detection_logits(live, states_BxLxD)
   spared = {
     (s.row, s.position)
     for s in draws.slots
@@ -443,8 +437,6 @@ def _histogram(logits: list[float]) -> np.ndarray:
     counts_C[int(np.clip(np.floor((x + 10) / 0.05), 0, 399))] += 1
   return counts_C
 
-
-# --- comparison ---------------------------------------------------------------
 
 LOSSES = ("mlm", "soft", "sentence", "detect")
 STEP = 1e-5  # of finite differences

@@ -8,7 +8,7 @@ import pytest
 from support.small_rows import write_rows
 from support.texts import FakeCorpus
 from truenegs_jax.data.rows import batches as batches_lib
-from truenegs_jax.data.rows.rows_folder import RowsOptions, open_rows
+from truenegs_jax.data.rows.rows_folder import FIELDS, RowsOptions, open_rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 
@@ -59,14 +59,12 @@ def test_a_batch_is_a_function_of_the_step(folder, rows):
 
 def test_a_batch_contains_the_rows_of_its_indices(rows):
   batch = batches_lib.batch_at(rows, 5, batch_size=16, seed=1)
-  assert {n: a.dtype for n, a in batch.items()} == dict.fromkeys(
-    ("tokens", "types", "documents", "row"), np.dtype(np.int32)
-  )
+  assert batch.keys() == {*FIELDS, "row"}
+  assert all(array.dtype == np.int32 for array in batch.values())
   assert batch["tokens"].shape == (16, 8) and batch["row"].shape == (16,)
-  tokens, types, documents = rows.shards[0]
-  np.testing.assert_array_equal(batch["tokens"], tokens[batch["row"]])
-  np.testing.assert_array_equal(batch["types"], types[batch["row"]])
-  np.testing.assert_array_equal(batch["documents"], documents[batch["row"]])
+
+  for name, array_RxL in zip(FIELDS, rows.shards[0], strict=True):
+    np.testing.assert_array_equal(batch[name], array_RxL[batch["row"]])
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 26, 53])
@@ -129,13 +127,12 @@ def test_fewer_rows_than_a_batch_are_rejected(rows):
 @pytest.mark.parametrize("count", [1, 4])
 def test_evaluation_yields_every_row_once_in_one_shape(rows, batch_size, count):
   batch_size *= count
-  batches_of = [
-    list(batches_lib.held_out_batches(rows, batch_size, process=(p, count)))
-    for p in range(count)
-  ]
-  assert {len(batches) for batches in batches_of} == {-(-53 // batch_size)}
+  batches = []
+  for p in range(count):
+    slices = batches_lib.held_out_batches(rows, batch_size, process=(p, count))
+    batches += slices
+    assert len(batches) == (p + 1) * -(-53 // batch_size)
   shape = (batch_size // count, 8)
-  batches = [batch for batches in batches_of for batch in batches]
   assert {batch["tokens"].shape for batch in batches} == {shape}
   row = np.concatenate([batch["row"] for batch in batches])
   assert sorted(row[row >= 0]) == list(range(53))

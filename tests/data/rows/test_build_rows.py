@@ -18,18 +18,14 @@ import pytest
 from support.small_rows import (
   OPTIONS,
   TOKENIZER,
+  read_files,
   read_letters,
   write_rows,
   write_texts,
 )
 from support.texts import FakeCorpus, make_texts
 from truenegs_jax.data.corpus.corpus import Meter
-from truenegs_jax.data.rows import (
-  build_rows,
-  chunks,
-  merge_chunks,
-  worker_pool,
-)
+from truenegs_jax.data.rows import build_rows, chunks, merge_chunks, worker_pool
 from truenegs_jax.data.rows.rows_folder import open_rows
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 
@@ -57,28 +53,19 @@ class FailingTexts:
   [
     ([], "0 rows"),
     (["\x01", "\u200e\n\x02"], "0 rows"),
-    (300, "damaged"),
-    (60, "changed while it was read"),
+    (FailingTexts(DataError("damaged"), 300), "damaged"),
+    (make_texts(60), "changed while it was read"),
   ],
 )
 def test_unusable_text_is_rejected_and_leaves_no_files(
   tmp_path, monkeypatch, texts, message
 ):
   monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 100)
-  if message == "damaged":
-    texts = FailingTexts(DataError("damaged"), texts)
-  elif "changed" in message:
+  if "changed" in message:
     monkeypatch.setattr(FakeCorpus, "identity", lambda self: ["changed"])
-    texts = make_texts(texts)
   with pytest.raises(DataError, match=message):
     write_texts(tmp_path / "rows", texts)
   assert not list_without_locks(tmp_path)
-
-
-def have_equal_files(a, b) -> bool:
-  names = sorted(p.name for p in a.iterdir())
-  assert names == sorted(p.name for p in b.iterdir())
-  return all((a / n).read_bytes() == (b / n).read_bytes() for n in names)
 
 
 @pytest.fixture
@@ -87,10 +74,10 @@ def small_chunks(monkeypatch):
 
 
 @pytest.fixture
-def expected_rows(tmp_path, small_chunks):
-  """The folder of 200 documents in about 80 chunks, built by one process."""
+def expected_files(tmp_path, small_chunks):
+  """The rows of 200 documents in about 80 chunks, built by one process."""
   write_texts(tmp_path / "expected", make_texts(200))
-  return tmp_path / "expected"
+  return read_files(tmp_path / "expected")
 
 
 def build_200(folder, options=OPTIONS, **build_options):
@@ -104,20 +91,20 @@ def write_200(folder, **build_options):
   return write_rows(folder, FakeCorpus(make_texts(200)), **build_options)
 
 
-def test_rows_do_not_depend_on_the_number_of_workers(tmp_path, expected_rows):
+def test_rows_do_not_depend_on_the_number_of_workers(tmp_path, expected_files):
   write_200(tmp_path / "three", num_workers=3)
-  assert have_equal_files(expected_rows, tmp_path / "three")
+  assert read_files(tmp_path / "three") == expected_files
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-def test_jobs_build_the_rows_of_one_process(tmp_path, expected_rows, order):
+def test_jobs_build_the_rows_of_one_process(tmp_path, expected_files, order):
   folder = tmp_path / "rows"
   for num_done, index in enumerate(order, start=1):
     chunk_set = build_200(folder, job=(index, 3))
     assert chunk_set.is_complete() == (num_done == 3)
     assert not folder.exists()
   merge_chunks.merge(folder, chunk_set)
-  assert have_equal_files(expected_rows, folder)
+  assert read_files(folder) == expected_files
 
 
 # Arguments: the folder, and after how many calls of `progress` to die.
@@ -146,7 +133,7 @@ def run_killed_script(script, *args, **options):
 
 
 def test_a_killed_preparation_leaves_no_folder_and_is_resumed(
-  tmp_path, expected_rows, monkeypatch
+  tmp_path, expected_files, monkeypatch
 ):
   folder = tmp_path / "rows"
   for count in (1, 30):
@@ -165,19 +152,19 @@ def test_a_killed_preparation_leaves_no_folder_and_is_resumed(
   write_200(folder, progress=lambda *args: progress.append(args))
   assert built and built[0] >= 29  # earlier chunks are not built again
   assert len(progress) > len(built) + 29  # but they are shown
-  assert have_equal_files(expected_rows, folder)
+  assert read_files(folder) == expected_files
   assert list_without_locks(tmp_path) == ["expected", "rows"]
 
 
-def test_chunks_of_other_options_are_not_used(tmp_path, expected_rows):
+def test_chunks_of_other_options_are_not_used(tmp_path, expected_files):
   folder = tmp_path / "rows"
   build_200(folder, dataclasses.replace(OPTIONS, seed=1))
   write_200(folder)
-  assert have_equal_files(expected_rows, folder)
+  assert read_files(folder) == expected_files
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
-def test_a_damaged_chunk_is_rebuilt(tmp_path, expected_rows, damage):
+def test_a_damaged_chunk_is_rebuilt(tmp_path, expected_files, damage):
   folder = tmp_path / "rows"
   chunk_set = build_200(folder)
   path = chunks.chunk_path(chunk_set.spec.folder, 7)
@@ -187,7 +174,7 @@ def test_a_damaged_chunk_is_rebuilt(tmp_path, expected_rows, damage):
   with pytest.raises(DiskError, match="piece-000007.npz: damaged"):
     merge_chunks.merge(folder, chunk_set)
   write_200(folder)
-  assert have_equal_files(expected_rows, folder)
+  assert read_files(folder) == expected_files
 
 
 class RepeatedCorpus(FakeCorpus):
@@ -213,7 +200,7 @@ def test_rows_of_repeated_documents_are_not_held_out(tmp_path):
     write_rows(tmp_path / "rows", RepeatedCorpus(make_texts(5)))
 
 
-def test_a_killed_worker_keeps_the_chunks(tmp_path, expected_rows):
+def test_a_killed_worker_keeps_the_chunks(tmp_path, expected_files):
   folder = tmp_path / "rows"
 
   def kill_workers(*_):
@@ -224,7 +211,7 @@ def test_a_killed_worker_keeps_the_chunks(tmp_path, expected_rows):
     write_200(folder, num_workers=2, progress=kill_workers)
   assert not folder.exists()
   write_200(folder)
-  assert have_equal_files(expected_rows, folder)
+  assert read_files(folder) == expected_files
 
 
 def test_workers_exit_when_their_parent_is_killed(tmp_path):
@@ -265,11 +252,10 @@ def test_a_full_disk_is_reported_and_leaves_no_folder(tmp_path):
 def test_other_files_are_never_replaced(tmp_path):
   (tmp_path / "rows").mkdir()
   (tmp_path / "rows" / "mine").write_text("x")
-  with pytest.raises(DataError, match="exists and is not empty"):
-    write_texts(tmp_path / "rows", make_texts(3))
   (tmp_path / "file").write_text("x")
-  with pytest.raises(DataError, match="exists and is not empty"):
-    write_texts(tmp_path / "file", make_texts(3))
+  for name in ("rows", "file"):
+    with pytest.raises(DataError, match="exists and is not empty"):
+      write_texts(tmp_path / name, make_texts(3))
   with pytest.raises(DiskError, match="could not be written"):
     write_texts(tmp_path / "file" / "rows", make_texts(3))
   assert (tmp_path / "rows" / "mine").read_text() == "x"

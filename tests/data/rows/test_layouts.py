@@ -233,15 +233,14 @@ def test_lines_and_documents_without_tokens_are_ignored(name, overflow, length):
     line = len(lengths) // 2
     lengths = [0, *lengths[:line], 0, 0, *lengths[line:], 0]
     with_empty += [(number, lengths), (99, [0, 0])]
-  options = dict(length=length, overflow=overflow, name=name)
+  options = {"length": length, "overflow": overflow, "name": name}
   expected, arrays = build(documents, **options), build(with_empty, **options)
   for a, b in zip(expected, arrays, strict=True):
     np.testing.assert_array_equal(a, b)
   for documents in ([], [(0, [])], [(0, [0])]):
-    tokens_RxL, types_RxL, documents_RxL = build(documents, **options)
-    assert tokens_RxL.shape == types_RxL.shape == (0, length)
-    assert documents_RxL.shape == (0, length)
-    assert tokens_RxL.dtype == np.uint32 and types_RxL.dtype == np.uint8
+    arrays = build(documents, **options)
+    assert {array.shape for array in arrays} == {(0, length)}
+    assert [a.dtype for a in arrays] == [np.uint32, np.uint8, np.uint8]
 
 
 def test_tokens_have_the_dtype_of_the_spec():

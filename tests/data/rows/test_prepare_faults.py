@@ -82,9 +82,8 @@ def write_part(folder: pathlib.Path, rng) -> str:
   """Writes one or more files of a part; returns it for `data.sources`."""
   folder.mkdir()
   compression = str(rng.choice(list(COMPRESSORS)))
-  suffix = str(
-    rng.choice([*FORMATTERS, ".odd"], p=[0.4, 0.2, 0.1, 0.05, 0.1, 0.15])
-  )
+  shares = [0.4, 0.2, 0.1, 0.05, 0.1, 0.15]
+  suffix = str(rng.choice([*FORMATTERS, ".odd"], p=shares))
   for number in range(rng.integers(1, 4)):
     texts = [make_text(rng) for _ in range(rng.integers(0, 9))]
     format_texts = FORMATTERS.get(suffix, FORMATTERS[".txt"])
@@ -139,15 +138,11 @@ def check_rows(folder, tokenizer, corpus, options) -> None:
     rows = open_rows(folder, split)
     num_rows += len(rows)
     arrays = rows.take(np.arange(len(rows)))
-    assert (arrays["tokens"] < len(tokenizer.vocab)).all()
-    check_structure(
-      arrays, cls=tokenizer.cls, sep=tokenizer.sep, pad=tokenizer.pad
-    )
-    for tokens, documents in zip(
-      arrays["tokens"], arrays["documents"], strict=True
-    ):
-      kept = tokens[documents > 0]
-      row_ids.extend(kept[(kept != tokenizer.cls) & (kept != tokenizer.sep)])
+    tokens_RxL = arrays["tokens"]
+    assert (tokens_RxL < len(tokenizer.vocab)).all()
+    added = {name: getattr(tokenizer, name) for name in ("cls", "sep", "pad")}
+    check_structure(arrays, **added)
+    row_ids.extend(tokens_RxL[~np.isin(tokens_RxL, list(added.values()))])
   assert num_rows > 0
   documents = list(corpus.read(Meter()))
   unrepeated = [d.text for d in documents if not d.repeat]

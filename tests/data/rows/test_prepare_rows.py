@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from support.small_rows import read_files
 from truenegs_jax.configs import common
 from truenegs_jax.data.corpus.corpus import Corpus
 from truenegs_jax.data.rows import build_rows
@@ -27,12 +28,7 @@ from truenegs_jax.data.tokens.tokenizer import (
   write_vocabulary,
 )
 from truenegs_jax.prepare import parse_job
-from truenegs_jax.runtime.errors import (
-  DataError,
-  DiskError,
-  InputError,
-  TrueNegsError,
-)
+from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.train.prepare_data import find_or_prepare_rows
 
 ROOT = str(pathlib.Path(__file__).parents[3])
@@ -57,13 +53,13 @@ def corpus(tmp_path):
   return str(path)
 
 
-def run(corpus, **changes):
+def make_rows(corpus, **changes):
   options = {"length": 16, "vocab_size": 60, "held_out": 0.1, **changes}
   return prepare(corpus, **options)
 
 
 def test_rows_and_trained_vocabulary_go_to_the_cache(corpus, cache):
-  folder, tokenizer = run(corpus)
+  folder, tokenizer = make_rows(corpus)
   assert folder.parent == cache / "rows"
   assert tokenizer == load_tokenizer(str(folder), lowercase=True)
   assert tokenizer.special_ids == (0, 1, 2, 3, 4)
@@ -76,9 +72,9 @@ def test_rows_and_trained_vocabulary_go_to_the_cache(corpus, cache):
 
 
 def test_existing_rows_are_reused(corpus):
-  folder, tokenizer = run(corpus)
+  folder, tokenizer = make_rows(corpus)
   times = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
-  assert run(corpus) == (folder, tokenizer)
+  assert make_rows(corpus) == (folder, tokenizer)
   assert times == {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
 
 
@@ -87,19 +83,19 @@ def test_each_text_and_set_of_options_has_its_own_folder(corpus):
   changes += [{"lowercase": False}, {"held_out": 0.0}, {"layout": "packed"}]
   changes += [{"overflow": "discard"}, {"strip_accents": False}]
   changes += [{"errors": "replace"}]
-  folders = [run(corpus, **change)[0] for change in changes]
+  folders = [make_rows(corpus, **change)[0] for change in changes]
   with open(corpus, "a") as file:
     file.write(" swan")
-  folders.append(run(corpus)[0])
+  folders.append(make_rows(corpus)[0])
   assert len(set(folders)) == 11
 
 
 def test_a_named_folder_of_other_options_is_rejected(corpus, tmp_path):
   folder = str(tmp_path / "rows")
-  run(corpus, rows=folder)
-  run(corpus, rows=folder)
+  make_rows(corpus, rows=folder)
+  make_rows(corpus, rows=folder)
   with pytest.raises(DataError) as caught:
-    run(corpus, rows=folder, length=20, seed=2)
+    make_rows(corpus, rows=folder, length=20, seed=2)
   message = str(caught.value)
   assert "length: 16 in the folder, 20 now" in message
   assert "seed: 0 in the folder, 2 now" in message
@@ -108,16 +104,16 @@ def test_a_named_folder_of_other_options_is_rejected(corpus, tmp_path):
 
 def test_rows_can_be_used_without_their_text(corpus, tmp_path):
   folder = str(tmp_path / "rows")
-  first = run(corpus, rows=folder)
+  first = make_rows(corpus, rows=folder)
   os.utime(corpus, (1, 1))
   with pytest.raises(DataError, match="sources: "):
-    run(corpus, rows=folder)
+    make_rows(corpus, rows=folder)
   os.remove(corpus)
-  assert run(corpus, rows=folder) == first
+  assert make_rows(corpus, rows=folder) == first
   with pytest.raises(DataError, match="length: 16 in the folder"):
-    run(corpus, rows=folder, length=20)
+    make_rows(corpus, rows=folder, length=20)
   with pytest.raises(DataError, match="not a file"):
-    run(corpus)
+    make_rows(corpus)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +139,8 @@ def test_rows_can_be_used_without_their_text(corpus, tmp_path):
 def test_invalid_values_are_rejected_and_leave_no_files(
   corpus, cache, change, kind, message
 ):
-  with pytest.raises(kind, match=message) as caught:
-    run(corpus, **change)
-  assert isinstance(caught.value, TrueNegsError)
+  with pytest.raises(kind, match=message):
+    make_rows(corpus, **change)
   paths = [p for p in cache.rglob("*") if not p.name.endswith(".lock")]
   assert [p for p in paths if p.name != "rows"] == []
 
@@ -164,9 +159,9 @@ def get_config(arg=""):
 def start_command(corpus, tmp_path, *flags, **options):
   config = tmp_path / "config.py"
   config.write_text(textwrap.dedent(CONFIG).format(corpus=corpus))
+  command = [sys.executable, "-m", "truenegs_jax.prepare", f"--config={config}"]
   return subprocess.Popen(
-    [sys.executable, "-m", "truenegs_jax.prepare", f"--config={config}"]
-    + list(flags),
+    [*command, *flags],
     cwd=ROOT,
     env={**os.environ, "PYTHONPATH": ROOT},
     stdout=subprocess.PIPE,
@@ -180,7 +175,7 @@ def test_the_command_prints_the_folder_or_one_error(corpus, tmp_path):
   command = start_command(corpus, tmp_path)
   out, err = command.communicate()
   assert command.returncode == 0, err
-  assert out.strip() == str(run(corpus)[0])
+  assert out.strip() == str(make_rows(corpus)[0])
   assert "rows of 16 tokens to train on" in err and "\x1b" not in err
   command = start_command(corpus, tmp_path, "--config.data.sources=a,,b")
   out, err = command.communicate()
@@ -224,10 +219,6 @@ def start_large(large, tmp_path, rows, *flags, **options):
   )
 
 
-def read_files(folder):
-  return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 @pytest.fixture
 def expected_files(large, tmp_path):
   """The files of a rows folder that one process prepared."""
@@ -241,9 +232,8 @@ def expected_files(large, tmp_path):
 @pytest.mark.slow
 def test_jobs_prepare_the_rows_of_one_process(large, tmp_path, expected_files):
   folder = tmp_path / "rows"
-  jobs = [
-    start_large(large, tmp_path, folder, f"--shard={i}/3") for i in range(3)
-  ]
+  flags = ["--shard=0/3", "--shard=1/3", "--shard=2/3"]
+  jobs = [start_large(large, tmp_path, folder, flag) for flag in flags]
   results = [job.communicate() for job in jobs]
   assert [job.returncode for job in jobs] == [0, 0, 0], results
   assert str(folder) + "\n" in [out for out, _ in results]
@@ -279,7 +269,7 @@ def test_an_interrupted_preparation_is_resumed(
 
 
 def test_verify_reads_every_file(corpus, tmp_path):
-  folder, _ = run(corpus)
+  folder, _ = make_rows(corpus)
   for damaged in (False, True):
     if damaged:
       path = folder / "held_out-00000.types.npy"
@@ -317,9 +307,9 @@ def test_a_resumed_preparation_keeps_its_vocabulary(corpus, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(build_rows, "build_chunks", interrupt)
     with pytest.raises(KeyboardInterrupt):
-      run(corpus)
+      make_rows(corpus)
   monkeypatch.setattr(train_vocabulary, "train_vocabulary", interrupt)
-  _, tokenizer = run(corpus)
+  _, tokenizer = make_rows(corpus)
   assert "swan" in tokenizer.vocab
 
 
@@ -346,16 +336,16 @@ def test_the_error_of_an_unguarded_script_names_the_guard(large, tmp_path):
 @pytest.mark.parametrize("spec", ["{}", "{}/**/*.txt"])
 def test_rows_are_not_written_into_their_corpus(corpus, tmp_path, spec):
   with pytest.raises(InputError, match="is inside the corpus"):
-    run(spec.format(tmp_path), rows=str(tmp_path / "deep" / "rows"))
-  run(f"{tmp_path}/*.txt", rows=str(tmp_path / "deep" / "rows"))
+    make_rows(spec.format(tmp_path), rows=str(tmp_path / "deep" / "rows"))
+  make_rows(f"{tmp_path}/*.txt", rows=str(tmp_path / "deep" / "rows"))
 
 
 def test_the_unfinished_folder_of_a_killed_merge_is_removed(corpus, tmp_path):
   folder = tmp_path / "rows"
-  run(corpus, rows=str(folder))
+  make_rows(corpus, rows=str(folder))
   unfinished = tmp_path / ".rows.unfinished"
   unfinished.mkdir()
-  run(corpus, rows=str(folder))
+  make_rows(corpus, rows=str(folder))
   assert not unfinished.exists()
 
 

@@ -27,6 +27,7 @@ VOCAB = (
   *("swan", "Swan", "##ing", "##sw", "a b", "x,y", "天天", "##", "mask", "ᄒ"),
 )
 CASES = [(True, True), (False, False), (True, False), (False, True)]
+SLOW_TEXT = pytest.param("wikipedia-en-2018", marks=pytest.mark.slow)
 INSTALLED = ["fast"]
 if importlib.util.find_spec("tensorflow_text"):
   INSTALLED.append("tf_text")
@@ -59,14 +60,9 @@ def test_ids_equal_those_of_encode_lines(backend, lowercase, strip_accents):
 
 @pytest.mark.parametrize("backend", INSTALLED)
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_every_character_is_encoded_as_in_transformers(
-  tmp_path, backend, lowercase
-):
-  codes = [
-    *range(0xD800),
-    *range(0xE000, 0x10000),
-    *range(0x10000, 0x110000, 97),
-  ]
+def test_every_character_is_encoded_as_in_transformers(backend, lowercase):
+  codes = [*range(0xD800), *range(0xE000, 0x10000)]
+  codes += range(0x10000, 0x110000, 97)
   lines = [f"a{chr(code)}b {chr(code)}" for code in codes]
   tokenizer = build_tokenizer(lowercase, lowercase)
   bert = transformers.BertTokenizer(
@@ -79,13 +75,7 @@ def test_every_character_is_encoded_as_in_transformers(
 
 
 @pytest.mark.parametrize("backend", INSTALLED)
-@pytest.mark.parametrize(
-  "name",
-  [
-    "wikipedia-en-society",
-    pytest.param("wikipedia-en-2018", marks=pytest.mark.slow),
-  ],
-)
+@pytest.mark.parametrize("name", ["wikipedia-en-society", SLOW_TEXT])
 def test_real_text_is_encoded_as_in_transformers(
   tmp_path, real_data, name, backend
 ):
@@ -104,13 +94,8 @@ def test_real_text_is_encoded_as_in_transformers(
 
 def test_batches_and_cut_lines_do_not_change_ids(monkeypatch):
   tokenizer = build_tokenizer(True, True)
-  lines = [
-    *ODD_LINES,
-    *random_lines(100),
-    "a\x0bb\x1cc " * 50,
-    "swan " * 99,
-    "",
-  ]
+  lines = ODD_LINES + random_lines(100)
+  lines += ["a\x0bb\x1cc " * 50, "swan " * 99, ""]
   expected = tokenizer.encode_lines(lines)
   monkeypatch.setattr(split_words, "BATCH_CHARACTERS", 64)
   assert len(fast_encoder._cut_long_lines(lines)[0]) > len(lines) + 10
@@ -147,7 +132,5 @@ def test_distinct_words_take_bounded_memory(monkeypatch, size):
 
 
 def test_an_unknown_backend_is_rejected():
-  with pytest.raises(
-    InputError, match="data.tokenizer='slow'.*fast or tf_text"
-  ):
+  with pytest.raises(InputError, match="tokenizer='slow'.*fast or tf_text"):
     Encoder(build_tokenizer(True, True), "slow")

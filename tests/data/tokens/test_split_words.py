@@ -76,18 +76,13 @@ def test_ascii_is_normalized_as_by_the_library():
 def test_words_are_split_alike_alone_and_together():
   separators = "".join(split_words._SEPARATORS)
   splitter = Splitter(lowercase=True, strip_accents=True)
-  for line in (
-    "É,x \x00 天鹅 ß",
-    f"É,x \x00 {separators} ß",
-    f"É {separators[3:]}",
-  ):
+  lines = ["É,x \x00 天鹅 ß", f"É,x \x00 {separators} ß"]
+  for line in (*lines, f"É {separators[3:]}"):
     words, _ = find_words([line])
     tokens, ends_W = splitter.basic_tokens(words)
     assert len(ends_W) == len(words.starts_W)
-    alone = [
-      splitter.basic_tokens(words.take(np.array([i])))
-      for i in range(len(ends_W))
-    ]
+    indices = np.arange(len(ends_W))[:, None]
+    alone = [splitter.basic_tokens(words.take(index)) for index in indices]
     assert decode(tokens) == sum((decode(t) for t, _ in alone), [])
     counts = np.diff(ends_W, prepend=0)
     assert counts.tolist() == [int(ends[-1]) for _, ends in alone]
@@ -103,12 +98,12 @@ def random_words(count: int) -> list[str]:
 
 @pytest.mark.parametrize("collide", [False, True])
 def test_each_distinct_word_has_its_own_row(monkeypatch, collide):
-  if collide:  # as if all words had the same hash
-    monkeypatch.setattr(
-      WordIndex,
-      "_first_slots",
-      lambda self, low, high: np.zeros(len(low), np.intp),
-    )
+  if collide:
+
+    def hash_to_zero(self, low_W, high_W):
+      return np.zeros(len(low_W), np.intp)
+
+    monkeypatch.setattr(WordIndex, "_first_slots", hash_to_zero)
   words = random_words(300 if collide else 20_000)
   index = WordIndex()
   row_of: dict[str, int] = {}

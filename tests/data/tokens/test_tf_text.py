@@ -39,8 +39,8 @@ class Array:
 
 def make_ragged(ids: list[list[int]]):
   """Returns a stub of a RaggedTensor."""
-  flat = np.array([i for line_ids in ids for i in line_ids], np.int32)
-  lengths = np.array([len(line_ids) for line_ids in ids])
+  flat = np.array(sum(ids, []), np.int32)
+  lengths = np.array(list(map(len, ids)))
   return types.SimpleNamespace(
     flat_values=Array(flat), row_lengths=lambda: Array(lengths)
   )
@@ -165,8 +165,7 @@ def test_an_unsupported_vocabulary_is_rejected(tensorflow, monkeypatch):
   def refuse(*args, **options):
     raise RuntimeError("No valid vocab tokens were found")
 
-  monkeypatch.setattr(
-    sys.modules["tensorflow_text"], "FastBertTokenizer", refuse
-  )
+  text = sys.modules["tensorflow_text"]
+  monkeypatch.setattr(text, "FastBertTokenizer", refuse)
   with pytest.raises(InputError, match="No valid vocab.*Set.*data.tokenizer"):
     Encoder(TOKENIZER, "tf_text")

@@ -13,6 +13,7 @@ import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
 from support.texts import ODD_LINES, random_lines
+from truenegs_jax.data.tokens import split_words
 from truenegs_jax.data.tokens import train_vocabulary as train_vocabulary_lib
 from truenegs_jax.data.tokens.fast_encoder import Encoder
 from truenegs_jax.data.tokens.split_words import Splitter
@@ -30,11 +31,8 @@ def ignore_progress(*_, at_once=False):
 def make_corpus() -> list[str]:
   rng = np.random.default_rng(3)
   roots = ["swan", "crane", "grebe", "été", "flüge", "天"]
-  ends = ["", "s", "ing", "ed", "like"]
-  words = [
-    rng.choice(roots) + rng.choice(ends) + rng.choice(["", "", "."])
-    for _ in range(4000)
-  ]
+  parts = (roots, ["", "s", "ing", "ed", "like"], ["", "", "."])
+  words = ["".join(map(rng.choice, parts)) for _ in range(4000)]
   return [" ".join(words[i : i + 20]) for i in range(0, 4000, 20)]
 
 
@@ -46,13 +44,10 @@ def make_derived_words() -> list[str]:
   prefixes = ["un", "re", "", "", "over"]
   suffixes = ["", "s", "ing", "ed", "like", "ness", "less", "-like"]
   suffixes += ["(a)", ";", ","]
-  words = [
-    rng.choice(prefixes) + rng.choice(roots) + rng.choice(suffixes)
-    for _ in range(27_000)
-  ]
-  return [
-    " ".join(words[i : i + 9]).capitalize() for i in range(0, len(words), 9)
-  ]
+  parts = (prefixes, roots, suffixes)
+  words = ["".join(map(rng.choice, parts)) for _ in range(27_000)]
+  lines = [" ".join(words[i : i + 9]) for i in range(0, len(words), 9)]
+  return [line.capitalize() for line in lines]
 
 
 def library_counts(texts, *, lowercase, strip_accents) -> collections.Counter:
@@ -198,9 +193,7 @@ def test_the_rarest_of_too_many_words_are_dropped(monkeypatch):
   frequent = [f"often{c}" for c in "abcdefgh"]
   rare = [f"rare{i:06}" for i in range(30_000)]
   texts = [" ".join([*frequent, *rare[i : i + 8]]) for i in range(0, 30_000, 8)]
-  monkeypatch.setattr(
-    "truenegs_jax.data.tokens.split_words.BATCH_CHARACTERS", 1000
-  )
+  monkeypatch.setattr(split_words, "BATCH_CHARACTERS", 1000)
   splitter = Splitter(lowercase=True, strip_accents=True)
   count_words = train_vocabulary_lib._count_words
   counts = count_words(texts, splitter, ignore_progress)
