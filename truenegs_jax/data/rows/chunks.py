@@ -92,7 +92,7 @@ def choose_held_out_unit(corpus: Corpus, options: RowsOptions) -> str:
     if document.repeat:
       raise DataError(
         f"data.held_out={options.held_out} is less than one document of any"
-        f" part of the mixture {corpus}. Set a larger share."
+        f" part of the mixture {corpus}. Set a larger --config.data.held_out."
       )
   return "rows"
 
@@ -137,7 +137,7 @@ class ChunkBuilder:
 
 
 def build_chunk(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
-  """Returns arrays [R, L], such as "train.tokens", and the NUM_TOKENS."""
+  """Encodes a chunk; returns NUM_TOKENS and "train.tokens" etc., [R, L]."""
   tokenizer, options = spec.tokenizer, spec.options
   lines = [text.split("\n") for _, _, text in chunk.documents]
   tokens_T, lengths_N = encoder.encode(list(itertools.chain(*lines)))

@@ -112,10 +112,8 @@ def lay_out(
   blocks = [_assemble([], tokens_T, spec)]  # sets shape and dtype
   while block := list(itertools.islice(rows, num_rows)):
     blocks.append(_assemble(block, tokens_T, spec))
-  tokens_RxL, types_RxL, documents_RxL = map(
-    np.concatenate, zip(*blocks, strict=True)
-  )
-  return tokens_RxL, types_RxL, documents_RxL
+  tokens, types, numbers = zip(*blocks, strict=True)
+  return np.concatenate(tokens), np.concatenate(types), np.concatenate(numbers)
 
 
 def electra_rows(

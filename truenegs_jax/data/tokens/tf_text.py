@@ -33,7 +33,6 @@ _PROBE_VOCAB = (*tokenizer_lib.SPECIALS, "a", "##a")
 # Ids of "a{c}a {c}" if c becomes a space, and if it is removed.
 _DROPPED = ([5, 5], [5, 6])
 _SURROGATES = range(0xD800, 0xE000)
-
 _UNCHECKED, _EQUAL, _DIFFERENT = range(3)
 
 

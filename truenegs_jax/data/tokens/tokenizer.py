@@ -137,8 +137,7 @@ def make_tokenizer(
     )
   special_ids = (line_of_entry[name] - 1 for name in SPECIALS)
   strip_accents = lowercase if strip_accents is None else strip_accents
-  vocab = tuple(line_of_entry)
-  return Tokenizer(vocab, lowercase, strip_accents, *special_ids)
+  return Tokenizer(tuple(line_of_entry), lowercase, strip_accents, *special_ids)
 
 
 def load_tokenizer(

@@ -67,9 +67,8 @@ class WordIndex:
     self._low_N = ensure_capacity(self._low_N, size)
     self._high_N = ensure_capacity(self._high_N, size)
     low_W, high_W = _keys(words)
-    rows_W, slots_W = self._search(
-      low_W, high_W, self._first_slots(low_W, high_W)
-    )
+    slots_W = self._first_slots(low_W, high_W)
+    rows_W, slots_W = self._search(low_W, high_W, slots_W)
     is_long_W = words.lengths_W > MAX_SHORT
     pending = np.flatnonzero((rows_W < 0) & ~is_long_W)
     new = []
