@@ -39,12 +39,10 @@ Arrays = dict[str, np.ndarray]  # keys: "SPLIT.FIELD" and NUM_TOKENS
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-  """Some documents: (number in the corpus, split, text) of each.
-
-  The number of a document addresses its random draws.
-  """
+  """Consecutive documents of a corpus."""
 
   number: int  # 0, 1, 2, ... in the order of the corpus
+  # (number in the corpus, split, text); the number addresses random draws.
   documents: list[tuple[int, str, str]]
 
 

@@ -212,7 +212,9 @@ def _carry_rows(
 ) -> Iterator[Row]:
   """Yields ELECTRA's rows of one document without losing tokens."""
   start, line = offsets[0], 0  # start of the row; lines collected so far
-  carried: list[int] = []  # ends of carried spans, in place of their lines
+  carried: list[
+    int
+  ] = []  # ends of the spans that the last row had no space for
   while start < offsets[-1]:
     target = _target(draws, length)
     last = bisect_left(offsets, start + target, line, len(offsets) - 1)

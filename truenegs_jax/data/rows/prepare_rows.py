@@ -81,7 +81,7 @@ class Plan:
 
   def is_prepared(self) -> bool:
     """Returns whether the rows exist."""
-    return (self.folder / "manifest.json").exists()  # appears last
+    return (self.folder / "manifest.json").exists()  # written last
 
 
 def prepare(sources: str, **options: Any) -> tuple[pathlib.Path, Tokenizer]:

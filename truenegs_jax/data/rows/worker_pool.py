@@ -28,8 +28,8 @@ def map_in_order(
   """Yields the result of every item, in order.
 
   Args:
-    make: makes the function. Each worker calls it once, so it must be
-      picklable. This process calls it too, to raise its errors only once.
+    make: creates the function; picklable, as each worker calls it once. This
+      process calls it first, so an error is raised here and only once.
 
   Raises:
     InputError: a worker was killed.
@@ -55,7 +55,7 @@ def check_main_guard() -> None:
 
 
 def available_cores() -> int:
-  """Counts the cores that `taskset`, Slurm or a container leave to us."""
+  """Counts the cores that `taskset`, Slurm or a container allow."""
   cores = os.cpu_count() or 1
   with contextlib.suppress(AttributeError):  # exists on Linux only
     cores = len(os.sched_getaffinity(0))

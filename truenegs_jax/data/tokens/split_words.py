@@ -108,11 +108,11 @@ def take_spans(
 
 
 def _find_words(text: bytes) -> tuple[WordSpans, np.ndarray]:
-  """Does the same for UTF-8 in which each line ends with a newline."""
+  """Finds the words of UTF-8 in which each line ends with a newline."""
   data_B = np.frombuffer(b"\n" + text + bytes(PADDING), np.uint8)
   text_B = data_B[:-PADDING]
-  is_gap_B = (text_B == _NEWLINE) | (text_B == 32) | (text_B == 9)
-  is_gap_B |= text_B == 13
+  is_gap_B = (text_B == _NEWLINE) | (text_B == ord(" "))
+  is_gap_B |= (text_B == ord("\t")) | (text_B == ord("\r"))
   return _find_spans(data_B, is_gap_B, _chinese_cuts(text_B))
 
 

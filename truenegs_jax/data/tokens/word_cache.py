@@ -33,7 +33,7 @@ _LOW_FACTOR, _HIGH_FACTOR = np.array(
 MAX_WORDS = 400_000
 MAX_LONG_BYTES = 2**23
 
-# The ids of all words or lines, int32, and the number of each one's ids, int64.
+# ids_T of all words or lines, int32, and lengths_N, the number of ids of each.
 Ids = tuple[np.ndarray, np.ndarray]
 
 
@@ -261,7 +261,7 @@ def sum_groups(values_N: np.ndarray, ends_G: np.ndarray) -> np.ndarray:
 
 
 def interleave(is_first_N: np.ndarray, first: Ids, second: Ids) -> Ids:
-  """Merges the ids of two groups of texts; `is_first_N` tells the group."""
+  """Merges the ids of two groups of texts; `is_first_N` selects the first."""
   ids_T, lengths_N = map(np.concatenate, zip(first, second, strict=True))
   starts_N = np.cumsum(lengths_N) - lengths_N
   order_N = np.argsort(np.argsort(~is_first_N, kind="stable"))
