@@ -456,7 +456,7 @@ def test_saved_data_sets_need_the_prefix_hf(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "reason, error, message",
+  "error, kind, message",
   [
     (
       ConnectionError("no route"),
@@ -475,12 +475,12 @@ def test_saved_data_sets_need_the_prefix_hf(tmp_path):
     ),
   ],
 )
-def test_errors_of_the_hub_have_hints(monkeypatch, reason, error, message):
+def test_errors_of_the_hub_have_hints(monkeypatch, error, kind, message):
   def refuse(*args, **options):
-    raise reason
+    raise error
 
   monkeypatch.setattr(datasets, "load_dataset_builder", refuse)
-  with pytest.raises(error, match="(?i)hf:owner/set.*" + message):
+  with pytest.raises(kind, match="(?i)hf:owner/set.*" + message):
     open_corpus("hf:owner/set")
 
 
