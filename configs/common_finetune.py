@@ -51,7 +51,7 @@ def get_config() -> ConfigDict:
 
   f = c.finetune = ConfigDict()
   f.tasks = ""  # names separated by commas: "mrpc", "cola,rte"
-  f.seeds = 5  # trials per task, with seeds c.seed, c.seed + 1, ...
+  f.seeds = 5  # runs per task, with seeds c.seed, c.seed + 1, ...
   f.data = ""  # folder with the tasks' files, or hf:NAME
   f.files = ""  # replacements for single files: "mrpc.dev=FILE qqp.train=FILE"
   f.rows = 0  # training rows, at most; 0: all
@@ -74,8 +74,8 @@ def get_config() -> ConfigDict:
   f.window = 50  # batches whose rows are sorted by length together; 1: no sort
   f.evals_per_epoch = 0  # on the dev set while training; 0: only at the end
   f.keep = "last"  # weights to score; "best": those with the best dev score
-  f.patience = 0  # evaluations without improvement that end a trial; 0: never
-  f.export = "all"  # write each trial's model for Hugging Face; or "none"
+  f.patience = 0  # evaluations without improvement that end a run; 0: never
+  f.export = "all"  # write each run's model for Hugging Face; or "none"
   f.against = ""  # workdir of another fine-tuning to compare with
   return c
 

@@ -9,12 +9,12 @@ The arguments are tasks (cola sst2 mrpc stsb qqp mnli qnli rte) or `all`.
 is a folder with CoLA/, SST-2/ ..., the unpacked archives of GLUE, or hf:NAME;
 by default it is the copy on the Hugging Face hub.
 
-Every finished trial (task and seed) is kept: the same command runs only those
+Every finished run (task and seed) is kept: the same command runs only those
 that are missing, and --config.finetune.seeds=N adds more seeds.
 
 Expected on the dev sets: ELECTRA-small 80.4 on average, base 87.7 (Zhang et al.
-2023, table 3, which does not say of how many trials; its rows are printed next
-to the results). Single trials of CoLA and RTE differ by several points.
+2023, table 3, which does not say of how many runs; its rows are printed next
+to the results). Single runs of CoLA and RTE differ by several points.
 Hardware: one seed of all tasks takes a small model about 8 hours on 4 CPU
 cores, calculated from 4,300 tokens per second, mostly for MNLI and QQP.
 """

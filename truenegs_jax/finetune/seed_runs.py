@@ -45,7 +45,7 @@ class TaskPlan:
 
 @dataclasses.dataclass(frozen=True)
 class RunContext:
-  """Values that all trials of a workdir share.
+  """Values that all runs of a workdir share.
 
   Attributes:
     check: called before every batch; an exception from it ends all runs.
