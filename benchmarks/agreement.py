@@ -5,8 +5,7 @@
 
 Compares losses, gradients, predictions and samples of random vectors on JAX's
 default device: once with the logits of all slots in memory, once in chunks of
-slots. Returns 1 if they differ by more than rounding errors. Attention is
-compared by attention.py, random numbers by random_numbers.py --check.
+slots. Returns 1 if they differ by more than rounding errors.
 """
 
 import argparse
@@ -23,13 +22,13 @@ from truenegs_jax.objectives import output_softmax
 from truenegs_jax.runtime import rng
 
 Array = jax.Array
-OutputLayer = Callable[..., output_softmax.SoftmaxOutput]
 
 # Largest difference, relative to the largest entry.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.02}
 # Largest share of slots with another token: two tokens may be almost equally
 # likely, or a uniform number may fall next to the border of two.
 TOKEN_TOLERANCE = {"float32": 0.005, "bfloat16": 0.02}
+TOKENS = ("predicted", "sampled")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     differences = compare(outputs, expected)
     is_right = True
     for name, difference in differences.items():
-      limits = TOKEN_TOLERANCE if name.endswith("ed") else TOLERANCE
+      limits = TOKEN_TOLERANCE if name in TOKENS else TOLERANCE
       is_right &= difference <= limits[args.dtype]  # also false for NaN
     agrees &= is_right
     record[f"chunk {chunk}"] = differences
@@ -91,13 +90,10 @@ def compute_step_by_step(
   keys_B: Array,
 ) -> output_softmax.SoftmaxOutput:
   """Computes the same as `output_softmax.compute`, in separate steps."""
-  logits_BxKxV = jnp.einsum(
-    "bke,ve->bkv",
-    vectors_BxKxE,
-    word_VxE.astype(vectors_BxKxE.dtype),
-    preferred_element_type=jnp.float32,
+  word_VxE = word_VxE.astype(vectors_BxKxE.dtype)
+  logits_BxKxV = bias_V + jnp.einsum(
+    "bke,ve->bkv", vectors_BxKxE, word_VxE, preferred_element_type=jnp.float32
   )
-  logits_BxKxV = logits_BxKxV + bias_V
   return output_softmax.SoftmaxOutput(
     optax.softmax_cross_entropy_with_integer_labels(logits_BxKxV, gold_BxK),
     jnp.argmax(logits_BxKxV, axis=-1),
@@ -105,7 +101,9 @@ def compute_step_by_step(
   )
 
 
-def collect_outputs(layer: OutputLayer) -> Callable[..., dict[str, Array]]:
+def collect_outputs(
+  layer: Callable[..., output_softmax.SoftmaxOutput],
+) -> Callable[..., dict[str, Array]]:
   """Returns `fn(*inputs)`: a layer's loss, tokens and gradients by name."""
 
   def fn(vectors_BxKxE, word_VxE, bias_V, gold_BxK, keys_B, weight_BxK):
@@ -117,9 +115,8 @@ def collect_outputs(layer: OutputLayer) -> Callable[..., dict[str, Array]]:
         "sampled": output.sampled_BxK,
       }
 
-    grads, outputs = jax.grad(loss, (0, 1, 2), has_aux=True)(
-      vectors_BxKxE, word_VxE, bias_V
-    )
+    gradients = jax.grad(loss, (0, 1, 2), has_aux=True)
+    grads, outputs = gradients(vectors_BxKxE, word_VxE, bias_V)
     names = "to vectors", "to table", "to bias"
     return outputs | dict(zip(names, grads, strict=True))
 
@@ -129,15 +126,11 @@ def collect_outputs(layer: OutputLayer) -> Callable[..., dict[str, Array]]:
 def compare(
   outputs: dict[str, Array], expected: dict[str, Array]
 ) -> dict[str, float]:
-  """Returns differences by name.
-
-  For tokens, the share of slots that differ; for all others, the largest
-  difference over the largest entry.
-  """
+  """Returns by name: the share of other tokens, or the relative difference."""
   differences = {}
   for name, x in outputs.items():
     y = expected[name]
-    if name.endswith("ed"):
+    if name in TOKENS:
       differences[name] = float((x != y).mean())
     else:
       x, y = x.astype(jnp.float32), y.astype(jnp.float32)

@@ -3,11 +3,9 @@
   python benchmarks/attention.py --batch=128 --length=512 --heads=12 \\
       --dtype=bfloat16 [--json=FILE]
 
-Implementations are those of truenegs_jax/models/attention.py. Their results and
-gradients are compared with "xla" in f32. The forward and backward passes of
---layers layers are timed in turns, those of "xla" and "pieces" with dropout as
-well. One that fails is reported, and the others are still timed. Exit code 1:
-one that runs is wrong.
+Results and gradients are compared with "xla" in f32. The forward and backward
+passes of --layers layers are timed in turns, those of "xla" and "pieces" with
+dropout as well. Failures are reported. Exit code 1: one that runs is wrong.
 """
 
 import functools
@@ -29,13 +27,9 @@ _HEADS = flags.DEFINE_integer("heads", 4, "Attention heads.", 1)
 _WIDTH = flags.DEFINE_integer("width", 64, "Units per head.", 1)
 _LAYERS = flags.DEFINE_integer("layers", 12, "Layers that are timed.", 1)
 _ROUNDS = flags.DEFINE_integer("rounds", 20, "Rounds of timing.", 1)
-_DTYPE = flags.DEFINE_enum(
-  "dtype", "float32", ["float32", "bfloat16"], "Of query, key and value."
-)
+_DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], None)
 _RATE = flags.DEFINE_float("rate", 0.1, "Dropout rate.", 0, 0.99)
-_INTERPRET = flags.DEFINE_bool(
-  "interpret", False, "Also run splash, by an interpreter without a TPU."
-)
+_INTERPRET = flags.DEFINE_bool("interpret", False, "Run splash without a TPU.")
 _JSON = flags.DEFINE_string("json", None, "File to append the figures to.")
 
 CHECKED_ROWS = 8
@@ -48,17 +42,15 @@ def main(argv: list[str]) -> None:
   del argv
   results: Results = {}
   calls: dict[str, Callable[[], Any]] = {}
-  for name, (implementation, rate) in list_candidates().items():
+  for name, (impl, rate) in list_candidates().items():
+    results[name] = {}
     try:
-      results[name] = {"errors": measure_errors(implementation)}
-      calls[name], results[name]["scratch_bytes"] = compile_layers(
-        implementation, rate
-      )
-      jax.block_until_ready(calls[name]())
+      results[name]["errors"] = measure_errors(impl)
+      call, results[name]["scratch_bytes"] = compile_layers(impl, rate)
+      jax.block_until_ready(call())
+      calls[name] = call
     except Exception as e:  # from a library, a driver or a compiler
-      calls.pop(name, None)
-      failure = f"{type(e).__name__}: {e}"[:500]
-      results.setdefault(name, {})["failure"] = failure
+      results[name]["failure"] = f"{type(e).__name__}: {e}"[:500]
   secs = timing.time_in_turns(calls, _ROUNDS.value)
   for name in calls:
     results[name]["secs"] = timing.quantiles(secs[name])
@@ -68,13 +60,10 @@ def main(argv: list[str]) -> None:
   print_results(results)
   if _JSON.value:
     names = ("batch", "length", "heads", "width", "layers", "dtype")
-    record = {
-      "benchmark": "attention",
-      "given": {name: flags.FLAGS[name].value for name in names},
-      "forms": results,
-      "machine": timing.describe_machine(),
-    }
-    timing.append_json(_JSON.value, record)
+    given = {name: flags.FLAGS[name].value for name in names}
+    record = {"benchmark": "attention", "given": given, "forms": results}
+    machine = {"machine": timing.describe_machine()}
+    timing.append_json(_JSON.value, record | machine)
   sys.exit(any(is_wrong(x.get("errors", {})) for x in results.values()))
 
 
@@ -88,19 +77,20 @@ def list_candidates() -> dict[str, tuple[attention.Implementation, float]]:
     if kernel_platform == platform:
       candidates[name] = attention.Implementation(name), 0.0
   if "pieces" in candidates and _RATE.value:
-    pieces, _ = candidates["pieces"]
-    candidates["pieces, dropout"] = pieces, _RATE.value
+    candidates["pieces, dropout"] = candidates["pieces"][0], _RATE.value
   if _INTERPRET.value:
-    splash = attention.Implementation("splash", interpret=True)
-    candidates["splash"] = splash, 0.0
+    candidates["splash"] = (
+      attention.Implementation("splash", interpret=True),
+      0.0,
+    )
   return candidates
 
 
-def measure_errors(form: attention.Implementation) -> dict[str, float]:
+def measure_errors(impl: attention.Implementation) -> dict[str, float]:
   """Measures the errors of result and gradients against "xla" in f32."""
   shape = CHECKED_ROWS, _LENGTH.value, _HEADS.value, _WIDTH.value
   errors = choose_attention.kernel_errors
-  measure = jax.jit(lambda: errors(form, shape, _DTYPE.value))
+  measure = jax.jit(lambda: errors(impl, shape, _DTYPE.value))
   return {name: float(error) for name, error in measure().items()}
 
 
@@ -110,7 +100,7 @@ def is_wrong(errors: dict[str, float]) -> bool:
 
 
 def compile_layers(
-  implementation: attention.Implementation, rate: float
+  impl: attention.Implementation, rate: float
 ) -> tuple[Callable[[], Any], int]:
   """Compiles layers and their gradients; returns a call and scratch bytes."""
   rows, length = _BATCH.value, _LENGTH.value
@@ -121,7 +111,7 @@ def compile_layers(
   keys_B = rng.row_keys(keys[0], 0, jnp.arange(rows))
 
   def loss(query, key, value, cotangent, documents_BxL, keys_B):
-    mask = attention.make_mask(implementation, documents_BxL)
+    mask = attention.make_mask(impl, documents_BxL)
     for site in range(_LAYERS.value):
       query = query + attention.attend(
         query, key, value, mask, keys_B if rate else None, rate=rate, site=site

@@ -33,7 +33,7 @@ Record = Mapping[str, Any]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Prints the tables of a file; returns 2 if it cannot be read."""
+  """Prints the tables of a file; exits with 2 if it cannot be read."""
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
@@ -42,28 +42,23 @@ def main(argv: Sequence[str] | None = None) -> int:
   try:
     saved = json.loads(path.read_text())
   except (ValueError, OSError) as e:
-    print(
-      f"error: {path}: no records in JSON: {e}. Pass a file that --json=FILE"
-      " wrote.",
-      file=sys.stderr,
-    )
-    return 2
+    parser.error(f"{path}: no records in JSON: {e}. Pass a --json=FILE.")
   records = [r | r.get("machine", {}) for r in saved]
   console = Console(markup=False, highlight=False, width=120)
   for device in dict.fromkeys(r["device"] for r in records):
-    of_device = [r for r in records if r["device"] == device]
-    console.print(f"{device}, jax {of_device[0]['jax']}")
-    for table in (steps_table(of_device), overheads_table(of_device)):
-      if table.row_count:
+    device_records = [r for r in records if r["device"] == device]
+    console.print(f"{device}, jax {device_records[0]['jax']}")
+    for build_table in (steps_table, overheads_table):
+      if (table := build_table(device_records)).row_count:
         console.print(table)
-    for line in other_lines(of_device):
+    for line in other_lines(device_records):
       console.print(line)
   return 0
 
 
 def steps_table(records: Sequence[Record]) -> Table:
   """Builds a table of the records of step.py, with their targets."""
-  table = _make_table(
+  table = make_table(
     *("step of", "dtype", "rows", "ms", "rows/s", "target"),
     *("MFU", "of matmul", "GiB", "compiled, s"),
   )
@@ -88,7 +83,7 @@ def steps_table(records: Sequence[Record]) -> Table:
 
 def overheads_table(records: Sequence[Record]) -> Table:
   """Builds a table of the records of overheads.py, one row per recipe."""
-  table = _make_table("overhead of", "recipe", "ms", "%", "95 %", "+- <= 0.3 %")
+  table = make_table("overhead of", "recipe", "ms", "%", "95 %", "+- <= 0.3 %")
   for r in records:
     for recipe, x in r.get("times", {}).items():
       low, high = x["interval"]
@@ -130,7 +125,8 @@ def _short_command(record: Record) -> str:
   return " ".join(words) or pathlib.Path(script).stem
 
 
-def _make_table(*columns: str) -> Table:
+def make_table(*columns: str) -> Table:
+  """Builds an empty table without borders; its first column is text."""
   table = Table(box=None, pad_edge=False)
   for i, column in enumerate(columns):
     table.add_column(column, justify="right" if i else "left")

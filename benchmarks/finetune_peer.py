@@ -4,23 +4,22 @@
 
 Both sides start from one folder in Hugging Face's format (BERT or a
 discriminator) with the same new head, and see the same batches. "jax" is the
-fine-tuning of configs/finetune_glue.py with the head of transformers. "torch"
-is the model of transformers; its optimizer is implemented here in PyTorch.
+fine-tuning of configs/finetune_glue.py with the head of transformers; "torch"
+the model of transformers with an optimizer that is written here in PyTorch.
 
 1. Losses of --plain_steps steps without dropout. The first step has a learning
    rate of 0, so that the first two losses compare the networks, and the others
    also the gradients and the optimizer. Returns 1 if the first two differ by
    more than 1e-4.
 2. Speed with dropout: --pairs turns of --turn_steps steps of each side, A B B
-   A, in one process, on the first --threads cores that it may use. The first
-   turn, which compiles, does not count. The result is useless if other
-   processes use these cores, as PyTorch's threads then wait for each other.
-3. Whole runs with dropout, which each side draws in its own way: the score on
-   the dev set for each of --seeds, and the difference of the means with its
-   standard error. Pass --seeds= to skip them.
+   A, in one process, on the first --threads cores. The first turn, which
+   compiles, does not count. Useless if other processes use these cores, as
+   PyTorch's threads then wait for each other.
+3. Whole runs with dropout, which each side draws in its own way: the dev score
+   for each of --seeds, and the difference of the means with its standard error.
+   Pass --seeds= to skip them.
 
-Runs on the CPU without network access and writes nothing. Needs PyTorch and
-transformers.
+Runs on the CPU, offline, and writes nothing. Needs PyTorch and transformers.
 """
 
 import argparse
@@ -39,10 +38,13 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from torch import nn  # noqa: E402
 
 from truenegs_jax.configs import finetune_glue  # noqa: E402
 from truenegs_jax.finetune import initial_weights, loop, task_data  # noqa: E402
 from truenegs_jax.finetune.config_checks import FinetuneOptions  # noqa: E402
+from truenegs_jax.finetune.initial_weights import InitialWeights  # noqa: E402
+from truenegs_jax.finetune.task_data import EvalSplit, TaskData  # noqa: E402
 from truenegs_jax.tasks import batches, glue, task  # noqa: E402
 from truenegs_jax.train import sharding  # noqa: E402
 from truenegs_jax.weights.formats import hf_names  # noqa: E402
@@ -111,9 +113,9 @@ class JaxSide:
 
   def __init__(
     self,
-    initial: initial_weights.InitialWeights,
+    initial: InitialWeights,
     recipe: FinetuneOptions,
-    data: task_data.TaskData,
+    data: TaskData,
     params: dict[str, Any],
   ):
     self._params, self._setups = params, {}
@@ -143,17 +145,10 @@ class JaxSide:
 
 
 class TorchSide:
-  """The model of transformers, with ELECTRA's optimizer in PyTorch.
-
-  Has the methods of `JaxSide`.
-  """
+  """The model of transformers with ELECTRA's optimizer, as a `JaxSide`."""
 
   def __init__(
-    self,
-    recipe: FinetuneOptions,
-    model: torch.nn.Module,
-    decay: float,
-    steps: int,
+    self, recipe: FinetuneOptions, model: nn.Module, decay: float, steps: int
   ):
     self._recipe, self._model, self._steps = recipe, model, steps
     self._weights = {k: v.clone() for k, v in model.state_dict().items()}
@@ -173,7 +168,7 @@ class TorchSide:
     self._model.train(dropout)
     real = {name: x[batch["row"] >= 0] for name, x in batch.items()}
     label_B = torch.from_numpy(real["label"]).long()
-    loss = torch.nn.functional.cross_entropy(self._forward(real), label_B)
+    loss = nn.functional.cross_entropy(self._forward(real), label_B)
     self._model.zero_grad()
     loss.backward()
     self._update()
@@ -213,7 +208,7 @@ class TorchSide:
 
 
 Side = JaxSide | TorchSide
-Sides = dict[str, Any]  # "torch" and "jax"
+Sides = dict[str, Any]  # "torch" and "jax", in this order
 
 
 def get_depth(name: str, top: int) -> int:
@@ -225,9 +220,7 @@ def get_depth(name: str, top: int) -> int:
 
 
 def make_sides(
-  initial: initial_weights.InitialWeights,
-  recipe: FinetuneOptions,
-  data: task_data.TaskData,
+  initial: InitialWeights, recipe: FinetuneOptions, data: TaskData
 ) -> Sides:
   """Makes both sides; exits if they do not load the same weights."""
   model = initial.make_model(data.num_outputs)
@@ -253,7 +246,7 @@ def make_sides(
 
 
 def make_batches(
-  recipe: FinetuneOptions, data: task_data.TaskData, steps: int, seed: int = 0
+  recipe: FinetuneOptions, data: TaskData, steps: int, seed: int = 0
 ) -> list[Batch]:
   """Makes the batches of a run's first steps."""
   sizes = dict(batch_size=recipe.batch_size, limit=recipe.length)
@@ -288,9 +281,7 @@ def compare_speed(sides: Sides, run_batches: list[Batch], pairs: int) -> None:
       _ = [float(loss) for loss in losses]  # waits for them
       speeds[name].append(rows / (time.perf_counter() - start))
   ratios = [b / a for a, b in zip(*speeds.values(), strict=True)]
-  print(
-    f"With dropout, rows/s, {pairs} pairs of {len(run_batches)} steps each:"
-  )
+  print(f"With dropout, rows/s, {pairs} pairs of {len(run_batches)} steps:")
   for name, values in {**speeds, "jax / torch": ratios}.items():
     first, *others = values
     print(
@@ -300,11 +291,7 @@ def compare_speed(sides: Sides, run_batches: list[Batch], pairs: int) -> None:
 
 
 def score_run(
-  name: str,
-  side: Side,
-  run_batches: list[Batch],
-  seed: int,
-  dev: task_data.EvalSplit,
+  name: str, side: Side, run_batches: list[Batch], seed: int, dev: EvalSplit
 ) -> float:
   """Trains a side with dropout; prints and returns its score on the dev set."""
   start = time.perf_counter()

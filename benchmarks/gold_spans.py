@@ -7,12 +7,11 @@ pass through windows, best answers, texts and scores as a network's logits do.
 "first" predicts the first answer of each question, which training uses; "best"
 the answer with the best score. Inexact predictions are listed by cause.
 
-Measured with BERT's uncased vocabulary, with the same result at lengths 512 and
-384: the dev set has EM 99.74 and F1 99.80 with the first answers (18 begin or
-end inside a piece, 9 are longer than 30 pieces), and EM 99.98 and F1 99.98 with
-the best answers (one of each cause is left). The training set at length 512 has
-EM 99.56 and F1 99.60 (206 are longer than 30 pieces, 181 begin or end inside a
-piece, 1 contains a character that the vocabulary does not).
+Measured with BERT's uncased vocabulary, at lengths 512 and 384: the dev set has
+EM 99.74 and F1 99.80 with the first answers (18 begin or end inside a piece, 9
+are longer than 30 pieces), EM 99.98 and F1 99.98 with the best (one of each
+cause is left). The training set at length 512 has EM 99.56 and F1 99.60 (206
+too long, 181 inside a piece, 1 with a character that is not in the vocabulary).
 """
 
 import argparse
@@ -23,17 +22,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from truenegs_jax.data.tokens.tokenizer import load_tokenizer
-from truenegs_jax.tasks import scoring
+from truenegs_jax.tasks import scoring, squad_windows
 from truenegs_jax.tasks.squad import MOVED, read_squad
-from truenegs_jax.tasks.squad_windows import (
-  Windows,
-  best_answers,
-  find_answer_span,
-  make_windows,
-)
 
+Windows = squad_windows.Windows
 MAX_ANSWER = 30  # pieces
 MIN_EM = 99.5
+Texts = dict[str, str]  # question key -> predicted text
+Golds = dict[str, list[str]]  # question key -> gold texts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,29 +38,26 @@ def main(argv: Sequence[str] | None = None) -> int:
   tokenizer = load_tokenizer(args.vocab, lowercase=not args.cased)
   anomalies: collections.Counter[str] = collections.Counter()
   questions = read_squad(args.data, anomalies=anomalies)[: args.questions]
-  windows = make_windows(questions, tokenizer, length=args.length, train=False)
+  windows = squad_windows.make_windows(
+    questions, tokenizer, length=args.length, train=False
+  )
   print(
     f"{len(questions):,} questions, {len(windows.question_N):,} windows of up"
     f" to {args.length} pieces, {anomalies[MOVED]:,} {MOVED}"
   )
   golds = {q.key: [text for text, _ in q.answers] for q in questions}
-  most_answers = max(map(len, golds.values()))
-  predictions = [predict(windows, answer) for answer in range(most_answers)]
+  num_answers = max(map(len, golds.values()))
+  predictions = [predict(windows, index) for index in range(num_answers)]
   best = {}
   for key, texts in golds.items():
     scores = {p[key]: _score(p[key], texts) for p in predictions}
     best[key] = max(scores, key=scores.__getitem__)
   _print_scores("first", predictions[0], windows, golds, args.shown)
-  em = _print_scores("best", best, windows, golds, args.shown)
-  return int(em < MIN_EM)
+  return int(_print_scores("best", best, windows, golds, args.shown) < MIN_EM)
 
 
 def _print_scores(
-  name: str,
-  predictions: dict[str, str],
-  windows: Windows,
-  golds: dict[str, list[str]],
-  shown: int,
+  name: str, predictions: Texts, windows: Windows, golds: Golds, shown: int
 ) -> float:
   """Prints scores and causes of inexact predictions; returns EM."""
   scores = scoring.squad_scores(predictions, golds)
@@ -73,26 +66,20 @@ def _print_scores(
   for number, question in enumerate(windows.questions):
     predicted, texts = predictions[question.key], golds[question.key]
     if _score(predicted, texts)[0] < 100:
-      num_answers = 1 if name == "first" else len(texts)
-      cause = find_cause(windows, number, num_answers)
+      answers = texts[:1] if name == "first" else texts
+      cause = find_cause(windows, number, len(answers))
       causes[cause] += 1
       if causes[cause] <= shown:
-        answers = texts[:num_answers]
         print(f"    {question.key}: {predicted!r} for {answers}: {cause}")
   for cause, count in causes.most_common():
     print(f"  {count:5}  {cause}")
   return scores["em"]
 
 
-def predict(windows: Windows, answer: int) -> dict[str, str]:
-  """Returns question key -> text from perfect logits.
-
-  Args:
-    windows: the questions.
-    answer: index of the gold answer; the last one if a question has fewer.
-  """
+def predict(windows: Windows, index: int) -> Texts:
+  """Predicts texts from perfect logits of gold answer `index`, or the last."""
   numbers = range(len(windows.questions))
-  spans = [_gold_span(windows, number, answer) for number in numbers]
+  spans = [_gold_span(windows, number, index) for number in numbers]
   logits = []
   for number, first, offset, tokens, is_max_context in zip(
     windows.question_N,
@@ -107,7 +94,7 @@ def predict(windows: Windows, answer: int) -> dict[str, str]:
     if 0 <= start and end <= len(is_max_context):
       scores_2xn[[0, 1], [start + offset, end - 1 + offset]] = 1
     logits.append(tuple(scores_2xn))
-  answers = best_answers(windows, logits, max_answer=MAX_ANSWER)
+  answers = squad_windows.best_answers(windows, logits, max_answer=MAX_ANSWER)
   return {key: candidates[0][0] for key, candidates in answers.items()}
 
 
@@ -127,39 +114,31 @@ def find_cause(windows: Windows, number: int, num_answers: int) -> str:
   return "begins or ends inside a piece"
 
 
-def _gold_span(windows: Windows, number: int, answer: int) -> np.ndarray:
+def _gold_span(windows: Windows, number: int, index: int) -> np.ndarray:
   """Returns start and end in pieces of the context; (-1, -1) if not found."""
   answers = windows.questions[number].answers
-  text, start = answers[min(answer, len(answers) - 1)]
+  text, start = answers[min(index, len(answers) - 1)]
   [ids] = windows.tokenizer.encode_lines([text])
   context = windows.contexts[number]
-  span = find_answer_span(context, start, start + len(text), ids)
+  span = squad_windows.find_answer_span(context, start, start + len(text), ids)
   return np.array(span or (-1, -1))
 
 
 def _score(text: str, golds: list[str]) -> tuple[float, float]:
-  return max(
-    (scoring.exact_match(text, gold), scoring.token_f1(text, gold))
-    for gold in golds
-  )
+  exact_match, f1 = scoring.exact_match, scoring.token_f1
+  return max((exact_match(text, gold), f1(text, gold)) for gold in golds)
 
 
 def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
-  parser.add_argument(
-    "--data", required=True, help="SQuAD v1.1 file, such as dev-v1.1.json."
-  )
-  parser.add_argument(
-    "--vocab", required=True, help="vocab.txt, or the folder with it."
-  )
+  parser.add_argument("--data", required=True, help="SQuAD v1.1 file.")
+  parser.add_argument("--vocab", required=True, help="vocab.txt or its folder.")
   parser.add_argument("--cased", action="store_true")
   parser.add_argument("--length", type=int, default=512)
   parser.add_argument("--questions", type=int, help="At most; default: all.")
-  parser.add_argument(
-    "--shown", type=int, default=10, help="Examples to print for each cause."
-  )
+  parser.add_argument("--shown", type=int, default=10, help="Of each cause.")
   return parser.parse_args(argv)
 
 

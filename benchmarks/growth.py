@@ -4,13 +4,11 @@
       [--base=batch=4,length=128,layers=2] [--batch=2,4,8,16] [--length=...]
       [--vocabulary=...] [--layers=...] [--steps=10] [--json=FILE]
 
-One size changes at a time. The others have their value in --base, or else in
-the config. An exponent is the slope of log(figure) over log(size): 1 if twice
-the size takes twice as much, less if a part does not grow. "compiled" is the
-memory that the compiler reserves for arguments (with the synonym table) and
-scratch. "measured" is the device's peak; on a CPU it is the growth of the
-process since the step was compiled, which does not contain the table. Each
-point is a separate process, which compiles. The plot is FOLDER/growth.png.
+One size changes at a time; the others are those of --base, or of the config.
+Each point is measured in a new process. An exponent is the slope of log(figure)
+over log(size). "MiB compiled" is what the compiler reserves for arguments (with
+the synonym table) and scratch. "MiB measured" is the device's peak; on a CPU,
+the growth of the process (without the table). The plot is FOLDER/growth.png.
 """
 
 import json
@@ -19,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+import figures
 import jax
 import numpy as np
 import steps
@@ -43,9 +42,7 @@ MEMORY = ("MiB compiled", "MiB measured")
 
 _CONFIG = flags_lib.define_config()
 _BASE = flags.DEFINE_list(
-  "base",
-  ["batch=4", "length=128", "layers=2"],
-  "Sizes that are fixed while another one changes.",
+  "base", ["batch=4", "length=128", "layers=2"], "Sizes of the other axes."
 )
 _AXES = {
   axis: flags.DEFINE_list(axis, list(points), f"Points of the axis {axis}.")
@@ -54,9 +51,7 @@ _AXES = {
 _STEPS = flags.DEFINE_integer("steps", 10, "Steps that are timed.", 1)
 _OUT = flags.DEFINE_string("out", None, "Folder for the plot.")
 _JSON = flags.DEFINE_string("json", None, "File to append the figures to.")
-_POINT = flags.DEFINE_string(
-  "point", None, "Measure only this point, such as batch=8."
-)
+_POINT = flags.DEFINE_string("point", None, "Only this point, as batch=8.")
 
 Points = dict[int, dict[str, float | None]]  # size -> figures
 
@@ -79,9 +74,7 @@ def main(argv: list[str]) -> None:
 
 
 def resize_config(c: ConfigDict, sizes: Sequence[str]) -> ConfigDict:
-  """Returns the config with other sizes, such as "batch=8".
-
-  The last size of an axis counts.
+  """Returns the config with sizes like "batch=8"; the last of an axis counts.
 
   Raises:
     InputError: a size is not an axis, =, and a whole number.
@@ -103,7 +96,7 @@ def resize_config(c: ConfigDict, sizes: Sequence[str]) -> ConfigDict:
       c.data.vocab, c.data.vocab_size = "train", n
     else:
       variant = registry.variant_sizes(c.model.backbone, c.model.variant)
-      variant |= {"layers": n}
+      variant["layers"] = n
       c.model.variant = " ".join(f"{key}={x}" for key, x in variant.items())
   return c
 
@@ -111,23 +104,17 @@ def resize_config(c: ConfigDict, sizes: Sequence[str]) -> ConfigDict:
 def measure_point(c: ConfigDict, count: int) -> dict[str, float | None]:
   """Measures ms and MiB of a config's step; None if a figure is unknown."""
   step = steps.make_step(c)
-  baseline: int | None = 0
-  if jax.default_backend() == "cpu":
-    baseline = _reset_peak()
+  baseline = _reset_peak() if jax.default_backend() == "cpu" else 0
   calls = steps.make_step_calls({"step": step})
   secs = timing.time_in_turns(calls, count, warmup=2)["step"]
-  memory = step.compiled.memory_analysis()
-  compiled = growth = None
-  if memory:
+  point: dict[str, float | None] = dict.fromkeys(("ms", *MEMORY))
+  point["ms"] = 1e3 * float(np.median(secs))
+  if memory := step.compiled.memory_analysis():
     size = memory.argument_size_in_bytes + memory.temp_size_in_bytes
-    compiled = size / 2**20
+    point["MiB compiled"] = size / 2**20
   if baseline is not None:
-    growth = (timing.peak_bytes() - baseline) / 2**20
-  return {
-    "ms": 1e3 * float(np.median(secs)),
-    "MiB compiled": compiled,
-    "MiB measured": growth,
-  }
+    point["MiB measured"] = (timing.peak_bytes() - baseline) / 2**20
+  return point
 
 
 def _reset_peak() -> int | None:
@@ -145,15 +132,15 @@ def _measure_axis(axis: str, sizes: Sequence[str]) -> Points:
   for size in sizes:
     command = [sys.executable, *sys.argv, f"--point={axis}={size}"]
     process = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if process.returncode == errors.InputError.exit_code:
-      sys.exit(process.returncode)  # the process has printed its error
-    if process.returncode:
+    code = process.returncode
+    if code == errors.InputError.exit_code:
+      sys.exit(code)  # the process has printed its error
+    if code:
       print(
-        f"warning: {axis}={size} failed with exit code {process.returncode}.",
-        file=sys.stderr,
+        f"warning: {axis}={size} failed with exit code {code}.", file=sys.stderr
       )
-      continue
-    points[int(size)] = json.loads(process.stdout.splitlines()[-1])
+    else:
+      points[int(size)] = json.loads(process.stdout.splitlines()[-1])
   return points
 
 
@@ -168,12 +155,10 @@ def fit_exponent(points: Points, figure: str) -> float:
 
 def make_table(points_by_axis: dict[str, Points]) -> Table:
   """Builds a table of the figures and exponents of every axis."""
-  table = Table(box=None, pad_edge=False)
-  for column in ("axis", "size", "ms", *MEMORY):
-    table.add_column(column, justify="left" if column == "axis" else "right")
+  table = figures.make_table("axis", "size", "ms", *MEMORY)
   for axis, points in points_by_axis.items():
-    for n, figures in points.items():
-      cells = ("" if x is None else f"{x:,.1f}" for x in figures.values())
+    for n, point in points.items():
+      cells = ("" if x is None else f"{x:,.1f}" for x in point.values())
       table.add_row(axis, f"{n:,}", *cells)
     exponents = (fit_exponent(points, figure) for figure in ("ms", *MEMORY))
     table.add_row(axis, "exponent", *(f"{x:.2f}" for x in exponents))
@@ -187,26 +172,20 @@ def draw_plot(points_by_axis: dict[str, Points], folder: pathlib.Path) -> None:
   matplotlib.use("Agg")
   from matplotlib import pyplot, ticker
 
+  num = len(points_by_axis)
   plot, panels_2xA = pyplot.subplots(
-    2,
-    len(points_by_axis),
-    figsize=(3 * len(points_by_axis), 6),
-    squeeze=False,
-    sharex="col",
-    sharey="row",
+    2, num, figsize=(3 * num, 6), squeeze=False, sharex="col", sharey="row"
   )
-  for column, (axis, points) in enumerate(points_by_axis.items()):
-    for panel, figures in zip(
-      panels_2xA[:, column], (("ms",), MEMORY), strict=True
-    ):
-      for figure in figures:
+  for i, (axis, points) in enumerate(points_by_axis.items()):
+    for panel, names in zip(panels_2xA[:, i], (["ms"], MEMORY), strict=True):
+      for figure in names:
         known = {n: x[figure] for n, x in points.items() if x[figure]}
         label = f"{figure}: n^{fit_exponent(points, figure):.2f}"
         panel.loglog(list(known), list(known.values()), "o-", label=label)
       panel.set_xticks(list(points), [f"{n:,}" for n in points])
       panel.xaxis.set_minor_locator(ticker.NullLocator())
       panel.legend(fontsize="small")
-    panels_2xA[-1, column].set_xlabel(axis)
+    panels_2xA[-1, i].set_xlabel(axis)
   plot.tight_layout()
   with disk_errors(folder):
     folder.mkdir(parents=True, exist_ok=True)

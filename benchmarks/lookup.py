@@ -5,15 +5,13 @@
 Times the loss of fixed f32 logits, without its gradient, over the slots of a
 batch: without correction ("plain"), with a prediction for every slot but no
 synonyms ("predict"), and with hard correction by generated tables of both
-layouts, in which each token has S synonyms ("bits S", "ids S"). They take turns
-in the order A B, B A. A ratio is the median over the rounds, with minimum and
-maximum. The last column times the look-up alone, of precomputed predictions.
-Runs on JAX's default device; a CPU needs 8 GB and some minutes.
+layouts with S synonyms per token ("bits S", "ids S"). They take turns: A B,
+B A. A ratio is the median over the rounds, with minimum and maximum. The last
+column times the look-up alone. A CPU needs 8 GB and some minutes.
 """
 
 import argparse
 import functools
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +31,7 @@ Array = jax.Array
 FindNegatives = Callable[[Mapping[str, Array], Array, Array], Array]
 TableArrays = Mapping[str, np.ndarray]
 Calls = dict[str, Callable[[], Any]]
+Secs = dict[str, list[float]]
 
 # Rows, slots per row, and micro-batches, which limit the logits' memory.
 BATCHES = ((128, 19, 1), (256, 77, 8))
@@ -68,15 +67,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         table_mb = sum(x.nbytes for x in tables.get(name, {}).values()) / 1e6
         print(
           f"{size:7,}  {rows} x {slots}  {name:7} {table_mb:8.1f}"
-          f" {1e3 * statistics.median(values):7.1f}",
+          f" {1e3 * np.median(values):7.1f}",
           *(format_ratio(values, secs[x]) for x in ("plain", "predict")),
-          f"{1e6 * statistics.median(lookup_secs.get(name, [0])):5.0f}",
+          f"{1e6 * np.median(lookup_secs.get(name, 0)):5.0f}",
         )
   return 0
 
 
 def make_table(size: int, width: int, layout: str) -> TableArrays:
-  """Makes a table with `width` synonyms per token, spread over all ids."""
+  """Generates a table of `width` synonyms per token, spread over all ids."""
   steps_VxS = np.random.default_rng(0).integers(1, size // width, (size, width))
   ids_VxS = (np.arange(size)[:, None] + steps_VxS.cumsum(axis=1)) % size
   tokens = [f"w{i}" for i in range(size)]
@@ -91,22 +90,17 @@ def compile_losses(
   golds_BxK = jax.random.randint(jax.random.key(0), (rows, slots), 0, size)
   logits_BxKxV = jax.random.normal(jax.random.key(1), (rows, slots, size))
 
-  def compile_loss(
-    find_negatives: FindNegatives | None, aux: TableArrays
-  ) -> Callable[[], Any]:
-    fn = jax.jit(functools.partial(compute_loss, find_negatives=find_negatives))
+  def compile_loss(find: FindNegatives | None, aux: TableArrays) -> Callable:
+    fn = jax.jit(functools.partial(compute_loss, find_negatives=find))
     call = functools.partial(fn, logits_BxKxV, golds_BxK, jax.device_put(aux))
     jax.block_until_ready(call())
     return call
 
-  return {
-    "plain": compile_loss(None, {}),
-    "predict": compile_loss(lambda _, gold, predicted: gold == predicted, {}),
-    **{
-      name: compile_loss(negatives.false_negatives, aux)
-      for name, aux in tables.items()
-    },
-  }
+  losses: Calls = {"plain": compile_loss(None, {})}
+  losses["predict"] = compile_loss(lambda _, gold, token: gold == token, {})
+  for name, aux in tables.items():
+    losses[name] = compile_loss(negatives.false_negatives, aux)
+  return losses
 
 
 def compile_lookups(
@@ -141,11 +135,9 @@ def compute_loss(
   return weighted_sum(loss_BxK, weight_BxK)
 
 
-def time_calls(
-  calls: Calls, repeats: int, rounds: int
-) -> dict[str, list[float]]:
+def time_calls(calls: Calls, repeats: int, rounds: int) -> Secs:
   """Returns name -> seconds of `repeats` calls, for each round."""
-  secs: dict[str, list[float]] = {name: [] for name in calls}
+  secs: Secs = {name: [] for name in calls}
   for turn in range(rounds):
     for name in list(calls)[:: -1 if turn % 2 else 1]:
       start = time.perf_counter()
@@ -156,9 +148,8 @@ def time_calls(
 
 def format_ratio(secs_a: Sequence[float], secs_b: Sequence[float]) -> str:
   """Formats the ratios of times from the same rounds."""
-  ratios = [a / b for a, b in zip(secs_a, secs_b, strict=True)]
-  median = statistics.median(ratios)
-  return f"{median:5.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+  ratios = np.divide(secs_a, secs_b)
+  return f"{np.median(ratios):5.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 if __name__ == "__main__":

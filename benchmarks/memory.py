@@ -7,13 +7,11 @@
 Compiles the step without text, rows, weights or an accelerator, and prints the
 compiler's memory analysis. State, synonyms and batch are exact.
 
---topology compiles for TPU chips, as a run on them does. This machine needs
-libtpu but no TPU.
---devices compiles for N simulated CPU devices. Scratch memory (activations,
-gathered parameters, gradients) is then an estimate: on a CPU, XLA widens some
-bfloat16 arrays and schedules operations differently. Without
---config.model.scan=True it does not defer the recomputation of model.remat, so
-that remat seems to save nothing.
+--topology compiles for TPU chips, which needs libtpu but no TPU. --devices
+compiles for N simulated CPU devices. Scratch memory (activations, gathered
+parameters, gradients) is then an estimate: on a CPU, XLA widens some bfloat16
+arrays and schedules operations differently. Without --config.model.scan=True
+it does not defer the recomputation of model.remat, which seems to save nothing.
 """
 
 import importlib.util
@@ -57,15 +55,10 @@ def main(argv: list[str]) -> None:
 
 
 def get_tpu_chips(topology: str) -> list[jax.Device]:
-  """Returns the chips of a topology, which a step can be compiled for.
-
-  Raises:
-    InputError: libtpu is missing or does not know the topology.
-  """
+  """Returns the chips of a topology; InputError if libtpu does not know it."""
   if importlib.util.find_spec("libtpu") is None:
     raise errors.InputError(
-      "--topology needs libtpu, the compiler for TPUs. Run pip install"
-      " 'truenegs_jax[tpu]'."
+      "--topology needs libtpu. Run pip install 'truenegs_jax[tpu]'."
     )
   # libtpu otherwise looks for the machine's chips, and refuses to be loaded by
   # two processes. Compiling uses no chip.
@@ -84,14 +77,11 @@ def get_tpu_chips(topology: str) -> list[jax.Device]:
 def report(
   c: ConfigDict, devices: Sequence[jax.Device] | None = None
 ) -> dict[str, str]:
-  """Compiles the step of a config and describes it.
+  """Compiles the step of a config and describes it, name -> text of each line.
 
   Args:
     c: a config of pre-training.
     devices: to compile for; default: all of JAX's.
-
-  Returns:
-    Name -> text of each line.
 
   Raises:
     InputError: the config is invalid, or its step does not fit on a device.
@@ -141,12 +131,9 @@ def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 def _describe_compiled(compiled: jax.stages.Compiled) -> dict[str, str]:
   """Returns the compiler's figures for one device, if it has any."""
   lines = {}
-  memory = compiled.memory_analysis()
-  if memory is not None:
-    arguments = memory.argument_size_in_bytes
-    outputs = memory.output_size_in_bytes
-    donated = memory.alias_size_in_bytes
-    scratch = memory.temp_size_in_bytes
+  if m := compiled.memory_analysis():
+    arguments, outputs = m.argument_size_in_bytes, m.output_size_in_bytes
+    donated, scratch = m.alias_size_in_bytes, m.temp_size_in_bytes
     lines["memory"] = (
       f"arguments {plan.format_mib(arguments)}, outputs"
       f" {plan.format_mib(outputs)} (in place {plan.format_mib(donated)}),"

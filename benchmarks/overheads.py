@@ -3,10 +3,10 @@
   python benchmarks/overheads.py --config=electra_small --config.batch_size=4
       [--recipes=baseline,hc,sr,hc+sr] [--pairs=400] [--json=FILE]
 
-The steps of all recipes are in one process and train one state in turns, one
-step each. An overhead is the median over the rounds of the time relative to the
-first recipe, minus 1, with a 95 % bootstrap interval. "again" is the first
-recipe a second time: its overhead is chance, and the others' may be as wrong.
+All recipes train one state in turns, one step each. An overhead is the median
+over the rounds of the time relative to the first recipe, minus 1, with a 95 %
+bootstrap interval. "again" is the first recipe a second time: its overhead is
+chance, and the others' may be as wrong.
 
 A second table counts for each compiled step: operations (roughly, kernels);
 those that read or write arrays of at least K x V entries per row (K slots, V
@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import figures
 import jax
 import steps
 import timing
@@ -36,31 +37,20 @@ from truenegs_jax.train import plan, sharding
 
 _CONFIG = flags_lib.define_config()
 _RECIPES = flags.DEFINE_list(
-  "recipes",
-  ["baseline", "hc", "sr", "hc+sr"],
-  "Recipes. The others are compared with the first.",
+  "recipes", ["baseline", "hc", "sr", "hc+sr"], "Compared with the first one."
 )
 _PAIRS = flags.DEFINE_integer("pairs", 400, "Steps of each recipe.", 2)
-_WARMUP = flags.DEFINE_integer(
-  "warmup", 5, "Steps of each recipe before them, which do not count.", 1
-)
+_WARMUP = flags.DEFINE_integer("warmup", 5, "Steps that do not count.", 1)
 _JSON = flags.DEFINE_string("json", None, "File to append the figures to.")
 
 AGAIN = "again"
 # HLO operations that no device executes.
-NO_WORK = (
-  "parameter",
-  "constant",
-  "tuple",
-  "get-tuple-element",
-  "bitcast",
-  "while",
-  "conditional",
-)
+NO_WORK = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
+NO_WORK |= {"while", "conditional"}  # their bodies are listed as well
 PADDING = 256  # the most columns that logits have beyond the vocabulary
 _COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.-]+) \(.*\{$")
 _OPERATION = re.compile(
-  r"\s+(?:ROOT )?%?([\w.-]+) = (\(.*?\)|\S+) ([a-z][\w-]*)\((.*?)\)(.*)"
+  r"\s+(?:ROOT )?%?([\w.-]+) = (\(.*?\)|\S+) ([a-z][\w-]*)\((.*?)\)"
 )
 _SHAPE = re.compile(r"\[([\d,]+)\]")
 
@@ -97,11 +87,7 @@ def main(argv: list[str]) -> None:
 
 
 def make_recipe_step(c: ConfigDict, recipe: str) -> steps.CompiledStep:
-  """Compiles the step of a config with the corrections of a recipe.
-
-  Raises:
-    InputError: the recipe is unknown or the config is invalid.
-  """
+  """Compiles a config's step with a recipe; InputError if it is unknown."""
   errors.one_of("--recipes", recipe, common.RECIPES)
   changed = c.copy_and_resolve_references()
   changed.negatives.update(common.RECIPES[recipe])
@@ -133,46 +119,37 @@ def time_recipes(
 
 def count_operations(step: steps.CompiledStep) -> Counts:
   """Counts a compiled step's operations, by the columns of the table."""
-  c, run = step.c, step.run
-  vocab_size = run.options.masking.vocab_size
-  num_slots = masking.num_slots(c.length, c.masking.prob)
-  params = plan.abstract_state(run, step.mesh).params
-  (embedding_shape,) = (
-    x.shape
-    for x in jax.tree.leaves(params["embeddings"])
-    if vocab_size in x.shape
-  )
+  c, vocab_size = step.c, step.run.options.masking.vocab_size
+  params = plan.abstract_state(step.run, step.mesh).params
+  shapes = [x.shape for x in jax.tree.leaves(params["embeddings"])]
+  (embedding_table,) = (x for x in shapes if vocab_size in x)
+  shapes = [x.shape for x in jax.tree.leaves((params, step.aux))]
   # A table [V, E] looks like logits at E positions.
-  shapes = {x.shape for x in jax.tree.leaves((params, step.aux))}
   table_sizes = {n for shape in shapes if vocab_size in shape for n in shape}
-  operations = list(parse_operations(step.compiled.as_text()))
-  executed = [x for x in operations if not x.fused and x.kind not in NO_WORK]
+  num_slots = masking.num_slots(c.length, c.masking.prob)
+  num_slices = step.mesh.shape[sharding.DATA_AXIS] * c.optim.accumulation
+  num_positions = c.batch_size // num_slices * c.length
 
   def count_logits(shapes: tuple[Shape, ...], min_positions: int) -> int:
     sizes = [logit_positions(shape, vocab_size) for shape in shapes]
     return sum(n >= min_positions and n not in table_sizes for n in sizes)
 
-  reads = [count_logits(x.reads, num_slots) for x in executed]
-  writes = [count_logits(x.writes, num_slots) for x in executed]
-  num_slices = step.mesh.shape[sharding.DATA_AXIS] * c.optim.accumulation
-  all_positions = c.batch_size // num_slices * c.length
+  columns = "ops", "on KxV", "read", "written", "gathers", "scatters", "on LxV"
+  counts: Counts = dict.fromkeys(columns, 0)
+  for x in parse_operations(step.compiled.as_text()):
+    counts["gathers"] += x.kind == "gather" and x.reads[0] == embedding_table
+    counts["scatters"] += x.kind == "scatter" and embedding_table in x.writes
+    if x.fused or x.kind in NO_WORK:
+      continue
+    read = count_logits(x.reads, num_slots)
+    written = count_logits(x.writes, num_slots)
+    counts["ops"] += 1
+    counts["on KxV"] += read + written > 0
+    counts["read"] += read
+    counts["written"] += written
+    counts["on LxV"] += count_logits(x.reads + x.writes, num_positions) > 0
   memory = step.compiled.memory_analysis()
-  return {
-    "ops": len(executed),
-    "on KxV": sum(r + w > 0 for r, w in zip(reads, writes, strict=True)),
-    "read": sum(reads),
-    "written": sum(writes),
-    "gathers": sum(
-      x.kind == "gather" and x.reads[0] == embedding_shape for x in operations
-    ),
-    "scatters": sum(
-      x.kind == "scatter" and embedding_shape in x.writes for x in operations
-    ),
-    "on LxV": sum(
-      count_logits(x.reads + x.writes, all_positions) > 0 for x in executed
-    ),
-    "MiB": memory and memory.temp_size_in_bytes >> 20,
-  }
+  return {**counts, "MiB": memory and memory.temp_size_in_bytes >> 20}
 
 
 def logit_positions(shape: Shape, vocab_size: int) -> int:
@@ -197,10 +174,9 @@ def parse_operations(hlo: str) -> Iterator[Operation]:
     if computation := _COMPUTATION.match(line):
       shapes, fused = {}, computation[1] in fusions
     elif operation := _OPERATION.match(line):
-      name, result, kind, operands, _ = operation.groups()
-      shapes[name] = tuple(
-        tuple(map(int, dims.split(","))) for dims in _SHAPE.findall(result)
-      )
+      name, result, kind, operands = operation.groups()
+      dims = [x.split(",") for x in _SHAPE.findall(result)]
+      shapes[name] = tuple(tuple(map(int, x)) for x in dims)
       reads: tuple[Shape, ...] = ()
       for operand in re.findall(r"%([\w.-]+)", operands):
         reads += shapes.get(operand, ())
@@ -209,7 +185,8 @@ def parse_operations(hlo: str) -> Iterator[Operation]:
 
 def times_table(times: Times) -> Table:
   """Builds a table of the times of each recipe."""
-  table = _make_table("recipe", "ms", "p10", "p90", "overhead, %", "95 %", "+-")
+  columns = "recipe", "ms", "p10", "p90", "overhead, %", "95 %", "+-"
+  table = figures.make_table(*columns)
   for name, x in times.items():
     low, high = x["interval"]
     table.add_row(
@@ -224,17 +201,10 @@ def times_table(times: Times) -> Table:
 
 def counts_table(counts_by_recipe: Mapping[str, Counts]) -> Table:
   """Builds a table of the counts of each recipe."""
-  table = _make_table("recipe", *next(iter(counts_by_recipe.values())))
+  table = figures.make_table("recipe", *next(iter(counts_by_recipe.values())))
   for recipe, counts in counts_by_recipe.items():
     cells = (f"{x:,}" if x is not None else "" for x in counts.values())
     table.add_row(recipe, *cells)
-  return table
-
-
-def _make_table(*columns: str) -> Table:
-  table = Table(box=None, pad_edge=False)
-  for i, column in enumerate(columns):
-    table.add_column(column, justify="right" if i else "left", no_wrap=True)
   return table
 
 

@@ -75,18 +75,11 @@ class OwnStep:
 
   def _draw_masks_and_samples(self, state, batch):
     keys_B = rng.row_keys(state.key, state.step, batch["row"])
-    predictions = slot_predictions.mask_and_predict(
-      self._run.model.bind({"params": state.params}),
-      batch,
-      keys_B,
-      self._run.options,
-      train=True,
+    model = self._run.model.bind({"params": state.params})
+    x = slot_predictions.mask_and_predict(
+      model, batch, keys_B, self._run.options, train=True
     )
-    return (
-      predictions.masked_BxL,
-      predictions.slots.positions_BxK,
-      predictions.sampled_BxK,
-    )
+    return x.masked_BxL, x.slots.positions_BxK, x.sampled_BxK
 
   def _weight_losses(self, terms, t):
     weights = step_lib.loss_weights_at(self._run.loss_weights, t)

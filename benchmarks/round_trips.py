@@ -3,20 +3,20 @@
   python benchmarks/round_trips.py mrpc ORIGINAL OTHER --data=glue/MRPC
   python benchmarks/round_trips.py sst2 DISCRIMINATOR --data=glue/SST-2
 
-"mrpc" takes a folder, or name on the hub, and a folder that was imported from
-it and exported again. It compares the last hidden states of both. Then it
-fine-tunes both with the stock Trainer, with the same seed and with dropout, and
-compares the loss of every step. Returns 1 if any differ by more than 1e-4.
+"mrpc" takes a folder or name on the hub, and a folder that was imported from it
+and exported again. It compares their last hidden states. Then it fine-tunes
+both with the stock Trainer, the same seed and dropout, and compares the loss of
+every step. Returns 1 if any differ by more than 1e-4.
 
 "sst2" takes the discriminator of an exported ELECTRA. It loads it into
-AutoModelForPreTraining, and its generator, `../generator`, into
-AutoModelForMaskedLM and pipeline("fill-mask"). Then it fine-tunes the
-discriminator on the first --rows rows, and the same network with random weights
-in the same way. Returns 1 if weights are missing or unexpected.
+AutoModelForPreTraining, and `../generator` into AutoModelForMaskedLM and
+pipeline("fill-mask"). Then it fine-tunes the discriminator on the first --rows
+rows, and the same network with random weights. Returns 1 if weights are missing
+or unexpected.
 
 --data is a folder with GLUE's train.tsv and dev.tsv, or either with .xz. Runs
-on the CPU without network access and keeps no files. Needs PyTorch,
-transformers 5 (4 rounds the losses to 4 decimals) and accelerate.
+on the CPU, offline, and keeps no files. Needs PyTorch, transformers 5 (4 rounds
+the losses to 4 decimals) and accelerate.
 """
 
 import argparse
@@ -38,6 +38,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 from transformers.trainer_callback import PrinterCallback  # noqa: E402
 
+Args = argparse.Namespace
 Texts = list[tuple[str, ...]]
 Rows = tuple[Texts, list[int]]  # one or two sentences each, and the labels
 
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   return check(args, train, dev)
 
 
-def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse_arguments(argv: Sequence[str] | None) -> Args:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
@@ -80,11 +81,9 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
   parser.add_argument("--batch_size", type=int, default=32)
   parser.add_argument("--length", type=int, default=128)
   args = parser.parse_args(argv)
-  num_folders = 2 if args.task == "mrpc" else 1
-  if len(args.folders) != num_folders:
-    parser.error(
-      f"{len(args.folders)} folders. Pass {num_folders} for {args.task}."
-    )
+  num, needed = len(args.folders), 2 if args.task == "mrpc" else 1
+  if num != needed:
+    parser.error(f"{num} folder(s). Pass {needed} for {args.task}.")
   args.lr = args.lr or TASKS[args.task][2]
   return args
 
@@ -103,7 +102,7 @@ def read_rows(
   return texts, [int(row[label]) for row in rows]
 
 
-def compare_folders(args: argparse.Namespace, train: Rows, dev: Rows) -> int:
+def compare_folders(args: Args, train: Rows, dev: Rows) -> int:
   """Compares hidden states and fine-tuning losses of two folders."""
   texts = dev[0][:64]
   (ids_a, hidden_a), (ids_b, hidden_b) = (
@@ -117,7 +116,9 @@ def compare_folders(args: argparse.Namespace, train: Rows, dev: Rows) -> int:
   print("seed  folder    steps  first   last    dev acc     F1  seconds")
   differences = [difference]
   for seed in args.seeds:
-    runs = [fine_tune(args, x, train, dev, seed) for x in args.folders]
+    runs = [
+      fine_tune(args, x, train, dev, seed, random=False) for x in args.folders
+    ]
     for name, run in zip(("original", "other"), runs, strict=True):
       print(
         f"{seed:4}  {name:8} {len(run['losses']):6} {run['losses'][0]:6.4f}"
@@ -127,17 +128,16 @@ def compare_folders(args: argparse.Namespace, train: Rows, dev: Rows) -> int:
     if not all(map(torch.equal, runs[0]["head"], runs[1]["head"])):
       print("error: The new layers' first weights differ.", file=sys.stderr)
       return 1
-    difference_T = np.abs(np.subtract(runs[0]["losses"], runs[1]["losses"]))
-    differences.append(difference_T.max())
+    diff_T = np.abs(np.subtract(runs[0]["losses"], runs[1]["losses"]))
+    differences.append(diff_T.max())
     print(
-      f"largest difference of a loss: {difference_T.max():.1e}, at step"
-      f" {difference_T.argmax() + 1}; {np.count_nonzero(difference_T == 0)} of"
-      f" {len(difference_T)} are equal"
+      f"largest difference of a loss: {diff_T.max():.1e}, at step"
+      f" {diff_T.argmax() + 1}; {sum(diff_T == 0)} of {len(diff_T)} are equal"
     )
   return int(max(differences) > TOLERANCE)
 
 
-def check_electra(args: argparse.Namespace, train: Rows, dev: Rows) -> int:
+def check_electra(args: Args, train: Rows, dev: Rows) -> int:
   """Loads exported networks; fine-tunes one and a random network."""
   folder = args.folders[0]
   generator = str(pathlib.Path(folder).parent / "generator")
@@ -162,10 +162,8 @@ def check_electra(args: argparse.Namespace, train: Rows, dev: Rows) -> int:
         f"{name:8} {seed:5} {run['losses'][0]:6.4f} {run['losses'][-1]:6.4f}"
         f"  {run['accuracy']:8.2%}  {run['secs']:7.0f}"
       )
-    print(
-      f"{name:8}  mean {statistics.mean(scores):5.2f}, from {min(scores):5.2f}"
-      f" to {max(scores):5.2f}"
-    )
+    mean, least, most = statistics.mean(scores), min(scores), max(scores)
+    print(f"{name:8}  mean {mean:5.2f}, from {least:5.2f} to {most:5.2f}")
   return int(has_failed)
 
 
@@ -174,13 +172,9 @@ def compute_hidden_states(
 ) -> tuple[torch.Tensor, torch.Tensor]:
   """Returns ids, [B, L], and the last hidden states of real tokens, [N, D]."""
   tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-  batch = tokenizer(
-    *map(list, zip(*texts, strict=True)),
-    truncation=True,
-    max_length=length,
-    padding=True,
-    return_tensors="pt",
-  )
+  columns = map(list, zip(*texts, strict=True))
+  options = dict(truncation=True, max_length=length, padding=True)
+  batch = tokenizer(*columns, **options, return_tensors="pt")
   model = transformers.AutoModel.from_pretrained(folder)
   with torch.no_grad():
     states_BxLxD = model(**batch).last_hidden_state
@@ -188,13 +182,7 @@ def compute_hidden_states(
 
 
 def fine_tune(
-  args: argparse.Namespace,
-  folder: str,
-  train: Rows,
-  dev: Rows,
-  seed: int,
-  *,
-  random: bool = False,
+  args: Args, folder: str, train: Rows, dev: Rows, seed: int, *, random: bool
 ) -> dict[str, Any]:
   """Fine-tunes a folder for one epoch with the stock Trainer.
 

@@ -5,8 +5,8 @@
 
 Runs a config on generated text, each time in a new process, until the first
 training record is on disk: "cold" with an empty compilation cache, "warm" with
-the steps that the run before compiled, and "resumed" from a checkpoint. The
-rows are prepared beforehand. Also times --help, a wrong flag and a dry run.
+that of the run before, and "resumed" from a checkpoint. The rows are prepared
+beforehand. Also times --help, a wrong flag and a dry run.
 """
 
 import json
@@ -30,12 +30,11 @@ from rich.table import Table
 
 from truenegs_jax.runtime import errors
 
-_CONFIG = flags.DEFINE_string(
-  "config", "electra_demo:baseline", "Config to start."
-)
+_CONFIG = flags.DEFINE_string("config", "electra_demo:baseline", "To start.")
 _RUNS = flags.DEFINE_integer("runs", 5, "Starts of each kind.", 1)
 
 MAIN = ["-m", "truenegs_jax.main"]
+CAPTURE_OUTPUT = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 WORDS = 3_000
 # Runs `python -m truenegs_jax.main` up to the first record. Then prints JAX's
 # compilation events, name -> [count, seconds].
@@ -73,10 +72,8 @@ def main(argv: Sequence[str]) -> None:
     starter = Starter(pathlib.Path(folder), argv[1:])
     command = [*MAIN, *starter.flags]
     secs = {
-      "--help": starter.time_command([*MAIN, "--help"], exit_code=1),
-      "a wrong flag": starter.time_command(
-        [*command, "--config.stepz=1"], exit_code=2
-      ),
+      "--help": starter.time_command([*MAIN, "--help"], 1),
+      "a wrong flag": starter.time_command([*command, "--config.stepz=1"], 2),
       "a dry run": starter.time_command([*command, "--config.dry_run=True"]),
     }
     events = {}
@@ -105,28 +102,22 @@ class Starter:
     ]
     self._env = os.environ | {"TRUENEGS_CACHE": str(folder / "cache")}
 
-  def time_command(
-    self, command: Sequence[str], exit_code: int = 0
-  ) -> list[float]:
-    """Returns the seconds of each run of a command."""
-    return [self._run(command, exit_code)[0] for _ in range(_RUNS.value)]
+  def time_command(self, args: list[str], exit_code: int = 0) -> list[float]:
+    """Returns the seconds of each run of Python."""
+    return [self._run(args, exit_code)[0] for _ in range(_RUNS.value)]
 
   def save_run(self) -> None:
     """Prepares the rows, and a run that is stopped after some steps."""
     workdir = self._folder / "saved"
     command = [sys.executable, *MAIN, *self.flags, f"--workdir={workdir}"]
-    process = subprocess.Popen(
-      command, env=self._env, stdout=subprocess.DEVNULL
-    )
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, env=self._env, stdout=quiet)
     path = workdir / "metrics.jsonl"
     while process.poll() is None and not (path.exists() and path.read_text()):
       time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
-    if process.wait() != errors.SAVED_RESTART:
-      sys.exit(
-        f"error: {' '.join(command)} failed with exit code"
-        f" {process.returncode}."
-      )
+    if (code := process.wait()) != errors.SAVED_RESTART:
+      sys.exit(f"error: {' '.join(command)} failed with exit code {code}.")
 
   def time_first_steps(self, kind: str) -> tuple[list[float], list[Events]]:
     """Returns seconds to the first record, and JAX's events, of each start."""
@@ -155,22 +146,16 @@ class Starter:
     listed = [f"{name} {x / 1e6:.2f}" for name, x in micros.most_common(10)]
     return f"all {micros.total() / 1e6:.2f}; {', '.join(listed)}"
 
-  def _run(
-    self, command: Sequence[str], exit_code: int = 0
-  ) -> tuple[float, str]:
+  def _run(self, args: Sequence[str], exit_code: int = 0) -> tuple[float, str]:
     """Runs Python; returns seconds and output. Exits on another exit code."""
     start = time.perf_counter()
     process = subprocess.run(
-      [sys.executable, *command],
-      env=self._env,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
+      [sys.executable, *args], env=self._env, text=True, **CAPTURE_OUTPUT
     )
     secs = time.perf_counter() - start
     if process.returncode != exit_code:
       sys.exit(
-        f"error: {' '.join(command[-8:])} returned exit code"
+        f"error: {' '.join(args[-8:])} returned exit code"
         f" {process.returncode}, not {exit_code}.\n{process.stdout}"
       )
     return secs, process.stdout

@@ -6,17 +6,14 @@
 
 Runs on all of JAX's devices, without text or weights. The steps are timed in
 three ways: one by one, each waited for (median, p10, p90); back to back, which
-is the speed of the devices; and as the training loop runs them, which makes and
-sends each batch and reads the outcome of the step before. Rates are those of
-the training loop. MFU relates the model's matrix products (Chowdhery et al.
-2022, appendix B) to the published peak of the devices; next to it they are
-related to the rate of a large matrix product in the same process.
-
-Rows are random unless --rows names a folder of prepared ones, and without
-padding unless --pad sets its share. Set JAX's compilation cache to compile a
-step only once.
+is the speed of the devices; and as trained: the training loop makes and sends
+each batch and reads the outcome of the step before. Rates are as trained. MFU
+is the rate of the model's matrix products (Chowdhery et al. 2022, appendix B)
+over the published peak of the devices; the next share is over the rate of a
+large matrix product. Rows are random and without padding by default.
 """
 
+import itertools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -34,13 +31,9 @@ from truenegs_jax.train import plan, speed
 
 _CONFIG = flags_lib.define_config()
 _STEPS = flags.DEFINE_integer("steps", 100, "Steps timed in each way.", 2)
-_WARMUP = flags.DEFINE_integer(
-  "warmup", 20, "Steps before them, which do not count.", 1
-)
+_WARMUP = flags.DEFINE_integer("warmup", 20, "Steps that do not count.", 1)
 _ROWS = flags.DEFINE_string("rows", None, "Folder of prepared rows.")
-_PAD = flags.DEFINE_float(
-  "pad", 0.0, "Share of padding in random rows.", 0, 0.5
-)
+_PAD = flags.DEFINE_float("pad", 0.0, "Share of padding in rows.", 0, 0.5)
 _JSON = flags.DEFINE_string("json", None, "File to append the figures to.")
 
 BLOCK = 10  # steps that are timed together
@@ -87,13 +80,11 @@ def describe_step(step: steps.CompiledStep) -> Record:
 
 def time_steps(step: steps.CompiledStep, count: int, warmup: int) -> Record:
   """Times steps in three ways, batches, and the devices' wait for the host."""
-  run_step, step_number = steps.make_step_calls({"step": step})["step"], 0
-  block = min(BLOCK, count)
+  run_step = steps.make_step_calls({"step": step})["step"]
+  block, numbers = min(BLOCK, count), itertools.count(1)
 
   def next_batch():
-    nonlocal step_number
-    step_number += 1
-    return step.batch(step_number)
+    return step.batch(next(numbers))
 
   pending, waits = next_batch(), []
 
@@ -138,9 +129,7 @@ def measure_limits(step: steps.CompiledStep) -> Record:
   dtypes = dict.fromkeys(("float32", dtype))
   return {
     "peak_flops": peak and peak * count,
-    "matmul_flops": {
-      name: timing.measure_matmul_rate(name) * count for name in dtypes
-    },
+    "matmul_flops": {x: timing.measure_matmul_rate(x) * count for x in dtypes},
     "bandwidth": timing.measure_bandwidth() * count,
   }
 

@@ -3,31 +3,27 @@
   python benchmarks/step_peer.py --threads=4
   python benchmarks/step_peer.py --dropout=0 --sides=eager,compiled --rounds=20
 
-Runs ELECTRA-small's training step on several sides, which have the same
-weights, rows, losses, dropout rate and optimizer:
+Runs ELECTRA-small's training step on sides with the same weights, rows, losses,
+dropout rate and optimizer, each in a process on the first --threads cores:
 
 - ours: the step of main.py with configs/electra_small.py[:--ours];
 - eager: PyTorch (benchmarks/torch_step.py), logits only at the slots;
 - compiled: the same by torch.compile, whose first step takes minutes;
 - stock: the same, logits at all positions, as in ElectraForMaskedLM.
 
-1. Losses of --plain_steps steps without dropout, with the masks and samples of
-   "ours" on all sides. The first update has a learning rate of 0, so that the
-   first two losses compare the networks, and the others also the gradients and
-   the optimizer. Returns 1 if a loss differs by more than 1e-4 of its value.
-2. Speed: each side is a process on the first --threads cores. In a turn it
-   takes --turn_steps steps: A B C, C B A, ... Ratios are of turns of the same
-   round. Each side draws its own dropout.
+First come the losses of --plain_steps steps without dropout, with the masks and
+samples of "ours" on all sides. The first update has a learning rate of 0: the
+first two losses compare the networks, the others also the gradients and the
+optimizer. Returns 1 if a loss differs by more than 1e-4 of its value. Then the
+sides are timed in turns of --turn_steps steps, each with its own dropout.
 
-All sides have the same memory allocator: "tuned" is that of
-truenegs_jax/runtime/cpu.py, "glibc" the system's, and a path is a library to
-preload, such as tcmalloc. The MKL in PyTorch's wheels uses AVX-512 only on
-Intel's CPUs, and is slow on others: compare the rates of products. To make it
-use AVX-512, compile `int mkl_serv_intel_cpu_true() { return 1; }` to a shared
-library and pass its path: --torch_preload=LIBRARY.
+--allocator: "tuned" is that of truenegs_jax/runtime/cpu.py, "glibc" the
+system's; a path is a library to preload, such as tcmalloc. PyTorch's MKL uses
+AVX-512 only on Intel's CPUs: compare the rates of products. To make it use
+AVX-512 on others, compile `int mkl_serv_intel_cpu_true() { return 1; }` to a
+shared library: --torch_preload=LIBRARY.
 
-Runs on the CPU without network access and writes nothing. Needs PyTorch and
-transformers.
+Runs on the CPU, offline, and writes nothing. Needs PyTorch and transformers.
 """
 
 import argparse
@@ -88,7 +84,7 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
   parser.add_argument("--plain_steps", type=_in_range(int, 0, 100), default=6)
   parser.add_argument("--rounds", type=_in_range(int, 0, 1 << 20), default=10)
   parser.add_argument("--turn_steps", type=count, default=1)
-  parser.add_argument("--allocator", type=_parse_allocator, default="tuned")
+  parser.add_argument("--allocator", type=_check_allocator, default="tuned")
   parser.add_argument("--torch_preload", type=_check_library, default="")
   parser.add_argument("--attention", choices=("eager", "sdpa"), default="eager")
   return parser.parse_args(argv)
@@ -115,14 +111,14 @@ def _parse_modes(text: str) -> list[str]:
   return modes
 
 
+def _check_allocator(text: str) -> str:
+  return text if text in ALLOCATORS else _check_library(text)
+
+
 def _check_library(text: str) -> str:
   if text and not pathlib.Path(text).is_file():
     raise argparse.ArgumentTypeError(f"{text!r} is not a file.")
   return text
-
-
-def _parse_allocator(text: str) -> str:
-  return text if text in ALLOCATORS else _check_library(text)
 
 
 def _get_cores() -> list[int]:
@@ -132,10 +128,10 @@ def _get_cores() -> list[int]:
 
 
 class SideProcess:
-  """A process that runs training steps of one side on request."""
+  """A process that runs the methods of one side on request."""
 
-  def __init__(self, args: argparse.Namespace, mode: str, inputs: Any = None):
-    """Starts a side, OURS or one of MODES; `inputs` are of `TorchStep`."""
+  def __init__(self, args: argparse.Namespace, mode: str, inputs: Any):
+    """Starts OURS, or one of MODES with the `inputs` of `TorchStep`."""
     libraries = [os.environ.get("LD_PRELOAD", "")]
     if args.allocator not in ALLOCATORS:
       libraries.append(args.allocator)
@@ -249,20 +245,17 @@ def compare_losses(args: argparse.Namespace) -> float:
         losses[name].append(side.call("step", *step_args))
   import numpy as np
 
-  expected = np.array(losses.pop(OURS))
-  differences = {
-    name: np.abs(x - expected) / expected for name, x in losses.items()
-  }
   print("Without dropout, with the same masks and samples on all sides:")
+  expected = np.array(losses.pop(OURS))
   columns = "".join(f"{name:12}difference  " for name in losses)
   print(f"step  {OURS:12}{columns}")
+  losses_SxT = np.array(list(losses.values()))
+  differences_SxT = np.abs(losses_SxT - expected) / expected
   for t, loss in enumerate(expected):
-    cells = (
-      f"{x[t]:<12.7f}{differences[name][t]:<12.1e}"
-      for name, x in losses.items()
-    )
+    pairs = zip(losses_SxT[:, t], differences_SxT[:, t], strict=True)
+    cells = (f"{x:<12.7f}{difference:<12.1e}" for x, difference in pairs)
     print(f"{t:4}  {loss:<12.7f}{''.join(cells)}")
-  largest = float(np.max(list(differences.values())))
+  largest = float(differences_SxT.max())
   print(f"largest difference {largest:.1e} of the loss; limit {TOLERANCE:g}")
   return largest
 

@@ -6,8 +6,7 @@
 
 Needs neither text nor weights: the vocabulary is a placeholder of the right
 size, the synonym table is random and as dense as WordNet's, and tokens of
-random rows are as frequent as words are. A step donates the memory of its
-state; `make_step_calls` keeps track of the newest state.
+random rows follow Zipf's law.
 """
 
 import dataclasses
@@ -35,6 +34,7 @@ Batch = dict[str, np.ndarray]
 # WordNet's synonyms for BERT's tokens: share of tokens that have any, and the
 # mean and maximum number of these.
 LISTED_SHARE, MEAN_LISTED, MOST_LISTED = 0.426, 4.58, 55
+NUM_BATCHES = 8  # on the devices, used in turn by `make_step_calls`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,40 +108,29 @@ def make_step(
   traced = time.perf_counter()
   compiled = lowered.compile()
   end = time.perf_counter()
+  secs = {"trace_secs": traced - start, "compile_secs": end - traced}
+  flops = plan.row_flops(run) * c.batch_size
   return CompiledStep(
-    c=c,
-    run=run,
-    mesh=mesh,
-    attention=attention,
-    compiled=compiled,
-    aux=aux,
-    host_batch=host_batch,
-    trace_secs=traced - start,
-    compile_secs=end - traced,
-    flops=plan.row_flops(run) * c.batch_size,
+    c, run, mesh, attention, compiled, aux, host_batch, flops=flops, **secs
   )
 
 
 def make_step_calls(
-  steps: Mapping[str, CompiledStep], num_batches: int = 8
+  steps: Mapping[str, CompiledStep],
 ) -> dict[str, Callable[..., Any]]:
   """Returns functions that run the steps on one shared state.
 
   With one state no step has a better place in memory than another. Results are
   not waited for.
 
-  Args:
-    steps: the steps by name.
-    num_batches: number of batches on the devices, which are used in turn.
-
   Returns:
     Name -> `run_step(batch=None, dispatch=None) -> terms`. If given, `batch`
-    replaces the next batch, and `dispatch(step, state, batch, aux)`, such as
-    `speed.HostWait.dispatch`, calls the step.
+    replaces the next of NUM_BATCHES on the devices, and `dispatch(step, state,
+    batch, aux)`, such as `speed.HostWait.dispatch`, calls the step.
   """
   first = next(iter(steps.values()))
   state, count = first.init_state(), 0
-  batches = [first.batch(i) for i in range(num_batches)]
+  batches = [first.batch(i) for i in range(NUM_BATCHES)]
   jax.block_until_ready((state, batches))
   # A step that builds its own table keeps it in `state.aux`.
   state_aux = {
@@ -151,7 +140,7 @@ def make_step_calls(
 
   def run_step(name, batch=None, dispatch=None):
     nonlocal state, count
-    step, batch = steps[name], batch or batches[count % num_batches]
+    step, batch = steps[name], batch or batches[count % NUM_BATCHES]
     args = dataclasses.replace(state, aux=state_aux[name]), batch, step.aux
     if dispatch:
       state, terms = dispatch(step.compiled, *args)
@@ -177,10 +166,8 @@ def _random_rows(
     # The logarithm of a rank is uniform if frequency is 1 / rank.
     log_ranks_BxL = rng.random(shape) * np.log(vocab_size - first)
     tokens_BxL = first - 1 + np.exp(log_ranks_BxL).astype(np.int32)
-    shortest = round(c.length * (1 - 2 * pad_share))
-    ends_B = rng.integers(
-      max(shortest, 2), c.length, c.batch_size, endpoint=True
-    )
+    shortest = max(round(c.length * (1 - 2 * pad_share)), 2)
+    ends_B = rng.integers(shortest, c.length + 1, c.batch_size)
     tokens_BxL[:, 0] = tokenizer.cls
     tokens_BxL[np.arange(c.batch_size), ends_B - 1] = tokenizer.sep
     real_BxL = np.arange(c.length) < ends_B[:, None]
@@ -195,7 +182,7 @@ def _random_rows(
 
 
 def _prepared_rows(c: ConfigDict, rows: Rows) -> Callable[[int], Batch]:
-  # Needs grain, which random rows do not.
+  # Imports grain, which random rows do not need.
   from truenegs_jax.data.rows import batches as batches_lib
 
   if rows.length != c.length:
@@ -203,8 +190,8 @@ def _prepared_rows(c: ConfigDict, rows: Rows) -> Callable[[int], Batch]:
       f"The rows of '{rows.folder}' have length {rows.length}, the config has"
       f" {c.length}. Set --config.length={rows.length}."
     )
-  settings: dict[str, Any] = {"batch_size": c.batch_size, "seed": c.seed}
-  return lambda i: batches_lib.batch_at(rows, i, **settings)
+  size, seed = c.batch_size, c.seed
+  return lambda i: batches_lib.batch_at(rows, i, batch_size=size, seed=seed)
 
 
 def _random_table(

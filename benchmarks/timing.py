@@ -27,6 +27,7 @@ from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.files import disk_errors
 
 Calls = Mapping[str, Callable[[], Any]]
+BOOTSTRAPS = 2000  # samples of the rounds, for the interval of a ratio
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,15 +53,10 @@ def time_in_turns(
   """Times calls in the order A B C, C B A, B C A, ...
 
   A call that follows itself has a warm cache. In this order each call is
-  equally often first, and equally often follows itself.
-
-  Args:
-    calls: name -> a call; its result is waited for.
-    rounds: number of rounds that count.
-    warmup: number of rounds before them, which do not count.
+  equally often first, and equally often follows itself. Results are waited for.
 
   Returns:
-    Name -> seconds of each round.
+    Name -> seconds in each round, without those of the `warmup` rounds before.
   """
   names = list(calls)
   secs: dict[str, list[float]] = {name: [] for name in names}
@@ -80,43 +76,23 @@ def quantiles(secs: Sequence[float]) -> dict[str, float]:
   return dict(zip(("p10", "median", "p90"), values, strict=True))
 
 
-def paired_ratio(
-  secs_a: Sequence[float],
-  secs_b: Sequence[float],
-  draws: int = 2000,
-  seed: int = 0,
-) -> Ratio:
-  """Returns the median of A's time / B's time over the rounds.
-
-  Args:
-    secs_a: seconds of each round.
-    secs_b: seconds of the same rounds.
-    draws: number of bootstrap samples for the interval.
-    seed: seed of these samples.
-  """
+def paired_ratio(secs_a: Sequence[float], secs_b: Sequence[float]) -> Ratio:
+  """Returns the median over the rounds of A's seconds / B's seconds."""
   ratios = np.divide(secs_a, secs_b)
-  samples = np.random.default_rng(seed).integers(
-    len(ratios), size=(draws, len(ratios))
-  )
+  num = len(ratios)
+  samples = np.random.default_rng(0).integers(num, size=(BOOTSTRAPS, num))
   low, high = np.quantile(np.median(ratios[samples], axis=1), (0.025, 0.975))
   return Ratio(float(np.median(ratios)), float(low), float(high))
 
 
-def measure_matmul_rate(
-  dtype: str = "float32", size: int | None = None, rounds: int = 8
-) -> float:
-  """Measures the FLOP/s of a square matrix product; the best round counts.
+def measure_matmul_rate(dtype: str) -> float:
+  """Measures the FLOP/s of a square matrix product; the best of 8 rounds.
 
   A round is four products, each of which needs the one before, so that launch
   times do not count. A GPU computes f32 products in TF32 unless
   jax_default_matmul_precision is set, both here and in the model.
-
-  Args:
-    dtype: of the factors.
-    size: rows and columns; default 2,048 on a CPU, 8,192 elsewhere.
-    rounds: number of rounds.
   """
-  size = size or (2048 if jax.default_backend() == "cpu" else 8192)
+  size = 2048 if jax.default_backend() == "cpu" else 8192
   # Random, as zeros take less power; scaled to keep the product's magnitude.
   x, w = (
     (jax.random.normal(key, (size, size)) * size**-0.5).astype(dtype)
@@ -130,12 +106,12 @@ def measure_matmul_rate(
       y = product(y, w)
     return y
 
-  secs = time_in_turns({"products": chain}, rounds)["products"]
+  secs = time_in_turns({"products": chain}, 8)["products"]
   return 4 * 2 * size**3 / min(secs)
 
 
-def measure_bandwidth(rounds: int = 8) -> float:
-  """Measures the bytes/s of a = a + 3 c in f32; the best round counts.
+def measure_bandwidth() -> float:
+  """Measures the bytes/s of a = a + 3 c in f32; the best of 8 rounds.
 
   Two arrays are read and one is written. It is written in place, so that a CPU
   does not spend time on new memory pages.
@@ -150,7 +126,7 @@ def measure_bandwidth(rounds: int = 8) -> float:
       a = triad(a, c)
     return a
 
-  secs = time_in_turns({"triad": chain}, rounds)["triad"]
+  secs = time_in_turns({"triad": chain}, 8)["triad"]
   return 4 * 3 * 4 * count / min(secs)
 
 
@@ -197,9 +173,7 @@ def new_record() -> dict[str, Any]:
   return {"command": " ".join(sys.argv), **describe_machine()}
 
 
-def append_json(
-  path: str | os.PathLike[str], record: Mapping[str, Any]
-) -> None:
+def append_json(path: str | pathlib.Path, record: Mapping[str, Any]) -> None:
   """Appends a record to the list in a JSON file; replaces the file atomically.
 
   Raises:

@@ -3,18 +3,16 @@
   python benchmarks/tokenizing.py [TEXT] [--vocab=vocab.txt] [--backend=fast]
 
 Both encode the lines of a UTF-8 text (default: generated) with one vocabulary
-(default: trained on the text), in one process on one core. They take turns, A B
-B A A B B A. `datasets.map` ("peer") returns only ids, which is fastest. "first"
-is a new `Encoder` in every turn, "again" one that has read the text before. The
-ids are compared. A ratio is the median over the turns, with minimum and
-maximum. Text is lower-cased unless --cased is set.
+(default: trained on the text), on one core and in turns, A B B A. "peer", the
+`datasets.map`, returns only ids, which is fastest. "first" is a new `Encoder`
+in every turn, "again" one that has read the text before. The ids are compared.
+A ratio is the median over the turns, with minimum and maximum.
 """
 
 import argparse
 import functools
 import os
 import pathlib
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,16 +25,10 @@ import datasets  # noqa: E402
 import numpy as np  # noqa: E402
 import transformers  # noqa: E402
 
-from truenegs_jax.data.tokens import fast_encoder  # noqa: E402
-from truenegs_jax.data.tokens.tokenizer import (  # noqa: E402
-  Tokenizer,
-  load_tokenizer,
-  make_tokenizer,
-)
-from truenegs_jax.data.tokens.train_vocabulary import (  # noqa: E402
-  train_vocabulary,
-)
+from truenegs_jax.data.tokens import fast_encoder, train_vocabulary  # noqa: E402
+from truenegs_jax.data.tokens import tokenizer as tokenizer_lib  # noqa: E402
 
+Tokenizer = tokenizer_lib.Tokenizer
 Ids = tuple[np.ndarray, np.ndarray]  # of all lines, and their number per line
 
 
@@ -70,12 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
       calls[name]()
       secs[name].append(time.perf_counter() - start)
   for name, values in secs.items():
-    ratios = [a / b for a, b in zip(secs["peer"], values, strict=True)]
-    print(
-      f"{name:5}  {size_mb / statistics.median(values):6.1f} MB/s  ratio"
-      f" {statistics.median(ratios):5.2f} ({min(ratios):.2f} to"
-      f" {max(ratios):.2f})"
-    )
+    mb_per_s = size_mb / np.median(values)
+    ratios = np.divide(secs["peer"], values)
+    low, high = min(ratios), max(ratios)
+    ratio = f"{np.median(ratios):5.2f} ({low:.2f} to {high:.2f})"
+    print(f"{name:5}  {mb_per_s:6.1f} MB/s  ratio {ratio}")
   return 0
 
 
@@ -84,12 +75,9 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
   parser.add_argument("text", type=pathlib.Path, nargs="?")
-  parser.add_argument(
-    "--vocab", help="vocab.txt, the folder with it, or a name on the hub."
-  )
-  parser.add_argument(
-    "--backend", choices=fast_encoder.BACKENDS, default="fast"
-  )
+  parser.add_argument("--vocab", help="vocab.txt, its folder, or a hub name.")
+  backends = fast_encoder.BACKENDS
+  parser.add_argument("--backend", choices=backends, default="fast")
   parser.add_argument("--cased", action="store_true")
   parser.add_argument("--megabytes", type=float, default=8, help="At most.")
   parser.add_argument("--rounds", type=int, default=6)
@@ -113,10 +101,10 @@ def _make_tokenizer(
   vocab: str | None, lines: Sequence[str], *, lowercase: bool
 ) -> Tokenizer:
   if vocab:
-    return load_tokenizer(vocab, lowercase=lowercase)
-  return make_tokenizer(
-    train_vocabulary(lines, size=8192, lowercase=lowercase), lowercase=lowercase
-  )
+    return tokenizer_lib.load_tokenizer(vocab, lowercase=lowercase)
+  train = train_vocabulary.train_vocabulary
+  pieces = train(lines, size=8192, lowercase=lowercase)
+  return tokenizer_lib.make_tokenizer(pieces, lowercase=lowercase)
 
 
 def _make_peer(tokenizer: Tokenizer, lines: list[str]) -> Callable[[], Ids]:

@@ -3,9 +3,8 @@
 The peer of benchmarks/step_peer.py, which shares no code with truenegs_jax. It
 uses what is fastest in PyTorch without changing the results: slots are gathered
 before the output layer (except in "stock"), samples are drawn by inverting the
-cumulative distribution (50 times as fast as `multinomial`, which draws a number
-per token of the vocabulary), and AdamW is fused. Attention is the "eager" one
-of transformers, as "sdpa" is slower on a CPU, with or without dropout.
+cumulative distribution (50 times as fast as `multinomial`), AdamW is fused, and
+attention is "eager", as "sdpa" is slower on a CPU, with or without dropout.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from torch import nn
 
 Tensor = torch.Tensor
 
@@ -27,7 +27,7 @@ ARCHITECTURES = {
 UNCORRECTED_STEP = 1e6
 
 
-class Electra(torch.nn.Module):
+class Electra(nn.Module):
   """Generator and discriminator with shared embeddings, and their loss."""
 
   def __init__(self, inputs: Mapping[str, Any], attention: str, *, stock: bool):
@@ -70,7 +70,7 @@ class Electra(torch.nn.Module):
     if sampled_BxK is None:
       sampled_BxK = sample(logits_BxKxV.detach())
     corrupted_BxL = tokens_BxL.scatter(1, positions_BxK, sampled_BxK)
-    detect = torch.nn.functional.binary_cross_entropy_with_logits(
+    detect = nn.functional.binary_cross_entropy_with_logits(
       self.discriminator(corrupted_BxL).logits,
       (corrupted_BxL != tokens_BxL).float(),
     )
@@ -82,15 +82,13 @@ class Electra(torch.nn.Module):
     """Returns the generator's logits at the slots only, and its loss."""
     network = self.generator
     hidden_BxLxD = network.electra(masked_BxL).last_hidden_state
-    index_BxKxD = positions_BxK[..., None].expand(
-      -1, -1, hidden_BxLxD.shape[-1]
-    )
+    size = hidden_BxLxD.shape[-1]
+    index_BxKxD = positions_BxK[..., None].expand(-1, -1, size)
     hidden_BxKxD = hidden_BxLxD.gather(1, index_BxKxD)
-    logits_BxKxV = network.generator_lm_head(
-      network.generator_predictions(hidden_BxKxD)
-    )
+    predictions_BxKxE = network.generator_predictions(hidden_BxKxD)
+    logits_BxKxV = network.generator_lm_head(predictions_BxKxE)
     gold_BxK = tokens_BxL.gather(1, positions_BxK)
-    mlm = torch.nn.functional.cross_entropy(
+    mlm = nn.functional.cross_entropy(
       logits_BxKxV.flatten(0, 1), gold_BxK.flatten()
     )
     return logits_BxKxV, mlm
@@ -140,11 +138,9 @@ class TorchStep:
     self._inputs, self._count = inputs, 0
     self._tokens = [torch.from_numpy(x).long() for x in inputs["tokens"]]
     self._model = Electra(inputs, attention, stock=mode == "stock").train()
-    self._loss = (
-      torch.compile(self._model, dynamic=False)
-      if mode == "compiled"
-      else self._model
-    )
+    self._loss = self._model
+    if mode == "compiled":
+      self._loss = torch.compile(self._model, dynamic=False)
     self._params = list(self._model.parameters())
     self._optimizer = self._make_optimizer()
 
@@ -162,7 +158,7 @@ class TorchStep:
     self._optimizer.zero_grad(set_to_none=True)
     loss.backward()
     o, t = self._inputs["optim"], self._count
-    torch.nn.utils.clip_grad_norm_(self._params, o["clip_norm"], foreach=True)
+    nn.utils.clip_grad_norm_(self._params, o["clip_norm"], foreach=True)
     rate = o["lr"] * (1 - t / o["total_steps"])
     for group in self._optimizer.param_groups:
       group["lr"] = rate * min(1, t / o["warmup_steps"])
@@ -186,21 +182,16 @@ class TorchStep:
     return tokens_BxL, masked_BxL, positions_BxK
 
   def _make_optimizer(self) -> torch.optim.Optimizer:
-    """Makes ELECTRA's Adam: no bias correction, no decay of biases and norms.
-
-    Parameters of one dimension are biases and the scales of norms.
-    """
-    o = self._inputs["optim"]
+    """Makes ELECTRA's Adam: no bias correction, no decay of vectors."""
+    o, params = self._inputs["optim"], self._params
+    matrices = [p for p in params if p.ndim > 1]
+    vectors = [p for p in params if p.ndim == 1]  # biases, scales of norms
     groups = [
-      {"params": [p for p in self._params if p.ndim > 1]},
-      {"params": [p for p in self._params if p.ndim == 1], "weight_decay": 0.0},
+      {"params": matrices, "weight_decay": o["weight_decay"]},
+      {"params": vectors, "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(
-      groups,
-      betas=(o["b1"], o["b2"]),
-      eps=o["epsilon"],
-      weight_decay=o["weight_decay"],
-      fused=True,
+      groups, betas=(o["b1"], o["b2"]), eps=o["epsilon"], fused=True
     )
     for p in self._params:
       optimizer.state[p] = {
