@@ -6,6 +6,7 @@ import functools
 import hashlib
 import io
 import json
+import logging
 import lzma
 
 import jax
@@ -472,9 +473,14 @@ def test_wordnets_files_are_closed_after_errors(folder, tmp_path, monkeypatch):
   assert closed == [reader, reader]
 
 
-def test_opening_a_run_for_reading_logs_nothing(folder, caplog):
+def test_opening_a_run_for_reading_logs_nothing(folder, monkeypatch, caplog):
+  messages = []
+
+  def record(entry):
+    messages.append(entry.getMessage())
+    return True
+
+  monkeypatch.setattr(logging.getLogger("absl"), "filters", [record])
   with saved_model.open_run(folder / "run"):
     assert not caplog.records
-  path = folder / "run" / "checkpoints"
-  with contextlib.closing(checkpoints.Checkpoints(path, read_only=True)):
-    assert "read only" in caplog.text  # logged without `open_run`
+  assert any("read only" in message for message in messages)  # by Orbax

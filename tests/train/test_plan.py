@@ -8,6 +8,7 @@ import jax
 import pytest
 from rich.console import Console
 
+from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.models import pretrain
 from truenegs_jax.pretrain import dry_run
 from truenegs_jax.train import build_run, plan, sharding
@@ -122,7 +123,8 @@ def test_dry_run_writes_nothing(name, arg, tmp_path, monkeypatch):
 def test_dry_run_uses_the_size_of_a_local_vocabulary(tmp_path):
   c = get_config("bert_base", "runlocal")
   c.data.vocab = str(tmp_path)
-  (tmp_path / "vocab.txt").write_text("a\n" * 77)
+  words = [*SPECIALS, *map(str, range(72))]
+  (tmp_path / "vocab.txt").write_text("\n".join(words))
   tokenizer, source = dry_run.placeholder_tokenizer(c)
   assert len(tokenizer.vocab) == 77 and "vocab.txt" in source
   c.data.vocab = "google-bert/bert-base-uncased"
