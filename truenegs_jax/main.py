@@ -20,7 +20,6 @@ import signal
 import sys
 import threading
 import traceback
-from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
@@ -78,7 +77,7 @@ def _print_to_stderr(text: str) -> None:
 def exit_on_sigterm() -> None:
   """Makes SIGTERM exit at once with 75; before training nothing is lost."""
 
-  def handle(number: int, _: Any) -> None:
+  def handle(number: int, _: object) -> None:
     if isinstance(sys.exc_info()[1], SystemExit):
       return  # already exiting, perhaps inside a handler that cleans up
     # Python drops exceptions raised while the garbage collector runs a callback

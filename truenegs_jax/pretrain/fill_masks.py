@@ -1,6 +1,6 @@
 """Fills the [MASK] of sentences with the masked language model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +26,7 @@ class MaskFill(NamedTuple):
 
 def fill_masks(
   model: Model,
-  params: Any,
+  params: Mapping[str, Any],
   tokenizer: Tokenizer,
   sentences: Sequence[str],
   *,

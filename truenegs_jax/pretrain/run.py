@@ -9,6 +9,7 @@ import functools
 import itertools
 import pathlib
 import signal
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -176,7 +177,7 @@ def _find_cases(
   run: build_run.Run,
   inputs: setup_lib.RunInputs,
   synonyms: table.SynonymTable,
-  params: Any,
+  params: Mapping[str, Any],
   *,
   limit: int,
 ) -> tuple[list[cases_lib.Case], int]:
@@ -207,7 +208,7 @@ def _export(
   run: build_run.Run,
   workdir: pathlib.Path,
   inputs: setup_lib.RunInputs,
-  params: Any,
+  params: Mapping[str, Any],
 ) -> str:
   """Exports a run if transformers has its architecture; returns a report."""
   if not hf_folder.has_counterpart(run.model):

@@ -7,7 +7,6 @@ whose results differ only by rounding.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,9 @@ MIN_SCORES = 2**18  # fewer are not worth a longer compilation
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def affine(dtype: Any, x: Array, kernel_DxF: Array, bias_F: Array) -> Array:
+def affine(
+  dtype: jnp.dtype, x: Array, kernel_DxF: Array, bias_F: Array
+) -> Array:
   """Computes x @ kernel + bias in `dtype`, `[..., F]`.
 
   Gradients of the f32 parameters are summed in f32. All matrix products have

@@ -209,7 +209,7 @@ def initialize(
   coordinator: str | None,
   num_processes: int | None,
   process_id: int | None,
-  say: Callable[[str], Any],
+  say: Callable[[str], object],
 ) -> None:
   """Connects the processes of a run; does nothing if there is only one.
 

@@ -120,7 +120,7 @@ class Checkpoints:
     args = ocp.args.StandardRestore(_make_abstract(like))
     return self._restore_state(step, args)
 
-  def restore_params(self, step: int, like: Any) -> Any:
+  def restore_params(self, step: int, like: Any) -> dict[str, Any]:
     """Restores the parameters only; otherwise as `restore_state`."""
     like = {"params": _make_abstract(like)}
     args = ocp.args.PyTreeRestore(
@@ -147,7 +147,7 @@ class Checkpoints:
       )
     return tree
 
-  def _restore(self, step: int, **args: Any) -> Any:
+  def _restore(self, step: int, **args: ocp.args.CheckpointArgs) -> Any:
     if step not in self._manager.all_steps():
       raise CheckpointError(
         f"'{self.folder}' has no checkpoint of step {step}. Saved steps:"

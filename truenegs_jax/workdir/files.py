@@ -28,8 +28,8 @@ class Change(NamedTuple):
   """An entry that differs between a saved mapping and the current one."""
 
   key: str  # with dots for nested mappings: "optim.lr"
-  saved: Any  # ABSENT if the saved mapping does not have the key
-  now: Any  # ABSENT if the current mapping does not have the key
+  saved: object  # ABSENT if the saved mapping does not have the key
+  now: object  # ABSENT if the current mapping does not have the key
 
   def __str__(self) -> str:
     saved, now = (
@@ -133,5 +133,5 @@ def find_changes(
   return [x for x in entries if _to_json(x.saved) != _to_json(x.now)]
 
 
-def _to_json(value: Any) -> str:
+def _to_json(value: object) -> str:
   return "" if value is ABSENT else json.dumps(value)

@@ -39,7 +39,7 @@ def export_weights(
   *,
   vocab: str = "",
   dtype: str = "float32",
-  report: Callable[[str], Any] = print,
+  report: Callable[[str], object] = print,
 ) -> pretrained.ExportResult:
   """Converts weights of any size, with a pooler if they have one.
 
@@ -117,7 +117,7 @@ def _make_model(
   networks: Mapping[str, Network],
   *,
   vocab_size: int,
-  report: Callable[[str], Any],
+  report: Callable[[str], object],
 ) -> pretrain.Model:
   """Makes the model of the weights; `load.load_params` checks it later."""
   kept = next(iter(networks.values()))
@@ -169,7 +169,7 @@ def _load_tokenizer(network: Network, vocab: str) -> Tokenizer:
 def _find_random_modules(
   networks: Mapping[str, Network],
   model: pretrain.Model,
-  report: Callable[[str], Any],
+  report: Callable[[str], object],
 ) -> dict[str, str]:
   """Reports and returns Hugging Face's names of missing modules, by role."""
   random_modules = {}

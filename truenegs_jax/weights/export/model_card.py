@@ -161,7 +161,7 @@ def task_card(
 
 
 def _fill_card(
-  config: EncoderConfig, tokenizer: Tokenizer, **fields: Any
+  config: EncoderConfig, tokenizer: Tokenizer, **fields: str | int
 ) -> str:
   case = "text is lower-cased" if tokenizer.lowercase else "cased"
   accents = "stripped" if tokenizer.strip_accents else "kept"

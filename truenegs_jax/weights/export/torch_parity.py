@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -153,8 +154,8 @@ def _load(
   folder: pathlib.Path,
   model: hf_names.Model,
   role: str,
-  torch: Any,
-  transformers: Any,
+  torch: ModuleType,
+  transformers: ModuleType,
 ) -> Any:
   name = hf_names.architecture(model, role)
   network, info = getattr(transformers, name).from_pretrained(

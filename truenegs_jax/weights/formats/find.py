@@ -11,7 +11,6 @@ import functools
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.formats import (
@@ -46,7 +45,7 @@ class Weights:
   """
 
   init: str
-  report: Callable[[str], Any] = print
+  report: Callable[[str], object] = print
 
   @functools.cached_property
   def networks(self) -> dict[str, Network]:
@@ -119,7 +118,7 @@ def _split_init(init: str) -> list[str]:
 
 
 def _open_location(
-  location: str, report: Callable[[str], Any]
+  location: str, report: Callable[[str], object]
 ) -> Iterable[Network]:
   path = pathlib.Path(location).expanduser()
   try:

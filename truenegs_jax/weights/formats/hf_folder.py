@@ -49,7 +49,7 @@ TOKENIZERS = {"electra": "ElectraTokenizer", "bert": "BertTokenizer"}
 
 # Fields that change the network's outputs, with the values that transformers
 # uses if config.json leaves them out.
-_DEFAULTS: dict[str, dict[str, Any]] = {
+_DEFAULTS: dict[str, dict[str, float | str]] = {
   "electra": dict(
     embedding_size=128,
     hidden_size=256,
@@ -58,7 +58,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
   ),
   "bert": dict(hidden_size=768, num_attention_heads=12, intermediate_size=3072),
 }
-_SHARED_DEFAULTS: dict[str, Any] = dict(
+_SHARED_DEFAULTS: dict[str, float | str] = dict(
   vocab_size=30_522,
   num_hidden_layers=12,
   max_position_embeddings=512,
@@ -67,7 +67,7 @@ _SHARED_DEFAULTS: dict[str, Any] = dict(
   layer_norm_eps=1e-12,
 )
 # Fields that are never written; no other value is supported.
-_FIXED: dict[str, Any] = dict(
+_FIXED: dict[str, str | bool] = dict(
   position_embedding_type="absolute", is_decoder=False
 )
 _SIZES = {

@@ -10,7 +10,6 @@ import errno
 import os
 import pathlib
 from collections.abc import Callable
-from typing import Any
 
 from truenegs_jax.runtime.errors import DiskError, InputError, TrueNegsError
 from truenegs_jax.runtime.hub_names import is_hub_name, is_revision
@@ -42,7 +41,7 @@ def is_model_name(text: str) -> bool:
   return is_hub_name(repo) and (not at or is_revision(revision))
 
 
-def download(name: str, *, report: Callable[[str], Any]) -> pathlib.Path:
+def download(name: str, *, report: Callable[[str], object]) -> pathlib.Path:
   """Downloads a model's config, vocabulary and weights into the hub's cache.
 
   `pytorch_model.bin` is downloaded only if the model has no safetensors.

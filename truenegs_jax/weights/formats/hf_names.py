@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from flax import traverse_util
+from numpy.typing import ArrayLike
 
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
@@ -210,7 +211,7 @@ def transposed_shape(path: str, shape: tuple[int, ...]) -> tuple[int, ...]:
   return shape[::-1] if path.endswith("/kernel") else shape
 
 
-def _transpose(path: str, x: Any) -> np.ndarray:
+def _transpose(path: str, x: ArrayLike) -> np.ndarray:
   """Turns a kernel [in, out] into Hugging Face's [out, in]."""
   x = np.asarray(x)
   return x.T if path.endswith("/kernel") else x

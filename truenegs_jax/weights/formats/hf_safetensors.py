@@ -17,6 +17,7 @@ import pathlib
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -250,7 +251,7 @@ def _open_pickle(file: CheckedFile) -> Arrays:
   )
 
 
-def _import_torch(path: pathlib.Path) -> Any:
+def _import_torch(path: pathlib.Path) -> ModuleType:
   """Imports PyTorch, of a version whose `weights_only` is safe."""
   version = "none"
   with contextlib.suppress(ImportError):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.runtime.errors import InputError, printable
+from truenegs_jax.weights.formats import hf_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +127,7 @@ class Network:
   location: str
   arrays: Arrays
   fields: Mapping[str, Any]
-  name_table: Callable[[Any, str], Mapping[str, str]]
+  name_table: Callable[[hf_names.Model, str], Mapping[str, str]]
   transposed_kernels: bool
   vocabulary: pathlib.Path | None
   lowercase: bool | None

@@ -70,5 +70,5 @@ def _name_table(model: hf_names.Model, role: str) -> dict[str, str]:
   return {name: name for name in _flatten(shapes)}
 
 
-def _flatten(tree: Any) -> dict[str, Any]:
+def _flatten(tree: dict[str, Any]) -> dict[str, Any]:
   return traverse_util.flatten_dict(tree, sep="/")

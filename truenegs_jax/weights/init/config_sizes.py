@@ -75,7 +75,7 @@ def resolve(
   return resolved
 
 
-def _read_values(c: ConfigDict, weights: Weights) -> dict[str, dict[str, Any]]:
+def _read_values(c: ConfigDict, weights: Weights) -> dict[str, dict[str, str]]:
   """Returns the values of a config that the weights determine."""
   if c.init in ("", REQUIRED) or c.objective not in ROLES:
     raise InputError(
@@ -101,7 +101,7 @@ def _read_values(c: ConfigDict, weights: Weights) -> dict[str, dict[str, Any]]:
   }
 
 
-def read_variant(network: Network, report: Callable[[str], Any]) -> str:
+def read_variant(network: Network, report: Callable[[str], object]) -> str:
   """Returns a network's sizes in the form that `model.variant` accepts.
 
   The number of heads affects no shape, and Google's ELECTRA checkpoints do not

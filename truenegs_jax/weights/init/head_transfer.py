@@ -71,7 +71,7 @@ def convert_task_head(
   flat: Mapping[str, np.ndarray],
   network: Network,
   task: task_lib.Task,
-  report: Callable[[str], Any],
+  report: Callable[[str], object],
 ) -> dict[str, np.ndarray]:
   """Converts a head's last layer, `[D, C]` and `[C]`, to a task's convention.
 

@@ -32,7 +32,7 @@ def load_params(
   skip: str = "",
   complete: bool = False,
   task: task_lib.Task | None = None,
-  report: Callable[[str], Any] = print,
+  report: Callable[[str], object] = print,
 ) -> dict[str, Any]:
   """Returns all parameters of a model, as f32 numpy arrays.
 
@@ -95,7 +95,7 @@ def _read_networks(
   networks: Mapping[str, Network],
   model: hf_names.Model,
   task: task_lib.Task | None,
-  report: Callable[[str], Any],
+  report: Callable[[str], object],
 ) -> Flat:
   """Reads the parameters of all networks; the first has the shared ones."""
   all_params: Flat = {}
@@ -112,7 +112,7 @@ def _read_network(
   network: Network,
   model: hf_names.Model,
   role: str,
-  report: Callable[[str], Any],
+  report: Callable[[str], object],
 ) -> Flat:
   """Reads the parameters of a network that fits the model."""
   table = check_fit.loadable_names(network, model, role)
@@ -172,7 +172,7 @@ def _init_params(model: hf_names.Model, seed: int) -> Flat:
 def _report_missing(
   init: str,
   paths: Sequence[str],
-  report: Callable[[str], Any],
+  report: Callable[[str], object],
   *,
   complete: bool,
 ) -> None:

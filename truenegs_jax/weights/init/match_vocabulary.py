@@ -1,7 +1,6 @@
 """Compares the vocabulary of weights with the run's, and copies rows over."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -94,7 +93,7 @@ def carry_words(
   init_params: Callable[[], Flat],
   vocab: Sequence[str],
   old_vocab: Sequence[str],
-  report: Callable[[str], Any],
+  report: Callable[[str], object],
 ) -> Flat:
   """Returns `WORD_ARRAYS` with the rows in the order of another vocabulary.
 
@@ -139,7 +138,7 @@ def carry_positions(
   flat: Flat,
   init_params: Callable[[], Flat],
   size: int,
-  report: Callable[[str], Any],
+  report: Callable[[str], object],
 ) -> Flat:
   """Returns a table of `size` positions that begins with the weights' rows."""
   if POSITIONS not in flat or (old_size := len(flat[POSITIONS])) == size:
