@@ -13,9 +13,9 @@ import pathlib
 import re
 import signal
 import sys
-from typing import Any
 
 from absl import flags
+from ml_collections import ConfigDict
 
 from truenegs_jax.data.rows import prepare_rows
 from truenegs_jax.data.rows.rows_folder import verify_rows
@@ -31,7 +31,7 @@ from truenegs_jax.runtime.errors import (
 from truenegs_jax.train.prepare_data import make_rows_plan
 
 
-def _resolve_vocab(config: Any) -> Any:
+def _resolve_vocab(config: ConfigDict) -> ConfigDict:
   """Sets the vocabulary to that of `config.init` if data.vocab is "init"."""
   if config.data.vocab != "init":
     return config

@@ -4,7 +4,7 @@ import collections
 import csv
 import dataclasses
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -40,7 +40,7 @@ class Case:
 
 def find_cases(
   predict: Callable,
-  params: Any,
+  params: Mapping[str, Any],
   batches: Iterable[predict_slots.Batch],
   *,
   table: SynonymTable,

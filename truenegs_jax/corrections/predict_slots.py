@@ -229,7 +229,7 @@ def make_predict_slots(
 
 
 def predict_batch(
-  predict: Callable, params: Any, batch: Batch, key: jax.Array
+  predict: Callable, params: optax.Params, batch: Batch, key: jax.Array
 ) -> Predictions:
   """Predicts the slots of a batch of rows; each document is a sequence."""
   on_device = {name: jnp.asarray(array) for name, array in batch.items()}
@@ -253,14 +253,14 @@ def predict_batch(
 
 def predict_lines(
   predict: Callable,
-  params: Any,
+  params: optax.Params,
   sequences: Sequence[np.ndarray],
   key: jax.Array,
   *,
   length: int,
   batch_size: int,
   mesh: jax.sharding.Mesh,
-  advance: Callable[[int], Any] = lambda lines: None,
+  advance: Callable[[int], object] = lambda lines: None,
 ) -> Predictions:
   """Predicts the slots of every line of a text.
 

@@ -9,12 +9,12 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from scipy import special
 
 from truenegs_jax.corrections.predict_slots import Predictions
+from truenegs_jax.data.corpus.sources import WordNetReader
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms.stop_words import STOP_WORDS, is_word
 from truenegs_jax.synonyms.table import SynonymTable, contains, count_synonyms
@@ -190,7 +190,7 @@ def count_corrections(
 
 def classify_tokens(
   tokens: Sequence[str],
-  reader: Any,
+  reader: WordNetReader,
   *,
   stop_words: Collection[str] = STOP_WORDS,
 ) -> tuple[str, ...]:
@@ -298,7 +298,7 @@ def _count_pairs(
   return tuple(Pair(tokens[g], tokens[s], n) for (g, s), n in ordered)
 
 
-def _count_tags(reader: Any) -> collections.Counter[tuple[str, str]]:
+def _count_tags(reader: WordNetReader) -> collections.Counter[tuple[str, str]]:
   """Returns (word, part of speech) -> occurrences in WordNet's tagged texts."""
   counts: collections.Counter[tuple[str, str]] = collections.Counter()
   try:

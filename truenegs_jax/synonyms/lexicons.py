@@ -166,7 +166,7 @@ def _json_lines(file: File) -> Pairs:
     yield from _entry_pairs(entry, f"{file.path}:{number}")
 
 
-def _is_pair(value: Any) -> bool:
+def _is_pair(value: object) -> bool:
   return isinstance(value, list) and len(value) == 2
 
 

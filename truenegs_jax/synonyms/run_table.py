@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from rich.console import Console
 
@@ -47,7 +46,7 @@ class TableRequest:
     return sources_lib.parse_expression(self.sources, key=self.key)
 
   @property
-  def switches(self) -> dict[str, Any]:
+  def switches(self) -> dict[str, bool]:
     """The switches, named as in `SynonymTable.options`."""
     return {name: getattr(self, name) for name in SWITCHES}
 
@@ -116,7 +115,7 @@ def _load(
   except errors.DataError as e:
     console.print(f"warning: not used: {e}", soft_wrap=True)
     return None
-  options = request.switches
+  options: dict[str, str | bool] = {**request.switches}
   words_file = os.path.expanduser(request.stop_words)
   # Not compared if a resumed run has lost its file of stop words.
   if not words_file or os.path.exists(words_file):

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from truenegs_jax.data.corpus.files import File, stat_file
+from truenegs_jax.data.corpus.sources import WordNetReader
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import lexicons, table
 from truenegs_jax.synonyms import wordnet as wordnet_lib
@@ -48,7 +49,7 @@ def wordnet(
   folder: str = "",
   pos: str = "nvar",
   inflections: bool = False,
-  reader: Any = None,
+  reader: WordNetReader | None = None,
 ) -> Pairs:
   """Yields each token with the other tokens of its WordNet synsets.
 

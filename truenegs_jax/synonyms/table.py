@@ -62,7 +62,7 @@ class SynonymTable:
   keys_Q: np.ndarray
   vocab_size: int
   source: str
-  options: Mapping[str, Any]
+  options: Mapping[str, str | bool | int]
   vocabulary: str
   fingerprint: str
 
@@ -123,7 +123,7 @@ def build_table(
   keys_Q = keys_Q[may_have_list_V[keys_Q // size]]
   if include_self:
     keys_Q = np.union1d(keys_Q, keys_Q // size * (size + 1))
-  options = {
+  options: dict[str, str | bool] = {
     "keep_stop_words": keep_stop_words,
     "stop_words": fingerprint(stop_words),
     "symmetric": symmetric,
@@ -137,7 +137,7 @@ def from_ids(
   tokens: Sequence[str],
   *,
   source: str,
-  options: Mapping[str, Any],
+  options: Mapping[str, str | bool | int],
 ) -> SynonymTable:
   """Builds a table from `ids_VxS`: rows in any order, -1 for no synonym."""
   ids_VxS = np.asarray(ids_VxS)
@@ -319,7 +319,7 @@ def _make_table(
   keys_Q: np.ndarray,
   tokens: Sequence[str],
   source: str,
-  options: Mapping[str, Any],
+  options: Mapping[str, str | bool | int],
 ) -> SynonymTable:
   keys_Q, vocabulary = np.unique(keys_Q), vocabulary_fingerprint(tokens)
   keys_Q.flags.writeable = False

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from truenegs_jax.data.corpus.sources import WordNetReader
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DataError, InputError
 
@@ -21,7 +22,7 @@ PARTS_OF_SPEECH = "nvar"
 
 def find_pairs(
   words: Sequence[str],
-  reader: Any,
+  reader: WordNetReader,
   *,
   pos: str = PARTS_OF_SPEECH,
   inflections: bool = False,
@@ -74,7 +75,7 @@ def parse_parts_of_speech(letters: str) -> str:
 
 
 def find_lemma_names(
-  word: str, reader: Any, *, pos: str = PARTS_OF_SPEECH
+  word: str, reader: WordNetReader, *, pos: str = PARTS_OF_SPEECH
 ) -> tuple[str, ...]:
   """Returns the sorted lemma names of all synsets of `word`, as written there.
 
@@ -93,7 +94,7 @@ def find_lemma_names(
 
 
 @contextlib.contextmanager
-def session(folder: str = "") -> Iterator[Any]:
+def session(folder: str = "") -> Iterator[WordNetReader]:
   """Opens WordNet for the duration of a `with` block; see `open_wordnet`."""
   reader = open_wordnet(folder)
   try:
@@ -102,7 +103,7 @@ def session(folder: str = "") -> Iterator[Any]:
     close_wordnet(reader)
 
 
-def open_wordnet(folder: str = "") -> Any:
+def open_wordnet(folder: str = "") -> WordNetReader:
   """Opens WordNet with NLTK.
 
   Args:
@@ -178,14 +179,14 @@ def list_files(folder: str = "") -> list[pathlib.Path]:
   return sorted(file for pattern in patterns for file in root.glob(pattern))
 
 
-def close_wordnet(reader: Any) -> None:
+def close_wordnet(reader: WordNetReader) -> None:
   """Closes the data files, which NLTK leaves to the garbage collector."""
-  while getattr(reader, "_data_file_map", None):
-    reader._data_file_map.popitem()[1].close()
+  while files := getattr(reader, "_data_file_map", None):
+    files.popitem()[1].close()
 
 
 def find_stems(
-  word: str, pos: str, reader: Any, *, repeat: bool = True
+  word: str, pos: str, reader: WordNetReader, *, repeat: bool = True
 ) -> list[str]:
   """Returns the entries of WordNet's index that `word` may be a form of.
 
@@ -211,7 +212,7 @@ def find_stems(
 
 
 def _inflected_forms(
-  words: Sequence[str], reader: Any, pos: str
+  words: Sequence[str], reader: WordNetReader, pos: str
 ) -> dict[tuple[str, str], list[str]]:
   """Returns (part of speech, lemma) -> words that are forms of the lemma.
 
@@ -226,7 +227,9 @@ def _inflected_forms(
   return forms
 
 
-def _without_ending(forms: list[str], pos: str, reader: Any) -> list[str]:
+def _without_ending(
+  forms: list[str], pos: str, reader: WordNetReader
+) -> list[str]:
   return [
     form[: -len(ending)] + replacement
     for form in forms
@@ -235,7 +238,7 @@ def _without_ending(forms: list[str], pos: str, reader: Any) -> list[str]:
   ]
 
 
-def _synset(pos: str, offset: int, reader: Any) -> Any:
+def _synset(pos: str, offset: int, reader: WordNetReader) -> Any:
   with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # "No WordNet synset found": raised below
     synset = reader.synset_from_pos_and_offset(pos, offset)

@@ -8,7 +8,7 @@ import collections
 import dataclasses
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from truenegs_jax.data.corpus import files
 from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
@@ -25,6 +25,7 @@ TASK = Task(
   split_sizes={"train": 87_599, "dev": 10_570},
 )
 MOVED = "answers that are not at their answer_start"
+Value = TypeVar("Value")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +178,7 @@ def _find_answer(context: str, answer: str, start: int, location: str) -> int:
   return min(starts, key=lambda i: abs(i - start))
 
 
-def _get(record: Any, key: str, kind: type, location: str) -> Any:
+def _get(record: object, key: str, kind: type[Value], location: str) -> Value:
   """Returns a value of a JSON object; a DataError if it is not a `kind`."""
   if not isinstance(record, dict) or not isinstance(record.get(key), kind):
     value = record.get(key) if isinstance(record, dict) else record

@@ -6,7 +6,7 @@ pyarrow takes a quarter of a second to import, so functions import it.
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError, TrueNegsError
@@ -80,7 +80,6 @@ def read_batches(
 
 def check_column(schema: "pyarrow.Schema", column: str, where: str) -> None:
   """Raises a DataError unless `column` exists and holds text."""
-
   if column not in schema.names:
     raise DataError(missing_column(where, column, schema.names))
   kind = schema.field(column).type
@@ -128,8 +127,9 @@ def _is_text(kind: "pyarrow.DataType") -> bool:
   return kind in texts
 
 
-def _texts(column: Any, state: ReadState) -> list[str | None]:
-  """Returns the texts of a `pyarrow.Array` or `pyarrow.ChunkedArray`."""
+def _texts(
+  column: "pyarrow.Array | pyarrow.ChunkedArray", state: ReadState
+) -> list[str | None]:
   import pyarrow
 
   if isinstance(column, pyarrow.ChunkedArray):

@@ -9,7 +9,6 @@ The option `document=` of a part sets the rule:
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from truenegs_jax.data.corpus import read_state
 from truenegs_jax.data.corpus.read_state import ReadState
@@ -54,7 +53,7 @@ def from_lines(
 
 
 def from_records(
-  values: Iterable[Any], rule: str, state: ReadState
+  values: Iterable[object], rule: str, state: ReadState
 ) -> Iterator[str]:
   """Forms the documents of records.
 
@@ -104,7 +103,7 @@ def _cut(text: str, state: ReadState) -> list[str]:
   return [*documents, data[start:].decode()]
 
 
-def _clean(value: Any, state: ReadState) -> str:
+def _clean(value: object, state: ReadState) -> str:
   """Returns the repaired text of a record, or "" to leave it out."""
   if value is None:
     state.oddities[read_state.NULL_VALUES] += 1

@@ -133,7 +133,7 @@ def stat_file(path: pathlib.Path) -> File:
   return File(path, suffix, compression, status.st_size, status.st_mtime_ns)
 
 
-def files_identity(files: list[File]) -> list[list[Any]]:
+def files_identity(files: list[File]) -> list[list[object]]:
   """Returns as JSON the names, sizes and times of files and their first bytes.
 
   Hashes of the contents would need to read the corpus at every start, whereas a

@@ -139,7 +139,9 @@ class HubDataset:
     """Turns the errors of `datasets` into errors that name this data set."""
     return _convert_errors(self.name, self.context, is_local=self.is_local())
 
-  def _prepare(self) -> tuple[Any, int | None, int]:
+  def _prepare(
+    self,
+  ) -> "tuple[datasets.Dataset | datasets.IterableDataset, int | None, int]":
     """Returns the records, their number, and how many to read at once."""
     if self.saved is None and self.streaming:
       records = self.builder.as_streaming_dataset(split=self.split)
@@ -264,7 +266,7 @@ def _open_saved(
 
 
 def _check_split(
-  split: str, splits: Iterable[Any], name: str, context: ErrorContext
+  split: str, splits: Iterable[object], name: str, context: ErrorContext
 ) -> None:
   names = list(map(str, splits))
   if split not in names:

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import json
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from truenegs_jax.data.corpus import arrow
@@ -29,10 +29,15 @@ SOURCES: dict[str, "Source"] = {}
 
 
 class WordNetReader(Hashable, Protocol):
-  """The methods of nltk's `WordNetCorpusReader` that are used."""
+  """The parts of nltk's `WordNetCorpusReader` that are used."""
+
+  MORPHOLOGICAL_SUBSTITUTIONS: Mapping[str, list[tuple[str, str]]]
+  _exception_map: Mapping[str, dict[str, list[str]]]
+  _lemma_pos_offset_map: Mapping[str, dict[str, list[int]]]
 
   def all_synsets(self, pos: str) -> Iterable[Any]: ...
   def open(self, file: str) -> Any: ...
+  def synset_from_pos_and_offset(self, pos: str, offset: int) -> Any: ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,7 +37,7 @@ def open_corpus(
   errors: str = "strict",
   stopping: str = "all",
   key: str = "data.sources",
-  **resources: Any,
+  **resources: object,
 ) -> Corpus:
   """Opens the corpus of a spec; reads only the first record of each part.
 
@@ -168,7 +168,7 @@ def _check_misplaced_options(part_spec: PartSpec) -> None:
     )
 
 
-def _open_part(part_spec: PartSpec, resources: Mapping[str, Any]) -> Part:
+def _open_part(part_spec: PartSpec, resources: Mapping[str, object]) -> Part:
   if not part_spec.source:
     return _open_files(part_spec)
   if part_spec.source != "hf":
@@ -195,7 +195,7 @@ def _check_options(part_spec: PartSpec, allowed: Collection[str]) -> None:
 
 
 def _open_named(
-  part_spec: PartSpec, resources: Mapping[str, Any], *, is_local: bool = True
+  part_spec: PartSpec, resources: Mapping[str, object], *, is_local: bool = True
 ) -> Part:
   source = SOURCES[part_spec.source]
   _check_options(part_spec, source.options)

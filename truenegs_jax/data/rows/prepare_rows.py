@@ -58,9 +58,7 @@ class PrepareOptions:
   overflow: str = "carry"
   held_out: float = 0.01
   seed: int = 0
-  errors: str = (
-    "strict"  # rejects damaged text; "replace" repairs and counts it
-  )
+  errors: str = "strict"  # "replace" repairs and counts damaged text
   stopping: str = "all"  # when a mixture with weights ends, see `open_corpus`
   tokenizer: str = "fast"  # backend of the encoder; "tf_text" gives equal ids
   num_workers: int = 1  # processes; 0 for one per available core

@@ -232,12 +232,12 @@ def file_record(path: pathlib.Path) -> dict[str, int]:
   return {"bytes": path.stat().st_size, "crc32": crc}
 
 
-def hash_json(value: Any) -> str:
+def hash_json(value: object) -> str:
   """Returns 16 hex digits of the SHA-256 of canonical JSON."""
   return short_sha256(json.dumps(value, sort_keys=True, separators=(",", ":")))
 
 
-def _shorten(value: Any) -> str:
+def _shorten(value: object) -> str:
   return textwrap.shorten(str(value), 300, placeholder="...")
 
 

@@ -10,11 +10,12 @@ import pathlib
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TypeVar
 
 from truenegs_jax.runtime.errors import InputError
 
-Function = Callable[[Any], int]
+Item = TypeVar("Item")
+Function = Callable[[Item], int]
 
 # Fewer items are faster without processes, which take time to start.
 MIN_ITEMS = 4
@@ -23,7 +24,7 @@ CGROUP_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
 
 
 def map_in_order(
-  make: Callable[[], Function], items: Iterable[Any], *, num_workers: int
+  make: Callable[[], Function[Item]], items: Iterable[Item], *, num_workers: int
 ) -> Iterator[int]:
   """Yields the result of every item, in order.
 
@@ -66,7 +67,7 @@ def available_cores() -> int:
 
 
 def _map_in_processes(
-  make: Callable[[], Function], items: Iterator[Any], num_workers: int
+  make: Callable[[], Function[Item]], items: Iterator[Item], num_workers: int
 ) -> Iterator[int]:
   pool = concurrent.futures.ProcessPoolExecutor(
     num_workers,
@@ -107,7 +108,7 @@ def _defer_signals() -> Iterator[None]:
   signals = {signal.SIGINT, signal.SIGTERM}
   old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
   received: list[int] = []
-  handlers: dict[int, Any] = {}
+  handlers: dict[int, Callable] = {}
   if threading.current_thread() is threading.main_thread():
     handlers = {n: h for n in signals if callable(h := signal.getsignal(n))}
   for number in handlers:
@@ -134,7 +135,7 @@ def _start_worker(make: Callable[[], Function]) -> None:
   _function = make()
 
 
-def _call_function(item: Any) -> int:
+def _call_function(item: object) -> int:
   return _function(item)
 
 

@@ -222,7 +222,7 @@ def _entries_of_json(
   data: bytes, path: pathlib.Path, options: dict[str, bool]
 ) -> list[str]:
   try:
-    content: Any = json.loads(data)
+    content = json.loads(data)
     ids: dict[str, int] = dict(content["model"]["vocab"])
     entries = sorted(ids, key=ids.__getitem__)
     kind = content["model"].get("type", "WordPiece")
