@@ -41,7 +41,7 @@ def main(argv: list[str]) -> None:
   """Checks and times all implementations, prints and saves the results."""
   del argv
   results: Results = {}
-  calls: dict[str, Callable[[], Any]] = {}
+  calls: dict[str, Callable[[], object]] = {}
   for name, (impl, rate) in list_candidates().items():
     results[name] = {}
     try:
@@ -101,7 +101,7 @@ def is_wrong(errors: dict[str, float]) -> bool:
 
 def compile_layers(
   impl: attention.Implementation, rate: float
-) -> tuple[Callable[[], Any], int]:
+) -> tuple[Callable[[], object], int]:
   """Compiles layers and their gradients; returns a call and scratch bytes."""
   rows, length = _BATCH.value, _LENGTH.value
   shape = rows, length, _HEADS.value, _WIDTH.value

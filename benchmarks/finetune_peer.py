@@ -208,7 +208,7 @@ class TorchSide:
 
 
 Side = JaxSide | TorchSide
-Sides = dict[str, Any]  # "torch" and "jax", in this order
+Sides = dict[str, Side]  # "torch" and "jax", in this order
 
 
 def get_depth(name: str, top: int) -> int:

@@ -15,7 +15,6 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +29,7 @@ Array = jax.Array
 # (aux, golds_BxK, predicted_BxK) -> the slots to correct, bool [B, K]
 FindNegatives = Callable[[Mapping[str, Array], Array, Array], Array]
 TableArrays = Mapping[str, np.ndarray]
-Calls = dict[str, Callable[[], Any]]
+Calls = dict[str, Callable[[], Array | tuple[Array, Array]]]
 Secs = dict[str, list[float]]
 
 # Rows, slots per row, and micro-batches, which limit the logits' memory.

@@ -67,7 +67,7 @@ class OwnStep:
     used = np.s_[:, : round(self._c.masking.prob * self._c.length)]
     return tokens_BxL, masked_BxL, positions_BxK[used], sampled_BxK[used]
 
-  def product(self, size: int) -> Callable[[], Any]:
+  def product(self, size: int) -> Callable[[], jax.Array]:
     """Returns a call that multiplies two square matrices of `size`."""
     x, w = jax.random.normal(jax.random.key(0), (2, size, size))
     multiply = jax.jit(lambda x, w: x @ w)

@@ -21,7 +21,6 @@ import argparse
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +34,7 @@ from truenegs_jax.runtime import rng
 
 Array = jax.Array
 # (x, keys, site) -> x with dropout
-Dropout = Callable[[Array, Any, int], Array]
+Dropout = Callable[[Array, rng.Keys, int], Array]
 
 RATE, SITES = 0.1, 24
 GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
@@ -100,7 +99,7 @@ def compile_dropouts(shape: tuple[int, ...], dtype: str) -> timing.Calls:
     keep = jax.random.bernoulli(key, 1 - RATE, x.shape)
     return jnp.where(keep, x / (1 - RATE), 0).astype(x.dtype)
 
-  def compile_dropout(dropout: Dropout, keys: Any) -> Callable[[], Any]:
+  def compile_dropout(dropout: Dropout, keys: rng.Keys) -> Callable:
     def forward(x, keys):
       for site in range(SITES):
         # The barrier materializes each array, as a layer would.
@@ -134,7 +133,7 @@ def compile_samplings(shape: tuple[int, int, int]) -> timing.Calls:
     noise_BxKxV = -jnp.log(-jnp.log(uniform_BxKxV))
     return output_softmax.predict(logits_BxKxV + noise_BxKxV)
 
-  def compile_sampling(fn: Callable, *keys: Array) -> Callable[[], Any]:
+  def compile_sampling(fn: Callable, *keys: Array) -> Callable[[], Array]:
     return functools.partial(jax.jit(fn), logits_BxKxV, *keys)
 
   def sample_with_jax(logits_BxKxV, key):

@@ -243,7 +243,9 @@ def fine_tune(
   }
 
 
-def encode_rows(tokenizer: Any, rows: Rows, length: int) -> list[dict]:
+def encode_rows(
+  tokenizer: transformers.PreTrainedTokenizerBase, rows: Rows, length: int
+) -> list[dict]:
   """Returns rows as the Trainer's data set, with "labels"."""
   texts, labels = rows
   columns = map(list, zip(*texts, strict=True))

@@ -15,7 +15,6 @@ large matrix product. Rows are random and without padding by default.
 
 import itertools
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -149,7 +148,7 @@ def compute_rates(step: steps.CompiledStep, record: Record) -> Record:
   }
 
 
-def report_lines(r: Mapping[str, Any]) -> dict[str, str]:
+def report_lines(r: Record) -> dict[str, str]:
   """Formats a record as lines, name -> text."""
   step, peak = r["step_s"], r["peak_flops"]
   names = ("python", "jax", "jaxlib", "cudnn")

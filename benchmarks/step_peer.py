@@ -37,6 +37,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
+from multiprocessing.connection import Connection
 from typing import Any
 from unittest import mock
 
@@ -90,10 +91,10 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
   return parser.parse_args(argv)
 
 
-def _in_range(kind: type, low: float, high: float) -> Callable[[str], Any]:
+def _in_range(kind: type, low: float, high: float) -> Callable[[str], float]:
   """Returns a type for argparse that accepts numbers from `low` to `high`."""
 
-  def number(text: str) -> Any:  # argparse prints this name
+  def number(text: str) -> float:  # argparse prints this name
     value = kind(text)
     if not low <= value <= high:
       raise argparse.ArgumentTypeError(f"{text}. Choose {low:,} to {high:,}.")
@@ -147,7 +148,7 @@ class SideProcess:
       self._process.start()
     child_pipe.close()
 
-  def call(self, method: str, *args: Any) -> Any:
+  def call(self, method: str, *args: object) -> Any:
     """Calls a method in the process; exits if the process has ended."""
     try:
       self._pipe.send((method, args))
@@ -164,7 +165,7 @@ class SideProcess:
 
 
 def serve_calls(
-  pipe: Any, args: argparse.Namespace, mode: str, inputs: Any
+  pipe: Connection, args: argparse.Namespace, mode: str, inputs: Any
 ) -> None:
   """Builds a side and runs its methods until the pipe is closed."""
   if hasattr(os, "sched_setaffinity"):  # XLA starts a thread for each core
@@ -206,7 +207,7 @@ def measure_peak_gb() -> float:
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
-def measure_rate(multiply: Callable[[], Any]) -> float:
+def measure_rate(multiply: Callable[[], object]) -> float:
   """Returns the FLOP/s of a matrix product; the fastest of 12 counts."""
   secs = []
   for _ in range(12):

@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -117,7 +116,7 @@ def make_step(
 
 def make_step_calls(
   steps: Mapping[str, CompiledStep],
-) -> dict[str, Callable[..., Any]]:
+) -> dict[str, Callable[..., step_lib.Terms]]:
   """Returns functions that run the steps on one shared state.
 
   With one state no step has a better place in memory than another. Results are

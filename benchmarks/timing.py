@@ -26,7 +26,7 @@ import numpy as np
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.files import disk_errors
 
-Calls = Mapping[str, Callable[[], Any]]
+Calls = Mapping[str, Callable[[], object]]
 BOOTSTRAPS = 2000  # samples of the rounds, for the interval of a ratio
 
 

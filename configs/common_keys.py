@@ -6,7 +6,7 @@ configs of saved runs may contain.
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 TINY = 1e-12  # lower bound of numbers that must be above 0
 
@@ -29,7 +29,7 @@ class KeyRule:
   low: float | None = None
   high: float = math.inf
   may_change: bool = False
-  old_default: Any = None
+  old_default: str | float | None = None
 
 
 KEYS = {
@@ -130,7 +130,7 @@ KEYS = {
 class RemovedKey(NamedTuple):
   """A key of earlier versions."""
 
-  value: Any  # the only value that this version implements
+  value: str  # the only value that this version implements
   last_version: str  # the newest version with other values
 
 

@@ -87,7 +87,7 @@ def _compare_task(
   labels = (*ours[0].provenance["labels"], *theirs[0].provenance["labels"])
   ids = {label: i for i, label in enumerate(dict.fromkeys(labels))}
 
-  def to_numbers(run: Result, name: str) -> list[Any]:
+  def to_numbers(run: Result, name: str) -> list[float]:
     return [ids.get(x, x) for x in run.answers["dev"][name]]
 
   gold_N = np.array(to_numbers(ours[0], "golds"))

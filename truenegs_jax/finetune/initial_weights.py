@@ -97,7 +97,7 @@ class InitialWeights:
     task: Task,
     seed: int,
     *,
-    report: Callable[[str], Any],
+    report: Callable[[str], None],
   ) -> dict[str, Any]:
     """Makes the initial parameters of a run, arrays of numpy.
 
@@ -151,7 +151,7 @@ class InitialWeights:
 
 
 def open_weights(
-  c: ConfigDict, *, report: Callable[[str], Any]
+  c: ConfigDict, *, report: Callable[[str], None]
 ) -> InitialWeights:
   """Opens the weights of a config; reads no arrays yet.
 

@@ -9,7 +9,6 @@ import dataclasses
 import re
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -209,7 +208,7 @@ def describe_run(result: Result) -> str:
   return "; ".join([*texts, f"{step}, {result.secs:,.0f} s, {speed}"])
 
 
-def format_scores(scores: Mapping[str, Any]) -> str:
+def format_scores(scores: Mapping[str, float | str]) -> str:
   """Formats scores as "accuracy 70.34, f1 82.10"."""
   shown = {name: x for name, x in scores.items() if name not in RECORD_FIELDS}
   return ", ".join(f"{name} {x:.2f}" for name, x in shown.items())

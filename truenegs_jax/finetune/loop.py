@@ -54,9 +54,9 @@ class TrainingSetup:
   steps: int
   eval_steps: frozenset[int]
   learning_rate: optim.Schedule
-  init_state: Callable[[Any, int], step_lib.TrainState]
+  init_state: Callable[[optax.Params, int], step_lib.TrainState]
   train_step: Callable[..., tuple[step_lib.TrainState, step_lib.Terms]]
-  predict_batch: Callable[[Any, Mapping[str, jax.Array]], Any]
+  predict_batch: Callable[[optax.Params, Mapping[str, jax.Array]], Any]
   mesh: jax.sharding.Mesh
   attention: str
 
@@ -75,7 +75,7 @@ class TrainedRun:
     rows_per_s: training rows per second, with compilation.
   """
 
-  params: Any
+  params: optax.Params
   step: int
   failure: str
   evaluations: dict[int, dict[str, float]]
@@ -111,7 +111,7 @@ def make_setup(
     options.accumulation,
   )
 
-  def init_state(params: Any, seed: int) -> step_lib.TrainState:
+  def init_state(params: optax.Params, seed: int) -> step_lib.TrainState:
     return step_lib.init_state(lambda _: params, tx, seed)
 
   shapes = jax.eval_shape(init_state, pretrain.param_shapes(model), 0)
@@ -156,7 +156,7 @@ def make_optimizer(
     warmup_steps=round(options.warmup * total_steps),
     total_steps=total_steps,
   )
-  shapes: Any = pretrain.param_shapes(model)
+  shapes = pretrain.param_shapes(model)
   factors = optim.layer_lr_factors(
     shapes, decay=options.decay(width), exponent=options.layer_exponent
   )
@@ -166,12 +166,12 @@ def make_optimizer(
 
 def fine_tune(
   setup: TrainingSetup,
-  params: Mapping[str, Any],
+  params: optax.Params,
   seed: int,
   folder: pathlib.Path,
   *,
-  write: Callable[[dict[str, Any]], Any],
-  check: Callable[[], Any],
+  write: Callable[[dict[str, Any]], None],
+  check: Callable[[], None],
 ) -> TrainedRun:
   """Trains one run, to its last step or until patience runs out.
 
@@ -232,15 +232,16 @@ class _Progress:
   """Losses and evaluations of a run so far, and its best parameters."""
 
   setup: TrainingSetup
-  write: Callable[[dict[str, Any]], Any]
+  write: Callable[[dict[str, Any]], None]
   clock: speed.Clock
-  check: Callable[[], Any]
+  check: Callable[[], None]
   evaluations: dict[int, dict[str, float]] = dataclasses.field(
     default_factory=dict
   )
   first_loss: float = math.nan  # of the first record that has a number
   last_loss: float = math.nan
-  best: tuple[float, int, Any] | None = None  # score, step, parameters
+  # Score, step and, if they are kept, parameters.
+  best: tuple[float, int, optax.Params | None] | None = None
 
   def write_losses(self, done: int, recent: list[step_lib.Terms]) -> None:
     """Writes a record of training."""
@@ -262,7 +263,7 @@ class _Progress:
       }
     )
 
-  def evaluate(self, done: int, params: Any) -> None:
+  def evaluate(self, done: int, params: optax.Params) -> None:
     """Scores the dev set and writes a record."""
     task, dev = self.setup.data.task, self.setup.data.dev
     outputs = predict(self.setup, params, dev.encoded, check=self.check)
@@ -281,7 +282,9 @@ class _Progress:
       return False
     return sum(step > self.best[1] for step in self.evaluations) >= patience
 
-  def select_params(self, done: int, params: Any) -> tuple[Any, int]:
+  def select_params(
+    self, done: int, params: optax.Params
+  ) -> tuple[optax.Params, int]:
     """Returns the last or the best parameters, by `keep`, and their step."""
     if self.setup.options.keep == "last":
       return params, done
@@ -294,10 +297,10 @@ class _Progress:
 
 def predict(
   setup: TrainingSetup,
-  params: Any,
+  params: optax.Params,
   encoded: EncodedRows,
   *,
-  check: Callable[[], Any] = lambda: None,
+  check: Callable[[], None] = lambda: None,
 ) -> Outputs:
   """Returns the head's outputs for each row, without dropout.
 

@@ -54,7 +54,7 @@ class RunContext:
 
   workdir: pathlib.Path
   console: Console
-  check: Callable[[], Any]
+  check: Callable[[], None]
   export: bool
 
   def report(self, text: str) -> None:
@@ -260,7 +260,7 @@ def _export(
 @contextlib.contextmanager
 def _open_writers(
   console: Console, setup: loop.TrainingSetup, folder: pathlib.Path
-) -> Iterator[Callable[[dict[str, Any]], Any]]:
+) -> Iterator[Callable[[dict[str, Any]], None]]:
   """Yields a function that writes a record to the console and all files."""
   writers = metrics.make_writers(setup.options.writers, folder, first_step=0)
   line = metrics.ProgressLine(console, setup.steps, first_step=0)

@@ -33,6 +33,7 @@ from truenegs_jax.tasks import (
 from truenegs_jax.tasks.task import CLASSES, SCORE, EncodedRows, Example, Task
 
 CONSTANT = 0.01  # share of the gold scores' range; a smaller range is constant
+Answer = str | float  # class name, answer text or score
 Rows = tuple[Task, dict[str, list[Any]], list[str]]  # examples by split; notes
 USUAL_LENGTH = dict.fromkeys(glue.TASKS, 128) | {SQUAD: 512}
 SPLITS = {name: tuple(task.split_sizes) for name, task in glue.TASKS.items()}
@@ -54,16 +55,16 @@ class EvalSplit:
 
   encoded: EncodedRows
   keys: tuple[str, ...]
-  golds: tuple[Any, ...]
-  decode_answers: Callable[[Sequence[Any]], list[Any]]
+  golds: tuple[Answer | tuple[str, ...], ...]
+  decode_answers: Callable[[Sequence[Any]], Sequence[Answer]]
   score: Callable[[Sequence[Any]], dict[str, float]]
 
-  def find_failure(self, answers_Q: Sequence[Any]) -> str:
+  def find_failure(self, answers_Q: Sequence[Answer]) -> str:
     """Does `find_failure` for the answers to this split."""
     golds = [x[0] if isinstance(x, tuple) else x for x in self.golds]
     return find_failure(golds, answers_Q)
 
-  def to_json(self, answers_Q: Sequence[Any]) -> dict[str, Any]:
+  def to_json(self, answers_Q: Sequence[Answer]) -> dict[str, Any]:
     """Returns answers with their keys and golds, in JSON's types."""
     golds, answers = list(self.golds), list(answers_Q)
     return {"keys": list(self.keys), "golds": golds, "answers": answers}
@@ -315,7 +316,7 @@ def _make_split(
   offset, scale = task.scale
   ids = {label: i for i, label in enumerate(task.labels)}
 
-  def decode_answers(outputs: Sequence[np.ndarray]) -> list[Any]:
+  def decode_answers(outputs: Sequence[np.ndarray]) -> Sequence[Answer]:
     if task.kind == CLASSES:
       return [task.labels[int(x_C.argmax())] for x_C in outputs]
     return [float(offset + scale * x_C[0]) for x_C in outputs]
@@ -325,7 +326,7 @@ def _make_split(
       return np.array(values, np.float64)
     return np.array([ids[label] for label in values], np.int64)
 
-  def score(answers_Q: Sequence[Any]) -> dict[str, float]:
+  def score(answers_Q: Sequence[Answer]) -> dict[str, float]:
     gold_N, answer_N = to_numbers(golds), to_numbers(answers_Q)
     return {m: scoring.METRICS[m](gold_N, answer_N) for m in task.metrics}
 

@@ -8,7 +8,7 @@ model = with_attention(model, implementation)  # for training steps only
 
 import dataclasses
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
@@ -21,6 +21,7 @@ from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime.errors import InputError, one_of
 
 Array = jax.Array
+Model = TypeVar("Model", bound=nn.Module)
 Configs = Collection[encoder.EncoderConfig]  # one per network
 
 PLATFORMS = {"pieces": "cpu", "cudnn": "cuda", "splash": "tpu"}
@@ -32,8 +33,8 @@ TOLERANCE = 0.03  # relative to the largest entry; bfloat16 has 8 bits
 
 
 def with_attention(
-  model: nn.Module, implementation: attention.Implementation
-) -> nn.Module:
+  model: Model, implementation: attention.Implementation
+) -> Model:
   """Returns the model with another attention in each of its networks."""
   changed: dict[str, Any] = {}
   for field in dataclasses.fields(model):

@@ -61,7 +61,7 @@ class DownstreamModel(nn.Module):
     self.embeddings = backbone.Embeddings(c)
     setattr(self, self.role, backbone.Encoder(c))
     if self.head == "spans":
-      self.task_head: Any = heads.SpanHead(c)
+      self.task_head: nn.Module = heads.SpanHead(c)
     elif self.head == "joint":
       self.task_head = heads.JointHead()
     else:

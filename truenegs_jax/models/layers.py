@@ -1,7 +1,6 @@
 """Layers that networks share, and how a stack of them is run."""
 
 from collections.abc import Callable
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -57,11 +56,11 @@ REMAT = {
 
 
 def run_layers(
-  network: Any,
+  network: nn.Module,
   layer: Callable[..., nn.Module],
   x_BxLxD: Array,
   keys_B: rng.Keys,
-  *shared: Any,
+  *shared: object,
 ) -> Array:
   """Runs the layers `layer_0`, `layer_1`, ... of a network in sequence.
 

@@ -242,7 +242,7 @@ def init_params(model: nn.Module, key: Array) -> dict:
 
 
 @functools.cache
-def param_shapes(model: nn.Module) -> Any:
+def param_shapes(model: nn.Module) -> dict:
   """Returns the tree of `init_params` with shapes and dtypes for arrays."""
   return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
 

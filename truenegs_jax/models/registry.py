@@ -8,6 +8,7 @@ import collections
 import dataclasses
 import importlib
 import re
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ OPTIONAL_SIZES = ("type_vocab_size",)
 SHARED_SIZES = ("embedding_size", *OPTIONAL_SIZES)  # by the networks of a pair
 
 
-def load_backbone(name: str) -> Any:
+def load_backbone(name: str) -> types.ModuleType:
   """Imports `truenegs_jax.models.NAME`, or raises an InputError."""
   key, module = f"model.backbone={name!r}", f"truenegs_jax.models.{name}"
   if not re.fullmatch(r"[a-z]\w*", name):

@@ -30,7 +30,7 @@ HISTOGRAM_RANGE = 10.0  # logits beyond +-10 are counted in the outermost bins
 
 
 def electra_terms(
-  params: Any,
+  params: optax.Params,
   batch: Batch,
   keys_B: Array,
   aux: negatives.Aux,

@@ -26,7 +26,7 @@ Array = jax.Array
 
 
 def mlm_terms(
-  params: Any,
+  params: optax.Params,
   batch: Batch,
   keys_B: Array,
   aux: negatives.Aux,

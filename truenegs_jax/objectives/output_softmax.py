@@ -246,7 +246,7 @@ def _take_block(blocks_MxCxW: Array, block_M: Array) -> Array:
 
 
 def _pad_output_layer(
-  word_VxE: Array, bias_V: Array, dtype: Any, num_chunks: int
+  word_VxE: Array, bias_V: Array, dtype: jnp.dtype, num_chunks: int
 ) -> tuple[Array, Array]:
   """Pads table and bias to equal chunks of whole blocks; casts the table."""
   padding = 0, -bias_V.size % (num_chunks * BLOCK)

@@ -25,7 +25,7 @@ _cross_entropy = optax.softmax_cross_entropy_with_integer_labels
 
 
 def task_terms(
-  params: Any,
+  params: optax.Params,
   inputs: Batch,
   keys_B: Array,
   aux: Mapping[str, Array],

@@ -234,6 +234,6 @@ def _make_record(
 
 
 @jax.jit
-def _all_finite(params: Any) -> jax.Array:
+def _all_finite(params: dict) -> jax.Array:
   finite = [jnp.isfinite(x).all() for x in jax.tree.leaves(params)]
   return jnp.stack(finite).all()

@@ -6,7 +6,7 @@ Source: google-research/electra, `model/optimization.py`.
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -81,7 +81,7 @@ def make_optimizer(
   b2: float = 0.999,
   epsilon: float = 1e-6,
   frozen: tuple[str, ...] = (),
-  lr_factors: Any = None,
+  lr_factors: dict | None = None,
 ) -> optax.GradientTransformation:
   """Chains clipping, Adam without bias correction and decoupled weight decay.
 
@@ -111,7 +111,7 @@ def make_optimizer(
 
 def layer_lr_factors(
   params: optax.Params, *, decay: float, exponent: str = "released"
-) -> Any:
+) -> dict:
   """Makes factors of the learning rate for layer-wise decay in fine-tuning.
 
   With n layers, layer j is at depth j + 1 and has the factor
@@ -141,7 +141,7 @@ def layer_lr_factors(
   }
   top = max(counts.values()) + (2 if exponent == "released" else 1)
 
-  def factor(path: tuple[Any, ...], _: Any) -> float:
+  def factor(path: jax.tree_util.KeyPath, _: object) -> float:
     part, inner = path[0].key, path[1].key
     if part == "embeddings" or inner == "project":
       depth = 0
@@ -197,7 +197,7 @@ def scale_by_plain_adam(
   return optax.GradientTransformation(init, update)
 
 
-def decay_mask(params: optax.Params, *, frozen: tuple[str, ...] = ()) -> Any:
+def decay_mask(params: optax.Params, *, frozen: tuple[str, ...] = ()) -> dict:
   """Returns a tree of bools: True for kernels and embeddings, which decay."""
   return jax.tree_util.tree_map_with_path(
     lambda path, _: (

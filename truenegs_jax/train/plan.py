@@ -8,7 +8,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +21,8 @@ from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.build_run import Run
+
+Aux = Mapping[str, jax.Array | jax.ShapeDtypeStruct]  # see `make_aux`
 
 # Synonyms of a token; WordNet has 55 for one token of BERT's vocabulary.
 ASSUMED_LIST_LENGTH = 64
@@ -51,7 +52,7 @@ def resolve_attention(
     packed=run.packed,
   )
   distributed.check_same("attention", line)
-  model: Any = choose_attention.with_attention(run.model, implementation)
+  model = choose_attention.with_attention(run.model, implementation)
   return dataclasses.replace(run, model=model), line
 
 
@@ -144,7 +145,7 @@ def lower_train_step(
   run: Run,
   mesh: jax.sharding.Mesh,
   state: step_lib.TrainState,
-  aux: Mapping[str, Any],
+  aux: Aux,
 ) -> jax.stages.Lowered:
   """Lowers the training step for (abstract) arrays."""
   shardings = jax.tree.map(lambda x: x.sharding, state)
@@ -229,7 +230,7 @@ def report_lines(
   run: Run,
   mesh: jax.sharding.Mesh,
   state: step_lib.TrainState,
-  aux: Mapping[str, Any],
+  aux: Aux,
 ) -> dict[str, str]:
   """Returns the lines that every report has: name -> text."""
   flops, rows = row_flops(run), run.steps * run.batch_size
@@ -255,7 +256,7 @@ def describe_devices(run: Run, mesh: jax.sharding.Mesh) -> str:
   )
 
 
-def describe_parameters(model: pretrain.Model, params: Any) -> str:
+def describe_parameters(model: pretrain.Model, params: dict) -> str:
   """Describes the number of parameters of a model and of its networks."""
 
   def count(*names: str) -> int:
@@ -271,7 +272,7 @@ def describe_parameters(model: pretrain.Model, params: Any) -> str:
   return f"{sum(counts.values()):,}: {listed}"
 
 
-def describe_memory(state: step_lib.TrainState, aux: Mapping[str, Any]) -> str:
+def describe_memory(state: step_lib.TrainState, aux: Aux) -> str:
   """Describes the memory that one device uses between steps."""
   return (
     f"state {format_mib(sharding.bytes_per_device(state))},"

@@ -1,7 +1,8 @@
 """Finds or prepares the rows of a config."""
 
 import pathlib
-from typing import Any
+
+from ml_collections import ConfigDict
 
 from truenegs_jax.data.corpus.sources_spec import named_sources
 from truenegs_jax.data.rows import prepare_rows
@@ -13,7 +14,7 @@ PREPARE = (
 )
 
 
-def make_rows_plan(config: Any) -> prepare_rows.Plan:
+def make_rows_plan(config: ConfigDict) -> prepare_rows.Plan:
   """Plans the preparation of the rows from `data` and `length` of a config."""
   data = config.data
   resources = {}
@@ -43,7 +44,7 @@ def make_rows_plan(config: Any) -> prepare_rows.Plan:
   return prepare_rows.make_plan(options)
 
 
-def find_or_prepare_rows(config: Any) -> tuple[pathlib.Path, Tokenizer]:
+def find_or_prepare_rows(config: ConfigDict) -> tuple[pathlib.Path, Tokenizer]:
   """Returns the rows folder and the tokenizer of a run that is starting.
 
   Raises:

@@ -156,7 +156,9 @@ def tree_shardings(tree: Any, mesh: Mesh, spec: MeshSpec) -> Any:
     InputError: no rule matches.
   """
 
-  def find_sharding(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+  def find_sharding(
+    path: jax.tree_util.KeyPath, leaf: jax.Array | jax.ShapeDtypeStruct
+  ) -> NamedSharding:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     for pattern, partition in spec.rules:
       if re.fullmatch(pattern, name):
@@ -167,8 +169,8 @@ def tree_shardings(tree: Any, mesh: Mesh, spec: MeshSpec) -> Any:
 
 
 def gather_params(
-  objective: Callable[..., Any], mesh: Mesh, spec: MeshSpec
-) -> Callable[..., Any]:
+  objective: Callable[..., dict], mesh: Mesh, spec: MeshSpec
+) -> Callable[..., dict]:
   """Wraps `objective(params, ...)` to gather its parameters along "data".
 
   Without this XLA multiplies by split kernels and moves the activations
@@ -176,7 +178,7 @@ def gather_params(
   split like the parameters.
   """
 
-  def wrapped(params: dict[str, Any], *args: Any) -> Any:
+  def wrapped(params: dict, *args: object) -> dict:
     shardings = tree_shardings({"params": params}, mesh, spec)["params"]
     return objective(jax.tree.map(_gather, params, shardings), *args)
 

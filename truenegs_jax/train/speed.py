@@ -14,6 +14,7 @@ import jax
 
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import disk_errors
+from truenegs_jax.train.step import Terms, TrainState
 from truenegs_jax.workdir import files
 
 # Peak FLOP/s of a device in dense products, published by the manufacturer:
@@ -67,7 +68,7 @@ def throughput_fields(
   return fields if peak is None else fields | {"mfu": per_device / peak}
 
 
-def memory_fields(device: Any) -> dict[str, float]:
+def memory_fields(device: jax.Device) -> dict[str, float]:
   """Returns the memory of a device in use and its peak, in GiB.
 
   CPUs do not report memory; there the peak is the resident memory of this
@@ -138,7 +139,7 @@ class HostWait:
     self._since = self._dispatched = self._waited = 0.0
     self._dispatches = 0
 
-  def dispatch(self, step: Callable, *args: Any) -> tuple[Any, Any]:
+  def dispatch(self, step: Callable, *args: object) -> tuple[TrainState, Terms]:
     """Calls `step(*args)`, which returns `(state, terms)`, and measures."""
     began, self._dispatches = self._now(), self._dispatches + 1
     if self._result is None:
@@ -194,7 +195,7 @@ class Profiler:
     self,
     steps: tuple[int, int] | None,
     workdir: pathlib.Path,
-    report: Callable[[str], Any],
+    report: Callable[[str], None],
     *,
     first_step: int,
   ):

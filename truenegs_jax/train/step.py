@@ -9,7 +9,6 @@ micro-batches. Pre-training and fine-tuning use the same step.
 import dataclasses
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -158,7 +157,7 @@ def _accumulated_gradient(
   def compute(rows: tuple) -> tuple[dict[str, dict], Terms]:
     return _gradients_of_sums(evaluate, weights, params, rows)
 
-  def add(totals: Any, microbatch: tuple) -> tuple[Any, None]:
+  def add(totals: tuple, microbatch: tuple) -> tuple[tuple, None]:
     return jax.tree.map(jnp.add, totals, compute(microbatch)), None
 
   microbatches = jax.tree.map(split, rows)
@@ -228,7 +227,7 @@ def _update(
 def _set_schedule_count(
   opt_state: optax.OptState, count: Array
 ) -> optax.OptState:
-  def is_schedule(x: Any) -> bool:
+  def is_schedule(x: object) -> bool:
     return isinstance(x, optax.ScaleByScheduleState)
 
   return jax.tree.map(
