@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.runtime.errors import InputError, printable
-from truenegs_jax.weights.formats import hf_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +126,7 @@ class Network:
   location: str
   arrays: Arrays
   fields: Mapping[str, Any]
-  name_table: Callable[[hf_names.Model, str], Mapping[str, str]]
+  name_table: Callable[..., Mapping[str, str]]
   transposed_kernels: bool
   vocabulary: pathlib.Path | None
   lowercase: bool | None
