@@ -1,6 +1,6 @@
 # demo      trains a small ELECTRA on WordNet's glosses, without PyTorch; SEED=1
 #           uses another seed and another workdir
-# test      runs the quick tests, in about 5 minutes on 2 cores
+# test      runs the quick tests: 16 minutes of processor time, 8 on 2 idle cores
 # test-all  runs all tests, including those marked slow
 # qa-model  fine-tunes released weights on 3,000 questions of SQuAD and scores
 #           them on its dev set; without internet set SQUAD=FOLDER, with
