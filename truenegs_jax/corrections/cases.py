@@ -122,7 +122,7 @@ def render_cases(cases: list[Case], searched: int) -> Table:
   """Renders cases like the paper's figure 3."""
   kind = "predictions" if cases else "nothing found"
   if {case.verdict for case in cases} == {"corrected"}:
-    kind = "corrections, not punished"
+    kind = "corrections, taken out of the loss"
   title = f"{kind}: {len(cases)} shown of {searched:,} predictions searched"
   grid = Table(title=title, title_justify="left", show_lines=True)
   for name in ("sentence", "gold", "prediction", "verdict", "synonyms of gold"):
