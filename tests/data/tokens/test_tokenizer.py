@@ -90,6 +90,15 @@ def test_text_gets_no_special_ids_except_unknown():
   assert tokenizer.encode_lines(["[MASK]"])[0][0] == VOCAB.index("[")
 
 
+def test_words_are_normalized_as_the_text_is():
+  tokenizers = (
+    make_tokenizer(VOCAB, lowercase=lowercase, strip_accents=strip_accents)
+    for lowercase, strip_accents in CASES
+  )
+  words = [tokenizer.normalize("É\ud800t\x00é") for tokenizer in tokenizers]
+  assert words == ["ete", "Été", "été", "Ete"]
+
+
 def test_the_fingerprint_depends_on_entries_order_case_and_accents():
   swapped = (*VOCAB[:-2], VOCAB[-1], VOCAB[-2])
   fingerprints = {

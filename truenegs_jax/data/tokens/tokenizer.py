@@ -78,6 +78,10 @@ class Tokenizer:
       encoded = encode(lines, add_special_tokens=False)
     return [encoding.ids for encoding in encoded]
 
+  def normalize(self, text: str) -> str:
+    """Returns text as it is written in the vocabulary: case and accents."""
+    return self._normalizer.normalize_str(drop_surrogates(text))
+
   def decode(self, ids: Iterable[int]) -> str:
     """Returns readable text: words separated by spaces, `##` pieces joined."""
     return " ".join(self.vocab[i] for i in ids).replace(" ##", "")
@@ -95,11 +99,15 @@ class Tokenizer:
   def _backend(self) -> tokenizers.Tokenizer:
     # No special tokens are added, so a literal "[MASK]" in a text stays text.
     backend = tokenizers.Tokenizer(self.model)
-    backend.normalizer = normalizers.BertNormalizer(
-      lowercase=self.lowercase, strip_accents=self.strip_accents
-    )
+    backend.normalizer = self._normalizer
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return backend
+
+  @functools.cached_property
+  def _normalizer(self) -> normalizers.BertNormalizer:
+    return normalizers.BertNormalizer(
+      lowercase=self.lowercase, strip_accents=self.strip_accents
+    )
 
 
 def make_tokenizer(
