@@ -49,7 +49,8 @@ def run_main(*flag_texts):
   screen = io.StringIO()
   synonyms_main.run(values, Console(file=screen, width=80, markup=False))
   output = screen.getvalue()
-  lines = [x for x in output.splitlines() if not x.startswith("saved as ")]
+  unwrapped = ("saved as ", "warning: ")
+  lines = [x for x in output.splitlines() if not x.startswith(unwrapped)]
   assert max(map(len, lines)) <= 80
   return output
 
@@ -81,6 +82,15 @@ def test_counts_and_sizes_are_shown(folder):
   assert "4; a list has 1.3 (median 1, most 2: house)" in output
   assert "auto chooses bits" in output
   assert table.build_table(PAIRS_A, TOKENS, source="a").fingerprint in output
+
+
+def test_coverage_of_a_text_is_shown(folder):
+  (folder / "text.txt").write_text("In houses hs\nstay home, home.\n\nstay\n")
+  flat = " ".join(run_main("--text=text.txt").split())
+  assert "50.0% of its words have synonyms" in flat  # in, h, ##s not counted
+  assert "frequent ones without: home, h" in flat and "warning" not in flat
+  (folder / "text.txt").write_text("home home home stay\n")
+  assert "warning: --sources='pairs path=a.tsv'" in run_main("--text=text.txt")
 
 
 def test_output_has_the_options_of_the_flags(folder):
@@ -189,7 +199,7 @@ def test_invalid_flags_are_refused_before_saving(
   [
     (["--sources=wordnet"], 2, "--vocab is missing"),
     (["--nosuch"], 2, "nosuch"),
-    (["word"], 2, "'word' are unknown"),
+    (["word"], 2, "Arguments not understood: word"),
     (["--vocab=vocab.txt", "--sources=table path=a.tsv"], 3, "not a complete"),
   ],
 )

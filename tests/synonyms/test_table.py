@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
-from truenegs_jax.synonyms import sources, table, wordnet
+from truenegs_jax.synonyms import coverage, sources, table, wordnet
 from truenegs_jax.synonyms.stop_words import STOP_WORDS, fingerprint
 
 # 67 tokens: three 32-bit words per row, the last one partly used.
@@ -326,11 +326,14 @@ def test_lemma_names_equal_figure_3(reader, word, names):
 
 
 def test_coverage_equals_footnote_5(reader, bert):
-  covered = {w for w in bert if wordnet.find_lemma_names(w, reader)}
+  has_synset_V = coverage.find_synsets(bert, reader)
+  covered = {bert[i] for i in np.flatnonzero(has_synset_V)}
+  assert covered == {w for w in bert if wordnet.find_lemma_names(w, reader)}
   assert len(covered) == 19_080
   assert round(100 * len(covered) / len(bert), 2) == 62.51
   assert {"lester", "tess", "cass", "weiss", "iss"} <= covered
   assert len(covered - STOP_WORDS) == 18_992
+  assert round(100 * 18_992 / len(bert), 2) == 62.22
   assert sum(word in STOP_WORDS for word in bert) == 150
 
 

@@ -25,7 +25,7 @@ from truenegs_jax.pretrain import verdict as verdict_lib
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.flags import rerun_command
-from truenegs_jax.synonyms import run_table, table
+from truenegs_jax.synonyms import coverage, run_table, table
 from truenegs_jax.train import build_run, checks, loop, plan, prepare_data
 from truenegs_jax.train import setup as setup_lib
 from truenegs_jax.weights.export import pretrained
@@ -86,20 +86,27 @@ def prepare_run(
   )
   run = build_run.build_run(c, tokenizer)
   synonyms = None
+  coverage_lines: dict[str, str] = {}
   if run.options.needs_table and run.table_builder is None:
     saved = workdir / files.SYNONYMS if files.has_checkpoint(workdir) else None
+    request, tokens = build_run.build_table_request(c), tokenizer.vocab
     synonyms = run_table.find_or_build(
-      build_run.build_table_request(c),
-      tokenizer.vocab,
-      saved=saved,
-      console=console,
+      request, tokens, saved=saved, console=console
     )
+    assert synonyms is not None  # the source "model" has a table_builder
+    unigram_V = np.load(train_rows.folder / "unigram_V.npy")
+    coverage_lines, warning = coverage.describe(
+      request, synonyms, tokens, unigram_V
+    )
+    if warning:
+      console.print(warning, soft_wrap=True)
   source = run.table_builder or synonyms
   return run, setup_lib.RunInputs(
     tokenizer=tokenizer,
     train_rows=train_rows,
     held_out_rows=held_out_rows,
     table=synonyms,
+    coverage=coverage_lines,
     weights=weights,
     fingerprints={
       "vocabulary": tokenizer.fingerprint,

@@ -56,7 +56,7 @@ def _parse(argv: list[str]) -> list[str]:
     rest = flags.FLAGS(_resolve_configs(argv))
     if len(rest) > 1:
       raise InputError(f"Arguments not understood: {' '.join(rest[1:])}.")
-    if flags.FLAGS["config"].value is None:
+    if "config" in flags.FLAGS and flags.FLAGS["config"].value is None:
       raise InputError("--config is missing. Try --config=electra_demo.")
   # ml_collections raises the first two for unknown keys, config files the last.
   except (AttributeError, KeyError, flags.Error, TypeError, ValueError) as e:

@@ -6,38 +6,48 @@
       [--output=table.npz]        # for negatives.sources="table path=table.npz"
       [--word=primary,stay]       # shows their lists, or why there is none
       [--compare='vectors path=glove.6B.50d.txt; pairs path=ppdb.tsv']
+      [--text=corpus.txt]         # how many of its words have synonyms
 
 The flags mean the same as in a config's `negatives` and `data`. A saved table
 as the only source, 'table path=table.npz', is used unchanged unless one of
 --keep_stop_words, --stop_words, --symmetric and --include_self is given.
 """
 
+import dataclasses
 import functools
 import json
 import string
 import sys
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 from rich.console import Console
 from rich.table import Table
 
+from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
+from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime.errors import (
   SAVED_INTERRUPT,
   InputError,
   TrueNegsError,
   printable,
 )
-from truenegs_jax.synonyms import sources, stop_words, table
+from truenegs_jax.synonyms import (
+  coverage,
+  run_table,
+  sources,
+  stop_words,
+  table,
+)
 from truenegs_jax.synonyms.stop_words import is_word
 from truenegs_jax.synonyms.table import SynonymTable
 
 # Flags that change a table's content, named like the table's options.
-OPTIONS = ("keep_stop_words", "stop_words", "symmetric", "include_self")
+OPTIONS = (*run_table.SWITCHES, "stop_words")
 NUM_EXAMPLES = 8  # of the pairs that only one of two tables has
 
 
@@ -49,38 +59,46 @@ def run(values: flags.FlagValues, console: Console) -> None:
   """
   if not values.vocab:
     raise InputError("--vocab is missing. Set --vocab=FILE.")
-  expression = _parse(values.sources, "--sources")
+  request = _request(values, values.sources, "--sources")
   texts = filter(None, values.compare.split(";"))
-  others = [_parse(text, "--compare") for text in texts]
+  others = [_request(values, text, "--compare") for text in texts]
   tokenizer = load_tokenizer(values.vocab, lowercase=values.lowercase)
-  tokens, folder = tokenizer.vocab, values.wordnet_dir
-  for each in (expression, *others):
-    sources.check_sources(each, wordnet_dir=folder)
+  tokens = tokenizer.vocab
+  for each in (request, *others):
+    run_table.check_request(each)
   start = time.perf_counter()
-  pairs = list(sources.find_pairs(expression, tokens, wordnet_dir=folder))
-  built = _build(values, tokens, expression, pairs)
+  pairs = list(run_table.find_pairs(request, tokens))
+  built = _build(values, request, pairs, tokens)
   secs = time.perf_counter() - start
-  console.print(render_summary(built, tokens, secs))
+  counts_V = _count_tokens(values.text, tokenizer) if values.text else None
+  lines, warning = coverage.describe(request, built, tokens, counts_V)
+  console.print(render_summary(built, tokens, secs, lines))
+  if warning:
+    console.print(warning, soft_wrap=True)
   if values.output:
     table.save_table(built, values.output)
     console.print(f"saved as '{values.output}'", soft_wrap=True)
   if values.word:
     symmetric = None
-    if not built.options.get("symmetric") and not _is_saved(values, expression):
-      symmetric = _build(values, tokens, expression, pairs, symmetric=True)
-    stops = _excluded_stop_words(values, built)
+    if not built.options.get("symmetric") and not _is_saved(values, request):
+      change = dataclasses.replace(request, symmetric=True)
+      symmetric = run_table.build(change, pairs, tokens)
+    stops = _excluded_stop_words(built, stop_words.load(values.stop_words))
     console.print(render_lists(built, symmetric, tokenizer, values.word, stops))
   if others:
     tables = [built]
     for each in others:
-      other = sources.find_pairs(each, tokens, wordnet_dir=folder)
-      tables.append(_build(values, tokens, each, other))
+      other_pairs = run_table.find_pairs(each, tokens)
+      tables.append(_build(values, each, other_pairs, tokens))
     console.print(render_overlaps(tables))
     console.print(render_examples(tables, tokens))
 
 
 def render_summary(
-  built: SynonymTable, tokens: Sequence[str], secs: float
+  built: SynonymTable,
+  tokens: Sequence[str],
+  secs: float,
+  coverage_lines: Mapping[str, str],
 ) -> Table:
   """Renders counts, sizes and hash of a table that was built in `secs`."""
   options = dict(sorted(built.options.items()))
@@ -96,6 +114,7 @@ def render_summary(
     "vocabulary": f"{size:,} tokens, {words:,} of them whole words",
     "with a list": f"{built.num_rows:,} tokens: {built.num_rows / size:.2%} of"
     f" the vocabulary, {built.num_rows / max(words, 1):.2%} of the words",
+    **coverage_lines,
     "pairs": f"{built.num_pairs:,}; a list has {lengths_N.mean():.1f} (median"
     f" {np.median(lengths_N):.0f}, most {lengths_N.max()}:"
     f" {tokens[int(lengths_V.argmax())]})",
@@ -187,43 +206,55 @@ def render_examples(
   return grid
 
 
-def _parse(text: str, key: str) -> sources.Expression:
-  expression = sources.parse_expression(text, key=key)
-  if expression.model:
+def _request(
+  values: flags.FlagValues, text: str, key: str
+) -> run_table.TableRequest:
+  """Builds the request of an expression with the options of the flags."""
+  names = ("wordnet_dir", *OPTIONS)
+  options: dict[str, Any] = {name: values[name].value for name in names}
+  request = run_table.TableRequest(sources=text, key=key, **options)
+  if request.expression.model:
     raise InputError(
       f"{key}={text.strip()!r}: the source model has no pairs before a model is"
       " trained with it. Use other sources."
     )
-  return expression
+  return request
 
 
-def _is_saved(values: flags.FlagValues, expression: sources.Expression) -> bool:
+def _is_saved(
+  values: flags.FlagValues, request: run_table.TableRequest
+) -> bool:
   """Returns whether the only source is a saved table, used unchanged."""
-  is_changed = any(values[name].present for name in OPTIONS)
-  return not is_changed and [s.name for s in expression.sources] == ["table"]
+  names = [source.name for source in request.expression.sources]
+  return names == ["table"] and not any(values[x].present for x in OPTIONS)
 
 
 def _build(
   values: flags.FlagValues,
-  tokens: Sequence[str],
-  expression: sources.Expression,
+  request: run_table.TableRequest,
   pairs: sources.Pairs,
-  **changes: bool,
+  tokens: Sequence[str],
 ) -> SynonymTable:
   """Builds the table of pairs, or loads a saved table for unchanged use."""
-  if _is_saved(values, expression):
-    path = sources.resolve_options(expression.sources[0])["path"]
-    return table.load_table(str(path), tokens)
-  options: dict[str, Any] = {name: values[name].value for name in OPTIONS}
-  options |= {"stop_words": stop_words.load(values.stop_words), **changes}
-  return table.build_table(pairs, tokens, source=expression.identity, **options)
+  if not _is_saved(values, request):
+    return run_table.build(request, pairs, tokens)
+  [source] = request.expression.sources
+  return table.load_table(sources.resolve_path(source.paths["path"]), tokens)
+
+
+def _count_tokens(text: str, tokenizer: Tokenizer) -> np.ndarray:
+  """Returns counts_V: occurrences of the tokens in a text, as data.sources."""
+  counts_V = np.zeros(len(tokenizer.vocab), np.int64)
+  for document in open_corpus(text, key="--text"):
+    for ids in tokenizer.encode_lines(document.split("\n")):
+      np.add.at(counts_V, ids, 1)
+  return counts_V
 
 
 def _excluded_stop_words(
-  values: flags.FlagValues, built: SynonymTable
+  built: SynonymTable, words: frozenset[str]
 ) -> frozenset[str]:
   """Returns the stop words without lists; none if the table used others."""
-  words = stop_words.load(values.stop_words)
   is_same = built.options.get("stop_words") == stop_words.fingerprint(words)
   has_none = is_same and not built.options.get("keep_stop_words")
   return words if has_none else frozenset()
@@ -239,9 +270,8 @@ def _why_no_list(word: str, excluded: Collection[str]) -> str:
 
 def main(argv: list[str]) -> None:
   """Runs the command; exit codes are those of `runtime.errors`."""
+  del argv
   try:
-    if len(argv) > 1:
-      raise InputError(f"Arguments {' '.join(argv[1:])!r} are unknown.")
     # Without markup, because tokens may be in brackets.
     run(flags.FLAGS, Console(markup=False, highlight=False))
   except TrueNegsError as error:
@@ -266,17 +296,10 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   switch("include_self", False, "Add every word to its own list.")
   string_flag("output", "", "Save the table in this file, as .npz.")
   string_flag("compare", "", "Other sources, separated by semicolons.")
+  string_flag("text", "", "Text to measure coverage of, as in data.sources.")
   flags.DEFINE_list("word", [], "Show the lists of words.", flag_values=values)
-
-
-def _parse_flags(argv: list[str]) -> list[str]:
-  try:
-    return flags.FLAGS(argv)
-  except flags.Error as error:
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(InputError.exit_code)
 
 
 if __name__ == "__main__":
   define_flags()
-  app.run(main, flags_parser=_parse_flags)
+  flags_lib.run(main)

@@ -50,6 +50,18 @@ class TableRequest:
     """The switches, named as in `SynonymTable.options`."""
     return {name: getattr(self, name) for name in SWITCHES}
 
+  @property
+  def wordnet_options(self) -> dict[str, str] | None:
+    """Folder and pos of the first source "wordnet"; None without one."""
+    for source in self.expression.sources:
+      if source.name == "wordnet":
+        folder = self.wordnet_dir
+        options = sources_lib.resolve_options(source, wordnet_dir=folder)
+        pos = str(options.get("pos", wordnet.PARTS_OF_SPEECH))
+        pos = wordnet.parse_parts_of_speech(pos)
+        return {"folder": str(options["folder"]), "pos": pos}
+    return None
+
 
 def check_request(request: TableRequest) -> None:
   """Checks sources and stop words without building the table.
@@ -88,17 +100,32 @@ def find_or_build(
   cached = cache.folder() / "synonyms" / _cache_name(request, tokens)
   if loaded := _load(cached, request, tokens, console):
     return loaded
-  folder = request.wordnet_dir
   with console.status("looking up synonyms ..."):
-    built = table.build_table(
-      sources_lib.find_pairs(expression, tokens, wordnet_dir=folder),
-      tokens,
-      source=expression.identity,
-      stop_words=stop_words.load(request.stop_words),
-      **request.switches,
-    )
+    built = build(request, find_pairs(request, tokens), tokens)
   table.save_table(built, cached)
   return built
+
+
+def find_pairs(
+  request: TableRequest, tokens: Sequence[str]
+) -> sources_lib.Pairs:
+  """Yields the pairs of a request's sources; see `sources.find_pairs`."""
+  return sources_lib.find_pairs(
+    request.expression, tokens, wordnet_dir=request.wordnet_dir
+  )
+
+
+def build(
+  request: TableRequest, pairs: sources_lib.Pairs, tokens: Sequence[str]
+) -> table.SynonymTable:
+  """Builds the table of pairs with the options of a request."""
+  return table.build_table(
+    pairs,
+    tokens,
+    source=request.expression.identity,
+    stop_words=stop_words.load(request.stop_words),
+    **request.switches,
+  )
 
 
 def _load(
@@ -134,7 +161,7 @@ def _cache_name(request: TableRequest, tokens: Sequence[str]) -> str:
     expression.identity,
     list(request.switches.values()),
     sorted(stop_words.load(request.stop_words)),
-    [_file_state(file) for file in _source_files(request)],
+    [file_state(file) for file in _source_files(request)],
   ]
   digest = short_sha256(json.dumps(dependencies))
   names = "-".join(dict.fromkeys(source.name for source in expression.sources))
@@ -153,7 +180,7 @@ def _source_files(request: TableRequest) -> Iterator[pathlib.Path]:
       yield from (pathlib.Path(str(options[key])) for key in source.paths)
 
 
-def _file_state(file: pathlib.Path) -> list[str | int]:
+def file_state(file: pathlib.Path) -> list[str | int]:
   """Returns path, size and mtime of a file; only the path if it is missing."""
   path = str(file.resolve())
   if not file.exists():

@@ -41,6 +41,7 @@ class RunInputs:
   train_rows: Rows
   held_out_rows: Rows
   table: SynonymTable | None  # None also if the run has a `table_builder`
+  coverage: Mapping[str, str]  # lines of the report, see `synonyms.coverage`
   weights: Weights  # those that `config.init` names, if any
   fingerprints: Mapping[str, str | None]  # of vocabulary, rows and synonyms
 
@@ -277,7 +278,8 @@ def _report_lines(setup: PretrainSetup, inputs: RunInputs) -> dict[str, str]:
     )
   elif (table := inputs.table) is not None:
     lines["synonyms"] = (
-      f"{table.num_pairs:,} pairs for {table.num_rows:,} tokens from"
+      f"{table.num_pairs:,} pairs for {table.num_rows:,} tokens"
+      f" ({table.num_rows / table.vocab_size:.2%} of the vocabulary) from"
       f" {table.source}"
     )
-  return lines
+  return {**lines, **inputs.coverage}
