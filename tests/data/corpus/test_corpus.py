@@ -78,7 +78,18 @@ def test_paths_may_look_like_options(tmp_path):
     ("{a} weight=many", "weight='many' is not a number"),
     ("{a} weight=", "weight= has no value"),
     ("{a} weight=1 weight=2", "weight= is set twice"),
-    ("{a} document=line", "document='line' is unknown.* block, record or file"),
+    (
+      "{a} document=line",
+      "document='line' is unknown.* record, file or join",
+    ),
+    ("{a} document=join chars=0", "chars='0' is not a number of characters"),
+    ("{a} document=join chars=-1", "chars='-1' is not .*from 1 to 1,000,000"),
+    ("{a} document=join chars=1000001", "chars='1000001' is not a number"),
+    ("{a} min_chars=abc", "min_chars='abc' is not a number of characters"),
+    ("{a} chars=9", "chars= is a bound of joined records. Add document=join"),
+    ("hf:x by=id document=record", "by= is a bound of joined records"),
+    ("{a} document=join by=id", "by= does not apply. The options are weight"),
+    ("wordnet document=join", r"document= does not apply.* are weight\."),
     ("hf:x streaming=yes", "streaming='yes' is unknown.* true or false"),
     ("{a} weight=1, {b}", "1 of 2 parts have weight=.* '.*b.txt' as well"),
     ("{a}, {b} weight=1", "1 of 2 parts have weight=.* '.*a.txt' as well"),
@@ -289,6 +300,18 @@ def test_identities_differ_if_documents_do(tmp_path):
   identities.append(identity_of(folder, specs[-1], stopping="first"))
   identities.append(identity_of(folder, specs[-1], errors="replace"))
   assert len(set(identities)) == len(identities)
+  # Only parts with these options have them in their identity.
+  part = {"source", "files", "document", "column"}
+  assert set(json.loads(identities[0])[0]) == part
+  forms = ["document=join", "document=join chars=9", "min_chars=2"]
+  forms += ["document=join by=title", "document=join by=title chars=9"]
+  forms += ["document=join min_chars=2", "min_chars=3"]
+  formed = {identity_of(folder, f"{{0}}/c.jsonl {form}") for form in forms}
+  assert len(formed | {identity_of(folder, "{0}/c.jsonl")}) == 8
+  for form, number in (("", 20_000), ("by=text ", 1_000_000)):
+    join = f"{{0}}/c.jsonl document=join {form}"
+    explicit = identity_of(folder, f"{join} chars={number}")
+    assert explicit == identity_of(folder, join)
   # Files of equal name, size and time differ by their first bytes.
   languages = []
   for name, text in (("en", "swans"), ("de", "Schwa")):

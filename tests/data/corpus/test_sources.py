@@ -161,6 +161,96 @@ def test_document_rules(tmp_path, suffix, rule, expected):
     assert list(open_corpus(str(tmp_path / name))) == expected
 
 
+def write_records(folder, suffix: str, texts, titles) -> str:
+  """Writes records with titles in a format; returns the part."""
+  table = pyarrow.table({"title": titles, "text": texts})
+  if suffix == "saved":
+    datasets.Dataset(table).save_to_disk(str(folder / "saved"))
+    return f"hf:{folder}/saved"
+  path = folder / f"t{suffix}"
+  if suffix == ".parquet":
+    parquet.write_table(table, path, row_group_size=3)
+  elif suffix == ".jsonl":
+    lines = [json.dumps(record) for record in table.to_pylist()]
+    path.write_text("\n".join(lines))
+  elif suffix == ".csv":
+    with open(path, "w", newline="") as file:
+      writer = csv.DictWriter(file, ["title", "text"])
+      writer.writeheader()
+      writer.writerows(table.to_pylist())
+  else:
+    path.write_text("\n\n".join(filter(None, texts)))
+  return str(path)
+
+
+RECORDS = (".jsonl", ".csv", ".parquet", "saved")
+
+
+@pytest.mark.parametrize("limit", [40, 1_000_000])
+@pytest.mark.parametrize("suffix", [".txt", *RECORDS])
+def test_records_are_joined_until_they_are_long(
+  tmp_path, monkeypatch, suffix, limit
+):
+  monkeypatch.setattr(read_state, "MAX_DOCUMENT_BYTES", limit)
+  rng = np.random.default_rng(0)
+  texts = ["é" * n + " x" for n in rng.integers(1, 15, 60)]
+  texts[7:9] = "", "a\n\nb" if suffix in RECORDS else "a\nb"
+  spec = write_records(tmp_path, suffix, texts, ["t"] * len(texts))
+  spec += " document=join chars=16"
+  expected = [text.replace("\n\n", "\n") for text in texts if text]
+  documents_of_pass = list(open_corpus(spec))
+  assert documents_of_pass == list(open_corpus(spec))
+  assert "\n".join(documents_of_pass) == "\n".join(expected)
+  num_cuts, texts_left = 0, iter(expected)
+  for number, document in enumerate(documents_of_pass, start=1):
+    sizes = []
+    while sum(sizes) + len(sizes) - 1 < len(document):
+      sizes.append(len(next(texts_left)))
+    assert sum(sizes[:-1]) < 16 and len(document.encode()) <= limit
+    num_cuts += sum(sizes) < 16 and number < len(documents_of_pass)
+  assert oddities_of(spec).get(read_state.LONG_DOCUMENTS, 0) == num_cuts
+  assert (num_cuts > 0) == (limit < 100)
+
+
+@pytest.mark.parametrize("suffix", RECORDS)
+def test_records_are_joined_while_a_column_stays_the_same(tmp_path, suffix):
+  titles = ["A", "A", None, None, "B", "A", "A", "A"]
+  texts = ["1", "2\n\n3", "4", "5", "6", " ", "7", "8"]
+  spec = write_records(tmp_path, suffix, texts, titles) + " document=join "
+  expected = ["1\n2\n3", "4\n5", "6", "7\n8"]
+  assert list(open_corpus(spec + "by=title")) == expected
+  bounded = ["1", "2\n3", "4", "5", "6", "7", "8"]
+  assert list(open_corpus(spec + "by=title chars=1")) == bounded
+  assert list(open_corpus(spec + "chars=3 min_chars=1")) == [
+    "1\n2\n3",
+    "4\n5\n6",
+    "7\n8",
+  ]
+  with pytest.raises(DataError, match="no column 'book'.* Set by=NAME"):
+    list(open_corpus(spec + "by=book"))
+
+
+@pytest.mark.parametrize("suffix", [".txt", *RECORDS])
+def test_short_lines_are_left_out_and_counted(tmp_path, suffix):
+  texts = ["History\na long line", "See also", "ééééé", "four\nlines"]
+  spec = write_records(tmp_path, suffix, texts, ["t"] * 4)
+  expected = ["History\na long line", "See also", "ééééé", "lines"]
+  for rule in ("", " document=join chars=1"):
+    assert list(open_corpus(f"{spec} min_chars=5{rule}")) == expected
+  assert list(open_corpus(f"{spec} min_chars=10")) == ["a long line"]
+  counted = {"lines under 10 characters, left out": 5}
+  assert oddities_of(f"{spec} min_chars=10") == counted
+  with pytest.raises(DataError, match="no document.* shorter than min_chars"):
+    list(open_corpus(f"{spec} min_chars=50"))
+
+
+def test_partial_copies_of_the_hub_are_counted(tmp_path):
+  folder = tmp_path / "plain_text" / "partial-train"
+  folder.mkdir(parents=True)
+  (folder / "0000.parquet").write_bytes(to_parquet(TEXTS))
+  assert oddities_of(f"hf:{tmp_path}") == {read_state.PARTIAL_FILES: 1}
+
+
 # Formats.
 
 
@@ -427,7 +517,8 @@ def test_parquet_is_read_in_small_batches(tmp_path):
     ("saved", "split=test", DataError, "no split 'test'"),
     ("saved", "config=en", InputError, "Remove config=en"),
     ("saved", "revision=main", InputError, "Remove revision=main"),
-    ("saved", "document=file", InputError, "document=file does not apply"),
+    ("saved", "document=file", InputError, "does not apply.* block, record or"),
+    ("saved", "document=join by=x", DataError, "no column 'x'.* Set by=NAME"),
     ("data", "split=test", DataError, "no split 'test'.*: train"),
     ("data/t.jsonl", "", DataError, "neither a folder nor a name .*remove hf:"),
     ("no/such/folder", "", DataError, "neither a folder nor a name on"),

@@ -5,7 +5,7 @@ pyarrow takes a quarter of a second to import, so functions import it.
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from truenegs_jax.data.corpus.read_state import ReadState
@@ -20,7 +20,7 @@ BATCH_BYTES = 4_000_000
 
 
 def read_parquet(
-  raw: BinaryIO, state: ReadState, *, column: str
+  raw: BinaryIO, state: ReadState, *, column: str, by: str = ""
 ) -> Iterator[str | None]:
   """Yields the texts of a column, holding only a part of a row group.
 
@@ -36,14 +36,14 @@ def read_parquet(
       metadata.row_group(i).total_byte_size
       for i in range(metadata.num_row_groups)
     )
-    check_column(table.schema_arrow, column, state.where)
+    check_column(table.schema_arrow, column, state.where, by=by)
     batches = table.iter_batches(
       records_per_batch(column_bytes, metadata.num_rows),
-      columns=[column],
+      columns=[column, *filter(None, [by])],
       use_threads=False,
     )
   yield from read_batches(
-    batches, state, column=column, num_records=metadata.num_rows
+    batches, state, column=column, by=by, num_records=metadata.num_rows
   )
 
 
@@ -52,9 +52,12 @@ def read_batches(
   state: ReadState,
   *,
   column: str,
+  by: str = "",
   num_records: int | None,
 ) -> Iterator[str | None]:
   """Yields the texts of a column; `num_records` of all batches, or None.
+
+  `state.group` is the value of the column `by`, if there is one.
 
   Raises:
     DataError: a batch is damaged, or a text is not UTF-8.
@@ -68,20 +71,26 @@ def read_batches(
       batch = next(batches, None)
       if batch is None:
         return
-      check_column(batch.schema, column, state.where)
+      check_column(batch.schema, column, state.where, by=by)
       texts = _texts(batch.column(column), state)
-    for number, text in enumerate(texts, start=num_read + 1):
-      state.number = number
+      groups = [None] * len(texts)
+      if by:
+        batch.column(by).validate(full=True)
+        groups = batch.column(by).to_pylist()
+    records = zip(texts, groups, strict=True)
+    for number, (text, group) in enumerate(records, start=num_read + 1):
+      state.number, state.group = number, group
       yield text
     num_read += len(texts)
     if num_records is not None:
       state.advance(num_read / max(1, num_records))
 
 
-def check_column(schema: "pyarrow.Schema", column: str, where: str) -> None:
-  """Raises a DataError unless `column` exists and holds text."""
-  if column not in schema.names:
-    raise DataError(missing_column(where, column, schema.names))
+def check_column(
+  schema: "pyarrow.Schema", column: str, where: str, *, by: str = ""
+) -> None:
+  """Raises a DataError unless `column` holds text and `by` exists."""
+  check_names(where, schema.names, column=column, by=by)
   kind = schema.field(column).type
   if not _is_text(kind):
     texts = [field.name for field in schema if _is_text(field.type)]
@@ -91,10 +100,14 @@ def check_column(schema: "pyarrow.Schema", column: str, where: str) -> None:
     )
 
 
-def missing_column(where: str, column: str, columns: Iterable[str]) -> str:
-  """Returns the message for a column that does not exist."""
-  first = ", ".join(map(str, itertools.islice(columns, 20))) or "none"
-  return f"{where}: no column {column!r}. Columns: {first}. Set column=NAME."
+def check_names(where: str, names: Collection[str], **options: str) -> None:
+  """Raises a DataError unless the columns of all options exist once."""
+  for option, column in options.items():
+    if column and list(names).count(column) != 1:
+      first = ", ".join(map(str, itertools.islice(names, 20))) or "none"
+      raise DataError(
+        f"{where}: no column {column!r}. Columns: {first}. Set {option}=NAME."
+      )
 
 
 def records_per_batch(num_bytes: int, num_records: int) -> int:

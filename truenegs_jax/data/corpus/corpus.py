@@ -214,8 +214,9 @@ def _read_part(part: Part, state: ReadState) -> Iterator[str]:
   first = next(texts, None)
   if first is None:
     raise DataError(
-      f"{part.name!r}: no document, because every line or record is blank. Add"
-      " text, or remove this part from data.sources."
+      f"{part.name!r}: no document, because every line or record is blank (or"
+      " shorter than min_chars). Add text, or remove this part from"
+      " data.sources."
     )
   yield first
   yield from texts

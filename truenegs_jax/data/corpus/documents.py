@@ -4,7 +4,8 @@ The option `document=` of a part sets the rule:
 
 * "block": blank lines separate documents;
 * "record": every record is a document, in plain text every line;
-* "file": every file is a document, without its blank lines.
+* "file": every file is a document, without its blank lines;
+* "join": consecutive records, in plain text blocks, are one document.
 """
 
 import re
@@ -15,6 +16,7 @@ from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError
 
 RULES = ("block", "record", "file")
+JOIN = "join"  # of the documents of a format's default rule
 BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -74,6 +76,45 @@ def from_records(
     if "\n" in text:
       text = BLANK_LINES.sub("\n", f"\n{text}\n")[1:-1]
     yield from _cut(text, state)
+
+
+def join(
+  texts: Iterable[str], state: ReadState, *, num_chars: int
+) -> Iterator[str]:
+  """Joins consecutive documents until they have at least `num_chars`.
+
+  A joined document also ends where `state.group` changes, and before it would
+  exceed 1 MB, which is counted. Its last part is never cut.
+  """
+  joined: list[str] = []
+  chars, size, group = 0, 0, state.group
+  for text in texts:
+    text_size = num_bytes(text) + 1  # with the line end
+    is_new = chars >= num_chars or state.group != group
+    if joined and (
+      is_new or size + text_size > read_state.MAX_DOCUMENT_BYTES + 1
+    ):
+      if not is_new:
+        state.oddities[read_state.LONG_DOCUMENTS] += 1
+      yield "\n".join(joined)
+      joined, chars, size = [], 0, 0
+    joined.append(text)
+    chars, size, group = chars + len(text), size + text_size, state.group
+  if joined:
+    yield "\n".join(joined)
+
+
+def drop_short_lines(
+  texts: Iterable[str], state: ReadState, *, min_chars: int
+) -> Iterator[str]:
+  """Leaves out and counts lines of less than `min_chars` characters."""
+  for text in texts:
+    lines = text.split("\n")
+    long_lines = [line for line in lines if len(line) >= min_chars]
+    if num_short := len(lines) - len(long_lines):
+      state.oddities[read_state.SHORT_LINES.format(min_chars)] += num_short
+    if long_lines:
+      yield "\n".join(long_lines)
 
 
 def num_bytes(text: str) -> int:

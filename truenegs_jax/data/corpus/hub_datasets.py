@@ -14,7 +14,7 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from truenegs_jax.data.corpus import arrow, files
+from truenegs_jax.data.corpus import arrow, files, read_state
 from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import (
   DataError,
@@ -69,6 +69,7 @@ class HubDataset:
   Attributes:
     name: on the hub, or the path of a folder.
     column: of the texts; empty for all columns.
+    by: a column that joins records, see `documents.join`; or empty.
     split: empty for a saved data set without splits.
     streaming: whether to read from the hub without a copy on disk.
     saved: the data set if `save_to_disk` wrote the folder, else None.
@@ -79,6 +80,7 @@ class HubDataset:
 
   name: str
   column: str
+  by: str
   split: str
   streaming: bool
   saved: "datasets.Dataset | None"
@@ -117,17 +119,21 @@ class HubDataset:
       UnavailableError: the data set cannot be loaded from the hub.
     """
     state.where = f"hf:{self.name} [{self.split}]"
+    if num_partial := self._count_partial_files():
+      state.oddities[read_state.PARTIAL_FILES] += num_partial
     with self.errors():
       records, num_records, batch_records = self._prepare()
       if records.column_names is not None:
         subject = self.context.subject(self.name)
-        _check_column(records.features, self.column, subject)
-        records = records.select_columns([self.column])
+        _check_column(records.features, self.column, subject, by=self.by)
+        columns = [self.column, *filter(None, [self.by])]
+        records = records.select_columns(columns)
       batches = records.with_format("arrow").iter(batch_size=batch_records)
     yield from arrow.read_batches(
       self._next_batches(batches),
       state,
       column=self.column,
+      by=self.by,
       num_records=num_records,
     )
 
@@ -154,6 +160,12 @@ class HubDataset:
     size = arrow.records_per_batch(records.data.nbytes, records.num_rows)
     return records, records.num_rows, size
 
+  def _count_partial_files(self) -> int:
+    """Counts files of the first 5 GB, where the hub converts no more."""
+    data_files = getattr(self.builder, "config", None)
+    paths = (getattr(data_files, "data_files", None) or {}).get(self.split, [])
+    return sum(f"/partial-{self.split}/" in str(path) for path in paths)
+
   def _info(self) -> "datasets.SplitInfo | None":
     return (self.builder.info.splits or {}).get(self.split)
 
@@ -170,6 +182,7 @@ def open_dataset(
   /,
   *,
   column: str = "text",
+  by: str = "",
   split: str = "",
   config: str = "",
   revision: str = "",
@@ -181,6 +194,7 @@ def open_dataset(
     name: on the hub; or a folder of data files, or written by `save_to_disk`.
     context: for messages.
     column: of the texts; empty for all columns.
+    by: a column that joins records, see `documents.join`; or empty.
     split: empty for "train", or for all that a saved data set holds.
     config: also called subset; empty for the only one or the default.
     revision: branch, tag or commit on the hub; empty for the main branch.
@@ -210,7 +224,7 @@ def open_dataset(
         raise InputError(
           f"{subject} was saved as one config. Remove config={config}."
         )
-      return _open_saved(folder, name, column, split, context)
+      return _open_saved(folder, name, column, by, split, context)
     import datasets
 
     builder = datasets.load_dataset_builder(
@@ -219,10 +233,10 @@ def open_dataset(
     split = split or "train"
     data_files = getattr(builder.config, "data_files", None) or {}
     _check_split(split, builder.info.splits or data_files, name, context)
-    _check_column(builder.info.features, column, subject)
+    _check_column(builder.info.features, column, subject, by=by)
     paths = [pathlib.Path(p) for p in data_files[split]] if is_local else None
     return HubDataset(
-      name, column, split, streaming, None, builder, paths, context
+      name, column, by, split, streaming, None, builder, paths, context
     )
 
 
@@ -245,6 +259,7 @@ def _open_saved(
   folder: pathlib.Path,
   name: str,
   column: str,
+  by: str,
   split: str,
   context: ErrorContext,
 ) -> HubDataset:
@@ -260,9 +275,9 @@ def _open_saved(
   saved = datasets.load_from_disk(str(folder))
   if split and not has_splits:
     _check_split(split, [saved.split or "train"], name, context)
-  _check_column(saved.features, column, context.subject(name))
+  _check_column(saved.features, column, context.subject(name), by=by)
   paths = sorted(path for path in folder.iterdir() if path.is_file())
-  return HubDataset(name, column, split, False, saved, None, paths, context)
+  return HubDataset(name, column, by, split, False, saved, None, paths, context)
 
 
 def _check_split(
@@ -277,10 +292,10 @@ def _check_split(
 
 
 def _check_column(
-  features: "datasets.Features | None", column: str, subject: str
+  features: "datasets.Features | None", column: str, subject: str, *, by: str
 ) -> None:
   if column and features is not None:
-    arrow.check_column(features.arrow_schema, column, subject)
+    arrow.check_column(features.arrow_schema, column, subject, by=by)
 
 
 def _import_library() -> None:

@@ -22,6 +22,8 @@ LONG_DOCUMENTS = "cuts in documents over 1 MB"
 BLANK_DOCUMENTS = "blank documents, left out"
 NULL_VALUES = "null values, left out"
 EMPTY_FILES = "files without text, left out"
+SHORT_LINES = "lines under {} characters, left out"
+PARTIAL_FILES = "files of a partial copy (the hub's partial-SPLIT)"
 
 
 @dataclasses.dataclass
@@ -36,6 +38,7 @@ class ReadState:
     where: the current file or data set.
     unit: what `number` counts, "line" or "record".
     number: of the current line or record, from 1.
+    group: value of the current record's column `by`, if that is set.
   """
 
   errors: str = "strict"
@@ -47,6 +50,7 @@ class ReadState:
   where: str = ""
   unit: str = "line"
   number: int = 0
+  group: object = None
   _before: float = 0.0  # share of the part before the current file
   _share: float = 1.0  # share of the part in the current file
 
@@ -61,7 +65,7 @@ class ReadState:
 
   def begin_file(self, where: str, *, before: float, share: float) -> None:
     """Moves to the next file; the shares are of the part's bytes."""
-    self.where, self.unit, self.number = where, "line", 0
+    self.where, self.unit, self.number, self.group = where, "line", 0, None
     self._before, self._share = before, share
 
   def advance(self, fraction: float) -> None:

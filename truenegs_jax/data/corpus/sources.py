@@ -25,6 +25,8 @@ from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import short_sha256
 
 SYNSETS_PER_DOCUMENT = 64  # about 1,100 tokens: eight rows of 128
+COLUMNS = ("column", "by")  # options of sources of records
+FORMING = ("document", "chars", "min_chars")  # options that form documents
 SOURCES: dict[str, "Source"] = {}
 
 
@@ -49,7 +51,7 @@ class Source:
     identity: for a source with a name: what else determines its text, as JSON.
     num_bytes: for a source with a name: its approximate size.
     suffixes: of the files that it reads; empty for a source with a name.
-    options: of its parts, besides `weight` and, for files, `document`.
+    options: of its parts, besides `weight` and, for files, FORMING.
     document: default of the option `document`, one of `documents.RULES`.
     is_lines: yields groups of lines rather than records.
   """
@@ -130,8 +132,10 @@ def text(*, file: File, state: ReadState) -> Iterator[str]:
   return read_text(file, state)
 
 
-@register_source("jsonl", suffixes=(".jsonl", ".json"), options=("column",))
-def jsonl(*, file: File, state: ReadState, column: str) -> Iterator[str | None]:
+@register_source("jsonl", suffixes=(".jsonl", ".json"), options=COLUMNS)
+def jsonl(
+  *, file: File, state: ReadState, column: str, by: str
+) -> Iterator[str | None]:
   """Yields the value `column` of the JSON object on each line.
 
   Raises:
@@ -141,8 +145,8 @@ def jsonl(*, file: File, state: ReadState, column: str) -> Iterator[str | None]:
     if not line.isspace():
       state.number = number
       record = _parse_json(line[:-1], state)
-      if column not in record:
-        raise DataError(arrow.missing_column(state.location, column, record))
+      arrow.check_names(state.location, record, column=column, by=by)
+      state.group = record.get(by)
       yield record[column]
 
 
@@ -165,9 +169,9 @@ def _parse_json(line: str, state: ReadState) -> dict[str, Any]:
   return record
 
 
-@register_source("parquet", suffixes=(".parquet",), options=("column",))
+@register_source("parquet", suffixes=(".parquet",), options=COLUMNS)
 def parquet(
-  *, file: File, state: ReadState, column: str
+  *, file: File, state: ReadState, column: str, by: str
 ) -> Iterator[str | None]:
   """Yields the text column of a Parquet file, in batches of some hundred.
 
@@ -175,11 +179,13 @@ def parquet(
     DataError: the file is damaged, or has no such column of text.
   """
   with open_seekable(file, state) as raw:
-    yield from arrow.read_parquet(raw, state, column=column)
+    yield from arrow.read_parquet(raw, state, column=column, by=by)
 
 
-@register_source("csv", suffixes=(".csv", ".tsv"), options=("column",))
-def csv(*, file: File, state: ReadState, column: str) -> Iterator[str | None]:
+@register_source("csv", suffixes=(".csv", ".tsv"), options=COLUMNS)
+def csv(
+  *, file: File, state: ReadState, column: str, by: str
+) -> Iterator[str | None]:
   """Yields a column of comma-separated values; .tsv is separated by tabs.
 
   The first line names the columns. A field with a separator, a quote or a line
@@ -200,10 +206,10 @@ def csv(*, file: File, state: ReadState, column: str) -> Iterator[str | None]:
       state.number, next_line = next_line, rows.line_num + 1
       if not names:
         names = row
-        if names.count(column) != 1:
-          raise DataError(arrow.missing_column(state.location, column, names))
+        arrow.check_names(state.location, names, column=column, by=by)
         index = names.index(column)
       elif len(row) == len(names):
+        state.group = row[names.index(by)] if by else None
         yield row[index]
       elif row:  # a blank line is an empty row
         raise DataError(
@@ -222,7 +228,7 @@ def csv(*, file: File, state: ReadState, column: str) -> Iterator[str | None]:
   "hf",
   identity=lambda dataset: dataset.identity(),
   num_bytes=lambda dataset: dataset.num_bytes(),
-  options=("document", "column", "split", "config", "revision", "streaming"),
+  options=(*FORMING, *COLUMNS, "split", "config", "revision", "streaming"),
 )
 def hf(*, dataset: HubDataset, state: ReadState) -> Iterator[str | None]:
   """Reads a data set of the hub or of a local folder."""

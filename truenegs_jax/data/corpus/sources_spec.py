@@ -15,15 +15,16 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from truenegs_jax.data.corpus import documents, hub_datasets
+from truenegs_jax.data.corpus import documents, hub_datasets, read_state
 from truenegs_jax.data.corpus.corpus import Corpus, Part
 from truenegs_jax.data.corpus.files import File, files_identity, find_files
 from truenegs_jax.data.corpus.read_state import EMPTY_FILES, ReadState
-from truenegs_jax.data.corpus.sources import SOURCES, formats
+from truenegs_jax.data.corpus.sources import FORMING, SOURCES, Source, formats
 from truenegs_jax.runtime.errors import InputError, UnavailableError, one_of
 
 OPTIONS = ("weight", *SOURCES["hf"].options, "format")
 HUB = "hf:"
+JOIN_CHARS = 20_000  # about 9 rows of 512: half a row of padding is 5 %
 LAST_OPTION = re.compile(r"(?:^|\s)(\w+)=(\S*)$")
 LIKE_AN_OPTION = re.compile(r"(?:^|\s)(\w+)=\S*(?=\s|$)")
 
@@ -43,8 +44,9 @@ def open_corpus(
 
   Args:
     spec: comma-separated parts. Options of a part: `weight`, `document` (block,
-      record or file), `format` (of files, if the suffix does not say it),
-      `column`, and of hf: also `split`, `config`, `revision`, `streaming`.
+      record, file, or join with the bounds `chars` and `by`), `min_chars` (of a
+      line), `format` (of files, if the suffix does not say it), `column`, and
+      of hf: also `split`, `config`, `revision`, `streaming`.
       Without weights the parts are read one after another. With weights they
       are mixed so that their shares of the text (in bytes) follow the weights;
       a part that ends before the mixture is read again.
@@ -93,15 +95,24 @@ class PartSpec:
     where: the part without its options.
     source: "hf", another source that `where` names, or "" for files.
     weight: None if not set.
-    options: the other options that are set.
+    join_chars: least size of joined documents; 0 to join none.
+    min_chars: least size of a line.
+    options: all options that are set.
     subject: the config key and the part, for the beginning of a message.
   """
 
   where: str
   source: str
   weight: float | None
+  join_chars: int
+  min_chars: int
   options: dict[str, str]
   subject: str
+
+  def rule(self, source: Source) -> str:
+    """Returns the rule that forms its documents before they are joined."""
+    rule = self.options.get("document", documents.JOIN)
+    return source.document if rule == documents.JOIN else rule
 
 
 def _parse_spec(spec: str, key: str) -> list[PartSpec]:
@@ -132,28 +143,59 @@ def _parse_part(text: str, key: str) -> PartSpec:
   if where in ("", HUB):
     raise InputError(f"{subject}: no name or path before the options.")
   for option, choices in (
-    ("document", documents.RULES),
+    ("document", (*documents.RULES, documents.JOIN)),
     ("streaming", ("true", "false")),
     ("format", sorted(set(formats().values()))),
   ):
     if option in options:
       one_of(f"{subject}: {option}", options[option], choices)
-  weight = None
-  if value := options.pop("weight", ""):
-    try:
-      weight = float(value)
-    except ValueError:
-      weight = math.nan
-    if not 0 < weight < math.inf:
-      raise InputError(
-        f"{subject}: weight={value!r} is not a number above 0, such as 2.5."
-      )
+  join_chars, joins = 0, options.get("document") == documents.JOIN
+  if joins:
+    default = read_state.MAX_DOCUMENT_BYTES if "by" in options else JOIN_CHARS
+    join_chars = _parse_chars(options, "chars", subject) or default
+  elif bounds := [option for option in ("chars", "by") if option in options]:
+    raise InputError(
+      f"{subject}: {bounds[0]}= is a bound of joined records. Add"
+      f" document={documents.JOIN}, or remove {bounds[0]}=."
+    )
   source = ""
   if where.startswith(HUB):
     source = "hf"
   elif where in SOURCES and not SOURCES[where].suffixes and where != "hf":
     source = where
-  return PartSpec(where, source, weight, options, f"{key}: part {where!r}")
+  return PartSpec(
+    where,
+    source,
+    _parse_weight(options, subject),
+    join_chars,
+    _parse_chars(options, "min_chars", subject),
+    options,
+    f"{key}: part {where!r}",
+  )
+
+
+def _parse_weight(options: Mapping[str, str], subject: str) -> float | None:
+  if (value := options.get("weight")) is None:
+    return None
+  with contextlib.suppress(ValueError):
+    if 0 < (weight := float(value)) < math.inf:
+      return weight
+  raise InputError(
+    f"{subject}: weight={value!r} is not a number above 0, such as 2.5."
+  )
+
+
+def _parse_chars(options: Mapping[str, str], option: str, subject: str) -> int:
+  """Returns a number of characters, or 0 if the option is not set."""
+  if (value := options.get(option)) is None:
+    return 0
+  limit = read_state.MAX_DOCUMENT_BYTES
+  if re.fullmatch("[0-9]{1,7}", value) and 0 < int(value) <= limit:
+    return int(value)
+  raise InputError(
+    f"{subject}: {option}={value!r} is not a number of characters. Use a whole"
+    f" number from 1 to {limit:,}, such as {option}=80."
+  )
 
 
 def _check_misplaced_options(part_spec: PartSpec) -> None:
@@ -169,24 +211,31 @@ def _check_misplaced_options(part_spec: PartSpec) -> None:
 
 
 def _open_part(part_spec: PartSpec, resources: Mapping[str, object]) -> Part:
-  if not part_spec.source:
-    return _open_files(part_spec)
-  if part_spec.source != "hf":
-    return _open_named(part_spec, resources)
-  _check_options(part_spec, SOURCES["hf"].options)
-  name, options = part_spec.where.removeprefix(HUB), dict(part_spec.options)
-  if not hub_datasets.is_folder(name):
-    _check_misplaced_options(part_spec)
-  options.pop("document", None)
-  streaming = options.pop("streaming", "") == "true"
-  dataset = hub_datasets.open_dataset(name, streaming=streaming, **options)
-  is_local = dataset.is_local()
-  return _open_named(part_spec, {"dataset": dataset}, is_local=is_local)
+  if part_spec.source:
+    part = _open_named(part_spec, resources)
+  else:
+    part = _open_files(part_spec)
+  least, join_chars = part_spec.min_chars, part_spec.join_chars
+  changes: dict[str, Any] = {"min_chars": least} if least else {}
+  if join_chars:
+    changes["join"] = [join_chars, part_spec.options.get("by", "")]
+
+  def read(state: ReadState) -> Iterator[str]:
+    texts = part.read(state)
+    if least:
+      texts = documents.drop_short_lines(texts, state, min_chars=least)
+    if join_chars:
+      texts = documents.join(texts, state, num_chars=join_chars)
+    return texts
+
+  return dataclasses.replace(
+    part, read=read, identity=lambda: part.identity() | changes
+  )
 
 
 def _check_options(part_spec: PartSpec, allowed: Collection[str]) -> None:
   for option in part_spec.options:
-    if option not in allowed:
+    if option != "weight" and option not in allowed:
       known = [name for name in OPTIONS if name == "weight" or name in allowed]
       raise InputError(
         f"{part_spec.subject}: {option}= does not apply. The options are"
@@ -194,11 +243,18 @@ def _check_options(part_spec: PartSpec, allowed: Collection[str]) -> None:
       )
 
 
-def _open_named(
-  part_spec: PartSpec, resources: Mapping[str, object], *, is_local: bool = True
-) -> Part:
-  source = SOURCES[part_spec.source]
+def _open_named(part_spec: PartSpec, resources: Mapping[str, object]) -> Part:
+  source, is_local = SOURCES[part_spec.source], True
   _check_options(part_spec, source.options)
+  rule = part_spec.rule(source)
+  if rule == "file":
+    raise InputError(
+      f"{part_spec.subject}: document=file does not apply to records. Choose"
+      f" block, record or {documents.JOIN}."
+    )
+  if part_spec.source == "hf":
+    dataset = _open_dataset(part_spec)
+    resources, is_local = {"dataset": dataset}, dataset.is_local()
   names = set(inspect.signature(source.read).parameters) - {"state"}
   if missing := sorted(names - set(resources)):
     raise InputError(
@@ -206,12 +262,6 @@ def _open_named(
       f" {missing[0]}=...)."
     )
   arguments = {name: resources[name] for name in names}
-  rule = part_spec.options.get("document", source.document)
-  if rule == "file":
-    raise InputError(
-      f"{part_spec.subject}: document=file does not apply to records. Choose"
-      " block or record."
-    )
 
   def identity() -> dict[str, Any]:
     result = {"source": part_spec.source, **source.identity(**arguments)}
@@ -229,6 +279,18 @@ def _open_named(
     source.num_bytes(**arguments),
     is_local,
     is_repairable="document" in source.options,
+  )
+
+
+def _open_dataset(part_spec: PartSpec) -> hub_datasets.HubDataset:
+  name = part_spec.where.removeprefix(HUB)
+  if not hub_datasets.is_folder(name):
+    _check_misplaced_options(part_spec)
+  names = ("column", "by", "split", "config", "revision")
+  return hub_datasets.open_dataset(
+    name,
+    streaming=part_spec.options.get("streaming") == "true",
+    **{k: v for k, v in part_spec.options.items() if k in names},
   )
 
 
@@ -252,50 +314,49 @@ def _open_files(part_spec: PartSpec) -> Part:
   with_formats = [(f, chosen or suffixes.get(f.suffix, "text")) for f in files]
   first_files = {name: file for file, name in reversed(with_formats)}
   options = [option for name in first_files for option in SOURCES[name].options]
-  _check_options(part_spec, ["document", "format", *options])
-  column = part_spec.options.get("column", "text")
-  rules = {
-    name: part_spec.options.get("document", SOURCES[name].document)
-    for name in sorted(first_files)
-  }
+  _check_options(part_spec, [*FORMING, "format", *options])
+  columns = {"column": "text", "by": ""} | part_spec.options
+  rules = {name: part_spec.rule(SOURCES[name]) for name in sorted(first_files)}
   for name, file in first_files.items():
-    _read_first_record(name, file, column)
+    _read_first_record(name, file, columns)
 
   def identity() -> dict[str, Any]:
     now = files_identity(find_files(part_spec.where, suffixes=suffixes))
     result = {"source": "files", "files": now, "document": rules}
-    return result | ({"column": column} if options else {})
+    return result | ({"column": columns["column"]} if options else {})
 
   def read(state: ReadState) -> Iterator[str]:
-    return _read_files(with_formats, rules, column, state)
+    return _read_files(with_formats, rules, columns, state)
 
   size = sum(file.size for file in files)
   paths = tuple(os.path.abspath(file.path) for file in files)
   return Part(part_spec.where, read, identity, size, paths=paths)
 
 
-def _read_first_record(format_name: str, file: File, column: str) -> None:
+def _read_first_record(
+  format_name: str, file: File, columns: Mapping[str, str]
+) -> None:
   """Raises the errors of its start, such as a missing column."""
   if format_name == "parquet" and file.compression:
     return  # would decompress all of it
   state = ReadState("replace", where=str(file.path))
-  values = _read_values(format_name, file, column, state)
+  values = _read_values(format_name, file, columns, state)
   with contextlib.closing(values):
     next(values, None)
 
 
 def _read_values(
-  format_name: str, file: File, column: str, state: ReadState
+  format_name: str, file: File, columns: Mapping[str, str], state: ReadState
 ) -> Any:
   source = SOURCES[format_name]
-  options = {"column": column} if "column" in source.options else {}
+  options = {option: columns[option] for option in source.options}
   return source.read(file=file, state=state, **options)
 
 
 def _read_files(
   files: list[tuple[File, str]],
   rules: dict[str, str],
-  column: str,
+  columns: Mapping[str, str],
   state: ReadState,
 ) -> Iterator[str]:
   total, before = max(1, sum(file.size for file, _ in files)), 0
@@ -303,7 +364,7 @@ def _read_files(
     state.begin_file(
       str(file.path), before=before / total, share=file.size / total
     )
-    values = _read_values(format_name, file, column, state)
+    values = _read_values(format_name, file, columns, state)
     is_lines = SOURCES[format_name].is_lines
     form = documents.from_lines if is_lines else documents.from_records
     texts = form(values, rules[format_name], state)
