@@ -17,8 +17,7 @@ import sys
 from absl import flags
 from ml_collections import ConfigDict
 
-from truenegs_jax.data.rows import prepare_rows
-from truenegs_jax.data.rows.rows_folder import verify_rows
+from truenegs_jax.data.rows import prepare_rows, rows_folder
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime.errors import (
@@ -69,8 +68,11 @@ def main(argv: list[str]) -> None:
     else:
       result = prepare_rows.execute_plan(plan)
     if result and flags.FLAGS.verify:
-      verify_rows(result[0])
+      rows_folder.verify_rows(result[0])
       print(f"Verified every file of '{result[0]}'.", file=sys.stderr)
+    manifest = rows_folder.read_manifest(result[0]) if result else {}
+    if result and (warning := rows_folder.padding_warning(manifest)):
+      print(warning, file=sys.stderr)
   except TrueNegsError as error:
     print(f"error: {printable(error)}", file=sys.stderr)
     sys.exit(error.exit_code)

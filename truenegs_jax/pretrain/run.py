@@ -75,6 +75,8 @@ def prepare_run(
   folder, tokenizer = prepare_data.find_or_prepare_rows(c)
   train_rows = rows_folder.open_rows(folder, "train")
   rows_folder.check_batch_size(train_rows, c.batch_size)
+  if warning := rows_folder.padding_warning(train_rows.manifest):
+    console.print(warning, soft_wrap=True)
   held_out_rows = rows_folder.open_rows(folder, "held_out")
   if not len(held_out_rows):
     raise errors.DataError(

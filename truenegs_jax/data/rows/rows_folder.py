@@ -213,6 +213,27 @@ def check_batch_size(rows: Rows, batch_size: int) -> None:
     )
 
 
+def padding_warning(manifest: dict[str, Any]) -> str:
+  """Returns a warning if rows have much padding, else "".
+
+  The limit is 10 % of rows of 128, 25 % of rows of 512, and linear in between.
+  """
+  options, splits = manifest["options"], manifest["splits"]
+  length, share = options["length"], splits["train"]["padding_share"]
+  if share <= 0.05 + length / 2560:
+    return ""
+  num_tokens = sum(split["tokens"] for split in splits.values())
+  mean = num_tokens / sum(part["documents"] for part in manifest["parts"])
+  layout = "data.layout=packed, or --config."
+  return (
+    f"warning: {share:.1%} of the rows are padding, because documents are short"
+    f" (mean: {mean:,.0f} tokens; length={length}). Set document=join chars=N"
+    " in the parts of --config.data.sources (document=file if a file is one"
+    f" text), or --config.{layout * (options['layout'] != 'packed')}length to a"
+    " smaller number."
+  )
+
+
 def token_dtype(num_entries: int) -> np.dtype:
   """Returns the dtype of stored token ids: uint16 if they fit, else uint32."""
   return np.dtype(np.uint16 if num_entries <= 2**16 else np.uint32)

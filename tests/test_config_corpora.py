@@ -1,0 +1,156 @@
+"""The corpora of the real configs load and fill their rows.
+
+Stand-ins have the columns, files and record shapes of the data sets of the hub,
+and are read by `datasets`. Their shapes are from the pages of the data sets
+(records and bytes); that half of the articles have less than half of the mean
+is assumed.
+"""
+
+import functools
+import importlib
+import math
+import statistics
+
+import datasets
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from truenegs_jax.data.rows import prepare_rows, rows_folder
+from truenegs_jax.data.tokens.tokenizer import SPECIALS
+from truenegs_jax.train.prepare_data import make_rows_plan
+
+LIMITS = {128: 0.10, 512: 0.25}  # largest share of padding
+CONFIGS = (
+  "electra_small",
+  "electra_base",
+  "electra_large",
+  "bert_base",
+  "bert_large",
+)
+PARAGRAPH = 350  # characters
+ARTICLES = 1_200
+
+
+def make_words() -> list[str]:
+  """Returns words that, each a token, give 4.6 characters per token.
+
+  Wikipedia has 4.7 with BERT's vocabulary (README, `data.layout`).
+  """
+  rng = np.random.default_rng(0)
+  letters = list("abcdefghijklmnopqrstuvwxyz")
+  sizes = rng.integers(2, 7, 3_000)
+  return sorted({"".join(rng.choice(letters, size)) for size in sizes})
+
+
+def make_sizes(mean: float, median: float, least: int, count: int):
+  """Returns the quantiles of a log-normal distribution in a random order."""
+  normal = statistics.NormalDist(
+    math.log(median), math.sqrt(2 * math.log(mean / median))
+  )
+  sizes = [math.exp(normal.inv_cdf((i + 0.5) / count)) for i in range(count)]
+  return np.random.default_rng(0).permutation(np.maximum(least, sizes))
+
+
+def write_parquet(path, **columns) -> None:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  parquet.write_table(pyarrow.table(columns), path)
+
+
+def write_standins(folder) -> dict[tuple[str, str | None], str]:
+  """Writes the data sets; returns the folder of each (name, revision)."""
+  rng = np.random.default_rng(1)
+  words = make_words()
+  (folder / "vocab.txt").write_text("\n".join([*SPECIALS, ".", *words]))
+  stream, position = " ".join(rng.choice(words, 1_500_000)), 0
+
+  def take(num_chars: float) -> str:
+    nonlocal position
+    position += int(num_chars)
+    return stream[position - int(num_chars) : position].strip() + " ."
+
+  def article(num_chars: float, heading: str = "") -> str:
+    sizes = [PARAGRAPH] * int(num_chars // PARAGRAPH) + [num_chars % PARAGRAPH]
+    return f"\n\n{heading}".join(map(take, sizes))
+
+  # wikimedia/wikipedia 20231101.en: 6,407,814 articles, 20,200,062,385 bytes.
+  sizes = make_sizes(3_152, 1_576, 60, ARTICLES)
+  texts = [article(size, "History\n\n") for size in sizes]
+  halves = {"en/train-00000": texts[::2], "en/train-00001": texts[1::2]}
+  for name, part in (halves | {"de/train-00000": ["Ein Artikel."]}).items():
+    write_parquet(
+      folder / "wikipedia" / f"20231101.{name}-of-00002.parquet",
+      **{key: [key] * len(part) for key in ("id", "url", "title")},
+      text=part,
+    )
+  splits = [
+    f"- config_name: 20231101.{language}\n  data_files:\n"
+    f"  - {{split: train, path: 20231101.{language}/train-*}}\n"
+    for language in ("de", "en")
+  ]
+  readme = f"---\nconfigs:\n{''.join(splits)}---\n"
+  (folder / "wikipedia" / "README.md").write_text(readme)
+  # bookcorpus/bookcorpus: 74,004,228 sentences, 4,853,859,824 bytes. The ratio
+  # to the articles is the real one.
+  sizes = rng.gamma(2, 64 / 2, ARTICLES * 74_004_228 // 6_407_814)
+  sentences = [take(max(4, size)) for size in sizes]
+  write_parquet(folder / "books/plain_text/train/0000.parquet", text=sentences)
+  # Skylion007/openwebtext: 8,013,769 documents, 39,769,491,688 bytes.
+  texts = [article(size) for size in make_sizes(4_963, 3_000, 500, 300)]
+  path = folder / "openwebtext" / "plain_text" / "train"
+  write_parquet(path / "0000.parquet", text=texts[:200])
+  write_parquet(path / "0001.parquet", text=texts[200:])
+  converted = "refs/convert/parquet"
+  return {
+    ("wikimedia/wikipedia", None): str(folder / "wikipedia"),
+    ("bookcorpus/bookcorpus", converted): str(folder / "books"),
+    ("Skylion007/openwebtext", converted): str(folder / "openwebtext"),
+  }
+
+
+@pytest.fixture(scope="module")
+def prepare(tmp_path_factory):
+  """Serves the stand-ins; returns (config, sources) -> manifest of its rows."""
+  folder = tmp_path_factory.mktemp("corpora")
+  folders, load = write_standins(folder), datasets.load_dataset_builder
+
+  def load_builder(name, config, *, revision):
+    return load(folders.get((name, revision), name), config)
+
+  @functools.cache
+  def make_rows(sources, length):
+    c = importlib.import_module(
+      "truenegs_jax.configs.electra_small"
+    ).get_config()
+    c.data.sources, c.length, c.data.workers = sources, length, 1
+    c.data.vocab = str(folder / "vocab.txt")
+    c.data.rows = str(folder / f"rows{abs(hash((sources, length)))}")
+    rows, _ = prepare_rows.execute_plan(make_rows_plan(c))
+    return rows_folder.read_manifest(rows)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(datasets, "load_dataset_builder", load_builder)
+    patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
+    yield make_rows
+
+
+@pytest.mark.parametrize("arg", ["", "len512", "continue"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_rows_of_real_configs_have_little_padding(prepare, name, arg):
+  module = importlib.import_module(f"truenegs_jax.configs.{name}")
+  c = module.get_config(arg)
+  manifest = prepare(c.data.sources, c.length)
+  share = manifest["splits"]["train"]["padding_share"]
+  print(f"padding of {name}:{arg} at {c.length}: {share:.1%}")
+  assert 0.02 < share <= LIMITS[c.length]
+  assert not rows_folder.padding_warning(manifest)
+  assert not manifest["oddities"]
+
+
+def test_rows_of_short_documents_are_warned_of(prepare):
+  books = "hf:bookcorpus/bookcorpus revision=refs/convert/parquet"
+  warning = rows_folder.padding_warning(prepare(books, 512))
+  assert "warning: 96." in warning
+  assert "(mean: 16 tokens; length=512). Set document=join chars=N" in warning
+  assert not rows_folder.padding_warning(prepare(f"{books} document=join", 512))
