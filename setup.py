@@ -40,6 +40,7 @@ setuptools.setup(
     "numpy>=2.0",
     "optax>=0.2.6",
     "orbax-checkpoint>=0.11.30",
+    "py3langid>=0.4.0",
     "rich>=13.7",
     "safetensors>=0.5",
     "scipy>=1.14",

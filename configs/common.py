@@ -128,6 +128,9 @@ def get_config() -> ConfigDict:
   # Text: files, folders, globs and hf:NAME, separated by commas, with options
   # such as weight=2; "wordnet": its definitions and examples.
   c.data.sources = "wordnet"
+  # ISO 639-1; text in another language is refused. Decides negatives.sources
+  # and stop words. "": no check, no default source, no stop words.
+  c.data.language = "en"
   # Sources with weights are repeated until "all" were read once, or only until
   # the "first" one was.
   c.data.stopping = "all"

@@ -86,6 +86,7 @@ KEYS = {
   "negatives.sentence_target": KeyRule(),
   "negatives.sentence_encoder": KeyRule(),
   "data.sources": KeyRule(),
+  "data.language": KeyRule(may_change=True, old_default="en"),
   "data.stopping": KeyRule(),
   "data.errors": KeyRule(),
   "data.tokenizer": KeyRule(may_change=True),

@@ -80,7 +80,8 @@ def summarize_run(
   if results.exists():
     command = json.loads(results.read_text(encoding="utf-8"))["command"]
   lines = format_card_lines(ConfigDict(config), step, held_out, command)
-  return model_card.ModelOrigin(lines, trained=True)
+  language = config["data"].get("language", "")
+  return model_card.ModelOrigin(lines, trained=True, language=language)
 
 
 def format_card_lines(

@@ -72,7 +72,10 @@ def prepare_run(
   c: ConfigDict, workdir: pathlib.Path, weights: Weights, console: Console
 ) -> tuple[build_run.Run, setup_lib.RunInputs]:
   """Builds a run; finds or prepares its rows, tokenizer and synonym table."""
-  folder, tokenizer = prepare_data.find_or_prepare_rows(c)
+  is_resumed = files.has_checkpoint(workdir)
+  folder, tokenizer = prepare_data.find_or_prepare_rows(
+    c, is_resumed=is_resumed
+  )
   train_rows = rows_folder.open_rows(folder, "train")
   rows_folder.check_batch_size(train_rows, c.batch_size)
   if warning := rows_folder.padding_warning(train_rows.manifest):
@@ -90,7 +93,7 @@ def prepare_run(
   synonyms = None
   coverage_lines: dict[str, str] = {}
   if run.options.needs_table and run.table_builder is None:
-    saved = workdir / files.SYNONYMS if files.has_checkpoint(workdir) else None
+    saved = workdir / files.SYNONYMS if is_resumed else None
     request, tokens = build_run.build_table_request(c), tokenizer.vocab
     synonyms = run_table.find_or_build(
       request, tokens, saved=saved, console=console

@@ -3,6 +3,7 @@
 from ml_collections import ConfigDict
 
 from truenegs_jax.configs.common_keys import KEYS
+from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.data.tokens import fast_encoder
 from truenegs_jax.data.tokens.tokenizer import ACCENTS
@@ -98,6 +99,7 @@ def _check_names(c: ConfigDict) -> None:
       " config to pre-train."
     )
   one_of("objective", c.objective, build_run.OBJECTIVES)
+  check_code(c.data.language)
   one_of("data.tokenizer", c.data.tokenizer, fast_encoder.BACKENDS)
   one_of("data.accents", c.data.accents, ACCENTS)
   one_of("data.layout", c.data.layout, layouts.LAYOUTS)

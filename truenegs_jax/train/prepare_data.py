@@ -4,6 +4,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.corpus.sources_spec import named_sources
 from truenegs_jax.data.rows import prepare_rows
 from truenegs_jax.data.tokens.tokenizer import ACCENTS, Tokenizer
@@ -14,8 +15,13 @@ PREPARE = (
 )
 
 
-def make_rows_plan(config: ConfigDict) -> prepare_rows.Plan:
-  """Plans the preparation of the rows from `data` and `length` of a config."""
+def make_rows_plan(
+  config: ConfigDict, *, is_resumed: bool = False
+) -> prepare_rows.Plan:
+  """Plans the preparation of the rows from `data` and `length` of a config.
+
+  The language of the text is not checked again if a run is resumed.
+  """
   data = config.data
   resources = {}
   if "wordnet" in named_sources(data.sources):
@@ -23,9 +29,11 @@ def make_rows_plan(config: ConfigDict) -> prepare_rows.Plan:
 
     resources["reader"] = open_wordnet(data.wordnet_dir)
   one_of("data.accents", data.accents, ACCENTS)
+  check_code(data.language)
   options = prepare_rows.PrepareOptions(
     sources=data.sources,
     length=config.length,
+    language="" if is_resumed else data.language,
     vocab=data.vocab,
     vocab_size=data.vocab_size,
     lowercase=data.lowercase,
@@ -44,17 +52,20 @@ def make_rows_plan(config: ConfigDict) -> prepare_rows.Plan:
   return prepare_rows.make_plan(options)
 
 
-def find_or_prepare_rows(config: ConfigDict) -> tuple[pathlib.Path, Tokenizer]:
+def find_or_prepare_rows(
+  config: ConfigDict, *, is_resumed: bool = False
+) -> tuple[pathlib.Path, Tokenizer]:
   """Returns the rows folder and the tokenizer of a run that is starting.
 
   Raises:
     InputError: the rows are missing, and preparing them needs a download or the
       run has many processes. They must be prepared by `truenegs_jax.prepare`.
+      Or the text is in another language, see `check_language`.
   """
   from truenegs_jax.runtime import distributed  # imports jax
 
   with distributed.raise_everywhere("rows"):
-    plan = make_rows_plan(config)
+    plan = make_rows_plan(config, is_resumed=is_resumed)
     is_prepared = plan.is_prepared()
     if not is_prepared and distributed.process_count() > 1:
       raise InputError(

@@ -36,7 +36,9 @@ HELD_OUT = {
 }
 COMMAND = "python -m x --seed=1"
 ORIGIN = model_card.ModelOrigin(
-  export_run.format_card_lines(CONFIG, 20, HELD_OUT, COMMAND), trained=True
+  export_run.format_card_lines(CONFIG, 20, HELD_OUT, COMMAND),
+  trained=True,
+  language="fr",
 )
 BERT_CONFIG = bert_base.get_config("runlocal,sr_sent")
 BERT_CONFIG.init = "released/bert-base-uncased"
@@ -120,6 +122,7 @@ def test_model_cards_of_a_pair(pair, tmp_path, no_torch):
     front = yaml.safe_load(card.split("---\n", 2)[1])
     pipelines = {"generator": "fill-mask"}
     assert front == {
+      "language": "fr",
       "library_name": "transformers",
       "pipeline_tag": pipelines.get(role, "feature-extraction"),
       "tags": ["electra", "truenegs_jax"],

@@ -120,6 +120,10 @@ class Corpus:
     """Yields the texts of one pass."""
     return (document.text for document in self.read(Meter()))
 
+  def read_parts(self) -> Iterator[Iterator[str]]:
+    """Yields the texts of each part, to read the beginnings."""
+    return (_read_part(part, self._new_state()) for part in self.parts)
+
   def __str__(self) -> str:
     """Returns the names of its parts."""
     return ", ".join(part.name for part in self.parts)

@@ -9,9 +9,12 @@ and a preparation that was stopped is resumed.
 import dataclasses
 import pathlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
+from truenegs_jax.data.corpus import language
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows import build_rows, merge_chunks, worker_pool
@@ -19,6 +22,7 @@ from truenegs_jax.data.rows.chunks import ChunkSet
 from truenegs_jax.data.rows.rows_folder import (
   RowsOptions,
   check_options,
+  open_rows,
   read_manifest,
   rows_fingerprint,
 )
@@ -36,6 +40,7 @@ from truenegs_jax.runtime.errors import (
 from truenegs_jax.runtime.progress import Display
 
 MIN_ENTRIES, MAX_ENTRIES = 10, 10_000_000  # limits of a trained vocabulary
+MAX_SAMPLED_ROWS = 4_096  # to detect their language
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +48,7 @@ class PrepareOptions:
   """The options of a preparation: the `data` section of a config, and length.
 
   Attributes:
+    language: of the text, see `check_language`; empty for no check.
     rows: the rows folder; empty for a folder in the cache, named after a hash
       of the options. A complete folder can be used without its text.
     resources: what sources need, such as `{"reader": open_wordnet()}`.
@@ -50,6 +56,7 @@ class PrepareOptions:
 
   sources: str  # the parts of the corpus, see `open_corpus`
   length: int  # tokens per row
+  language: str = ""
   vocab: str = "train"  # or a vocabulary for `load_tokenizer`
   vocab_size: int = 8192  # at most, if the vocabulary is trained
   lowercase: bool = True
@@ -196,7 +203,21 @@ def execute_job(
 
 def _load_result(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
   check_options(plan.folder, plan.options)
-  return plan.folder, _load_vocabulary(plan.folder, plan.options)
+  tokenizer = _load_vocabulary(plan.folder, plan.options)
+  texts = _sample_rows(plan.folder, tokenizer)
+  language.check_language(
+    language.cut_excerpts(texts), plan.prepare_options.language, Display().say
+  )
+  return plan.folder, tokenizer
+
+
+def _sample_rows(folder: pathlib.Path, tokenizer: Tokenizer) -> Iterator[str]:
+  """Yields the text of some rows to train on, in random order."""
+  rows, count = open_rows(folder, "train"), MAX_SAMPLED_ROWS
+  rng = np.random.default_rng(0)
+  for index in rng.choice(len(rows), min(count, len(rows)), replace=False):
+    [ids] = rows.take(np.array([index]))["tokens"].tolist()
+    yield tokenizer.decode(i for i in ids if i not in tokenizer.special_ids)
 
 
 def _load_vocabulary(path: pathlib.Path, options: RowsOptions) -> Tokenizer:
@@ -211,6 +232,11 @@ def _build(plan: Plan, job: tuple[int, int]) -> ChunkSet:
   display.say(f"Preparing {plan.corpus} in '{plan.folder}'")
   if not plan.corpus.is_local():
     display.say("Downloading missing data from the Hugging Face hub")
+  language.check_language(
+    language.sample_corpus(plan.corpus),
+    plan.prepare_options.language,
+    display.say,
+  )
   tokenizer = plan.tokenizer or _find_or_train_vocabulary(
     plan, plan.corpus, job, display
   )

@@ -10,10 +10,10 @@ from truenegs_jax.models.encoder import EncoderConfig
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights.formats import hf_names
 
-# Licence and language are left out of the metadata: they are not known.
+# The licence is left out of the metadata: it is not known.
 _CARD = """\
 ---
-library_name: transformers
+{language}library_name: transformers
 pipeline_tag: {pipeline}
 tags: [{family}, truenegs_jax]
 ---
@@ -88,11 +88,13 @@ class ModelOrigin:
     trained: whether a run of this project trained them; else they were
       converted.
     random_modules: role -> Hugging Face's names of modules drawn at random.
+    language: of the text, a code of ISO 639-1; "" if it is not known.
   """
 
   details: str
   trained: bool
   random_modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  language: str = ""
 
 
 def pretrained_card(
@@ -123,6 +125,7 @@ def pretrained_card(
     parameters=pretrain.count_parameters(pretrain.select_params(params, role)),
     details=origin.details,
     source=source,
+    language=origin.language and f"language: {origin.language}\n",
   )
 
 
@@ -157,6 +160,7 @@ def task_card(
     parameters=pretrain.count_parameters(params),
     details=details,
     source=_SOURCES[family],
+    language="",
   )
 
 

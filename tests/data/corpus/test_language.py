@@ -1,0 +1,127 @@
+"""Text in another language than the declared one is refused."""
+
+import lzma
+import re
+
+import numpy as np
+import pytest
+
+from truenegs_jax.data.corpus import language
+from truenegs_jax.data.corpus.sources_spec import open_corpus
+from truenegs_jax.data.rows.prepare_rows import prepare
+from truenegs_jax.runtime.errors import InputError
+
+TEXTS = {
+  "en": "The house on the hill was built by a farmer who had lost his way. ",
+  "fr": "La maison sur la colline fut bâtie par un paysan qui s'était égaré. ",
+  "da": "Huset på bakken blev bygget af en bonde, som ikke kunne finde hjem. ",
+  "pt": "A casa na colina foi construída por um camponês que não voltou. ",
+  "ja": "丘の上の家は、道に迷った農夫によって建てられたものである。",
+  "zh": "山上的房子是由一个迷路的农民建造的，他再也没有回家。",
+  "none": "1914 2718 28182 84590 45 ",
+}
+
+
+def make_lines(code, num_characters=2 * language.MIN_CHARACTERS):
+  text = TEXTS[code]
+  return [text * 3] * (num_characters // (3 * len(text)))
+
+
+def check(lines, code):
+  """Returns the warnings of a check, or raises."""
+  warnings = []
+  language.check_language(language.cut_excerpts(lines), code, warnings.append)
+  return warnings
+
+
+@pytest.mark.parametrize(
+  "code, declared",
+  [*((code, code) for code in TEXTS if code != "none")]
+  + [("none", "en"), ("fr", ""), ("da", "nb"), ("da", "no"), ("pt", "gl")],
+)
+def test_text_in_the_declared_language_passes(code, declared):
+  assert check(make_lines(code), declared) == []
+
+
+@pytest.mark.parametrize(
+  "code, declared",
+  [("fr", "en"), ("en", "fr"), ("da", "sv"), ("ja", "zh"), ("zh", "ja")],
+)
+def test_text_in_another_language_is_refused(code, declared):
+  lines = make_lines("none", 10_000) + make_lines(code)
+  message = f"{declared}'.* 100% {code}; .*{TEXTS[code][:9]}.*language={code}"
+  with pytest.raises(InputError, match=message):
+    check(lines, declared)
+
+
+def test_the_minority_and_short_texts_are_only_reported():
+  english, french = make_lines("en"), make_lines("fr")
+  mixed = [
+    line
+    for i in range(0, 300, 3)
+    for line in english[i : i + 3] + french[i : i + 1]
+  ]
+  [warning] = check(mixed, "en")
+  assert re.search("7.% en, 2.% fr; fr is 'La", warning)
+  with pytest.raises(InputError, match="7.% en, 2.% fr; en is 'The"):
+    check(mixed, "fr")
+  [warning] = check(make_lines("fr", language.MIN_CHARACTERS // 2), "en")
+  assert "language=fr" in warning
+  assert check(["swan crane a the", "grebe . flies", "a b c d"], "en") == []
+  assert check([], "en") == []
+
+
+def test_languages_that_cannot_be_detected_are_reported():
+  [warning] = check(make_lines("en"), "bo")
+  assert "not checked" in warning
+
+
+@pytest.mark.parametrize("code", ["french", "FR", "xx", "fra", " "])
+def test_codes_outside_iso_639_1_are_refused(code):
+  with pytest.raises(InputError, match=f"language='{code}' is not a code"):
+    language.check_code(code)
+  for known in ("", "en", "fr", "bo"):
+    language.check_code(known)
+
+
+def test_each_part_of_a_corpus_is_sampled(tmp_path):
+  for code in ("en", "fr"):
+    lines = make_lines(code, 1_000_000)
+    (tmp_path / f"{code}.txt").write_text("\n\n".join(lines), encoding="utf-8")
+  corpus = open_corpus(f"{tmp_path}/en.txt, {tmp_path}/fr.txt")
+  excerpts = list(language.sample_corpus(corpus))
+  lengths = [sum(len(x) for x in excerpts if w in x) for w in ("hill", "égaré")]
+  assert np.allclose(lengths, language.SAMPLE_CHARACTERS / 2, rtol=0.01)
+
+
+def test_rows_are_refused_before_and_after_they_are_prepared(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
+  path, rows = tmp_path / "a.txt", tmp_path / "rows"
+  path.write_text("\n\n".join(make_lines("fr")), encoding="utf-8")
+  options = {"length": 32, "vocab_size": 80, "rows": str(rows)}
+  with pytest.raises(InputError, match="100% fr; .*égaré"):
+    prepare(str(path), language="en", **options)
+  assert not rows.exists()
+  prepare(str(path), language="fr", **options)
+  with pytest.raises(InputError, match="100% fr; .*egare"):
+    prepare(str(path), language="en", **options)
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    "wikitext-2/wiki.test.raw.xz",
+    "wikitext-2/wiki.valid.tokens.xz",
+    "corpus/wikipedia-en-2018.txt.xz",
+    "glue/QQP/train.sample9k.tsv.xz",
+    "glue/CoLA/train.tsv.xz",
+    "squad/dev-v1.1.json.xz",
+  ],
+)
+def test_real_english_passes_without_a_warning(real_data, name):
+  with lzma.open(real_data / name, "rt", encoding="utf-8") as file:
+    lines = file.read(1_000_000).split("\n")
+  for normalize in (str, str.upper, str.lower):
+    assert check(map(normalize, lines), "en") == []
