@@ -17,6 +17,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from truenegs_jax.configs import common
 from truenegs_jax.data.rows import prepare_rows, rows_folder
 from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.train.prepare_data import make_rows_plan
@@ -120,9 +121,7 @@ def prepare(tmp_path_factory):
 
   @functools.cache
   def make_rows(sources, length):
-    c = importlib.import_module(
-      "truenegs_jax.configs.electra_small"
-    ).get_config()
+    c = common.get_config()
     c.data.sources, c.length, c.data.workers = sources, length, 1
     c.data.vocab = str(folder / "vocab.txt")
     c.data.rows = str(folder / f"rows{abs(hash((sources, length)))}")

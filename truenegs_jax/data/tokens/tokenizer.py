@@ -1,7 +1,8 @@
 """Loads and checks WordPiece vocabularies, and encodes text with them.
 
 Encoding is done by the Rust library `tokenizers`, as in `BertTokenizer` of
-transformers.
+transformers; but special tokens written in a text, such as "[MASK]", are
+spelled out in pieces.
 
   tokenizer = load_tokenizer("vocab.txt", lowercase=True)
   tokenizer.encode_lines(["a mute swan"])  # [[1037, 20101, 10677]]
