@@ -29,8 +29,8 @@ RECIPES = {
 # set data.sources to the path of a copy: text files, or hf:FOLDER.
 # The main revisions of two were scripts, which `datasets` no longer runs.
 OPENWEBTEXT = "hf:Skylion007/openwebtext revision=refs/convert/parquet"
-# Half of the articles do not fill a row of 512. Alone they would make a third of
-# the rows padding; joined to 3,000 characters or more, a sixth.
+# Half of the articles do not fill a row of 512. Alone they would make a third
+# of the rows padding; joined to 3,000 characters or more, a sixth.
 WIKIPEDIA = "hf:wikimedia/wikipedia config=20231101.en document=join chars=3000"
 # A record is a sentence, and consecutive ones are of the same book.
 BOOKS = "hf:bookcorpus/bookcorpus revision=refs/convert/parquet document=join"
