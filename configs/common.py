@@ -84,7 +84,7 @@ def get_config() -> ConfigDict:
   c.generator = ConfigDict()  # only for ELECTRA, except loss_weight
   c.generator.multiplier = 0.25  # width / width of the discriminator
   c.generator.variant = ""  # a size as in model.variant, replaces multiplier
-  c.generator.temperature = 1.0  # of the softmax that samples replacements
+  c.generator.temperature = 1.0  # of the samples: set below
   c.generator.loss_weight = 1.0  # of the masked language model, also of BERT
   c.generator.detect_weight = 50.0  # of the discriminator's loss
 
@@ -106,7 +106,9 @@ def get_config() -> ConfigDict:
   # Sampled synonyms in the discriminator's loss: "none" (they count as
   # replaced), "relabel" (as original) or "ignore" (not at all).
   c.negatives.discriminator = "none"
-  c.negatives.temperature = 1.0  # of the softmax in the masked model's loss
+  # Divides the masked model's logits. Samples follow it, unless set for them.
+  c.negatives.temperature = 1.0
+  c.generator.temperature = c.negatives.get_oneway_ref("temperature")
   c.negatives.smoothing = 0.0  # share of the target spread over the synonyms
   c.negatives.soft = "cosine"  # soft term: 1 - cosine of prediction and gold
   c.negatives.soft_weight = 0.0  # of the soft term; 0: none

@@ -59,7 +59,6 @@ KEYS = {
   "masking.with_replacement": KeyRule(),
   "generator.multiplier": KeyRule(TINY),
   "generator.variant": KeyRule(old_default=""),
-  "generator.temperature": KeyRule(TINY),
   "generator.loss_weight": KeyRule(0),
   "generator.detect_weight": KeyRule(0),
   "negatives.sources": KeyRule(may_change=True),  # the table has a fingerprint
@@ -74,6 +73,7 @@ KEYS = {
   "negatives.strict_subword": KeyRule(old_default=False),
   "negatives.discriminator": KeyRule(),
   "negatives.temperature": KeyRule(TINY),
+  "generator.temperature": KeyRule(TINY),  # if not set, that one
   "negatives.smoothing": KeyRule(0, 1),
   "negatives.soft": KeyRule(),
   "negatives.soft_weight": KeyRule(0),

@@ -42,7 +42,6 @@ def test_gradients_of_the_published_recipe_equal_the_oracle():
       "include_self": (False, True),
       "strict_subword": (True, False),
       "sampling_temperature": (1.0, 3.0),
-      "temperature": (1.0, 0.5),
       "smoothing": (0.0, 0.3),
       "vocabulary_chunk": (0, 9),
     }.items()
@@ -63,7 +62,6 @@ RECIPES = {
   "include_self": st.booleans(),
   "strict_subword": st.booleans(),
   "sampling_temperature": st.sampled_from((1.0, 0.5, 3.0)),
-  "temperature": st.sampled_from((1.0, 0.5, 2.0)),
   "smoothing": st.sampled_from((0.0, 0.1, 1.0)),
   "soft_weight": st.sampled_from((0.0, 1.0)),
   "sentence_weight": st.sampled_from((0.0, 0.5)),

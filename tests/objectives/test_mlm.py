@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import oracle, tiny
+from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking, options, output_softmax
 from truenegs_jax.runtime import rng
 from truenegs_jax.train import step
@@ -29,7 +30,7 @@ def test_terms_of_the_published_recipe_equal_the_oracle():
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("layout", ["bits", "ids"])
 def test_all_terms_and_gradients_equal_the_oracle(layout, train):
-  recipe = oracle.make_options(smoothing=0.3, temperature=0.5, **ALL_ON)
+  recipe = oracle.make_options(smoothing=0.3, **ALL_ON)
   case = case_of(0, layout=layout)
   expected = oracle.check_terms(recipe, case, pair=False, train=train)
   false, wrong = expected["corrected_of_mismatches"]
@@ -46,7 +47,6 @@ RECIPES = {
   "hard_correction": st.booleans(),
   "include_self": st.booleans(),
   "strict_subword": st.booleans(),
-  "temperature": st.sampled_from((1.0, 0.5)),
   "smoothing": st.sampled_from((0.0, 0.1, 1.0)),
   "soft_weight": st.sampled_from((0.0, 1.0)),
   "sentence_weight": st.sampled_from((0.0, 0.5)),
@@ -97,7 +97,7 @@ def test_only_include_self_drops_correct_predictions(include_self):
 
 
 def test_a_recipe_without_synonyms_needs_no_table():
-  recipe = oracle.make_options(hard_correction=False, temperature=2.0, **ALL_ON)
+  recipe = oracle.make_options(hard_correction=False, **ALL_ON)
   terms = oracle.make_objective(recipe, case_of(1), pair=False, train=True)
   expected = oracle.expected_terms(recipe, case_of(1), pair=False, train=True)
   result = terms(case_of(1).params, aux={})
@@ -153,26 +153,22 @@ def test_only_corrected_slots_have_no_gradient(reading, layout):
       np.testing.assert_array_equal(result[place], expected[place])
 
 
-@pytest.mark.parametrize(
-  ("temperature", "smoothing"), [(0.5, 0.0), (2.0, 0.7), (1.0, 1.0)]
-)
-def test_the_gradient_is_softmax_minus_target(temperature, smoothing):
-  recipe = oracle.make_options(
-    hard_correction=False, temperature=temperature, smoothing=smoothing
-  )
+@pytest.mark.parametrize("smoothing", [0.0, 0.7, 1.0])
+def test_the_gradient_is_softmax_minus_target(smoothing):
+  recipe = oracle.make_options(hard_correction=False, smoothing=smoothing)
   case = case_of(3)
   grad = oracle.gradients(recipe, case, pair=False)["mlm"]["logits"]
   for slot in oracle.draw_slots(recipe, case).slots:
     synonyms = np.nonzero(case.listed_VxV[slot.gold])[0]
     z_V = np.float64(case.params["logits"][slot.row, slot.position])
-    p_V = np.exp((z_V - z_V.max()) / temperature)
+    p_V = np.exp(z_V - z_V.max())
     target_V = np.zeros(tiny.V)
     share = smoothing if len(synonyms) else 0.0
     target_V[slot.gold] = 1 - share
     target_V[synonyms] += share / max(1, len(synonyms))
     np.testing.assert_allclose(
       grad[slot.row, slot.position],
-      (p_V / p_V.sum() - target_V) / temperature,
+      p_V / p_V.sum() - target_V,
       rtol=1e-5,
       atol=1e-6,
     )
@@ -193,6 +189,30 @@ def test_terms_train_the_network_but_not_the_next_sentence_head():
     "sentence": shared | {"bert"},
     "pair_cosine": set(),
   }
+
+
+@pytest.mark.parametrize("make", [tiny.make_model, tiny.make_bert])
+@pytest.mark.parametrize(
+  "reading", [{}, {"smoothing": 0.3, "soft_prediction": "expected"}]
+)
+def test_all_terms_at_a_temperature_are_those_of_the_folded_weights(
+  make, reading
+):
+  """Losses, samples and, through these, the discriminator's input."""
+  recipe, hot = tiny.make_options(**reading), make(temperature=2.0)
+  params, batch = tiny.random_params(hot), tiny.make_batch(0)
+  keys_B = rng.row_keys(jax.random.key(0), 0, batch.pop("row"))
+
+  def compute(model, params):
+    terms = tiny.make_objective(model, recipe, train=False)
+    return jax.jit(terms)(params, batch, keys_B, tiny.make_aux())
+
+  folded = pretrain.fold_temperature(params, hot)
+  expected, result = compute(make(), folded), compute(hot, params)
+  assert compute(make(), params)["mlm"][0] != pytest.approx(result["mlm"][0])
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-5), result, expected
+  )
 
 
 def plain_bert(params, model, masking_options, inputs, keys_B):

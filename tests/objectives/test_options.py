@@ -1,6 +1,8 @@
 """Descriptions of recipes, and options of earlier versions."""
 
 import functools
+import json
+from types import SimpleNamespace
 
 import pytest
 from configs import electra_demo
@@ -26,12 +28,36 @@ from truenegs_jax.train import build_run
       "ELECTRA + synonyms of wordnet + smoothing over synonyms x 0.1"
       " + strict_subword False; 25% masked (electra_85_15)",
     ),
+    (
+      "baseline",
+      {"temperature": 2.0},
+      "ELECTRA + temperature 2.0; 25% masked (electra_85_15)",
+    ),
   ],
 )
 def test_descriptions_of_recipes(recipe, changes, text):
   c = electra_demo.get_config(recipe)
   c.negatives.update(changes)
   assert build_run.describe_objective(c) == text
+
+
+@pytest.mark.parametrize(
+  ("generator", "sampled", "relative"), [(None, 2.0, 1.0), (1.0, 1.0, 0.5)]
+)
+def test_samples_have_the_temperature_of_the_loss_unless_it_is_set(
+  generator, sampled, relative
+):
+  """Saved configs have the value, so an old run keeps its own."""
+  c = electra_demo.get_config()
+  if generator:
+    c.generator.temperature = generator
+  c.negatives.temperature = 2.0
+  tokenizer = SimpleNamespace(mask=4, cls=2, sep=3, vocab=range(9))
+  options = build_run.build_options(c, tokenizer)
+  assert options.sampling_temperature == relative
+  assert json.loads(c.to_json())["generator"]["temperature"] == sampled
+  described = f"sampled at temperature {sampled:g}"
+  assert (described in build_run.describe_objective(c)) == bool(generator)
 
 
 def test_a_saved_recipe_is_described_by_its_own_options():

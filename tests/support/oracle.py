@@ -296,7 +296,7 @@ def _plain_loss(params, slot: Slot) -> float:
 
 def _loss(options: Options, case: Case, params, slot: Slot) -> float:
   logits_V = params["logits"][slot.row, slot.position]
-  log_p_V = _log_softmax(logits_V / options.temperature)
+  log_p_V = _log_softmax(logits_V)
   synonyms = np.nonzero(case.listed_VxV[slot.gold])[0]
   if not len(synonyms):
     return -log_p_V[slot.gold]
@@ -336,7 +336,7 @@ def _mlm_terms(options: Options, case: Case, draws: Draws, live) -> Sums:
   count = {"kept": len(kept), "slots": len(slots)}[options.normalizer]
   losses = [_loss(options, case, live, s) for s in kept]
   terms: Sums = {"mlm": (sum(losses), count)}
-  if options.hard_correction or options.temperature != 1 or options.smoothing:
+  if options.hard_correction or options.smoothing:
     plain = sum(_plain_loss(live, s) for s in slots)
     terms["mlm_uncorrected"] = plain, len(slots)
   if options.hard_correction:

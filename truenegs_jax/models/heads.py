@@ -29,9 +29,11 @@ class MlmHead(nn.Module):
 
   It computes LayerNorm(gelu(dense(x))), as wide as the embeddings; with these
   vectors, the word table and `bias_V`, `vocabulary_logits` computes the logits.
+  Vectors and bias, and so the logits, are divided by `temperature`.
   """
 
   config: encoder.EncoderConfig
+  temperature: float = 1.0
 
   def setup(self):
     c = self.config
@@ -39,12 +41,14 @@ class MlmHead(nn.Module):
       c.embedding_size, kernel_init=c.initializer, dtype=c.dtype
     )
     self.norm = layers.layer_norm()
-    self.bias_V = self.param("bias", nn.initializers.zeros, (c.vocab_size,))
+    bias_V = self.param("bias", nn.initializers.zeros, (c.vocab_size,))
+    self.bias_V = bias_V / self.temperature
 
   def __call__(self, hidden_BxKxD: Array) -> Array:
     """Returns vectors for `vocabulary_logits`, `[B, K, E]`."""
     x_BxKxE = layers.gelu(self.dense(hidden_BxKxD))
-    return self.norm(x_BxKxE).astype(self.config.dtype)
+    x_BxKxE = self.norm(x_BxKxE) / self.temperature
+    return x_BxKxE.astype(self.config.dtype)
 
 
 def vocabulary_logits(

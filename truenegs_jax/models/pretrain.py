@@ -33,6 +33,8 @@ class MaskedLanguageModel(nn.Module):
     mlm_role: the role of this network. Subclasses have the submodules
       `<role>`, `<role>_head` and `embeddings`.
     kept_role: the role of the kept network.
+    temperature: divides the logits of the slots (Zhang et al. 2023, footnote
+      11). All losses, samples and probabilities are of the divided logits.
   """
 
   mlm_role: ClassVar[str]
@@ -105,13 +107,14 @@ class ElectraPair(MaskedLanguageModel):
   generator_config: encoder.EncoderConfig
   discriminator_config: encoder.EncoderConfig
   backbone: str = "encoder"
+  temperature: float = 1.0
 
   def setup(self):
     backbone = registry.load_backbone(self.backbone)
     generator, discriminator = self.generator_config, self.discriminator_config
     self.embeddings = backbone.Embeddings(discriminator)
     self.generator = backbone.Encoder(generator)
-    self.generator_head = heads.MlmHead(generator)
+    self.generator_head = heads.MlmHead(generator, self.temperature)
     self.discriminator = backbone.Encoder(discriminator)
     self.discriminator_head = heads.DetectionHead(discriminator)
 
@@ -154,12 +157,13 @@ class BertMlm(MaskedLanguageModel):
   config: encoder.EncoderConfig
   backbone: str = "encoder"
   pooler: bool = False
+  temperature: float = 1.0
 
   def setup(self):
     backbone, c = registry.load_backbone(self.backbone), self.config
     self.embeddings = backbone.Embeddings(c)
     self.bert = backbone.Encoder(c)
-    self.bert_head = heads.MlmHead(c)
+    self.bert_head = heads.MlmHead(c, self.temperature)
     if self.pooler:
       self.pooled = heads.Pooler(c, next_sentence=True)
 
@@ -185,6 +189,7 @@ def make_pair(
   generator_multiplier: float,
   generator_variant: str = "",
   backbone: str = "encoder",
+  temperature: float = 1.0,
   **overrides: Any,
 ) -> ElectraPair:
   """Builds the two networks of a variant.
@@ -197,6 +202,7 @@ def make_pair(
       for small and large, 1/3 for base; Clark et al. 2020, table 6).
     generator_variant: sizes of the generator, instead of the multiplier.
     backbone: a module of `truenegs_jax.models`.
+    temperature: divides the generator's logits.
     **overrides: fields of `encoder.EncoderConfig` (dropout, dtype, ...).
 
   Raises:
@@ -212,7 +218,7 @@ def make_pair(
     multiplier=generator_multiplier,
     variant=generator_variant,
   )
-  return ElectraPair(generator, discriminator, backbone)
+  return ElectraPair(generator, discriminator, backbone, temperature)
 
 
 def make_bert(
@@ -221,6 +227,7 @@ def make_bert(
   variant: str,
   backbone: str = "encoder",
   pooler: bool = False,
+  temperature: float = 1.0,
   **overrides: Any,
 ) -> BertMlm:
   """Builds BERT of a variant; arguments and errors are those of `make_pair`.
@@ -231,7 +238,7 @@ def make_bert(
     backbone, variant, {"vocab_size": vocab_size, **overrides}
   )
   config = dataclasses.replace(config, embedding_size=config.width)
-  return BertMlm(config, backbone, pooler)
+  return BertMlm(config, backbone, pooler, temperature)
 
 
 def init_params(model: nn.Module, key: Array) -> dict:
@@ -245,6 +252,19 @@ def init_params(model: nn.Module, key: Array) -> dict:
 def param_shapes(model: nn.Module) -> dict:
   """Returns the tree of `init_params` with shapes and dtypes for arrays."""
   return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+
+
+def fold_temperature(params: Mapping[str, Any], model: Model) -> dict[str, Any]:
+  """Returns parameters with which a model of temperature 1 has equal logits.
+
+  It divides what the logits are linear in: the head's last norm and bias.
+  """
+  if model.temperature == 1:
+    return dict(params)
+  name = f"{model.mlm_role}_head"
+  linear = {key: params[name][key] for key in ("norm", "bias")}
+  folded = jax.tree.map(lambda x: x / model.temperature, linear)
+  return {**params, name: {**params[name], **folded}}
 
 
 def select_params(params: Mapping[str, Any], role: str) -> dict[str, Any]:

@@ -134,22 +134,18 @@ def _slot_losses(
 ) -> Array:
   """Returns the loss `[B, K]` of each slot before correction.
 
-  It is the cross-entropy of softmax(z), z = logits / temperature. Smoothing s
-  moves that share of the target from the gold token to its synonyms, which adds
-  s * (z[gold] - mean(z[synonyms])).
+  It is the cross-entropy. Smoothing s moves that share of the target from the
+  gold token to its synonyms, which adds s * (z[gold] - mean(z[synonyms])) for
+  logits z.
   """
-  if options.temperature == 1.0 and not options.smoothing:
+  if not options.smoothing:
     return predictions.loss_BxK
   assert predictions.logits_BxKxV is not None
-  gold_BxK = predictions.slots.gold_BxK
-  z_BxKxV = predictions.logits_BxKxV / options.temperature
-  loss_BxK = optax.softmax_cross_entropy_with_integer_labels(z_BxKxV, gold_BxK)
-  if not options.smoothing:
-    return loss_BxK
+  gold_BxK, z_BxKxV = predictions.slots.gold_BxK, predictions.logits_BxKxV
   mean_BxK, has_BxK = negatives.synonym_mean(aux, gold_BxK, z_BxKxV)
   gold_BxKx1 = jnp.take_along_axis(z_BxKxV, gold_BxK[..., None], -1)
   moved_BxK = options.smoothing * (gold_BxKx1[..., 0] - mean_BxK)
-  return loss_BxK + jnp.where(has_BxK, moved_BxK, 0.0)
+  return predictions.loss_BxK + jnp.where(has_BxK, moved_BxK, 0.0)
 
 
 def _corrected_terms(

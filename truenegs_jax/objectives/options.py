@@ -32,7 +32,8 @@ REMOVED = {
 }
 
 # Defaults of the config's keys of `negatives` that are not fields of Options.
-TABLE_DEFAULTS = {
+OTHER_DEFAULTS = {
+  "temperature": 1.0,
   "keep_stop_words": False,
   "stop_words": "",
   "symmetric": False,
@@ -57,7 +58,7 @@ class Options:
 
   Attributes:
     masking: which tokens are hidden, and how.
-    sampling_temperature: of the softmax that fills the discriminator's slots.
+    sampling_temperature: divides the model's logits, once more, for samples.
     vocabulary_chunk: the most slots whose logits are in memory; 0: all.
     hard_correction: drops false negatives from the MLM loss (equation 2).
     prediction: the tokens that hard correction and the soft terms judge:
@@ -69,7 +70,6 @@ class Options:
       pieces (footnote 5), though its first piece may have synonyms.
     discriminator: the label of a sampled synonym: "none" labels it "replaced",
       "relabel" labels it "original", "ignore" drops it from the loss.
-    temperature: of the softmax in the MLM loss (footnote 11).
     smoothing: the share of the MLM target that goes to the gold's synonyms.
     soft: the name of the word regularizer (`soft_regularization`).
     soft_weight: of the word regularizer (equation 3); 0 leaves it out.
@@ -93,7 +93,6 @@ class Options:
   include_self: bool = False
   strict_subword: bool = True
   discriminator: str = "none"
-  temperature: float = 1.0
   smoothing: float = 0.0
   soft: str = "cosine"
   soft_weight: float = 0.0
@@ -112,16 +111,12 @@ class Options:
   @property
   def needs_logits(self) -> bool:
     """Whether a term needs all logits, not only a `SoftmaxOutput`."""
-    return (
-      self.temperature != 1.0
-      or self.smoothing > 0
-      or self.soft_prediction == "expected"
-    )
+    return self.smoothing > 0 or self.soft_prediction == "expected"
 
   @property
   def changes_mlm(self) -> bool:
     """Whether the MLM loss is not the plain cross-entropy of all slots."""
-    return self.hard_correction or self.temperature != 1.0 or self.smoothing > 0
+    return self.hard_correction or self.smoothing > 0
 
 
 def needs_table(readings: Any) -> bool:
@@ -157,10 +152,10 @@ def describe(
     negatives: this section of a config, also of an earlier version.
     mask_prob: share of the tokens that are masked.
     mask_style: a name in `masking.STYLES`.
-    sampling_temperature: of the generator.
+    sampling_temperature: `generator.temperature`.
   """
   defaults = {f.name: f.default for f in dataclasses.fields(Options)}
-  defaults |= REMOVED | TABLE_DEFAULTS
+  defaults |= REMOVED | OTHER_DEFAULTS
   n = defaults | dict(negatives)
   terms = [{"electra": "ELECTRA", "mlm": "BERT"}[objective]]
   if n["hard_correction"]:
@@ -173,7 +168,7 @@ def describe(
     terms.append(f"sentence regularization x {n['sentence_weight']:g}")
   if n["smoothing"]:
     terms.append(f"smoothing over synonyms x {n['smoothing']:g}")
-  if sampling_temperature != 1:
+  if sampling_temperature != n["temperature"]:
     terms.append(f"sampled at temperature {sampling_temperature:g}")
   terms += [
     f"{name} {n[name]}"

@@ -174,7 +174,7 @@ def build_options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
       with_replacement=c.masking.with_replacement,
       vocab_size=len(tokenizer.vocab),
     ),
-    sampling_temperature=c.generator.temperature,
+    sampling_temperature=c.generator.temperature / c.negatives.temperature,
     vocabulary_chunk=c.model.vocabulary_chunk,
     **readings,
   )

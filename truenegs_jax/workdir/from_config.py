@@ -28,6 +28,7 @@ MODEL_KEYS = (
 def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.Model:
   """Builds ELECTRA's two networks or BERT."""
   fields = {name: c.model[name] for name in MODEL_KEYS}
+  fields["temperature"] = c.negatives.temperature
   if c.objective == "electra":
     return pretrain.make_pair(
       vocab_size=vocab_size,

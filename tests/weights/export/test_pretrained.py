@@ -187,6 +187,21 @@ def test_loading_and_exporting_again_gives_the_same_bytes(
     assert _read_files(first) == _read_files(second)
 
 
+@pytest.mark.parametrize("make", [tiny.make_model, tiny.make_bert])
+def test_exported_logits_are_those_of_the_loss(make, tmp_path):
+  """With PyTorch the export compares them with transformers', too."""
+  model, batch = make(temperature=2.0), tiny.make_batch(0)
+  params = tiny.random_params(model)
+  exported = _export((model, params), tmp_path / "export").output
+  loaded = load.load_params(Weights(str(exported)), make(), tokenizer=TOKENIZER)
+  positions = np.zeros((tiny.B, 1), np.int32)
+  results = [
+    m.bind({"params": p}).generate_logits(batch, positions, None)
+    for m, p in ((make(), loaded), (make(), params))
+  ]
+  np.testing.assert_allclose(2 * results[0], results[1], rtol=1e-4, atol=1e-5)
+
+
 def test_wrong_weights_are_not_exported(pair, tmp_path, monkeypatch):
   pytest.importorskip("torch")
   names = hf_names.LAYER_NAMES

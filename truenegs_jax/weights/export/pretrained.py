@@ -75,13 +75,14 @@ def export_model(
   output = check_replaceable(output, roles)
   params = jax.device_get(params)
   check_finite(params)
+  folded = pretrain.fold_temperature(params, model)
   with atomic_folder(output) as partial:
     with disk_errors(output, safetensors.SafetensorError):
       for role in roles:
         folder = partial / role
         folder.mkdir()
         hf_folder.write_model(
-          folder, params, model, role, tokenizer, dtype=dtype
+          folder, folded, model, role, tokenizer, dtype=dtype
         )
         card = model_card.pretrained_card(
           params, model, role, tokenizer, origin

@@ -1,6 +1,7 @@
 """Reads the networks of a pre-training run of this project.
 
 `WORKDIR` means the newest saved step, `WORKDIR/checkpoints/STEP` a given one.
+As in exports, the logits are those of the loss: the temperature is folded.
 """
 
 import functools
@@ -37,7 +38,8 @@ def open_networks(
   @functools.cache  # both networks of a pair are in one checkpoint
   def params() -> dict[str, np.ndarray]:
     with saved_model.open_run(workdir) as checkpoints:
-      return _flatten(saved_model.read_params(checkpoints, model, saved.step))
+      tree = saved_model.read_params(checkpoints, model, saved.step)
+    return _flatten(pretrain.fold_temperature(tree, model))
 
   networks = {}
   for role in model.roles:
