@@ -110,7 +110,6 @@ def test_every_config_builds_with_every_argument(name, arg):
   assert ("detect" in run.loss_weights) == ("discriminator" in shapes.params)
   assert run.options.hard_correction == c.negatives.hard_correction
   assert float(run.learning_rate(c.optim.warmup_steps)) > 0
-  assert c.optim.warmup_steps < c.steps
   assert shapes.params["embeddings"]["word"].shape[0] == len(TOKENIZER.vocab)
 
 
@@ -379,6 +378,22 @@ def test_a_misspelt_override_is_refused_with_a_suggestion(parse):
 def test_an_override_of_another_type_is_refused(parse):
   with pytest.raises((flags.IllegalFlagValueError, TypeError)):
     parse("--config.steps=many")
+
+
+@pytest.mark.parametrize(
+  ("warmup_steps", "steps", "expected"),
+  [(25, 100, ""), (0, 1, ""), (26, 100, "more than a quarter")],
+)
+def test_a_long_warmup_is_warned_of(warmup_steps, steps, expected):
+  warning = checks.check_warmup(warmup_steps, steps)
+  assert bool(warning) == bool(expected) and expected in warning
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("arg", ["", "runlocal", "continue"])
+def test_no_config_has_a_long_warmup(name, arg):
+  c = get_config(name, arg)
+  assert not checks.check_warmup(c.optim.warmup_steps, c.steps)
 
 
 BAD = {

@@ -41,7 +41,7 @@ RANGES = {
   "finetune.rows": KeyRule(0),
   "finetune.epochs": KeyRule(0, 1000),
   "finetune.head_dropout": KeyRule(0, 0.99),
-  "finetune.warmup": KeyRule(0, 1),
+  "finetune.warmup": KeyRule(0, 0.9),
   "finetune.layer_decay": KeyRule(0, 1),
   "finetune.window": KeyRule(1),
   "finetune.evals_per_epoch": KeyRule(0),

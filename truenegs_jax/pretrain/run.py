@@ -46,8 +46,12 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   say = functools.partial(console.print, soft_wrap=True)
   weights = Weights(c.init, say)
   with distributed.raise_everywhere("config"):
-    c = config_sizes.resolve(c, weights, saved=files.read_saved_config(workdir))
+    saved = files.read_saved_config(workdir)
+    c = config_sizes.resolve(c, weights, saved=saved)
     checks.check_config(c)
+    if saved is None:  # earlier versions accepted any warm-up
+      if warning := checks.check_warmup(c.optim.warmup_steps, c.steps):
+        say(warning)
   if c.dry_run:
     return dry_run.dry_run(c, weights, console)
   with distributed.raise_everywhere("files"):

@@ -41,6 +41,27 @@ def check_config(c: ConfigDict) -> None:
   )
 
 
+def check_warmup(warmup_steps: int, steps: int) -> str:
+  """Returns a warning if the warm-up is over a quarter of the run, or "".
+
+  Raises:
+    InputError: it is as long as the run.
+  """
+  fix = f"Set --config.optim.warmup_steps={steps // 10}, for example."
+  warmup = f"optim.warmup_steps={warmup_steps:,}"
+  if warmup_steps >= steps:
+    raise InputError(
+      f"{warmup} is as long as the run (steps={steps:,}) or longer. The"
+      f" learning rate would rise until the end. {fix}"
+    )
+  if 4 * warmup_steps > steps:
+    return (
+      f"warning: {warmup} is more than a quarter of the run (steps={steps:,})."
+      f" The learning rate is low for long. {fix}"
+    )
+  return ""
+
+
 def check_required_files(
   c: ConfigDict, weights: Weights, *, saved: bool
 ) -> None:
