@@ -24,6 +24,7 @@ from truenegs_jax.runtime.errors import (
   InputError,
   TrueNegsError,
 )
+from truenegs_jax.runtime.files import check_local
 from truenegs_jax.weights.export import convert, pretrained
 from truenegs_jax.weights.formats import hf_names
 from truenegs_jax.workdir import files
@@ -65,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _export(flags: argparse.Namespace) -> pretrained.ExportResult:
+  for name in ("workdir", "output"):
+    check_local(f"--{name}", getattr(flags, name) or "")
   run: tuple[pathlib.Path, int | None] | None = flags.workdir, flags.step
   if flags.init is not None:
     run = files.parse_run_path(pathlib.Path(flags.init).expanduser())

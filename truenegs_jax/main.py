@@ -91,15 +91,16 @@ def exit_on_sigterm() -> None:
 
 
 def _run(config: ConfigDict) -> int:
-  from truenegs_jax.runtime import distributed
+  from truenegs_jax.runtime import distributed, files
 
+  workdir = flags.FLAGS["workdir"].value or _default_workdir()
+  files.check_local("--workdir", workdir)
   values = {name: flags.FLAGS[name].value for name in DISTRIBUTED_FLAGS}
   distributed.initialize(**values, say=_print_to_stderr)
   exit_on_sigterm()  # `initialize` makes jax install its own handler
   # No markup: paths and globs may contain brackets.
   quiet = not distributed.is_first_process()
   console = Console(markup=False, highlight=False, quiet=quiet)
-  workdir = flags.FLAGS["workdir"].value or _default_workdir()
   # Not before `initialize`: importing a task may query devices.
   task = importlib.import_module(TASKS[config.task])
   return task.run(config, pathlib.Path(workdir), console)

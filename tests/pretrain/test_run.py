@@ -149,6 +149,7 @@ def test_run_starts_from_weights_and_resumes_without_them(first_run):
   flags = [*flags, "--config.data.vocab=init", "--config.model.variant=init"]
   # The learning rate is too small to change any weight.
   flags += ["--config.steps=1", "--config.optim.lr=1e-12"]
+  flags += ["--config.optim.warmup_steps=0"]
   flags += [f"--config.data.rows={root}/rows2"]
   init = f"--config.init={root / 'copied'}"
   code, output = run(root / "second", [*flags, init])
@@ -185,6 +186,8 @@ def test_non_finite_gradient_ends_the_run_without_saving(first_run):
   "flag, message",
   [
     ("steps=0", "steps"),
+    ("steps=2", "warmup_steps=2 .*steps=2.*--config.optim.warmup_steps=0"),
+    ("data.rows=s3://bucket", "data.rows='s3://bucket' is a URL"),
     ("length=3", "length"),
     ("length=1000", "max_positions"),
     ("masking.prob=1.5", "masking.prob"),
@@ -245,6 +248,7 @@ def test_refused_run_does_not_change_the_workdir(first_run, flags, message):
     ("--config.steps=many", "steps"),
     ("--config.task=pretrian", "Choose pretrain, finetune or corrections"),
     ("--workdor=x", "workdor"),
+    ("--workdir=gs://bucket/run", "--workdir='gs://bucket/run' is a URL"),
     ("--config.negatives.hard_correction=True", "launch/wordnet.sh"),
   ],
 )

@@ -1,5 +1,6 @@
 """Files and folders appear under their names once complete, or not at all."""
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -8,7 +9,7 @@ import pathlib
 import pytest
 
 from truenegs_jax.runtime import files
-from truenegs_jax.runtime.errors import DiskError
+from truenegs_jax.runtime.errors import DiskError, InputError
 
 
 @pytest.mark.parametrize("several_writers", [False, True])
@@ -98,3 +99,24 @@ def test_short_sha256_is_a_prefix_of_sha256():
   digest = hashlib.sha256("Schwäne".encode()).hexdigest()
   assert files.short_sha256("Schwäne") == digest[:16]
   assert files.short_sha256(b"Schw", "äne") == digest[:16]
+
+
+@pytest.mark.parametrize(
+  ("path", "is_url"),
+  [
+    ("gs://bucket/run", True),
+    (pathlib.Path("gs://bucket"), True),
+    ("S3://bucket", True),
+    ("file:///runs", True),
+    ("runs/gs://bucket", False),
+    ("./gs:/bucket", False),
+    ("gs:", False),
+    ("a:b/c", False),
+    ("C:/runs", False),
+    ("", False),
+  ],
+)
+def test_urls_are_no_local_paths(path, is_url):
+  expected = pytest.raises(InputError, match="--workdir='.*mount")
+  with expected if is_url else contextlib.nullcontext():
+    files.check_local("--workdir", path)

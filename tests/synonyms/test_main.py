@@ -175,6 +175,7 @@ def test_other_sources_are_compared_pair_by_pair(folder):
   "flag_texts, error, message",
   [
     (["--vocab="], InputError, "--vocab is missing"),
+    (["--output=gs://bucket/t"], InputError, "is a URL"),
     (["--vocab=absent.txt"], InputError, "absent.txt"),
     (["--sources=thesaurus"], InputError, "--sources=.*'thesaurus'"),
     (["--compare=table", "--output=t"], InputError, "--compare=.*needs path="),

@@ -4,11 +4,15 @@ import os
 import pathlib
 import stat
 
+from truenegs_jax.runtime.files import check_local
+
 
 def folder() -> pathlib.Path:
   """Returns $TRUENEGS_CACHE or ~/.cache/truenegs_jax, which may not exist."""
   default = pathlib.Path.home() / ".cache" / "truenegs_jax"
-  return pathlib.Path(os.environ.get("TRUENEGS_CACHE") or default)
+  path = os.environ.get("TRUENEGS_CACHE") or default
+  check_local("TRUENEGS_CACHE", path)
+  return pathlib.Path(path)
 
 
 def make_private_folder(path: pathlib.Path) -> None:

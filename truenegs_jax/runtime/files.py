@@ -12,12 +12,26 @@ import errno
 import hashlib
 import os
 import pathlib
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from truenegs_jax.runtime.errors import DiskError
+from truenegs_jax.runtime.errors import DiskError, InputError
+
+
+def check_local(name: str, path: str | os.PathLike[str]) -> None:
+  """Raises InputError if the value `path` of a flag or key is a URL.
+
+  As a path it would be a local folder such as `gs:`.
+  """
+  if re.match(r"[a-z][a-z\d+.-]+:/", str(path), re.IGNORECASE):
+    raise InputError(
+      f"{name}='{path}' is a URL, but only local files can be written. Use a"
+      " local folder, or mount the storage (gs:// with gcsfuse, for example)"
+      " and use the folder of the mount."
+    )
 
 
 @contextlib.contextmanager

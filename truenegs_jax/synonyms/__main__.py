@@ -36,6 +36,7 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
   printable,
 )
+from truenegs_jax.runtime.files import check_local
 from truenegs_jax.synonyms import (
   coverage,
   run_table,
@@ -57,6 +58,7 @@ def run(values: flags.FlagValues, console: Console) -> None:
   Raises:
     TrueNegsError: see its subclasses for the exit codes.
   """
+  check_local("--output", values.output)
   if not values.vocab:
     raise InputError("--vocab is missing. Set --vocab=FILE.")
   request = _request(values, values.sources, "--sources")

@@ -76,6 +76,12 @@ def test_workdir_and_init_export_the_same_files(
   assert len(contents[0]) == 12
 
 
+@pytest.mark.parametrize("flag", ["--workdir=gs://a/b", "--output=s3://a/b"])
+def test_urls_are_refused(workdir, flag, capsys):
+  assert export.main([f"--workdir={workdir[0]}", flag]) == 2
+  assert "is a URL" in capsys.readouterr().err
+
+
 def test_missing_step_error_lists_the_saved_steps(workdir, capsys):
   folder, _ = workdir
   assert export.main([f"--workdir={folder}", "--step=11"]) == 4

@@ -37,6 +37,7 @@ from truenegs_jax.runtime.errors import (
   one_of,
   printable,
 )
+from truenegs_jax.runtime.files import check_local
 from truenegs_jax.runtime.progress import Display
 
 MIN_ENTRIES, MAX_ENTRIES = 10, 10_000_000  # limits of a trained vocabulary
@@ -126,6 +127,7 @@ def make_plan(options: PrepareOptions) -> Plan:
       " --config.data.workers=0 for all cores."
     )
   named = None
+  check_local("data.rows", options.rows)
   if options.rows:
     named = pathlib.Path(options.rows).expanduser().resolve()
     if named == pathlib.Path(named.anchor):
