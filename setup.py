@@ -48,8 +48,6 @@ setuptools.setup(
     "transformers>=5.0",
   ],
   extras_require={
-    "beam": ["apache-beam>=2.65"],
-    "docs": ["pdoc>=15.0"],
     # Before jax 0.11.1, which needs Python 3.12, the gradient of the embeddings
     # (a scatter-add in f32) is slow on GPUs.
     "gpu": [
@@ -72,7 +70,6 @@ setuptools.setup(
     # For tests that compare with PyTorch; the Makefile installs the CPU build.
     "torch": ["torch>=2.10"],
     "tpu": ["jax[tpu]>=0.10"],
-    "wandb": ["wandb>=0.19"],
   },
   entry_points={"console_scripts": ["truenegs = truenegs_jax.main:console"]},
 )

