@@ -74,7 +74,8 @@ def read_lines(
   if not text.strip():
     raise InputError(
       f"{TEXT} is empty. Set it to files, folders, globs or hf:NAME, such as"
-      f" --config.{TEXT}=wiki.test.raw.xz."
+      f" --config.{TEXT}='hf:Salesforce/wikitext config=wikitext-2-raw-v1"
+      " split=test'."
     )
   lines: list[str] = []
   num_headings = 0

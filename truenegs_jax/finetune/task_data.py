@@ -256,7 +256,8 @@ def _official_file(folder: str, split: str) -> str:
     return str(existing)
   raise DataError(
     f"{path}: there is no such file, also not with {' '.join(COMPRESSIONS)}."
-    " Set --config.finetune.data=FOLDER with SQuAD's files,"
+    " Set --config.finetune.data=FOLDER with SQuAD's files"
+    f" (https://rajpurkar.github.io/SQuAD-explorer/dataset/{path.name}),"
     " --config.finetune.files='train=FILE dev=FILE' or"
     " --config.finetune.data=hf:rajpurkar/squad."
   )

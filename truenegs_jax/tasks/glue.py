@@ -224,7 +224,8 @@ def _find_official(task: Task, split: str, where: str) -> pathlib.Path:
     f"{path}: there is no such file, also not with {' '.join(COMPRESSIONS)}."
     f" The folder '{path.parent}' has {', '.join(names) or 'no .tsv file'}."
     f" Pass the folder that contains {task.title}/ as unpacked from GLUE's"
-    " archives, the file itself, or hf:nyu-mll/glue. Without internet, run"
+    " archives (https://gluebenchmark.com/tasks), the file itself, or"
+    " hf:nyu-mll/glue. Without internet, run"
     f' load_dataset("nyu-mll/glue", "{task.name}").save_to_disk("FOLDER/'
     f'{task.name}") on another machine, copy FOLDER here and pass hf:FOLDER.'
   )

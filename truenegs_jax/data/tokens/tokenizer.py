@@ -287,6 +287,7 @@ def _download(name: str) -> pathlib.Path:
   except Exception as error:  # the library raises many kinds of errors
     raise InputError(
       f"data.vocab={name!r} is no local path, and downloading the vocab.txt of"
-      f" this model failed ({type(error).__name__}). Set"
-      " --config.data.vocab=FILE to a local vocab.txt."
+      f" this model failed ({type(error).__name__}). Get it from"
+      f" https://huggingface.co/{name}/blob/main/vocab.txt and set"
+      " --config.data.vocab=FILE."
     ) from error

@@ -28,8 +28,8 @@ FILES = (
 _DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _ALTERNATIVES = (
   "To work without the hub, pass a folder, --config.init=FOLDER: one that"
-  " save_pretrained wrote on another machine, or a TF1 checkpoint as Google"
-  " released it. For a pair in two folders, pass"
+  " `hf download NAME --local-dir FOLDER` wrote on another machine, or a TF1"
+  " checkpoint as Google released it. For a pair in two folders, pass"
   " --config.init=DISCRIMINATOR,GENERATOR. Or set HF_HOME to a copy of a cache"
   " that holds the model."
 )
