@@ -52,3 +52,9 @@ def test_record_is_on_disk_at_once(tmp_path):
   writer.write(make_record(1))
   assert load_records(tmp_path) == [make_record(1)]
   writer.close()
+
+
+def test_no_number_is_written_that_json_does_not_have():
+  record = {"auc": float("nan"), "loss": {"error": float("inf"), "step": 3}}
+  expected = {"auc": None, "loss": {"error": None, "step": 3}}
+  assert metrics_file.finite_or_null(record) == expected

@@ -43,10 +43,14 @@ class JsonlWriter:
 
 def finite_or_null(record: Record) -> dict[str, Any]:
   """Replaces NaN and infinity, which JSON does not have, by None."""
-  return {
-    name: None if isinstance(x, float) and not math.isfinite(x) else x
-    for name, x in record.items()
-  }
+
+  def convert(value: Any) -> Any:
+    if isinstance(value, Mapping):
+      return {name: convert(x) for name, x in value.items()}
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    return value if is_finite else None
+
+  return convert(record)
 
 
 def read_records(workdir: pathlib.Path) -> list[dict]:
