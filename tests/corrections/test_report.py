@@ -46,6 +46,35 @@ def test_tables_of_rates_fit_a_terminal():
   assert f"{100 * r.of_mismatches.rate:.2f} " in text and "-" in text
 
 
+@pytest.mark.parametrize(
+  "steps, rows",
+  [
+    # Percentages as of a run of 160 steps: 6.25, 50 and 75.
+    ([10, 80, 120], [("6.25", 0), ("50", 1), ("100", 2)]),
+    ([10, 81, 160], [("6.25", 0), ("100", 2)]),
+    ([None], [("100", 0)]),
+  ],
+)
+def test_the_papers_table_2_is_beside_equal_shares_of_steps(steps, rows):
+  checkpoints = []
+  for i, step in enumerate(steps):
+    p, table = random_predictions(i, 400), random_table(i)
+    r = rates.count_corrections(p, table, TOKENS)
+    percent = step and step / 1.6
+    checkpoints.append(report.CheckpointRates(step, percent, r))
+  text = render_on_terminal(report.render_table_2(checkpoints, "wordnet"))
+  lines = [line.split("│")[1:-1] for line in text.splitlines() if "│" in line]
+  paper = {"6.25": "6.90 1.31 7.46 1.50", "50": "7.05 1.36 7.46 1.56"}
+  paper["100"] = "7.07 1.41 7.44 1.60"
+  assert len(lines) == len(rows)
+  for cells, (percent, i) in zip(lines, rows, strict=True):
+    words = [cell.strip() for cell in cells]
+    assert words[0] == percent and " ".join(words[1:5]) == paper[percent]
+    r = checkpoints[i].rates
+    shares = (r.of_sequences.rate, r.of_mismatches.rate)
+    assert words[5:] == [f"{100 * share:.2f}" for share in shares]
+
+
 def test_sources_are_labelled_without_options():
   glove = "vectors path=glove.6B.50d.txt top=10"
   names = ("wordnet", glove, "omw")

@@ -32,6 +32,17 @@ from truenegs_jax.workdir import files
 OPTION = re.compile(r" +\w+=\S+")  # of a source, as in "pairs path=a.tsv"
 MAX_LABEL = 12  # characters of a source's label in a table
 
+# The paper's table 2: percent of the steps, then Iter and Pred of BERT-base and
+# of BERT-large, in percent.
+TABLE_2 = {
+  6.25: ("6.90", "1.31", "7.46", "1.50"),
+  12.5: ("6.96", "1.34", "7.58", "1.55"),
+  25.0: ("6.97", "1.36", "7.31", "1.49"),
+  50.0: ("7.05", "1.36", "7.46", "1.56"),
+  80.0: ("7.06", "1.40", "7.38", "1.57"),
+  100.0: ("7.07", "1.41", "7.44", "1.60"),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointRates:
@@ -79,6 +90,7 @@ def print_report(f: Findings, console: Console) -> None:
     soft_wrap=True,
   )
   console.print(render_checkpoints(f.table_2, next(iter(f.tables))))
+  console.print(render_table_2(f.table_2, next(iter(f.tables))))
   console.print(render_pairs(last.pairs))
   if last.by_speech:
     console.print(render_groups(last.by_speech, "By part of speech"))
@@ -115,6 +127,32 @@ def render_checkpoints(
       f"{r.of_sequences.total:,}",
       f"{r.of_mismatches.total:,}",
     )
+  return grid
+
+
+def render_table_2(checkpoints: list[CheckpointRates], source: str) -> Table:
+  """Renders the rows of the paper's table 2 that have a checkpoint, beside it.
+
+  The row of the last step always has one, the last checkpoint.
+  """
+  grid = Table(
+    title=f"The paper's table 2 (%), and here by {source}",
+    caption="The last row has the last checkpoint. The paper leaves open which"
+    " split it measured, how it was cut and masked, and whether predictions"
+    " were sampled.",
+    title_justify="left",
+    caption_justify="left",
+  )
+  columns = ("base: Iter", "Pred", "large: Iter", "Pred", "here: Iter", "Pred")
+  for name in ("step (%)", *columns):
+    grid.add_column(name, justify="right")
+  *early, last = checkpoints
+  for percent, published in TABLE_2.items():
+    equal = [c for c in early if abs((c.percent or 0) - percent) < 0.1]
+    for c in [last] if percent == 100 else equal:
+      shares = (c.rates.of_sequences, c.rates.of_mismatches)
+      here = (f"{100 * share.rate:.2f}" for share in shares)
+      grid.add_row(f"{percent:g}", *published, *here)
   return grid
 
 
