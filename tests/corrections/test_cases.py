@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from support import tiny
-from support.small_predictions import make_predictions
+from support import mini_wordnet, tiny
+from support.small_predictions import make_predictions, render
 from truenegs_jax.corrections import cases as cases_lib
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import build_table
 
 WORDS = [f"w{i}" for i in range(5, tiny.V - 1)]
@@ -96,6 +97,39 @@ def test_a_filter_includes_every_verdict(only, verdicts):
   Console(file=printed, width=120).print(cases_lib.render_cases(cases, 6))
   assert all(case.verdict in printed.getvalue() for case in cases)
   assert ("nothing found" in printed.getvalue()) == (not cases)
+
+
+HOUSE = cases_lib.Case("a [MASK]", "house", "home", 0.5, ("home", "x"), "wrong")
+
+
+def test_cases_show_wordnets_list_with_unusable_words_in_parentheses(tmp_path):
+  folder = mini_wordnet.write_wordnet(tmp_path / "wordnet")
+  warnings = []
+
+  def show(sources, case=HOUSE):
+    request = TableRequest(sources, wordnet_dir=str(folder))
+    [case] = cases_lib.add_lemmas([case], request, warnings.append)
+    return case
+
+  house = show("wordnet")
+  lemmas = ("business_firm", "firm", "home", "house", "lodge")
+  assert house == dataclasses.replace(HOUSE, lemmas=lemmas)
+  marked = "(business_firm), (firm), home, (house), (lodge), x"
+  assert house.marked_list == marked
+  assert show("wordnet pos=v").lemmas == ("house", "lodge")
+  india = dataclasses.replace(HOUSE, gold="in", synonyms=("indiana",))
+  shown = show("wordnet", india)
+  assert shown.marked_list == "(Hoosier_State), (in), indiana"
+  for sources in ("pairs path=x", "wordnet | pairs path=x", "table path=x"):
+    assert show(sources) is HOUSE
+  assert HOUSE.marked_list == "home, x" and not warnings
+  for case, caption in ((house, True), (HOUSE, False)):
+    text = render(cases_lib.render_cases([case], 1))
+    assert ("parentheses" in text) == caption
+  (folder / "data.noun").unlink()
+  assert show("wordnet") is HOUSE
+  assert "no lists of WordNet: There is no WordNet" in warnings[0]
+  assert cases_lib.add_lemmas([], TableRequest("wordnet folder=x"), None) == []
 
 
 @pytest.mark.parametrize("only", ["w5, yes:w6", "w5:w6:w7", "w6ly"])

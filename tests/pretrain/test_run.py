@@ -29,7 +29,7 @@ HC_SR = "electra_demo:hc+sr,runlocal"
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module")
 
 
-def run(workdir, flags, config="electra_demo:sr,runlocal"):
+def run(workdir, flags, config="electra_demo:sr,runlocal", screen=None):
   """Runs in this process; returns exit code and output, or raises."""
   path = runs.ROOT / "configs" / config.replace(":", ".py:")
   values = absl_flags.FlagValues()
@@ -41,7 +41,7 @@ def run(workdir, flags, config="electra_demo:sr,runlocal"):
     values(sys.argv)
   finally:
     sys.argv = argv
-  out = io.StringIO()
+  out = screen or io.StringIO()
   code = run_lib.run(holder.value, workdir, Console(file=out, width=300))
   return code, out.getvalue()
 
@@ -220,6 +220,32 @@ def test_bad_value_is_refused_before_compilation(
   with pytest.raises((errors.InputError, errors.DataError), match=message):
     run(root / "bad", [*flags, f"--config.{flag}"], config=HC_SR)
   assert not (root / "bad" / "metrics.jsonl").exists()
+
+
+def test_a_source_without_the_words_of_the_rows_is_warned_of(
+  first_run, monkeypatch
+):
+  root, flags, _ = first_run
+  vocab_file = root / "rows" / "vocab.txt"
+  words = [w for w in vocab_file.read_text().split() if w.isalpha()]
+  (root / "few.tsv").write_text("\t".join(words[-2:]))
+  lines = []
+
+  def record(run, workdir, inputs, console):
+    lines.append(inputs.coverage["text"])
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(run_lib.loop, "train", record)
+  few = f"--config.negatives.sources=pairs path={root}/few.tsv"
+  for flag in (few, runs.save_synonyms(root, vocab_file)):
+    screen = io.StringIO()
+    with pytest.raises(KeyboardInterrupt):
+      run(root / "covered", [*flags, flag], config=HC_SR, screen=screen)
+    source = flag.partition("=")[2]
+    warning = f"warning: negatives.sources='{source}' has synonyms for only"
+    assert (warning in screen.getvalue()) == (flag is few)
+  shares = [float(line.partition("%")[0]) for line in lines]
+  assert shares[0] < 30 < 90 < shares[1]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ from rich.table import Table
 from truenegs_jax.corrections import predict_slots
 from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import DataError, InputError, printable
+from truenegs_jax.synonyms import wordnet
+from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.stop_words import is_word
 from truenegs_jax.synonyms.table import SynonymTable, get_synonyms
 
@@ -36,6 +38,14 @@ class Case:
   probability: float
   synonyms: tuple[str, ...]
   verdict: str  # "corrected", "right" (the gold token), or "wrong"
+  lemmas: tuple[str, ...] = ()  # WordNet's list of the gold token, if shown
+
+  @property
+  def marked_list(self) -> str:
+    """The synonyms, and in parentheses WordNet's other lemmas, as figure 3."""
+    names = {lemma.lower(): f"({lemma})" for lemma in self.lemmas}
+    names |= {synonym.lower(): synonym for synonym in self.synonyms}
+    return ", ".join(names[name] for name in sorted(names))
 
 
 def find_cases(
@@ -118,6 +128,35 @@ def parse_filter(text: str, tokenizer: Tokenizer) -> PairFilter:
   return tuple(pairs)
 
 
+def add_lemmas(
+  cases: list[Case],
+  request: TableRequest,
+  report: Callable[[str], object],
+) -> list[Case]:
+  """Adds WordNet's lists of the gold tokens if it is the request's only source.
+
+  WordNet is opened if there are cases. If it is missing or damaged, as it may
+  be for a run that has a table, this is reported.
+  """
+  options = request.wordnet_options
+  if not cases or options is None or len(request.expression.sources) > 1:
+    return cases
+  try:
+    with wordnet.session(options["folder"]) as reader:
+      return [
+        dataclasses.replace(
+          case,
+          lemmas=wordnet.find_lemma_names(
+            case.gold, reader, pos=options["pos"]
+          ),
+        )
+        for case in cases
+      ]
+  except (InputError, DataError) as e:
+    report(f"warning: no lists of WordNet: {printable(e)}")
+    return cases
+
+
 def render_cases(cases: list[Case], searched: int) -> Table:
   """Renders cases like the paper's figure 3."""
   kind = "predictions" if cases else "nothing found"
@@ -125,6 +164,9 @@ def render_cases(cases: list[Case], searched: int) -> Table:
     kind = "corrections, taken out of the loss"
   title = f"{kind}: {len(cases)} shown of {searched:,} predictions searched"
   grid = Table(title=title, title_justify="left", show_lines=True)
+  if any(case.lemmas for case in cases):
+    grid.caption = "In parentheses: the word itself, or not in the vocabulary."
+    grid.caption_justify = "left"
   for name in ("sentence", "gold", "prediction", "verdict", "synonyms of gold"):
     grid.add_column(name, overflow="fold")
   for case in cases:
@@ -133,7 +175,7 @@ def render_cases(cases: list[Case], searched: int) -> Table:
       case.gold,
       f"{case.prediction} ({case.probability:.0%})",
       case.verdict,
-      ", ".join(case.synonyms),
+      case.marked_list,
     )
   return grid
 

@@ -14,9 +14,10 @@ import functools
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
+import numpy as np
 import rich.progress
 from ml_collections import ConfigDict
 from rich.console import Console
@@ -41,7 +42,7 @@ from truenegs_jax.runtime.errors import (
   printable,
 )
 from truenegs_jax.runtime.flags import rerun_command
-from truenegs_jax.synonyms import run_table, stop_words, wordnet
+from truenegs_jax.synonyms import coverage, run_table, stop_words, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import build_run, checks, plan, sharding
@@ -57,7 +58,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   Raises:
     TrueNegsError: see its subclasses for the exit codes.
   """
-  weights = Weights(c.init, functools.partial(console.print, soft_wrap=True))
+  say = functools.partial(console.print, soft_wrap=True)
+  weights = Weights(c.init, say)
   c = resolve_sizes(c, weights)
   sources = _check_config(c, workdir)
   enable_compilation_cache()
@@ -65,18 +67,21 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   with open_model(c, weights) as measured:
     if c.corrections.run:
       objective = build_run.describe_objective(measured.config)
-      console.print(
+      say(
         "The model, its vocabulary, masking and readings are those of"
-        f" '{c.corrections.run}': {objective}",
-        soft_wrap=True,
+        f" '{c.corrections.run}': {objective}"
       )
     # Parsed before the text is read, which may take long.
     only = cases.parse_filter(c.corrections.only, measured.tokenizer)
     with console.status("reading text ..."):
       text = _read_text(c, measured)
-    tables = _build_tables(sources, measured, console)
+    base = build_run.build_table_request(measured.config)
+    requests = [_request(base, source) for source in sources]
+    tables = _build_tables(requests, measured, text, console)
     with lock.lock(workdir):
       findings = _measure(c, measured, text, tables, only, mesh, console)
+      shown = cases.add_lemmas(findings.cases, requests[0], say)
+      findings = dataclasses.replace(findings, cases=shown)
       report.print_report(findings, console)
       about = {
         "command": rerun_command(),
@@ -89,7 +94,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         "strict_subword": measured.config.negatives.strict_subword,
       }
       written = report.save_report(findings, workdir, about)
-  console.print(f"saved: {', '.join(map(str, written))}", soft_wrap=True)
+  say(f"saved: {', '.join(map(str, written))}")
   return 0
 
 
@@ -163,16 +168,22 @@ def _read_text(c: ConfigDict, measured: MeasuredModel) -> Lines:
 
 
 def _build_tables(
-  sources: tuple[str, ...], measured: MeasuredModel, console: Console
+  requests: Sequence[TableRequest],
+  measured: MeasuredModel,
+  text: Lines,
+  console: Console,
 ) -> dict[str, SynonymTable]:
-  """Returns the table of each source, by canonical form of its expression."""
+  """Returns the table of each source, by canonical form of its expression.
+
+  Prints how much of the vocabulary and of the text each of them covers.
+  """
   tables: dict[str, SynonymTable] = {}
-  for source in sources:
+  tokens = measured.tokenizer.vocab
+  counts_V = np.bincount(np.concatenate(text.sequences), minlength=len(tokens))
+  for request in requests:
+    source = request.sources
     table = run_table.find_or_build(
-      _request(build_run.build_table_request(measured.config), source),
-      measured.tokenizer.vocab,
-      saved=None,
-      console=console,
+      request, tokens, saved=None, console=console
     )
     assert table is not None  # _check_config refuses the source "model"
     if not table.num_pairs:
@@ -181,7 +192,13 @@ def _build_tables(
         " source of the vocabulary's language."
       )
     # Canonical forms have no folders, so those of two sources may be equal.
-    tables[source if table.source in tables else table.source] = table
+    name = source if table.source in tables else table.source
+    tables[name] = table
+    lines, warning = coverage.describe(request, table, tokens, counts_V)
+    for subject, line in lines.items():
+      console.print(f"{name}, {subject}: {line}", soft_wrap=True)
+    if warning:
+      console.print(warning, soft_wrap=True)
   return tables
 
 

@@ -160,6 +160,9 @@ def finish_run(
     cases, searched = _find_cases(
       run, inputs, synonyms, device_params, limit=c.eval.cases
     )
+    request = build_run.build_table_request(c)
+    say = functools.partial(console.print, soft_wrap=True)
+    cases = cases_lib.add_lemmas(cases, request, say)
     console.print(cases_lib.render_cases(cases, searched))
     results["corrections"] = {
       "predictions_searched": searched,
