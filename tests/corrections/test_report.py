@@ -49,9 +49,10 @@ def test_tables_of_rates_fit_a_terminal():
 @pytest.mark.parametrize(
   "steps, rows",
   [
-    # Percentages as of a run of 160 steps: 6.25, 50 and 75.
-    ([10, 80, 120], [("6.25", 0), ("50", 1), ("100", 2)]),
-    ([10, 81, 160], [("6.25", 0), ("100", 2)]),
+    # Of a run of 162 steps, 6.25 % are 10.125, 12.5 % are 20.25.
+    ([10, 81, 120], [("6.25", 0), ("50", 1), ("100", 2)]),
+    ([10, 82, 162], [("6.25", 0), ("100", 2)]),
+    ([11, 20, 162], [("12.5", 1), ("100", 2)]),
     ([None], [("100", 0)]),
   ],
 )
@@ -60,11 +61,12 @@ def test_the_papers_table_2_is_beside_equal_shares_of_steps(steps, rows):
   for i, step in enumerate(steps):
     p, table = random_predictions(i, 400), random_table(i)
     r = rates.count_corrections(p, table, TOKENS)
-    percent = step and step / 1.6
+    percent = step and step / 1.62
     checkpoints.append(report.CheckpointRates(step, percent, r))
   text = render_on_terminal(report.render_table_2(checkpoints, "wordnet"))
   lines = [line.split("│")[1:-1] for line in text.splitlines() if "│" in line]
   paper = {"6.25": "6.90 1.31 7.46 1.50", "50": "7.05 1.36 7.46 1.56"}
+  paper["12.5"] = "6.96 1.34 7.58 1.55"
   paper["100"] = "7.07 1.41 7.44 1.60"
   assert len(lines) == len(rows)
   for cells, (percent, i) in zip(lines, rows, strict=True):

@@ -165,7 +165,10 @@ def render_cases(cases: list[Case], searched: int) -> Table:
   title = f"{kind}: {len(cases)} shown of {searched:,} predictions searched"
   grid = Table(title=title, title_justify="left", show_lines=True)
   if any(case.lemmas for case in cases):
-    grid.caption = "In parentheses: the word itself, or not in the vocabulary."
+    grid.caption = (
+      "In parentheses, never corrected: the gold word itself, words outside the"
+      " vocabulary, and the whole list of a stop word."
+    )
     grid.caption_justify = "left"
   for name in ("sentence", "gold", "prediction", "verdict", "synonyms of gold"):
     grid.add_column(name, overflow="fold")

@@ -148,11 +148,11 @@ def render_table_2(checkpoints: list[CheckpointRates], source: str) -> Table:
     grid.add_column(name, justify="right")
   *early, last = checkpoints
   for percent, published in TABLE_2.items():
-    equal = [c for c in early if abs((c.percent or 0) - percent) < 0.1]
-    for c in [last] if percent == 100 else equal:
+    nearest = [c for c in early if _is_nearest(c, percent)]
+    for c in [last] if percent == 100 else nearest:
       shares = (c.rates.of_sequences, c.rates.of_mismatches)
-      here = (f"{100 * share.rate:.2f}" for share in shares)
-      grid.add_row(f"{percent:g}", *published, *here)
+      own = (f"{100 * share.rate:.2f}" for share in shares)
+      grid.add_row(f"{percent:g}", *published, *own)
   return grid
 
 
@@ -277,6 +277,13 @@ def plot_rates(checkpoints: list[CheckpointRates], path: pathlib.Path) -> None:
   with atomic_file(path) as file:
     figure.savefig(file, dpi=110, format="png")
   plt.close(figure)
+
+
+def _is_nearest(c: CheckpointRates, percent: float) -> bool:
+  """Returns whether no other step is nearer to a percentage of the run."""
+  if not c.step or not c.percent:
+    return False
+  return round(c.step / c.percent * percent) == c.step
 
 
 def _save_sheet(workdir: pathlib.Path, sheet: bytes) -> pathlib.Path:
