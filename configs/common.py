@@ -92,9 +92,10 @@ def get_config() -> ConfigDict:
   c.negatives = ConfigDict()
   # Sources of synonyms: "wordnet", "pairs path=FILE", "vectors path=FILE",
   # "omw path=FILE", "table path=FILE", "model"; A | B: both; A & B: the common.
-  c.negatives.sources = "wordnet"
+  # "auto": "wordnet" for English, "omw" of data.language otherwise.
+  c.negatives.sources = "auto"
   c.negatives.keep_stop_words = False  # True: gold stop words have synonyms too
-  c.negatives.stop_words = ""  # file with one word a line; "": NLTK's English
+  c.negatives.stop_words = ""  # file with one word a line; "": NLTK's
   c.negatives.symmetric = False  # True: if a lists b, then b lists a
   c.negatives.include_self = False  # True: drop slots that predict gold, too
   c.negatives.layout = "auto"  # of the table on devices: "bits" or "ids"

@@ -45,7 +45,7 @@ def get_config(arg: str = "") -> ConfigDict:
   c.corrections.prediction = ""  # "argmax" or "sample"; "": that of the run
   # Sources of synonyms, as negatives.sources. Table 2 is made with the first;
   # each is also compared with all others.
-  c.corrections.sources = ("wordnet",)
+  c.corrections.sources = ("auto",)
   # Print cases of these gold words, or gold:prediction: "primary, stay:remain".
   c.corrections.only = ""
   c.corrections.cases = 10  # cases to print; with `only` also uncorrected ones

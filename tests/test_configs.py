@@ -119,7 +119,7 @@ def test_a_recipe_sets_the_values_of_its_name(recipe):
   parts = recipe.split("+")
   assert n.hard_correction == ("hc" in parts or recipe == "hc_glove")
   vectors = "vectors path=glove.6B.50d.txt top=10"
-  assert n.sources == (vectors if recipe == "hc_glove" else "wordnet")
+  assert n.sources == (vectors if recipe == "hc_glove" else "auto")
   assert n.soft_weight == ("sr" in parts)
   assert n.sentence_weight == (recipe == "sr_sent")
 

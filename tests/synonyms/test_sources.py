@@ -289,7 +289,7 @@ def test_every_option_can_be_set_in_an_expression(name):
   assert {option.kind for option in options} == {first.KEYWORD_ONLY}
   required = [o.name for o in options if o.default is o.empty]
   text = " ".join([name, *(f"{key}=x" for key in required)])
-  expression = sources.parse_expression(text)
+  expression = sources.parse_expression(text, language="")
   assert expression.sources[0].options == dict.fromkeys(required, "x")
   for key in required:
     with pytest.raises(InputError, match=f"{name} needs {key}="):

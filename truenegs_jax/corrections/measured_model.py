@@ -11,10 +11,10 @@ from ml_collections import ConfigDict
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.synonyms import stop_words
+from truenegs_jax.train import build_run
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import config_sizes, load
-from truenegs_jax.workdir import saved_model
+from truenegs_jax.workdir import files, saved_model
 from truenegs_jax.workdir.from_config import build_model, build_tokenizer
 
 
@@ -38,7 +38,8 @@ class MeasuredModel:
 
 
 def resolve_sizes(c: ConfigDict, weights: Weights) -> ConfigDict:
-  """Returns the config with the sizes and vocabulary of weights in `c.init`.
+  """Returns the config with sizes and vocabulary of the weights in `c.init`, or
+  with the language of a run.
 
   Raises:
     InputError: the config sets neither or both of a run and weights; see also
@@ -51,6 +52,10 @@ def resolve_sizes(c: ConfigDict, weights: Weights) -> ConfigDict:
       "FOLDER and --config.objective to measure weights."
     )
   if c.corrections.run:
+    c = c.copy_and_resolve_references()
+    workdir = pathlib.Path(c.corrections.run).expanduser()
+    if saved := files.read_saved_config(workdir):
+      c.data.language = saved["data"]["language"]
     return c
   return config_sizes.resolve(c, weights, saved=None)
 
@@ -97,7 +102,7 @@ def _complete_config(saved: ConfigDict, c: ConfigDict) -> ConfigDict:
   if c.negatives.stop_words:  # the run's list in another folder
     complete.negatives.stop_words = c.negatives.stop_words
   try:
-    stop_words.load(complete.negatives.stop_words)
+    build_run.build_table_request(complete).load_stop_words()
   except InputError as e:
     raise InputError(
       f"corrections.run={c.corrections.run!r} was trained with a list of stop"

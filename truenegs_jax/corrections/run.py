@@ -42,7 +42,7 @@ from truenegs_jax.runtime.errors import (
   printable,
 )
 from truenegs_jax.runtime.flags import rerun_command
-from truenegs_jax.synonyms import coverage, run_table, stop_words, wordnet
+from truenegs_jax.synonyms import coverage, run_table, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import build_run, checks, plan, sharding
@@ -206,7 +206,7 @@ def _classify_tokens(
   measured: MeasuredModel, console: Console
 ) -> tuple[str, ...]:
   """Returns the class of each token, or nothing if there is no WordNet."""
-  stops = stop_words.load(measured.config.negatives.stop_words)
+  stops = build_run.build_table_request(measured.config).load_stop_words()
   try:
     with wordnet.session(measured.config.data.wordnet_dir) as reader:
       return rates.classify_tokens(

@@ -18,7 +18,6 @@ from truenegs_jax.data.tokens.tokenizer import (
   make_tokenizer,
 )
 from truenegs_jax.objectives.options import needs_table
-from truenegs_jax.synonyms import sources
 from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import config_sizes
@@ -77,7 +76,7 @@ def _list_inputs(c: ConfigDict) -> list[str]:
   """Lists the files other than text that the user must provide."""
   inputs = [f"weights: {_describe_weights(c.init)}"] if c.init else []
   if needs_table(c.negatives):
-    for source in sources.parse_expression(c.negatives.sources).sources:
+    for source in build_run.build_table_request(c).expression.sources:
       inputs += [f"{source.name} {k}={x}" for k, x in source.paths.items()]
   return inputs
 

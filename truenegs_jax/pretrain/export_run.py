@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.objectives import options
+from truenegs_jax.train import build_run
 from truenegs_jax.weights.export import model_card, pretrained
 from truenegs_jax.workdir import files, metrics_file, saved_model
 
@@ -108,18 +108,11 @@ def format_card_lines(
   start = f"`{c.init}`" if c.init else "scratch"
   if skip := c.get("init_skip"):
     start += f", rows carried over for new {skip}"
-  objective = options.describe(
-    c.objective,
-    c.negatives.to_dict(),
-    mask_prob=c.masking.prob,
-    mask_style=c.masking.style,
-    sampling_temperature=c.generator.temperature,
-  )
   rows = f"{c.batch_size} rows of {c.length} tokens"
   return f"""\
 * Data: `{c.data.sources}`; the vocabulary {vocab}
 * Training: {step:,} steps of {rows}, seed {c.seed},
   from {start}
-* Objective: {objective}
+* Objective: {build_run.describe_objective(c)}
 * Held-out rows: {evaluation}
 * Made by: {f"`{command}`" if command else "truenegs_jax"}"""

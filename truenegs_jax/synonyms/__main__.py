@@ -2,6 +2,7 @@
 
   python -m truenegs_jax.synonyms --vocab=vocab.txt
       [--sources='wordnet | pairs path=ppdb.tsv'] [--wordnet_dir=FOLDER]
+      [--language=fr]             # decides the default sources and stop words
       [--keep_stop_words] [--stop_words=FILE] [--symmetric] [--include_self]
       [--output=table.npz]        # for negatives.sources="table path=table.npz"
       [--word=primary,stay]       # shows their lists, or why there is none
@@ -85,7 +86,7 @@ def run(values: flags.FlagValues, console: Console) -> None:
     if not built.options.get("symmetric") and not _is_saved(values, request):
       change = dataclasses.replace(request, symmetric=True)
       symmetric = run_table.build(change, pairs, tokens)
-    stops = _excluded_stop_words(built, stop_words.load(values.stop_words))
+    stops = _excluded_stop_words(built, request.load_stop_words())
     console.print(render_lists(built, symmetric, tokenizer, values.word, stops))
   if others:
     tables = [built]
@@ -212,7 +213,7 @@ def _request(
   values: flags.FlagValues, text: str, key: str
 ) -> run_table.TableRequest:
   """Builds the request of an expression with the options of the flags."""
-  names = ("wordnet_dir", *OPTIONS)
+  names = ("language", "wordnet_dir", *OPTIONS)
   options: dict[str, Any] = {name: values[name].value for name in names}
   request = run_table.TableRequest(sources=text, key=key, **options)
   if request.expression.model:
@@ -288,12 +289,15 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   """Defines the flags of this command."""
   string_flag = functools.partial(flags.DEFINE_string, flag_values=values)
   switch = functools.partial(flags.DEFINE_boolean, flag_values=values)
-  string_flag("sources", "wordnet", "Sources, as in negatives.sources.")
+  string_flag("sources", "auto", "Sources, as in negatives.sources.")
+  string_flag("language", "en", "ISO 639-1; decides sources and stop words.")
   string_flag("vocab", "", "A vocab.txt, a folder, or a name on the hub.")
   switch("lowercase", True, "The vocabulary is in lower case.")
   string_flag("wordnet_dir", "", "Folder of WordNet. Default: NLTK's path.")
   switch("keep_stop_words", False, "Give stop words lists, too.")
-  string_flag("stop_words", "", "File, one word per line. Default: English.")
+  string_flag(
+    "stop_words", "", "File, one word per line; replaces those of --language."
+  )
   switch("symmetric", False, "Add the reverse of every pair.")
   switch("include_self", False, "Add every word to its own list.")
   string_flag("output", "", "Save the table in this file, as .npz.")

@@ -61,7 +61,7 @@ def describe(
     Lines of a report, name -> text, and a warning, "" for none.
   """
   try:
-    stops = stop_words.load(request.stop_words)
+    stops = request.load_stop_words()
   except InputError:  # a resumed run, which has its table, may have lost them
     stops = stop_words.STOP_WORDS
   lines, warning = {}, ""

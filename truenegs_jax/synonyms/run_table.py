@@ -1,8 +1,8 @@
 """Loads the synonym table of a run from workdir or cache, or builds it."""
 
+import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
@@ -10,8 +10,8 @@ from rich.console import Console
 
 from truenegs_jax.runtime import cache, errors
 from truenegs_jax.runtime.files import short_sha256
+from truenegs_jax.synonyms import nltk_data, stop_words, table, wordnet
 from truenegs_jax.synonyms import sources as sources_lib
-from truenegs_jax.synonyms import stop_words, table, wordnet
 
 SWITCHES = ("keep_stop_words", "symmetric", "include_self")
 
@@ -28,12 +28,15 @@ class TableRequest:
     sources: expression of sources, see `synonyms.sources`.
     key: config key of `sources`, for errors.
     wordnet_dir: folder of WordNet where the expression sets none.
-    stop_words: path of a list of stop words; "" for the English ones.
+    language: of the text, a code of ISO 639-1; "" for no default sources and
+      stop words.
+    stop_words: path of a list of stop words; "" for those of the language.
     keep_stop_words, symmetric, include_self: see `table.build_table`.
   """
 
   sources: str
   key: str = "negatives.sources"
+  language: str = "en"
   wordnet_dir: str = ""
   stop_words: str = ""
   keep_stop_words: bool = False
@@ -43,12 +46,20 @@ class TableRequest:
   @property
   def expression(self) -> sources_lib.Expression:
     """The parsed sources; raises InputError if they are malformed."""
-    return sources_lib.parse_expression(self.sources, key=self.key)
+    return sources_lib.parse_expression(
+      self.sources, key=self.key, language=self.language
+    )
 
   @property
   def switches(self) -> dict[str, bool]:
     """The switches, named as in `SynonymTable.options`."""
     return {name: getattr(self, name) for name in SWITCHES}
+
+  def load_stop_words(self) -> frozenset[str]:
+    """Returns the words without lists; see `stop_words.load`."""
+    return stop_words.load(
+      self.stop_words, language=self.language, optional=self.keep_stop_words
+    )
 
   @property
   def wordnet_options(self) -> dict[str, str] | None:
@@ -70,7 +81,7 @@ def check_request(request: TableRequest) -> None:
     InputError, DataError: see `sources.check_sources` and `stop_words.load`.
   """
   sources_lib.check_sources(request.expression, wordnet_dir=request.wordnet_dir)
-  stop_words.load(request.stop_words)
+  request.load_stop_words()
 
 
 def find_or_build(
@@ -123,7 +134,7 @@ def build(
     pairs,
     tokens,
     source=request.expression.identity,
-    stop_words=stop_words.load(request.stop_words),
+    stop_words=request.load_stop_words(),
     **request.switches,
   )
 
@@ -143,10 +154,9 @@ def _load(
     console.print(f"warning: not used: {e}", soft_wrap=True)
     return None
   options: dict[str, str | bool] = {**request.switches}
-  words_file = os.path.expanduser(request.stop_words)
   # Not compared if a resumed run has lost its file of stop words.
-  if not words_file or os.path.exists(words_file):
-    words = stop_words.load(request.stop_words)
+  with contextlib.suppress(errors.InputError):
+    words = request.load_stop_words()
     options["stop_words"] = stop_words.fingerprint(words)
   fits = options.items() <= loaded.options.items()
   fits &= loaded.source == request.expression.identity
@@ -160,7 +170,7 @@ def _cache_name(request: TableRequest, tokens: Sequence[str]) -> str:
     RECIPE,
     expression.identity,
     list(request.switches.values()),
-    sorted(stop_words.load(request.stop_words)),
+    sorted(request.load_stop_words()),
     [file_state(file) for file in _source_files(request)],
   ]
   digest = short_sha256(json.dumps(dependencies))
@@ -176,6 +186,8 @@ def _source_files(request: TableRequest) -> Iterator[pathlib.Path]:
     )
     if source.name == "wordnet":
       yield from wordnet.list_files(str(options["folder"]))
+    elif source.name == "omw" and not source.paths:
+      yield nltk_data.find_omw(str(options.get("language", "")))
     else:
       yield from (pathlib.Path(str(options[key])) for key in source.paths)
 

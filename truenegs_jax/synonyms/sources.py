@@ -29,7 +29,7 @@ from typing import Any
 from truenegs_jax.data.corpus.files import File, stat_file
 from truenegs_jax.data.corpus.sources import WordNetReader
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.synonyms import lexicons, table
+from truenegs_jax.synonyms import lexicons, nltk_data, table
 from truenegs_jax.synonyms import wordnet as wordnet_lib
 from truenegs_jax.synonyms.stop_words import is_word
 from truenegs_jax.synonyms.word_vectors import find_neighbours
@@ -113,14 +113,22 @@ def pairs(tokens: Sequence[str], *, path: str) -> Pairs:
   return lexicons.select_pairs(words, lexicons.read_pairs(file), file)
 
 
-def omw(tokens: Sequence[str], *, path: str, pos: str = "nvar") -> Pairs:
+def omw(
+  tokens: Sequence[str],
+  *,
+  path: str = "",
+  language: str = "",
+  pos: str = "nvar",
+) -> Pairs:
   """Yields each token with the other tokens of its synsets in another language.
 
-  For the format, order and errors see `lexicons.read_omw`; for `pos` see the
+  Without `path`, the file is that of `language`, see `nltk_data.find_omw`. For
+  the format, order and errors see `lexicons.read_omw`; for `pos` see the
   source `wordnet`.
   """
   pos = wordnet_lib.parse_parts_of_speech(pos)
   content = "a file of the Open Multilingual WordNet, such as wn-data-fra.tab"
+  path = path or str(nltk_data.find_omw(language))
   file = _find_file(path, f"{content} from https://omwn.org")
   words = filter(is_word, tokens)
   return lexicons.select_pairs(words, lexicons.read_omw(file, pos=pos), file)
@@ -216,23 +224,31 @@ class Expression:
     return tuple(source for group in self.union for source in group)
 
 
+def resolve_auto(text: str, language: str) -> str:
+  """Returns the default sources of a language for "auto", other text as is."""
+  default = "wordnet" if language == "en" else "omw"
+  return default if text == "auto" else text
+
+
 def parse_expression(
-  text: str, *, key: str = "negatives.sources"
+  text: str, *, key: str = "negatives.sources", language: str = "en"
 ) -> Expression:
   """Parses an expression without reading files.
 
-  Errors name `key`, the config key or flag of the expression.
+  Errors name `key`, the config key or flag of the expression. `language` is a
+  code of ISO 639-1 or "": that of "auto" and of `omw` without a path.
 
   Raises:
     InputError: the expression has an empty part or brackets; a source or option
-      is unknown; an option is missing, repeated or has a wrong value.
+      is unknown or does not fit the language; an option is missing, repeated or
+      has a wrong value.
   """
   setting = f"{key}={text!r}"
   if not isinstance(text, str):
     raise InputError(f"{setting} is not text. Set sources such as 'wordnet'.")
   union = tuple(
-    tuple(_parse_source(part, setting) for part in group.split("&"))
-    for group in text.split("|")
+    tuple(_parse_source(part, setting, language) for part in group.split("&"))
+    for group in resolve_auto(text, language).split("|")
   )
   expression = Expression(union)
   first, *others = expression.sources
@@ -313,7 +329,7 @@ def resolve_path(path: str) -> pathlib.Path:
   return pathlib.Path(matches[0])
 
 
-def _parse_source(part: str, setting: str) -> SynonymSource:
+def _parse_source(part: str, setting: str, language: str) -> SynonymSource:
   """Parses one source; errors begin with `setting`, `key='expression'`."""
   if not part.split():
     raise InputError(
@@ -327,6 +343,11 @@ def _parse_source(part: str, setting: str) -> SynonymSource:
       " than |: write 'a & c | b & c' for '(a | b) & c'."
     )
   names = sorted([*SOURCES, "model"])
+  if name == "wordnet" and language not in ("", "en"):
+    raise InputError(
+      f"{setting}: WordNet is English, and data.language={language!r}."
+      f" {nltk_data.LEXICONS}"
+    )
   if name not in names:
     raise InputError(
       f"{setting}: there is no source {name!r}. Choose from {', '.join(names)}."
@@ -349,6 +370,8 @@ def _parse_source(part: str, setting: str) -> SynonymSource:
       raise InputError(
         f"{setting}: {name} needs {option}=. Write '{name} {option}=...'."
       )
+  if name == "omw" and language and not {"path", "language"} & options.keys():
+    options["language"] = language
   return SynonymSource(name, options)
 
 

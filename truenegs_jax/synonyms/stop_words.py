@@ -2,17 +2,19 @@
 
 The English stop words are listed here instead of being read from NLTK's data:
 later releases of that list are longer, and a table must not change with the
-version of a data package.
+version of a data package. Lists of other languages are NLTK's.
 """
 
 import os
 import pathlib
+import unicodedata
 from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import short_sha256
+from truenegs_jax.synonyms import nltk_data
 
 # The 179 English words of `stopwords` in nltk_data as released from 2018 to
 # 2023 (after the stop list of the Snowball project, M. Porter); 150 of them are
@@ -33,6 +35,40 @@ mightn't mustn mustn't needn needn't shan shan't shouldn shouldn't wasn
 wasn't weren weren't won won't wouldn wouldn't
 """
 STOP_WORDS = frozenset(ENGLISH.split())
+# Language -> file of NLTK's package `stopwords`.
+NLTK_FILES = {
+  "ar": "arabic",
+  "az": "azerbaijani",
+  "be": "belarusian",
+  "bn": "bengali",
+  "ca": "catalan",
+  "da": "danish",
+  "de": "german",
+  "el": "greek",
+  "es": "spanish",
+  "eu": "basque",
+  "fi": "finnish",
+  "fr": "french",
+  "he": "hebrew",
+  "hu": "hungarian",
+  "id": "indonesian",
+  "it": "italian",
+  "kk": "kazakh",
+  "nb": "norwegian",
+  "ne": "nepali",
+  "nl": "dutch",
+  "no": "norwegian",
+  "pt": "portuguese",
+  "ro": "romanian",
+  "ru": "russian",
+  "sl": "slovene",
+  "sq": "albanian",
+  "sv": "swedish",
+  "ta": "tamil",
+  "tg": "tajik",
+  "tr": "turkish",
+  "zh": "chinese",
+}
 
 
 def is_word(token: str) -> bool:
@@ -41,18 +77,28 @@ def is_word(token: str) -> bool:
   return bool(token) and not special and not token.startswith("##")
 
 
-def load(path: str) -> frozenset[str]:
-  """Returns the words of a file in lower case; the English stop words for "".
+def load(
+  path: str, *, language: str = "en", optional: bool = False
+) -> frozenset[str]:
+  """Returns stop words in lower case, each also without its accents.
 
-  The file is UTF-8 text with one word per line.
+  A vocabulary of lower-cased text has mostly no accents: `ete` for `été`.
+
+  Args:
+    path: UTF-8 text with one word per line; "" for the words of the language.
+    language: code of ISO 639-1; "" for no words.
+    optional: return no words if the language has none.
 
   Raises:
-    InputError: the file cannot be read or contains no word.
+    InputError: the file or the words of the language are missing, or the file
+      cannot be read or contains no word.
   """
-  if not path:
+  if not path and language == "en":
     return STOP_WORDS
+  if not path and (optional or not language):
+    return frozenset()
+  file = pathlib.Path(os.path.expanduser(path)) if path else _find(language)
   try:
-    file = pathlib.Path(os.path.expanduser(path))
     text = file.read_text(encoding="utf-8-sig")
   except (OSError, ValueError) as e:  # ValueError: not UTF-8, or "\0" in a path
     raise InputError(
@@ -65,7 +111,25 @@ def load(path: str) -> frozenset[str]:
       f"negatives.stop_words={path!r} contains no word. To use no stop words,"
       " set negatives.keep_stop_words=True."
     )
-  return words
+  return words | frozenset(map(_strip_accents, words))
+
+
+def _find(language: str) -> pathlib.Path:
+  """Finds NLTK's stop words of a language."""
+  name = NLTK_FILES.get(language, "")
+  if name and (file := nltk_data.find_file("stopwords", name)):
+    return file
+  fix = "Run `python -m nltk.downloader stopwords`. Or set" if name else "Set"
+  raise InputError(
+    f"There are no stop words for data.language={language!r}. {fix}"
+    " --config.negatives.stop_words=FILE, with one word per line, or"
+    " --config.negatives.keep_stop_words=True to use none."
+  )
+
+
+def _strip_accents(word: str) -> str:
+  decomposed = unicodedata.normalize("NFD", word)
+  return "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
 
 
 def fingerprint(words: Collection[str]) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from truenegs_jax.data.corpus.sources import WordNetReader
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.synonyms import nltk_data
 
 # Nouns, verbs, adjectives (including satellites) and adverbs.
 PARTS_OF_SPEECH = "nvar"
@@ -151,10 +152,7 @@ def find_wordnet(folder: str = "") -> str:
     parent = pathlib.Path(os.path.expanduser(folder))
     parents = [parent, parent / "corpora", parent / "nltk_data/corpora"]
   else:
-    import nltk  # imported late: a saved table needs no NLTK
-
-    folders = [*map(pathlib.Path, nltk.data.path), cache.folder() / "nltk_data"]
-    parents = [path / "corpora" for path in folders]
+    parents = nltk_data.list_folders()
   for parent in parents:
     roots = [parent / "wordnet", parent] if folder else [parent / "wordnet"]
     for root in roots:

@@ -20,6 +20,7 @@ from truenegs_jax.objectives import options as options_lib
 from truenegs_jax.objectives.options import Options
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import run_table
+from truenegs_jax.synonyms.sources import resolve_auto
 from truenegs_jax.train import model_synonyms, optim, sharding, speed, step
 from truenegs_jax.workdir.from_config import build_model
 
@@ -138,9 +139,11 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
 
 def describe_objective(c: ConfigDict) -> str:
   """Describes the objective of a config in words."""
+  language = c.data.get("language", "en")  # runs of 0.1 have none
+  sources = resolve_auto(c.negatives.sources, language)
   return options_lib.describe(
     c.objective,
-    c.negatives.to_dict(),
+    c.negatives.to_dict() | {"sources": sources},
     mask_prob=c.masking.prob,
     mask_style=c.masking.style,
     sampling_temperature=c.generator.temperature,
@@ -184,6 +187,7 @@ def build_table_request(c: ConfigDict) -> run_table.TableRequest:
   """Builds the request for the synonym table of a config."""
   names = ("sources", "stop_words", *run_table.SWITCHES)
   return run_table.TableRequest(
+    language=c.data.language,
     wordnet_dir=c.data.wordnet_dir,
     **{name: c.negatives[name] for name in names},
   )

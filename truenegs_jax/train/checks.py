@@ -12,7 +12,7 @@ from truenegs_jax.models.encoder import DTYPES
 from truenegs_jax.objectives import masking, soft_regularization
 from truenegs_jax.objectives.options import CHOICES, needs_table
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.synonyms import run_table, sources
+from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build_run, metrics, optim, sharding, speed
 from truenegs_jax.weights.formats.find import INIT_FORMATS, Weights
@@ -186,7 +186,7 @@ def _check_negatives(c: ConfigDict) -> None:
       " do not go together: the first exists for its gradient to the logits,"
       " which the second stops. Change one of them."
     )
-  model_table = sources.parse_expression(n.sources).model
+  model_table = build_run.build_table_request(c).expression.model
   if model_table and (n.symmetric or n.include_self):
     raise InputError(
       f"negatives.sources={n.sources!r} builds its table during training, which"

@@ -1,0 +1,123 @@
+"""Lexicons and stop words of other languages are those of NLTK's packages."""
+
+import zipfile
+
+import nltk
+import pytest
+
+from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.synonyms import nltk_data, sources, stop_words
+from truenegs_jax.synonyms.run_table import TableRequest, check_request
+
+FRENCH = """# French Wordnet\tfra
+00001740-n\tfra:lemma\tmaison
+00001740-n\tfra:lemma\tdemeure
+"""
+FILES = {
+  "omw-1.4/fra/wn-data-fra.tab": FRENCH,
+  "omw-1.4/nor/wn-data-nob.tab": FRENCH,
+  "omw-1.4/msa/wn-data-zsm.tab": FRENCH,
+  "stopwords/french": "au\nété\nLes\n",
+  "stopwords/norwegian": "på\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+  """Returns the folder of packages on NLTK's path, which is empty."""
+  monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
+  monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+  (tmp_path / "corpora").mkdir()
+  return tmp_path / "corpora"
+
+
+@pytest.fixture(params=["folders", "zip"])
+def installed(request, folder):
+  """Installs FILES, also as NLTK's downloader leaves them."""
+  for name, text in FILES.items():
+    package = name.partition("/")[0]
+    if request.param == "zip":
+      with zipfile.ZipFile(folder / f"{package}.zip", "a") as archive:
+        archive.writestr(name, text)
+    else:
+      (folder / name).parent.mkdir(parents=True, exist_ok=True)
+      (folder / name).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+  "language, name",
+  [("fr", "fra"), ("no", "nob"), ("nb", "nob"), ("ms", "zsm")],
+)
+def test_the_wordnet_of_a_language_is_found(installed, language, name):
+  for _ in range(2):  # the second time from the cache
+    file = nltk_data.find_omw(language)
+    assert file.read_text(encoding="utf-8") == FRENCH
+    assert file.name == f"wn-data-{name}.tab"
+
+
+def test_auto_is_the_lexicon_of_the_language(installed):
+  tokens = ["maison", "demeure", "home"]
+  request = TableRequest("auto", language="fr")
+  check_request(request)
+  assert request.expression.identity == "omw language=fr"
+  pairs = {("maison", "demeure"), ("demeure", "maison")}
+  assert set(sources.find_pairs(request.expression, tokens)) == pairs
+  explicit = TableRequest("omw language=fr", language="").expression
+  assert set(sources.find_pairs(explicit, tokens)) == pairs
+  assert TableRequest("auto").expression.identity == "wordnet"
+  assert sources.resolve_auto("auto", "en") == "wordnet"
+  assert TableRequest("omw path=x.tab").expression.identity == "omw path=x.tab"
+
+
+@pytest.mark.parametrize(
+  "text, language, message",
+  [
+    ("auto", "fr", "'fr'.*nltk.downloader omw.*pairs path=.*model.*baseline"),
+    ("auto", "bo", "'bo'.*omw path=FILE"),
+    ("auto", "", "language=''.*omw path=FILE"),
+    ("wordnet", "fr", "x='wordnet': WordNet is English.*'fr'.*pairs path=FILE"),
+  ],
+)
+def test_languages_without_a_lexicon_are_told_their_choices(
+  text, language, message
+):
+  with pytest.raises(InputError, match=message):
+    check_request(TableRequest(text, key="x", language=language))
+
+
+def test_stop_words_of_a_language(installed):
+  assert stop_words.load("", language="fr") == {"au", "été", "ete", "les"}
+  assert stop_words.load("", language="nb") == {"på", "pa"}
+  assert stop_words.load("") == stop_words.STOP_WORDS
+  assert stop_words.load("", language="") == frozenset()
+  may_V = stop_words.may_have_synonyms(
+    ["été", "ete", "maison"], stop_words=stop_words.load("", language="fr")
+  )
+  assert may_V.tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize(
+  "language, message",
+  [("fr", "'fr'. Run `python -m nltk.downl"), ("pl", "'pl'. Set --config.neg")],
+)
+def test_missing_stop_words_are_explained(language, message):
+  with pytest.raises(InputError, match=f"{message}.*keep_stop_words=True"):
+    stop_words.load("", language=language)
+  assert stop_words.load("", language=language, optional=True) == frozenset()
+  kept = TableRequest("model", language=language, keep_stop_words=True)
+  check_request(kept)
+
+
+def test_damaged_packages_are_explained(folder):
+  (folder / "stopwords.zip").write_bytes(b"cut off")
+  with pytest.raises(DataError, match="stopwords.zip' is damaged.*downloader"):
+    stop_words.load("", language="fr")
+
+
+def test_the_real_package_has_each_listed_language(real_data, folder):
+  package = real_data / "wordnet" / "stopwords.zip"
+  (folder / package.name).symlink_to(package)
+  newer = {"be", "sq", "ta"}  # than this copy of the package
+  for language in stop_words.NLTK_FILES.keys() - newer:
+    assert len(stop_words.load("", language=language)) > 30
+  assert {"les", "été", "ete"} <= stop_words.load("", language="fr")
