@@ -128,8 +128,33 @@ def _parse_spec(spec: str, key: str) -> list[PartSpec]:
 
 
 def _parse_part(text: str, key: str) -> PartSpec:
-  """Separates a part from its options, which it checks."""
-  where, options, subject = text, {}, f"{key}: part {text!r}"
+  subject = f"{key}: part {text!r}"
+  where, options = _split_options(text, subject)
+  for option, choices in (
+    ("document", (*documents.RULES, documents.JOIN)),
+    ("streaming", ("true", "false")),
+    ("format", sorted(set(formats().values()))),
+  ):
+    if option in options:
+      one_of(f"{subject}: {option}", options[option], choices)
+  source = ""
+  if where.startswith(HUB):
+    source = "hf"
+  elif where in SOURCES and not SOURCES[where].suffixes and where != "hf":
+    source = where
+  return PartSpec(
+    where,
+    source,
+    _parse_weight(options, subject),
+    _parse_join(options, subject),
+    _parse_chars(options, "min_chars", subject),
+    options,
+    f"{key}: part {where!r}",
+  )
+
+
+def _split_options(text: str, subject: str) -> tuple[str, dict[str, str]]:
+  where, options = text, {}
   while (match := LAST_OPTION.search(where)) and match[1] in OPTIONS:
     if os.path.lexists(os.path.expanduser(where)):
       break  # the path itself ends like an option
@@ -142,36 +167,21 @@ def _parse_part(text: str, key: str) -> PartSpec:
     where = where[: match.start()].rstrip()
   if where in ("", HUB):
     raise InputError(f"{subject}: no name or path before the options.")
-  for option, choices in (
-    ("document", (*documents.RULES, documents.JOIN)),
-    ("streaming", ("true", "false")),
-    ("format", sorted(set(formats().values()))),
-  ):
-    if option in options:
-      one_of(f"{subject}: {option}", options[option], choices)
-  join_chars, joins = 0, options.get("document") == documents.JOIN
-  if joins:
+  return where, options
+
+
+def _parse_join(options: Mapping[str, str], subject: str) -> int:
+  """Returns the least size of joined documents, or 0 to join none."""
+  if options.get("document") == documents.JOIN:
     default = read_state.MAX_DOCUMENT_BYTES if "by" in options else JOIN_CHARS
-    join_chars = _parse_chars(options, "chars", subject) or default
-  elif bounds := [option for option in ("chars", "by") if option in options]:
-    raise InputError(
-      f"{subject}: {bounds[0]}= is a bound of joined records. Add"
-      f" document={documents.JOIN}, or remove {bounds[0]}=."
-    )
-  source = ""
-  if where.startswith(HUB):
-    source = "hf"
-  elif where in SOURCES and not SOURCES[where].suffixes and where != "hf":
-    source = where
-  return PartSpec(
-    where,
-    source,
-    _parse_weight(options, subject),
-    join_chars,
-    _parse_chars(options, "min_chars", subject),
-    options,
-    f"{key}: part {where!r}",
-  )
+    return _parse_chars(options, "chars", subject) or default
+  for option in ("chars", "by"):
+    if option in options:
+      raise InputError(
+        f"{subject}: {option}= is a bound of joined records. Add"
+        f" document={documents.JOIN}, or remove {option}=."
+      )
+  return 0
 
 
 def _parse_weight(options: Mapping[str, str], subject: str) -> float | None:
@@ -262,24 +272,18 @@ def _open_named(part_spec: PartSpec, resources: Mapping[str, object]) -> Part:
       f" {missing[0]}=...)."
     )
   arguments = {name: resources[name] for name in names}
+  is_repairable = "document" in source.options
 
   def identity() -> dict[str, Any]:
     result = {"source": part_spec.source, **source.identity(**arguments)}
-    return result | ({"document": rule} if "document" in source.options else {})
+    return result | ({"document": rule} if is_repairable else {})
 
   def read(state: ReadState) -> Iterator[str]:
     state.where, state.unit = part_spec.where, "record"
-    values = source.read(state=state, **arguments)
-    return documents.from_records(values, rule, state)
+    return _form_documents(source, rule, arguments, state)
 
-  return Part(
-    part_spec.where,
-    read,
-    identity,
-    source.num_bytes(**arguments),
-    is_local,
-    is_repairable="document" in source.options,
-  )
+  size = source.num_bytes(**arguments)
+  return Part(part_spec.where, read, identity, size, is_local, is_repairable)
 
 
 def _open_dataset(part_spec: PartSpec) -> hub_datasets.HubDataset:
@@ -295,8 +299,45 @@ def _open_dataset(part_spec: PartSpec) -> hub_datasets.HubDataset:
 
 
 def _open_files(part_spec: PartSpec) -> Part:
-  suffixes = formats()
-  files = find_files(part_spec.where, suffixes=suffixes)
+  files, suffixes = _find_files(part_spec), formats()
+  chosen = part_spec.options.get("format")
+  names = [chosen or suffixes.get(file.suffix, "text") for file in files]
+  sources = {name: SOURCES[name] for name in sorted(set(names))}
+  options = [option for x in sources.values() for option in x.options]
+  _check_options(part_spec, [*FORMING, "format", *options])
+  columns = {"column": "text", "by": ""} | part_spec.options
+  rules = {name: part_spec.rule(source) for name, source in sources.items()}
+  size = sum(file.size for file in files)
+
+  def read_file(file: File, name: str, state: ReadState) -> Iterator[str]:
+    arguments: dict[str, Any] = {"file": file}
+    arguments |= {option: columns[option] for option in sources[name].options}
+    return _form_documents(sources[name], rules[name], arguments, state)
+
+  def identity() -> dict[str, Any]:
+    now = files_identity(find_files(part_spec.where, suffixes=suffixes))
+    result = {"source": "files", "files": now, "document": rules}
+    return result | ({"column": columns["column"]} if options else {})
+
+  def read(state: ReadState) -> Iterator[str]:
+    total, before = max(1, size), 0
+    for file, name in zip(files, names, strict=True):
+      share = file.size / total
+      state.begin_file(str(file.path), before=before / total, share=share)
+      yield from _check_not_empty(read_file(file, name, state), state)
+      before += file.size
+
+  for name in sources:
+    file = files[names.index(name)]
+    if name != "parquet" or not file.compression:  # would decompress all of it
+      # Raises the errors of its start, such as a missing column.
+      next(read_file(file, name, ReadState("replace", where=str(file.path))), 0)
+  paths = tuple(os.path.abspath(file.path) for file in files)
+  return Part(part_spec.where, read, identity, size, paths=paths)
+
+
+def _find_files(part_spec: PartSpec) -> list[File]:
+  files = find_files(part_spec.where, suffixes=formats())
   if not files:
     _check_misplaced_options(part_spec)
     named = sorted(name for name in SOURCES if not SOURCES[name].suffixes)
@@ -310,75 +351,30 @@ def _open_files(part_spec: PartSpec) -> Part:
         f"{part_spec.subject} holds a data set that save_to_disk wrote. Use"
         f" {HUB}{folder}."
       )
-  chosen = part_spec.options.get("format")
-  with_formats = [(f, chosen or suffixes.get(f.suffix, "text")) for f in files]
-  first_files = {name: file for file, name in reversed(with_formats)}
-  options = [option for name in first_files for option in SOURCES[name].options]
-  _check_options(part_spec, [*FORMING, "format", *options])
-  columns = {"column": "text", "by": ""} | part_spec.options
-  rules = {name: part_spec.rule(SOURCES[name]) for name in sorted(first_files)}
-  for name, file in first_files.items():
-    _read_first_record(name, file, columns)
-
-  def identity() -> dict[str, Any]:
-    now = files_identity(find_files(part_spec.where, suffixes=suffixes))
-    result = {"source": "files", "files": now, "document": rules}
-    return result | ({"column": columns["column"]} if options else {})
-
-  def read(state: ReadState) -> Iterator[str]:
-    return _read_files(with_formats, rules, columns, state)
-
-  size = sum(file.size for file in files)
-  paths = tuple(os.path.abspath(file.path) for file in files)
-  return Part(part_spec.where, read, identity, size, paths=paths)
+  return files
 
 
-def _read_first_record(
-  format_name: str, file: File, columns: Mapping[str, str]
-) -> None:
-  """Raises the errors of its start, such as a missing column."""
-  if format_name == "parquet" and file.compression:
-    return  # would decompress all of it
-  state = ReadState("replace", where=str(file.path))
-  values = _read_values(format_name, file, columns, state)
-  with contextlib.closing(values):
-    next(values, None)
-
-
-def _read_values(
-  format_name: str, file: File, columns: Mapping[str, str], state: ReadState
-) -> Any:
-  source = SOURCES[format_name]
-  options = {option: columns[option] for option in source.options}
-  return source.read(file=file, state=state, **options)
-
-
-def _read_files(
-  files: list[tuple[File, str]],
-  rules: dict[str, str],
-  columns: Mapping[str, str],
-  state: ReadState,
+def _form_documents(
+  source: Source, rule: str, arguments: Mapping[str, Any], state: ReadState
 ) -> Iterator[str]:
-  total, before = max(1, sum(file.size for file, _ in files)), 0
-  for file, format_name in files:
-    state.begin_file(
-      str(file.path), before=before / total, share=file.size / total
+  values: Any = source.read(state=state, **arguments)
+  form = documents.from_lines if source.is_lines else documents.from_records
+  return form(values, rule, state)
+
+
+def _check_not_empty(texts: Iterator[str], state: ReadState) -> Iterator[str]:
+  """Refuses or counts a file without documents."""
+  path = state.where
+  first = next(texts, None)
+  if first is None:
+    state.count_repair(
+      EMPTY_FILES,
+      f"{path}: no document in it, because it is empty or every line or record"
+      " is blank. Remove it.",
     )
-    values = _read_values(format_name, file, columns, state)
-    is_lines = SOURCES[format_name].is_lines
-    form = documents.from_lines if is_lines else documents.from_records
-    texts = form(values, rules[format_name], state)
-    first = next(texts, None)
-    if first is None:
-      state.count_repair(
-        EMPTY_FILES,
-        f"{file.path}: no document in it, because it is empty or every line or"
-        " record is blank. Remove it.",
-      )
-    else:
-      yield first
-      yield from texts
-    before += file.size
+  else:
+    yield first
+    yield from texts
 
 
 def _check_overlap(parts: tuple[Part, ...], key: str) -> None:
