@@ -73,7 +73,7 @@ def describe(
     examples = ", ".join(text.uncovered) or "none"
     lines["text"] = (
       f"{text.share:.1%} of its words have synonyms (not counted: stop words,"
-      f" pieces); frequent ones without: {examples}"
+      f" pieces, symbols); frequent ones without: {examples}"
     )
     if text.share < MIN_SHARE:
       warning = (
