@@ -42,13 +42,16 @@ class MlmHead(nn.Module):
     )
     self.norm = layers.layer_norm()
     bias_V = self.param("bias", nn.initializers.zeros, (c.vocab_size,))
-    self.bias_V = bias_V / self.temperature
+    self.bias_V = self._divide(bias_V)
 
   def __call__(self, hidden_BxKxD: Array) -> Array:
     """Returns vectors for `vocabulary_logits`, `[B, K, E]`."""
     x_BxKxE = layers.gelu(self.dense(hidden_BxKxD))
-    x_BxKxE = self.norm(x_BxKxE) / self.temperature
-    return x_BxKxE.astype(self.config.dtype)
+    return self._divide(self.norm(x_BxKxE)).astype(self.config.dtype)
+
+  def _divide(self, x: Array) -> Array:
+    """Divides by the temperature; at 1 the compiled program has no division."""
+    return x if self.temperature == 1 else x / self.temperature
 
 
 def vocabulary_logits(
