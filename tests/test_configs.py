@@ -310,7 +310,7 @@ def test_word_vectors_are_checked_before_the_run(tmp_path):
     check_files(c)
   c.negatives.sources = f"vectors path={tmp_path / 'own.txt'}"
   (tmp_path / "own.txt").touch()
-  with pytest.raises(DataError, match="no word vectors"):
+  with pytest.raises(DataError, match="own.txt: the file has no entries"):
     check_files(c)
   (tmp_path / "own.txt").write_text("cat 1 2\n")
   check_files(c)

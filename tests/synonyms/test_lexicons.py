@@ -7,8 +7,10 @@ import lzma
 
 import pytest
 
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms import sources
+from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 WORDS = ["big", "large", "house", "home", "villa", "été", "Rome", "rome", "."]
 TOKENS = ["[PAD]", *WORDS, "##home"]
@@ -45,8 +47,9 @@ def write(tmp_path):
   return write_file
 
 
-def read(path, source="pairs", tokens=TOKENS, **options):
-  return list(sources.SOURCES[source](tokens, path=path, **options))
+def read(path, source="pairs", tokens=TOKENS, normalize=str, **options):
+  vocabulary = Vocabulary(tokens, normalize, report=options.pop("report", str))
+  return list(sources.SOURCES[source](vocabulary, path=path, **options))
 
 
 def group_by_word(pairs):
@@ -113,7 +116,7 @@ def test_entries_match_as_written_or_in_lower_case(write):
   pairs = read(write("Rome\tCity\nus\tcity\nUS\tROME\n"), tokens=tokens)
   assert pairs == [("Rome", "city"), ("rome", "city"), ("US", "rome")]
   # Pairs have a direction; several spaces separate like one.
-  assert read(write("big  large \nvilla\n", "l")) == [("big", "large")]
+  assert read(write("big  large \nhome villas\n", "l")) == [("big", "large")]
 
 
 @pytest.mark.parametrize(
@@ -121,8 +124,7 @@ def test_entries_match_as_written_or_in_lower_case(write):
   [
     ("big\tlarge\nhome\thouse\t0.5\n", "txt:2: 3 columns"),
     ("big\tlarge\n\nhome house\n", "txt:3: 1 columns"),
-    ("big large\nhome\thouse\n", "txt:2: 2 columns"),
-    ("[JJ] ||| big ||| large ||| x\n[JJ] ||| big\n", "txt:2: 2 columns.*PPDB"),
+    ("[JJ] ||| big ||| large ||| x\n[JJ] ||| big\n", "txt:2: 2 columns"),
     ("big\tlarge\n[JJ] ||| big ||| large ||| x\n", "txt:2: 1 columns"),
     ("big\tlarge\ncaf\udce9\tbig\n", "txt:2: .*not UTF-8"),
     ("big\tlarge\n\0\n", "txt:2: NUL"),
@@ -162,10 +164,10 @@ def test_bad_json_is_reported_with_its_line_or_entry(
 @pytest.mark.parametrize(
   "content, reason",
   [
-    ("big\nlarge\n", "the file has no pairs"),
-    ("big\tbig\nRome\trome\n", r"none of 2 pairs .*\(0 contain a phrase"),
-    ("big\tvery large\nthe_home\thouse\n.\thuge\n", r"3 pairs .*\(2 contain"),
-    ("grand énorme vaste\n", "2 pairs .*language and case"),
+    ("\n\n", "the file has no entries"),
+    ("big\tbig\nRome\trome\n", "0 of 2 pairs .*no pairs of different words"),
+    ("big\tvery large\nhome\tthe_house\n", "2 of 2 pairs .*vocabulary. The"),
+    ("grand énorme vaste\n", "2 of 2 pairs .*such as grand, énorme, vaste. "),
   ],
 )
 def test_a_file_without_pairs_of_the_vocabulary_is_refused(
@@ -235,15 +237,161 @@ def test_lines_of_another_format_are_reported_with_their_number(write, line):
 
 
 def test_a_wordnet_of_another_language_is_refused(write):
-  with pytest.raises(DataError, match=r"26 pairs .*\(10 contain a phrase"):
+  with pytest.raises(DataError, match=r"26 of 26 pairs .*such as voiture, "):
     read(write(FRENCH), "omw", ["car", "auto", "go"])
+
+
+# Accents and case, as a tokenizer writes them.
+
+ACCENTED = ["réel véritable vrai", "Maison demeure", "élève étudiant"]
+NUM_ACCENTED = 6 + 2 + 2  # pairs in both directions
+STRIPPED = str.maketrans("éèô", "eeo")
+
+
+def write_accented(write, source, lists):
+  """Writes lists of synonyms as a file of a source."""
+  if source == "omw":
+    lines = [
+      f"{i:08}-n\tlemma\t{w}\n" for i, x in enumerate(lists) for w in x.split()
+    ]
+    return write("".join(lines))
+  return write(
+    format_tsv(p for x in lists for p in itertools.permutations(x.split(), 2))
+  )
+
+
+@pytest.mark.parametrize("source", ["pairs", "omw"])
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("strip", [True, False])
+def test_entries_are_compared_as_the_tokenizer_writes_them(
+  write, source, lowercase, strip
+):
+  words = " ".join(ACCENTED).translate(STRIPPED if strip else {})
+  words = words.lower() if lowercase else words
+  tokenizer = make_tokenizer(
+    [*SPECIALS, *words.split()], lowercase=lowercase, strip_accents=strip
+  )
+  path = write_accented(write, source, ACCENTED)
+  pairs = read(path, source, tokenizer.vocab, tokenizer.normalize)
+  assert len(set(pairs)) == NUM_ACCENTED
+
+
+def test_words_that_fall_together_are_one_word(write):
+  path = write("côte\tcote\ncôte\trivage\ncote\tnote\n")
+  tokens = ["cote", "côte", "rivage", "note"]
+  stripped = make_tokenizer([*SPECIALS, *tokens[::2], "note"], lowercase=True)
+  pairs = read(path, "pairs", stripped.vocab, stripped.normalize)
+  assert pairs == [("cote", "note"), ("cote", "rivage")]
+  raw = [("cote", "note"), ("côte", "cote"), ("côte", "rivage")]
+  assert read(path, "pairs", tokens) == raw
+  # A vocabulary may have an entry that its tokenizer never writes.
+  pairs = read(path, "pairs", tokens, stripped.normalize)
+  assert ("côte", "cote") not in pairs and set(raw[:1] + raw[2:]) <= set(pairs)
+
+
+# MyThes.
+
+MYTHES = """big|2
+(adj)|large|very large|House (generic term)|home (antonym)|été (similar term)
+(adv)|villa (coll.)|. (ugs., fig.)|Rome (Oberbegriff) (ugs.)
+rome|1
+-|Rome|house|||
+(antonyms)|0
+villa|1
+(антоним)|big|home
+home|1
+(noun)|HOUSE
+a|b|1
+(noun)|house
+"""
+MYTHES_PAIRS = [("big", "."), ("big", "large"), ("big", "villa")]
+MYTHES_PAIRS += [("home", "house"), ("Rome", "house"), ("rome", "house")]
+
+
+@pytest.mark.parametrize(
+  "encoding", ["UTF-8", "utf8", "ISO8859-1", "microsoft-cp1252"]
+)
+def test_mythes_is_read_in_its_encoding(write, encoding):
+  text = MYTHES.replace("антоним", "Antónimo").replace("villa", "été")
+  codec = encoding.removeprefix("microsoft-")
+  content = f"{encoding}\n{text}".encode(codec)
+  expected = [("big", "."), ("big", "large"), ("big", "été")] + MYTHES_PAIRS[3:]
+  path = write(content, "th.dat")
+  assert sorted(read(path)) == sorted(expected)
+  crlf = content.replace(b"\n", b"\r\n")
+  assert read(write(crlf, "th.txt")) == read(path)
+  assert read(write(content.rstrip(), "th")) == read(path)
+  assert read(write(lzma.compress(content), "th.dat.xz")) == read(path)
+
+
+def test_synonyms_of_another_relation_are_dropped(write):
+  pairs = read(write("\ufeffUTF-8\n" + MYTHES, "th.dat"))
+  assert sorted(pairs) == sorted(MYTHES_PAIRS)
+
+
+@pytest.mark.parametrize(
+  "content, reason",
+  [
+    ("UTF-8\nbig|2\n-|large\n", "dat:2: 'big|2' is not a word"),
+    ("UTF-8\nbig|1\n-|large\n-|huge\n", "dat:4: '-|huge' is not"),
+    ("UTF-8\nbig|1\n-|large\n\nhome|1\n-|house\n", "dat:4: '' is not"),
+    ("UTF-8\nbig|9999\n-|large\nhome|1\n-|house\n", "dat:2: 'big|9999'"),
+    ("UTF-9\nbig|1\n-|large\n", "dat:1: the encoding 'UTF-9' is wrong"),
+    ("hex\nbig|1\n-|large\n", "dat:1: the encoding 'hex' is wrong"),
+    (b"UTF-8\nbig|1\n-|\xe9t\xe9\n", "th.dat:1: the encoding 'UTF-8' is wrong"),
+    ("UTF-8\ngrand|1\n-|énorme\n", "such as grand, énorme"),
+    ("UTF-8\nbig|0\n", "no entries"),
+  ],
+)
+def test_damaged_thesauri_are_refused(write, content, reason):
+  with pytest.raises(DataError) as caught:
+    read(write(content, "th.dat"))
+  assert "th.dat:" in str(caught.value) and reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  "content",
+  [
+    "UTF-8\n2\nbig|6\nlarge|24\n",  # index of MyThes
+    "UTF-8\n",
+    "big|1\n(adj)|large\n",  # without its encoding
+    "big, large, huge\nhome, house\n",
+    "big;large;huge\nhome;house\n",
+    '"big","very large"\n"home","house"\n',
+    "<synset>\n<w>big large</w>\n</synset>\n",
+    '{"big": ["large"]}\n',
+    "The house is big. It is\nour home, large and old.\n",
+    "3\nbig/AB\nlarge/C po:adj\nNew York/M\n",  # Hunspell
+    "SET UTF-8\nTRY esianrt\nPFX A Y 1\nPFX A 0 re .\n",
+    "big 0.1 0.2\nlarge 0.3 0.4\n",  # word vectors
+    "big\t120\nlarge\t93\n",  # counts of words
+    "big\nlarge\n",
+  ],
+)
+def test_other_formats_are_refused_with_the_known_ones(write, content):
+  for data in (content, content.replace("\n", "\r\n"), content * 1000):
+    with pytest.raises(DataError, match=r"unknown format(.|\n)*MyThes"):
+      read(write(data))
+
+
+def test_a_file_that_loses_most_pairs_is_reported(write):
+  messages = []
+  lists = ["big large"] * 4 + [f"w{x} home" for x in "abcdefghijk"]
+  read(write("\n".join(lists[:6])), report=messages.append)
+  assert not messages
+  read(write("\n".join(lists)), report=messages.append)
+  [message] = messages
+  assert "pairs.txt: 11 of 15 pairs" in message
+  assert message.endswith("such as wa, wd, wg, wj.")
 
 
 @pytest.mark.slow
 def test_pairs_of_ppdb_for_berts_vocabulary(real_data):
   vocab_file = real_data / "vocab" / "bert-base-uncased-vocab.txt.xz"
   bert = lzma.decompress(vocab_file.read_bytes()).decode().split("\n")[:-1]
-  pairs = read(str(real_data / "optional" / "ppdb-xl.txt.xz"), tokens=bert)
-  assert len(pairs) == 106_013
-  assert len({word for word, _ in pairs}) == 18_239
+  path = str(real_data / "optional" / "ppdb-xl.txt.xz")
+  normalize = make_tokenizer(bert, lowercase=True).normalize
+  pairs = read(path, tokens=bert, normalize=normalize)
+  assert len(pairs) == 106_350
+  assert len({word for word, _ in pairs}) == 18_278
   assert {("primary", "main"), ("house", "homes")} <= set(pairs)

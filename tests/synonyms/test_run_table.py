@@ -7,6 +7,7 @@ import os
 import pytest
 from rich.console import Console
 
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import run_table, sources
 from truenegs_jax.synonyms import table as table_lib
@@ -14,6 +15,7 @@ from truenegs_jax.synonyms.run_table import TableRequest
 
 WORDS = ("primary", "main", "chief", "stay")
 TOKENS = ("[PAD]", "[UNK]", *WORDS)
+TOKENIZER = Tokenizer(TOKENS, True, True, pad=0, unk=1, cls=0, sep=0, mask=0)
 PAIRS = [("primary", "main"), ("main", "primary"), ("stay", "chief")]
 SWITCHES = ("keep_stop_words", "symmetric", "include_self")
 
@@ -40,9 +42,9 @@ def built(monkeypatch):
   identities = []
   find_pairs = sources.find_pairs
 
-  def record(expression, tokens, **kwargs):
+  def record(expression, vocabulary, **kwargs):
     identities.append(expression.identity)
-    return find_pairs(expression, tokens, **kwargs)
+    return find_pairs(expression, vocabulary, **kwargs)
 
   monkeypatch.setattr(sources, "find_pairs", record)
   return identities
@@ -61,9 +63,11 @@ def save_pairs(path, pairs, *, source="example"):
   return table
 
 
-def load_or_build(request, saved=None, tokens=TOKENS, file=None):
+def load_or_build(request, saved=None, tokenizer=TOKENIZER, file=None):
   console = Console(file=file or io.StringIO())
-  return run_table.find_or_build(request, tokens, saved=saved, console=console)
+  return run_table.find_or_build(
+    request, tokenizer, saved=saved, console=console
+  )
 
 
 def table_pairs(table):
@@ -122,7 +126,7 @@ def test_the_table_is_built_again_for_another_wordnet(
 ):
   folders = []
 
-  def wordnet(tokens, *, folder: str = ""):
+  def wordnet(vocabulary, *, folder: str = ""):
     folders.append(folder)
     return PAIRS
 
@@ -191,8 +195,9 @@ def test_files_of_equal_name_size_and_mtime_have_different_tables(tmp_path):
     request = TableRequest(f"vectors path={path} top=1")
     tables.append(load_or_build(request))
   assert tables[0].fingerprint != tables[1].fingerprint
-  larger = load_or_build(request, tokens=(*TOKENS, "more"))
-  assert larger.vocab_size == len(TOKENS) + 1
+  larger = dataclasses.replace(TOKENIZER, vocab=(*TOKENS, "more"))
+  table = load_or_build(request, tokenizer=larger)
+  assert table.vocab_size == len(TOKENS) + 1
 
 
 def test_a_damaged_cached_table_is_reported_and_built_again(

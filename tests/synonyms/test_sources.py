@@ -13,6 +13,7 @@ import pytest
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import sources, table
+from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 TOKENS = ("[PAD]", "##s", "a", "b", "c", "d")
 PAIRS = {"ab": ("a", "b"), "bc": ("b", "c"), "cd": ("c", "d"), "ba": ("b", "a")}
@@ -24,13 +25,13 @@ def calls(monkeypatch):
   """Adds fake sources and returns a list of the options of their calls."""
   calls = []
 
-  def files(tokens, *, path: str, top: int = 10):
+  def files(vocabulary, *, path: str, top: int = 10):
     """Returns the pairs in the name of the file, such as ab-bc."""
     calls.append({"path": path, "top": top})
     return [PAIRS[name] for name in path.rpartition("/")[2].split("-")]
 
   def flags(
-    tokens,
+    vocabulary,
     *,
     word: str = "x",
     cut: float = 0.5,
@@ -40,7 +41,7 @@ def calls(monkeypatch):
     calls.append({"word": word, "cut": cut, "both": both, "reader": reader})
     return [("a", "d")]
 
-  def wordnet(tokens, *, folder: str = ""):
+  def wordnet(vocabulary, *, folder: str = ""):
     calls.append({"folder": folder})
     return [("a", "c")]
 
@@ -51,7 +52,7 @@ def calls(monkeypatch):
 
 def find_pairs(text, tokens=TOKENS, **options):
   expression = sources.parse_expression(text)
-  return set(sources.find_pairs(expression, tokens, **options))
+  return set(sources.find_pairs(expression, Vocabulary(tokens), **options))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_the_source_model_yields_no_pairs():
   assert expression.model == model
   assert (expression.union, expression.sources) == ((), ())
   assert expression.identity == "model threshold=0.4 top=3"
-  assert list(sources.find_pairs(expression, TOKENS)) == []
+  assert list(sources.find_pairs(expression, Vocabulary(TOKENS))) == []
 
 
 def test_identity_omits_spaces_folders_and_defaults(calls):
@@ -181,8 +182,8 @@ def test_paths_expand_the_home_folder_and_default_to_wordnet_dir(
 def test_every_source_is_checked_without_a_vocabulary(tmp_path, monkeypatch):
   calls = []
 
-  def strict(tokens, *, path: str, top: int = 10):
-    calls.append((tokens, path, top))
+  def strict(vocabulary, *, path: str, top: int = 10):
+    calls.append((vocabulary.tokens, path, top))
     if top < 1:
       raise InputError("top")
 
@@ -228,7 +229,8 @@ def make_options(name, folder):
   if name == "wordnet":
     return {"folder": str(write_wordnet(folder / "wordnet"))}
   if name == "pairs":
-    path.write_text("".join(f"{w} {' '.join(SYNONYMS)}\n" for w in SYNONYMS))
+    pairs = itertools.permutations(SYNONYMS, 2)
+    path.write_text("".join(f"[NN] ||| {a} ||| {b}\n" for a, b in pairs))
   elif name == "omw":
     lines = [f"00000001-n\tlemma\t{w}\n" for w in SYNONYMS]
     path.write_text("# example\n" + "".join(lines))
@@ -246,8 +248,9 @@ def make_options(name, folder):
 @pytest.mark.parametrize("name", NAMES)
 def test_pairs_are_ordered_unique_and_of_different_words(name, tmp_path):
   options = make_options(name, tmp_path)
-  pairs = list(sources.SOURCES[name](VOCABULARY, **options))
-  assert pairs == list(sources.SOURCES[name](VOCABULARY, **options))
+  vocabulary = Vocabulary(VOCABULARY)
+  pairs = list(sources.SOURCES[name](vocabulary, **options))
+  assert pairs == list(sources.SOURCES[name](vocabulary, **options))
   assert len(set(pairs)) == len(pairs)
   assert {("home", "firm"), ("home", "house")} & set(pairs)
   for word, synonym in pairs:
@@ -264,9 +267,10 @@ def test_order_does_not_depend_on_hashes(tmp_path):
     (tmp_path / name).mkdir()
     examples[name] = make_options(name, tmp_path / name)
   code = (
-    "import json, sys; from truenegs_jax.synonyms import sources;"
-    " tokens, examples = json.load(sys.stdin); print([list("
-    "sources.SOURCES[name](tokens, **o)) for name, o in examples.items()])"
+    "import json, sys; from truenegs_jax.synonyms import sources, vocabulary;"
+    " tokens, examples = json.load(sys.stdin);"
+    " v = vocabulary.Vocabulary(tokens); print([list("
+    "sources.SOURCES[name](v, **o)) for name, o in examples.items()])"
   )
   printed = [
     subprocess.run(
@@ -285,7 +289,7 @@ def test_order_does_not_depend_on_hashes(tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_option_can_be_set_in_an_expression(name):
   first, *options = inspect.signature(sources.SOURCES[name]).parameters.values()
-  assert first.name == "tokens"
+  assert first.name == "vocabulary"
   assert {option.kind for option in options} == {first.KEYWORD_ONLY}
   required = [o.name for o in options if o.default is o.empty]
   text = " ".join([name, *(f"{key}=x" for key in required)])
@@ -300,7 +304,7 @@ def test_every_option_can_be_set_in_an_expression(name):
 def test_missing_files_are_named(name, tmp_path):
   for path in ("", "nowhere", "~nobody/v", str(tmp_path), "a\0b"):
     with pytest.raises(InputError, match="source of synonyms") as caught:
-      sources.SOURCES[name]((), path=path)
+      sources.SOURCES[name](Vocabulary(()), path=path)
     assert repr(path) in str(caught.value)
 
 
@@ -322,9 +326,9 @@ def test_invalid_options_are_refused_at_the_call(
   tmp_path, tokens, name, changes, message
 ):
   options = make_options(name, tmp_path)
-  sources.SOURCES[name](tokens, **options)
+  sources.SOURCES[name](Vocabulary(tokens), **options)
   with pytest.raises(InputError, match=message):
-    sources.SOURCES[name](tokens, **options | changes)
+    sources.SOURCES[name](Vocabulary(tokens), **options | changes)
 
 
 @pytest.mark.parametrize("tokens", [(), VOCABULARY])
@@ -340,4 +344,4 @@ def test_files_of_another_format_are_refused_at_the_call(
   path = tmp_path / "file.txt"
   path.write_text(content)
   with pytest.raises(DataError, match="file.txt"):
-    sources.SOURCES[name](tokens, path=str(path))
+    sources.SOURCES[name](Vocabulary(tokens), path=str(path))

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
-from truenegs_jax.synonyms import coverage, sources, table, wordnet
+from truenegs_jax.synonyms import coverage, table, wordnet
 from truenegs_jax.synonyms.stop_words import STOP_WORDS, fingerprint
+from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 # 67 tokens: three 32-bit words per row, the last one partly used.
 TOKENS = ["[PAD]", "[MASK]", "##s", "in", "house", "houses", "home"]
@@ -316,7 +318,8 @@ def bert(real_data):
 @pytest.fixture(scope="module")
 def build_real(bert, reader):
   """Returns a function that builds BERT's table from the same pairs."""
-  pairs = list(sources.wordnet(bert, reader=reader))
+  normalize = make_tokenizer(bert, lowercase=True).normalize
+  pairs = list(wordnet.find_pairs(Vocabulary(bert, normalize), reader))
   return functools.partial(build, pairs, tokens=bert)
 
 

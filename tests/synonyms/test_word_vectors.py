@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from truenegs_jax.data.corpus import read_state
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms import sources, table, word_vectors
+from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 TOKENS = ["[PAD]", "[UNK]", "cat", "dog", "##cat", "car", "van", ".", "the"]
 LINES = (
@@ -40,8 +42,11 @@ def write(tmp_path):
   return write_file
 
 
-def read(path, tokens=TOKENS, **options):
-  return list(sources.vectors(tokens, path=path, **options))
+def read(path, tokens=TOKENS, symbols=True, **options):
+  vocabulary = Vocabulary(tokens, no_neighbours={"the"})
+  return list(
+    sources.vectors(vocabulary, path=path, symbols=symbols, **options)
+  )
 
 
 def list_pairs(neighbours, top=10):
@@ -239,6 +244,43 @@ def test_words_in_another_case(write, content, words, neighbours):
   assert read(write(content), words.split()) == list_pairs(neighbours)
 
 
+def test_a_word_without_accents_gets_the_vector_of_one_with_them(write):
+  tokenizer = make_tokenizer(
+    [*SPECIALS, "eleve", "cote", "note"], lowercase=True
+  )
+  path = write("Élève 1 1\ncôte 1 2\ncote 1 9\nnote 1 3\n")
+  vocabulary = Vocabulary(tokenizer.vocab, tokenizer.normalize)
+  pairs = list(sources.vectors(vocabulary, path=path, top=1))
+  assert pairs == list_pairs({"eleve": "note", "cote": "note", "note": "cote"})
+
+
+@pytest.mark.parametrize("among", word_vectors.AMONG)
+def test_symbols_numbers_and_stop_words_are_no_neighbours(write, among):
+  numbers = "20 1 0.12\n1990s 1 0.11\n½ 1 0.11\n"
+  tokens = [*TOKENS, "20", "1990s", "½"]
+  path = write(numbers + LINES)
+  expected = {"cat": "dog van car", "dog": "cat van car"}
+  expected |= {"car": "van dog cat", "van": "car dog cat"}
+  if among == "vocabulary":  # `top` counts useful neighbours only
+    pairs = read(path, tokens, symbols=False, top=3)
+    assert pairs == list_pairs(expected)
+  else:
+    path = write((numbers + LINES).replace("x y", "-9 9"))
+    every = read(path, tokens, top=4, among=among)
+    kept = [p for p in every if set(p) <= set(expected)]
+    assert read(path, tokens, symbols=False, top=4, among=among) == kept
+    assert 0 < len(kept) < len(every)
+
+
+def test_words_without_a_vector_are_reported(write):
+  messages = []
+  vocabulary = Vocabulary(["cat", "dog", "a", "b", "c"], report=messages.append)
+  list(sources.vectors(vocabulary, path=write(LINES)))
+  assert "3 of 5 words" in messages[0] and messages[0].endswith(
+    "such as a, b, c."
+  )
+
+
 # Neighbours among all words of the file.
 
 
@@ -357,8 +399,8 @@ def test_bad_line_is_reported_with_its_number(write, line, reason, header):
 @pytest.mark.parametrize(
   "content, message",
   [
-    ("", "the file has no word vectors"),
-    ("0 2\n", "the file has no word vectors"),
+    ("", "the file has no entries"),
+    ("0 2\n", "the file has no entries"),
     ("cat\ndog\n", "txt:1: 0 numbers .* one or more"),
     (b"2 0\ncat dog \0", "vectors.txt"),
     (f"{NUM_WORDS} 3\n{LINES}", "txt:2: 2 numbers .*, not 3"),
@@ -366,9 +408,9 @@ def test_bad_line_is_reported_with_its_number(write, line, reason, header):
     (f"{NUM_WORDS + 1} 2\n{LINES}", f"{NUM_WORDS} words, not {NUM_WORDS + 1} "),
     ("unseen 1 2\n" * 200_000 + "cat 1\n", "txt:200001: 1 numbers"),
     (LINES.encode() + b"\ncaf\xe9 1 2\n", f"txt:{NUM_WORDS + 2}: .*not UTF-8"),
-    ("Katze 1 2\n", "vectors.txt: no word of the vocabulary"),
-    ("cat 0 0\n", "no word of the vocabulary"),
-    ("##cat 1 2\n", "no word of the vocabulary"),
+    ("Katze 1 2\n", "vectors.txt: 6 of 6 words .* no vector"),
+    ("cat 0 0\n", "6 of 6 words .* no vector"),
+    ("##cat 1 2\n", "6 of 6 words .* no vector"),
   ],
 )
 def test_damaged_and_unsuitable_files_are_refused(write, content, message):

@@ -8,6 +8,7 @@ from support.mini_wordnet import write_wordnet
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import sources, wordnet
 from truenegs_jax.synonyms.stop_words import is_word
+from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 TOKENS = ["[PAD]", "[house]", "house", "houses", "home", "firm", "lodge", "in"]
 TOKENS += ["indiana", "category", "stay", "stayss", "remain", "take", "took"]
@@ -40,8 +41,9 @@ def set_folders(monkeypatch):
   return set_folders
 
 
-def find_pairs(reader, tokens=TOKENS, **options):
-  return set(sources.wordnet(tokens, reader=reader, **options))
+def find_pairs(reader, tokens=TOKENS, pos="nvar", **options):
+  pos = wordnet.parse_parts_of_speech(pos)
+  return set(wordnet.find_pairs(Vocabulary(tokens), reader, pos=pos, **options))
 
 
 def read_lemma_names(word, folder):
@@ -201,5 +203,7 @@ def test_the_source_closes_the_wordnet_that_it_opens(mini, monkeypatch):
   monkeypatch.setattr(
     wordnet, "close_wordnet", lambda r: (close(r), closed.append(r))
   )
-  assert ("house", "lodge") in list(sources.wordnet(TOKENS, folder=str(mini)))
+  assert ("house", "lodge") in list(
+    sources.wordnet(Vocabulary(TOKENS), folder=str(mini))
+  )
   assert [reader._data_file_map for reader in closed] == [{}]

@@ -17,10 +17,12 @@ from rich.console import Console
 from support import runs
 from truenegs_jax.configs import bert_base
 from truenegs_jax.data.rows import batches
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.objectives import negatives, slot_predictions
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import rng
-from truenegs_jax.synonyms.stop_words import STOP_WORDS, is_word
+from truenegs_jax.synonyms.run_table import TableRequest
+from truenegs_jax.synonyms.stop_words import STOP_WORDS
 from truenegs_jax.train import (
   build_run,
   loop,
@@ -75,13 +77,35 @@ def restore(finished, step, preset="dp"):
 def build_expected_table(finished, params):
   """Builds the table of some parameters from the definition of its words."""
   vocab = finished[1].tokenizer.vocab
-  words_V = np.array([is_word(token) for token in vocab])
-  golds_V = words_V & ~np.isin(vocab, list(STOP_WORDS))
+  words_V = np.array([t.isalpha() and t not in STOP_WORDS for t in vocab])
   table_VxE = jax.device_get(params["embeddings"]["word"])
   ids_VxS = negatives.neighbour_ids(
-    jnp.asarray(table_VxE), golds_V, words_V, top=TOP, threshold=THRESHOLD
+    jnp.asarray(table_VxE), words_V, words_V, top=TOP, threshold=THRESHOLD
   )
   return np.asarray(ids_VxS)
+
+
+@pytest.mark.parametrize(
+  "options, golds, words",
+  [
+    ({}, "cat dog", "cat dog"),
+    ({"keep_stop_words": True}, "cat the dog", "cat the dog"),
+    (
+      {"sources": "model symbols=true"},
+      "cat 20 . two dog",
+      "cat 20 . two the dog",
+    ),
+  ],
+)
+def test_symbols_numbers_and_stop_words_are_left_out(options, golds, words):
+  vocab = ("[PAD]", "cat", "20", ".", "two", "the", "##s", "dog")
+  tokenizer = Tokenizer(vocab, True, True, pad=0, unk=0, cls=0, sep=0, mask=0)
+  request = TableRequest(**{"sources": "model"} | options)
+  builder = model_synonyms.make_table_builder(request, tokenizer)
+  for mask_V, text in ((builder.golds_V, golds), (builder.words_V, words)):
+    assert [
+      t for t, is_in in zip(vocab, mask_V, strict=True) if is_in
+    ] == text.split()
 
 
 def test_table_is_kept_until_the_next_refresh(finished):

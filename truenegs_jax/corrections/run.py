@@ -183,7 +183,7 @@ def _build_tables(
   for request in requests:
     source = request.sources
     table = run_table.find_or_build(
-      request, tokens, saved=None, console=console
+      request, measured.tokenizer, saved=None, console=console
     )
     assert table is not None  # _check_config refuses the source "model"
     if not table.num_pairs:

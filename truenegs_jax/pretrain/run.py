@@ -100,7 +100,7 @@ def prepare_run(
     saved = workdir / files.SYNONYMS if is_resumed else None
     request, tokens = build_run.build_table_request(c), tokenizer.vocab
     synonyms = run_table.find_or_build(
-      request, tokens, saved=saved, console=console
+      request, tokenizer, saved=saved, console=console
     )
     assert synonyms is not None  # the source "model" has a table_builder
     unigram_V = np.load(train_rows.folder / "unigram_V.npy")

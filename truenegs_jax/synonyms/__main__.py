@@ -70,7 +70,7 @@ def run(values: flags.FlagValues, console: Console) -> None:
   for each in (request, *others):
     run_table.check_request(each)
   start = time.perf_counter()
-  pairs = list(run_table.find_pairs(request, tokens))
+  pairs = list(run_table.find_pairs(request, tokenizer, console))
   built = _build(values, request, pairs, tokens)
   secs = time.perf_counter() - start
   counts_V = _count_tokens(values.text, tokenizer) if values.text else None
@@ -91,7 +91,7 @@ def run(values: flags.FlagValues, console: Console) -> None:
   if others:
     tables = [built]
     for each in others:
-      other_pairs = run_table.find_pairs(each, tokens)
+      other_pairs = run_table.find_pairs(each, tokenizer, console)
       tables.append(_build(values, each, other_pairs, tokens))
     console.print(render_overlaps(tables))
     console.print(render_examples(tables, tokens))

@@ -1,85 +1,131 @@
-"""Reads files of synonyms: pairs, PPDB's lists, wordnets of other languages.
+"""Reads files of synonyms: pairs, thesauri, wordnets of other languages.
 
 A reader yields all pairs of a file, `select_pairs` those of a vocabulary:
 
-  for word, synonym in select_pairs(words, read_pairs(file), file): ...
+  for pair in select_pairs(read_pairs(file), vocabulary, file): ...
 """
 
+import functools
 import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
-from truenegs_jax.data.corpus.files import File
+from truenegs_jax.data.corpus.files import File, read_blocks
 from truenegs_jax.data.corpus.lines import read_text
-from truenegs_jax.data.corpus.read_state import ReadState
+from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.synonyms.vocabulary import Vocabulary, is_spelled
 
+Item = TypeVar("Item")
 Pairs = Iterator[tuple[str, str]]
 
 PPDB = " ||| "  # separates PPDB's fields
-PHRASE = re.compile(r"[^ _][ _]+[^ _]")
+PHRASE = re.compile("[ _]")
 SYNSET = re.compile("[0-9]{8}-([a-z])")
+NUM_EXAMPLES = 5  # of words outside the vocabulary
+NUM_ROWS = 1000  # read to recognize a format without marks of its own
+
+# The first two lines of a MyThes file: an encoding; an entry.
+MYTHES = re.compile(
+  rb"(?:\xef\xbb\xbf)?([\w.:-]+)[ \t]*\r?\n[^\n]*\|[0-9]{1,4}[ \t]*\r?\n"
+)
+ENTRY = re.compile(
+  r"(.*)\|([0-9]{1,4})\s*"
+)  # a word and its number of meanings
+LABEL = re.compile(r" *\([^()|]*\.\)")  # of style, abbreviated: (fam.)
+ANTONYM = re.compile("ant[oòó]n|антон", re.IGNORECASE)
+
+FORMATS = """Use a file of one of these formats:
+  word<TAB>synonym
+  word synonym synonym ...
+  [NN] ||| word ||| synonym ||| ... (PPDB)
+  th_*.dat of MyThes, the thesauri of LibreOffice (not the index, .idx)
+  .json or .jsonl, see README.md"""
 
 
-def select_pairs(
-  words: Iterable[str], pairs: Iterable[tuple[str, str]], file: File
-) -> Pairs:
-  """Yields the pairs of a file of which both words are in a vocabulary.
-
-  An entry of the file matches the word that it equals as written or in lower
-  case. Phrases match nothing. Words that differ only in case are no pair. The
-  order is that of `words`, synonyms sorted.
+def peek(items: Iterator[Item], file: File) -> tuple[Item, Iterator[Item]]:
+  """Returns the first entry of a file, and all entries.
 
   Raises:
-    DataError: at the call, the file has no pair; later, no pair is left.
+    DataError: there is none, or the beginning of the file is of another format.
   """
-  pairs = iter(pairs)
-  first = next(pairs, None)
-  if first is None:
-    raise DataError(f"{file.path}: the file has no pairs. Use another file.")
-  return _select_pairs(words, itertools.chain([first], pairs), file)
+  for first in items:
+    return first, itertools.chain([first], items)
+  raise DataError(f"{file.path}: the file has no entries. Use another file.")
 
 
-def _select_pairs(
-  words: Iterable[str], pairs: Iterable[tuple[str, str]], file: File
-) -> Pairs:
-  synonyms: dict[str, set[str]] = {word: set() for word in words}
-  num_pairs = num_phrases = 0
+def select_pairs(pairs: Pairs, vocabulary: Vocabulary, file: File) -> Pairs:
+  """Yields the pairs of a file of which both words are in a vocabulary.
+
+  For what an entry of the file stands for, see `Vocabulary.match`. Phrases
+  match nothing. The order is that of the vocabulary, synonyms sorted. If most
+  pairs are lost, this is reported at the end.
+
+  Raises:
+    DataError: no pair is left.
+  """
+  synonyms: dict[str, set[str]] = {word: set() for word in vocabulary.words}
+  match = functools.cache(vocabulary.match)
+  lost: dict[str, None] = {}  # words that match nothing
+  num_pairs = num_lost = 0
   for pair in pairs:
+    golds, others = map(match, pair)
+    for gold in golds:
+      synonyms[gold] |= others
     num_pairs += 1
-    num_phrases += any(map(PHRASE.search, pair))
-    golds, others = (synonyms.keys() & {name, name.lower()} for name in pair)
-    for gold, other in itertools.product(golds, others):
-      if gold.lower() != other.lower():
-        synonyms[gold].add(other)
-  if not any(synonyms.values()):
+    if not (golds and others):
+      num_lost += 1
+      lost |= {x: None for x in pair if not (match(x) or PHRASE.search(x))}
+  message = (
+    f"{file.path}: {num_lost:,} of {num_pairs:,} pairs have a phrase or a word"
+    f" outside the vocabulary{spread_examples(list(lost))}."
+  )
+  lists = itertools.starmap(vocabulary.list_pairs, synonyms.items())
+  selected = list(itertools.chain.from_iterable(lists))
+  if not selected:
     raise DataError(
-      f"{file.path}: none of {num_pairs:,} pairs has two words of the"
-      f" vocabulary ({num_phrases:,} contain a phrase). Use pairs in the"
-      " language and case of the vocabulary."
+      f"{message} The others are no pairs of different words. Use a file in the"
+      " language of the vocabulary."
     )
-  for gold, others in synonyms.items():
-    yield from ((gold, other) for other in sorted(others))
+  if 2 * num_lost > num_pairs:
+    vocabulary.report(message)
+  yield from selected
+
+
+def spread_examples(words: list[str]) -> str:
+  """Returns ", such as A, B" with words from the beginning to the end."""
+  examples = words[:: -(-len(words) // NUM_EXAMPLES) or 1]
+  return f", such as {', '.join(examples)}" if examples else ""
 
 
 def read_pairs(file: File) -> Pairs:
   """Yields (word, synonym) pairs of a file; does not add reverse pairs.
 
-  The format depends on the suffix, before that of a compression:
+  The format is that of a suffix, before that of a compression:
 
     .json   {"word": ["synonym", ...], ...} or [["word", "synonym"], ...]
     .jsonl  {"word": "word", "synonyms": ["synonym", ...]} on each line
-    others  the format of the first line: word<TAB>synonym; PPDB's
-            `[NN] ||| word ||| synonym ||| ...`, further fields ignored; or a
-            word and its synonyms, separated by spaces
+
+  or else that of the first lines:
+
+    MyThes  the thesauri of LibreOffice, see `_mythes`
+    PPDB    `[NN] ||| word ||| synonym ||| ...`; further fields are ignored
+    others  word<TAB>synonym; or a word and its synonyms, separated by spaces.
+            Three of five lines have to consist of words, not of numbers or
+            punctuation: prose, CSV and dictionaries are refused.
 
   Raises:
     DataError: the file is damaged or of another format, with the line or entry.
   """
   readers = {".json": _json, ".jsonl": _json_lines}
-  return readers.get(file.suffix, _columns)(file)
+  if reader := readers.get(file.suffix):
+    return reader(file)
+  head = next(read_blocks(file, ReadState(), size=BLOCK_BYTES), b"")
+  if match := MYTHES.match(head):
+    return _mythes(file, match[1].decode(errors="replace"))
+  return _columns(file)
 
 
 def read_omw(file: File, *, pos: str) -> Pairs:
@@ -124,25 +170,81 @@ def _filled_lines(file: File) -> Iterator[tuple[int, str]]:
   return (item for item in numbered_lines(file) if item[1].strip())
 
 
+def _mythes(file: File, encoding: str) -> Pairs:
+  """Yields the pairs of a file of MyThes.
+
+  The first line has the encoding. Each word is followed by its number of
+  meanings, and these have a line each:
+
+    big|2
+    (adj)|large|great (similar term)|small (antonym)
+    (adv)|boastfully (fam.)
+
+  Notes in parentheses name another relation (antonym, generic term, ...) or,
+  abbreviated with a period, a style. Synonyms with notes of the first kind are
+  dropped, whatever their language, and those of the second are read without.
+  """
+  data = b"".join(read_blocks(file, ReadState(), size=BLOCK_BYTES))
+  try:
+    text = data.decode(encoding.removeprefix("microsoft-"))
+  except (LookupError, UnicodeError) as error:
+    raise DataError(
+      f"{file.path}:1: the encoding {encoding!r} is wrong: {error}. Correct the"
+      " first line, or download the file again."
+    ) from error
+  lines = enumerate(text.rstrip().split("\n"), 1)
+  next(lines)
+  for number, line in lines:
+    entry = ENTRY.fullmatch(line)
+    meanings = list(itertools.islice(lines, int(entry[2]))) if entry else []
+    if not entry or len(meanings) < int(entry[2]):
+      raise DataError(
+        f"{file.path}:{number}: {line[:40]!r} is not a word, | and the number"
+        " of the lines of its meanings, which follow. Download the file again."
+      )
+    for _, meaning in meanings:
+      kind, *names = meaning.rstrip("\r").split("|")
+      if not ANTONYM.search(kind):  # where Russian has it
+        names = [LABEL.sub("", name) for name in names]
+        # Words are in lower case, synonyms as they are written (German).
+        words = {entry[1], *(n for n in names if n.lower() == entry[1])}
+        synonyms = (name for name in names if "(" not in name)
+        yield from itertools.product(sorted(words), synonyms)
+
+
 def _columns(file: File) -> Pairs:
-  separator = ""
-  for number, line in _filled_lines(file):
-    if not separator:  # the first line decides the format
-      separator = next((x for x in (PPDB, "\t") if x in line), " ")
-    match line.split(PPDB if separator == PPDB else "\t"):
-      case [_, word, synonym, *_] if separator == PPDB:
-        yield word, synonym
-      case [word, synonym] if separator == "\t":
-        yield word, synonym
-      case [text] if separator == " ":
-        word, *synonyms = text.split(" ")
-        yield from ((word, synonym) for synonym in synonyms)
-      case columns:
-        raise DataError(
-          f"{file.path}:{number}: {len(columns)} columns. On every line, write"
-          " either a word, a tab and a synonym; or a word and its synonyms,"
-          " separated by spaces; or PPDB's '[NN] ||| word ||| synonym ||| ...'."
-        )
+  (_, first), lines = peek(_filled_lines(file), file)
+  separator = next((x for x in (PPDB, "\t") if x in first), None)
+  rows = _split_lines(lines, separator, file)
+  head = list(itertools.islice(rows, NUM_ROWS))
+  num_lists = sum(map(_are_words, head))
+  if separator != PPDB and 5 * num_lists < 3 * len(head):
+    raise DataError(
+      f"{file.path}: an unknown format: only {num_lists} of the first"
+      f" {len(head)} lines are a word and its synonyms. {FORMATS}"
+    )
+  for word, *synonyms in itertools.chain(head, rows):
+    yield from itertools.product([word], synonyms)
+
+
+def _split_lines(
+  lines: Iterable[tuple[int, str]], separator: str | None, file: File
+) -> Iterator[list[str]]:
+  """Yields the word and the synonyms of each line."""
+  for number, line in lines:
+    columns = line.split(separator)
+    row = columns[1:3] if separator == PPDB else columns
+    if separator and len(row) != 2:
+      raise DataError(
+        f"{file.path}:{number}: {len(columns)} columns. {FORMATS}"
+      )
+    yield row
+
+
+def _are_words(names: list[str]) -> bool:
+  """Returns whether several words or phrases are written in letters."""
+  words = re.split("[ _]+", " ".join(names))
+  return len(names) > 1 and all(is_spelled(word, also="-'’.") for word in words)
 
 
 def _json(file: File) -> Pairs:

@@ -8,16 +8,18 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import cache, errors
 from truenegs_jax.runtime.files import short_sha256
 from truenegs_jax.synonyms import nltk_data, stop_words, table, wordnet
 from truenegs_jax.synonyms import sources as sources_lib
+from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 SWITCHES = ("keep_stop_words", "symmetric", "include_self")
 
 # Part of the name in the cache. Increase it when the code of a source changes
 # so that it yields other pairs from the same files.
-RECIPE = 1
+RECIPE = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +75,12 @@ class TableRequest:
         return {"folder": str(options["folder"]), "pos": pos}
     return None
 
+  @property
+  def no_neighbours(self) -> frozenset[str]:
+    """The words that are no nearest neighbours, see `Vocabulary`."""
+    numbers = stop_words.NUMBERS if self.language == "en" else frozenset[str]()
+    return numbers if self.keep_stop_words else numbers | self.load_stop_words()
+
 
 def check_request(request: TableRequest) -> None:
   """Checks sources and stop words without building the table.
@@ -86,7 +94,7 @@ def check_request(request: TableRequest) -> None:
 
 def find_or_build(
   request: TableRequest,
-  tokens: Sequence[str],
+  tokenizer: Tokenizer,
   *,
   saved: pathlib.Path | None,
   console: Console,
@@ -103,26 +111,33 @@ def find_or_build(
   Raises:
     InputError, DataError: see `sources.find_pairs` and `stop_words.load`.
   """
-  expression = request.expression
+  expression, tokens = request.expression, tokenizer.vocab
   if expression.model:
     return None
   if saved and (loaded := _load(saved, request, tokens, console)):
     return loaded
-  cached = cache.folder() / "synonyms" / _cache_name(request, tokens)
+  cached = cache.folder() / "synonyms" / _cache_name(request, tokenizer)
   if loaded := _load(cached, request, tokens, console):
     return loaded
   with console.status("looking up synonyms ..."):
-    built = build(request, find_pairs(request, tokens), tokens)
+    built = build(request, find_pairs(request, tokenizer, console), tokens)
   table.save_table(built, cached)
   return built
 
 
 def find_pairs(
-  request: TableRequest, tokens: Sequence[str]
+  request: TableRequest, tokenizer: Tokenizer, console: Console
 ) -> sources_lib.Pairs:
-  """Yields the pairs of a request's sources; see `sources.find_pairs`."""
+  """Yields the pairs of a request's sources; prints what they lose."""
+
+  def report(message: str) -> None:
+    console.print(f"note: {message}", soft_wrap=True)
+
+  vocabulary = Vocabulary(
+    tokenizer.vocab, tokenizer.normalize, request.no_neighbours, report
+  )
   return sources_lib.find_pairs(
-    request.expression, tokens, wordnet_dir=request.wordnet_dir
+    request.expression, vocabulary, wordnet_dir=request.wordnet_dir
   )
 
 
@@ -163,11 +178,12 @@ def _load(
   return loaded if fits else None
 
 
-def _cache_name(request: TableRequest, tokens: Sequence[str]) -> str:
+def _cache_name(request: TableRequest, tokenizer: Tokenizer) -> str:
   """Returns a file name with a hash of everything the table depends on."""
   expression = request.expression
   dependencies = [
     RECIPE,
+    tokenizer.fingerprint,
     expression.identity,
     list(request.switches.values()),
     sorted(request.load_stop_words()),
@@ -175,7 +191,7 @@ def _cache_name(request: TableRequest, tokens: Sequence[str]) -> str:
   ]
   digest = short_sha256(json.dumps(dependencies))
   names = "-".join(dict.fromkeys(source.name for source in expression.sources))
-  return f"{names}-{table.vocabulary_fingerprint(tokens)}-{digest}.npz"
+  return f"{names}-{table.vocabulary_fingerprint(tokenizer.vocab)}-{digest}.npz"
 
 
 def _source_files(request: TableRequest) -> Iterator[pathlib.Path]:

@@ -5,11 +5,12 @@
   table path=saved.npz                  the pairs of a saved table
   model top=10 every=1000               the embeddings of the model in training
 
-A source is a function `fn(tokens, **options)` that yields `(word, synonym)`
+A source is a function `fn(vocabulary, **options)` that yields `(word, synonym)`
 pairs: the synonym is no wrong prediction where the word is the gold token. Both
-are different whole-word tokens of the vocabulary, in the same order on every
-call. A call checks options and files; the pairs are found on iteration. To add
-a source, write its function here and list it in SOURCES.
+are different whole-word tokens of the vocabulary, compared with the entries of
+files by `Vocabulary.match`, in the same order on every call. A call checks
+options and files; the pairs are found on iteration. To add a source, write its
+function here and list it in SOURCES.
 
 In an expression, options are written `name=value`: the keyword-only parameters
 of the function, converted by their annotations. In a path, write `?` for a
@@ -17,21 +18,19 @@ space, `|` or `&`.
 """
 
 import dataclasses
-import functools
 import glob
 import inspect
 import math
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from truenegs_jax.data.corpus.files import File, stat_file
-from truenegs_jax.data.corpus.sources import WordNetReader
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import lexicons, nltk_data, table
 from truenegs_jax.synonyms import wordnet as wordnet_lib
-from truenegs_jax.synonyms.stop_words import is_word
+from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.synonyms.word_vectors import find_neighbours
 
 Value = str | int | float | bool
@@ -44,12 +43,11 @@ KINDS[bool] = "true or false"
 
 
 def wordnet(
-  tokens: Sequence[str],
+  vocabulary: Vocabulary,
   *,
   folder: str = "",
   pos: str = "nvar",
   inflections: bool = False,
-  reader: WordNetReader | None = None,
 ) -> Pairs:
   """Yields each token with the other tokens of its WordNet synsets.
 
@@ -57,64 +55,63 @@ def wordnet(
   speech (paper, section "Hard Correction") that are tokens.
 
   Args:
-    tokens: the vocabulary, token `i` at position `i`.
+    vocabulary: the tokens.
     folder: folder of WordNet, see `open_wordnet`.
     pos: parts of speech: n, v, a (includes s), r, or several such as "nv".
     inflections: include inflected forms of the lemmas (homes for house).
-    reader: a WordNet opened by `open_wordnet`; None opens the one in `folder`.
 
   Raises:
     InputError: at the call, see `parse_parts_of_speech` and `find_wordnet`.
     DataError: see `open_wordnet` and `wordnet.find_pairs`, also for the order.
   """
   pos = wordnet_lib.parse_parts_of_speech(pos)
-  if reader is None:
-    wordnet_lib.find_wordnet(folder)
-  words = list(filter(is_word, tokens))
-  find = functools.partial(
-    wordnet_lib.find_pairs, words, pos=pos, inflections=inflections
-  )
+  wordnet_lib.find_wordnet(folder)
 
-  def open_and_find() -> Pairs:
-    with wordnet_lib.session(folder) as opened:
-      yield from find(opened)
+  def find() -> Pairs:
+    with wordnet_lib.session(folder) as reader:
+      yield from wordnet_lib.find_pairs(
+        vocabulary, reader, pos=pos, inflections=inflections
+      )
 
-  return open_and_find() if reader is None else find(reader)
+  return find()
 
 
 def vectors(
-  tokens: Sequence[str],
+  vocabulary: Vocabulary,
   *,
   path: str,
   top: int = 10,
   threshold: float = -1.0,
   among: str = "vocabulary",
+  symbols: bool = False,
 ) -> Pairs:
   """Yields each token with the tokens whose word vectors are nearest.
 
   The paper's footnote 9 uses the 10 nearest by GloVe 6B with 50 dimensions. For
   arguments, order and errors see `word_vectors.find_neighbours`.
   """
-  content = (
-    "a file of word vectors, such as glove.6B.50d.txt from glove.6B.zip of"
-    " https://nlp.stanford.edu/projects/glove"
+  return find_neighbours(
+    vocabulary,
+    _find_file("vectors", path),
+    top=top,
+    threshold=threshold,
+    among=among,
+    symbols=symbols,
   )
-  file, words = _find_file(path, content), filter(is_word, tokens)
-  return find_neighbours(words, file, top=top, threshold=threshold, among=among)
 
 
-def pairs(tokens: Sequence[str], *, path: str) -> Pairs:
+def pairs(vocabulary: Vocabulary, *, path: str) -> Pairs:
   """Yields the pairs of a file of synonyms or paraphrases, such as PPDB's.
 
   For formats, order and errors see `lexicons.read_pairs`.
   """
-  file = _find_file(path, "a file with lines such as `word<TAB>synonym`")
-  words = filter(is_word, tokens)
-  return lexicons.select_pairs(words, lexicons.read_pairs(file), file)
+  file = _find_file("pairs", path)
+  _, all_pairs = lexicons.peek(lexicons.read_pairs(file), file)
+  return lexicons.select_pairs(all_pairs, vocabulary, file)
 
 
 def omw(
-  tokens: Sequence[str],
+  vocabulary: Vocabulary,
   *,
   path: str = "",
   language: str = "",
@@ -127,22 +124,20 @@ def omw(
   source `wordnet`.
   """
   pos = wordnet_lib.parse_parts_of_speech(pos)
-  content = "a file of the Open Multilingual WordNet, such as wn-data-fra.tab"
-  path = path or str(nltk_data.find_omw(language))
-  file = _find_file(path, f"{content} from https://omwn.org")
-  words = filter(is_word, tokens)
-  return lexicons.select_pairs(words, lexicons.read_omw(file, pos=pos), file)
+  file = _find_file("omw", path or str(nltk_data.find_omw(language)))
+  _, all_pairs = lexicons.peek(lexicons.read_omw(file, pos=pos), file)
+  return lexicons.select_pairs(all_pairs, vocabulary, file)
 
 
-def saved_table(tokens: Sequence[str], *, path: str) -> Pairs:
+def saved_table(vocabulary: Vocabulary, *, path: str) -> Pairs:
   """Yields the pairs of a table that was saved for the same vocabulary.
 
   Raises:
     InputError: there is no such file.
     DataError: see `load_table`; without tokens, any vocabulary is accepted.
   """
-  content = "a table saved by `python -m truenegs_jax.synonyms --output`"
-  _find_file(path, content)
+  _find_file("table", path)
+  tokens = vocabulary.tokens
   if not tokens:
     table.read_file(path)
     return iter(())
@@ -160,12 +155,26 @@ SOURCES: dict[str, Callable[..., Pairs]] = {
 }
 
 
-def _find_file(path: str, content: str) -> File:
-  """Returns the file of an option `path`; `content` is for the error."""
+# What the option path= of each source names, and where it comes from.
+FILES = {
+  "vectors": "a file of word vectors, such as glove.6B.50d.txt from"
+  " glove.6B.zip of https://nlp.stanford.edu/projects/glove",
+  "pairs": "a file of synonyms: a thesaurus such as th_en_US_v2.dat of"
+  " https://github.com/LibreOffice/dictionaries or of Debian's mythes-en-us,"
+  " mythes-fr, ...; PPDB's of http://paraphrase.org; or lines such as"
+  " `word<TAB>synonym`",
+  "omw": "a file of the Open Multilingual WordNet, such as wn-data-fra.tab from"
+  " https://omwn.org",
+  "table": "a table saved by `python -m truenegs_jax.synonyms --output`",
+}
+
+
+def _find_file(source: str, path: str) -> File:
   location = os.path.expanduser(path)
   if not os.path.isfile(location):
     raise InputError(
-      f"source of synonyms: there is no file {path!r}. Set path= to {content}."
+      f"source of synonyms: there is no file {path!r}. Set path= to"
+      f" {FILES[source]}."
     )
   return stat_file(pathlib.Path(location))
 
@@ -191,11 +200,13 @@ class ModelTable:
     top: maximum number of neighbours of a word, at least 1.
     threshold: minimum cosine of a neighbour, -1 to 1.
     every: number of steps between rebuilds of the table, at least 1.
+    symbols: include punctuation, numbers and stop words.
   """
 
   top: int = 10
   threshold: float = 0.5
   every: int = 1000
+  symbols: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,17 +287,18 @@ def check_sources(expression: Expression, *, wordnet_dir: str = "") -> None:
     InputError, DataError: see the sources.
   """
   for source in expression.sources:
-    SOURCES[source.name]((), **resolve_options(source, wordnet_dir=wordnet_dir))
+    options = resolve_options(source, wordnet_dir=wordnet_dir)
+    SOURCES[source.name](Vocabulary(()), **options)
 
 
 def find_pairs(
-  expression: Expression, tokens: Sequence[str], *, wordnet_dir: str = ""
+  expression: Expression, vocabulary: Vocabulary, *, wordnet_dir: str = ""
 ) -> Pairs:
   """Yields the pairs of an expression, none for the source "model".
 
   Args:
     expression: the sources.
-    tokens: the vocabulary, token `i` at position `i`.
+    vocabulary: the tokens.
     wordnet_dir: `folder` of the source "wordnet" where it is not set.
 
   Raises:
@@ -294,7 +306,7 @@ def find_pairs(
   """
   for group in expression.union:
     first, *others = (
-      SOURCES[s.name](tokens, **resolve_options(s, wordnet_dir=wordnet_dir))
+      SOURCES[s.name](vocabulary, **resolve_options(s, wordnet_dir=wordnet_dir))
       for s in group
     )
     yield from set(first).intersection(*others) if others else first

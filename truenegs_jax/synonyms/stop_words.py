@@ -70,6 +70,14 @@ NLTK_FILES = {
   "zh": "chinese",
 }
 
+# By vectors, one number is nearest to another.
+ENGLISH_NUMBERS = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen
+fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty
+sixty seventy eighty ninety hundred thousand million billion trillion dozen
+"""
+NUMBERS = frozenset(ENGLISH_NUMBERS.split())
+
 
 def is_word(token: str) -> bool:
   """Returns False for `##pieces` and `[SPECIAL]` tokens, True for others."""

@@ -1,12 +1,13 @@
 """Finds nearest words by word vectors, in text or in word2vec's binary format.
 
-  for word, neighbour in find_neighbours(words, file, top=10): ...
+  for word, neighbour in find_neighbours(vocabulary, file, top=10): ...
 
 Axes: G words with a vector, D numbers per vector.
 """
 
 import itertools
 import math
+import operator
 import re
 from collections.abc import Iterable, Iterator
 
@@ -15,7 +16,8 @@ import numpy as np
 from truenegs_jax.data.corpus.files import File, read_blocks
 from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.synonyms.lexicons import numbered_lines
+from truenegs_jax.synonyms.lexicons import numbered_lines, peek, spread_examples
+from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 HEADER = re.compile("([0-9]{1,9}) ([1-9][0-9]{0,4})")
 HEAD_BYTES = 2**16  # enough to contain a NUL if the numbers are binary
@@ -30,29 +32,34 @@ Entry = tuple[str, str, str | bytes]
 
 
 def find_neighbours(
-  words: Iterable[str],
+  vocabulary: Vocabulary,
   file: File,
   *,
   top: int,
   threshold: float = -1.0,
   among: str = "vocabulary",
+  symbols: bool = False,
 ) -> Iterator[tuple[str, str]]:
   """Yields each word with the words whose vectors are most similar.
 
   Similarity is the cosine; the paper (footnote 9) defines neither it nor the
-  candidates. By default only `words` are candidates, so that all `top` are of
-  use. With among="file", neighbours outside `words` are dropped after ranking.
+  candidates. By default only words of the vocabulary are candidates, so that
+  all `top` are of use. With among="file", the neighbours that are no such words
+  are dropped after ranking. Words without a vector are reported if they are
+  most of the vocabulary.
 
   Args:
-    words, file: see `read_vectors`.
+    vocabulary: the words, see `Vocabulary.may_have_neighbours`.
+    file: see `read_vectors`.
     top: maximum number of neighbours of a word, at least 1.
     threshold: minimum cosine of a neighbour, -1 to 1; -1 means no minimum, as
       in the paper.
-    among: "vocabulary" (`words`) or "file".
+    among: "vocabulary" or "file".
+    symbols: include punctuation, numbers and stop words.
 
   Yields:
-    (word, neighbour), in the order of `words`, nearest first. The same word in
-    another case (`Cat`) counts for `top` but is not yielded.
+    (word, neighbour), in the order of the vocabulary, nearest first. The same
+    word in another form (`Cat`) counts for `top` but is not yielded.
 
   Raises:
     InputError: an option is out of range; raised at the call.
@@ -65,29 +72,25 @@ def find_neighbours(
       f" among={among} is out of range. Set top to 1 or more, threshold from -1"
       f" to 1, and among to {' or '.join(AMONG)}."
     )
-  _check_first_entry(file)
-  return _find_neighbours(words, file, top, threshold, among)
+  (place, _, numbers), entries = peek(_entries(file), file)
+  _parse(numbers, place)
+  words = vocabulary.words
+  if not symbols:
+    words = dict.fromkeys(filter(vocabulary.may_have_neighbours, words))
 
+  def find() -> Iterator[tuple[str, str]]:
+    names, vectors_GxD = read_vectors(
+      entries, words, vocabulary, file, all_words=among == "file"
+    )
+    ranked = rank_neighbours(
+      vectors_GxD, len(names), top=top, threshold=threshold
+    )
+    for name, neighbours_J in zip(names, ranked, strict=True):
+      for j in neighbours_J:
+        if not vocabulary.are_forms(name, names[j]):
+          yield name, names[j]
 
-def _check_first_entry(file: File) -> None:
-  for place, _, numbers in _entries(file):
-    _parse(numbers, place)
-    return
-  message = "the file has no word vectors. Download it again."
-  raise DataError(f"{file.path}: {message}")
-
-
-def _find_neighbours(
-  words: Iterable[str], file: File, top: int, threshold: float, among: str
-) -> Iterator[tuple[str, str]]:
-  names, vectors_GxD = read_vectors(file, words, all_words=among == "file")
-  ranked = rank_neighbours(
-    vectors_GxD, len(names), top=top, threshold=threshold
-  )
-  for name, neighbours_J in zip(names, ranked, strict=True):
-    for j in neighbours_J:
-      if names[j].lower() != name.lower():
-        yield name, names[j]
+  return find()
 
 
 def rank_neighbours(
@@ -147,7 +150,12 @@ def rank_neighbours(
 
 
 def read_vectors(
-  file: File, words: Iterable[str], *, all_words: bool = False
+  entries: Iterable[Entry],
+  words: Iterable[str],
+  vocabulary: Vocabulary,
+  file: File,
+  *,
+  all_words: bool = False,
 ) -> tuple[list[str], np.ndarray]:
   """Reads the vectors of some words, and optionally of all other words.
 
@@ -157,9 +165,10 @@ def read_vectors(
   numbers as little-endian float32, with or without a line feed.
 
   If a word occurs twice, the first vector counts. A word missing from the file
-  gets the vector of its first cased form, unless that form is among `words`:
-  so lower-case vocabularies can use files with `Paris`. Phrases (`New_York`,
-  `. . .`) are skipped. Only the numbers of returned vectors are checked.
+  gets the vector of the first word that stands for it (`Vocabulary.match`) and
+  is not among `words` itself: so lower-case vocabularies can use files with
+  `Paris`. Phrases (`New_York`, `. . .`) are skipped. Only the numbers of
+  returned vectors are checked.
 
   The file is plain or compressed, according to its suffix (.gz, .xz, ...).
 
@@ -174,34 +183,40 @@ def read_vectors(
       or it has no vector of any of the words.
   """
   vectors: dict[str, bytes | None] = dict.fromkeys(words)
-  cased: dict[str, bytes] = {}
-  others = bytearray()  # vectors of other words
-  for place, word, numbers in _entries(file):
+  others: dict[str, bytes] = {}  # of words that stand for one of `words`
+  rest = bytearray()  # vectors of all other words
+  for place, word, numbers in entries:
     if word in vectors:
       if vectors[word] is None:
         vectors[word] = _parse(numbers, place)
-    elif (lower := word.lower()) in vectors and lower not in cased:
-      cased[lower] = _parse(numbers, place)
+    elif new := (vocabulary.match(word) & vectors.keys()) - others.keys():
+      others |= dict.fromkeys(new, _parse(numbers, place))
     elif all_words and "_" not in word:
-      others += _parse(numbers, place)
-  names = []
+      rest += _parse(numbers, place)
+  names, lost = [], []
   matrix = bytearray()
   for word, vector in vectors.items():
+    other = others.get(word, b"")
     if vector is None:
-      vector = cased.get(word, b"")
+      vector = other
     elif all_words:
-      others += cased.get(word, b"")
+      rest += other
     if vector:
       names.append(word)
       matrix += vector
+    else:
+      lost.append(word)
+  message = (
+    f"{file.path}: {len(lost):,} of {len(vectors):,} words of the vocabulary"
+    f" have no vector{spread_examples(lost)}."
+  )
   if not names:
-    raise DataError(
-      f"{file.path}: no word of the vocabulary has a vector other than zero."
-      " Use vectors in the language and case of the vocabulary."
-    )
+    raise DataError(f"{message} Use vectors in the vocabulary's language.")
+  if len(lost) > len(names):
+    vocabulary.report(message)
   dim = len(matrix) // len(names) // 4
-  others[:0] = matrix  # in place: the others may take gigabytes
-  return names, np.frombuffer(others, np.float32).reshape(-1, dim)
+  rest[:0] = matrix  # in place: the others may take gigabytes
+  return names, np.frombuffer(rest, np.float32).reshape(-1, dim)
 
 
 def _entries(file: File) -> Iterator[Entry]:
@@ -251,24 +266,26 @@ def _binary_entries(file: File, count: int, dim: int) -> Iterator[Entry]:
 
 
 def _text_entries(file: File) -> Iterator[Entry]:
-  header, dim, count = None, 0, 0
-  for number, line in numbered_lines(file):
-    line = line.rstrip(" ")  # word2vec and fastText write a space at the end
-    if number == 1 and (header := HEADER.fullmatch(line)):
-      dim = int(header[2])
-    elif line:
-      count += 1
-      num_numbers = line.count(" ")
-      dim = dim or num_numbers
-      if num_numbers == dim > 0:
-        word, _, numbers = line.partition(" ")
-        yield f"{file.path}:{number}", word, numbers
-      elif not 0 < dim < num_numbers or not _is_phrase(line, dim):
-        raise DataError(
-          f"{file.path}:{number}: {num_numbers} numbers after the word, not"
-          f" {dim or 'one or more'}. Every line needs a word and its numbers,"
-          " separated by single spaces. Download the file again."
-        )
+  lines = numbered_lines(file)
+  # word2vec and fastText write a space at the end of a line.
+  texts = ((number, line.rstrip(" ")) for number, line in lines)
+  (number, first), filled = peek(filter(operator.itemgetter(1), texts), file)
+  header = HEADER.fullmatch(first) if number == 1 else None
+  dim = int(header[2]) if header else first.count(" ")
+  count = 0
+  for number, line in itertools.islice(filled, 1 if header else 0, None):
+    count += 1
+    # GloVe 840B has a few phrases: `. . .` and its numbers.
+    num_more = line.count(" ") - dim
+    *names, numbers = line.split(" ", max(0, num_more) + 1)
+    if not dim or num_more < 0 or not all(map(_is_name, names[1:])):
+      raise DataError(
+        f"{file.path}:{number}: {line.count(' ')} numbers after the word, not"
+        f" {dim or 'one or more'}. Every line needs a word and its numbers,"
+        " separated by single spaces. Download the file again."
+      )
+    if len(names) == 1:
+      yield f"{file.path}:{number}", names[0], numbers
   if header and count != int(header[1]):
     raise DataError(
       f"{file.path}: {count:,} words, not {int(header[1]):,} as the first line"
@@ -276,10 +293,8 @@ def _text_entries(file: File) -> Iterator[Entry]:
     )
 
 
-def _is_phrase(line: str, dim: int) -> bool:
-  """Returns whether several words precede the numbers (GloVe 840B: `. . .`)."""
-  names = line.rsplit(" ", dim)[0].split(" ")
-  return all(name and not _is_number(name) for name in names[1:])
+def _is_name(text: str) -> bool:
+  return bool(text) and not _is_number(text)
 
 
 def _is_number(text: str) -> bool:

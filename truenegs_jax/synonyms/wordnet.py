@@ -1,7 +1,7 @@
 """Opens WordNet with NLTK and finds synonyms of a word or a vocabulary.
 
 with session() as reader:
-  for word, synonym in find_pairs(words, reader, pos="nv"): ...
+  for word, synonym in find_pairs(Vocabulary(tokens), reader, pos="nv"): ...
 """
 
 import contextlib
@@ -9,20 +9,21 @@ import os
 import pathlib
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from truenegs_jax.data.corpus.sources import WordNetReader
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import nltk_data
+from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 # Nouns, verbs, adjectives (including satellites) and adverbs.
 PARTS_OF_SPEECH = "nvar"
 
 
 def find_pairs(
-  words: Sequence[str],
+  vocabulary: Vocabulary,
   reader: WordNetReader,
   *,
   pos: str = PARTS_OF_SPEECH,
@@ -30,11 +31,11 @@ def find_pairs(
 ) -> Iterator[tuple[str, str]]:
   """Yields each word with the other words that are lemmas of its synsets.
 
-  A word matches a lemma as WordNet writes it or in lower case, because a
-  lower-case vocabulary has `indiana` for the lemma `Indiana`.
+  Lemmas are compared with words by `Vocabulary.match`: a lower-case vocabulary
+  has `indiana` for the lemma `Indiana`.
 
   Args:
-    words: whole words of a vocabulary.
+    vocabulary: the words.
     reader: a WordNet opened by `open_wordnet`.
     pos: parts of speech of the synsets, some of PARTS_OF_SPEECH.
     inflections: a lower-case word also matches the lemmas that it is an
@@ -42,22 +43,20 @@ def find_pairs(
       *house*, a synonym of *home*).
 
   Yields:
-    (word, synonym), in the order of `words`, synonyms sorted.
+    (word, synonym), in the order of the vocabulary, synonyms sorted.
 
   Raises:
     DataError: see `find_lemma_names`.
   """
-  vocabulary = frozenset(words)
+  words = vocabulary.words
   forms = _inflected_forms(words, reader, pos) if inflections else {}
   for word in words:
     synonyms: set[str] = set()
     for part in pos:
       for name in find_lemma_names(word, reader, pos=part):
-        synonyms.update(vocabulary & {name, name.lower()})
+        synonyms |= vocabulary.match(name)
         synonyms.update(forms.get((part, name.lower()), ()))
-    for synonym in sorted(synonyms):
-      if synonym.lower() != word.lower():
-        yield word, synonym
+    yield from vocabulary.list_pairs(word, synonyms)
 
 
 def parse_parts_of_speech(letters: str) -> str:
@@ -210,7 +209,7 @@ def find_stems(
 
 
 def _inflected_forms(
-  words: Sequence[str], reader: WordNetReader, pos: str
+  words: Iterable[str], reader: WordNetReader, pos: str
 ) -> dict[tuple[str, str], list[str]]:
   """Returns (part of speech, lemma) -> words that are forms of the lemma.
 

@@ -95,10 +95,7 @@ def build_run(c: ConfigDict, tokenizer: Tokenizer) -> Run:
   table_builder = None
   if options.needs_table:
     table_builder = model_synonyms.make_table_builder(
-      n.sources,
-      tokenizer.vocab,
-      stop_words_file=n.stop_words,
-      keep_stop_words=n.keep_stop_words,
+      build_table_request(c), tokenizer
     )
   return Run(
     summary=describe_objective(c),

@@ -14,10 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.objectives import negatives
 from truenegs_jax.synonyms import stop_words
 from truenegs_jax.synonyms import table as table_lib
-from truenegs_jax.synonyms.sources import ModelTable, parse_expression
+from truenegs_jax.synonyms.run_table import TableRequest
+from truenegs_jax.synonyms.sources import ModelTable
+from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.train import step as step_lib
 
 RefreshFn = Callable[[step_lib.TrainState, int], step_lib.TrainState]
@@ -73,24 +76,29 @@ class ModelTableBuilder:
 
 
 def make_table_builder(
-  sources: str,
-  vocab: Sequence[str],
-  *,
-  stop_words_file: str,
-  keep_stop_words: bool,
+  request: TableRequest, tokenizer: Tokenizer
 ) -> ModelTableBuilder | None:
-  """Makes the builder of `negatives.sources`; None for other sources."""
-  spec = parse_expression(sources)
-  if spec.model is None:
+  """Makes the builder of the source "model"; None for other sources."""
+  options = request.expression.model
+  if options is None:
     return None
-  words = frozenset() if keep_stop_words else stop_words.load(stop_words_file)
+  vocab, words = tokenizer.vocab, frozenset[str]()
+  if not request.keep_stop_words:
+    words = request.load_stop_words()
+  golds_V = stop_words.may_have_synonyms(vocab, stop_words=words)
+  words_V = stop_words.may_have_synonyms(vocab, keep_stop_words=True)
+  if not options.symbols:
+    vocabulary = Vocabulary(vocab, no_neighbours=request.no_neighbours)
+    golds_V = words_V = np.array(
+      [vocabulary.may_have_neighbours(token) for token in vocab]
+    )
   return ModelTableBuilder(
-    spec.model,
-    source=spec.identity,
+    options,
+    source=request.expression.identity,
     stop_words=stop_words.fingerprint(words),
-    keep_stop_words=keep_stop_words,
-    golds_V=stop_words.may_have_synonyms(vocab, stop_words=words),
-    words_V=stop_words.may_have_synonyms(vocab, keep_stop_words=True),
+    keep_stop_words=request.keep_stop_words,
+    golds_V=golds_V,
+    words_V=words_V,
   )
 
 
