@@ -8,6 +8,7 @@ import pytest
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import nltk_data, sources, stop_words
 from truenegs_jax.synonyms.run_table import TableRequest, check_request
+from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 FRENCH = """# French Wordnet\tfra
 00001740-n\tfra:lemma\tmaison
@@ -61,9 +62,11 @@ def test_auto_is_the_lexicon_of_the_language(installed):
   check_request(request)
   assert request.expression.identity == "omw language=fr"
   pairs = {("maison", "demeure"), ("demeure", "maison")}
-  assert set(sources.find_pairs(request.expression, tokens)) == pairs
+  assert (
+    set(sources.find_pairs(request.expression, Vocabulary(tokens))) == pairs
+  )
   explicit = TableRequest("omw language=fr", language="").expression
-  assert set(sources.find_pairs(explicit, tokens)) == pairs
+  assert set(sources.find_pairs(explicit, Vocabulary(tokens))) == pairs
   assert TableRequest("auto").expression.identity == "wordnet"
   assert sources.resolve_auto("auto", "en") == "wordnet"
   assert TableRequest("omw path=x.tab").expression.identity == "omw path=x.tab"

@@ -113,7 +113,7 @@ def read_pairs(file: File) -> Pairs:
     MyThes  the thesauri of LibreOffice, see `_mythes`
     PPDB    `[NN] ||| word ||| synonym ||| ...`; further fields are ignored
     others  word<TAB>synonym; or a word and its synonyms, separated by spaces.
-            Three of five lines have to consist of words, not of numbers or
+            Three of five lines have to consist of words, not numbers or
             punctuation: prose, CSV and dictionaries are refused.
 
   Raises:
@@ -242,9 +242,11 @@ def _split_lines(
 
 
 def _are_words(names: list[str]) -> bool:
-  """Returns whether several words or phrases are written in letters."""
+  """Returns whether there are several names, and all have letters."""
   words = re.split("[ _]+", " ".join(names))
-  return len(names) > 1 and all(is_spelled(word, also="-'’.") for word in words)
+  return len(names) > 1 and all(
+    is_spelled(word, also="-'’.0123456789") for word in words
+  )
 
 
 def _json(file: File) -> Pairs:
