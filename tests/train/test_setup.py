@@ -75,6 +75,13 @@ def test_config_saved_before_a_key_is_resumed_with_its_old_value():
     resume(saved, make_description())
 
 
+def test_run_saved_before_languages_is_resumed_as_english():
+  saved = make_description(negatives__sources="wordnet")
+  del saved["config"]["data"]["language"]
+  assert resume(saved, make_description()) == 7
+  assert files.add_missing_keys(saved["config"])["data"]["language"] == "en"
+
+
 def test_removed_key_is_resumed_with_the_remaining_value(monkeypatch):
   gone = {"negatives.gone": common_keys.RemovedKey("usual", "0.1.0")}
   monkeypatch.setattr(common_keys, "REMOVED", gone)
