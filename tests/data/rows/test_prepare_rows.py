@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -189,6 +190,8 @@ def test_two_commands_at_once_prepare_once(corpus, tmp_path, cache):
   assert [command.returncode for command in commands] == [0, 0]
   assert results[0][0] == results[1][0]
   assert sum("to train on" in err for _, err in results) == 1
+  warning = "warning: .*% of the rows are padding.*length=16"
+  assert all(re.search(warning, err) for _, err in results)
   [folder] = [p for p in (cache / "rows").iterdir() if p.is_dir()]
   verify_rows(folder)
 
