@@ -171,7 +171,7 @@ def test_a_damaged_chunk_is_rebuilt(tmp_path, expected_files, damage):
   data = bytearray(path.read_bytes())
   data[300] ^= 1  # in the first array
   path.write_bytes({"cut": data[:-50], "flip": data, "empty": b""}[damage])
-  with pytest.raises(DiskError, match="piece-000007.npz: damaged"):
+  with pytest.raises(DiskError, match="chunk-000007.npz: damaged"):
     merge_chunks.merge(folder, chunk_set)
   write_200(folder)
   assert read_files(folder) == expected_files
@@ -265,9 +265,9 @@ def open_repeatedly(folder, barrier, results):
   for _ in range(40):
     barrier.wait()
     temporary = build_rows.open_unfinished(folder, OPTIONS, job=(0, 3))
-    (temporary / f"piece-{os.getpid()}").write_text("done")
+    (temporary / f"chunk-{os.getpid()}").write_text("done")
     barrier.wait()
-    results.put(len(list(temporary.glob("piece-*"))))
+    results.put(len(list(temporary.glob("chunk-*"))))
     if barrier.wait() == 0:
       shutil.rmtree(temporary)
 
@@ -297,7 +297,7 @@ def test_a_disk_error_keeps_all_chunks(tmp_path, small_chunks):
   error.__cause__ = OSError(5, "EIO")
   with pytest.raises(DataError, match="cannot be read"):
     write_texts(folder, FailingTexts(error, 100))
-  assert len(list((tmp_path / ".rows.unfinished").glob("piece-*"))) > 10
+  assert len(list((tmp_path / ".rows.unfinished").glob("chunk-*"))) > 10
   assert not folder.exists()
 
 

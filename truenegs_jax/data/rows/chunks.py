@@ -163,12 +163,11 @@ def build_chunk(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
   return arrays
 
 
-def load_chunk(path: pathlib.Path) -> Arrays:
-  """Reads a chunk; DiskError if it is unreadable, or damaged and so removed."""
+def load_array(path: pathlib.Path, name: str) -> np.ndarray:
+  """Reads an array of a chunk; DiskError if damaged, and so removed."""
   try:
     with open(path, "rb") as file:  # np.load leaks a file that it rejects
-      content = np.load(file, allow_pickle=False)
-      return {name: content[name] for name in content.files}
+      return np.load(file, allow_pickle=False)[name]
   except OSError as error:
     raise DiskError(f"{path}: cannot be read: {error.strerror}.") from error
   except (ValueError, EOFError, zipfile.BadZipFile) as error:
@@ -181,7 +180,7 @@ def load_chunk(path: pathlib.Path) -> Arrays:
 
 def chunk_path(folder: pathlib.Path, number: int) -> pathlib.Path:
   """Returns the file of a chunk."""
-  return folder / f"piece-{number:06d}.npz"
+  return folder / f"chunk-{number:06d}.npz"
 
 
 def _held_out_fraction(options: RowsOptions) -> fractions.Fraction:

@@ -1,12 +1,12 @@
 """Merges chunks into a rows folder: shards, vocabulary and manifest."""
 
-import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import shutil
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from truenegs_jax.data.rows.rows_folder import (
   file_record,
   hash_json,
   shard_name,
-  token_dtype,
 )
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.runtime.errors import DataError
@@ -54,31 +53,20 @@ def _write_rows(
 ) -> dict[str, Any]:
   """Fills an empty folder; the manifest comes last."""
   spec, meter = chunk_set.spec, chunk_set.meter
-  tokenizer, length = spec.tokenizer, spec.options.length
-  num_tokens = 0
-  writers = {
-    split: _SplitWriter(folder, split, len(tokenizer.vocab), length)
-    for split in SPLITS
-  }
-  with contextlib.ExitStack() as stack:
-    for writer in writers.values():
-      stack.enter_context(writer)
-    for number in range(chunk_set.num_chunks):
-      arrays = chunks.load_chunk(chunks.chunk_path(spec.folder, number))
-      num_tokens += int(arrays[chunks.NUM_TOKENS])
-      for split, writer in writers.items():
-        writer.add(*(arrays[f"{split}.{field}"] for field in FIELDS))
-  if not any(writer.shards for writer in writers.values()):
+  tokenizer = spec.tokenizer
+  splits = {split: _write_split(folder, split, chunk_set) for split in SPLITS}
+  if not any(split.shards for split in splits.values()):
     shutil.rmtree(spec.folder, ignore_errors=True)
     raise DataError(
       f"data.sources: {chunk_set.corpus} gives 0 rows. It contains only"
       " blank or control characters. Add text."
     )
   write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
-  np.save(folder / "unigram_V.npy", _unigrams(writers["train"], tokenizer))
-  manifest = _manifest(folder, spec, writers)
+  np.save(folder / "unigram_V.npy", _unigrams(splits["train"], tokenizer))
+  manifest = _manifest(folder, spec, splits)
   manifest["held_out_by"] = spec.held_out_unit
-  manifest["lost_share"] = _lost_share(num_tokens, writers, tokenizer)
+  num_tokens = sum(map(int, _arrays(chunk_set, chunks.NUM_TOKENS)))
+  manifest["lost_share"] = _lost_share(num_tokens, splits, tokenizer)
   manifest["parts"] = [
     {"documents": documents, "text_bytes": size, "passes": passes}
     for documents, size, passes in zip(
@@ -90,114 +78,87 @@ def _write_rows(
   return manifest
 
 
-class _SplitWriter:
-  """Appends rows to the shards of one split.
+class _Split(NamedTuple):
+  """A split that is written."""
 
-  A context manager; the shards are complete after it exits without an error.
+  shards: list[int]  # the number of rows of each
+  counts_V: np.ndarray  # int64: of each entry, without padding
 
-  Attributes:
-    shards: the number of rows of each shard.
-    counts_V: how often each entry occurs outside of padding, int64.
-  """
 
-  def __init__(
-    self, folder: pathlib.Path, split: str, num_entries: int, length: int
-  ) -> None:
-    self._folder, self._split = folder, split
-    self._length, self._shard_rows = length, max(1, SHARD_TOKENS // length)
-    self._dtypes = (token_dtype(num_entries), *[np.dtype(np.uint8)] * 2)
-    self._files: list[Any] = []
-    self.shards: list[int] = []
-    self.counts_V = np.zeros(num_entries, np.int64)
+def _write_split(
+  folder: pathlib.Path, split: str, chunk_set: chunks.ChunkSet
+) -> _Split:
+  tokenizer, length = chunk_set.spec.tokenizer, chunk_set.spec.options.length
+  counts_V, num_rows = np.zeros(len(tokenizer.vocab), np.int64), 0
+  for tokens_RxL in _arrays(chunk_set, f"{split}.tokens"):
+    counts_V += np.bincount(tokens_RxL.ravel(), minlength=len(counts_V))
+    num_rows += len(tokens_RxL)
+  if not num_rows:
+    return _Split([], counts_V)
+  counts_V[tokenizer.pad] = 0  # text never encodes to it
+  shard_rows = max(1, SHARD_TOKENS // length)
+  starts = range(0, num_rows, shard_rows)
+  shards = [min(shard_rows, num_rows - start) for start in starts]
+  for field in FIELDS:
+    arrays = _arrays(chunk_set, f"{split}.{field}")
+    rest_RxL = next(arrays)
+    for number, missing in enumerate(shards):
+      with open(folder / shard_name(split, number, field), "wb") as file:
+        header = {
+          "descr": np.lib.format.dtype_to_descr(rest_RxL.dtype),
+          "fortran_order": False,
+          "shape": (missing, length),
+        }
+        np.lib.format.write_array_header_1_0(file, header)
+        while missing:
+          if not len(rest_RxL):
+            rest_RxL = next(arrays)
+          rows_RxL, rest_RxL = rest_RxL[:missing], rest_RxL[missing:]
+          file.write(rows_RxL)
+          missing -= len(rows_RxL)
+  return _Split(shards, counts_V)
 
-  def add(self, *fields_RxL: np.ndarray) -> None:
-    """Appends rows: tokens, types and documents, each [R, L]."""
-    tokens_RxL, _, documents_RxL = fields_RxL
-    self.counts_V += np.bincount(
-      tokens_RxL[documents_RxL > 0], minlength=len(self.counts_V)
-    )
-    start = 0
-    while start < len(tokens_RxL):
-      if not self._files:
-        self._begin_shard()
-      stop = start + self._shard_rows - self.shards[-1]
-      for i, file in enumerate(self._files):
-        array = fields_RxL[i][start:stop]
-        file.write(np.ascontiguousarray(array, self._dtypes[i]))
-      self.shards[-1] += len(array)
-      start = stop
-      if self.shards[-1] == self._shard_rows:
-        self._end_shard()
 
-  def __enter__(self) -> "_SplitWriter":
-    return self
-
-  def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-    try:
-      if kind is None:
-        self._end_shard()
-    finally:
-      for file in self._files:
-        with contextlib.suppress(OSError):  # an earlier error is raised
-          file.close()
-
-  def _begin_shard(self) -> None:
-    names = [shard_name(self._split, len(self.shards), f) for f in FIELDS]
-    self._files = [open(self._folder / name, "wb") for name in names]
-    self.shards.append(0)
-    self._write_headers()
-
-  def _end_shard(self) -> None:
-    # numpy pads headers, so the final number of rows fits.
-    self._write_headers()
-    for file in self._files:
-      file.close()
-    self._files = []
-
-  def _write_headers(self) -> None:
-    for file, dtype in zip(self._files, self._dtypes, strict=False):
-      file.seek(0)
-      header = {
-        "descr": np.lib.format.dtype_to_descr(dtype),
-        "fortran_order": False,
-        "shape": (self.shards[-1], self._length),
-      }
-      np.lib.format.write_array_header_1_0(file, header)
+def _arrays(chunk_set: chunks.ChunkSet, name: str) -> Iterator[np.ndarray]:
+  """Yields one array of every chunk."""
+  for number in range(chunk_set.num_chunks):
+    path = chunks.chunk_path(chunk_set.spec.folder, number)
+    yield chunks.load_array(path, name)
 
 
 def _lost_share(
-  num_tokens: int, writers: dict[str, _SplitWriter], tokenizer: Tokenizer
+  num_tokens: int, splits: dict[str, _Split], tokenizer: Tokenizer
 ) -> float:
   """Returns the share of the text's tokens that are in no row."""
-  counts_V = writers["train"].counts_V + writers["held_out"].counts_V
+  counts_V = splits["train"].counts_V + splits["held_out"].counts_V
   # Text never encodes to these two ids, so layouts added all of them.
   kept = counts_V.sum() - counts_V[tokenizer.cls] - counts_V[tokenizer.sep]
   return round(1 - int(kept) / num_tokens, 6)
 
 
-def _unigrams(writer: _SplitWriter, tokenizer: Tokenizer) -> np.ndarray:
+def _unigrams(split: _Split, tokenizer: Tokenizer) -> np.ndarray:
   """Returns counts of all tokens that can be masked, [UNK] among them."""
-  counts_V = writer.counts_V.copy()
+  counts_V = split.counts_V.copy()
   counts_V[[i for i in tokenizer.special_ids if i != tokenizer.unk]] = 0
   return counts_V
 
 
 def _manifest(
-  folder: pathlib.Path, spec: chunks.ChunkSpec, writers: dict[str, _SplitWriter]
+  folder: pathlib.Path, spec: chunks.ChunkSpec, splits: dict[str, _Split]
 ) -> dict[str, Any]:
   tokenizer, options = spec.tokenizer, spec.options
   files = {p.name: file_record(p) for p in sorted(folder.iterdir())}
-  splits = {}
-  for split, writer in writers.items():
-    num_rows, num_tokens = sum(writer.shards), int(writer.counts_V.sum())
+  records = {}
+  for name, split in splits.items():
+    num_rows, num_tokens = sum(split.shards), int(split.counts_V.sum())
     padding_share = 0.0
     if num_rows:
       padding_share = round(1 - num_tokens / (num_rows * options.length), 6)
-    splits[split] = {
+    records[name] = {
       "rows": num_rows,
       "tokens": num_tokens,  # without padding, with [CLS] and [SEP]
       "padding_share": padding_share,
-      "shards": writer.shards,
+      "shards": split.shards,
     }
   manifest: dict[str, Any] = {
     "version": VERSION,
@@ -209,7 +170,7 @@ def _manifest(
       "pad": tokenizer.pad,
       "special_ids": list(tokenizer.special_ids),
     },
-    "splits": splits,
+    "splits": records,
     "files": files,
   }
   # Covers the content only, so a copied text gives the same fingerprint.
