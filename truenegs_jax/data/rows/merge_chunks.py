@@ -114,7 +114,7 @@ def _write_split(
           if not len(rest_RxL):
             rest_RxL = next(arrays)
           rows_RxL, rest_RxL = rest_RxL[:missing], rest_RxL[missing:]
-          file.write(rows_RxL)
+          file.write(rows_RxL.data)
           missing -= len(rows_RxL)
   return _Split(shards, counts_V)
 
