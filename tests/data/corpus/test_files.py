@@ -131,7 +131,7 @@ def test_every_compression_is_read(tmp_path, suffix):
     assert fractions == sorted(fractions) and fractions[-1] == 1.0
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("suffix", list(COMPRESSORS)[1:])
 def test_files_may_hold_several_streams(tmp_path, suffix):
   pack = COMPRESSORS[suffix]
   parts = [random_text(n, seed=n) for n in (70_000, 0, 10, 200_000)]
@@ -148,7 +148,7 @@ def test_files_may_hold_several_streams(tmp_path, suffix):
       assert content(file, size=size) == parts[0] + parts[2]
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("suffix", list(COMPRESSORS)[1:])
 def test_truncated_and_padded_files_are_refused(tmp_path, suffix):
   data = random_text(300_000)
   packed = COMPRESSORS[suffix](data)

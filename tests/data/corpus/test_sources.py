@@ -265,7 +265,8 @@ def test_formats_and_compressions_give_equal_documents(
   data = COMPRESSORS[compression](FORMATTERS[suffix](texts))
   expected = blocks("\n\n".join(texts))
   name = f"t{suffix}{compression}"
-  assert texts_of(tmp_path, data, name, "document=block") == expected
+  if suffix != ".parquet" or not compression:
+    assert texts_of(tmp_path, data, name, "document=block") == expected
 
 
 def test_data_sets_give_the_same_documents_as_files(tmp_path):
@@ -425,7 +426,7 @@ BAD = [
   ("t.parquet", parquet_of(text=[None, ""]), "t.parquet: no document in it"),
   ("t.parquet", parquet_of(text=LATIN1), "record 2: not UTF-8"),
   ("t.parquet", parquet_of(text=["a", "b\0"]), "record 2: NUL in the text"),
-  ("t.parquet.gz", to_parquet(TEXTS), "not a .gz file.*PAR1"),
+  ("t.parquet.gz", COMPRESSORS[".gz"](to_parquet(TEXTS)), "Unpack it"),
 ]
 
 

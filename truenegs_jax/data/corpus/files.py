@@ -10,15 +10,15 @@ import bz2
 import contextlib
 import functools
 import glob
+import gzip
 import lzma
 import os
 import pathlib
-import tempfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
+from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError
 
 # Suffix -> first bytes of a file.
@@ -30,10 +30,9 @@ COMPRESSIONS = {
 }
 # Bytes 1 to 3 of a zst file that begins with a frame to skip (RFC 8878, 3.1.2).
 SKIPPABLE = b"\x2a\x4d\x18"
-# For the formats of Python's standard library; pyarrow decompresses .zst.
+# Those whose file objects in Python's library ignore garbage after a stream.
 NEW_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
   ".bz2": bz2.BZ2Decompressor,
-  ".gz": functools.partial(zlib.decompressobj, wbits=31),
   # Bytes; the highest preset takes a quarter of them.
   ".xz": functools.partial(lzma.LZMADecompressor, memlimit=2**28),
 }
@@ -193,66 +192,34 @@ def open_file(file: File) -> Iterator[BinaryIO]:
     ) from error
 
 
-@contextlib.contextmanager
-def open_seekable(file: File, state: ReadState) -> Iterator[BinaryIO]:
-  """Opens a file for random access; decompresses it to a temporary file.
-
-  Raises:
-    DataError: see `read_blocks`; or the temporary file cannot be written.
-  """
-  if not file.compression:
-    with open_file(file) as raw:
-      yield raw
-    return
-  with tempfile.TemporaryFile() as decompressed:
-    for block in read_blocks(file, state, size=BLOCK_BYTES):
-      try:
-        decompressed.write(block)
-      except OSError as error:
-        raise DataError(
-          f"{file.path}: cannot be decompressed to '{tempfile.gettempdir()}':"
-          f" {error.strerror}. Set TMPDIR to a folder with more space."
-        ) from error
-    decompressed.seek(0)
-    yield decompressed
-
-
 def _decompress(raw: BinaryIO, compression: str, size: int) -> Iterator[bytes]:
   if compression in NEW_DECOMPRESSORS:
     return _read_streams(raw, NEW_DECOMPRESSORS[compression], size)
-  if compression == ".zst":
+  stream: Any = raw
+  if compression == ".gz":
+    stream = gzip.GzipFile(fileobj=raw)
+  elif compression == ".zst":
     import pyarrow  # takes a quarter of a second
 
     # A duplicate, because pyarrow closes the file at its end.
     duplicate = os.fdopen(os.dup(raw.fileno()), "rb")
     stream = pyarrow.CompressedInputStream(duplicate, "zstd")
-    return iter(lambda: stream.read(size), b"")
-  return iter(lambda: raw.read(size), b"")
+  return iter(lambda: stream.read(size), b"")
 
 
 def _read_streams(
   raw: BinaryIO, new_decompressor: Callable[[], Any], size: int
 ) -> Iterator[bytes]:
-  """Decompresses the streams of a file, of which a format may allow several.
-
-  LZMAFile and BZ2File ignore garbage after the first stream, and gzip.GzipFile
-  reads 8 KB at a time.
-  """
+  """Decompresses the streams of a file, of which a format may allow several."""
   data = raw.read(size)
   while data:
     decompressor = new_decompressor()
     while not decompressor.eof:
-      # At its size limit, zlib returns the rest of its input, which the others
-      # keep: they then need no input.
-      is_empty = not data and getattr(decompressor, "needs_input", True)
-      if is_empty:
-        data = raw.read(size)
-      block = decompressor.decompress(data, size)
-      if block:
-        yield block
-      elif is_empty and not data:
+      if decompressor.needs_input and not (data := data or raw.read(size)):
         raise EOFError("the end of the stream is missing")
-      data = getattr(decompressor, "unconsumed_tail", b"")
+      if block := decompressor.decompress(data, size):
+        yield block
+      data = b""
     # The formats allow zeros between and after the streams.
     data = decompressor.unused_data.lstrip(b"\0")
     while not data and (more := raw.read(size)):

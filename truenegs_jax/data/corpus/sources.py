@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from truenegs_jax.data.corpus import arrow
-from truenegs_jax.data.corpus.files import File, open_seekable
+from truenegs_jax.data.corpus.files import File, open_file
 from truenegs_jax.data.corpus.hub_datasets import HubDataset
 from truenegs_jax.data.corpus.lines import read_records, read_text
 from truenegs_jax.data.corpus.read_state import MAX_RECORD_BYTES, ReadState
@@ -176,9 +176,14 @@ def parquet(
   """Yields the text column of a Parquet file, in batches of some hundred.
 
   Raises:
-    DataError: the file is damaged, or has no such column of text.
+    DataError: the file is compressed or damaged, or has no such column of text.
   """
-  with open_seekable(file, state) as raw:
+  if file.compression:
+    raise DataError(
+      f"{file.path}: Parquet files compress their columns, and are not read"
+      f" from {file.compression} files. Unpack it."
+    )
+  with open_file(file) as raw:
     yield from arrow.read_parquet(raw, state, column=column, by=by)
 
 

@@ -329,9 +329,8 @@ def _open_files(part_spec: PartSpec) -> Part:
 
   for name in sources:
     file = files[names.index(name)]
-    if name != "parquet" or not file.compression:  # would decompress all of it
-      # Raises the errors of its start, such as a missing column.
-      next(read_file(file, name, ReadState("replace", where=str(file.path))), 0)
+    # Raises the errors of its start, such as a missing column.
+    next(read_file(file, name, ReadState("replace", where=str(file.path))), 0)
   paths = tuple(os.path.abspath(file.path) for file in files)
   return Part(part_spec.where, read, identity, size, paths=paths)
 
