@@ -107,6 +107,14 @@ def test_output_has_the_options_of_the_flags(folder):
   assert loaded.options == expected.options
 
 
+@pytest.mark.parametrize("accents", ["auto", "strip", "keep"])
+def test_words_are_shown_as_the_tokenizer_writes_them(folder, accents):
+  output = run_main("--word=Hôuse", f"--accents={accents}")
+  word = "hôuse" if accents == "keep" else "house (2)"
+  shown = parse_row(output, word)[1]
+  assert shown.startswith("(not in" if accents == "keep" else "home, firm")
+
+
 def test_a_saved_table_changes_only_by_flags(folder):
   options = {"stop_words": {"stay"}, "include_self": True}
   saved = table.build_table(PAIRS_A, TOKENS, source="wordnet pos=n", **options)

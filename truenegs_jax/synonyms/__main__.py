@@ -2,6 +2,7 @@
 
   python -m truenegs_jax.synonyms --vocab=vocab.txt
       [--sources='wordnet | pairs path=ppdb.tsv'] [--wordnet_dir=FOLDER]
+      [--accents=keep]            # the vocabulary has accents
       [--language=fr]             # decides the default sources and stop words
       [--keep_stop_words] [--stop_words=FILE] [--symmetric] [--include_self]
       [--output=table.npz]        # for negatives.sources="table path=table.npz"
@@ -29,7 +30,11 @@ from rich.console import Console
 from rich.table import Table
 
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
+from truenegs_jax.data.tokens.tokenizer import (
+  ACCENTS,
+  Tokenizer,
+  load_tokenizer,
+)
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime.errors import (
   SAVED_INTERRUPT,
@@ -65,7 +70,11 @@ def run(values: flags.FlagValues, console: Console) -> None:
   request = _request(values, values.sources, "--sources")
   texts = filter(None, values.compare.split(";"))
   others = [_request(values, text, "--compare") for text in texts]
-  tokenizer = load_tokenizer(values.vocab, lowercase=values.lowercase)
+  tokenizer = load_tokenizer(
+    values.vocab,
+    lowercase=values.lowercase,
+    strip_accents=ACCENTS[values.accents],
+  )
   tokens = tokenizer.vocab
   for each in (request, *others):
     run_table.check_request(each)
@@ -157,7 +166,7 @@ def render_lists(
     return separator.join(tokenizer.vocab[i] for i in token_ids)
 
   for word in filter(None, words):
-    word = word.lower() if tokenizer.lowercase and is_word(word) else word
+    word = tokenizer.normalize(word) if is_word(word) else word
     if word not in ids:
       [pieces] = tokenizer.encode_lines([word])
       grid.add_row(word, f"(not in the vocabulary: {join(pieces, ' ')})")
@@ -293,6 +302,13 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   string_flag("language", "en", "ISO 639-1; decides sources and stop words.")
   string_flag("vocab", "", "A vocab.txt, a folder, or a name on the hub.")
   switch("lowercase", True, "The vocabulary is in lower case.")
+  flags.DEFINE_enum(
+    "accents",
+    "auto",
+    list(ACCENTS),
+    "Accents in the vocabulary, as in data.accents.",
+    flag_values=values,
+  )
   string_flag("wordnet_dir", "", "Folder of WordNet. Default: NLTK's path.")
   switch("keep_stop_words", False, "Give stop words lists, too.")
   string_flag(
