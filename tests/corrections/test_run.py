@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import lzma
+import types
 
 import jax
 import jax.numpy as jnp
@@ -163,6 +164,19 @@ def finished(folder, tmp_path_factory):
   results = _run(folder, workdir, corrections__sources=_two_sources(folder))
   assert _hash_files(folder / "run") == before  # the run is only read
   return workdir, *results
+
+
+def test_only_english_words_have_parts_of_speech(monkeypatch):
+  reader = contextlib.nullcontext()
+  monkeypatch.setattr(run_lib.wordnet, "session", lambda folder: reader)
+  monkeypatch.setattr(
+    run_lib.rates, "classify_tokens", lambda *_, **__: ("noun",)
+  )
+  c = _make_config()
+  for language, expected in (("en", ("noun",)), ("fr", ())):
+    c.data.language = language
+    measured = types.SimpleNamespace(config=c, tokenizer=TOKENIZER)
+    assert run_lib._classify_tokens(measured, None) == expected
 
 
 def _two_sources(folder):

@@ -205,7 +205,9 @@ def _build_tables(
 def _classify_tokens(
   measured: MeasuredModel, console: Console
 ) -> tuple[str, ...]:
-  """Returns the class of each token, or nothing if there is no WordNet."""
+  """Returns the class of each English token, or nothing without WordNet."""
+  if measured.config.data.language not in ("", "en"):
+    return ()
   stops = build_run.build_table_request(measured.config).load_stop_words()
   try:
     with wordnet.session(measured.config.data.wordnet_dir) as reader:
