@@ -17,9 +17,10 @@ from absl import flags as absl_flags
 from ml_collections import config_flags
 from rich.console import Console
 
-from support import runs
+from support import french, runs
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import errors
+from truenegs_jax.synonyms import table as synonym_table
 from truenegs_jax.train import sharding
 from truenegs_jax.workdir import lock
 
@@ -246,6 +247,32 @@ def test_a_source_without_the_words_of_the_rows_is_warned_of(
     assert (warning in screen.getvalue()) == (flag is few)
   shares = [float(line.partition("%")[0]) for line in lines]
   assert shares[0] < 30 < 90 < shares[1]
+
+
+def test_french_run_has_french_synonyms_and_a_french_card(first_run):
+  root, flags, _ = first_run
+  values = french.write_french(root) | {"data.accents": "keep", "steps": 3}
+  flags = [*flags, *(f"--config.{name}={x}" for name, x in values.items())]
+  with pytest.raises(errors.InputError, match="Set --config.data.language=fr"):
+    run(root / "french", flags, config=HC_SR)
+  code, _ = run(root / "french", [*flags, "--config.data.language=fr"], HC_SR)
+  assert code == 0
+  export = root / "french" / "export" / "generator"
+  assert "language: fr\n" in (export / "README.md").read_text()
+  vocab = (export / "vocab.txt").read_text().split("\n")[:-1]
+  table = synonym_table.load_table(root / "french" / "synonyms.npz", vocab)
+  pairs = {
+    (vocab[gold], vocab[other])
+    for gold, other in (divmod(key, len(vocab)) for key in table.keys_Q)
+  }
+  assert pairs == {
+    ("célèbre", "fameux"),
+    ("célèbre", "illustre"),
+    ("sincère", "dévoué"),
+    ("sincère", "vrai"),
+    ("véritable", "sincère"),
+    ("véritable", "vrai"),
+  }
 
 
 @pytest.mark.parametrize(
