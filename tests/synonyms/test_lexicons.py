@@ -117,6 +117,8 @@ def test_entries_match_as_written_or_in_lower_case(write):
   assert pairs == [("Rome", "city"), ("rome", "city"), ("US", "rome")]
   # Pairs have a direction; several spaces separate like one.
   assert read(write("big  large \nhome villas\n", "l")) == [("big", "large")]
+  # Numbers are words in a short list.
+  assert read(write("two 2\n3 three\n"), tokens=["2", "two"]) == [("two", "2")]
 
 
 @pytest.mark.parametrize(
@@ -293,14 +295,14 @@ def test_words_that_fall_together_are_one_word(write):
 
 MYTHES = """big|2
 (adj)|large|very large|House (generic term)|home (antonym)|été (similar term)
-(adv)|villa (coll.)|. (ugs., fig.)|Rome (Oberbegriff) (ugs.)
+(adv)|villa (coll.)|. (ugs., derb)|Rome (Hauptform) (Oberbegriff) (ugs.)
 rome|1
 -|Rome|house|||
 (antonyms)|0
 villa|1
 (антоним)|big|home
 home|1
-(noun)|HOUSE
+(noun)|HOUSE (Hauptform)
 a|b|1
 (noun)|house
 """
@@ -341,6 +343,7 @@ def test_synonyms_of_another_relation_are_dropped(write):
     (b"UTF-8\nbig|1\n-|\xe9t\xe9\n", "th.dat:1: the encoding 'UTF-8' is wrong"),
     ("UTF-8\ngrand|1\n-|énorme\n", "such as grand, énorme"),
     ("UTF-8\nbig|0\n", "no entries"),
+    ("UTF-8\nbig|1\n-|large" + " (" * 999_999, "dat:3: a line of 2,000,005"),
   ],
 )
 def test_damaged_thesauri_are_refused(write, content, reason):
@@ -364,7 +367,7 @@ def test_damaged_thesauri_are_refused(write, content, reason):
     "3\nbig/AB\nlarge/C po:adj\nNew York/M\n",  # Hunspell
     "SET UTF-8\nTRY esianrt\nPFX A Y 1\nPFX A 0 re .\n",
     "big 0.1 0.2\nlarge 0.3 0.4\n",  # word vectors
-    "big\t120\nlarge\t93\n",  # counts of words
+    "big\t120\nlarge\t93\n" * 10,  # counts of words
     "big\nlarge\n",
   ],
 )

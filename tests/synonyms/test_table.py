@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.synonyms import coverage, table, wordnet
-from truenegs_jax.synonyms.stop_words import STOP_WORDS, fingerprint
-from truenegs_jax.synonyms.vocabulary import Vocabulary
+from truenegs_jax.synonyms.vocabulary import STOP_WORDS, Vocabulary, fingerprint
 
 # 67 tokens: three 32-bit words per row, the last one partly used.
 TOKENS = ["[PAD]", "[MASK]", "##s", "in", "house", "houses", "home"]

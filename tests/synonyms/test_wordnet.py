@@ -7,8 +7,7 @@ import pytest
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import sources, wordnet
-from truenegs_jax.synonyms.stop_words import is_word
-from truenegs_jax.synonyms.vocabulary import Vocabulary
+from truenegs_jax.synonyms.vocabulary import Vocabulary, is_word
 
 TOKENS = ["[PAD]", "[house]", "house", "houses", "home", "firm", "lodge", "in"]
 TOKENS += ["indiana", "category", "stay", "stayss", "remain", "take", "took"]

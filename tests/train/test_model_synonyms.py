@@ -22,7 +22,7 @@ from truenegs_jax.objectives import negatives, slot_predictions
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import rng
 from truenegs_jax.synonyms.run_table import TableRequest
-from truenegs_jax.synonyms.stop_words import STOP_WORDS
+from truenegs_jax.synonyms.vocabulary import STOP_WORDS
 from truenegs_jax.train import (
   build_run,
   loop,

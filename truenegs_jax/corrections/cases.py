@@ -17,8 +17,8 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError, printable
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
-from truenegs_jax.synonyms.stop_words import is_word
 from truenegs_jax.synonyms.table import SynonymTable, get_synonyms
+from truenegs_jax.synonyms.vocabulary import is_word
 
 WINDOW = 12  # tokens shown on either side of the mask
 SHEET_WINDOW = 40  # in the sheet: judging needs more context

@@ -16,8 +16,8 @@ from scipy import special
 from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.data.corpus.sources import WordNetReader
 from truenegs_jax.runtime.errors import DataError
-from truenegs_jax.synonyms.stop_words import STOP_WORDS, is_word
 from truenegs_jax.synonyms.table import SynonymTable, contains, count_synonyms
+from truenegs_jax.synonyms.vocabulary import STOP_WORDS, is_word
 from truenegs_jax.synonyms.wordnet import find_stems
 
 # WordNet's letters; the earlier one wins a tie. The digits occur in sense keys,

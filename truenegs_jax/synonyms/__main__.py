@@ -47,11 +47,10 @@ from truenegs_jax.synonyms import (
   coverage,
   run_table,
   sources,
-  stop_words,
   table,
 )
-from truenegs_jax.synonyms.stop_words import is_word
 from truenegs_jax.synonyms.table import SynonymTable
+from truenegs_jax.synonyms.vocabulary import fingerprint, is_word
 
 # Flags that change a table's content, named like the table's options.
 OPTIONS = (*run_table.SWITCHES, "stop_words")
@@ -267,7 +266,7 @@ def _excluded_stop_words(
   built: SynonymTable, words: frozenset[str]
 ) -> frozenset[str]:
   """Returns the stop words without lists; none if the table used others."""
-  is_same = built.options.get("stop_words") == stop_words.fingerprint(words)
+  is_same = built.options.get("stop_words") == fingerprint(words)
   has_none = is_same and not built.options.get("keep_stop_words")
   return words if has_none else frozenset()
 

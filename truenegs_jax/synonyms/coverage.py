@@ -11,13 +11,14 @@ from truenegs_jax.data.corpus.sources import WordNetReader
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.runtime.files import atomic_file, disk_errors, short_sha256
-from truenegs_jax.synonyms import stop_words, wordnet
+from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.run_table import TableRequest, file_state
 from truenegs_jax.synonyms.table import (
   SynonymTable,
   count_synonyms,
   vocabulary_fingerprint,
 )
+from truenegs_jax.synonyms.vocabulary import STOP_WORDS, may_have_synonyms
 
 # Share of a text's words below which a warning is due. English has 76 to 82 %
 # with WordNet; French has 20 to 22 % with it, and 42 to 44 % with a thesaurus.
@@ -63,7 +64,7 @@ def describe(
   try:
     stops = request.load_stop_words()
   except InputError:  # a resumed run, which has its table, may have lost them
-    stops = stop_words.STOP_WORDS
+    stops = STOP_WORDS
   lines, warning = {}, ""
   has_synset_V = load_synsets(request, tokens)
   if has_synset_V is not None:
@@ -96,7 +97,7 @@ def measure_text(
   `counts_V` are the occurrences of the `tokens` of the table's vocabulary in
   the text, `stops` the stop words in lower case.
   """
-  is_counted_V = stop_words.may_have_synonyms(tokens, stop_words=stops)
+  is_counted_V = may_have_synonyms(tokens, stop_words=stops)
   has_letter_V = [any(map(str.isalpha, token)) for token in tokens]
   counts_V = counts_V * (is_counted_V & has_letter_V)
   uncovered_V = np.where(count_synonyms(table) > 0, 0, counts_V)
@@ -162,7 +163,7 @@ def _describe_synsets(
   The paper's 62.51 % of BERT's vocabulary includes the stop words that it calls
   removed.
   """
-  is_counted_V = stop_words.may_have_synonyms(tokens, stop_words=stops)
+  is_counted_V = may_have_synonyms(tokens, stop_words=stops)
   count = np.count_nonzero(has_synset_V)
   without = np.count_nonzero(has_synset_V & is_counted_V)
   return (

@@ -14,7 +14,11 @@ from typing import Any, TypeVar
 
 from truenegs_jax.data.corpus.files import File, read_blocks
 from truenegs_jax.data.corpus.lines import read_text
-from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
+from truenegs_jax.data.corpus.read_state import (
+  BLOCK_BYTES,
+  MAX_LINE_BYTES,
+  ReadState,
+)
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms.vocabulary import Vocabulary, is_spelled
 
@@ -26,15 +30,16 @@ PHRASE = re.compile("[ _]")
 SYNSET = re.compile("[0-9]{8}-([a-z])")
 NUM_EXAMPLES = 5  # of words outside the vocabulary
 NUM_ROWS = 1000  # read to recognize a format without marks of its own
+NUM_SHORT = 20  # fewer lines may be pairs with numbers: two 2
 
 # The first two lines of a MyThes file: an encoding; an entry.
 MYTHES = re.compile(
   rb"(?:\xef\xbb\xbf)?([\w.:-]+)[ \t]*\r?\n[^\n]*\|[0-9]{1,4}[ \t]*\r?\n"
 )
-ENTRY = re.compile(
-  r"(.*)\|([0-9]{1,4})\s*"
-)  # a word and its number of meanings
-LABEL = re.compile(r" *\([^()|]*\.\)")  # of style, abbreviated: (fam.)
+# A word and its number of meanings.
+ENTRY = re.compile(r"(.*)\|([0-9]{1,4})\s*")
+# Of style, abbreviated: (fam.), (ugs., regional); or of a group's main word.
+LABEL = re.compile(r" ?\((?=[^()|]*?(?:\.|Hauptform))[^()|]*\)")
 ANTONYM = re.compile("ant[oòó]n|антон", re.IGNORECASE)
 
 FORMATS = """Use a file of one of these formats:
@@ -113,8 +118,8 @@ def read_pairs(file: File) -> Pairs:
     MyThes  the thesauri of LibreOffice, see `_mythes`
     PPDB    `[NN] ||| word ||| synonym ||| ...`; further fields are ignored
     others  word<TAB>synonym; or a word and its synonyms, separated by spaces.
-            Three of five lines have to consist of words, not numbers or
-            punctuation: prose, CSV and dictionaries are refused.
+            Three of five lines have to consist of words, not punctuation or,
+            in longer files, numbers: prose, CSV and dictionaries are refused.
 
   Raises:
     DataError: the file is damaged or of another format, with the line or entry.
@@ -180,9 +185,9 @@ def _mythes(file: File, encoding: str) -> Pairs:
     (adj)|large|great (similar term)|small (antonym)
     (adv)|boastfully (fam.)
 
-  Notes in parentheses name another relation (antonym, generic term, ...) or,
-  abbreviated with a period, a style. Synonyms with notes of the first kind are
-  dropped, whatever their language, and those of the second are read without.
+  Notes in parentheses name another relation (antonym, generic term, ...) or are
+  labels, see LABEL. Synonyms with notes of the first kind are dropped, whatever
+  their language, and those of the second are read without.
   """
   data = b"".join(read_blocks(file, ReadState(), size=BLOCK_BYTES))
   try:
@@ -192,7 +197,14 @@ def _mythes(file: File, encoding: str) -> Pairs:
       f"{file.path}:1: the encoding {encoding!r} is wrong: {error}. Correct the"
       " first line, or download the file again."
     ) from error
-  lines = enumerate(text.rstrip().split("\n"), 1)
+  texts = text.rstrip().split("\n")
+  length, number = max((len(line), i) for i, line in enumerate(texts, 1))
+  if length > MAX_LINE_BYTES:
+    raise DataError(
+      f"{file.path}:{number}: a line of {length:,} characters. Download the"
+      " file again."
+    )
+  lines = enumerate(texts, 1)
   next(lines)
   for number, line in lines:
     entry = ENTRY.fullmatch(line)
@@ -217,7 +229,11 @@ def _columns(file: File) -> Pairs:
   separator = next((x for x in (PPDB, "\t") if x in first), None)
   rows = _split_lines(lines, separator, file)
   head = list(itertools.islice(rows, NUM_ROWS))
-  num_lists = sum(map(_are_words, head))
+  num_lists = sum(
+    _are_words(row)
+    or (len(head) < NUM_SHORT and len(row) == 2 and "".join(row).isalnum())
+    for row in head
+  )
   if separator != PPDB and 5 * num_lists < 3 * len(head):
     raise DataError(
       f"{file.path}: an unknown format: only {num_lists} of the first"

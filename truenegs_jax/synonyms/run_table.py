@@ -11,9 +11,9 @@ from rich.console import Console
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import cache, errors
 from truenegs_jax.runtime.files import short_sha256
-from truenegs_jax.synonyms import nltk_data, stop_words, table, wordnet
+from truenegs_jax.synonyms import languages, table, wordnet
 from truenegs_jax.synonyms import sources as sources_lib
-from truenegs_jax.synonyms.vocabulary import Vocabulary
+from truenegs_jax.synonyms.vocabulary import NUMBERS, Vocabulary, fingerprint
 
 SWITCHES = ("keep_stop_words", "symmetric", "include_self")
 
@@ -58,8 +58,8 @@ class TableRequest:
     return {name: getattr(self, name) for name in SWITCHES}
 
   def load_stop_words(self) -> frozenset[str]:
-    """Returns the words without lists; see `stop_words.load`."""
-    return stop_words.load(
+    """Returns the words without lists; see `load_stop_words`."""
+    return languages.load_stop_words(
       self.stop_words, language=self.language, optional=self.keep_stop_words
     )
 
@@ -78,7 +78,7 @@ class TableRequest:
   @property
   def no_neighbours(self) -> frozenset[str]:
     """The words that are no nearest neighbours, see `Vocabulary`."""
-    numbers = stop_words.NUMBERS if self.language == "en" else frozenset[str]()
+    numbers = NUMBERS if self.language == "en" else frozenset[str]()
     return numbers if self.keep_stop_words else numbers | self.load_stop_words()
 
 
@@ -86,7 +86,7 @@ def check_request(request: TableRequest) -> None:
   """Checks sources and stop words without building the table.
 
   Raises:
-    InputError, DataError: see `sources.check_sources` and `stop_words.load`.
+    InputError, DataError: see `check_sources` and `load_stop_words`.
   """
   sources_lib.check_sources(request.expression, wordnet_dir=request.wordnet_dir)
   request.load_stop_words()
@@ -109,7 +109,7 @@ def find_or_build(
   result is None if the source is the model's own embeddings.
 
   Raises:
-    InputError, DataError: see `sources.find_pairs` and `stop_words.load`.
+    InputError, DataError: see `sources.find_pairs` and `load_stop_words`.
   """
   expression, tokens = request.expression, tokenizer.vocab
   if expression.model:
@@ -172,7 +172,7 @@ def _load(
   # Not compared if a resumed run has lost its file of stop words.
   with contextlib.suppress(errors.InputError):
     words = request.load_stop_words()
-    options["stop_words"] = stop_words.fingerprint(words)
+    options["stop_words"] = fingerprint(words)
   fits = options.items() <= loaded.options.items()
   fits &= loaded.source == request.expression.identity
   return loaded if fits else None
@@ -203,7 +203,7 @@ def _source_files(request: TableRequest) -> Iterator[pathlib.Path]:
     if source.name == "wordnet":
       yield from wordnet.list_files(str(options["folder"]))
     elif source.name == "omw" and not source.paths:
-      yield nltk_data.find_omw(str(options.get("language", "")))
+      yield languages.find_omw(str(options.get("language", "")))
     else:
       yield from (pathlib.Path(str(options[key])) for key in source.paths)
 

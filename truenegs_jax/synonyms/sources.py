@@ -28,7 +28,7 @@ from typing import Any
 
 from truenegs_jax.data.corpus.files import File, stat_file
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.synonyms import lexicons, nltk_data, table
+from truenegs_jax.synonyms import languages, lexicons, table
 from truenegs_jax.synonyms import wordnet as wordnet_lib
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.synonyms.word_vectors import find_neighbours
@@ -119,12 +119,12 @@ def omw(
 ) -> Pairs:
   """Yields each token with the other tokens of its synsets in another language.
 
-  Without `path`, the file is that of `language`, see `nltk_data.find_omw`. For
+  Without `path`, the file is that of `language`, see `languages.find_omw`. For
   the format, order and errors see `lexicons.read_omw`; for `pos` see the
   source `wordnet`.
   """
   pos = wordnet_lib.parse_parts_of_speech(pos)
-  file = _find_file("omw", path or str(nltk_data.find_omw(language)))
+  file = _find_file("omw", path or str(languages.find_omw(language)))
   _, all_pairs = lexicons.peek(lexicons.read_omw(file, pos=pos), file)
   return lexicons.select_pairs(all_pairs, vocabulary, file)
 
@@ -358,7 +358,7 @@ def _parse_source(part: str, setting: str, language: str) -> SynonymSource:
   if name == "wordnet" and language not in ("", "en"):
     raise InputError(
       f"{setting}: WordNet is English, and data.language={language!r}."
-      f" {nltk_data.LEXICONS}"
+      f" {languages.LEXICONS}"
     )
   if name not in names:
     raise InputError(

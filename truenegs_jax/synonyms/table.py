@@ -29,7 +29,7 @@ import numpy as np
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.runtime.files import atomic_file, disk_errors, short_sha256
-from truenegs_jax.synonyms.stop_words import (
+from truenegs_jax.synonyms.vocabulary import (
   STOP_WORDS,
   fingerprint,
   is_word,

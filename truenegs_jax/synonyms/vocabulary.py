@@ -1,11 +1,72 @@
-"""The vocabulary that synonyms are looked up for."""
+"""Tokens that may have synonyms: words, no stop words; how they are written.
+
+The English stop words are listed here instead of being read from NLTK's data:
+later releases of that list are longer, and a table must not change with the
+version of a data package.
+"""
 
 import dataclasses
 import functools
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from truenegs_jax.synonyms.stop_words import is_word
+import numpy as np
+
+from truenegs_jax.runtime.files import short_sha256
+
+# The 179 English words of `stopwords` in nltk_data as released from 2018 to
+# 2023 (after the stop list of the Snowball project, M. Porter); 150 of them are
+# tokens of the uncased BERT vocabulary.
+ENGLISH = """
+i me my myself we our ours ourselves you you're you've you'll you'd your
+yours yourself yourselves he him his himself she she's her hers herself it
+it's its itself they them their theirs themselves what which who whom this
+that that'll these those am is are was were be been being have has had
+having do does did doing a an the and but if or because as until while of at
+by for with about against between into through during before after above
+below to from up down in out on off over under again further then once here
+there when where why how all any both each few more most other some such no
+nor not only own same so than too very s t can will just don don't should
+should've now d ll m o re ve y ain aren aren't couldn couldn't didn didn't
+doesn doesn't hadn hadn't hasn hasn't haven haven't isn isn't ma mightn
+mightn't mustn mustn't needn needn't shan shan't shouldn shouldn't wasn
+wasn't weren weren't won won't wouldn wouldn't
+"""
+STOP_WORDS = frozenset(ENGLISH.split())
+# By vectors, one number is nearest to another.
+ENGLISH_NUMBERS = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen
+fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty
+sixty seventy eighty ninety hundred thousand million billion trillion dozen
+"""
+NUMBERS = frozenset(ENGLISH_NUMBERS.split())
+
+
+def is_word(token: str) -> bool:
+  """Returns False for `##pieces` and `[SPECIAL]` tokens, True for others."""
+  special = len(token) > 2 and token[0] == "[" and token[-1] == "]"
+  return bool(token) and not special and not token.startswith("##")
+
+
+def may_have_synonyms(
+  tokens: Sequence[str],
+  *,
+  keep_stop_words: bool = False,
+  stop_words: Collection[str] = STOP_WORDS,
+) -> np.ndarray:
+  """Returns bool_V: True for whole words that are not stop words.
+
+  `stop_words`, in lower case, exclude nothing with `keep_stop_words`.
+  """
+  excluded = () if keep_stop_words else stop_words
+  return np.array(
+    [is_word(token) and token.lower() not in excluded for token in tokens], bool
+  )
+
+
+def fingerprint(words: Collection[str]) -> str:
+  """Returns 16 hex digits over stop words, as a table's options record them."""
+  return short_sha256("\n".join(sorted(set(words))))
 
 
 def is_spelled(word: str, *, also: str = "") -> bool:

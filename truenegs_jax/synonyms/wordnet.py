@@ -15,7 +15,7 @@ from typing import Any
 from truenegs_jax.data.corpus.sources import WordNetReader
 from truenegs_jax.runtime import cache
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.synonyms import nltk_data
+from truenegs_jax.synonyms import languages
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 # Nouns, verbs, adjectives (including satellites) and adverbs.
@@ -151,7 +151,7 @@ def find_wordnet(folder: str = "") -> str:
     parent = pathlib.Path(os.path.expanduser(folder))
     parents = [parent, parent / "corpora", parent / "nltk_data/corpora"]
   else:
-    parents = nltk_data.list_folders()
+    parents = languages.list_folders()
   for parent in parents:
     roots = [parent / "wordnet", parent] if folder else [parent / "wordnet"]
     for root in roots:

@@ -16,11 +16,14 @@ import numpy as np
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.objectives import negatives
-from truenegs_jax.synonyms import stop_words
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.sources import ModelTable
-from truenegs_jax.synonyms.vocabulary import Vocabulary
+from truenegs_jax.synonyms.vocabulary import (
+  Vocabulary,
+  fingerprint,
+  may_have_synonyms,
+)
 from truenegs_jax.train import step as step_lib
 
 RefreshFn = Callable[[step_lib.TrainState, int], step_lib.TrainState]
@@ -85,8 +88,8 @@ def make_table_builder(
   vocab, words = tokenizer.vocab, frozenset[str]()
   if not request.keep_stop_words:
     words = request.load_stop_words()
-  golds_V = stop_words.may_have_synonyms(vocab, stop_words=words)
-  words_V = stop_words.may_have_synonyms(vocab, keep_stop_words=True)
+  golds_V = may_have_synonyms(vocab, stop_words=words)
+  words_V = may_have_synonyms(vocab, keep_stop_words=True)
   if not options.symbols:
     vocabulary = Vocabulary(vocab, no_neighbours=request.no_neighbours)
     golds_V = words_V = np.array(
@@ -95,7 +98,7 @@ def make_table_builder(
   return ModelTableBuilder(
     options,
     source=request.expression.identity,
-    stop_words=stop_words.fingerprint(words),
+    stop_words=fingerprint(words),
     keep_stop_words=request.keep_stop_words,
     golds_V=golds_V,
     words_V=words_V,

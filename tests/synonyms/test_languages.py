@@ -6,9 +6,14 @@ import nltk
 import pytest
 
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.synonyms import nltk_data, sources, stop_words
+from truenegs_jax.synonyms import languages, sources
+from truenegs_jax.synonyms.languages import load_stop_words
 from truenegs_jax.synonyms.run_table import TableRequest, check_request
-from truenegs_jax.synonyms.vocabulary import Vocabulary
+from truenegs_jax.synonyms.vocabulary import (
+  STOP_WORDS,
+  Vocabulary,
+  may_have_synonyms,
+)
 
 FRENCH = """# French Wordnet\tfra
 00001740-n\tfra:lemma\tmaison
@@ -51,7 +56,7 @@ def installed(request, folder):
 )
 def test_the_wordnet_of_a_language_is_found(installed, language, name):
   for _ in range(2):  # the second time from the cache
-    file = nltk_data.find_omw(language)
+    file = languages.find_omw(language)
     assert file.read_text(encoding="utf-8") == FRENCH
     assert file.name == f"wn-data-{name}.tab"
 
@@ -89,14 +94,26 @@ def test_languages_without_a_lexicon_are_told_their_choices(
 
 
 def test_stop_words_of_a_language(installed):
-  assert stop_words.load("", language="fr") == {"au", "été", "ete", "les"}
-  assert stop_words.load("", language="nb") == {"på", "pa"}
-  assert stop_words.load("") == stop_words.STOP_WORDS
-  assert stop_words.load("", language="") == frozenset()
-  may_V = stop_words.may_have_synonyms(
-    ["été", "ete", "maison"], stop_words=stop_words.load("", language="fr")
+  assert load_stop_words("", language="fr") == {"au", "été", "ete", "les"}
+  assert load_stop_words("", language="nb") == {"på", "pa"}
+  assert load_stop_words("") == STOP_WORDS
+  assert load_stop_words("", language="") == frozenset()
+  may_V = may_have_synonyms(
+    ["été", "ete", "maison"], stop_words=load_stop_words("", language="fr")
   )
   assert may_V.tolist() == [False, False, True]
+
+
+def test_stop_words_are_read_from_a_file(tmp_path):
+  (tmp_path / "words.txt").write_text("\ufeffIn\n\n the \n", encoding="utf-8")
+  assert load_stop_words(f"{tmp_path}/words.txt") == {"in", "the"}
+  (tmp_path / "words.txt").write_text("\n \n")
+  with pytest.raises(InputError, match="contains no word.*keep_stop_words"):
+    load_stop_words(f"{tmp_path}/words.txt")
+  (tmp_path / "words.txt").write_bytes(b"caf\xe9\n")
+  for path in (f"{tmp_path}/words.txt", "nowhere", "a\0b"):
+    with pytest.raises(InputError, match="negatives.stop_words=.*cannot be"):
+      load_stop_words(path)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +122,8 @@ def test_stop_words_of_a_language(installed):
 )
 def test_missing_stop_words_are_explained(language, message):
   with pytest.raises(InputError, match=f"{message}.*keep_stop_words=True"):
-    stop_words.load("", language=language)
-  assert stop_words.load("", language=language, optional=True) == frozenset()
+    load_stop_words("", language=language)
+  assert load_stop_words("", language=language, optional=True) == frozenset()
   kept = TableRequest("model", language=language, keep_stop_words=True)
   check_request(kept)
 
@@ -114,13 +131,13 @@ def test_missing_stop_words_are_explained(language, message):
 def test_damaged_packages_are_explained(folder):
   (folder / "stopwords.zip").write_bytes(b"cut off")
   with pytest.raises(DataError, match="stopwords.zip' is damaged.*downloader"):
-    stop_words.load("", language="fr")
+    load_stop_words("", language="fr")
 
 
 def test_the_real_package_has_each_listed_language(real_data, folder):
   package = real_data / "wordnet" / "stopwords.zip"
   (folder / package.name).symlink_to(package)
   newer = {"be", "sq", "ta"}  # than this copy of the package
-  for language in stop_words.NLTK_FILES.keys() - newer:
-    assert len(stop_words.load("", language=language)) > 30
-  assert {"les", "été", "ete"} <= stop_words.load("", language="fr")
+  for language in languages.NLTK_FILES.keys() - newer:
+    assert len(load_stop_words("", language=language)) > 30
+  assert {"les", "été", "ete"} <= load_stop_words("", language="fr")
