@@ -109,6 +109,16 @@ def test_rows_are_refused_before_and_after_they_are_prepared(
     prepare(str(path), language="en", **options)
 
 
+def test_short_text_is_reported_once(tmp_path, monkeypatch, capsys):
+  monkeypatch.setenv("TRUENEGS_CACHE", str(tmp_path / "cache"))
+  path = tmp_path / "a.txt"
+  path.write_text("\n\n".join(make_lines("fr", 9_000)), encoding="utf-8")
+  for _ in ("new rows", "rows that exist"):
+    prepare(str(path), language="en", length=32, vocab_size=80)
+    output = capsys.readouterr()
+    assert (output.out + output.err).count("warning: data.language='en'") == 1
+
+
 @pytest.mark.parametrize(
   "name",
   [

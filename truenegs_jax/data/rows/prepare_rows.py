@@ -167,7 +167,8 @@ def make_plan(options: PrepareOptions) -> Plan:
 def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
   """Prepares the rows of a plan, unless they exist; returns as `prepare`."""
   unfinished = build_rows.unfinished_folder(plan.folder)
-  if plan.corpus and not plan.is_prepared():
+  is_new = not plan.is_prepared()
+  if plan.corpus and is_new:
     if plan.num_workers > 1:
       # A worker that ran this would wait for the lock of its parent.
       worker_pool.check_main_guard()
@@ -177,7 +178,7 @@ def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
   elif unfinished.exists():  # a process was killed after merging
     with build_rows.folder_lock(plan.folder):
       shutil.rmtree(unfinished, ignore_errors=True)
-  return _load_result(plan)
+  return _load_result(plan, is_new=is_new)
 
 
 def execute_job(
@@ -191,7 +192,8 @@ def execute_job(
   Returns:
     As `prepare`, or None while other jobs have chunks to build.
   """
-  if plan.corpus and not plan.is_prepared():
+  is_new = not plan.is_prepared()
+  if plan.corpus and is_new:
     with build_rows.folder_lock(plan.folder, shared=True):
       if not plan.is_prepared():
         chunk_set = _build(plan, job)
@@ -200,16 +202,17 @@ def execute_job(
     with build_rows.folder_lock(plan.folder):  # waits for the other jobs
       if not plan.is_prepared():
         _merge(plan, chunk_set)
-  return _load_result(plan)
+  return _load_result(plan, is_new=is_new)
 
 
-def _load_result(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
+def _load_result(plan: Plan, *, is_new: bool) -> tuple[pathlib.Path, Tokenizer]:
   check_options(plan.folder, plan.options)
   tokenizer = _load_vocabulary(plan.folder, plan.options)
-  texts = _sample_rows(plan.folder, tokenizer)
-  language.check_language(
-    language.cut_excerpts(texts), plan.prepare_options.language, Display().say
-  )
+  if not is_new:  # otherwise `_build` checked the text
+    texts = _sample_rows(plan.folder, tokenizer)
+    language.check_language(
+      language.cut_excerpts(texts), plan.prepare_options.language, Display().say
+    )
   return plan.folder, tokenizer
 
 
