@@ -8,6 +8,7 @@ from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.synonyms import coverage, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import build_table
+from truenegs_jax.synonyms.vocabulary import may_have_synonyms
 
 WORDS = ("the", "house", "homes", "took", "fish", "cat", "7", ".", "in")
 TOKENS = (*SPECIALS, *WORDS, "##s")
@@ -33,13 +34,13 @@ def count(**occurrences):
 
 def test_symbols_pieces_and_stop_words_are_no_words_of_a_text():
   counts_V = count(house=3, homes=2, fish=1, cat=4)
-  text = coverage.measure_text(TABLE, TOKENS, counts_V, {"the", "in"})
-  assert (text.num_covered, text.num_words, text.share) == (5, 10, 0.5)
-  assert text.uncovered == ("cat", "fish")  # "took" does not occur
-  text = coverage.measure_text(TABLE, TOKENS, counts_V, {"cat", "house"})
-  assert (text.num_covered, text.num_words) == (2, 103)
-  assert text.uncovered == ("the", "in", "fish")
-  assert coverage.measure_text(TABLE, TOKENS, counts_V * 0, ()).share == 1
+  counted_V = may_have_synonyms(TOKENS, stop_words={"the", "in"})
+  text = coverage.measure_text(TABLE, TOKENS, counts_V * counted_V)
+  assert text == (0.5, ["cat", "fish"])  # "took" does not occur
+  counted_V = may_have_synonyms(TOKENS, stop_words={"cat", "house"})
+  text = coverage.measure_text(TABLE, TOKENS, counts_V * counted_V)
+  assert text == (pytest.approx(2 / 103), ["the", "in", "fish"])
+  assert coverage.measure_text(TABLE, TOKENS, counts_V * 0) == (1, [])
 
 
 def test_a_small_share_of_a_text_is_warned_of_with_what_to_set(tmp_path):

@@ -3,12 +3,14 @@
 import zipfile
 
 import nltk
+import numpy as np
 import pytest
 
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.synonyms import languages, sources
+from truenegs_jax.synonyms import coverage, languages, sources
 from truenegs_jax.synonyms.languages import load_stop_words
 from truenegs_jax.synonyms.run_table import TableRequest, check_request
+from truenegs_jax.synonyms.table import build_table
 from truenegs_jax.synonyms.vocabulary import (
   STOP_WORDS,
   Vocabulary,
@@ -132,6 +134,11 @@ def test_damaged_packages_are_explained(folder):
   (folder / "stopwords.zip").write_bytes(b"cut off")
   with pytest.raises(DataError, match="stopwords.zip' is damaged.*downloader"):
     load_stop_words("", language="fr")
+  # A resumed run has its table.
+  request = TableRequest("pairs path=x", language="fr")
+  table = build_table([], ["le"], source="x")
+  lines, _ = coverage.describe(request, table, ["le"], np.ones(1, int))
+  assert lines["text"].startswith("0.0%")
 
 
 def test_the_real_package_has_each_listed_language(real_data, folder):

@@ -227,11 +227,8 @@ def test_a_table_that_cannot_be_built_is_refused(tmp_path, set_nltk_path):
   set_nltk_path()
   for source, message in (
     (f"{valid} & vectors path=no.txt", "no file 'no.txt'.*nlp.stanford.edu"),
-    (f"pairs path={tmp_path}", "no file"),
     (f"{valid} | wordnet", "no WordNet on NLTK's path"),
-    (f"wordnet folder={tmp_path}", "no WordNet in"),
     ("wordnet pos=x", "pos='x'.*nouns"),
-    (f"vectors path={tmp_path}/pairs.txt among=x", "vocabulary or file"),
   ):
     with pytest.raises(InputError, match=message):
       run_table.check_request(TableRequest(source))

@@ -1,9 +1,8 @@
 """Measures how much of a vocabulary and of a text has synonyms."""
 
 import contextlib
-import dataclasses
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,24 +25,6 @@ MIN_SHARE = 0.3
 NUM_EXAMPLES = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class TextCoverage:
-  """Words of a text with and without synonyms.
-
-  Words are tokens with a letter; special tokens, pieces and stop words are not
-  counted.
-  """
-
-  num_words: int
-  num_covered: int
-  uncovered: tuple[str, ...]  # some words without synonyms, most frequent first
-
-  @property
-  def share(self) -> float:
-    """Share of the words that have synonyms; 1 in a text without words."""
-    return self.num_covered / self.num_words if self.num_words else 1.0
-
-
 def describe(
   request: TableRequest,
   table: SynonymTable,
@@ -63,23 +44,31 @@ def describe(
   """
   try:
     stops = request.load_stop_words()
-  except InputError:  # a resumed run, which has its table, may have lost them
+  except (InputError, DataError):  # lost since the table was built
     stops = STOP_WORDS
+  is_counted_V = may_have_synonyms(tokens, stop_words=stops)
   lines, warning = {}, ""
   has_synset_V = load_synsets(request, tokens)
   if has_synset_V is not None:
-    lines["in WordNet"] = _describe_synsets(has_synset_V, tokens, stops)
+    size, count = len(tokens), np.count_nonzero(has_synset_V)
+    without = np.count_nonzero(has_synset_V & is_counted_V)
+    # The paper's share includes the stop words that it calls removed.
+    lines["in WordNet"] = (
+      f"{count:,} tokens have a synset: {count / size:.2%} of the vocabulary;"
+      f" {without:,} are no stop words: {without / size:.2%} (the paper's"
+      " footnote 5, of BERT's vocabulary: 62.51%)"
+    )
   if counts_V is not None:
-    text = measure_text(table, tokens, counts_V, stops)
-    examples = ", ".join(text.uncovered) or "none"
+    share, uncovered = measure_text(table, tokens, counts_V * is_counted_V)
+    examples = ", ".join(uncovered) or "none"
     lines["text"] = (
-      f"{text.share:.1%} of its words have synonyms (not counted: stop words,"
+      f"{share:.1%} of its words have synonyms (not counted: stop words,"
       f" pieces, symbols); frequent ones without: {examples}"
     )
-    if text.share < MIN_SHARE:
+    if share < MIN_SHARE:
       warning = (
         f"warning: {request.key}={request.sources!r} has synonyms for only"
-        f" {text.share:.1%} of the text's words, none for {examples}."
+        f" {share:.1%} of the text's words, none for {examples}."
         " Corrections will be rare. Set sources of the text's language, such as"
         " 'pairs path=FILE'."
       )
@@ -87,26 +76,24 @@ def describe(
 
 
 def measure_text(
-  table: SynonymTable,
-  tokens: Sequence[str],
-  counts_V: np.ndarray,
-  stops: Collection[str],
-) -> TextCoverage:
-  """Measures the share of a text's words that have synonyms.
+  table: SynonymTable, tokens: Sequence[str], counts_V: np.ndarray
+) -> tuple[float, list[str]]:
+  """Measures how many of a text's words have synonyms.
 
-  `counts_V` are the occurrences of the `tokens` of the table's vocabulary in
-  the text, `stops` the stop words in lower case.
+  Words are tokens with a letter. `counts_V` are the occurrences of the `tokens`
+  of the table's vocabulary in the text, 0 for those that are not counted.
+
+  Returns:
+    Their share, 1 in a text without words; and some words without synonyms, the
+    most frequent first.
   """
-  is_counted_V = may_have_synonyms(tokens, stop_words=stops)
   has_letter_V = [any(map(str.isalpha, token)) for token in tokens]
-  counts_V = counts_V * (is_counted_V & has_letter_V)
+  counts_V = counts_V * has_letter_V
   uncovered_V = np.where(count_synonyms(table) > 0, 0, counts_V)
   order = np.argsort(-uncovered_V, kind="stable")[:NUM_EXAMPLES]
-  return TextCoverage(
-    num_words=int(counts_V.sum()),
-    num_covered=int((counts_V - uncovered_V).sum()),
-    uncovered=tuple(tokens[i] for i in order if uncovered_V[i]),
-  )
+  num_words = counts_V.sum()
+  share = (num_words - uncovered_V.sum()) / num_words if num_words else 1.0
+  return float(share), [tokens[i] for i in order if uncovered_V[i]]
 
 
 def find_synsets(tokens: Sequence[str], reader: WordNetReader) -> np.ndarray:
@@ -153,21 +140,3 @@ def load_synsets(
   with atomic_file(path, several_writers=True) as file:
     np.save(file, has_synset_V)
   return has_synset_V
-
-
-def _describe_synsets(
-  has_synset_V: np.ndarray, tokens: Sequence[str], stops: Collection[str]
-) -> str:
-  """Describes the share of a vocabulary in WordNet, as the paper's footnote 5.
-
-  The paper's 62.51 % of BERT's vocabulary includes the stop words that it calls
-  removed.
-  """
-  is_counted_V = may_have_synonyms(tokens, stop_words=stops)
-  count = np.count_nonzero(has_synset_V)
-  without = np.count_nonzero(has_synset_V & is_counted_V)
-  return (
-    f"{count:,} tokens have a synset: {count / len(tokens):.2%} of the"
-    f" vocabulary; {without:,} are no stop words: {without / len(tokens):.2%}"
-    " (the paper's footnote 5, of BERT's vocabulary: 62.51%)"
-  )

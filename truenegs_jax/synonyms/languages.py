@@ -130,11 +130,9 @@ def load_stop_words(
     return STOP_WORDS
   if not path and (optional or not language):
     return frozenset()
-  file = path or _find_stop_words(language)
+  file = os.path.expanduser(path or _find_stop_words(language))
   try:
-    text = pathlib.Path(os.path.expanduser(file)).read_text(
-      encoding="utf-8-sig"
-    )
+    text = pathlib.Path(file).read_text(encoding="utf-8-sig")
   except (OSError, ValueError) as e:  # ValueError: not UTF-8, or "\0" in a path
     raise InputError(
       f"negatives.stop_words={path!r} cannot be read ({e}). Pass a UTF-8 file"

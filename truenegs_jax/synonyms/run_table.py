@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -129,12 +130,11 @@ def find_pairs(
   request: TableRequest, tokenizer: Tokenizer, console: Console
 ) -> sources_lib.Pairs:
   """Yields the pairs of a request's sources; prints what they lose."""
-
-  def report(message: str) -> None:
-    console.print(f"note: {message}", soft_wrap=True)
-
   vocabulary = Vocabulary(
-    tokenizer.vocab, tokenizer.normalize, request.no_neighbours, report
+    tokenizer.vocab,
+    tokenizer.normalize,
+    request.no_neighbours,
+    report=functools.partial(console.print, "note:", soft_wrap=True),
   )
   return sources_lib.find_pairs(
     request.expression, vocabulary, wordnet_dir=request.wordnet_dir
@@ -169,8 +169,8 @@ def _load(
     console.print(f"warning: not used: {e}", soft_wrap=True)
     return None
   options: dict[str, str | bool] = {**request.switches}
-  # Not compared if a resumed run has lost its file of stop words.
-  with contextlib.suppress(errors.InputError):
+  # Not compared if a resumed run has lost its stop words.
+  with contextlib.suppress(errors.InputError, errors.DataError):
     words = request.load_stop_words()
     options["stop_words"] = fingerprint(words)
   fits = options.items() <= loaded.options.items()

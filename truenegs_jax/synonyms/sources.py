@@ -52,17 +52,9 @@ def wordnet(
   """Yields each token with the other tokens of its WordNet synsets.
 
   The synonyms of a token are the lemma names of all its synsets in any part of
-  speech (paper, section "Hard Correction") that are tokens.
-
-  Args:
-    vocabulary: the tokens.
-    folder: folder of WordNet, see `open_wordnet`.
-    pos: parts of speech: n, v, a (includes s), r, or several such as "nv".
-    inflections: include inflected forms of the lemmas (homes for house).
-
-  Raises:
-    InputError: at the call, see `parse_parts_of_speech` and `find_wordnet`.
-    DataError: see `open_wordnet` and `wordnet.find_pairs`, also for the order.
+  speech (paper, section "Hard Correction") that are tokens. For arguments,
+  order and errors see `wordnet.open_wordnet`, `wordnet.parse_parts_of_speech`
+  and `wordnet.find_pairs`.
   """
   pos = wordnet_lib.parse_parts_of_speech(pos)
   wordnet_lib.find_wordnet(folder)

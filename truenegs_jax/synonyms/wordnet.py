@@ -153,8 +153,7 @@ def find_wordnet(folder: str = "") -> str:
   else:
     parents = languages.list_folders()
   for parent in parents:
-    roots = [parent / "wordnet", parent] if folder else [parent / "wordnet"]
-    for root in roots:
+    for root in (parent / "wordnet", parent):
       if (root / "data.noun").is_file():
         return str(root.resolve())
     # NLTK's downloader does not unpack every package.
