@@ -77,11 +77,11 @@ def run(values: flags.FlagValues, console: Console) -> None:
   tokens = tokenizer.vocab
   for each in (request, *others):
     run_table.check_request(each)
+  counts_V = _count_tokens(values.text, tokenizer) if values.text else None
   start = time.perf_counter()
   pairs = list(run_table.find_pairs(request, tokenizer, console))
   built = _build(values, request, pairs, tokens)
   secs = time.perf_counter() - start
-  counts_V = _count_tokens(values.text, tokenizer) if values.text else None
   lines, warning = coverage.describe(request, built, tokens, counts_V)
   console.print(render_summary(built, tokens, secs, lines))
   if warning:
