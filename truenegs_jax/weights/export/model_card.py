@@ -125,7 +125,7 @@ def pretrained_card(
     parameters=pretrain.count_parameters(pretrain.select_params(params, role)),
     details=origin.details,
     source=source,
-    language=origin.language and f"language: {origin.language}\n",
+    language=origin.language and f'language: "{origin.language}"\n',
   )
 
 

@@ -73,16 +73,16 @@ def export_model(
   one_of("dtype", dtype, hf_names.DTYPES)
   roles = roles or tuple(model.roles)
   output = check_replaceable(output, roles)
-  params = jax.device_get(params)
+  params = pretrain.fold_temperature(jax.device_get(params), model)
+  model = model.clone(temperature=1.0)
   check_finite(params)
-  folded = pretrain.fold_temperature(params, model)
   with atomic_folder(output) as partial:
     with disk_errors(output, safetensors.SafetensorError):
       for role in roles:
         folder = partial / role
         folder.mkdir()
         hf_folder.write_model(
-          folder, folded, model, role, tokenizer, dtype=dtype
+          folder, params, model, role, tokenizer, dtype=dtype
         )
         card = model_card.pretrained_card(
           params, model, role, tokenizer, origin
