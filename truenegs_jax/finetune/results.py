@@ -16,6 +16,7 @@ from typing import Any
 from truenegs_jax.finetune import config_checks
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.workdir import files
+from truenegs_jax.workdir.metrics_file import finite_or_null
 
 RESULT, RESULTS, CONFIG = "result.json", files.RESULTS, files.CONFIG
 MODEL = "model"  # next to RESULT: the export for Hugging Face
@@ -74,18 +75,7 @@ def run_folder(workdir: pathlib.Path, task: str, seed: int) -> pathlib.Path:
 def save(workdir: pathlib.Path, result: Result) -> None:
   """Writes the file of a run; its existence marks the run as finished."""
   path = run_folder(workdir, result.task, result.seed) / RESULT
-  files.save_json(path, without_nonfinite(result.to_json()), indent=None)
-
-
-def without_nonfinite(value: Any) -> Any:
-  """Replaces numbers that are not finite by None, since JSON has none."""
-  if isinstance(value, Mapping):
-    return {name: without_nonfinite(x) for name, x in value.items()}
-  if isinstance(value, list | tuple):
-    return [without_nonfinite(x) for x in value]
-  if isinstance(value, float) and not math.isfinite(value):
-    return None
-  return value
+  files.save_json(path, finite_or_null(result.to_json()), indent=None)
 
 
 def fingerprint(chunks: Iterable[bytes]) -> str:
@@ -103,7 +93,7 @@ def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
     return None
   try:
     values = json.loads(path.read_text(encoding="utf-8"))
-    for split in values["answers"].values():  # undoes `without_nonfinite`
+    for split in values["answers"].values():  # undoes `finite_or_null`
       answers = split["answers"]
       split["answers"] = [math.nan if x is None else x for x in answers]
     result = Result(provenance=values.pop(JSON_KEYS["provenance"]), **values)

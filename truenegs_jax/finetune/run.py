@@ -33,7 +33,7 @@ from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.tasks import glue
 from truenegs_jax.train import guards
-from truenegs_jax.workdir import files, lock
+from truenegs_jax.workdir import files, lock, metrics_file
 
 SUBMISSION = "submission"
 STOPPING = "stopping; the same command repeats the unfinished run"
@@ -189,8 +189,8 @@ def _save_results(
       },
     },
   }
-  value = results.without_nonfinite(value)
-  files.save_json(workdir / results.RESULTS, value, indent=None)
+  path = workdir / results.RESULTS
+  files.save_json(path, metrics_file.finite_or_null(value), indent=None)
 
 
 def _write_submissions(

@@ -41,16 +41,14 @@ class JsonlWriter:
       self._file.close()
 
 
-def finite_or_null(record: Record) -> dict[str, Any]:
+def finite_or_null(value: Any) -> Any:
   """Replaces NaN and infinity, which JSON does not have, by None."""
-
-  def convert(value: Any) -> Any:
-    if isinstance(value, Mapping):
-      return {name: convert(x) for name, x in value.items()}
-    is_finite = not isinstance(value, float) or math.isfinite(value)
-    return value if is_finite else None
-
-  return convert(record)
+  if isinstance(value, Mapping):
+    return {name: finite_or_null(x) for name, x in value.items()}
+  if isinstance(value, list | tuple):
+    return [finite_or_null(x) for x in value]
+  is_finite = not isinstance(value, float) or math.isfinite(value)
+  return value if is_finite else None
 
 
 def read_records(workdir: pathlib.Path) -> list[dict]:
