@@ -257,6 +257,7 @@ def test_a_wrong_kernel_is_replaced_by_xla(kernel, problem, monkeypatch):
 
 def test_every_network_of_a_model_gets_the_attention():
   for model in (tiny.make_model(), tiny.make_bert()):
-    changed = choose_attention.with_attention(model, PIECES)
+    changed = encoder.replace_configs(model, attention=PIECES)
     assert {c.attention for c in changed.roles.values()} == {PIECES}
-    assert choose_attention.with_attention(changed, attention.XLA) == model
+    back = encoder.replace_configs(changed, attention=attention.XLA)
+    assert back == model

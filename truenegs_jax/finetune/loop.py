@@ -18,7 +18,7 @@ import optax
 
 from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.finetune.task_data import TaskData
-from truenegs_jax.models import choose_attention, finetune, pretrain
+from truenegs_jax.models import choose_attention, encoder, finetune, pretrain
 from truenegs_jax.objectives import task_losses
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.tasks import batches
@@ -95,7 +95,7 @@ def make_setup(
   implementation, attention = choose_attention.choose_checked(
     options.attention, [model.config], mesh, length=options.length, packed=False
   )
-  attending = choose_attention.with_attention(model, implementation)
+  attending = encoder.replace_configs(model, attention=implementation)
   is_joint = model.head == "joint"
   terms = functools.partial(
     task_losses.task_terms,

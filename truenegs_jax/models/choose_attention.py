@@ -3,14 +3,12 @@
 implementation, reason = choose_checked(
   "auto", model.roles.values(), mesh, length=512, packed=False
 )
-model = with_attention(model, implementation)  # for training steps only
+# For training steps only:
+model = encoder.replace_configs(model, attention=implementation)
 """
 
-import dataclasses
 from collections.abc import Collection
-from typing import Any, TypeVar
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
@@ -21,7 +19,6 @@ from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime.errors import InputError, one_of
 
 Array = jax.Array
-Model = TypeVar("Model", bound=nn.Module)
 Configs = Collection[encoder.EncoderConfig]  # one per network
 
 PLATFORMS = {"pieces": "cpu", "cudnn": "cuda", "splash": "tpu"}
@@ -30,20 +27,6 @@ SPLASH_MIN_LENGTH = 512  # a TPU keeps the scores of shorter rows on its chip
 ROWS_PER_DEVICE = 4  # in a check
 COMPARED = ("result", "query", "key", "value")  # the last three are gradients
 TOLERANCE = 0.03  # relative to the largest entry; bfloat16 has 8 bits
-
-
-def with_attention(
-  model: Model, implementation: attention.Implementation
-) -> Model:
-  """Returns the model with another attention in each of its networks."""
-  changed: dict[str, Any] = {}
-  for field in dataclasses.fields(model):
-    config = getattr(model, field.name)
-    if isinstance(config, encoder.EncoderConfig):
-      changed[field.name] = dataclasses.replace(
-        config, attention=implementation
-      )
-  return model.clone(**changed)
 
 
 def choose_checked(

@@ -11,6 +11,7 @@ inside a document, and positions restart with it.
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
@@ -23,6 +24,7 @@ from truenegs_jax.runtime.errors import one_of
 
 Array = jax.Array
 Inputs = Mapping[str, Array]
+Model = TypeVar("Model", bound=nn.Module)
 
 HUGGING_FACE = True  # weights/formats has names for these parameters
 HEAD_WIDTH = 64  # in all released sizes
@@ -85,6 +87,16 @@ def scale_config(config: EncoderConfig, multiplier: float) -> EncoderConfig:
   width = round(config.width * multiplier)
   heads = max(1, width // HEAD_WIDTH)
   return dataclasses.replace(config, width=width, heads=heads, ffn=4 * width)
+
+
+def replace_configs(model: Model, **changed: Any) -> Model:
+  """Returns a copy of a model with changed fields in all network configs."""
+  configs: dict[str, Any] = {
+    name: dataclasses.replace(config, **changed)
+    for name, config in vars(model).items()
+    if isinstance(config, EncoderConfig)
+  }
+  return model.clone(**configs)
 
 
 class Embeddings(nn.Module):

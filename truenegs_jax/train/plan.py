@@ -52,7 +52,7 @@ def resolve_attention(
     packed=run.packed,
   )
   distributed.check_same("attention", line)
-  model = choose_attention.with_attention(run.model, implementation)
+  model = encoder.replace_configs(run.model, attention=implementation)
   return dataclasses.replace(run, model=model), line
 
 

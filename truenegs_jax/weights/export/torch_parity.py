@@ -10,11 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
-from truenegs_jax.models import finetune, pretrain
-from truenegs_jax.models.encoder import EncoderConfig
+from truenegs_jax.models import encoder, finetune, pretrain
 from truenegs_jax.runtime.errors import NonFiniteError, TrueNegsError
 from truenegs_jax.weights.formats import hf_folder, hf_names
-from truenegs_jax.weights.init import check_fit
 
 # Relative to max(1, largest logit), with both sides in f32. Rounding causes up
 # to 2e-5 in 24 layers with large weights, a misplaced tensor 1e-2 and more.
@@ -100,7 +98,7 @@ def _compute_logits(
   A fine-tuned model has class logits `[B, C]` or span logits `[B, L]`, a
   pre-trained one logits at every position.
   """
-  f32_model = check_fit.replace_configs(model, dtype="float32")
+  f32_model = encoder.replace_configs(model, dtype="float32")
   rows, length = inputs["tokens"].shape
   positions_BxL = jnp.broadcast_to(jnp.arange(length), (rows, length))
 
@@ -175,7 +173,7 @@ def _load(
   return network.eval()
 
 
-def _random_inputs(config: EncoderConfig) -> dict[str, np.ndarray]:
+def _random_inputs(config: encoder.EncoderConfig) -> dict[str, np.ndarray]:
   """Returns four random rows, three of them padded, with both token types."""
   length = min(64, config.max_positions)
   rng = np.random.default_rng(0)

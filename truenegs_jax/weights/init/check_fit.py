@@ -1,9 +1,7 @@
 """Checks sizes and shapes of weights against a model, before reading them."""
 
-import dataclasses
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import jax
 from flax import traverse_util
@@ -94,17 +92,7 @@ def resize_embeddings(
     changed["vocab_size"] = fields["vocab_size"]
   if "positions" in skip:
     changed["max_positions"] = fields["max_position_embeddings"]
-  return replace_configs(model, **changed)
-
-
-def replace_configs(model: hf_names.Model, **changed: Any) -> hf_names.Model:
-  """Returns a copy of a model with changed fields in all network configs."""
-  configs: dict[str, Any] = {
-    name: dataclasses.replace(config, **changed)
-    for name, config in vars(model).items()
-    if isinstance(config, encoder.EncoderConfig)
-  }
-  return model.clone(**configs)
+  return encoder.replace_configs(model, **changed)
 
 
 def flat_shapes(model: hf_names.Model) -> dict[str, jax.ShapeDtypeStruct]:
