@@ -14,7 +14,7 @@ import functools
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -290,7 +290,10 @@ def _predict(
       continue
     params = jax.device_put(params, sharding.replicated_sharding(mesh))
     start = time.perf_counter()
-    with _progress_bar(console, name, len(text.sequences)) as advance:
+    with rich.progress.Progress(
+      console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+      task = bar.add_task(name, total=len(text.sequences))
       predictions = predict_slots.predict_lines(
         predict,
         params,
@@ -299,19 +302,8 @@ def _predict(
         length=text.length,
         batch_size=c.batch_size,
         mesh=mesh,
-        advance=advance,
+        advance=functools.partial(bar.advance, task),
       )
     secs = time.perf_counter() - start
     console.print(f"{name}: {len(predictions.gold_M):,} slots in {secs:.1f} s")
     yield step, predictions
-
-
-@contextlib.contextmanager
-def _progress_bar(
-  console: Console, name: str, total: int
-) -> Iterator[Callable[[int], None]]:
-  """Shows a progress bar on terminals; yields the function that advances it."""
-  hidden = not console.is_terminal
-  bar = rich.progress.Progress(console=console, transient=True, disable=hidden)
-  with bar:
-    yield functools.partial(bar.advance, bar.add_task(name, total=total))

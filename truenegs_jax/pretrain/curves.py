@@ -26,10 +26,7 @@ def draw_curves(workdir: pathlib.Path) -> list[pathlib.Path]:
   Training metrics are lines (means since the previous record), held-out metrics
   are points. Plots without a recorded metric are skipped.
   """
-  import matplotlib  # slow to import
-
-  matplotlib.use("Agg")
-  from matplotlib import pyplot as plt
+  from matplotlib.figure import Figure  # slow to import
 
   records = metrics_file.read_records(workdir)
   folder = workdir / files.PLOTS
@@ -39,16 +36,14 @@ def draw_curves(workdir: pathlib.Path) -> list[pathlib.Path]:
     names = [name for name in metrics if any(name in r for r in records)]
     if not names:
       continue
-    figure, axes = plt.subplots(
-      1, len(names), figsize=(4.5 * len(names), 3.2), squeeze=False
-    )
-    for axis, name in zip(axes[0], names, strict=True):
+    figure = Figure(figsize=(4.5 * len(names), 3.2))
+    axes = figure.subplots(1, len(names), squeeze=False)[0]
+    for axis, name in zip(axes, names, strict=True):
       _draw_curve(axis, records, name)
     figure.suptitle(title)
     figure.tight_layout()
     paths.append(folder / f"{plot}.png")
     figure.savefig(paths[-1], dpi=110)
-    plt.close(figure)
   return paths
 
 
