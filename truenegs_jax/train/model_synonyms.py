@@ -88,9 +88,10 @@ def make_table_builder(
   vocab, words = tokenizer.vocab, frozenset[str]()
   if not request.keep_stop_words:
     words = request.load_stop_words()
-  golds_V = may_have_synonyms(vocab, stop_words=words)
-  words_V = may_have_synonyms(vocab, keep_stop_words=True)
-  if not options.symbols:
+  if options.symbols:
+    golds_V = may_have_synonyms(vocab, stop_words=words)
+    words_V = may_have_synonyms(vocab, keep_stop_words=True)
+  else:
     vocabulary = Vocabulary(vocab, no_neighbours=request.no_neighbours)
     golds_V = words_V = np.array(
       [vocabulary.may_have_neighbours(token) for token in vocab]

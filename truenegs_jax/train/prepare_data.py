@@ -1,5 +1,6 @@
 """Finds or prepares the rows of a config."""
 
+import dataclasses
 import pathlib
 
 from ml_collections import ConfigDict
@@ -7,6 +8,7 @@ from ml_collections import ConfigDict
 from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.corpus.sources_spec import named_sources
 from truenegs_jax.data.rows import prepare_rows
+from truenegs_jax.data.rows.prepare_rows import PrepareOptions
 from truenegs_jax.data.tokens.tokenizer import ACCENTS, Tokenizer
 from truenegs_jax.runtime.errors import InputError, one_of
 
@@ -30,26 +32,16 @@ def make_rows_plan(
     resources["reader"] = open_wordnet(data.wordnet_dir)
   one_of("data.accents", data.accents, ACCENTS)
   check_code(data.language)
-  options = prepare_rows.PrepareOptions(
-    sources=data.sources,
-    length=config.length,
-    language="" if is_resumed else data.language,
-    vocab=data.vocab,
-    vocab_size=data.vocab_size,
-    lowercase=data.lowercase,
-    strip_accents=ACCENTS[data.accents],
-    layout=data.layout,
-    overflow=data.overflow,
-    held_out=data.held_out,
-    seed=data.seed,
-    errors=data.errors,
-    stopping=data.stopping,
-    tokenizer=data.tokenizer,
-    num_workers=data.workers,
-    rows=data.rows,
-    resources=resources,
-  )
-  return prepare_rows.make_plan(options)
+  names = {field.name for field in dataclasses.fields(PrepareOptions)}
+  values = {name: x for name, x in data.items() if name in names}
+  values |= {
+    "length": config.length,
+    "language": "" if is_resumed else data.language,
+    "strip_accents": ACCENTS[data.accents],
+    "num_workers": data.workers,
+    "resources": resources,
+  }
+  return prepare_rows.make_plan(PrepareOptions(**values))
 
 
 def find_or_prepare_rows(
