@@ -45,7 +45,7 @@ class OwnStep:
       "tokens": [self._step.host_batch(i)["tokens"] for i in range(batches)],
       "slots": round(c.masking.prob * c.length),
       "mask_id": options.masking.mask_id,
-      "kept": masking.get_style(c.masking.style).kept,
+      "kept": masking.STYLES[c.masking.style].kept,
       "detect_weight": c.generator.detect_weight,
       "optim": {**c.optim.to_dict(), "total_steps": c.steps},
       "flops": self._step.flops,

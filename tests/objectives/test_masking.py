@@ -16,7 +16,6 @@ import pytest
 from support import tiny
 from truenegs_jax.objectives import masking
 from truenegs_jax.runtime import rng
-from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import sharding
 
 ROWS, LENGTH = 4_096, 128  # half a million positions
@@ -300,14 +299,6 @@ def test_a_position_is_hidden_if_one_of_its_slots_hides_it():
       cases.add((len(u) > 1, bool((u >= 0.2).any()), bool((u >= 0.2).all())))
   np.testing.assert_array_equal(masked, expected)
   assert {(True, True, False), (True, False, False)} <= cases
-
-
-def test_an_unknown_style_or_missing_vocab_size_is_an_error():
-  with pytest.raises(InputError, match="'80_20' is unknown.*80_20_0"):
-    dataclasses.replace(tiny.MASKING, style="80_20")
-  with pytest.raises(InputError, match="vocab_size=0 .*at least 1"):
-    dataclasses.replace(tiny.MASKING, style="80_10_10", vocab_size=0)
-  assert masking.STYLES.keys() == STYLES.keys()
 
 
 @pytest.mark.parametrize("options", RECIPES[::2], ids=recipe_id)

@@ -155,20 +155,14 @@ def make_downstream(
     vocab_size, variant, **overrides: as in `pretrain.make_pair`.
 
   Raises:
-    InputError: a head that this network cannot have, no output, a rate outside
-      [0, 1), or as `registry.make_network_config`.
+    InputError: a head that this network cannot have, or as
+      `registry.make_network_config`.
   """
   choices = [name for name, roles in HEAD_ROLES.items() if role in roles]
   if head not in choices:
     raise InputError(
       f"finetune.head={head!r} is not a head of the network {role!r}. Choose"
       f" {', '.join(choices) or 'another network'}."
-    )
-  if num_outputs < 1:
-    raise InputError(f"{num_outputs} outputs are too few. Use at least 1.")
-  if not 0 <= head_dropout < 1:
-    raise InputError(
-      f"finetune.head_dropout={head_dropout} is not in [0, 1). Set a rate."
     )
   config = registry.make_network_config(
     backbone, variant, {"vocab_size": vocab_size, **overrides}

@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 
 from truenegs_jax.runtime import rng
-from truenegs_jax.runtime.errors import InputError, one_of
 
 Array = jax.Array
 
@@ -42,30 +41,16 @@ STYLES: dict[str, Style] = {
 }
 
 
-def get_style(name: str) -> Style:
-  """Looks a style up by name; raises an InputError if it is unknown."""
-  one_of("masking.style", name, STYLES)
-  return STYLES[name]
-
-
 @dataclasses.dataclass(frozen=True)
 class MaskingOptions:
   """Settings of masking that come from the vocabulary and the recipe."""
 
   mask_id: int
   never_masked: tuple[int, ...]  # [CLS], [SEP] and [MASK] itself
+  vocab_size: int  # random tokens are any of these ids, as in BERT
   mask_prob: float = 0.15
   style: str = "electra_85_15"
   with_replacement: bool = False
-  vocab_size: int = 0  # random tokens are any of these ids, as in BERT
-
-  def __post_init__(self):
-    if get_style(self.style).random and self.vocab_size < 1:
-      raise InputError(
-        f"vocab_size={self.vocab_size} is too small for"
-        f" masking.style={self.style!r}, which draws random tokens. Set"
-        " vocab_size to at least 1."
-      )
 
 
 @jax.tree_util.register_dataclass

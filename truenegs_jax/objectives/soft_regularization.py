@@ -20,7 +20,6 @@ from truenegs_jax.objectives.slot_predictions import (
   weighted_sum,
 )
 from truenegs_jax.runtime import rng
-from truenegs_jax.runtime.errors import one_of
 
 Array = jax.Array
 
@@ -49,12 +48,6 @@ def cosine_distance(gold_BxKxE: Array, predicted_BxKxE: Array) -> Array:
 
 # Functions (gold_BxKxE, predicted_BxKxE) -> loss_BxK, by `negatives.soft`.
 REGULARIZERS = {"cosine": cosine_distance}
-
-
-def get_regularizer(name: str) -> Callable[[Array, Array], Array]:
-  """Looks a regularizer up by name; raises an InputError if it is unknown."""
-  one_of("negatives.soft", name, REGULARIZERS)
-  return REGULARIZERS[name]
 
 
 def sentence_divergence(p_BxLxD: Array, q_BxLxD: Array) -> Array:
@@ -104,7 +97,7 @@ def word_term(
     predicted_BxKxE = jax.lax.stop_gradient(predicted_BxKxE)
   elif options.soft_gradient == "predicted":
     gold_BxKxE = jax.lax.stop_gradient(gold_BxKxE)
-  loss_BxK = get_regularizer(options.soft)(gold_BxKxE, predicted_BxKxE)
+  loss_BxK = REGULARIZERS[options.soft](gold_BxKxE, predicted_BxKxE)
   return weighted_sum(loss_BxK, predictions.slots.weight_BxK)
 
 

@@ -92,7 +92,7 @@ def make_windows(
       truncated.
 
   Raises:
-    InputError: a row has no room for context, or a number is below 1.
+    InputError: a row has no room for context.
   """
   if length < question_length + 4:
     raise InputError(
@@ -100,11 +100,6 @@ def make_windows(
       f" {question_length} pieces of the question and 3 special ones. Set"
       f" --config.length={question_length + 4} or more, or a smaller"
       " --config.finetune.question_length."
-    )
-  if min(stride, question_length) < 1:
-    raise InputError(
-      f"stride={stride} and question_length={question_length} must both be at"
-      " least 1. BERT uses 128 and 64."
     )
   by_text = tokenize_contexts({q.context for q in questions}, tokenizer)
   contexts = [by_text[q.context] for q in questions]

@@ -130,7 +130,7 @@ def _check_names(c: ConfigDict) -> None:
   _check_negatives(c)
   _check_model(c)
   one_of("optim.schedule", c.optim.schedule, optim.SCHEDULES)
-  masking.get_style(c.masking.style)
+  one_of("masking.style", c.masking.style, masking.STYLES)
   for name in c.log.writers:
     one_of("log.writers", name, metrics.WRITERS)
   speed.parse_profile(c.log.profile, c.steps)
@@ -166,7 +166,7 @@ def _check_negatives(c: ConfigDict) -> None:
   for name, choices in CHOICES.items():
     one_of(f"negatives.{name}", n[name], choices)
   one_of("negatives.layout", n.layout, table_lib.LAYOUTS)
-  soft_regularization.get_regularizer(n.soft)
+  one_of("negatives.soft", n.soft, soft_regularization.REGULARIZERS)
   optim.loss_weight_schedule(n.soft_schedule, n.soft_weight, n.soft_steps)
   has_soft_term = n.soft_weight or n.sentence_weight
   if has_soft_term and n.soft_schedule != "constant" and not n.soft_steps:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.runtime.errors import one_of
 
 Array = jax.Array
 Schedule = Callable[[Array | int], Array]
@@ -124,17 +124,8 @@ def layer_lr_factors(
     params: parameters (or shapes): `embeddings`, a network with `layer_0`,
       `layer_1`, ..., and heads.
     decay: in (0, 1]; 0.8 in ELECTRA-small and -base, 0.9 in -large.
-    exponent: "released" or "paper".
-
-  Raises:
-    InputError: `exponent` is unknown or `decay` out of range.
+    exponent: one of LAYER_EXPONENTS.
   """
-  if not 0.0 < decay <= 1.0:
-    raise InputError(
-      f"finetune.layer_decay={decay:g} must be more than 0 and at most 1, which"
-      " is one learning rate for all layers. ELECTRA uses 0.8 (large: 0.9)."
-    )
-  one_of("finetune.layer_exponent", exponent, LAYER_EXPONENTS)
   counts = {
     part: sum(name.startswith("layer_") for name in inner)
     for part, inner in params.items()
