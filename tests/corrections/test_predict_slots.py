@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from support import tiny
-from support.small_predictions import make_predictions
 from truenegs_jax.corrections import cases, predict_slots
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
@@ -131,21 +130,3 @@ def test_cases_of_packed_rows_stay_inside_a_document(params):
   assert len(set(pairs)) == len(pairs) > 20
   assert all(gold != predicted for gold, predicted in pairs)
   assert search(3) == (every_case[:3], len(p.gold_M)) and searched > 60
-
-
-@pytest.mark.parametrize(
-  "change, message",
-  [
-    ({"gold_M": np.array([3, 3])}, "gold_M differs"),
-    ({"position_M": np.array([0, 2])}, "between"),
-    ({"position_M": np.array([1, 3])}, "between"),
-    ({"sequence_M": np.array([0, 1])}, "not from 0 to 0"),
-    ({"sequence_M": np.array([-1, 0])}, "not from 0 to 0"),
-    ({"probability_M": np.array([0.5, np.nan])}, "not probabilities"),
-    ({"probability_M": np.array([0.5, 1.5])}, "not probabilities"),
-  ],
-)
-def test_inconsistent_predictions_are_refused(change, message):
-  p = make_predictions([np.array([0, 2, 3, 1])], [(0, 1), (0, 2)], [4, 5])
-  with pytest.raises(ValueError, match=message):
-    dataclasses.replace(p, **change)

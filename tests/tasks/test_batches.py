@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.tasks import batches
 from truenegs_jax.tasks.batches import encode, truncated_sizes
 from truenegs_jax.tasks.glue import TASKS
@@ -216,15 +216,6 @@ def test_an_incomplete_batch_counts_as_a_step(
   num_rows, batch_size, epochs, steps
 ):
   assert batches.num_steps(num_rows, batch_size, epochs) == steps
-
-
-def test_rejects_what_cannot_be_batched():
-  with pytest.raises(InputError, match="100 tokens, over the limit of 99"):
-    next(batches.batches_in_order(ENCODED, batch_size=B, limit=99))
-  with pytest.raises(InputError, match="batch_size=0 must be at least 1"):
-    epoch_batches(ENCODED, batch_size=0)
-  with pytest.raises(DataError, match="no rows"):
-    epoch_batches(EncodedRows([], [], {}))
 
 
 # --- encoding

@@ -283,11 +283,6 @@ def test_placed_table_equals_its_abstract_table(placement):
   assert not np.any(placed[70:])
 
 
-def test_unknown_placement_is_refused():
-  with pytest.raises(InputError, match="'row' is unknown.*replicated or rows"):
-    sharding.place_table(np.zeros((4, 1), np.uint32), make_mesh("dp"), "row")
-
-
 # --- the step on every mesh --------------------------------------------------
 
 

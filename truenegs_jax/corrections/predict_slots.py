@@ -126,9 +126,6 @@ class Predictions:
     eligible_M: bool, whether hard correction is allowed in the slot.
     sequences: T arrays, the tokens of every sequence before masking, from [CLS]
       to [SEP]; some may have no slot.
-
-  Raises:
-    ValueError: the arrays are inconsistent.
   """
 
   sequence_M: np.ndarray
@@ -138,22 +135,6 @@ class Predictions:
   probability_M: np.ndarray
   eligible_M: np.ndarray
   sequences: tuple[np.ndarray, ...]
-
-  def __post_init__(self) -> None:
-    p_M = self.probability_M
-    if not ((p_M >= 0) & (p_M < 1.001)).all():  # a softmax may round above 1
-      raise ValueError("probability_M has values that are not probabilities.")
-    t_M, sizes_T = self.sequence_M, np.array(list(map(len, self.sequences)))
-    if not ((t_M >= 0) & (t_M < len(sizes_T))).all():
-      raise ValueError(f"sequence_M is not from 0 to {len(sizes_T) - 1}.")
-    if not len(t_M):
-      return
-    ends_M = sizes_T[t_M] - 1
-    if not ((self.position_M > 0) & (self.position_M < ends_M)).all():
-      raise ValueError("position_M is not between [CLS] and [SEP].")
-    index_M = (np.cumsum(sizes_T) - sizes_T)[t_M] + self.position_M
-    if (np.concatenate(self.sequences)[index_M] != self.gold_M).any():
-      raise ValueError("gold_M differs from the tokens of the sequences.")
 
   @property
   def mismatch_M(self) -> np.ndarray:

@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import jax
 from ml_collections import ConfigDict
 
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.finetune import results
-from truenegs_jax.models import finetune, pretrain
+from truenegs_jax.models import finetune
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks.task import Task
 from truenegs_jax.weights.formats.find import Weights
@@ -105,8 +104,7 @@ class InitialWeights:
     for such a task. Errors are those of `load.load_params`.
     """
     if self.weights is None:
-      init = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))
-      return jax.device_get(init())
+      return load.draw_params(model, seed)
     return load.load_params(
       self.weights,
       model,
@@ -208,14 +206,10 @@ def open_weights(
 
 
 def _vocabulary_file(network: Network, *, lowercase: bool) -> str:
-  if network.vocabulary is None:
-    raise InputError(
-      f"init: {network.location} has no vocabulary file. Set"
-      " --config.data.vocab=FILE."
-    )
+  path = network.require_vocabulary()
   if network.lowercase and not lowercase:
     raise InputError(
       f"data.lowercase=False, but {network.location} was trained on lower-cased"
       " text. Remove --config.data.lowercase."
     )
-  return str(network.vocabulary)
+  return path

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from truenegs_jax.models import attention, encoder
 from truenegs_jax.runtime import cpu
-from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.runtime.errors import InputError
 
 Array = jax.Array
 Configs = Collection[encoder.EncoderConfig]  # one per network
@@ -64,9 +64,8 @@ def choose(
     The implementation, and a line with its name and why it was chosen.
 
   Raises:
-    InputError: an unknown choice, or one that is not possible here.
+    InputError: the choice is not possible here.
   """
-  one_of("model.attention", choice, CHOICES)
   platform = get_platform(mesh.devices.flat[0])
   name = choice
   if choice == "auto":

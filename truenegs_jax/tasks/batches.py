@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.tasks.task import SCORE, EncodedRows, Example, Task
 
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # row lengths
@@ -129,7 +129,6 @@ def num_steps(num_rows: int, batch_size: int, epochs: float) -> int:
   The last batch of an epoch counts as one step. It is filled with rows of
   weight 0, as in google-research/electra (`finetune/preprocessing.py`).
   """
-  _check_sizes(num_rows, batch_size)
   steps = -(-num_rows // batch_size) * epochs
   return max(1, math.ceil(round(steps, 6)))  # 50 * 1.1 > 55 in floats
 
@@ -163,10 +162,6 @@ def batch_at(
     `tokens`, `types` and `documents` (1, padding 0), int32 [B, L]; `row`, int32
     [B], the index of each row, -1 for an empty one; `weight`, f32 [B], 1 or 0;
     and the targets, [B]. L is in BUCKETS, or `limit` if that is smaller.
-
-  Raises:
-    DataError: there are no rows.
-    InputError: `batch_size` is below 1, or a row is longer than `limit`.
   """
   num_batches = num_steps(len(encoded.tokens), batch_size, 1)
   epoch, batch = divmod(step, num_batches)
@@ -179,10 +174,9 @@ def batches_in_order(
 ) -> Iterator[dict[str, np.ndarray]]:
   """Yields batches of every row once, the longest first; for evaluation.
 
-  Long rows come first so that running out of memory shows at once. Batches and
-  errors are those of `batch_at`.
+  Long rows come first so that running out of memory shows at once. Batches
+  are those of `batch_at`.
   """
-  _check_sizes(len(encoded.tokens), batch_size)
   row_N = np.argsort(-encoded.lengths_N, kind="stable")
   for first in range(0, len(row_N), batch_size):
     yield _make_batch(
@@ -218,11 +212,6 @@ def _make_batch(
 ) -> dict[str, np.ndarray]:
   """Stacks rows, padded to a length in BUCKETS, and empty rows up to B."""
   longest = max(len(encoded.tokens[i]) for i in row_B)
-  if longest > limit:
-    raise InputError(
-      f"A row has {longest} tokens, over the limit of {limit}. Truncate rows or"
-      f" set limit={longest}."
-    )
   length = min(limit, next((x for x in BUCKETS if x >= longest), limit))
   row_B = np.pad(row_B, (0, batch_size - len(row_B)), constant_values=-1)
   batch = {name: np.zeros((batch_size, length), np.int32) for name in INPUTS}
@@ -237,10 +226,3 @@ def _make_batch(
   batch["row"] = row_B.astype(np.int32)
   batch["weight"] = (row_B >= 0).astype(np.float32)
   return batch
-
-
-def _check_sizes(num_rows: int, batch_size: int) -> None:
-  if num_rows < 1:
-    raise DataError("There are no rows to batch. Check the files of the task.")
-  if batch_size < 1:
-    raise InputError(f"batch_size={batch_size} must be at least 1.")

@@ -18,7 +18,7 @@ import numpy as np
 
 from truenegs_jax.data.corpus import hub_datasets
 from truenegs_jax.data.corpus.files import COMPRESSIONS, find_existing
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import atomic_file
 from truenegs_jax.tasks import records
 from truenegs_jax.tasks.task import CLASSES, SCORE, Example, Task
@@ -129,17 +129,11 @@ def read_split(
     The examples. In test splits, labels are None and keys are GLUE's indices.
 
   Raises:
-    InputError: the task has no such split.
     DataError: there is no such file or column; or a line has a wrong number of
       fields (except in QQP), an empty text (except in QQP, which has some), an
       unknown label, or, in a test split, an invalid or repeated index.
     UnavailableError: the hub's copy cannot be loaded.
   """
-  if split not in task.split_sizes:
-    raise InputError(
-      f"{task.title} has no split {split!r}. Splits:"
-      f" {', '.join(task.split_sizes)}."
-    )
   is_test = split.startswith("test")
   # GLUE rejects a submission without all rows of the test set.
   skipped: list[str] | None = [] if task.name == "qqp" and not is_test else None

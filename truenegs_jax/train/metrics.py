@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.metrics_file import JsonlWriter, Record
 
@@ -146,13 +146,11 @@ WRITERS = {"tensorboard": TensorBoardWriter}
 def make_writers(
   names: Sequence[str], workdir: pathlib.Path, *, first_step: int
 ) -> list:
-  """Opens metrics.jsonl and the additional writers `names`.
+  """Opens metrics.jsonl and the additional writers `names`, of WRITERS.
 
   Raises:
-    InputError: a name is unknown, or its package is not installed.
+    InputError: the package of a writer is not installed.
   """
-  for name in names:
-    one_of("log.writers", name, WRITERS)
   return [
     JsonlWriter(workdir, first_step=first_step),
     *(WRITERS[name](workdir, first_step=first_step) for name in names),

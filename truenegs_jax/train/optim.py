@@ -27,18 +27,14 @@ NOT_DECAYED = ("bias", "scale")  # names of parameters; scale: of layer norms
 def make_schedule(
   name: str, *, peak: float, warmup_steps: int, total_steps: int
 ) -> Schedule:
-  """Makes the learning-rate schedule of `optim.schedule`.
+  """Makes the learning-rate schedule of `optim.schedule`, one of SCHEDULES.
 
   "electra" is peak * (1 - t/T) * min(1, t/warmup). Warm-up and decay overlap,
   so the rate never reaches the peak. "bert" rises linearly to the peak and then
   falls linearly. Its decay is counted from step 0, so the rate drops a little
   at the end of the warm-up (google-research/bert, `optimization.py`). The first
   update has a rate of 0, except in "bert" without warm-up.
-
-  Raises:
-    InputError: the name is unknown.
   """
-  one_of("optim.schedule", name, SCHEDULES)
 
   def rate(step: Array | int) -> Array:
     step = jnp.asarray(step, jnp.float32)

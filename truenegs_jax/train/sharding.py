@@ -243,7 +243,6 @@ def abstract_table(
   like: jax.ShapeDtypeStruct | np.ndarray, mesh: Mesh, placement: str
 ) -> jax.ShapeDtypeStruct:
   """Returns shape, dtype and sharding of the result of `place_table`."""
-  one_of("mesh.synonyms", placement, TABLE_PLACEMENTS)
   axes = mesh.axis_names if placement == "rows" else ()
   rows, columns = like.shape
   padding = -rows % math.prod(mesh.shape[axis] for axis in axes)
@@ -260,9 +259,6 @@ def place_table(table: np.ndarray, mesh: Mesh, placement: str) -> jax.Array:
   "rows" splits a table over all devices and pads it with rows of zeros. A
   look-up then adds up over the devices, for each slot, one word of bits or one
   list of ids; smoothing adds up a row of bits.
-
-  Raises:
-    InputError: the placement is unknown.
   """
   padded = abstract_table(table, mesh, placement)
 

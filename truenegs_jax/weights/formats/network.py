@@ -134,6 +134,15 @@ class Network:
   tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
   backbone: str = "encoder"
 
+  def require_vocabulary(self) -> str:
+    """Returns the path of the vocabulary file, or raises an InputError."""
+    if self.vocabulary is None:
+      raise InputError(
+        f"init: {self.location} has no vocabulary file. Set"
+        " --config.data.vocab=FILE."
+      )
+    return str(self.vocabulary)
+
 
 def check_layers(fields: Mapping[str, Any], arrays: Arrays) -> None:
   """Raises InputError if a config has more layers than there are arrays."""

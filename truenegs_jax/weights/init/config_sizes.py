@@ -85,11 +85,8 @@ def _read_values(c: ConfigDict, weights: Weights) -> dict[str, dict[str, str]]:
     )
   networks = weights.for_roles(ROLES[c.objective])
   kept = networks[ROLES[c.objective][0]]
-  if c.data.vocab == FROM_WEIGHTS and kept.vocabulary is None:
-    raise InputError(
-      f"init: {kept.location} has no vocabulary file. Set"
-      " --config.data.vocab=FILE."
-    )
+  if c.data.vocab == FROM_WEIGHTS:
+    kept.require_vocabulary()
   variants = {
     role: read_variant(network, weights.report)
     for role, network in networks.items()

@@ -76,7 +76,9 @@ def load_params(
   flat = _read_networks(networks, resized, task, report)
   for network in networks.values():
     network.arrays.release()
-  init_params = functools.cache(lambda: _init_params(model, seed))
+  init_params = functools.cache(
+    lambda: traverse_util.flatten_dict(draw_params(model, seed), sep="/")
+  )
   if "words" in skips:
     old_vocab = next(iter(vocabs.values())) or ()
     flat |= match_vocabulary.carry_words(
@@ -163,10 +165,10 @@ def _check_same_embeddings(location: str, first: Flat, second: Flat) -> None:
       )
 
 
-def _init_params(model: hf_names.Model, seed: int) -> Flat:
-  """Returns the parameters with which a run from scratch starts."""
-  params = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))()
-  return traverse_util.flatten_dict(jax.device_get(params), sep="/")
+def draw_params(model: hf_names.Model, seed: int) -> dict[str, Any]:
+  """Returns the parameters with which a run from scratch starts, as numpy."""
+  init = jax.jit(lambda: pretrain.init_params(model, jax.random.key(seed)))
+  return jax.device_get(init())
 
 
 def _report_missing(
