@@ -490,8 +490,8 @@ def test_scores_of_perfect_and_constant_answers(task, vocab, real_data):
   share = 100 * np.mean([gold == dev.golds[0] for gold in dev.golds])
   expected = share if metrics[0] == "accuracy" else 0
   assert constant == pytest.approx(expected)
-  assert dev.find_failure([dev.golds[0]] * len(dev.golds))
-  assert not dev.find_failure(list(dev.golds))
+  assert task_data.find_failure(dev.golds, [dev.golds[0]] * len(dev.golds))
+  assert not task_data.find_failure(dev.golds, list(dev.golds))
 
 
 def test_writes_submissions_for_glue(vocab, tmp_path):

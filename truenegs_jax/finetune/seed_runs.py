@@ -164,7 +164,9 @@ def _train_run(
     answers[name] = split.to_json(answers_Q)
     if split.golds:
       scores[name] = split.score(answers_Q)
-  failure = trained.failure or data.dev.find_failure(answers["dev"]["answers"])
+  failure = trained.failure or task_data.find_failure(
+    data.dev.golds, answers["dev"]["answers"]
+  )
   result = results.Result(
     task=data.task.name,
     seed=seed,

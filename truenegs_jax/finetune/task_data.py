@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from truenegs_jax.data.corpus.files import COMPRESSIONS, find_existing
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
@@ -58,11 +57,6 @@ class EvalSplit:
   golds: tuple[Answer | tuple[str, ...], ...]
   decode_answers: Callable[[Sequence[Any]], Sequence[Answer]]
   score: Callable[[Sequence[Any]], dict[str, float]]
-
-  def find_failure(self, answers_Q: Sequence[Answer]) -> str:
-    """Does `find_failure` for the answers to this split."""
-    golds = [x[0] if isinstance(x, tuple) else x for x in self.golds]
-    return find_failure(golds, answers_Q)
 
   def to_json(self, answers_Q: Sequence[Answer]) -> dict[str, Any]:
     """Returns answers with their keys and golds, in JSON's types."""
@@ -370,12 +364,13 @@ def _encode_questions(
   return train.encoded, {"dev": split}
 
 
-def find_failure(gold_N: ArrayLike, predicted_N: ArrayLike) -> str:
-  """Returns why predictions are useless (not finite or constant), else "".
+def find_failure(golds: Sequence[Any], answers: Sequence[Answer]) -> str:
+  """Returns why answers are useless (not finite or constant), else "".
 
-  Both arrays hold classes (int), answers (str) or scores (float).
+  Of several gold answers to a question, the first is compared.
   """
-  gold_N, predicted_N = np.asarray(gold_N), np.asarray(predicted_N)
+  gold_N = np.array([x[0] if isinstance(x, tuple) else x for x in golds])
+  predicted_N = np.asarray(answers)
   is_score = predicted_N.dtype.kind == "f"
   if is_score and not np.isfinite(predicted_N).all():
     return "scores are not finite"
