@@ -272,15 +272,13 @@ def _predict(
 ) -> Iterator[tuple[int | None, Predictions]]:
   """Yields each step and its predictions."""
   options = build_run.build_options(measured.config, measured.tokenizer)
-  is_piece_V = None
-  if options.strict_subword:
-    is_piece_V = plan.continuation_mask(measured.tokenizer.vocab)
+  vocab = measured.tokenizer.vocab
   predict = predict_slots.make_predict_slots(
     measured.model,
     options.masking,
     prediction=_prediction(c, measured),
     temperature=options.sampling_temperature,
-    continues_V=is_piece_V,
+    continues_V=plan.continuation_mask(vocab, options),
   )
   for step in measured.steps:
     name = "weights" if step is None else f"step {step:,}"

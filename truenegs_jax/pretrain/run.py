@@ -134,10 +134,10 @@ def finish_run(
 ) -> int:
   """Evaluates, plots and exports a finished run; returns the exit code."""
   state, run = result.setup.state, result.setup.run
-  params = distributed.to_host(state.params)
-  aux = distributed.to_host(state.aux)
+  params, aux = distributed.to_host((state.params, state.aux))
   if not distributed.is_first_process():
     return 0  # the first process does the rest
+  say = functools.partial(console.print, soft_wrap=True)
   device_params = jax.device_put(params)  # once, not for each batch
   synonyms = inputs.table
   if run.table_builder is not None:
@@ -157,17 +157,9 @@ def finish_run(
     | {"passed": verdict.passed},
   }
   if synonyms is not None and run.options.hard_correction:
-    cases, searched = _find_cases(
-      run, inputs, synonyms, device_params, limit=c.eval.cases
+    results["corrections"] = _show_cases(
+      c, run, inputs, synonyms, device_params, console
     )
-    request = build_run.build_table_request(c)
-    say = functools.partial(console.print, soft_wrap=True)
-    cases = cases_lib.add_lemmas(cases, request, say)
-    console.print(cases_lib.render_cases(cases, searched))
-    results["corrections"] = {
-      "predictions_searched": searched,
-      "cases": [dataclasses.asdict(case) for case in cases],
-    }
   fills = fill_masks.fill_masks(
     run.model,
     device_params,
@@ -180,47 +172,55 @@ def finish_run(
   results["fills"] = [fill._asdict() for fill in fills]
   files.save_json(workdir / files.RESULTS, results)
   plots = curves.draw_curves(workdir)
-  console.print(f"curves: {', '.join(map(str, plots))}", soft_wrap=True)
-  console.print(_export(run, workdir, inputs, params), soft_wrap=True)
+  say(f"curves: {', '.join(map(str, plots))}")
+  say(_export(run, workdir, inputs, params))
   if verdict.passed or not c.eval.must_learn:
     return 0
-  console.print(
+  say(
     "The model did not learn: the MLM loss must be below the unigram entropy,"
-    f" and the AUC {verdict_lib.MIN_ERRORS:g} standard errors above 0.5.",
-    soft_wrap=True,
+    f" and the AUC {verdict_lib.MIN_ERRORS:g} standard errors above 0.5."
   )
   return EXIT_NOT_LEARNED
 
 
-def _find_cases(
+def _show_cases(
+  c: ConfigDict,
   run: build_run.Run,
   inputs: setup_lib.RunInputs,
   synonyms: table.SynonymTable,
   params: Mapping[str, Any],
-  *,
-  limit: int,
-) -> tuple[list[cases_lib.Case], int]:
-  """Finds corrected slots in held-out rows, then in some training rows."""
+  console: Console,
+) -> dict[str, Any]:
+  """Shows corrections in held-out rows, then in some training rows."""
   size, seed, options = run.batch_size, run.seed, run.options
+  vocab = inputs.tokenizer.vocab
   held_out = batches.held_out_batches(inputs.held_out_rows, batch_size=size)
   training = (
     batches.batch_at(inputs.train_rows, step, batch_size=size, seed=seed)
     for step in range(min(run.steps, SEARCHED_STEPS))
   )
-  continues_V = None
-  if options.strict_subword:
-    continues_V = plan.continuation_mask(inputs.tokenizer.vocab)
-  return cases_lib.find_cases(
-    predict_slots.make_predict_slots(
-      run.model, options.masking, continues_V=continues_V
-    ),
+  predict = predict_slots.make_predict_slots(
+    run.model,
+    options.masking,
+    continues_V=plan.continuation_mask(vocab, options),
+  )
+  cases, searched = cases_lib.find_cases(
+    predict,
     params,
     itertools.chain(held_out, training),
     table=synonyms,
     tokenizer=inputs.tokenizer,
-    limit=limit,
+    limit=c.eval.cases,
     seed=seed,
   )
+  request = build_run.build_table_request(c)
+  say = functools.partial(console.print, soft_wrap=True)
+  cases = cases_lib.add_lemmas(cases, request, say)
+  console.print(cases_lib.render_cases(cases, searched))
+  return {
+    "predictions_searched": searched,
+    "cases": [dataclasses.asdict(case) for case in cases],
+  }
 
 
 def _export(

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from truenegs_jax.models import choose_attention, encoder, pretrain
 from truenegs_jax.objectives import masking, negatives
+from truenegs_jax.objectives.options import Options
 from truenegs_jax.runtime import distributed
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import sharding
@@ -116,8 +117,8 @@ def make_aux(
   if table is not None:
     for name, array in table_lib.build_arrays(table, run.table_layout).items():
       aux[name] = sharding.place_table(array, mesh, run.table_placement)
-  if run.options.strict_subword:
-    continues_V = continuation_mask(vocab)
+  continues_V = continuation_mask(vocab, run.options)
+  if continues_V is not None:
     replicated = sharding.replicated_sharding(mesh)
     aux["continues_V"] = jax.make_array_from_callback(
       continues_V.shape, replicated, continues_V.__getitem__
@@ -125,8 +126,12 @@ def make_aux(
   return aux
 
 
-def continuation_mask(vocab: Sequence[str]) -> np.ndarray:
-  """Returns bool [V], True for `##` pieces."""
+def continuation_mask(
+  vocab: Sequence[str], options: Options
+) -> np.ndarray | None:
+  """Returns bool [V], True for `##` pieces, or None unless `strict_subword`."""
+  if not options.strict_subword:
+    return None
   return np.array([token.startswith("##") for token in vocab])
 
 
