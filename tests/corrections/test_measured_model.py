@@ -3,7 +3,7 @@
 import json
 
 from truenegs_jax.configs import corrections as config
-from truenegs_jax.corrections.measured_model import resolve_sizes
+from truenegs_jax.corrections.measured_model import resolve_config
 from truenegs_jax.train import build_run
 from truenegs_jax.weights.formats.find import Weights
 
@@ -16,7 +16,7 @@ def test_tables_are_of_the_language_of_the_run(tmp_path):
   for language, identity in (("fr", "omw language=fr"), ("en", "wordnet")):
     saved["data"]["language"] = language
     (tmp_path / "config.json").write_text(json.dumps(saved))
-    resolved = resolve_sizes(c, Weights("", print))
+    resolved = resolve_config(c, Weights("", print))
     request = build_run.build_table_request(resolved)
     assert request.expression.identity == identity
   assert c.data.language == "en"

@@ -37,9 +37,8 @@ class MeasuredModel:
   read_params: Callable[[Any], dict[str, Any] | None]
 
 
-def resolve_sizes(c: ConfigDict, weights: Weights) -> ConfigDict:
-  """Returns the config with sizes and vocabulary of the weights in `c.init`, or
-  with the language of a run.
+def resolve_config(c: ConfigDict, weights: Weights) -> ConfigDict:
+  """Fills in the language of a run, or sizes and vocabulary of `c.init`.
 
   Raises:
     InputError: the config sets neither or both of a run and weights; see also

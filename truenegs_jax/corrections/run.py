@@ -26,7 +26,7 @@ from truenegs_jax.corrections import cases, predict_slots, rates, report
 from truenegs_jax.corrections.measured_model import (
   MeasuredModel,
   open_model,
-  resolve_sizes,
+  resolve_config,
 )
 from truenegs_jax.corrections.predict_slots import Lines, Predictions
 from truenegs_jax.data.corpus.sources_spec import named_sources
@@ -60,7 +60,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """
   say = functools.partial(console.print, soft_wrap=True)
   weights = Weights(c.init, say)
-  c = resolve_sizes(c, weights)
+  c = resolve_config(c, weights)
   sources = _check_config(c, workdir)
   enable_compilation_cache()
   mesh = sharding.make_mesh(sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes))
