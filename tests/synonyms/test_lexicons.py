@@ -274,6 +274,15 @@ def test_words_that_fall_together_are_one_word(write):
   assert ("côte", "cote") not in pairs and set(raw[:1] + raw[2:]) <= set(pairs)
 
 
+def test_words_with_accents_stand_for_no_stop_word(write):
+  path = write("vrai\tsûr\nvrai\tréel\nvrai\tsur\nréel\tsûr\n")
+  tokens = ["vrai", "reel", "sur"]
+  stripped = make_tokenizer([*SPECIALS, *tokens], lowercase=True)
+  vocabulary = Vocabulary(tokens, stripped.normalize, no_neighbours={"sur"})
+  pairs = sources.pairs(vocabulary, path=path)
+  assert list(pairs) == [("vrai", "reel"), ("vrai", "sur")]
+
+
 # MyThes.
 
 MYTHES = """big|2

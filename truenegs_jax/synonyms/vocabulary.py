@@ -85,7 +85,7 @@ class Vocabulary:
     tokens: the vocabulary, token `i` at position `i`.
     normalize: writes a word as the tokenizer does, see `Tokenizer.normalize`.
     no_neighbours: words in lower case, such as stop words, that have no nearest
-      neighbours and are none, see `may_have_neighbours`.
+      neighbours and are none, see `may_have_neighbours` and `match`.
     report: receives warnings about the files of sources.
   """
 
@@ -103,10 +103,14 @@ class Vocabulary:
     """Returns the words that an entry of a lexicon stands for.
 
     These are the entry as written, in lower case, and as the tokenizer writes
-    it: `Élève` stands for `élève` or, if accents are stripped, for `eleve`.
+    it: `Élève` stands for `élève` or, if accents are stripped, for `eleve`. But
+    with accents it stands for none of `no_neighbours`: `sûr` is no `sur`.
     """
+    forms = {entry, entry.lower()}
     normalized = self.normalize(entry).strip()
-    return self.words.keys() & {entry, entry.lower(), normalized}
+    if normalized not in self.no_neighbours:
+      forms.add(normalized)
+    return self.words.keys() & forms
 
   def may_have_neighbours(self, token: str) -> bool:
     """Returns whether a token has nearest neighbours by vectors, and is one.
