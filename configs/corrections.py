@@ -43,8 +43,9 @@ def get_config(arg: str = "") -> ConfigDict:
   c.corrections.sequences = 0  # lines, at most; 0: all
   c.corrections.headings = True  # False: skip WikiText's lines "= Title ="
   c.corrections.prediction = ""  # "argmax" or "sample"; "": that of the run
-  # Sources of synonyms, as negatives.sources. Table 2 is made with the first;
-  # each is also compared with all others.
+  # Sources of synonyms, as negatives.sources; "auto": those of the run, or else
+  # of the language. Table 2 is made with the first; each is also compared with
+  # all others.
   c.corrections.sources = ("auto",)
   # Print cases of these gold words, or gold:prediction: "primary, stay:remain".
   c.corrections.only = ""

@@ -1,4 +1,4 @@
-"""Tests that a measured run decides the language of its tables."""
+"""Tests that a measured run decides the language and the default of tables."""
 
 import json
 
@@ -20,3 +20,7 @@ def test_tables_are_of_the_language_of_the_run(tmp_path):
     request = build_run.build_table_request(resolved)
     assert request.expression.identity == identity
   assert c.data.language == "en"
+  for trained, source in (("pairs path=a", "pairs path=a"), ("model", "auto")):
+    saved["negatives"]["sources"] = trained
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    assert resolve_config(c, Weights("", print)).negatives.sources == source

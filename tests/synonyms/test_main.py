@@ -87,7 +87,7 @@ def test_counts_and_sizes_are_shown(folder):
 def test_coverage_of_a_text_is_shown(folder):
   (folder / "text.txt").write_text("In houses hs\nstay home, home.\n\nstay\n")
   flat = " ".join(run_main("--text=text.txt").split())
-  assert "50.0% of its words have synonyms" in flat  # in, h, ##s not counted
+  assert "50.0% of its tokens have synonyms" in flat  # in, h, ##s not counted
   assert "frequent ones without: home, h" in flat and "warning" not in flat
   (folder / "text.txt").write_text("home home home stay\n")
   assert "warning: --sources='pairs path=a.tsv'" in run_main("--text=text.txt")

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.synonyms.sources import parse_expression
 from truenegs_jax.train import build_run
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import config_sizes, load
@@ -24,7 +25,7 @@ class MeasuredModel:
 
   Attributes:
     config: of the model's training, as far as predictions and corrections
-      depend on it; the sources of synonyms are those of the task.
+      depend on it.
     steps: saved steps, ascending; `(None,)` for weights without a run.
     read_params: returns the parameters of a step as numpy arrays; None if the
       run, which may still be training, has deleted the step meanwhile.
@@ -38,7 +39,7 @@ class MeasuredModel:
 
 
 def resolve_config(c: ConfigDict, weights: Weights) -> ConfigDict:
-  """Fills in the language of a run, or sizes and vocabulary of `c.init`.
+  """Fills in language and sources of a run, or sizes and vocabulary of `init`.
 
   Raises:
     InputError: the config sets neither or both of a run and weights; see also
@@ -55,6 +56,9 @@ def resolve_config(c: ConfigDict, weights: Weights) -> ConfigDict:
     workdir = pathlib.Path(c.corrections.run).expanduser()
     if saved := files.read_saved_config(workdir):
       c.data.language = saved["data"]["language"]
+      trained = saved["negatives"]["sources"]
+      if parse_expression(trained, language=c.data.language).model is None:
+        c.negatives.sources = trained
     return c
   return config_sizes.resolve(c, weights, saved=None)
 
@@ -95,8 +99,6 @@ def _complete_config(saved: ConfigDict, c: ConfigDict) -> ConfigDict:
   complete = c.copy_and_resolve_references()
   with complete.unlocked(), complete.ignore_type():
     complete.update(saved)
-  # The run's sources are not used, and their files may be missing.
-  complete.negatives.sources = c.negatives.sources
   complete.data.wordnet_dir = c.data.wordnet_dir
   if c.negatives.stop_words:  # the run's list in another folder
     complete.negatives.stop_words = c.negatives.stop_words

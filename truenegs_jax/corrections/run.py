@@ -50,6 +50,7 @@ from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.workdir import files, lock
 
 SOURCES = "corrections.sources"  # the config key
+AUTO = "auto"  # the source of a run, or else the default of the language
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
@@ -117,6 +118,7 @@ def _check_config(c: ConfigDict, workdir: pathlib.Path) -> tuple[str, ...]:
       f"{SOURCES} is empty. Set a source of synonyms, such as"
       f" --config.{SOURCES}='(\"wordnet\",)'."
     )
+  sources = tuple(c.negatives.sources if s == AUTO else s for s in sources)
   for source in sources:
     request = _request(build_run.build_table_request(c), source)
     if request.expression.model:

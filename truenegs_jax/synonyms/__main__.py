@@ -8,7 +8,7 @@
       [--output=table.npz]        # for negatives.sources="table path=table.npz"
       [--word=primary,stay]       # shows their lists, or why there is none
       [--compare='vectors path=glove.6B.50d.txt; pairs path=ppdb.tsv']
-      [--text=corpus.txt]         # how many of its words have synonyms
+      [--text=corpus.txt]         # how many of its tokens have synonyms
 
 The flags mean the same as in a config's `negatives` and `data`. A saved table
 as the only source, 'table path=table.npz', is used unchanged unless one of
@@ -29,6 +29,7 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
+from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.tokens.tokenizer import (
   ACCENTS,
@@ -64,6 +65,7 @@ def run(values: flags.FlagValues, console: Console) -> None:
     TrueNegsError: see its subclasses for the exit codes.
   """
   check_local("--output", values.output)
+  check_code(values.language)
   if not values.vocab:
     raise InputError("--vocab is missing. Set --vocab=FILE.")
   request = _request(values, values.sources, "--sources")

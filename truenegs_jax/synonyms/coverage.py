@@ -62,15 +62,15 @@ def describe(
     share, uncovered = measure_text(table, tokens, counts_V * is_counted_V)
     examples = ", ".join(uncovered) or "none"
     lines["text"] = (
-      f"{share:.1%} of its words have synonyms (not counted: stop words,"
-      f" pieces, symbols); frequent ones without: {examples}"
+      f"{share:.1%} of its tokens have synonyms (not counted: stop words,"
+      f" symbols, ## pieces); frequent ones without: {examples}"
     )
     if share < MIN_SHARE:
       warning = (
         f"warning: {request.key}={request.sources!r} has synonyms for only"
-        f" {share:.1%} of the text's words, none for {examples}."
-        " Corrections will be rare. Set sources of the text's language, such as"
-        " 'pairs path=FILE'."
+        f" {share:.1%} of the text's tokens, none for {examples}. Corrections"
+        " will be rare. Use sources, such as 'pairs path=FILE', and a"
+        " vocabulary of the text's language."
       )
   return lines, warning
 

@@ -13,8 +13,8 @@ from truenegs_jax.synonyms.vocabulary import STOP_WORDS
 
 LEXICONS = (
   "Use 'omw path=FILE', 'pairs path=FILE' (a thesaurus, such as that of"
-  " Debian's mythes-fr), 'vectors path=FILE' or 'model' as sources of synonyms,"
-  " or the recipe baseline, which needs none."
+  " Debian's mythes-de or mythes-fr), 'vectors path=FILE' or 'model' as sources"
+  " of synonyms, or the recipe baseline, which needs none."
 )
 # Languages whose wordnet is that of one of their standards or dialects.
 OMW_CODES = {"ar": "arb", "ms": "zsm", "no": "nob", "sq": "als", "zh": "cmn"}
@@ -101,9 +101,13 @@ def find_omw(language: str) -> pathlib.Path:
 
   code = OMW_CODES.get(language) or iso639long.get(language)
   file = find_file("omw-1.4", f"*/wn-data-{code}.tab") if code else None
+  if not language:
+    raise InputError(
+      f"language='': no language, so no default sources of synonyms. {LEXICONS}"
+    )
   if file is None:
     raise InputError(
-      f"source of synonyms: data.language={language!r} has no file in Open"
+      f"source of synonyms: language {language!r} has no file in Open"
       " Multilingual WordNet on NLTK's path or in the cache. If it is not"
       f" installed, run `python -m nltk.downloader omw-1.4`. {LEXICONS}"
     )
