@@ -21,7 +21,7 @@ from unicodedata import category
 import numpy as np
 from tokenizers import normalizers
 
-from truenegs_jax.data.tokens.split_words import take_spans
+from truenegs_jax.data.tokens.spans import take_spans
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, drop_surrogates
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.tasks.squad import Question

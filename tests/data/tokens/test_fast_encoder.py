@@ -1,4 +1,4 @@
-"""The encoder returns the tokenizer's ids, whatever is in its caches."""
+"""The encoder returns the tokenizer's ids, whatever is in its cache."""
 
 import importlib.util
 import itertools
@@ -10,8 +10,8 @@ import pytest
 import transformers
 
 from support.texts import ODD_LINES, random_lines
-from truenegs_jax.data.tokens import fast_encoder, split_words, word_cache
-from truenegs_jax.data.tokens.fast_encoder import Encoder
+from truenegs_jax.data.tokens import fast_encoder, split_words
+from truenegs_jax.data.tokens.fast_encoder import Encoder, _CachedEncoder
 from truenegs_jax.data.tokens.tokenizer import (
   SPECIALS,
   Tokenizer,
@@ -55,7 +55,7 @@ def test_ids_equal_those_of_encode_lines(backend, lowercase, strip_accents):
   expected = tokenizer.encode_lines(lines)
   encoder = Encoder(tokenizer, backend)
   check_encode(encoder, lines, expected)
-  check_encode(encoder, lines[::-1], expected[::-1])  # from the caches
+  check_encode(encoder, lines[::-1], expected[::-1])  # from the cache
 
 
 @pytest.mark.parametrize("backend", INSTALLED)
@@ -92,43 +92,45 @@ def test_real_text_is_encoded_as_in_transformers(
   check_encode(Encoder(tokenizer, backend), lines, expected["input_ids"])
 
 
-def test_batches_and_cut_lines_do_not_change_ids(monkeypatch):
-  tokenizer = build_tokenizer(True, True)
-  lines = ODD_LINES + random_lines(100)
-  lines += ["a\x0bb\x1cc " * 50, "swan " * 99, ""]
-  expected = tokenizer.encode_lines(lines)
+def test_ids_depend_on_neither_batches_nor_the_cache(monkeypatch):
   monkeypatch.setattr(split_words, "BATCH_CHARACTERS", 64)
-  assert len(fast_encoder._cut_long_lines(lines)[0]) > len(lines) + 10
-  check_encode(Encoder(tokenizer), lines, expected)
-
-
-def test_words_dropped_from_the_caches_do_not_change_ids(monkeypatch):
-  monkeypatch.setattr(word_cache, "MAX_WORDS", 100)
-  monkeypatch.setattr(word_cache, "MAX_LONG_BYTES", 300)
+  monkeypatch.setattr(fast_encoder, "BATCH_WORDS", 3)
+  monkeypatch.setattr(fast_encoder, "MAX_CACHE_BYTES", 3000)
   tokenizer = build_tokenizer(True, True)
-  encoder = Encoder(tokenizer)
-  lines = ODD_LINES + random_lines(200)
-  for line, ids in zip(lines, tokenizer.encode_lines(lines), strict=True):
-    check_encode(encoder, [line], [ids])
+  lines = ODD_LINES + random_lines(200) + ["a\x0bb\x1cc " * 50, "swan " * 99]
+  check_encode(Encoder(tokenizer), lines, tokenizer.encode_lines(lines))
 
 
-@pytest.mark.parametrize("size", [6, 20])  # letters of short and long words
-def test_distinct_words_take_bounded_memory(monkeypatch, size):
-  monkeypatch.setattr(word_cache, "MAX_WORDS", 5000)
-  monkeypatch.setattr(word_cache, "MAX_LONG_BYTES", 200_000)
+def test_known_words_are_not_encoded_again(monkeypatch):
+  encoder = _CachedEncoder(build_tokenizer(True, True))
+  expected = encoder.encode(["a swan", "Swans"])
+  monkeypatch.setattr(encoder, "_backend", None)
+  np.testing.assert_equal(encoder.encode(["A swan", "swans"]), expected)
+
+
+def test_no_ids_look_like_the_end_of_a_word():
+  # The end of a word gets id 65,537: as bytes 01 00 01 00, which the ids 65,536
+  # and 1 contain, too.
+  vocab = [*SPECIALS, *(f"a{i}" for i in range(2**16 + 1 - len(SPECIALS)))]
+  tokenizer = make_tokenizer(vocab, lowercase=True)
+  lines = [f"{vocab[-1]}天 {vocab[-1]}"]
+  check_encode(Encoder(tokenizer), lines, tokenizer.encode_lines(lines))
+
+
+def test_distinct_words_take_bounded_memory(monkeypatch):
+  monkeypatch.setattr(fast_encoder, "MAX_CACHE_BYTES", 500_000)
   encoder = Encoder(build_tokenizer(True, True))
 
   def encode_numbers(starts):
     for start in starts:
-      line = " ".join(f"{start + i:0{size}}" for i in range(1000))
-      encoder.encode([line])
+      encoder.encode([" ".join(f"{start + i:012}" for i in range(1000))])
 
   encode_numbers(range(0, 20_000, 1000))
   tracemalloc.start()
   encode_numbers(range(20_000, 50_000, 1000))
   growth, peak = tracemalloc.get_traced_memory()
   tracemalloc.stop()
-  assert growth < 4e6 and peak < 12e6  # the words alone are 0.7 or 2 MB
+  assert growth < 2e6 and peak < 3e6  # without the limit 6 MB
 
 
 def test_an_unknown_backend_is_rejected():

@@ -16,7 +16,6 @@ from support.texts import ODD_LINES, random_lines
 from truenegs_jax.data.tokens import split_words
 from truenegs_jax.data.tokens import train_vocabulary as train_vocabulary_lib
 from truenegs_jax.data.tokens.fast_encoder import Encoder
-from truenegs_jax.data.tokens.split_words import Splitter
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.data.tokens.train_vocabulary import train_vocabulary
 from truenegs_jax.runtime.errors import InputError
@@ -70,7 +69,7 @@ def test_word_counts_equal_those_of_the_library(lowercase, strip_accents):
   corpus = make_corpus()
   texts = ODD_LINES + random_lines(400) + corpus + ["\n".join(corpus[:9])] * 3
   counts = train_vocabulary_lib._count_words(
-    texts, Splitter(**options), ignore_progress
+    texts, normalizers.BertNormalizer(**options), ignore_progress
   )
   assert counts == library_counts(texts, **options)
 
@@ -194,12 +193,12 @@ def test_the_rarest_of_too_many_words_are_dropped(monkeypatch):
   rare = [f"rare{i:06}" for i in range(30_000)]
   texts = [" ".join([*frequent, *rare[i : i + 8]]) for i in range(0, 30_000, 8)]
   monkeypatch.setattr(split_words, "BATCH_CHARACTERS", 1000)
-  splitter = Splitter(lowercase=True, strip_accents=True)
+  normalizer = normalizers.BertNormalizer(lowercase=True)
   count_words = train_vocabulary_lib._count_words
-  counts = count_words(texts, splitter, ignore_progress)
+  counts = count_words(texts, normalizer, ignore_progress)
   assert len(counts) < 1000
   assert [counts[word] for word in frequent] == [len(texts)] * 8
-  assert count_words(iter(texts), splitter, ignore_progress) == counts
+  assert count_words(iter(texts), normalizer, ignore_progress) == counts
 
 
 def test_large_counts_are_scaled_down_for_the_trainer(monkeypatch):

@@ -21,8 +21,8 @@ import numpy as np
 from tokenizers import normalizers
 
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
+from truenegs_jax.data.tokens.spans import Ids, interleave
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.data.tokens.word_cache import Ids, interleave
 from truenegs_jax.runtime.errors import InputError
 
 # At most 99 after decomposition (three letters per Hangul syllable), which is

@@ -96,13 +96,17 @@ class Tokenizer:
       max_input_chars_per_word=MAX_WORD_CHARACTERS,
     )
 
-  @functools.cached_property
-  def _backend(self) -> tokenizers.Tokenizer:
-    # No special tokens are added, so a literal "[MASK]" in a text stays text.
+  def make_backend(self) -> tokenizers.Tokenizer:
+    """Returns a new tokenizer of `tokenizers` that knows no special tokens."""
+    # So a literal "[MASK]" in a text stays text.
     backend = tokenizers.Tokenizer(self.model)
     backend.normalizer = self._normalizer
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return backend
+
+  @functools.cached_property
+  def _backend(self) -> tokenizers.Tokenizer:
+    return self.make_backend()
 
   @functools.cached_property
   def _normalizer(self) -> normalizers.BertNormalizer:

@@ -2,32 +2,29 @@
 
   vocab = train_vocabulary(corpus, size=30_522, lowercase=True)
 
-Words between white space are counted first; each distinct one is normalized
-once. The trainer of `tokenizers` then merges pieces. Its random choices are
-fixed, so that every process gets the same vocabulary.
+Words are counted, and normalized once per 2 MB. The trainer of `tokenizers`
+then merges pieces. Its random choices are fixed, so that every process gets the
+same vocabulary.
 """
 
 import collections
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator
 
-import numpy as np
 import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from truenegs_jax.data.tokens import split_words
-from truenegs_jax.data.tokens.split_words import Splitter, WordSpans
 from truenegs_jax.data.tokens.tokenizer import MAX_WORD_CHARACTERS, SPECIALS
-from truenegs_jax.data.tokens.word_cache import WordIndex, ensure_capacity
 from truenegs_jax.runtime.errors import InputError
 
 Counts = collections.Counter[str]
 
-# Limits of the distinct words in memory, about 100 bytes each. Beyond them,
-# after about 700 MB of English, the rarest words are dropped. Counts of rare
-# words then are a few too low, which may change the last entries.
+# Limit of the distinct words in memory, about 200 bytes each. Beyond it, the
+# rarest are dropped. Counts of rare words then are a few too low, which may
+# change the last entries.
 MAX_WORDS = 3 * 2**19
-MAX_LONG_BYTES = 2**26
 # The trainer must be fed each word as often as it occurs. Larger totals are
 # scaled down to this number of words.
 MAX_FED_WORDS = 100_000_000
@@ -36,7 +33,6 @@ MAX_FED_WORDS = 100_000_000
 # such as Chinese, gets more.
 MAX_ALPHABET = 1000
 MIN_COVERAGE = 0.9995
-NORMALIZE_BYTES = 500_000  # bytes of words that are normalized in one call
 
 
 def train_vocabulary(
@@ -55,17 +51,20 @@ def train_vocabulary(
 
   Args:
     strip_accents: whether "é" becomes "e"; None for the value of `lowercase`.
-    progress: called about every 100 kB as `progress(text_bytes, detail)`, and
+    progress: called about every 2 MB as `progress(text_bytes, detail)`, and
       at the beginning of a stage also with `at_once=True`.
 
   Raises:
     InputError: `size` is too small for the special entries and characters.
   """
-  splitter = Splitter(
-    lowercase=lowercase,
-    strip_accents=lowercase if strip_accents is None else strip_accents,
+  counts = _count_words(
+    texts,
+    normalizers.BertNormalizer(
+      lowercase=lowercase,
+      strip_accents=lowercase if strip_accents is None else strip_accents,
+    ),
+    progress,
   )
-  counts = _count_words(texts, splitter, progress)
   fixed = list(SPECIALS) + _alphabet(counts, limit=size // 2)
   if size < len(fixed):
     raise InputError(
@@ -91,76 +90,41 @@ def train_vocabulary(
 
 
 def _count_words(
-  texts: Iterable[str], splitter: Splitter, progress: Callable[..., object]
+  texts: Iterable[str],
+  normalizer: normalizers.BertNormalizer,
+  progress: Callable[..., object],
 ) -> Counts:
   """Counts the tokens of BERT's BasicTokenizer."""
-  raw, basic = _WordCounts(), _WordCounts()
+  split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+  counts = Counts()
   text_bytes = num_words = 0
   progress(0, "counting", at_once=True)
   for batch in split_words.batch_texts(texts):
-    words, _ = split_words.find_words(batch)
-    raw.add(words, 1)
-    num_words += len(words.starts_W)
-    text_bytes += len(words.data_B) - split_words.PADDING - 1
-    if raw.index.size > MAX_WORDS or raw.index.long_bytes > MAX_LONG_BYTES:
-      _add_basic(basic, raw, splitter)
-      basic.drop_rare()
-      raw = _WordCounts()
+    lines = split_words.split_lines(batch, lowercase=normalizer.lowercase)
+    words = lines.values.value_counts().to_pylist()
+    for word, number in map(operator.itemgetter("values", "counts"), words):
+      if word.isascii() and word.isprintable():
+        tokens = [word]
+      else:
+        tokens = [token for token, _ in split(normalizer.normalize_str(word))]
+      for token in tokens:
+        if 0 < len(token) <= MAX_WORD_CHARACTERS:
+          counts[token] += number
+          num_words += number
+    text_bytes += sum(len(text.encode("utf-8", "ignore")) for text in batch)
+    counts = _drop_rare(counts)
     progress(text_bytes, f"counting, {num_words:,} words")
   progress(text_bytes, f"learning, {num_words:,} words", at_once=True)
-  _add_basic(basic, raw, splitter)
-  return basic.counts()
+  return counts
 
 
-def _add_basic(
-  basic: "_WordCounts", raw: "_WordCounts", splitter: Splitter
-) -> None:
-  """Normalizes and splits the words of `raw`, and adds them to `basic`."""
-  words = split_words.join_words(raw.index.words())
-  counts_W = raw.counts_N[: raw.index.size]
-  is_ascii_W = words.are_ascii()
-  # Separately, because the splitter is faster on ASCII alone.
-  for is_selected_W in (is_ascii_W, ~is_ascii_W):
-    selected = np.flatnonzero(is_selected_W)
-    batch_of = np.cumsum(words.lengths_W[selected]) // NORMALIZE_BYTES
-    for batch in np.split(selected, np.flatnonzero(np.diff(batch_of)) + 1):
-      tokens, ends_W = splitter.basic_tokens(words.take(batch))
-      counts_P = np.repeat(counts_W[batch], np.diff(ends_W, prepend=0))
-      is_short_P = tokens.num_characters() <= MAX_WORD_CHARACTERS
-      basic.add(tokens.take(is_short_P), counts_P[is_short_P])
-
-
-class _WordCounts:
-  """Counts of distinct words."""
-
-  def __init__(self) -> None:
-    self.index = WordIndex()
-    self.counts_N = np.zeros(0, np.int64)  # by row, with spare capacity
-
-  def add(self, words: WordSpans, counts_W: np.ndarray | int) -> None:
-    """Adds `counts_W` to the counts of words."""
-    old = self.index.size
-    rows_W, _ = self.index.lookup(words)
-    self.counts_N = ensure_capacity(self.counts_N, self.index.size)
-    self.counts_N[old : self.index.size] = 0
-    np.add.at(self.counts_N, rows_W, counts_W)
-
-  def drop_rare(self) -> None:
-    """Keeps the MAX_WORDS / 2 most frequent words if there are too many."""
-    counts_N = self.counts_N[: self.index.size]
-    if len(counts_N) <= MAX_WORDS:
-      return
-    least = np.sort(counts_N)[-MAX_WORDS // 2]
-    # Words of equal count are dropped together, so their order is irrelevant.
-    is_kept_N = counts_N > least
-    self.counts_N = counts_N[is_kept_N]
-    self.index.keep(is_kept_N)
-
-  def counts(self) -> Counts:
-    """Returns the words and their counts."""
-    words = map(bytes.decode, self.index.words())
-    counts_N = self.counts_N[: self.index.size].tolist()
-    return collections.Counter(dict(zip(words, counts_N, strict=True)))
+def _drop_rare(counts: Counts) -> Counts:
+  """Keeps the MAX_WORDS / 2 most frequent words if there are too many."""
+  if len(counts) <= MAX_WORDS:
+    return counts
+  least = sorted(counts.values())[-MAX_WORDS // 2]
+  # Words of equal count are dropped together, so their order is irrelevant.
+  return Counts({word: n for word, n in counts.items() if n > least})
 
 
 def _alphabet(counts: Counts, *, limit: int) -> list[str]:
