@@ -5,6 +5,7 @@ lines.to_pylist()  # [["a", "swan"], ["swans", ",", "", "a"]]
 lines.values.dictionary_encode().dictionary  # a, swan, swans, ",", ""
 """
 
+import re
 import string
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
   import pyarrow
 
 BATCH_CHARACTERS = 2_000_000  # many, so that most words are repeated
+_CHINESE = re.compile("[\u4e00-\u9fff]")  # the most common characters
 _SPACES = bytes.maketrans(b"\t\r", b"  ")
 
 
@@ -33,7 +35,7 @@ def batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
 def split_lines(
   lines: Sequence[str], *, lowercase: bool
 ) -> "pyarrow.ListArray":
-  """Splits one or more lines as far as BERT's rules for ASCII go.
+  """Splits one or more lines as BERT splits ASCII and common Chinese.
 
   BERT may split these words further, but never joins two of them. Spaces, tabs,
   line ends and punctuation separate words, some of which are empty. Lone
@@ -43,6 +45,7 @@ def split_lines(
   import pyarrow.compute
 
   text = "\n".join([line.replace("\n", " ") for line in lines])
+  text = _CHINESE.sub(r" \g<0> ", text)
   data = text.encode("utf-8", "ignore").translate(_SPACES)
   if lowercase:
     data = data.lower()
