@@ -103,7 +103,7 @@ def find_omw(language: str) -> pathlib.Path:
   file = find_file("omw-1.4", f"*/wn-data-{code}.tab") if code else None
   if not language:
     raise InputError(
-      f"language='': no language, so no default sources of synonyms. {LEXICONS}"
+      f"source of synonyms: language='' has no default source. {LEXICONS}"
     )
   if file is None:
     raise InputError(

@@ -6,7 +6,6 @@ import functools
 import jax
 import numpy as np
 import pytest
-from flax import traverse_util
 
 from support import tf1_stand_in, tiny
 from support.weight_files import (
@@ -60,10 +59,10 @@ def _pre_trained(role, *, pooler=False):
 def stand_ins(monkeypatch):
   """Replaces slow initialization by `random_params` with seed + 100."""
 
-  def init_params(model, seed):
-    return traverse_util.flatten_dict(random_params(model, 100 + seed), sep="/")
+  def draw_params(model, seed):
+    return random_params(model, 100 + seed)
 
-  monkeypatch.setattr(load, "_init_params", init_params)
+  monkeypatch.setattr(load, "draw_params", draw_params)
   monkeypatch.setattr(google_tf1, "load_checkpoint", tf1_stand_in.Reader)
 
 
