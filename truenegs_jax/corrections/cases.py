@@ -42,10 +42,11 @@ class Case:
 
   @property
   def marked_list(self) -> str:
-    """The synonyms, and in parentheses WordNet's other lemmas, as figure 3."""
-    names = {lemma.lower(): f"({lemma})" for lemma in self.lemmas}
-    names |= {synonym.lower(): synonym for synonym in self.synonyms}
-    return ", ".join(names[name] for name in sorted(names))
+    """The synonyms, and in parentheses WordNet's other lemmas (figure 3)."""
+    listed = {synonym.lower() for synonym in self.synonyms}
+    others = ", ".join(x for x in self.lemmas if x.lower() not in listed)
+    text = ", ".join(self.synonyms)
+    return f"{text} ({others})".strip() if others else text
 
 
 def find_cases(
@@ -160,7 +161,8 @@ def add_lemmas(
 def render_cases(cases: list[Case], searched: int) -> Table:
   """Renders cases like the paper's figure 3."""
   kind = "predictions" if cases else "nothing found"
-  if {case.verdict for case in cases} == {"corrected"}:
+  all_corrected = {case.verdict for case in cases} == {"corrected"}
+  if all_corrected:
     kind = "corrections, taken out of the loss"
   title = f"{kind}: {len(cases)} shown of {searched:,} predictions searched"
   grid = Table(title=title, title_justify="left", show_lines=True)
@@ -170,15 +172,14 @@ def render_cases(cases: list[Case], searched: int) -> Table:
       " vocabulary, and the whole list of a stop word."
     )
     grid.caption_justify = "left"
-  for name in ("sentence", "gold", "prediction", "verdict", "synonyms of gold"):
+  verdict = () if all_corrected else ("verdict",)
+  for name in ("sentence", "gold", "prediction", *verdict, "synonyms of gold"):
     grid.add_column(name, overflow="fold")
   for case in cases:
+    prediction = f"{case.prediction} ({case.probability:.0%})"
+    verdict = () if all_corrected else (case.verdict,)
     grid.add_row(
-      case.sentence,
-      case.gold,
-      f"{case.prediction} ({case.probability:.0%})",
-      case.verdict,
-      case.marked_list,
+      case.sentence, case.gold, prediction, *verdict, case.marked_list
     )
   return grid
 
