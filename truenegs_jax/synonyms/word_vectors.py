@@ -159,18 +159,11 @@ def read_vectors(
 ) -> tuple[list[str], np.ndarray]:
   """Reads the vectors of some words, and optionally of all other words.
 
-  A line has a word and its numbers, separated by single spaces (GloVe). A first
-  line of two whole numbers (word2vec) gives the counts of words and of numbers
-  per word. A file with that line may be binary: each word, a space and its
-  numbers as little-endian float32, with or without a line feed.
-
   If a word occurs twice, the first vector counts. A word missing from the file
   gets the vector of the first word that stands for it (`Vocabulary.match`) and
   is not among `words` itself: so lower-case vocabularies can use files with
   `Paris`. Phrases (`New_York`, `. . .`) are skipped. Only the numbers of
   returned vectors are checked.
-
-  The file is plain or compressed, according to its suffix (.gz, .xz, ...).
 
   Returns:
     (names, vectors_GxD): the words that have a vector other than zero, in the
@@ -206,20 +199,34 @@ def read_vectors(
       matrix += vector
     else:
       lost.append(word)
-  message = (
-    f"{file.path}: {len(lost):,} of {len(vectors):,} words of the vocabulary"
-    f" have no vector{spread_examples(lost)}."
-  )
-  if not names:
-    raise DataError(f"{message} Use vectors in the vocabulary's language.")
-  if len(lost) > len(names):
-    vocabulary.report(message)
+  _check_lost(lost, len(names), vocabulary, file)
   dim = len(matrix) // len(names) // 4
   rest[:0] = matrix  # in place: the others may take gigabytes
   return names, np.frombuffer(rest, np.float32).reshape(-1, dim)
 
 
+def _check_lost(
+  lost: list[str], num_found: int, vocabulary: Vocabulary, file: File
+) -> None:
+  """Reports words without a vector if they are the most, refuses if all are."""
+  message = (
+    f"{file.path}: {len(lost):,} of {len(lost) + num_found:,} words of the"
+    f" vocabulary have no vector{spread_examples(lost)}."
+  )
+  if not num_found:
+    raise DataError(f"{message} Use vectors in the vocabulary's language.")
+  if len(lost) > num_found:
+    vocabulary.report(message)
+
+
 def _entries(file: File) -> Iterator[Entry]:
+  """Yields the entries of a file, which may be compressed (.gz, .xz, ...).
+
+  A line has a word and its numbers, separated by single spaces (GloVe). A first
+  line of two whole numbers (word2vec) gives the counts of words and of numbers
+  per word. A file with that line may be binary: each word, a space and its
+  numbers as little-endian float32, with or without a line feed.
+  """
   head = next(read_blocks(file, ReadState(), size=HEAD_BYTES), b"")
   first = head.partition(b"\n")[0].rstrip(b" \r").decode(errors="replace")
   header = HEADER.fullmatch(first)

@@ -198,8 +198,7 @@ def open_dataset(
     split: empty for "train", or for all that a saved data set holds.
     config: also called subset; empty for the only one or the default.
     revision: branch, tag or commit on the hub; empty for the main branch.
-    streaming: read from the hub without a copy on disk; saved data sets are
-      never copied.
+    streaming: see `HubDataset`; saved data sets are never copied.
 
   Raises:
     DataError: no such folder, split, or column of text.
@@ -213,9 +212,8 @@ def open_dataset(
       " file, remove hf:."
     )
   if is_local and revision:
-    raise InputError(
-      f"{subject} is a folder without revisions. Remove revision={revision}."
-    )
+    reason = f"is a folder without revisions. Remove revision={revision}."
+    raise InputError(f"{subject} {reason}")
   folder = pathlib.Path(name).expanduser()
   with _convert_errors(name, context, is_local=is_local):
     _import_library()
