@@ -8,6 +8,7 @@
 # bench     measures the training step in about 8 minutes: its speed, the cost
 #           of the corrections, and PyTorch's speed if it is installed; all
 #           results are in runs/bench.json
+# docs      builds the site of the documentation in docs/_build/html
 # lint      runs ruff, mypy and shellcheck
 # clean     removes the files of these targets in this folder, except runs/
 #
@@ -27,6 +28,7 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check install \
 PACKAGE := .venv/.package
 TOOLS := .venv/.tools
 TORCH_CPU := .venv/.torch
+SPHINX := .venv/.sphinx
 INPUTS := setup.py pyproject.toml launch/constraints.txt
 
 # On Linux, PyPI's torch brings gigabytes of CUDA, so the CPU build "+cpu" is
@@ -44,7 +46,7 @@ SCORERS := torchmetrics==1.9.0 lightning-utilities==0.15.3
 PEERS := .venv/.scorers
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-all qa-model bench lint clean
+.PHONY: demo test test-all qa-model bench docs lint clean
 
 demo: $(PACKAGE)
 	@PYTHON=$(BIN)/python launch/wordnet.sh
@@ -77,6 +79,10 @@ bench: $(PACKAGE) $(TORCH_CPU)
 	else echo "PyTorch is not installed. Its speed is not measured."; fi
 	@$(BIN)/python benchmarks/figures.py $(BENCH)
 
+docs: $(SPHINX)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "Open docs/_build/html/index.html."
+
 lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -85,7 +91,7 @@ lint: $(TOOLS)
 	  .ci/run
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.created:
@@ -104,6 +110,11 @@ $(PACKAGE): .venv/.created $(INPUTS)
 $(TOOLS): $(PACKAGE)
 	@echo "Installing pytest, ruff, mypy and shellcheck"
 	@$(PIP) -e '.[test]'
+	@touch $@
+
+$(SPHINX): $(PACKAGE)
+	@echo "Installing Sphinx (200 MB)"
+	@$(PIP) -e '.[docs]'
 	@touch $@
 
 $(TORCH_CPU): $(TOOLS)

@@ -48,6 +48,13 @@ setuptools.setup(
     "transformers>=5.0",
   ],
   extras_require={
+    "docs": [
+      "myst-nb>=1.4",
+      "pydata-sphinx-theme>=0.24",
+      "sphinx>=8.2",
+      "sphinx-copybutton>=0.5",
+      "sphinx-design>=0.6",
+    ],
     # Before jax 0.11.1, which needs Python 3.12, the gradient of the embeddings
     # (a scatter-add in f32) is slow on GPUs.
     "gpu": [
