@@ -1,22 +1,146 @@
-"""Checks the commands in the documentation without running them."""
+"""Checks and runs the code of README and of the pages of docs/.
 
+Every command is parsed and its config built and checked. A block under the
+comment `<!-- run -->` is executed, in one temporary folder for each page.
+"""
+
+import ast
+import collections
 import functools
 import importlib
+import os
 import pathlib
 import re
+import string
 import subprocess
+import sys
+from unittest import mock
 
 import pytest
+from absl import flags
+from huggingface_hub import constants
+from ml_collections import config_flags
+from rich.console import Console
 
-ROOT = pathlib.Path(__file__).parent.parent
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")]
+from support.doc_pages import (
+  PAGES,
+  ROOT,
+  capture_commands,
+  read_blocks,
+)
+from truenegs_jax.data.tokens.tokenizer import SPECIALS
+from truenegs_jax.main import TASKS
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.flags import resolve_config
+
+# ml_collections loads config files this way.
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module")
+LANGUAGES = {"sh", "python", "text", "json", "ini", "bibtex"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-CONFIGS = [path.stem for path in (ROOT / "configs").glob("[!_]*.py")]
+each_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
+VERBS = ("main", "prepare", "synonyms", "export")
+CONFIGS = [p.stem for p in (ROOT / "configs").glob("[!_]*.py")]
+TARGETS = re.findall(r"(?m)^([\w -]+):", (ROOT / "Makefile").read_text())
+MAKE_TARGETS = {name for names in TARGETS for name in names.split()}
+
+
+def scripts_of(page):
+  return "\n".join(b.text for b in read_blocks(page) if b.language == "sh")
+
+
+@each_page
+def test_blocks_have_a_language_that_is_tested(page):
+  for block in read_blocks(page):
+    is_directive = re.fullmatch(r"\{[\w-]+\}", block.language)
+    assert is_directive or block.language in LANGUAGES, block
+
+
+@each_page
+def test_python_compiles_and_its_imports_exist(page):
+  codes = [b.text for b in read_blocks(page) if b.language == "python"]
+  codes += re.findall(r"(?ms)<<'PY'\n(.*?)^PY$", scripts_of(page))
+  for code in codes:
+    for node in ast.walk(ast.parse(code, page.name)):
+      if isinstance(node, ast.ImportFrom) and is_ours(node.module):
+        for alias in node.names:
+          assert has_name(node.module, alias.name), alias.name
+      if isinstance(node, ast.Import):
+        for alias in node.names:
+          if is_ours(alias.name):
+            importlib.import_module(alias.name)
+
+
+def is_ours(module):
+  return module.partition(".")[0] == "truenegs_jax"
+
+
+def has_name(module, name):
+  if hasattr(importlib.import_module(module), name):
+    return True
+  return importlib.util.find_spec(f"{module}.{name}") is not None
+
+
+@each_page
+def test_commands_are_accepted(page, tmp_path):
+  script = scripts_of(page)
+  for words in capture_commands(script, tmp_path):
+    check_command(words)
+
+
+@each_page
+def test_flags_set_keys_of_a_config(page):
+  used = set(re.findall(r"--config\.([a-z_.0-9]+)=", page.read_text()))
+  assert used <= all_keys()
+
+
+def check_command(words):
+  """Fails if a command is one of ours and would be refused."""
+  program = pathlib.Path(words[0]).name
+  if program == "make":
+    goals = [w for w in words[1:] if "=" not in w and not w.startswith("-")]
+    assert set(goals) <= MAKE_TARGETS, words
+  if words[0].startswith("launch/"):
+    parse_flags("main", words[1:])
+  if program == "sbatch":
+    scripts = [i for i, word in enumerate(words) if word.endswith(".sh")]
+    parse_flags("main", words[scripts[0] + 1 :])
+  if program == "truenegs" and len(words) > 1 and words[1] in VERBS:
+    parse_flags(words[1], words[2:])
+  if program == "python" and words[1:2] == ["-m"]:
+    package, _, verb = words[2].rpartition(".")
+    if package == "truenegs_jax":
+      parse_flags(verb, words[3:])
+  if program == "python" and words[1].startswith("benchmarks/"):
+    assert (ROOT / words[1]).is_file(), words
+
+
+def parse_flags(verb, words):
+  """Parses a verb's flags, builds its config, and returns it."""
+  assert verb in VERBS, verb
+  file = "synonyms/__main__.py" if verb == "synonyms" else f"{verb}.py"
+  source = (ROOT / "truenegs_jax" / file).read_text()
+  if "--config=..." in words:
+    return None
+  values = flags.FlagValues()
+  config_flags.DEFINE_config_file(
+    "config", lock_config=True, flag_values=values
+  )
+  ours = [w for w in words if re.match(r"--config\b", w)]
+  for i, word in enumerate(ours):
+    name, _, value = word.partition("=")
+    if name == "--config":
+      ours[i] = f"{name}={resolve_config(value)}"
+  for word in set(words) - set(w for w in words if w.startswith("--config")):
+    name = re.fullmatch(r"--(?:no)?(\w+)(=.*)?", word, re.S)
+    assert name, f"{word!r} is no flag"
+    assert re.search(rf'["\'](--)?{name[1]}["\']', source), word
+  with mock.patch.object(sys, "argv", [verb, *ours]):  # read for overrides
+    values(sys.argv)
+  return values.config if any(w.startswith("--config=") for w in ours) else None
 
 
 @functools.cache
-def config_keys():
-  """Returns the keys of all configs, as in `--config.data.vocab`."""
+def all_keys():
   modules = (
     importlib.import_module(f"truenegs_jax.configs.{n}") for n in CONFIGS
   )
@@ -31,23 +155,76 @@ def flatten(values, prefix=""):
       yield from flatten(value, f"{prefix}{name}.")
 
 
-def blocks(page, language):
-  return re.findall(rf"(?ms)^```{language}\n(.*?)^```", page.read_text())
+@each_page
+def test_links_to_files_exist(page):
+  for link in re.findall(r"\]\((?!http|#|mailto)([^)#\s]+)", page.read_text()):
+    assert (page.parent / link).exists(), link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_blocks_are_shell_and_python(page):
-  scripts = "\n".join(blocks(page, "sh"))
-  done = subprocess.run(
-    ["bash", "-n"], input=scripts, capture_output=True, text=True
-  )
-  assert (done.returncode, done.stderr) == (0, "")
-  heredocs = re.findall(r"(?ms)<<'PY'\n(.*?)^PY$", scripts)
-  for code in blocks(page, "python") + heredocs:
-    compile(code, page.name, "exec")
+def pages_to_run():
+  """Yields the pages with blocks to execute; shell blocks start processes."""
+  for page, name in zip(PAGES, NAMES, strict=True):
+    languages = {b.language for b in read_blocks(page) if b.is_run}
+    if languages:
+      marks = [pytest.mark.slow] if "sh" in languages else []
+      yield pytest.param(page, id=name, marks=marks)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_flags_set_keys_of_a_config(page):
-  used = set(re.findall(r"--config\.([a-z_.0-9]+)=", page.read_text()))
-  assert used <= config_keys()
+@pytest.mark.parametrize("page", list(pages_to_run()))
+def test_marked_blocks_run(page, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv("PYTHONPATH", str(ROOT))
+  monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+  binaries = pathlib.Path(sys.executable).parent
+  monkeypatch.setenv("PATH", str(binaries), prepend=os.pathsep)
+  write_sample_files(tmp_path)
+  namespace = {"__name__": "__main__"}
+  for block in read_blocks(page):
+    if block.is_run and block.language == "sh":
+      script = ["bash", "-euo", "pipefail", "-c", block.text]
+      done = subprocess.run(script, capture_output=True, text=True)
+      assert done.returncode == 0, block.text + done.stdout + done.stderr
+    elif block.is_run:
+      exec(compile(block.text, page.name, "exec"), namespace)
+
+
+def write_sample_files(folder):
+  """Writes texts/ and vocab.txt, which executed blocks may use."""
+  (folder / "texts").mkdir()
+  words = collections.Counter()
+  for name, source in (("one", "LICENSE"), ("two", "CHANGELOG.md")):
+    text = (ROOT / source).read_text()
+    copies = [text] * (1 + 60_000 // len(text))
+    (folder / "texts" / f"{name}.txt").write_text("\n\n".join(copies))
+    words.update(re.findall(r"[a-z]+", text.lower()))
+  letters = string.ascii_lowercase + string.digits + string.punctuation
+  pieces = [*letters, *(f"##{letter}" for letter in letters)]
+  common = [word for word, _ in words.most_common(2_000) if len(word) > 1]
+  vocab = [*SPECIALS, *pieces, *common][:2_000]
+  (folder / "vocab.txt").write_text("\n".join(vocab) + "\n")
+
+
+# A reader's own weights; everything else that a dry run needs is in the config.
+MISSING_WEIGHTS = re.compile("init: there is no folder '")
+
+
+@pytest.mark.slow
+def test_commands_pass_a_dry_run(tmp_path, monkeypatch):
+  monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+  configs = {}
+  for page in PAGES:
+    for words in capture_commands(scripts_of(page), tmp_path):
+      if words[1:3] != ["-m", "truenegs_jax.main"] or "OUTPUT" in str(words):
+        continue
+      if config := parse_flags("main", words[3:]):
+        config.dry_run = True
+        configs[config.to_json(sort_keys=True)] = config
+  workdir = tmp_path / "new"
+  for config in configs.values():
+    task = importlib.import_module(TASKS[config.task])
+    try:
+      assert task.run(config, workdir, Console(quiet=True)) == 0
+    except InputError as error:
+      if not MISSING_WEIGHTS.match(str(error)):
+        raise
+    assert not workdir.exists()

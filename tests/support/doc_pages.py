@@ -1,0 +1,79 @@
+"""Reads the code blocks of the documentation, and captures their commands."""
+
+import dataclasses
+import pathlib
+import re
+import subprocess
+import textwrap
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+PAGES = sorted(
+  page
+  for pattern in ("*.md", "docs/**/*.md", "*/README.md")
+  for page in ROOT.glob(pattern)
+  if "_build" not in page.parts
+)
+RUN = "<!-- run -->"  # above a block: a test executes it
+FENCE = re.compile(
+  r"(?ms)^( *)(```+|:::+)(\S*)[^\n]*\n(.*?)^\1\2\s*?$",
+)
+# Bash calls the handler for every command that it does not find, and it finds
+# none: the words of each are written to a file.
+CAPTURE = """
+PATH=/nowhere
+command_not_found_handle() {
+  printf '%s\\0' "$@" >> commands; printf '\\n' >> commands; echo OUTPUT
+}
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+  """A fenced block of a page; `language` is a word or a MyST directive."""
+
+  language: str
+  text: str
+  is_run: bool  # a test executes it
+
+
+def read_blocks(page: pathlib.Path) -> list[Block]:
+  """Returns the code blocks of a page, also those inside of admonitions."""
+  return _parse(page.read_text(encoding="utf-8"))
+
+
+def _parse(text: str) -> list[Block]:
+  blocks = []
+  for match in FENCE.finditer(text):
+    _, fence, language, body = match.groups()
+    body = textwrap.dedent(body)
+    if fence.startswith(":"):
+      blocks += _parse(body)
+    else:
+      is_run = text[: match.start()].rstrip().endswith(RUN)
+      blocks.append(Block(language, body, is_run))
+  return blocks
+
+
+def capture_commands(script: str, folder: pathlib.Path) -> list[list[str]]:
+  """Runs a script in `folder` with no commands; returns the words of each.
+
+  Bash expands variables, loops and `$@`; functions stand for the launch
+  scripts, and OUTPUT for what a command prints.
+  """
+  scripts = [str(p.relative_to(ROOT)) for p in ROOT.glob("launch/*.sh")]
+  functions = "".join(
+    f'function {name} {{ command_not_found_handle {name} "$@"; }}\n'
+    for name in scripts
+  )
+  done = subprocess.run(
+    ["/bin/bash"],
+    input=CAPTURE + functions + script,
+    cwd=folder,
+    text=True,
+    capture_output=True,
+    timeout=20,
+  )
+  assert "syntax error" not in done.stderr, done.stderr
+  file = folder / "commands"
+  lines = file.read_text().split("\0\n") if file.exists() else []
+  return [line.split("\0") for line in lines if line]
