@@ -21,7 +21,7 @@ nb_execution_mode = "off"  # tests run the code of the pages
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_type_aliases = {"jax.Array": "jax.Array"}
+default_role = "code"  # of single backticks in docstrings
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
@@ -36,3 +36,19 @@ html_theme_options = {
   "footer_end": [],
 }
 html_show_sourcelink = False
+
+
+def mark_indented_blocks(app, what, name, obj, options, lines):
+  """Turns indented paragraphs of a docstring into literal blocks."""
+  text = "\n".join(lines).rstrip()
+  paragraphs = text.split("\n\n")
+  marked = [
+    f"::\n\n{p}" if all(s.startswith("  ") for s in p.splitlines()) else p
+    for p in paragraphs
+  ]
+  lines[:] = [*"\n\n".join(marked).splitlines(), ""]
+
+
+def setup(app):
+  # Before napoleon, which reads the sections of Google's style.
+  app.connect("autodoc-process-docstring", mark_indented_blocks, priority=400)

@@ -1,10 +1,10 @@
 """The model of fine-tuning: a pre-trained network with the head of a task.
 
-model = make_downstream(role="discriminator", head="linear", num_outputs=3,
-                        vocab_size=30_522, variant="small")
-params = pretrain.init_params(model, key)
-logits_BxC = model.apply({"params": params}, inputs, keys_B,
-                         method="class_logits")
+  model = make_downstream(role="discriminator", head="linear", num_outputs=3,
+                          vocab_size=30_522, variant="small")
+  params = pretrain.init_params(model, key)
+  logits_BxC = model.apply({"params": params}, inputs, keys_B,
+                           method="class_logits")
 
 Parameters of the network and of BERT's pooler (`pooled`) have the same paths as
 in pre-training; those of the head are under `task_head`.
@@ -152,7 +152,9 @@ def make_downstream(
     role: "discriminator", or "bert", whose embeddings are as wide as the
       network, whatever the variant says.
     head, num_outputs, head_dropout, backbone: as in `DownstreamModel`.
-    vocab_size, variant, **overrides: as in `pretrain.make_pair`.
+    vocab_size: entries of the vocabulary.
+    variant: size, as in `pretrain.make_pair`.
+    **overrides: other fields of the backbone's config.
 
   Raises:
     InputError: a head that this network cannot have, or as

@@ -1,10 +1,10 @@
 """The models of pre-training: ELECTRA's pair of networks, and BERT.
 
-pair = make_pair(vocab_size=30_522, variant="small",
-                 generator_multiplier=1 / 4)
-params = init_params(pair, key)
-logits_BxKxV = pair.apply({"params": params}, inputs, positions_BxK, keys_B,
-                          method="generate_logits")
+  pair = make_pair(vocab_size=30_522, variant="small",
+                   generator_multiplier=1 / 4)
+  params = init_params(pair, key)
+  logits_BxKxV = pair.apply({"params": params}, inputs, positions_BxK, keys_B,
+                            method="generate_logits")
 
 `roles` of a model are its networks, by their names in parameters and exports.
 """

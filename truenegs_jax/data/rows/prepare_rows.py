@@ -94,7 +94,8 @@ def prepare(sources: str, **options: Any) -> tuple[pathlib.Path, Tokenizer]:
   """Prepares the rows of these options, unless they exist.
 
   Args:
-    sources, **options: the fields of `PrepareOptions`.
+    sources: text, as in `PrepareOptions`.
+    **options: its other fields.
 
   Returns:
     The rows folder and its tokenizer (`vocab.txt` in the folder).
