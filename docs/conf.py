@@ -3,7 +3,7 @@
 import truenegs_jax
 
 project = "truenegs_jax"
-copyright = "the authors of truenegs_jax. Apache-2.0."
+copyright = "the authors of truenegs_jax"
 version = release = truenegs_jax.__version__
 
 extensions = [
