@@ -27,11 +27,17 @@ from support.doc_pages import (
   ROOT,
   capture_commands,
   read_blocks,
+  write_files,
 )
+from truenegs_jax import models
 from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.main import TASKS
+from truenegs_jax.objectives import soft_regularization
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.flags import resolve_config
+from truenegs_jax.synonyms import sources
+from truenegs_jax.tasks import glue
+from truenegs_jax.train import sharding
 
 # ml_collections loads config files this way.
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module")
@@ -80,8 +86,32 @@ def has_name(module, name):
   return importlib.util.find_spec(f"{module}.{name}") is not None
 
 
+@pytest.fixture(autouse=True)
+def registries(monkeypatch):
+  """Removes what config files of pages add to the package."""
+  tables = (
+    glue.COLUMNS,
+    glue.TASKS,
+    sharding.MESHES,
+    soft_regularization.REGULARIZERS,
+    sources.SOURCES,
+  )
+  copies = [dict(table) for table in tables]
+  monkeypatch.setattr(models, "__path__", list(models.__path__))
+  modules = set(sys.modules)
+  yield
+  for table, copy in zip(tables, copies, strict=True):
+    table.clear()
+    table.update(copy)
+  for name in set(sys.modules) - modules:
+    if name.startswith("truenegs_jax.models."):
+      del sys.modules[name]
+
+
 @each_page
-def test_commands_are_accepted(page, tmp_path):
+def test_commands_are_accepted(page, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  write_files(page, tmp_path)
   script = scripts_of(page)
   for words in capture_commands(script, tmp_path):
     check_command(words)
@@ -178,7 +208,8 @@ def test_marked_blocks_run(page, tmp_path, monkeypatch):
   binaries = pathlib.Path(sys.executable).parent
   monkeypatch.setenv("PATH", str(binaries), prepend=os.pathsep)
   write_sample_files(tmp_path)
-  namespace = {"__name__": "__main__"}
+  write_files(page, tmp_path)
+  namespace = {"__name__": "__main__", "__file__": str(tmp_path / "page.py")}
   for block in read_blocks(page):
     if block.is_run and block.language == "sh":
       script = ["bash", "-euo", "pipefail", "-c", block.text]
@@ -211,8 +242,10 @@ MISSING_WEIGHTS = re.compile("init: there is no folder '")
 @pytest.mark.slow
 def test_commands_pass_a_dry_run(tmp_path, monkeypatch):
   monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+  monkeypatch.chdir(tmp_path)
   configs = {}
   for page in PAGES:
+    write_files(page, tmp_path)
     for words in capture_commands(scripts_of(page), tmp_path):
       if words[1:3] != ["-m", "truenegs_jax.main"] or "OUTPUT" in str(words):
         continue

@@ -54,6 +54,13 @@ def _parse(text: str) -> list[Block]:
   return blocks
 
 
+def write_files(page: pathlib.Path, folder: pathlib.Path) -> None:
+  """Writes the Python blocks that begin with `# FILE.py` to these files."""
+  for block in read_blocks(page):
+    if match := re.match(r"# ([\w.]+\.py)\n", block.text):
+      (folder / match[1]).write_text(block.text)
+
+
 def capture_commands(script: str, folder: pathlib.Path) -> list[list[str]]:
   """Runs a script in `folder` with no commands; returns the words of each.
 

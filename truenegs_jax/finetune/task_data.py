@@ -34,9 +34,7 @@ from truenegs_jax.tasks.task import CLASSES, SCORE, EncodedRows, Example, Task
 CONSTANT = 0.01  # share of the gold scores' range; a smaller range is constant
 Answer = str | float  # class name, answer text or score
 Rows = tuple[Task, dict[str, list[Any]], list[str]]  # examples by split; notes
-USUAL_LENGTH = dict.fromkeys(glue.TASKS, 128) | {SQUAD: 512}
-SPLITS = {name: tuple(task.split_sizes) for name, task in glue.TASKS.items()}
-SPLITS |= {SQUAD: tuple(squad.TASK.split_sizes), OWN: ("train", "dev", "test")}
+GLUE_LENGTH, SQUAD_LENGTH = 128, 512  # tokens of a row, as in ELECTRA's paper
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,10 +157,10 @@ def check_files(options: FinetuneOptions) -> None:
         f" {', '.join(names)}."
       )
     for name in [task] if task else names:
-      if split not in SPLITS[name]:
+      if split not in _splits(name):
         raise InputError(
           f"{entry}: {name} has no split {split!r}. Splits are"
-          f" {', '.join(SPLITS[name])}. For a file of one task, write"
+          f" {', '.join(_splits(name))}. For a file of one task, write"
           " TASK.SPLIT=FILE."
         )
     if split.startswith("test") and not options.predict_test:
@@ -172,11 +170,19 @@ def check_files(options: FinetuneOptions) -> None:
       )
   for name in names:
     parse_files(options, name)
-    if options.predict_test and "test" not in SPLITS[name]:
+    if options.predict_test and "test" not in _splits(name):
       raise InputError(
         f"finetune.predict_test=True, but {name} has no public test set. Remove"
         " --config.finetune.predict_test."
       )
+
+
+def _splits(name: str) -> tuple[str, ...]:
+  """Returns the names of a task's splits."""
+  if name == OWN:
+    return "train", "dev", "test"
+  task = squad.TASK if name == SQUAD else glue.TASKS[name]
+  return tuple(task.split_sizes)
 
 
 def parse_files(options: FinetuneOptions, name: str) -> dict[str, str]:
@@ -295,7 +301,8 @@ def _deviations(
     used = min(size, options.rows or size) if split == "train" else size
     if used != published:
       notes.append(f"{used:,} of {published:,} rows of {split}")
-  usual = USUAL_LENGTH.get(task.name, options.length)
+  usual = SQUAD_LENGTH if task.name == SQUAD else GLUE_LENGTH
+  usual = options.length if task.name == OWN else usual
   if options.length != usual:
     notes.append(f"rows of at most {options.length} tokens, not {usual}")
   if 0 < options.epochs != task.epochs > 0:
