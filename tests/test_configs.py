@@ -5,15 +5,12 @@ import io
 import itertools
 import json
 import pathlib
-import sys
 import types
 
 import jax
 import numpy as np
 import pytest
 import rich.console
-from absl import flags
-from ml_collections import config_flags
 
 from truenegs_jax.configs import common
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
@@ -37,8 +34,6 @@ FINETUNE_ARGS = {
   "finetune_squad": ("", "released"),
   "finetune_own": ("", "released"),
 }
-# ml_collections loads config files with a deprecated function of Python.
-pytestmark = pytest.mark.filterwarnings("ignore:the load_module")
 
 WORDS = ("continue", "len512", "runlocal")
 ARGS = ["", *common.RECIPES, *WORDS, "runlocal,hc", "sr_sent,runlocal,continue"]
@@ -345,39 +340,6 @@ def test_configs_have_the_published_values(name):
 def test_unknown_or_conflicting_arguments_are_refused(name, arg):
   with pytest.raises(ValueError, match="baseline.*runlocal"):
     get_config(name, arg)
-
-
-@pytest.fixture
-def parse(monkeypatch):
-  """Returns a function from overrides on the command line to a config."""
-
-  def parse(*overrides):
-    values = flags.FlagValues()
-    argv = ["program", f"--config={CONFIGS / NAMES[0]}.py:runlocal", *overrides]
-    monkeypatch.setattr(sys, "argv", argv)  # ml_collections reads it
-    config = config_flags.DEFINE_config_file(
-      "config", None, lock_config=True, flag_values=values
-    )
-    values(argv)
-    return config.value
-
-  return parse
-
-
-def test_an_override_changes_its_value(parse):
-  assert parse("--config.optim.lr=0.25").optim.lr == 0.25
-
-
-def test_a_misspelt_override_is_refused_with_a_suggestion(parse):
-  with pytest.raises(AttributeError, match='"lr"'):
-    parse("--config.optim.lrr=0.1")
-  with pytest.raises(AttributeError, match='"steps"'):
-    parse("--config.stps=3")
-
-
-def test_an_override_of_another_type_is_refused(parse):
-  with pytest.raises((flags.IllegalFlagValueError, TypeError)):
-    parse("--config.steps=many")
 
 
 @pytest.mark.parametrize(

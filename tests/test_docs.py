@@ -14,12 +14,9 @@ import re
 import string
 import subprocess
 import sys
-from unittest import mock
 
 import pytest
-from absl import flags
 from huggingface_hub import constants
-from ml_collections import config_flags
 from rich.console import Console
 
 from support.doc_pages import (
@@ -34,13 +31,11 @@ from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.main import TASKS
 from truenegs_jax.objectives import soft_regularization
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.flags import resolve_config
+from truenegs_jax.runtime.flags import parse_config
 from truenegs_jax.synonyms import sources
 from truenegs_jax.tasks import glue
 from truenegs_jax.train import sharding
 
-# ml_collections loads config files this way.
-pytestmark = pytest.mark.filterwarnings("ignore:the load_module")
 LANGUAGES = {"sh", "python", "text", "json", "ini", "bibtex"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 each_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -151,22 +146,13 @@ def parse_flags(verb, words):
   source = (ROOT / "truenegs_jax" / file).read_text()
   if "--config=..." in words:
     return None
-  values = flags.FlagValues()
-  config_flags.DEFINE_config_file(
-    "config", lock_config=True, flag_values=values
-  )
   ours = [w for w in words if re.match(r"--config\b", w)]
-  for i, word in enumerate(ours):
-    name, _, value = word.partition("=")
-    if name == "--config":
-      ours[i] = f"{name}={resolve_config(value)}"
   for word in set(words) - set(w for w in words if w.startswith("--config")):
     name = re.fullmatch(r"--(?:no)?(\w+)(=.*)?", word, re.S)
     assert name, f"{word!r} is no flag"
     assert re.search(rf'["\'](--)?{name[1]}["\']', source), word
-  with mock.patch.object(sys, "argv", [verb, *ours]):  # read for overrides
-    values(sys.argv)
-  return values.config if any(w.startswith("--config=") for w in ours) else None
+  has_config = any(w.startswith("--config=") for w in ours)
+  return parse_config(ours) if has_config else None
 
 
 @functools.cache

@@ -9,7 +9,8 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parent.parent / "truenegs_jax"
 # From the bottom up: a folder imports from itself and from lower layers.
 LAYERS = (
-  {"configs", "runtime"},
+  {"configs"},
+  {"runtime"},
   {"data", "models", "objectives"},
   {"workdir", "tasks"},
   {"synonyms", "weights"},

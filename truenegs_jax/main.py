@@ -22,7 +22,7 @@ import threading
 import traceback
 
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.runtime import cpu, errors
@@ -93,7 +93,7 @@ def exit_on_sigterm() -> None:
 def _run(config: ConfigDict) -> int:
   from truenegs_jax.runtime import distributed, files
 
-  workdir = flags.FLAGS["workdir"].value or _default_workdir()
+  workdir = str(flags.FLAGS["workdir"].value)
   files.check_local("--workdir", workdir)
   values = {name: flags.FLAGS[name].value for name in DISTRIBUTED_FLAGS}
   distributed.initialize(**values, say=_print_to_stderr)
@@ -113,14 +113,6 @@ def console() -> None:
     sys.exit(f"usage: truenegs {{{','.join(verbs)}}} [--flags]")
   verb = f"truenegs_jax.{sys.argv[1]}"
   os.execv(sys.executable, [sys.executable, "-m", verb, *sys.argv[2:]])
-
-
-def _default_workdir() -> str:
-  """Returns runs/NAME[-ARG-...] for --config=NAME.py[:ARG,...]."""
-  file = config_flags.get_config_filename(flags.FLAGS["config"])
-  path, _, args = file.partition(":")
-  words = [pathlib.Path(path).stem, *filter(None, args.split(","))]
-  return f"runs/{'-'.join(words)}"
 
 
 if __name__ == "__main__":

@@ -13,37 +13,26 @@ import sys
 import jax
 import numpy as np
 import pytest
-from absl import flags as absl_flags
-from ml_collections import config_flags
 from rich.console import Console
 
 from support import french, runs
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import errors
+from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.synonyms import table as synonym_table
 from truenegs_jax.train import sharding
 from truenegs_jax.workdir import lock
 
 KILLS = 20
 HC_SR = "electra_demo:hc+sr,runlocal"
-# ml_collections loads config files with a deprecated function.
-pytestmark = pytest.mark.filterwarnings("ignore:the load_module")
 
 
 def run(workdir, flags, config="electra_demo:sr,runlocal", screen=None):
   """Runs in this process; returns exit code and output, or raises."""
   path = runs.ROOT / "configs" / config.replace(":", ".py:")
-  values = absl_flags.FlagValues()
-  holder = config_flags.DEFINE_config_file(
-    "config", None, lock_config=True, flag_values=values
-  )
-  argv, sys.argv = sys.argv, ["main", f"--config={path}", *flags]
-  try:
-    values(sys.argv)
-  finally:
-    sys.argv = argv
+  c = flags_lib.parse_config([f"--config={path}", *flags])
   out = screen or io.StringIO()
-  code = run_lib.run(holder.value, workdir, Console(file=out, width=300))
+  code = run_lib.run(c, workdir, Console(file=out, width=300))
   return code, out.getvalue()
 
 

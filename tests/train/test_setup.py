@@ -7,6 +7,7 @@ import types
 import pytest
 
 from truenegs_jax.configs import common, common_keys
+from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.train import setup
 from truenegs_jax.workdir import files
@@ -40,7 +41,7 @@ def change_value(value):
 
 @pytest.mark.parametrize("key", common_keys.KEYS)
 def test_keys_may_change_according_to_their_rules(key):
-  value = files.flatten(common.get_config().to_dict())[key]
+  value = flatten(common.get_config().to_dict())[key]
   now = make_description(**{key: change_value(value)})
   if common_keys.KEYS[key].may_change:
     assert resume(make_description(), now) == 7

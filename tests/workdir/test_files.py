@@ -6,6 +6,7 @@ import pytest
 
 from truenegs_jax.configs import common, common_keys
 from truenegs_jax.data.rows import layouts
+from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.workdir import files
 
@@ -15,7 +16,7 @@ def make_config() -> dict:
 
 
 def test_config_keys_and_rules_correspond():
-  assert files.flatten(make_config()).keys() == common_keys.KEYS.keys()
+  assert flatten(make_config()).keys() == common_keys.KEYS.keys()
   assert not common_keys.KEYS.keys() & common_keys.REMOVED.keys()
   assert common_keys.KEYS["length"].low == layouts.MIN_LENGTH
 

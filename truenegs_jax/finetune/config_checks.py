@@ -13,11 +13,11 @@ from ml_collections import ConfigDict
 from truenegs_jax.configs.common_keys import KEYS, KeyRule
 from truenegs_jax.data.tokens.tokenizer import ACCENTS
 from truenegs_jax.models import choose_attention, encoder
+from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.tasks import glue, squad, user_task
 from truenegs_jax.train import metrics, optim, sharding
 from truenegs_jax.weights.init import check_fit
-from truenegs_jax.workdir import files
 from truenegs_jax.workdir import from_config as from_config_lib
 
 SQUAD, OWN = squad.TASK.name, user_task.NAME
@@ -160,7 +160,7 @@ def check(c: ConfigDict) -> None:
       " --config=configs/finetune_glue.py, finetune_squad.py or"
       " finetune_own.py."
     )
-  f, values = c.finetune, files.flatten(c.to_dict())
+  f, values = c.finetune, flatten(c.to_dict())
   from_config_lib.check_ranges(values, RANGES)
   for name, choices in CHOICES.items():
     one_of(name, values[name], choices)

@@ -1,95 +1,187 @@
 """The --config flag and the command line of all entry points.
 
   --config=FILE.py[:ARG,...] or --config=NAME[:ARG,...] of a packaged config
+  --config.KEY=VALUE to change one value of it
 
 A bad flag or config prints one line and exits with code 2, without a traceback.
 """
 
-import ast
-import contextlib
 import pathlib
+import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from absl import app, flags, logging
-from ml_collections import config_flags
+from ml_collections import ConfigDict
 
+from truenegs_jax.configs.common_keys import KEYS
+from truenegs_jax.runtime import config_files
 from truenegs_jax.runtime.errors import InputError, printable
 
-PACKAGED = pathlib.Path(__file__).parents[1] / "configs"
+CONFIG, WORKDIR = "config", "workdir"  # flags
+
+
+class Words(NamedTuple):
+  """The words of a command line."""
+
+  config: str | None  # value of --config
+  overrides: list[tuple[str, str | None]]  # --config.KEY and its value, if any
+  others: list[str]
 
 
 def define_config() -> flags.FlagHolder:
   """Defines --config; its `.value` is a locked ConfigDict."""
   text = "FILE.py[:ARG,...], or the name of a packaged config."
-  return config_flags.DEFINE_config_file("config", None, text, lock_config=True)
+  return flags.DEFINE_string(CONFIG, None, text)
 
 
 def run(main: Callable[[list[str]], object]) -> None:
   """Runs `app.run` with packaged configs and one-line flag errors."""
-  app.run(main, flags_parser=_parse)
+  app.run(main, flags_parser=parse)
 
 
-def resolve_config(value: str) -> str:
-  """Resolves `electra_demo:ARGS` to the packaged file; keeps existing paths.
+def parse_config(argv: Sequence[str]) -> ConfigDict:
+  """Returns the locked config of flags that are --config and --config.KEY.
 
   Raises:
-    InputError: neither a file nor the name of a packaged config.
+    InputError: as `config_files.load_config` and `config_files.set_value`.
   """
-  path, colon, args = value.partition(":")
-  if pathlib.Path(path).is_file():
-    return value
-  stems = sorted(file.stem for file in PACKAGED.glob("[a-z]*.py"))
-  names = [stem for stem in stems if not stem.startswith("common")]
-  name = pathlib.Path(path).stem
-  if name in names:
-    return f"{PACKAGED / name}.py{colon}{args}"
-  raise InputError(
-    f"--config={value!r} is no file and no packaged config. Choose a file or"
-    f" {', '.join(names)}."
-  )
+  words = split_words(argv)
+  if words.config is None:
+    raise InputError("--config is missing. Try --config=electra_demo.")
+  return make_config(words.config, words.overrides)
 
 
-def _parse(argv: list[str]) -> list[str]:
+def make_config(
+  text: str, overrides: Sequence[tuple[str, str | None]]
+) -> ConfigDict:
+  """Loads a config, changes values and locks it; errors as `parse_config`."""
+  config = config_files.load_config(text)
+  for key, value in overrides:
+    config_files.set_value(config, key, value)
+  return config.lock()
+
+
+def split_words(argv: Sequence[str]) -> Words:
+  """Splits the words after the program's name.
+
+  Raises:
+    InputError: --config has no value.
+  """
+  config: str | None = None
+  overrides: list[tuple[str, str | None]] = []
+  others: list[str] = []
+  rest = list(argv)
+  while rest:
+    word = rest.pop(0)
+    match = re.fullmatch(r"--?(no)?config(\.[^=]*)?(=.*)?", word, re.DOTALL)
+    if not match or word in ("--noconfig", "-noconfig"):
+      others.append(word)
+      continue
+    negated, key, value = match.groups()
+    if value is not None:
+      value = value[1:]
+    elif negated:
+      value = "false"
+    elif rest and not re.match(r"--?[a-zA-Z]", rest[0]):  # "-1" is a value
+      value = rest.pop(0)
+    if key:
+      overrides.append((key[1:], value))
+    elif value:
+      config = value
+    else:
+      raise InputError("--config needs a value. Try --config=electra_demo.")
+  return Words(config, overrides, others)
+
+
+def parse(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> list[str]:
+  """Parses the flags of a program; a mistake ends it with exit code 2."""
   try:
-    rest = flags.FLAGS(_resolve_configs(argv))
-    if len(rest) > 1:
-      raise InputError(f"Arguments not understood: {' '.join(rest[1:])}.")
-    if "config" in flags.FLAGS and flags.FLAGS["config"].value is None:
-      raise InputError("--config is missing. Try --config=electra_demo.")
-  # ml_collections raises the first two for unknown keys, config files the last.
-  except (AttributeError, KeyError, flags.Error, TypeError, ValueError) as e:
-    message = printable(e)
-    if isinstance(e, (AttributeError, KeyError)):
-      reason = str(e.args[0])
-      with contextlib.suppress(SyntaxError, ValueError):
-        reason = ast.literal_eval(reason)  # a KeyError quotes its message
-      key, _, hint = reason.partition("\n")
-      hint += " See configs/common.py for all keys."
-      message = f"No such key: {key}. {hint.strip()}"
-    # ml_collections puts a traceback before the message of a config file.
-    last = str(e).rstrip().rpartition("\nValueError: ")[2]
-    if last.startswith("Config argument "):
-      message = last
-    print(f"error: {message}", file=sys.stderr)
+    rest = parse_flags(argv, values)
+  except (flags.Error, InputError) as e:
+    print(f"error: {printable(e)}", file=sys.stderr)
     sys.exit(InputError.exit_code)
-  if not flags.FLAGS["verbosity"].present:
+  if "verbosity" in values and not values["verbosity"].present:
     logging.set_verbosity(logging.WARNING)  # hides the log of jax and orbax
   return rest
 
 
-def _resolve_configs(argv: list[str]) -> list[str]:
-  resolved = list(argv)
-  for i, word in enumerate(argv):
-    flag, equals, value = word.partition("=")
-    if flag not in ("--config", "-config"):
-      continue
-    if equals:
-      resolved[i] = f"{flag}={resolve_config(value)}"
-    elif i + 1 < len(argv):
-      resolved[i + 1] = resolve_config(argv[i + 1])
-  return resolved
+def parse_flags(argv: list[str], values: flags.FlagValues) -> list[str]:
+  """Parses the flags of a program; sets --config and the default --workdir.
+
+  Raises:
+    InputError: a flag is unknown, has a wrong value, or --config is missing.
+    flags.Error: another mistake, such as a flag without its value.
+  """
+  words = Words(None, [], argv[1:])
+  if CONFIG in values:
+    words = split_words(values.read_flags_from_files(argv[1:]))
+  try:
+    rest = values([argv[0], *words.others])
+  except flags.UnrecognizedFlagError as e:
+    hint = _near_flags(e.flagname, values)
+    raise InputError(
+      f"There is no flag --{e.flagname}.{hint} To list all flags, pass --help."
+    ) from e
+  except flags.IllegalFlagValueError as e:
+    raise InputError(_bad_value(str(e), values)) from e
+  if len(rest) > 1:
+    raise InputError(_unknown_words(rest[1:], values))
+  if CONFIG not in values:
+    return rest
+  if words.config is None:
+    raise InputError("--config is missing. Try --config=electra_demo.")
+  values[CONFIG].value = make_config(words.config, words.overrides)
+  if WORKDIR in values and not values[WORKDIR].value:
+    values[WORKDIR].value = str(config_files.default_workdir(words.config))
+  return rest
+
+
+def _own_flags(values: flags.FlagValues) -> list[flags.Flag]:
+  """Returns the flags that the program defines, without those of absl."""
+  modules = values.flags_by_module_dict().items()
+  return [
+    flag
+    for module, group in modules
+    if not module.startswith("absl.")
+    for flag in group
+  ]
+
+
+def _near_flags(name: str, values: flags.FlagValues) -> str:
+  """Returns " Did you mean --FLAG?", also for keys without --config., or ""."""
+  names = [flag.name for flag in _own_flags(values)]
+  if CONFIG in names:
+    names += [f"{CONFIG}.{key}" for key in KEYS]
+  return config_files.did_you_mean(name, names, "--")
+
+
+def _bad_value(message: str, values: flags.FlagValues) -> str:
+  """Rewrites absl's "flag --NAME=VALUE: REASON"."""
+  match = re.match(r"flag --([^=]+)=(.*?): ", message, re.DOTALL)
+  if not match:
+    return message
+  name, text = match.groups()
+  parser = values[name].parser
+  expected = parser.syntactic_help or "True or False"
+  if isinstance(parser, flags.EnumParser):
+    expected = f"one of {', '.join(parser.enum_values)}"
+  return f"--{name}={text!r} must be {expected}."
+
+
+def _unknown_words(words: Sequence[str], values: flags.FlagValues) -> str:
+  listed = ", ".join(map(repr, words))
+  name, equals, _ = words[0].partition("=")
+  stem = pathlib.Path(name.partition(":")[0]).stem
+  if equals:
+    hint = _near_flags(name, values)
+  elif CONFIG in values and stem in config_files.packaged_names():
+    hint = f" Did you mean --config={words[0]}?"
+  else:
+    hint = " Put a value with spaces in quotes."
+  return f"Not understood: {listed}.{hint} To list all flags, pass --help."
 
 
 def rerun_command() -> str:

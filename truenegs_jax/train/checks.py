@@ -11,13 +11,14 @@ from truenegs_jax.models import choose_attention
 from truenegs_jax.models.encoder import DTYPES
 from truenegs_jax.objectives import masking, soft_regularization
 from truenegs_jax.objectives.options import CHOICES, needs_table
+from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build_run, metrics, optim, sharding, speed
 from truenegs_jax.weights.formats.find import INIT_FORMATS, Weights
 from truenegs_jax.weights.init import check_fit, config_sizes, match_vocabulary
-from truenegs_jax.workdir import files, from_config
+from truenegs_jax.workdir import from_config
 
 
 def check_config(c: ConfigDict) -> None:
@@ -26,7 +27,7 @@ def check_config(c: ConfigDict) -> None:
   Raises:
     InputError: a value is unknown or out of range, or values conflict.
   """
-  from_config.check_ranges(files.flatten(c.to_dict()), KEYS)
+  from_config.check_ranges(flatten(c.to_dict()), KEYS)
   if c.length > c.model.max_positions:
     raise InputError(
       f"length={c.length:,} is more than"

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from truenegs_jax.configs import common_keys
 from truenegs_jax.runtime import errors
+from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.files import atomic_file
 
 # metrics.jsonl is named in metrics_file.py.
@@ -105,17 +106,6 @@ def add_missing_keys(config: Mapping[str, Any]) -> dict[str, Any]:
       values = complete[section] if section else complete
       values.setdefault(last, key.old_default)
   return complete
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """Flattens nested mappings; joins their keys with dots."""
-  leaves: dict[str, Any] = {}
-  for name, value in tree.items():
-    if isinstance(value, Mapping):
-      leaves |= flatten(value, f"{prefix}{name}.")
-    else:
-      leaves[f"{prefix}{name}"] = value
-  return leaves
 
 
 def find_changes(

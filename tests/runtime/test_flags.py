@@ -1,0 +1,125 @@
+"""Command lines: values by type, and one clear line for each mistake."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from absl import flags as absl_flags
+
+from truenegs_jax.runtime import config_files
+from truenegs_jax.runtime import flags as flags_lib
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.flags import parse_config
+
+DEMO = "--config=electra_demo"
+
+
+@pytest.mark.parametrize(
+  ("flags", "key", "value"),
+  [
+    (["--config.optim.lr=1"], "optim.lr", 1.0),
+    (["--config.optim.lr", "-1e-3"], "optim.lr", -1e-3),
+    (["-config.steps=7", "--config.steps=0x10"], "steps", 16),
+    (["--config.dry_run"], "dry_run", True),
+    (["--config.dry_run", "t", "--config.seed=1"], "dry_run", True),
+    (["--noconfig.data.lowercase"], "data.lowercase", False),
+    (["--config.data.sources=a=b, c\nd"], "data.sources", "a=b, c\nd"),
+    (["--config.init", ""], "init", ""),
+    (["--config.log.writers=tensorboard"], "log.writers", ("tensorboard",)),
+    (["--config.log.writers=()"], "log.writers", ()),
+    (["--config.eval.sentences=a [MASK] b"], "eval.sentences", ("a [MASK] b",)),
+    (["--config.checkpoint.keep_percent=[5, 50.5]"],)
+    + ("checkpoint.keep_percent", (5.0, 50.5)),
+  ],
+)
+def test_a_flag_sets_its_key(flags, key, value):
+  c = parse_config([*flags, DEMO, "--config.seed=3"])
+  assert config_files.flatten(c.to_dict())[key] == value
+  assert c.seed == 3 and c.is_locked
+  assert type(c.optim.lr) is float
+
+
+@pytest.mark.parametrize(
+  ("flags", "message"),
+  [
+    (["--config.optim.warmup_step=3"], "'optim.warmup_step'. Did you mean"),
+    (["--config.optim.warmup_step=3"], " --config.optim.warmup_steps? "),
+    (["--config.lr=1"], " --config.optim.lr? "),
+    (["--config.model=x"], "--config.model.attention=VALUE"),
+    (["--config.data.sources"], "needs a value: --config.data.sources="),
+    (["--config.data.sources", DEMO], "needs a value: --config.data.sources="),
+    (["--config.data.lowercase=no"], "data.lowercase='no' must be True or F"),
+    (["--config.steps=1e6"], "steps='1e6' must be a whole number. Pass"),
+    (["--config.steps=1e6"], " --config.steps=1000000, "),
+    (["--config.steps=inf"], "steps='inf' must be a whole number"),
+    (["--config.optim.lr=fast"], "optim.lr='fast' must be a number"),
+    (["--config.log.writers=a,b"], "\"('a', 'b')\""),
+    (["--config.checkpoint.keep_percent=x"], "must be a list of numbers"),
+    (["--config=electra_dmo"], "Did you mean --config=electra_demo?"),
+    (["--config=electra_demo:hcc"], "'hcc' is unknown"),
+    (["--config=finetune_own.py:x"], "Use released"),
+    (["--config"], "--config needs a value"),
+  ],
+)
+def test_a_mistake_is_refused_in_one_line(flags, message):
+  with pytest.raises(InputError) as error:
+    parse_config([DEMO, *flags])
+  text = str(error.value)
+  assert message in text and text.endswith(".") and "\n" not in text
+
+
+@pytest.mark.parametrize(
+  ("code", "message"),
+  [
+    ("def get_config():\n  return nonesuch", r"own.py:2: NameError"),
+    ("x = 1", r"own.py: AttributeError.*get_config"),
+    ("def get_config(:", "own.py: SyntaxError"),
+    ("def get_config(): pass", "own.py: TypeError"),
+  ],
+)
+def test_a_broken_config_file_is_refused_with_its_line(tmp_path, code, message):
+  path = tmp_path / "own.py"
+  path.write_text(code)
+  with pytest.raises(InputError, match=message):
+    parse_config([f"--config={path}"])
+
+
+def test_the_default_workdir_is_named_after_the_config():
+  for text in ("electra_demo:hc,len512", "my/electra_demo.py:hc,len512"):
+    expected = pathlib.Path("runs/electra_demo-hc-len512")
+    assert config_files.default_workdir(text) == expected
+
+
+@pytest.mark.parametrize(
+  ("words", "message"),
+  [
+    ([], "--config is missing. Try --config=electra_demo."),
+    (["--optim.lr=1"], "--optim.lr. Did you mean --config.optim.lr?"),
+    (["--workdr=x"], "Did you mean --workdir?"),
+    (["--count=two"], "--count='two' must be an integer."),
+    (["--verify=maybe"], "--verify='maybe' must be True or False."),
+    (["--kind=red"], "--kind='red' must be one of green, blue."),
+    (["electra_demo:hc"], "Did you mean --config=electra_demo:hc?"),
+    (["steps=5"], "Did you mean --config.steps?"),
+    ([DEMO, "--config.data.sources=a,", "b"], "a value with spaces in quotes"),
+  ],
+)
+def test_a_wrong_flag_of_a_verb_is_refused(words, message):
+  values = absl_flags.FlagValues()
+  define = {"flag_values": values}
+  absl_flags.DEFINE_string("config", None, "", **define)
+  absl_flags.DEFINE_string("workdir", "", "", **define)
+  absl_flags.DEFINE_integer("count", 0, "", **define)
+  absl_flags.DEFINE_boolean("verify", False, "", **define)
+  absl_flags.DEFINE_enum("kind", "green", ["green", "blue"], "", **define)
+  with pytest.raises(InputError) as error:
+    flags_lib.parse_flags(["program", *words], values)
+  assert message in str(error.value)
+
+
+def test_a_verb_ends_with_one_line_and_exit_code_2():
+  command = [sys.executable, "-m", "truenegs_jax.prepare", "--workdr=x"]
+  done = subprocess.run(command, capture_output=True, text=True)
+  assert done.returncode == 2 and done.stderr.count("\n") == 1
+  assert done.stderr.startswith("error: There is no flag --workdr.")
