@@ -1,5 +1,6 @@
 """Metrics equal independent computations; writers and progress lines."""
 
+import importlib.util
 import io
 import math
 import re
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import metrics
 
 
@@ -116,6 +118,15 @@ def test_tensorboard_gets_the_numbers_of_a_record(tmp_path):
   (events,) = (tmp_path / "tensorboard").iterdir()
   assert b"train/mlm" in events.read_bytes()
   assert b"train/split" not in events.read_bytes()
+
+
+def test_missing_or_unknown_writer_is_refused(monkeypatch):
+  metrics.check_writers([])
+  with pytest.raises(InputError, match="Choose tensorboard"):
+    metrics.check_writers(["wandb"])
+  monkeypatch.setattr(importlib.util, "find_spec", {}.get)
+  with pytest.raises(InputError, match="Run pip install tensorboardX"):
+    metrics.check_writers(["tensorboard"])
 
 
 @pytest.mark.parametrize("terminal", [False, True])

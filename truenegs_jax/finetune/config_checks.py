@@ -164,8 +164,7 @@ def check(c: ConfigDict) -> None:
   from_config_lib.check_ranges(values, RANGES)
   for name, choices in CHOICES.items():
     one_of(name, values[name], choices)
-  for name in c.log.writers:
-    one_of("log.writers", name, metrics.WRITERS)
+  metrics.check_writers(c.log.writers)
   check_fit.parse_skip(c.init_skip)
   _check_tasks(c)
   if f.patience and not f.evals_per_epoch:

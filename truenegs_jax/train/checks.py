@@ -132,8 +132,7 @@ def _check_names(c: ConfigDict) -> None:
   _check_model(c)
   one_of("optim.schedule", c.optim.schedule, optim.SCHEDULES)
   one_of("masking.style", c.masking.style, masking.STYLES)
-  for name in c.log.writers:
-    one_of("log.writers", name, metrics.WRITERS)
+  metrics.check_writers(c.log.writers)
   speed.parse_profile(c.log.profile, c.steps)
 
 

@@ -8,6 +8,7 @@ A record is a flat dict of metrics, with `step` and `split` ("train" or
 """
 
 import datetime
+import importlib.util
 import math
 import pathlib
 import textwrap
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.metrics_file import JsonlWriter, Record
 
@@ -115,13 +116,8 @@ class TensorBoardWriter:
   """Writes scalars to <workdir>/tensorboard with the package tensorboardX."""
 
   def __init__(self, workdir: pathlib.Path, *, first_step: int):
-    try:
-      import tensorboardX
-    except ImportError as e:
-      raise InputError(
-        "log.writers has 'tensorboard', but tensorboardX is not installed. Run"
-        " pip install tensorboardX or remove 'tensorboard'."
-      ) from e
+    import tensorboardX  # optional; see `check_writers`
+
     # purge_step drops what a killed run wrote after its last checkpoint.
     self._writer = tensorboardX.SummaryWriter(
       str(workdir / files.TENSORBOARD), purge_step=first_step + 1
@@ -139,21 +135,30 @@ class TensorBoardWriter:
     self._writer.close()
 
 
-# metrics.jsonl is always written: curves and model cards need it.
-WRITERS = {"tensorboard": TensorBoardWriter}
+# Class and package of each writer. metrics.jsonl is always written: curves and
+# model cards need it.
+WRITERS = {"tensorboard": (TensorBoardWriter, "tensorboardX")}
+
+
+def check_writers(names: Sequence[str]) -> None:
+  """Raises InputError if a writer is unknown or its package not installed."""
+  for name in names:
+    one_of("log.writers", name, WRITERS)
+    package = WRITERS[name][1]
+    if importlib.util.find_spec(package) is None:
+      raise InputError(
+        f"log.writers has {name!r}, but {package} is not installed. Run"
+        f" pip install {package} or remove {name!r}."
+      )
 
 
 def make_writers(
   names: Sequence[str], workdir: pathlib.Path, *, first_step: int
 ) -> list:
-  """Opens metrics.jsonl and the additional writers `names`, of WRITERS.
-
-  Raises:
-    InputError: the package of a writer is not installed.
-  """
+  """Opens metrics.jsonl and the additional writers `names`, of WRITERS."""
   return [
     JsonlWriter(workdir, first_step=first_step),
-    *(WRITERS[name](workdir, first_step=first_step) for name in names),
+    *(WRITERS[name][0](workdir, first_step=first_step) for name in names),
   ]
 
 
