@@ -41,7 +41,7 @@ setuptools.setup(
     "optax>=0.2.6",
     "orbax-checkpoint>=0.11.30",
     "py3langid>=0.4.0",
-    "rich>=13.7",
+    "rich>=14.1",
     "safetensors>=0.5",
     "scipy>=1.14",
     "tokenizers>=0.22",

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
 
 from truenegs_jax.models import encoder
 from truenegs_jax.runtime.errors import NonFiniteError
@@ -114,7 +115,9 @@ def run_loop(monkeypatch, tmp_path, *, bad=(), stop_at=None, param=1.0):
 
   profiler = speed.Profiler(None, tmp_path, print, first_step=0)
   host_wait = speed.HostWait(clock.running)
-  monitors = loop.Monitors(write, profiler, host_wait, clock, signals)
+  monitors = loop.Monitors(
+    write, profiler, host_wait, clock, signals, Console(quiet=True)
+  )
   inputs = types.SimpleNamespace(train_rows=None, held_out_rows=None)
   try:
     loop._train_steps(

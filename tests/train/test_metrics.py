@@ -107,7 +107,8 @@ def test_entropy_of_equal_and_of_certain_counts():
 
 
 def make_record(step, **values):
-  return {"step": step, "split": "train", "total": 1.5, "eta_s": 3.0, **values}
+  times = {"time": 0.0, "eta_s": 3.0, "rows_per_s": 7.0}
+  return {"step": step, "split": "train", "total": 1.5, **times, **values}
 
 
 def test_tensorboard_gets_the_numbers_of_a_record(tmp_path):
@@ -129,35 +130,68 @@ def test_missing_or_unknown_writer_is_refused(monkeypatch):
     metrics.check_writers(["tensorboard"])
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_progress_line_shows_step_loss_and_remaining_time(terminal):
+# All columns of ELECTRA with soft regularization and of a GPU.
+VALUES = {"total": 14.25, "mlm": 7.5, "detect": 0.65, "soft": 0.9}
+VALUES |= {"sentence": 0.5, "corrected_of_slots": 0.0123, "auc": 0.75}
+
+
+def print_run(steps, every, *, terminal=False, evaluate=0, **values):
+  """Returns what ProgressLine prints at 80 columns in a run of `steps`."""
   out = io.StringIO()
-  console = Console(file=out, force_terminal=terminal, width=120)
-  line = metrics.ProgressLine(console, 1_000, first_step=0)
-  line.write(make_record(10, auc=0.75, eta_s=3_700.2))
-  line.write({"step": 10, "split": "held_out", "mlm": 4.0})
+  console = Console(file=out, force_terminal=terminal, width=80)
+  line = metrics.ProgressLine(console, steps, first_step=0)
+  for step in range(every, steps + 1, every):
+    line.write(make_record(step, **{**VALUES, "eta_s": steps - step, **values}))
+    if evaluate and not step % evaluate:
+      held_out = {"step": step, "time": 0.0, "split": "held_out", "mlm": 4.0}
+      line.write(held_out)
   line.close()
-  text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", out.getvalue())
-  for part in ("10/1,000", "loss 1.500", "auc 0.750", "eta 1:01:40"):
-    assert part in text
-  assert re.search("held-out at step 10.{1,3}mlm 4.000", text)
+  return out.getvalue()
 
 
-def test_long_line_is_wrapped_between_fields():
-  fields = ["step 1,234/1,000,000", *["loss 1.2345"] * 6, "eta 1 day, 3:01:40"]
-  lines = metrics.wrap_fields(fields, 80).splitlines()
-  assert len(lines) == 2 and max(map(len, lines)) <= 80
-  assert [x.strip() for x in " ".join(lines).split("·")] == fields
+@pytest.mark.parametrize(
+  "steps, every", [(12, 1), (1_500, 10), (100_000, 1), (1_000_000, 100)]
+)
+def test_log_of_a_run_is_short_and_has_its_end(steps, every):
+  header, *lines = print_run(steps, every, mfu=0.45).splitlines()
+  assert len(lines) <= 30 and len(lines) >= min(steps, 20) / 2
+  assert max(map(len, [header, *lines])) <= 80
+  assert f"step of {steps:,}" in header and lines[0].split()[0] == f"{every}"
+  assert lines[-1].split()[0] == f"{steps:,}"
+  for column in ("mlm", "detect", "soft", "sentence", "corrected", "rows/s"):
+    assert header.index(column) + len(column) in {
+      m.end() for m in re.finditer(r"\S+", lines[0])
+    }
 
 
-def test_progress_line_hides_small_host_wait():
-  def print_line(**values):
-    out = io.StringIO()
-    line = metrics.ProgressLine(Console(file=out, width=80), 9, first_step=0)
-    line.write(make_record(1, **values))
-    return out.getvalue()
+def test_columns_that_fit_are_shown():
+  text = print_run(1, 1)
+  assert "loss" not in text and "auc" in text
+  out = io.StringIO()
+  line = metrics.ProgressLine(Console(file=out, width=80), 9, first_step=0)
+  line.write(make_record(1, mlm=float("nan"), mfu=0.451, eta_s=183_600.2))
+  for part in ("loss", "1.500", "nan", "mfu", "45.1%", "51:00:00"):
+    assert part in out.getvalue()
+  assert "auc" not in out.getvalue()
 
-  assert "host wait 7%" in print_line(host_wait=0.07)
-  assert "host wait" not in print_line(host_wait=0.004)
-  assert "mfu 45.1%" in print_line(mfu=0.451) and "mfu" not in print_line()
-  assert "mlm nan" in print_line(mlm=float("nan"))
+
+def test_lines_are_an_hour_apart_at_most():
+  out = io.StringIO()
+  line = metrics.ProgressLine(Console(file=out, width=80), 10**6, first_step=0)
+  for step in range(100_000, 100_300):
+    line.write(make_record(step, time=60.0 * step))
+  assert len(out.getvalue().splitlines()) == 1 + 5
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_evaluations_stay_on_the_screen(terminal):
+  printed = print_run(1_000, 10, terminal=terminal, evaluate=500)
+  text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", printed)
+  for step in ("500", "1,000"):
+    assert re.search(rf"held-out +{step} +4.000\r?\n", text)
+  assert ("first steps" in text) == terminal == ("\x1b" in printed)
+
+
+def test_only_a_long_wait_for_the_host_is_shown():
+  assert "waits for the host: 27%" in print_run(1, 1, host_wait=0.27)
+  assert "host" not in print_run(1, 1, host_wait=0.15)

@@ -48,6 +48,7 @@ class Monitors:
   host_wait: speed.HostWait
   clock: speed.Clock
   signals: guards.StopSignals
+  console: Console
 
 
 def train(
@@ -91,7 +92,7 @@ def train(
 
     clock = speed.Clock(run.steps)
     host_wait = speed.HostWait(clock.running)
-    monitors = Monitors(write, profiler, host_wait, clock, signals)
+    monitors = Monitors(write, profiler, host_wait, clock, signals, console)
     return _train_steps(workdir, inputs, setup, checkpoints, monitors)
 
 
@@ -153,7 +154,7 @@ def _train_steps(
       recent = []
     if is_last or not done % run.eval_every:
       flush()
-      with monitors.clock.paused():
+      with monitors.clock.paused(), monitors.console.status("evaluating ..."):
         held_out = evaluate(setup, state, inputs.held_out_rows)
         weights = jax.device_get(step.loss_weights_at(run.loss_weights, done))
         monitors.write(_make_record(done, "held_out", held_out, weights))
@@ -167,7 +168,8 @@ def _train_steps(
   save()
   checkpoints.wait()
   if done == run.steps and not held_out:  # all steps were done before
-    held_out = evaluate(setup, state, inputs.held_out_rows)
+    with monitors.console.status("evaluating ..."):
+      held_out = evaluate(setup, state, inputs.held_out_rows)
   setup = dataclasses.replace(setup, state=state)
   return TrainResult(setup, held_out, stopped_by)
 

@@ -7,11 +7,9 @@ A record is a flat dict of metrics, with `step` and `split` ("train" or
 "held_out"). A writer is an object with `write(record)` and `close()`.
 """
 
-import datetime
 import importlib.util
 import math
 import pathlib
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -95,23 +93,6 @@ def entropy(counts: np.ndarray) -> float:
   return float(-(p * np.log(p)).sum())
 
 
-# Format of each field of the progress line, in the order of the line.
-PROGRESS_FORMATS = {
-  "total": "loss {:.3f}",
-  "mlm": "mlm {:.3f}",
-  "detect": "detect {:.4f}",
-  "soft": "soft {:.3f}",
-  "sentence": "sentence {:.3f}",
-  "corrected_of_slots": "corrected {:.2%}",
-  "auc": "auc {:.3f}",
-  "rows_per_s": "{:.0f} rows/s",
-  "tokens_per_s": "{:,.0f} tokens/s",
-  "mfu": "mfu {:.1%}",
-  "host_wait": "host wait {:.0%}",
-  "memory_peak_gib": "peak {:.1f} GiB",
-}
-
-
 class TensorBoardWriter:
   """Writes scalars to <workdir>/tensorboard with the package tensorboardX."""
 
@@ -162,47 +143,93 @@ def make_writers(
   ]
 
 
-class ProgressLine:
-  """Prints progress: one live line on a terminal, else a line per record.
+def format_duration(secs: float) -> str:
+  """Returns hours, minutes and seconds: "0:02:10", "51:00:00"."""
+  minutes, rest = divmod(round(secs), 60)
+  return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
-  On a narrow terminal the line is wrapped between two fields.
+
+# Title, padded to the width of the column, and format of each metric shown.
+COLUMNS = {
+  "total": ("  loss", "{:.3f}".format),
+  "mlm": ("  mlm", "{:.3f}".format),
+  "detect": ("detect", "{:.4f}".format),
+  "soft": (" soft", "{:.3f}".format),
+  "sentence": ("sentence", "{:.3f}".format),
+  "corrected_of_slots": ("corrected", "{:.2%}".format),
+  "auc": ("  auc", "{:.3f}".format),
+  "mfu": ("  mfu", "{:.1%}".format),
+  "rows_per_s": ("rows/s", "{:.0f}".format),
+  "eta_s": ("   left", format_duration),
+}
+TRAIN_ONLY = ("rows_per_s", "eta_s")
+LESS_IMPORTANT = ("total", "auc", "mfu")  # left out of a line that is too long
+LINE_LENGTH = 80
+MAX_LINE_SECS = 3_600.0
+NOTICEABLE_WAIT = 0.2  # share of the time in which devices wait for the host
+
+
+class ProgressLine:
+  """Prints about 25 records of a run as a table, and all evaluations.
+
+  The step of a line is four times that of the line before, later a twentieth of
+  the run after it; an hour is the longest wait. A terminal shows every record,
+  in a last line that is replaced.
   """
 
   def __init__(self, console: Console, total_steps: int, *, first_step: int):
     self._console, self._total = console, total_steps
-    self._live = None
+    self._first_step, self._next_step, self._next_secs = first_step, 0, 0.0
+    self._step_width = len(f"held-out {total_steps:,}")
+    self._columns: list[str] = []
+    self._live = Live(Text("first steps ..."), console=console, transient=True)
     if console.is_terminal:
-      text = f"step {first_step:,}/{total_steps:,} · first steps ..."
-      self._live = Live(Text(text), console=console, refresh_per_second=4)
       self._live.start()
 
   def write(self, record: Record) -> None:
-    """Shows a training record in the line, a held-out record above it."""
-    metrics = []
-    for name, template in PROGRESS_FORMATS.items():
-      negligible = name == "host_wait" and record.get(name, 0.0) < 0.01
-      if name in record and not negligible:
-        metrics.append(template.format(record[name]))
+    """Prints a record if it is due or held-out, else shows it for a while."""
+    step, secs = record["step"], record["time"]
+    if not self._columns:
+      self._columns = self._choose_columns(record)
+      titles = [COLUMNS[name][0] for name in self._columns]
+      self._console.print(self._join(f"step of {self._total:,}", titles))
     if record["split"] != "train":
-      text = " · ".join([f"held-out at step {record['step']:,}", *metrics])
-      self._console.print(text, soft_wrap=True)
+      line = self._format(f"held-out {step:,}", record)
+      self._console.print(line, soft_wrap=True)
       return
-    eta = datetime.timedelta(seconds=round(record["eta_s"]))
-    step = f"step {record['step']:,}/{self._total:,}"
-    fields = [step, *metrics, f"eta {eta}"]
-    if self._live is None:
-      self._console.print(" · ".join(fields), soft_wrap=True)
-    else:
-      self._live.update(Text(wrap_fields(fields, self._console.width)))
+    line = self._format(f"{step:,}", record)
+    is_due = step >= self._next_step or secs >= self._next_secs
+    if is_due or step == self._total:
+      self._console.print(line, soft_wrap=True)
+      distance = min(3 * (step - self._first_step), self._total / 20)
+      self._next_step, self._next_secs = step + distance, secs + MAX_LINE_SECS
+      line = ""
+    self._live.update(Text(line))
 
   def close(self) -> None:
-    """Stops updating; the last state of the line stays on the screen."""
-    if self._live is not None:
-      self._live.stop()
+    """Removes the line that is replaced."""
+    self._live.stop()
 
+  def _choose_columns(self, record: Record) -> list[str]:
+    """Returns the columns of a run with such records."""
+    names = [name for name in COLUMNS if name in {*record, *TRAIN_ONLY}]
+    for name in LESS_IMPORTANT:
+      titles = [COLUMNS[name][0] for name in names]
+      if name in names and len(self._join("", titles)) > LINE_LENGTH:
+        names.remove(name)
+    return names
 
-def wrap_fields(fields: Sequence[str], width: int) -> str:
-  """Joins fields with dots, in lines of `width`; splits no field."""
-  no_break = "\N{NO-BREAK SPACE}"
-  line = f"{no_break}· ".join(x.replace(" ", no_break) for x in fields)
-  return textwrap.fill(line, width).replace(no_break, " ")
+  def _format(self, step: str, record: Record) -> str:
+    """Returns the line of a record."""
+    cells = []
+    for title, name in ((COLUMNS[name][0], name) for name in self._columns):
+      cell = COLUMNS[name][1](record[name]) if name in record else ""
+      cells.append(cell.rjust(len(title)))
+    line = self._join(step, cells)
+    wait = record.get("host_wait", 0.0)
+    if wait < NOTICEABLE_WAIT:
+      return line
+    return f"{line}\n{self._join('', [f'waits for the host: {wait:.0%}'])}"
+
+  def _join(self, step: str, cells: Sequence[str]) -> str:
+    return "  ".join([step.rjust(self._step_width), *cells]).rstrip()
