@@ -91,7 +91,7 @@ def exit_on_sigterm() -> None:
 
 
 def _run(config: ConfigDict) -> int:
-  from truenegs_jax.runtime import distributed, files
+  from truenegs_jax.runtime import distributed, files, progress
 
   workdir = str(flags.FLAGS["workdir"].value)
   files.check_local("--workdir", workdir)
@@ -102,7 +102,8 @@ def _run(config: ConfigDict) -> int:
   quiet = not distributed.is_first_process()
   console = Console(markup=False, highlight=False, quiet=quiet)
   # Not before `initialize`: importing a task may query devices.
-  task = importlib.import_module(TASKS[config.task])
+  with progress.working(console, "Starting"):
+    task = importlib.import_module(TASKS[config.task])
   return task.run(config, pathlib.Path(workdir), console)
 
 

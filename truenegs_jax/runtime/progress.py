@@ -1,4 +1,4 @@
-"""Shows progress on standard error: a live bar, or a line every 10 s."""
+"""Shows work that takes long: seconds, a bar, or lines in a log."""
 
 import contextlib
 import datetime
@@ -11,8 +11,30 @@ from rich.console import Console
 LINE_SECS = 10.0  # between lines if standard error is not a terminal
 
 
+@contextlib.contextmanager
+def working(console: Console, text: str) -> Iterator[None]:
+  """Shows what a program without output does, and for how many seconds.
+
+  On a terminal this is a line that disappears, in a log one line before the
+  work and one after it.
+  """
+  columns = "{task.description}", progress.TimeElapsedColumn()
+  spinner = progress.SpinnerColumn()
+  start, in_log = time.monotonic(), not console.is_terminal
+  if in_log:
+    console.print(f"{text} ...", soft_wrap=True)
+  line = progress.Progress(
+    spinner, *columns, console=console, transient=True, disable=in_log
+  )
+  line.add_task(text, total=None)  # before the start, which shows it at once
+  with line:
+    yield
+  if in_log:
+    console.print(f"... {time.monotonic() - start:.1f} s")
+
+
 class Display:
-  """Prints lines and progress bars to standard error, not to the results."""
+  """Prints lines and bars to standard error, not to the results."""
 
   def __init__(self) -> None:
     # No markup: paths and globs may contain brackets.

@@ -10,7 +10,6 @@ import functools
 import importlib.metadata
 import json
 import pathlib
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,7 +20,7 @@ from rich.console import Console
 from truenegs_jax.configs import common_keys
 from truenegs_jax.data.rows.rows_folder import Rows
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
-from truenegs_jax.runtime import distributed
+from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.synonyms.table import SynonymTable, save_table
 from truenegs_jax.train import metrics, model_synonyms, plan, sharding
@@ -98,10 +97,9 @@ def set_up_training(
     run, inputs, abstract, checkpoints, resumed, console
   )
   resolved, attention = plan.resolve_attention(run, mesh, check=True)
-  began = time.perf_counter()
-  lowered = plan.lower_train_step(resolved, mesh, abstract, aux)
-  compiled, state = plan.compile_and_make_state(lowered, make_state)
-  secs = time.perf_counter() - began
+  with progress.working(console, "Compiling (kept for the next start)"):
+    lowered = plan.lower_train_step(resolved, mesh, abstract, aux)
+    compiled, state = plan.compile_and_make_state(lowered, make_state)
   setup = PretrainSetup(
     run=run,
     mesh=mesh,
@@ -127,7 +125,6 @@ def set_up_training(
     "start": start,
     **_report_lines(setup, inputs),
     "attention": attention,
-    "compiled in": f"{secs:.1f} s",
     "workdir": f"{workdir}/ ({files.CONFIG}, metrics.jsonl,"
     f" {files.CHECKPOINTS}/, {files.PLOTS}/, {files.EXPORT}/)",
   }
@@ -229,11 +226,15 @@ def _prepare_state(
   The function compiles the initialization.
   """
   if resumed is not None:
-    state = checkpoints.restore_state(resumed, vars(abstract))
+    with progress.working(console, f"Restoring step {resumed:,}"):
+      state = checkpoints.restore_state(resumed, vars(abstract))
     return lambda: step_lib.TrainState(**state)
   params = None
   if run.init:
-    with distributed.raise_everywhere("init"):
+    with (
+      distributed.raise_everywhere("init"),
+      progress.working(console, f"Reading weights '{run.init}'"),
+    ):
       params = load.load_params(
         inputs.weights,
         run.model,
