@@ -158,12 +158,14 @@ def add_lemmas(
     return cases
 
 
-def render_cases(cases: list[Case], searched: int) -> Table:
-  """Renders cases like the paper's figure 3."""
-  kind = "predictions" if cases else "nothing found"
+def render_cases(cases: list[Case], searched: int) -> Table | str:
+  """Renders cases like the paper's figure 3; one sentence if there are none."""
+  if not cases:
+    return f"No corrections found in {searched:,} predictions."
   all_corrected = {case.verdict for case in cases} == {"corrected"}
-  if all_corrected:
-    kind = "corrections, taken out of the loss"
+  kind = (
+    "corrections, taken out of the loss" if all_corrected else "predictions"
+  )
   title = f"{kind}: {len(cases)} shown of {searched:,} predictions searched"
   grid = Table(title=title, title_justify="left", show_lines=True)
   if any(case.lemmas for case in cases):
@@ -173,14 +175,15 @@ def render_cases(cases: list[Case], searched: int) -> Table:
     )
     grid.caption_justify = "left"
   verdict = () if all_corrected else ("verdict",)
-  for name in ("sentence", "gold", "prediction", *verdict, "synonyms of gold"):
-    grid.add_column(name, overflow="fold")
+  # One column, since at 80 columns more would break words.
+  words = "\n".join(("gold", "prediction", *verdict))
+  for name in ("sentence", words, "synonyms of gold"):
+    grid.add_column(name, overflow="fold", no_wrap=name == words)
   for case in cases:
     prediction = f"{case.prediction} ({case.probability:.0%})"
     verdict = () if all_corrected else (case.verdict,)
-    grid.add_row(
-      case.sentence, case.gold, prediction, *verdict, case.marked_list
-    )
+    words = "\n".join((case.gold, prediction, *verdict))
+    grid.add_row(case.sentence, words, case.marked_list)
   return grid
 
 

@@ -97,13 +97,13 @@ def verdict_table(v: Verdict) -> Table:
   unigram = f"unigram entropy {v.unigram_entropy:.3f}"
   add_row(
     f"MLM loss, {v.slots:,} slots",
-    f"{v.mlm:.3f} ± {v.mlm_error:.3f}",
+    _format(v.mlm, v.mlm_error, digits=3),
     f"uniform {v.uniform_entropy:.3f}, {unigram}",
     better=v.mlm < v.unigram_entropy,
   )
   add_row(
     "MLM loss, slots with [MASK]",
-    f"{v.mlm_hidden:.3f} ± {v.mlm_hidden_error:.3f}",
+    _format(v.mlm_hidden, v.mlm_hidden_error, digits=3),
     unigram,
     better=v.mlm_hidden < v.unigram_entropy,
   )
@@ -111,17 +111,25 @@ def verdict_table(v: Verdict) -> Table:
     replaced = f"{d.base_rate:.1%} replaced"
     add_row(
       f"detection loss, {d.tokens:,} tokens",
-      f"{d.loss:.4f} ± {d.loss_error:.4f}",
+      _format(d.loss, d.loss_error, digits=4),
       f"base-rate entropy {d.base_rate_entropy:.4f} ({replaced})",
       better=d.loss < d.base_rate_entropy,
     )
     add_row(
       "detection AUC",
-      f"{d.auc:.4f} ± {d.auc_error:.4f}",
+      _format(d.auc, d.auc_error, digits=4),
       f"0.5, plus {MIN_ERRORS:g} standard errors",
       better=d.learned,
     )
   return table
+
+
+def _format(value: float, error: float, *, digits: int) -> str:
+  """Returns a metric with its standard error; a single batch has none."""
+  text = f"{value:.{digits}f}"
+  if math.isinf(error):
+    return f"{text} (one batch: no error)"
+  return f"{text} ± {error:.{digits}f}"
 
 
 def _compute_detection(held_out: list[metrics.Terms]) -> Detection:
