@@ -15,6 +15,7 @@ from scipy import special
 
 from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.data.corpus.sources import WordNetReader
+from truenegs_jax.runtime import install
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms.table import SynonymTable, contains, count_synonyms
 from truenegs_jax.synonyms.vocabulary import STOP_WORDS, is_word
@@ -311,7 +312,7 @@ def _count_tags(reader: WordNetReader) -> collections.Counter[tuple[str, str]]:
     raise DataError(
       "WordNet's file cntlist.rev is missing or damaged"
       f" ({type(error).__name__}: {error}). It has the frequencies of parts of"
-      " speech. Run launch/wordnet.sh to install a complete WordNet."
+      f" speech. Remove this WordNet. {install.wordnet_fix()}"
     ) from error
   return counts
 

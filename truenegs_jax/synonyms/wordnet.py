@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from truenegs_jax.data.corpus.sources import WordNetReader
-from truenegs_jax.runtime import cache
+from truenegs_jax.runtime import install
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import languages
 from truenegs_jax.synonyms.vocabulary import Vocabulary
@@ -108,8 +108,7 @@ def open_wordnet(folder: str = "") -> WordNetReader:
 
   Args:
     folder: WordNet's own folder, or an `nltk_data` folder above it. "" searches
-      NLTK's path (`$NLTK_DATA`, `~/nltk_data`, ...), then the cache folder that
-      launch/wordnet.sh fills.
+      NLTK's path (`$NLTK_DATA`, `~/nltk_data`, ...), then the cache folder.
 
   Returns:
     An `nltk.corpus.reader.wordnet.WordNetCorpusReader`.
@@ -133,7 +132,7 @@ def open_wordnet(folder: str = "") -> WordNetReader:
     close_wordnet(reader)
     raise DataError(
       f"WordNet in '{root}' is damaged ({type(error).__name__}: {error})."
-      " Remove it and run launch/wordnet.sh."
+      f" Remove it. {install.wordnet_fix()}"
     ) from error
   return reader
 
@@ -160,10 +159,7 @@ def find_wordnet(folder: str = "") -> str:
     if (parent / "wordnet.zip").is_file():
       return f"{(parent / 'wordnet.zip').resolve()}/wordnet/"
   place = f"in {folder!r}" if folder else "on NLTK's path or in the cache"
-  raise InputError(
-    f"There is no WordNet {place}. Run launch/wordnet.sh, which installs it in"
-    f" '{cache.folder()}', or run `python -m nltk.downloader wordnet`."
-  )
+  raise InputError(f"There is no WordNet {place}. {install.wordnet_fix()}")
 
 
 def list_files(folder: str = "") -> list[pathlib.Path]:
@@ -241,8 +237,8 @@ def _synset(pos: str, offset: int, reader: WordNetReader) -> Any:
   if synset is None:
     raise DataError(
       f"WordNet's index names synset {offset} ({pos!r}), which is not in its"
-      " data file. The two are of different versions or one is damaged. Run"
-      " launch/wordnet.sh to install WordNet again."
+      " data file. The two are of different versions or one is damaged. Remove"
+      f" them. {install.wordnet_fix()}"
     )
   return synset
 

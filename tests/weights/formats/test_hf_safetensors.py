@@ -291,7 +291,7 @@ def test_a_pickle_needs_a_recent_torch(tmp_path, monkeypatch):
   for torch in None, types.SimpleNamespace(__version__="2.9.1"):
     monkeypatch.setitem(sys.modules, "torch", torch)
     message = _error_message(tmp_path)
-    assert "truenegs_jax[torch]" in message and "save_pretrained" in message
+    assert "pip install torch==" in message and "save_pretrained" in message
 
 
 @pytest.mark.parametrize("name", ["tf_model.h5", "flax_model.msgpack", "x.pth"])

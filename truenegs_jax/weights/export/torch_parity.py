@@ -11,6 +11,7 @@ import numpy as np
 import safetensors.numpy
 
 from truenegs_jax.models import encoder, finetune, pretrain
+from truenegs_jax.runtime import install
 from truenegs_jax.runtime.errors import NonFiniteError, TrueNegsError
 from truenegs_jax.weights.formats import hf_folder, hf_names
 
@@ -55,7 +56,7 @@ def compare(
   except ImportError as e:
     return (
       f"Not compared with transformers: {e.name or 'PyTorch'} is not installed."
-      " Install it: pip install 'truenegs_jax[torch]'."
+      f" To compare, run {install.torch_command()} and export again."
     )
   transformers.utils.logging.disable_progress_bar()
   type_, (offset, factor) = hf_names.DTYPES[dtype], scale

@@ -24,6 +24,7 @@ import ml_dtypes
 import numpy as np
 import safetensors
 
+from truenegs_jax.runtime import install
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.formats.network import (
   Arrays,
@@ -265,10 +266,10 @@ def _import_torch(path: pathlib.Path) -> ModuleType:
     "it is a pickle, which can run any code. PyTorch"
     f" {MIN_TORCH[0]}.{MIN_TORCH[1]} or later reads only its tensors"
     f" (installed: {version})",
-    "Install it: pip install 'truenegs_jax[torch]'. If you trust the file, you"
-    " can also load it with transformers, write it as"
-    f" {WEIGHTS} with save_pretrained('FOLDER'), copy the vocabulary there, and"
-    " pass --config.init=FOLDER.",
+    f"Run {install.torch_command()}. If you trust the file, you can also load"
+    f" it with transformers, write it as {WEIGHTS} with"
+    " save_pretrained('FOLDER'), copy the vocabulary there, and pass"
+    " --config.init=FOLDER.",
   )
 
 
