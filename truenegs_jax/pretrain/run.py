@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import itertools
 import pathlib
+import shlex
 import signal
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +23,7 @@ from truenegs_jax.corrections import predict_slots
 from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.pretrain import curves, dry_run, export_run, fill_masks
 from truenegs_jax.pretrain import verdict as verdict_lib
-from truenegs_jax.runtime import distributed, errors
+from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.synonyms import coverage, run_table, table
@@ -104,9 +105,10 @@ def prepare_run(
     )
     assert synonyms is not None  # the source "model" has a table_builder
     unigram_V = np.load(train_rows.folder / "unigram_V.npy")
-    coverage_lines, warning = coverage.describe(
-      request, synonyms, tokens, unigram_V
-    )
+    with progress.working(console, "Counting words with synonyms"):
+      coverage_lines, warning = coverage.describe(
+        request, synonyms, tokens, unigram_V
+      )
     if warning:
       console.print(warning, soft_wrap=True)
   source = run.table_builder or synonyms
@@ -160,27 +162,54 @@ def finish_run(
     results["corrections"] = _show_cases(
       c, run, inputs, synonyms, device_params, console
     )
-  fills = fill_masks.fill_masks(
-    run.model,
-    device_params,
-    inputs.tokenizer,
-    c.eval.sentences,
-    max_length=c.model.max_positions,
-  )
+  with progress.working(console, "Filling [MASK] in sentences"):
+    fills = fill_masks.fill_masks(
+      run.model,
+      device_params,
+      inputs.tokenizer,
+      c.eval.sentences,
+      max_length=c.model.max_positions,
+    )
   if fills:
     console.print(fill_masks.fills_table(fills))
   results["fills"] = [fill._asdict() for fill in fills]
   files.save_json(workdir / files.RESULTS, results)
-  plots = curves.draw_curves(workdir)
-  say(f"curves: {', '.join(map(str, plots))}")
-  say(_export(run, workdir, inputs, params))
+  with progress.working(console, "Drawing curves"):
+    curves.draw_curves(workdir)
+  with progress.working(console, "Exporting"):
+    exported = _export(run, workdir, inputs, params)
+  # Words are not broken on a terminal; a log has a line.
+  console.print(exported, soft_wrap=not console.is_terminal)
   if verdict.passed or not c.eval.must_learn:
+    say(describe_next_steps(workdir))
     return 0
   say(
     "The model did not learn: the MLM loss must be below the unigram entropy,"
     f" and the AUC {verdict_lib.MIN_ERRORS:g} standard errors above 0.5."
   )
   return EXIT_NOT_LEARNED
+
+
+def describe_next_steps(workdir: pathlib.Path) -> str:
+  """Returns where the results of a run are, and commands that use them."""
+  main, folder = "python -m truenegs_jax.main", shlex.quote(str(workdir))
+  text = f"""\
+Results are in '{workdir}': {files.RESULTS}, {files.PLOTS}/ and {files.EXPORT}/.
+# To fine-tune on your own classified texts:
+{main} --config=finetune_own --config.init={folder} \\
+  --config.finetune.files='train=train.csv dev=dev.csv' \\
+  --config.finetune.text=sentence --config.finetune.label=label
+# To measure corrections in a text, as in the paper's table 2:
+{main} --config=corrections \\
+  --config.corrections.run={folder} --config.corrections.text=text.txt"""
+  for role in ("generator", "bert"):
+    if (exported := workdir / files.EXPORT / role).exists():
+      text += f"""
+# To fill in a mask with transformers, which needs PyTorch:
+python -c "from transformers import pipeline
+fill = pipeline('fill-mask', '{exported}')
+print(fill('a [MASK] who writes books'))\""""
+  return text
 
 
 def _show_cases(
@@ -204,15 +233,16 @@ def _show_cases(
     options.masking,
     continues_V=plan.continuation_mask(vocab, options),
   )
-  cases, searched = cases_lib.find_cases(
-    predict,
-    params,
-    itertools.chain(held_out, training),
-    table=synonyms,
-    tokenizer=inputs.tokenizer,
-    limit=c.eval.cases,
-    seed=seed,
-  )
+  with progress.working(console, "Searching for corrections"):
+    cases, searched = cases_lib.find_cases(
+      predict,
+      params,
+      itertools.chain(held_out, training),
+      table=synonyms,
+      tokenizer=inputs.tokenizer,
+      limit=c.eval.cases,
+      seed=seed,
+    )
   request = build_run.build_table_request(c)
   say = functools.partial(console.print, soft_wrap=True)
   cases = cases_lib.add_lemmas(cases, request, say)
