@@ -1,0 +1,65 @@
+"""Compares the error messages that the documentation quotes with the code."""
+
+import ast
+import re
+
+import pytest
+
+from support.doc_pages import ROOT
+from truenegs_jax.runtime import errors
+
+MESSAGES = ROOT / "docs/reference/errors.md"
+
+
+def read_templates():
+  """Lists (text, exit code or None) of the package's strings.
+
+  Values are replaced by a NUL. The code is that of the exception that the
+  string is passed to.
+  """
+  templates = []
+  for path in (ROOT / "truenegs_jax").rglob("*.py"):
+    tree = ast.parse(path.read_text())
+    raised = {
+      id(child): getattr(errors, name).exit_code
+      for call in ast.walk(tree)
+      if isinstance(call, ast.Call)
+      and hasattr(errors, name := ast.unparse(call.func).rpartition(".")[2])
+      and name.endswith("Error")
+      for child in call.args
+    }
+    for node in ast.walk(tree):
+      code = raised.get(id(node))
+      if isinstance(node, ast.JoinedStr):
+        parts = [getattr(part, "value", "") for part in node.values]
+        texts = [x if isinstance(x, str) else "\0" for x in parts]
+        templates.append(("".join(texts), code))
+      elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        templates.append((node.value, code))
+  return templates
+
+
+def read_messages():
+  """Lists (message, exit code of its section) of the page."""
+  code, messages = None, []
+  for line in MESSAGES.read_text().splitlines():
+    if heading := re.match(r"## Exit code (\d)", line):
+      code = int(heading[1])
+    elif row := re.match(r"\| `(.+?)` \|", line):
+      messages.append((row[1], code))
+  return messages
+
+
+@pytest.fixture(scope="module")
+def templates():
+  return read_templates()
+
+
+@pytest.mark.parametrize("message, code", read_messages())
+def test_quoted_message_is_in_the_code(message, code, templates):
+  fixed = message.split("...")
+  assert sum(map(len, fixed)) >= 12, "too short to be recognized"
+  pattern = re.compile(".*".join(map(re.escape, fixed)), re.DOTALL)
+  codes = {found for text, found in templates if pattern.search(text)}
+  assert codes, "no such message"
+  assert codes & {None, code}, f"exit code {codes}"
