@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from support import runs
+from support.doc_pages import read_first_cells
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.finetune import initial_weights, loop, results, task_data
@@ -277,6 +279,9 @@ def test_patience_ends_a_run_without_progress(vocab, files, tmp_path):
   assert list(result.evaluations) == ["13", "26", "39"]
   assert result.step == 39 and result.steps == 104
   assert result.notes[-1] == "ended at step 39 of 104 by this dev set"
+  for split, section in (("train", "Training records of"), ("dev", "Evalu")):
+    for record in runs.read_records(tmp_path / "own" / "seed-0", split):
+      assert record.keys() <= read_first_cells("metrics.md", section)
 
 
 @pytest.mark.slow

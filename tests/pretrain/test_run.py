@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from support import french, runs
+from support.doc_pages import read_first_cells
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime import flags as flags_lib
@@ -54,6 +55,13 @@ def first_run(tmp_path_factory):
     code, printed = run(root / "first", flags)
     assert code == 0, printed
     yield root, flags, runs.make_environment(root / "cache")
+
+
+def test_every_metric_of_a_run_is_described(first_run):
+  root, _, _ = first_run
+  for split in ("train", "held_out"):
+    for record in runs.read_records(root / "first", split):
+      assert record.keys() <= read_first_cells("metrics.md", "Pre-training")
 
 
 @pytest.mark.slow

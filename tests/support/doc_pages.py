@@ -84,3 +84,18 @@ def capture_commands(script: str, folder: pathlib.Path) -> list[list[str]]:
   file = folder / "commands"
   lines = file.read_text().split("\0\n") if file.exists() else []
   return [line.split("\0") for line in lines if line]
+
+
+def read_first_cells(name: str, section: str = "") -> set[str]:
+  """Returns the first cells of a page's tables, without backticks and heads.
+
+  `name` is a page of docs/reference; `section` the beginning of a heading,
+  whose subsections are included.
+  """
+  text = (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
+  if section:
+    level, rest = re.split(rf"(?m)^(#+) {section}.*\n", text, maxsplit=1)[1:]
+    text = re.split(rf"(?m)^#{{1,{len(level)}}} ", rest)[0]
+  # A head is followed by a line of dashes.
+  cells = re.findall(r"(?m)^\| (.*?) \|.*\n(?!\| -)", text + "\n")
+  return {cell.strip("`") for cell in cells if set(cell) != {"-"}}

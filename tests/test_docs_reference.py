@@ -1,0 +1,92 @@
+"""Pages of the reference list every field, file and exit code."""
+
+import re
+import types
+
+import jax
+
+from support import tiny
+from support.doc_pages import ROOT, read_first_cells
+from truenegs_jax.finetune import results, run
+from truenegs_jax.models import pretrain
+from truenegs_jax.pretrain import curves
+from truenegs_jax.runtime import errors, rng
+from truenegs_jax.tasks import scoring, squad
+from truenegs_jax.train import guards, metrics, speed
+from truenegs_jax.workdir import files, metrics_file
+
+REFERENCE = ROOT / "docs" / "reference"
+JAX_ABORT = 134  # of SIGABRT
+# Fields of records that are neither terms nor of `speed`'s functions; a run in
+# pretrain/test_run.py has no others.
+RECORD_FIELDS = (
+  "step",
+  "time",
+  "split",
+  "total",
+  "auc",
+  "row_tokens",
+  "lr",
+  "grad_norm",
+  "skipped",
+  "host_wait",
+  "eta_s",
+)
+
+
+def test_every_metric_of_pretraining_is_described():
+  model = tiny.make_model()
+  options = tiny.make_options(discriminator="relabel", sentence_weight=1.0)
+  terms = jax.eval_shape(
+    tiny.make_objective(model, options, train=False),  # has more than training
+    pretrain.param_shapes(model),
+    batch := tiny.make_batch(0),
+    rng.row_keys(jax.random.key(0), 0, batch["row"]),
+    tiny.make_aux(),
+  )
+  device = types.SimpleNamespace(
+    memory_stats=lambda: {"peak_bytes_in_use": 2, "bytes_in_use": 1}
+  )
+  fields = {
+    *(terms.keys() - {metrics.HISTOGRAM}),
+    *speed.throughput_fields(1.0, tokens=1, flops=1, devices=1, peak=1.0),
+    *speed.memory_fields(device),
+    *RECORD_FIELDS,
+  }
+  assert read_first_cells("metrics.md", "Pre-training") == fields
+
+
+def test_every_score_of_fine_tuning_is_described():
+  scores = {*scoring.METRICS, *squad.TASK.metrics}
+  cells = read_first_cells("metrics.md", "Evaluations of fine-tuning")
+  assert cells == {"step", "split", *scores}
+
+
+def test_every_exit_code_is_described():
+  classes = [
+    x
+    for x in vars(errors).values()
+    if isinstance(x, type) and issubclass(x, errors.TrueNegsError)
+  ]
+  codes = {x.exit_code for x in classes} | {
+    0,
+    errors.SAVED_RESTART,
+    errors.SAVED_INTERRUPT,
+    guards.STOPPED_UNSAVED,
+    JAX_ABORT,
+  }
+  assert read_first_cells("exit_codes.md") == set(map(str, codes))
+  text = (REFERENCE / "exit_codes.md").read_text()
+  for error in classes:
+    assert re.search(rf"(?m)^\| {error.exit_code} \|.*`{error.__name__}`", text)
+
+
+def test_every_file_of_a_workdir_is_described():
+  constants = vars(files).items()
+  names = {x for key, x in constants if key.isupper() and isinstance(x, str)}
+  assert len(names) > 10
+  names |= {metrics_file.METRICS, results.RESULT, results.MODEL, run.SUBMISSION}
+  described = "\n".join(read_first_cells("workdir.md"))
+  assert [name for name in sorted(names) if name not in described] == []
+  text = (REFERENCE / "workdir.md").read_text()
+  assert all(f"`{name}.png`" in text for name in curves.PLOTS)
