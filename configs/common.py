@@ -42,8 +42,8 @@ REQUIRED = "?"  # value of config.init if the user has to set it
 def get_config() -> ConfigDict:
   """Returns the defaults: ELECTRA as released, with hard correction."""
   c = ConfigDict()
-  c.task = "pretrain"  # "finetune" and "corrections" have their own configs
-  c.objective = "electra"  # or "mlm", BERT's
+  c.task = "pretrain"  # what to run; the others have their own configs
+  c.objective = "electra"  # what is trained: "electra", or "mlm", BERT's
   c.seed = 0  # of initial weights, row order, masks, samples and dropout
   c.steps = 1_000_000  # updates of the weights
   c.batch_size = 128  # rows per update, over all devices and processes
@@ -59,11 +59,11 @@ def get_config() -> ConfigDict:
   # Size: a name in VARIANTS of the backbone; "init", that of the weights; or
   # "embedding_size=384 width=384 layers=6 heads=12 ffn=1536".
   c.model.variant = "small"
-  c.model.dropout = 0.1  # of embeddings and layer outputs
-  c.model.attention_dropout = 0.1  # of attention weights
+  c.model.dropout = 0.1  # dropout of embeddings and layer outputs
+  c.model.attention_dropout = 0.1  # dropout of attention weights
   c.model.initializer_range = 0.02  # standard deviation of random weights
   c.model.max_positions = 512  # entries of the position table
-  c.model.dtype = "float32"  # of activations; or "bfloat16", for GPUs and TPUs
+  c.model.dtype = "float32"  # of activations; "bfloat16": for GPUs and TPUs
   # Activations that the backward pass computes again, to save memory: "none",
   # "dots" (all but the outputs of dense layers) or "full".
   c.model.remat = "none"
@@ -84,8 +84,8 @@ def get_config() -> ConfigDict:
   c.generator = ConfigDict()  # only for ELECTRA, except loss_weight
   c.generator.multiplier = 0.25  # width / width of the discriminator
   c.generator.variant = ""  # a size as in model.variant, replaces multiplier
-  c.generator.temperature = 1.0  # of the samples: set below
-  c.generator.loss_weight = 1.0  # of the masked language model, also of BERT
+  c.generator.temperature = 1.0  # of samples; follows negatives.temperature
+  c.generator.loss_weight = 1.0  # of the masked model's loss, also of BERT's
   c.generator.detect_weight = 50.0  # of the discriminator's loss
 
   # True negatives; objectives/options.py explains the readings of the paper.
@@ -116,16 +116,16 @@ def get_config() -> ConfigDict:
   # Weights of both soft terms: "constant", "warmup" (from 0), "delay" (0 at
   # first) or "decay" (to 0), during the first soft_steps.
   c.negatives.soft_schedule = "constant"
-  c.negatives.soft_steps = 0
+  c.negatives.soft_steps = 0  # steps during which those weights change
   # Embedding of a prediction: that of its token, or "expected": the mean of all
   # embeddings, weighted by probability.
   c.negatives.soft_prediction = "predicted"
-  c.negatives.soft_gradient = "both"  # or only to "gold" or "predicted"
+  c.negatives.soft_gradient = "both"  # embeddings; or "gold" or "predicted"
   c.negatives.sentence_weight = 0.0  # of the soft term of sentences; 0: none
   # "forward": KL(predicted || target); "reverse": KL(target || predicted).
   c.negatives.sentence_direction = "forward"
-  c.negatives.sentence_target = "original"  # sentence; or the "masked" one
-  c.negatives.sentence_encoder = "kept"  # kept network; or "generator"
+  c.negatives.sentence_target = "original"  # or "masked": sentence to match
+  c.negatives.sentence_encoder = "kept"  # network; or the "generator"
 
   c.data = ConfigDict()
   # Text: files, folders, globs and hf:NAME, separated by commas, with options
@@ -138,15 +138,15 @@ def get_config() -> ConfigDict:
   # the "first" one was.
   c.data.stopping = "all"
   c.data.errors = "strict"  # refuse damaged text; "replace": repair and count
-  c.data.tokenizer = "fast"  # or "tf_text": TensorFlow's, with the same ids
+  c.data.tokenizer = "fast"  # "tf_text": TensorFlow's, with the same ids
   # "train": from the text; "init": that of the weights; or a vocab.txt, its
   # folder, or a name on the Hugging Face hub.
   c.data.vocab = "train"
-  c.data.vocab_size = 30_522  # of a trained vocabulary
-  c.data.lowercase = True  # of all text
+  c.data.vocab_size = 30_522  # entries of a trained vocabulary
+  c.data.lowercase = True  # True: all text in lower case
   c.data.accents = "auto"  # "strip", "keep"; "auto": strip if lowercase
   c.data.layout = "electra"  # rows of one document; "packed": of several
-  c.data.overflow = "carry"  # to the next row; or "discard", as ELECTRA's code
+  c.data.overflow = "carry"  # to the next row; "discard": as ELECTRA's code
   c.data.held_out = 0.02  # share of the documents that is never trained on
   c.data.seed = 0  # of the rows, which do not depend on c.seed
   c.data.rows = ""  # rows folder; "": one in the cache
@@ -156,12 +156,12 @@ def get_config() -> ConfigDict:
   c.optim = ConfigDict()  # Adam without bias correction
   c.optim.schedule = "electra"  # warm-up and decay at once; "bert": in turn
   c.optim.lr = 5e-4  # learning rate: the peak of the schedule
-  c.optim.warmup_steps = 10_000  # with a growing learning rate
-  c.optim.weight_decay = 0.01  # decoupled; none for biases and layer norms
+  c.optim.warmup_steps = 10_000  # steps with a growing learning rate
+  c.optim.weight_decay = 0.01  # of all parameters but biases and layer norms
   c.optim.clip_norm = 1.0  # largest norm of the gradient of all parameters
   c.optim.b1 = 0.9  # decay of the mean of gradients
   c.optim.b2 = 0.999  # decay of the mean of squared gradients
-  c.optim.epsilon = 1e-6  # added to the root of the latter
+  c.optim.epsilon = 1e-6  # added to the root of that mean
   c.optim.accumulation = 1  # micro-batches per update, to save memory
   c.optim.max_skips = 0  # updates in a row that may be skipped as non-finite
 
@@ -173,18 +173,18 @@ def get_config() -> ConfigDict:
   c.mesh.synonyms = "replicated"  # table on each device; "rows": split by rows
 
   c.checkpoint = ConfigDict()
-  c.checkpoint.every_steps = 10_000
+  c.checkpoint.every_steps = 10_000  # steps between checkpoints
   c.checkpoint.keep = 2  # newest checkpoints; older ones are deleted
   # Percentages of the steps whose checkpoints are kept too (paper, table 2).
   c.checkpoint.keep_percent = (6.25, 12.5, 25.0, 50.0, 80.0, 100.0)
 
   c.log = ConfigDict()
-  c.log.every_steps = 100
+  c.log.every_steps = 100  # steps between records of metrics
   c.log.writers = ()  # in addition to metrics.jsonl: "tensorboard"
   c.log.profile = ""  # "M:N": trace of steps M to N, in <workdir>/profile
 
   c.eval = ConfigDict()
-  c.eval.every_steps = 10_000
+  c.eval.every_steps = 10_000  # steps between losses on held-out rows
   c.eval.rows = 2_048  # held-out rows, at most
   c.eval.cases = 10  # corrections to print at the end
   c.eval.sentences = ()  # with one [MASK] each; filled and printed at the end

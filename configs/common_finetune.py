@@ -47,7 +47,7 @@ def get_config() -> ConfigDict:
   c.length = 128  # tokens of a row, at most
   c.model.variant = c.data.vocab = "init"  # those of the weights
   c.optim.weight_decay = 0.0
-  c.optim.lr = 0.0  # 0: from finetune.lrs
+  c.optim.lr = 0.0  # learning rate: the peak; 0: from finetune.lrs
 
   f = c.finetune = ConfigDict()
   f.tasks = ""  # names separated by commas: "mrpc", "cola,rte"
@@ -60,22 +60,22 @@ def get_config() -> ConfigDict:
   # For texts "dense" (Hugging Face's; for BERT its pooler) or "linear" (that of
   # ELECTRA's code); for questions "spans" or "joint" (that of ELECTRA's code).
   f.head = "dense"
-  f.head_dropout = 0.1
-  f.loss = "mean"  # over the rows of a batch; or "sum", as in ELECTRA's code
+  f.head_dropout = 0.1  # dropout before the output layer
+  f.loss = "mean"  # over the rows of a batch; "sum": as in ELECTRA's code
   f.warmup = 0.1  # share of the steps with a growing learning rate
   # Learning rates: networks narrower than 768, narrower than 1,024, wider.
   f.lrs = (3e-4, 1e-4, 5e-5)
   # Factor of the learning rate from one layer to the next lower one; 0: from
   # layer_decays, by width as in lrs; 1: the same rate for all layers.
   f.layer_decay = 0.0
-  f.layer_decays = (0.8, 0.8, 0.9)
+  f.layer_decays = (0.8, 0.8, 0.9)  # such factors by width, as in lrs
   # Power of that factor in the last layer: 2 ("released") or 1 ("paper").
   f.layer_exponent = "released"
   f.window = 50  # batches whose rows are sorted by length together; 1: no sort
-  f.evals_per_epoch = 0  # on the dev set while training; 0: only at the end
+  f.evals_per_epoch = 0  # scores of the dev set; 0: only at the end
   f.keep = "last"  # weights to score; "best": those with the best dev score
   f.patience = 0  # evaluations without improvement that end a run; 0: never
-  f.export = "all"  # write each run's model for Hugging Face; or "none"
+  f.export = "all"  # each run's model for Hugging Face; "none": no model
   f.against = ""  # workdir of another fine-tuning to compare with
   return c
 

@@ -1,7 +1,8 @@
-"""Rules of the keys of common.py: ranges, and which a resume may change.
+"""Rules of keys: ranges, choices, and which a resume may change.
 
-`KEYS` has all keys of common.py, `REMOVED` those of earlier versions that the
-configs of saved runs may contain.
+`KEYS` has all keys of common.py, `FINETUNE_KEYS` those that fine-tuning adds or
+treats differently, `REMOVED` those of earlier versions that the configs of
+saved runs may contain.
 """
 
 import dataclasses
@@ -24,17 +25,27 @@ class KeyRule:
       masks and draws are the same on another mesh.
     old_default: the value in runs that were saved before this key existed;
       None: every saved run has the key.
+    choices: all values; empty: any value of the right type.
   """
 
   low: float | None = None
   high: float = math.inf
   may_change: bool = False
   old_default: str | float | None = None
+  choices: tuple[str, ...] = ()
+
+  def range_in_words(self) -> str:
+    """Describes the numbers between `low` and `high`; "" without a range."""
+    if self.low is None:
+      return ""
+    least = "more than 0" if self.low == TINY else f"at least {self.low:,}"
+    most = f" and at most {self.high:,}" if self.high < math.inf else ""
+    return least + most
 
 
 KEYS = {
-  "task": KeyRule(),
-  "objective": KeyRule(),
+  "task": KeyRule(choices=("pretrain", "finetune", "corrections")),
+  "objective": KeyRule(choices=("electra", "mlm")),
   "seed": KeyRule(0),
   "steps": KeyRule(1),
   "batch_size": KeyRule(1),
@@ -48,14 +59,18 @@ KEYS = {
   "model.attention_dropout": KeyRule(0, 0.99),
   "model.initializer_range": KeyRule(TINY, 1),
   "model.max_positions": KeyRule(),
-  "model.dtype": KeyRule(),
-  "model.remat": KeyRule(may_change=True),
+  "model.dtype": KeyRule(choices=("float32", "bfloat16")),
+  "model.remat": KeyRule(may_change=True, choices=("none", "dots", "full")),
   "model.scan": KeyRule(may_change=True),
-  "model.attention": KeyRule(may_change=True, old_default="auto"),
+  "model.attention": KeyRule(
+    may_change=True,
+    old_default="auto",
+    choices=("auto", "xla", "pieces", "cudnn", "splash"),
+  ),
   "model.vocabulary_chunk": KeyRule(0, may_change=True, old_default=0),
   "model.pooler": KeyRule(),
   "masking.prob": KeyRule(TINY, 0.9),
-  "masking.style": KeyRule(),
+  "masking.style": KeyRule(choices=("electra_85_15", "80_10_10", "80_20_0")),
   "masking.with_replacement": KeyRule(),
   "generator.multiplier": KeyRule(TINY),
   "generator.variant": KeyRule(old_default=""),
@@ -66,42 +81,44 @@ KEYS = {
   "negatives.stop_words": KeyRule(may_change=True),
   "negatives.symmetric": KeyRule(),
   "negatives.include_self": KeyRule(),
-  "negatives.layout": KeyRule(may_change=True),
+  "negatives.layout": KeyRule(may_change=True, choices=("auto", "bits", "ids")),
   "negatives.hard_correction": KeyRule(),
-  "negatives.prediction": KeyRule(),
-  "negatives.normalizer": KeyRule(),
+  "negatives.prediction": KeyRule(choices=("argmax", "sample")),
+  "negatives.normalizer": KeyRule(choices=("kept", "slots")),
   "negatives.strict_subword": KeyRule(old_default=False),
-  "negatives.discriminator": KeyRule(),
+  "negatives.discriminator": KeyRule(choices=("none", "relabel", "ignore")),
   "negatives.temperature": KeyRule(TINY),
   "generator.temperature": KeyRule(TINY),  # if not set, that one
   "negatives.smoothing": KeyRule(0, 1),
-  "negatives.soft": KeyRule(),
+  "negatives.soft": KeyRule(choices=("cosine",)),
   "negatives.soft_weight": KeyRule(0),
-  "negatives.soft_schedule": KeyRule(),
+  "negatives.soft_schedule": KeyRule(
+    choices=("constant", "warmup", "delay", "decay")
+  ),
   "negatives.soft_steps": KeyRule(0),
-  "negatives.soft_prediction": KeyRule(),
-  "negatives.soft_gradient": KeyRule(),
+  "negatives.soft_prediction": KeyRule(choices=("predicted", "expected")),
+  "negatives.soft_gradient": KeyRule(choices=("both", "gold", "predicted")),
   "negatives.sentence_weight": KeyRule(0),
-  "negatives.sentence_direction": KeyRule(),
-  "negatives.sentence_target": KeyRule(),
-  "negatives.sentence_encoder": KeyRule(),
+  "negatives.sentence_direction": KeyRule(choices=("forward", "reverse")),
+  "negatives.sentence_target": KeyRule(choices=("original", "masked")),
+  "negatives.sentence_encoder": KeyRule(choices=("kept", "generator")),
   "data.sources": KeyRule(),
   "data.language": KeyRule(may_change=True, old_default="en"),
-  "data.stopping": KeyRule(),
-  "data.errors": KeyRule(),
-  "data.tokenizer": KeyRule(may_change=True),
+  "data.stopping": KeyRule(choices=("all", "first")),
+  "data.errors": KeyRule(choices=("strict", "replace")),
+  "data.tokenizer": KeyRule(may_change=True, choices=("fast", "tf_text")),
   "data.vocab": KeyRule(may_change=True),
   "data.vocab_size": KeyRule(),
   "data.lowercase": KeyRule(),
-  "data.accents": KeyRule(),
-  "data.layout": KeyRule(),
-  "data.overflow": KeyRule(),
+  "data.accents": KeyRule(choices=("auto", "strip", "keep")),
+  "data.layout": KeyRule(choices=("electra", "packed")),
+  "data.overflow": KeyRule(choices=("carry", "discard")),
   "data.held_out": KeyRule(TINY, 0.5),
   "data.seed": KeyRule(0),
   "data.rows": KeyRule(may_change=True),
   "data.workers": KeyRule(0, may_change=True),
   "data.wordnet_dir": KeyRule(may_change=True),
-  "optim.schedule": KeyRule(),
+  "optim.schedule": KeyRule(choices=("electra", "bert")),
   "optim.lr": KeyRule(TINY),
   "optim.warmup_steps": KeyRule(0),
   "optim.weight_decay": KeyRule(0),
@@ -111,14 +128,14 @@ KEYS = {
   "optim.epsilon": KeyRule(),
   "optim.accumulation": KeyRule(1),
   "optim.max_skips": KeyRule(0, may_change=True),
-  "mesh.preset": KeyRule(may_change=True),
+  "mesh.preset": KeyRule(may_change=True, choices=("dp", "fsdp", "fsdp_tp")),
   "mesh.axes": KeyRule(may_change=True),
-  "mesh.synonyms": KeyRule(may_change=True),
+  "mesh.synonyms": KeyRule(may_change=True, choices=("replicated", "rows")),
   "checkpoint.every_steps": KeyRule(1, may_change=True),
   "checkpoint.keep": KeyRule(1, may_change=True),
   "checkpoint.keep_percent": KeyRule(may_change=True),
   "log.every_steps": KeyRule(1, may_change=True),
-  "log.writers": KeyRule(may_change=True),
+  "log.writers": KeyRule(may_change=True, choices=("tensorboard",)),
   "log.profile": KeyRule(may_change=True, old_default=""),
   "eval.every_steps": KeyRule(1, may_change=True),
   "eval.rows": KeyRule(1, may_change=True),
@@ -126,6 +143,50 @@ KEYS = {
   "eval.sentences": KeyRule(may_change=True),
   "eval.must_learn": KeyRule(may_change=True),
 }
+
+
+FINETUNE_KEYS = {
+  "seed": KeyRule(0, may_change=True),
+  "init_skip": KeyRule(),
+  "optim.lr": KeyRule(0),
+  "optim.max_skips": KeyRule(0),
+  # Names of tasks and data; fingerprints of the data are compared instead.
+  "finetune.tasks": KeyRule(may_change=True),
+  "finetune.seeds": KeyRule(1, 1000, may_change=True),
+  "finetune.data": KeyRule(may_change=True),
+  "finetune.files": KeyRule(may_change=True),
+  "finetune.rows": KeyRule(0),
+  "finetune.epochs": KeyRule(0, 1000),
+  "finetune.predict_test": KeyRule(may_change=True),
+  "finetune.head": KeyRule(),
+  "finetune.head_dropout": KeyRule(0, 0.99),
+  "finetune.loss": KeyRule(choices=("mean", "sum")),
+  "finetune.warmup": KeyRule(0, 0.9),
+  "finetune.lrs": KeyRule(),
+  "finetune.layer_decay": KeyRule(0, 1),
+  "finetune.layer_decays": KeyRule(),
+  "finetune.layer_exponent": KeyRule(choices=("released", "paper")),
+  "finetune.window": KeyRule(1),
+  "finetune.evals_per_epoch": KeyRule(0),
+  "finetune.keep": KeyRule(choices=("last", "best")),
+  "finetune.patience": KeyRule(0),
+  "finetune.export": KeyRule(may_change=True, choices=("all", "none")),
+  "finetune.against": KeyRule(may_change=True),
+  "finetune.text": KeyRule(),
+  "finetune.label": KeyRule(),
+  "finetune.kind": KeyRule(choices=("classes", "score")),
+  "finetune.labels": KeyRule(),
+  "finetune.metric": KeyRule(),
+  "finetune.stride": KeyRule(1),
+  "finetune.question_length": KeyRule(1),
+  "finetune.num_best": KeyRule(1),
+  "finetune.max_answer": KeyRule(1),
+}
+
+
+def rules(task: str) -> dict[str, KeyRule]:
+  """Returns the rules of a task's keys."""
+  return KEYS | FINETUNE_KEYS if task == "finetune" else KEYS
 
 
 class RemovedKey(NamedTuple):

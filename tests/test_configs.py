@@ -12,12 +12,18 @@ import numpy as np
 import pytest
 import rich.console
 
-from truenegs_jax.configs import common
-from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.configs import common, common_keys
+from truenegs_jax.data.corpus import sources_spec
+from truenegs_jax.data.rows import layouts
+from truenegs_jax.data.tokens import fast_encoder
+from truenegs_jax.data.tokens.tokenizer import ACCENTS, SPECIALS, make_tokenizer
 from truenegs_jax.finetune import config_checks
-from truenegs_jax.models import pretrain
+from truenegs_jax.main import TASKS
+from truenegs_jax.models import choose_attention, pretrain
 from truenegs_jax.pretrain import dry_run
 from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.synonyms import table
+from truenegs_jax.tasks import user_task
 from truenegs_jax.train import build_run, checks
 from truenegs_jax.weights.formats import hf_folder
 from truenegs_jax.weights.formats.find import Weights
@@ -388,29 +394,41 @@ def test_a_number_out_of_range_is_refused_with_its_key(name):
     checks.check_config(c)
 
 
-@pytest.mark.parametrize(
-  "name",
-  [
-    "negatives.prediction",
-    "negatives.normalizer",
-    "negatives.soft",
-    "model.dtype",
-    "model.variant",
-    "model.backbone",
-    "model.remat",
-    "optim.schedule",
-    "mesh.preset",
-    "mesh.synonyms",
-    "masking.style",
-    "objective",
-  ],
-)
-def test_an_unknown_choice_is_refused_with_its_key(name):
+CHOICES = {
+  name: rule.choices
+  for name, rule in common_keys.KEYS.items()
+  if rule.choices and name not in ("task", "log.writers")
+}
+
+
+@pytest.mark.parametrize("name", [*CHOICES, "model.variant", "model.backbone"])
+def test_only_the_described_choices_of_a_key_are_accepted(name):
+  for choice in CHOICES.get(name, ()):
+    c = get_config(NAMES[0], "runlocal,baseline")
+    c.update_from_flattened_dict({name: choice})
+    checks.check_config(c)
   c = get_config(NAMES[0], "runlocal,sr")
   c.update_from_flattened_dict({name: "nonesuch"})
   with pytest.raises(InputError, match=f"{name}.'nonesuch'"):
     checks.check_config(c)
-    build_run.build_run(c, TOKENIZER)
+
+
+def test_the_described_choices_are_all_that_the_package_has():
+  named = checks.REGISTRIES | {
+    "task": TASKS,
+    "model.attention": choose_attention.CHOICES,
+    "data.accents": ACCENTS,
+    "data.errors": sources_spec.ERRORS,
+    "data.layout": layouts.LAYOUTS,
+    "data.overflow": layouts.OVERFLOWS,
+    "data.stopping": sources_spec.STOPPING,
+    "data.tokenizer": fast_encoder.BACKENDS,
+    "negatives.layout": table.LAYOUTS,
+    "finetune.kind": user_task.METRICS,
+  }
+  rules = common_keys.rules("finetune")
+  for name, choices in named.items():
+    assert sorted(rules[name].choices) == sorted(choices), name
 
 
 def test_a_batch_size_that_cannot_be_split_is_refused_with_one_that_can():

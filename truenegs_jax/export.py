@@ -13,48 +13,34 @@ is complete and, if PyTorch is installed, transformers has loaded every model
 and computed our logits.
 """
 
-import argparse
 import pathlib
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from truenegs_jax.pretrain import export_run
+from absl import flags
+
+from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime.errors import (
   SAVED_INTERRUPT,
   InputError,
   TrueNegsError,
 )
 from truenegs_jax.runtime.files import check_local
-from truenegs_jax.weights.export import convert, pretrained
-from truenegs_jax.weights.formats import hf_names
 from truenegs_jax.workdir import files
+
+if TYPE_CHECKING:
+  from truenegs_jax.weights.export.pretrained import ExportResult
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns an exit code of `truenegs_jax.runtime.errors`."""
-  # Not absl: its flags are global, and `main` imports this module.
-  parser = argparse.ArgumentParser(
-    prog="python -m truenegs_jax.export",
-    description="Exports a run's checkpoint, or converts released weights, for"
-    " Hugging Face transformers.",
-    allow_abbrev=False,
-  )
-  source = parser.add_mutually_exclusive_group(required=True)
-  source.add_argument("--workdir", type=pathlib.Path, help="The run's workdir.")
-  source.add_argument("--init", help="The weights, a value of config.init.")
-  parser.add_argument("--step", type=int, help="A saved step, or the newest.")
-  parser.add_argument("--vocab", default="", help="The vocabulary of --init.")
-  parser.add_argument("--output", type=pathlib.Path, help="The new folder.")
-  parser.add_argument("--dtype", choices=hf_names.DTYPES, default="float32")
-  flags = parser.parse_args(argv)
-  if flags.init is None and flags.vocab:
-    parser.error("--vocab needs --init. A run has its own vocabulary.")
-  if flags.init is not None and flags.step is not None:
-    parser.error("--step needs --workdir.")
-  if flags.init is not None and flags.output is None:
-    parser.error("--init needs --output=FOLDER.")
+  values = flags.FlagValues()
+  define_flags(values)
+  words = sys.argv[1:] if argv is None else argv
+  flags_lib.parse(["export", *words], values, doc=__doc__ or "")
   try:
-    result = _export(flags)
+    result = _export(values)
   except TrueNegsError as e:
     print(f"error: {e}", file=sys.stderr)
     return e.exit_code
@@ -65,24 +51,64 @@ def main(argv: Sequence[str] | None = None) -> int:
   return 0
 
 
-def _export(flags: argparse.Namespace) -> pretrained.ExportResult:
+def define_flags(values: flags.FlagValues) -> None:
+  """Defines the flags of this command."""
+  for name, text in (
+    ("workdir", "The run's workdir."),
+    ("init", "The weights, a value of config.init."),
+    ("output", "The new folder. Default: WORKDIR/export."),
+    ("vocab", "The vocabulary of --init."),
+  ):
+    flags.DEFINE_string(name, "", text, flag_values=values)
+  text = "A saved step. Default: the newest."
+  flags.DEFINE_integer("step", None, text, flag_values=values)
+  flags.DEFINE_enum(
+    "dtype",
+    "float32",
+    ["float32", "bfloat16"],
+    "Type of the parameters.",
+    flag_values=values,
+  )
+
+
+def _check_flags(values: flags.FlagValues) -> None:
+  """Raises InputError unless the flags go together."""
+  if bool(values.workdir) == bool(values.init):
+    raise InputError("Set either --workdir=FOLDER or --init=WEIGHTS.")
+  if values.workdir and values.vocab:
+    raise InputError("--vocab needs --init. A run has its own vocabulary.")
+  if values.init and values.step is not None:
+    raise InputError("--step needs --workdir.")
+  if values.init and not values.output:
+    raise InputError("--init needs --output=FOLDER.")
   for name in ("workdir", "output"):
-    check_local(f"--{name}", getattr(flags, name) or "")
-  run: tuple[pathlib.Path, int | None] | None = flags.workdir, flags.step
-  if flags.init is not None:
-    run = files.parse_run_path(pathlib.Path(flags.init).expanduser())
+    check_local(f"--{name}", str(values[name].value))
+
+
+def _export(values: flags.FlagValues) -> "ExportResult":
+  _check_flags(values)
+  # Not at the top: --help and bad flags should not wait for jax.
+  from truenegs_jax.pretrain import export_run
+  from truenegs_jax.weights.export import convert
+
+  run: tuple[pathlib.Path, int | None] | None
+  run = pathlib.Path(values.workdir), values.step
+  if values.init:
+    run = files.parse_run_path(pathlib.Path(values.init).expanduser())
+  output = pathlib.Path(values.output) if values.output else None
   if run is None:
+    assert output is not None  # see _check_flags
     return convert.export_weights(
-      flags.init, flags.output, vocab=flags.vocab, dtype=flags.dtype
+      values.init, output, vocab=values.vocab, dtype=values.dtype
     )
-  if flags.vocab:
+  if values.vocab:
     raise InputError(
-      f"init: {flags.init!r} is a run, which has its own vocabulary. Remove"
+      f"init: {values.init!r} is a run, which has its own vocabulary. Remove"
       " --vocab."
     )
   workdir, step = run
   return export_run.export_workdir(
-    workdir, step=step, output=flags.output, dtype=flags.dtype
+    workdir, step=step, output=output, dtype=values.dtype
   )
 
 

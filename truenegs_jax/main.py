@@ -1,11 +1,14 @@
-"""Runs the task of a config.
+"""Runs the task of a config: pre-training, fine-tuning or corrections.
 
-  python -m truenegs_jax.main --config=configs/electra_demo.py[:ARG,...]
-      [--workdir=runs/electra_demo] [--config.steps=500 ...]
+  python -m truenegs_jax.main --config=electra_demo
+  python -m truenegs_jax.main --config=electra_demo:baseline --config.steps=500
+  python -m truenegs_jax.main --config=configs/finetune_glue.py:mrpc
+      --config.init=runs/electra_demo --workdir=runs/mrpc
 
-The same command resumes a run that was stopped. Exit codes: 0 all steps done,
-2 bad input or config, 3 bad data, 4 bad checkpoint, 5 disk, 6 non-finite
-gradients, 75 saved and to be restarted (SIGTERM), 130 saved (Ctrl-C).
+Words after a colon change the config. The same command resumes a run that was
+stopped. Exit codes: 0 all steps done, 2 bad input or config, 3 bad data, 4 bad
+checkpoint, 5 disk, 6 non-finite gradients, 75 saved and to be restarted
+(SIGTERM), 130 saved (Ctrl-C).
 
 A run of several processes is the same command in each. On Cloud TPU, GKE, Slurm
 and Open MPI they find one another; elsewhere three flags are needed:
@@ -14,6 +17,7 @@ and Open MPI they find one another; elsewhere three flags are needed:
 """
 
 import importlib
+import importlib.metadata
 import os
 import pathlib
 import signal
@@ -25,7 +29,7 @@ from absl import flags
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.runtime import cpu, errors
+from truenegs_jax.runtime import config_files, cpu, errors, help_text
 from truenegs_jax.runtime import flags as flags_lib
 
 # The module of each config.task; it has a function `run`.
@@ -109,11 +113,20 @@ def _run(config: ConfigDict) -> int:
 
 def console() -> None:
   """Runs `truenegs VERB ...` as `python -m truenegs_jax.VERB ...`."""
-  verbs = ("main", "prepare", "synonyms", "export")
-  if len(sys.argv) < 2 or sys.argv[1] not in verbs:
-    sys.exit(f"usage: truenegs {{{','.join(verbs)}}} [--flags]")
-  verb = f"truenegs_jax.{sys.argv[1]}"
-  os.execv(sys.executable, [sys.executable, "-m", verb, *sys.argv[2:]])
+  verb = sys.argv[1] if len(sys.argv) > 1 else ""
+  if verb in help_text.VERBS:
+    command = ["-m", f"truenegs_jax.{verb}", *sys.argv[2:]]
+    os.execv(sys.executable, [sys.executable, *command])
+  if verb == "--version":
+    print(f"truenegs_jax {importlib.metadata.version('truenegs_jax')}")
+  elif verb in flags_lib.HELP:
+    print(help_text.package_help())
+  else:
+    _print_to_stderr(help_text.package_help())
+    if verb:
+      hint = config_files.did_you_mean(verb, help_text.VERBS, "truenegs ")
+      _print_to_stderr(f"\nerror: There is no verb {verb!r}.{hint}")
+    sys.exit(errors.InputError.exit_code)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 """Command lines: values by type, and one clear line for each mistake."""
 
+import contextlib
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 from absl import flags as absl_flags
 
+from truenegs_jax import main
 from truenegs_jax.runtime import config_files
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime.errors import InputError
@@ -123,3 +126,40 @@ def test_a_verb_ends_with_one_line_and_exit_code_2():
   done = subprocess.run(command, capture_output=True, text=True)
   assert done.returncode == 2 and done.stderr.count("\n") == 1
   assert done.stderr.startswith("error: There is no flag --workdr.")
+
+
+@pytest.mark.parametrize(
+  ("words", "expected"),
+  [
+    (["main", "-h"], ["--workdir=VALUE", "  electra_demo\n", "docs/index.md"]),
+    (["export", "--help"], ["--step=VALUE", "[--output=FOLDER]"]),
+    (["main", DEMO, "--config.seed=7", "--help"], ["--config.seed=7\n"]),
+  ],
+)
+def test_help_is_printed_without_importing_jax(words, expected):
+  verb, *flags = words
+  command = [sys.executable, "-X", "importtime", "-m", f"truenegs_jax.{verb}"]
+  done = subprocess.run([*command, *flags], capture_output=True, text=True)
+  assert done.returncode == 0 and all(x in done.stdout for x in expected)
+  assert "--pdb" not in done.stdout
+  assert not re.search(r"\| +jax$", done.stderr, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+  ("words", "code", "expected"),
+  [
+    ([], 2, "  synonyms  Builds"),
+    (["--help"], 0, "  synonyms  Builds"),
+    (["--version"], 0, "truenegs_jax 0."),
+    (["pepare", DEMO], 2, "no verb 'pepare'. Did you mean truenegs prepare?"),
+  ],
+)
+def test_the_command_explains_its_verbs(
+  monkeypatch, capsys, words, code, expected
+):
+  monkeypatch.setattr(sys, "argv", ["truenegs", *words])
+  with contextlib.suppress(SystemExit):
+    main.console()
+    assert code == 0
+  output = capsys.readouterr()
+  assert expected in (output.err if code else output.out)

@@ -31,7 +31,7 @@ def test_schedules_equal_the_released_ones(t, electra, bert):
   assert rates == pytest.approx([electra, bert], rel=1e-4, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", optim.SCHEDULES)
+@pytest.mark.parametrize("name", ["electra", "bert"])
 def test_schedule_without_warmup(name):
   assert rate_at(name, 0, warmup_steps=0) in (0.0, pytest.approx(5e-4))
   assert np.isfinite(rate_at(name, 3, warmup_steps=0))

@@ -5,14 +5,12 @@ options = FinetuneOptions.from_config(c)
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs.common_keys import KEYS, KeyRule
-from truenegs_jax.data.tokens.tokenizer import ACCENTS
-from truenegs_jax.models import choose_attention, encoder
+from truenegs_jax.configs.common_keys import rules
 from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.tasks import glue, squad, user_task
@@ -24,52 +22,16 @@ SQUAD, OWN = squad.TASK.name, user_task.NAME
 SIZES = ("small", "base", "large")
 SPAN_HEADS = ("spans", "joint")
 TEXT_HEADS = ("dense", "linear", "pooler")
-CHOICES = {
-  "finetune.loss": ("mean", "sum"),
-  "finetune.layer_exponent": optim.LAYER_EXPONENTS,
-  "finetune.keep": ("last", "best"),
-  "finetune.export": ("all", "none"),
-  "optim.schedule": optim.SCHEDULES,
-  "model.attention": choose_attention.CHOICES,
-  "model.dtype": encoder.DTYPES,
-  "data.accents": tuple(ACCENTS),
-}
-RANGES = {
-  **KEYS,
-  "optim.lr": KeyRule(0),  # 0: from finetune.lrs
-  "finetune.seeds": KeyRule(1, 1000),
-  "finetune.rows": KeyRule(0),
-  "finetune.epochs": KeyRule(0, 1000),
-  "finetune.head_dropout": KeyRule(0, 0.99),
-  "finetune.warmup": KeyRule(0, 0.9),
-  "finetune.layer_decay": KeyRule(0, 1),
-  "finetune.window": KeyRule(1),
-  "finetune.evals_per_epoch": KeyRule(0),
-  "finetune.patience": KeyRule(0),
-  "finetune.stride": KeyRule(1),
-  "finetune.question_length": KeyRule(1),
-  "finetune.num_best": KeyRule(1),
-  "finetune.max_answer": KeyRule(1),
-}
+RULES = rules("finetune")
 # Names of weights and data; their fingerprints are compared instead.
 SOURCE_KEYS = ("data.vocab", "finetune.data", "finetune.files", "init")
-# May change between the runs of a workdir: they do not affect results.
-FREE_TO_CHANGE = (
-  *SOURCE_KEYS,
-  "finetune.against",
-  "finetune.export",
-  "finetune.predict_test",
-  "finetune.seeds",
-  "finetune.tasks",
-  "log.every_steps",
-  "log.writers",
-  "mesh.axes",
-  "mesh.preset",
-  "model.attention",
-  "model.remat",
-  "model.scan",
-  "seed",
-)
+# Names that an extension of the package may add to.
+REGISTRIES: dict[str, Iterable[str]] = {
+  "log.writers": metrics.WRITERS,
+  "mesh.preset": sharding.MESHES,
+}
+# Do not affect results, so they may change between the runs of a workdir.
+FREE_TO_CHANGE = [name for name, rule in RULES.items() if rule.may_change]
 
 
 def model_size(width: int) -> str:
@@ -161,9 +123,7 @@ def check(c: ConfigDict) -> None:
       " finetune_own.py."
     )
   f, values = c.finetune, flatten(c.to_dict())
-  from_config_lib.check_ranges(values, RANGES)
-  for name, choices in CHOICES.items():
-    one_of(name, values[name], choices)
+  from_config_lib.check_values(values, RULES, REGISTRIES)
   metrics.check_writers(c.log.writers)
   check_fit.parse_skip(c.init_skip)
   _check_tasks(c)

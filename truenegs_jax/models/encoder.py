@@ -28,7 +28,6 @@ Model = TypeVar("Model", bound=nn.Module)
 
 HUGGING_FACE = True  # weights/formats has names for these parameters
 HEAD_WIDTH = 64  # in all released sizes
-DTYPES = ("float32", "bfloat16")  # of activations
 
 
 @dataclasses.dataclass(frozen=True)

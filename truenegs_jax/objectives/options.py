@@ -13,15 +13,18 @@ from truenegs_jax.configs import common_keys
 from truenegs_jax.objectives import masking
 
 # Fields with a fixed set of values.
-CHOICES: dict[str, tuple[str, ...]] = {
-  "prediction": ("argmax", "sample"),
-  "normalizer": ("kept", "slots"),
-  "discriminator": ("none", "relabel", "ignore"),
-  "soft_prediction": ("predicted", "expected"),
-  "soft_gradient": ("both", "gold", "predicted"),
-  "sentence_direction": ("forward", "reverse"),
-  "sentence_target": ("original", "masked"),
-  "sentence_encoder": ("kept", "generator"),
+CHOICES = {
+  name: common_keys.KEYS[f"negatives.{name}"].choices
+  for name in (
+    "prediction",
+    "normalizer",
+    "discriminator",
+    "soft_prediction",
+    "soft_gradient",
+    "sentence_direction",
+    "sentence_target",
+    "sentence_encoder",
+  )
 }
 
 # Fields of earlier versions -> the only value that is still supported.

@@ -17,10 +17,11 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 
 from truenegs_jax.configs.common_keys import KEYS
-from truenegs_jax.runtime import config_files
+from truenegs_jax.runtime import config_files, help_text
 from truenegs_jax.runtime.errors import InputError, printable
 
 CONFIG, WORKDIR = "config", "workdir"  # flags
+HELP = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
 
 
 class Words(NamedTuple):
@@ -96,9 +97,18 @@ def split_words(argv: Sequence[str]) -> Words:
   return Words(config, overrides, others)
 
 
-def parse(argv: list[str], values: flags.FlagValues = flags.FLAGS) -> list[str]:
-  """Parses the flags of a program; a mistake ends it with exit code 2."""
+def parse(
+  argv: list[str], values: flags.FlagValues = flags.FLAGS, *, doc: str = ""
+) -> list[str]:
+  """Parses the flags of a program; prints its help and exits for --help.
+
+  A mistake prints one line and exits with code 2. `doc` begins the help, by
+  default the docstring of the program.
+  """
   try:
+    if HELP.intersection(argv):
+      print(_help(argv, values, doc or sys.modules["__main__"].__doc__ or ""))
+      sys.exit()
     rest = parse_flags(argv, values)
   except (flags.Error, InputError) as e:
     print(f"error: {printable(e)}", file=sys.stderr)
@@ -137,6 +147,15 @@ def parse_flags(argv: list[str], values: flags.FlagValues) -> list[str]:
   if WORKDIR in values and not values[WORKDIR].value:
     values[WORKDIR].value = str(config_files.default_workdir(words.config))
   return rest
+
+
+def _help(argv: Sequence[str], values: flags.FlagValues, doc: str) -> str:
+  """Returns the help of a verb or, with --config, of that config."""
+  words = split_words([word for word in argv[1:] if word not in HELP])
+  if CONFIG in values and words.config is not None:
+    config = make_config(words.config, words.overrides)
+    return help_text.config_help(words.config, config)
+  return help_text.verb_help(doc, _own_flags(values))
 
 
 def _own_flags(values: flags.FlagValues) -> list[flags.Flag]:

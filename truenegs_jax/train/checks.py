@@ -1,24 +1,31 @@
 """Checks configs before any file is read or array created."""
 
+from collections.abc import Iterable
+
 from ml_collections import ConfigDict
 
 from truenegs_jax.configs.common_keys import KEYS
 from truenegs_jax.data.corpus.language import check_code
-from truenegs_jax.data.rows import layouts
-from truenegs_jax.data.tokens import fast_encoder
-from truenegs_jax.data.tokens.tokenizer import ACCENTS
-from truenegs_jax.models import choose_attention
-from truenegs_jax.models.encoder import DTYPES
+from truenegs_jax.models import layers
 from truenegs_jax.objectives import masking, soft_regularization
 from truenegs_jax.objectives.options import CHOICES, needs_table
 from truenegs_jax.runtime.config_files import flatten
-from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import run_table
-from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build_run, metrics, optim, sharding, speed
 from truenegs_jax.weights.formats.find import INIT_FORMATS, Weights
 from truenegs_jax.weights.init import check_fit, config_sizes, match_vocabulary
 from truenegs_jax.workdir import from_config
+
+# Names that an extension of the package may add to.
+REGISTRIES: dict[str, Iterable[str]] = {
+  "objective": build_run.OBJECTIVES,
+  "masking.style": masking.STYLES,
+  "model.remat": layers.REMAT,
+  "negatives.soft": soft_regularization.REGULARIZERS,
+  "mesh.preset": sharding.MESHES,
+  "log.writers": metrics.WRITERS,
+}
 
 
 def check_config(c: ConfigDict) -> None:
@@ -27,7 +34,7 @@ def check_config(c: ConfigDict) -> None:
   Raises:
     InputError: a value is unknown or out of range, or values conflict.
   """
-  from_config.check_ranges(flatten(c.to_dict()), KEYS)
+  from_config.check_values(flatten(c.to_dict()), KEYS, REGISTRIES)
   if c.length > c.model.max_positions:
     raise InputError(
       f"length={c.length:,} is more than"
@@ -120,18 +127,9 @@ def _check_names(c: ConfigDict) -> None:
       " --config=configs/corrections.py to measure corrections, and another"
       " config to pre-train."
     )
-  one_of("objective", c.objective, build_run.OBJECTIVES)
   check_code(c.data.language)
-  one_of("data.tokenizer", c.data.tokenizer, fast_encoder.BACKENDS)
-  one_of("data.accents", c.data.accents, ACCENTS)
-  one_of("data.layout", c.data.layout, layouts.LAYOUTS)
-  one_of("model.dtype", c.model.dtype, DTYPES)
-  one_of("model.attention", c.model.attention, choose_attention.CHOICES)
-  one_of("mesh.synonyms", c.mesh.synonyms, sharding.TABLE_PLACEMENTS)
   _check_negatives(c)
   _check_model(c)
-  one_of("optim.schedule", c.optim.schedule, optim.SCHEDULES)
-  one_of("masking.style", c.masking.style, masking.STYLES)
   metrics.check_writers(c.log.writers)
   speed.parse_profile(c.log.profile, c.steps)
 
@@ -163,10 +161,6 @@ def _check_model(c: ConfigDict) -> None:
 def _check_negatives(c: ConfigDict) -> None:
   """Checks the section `negatives`: its choices and their combinations."""
   n = c.negatives
-  for name, choices in CHOICES.items():
-    one_of(f"negatives.{name}", n[name], choices)
-  one_of("negatives.layout", n.layout, table_lib.LAYOUTS)
-  one_of("negatives.soft", n.soft, soft_regularization.REGULARIZERS)
   optim.loss_weight_schedule(n.soft_schedule, n.soft_weight, n.soft_steps)
   has_soft_term = n.soft_weight or n.sentence_weight
   if has_soft_term and n.soft_schedule != "constant" and not n.soft_steps:

@@ -19,15 +19,13 @@ Schedule = Callable[[Array | int], Array]
 
 # Arguments of `make_optimizer` that are keys of the section `optim`.
 OPTIMIZER_KEYS = ("weight_decay", "clip_norm", "b1", "b2", "epsilon")
-SCHEDULES = ("electra", "bert")
-LAYER_EXPONENTS = ("released", "paper")
 NOT_DECAYED = ("bias", "scale")  # names of parameters; scale: of layer norms
 
 
 def make_schedule(
   name: str, *, peak: float, warmup_steps: int, total_steps: int
 ) -> Schedule:
-  """Makes the learning-rate schedule of `optim.schedule`, one of SCHEDULES.
+  """Makes the learning-rate schedule of `optim.schedule`.
 
   "electra" is peak * (1 - t/T) * min(1, t/warmup). Warm-up and decay overlap,
   so the rate never reaches the peak. "bert" rises linearly to the peak and then
@@ -120,7 +118,7 @@ def layer_lr_factors(
     params: parameters (or shapes): `embeddings`, a network with `layer_0`,
       `layer_1`, ..., and heads.
     decay: in (0, 1]; 0.8 in ELECTRA-small and -base, 0.9 in -large.
-    exponent: one of LAYER_EXPONENTS.
+    exponent: as `finetune.layer_exponent`.
   """
   counts = {
     part: sum(name.startswith("layer_") for name in inner)

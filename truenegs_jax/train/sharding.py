@@ -21,7 +21,6 @@ from truenegs_jax.runtime.errors import InputError, one_of
 
 DATA_AXIS = "data"
 MODEL_AXIS = "model"
-TABLE_PLACEMENTS = ("replicated", "rows")
 
 
 @dataclasses.dataclass(frozen=True)
