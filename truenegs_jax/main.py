@@ -132,7 +132,10 @@ def console() -> None:
 if __name__ == "__main__":
   flags_lib.define_config()
   flags.DEFINE_string(
-    "workdir", "", "Folder of the run. Default: runs/<config>[-ARGS]."
+    "workdir",
+    "",
+    "Folder of the run. Default: runs/NAME[-ARGS] of the config, or the folder"
+    " of a config.json, whose run is resumed.",
   )
   flags.DEFINE_string(
     "coordinator", None, "HOST:PORT of process 0, for several processes."

@@ -40,7 +40,12 @@ def packaged_names() -> list[str]:
 
 
 def default_workdir(text: str) -> pathlib.Path:
-  """Returns runs/NAME[-ARG-...] for a value of --config."""
+  """Returns the workdir of a value of --config without --workdir.
+
+  It is runs/NAME[-ARG-...], or the folder of a saved config.
+  """
+  if text.endswith(".json"):
+    return pathlib.Path(text).parent
   path, _, args = text.partition(":")
   words = [pathlib.Path(path).stem, *filter(None, args.split(","))]
   return pathlib.Path("runs", "-".join(words))
@@ -54,6 +59,8 @@ def _find(path: str) -> pathlib.Path:
   if name in names:
     return PACKAGED / f"{name}.py"
   hint = did_you_mean(name, names, "--config=")
+  if pathlib.Path(path, "config.json").is_file():
+    hint = f" Did you mean --config={pathlib.Path(path, 'config.json')}?"
   raise InputError(
     f"--config={path!r} is no file and no packaged config.{hint} Choose a file"
     f" or {', '.join(names)}."

@@ -1,6 +1,7 @@
 """The --config flag and the command line of all entry points.
 
   --config=FILE.py[:ARG,...] or --config=NAME[:ARG,...] of a packaged config
+  --config=WORKDIR/config.json, which a run has saved
   --config.KEY=VALUE to change one value of it
 
 A bad flag or config prints one line and exits with code 2, without a traceback.
@@ -19,6 +20,7 @@ from ml_collections import ConfigDict
 from truenegs_jax.configs.common_keys import KEYS
 from truenegs_jax.runtime import config_files, help_text
 from truenegs_jax.runtime.errors import InputError, printable
+from truenegs_jax.runtime.saved_configs import load_saved_config
 
 CONFIG, WORKDIR = "config", "workdir"  # flags
 HELP = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
@@ -34,7 +36,10 @@ class Words(NamedTuple):
 
 def define_config() -> flags.FlagHolder:
   """Defines --config; its `.value` is a locked ConfigDict."""
-  text = "FILE.py[:ARG,...], or the name of a packaged config."
+  text = (
+    "FILE.py[:ARG,...], the NAME[:ARG,...] of a packaged config, or the"
+    " WORKDIR/config.json of a run."
+  )
   return flags.DEFINE_string(CONFIG, None, text)
 
 
@@ -59,7 +64,10 @@ def make_config(
   text: str, overrides: Sequence[tuple[str, str | None]]
 ) -> ConfigDict:
   """Loads a config, changes values and locks it; errors as `parse_config`."""
-  config = config_files.load_config(text)
+  if text.endswith(".json"):
+    config = load_saved_config(pathlib.Path(text))
+  else:
+    config = config_files.load_config(text)
   for key, value in overrides:
     config_files.set_value(config, key, value)
   return config.lock()

@@ -1,0 +1,102 @@
+"""A saved config.json is loaded as the config that a run had."""
+
+import importlib
+import json
+
+import pytest
+
+from truenegs_jax.configs import common_keys
+from truenegs_jax.runtime import config_files
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.flags import parse_config
+
+NAMES = config_files.packaged_names()
+
+
+def get_config(name):
+  return importlib.import_module(f"truenegs_jax.configs.{name}").get_config()
+
+
+def save(folder, config):
+  path = folder / "config.json"
+  path.write_text(config if isinstance(config, str) else config.to_json())
+  return f"--config={path}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_config_is_loaded_as_it_was_saved(tmp_path, name):
+  c = get_config(name)
+  loaded = parse_config([save(tmp_path, c)])
+  assert loaded.to_dict() == c.to_dict() and loaded.is_locked
+  types = {key: type(x) for key, x in config_files.flatten(c.to_dict()).items()}
+  values = config_files.flatten(loaded.to_dict())
+  assert {key: type(x) for key, x in values.items()} == types
+
+
+def test_flags_change_a_saved_config(tmp_path):
+  c = get_config("electra_demo")
+  flag = save(tmp_path, c)
+  loaded = parse_config(["--config.negatives.temperature=2", flag])
+  assert loaded.negatives.temperature == loaded.generator.temperature == 2
+  c.generator.temperature = 0.5
+  flag = save(tmp_path, c)
+  loaded = parse_config([flag, "--config.negatives.temperature=2"])
+  assert (loaded.negatives.temperature, loaded.generator.temperature) == (
+    2,
+    0.5,
+  )
+  assert config_files.default_workdir(flag.partition("=")[2]) == tmp_path
+
+
+def test_a_config_of_an_older_version_is_completed(tmp_path):
+  saved = json.loads(get_config("electra_demo").to_json())
+  del saved["negatives"]["strict_subword"], saved["init_skip"]
+  saved["negatives"]["visible_slots"] = "judged"
+  saved["optim"]["lr"] = 1
+  saved["own"] = {"list": [1]}
+  c = parse_config([save(tmp_path, json.dumps(saved))])
+  assert not c.negatives.strict_subword and c.init_skip == ""
+  assert "visible_slots" not in c.negatives
+  assert type(c.optim.lr) is float and c.own.list == (1,)
+  saved["negatives"]["visible_slots"] = "all"
+  with pytest.raises(InputError, match="visible_slots.*truenegs_jax 0.1.0"):
+    parse_config([save(tmp_path, json.dumps(saved))])
+
+
+def test_fine_tuning_gets_no_keys_of_pretraining(tmp_path):
+  saved = json.loads(get_config("finetune_own").to_json())
+  del saved["model"]["attention"]
+  c = parse_config([save(tmp_path, json.dumps(saved))])
+  assert c.model.attention == common_keys.KEYS["model.attention"].old_default
+  assert "language" not in c.data and "profile" not in c.log
+
+
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    ("", "cannot be read"),
+    ("{", "cannot be read"),
+    ("[]", "cannot be read"),
+    ("null", "cannot be read"),
+    ("{}", "is not the config of a run"),
+    ('{"model_type": "electra", "hidden_size": 256}', "is not the config of"),
+    ('{"command": "x", "task": ["pretrain"]}', "is not the config of a run"),
+    ('{"task": "pretrain"}', "has no value of "),
+    ('{"task": "finetune", "seed": 0, "model": 3}', "has no value of "),
+  ],
+)
+def test_another_file_is_refused_with_what_to_pass(tmp_path, text, message):
+  with pytest.raises(InputError, match=message) as error:
+    parse_config([save(tmp_path, text)])
+  assert "Pass the config.json of a workdir" in str(error.value)
+
+
+def test_a_value_of_another_type_is_refused(tmp_path):
+  saved = json.loads(get_config("electra_demo").to_json())
+  saved["steps"] = "many"
+  with pytest.raises(InputError, match="steps='many' must be of type int"):
+    parse_config([save(tmp_path, json.dumps(saved))])
+  with pytest.raises(InputError, match="Did you mean --config=.*config.json"):
+    parse_config([f"--config={tmp_path}"])
+  with pytest.raises(InputError, match="cannot be read.*No such file"):
+    parse_config([f"--config={tmp_path}/none.json"])
