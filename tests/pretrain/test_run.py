@@ -276,6 +276,10 @@ def test_french_run_has_french_synonyms_and_a_french_card(first_run):
   "flags, message",
   [
     (["--config.optim.lr=0.5"], "optim.lr: 0.002 -> 0.5"),
+    (
+      ["--config.steps=99"],
+      "steps: 12 -> 99.*new schedule, pass --config.init",
+    ),
     (["--config.data.vocab_size=90", "--config.data.rows="], "vocab_size"),
   ],
 )

@@ -61,6 +61,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   """
   say = functools.partial(console.print, soft_wrap=True)
   weights = Weights(c.init, say)
+  config = json.loads(c.to_json())
   c = resolve_config(c, weights)
   sources = _check_config(c, workdir)
   enable_compilation_cache()
@@ -94,6 +95,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         "prediction": _prediction(c, measured),
         "strict_subword": measured.config.negatives.strict_subword,
       }
+      files.save_json(workdir / files.CONFIG, config)
       written = report.save_report(findings, workdir, about)
   say(f"saved: {', '.join(map(str, written))}")
   return 0

@@ -196,8 +196,8 @@ def check_provenance(
 def _describe_changes(changes: Sequence[files.Change]) -> str:
   lines = "\n  ".join(map(str, changes))
   return (
-    f"Differences (saved -> now):\n  {lines}\nRestore the saved values, or"
-    " choose another --workdir."
+    f"Differences (saved -> now):\n  {lines}\nPass --workdir=runs/NAME for"
+    " new runs, or restore the saved values."
   )
 
 

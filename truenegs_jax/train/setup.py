@@ -180,11 +180,20 @@ def resumable_step(
   )
   if changed:
     differences = "\n  ".join(map(str, changed))
-    raise CheckpointError(
+    workdir = checkpoints.folder.parent
+    message = (
       f"'{checkpoints.folder}' has step {latest:,} of another run. Differences"
-      f" (saved -> now):\n  {differences}\nUse the saved values, or choose"
-      " another --workdir=FOLDER for a new run."
+      f" (saved -> now):\n  {differences}\nPass --workdir=runs/NAME for a new"
+      f" run, or --config={workdir / files.CONFIG} to resume that one."
     )
+    if any(change.key == "steps" for change in changed):
+      message += (
+        "\nA run cannot get other steps, because they decide its learning"
+        " rates. To train its weights longer, with a new schedule, pass"
+        f" --config.init={workdir} --config.data.vocab=init"
+        " --workdir=runs/NAME."
+      )
+    raise CheckpointError(message)
   return latest
 
 
