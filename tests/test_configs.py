@@ -404,7 +404,7 @@ CHOICES = {
 @pytest.mark.parametrize("name", [*CHOICES, "model.variant", "model.backbone"])
 def test_only_the_described_choices_of_a_key_are_accepted(name):
   for choice in CHOICES.get(name, ()):
-    c = get_config(NAMES[0], "runlocal,baseline")
+    c = get_config("electra_demo", "runlocal,baseline")
     c.update_from_flattened_dict({name: choice})
     checks.check_config(c)
   c = get_config(NAMES[0], "runlocal,sr")

@@ -60,6 +60,7 @@ def test_a_flag_sets_its_key(flags, key, value):
     (["--config.log.writers=a,b"], "\"('a', 'b')\""),
     (["--config.checkpoint.keep_percent=x"], "must be a list of numbers"),
     (["--config=electra_dmo"], "Did you mean --config=electra_demo?"),
+    (["--config", "optim.lr"], "Did you mean --config.optim.lr=VALUE?"),
     (["--config=electra_demo:hcc"], "'hcc' is unknown"),
     (["--config=finetune_own.py:x"], "Use released"),
     (["--config"], "--config needs a value"),

@@ -16,6 +16,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from truenegs_jax.configs.common_keys import KEYS
 from truenegs_jax.runtime.errors import InputError
 
 PACKAGED = pathlib.Path(__file__).parents[1] / "configs"
@@ -59,6 +60,8 @@ def _find(path: str) -> pathlib.Path:
   if name in names:
     return PACKAGED / f"{name}.py"
   hint = did_you_mean(name, names, "--config=")
+  if path in KEYS:
+    hint = f" Did you mean --config.{path}=VALUE?"
   if pathlib.Path(path, "config.json").is_file():
     hint = f" Did you mean --config={pathlib.Path(path, 'config.json')}?"
   raise InputError(
