@@ -8,6 +8,7 @@ import os
 import random
 import signal
 
+import huggingface_hub
 import jax
 import numpy as np
 import pytest
@@ -573,6 +574,10 @@ def test_an_exported_classifier_gives_the_same_answers_in_transformers(
 
   run(own_config(vocab, files, export="all", epochs=4.0), tmp_path)
   folder = tmp_path / "own" / "seed-0" / "model"
+  for file in folder.iterdir():
+    assert str(tmp_path.parent).encode() not in file.read_bytes(), file
+  card = huggingface_hub.ModelCard.load(folder / "README.md")
+  assert card.data.metrics == ["accuracy"] and card.data.license == "unknown"
   tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
   auto = transformers.AutoModelForSequenceClassification
   model = auto.from_pretrained(folder)

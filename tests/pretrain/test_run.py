@@ -255,7 +255,9 @@ def test_french_run_has_french_synonyms_and_a_french_card(first_run):
   code, _ = run(root / "french", [*flags, "--config.data.language=fr"], HC_SR)
   assert code == 0
   export = root / "french" / "export" / "generator"
-  assert 'language: "fr"\n' in (export / "README.md").read_text()
+  assert "language: fr\n" in (export / "README.md").read_text()
+  for file in export.iterdir():
+    assert str(root).encode() not in file.read_bytes(), file
   vocab = (export / "vocab.txt").read_text().split("\n")[:-1]
   table = synonym_table.load_table(root / "french" / "synonyms.npz", vocab)
   pairs = {

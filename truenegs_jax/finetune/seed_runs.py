@@ -19,7 +19,7 @@ from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.train import metrics
-from truenegs_jax.weights.export import finetuned
+from truenegs_jax.weights.export import finetuned, model_card, public_names
 from truenegs_jax.workdir import files, metrics_file
 
 # Files in the folder of an unfinished run.
@@ -230,15 +230,7 @@ def _export(
     return "not exported: the run failed"
   if reason := finetuned.unsupported_reason(setup.model):
     return reason
-  init = initial.weights.init if initial.weights else "weights drawn at random"
-  details = (
-    f"* Fine-tuned from: `{init}`\n"
-    f"* Recipe: {result.step:,} steps of {setup.options.batch_size} rows of at"
-    f" most {setup.options.length} tokens, seed {result.seed}\n"
-    f"* Dev set: {leaderboard.describe_run(result)}"
-    + "".join(f"; {note}" for note in result.notes)
-    + f"\n* Made by: `{rerun_command()}`"
-  )
+  origin = _describe_origin(initial, setup, result)
   try:
     exported = finetuned.export_task(
       jax.device_get(trained.params),
@@ -246,7 +238,7 @@ def _export(
       initial.tokenizer,
       output,
       task=setup.data.task,
-      details=details,
+      origin=origin,
     )
   except errors.DiskError as e:
     raise errors.DiskError(
@@ -257,6 +249,39 @@ def _export(
   except errors.TrueNegsError as e:
     return f"NOT EXPORTED: {errors.printable(e)}"
   return f"Exported to '{exported.output}'. {exported.summary}"
+
+
+def _describe_origin(
+  initial: InitialWeights, setup: loop.TrainingSetup, result: results.Result
+) -> model_card.ModelOrigin:
+  """Describes a run for its model card, without paths of this machine."""
+  options, data, hide = setup.options, setup.data, public_names.hide_folders
+  init = initial.weights.init if initial.weights else ""
+  files = f"{options.data} {options.files}".strip()
+  scores = leaderboard.format_scores(result.scores["dev"])
+  notes = "".join(f"; {note}" for note in result.notes)
+  seeds = result.provenance[results.CONFIG]["finetune"]["seeds"]
+  return model_card.ModelOrigin(
+    training=f"""\
+* Fine-tuned from: {f"`{hide(init)}`" if init else "weights drawn at random"}
+* Data: {len(data.train.tokens):,} rows of `{hide(files)}`
+* Recipe: {result.step:,} steps of {options.batch_size} rows of at most
+  {options.length} tokens, head `{setup.model.head}`, seed {result.seed}
+* Made by: `{public_names.hide_in_command(rerun_command())}`""",
+    evaluation=f"""\
+Dev set of {len(data.dev.keys):,} examples, in percent: {scores}{notes}.
+
+This is one of {seeds} runs that differ only in their seed, and in their scores.
+Compare models by the mean of several.""",
+    limits=f"""\
+* Longer texts than {options.length} tokens were truncated in training.
+* The scores are for texts like those of the dev set.""",
+    metadata={
+      "language": public_names.read_metadata(init).get("language"),
+      "datasets": sorted({*public_names.find_datasets(files)}),
+      "base_model": public_names.find_models(init),
+    },
+  )
 
 
 @contextlib.contextmanager

@@ -105,7 +105,7 @@ def test_bert_without_pooler_gets_none(tmp_path, no_torch, capsys):
   assert _export(folder, tmp_path / "out") == 0
   _assert_same_files(tmp_path / "out" / "bert", folder / "bert")
   card = (tmp_path / "out" / "bert" / "README.md").read_text()
-  assert f"Converted, not trained, by truenegs_jax from: `{folder}`" in card
+  assert "Converted, not trained, by truenegs_jax from: `in`\n" in card
   assert "RANDOM" not in card + capsys.readouterr().out
   for word in "steps", "Zhang", "start of the run":
     assert word not in card

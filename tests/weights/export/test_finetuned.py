@@ -17,11 +17,20 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
 )
 from truenegs_jax.tasks import task as task_lib
-from truenegs_jax.weights.export import finetuned, pretrained, torch_parity
+from truenegs_jax.weights.export import (
+  finetuned,
+  model_card,
+  pretrained,
+  torch_parity,
+)
 from truenegs_jax.weights.formats import hf_names
 
 CLASSES = task_lib.Task(
-  "nli", "NLI", task_lib.CLASSES, labels=("against", "for", "neither")
+  "nli",
+  "NLI",
+  task_lib.CLASSES,
+  labels=("against", "for", "neither"),
+  metrics=("matthews",),
 )
 SCORE = task_lib.Task("sim", "Sim", task_lib.SCORE, scale=(1.0, 4.0))
 SPANS = task_lib.Task("qa", "QA", task_lib.SPANS)
@@ -40,7 +49,11 @@ SCORES = {
   "bert": "classifier.bias",
 }
 FILES = pretrained.MODEL_FILES | {"head.safetensors"}
-DETAILS = "* Score: 91.2\n* Made by: `python -m x --seed=1`"
+ORIGIN = model_card.ModelOrigin(
+  "* Made by: `python -m x`",
+  evaluation="Score: 91.2",
+  metadata={"base_model": ["owner/electra"], "datasets": []},
+)
 
 
 def _model(role, head, task, **fields):
@@ -58,7 +71,7 @@ def _model(role, head, task, **fields):
 
 def _export(model, params, output, task):
   return finetuned.export_task(
-    params, model, TOKENIZER, output, task=task, details=DETAILS
+    params, model, TOKENIZER, output, task=task, origin=ORIGIN
   )
 
 
@@ -131,10 +144,13 @@ def test_writes_checksums_config_and_model_card(tmp_path, no_torch):
   card = (exported.output / "README.md").read_text()
   for words in (
     "pipeline_tag: feature-extraction",
+    "metrics:\n- matthews_correlation\n",
     "# ELECTRA, fine-tuned on NLI",
     "`against`, `for`, `neither`",
     "import AutoTokenizer, ElectraModel\n",
-    DETAILS,
+    ORIGIN.training,
+    ORIGIN.evaluation,
+    "base_model:\n- owner/electra\n",
     "ELECTRA, ICLR 2020",
     "`head.safetensors`",
   ):

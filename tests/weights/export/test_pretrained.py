@@ -6,10 +6,10 @@ import hashlib
 import json
 import re
 
+import huggingface_hub
 import jax
 import numpy as np
 import pytest
-import yaml
 
 from support import tiny
 from support.weight_files import TOKENIZER, random_params
@@ -22,7 +22,7 @@ from truenegs_jax.runtime.errors import (
   NonFiniteError,
   TrueNegsError,
 )
-from truenegs_jax.weights.export import model_card, pretrained, torch_parity
+from truenegs_jax.weights.export import pretrained, torch_parity
 from truenegs_jax.weights.formats import hf_folder, hf_names
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import load
@@ -30,22 +30,25 @@ from truenegs_jax.weights.init import load
 CONFIG = electra_demo.get_config("runlocal")
 HELD_OUT = {
   "mlm": 4.25,
+  "mlm_uncorrected": 4.5,
+  "replaced": 0.5,
+  "detect": 0.6,
+  "auc": 0.75,
   "corrected_of_slots": 0.00125,
   "corrected_of_mismatches": 0.0025,
   "corrected_rows": 0.03,
 }
-COMMAND = "python -m x --seed=1"
-ORIGIN = model_card.ModelOrigin(
-  export_run.format_card_lines(CONFIG, 20, HELD_OUT, COMMAND),
-  trained=True,
-  language="no",  # without quotes, YAML reads False
-)
+RESULTS = {
+  "command": "python -m x --seed=1 --workdir=/home/me/run",
+  "steps": 20,
+  "verdict": {"unigram_entropy": 6.5, "passed": False},
+}
+CONFIG.data.language = "no"  # without quotes, YAML reads False
+CONFIG.negatives.sources = "wordnet"
+ORIGIN = export_run.describe_run(CONFIG, 20, HELD_OUT, RESULTS)
 BERT_CONFIG = bert_base.get_config("runlocal,sr_sent")
-BERT_CONFIG.init = "released/bert-base-uncased"
-BERT_ORIGIN = model_card.ModelOrigin(
-  export_run.format_card_lines(BERT_CONFIG, 20, {"mlm": 4.25}, COMMAND),
-  trained=True,
-)
+BERT_CONFIG.init = "/released/bert-base-uncased"
+BERT_ORIGIN = export_run.describe_run(BERT_CONFIG, 20, {"mlm": 4.25}, {})
 
 
 def _expected_files(*roles):
@@ -109,7 +112,8 @@ def test_export_is_complete_and_its_checksums_are_right(
   for folder in exported.output.iterdir():
     lines = (folder / "SHA256SUMS").read_text().splitlines()
     listed = dict(reversed(line.split("  ")) for line in lines)
-    assert {*listed, "SHA256SUMS"} == {path.name for path in folder.iterdir()}
+    files = {path.name for path in folder.iterdir()}
+    assert {*listed, "SHA256SUMS", "README.md"} == files  # owners edit the card
     for name, digest in listed.items():
       content = (folder / name).read_bytes()
       assert hashlib.sha256(content).hexdigest() == digest
@@ -118,33 +122,55 @@ def test_export_is_complete_and_its_checksums_are_right(
 def test_model_cards_of_a_pair(pair, tmp_path, no_torch):
   output = _export(pair, tmp_path / "export").output
   for role, size in (("discriminator", 32), ("generator", 16)):
-    card = (output / role / "README.md").read_text()
-    front = yaml.safe_load(card.split("---\n", 2)[1])
-    pipelines = {"generator": "fill-mask"}
-    assert front == {
+    card = huggingface_hub.ModelCard.load(output / role / "README.md")
+    is_generator = role == "generator"
+    assert card.data.to_dict() == {
       "language": "no",
       "library_name": "transformers",
-      "pipeline_tag": pipelines.get(role, "feature-extraction"),
+      "license": "unknown",
+      "pipeline_tag": "fill-mask" if is_generator else "feature-extraction",
       "tags": ["electra", "truenegs_jax"],
-    }
+    } | ({} if is_generator else {"metrics": ["roc_auc"]})
     for words in (
-      f"# ELECTRA {role}, pre-trained",
+      f"# ELECTRA {role}, pre-trained with hard correction and soft",
+      " (0.12% of the predictions corrected)\n",
       hf_names.NETWORKS[role].architecture,
       "seed 0,\n  from scratch",
       "ELECTRA, ICLR 2020",
+      "Zhang et al.",
       f"2 layers of {size} units",
-      "wordnet",
+      "`wordnet`; the vocabulary was trained on it",
+      "copyright Princeton",
       "20 steps of 8 rows of 32 tokens, seed 0",
       "hard correction by wordnet (argmax) + soft regularization",
       "(cosine) x 0.1",
-      "mlm 4.2500",
+      "| loss of masked tokens | 4.5000 | 6.5000 |",
+      "| loss of detecting replaced tokens | 0.6000 | 0.6931 |",
+      "| AUC of detecting replaced tokens | 0.7500 | 0.5000 |",
       "0.125% of the masked slots, 0.250% of the pred",
       "3.000% of the rows",
+      "not better than guessing",
+      "Trained on 5,120 tokens at most",
+      "Positions beyond 32",
       "text is lower-cased, accents are stripped",
-      "the vocabulary was trained on it",
-      "`python -m x --seed=1`",
+      "`python -m x --seed=1 --workdir=run`",
     ):
-      assert words in card
+      assert words in card.text
+
+
+def test_a_run_without_corrections_claims_none(pair, tmp_path, no_torch):
+  config = electra_demo.get_config("baseline,runlocal")
+  origin = export_run.describe_run(config, 20, {"mlm": 4.25}, RESULTS)
+  output = _export(pair, tmp_path / "export", origin=origin).output
+  card = (output / "generator" / "README.md").read_text()
+  assert "# ELECTRA generator, a baseline without corrections\n" in card
+  for claim in (
+    "true negatives",
+    "True Negatives",
+    "Corrected:",
+    "synonym reg",
+  ):
+    assert claim not in card
 
 
 def test_model_card_of_bert(bert, tmp_path, no_torch):
@@ -155,10 +181,11 @@ def test_model_card_of_bert(bert, tmp_path, no_torch):
   name = "BertForPreTraining" if model.pooler else "BertForMaskedLM"
   size = sum(x.size for x in jax.tree.leaves(params))
   for words in (
-    "# BERT, pre-trained",
+    "# BERT, pre-trained with sentence regularization\n",
     f"import AutoTokenizer, {name}\n",
     f"{size:,} parameters, 2 layers of 32 units",
-    "from `released/bert-base-uncased`",
+    "from `bert-base-uncased`",
+    "license: unknown",
     "BERT + sentence regularization x 1; 15% masked (80_10_10)",
     "Devlin et al., BERT, NAACL 2019",
   ):

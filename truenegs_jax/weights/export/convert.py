@@ -12,7 +12,7 @@ from typing import Any
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, load_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.weights.export import model_card, pretrained
+from truenegs_jax.weights.export import model_card, pretrained, public_names
 from truenegs_jax.weights.formats import hf_folder, hf_names
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.formats.network import Network
@@ -86,8 +86,9 @@ def export_weights(
     report=lambda line: None,  # would name a generator that is not written
   )
   origin = model_card.ModelOrigin(
-    f"* Converted, not trained, by truenegs_jax from: `{init}`",
-    trained=False,
+    "* Converted, not trained, by truenegs_jax from:"
+    f" `{public_names.hide_folders(init)}`",
+    metadata=public_names.read_metadata(init),
     random_modules=_find_random_modules(networks, model, report),
   )
   return pretrained.export_model(

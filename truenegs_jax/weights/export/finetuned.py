@@ -1,6 +1,6 @@
 """Exports a fine-tuned model to a folder that transformers loads.
 
-result = export_task(params, model, tokenizer, output, task=task, details=text)
+result = export_task(params, model, tokenizer, output, task=task, origin=origin)
 
 AutoModelForSequenceClassification or AutoModelForQuestionAnswering computes the
 trained logits, with scores in the task's units. A linear head, for which
@@ -31,7 +31,7 @@ def export_task(
   output: pathlib.Path,
   *,
   task: task_lib.Task,
-  details: str,
+  origin: model_card.ModelOrigin,
 ) -> pretrained.ExportResult:
   """Writes a folder with the model, its vocabulary, a card and checksums.
 
@@ -39,7 +39,7 @@ def export_task(
     params: the model's parameters, f32 arrays of numpy or jax.
     output: the folder to create; it must not exist.
     task: gives the labels and the scale of scores.
-    details: lines of a Markdown list, "* ...", for the model card.
+    origin: where the weights come from, for the model card.
 
   Raises:
     InputError: transformers does not have the backbone or the head; `output`
@@ -67,8 +67,8 @@ def export_task(
         tokenizer,
         extra_fields=_fields(model, task),
       )
-      card = model_card.task_card(unscaled, model, tokenizer, task, details)
-      (partial / "README.md").write_text(card, encoding="utf-8")
+      card = model_card.task_card(unscaled, model, tokenizer, task, origin)
+      (partial / pretrained.CARD).write_text(card, encoding="utf-8")
       pretrained.write_checksums(partial)
     summary = torch_parity.compare(
       {model.role: partial}, params, model, scale=_scale(task)

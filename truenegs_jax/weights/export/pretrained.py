@@ -18,10 +18,10 @@ from truenegs_jax.runtime.files import atomic_folder, disk_errors
 from truenegs_jax.weights.export import model_card, torch_parity
 from truenegs_jax.weights.formats import hf_folder, hf_names
 
-CHECKSUMS = "SHA256SUMS"
+CARD, CHECKSUMS = "README.md", "SHA256SUMS"
 MODEL_FILES = {
+  CARD,
   CHECKSUMS,
-  "README.md",
   "config.json",
   "model.safetensors",
   "tokenizer_config.json",
@@ -87,7 +87,7 @@ def export_model(
         card = model_card.pretrained_card(
           params, model, role, tokenizer, origin
         )
-        (folder / "README.md").write_text(card, encoding="utf-8")
+        (folder / CARD).write_text(card, encoding="utf-8")
         write_checksums(folder)
     folders = {role: partial / role for role in roles}
     summary = torch_parity.compare(folders, params, model, dtype=dtype)
@@ -136,13 +136,17 @@ def check_replaceable(
 
 
 def write_checksums(folder: pathlib.Path) -> None:
-  """Writes SHA256SUMS after all files of the folder are flushed to disk."""
+  """Writes SHA256SUMS after all files of the folder are flushed to disk.
+
+  The card is left out, because its owner may edit it.
+  """
   lines = []
   for path in sorted(folder.iterdir()):
     with path.open("rb") as file:
       digest = hashlib.file_digest(file, "sha256").hexdigest()
       os.fsync(file.fileno())
-    lines.append(f"{digest}  {path.name}\n")
+    if path.name != CARD:
+      lines.append(f"{digest}  {path.name}\n")
   with (folder / CHECKSUMS).open("w", encoding="utf-8") as file:
     file.writelines(lines)
     file.flush()

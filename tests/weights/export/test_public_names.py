@@ -1,0 +1,72 @@
+"""Names of weights, texts and commands without folders."""
+
+import pytest
+
+from truenegs_jax.weights.export import public_names
+
+
+@pytest.mark.parametrize(
+  ("text", "expected"),
+  [
+    ("/home/me/my texts/*.txt weight=2, ~/b.txt", "*.txt weight=2, b.txt"),
+    (
+      "wordnet | vectors path=/x y/g.txt top=10",
+      "wordnet | vectors path=g.txt top=10",
+    ),
+    (
+      "hf:a/b revision=refs/convert/parquet",
+      "hf:a/b revision=refs/convert/parquet",
+    ),
+    ("hf:/data/mine", "mine"),
+    ("hf:a/b:mrpc:train dev=../x/dev.csv", "hf:a/b:mrpc:train dev=dev.csv"),
+    ("google/electra@main, /w/generator/", "google/electra@main, generator"),
+  ],
+)
+def test_folders_are_hidden(text, expected):
+  assert public_names.hide_folders(text) == expected
+
+
+def test_command_keeps_its_words():
+  command = "python -m x --config /a/b.py '--y.z=/c d/e.txt document=join'"
+  expected = "python -m x --config b.py '--y.z=e.txt document=join'"
+  assert public_names.hide_in_command(command) == expected
+
+
+def test_an_existing_folder_is_no_name_of_the_hub(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  assert public_names.find_datasets("hf:owner/set, hf:/a") == ["owner/set"]
+  (tmp_path / "owner" / "set").mkdir(parents=True)
+  assert public_names.find_datasets("hf:owner/set, hf:/a") == []
+  assert public_names.hide_folders("hf:owner/set") == "set"
+
+
+def test_only_models_in_the_cache_of_the_hub_are_named(tmp_path, monkeypatch):
+  cache = tmp_path / "models--owner--bert"
+  monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+  (cache / "refs").mkdir(parents=True)
+  (cache / "refs" / "main").write_text("c0ffee")
+  (cache / "snapshots" / "c0ffee").mkdir(parents=True)
+  (cache / "snapshots" / "c0ffee" / "config.json").write_text("{}")
+  assert public_names.find_models("owner/bert@main, runs/mine") == [
+    "owner/bert"
+  ]
+
+
+@pytest.mark.parametrize(
+  ("card", "expected"),
+  [
+    ("---\nlanguage: [fr, de]\nlicense: mit\n---\n", [["fr", "de"], "mit"]),
+    ("---\nlicense: [\n---\n", None),
+    ("no metadata", [None, None]),
+    (None, None),
+  ],
+)
+def test_language_and_license_of_a_card(tmp_path, card, expected):
+  (tmp_path / "bert").mkdir()
+  if card:
+    (tmp_path / "bert" / "README.md").write_text(card)
+  metadata = public_names.read_metadata(str(tmp_path))
+  names = ("language", "license")
+  assert metadata == (
+    dict(zip(names, expected, strict=True)) if expected else {}
+  )
