@@ -79,7 +79,7 @@ def prepare_run(
   """Builds a run; finds or prepares its rows, tokenizer and synonym table."""
   is_resumed = files.has_checkpoint(workdir)
   folder, tokenizer = prepare_data.find_or_prepare_rows(
-    c, is_resumed=is_resumed
+    c, console, is_resumed=is_resumed
   )
   train_rows = rows_folder.open_rows(folder, "train")
   rows_folder.check_batch_size(train_rows, c.batch_size)

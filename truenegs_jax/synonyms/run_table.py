@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.runtime import cache, errors
+from truenegs_jax.runtime import cache, errors, progress
 from truenegs_jax.runtime.files import short_sha256
 from truenegs_jax.synonyms import languages, table, wordnet
 from truenegs_jax.synonyms import sources as sources_lib
@@ -120,7 +120,7 @@ def find_or_build(
   cached = cache.folder() / "synonyms" / _cache_name(request, tokenizer)
   if loaded := _load(cached, request, tokens, console):
     return loaded
-  with console.status("looking up synonyms ..."):
+  with progress.working(console, "Looking up synonyms"):
     built = build(request, find_pairs(request, tokenizer, console), tokens)
   table.save_table(built, cached)
   return built

@@ -4,12 +4,14 @@ import dataclasses
 import pathlib
 
 from ml_collections import ConfigDict
+from rich.console import Console
 
 from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.corpus.sources_spec import named_sources
 from truenegs_jax.data.rows import prepare_rows
 from truenegs_jax.data.rows.prepare_rows import PrepareOptions
 from truenegs_jax.data.tokens.tokenizer import ACCENTS, Tokenizer
+from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError, one_of
 
 PREPARE = (
@@ -45,7 +47,7 @@ def make_rows_plan(
 
 
 def find_or_prepare_rows(
-  config: ConfigDict, *, is_resumed: bool = False
+  config: ConfigDict, console: Console, *, is_resumed: bool = False
 ) -> tuple[pathlib.Path, Tokenizer]:
   """Returns the rows folder and the tokenizer of a run that is starting.
 
@@ -57,8 +59,9 @@ def find_or_prepare_rows(
   from truenegs_jax.runtime import distributed  # imports jax
 
   with distributed.raise_everywhere("rows"):
-    plan = make_rows_plan(config, is_resumed=is_resumed)
-    is_prepared = plan.is_prepared()
+    with progress.working(console, "Opening text and rows"):
+      plan = make_rows_plan(config, is_resumed=is_resumed)
+      is_prepared = plan.is_prepared()
     if not is_prepared and distributed.process_count() > 1:
       raise InputError(
         f"'{plan.folder}' has no rows, and a run of many processes does not"

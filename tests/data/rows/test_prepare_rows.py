@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from support.small_rows import read_files
 from truenegs_jax.configs import common
@@ -296,11 +297,11 @@ def test_a_run_does_not_download_a_corpus_by_itself(corpus, monkeypatch):
   config.data.update(dict(sources=corpus, vocab_size=60))
   monkeypatch.setattr(Corpus, "is_local", lambda self: False)
   with pytest.raises(InputError, match="not prepared yet"):
-    find_or_prepare_rows(config)
+    find_or_prepare_rows(config, Console(quiet=True))
   monkeypatch.undo()
-  rows = find_or_prepare_rows(config)
+  rows = find_or_prepare_rows(config, Console(quiet=True))
   monkeypatch.setattr(Corpus, "is_local", lambda self: False)
-  assert find_or_prepare_rows(config) == rows
+  assert find_or_prepare_rows(config, Console(quiet=True)) == rows
 
 
 def test_a_resumed_preparation_keeps_its_vocabulary(corpus, monkeypatch):
