@@ -41,22 +41,6 @@ from_debian() {
   mv usr/share/wordnet "$new/wordnet"
 }
 
-# Prints WordNet's file `lexnames` (lexnames(5WN)): number, name and part of
-# speech. NLTK needs it, but Debian's package does not contain it.
-lexnames() {
-  local names=(adj.all adj.pert adv.all
-    noun.{Tops,act,animal,artifact,attribute,body,cognition,communication}
-    noun.{event,feeling,food,group,location,motive,object,person,phenomenon}
-    noun.{plant,possession,process,quantity,relation,shape,state,substance,time}
-    verb.{body,change,cognition,communication,competition,consumption,contact}
-    verb.{creation,emotion,motion,perception,possession,social,stative,weather}
-    adj.ppl)
-  local -A number=([noun]=1 [verb]=2 [adj]=3 [adv]=4)
-  for i in "${!names[@]}"; do
-    printf '%02d\t%s\t%s\n' "$i" "${names[$i]}" "${number[${names[$i]%%.*}]}"
-  done
-}
-
 ! has_all "$target" || exit 0
 [ -e "$target" ] || ! loads >/dev/null 2>&1 || exit 0
 echo "Downloading WordNet to '$target'"
@@ -65,7 +49,6 @@ new=$(mktemp -d "$(dirname "$target")/.new.XXXXXX")
 trap 'rm -rf "$new"' EXIT
 for way in from_nltk from_debian; do
   ( "$way" ) >"$new/$way.log" 2>&1 || continue
-  [ -e "$new/wordnet/lexnames" ] || lexnames >"$new/wordnet/lexnames"
   if has_all "$new/wordnet" && loads "$new/wordnet" >>"$new/$way.log" 2>&1; then
     rm -rf "$target"
     mv -T "$new/wordnet" "$target" || has_all "$target"  # Another was faster.

@@ -19,8 +19,9 @@ def wordnet_fix() -> str:
   """Returns sentences that tell how to install WordNet."""
   command = "python -m nltk.downloader wordnet"
   if WORDNET_SCRIPT.is_file():  # in a checkout, not in a wheel
-    command += f", or {WORDNET_SCRIPT}, which also knows Debian's package"
+    command += f" or {WORDNET_SCRIPT}"
   return (
-    f"Run {command}. Without internet, copy the folder nltk_data of another"
-    " machine, and set NLTK_DATA=FOLDER or --config.data.wordnet_dir=FOLDER."
+    f"Run {command}. Without internet, install Debian's wordnet-base and"
+    " wordnet-sense-index and set --config.data.wordnet_dir=/usr/share/wordnet,"
+    " or copy the folder nltk_data of another machine and set NLTK_DATA=FOLDER."
   )

@@ -5,6 +5,7 @@ with session() as reader:
 """
 
 import contextlib
+import io
 import os
 import pathlib
 import re
@@ -131,8 +132,9 @@ def open_wordnet(folder: str = "") -> WordNetReader:
   except Exception as error:  # NLTK raises a dozen unrelated types
     close_wordnet(reader)
     raise DataError(
-      f"WordNet in '{root}' is damaged ({type(error).__name__}: {error})."
-      f" Remove it. {install.wordnet_fix()}"
+      f"WordNet in '{root}' is damaged or may not be read"
+      f" ({type(error).__name__}: {error}). Repair or remove it."
+      f" {install.wordnet_fix()}"
     ) from error
   return reader
 
@@ -256,4 +258,11 @@ def _new_reader(root: str) -> Any:
   # `__init__` maps synsets to other versions and languages, for which NLTK 3.9
   # and later read a second WordNet. English needs no map.
   reader.map_wn = reader.map_wn30 = lambda *_: None
+
+  def open_file(name: str) -> Any:
+    if name == "lexnames":  # missing from Debian's package, and not used here
+      return io.StringIO("".join(f"{i} unnamed 0\n" for i in range(45)))
+    return WordNetCorpusReader.open(reader, name)
+
+  reader.open = open_file
   return reader
