@@ -1,10 +1,12 @@
 """Checkpoints are restored bit for bit on any mesh, or refused."""
 
 import gc
+import logging
 
 import jax
 import numpy as np
 import pytest
+from orbax.checkpoint import checkpoint_manager
 
 from support import tiny
 from truenegs_jax.runtime.errors import CheckpointError
@@ -182,3 +184,18 @@ def test_tree_of_another_model_is_refused(folder, change):
   with pytest.raises(CheckpointError):
     checkpoints.restore_state(2, like)
   checkpoints.close()
+
+
+def test_notices_of_orbax_are_hidden_and_warnings_are_not(
+  tmp_path, monkeypatch, caplog
+):
+  threshold = "_WAIT_FOR_PREV_SAVE_WARNING_THRESHOLD_SECS"
+  monkeypatch.setattr(checkpoint_manager, threshold, -1.0)
+  checkpoints = checkpoints_lib.Checkpoints(tmp_path / "checkpoints")
+  for step_number in (1, 2):
+    checkpoints.save(step_number, {"x": np.zeros(2)}, RUN)
+  checkpoints.close()
+  logging.getLogger("absl").warning("The disk is slow.")
+  assert [record.getMessage() for record in caplog.records] == [
+    "The disk is slow."
+  ]

@@ -21,8 +21,12 @@ from truenegs_jax.runtime.errors import CheckpointError, DiskError
 FIX_DAMAGED = "Move this folder away to continue from an earlier step."
 
 
-def _is_no_read_only_notice(record: logging.LogRecord) -> bool:
-  return "directory is read only" not in record.getMessage()
+# Orbax's warnings that tell users nothing they could act on.
+NOTICES = ("directory is read only", "Waiting for previous save to complete")
+
+
+def _is_no_notice(record: logging.LogRecord) -> bool:
+  return not any(notice in record.getMessage() for notice in NOTICES)
 
 
 class Checkpoints:
@@ -48,8 +52,8 @@ class Checkpoints:
     self.folder = folder
     self.keep_steps = frozenset(keep_steps)
     options: dict[str, Any]
+    logging.getLogger("absl").addFilter(_is_no_notice)
     if read_only:  # Orbax would warn about the other options
-      logging.getLogger("absl").addFilter(_is_no_read_only_notice)
       options = dict(read_only=True, save_interval_steps=0, create=False)
     else:
       kept = [policies.LatestN(keep), policies.CustomSteps(sorted(keep_steps))]
