@@ -186,7 +186,8 @@ def _train_run(
   results.save(context.workdir, result)  # before the export, which may fail
   if context.export:
     output = folder / results.MODEL
-    exported = _export(initial, setup, trained, result, output)
+    with context.console.status("exporting ..."):
+      exported = _export(initial, setup, trained, result, output)
     context.report(f"  {exported}")
     result = dataclasses.replace(result, exported=exported)
     results.save(context.workdir, result)
