@@ -37,7 +37,7 @@ ARTICLES = 1_200
 def make_words() -> list[str]:
   """Returns words that, each a token, give 4.6 characters per token.
 
-  Wikipedia has 4.7 with BERT's vocabulary (README, `data.layout`).
+  Wikipedia has 4.7 with BERT's vocabulary (docs/how_to/prepare_text.md).
   """
   rng = np.random.default_rng(0)
   letters = list("abcdefghijklmnopqrstuvwxyz")

@@ -84,7 +84,7 @@ def count_slots(slots):
 
 @pytest.mark.parametrize("length", CHECKSUMS)
 def test_default_draws_do_not_change_between_releases(length):
-  # The figures of README depend on these draws.
+  # The figures of the documentation depend on these draws.
   batch = tiny.make_batch(0, rows=64, length=length)
   slots, masked = hide_on_host(batch["tokens"], batch["documents"], step=5)
   digest = zlib.crc32(masked.astype("<i4").tobytes())

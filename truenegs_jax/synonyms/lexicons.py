@@ -47,7 +47,8 @@ FORMATS = """Use a file of one of these formats:
   word synonym synonym ...
   [NN] ||| word ||| synonym ||| ... (PPDB)
   th_*.dat of MyThes, the thesauri of LibreOffice (not the index, .idx)
-  .json or .jsonl, see README.md"""
+  .json: {"word": ["synonym"]} or [["word", "synonym"]]
+  .jsonl: {"word": "word", "synonyms": ["synonym"]}"""
 
 
 def peek(items: Iterator[Item], file: File) -> tuple[Item, Iterator[Item]]:
