@@ -98,5 +98,7 @@ def test_a_value_of_another_type_is_refused(tmp_path):
     parse_config([save(tmp_path, json.dumps(saved))])
   with pytest.raises(InputError, match="Did you mean --config=.*config.json"):
     parse_config([f"--config={tmp_path}"])
+  with pytest.raises(InputError, match="takes no words after a colon"):
+    parse_config([f"{save(tmp_path, json.dumps(saved))}:hc"])
   with pytest.raises(InputError, match="cannot be read.*No such file"):
     parse_config([f"--config={tmp_path}/none.json"])

@@ -64,8 +64,14 @@ def make_config(
   text: str, overrides: Sequence[tuple[str, str | None]]
 ) -> ConfigDict:
   """Loads a config, changes values and locks it; errors as `parse_config`."""
-  if text.endswith(".json"):
-    config = load_saved_config(pathlib.Path(text))
+  path, colon, _ = text.partition(":")
+  if path.endswith(".json"):
+    if colon:
+      raise InputError(
+        f"--config={text!r}: a saved config takes no words after a colon."
+        " Change its values with --config.KEY=VALUE."
+      )
+    config = load_saved_config(pathlib.Path(path))
   else:
     config = config_files.load_config(text)
   for key, value in overrides:

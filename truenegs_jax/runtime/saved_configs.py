@@ -19,7 +19,7 @@ from truenegs_jax.configs import (
   finetune_squad,
 )
 from truenegs_jax.runtime.config_files import flatten
-from truenegs_jax.runtime.errors import InputError, printable
+from truenegs_jax.runtime.errors import InputError
 
 FIX = (
   "Pass the config.json of a workdir, such as"
@@ -37,7 +37,9 @@ def load_saved_config(path: pathlib.Path) -> ConfigDict:
     tree = json.loads(path.read_text(encoding="utf-8"))
     saved = flatten(tree)
   except (AttributeError, OSError, ValueError) as e:
-    reason = printable(e) if isinstance(e, (OSError, ValueError)) else "a list"
+    reason = "not a JSON object"
+    if isinstance(e, OSError):
+      reason = e.strerror
     raise InputError(
       f"--config={str(path)!r} cannot be read as a config ({reason}). {FIX}"
     ) from e
