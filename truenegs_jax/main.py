@@ -17,7 +17,6 @@ and Open MPI they find one another; elsewhere three flags are needed:
 """
 
 import importlib
-import importlib.metadata
 import os
 import pathlib
 import signal
@@ -118,7 +117,7 @@ def console() -> None:
     command = ["-m", f"truenegs_jax.{verb}", *sys.argv[2:]]
     os.execv(sys.executable, [sys.executable, *command])
   if verb == "--version":
-    print(f"truenegs_jax {importlib.metadata.version('truenegs_jax')}")
+    print(f"truenegs_jax {importlib.import_module('truenegs_jax').__version__}")
   elif verb in flags_lib.HELP:
     print(help_text.package_help())
   else:

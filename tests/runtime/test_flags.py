@@ -9,6 +9,7 @@ import sys
 import pytest
 from absl import flags as absl_flags
 
+import truenegs_jax
 from truenegs_jax import main
 from truenegs_jax.runtime import config_files
 from truenegs_jax.runtime import flags as flags_lib
@@ -151,7 +152,7 @@ def test_help_is_printed_without_importing_jax(words, expected):
   [
     ([], 2, "  synonyms  Builds"),
     (["--help"], 0, "  synonyms  Builds"),
-    (["--version"], 0, "truenegs_jax 0."),
+    (["--version"], 0, f"truenegs_jax {truenegs_jax.__version__}\n"),
     (["pepare", DEMO], 2, "no verb 'pepare'. Did you mean truenegs prepare?"),
   ],
 )

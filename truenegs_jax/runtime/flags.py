@@ -7,6 +7,7 @@
 A bad flag or config prints one line and exits with code 2, without a traceback.
 """
 
+import os
 import pathlib
 import re
 import shlex
@@ -121,7 +122,7 @@ def parse(
   """
   try:
     if HELP.intersection(argv):
-      print(_help(argv, values, doc or sys.modules["__main__"].__doc__ or ""))
+      _print(_help(argv, values, doc or sys.modules["__main__"].__doc__ or ""))
       sys.exit()
     rest = parse_flags(argv, values)
   except (flags.Error, InputError) as e:
@@ -161,6 +162,14 @@ def parse_flags(argv: list[str], values: flags.FlagValues) -> list[str]:
   if WORKDIR in values and not values[WORKDIR].value:
     values[WORKDIR].value = str(config_files.default_workdir(words.config))
   return rest
+
+
+def _print(text: str) -> None:
+  """Prints a help text; a pipe may be closed before its end, as by `head`."""
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _help(argv: Sequence[str], values: flags.FlagValues, doc: str) -> str:
