@@ -39,7 +39,7 @@ def load_saved_config(path: pathlib.Path) -> ConfigDict:
   except (AttributeError, OSError, ValueError) as e:
     reason = "not a JSON object"
     if isinstance(e, OSError):
-      reason = e.strerror
+      reason = e.strerror or reason
     raise InputError(
       f"--config={str(path)!r} cannot be read as a config ({reason}). {FIX}"
     ) from e
