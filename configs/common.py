@@ -8,7 +8,7 @@ never executed.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ml_collections import ConfigDict
 
@@ -36,7 +36,7 @@ WIKIPEDIA = "hf:wikimedia/wikipedia config=20231101.en document=join chars=3000"
 BOOKS = "hf:bookcorpus/bookcorpus revision=refs/convert/parquet document=join"
 BERT_VOCAB = "google-bert/bert-base-uncased"
 
-REQUIRED = "?"  # value of config.init if the user has to set it
+REQUIRED = "?"  # value of init or data.sources if the user has to set it
 
 
 def get_config() -> ConfigDict:
@@ -207,7 +207,12 @@ def bert() -> ConfigDict:
 
 
 def apply_arg(
-  c: ConfigDict, arg: str, *, default: str, released: str = REQUIRED
+  c: ConfigDict,
+  arg: str,
+  *,
+  default: str,
+  released: str = REQUIRED,
+  own: Mapping[str, Callable[[ConfigDict], None]] | None = None,
 ) -> ConfigDict:
   """Changes a config by the arguments after its name and returns it.
 
@@ -219,6 +224,7 @@ def apply_arg(
       minute on a laptop, from scratch.
     default: the recipe if `arg` has none.
     released: the weights of `continue`; REQUIRED if none of this size exist.
+    own: words of this config only, or with another meaning, and their changes.
 
   Raises:
     ValueError: an unknown word, or two recipes.
@@ -227,6 +233,7 @@ def apply_arg(
   changes: dict[str, Callable[[ConfigDict], None]] = {
     "continue": functools.partial(continue_from, released=released),
     "len512": len512,
+    **(own or {}),
     "runlocal": runlocal,
   }
   unknown = [word for word in words if word not in (*RECIPES, *changes)]

@@ -39,6 +39,7 @@ def get_config() -> ConfigDict:
   """Returns ELECTRA's recipe, without tasks and data."""
   pretraining = common.get_config()
   c = ConfigDict({"task": "finetune", "seed": 0, "init": "", "init_skip": ""})
+  c.dry_run = pretraining.dry_run
   for section, names in SHARED.items():
     c[section] = ConfigDict(
       {name: pretraining[section][name] for name in names}

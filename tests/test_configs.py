@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import rich.console
 
-from truenegs_jax.configs import common, common_keys
+from truenegs_jax.configs import common, common_keys, electra_small
 from truenegs_jax.data.corpus import sources_spec
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.data.tokens import fast_encoder
@@ -24,12 +24,13 @@ from truenegs_jax.pretrain import dry_run
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import table
 from truenegs_jax.tasks import user_task
-from truenegs_jax.train import build_run, checks
+from truenegs_jax.train import build_run, checks, prepare_data
 from truenegs_jax.weights.formats import hf_folder
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.workdir.from_config import build_model
 
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
+OWN = ("electra_own",)  # configs with values of their own after `continue`
 NAMES = sorted(
   path.stem
   for path in CONFIGS.glob("[a-z]*.py")
@@ -154,7 +155,28 @@ RELEASED = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_electra_own_needs_text_and_its_intervals_follow_the_steps():
+  c = get_config("electra_own")
+  with pytest.raises(InputError, match="--config.data.sources='texts"):
+    check_files(c)
+  with pytest.raises(InputError, match="--config.data.sources='texts"):
+    prepare_data.make_rows_plan(c)
+  assert "--config.data.sources=FILES" in print_dry_run(c)
+  c.steps = 500
+  values = (c.optim.warmup_steps, c.log.every_steps, c.eval.every_steps)
+  assert values == (50, 3, 25)
+  assert c.checkpoint.every_steps == 25 and not c.eval.must_learn
+  c.steps = 1
+  checks.check_config(c)
+  c.optim.warmup_steps = 7
+  assert c.copy_and_resolve_references().optim.warmup_steps == 7
+  c = get_config("electra_own", "small")
+  assert (c.model.variant, c.optim.warmup_steps) == ("small", c.steps // 10)
+  c = get_config("electra_own", "continue")
+  assert (c.init, c.steps) == (electra_small.RELEASED, 4_000)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OWN])
 def test_continue_has_the_papers_values_and_needs_weights(name):
   c = get_config(name, "continue,sr")
   assert (c.steps, c.batch_size, c.length) == (200_000, 128, 512)

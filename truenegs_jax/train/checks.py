@@ -12,7 +12,14 @@ from truenegs_jax.objectives.options import CHOICES, needs_table
 from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import run_table
-from truenegs_jax.train import build_run, metrics, optim, sharding, speed
+from truenegs_jax.train import (
+  build_run,
+  metrics,
+  optim,
+  prepare_data,
+  sharding,
+  speed,
+)
 from truenegs_jax.weights.formats.find import INIT_FORMATS, Weights
 from truenegs_jax.weights.init import check_fit, config_sizes, match_vocabulary
 from truenegs_jax.workdir import from_config
@@ -79,10 +86,11 @@ def check_required_files(
   Neither does a run with a `saved` checkpoint, which has their contents.
 
   Raises:
-    InputError, DataError: a file is missing or does not fit the config.
+    InputError, DataError: a file is not set, is missing or does not fit.
   """
   if saved:
     return
+  prepare_data.check_sources(c.data.sources)
   if c.init == config_sizes.REQUIRED:
     raise InputError(
       "This config continues from weights, and none of this size are released."
@@ -141,8 +149,9 @@ def _check_model(c: ConfigDict) -> None:
       f"init_skip={c.init_skip!r} needs weights to start from. Set"
       " --config.init=FOLDER or remove init_skip."
     )
-  if c.task == "corrections" and c.init in ("", config_sizes.REQUIRED):
-    return  # the model is that of corrections.run
+  no_init = c.dry_run or c.init in ("", config_sizes.REQUIRED)
+  if c.task == "corrections" and no_init:
+    return  # the model is that of corrections.run, or not looked up
   if config_sizes.FROM_WEIGHTS in (c.model.variant, c.data.vocab):
     raise InputError(
       f"model.variant={c.model.variant!r}, data.vocab={c.data.vocab!r}: 'init'"

@@ -6,6 +6,7 @@ import pathlib
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from truenegs_jax.configs import common
 from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.data.corpus.sources_spec import named_sources
 from truenegs_jax.data.rows import prepare_rows
@@ -27,6 +28,7 @@ def make_rows_plan(
   The language of the text is not checked again if a run is resumed.
   """
   data = config.data
+  check_sources(data.sources)
   resources = {}
   if "wordnet" in named_sources(data.sources):
     from truenegs_jax.synonyms.wordnet import open_wordnet  # imports NLTK
@@ -44,6 +46,16 @@ def make_rows_plan(
     "resources": resources,
   }
   return prepare_rows.make_plan(PrepareOptions(**values))
+
+
+def check_sources(sources: str) -> None:
+  """Raises InputError if a config leaves the text to the user."""
+  if sources == common.REQUIRED:
+    raise InputError(
+      "data.sources is not set: this config trains on your own text. Set"
+      " --config.data.sources='texts/*.txt', for example: files, folders, globs"
+      " or hf:NAME, separated by commas."
+    )
 
 
 def find_or_prepare_rows(

@@ -12,12 +12,13 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from truenegs_jax.configs import common
 from truenegs_jax.models import encoder
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.formats.network import Network
 
-REQUIRED = "?"  # value of config.init that the user must replace
+REQUIRED = common.REQUIRED  # value of config.init that the user must replace
 FROM_WEIGHTS = "init"  # value of model.variant or data.vocab
 ROLES = {"electra": ("discriminator", "generator"), "mlm": ("bert",)}
 # Sizes of a variant -> fields of Hugging Face's config.json.
