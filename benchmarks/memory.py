@@ -102,7 +102,7 @@ def report(
   flops = plan.row_flops(run) * c.batch_size / mesh.devices.size
   return {
     "objective": run.summary,
-    "devices": plan.describe_devices(run, mesh),
+    "devices": plan.describe_devices(run.mesh_preset, mesh),
     "parameters": plan.describe_parameters(run.model, state.params),
     "per device": plan.describe_memory(state, aux),
     "batch": f"{c.batch_size:,} rows of {c.length} tokens, {rows:,} per mesh"

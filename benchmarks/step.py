@@ -64,7 +64,7 @@ def describe_step(step: steps.CompiledStep) -> Record:
     **timing.new_record(),
     "xla_flags": os.environ.get("XLA_FLAGS", ""),
     "objective": step.run.summary,
-    "mesh": plan.describe_devices(step.run, step.mesh),
+    "mesh": plan.describe_devices(step.run.mesh_preset, step.mesh),
     "attention": step.attention,
     "dtype": c.model.dtype,
     "batch": c.batch_size,

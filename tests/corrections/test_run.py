@@ -407,7 +407,6 @@ def test_exported_weights_have_the_rates_of_their_checkpoint(
     ("corrections__sources", ("pairs path=no",), "no file 'no'"),
     ("corrections__cases", -1, "corrections.cases=-1"),
     ("corrections__prediction", "best", "'best' is unknown"),
-    ("dry_run", True, "dry_run=True is only for pre-training"),
   ],
 )
 def test_invalid_settings_are_refused_before_writing(
@@ -416,6 +415,33 @@ def test_invalid_settings_are_refused_before_writing(
   with pytest.raises((InputError, DataError), match=message):
     _run(folder, tmp_path / "out", **{key: value})
   assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+  ("run", "text", "expected"),
+  [
+    ("run", "texts", "steps 10, 20"),
+    ("no/run", "no/text", "no/run' (missing"),
+    ("no/run", "no/text", "no/text (missing)"),
+  ],
+)
+def test_a_dry_run_lists_what_is_there_and_writes_nothing(
+  folder, tmp_path, run, text, expected
+):
+  (folder / "texts").mkdir(exist_ok=True)
+  (folder / "texts" / "a.txt").write_text("a\n")
+  before = _hash_files(folder / "run")
+  c = _task_config(
+    folder,
+    dry_run=True,
+    corrections__run=str(folder / run),
+    corrections__text=str(folder / text),
+  )
+  console = Console(file=io.StringIO(), width=300)
+  assert run_lib.run(c, tmp_path / "out", console) == 0
+  assert expected in console.file.getvalue()
+  assert not (tmp_path / "out").exists()
+  assert _hash_files(folder / "run") == before
 
 
 def test_a_text_without_words_is_refused(folder, tmp_path):

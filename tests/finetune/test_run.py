@@ -612,6 +612,38 @@ def test_an_exported_classifier_gives_the_same_answers_in_transformers(
 def test_rejects_bad_input_and_names_it(
   vocab, files, tmp_path, changes, error, message
 ):
+  c = own_config(vocab, files, **changes)
   with pytest.raises(error, match=message):
-    run(own_config(vocab, files, **changes), tmp_path)
+    run(c, tmp_path)
   assert not (tmp_path / "own").exists()
+  c.dry_run = True
+  if error is InputError:  # what needs no data
+    with pytest.raises(error, match=message):
+      run(c, tmp_path)
+
+
+def test_a_dry_run_describes_a_network_and_the_missing_runs(
+  learned, files, tmp_path
+):
+  c, workdir, _ = learned
+  c = c.copy_and_resolve_references()
+  c.dry_run, c.finetune.seeds = True, 3
+  before = sorted(workdir.rglob("*"))
+  code, printed = run(c, workdir)
+  assert code == 0 and sorted(workdir.rglob("*")) == before
+  assert "drawn at random" in printed and "2 layers of 32 units" in printed
+  assert f"train: {files}/train.csv; dev: {files}/dev.jsonl; 6 ep" in printed
+  assert "0 to 2; 1 of 3 runs are to train" in printed
+  c.finetune.epochs = 5.0
+  with pytest.raises(CheckpointError, match="finetune.epochs"):
+    run(c, workdir)
+
+
+def test_a_dry_run_needs_neither_weights_nor_data(tmp_path):
+  c = finetune_glue.get_config("mrpc")
+  c.dry_run, c.init, c.finetune.data = True, "own/weights", str(tmp_path)
+  code, printed = run(c, tmp_path / "out")
+  assert code == 0 and not list(tmp_path.iterdir())
+  assert "'own/weights', which are looked up on the Hugging Face" in printed
+  assert f"{tmp_path}/MRPC/train.tsv (missing)" in printed
+  assert "3 epochs of 7,336 rows, 690 steps" in " ".join(printed.split())

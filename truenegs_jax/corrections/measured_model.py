@@ -13,6 +13,7 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms.sources import parse_expression
 from truenegs_jax.train import build_run
+from truenegs_jax.weights.formats import find
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import config_sizes, load
 from truenegs_jax.workdir import files, saved_model
@@ -51,6 +52,8 @@ def resolve_config(c: ConfigDict, weights: Weights) -> ConfigDict:
       " --config.corrections.run=WORKDIR to measure a run, or --config.init="
       "FOLDER and --config.objective to measure weights."
     )
+  if c.dry_run and c.init and not find.is_local(c.init):
+    return c  # nothing is downloaded
   if c.corrections.run:
     c = c.copy_and_resolve_references()
     workdir = pathlib.Path(c.corrections.run).expanduser()
@@ -82,7 +85,7 @@ def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
     return
   workdir = pathlib.Path(c.corrections.run).expanduser()
   with saved_model.open_run(workdir) as checkpoints:
-    steps = _choose_steps(c.corrections.steps, checkpoints.steps())
+    steps = choose_steps(c.corrections.steps, checkpoints.steps())
     last = saved_model.read_saved_model(checkpoints, steps[-1])
 
     def read_params(step: int) -> dict[str, Any] | None:
@@ -113,7 +116,7 @@ def _complete_config(saved: ConfigDict, c: ConfigDict) -> ConfigDict:
   return complete
 
 
-def _choose_steps(text: str, saved_steps: list[int]) -> tuple[int, ...]:
+def choose_steps(text: str, saved_steps: list[int]) -> tuple[int, ...]:
   """Returns the saved steps selected by "kept", "last" or "100,200"."""
   if text == "kept":
     return tuple(saved_steps)

@@ -71,12 +71,6 @@ def read_lines(
   Raises:
     InputError, DataError: no line has a token; see also `open_corpus`.
   """
-  if not text.strip():
-    raise InputError(
-      f"{TEXT} is empty. Set it to files, folders, globs or hf:NAME, such as"
-      f" --config.{TEXT}='hf:Salesforce/wikitext config=wikitext-2-raw-v1"
-      " split=test'."
-    )
   lines: list[str] = []
   num_headings = 0
   documents = open_corpus(text, key=TEXT, **corpus)
@@ -101,6 +95,16 @@ def read_lines(
     num_headings=num_headings,
     fingerprint=short_sha256(b"\n".join(s.tobytes() for s in sequences)),
   )
+
+
+def check_text(text: str) -> None:
+  """Raises InputError if a config names no text."""
+  if not text.strip():
+    raise InputError(
+      f"{TEXT} is empty. Set it to files, folders, globs or hf:NAME, such as"
+      f" --config.{TEXT}='hf:Salesforce/wikitext config=wikitext-2-raw-v1"
+      " split=test'."
+    )
 
 
 def is_heading(line: str) -> bool:

@@ -22,7 +22,13 @@ import rich.progress
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.corrections import cases, predict_slots, rates, report
+from truenegs_jax.corrections import (
+  cases,
+  dry_run,
+  predict_slots,
+  rates,
+  report,
+)
 from truenegs_jax.corrections.measured_model import (
   MeasuredModel,
   open_model,
@@ -64,6 +70,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   config = json.loads(c.to_json())
   c = resolve_config(c, weights)
   sources = _check_config(c, workdir)
+  if c.dry_run:
+    return dry_run.dry_run(c, sources, console)
   enable_compilation_cache()
   mesh = sharding.make_mesh(sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes))
   with open_model(c, weights) as measured:
@@ -105,13 +113,12 @@ def _check_config(c: ConfigDict, workdir: pathlib.Path) -> tuple[str, ...]:
   """Checks the config before anything is read, and returns the sources."""
   checks.check_config(c)
   o = c.corrections
-  if c.dry_run:
-    raise InputError("dry_run=True is only for pre-training. Remove it.")
   if distributed.process_count() > 1:
     raise InputError("Several processes are only for pre-training. Use one.")
   for key in ("length", "sequences", "cases", "sheet"):
     if o[key] < 0:
       raise InputError(f"corrections.{key}={o[key]} is below 0. Use 0 or more.")
+  predict_slots.check_text(o.text)
   if o.prediction:  # "" is the run's
     one_of("corrections.prediction", o.prediction, CHOICES["prediction"])
   sources = (o.sources,) if isinstance(o.sources, str) else tuple(o.sources)

@@ -115,6 +115,21 @@ class InitialWeights:
       report=report,
     )
 
+  def open_networks(
+    self, model: finetune.DownstreamModel, task: Task
+  ) -> dict[str, Network]:
+    """Returns the networks to load; InputError if they do not fit."""
+    if self.weights is None:
+      return {}
+    skip = check_fit.parse_skip(self.skip)
+    networks = self.weights.for_roles((self.role,))
+    match_vocabulary.check_vocabularies(networks, self.tokenizer, skip=skip)
+    networks = head_transfer.drop_unused_heads(
+      networks, model, skip=skip, task=task
+    )
+    check_fit.check_networks(networks, model, skip=skip)
+    return networks
+
   def _fingerprints(
     self, model: finetune.DownstreamModel, task: Task
   ) -> dict[str, str]:
@@ -124,13 +139,8 @@ class InitialWeights:
     """
     if self.weights is None:
       return {"weights": DRAWN, "head": DRAWN}
+    networks = self.open_networks(model, task)
     skip = check_fit.parse_skip(self.skip)
-    networks = self.weights.for_roles((self.role,))
-    match_vocabulary.check_vocabularies(networks, self.tokenizer, skip=skip)
-    networks = head_transfer.drop_unused_heads(
-      networks, model, skip=skip, task=task
-    )
-    check_fit.check_networks(networks, model, skip=skip)
     network = networks[self.role]
     resized = check_fit.resize_embeddings(model, networks, skip)
     table = check_fit.loadable_names(network, resized, self.role)

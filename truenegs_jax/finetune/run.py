@@ -20,6 +20,7 @@ from rich.console import Console
 
 from truenegs_jax.finetune import (
   bootstrap,
+  dry_run,
   initial_weights,
   leaderboard,
   results,
@@ -57,11 +58,15 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     )
   check(c)
   options, config = FinetuneOptions.from_config(c), json.loads(c.to_json())
+  is_dry = config.pop("dry_run", False)  # not saved
   task_data.check_files(options)
   against = c.finetune.against
   others = results.load_other_workdir(pathlib.Path(against)) if against else {}
-  enable_compilation_cache()
   seeds = range(c.seed, c.seed + c.finetune.seeds)
+  if is_dry:
+    results.check_config(workdir, config)
+    return dry_run.dry_run(c, options, seeds, workdir, console)
+  enable_compilation_cache()
   with lock.lock(workdir):
     results.check_config(workdir, config)
     with guards.StopSignals(console, then=STOPPING) as signals:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from truenegs_jax.data.corpus import hub_datasets
 from truenegs_jax.data.corpus.files import COMPRESSIONS, find_existing
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.finetune.config_checks import OWN, SQUAD, FinetuneOptions
@@ -134,7 +135,7 @@ def check_files(options: FinetuneOptions) -> None:
     InputError: an entry of `finetune.files` is not SPLIT=FILE or
       TASK.SPLIT=FILE, is repeated, or names an unknown task or split; there is
       a test set without `predict_test` or the other way round; `finetune.data`
-      names a split.
+      names a split; options of the user's own task do not fit.
   """
   names, data = options.tasks, options.data
   if data and names == (OWN,):
@@ -169,7 +170,9 @@ def check_files(options: FinetuneOptions) -> None:
         " --config.finetune.predict_test=True."
       )
   for name in names:
-    parse_files(options, name)
+    files = parse_files(options, name)
+    if name == OWN:
+      _check_own(options, files)
     if options.predict_test and "test" not in _splits(name):
       raise InputError(
         f"finetune.predict_test=True, but {name} has no public test set. Remove"
@@ -183,6 +186,25 @@ def _splits(name: str) -> tuple[str, ...]:
     return "train", "dev", "test"
   task = squad.TASK if name == SQUAD else glue.TASKS[name]
   return tuple(task.split_sizes)
+
+
+def _check_own(options: FinetuneOptions, files: Mapping[str, str]) -> None:
+  """Refuses options of the user's own task that do not fit."""
+  user_task.parse_columns(options.text, options.label)
+  labels = user_task.parse_labels(options.labels)
+  user_task.check_options(
+    kind=options.kind, labels=labels, metric=options.metric
+  )
+  if not {"train", "dev"} <= files.keys():
+    raise InputError(
+      f"finetune.files={options.files!r} must name a training and a dev file."
+      " Set --config.finetune.files='train=FILE dev=FILE'."
+    )
+  if options.predict_test and "test" not in files:
+    raise InputError(
+      "finetune.predict_test=True needs a test file. Set"
+      " --config.finetune.files='train=FILE dev=FILE test=FILE'."
+    )
 
 
 def parse_files(options: FinetuneOptions, name: str) -> dict[str, str]:
@@ -249,9 +271,30 @@ def _read_squad(options: FinetuneOptions, files: Mapping[str, str]) -> Rows:
   return squad.TASK, questions, notes
 
 
+def find_split(options: FinetuneOptions, name: str, split: str) -> str:
+  """Describes where a split of a task is, for a dry run; reads none of it."""
+  where = parse_files(options, name).get(split) or options.data
+  if where.startswith(records.HUB):
+    dataset = records.parse_dataset_name(where)
+    is_local = hub_datasets.is_folder(dataset.name)
+    return where if is_local else f"{where} (on the hub)"
+  path = pathlib.Path(os.path.expanduser(where))
+  is_official = where == options.data
+  if is_official and name == SQUAD:
+    path = _official_path(where, split)
+  elif is_official:
+    path = glue.official_path(glue.TASKS[name], split, where)
+  existing = find_existing(path, or_compressed=is_official)
+  return str(existing) if existing else f"{path} (missing)"
+
+
+def _official_path(folder: str, split: str) -> pathlib.Path:
+  return pathlib.Path(os.path.expanduser(folder), f"{split}-v1.1.json")
+
+
 def _official_file(folder: str, split: str) -> str:
   """Returns the path of an official file of SQuAD, which may be compressed."""
-  path = pathlib.Path(os.path.expanduser(folder), f"{split}-v1.1.json")
+  path = _official_path(folder, split)
   if existing := find_existing(path, or_compressed=True):
     return str(existing)
   raise DataError(
@@ -267,17 +310,6 @@ def _read_own(options: FinetuneOptions, files: Mapping[str, str]) -> Rows:
   kind, metric = options.kind, options.metric
   columns = user_task.parse_columns(options.text, options.label)
   labels = user_task.parse_labels(options.labels)
-  user_task.check_options(kind=kind, labels=labels, metric=metric)
-  if not {"train", "dev"} <= files.keys():
-    raise InputError(
-      f"finetune.files={options.files!r} must name a training and a dev file."
-      " Set --config.finetune.files='train=FILE dev=FILE'."
-    )
-  if options.predict_test and "test" not in files:
-    raise InputError(
-      "finetune.predict_test=True needs a test file. Set"
-      " --config.finetune.files='train=FILE dev=FILE test=FILE'."
-    )
 
   def read(split: str, labels: Sequence[str]) -> list[Example]:
     return user_task.read_examples(

@@ -12,6 +12,7 @@ import jax
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from truenegs_jax.data.corpus.sources_spec import describe_sources
 from truenegs_jax.data.tokens.tokenizer import (
   SPECIALS,
   Tokenizer,
@@ -19,6 +20,7 @@ from truenegs_jax.data.tokens.tokenizer import (
 )
 from truenegs_jax.objectives.options import needs_table
 from truenegs_jax.train import build_run, checks, plan, sharding
+from truenegs_jax.weights.formats import find
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import config_sizes
 from truenegs_jax.workdir.from_config import build_tokenizer
@@ -30,7 +32,7 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   Raises:
     InputError: a run of this config would fail before it reads its data.
   """
-  if c.init and _exists(c.init):
+  if find.is_local(c.init):
     checks.check_weights(c, weights)
   tokenizer, source = placeholder_tokenizer(c)
   run = build_run.build_run(c, tokenizer)
@@ -49,6 +51,9 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
     "dry run": "reads no text; writes and compiles nothing",
     **lines,
     "attention": attention,
+    "text": "missing: set --config.data.sources=FILES"
+    if c.data.sources == config_sizes.REQUIRED
+    else describe_sources(c.data.sources),
     "vocabulary": f"{len(tokenizer.vocab):,} entries, {source}",
     "optimizer": f"{o.schedule} schedule, peak {o.lr:g}, {o.warmup_steps:,}"
     f" warm-up steps, {batches}, {c.model.dtype}, remat {c.model.remat}",
@@ -74,26 +79,12 @@ def placeholder_tokenizer(c: ConfigDict) -> tuple[Tokenizer, str]:
 
 def _list_inputs(c: ConfigDict) -> list[str]:
   """Lists the files other than text that the user must provide."""
-  inputs = [f"weights: {_describe_weights(c.init)}"] if c.init else []
+  inputs = []
+  if c.init == config_sizes.REQUIRED:
+    inputs.append("weights: --config.init=FOLDER")
+  elif c.init:
+    inputs.append(f"weights: {find.describe(c.init)}")
   if needs_table(c.negatives):
     for source in build_run.build_table_request(c).expression.sources:
       inputs += [f"{source.name} {k}={x}" for k, x in source.paths.items()]
   return inputs
-
-
-def _describe_weights(init: str) -> str:
-  if init == config_sizes.REQUIRED:
-    return "--config.init=FOLDER"
-  if _exists(init):
-    return f"'{init}', which fit this config"
-  hub = "looked up on the Hugging Face hub (offline: set --config.init=FOLDER)"
-  return f"'{init}', which are {hub}"
-
-
-def _exists(init: str) -> bool:
-  """Returns whether `init` is a local path or a list of local paths."""
-
-  def is_path(text: str) -> bool:
-    return pathlib.Path(text.strip()).expanduser().exists()
-
-  return is_path(init) or all(map(is_path, init.split(",")))

@@ -167,7 +167,7 @@ def is_missing(task: Task, split: str, where: str) -> bool:
   """Whether a folder has no official file of a split; False for hf:NAME."""
   if where.startswith(records.HUB):
     return False
-  path = _official_path(task, split, where)
+  path = official_path(task, split, where)
   return find_existing(path, or_compressed=True) is None
 
 
@@ -210,7 +210,7 @@ def _read_hub(task: Task, split: str, where: str) -> Iterator[records.Record]:
 
 def _find_official(task: Task, split: str, where: str) -> pathlib.Path:
   """Returns the official file of a split, which may be compressed."""
-  path = _official_path(task, split, where)
+  path = official_path(task, split, where)
   if existing := find_existing(path, or_compressed=True):
     return existing
   names = sorted(p.name for p in path.parent.glob("*.tsv*"))
@@ -225,7 +225,8 @@ def _find_official(task: Task, split: str, where: str) -> pathlib.Path:
   )
 
 
-def _official_path(task: Task, split: str, where: str) -> pathlib.Path:
+def official_path(task: Task, split: str, where: str) -> pathlib.Path:
+  """Returns the path of an official file, which may be compressed."""
   folder = pathlib.Path(os.path.expanduser(where), task.title)
   return folder / f"{_file_name(task, split)}.tsv"
 

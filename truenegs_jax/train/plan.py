@@ -241,7 +241,7 @@ def report_lines(
   flops, rows = row_flops(run), run.steps * run.batch_size
   return {
     "objective": run.summary,
-    "devices": describe_devices(run, mesh),
+    "devices": describe_devices(run.mesh_preset, mesh),
     "parameters": describe_parameters(run.model, state.params),
     "per device": describe_memory(state, aux),
     "steps": f"{run.steps:,} of {run.batch_size:,} rows of {run.length} tokens,"
@@ -251,13 +251,13 @@ def report_lines(
   }
 
 
-def describe_devices(run: Run, mesh: jax.sharding.Mesh) -> str:
+def describe_devices(preset: str, mesh: jax.sharding.Mesh) -> str:
   """Describes the devices of a run, its processes and its mesh."""
   device, processes = mesh.devices.flat[0], jax.process_count()
   return (
     f"{mesh.devices.size} x {device.device_kind} ({device.platform}),"
     f" {processes} process{'es' * (processes != 1)},"
-    f" mesh {run.mesh_preset}: {sharding.format_axes(mesh.shape)}"
+    f" mesh {preset}: {sharding.format_axes(mesh.shape)}"
   )
 
 

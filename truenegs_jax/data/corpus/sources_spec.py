@@ -87,6 +87,30 @@ def named_sources(spec: str, *, key: str = "data.sources") -> set[str]:
   return {part.source for part in _parse_spec(spec, key)} - {"", "hf"}
 
 
+def describe_sources(spec: str, *, key: str = "data.sources") -> str:
+  """Describes in a dry run which files of a spec exist; reads none.
+
+  Raises:
+    InputError: the spec has a mistake.
+    DataError: a folder has no text, or a file cannot be read.
+  """
+  lines = []
+  for part in _parse_spec(spec, key):
+    if part.source:
+      is_local = hub_datasets.is_folder(part.where.removeprefix(HUB))
+      is_remote = part.source == "hf" and not is_local
+      lines.append(f"{part.where}{' (on the hub)' * is_remote}")
+    elif files := find_files(part.where, suffixes=formats()):
+      size = sum(file.size for file in files) / 1e6
+      plural = "s" * (len(files) > 1)
+      lines.append(
+        f"{part.where} ({len(files):,} file{plural}, {size:,.1f} MB)"
+      )
+    else:
+      lines.append(f"{part.where} (missing)")
+  return ", ".join(lines)
+
+
 @dataclasses.dataclass(frozen=True)
 class PartSpec:
   """A parsed part of a spec.

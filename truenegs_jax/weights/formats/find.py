@@ -106,6 +106,22 @@ class Weights:
     return encoders[0]
 
 
+def is_local(init: str) -> bool:
+  """Whether a value of `config.init` names paths that exist; opens none."""
+  paths = (pathlib.Path(x).expanduser() for x in _split_init(init))
+  return bool(init) and all(path.exists() for path in paths)
+
+
+def describe(init: str) -> str:
+  """Describes in a dry run where weights come from; opens none."""
+  if is_local(init):
+    return f"'{init}', which fit this config"
+  if all(map(hf_hub.is_model_name, _split_init(init))):
+    hub = "looked up on the Hugging Face hub (offline: --config.init=FOLDER)"
+    return f"'{init}', which are {hub}"
+  return f"'{init}', which are missing"
+
+
 def _split_init(init: str) -> list[str]:
   """Splits `config.init` into one location, or those of a pair."""
   init = init.strip()
