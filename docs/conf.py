@@ -1,6 +1,12 @@
 """Configures Sphinx: `make docs` builds docs/_build/html."""
 
+import pathlib
+import sys
+
 import truenegs_jax
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import config_reference  # noqa: E402
 
 project = "truenegs_jax"
 copyright = "the authors of truenegs_jax"
@@ -49,6 +55,14 @@ def mark_indented_blocks(app, what, name, obj, options, lines):
   lines[:] = [*"\n\n".join(marked).splitlines(), ""]
 
 
+def add_keys(app, docname, source):
+  """Puts the generated tables into reference/config.md."""
+  if docname == "reference/config":
+    keys = config_reference.render()
+    source[0] = source[0].replace(config_reference.PLACEHOLDER, keys)
+
+
 def setup(app):
+  app.connect("source-read", add_keys)
   # Before napoleon, which reads the sections of Google's style.
   app.connect("autodoc-process-docstring", mark_indented_blocks, priority=400)
