@@ -32,7 +32,7 @@ def draw(workdir: pathlib.Path) -> Figure:
   titles = {"mlm": "MLM loss"}
   if verdict["detection"]:
     titles |= {"detect": "detection loss", "auc": "detection AUC"}
-  figure = Figure(figsize=(3.4 * len(titles), 3.1), layout="constrained")
+  figure = Figure(figsize=(2.9 * len(titles), 2.8), layout="constrained")
   panels = figure.subplots(1, len(titles), squeeze=False)[0]
   by_name = dict(zip(titles, panels, strict=True))
   for name, axes in by_name.items():
