@@ -1,5 +1,6 @@
 # demo      trains a small ELECTRA on WordNet's glosses, without PyTorch; SEED=1
-#           uses another seed and another workdir
+#           uses another seed and another workdir; a machine too slow for all
+#           its 1,500 steps in MINUTES=10 does fewer; MINUTES=0: no limit
 # test      runs the quick tests: 16 minutes of processor time, 8 on 2 idle cores
 # test-all  runs all tests, including those marked slow
 # qa-model  fine-tunes released weights on 3,000 questions of SQuAD and scores
@@ -19,6 +20,7 @@ PYTHON ?= python3
 TORCH ?= 2.13.0
 WORKERS ?= auto
 SEED ?= 0
+MINUTES ?= 10
 SQUAD ?= hf:rajpurkar/squad
 
 BIN := .venv/bin
@@ -51,7 +53,8 @@ PEERS := .venv/.scorers
 demo: $(PACKAGE)
 	@PYTHON=$(BIN)/python launch/wordnet.sh
 	$(BIN)/python -m truenegs_jax.main --config=configs/electra_demo.py \
-	  --config.seed=$(SEED) --workdir=runs/electra_demo$(if $(filter-out 0,$(SEED)),-seed$(SEED))
+	  --config.seed=$(SEED) --config.minutes=$(MINUTES) \
+	  --workdir=runs/electra_demo$(if $(filter-out 0,$(SEED)),-seed$(SEED))
 
 test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
 	@PYTHON=$(BIN)/python launch/wordnet.sh || \

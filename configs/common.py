@@ -46,6 +46,8 @@ def get_config() -> ConfigDict:
   c.objective = "electra"  # what is trained: "electra", or "mlm", BERT's
   c.seed = 0  # of initial weights, row order, masks, samples and dropout
   c.steps = 1_000_000  # updates of the weights
+  # Whole time of the run: fewer steps if the machine is slow; 0: no limit.
+  c.minutes = 0.0
   c.batch_size = 128  # rows per update, over all devices and processes
   c.length = 128  # tokens of a row
   c.init = ""  # weights: a folder, a workdir or names on the hub; "": random

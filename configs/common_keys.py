@@ -48,6 +48,7 @@ KEYS = {
   "objective": KeyRule(choices=("electra", "mlm")),
   "seed": KeyRule(0),
   "steps": KeyRule(1),
+  "minutes": KeyRule(0, may_change=True, old_default=0.0),  # only at the start
   "batch_size": KeyRule(1),
   "length": KeyRule(8),
   "init": KeyRule(may_change=True),

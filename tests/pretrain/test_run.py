@@ -21,7 +21,7 @@ from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.synonyms import table as synonym_table
-from truenegs_jax.train import sharding
+from truenegs_jax.train import sharding, time_limit
 from truenegs_jax.workdir import lock
 
 KILLS = 20
@@ -129,6 +129,38 @@ def test_run_stopped_twice_ends_bit_equal(first_run, monkeypatch):
   code, output = run(stopped, flags)
   assert code == 0 and "resume" in output
   assert_equal_runs(root / "first", stopped, 12)
+
+
+def test_shortened_run_resumes_with_its_steps_on_a_faster_machine(
+  first_run, monkeypatch
+):
+  root, flags, _ = first_run
+  shortened = root / "shortened"
+  # Twice the values of the first run.
+  flags = [*flags, "--config.minutes=5", "--config.steps=24"]
+  flags += ["--config.optim.warmup_steps=4", "--config.log.every_steps=2"]
+  flags += ["--config.checkpoint.every_steps=6", "--config.eval.every_steps=12"]
+  batch_at = run_lib.loop.batches_lib.batch_at
+
+  def stop_at_step_5(rows, step, **more):
+    if step == 5 and (shortened / "config.json").exists():
+      signal.raise_signal(signal.SIGTERM)
+    return batch_at(rows, step, **more)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(time_limit, "LEAST_STEPS", 2)
+    patch.setattr(time_limit, "fit_steps", lambda *_: 12)
+    patch.setattr(run_lib.loop.batches_lib, "batch_at", stop_at_step_5)
+    code, output = run(shortened, flags)
+  assert code == errors.SAVED_RESTART
+  assert "12 of 24 steps fit into minutes=5." in output
+  assert json.loads((shortened / "config.json").read_text())["steps"] == 12
+  monkeypatch.setattr(time_limit, "fit", None)  # not measured again
+  code, output = run(shortened, [*flags, "--config.minutes=60"])
+  assert code == 0 and "was shortened to 12 of 24 steps" in output
+  assert_equal_runs(root / "first", shortened, 12)
+  with pytest.raises(errors.CheckpointError, match="steps: 12 -> 10"):
+    run(shortened, [*flags, "--config.steps=10"])
 
 
 def test_finished_run_started_again_shows_its_results(first_run):

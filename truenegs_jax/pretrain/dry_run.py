@@ -19,7 +19,7 @@ from truenegs_jax.data.tokens.tokenizer import (
   make_tokenizer,
 )
 from truenegs_jax.objectives.options import needs_table
-from truenegs_jax.train import build_run, checks, plan, sharding
+from truenegs_jax.train import build_run, checks, plan, sharding, time_limit
 from truenegs_jax.weights.formats import find
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import config_sizes
@@ -50,6 +50,7 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   lines = {
     "dry run": "reads no text; writes and compiles nothing",
     **lines,
+    **({"minutes": _describe_minutes(c)} if c.minutes else {}),
     "attention": attention,
     "text": "missing: set --config.data.sources=FILES"
     if c.data.sources == config_sizes.REQUIRED
@@ -75,6 +76,13 @@ def placeholder_tokenizer(c: ConfigDict) -> tuple[Tokenizer, str]:
   vocab = [*SPECIALS, *(f"word{i}" for i in range(num_words))]
   tokenizer = make_tokenizer(vocab, lowercase=True)
   return tokenizer, "the size in data.vocab_size"
+
+
+def _describe_minutes(c: ConfigDict) -> str:
+  least = min(c.steps, time_limit.LEAST_STEPS)
+  return (
+    f"{c.minutes:g}, with fewer steps on a slow machine, but at least {least:,}"
+  )
 
 
 def _list_inputs(c: ConfigDict) -> list[str]:

@@ -10,6 +10,7 @@ import itertools
 import pathlib
 import shlex
 import signal
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,7 +28,14 @@ from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.synonyms import coverage, run_table, table
-from truenegs_jax.train import build_run, checks, loop, plan, prepare_data
+from truenegs_jax.train import (
+  build_run,
+  checks,
+  loop,
+  plan,
+  prepare_data,
+  time_limit,
+)
 from truenegs_jax.train import setup as setup_lib
 from truenegs_jax.weights.export import pretrained
 from truenegs_jax.weights.formats import hf_folder
@@ -44,12 +52,17 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
 
   Raises TrueNegsErrors, which have exit codes of their own.
   """
+  began = time.perf_counter()
   say = functools.partial(console.print, soft_wrap=True)
   weights = Weights(c.init, say)
   with distributed.raise_everywhere("config"):
     saved = files.read_saved_config(workdir)
     c = config_sizes.resolve(c, weights, saved=saved)
+    c = time_limit.apply_saved(c, saved, say)
     checks.check_config(c)
+    if c.minutes:  # the shortest run must be possible, too
+      least = min(c.steps, time_limit.LEAST_STEPS)
+      checks.check_config(time_limit.shorten(c, least))
     if saved is None:  # earlier versions accepted any warm-up
       if warning := checks.check_warmup(c.optim.warmup_steps, c.steps):
         say(warning)
@@ -61,6 +74,9 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   with lock.lock(workdir):
     with distributed.raise_everywhere("inputs"):
       run, inputs = prepare_run(c, workdir, weights, console)
+    if c.minutes and not files.has_checkpoint(workdir):
+      c = time_limit.fit(c, run, inputs, began=began, say=say)
+      run = build_run.build_run(c, inputs.tokenizer)
     result = loop.train(run, workdir, inputs, console)
     if result.stopped_by is not None:
       say(

@@ -118,6 +118,11 @@ def check_same(name: str, value: str) -> None:
     )
 
 
+def from_first(name: str, value: str) -> str:
+  """Returns the first process's value; `name` can be used once in a run."""
+  return _exchange(f"from_first/{name}", value).get(0, value)
+
+
 def print_once(message: str) -> None:
   """Prints to stderr, once if several processes print the same message."""
   client = _client()

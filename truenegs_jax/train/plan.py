@@ -31,12 +31,17 @@ TRAINING_PASSES = 3  # forward, and twice as many products backward
 
 
 def resolve_attention(
-  run: Run, mesh: jax.sharding.Mesh, *, check: bool = False
+  run: Run,
+  mesh: jax.sharding.Mesh,
+  *,
+  check: bool = False,
+  name: str = "attention",
 ) -> tuple[Run, str]:
   """Chooses the attention implementation of a run's training steps.
 
   Other uses of the model keep the implementation that runs on every platform.
-  With `check` the kernel is run and compared with plain attention.
+  With `check` the kernel is run and compared with plain attention. `name` is
+  that of a comparison between the processes, see `distributed.check_same`.
 
   Returns:
     The run with that implementation, and a line for the report.
@@ -52,7 +57,7 @@ def resolve_attention(
     length=run.length,
     packed=run.packed,
   )
-  distributed.check_same("attention", line)
+  distributed.check_same(name, line)
   model = encoder.replace_configs(run.model, attention=implementation)
   return dataclasses.replace(run, model=model), line
 
