@@ -1,6 +1,8 @@
 """Configures Sphinx: `make docs` builds docs/_build/html."""
 
 import pathlib
+import re
+import subprocess
 import sys
 
 import truenegs_jax
@@ -55,14 +57,23 @@ def mark_indented_blocks(app, what, name, obj, options, lines):
   lines[:] = [*"\n\n".join(marked).splitlines(), ""]
 
 
-def add_keys(app, docname, source):
-  """Puts the generated tables into reference/config.md."""
+def generate(app, docname, source):
+  """Puts tables of config keys and help texts into their pages."""
   if docname == "reference/config":
     keys = config_reference.render()
     source[0] = source[0].replace(config_reference.PLACEHOLDER, keys)
+  if docname == "reference/commands":
+    source[0] = re.sub(r"<!-- help: (\w+) -->", help_block, source[0])
+
+
+def help_block(match):
+  """Returns what a command prints with --help, as a block of text."""
+  command = [sys.executable, "-m", f"truenegs_jax.{match[1]}", "--help"]
+  text = subprocess.run(command, check=True, capture_output=True, text=True)
+  return f"```text\n{text.stdout}```"
 
 
 def setup(app):
-  app.connect("source-read", add_keys)
+  app.connect("source-read", generate)
   # Before napoleon, which reads the sections of Google's style.
   app.connect("autodoc-process-docstring", mark_indented_blocks, priority=400)
