@@ -261,22 +261,16 @@ def _describe_origin(
   files = f"{options.data} {options.files}".strip()
   scores = leaderboard.format_scores(result.scores["dev"])
   notes = "".join(f"; {note}" for note in result.notes)
-  seeds = result.provenance[results.CONFIG]["finetune"]["seeds"]
   return model_card.ModelOrigin(
-    training=f"""\
+    report=f"""\
 * Fine-tuned from: {f"`{hide(init)}`" if init else "weights drawn at random"}
 * Data: {len(data.train.tokens):,} rows of `{hide(files)}`
 * Recipe: {result.step:,} steps of {options.batch_size} rows of at most
   {options.length} tokens, head `{setup.model.head}`, seed {result.seed}
-* Made by: `{public_names.hide_in_command(rerun_command())}`""",
-    evaluation=f"""\
-Dev set of {len(data.dev.keys):,} examples, in percent: {scores}{notes}.
-
-This is one of {seeds} runs that differ only in their seed, and in their scores.
-Compare models by the mean of several.""",
-    limits=f"""\
-* Longer texts than {options.length} tokens were truncated in training.
-* The scores are for texts like those of the dev set.""",
+* Made by: `{public_names.hide_in_command(rerun_command())}`
+* Dev set: {len(data.dev.keys):,} examples, in percent: {scores}{notes}. Other
+  seeds have other scores; compare models by the mean of several.""",
+    limits=[f"Longer texts than {options.length} tokens were truncated."],
     metadata={
       "language": public_names.read_metadata(init).get("language"),
       "datasets": sorted({*public_names.find_datasets(files)}),

@@ -23,31 +23,23 @@ _TERMS = {
   "sentence_weight": "sentence regularization",
   "smoothing": "smoothing over synonyms",
 }
-_MEASURES = {  # metrics in the table
-  "mlm": "loss of masked tokens",
-  "mlm_hidden": "the same, where the text shows `[MASK]`",
-  "detect": "loss of detecting replaced tokens",
-  "auc": "AUC of detecting replaced tokens",
-}
-_TABLE = """\
-Held-out rows at step {step:,}. Losses are means in nats; guessing knows only
-how frequent each answer is.
-
-| | model | guessing |
-|---|---|---|"""
 # Tokens of training of the released models: steps x rows x tokens of a row.
 _RELEASED = {
   "electra": "ELECTRA-Small had 16 billion",
   "mlm": "BERT had 130 billion",
 }
 _WORDNET = """\
-The text or the synonyms of the training are from WordNet, copyright Princeton
-University: https://wordnet.princeton.edu/license-and-commercial-use"""
-_CORRECTED = {
-  "corrected_of_slots": "of the masked slots",
-  "corrected_of_mismatches": "of the predictions that miss the original",
-  "corrected_rows": "of the rows in one slot or more",
-}
+The text or the synonyms are from WordNet, copyright Princeton University:
+  https://wordnet.princeton.edu/license-and-commercial-use"""
+_PAPER = """\
+Zhang et al., Language Model Pre-training on True Negatives, AAAI 2023"""
+_TABLE = """\
+Held-out rows at step {step:,}. Losses are means in nats; guessing knows only
+how frequent each answer is.
+
+| | model | guessing |
+|---|---|---|
+{lines}"""
 
 
 def export_workdir(
@@ -112,46 +104,33 @@ def describe_run(
     held_out: the record of the step in metrics.jsonl; {} if there is none.
     results: the run's results.json, {} before its end.
   """
-  measured = {name: x for name, x in held_out.items() if x is not None}
-  terms = _list_terms(c.negatives)
-  objective = build_run.describe_objective(c)
-  sources = sources_spec.named_sources(c.data.sources)
-  uses_wordnet = "wordnet" in {*sources, *objective.split()}
+  terms = [name for key, name in _TERMS.items() if c.negatives.get(key)]
+  recipe = "a baseline without corrections"
+  if terms:
+    recipe = f"pre-trained with {' and '.join(terms)}"
+  share = held_out.get("corrected_of_slots")
+  if share is not None and c.negatives.hard_correction:
+    recipe += f" ({share:.2%} of the predictions corrected)"
+  verdict = results.get("verdict", {})
+  report = [
+    _describe_training(c, step, results.get("command", "truenegs_jax")),
+    *([f"* Method: {_PAPER}"] if terms else []),
+    "",
+    _tabulate(held_out, step, verdict.get("unigram_entropy")),
+  ]
   return model_card.ModelOrigin(
-    training=_describe_training(c, step, objective, results.get("command")),
-    evaluation=_tabulate(measured, step, results.get("verdict", {})),
+    report="\n".join(report),
     limits=_list_limits(c, step, results),
-    recipe=_name_recipe(terms, measured),
-    notices=_WORDNET if uses_wordnet else "",
-    references=(model_card.PAPER,) if terms else (),
+    recipe=recipe,
     metadata={
       "language": c.data.get("language", ""),  # runs of 0.1 have none
       "datasets": public_names.find_datasets(c.data.sources),
       "base_model": public_names.find_models(c.init),
-      "metrics": ["roc_auc"] if "auc" in measured else [],
     },
   )
 
 
-def _list_terms(negatives: ConfigDict) -> list[str]:
-  """Lists what a recipe adds to plain ELECTRA or BERT."""
-  return [name for key, name in _TERMS.items() if negatives.get(key)]
-
-
-def _name_recipe(terms: list[str], measured: Mapping[str, float]) -> str:
-  """Names a recipe for a title, with the share of corrected predictions."""
-  if not terms:
-    return "a baseline without corrections"
-  recipe = f"pre-trained with {' and '.join(terms)}"
-  share = measured.get("corrected_of_slots")
-  if share is None or _TERMS["hard_correction"] not in terms:
-    return recipe
-  return f"{recipe} ({share:.2%} of the predictions corrected)"
-
-
-def _describe_training(
-  c: ConfigDict, step: int, objective: str, command: str | None
-) -> str:
+def _describe_training(c: ConfigDict, step: int, command: str) -> str:
   """Describes data, steps, objective and command as a Markdown list."""
   hide = public_names.hide_folders
   vocab = f"is `{hide(c.data.vocab)}`"
@@ -161,63 +140,54 @@ def _describe_training(
   if skip := c.get("init_skip"):
     start += f", rows carried over for new {skip}"
   rows = f"{c.batch_size} rows of {c.length} tokens"
-  command = f"`{public_names.hide_in_command(command)}`" if command else ""
   return f"""\
 * Text: `{hide(c.data.sources)}`; the vocabulary {vocab}
-* Training: {step:,} steps of {rows}, seed {c.seed},
-  from {start}
-* Objective: {hide(objective)}
-* Made by: {command or "truenegs_jax"}"""
+* Steps: {step:,} of {rows}, seed {c.seed}, from {start}
+* Objective: {hide(build_run.describe_objective(c))}
+* Made by: `{public_names.hide_in_command(command)}`"""
 
 
 def _tabulate(
-  measured: Mapping[str, float], step: int, verdict: Mapping[str, Any]
+  held_out: Mapping[str, Any], step: int, unigram_entropy: float | None
 ) -> str:
   """Makes a Markdown table of held-out metrics next to those of guessing."""
-  replaced = measured.get("replaced", 0.0)
-  by_frequency = verdict.get("unigram_entropy")
-  guesses = {
-    "mlm": by_frequency,
-    "mlm_hidden": by_frequency,
-    "detect": metrics.entropy(np.array([replaced, 1 - replaced])),
-    "auc": 0.5,
-  }
+  get, replaced = held_out.get, held_out.get("replaced") or 0.0
   # Without the slots that were corrected the loss would be too low.
-  values = {
-    **measured,
-    "mlm": measured.get("mlm_uncorrected", measured.get("mlm")),
-  }
-  lines = []
-  for name, label in _MEASURES.items():
-    if (value := values.get(name)) is not None:
-      guess = guesses[name]
-      shown = "not known" if guess is None else f"{guess:.4f}"
-      lines.append(f"| {label} | {value:.4f} | {shown} |")
+  mlm = get("mlm_uncorrected", get("mlm"))
+  base_rate_entropy = metrics.entropy(np.array([replaced, 1 - replaced]))
+  rows = (
+    ("loss of masked tokens", mlm, unigram_entropy),
+    ("only where `[MASK]` is shown", get("mlm_hidden"), unigram_entropy),
+    ("loss of detecting replaced tokens", get("detect"), base_rate_entropy),
+    ("AUC of detecting replaced tokens", get("auc"), 0.5),
+  )
+  lines = [
+    f"| {name} | {value:.4f} | {f'{guess:.4f}' if guess else '?'} |"
+    for name, value, guess in rows
+    if value is not None
+  ]
   if not lines:
     return "Not evaluated at this step."
-  table = "\n".join((_TABLE.format(step=step), *lines))
-  corrected = [
-    f"{measured[name]:.3%} {unit}"
-    for name, unit in _CORRECTED.items()
-    if name in measured
-  ]
-  return table + ("\n\nCorrected: " + ", ".join(corrected) if corrected else "")
+  return _TABLE.format(step=step, lines="\n".join(lines))
 
 
-def _list_limits(c: ConfigDict, step: int, results: Mapping[str, Any]) -> str:
-  """Lists what the size and the outcome of a run limit, in Markdown."""
+def _list_limits(
+  c: ConfigDict, step: int, results: Mapping[str, Any]
+) -> list[str]:
+  """Lists what data, size and outcome of a run limit, in Markdown."""
   lines = []
   passed = results.get("verdict", {}).get("passed", True)
   if results.get("steps") == step and not passed:
     lines.append(
-      "* **On held-out text it was not better than guessing without context.**"
+      "**On held-out text it was not better than guessing without context.**"
     )
-  if language := c.data.get("language", ""):
-    lines.append(f"* Only for text in the language `{language}` (ISO 639-1).")
   if not c.init:
     tokens = step * c.batch_size * c.length
     released = _RELEASED[c.objective]
-    lines.append(f"* Trained on {tokens:,} tokens at most; {released}.")
+    lines.append(f"Trained on {tokens:,} tokens at most; {released}.")
     if c.length < c.model.max_positions:
-      lines.append(f"* Positions beyond {c.length} were never trained.")
-  return "\n".join(lines)
+      lines.append(f"Positions beyond {c.length} were never trained.")
+  sources = sources_spec.named_sources(c.data.sources)
+  if "wordnet" in {*sources, *build_run.describe_objective(c).split()}:
+    lines.append(_WORDNET)
+  return lines

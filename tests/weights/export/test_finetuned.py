@@ -51,7 +51,6 @@ SCORES = {
 FILES = pretrained.MODEL_FILES | {"head.safetensors"}
 ORIGIN = model_card.ModelOrigin(
   "* Made by: `python -m x`",
-  evaluation="Score: 91.2",
   metadata={"base_model": ["owner/electra"], "datasets": []},
 )
 
@@ -144,12 +143,10 @@ def test_writes_checksums_config_and_model_card(tmp_path, no_torch):
   card = (exported.output / "README.md").read_text()
   for words in (
     "pipeline_tag: feature-extraction",
-    "metrics:\n- matthews_correlation\n",
     "# ELECTRA, fine-tuned on NLI",
     "`against`, `for`, `neither`",
     "import AutoTokenizer, ElectraModel\n",
-    ORIGIN.training,
-    ORIGIN.evaluation,
+    ORIGIN.report,
     "base_model:\n- owner/electra\n",
     "ELECTRA, ICLR 2020",
     "`head.safetensors`",

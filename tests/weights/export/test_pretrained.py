@@ -35,8 +35,6 @@ HELD_OUT = {
   "detect": 0.6,
   "auc": 0.75,
   "corrected_of_slots": 0.00125,
-  "corrected_of_mismatches": 0.0025,
-  "corrected_rows": 0.03,
 }
 RESULTS = {
   "command": "python -m x --seed=1 --workdir=/home/me/run",
@@ -130,25 +128,22 @@ def test_model_cards_of_a_pair(pair, tmp_path, no_torch):
       "license": "unknown",
       "pipeline_tag": "fill-mask" if is_generator else "feature-extraction",
       "tags": ["electra", "truenegs_jax"],
-    } | ({} if is_generator else {"metrics": ["roc_auc"]})
+    }
     for words in (
       f"# ELECTRA {role}, pre-trained with hard correction and soft",
       " (0.12% of the predictions corrected)\n",
       hf_names.NETWORKS[role].architecture,
-      "seed 0,\n  from scratch",
       "ELECTRA, ICLR 2020",
       "Zhang et al.",
       f"2 layers of {size} units",
       "`wordnet`; the vocabulary was trained on it",
       "copyright Princeton",
-      "20 steps of 8 rows of 32 tokens, seed 0",
+      "20 of 8 rows of 32 tokens, seed 0, from scratch",
       "hard correction by wordnet (argmax) + soft regularization",
       "(cosine) x 0.1",
       "| loss of masked tokens | 4.5000 | 6.5000 |",
       "| loss of detecting replaced tokens | 0.6000 | 0.6931 |",
       "| AUC of detecting replaced tokens | 0.7500 | 0.5000 |",
-      "0.125% of the masked slots, 0.250% of the pred",
-      "3.000% of the rows",
       "not better than guessing",
       "Trained on 5,120 tokens at most",
       "Positions beyond 32",
@@ -164,12 +159,7 @@ def test_a_run_without_corrections_claims_none(pair, tmp_path, no_torch):
   output = _export(pair, tmp_path / "export", origin=origin).output
   card = (output / "generator" / "README.md").read_text()
   assert "# ELECTRA generator, a baseline without corrections\n" in card
-  for claim in (
-    "true negatives",
-    "True Negatives",
-    "Corrected:",
-    "synonym reg",
-  ):
+  for claim in "True Negatives", "orrected", "synonym reg":
     assert claim not in card
 
 
