@@ -147,7 +147,8 @@ def parse_flags(verb, words):
   if "--config=..." in words:
     return None
   ours = [w for w in words if re.match(r"--config\b", w)]
-  for word in set(words) - set(w for w in words if w.startswith("--config")):
+  configs = {w for w in words if w.startswith("--config")}
+  for word in set(words) - configs - {"--help"}:
     name = re.fullmatch(r"--(?:no)?(\w+)(=.*)?", word, re.S)
     assert name, f"{word!r} is no flag"
     assert re.search(rf'["\'](--)?{name[1]}["\']', source), word
