@@ -53,7 +53,7 @@ KEYS = {
   "length": KeyRule(8),
   "init": KeyRule(may_change=True),
   "init_skip": KeyRule(may_change=True, old_default=""),
-  "dry_run": KeyRule(),
+  "dry_run": KeyRule(may_change=True, old_default=False),
   "model.backbone": KeyRule(),
   "model.variant": KeyRule(),
   "model.dropout": KeyRule(0, 0.99),

@@ -30,7 +30,7 @@ def render() -> str:
       " `finetune_own`.",
       *_groups(finetuning.values()),
       "## Measuring corrections",
-      *_groups(measuring),
+      *_groups(measuring, resumes=False),
       "## What the configs change",
       *(_changes(name) for name in packaged_names() if _pretrains(name)),
     ]
@@ -45,7 +45,7 @@ def _pretrains(name: str) -> bool:
   return _load(name).task == "pretrain"
 
 
-def _groups(keys: Iterable[Key]) -> list[str]:
+def _groups(keys: Iterable[Key], *, resumes: bool = True) -> list[str]:
   """Returns a table for each group of keys, `model.`, `optim.` and so on."""
   groups: dict[str, list[Key]] = {}
   for key in keys:
@@ -53,18 +53,21 @@ def _groups(keys: Iterable[Key]) -> list[str]:
   tables = []
   for name, members in groups.items():
     title = f"### {name or 'Keys without a group'}"
-    tables.append(f"{title}\n\n{_table(COLUMNS, map(_row, members))}")
+    rows = [COLUMNS, *map(_row, members)]
+    if not resumes:
+      rows = [row[:3] + row[4:] for row in rows]
+    tables.append(f"{title}\n\n{_table(rows[0], rows[1:])}")
   return tables
 
 
 def _row(key: Key) -> tuple[str, ...]:
-  values = ", ".join(map(_code, key.choices)) or key.range
-  may_change = {True: "may change", False: "fixed", None: ""}[key.may_change]
+  kind, rule = type(key.value).__name__, key.rule
+  values = ", ".join(map(_code, rule.choices)) or rule.range_in_words()
   return (
     f"`{key.name}`",
     _code(key.value),
-    f"{key.type}: {values}" if values else key.type,
-    may_change,
+    f"{kind}: {values}" if values else kind,
+    "may change" if rule.may_change else "fixed",
     key.meaning,
   )
 

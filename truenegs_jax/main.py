@@ -28,7 +28,7 @@ from absl import flags
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.runtime import config_files, cpu, errors, help_text
+from truenegs_jax.runtime import config_files, cpu, errors
 from truenegs_jax.runtime import flags as flags_lib
 
 # The module of each config.task; it has a function `run`.
@@ -37,6 +37,20 @@ TASKS = {
   "finetune": "truenegs_jax.finetune.run",
   "corrections": "truenegs_jax.corrections.run",
 }
+VERBS = {
+  "main": "Runs a config: pre-trains, fine-tunes or measures corrections.",
+  "prepare": "Turns text into rows before training, also in several jobs.",
+  "synonyms": "Builds synonym tables, shows their lists and compares them.",
+  "export": "Writes a checkpoint in Hugging Face format.",
+}
+HELP = """\
+Pre-training on true negatives: ELECTRA and BERT in JAX.
+
+  truenegs main --config=electra_demo
+  truenegs export --workdir=runs/electra_demo
+
+Verbs, each with its own --help:
+""" + "\n".join(f"  {name:<9} {text}" for name, text in VERBS.items())
 SIGTERM_REPEAT_SECS = 1.0
 DISTRIBUTED_FLAGS = ("coordinator", "num_processes", "process_id")
 
@@ -45,11 +59,8 @@ def main(argv: list[str]) -> None:
   """Runs the config's task and turns errors into exit codes."""
   del argv
   config: ConfigDict = flags.FLAGS["config"].value
-  try:
+  with flags_lib.exit_on_errors():
     errors.one_of("task", config.get("task"), TASKS)
-  except errors.InputError as e:
-    _print_to_stderr(f"error: {e}")
-    sys.exit(e.exit_code)
   exit_on_sigterm()
   cpu.configure()
   # Not at the top: --help and bad flags should not wait for jax.
@@ -113,18 +124,17 @@ def _run(config: ConfigDict) -> int:
 def console() -> None:
   """Runs `truenegs VERB ...` as `python -m truenegs_jax.VERB ...`."""
   verb = sys.argv[1] if len(sys.argv) > 1 else ""
-  if verb in help_text.VERBS:
+  if verb in VERBS:
     command = ["-m", f"truenegs_jax.{verb}", *sys.argv[2:]]
     os.execv(sys.executable, [sys.executable, *command])
   if verb == "--version":
     print(f"truenegs_jax {importlib.import_module('truenegs_jax').__version__}")
   elif verb in flags_lib.HELP:
-    print(help_text.package_help())
+    print(HELP)
   else:
-    _print_to_stderr(help_text.package_help())
-    if verb:
-      hint = config_files.did_you_mean(verb, help_text.VERBS, "truenegs ")
-      _print_to_stderr(f"\nerror: There is no verb {verb!r}.{hint}")
+    hint = config_files.did_you_mean(verb, VERBS, "truenegs ")
+    error = f"\n\nerror: There is no verb {verb!r}.{hint}" if verb else ""
+    _print_to_stderr(HELP + error)
     sys.exit(errors.InputError.exit_code)
 
 

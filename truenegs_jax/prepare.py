@@ -20,13 +20,7 @@ from ml_collections import ConfigDict
 from truenegs_jax.data.rows import prepare_rows, rows_folder
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import flags as flags_lib
-from truenegs_jax.runtime.errors import (
-  SAVED_INTERRUPT,
-  SAVED_RESTART,
-  InputError,
-  TrueNegsError,
-  printable,
-)
+from truenegs_jax.runtime.errors import SAVED_RESTART, InputError
 from truenegs_jax.train.prepare_data import make_rows_plan
 
 
@@ -61,7 +55,8 @@ def main(argv: list[str]) -> None:
   # Finished chunks are kept, so a launcher may run the command again.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(SAVED_RESTART))
   result: tuple[pathlib.Path, Tokenizer] | None
-  try:
+  interrupted = "Interrupted. Run the same command again to continue."
+  with flags_lib.exit_on_errors(interrupted):
     plan = make_rows_plan(_resolve_vocab(flags.FLAGS["config"].value))
     if flags.FLAGS.shard:
       result = prepare_rows.execute_job(plan, parse_job(flags.FLAGS.shard))
@@ -73,14 +68,6 @@ def main(argv: list[str]) -> None:
     manifest = rows_folder.read_manifest(result[0]) if result else {}
     if result and (warning := rows_folder.padding_warning(manifest)):
       print(warning, file=sys.stderr)
-  except TrueNegsError as error:
-    print(f"error: {printable(error)}", file=sys.stderr)
-    sys.exit(error.exit_code)
-  except KeyboardInterrupt:
-    print(
-      "Interrupted. Run the same command again to continue.", file=sys.stderr
-    )
-    sys.exit(SAVED_INTERRUPT)
   print(result[0] if result else f"job {flags.FLAGS.shard} is done")
 
 

@@ -47,7 +47,11 @@ def test_saved_config_gets_newer_keys():
   complete = files.add_missing_keys(saved)
   assert files.find_changes(complete, make_config()) == []
   assert json.dumps(saved) == before
-  assert files.add_missing_keys({}) == {"init_skip": ""}
+  assert files.add_missing_keys({}) == {
+    "minutes": 0.0,
+    "init_skip": "",
+    "dry_run": False,
+  }
 
 
 def test_saved_config_is_read_only_with_a_checkpoint(tmp_path):

@@ -5,7 +5,7 @@ options = FinetuneOptions.from_config(c)
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 from ml_collections import ConfigDict
@@ -14,9 +14,8 @@ from truenegs_jax.configs.common_keys import rules
 from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.tasks import glue, squad, user_task
-from truenegs_jax.train import metrics, optim, sharding
+from truenegs_jax.train import checks, metrics, optim, sharding
 from truenegs_jax.weights.init import check_fit
-from truenegs_jax.workdir import from_config as from_config_lib
 
 SQUAD, OWN = squad.TASK.name, user_task.NAME
 SIZES = ("small", "base", "large")
@@ -25,11 +24,6 @@ TEXT_HEADS = ("dense", "linear", "pooler")
 RULES = rules("finetune")
 # Names of weights and data; their fingerprints are compared instead.
 SOURCE_KEYS = ("data.vocab", "finetune.data", "finetune.files", "init")
-# Names that an extension of the package may add to.
-REGISTRIES: dict[str, Iterable[str]] = {
-  "log.writers": metrics.WRITERS,
-  "mesh.preset": sharding.MESHES,
-}
 # Do not affect results, so they may change between the runs of a workdir.
 FREE_TO_CHANGE = [name for name, rule in RULES.items() if rule.may_change]
 
@@ -123,7 +117,7 @@ def check(c: ConfigDict) -> None:
       " finetune_own.py."
     )
   f, values = c.finetune, flatten(c.to_dict())
-  from_config_lib.check_values(values, RULES, REGISTRIES)
+  checks.check_values(values, RULES)
   metrics.check_writers(c.log.writers)
   check_fit.parse_skip(c.init_skip)
   _check_tasks(c)

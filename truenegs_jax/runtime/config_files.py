@@ -1,36 +1,48 @@
-"""Loads a config file and changes its values.
+"""Loads configs: a config file, one of the package, or one that a run saved.
 
 load_config("electra_demo:hc")          # of the package
 load_config("own.py")                   # has a function get_config
-set_value(config, "optim.lr", "1e-4")   # as on a command line
+load_config("runs/demo/config.json")    # JSON, never executed
 """
 
-import ast
 import difflib
-import importlib.machinery
-import importlib.util
+import json
 import pathlib
+import re
+import runpy
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs.common_keys import KEYS
+from truenegs_jax.configs import (
+  common,
+  common_finetune,
+  common_keys,
+  corrections,
+  finetune_own,
+  finetune_squad,
+)
 from truenegs_jax.runtime.errors import InputError
 
 PACKAGED = pathlib.Path(__file__).parents[1] / "configs"
-BOOLS = {"true": True, "t": True, "1": True}
-BOOLS |= {"false": False, "f": False, "0": False}
+JSON_FIX = (
+  "Pass the config.json of a workdir, such as"
+  " --config=runs/electra_demo/config.json, or a config file in Python."
+)
 
 
 def load_config(text: str) -> ConfigDict:
-  """Loads the config of FILE.py[:ARG,...] or NAME[:ARG,...].
+  """Loads the config that a value of --config names.
 
   Raises:
-    InputError: there is no such config, or its file fails.
+    InputError: there is no such config, its file fails, or this version cannot
+      run it.
   """
   path, colon, arg = text.partition(":")
+  if path.endswith(".json"):
+    return _load_saved(pathlib.Path(text))
   return _execute(_find(path), [arg] if colon else [])
 
 
@@ -52,51 +64,6 @@ def default_workdir(text: str) -> pathlib.Path:
   return pathlib.Path("runs", "-".join(words))
 
 
-def _find(path: str) -> pathlib.Path:
-  """Returns an existing file, or that of the packaged config of this name."""
-  if pathlib.Path(path).is_file():
-    return pathlib.Path(path)
-  name, names = pathlib.Path(path).stem, packaged_names()
-  if name in names:
-    return PACKAGED / f"{name}.py"
-  hint = did_you_mean(name, names, "--config=")
-  if path in KEYS:
-    hint = f" Did you mean --config.{path}=VALUE?"
-  if pathlib.Path(path, "config.json").is_file():
-    hint = f" Did you mean --config={pathlib.Path(path, 'config.json')}?"
-  raise InputError(
-    f"--config={path!r} is no file and no packaged config.{hint} Choose a file"
-    f" or {', '.join(names)}."
-  )
-
-
-def _execute(path: pathlib.Path, args: Sequence[str]) -> ConfigDict:
-  """Runs get_config of a Python file."""
-  loader = importlib.machinery.SourceFileLoader("config_file", str(path))
-  spec = importlib.util.spec_from_loader("config_file", loader)
-  assert spec is not None  # as the loader is given
-  module = importlib.util.module_from_spec(spec)
-  try:
-    loader.exec_module(module)
-    config = module.get_config(*args)
-    if not isinstance(config, ConfigDict):
-      raise TypeError(f"get_config() returns {config!r}")
-  except Exception as e:
-    if isinstance(e, ValueError) and str(e).startswith("Config argument "):
-      raise InputError(str(e)) from e
-    lines = [
-      frame.lineno
-      for frame in traceback.extract_tb(e.__traceback__)
-      if frame.filename == str(path)
-    ]
-    place = f"{path}:{lines[-1]}" if lines else path
-    raise InputError(
-      f"{place}: {type(e).__name__}: {e}. A config is Python code with a"
-      " function get_config(arg='') that returns a ConfigDict."
-    ) from e
-  return config
-
-
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   """Flattens nested mappings; joins their keys with dots."""
   leaves: dict[str, Any] = {}
@@ -108,97 +75,111 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   return leaves
 
 
-def set_value(config: ConfigDict, key: str, text: str | None) -> None:
-  """Sets a key to the value of a flag; None if the flag has no value.
+def did_you_mean(
+  word: str, names: Mapping[str, str] | Iterable[str], prefix: str
+) -> str:
+  """Returns " Did you mean ...?" with up to three names that are near, or "".
 
-  Raises:
-    InputError: there is no such key, or the value is not of its type.
+  A name is near if a part of it, or else its last part, is like the last part
+  of the word, or if its meaning begins with it: the values of a mapping.
   """
-  values = flatten(config.to_dict())
-  if key not in values:
-    raise InputError(_unknown_key(key, values))
-  current = values[key]
-  if text is None:
-    if not isinstance(current, bool):
-      raise InputError(f"--config.{key} needs a value: --config.{key}=VALUE.")
-    text = "true"
-  *sections, last = key.split(".")
-  for name in sections:
-    config = config[name]
-  config[last] = parse_value(key, text, current)
+  last = word.rpartition(".")[2]
+  ends = {name: name.rpartition(".")[2] for name in names}
+  near = [name for name in names if last in name.split(".")]
+  if not near and isinstance(names, Mapping):
+    start = re.compile(rf"{re.escape(last.replace('_', ' '))}\b")
+    near = [name for name, meaning in names.items() if start.match(meaning)]
+  if not near:
+    matches = difflib.get_close_matches(last, ends.values(), n=1, cutoff=0.7)
+    near = [name for name, end in ends.items() if end in matches]
+  listed = " or ".join(f"{prefix}{name}" for name in near[:3])
+  return f" Did you mean {listed}?" if near else ""
 
 
-def parse_value(key: str, text: str, current: Any) -> Any:
-  """Parses a value that has the type of the key's current one.
-
-  Raises:
-    InputError: the text has another type.
-  """
-  try:
-    if isinstance(current, bool):
-      return BOOLS[text.lower()]
-    if isinstance(current, tuple):
-      return _parse_tuple(text, type(current[0]) if current else str)
-    if isinstance(current, int):
-      return int(text, 16 if text[:2] == "0x" else 10)
-    return type(current)(text)
-  except (KeyError, SyntaxError, TypeError, ValueError) as e:
-    expected = _expected(key, text, current)
-    raise InputError(f"{key}={text!r} must be {expected}") from e
-
-
-def _parse_tuple(text: str, kind: Callable[[Any], Any]) -> tuple:
-  """Parses a Python literal, or one string without a comma."""
-  try:
-    value = ast.literal_eval(text)
-  except (SyntaxError, ValueError):
-    if "," in text:
-      raise
-    value = text
-  return tuple(map(kind, value if isinstance(value, tuple | list) else [value]))
-
-
-def _expected(key: str, text: str, current: Any) -> str:
-  """Describes what a key accepts instead of a text."""
-  flag = f"--config.{key}"
-  if isinstance(current, bool):
-    return f"True or False. Pass {flag}=True or {flag}=False."
-  if isinstance(current, tuple):
-    kind = "numbers" if current and not isinstance(current[0], str) else "text"
-    example = current or tuple(word.strip(" ()[]") for word in text.split(","))
-    return f'a list of {kind}. Pass {flag}="{example}", for example.'
-  if not isinstance(current, int):
-    return f"a number. Pass {flag}={current}, for example."
-  try:
-    number = int(float(text))
-  except (OverflowError, ValueError):
-    number = current
-  return f"a whole number. Pass {flag}={number}, for example."
-
-
-def _unknown_key(key: str, values: Iterable[str]) -> str:
-  members = [name for name in values if name.startswith(f"{key}.")]
-  if members:
-    return (
-      f"{key} is a group of keys. Set one of them, such as"
-      f" --config.{members[0]}=VALUE. It has"
-      f" {', '.join(name.removeprefix(f'{key}.') for name in members)}."
-    )
-  hint = did_you_mean(key, values, "--config.")
-  return (
-    f"This config has no key {key!r}.{hint} To list all keys, add --help to the"
-    " command."
+def _find(path: str) -> pathlib.Path:
+  """Returns an existing file, or that of the packaged config of this name."""
+  if pathlib.Path(path).is_file():
+    return pathlib.Path(path)
+  name, names = pathlib.Path(path).stem, packaged_names()
+  if name in names:
+    return PACKAGED / f"{name}.py"
+  hint = did_you_mean(name, names, "--config=")
+  if pathlib.Path(path, "config.json").is_file():
+    hint = f" Did you mean --config={pathlib.Path(path, 'config.json')}?"
+  raise InputError(
+    f"--config={path!r} is no file and no packaged config.{hint} Choose a file"
+    f" or {', '.join(names)}."
   )
 
 
-def did_you_mean(word: str, names: Iterable[str], prefix: str) -> str:
-  """Returns " Did you mean ...?" with the names that are near, or ""."""
-  names, last = list(names), word.rpartition(".")[2]
-  near = [name for name in names if name.rpartition(".")[2] == last]
-  near = near or difflib.get_close_matches(word, names, n=1, cutoff=0.7)
-  if not near:  # `warmup_step` of another section
-    ends = {name.rpartition(".")[2]: name for name in names}
-    matches = difflib.get_close_matches(last, ends, n=1, cutoff=0.7)
-    near = [ends[match] for match in matches]
-  listed = " or ".join(f"{prefix}{name}" for name in near)
-  return f" Did you mean {listed}?" if near else ""
+def _execute(path: pathlib.Path, args: Iterable[str]) -> ConfigDict:
+  """Runs get_config of a Python file."""
+  try:
+    config = runpy.run_path(str(path))["get_config"](*args)
+    if not isinstance(config, ConfigDict):
+      raise TypeError(f"get_config() returns {config!r}")
+    return config
+  except Exception as e:
+    if isinstance(e, ValueError) and str(e).startswith("Config argument "):
+      raise InputError(str(e)) from e
+    frames = traceback.extract_tb(e.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    place = f"{path}:{lines[-1]}" if lines else path
+    raise InputError(
+      f"{place}: {type(e).__name__}: {e}. A config is Python code with a"
+      " function get_config(arg='') that returns a ConfigDict."
+    ) from e
+
+
+def _load_saved(path: pathlib.Path) -> ConfigDict:
+  """Loads the config.json of a run, perhaps of an earlier version."""
+  try:
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    values = flatten(saved)
+  except (AttributeError, OSError, ValueError) as e:
+    reason = e.strerror if isinstance(e, OSError) else "not a JSON object"
+    raise InputError(
+      f"--config={str(path)!r} cannot be read as a config ({reason})."
+      f" {JSON_FIX}"
+    ) from e
+  if values.get("task") not in common_keys.KEYS["task"].choices:
+    raise InputError(
+      f"--config={str(path)!r} is not the config of a run. {JSON_FIX}"
+    )
+  config = _make_template(values)
+  rules = common_keys.rules(config.task)
+  for key in flatten(config.to_dict()).keys() - values.keys():
+    if rules[key].old_default is None:
+      raise InputError(
+        f"'{path}' has no value of {key}. It is damaged or of another version"
+        f" of truenegs_jax. {JSON_FIX}"
+      )
+    config.update_from_flattened_dict({key: rules[key].old_default})
+  for key, removed in common_keys.REMOVED.items():
+    section, _, name = key.partition(".")
+    value = saved.get(section, {}).pop(name, removed.value)
+    if value != removed.value:
+      raise InputError(
+        f"'{path}' has {key}={value!r}, which this version does not support."
+        f" Use truenegs_jax {removed.last_version}."
+      )
+  temperature = values.get("generator.temperature")
+  if temperature and temperature == values.get("negatives.temperature"):
+    del saved["generator"]["temperature"]  # follows the other one
+  try:
+    config.update(saved)  # checks types, and makes tuples of lists
+  except (TypeError, ValueError) as e:
+    raise InputError(f"'{path}': {e}. {JSON_FIX}") from e
+  return config
+
+
+def _make_template(values: Mapping[str, Any]) -> ConfigDict:
+  """Returns the package's config that has the keys of a saved one."""
+  if values["task"] != "finetune":
+    module = corrections if values["task"] == "corrections" else common
+    return module.get_config()
+  if "finetune.text" in values:
+    return finetune_own.get_config()
+  if "finetune.stride" in values:
+    return finetune_squad.get_config()
+  return common_finetune.get_config()

@@ -1,47 +1,71 @@
-"""The --config flag and the command line of all entry points.
+"""The command line of all entry points: flags, --config and --help.
 
   --config=FILE.py[:ARG,...] or --config=NAME[:ARG,...] of a packaged config
   --config=WORKDIR/config.json, which a run has saved
   --config.KEY=VALUE to change one value of it
 
-A bad flag or config prints one line and exits with code 2, without a traceback.
+Every key of the config becomes a flag of absl. A bad flag or config prints one
+line and exits with code 2, without a traceback.
 """
 
-import os
+import ast
+import contextlib
 import pathlib
 import re
 import shlex
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs.common_keys import KEYS
-from truenegs_jax.runtime import config_files, help_text
-from truenegs_jax.runtime.errors import InputError, printable
-from truenegs_jax.runtime.saved_configs import load_saved_config
+from truenegs_jax.runtime import config_files
+from truenegs_jax.runtime.config_keys import describe_keys
+from truenegs_jax.runtime.errors import (
+  SAVED_INTERRUPT,
+  InputError,
+  TrueNegsError,
+  printable,
+)
 
 CONFIG, WORKDIR = "config", "workdir"  # flags
 HELP = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
+CONFIG_HELP = """
+A config has all settings of a run. --config=NAME --help lists its keys; a flag
+--config.KEY=VALUE changes one. Configs of the package:"""
 
 
-class Words(NamedTuple):
-  """The words of a command line."""
+class _TupleParser(flags.ArgumentParser):
+  """Parses a Python literal, or one string without a comma."""
 
-  config: str | None  # value of --config
-  overrides: list[tuple[str, str | None]]  # --config.KEY and its value, if any
-  others: list[str]
+  syntactic_help = """a list, such as "('a', 'b')" or "(1, 2)\""""
+
+  def __init__(self, kind: Callable[[Any], Any]) -> None:
+    self._kind = kind
+
+  def parse(self, argument: str) -> tuple:
+    """Returns a tuple of values of one type; ValueError for another text."""
+    value: Any = argument
+    try:
+      value = ast.literal_eval(argument)
+    except (SyntaxError, ValueError) as e:
+      if "," in argument:
+        raise ValueError from e
+    return tuple(
+      map(self._kind, value if isinstance(value, tuple | list) else [value])
+    )
 
 
-def define_config() -> flags.FlagHolder:
+def define_config(values: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder:
   """Defines --config; its `.value` is a locked ConfigDict."""
   text = (
     "FILE.py[:ARG,...], the NAME[:ARG,...] of a packaged config, or the"
     " WORKDIR/config.json of a run."
   )
-  return flags.DEFINE_string(CONFIG, None, text)
+  return flags.DEFINE_string(CONFIG, None, text, flag_values=values)
 
 
 def run(main: Callable[[list[str]], object]) -> None:
@@ -49,67 +73,29 @@ def run(main: Callable[[list[str]], object]) -> None:
   app.run(main, flags_parser=parse)
 
 
+@contextlib.contextmanager
+def exit_on_errors(interrupted: str = "Interrupted.") -> Iterator[None]:
+  """Prints an error, or that Ctrl-C `interrupted`, and exits with its code."""
+  try:
+    yield
+  except TrueNegsError as e:
+    print(f"error: {printable(e)}", file=sys.stderr)
+    sys.exit(e.exit_code)
+  except KeyboardInterrupt:
+    print(interrupted, file=sys.stderr)
+    sys.exit(SAVED_INTERRUPT)
+
+
 def parse_config(argv: Sequence[str]) -> ConfigDict:
   """Returns the locked config of flags that are --config and --config.KEY.
 
   Raises:
-    InputError: as `config_files.load_config` and `config_files.set_value`.
+    InputError: as `parse_flags`.
   """
-  words = split_words(argv)
-  if words.config is None:
-    raise InputError("--config is missing. Try --config=electra_demo.")
-  return make_config(words.config, words.overrides)
-
-
-def make_config(
-  text: str, overrides: Sequence[tuple[str, str | None]]
-) -> ConfigDict:
-  """Loads a config, changes values and locks it; errors as `parse_config`."""
-  path, colon, _ = text.partition(":")
-  if path.endswith(".json"):
-    if colon:
-      raise InputError(
-        f"--config={text!r}: a saved config takes no words after a colon."
-        " Change its values with --config.KEY=VALUE."
-      )
-    config = load_saved_config(pathlib.Path(path))
-  else:
-    config = config_files.load_config(text)
-  for key, value in overrides:
-    config_files.set_value(config, key, value)
-  return config.lock()
-
-
-def split_words(argv: Sequence[str]) -> Words:
-  """Splits the words after the program's name.
-
-  Raises:
-    InputError: --config has no value.
-  """
-  config: str | None = None
-  overrides: list[tuple[str, str | None]] = []
-  others: list[str] = []
-  rest = list(argv)
-  while rest:
-    word = rest.pop(0)
-    match = re.fullmatch(r"--?(no)?config(\.[^=]*)?(=.*)?", word, re.DOTALL)
-    if not match or word in ("--noconfig", "-noconfig"):
-      others.append(word)
-      continue
-    negated, key, value = match.groups()
-    if value is not None:
-      value = value[1:]
-    elif negated:
-      value = "false"
-    elif rest and not re.match(r"--?[a-zA-Z]", rest[0]):  # "-1" is a value
-      value = rest.pop(0)
-    if key:
-      overrides.append((key[1:], value))
-    elif value:
-      config = value
-    else:
-      raise InputError("--config needs a value. Try --config=electra_demo.")
-  return Words(config, overrides, others)
+  values = flags.FlagValues()
+  define_config(values)
+  parse_flags(["program", *argv], values)
+  return values[CONFIG].value
 
 
 def parse(
@@ -120,91 +106,130 @@ def parse(
   A mistake prints one line and exits with code 2. `doc` begins the help, by
   default the docstring of the program.
   """
-  try:
-    if HELP.intersection(argv):
-      _print(_help(argv, values, doc or sys.modules["__main__"].__doc__ or ""))
-      sys.exit()
-    rest = parse_flags(argv, values)
-  except (flags.Error, InputError) as e:
-    print(f"error: {printable(e)}", file=sys.stderr)
-    sys.exit(InputError.exit_code)
+  words = [word for word in argv if word not in HELP]
+  with exit_on_errors():
+    rest = parse_flags(words, values, needs_config=words == argv)
+  if words != argv:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for `--help | head`
+    print(_help(values, doc or sys.modules["__main__"].__doc__ or ""))
+    sys.exit()
   if "verbosity" in values and not values["verbosity"].present:
     logging.set_verbosity(logging.WARNING)  # hides the log of jax and orbax
   return rest
 
 
-def parse_flags(argv: list[str], values: flags.FlagValues) -> list[str]:
+def parse_flags(
+  argv: Sequence[str], values: flags.FlagValues, *, needs_config: bool = True
+) -> list[str]:
   """Parses the flags of a program; sets --config and the default --workdir.
 
   Raises:
     InputError: a flag is unknown, has a wrong value, or --config is missing.
-    flags.Error: another mistake, such as a flag without its value.
   """
-  words = Words(None, [], argv[1:])
-  if CONFIG in values:
-    words = split_words(values.read_flags_from_files(argv[1:]))
+  values.set_gnu_getopt()  # finds flags behind words that are none
+  text, config = "", None
   try:
-    rest = values([argv[0], *words.others])
-  except flags.UnrecognizedFlagError as e:
-    hint = _near_flags(e.flagname, values)
-    raise InputError(
-      f"There is no flag --{e.flagname}.{hint} To list all flags, pass --help."
-    ) from e
-  except flags.IllegalFlagValueError as e:
-    raise InputError(_bad_value(str(e), values)) from e
+    if CONFIG in values:
+      values(argv, known_only=True)
+      text = values[CONFIG].value or ""
+    if text:
+      config = config_files.load_config(text)
+      _define_keys(config, values)
+    rest = values(argv)
+  except (flags.Error, ValueError) as e:
+    raise InputError(_explain(e, values)) from e
   if len(rest) > 1:
     raise InputError(_unknown_words(rest[1:], values))
-  if CONFIG not in values:
-    return rest
-  if words.config is None:
+  if config:
+    given = {flag.name: flag.value for flag in _flags(values) if flag.present}
+    config.update_from_flattened_dict(given, f"{CONFIG}.")
+    values[CONFIG].value = config.lock()
+    if WORKDIR in values and not values[WORKDIR].value:
+      values[WORKDIR].value = str(config_files.default_workdir(text))
+  elif CONFIG in values and needs_config:
     raise InputError("--config is missing. Try --config=electra_demo.")
-  values[CONFIG].value = make_config(words.config, words.overrides)
-  if WORKDIR in values and not values[WORKDIR].value:
-    values[WORKDIR].value = str(config_files.default_workdir(words.config))
   return rest
 
 
-def _print(text: str) -> None:
-  """Prints a help text; a pipe may be closed before its end, as by `head`."""
-  try:
-    print(text, flush=True)
-  except BrokenPipeError:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _help(argv: Sequence[str], values: flags.FlagValues, doc: str) -> str:
-  """Returns the help of a verb or, with --config, of that config."""
-  words = split_words([word for word in argv[1:] if word not in HELP])
-  if CONFIG in values and words.config is not None:
-    config = make_config(words.config, words.overrides)
-    return help_text.config_help(words.config, config)
-  return help_text.verb_help(doc, _own_flags(values))
-
-
-def _own_flags(values: flags.FlagValues) -> list[flags.Flag]:
-  """Returns the flags that the program defines, without those of absl."""
-  modules = values.flags_by_module_dict().items()
+def _flags(values: flags.FlagValues) -> list[flags.Flag]:
+  """Lists the flags that the program defines, without those of absl."""
   return [
     flag
-    for module, group in modules
+    for module, group in values.flags_by_module_dict().items()
     if not module.startswith("absl.")
     for flag in group
   ]
 
 
+def _define_keys(config: ConfigDict, values: flags.FlagValues) -> None:
+  """Defines --config.KEY for each key, with the type of its value."""
+  parsers: dict[type, flags.ArgumentParser] = {
+    bool: flags.BooleanParser(),
+    int: flags.IntegerParser(),
+    float: flags.FloatParser(),
+  }
+  for key in describe_keys(config):
+    kind = type(key.value)
+    parser = parsers.get(kind, flags.ArgumentParser())
+    if kind in (tuple, list):
+      parser = _TupleParser(type(key.value[0]) if key.value else str)
+    allowed = ", ".join(key.rule.choices) or key.rule.range_in_words()
+    text = f"{key.meaning} [{allowed}]" if allowed else key.meaning
+    flag: flags.Flag = flags.Flag(
+      parser, None, f"{CONFIG}.{key.name}", None, text, boolean=kind is bool
+    )
+    flags.DEFINE_flag(flag, values)
+
+
+def _help(values: flags.FlagValues, doc: str) -> str:
+  """Returns the help of a program or, with --config, of that config."""
+  config = values[CONFIG].value if CONFIG in values else None
+  if config:
+    lines = ["Keys of the config, as flags with their values:", ""]
+    keys = config_files.flatten({CONFIG: config.to_dict()})
+    shown = [(x, keys[x.name]) for x in _flags(values) if x.name in keys]
+  else:
+    lines = [doc.strip(), "", "Flags:"]
+    shown = [(flag, flag.value) for flag in _flags(values)]
+  for flag, value in shown:
+    usage = "VALUE" if value in (None, []) else shlex.quote(str(value))
+    lines += [f"--{flag.name}={usage}", *_wrap(flag.help or "")]
+  if CONFIG in values and not config:
+    lines.append(CONFIG_HELP)
+    for name in config_files.packaged_names():
+      lines += [f"  {name}", *_wrap(_summary(name))]
+  return "\n".join(
+    [*lines, "", "Documentation: docs/index.md in the repository."]
+  )
+
+
+def _summary(name: str) -> str:
+  """Returns the first line of a packaged config's docstring."""
+  source = (config_files.PACKAGED / f"{name}.py").read_text(encoding="utf-8")
+  return source.partition("\n")[0].strip('"')
+
+
+def _wrap(text: str) -> list[str]:
+  return [f"      {line}" for line in textwrap.wrap(text, 74)]
+
+
 def _near_flags(name: str, values: flags.FlagValues) -> str:
   """Returns " Did you mean --FLAG?", also for keys without --config., or ""."""
-  names = [flag.name for flag in _own_flags(values)]
-  if CONFIG in names:
-    names += [f"{CONFIG}.{key}" for key in KEYS]
-  return config_files.did_you_mean(name, names, "--")
+  meanings = {flag.name: flag.help or "" for flag in _flags(values)}
+  return config_files.did_you_mean(name, meanings, "--")
 
 
-def _bad_value(message: str, values: flags.FlagValues) -> str:
-  """Rewrites absl's "flag --NAME=VALUE: REASON"."""
-  match = re.match(r"flag --([^=]+)=(.*?): ", message, re.DOTALL)
+def _explain(error: Exception, values: flags.FlagValues) -> str:
+  """Rewrites a message of absl."""
+  if isinstance(error, flags.UnrecognizedFlagError):
+    hint = _near_flags(error.flagname, values)
+    return (
+      f"There is no flag --{error.flagname}.{hint} To list all flags, pass"
+      " --help."
+    )
+  match = re.match(r"flag --([^=]+)=(.*?): ", str(error), re.DOTALL)
   if not match:
-    return message
+    return f"{str(error).rstrip('.')}."
   name, text = match.groups()
   parser = values[name].parser
   expected = parser.syntactic_help or "True or False"
@@ -214,16 +239,14 @@ def _bad_value(message: str, values: flags.FlagValues) -> str:
 
 
 def _unknown_words(words: Sequence[str], values: flags.FlagValues) -> str:
-  listed = ", ".join(map(repr, words))
+  """Returns the message for words that are no flags."""
   name, equals, _ = words[0].partition("=")
+  hint = _near_flags(name, values) if equals else ""
   stem = pathlib.Path(name.partition(":")[0]).stem
-  if equals:
-    hint = _near_flags(name, values)
-  elif CONFIG in values and stem in config_files.packaged_names():
+  if CONFIG in values and stem in config_files.packaged_names():
     hint = f" Did you mean --config={words[0]}?"
-  else:
-    hint = " Put a value with spaces in quotes."
-  return f"Not understood: {listed}.{hint} To list all flags, pass --help."
+  hint = hint or " Put a value with spaces in quotes."
+  return f"Not understood: {', '.join(map(repr, words))}.{hint}"
 
 
 def rerun_command() -> str:

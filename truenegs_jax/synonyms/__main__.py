@@ -19,7 +19,6 @@ import dataclasses
 import functools
 import json
 import string
-import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -37,12 +36,7 @@ from truenegs_jax.data.tokens.tokenizer import (
   load_tokenizer,
 )
 from truenegs_jax.runtime import flags as flags_lib
-from truenegs_jax.runtime.errors import (
-  SAVED_INTERRUPT,
-  InputError,
-  TrueNegsError,
-  printable,
-)
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import check_local
 from truenegs_jax.synonyms import (
   coverage,
@@ -284,15 +278,9 @@ def _why_no_list(word: str, excluded: Collection[str]) -> str:
 def main(argv: list[str]) -> None:
   """Runs the command; exit codes are those of `runtime.errors`."""
   del argv
-  try:
+  with flags_lib.exit_on_errors():
     # Without markup, because tokens may be in brackets.
     run(flags.FLAGS, Console(markup=False, highlight=False))
-  except TrueNegsError as error:
-    print(f"error: {printable(error)}", file=sys.stderr)
-    sys.exit(error.exit_code)
-  except KeyboardInterrupt:
-    print("interrupted", file=sys.stderr)
-    sys.exit(SAVED_INTERRUPT)
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
