@@ -208,7 +208,7 @@ def test_invalid_flags_are_refused_before_saving(
   [
     (["--sources=wordnet"], 2, "--vocab is missing"),
     (["--nosuch"], 2, "nosuch"),
-    (["word"], 2, "Arguments not understood: word"),
+    (["word"], 2, "Not understood: 'word'"),
     (["--vocab=vocab.txt", "--sources=table path=a.tsv"], 3, "not a complete"),
   ],
 )
