@@ -639,8 +639,10 @@ def test_a_dry_run_describes_a_network_and_the_missing_runs(
     run(c, workdir)
 
 
-def test_a_dry_run_needs_neither_weights_nor_data(tmp_path):
+def test_a_dry_run_needs_neither_weights_nor_data(tmp_path, monkeypatch):
   c = finetune_glue.get_config("mrpc")
+  monkeypatch.setitem(glue.TASKS, "added", glue.TASKS["mrpc"])
+  c.finetune.tasks = "added"
   c.dry_run, c.init, c.finetune.data = True, "own/weights", str(tmp_path)
   code, printed = run(c, tmp_path / "out")
   assert code == 0 and not list(tmp_path.iterdir())

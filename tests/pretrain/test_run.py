@@ -149,7 +149,7 @@ def test_shortened_run_resumes_with_its_steps_on_a_faster_machine(
 
   with monkeypatch.context() as patch:
     patch.setattr(time_limit, "LEAST_STEPS", 2)
-    patch.setattr(time_limit, "fit_steps", lambda *_: 12)
+    patch.setattr(time_limit, "count_fitting", lambda *_: 12)
     patch.setattr(run_lib.loop.batches_lib, "batch_at", stop_at_step_5)
     code, output = run(shortened, flags)
   assert code == errors.SAVED_RESTART

@@ -1,5 +1,6 @@
 """A run is shortened to the steps that fit into its minutes (fake clock)."""
 
+import time
 import types
 
 import pytest
@@ -7,7 +8,6 @@ import pytest
 from truenegs_jax.configs import electra_demo
 from truenegs_jax.runtime import distributed
 from truenegs_jax.train import checks, time_limit
-from truenegs_jax.train.time_limit import Timing
 
 RUN = types.SimpleNamespace(
   steps=1_500, batch_size=128, eval_rows=1_024, eval_every=500
@@ -17,13 +17,14 @@ RUN = types.SimpleNamespace(
 def fit(monkeypatch, step_secs, *, minutes=10.0, steps=1_500, compile_secs=30):
   """Returns the config of a demo that began 60 s ago, and what it printed."""
   monkeypatch.setattr(
-    time_limit, "measure", lambda *_: Timing(compile_secs, step_secs)
+    time_limit, "measure", lambda *_: (compile_secs, step_secs)
   )
+  monkeypatch.setattr(time, "perf_counter", lambda: 100.0)
   c, lines = electra_demo.get_config(), []
   c.minutes, c.steps = minutes, steps
   run = types.SimpleNamespace(**vars(RUN) | {"steps": steps})
-  args = dict(began=40.0, say=lines.append, now=lambda: 100.0)
-  return time_limit.fit(c, run, None, **args), " ".join(lines)
+  c = time_limit.fit(c, run, None, began=40.0, say=lines.append)
+  return c, " ".join(lines)
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ from rich.console import Console
 from truenegs_jax.corrections import measured_model, predict_slots
 from truenegs_jax.data.corpus.sources_spec import describe_sources
 from truenegs_jax.synonyms.sources import resolve_auto
-from truenegs_jax.train import build_run, plan, sharding
+from truenegs_jax.train import plan, sharding
 from truenegs_jax.weights.formats import find
 from truenegs_jax.workdir import files, saved_model
 
 
 def dry_run(c: ConfigDict, sources: Sequence[str], console: Console) -> int:
-  """Prints model, checkpoints, text and sources; returns 0.
+  """Prints weights or checkpoints, text and sources; returns 0.
 
   Raises:
     InputError: the run on this machine has no such steps.
@@ -29,7 +29,9 @@ def dry_run(c: ConfigDict, sources: Sequence[str], console: Console) -> int:
   lines = {
     "dry run": "reads no text; writes and compiles nothing",
     "devices": plan.describe_devices(c.mesh.preset, mesh),
-    **(_describe_run(c) if o.run else {"weights": find.describe(c.init)}),
+    "weights": _describe_run(o.run, o.steps)
+    if o.run
+    else find.describe(c.init),
     "text": describe_sources(o.text, key=predict_slots.TEXT),
     "lines": f"{o.sequences or 'all'}, in batches of {c.batch_size}",
     "synonyms": "; compared with ".join(
@@ -40,16 +42,10 @@ def dry_run(c: ConfigDict, sources: Sequence[str], console: Console) -> int:
   return 0
 
 
-def _describe_run(c: ConfigDict) -> dict[str, str]:
-  workdir = pathlib.Path(c.corrections.run).expanduser()
+def _describe_run(run: str, steps: str) -> str:
+  workdir = pathlib.Path(run).expanduser()
   if not files.has_checkpoint(workdir):
-    return {"run": f"'{workdir}' (missing, or without a checkpoint)"}
+    return f"'{workdir}' (missing, or without a checkpoint)"
   with saved_model.open_run(workdir) as checkpoints:
-    text, saved = c.corrections.steps, checkpoints.steps()
-    steps = measured_model.choose_steps(text, saved)
-    model = saved_model.read_saved_model(checkpoints, steps[-1])
-  return {
-    "run": f"'{workdir}', steps {', '.join(map(str, steps))}",
-    "objective": build_run.describe_objective(model.config),
-    "vocabulary": f"{len(model.tokenizer.vocab):,} entries",
-  }
+    chosen = measured_model.choose_steps(steps, checkpoints.steps())
+  return f"'{workdir}', steps {', '.join(map(str, chosen))}"

@@ -180,12 +180,15 @@ def check_files(options: FinetuneOptions) -> None:
       )
 
 
+def find_published_task(name: str) -> Task | None:
+  """Returns the task of a name; None for the user's own."""
+  return squad.TASK if name == SQUAD else glue.TASKS.get(name)
+
+
 def _splits(name: str) -> tuple[str, ...]:
   """Returns the names of a task's splits."""
-  if name == OWN:
-    return "train", "dev", "test"
-  task = squad.TASK if name == SQUAD else glue.TASKS[name]
-  return tuple(task.split_sizes)
+  task = find_published_task(name)
+  return tuple(task.split_sizes) if task else ("train", "dev", "test")
 
 
 def _check_own(options: FinetuneOptions, files: Mapping[str, str]) -> None:

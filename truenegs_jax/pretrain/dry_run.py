@@ -47,10 +47,12 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
   batches = f"{o.accumulation} micro-batch" + "es" * (o.accumulation > 1)
   batch_size = plan.format_mib(sharding.bytes_per_device(batch))
   lines["per device"] += f", batch {batch_size}, without activations"
+  if c.minutes:
+    least = min(c.steps, time_limit.LEAST_STEPS)
+    lines["steps"] += f"; at least {least:,} if minutes={c.minutes:g} is short"
   lines = {
     "dry run": "reads no text; writes and compiles nothing",
     **lines,
-    **({"minutes": _describe_minutes(c)} if c.minutes else {}),
     "attention": attention,
     "text": "missing: set --config.data.sources=FILES"
     if c.data.sources == config_sizes.REQUIRED
@@ -76,13 +78,6 @@ def placeholder_tokenizer(c: ConfigDict) -> tuple[Tokenizer, str]:
   vocab = [*SPECIALS, *(f"word{i}" for i in range(num_words))]
   tokenizer = make_tokenizer(vocab, lowercase=True)
   return tokenizer, "the size in data.vocab_size"
-
-
-def _describe_minutes(c: ConfigDict) -> str:
-  least = min(c.steps, time_limit.LEAST_STEPS)
-  return (
-    f"{c.minutes:g}, with fewer steps on a slow machine, but at least {least:,}"
-  )
 
 
 def _list_inputs(c: ConfigDict) -> list[str]:

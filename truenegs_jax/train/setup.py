@@ -97,7 +97,10 @@ def set_up_training(
     run, inputs, abstract, checkpoints, resumed, console
   )
   resolved, attention = plan.resolve_attention(run, mesh, check=True)
-  with progress.working(console, "Compiling (kept for the next start)"):
+  with (  # processes that step before others are ready run into a timeout
+    distributed.raise_everywhere("compile"),
+    progress.working(console, "Compiling (kept for the next start)"),
+  ):
     lowered = plan.lower_train_step(resolved, mesh, abstract, aux)
     compiled, state = plan.compile_and_make_state(lowered, make_state)
   setup = PretrainSetup(

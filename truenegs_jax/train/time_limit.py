@@ -7,7 +7,7 @@ run finds its step in the compilation cache.
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -32,13 +32,6 @@ SCALED = (
   "eval.every_steps",
   "checkpoint.every_steps",
 )
-
-
-class Timing(NamedTuple):
-  """Seconds to compile the training step, and of one step."""
-
-  compile_secs: float
-  step_secs: float
 
 
 def shorten(c: ConfigDict, steps: int) -> ConfigDict:
@@ -76,7 +69,6 @@ def fit(
   *,
   began: float,
   say: Callable[[str], object],
-  now: Callable[[], float] = time.perf_counter,
 ) -> ConfigDict:
   """Returns a config whose run fits into `c.minutes`, and says so.
 
@@ -84,54 +76,47 @@ def fit(
 
   Args:
     c: the config of `run`.
-    began: time by `now` at which the minutes began.
+    began: time of `time.perf_counter` at which the minutes began.
     say: prints a line.
-    now: a clock, in seconds.
   """
-  timing = measure(run, inputs, now)
-  left_secs = 60 * c.minutes - (now() - began)
-  fitting = fit_steps(run, timing, left_secs)
+  compile_secs, step_secs = measure(run, inputs)
+  # Compiling again, for fewer steps, and all that follows the training
+  # (verdict, cases, export) are taken to need `compile_secs` each.
+  left_secs = 60 * c.minutes - (time.perf_counter() - began) - 2 * compile_secs
+  fitting = count_fitting(run, step_secs, left_secs)
   fitting = int(distributed.from_first("minutes", str(fitting)))
   steps = max(fitting, min(LEAST_STEPS, c.steps))
-  speed, limit = f"A step takes {timing.step_secs:.2g} s", f"{c.minutes:g}"
-  if fitting >= c.steps:
-    say(f"{speed}: all {c.steps:,} steps fit into minutes={limit}.")
-    return c
-  if fitting == steps:
-    say(f"{speed}: {steps:,} of {c.steps:,} steps fit into minutes={limit}.")
-  else:
-    say(
-      f"{speed}: {fitting:,} of {c.steps:,} steps fit into minutes={limit}, too"
-      f" few to learn from. {steps:,} steps take about"
-      f" {steps * timing.step_secs / 60:,.0f} minutes."
+  line = f"{fitting:,} of {c.steps:,} steps fit into minutes={c.minutes:g}"
+  if fitting < steps:
+    line += (
+      f", too few to learn from. {steps:,} steps take about"
+      f" {steps * step_secs / 60:,.0f} minutes"
     )
-  return shorten(c, steps)
+  say(f"A step takes {step_secs:.2g} s: {line}.")
+  return c if steps == c.steps else shorten(c, steps)
 
 
-def fit_steps(run: Run, timing: Timing, left_secs: float) -> int:
-  """Returns how many steps fit, at most `run.steps` and at least 0.
-
-  Compiling again, for fewer steps, and all that follows the training (compiling
-  the evaluation, verdict, cases, export) are taken to need `compile_secs` each.
-  """
+def count_fitting(run: Run, step_secs: float, left_secs: float) -> int:
+  """Returns how many steps fit, from 0 to `run.steps`, with evaluations."""
   eval_batches = -(-run.eval_rows // run.batch_size) / run.eval_every
-  secs = timing.step_secs * (1 + EVAL_COST * eval_batches)
-  left_secs -= 2 * timing.compile_secs
+  secs = step_secs * (1 + EVAL_COST * eval_batches)
   return max(0, min(run.steps, int(left_secs / secs)))
 
 
-def measure(run: Run, inputs: RunInputs, now: Callable[[], float]) -> Timing:
-  """Compiles the training step and times it on rows of the run."""
+def measure(run: Run, inputs: RunInputs) -> tuple[float, float]:
+  """Returns the seconds to compile the training step, and of one step."""
+  now = time.perf_counter
   mesh = sharding.make_mesh(run.mesh_spec)
   began = now()
   run, _ = plan.resolve_attention(run, mesh, name="attention to time")
   abstract = plan.abstract_state(run, mesh)
   aux = plan.make_aux(run, inputs.table, inputs.tokenizer.vocab, mesh)
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
-  step, state = plan.compile_and_make_state(
-    plan.lower_train_step(run, mesh, abstract, aux),
-    jax.jit(run.init_state, out_shardings=shardings),
-  )
+  with distributed.raise_everywhere("compile to time"):
+    step, state = plan.compile_and_make_state(
+      plan.lower_train_step(run, mesh, abstract, aux),
+      jax.jit(run.init_state, out_shardings=shardings),
+    )
   compiled = now()
   for number in range(TIMED_STEPS + 1):
     if number == 1:  # the first step allocates memory
@@ -146,4 +131,4 @@ def measure(run: Run, inputs: RunInputs, now: Callable[[], float]) -> Timing:
     )
     state, _ = step(state, sharding.shard_batch(batch, mesh), aux)
   jax.block_until_ready(state)
-  return Timing(compiled - began, (now() - started) / TIMED_STEPS)
+  return compiled - began, (now() - started) / TIMED_STEPS
