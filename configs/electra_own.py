@@ -44,7 +44,7 @@ def get_config(arg: str = "") -> ConfigDict:
   steps = c.get_oneway_ref("steps")
   c.optim.warmup_steps = steps // 10
   c.log.every_steps = (steps + 199) // 200
-  c.eval.every_steps = c.checkpoint.every_steps = (steps + 19) // 20
+  c.eval.every_steps = c.checkpoint.every_steps = 40 + steps // 25
   c.eval.rows = 512
   return common.apply_arg(
     c,

@@ -164,8 +164,8 @@ def test_electra_own_needs_text_and_its_intervals_follow_the_steps():
   assert "--config.data.sources=FILES" in print_dry_run(c)
   c.steps = 500
   values = (c.optim.warmup_steps, c.log.every_steps, c.eval.every_steps)
-  assert values == (50, 3, 25)
-  assert c.checkpoint.every_steps == 25 and not c.eval.must_learn
+  assert values == (50, 3, 60)
+  assert c.checkpoint.every_steps == 60 and not c.eval.must_learn
   c.steps = 1
   checks.check_config(c)
   c.optim.warmup_steps = 7
