@@ -5,8 +5,9 @@ import json
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from truenegs_jax.finetune import leaderboard
+from truenegs_jax.finetune import bootstrap, leaderboard
 from truenegs_jax.finetune.task_data import find_failure
 
 
@@ -89,3 +90,26 @@ def test_finds_published_models_by_family_and_size():
   for model in leaderboard.PUBLISHED:
     assert model.note and model.source
     assert set(model.scores) <= {*leaderboard.GLUE, *leaderboard.SQUAD}
+
+
+@pytest.mark.parametrize("low_runs", [-10.25, None])
+def test_a_comparison_fits_a_terminal_without_cut_words(capsys, low_runs):
+  row = bootstrap.Comparison(
+    metric="spearman",
+    ours=70.0,
+    theirs=75.1,
+    difference=-5.1,
+    low=-12.5,
+    high=-0.25,
+    low_runs=low_runs,
+    high_runs=10.5,
+    resamples=10_000,
+    p=0.0123,
+    p_runs=0.5,
+  )
+  leaderboard.print_tables({}, {"stsb": [row]}, Console(width=80))
+  table = capsys.readouterr().out
+  assert "…" not in table
+  values = {"spearman", "75.10", "difference", "-12.50,", "-0.25", "0.012"}
+  assert values <= {*table.split()}
+  assert ("-10.25," in table.split()) == (low_runs is not None)

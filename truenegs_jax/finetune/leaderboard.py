@@ -311,20 +311,21 @@ def _comparisons_table(compared: Mapping[str, Sequence[Comparison]]) -> Table:
     "Means of these and the other runs: 95 % intervals of the difference by a"
     " paired bootstrap over examples, and over examples and runs",
     ("task", "metric"),
-    ("these", "other", "difference", "examples", "p", "and runs", "p"),
+    ("these", "other", "difference", "examples", "and runs"),
   )
+  for column in table.columns[:5]:
+    column.no_wrap = True
   for task, rows in compared.items():
     for number, x in enumerate(rows):
-      has_runs = x.low_runs is not None
       table.add_row(
         "" if number else task,
         x.metric,
         f"{x.ours:.2f}",
         f"{x.theirs:.2f}",
         f"{x.difference:+.2f}",
-        f"{x.low:+.2f} to {x.high:+.2f}",
-        f"{x.p:.3f}",
-        f"{x.low_runs:+.2f} to {x.high_runs:+.2f}" if has_runs else "one run",
-        f"{x.p_runs:.3f}" if has_runs else "",
+        f"{x.low:+.2f}, {x.high:+.2f}\np {x.p:.3f}",
+        "one run"
+        if x.low_runs is None
+        else f"{x.low_runs:+.2f}, {x.high_runs:+.2f}\np {x.p_runs:.3f}",
       )
   return table
