@@ -62,8 +62,8 @@ def dry_run(c: ConfigDict, weights: Weights, console: Console) -> int:
     f" warm-up steps, {batches}, {c.model.dtype}, remat {c.model.remat}",
     "needs": ", ".join(_list_inputs(c)) or "only text",
   }
-  console.print(plan.report_table(lines))
   console.print(plan.parameter_table(state))
+  console.print(plan.report_table(lines))  # last, so that it stays in sight
   return 0
 
 
