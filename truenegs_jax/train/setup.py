@@ -189,11 +189,12 @@ def resumable_step(
       f" (saved -> now):\n  {differences}\nPass --workdir=runs/NAME for a new"
       f" run, or --config={workdir / files.CONFIG} to resume that one."
     )
-    if any(change.key == "steps" for change in changed):
+    # A run that `minutes` shortened keeps its steps, and scales the warm-up.
+    if {"steps", "optim.warmup_steps"} & {change.key for change in changed}:
       message += (
-        "\nA run cannot get other steps, because they decide its learning"
-        " rates. To train its weights longer, with a new schedule, pass"
-        f" --config.init={workdir} --config.data.vocab=init"
+        "\nA run cannot get other steps or another warm-up, because they decide"
+        " its learning rates. To train its weights longer, with a new schedule,"
+        f" pass --config.init={workdir} --config.data.vocab=init"
         " --workdir=runs/NAME."
       )
     raise CheckpointError(message)
