@@ -131,6 +131,7 @@ def test_run_stopped_twice_ends_bit_equal(first_run, monkeypatch):
   assert_equal_runs(root / "first", stopped, 12)
 
 
+@pytest.mark.slow
 def test_shortened_run_resumes_with_its_steps_on_a_faster_machine(
   first_run, monkeypatch
 ):

@@ -41,6 +41,7 @@ def fit(monkeypatch, step_secs, *, minutes=10.0, steps=1_500, compile_secs=30):
 def test_steps_that_fit(monkeypatch, step_secs, minutes, steps, expected):
   c, text = fit(monkeypatch, step_secs, minutes=minutes, steps=steps)
   assert c.steps == expected
+  assert bool(c.minutes) == (expected < steps)  # else a resume may not differ
   assert f"{step_secs:g} s" in text and f"{steps:,} steps" in text
   assert f"minutes={minutes}" in text
   assert ("too few" in text) == (expected <= 750 and step_secs == 4)
@@ -76,3 +77,5 @@ def test_a_resume_takes_the_steps_of_a_shortened_run(
   c = time_limit.apply_saved(electra_demo.get_config(), saved, lines.append)
   assert (c.steps, c.optim.warmup_steps) == (steps, warmup_steps)
   assert len(lines) == (steps == 750)
+  if steps == 750:  # for the next resume, whatever this one was told
+    assert c.minutes == saved["minutes"]

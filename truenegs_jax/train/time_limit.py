@@ -59,7 +59,9 @@ def apply_saved(
     f"This run was shortened to {saved['steps']:,} of {c.steps:,} steps when it"
     f" started (minutes={saved['minutes']:g})."
   )
-  return shorten(c, saved["steps"])
+  shorter = shorten(c, saved["steps"])
+  shorter.minutes = float(saved["minutes"])  # for the next resume
+  return shorter
 
 
 def fit(
@@ -93,7 +95,11 @@ def fit(
       f" {steps * step_secs / 60:,.0f} minutes"
     )
   say(f"A step takes {step_secs:.2g} s: {line}.")
-  return c if steps == c.steps else shorten(c, steps)
+  if steps < c.steps:
+    return shorten(c, steps)
+  unlimited = c.copy_and_resolve_references()
+  unlimited.minutes = 0.0  # a resume with other steps is refused
+  return unlimited
 
 
 def count_fitting(run: Run, step_secs: float, left_secs: float) -> int:
