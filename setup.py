@@ -54,6 +54,7 @@ setuptools.setup(
       "sphinx>=8.2",
       "sphinx-copybutton>=0.5",
       "sphinx-design>=0.6",
+      "sphinx-mathjax-offline>=0.0.2",
     ],
     # Before jax 0.11.1, which needs Python 3.12, the gradient of the embeddings
     # (a scatter-add in f32) is slow on GPUs.

@@ -22,6 +22,7 @@ extensions = [
   "sphinx_design",
 ]
 exclude_patterns = ["_build"]
+  "sphinx-mathjax-offline",  # formulas without a network
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
