@@ -32,6 +32,9 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 default_role = "code"  # of single backticks in docstrings
 napoleon_google_docstring = True
+add_module_names = False  # headings name the modules
+maximum_signature_line_length = 80
+toc_object_entries_show_parents = "hide"
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
@@ -39,6 +42,10 @@ html_theme = "pydata_sphinx_theme"
 html_title = "truenegs_jax"
 html_theme_options = {
   "show_prev_next": True,
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+html_favicon = "_static/favicon.svg"
+html_context = {"default_mode": "auto"}  # light or dark, as the system
   "show_toc_level": 2,
   "navigation_with_keys": False,
   "footer_start": ["copyright"],
