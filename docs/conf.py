@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 
+from docutils import nodes
+
 import truenegs_jax
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -20,9 +22,9 @@ extensions = [
   "sphinx.ext.napoleon",
   "sphinx_copybutton",
   "sphinx_design",
+  "sphinx-mathjax-offline",  # formulas without a network
 ]
 exclude_patterns = ["_build"]
-  "sphinx-mathjax-offline",  # formulas without a network
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -30,22 +32,22 @@ nb_execution_mode = "off"  # tests run the code of the pages
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-default_role = "code"  # of single backticks in docstrings
-napoleon_google_docstring = True
 add_module_names = False  # headings name the modules
 maximum_signature_line_length = 80
 toc_object_entries_show_parents = "hide"
+default_role = "code"  # of single backticks in docstrings
+napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
 html_theme = "pydata_sphinx_theme"
 html_title = "truenegs_jax"
-html_theme_options = {
-  "show_prev_next": True,
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_favicon = "_static/favicon.svg"
 html_context = {"default_mode": "auto"}  # light or dark, as the system
+html_theme_options = {
+  "show_prev_next": True,
   "show_toc_level": 2,
   "navigation_with_keys": False,
   "footer_start": ["copyright"],
@@ -74,6 +76,19 @@ def generate(app, docname, source):
     source[0] = re.sub(r"<!-- help: (\w+) -->", help_block, source[0])
 
 
+def register_keys(app, doctree):
+  """Makes each config key an object with an address, which the search finds."""
+  if app.env.docname != "reference/config":
+    return
+  rows = {}
+  for body in doctree.findall(nodes.tbody):
+    for row in body:
+      rows.setdefault(row[0].astext(), row)
+  for key, row in rows.items():
+    row["ids"].append(key)
+    app.env.domains.standard_domain.note_object("confval", key, key, row)
+
+
 def help_block(match):
   """Returns what a command prints with --help, as a block of text."""
   command = [sys.executable, "-m", f"truenegs_jax.{match[1]}", "--help"]
@@ -83,5 +98,6 @@ def help_block(match):
 
 def setup(app):
   app.connect("source-read", generate)
+  app.connect("doctree-read", register_keys)
   # Before napoleon, which reads the sections of Google's style.
   app.connect("autodoc-process-docstring", mark_indented_blocks, priority=400)

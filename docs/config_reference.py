@@ -11,7 +11,7 @@ from truenegs_jax.runtime.config_keys import Key, describe_keys
 
 PLACEHOLDER = "<!-- keys -->"
 FINETUNING = ("finetune_glue", "finetune_squad", "finetune_own")
-COLUMNS = ("key", "default", "values", "resume", "meaning")
+COLUMNS = ("key", "meaning", "default", "values", "resume")
 
 
 def render() -> str:
@@ -55,7 +55,7 @@ def _groups(keys: Iterable[Key], *, resumes: bool = True) -> list[str]:
     title = f"### {name or 'Keys without a group'}"
     rows = [COLUMNS, *map(_row, members)]
     if not resumes:
-      rows = [row[:3] + row[4:] for row in rows]
+      rows = [row[:-1] for row in rows]
     tables.append(f"{title}\n\n{_table(rows[0], rows[1:])}")
   return tables
 
@@ -65,10 +65,10 @@ def _row(key: Key) -> tuple[str, ...]:
   values = ", ".join(map(_code, rule.choices)) or rule.range_in_words()
   return (
     f"`{key.name}`",
+    key.meaning,
     _code(key.value),
     f"{kind}: {values}" if values else kind,
     "may change" if rule.may_change else "fixed",
-    key.meaning,
   )
 
 
