@@ -65,6 +65,16 @@ def test_only_differences_that_matter_are_listed():
   assert "log." not in str(e.value)
 
 
+@pytest.mark.parametrize(
+  ("key", "has_way"),
+  [("steps", True), ("optim__warmup_steps", True), ("batch_size", False)],
+)
+def test_a_refusal_of_other_steps_names_the_way_to_train_on(key, has_way):
+  with pytest.raises(CheckpointError) as e:
+    resume(make_description(), make_description(**{key: 64}))
+  assert ("--config.init=run --config.data" in str(e.value)) == has_way
+
+
 def test_config_saved_before_a_key_is_resumed_with_its_old_value():
   saved = make_description()
   del saved["config"]["generator"]["variant"], saved["config"]["init_skip"]
