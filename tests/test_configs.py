@@ -24,7 +24,7 @@ from truenegs_jax.pretrain import dry_run
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import table
 from truenegs_jax.tasks import user_task
-from truenegs_jax.train import build_run, checks, prepare_data
+from truenegs_jax.train import build_run, check_values, checks, prepare_data
 from truenegs_jax.weights.formats import hf_folder
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.workdir.from_config import build_model
@@ -436,7 +436,8 @@ def test_only_the_described_choices_of_a_key_are_accepted(name):
 
 
 def test_the_described_choices_are_all_that_the_package_has():
-  named = checks.REGISTRIES | {
+  named = check_values.REGISTRIES | {
+    "objective": build_run.OBJECTIVES,
     "task": TASKS,
     "model.attention": choose_attention.CHOICES,
     "data.accents": ACCENTS,

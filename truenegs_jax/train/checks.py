@@ -1,21 +1,16 @@
 """Checks configs before any file is read or array created."""
 
-import math
-from collections.abc import Iterable, Mapping
-from typing import Any
-
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs.common_keys import KEYS, KeyRule
+from truenegs_jax.configs.common_keys import KEYS
 from truenegs_jax.data.corpus.language import check_code
-from truenegs_jax.models import layers
-from truenegs_jax.objectives import masking, soft_regularization
 from truenegs_jax.objectives.options import CHOICES, needs_table
 from truenegs_jax.runtime.config_files import flatten
-from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import run_table
 from truenegs_jax.train import (
   build_run,
+  check_values,
   metrics,
   optim,
   prepare_data,
@@ -26,16 +21,6 @@ from truenegs_jax.weights.formats.find import INIT_FORMATS, Weights
 from truenegs_jax.weights.init import check_fit, config_sizes, match_vocabulary
 from truenegs_jax.workdir import from_config
 
-# Names that an extension of the package may add to.
-REGISTRIES: dict[str, Iterable[str]] = {
-  "objective": build_run.OBJECTIVES,
-  "masking.style": masking.STYLES,
-  "model.remat": layers.REMAT,
-  "negatives.soft": soft_regularization.REGULARIZERS,
-  "mesh.preset": sharding.MESHES,
-  "log.writers": metrics.WRITERS,
-}
-
 
 def check_config(c: ConfigDict) -> None:
   """Checks the values of a config without reading a file.
@@ -43,7 +28,7 @@ def check_config(c: ConfigDict) -> None:
   Raises:
     InputError: a value is unknown or out of range, or values conflict.
   """
-  check_values(flatten(c.to_dict()), KEYS)
+  check_values.check_values(flatten(c.to_dict()), KEYS)
   if c.length > c.model.max_positions:
     raise InputError(
       f"length={c.length:,} is more than"
@@ -56,28 +41,6 @@ def check_config(c: ConfigDict) -> None:
     c.optim.accumulation,
     sharding.get_mesh_spec(c.mesh.preset, c.mesh.axes),
   )
-
-
-def check_values(
-  values: Mapping[str, Any], rules: Mapping[str, KeyRule]
-) -> None:
-  """Raises InputError for a number out of range or an unknown choice.
-
-  Both mappings have full keys. Keys without a value are skipped.
-  """
-  for name in [name for name in rules if name in values]:
-    rule, value = rules[name], values[name]
-    if rule.low is not None and (
-      not rule.low <= value <= rule.high or math.isinf(value)  # NaN too
-    ):
-      raise InputError(
-        f"{name}={value} is out of range. It must be finite,"
-        f" {rule.range_in_words()}."
-      )
-    choices = REGISTRIES.get(name, rule.choices)
-    for choice in value if isinstance(value, tuple) else (value,):
-      if choices:
-        one_of(name, choice, choices)
 
 
 def check_warmup(warmup_steps: int, steps: int) -> str:
