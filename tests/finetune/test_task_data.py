@@ -263,7 +263,9 @@ def test_splits_depend_on_the_task():
   with pytest.raises(InputError, match="predict_test=True, but squad has no"):
     check_files(c)
   c = finetune_own.get_config()
-  c.finetune.files, c.finetune.predict_test = "own.test=x.csv", True
+  c.finetune.files, c.finetune.predict_test = "test=x.csv", True
+  c.finetune.files += " train=y.csv dev=z.csv"
+  c.finetune.text = "text"
   check_files(c)
   c = finetune_glue.get_config("mnli")
   c.finetune.files = "dev_mismatched=x.tsv"
