@@ -17,6 +17,11 @@ default) and
 Warm-up and intervals follow --config.steps. With --config.minutes=30 the run
 measures its step and does fewer if the machine is slow, but at least 750.
 
+With a rate of 1e-3 and a warm-up of a tenth of the steps, the discriminator
+gives every token the same answer (AUC 0.500 after 1,000 steps on 6 MB of
+German). With 3e-4 and a fifth, its AUC is 0.557 after 750 steps on 7 MB of
+English (rows of 64 tokens).
+
 Size: 4 layers of 256 cost 3.6 GFLOP per row, of which two cores do some 40 in a
 second (5,000 tokens), so 4,000 steps take about an hour and read 16 million
 tokens, some 70 MB of text. 6 layers cost 1.4 times as much and 12 layers 2.7
@@ -33,16 +38,16 @@ SIZE = "embedding_size=128 width=256 layers=4 heads=4 ffn=1024"
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Configures 4,000 steps of 32 rows of 128 tokens, rate 1e-3."""
+  """Configures 4,000 steps of 32 rows of 128 tokens, rate 3e-4."""
   c = common.get_config()
   c.data.sources = common.REQUIRED
   c.data.vocab_size = 16_384
   c.model.variant = SIZE
   c.generator.multiplier = 0.5
   c.steps, c.batch_size = 4_000, 32
-  c.optim.lr = 1e-3
+  c.optim.lr = 3e-4
   steps = c.get_oneway_ref("steps")
-  c.optim.warmup_steps = steps // 10
+  c.optim.warmup_steps = steps // 5
   c.log.every_steps = (steps + 199) // 200
   c.eval.every_steps = c.checkpoint.every_steps = 40 + steps // 25
   c.eval.rows = 512
@@ -60,7 +65,7 @@ def small(c: ConfigDict) -> None:
   c.model.variant = "small"
   c.generator.multiplier = 0.25
   c.steps, c.batch_size = 100_000, 128
-  c.optim.lr = 5e-4
+  c.optim.lr, c.optim.warmup_steps = 5e-4, 10_000
 
 
 def continue_small(c: ConfigDict) -> None:

@@ -164,14 +164,14 @@ def test_electra_own_needs_text_and_its_intervals_follow_the_steps():
   assert "--config.data.sources=FILES" in print_dry_run(c)
   c.steps = 500
   values = (c.optim.warmup_steps, c.log.every_steps, c.eval.every_steps)
-  assert values == (50, 3, 60)
+  assert values == (100, 3, 60)
   assert c.checkpoint.every_steps == 60 and not c.eval.must_learn
   c.steps = 1
   checks.check_config(c)
   c.optim.warmup_steps = 7
   assert c.copy_and_resolve_references().optim.warmup_steps == 7
   c = get_config("electra_own", "small")
-  assert (c.model.variant, c.optim.warmup_steps) == ("small", c.steps // 10)
+  assert (c.model.variant, c.optim.warmup_steps) == ("small", 10_000)
   c = get_config("electra_own", "continue")
   assert (c.init, c.steps) == (electra_small.RELEASED, 4_000)
 
