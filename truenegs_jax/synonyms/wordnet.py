@@ -22,6 +22,18 @@ from truenegs_jax.synonyms.vocabulary import Vocabulary
 # Nouns, verbs, adjectives (including satellites) and adverbs.
 PARTS_OF_SPEECH = "nvar"
 
+# The groups of synsets by number, WordNet's file `lexnames` (lexnames(5WN)).
+LEXNAMES = """
+adj.all adj.pert adv.all noun.Tops noun.act noun.animal noun.artifact
+noun.attribute noun.body noun.cognition noun.communication noun.event
+noun.feeling noun.food noun.group noun.location noun.motive noun.object
+noun.person noun.phenomenon noun.plant noun.possession noun.process
+noun.quantity noun.relation noun.shape noun.state noun.substance noun.time
+verb.body verb.change verb.cognition verb.communication verb.competition
+verb.consumption verb.contact verb.creation verb.emotion verb.motion
+verb.perception verb.possession verb.social verb.stative verb.weather adj.ppl
+"""
+
 
 def find_pairs(
   vocabulary: Vocabulary,
@@ -260,9 +272,13 @@ def _new_reader(root: str) -> Any:
   reader.map_wn = reader.map_wn30 = lambda *_: None
 
   def open_file(name: str) -> Any:
-    if name == "lexnames":  # missing from Debian's package, and not used here
-      return io.StringIO("".join(f"{i} unnamed 0\n" for i in range(45)))
-    return WordNetCorpusReader.open(reader, name)
+    try:
+      return WordNetCorpusReader.open(reader, name)
+    except OSError:
+      if name != "lexnames":  # missing from Debian's package
+        raise
+      names = enumerate(LEXNAMES.split())
+      return io.StringIO("".join(f"{i} {lexname} 0\n" for i, lexname in names))
 
   reader.open = open_file
   return reader
