@@ -157,12 +157,7 @@ def finish_run(
     return 0  # the first process does the rest
   say = functools.partial(console.print, soft_wrap=True)
   device_params = jax.device_put(params)  # once, not for each batch
-  synonyms = inputs.table
-  if run.table_builder is not None:
-    synonyms = run.table_builder.to_synonym_table(
-      aux["ids_VxS"], inputs.tokenizer.vocab, steps=run.steps
-    )
-    table.save_table(synonyms, workdir / files.SYNONYMS)
+  synonyms = _last_table(run, workdir, inputs, aux)
   unigram_V = np.load(inputs.train_rows.folder / "unigram_V.npy")
   verdict = verdict_lib.compute_verdict(result.held_out, unigram_V)
   console.print(verdict_lib.verdict_table(verdict))
@@ -204,6 +199,22 @@ def finish_run(
     f" and the AUC {verdict_lib.MIN_ERRORS:g} standard errors above 0.5."
   )
   return EXIT_NOT_LEARNED
+
+
+def _last_table(
+  run: build_run.Run,
+  workdir: pathlib.Path,
+  inputs: setup_lib.RunInputs,
+  aux: Mapping[str, Any],
+) -> table.SynonymTable | None:
+  """Returns the table at the end of a run; saves it if the model made it."""
+  if run.table_builder is None:
+    return inputs.table
+  synonyms = run.table_builder.to_synonym_table(
+    aux["ids_VxS"], inputs.tokenizer.vocab, steps=run.steps
+  )
+  table.save_table(synonyms, workdir / files.SYNONYMS)
+  return synonyms
 
 
 def describe_next_steps(workdir: pathlib.Path) -> str:
