@@ -75,7 +75,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     with distributed.raise_everywhere("inputs"):
       run, inputs = prepare_run(c, workdir, weights, console)
     if c.minutes and not files.has_checkpoint(workdir):
-      c = time_limit.fit(c, run, inputs, began=began, say=say)
+      with progress.working(console, "Compiling and timing a step"):
+        c = time_limit.fit(c, run, inputs, began=began, say=say)
       run = build_run.build_run(c, inputs.tokenizer)
     result = loop.train(run, workdir, inputs, console)
     if result.stopped_by is not None:
