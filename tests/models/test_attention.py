@@ -152,11 +152,9 @@ def make_config(**overrides):
 
 def choose(choice, platform, mesh=ONE_DEVICE, length=512, packed=False, **kw):
   configs = make_config(), make_config(**kw)
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(choose_attention, "get_platform", lambda _: platform)
-    return choose_attention.choose(
-      choice, configs, mesh, length=length, packed=packed
-    )
+  return choose_attention.choose(
+    choice, configs, mesh, length=length, packed=packed, platform=platform
+  )
 
 
 def test_auto_chooses_by_platform(monkeypatch):

@@ -30,14 +30,22 @@ TOLERANCE = 0.03  # relative to the largest entry; bfloat16 has 8 bits
 
 
 def choose_checked(
-  choice: str, configs: Configs, mesh: Mesh, *, length: int, packed: bool
+  choice: str,
+  configs: Configs,
+  mesh: Mesh,
+  *,
+  length: int,
+  packed: bool,
+  platform: str = "",
 ) -> tuple[attention.Implementation, str]:
   """Chooses as `choose` does, but replaces a kernel that fails by "xla".
 
   A kernel fails if it does not run on the devices of the mesh, or if its
   numbers are wrong. Arguments and errors are those of `choose`.
   """
-  chosen, reason = choose(choice, configs, mesh, length=length, packed=packed)
+  chosen, reason = choose(
+    choice, configs, mesh, length=length, packed=packed, platform=platform
+  )
   if chosen.name not in attention.KERNELS:
     return chosen, reason
   for config in configs:
@@ -48,7 +56,13 @@ def choose_checked(
 
 
 def choose(
-  choice: str, configs: Configs, mesh: Mesh, *, length: int, packed: bool
+  choice: str,
+  configs: Configs,
+  mesh: Mesh,
+  *,
+  length: int,
+  packed: bool,
+  platform: str = "",
 ) -> tuple[attention.Implementation, str]:
   """Chooses one implementation for all networks of a training.
 
@@ -59,6 +73,8 @@ def choose(
     mesh: the devices.
     length: tokens of the longest row.
     packed: whether a row may hold several documents.
+    platform: of the devices if they are absent, see `get_platform`; a compiler
+      without a device does not know it.
 
   Returns:
     The implementation, and a line with its name and why it was chosen.
@@ -66,7 +82,7 @@ def choose(
   Raises:
     InputError: the choice is not possible here.
   """
-  platform = get_platform(mesh.devices.flat[0])
+  platform = platform or get_platform(mesh.devices.flat[0])
   name = choice
   if choice == "auto":
     by_platform = {platform: name for name, platform in PLATFORMS.items()}

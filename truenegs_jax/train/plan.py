@@ -17,7 +17,7 @@ from rich.table import Table
 from truenegs_jax.models import choose_attention, encoder, pretrain
 from truenegs_jax.objectives import masking, negatives
 from truenegs_jax.objectives.options import Options
-from truenegs_jax.runtime import distributed
+from truenegs_jax.runtime import cpu, distributed
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import sharding
 from truenegs_jax.train import step as step_lib
@@ -36,12 +36,14 @@ def resolve_attention(
   *,
   check: bool = False,
   name: str = "attention",
+  platform: str = "",
 ) -> tuple[Run, str]:
   """Chooses the attention implementation of a run's training steps.
 
   Other uses of the model keep the implementation that runs on every platform.
   With `check` the kernel is run and compared with plain attention. `name` is
   that of a comparison between the processes, see `distributed.check_same`.
+  `platform` is that of devices that are absent, see `choose_attention.choose`.
 
   Returns:
     The run with that implementation, and a line for the report.
@@ -56,6 +58,7 @@ def resolve_attention(
     mesh,
     length=run.length,
     packed=run.packed,
+    platform=platform,
   )
   distributed.check_same(name, line)
   model = encoder.replace_configs(run.model, attention=implementation)
@@ -156,15 +159,22 @@ def lower_train_step(
   mesh: jax.sharding.Mesh,
   state: step_lib.TrainState,
   aux: Aux,
+  *,
+  platform: str = "",
 ) -> jax.stages.Lowered:
-  """Lowers the training step for (abstract) arrays."""
+  """Lowers the training step for (abstract) arrays.
+
+  `platform` is that of devices that are absent ("cuda", "tpu"); otherwise it is
+  the one of jax's default backend.
+  """
   shardings = jax.tree.map(lambda x: x.sharding, state)
   jitted = jax.jit(
     build_train_step(run, mesh),
     donate_argnums=0,
     out_shardings=(shardings, sharding.replicated_sharding(mesh)),
   )
-  return jitted.lower(state, abstract_batch(run, mesh), aux)
+  with cpu.lowering_for(platform):
+    return jitted.lower(state, abstract_batch(run, mesh), aux)
 
 
 def compile_and_make_state(
