@@ -16,6 +16,7 @@ LAYERS = (
   {"synonyms", "weights"},
   {"train"},
   {"corrections", "finetune"},
+  {"robustness"},
   {"pretrain"},
   {"main", "prepare", "export"},
 )

@@ -1,0 +1,81 @@
+"""Tests transformed sets and edits of texts."""
+
+import random
+
+import pytest
+
+from truenegs_jax.robustness import transformation as lib
+from truenegs_jax.tasks.squad import Question
+from truenegs_jax.tasks.task import Example
+
+
+def upper(example, rng):
+  if example.key == "hard":
+    raise lib.Refused("no letter")
+  word = rng.choice(["A", "B"])
+  return Example(example.key, example.first + word, None, "x", "")
+
+
+UPPER = lib.Transformation("upper", "Upper", upper, {"letters": "AB"})
+
+
+def test_refusals_are_counted_by_cause():
+  keys = {"a": "x", "blank": " ", "hard": "y", "b": "z"}
+  examples = [Example(k, v, None, "x", "") for k, v in keys.items()]
+  result = lib.transform_all(examples, UPPER, seed=0)
+  assert [x.key for x in result.original] == ["a", "b"]
+  assert [x.key for x in result.transformed] == ["a", "b"]
+  assert result.refused == {lib.BLANK: 1, "no letter": 1}
+  assert result.tried == 4
+  assert result.resources == {"letters": "AB"}
+
+
+def test_unchanged_examples_are_refused():
+  same = lib.Transformation("same", "Same", lambda example, rng: example)
+  question = Question("q", "Who?", "Ann won.", (("Ann", 0),), "")
+  result = lib.transform_all([question], same, seed=0)
+  assert not result.original and result.refused == {lib.SAME: 1}
+
+
+def test_draws_do_not_depend_on_the_other_examples():
+  examples = [Example(str(i), "x", None, "x", "") for i in range(40)]
+  forward, backward, other = (
+    {x.key: x.first for x in lib.transform_all(e, UPPER, seed=s).transformed}
+    for e, s in ((examples, 0), (examples[::-1], 0), (examples, 1))
+  )
+  assert forward == backward != other
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_edits_move_spans_with_their_texts(seed):
+  rng = random.Random(seed)
+  text = "".join(rng.choices("abc ", k=40))
+  bounds = sorted(rng.sample(range(41), 12))
+  ranges = [tuple(bounds[i : i + 2]) for i in range(0, 12, 2)]
+  edits = [(*r, "X" * rng.randrange(4)) for r in ranges[::2]]
+  spans = [*ranges[1::2], (ranges[1][0], ranges[1][1] - 1)]
+  new, moved = lib.edit_text(text, edits, spans)
+  assert [new[a:b] for a, b in moved] == [text[a:b] for a, b in spans]
+  rest = "".join(
+    text[a:b]
+    for a, b in zip(
+      [0, *(e[1] for e in edits)], [*(e[0] for e in edits), 40], strict=True
+    )
+  )
+  assert new.replace("X", "") == rest
+
+
+def test_insertions_at_the_borders_of_a_span():
+  assert lib.edit_text("abc", [(1, 1, "X")], [(1, 2)]) == ("aXbc", [(2, 3)])
+  assert lib.edit_text("abc", [(2, 2, "X")], [(1, 2)]) == ("abXc", [(1, 2)])
+
+
+@pytest.mark.parametrize("edit", [(0, 2), (1, 2), (2, 2), (2, 4), (0, 5)])
+def test_edits_in_protected_spans_are_errors(edit):
+  with pytest.raises(ValueError, match="protected"):
+    lib.edit_text("abcde", [(*edit, "X")], [(1, 3)])
+
+
+def test_edits_that_overlap_are_errors():
+  with pytest.raises(ValueError, match="after 2 of 5"):
+    lib.edit_text("abcde", [(0, 2, ""), (1, 3, "")], [])

@@ -1,0 +1,1 @@
+"""Measures robustness: scores of a fine-tuned model on transformed texts."""
