@@ -73,7 +73,7 @@ def read_squad(
   questions: dict[str, Question] = {}
   records = _hub_records(where, split) if is_hub else _json_records(where)
   for location, context, record in records:
-    question = _parse_question(location, context, record, anomalies)
+    question = parse_question(location, context, record, anomalies)
     if question.key in questions:
       raise DataError(
         f"{question.location}: the id is already in"
@@ -130,12 +130,17 @@ def _hub_records(where: str, split: str) -> Iterator[tuple[str, str, Any]]:
     yield location, context, row | {"answers": answers}
 
 
-def _parse_question(
+def parse_question(
   location: str,
   context: str,
   record: Any,
-  anomalies: collections.Counter[str] | None,
+  anomalies: collections.Counter[str] | None = None,
 ) -> Question:
+  """Returns the question of a record of "qas", which is in a paragraph.
+
+  Raises:
+    DataError: see `read_squad`.
+  """
   key = _get(record, "id", str, location)
   location = f"{location}, question {key}"
   text = _get(record, "question", str, location)
