@@ -141,7 +141,7 @@ class JaxSide:
 
   def predict(self, encoded: task.EncodedRows) -> list[np.ndarray]:
     """Returns the logits of each row."""
-    return loop.predict(self._setups[True], self._state.params, encoded)
+    return self._setups[True].predictor.predict(self._state.params, encoded)
 
 
 class TorchSide:

@@ -138,30 +138,49 @@ def compare(
     InputError: unknown metric, or not one value per example.
   """
   ours, theirs = list(np.asarray(ours_SxN)), list(np.asarray(theirs_SxN))
-  paired_N = np.asarray(ours[0] if gold_N is None else gold_N)
-  run_SxN = np.stack(
-    [scoring.as_pairs(paired_N, run_N)[1] for run_N in (*ours, *theirs)]
+  score = make_scorer(metric, gold_N, [*ours, *theirs])
+  return compare_scores(
+    metric,
+    score,
+    len(ours[0]),
+    runs=(len(ours), len(theirs)),
+    resamples=resamples,
+    seed=seed,
   )
-  score = (
-    _means(run_SxN) if gold_N is None else _scorer(metric, paired_N, run_SxN)
-  )
-  size = len(paired_N)
+
+
+def compare_scores(
+  metric: str,
+  score: Scorer,
+  size: int,
+  *,
+  runs: tuple[int, int],
+  resamples: int = 10_000,
+  seed: int = 0,
+) -> Comparison:
+  """Does `compare` for any score of `size` examples.
+
+  Args:
+    metric: name of the score.
+    score: scores of the runs of both models, ours first.
+    runs: number of runs of each model.
+  """
   example_rng, our_rng, their_rng = np.random.default_rng(seed).spawn(3)
   at_once = max(1, DRAWN_AT_ONCE // size)
   counts = [min(at_once, resamples - i) for i in range(0, resamples, at_once)]
   score_SxR = np.concatenate(
     [score(example_rng.integers(size, size=(n, size))) for n in counts], 1
   )
-  ours_SxR, theirs_SxR = np.split(score_SxR, [len(ours)])
+  ours_SxR, theirs_SxR = np.split(score_SxR, [runs[0]])
   low, high, p = _interval_and_p(ours_SxR, theirs_SxR)
   low_runs = high_runs = p_runs = None
-  if min(len(ours), len(theirs)) > 1:
+  if min(runs) > 1:
     low_runs, high_runs, p_runs = _interval_and_p(
       _draw_runs(our_rng, ours_SxR), _draw_runs(their_rng, theirs_SxR)
     )
   observed_S = score(np.arange(size)[None])[:, 0]
-  our_mean = float(observed_S[: len(ours)].mean())
-  their_mean = float(observed_S[len(ours) :].mean())
+  our_mean = float(observed_S[: runs[0]].mean())
+  their_mean = float(observed_S[runs[0] :].mean())
   return Comparison(
     metric=metric,
     ours=our_mean,
@@ -196,8 +215,21 @@ def _interval_and_p(
   return float(low), float(high), p
 
 
+def make_scorer(
+  metric: str, gold_N: ArrayLike | None, runs_SxN: Sequence[ArrayLike]
+) -> Scorer:
+  """Returns a function from drawn examples to the metric of each run.
+
+  Arguments and errors are those of `compare`, for the runs of any models.
+  """
+  paired_N = np.asarray(runs_SxN[0] if gold_N is None else gold_N)
+  run_SxN = np.stack([scoring.as_pairs(paired_N, x)[1] for x in runs_SxN])
+  return (
+    _means(run_SxN) if gold_N is None else _scorer(metric, paired_N, run_SxN)
+  )
+
+
 def _scorer(metric: str, gold_N: np.ndarray, run_SxN: np.ndarray) -> Scorer:
-  """Returns a function from drawn examples to the metric of each run."""
   one_of("metric", metric, scoring.METRICS)
   if metric == "accuracy":
     return _means(100.0 * (run_SxN == gold_N[None]))

@@ -97,11 +97,13 @@ class InitialWeights:
     seed: int,
     *,
     report: Callable[[str], None],
+    complete: bool = False,
   ) -> dict[str, Any]:
     """Makes the initial parameters of a run, arrays of numpy.
 
     The head is drawn at random with the seed, unless the weights have a head
-    for such a task. Errors are those of `load.load_params`.
+    for such a task; `complete` refuses weights without one. Errors are those of
+    `load.load_params`.
     """
     if self.weights is None:
       return load.draw_params(model, seed)
@@ -111,6 +113,7 @@ class InitialWeights:
       tokenizer=self.tokenizer,
       seed=seed,
       skip=self.skip,
+      complete=complete,
       task=task,
       report=report,
     )

@@ -9,26 +9,21 @@ import functools
 import math
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 import optax
 
 from truenegs_jax.finetune.config_checks import FinetuneOptions
+from truenegs_jax.finetune.predict import Predictor, make_predictor
 from truenegs_jax.finetune.task_data import TaskData
 from truenegs_jax.models import choose_attention, encoder, finetune, pretrain
 from truenegs_jax.objectives import task_losses
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.tasks import batches
-from truenegs_jax.tasks.task import EncodedRows
 from truenegs_jax.train import guards, metrics, optim, sharding, speed
 from truenegs_jax.train import step as step_lib
-
-Outputs = list[Any]  # for each row, in order: arrays of numpy
-# The model's method that computes a head's outputs; else "class_logits".
-HEAD_METHODS = {"spans": "span_logits", "joint": "joint_beam"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +38,7 @@ class TrainingSetup:
     learning_rate: learning rate of the head, by step.
     init_state: parameters and seed -> the state of step 0.
     train_step: jitted, `(state, batch, aux) -> (state, terms)`.
-    predict_batch: jitted, `(params, batch) -> outputs`, of shape [B, ...].
+    predictor: computes the outputs of the head.
     mesh: the devices of the arrays.
     attention: name of the attention implementation, for reports.
   """
@@ -56,7 +51,7 @@ class TrainingSetup:
   learning_rate: optim.Schedule
   init_state: Callable[[optax.Params, int], step_lib.TrainState]
   train_step: Callable[..., tuple[step_lib.TrainState, step_lib.Terms]]
-  predict_batch: Callable[[optax.Params, Mapping[str, jax.Array]], Any]
+  predictor: Predictor
   mesh: jax.sharding.Mesh
   attention: str
 
@@ -118,13 +113,6 @@ def make_setup(
   shardings = sharding.tree_shardings(shapes, mesh, options.mesh)
   replicated = sharding.replicated_sharding(mesh)
 
-  def predict_batch(params, inputs):
-    method = HEAD_METHODS.get(model.head, "class_logits")
-    kwargs: dict[str, Any] = {"size": options.num_best} if is_joint else {}
-    return attending.apply(
-      {"params": params}, inputs, None, method=method, **kwargs
-    )
-
   per_epoch = options.evals_per_epoch
   num_evals = max(round(per_epoch * epochs), min(per_epoch, 1))
   eval_steps = (round(steps * (i + 1) / num_evals) for i in range(num_evals))
@@ -139,7 +127,14 @@ def make_setup(
     train_step=jax.jit(
       step, donate_argnums=0, out_shardings=(shardings, replicated)
     ),
-    predict_batch=jax.jit(predict_batch, out_shardings=replicated),
+    predictor=make_predictor(
+      model,
+      mesh,
+      implementation,
+      batch_size=options.batch_size,
+      length=options.length,
+      num_best=options.num_best,
+    ),
     mesh=mesh,
     attention=attention,
   )
@@ -266,7 +261,8 @@ class _Progress:
   def evaluate(self, done: int, params: optax.Params) -> None:
     """Scores the dev set and writes a record."""
     task, dev = self.setup.data.task, self.setup.data.dev
-    outputs = predict(self.setup, params, dev.encoded, check=self.check)
+    predictor = self.setup.predictor
+    outputs = predictor.predict(params, dev.encoded, check=self.check)
     scores = dev.score(dev.decode_answers(outputs))
     self.evaluations[done] = scores
     self.write({"step": done, "split": "dev", **scores})
@@ -293,28 +289,3 @@ class _Progress:
     assert self.best is not None
     shardings = jax.tree.map(lambda x: x.sharding, params)
     return jax.device_put(self.best[2], shardings), self.best[1]
-
-
-def predict(
-  setup: TrainingSetup,
-  params: optax.Params,
-  encoded: EncodedRows,
-  *,
-  check: Callable[[], None] = lambda: None,
-) -> Outputs:
-  """Returns the head's outputs for each row, without dropout.
-
-  `check` is called before each batch, as in `fine_tune`.
-  """
-  outputs: Outputs = [None] * len(encoded.tokens)
-  for batch in batches.batches_in_order(
-    encoded, batch_size=setup.options.batch_size, limit=setup.options.length
-  ):
-    check()
-    inputs = {name: batch[name] for name in batches.INPUTS}
-    on_device = sharding.shard_batch(inputs, setup.mesh)
-    output_B = jax.device_get(setup.predict_batch(params, on_device))
-    for i, row in enumerate(batch["row"]):
-      if row >= 0:
-        outputs[row] = jax.tree.map(lambda x, i=i: np.asarray(x[i]), output_B)
-  return outputs

@@ -157,8 +157,8 @@ def _train_run(
   answers, scores = {}, {}
   for name, split in data.splits.items():
     with context.console.status(f"answering {len(split.keys):,} of {name} ..."):
-      outputs = loop.predict(
-        setup, trained.params, split.encoded, check=context.check
+      outputs = setup.predictor.predict(
+        trained.params, split.encoded, check=context.check
       )
       answers_Q = split.decode_answers(outputs)
     answers[name] = split.to_json(answers_Q)

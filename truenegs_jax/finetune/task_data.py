@@ -30,7 +30,14 @@ from truenegs_jax.tasks import (
   squad_windows,
   user_task,
 )
-from truenegs_jax.tasks.task import CLASSES, SCORE, EncodedRows, Example, Task
+from truenegs_jax.tasks.task import (
+  CLASSES,
+  SCORE,
+  SPANS,
+  EncodedRows,
+  Example,
+  Task,
+)
 
 CONSTANT = 0.01  # share of the gold scores' range; a smaller range is constant
 Answer = str | float  # class name, answer text or score
@@ -124,7 +131,7 @@ def read_task_data(
       batches.encode, task=task, tokenizer=tokenizer, length=options.length
     )
     train = encode(rows.pop("train"), both_orders=task.both_orders)
-    splits = {name: _make_split(task, x, encode(x)) for name, x in rows.items()}
+    splits = {name: make_split(task, x, encode(x)) for name, x in rows.items()}
   return TaskData(task, train, splits, tuple(notes))
 
 
@@ -266,12 +273,41 @@ def _read_glue(
 def _read_squad(options: FinetuneOptions, files: Mapping[str, str]) -> Rows:
   moved, questions = collections.Counter[str](), {}
   for split in squad.TASK.split_sizes:
-    where = files.get(split) or options.data
-    if split not in files and not where.startswith(records.HUB):
-      where = _official_file(where, split)
+    where = _locate_questions(options, files, split)
     questions[split] = squad.read_squad(where, split=split, anomalies=moved)
   notes = [f"{count:,} {name}" for name, count in moved.items()]
   return squad.TASK, questions, notes
+
+
+def _locate_questions(
+  options: FinetuneOptions, files: Mapping[str, str], split: str
+) -> str:
+  where = files.get(split) or options.data
+  if split in files or where.startswith(records.HUB):
+    return where
+  return _official_file(where, split)
+
+
+def read_dev(options: FinetuneOptions, task: Task) -> list[Any]:
+  """Reads the dev set of a task, without its training set.
+
+  Args:
+    task: for the user's own task, with the labels of its training set.
+
+  Raises:
+    InputError, DataError: as in `read_task_data`.
+  """
+  files = parse_files(options, task.name)
+  if task.kind == SPANS:
+    where = _locate_questions(options, files, "dev")
+    return squad.read_squad(where, split="dev")
+  if task.name in glue.TASKS:
+    file = files.get("dev", "")
+    return glue.read_split(task, "dev", options.data, file=file).examples
+  columns = user_task.parse_columns(options.text, options.label)
+  return user_task.read_examples(
+    files["dev"], "dev", columns, kind=task.kind, labels=task.labels
+  )
 
 
 def find_split(options: FinetuneOptions, name: str, split: str) -> str:
@@ -345,10 +381,16 @@ def _deviations(
   return notes
 
 
-def _make_split(
+def make_split(
   task: Task, rows: Sequence[Example], encoded: EncodedRows
 ) -> EvalSplit:
-  """Makes a split of classes or scores; a test set has no golds."""
+  """Makes a split of classes or scores; a test set has no golds.
+
+  Args:
+    task: its labels are in the order of the model's outputs.
+    rows: the examples.
+    encoded: a row of each.
+  """
   golds = tuple(row.label for row in rows if row.label is not None)
   offset, scale = task.scale
   ids = {label: i for i, label in enumerate(task.labels)}
@@ -387,23 +429,34 @@ def _encode_questions(
     )
     for split in ("train", "dev")
   )
-  golds = {q.key: tuple(text for text, _ in q.answers) for q in dev.questions}
+  split = make_question_split(
+    dev, num_best=options.num_best, max_answer=options.max_answer
+  )
+  return train.encoded, {"dev": split}
+
+
+def make_question_split(
+  windows: squad_windows.Windows, *, num_best: int, max_answer: int
+) -> EvalSplit:
+  """Makes a split of questions; arguments as in `best_answers`."""
+  golds = {
+    q.key: tuple(text for text, _ in q.answers) for q in windows.questions
+  }
 
   def decode_answers(outputs: Sequence[Any]) -> list[str]:
     # Logits of all positions, [n, 2], or the candidates of the joint head.
     pairs = [x if isinstance(x, tuple) else tuple(x.T) for x in outputs]
     best = squad_windows.best_answers(
-      dev, pairs, num_best=options.num_best, max_answer=options.max_answer
+      windows, pairs, num_best=num_best, max_answer=max_answer
     )
     return [best[key][0][0] for key in golds]
 
   def score(answers_Q: Sequence[str]) -> dict[str, float]:
     return scoring.squad_scores(dict(zip(golds, answers_Q, strict=True)), golds)
 
-  split = EvalSplit(
-    dev.encoded, tuple(golds), tuple(golds.values()), decode_answers, score
+  return EvalSplit(
+    windows.encoded, tuple(golds), tuple(golds.values()), decode_answers, score
   )
-  return train.encoded, {"dev": split}
 
 
 def find_failure(golds: Sequence[Any], answers: Sequence[Answer]) -> str:

@@ -1,0 +1,90 @@
+"""Computes a fine-tuned model's outputs for rows, in evaluation.
+
+predictor = make_predictor(model, mesh, attention, batch_size=32, length=128)
+outputs = predictor.predict(params, encoded)
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from truenegs_jax.models import attention as attention_lib
+from truenegs_jax.models import encoder, finetune
+from truenegs_jax.tasks import batches
+from truenegs_jax.tasks.task import EncodedRows
+from truenegs_jax.train import sharding
+
+Outputs = list[Any]  # for each row, in order: arrays of numpy
+# The model's method that computes a head's outputs; else "class_logits".
+METHODS = {"spans": "span_logits", "joint": "joint_beam"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictor:
+  """A model's compiled forward pass, for any parameters of that model.
+
+  Attributes:
+    predict_batch: jitted, `(params, batch) -> outputs`, of shape [B, ...].
+    mesh: the devices of the arrays.
+    batch_size, length: B, and the greatest number of tokens of a row.
+  """
+
+  predict_batch: Callable[[optax.Params, Mapping[str, jax.Array]], Any]
+  mesh: jax.sharding.Mesh
+  batch_size: int
+  length: int
+
+  def predict(
+    self,
+    params: optax.Params,
+    encoded: EncodedRows,
+    *,
+    check: Callable[[], None] = lambda: None,
+  ) -> Outputs:
+    """Returns the head's outputs for each row, without dropout.
+
+    `check` is called before each batch; an exception from it ends all.
+    """
+    outputs: Outputs = [None] * len(encoded.tokens)
+    for batch in batches.batches_in_order(
+      encoded, batch_size=self.batch_size, limit=self.length
+    ):
+      check()
+      inputs = {name: batch[name] for name in batches.INPUTS}
+      on_device = sharding.shard_batch(inputs, self.mesh)
+      output_B = jax.device_get(self.predict_batch(params, on_device))
+      for i, row in enumerate(batch["row"]):
+        if row >= 0:
+          outputs[row] = jax.tree.map(lambda x, i=i: np.asarray(x[i]), output_B)
+    return outputs
+
+
+def make_predictor(
+  model: finetune.DownstreamModel,
+  mesh: jax.sharding.Mesh,
+  attention: attention_lib.Implementation,
+  *,
+  batch_size: int,
+  length: int,
+  num_best: int = 0,
+) -> Predictor:
+  """Makes the forward pass of a model; compiles nothing yet.
+
+  `num_best` is the size of the beam of the head "joint".
+  """
+  attending = encoder.replace_configs(model, attention=attention)
+  kwargs: dict[str, Any] = {"size": num_best} if model.head == "joint" else {}
+
+  def predict_batch(params, inputs):
+    method = METHODS.get(model.head, "class_logits")
+    return attending.apply(
+      {"params": params}, inputs, None, method=method, **kwargs
+    )
+
+  replicated = sharding.replicated_sharding(mesh)
+  jitted = jax.jit(predict_batch, out_shardings=replicated)
+  return Predictor(jitted, mesh, batch_size, length)
