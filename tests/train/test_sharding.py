@@ -2,9 +2,7 @@
 
 import dataclasses
 import math
-import pathlib
 import re
-import runpy
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +12,6 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from support import tiny
-from truenegs_jax.configs import bert_base
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import negatives
 from truenegs_jax.runtime.errors import InputError
@@ -447,14 +444,3 @@ def test_all_large_arrays_are_split(make, variant, overrides):
     assert sharding.bytes_per_device(leaves) < most * total / mesh.size
     replicated = [x for x in leaves if x.sharding.is_fully_replicated]
     assert max(x.size for x in replicated) == 30_522  # the output bias
-
-
-def test_memory_benchmark_reports_a_config_without_data():
-  path = pathlib.Path(__file__).parents[2] / "benchmarks" / "memory.py"
-  memory = runpy.run_path(str(path))
-  c = bert_base.get_config("runlocal")
-  c.mesh.preset, c.mesh.axes = "fsdp_tp", "model=2"
-  lines = memory["report"](c, jax.devices()[:4])
-  assert "data 2, model 2" in lines["devices"]
-  assert "4 per mesh slice" in lines["batch"]
-  assert re.search(r"arguments \d.*scratch \d", lines["memory"])

@@ -1,0 +1,166 @@
+"""Compiles the training step of a config for devices that are not there.
+
+  step = absent.compile_step(c, absent.get_devices("h100"))
+  step.compiled.as_text()
+
+Needs neither text nor weights. State, synonyms and batch are only shapes.
+"""
+
+import importlib.util
+import os
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+from jax.experimental import topologies
+from ml_collections import ConfigDict
+
+from truenegs_jax.pretrain import dry_run
+from truenegs_jax.runtime import errors
+from truenegs_jax.train import build_run, checks, plan, sharding
+from truenegs_jax.train import step as step_lib
+
+H100 = "h100"
+H100_DESCRIPTION = pathlib.Path(__file__).parent / "h100.txtpb"
+ONE_CHIP = {"v5e": "v5e:2x2", "v6e": "v6e:2x2"}  # the smallest topologies
+# Without a device XLA cannot choose tiles of Triton's products, whose default
+# is slow; the library's products need no choice.
+H100_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
+
+
+class AbsentStep(NamedTuple):
+  """A compiled training step and the shapes of its inputs.
+
+  Attributes:
+    run: the objects that the config describes.
+    mesh: the devices.
+    attention: a description of the implementation of attention.
+    state: shapes of the train state.
+    aux: shapes of the arrays that are not parameters.
+    compiled: the step.
+    trace_secs: seconds of tracing and lowering.
+    compile_secs: seconds of compiling.
+  """
+
+  run: build_run.Run
+  mesh: jax.sharding.Mesh
+  attention: str
+  state: step_lib.TrainState
+  aux: plan.Aux
+  compiled: jax.stages.Compiled
+  trace_secs: float
+  compile_secs: float
+
+  @property
+  def flops(self) -> float:
+    """FLOPs of a step's products on one device."""
+    return plan.row_flops(self.run) * self.run.batch_size / self.mesh.size
+
+
+def get_devices(target: str) -> Sequence[jax.Device]:
+  """Returns absent devices: "h100", "v5e", "v6e" or a topology, "v5e:2x4".
+
+  Call it before JAX has looked for devices: it also sets up JAX for a CPU, with
+  as many devices as the target has.
+
+  Raises:
+    InputError: the compiler is not installed, or does not know the target.
+  """
+  jax.config.update("jax_platforms", "cpu")
+  devices = _h100() if target == H100 else _tpu_chips(target)
+  simulate_devices(len(devices))  # which `check_config` counts
+  return devices
+
+
+def simulate_devices(count: int) -> Sequence[jax.Device]:
+  """Sets up JAX with so many CPU devices and returns them."""
+  jax.config.update("jax_platforms", "cpu")
+  jax.config.update("jax_num_cpu_devices", count)
+  return jax.devices()
+
+
+def _h100() -> Sequence[jax.Device]:
+  if importlib.util.find_spec("jax_cuda13_plugin") is None:
+    raise errors.InputError(
+      "--target=h100 needs jax's compiler for CUDA. Run make h100, which"
+      " installs it in .venv/h100."
+    )
+  return topologies.get_topology_desc(
+    platform="cuda",
+    topology="1x1x1",
+    target_config=H100_DESCRIPTION.read_text(),
+  ).devices
+
+
+def _tpu_chips(target: str) -> Sequence[jax.Device]:
+  if importlib.util.find_spec("libtpu") is None:
+    raise errors.InputError(
+      f"{target} needs libtpu. Run pip install 'truenegs_jax[tpu]'."
+    )
+  # libtpu otherwise looks for the machine's chips, and refuses to be loaded by
+  # two processes. Compiling uses no chip.
+  os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5e-1")
+  os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+  os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+  os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+  topology = ONE_CHIP.get(target, target)
+  try:
+    devices = topologies.get_topology_desc(topology, "tpu").devices
+  except jax.errors.JaxRuntimeError as e:
+    raise errors.InputError(
+      f"{target!r} is no TPU topology: {e}. Choose one such as v5e:2x4 or"
+      " v5p:2x2x2."
+    ) from e
+  return devices[:1] if target in ONE_CHIP else devices
+
+
+def compile_step(
+  c: ConfigDict, devices: Sequence[jax.Device] | None = None
+) -> AbsentStep:
+  """Compiles the step of a config of pre-training.
+
+  Args:
+    c: the config.
+    devices: of `get_devices`; default: all of JAX's.
+
+  Raises:
+    InputError: the config is invalid, or its step does not fit on a device.
+  """
+  checks.check_config(c)
+  tokenizer, _ = dry_run.placeholder_tokenizer(c)
+  run = build_run.build_run(c, tokenizer)
+  mesh = sharding.make_mesh(run.mesh_spec, devices)
+  platform = _get_platform(mesh.devices.flat[0])
+  run, attention = plan.resolve_attention(run, mesh, platform=platform)
+  state = plan.abstract_state(run, mesh)
+  aux = plan.abstract_aux(run, mesh)
+  start = time.perf_counter()
+  lowered = plan.lower_train_step(run, mesh, state, aux, platform=platform)
+  traced = time.perf_counter()
+  compiled = _compile(lowered, H100_OPTIONS if platform == "cuda" else None)
+  end = time.perf_counter()
+  return AbsentStep(
+    *(run, mesh, attention, state, aux, compiled, traced - start, end - traced)
+  )
+
+
+def _get_platform(device: jax.Device) -> str:
+  """Returns "cpu", "cuda" or "tpu": an absent GPU only tells its own name."""
+  return {"gpu": "cuda"}.get(device.platform, device.platform)
+
+
+def _compile(
+  lowered: jax.stages.Lowered, options: dict[str, bool] | None
+) -> jax.stages.Compiled:
+  try:
+    return lowered.compile(compiler_options=options)
+  except jax.errors.JaxRuntimeError as e:
+    if "RESOURCE_EXHAUSTED" not in str(e):
+      raise
+    raise errors.InputError(
+      f"The step does not fit on a device: {str(e).splitlines()[0]} Set a"
+      " larger --config.optim.accumulation=N, --config.model.remat=full or more"
+      " devices."
+    ) from e
