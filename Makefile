@@ -9,6 +9,9 @@
 # bench     measures the training step in about 8 minutes: its speed, the cost
 #           of the corrections, and PyTorch's speed if it is installed; all
 #           results are in runs/bench.json
+# h100      compiles the training step for an H100 that is not there, bounds its
+#           time and compares it with the last figures kept: 10 minutes of
+#           processor time; TARGET=v5e or v6e: for a TPU; KEEP=1 keeps them
 # docs      builds the site of the documentation in docs/_build/html
 # lint      runs ruff, mypy and shellcheck
 # clean     removes the files of these targets in this folder, except runs/
@@ -22,6 +25,8 @@ WORKERS ?= auto
 SEED ?= 0
 MINUTES ?= 10
 SQUAD ?= hf:rajpurkar/squad
+TARGET ?= h100
+KEEP ?=
 
 BIN := .venv/bin
 # -qq: only errors; pip would also warn about settings of the user.
@@ -47,14 +52,25 @@ WEIGHTS := .venv/.weights
 SCORERS := torchmetrics==1.9.0 lightning-utilities==0.15.3
 PEERS := .venv/.scorers
 
+# The compilers of GPU and TPU, without drivers, in a folder of their own that
+# sees the packages of .venv: in .venv, jax would look for a GPU at each start.
+# jax names the versions that are not pinned. Not needed: cuBLAS, cuDNN.
+CUDA := 13.5.37
+COMPILERS := "jax[cuda13-local,tpu]" nvidia-cuda-nvcc==$(CUDA) \
+  nvidia-nvvm==$(CUDA) nvidia-cuda-crt==$(CUDA)
+H100 := .venv/h100
+H100_COMPILERS := $(H100)/.compilers
+
 .DELETE_ON_ERROR:
-.PHONY: demo test test-all qa-model bench docs lint clean
+.PHONY: demo test test-all qa-model bench h100 docs lint clean
 
 demo: $(PACKAGE)
 	@PYTHON=$(BIN)/python launch/wordnet.sh
 	$(BIN)/python -m truenegs_jax.main --config=configs/electra_demo.py \
 	  --config.seed=$(SEED) --config.minutes=$(MINUTES) \
 	  --workdir=runs/electra_demo$(if $(filter-out 0,$(SEED)),-seed$(SEED))
+
+test-all: $(H100_COMPILERS)
 
 test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
 	@PYTHON=$(BIN)/python launch/wordnet.sh || \
@@ -81,6 +97,15 @@ bench: $(PACKAGE) $(TORCH_CPU)
 	  $(BIN)/python benchmarks/step_peer.py --sides=eager --rounds=6; \
 	else echo "PyTorch is not installed. Its speed is not measured."; fi
 	@$(BIN)/python benchmarks/figures.py $(BENCH)
+
+h100: $(H100_COMPILERS)
+	@failed=0; rows=$(if $(filter h100,$(TARGET)),32,8); \
+	for config in electra_base:hc bert_base:hc electra_small:hc; do \
+	  if [ $$config = electra_small:hc ]; then rows=$$((4 * rows)); fi; \
+	  (set -x; $(H100)/bin/python benchmarks/h100.py --config=$$config \
+	    --config.batch_size=$$rows --target=$(TARGET) $(if $(KEEP),--keep)) || \
+	  failed=1; \
+	done; exit $$failed
 
 docs: $(SPHINX)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
@@ -134,3 +159,13 @@ $(WEIGHTS): $(PACKAGE)
 $(PEERS): $(TORCH_CPU)
 	@if $(PIP) --no-deps $(SCORERS); then touch $@; \
 	else echo "warning: no torchmetrics. Tests that need it are skipped."; fi
+
+$(H100_COMPILERS): launch/constraints.txt | $(PACKAGE)
+	@echo "Installing compilers for an H100 and TPUs in $(H100) (500 MB)"
+	@$(BIN)/python -m venv $(H100)
+	@site=$$(echo $(CURDIR)/.venv/lib/python3*/site-packages); \
+	echo "import site; site.addsitedir('$$site')" > \
+	  $$(echo $(H100)/lib/python3*/site-packages)/venv.pth
+	@if $(subst $(BIN),$(H100)/bin,$(PIP)) --retries 0 $(COMPILERS); \
+	then touch $@; else echo \
+	  "warning: no compilers for an H100. Tests that need them are skipped."; fi

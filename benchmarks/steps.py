@@ -18,11 +18,12 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from truenegs_jax.configs import common
 from truenegs_jax.data.rows.rows_folder import Rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, Tokenizer
 from truenegs_jax.pretrain import dry_run
 from truenegs_jax.runtime import cpu
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.train import step as step_lib
@@ -73,6 +74,14 @@ class CompiledStep:
   def batch(self, i: int) -> dict[str, jax.Array]:
     """Returns the rows of step `i` on the devices."""
     return sharding.shard_batch(self.host_batch(i), self.mesh)
+
+
+def with_recipe(c: ConfigDict, recipe: str) -> ConfigDict:
+  """Returns a config with a recipe's corrections; InputError if unknown."""
+  one_of("--recipes", recipe, common.RECIPES)
+  changed = c.copy_and_resolve_references()
+  changed.negatives.update(common.RECIPES[recipe])
+  return changed
 
 
 def make_step(

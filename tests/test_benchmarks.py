@@ -2,8 +2,10 @@
 
 import itertools
 import pathlib
+import re
 import runpy
 
+import jax
 import numpy as np
 import pytest
 from absl import flags
@@ -11,20 +13,8 @@ from absl import flags
 from truenegs_jax.configs import bert_base, electra_small
 from truenegs_jax.runtime.errors import InputError
 
+NAMES = "timing", "steps", "roofline", "overheads", "growth", "memory"
 FOLDER = pathlib.Path(__file__).parent.parent / "benchmarks"
-HLO = """
-%fused (p.1: f32[4,9,50]) -> f32[4,9] {
-  %e = f32[4,9,50]{2,1,0} exponential(%p.1)
-  ROOT %r = f32[4,9]{1,0} reduce(%e, %zero), dimensions={2}, to_apply=%add
-}
-ENTRY %main (t: f32[50,8], i: s32[36]) -> f32[4,9] {
-  %t = f32[50,8]{1,0} parameter(0)
-  %i = s32[36]{0} parameter(1)
-  %g = f32[36,8]{1,0} gather(%t, %i), offset_dims={1}, slice_sizes={1,8}
-  %d = (f32[4,9,50]{2,1,0}, f32[]) custom-call(%g, /*index=1*/%t)
-  ROOT %f = f32[4,9]{1,0} fusion(%d), kind=kLoop, calls=%fused
-}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +23,14 @@ def scripts():
   before, scripts = set(flags.FLAGS), {}
   with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(str(FOLDER))
-    for name in ("timing", "steps", "overheads", "growth"):
+    for name in (
+      "timing",
+      "steps",
+      "roofline",
+      "overheads",
+      "growth",
+      "memory",
+    ):
       scripts[name] = runpy.run_path(str(FOLDER / f"{name}.py"))
       for flag in set(flags.FLAGS) - before:
         delattr(flags.FLAGS, flag)
@@ -73,17 +70,8 @@ def test_append_json_adds_records_to_a_file(scripts, tmp_path):
   assert path.read_text() == "{}"
 
 
-def test_operations_are_parsed_from_hlo(scripts):
-  kinds = {x.kind: x for x in scripts["overheads"]["parse_operations"](HLO)}
-  fused = {kind for kind, x in kinds.items() if x.fused}
-  assert fused == {"exponential", "reduce"}
-  assert kinds["gather"].reads[0] == (50, 8)
-  assert kinds["custom-call"].writes == ((4, 9, 50),)
-  assert kinds["fusion"].reads == ((4, 9, 50),)
-
-
 def test_positions_are_counted_from_the_shape_of_logits(scripts):
-  logit_positions = scripts["overheads"]["logit_positions"]
+  logit_positions = scripts["roofline"]["logit_positions"]
   shapes = ((4, 9, 50), (36, 54), (36, 6, 9), (6, 9, 36), (50, 36))
   assert {logit_positions(x, 50) for x in shapes} == {36}
   assert {logit_positions(x, 50) for x in ((36, 49), (50 + 256, 7))} == {0}
@@ -123,3 +111,12 @@ def test_fit_exponent_returns_the_slope_of_the_logarithms(scripts):
   points = {n: {"ms": 3 * n**1.5} for n in (1, 2, 8)}
   assert fit(points, "ms") == pytest.approx(1.5)
   assert np.isnan(fit({1: {"ms": None}}, "ms"))
+
+
+def test_memory_reports_a_config_without_data(scripts):
+  c = bert_base.get_config("runlocal")
+  c.mesh.preset, c.mesh.axes = "fsdp_tp", "model=2"
+  lines = scripts["memory"]["report"](c, jax.devices()[:4])
+  assert "data 2, model 2" in lines["devices"]
+  assert "4 per mesh slice" in lines["batch"]
+  assert re.search(r"arguments \d.*scratch \d", lines["memory"])

@@ -1,0 +1,224 @@
+"""Tests the bounds of compiled steps on small listings and on one layer."""
+
+import math
+import pathlib
+import runpy
+
+import pytest
+from absl import flags
+
+from truenegs_jax.runtime.errors import InputError
+
+ROOT = pathlib.Path(__file__).parent.parent
+PYTHON = ROOT / ".venv" / "h100" / "bin" / "python"
+# Sizes: 2 rows of 8 tokens, 3 heads, 4 slots, 5,000 words.
+HLO = """HloModule step, is_scheduled=true
+
+FileNames
+1 "/a (b) {"
+
+%slice (p.0: f32[5,100], p.1: s32[], p.2: f32[100]) -> f32[100] {
+  %p.0 = f32[5,100]{1,0} parameter(0)
+  %b = f32[500]{0} bitcast(%p.0)
+  %p.1 = s32[] parameter(1)
+  %d = f32[100]{0} dynamic-slice(%b, %p.1), dynamic_slice_sizes={100}
+  %p.2 = f32[100]{0} parameter(2)
+  ROOT %add = f32[100]{0} add(%d, %p.2)
+}
+
+%stack (p.3: f32[5,100], p.4: f32[100], p.5: s32[]) -> f32[5,100] {
+  %p.3 = f32[5,100]{1,0} parameter(0)
+  %p.4 = f32[100]{0} parameter(1)
+  %u = f32[1,100]{1,0} bitcast(%p.4)
+  %p.5 = s32[] parameter(2)
+  ROOT %dus = f32[5,100]{1,0} dynamic-update-slice(%p.3, %u, %p.5)
+}
+
+%bits (p.6: u32[3]) -> (pred[300], u32[300]) {
+  %p.6 = u32[3]{0} parameter(0)
+  %many = u32[300]{0} broadcast(%p.6), dimensions={}
+  %x = u32[300]{0} xor(%many, %many)
+  %y = u32[300]{0} shift-left(%x, %many)
+  %z = pred[300]{0} compare(%y, %x), direction=LT
+  ROOT %two = (pred[300]{0}, /*index=1*/u32[300]{0}) tuple(%z, %y)
+}
+
+%zeros () -> bf16[1024,1024] {
+  %zero = bf16[] constant(0)
+  ROOT %fill = bf16[1024,1024]{1,0} broadcast(%zero), dimensions={}
+}
+
+%body (s: (f32[5,100], s32[])) -> (f32[5,100], s32[]) {
+  %s = (f32[5,100]{1,0}, s32[]) parameter(0)
+  %x.1 = f32[5,100]{1,0} get-tuple-element(%s), index=0
+  %i = s32[] get-tuple-element(%s), index=1
+  %v = f32[100]{0} constant({...})
+  %read = f32[100]{0} fusion(%x.1, %i, %v), kind=kLoop, calls=%slice
+  %put = f32[5,100]{1,0} fusion(%x.1, %v, %i), kind=kLoop, calls=%stack
+  ROOT %t = (f32[5,100]{1,0}, s32[]) tuple(%put, %i)
+}
+
+%condition (c: (f32[5,100], s32[])) -> pred[] {
+  %c = (f32[5,100]{1,0}, s32[]) parameter(0)
+  ROOT %yes = pred[] constant(true)
+}
+
+ENTRY %main (t: f32[5000,16], x: bf16[2,8,16]) -> f32[4,5000] {
+  %a = f32[4,16]{1,0} parameter(0), metadata={op_name="a (b)"}
+  %t = f32[5000,16]{1,0} parameter(1)
+  %q = bf16[2,8,3,16]{3,2,1,0} parameter(2)
+  %bmm = (f32[6,8,8]{2,1,0}, s8[99]{0}) custom-call(%q, %q), \
+custom_call_target="__cublas$lt$matmul", backend_config={"gemm":{\
+"dot_dimension_numbers":{"lhs_contracting_dimensions":["3"],\
+"rhs_contracting_dimensions":["3"],"lhs_batch_dimensions":["0","2"],\
+"rhs_batch_dimensions":["0","2"]}}}
+  %logits = f32[4,5000]{1,0} dot(%a, %t), lhs_contracting_dims={1}, \
+rhs_contracting_dims={1}
+  %w = (f32[5,100]{1,0}, s32[]) while(%loop), condition=%condition, \
+body=%body, backend_config={"known_trip_count":{"n":"12"}}
+  %key = u32[3]{0} constant({1, 2, 3})
+  %mask = (pred[300]{0}, u32[300]{0}) fusion(%key), kind=kLoop, calls=%bits, \
+metadata={op_name="jit(step)/jvp(Model)/encoder/layer_3/ge"}
+  %start = (f32[4]{0}, f32[4]{0}) copy-start(%a)
+  %done = f32[4]{0} copy-done(%start)
+  %fill.1 = bf16[1024,1024]{1,0} fusion(), kind=kLoop, calls=%zeros
+  %fmha = (bf16[2,8,3,16]{3,2,1,0}, u8[7]{0}) custom-call(%q, %q, %q), \
+custom_call_target="__cudnn$fmhaSoftmaxBackward"
+  ROOT %out = f32[4,5000]{1,0} copy(%logits)
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def modules():
+  """Returns the globals of the scripts by name; removes their flags."""
+  before, modules = set(flags.FLAGS), {}
+  with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(ROOT / "benchmarks"))
+    for name in ("hlo_listing", "roofline", "h100"):
+      modules[name] = runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py"))
+    for flag in set(flags.FLAGS) - before:
+      delattr(flags.FLAGS, flag)
+  return modules
+
+
+@pytest.fixture(scope="module")
+def bounds(modules):
+  """Returns the bounds of HLO by the operation's name."""
+  return get_bounds(modules, HLO)
+
+
+def get_bounds(modules, text):
+  sizes = modules["roofline"]["Sizes"](
+    rows=2,
+    length=8,
+    slots=4,
+    vocab_size=5000,
+    heads=frozenset({3}),
+    table_sizes=frozenset({16}),
+  )
+  listing = modules["hlo_listing"]["parse"](text)
+  bounds = modules["roofline"]["bound_launches"](listing, sizes)
+  return {x.launch.op.name: x for x in bounds}
+
+
+def test_operations_of_loops_and_fusions_are_launched(bounds):
+  times = {name: x.launch.times for name, x in bounds.items()}
+  in_loop = {"read": 12, "put": 12}
+  once = ("bmm", "logits", "mask", "start", "fill.1", "fmha", "out")
+  assert times == in_loop | dict.fromkeys(once, 1)
+
+
+@pytest.mark.parametrize(
+  ("name", "nbytes", "flops"),
+  [
+    ("read", 3 * 400 + 4, 0),  # not all 2,000 bytes of the stack
+    ("put", 2 * 400 + 4, 0),
+    ("mask", 12 + 300 + 1200, 0),
+    ("fill.1", 2 * 2**20, 0),
+    ("logits", 4 * (4 * 16 + 5000 * 16 + 4 * 5000), 2 * 4 * 5000 * 16),
+    ("bmm", 2 * 2 * 768 + 4 * 6 * 64, 2 * 6 * 64 * 16),  # not the workspace
+    ("fmha", 2 * 4 * 768, 10 * 2 * 3 * 8**2 * 16),
+  ],
+)
+def test_bytes_and_flops_of_a_launch(bounds, name, nbytes, flops):
+  assert bounds[name].nbytes == nbytes
+  assert bounds[name].flops == flops
+
+
+def test_integers_are_counted_inside_fusions(bounds):
+  assert bounds["mask"].integers == 2 * 300
+  assert bounds["read"].integers == 0
+
+
+def test_the_larger_of_compute_and_memory_bounds_the_time(bounds):
+  bound = bounds["bmm"]._replace(nbytes=3.352e12, flops=989e12 / 2)
+  assert (bound.secs, bound.compute_secs) == (1, 0.5)
+  assert bound._replace(dtype="f32").secs == pytest.approx(1, rel=2e-3)
+  assert bound._replace(flops=2 * 989e12).secs == 2
+
+
+def test_launches_have_groups(bounds, modules):
+  r = modules["roofline"]
+  groups = {name: bound.group for name, bound in bounds.items()}
+  assert groups == {
+    "bmm": r["SCORES"],
+    "logits": r["LOGITS"],
+    "out": r["LOGITS"],
+    "put": r["STACKS"],
+    "read": r["OPTIMIZER"],  # without a path
+    "mask": r["LAYERS"],
+    "fill.1": r["FILLS"],
+    "start": r["COPIES"],
+    "fmha": r["KERNELS"],
+  }
+  assert (bounds["out"].logits_read, bounds["out"].logits_written) == (1, 1)
+
+
+def test_a_custom_call_of_unknown_cost_is_an_error(bounds, modules):
+  with pytest.raises(InputError, match="'new_kernel' .fmha. is unknown"):
+    get_bounds(
+      modules, HLO.replace("__cudnn$fmhaSoftmaxBackward", "new_kernel")
+    )
+
+
+def test_a_line_that_is_no_operation_is_an_error(modules):
+  with pytest.raises(ValueError, match="no operation of HLO: ROOT %out"):
+    modules["hlo_listing"]["parse"](HLO.replace("copy(%logits)", "copy"))
+
+
+def test_figures_are_added_up(bounds, modules):
+  add_up = modules["h100"]["add_up"]
+  record = add_up(list(bounds.values()), model_secs=1e-3)
+  assert record["launches"] == 2 * 12 + 7
+  assert record["mfu"] == pytest.approx(1 / record["ms"])
+  assert record["ms"] == pytest.approx(
+    sum(x["ms"] for x in record["groups"].values())
+  )
+  cycles = bounds["put"]._replace(cycles=1000)
+  record = add_up([cycles, bounds["mask"], bounds["start"]], model_secs=1)
+  assert record["mcycles"] == pytest.approx(0.012)
+  assert record["estimated_share"] == pytest.approx(12 / 13)
+
+
+def test_figures_are_kept_and_compared(modules, tmp_path):
+  h100, path = modules["h100"], tmp_path / "kept.json"
+  flags_given = ["--json=x", "--config=b:hc", "--config.batch_size=8"]
+  key = h100["config_key"](flags_given, "v5e")
+  assert key == "v5e config.batch_size=8 config=b:hc"
+  record = {"jax": "1", "ms": math.pi, "launches": 100, "logits_ops": 7}
+  h100["keep"](path, key, record | {"command": "x"})
+  kept = h100["load_kept"](path)[key]
+  assert kept == record | {"ms": 3.1416}
+
+  def compare(**changes):
+    return h100["compare"](record | changes, kept)
+
+  assert compare() == (False, ["Equal to the kept figures."])
+  assert compare(ms=3.2)[0] is False
+  assert compare(ms=3.3) == (True, ["ms: 3.142 -> 3.300, worse"])
+  assert compare(logits_ops=8)[0] is True
+  worse, (line,) = compare(launches=50)
+  assert not worse and "better" in line
+  assert compare(ms=99, jax="2")[0] is False
+  assert h100["compare"](record, None)[0] is False
