@@ -121,6 +121,33 @@ def texts(example: Question | task.Example) -> tuple[str, ...]:
   return example.first, example.second
 
 
+def change_texts(
+  example: task.Example, change: Callable[[str], str]
+) -> task.Example:
+  """Changes both texts; one that `change` refuses stays, if the other does not.
+
+  Raises:
+    Refused: both are refused.
+  """
+  changed: list[str] = []
+  errors: list[Refused] = []
+  for text in texts(example):
+    try:
+      changed.append(change(text))
+    except Refused as error:
+      changed.append(text)
+      errors.append(error)
+  if len(errors) == len(changed):
+    raise errors[0]
+  second = None if example.second is None else changed[1]
+  return dataclasses.replace(example, first=changed[0], second=second)
+
+
+def num_changes(num_tokens: int, num_eligible: int) -> int:
+  """Returns TextFlint's count: a tenth of a text's tokens, from 1 to 10."""
+  return min(max(num_tokens // 10, 1), 10, num_eligible)
+
+
 def answer_spans(question: Question) -> list[Span]:
   """Returns the characters of each answer in the context."""
   return [(start, start + len(text)) for text, start in question.answers]

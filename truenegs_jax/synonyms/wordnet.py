@@ -88,12 +88,17 @@ def parse_parts_of_speech(letters: str) -> str:
 
 
 def find_lemma_names(
-  word: str, reader: WordNetReader, *, pos: str = PARTS_OF_SPEECH
+  word: str,
+  reader: WordNetReader,
+  *,
+  pos: str = PARTS_OF_SPEECH,
+  satellites: bool = True,
 ) -> tuple[str, ...]:
   """Returns the sorted lemma names of all synsets of `word`, as written there.
 
   Includes the word itself and phrases (`primary_coil`). The result is empty if
-  and only if the word is not in WordNet.
+  and only if the word is not in WordNet, in these parts of speech and, without
+  `satellites`, in a synset that is no satellite of another adjective's.
 
   Raises:
     DataError: WordNet's index names a synset that is not in its data.
@@ -102,7 +107,9 @@ def find_lemma_names(
   for part in pos:
     for stem in find_stems(word.lower(), part, reader):
       for offset in reader._lemma_pos_offset_map[stem][part]:
-        names.update(_synset(part, offset, reader).lemma_names())
+        synset = _synset(part, offset, reader)
+        if satellites or synset.pos() != "s":
+          names.update(synset.lemma_names())
   return tuple(sorted(names))
 
 

@@ -1,0 +1,150 @@
+"""Tests the rules of the synonym swap: TextFlint's, and those of tables."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+
+from support.mini_wordnet import write_wordnet
+from truenegs_jax.robustness import swap_synonyms as lib
+from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
+from truenegs_jax.robustness.transformation import Refused
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.synonyms.sources import ModelTable
+from truenegs_jax.synonyms.vocabulary import Vocabulary
+from truenegs_jax.synonyms.wordnet import session
+from truenegs_jax.tasks.squad import Question
+from truenegs_jax.tasks.task import Example
+
+
+def annotate(text):
+  matches = re.finditer(r"\w+|[^\w\s]", text)
+  tokens = (Token(m[0], *m.span(), "NN", m[0]) for m in matches)
+  return (Sentence(tuple(tokens)),)
+
+
+ANNOTATOR = Annotator("test", annotate)
+
+
+def every_word(token, tag):
+  return (f"{token}x",)
+
+
+SWAP = lib.swap_synonyms(ANNOTATOR, every_word, title="Swap", source="test")
+
+
+def make_satellite(folder):
+  """Makes the adjective of the small WordNet a satellite of another one."""
+  data, index = folder / "data.adj", folder / "index.adj"
+  licence, synset = data.read_text().splitlines(keepends=True)
+  synset = synset.replace(" 03 a ", " 03 s ").replace(" 000 ", " 001 & {} ")
+  head = len(licence) + len(synset.format("00000000 a 0000"))
+  synset = synset.format(f"{head:08} a 0000")
+  data.write_text(f"{licence}{synset}{head:08} 03 a 01 fine 0 000 | fine  \n")
+  index.write_text(f"{index.read_text()}fine a 1 0 1 0 {head:08}  \n")
+
+
+@pytest.mark.parametrize(
+  ("token", "tag", "synonyms"),
+  [
+    ("house", "NN", ("firm", "home")),  # no business_firm
+    ("house", "VBD", ("lodge",)),
+    ("house", "DT", ("firm", "home", "lodge")),  # all parts of speech
+    ("House", "NNP", ("firm", "home", "house")),  # case counts
+    ("took", "VBD", ("assume", "take")),  # not inflected
+    ("good", "JJ", ()),  # dependable is in a satellite's synset
+    ("good", "IN", ("dependable",)),
+    ("category", "NN", ()),
+    ("unknown", "NN", ()),
+  ],
+)
+def test_synonyms_are_textflints(tmp_path, token, tag, synonyms):
+  make_satellite(write_wordnet(tmp_path / "wordnet"))
+  with session(str(tmp_path)) as reader:
+    assert lib.textflint_synonyms(reader)(token, tag) == synonyms
+
+
+@pytest.mark.parametrize(
+  ("size", "count"), [(1, 1), (19, 1), (20, 2), (99, 9), (100, 10), (250, 10)]
+)
+def test_a_tenth_of_the_tokens_is_swapped(size, count):
+  text = " ".join(f"w{i}" for i in range(size))
+  changed = SWAP.apply(Example("k", text, None, "x", ""), random.Random(0))
+  assert changed.first.replace("x", "") == text
+  assert changed.first.count("x") == count
+
+
+def test_function_words_punctuation_and_answers_are_never_swapped():
+  context = "The cat and the () dog ate (my fish)."
+  answers = tuple((a, context.index(a)) for a in ("dog ate", "fish"))
+  question = Question("q", "Who?", context, answers, "")
+  changed = {
+    SWAP.apply(question, random.Random(seed)).context for seed in range(40)
+  }
+  assert changed == {context.replace("cat", "catx")}
+  part = Question("q", "Who?", context, (("at", context.index("at")),), "")
+  with pytest.raises(Refused, match="not its tokens"):
+    SWAP.apply(part, random.Random(0))
+
+
+def test_one_text_of_a_pair_may_have_no_synonym():
+  swap = lib.swap_synonyms(
+    ANNOTATOR,
+    lambda token, tag: ("cat",) if token == "dog" else (),
+    title="Swap",
+    source="test",
+  )
+  pair = Example("k", "a  dog", "( a  bird )", 1.5, "")
+  changed = swap.apply(pair, random.Random(0))
+  assert (changed.first, changed.second) == ("a cat", "( a  bird )")
+  with pytest.raises(Refused, match=lib.NO_SYNONYM):
+    swap.apply(Example("k", "bird", None, 1.5, ""), random.Random(0))
+
+
+def test_tables_give_synonyms_in_the_case_of_the_token():
+  pairs = [("dog", "hound"), ("dog", "cat"), ("Dog", "Rex"), ("a", "new_one")]
+  find = lib.table_synonyms(pairs)
+  assert find("dog", "NN") == ("cat", "hound")
+  assert find("DOG", "JJ") == ("CAT", "HOUND")
+  assert find("Dog", "NN") == ("Rex",)
+  assert find("a", "DT") == find("bird", "NN") == ()
+
+
+def test_embeddings_give_nearest_words():
+  vocabulary = Vocabulary(["[PAD]", "dog", "cat", "##s", ".", "up", "down"])
+  word_VxE = np.eye(7, 3, dtype=np.float32)
+  word_VxE[[1, 2]] = [[1, 0, 0.1], [1, 0, 0]]
+  word_VxE[[5, 6]] = [[0, 1, 0], [0, 1, 0.1]]
+  word_VxE[[0, 3, 4]] = [1, 0, 0.1]
+  pairs = lib.embedding_pairs(vocabulary, word_VxE, ModelTable(top=1))
+  expected = [("dog", "cat"), ("cat", "dog"), ("up", "down"), ("down", "up")]
+  assert list(pairs) == expected
+
+
+@pytest.mark.parametrize(
+  ("synonyms", "title", "source"),
+  [
+    ("", "SwapSynWordNet", "WordNet (unknown version)"),
+    ("wordnet  pos=n", "Synonym swap", "wordnet pos=n"),
+    ("model top=1", "Synonym swap", "model top=1"),
+  ],
+)
+def test_results_name_the_source(tmp_path, synonyms, title, source):
+  write_wordnet(tmp_path / "wordnet")
+  swap = lib.make_swap(
+    ANNOTATOR,
+    synonyms=synonyms,
+    wordnet_dir=str(tmp_path),
+    vocabulary=Vocabulary(["house", "home"]),
+    word_VxE=np.ones([2, 3]),
+  )
+  assert swap.name == "swap_synonyms" and swap.title == title
+  assert swap.resources == {"annotations": "test", "synonyms": source}
+  example = Example("k", "house", None, "x", "")
+  assert swap.apply(example, random.Random(0)).first in ("home", "firm")
+
+
+def test_wrong_expressions_name_the_key():
+  with pytest.raises(InputError, match=r"robustness\.synonyms='nowhere'"):
+    lib.make_swap(ANNOTATOR, synonyms="nowhere")
