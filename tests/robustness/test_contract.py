@@ -1,0 +1,246 @@
+"""Tests the rules that hold for every transformation.
+
+The answers stand at their offsets, nothing else changes than may, and draws
+depend on the seed only. As a script, saves all sets to a folder.
+"""
+
+import dataclasses
+import os
+import pathlib
+import re
+import string
+import subprocess
+import sys
+
+import pytest
+
+from support.mini_wordnet import SYNSETS, write_wordnet
+from truenegs_jax.robustness import perturbations, saved_sets
+from truenegs_jax.robustness import transformation as lib
+from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
+from truenegs_jax.robustness.swap_synonyms import NO_SYNONYM, make_swap
+from truenegs_jax.synonyms.vocabulary import Vocabulary
+from truenegs_jax.tasks.squad import Question
+from truenegs_jax.tasks.task import Example
+
+SENTENCES = (
+  "Ann's house in Indiana was not big; it is her home and firm.",
+  "They stay at a good house, and did not take the house of Mr. Dee (a firm).",
+  "It's \"good\": don't take the category 50 % of them are in, stay home!",
+  "Remote villages of Indiana knew that they are going to take the house.",
+)
+ANSWERS = ("Indiana", "good house", "house", "They", "Dee", "take", "home")
+CONVERTIBLE = [
+  Question(
+    key=f"q{i}",
+    text=f"What is the house that they are said to take in {SENTENCES[i % 4]}",
+    context=(context := " ".join([*SENTENCES[i % 4 :], *SENTENCES[: i % 4]])),
+    answers=tuple(
+      (answer, context.index(answer))
+      for answer in (ANSWERS[i % 7], ANSWERS[i % 7], ANSWERS[i % 5])
+    ),
+    location=f"file, question q{i}",
+  )
+  for i in range(28)
+]
+REFUSED = [
+  Question("blank", " ", " ", (), "file"),
+  Question("fixed", "12-%", "12-%", (("12", 0),), "file"),
+]
+TEXTS = [Example(q.key, q.context, q.text, "x", "") for q in CONVERTIBLE]
+TEXTS += [Example("one", "It's the house.", None, 0.5, "")]
+TEXTS += [
+  Example("blank", "a", " ", "x", ""),
+  Example("fixed", "%", "%", 1, ""),
+]
+DATA = {"questions": CONVERTIBLE + REFUSED, "texts": TEXTS}
+
+TAGS = {"house": "NN", "home": "NN", "stay": "VB", "take": "VB", "good": "JJ"}
+TOKEN = r"\w+(?=n't\b)|n't\b|'s\b|Mr\.|\w+|[^\w\s]"
+WORDS = [lemma for synsets in SYNSETS.values() for x in synsets for lemma in x]
+
+
+def annotate(text):
+  tokens = (
+    Token(m[0], *m.span(), TAGS.get(m[0], "DT"), m[0])
+    for m in re.finditer(TOKEN, text)
+  )
+  return (Sentence(tuple(tokens)),)
+
+
+def make_all(folder):
+  """Returns every transformation, by the names of NAMES."""
+  write_wordnet(folder / "wordnet")
+  options = {"wordnet_dir": str(folder), "vocabulary": Vocabulary(WORDS)}
+  annotator = Annotator("test", annotate)
+  return {
+    **{name: perturbations.make_perturbation(name) for name in CHARACTERS},
+    "swap_synonyms": make_swap(annotator, **options),
+    "swap_table": make_swap(annotator, synonyms="wordnet", **options),
+  }
+
+
+CHARACTERS = perturbations.NAMES
+NAMES = (*CHARACTERS, "swap_synonyms", "swap_table")
+CASES = [
+  pytest.param(name, DATA[data], id=f"{name}-{data}")
+  for name in NAMES
+  for data in DATA
+  if data == "questions" or not name.endswith(perturbations.IN_QUESTION)
+]
+
+
+@pytest.fixture(scope="module")
+def transformations(tmp_path_factory):
+  return make_all(tmp_path_factory.mktemp("wordnet"))
+
+
+def squeeze(text):
+  return re.sub(r"\s", "", text)
+
+
+@pytest.mark.parametrize(("name", "examples"), CASES)
+def test_answers_stand_and_all_else_stays(transformations, name, examples):
+  result = lib.transform_all(examples, transformations[name], seed=0)
+  assert len(result.original) >= 25
+  for old, new in zip(result.original, result.transformed, strict=True):
+    changes = [
+      a != b for a, b in zip(lib.texts(old), lib.texts(new), strict=True)
+    ]
+    if isinstance(old, Question):
+      assert changes == [not name.endswith("_question"), "_question" in name]
+      pairs = zip(old.answers, new.answers, strict=True)
+      for (old_answer, _), (answer, start) in pairs:
+        assert squeeze(answer) == squeeze(old_answer)
+        assert answer and new.context.startswith(answer, start)
+      same = {"context": "", "text": "", "answers": ()}
+    else:
+      same = {"first": "", "second": ""}
+    assert any(changes)
+    assert dataclasses.replace(old, **same) == dataclasses.replace(new, **same)
+
+
+def list_typos(word):
+  """Yields all words one typo away, with the same first letter."""
+  for i in range(1, len(word)):
+    head, letter, tail = word[:i], word[i], word[i + 1 :]
+    yield head + tail
+    yield head + tail[:1] + letter + tail[1:]
+    for key in string.ascii_letters:
+      yield from (head + key + tail, head + key + letter + tail)
+
+
+def check_typos(old, new):
+  old, new = old.split(), new.split()
+  changed = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
+  assert len(changed) <= max(1, len(old) // 10)
+  assert all(b in list_typos(a) for a, b in changed)
+
+
+def check_case(old, new):
+  assert old.lower() == new.lower()
+
+
+def check_punctuation(old, new):
+  marks = f"[{perturbations.MARKS}]"
+  assert re.sub(marks, "", old) == re.sub(marks, "", new)
+  changed = len(old) - len(new)
+  assert abs(changed) <= max(1, len(old.split()) // 10)
+
+
+def check_contractions(old, new):
+  def expand(text):
+    text = text.lower().replace("cannot", "can not")
+    for short, long in perturbations.LONG_FORMS.items():
+      text = re.sub(rf"\b{short}\b", long, text)
+    return text
+
+  assert expand(old) == expand(new)
+
+
+def check_swap(old, new):
+  old, new = re.findall(TOKEN, old), re.findall(TOKEN, new)
+  changed = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
+  assert len(changed) <= max(1, len(old) // 10)
+  for a, b in changed:
+    stem = "take" if a == "took" else a
+    assert any(
+      {stem.lower(), b.lower()} <= {lemma.lower() for lemma in lemmas}
+      for synsets in SYNSETS.values()
+      for lemmas in synsets
+    )
+
+
+CHECKS = {
+  "typos": check_typos,
+  "case": check_case,
+  "punctuation": check_punctuation,
+  "contractions": check_contractions,
+  "swap": check_swap,
+}
+
+
+@pytest.mark.parametrize(("name", "examples"), CASES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_changes_are_those_of_the_name(transformations, name, examples, seed):
+  result = lib.transform_all(examples, transformations[name], seed=seed)
+  for old, new in zip(result.original, result.transformed, strict=True):
+    for before, after in zip(lib.texts(old), lib.texts(new), strict=True):
+      if before != after:
+        CHECKS[name.split("_")[0]](before, after)
+
+
+@pytest.mark.parametrize(("name", "examples"), CASES)
+def test_refused_examples_are_counted(transformations, name, examples):
+  result = lib.transform_all(examples, transformations[name], seed=0)
+  cause = perturbations.NO_PLACE if name in CHARACTERS else NO_SYNONYM
+  assert result.refused[lib.BLANK] == 1 and result.refused[cause] >= 1
+  assert set(result.refused) == {lib.BLANK, cause}
+  assert result.tried == len(examples)
+  keys = {example.key for example in result.original}
+  assert not keys & {"blank", "fixed"}
+
+
+@pytest.mark.parametrize(("name", "examples"), CASES)
+def test_seeds_differ(transformations, name, examples):
+  first, again, other = (
+    lib.transform_all(examples, transformations[name], seed=seed)
+    for seed in (0, 0, 1)
+  )
+  assert first == again
+  assert first.transformed != other.transformed
+
+
+def save_all(folder):
+  """Saves a set of each of CASES."""
+  transformations = make_all(folder)
+  for case in CASES:
+    name, examples = case.values
+    result = lib.transform_all(examples, transformations[name], seed=3)
+    saved_sets.save_set(result, folder / case.id)
+
+
+def read_all(folder):
+  return {
+    str(path.relative_to(folder)): path.read_bytes()
+    for path in sorted(folder.glob("*-*/*"))
+  }
+
+
+def test_sets_are_the_same_in_every_process(tmp_path):
+  path = os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])
+  workers = [
+    subprocess.Popen(
+      [sys.executable, __file__, str(tmp_path / hash_seed)],
+      env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hash_seed},
+    )
+    for hash_seed in ("1", "2")
+  ]
+  save_all(tmp_path / "0")
+  assert [worker.wait() for worker in workers] == [0, 0]
+  first, *others = (read_all(tmp_path / str(seed)) for seed in range(3))
+  assert len(first) == 3 * len(CASES) and others == [first, first]
+
+
+if __name__ == "__main__":
+  save_all(pathlib.Path(sys.argv[1]))
