@@ -66,7 +66,8 @@ def _normalize(x: Array, scale_D: Array, bias_D: Array) -> Array:
 
 
 def _normalize_forward(x, scale_D, bias_D):
-  mean = jnp.mean(x, axis=-1, keepdims=True, dtype=jnp.float32)
+  # Divided before the sum: XLA would launch a division of sums on its own.
+  mean = jnp.sum(x.astype(jnp.float32) / x.shape[-1], axis=-1, keepdims=True)
   variance = jnp.mean(jnp.square(x - mean), axis=-1, keepdims=True)
   rate = jax.lax.rsqrt(variance + LAYER_NORM_EPSILON)
   # Otherwise XLA computes both again for each gradient, from f32 products.
