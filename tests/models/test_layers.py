@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import ad_checkpoint
 
 from truenegs_jax.models import layers
 from truenegs_jax.runtime import cpu
@@ -101,3 +102,12 @@ def test_a_norm_and_its_gradients_equal_flax(switch, dtype, rtol, monkeypatch):
   ):
     assert a.dtype == b.dtype
     np.testing.assert_allclose(np.float32(a), np.float32(b), rtol, 10 * rtol)
+
+
+@pytest.mark.parametrize(("remat", "count"), [("dots", 1), ("full", 2)])
+def test_remat_of_dots_keeps_the_result_of_fused_attention(remat, count):
+  def kernel(x):
+    return ad_checkpoint.checkpoint_name(jnp.sin(x), "attention") ** 2
+
+  layer = jax.checkpoint(kernel, policy=layers.REMAT[remat])
+  assert str(jax.make_jaxpr(jax.grad(layer))(1.0)).count(" sin ") == count

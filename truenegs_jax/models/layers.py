@@ -102,7 +102,11 @@ SITES_PER_LAYER = 3  # attention weights, attention output, feed-forward output
 REMAT = {
   "none": None,  # all that the backward pass needs
   # Outputs of dense layers, but not the scores, L^2 per head and row.
-  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  # A fused kernel names its output and normalizers "attention".
+  "dots": jax.checkpoint_policies.save_from_both_policies(
+    jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    jax.checkpoint_policies.save_only_these_names("attention"),
+  ),
   "full": jax.checkpoint_policies.nothing_saveable,
 }
 
