@@ -57,11 +57,8 @@ def random_bits(
     site: number of the place in the network; a scalar array if it is known only
       at run time, as in a loop over layers.
   """
-  words_Bx2 = jax.random.key_data(keys_B).reshape(keys_B.shape[0], -1)
+  first_B, second_B = row_words(keys_B, site)
   broadcast = (-1,) + (1,) * len(shape)
-  site_bits = jnp.uint32(site) * jnp.uint32(0x9E3779B9)
-  first = _finalize(words_Bx2[:, 0] ^ site_bits).reshape(broadcast)
-  second = _finalize(words_Bx2[:, -1] + site_bits).reshape(broadcast)
   counter = jnp.zeros(shape, jnp.uint32)
   stride = 1
   # XLA fuses one iota per axis, but not the reshape of a flat one.
@@ -69,10 +66,34 @@ def random_bits(
     iota = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
     counter = counter + iota * jnp.uint32(stride)
     stride *= shape[axis]
-  bits = counter[None] * jnp.uint32(0x9E3779B1) + first
+  return hash_counter(
+    counter[None], first_B.reshape(broadcast), second_B.reshape(broadcast)
+  )
+
+
+def row_words(keys_B: Array, site: int | Array) -> tuple[Array, Array]:
+  """Returns the two words by which each row hashes its counters, uint32 [B]."""
+  words_Bx2 = jax.random.key_data(keys_B).reshape(keys_B.shape[0], -1)
+  site_bits = jnp.uint32(site) * jnp.uint32(0x9E3779B9)
+  first_B = _finalize(words_Bx2[:, 0] ^ site_bits)
+  return first_B, _finalize(words_Bx2[:, -1] + site_bits)
+
+
+def hash_counter(counter: Array, first: Array, second: Array) -> Array:
+  """Hashes uint32 counters by the words of their row; see `random_bits`.
+
+  Kernels call it, too: the counter of an element is its index in the numbers of
+  its row.
+  """
+  bits = counter * jnp.uint32(0x9E3779B1) + first
   bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B) ^ second
   bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
   return bits ^ (bits >> 16)
+
+
+def is_kept(bits: Array, rate: float) -> Array:
+  """Returns whether dropout keeps the elements with these bits."""
+  return bits >= jnp.uint32(int(rate * 2**32))
 
 
 def dropout(x: Array, keys_B: Keys, *, rate: float, site: int | Array) -> Array:
@@ -87,8 +108,7 @@ def dropout(x: Array, keys_B: Keys, *, rate: float, site: int | Array) -> Array:
   if keys_B is None or rate == 0.0:
     return x
   bits = random_bits(keys_B, x.shape[1:], site=site)
-  keep = bits >= jnp.uint32(int(rate * 2**32))
-  return jnp.where(keep, x / (1.0 - rate), 0).astype(x.dtype)
+  return jnp.where(is_kept(bits, rate), x / (1.0 - rate), 0).astype(x.dtype)
 
 
 def _finalize(x: Array) -> Array:
