@@ -4,8 +4,8 @@
       --dtype=bfloat16 [--json=FILE]
 
 Results and gradients are compared with "xla" in f32. The forward and backward
-passes of --layers layers are timed in turns, those of "xla" and "pieces" with
-dropout as well. Failures are reported. Exit code 1: one that runs is wrong.
+passes of --layers layers are timed in turns, with dropout as well where there
+is one. Failures are reported. Exit code 1: one that runs is wrong.
 """
 
 import functools
@@ -29,7 +29,7 @@ _LAYERS = flags.DEFINE_integer("layers", 12, "Layers that are timed.", 1)
 _ROUNDS = flags.DEFINE_integer("rounds", 20, "Rounds of timing.", 1)
 _DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], None)
 _RATE = flags.DEFINE_float("rate", 0.1, "Dropout rate.", 0, 0.99)
-_INTERPRET = flags.DEFINE_bool("interpret", False, "Run splash without a TPU.")
+_INTERPRET = flags.DEFINE_bool("interpret", False, "Run flash on a CPU, too.")
 _JSON = flags.DEFINE_string("json", None, "File to append the figures to.")
 
 CHECKED_ROWS = 8
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> None:
   for name, (impl, rate) in list_candidates().items():
     results[name] = {}
     try:
-      results[name]["errors"] = measure_errors(impl)
+      results[name]["errors"] = measure_errors(impl, rate)
       call, results[name]["scratch_bytes"] = compile_layers(impl, rate)
       jax.block_until_ready(call())
       calls[name] = call
@@ -70,27 +70,26 @@ def main(argv: list[str]) -> None:
 def list_candidates() -> dict[str, tuple[attention.Implementation, float]]:
   """Returns implementations and dropout rates for this device, by name."""
   platform = choose_attention.get_platform(jax.devices()[0])
-  candidates = {"xla": (attention.XLA, 0.0)}
-  if _RATE.value:
-    candidates["xla, dropout"] = attention.XLA, _RATE.value
-  for name, kernel_platform in choose_attention.PLATFORMS.items():
-    if kernel_platform == platform:
-      candidates[name] = attention.Implementation(name), 0.0
-  if "pieces" in candidates and _RATE.value:
-    candidates["pieces, dropout"] = candidates["pieces"][0], _RATE.value
+  implementations = {"xla": attention.XLA}
+  for name, platforms in choose_attention.PLATFORMS.items():
+    if platform in platforms:
+      implementations[name] = attention.Implementation(name, platform=platform)
   if _INTERPRET.value:
-    candidates["splash"] = (
-      attention.Implementation("splash", interpret=True),
-      0.0,
-    )
+    implementations["flash"] = attention.Implementation("flash", interpret=True)
+  candidates = {name: (impl, 0.0) for name, impl in implementations.items()}
+  for name in ("xla", "pieces", "flash"):
+    if name in implementations and _RATE.value:
+      candidates[f"{name}, dropout"] = implementations[name], _RATE.value
   return candidates
 
 
-def measure_errors(impl: attention.Implementation) -> dict[str, float]:
+def measure_errors(
+  impl: attention.Implementation, rate: float
+) -> dict[str, float]:
   """Measures the errors of result and gradients against "xla" in f32."""
   shape = CHECKED_ROWS, _LENGTH.value, _HEADS.value, _WIDTH.value
   errors = choose_attention.kernel_errors
-  measure = jax.jit(lambda: errors(impl, shape, _DTYPE.value))
+  measure = jax.jit(lambda: errors(impl, shape, _DTYPE.value, rate))
   return {name: float(error) for name, error in measure().items()}
 
 

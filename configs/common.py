@@ -70,7 +70,8 @@ def get_config() -> ConfigDict:
   # "dots" (all but the outputs of dense layers) or "full".
   c.model.remat = "none"
   c.model.scan = False  # True: one loop over all layers, which compiles faster
-  # Attention: "auto", "xla", "pieces" (CPU), "cudnn" (GPU) or "splash" (TPU).
+  # Attention: "auto", "xla", "pieces" (CPU), "flash" (GPU, TPU), or without
+  # attention dropout "cudnn" (GPU) or "splash" (TPU).
   c.model.attention = "auto"
   c.model.vocabulary_chunk = 0  # slots with logits in memory at once; 0: all
   c.model.pooler = False  # True: keep BERT's pooler and NSP head, untrained

@@ -66,7 +66,7 @@ KEYS = {
   "model.attention": KeyRule(
     may_change=True,
     old_default="auto",
-    choices=("auto", "xla", "pieces", "cudnn", "splash"),
+    choices=("auto", "xla", "pieces", "flash", "cudnn", "splash"),
   ),
   "model.vocabulary_chunk": KeyRule(0, may_change=True, old_default=0),
   "model.pooler": KeyRule(),

@@ -61,10 +61,6 @@ def assert_equals_xla(implementation, documents, arrays, **kw):
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * largest, err_msg=name)
 
 
-def test_splash_attention_equals_xla():
-  assert_equals_xla(SPLASH, make_documents(packed=False), make_arrays(64))
-
-
 def test_splash_attention_of_packed_rows_on_a_mesh_equals_xla():
   """The mesh splits rows by two and heads by two."""
   spec = sharding.get_mesh_spec("fsdp_tp")
@@ -114,35 +110,6 @@ def test_lengths_that_kernels_do_not_take_use_xla():
     assert attention.make_mask(SPLASH, documents).implementation.name == name
 
 
-def layer_gradient(implementation, **how):
-  """Transposes a linearized pass, as train/step.py does per micro-batch."""
-  fields = encoder.VARIANTS["tiny"] | {"layers": 1, **how}
-  config = encoder.EncoderConfig(9, attention=implementation, **fields)
-  network = encoder.Encoder(config)
-  x_BxLxE = 5 * jax.random.normal(KEY, (3, L, 16))
-
-  @jax.jit
-  def gradient():
-    params = network.init(KEY, x_BxLxE[:, :2], jnp.ones((3, 2), int), None)
-
-    def loss(params):
-      documents_BxL = make_documents(packed=True)
-      return (network.apply(params, x_BxLxE, documents_BxL, None) ** 3).mean()
-
-    _, jvp = jax.linearize(loss, params)
-    return jax.linear_transpose(jvp, params)(jnp.ones(()))[0]
-
-  return jax.tree.leaves(gradient())
-
-
-def test_a_kernel_works_with_accumulation_scan_and_remat():
-  result = layer_gradient(SPLASH, scan=True, remat="full")
-  expected = layer_gradient(attention.XLA)
-  largest = max(float(jnp.abs(x).max()) for x in expected)
-  for a, b in zip(result, expected, strict=True):
-    np.testing.assert_allclose(a, b, atol=1e-5 * largest)
-
-
 def make_config(**overrides):
   fields = dict(width=256, heads=4, dtype="bfloat16", attention_dropout=0.0)
   return encoder.EncoderConfig(
@@ -159,7 +126,7 @@ def choose(choice, platform, mesh=ONE_DEVICE, length=512, packed=False, **kw):
 
 def test_auto_chooses_by_platform(monkeypatch):
   monkeypatch.delenv(cpu.SWITCH, raising=False)
-  names = {"cpu": "pieces", "cuda": "cudnn", "tpu": "splash", "gpu": "xla"}
+  names = {"cpu": "pieces", "cuda": "flash", "tpu": "flash", "gpu": "xla"}
   assert {p: choose("auto", p)[0].name for p in names} == names
   monkeypatch.setenv(cpu.SWITCH, "plain")
   assert choose("auto", "cpu")[0] == attention.XLA
@@ -167,9 +134,26 @@ def test_auto_chooses_by_platform(monkeypatch):
   several = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:2])
   assert choose("auto", "cuda", several)[0].mesh == several
   assert choose("auto", "cpu", several)[0] == attention.XLA
-  assert choose("auto", "tpu", length=256)[0] == attention.XLA
-  assert choose("splash", "tpu", length=256)[0].name == "splash"
-  assert choose("auto", "tpu", packed=True)[0].name == "splash"
+  assert choose("splash", "tpu", packed=True)[0].name == "splash"
+  for platform in ("cuda", "tpu"):
+    implementation, line = choose(
+      "auto", platform, length=200, packed=True, attention_dropout=0.1
+    )
+    assert (implementation.name, line) == ("flash", "flash")
+    assert implementation.platform == platform
+
+
+def test_auto_tries_the_kernels_of_a_platform_in_order():
+  """Heads 24 wide are no power of two, and 20 also no multiple of 8."""
+  for platform, library in (("cuda", "cudnn"), ("tpu", "splash")):
+    implementation, line = choose("auto", platform, width=96)
+    assert implementation.name == library
+    assert re.fullmatch(f"{library}, as flash needs heads .*not 24.", line)
+  implementation, line = choose("auto", "cuda", width=80)
+  assert implementation == attention.XLA
+  assert re.fullmatch("xla, as flash needs .*; cudnn needs .*not 20.", line)
+  with pytest.raises(InputError, match="'flash' is not.*heads .*not 24"):
+    choose("flash", "cuda", width=96)
 
 
 @pytest.mark.parametrize(
@@ -183,57 +167,71 @@ def test_auto_chooses_by_platform(monkeypatch):
     (dict(width=1024), "not 256"),
   ],
 )
-def test_missing_conditions_of_cudnn_lead_to_xla_or_an_error(
-  changes, condition
-):
-  implementation, line = choose("auto", "cuda", **changes)
-  assert implementation == attention.XLA
-  assert line.startswith("xla, as cudnn needs ") and condition in line
+def test_missing_conditions_of_cudnn_are_an_error(changes, condition):
   message = f"attention='cudnn' is not.*{condition}"
   with pytest.raises(InputError, match=message):
     choose("cudnn", "cuda", **changes)
 
 
 def test_kernels_of_other_platforms_are_errors():
-  with pytest.raises(InputError, match="tpu devices .not cpu.*=auto"):
-    choose("splash", "cpu")
+  for name, devices in (("splash", "tpu"), ("flash", "tpu or cuda")):
+    with pytest.raises(InputError, match=f"{devices} devices .not cpu.*=auto"):
+      choose(name, "cpu")
 
 
-def choose_checked_cudnn(monkeypatch, kernel):
-  monkeypatch.setitem(attention.KERNELS, "cudnn", kernel)
-  monkeypatch.setattr(choose_attention, "get_platform", lambda _: "cuda")
-  return choose_attention.choose_checked(
-    "cudnn", [make_config(width=32)], ONE_DEVICE, length=L, packed=False
+def check_kernels(monkeypatch, rate=0.0, **kernels):
+  """Chooses for a GPU, with functions in place of its kernels."""
+  for name in ("flash", "cudnn"):
+    kernel = kernels.get(name, correct_kernel)
+    monkeypatch.setitem(attention.KERNELS, name, kernel)
+  return choose_attention.choose(
+    "auto",
+    [make_config(width=64, attention_dropout=rate)],
+    ONE_DEVICE,
+    length=L,
+    packed=False,
+    platform="cuda",
+    check=True,
   )
 
 
-def correct_kernel(query, key, value, documents, *, interpret):
+def correct_kernel(query, key, value, documents, *_):
   allowed = attention.same_document(documents)
   return attention.dot_product_attention(
     query, key, value, allowed, None, lambda x, _: x
   )
 
 
-def attends_to_padding(query, key, value, documents, **kw):
-  return correct_kernel(query, key, value, jnp.ones_like(documents), **kw)
+def attends_to_padding(query, key, value, documents, *others):
+  return correct_kernel(query, key, value, jnp.ones_like(documents))
 
 
-def returns_nan_in_padding(*arrays, **kw):
+def returns_nan_in_padding(*arrays):
   real = arrays[3][..., None, None] != 0
-  return jnp.where(real, correct_kernel(*arrays, **kw), jnp.nan)
+  return jnp.where(real, correct_kernel(*arrays), jnp.nan)
 
 
-def has_no_key_gradient(query, key, *others, **kw):
-  return correct_kernel(query, jax.lax.stop_gradient(key), *others, **kw)
+def has_no_key_gradient(query, key, *others):
+  return correct_kernel(query, jax.lax.stop_gradient(key), *others)
 
 
-def raises_an_error(*_, **__):
+def raises_an_error(*_):
   raise RuntimeError("no such library\nat all")
 
 
-def test_a_kernel_with_correct_numbers_is_chosen(monkeypatch):
-  implementation, line = choose_checked_cudnn(monkeypatch, correct_kernel)
-  assert (implementation.name, line) == ("cudnn", "cudnn, checked against xla")
+def test_the_first_kernel_with_correct_numbers_is_chosen(monkeypatch):
+  implementation, line = check_kernels(monkeypatch)
+  assert (implementation.name, line) == ("flash", "flash, checked against xla")
+  implementation, line = check_kernels(monkeypatch, flash=raises_an_error)
+  assert implementation.name == "cudnn"
+  assert line.startswith("cudnn, checked against xla, as flash failed its che")
+
+
+def test_a_kernel_without_the_dropout_of_a_config_is_wrong(monkeypatch):
+  implementation, line = check_kernels(monkeypatch, rate=0.1)
+  assert implementation == attention.XLA
+  assert "flash failed its check: its result is off by" in line
+  assert "; cudnn needs model.attention_dropout=0" in line
 
 
 @pytest.mark.parametrize(
@@ -246,9 +244,12 @@ def test_a_kernel_with_correct_numbers_is_chosen(monkeypatch):
   ],
 )
 def test_a_wrong_kernel_is_replaced_by_xla(kernel, problem, monkeypatch):
-  implementation, line = choose_checked_cudnn(monkeypatch, kernel)
+  implementation, line = check_kernels(monkeypatch, flash=kernel, cudnn=kernel)
   assert implementation == attention.XLA
-  assert re.fullmatch(f"xla, as cudnn failed its check: {problem}.*", line)
+  checks = "; ".join(
+    f"{name} failed its check: {problem}.*" for name in ("flash", "cudnn")
+  )
+  assert re.fullmatch(f"xla, as {checks}", line)
 
 
 def test_every_network_of_a_model_gets_the_attention():

@@ -87,8 +87,13 @@ def make_setup(
   steps = batches.num_steps(len(data.train.tokens), options.batch_size, epochs)
   tx, learning_rate = make_optimizer(options, model, steps)
   mesh = sharding.make_mesh(options.mesh)
-  implementation, attention = choose_attention.choose_checked(
-    options.attention, [model.config], mesh, length=options.length, packed=False
+  implementation, attention = choose_attention.choose(
+    options.attention,
+    [model.config],
+    mesh,
+    length=options.length,
+    packed=False,
+    check=True,
   )
   attending = encoder.replace_configs(model, attention=implementation)
   is_joint = model.head == "joint"

@@ -20,13 +20,14 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from truenegs_jax.models import flash_attention
 from truenegs_jax.runtime import cpu_ops, rng
 
 Array = jax.Array
 
 MASKED_SCORE = -1e9
-# Kernels run if this divides the length of the rows: TPUs have 128 lanes, and
-# cuDNN returned NaN gradients at odd multiples of 64 (pytorch/pytorch#196678).
+# Kernels of libraries run if this divides the length of the rows: TPUs have 128
+# lanes, and cuDNN NaN gradients at odd multiples of 64 (pytorch/pytorch#196678)
 LENGTH_MULTIPLE = 128
 BLOCK_SIZES = (512, 384, 256, 128)  # tokens of a block of splash attention
 
@@ -40,12 +41,14 @@ class Implementation:
       KERNELS.
     mesh: devices that kernels run on. Rows are split over its first axis, and
       heads over the others that divide their number. None: one device.
-    interpret: runs splash attention without a TPU, slowly.
+    interpret: runs splash and flash attention without their devices, slowly.
+    platform: "tpu" or "cuda", for flash attention.
   """
 
   name: str = "xla"
   mesh: Mesh | None = None
   interpret: bool = False
+  platform: str = "tpu"
 
 
 XLA = Implementation()
@@ -62,24 +65,35 @@ class AttentionMask:
   documents_BxL: Array
   allowed_Bx1xLxL: Array | None
   implementation: Implementation = dataclasses.field(metadata={"static": True})
+  window: int = dataclasses.field(default=0, metadata={"static": True})
 
 
 def make_mask(
-  implementation: Implementation, documents_BxL: Array
+  implementation: Implementation, documents_BxL: Array, window: int = 0
 ) -> AttentionMask:
-  """Builds the mask of a batch, for XLA if a kernel cannot take its length."""
+  """Builds the mask of a batch, for XLA if a kernel cannot take these rows.
+
+  A token attends to tokens at most `window` positions away; 0: to any.
+  """
   length = documents_BxL.shape[1]
-  if implementation.name in KERNELS and length % LENGTH_MULTIPLE:
+  if implementation.name in ("cudnn", "splash") and (
+    window or length % LENGTH_MULTIPLE
+  ):
     implementation = XLA
   allowed_Bx1xLxL = None
   if implementation.name == "xla":
-    allowed_Bx1xLxL = same_document(documents_BxL)
-  return AttentionMask(documents_BxL, allowed_Bx1xLxL, implementation)
+    allowed_Bx1xLxL = same_document(documents_BxL, window)
+  return AttentionMask(documents_BxL, allowed_Bx1xLxL, implementation, window)
 
 
-def same_document(documents_BxL: Array) -> Array:
-  """True `[B, 1, L, L]` where query and key are of the same document."""
-  return (documents_BxL[:, :, None] == documents_BxL[:, None, :])[:, None]
+def same_document(documents_BxL: Array, window: int = 0) -> Array:
+  """True `[B, 1, L, L]` where a query may attend to a key, see `make_mask`."""
+  same_BxLxL = documents_BxL[:, :, None] == documents_BxL[:, None, :]
+  if window:
+    index_L = jnp.arange(documents_BxL.shape[1])
+    near_LxL = jnp.abs(index_L[:, None] - index_L[None]) <= window
+    same_BxLxL &= near_LxL[None]
+  return same_BxLxL[:, None]
 
 
 def attend(
@@ -98,7 +112,8 @@ def attend(
     query_BxLxHxS, key_BxLxHxS, value_BxLxHxS: of one dtype, also the result's.
     mask: of the same rows.
     keys_B: for dropout of the softmax.
-    rate: of dropout; must be 0 for kernels in training, as they have none.
+    rate: of dropout; must be 0 in training for the kernels of libraries, which
+      have none.
     site: of dropout, as in `rng.dropout`.
   """
   qkv = query_BxLxHxS, key_BxLxHxS, value_BxLxHxS
@@ -110,15 +125,18 @@ def attend(
     rows, length, heads, _ = query_BxLxHxS.shape
     return cpu_ops.map_row_quarters(
       lambda query, key, value, documents, keys: dot_product_attention(
-        query, key, value, same_document(documents), keys, dropout
+        query, key, value, same_document(documents, mask.window), keys, dropout
       ),
       *qkv,
       documents_BxL,
       keys_B,
       num_scores=rows * heads * length**2,
     )
-  assert keys_B is None or rate == 0, "kernels have no dropout"
-  return _run_kernel(mask.implementation, *qkv, documents_BxL)
+  if keys_B is None or rate == 0:
+    words = (jnp.zeros(len(documents_BxL), jnp.uint32),) * 2
+    return _run_kernel(mask, *qkv, words, rate=0.0)
+  assert mask.implementation.name == "flash", "other kernels have no dropout"
+  return _run_kernel(mask, *qkv, rng.row_words(keys_B, site), rate=rate)
 
 
 def dot_product_attention(
@@ -149,7 +167,7 @@ def dot_product_attention(
 
 
 def _cudnn(
-  query: Array, key: Array, value: Array, documents: Array, *, interpret: bool
+  query: Array, key: Array, value: Array, documents: Array, *_: object
 ) -> Array:
   """Runs cuDNN's flash attention on rows of one document and padding.
 
@@ -157,7 +175,6 @@ def _cudnn(
   mask. A row of padding has length 1, as no softmax may be over nothing. The
   output is zero at padding.
   """
-  del interpret
   lengths_B = jnp.maximum(jnp.sum(documents != 0, axis=1, dtype=jnp.int32), 1)
   return jax.nn.dot_product_attention(
     query,
@@ -170,12 +187,19 @@ def _cudnn(
 
 
 def _splash(
-  query: Array, key: Array, value: Array, documents: Array, *, interpret: bool
+  query: Array,
+  key: Array,
+  value: Array,
+  documents: Array,
+  words: tuple[Array, Array],
+  heads_H: Array,
+  settings: flash_attention.Settings,
 ) -> Array:
   """Runs JAX's flash attention for TPUs, with documents as segments."""
   # An experimental module: if its import fails, the others still work.
   from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
+  del words, heads_H
   _, length, heads, width = query.shape
   block = next(size for size in BLOCK_SIZES if length % size == 0)
   kernel = splash.make_splash_mha_single_device(
@@ -187,7 +211,8 @@ def _splash(
       block_kv_dkv=block,
       use_fused_bwd_kernel=True,
     ),
-    interpret=interpret,
+    residual_checkpoint_name="attention",
+    interpret=settings.interpret,
   )
 
   def attend_row(query_HxLxS, key_HxLxS, value_HxLxS, documents_L):
@@ -204,25 +229,44 @@ def _splash(
   return swap_heads(mixed_BxHxLxS)
 
 
-KERNELS: dict[str, Callable[..., Array]] = {"cudnn": _cudnn, "splash": _splash}
+# Called with query, key, value, documents, words of `rng.row_words`, the
+# numbers of the heads, and settings.
+KERNELS: dict[str, Callable[..., Array]] = {
+  "flash": flash_attention.attend,
+  "cudnn": _cudnn,
+  "splash": _splash,
+}
 
 
-def _run_kernel(implementation: Implementation, *arrays: Array) -> Array:
+def _run_kernel(
+  mask: AttentionMask,
+  query_BxLxHxS: Array,
+  key_BxLxHxS: Array,
+  value_BxLxHxS: Array,
+  words: tuple[Array, Array],
+  rate: float,
+) -> Array:
   """Runs a kernel, which on a mesh gets the rows and heads of each device."""
-  mesh = implementation.mesh
-  kernel = functools.partial(
-    KERNELS[implementation.name], interpret=implementation.interpret
+  how, mesh = mask.implementation, mask.implementation.mesh
+  _, length, heads, _ = query_BxLxHxS.shape
+  settings = flash_attention.Settings(
+    length, rate, mask.window, how.platform, how.interpret
   )
+
+  def kernel(*arrays):
+    return KERNELS[how.name](*arrays, settings)
+
+  qkv = query_BxLxHxS, key_BxLxHxS, value_BxLxHxS
+  arrays = *qkv, mask.documents_BxL, words, jnp.arange(heads, dtype=jnp.int32)
   if mesh is None:
     return kernel(*arrays)
-  heads = arrays[0].shape[2]
   rows, *others = mesh.axis_names
   split = tuple(axis for axis in others if heads % mesh.shape[axis] == 0)
-  spec = P(rows, None, split or None)
+  units = P(rows, None, split or None)
   return jax.shard_map(
     kernel,
     mesh=mesh,
-    in_specs=(spec, spec, spec, P(rows)),
-    out_specs=spec,
+    in_specs=(units, units, units, P(rows), P(rows), P(split or None)),
+    out_specs=units,
     check_vma=False,
   )(*arrays)

@@ -1,12 +1,13 @@
 """Chooses the attention of a training, and checks it on the devices.
 
-implementation, reason = choose_checked(
-  "auto", model.roles.values(), mesh, length=512, packed=False
+implementation, reason = choose(
+  "auto", model.roles.values(), mesh, length=512, packed=False, check=True
 )
 # For training steps only:
 model = encoder.replace_configs(model, attention=implementation)
 """
 
+import functools
 from collections.abc import Collection
 
 import jax
@@ -14,45 +15,24 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from truenegs_jax.models import attention, encoder
-from truenegs_jax.runtime import cpu
+from truenegs_jax.models import attention, encoder, flash_attention
+from truenegs_jax.runtime import cpu, rng
 from truenegs_jax.runtime.errors import InputError
 
 Array = jax.Array
 Configs = Collection[encoder.EncoderConfig]  # one per network
 
-PLATFORMS = {"pieces": "cpu", "cudnn": "cuda", "splash": "tpu"}
+# Where an implementation runs. "auto" takes the first that is possible.
+PLATFORMS = {
+  "pieces": ("cpu",),
+  "flash": ("tpu", "cuda"),
+  "cudnn": ("cuda",),
+  "splash": ("tpu",),
+}
 CHOICES = ("auto", "xla", *PLATFORMS)  # of `model.attention`
-SPLASH_MIN_LENGTH = 512  # a TPU keeps the scores of shorter rows on its chip
 ROWS_PER_DEVICE = 4  # in a check
 COMPARED = ("result", "query", "key", "value")  # the last three are gradients
 TOLERANCE = 0.03  # relative to the largest entry; bfloat16 has 8 bits
-
-
-def choose_checked(
-  choice: str,
-  configs: Configs,
-  mesh: Mesh,
-  *,
-  length: int,
-  packed: bool,
-  platform: str = "",
-) -> tuple[attention.Implementation, str]:
-  """Chooses as `choose` does, but replaces a kernel that fails by "xla".
-
-  A kernel fails if it does not run on the devices of the mesh, or if its
-  numbers are wrong. Arguments and errors are those of `choose`.
-  """
-  chosen, reason = choose(
-    choice, configs, mesh, length=length, packed=packed, platform=platform
-  )
-  if chosen.name not in attention.KERNELS:
-    return chosen, reason
-  for config in configs:
-    problem = check_kernel(chosen, config, length=length)
-    if problem:
-      return attention.XLA, f"xla, as {chosen.name} failed its check: {problem}"
-  return chosen, f"{reason}, checked against xla"
 
 
 def choose(
@@ -63,11 +43,12 @@ def choose(
   length: int,
   packed: bool,
   platform: str = "",
+  check: bool = False,
 ) -> tuple[attention.Implementation, str]:
   """Chooses one implementation for all networks of a training.
 
   Args:
-    choice: one of CHOICES; "auto" is the platform's own implementation if its
+    choice: one of CHOICES; "auto" is the first of the platform's own whose
       conditions are met, and otherwise "xla".
     configs: of the networks.
     mesh: the devices.
@@ -75,6 +56,8 @@ def choose(
     packed: whether a row may hold several documents.
     platform: of the devices if they are absent, see `get_platform`; a compiler
       without a device does not know it.
+    check: runs a kernel on the devices, and takes the next one, or "xla", if it
+      does not run or its numbers are wrong.
 
   Returns:
     The implementation, and a line with its name and why it was chosen.
@@ -83,30 +66,40 @@ def choose(
     InputError: the choice is not possible here.
   """
   platform = platform or get_platform(mesh.devices.flat[0])
-  name = choice
+  names = [] if choice == "xla" else [choice]
   if choice == "auto":
-    by_platform = {platform: name for name, platform in PLATFORMS.items()}
-    name = by_platform.get(platform, "xla")
-    if name == "pieces" and not cpu.is_enabled(platform):
-      name = "xla"
-  if name == "xla":
-    return attention.XLA, name
-  kernel_mesh = mesh if mesh.devices.size > 1 else None
-  missing = _missing_conditions(name, configs, length=length, packed=packed)
-  if platform != PLATFORMS[name]:
-    missing.append(f"{PLATFORMS[name]} devices (not {platform})")
-  if name == "pieces" and kernel_mesh:
-    missing.append("a single device")
-  if choice == "auto" and name == "splash" and length < SPLASH_MIN_LENGTH:
-    missing.append(f"rows of {SPLASH_MIN_LENGTH} tokens or more to be faster")
-  if not missing:
-    return attention.Implementation(name, kernel_mesh), name
-  if choice == "auto":
-    return attention.XLA, f"xla, as {name} needs {', '.join(missing)}"
-  raise InputError(
-    f"model.attention={choice!r} is not possible. It needs"
-    f" {', '.join(missing)}. Set that, or set model.attention=auto."
-  )
+    names = [name for name, where in PLATFORMS.items() if platform in where]
+    if not cpu.is_enabled(platform):
+      names = [name for name in names if name != "pieces"]
+  problems = []
+  for name in names:
+    missing = _missing_conditions(
+      name, configs, mesh, platform, length=length, packed=packed
+    )
+    if missing and choice != "auto":
+      raise InputError(
+        f"model.attention={choice!r} is not possible. It needs"
+        f" {', '.join(missing)}. Set that, or set model.attention=auto."
+      )
+    if missing:
+      problems.append(f"{name} needs {', '.join(missing)}")
+      continue
+    implementation = attention.Implementation(
+      name, mesh if mesh.devices.size > 1 else None, platform=platform
+    )
+    is_checked = check and name in attention.KERNELS
+    if is_checked and (
+      problem := find_problem(implementation, configs, length=length)
+    ):
+      problems.append(f"{name} failed its check: {problem}")
+      continue
+    line = name + ", checked against xla" * is_checked
+    return implementation, _explain(line, problems)
+  return attention.XLA, _explain("xla", problems)
+
+
+def _explain(line: str, problems: list[str]) -> str:
+  return f"{line}, as {'; '.join(problems)}" if problems else line
 
 
 def get_platform(device: jax.Device) -> str:
@@ -116,36 +109,44 @@ def get_platform(device: jax.Device) -> str:
   return "cuda" if "cuda" in device.client.platform_version else "gpu"
 
 
-def check_kernel(
-  implementation: attention.Implementation,
-  config: encoder.EncoderConfig,
-  *,
-  length: int,
+def find_problem(
+  implementation: attention.Implementation, configs: Configs, *, length: int
 ) -> str:
-  """Runs a kernel at the size of a network; returns its problem, or ""."""
+  """Runs a kernel at the sizes of all networks; returns its problem, or ""."""
   mesh = implementation.mesh
   rows = ROWS_PER_DEVICE * (mesh.devices.size if mesh else 1)
-  shape = rows, length, config.heads, config.width // config.heads
-  measure = jax.jit(
-    lambda: kernel_errors(implementation, shape, config.dtype),
-    out_shardings=NamedSharding(mesh, P()) if mesh else None,
-  )
-  try:
-    errors = {name: float(error) for name, error in measure().items()}
-  except Exception as e:  # from a library, a driver or a compiler
-    first_line, *_ = str(e).split("\n")
-    return f"{type(e).__name__}: {first_line}"
-  return ", ".join(
-    f"its {name} is off by {errors[name]:.2g}"
-    for name in COMPARED
-    if not errors[name] <= TOLERANCE  # also true of NaN
-  )
+  for config in configs:
+    shape = rows, length, config.heads, config.width // config.heads
+    measure = jax.jit(
+      functools.partial(
+        kernel_errors,
+        implementation,
+        shape,
+        config.dtype,
+        config.attention_dropout,
+      ),
+      out_shardings=NamedSharding(mesh, P()) if mesh else None,
+    )
+    try:
+      errors = {name: float(error) for name, error in measure().items()}
+    except Exception as e:  # from a library, a driver or a compiler
+      first_line, *_ = str(e).split("\n")
+      return f"{type(e).__name__}: {first_line}"
+    wrong = [
+      f"its {name} is off by {errors[name]:.2g}"
+      for name in COMPARED
+      if not errors[name] <= TOLERANCE  # also true of NaN
+    ]
+    if wrong:
+      return ", ".join(wrong)
+  return ""
 
 
 def kernel_errors(
   implementation: attention.Implementation,
   shape: tuple[int, int, int, int],
   dtype: str,
+  rate: float = 0.0,
 ) -> dict[str, Array]:
   """Measures the errors of a kernel, compared with XLA in f32.
 
@@ -153,6 +154,7 @@ def kernel_errors(
     shape: B, L, H, S. Of each four rows one is full; the others have padding,
       the last one after a single token.
     dtype: of queries, keys and values.
+    rate: of dropout, with the same draws for both.
 
   Returns:
     The largest error over the largest entry, both of real tokens, as f32
@@ -168,11 +170,14 @@ def kernel_errors(
   index_L = jnp.arange(length)
   documents_BxL = index_L[None] < jnp.resize(ends_4, (rows,))[:, None]
   real_BxLx1x1 = documents_BxL[..., None, None]
+  keys_B = rng.row_keys(jax.random.key(1), 0, jnp.arange(rows))
 
   def run(implementation, query, key, value, cotangent):
     mask = attention.make_mask(implementation, documents_BxL.astype(jnp.int32))
     result, vjp = jax.vjp(
-      lambda q, k, v: attention.attend(q, k, v, mask, None, rate=0.0, site=0),
+      lambda q, k, v: attention.attend(
+        q, k, v, mask, keys_B, rate=rate, site=1
+      ),
       query,
       key,
       value,
@@ -193,14 +198,31 @@ def kernel_errors(
 
 
 def _missing_conditions(
-  name: str, configs: Configs, *, length: int, packed: bool
+  name: str,
+  configs: Configs,
+  mesh: Mesh,
+  platform: str,
+  *,
+  length: int,
+  packed: bool,
 ) -> list[str]:
-  """Lists what a kernel needs and the networks or their rows do not have."""
-  if name not in attention.KERNELS:
-    return []
+  """Lists what an implementation needs and this training does not have."""
+  missing = []
+  if platform not in PLATFORMS[name]:
+    missing.append(f"{' or '.join(PLATFORMS[name])} devices (not {platform})")
+  if name == "pieces":
+    return missing + ["a single device"] * (mesh.devices.size > 1)
+  widths = sorted({c.width // c.heads for c in configs})
+  if name == "flash":
+    choices = flash_attention.GPU_WIDTHS
+    return missing + [
+      f"heads that are {', '.join(map(str, choices))} wide (not {width})"
+      for width in widths
+      if width not in choices
+    ]
   multiple = attention.LENGTH_MULTIPLE
-  has_dropout = any(c.attention_dropout for c in configs)
-  missing = ["model.attention_dropout=0"] if has_dropout else []
+  if any(c.attention_dropout for c in configs):
+    missing.append("model.attention_dropout=0")
   if length % multiple:
     missing.append(f"a length that {multiple} divides")
   if name == "splash":
@@ -209,7 +231,7 @@ def _missing_conditions(
     missing.append("model.dtype=bfloat16")
   if packed:
     missing.append("rows that are not packed")
-  for width in {c.width // c.heads for c in configs}:
+  for width in widths:
     if width % 8 or width > 128:
       missing.append(f"heads that are 8, 16, ... 128 wide (not {width})")
   return missing

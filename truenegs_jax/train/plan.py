@@ -51,14 +51,14 @@ def resolve_attention(
   Raises:
     InputError: it is not available here, or differs between processes.
   """
-  choose = choose_attention.choose_checked if check else choose_attention.choose
-  implementation, line = choose(
+  implementation, line = choose_attention.choose(
     run.attention,
     run.model.roles.values(),
     mesh,
     length=run.length,
     packed=run.packed,
     platform=platform,
+    check=check,
   )
   distributed.check_same(name, line)
   model = encoder.replace_configs(run.model, attention=implementation)

@@ -1,0 +1,535 @@
+"""Attention as two fused kernels with dropout, for TPUs and NVIDIA's GPUs.
+
+Scores stay on the chip: the forward pass keeps the log-sum-exp of each query
+only, and the backward pass computes the scores again (Dao et al. 2022,
+"FlashAttention"; Dao 2023, "FlashAttention-2"). Dropout hashes the index of a
+weight in [heads, queries, keys] as `rng.random_bits` does, so that it drops
+the units that `rng.dropout` drops, whatever the tiles or the mesh.
+
+The kernels are written in Pallas, once for both platforms; `_run` knows how
+they differ, and Pallas is imported when a kernel is traced. A program computes
+one block of one head: it keeps this *fixed* block and streams the blocks of the
+other side past it, so that a tile of scores is [fixed, streamed].
+
+In shape suffixes, F and T are tokens of a fixed and of a streamed block.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+from truenegs_jax.runtime import rng
+
+Array = jax.Array
+Ref = Any  # of Pallas: an array in the chip's memory, or a pointer
+
+GPU_WIDTHS = 16, 32, 64, 128  # of a head: Triton's tiles are powers of two
+GPU_WARPS = 8  # with `block_sizes`, ptxas spills no register (sm_90, S <= 128)
+MASKED_SCORE = -1e9
+LOG2_E = math.log2(math.e)  # scores are in units of log 2, for exp2
+# Inputs of the kernels, in their order; the last three of the backward pass.
+INPUTS = (
+  *("documents", "first", "second", "heads", "query", "key", "value"),
+  *("cotangent", "lse", "delta"),
+)
+FORWARD, BACKWARD = "flash_forward", "flash_backward"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """The values with which a kernel is compiled.
+
+  Attributes:
+    length: tokens of a row, without those added to fill a block.
+    rate: of dropout.
+    window: largest distance of a query and its keys; 0: any.
+    platform: "cuda" or "tpu".
+    interpret: runs without such a device, slowly.
+  """
+
+  length: int
+  rate: float = 0.0
+  window: int = 0
+  platform: str = "tpu"
+  interpret: bool = False
+
+
+class Blocks(NamedTuple):
+  """Tokens of a fixed and of a streamed block."""
+
+  fixed: int
+  streamed: int
+
+
+class Side(NamedTuple):
+  """Position and document of each query, or key, of a tile: a column or row."""
+
+  positions: Array
+  documents: Array
+
+
+def attend(
+  query_BxLxHxS: Array,
+  key_BxLxHxS: Array,
+  value_BxLxHxS: Array,
+  documents_BxL: Array,
+  words: tuple[Array, Array],
+  heads_H: Array,
+  settings: Settings,
+) -> Array:
+  """Computes dropout(softmax(query key^T / sqrt(S))) value, `[B, L, H, S]`.
+
+  Args:
+    query_BxLxHxS, key_BxLxHxS, value_BxLxHxS: f32 or bf16, the result's dtype.
+    documents_BxL: int32; a query attends to the keys of its document.
+    words: of dropout, uint32 [B] each, see `rng.row_words`.
+    heads_H: int32 numbers of the heads, of which a device of a mesh has some.
+    settings: of this length.
+  """
+  length = query_BxLxHxS.shape[1]
+  filled = padded_length(settings)
+
+  def pad(x: Array, value: int = 0) -> Array:
+    widths = [(0, 0), (0, filled - length)] + [(0, 0)] * (x.ndim - 2)
+    return jnp.pad(x, widths, constant_values=value)
+
+  def swap_heads(x: Array) -> Array:
+    # A TPU's tiles are the last two axes.
+    return jnp.swapaxes(x, 1, 2) if settings.platform == "tpu" else x
+
+  arrays = {
+    "documents": pad(documents_BxL, -1)[:, None],
+    "first": words[0],
+    "second": words[1],
+    "heads": heads_H,
+    "query": swap_heads(pad(query_BxLxHxS)),
+    "key": swap_heads(pad(key_BxLxHxS)),
+    "value": swap_heads(pad(value_BxLxHxS)),
+  }
+  return swap_heads(_attend(settings, arrays))[:, :length]
+
+
+def padded_length(settings: Settings) -> int:
+  """Returns the length of the rows that the kernels get."""
+  if settings.platform == "tpu" or settings.length > 128:
+    return -(-settings.length // 128) * 128
+  return max(16, 1 << (settings.length - 1).bit_length())
+
+
+def block_sizes(
+  kernel: str, settings: Settings, width: int, dtype: Any
+) -> Blocks:
+  """Returns the blocks of a kernel, which divide `padded_length`."""
+  length = padded_length(settings)
+  if settings.platform == "tpu":
+    block = length if length <= 512 else math.gcd(512, length)
+    return Blocks(block, block)
+  fixed, streamed = (256 if kernel == FORWARD else 128), 64
+  if width > 64:
+    fixed //= 2
+  if jnp.dtype(dtype) == jnp.float32:
+    fixed = streamed = 32
+  return Blocks(math.gcd(fixed, length), math.gcd(streamed, length))
+
+
+def cost(
+  kernel: str,
+  settings: Settings,
+  *,
+  rows: int,
+  heads: int,
+  width: int,
+  dtype: Any,
+) -> dict[str, int]:
+  """Counts what a kernel does: the fields of Pallas's `CostEstimate`.
+
+  Without a window and if blocks divide L, FLOPs are 4 B H L^2 S forward, and
+  backward 10 with one block per row, otherwise 14: scores and the gradient of
+  weights are computed twice, so that no two programs write to one block. Bytes
+  count each array once, and on a GPU a streamed block each time it is read.
+  """
+  blocks = block_sizes(kernel, settings, width, dtype)
+  filled = padded_length(settings)
+  fixed = np.arange(0, filled, blocks.fixed)[:, None]
+  streamed = np.arange(0, filled, blocks.streamed)
+  reach = settings.window or filled
+  near = (streamed < fixed + blocks.fixed + reach) & (
+    fixed < streamed + blocks.streamed + reach
+  )
+  tiles = int(near.sum())
+  scores = rows * heads * tiles * blocks.fixed * blocks.streamed
+  once = rows * heads * filled
+  again = once
+  if settings.platform == "cuda":
+    again = rows * heads * tiles * blocks.streamed
+  token, number = width * jnp.dtype(dtype).itemsize, 4
+  if kernel == FORWARD:
+    products, passes = 2, 1
+    read = once * (2 * token + 2 * number) + again * (2 * token + number)
+  else:
+    passes = 1 if filled == blocks.fixed == blocks.streamed else 2
+    products = 5 if passes == 1 else 7
+    # Queries, keys, values and their gradients, and that of the result.
+    read = once * (7 * token + 3 * number)
+    if passes == 2 and settings.platform == "cuda":
+      read += again * (4 * token + 4 * number)
+  return {
+    "flops": 2 * products * scores * width,
+    "transcendentals": passes * scores,
+    "bytes_accessed": read,
+  }
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(settings: Settings, arrays: dict[str, Array]) -> Array:
+  """Runs the forward kernel on arrays named and laid out as the kernel's."""
+  return _run_forward(settings, arrays)[0]
+
+
+def _run_forward(settings: Settings, arrays: dict[str, Array]) -> list[Array]:
+  """Returns the result and, f32 [B, H, 1, L], the log2-sum-exp2 of scores."""
+  rows, _, length = arrays["documents"].shape
+  lse = rows, arrays["heads"].size, 1, length
+  query = arrays["query"]
+  results = ("mixed", query.shape, query.dtype), ("lse", lse, jnp.float32)
+  return _run(flash_forward, settings, arrays, results)
+
+
+def _forward_rule(
+  settings: Settings, arrays: dict[str, Array]
+) -> tuple[Array, tuple]:
+  mixed, lse = (
+    checkpoint_name(x, "attention") for x in _run_forward(settings, arrays)
+  )
+  return mixed, (arrays, mixed, lse)
+
+
+def _backward_rule(
+  settings: Settings, saved: tuple, cotangent: Array
+) -> tuple[dict[str, Array | None]]:
+  arrays, mixed, lse = saved
+  delta = jnp.sum(
+    mixed.astype(jnp.float32) * cotangent.astype(jnp.float32), axis=-1
+  )
+  if settings.platform == "cuda":
+    delta = jnp.swapaxes(delta, 1, 2)
+  # The kernel scales its results instead of each weight that is kept.
+  delta_BxHx1xL = delta[:, :, None] * (1 - settings.rate)
+  inputs = dict(cotangent=cotangent, lse=lse, delta=delta_BxHx1xL)
+  names = "query", "key", "value"
+  results = tuple((name, cotangent.shape, cotangent.dtype) for name in names)
+  gradients = _run(flash_backward, settings, arrays | inputs, results)
+  return (dict.fromkeys(arrays) | dict(zip(names, gradients, strict=True)),)
+
+
+_attend.defvjp(_forward_rule, _backward_rule)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 3))  # traced once
+def _run(
+  kernel: Callable[..., None],
+  settings: Settings,
+  arrays: dict[str, Array],
+  results: tuple[tuple[str, tuple[int, ...], Any], ...],
+) -> list[Array]:
+  """Runs a kernel on every fixed block of every head; knows the platforms.
+
+  The kernel gets settings, blocks and references to the arrays, in the order of
+  INPUTS, and to the results, given by name, shape and dtype.
+  """
+  from jax.experimental import pallas as pl
+
+  arrays = {name: arrays[name] for name in INPUTS if name in arrays}
+  rows, _, length = arrays["documents"].shape
+  heads, width = arrays["heads"].size, arrays["query"].shape[-1]
+  dtype = arrays["query"].dtype
+  blocks = block_sizes(kernel.__name__, settings, width, dtype)
+  if settings.platform == "tpu":
+    from jax.experimental.pallas import tpu
+
+    scalars = pl.BlockSpec(memory_space=tpu.SMEM)
+    units = pl.BlockSpec(
+      (None, None, length, width), lambda b, h, _: (b, h, 0, 0)
+    )
+    params: Any = tpu.CompilerParams(
+      dimension_semantics=("parallel", "parallel", "arbitrary")
+    )
+  else:
+    from jax.experimental.pallas import triton
+
+    scalars = pl.BlockSpec()
+    units = pl.BlockSpec(
+      (None, length, None, width), lambda b, h, _: (b, 0, h, 0)
+    )
+    params = triton.CompilerParams(num_warps=GPU_WARPS, num_stages=2)
+  line = pl.BlockSpec((None, None, 1, length), lambda b, h, _: (b, h, 0, 0))
+  specs = {
+    "documents": pl.BlockSpec((None, 1, length), lambda b, h, _: (b, 0, 0)),
+    **dict.fromkeys(("first", "second", "heads"), scalars),
+    **dict.fromkeys(("lse", "delta"), line),
+  }
+  counts = cost(
+    kernel.__name__,
+    settings,
+    rows=rows,
+    heads=heads,
+    width=width,
+    dtype=dtype,
+  )
+  return pl.pallas_call(
+    functools.partial(kernel, settings, blocks),
+    grid=(rows, heads, length // blocks.fixed),
+    in_specs=[specs.get(name, units) for name in arrays],
+    out_specs=[specs.get(name, units) for name, *_ in results],
+    out_shape=[jax.ShapeDtypeStruct(*like) for _, *like in results],
+    compiler_params=params,
+    cost_estimate=pl.CostEstimate(**counts),
+    name=kernel.__name__,
+    interpret=settings.interpret,
+  )(*arrays.values())
+
+
+def flash_forward(
+  settings: Settings,
+  blocks: Blocks,
+  documents_ref: Ref,
+  first_ref: Ref,
+  second_ref: Ref,
+  heads_ref: Ref,
+  query_ref: Ref,
+  key_ref: Ref,
+  value_ref: Ref,
+  mixed_ref: Ref,
+  lse_ref: Ref,
+) -> None:
+  """Computes the result of a block of queries, and log2-sum-exp2 of scores."""
+  queries, streamed = _slices(blocks)
+  drop = _make_dropout(settings, first_ref, second_ref, heads_ref)
+  query_FxS = query_ref[queries, :]
+  query_side = _side(documents_ref, queries, axis=0)
+
+  def add_keys(block: Array, carry: tuple) -> tuple:
+    mixed_FxS, largest_Fx1, total_Fx1 = carry
+    keys = streamed(block)
+    key_side = _side(documents_ref, keys, axis=1)
+    scores_FxT = _scores(
+      settings, query_FxS, key_ref[keys, :], query_side, key_side
+    )
+    row_largest_Fx1 = jnp.max(scores_FxT, axis=1, keepdims=True)
+    next_Fx1 = jnp.maximum(largest_Fx1, row_largest_Fx1)
+    weights_FxT = jnp.exp2(scores_FxT - next_Fx1)
+    shrink_Fx1 = jnp.exp2(largest_Fx1 - next_Fx1)
+    total_Fx1 = total_Fx1 * shrink_Fx1
+    total_Fx1 += jnp.sum(weights_FxT, axis=1, keepdims=True)
+    (weights_FxT,) = drop(query_side, key_side, weights_FxT)
+    mixed_FxS *= shrink_Fx1
+    mixed_FxS += _product(
+      weights_FxT.astype(value_ref.dtype), value_ref[keys, :], 1, 0
+    )
+    return mixed_FxS, next_Fx1, total_Fx1
+
+  column = blocks.fixed, 1
+  start = (
+    jnp.zeros(query_FxS.shape, jnp.float32),
+    jnp.full(column, 2 * MASKED_SCORE, jnp.float32),
+    jnp.zeros(column, jnp.float32),
+  )
+  mixed_FxS, largest_Fx1, total_Fx1 = _stream(
+    settings, blocks, key_ref.shape[0], add_keys, start
+  )
+  mixed_FxS /= total_Fx1 * (1 - settings.rate)
+  mixed_ref[queries, :] = mixed_FxS.astype(mixed_ref.dtype)
+  lse_ref[:, queries] = (largest_Fx1 + jnp.log2(total_Fx1)).T
+
+
+def flash_backward(
+  settings: Settings,
+  blocks: Blocks,
+  documents_ref: Ref,
+  first_ref: Ref,
+  second_ref: Ref,
+  heads_ref: Ref,
+  query_ref: Ref,
+  key_ref: Ref,
+  value_ref: Ref,
+  cotangent_ref: Ref,
+  lse_ref: Ref,
+  delta_ref: Ref,
+  query_gradient_ref: Ref,
+  key_gradient_ref: Ref,
+  value_gradient_ref: Ref,
+) -> None:
+  """Computes the gradients of a block of keys, values and queries."""
+  fixed, streamed = _slices(blocks)
+  length, width = key_ref.shape
+  drop = _make_dropout(settings, first_ref, second_ref, heads_ref)
+
+  def differentiate(
+    tensors: tuple[Array, ...], queries: Ref, keys: Ref, axis: int
+  ) -> tuple[Array, Array]:
+    """Returns weights after dropout, and the gradient of scores, of a tile.
+
+    `tensors` are query, key, value, cotangent. `axis` is that of queries.
+    """
+    query, key, value, cotangent = tensors
+    query_side = _side(documents_ref, queries, axis)
+    key_side = _side(documents_ref, keys, 1 - axis)
+    first, second = (query, key) if axis == 0 else (key, query)
+    scores = _scores(settings, first, second, query_side, key_side)
+    weights = jnp.exp2(scores - _line(lse_ref, queries, axis))
+    first, second = (cotangent, value) if axis == 0 else (value, cotangent)
+    gradient = _product(first, second, 1, 1)
+    gradient, dropped = drop(query_side, key_side, gradient, weights)
+    gradient = weights * (gradient - _line(delta_ref, queries, axis))
+    return dropped.astype(value.dtype), gradient.astype(value.dtype)
+
+  refs = query_ref, key_ref, value_ref, cotangent_ref
+  query_FxS, key_FxS, value_FxS, cotangent_FxS = (r[fixed, :] for r in refs)
+
+  def add_queries(block: Array, carry: tuple[Array, Array]) -> tuple:
+    key_gradient, value_gradient = carry
+    queries = streamed(block)
+    query_TxS, cotangent_TxS = query_ref[queries, :], cotangent_ref[queries, :]
+    tensors = query_TxS, key_FxS, value_FxS, cotangent_TxS
+    dropped, scores = differentiate(tensors, queries, fixed, axis=1)
+    key_gradient += _product(scores, query_TxS, 1, 0)
+    return key_gradient, value_gradient + _product(dropped, cotangent_TxS, 1, 0)
+
+  def add_keys(block: Array, query_gradient: Array) -> Array:
+    keys = streamed(block)
+    key_TxS, value_TxS = key_ref[keys, :], value_ref[keys, :]
+    tensors = query_FxS, key_TxS, value_TxS, cotangent_FxS
+    _, scores = differentiate(tensors, fixed, keys, axis=0)
+    return query_gradient + _product(scores, key_TxS, 1, 0)
+
+  if key_ref.shape[0] == blocks.fixed == blocks.streamed:
+    tensors = query_FxS, key_FxS, value_FxS, cotangent_FxS
+    dropped, scores = differentiate(tensors, fixed, fixed, axis=1)
+    query_gradient = _product(scores, key_FxS, 0, 0)
+    key_gradient = _product(scores, query_FxS, 1, 0)
+    value_gradient = _product(dropped, cotangent_FxS, 1, 0)
+  else:
+    stream = functools.partial(_stream, settings, blocks, key_ref.shape[0])
+    zeros_FxS = jnp.zeros(query_FxS.shape, jnp.float32)
+    key_gradient, value_gradient = stream(add_queries, (zeros_FxS, zeros_FxS))
+    query_gradient = stream(add_keys, zeros_FxS)
+  scale = 1 / (1 - settings.rate)
+  score_scale = scale / math.sqrt(query_FxS.shape[1])
+  for ref, gradient, factor in (
+    (query_gradient_ref, query_gradient, score_scale),
+    (key_gradient_ref, key_gradient, score_scale),
+    (value_gradient_ref, value_gradient, scale),
+  ):
+    ref[fixed, :] = (gradient * factor).astype(ref.dtype)
+
+
+def _slices(blocks: Blocks) -> tuple[Any, Callable[[Array], Any]]:
+  """Returns the slice of this program's fixed block, and of streamed blocks."""
+  from jax.experimental import pallas as pl
+
+  def slice_at(block: Array, size: int) -> Any:
+    return pl.ds(pl.multiple_of(block * size, size), size)
+
+  fixed = slice_at(pl.program_id(2), blocks.fixed)
+  return fixed, functools.partial(slice_at, size=blocks.streamed)
+
+
+def _stream(
+  settings: Settings,
+  blocks: Blocks,
+  length: int,
+  body: Callable[[Array, Any], Any],
+  start: Any,
+) -> Any:
+  """Runs `carry = body(block, carry)` on the blocks that the window reaches."""
+  from jax.experimental import pallas as pl
+
+  low, high = _streamed_range(
+    settings, blocks, length, pl.program_id(2) * blocks.fixed
+  )
+  return lax.fori_loop(low, high, body, start)
+
+
+def _streamed_range(
+  settings: Settings, blocks: Blocks, length: int, start: Any
+) -> tuple[Any, Any]:
+  """Returns the streamed blocks that the window of a fixed block reaches.
+
+  `start` is the block's first position, an integer or a traced scalar.
+  """
+  if not settings.window:
+    return 0, length // blocks.streamed
+  last = start + blocks.fixed - 1 + settings.window
+  first, last = (
+    jnp.clip(position, 0, length - 1)
+    for position in (start - settings.window, last)
+  )
+  return lax.div(first, blocks.streamed), lax.div(last, blocks.streamed) + 1
+
+
+def _line(ref: Ref, tokens: Any, axis: int) -> Array:
+  """Reads numbers of tokens: a column for axis 0 of a tile, else a row."""
+  row = ref[:, tokens]
+  return row.T if axis == 0 else row
+
+
+def _side(documents_ref: Ref, tokens: Any, axis: int) -> Side:
+  shape = (tokens.size, 1) if axis == 0 else (1, tokens.size)
+  positions = tokens.start + lax.broadcasted_iota(jnp.int32, shape, axis)
+  return Side(positions, _line(documents_ref, tokens, axis))
+
+
+def _product(a: Array, b: Array, a_axis: int, b_axis: int) -> Array:
+  """Multiplies matrices over one axis of each; f32 is not rounded before."""
+  precision = lax.Precision.DEFAULT
+  if a.dtype == jnp.float32:
+    precision = lax.Precision.HIGHEST
+  return lax.dot_general(
+    a,
+    b,
+    (((a_axis,), (b_axis,)), ((), ())),
+    precision=precision,
+    preferred_element_type=jnp.float32,
+  )
+
+
+def _scores(
+  settings: Settings, a: Array, b: Array, queries: Side, keys: Side
+) -> Array:
+  """Returns a b^T / sqrt(S) in units of log 2, MASKED_SCORE where masked."""
+  scores = _product(a, b, 1, 1) * (LOG2_E / math.sqrt(a.shape[1]))
+  allowed = queries.documents == keys.documents
+  if settings.window:
+    distance = jnp.abs(queries.positions - keys.positions)
+    allowed &= distance <= settings.window
+  return jnp.where(allowed, scores, MASKED_SCORE)
+
+
+def _make_dropout(
+  settings: Settings, first_ref: Ref, second_ref: Ref, heads_ref: Ref
+) -> Callable[..., tuple[Array, ...]]:
+  """Returns `drop(queries, keys, *tiles)`; what it keeps is not scaled."""
+  from jax.experimental import pallas as pl
+
+  if not settings.rate:
+    return lambda queries, keys, *tiles: tiles
+  row, length = pl.program_id(0), jnp.uint32(settings.length)
+  words = first_ref[row], second_ref[row]
+  # The index in [heads, queries, keys] without added tokens, modulo 2^32.
+  head_start = heads_ref[pl.program_id(1)].astype(jnp.uint32) * length
+
+  def drop(queries: Side, keys: Side, *tiles: Array) -> tuple[Array, ...]:
+    line = (head_start + queries.positions.astype(jnp.uint32)) * length
+    counter = line + keys.positions.astype(jnp.uint32)
+    kept = rng.is_kept(rng.hash_counter(counter, *words), settings.rate)
+    return tuple(jnp.where(kept, x, 0.0) for x in tiles)
+
+  return drop
