@@ -70,11 +70,13 @@ class _Parser:
   def __init__(self, tokens: Sequence[tuple[str, str]]) -> None:
     self.tokens = tokens
     self.i = 0
+    self.in_situ = False  # whether the WH phrase is not at the beginning
 
   def tag(self, ahead: int = 0) -> str:
-    """Returns the tag of the next token, "" after the last."""
+    """Returns the tag of the next token, "" after the last; all RB* as RB."""
     i = self.i + ahead
-    return self.tokens[i][0] if i < len(self.tokens) else ""
+    tag = self.tokens[i][0] if i < len(self.tokens) else ""
+    return "RB" if tag in ("RBR", "RBS") else tag
 
   def word(self, ahead: int = 0) -> str:
     """Returns the next token in lower case, "" after the last."""
@@ -93,6 +95,7 @@ class _Parser:
     )
     lead = wh - 1 if wh and self.tokens[wh - 1][0] in ("IN", "TO", "RB") else wh
     if lead > 0 and self.tokens[lead - 1][0] != ",":
+      self.in_situ = True
       return [("S", tuple(self.rest()))]
     parts: list[Tree] = []
     if lead > 0:
@@ -307,7 +310,7 @@ class _Parser:
     if self.starts_np():
       return "PP", (preposition, self.np())
     if is_wh(self.tag(), self.word()):
-      return "PP", (preposition, self.sbar())
+      return "PP", (preposition, self.wh_or_clause())
     return "PP", (preposition,)
 
   def sbar(self) -> Tree:
@@ -319,9 +322,11 @@ class _Parser:
     if self.tag()[:1] in ("V", "M", "T", "R"):
       parts.append(self.vp())
     label = {"WRB": "WHADVP", "WP": "WHNP", "WDT": "WHNP"}.get(first[0])
-    if label and len(parts) == 1:  # the Broncos won what
-      return label, (first,)
-    return "SBAR", (first, ("S", tuple(parts[1:]))) if parts[1:] else (first,)
+    if label and self.in_situ and is_wh(*first):
+      parts[0] = label, (first,)
+    if len(parts) == 1:
+      return parts[0] if label else ("SBAR", (first,))
+    return "SBAR", (parts[0], ("S", tuple(parts[1:])))
 
   def vp(self) -> Tree:
     """Returns a verb phrase with its objects."""
@@ -373,13 +378,14 @@ class _Parser:
     return ("ADVP", (self.take(),)) if tag == "RB" else self.take()
 
   def wh_or_clause(self) -> Tree:
-    """Returns a relative or indirect clause, or a WH phrase that ends it."""
+    """Returns a WH phrase, or the clause that begins with it."""
     start = self.i
-    clause = self.sbar()
-    if clause[0] == "SBAR":
-      return clause
-    self.i = start
-    return self.wh_phrase()
+    phrase = self.wh_phrase()
+    has_subject = self.tag() in FINITE or self.clause_after(0)
+    if has_subject or self.tag() == "TO" and self.tag(1) == "VB":
+      self.i = start
+      return self.sbar()
+    return phrase
 
   def rest(self) -> list[Tree]:
     """Returns the phrases up to the end."""

@@ -12,7 +12,7 @@ TOKEN = re.compile(
   | (?:Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Gen|Col|Capt|Gov|Sen|Rep|Rev|Inc|Ltd|Co|Corp
       |vs|etc|Mt|Ft|Lt|No(?=\.\s*\d)|i\.e|e\.g)\.
   | [A-Z]\.(?=\s+[A-Z])                               # the J. of J. Smith
-  | \d+(?:[.,:/]\d+)*(?:st|nd|rd|th|s)?(?![A-Za-z])   # 1,000.5  21st  1990s
+  | \d+(?:[.,:/–⁄]\d+)*(?:st|nd|rd|th|s)?(?![A-Za-z])   # 1,000.5  21st  1990s
   | (?:can(?=not\b))
   | \w+?(?=n['’]t\b) | n['’]t\b
   | ['’](?:s|S|re|ve|ll|d|m)\b

@@ -108,6 +108,11 @@ class WordTags:
     total = sum(counts.values())
     return {tag: math.log(count / total) for tag, count in counts.items()}
 
+  def likeliest(self, word: str) -> str:
+    """Returns the most frequent tag of a word in lower case."""
+    weights = self.weights(word)
+    return max(weights, key=weights.__getitem__)
+
   def split_hyphens(self, word: str, tag: str) -> list[tuple[str, str]]:
     """Returns the parts of a hyphenated word and their tags, as spaCy does."""
     parts = re.split(r"(?<=\w)(-)(?=\w)", word)
@@ -115,8 +120,7 @@ class WordTags:
       return [(word, tag)]
     tagged = []
     for part in parts:
-      weights = self.weights(part.lower())
-      own = max(weights, key=weights.__getitem__).replace("VBD", "VBN")
+      own = self.likeliest(part.lower()).replace("VBD", "VBN")
       own = tag if tag[:3] == "NNP" else own
       tagged.append((part, "HYPH" if part == "-" else own))
     return tagged
@@ -210,6 +214,9 @@ def tag_sentence(words: Sequence[str], tags: WordTags) -> list[str]:
   for i, tag in enumerate(path[:-1]):
     if tag == "WP" and (path[i + 1] in NOUNS or path[i + 1][0] == "J"):
       path[i] = "WDT"  # what team
+    if tag in ("JJR", "JJS") and words[i].lower() in CLOSED:
+      if path[i + 1] in ("JJ", "RB"):
+        path[i] = f"RB{tag[-1]}"  # most famous
   return path
 
 

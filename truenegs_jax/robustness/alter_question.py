@@ -1,0 +1,207 @@
+"""Alters the words of a question, so that it asks for something else.
+
+The rules are TextFlint's, after Jia & Liang (2017): each token is replaced by
+the first candidate of the first rule that has one.
+"""
+
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from truenegs_jax.data.corpus.files import stat_file
+from truenegs_jax.data.corpus.sources import WordNetReader
+from truenegs_jax.robustness.annotate import Token
+from truenegs_jax.robustness.word_lists import (
+  LOCATION,
+  ORGANIZATION,
+  PERSON,
+  word_set,
+)
+from truenegs_jax.runtime.errors import DataError, UnavailableError
+from truenegs_jax.synonyms.vocabulary import Vocabulary
+from truenegs_jax.synonyms.word_vectors import find_neighbours
+
+TOP = 100  # nearest words of a word
+SPECIAL = {
+  "States": "Kingdom",
+  "US": "UK",
+  "U.S": "U.K.",
+  "U.S.": "U.K.",
+  "UK": "US",
+  "U.K": "U.S.",
+  "U.K.": "U.S.",
+  "largest": "smallest",
+  "smallest": "largest",
+  "highest": "lowest",
+  "lowest": "highest",
+  "May": "April",
+  "Peyton": "Trevor",
+}
+DO_NOT_ALTER = word_set(
+  "many such few much other same general type record kind sort part form terms"
+  " use place way old young bowl united one different square war republic"
+  " doctor color"
+)
+BAD_ALTERATIONS = word_set("mx2004 planet u.s. http://www.co.mo.md.us")
+NAMES = (PERSON, LOCATION, ORGANIZATION, "MISC")
+ENTITY_WORDS = {PERSON: "Jackson", LOCATION: "Berlin", "MISC": "Neptune"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+  """Knowledge of words that the rules need.
+
+  Attributes:
+    reader: WordNet, for antonyms.
+    neighbours: word in lower case -> other words, nearest first.
+    tag_of: returns the most frequent tag of a word.
+  """
+
+  reader: WordNetReader
+  neighbours: Mapping[str, Sequence[str]]
+  tag_of: Callable[[str], str]
+
+
+def alter(tokens: Sequence[Token], words: Words) -> list[str]:
+  """Returns the words of a question, altered where a rule applies."""
+  present = {token.text.lower() for token in tokens}
+  return [_alter_token(token, present, words) for token in tokens]
+
+
+def _alter_token(token: Token, present: set[str], words: Words) -> str:
+  if token.text.lower() in DO_NOT_ALTER:
+    return token.text
+  for rule in RULES:
+    for candidate in rule(token, words):
+      if candidate.lower() not in present | BAD_ALTERATIONS:
+        return match_case(candidate, token.text)
+  return token.text
+
+
+def match_case(word: str, pattern: str) -> str:
+  """Returns a word in capitals or with a capital if `pattern` is so."""
+  if pattern.isupper():
+    return word.upper()
+  return word.title() if pattern.istitle() else word
+
+
+def _special(token: Token, _: Words) -> Iterable[str]:
+  return [SPECIAL[token.text]] if token.text in SPECIAL else []
+
+
+def _antonyms(token: Token, words: Words) -> Iterator[str]:
+  """Yields antonyms of the first sense of a noun or adjective."""
+  if token.tag not in ("NN", "JJ", "JJR", "JJS"):
+    return
+  pos = "n" if token.tag == "NN" else "a"
+  synset = next(iter(words.reader.synsets(token.text, pos)), None)
+  for lemma in synset.lemmas() if synset else ():
+    for antonym in lemma.antonyms():
+      if "_" not in antonym.name():
+        yield antonym.name()
+
+
+def _near_number_or_name(token: Token, words: Words) -> Iterable[str]:
+  is_near = token.tag in ("CD", "NNP", "NNPS")
+  return _neighbours(token.text, words.neighbours) if is_near else []
+
+
+def _near_entity(token: Token, words: Words) -> Iterator[str]:
+  """Yields neighbours with the same tag of a common noun or adjective."""
+  is_common = token.tag in ("NN", "NNS", "JJ", "JJR", "JJS")
+  if is_common and token.entity in NAMES:
+    for word in _neighbours(token.text, words.neighbours):
+      if words.tag_of(word) == token.tag:
+        yield word
+
+
+def _entity_type(token: Token, _: Words) -> Iterable[str]:
+  """Returns a fixed name of the same kind."""
+  if token.tag[:2] not in ("JJ", "NN", "RB", "VB"):
+    return []
+  if token.entity == ORGANIZATION:
+    return ["UNICEF" if token.text.isupper() else "Acme"]
+  if token.entity in ENTITY_WORDS:
+    return [ENTITY_WORDS[token.entity]]
+  return ["Daleks"] if token.tag == "NNPS" else []
+
+
+RULES: tuple[Callable[[Token, Words], Iterable[str]], ...] = (
+  _special,
+  _antonyms,
+  _near_number_or_name,
+  _near_entity,
+  _entity_type,
+)
+
+
+def _neighbours(
+  word: str, neighbours: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+  """Yields the neighbours of a word that do not share its stem."""
+  lower = word.lower()
+  if lower in "war":
+    return
+  stem = _stem(lower)
+  for other in neighbours.get(lower, ()):
+    other_stem = _stem(other)
+    if not stem.startswith(other_stem) and not other_stem.startswith(stem):
+      yield other
+
+
+@functools.lru_cache(maxsize=2**16)
+def _stem(word: str) -> str:
+  return _stemmer().stem(word)
+
+
+@functools.cache
+def _stemmer() -> Any:
+  from nltk.stem.lancaster import LancasterStemmer
+
+  return LancasterStemmer()
+
+
+def read_neighbours(
+  where: str, words: Iterable[str]
+) -> dict[str, Sequence[str]]:
+  """Reads the nearest words of words in lower case.
+
+  Args:
+    where: TextFlint's neighbour.json, {word: [{"word": ...}, ...]} with the
+      word itself first; or word vectors as in `word_vectors.find_neighbours`,
+      of which the TOP nearest among `words`, by cosine, are taken. "" is none.
+    words: all words of the questions.
+
+  Raises:
+    UnavailableError: there is no such file.
+    DataError: it is damaged, or has no vector of any of the words.
+  """
+  if not where:
+    return {}
+  path = pathlib.Path(where).expanduser()
+  if not path.is_file():
+    raise UnavailableError(
+      f"{where}: there is no such file of neighbours. Pass word vectors, such"
+      " as glove.6B.100d.txt, or a neighbour.json."
+    )
+  if path.suffix == ".json":
+    try:
+      lists = json.loads(path.read_text("utf-8"))
+      return {
+        word: [entry["word"] for entry in entries[1:]]
+        for word, entries in lists.items()
+      }
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+      raise DataError(
+        f"{where}: no neighbours: {error!r}. The form is"
+        ' {"word": [{"word": "word", "dist": 0}, ...]}.'
+      ) from error
+  vocabulary = Vocabulary(sorted(set(words)))
+  pairs = find_neighbours(vocabulary, stat_file(path), top=TOP, symbols=True)
+  neighbours: dict[str, list[str]] = {}
+  for word, neighbour in pairs:
+    neighbours.setdefault(word, []).append(neighbour)
+  return dict(neighbours)
