@@ -87,7 +87,7 @@ def read_squad(
 
 def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
   """Yields location of the paragraph, context, and one record of "qas"."""
-  root = _load_json(where)
+  root = load_json(where)
   articles = _get(root, "data", list, where)
   for number, article in enumerate(articles, start=1):
     article_location = f"{where}: article {number}"
@@ -101,7 +101,12 @@ def _json_records(where: str) -> Iterator[tuple[str, str, Any]]:
         yield location, context, record
 
 
-def _load_json(where: str) -> Any:
+def load_json(where: str) -> Any:
+  """Returns the content of a JSON file, plain or compressed.
+
+  Raises:
+    UnavailableError, DataError: it does not exist, or is not JSON.
+  """
   path = files.find_existing(where)
   if path is None:
     raise UnavailableError(

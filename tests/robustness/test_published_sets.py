@@ -1,0 +1,192 @@
+"""Published sets are read in their own forms, and refused with file and id."""
+
+import json
+
+import pytest
+
+from truenegs_jax.robustness import published_sets, saved_sets
+from truenegs_jax.robustness.transformation import TransformedSet
+from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.tasks import glue, squad
+from truenegs_jax.tasks.task import Example
+
+MNLI, QQP, SST2 = (glue.TASKS[name] for name in ("mnli", "qqp", "sst2"))
+
+
+def read(path, task=squad.TASK, name="set"):
+  columns = glue.COLUMNS[task.name][0] if task.name in glue.TASKS else ()
+  return published_sets.read_published(name, str(path), task, columns)
+
+
+def write_squad(path, questions, context="Denver won. Champ lost."):
+  """Writes questions by id: text of the answer and answer_start."""
+  qas = [
+    {
+      "id": key,
+      "question": "Who won?",
+      "answers": [{"text": text, "answer_start": start}],
+    }
+    for key, (text, start) in questions.items()
+  ]
+  paragraphs = [{"context": context, "qas": qas}]
+  path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}, indent=1))
+  return path
+
+
+def write_lines(path, rows):
+  path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+  return path
+
+
+def write_tsv(path, *rows):
+  path.write_text("".join("\t".join(row) + "\n" for row in rows))
+  return path
+
+
+def textflint_row(key, context="Denver won.", start=0):
+  answers = [{"text": "Denver", "answer_start": start}]
+  return {
+    "context": context,
+    "question": "Who won?",
+    "answers": answers,
+    "title": "t",
+    "is_impossible": False,
+    "sample_id": key,
+  }
+
+
+def test_variants_of_addsent_are_grouped_by_their_question(tmp_path):
+  keys = ("a", "a-high-conf-turk0", "b", "a-high-conf-turk1", "c-1")
+  path = write_squad(tmp_path / "x.json", dict.fromkeys(keys, ("Denver", 0)))
+  result = read(path)
+  assert [q.key for q in result.original] == ["a", "b", "c-1"]
+  assert [q.key for q in result.transformed] == [keys[1], keys[3]]
+  assert result.variants == [[0, 1], [], []]
+
+
+def test_a_squad_file_without_variants_has_no_originals(tmp_path):
+  path = write_squad(tmp_path / "x.json", {"a-1": ("Denver", 3)})
+  result = read(path)
+  assert not result.original
+  assert result.variants == [(0,)]
+  assert result.transformed[0].answers == (("Denver", 0),)  # moved, and counted
+  assert result.about["notes"] == {squad.MOVED: 1}
+
+
+@pytest.mark.parametrize("prefix", ["ori", "trans"])
+def test_textflint_pairs_are_read_from_either_file(tmp_path, prefix):
+  write_lines(tmp_path / "ori_X_2.json", [textflint_row(3), textflint_row(5)])
+  changed = [textflint_row(k, "Oh, Denver won.", 4) for k in (3, 5)]
+  write_lines(tmp_path / "trans_X_2.json", changed)
+  result = read(tmp_path / f"{prefix}_X_2.json")
+  assert [q.key for q in result.original] == ["3", "5"]
+  assert result.original[0].context == "Denver won."
+  assert result.transformed[1].answers == (("Denver", 4),)
+  assert result.variants == [(0,), (1,)]
+
+
+def test_textflint_pairs_of_texts(tmp_path):
+  row = {"premise": "A.", "hypothesis": "B.", "y": "neutral", "sample_id": 0}
+  write_lines(tmp_path / "ori_X_1.json", [row])
+  write_lines(tmp_path / "trans_X_1.json", [{**row, "premise": "C."}])
+  result = read(tmp_path / "trans_X_1.json", MNLI)
+  assert result.transformed[0].first == "C."
+  assert result.original[0].label == "neutral"
+
+
+def test_advglue_has_sets_by_task_with_numbered_classes(tmp_path):
+  pair = {"premise": "A.", "hypothesis": "B.", "idx": 7}
+  content = {
+    "sst2": [{"sentence": "Fine.", "label": 1, "idx": 0}],
+    "mnli": [{**pair, "label": 2}],
+    "mnli-mm": [{**pair, "label": 0}],
+  }
+  path = tmp_path / "dev.json"
+  for indent in (None, 2):
+    path.write_text(json.dumps(content, indent=indent))
+    assert read(path, SST2).transformed[0].label == "1"
+    assert read(path, MNLI).transformed[0].label == "contradiction"
+  assert read(path, MNLI, "mnli-mm").transformed[0].label == "entailment"
+  with pytest.raises(DataError, match=r"dev\.json: no records of QQP.*sst2"):
+    read(path, QQP)
+
+
+def test_paws_and_hans_are_tsv(tmp_path):
+  paws = write_tsv(
+    tmp_path / "dev.tsv",
+    ("id", "sentence1", "sentence2", "label"),
+    ("1", "A to B.", "B to A.", "0"),
+  )
+  [example] = read(paws, QQP).transformed
+  assert (example.first, example.second) == ("A to B.", "B to A.")
+  assert (example.key, example.label) == ("1", "0")
+  hans = write_tsv(
+    tmp_path / "hans.tsv",
+    ("gold_label", "sentence1", "sentence2", "pairID", "heuristic"),
+    ("non-entailment", "A.", "B.", "ex0", "lexical_overlap"),
+    ("entailment", "A.", "B.", "ex1", "lexical_overlap"),
+  )
+  result = read(hans, MNLI)
+  assert [x.label for x in result.transformed] == [
+    "non-entailment",
+    "entailment",
+  ]
+  assert set(result.merged) == {"neutral", "contradiction"}
+  assert read(hans, glue.TASKS["rte"]).transformed[0].label == "not_entailment"
+
+
+def test_saved_sets_are_read_by_their_folder(tmp_path):
+  pair = [[Example("1", text, None, "0", "")] for text in ("Good.", "Godo.")]
+  saved = TransformedSet("typos", "Typos", {}, 4, *pair, {"too short": 2})
+  saved_sets.save_set(saved, tmp_path / "typos")
+  result = read(tmp_path / "typos", SST2)
+  assert result.transformed[0].first == "Godo."
+  assert result.about["seed"] == 4
+  assert result.about["refused"] == {"too short": 2}
+  with pytest.raises(DataError, match="labeled texts, but.*SQuAD"):
+    read(tmp_path / "typos")
+
+
+def test_damaged_or_wrong_files_are_refused_with_file_and_id(tmp_path):
+  x = tmp_path / "x.json"
+  for answer, message in (
+    (("Paris", 0), r"x\.json: .*question a: the answer 'Paris' does not occur"),
+    (("", 0), r"question a: blank answer"),
+  ):
+    with pytest.raises(DataError, match=message):
+      read(write_squad(x, {"a": answer}))
+  with pytest.raises(DataError, match="questions on contexts, but.*QQP"):
+    read(write_squad(x, {"a": ("Denver", 0)}), QQP)
+  row = textflint_row(3)
+  write_lines(tmp_path / "ori_A.json", [row, textflint_row(4)])
+  for rows, message in (
+    (
+      [{**row, "answers": []}, row],
+      r"trans_A\.json:1, question 3: .*no answer",
+    ),
+    ([row], r"trans_A\.json: 1 samples, but ori_A\.json has 2"),
+    ([textflint_row(4), row], "another order from line 1"),
+    ([{**row, "context": "x"}], r"trans_A\.json:1, .*'Denver' does not occur"),
+  ):
+    with pytest.raises(DataError, match=message):
+      read(write_lines(tmp_path / "trans_A.json", rows))
+  with pytest.raises(DataError, match="labeled texts|questions on contexts"):
+    read(tmp_path / "trans_A.json", MNLI)
+  tsv = tmp_path / "x.tsv"
+  for task, rows, message in (
+    (SST2, (("id", "text"), ("1", "a")), r"x\.tsv:2: no column 'sentence'"),
+    (
+      MNLI,
+      (("sentence1", "sentence2", "label"), ("a", "b", "1")),
+      r"x\.tsv:2: label '1' is unknown",
+    ),
+    (
+      QQP,
+      (("id", "sentence1", "sentence2", "label"), *[("1", "a", "b", "1")] * 2),
+      r"x\.tsv:3: the id '1' is already in .*x\.tsv:2",
+    ),
+  ):
+    with pytest.raises(DataError, match=message):
+      read(write_tsv(tsv, *rows), task)
+  with pytest.raises(DataError, match="there is no such file"):
+    read(tmp_path / "missing.tsv", QQP)
