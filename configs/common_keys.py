@@ -1,8 +1,8 @@
 """Rules of keys: ranges, choices, and which a resume may change.
 
-`KEYS` has all keys of common.py, `FINETUNE_KEYS` those that fine-tuning adds or
-treats differently, `REMOVED` those of earlier versions that the configs of
-saved runs may contain.
+`KEYS` has all keys of common.py, `FINETUNE_KEYS` and `ROBUSTNESS_KEYS` those
+that these tasks add or treat differently, `REMOVED` those of earlier versions
+that the configs of saved runs may contain.
 """
 
 import dataclasses
@@ -44,7 +44,9 @@ class KeyRule:
 
 
 KEYS = {
-  "task": KeyRule(choices=("pretrain", "finetune", "corrections")),
+  "task": KeyRule(
+    choices=("pretrain", "finetune", "corrections", "robustness")
+  ),
   "objective": KeyRule(choices=("electra", "mlm")),
   "seed": KeyRule(0),
   "steps": KeyRule(1),
@@ -184,10 +186,27 @@ FINETUNE_KEYS = {
   "finetune.max_answer": KeyRule(1),
 }
 
+ROBUSTNESS_KEYS = {
+  "length": KeyRule(0),
+  "robustness.task": KeyRule(),
+  "robustness.labels": KeyRule(),
+  "robustness.data": KeyRule(),
+  "robustness.rows": KeyRule(0),
+  "robustness.sets": KeyRule(),
+  "robustness.files": KeyRule(),
+  "robustness.annotations": KeyRule(),
+  "robustness.record": KeyRule(),
+  "robustness.synonyms": KeyRule(),
+  "robustness.neighbours": KeyRule(),
+  "robustness.against": KeyRule(),
+  "robustness.samples": KeyRule(0),
+}
+
 
 def rules(task: str) -> dict[str, KeyRule]:
   """Returns the rules of a task's keys."""
-  return KEYS | FINETUNE_KEYS if task == "finetune" else KEYS
+  own = {"finetune": FINETUNE_KEYS, "robustness": ROBUSTNESS_KEYS}
+  return KEYS | own.get(task, {})
 
 
 class RemovedKey(NamedTuple):

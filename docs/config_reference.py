@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs import common, corrections
+from truenegs_jax.configs import common, corrections, robustness
 from truenegs_jax.runtime.config_files import flatten, packaged_names
 from truenegs_jax.runtime.config_keys import Key, describe_keys
 
@@ -21,6 +21,7 @@ def render() -> str:
   for name in FINETUNING:
     finetuning |= {key.name: key for key in describe_keys(_load(name))}
   measuring = describe_keys(corrections.get_config())
+  transforming = describe_keys(robustness.get_config())
   return "\n\n".join(
     [
       "## Pre-training",
@@ -31,6 +32,8 @@ def render() -> str:
       *_groups(finetuning.values()),
       "## Measuring corrections",
       *_groups(measuring, resumes=False),
+      "## Measuring robustness",
+      *_groups(transforming, resumes=False),
       "## What the configs change",
       *(_changes(name) for name in packaged_names() if _pretrains(name)),
     ]

@@ -1,4 +1,4 @@
-"""Runs the task of a config: pre-training, fine-tuning or corrections.
+"""Runs the task of a config: pre-training, fine-tuning or a measurement.
 
   python -m truenegs_jax.main --config=electra_demo
   python -m truenegs_jax.main --config=electra_demo:baseline --config.steps=500
@@ -36,9 +36,10 @@ TASKS = {
   "pretrain": "truenegs_jax.pretrain.run",
   "finetune": "truenegs_jax.finetune.run",
   "corrections": "truenegs_jax.corrections.run",
+  "robustness": "truenegs_jax.robustness.run",
 }
 VERBS = {
-  "main": "Runs a config: pre-trains, fine-tunes or measures corrections.",
+  "main": "Runs a config: pre-trains, fine-tunes or measures a model.",
   "prepare": "Turns text into rows before training, also in several jobs.",
   "synonyms": "Builds synonym tables, shows their lists and compares them.",
   "export": "Writes a checkpoint in Hugging Face format.",

@@ -23,6 +23,7 @@ from truenegs_jax.configs import (
   corrections,
   finetune_own,
   finetune_squad,
+  robustness,
 )
 from truenegs_jax.runtime.errors import InputError
 
@@ -175,9 +176,9 @@ def _load_saved(path: pathlib.Path) -> ConfigDict:
 
 def _make_template(values: Mapping[str, Any]) -> ConfigDict:
   """Returns the package's config that has the keys of a saved one."""
+  modules = {"corrections": corrections, "robustness": robustness}
   if values["task"] != "finetune":
-    module = corrections if values["task"] == "corrections" else common
-    return module.get_config()
+    return modules.get(values["task"], common).get_config()
   if "finetune.text" in values:
     return finetune_own.get_config()
   if "finetune.stride" in values:

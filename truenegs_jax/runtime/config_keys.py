@@ -16,6 +16,7 @@ from truenegs_jax.configs import (
   corrections,
   finetune_own,
   finetune_squad,
+  robustness,
 )
 from truenegs_jax.runtime.config_files import flatten
 
@@ -24,6 +25,7 @@ MODULES = {
   "pretrain": (common,),
   "corrections": (common, corrections),
   "finetune": (common, common_finetune, finetune_own, finetune_squad),
+  "robustness": (common, robustness),
 }
 
 

@@ -1,0 +1,212 @@
+"""Scores small fine-tuned models on changed texts, from the config."""
+
+import io
+import json
+import random
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from truenegs_jax.configs import finetune_squad, robustness
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.finetune import results
+from truenegs_jax.finetune import run as finetune_run
+from truenegs_jax.finetune.task_data import read_dev
+from truenegs_jax.models import finetune, pretrain
+from truenegs_jax.robustness import fine_tuned
+from truenegs_jax.robustness import run as run_lib
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.tasks import scoring
+from truenegs_jax.tasks.task import Example
+from truenegs_jax.weights.export import finetuned
+from truenegs_jax.weights.formats import hf_folder
+
+WORDS = [f"{a}{b}{c}s" for a in "bdfgk" for b in "aeiou" for c in "lmnr"]
+
+
+def write_questions(path, count, seed):
+  """Writes questions whose answer is a word of the context."""
+  rng, paragraphs = random.Random(seed), []
+  for i in range(count):
+    words = rng.sample(WORDS, 12)
+    answers = [{"text": words[1], "answer_start": len(words[0]) + 1}]
+    question = {"id": f"q{i}", "question": words[2], "answers": answers}
+    paragraphs.append({"context": " ".join(words), "qas": [question]})
+  path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+
+
+def run(c, workdir, task=run_lib):
+  """Returns the printed text."""
+  out = io.StringIO()
+  assert task.run(c, workdir, Console(file=out, width=200, markup=False)) == 0
+  return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """Fine-tunes two seeds of a tiny network on questions; no skill expected."""
+  folder = tmp_path_factory.mktemp("qa")
+  (folder / "vocab.txt").write_text("\n".join([*SPECIALS, *WORDS]) + "\n")
+  write_questions(folder / "train.json", 16, 0)
+  write_questions(folder / "dev.json", 24, 1)
+  write_questions(folder / "hard.json", 12, 2)
+  c = finetune_squad.get_config()
+  c.model.variant, c.data.vocab = "tiny", str(folder / "vocab.txt")
+  c.length, c.batch_size, c.finetune.question_length = 32, 8, 8
+  c.finetune.files = f"train={folder}/train.json dev={folder}/dev.json"
+  c.finetune.seeds, c.finetune.epochs = 2, 1.0
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(finetuned.torch_parity, "compare", lambda *a, **k: "")
+    run(c, folder / "runs", finetune_run)
+  return folder
+
+
+@pytest.fixture
+def config(folder):
+  c = robustness.get_config()
+  c.init, c.batch_size = str(folder / "runs"), 8
+  c.robustness.sets, c.robustness.rows = "typos", 0
+  return c
+
+
+def test_answers_are_those_of_fine_tuning(folder, config):
+  model = fine_tuned.open_model(config, config.init, print)
+  answers_SxN = model.answer(read_dev(model.options, model.task))
+  saved = results.load_all(folder / "runs")["squad"]
+  assert len(saved) == 2
+  assert answers_SxN == [run.answers["dev"]["answers"] for run in saved]
+  run_folder = f"{config.init}/squad/seed-1"
+  for init in (run_folder, f"{run_folder}/model"):
+    one = fine_tuned.open_model(config, init, print)
+    assert one.origin.seeds == (1,)
+    assert one.origin.folders == (f"{run_folder}/model",)
+
+
+def test_a_run_scores_saves_and_compares(folder, config, tmp_path):
+  copy = shutil.copytree(f"{config.init}/squad/seed-0/model", tmp_path / "copy")
+  config.robustness.against, config.length = str(copy), 80
+  config.robustness.files = f"hard={folder}/hard.json"
+  text = run(config, tmp_path / "out")
+  saved = json.loads((tmp_path / "out/results.json").read_text())
+  assert list(saved["sets"]) == ["typos", "hard"]
+  typos = saved["sets"]["typos"]
+  assert typos["changed"] == typos["questions"] == 24
+  ours, theirs = typos["models"].values()
+  assert len(ours["answers"]["original"]) == 2
+  assert theirs["answers"]["original"] == ours["answers"]["original"][:1]
+  for side in ("original", "transformed"):
+    golds = dict(zip(typos["keys"][side], typos["golds"][side], strict=True))
+    for metric, x in ours["scores"].items():
+      for answers, score in zip(
+        ours["answers"][side], x[side]["by_run"], strict=True
+      ):
+        by_key = dict(zip(golds, answers, strict=True))
+        expected = scoring.squad_scores(by_key, golds)[metric]
+        assert score == pytest.approx(expected)
+  assert saved["conclusion"] in text
+  assert text.count(" -> ") >= 10  # samples
+  again = run(config, tmp_path / "out")
+  assert "read from" in again
+  assert again.endswith(text[text.index("SQuAD v1.1, %") :])
+
+
+def test_a_dry_run_writes_nothing(config, tmp_path):
+  config.dry_run = True
+  text = run(config, tmp_path / "out")
+  assert "seeds 0, 1" in text
+  assert "typos" in text
+  assert not (tmp_path / "out").exists()
+
+
+def test_a_set_of_another_seed_is_refused(config, tmp_path):
+  run(config, tmp_path)
+  config.seed = 1
+  with pytest.raises(InputError, match="seed 0.*not of seed 1"):
+    run(config, tmp_path)
+
+
+@pytest.mark.parametrize(
+  ("key", "value", "message"),
+  [
+    ("init", "", "names no model"),
+    ("init", "no/such/folder", "no folder"),
+    ("task", "mrpc", "has runs of squad"),
+    ("sets", "typo", "robustness.sets='typo' is unknown"),
+    ("sets", "", "nothing to score"),
+    ("files", "a.json", "form NAME=FILE"),
+    ("files", "typos=a.json", "also in robustness.sets"),
+    ("rows", -1, "robustness.rows=-1"),
+    ("against", "INIT", "also init"),
+  ],
+)
+def test_wrong_configs_are_refused(config, tmp_path, key, value, message):
+  section = config if key == "init" else config.robustness
+  section[key] = config.init if value == "INIT" else value
+  with pytest.raises(InputError, match=message):
+    run(config, tmp_path / "out")
+  assert not (tmp_path / "out").exists()
+
+
+def write_model(folder, head, labels=()):
+  """Writes a tiny network whose last class is the answer to every text."""
+  tokenizer = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
+  model = finetune.make_downstream(
+    role="discriminator",
+    head=head,
+    num_outputs=max(1, len(labels)),
+    vocab_size=len(tokenizer.vocab),
+    variant="tiny",
+  )
+  shapes = pretrain.param_shapes(model)
+  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+  params["task_head"]["output"]["bias"][-1] = 1
+  folder.mkdir()
+  fields = {"id2label": {str(i): label for i, label in enumerate(labels)}}
+  hf_folder.write_model(
+    folder, params, model, model.role, tokenizer, extra_fields=fields
+  )
+  return str(folder)
+
+
+@pytest.mark.parametrize(
+  ("task", "labels", "named", "answer"),
+  [
+    ("mnli", "entailment neutral contradiction", "", "contradiction"),
+    ("rte", "not_entailment entailment", "", "entailment"),
+    ("sst2", "LABEL_0 LABEL_1", "", "1"),
+    ("mrpc", "equivalent not_equivalent", "", "0"),
+    ("mnli", "LABEL_0 LABEL_1 LABEL_2", "contradiction, entailment,neutral", 2),
+  ],
+)
+def test_classes_of_foreign_models(
+  config, tmp_path, task, labels, named, answer
+):
+  config.robustness.task, config.robustness.labels = task, named
+  init = write_model(tmp_path / "model", "dense", labels.split())
+  model = fine_tuned.open_model(config, init, print)
+  examples = [Example(str(i), WORDS[i], WORDS[9], None, "") for i in range(3)]
+  assert model.answer(examples) == [["neutral" if answer == 2 else answer] * 3]
+
+
+@pytest.mark.parametrize(
+  ("head", "labels", "task", "message"),
+  [
+    ("dense", "a b", "", "does not name its task"),
+    ("dense", "a b", "squad", "has the head 'dense', but SQuAD"),
+    ("dense", "a b", "rte", "a, b, but RTE needs entailment"),
+    ("dense", "LABEL_0 LABEL_1 LABEL_2", "mnli", "LABEL_0.*MNLI"),
+    ("dense", "0 1", "stsb", "2 outputs, 0, 1, but STS-B needs one score"),
+    ("spans", "", "mnli", "has the head 'spans', but MNLI"),
+    ("dense", "0 1", "own", "only for a fine-tuning of this project"),
+  ],
+)
+def test_models_without_the_head_of_the_task_are_refused(
+  config, tmp_path, head, labels, task, message
+):
+  config.robustness.task = task
+  config.init = write_model(tmp_path / "model", head, labels.split())
+  with pytest.raises(InputError, match=message):
+    run(config, tmp_path / "out")

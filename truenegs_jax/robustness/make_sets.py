@@ -1,0 +1,127 @@
+"""Makes the sets that a config names, or reads those that are saved."""
+
+import pathlib
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from truenegs_jax.robustness import (
+  annotate,
+  perturbations,
+  saved_sets,
+  swap_synonyms,
+)
+from truenegs_jax.robustness.eval_set import EvalSet
+from truenegs_jax.robustness.fine_tuned import FineTunedModel
+from truenegs_jax.robustness.transformation import (
+  Transformation,
+  TransformedSet,
+  texts,
+  transform_all,
+)
+from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.synonyms.vocabulary import Vocabulary
+from truenegs_jax.tasks.task import SPANS, Task
+
+SWAP, ADD, PAPER = "swap_synonyms", "add_sentence", "paper"
+NAMES = (SWAP, *perturbations.NAMES)
+SETS = "sets"  # the folder in a workdir
+
+
+def parse_names(text: str, task: Task) -> tuple[str, ...]:
+  """Parses `robustness.sets`; InputError for a set that the task cannot have.
+
+  "paper" is SWAP.
+  """
+  has_questions = task.kind == SPANS
+  names: list[str] = []
+  for name in filter(None, text.replace(" ", "").split(",")):
+    one_of("robustness.sets", name, (*NAMES, PAPER))
+    names += [SWAP] if name == PAPER else [name]
+    if name.endswith(perturbations.IN_QUESTION) and not has_questions:
+      raise InputError(
+        f"robustness.sets={text!r}: {name} changes questions on contexts, but"
+        f" {task.title} has labeled texts. Remove it."
+      )
+  return tuple(dict.fromkeys(names))
+
+
+def draw_rows(examples: Sequence[Any], rows: int, seed: int) -> list[Any]:
+  """Draws `rows` examples without replacement, in order; 0 takes all."""
+  if not 0 < rows < len(examples):
+    return list(examples)
+  drawn = random.Random(f"{seed}/rows").sample(range(len(examples)), rows)
+  return [examples[i] for i in sorted(drawn)]
+
+
+def make_transformations(
+  c: ConfigDict, names: Sequence[str], model: FineTunedModel
+) -> tuple[list[Transformation], annotate.Annotator | None]:
+  """Makes the transformations of a config, and the annotator that they use.
+
+  Raises:
+    InputError, DataError: a source, a parser or a file is missing.
+  """
+  o, annotator, transformations = c.robustness, None, []
+  tokenizer = model.initials[0].tokenizer
+  if SWAP in names:
+    annotator = annotate.make_annotator(o.annotations)
+  for name in names:
+    if name == SWAP:
+      assert annotator is not None
+      transformation = swap_synonyms.make_swap(
+        annotator,
+        synonyms=o.synonyms,
+        wordnet_dir=c.data.wordnet_dir,
+        vocabulary=Vocabulary(tokenizer.vocab, tokenizer.normalize),
+      )
+    else:
+      transformation = perturbations.make_perturbation(name)
+    transformations.append(transformation)
+  return transformations, annotator
+
+
+def make_or_read(
+  transformation: Transformation,
+  examples: Sequence[Any],
+  seed: int,
+  workdir: pathlib.Path,
+  report: Callable[[str], None],
+) -> EvalSet:
+  """Transforms examples and saves the set, or reads the one that is saved.
+
+  Raises:
+    InputError: the saved set is of other examples, another seed or resources.
+  """
+  name = transformation.name
+  folder = workdir / SETS / name
+  if folder.exists():
+    result = saved_sets.load_set(folder)
+    _check_saved(folder, result, transformation, examples, seed)
+    report(f"{name}: read from '{folder}'")
+  else:
+    result = transform_all(examples, transformation, seed=seed)
+    saved_sets.save_set(result, folder)
+  return EvalSet.from_transformed(name, result)
+
+
+def _check_saved(
+  folder: pathlib.Path,
+  result: TransformedSet,
+  transformation: Transformation,
+  examples: Sequence[Any],
+  seed: int,
+) -> None:
+  by_key = {x.key: texts(x) for x in examples}
+  same_texts = all(by_key.get(x.key) == texts(x) for x in result.original)
+  now = (seed, dict(transformation.resources), len(examples), True)
+  saved = (result.seed, dict(result.resources), result.tried, same_texts)
+  if now != saved:
+    raise InputError(
+      f"'{folder}' has a set of seed {result.seed}, {result.tried:,} examples"
+      f" and {dict(result.resources)}, not of seed {seed}, these"
+      f" {len(examples):,} and {dict(transformation.resources)}. Pass another"
+      " --workdir, or remove that folder."
+    )

@@ -1,0 +1,230 @@
+"""Prints the table of robustness beside the paper's, and its samples."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from truenegs_jax.robustness.comparison import SetComparison
+from truenegs_jax.robustness.eval_set import EvalSet
+from truenegs_jax.robustness.make_sets import ADD, SWAP
+from truenegs_jax.robustness.mark_changes import mark_changes
+from truenegs_jax.robustness.scores import Estimate, Score, SetScores
+from truenegs_jax.robustness.transformation import texts
+from truenegs_jax.tasks.squad import Question
+
+# Number of questions of each set in table 5, from its percentages: all are
+# whole numbers of these, and of no fewer questions.
+PAPER_SIZES = {ADD: 293, SWAP: 300}
+
+
+class PaperRow(NamedTuple):
+  """A row of the paper's table 5; (original, transformed) by set and metric."""
+
+  model: str
+  scores: Mapping[str, Mapping[str, tuple[float, float]]]
+
+
+def _row(model: str, *values: float) -> PaperRow:
+  pairs = list(zip(values[::2], values[1::2], strict=True))
+  return PaperRow(
+    model,
+    {
+      ADD: {"em": pairs[0], "f1": pairs[1]},
+      SWAP: {"em": pairs[2], "f1": pairs[3]},
+    },
+  )
+
+
+PAPER = (
+  _row("ELECTRA small", 80.55, 25.60, 85.10, 26.43, 80.67, 74.67, 85.38, 80.43),
+  _row(
+    "ELECTRA small HC", 82.59, 34.13, 86.78, 36.60, 82.33, 79.67, 86.68, 83.65
+  ),
+  _row(
+    "ELECTRA small SR", 78.84, 37.20, 80.84, 38.29, 78.67, 75.67, 80.88, 78.51
+  ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class SetResult:
+  """A set with the scores and answers of each model, by its name.
+
+  Attributes:
+    answers: the runs' answers to original and transformed examples.
+    compared: the first model with the second; None for one model.
+  """
+
+  examples: EvalSet
+  scores: Mapping[str, SetScores]
+  answers: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]
+  compared: SetComparison | None
+
+  def estimates(self, model: str) -> dict[str, dict[str, Estimate]]:
+    """Returns estimates by metric: "original", "transformed" and "drop"."""
+    scores = self.scores[model]
+    sides: dict[str, Mapping[str, Score]] = {
+      "original": scores.original,
+      "transformed": scores.transformed,
+      "drop": scores.drops(),
+    }
+    return {
+      metric: {s: x[metric].estimate() for s, x in sides.items() if metric in x}
+      for metric in scores.transformed
+    }
+
+
+def print_table(
+  results: Sequence[SetResult], title: str, console: Console
+) -> None:
+  """Prints the scores of all models on all sets, beside the paper's."""
+  table = Table(title=title, title_justify="left")
+  table.add_column("set")
+  table.add_column("questions", justify="right")
+  table.add_column("model")
+  metrics = list(results[0].scores[next(iter(results[0].scores))].transformed)
+  for metric in metrics:
+    for name in (f"{metric}: original -> transformed", "drop"):
+      table.add_column(name, justify="right")
+  for result in results:
+    name, size = result.examples.title, f"{len(result.examples.variants):,}"
+    for model in result.scores:
+      estimates = result.estimates(model)
+      cells = [x for m in metrics for x in _cells(estimates.get(m, {}))]
+      table.add_row(name, size, model, *cells)
+      name = size = ""
+    for row in PAPER if metrics == ["em", "f1"] else ():
+      if pairs := row.scores.get(result.examples.name):
+        size = f"{PAPER_SIZES[result.examples.name]}"
+        cells = [x for m in metrics for x in _paper_cells(*pairs[m])]
+        table.add_row("", size, f"paper, {row.model}", *cells, style="dim")
+    table.add_section()
+  console.print(table)
+
+
+def print_comparison(results: Sequence[SetResult], console: Console) -> None:
+  """Prints the differences of the first model and the second, by set."""
+  table = Table(title="First model minus second", title_justify="left")
+  for name in ("set", "metric", "of"):
+    table.add_column(name)
+  for name in ("difference", "95 %: questions", "and runs", "p", "McNemar"):
+    table.add_column(name, justify="right")
+  for result in results:
+    if not (compared := result.compared):
+      continue
+    name = result.examples.title
+    test = compared.test
+    tested = f"{test.ours}:{test.theirs}, p = {test.p:.2g}" if test else ""
+    for c in compared.drops:
+      runs = ""
+      if c.low_runs is not None and c.high_runs is not None:
+        runs = f"{c.low_runs:+.2f} to {c.high_runs:+.2f}"
+      table.add_row(
+        name,
+        c.metric,
+        "drop" if compared.has_drops else "score",
+        f"{c.difference:+.2f}",
+        f"{c.low:+.2f} to {c.high:+.2f}",
+        runs,
+        f"{c.p if c.p_runs is None else c.p_runs:.2g}",
+        tested,
+      )
+      name = tested = ""
+  console.print(table)
+
+
+def _cells(sides: Mapping[str, Estimate]) -> tuple[str, str]:
+  shown = {name: f"{x.value:.2f} ± {x.se:.2f}" for name, x in sides.items()}
+  text = shown.get("transformed", "")
+  if "original" in shown:
+    text = f"{shown['original']} -> {text}"
+  return text, shown.get("drop", "")
+
+
+def _paper_cells(original: float, transformed: float) -> tuple[str, str]:
+  drop = original - transformed
+  return f"{original:.2f} -> {transformed:.2f}", f"{drop:.2f}"
+
+
+def describe_set(examples: EvalSet) -> str:
+  """Describes in one line what a set was made from and what was refused."""
+  about = examples.about
+  if "source" in about:
+    text = f"{len(examples.transformed):,} examples of '{about['source']}'"
+    return f"{examples.title}: {text}" + "".join(
+      f", {count:,} {note}" for note, count in about.get("notes", {}).items()
+    )
+  share = about["changed"] / max(about["tried"], 1)
+  causes = ", ".join(f"{x} {n:,}" for x, n in about["refused"].items())
+  used = ", ".join(f"{k}: {v}" for k, v in about["resources"].items())
+  return (
+    f"{examples.title}: {about['changed']:,} of {about['tried']:,} examples"
+    f" changed ({share:.1%})"
+    + (f"; refused: {causes}" if causes else "")
+    + (f"; {used}" if used else "")
+  )
+
+
+def print_samples(examples: EvalSet, count: int, console: Console) -> None:
+  """Prints the first examples with their changes marked."""
+  if not examples.original or not count:
+    return
+  console.print(f"{examples.title}, [old -> new]:")
+  pairs = zip(examples.original, examples.variants, strict=True)
+  for before, members in [pair for pair in pairs if pair[1]][:count]:
+    changed = examples.transformed[members[0]]
+    both = zip(texts(before), texts(changed), strict=True)
+    marked = [mark_changes(a, b) for a, b in both if a != b]
+    if isinstance(changed, Question):
+      answers = " | ".join(dict.fromkeys(text for text, _ in changed.answers))
+      marked.append(f"({changed.text} {answers})")
+    console.print(f"* {changed.key}: {' / '.join(marked)}", soft_wrap=True)
+
+
+def to_json(result: SetResult) -> dict[str, Any]:
+  """Returns a set's scores and answers in JSON's types."""
+  examples = result.examples
+  sides = {"original": examples.original, "transformed": examples.transformed}
+  return {
+    "title": examples.title,
+    **examples.about,
+    "questions": len(examples.variants),
+    "variants": [list(x) for x in examples.variants],
+    "keys": {side: [x.key for x in rows] for side, rows in sides.items()},
+    "golds": {side: [_gold(x) for x in rows] for side, rows in sides.items()},
+    "models": {
+      model: {
+        "scores": {
+          metric: {side: x._asdict() for side, x in estimates.items()}
+          for metric, estimates in result.estimates(model).items()
+        },
+        "answers": dict(zip(sides, answers, strict=True)),
+      }
+      for model, answers in result.answers.items()
+    },
+    "compared": _compared_to_json(result.compared),
+    "paper": {
+      row.model: row.scores[examples.name]
+      for row in PAPER
+      if examples.name in row.scores
+    },
+  }
+
+
+def _gold(example: Any) -> Any:
+  if isinstance(example, Question):
+    return [text for text, _ in example.answers]
+  return example.label
+
+
+def _compared_to_json(compared: SetComparison | None) -> dict[str, Any] | None:
+  if compared is None:
+    return None
+  return {
+    "of": "drops" if compared.has_drops else "scores",
+    "bootstrap": [dataclasses.asdict(x) for x in compared.drops],
+    "mcnemar": compared.test._asdict() if compared.test else None,
+  }
