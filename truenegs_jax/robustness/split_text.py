@@ -8,7 +8,8 @@ import re
 
 TOKEN = re.compile(
   r"""
-    (?:[A-Z]\.){2,}                                   # U.S.
+    (?:[A-Z]\.)+(?:[A-Z]\.|[A-Z]\b) | [ap]\.m\.        # U.S.  U.S  p.m.
+  | \d+[A-Za-z]+\b                                   # 720p
   | (?:Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Gen|Col|Capt|Gov|Sen|Rep|Rev|Inc|Ltd|Co|Corp
       |vs|etc|Mt|Ft|Lt|No(?=\.\s*\d)|i\.e|e\.g)\.
   | [A-Z]\.(?=\s+[A-Z])                               # the J. of J. Smith
