@@ -63,7 +63,6 @@ TOLERANCES = {
   "scratch_gib": 0.03,
   "logits_ops": 0.0,
 }
-_DTYPES = {"bfloat16": "bf16", "float32": "f32"}
 UNKEPT = {"command", "trace_s", "compile_s"}
 
 Bounds = Sequence[roofline.Bound]
@@ -125,7 +124,7 @@ def bound_step(
     "scratch_gib": memory.temp_size_in_bytes / 2**30,
     "argument_gib": memory.argument_size_in_bytes / 2**30,
   }
-  peak = roofline.PEAK_FLOPS[_DTYPES[c.model.dtype]]
+  peak = roofline.PEAK_FLOPS[roofline.HLO_DTYPES[c.model.dtype]]
   return record | add_up(bounds, step.flops / peak), bounds, listing
 
 

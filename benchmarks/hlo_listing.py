@@ -20,14 +20,13 @@ _OPERATION = re.compile(
 )
 _ARRAY = re.compile(r"\b([a-z]+\d*[a-z\d]*)\[([\d,]*)\]")
 _NAME = re.compile(r"%([\w.$-]+)")
-# An entry of a list such as {1,0}; layouts of results have their own braces.
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 BITS = {"pred": 8, "token": 0, "c64": 64, "c128": 128}  # others are in the name
 # Names and views of arrays, which cost nothing.
 NO_WORK = {
   *("parameter", "constant", "tuple", "get-tuple-element", "bitcast"),
-  *("after-all", "partition-id", "replica-id"),
+  *("after-all", "partition-id", "replica-id", "ConcatBitcast"),
 }
 
 
@@ -141,7 +140,9 @@ class Listing(NamedTuple):
           yield from self.launches(
             called, times * int(trips[1] if trips else 1)
           )
-      elif op.kind not in NO_WORK and not op.kind.endswith("-done"):
+      elif not (
+        op.kind in NO_WORK or op.target in NO_WORK or op.kind.endswith("-done")
+      ):
         yield Launch(op, computation, times)
 
 

@@ -27,6 +27,7 @@ from truenegs_jax.train.build_run import Run
 # NVIDIA's data sheet of the H100 SXM. f32 products run as TF32.
 PEAK_FLOPS = {"bf16": 989e12, "f16": 989e12, "f32": 494e12}
 BANDWIDTH = 3.352e12  # bytes/s
+HLO_DTYPES = {"bfloat16": "bf16", "float32": "f32"}
 # Integer units of a multiprocessor, multiprocessors, clock: as in h100.txtpb.
 INTEGER_RATE = 64 * 132 * 1.98e9
 
@@ -45,10 +46,11 @@ WORKSPACE = {"s8", "u8"}  # dtypes of a custom call's results
 _PRODUCT = re.compile("matmul|gemm")  # of NVIDIA's library
 # Custom calls that cost what they read and write.
 _PLAIN = re.compile(
-  r"__cub\$|AllocateBuffer|ConcatBitcast|AssumeGatherIndicesInBound"
-  "|GatherScatterIndicesBitpacked"
+  r"__cub\$|AllocateBuffer|AssumeGatherIndicesInBound"
+  "|GatherScatterIndicesBitpacked|PrepareAsyncCall"
 )
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+# Without an estimate libtpu writes 2^64 - 1, or nothing.
+_CYCLES = re.compile(r'"estimated_cycles":"(\d{1,15})"')
 
 KERNELS = "attention kernels"
 SCORES = "attention's scores"
@@ -105,13 +107,14 @@ def get_sizes(
 ) -> Sizes:
   """Returns the sizes of a run; `shapes` are of its parameters and tables."""
   vocab_size = run.options.masking.vocab_size
+  roles = run.model.roles.values()
   slices = mesh.shape[sharding.DATA_AXIS] * run.accumulation
   return Sizes(
     rows=run.batch_size // slices,
     length=run.length,
     slots=masking.num_slots(run.length, run.options.masking.mask_prob),
     vocab_size=vocab_size,
-    heads=frozenset(config.heads for config in run.model.roles.values()),
+    heads=frozenset(config.heads for config in roles),
     table_sizes=frozenset(n for s in shapes if vocab_size in s for n in s),
   )
 
@@ -186,23 +189,28 @@ def _bound(listing: Listing, launch: Launch, sizes: Sizes) -> Bound:
   op, computation, _ = launch
   reads = _reads(listing, computation, op)
   writes = _writes(listing, computation, op)
+  read, written = _entire(reads), _entire(writes)
   inner = list(_expand(listing, computation, op))
   products = [(c, x) for c, x in inner if _is_product(x)]
-  flops = sum(_count_flops(c, x) for c, x in products)
-  nbytes = sum(x.nbytes for x in (*reads, *writes))
   dtypes = [_operand(c, x, 0).results[0].dtype for c, x in products]
-  if op.kind == "custom-call" and not (products or _PLAIN.search(op.target)):
-    flops = _kernel_flops(computation, op)
-    dtypes = [_operand(computation, op, 0).results[0].dtype]
-  read, written = _entire(reads), _entire(writes)
   cycles = _CYCLES.search(op.attributes)
-  logits_read = sizes.count_logits(read, sizes.slots)
-  logits_written = sizes.count_logits(written, sizes.slots)
-  if is_kernel(op):
-    group = KERNELS
-  elif op.kind.endswith("-start"):
-    group = COPIES
-  elif logits_read or logits_written:
+  is_copy = op.kind.endswith("-start")
+  bound = Bound(
+    launch=launch,
+    group=COPIES,
+    nbytes=sum(x.nbytes for x in (*reads, *writes)),
+    flops=sum(_count_flops(c, x) for c, x in products),
+    dtype=dtypes[0] if dtypes else "",
+    integers=sum(_count_integers(x) for _, x in inner),
+    cycles=int(cycles[1]) if cycles else None,
+    logits_read=0 if is_copy else sizes.count_logits(read, sizes.slots),
+    logits_written=0 if is_copy else sizes.count_logits(written, sizes.slots),
+  )
+  if is_copy:
+    return bound
+  if op.kind == "custom-call" and not (products or _PLAIN.search(op.target)):
+    return _bound_kernel(computation, bound)
+  if bound.logits_read or bound.logits_written:
     group = LOGITS
   elif moved := _moves(listing, computation, op):
     group = moved
@@ -210,17 +218,28 @@ def _bound(listing: Listing, launch: Launch, sizes: Sizes) -> Bound:
     group = SCORES
   else:
     group = PRODUCTS if products else _group_by_path(op.op_name)
-  return Bound(
-    launch=launch,
-    group=group,
-    nbytes=nbytes,
-    flops=flops,
-    dtype=dtypes[0] if dtypes else "",
-    integers=sum(_count_integers(x) for _, x in inner),
-    cycles=int(cycles[1]) if cycles else None,
-    logits_read=logits_read,
-    logits_written=logits_written,
+  return bound._replace(group=group)
+
+
+def _bound_kernel(computation: Computation, bound: Bound) -> Bound:
+  """Bounds a kernel of attention; InputError for any other."""
+  op = bound.launch.op
+  if "fmha" in op.target:  # cuDNN's
+    (query,) = _operand(computation, op, 0).results
+    batch, length, heads, size = query.shape
+    factor = 10 if "Backward" in op.target else 4
+    flops = factor * batch * heads * length**2 * size
+    dtype = query.dtype
+    return bound._replace(group=KERNELS, flops=flops, dtype=dtype)
+  raise errors.InputError(
+    f"The cost of the custom call '{op.target}' ({op.name}) is unknown. Add"
+    " it to benchmarks/roofline.py."
   )
+
+
+def kernel_name(op: Operation) -> str:
+  """Returns a name that tells kernels of attention apart."""
+  return op.target
 
 
 def _operand(computation: Computation, op: Operation, i: int) -> Operation:
@@ -353,43 +372,17 @@ def _count_integers(op: Operation) -> float:
   return math.prod(op.results[0].shape) if is_integer else 0
 
 
-def is_kernel(op: Operation) -> bool:
-  """Whether an operation is a fused attention kernel."""
-  return op.kind == "custom-call" and "fmha" in op.target
-
-
-def kernel_name(op: Operation) -> str:
-  """Returns a name that tells kernels of attention apart."""
-  return op.target
-
-
-def _kernel_flops(computation: Computation, op: Operation) -> float:
-  """Returns the FLOPs of a kernel; InputError if they are unknown."""
-  if "fmha" in op.target:  # cuDNN's
-    batch, length, heads, size = _operand(computation, op, 0).results[0].shape
-    factor = 10 if "Backward" in op.target else 4
-    return factor * batch * heads * length**2 * size
-  raise errors.InputError(
-    f"The cost of the custom call '{op.target}' ({op.name}) is unknown. Add it"
-    " to benchmarks/roofline.py."
-  )
-
-
 def _moves(listing: Listing, computation: Computation, op: Operation) -> str:
-  """Returns FILLS or STACKS for an operation that computes nothing, or ""."""
+  """Returns FILLS or STACKS for an operation that only moves data, or "".
+
+  A stack may be written with a cheap function of the array.
+  """
   inner, outputs = _outputs(listing, computation, op)
-  behind = [_behind(inner, x, MOVES) for x in outputs]
-  constants = [_behind(inner, x, MOVES | {"broadcast"}) for x in outputs]
-  if all(x.kind == "constant" for x in constants):
+  sources = [_behind(inner, x, MOVES | {"broadcast"}) for x in outputs]
+  if all(x.kind == "constant" for x in sources):
     return FILLS if op.nbytes > MIN_FILL else ""
-  for x in behind:
-    if x.kind == "dynamic-update-slice":
-      x = _behind(inner, _operand(inner, x, 1), MOVES)
-      if x.kind != "parameter":
-        return ""
-    elif x.kind != "dynamic-slice":
-      return ""
-  return STACKS
+  kinds = {_behind(inner, x, MOVES).kind for x in outputs}
+  return STACKS if kinds <= {"dynamic-slice", "dynamic-update-slice"} else ""
 
 
 def _group_by_path(path: str) -> str:

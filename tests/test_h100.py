@@ -10,8 +10,7 @@ from absl import flags
 from truenegs_jax.runtime.errors import InputError
 
 ROOT = pathlib.Path(__file__).parent.parent
-PYTHON = ROOT / ".venv" / "h100" / "bin" / "python"
-# Sizes: 2 rows of 8 tokens, 3 heads, 4 slots, 5,000 words.
+# Made up. Sizes: 2 rows of 8 tokens, 3 heads, 4 slots, 5,000 words.
 HLO = """HloModule step, is_scheduled=true
 
 FileNames
@@ -173,6 +172,8 @@ def test_launches_have_groups(bounds, modules):
     "fmha": r["KERNELS"],
   }
   assert (bounds["out"].logits_read, bounds["out"].logits_written) == (1, 1)
+  # The embedding table is no array of logits.
+  assert bounds["logits"].logits_read == 0 < bounds["logits"].logits_written
 
 
 def test_a_custom_call_of_unknown_cost_is_an_error(bounds, modules):
@@ -191,6 +192,9 @@ def test_figures_are_added_up(bounds, modules):
   add_up = modules["h100"]["add_up"]
   record = add_up(list(bounds.values()), model_secs=1e-3)
   assert record["launches"] == 2 * 12 + 7
+  assert record["kernels"] == {
+    "__cudnn$fmhaSoftmaxBackward": 1,
+  }
   assert record["mfu"] == pytest.approx(1 / record["ms"])
   assert record["ms"] == pytest.approx(
     sum(x["ms"] for x in record["groups"].values())
