@@ -110,6 +110,15 @@ def test_lengths_that_kernels_do_not_take_use_xla():
     assert attention.make_mask(SPLASH, documents).implementation.name == name
 
 
+def test_rows_that_a_mesh_does_not_divide_use_xla():
+  """Parameters are initialized with one row."""
+  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"), jax.devices()[:2])
+  flash = attention.Implementation("flash", mesh, interpret=True)
+  for rows, name in ((1, "xla"), (2, "flash")):
+    documents = jnp.ones((rows, 5), jnp.int32)
+    assert attention.make_mask(flash, documents).implementation.name == name
+
+
 def make_config(**overrides):
   fields = dict(width=256, heads=4, dtype="bfloat16", attention_dropout=0.0)
   return encoder.EncoderConfig(

@@ -233,7 +233,8 @@ def train_losses(c, implementation, mesh):
   for i in range(20):
     batch = random_batch(c, i, vocab_size, packed=run.packed)
     state, terms = step(state, sharding.shard_batch(batch, mesh), aux)
-    losses.append([float(a / b) for a, b in jax.device_get(terms).values()])
+    terms = jax.device_get([terms[name] for name in run.loss_weights])
+    losses.append([total / max(count, 1) for total, count in terms])
   return np.array(losses)
 
 

@@ -75,7 +75,10 @@ def make_mask(
 
   A token attends to tokens at most `window` positions away; 0: to any.
   """
-  length = documents_BxL.shape[1]
+  rows, length = documents_BxL.shape
+  mesh = implementation.mesh  # the parameters are initialized with one row
+  if mesh and rows % mesh.shape[mesh.axis_names[0]]:
+    implementation = XLA
   if implementation.name in ("cudnn", "splash") and (
     window or length % LENGTH_MULTIPLE
   ):
