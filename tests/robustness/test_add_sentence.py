@@ -51,7 +51,7 @@ def make(tmp_path, monkeypatch):
   folder = write_wordnet(tmp_path / "wordnet")
   (folder / "cntlist.rev").write_text("")
   reader = wordnet.open_wordnet(str(folder))
-  monkeypatch.setattr(wordnet, "open_wordnet", lambda: reader)
+  monkeypatch.setattr(wordnet, "open_wordnet", lambda folder: reader)
   neighbours = tmp_path / "neighbour.json"
   lists = {"super": ["super", "champ"], "50": ["50", "40"]}
   content = {k: [{"word": w} for w in v] for k, v in lists.items()}
@@ -62,7 +62,7 @@ def make(tmp_path, monkeypatch):
     path = tmp_path / "recorded.jsonl"
     annotate.save_annotations(path, known, parser)
     annotator = annotate.make_annotator(str(path))
-    return add_sentence.add_sentence(
+    return add_sentence.make_add_sentence(
       annotator, [question], neighbours=str(neighbours)
     )
 

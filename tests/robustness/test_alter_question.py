@@ -82,5 +82,5 @@ def test_neighbours_come_from_vectors_or_a_list(tmp_path):
   lists.write_text('{"50": [40, 30]}')
   with pytest.raises(DataError, match="neighbour.json: no neighbours"):
     alter_question.read_neighbours(str(lists), words)
-  with pytest.raises(UnavailableError, match="no such file of neighbours"):
+  with pytest.raises(UnavailableError, match="neighbours='missing.txt': there"):
     alter_question.read_neighbours("missing.txt", words)

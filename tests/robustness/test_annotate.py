@@ -1,6 +1,9 @@
 """Tests annotations: rules, recorded files and stand-ins for spaCy."""
 
+import functools
 import json
+import sys
+import types
 
 import pytest
 
@@ -112,15 +115,132 @@ def test_recorded_annotations_stand_for_the_annotator(rules, tmp_path):
 
 def test_missing_backends_are_refused(monkeypatch):
   for name in ("spacy", "stanza", "benepar"):
-    monkeypatch.setitem(__import__("sys").modules, name, None)
+    monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputError, match="is not installed. Run pip install"):
       annotate.make_annotator(name)
-  with pytest.raises(UnavailableError, match="no such file of annotations"):
+  with pytest.raises(
+    UnavailableError, match="annotations='missing.jsonl': there"
+  ):
     annotate.make_annotator("missing.jsonl")
 
 
+SPACY_TEXT = "Who  won in Rome?"
+PARSE = (
+  "(SBARQ (WHNP (WP Who)) (SQ (VP (VBD won) (PP (IN in) (NP Rome)))) (. ?))"
+)
+
+
+def spacy_stand_in(monkeypatch):
+  """Installs a module spacy whose model knows SPACY_TEXT, and benepar."""
+  rows = [("Who", "WP", ""), (" ", "_SP", ""), ("won", "VBD", "")]
+  rows += [("in", "IN", ""), ("Rome", "NNP", "GPE"), ("?", ".", "")]
+  tokens, start = [], 0
+  for word, tag, entity in rows:
+    start = SPACY_TEXT.index(word, start)
+    tokens.append(
+      types.SimpleNamespace(
+        text=word,
+        idx=start,
+        tag_=tag,
+        lemma_=word,
+        ent_type_=entity,
+        is_space=word == " ",
+      )
+    )
+    start += len(word)
+  pipes = []
+
+  class Span(list):
+    _ = types.SimpleNamespace(parse_string=PARSE)
+
+  class Model:
+    def __call__(self, text):
+      assert text == SPACY_TEXT
+      return types.SimpleNamespace(sents=[Span(tokens)])
+
+    def add_pipe(self, name, config):
+      pipes.append((name, config))
+
+  spacy = types.ModuleType("spacy")
+  spacy.__version__ = "3.7"
+  spacy.util = types.SimpleNamespace(is_package=lambda name: "_md" in name)
+  spacy.load = lambda name: Model()
+  benepar = types.ModuleType("benepar")
+  benepar.__version__ = "0.2"
+  monkeypatch.setitem(sys.modules, "spacy", spacy)
+  monkeypatch.setitem(sys.modules, "benepar", benepar)
+  return pipes
+
+
+@pytest.mark.parametrize("choice, is_parser", [("spacy", 0), ("benepar", 1)])
+def test_spacy_gives_tokens_and_benepar_trees(monkeypatch, choice, is_parser):
+  pipes = spacy_stand_in(monkeypatch)
+  annotator = annotate.make_annotator(choice)
+  (sentence,) = annotator(SPACY_TEXT)
+  words = [SPACY_TEXT[t.start : t.end] for t in sentence.tokens]
+  assert words == ["Who", "won", "in", "Rome", "?"]
+  assert sentence.tokens[3][3:] == ("NNP", "Rome", "LOCATION")
+  assert annotator.is_parser == is_parser == len(pipes)
+  assert annotator.name.startswith("spaCy 3.7 en_core_web_md")
+  if is_parser:
+    assert sentence.tree == parse_question.read_tree(PARSE)
+    return
+  assert sentence.tree[1][0][1][0] == ("WHNP", (("WP", "Who"),))
+
+
+def test_stanza_gives_tokens_and_trees(monkeypatch):
+  def token(text, start, tag, ner):
+    word = types.SimpleNamespace(xpos=tag, lemma=text.lower())
+    end = start + len(text)
+    return types.SimpleNamespace(
+      text=text, start_char=start, end_char=end, ner=ner, words=[word]
+    )
+
+  sentence = types.SimpleNamespace(
+    tokens=[token("Rome", 0, "NNP", "S-GPE"), token("won", 5, "VBD", "O")],
+    constituency="(ROOT (S (NP (NNP Rome)) (VP (VBD won))))",
+  )
+  stanza = types.ModuleType("stanza")
+  stanza.__version__ = "1.9"
+  stanza.Pipeline = lambda *_, **options: (
+    lambda text: types.SimpleNamespace(sentences=[sentence])
+  )
+  monkeypatch.setitem(sys.modules, "stanza", stanza)
+  annotator = annotate.make_annotator("stanza")
+  ((tokens, tree),) = annotator("Rome won")
+  assert [t.entity for t in tokens] == ["LOCATION", ""]
+  assert tree == parse_question.read_tree(sentence.constituency)
+  assert annotator.is_parser and annotator.name == "Stanza 1.9"
+
+
+@pytest.mark.parametrize(
+  "installed, without_model, expected",
+  [
+    ("spacy stanza benepar", "", "benepar"),
+    ("stanza benepar", "", "stanza"),
+    ("spacy stanza", "stanza", "spacy"),
+    ("spacy", "spacy", "rules"),
+    ("", "", "rules"),
+  ],
+)
+def test_auto_takes_the_best_that_is_installed(
+  monkeypatch, installed, without_model, expected
+):
+  def make(name):
+    if name in without_model.split():
+      raise InputError("no model")
+    return name
+
+  makers = {n: functools.partial(make, n) for n in annotate.CHOICES[2:]}
+  monkeypatch.setattr(annotate, "_MAKERS", makers)
+  monkeypatch.setattr(annotate, "_by_rules", lambda folder: "rules")
+  find = {name: name for name in installed.split()}.get
+  monkeypatch.setattr(annotate.importlib.util, "find_spec", find)
+  assert annotate.make_annotator("auto") == expected
+
+
 def test_wordnet_is_needed(monkeypatch):
-  def refuse():
+  def refuse(folder):
     raise InputError("There is no WordNet")
 
   monkeypatch.setattr(wordnet, "open_wordnet", refuse)

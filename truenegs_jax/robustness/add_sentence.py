@@ -13,6 +13,8 @@ import functools
 import random
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from truenegs_jax.robustness import alter_question, statements
 from truenegs_jax.robustness import detokenize as detokenize_lib
 from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
@@ -24,6 +26,7 @@ from truenegs_jax.robustness.transformation import (
 )
 from truenegs_jax.robustness.word_lists import LOCATION, ORGANIZATION, PERSON
 from truenegs_jax.synonyms import wordnet
+from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks.squad import Question
 
 NOT_ALIGNED = "the parse does not align with the tokens"
@@ -66,39 +69,44 @@ FAKE_BY_LAST_TAG = {
 FAKE_ELSE = "aliens"
 
 
-def add_sentence(
-  annotator: Annotator, questions: Iterable[Question], *, neighbours: str = ""
+def make_add_sentence(
+  annotator: Annotator,
+  questions: Iterable[Question],
+  *,
+  neighbours: str = "",
+  wordnet_dir: str = "",
+  vocabulary: Vocabulary | None = None,
+  word_VxE: np.ndarray | None = None,
 ) -> Transformation:
-  """Returns the transformation of questions.
+  """Makes the transformation of questions.
 
   Args:
     annotator: see `make_annotator`. Without a trained parser the title is
       "AddSentDiverse-style".
     questions: all questions, whose words need neighbours.
-    neighbours: see `read_neighbours`.
+    neighbours, vocabulary, word_VxE: see `read_neighbours`.
+    wordnet_dir: folder of WordNet, see `wordnet.open_wordnet`.
 
   Raises:
     InputError, DataError: see `open_wordnet` and `read_neighbours`.
   """
-  reader = wordnet.open_wordnet()
-  word_tags = WordTags(reader)
-  all_words = {
+  reader = wordnet.open_wordnet(wordnet_dir)
+  asked_words = {
     token.text.lower()
     for question in questions
     for sentence in annotator(question.text)
     for token in sentence.tokens
   }
-  words = alter_question.Words(
-    reader,
-    alter_question.read_neighbours(neighbours, all_words),
-    word_tags.likeliest,
+  near = alter_question.read_neighbours(
+    neighbours, asked_words, vocabulary=vocabulary, word_VxE=word_VxE
   )
-  title = (
-    "AddSentenceDiverse" if annotator.is_parser else "AddSentDiverse-style"
-  )
+  words = alter_question.Words(reader, near, WordTags(reader).likeliest)
+  wordnet.close_wordnet(reader)
   return Transformation(
     name="add_sentence",
-    title=title,
+    title="AddSentenceDiverse"
+    if annotator.is_parser
+    else "AddSentDiverse-style",
     apply=functools.partial(_apply, annotator=annotator, words=words),
     resources={
       "annotations": annotator.name,

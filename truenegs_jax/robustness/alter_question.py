@@ -11,9 +11,12 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from truenegs_jax.data.corpus.files import stat_file
 from truenegs_jax.data.corpus.sources import WordNetReader
 from truenegs_jax.robustness.annotate import Token
+from truenegs_jax.robustness.swap_synonyms import embedding_pairs
 from truenegs_jax.robustness.word_lists import (
   LOCATION,
   ORGANIZATION,
@@ -21,9 +24,12 @@ from truenegs_jax.robustness.word_lists import (
   word_set,
 )
 from truenegs_jax.runtime.errors import DataError, UnavailableError
+from truenegs_jax.synonyms import wordnet
+from truenegs_jax.synonyms.sources import ModelTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.synonyms.word_vectors import find_neighbours
 
+MODEL = "model"
 TOP = 100  # nearest words of a word
 SPECIAL = {
   "States": "Kingdom",
@@ -92,16 +98,16 @@ def _special(token: Token, _: Words) -> Iterable[str]:
   return [SPECIAL[token.text]] if token.text in SPECIAL else []
 
 
-def _antonyms(token: Token, words: Words) -> Iterator[str]:
-  """Yields antonyms of the first sense of a noun or adjective."""
+def _antonyms(token: Token, words: Words) -> Iterable[str]:
+  """Returns antonyms of the first sense of a noun or adjective."""
   if token.tag not in ("NN", "JJ", "JJR", "JJS"):
-    return
+    return []
   pos = "n" if token.tag == "NN" else "a"
-  synset = next(iter(words.reader.synsets(token.text, pos)), None)
-  for lemma in synset.lemmas() if synset else ():
-    for antonym in lemma.antonyms():
-      if "_" not in antonym.name():
-        yield antonym.name()
+  synsets = words.reader.synsets(token.text, pos)
+  lemmas = [lemma for s in synsets[:1] for lemma in s.lemmas()]
+  names = [a.name() for lemma in lemmas for a in lemma.antonyms()]
+  wordnet.close_wordnet(words.reader)  # until the next word
+  return [name for name in names if "_" not in name]
 
 
 def _near_number_or_name(token: Token, words: Words) -> Iterable[str]:
@@ -165,15 +171,24 @@ def _stemmer() -> Any:
 
 
 def read_neighbours(
-  where: str, words: Iterable[str]
-) -> dict[str, Sequence[str]]:
+  where: str,
+  words: Iterable[str],
+  *,
+  vocabulary: Vocabulary | None = None,
+  word_VxE: np.ndarray | None = None,
+) -> dict[str, list[str]]:
   """Reads the nearest words of words in lower case.
 
+  Nearest are the TOP words of `words`, by cosine.
+
   Args:
-    where: TextFlint's neighbour.json, {word: [{"word": ...}, ...]} with the
-      word itself first; or word vectors as in `word_vectors.find_neighbours`,
-      of which the TOP nearest among `words`, by cosine, are taken. "" is none.
-    words: all words of the questions.
+    where: a file of word vectors, see `word_vectors.find_neighbours`; MODEL for
+      the embeddings of a model; TextFlint's neighbour.json, {word: [{"word":
+      ...}, ...]} with the word itself first; or "" for none.
+    words: all words of the questions. Those without a letter or digit have no
+      neighbours and are none.
+    vocabulary: tokens of the model; only for MODEL.
+    word_VxE: their embeddings; only for MODEL.
 
   Raises:
     UnavailableError: there is no such file.
@@ -181,11 +196,17 @@ def read_neighbours(
   """
   if not where:
     return {}
+  names = {word for word in words if any(map(str.isalnum, word))}
+  if where == MODEL and vocabulary and word_VxE is not None:
+    ids = [i for i, token in enumerate(vocabulary.tokens) if token in names]
+    tokens = [vocabulary.tokens[i] for i in ids]
+    options = ModelTable(top=TOP, threshold=-1, symbols=True)
+    return _group(embedding_pairs(Vocabulary(tokens), word_VxE[ids], options))
   path = pathlib.Path(where).expanduser()
   if not path.is_file():
     raise UnavailableError(
-      f"{where}: there is no such file of neighbours. Pass word vectors, such"
-      " as glove.6B.100d.txt, or a neighbour.json."
+      f"robustness.neighbours={where!r}: there is no such file. Pass a file of"
+      " word vectors, such as glove.6B.100d.txt, a neighbour.json, or model."
     )
   if path.suffix == ".json":
     try:
@@ -199,9 +220,15 @@ def read_neighbours(
         f"{where}: no neighbours: {error!r}. The form is"
         ' {"word": [{"word": "word", "dist": 0}, ...]}.'
       ) from error
-  vocabulary = Vocabulary(sorted(set(words)))
-  pairs = find_neighbours(vocabulary, stat_file(path), top=TOP, symbols=True)
+  vocabulary = Vocabulary(sorted(names))
+  return _group(
+    find_neighbours(vocabulary, stat_file(path), top=TOP, symbols=True)
+  )
+
+
+def _group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+  """Returns word -> its neighbours, in the order of the pairs."""
   neighbours: dict[str, list[str]] = {}
   for word, neighbour in pairs:
     neighbours.setdefault(word, []).append(neighbour)
-  return dict(neighbours)
+  return neighbours

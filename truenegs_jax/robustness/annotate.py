@@ -82,13 +82,14 @@ class Annotator:
     return self.known[text]
 
 
-def make_annotator(choice: str = "auto") -> Annotator:
+def make_annotator(choice: str = "auto", *, wordnet_dir: str = "") -> Annotator:
   """Returns an annotator by name, or one that reads a recorded file.
 
   Args:
     choice: "rules"; "spacy" (its tags, trees by rules), "stanza", "benepar"
       (spaCy with its parser); "auto", the best of these that is installed; or a
       file of `save_annotations`.
+    wordnet_dir: folder of WordNet, for "rules"; see `wordnet.open_wordnet`.
 
   Raises:
     InputError: what was chosen is not installed, or there is no WordNet.
@@ -104,6 +105,8 @@ def make_annotator(choice: str = "auto") -> Annotator:
         except InputError:  # without its model
           continue
     choice = "rules"
+  if choice == "rules":
+    return _by_rules(wordnet_dir)
   if choice in _MAKERS:
     return _MAKERS[choice]()
   return load_annotations(choice)
@@ -139,8 +142,8 @@ def load_annotations(where: str) -> Annotator:
   path = pathlib.Path(where).expanduser()
   if not path.is_file():
     raise UnavailableError(
-      f"{where}: there is no such file of annotations. Choose"
-      f" {', '.join(CHOICES)}, or record one with robustness.record=FILE."
+      f"robustness.annotations={where!r}: there is no such file. Choose"
+      f" {', '.join(CHOICES)}, or record a file with robustness.record=FILE."
     )
   known, is_parser = {}, True
   names: dict[str, None] = {}
@@ -187,9 +190,9 @@ def _tuples(tree: Any) -> Tree:
   return label, tuple(map(_tuples, content))
 
 
-def _by_rules() -> Annotator:
+def _by_rules(wordnet_dir: str) -> Annotator:
   """Returns the annotator of this folder; needs WordNet."""
-  reader = wordnet.open_wordnet()
+  reader = wordnet.open_wordnet(wordnet_dir)
   word_tags = tag_words.WordTags(reader)
   kinds = guess_entities.NameKinds(reader)
 
@@ -320,7 +323,6 @@ def _import(name: str, needs: str) -> Any:
 
 
 _MAKERS: dict[str, Callable[[], Annotator]] = {
-  "rules": _by_rules,
   "spacy": _by_spacy,
   "benepar": functools.partial(_by_spacy, with_benepar=True),
   "stanza": _by_stanza,

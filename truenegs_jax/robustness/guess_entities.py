@@ -7,6 +7,7 @@ titles, capitals and the preposition before tell something.
 import functools
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from truenegs_jax.data.corpus.sources import WordNetReader
 from truenegs_jax.robustness.word_lists import (
@@ -17,6 +18,7 @@ from truenegs_jax.robustness.word_lists import (
   PERSON,
   TITLES,
 )
+from truenegs_jax.synonyms import wordnet
 
 _LEXNAMES = {
   "noun.person": PERSON,
@@ -35,12 +37,20 @@ class NameKinds:
   @functools.lru_cache(maxsize=2**14)  # noqa: B019
   def known(self, name: str) -> str:
     """Returns the kind of a name's first sense that is an instance, or ""."""
-    entry = self._reader._lemma_pos_offset_map.get(name.lower(), {})
-    for offset in entry.get("n", ())[:2]:
-      synset = self._reader.synset_from_pos_and_offset("n", offset)
+    for synset in self._synsets(name)[:2]:
       if synset.instance_hypernyms():
         return _LEXNAMES.get(synset.lexname(), "")
     return ""
+
+  @functools.lru_cache(maxsize=2**14)  # noqa: B019
+  def is_common(self, word: str) -> bool:
+    """Returns whether the first sense of a word as a noun is no instance."""
+    return any(not s.instance_hypernyms() for s in self._synsets(word)[:1])
+
+  def _synsets(self, name: str) -> list[Any]:
+    synsets = self._reader.synsets(name.lower(), "n")
+    wordnet.close_wordnet(self._reader)  # until the next name
+    return synsets
 
 
 def guess_entities(
@@ -79,7 +89,7 @@ def _kind(
   last = name[-1].lower()
   if last in LAST_WORD:
     return LAST_WORD[last]
-  if last_tag == "NNPS":  # Broncos
+  if last_tag == "NNPS" and len(name) > 1:  # Denver Broncos
     return ORGANIZATION
   if name[0].lower() in TITLES or before in TITLES:
     return PERSON
@@ -92,4 +102,5 @@ def _kind(
       return kind
   if before in ("in", "from", "near", "at"):
     return LOCATION
-  return PERSON if len(name) == 2 and before not in ("the", "a") else ""
+  is_person = len(name) == 2 and before not in ("the", "a")
+  return PERSON if is_person and not any(map(kinds.is_common, name)) else ""

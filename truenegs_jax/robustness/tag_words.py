@@ -138,6 +138,8 @@ class WordTags:
     return lower if is_base else stems[0]
 
 
+# A clause without a verb yet; after do or MD, before its base form; with one.
+OPEN, NEEDS_BASE, HAS_VERB = "open", "needs base", "has verb"
 # Number of subject and verb.
 _DISAGREEING = frozenset(
   (("NN", "VBP"), ("NNP", "VBP"), ("NNS", "VBZ"), ("NNPS", "VBZ"))
@@ -181,31 +183,18 @@ def _tags_of_form(word: str, stem: str, pos: str) -> Sequence[str]:
 
 def tag_sentence(words: Sequence[str], tags: WordTags) -> list[str]:
   """Returns the likeliest Penn Treebank tag of each token of a sentence."""
-  options = [_options(words, i, tags) for i in range(len(words))]
-  best: dict[tuple[str, bool], tuple[float, list[str]]] = {
-    ("^", False): (0.0, [])
+  best: dict[tuple[str, str], tuple[float, list[str]]] = {
+    ("^", OPEN): (0.0, [])
   }
-  for word, weights in zip(words, options, strict=True):
+  for i, word in enumerate(words):
     lower = word.lower()
-    following: dict[tuple[str, bool], tuple[float, list[str]]] = {}
-    for (state, needs_base), (score, path) in best.items():
+    weights = _options(words, i, tags)
+    following: dict[tuple[str, str], tuple[float, list[str]]] = {}
+    for (state, clause), (score, path) in best.items():
       for tag, weight in weights.items():
-        bonus = _bonus(state, tag)
-        if needs_base and tag == "VB" and state in ("N", "PRP", "CD", "RB"):
-          bonus = 2  # did the team WIN
-        if needs_base and tag in FINITE and not path[-1].startswith("W"):
-          bonus -= 2
-        if needs_base and tag == ".":
-          bonus -= 4
-        if path and (path[-1], tag) in _DISAGREEING:
-          bonus -= 2
-        total = score + weight + bonus
-        is_needed = (
-          tag != "VB"
-          and (needs_base or lower in DO or tag == "MD")
-          and tag not in (".", ",")
-        )
-        key = _state(lower, tag), is_needed
+        total = score + weight + _bonus(state, tag)
+        total += _clause_bonus(state, clause, tag, path[-1] if path else "")
+        key = _state(lower, tag), _next_clause(clause, lower, tag)
         if key not in following or total > following[key][0]:
           following[key] = total, [*path, tag]
     best = following
@@ -218,6 +207,33 @@ def tag_sentence(words: Sequence[str], tags: WordTags) -> list[str]:
       if path[i + 1] in ("JJ", "RB"):
         path[i] = f"RB{tag[-1]}"  # most famous
   return path
+
+
+def _clause_bonus(state: str, clause: str, tag: str, before: str) -> float:
+  """Returns the bonus of a tag for what its clause has or needs."""
+  bonus = -2.0 if (before, tag) in _DISAGREEING else 0.0
+  if clause == NEEDS_BASE:
+    if tag == "VB" and state in ("N", "PRP", "CD", "RB"):
+      bonus += 4  # did the team WIN
+    if tag in FINITE and not before.startswith("W"):
+      bonus -= 2
+    if tag == ".":
+      bonus -= 4
+  elif clause == HAS_VERB and state == "N" and tag in ("VBZ", "VBP"):
+    bonus -= 2
+  return bonus
+
+
+def _next_clause(clause: str, lower: str, tag: str) -> str:
+  """Returns what a clause has or needs after a token."""
+  if tag == "MD" or lower in DO:
+    return NEEDS_BASE
+  if clause == NEEDS_BASE and tag not in ("VB", ".", ","):
+    return NEEDS_BASE
+  if tag in FINITE or tag == "VB":
+    return HAS_VERB
+  opens = tag in ("CC", ",", ":", ".", "WDT", "WP", "WRB", "''")
+  return OPEN if opens or lower in ("that", "because", "if") else clause
 
 
 def _options(
