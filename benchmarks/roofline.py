@@ -19,6 +19,7 @@ from typing import NamedTuple
 import jax
 from hlo_listing import Array, Computation, Launch, Listing, Operation
 
+from truenegs_jax.models import flash_attention
 from truenegs_jax.objectives import masking
 from truenegs_jax.runtime import errors
 from truenegs_jax.train import sharding
@@ -49,6 +50,11 @@ _PLAIN = re.compile(
   r"__cub\$|AllocateBuffer|AssumeGatherIndicesInBound"
   "|GatherScatterIndicesBitpacked|PrepareAsyncCall"
 )
+_FLASH = re.compile(
+  rf"\b({flash_attention.FORWARD}|{flash_attention.BACKWARD})\b"
+)
+# Of the hash of `rng.random_bits`, after its counter: shifts, xors, products.
+DRAW_INTEGERS = 11
 # Without an estimate libtpu writes 2^64 - 1, or nothing.
 _CYCLES = re.compile(r'"estimated_cycles":"(\d{1,15})"')
 
@@ -78,6 +84,7 @@ class Sizes(NamedTuple):
     slots: predicted positions of a row.
     vocab_size: without padding.
     heads: of each network.
+    drops_weights: whether attention's weights drop out.
     table_sizes: sizes of arrays that have the vocabulary as one dimension.
   """
 
@@ -86,6 +93,7 @@ class Sizes(NamedTuple):
   slots: int
   vocab_size: int
   heads: frozenset[int]
+  drops_weights: bool
   table_sizes: frozenset[int]
 
   def count_logits(self, shapes: Sequence[Shape], min_positions: int) -> int:
@@ -115,6 +123,7 @@ def get_sizes(
     slots=masking.num_slots(run.length, run.options.masking.mask_prob),
     vocab_size=vocab_size,
     heads=frozenset(config.heads for config in roles),
+    drops_weights=any(config.attention_dropout for config in roles),
     table_sizes=frozenset(n for s in shapes if vocab_size in s for n in s),
   )
 
@@ -209,7 +218,7 @@ def _bound(listing: Listing, launch: Launch, sizes: Sizes) -> Bound:
   if is_copy:
     return bound
   if op.kind == "custom-call" and not (products or _PLAIN.search(op.target)):
-    return _bound_kernel(computation, bound)
+    return _bound_kernel(computation, bound, sizes)
   if bound.logits_read or bound.logits_written:
     group = LOGITS
   elif moved := _moves(listing, computation, op):
@@ -221,8 +230,14 @@ def _bound(listing: Listing, launch: Launch, sizes: Sizes) -> Bound:
   return bound._replace(group=group)
 
 
-def _bound_kernel(computation: Computation, bound: Bound) -> Bound:
-  """Bounds a kernel of attention; InputError for any other."""
+def _bound_kernel(
+  computation: Computation, bound: Bound, sizes: Sizes
+) -> Bound:
+  """Bounds a kernel of attention; InputError for any other.
+
+  Kernels of the package count what they declare: each block that they read
+  again, and products that they compute again.
+  """
   op = bound.launch.op
   if "fmha" in op.target:  # cuDNN's
     (query,) = _operand(computation, op, 0).results
@@ -231,15 +246,39 @@ def _bound_kernel(computation: Computation, bound: Bound) -> Bound:
     flops = factor * batch * heads * length**2 * size
     dtype = query.dtype
     return bound._replace(group=KERNELS, flops=flops, dtype=dtype)
-  raise errors.InputError(
-    f"The cost of the custom call '{op.target}' ({op.name}) is unknown. Add"
-    " it to benchmarks/roofline.py."
+  if not _FLASH.search(op.op_name):
+    raise errors.InputError(
+      f"The cost of the custom call '{op.target}' ({op.name}) is unknown. Add"
+      " it to benchmarks/roofline.py."
+    )
+  documents, *_, heads, query = (
+    _operand(computation, op, i).results[0] for i in range(5)
+  )
+  cost = flash_attention.cost(
+    kernel_name(op),
+    flash_attention.Settings(
+      length=documents.shape[-1],
+      platform="cuda" if "triton" in op.target else "tpu",
+    ),
+    rows=documents.shape[0],
+    heads=heads.shape[0],
+    width=query.shape[-1],
+    dtype={name: dtype for dtype, name in HLO_DTYPES.items()}[query.dtype],
+  )
+  draws = cost["transcendentals"] if sizes.drops_weights else 0
+  return bound._replace(
+    group=KERNELS,
+    nbytes=cost["bytes_accessed"],
+    flops=cost["flops"],
+    dtype=query.dtype,
+    integers=DRAW_INTEGERS * draws,
   )
 
 
 def kernel_name(op: Operation) -> str:
   """Returns a name that tells kernels of attention apart."""
-  return op.target
+  flash = _FLASH.search(op.op_name)
+  return flash[1] if flash else op.target
 
 
 def _operand(computation: Computation, op: Operation, i: int) -> Operation:

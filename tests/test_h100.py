@@ -1,8 +1,10 @@
 """Tests the bounds of compiled steps on small listings and on one layer."""
 
+import json
 import math
 import pathlib
 import runpy
+import subprocess
 
 import pytest
 from absl import flags
@@ -10,6 +12,7 @@ from absl import flags
 from truenegs_jax.runtime.errors import InputError
 
 ROOT = pathlib.Path(__file__).parent.parent
+PYTHON = ROOT / ".venv" / "h100" / "bin" / "python"
 # Made up. Sizes: 2 rows of 8 tokens, 3 heads, 4 slots, 5,000 words.
 HLO = """HloModule step, is_scheduled=true
 
@@ -83,6 +86,14 @@ metadata={op_name="jit(step)/jvp(Model)/encoder/layer_3/ge"}
   %fill.1 = bf16[1024,1024]{1,0} fusion(), kind=kLoop, calls=%zeros
   %fmha = (bf16[2,8,3,16]{3,2,1,0}, u8[7]{0}) custom-call(%q, %q, %q), \
 custom_call_target="__cudnn$fmhaSoftmaxBackward"
+  %documents = s32[2,1,128]{2,1,0} parameter(3)
+  %word = u32[2]{0} parameter(4)
+  %heads = s32[3]{0} parameter(5)
+  %long = bf16[2,128,3,16]{3,2,1,0} parameter(6)
+  %flash = (bf16[2,128,3,16]{3,2,1,0}, f32[2,3,1,128]{3,2,1,0}) \
+custom-call(%documents, %word, %word, %heads, %long, /*index=5*/%long, %long), \
+custom_call_target="__gpu$xla.gpu.triton", \
+metadata={op_name="jit(step)/jvp(Model)/layer_0/flash_forward/pallas_call"}
   ROOT %out = f32[4,5000]{1,0} copy(%logits)
 }
 """
@@ -114,6 +125,7 @@ def get_bounds(modules, text):
     slots=4,
     vocab_size=5000,
     heads=frozenset({3}),
+    drops_weights=True,
     table_sizes=frozenset({16}),
   )
   listing = modules["hlo_listing"]["parse"](text)
@@ -124,7 +136,7 @@ def get_bounds(modules, text):
 def test_operations_of_loops_and_fusions_are_launched(bounds):
   times = {name: x.launch.times for name, x in bounds.items()}
   in_loop = {"read": 12, "put": 12}
-  once = ("bmm", "logits", "mask", "start", "fill.1", "fmha", "out")
+  once = ("bmm", "logits", "mask", "start", "fill.1", "fmha", "flash", "out")
   assert times == in_loop | dict.fromkeys(once, 1)
 
 
@@ -143,6 +155,19 @@ def test_operations_of_loops_and_fusions_are_launched(bounds):
 def test_bytes_and_flops_of_a_launch(bounds, name, nbytes, flops):
   assert bounds[name].nbytes == nbytes
   assert bounds[name].flops == flops
+
+
+def test_a_kernel_counts_what_it_declares(bounds, modules):
+  forward = bounds["flash"]
+  text = HLO.replace("flash_forward", "flash_backward")
+  backward = get_bounds(modules, text)["flash"]
+  products = 2 * 3 * 128**2 * 16
+  assert forward.flops == 4 * products
+  assert 10 * products <= backward.flops <= 14 * products
+  # All arrays once, keys and values once more for each block of queries.
+  array = 2 * 2 * 128 * 3 * 16
+  assert 4 * array < forward.nbytes < backward.nbytes
+  assert 0 < forward.integers == 11 * 2 * 3 * 128**2
 
 
 def test_integers_are_counted_inside_fusions(bounds):
@@ -170,6 +195,7 @@ def test_launches_have_groups(bounds, modules):
     "fill.1": r["FILLS"],
     "start": r["COPIES"],
     "fmha": r["KERNELS"],
+    "flash": r["KERNELS"],
   }
   assert (bounds["out"].logits_read, bounds["out"].logits_written) == (1, 1)
   # The embedding table is no array of logits.
@@ -191,8 +217,9 @@ def test_a_line_that_is_no_operation_is_an_error(modules):
 def test_figures_are_added_up(bounds, modules):
   add_up = modules["h100"]["add_up"]
   record = add_up(list(bounds.values()), model_secs=1e-3)
-  assert record["launches"] == 2 * 12 + 7
+  assert record["launches"] == 2 * 12 + 8
   assert record["kernels"] == {
+    "flash_forward": 1,
     "__cudnn$fmhaSoftmaxBackward": 1,
   }
   assert record["mfu"] == pytest.approx(1 / record["ms"])
@@ -226,3 +253,32 @@ def test_figures_are_kept_and_compared(modules, tmp_path):
   assert not worse and "better" in line
   assert compare(ms=99, jax="2")[0] is False
   assert h100["compare"](record, None)[0] is False
+
+
+@pytest.mark.slow  # compiles two steps
+@pytest.mark.skipif(not PYTHON.exists(), reason="make h100 was not run")
+def test_a_layer_compiled_for_an_h100_has_fused_attention(tmp_path):
+  rows, length, heads = 2, 512, 32
+  values = {
+    "config": "electra_small",
+    "config.batch_size": rows,
+    "config.length": length,
+    "config.model.max_positions": length,
+    "config.model.attention": "flash",
+    "config.model.dtype": "bfloat16",
+    "config.model.variant": "embedding_size=32 width=512 layers=1"
+    f" heads={heads} ffn=128",
+    "recipes": "baseline,hc",
+    "json": tmp_path / "steps.json",
+  }
+  command = [PYTHON, "benchmarks/h100.py"]
+  command += [f"--{name}={value}" for name, value in values.items()]
+  subprocess.run(command, cwd=ROOT, check=True, timeout=900)
+  baseline, corrected = json.loads((tmp_path / "steps.json").read_text())
+  for step in (baseline, corrected):
+    # In the generator and in the discriminator.
+    assert step["kernels"] == {"flash_forward": 2, "flash_backward": 2}
+    scores_bytes = 4 * rows * heads * length**2
+    assert step["scratch_gib"] * 2**30 < scores_bytes
+  for name in ("logits_ops", "logits_reads", "logits_writes"):
+    assert baseline[name] == corrected[name]
