@@ -70,7 +70,9 @@ def get_config(arg: str = "") -> ConfigDict:
   # Source of swap_synonyms, as negatives.sources; "": WordNet by TextFlint's
   # rules, as in the paper.
   c.robustness.synonyms = ""
-  # Vectors for the neighbours of words in add_sentence: a file, or a model.
+  # Neighbours of words for add_sentence: a file of word vectors, such as
+  # glove.6B.100d.txt; "model", the embeddings of init; TextFlint's
+  # neighbour.json; or "" for none.
   c.robustness.neighbours = ""
   c.robustness.against = ""  # another model to compare with, as init
   c.robustness.samples = 10  # examples of each set to print

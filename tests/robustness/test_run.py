@@ -210,3 +210,26 @@ def test_models_without_the_head_of_the_task_are_refused(
   config.init = write_model(tmp_path / "model", head, labels.split())
   with pytest.raises(InputError, match=message):
     run(config, tmp_path / "out")
+
+
+def test_labeled_texts_are_swapped_perturbed_and_published(config, tmp_path):
+  labels = ["contradiction", "entailment", "neutral"]
+  config.init = write_model(tmp_path / "model", "dense", labels)
+  config.robustness.task, config.robustness.sets = "mnli", "typos,case"
+  config.robustness.data = str(tmp_path / "dev.tsv")
+  rows = [f"The {WORDS[i]} sleeps.\tA {WORDS[9]}.\tneutral" for i in range(8)]
+  rows[0] = rows[0].replace("neutral", "entailment")
+  text = "\n".join(["sentence1\tsentence2\tgold_label", *rows])
+  (tmp_path / "dev.tsv").write_text(f"{text}\n")
+  text = text.replace("neutral", "non-entailment")
+  (tmp_path / "hans.tsv").write_text(f"{text}\n")
+  config.robustness.files = f"hans={tmp_path}/hans.tsv"
+  run(config, tmp_path / "out")
+  saved = json.loads((tmp_path / "out/results.json").read_text())
+  assert list(saved["sets"]) == ["typos", "case", "hans"]
+  for x in saved["sets"].values():
+    [scores] = [model["scores"] for model in x["models"].values()]
+    assert scores["accuracy"]["transformed"]["value"] == 87.5  # all neutral
+  config.robustness.sets = "add_sentence"
+  with pytest.raises(InputError, match="add_sentence changes questions"):
+    run(config, tmp_path / "out")

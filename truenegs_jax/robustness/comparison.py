@@ -16,12 +16,13 @@ class SetComparison(NamedTuple):
     drops: differences of the drops, one for each metric; of the scores if the
       set has no originals.
     has_drops: which of the two they are.
-    test: of the answers to the transformed questions; None for scores.
+    tests: of the answers to the original and the transformed questions, as far
+      as there are any; none for regression.
   """
 
   drops: tuple[Comparison, ...]
   has_drops: bool
-  test: PairedTest | None
+  tests: Mapping[str, PairedTest]
 
 
 def compare_sets(ours: SetScores, theirs: SetScores) -> SetComparison:
@@ -29,10 +30,8 @@ def compare_sets(ours: SetScores, theirs: SetScores) -> SetComparison:
   has_drops = bool(ours.original)
   pair = [x.drops() if has_drops else x.transformed for x in (ours, theirs)]
   compared = tuple(x.compare(m, pair[1][m]) for m, x in pair[0].items())
-  test = None
-  if ours.correct_SxN is not None and theirs.correct_SxN is not None:
-    test = mcnemar(ours.correct_SxN, theirs.correct_SxN)
-  return SetComparison(compared, has_drops, test)
+  tests = {k: mcnemar(x, theirs.correct[k]) for k, x in ours.correct.items()}
+  return SetComparison(compared, has_drops, tests)
 
 
 def conclude(compared: Mapping[str, SetComparison]) -> str:

@@ -112,22 +112,24 @@ class FineTunedModel:
         blank = {} if isinstance(example, Question) else {"label": None}
         unique.append(dataclasses.replace(example, key=key, **blank))
     split = self._encode(unique)
-    task = dataclasses.replace(self.task, labels=self.classes)
+    replicated = sharding.replicated_sharding(self.predictor.mesh)
     answers_SxN = []
     for initial in self.initials:
-      params = initial.make_params(
-        initial.make_model(max(1, len(self.classes))),
-        task,
-        0,
-        report=self.report,
-        complete=True,
-      )
-      replicated = sharding.replicated_sharding(self.predictor.mesh)
-      params = jax.device_put(params, replicated)
+      params = jax.device_put(self.read_params(initial), replicated)
       outputs = self.predictor.predict(params, split.encoded)
       answers = split.decode_answers(outputs)
       answers_SxN.append([answers[number[texts(x)]] for x in examples])
     return answers_SxN
+
+  def read_params(self, initial: InitialWeights) -> dict[str, Any]:
+    """Reads the parameters of a seed, as numpy arrays; errors as `answer`."""
+    return initial.make_params(
+      initial.make_model(max(1, len(self.classes))),
+      dataclasses.replace(self.task, labels=self.classes),
+      seed=0,
+      report=self.report,
+      complete=True,
+    )
 
   def _encode(self, examples: Sequence[Any]) -> task_data.EvalSplit:
     options, tokenizer = self.options, self.initials[0].tokenizer

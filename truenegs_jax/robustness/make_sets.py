@@ -8,11 +8,13 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from truenegs_jax.robustness import (
+  add_sentence,
   annotate,
   perturbations,
   saved_sets,
   swap_synonyms,
 )
+from truenegs_jax.robustness.alter_question import MODEL
 from truenegs_jax.robustness.eval_set import EvalSet
 from truenegs_jax.robustness.fine_tuned import FineTunedModel
 from truenegs_jax.robustness.transformation import (
@@ -26,21 +28,23 @@ from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks.task import SPANS, Task
 
 SWAP, ADD, PAPER = "swap_synonyms", "add_sentence", "paper"
-NAMES = (SWAP, *perturbations.NAMES)
+NAMES = (SWAP, ADD, *perturbations.NAMES)
 SETS = "sets"  # the folder in a workdir
 
 
 def parse_names(text: str, task: Task) -> tuple[str, ...]:
   """Parses `robustness.sets`; InputError for a set that the task cannot have.
 
-  "paper" is SWAP.
+  "paper" is SWAP and, for questions, ADD.
   """
   has_questions = task.kind == SPANS
   names: list[str] = []
   for name in filter(None, text.replace(" ", "").split(",")):
     one_of("robustness.sets", name, (*NAMES, PAPER))
-    names += [SWAP] if name == PAPER else [name]
-    if name.endswith(perturbations.IN_QUESTION) and not has_questions:
+    paper = [SWAP, ADD] if has_questions else [SWAP]
+    names += paper if name == PAPER else [name]
+    is_question = name == ADD or name.endswith(perturbations.IN_QUESTION)
+    if is_question and not has_questions:
       raise InputError(
         f"robustness.sets={text!r}: {name} changes questions on contexts, but"
         f" {task.title} has labeled texts. Remove it."
@@ -57,28 +61,41 @@ def draw_rows(examples: Sequence[Any], rows: int, seed: int) -> list[Any]:
 
 
 def make_transformations(
-  c: ConfigDict, names: Sequence[str], model: FineTunedModel
+  c: ConfigDict,
+  names: Sequence[str],
+  model: FineTunedModel,
+  examples: Sequence[Any],
 ) -> tuple[list[Transformation], annotate.Annotator | None]:
   """Makes the transformations of a config, and the annotator that they use.
 
   Raises:
     InputError, DataError: a source, a parser or a file is missing.
   """
-  o, annotator, transformations = c.robustness, None, []
-  tokenizer = model.initials[0].tokenizer
-  if SWAP in names:
+  o, transformations = c.robustness, []
+  annotator = None
+  if {SWAP, ADD} & set(names):
     annotator = annotate.make_annotator(o.annotations)
+  tokenizer = model.initials[0].tokenizer
+  lexicon: dict[str, Any] = {
+    "wordnet_dir": c.data.wordnet_dir,
+    "vocabulary": Vocabulary(tokenizer.vocab, tokenizer.normalize),
+  }
+  if MODEL in (*o.synonyms.split(), o.neighbours) and annotator:
+    params = model.read_params(model.initials[0])
+    lexicon["word_VxE"] = params["embeddings"]["word"]
   for name in names:
-    if name == SWAP:
-      assert annotator is not None
+    if name in perturbations.NAMES:
+      transformation = perturbations.make_perturbation(name)
+    elif name == SWAP:
+      assert annotator
       transformation = swap_synonyms.make_swap(
-        annotator,
-        synonyms=o.synonyms,
-        wordnet_dir=c.data.wordnet_dir,
-        vocabulary=Vocabulary(tokenizer.vocab, tokenizer.normalize),
+        annotator, synonyms=o.synonyms, **lexicon
       )
     else:
-      transformation = perturbations.make_perturbation(name)
+      assert annotator
+      transformation = add_sentence.make_add_sentence(
+        annotator, examples, neighbours=o.neighbours, **lexicon
+      )
     transformations.append(transformation)
   return transformations, annotator
 

@@ -1,9 +1,12 @@
 """Prints the table of robustness beside the paper's, and its samples."""
 
 import dataclasses
+import math
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -18,6 +21,7 @@ from truenegs_jax.tasks.squad import Question
 # Number of questions of each set in table 5, from its percentages: all are
 # whole numbers of these, and of no fewer questions.
 PAPER_SIZES = {ADD: 293, SWAP: 300}
+NO_ERROR = " " * len(" ± 2.50")
 
 
 class PaperRow(NamedTuple):
@@ -81,72 +85,74 @@ def print_table(
   results: Sequence[SetResult], title: str, console: Console
 ) -> None:
   """Prints the scores of all models on all sets, beside the paper's."""
-  table = Table(title=title, title_justify="left")
-  table.add_column("set")
-  table.add_column("questions", justify="right")
-  table.add_column("model")
-  metrics = list(results[0].scores[next(iter(results[0].scores))].transformed)
-  for metric in metrics:
-    for name in (f"{metric}: original -> transformed", "drop"):
-      table.add_column(name, justify="right")
+  table = _make_table(title, "model", ("", "original", "transformed", "drop"))
   for result in results:
-    name, size = result.examples.title, f"{len(result.examples.variants):,}"
-    for model in result.scores:
-      estimates = result.estimates(model)
-      cells = [x for m in metrics for x in _cells(estimates.get(m, {}))]
-      table.add_row(name, size, model, *cells)
-      name = size = ""
-    for row in PAPER if metrics == ["em", "f1"] else ():
-      if pairs := row.scores.get(result.examples.name):
-        size = f"{PAPER_SIZES[result.examples.name]}"
-        cells = [x for m in metrics for x in _paper_cells(*pairs[m])]
-        table.add_row("", size, f"paper, {row.model}", *cells, style="dim")
+    x = result.examples
     table.add_section()
+    count, size = f"n = {len(x.variants):,}", PAPER_SIZES.get(x.name, 0)
+    published = f"paper: {size}" if size else ""
+    table.add_row(x.title, "", count, published, style="bold")
+    for model in result.scores:
+      name = pathlib.PurePath(model).name
+      for metric, sides in result.estimates(model).items():
+        shown = {k: f"{e.value:.2f} ± {e.se:.2f}" for k, e in sides.items()}
+        cells = (shown.get(k, "") for k in ("original", "transformed", "drop"))
+        table.add_row(name, metric, *cells)
+        name = ""
+    for row in PAPER:
+      name = f"paper, {row.model}"
+      for metric, pair in row.scores.get(x.name, {}).items():
+        drop = f"{pair[0] - pair[1]:.2f}{NO_ERROR}"
+        cells = (_paper_cell(y, metric, size) for y in pair)
+        table.add_row(name, metric, *cells, drop, style="dim")
+        name = ""
   console.print(table)
+
+
+def _paper_cell(value: float, metric: str, size: int) -> str:
+  """Formats a score; that of exact match has its binomial standard error."""
+  if metric != "em":
+    return f"{value:.2f}{NO_ERROR}"
+  return f"{value:.2f} ± {math.sqrt(value * (100 - value) / (size - 1)):.2f}"
 
 
 def print_comparison(results: Sequence[SetResult], console: Console) -> None:
   """Prints the differences of the first model and the second, by set."""
-  table = Table(title="First model minus second", title_justify="left")
-  for name in ("set", "metric", "of"):
-    table.add_column(name)
-  for name in ("difference", "95 %: questions", "and runs", "p", "McNemar"):
-    table.add_column(name, justify="right")
+  columns = ("difference", "95 %, questions", "95 %, and runs", "p")
+  table = _make_table("First model minus second", "", columns)
   for result in results:
     if not (compared := result.compared):
       continue
-    name = result.examples.title
-    test = compared.test
-    tested = f"{test.ours}:{test.theirs}, p = {test.p:.2g}" if test else ""
+    table.add_section()
+    table.add_row(result.examples.title, style="bold")
     for c in compared.drops:
       runs = ""
       if c.low_runs is not None and c.high_runs is not None:
         runs = f"{c.low_runs:+.2f} to {c.high_runs:+.2f}"
       table.add_row(
-        name,
-        c.metric,
-        "drop" if compared.has_drops else "score",
+        f"{'drop of ' * compared.has_drops}{c.metric}",
         f"{c.difference:+.2f}",
         f"{c.low:+.2f} to {c.high:+.2f}",
         runs,
         f"{c.p if c.p_runs is None else c.p_runs:.2g}",
-        tested,
       )
-      name = tested = ""
+    for side, test in compared.tests.items():
+      counts = f"{test.ours} : {test.theirs}"
+      table.add_row(f"McNemar, {side}", counts, "", "", f"{test.p:.2g}")
   console.print(table)
+  console.print(
+    "McNemar's exact test: questions that only one of the two, or more of its"
+    " runs, answers right.",
+    soft_wrap=True,
+  )
 
 
-def _cells(sides: Mapping[str, Estimate]) -> tuple[str, str]:
-  shown = {name: f"{x.value:.2f} ± {x.se:.2f}" for name, x in sides.items()}
-  text = shown.get("transformed", "")
-  if "original" in shown:
-    text = f"{shown['original']} -> {text}"
-  return text, shown.get("drop", "")
-
-
-def _paper_cells(original: float, transformed: float) -> tuple[str, str]:
-  drop = original - transformed
-  return f"{original:.2f} -> {transformed:.2f}", f"{drop:.2f}"
+def _make_table(title: str, left: str, right: Sequence[str]) -> Table:
+  table = Table(title=title, title_justify="left", box=box.SIMPLE)
+  table.add_column(left)
+  for name in right:
+    table.add_column(name, justify="right", no_wrap=True)
+  return table
 
 
 def describe_set(examples: EvalSet) -> str:
@@ -226,5 +232,5 @@ def _compared_to_json(compared: SetComparison | None) -> dict[str, Any] | None:
   return {
     "of": "drops" if compared.has_drops else "scores",
     "bootstrap": [dataclasses.asdict(x) for x in compared.drops],
-    "mcnemar": compared.test._asdict() if compared.test else None,
+    "mcnemar": {side: x._asdict() for side, x in compared.tests.items()},
   }

@@ -127,9 +127,11 @@ def _make_sets(
   console: Console,
 ) -> list[EvalSet]:
   o = c.robustness
-  transformations, annotator = make_sets.make_transformations(c, names, model)
   with console.status("reading the dev set ..."):
     examples = task_data.read_dev(model.options, model.task)
+    transformations, annotator = make_sets.make_transformations(
+      c, names, model, examples
+    )
   drawn = make_sets.draw_rows(examples, o.rows, c.seed)
   sets = []
   for transformation in transformations:

@@ -80,13 +80,13 @@ class SetScores(NamedTuple):
   """A model's scores on a set, by metric; `original` is empty if it has none.
 
   Attributes:
-    correct_SxN: whether each run answers each transformed question as wanted,
-      or None for scores.
+    correct: whether each run answers each question right, [S, N], for both
+      sides; empty for regression.
   """
 
   original: Mapping[str, Score]
   transformed: Mapping[str, Score]
-  correct_SxN: np.ndarray | None
+  correct: Mapping[str, np.ndarray]
 
   def drops(self) -> dict[str, Score]:
     """Returns original minus transformed, by metric."""
@@ -107,13 +107,18 @@ def score_set(
     return SetScores(
       {m: _mean(x) for m, x in original.items()},
       {m: _mean(x) for m, x in worst.items()},
-      worst[EXACT] > 0,
+      {
+        side: x[EXACT] > 0
+        for side, x in (("original", original), ("transformed", worst))
+        if x
+      },
     )
   metrics = (ACCURACY,) if examples.merged else task.metrics
-  sides, correct_SxN = [], None
-  for rows, answers_SxN in (
-    (examples.original, original_SxN),
-    (examples.transformed, transformed_SxM),
+  sides: dict[str, dict[str, Score]] = {}
+  correct = {}
+  for side, rows, answers_SxN in (
+    ("original", examples.original, original_SxN),
+    ("transformed", examples.transformed, transformed_SxM),
   ):
     golds = [row.label for row in rows]
     if task.kind != SCORE:
@@ -122,10 +127,10 @@ def score_set(
       merged = {**{x: x for x in labels}, **examples.merged}
       golds = [ids[x] for x in golds]
       answers_SxN = [[ids[merged[x]] for x in run] for run in answers_SxN]
-      correct_SxN = np.array(answers_SxN) == np.array(golds)
-    scores = {m: _score(m, golds, answers_SxN) for m in metrics if golds}
-    sides.append(scores)
-  return SetScores(sides[0], sides[1], correct_SxN)
+      if golds:
+        correct[side] = np.array(answers_SxN) == np.array(golds)
+    sides[side] = {m: _score(m, golds, answers_SxN) for m in metrics if golds}
+  return SetScores(**sides, correct=correct)
 
 
 def _mean(question_SxN: np.ndarray) -> Score:
