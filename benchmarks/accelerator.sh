@@ -1,28 +1,29 @@
 #!/usr/bin/env bash
-# Runs the benchmarks for accelerators, in pieces of less than 9 minutes.
+# Runs the benchmarks for accelerators, in pieces of at most 8 minutes.
 #   benchmarks/accelerator.sh wheels   downloads packages for a machine without
 #                                      a network
 #   benchmarks/accelerator.sh PIECE... [--json=FILE]   e.g. correct base small
 #   benchmarks/accelerator.sh all [--json=FILE]        all pieces, in order
-#   benchmarks/accelerator.sh table [--json=FILE]      prints the figures
-# Pieces, in order: correct, base, small, overheads, overheads-small, dropout,
-# large, bert, batches, flags. Each runs without the others, and after a failed
-# one. Figures are appended to FILE, default build/accelerator/figures.json.
+#   benchmarks/accelerator.sh table [--json=FILE]      prints the figures, beside
+#                                      those of `make h100`
+# Pieces, in order: correct, base, small, bert, overheads, overheads-small,
+# attention, dropout, large, batches, flags. The first are the paper's recipe,
+# with all of its dropout. Each runs without the others, and after a failed one. Figures are appended to FILE, default build/accelerator/figures.json.
 # Compiled code is cached next to it. Exit code 1: a piece failed.
 # Needs Python 3.12 with jax 0.11.2 and its GPU plugin, flax, optax,
 # orbax-checkpoint, transformers, safetensors, scipy and rich, but no network:
 # `wheels` downloads the other packages, for x86-64.
 #   PYTHON: the Python to run, default python3
-#   LIMIT: seconds per piece, default 530
+#   LIMIT: seconds per piece, default 470
 #   TOY=1: small sizes, also without an accelerator, to test the script
 # Tested at small sizes on a CPU, never yet on an accelerator.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-python=${PYTHON:-python3} limit=${LIMIT:-530}
+python=${PYTHON:-python3} limit=${LIMIT:-470}
 wheels=$root/benchmarks/wheels
 json=$root/build/accelerator/figures.json
-pieces=(correct base small overheads overheads-small dropout large bert batches
-  flags)
+pieces=(correct base small bert overheads overheads-small attention dropout large
+  batches flags)
 
 fetch_wheels() {
   "$python" -m pip -qq --disable-pip-version-check download --no-deps \
@@ -103,7 +104,7 @@ step() { # CONFIG BATCH LENGTH ARGUMENTS...
 overheads() { # CONFIG BATCH LENGTH PAIRS
   local pairs=$4
   [ -z "${TOY:-}" ] || pairs=4
-  run_config overheads.py "$1" "$2" "$3" "$fused" "--pairs=$pairs"
+  run_config overheads.py "$1" "$2" "$3" "--pairs=$pairs"
 }
 
 random_numbers() { # SIZES...
@@ -116,13 +117,12 @@ attention() { # SIZES...
   run attention.py "$@" --dtype=bfloat16 "--json=$json"
 }
 
-# Kernels of attention support no dropout.
-fused=--config.model.attention_dropout=0.0
+no_attention_dropout=--config.model.attention_dropout=0.0
 
 # --- pieces -------------------------------------------------------------------
 
 run_piece() {
-  local size flag
+  local size flag name
   case $1 in
     correct)
       local sizes=()
@@ -133,40 +133,46 @@ run_piece() {
       attention --batch=32 --length=512 --heads=12
       attention --batch=128 --length=128 --heads=4
       ;;
-    base)
-      step electra_base:baseline 128 512 "$fused"
-      # As ELECTRA was trained: dropout in attention, too, which takes memory.
-      step electra_base:baseline 128 512 --config.optim.accumulation=4
+    base) # first the batch that `make h100` compiles
+      step electra_base:hc 32 512
+      step electra_base:baseline 128 512
       ;;
     small)
-      for size in 128 512 1024; do
-        step electra_small:baseline "$size" 128 "$fused"
+      step electra_small:hc 128 128
+      for size in 512 1024; do step electra_small:baseline "$size" 128; done
+      ;;
+    bert)
+      step bert_base:hc 32 512
+      step bert_base:baseline 128 128
+      for size in 128 512; do
+        step bert_large:baseline 128 "$size" --config.optim.accumulation=2
       done
-      step electra_small:baseline 128 128
       ;;
     overheads) overheads electra_base:baseline 128 512 200 ;;
     overheads-small) overheads electra_small:baseline 128 128 2000 ;;
+    attention) # what the fused kernel gains, and what its dropout costs
+      for name in xla auto; do
+        step electra_base:baseline 32 512 --config.model.attention=$name
+        step electra_base:baseline 32 512 --config.model.attention=$name \
+          "$no_attention_dropout"
+      done
+      ;;
     dropout)
       random_numbers --rows=128
       random_numbers --rows=128 --length=512 --width=768 --heads=12 --slots=77
-      step electra_base:baseline 128 512 "$fused" --config.model.dropout=0.0
-      step electra_small:baseline 128 128 "$fused" --config.model.dropout=0.0
+      step electra_base:baseline 128 512 "$no_attention_dropout" \
+        --config.model.dropout=0.0
+      step electra_small:baseline 128 128 "$no_attention_dropout" \
+        --config.model.dropout=0.0
       ;;
     large)
-      step electra_large:baseline 128 512 "$fused" --config.optim.accumulation=2
-      ;;
-    bert)
-      for size in 128 512; do
-        step bert_base:baseline 128 "$size" "$fused"
-        step bert_large:baseline 128 "$size" "$fused" \
-          --config.optim.accumulation=2
-      done
+      step electra_large:baseline 128 512 --config.optim.accumulation=2
       ;;
     batches)
-      step electra_base:baseline 64 512 "$fused"
-      step electra_base:baseline 256 512 "$fused" --config.optim.accumulation=2
-      step electra_small:baseline 256 128 "$fused"
-      step electra_small:baseline 2048 128 "$fused"
+      step electra_base:baseline 64 512
+      step electra_base:baseline 256 512 --config.optim.accumulation=2
+      step electra_small:baseline 256 128
+      step electra_small:baseline 2048 128
       ;;
     # A flag is useful if it gains more than the difference between the first
     # and the last run, which have no flag.
@@ -174,7 +180,7 @@ run_piece() {
       for flag in "" --xla_gpu_enable_triton_gemm=false \
         --xla_gpu_cudnn_gemm_fusion_level=1 --xla_gpu_enable_command_buffer= \
         --xla_gpu_enable_latency_hiding_scheduler=true ""; do
-        XLA_FLAGS=$flag step electra_small:baseline 128 128 "$fused"
+        XLA_FLAGS=$flag step electra_small:baseline 128 128
       done
       ;;
   esac
