@@ -4,8 +4,8 @@
 #                                      a network
 #   benchmarks/accelerator.sh PIECE... [--json=FILE]   e.g. correct base small
 #   benchmarks/accelerator.sh all [--json=FILE]        all pieces, in order
-#   benchmarks/accelerator.sh table [--json=FILE]      prints the figures, beside
-#                                      those of `make h100`
+#   benchmarks/accelerator.sh table [--json=FILE]      prints the figures, on an
+#                                      H100 beside the bounds of roofline.py
 # Pieces, in order: correct, base, small, bert, overheads, overheads-small,
 # attention, dropout, large, batches, flags. The first are the paper's recipe,
 # with all of its dropout. Each runs without the others, and after a failed one. Figures are appended to FILE, default build/accelerator/figures.json.

@@ -2,7 +2,8 @@
 
   python benchmarks/figures.py FILE
 
-FILE contains a list of records in JSON. The targets are for one H100:
+FILE contains a list of records in JSON. The bound of a step is that of its
+compiled listing (roofline.py), on an H100. The targets are for one H100:
 ELECTRA-base with rows of 512 tokens at 45 % of its bfloat16 peak, and
 ELECTRA-small with rows of 128 tokens.
 """
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def steps_table(records: Sequence[Record]) -> Table:
   """Builds a table of the records of step.py, with their targets."""
   table = make_table(
-    *("step of", "dtype", "rows", "ms", "rows/s", "target"),
+    *("step of", "dtype", "rows", "ms", "bound, ms", "rows/s", "target"),
     *("MFU", "of matmul", "GiB", "compiled, s"),
   )
   for r in records:
@@ -71,6 +72,7 @@ def steps_table(records: Sequence[Record]) -> Table:
       r["dtype"],
       f"{r['batch']} x {r['length']}",
       f"{1e3 * r['step_s']['median']:,.1f}",
+      f"{1e3 * r['bound_s']:,.1f}" if r.get("bound_s") else "",
       f"{r['rows_per_s']:,.0f}",
       f"{r['rows_per_s'] / target:.0%} of {target:,}" if target else "",
       f"{r['mfu']:.1%}" if r["mfu"] else "",

@@ -10,21 +10,25 @@ is the speed of the devices; and as trained: the training loop makes and sends
 each batch and reads the outcome of the step before. Rates are as trained. MFU
 is the rate of the model's matrix products (Chowdhery et al. 2022, appendix B)
 over the published peak of the devices; the next share is over the rate of a
-large matrix product. Rows are random and without padding by default.
+large matrix product. On an H100, the bound of the compiled step (roofline.py)
+is printed as well. Rows are random and without padding by default.
 """
 
 import itertools
 import os
 from typing import Any
 
+import hlo_listing
 import jax
 import numpy as np
+import roofline
 import steps
 import timing
 from absl import flags
 from rich.console import Console
 
 from truenegs_jax.data.rows import rows_folder
+from truenegs_jax.runtime import errors
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.train import plan, speed
 
@@ -72,9 +76,28 @@ def describe_step(step: steps.CompiledStep) -> Record:
     "trace_s": step.trace_secs,
     "compile_s": step.compile_secs,
     "flops": step.flops,
+    "bound_s": bound_secs(step),
     "argument_bytes": memory.argument_size_in_bytes if memory else None,
     "scratch_bytes": memory.temp_size_in_bytes if memory else None,
   }
+
+
+def bound_secs(step: steps.CompiledStep) -> float | None:
+  """Bounds the step's time by its compiled listing; None if not on an H100.
+
+  Also None if the listing has an operation of unknown cost: that must not end a
+  measurement.
+  """
+  if "H100" not in step.mesh.devices.flat[0].device_kind:
+    return None
+  sizes = roofline.get_sizes(step.run, step.mesh, ())
+  try:
+    listing = hlo_listing.parse(step.compiled.as_text())
+    bounds = roofline.bound_launches(listing, sizes)
+  except errors.InputError as e:
+    print(f"warning: no bound of the step: {e}")
+    return None
+  return sum(x.secs * x.launch.times for x in bounds)
 
 
 def time_steps(step: steps.CompiledStep, count: int, warmup: int) -> Record:
@@ -181,7 +204,8 @@ def report_lines(r: Record) -> dict[str, str]:
     "MFU": f"{mfu}; {r['of_matmul']:.1%} of the measured products",
     "measured": f"products {', '.join(matmul)} TFLOP/s; memory"
     f" {r['bandwidth'] / 1e9:,.0f} GB/s",
-    "floor": f"{_ms(r['floor_s'])} ms if only the matrix products took time",
+    "floor": f"{_ms(r['floor_s'])} ms if only the matrix products took time"
+    + (f"; {_ms(r['bound_s'])} ms by the listing" if r["bound_s"] else ""),
     "memory": f"peak {plan.format_mib(r['peak_bytes'])}; {compiled_memory}",
   }
 
