@@ -1,4 +1,4 @@
-"""Dense layers and gelu equal those of Flax and JAX, with their gradients."""
+"""Dense layers, norms and gelu equal those of Flax and JAX, with gradients."""
 
 import functools
 
@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import ad_checkpoint
 
 from truenegs_jax.models import layers
+from truenegs_jax.runtime import cpu
 
 INIT = nn.initializers.normal(0.5)
 
@@ -58,7 +60,9 @@ def test_gradients_of_half_precision_are_summed_in_f32():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_gelu_and_its_gradient_are_exact(dtype):
+@pytest.mark.parametrize("switch", ["", "plain"])
+def test_gelu_and_its_gradient_are_exact(switch, dtype, monkeypatch):
+  monkeypatch.setenv(cpu.SWITCH, switch)
   x = jnp.linspace(-6.0, 6.0, 4001).astype(dtype)
   with jax.enable_x64(True):
     exact = jnp.asarray(np.float64(x))
@@ -70,3 +74,40 @@ def test_gelu_and_its_gradient_are_exact(dtype):
     assert a.dtype == dtype
     error = {"float32": 1e-6, "bfloat16": 0.01}[dtype]
     np.testing.assert_allclose(np.float64(a), b, atol=error)
+
+
+@pytest.mark.parametrize(
+  ("dtype", "rtol"), [("float32", 1e-5), ("bfloat16", 0.01)]
+)
+@pytest.mark.parametrize("switch", ["", "plain"])
+def test_a_norm_and_its_gradients_equal_flax(switch, dtype, rtol, monkeypatch):
+  monkeypatch.setenv(cpu.SWITCH, switch)
+  x = (3 + 2 * jax.random.normal(jax.random.key(0), (3, 5, 16))).astype(dtype)
+  weight = jax.random.normal(jax.random.key(1), x.shape)
+  params = {"scale": jnp.linspace(-1.0, 2.0, 16), "bias": jnp.arange(16.0)}
+
+  def gradients_and_output(norm):
+    def summed(params, x):
+      y = norm.apply({"params": params}, x)
+      return (y * weight).sum(), y
+
+    return jax.grad(summed, argnums=(0, 1), has_aux=True)(params, x)
+
+  plain = nn.LayerNorm(
+    epsilon=layers.LAYER_NORM_EPSILON, use_fast_variance=False, dtype="float32"
+  )
+  results = gradients_and_output(layers.layer_norm())
+  for a, b in zip(
+    *map(jax.tree.leaves, (results, gradients_and_output(plain))), strict=True
+  ):
+    assert a.dtype == b.dtype
+    np.testing.assert_allclose(np.float32(a), np.float32(b), rtol, 10 * rtol)
+
+
+@pytest.mark.parametrize(("remat", "count"), [("dots", 1), ("full", 2)])
+def test_remat_of_dots_keeps_the_result_of_fused_attention(remat, count):
+  def kernel(x):
+    return ad_checkpoint.checkpoint_name(jnp.sin(x), "attention") ** 2
+
+  layer = jax.checkpoint(kernel, policy=layers.REMAT[remat])
+  assert str(jax.make_jaxpr(jax.grad(layer))(1.0)).count(" sin ") == count

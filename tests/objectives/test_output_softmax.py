@@ -13,6 +13,7 @@ import pytest
 from support import tiny
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives import masking, output_softmax
+from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime import rng as rng_lib
 
 B, K, E = 6, 4, 8
@@ -100,6 +101,13 @@ def test_loss_prediction_sample_and_gradients_equal_the_plain_ones(size, chunk):
   case = make_case(size)
   fused = compute_fused(case, chunk=chunk, temperature=1.5)
   assert_same(fused, compute_plain(case, 1.5))
+
+
+def test_gradients_are_the_same_on_other_platforms(monkeypatch):
+  monkeypatch.setenv(cpu.SWITCH, "plain")
+  case = make_case()
+  fused = compute_fused.__wrapped__(case)  # jit would not trace it again
+  assert_same(fused, compute_plain(case))
 
 
 def test_only_products_are_in_half_precision():

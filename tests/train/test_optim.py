@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import optim
 
@@ -85,8 +86,9 @@ def flatten(tree):
   }
 
 
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
 @pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the clip
-def test_updates_equal_adam_in_numpy(scale):
+def test_updates_equal_adam_in_numpy(scale, platform):
   tx = optim.make_optimizer(
     optim.make_schedule("electra", peak=0.1, warmup_steps=3, total_steps=20)
   )
@@ -96,7 +98,8 @@ def test_updates_equal_adam_in_numpy(scale):
   mean, square = ({k: 0 * v for k, v in expected.items()} for _ in range(2))
   for t in range(6):
     grads = jax.tree.map(lambda g: scale * g, random_params(t + 1))
-    updates, state = tx.update(grads, state, params)
+    with cpu.lowering_for(platform):
+      updates, state = tx.update(grads, state, params)
     params = jax.tree.map(lambda p, u: p + u, params, updates)
     g = flatten(grads)
     norm = np.sqrt(sum((x**2).sum() for x in g.values()))

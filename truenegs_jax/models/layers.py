@@ -1,5 +1,6 @@
 """Layers that networks share, and how a stack of them is run."""
 
+import functools
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -29,19 +30,70 @@ class Dense(nn.Dense):
 
 def gelu(x: Array) -> Array:
   """Computes x * Phi(x), as ELECTRA and Hugging Face; BERT's code uses tanh."""
-  if cpu.is_enabled() and x.dtype == jnp.float32:
-    return cpu_ops.gelu(x)
-  return jax.nn.gelu(x, approximate=False)
+  exact = functools.partial(jax.nn.gelu, approximate=False)
+  if cpu.is_enabled():
+    return cpu_ops.gelu(x) if x.dtype == jnp.float32 else exact(x)
+  return jax.checkpoint(exact)(x)  # the backward pass keeps x alone
 
 
-def layer_norm(name: str | None = None) -> nn.LayerNorm:
+class LayerNorm(nn.LayerNorm):
+  """`flax.linen.LayerNorm` in f32 with a shorter backward pass."""
+
+  @nn.compact
+  def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
+    """Normalizes the last axis of `[..., D]`; the result is f32."""
+    if cpu.is_enabled() or mask is not None:
+      return super().__call__(x, mask=mask)
+    scale_D = self.param("scale", self.scale_init, x.shape[-1:])
+    bias_D = self.param("bias", self.bias_init, x.shape[-1:])
+    return _normalize(x, scale_D, bias_D)
+
+
+def layer_norm(name: str | None = None) -> LayerNorm:
   """Returns BERT's layer normalization; its output is always f32."""
-  return nn.LayerNorm(
+  return LayerNorm(
     epsilon=LAYER_NORM_EPSILON,
     use_fast_variance=False,  # E[x^2] - E[x]^2 loses small variances
     dtype=jnp.float32,
     name=name,
   )
+
+
+@jax.custom_vjp
+def _normalize(x: Array, scale_D: Array, bias_D: Array) -> Array:
+  """Computes (x - mean) / sqrt(var + epsilon) * scale + bias in f32."""
+  return _normalize_forward(x, scale_D, bias_D)[0]
+
+
+def _normalize_forward(x, scale_D, bias_D):
+  # Divided before the sum: XLA would launch a division of sums on its own.
+  mean = jnp.sum(x.astype(jnp.float32) / x.shape[-1], axis=-1, keepdims=True)
+  variance = jnp.mean(jnp.square(x - mean), axis=-1, keepdims=True)
+  rate = jax.lax.rsqrt(variance + LAYER_NORM_EPSILON)
+  # Otherwise XLA computes both again for each gradient, from f32 products.
+  mean, rate = jax.lax.optimization_barrier((mean, rate))
+  scale, bias = (
+    jnp.expand_dims(p, range(x.ndim - 1)) for p in (scale_D, bias_D)
+  )
+  return (x - mean) * rate * scale + bias, (x, mean, rate, scale)
+
+
+def _normalize_backward(residuals, dy):
+  x, mean, rate, scale = residuals
+  unit = (x - mean) * rate
+  dscale_D, dbias_D = jax.lax.reduce(  # both in one pass
+    (dy * unit, dy),
+    (0.0, 0.0),
+    lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    range(x.ndim - 1),
+  )
+  dunit = dy * scale
+  dx = dunit - jnp.mean(dunit, axis=-1, keepdims=True)
+  dx = rate * (dx - unit * jnp.mean(dunit * unit, axis=-1, keepdims=True))
+  return dx.astype(x.dtype), dscale_D, dbias_D
+
+
+_normalize.defvjp(_normalize_forward, _normalize_backward)
 
 
 SITES_PER_LAYER = 3  # attention weights, attention output, feed-forward output
@@ -50,7 +102,11 @@ SITES_PER_LAYER = 3  # attention weights, attention output, feed-forward output
 REMAT = {
   "none": None,  # all that the backward pass needs
   # Outputs of dense layers, but not the scores, L^2 per head and row.
-  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  # A fused kernel names its output and normalizers "attention".
+  "dots": jax.checkpoint_policies.save_from_both_policies(
+    jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    jax.checkpoint_policies.save_only_these_names("attention"),
+  ),
   "full": jax.checkpoint_policies.nothing_saveable,
 }
 

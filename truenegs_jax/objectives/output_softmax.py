@@ -149,9 +149,7 @@ def _backward(temperature, num_chunks, saved, cotangents):
     grad = jnp.exp(logits - norm_M[:, None]) - is_gold
     grad = (cotangents[0][:, None] * grad).astype(x_MxE.dtype)
     product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-    # The sum over slots as a product: XLA's own is 20 times slower on a CPU.
-    ones_M = jnp.ones_like(gold_M, grad.dtype)
-    layer = product("mv,me->ve", grad, x_MxE), product("m,mv->v", ones_M, grad)
+    layer = product("mv,me->ve", grad, x_MxE), _sum_slots(grad)
     return layer, product("mv,ve->me", grad, word)
 
   if num_chunks == 1:
@@ -176,6 +174,19 @@ def _backward(temperature, num_chunks, saved, cotangents):
 
 
 _compute_flat.defvjp(_forward, _backward)
+
+
+def _sum_slots(grad_MxV: Array) -> Array:
+  """Sums over slots, f32 `[V]`: by a product on CPUs, which is 20 times faster.
+
+  On a GPU a product would need all gradients once more, in f32.
+  """
+  if not cpu.is_enabled():
+    return jnp.sum(grad_MxV, axis=0, dtype=jnp.float32)
+  ones_M = jnp.ones(len(grad_MxV), grad_MxV.dtype)
+  return jnp.einsum(
+    "m,mv->v", ones_M, grad_MxV, preferred_element_type=jnp.float32
+  )
 
 
 def _summarize(logits_MxV, gold_M, uniform_Mx2, temperature):

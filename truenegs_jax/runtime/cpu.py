@@ -30,12 +30,20 @@ def is_enabled(platform: str = "") -> bool:
   """
   if os.environ.get(SWITCH) == "plain":
     return False
-  platform = platform or _PLATFORM.get()
-  if not platform:
-    import jax  # not at the top: `configure` must run first
+  return (platform or _get_platform()) == "cpu"
 
-    platform = jax.default_backend()
-  return platform == "cpu"
+
+def is_gpu() -> bool:
+  """Whether a program is compiled for a GPU; see `is_enabled`."""
+  return _get_platform() in ("gpu", "cuda", "rocm")
+
+
+def _get_platform() -> str:
+  if platform := _PLATFORM.get():
+    return platform
+  import jax  # not at the top: `configure` must run first
+
+  return jax.default_backend()
 
 
 @contextlib.contextmanager

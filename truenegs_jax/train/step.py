@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from truenegs_jax.runtime import rng
+from truenegs_jax.train import optim
 
 Array = jax.Array
 Terms = dict[str, tuple[Array, Array]]
@@ -200,7 +201,7 @@ def _update(
   state: TrainState, tx: optax.GradientTransformation, terms: Terms, grads: dict
 ) -> tuple[TrainState, Terms]:
   """Updates parameters and optimizer if the gradient is finite."""
-  grad_norm = optax.tree.norm(grads)
+  grad_norm = optim.global_norm(grads)
   finite = jnp.isfinite(grad_norm)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
   params, opt_state = jax.tree.map(
