@@ -60,16 +60,16 @@ def test_gradients_of_half_precision_are_summed_in_f32():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("switch", ["", "plain"])
-def test_gelu_and_its_gradient_are_exact(switch, dtype, monkeypatch):
-  monkeypatch.setenv(cpu.SWITCH, switch)
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+def test_gelu_and_its_gradient_are_exact(platform, dtype):
   x = jnp.linspace(-6.0, 6.0, 4001).astype(dtype)
   with jax.enable_x64(True):
     exact = jnp.asarray(np.float64(x))
     gelu = functools.partial(jax.nn.gelu, approximate=False)
     expected = gelu(exact), jax.vmap(jax.grad(gelu))(exact)
     expected = [np.asarray(a) for a in expected]
-  results = layers.gelu(x), jax.vmap(jax.grad(layers.gelu))(x)
+  with cpu.lowering_for(platform):
+    results = layers.gelu(x), jax.vmap(jax.grad(layers.gelu))(x)
   for a, b in zip(results, expected, strict=True):
     assert a.dtype == dtype
     error = {"float32": 1e-6, "bfloat16": 0.01}[dtype]
@@ -79,9 +79,8 @@ def test_gelu_and_its_gradient_are_exact(switch, dtype, monkeypatch):
 @pytest.mark.parametrize(
   ("dtype", "rtol"), [("float32", 1e-5), ("bfloat16", 0.01)]
 )
-@pytest.mark.parametrize("switch", ["", "plain"])
-def test_a_norm_and_its_gradients_equal_flax(switch, dtype, rtol, monkeypatch):
-  monkeypatch.setenv(cpu.SWITCH, switch)
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_a_norm_and_its_gradients_equal_flax(platform, dtype, rtol):
   x = (3 + 2 * jax.random.normal(jax.random.key(0), (3, 5, 16))).astype(dtype)
   weight = jax.random.normal(jax.random.key(1), x.shape)
   params = {"scale": jnp.linspace(-1.0, 2.0, 16), "bias": jnp.arange(16.0)}
@@ -96,7 +95,8 @@ def test_a_norm_and_its_gradients_equal_flax(switch, dtype, rtol, monkeypatch):
   plain = nn.LayerNorm(
     epsilon=layers.LAYER_NORM_EPSILON, use_fast_variance=False, dtype="float32"
   )
-  results = gradients_and_output(layers.layer_norm())
+  with cpu.lowering_for(platform):
+    results = gradients_and_output(layers.layer_norm())
   for a, b in zip(
     *map(jax.tree.leaves, (results, gradients_and_output(plain))), strict=True
   ):
