@@ -246,3 +246,8 @@ def test_wordnet_is_needed(monkeypatch):
   monkeypatch.setattr(wordnet, "open_wordnet", refuse)
   with pytest.raises(InputError, match="no WordNet"):
     annotate.make_annotator("rules")
+
+
+def test_sentences_of_one_word_have_trees():
+  label, _ = parse_question.parse([("JJ", "cool"), (".", "?")])
+  assert label == "ROOT"

@@ -93,7 +93,9 @@ class _Parser:
     wh = next(
       (i for i, (tag, word) in enumerate(self.tokens) if is_wh(tag, word)), -1
     )
-    lead = wh - 1 if wh and self.tokens[wh - 1][0] in ("IN", "TO", "RB") else wh
+    lead = (
+      wh - 1 if wh > 0 and self.tokens[wh - 1][0] in ("IN", "TO", "RB") else wh
+    )
     if lead > 0 and self.tokens[lead - 1][0] != ",":
       self.in_situ = True
       return [("S", tuple(self.rest()))]
