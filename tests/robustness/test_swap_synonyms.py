@@ -147,4 +147,8 @@ def test_results_name_the_source(tmp_path, synonyms, title, source):
 
 def test_wrong_expressions_name_the_key():
   with pytest.raises(InputError, match=r"robustness\.synonyms='nowhere'"):
-    lib.make_swap(ANNOTATOR, synonyms="nowhere")
+    lib.make_swap(
+      ANNOTATOR,
+      synonyms="nowhere",
+      vocabulary=Vocabulary(()),
+    )

@@ -6,6 +6,7 @@ neither inflection nor capital is restored. TextFlint takes the first synonym of
 a Python set; here it is drawn.
 """
 
+import dataclasses
 import functools
 import random
 import string
@@ -28,18 +29,22 @@ from truenegs_jax.robustness.transformation import (
   num_changes,
 )
 from truenegs_jax.synonyms import sources, word_vectors, wordnet
-from truenegs_jax.synonyms.vocabulary import Vocabulary
+from truenegs_jax.synonyms.vocabulary import (
+  NUMBERS,
+  STOP_WORDS,
+  Vocabulary,
+)
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import Example
 
 NO_SYNONYM = "no token has a synonym"
 # Never swapped, in this case; TextFlint's list.
-NEVER = """
+_NEVER = """
 I my My mine you You your Your he He him Him his His she She her Her it It they
 They their Their am are Are is Is and And or nor a A an An the The have Have has
 Has in In by By on On of Of at At from From
 """
-STOP_WORDS = frozenset(NEVER.split())
+NEVER_SWAPPED = frozenset(_NEVER.split())
 PARTS_OF_SPEECH = {"JJ": "a", "VB": "v", "NN": "n", "RB": "r"}
 
 # Synonyms of a token with a tag of the Penn Treebank, without the token.
@@ -51,7 +56,7 @@ def make_swap(
   *,
   synonyms: str = "",
   wordnet_dir: str = "",
-  vocabulary: Vocabulary | None = None,
+  vocabulary: Vocabulary,
   word_VxE: np.ndarray | None = None,
 ) -> Transformation:
   """Makes the transformation for a value of `robustness.synonyms`.
@@ -60,8 +65,9 @@ def make_swap(
     annotator: splits and tags the texts.
     synonyms: "" for TextFlint's, or an expression of `synonyms.sources`.
     wordnet_dir: folder of WordNet, see `wordnet.open_wordnet`.
-    vocabulary: tokens of the model; only for an expression.
-    word_VxE: their embeddings; only for the source "model".
+    vocabulary: tokens of the model, for an expression. Stop words and numbers
+      have no neighbours by vectors and embeddings.
+    word_VxE: their embeddings, for the source "model".
 
   Raises:
     InputError, DataError: see `wordnet.open_wordnet` and `synonyms.sources`.
@@ -73,8 +79,11 @@ def make_swap(
     find = textflint_synonyms(reader)
     return swap_synonyms(annotator, find, title="SwapSynWordNet", source=source)
   expression = sources.parse_expression(synonyms, key="robustness.synonyms")
-  vocabulary = vocabulary or Vocabulary(())
-  if expression.model and word_VxE is not None:
+  vocabulary = dataclasses.replace(
+    vocabulary, no_neighbours=STOP_WORDS | NUMBERS
+  )
+  if expression.model:
+    assert word_VxE is not None
     pairs = embedding_pairs(vocabulary, word_VxE, expression.model)
   else:
     pairs = iter(
@@ -205,7 +214,7 @@ def _swap(
     i
     for i, word in enumerate(words)
     if i not in protected
-    and word not in STOP_WORDS
+    and word not in NEVER_SWAPPED
     and word not in string.punctuation
   )
   choices = {i: synonyms(words[i], tokens[i].tag) for i in eligible}
