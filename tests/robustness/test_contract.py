@@ -4,6 +4,7 @@ The answers stand at their offsets, nothing else changes than may, and draws
 depend on the seed only. As a script, saves all sets to a folder.
 """
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -11,14 +12,22 @@ import re
 import string
 import subprocess
 import sys
+from unittest import mock
 
+import numpy as np
 import pytest
 
 from support.mini_wordnet import SYNSETS, write_wordnet
-from truenegs_jax.robustness import perturbations, saved_sets
+from truenegs_jax.robustness import (
+  add_sentence,
+  parse_question,
+  perturbations,
+  saved_sets,
+)
 from truenegs_jax.robustness import transformation as lib
 from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
 from truenegs_jax.robustness.swap_synonyms import NO_SYNONYM, make_swap
+from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import Example
@@ -56,43 +65,67 @@ TEXTS += [
 DATA = {"questions": CONVERTIBLE + REFUSED, "texts": TEXTS}
 
 TAGS = {"house": "NN", "home": "NN", "stay": "VB", "take": "VB", "good": "JJ"}
+TAGS |= {"What": "WP", "is": "VBZ"}
 TOKEN = r"\w+(?=n't\b)|n't\b|'s\b|Mr\.|\w+|[^\w\s]"
-WORDS = [lemma for synsets in SYNSETS.values() for x in synsets for lemma in x]
+GROUPS = [set(lemmas) for synsets in SYNSETS.values() for lemmas in synsets]
+WORDS = sorted(set().union(*GROUPS))
+# Words of one group have a cosine above 0.5, others 0.
+WORD_VxE = np.array([[word in group for group in GROUPS] for word in WORDS])
 
 
 def annotate(text):
-  tokens = (
+  tokens = [
     Token(m[0], *m.span(), TAGS.get(m[0], "DT"), m[0])
     for m in re.finditer(TOKEN, text)
-  )
-  return (Sentence(tuple(tokens)),)
+  ]
+  tree = parse_question.parse([(token.tag, token.text) for token in tokens])
+  return (Sentence(tuple(tokens), tree),)
 
 
+@contextlib.contextmanager
 def make_all(folder):
-  """Returns every transformation, by the names of NAMES."""
-  write_wordnet(folder / "wordnet")
-  options = {"wordnet_dir": str(folder), "vocabulary": Vocabulary(WORDS)}
+  """Yields every transformation, by the names of NAMES."""
+  files = write_wordnet(folder / "wordnet")
+  (files / "cntlist.rev").write_text("")
   annotator = Annotator("test", annotate)
-  return {
-    **{name: perturbations.make_perturbation(name) for name in CHARACTERS},
-    "swap_synonyms": make_swap(annotator, **options),
-    "swap_table": make_swap(annotator, synonyms="wordnet", **options),
+  options = {
+    "wordnet_dir": str(folder),
+    "vocabulary": Vocabulary(WORDS),
+    "word_VxE": WORD_VxE,
   }
+  with (
+    wordnet.session(str(folder)) as reader,
+    mock.patch.object(wordnet, "open_wordnet", lambda *_: reader),
+  ):
+    yield {
+      **{name: perturbations.make_perturbation(name) for name in CHARACTERS},
+      "swap_synonyms": make_swap(annotator, **options),
+      "swap_table": make_swap(annotator, synonyms="wordnet", **options),
+      "swap_model": make_swap(annotator, synonyms="model", **options),
+      "add_sentence": add_sentence.make_add_sentence(annotator, CONVERTIBLE),
+    }
 
 
 CHARACTERS = perturbations.NAMES
-NAMES = (*CHARACTERS, "swap_synonyms", "swap_table")
+SWAPS = ("swap_synonyms", "swap_table", "swap_model")
+QUESTIONS_ONLY = ("add_sentence", *(n for n in CHARACTERS if "_question" in n))
 CASES = [
   pytest.param(name, DATA[data], id=f"{name}-{data}")
-  for name in NAMES
+  for name in (*CHARACTERS, *SWAPS, "add_sentence")
   for data in DATA
-  if data == "questions" or not name.endswith(perturbations.IN_QUESTION)
+  if data == "questions" or name not in QUESTIONS_ONLY
 ]
 
 
 @pytest.fixture(scope="module")
 def transformations(tmp_path_factory):
-  return make_all(tmp_path_factory.mktemp("wordnet"))
+  with make_all(tmp_path_factory.mktemp("wordnet")) as transformations:
+    yield transformations
+
+
+def test_transformations_say_whether_they_take_texts(transformations):
+  only = {k for k, v in transformations.items() if v.questions_only}
+  assert only == set(QUESTIONS_ONLY)
 
 
 def squeeze(text):
@@ -163,15 +196,18 @@ def check_swap(old, new):
   changed = [(a, b) for a, b in zip(old, new, strict=True) if a != b]
   assert len(changed) <= max(1, len(old) // 10)
   for a, b in changed:
-    stem = "take" if a == "took" else a
-    assert any(
-      {stem.lower(), b.lower()} <= {lemma.lower() for lemma in lemmas}
-      for synsets in SYNSETS.values()
-      for lemmas in synsets
-    )
+    forms = {a.lower(), b.lower()}
+    assert any(forms <= {x.lower() for x in group} for group in GROUPS)
+
+
+def check_add(old, new):
+  old, new = squeeze(old), squeeze(new)
+  start = len(os.path.commonprefix([old, new]))
+  assert len(new) > len(old) and new.endswith(old[start:])
 
 
 CHECKS = {
+  "add": check_add,
   "typos": check_typos,
   "case": check_case,
   "punctuation": check_punctuation,
@@ -190,12 +226,16 @@ def test_changes_are_those_of_the_name(transformations, name, examples, seed):
         CHECKS[name.split("_")[0]](before, after)
 
 
+CAUSES = dict.fromkeys(SWAPS, NO_SYNONYM) | {
+  "add_sentence": add_sentence.NO_RULE
+}
+
+
 @pytest.mark.parametrize(("name", "examples"), CASES)
 def test_refused_examples_are_counted(transformations, name, examples):
   result = lib.transform_all(examples, transformations[name], seed=0)
-  cause = perturbations.NO_PLACE if name in CHARACTERS else NO_SYNONYM
-  assert result.refused[lib.BLANK] == 1 and result.refused[cause] >= 1
-  assert set(result.refused) == {lib.BLANK, cause}
+  cause = CAUSES.get(name, perturbations.NO_PLACE)
+  assert result.refused == {lib.BLANK: 1, cause: 1}
   assert result.tried == len(examples)
   keys = {example.key for example in result.original}
   assert not keys & {"blank", "fixed"}
@@ -208,16 +248,18 @@ def test_seeds_differ(transformations, name, examples):
     for seed in (0, 0, 1)
   )
   assert first == again
-  assert first.transformed != other.transformed
+  # Nothing is drawn for sentences.
+  is_same = first.transformed == other.transformed
+  assert is_same == (name == "add_sentence")
 
 
 def save_all(folder):
   """Saves a set of each of CASES."""
-  transformations = make_all(folder)
-  for case in CASES:
-    name, examples = case.values
-    result = lib.transform_all(examples, transformations[name], seed=3)
-    saved_sets.save_set(result, folder / case.id)
+  with make_all(folder) as transformations:
+    for case in CASES:
+      name, examples = case.values
+      result = lib.transform_all(examples, transformations[name], seed=3)
+      saved_sets.save_set(result, folder / case.id)
 
 
 def read_all(folder):
