@@ -249,6 +249,8 @@ class _Parser:
         if self.word() in _SUBORDINATORS and self.clause_after(1):
           break
         after = self.pp()
+      elif self.in_situ and is_wh(tag, self.word()):
+        break
       elif tag in ("WDT", "WP", "WRB") or tag == "IN" and self.word() == "that":
         after = self.sbar()
       elif tag in ("VBN", "VBG") and reduced and not self.is_main(head):
@@ -324,8 +326,6 @@ class _Parser:
     if self.tag()[:1] in ("V", "M", "T", "R"):
       parts.append(self.vp())
     label = {"WRB": "WHADVP", "WP": "WHNP", "WDT": "WHNP"}.get(first[0])
-    if label and self.in_situ and is_wh(*first):
-      parts[0] = label, (first,)
     if len(parts) == 1:
       return parts[0] if label else ("SBAR", (first,))
     return "SBAR", (parts[0], ("S", tuple(parts[1:])))
@@ -383,6 +383,8 @@ class _Parser:
     """Returns a WH phrase, or the clause that begins with it."""
     start = self.i
     phrase = self.wh_phrase()
+    if self.in_situ:
+      return phrase
     has_subject = self.tag() in FINITE or self.clause_after(0)
     if has_subject or self.tag() == "TO" and self.tag(1) == "VB":
       self.i = start

@@ -40,18 +40,18 @@ _AFTER = {
   "TO": "VB+3 DT+1 N+0 PRP+0 PRP$+1 CD+0 ADJ-0.5 VBD-5 VBZ-5 VBP-5 VBN-3 VBG-1"
   " WP+1 WDT+1 WRB+1 *-2",
   "MD": "VB+4 RB+1 DT+1 PRP+1 N+0 ADJ-0.5 FIN-5 VBN-4 VBG-3 *-1",
-  "BE": "VBN+2 VBG+1.5 ADJ+1 DT+1.5 RB+1 IN+0.5 PRP+1 N+0 FIN-5 VB-5 TO+0 EX+2"
-  " PRP$+1 *-1",
-  "HAVE": "VBN+2.5 DT+1 N+0 ADJ+0 RB+0.5 PRP+1 FIN-5 VB-4 TO+0 *-1",
+  "BE": "CD+0.5 VBN+2 VBG+1.5 ADJ+1 DT+1.5 RB+1 IN+0.5 PRP+1 N+0 FIN-5 VB-5"
+  " TO+0 EX+2 PRP$+1 *-1",
+  "HAVE": "CD+0.5 VBN+2.5 DT+1 N+0 ADJ+0 RB+0.5 PRP+1 FIN-5 VB-4 TO+0 *-1",
   "DO": "DT+1 N+1 PRP+1 ADJ+0.5 VB+0 RB+0.5 FIN-5 VBN-2 VBG-2 PRP$+1 *-1",
   "N": "FIN+1 POS+2 N+0.4 IN+1 TO+0.5 CC+0.5 VBN+0.2 VBG+0 VB-2 ADJ-2 RB+0"
   " CD-0.5 DT-1 RP-4 PRP-2 WDT+1.5 WP+1 WRB+0.5 EX-3 PRP$-2 *0",
-  "PRP": "FIN+1.5 VB-2 N-3 ADJ-1 IN+0 VBN-1 VBG-1 TO+0 *-1",
+  "PRP": "FIN+1.5 POS-4 VB-2 N-3 ADJ-1 IN+0 VBN-1 VBG-1 TO+0 *-1",
   "EX": "FIN+3 VB+1 *0",
   "CC": "N+0.5 DT+0.5 ADJ+0.3 VB-0.5 *0",
-  "WP": "FIN+1 N+0 ADJ+0 RB+0 VB-4 VBN-3 VBG-3 DT+0 PRP+0.5 *-1",
+  "WP": "FIN+1 POS-4 N+0 ADJ+0 RB+0 VB-4 VBN-3 VBG-3 DT+0 PRP+0.5 *-1",
   "WDT": "FIN+1 N+1 ADJ+0.5 CD+0.5 VB-4 VBN-1 VBG-1 DT+0 PRP+0.5 *-1",
-  "WRB": "FIN+1 ADJ+1 RB+0.5 DT+0.5 PRP+0.5 N-0.5 TO+0 VB-4 *-1",
+  "WRB": "FIN+1 POS-4 ADJ+1 RB+0.5 DT+0.5 PRP+0.5 N-0.5 TO+0 VB-4 *-1",
   "RB": "ADJ+1 VBN+1 FIN+0.5 VB+0.3 RB+0 VBG+0.3 IN+0.3 CD+0.5 N-1 *-0.5",
   "RP": "DT+1 IN+1 N+0 TO+0 FIN-3 VB-3 *0",
   "VBN": "IN+1.5 TO+1 DT+0 N+0 ADJ+0 RB+0.5 RP+1 FIN-2 VB-4 VBN-2 *0",
@@ -204,7 +204,7 @@ def tag_sentence(words: Sequence[str], tags: WordTags) -> list[str]:
     if tag == "WP" and (path[i + 1] in NOUNS or path[i + 1][0] == "J"):
       path[i] = "WDT"  # what team
     if tag in ("JJR", "JJS") and words[i].lower() in CLOSED:
-      if path[i + 1] in ("JJ", "RB"):
+      if path[i + 1] in ("JJ", "RB", "NNP"):
         path[i] = f"RB{tag[-1]}"  # most famous
   return path
 
@@ -219,8 +219,8 @@ def _clause_bonus(state: str, clause: str, tag: str, before: str) -> float:
       bonus -= 2
     if tag == ".":
       bonus -= 4
-  elif clause == HAS_VERB and state == "N" and tag in ("VBZ", "VBP"):
-    bonus -= 2
+  elif clause == HAS_VERB and state in ("N", "JJ"):
+    bonus -= 4.0 * (tag in ("VB", "VBZ", "VBP"))  # the scavenger HUNT
   return bonus
 
 
