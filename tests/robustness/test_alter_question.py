@@ -1,10 +1,12 @@
 """Tests how the words of questions are altered."""
 
+import numpy as np
 import pytest
 
 from truenegs_jax.robustness import alter_question
 from truenegs_jax.robustness.annotate import Token
 from truenegs_jax.runtime.errors import DataError, UnavailableError
+from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 
 class Name(str):
@@ -67,6 +69,23 @@ def test_first_rule_with_a_candidate_counts(word, tag, entity, expected):
 def test_words_of_the_question_are_no_candidates():
   words = [Token(w, 0, 1, "CD", w) for w in ("50", "40")]
   assert alter_question.alter(words, WORDS) == ["50", "40"]
+
+
+def test_neighbours_come_from_the_embeddings_of_a_model():
+  vocabulary = Vocabulary(["[PAD]", "team", "?", "50", "##40", "40", "other"])
+  word_VxE = np.eye(7, dtype=np.float32)
+  word_VxE[5] = [0, 0.1, 0, 1, 0, 0, 0]  # 40 is near 50, then team
+  near = alter_question.read_neighbours(
+    "model",
+    ["50", "40", "team", "?", "rare"],
+    vocabulary=vocabulary,
+    word_VxE=word_VxE,
+  )
+  assert near == {
+    "team": ["40", "50"],
+    "50": ["40", "team"],
+    "40": ["50", "team"],
+  }
 
 
 def test_neighbours_come_from_vectors_or_a_list(tmp_path):

@@ -86,6 +86,16 @@ def test_names_have_kinds(rules):
       " (NP (DT the) (NN war)) (VP (VB end))) (. ?))",
     ),
     (
+      "What are ABC's talk shows?",  # talk and shows are verbs as well
+      "(SBARQ (WHNP (WP What)) (SQ (VBP are) (NP (NNP ABC) (POS 's) (NN talk)"
+      " (NNS shows))) (. ?))",
+    ),
+    (
+      "The war ended in what year?",
+      "(SBARQ (S (NP (DT The) (NN war)) (VP (VBD ended) (PP (IN in)"
+      " (WHNP (WDT what) (NN year))))) (. ?))",
+    ),
+    (
       "How many people live in Warsaw?",
       "(SBARQ (WHNP (WHADJP (WRB How) (JJ many)) (NNS people)) (SQ (VP"
       " (VBP live) (PP (IN in) (NP (NNP Warsaw))))) (. ?))",

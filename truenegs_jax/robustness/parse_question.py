@@ -93,10 +93,9 @@ class _Parser:
     wh = next(
       (i for i, (tag, word) in enumerate(self.tokens) if is_wh(tag, word)), -1
     )
-    lead = (
-      wh - 1 if wh > 0 and self.tokens[wh - 1][0] in ("IN", "TO", "RB") else wh
-    )
-    if lead > 0 and self.tokens[lead - 1][0] != ",":
+    before = self.tokens[wh - 1][0] if wh > 0 else ""
+    lead = wh - 1 if before in ("IN", "TO", "RB") else wh
+    if lead == 1 or lead > 1 and self.tokens[lead - 1][0] != ",":
       self.in_situ = True
       return [("S", tuple(self.rest()))]
     parts: list[Tree] = []
@@ -117,7 +116,7 @@ class _Parser:
     """Returns what stands before the comma before the WH phrase."""
     finite = any(tag in FINITE for tag, _ in self.tokens)
     if self.tag() in WH_TAGS or finite and self.tag() == "IN":
-      return "SBAR", (self.take(), ("S", tuple(self.rest())))
+      return "SBAR", (self.take(), *self.rest())
     label = "PP" if self.tag() in ("IN", "TO", "VBG", "RB") else "NP"
     return label, tuple(self.rest())
 
@@ -155,14 +154,12 @@ class _Parser:
     """Returns the parts after the WH phrase: verb, subject, and the rest."""
     is_auxiliary = self.tag() == "MD" or self.word() in AUXILIARIES
     do = self.word() in ("do", "does", "did")
-    ahead = 1
     if not is_auxiliary:
-      return (
-        [self.vp(), *self.rest()] if self.tag()[0] in "VRM" else self.rest()
-      )
-    self.i += ahead
+      starts = self.tag()[:1] in ("V", "R", "M")
+      return [self.vp(), *self.rest()] if starts else self.rest()
+    self.i += 1
     has_subject = self.starts_np() and (do or not self.is_predicate())
-    self.i -= ahead
+    self.i -= 1
     if not has_subject and is_nominal:
       return [self.vp(), *self.rest()]
     be = self.word() in ("is", "are", "was", "were")
@@ -327,7 +324,7 @@ class _Parser:
       parts.append(self.vp())
     label = {"WRB": "WHADVP", "WP": "WHNP", "WDT": "WHNP"}.get(first[0])
     if len(parts) == 1:
-      return parts[0] if label else ("SBAR", (first,))
+      return (label if label and is_wh(*first) else "SBAR"), (first,)
     return "SBAR", (parts[0], ("S", tuple(parts[1:])))
 
   def vp(self) -> Tree:
@@ -366,7 +363,8 @@ class _Parser:
     if tag in ("IN", "TO"):
       return self.pp()
     if tag in WH_TAGS:
-      return self.wh_or_clause()
+      is_question = is_wh(tag, self.word())
+      return self.wh_or_clause() if is_question else self.sbar()
     if self.starts_np() and not self.is_predicate():
       if self.clause_after(0):
         return "SBAR", (("S", (self.base_np(), self.vp())),)
@@ -400,6 +398,8 @@ class _Parser:
         part = self.vp()
       elif is_wh(tag, self.word()):
         part = self.wh_phrase()
+      elif self.clause_after(0):
+        part = self.base_np()
       else:
         part = self.complement() or self.take()
       assert self.i > start

@@ -196,8 +196,8 @@ def match(atoms: Sequence[str], nodes: Sequence[Tree]) -> list[Tree] | None:
 def _fits(node: Tree, atom: str) -> bool:
   label, colon, prefixes = atom.partition(":")
   if colon:
-    start = words(node)[0].lower()
-    return _fits(node, label) and start.startswith(tuple(prefixes.split("/")))
+    phrase = " ".join(words(node)).lower()
+    return _fits(node, label) and phrase.startswith(tuple(prefixes.split("/")))
   if atom in MACROS or "/" in atom:
     choices = MACROS.get(atom, atom).split("/")
     return any(_fits(node, choice) for choice in choices)
