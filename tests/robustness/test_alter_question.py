@@ -72,19 +72,19 @@ def test_words_of_the_question_are_no_candidates():
 
 
 def test_neighbours_come_from_the_embeddings_of_a_model():
-  vocabulary = Vocabulary(["[PAD]", "team", "?", "50", "##40", "40", "other"])
+  vocabulary = Vocabulary(["[PAD]", "team", "?", "50", "##40", "90", "other"])
   word_VxE = np.eye(7, dtype=np.float32)
-  word_VxE[5] = [0, 0.1, 0, 1, 0, 0, 0]  # 40 is near 50, then team
+  word_VxE[5] = [0, 0.1, 0, 1, 0, 0, 0]  # 90 is near 50, then team
   near = alter_question.read_neighbours(
     "model",
-    ["50", "40", "team", "?", "rare"],
+    ["50", "90", "team", "?", "rare", "10"],
     vocabulary=vocabulary,
     word_VxE=word_VxE,
   )
   assert near == {
-    "team": ["40", "50"],
-    "50": ["40", "team"],
-    "40": ["50", "team"],
+    "team": ["90", "50"],  # nearest first
+    "50": ["90", "team"],
+    "90": ["50", "team"],
   }
 
 

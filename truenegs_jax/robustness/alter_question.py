@@ -16,7 +16,6 @@ import numpy as np
 from truenegs_jax.data.corpus.files import stat_file
 from truenegs_jax.data.corpus.sources import WordNetReader
 from truenegs_jax.robustness.annotate import Token
-from truenegs_jax.robustness.swap_synonyms import embedding_pairs
 from truenegs_jax.robustness.word_lists import (
   LOCATION,
   ORGANIZATION,
@@ -25,9 +24,8 @@ from truenegs_jax.robustness.word_lists import (
 )
 from truenegs_jax.runtime.errors import DataError, UnavailableError
 from truenegs_jax.synonyms import wordnet
-from truenegs_jax.synonyms.sources import ModelTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
-from truenegs_jax.synonyms.word_vectors import find_neighbours
+from truenegs_jax.synonyms.word_vectors import find_neighbours, rank_neighbours
 
 MODEL = "model"
 TOP = 100  # nearest words of a word
@@ -199,9 +197,19 @@ def read_neighbours(
   names = {word for word in words if any(map(str.isalnum, word))}
   if where == MODEL and vocabulary and word_VxE is not None:
     ids = [i for i, token in enumerate(vocabulary.tokens) if token in names]
+    if not ids:
+      raise DataError(
+        "robustness.neighbours='model': its vocabulary has none of the words of"
+        " the questions. Pass a file of word vectors."
+      )
     tokens = [vocabulary.tokens[i] for i in ids]
-    options = ModelTable(top=TOP, threshold=-1, symbols=True)
-    return _group(embedding_pairs(Vocabulary(tokens), word_VxE[ids], options))
+    ranked = rank_neighbours(
+      word_VxE[ids].astype(np.float32), len(ids), top=TOP
+    )
+    return {
+      word: [tokens[j] for j in near_J]
+      for word, near_J in zip(tokens, ranked, strict=True)
+    }
   path = pathlib.Path(where).expanduser()
   if not path.is_file():
     raise UnavailableError(
@@ -221,14 +229,9 @@ def read_neighbours(
         ' {"word": [{"word": "word", "dist": 0}, ...]}.'
       ) from error
   vocabulary = Vocabulary(sorted(names))
-  return _group(
-    find_neighbours(vocabulary, stat_file(path), top=TOP, symbols=True)
-  )
-
-
-def _group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-  """Returns word -> its neighbours, in the order of the pairs."""
   neighbours: dict[str, list[str]] = {}
-  for word, neighbour in pairs:
-    neighbours.setdefault(word, []).append(neighbour)
+  for word, other in find_neighbours(
+    vocabulary, stat_file(path), top=TOP, symbols=True
+  ):
+    neighbours.setdefault(word, []).append(other)
   return neighbours
