@@ -2,6 +2,7 @@
 
 import json
 
+import datasets
 import pytest
 
 from truenegs_jax.robustness import published_sets, saved_sets
@@ -190,3 +191,28 @@ def test_damaged_or_wrong_files_are_refused_with_file_and_id(tmp_path):
       read(write_tsv(tsv, *rows), task)
   with pytest.raises(DataError, match="there is no such file"):
     read(tmp_path / "missing.tsv", QQP)
+
+
+def test_data_sets_are_read_by_name(tmp_path):
+  def save(name, **columns):
+    rows = datasets.Dataset.from_dict(columns)
+    datasets.DatasetDict(validation=rows).save_to_disk(tmp_path / name)
+    return f"hf:{tmp_path / name}"
+
+  answers = {"text": ["Denver"], "answer_start": [0]}
+  where = save(
+    "AddSent",
+    id=["a", "a-high-conf"],
+    context=["Denver won."] * 2,
+    question=["Who won?"] * 2,
+    answers=[answers] * 2,
+  )
+  result = read(where)
+  assert result.variants == [[0]]
+  assert [q.key for q in result.original] == ["a"]
+  where = save(
+    "hans", premise=["A."], hypothesis=["B."], label=["non-entailment"]
+  )
+  assert set(read(where, MNLI).merged) == {"neutral", "contradiction"}
+  with pytest.raises(DataError, match="hans.*labeled texts, but.*SQuAD"):
+    read(where)

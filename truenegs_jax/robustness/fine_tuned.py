@@ -231,16 +231,21 @@ def _find_origin(
     if run.failure:
       report(f"seed {run.seed} of '{path}' is left out: {run.failure}")
   chosen = [run for run in chosen if not run.failure]
+  if not chosen:
+    raise InputError(
+      f"{key}={init!r} has only runs that failed. Fine-tune with another"
+      " learning rate or more steps."
+    )
   folders = [
     results.run_folder(path, x.task, x.seed) / results.MODEL for x in chosen
   ]
   missing = [x for x in folders if not (x / hf_folder.CONFIG).exists()]
-  if missing or not folders:
+  if missing:
     raise InputError(
-      f"{key}={init!r} has no model for {len(missing) or 'any'} of its seeds:"
-      f" '{missing[0] if missing else path}' is missing. Set"
-      " --config.finetune.export=all and a head that can be exported (dense or"
-      " spans), remove the run and fine-tune again."
+      f"{key}={init!r} has no model for {len(missing)} of its seeds:"
+      f" '{missing[0]}' is missing. Set --config.finetune.export=all and a head"
+      " that can be exported (dense or spans), remove the run and fine-tune"
+      " again."
     )
   seeds = tuple(run.seed for run in chosen)
   return Origin(tuple(map(str, folders)), seeds, chosen[0])

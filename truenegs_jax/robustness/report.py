@@ -86,6 +86,8 @@ def print_table(
 ) -> None:
   """Prints the scores of all models on all sets, beside the paper's."""
   table = _make_table(title, "model", ("", "original", "transformed", "drop"))
+  short = {x: pathlib.PurePath(x).name for x in results[0].scores}
+  names = short if len(set(short.values())) == len(short) else {}
   for result in results:
     x = result.examples
     table.add_section()
@@ -93,7 +95,7 @@ def print_table(
     published = f"paper: {size}" if size else ""
     table.add_row(x.title, "", count, published, style="bold")
     for model in result.scores:
-      name = pathlib.PurePath(model).name
+      name = names.get(model, model)
       for metric, sides in result.estimates(model).items():
         shown = {k: f"{e.value:.2f} ± {e.se:.2f}" for k, e in sides.items()}
         cells = (shown.get(k, "") for k in ("original", "transformed", "drop"))

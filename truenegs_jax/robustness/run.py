@@ -48,7 +48,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     console.print(text, soft_wrap=True)
 
   _check(c, workdir)
-  if c.dry_run and not find.is_local(c.init):
+  given = [c.init, *filter(None, [c.robustness.against])]
+  if c.dry_run and not all(map(find.is_local, given)):
     console.print(plan.report_table(_describe_plan(c)))
     return 0
   models = _open_models(c, say)
