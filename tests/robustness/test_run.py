@@ -212,6 +212,17 @@ def test_models_without_the_head_of_the_task_are_refused(
     run(config, tmp_path / "out")
 
 
+def test_pre_trained_weights_are_refused(config, tmp_path):
+  tokenizer = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
+  model = pretrain.make_bert(vocab_size=len(tokenizer.vocab), variant="tiny")
+  shapes = pretrain.param_shapes(model)
+  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+  hf_folder.write_model(tmp_path, params, model, "bert", tokenizer)
+  config.init = str(tmp_path)
+  with pytest.raises(InputError, match="no head for questions or classes"):
+    run(config, tmp_path / "out")
+
+
 def test_labeled_texts_are_swapped_perturbed_and_published(config, tmp_path):
   labels = ["contradiction", "entailment", "neutral"]
   config.init = write_model(tmp_path / "model", "dense", labels)

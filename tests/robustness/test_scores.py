@@ -130,6 +130,20 @@ def test_the_more_sets_the_smaller_the_level():
   assert "can be seen" in comparison.conclude({str(i): x for i in range(6)})
 
 
+def test_the_papers_rows_stand_only_beside_its_own_sets():
+  rows = [Example("0", "a", None, "1", "")]
+  for title, task, name in (
+    ("SwapSynWordNet", squad.TASK, "swap_synonyms"),
+    ("AddSentDiverse-style", squad.TASK, "add_sentence"),
+    ("Synonym swap", squad.TASK, ""),
+    ("SwapSynWordNet", glue.TASKS["sst2"], ""),
+  ):
+    examples = make_questions(1) if task is squad.TASK else rows
+    x = EvalSet.paired("s", title, examples, examples)
+    scores = {"m": score_set(x, task, [["1"]], [["1"]])}
+    assert report.SetResult(x, scores, {}, None).published == name
+
+
 def test_the_rows_of_the_paper_are_whole_numbers_of_its_questions():
   for row in report.PAPER:
     for name, size in report.PAPER_SIZES.items():

@@ -175,6 +175,12 @@ def open_model(
   origin = _find_origin(init, c.robustness.task, report, key=key)
   networks = [Weights(x, report).encoder() for x in origin.folders]
   head = head_transfer.detect_task_head(networks[0])
+  if not head:
+    raise InputError(
+      f"{key}: {networks[0].location} has no head for questions or classes, so"
+      " it was not fine-tuned. Fine-tune it with --config=finetune_squad or"
+      " finetune_glue, and pass that workdir."
+    )
   task = _find_task(origin, c.robustness.task, head)
   _check_head(networks[0], head, task)
   classes = _find_classes(networks[0], head, task, c.robustness.labels)
@@ -276,13 +282,13 @@ def _find_task(origin: Origin, name: str, head: str) -> Task:
 
 def _check_head(network: Network, head: str, task: Task) -> None:
   """Refuses a network without the head that a task needs."""
-  if head and (head == "spans") == (task.kind == SPANS):
+  if (head == "spans") == (task.kind == SPANS):
     return
   needed = "classes (AutoModelForSequenceClassification)"
   if task.kind == SPANS:
     needed = "spans (AutoModelForQuestionAnswering)"
   raise InputError(
-    f"init: {network.location} has the head {head or 'none'!r}, but"
+    f"init: {network.location} has the head {head!r}, but"
     f" {task.title} needs one of {needed}. Fine-tune the model on"
     f" {task.title}, or choose another model or --config.robustness.task."
   )

@@ -21,6 +21,13 @@ from truenegs_jax.tasks.squad import Question
 # Number of questions of each set in table 5, from its percentages: all are
 # whole numbers of these, and of no fewer questions.
 PAPER_SIZES = {ADD: 293, SWAP: 300}
+# Titles of the paper's sets, also as TextFlint names its files.
+PAPER_TITLES = {
+  "SwapSynWordNet": SWAP,
+  "AddSentenceDiverse": ADD,
+  "AddSentDiverse": ADD,
+  "AddSentDiverse-style": ADD,
+}
 NO_ERROR = " " * len(" ± 2.50")
 
 
@@ -80,6 +87,12 @@ class SetResult:
       for metric in scores.transformed
     }
 
+  @property
+  def published(self) -> str:
+    """Name of this set in the paper's table 5; "" if it is not there."""
+    is_squad = all("em" in x.transformed for x in self.scores.values())
+    return PAPER_TITLES.get(self.examples.title, "") if is_squad else ""
+
 
 def print_table(
   results: Sequence[SetResult], title: str, console: Console
@@ -91,7 +104,8 @@ def print_table(
   for result in results:
     x = result.examples
     table.add_section()
-    count, size = f"n = {len(x.variants):,}", PAPER_SIZES.get(x.name, 0)
+    count = f"n = {len(x.variants):,}"
+    size = PAPER_SIZES.get(result.published, 0)
     published = f"paper: {size}" if size else ""
     table.add_row(x.title, "", count, published, style="bold")
     for model in result.scores:
@@ -103,7 +117,7 @@ def print_table(
         name = ""
     for row in PAPER:
       name = f"paper, {row.model}"
-      for metric, pair in row.scores.get(x.name, {}).items():
+      for metric, pair in row.scores.get(result.published, {}).items():
         drop = f"{pair[0] - pair[1]:.2f}{NO_ERROR}"
         cells = (_paper_cell(y, metric, size) for y in pair)
         table.add_row(name, metric, *cells, drop, style="dim")
@@ -215,9 +229,9 @@ def to_json(result: SetResult) -> dict[str, Any]:
     },
     "compared": _compared_to_json(result.compared),
     "paper": {
-      row.model: row.scores[examples.name]
+      row.model: row.scores[result.published]
       for row in PAPER
-      if examples.name in row.scores
+      if result.published
     },
   }
 
