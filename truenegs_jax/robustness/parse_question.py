@@ -146,7 +146,7 @@ class _Parser:
     """Returns the WHNP of a WH word and the noun phrase after it."""
     words = self.base_np()[1] if self.starts_np() else ()
     inner: Tree = ("WHNP", (wh, *words))
-    while self.tag() in ("IN", "TO") and self.tag(1) and self.word() != "than":
+    while self.tag() in ("IN", "TO") and self.starts_after(1):
       inner = "WHNP", (inner, self.pp())
     return inner
 

@@ -45,9 +45,9 @@ _CLOSED = {
   "NN": "something anything nothing everything someone anyone everyone today",
   "NNS": "people police",
   "VBZ": "is has does 's ’s",
-  "VBP": "are am have do 're 've ’re ’ve 'm",
+  "VBP": "are am have do own 're 've ’re ’ve 'm",
   "VBD": "was were had did 'd ’d",
-  "VB": "be have do",
+  "VB": "be have do own",
   "VBN": "been had done",
   "VBG": "being having doing",
 }
