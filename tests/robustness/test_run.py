@@ -212,6 +212,13 @@ def test_models_without_the_head_of_the_task_are_refused(
     run(config, tmp_path / "out")
 
 
+def test_unfinished_fine_tunings_are_refused(config, tmp_path):
+  (tmp_path / "squad/seed-0").mkdir(parents=True)
+  config.init = str(tmp_path)
+  with pytest.raises(InputError, match="without a finished run"):
+    run(config, tmp_path / "out")
+
+
 def test_pre_trained_weights_are_refused(config, tmp_path):
   tokenizer = make_tokenizer([*SPECIALS, *WORDS], lowercase=True)
   model = pretrain.make_bert(vocab_size=len(tokenizer.vocab), variant="tiny")

@@ -224,6 +224,11 @@ def _find_origin(
     runs = {name: [run]} if (run := results.load(path, name, int(seed))) else {}
   else:
     runs = results.load_all(path)
+  if not runs and any(path.glob("*/seed-*")):
+    raise InputError(
+      f"{key}={init!r} is a fine-tuning without a finished run. Run its command"
+      " again to continue it."
+    )
   if not runs:
     return Origin((init,))
   if task not in runs and (task or len(runs) > 1):
