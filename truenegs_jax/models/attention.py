@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -260,7 +261,8 @@ def _run_kernel(
     return KERNELS[how.name](*arrays, settings)
 
   qkv = query_BxLxHxS, key_BxLxHxS, value_BxLxHxS
-  arrays = *qkv, mask.documents_BxL, words, jnp.arange(heads, dtype=jnp.int32)
+  heads_H = np.arange(heads, dtype=np.int32)  # a constant, not a launch
+  arrays = *qkv, mask.documents_BxL, words, heads_H
   if mesh is None:
     return kernel(*arrays)
   rows, *others = mesh.axis_names
