@@ -252,8 +252,13 @@ def _invert_cdf(mass_MxC: Array, uniform_M: Array) -> Array:
 
 def _take_block(blocks_MxCxW: Array, block_M: Array) -> Array:
   """Returns one block per slot, `[M, W]`."""
-  index_Mx1x1 = block_M[:, None, None]
-  return jnp.take_along_axis(blocks_MxCxW, index_Mx1x1, axis=1)[:, 0]
+  # From [M, V]: a TPU would copy all logits to gather from [M, C, W].
+  logits_MxV = blocks_MxCxW.reshape(len(block_M), -1)
+
+  def take(logits_V, block):
+    return jax.lax.dynamic_slice(logits_V, (block * BLOCK,), (BLOCK,))
+
+  return jax.vmap(take)(logits_MxV, block_M)
 
 
 def _pad_output_layer(
