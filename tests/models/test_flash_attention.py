@@ -20,139 +20,87 @@ from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.train import build_run, plan, sharding
 
 KEY = jax.random.key(0)
-PLATFORMS = ("cuda", "tpu")
-SITE = 3
 
 
 def make_flash(platform, mesh=None):
   return attention.Implementation("flash", mesh, True, platform)
 
 
-def make_documents(rows, length, packed):
-  """Numbers the documents of rows: full, padded, and padding alone."""
-  ends = np.array([length, length // 2 + 1, 0])[np.arange(rows) % 3, None]
-  index = np.arange(length)
-  return ((index < ends) * (1 + packed * (index // 7))).astype(np.int32)
+def make_documents(length, size):
+  """Numbers documents of `size` in 4 rows: full, padded, padding, one token."""
+  ends_4x1 = np.array([[length], [length // 2 + 1], [0], [1]])
+  index_L = np.arange(length)
+  return jnp.asarray((index_L < ends_4x1) * (1 + index_L // size), jnp.int32)
 
 
-def results_and_errors(implementations, shape, dtype, packed, window, rate):
-  """Computes results and gradients; the second's difference to the first's."""
-  rows, length, *_ = shape
-  documents_BxL = jnp.asarray(make_documents(rows, length, packed))
-  keys_B = rng.row_keys(KEY, 0, jnp.arange(rows))
-  arrays = [jax.random.normal(k, shape) for k in jax.random.split(KEY, 4)]
+@pytest.mark.parametrize(
+  "platforms,on_mesh,length,heads,dtype,size,window,rate",
+  [
+    (("cuda",), True, 70, 4, "float32", 20, 9, 0.1),
+    (("tpu",), False, 600, 1, "float32", 180, 100, 0.1),  # 5 blocks
+    (("cuda", "tpu"), False, 33, 12, "bfloat16", 33, 0, 0.0),  # 1 block
+  ],
+)
+def test_results_and_gradients_equal_xla(
+  platforms, on_mesh, length, heads, dtype, size, window, rate
+):
+  """No length is that of a tile; the mesh divides rows and heads by 2."""
+  mesh = None
+  if on_mesh:
+    spec = sharding.get_mesh_spec("fsdp_tp")
+    mesh = sharding.make_mesh(spec, jax.devices()[:4])
+  draw = np.random.default_rng(0)
+  arrays = jnp.asarray(draw.normal(size=(4, 4, length, heads, 16)), dtype)
+  documents_BxL = make_documents(length, size)
 
   @jax.jit
-  def run(query, key, value, cotangent):
+  def run(arrays):
+    *qkv, cotangent = arrays
+    keys_B = rng.row_keys(KEY, 0, jnp.arange(4))
+
     def compute(implementation):
       mask = attention.make_mask(implementation, documents_BxL, window)
       result, vjp = jax.vjp(
-        lambda *qkv: attention.attend(*qkv, mask, keys_B, rate=rate, site=SITE),
-        *(query, key, value),
+        lambda *qkv: attention.attend(*qkv, mask, keys_B, rate=rate, site=3),
+        *qkv,
       )
-      return result, *vjp(cotangent)
+      return [x.astype(jnp.float32) for x in (result, *vjp(cotangent))]
 
-    return [compute(x) for x in implementations]
+    kernels = [make_flash(platform, mesh) for platform in platforms]
+    return [compute(x) for x in (attention.XLA, *kernels)]
 
-  expected, results = run(*(x.astype(dtype) for x in arrays))
-  return [
-    (np.float32(b), float(jnp.abs((a - b).astype(jnp.float32)).max()))
-    for a, b in zip(expected, results, strict=True)
-  ]
-
-
-@pytest.mark.parametrize("platform", PLATFORMS)
-@pytest.mark.parametrize(
-  "length,heads,dtype,packed,window,rate",
-  [
-    (70, 4, "float32", True, 0, 0.1),
-    (40, 12, "bfloat16", False, 9, 0.1),
-    (33, 1, "float32", False, 9, 0.0),
-    (1, 2, "float32", False, 0, 0.5),
-  ],
-)
-def test_result_and_gradients_equal_xla(
-  platform, length, heads, dtype, packed, window, rate
-):
-  """No length is that of a tile; a row is padding alone."""
-  implementations = attention.XLA, make_flash(platform)
-  results = results_and_errors(
-    implementations, (3, length, heads, 16), dtype, packed, window, rate
-  )
+  expected, *results = run(arrays)
   tolerance = 1e-5 if dtype == "float32" else 0.02
-  for result, error in results:
-    assert error <= tolerance * max(np.abs(result).max(), 0.1)
-
-
-def test_several_blocks_of_a_tpu_equal_xla():
-  """5 blocks of 128; the window reaches one of them on each side."""
-  implementations = attention.XLA, make_flash("tpu")
-  shape = 1, 600, 1, 16
-  for result, error in results_and_errors(
-    implementations, shape, "float32", True, 100, 0.1
-  ):
-    assert error <= 1e-5 * np.abs(result).max()
-
-
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_a_kernel_drops_the_units_of_dropout_on_any_mesh(platform):
-  """Values that are the identity give the weights: 2 x 2 devices, and one."""
-  rows, length, heads, rate = 2, 16, 4, 0.3
-  shape = rows, length, heads, length
-  mesh = sharding.make_mesh(
-    sharding.get_mesh_spec("fsdp_tp"), jax.devices()[:4]
-  )
-  value = jnp.broadcast_to(jnp.eye(length)[:, None], shape)
-  query, key = (jax.random.normal(k, shape) for k in jax.random.split(KEY))
-  keys_B = rng.row_keys(KEY, 7, jnp.arange(rows))
-
-  @jax.jit
-  def weigh(keys_B):
-    return [
-      attention.attend(
-        *(query, key, value),
-        attention.make_mask(flash, jnp.ones((rows, length), jnp.int32)),
-        keys_B,
-        rate=rate,
-        site=SITE,
-      )
-      for flash in (make_flash(platform), make_flash(platform, mesh))
-    ]
-
-  ones_BxHxLxL = jnp.ones((rows, heads, length, length))
-  kept = rng.dropout(ones_BxHxLxL, keys_B, rate=rate, site=SITE) > 0
-  for weights_BxLxHxL in weigh(keys_B):
-    np.testing.assert_array_equal(weights_BxLxHxL.swapaxes(1, 2) > 0, kept)
-
-
-def layer_gradient(implementation, **how):
-  """Transposes a linearized pass, as train/step.py does per micro-batch."""
-  fields = encoder.VARIANTS["tiny"] | {"layers": 1, **how}
-  config = encoder.EncoderConfig(9, attention=implementation, **fields)
-  network = encoder.Encoder(config)
-  documents_BxL = jnp.asarray(make_documents(3, 40, packed=True))
-  x_BxLxE = 5 * jax.random.normal(KEY, (3, 40, 16))
-  keys_B = rng.row_keys(KEY, 0, jnp.arange(3))
-
-  @jax.jit
-  def gradient():
-    params = network.init(KEY, x_BxLxE[:, :2], jnp.ones((3, 2), int), None)
-
-    def loss(params):
-      return (network.apply(params, x_BxLxE, documents_BxL, keys_B) ** 3).mean()
-
-    _, jvp = jax.linearize(loss, params)
-    return jax.linear_transpose(jvp, params)(jnp.ones(()))[0]
-
-  return jax.tree.leaves(gradient())
+  for result in results:
+    for a, b in zip(result, expected, strict=True):
+      largest = max(np.abs(b).max(), 0.1)
+      np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * largest)
 
 
 def test_a_kernel_works_with_accumulation_scan_and_remat():
-  result = layer_gradient(make_flash("cuda"), scan=True, remat="full")
-  expected = layer_gradient(attention.XLA)
-  largest = max(float(jnp.abs(x).max()) for x in expected)
-  for a, b in zip(result, expected, strict=True):
-    np.testing.assert_allclose(a, b, atol=1e-5 * largest)
+  """train/step.py transposes a linearized pass; a scan traces the site."""
+  x_BxLxHxS = jax.random.normal(KEY, (4, 5, 2, 16))
+  keys_B = rng.row_keys(KEY, 0, jnp.arange(4))
+
+  def differentiate(implementation):
+    mask = attention.make_mask(implementation, make_documents(5, 3))
+
+    @jax.checkpoint
+    def layer(x, site):
+      return attention.attend(x, x, x, mask, keys_B, rate=0.1, site=site), None
+
+    def loss(x):
+      return (jax.lax.scan(layer, x, jnp.arange(2))[0] ** 3).mean()
+
+    _, jvp = jax.linearize(loss, x_BxLxHxS)
+    return jax.linear_transpose(jvp, x_BxLxHxS)(jnp.ones(()))[0]
+
+  kernel = make_flash("cuda")
+  expected, result = jax.jit(
+    lambda: [differentiate(x) for x in (attention.XLA, kernel)]
+  )()
+  largest = np.abs(expected).max()
+  np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5 * largest)
 
 
 def test_declared_cost_is_the_formula():
@@ -202,9 +150,9 @@ def random_batch(c, step, vocab_size, packed):
   """Draws rows of 8 tokens or more, followed by padding."""
   draw = np.random.default_rng(step)
   shape = c.batch_size, c.length
-  ends_B = draw.integers(8, c.length + 1, c.batch_size)
+  ends_Bx1 = draw.integers(8, c.length + 1, (c.batch_size, 1))
   index_L = np.arange(c.length)
-  documents = (index_L < ends_B[:, None]) * (1 + packed * (index_L // 11))
+  documents = (index_L < ends_Bx1) * (1 + packed * (index_L // 11))
   tokens = draw.integers(5, vocab_size, shape) * (documents > 0)
   rows = np.arange(c.batch_size) + step * c.batch_size
   batch = {"tokens": tokens, "documents": documents, "row": rows}
@@ -212,12 +160,24 @@ def random_batch(c, step, vocab_size, packed):
   return {name: x.astype(np.int32) for name, x in batch.items()}
 
 
-def train_losses(c, implementation, mesh):
-  """Returns the losses of 20 steps on random rows, and random synonyms."""
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "config,arg,platform,layout,devices",
+  [
+    (electra_demo, "hc+sr", "cuda", "packed", 8),
+    (bert_base, "runlocal", "tpu", "electra", 1),
+  ],
+)
+def test_losses_of_a_training_are_those_of_xla(
+  config, arg, platform, layout, devices
+):
+  """20 steps on random rows, and random synonyms; XLA on one device."""
+  c = config.get_config(arg)
+  c.model.dropout = c.model.attention_dropout = 0.1
+  c.data.layout, c.batch_size, c.data.vocab_size = layout, 4, 500
+  c.data.sources = "texts"
   tokenizer, _ = dry_run.placeholder_tokenizer(c)
   run = build_run.build_run(c, tokenizer)
-  model = encoder.replace_configs(run.model, attention=implementation)
-  run = dataclasses.replace(run, model=model)
   vocab_size = len(tokenizer.vocab)
   table = table_lib.from_ids(
     np.random.default_rng(0).integers(5, vocab_size, (vocab_size, 20)),
@@ -225,41 +185,28 @@ def train_losses(c, implementation, mesh):
     source="random",
     options={},
   )
-  aux = plan.make_aux(run, table, tokenizer.vocab, mesh)
-  shardings = jax.tree.map(lambda x: x.sharding, plan.abstract_state(run, mesh))
-  state = jax.jit(run.init_state, out_shardings=shardings)()
-  step = jax.jit(plan.build_train_step(run, mesh), donate_argnums=0)
-  losses = []
-  for i in range(20):
-    batch = random_batch(c, i, vocab_size, packed=run.packed)
-    state, terms = step(state, sharding.shard_batch(batch, mesh), aux)
-    terms = jax.device_get([terms[name] for name in run.loss_weights])
-    losses.append([total / max(count, 1) for total, count in terms])
-  return np.array(losses)
+  first_state = jax.jit(run.init_state)()
 
+  def train(implementation, devices):
+    spec = sharding.get_mesh_spec("fsdp_tp" if devices > 1 else "dp")
+    mesh = sharding.make_mesh(spec, jax.devices()[:devices])
+    if devices > 1:
+      implementation = dataclasses.replace(implementation, mesh=mesh)
+    model = encoder.replace_configs(run.model, attention=implementation)
+    changed = dataclasses.replace(run, model=model, mesh_spec=spec)
+    aux = plan.make_aux(changed, table, tokenizer.vocab, mesh)
+    abstract = plan.abstract_state(changed, mesh)
+    shardings = jax.tree.map(lambda x: x.sharding, abstract)
+    state, losses = jax.device_put(first_state, shardings), []
+    step = jax.jit(plan.build_train_step(changed, mesh))
+    for i in range(20):
+      batch = random_batch(c, i, vocab_size, packed=run.packed)
+      state, terms = step(state, sharding.shard_batch(batch, mesh), aux)
+      terms = jax.device_get([terms[name] for name in run.loss_weights])
+      losses.append([total / max(count, 1) for total, count in terms])
+    return losses
 
-@pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 8])
-@pytest.mark.parametrize(
-  "config,arg,platform,layout",
-  [
-    (electra_demo, "hc+sr", "cuda", "packed"),
-    (bert_base, "runlocal", "tpu", "electra"),
-  ],
-)
-def test_losses_of_a_training_are_those_of_xla(
-  config, arg, platform, layout, devices
-):
-  c = config.get_config(arg)
-  c.model.dropout = c.model.attention_dropout = 0.1
-  c.data.layout, c.batch_size, c.data.vocab_size = layout, 8, 500
-  c.data.sources = "texts"
-  c.mesh.preset = "fsdp_tp" if devices == 8 else "dp"
-  mesh = sharding.make_mesh(
-    sharding.get_mesh_spec(c.mesh.preset), jax.devices()[:devices]
-  )
-  kernel_mesh = mesh if devices > 1 else None
-  losses = train_losses(c, make_flash(platform, kernel_mesh), mesh)
-  expected = train_losses(c, attention.XLA, mesh)
+  expected = train(attention.XLA, 1)
   assert np.isfinite(expected).any()
+  losses = train(make_flash(platform), devices)
   np.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-5)
