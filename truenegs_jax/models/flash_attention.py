@@ -35,11 +35,6 @@ GPU_WIDTHS = 16, 32, 64, 128  # of a head: Triton's tiles are powers of two
 GPU_WARPS = 8  # with `block_sizes`, ptxas spills no register (sm_90, S <= 128)
 MASKED_SCORE = -1e9
 LOG2_E = math.log2(math.e)  # scores are in units of log 2, for exp2
-# Inputs of the kernels, in their order; the last three of the backward pass.
-INPUTS = (
-  *("documents", "first", "second", "heads", "query", "key", "value"),
-  *("cotangent", "lse", "delta"),
-)
 FORWARD, BACKWARD = "flash_forward", "flash_backward"
 
 
@@ -105,16 +100,12 @@ def attend(
     # A TPU's tiles are the last two axes.
     return jnp.swapaxes(x, 1, 2) if settings.platform == "tpu" else x
 
-  arrays = {
-    "documents": pad(documents_BxL, -1)[:, None],
-    "first": words[0],
-    "second": words[1],
-    "heads": heads_H,
-    "query": swap_heads(pad(query_BxLxHxS)),
-    "key": swap_heads(pad(key_BxLxHxS)),
-    "value": swap_heads(pad(value_BxLxHxS)),
-  }
-  return swap_heads(_attend(settings, arrays))[:, :length]
+  documents_Bx1xL = pad(documents_BxL, -1)[:, None]
+  qkv = (
+    swap_heads(pad(x)) for x in (query_BxLxHxS, key_BxLxHxS, value_BxLxHxS)
+  )
+  mixed = _attend(settings, documents_Bx1xL, *words, heads_H, *qkv)
+  return swap_heads(mixed)[:, :length]
 
 
 def padded_length(settings: Settings) -> int:
@@ -189,32 +180,22 @@ def cost(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(settings: Settings, arrays: dict[str, Array]) -> Array:
-  """Runs the forward kernel on arrays named and laid out as the kernel's."""
-  return _run_forward(settings, arrays)[0]
+def _attend(settings: Settings, *arrays: Array) -> Array:
+  """Runs the forward kernel on arrays laid out for it."""
+  return _run(flash_forward, settings, *arrays)[0]
 
 
-def _run_forward(settings: Settings, arrays: dict[str, Array]) -> list[Array]:
-  """Returns the result and, f32 [B, H, 1, L], the log2-sum-exp2 of scores."""
-  rows, _, length = arrays["documents"].shape
-  lse = rows, arrays["heads"].size, 1, length
-  query = arrays["query"]
-  results = ("mixed", query.shape, query.dtype), ("lse", lse, jnp.float32)
-  return _run(flash_forward, settings, arrays, results)
-
-
-def _forward_rule(
-  settings: Settings, arrays: dict[str, Array]
-) -> tuple[Array, tuple]:
+def _forward_rule(settings: Settings, *arrays: Array) -> tuple[Array, tuple]:
   mixed, lse = (
-    checkpoint_name(x, "attention") for x in _run_forward(settings, arrays)
+    checkpoint_name(x, "attention")
+    for x in _run(flash_forward, settings, *arrays)
   )
   return mixed, (arrays, mixed, lse)
 
 
 def _backward_rule(
   settings: Settings, saved: tuple, cotangent: Array
-) -> tuple[dict[str, Array | None]]:
+) -> tuple[Array | None, ...]:
   arrays, mixed, lse = saved
   delta = jnp.sum(
     mixed.astype(jnp.float32) * cotangent.astype(jnp.float32), axis=-1
@@ -223,35 +204,29 @@ def _backward_rule(
     delta = jnp.swapaxes(delta, 1, 2)
   # The kernel scales its results instead of each weight that is kept.
   delta_BxHx1xL = delta[:, :, None] * (1 - settings.rate)
-  inputs = dict(cotangent=cotangent, lse=lse, delta=delta_BxHx1xL)
-  names = "query", "key", "value"
-  results = tuple((name, cotangent.shape, cotangent.dtype) for name in names)
-  gradients = _run(flash_backward, settings, arrays | inputs, results)
-  return (dict.fromkeys(arrays) | dict(zip(names, gradients, strict=True)),)
+  inputs = *arrays, cotangent, lse, delta_BxHx1xL
+  return None, None, None, None, *_run(flash_backward, settings, *inputs)
 
 
 _attend.defvjp(_forward_rule, _backward_rule)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 3))  # traced once
+@functools.partial(jax.jit, static_argnums=(0, 1))  # traced once
 def _run(
-  kernel: Callable[..., None],
-  settings: Settings,
-  arrays: dict[str, Array],
-  results: tuple[tuple[str, tuple[int, ...], Any], ...],
+  kernel: Callable[..., None], settings: Settings, *arrays: Array
 ) -> list[Array]:
   """Runs a kernel on every fixed block of every head; knows the platforms.
 
-  The kernel gets settings, blocks and references to the arrays, in the order of
-  INPUTS, and to the results, given by name, shape and dtype.
+  The kernel gets settings, blocks and references to the arrays and to the
+  results, which its signature names in this order.
   """
   from jax.experimental import pallas as pl
 
-  arrays = {name: arrays[name] for name in INPUTS if name in arrays}
-  rows, _, length = arrays["documents"].shape
-  heads, width = arrays["heads"].size, arrays["query"].shape[-1]
-  dtype = arrays["query"].dtype
-  blocks = block_sizes(kernel.__name__, settings, width, dtype)
+  documents, _, _, heads_H, query, *_ = arrays
+  rows, _, length = documents.shape
+  heads, width = heads_H.size, query.shape[-1]
+  layer: Any = dict(rows=rows, heads=heads, width=width, dtype=query.dtype)
+  blocks = block_sizes(kernel.__name__, settings, width, query.dtype)
   if settings.platform == "tpu":
     from jax.experimental.pallas import tpu
 
@@ -271,30 +246,26 @@ def _run(
     )
     params = triton.CompilerParams(num_warps=GPU_WARPS, num_stages=2)
   line = pl.BlockSpec((None, None, 1, length), lambda b, h, _: (b, h, 0, 0))
-  specs = {
-    "documents": pl.BlockSpec((None, 1, length), lambda b, h, _: (b, 0, 0)),
-    **dict.fromkeys(("first", "second", "heads"), scalars),
-    **dict.fromkeys(("lse", "delta"), line),
-  }
-  counts = cost(
-    kernel.__name__,
-    settings,
-    rows=rows,
-    heads=heads,
-    width=width,
-    dtype=dtype,
-  )
+  document_line = pl.BlockSpec((None, 1, length), lambda b, h, _: (b, 0, 0))
+  in_specs = [document_line, scalars, scalars, scalars, units, units, units]
+  like = jax.ShapeDtypeStruct(query.shape, query.dtype)
+  lse = jax.ShapeDtypeStruct((rows, heads, 1, length), jnp.float32)
+  results = [(like, units), (lse, line)]
+  if kernel is flash_backward:
+    in_specs += [units, line, line]
+    results = [(like, units)] * 3
+  out_shape, out_specs = zip(*results, strict=True)
   return pl.pallas_call(
     functools.partial(kernel, settings, blocks),
     grid=(rows, heads, length // blocks.fixed),
-    in_specs=[specs.get(name, units) for name in arrays],
-    out_specs=[specs.get(name, units) for name, *_ in results],
-    out_shape=[jax.ShapeDtypeStruct(*like) for _, *like in results],
+    in_specs=in_specs,
+    out_specs=out_specs,
+    out_shape=out_shape,
     compiler_params=params,
-    cost_estimate=pl.CostEstimate(**counts),
+    cost_estimate=pl.CostEstimate(**cost(kernel.__name__, settings, **layer)),
     name=kernel.__name__,
     interpret=settings.interpret,
-  )(*arrays.values())
+  )(*arrays)
 
 
 def flash_forward(
@@ -410,19 +381,19 @@ def flash_backward(
     _, scores = differentiate(tensors, fixed, keys, axis=0)
     return query_gradient + _product(scores, key_TxS, 1, 0)
 
-  if key_ref.shape[0] == blocks.fixed == blocks.streamed:
+  if length == blocks.fixed == blocks.streamed:
     tensors = query_FxS, key_FxS, value_FxS, cotangent_FxS
     dropped, scores = differentiate(tensors, fixed, fixed, axis=1)
     query_gradient = _product(scores, key_FxS, 0, 0)
     key_gradient = _product(scores, query_FxS, 1, 0)
     value_gradient = _product(dropped, cotangent_FxS, 1, 0)
   else:
-    stream = functools.partial(_stream, settings, blocks, key_ref.shape[0])
+    stream = functools.partial(_stream, settings, blocks, length)
     zeros_FxS = jnp.zeros(query_FxS.shape, jnp.float32)
     key_gradient, value_gradient = stream(add_queries, (zeros_FxS, zeros_FxS))
     query_gradient = stream(add_keys, zeros_FxS)
   scale = 1 / (1 - settings.rate)
-  score_scale = scale / math.sqrt(query_FxS.shape[1])
+  score_scale = scale / math.sqrt(width)
   for ref, gradient, factor in (
     (query_gradient_ref, query_gradient, score_scale),
     (key_gradient_ref, key_gradient, score_scale),
@@ -452,27 +423,15 @@ def _stream(
   """Runs `carry = body(block, carry)` on the blocks that the window reaches."""
   from jax.experimental import pallas as pl
 
-  low, high = _streamed_range(
-    settings, blocks, length, pl.program_id(2) * blocks.fixed
-  )
-  return lax.fori_loop(low, high, body, start)
-
-
-def _streamed_range(
-  settings: Settings, blocks: Blocks, length: int, start: Any
-) -> tuple[Any, Any]:
-  """Returns the streamed blocks that the window of a fixed block reaches.
-
-  `start` is the block's first position, an integer or a traced scalar.
-  """
   if not settings.window:
-    return 0, length // blocks.streamed
-  last = start + blocks.fixed - 1 + settings.window
-  first, last = (
-    jnp.clip(position, 0, length - 1)
-    for position in (start - settings.window, last)
+    return lax.fori_loop(0, length // blocks.streamed, body, start)
+  first = pl.program_id(2) * blocks.fixed
+  reach = first - settings.window, first + blocks.fixed - 1 + settings.window
+  low, high = (
+    lax.div(jnp.clip(position, 0, length - 1), blocks.streamed)
+    for position in reach
   )
-  return lax.div(first, blocks.streamed), lax.div(last, blocks.streamed) + 1
+  return lax.fori_loop(low, high + 1, body, start)
 
 
 def _line(ref: Ref, tokens: Any, axis: int) -> Array:
@@ -489,14 +448,11 @@ def _side(documents_ref: Ref, tokens: Any, axis: int) -> Side:
 
 def _product(a: Array, b: Array, a_axis: int, b_axis: int) -> Array:
   """Multiplies matrices over one axis of each; f32 is not rounded before."""
-  precision = lax.Precision.DEFAULT
-  if a.dtype == jnp.float32:
-    precision = lax.Precision.HIGHEST
   return lax.dot_general(
     a,
     b,
     (((a_axis,), (b_axis,)), ((), ())),
-    precision=precision,
+    precision="highest" if a.dtype == jnp.float32 else "default",
     preferred_element_type=jnp.float32,
   )
 
