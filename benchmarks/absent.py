@@ -137,7 +137,9 @@ def compile_step(
   state = plan.abstract_state(run, mesh)
   aux = plan.abstract_aux(run, mesh)
   start = time.perf_counter()
-  lowered = plan.lower_train_step(run, mesh, state, aux, platform=platform)
+  # From jax 0.11 on, Pallas reads the device to lower for from here.
+  with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+    lowered = plan.lower_train_step(run, mesh, state, aux, platform=platform)
   traced = time.perf_counter()
   compiled = _compile(lowered, H100_OPTIONS if platform == "cuda" else None)
   end = time.perf_counter()
