@@ -226,7 +226,7 @@ def test_a_packed_document_has_the_losses_and_gradients_of_its_own_row(kind):
   assert terms["mlm_uncorrected"][1].sum() == len(SIZES) * SLOTS
 
 
-def mask_padding_only(documents_BxL):
+def mask_padding_only(documents_BxL, window=0):
   real_BxL = documents_BxL != 0
   return (real_BxL[:, :, None] & real_BxL[:, None, :])[:, None]
 

@@ -335,7 +335,7 @@ def test_refused_run_does_not_change_the_workdir(first_run, flags, message):
   [
     ("--config.stepz=3", "stepz"),
     ("--config.steps=many", "steps"),
-    ("--config.task=pretrian", "Choose pretrain, finetune or corrections"),
+    ("--config.task=pretrian", "Choose pretrain, finetune, "),
     ("--workdor=x", "workdor"),
     ("--workdir=gs://bucket/run", "--workdir='gs://bucket/run' is a URL"),
     ("--config.negatives.hard_correction=True", "launch/wordnet.sh"),
