@@ -245,7 +245,7 @@ def test_commands_pass_a_dry_run(tmp_path, monkeypatch):
       if config := parse_flags("main", words[3:]):
         planned.add(name)
         config.dry_run = True
-        if "model" in config:
+        if "scan" in config.get("model", ()):
           config.model.scan = True  # traces one layer instead of all
         task = importlib.import_module(TASKS[config.task])
         workdir = folder / "new"
