@@ -220,10 +220,13 @@ CHECKS = {
 @pytest.mark.parametrize("seed", [0, 1])
 def test_changes_are_those_of_the_name(transformations, name, examples, seed):
   result = lib.transform_all(examples, transformations[name], seed=seed)
+  assert result.original
   for old, new in zip(result.original, result.transformed, strict=True):
-    for before, after in zip(lib.texts(old), lib.texts(new), strict=True):
-      if before != after:
-        CHECKS[name.split("_")[0]](before, after)
+    pairs = zip(lib.texts(old), lib.texts(new), strict=True)
+    changed = [(before, after) for before, after in pairs if before != after]
+    assert changed
+    for before, after in changed:
+      CHECKS[name.split("_")[0]](before, after)
 
 
 CAUSES = dict.fromkeys(SWAPS, NO_SYNONYM) | {
