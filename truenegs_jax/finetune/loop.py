@@ -118,15 +118,12 @@ def make_setup(
   shardings = sharding.tree_shardings(shapes, mesh, options.mesh)
   replicated = sharding.replicated_sharding(mesh)
 
-  per_epoch = options.evals_per_epoch
-  num_evals = max(round(per_epoch * epochs), min(per_epoch, 1))
-  eval_steps = (round(steps * (i + 1) / num_evals) for i in range(num_evals))
   return TrainingSetup(
     options=options,
     model=model,
     data=data,
     steps=steps,
-    eval_steps=frozenset(eval_steps),
+    eval_steps=_evaluation_steps(steps, epochs, options.evals_per_epoch),
     learning_rate=learning_rate,
     init_state=jax.jit(init_state, out_shardings=shardings),
     train_step=jax.jit(
@@ -143,6 +140,14 @@ def make_setup(
     mesh=mesh,
     attention=attention,
   )
+
+
+def _evaluation_steps(
+  steps: int, epochs: float, per_epoch: int
+) -> frozenset[int]:
+  """Spreads evaluations over a run, at least one unless `per_epoch` is 0."""
+  count = max(round(per_epoch * epochs), min(per_epoch, 1))
+  return frozenset(round(steps * (i + 1) / count) for i in range(count))
 
 
 def make_optimizer(

@@ -66,13 +66,8 @@ def choose(
     InputError: the choice is not possible here.
   """
   platform = platform or get_platform(mesh.devices.flat[0])
-  names = [] if choice == "xla" else [choice]
-  if choice == "auto":
-    names = [name for name, where in PLATFORMS.items() if platform in where]
-    if not cpu.is_enabled(platform):
-      names = [name for name in names if name != "pieces"]
   problems = []
-  for name in names:
+  for name in _list_candidates(choice, platform):
     missing = _missing_conditions(
       name, configs, mesh, platform, length=length, packed=packed
     )
@@ -96,6 +91,16 @@ def choose(
     line = name + ", checked against xla" * is_checked
     return implementation, _explain(line, problems)
   return attention.XLA, _explain("xla", problems)
+
+
+def _list_candidates(choice: str, platform: str) -> list[str]:
+  """Lists the implementations to try before "xla", in order."""
+  if choice != "auto":
+    return [] if choice == "xla" else [choice]
+  names = [name for name, where in PLATFORMS.items() if platform in where]
+  if not cpu.is_enabled(platform):
+    names = [name for name in names if name != "pieces"]
+  return names
 
 
 def _explain(line: str, problems: list[str]) -> str:
