@@ -196,20 +196,7 @@ def read_neighbours(
     return {}
   names = {word for word in words if any(map(str.isalnum, word))}
   if where == MODEL and vocabulary and word_VxE is not None:
-    ids = [i for i, token in enumerate(vocabulary.tokens) if token in names]
-    if not ids:
-      raise DataError(
-        "robustness.neighbours='model': its vocabulary has none of the words of"
-        " the questions. Pass a file of word vectors."
-      )
-    tokens = [vocabulary.tokens[i] for i in ids]
-    ranked = rank_neighbours(
-      word_VxE[ids].astype(np.float32), len(ids), top=TOP
-    )
-    return {
-      word: [tokens[j] for j in near_J]
-      for word, near_J in zip(tokens, ranked, strict=True)
-    }
+    return _neighbours_in_model(names, vocabulary, word_VxE)
   path = pathlib.Path(where).expanduser()
   if not path.is_file():
     raise UnavailableError(
@@ -217,17 +204,7 @@ def read_neighbours(
       " word vectors, such as glove.6B.100d.txt, a neighbour.json, or model."
     )
   if path.suffix == ".json":
-    try:
-      lists = json.loads(path.read_text("utf-8"))
-      return {
-        word: [entry["word"] for entry in entries[1:]]
-        for word, entries in lists.items()
-      }
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-      raise DataError(
-        f"{where}: no neighbours: {error!r}. The form is"
-        ' {"word": [{"word": "word", "dist": 0}, ...]}.'
-      ) from error
+    return _read_neighbour_json(path)
   vocabulary = Vocabulary(sorted(names))
   neighbours: dict[str, list[str]] = {}
   for word, other in find_neighbours(
@@ -235,3 +212,36 @@ def read_neighbours(
   ):
     neighbours.setdefault(word, []).append(other)
   return neighbours
+
+
+def _neighbours_in_model(
+  names: set[str], vocabulary: Vocabulary, word_VxE: np.ndarray
+) -> dict[str, list[str]]:
+  """Ranks the tokens of a model that are among `names`, nearest first."""
+  ids = [i for i, token in enumerate(vocabulary.tokens) if token in names]
+  if not ids:
+    raise DataError(
+      "robustness.neighbours='model': its vocabulary has none of the words of"
+      " the questions. Pass a file of word vectors."
+    )
+  tokens = [vocabulary.tokens[i] for i in ids]
+  ranked = rank_neighbours(word_VxE[ids].astype(np.float32), len(ids), top=TOP)
+  return {
+    word: [tokens[j] for j in near_J]
+    for word, near_J in zip(tokens, ranked, strict=True)
+  }
+
+
+def _read_neighbour_json(path: pathlib.Path) -> dict[str, list[str]]:
+  """Reads TextFlint's lists, without the word itself, which is first."""
+  try:
+    lists = json.loads(path.read_text("utf-8"))
+    return {
+      word: [entry["word"] for entry in entries[1:]]
+      for word, entries in lists.items()
+    }
+  except (ValueError, TypeError, KeyError, AttributeError) as error:
+    raise DataError(
+      f"{path}: no neighbours: {error!r}. The form is"
+      ' {"word": [{"word": "word", "dist": 0}, ...]}.'
+    ) from error
