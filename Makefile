@@ -3,6 +3,8 @@
 #           its 1,500 steps in MINUTES=10 does fewer; MINUTES=0: no limit
 # test      runs the quick tests: 16 minutes of processor time, 8 on 2 idle cores
 # test-all  runs all tests, including those marked slow
+# test-faults  runs tests/faults with all of its damages, kills and signals:
+#           at most 60 minutes on 2 idle cores
 # qa-model  fine-tunes released weights on 3,000 questions of SQuAD and scores
 #           them on its dev set; without internet set SQUAD=FOLDER, with
 #           train-v1.1.json and dev-v1.1.json, plain or compressed
@@ -62,7 +64,7 @@ H100 := .venv/h100
 H100_COMPILERS := $(H100)/.compilers
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-all qa-model bench h100 docs lint clean
+.PHONY: demo test test-all test-faults qa-model bench h100 docs lint clean
 
 demo: $(PACKAGE)
 	@PYTHON=$(BIN)/python launch/wordnet.sh
@@ -77,6 +79,10 @@ test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
 	  echo "warning: WordNet is missing. Tests that need it are skipped."
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist=worksteal \
 	  $(if $(filter test,$@),-m "not slow") $(PYTEST_ARGS)
+
+test-faults: $(TOOLS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist=worksteal --faults \
+	  tests/faults $(PYTEST_ARGS)
 
 qa-model: $(PACKAGE) $(WEIGHTS)
 	$(BIN)/python -m truenegs_jax.main --config=configs/finetune_squad.py \

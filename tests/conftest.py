@@ -44,6 +44,18 @@ EXCUSES = (
 )
 
 
+def pytest_addoption(parser):
+  parser.addoption("--faults", action="store_true", help="with fault tests")
+
+
+def pytest_collection_modifyitems(config, items):
+  """Leaves out the tests marked faults, unless --faults is passed."""
+  if not config.option.faults:
+    long = [item for item in items if item.get_closest_marker("faults")]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if item not in long]
+
+
 def pytest_unconfigure():
   if CACHE:
     shutil.rmtree(CACHE, ignore_errors=True)
