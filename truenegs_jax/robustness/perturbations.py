@@ -19,6 +19,7 @@ from truenegs_jax.robustness.transformation import (
   edit_text,
   num_changes,
 )
+from truenegs_jax.synonyms.vocabulary import NUMBERS
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import Example
 
@@ -29,6 +30,12 @@ IN_QUESTION = "_question"  # ends the names of changes of the question
 WORD = r"[^\W_]+(?:['’][^\W_]+)*"
 KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 MARKS = ".,;:!?"
+# Between words in lower case, or a mark after one: no name, number or
+# abbreviation is cut, as in "New, York", "4.5; million" or "U.S? Navy".
+PLACE_OF_MARK = (
+  r"(?<=[a-z][a-z ])(?:[,;:!?](?=\s|$)|\.(?=\s+[A-Z]|\s*$)|(?=\s+[a-z]))"
+)
+SAFE_OMISSION = 8  # letters; "health" without one would be "heath"
 
 NEGATED = {
   f"{verb} not": f"{verb}n't"
@@ -50,7 +57,7 @@ JOINED = {
 LONG_FORMS = {short: long for long, short in (NEGATED | JOINED).items()}
 _CONTRACTIONS = (
   # Not at the end of a clause, "what it is"; "it is not" becomes "it isn't".
-  (JOINED, r"(?=\s+(?!not\b)[a-z])"),
+  (JOINED, r"(?=\s+(?!not\b|n't)[a-z])"),
   (NEGATED, r"\b"),
   # Not before a subject, "why didn't he"; not "it's been" and "it's called".
   (NEGATED.values(), r"(?=\s+(?!(?:the|an?|he|she|it|they|we|you)\b)[a-z])"),
@@ -67,17 +74,20 @@ def typos(
 ) -> list[Edit]:
   """Mistypes a letter, not the first, in a tenth of the words, at most ten.
 
-  A letter is swapped with the next one, left out, or hit together with a
-  neighbour on a QWERTY keyboard, or instead of it.
+  A letter is swapped with the next one, hit together with a neighbour on a
+  QWERTY keyboard, or instead of it, or left out. Names, numbers, short words
+  and omissions that often make another word ("form", "heath") are spared.
   """
-  words = _free(r"\b[A-Za-z]{4,}\b", text, protected)
+  words = _free(r"\b[a-z]{5,}\b", text, protected)
+  words = [match for match in words if match[0] not in NUMBERS]
   edits = []
   for match in _sample(words, text, rng):
     i = match.start() + rng.randrange(1, len(match[0]) - 1)
     letter, following = text[i], text[i + 1]
-    near = rng.choice(_keys_around(letter.lower()))
-    near = near.upper() if letter.isupper() else near
-    choices = [(i, i + 1, new) for new in ("", near, near + letter)]
+    near = rng.choice(_keys_around(letter))
+    choices = [(i, i + 1, new) for new in (near, near + letter)]
+    if len(match[0]) >= SAFE_OMISSION:
+      choices.append((i, i + 1, ""))
     if letter != following:
       choices.append((i, i + 2, following + letter))
     edits.append(rng.choice(choices))
@@ -89,12 +99,17 @@ def case(
 ) -> list[Edit]:
   """Writes all words in lower case, in upper case, or with a capital.
 
-  Models without case read the same text: their scores must not change.
+  Models without case read the same text: their scores must not change. Lengths
+  stay: "Gauß" is not written in upper case.
   """
   words = _free(WORD, text, protected)
   styles: list[Callable[[str], str]] = [str.lower, str.upper, _capitalize]
   for style in rng.sample(styles, len(styles)):
-    edits = [(*match.span(), style(match[0])) for match in words]
+    edits = [
+      (*match.span(), new)
+      for match in words
+      if len(new := style(match[0])) == len(match[0])
+    ]
     if any(text[a:b] != new for a, b, new in edits):
       return edits
   return []
@@ -104,7 +119,7 @@ def punctuation(
   text: str, protected: Sequence[Span], rng: random.Random
 ) -> list[Edit]:
   """Adds, removes or replaces marks after a tenth of the words, at most ten."""
-  places = _free(rf"(?<=\w)[{MARKS}]?(?=\s|$)", text, protected)
+  places = _free(PLACE_OF_MARK, text, protected)
   edits = []
   for match in _sample(places, text, rng):
     marks = ["", *MARKS]
@@ -163,7 +178,11 @@ def make_perturbation(name: str) -> Transformation:
       return change_texts(example, lambda text: change(text)[0])
     if in_question:
       return dataclasses.replace(example, text=change(example.text)[0])
-    context, spans = change(example.context, answer_spans(example))
+    spans = answer_spans(example)
+    if find_edits is case:  # answers, too: they must not stand out
+      context, _ = change(example.context)
+    else:
+      context, spans = change(example.context, spans)
     answers = tuple((context[a:b], a) for a, b in spans)
     return dataclasses.replace(example, context=context, answers=answers)
 
