@@ -13,6 +13,11 @@ is complete and, if PyTorch is installed, transformers has loaded every model
 and computed our logits.
 """
 
+from truenegs_jax.runtime import signals
+
+if __name__ == "__main__":
+  signals.exit_at_signals()  # before the imports that take time
+
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -21,11 +26,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from truenegs_jax.runtime import flags as flags_lib
-from truenegs_jax.runtime.errors import (
-  SAVED_INTERRUPT,
-  InputError,
-  TrueNegsError,
-)
+from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.runtime.files import check_local
 from truenegs_jax.workdir import files
 
@@ -44,9 +45,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   except TrueNegsError as e:
     print(f"error: {e}", file=sys.stderr)
     return e.exit_code
-  except KeyboardInterrupt:
-    print("Interrupted. Nothing was exported.", file=sys.stderr)
-    return SAVED_INTERRUPT
   print(f"Exported to '{result.output}'.\n{result.summary}")
   return 0
 

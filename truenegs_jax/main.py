@@ -16,12 +16,16 @@ and Open MPI they find one another; elsewhere three flags are needed:
   ... --coordinator=HOST:PORT --num_processes=4 --process_id=0  # to 3
 """
 
+from truenegs_jax.runtime import signals
+
+if __name__ == "__main__":
+  signals.exit_at_signals()  # before the imports that take time
+
+import functools
 import importlib
 import os
 import pathlib
-import signal
 import sys
-import threading
 import traceback
 
 from absl import flags
@@ -52,7 +56,6 @@ Pre-training on true negatives: ELECTRA and BERT in JAX.
 
 Verbs, each with its own --help:
 """ + "\n".join(f"  {name:<9} {text}" for name, text in VERBS.items())
-SIGTERM_REPEAT_SECS = 1.0
 DISTRIBUTED_FLAGS = ("coordinator", "num_processes", "process_id")
 
 
@@ -62,7 +65,6 @@ def main(argv: list[str]) -> None:
   config: ConfigDict = flags.FLAGS["config"].value
   with flags_lib.exit_on_errors():
     errors.one_of("task", config.get("task"), TASKS)
-  exit_on_sigterm()
   cpu.configure()
   # Not at the top: --help and bad flags should not wait for jax.
   from truenegs_jax.runtime import distributed
@@ -72,13 +74,6 @@ def main(argv: list[str]) -> None:
   except errors.TrueNegsError as e:
     distributed.print_once(f"error: {errors.printable(e)}")
     code = e.exit_code
-  except KeyboardInterrupt:
-    _print_to_stderr("Interrupted. Run the same command to start again.")
-    code = errors.SAVED_INTERRUPT
-  except SystemExit as e:
-    # Another SIGTERM must not interrupt this exit.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    code = int(e.code or 0)
   except Exception:
     traceback.print_exc()  # a bug, or another process is gone
     code = 1
@@ -89,22 +84,6 @@ def _print_to_stderr(text: str) -> None:
   print(text, file=sys.stderr, flush=True)
 
 
-def exit_on_sigterm() -> None:
-  """Makes SIGTERM exit at once with 75; before training nothing is lost."""
-
-  def handle(number: int, _: object) -> None:
-    if isinstance(sys.exc_info()[1], SystemExit):
-      return  # already exiting, perhaps inside a handler that cleans up
-    # Python drops exceptions raised while the garbage collector runs a callback
-    # of jax. So the signal is sent again, by then perhaps to another handler.
-    again = threading.Timer(SIGTERM_REPEAT_SECS, os.kill, (os.getpid(), number))
-    again.daemon = True
-    again.start()
-    sys.exit(errors.SAVED_RESTART)
-
-  signal.signal(signal.SIGTERM, handle)
-
-
 def _run(config: ConfigDict) -> int:
   from truenegs_jax.runtime import distributed, files, progress
 
@@ -112,7 +91,9 @@ def _run(config: ConfigDict) -> int:
   files.check_local("--workdir", workdir)
   values = {name: flags.FLAGS[name].value for name in DISTRIBUTED_FLAGS}
   distributed.initialize(**values, say=_print_to_stderr)
-  exit_on_sigterm()  # `initialize` makes jax install its own handler
+  if distributed.process_count() > 1:  # jax has installed its own handler
+    end = functools.partial(distributed.exit_all, failed=True)
+    signals.exit_at_signals(end)
   # No markup: paths and globs may contain brackets.
   quiet = not distributed.is_first_process()
   console = Console(markup=False, highlight=False, quiet=quiet)

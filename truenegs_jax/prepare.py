@@ -8,10 +8,14 @@ Rows that exist are reused, and a preparation that was stopped is resumed.
 Several jobs can share the work; the one that finishes last merges the rows.
 """
 
+from truenegs_jax.runtime import signals
+
+if __name__ == "__main__":
+  signals.exit_at_signals()  # before the imports that take time
+
 import functools
 import pathlib
 import re
-import signal
 import sys
 
 from absl import flags
@@ -20,7 +24,7 @@ from ml_collections import ConfigDict
 from truenegs_jax.data.rows import prepare_rows, rows_folder
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import flags as flags_lib
-from truenegs_jax.runtime.errors import SAVED_RESTART, InputError
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train.prepare_data import make_rows_plan
 
 
@@ -52,11 +56,8 @@ def parse_job(text: str) -> tuple[int, int]:
 def main(argv: list[str]) -> None:
   """Prepares the rows of --config and prints their folder."""
   del argv
-  # Finished chunks are kept, so a launcher may run the command again.
-  signal.signal(signal.SIGTERM, lambda *_: sys.exit(SAVED_RESTART))
   result: tuple[pathlib.Path, Tokenizer] | None
-  interrupted = "Interrupted. Run the same command again to continue."
-  with flags_lib.exit_on_errors(interrupted):
+  with flags_lib.exit_on_errors():
     plan = make_rows_plan(_resolve_vocab(flags.FLAGS["config"].value))
     if flags.FLAGS.shard:
       result = prepare_rows.execute_job(plan, parse_job(flags.FLAGS.shard))

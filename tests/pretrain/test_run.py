@@ -7,7 +7,6 @@ import json
 import random
 import shutil
 import signal
-import subprocess
 import sys
 
 import jax
@@ -346,55 +345,3 @@ def test_bad_flag_ends_with_a_line_and_exit_code_2(first_run, flag, message):
   code, output = runs.run(root / "typo", [*flags, flag], env)
   assert code == 2 and message in output
   assert "Traceback" not in output and not (root / "typo").exists()
-
-
-@pytest.mark.slow
-def test_sigterm_before_the_first_step_asks_for_a_restart(first_run):
-  root, flags, env = first_run
-  process = runs.start(root / "early", flags, env)
-  while not (root / "early" / "lock").exists() and process.poll() is None:
-    pass
-  process.send_signal(signal.SIGTERM)
-  output, _ = process.communicate(timeout=runs.TIMEOUT_SECS)
-  assert process.returncode == 75, output
-
-
-LOST = """
-import gc, os, signal, time
-from truenegs_jax import main
-def kill(phase, info):
-  gc.callbacks.remove(kill)
-  os.kill(os.getpid(), signal.SIGTERM)
-  time.sleep(0)
-main.exit_on_sigterm()
-gc.callbacks.append(kill)
-gc.collect()
-print("lost", flush=True)
-time.sleep(60)
-"""
-ENDING = """
-import os, signal, time
-from truenegs_jax import main
-main.exit_on_sigterm()
-try:
-  os.kill(os.getpid(), signal.SIGTERM)
-  time.sleep(60)
-finally:
-  time.sleep(2 * main.SIGTERM_REPEAT_SECS)
-  print("ended", flush=True)
-"""
-
-
-@pytest.mark.parametrize(
-  "program, printed", [(LOST, "lost"), (ENDING, "ended")]
-)
-def test_sigterm_is_sent_again_if_the_garbage_collector_loses_it(
-  tmp_path, program, printed
-):
-  ended = subprocess.run(
-    [sys.executable, "-c", program],
-    env=runs.make_environment(tmp_path),
-    capture_output=True,
-    text=True,
-  )
-  assert (ended.stdout, ended.returncode) == (f"{printed}\n", 75), ended.stderr

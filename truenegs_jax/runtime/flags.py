@@ -24,12 +24,7 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.runtime import config_files
 from truenegs_jax.runtime.config_keys import describe_keys
-from truenegs_jax.runtime.errors import (
-  SAVED_INTERRUPT,
-  InputError,
-  TrueNegsError,
-  printable,
-)
+from truenegs_jax.runtime.errors import InputError, TrueNegsError, printable
 
 CONFIG, WORKDIR = "config", "workdir"  # flags
 HELP = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
@@ -74,16 +69,13 @@ def run(main: Callable[[list[str]], object]) -> None:
 
 
 @contextlib.contextmanager
-def exit_on_errors(interrupted: str = "Interrupted.") -> Iterator[None]:
-  """Prints an error, or that Ctrl-C `interrupted`, and exits with its code."""
+def exit_on_errors() -> Iterator[None]:
+  """Prints an error and exits with its code."""
   try:
     yield
   except TrueNegsError as e:
     print(f"error: {printable(e)}", file=sys.stderr)
     sys.exit(e.exit_code)
-  except KeyboardInterrupt:
-    print(interrupted, file=sys.stderr)
-    sys.exit(SAVED_INTERRUPT)
 
 
 def parse_config(argv: Sequence[str]) -> ConfigDict:

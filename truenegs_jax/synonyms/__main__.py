@@ -15,6 +15,11 @@ as the only source, 'table path=table.npz', is used unchanged unless one of
 --keep_stop_words, --stop_words, --symmetric and --include_self is given.
 """
 
+from truenegs_jax.runtime import signals
+
+if __name__ == "__main__":
+  signals.exit_at_signals()  # before the imports that take time
+
 import dataclasses
 import functools
 import json

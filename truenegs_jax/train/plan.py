@@ -180,18 +180,17 @@ def lower_train_step(
 def compile_and_make_state(
   lowered: jax.stages.Lowered, make_state: Callable[[], step_lib.TrainState]
 ) -> tuple[jax.stages.Compiled, step_lib.TrainState]:
-  """Compiles in a thread and calls `make_state` at the same time.
+  """Compiles and calls `make_state` at the same time.
 
   Compiling the initialization takes about as long as compiling the step, and
   XLA uses few cores for each. With many processes both run in sequence, because
-  processes may have to wait for one another while they compile.
+  processes may have to wait for one another while they compile. This thread
+  only waits, so that it can handle a signal, which it could not inside XLA.
   """
-  if distributed.process_count() > 1:
-    return lowered.compile(), make_state()
-  with futures.ThreadPoolExecutor(1) as pool:
-    compiled = pool.submit(lowered.compile)
-    state = make_state()
-    return compiled.result(), state
+  num_threads = 1 if distributed.process_count() > 1 else 2
+  with futures.ThreadPoolExecutor(num_threads) as pool:
+    compiled, state = pool.submit(lowered.compile), pool.submit(make_state)
+    return compiled.result(), state.result()
 
 
 def build_eval_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:

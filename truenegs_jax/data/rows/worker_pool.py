@@ -69,41 +69,44 @@ def available_cores() -> int:
 def _map_in_processes(
   make: Callable[[], Function[Item]], items: Iterator[Item], num_workers: int
 ) -> Iterator[int]:
-  pool = concurrent.futures.ProcessPoolExecutor(
-    num_workers,
-    # Forking breaks the threads of the caller, such as those of jax.
-    mp_context=multiprocessing.get_context("spawn"),
-    initializer=_start_worker,
-    initargs=(make,),
-  )
-  pending = collections.deque[concurrent.futures.Future[int]]()
-  try:
-    for item in items:
-      with _defer_signals():  # submitting may start a worker
+  with _defer_signals() as is_signaled:
+    pool = concurrent.futures.ProcessPoolExecutor(
+      num_workers,
+      # Forking breaks the threads of the caller, such as those of jax.
+      mp_context=multiprocessing.get_context("spawn"),
+      initializer=_start_worker,
+      initargs=(make,),
+    )
+    pending = collections.deque[concurrent.futures.Future[int]]()
+    try:
+      for item in items:
         pending.append(pool.submit(_call_function, item))
-      if len(pending) >= ITEMS_PER_WORKER * num_workers:
+        if len(pending) >= ITEMS_PER_WORKER * num_workers:
+          yield pending.popleft().result()
+        if is_signaled():
+          return
+      while pending and not is_signaled():
         yield pending.popleft().result()
-    while pending:
-      yield pending.popleft().result()
-  except concurrent.futures.process.BrokenProcessPool as error:
-    raise InputError(
-      f"data.workers={num_workers}: a worker process ended early. Its error is"
-      " printed above. If there is none, it was killed, most often because of"
-      " too little memory (a worker needs up to 0.5 GB). Set a smaller"
-      " --config.data.workers and run the same command again; it continues."
-    ) from error
-  finally:
-    pool.shutdown(wait=True, cancel_futures=True)
+    except concurrent.futures.process.BrokenProcessPool as error:
+      raise InputError(
+        f"data.workers={num_workers}: a worker process ended early. Its error"
+        " is printed above. If there is none, it was killed, most often because"
+        " of too little memory (a worker needs up to 0.5 GB). Set a smaller"
+        " --config.data.workers and run the same command again; it continues."
+      ) from error
+    finally:
+      pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextlib.contextmanager
-def _defer_signals() -> Iterator[None]:
-  """Defers SIGINT and SIGTERM, as a half-started pool cannot be shut down.
+def _defer_signals() -> Iterator[Callable[[], bool]]:
+  """Defers SIGINT and SIGTERM; yields a function that tells of them.
 
-  Workers inherit the blocked signals: Ctrl-C reaches them too, but only this
-  process must handle it. Another thread may receive a signal that this one
-  blocks, and Python then runs the handler in the main thread. So the handlers
-  are replaced as well.
+  The handlers end this process at once, and a pool that was not shut down would
+  complain. Workers inherit the blocked signals: Ctrl-C reaches them too, but
+  only this process must handle it. Another thread may receive a signal that
+  this one blocks, and Python then runs the handler in the main thread. So the
+  handlers are replaced as well.
   """
   signals = {signal.SIGINT, signal.SIGTERM}
   old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -114,7 +117,7 @@ def _defer_signals() -> Iterator[None]:
   for number in handlers:
     signal.signal(number, lambda number, _: received.append(number))
   try:
-    yield
+    yield lambda: bool(received or signals & signal.sigpending())
   finally:
     for number, handler in handlers.items():
       signal.signal(number, handler)

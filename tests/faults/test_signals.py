@@ -1,0 +1,117 @@
+"""A signal ends a command cleanly from its first line on."""
+
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from support import runs
+from support.faults import tries
+
+EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
+NUMBERS = pytest.mark.parametrize("number", EXIT_CODES)
+# A module that gets a signal while it is imported, and drops what this raises.
+MODULE = """
+import os, time
+try:
+  os.kill(os.getpid(), {number})
+  time.sleep(60)
+except BaseException as e:
+  print("raised", repr(e), flush=True)
+"""
+GC = """
+import gc, os, time
+from truenegs_jax.runtime import signals
+signals.exit_at_signals()
+gc.callbacks.append(lambda *_: os.kill(os.getpid(), {number}) or time.sleep(0))
+gc.collect()
+print("lost", flush=True)
+"""
+FOLDER = """
+import os, pathlib
+from truenegs_jax.runtime import signals
+signals.exit_at_signals()
+folder = pathlib.Path("unfinished")
+with signals.temporary_folder(folder):
+  folder.mkdir()
+  os.kill(os.getpid(), {number})
+"""
+
+
+def assert_ended(process, number):
+  assert process.returncode == EXIT_CODES[number], process
+  assert process.stdout == ""
+  assert process.stderr.startswith(f"\n{number.name}: stopped. Nothing more")
+  assert process.stderr.count("\n") == 2
+
+
+@NUMBERS
+@pytest.mark.parametrize(
+  ("verb", "module"),
+  [
+    ("main", "absl"),
+    ("main", "jax"),
+    ("prepare", "absl"),
+    ("prepare", "numpy"),
+    ("export", "absl"),
+    ("export", "jax"),
+    ("synonyms", "numpy"),
+  ],
+)
+def test_a_signal_during_an_import_ends_the_command(
+  tmp_path, verb, module, number
+):
+  env = runs.make_environment(tmp_path)
+  (tmp_path / "hidden" / f"{module}.py").write_text(
+    MODULE.format(number=int(number))
+  )
+  flags = {"main": ["--config=electra_demo"], "export": ["--workdir=."]}
+  command = [sys.executable, "-m", f"truenegs_jax.{verb}", *flags.get(verb, [])]
+  process = subprocess.run(command, env=env, capture_output=True, text=True)
+  assert_ended(process, number)
+
+
+@NUMBERS
+@pytest.mark.parametrize("program", [GC, FOLDER], ids=["gc", "folder"])
+def test_no_signal_is_lost_and_no_folder_stays(tmp_path, program, number):
+  process = subprocess.run(
+    [sys.executable, "-c", program.format(number=int(number))],
+    env=runs.make_environment(tmp_path),
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+  )
+  assert_ended(process, number)
+  assert not (tmp_path / "unfinished").exists()
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+  """Returns (folder, flags, environment) of a run whose rows are prepared."""
+  root = tmp_path_factory.mktemp("signals")
+  flags = runs.demo_flags(runs.write_corpus(root / "corpus.txt"), steps=10**6)
+  env = runs.make_environment(root / "cache")
+  subprocess.run(
+    [sys.executable, "-m", "truenegs_jax.prepare", "--config=electra_demo"]
+    + [flag for flag in flags if "config.data" in flag],
+    env=env,
+    check=True,
+  )
+  return root, flags, env
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", tries(2, 27))
+def test_a_run_stopped_in_its_first_seconds_says_what_is_saved(prepared, case):
+  root, flags, env = prepared
+  number = list(EXIT_CODES)[case % 2]
+  process = runs.start(root / f"run{case}", flags, env)
+  with pytest.raises(subprocess.TimeoutExpired):
+    process.wait(random.Random(case).uniform(0.3, 12))
+  process.send_signal(number)
+  output, _ = process.communicate(timeout=runs.TIMEOUT_SECS)
+  assert process.returncode == EXIT_CODES[number], output
+  assert "Traceback" not in output and "Fatal" not in output
+  assert "Nothing more was saved" in output or "Saved at step" in output
