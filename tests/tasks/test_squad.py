@@ -1,6 +1,5 @@
 """Tests reading of SQuAD, windows, and extraction of answers from spans."""
 
-import collections
 import dataclasses
 import json
 import lzma
@@ -18,7 +17,7 @@ from truenegs_jax.data.tokens.tokenizer import (
 )
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.tasks.scoring import question_scores
-from truenegs_jax.tasks.squad import MOVED, Question, read_squad
+from truenegs_jax.tasks.squad import Question, read_squad
 from truenegs_jax.tasks.squad_windows import (
   NO_ANSWER,
   best_answers,
@@ -158,10 +157,10 @@ def test_misplaced_answers_move_to_the_nearest_occurrence(tmp_path):
   data["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 21
   data["data"][0]["paragraphs"][1]["qas"][0]["answers"][0]["answer_start"] = -13
   (tmp_path / "x.json").write_text(json.dumps(data))
-  anomalies = collections.Counter()
-  first, *rest = read_squad(str(tmp_path / "x.json"), anomalies=anomalies)
+  moved = []
+  first, *rest = read_squad(str(tmp_path / "x.json"), moved=moved)
   assert first.answers == (("swan", 23), ("mute swan", 4))
-  assert anomalies == {MOVED: 2}
+  assert moved == [first.location, rest[0].location]
   assert without_locations(rest) == without_locations(BIRDS[1:])
 
 

@@ -18,7 +18,7 @@ import optax
 from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.finetune.predict import Predictor, make_predictor
 from truenegs_jax.finetune.task_data import TaskData
-from truenegs_jax.models import choose_attention, encoder, finetune, pretrain
+from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.objectives import task_losses
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.tasks import batches
@@ -38,9 +38,7 @@ class TrainingSetup:
     learning_rate: learning rate of the head, by step.
     init_state: parameters and seed -> the state of step 0.
     train_step: jitted, `(state, batch, aux) -> (state, terms)`.
-    predictor: computes the outputs of the head.
-    mesh: the devices of the arrays.
-    attention: name of the attention implementation, for reports.
+    predictor: computes the outputs of the head; its mesh is that of training.
   """
 
   options: FinetuneOptions
@@ -52,8 +50,6 @@ class TrainingSetup:
   init_state: Callable[[optax.Params, int], step_lib.TrainState]
   train_step: Callable[..., tuple[step_lib.TrainState, step_lib.Terms]]
   predictor: Predictor
-  mesh: jax.sharding.Mesh
-  attention: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,21 +82,13 @@ def make_setup(
   epochs = options.epochs or data.task.epochs
   steps = batches.num_steps(len(data.train.tokens), options.batch_size, epochs)
   tx, learning_rate = make_optimizer(options, model, steps)
-  mesh = sharding.make_mesh(options.mesh)
-  implementation, attention = choose_attention.choose(
-    options.attention,
-    [model.config],
-    mesh,
-    length=options.length,
-    packed=False,
-    check=True,
-  )
-  attending = encoder.replace_configs(model, attention=implementation)
+  predictor = make_predictor(options, model)
+  mesh = predictor.mesh
   is_joint = model.head == "joint"
   terms = functools.partial(
     task_losses.task_terms,
     kind="joint" if is_joint else data.task.kind,
-    model=attending,
+    model=predictor.model,
     train=True,
     reduction=options.loss,
   )
@@ -129,16 +117,7 @@ def make_setup(
     train_step=jax.jit(
       step, donate_argnums=0, out_shardings=(shardings, replicated)
     ),
-    predictor=make_predictor(
-      model,
-      mesh,
-      implementation,
-      batch_size=options.batch_size,
-      length=options.length,
-      num_best=options.num_best,
-    ),
-    mesh=mesh,
-    attention=attention,
+    predictor=predictor,
   )
 
 
@@ -205,7 +184,7 @@ def fine_tune(
         limit=options.length,
         window=options.window,
       )
-      on_device = sharding.shard_batch(batch, setup.mesh)
+      on_device = sharding.shard_batch(batch, setup.predictor.mesh)
       state, terms = setup.train_step(state, on_device, {})
       guard.add(done, terms["skipped"][0], on_device["row"])
       recent.append(terms)

@@ -1,6 +1,6 @@
 """Computes a fine-tuned model's outputs for rows, in evaluation.
 
-predictor = make_predictor(model, mesh, attention, batch_size=32, length=128)
+predictor = make_predictor(options, model)
 outputs = predictor.predict(params, encoded)
 """
 
@@ -12,8 +12,8 @@ import jax
 import numpy as np
 import optax
 
-from truenegs_jax.models import attention as attention_lib
-from truenegs_jax.models import encoder, finetune
+from truenegs_jax.finetune.config_checks import FinetuneOptions
+from truenegs_jax.models import choose_attention, encoder, finetune
 from truenegs_jax.tasks import batches
 from truenegs_jax.tasks.task import EncodedRows
 from truenegs_jax.train import sharding
@@ -29,12 +29,16 @@ class Predictor:
 
   Attributes:
     predict_batch: jitted, `(params, batch) -> outputs`, of shape [B, ...].
+    model: the network, with its implementation of attention.
     mesh: the devices of the arrays.
+    attention: name of that implementation, for reports.
     batch_size, length: B, and the greatest number of tokens of a row.
   """
 
   predict_batch: Callable[[optax.Params, Mapping[str, jax.Array]], Any]
+  model: finetune.DownstreamModel
   mesh: jax.sharding.Mesh
+  attention: str
   batch_size: int
   length: int
 
@@ -64,20 +68,21 @@ class Predictor:
 
 
 def make_predictor(
-  model: finetune.DownstreamModel,
-  mesh: jax.sharding.Mesh,
-  attention: attention_lib.Implementation,
-  *,
-  batch_size: int,
-  length: int,
-  num_best: int = 0,
+  options: FinetuneOptions, model: finetune.DownstreamModel
 ) -> Predictor:
-  """Makes the forward pass of a model; compiles nothing yet.
-
-  `num_best` is the size of the beam of the head "joint".
-  """
-  attending = encoder.replace_configs(model, attention=attention)
-  kwargs: dict[str, Any] = {"size": num_best} if model.head == "joint" else {}
+  """Makes the forward pass of a model; compiles nothing yet."""
+  mesh = sharding.make_mesh(options.mesh)
+  implementation, attention = choose_attention.choose(
+    options.attention,
+    [model.config],
+    mesh,
+    length=options.length,
+    packed=False,
+    check=True,
+  )
+  attending = encoder.replace_configs(model, attention=implementation)
+  is_joint = model.head == "joint"
+  kwargs: dict[str, Any] = {"size": options.num_best} if is_joint else {}
 
   def predict_batch(params, inputs):
     method = METHODS.get(model.head, "class_logits")
@@ -85,6 +90,13 @@ def make_predictor(
       {"params": params}, inputs, None, method=method, **kwargs
     )
 
-  replicated = sharding.replicated_sharding(mesh)
-  jitted = jax.jit(predict_batch, out_shardings=replicated)
-  return Predictor(jitted, mesh, batch_size, length)
+  return Predictor(
+    predict_batch=jax.jit(
+      predict_batch, out_shardings=sharding.replicated_sharding(mesh)
+    ),
+    model=attending,
+    mesh=mesh,
+    attention=attention,
+    batch_size=options.batch_size,
+    length=options.length,
+  )

@@ -132,7 +132,7 @@ def _describe_task(context: RunContext, setup: loop.TrainingSetup) -> None:
     f" {len(data.dev.keys):,} dev examples, {setup.steps:,} steps of"
     f" {options.batch_size} rows, peak learning rate"
     f" {options.peak_rate(width):g}, layer decay {options.decay(width):g}, head"
-    f" {model.head!r}, attention {setup.attention}"
+    f" {model.head!r}, attention {setup.predictor.attention}"
     + (f", {num_cut:,} rows truncated" if num_cut else "")
     + "".join(f", {note}" for note in data.notes)
   )

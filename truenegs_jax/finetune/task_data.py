@@ -4,9 +4,7 @@ data = read_task_data(options, "mrpc", tokenizer)
 data.dev.score(data.dev.decode_answers(outputs))["accuracy"]
 """
 
-import collections
 import dataclasses
-import functools
 import os
 import pathlib
 import shlex
@@ -124,14 +122,21 @@ def read_task_data(
   sizes = {split: len(examples) for split, examples in rows.items()}
   rows["train"] = rows["train"][: options.rows or None]
   notes += _deviations(options, task, sizes)
-  if name == SQUAD:
-    train, splits = _encode_questions(options, rows, tokenizer)
+  examples = rows.pop("train")
+  if task.kind == SPANS:
+    train = _make_windows(options, examples, tokenizer, train=True).encoded
   else:
-    encode = functools.partial(
-      batches.encode, task=task, tokenizer=tokenizer, length=options.length
+    train = batches.encode(
+      examples,
+      task,
+      tokenizer,
+      length=options.length,
+      both_orders=task.both_orders,
     )
-    train = encode(rows.pop("train"), both_orders=task.both_orders)
-    splits = {name: make_split(task, x, encode(x)) for name, x in rows.items()}
+  splits = {
+    split: encode_split(options, task, examples, tokenizer)
+    for split, examples in rows.items()
+  }
   return TaskData(task, train, splits, tuple(notes))
 
 
@@ -271,11 +276,11 @@ def _read_glue(
 
 
 def _read_squad(options: FinetuneOptions, files: Mapping[str, str]) -> Rows:
-  moved, questions = collections.Counter[str](), {}
+  moved, questions = list[str](), {}
   for split in squad.TASK.split_sizes:
     where = _locate_questions(options, files, split)
-    questions[split] = squad.read_squad(where, split=split, anomalies=moved)
-  notes = [f"{count:,} {name}" for name, count in moved.items()]
+    questions[split] = squad.read_squad(where, split=split, moved=moved)
+  notes = [f"{len(moved):,} {squad.MOVED}"] if moved else []
   return squad.TASK, questions, notes
 
 
@@ -381,16 +386,45 @@ def _deviations(
   return notes
 
 
-def make_split(
-  task: Task, rows: Sequence[Example], encoded: EncodedRows
+def encode_split(
+  options: FinetuneOptions,
+  task: Task,
+  examples: Sequence[Any],
+  tokenizer: Tokenizer,
 ) -> EvalSplit:
-  """Makes a split of classes or scores; a test set has no golds.
+  """Encodes examples to evaluate on; those of a test set have no golds.
 
   Args:
     task: its labels are in the order of the model's outputs.
-    rows: the examples.
-    encoded: a row of each.
   """
+  if task.kind == SPANS:
+    windows = _make_windows(options, examples, tokenizer, train=False)
+    return _make_question_split(windows, options)
+  encoded = batches.encode(examples, task, tokenizer, length=options.length)
+  return _make_split(task, examples, encoded)
+
+
+def _make_windows(
+  options: FinetuneOptions,
+  questions: Sequence[squad.Question],
+  tokenizer: Tokenizer,
+  *,
+  train: bool,
+) -> squad_windows.Windows:
+  return squad_windows.make_windows(
+    questions,
+    tokenizer,
+    train=train,
+    length=options.length,
+    stride=options.stride,
+    question_length=options.question_length,
+  )
+
+
+def _make_split(
+  task: Task, rows: Sequence[Example], encoded: EncodedRows
+) -> EvalSplit:
+  """Makes a split of classes or scores, with a row for each example."""
   golds = tuple(row.label for row in rows if row.label is not None)
   offset, scale = task.scale
   ids = {label: i for i, label in enumerate(task.labels)}
@@ -413,32 +447,9 @@ def make_split(
   return EvalSplit(encoded, keys, golds, decode_answers, score)
 
 
-def _encode_questions(
-  options: FinetuneOptions,
-  questions: Mapping[str, list[squad.Question]],
-  tokenizer: Tokenizer,
-) -> tuple[EncodedRows, dict[str, EvalSplit]]:
-  train, dev = (
-    squad_windows.make_windows(
-      questions[split],
-      tokenizer,
-      train=split == "train",
-      length=options.length,
-      stride=options.stride,
-      question_length=options.question_length,
-    )
-    for split in ("train", "dev")
-  )
-  split = make_question_split(
-    dev, num_best=options.num_best, max_answer=options.max_answer
-  )
-  return train.encoded, {"dev": split}
-
-
-def make_question_split(
-  windows: squad_windows.Windows, *, num_best: int, max_answer: int
+def _make_question_split(
+  windows: squad_windows.Windows, options: FinetuneOptions
 ) -> EvalSplit:
-  """Makes a split of questions; arguments as in `best_answers`."""
   golds = {
     q.key: tuple(text for text, _ in q.answers) for q in windows.questions
   }
@@ -447,7 +458,10 @@ def make_question_split(
     # Logits of all positions, [n, 2], or the candidates of the joint head.
     pairs = [x if isinstance(x, tuple) else tuple(x.T) for x in outputs]
     best = squad_windows.best_answers(
-      windows, pairs, num_best=num_best, max_answer=max_answer
+      windows,
+      pairs,
+      num_best=options.num_best,
+      max_answer=options.max_answer,
     )
     return [best[key][0][0] for key in golds]
 

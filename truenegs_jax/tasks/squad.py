@@ -4,7 +4,6 @@ questions = read_squad("dev-v1.1.json")  # or .gz, .xz, .zst, .bz2
 questions = read_squad("hf:rajpurkar/squad", split="dev")
 """
 
-import collections
 import dataclasses
 import json
 from collections.abc import Iterator
@@ -52,7 +51,7 @@ def read_squad(
   where: str,
   *,
   split: str = "train",
-  anomalies: collections.Counter[str] | None = None,
+  moved: list[str] | None = None,
 ) -> list[Question]:
   """Reads all questions, in order.
 
@@ -60,8 +59,8 @@ def read_squad(
     where: a JSON file, plain or compressed; or hf:NAME, a data set as in
       `parse_dataset_name`.
     split: "train" or "dev"; only for hf:NAME.
-    anomalies: counts, under MOVED, answers whose text is not at their
-      answer_start; they are moved to the nearest occurrence.
+    moved: receives the location of each answer that is not at its answer_start;
+      they are moved to the nearest occurrence.
 
   Raises:
     DataError: the file is damaged or not SQuAD v1.1, an id is repeated, a text
@@ -73,7 +72,7 @@ def read_squad(
   questions: dict[str, Question] = {}
   records = _hub_records(where, split) if is_hub else _json_records(where)
   for location, context, record in records:
-    question = parse_question(location, context, record, anomalies)
+    question = parse_question(location, context, record, moved)
     if question.key in questions:
       raise DataError(
         f"{question.location}: the id is already in"
@@ -139,7 +138,7 @@ def parse_question(
   location: str,
   context: str,
   record: Any,
-  anomalies: collections.Counter[str] | None = None,
+  moved: list[str] | None = None,
 ) -> Question:
   """Returns the question of a record of "qas", which is in a paragraph.
 
@@ -166,8 +165,8 @@ def parse_question(
     answer_text = _get(answer, "text", str, location)
     answer_start = _get(answer, "answer_start", int, location)
     start = _find_answer(context, answer_text, answer_start, location)
-    if start != answer_start and anomalies is not None:
-      anomalies[MOVED] += 1
+    if start != answer_start and moved is not None:
+      moved.append(location)
     spans.append((answer_text, start))
   return Question(key, text, context, tuple(spans), location)
 
