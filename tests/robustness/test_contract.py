@@ -22,10 +22,10 @@ from truenegs_jax.robustness import (
   add_sentence,
   parse_question,
   perturbations,
-  saved_sets,
 )
 from truenegs_jax.robustness import transformation as lib
 from truenegs_jax.robustness.annotate import Annotator, Sentence, Token
+from truenegs_jax.robustness.eval_set import save_set
 from truenegs_jax.robustness.swap_synonyms import NO_SYNONYM, make_swap
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.vocabulary import Vocabulary
@@ -248,8 +248,8 @@ CAUSES = dict.fromkeys(SWAPS, NO_SYNONYM) | {
 def test_refused_examples_are_counted(transformations, name, examples):
   result = lib.transform_all(examples, transformations[name], seed=0)
   cause = CAUSES.get(name, perturbations.NO_PLACE)
-  assert result.refused == {lib.BLANK: 1, cause: 1}
-  assert result.tried == len(examples)
+  assert result.about["refused"] == {lib.BLANK: 1, cause: 1}
+  assert result.about["tried"] == len(examples)
   keys = {example.key for example in result.original}
   assert not keys & {"blank", "fixed"}
 
@@ -272,7 +272,7 @@ def save_all(folder):
     for case in CASES:
       name, examples = case.values
       result = lib.transform_all(examples, transformations[name], seed=3)
-      saved_sets.save_set(result, folder / case.id)
+      save_set(result, folder / case.id)
 
 
 def read_all(folder):

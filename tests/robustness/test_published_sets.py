@@ -1,14 +1,16 @@
 """Published sets are read in their own forms, and refused with file and id."""
 
+import dataclasses
 import json
 
 import datasets
 import pytest
 
-from truenegs_jax.robustness import published_sets, saved_sets
-from truenegs_jax.robustness.transformation import TransformedSet
+from truenegs_jax.robustness import published_sets
+from truenegs_jax.robustness.eval_set import EvalSet, save_set
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.tasks import glue, squad
+from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import Example
 
 MNLI, QQP, SST2 = (glue.TASKS[name] for name in ("mnli", "qqp", "sst2"))
@@ -69,9 +71,11 @@ def test_a_squad_file_without_variants_has_no_originals(tmp_path):
   path = write_squad(tmp_path / "x.json", {"a-1": ("Denver", 3)})
   result = read(path)
   assert not result.original
-  assert result.variants == [(0,)]
+  assert not result.variants and result.size == 1
   assert result.transformed[0].answers == (("Denver", 0),)  # moved, and counted
-  assert result.about["notes"] == {squad.MOVED: 1}
+  note = f"1 {squad.MOVED}, the first in {path}: article 1, "
+  assert result.about["note"].startswith(note)
+  assert result.about["note"].endswith("question a-1")
 
 
 @pytest.mark.parametrize("prefix", ["ori", "trans"])
@@ -83,7 +87,7 @@ def test_textflint_pairs_are_read_from_either_file(tmp_path, prefix):
   assert [q.key for q in result.original] == ["3", "5"]
   assert result.original[0].context == "Denver won."
   assert result.transformed[1].answers == (("Denver", 4),)
-  assert result.variants == [(0,), (1,)]
+  assert result.size == 2
 
 
 def test_textflint_pairs_of_texts(tmp_path):
@@ -136,16 +140,71 @@ def test_paws_and_hans_are_tsv(tmp_path):
   assert read(hans, glue.TASKS["rte"]).transformed[0].label == "not_entailment"
 
 
-def test_saved_sets_are_read_by_their_folder(tmp_path):
-  pair = [[Example("1", text, None, "0", "")] for text in ("Good.", "Godo.")]
-  saved = TransformedSet("typos", "Typos", {}, 4, *pair, {"too short": 2})
-  saved_sets.save_set(saved, tmp_path / "typos")
-  result = read(tmp_path / "typos", SST2)
-  assert result.transformed[0].first == "Godo."
-  assert result.about["seed"] == 4
-  assert result.about["refused"] == {"too short": 2}
-  with pytest.raises(DataError, match="labeled texts, but.*SQuAD"):
-    read(tmp_path / "typos")
+QUESTION = Question("q\u2028", "Who?", "“Ann”\nwon.", (("Ann", 1),), "")
+MOVED = dataclasses.replace(QUESTION, context="So Ann", answers=(("Ann", 3),))
+PAIR = Example("1", "a", "b", "neutral", "")
+SINGLE = Example("3", "a", None, "0", "")
+SCORED = Example("2", "a", "b", 3.5, "")
+STSB = glue.TASKS["stsb"]
+
+
+@pytest.mark.parametrize(
+  ("task", "original", "transformed"),
+  [
+    (squad.TASK, [QUESTION], [MOVED]),
+    (MNLI, [PAIR], [dataclasses.replace(PAIR, second="c")]),
+    (SST2, [SINGLE], [dataclasses.replace(SINGLE, first="c")]),
+    (STSB, [SCORED], [dataclasses.replace(SCORED, second="c")]),
+    (STSB, [], []),
+  ],
+)
+def test_saved_sets_are_read_as_written(tmp_path, task, original, transformed):
+  about = {"seed": 4, "changed": len(original), "refused": {"too short": 2}}
+  saved = EvalSet("typos", "Typos", original, transformed, about)
+  for _ in range(2):  # the second replaces the first
+    save_set(saved, tmp_path / "sets/typos")
+  result = read(tmp_path / "sets/typos", task, "typos")
+  without_locations = {
+    side: [dataclasses.replace(x, location="") for x in rows]
+    for side, rows in result.sides.items()
+  }
+  assert dataclasses.replace(result, **without_locations) == saved
+  if original:
+    with pytest.raises(DataError, match="but the model's task is"):
+      read(tmp_path / "sets/typos", SST2 if task is squad.TASK else squad.TASK)
+
+
+def cut(path):
+  path.write_text(path.read_text()[:-9])
+
+
+def drop_line(path):
+  path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+
+
+def move_answer(path):
+  path.write_text(path.read_text().replace("So Ann", "So Bob"))
+
+
+@pytest.mark.parametrize(
+  ("name", "damage", "message"),
+  [
+    ("set.json", cut, "missing or damaged"),
+    ("set.json", lambda path: path.unlink(), "missing or damaged"),
+    ("original.jsonl", lambda path: path.unlink(), "there is no such file"),
+    ("original.jsonl", drop_line, "2 samples, but original.jsonl has 1"),
+    ("transformed.jsonl", cut, "transformed.jsonl:2: invalid JSON"),
+    ("transformed.jsonl", move_answer, "question b: the answer 'Ann' does not"),
+  ],
+)
+def test_damaged_saved_sets_are_refused(tmp_path, name, damage, message):
+  original = [dataclasses.replace(QUESTION, key=key) for key in "ab"]
+  transformed = [original[0], dataclasses.replace(MOVED, key="b")]
+  saved = EvalSet("set", "Set", original, transformed, {"changed": 2})
+  save_set(saved, tmp_path / "set")
+  damage(tmp_path / "set" / name)
+  with pytest.raises(DataError, match=message):
+    read(tmp_path / "set")
 
 
 def test_damaged_or_wrong_files_are_refused_with_file_and_id(tmp_path):

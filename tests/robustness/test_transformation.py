@@ -25,16 +25,16 @@ def test_refusals_are_counted_by_cause():
   result = lib.transform_all(examples, UPPER, seed=0)
   assert [x.key for x in result.original] == ["a", "b"]
   assert [x.key for x in result.transformed] == ["a", "b"]
-  assert result.refused == {lib.BLANK: 1, "no letter": 1}
-  assert result.tried == 4
-  assert result.resources == {"letters": "AB"}
+  assert result.about["refused"] == {lib.BLANK: 1, "no letter": 1}
+  assert (result.about["tried"], result.about["changed"]) == (4, 2)
+  assert result.about["resources"] == {"letters": "AB"}
 
 
 def test_unchanged_examples_are_refused():
   same = lib.Transformation("same", "Same", lambda example, rng: example)
   question = Question("q", "Who?", "Ann won.", (("Ann", 0),), "")
   result = lib.transform_all([question], same, seed=0)
-  assert not result.original and result.refused == {lib.SAME: 1}
+  assert not result.original and result.about["refused"] == {lib.SAME: 1}
 
 
 def test_draws_do_not_depend_on_the_other_examples():

@@ -229,14 +229,15 @@ def print_tables(
         console.print(f"! {name}, seed {run.seed}: {run.failure}")
   _print_published(runs_by_task, console)
   if compared:
-    console.print(_comparisons_table(compared))
+    console.print(comparisons_table(compared.items()))
 
 
 def _notes(runs: Sequence[Result]) -> list[str]:
   return list(dict.fromkeys(note for run in runs for note in run.notes))
 
 
-def _table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
+def make_table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
+  """Makes an empty table with columns of texts and, to the right, numbers."""
   table = Table(title=title, title_justify="left")
   for name in left:
     table.add_column(name)
@@ -247,7 +248,7 @@ def _table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
 
 def _seeds_table(runs_by_task: Mapping[str, Sequence[Result]]) -> Table:
   columns = ("runs", "failed", "median", "mean", "low", "high", "sd")
-  table = _table("Dev sets, %", ("task", "metric"), columns)
+  table = make_table("Dev sets, %", ("task", "metric"), columns)
   for task, runs in runs_by_task.items():
     shown = f"{task} *" if _notes(runs) else task
     for metric, s in summarize_runs(runs).items():
@@ -294,7 +295,7 @@ def _print_published(
   for model in models:
     source = f"{model.source} ({notes.index(model.note) + 1})"
     rows.append((model.name, dict(model.scores), source))
-  table = _table("Medians, and published dev sets", ["model"], columns)
+  table = make_table("Medians, and published dev sets", ["model"], columns)
   table.add_column("source")
   for name, scores, source in rows:
     if (mean := average(scores)) is not None:
@@ -306,8 +307,11 @@ def _print_published(
     console.print(f"({mark}) {note}", soft_wrap=True)
 
 
-def _comparisons_table(compared: Mapping[str, Sequence[Comparison]]) -> Table:
-  table = _table(
+def comparisons_table(
+  compared: Iterable[tuple[str, Sequence[Comparison]]],
+) -> Table:
+  """Makes the table of comparisons, by names of tasks or sets."""
+  table = make_table(
     "Means of these and the other runs: 95 % intervals of the difference by a"
     " paired bootstrap over examples, and over examples and runs",
     ("task", "metric"),
@@ -315,10 +319,10 @@ def _comparisons_table(compared: Mapping[str, Sequence[Comparison]]) -> Table:
   )
   for column in table.columns[:5]:
     column.no_wrap = True
-  for task, rows in compared.items():
+  for name, rows in compared:
     for number, x in enumerate(rows):
       table.add_row(
-        "" if number else task,
+        "" if number else name,
         x.metric,
         f"{x.ours:.2f}",
         f"{x.theirs:.2f}",

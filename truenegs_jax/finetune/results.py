@@ -19,6 +19,7 @@ from truenegs_jax.workdir import files
 from truenegs_jax.workdir.metrics_file import finite_or_null
 
 RESULT, RESULTS, CONFIG = "result.json", files.RESULTS, files.CONFIG
+RUNS = "*/seed-*"  # the folders of all runs in a workdir
 MODEL = "model"  # next to RESULT: the export for Hugging Face
 HEAD_HINT = (
   " The default head was 'linear' before it became 'dense'. Use"
@@ -123,10 +124,12 @@ def count_missing(
   return sum(len(missing_seeds(workdir, task, seeds)) for task in tasks)
 
 
-def load_all(workdir: pathlib.Path) -> dict[str, list[Result]]:
-  """Loads all finished runs of a workdir, by task; errors as in `load`."""
+def load_all(
+  workdir: pathlib.Path, pattern: str = RUNS
+) -> dict[str, list[Result]]:
+  """Loads the finished runs of a workdir, by task; errors as in `load`."""
   by_task: dict[str, list[Result]] = {}
-  for path in sorted(workdir.glob(f"*/seed-*/{RESULT}")):
+  for path in sorted(workdir.glob(f"{pattern}/{RESULT}")):
     seed = path.parent.name.removeprefix("seed-")
     if seed.isdecimal() and (run := load(workdir, path.parts[-3], int(seed))):
       by_task.setdefault(run.task, []).append(run)

@@ -1,10 +1,24 @@
-"""A set to score on: transformed examples and, if it has any, originals."""
+"""A set to score on: transformed examples and, if it has any, originals.
+
+Transformed sets are saved in a folder, one JSON object per line as TextFlint
+does: `original.jsonl` and `transformed.jsonl`, whose lines correspond, and
+`set.json` with the title, the seed, what was used and the counts.
+`published_sets.read_saved` reads them.
+"""
 
 import dataclasses
+import json
+import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
-from truenegs_jax.robustness.transformation import TransformedSet
+from truenegs_jax.runtime.files import atomic_file, atomic_folder, disk_errors
+from truenegs_jax.tasks import glue
+from truenegs_jax.tasks.squad import Question
+from truenegs_jax.tasks.task import Example
+
+ORIGINAL, TRANSFORMED = "original", "transformed"  # the sides of a set
+HEADER = "set.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,44 +29,60 @@ class EvalSet:
     name: name in the config and in results.
     title: name in tables.
     original: N examples before the change; empty if the set has none.
-    transformed: M examples.
-    variants: for each of the N scored questions, the indices of its variants in
-      `transformed`, whose worst counts; if empty, the original counts again.
+    transformed: M examples; the N changed ones, unless there are `variants`.
+    about: source, or seed, resources and counts; in JSON's types, for results.
+    variants: for each of the N originals, the indices of its variants in
+      `transformed`, whose worst counts; if there are none, the original counts
+      again. Empty if each example stands for itself.
     merged: classes of the model -> class of the set.
-    about: source, seed, resources and counts, for results.
   """
 
   name: str
   title: str
   original: Sequence[Any]
   transformed: Sequence[Any]
-  variants: Sequence[Sequence[int]]
+  about: Mapping[str, Any]
+  variants: Sequence[Sequence[int]] = ()
   merged: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-  @classmethod
-  def paired(
-    cls,
-    name: str,
-    title: str,
-    original: Sequence[Any],
-    transformed: Sequence[Any],
-    **fields: Any,
-  ) -> Self:
-    """Makes a set of pairs or, without originals, of transformed examples."""
-    variants = [(i,) for i in range(len(transformed))]
-    return cls(name, title, original, transformed, variants, **fields)
+  @property
+  def sides(self) -> dict[str, Sequence[Any]]:
+    """Both sequences of examples, by name."""
+    return {ORIGINAL: self.original, TRANSFORMED: self.transformed}
 
-  @classmethod
-  def from_transformed(cls, name: str, result: TransformedSet) -> Self:
-    """Converts a set that a transformation made."""
-    about = {
-      "resources": dict(result.resources),
-      "seed": result.seed,
-      "tried": result.tried,
-      "changed": len(result.original),
-      "refused": dict(result.refused),
-    }
-    return cls.paired(
-      name, result.title, result.original, result.transformed, about=about
-    )
+  @property
+  def size(self) -> int:
+    """Number of scored questions."""
+    return len(self.variants or self.transformed)
+
+
+def save_set(examples: EvalSet, folder: pathlib.Path) -> None:
+  """Writes a transformed set into a folder, which is replaced.
+
+  Raises:
+    DiskError: it cannot be written.
+  """
+  header = {"title": examples.title, **examples.about}
+  files = {HEADER: [json.dumps(header, indent=2)]}
+  for side, rows in examples.sides.items():
+    files[f"{side}.jsonl"] = [*map(_to_json, rows)]
+  with disk_errors(folder):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+  with atomic_folder(folder) as partial:
+    for name, lines in files.items():
+      with atomic_file(partial / name) as file:
+        file.writelines(f"{line}\n".encode() for line in lines)
+
+
+def _to_json(example: Question | Example) -> str:
+  fields: dict[str, Any]
+  if isinstance(example, Question):
+    answers = [{"text": t, "answer_start": i} for t, i in example.answers]
+    fields = {"context": example.context, "question": example.text}
+    fields |= {"answers": answers, "title": "", "is_impossible": False}
+  elif example.second is None:
+    fields = {"sentence": example.first, "label": example.label}
+  else:
+    pair = zip(glue.PAIR, (example.first, example.second), strict=True)
+    fields = {**dict(pair), "label": example.label}
+  return json.dumps({**fields, "sample_id": example.key}, ensure_ascii=False)

@@ -11,22 +11,21 @@ fine-tuning printed.
 import dataclasses
 import pathlib
 import shlex
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.finetune import initial_weights, results, task_data
-from truenegs_jax.finetune.config_checks import OWN, FinetuneOptions
+from truenegs_jax.finetune.config_checks import OWN, SQUAD, FinetuneOptions
 from truenegs_jax.finetune.initial_weights import InitialWeights
 from truenegs_jax.finetune.predict import Predictor, make_predictor
 from truenegs_jax.finetune.results import Result
-from truenegs_jax.models import choose_attention
 from truenegs_jax.robustness.transformation import texts
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.tasks import batches, glue, squad, squad_windows, user_task
+from truenegs_jax.tasks import glue, user_task
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import CLASSES, SCORE, SPANS, Task
 from truenegs_jax.train import sharding
@@ -35,53 +34,26 @@ from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.formats.network import Network
 from truenegs_jax.weights.init import head_transfer
 
-# Keys of a fine-tuning's config that decide how it reads and answers.
-ANSWERING = (
-  "data",
-  "files",
-  "stride",
-  "question_length",
-  "num_best",
-  "max_answer",
-  "text",
-  "label",
-  "kind",
-)
-
-
-class Origin(NamedTuple):
-  """Where a model comes from.
-
-  Attributes:
-    folders: the folder, or hub name, of the model of each seed.
-    seeds: the seeds of a fine-tuning of ours; empty for a model of others.
-    run: the first run of that fine-tuning.
-  """
-
-  folders: tuple[str, ...]
-  seeds: tuple[int, ...] = ()
-  run: Result | None = None
-
 
 @dataclasses.dataclass(frozen=True)
 class FineTunedModel:
   """A fine-tuned model, of one or several seeds.
 
   Attributes:
-    name: the folder or hub name that was given.
-    origin: its folders and seeds.
+    folders: the folder, or hub name, of the model of each seed.
+    seeds: the seeds of a fine-tuning of ours; empty for a model of others.
     task: the task.
-    classes: the task's labels in the order of the model's outputs.
+    outputs: the task, with its labels in the order of the model's outputs.
     options: how rows are read and made.
     initials: the opened weights of each seed.
     predictor: the forward pass, for the parameters of any seed.
     report: receives lines about the weights.
   """
 
-  name: str
-  origin: Origin
+  folders: tuple[str, ...]
+  seeds: tuple[int, ...]
   task: Task
-  classes: tuple[str, ...]
+  outputs: Task
   options: FinetuneOptions
   initials: tuple[InitialWeights, ...]
   predictor: Predictor
@@ -98,56 +70,36 @@ class FineTunedModel:
       ).texts
     return glue.COLUMNS[self.task.name][0]
 
-  def answer(self, examples: Sequence[Any]) -> list[list[task_data.Answer]]:
-    """Returns each seed's answers; examples of equal texts are answered once.
+  def answer(
+    self, examples: Iterable[Any]
+  ) -> list[dict[tuple[str, ...], task_data.Answer]]:
+    """Returns each seed's answers, by the texts of the examples.
 
     Raises:
       InputError: weights are damaged or incomplete.
     """
-    number: dict[tuple[str, ...], int] = {}
-    unique = []
-    for example in examples:
-      if texts(example) not in number:
-        key = str(number.setdefault(texts(example), len(number)))
-        blank = {} if isinstance(example, Question) else {"label": None}
-        unique.append(dataclasses.replace(example, key=key, **blank))
-    split = self._encode(unique)
+    unique = {texts(example): example for example in examples}
+    rows = []
+    for number, example in enumerate(unique.values()):
+      blank = {} if isinstance(example, Question) else {"label": None}
+      rows.append(dataclasses.replace(example, key=str(number), **blank))
+    tokenizer = self.initials[0].tokenizer
+    split = task_data.encode_split(self.options, self.outputs, rows, tokenizer)
     replicated = sharding.replicated_sharding(self.predictor.mesh)
-    answers_SxN = []
+    answers_S = []
     for initial in self.initials:
       params = jax.device_put(self.read_params(initial), replicated)
       outputs = self.predictor.predict(params, split.encoded)
       answers = split.decode_answers(outputs)
-      answers_SxN.append([answers[number[texts(x)]] for x in examples])
-    return answers_SxN
+      answers_S.append(dict(zip(unique, answers, strict=True)))
+    return answers_S
 
   def read_params(self, initial: InitialWeights) -> dict[str, Any]:
     """Reads the parameters of a seed, as numpy arrays; errors as `answer`."""
+    model = initial.make_model(max(1, len(self.outputs.labels)))
     return initial.make_params(
-      initial.make_model(max(1, len(self.classes))),
-      dataclasses.replace(self.task, labels=self.classes),
-      seed=0,
-      report=self.report,
-      complete=True,
+      model, self.outputs, seed=0, report=self.report, complete=True
     )
-
-  def _encode(self, examples: Sequence[Any]) -> task_data.EvalSplit:
-    options, tokenizer = self.options, self.initials[0].tokenizer
-    if self.task.kind == SPANS:
-      windows = squad_windows.make_windows(
-        examples,
-        tokenizer,
-        train=False,
-        length=options.length,
-        stride=options.stride,
-        question_length=options.question_length,
-      )
-      return task_data.make_question_split(
-        windows, num_best=options.num_best, max_answer=options.max_answer
-      )
-    task = dataclasses.replace(self.task, labels=self.classes)
-    rows = batches.encode(examples, task, tokenizer, length=options.length)
-    return task_data.make_split(task, examples, rows)
 
 
 def open_model(
@@ -172,85 +124,82 @@ def open_model(
       " or a folder or hub name of a Hugging Face model with a head for"
       " questions or classes."
     )
-  origin = _find_origin(init, c.robustness.task, report, key=key)
-  networks = [Weights(x, report).encoder() for x in origin.folders]
-  head = head_transfer.detect_task_head(networks[0])
+  runs = _find_runs(init, c.robustness.task, report, key=key)
+  folders, run = tuple(runs) or (init,), next(iter(runs.values()), None)
+  network = Weights(folders[0], report).encoder()
+  head = head_transfer.detect_task_head(network)
   if not head:
     raise InputError(
-      f"{key}: {networks[0].location} has no head for questions or classes, so"
-      " it was not fine-tuned. Fine-tune it with --config=finetune_squad or"
+      f"{key}: {network.location} has no head for questions or classes, so it"
+      " was not fine-tuned. Fine-tune it with --config=finetune_squad or"
       " finetune_glue, and pass that workdir."
     )
-  task = _find_task(origin, c.robustness.task, head)
-  _check_head(networks[0], head, task)
-  classes = _find_classes(networks[0], head, task, c.robustness.labels)
-  base = _answer_config(c, origin, task)
-  base.finetune.head = head
+  task = _find_task(run, c.robustness.task, network, head)
+  classes = _find_classes(network, head, task, c.robustness.labels)
+  outputs = dataclasses.replace(task, labels=classes)
+  config = _make_config(c, run, task)
+  config.finetune.head = head
   initials = []
-  for folder in origin.folders:
-    base.init = folder
-    initials.append(initial_weights.open_weights(base, report=report))
+  for folder in folders:
+    config.init = folder
+    initials.append(initial_weights.open_weights(config, report=report))
   model = initials[0].make_model(max(1, len(classes)))
   for initial in initials:
-    initial.open_networks(model, dataclasses.replace(task, labels=classes))
-  options = FinetuneOptions.from_config(base)
-  mesh = sharding.make_mesh(options.mesh)
-  attention, _ = choose_attention.choose(
-    options.attention,
-    [model.config],
-    mesh,
-    length=options.length,
-    packed=False,
-    check=True,
-  )
-  predictor = make_predictor(
-    model, mesh, attention, batch_size=c.batch_size, length=options.length
-  )
+    initial.open_networks(model, outputs)
+  options = FinetuneOptions.from_config(config)
   return FineTunedModel(
-    init, origin, task, classes, options, tuple(initials), predictor, report
+    folders=folders,
+    seeds=tuple(run.seed for run in runs.values()),
+    task=task,
+    outputs=outputs,
+    options=options,
+    initials=tuple(initials),
+    predictor=make_predictor(options, model),
+    report=report,
   )
 
 
-def _find_origin(
+def _find_runs(
   init: str, task: str, report: Callable[[str], None], *, key: str
-) -> Origin:
-  """Finds the models of a workdir of fine-tuning, or takes `init` as one."""
+) -> dict[str, Result]:
+  """Returns the runs of a fine-tuning by the folders of their models.
+
+  There are none if `init` is a model of others.
+  """
   path = pathlib.Path(init).expanduser()
   if path.name == results.MODEL and (path.parent / results.RESULT).exists():
     path = path.parent
-  seed = path.name.removeprefix("seed-")
-  if (path / results.RESULT).exists() and seed.isdecimal():
-    path, name = path.parent.parent, path.parent.name
-    runs = {name: [run]} if (run := results.load(path, name, int(seed))) else {}
-  else:
-    runs = results.load_all(path)
-  if not runs and any(path.glob("*/seed-*")):
+  workdir, pattern = path, results.RUNS
+  if (path / results.RESULT).exists():
+    workdir = path.absolute().parents[1]
+    pattern = str(path.absolute().relative_to(workdir))
+  by_task = results.load_all(workdir, pattern)
+  if not by_task and any(path.glob(results.RUNS)):
     raise InputError(
       f"{key}={init!r} is a fine-tuning without a finished run. Run its command"
       " again to continue it."
     )
-  if not runs:
-    return Origin((init,))
-  if task not in runs and (task or len(runs) > 1):
+  if not by_task:
+    return {}
+  if task not in by_task and (task or len(by_task) > 1):
     raise InputError(
-      f"{key}={init!r} has runs of {', '.join(runs)}, and robustness.task="
-      f"{task!r} is none of these. Set --config.robustness.task={min(runs)},"
+      f"{key}={init!r} has runs of {', '.join(by_task)}, and robustness.task="
+      f"{task!r} is none of these. Set --config.robustness.task={min(by_task)},"
       " for example."
     )
-  chosen = runs[task or next(iter(runs))]
-  for run in chosen:
+  runs: dict[str, Result] = {}
+  for run in by_task[task or next(iter(by_task))]:
     if run.failure:
-      report(f"seed {run.seed} of '{path}' is left out: {run.failure}")
-  chosen = [run for run in chosen if not run.failure]
-  if not chosen:
+      report(f"seed {run.seed} of '{workdir}' is left out: {run.failure}")
+    else:
+      folder = results.run_folder(workdir, run.task, run.seed) / results.MODEL
+      runs[str(folder)] = run
+  if not runs:
     raise InputError(
       f"{key}={init!r} has only runs that failed. Fine-tune with another"
       " learning rate or more steps."
     )
-  folders = [
-    results.run_folder(path, x.task, x.seed) / results.MODEL for x in chosen
-  ]
-  missing = [x for x in folders if not (x / hf_folder.CONFIG).exists()]
+  missing = [x for x in runs if not pathlib.Path(x, hf_folder.CONFIG).exists()]
   if missing:
     raise InputError(
       f"{key}={init!r} has no model for {len(missing)} of its seeds:"
@@ -258,45 +207,41 @@ def _find_origin(
       " that can be exported (dense or spans), remove the run and fine-tune"
       " again."
     )
-  seeds = tuple(run.seed for run in chosen)
-  return Origin(tuple(map(str, folders)), seeds, chosen[0])
+  return runs
 
 
-def _find_task(origin: Origin, name: str, head: str) -> Task:
-  """Returns the task of a fine-tuning of ours, or the one that is set."""
+def _find_task(
+  run: Result | None, name: str, network: Network, head: str
+) -> Task:
+  """Returns the task of a run or the one that is set; refuses other heads."""
   if name:
-    one_of("robustness.task", name, (squad.TASK.name, *glue.TASKS, OWN))
-  run = origin.run
+    one_of("robustness.task", name, (SQUAD, *glue.TASKS, OWN))
   if run and run.task == OWN:
     labels = tuple(run.provenance["labels"])
     kind = CLASSES if labels else SCORE
     return Task(OWN, OWN, kind, labels=labels, metrics=(*run.scores["dev"],))
-  if run or name or head == "spans":
-    name = run.task if run else name or squad.TASK.name
-    if task := task_data.find_published_task(name):
-      return task
+  name = run.task if run else name or (SQUAD if head == "spans" else "")
+  if not name:
+    raise InputError(
+      f"init: {network.location} does not name its task. Set"
+      f" --config.robustness.task to {SQUAD}, {', '.join(glue.TASKS)}."
+    )
+  task = task_data.find_published_task(name)
+  if task is None:
     raise InputError(
       f"robustness.task={name!r} is only for a fine-tuning of this project,"
       " whose config names columns and classes. Pass its workdir."
     )
-  raise InputError(
-    f"init: '{origin.folders[0]}' does not name its task. Set"
-    f" --config.robustness.task to squad, {', '.join(glue.TASKS)}."
-  )
-
-
-def _check_head(network: Network, head: str, task: Task) -> None:
-  """Refuses a network without the head that a task needs."""
-  if (head == "spans") == (task.kind == SPANS):
-    return
-  needed = "classes (AutoModelForSequenceClassification)"
-  if task.kind == SPANS:
-    needed = "spans (AutoModelForQuestionAnswering)"
-  raise InputError(
-    f"init: {network.location} has the head {head!r}, but"
-    f" {task.title} needs one of {needed}. Fine-tune the model on"
-    f" {task.title}, or choose another model or --config.robustness.task."
-  )
+  if (head == "spans") != (task.kind == SPANS):
+    needed = "classes (AutoModelForSequenceClassification)"
+    if task.kind == SPANS:
+      needed = "spans (AutoModelForQuestionAnswering)"
+    raise InputError(
+      f"init: {network.location} has the head {head!r}, but"
+      f" {task.title} needs one of {needed}. Fine-tune the model on"
+      f" {task.title}, or choose another model or --config.robustness.task."
+    )
+  return task
 
 
 def _find_classes(
@@ -330,28 +275,27 @@ def _find_classes(
   )
 
 
-def _answer_config(c: ConfigDict, origin: Origin, task: Task) -> ConfigDict:
+def _make_config(c: ConfigDict, run: Result | None, task: Task) -> ConfigDict:
   """Returns the config of fine-tuning that answers as the model was scored.
 
-  Keys of ANSWERING and the length are those of the fine-tuning; `c` has
-  precedence.
+  Data, length and the form of rows are those of the run; `c` has precedence.
   """
-  makers = {squad.TASK.name: finetune_squad, OWN: finetune_own}
-  base = makers.get(task.name, finetune_glue).get_config()
-  saved = origin.run.provenance[results.CONFIG] if origin.run else {}
-  for name in ANSWERING:
-    if name in base.finetune and name in saved.get("finetune", {}):
-      base.finetune[name] = saved["finetune"][name]
-  base.length = c.length or saved.get("length", base.length)
-  base.batch_size = c.batch_size
+  makers = {SQUAD: finetune_squad, OWN: finetune_own}
+  config = makers.get(task.name, finetune_glue).get_config()
+  saved = run.provenance.get(results.CONFIG, {}) if run else {}
+  _update_known(config.finetune, saved.get("finetune", {}))
+  config.length = c.length or saved.get("length", config.length)
+  config.batch_size = c.batch_size
   for section in ("model", "data", "mesh"):
-    shared = {
-      name: x for name, x in c[section].items() if name in base[section]
-    }
-    base[section].update(shared)
+    _update_known(config[section], c[section])
   if data := c.robustness.data:
     is_folder = pathlib.Path(data).expanduser().is_dir()
-    base.finetune.data = data if is_folder else ""
-    base.finetune.files = "" if is_folder else f"dev={shlex.quote(data)}"
-  base.finetune.tasks = task.name
-  return base
+    config.finetune.data = data if is_folder else ""
+    config.finetune.files = "" if is_folder else f"dev={shlex.quote(data)}"
+  config.finetune.tasks = task.name
+  return config
+
+
+def _update_known(section: ConfigDict, values: Mapping[str, Any]) -> None:
+  """Sets the keys that a section has, and leaves out others."""
+  section.update({name: x for name, x in values.items() if name in section})

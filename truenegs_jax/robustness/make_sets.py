@@ -2,7 +2,7 @@
 
 import pathlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -11,21 +11,21 @@ from truenegs_jax.robustness import (
   add_sentence,
   annotate,
   perturbations,
-  saved_sets,
   swap_synonyms,
 )
 from truenegs_jax.robustness.alter_question import MODEL
-from truenegs_jax.robustness.eval_set import EvalSet
+from truenegs_jax.robustness.eval_set import EvalSet, save_set
 from truenegs_jax.robustness.fine_tuned import FineTunedModel
+from truenegs_jax.robustness.published_sets import read_saved
 from truenegs_jax.robustness.transformation import (
   Transformation,
-  TransformedSet,
-  texts,
+  describe_origin,
   transform_all,
 )
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks.task import SPANS, Task
+from truenegs_jax.workdir.files import find_changes
 
 SWAP, ADD, PAPER = "swap_synonyms", "add_sentence", "paper"
 NAMES = (SWAP, ADD, *perturbations.NAMES)
@@ -71,31 +71,31 @@ def make_transformations(
   Raises:
     InputError, DataError: a source, a parser or a file is missing.
   """
-  o, transformations = c.robustness, []
-  annotator = None
+  o, annotator = c.robustness, None
   if {SWAP, ADD} & set(names):
-    annotator = annotate.make_annotator(o.annotations)
+    annotator = annotate.make_annotator(
+      o.annotations, wordnet_dir=c.data.wordnet_dir
+    )
   tokenizer = model.initials[0].tokenizer
   lexicon: dict[str, Any] = {
     "wordnet_dir": c.data.wordnet_dir,
     "vocabulary": Vocabulary(tokenizer.vocab, tokenizer.normalize),
   }
-  if MODEL in (*o.synonyms.split(), o.neighbours) and annotator:
+  if annotator and MODEL in (*o.synonyms.split(), o.neighbours):
     params = model.read_params(model.initials[0])
     lexicon["word_VxE"] = params["embeddings"]["word"]
+  transformations = []
   for name in names:
-    if name in perturbations.NAMES:
-      transformation = perturbations.make_perturbation(name)
-    elif name == SWAP:
-      assert annotator
+    if name == SWAP and annotator:
       transformation = swap_synonyms.make_swap(
         annotator, synonyms=o.synonyms, **lexicon
       )
-    else:
-      assert annotator
+    elif name == ADD and annotator:
       transformation = add_sentence.make_add_sentence(
         annotator, examples, neighbours=o.neighbours, **lexicon
       )
+    else:
+      transformation = perturbations.make_perturbation(name)
     transformations.append(transformation)
   return transformations, annotator
 
@@ -104,41 +104,26 @@ def make_or_read(
   transformation: Transformation,
   examples: Sequence[Any],
   seed: int,
-  workdir: pathlib.Path,
-  report: Callable[[str], None],
+  folder: pathlib.Path,
+  model: FineTunedModel,
 ) -> EvalSet:
-  """Transforms examples and saves the set, or reads the one that is saved.
+  """Transforms examples and saves the set, or reads the one in `folder`.
 
   Raises:
     InputError: the saved set is of other examples, another seed or resources.
+    DataError: see `read_saved`.
   """
-  name = transformation.name
-  folder = workdir / SETS / name
-  if folder.exists():
-    result = saved_sets.load_set(folder)
-    _check_saved(folder, result, transformation, examples, seed)
-    report(f"{name}: read from '{folder}'")
-  else:
+  if not folder.exists():
     result = transform_all(examples, transformation, seed=seed)
-    saved_sets.save_set(result, folder)
-  return EvalSet.from_transformed(name, result)
-
-
-def _check_saved(
-  folder: pathlib.Path,
-  result: TransformedSet,
-  transformation: Transformation,
-  examples: Sequence[Any],
-  seed: int,
-) -> None:
-  by_key = {x.key: texts(x) for x in examples}
-  same_texts = all(by_key.get(x.key) == texts(x) for x in result.original)
-  now = (seed, dict(transformation.resources), len(examples), True)
-  saved = (result.seed, dict(result.resources), result.tried, same_texts)
-  if now != saved:
+    save_set(result, folder)
+    return result
+  saved = read_saved(transformation.name, folder, model.task, model.columns)
+  origin = describe_origin(examples, transformation, seed)
+  was = {key: saved.about.get(key) for key in origin}
+  if changes := find_changes(was, origin):
     raise InputError(
-      f"'{folder}' has a set of seed {result.seed}, {result.tried:,} examples"
-      f" and {dict(result.resources)}, not of seed {seed}, these"
-      f" {len(examples):,} and {dict(transformation.resources)}. Pass another"
-      " --workdir, or remove that folder."
+      f"'{folder}' has another set (saved -> now): "
+      f"{'; '.join(map(str, changes))}. Pass another --workdir, or remove that"
+      " folder."
     )
+  return saved

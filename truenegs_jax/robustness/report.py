@@ -4,235 +4,191 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
+from truenegs_jax.finetune import leaderboard
 from truenegs_jax.robustness.comparison import SetComparison
-from truenegs_jax.robustness.eval_set import EvalSet
-from truenegs_jax.robustness.make_sets import ADD, SWAP
+from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED, EvalSet
 from truenegs_jax.robustness.mark_changes import mark_changes
-from truenegs_jax.robustness.scores import Estimate, Score, SetScores
+from truenegs_jax.robustness.scores import DROP, EXACT, F1, Answers, Estimates
 from truenegs_jax.robustness.transformation import texts
 from truenegs_jax.tasks.squad import Question
+from truenegs_jax.tasks.task import Task
 
-# Number of questions of each set in table 5, from its percentages: all are
-# whole numbers of these, and of no fewer questions.
-PAPER_SIZES = {ADD: 293, SWAP: 300}
-# Titles of the paper's sets, also as TextFlint names its files.
-PAPER_TITLES = {
-  "SwapSynWordNet": SWAP,
-  "AddSentenceDiverse": ADD,
+SWAP, ADD = "SwapSynWordNet", "AddSentenceDiverse"
+# The paper's sets by their titles, also as TextFlint names its files.
+TITLES = {
+  SWAP: SWAP,
+  ADD: ADD,
   "AddSentDiverse": ADD,
   "AddSentDiverse-style": ADD,
 }
-NO_ERROR = " " * len(" ± 2.50")
-
-
-class PaperRow(NamedTuple):
-  """A row of the paper's table 5; (original, transformed) by set and metric."""
-
-  model: str
-  scores: Mapping[str, Mapping[str, tuple[float, float]]]
-
-
-def _row(model: str, *values: float) -> PaperRow:
-  pairs = list(zip(values[::2], values[1::2], strict=True))
-  return PaperRow(
-    model,
-    {
-      ADD: {"em": pairs[0], "f1": pairs[1]},
-      SWAP: {"em": pairs[2], "f1": pairs[3]},
-    },
-  )
-
-
-PAPER = (
-  _row("ELECTRA small", 80.55, 25.60, 85.10, 26.43, 80.67, 74.67, 85.38, 80.43),
-  _row(
-    "ELECTRA small HC", 82.59, 34.13, 86.78, 36.60, 82.33, 79.67, 86.68, 83.65
-  ),
-  _row(
-    "ELECTRA small SR", 78.84, 37.20, 80.84, 38.29, 78.67, 75.67, 80.88, 78.51
-  ),
-)
+# Number of questions of each set in table 5, from its percentages: all are
+# whole numbers of these, and of no fewer questions.
+PAPER_SIZES = {ADD: 293, SWAP: 300}
+# Table 5: scores of original and transformed questions.
+PAPER = {
+  "ELECTRA small": {
+    ADD: {EXACT: (80.55, 25.60), F1: (85.10, 26.43)},
+    SWAP: {EXACT: (80.67, 74.67), F1: (85.38, 80.43)},
+  },
+  "ELECTRA small HC": {
+    ADD: {EXACT: (82.59, 34.13), F1: (86.78, 36.60)},
+    SWAP: {EXACT: (82.33, 79.67), F1: (86.68, 83.65)},
+  },
+  "ELECTRA small SR": {
+    ADD: {EXACT: (78.84, 37.20), F1: (80.84, 38.29)},
+    SWAP: {EXACT: (78.67, 75.67), F1: (80.88, 78.51)},
+  },
+}
+SIDES = (ORIGINAL, TRANSFORMED, DROP)
 
 
 @dataclasses.dataclass(frozen=True)
 class SetResult:
-  """A set with the scores and answers of each model, by its name.
+  """A set with the answers and scores of each model, by its name.
 
   Attributes:
-    answers: the runs' answers to original and transformed examples.
     compared: the first model with the second; None for one model.
   """
 
   examples: EvalSet
-  scores: Mapping[str, SetScores]
-  answers: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]
+  answers: Mapping[str, Answers]
+  estimates: Mapping[str, Estimates]
   compared: SetComparison | None
 
-  def estimates(self, model: str) -> dict[str, dict[str, Estimate]]:
-    """Returns estimates by metric: "original", "transformed" and "drop"."""
-    scores = self.scores[model]
-    sides: dict[str, Mapping[str, Score]] = {
-      "original": scores.original,
-      "transformed": scores.transformed,
-      "drop": scores.drops(),
-    }
-    return {
-      metric: {s: x[metric].estimate() for s, x in sides.items() if metric in x}
-      for metric in scores.transformed
-    }
-
-  @property
-  def published(self) -> str:
-    """Name of this set in the paper's table 5; "" if it is not there."""
-    is_squad = all("em" in x.transformed for x in self.scores.values())
-    return PAPER_TITLES.get(self.examples.title, "") if is_squad else ""
+  def paper_rows(self) -> dict[str, dict[str, tuple[float, float]]]:
+    """Returns the paper's scores on this set by model; {} if it has none."""
+    title = TITLES.get(self.examples.title, "")
+    is_squad = all(EXACT in x for x in self.estimates.values())
+    rows = PAPER if title and is_squad else {}
+    return {f"paper, {model}": x[title] for model, x in rows.items()}
 
 
-def print_table(
-  results: Sequence[SetResult], title: str, console: Console
+def print_results(
+  results: Sequence[SetResult], task: Task, samples: int, console: Console
 ) -> None:
-  """Prints the scores of all models on all sets, beside the paper's."""
-  table = _make_table(title, "model", ("", "original", "transformed", "drop"))
-  short = {x: pathlib.PurePath(x).name for x in results[0].scores}
-  names = short if len(set(short.values())) == len(short) else {}
-  for result in results:
-    x = result.examples
+  """Prints samples, scores beside the paper's, and comparisons of all sets."""
+  for x in results:
+    _print_samples(x.examples, samples, console)
+  if not results:
+    console.print("No example could be transformed.")
+    return
+  title = f"{task.title}, % ± standard error over questions"
+  table = leaderboard.make_table(title, ("model", "metric"), SIDES)
+  paths = [pathlib.PurePath(name) for name in results[0].estimates]
+  is_short = len({path.name for path in paths}) == len(paths)
+  for x in results:
     table.add_section()
-    count = f"n = {len(x.variants):,}"
-    size = PAPER_SIZES.get(result.published, 0)
-    published = f"paper: {size}" if size else ""
-    table.add_row(x.title, "", count, published, style="bold")
-    for model in result.scores:
-      name = names.get(model, model)
-      for metric, sides in result.estimates(model).items():
-        shown = {k: f"{e.value:.2f} ± {e.se:.2f}" for k, e in sides.items()}
-        cells = (shown.get(k, "") for k in ("original", "transformed", "drop"))
+    table.add_row(x.examples.title, f"n = {x.examples.size:,}", style="bold")
+    for path, estimates in zip(paths, x.estimates.values(), strict=True):
+      name = path.name if is_short else str(path)
+      for metric, sides in estimates.items():
+        cells = [
+          f"{sides[side].value:.2f} ± {sides[side].se:.2f}"
+          if side in sides
+          else ""
+          for side in SIDES
+        ]
         table.add_row(name, metric, *cells)
-        name = ""
-    for row in PAPER:
-      name = f"paper, {row.model}"
-      for metric, pair in row.scores.get(result.published, {}).items():
-        drop = f"{pair[0] - pair[1]:.2f}{NO_ERROR}"
-        cells = (_paper_cell(y, metric, size) for y in pair)
+    for name, scores in x.paper_rows().items():
+      for metric, pair in scores.items():
+        size = PAPER_SIZES[TITLES[x.examples.title]]
+        cells = [_paper_cell(value, metric, size) for value in pair]
+        drop = f"{pair[0] - pair[1]:.2f}"
         table.add_row(name, metric, *cells, drop, style="dim")
-        name = ""
   console.print(table)
+  _print_comparisons(results, console)
 
 
 def _paper_cell(value: float, metric: str, size: int) -> str:
   """Formats a score; that of exact match has its binomial standard error."""
-  if metric != "em":
-    return f"{value:.2f}{NO_ERROR}"
-  return f"{value:.2f} ± {math.sqrt(value * (100 - value) / (size - 1)):.2f}"
+  se = math.sqrt(value * (100 - value) / (size - 1))
+  return f"{value:.2f} ± {se:.2f}" if metric == EXACT else f"{value:.2f}"
 
 
-def print_comparison(results: Sequence[SetResult], console: Console) -> None:
-  """Prints the differences of the first model and the second, by set."""
-  columns = ("difference", "95 %, questions", "95 %, and runs", "p")
-  table = _make_table("First model minus second", "", columns)
-  for result in results:
-    if not (compared := result.compared):
-      continue
-    table.add_section()
-    table.add_row(result.examples.title, style="bold")
-    for c in compared.drops:
-      runs = ""
-      if c.low_runs is not None and c.high_runs is not None:
-        runs = f"{c.low_runs:+.2f} to {c.high_runs:+.2f}"
-      table.add_row(
-        f"{'drop of ' * compared.has_drops}{c.metric}",
-        f"{c.difference:+.2f}",
-        f"{c.low:+.2f} to {c.high:+.2f}",
-        runs,
-        f"{c.p if c.p_runs is None else c.p_runs:.2g}",
+def _print_comparisons(results: Sequence[SetResult], console: Console) -> None:
+  compared = [(x.examples.title, x.compared) for x in results if x.compared]
+  rows = [(f"{title}, {x.compared}", x.bootstrap) for title, x in compared]
+  if rows:
+    console.print(leaderboard.comparisons_table(rows))
+  for title, x in compared:
+    for side, test in x.mcnemar.items():
+      console.print(
+        f"{title}, {side}: {test.ours} questions are right only or more often"
+        f" by the first model, {test.theirs} by the second (McNemar's exact"
+        f" test, p = {test.p:.2g})",
+        soft_wrap=True,
       )
-    for side, test in compared.tests.items():
-      counts = f"{test.ours} : {test.theirs}"
-      table.add_row(f"McNemar, {side}", counts, "", "", f"{test.p:.2g}")
-  console.print(table)
-  console.print(
-    "McNemar's exact test: questions that only one of the two, or more of its"
-    " runs, answers right.",
-    soft_wrap=True,
-  )
-
-
-def _make_table(title: str, left: str, right: Sequence[str]) -> Table:
-  table = Table(title=title, title_justify="left", box=box.SIMPLE)
-  table.add_column(left)
-  for name in right:
-    table.add_column(name, justify="right", no_wrap=True)
-  return table
 
 
 def describe_set(examples: EvalSet) -> str:
   """Describes in one line what a set was made from and what was refused."""
   about = examples.about
   if "source" in about:
-    text = f"{len(examples.transformed):,} examples of '{about['source']}'"
-    return f"{examples.title}: {text}" + "".join(
-      f", {count:,} {note}" for note, count in about.get("notes", {}).items()
-    )
-  share = about["changed"] / max(about["tried"], 1)
-  causes = ", ".join(f"{x} {n:,}" for x, n in about["refused"].items())
-  used = ", ".join(f"{k}: {v}" for k, v in about["resources"].items())
-  return (
-    f"{examples.title}: {about['changed']:,} of {about['tried']:,} examples"
-    f" changed ({share:.1%})"
-    + (f"; refused: {causes}" if causes else "")
-    + (f"; {used}" if used else "")
-  )
+    parts = [f"{len(examples.transformed):,} examples of '{about['source']}'"]
+    parts += [about["note"]] if "note" in about else []
+  else:
+    changed, tried = about["changed"], about["tried"]
+    share = changed / max(tried, 1)
+    causes = ", ".join(f"{x} {n:,}" for x, n in about["refused"].items())
+    parts = [f"{changed:,} of {tried:,} examples changed ({share:.1%})"]
+    parts += [f"refused: {causes}"] if causes else []
+    parts += [f"{k}: {v}" for k, v in about["resources"].items()]
+  return f"{examples.title}: {'; '.join(parts)}"
 
 
-def print_samples(examples: EvalSet, count: int, console: Console) -> None:
+def _print_samples(examples: EvalSet, count: int, console: Console) -> None:
   """Prints the first examples with their changes marked."""
-  if not examples.original or not count:
-    return
-  console.print(f"{examples.title}, [old -> new]:")
-  pairs = zip(examples.original, examples.variants, strict=True)
-  for before, members in [pair for pair in pairs if pair[1]][:count]:
-    changed = examples.transformed[members[0]]
-    both = zip(texts(before), texts(changed), strict=True)
+  changed = [x[:1] for x in examples.variants] or [
+    [i] for i in range(len(examples.transformed))
+  ]
+  pairs = [
+    (before, examples.transformed[i])
+    for before, members in zip(examples.original, changed, strict=False)
+    for i in members
+  ][:count]
+  if pairs:
+    console.print(f"{examples.title}, [old -> new]:")
+  for before, after in pairs:
+    both = zip(texts(before), texts(after), strict=True)
     marked = [mark_changes(a, b) for a, b in both if a != b]
-    if isinstance(changed, Question):
-      answers = " | ".join(dict.fromkeys(text for text, _ in changed.answers))
-      marked.append(f"({changed.text} {answers})")
-    console.print(f"* {changed.key}: {' / '.join(marked)}", soft_wrap=True)
+    if isinstance(after, Question):
+      answers = " | ".join(dict.fromkeys(text for text, _ in after.answers))
+      marked.append(f"({after.text} {answers})")
+    console.print(f"* {after.key}: {' / '.join(marked)}", soft_wrap=True)
 
 
 def to_json(result: SetResult) -> dict[str, Any]:
   """Returns a set's scores and answers in JSON's types."""
-  examples = result.examples
-  sides = {"original": examples.original, "transformed": examples.transformed}
+  x, compared = result.examples, None
+  if result.compared:
+    compared = {
+      "of": result.compared.compared,
+      "bootstrap": [dataclasses.asdict(y) for y in result.compared.bootstrap],
+      "mcnemar": {k: y._asdict() for k, y in result.compared.mcnemar.items()},
+    }
   return {
-    "title": examples.title,
-    **examples.about,
-    "questions": len(examples.variants),
-    "variants": [list(x) for x in examples.variants],
-    "keys": {side: [x.key for x in rows] for side, rows in sides.items()},
-    "golds": {side: [_gold(x) for x in rows] for side, rows in sides.items()},
+    "title": x.title,
+    **x.about,
+    "questions": x.size,
+    "variants": x.variants,
+    "keys": {side: [y.key for y in rows] for side, rows in x.sides.items()},
+    "golds": {side: [*map(_gold, rows)] for side, rows in x.sides.items()},
     "models": {
       model: {
         "scores": {
-          metric: {side: x._asdict() for side, x in estimates.items()}
-          for metric, estimates in result.estimates(model).items()
+          metric: {side: y._asdict() for side, y in sides.items()}
+          for metric, sides in estimates.items()
         },
-        "answers": dict(zip(sides, answers, strict=True)),
+        "answers": result.answers[model],
       }
-      for model, answers in result.answers.items()
+      for model, estimates in result.estimates.items()
     },
-    "compared": _compared_to_json(result.compared),
-    "paper": {
-      row.model: row.scores[result.published]
-      for row in PAPER
-      if result.published
-    },
+    "compared": compared,
+    "paper": result.paper_rows(),
   }
 
 
@@ -240,13 +196,3 @@ def _gold(example: Any) -> Any:
   if isinstance(example, Question):
     return [text for text, _ in example.answers]
   return example.label
-
-
-def _compared_to_json(compared: SetComparison | None) -> dict[str, Any] | None:
-  if compared is None:
-    return None
-  return {
-    "of": "drops" if compared.has_drops else "scores",
-    "bootstrap": [dataclasses.asdict(x) for x in compared.drops],
-    "mcnemar": {side: x._asdict() for side, x in compared.tests.items()},
-  }

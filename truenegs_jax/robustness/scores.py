@@ -1,8 +1,8 @@
-"""Scores answers to original and transformed examples, and compares models.
+"""Scores answers to the original and the transformed examples of a set.
 
 Runs of several seeds are pooled: a question counts once, with its mean over the
-runs. Standard errors are for other questions; those of a drop and of a
-difference are of the paired values.
+runs. Standard errors are for other questions; that of a drop is of the paired
+values.
 """
 
 import dataclasses
@@ -13,12 +13,17 @@ import numpy as np
 from scipy import stats
 
 from truenegs_jax.finetune import bootstrap
-from truenegs_jax.robustness.eval_set import EvalSet
+from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED, EvalSet
 from truenegs_jax.tasks import scoring
-from truenegs_jax.tasks.task import SCORE, SPANS, Task
+from truenegs_jax.tasks.task import CLASSES, SPANS, Task
 
 EXACT, F1, ACCURACY = "em", "f1", "accuracy"
+DROP = "drop"  # original minus transformed
 RESAMPLES = 2_000  # for standard errors of metrics that are not means
+
+Answers = Mapping[str, Sequence[Sequence[Any]]]  # [S, N] by side
+Scores = dict[str, dict[str, "Score"]]  # by metric, and by side or DROP
+Estimates = dict[str, dict[str, "Estimate"]]
 
 
 class Estimate(NamedTuple):
@@ -42,110 +47,68 @@ class Score:
 
   size: int
   draw: bootstrap.Scorer
-  question_SxN: np.ndarray | None
+  question_SxN: np.ndarray | None = None
 
-  def minus(self, other: "Score") -> "Score":
+  def __sub__(self, other: "Score") -> "Score":
     """Returns the difference of two scores of the same runs and questions."""
-    difference = None
     if self.question_SxN is not None and other.question_SxN is not None:
-      difference = self.question_SxN - other.question_SxN
-    return Score(
-      self.size, lambda rows: self.draw(rows) - other.draw(rows), difference
-    )
+      return _mean(self.question_SxN - other.question_SxN)
+    return Score(self.size, lambda rows: self.draw(rows) - other.draw(rows))
+
+  def by_run(self) -> np.ndarray:
+    """Returns the score of each run, [S]."""
+    return self.draw(np.arange(self.size)[None])[:, 0]
 
   def estimate(self) -> Estimate:
     """Returns the score with its standard error for other questions."""
-    value_S = self.draw(np.arange(self.size)[None])[:, 0]
     if self.question_SxN is not None:
       se = stats.sem(self.question_SxN.mean(0)) if self.size > 1 else 0.0
     else:
       rng = np.random.default_rng(0)
-      shape = (RESAMPLES, self.size)
-      se = self.draw(rng.integers(self.size, size=shape)).mean(0).std(ddof=1)
+      drawn_RxN = rng.integers(self.size, size=(RESAMPLES, self.size))
+      se = self.draw(drawn_RxN).mean(0).std(ddof=1)
+    value_S = self.by_run()
     return Estimate(float(value_S.mean()), float(se), tuple(value_S.tolist()))
 
-  def compare(self, metric: str, other: "Score") -> bootstrap.Comparison:
-    """Compares with the same score of another model by a paired bootstrap."""
-    runs = [len(x.draw(np.arange(self.size)[None])) for x in (self, other)]
 
-    def draw(rows: np.ndarray) -> np.ndarray:
-      return np.concatenate([self.draw(rows), other.draw(rows)])
-
-    return bootstrap.compare_scores(
-      metric, draw, self.size, runs=(runs[0], runs[1])
-    )
-
-
-class SetScores(NamedTuple):
-  """A model's scores on a set, by metric; `original` is empty if it has none.
-
-  Attributes:
-    correct: whether each run answers each question right, [S, N], for both
-      sides; empty for regression.
-  """
-
-  original: Mapping[str, Score]
-  transformed: Mapping[str, Score]
-  correct: Mapping[str, np.ndarray]
-
-  def drops(self) -> dict[str, Score]:
-    """Returns original minus transformed, by metric."""
-    return {m: x.minus(self.transformed[m]) for m, x in self.original.items()}
-
-
-def score_set(
-  examples: EvalSet,
-  task: Task,
-  original_SxN: Sequence[Sequence[Any]],
-  transformed_SxM: Sequence[Sequence[Any]],
-) -> SetScores:
-  """Scores the answers of S runs to a set."""
+def score_set(examples: EvalSet, task: Task, answers: Answers) -> Scores:
+  """Scores the answers of S runs; a set without originals has no drop."""
   if task.kind == SPANS:
-    original = _question_scores(examples.original, original_SxN)
-    variants = _question_scores(examples.transformed, transformed_SxM)
-    worst = _worst_variants(examples, original, variants)
-    return SetScores(
-      {m: _mean(x) for m, x in original.items()},
-      {m: _mean(x) for m, x in worst.items()},
-      {
-        side: x[EXACT] > 0
-        for side, x in (("original", original), ("transformed", worst))
-        if x
-      },
-    )
-  metrics = (ACCURACY,) if examples.merged else task.metrics
-  sides: dict[str, dict[str, Score]] = {}
-  correct = {}
-  for side, rows, answers_SxN in (
-    ("original", examples.original, original_SxN),
-    ("transformed", examples.transformed, transformed_SxM),
-  ):
-    golds = [row.label for row in rows]
-    if task.kind != SCORE:
-      labels = dict.fromkeys([*task.labels, *examples.merged.values()])
-      ids = {label: i for i, label in enumerate(labels)}
-      merged = {**{x: x for x in labels}, **examples.merged}
-      golds = [ids[x] for x in golds]
-      answers_SxN = [[ids[merged[x]] for x in run] for run in answers_SxN]
-      if golds:
-        correct[side] = np.array(answers_SxN) == np.array(golds)
-    sides[side] = {m: _score(m, golds, answers_SxN) for m in metrics if golds}
-  return SetScores(**sides, correct=correct)
+    questions = {
+      side: _question_scores(rows, answers[side])
+      for side, rows in examples.sides.items()
+    }
+    if examples.variants:
+      questions[TRANSFORMED] = _worst_variants(examples.variants, **questions)
+    by_side = {
+      side: {metric: _mean(x) for metric, x in scores.items()}
+      for side, scores in questions.items()
+    }
+  else:
+    by_side = {
+      side: _text_scores(rows, task, examples.merged, answers[side])
+      for side, rows in examples.sides.items()
+    }
+  scores: Scores = {}
+  for metric, after in by_side[TRANSFORMED].items():
+    scores[metric] = {TRANSFORMED: after}
+    if before := by_side[ORIGINAL].get(metric):
+      sides = {ORIGINAL: before, TRANSFORMED: after, DROP: before - after}
+      scores[metric] = sides
+  return scores
+
+
+def estimate(scores: Scores) -> Estimates:
+  """Returns the scores with their standard errors."""
+  return {
+    metric: {side: x.estimate() for side, x in sides.items()}
+    for metric, sides in scores.items()
+  }
 
 
 def _mean(question_SxN: np.ndarray) -> Score:
   draw = bootstrap.make_scorer("", None, list(question_SxN))
   return Score(question_SxN.shape[1], draw, question_SxN)
-
-
-def _score(
-  metric: str, golds: Sequence[float], answers_SxN: Sequence[Sequence[float]]
-) -> Score:
-  gold_N, answer_SxN = np.array(golds), np.array(answers_SxN)
-  if metric == ACCURACY:
-    return _mean(100.0 * (answer_SxN == gold_N))
-  draw = bootstrap.make_scorer(metric, gold_N, list(answer_SxN))
-  return Score(len(gold_N), draw, None)
 
 
 def _question_scores(
@@ -162,55 +125,51 @@ def _question_scores(
     scoring.question_scores(dict(zip(golds, answers, strict=True)), golds)
     for answers in answers_SxN
   ]
-  return {m: np.stack([x[m] for x in by_run]) for m in by_run[0]}
+  return {m: np.stack([x[m] for x in by_run]) for m in (EXACT, F1)}
 
 
 def _worst_variants(
-  examples: EvalSet,
+  variants: Sequence[Sequence[int]],
   original: Mapping[str, np.ndarray],
-  variants: Mapping[str, np.ndarray],
+  transformed: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
   """Returns the scores of the variant with the lowest F1, f64 [S, N].
 
   Exact match is that of the same variant, the first of equal ones. A question
   without variants has its original's scores (Jia & Liang 2017, section 4.1).
   """
-  worst: dict[str, list[np.ndarray]] = {m: [] for m in variants}
-  for i, members in enumerate(examples.variants):
-    if not members:
-      for metric, columns in worst.items():
-        columns.append(original[metric][:, i])
-      continue
-    chosen_S = np.array(members)[variants[F1][:, list(members)].argmin(1)]
-    for metric, columns in worst.items():
-      columns.append(variants[metric][np.arange(len(chosen_S)), chosen_S])
-  return {m: np.stack(columns, 1) for m, columns in worst.items()}
+  size = transformed[F1].shape[1]
+  both = {m: np.hstack([x, original[m]]) for m, x in transformed.items()}
+  columns = []
+  for i, members in enumerate(variants):
+    column_V = np.array(members or [size + i])
+    columns.append(column_V[both[F1][:, column_V].argmin(1)])
+  worst_SxN = np.stack(columns, 1)
+  return {m: np.take_along_axis(x, worst_SxN, 1) for m, x in both.items()}
 
 
-class PairedTest(NamedTuple):
-  """McNemar's exact test of two models on the same questions.
-
-  Attributes:
-    ours, theirs: number of questions that only this model answers right, or in
-      more of its runs than the other in its own.
-    p: two-sided, of the binomial distribution with probability 1/2.
-  """
-
-  ours: int
-  theirs: int
-  p: float
-
-
-def mcnemar(ours_SxN: np.ndarray, theirs_SxN: np.ndarray) -> PairedTest:
-  """Tests whether two models answer equally many questions right.
-
-  With several runs, a question counts once, for the model with the greater
-  share of right runs: the sign test, which is McNemar's for one run each.
-  """
-  difference_N = ours_SxN.mean(0) - theirs_SxN.mean(0)
-  ours = int(np.sum(difference_N > 1e-9))
-  theirs = int(np.sum(difference_N < -1e-9))
-  if not ours + theirs:
-    return PairedTest(0, 0, 1.0)
-  p = stats.binomtest(ours, ours + theirs).pvalue
-  return PairedTest(ours, theirs, float(p))
+def _text_scores(
+  examples: Sequence[Any],
+  task: Task,
+  merged: Mapping[str, str],
+  answers_SxN: Sequence[Sequence[Any]],
+) -> dict[str, Score]:
+  """Returns scores by metric; those of classes have an accuracy."""
+  if not examples:
+    return {}
+  metrics, ids = task.metrics, dict[Any, int]()
+  if task.kind == CLASSES:
+    metrics = (ACCURACY,) if merged else (*metrics, ACCURACY)
+    labels = dict.fromkeys(merged.get(x, x) for x in task.labels)
+    numbers = {label: i for i, label in enumerate(labels)}
+    ids = {x: numbers[merged.get(x, x)] for x in (*task.labels, *labels)}
+  gold_N = np.array([ids.get(x.label, x.label) for x in examples])
+  answer_SxN = np.array([[ids.get(x, x) for x in run] for run in answers_SxN])
+  return {
+    metric: _mean(100.0 * (answer_SxN == gold_N))
+    if metric == ACCURACY
+    else Score(
+      len(gold_N), bootstrap.make_scorer(metric, gold_N, list(answer_SxN))
+    )
+    for metric in dict.fromkeys(metrics)
+  }

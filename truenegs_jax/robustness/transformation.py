@@ -5,7 +5,7 @@ It draws from a generator of the example's own, so that a set depends neither on
 the order of its examples nor on the process.
 
   result = transform_all(questions, transformation, seed=0)
-  save_set(result, workdir / "sets/typos")
+  result.about["refused"]
 """
 
 import collections
@@ -14,6 +14,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from truenegs_jax.finetune.results import fingerprint
+from truenegs_jax.robustness.eval_set import EvalSet
 from truenegs_jax.tasks import task
 from truenegs_jax.tasks.squad import Question
 
@@ -48,31 +50,6 @@ class Transformation:
   questions_only: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class TransformedSet:
-  """The examples that a transformation changed, before and after.
-
-  Attributes:
-    name, title, resources: of the transformation.
-    seed: the seed.
-    original, transformed: examples with the same keys, in the same order.
-    refused: number of examples that were not transformed, by cause.
-  """
-
-  name: str
-  title: str
-  resources: Mapping[str, str]
-  seed: int
-  original: Sequence[Any]
-  transformed: Sequence[Any]
-  refused: Mapping[str, int]
-
-  @property
-  def tried(self) -> int:
-    """Number of examples that the transformation was applied to."""
-    return len(self.original) + sum(self.refused.values())
-
-
 def example_rng(seed: int, name: str, key: str) -> random.Random:
   """Returns the generator of an example, the same in every process."""
   return random.Random(f"{seed}/{name}/{key}")
@@ -80,7 +57,7 @@ def example_rng(seed: int, name: str, key: str) -> random.Random:
 
 def transform_all(
   examples: Sequence[Example], transformation: Transformation, *, seed: int
-) -> TransformedSet:
+) -> EvalSet:
   """Transforms examples, and counts those that are refused by cause.
 
   An example with a blank text is refused, and so is one that would stay as it
@@ -101,15 +78,26 @@ def transform_all(
     else:
       original.append(example)
       transformed.append(changed)
-  return TransformedSet(
-    transformation.name,
-    transformation.title,
-    dict(transformation.resources),
-    seed,
-    original,
-    transformed,
-    dict(refused.most_common()),
-  )
+  about = {
+    **describe_origin(examples, transformation, seed),
+    "changed": len(original),
+    "refused": dict(refused.most_common()),
+  }
+  name, title = transformation.name, transformation.title
+  return EvalSet(name, title, original, transformed, about)
+
+
+def describe_origin(
+  examples: Sequence[Example], transformation: Transformation, seed: int
+) -> dict[str, Any]:
+  """Returns all that a transformed set depends on, in JSON's types."""
+  rows = (dataclasses.replace(x, location="") for x in examples)
+  return {
+    "seed": seed,
+    "resources": dict(transformation.resources),
+    "tried": len(examples),
+    "fingerprint": fingerprint(repr(row).encode() for row in rows),
+  }
 
 
 def texts(example: Question | task.Example) -> tuple[str, ...]:
