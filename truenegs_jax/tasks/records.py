@@ -103,9 +103,9 @@ def read_file(
 ) -> Iterator[Record]:
   """Reads the records of a .tsv, .csv or .jsonl file, plain or compressed.
 
-  A .tsv file has fields separated by tabs, and quotes are ordinary characters,
-  as in GLUE; a .csv file may quote its fields (RFC 4180); a .jsonl file has one
-  object per line. Blank lines are skipped.
+  A .tsv or .txt file has fields separated by tabs, and quotes are ordinary
+  characters, as in GLUE and HANS; a .csv file may quote its fields (RFC 4180);
+  a .jsonl file has one object per line. Blank lines are skipped.
 
   Args:
     columns: names of the columns, if the first line does not hold them.
@@ -123,7 +123,7 @@ def read_file(
   file = files.stat_file(existing)
   if file.suffix in (".jsonl", ".json"):
     records = _json_records(file)
-  elif file.suffix in (".tsv", ".csv"):
+  elif file.suffix in (".tsv", ".txt", ".csv"):
     rows = _csv_rows(file) if file.suffix == ".csv" else _tsv_rows(file)
     records = _table_records(file, rows, list(columns), skipped)
   else:
