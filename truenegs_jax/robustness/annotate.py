@@ -115,13 +115,14 @@ def make_annotator(choice: str = "auto", *, wordnet_dir: str = "") -> Annotator:
 def save_annotations(
   path: pathlib.Path, texts: Iterable[str], annotator: Annotator
 ) -> None:
-  """Writes the annotations of texts, one JSON object a line.
+  """Writes the annotations of texts and of all others so far, as JSON lines.
 
-  A line has "text", "annotator", "is_parser" and "sentences", a list of
+  All questions were annotated for their neighbours, few of them are drawn. A
+  line has "text", "annotator", "is_parser" and "sentences", a list of
   [tokens, tree]; a token is [text, start, end, tag, lemma, entity].
   """
   with atomic_file(path) as file:
-    for text in dict.fromkeys(texts):
+    for text in dict.fromkeys([*annotator.known, *texts]):
       row = {
         "text": text,
         "annotator": annotator.name,
