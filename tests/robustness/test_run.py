@@ -24,7 +24,7 @@ from truenegs_jax.tasks.task import Example
 from truenegs_jax.weights.export import finetuned
 from truenegs_jax.weights.formats import hf_folder
 
-WORDS = [f"{a}{b}{c}s" for a in "bdfgk" for b in "aeiou" for c in "lmnr"]
+WORDS = [f"{a}{b}{c}ering" for a in "bdfgk" for b in "aeiou" for c in "lmnr"]
 
 
 def write_questions(path, count, seed):

@@ -19,7 +19,6 @@ from truenegs_jax.data.corpus.read_state import (
   MAX_LINE_BYTES,
   ReadState,
 )
-from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms.vocabulary import Vocabulary, is_spelled
 
@@ -269,7 +268,7 @@ def _are_words(names: list[str]) -> bool:
 
 def _json(file: File) -> Pairs:
   text = "".join(read_text(file, ReadState(), records=True))
-  content = _parse(text.rstrip(), str(file.path))
+  content = _decode(text.rstrip(), file, 1)
   if isinstance(content, dict):
     content = list(map(list, content.items()))
   elif isinstance(content, list):
@@ -282,23 +281,25 @@ def _json(file: File) -> Pairs:
 
 def _json_lines(file: File) -> Pairs:
   for number, line in _filled_lines(file):
-    place = f"{file.path}:{number}"
-    entry = _parse(line, place)
+    entry = _decode(line, file, number)
     if isinstance(entry, dict):
       entry = [entry.get("word"), entry.get("synonyms")]
-    yield from _entry_pairs(entry, place)
+    yield from _entry_pairs(entry, f"{file.path}:{number}")
 
 
 def _is_pair(value: object) -> bool:
   return isinstance(value, list) and len(value) == 2
 
 
-def _parse(text: str, place: str) -> Any:
+def _decode(text: str, file: File, number: int) -> Any:
+  """Decodes JSON that begins on line `number`."""
   try:
-    return json_text.parse(text, object)
-  except ValueError as error:
+    return json.loads(text)
+  except (ValueError, RecursionError) as error:
+    number += getattr(error, "lineno", 1) - 1
     raise DataError(
-      f"{place}: {error}. Repair the file, or download it again."
+      f"{file.path}:{number}: not JSON ({getattr(error, 'msg', error)}). Repair"
+      " the file, or download it again."
     ) from error
 
 
