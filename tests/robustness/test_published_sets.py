@@ -189,11 +189,11 @@ def move_answer(path):
 @pytest.mark.parametrize(
   ("name", "damage", "message"),
   [
-    ("set.json", cut, "missing or damaged"),
-    ("set.json", lambda path: path.unlink(), "missing or damaged"),
+    ("set.json", cut, "set.json' cannot be read .not JSON"),
+    ("set.json", lambda path: path.unlink(), "No such file"),
     ("original.jsonl", lambda path: path.unlink(), "there is no such file"),
     ("original.jsonl", drop_line, "2 samples, but original.jsonl has 1"),
-    ("transformed.jsonl", cut, "transformed.jsonl:2: invalid JSON"),
+    ("transformed.jsonl", cut, "transformed.jsonl:2: not JSON"),
     ("transformed.jsonl", move_answer, "question b: the answer 'Ann' does not"),
   ],
 )

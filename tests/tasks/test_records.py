@@ -88,7 +88,7 @@ def test_tables_without_a_header_and_with_uneven_rows(write):
     ("x.csv", "a,b\n", "x.csv: the file has no records"),
     ("x.tsv", "a\tb\ta\n1\t2\t3\n", "x.tsv:1: two columns have the same name"),
     ("x.csv", 'a,b\n1,2\n"3,4\n', "x.csv:3: unbalanced quotes"),
-    ("x.jsonl", '{"a": 1}\n{"a": \n', "x.jsonl:2: invalid JSON"),
+    ("x.jsonl", '{"a": 1}\n{"a": \n', "x.jsonl:2: not JSON"),
     ("x.jsonl", "\n[1]\n", "x.jsonl:2: list, not a JSON object"),
     ("x.tsv", "a\n\0\n", r"x.tsv:2: NUL .* to UTF-8\.$"),
     ("x.tsv", "a\n\udcff\n", r"x.tsv:2: byte 0xff .*repair the line\.$"),

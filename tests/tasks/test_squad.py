@@ -167,8 +167,8 @@ def test_misplaced_answers_move_to_the_nearest_occurrence(tmp_path):
 @pytest.mark.parametrize(
   ("content", "message"),
   [
-    (json.dumps(as_json(BIRDS))[:-9], "invalid JSON: .*char"),
-    ("[1]", "'data' must be of type list, not"),
+    (json.dumps(as_json(BIRDS))[:-9], "not JSON: .*column"),
+    ("[1]", "list, not a JSON object"),
     ('{"data": []}', "no questions"),
   ],
 )

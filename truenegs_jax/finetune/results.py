@@ -5,15 +5,16 @@
 """
 
 import dataclasses
-import json
 import math
 import pathlib
+import typing
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from truenegs_jax.finetune import config_checks
+from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.metrics_file import finite_or_null
@@ -92,21 +93,31 @@ def load(workdir: pathlib.Path, task: str, seed: int) -> Result | None:
   path = run_folder(workdir, task, seed) / RESULT
   if not path.exists():
     return None
-  try:
-    values = json.loads(path.read_text(encoding="utf-8"))
+  fix = (
+    f"Remove '{path.parent}' and run the same command again; it repeats this"
+    " run."
+  )
+  with json_text.read_file(path, CheckpointError, fix) as values:
     for split in values["answers"].values():  # undoes `finite_or_null`
       answers = split["answers"]
       split["answers"] = [math.nan if x is None else x for x in answers]
     result = Result(provenance=values.pop(JSON_KEYS["provenance"]), **values)
+    _check_types(result)
+    if (result.task, result.seed) != (task, seed):
+      raise ValueError(f"of {result.task}, seed {result.seed}")
     scores, answers = result.scores["dev"], result.answers["dev"]["answers"]
     if not (scores and all(map(math.isfinite, scores.values())) and answers):
       raise ValueError("no scores or no answers")
     return result
-  except (AttributeError, LookupError, OSError, TypeError, ValueError) as e:
-    raise CheckpointError(
-      f"'{path}' cannot be read as a result ({e!r}). Remove '{path.parent}' and"
-      " run the same command again; it repeats this run."
-    ) from e
+
+
+def _check_types(result: Result) -> None:
+  """Raises TypeError if a field is not of its type; floats may be integers."""
+  for field in dataclasses.fields(result):
+    kind: Any = typing.get_origin(field.type) or field.type
+    kinds = (int, float) if kind is float else kind
+    if not isinstance(getattr(result, field.name), kinds):
+      raise TypeError(field.name)
 
 
 def missing_seeds(

@@ -26,6 +26,7 @@ from truenegs_jax.workdir import files, metrics_file
 UNFINISHED = {
   metrics_file.METRICS,
   f"{metrics_file.METRICS}.tmp",
+  metrics_file.DAMAGED,
   files.BAD_ROWS,
   f"{results.RESULT}.tmp",
   files.TENSORBOARD,

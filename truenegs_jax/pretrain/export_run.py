@@ -3,7 +3,7 @@
 export_workdir(pathlib.Path("runs/electra_demo"), step=10_000)
 """
 
-import json
+import functools
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +12,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from truenegs_jax.data.corpus import sources_spec
+from truenegs_jax.runtime import json_text
+from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.train import build_run, metrics
 from truenegs_jax.weights.export import model_card, pretrained, public_names
 from truenegs_jax.workdir import files, metrics_file, saved_model
@@ -87,10 +89,12 @@ def summarize_run(
   for record in metrics_file.read_records(workdir):
     if (record["split"], record["step"]) == ("held_out", step):
       held_out = record
-  results: dict[str, Any] = {}
-  if (path := workdir / files.RESULTS).exists():
-    results = json.loads(path.read_text(encoding="utf-8"))
-  return describe_run(ConfigDict(config), step, held_out, results)
+  describe = functools.partial(describe_run, ConfigDict(config), step, held_out)
+  if not (path := workdir / files.RESULTS).exists():
+    return describe({})
+  fix = f"Remove it to describe the model without {files.RESULTS}."
+  with json_text.read_file(path, CheckpointError, fix) as results:
+    return describe(results)
 
 
 def describe_run(

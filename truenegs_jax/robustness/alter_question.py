@@ -6,7 +6,6 @@ the first candidate of the first rule that has one.
 
 import dataclasses
 import functools
-import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from truenegs_jax.robustness.word_lists import (
   PERSON,
   word_set,
 )
+from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError, UnavailableError
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.vocabulary import Vocabulary
@@ -234,14 +234,9 @@ def _neighbours_in_model(
 
 def _read_neighbour_json(path: pathlib.Path) -> dict[str, list[str]]:
   """Reads TextFlint's lists, without the word itself, which is first."""
-  try:
-    lists = json.loads(path.read_text("utf-8"))
+  form = 'The form is {"word": [{"word": "word", "dist": 0}, ...]}.'
+  with json_text.read_file(path, DataError, form) as lists:
     return {
       word: [entry["word"] for entry in entries[1:]]
       for word, entries in lists.items()
     }
-  except (ValueError, TypeError, KeyError, AttributeError) as error:
-    raise DataError(
-      f"{path}: no neighbours: {error!r}. The form is"
-      ' {"word": [{"word": "word", "dist": 0}, ...]}.'
-    ) from error

@@ -16,12 +16,15 @@ import pathlib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
+from truenegs_jax.data.corpus import files, lines
+from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.robustness import (
   guess_entities,
   parse_question,
   split_text,
   tag_words,
 )
+from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError, InputError, UnavailableError
 from truenegs_jax.runtime.files import atomic_file
 from truenegs_jax.synonyms import wordnet
@@ -148,17 +151,16 @@ def load_annotations(where: str) -> Annotator:
     )
   known, is_parser = {}, True
   names: dict[str, None] = {}
-  with path.open(encoding="utf-8") as file:
-    for number, line in enumerate(file, start=1):
-      try:
-        row = json.loads(line)
-        known[row["text"]] = _check(row["text"], row["sentences"])
-        names[row["annotator"]] = None
-        is_parser &= row["is_parser"]
-      except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-          f"{where}:{number}: damaged annotation: {error}. Record it again."
-        ) from error
+  for number, row in lines.read_objects(files.stat_file(path), ReadState()):
+    try:
+      known[row["text"]] = _check(row["text"], row["sentences"])
+      names[str(row["annotator"])] = None
+      is_parser &= row["is_parser"]
+    except json_text.READ_ERRORS as error:
+      reason = json_text.describe(error)
+      raise DataError(
+        f"{where}:{number}: damaged annotation: {reason}. Record it again."
+      ) from error
 
   def refuse(text: str) -> tuple[Sentence, ...]:
     raise DataError(

@@ -12,7 +12,6 @@ et al. 2019 (https://arxiv.org/abs/1902.01007) count neutral and contradiction
 as non-entailment.
 """
 
-import json
 import pathlib
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from truenegs_jax.robustness.eval_set import (
   TRANSFORMED,
   EvalSet,
 )
+from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks import glue, records, squad
 from truenegs_jax.tasks.records import Record
@@ -113,14 +113,9 @@ def read_saved(
   Raises:
     DataError: as `read_published`; or the two files do not correspond.
   """
-  try:
-    about = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+  fix = "Remove the folder, and run the same command again."
+  with json_text.read_file(folder / HEADER, DataError, fix) as about:
     title, changed = about.pop("title"), about["changed"]
-  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-    raise DataError(
-      f"'{folder / HEADER}' is missing or damaged ({error}). Remove the folder,"
-      " and run the same command again."
-    ) from error
   pair = [folder / f"{side}.jsonl" for side in (ORIGINAL, TRANSFORMED)]
   rows = _read_pair(pair, task, columns, []) if changed else ([], [])
   return EvalSet(name, title, *rows, about)
@@ -164,7 +159,7 @@ def _read_unpaired(
     raise DataError(f"{where}: there is no such file. Check robustness.files.")
   elif files.stat_file(path).suffix == ".json":
     content = squad.load_json(where)
-    is_squad = isinstance(content, dict) and "data" in content
+    is_squad = "data" in content
     rows = [] if is_squad else _advglue_records(name, where, content, task)
   else:
     rows, is_squad = records.read_file(path), False
@@ -200,12 +195,12 @@ def _check_kind(where: str, task: Task, *, has_questions: bool) -> None:
 
 
 def _advglue_records(
-  name: str, where: str, content: Any, task: Task
+  name: str, where: str, by_task: dict[str, Any], task: Task
 ) -> Iterator[Record]:
-  by_task = content if isinstance(content, dict) else {}
   chosen = name if name in by_task else task.name
   rows = by_task.get(chosen)
-  if not rows or not all(isinstance(row, dict) for row in rows):
+  are_rows = isinstance(rows, list) and all(isinstance(x, dict) for x in rows)
+  if not (rows and are_rows):
     raise DataError(
       f"{where}: no records of {task.title}. The file has"
       f" {', '.join(list(by_task)[:8]) or 'no sets'}. Name the set, as in"

@@ -6,7 +6,6 @@ load_config("runs/demo/config.json")    # JSON, never executed
 """
 
 import difflib
-import json
 import pathlib
 import re
 import runpy
@@ -25,6 +24,7 @@ from truenegs_jax.configs import (
   finetune_squad,
   robustness,
 )
+from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import InputError
 
 PACKAGED = pathlib.Path(__file__).parents[1] / "configs"
@@ -134,15 +134,13 @@ def _execute(path: pathlib.Path, args: Iterable[str]) -> ConfigDict:
 
 def _load_saved(path: pathlib.Path) -> ConfigDict:
   """Loads the config.json of a run, perhaps of an earlier version."""
-  try:
-    saved = json.loads(path.read_text(encoding="utf-8"))
-    values = flatten(saved)
-  except (AttributeError, OSError, ValueError) as e:
-    reason = e.strerror if isinstance(e, OSError) else "not a JSON object"
-    raise InputError(
-      f"--config={str(path)!r} cannot be read as a config ({reason})."
-      f" {JSON_FIX}"
-    ) from e
+  with json_text.read_file(path, InputError, JSON_FIX) as saved:
+    return _complete_saved(path, saved)
+
+
+def _complete_saved(path: pathlib.Path, saved: dict[str, Any]) -> ConfigDict:
+  """Returns the config of a run, with the keys added since it was saved."""
+  values = flatten(saved)
   if values.get("task") not in common_keys.KEYS["task"].choices:
     raise InputError(
       f"--config={str(path)!r} is not the config of a run. {JSON_FIX}"

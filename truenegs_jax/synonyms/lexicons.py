@@ -19,6 +19,7 @@ from truenegs_jax.data.corpus.read_state import (
   MAX_LINE_BYTES,
   ReadState,
 )
+from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms.vocabulary import Vocabulary, is_spelled
 
@@ -268,7 +269,7 @@ def _are_words(names: list[str]) -> bool:
 
 def _json(file: File) -> Pairs:
   text = "".join(read_text(file, ReadState(), records=True))
-  content = _decode(text.rstrip(), file, 1)
+  content = _parse(text.rstrip(), str(file.path))
   if isinstance(content, dict):
     content = list(map(list, content.items()))
   elif isinstance(content, list):
@@ -281,25 +282,23 @@ def _json(file: File) -> Pairs:
 
 def _json_lines(file: File) -> Pairs:
   for number, line in _filled_lines(file):
-    entry = _decode(line, file, number)
+    place = f"{file.path}:{number}"
+    entry = _parse(line, place)
     if isinstance(entry, dict):
       entry = [entry.get("word"), entry.get("synonyms")]
-    yield from _entry_pairs(entry, f"{file.path}:{number}")
+    yield from _entry_pairs(entry, place)
 
 
 def _is_pair(value: object) -> bool:
   return isinstance(value, list) and len(value) == 2
 
 
-def _decode(text: str, file: File, number: int) -> Any:
-  """Decodes JSON that begins on line `number`."""
+def _parse(text: str, place: str) -> Any:
   try:
-    return json.loads(text)
-  except (ValueError, RecursionError) as error:
-    number += getattr(error, "lineno", 1) - 1
+    return json_text.parse(text, object)
+  except ValueError as error:
     raise DataError(
-      f"{file.path}:{number}: not JSON ({getattr(error, 'msg', error)}). Repair"
-      " the file, or download it again."
+      f"{place}: {error}. Repair the file, or download it again."
     ) from error
 
 

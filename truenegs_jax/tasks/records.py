@@ -6,14 +6,13 @@ for record in read_file("train.tsv.xz"):  # or read_dataset("hf:NAME", ...)
 
 import csv as csv_lib
 import itertools
-import json
 import math
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from truenegs_jax.data.corpus import files, hub_datasets
-from truenegs_jax.data.corpus.lines import read_records
+from truenegs_jax.data.corpus.lines import read_objects, read_records
 from truenegs_jax.data.corpus.read_state import MAX_RECORD_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks.task import SCORE
@@ -186,20 +185,8 @@ def _table_records(
 
 
 def _json_records(file: files.File) -> Iterator[Record]:
-  for number, line in enumerate(read_records(file, ReadState()), start=1):
-    if line.isspace():
-      continue
-    location = f"{file.path}:{number}"
-    try:
-      record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-      raise DataError(f"{location}: invalid JSON: {error}.") from error
-    if not isinstance(record, dict):
-      raise DataError(
-        f"{location}: {type(record).__name__}, not a JSON object. Write one"
-        " object per line; `jq -c '.[]'` converts an array."
-      )
-    yield Record(location, record)
+  for number, record in read_objects(file, ReadState()):
+    yield Record(f"{file.path}:{number}", record)
 
 
 HUB = "hf:"

@@ -5,12 +5,12 @@ questions = read_squad("hf:rajpurkar/squad", split="dev")
 """
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from truenegs_jax.data.corpus import files
 from truenegs_jax.data.corpus.read_state import BLOCK_BYTES, ReadState
+from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError, UnavailableError
 from truenegs_jax.tasks.records import HUB, read_dataset
 from truenegs_jax.tasks.task import SPANS, Task
@@ -115,11 +115,9 @@ def load_json(where: str) -> Any:
   file = files.stat_file(path)
   content = b"".join(files.read_blocks(file, ReadState(), size=BLOCK_BYTES))
   try:
-    return json.loads(content)
-  except (ValueError, RecursionError) as error:  # or not UTF-8
-    raise DataError(
-      f"{where}: invalid JSON: {error}. Download the file again."
-    ) from error
+    return json_text.parse_loosely(content)
+  except ValueError as error:
+    raise DataError(f"{where}: {error}. Download the file again.") from error
 
 
 def _hub_records(where: str, split: str) -> Iterator[tuple[str, str, Any]]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from truenegs_jax.configs import common_keys
-from truenegs_jax.runtime import errors
+from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.config_files import flatten
+from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.runtime.files import atomic_file
 
 # metrics.jsonl is named in metrics_file.py.
@@ -84,14 +85,10 @@ def read_saved_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   path = workdir / CONFIG
   if not (has_checkpoint(workdir) and path.is_file()):
     return None
-  try:
-    saved = add_missing_keys(json.loads(path.read_text(encoding="utf-8")))
+  fix = "Restore the file that the run wrote."
+  with json_text.read_file(path, CheckpointError, fix) as config:
+    saved = add_missing_keys(config)
     saved["data"]["vocab"] = str(workdir / VOCABULARY)
-  except (AttributeError, ValueError, KeyError, TypeError) as e:
-    raise errors.CheckpointError(
-      f"'{path}' cannot be read ({errors.printable(e)}). Restore the file that"
-      " the run wrote."
-    ) from e
   return saved
 
 

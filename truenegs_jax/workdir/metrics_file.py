@@ -7,10 +7,13 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.files import atomic_file, disk_errors
 
 Record = Mapping[str, Any]
 METRICS = "metrics.jsonl"
+SPLITS = ("train", "held_out", "dev")
+DAMAGED = "metrics_damaged.jsonl"  # lines that were no records
 
 
 class JsonlWriter:
@@ -20,12 +23,26 @@ class JsonlWriter:
     """Opens the file and drops the records of steps after `first_step`.
 
     A killed run wrote them after its last checkpoint; the resumed run repeats
-    these steps.
+    these steps. Moves damaged lines to DAMAGED, with a warning.
     """
     self._path = workdir / METRICS
-    kept = [r for r in read_records(workdir) if r["step"] <= first_step]
+    kept, damaged = [], []
+    for line in _read_lines(workdir):
+      record = _parse_record(line)
+      if record is None:
+        damaged.append(line)
+      elif record["step"] <= first_step:
+        kept.append(line)
+    if damaged:
+      path = workdir / DAMAGED
+      with disk_errors(path), path.open("ab") as file:
+        file.writelines(damaged)
+      print(
+        f"warning: '{self._path}' had damaged lines ({len(damaged):,}), now in"
+        f" {DAMAGED}. Curves and model cards lack them; the model does not."
+      )
     with atomic_file(self._path) as file:
-      file.write("".join(json.dumps(r) + "\n" for r in kept).encode())
+      file.writelines(kept)
     with disk_errors(self._path):
       self._file = self._path.open("a")
 
@@ -52,10 +69,30 @@ def finite_or_null(value: Any) -> Any:
 
 
 def read_records(workdir: pathlib.Path) -> list[dict]:
-  """Returns the records of metrics.jsonl without incomplete lines."""
+  """Returns the records of metrics.jsonl without damaged lines."""
+  records = map(_parse_record, _read_lines(workdir))
+  return [record for record in records if record is not None]
+
+
+def _read_lines(workdir: pathlib.Path) -> list[bytes]:
+  """Returns lines that are not blank; a kill may have cut the last one off."""
   path = workdir / METRICS
-  records = []
-  for line in path.read_text().splitlines() if path.exists() else []:
-    with contextlib.suppress(json.JSONDecodeError):
-      records.append(json.loads(line))
-  return records
+  *lines, last = path.read_bytes().split(b"\n") if path.exists() else [b""]
+  if _parse_record(last):
+    lines.append(last)
+  return [line + b"\n" for line in lines if line.strip()]
+
+
+def _parse_record(line: bytes) -> dict[str, Any] | None:
+  """Returns the record of a line, or None if it is damaged."""
+  try:
+    record = json_text.parse(line)
+  except ValueError:
+    return None
+  values = [x for name, x in record.items() if name != "split"]
+  is_record = (
+    type(record.get("step")) is int
+    and record.get("split") in SPLITS
+    and all(isinstance(x, int | float | None) for x in values)
+  )
+  return record if is_record else None

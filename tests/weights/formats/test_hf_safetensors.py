@@ -168,9 +168,9 @@ def test_a_pointer_of_git_lfs_is_recognized(tmp_path):
 
 HOSTILE_INDEXES = {
   "not json": ("{", "Expecting"),
-  "not utf-8": ("\udcff", "utf-8"),
-  "deep": ("[" * DEEP, "recursion"),
-  "a list": ("[]", "weight_map"),
+  "not utf-8": ("\udcff", "UTF-8"),
+  "deep": ("[" * DEEP, "nested in"),
+  "a list": ("[]", "not a JSON object"),
   "an empty map": ('{"weight_map": {}}', "weight_map"),
   "number as file name": ('{"weight_map": {"a": 1}}', "is not a string"),
   "repeated": ('{"weight_map": {"a": "x", "a": "y"}}', "'a' is repeated"),

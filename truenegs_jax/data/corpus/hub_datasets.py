@@ -8,7 +8,6 @@
 
 import contextlib
 import dataclasses
-import json
 import logging
 import pathlib
 from collections.abc import Iterable, Iterator
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from truenegs_jax.data.corpus import arrow, files, read_state
 from truenegs_jax.data.corpus.read_state import ReadState
+from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import (
   DataError,
   InputError,
@@ -267,8 +267,9 @@ def _open_saved(
   has_splits = splits_file.is_file()
   if has_splits:
     split = split or "train"
-    splits = json.loads(splits_file.read_text(encoding="utf-8"))["splits"]
-    _check_split(split, splits, name, context)
+    fix = "Copy the data set again."
+    with json_text.read_file(splits_file, DataError, fix) as fields:
+      _check_split(split, fields["splits"], name, context)
     folder = folder / split
   saved = datasets.load_from_disk(str(folder))
   if split and not has_splits:

@@ -9,11 +9,12 @@ import itertools
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from truenegs_jax.data.corpus import read_state
 from truenegs_jax.data.corpus.files import File, read_blocks
 from truenegs_jax.data.corpus.read_state import ReadState
+from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError
 
 LINE_END = re.compile(rb"\r\n?|\n")
@@ -35,6 +36,27 @@ def read_records(file: File, state: ReadState) -> Iterator[str]:
   for lines in read_text(file, state, records=True):
     # `splitlines` would also split at U+2028, which texts contain.
     yield from io.StringIO(lines, newline="\n")
+
+
+def read_objects(
+  file: File, state: ReadState
+) -> Iterator[tuple[int, dict[str, Any]]]:
+  """Yields the number and the JSON object of each line that is not blank.
+
+  Raises:
+    DataError: as `read_text`; or a line is not a JSON object.
+  """
+  for number, line in enumerate(read_records(file, state), start=1):
+    if line.isspace():
+      continue
+    try:
+      record = json_text.parse_loosely(line[:-1])
+    except ValueError as error:
+      raise DataError(
+        f"{file.path}:{number}: {error}. Write one JSON object per line;"
+        " `jq -c '.[]'` converts an array."
+      ) from error
+    yield number, record
 
 
 def read_text(

@@ -12,14 +12,17 @@ import csv as csv_lib
 import dataclasses
 import functools
 import itertools
-import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from truenegs_jax.data.corpus import arrow
 from truenegs_jax.data.corpus.files import File, open_file
 from truenegs_jax.data.corpus.hub_datasets import HubDataset
-from truenegs_jax.data.corpus.lines import read_records, read_text
+from truenegs_jax.data.corpus.lines import (
+  read_objects,
+  read_records,
+  read_text,
+)
 from truenegs_jax.data.corpus.read_state import MAX_RECORD_BYTES, ReadState
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import short_sha256
@@ -143,32 +146,11 @@ def jsonl(
   Raises:
     DataError: a line is not a JSON object, or has no such key.
   """
-  for number, line in enumerate(read_records(file, state), start=1):
-    if not line.isspace():
-      state.number = number
-      record = _parse_json(line[:-1], state)
-      arrow.check_names(state.location, record, column=column, by=by)
-      state.group = record.get(by)
-      yield record[column]
-
-
-def _parse_json(line: str, state: ReadState) -> dict[str, Any]:
-  try:
-    record = json.loads(line)
-  except RecursionError as error:
-    raise DataError(f"{state.location}: JSON is nested too deeply.") from error
-  except ValueError as error:  # also an integer of thousands of digits
-    reason = getattr(error, "msg", error)
-    raise DataError(
-      f"{state.location}: not a JSON object on one line ({reason}, at column"
-      f" {getattr(error, 'colno', 0)})."
-    ) from error
-  if not isinstance(record, dict):
-    raise DataError(
-      f"{state.location}: {type(record).__name__}, not a JSON object. Write one"
-      " object per line; `jq -c '.[]'` converts an array."
-    )
-  return record
+  for number, record in read_objects(file, state):
+    state.number = number
+    arrow.check_names(state.location, record, column=column, by=by)
+    state.group = record.get(by)
+    yield record[column]
 
 
 @register_source("parquet", suffixes=(".parquet",), options=COLUMNS)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from truenegs_jax.data.rows import layouts
+from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError, InputError, one_of
 from truenegs_jax.runtime.files import short_sha256
 
@@ -129,18 +130,14 @@ def rows_fingerprint(options: RowsOptions) -> str:
 def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
   """Reads a manifest; DataError if it is missing, damaged or too old."""
   path = pathlib.Path(folder) / "manifest.json"
-  try:
-    manifest = json.loads(path.read_bytes())
-    checksum = manifest.pop("checksum")
-  except OSError as error:
+  if not path.exists():
     raise DataError(
-      f"'{folder}' is not a rows folder ({path.name}: {error.strerror}). Run"
+      f"'{folder}' is not a rows folder: it has no {path.name}. Run"
       " `python -m truenegs_jax.prepare --config=FILE` to prepare it."
-    ) from error
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise DataError(f"{path}: damaged. {REBUILD}") from error
-  if checksum != hash_json(manifest):
-    raise DataError(f"{path}: changed or damaged. {REBUILD}")
+    )
+  with json_text.read_file(path, DataError, REBUILD) as manifest:
+    if manifest.pop("checksum") != hash_json(manifest):
+      raise ValueError("changed or damaged")
   if manifest["version"] != VERSION:
     raise DataError(
       f"{path}: version {manifest['version']} of the format is not supported,"

@@ -10,7 +10,6 @@ spelled out in pieces.
 
 import dataclasses
 import functools
-import json
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
+from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import atomic_file, short_sha256
 from truenegs_jax.runtime.hub_names import is_hub_name
@@ -28,7 +28,6 @@ ACCENTS = {"auto": None, "strip": True, "keep": False}
 # Longer words become [UNK], as in transformers (BERT's TF code allows 200).
 MAX_WORD_CHARACTERS = 100
 MAX_VOCABULARY_BYTES = 64 << 20
-_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +211,7 @@ def _load_file(path: pathlib.Path, options: dict[str, bool]) -> Tokenizer:
   except OSError as error:
     raise InputError(f"{path}: cannot be read: {error.strerror}.") from error
   if path.suffix == ".json":
-    vocab = _entries_of_json(data, path, options)
+    vocab = _entries_of_json(path, options)
   else:
     vocab = _entries_of_lines(data, path)
   return make_tokenizer(vocab, **options, origin=str(path))
@@ -231,19 +230,13 @@ def _entries_of_lines(data: bytes, path: pathlib.Path) -> list[str]:
   return [line.removesuffix("\r") for line in lines]
 
 
-def _entries_of_json(
-  data: bytes, path: pathlib.Path, options: dict[str, bool]
-) -> list[str]:
-  try:
-    content = json.loads(data)
+def _entries_of_json(path: pathlib.Path, options: dict[str, bool]) -> list[str]:
+  fix = "Use the vocab.txt of a BERT or ELECTRA model."
+  with json_text.read_file(path, InputError, fix) as content:
     ids: dict[str, int] = dict(content["model"]["vocab"])
     entries = sorted(ids, key=ids.__getitem__)
     kind = content["model"].get("type", "WordPiece")
     normalizer = dict(content.get("normalizer") or {})
-  except _MALFORMED as error:
-    raise InputError(
-      f"{path}: not a WordPiece tokenizer.json. Use a vocab.txt instead."
-    ) from error
   if kind != "WordPiece" or sorted(ids.values()) != list(range(len(ids))):
     raise InputError(
       f"{path}: a {kind} tokenizer with {len(ids):,} entries. It must be"

@@ -18,6 +18,7 @@ import safetensors.numpy
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.models import layers, registry
+from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.formats import hf_names
 from truenegs_jax.weights.formats.hf_safetensors import (
@@ -158,12 +159,9 @@ def read_fields(path: pathlib.Path) -> dict[str, Any]:
 def read_json_object(path: pathlib.Path) -> dict[str, Any]:
   """Reads a JSON object; raises InputError if that fails."""
   try:
-    fields = json.loads(path.read_text(encoding="utf-8"))
-  except (OSError, ValueError, RecursionError) as e:
+    return json_text.parse(path.read_bytes())
+  except (OSError, ValueError) as e:
     raise read_error(path, e, "Use the original file.") from e
-  if not isinstance(fields, dict):
-    raise read_error(path, "it is not a JSON object", "Use the original file.")
-  return fields
 
 
 def check_sizes(path: pathlib.Path, fields: Mapping[str, Any]) -> None:

@@ -7,10 +7,8 @@ around that protection is known. The format of safetensors:
 https://huggingface.co/docs/safetensors/index#format
 """
 
-import collections
 import contextlib
 import functools
-import json
 import math
 import os
 import pathlib
@@ -24,7 +22,7 @@ import ml_dtypes
 import numpy as np
 import safetensors
 
-from truenegs_jax.runtime import install
+from truenegs_jax.runtime import install, json_text
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.formats.network import (
   Arrays,
@@ -52,7 +50,7 @@ READ_ERRORS = (
   OSError,
   ValueError,
   MemoryError,
-  RuntimeError,  # JSON nested too deeply, link loops
+  RuntimeError,  # link loops
   safetensors.SafetensorError,
 )
 # Weights that other programs wrote, or PyTorch under another name.
@@ -150,7 +148,7 @@ def _read_header(file: CheckedFile) -> dict[str, _Entry]:
         shape, dtype = tuple(array.get_shape()), array.get_dtype()
         _check_array(name, shape)
         entries[name] = _Entry(file, shape, DTYPES.get(dtype, dtype.lower()))
-    _parse_json(text)  # the library accepts a repeated name
+    json_text.parse(text)  # the library accepts a repeated name
     if not entries:
       raise ValueError("it holds no arrays")
   return entries
@@ -181,8 +179,7 @@ def _read_index(index: CheckedFile) -> dict[str, str]:
   with _safe_read(index):
     if index.target.stat().st_size > MAX_JSON_BYTES:
       raise ValueError(f"it is longer than {MAX_JSON_BYTES:,} bytes")
-    fields = _parse_json(index.target.read_bytes())
-    weight_map = fields.get("weight_map") if isinstance(fields, dict) else None
+    weight_map = json_text.parse(index.target.read_bytes()).get("weight_map")
     if not (weight_map and isinstance(weight_map, dict)):
       raise ValueError("it has no weight_map from arrays to files")
     for shard in weight_map.values():
@@ -298,20 +295,6 @@ def _safe_read(file: CheckedFile) -> Iterator[None]:
     file.check_unchanged()
   except READ_ERRORS as e:
     raise read_error(file.path, e, RETRY) from e
-
-
-def _parse_json(text: bytes) -> Any:
-  """Parses JSON without repeated names; raises one of READ_ERRORS."""
-
-  def check_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-      counts = collections.Counter(name for name, _ in pairs)
-      name, _ = counts.most_common(1)[0]
-      raise ValueError(f"the name {_quote([name])} is repeated")
-    return fields
-
-  return json.loads(text.decode(), object_pairs_hook=check_names)
 
 
 def _quote(names: Iterable[str]) -> str:

@@ -1,0 +1,52 @@
+"""A damaged metrics.jsonl never stops a run, and no line of it is lost."""
+
+import json
+import random
+
+import pytest
+
+from support.faults import tries
+from truenegs_jax.workdir import metrics_file
+
+LINES = [
+  json.dumps({"step": step, "split": split, "mlm": step / 7}).encode() + b"\n"
+  for step in range(1, 9)
+  for split in ("train", "held_out")
+]
+ODD = (b"null", b'{"step": "3"}', b"\xff\xfe{}", b"[" * 3000, b"\0", b"{}")
+
+
+def damage(rng) -> list[bytes]:
+  """Returns the lines with a damaged, an odd and perhaps a cut line."""
+  lines = list(LINES)
+  index = rng.randrange(len(lines))
+  line = bytearray(lines[index])
+  line[rng.randrange(len(line) - 1)] ^= 1 << rng.randrange(8)
+  lines[index] = bytes(line)
+  lines.insert(rng.randrange(len(lines)), rng.choice(ODD) + b"\n")
+  if rng.random() < 0.5:
+    lines[-1] = lines[-1][: -rng.randrange(1, 20)]
+  return lines
+
+
+def split(content) -> list[bytes]:
+  """Returns the lines that are not blank, without their ends."""
+  return [line for line in content.split(b"\n") if line.strip()]
+
+
+@pytest.mark.parametrize("seed", tries(20, 1000))
+def test_damaged_lines_are_set_aside(tmp_path, capsys, seed):
+  path = tmp_path / metrics_file.METRICS
+  path.write_bytes(b"".join(lines := damage(random.Random(seed))))
+  intact = [line[:-1] for line in lines if line in LINES]
+  metrics_file.JsonlWriter(tmp_path, first_step=9).close()
+  output = capsys.readouterr().out
+  assert output.count("warning: ") == output.count("\n") == 1
+  assert str(path) in output and metrics_file.DAMAGED in output
+  kept = split(path.read_bytes())
+  assert [line for line in kept if line in intact] == intact
+  moved = split((tmp_path / metrics_file.DAMAGED).read_bytes())
+  content = split(b"".join(lines))  # the last line may have been cut
+  assert sorted(kept + moved) in (sorted(content), sorted(content[:-1]))
+  metrics_file.JsonlWriter(tmp_path, first_step=9).close()  # the next start
+  assert not capsys.readouterr().out
