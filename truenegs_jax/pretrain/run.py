@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
@@ -98,11 +97,13 @@ def prepare_run(
   folder, tokenizer = prepare_data.find_or_prepare_rows(
     c, console, is_resumed=is_resumed
   )
-  train_rows = rows_folder.open_rows(folder, "train")
+  start = jax.process_index() / distributed.process_count()
+  verification = rows_folder.Verification(folder, start=start)
+  train_rows = rows_folder.open_rows(folder, "train", verification)
   rows_folder.check_batch_size(train_rows, c.batch_size)
   if warning := rows_folder.padding_warning(train_rows.manifest):
     console.print(warning, soft_wrap=True)
-  held_out_rows = rows_folder.open_rows(folder, "held_out")
+  held_out_rows = rows_folder.open_rows(folder, "held_out", verification)
   if not len(held_out_rows):
     raise errors.DataError(
       f"'{folder}' has no held-out rows: the text fills a single row. Use more"
@@ -121,10 +122,9 @@ def prepare_run(
       request, tokenizer, saved=saved, console=console
     )
     assert synonyms is not None  # the source "model" has a table_builder
-    unigram_V = np.load(train_rows.folder / "unigram_V.npy")
     with progress.working(console, "Counting words with synonyms"):
       coverage_lines, warning = coverage.describe(
-        request, synonyms, tokens, unigram_V
+        request, synonyms, tokens, train_rows.unigram_V
       )
     if warning:
       console.print(warning, soft_wrap=True)
@@ -151,7 +151,16 @@ def finish_run(
   result: loop.TrainResult,
   console: Console,
 ) -> int:
-  """Evaluates, plots and exports a finished run; returns the exit code."""
+  """Evaluates, plots and exports a finished run; returns the exit code.
+
+  Raises:
+    DataError: the rows were damaged. Nothing was written.
+  """
+  with (
+    distributed.raise_everywhere("verification"),
+    progress.working(console, "Verifying the rest of the rows"),
+  ):
+    inputs.train_rows.finish_verification()
   state, run = result.setup.state, result.setup.run
   params, aux = distributed.to_host((state.params, state.aux))
   if not distributed.is_first_process():
@@ -159,8 +168,9 @@ def finish_run(
   say = functools.partial(console.print, soft_wrap=True)
   device_params = jax.device_put(params)  # once, not for each batch
   synonyms = _last_table(run, workdir, inputs, aux)
-  unigram_V = np.load(inputs.train_rows.folder / "unigram_V.npy")
-  verdict = verdict_lib.compute_verdict(result.held_out, unigram_V)
+  verdict = verdict_lib.compute_verdict(
+    result.held_out, inputs.train_rows.unigram_V
+  )
   console.print(verdict_lib.verdict_table(verdict))
   results = {
     "command": rerun_command(),

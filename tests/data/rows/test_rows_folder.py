@@ -192,14 +192,25 @@ def test_a_changed_manifest_is_rejected(folder):
     open_rows(folder, "train")
 
 
-def test_a_token_outside_the_vocabulary_is_rejected(folder):
-  path = folder / "train-00000.tokens.npy"
+@pytest.mark.parametrize(
+  ("layout", "field", "value"),
+  [
+    ("electra", "tokens", 31),
+    ("electra", "types", 2),
+    ("electra", "documents", 2),
+    ("packed", "documents", 6),
+  ],
+)
+def test_values_out_of_range_are_rejected(tmp_path, layout, field, value):
+  write_texts(tmp_path / "rows", make_texts(60), layout=layout)
+  path = tmp_path / f"rows/train-00000.{field}.npy"
   array = np.load(path)
-  array[3, 1] = 31
+  array[3, 1] = value
   np.save(path, array)
-  rows = open_rows(folder, "train")
+  rows = open_rows(tmp_path / "rows", "train")
   rows.take(np.array([2]))
-  with pytest.raises(DataError, match="token id 31 in row 3 of 'train'"):
+  message = f"{field}.npy: {value} in row 3 of 'train'.* at most {value - 1}"
+  with pytest.raises(DataError, match=message):
     rows.take(np.array([2, 3]))
 
 

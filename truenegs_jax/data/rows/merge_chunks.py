@@ -14,6 +14,7 @@ from truenegs_jax.data.rows import chunks
 from truenegs_jax.data.rows.rows_folder import (
   FIELDS,
   SPLITS,
+  UNIGRAMS,
   VERSION,
   file_record,
   hash_json,
@@ -62,7 +63,7 @@ def _write_rows(
       " blank or control characters. Add text."
     )
   write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
-  np.save(folder / "unigram_V.npy", _unigrams(splits["train"], tokenizer))
+  np.save(folder / UNIGRAMS, _unigrams(splits["train"], tokenizer))
   manifest = _manifest(folder, spec, splits)
   manifest["held_out_by"] = spec.held_out_unit
   num_tokens = sum(map(int, _arrays(chunk_set, chunks.NUM_TOKENS)))

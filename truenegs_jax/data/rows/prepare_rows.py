@@ -22,6 +22,7 @@ from truenegs_jax.data.rows.chunks import ChunkSet
 from truenegs_jax.data.rows.rows_folder import (
   RowsOptions,
   check_options,
+  check_vocabulary,
   open_rows,
   read_manifest,
   rows_fingerprint,
@@ -209,6 +210,7 @@ def execute_job(
 def _load_result(plan: Plan, *, is_new: bool) -> tuple[pathlib.Path, Tokenizer]:
   check_options(plan.folder, plan.options)
   tokenizer = _load_vocabulary(plan.folder, plan.options)
+  check_vocabulary(plan.folder, tokenizer)
   if not is_new:  # otherwise `_build` checked the text
     texts = _sample_rows(plan.folder, tokenizer)
     language.check_language(

@@ -1,0 +1,111 @@
+"""A damaged rows folder ends a run before it exports, naming the file."""
+
+import pathlib
+import random
+import shutil
+import types
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from support.faults import tries
+from support.small_rows import TOKENIZER, write_texts
+from support.texts import make_texts
+from truenegs_jax.data.rows import merge_chunks, rows_folder
+from truenegs_jax.data.tokens.tokenizer import load_tokenizer
+from truenegs_jax.pretrain import run
+from truenegs_jax.runtime.errors import DataError, InputError
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory):
+  """A folder with several shards."""
+  folder = tmp_path_factory.mktemp("intact") / "rows"
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(merge_chunks, "SHARD_TOKENS", 16 * 100)
+    write_texts(folder, make_texts(60))
+  use_rows(folder)
+  return folder
+
+
+@pytest.fixture
+def folder(intact, tmp_path):
+  return shutil.copytree(intact, tmp_path / "rows")
+
+
+def use_rows(folder, start=0.0) -> None:
+  """Reads all rows as a run does, and ends."""
+  tokenizer = load_tokenizer(str(folder), lowercase=True)
+  rows_folder.check_vocabulary(folder, tokenizer)
+  verification = rows_folder.Verification(folder, start=start)
+  for split in rows_folder.SPLITS:
+    rows = rows_folder.open_rows(folder, split, verification)
+    rows.take(np.arange(len(rows)))
+  rows.finish_verification()
+
+
+def choose_byte(folder, rng) -> tuple[pathlib.Path, int]:
+  """Draws a file and a byte of it; each byte of the folder is as likely."""
+  sizes = {path: path.stat().st_size for path in sorted(folder.iterdir())}
+  path = rng.choices(list(sizes), list(sizes.values()))[0]
+  return path, rng.randrange(sizes[path])
+
+
+def flip_bit(path, at, bit) -> None:
+  data = bytearray(path.read_bytes())
+  data[at] ^= 1 << bit
+  path.write_bytes(data)
+
+
+@pytest.mark.parametrize("seed", tries(12, 100))
+def test_a_flipped_bit_is_found(folder, seed):
+  rng = random.Random(seed)
+  path, at = choose_byte(folder, rng)
+  flip_bit(path, at, rng.randrange(8))
+  with pytest.raises((DataError, InputError), match=path.name):
+    use_rows(folder, start=rng.random())
+
+
+def test_damage_is_found_while_rows_are_read(folder):
+  path = folder / "train-00001.types.npy"
+  flip_bit(path, -1, 0)  # 0 or 1 as before
+  verification = rows_folder.Verification(folder)
+  rows = rows_folder.open_rows(folder, "train", verification)
+  verification._thread.join(timeout=10)
+  with pytest.raises(DataError, match="train-00001.types.npy"):
+    rows.take(np.array([0]))
+
+
+def test_nothing_is_written_after_damage(folder, tmp_path):
+  path = folder / "held_out-00000.types.npy"
+  flip_bit(path, -1, 0)
+  verification = rows_folder.Verification(folder)
+  rows = rows_folder.open_rows(folder, "train", verification)
+  inputs = types.SimpleNamespace(train_rows=rows)
+  with pytest.raises(DataError, match=path.name):
+    run.finish_run(None, tmp_path / "run", inputs, None, Console(quiet=True))
+  assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "reordered", "longer"])
+def test_another_vocabulary_is_refused(folder, damage):
+  *specials, first, second = TOKENIZER.vocab[:7]
+  rest = TOKENIZER.vocab[7:]
+  words = {
+    "cut": [first, second, *rest[:-1]],
+    "reordered": [second, first, *rest],
+    "longer": [first, second, *rest, "swan"],
+  }[damage]
+  (folder / "vocab.txt").write_text("\n".join([*specials, *words]) + "\n")
+  with pytest.raises(InputError, match="vocab.txt' has the fingerprint"):
+    use_rows(folder)
+
+
+@pytest.mark.parametrize("size", [-1, 100, 0, None])
+def test_damaged_unigrams_are_found_at_the_start(folder, size):
+  path = folder / rows_folder.UNIGRAMS
+  data = path.read_bytes()
+  path.unlink() if size is None else path.write_bytes(data[:size])
+  with pytest.raises(DataError, match=rows_folder.UNIGRAMS):
+    rows_folder.open_rows(folder, "train")
