@@ -16,7 +16,7 @@ LONG = " ".join(f"w{i}" for i in range(40))
       "Ann [took -> take] a [house -> home].",
     ),
     ("Who won?", "Who, won", "Who[+,] won[-?]"),
-    ("a ( b ) c", "a (b)  d", "a (b)  [c -> d]"),
+    ("a ( b ) c", "a (b)  d", "a (b) [c -> d]"),
     ("He didn't go", "He did not go", "He [didn't -> did not] go"),
     ("same", "same", "same"),
   ],

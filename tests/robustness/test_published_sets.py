@@ -192,7 +192,11 @@ def move_answer(path):
     ("set.json", cut, "set.json' cannot be read .not JSON"),
     ("set.json", lambda path: path.unlink(), "No such file"),
     ("original.jsonl", lambda path: path.unlink(), "there is no such file"),
-    ("original.jsonl", drop_line, "2 samples, but original.jsonl has 1"),
+    (
+      "original.jsonl",
+      drop_line,
+      "sample 1 has the id 'a', but original.jsonl has 'b'",
+    ),
     ("transformed.jsonl", cut, "transformed.jsonl:2: not JSON"),
     ("transformed.jsonl", move_answer, "question b: the answer 'Ann' does not"),
   ],
@@ -224,8 +228,11 @@ def test_damaged_or_wrong_files_are_refused_with_file_and_id(tmp_path):
       [{**row, "answers": []}, row],
       r"trans_A\.json:1, question 3: .*no answer",
     ),
-    ([row], r"trans_A\.json: 1 samples, but ori_A\.json has 2"),
-    ([textflint_row(4), row], "another order from line 1"),
+    (
+      [row],
+      r"trans_A\.json: sample 2 has the id None, but ori_A\.json has '4'",
+    ),
+    ([textflint_row(4), row], "sample 1 has the id '4', but .* has '3' there"),
     ([{**row, "context": "x"}], r"trans_A\.json:1, .*'Denver' does not occur"),
   ):
     with pytest.raises(DataError, match=message):

@@ -18,7 +18,7 @@ from truenegs_jax.finetune.task_data import read_dev
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.robustness import fine_tuned
 from truenegs_jax.robustness import run as run_lib
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import InputError, TrueNegsError
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.task import Example
 from truenegs_jax.weights.export import finetuned
@@ -86,30 +86,39 @@ def test_answers_are_those_of_fine_tuning(folder, config):
     assert one.folders == (f"{run_folder}/model",)
 
 
-def test_a_run_scores_saves_and_compares(folder, config, tmp_path):
+def interrupt(*args):
+  raise KeyboardInterrupt
+
+
+def test_a_run_scores_saves_and_compares(folder, config, tmp_path, monkeypatch):
   copy = shutil.copytree(f"{config.init}/squad/seed-0/model", tmp_path / "copy")
   config.robustness.against, config.length = str(copy), 80
   config.robustness.files = f"hard={folder}/hard.json"
+  with monkeypatch.context() as patch:  # interrupted while it answers
+    patch.setattr(fine_tuned.FineTunedModel, "answer", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+      run(config, tmp_path / "out")
+  assert not (tmp_path / "out/results.json").exists()
+  before = (tmp_path / "out/sets/typos/set.json").stat().st_mtime_ns
   text = run(config, tmp_path / "out")
+  assert (tmp_path / "out/sets/typos/set.json").stat().st_mtime_ns == before
   saved = json.loads((tmp_path / "out/results.json").read_text())
   assert list(saved["sets"]) == ["typos", "hard"]
   typos = saved["sets"]["typos"]
   assert typos["changed"] == typos["questions"] == 24
-  ours, theirs = typos["models"].values()
-  assert len(ours["answers"]["original"]) == 2
-  assert theirs["answers"]["original"] == ours["answers"]["original"][:1]
+  ours, theirs = typos["answers"].values()
+  assert len(ours["original"]) == 2
+  assert theirs["original"] == ours["original"][:1]
   for side in ("original", "transformed"):
     golds = dict(zip(typos["keys"][side], typos["golds"][side], strict=True))
-    for metric, x in ours["scores"].items():
-      for answers, score in zip(
-        ours["answers"][side], x[side]["by_run"], strict=True
-      ):
+    for metric, x in typos["scores"][config.init].items():
+      for answers, score in zip(ours[side], x[side]["by_run"], strict=True):
         by_key = dict(zip(golds, answers, strict=True))
         expected = scoring.squad_scores(by_key, golds)[metric]
         assert score == pytest.approx(expected)
   assert saved["conclusion"] in text
   assert text.count(" -> ") >= 10  # samples
-  (tmp_path / "out/results.json").unlink()
+  shutil.rmtree(tmp_path / "out")
   assert run(config, tmp_path / "out") == text
   assert json.loads((tmp_path / "out/results.json").read_text()) == saved
 
@@ -138,7 +147,10 @@ def test_a_set_of_another_seed_is_refused(config, tmp_path):
     ("sets", "typo", "robustness.sets='typo' is unknown"),
     ("sets", "", "nothing to score"),
     ("files", "a.json", "form NAME=FILE"),
+    ("files", "a='b.json", "No closing quotation"),
     ("files", "typos=a.json", "also in robustness.sets"),
+    ("files", "a=no_such.json", "no_such.json: there is no such file"),
+    ("data", "no_such.json", "no_such.json: there is no such file"),
     ("rows", -1, "robustness.rows=-1"),
     ("against", "INIT", "also init"),
   ],
@@ -146,7 +158,7 @@ def test_a_set_of_another_seed_is_refused(config, tmp_path):
 def test_wrong_configs_are_refused(config, tmp_path, key, value, message):
   section = config if key == "init" else config.robustness
   section[key] = config.init if value == "INIT" else value
-  with pytest.raises(InputError, match=message):
+  with pytest.raises(TrueNegsError, match=message):
     run(config, tmp_path / "out")
   assert not (tmp_path / "out").exists()
 
@@ -185,9 +197,9 @@ def write_model(folder, head, labels=()):
 def test_classes_of_foreign_models(
   config, tmp_path, task, labels, named, answer
 ):
-  config.robustness.task, config.robustness.labels = task, named
+  config.robustness.labels = named
   init = write_model(tmp_path / "model", "dense", labels.split())
-  model = fine_tuned.open_model(config, init, print)
+  model = fine_tuned.open_model(config, init, print, task_name=task)
   examples = [Example(str(i), WORDS[i], WORDS[9], None, "") for i in range(3)]
   [answers] = model.answer(examples)
   assert [*answers.values()] == ["neutral" if answer == 2 else answer] * 3
@@ -202,15 +214,21 @@ def test_classes_of_foreign_models(
     ("dense", "LABEL_0 LABEL_1 LABEL_2", "mnli", "LABEL_0.*MNLI"),
     ("dense", "0 1", "stsb", "2 outputs, 0, 1, but STS-B needs one score"),
     ("spans", "", "mnli", "has the head 'spans', but MNLI"),
-    ("dense", "0 1", "own", "only for a fine-tuning of this project"),
   ],
 )
 def test_models_without_the_head_of_the_task_are_refused(
   config, tmp_path, head, labels, task, message
 ):
-  config.robustness.task = task
-  config.init = write_model(tmp_path / "model", head, labels.split())
-  with pytest.raises(InputError, match=message):
+  model = write_model(tmp_path / "model", head, labels.split())
+  config.robustness.task, config.init = task, model
+  with pytest.raises(InputError, match=f"^init: .*{message}"):
+    run(config, tmp_path / "out")
+
+
+def test_other_models_need_the_head_of_the_first(config, tmp_path):
+  other = write_model(tmp_path / "model", "dense", ["0", "1"])
+  config.robustness.against = other
+  with pytest.raises(InputError, match=r"^robustness.against: .*SQuAD v1.1 ne"):
     run(config, tmp_path / "out")
 
 
@@ -248,7 +266,7 @@ def test_labeled_texts_are_swapped_perturbed_and_published(config, tmp_path):
   saved = json.loads((tmp_path / "out/results.json").read_text())
   assert list(saved["sets"]) == ["typos", "case", "hans"]
   for x in saved["sets"].values():
-    [scores] = [model["scores"] for model in x["models"].values()]
+    [scores] = x["scores"].values()
     assert scores["accuracy"]["transformed"]["value"] == 87.5  # all neutral
   config.robustness.sets = "add_sentence"
   with pytest.raises(InputError, match="add_sentence changes questions"):

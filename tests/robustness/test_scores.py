@@ -6,7 +6,7 @@ from scipy import stats
 
 from truenegs_jax.robustness import comparison, report
 from truenegs_jax.robustness.eval_set import EvalSet
-from truenegs_jax.robustness.scores import estimate, score_set
+from truenegs_jax.robustness.scores import score_set
 from truenegs_jax.tasks import glue, squad
 from truenegs_jax.tasks.squad import Question
 from truenegs_jax.tasks.task import Example
@@ -96,9 +96,8 @@ def test_classes_are_merged_as_in_hans():
   ],
 )
 def test_mcnemar_is_exact_and_pools_runs(ours, theirs, expected):
-  assert comparison.mcnemar(np.array(ours), np.array(theirs)) == pytest.approx(
-    expected
-  )
+  test = comparison.mcnemar(np.array(ours), np.array(theirs))
+  assert (test.ours, test.theirs, test.p) == pytest.approx(expected)
 
 
 def compare(ours_after, theirs_after, runs=2):
@@ -145,8 +144,7 @@ def test_the_papers_rows_stand_only_beside_its_own_sets():
   ):
     examples = make_questions(1) if task is squad.TASK else rows
     x = EvalSet("s", title, examples, examples, {})
-    estimates = {"m": estimate(score(x, task, [["1"]], [["1"]]))}
-    paper = report.SetResult(x, {}, estimates, None).paper_rows()
+    paper = report.find_published(title, score(x, task, [["1"]], [["1"]]))
     assert [paper["paper, ELECTRA small"]["em"]] == [em] if em else not paper
 
 

@@ -1,7 +1,7 @@
 """Compares two models on the same sets, and states what that supports."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -19,7 +19,8 @@ from truenegs_jax.robustness.scores import (
 LEVEL = 0.05  # of all sets together
 
 
-class PairedTest(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class PairedTest:
   """McNemar's exact test of two models on the same questions.
 
   Attributes:
@@ -33,7 +34,8 @@ class PairedTest(NamedTuple):
   p: float
 
 
-class SetComparison(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class SetComparison:
   """Two models on one set.
 
   Attributes:

@@ -103,7 +103,12 @@ class FineTunedModel:
 
 
 def open_model(
-  c: ConfigDict, init: str, report: Callable[[str], None], *, key: str = "init"
+  c: ConfigDict,
+  init: str,
+  report: Callable[[str], None],
+  *,
+  key: str = "init",
+  task_name: str = "",
 ) -> FineTunedModel:
   """Opens a fine-tuned model; reads no arrays yet.
 
@@ -112,6 +117,7 @@ def open_model(
     init: the model, as `c.init`.
     report: receives lines about the weights.
     key: the config key that names the model, for messages.
+    task_name: the task; "" for that of the run, or the only one of its head.
 
   Raises:
     InputError: there is no such model, it has no head for the task, or other
@@ -124,7 +130,7 @@ def open_model(
       " or a folder or hub name of a Hugging Face model with a head for"
       " questions or classes."
     )
-  runs = _find_runs(init, c.robustness.task, report, key=key)
+  runs = _find_runs(init, task_name, report, key=key)
   folders, run = tuple(runs) or (init,), next(iter(runs.values()), None)
   network = Weights(folders[0], report).encoder()
   head = head_transfer.detect_task_head(network)
@@ -134,8 +140,8 @@ def open_model(
       " was not fine-tuned. Fine-tune it with --config=finetune_squad or"
       " finetune_glue, and pass that workdir."
     )
-  task = _find_task(run, c.robustness.task, network, head)
-  classes = _find_classes(network, head, task, c.robustness.labels)
+  task = _find_task(run, task_name, network, head, key=key)
+  classes = _find_classes(network, head, task, c.robustness.labels, key=key)
   outputs = dataclasses.replace(task, labels=classes)
   config = _make_config(c, run, task)
   config.finetune.head = head
@@ -211,7 +217,7 @@ def _find_runs(
 
 
 def _find_task(
-  run: Result | None, name: str, network: Network, head: str
+  run: Result | None, name: str, network: Network, head: str, *, key: str
 ) -> Task:
   """Returns the task of a run or the one that is set; refuses other heads."""
   if name:
@@ -223,7 +229,7 @@ def _find_task(
   name = run.task if run else name or (SQUAD if head == "spans" else "")
   if not name:
     raise InputError(
-      f"init: {network.location} does not name its task. Set"
+      f"{key}: {network.location} does not name its task. Set"
       f" --config.robustness.task to {SQUAD}, {', '.join(glue.TASKS)}."
     )
   task = task_data.find_published_task(name)
@@ -237,7 +243,7 @@ def _find_task(
     if task.kind == SPANS:
       needed = "spans (AutoModelForQuestionAnswering)"
     raise InputError(
-      f"init: {network.location} has the head {head!r}, but"
+      f"{key}: {network.location} has the head {head!r}, but"
       f" {task.title} needs one of {needed}. Fine-tune the model on"
       f" {task.title}, or choose another model or --config.robustness.task."
     )
@@ -245,7 +251,7 @@ def _find_task(
 
 
 def _find_classes(
-  network: Network, head: str, task: Task, labels: str
+  network: Network, head: str, task: Task, labels: str, *, key: str
 ) -> tuple[str, ...]:
   """Returns the labels of a task in the order of a model's outputs.
 
@@ -267,7 +273,7 @@ def _find_classes(
     if len(classes) == size and sorted(classes) == sorted(task.labels):
       return classes
   raise InputError(
-    f"init: {network.location} has {size} outputs,"
+    f"{key}: {network.location} has {size} outputs,"
     f" {', '.join(saved[:8]) or 'unnamed'}, but {task.title} needs"
     f" {', '.join(task.labels) or 'one score'}. Choose the model's task with"
     " --config.robustness.task or, if the classes only have other names, set"

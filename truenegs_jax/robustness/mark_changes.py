@@ -23,22 +23,12 @@ def mark_changes(original: str, transformed: str) -> str:
     if kind == "equal":
       head = CONTEXT_TOKENS if c else 0
       tail = CONTEXT_TOKENS if d < len(new) else 0
-      pieces += _shorten(new[c:d], head, tail)
-    else:
-      before, after = "".join(old[a:b]), "".join(new[c:d])
-      text = after or before
-      space = text[: len(text) - len(text.lstrip())]
-      pieces.append(f"{space}[{_format(before.strip(), after.strip())}]")
+      pieces += new[c:d]
+      if d - c > head + tail + 1:
+        pieces[-(d - c) :] = [*new[c : c + head], " ...", *new[d - tail : d]]
+      continue
+    before, after = "".join(old[a:b]), "".join(new[c:d])
+    space = " " if (after or before)[0].isspace() else ""
+    marks = {"insert": "+", "delete": "-", "replace": f"{before.strip()} -> "}
+    pieces.append(f"{space}[{marks[kind]}{(after or before).strip()}]")
   return "".join(pieces)
-
-
-def _shorten(tokens: list[str], head: int, tail: int) -> list[str]:
-  if len(tokens) <= head + tail + 1:
-    return tokens
-  return [*tokens[:head], " ...", *tokens[len(tokens) - tail :]]
-
-
-def _format(before: str, after: str) -> str:
-  if before and after:
-    return f"{before} -> {after}"
-  return f"+{after}" if after else f"-{before}"

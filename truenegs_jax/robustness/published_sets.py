@@ -12,6 +12,7 @@ et al. 2019 (https://arxiv.org/abs/1902.01007) count neutral and contradiction
 as non-entailment.
 """
 
+import itertools
 import pathlib
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -113,7 +114,7 @@ def read_saved(
   Raises:
     DataError: as `read_published`; or the two files do not correspond.
   """
-  fix = "Remove the folder, and run the same command again."
+  fix = "Pass a folder sets/NAME, or remove it and run its command again."
   with json_text.read_file(folder / HEADER, DataError, fix) as about:
     title, changed = about.pop("title"), about["changed"]
   pair = [folder / f"{side}.jsonl" for side in (ORIGINAL, TRANSFORMED)]
@@ -133,12 +134,11 @@ def _read_pair(
   )
   keys, others = ([x.key for x in part] for part in (original, transformed))
   if keys != others:
-    both = zip(keys, others, strict=False)
-    same = next((i for i, (a, b) in enumerate(both) if a != b), 0)
+    lines = enumerate(itertools.zip_longest(keys, others), start=1)
+    line, ids = next((n, ids) for n, ids in lines if ids[0] != ids[1])
     raise DataError(
-      f"{pair[1]}: {len(others):,} samples, but {pair[0].name} has"
-      f" {len(keys):,}, or they are in another order from line {same + 1} on."
-      " Use the two files of one run."
+      f"{pair[1]}: sample {line} has the id {ids[1]!r}, but {pair[0].name} has"
+      f" {ids[0]!r} there. Use the two files of one run."
     )
   return original, transformed
 

@@ -3,8 +3,8 @@
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -44,63 +44,57 @@ PAPER = {
   },
 }
 SIDES = (ORIGINAL, TRANSFORMED, DROP)
+Value = TypeVar("Value")
 
 
 @dataclasses.dataclass(frozen=True)
 class SetResult:
-  """A set with the answers and scores of each model, by its name.
+  """Answers to a set and their scores, by the names of the models.
 
   Attributes:
     compared: the first model with the second; None for one model.
   """
 
-  examples: EvalSet
+  scores: Mapping[str, Estimates]
   answers: Mapping[str, Answers]
-  estimates: Mapping[str, Estimates]
   compared: SetComparison | None
 
-  def paper_rows(self) -> dict[str, dict[str, tuple[float, float]]]:
-    """Returns the paper's scores on this set by model; {} if it has none."""
-    title = TITLES.get(self.examples.title, "")
-    is_squad = all(EXACT in x for x in self.estimates.values())
-    rows = PAPER if title and is_squad else {}
-    return {f"paper, {model}": x[title] for model, x in rows.items()}
+
+Results = Sequence[tuple[EvalSet, SetResult]]
 
 
-def print_results(
-  results: Sequence[SetResult], task: Task, samples: int, console: Console
-) -> None:
-  """Prints samples, scores beside the paper's, and comparisons of all sets."""
-  for x in results:
-    _print_samples(x.examples, samples, console)
-  if not results:
-    console.print("No example could be transformed.")
-    return
+def find_published(
+  title: str, metrics: Collection[str]
+) -> dict[str, dict[str, tuple[float, float]]]:
+  """Returns the paper's scores on a set by model; {} if it has none."""
+  paper = TITLES.get(title, "") if EXACT in metrics else ""
+  return {f"paper, {k}": x[paper] for k, x in PAPER.items() if paper}
+
+
+def print_scores(results: Results, task: Task, console: Console) -> None:
+  """Prints the scores of all models on all sets, beside the paper's."""
   title = f"{task.title}, % ± standard error over questions"
   table = leaderboard.make_table(title, ("model", "metric"), SIDES)
-  paths = [pathlib.PurePath(name) for name in results[0].estimates]
-  is_short = len({path.name for path in paths}) == len(paths)
-  for x in results:
+  for examples, result in results:
     table.add_section()
-    table.add_row(x.examples.title, f"n = {x.examples.size:,}", style="bold")
-    for path, estimates in zip(paths, x.estimates.values(), strict=True):
-      name = path.name if is_short else str(path)
-      for metric, sides in estimates.items():
-        cells = [
-          f"{sides[side].value:.2f} ± {sides[side].se:.2f}"
-          if side in sides
-          else ""
-          for side in SIDES
-        ]
-        table.add_row(name, metric, *cells)
-    for name, scores in x.paper_rows().items():
-      for metric, pair in scores.items():
-        size = PAPER_SIZES[TITLES[x.examples.title]]
+    table.add_row(examples.title, f"n = {examples.size:,}", style="bold")
+    for model, scores in _short_names(result.scores).items():
+      for metric, sides in scores.items():
+        shown = {k: f"{x.value:.2f} ± {x.se:.2f}" for k, x in sides.items()}
+        table.add_row(model, metric, *(shown.get(side, "") for side in SIDES))
+    for model, published in find_published(examples.title, scores).items():
+      for metric, pair in published.items():
+        size = PAPER_SIZES[TITLES[examples.title]]
         cells = [_paper_cell(value, metric, size) for value in pair]
         drop = f"{pair[0] - pair[1]:.2f}"
-        table.add_row(name, metric, *cells, drop, style="dim")
+        table.add_row(model, metric, *cells, drop, style="dim")
   console.print(table)
-  _print_comparisons(results, console)
+
+
+def _short_names(by_model: Mapping[str, Value]) -> dict[str, Value]:
+  """Names models by the last part of their paths, if these differ."""
+  short = {pathlib.PurePath(name).name: x for name, x in by_model.items()}
+  return short if len(short) == len(by_model) else dict(by_model)
 
 
 def _paper_cell(value: float, metric: str, size: int) -> str:
@@ -109,11 +103,12 @@ def _paper_cell(value: float, metric: str, size: int) -> str:
   return f"{value:.2f} ± {se:.2f}" if metric == EXACT else f"{value:.2f}"
 
 
-def _print_comparisons(results: Sequence[SetResult], console: Console) -> None:
-  compared = [(x.examples.title, x.compared) for x in results if x.compared]
+def print_comparisons(
+  compared: Sequence[tuple[str, SetComparison]], console: Console
+) -> None:
+  """Prints the comparisons of two models, given with the titles of the sets."""
   rows = [(f"{title}, {x.compared}", x.bootstrap) for title, x in compared]
-  if rows:
-    console.print(leaderboard.comparisons_table(rows))
+  console.print(leaderboard.comparisons_table(rows))
   for title, x in compared:
     for side, test in x.mcnemar.items():
       console.print(
@@ -140,19 +135,15 @@ def describe_set(examples: EvalSet) -> str:
   return f"{examples.title}: {'; '.join(parts)}"
 
 
-def _print_samples(examples: EvalSet, count: int, console: Console) -> None:
+def print_samples(examples: EvalSet, count: int, console: Console) -> None:
   """Prints the first examples with their changes marked."""
-  changed = [x[:1] for x in examples.variants] or [
-    [i] for i in range(len(examples.transformed))
-  ]
-  pairs = [
-    (before, examples.transformed[i])
-    for before, members in zip(examples.original, changed, strict=False)
-    for i in members
-  ][:count]
-  if pairs:
+  members = [x[0] if x else None for x in examples.variants]
+  indices = members or range(len(examples.original))
+  pairs = zip(examples.original, indices, strict=True)
+  changed = [(x, examples.transformed[i]) for x, i in pairs if i is not None]
+  if changed and count:
     console.print(f"{examples.title}, [old -> new]:")
-  for before, after in pairs:
+  for before, after in changed[:count]:
     both = zip(texts(before), texts(after), strict=True)
     marked = [mark_changes(a, b) for a, b in both if a != b]
     if isinstance(after, Question):
@@ -161,34 +152,18 @@ def _print_samples(examples: EvalSet, count: int, console: Console) -> None:
     console.print(f"* {after.key}: {' / '.join(marked)}", soft_wrap=True)
 
 
-def to_json(result: SetResult) -> dict[str, Any]:
+def to_json(examples: EvalSet, result: SetResult) -> dict[str, Any]:
   """Returns a set's scores and answers in JSON's types."""
-  x, compared = result.examples, None
-  if result.compared:
-    compared = {
-      "of": result.compared.compared,
-      "bootstrap": [dataclasses.asdict(y) for y in result.compared.bootstrap],
-      "mcnemar": {k: y._asdict() for k, y in result.compared.mcnemar.items()},
-    }
+  metrics = next(iter(result.scores.values()))
   return {
-    "title": x.title,
-    **x.about,
-    "questions": x.size,
-    "variants": x.variants,
-    "keys": {side: [y.key for y in rows] for side, rows in x.sides.items()},
-    "golds": {side: [*map(_gold, rows)] for side, rows in x.sides.items()},
-    "models": {
-      model: {
-        "scores": {
-          metric: {side: y._asdict() for side, y in sides.items()}
-          for metric, sides in estimates.items()
-        },
-        "answers": result.answers[model],
-      }
-      for model, estimates in result.estimates.items()
-    },
-    "compared": compared,
-    "paper": result.paper_rows(),
+    "title": examples.title,
+    **examples.about,
+    "questions": examples.size,
+    "variants": examples.variants,
+    "keys": {k: [x.key for x in rows] for k, rows in examples.sides.items()},
+    "golds": {k: [*map(_gold, rows)] for k, rows in examples.sides.items()},
+    **dataclasses.asdict(result),
+    "paper": find_published(examples.title, metrics),
   }
 
 

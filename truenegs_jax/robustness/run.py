@@ -77,11 +77,15 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     sets += published
     for eval_set in sets:
       say(report.describe_set(eval_set))
+    for eval_set in sets:
+      report.print_samples(eval_set, c.robustness.samples, console)
     results = _score(sets, models, console)
-    report.print_results(results, model.task, c.robustness.samples, console)
-    compared = [(x.examples.title, x.compared) for x in results if x.compared]
+    report.print_scores(results, model.task, console)
+    compared = [(x.title, y.compared) for x, y in results if y.compared]
     conclusion = conclude(compared) if compared else ""
-    say(conclusion)
+    if compared:
+      report.print_comparisons(compared, console)
+      say(conclusion)
     _save(c, results, models, conclusion, workdir)
   say(f"saved: {workdir / files.RESULTS}, {workdir / SETS}/")
   return 0
@@ -107,19 +111,20 @@ def _on_hub(c: ConfigDict) -> bool:
 
 
 def _open_models(c: ConfigDict, report: Callable[[str], None]) -> Models:
-  models = {c.init: open_model(c, c.init, report)}
-  if against := c.robustness.against:
-    key = "robustness.against"
-    if against == c.init:
-      raise InputError(f"{key}={against!r} is also init. Pass another model.")
-    models[against] = open_model(c, against, report, key=key)
-    first, other = (x.task for x in models.values())
-    if (first.name, first.labels) != (other.name, other.labels):
-      raise InputError(
-        f"{key}={against!r} is a model of {other.title}, but init of"
-        f" {first.title}. Pass two models of one task."
-      )
-  return models
+  name, against = c.robustness.task, c.robustness.against
+  models = {c.init: open_model(c, c.init, report, task_name=name)}
+  if not against:
+    return models
+  key, task = "robustness.against", models[c.init].task
+  if against == c.init:
+    raise InputError(f"{key}={against!r} is also init. Pass another model.")
+  other = open_model(c, against, report, key=key, task_name=task.name)
+  if other.task.labels != task.labels:
+    raise InputError(
+      f"{key}={against!r} has the classes {', '.join(other.task.labels)}, but"
+      f" init has {', '.join(task.labels)}. Pass two models of one task."
+    )
+  return models | {against: other}
 
 
 def _parse_sets(
@@ -143,40 +148,34 @@ def _parse_sets(
 
 def _score(
   sets: Sequence[EvalSet], models: Models, console: Console
-) -> list[SetResult]:
-  """Answers all examples of all sets at once, and scores each set."""
+) -> list[tuple[EvalSet, SetResult]]:
+  """Answers the examples of all sets at once, and scores each set."""
   sets = [x for x in sets if x.transformed]
-  sides = [rows for x in sets for rows in x.sides.values()]
+  examples = [y for x in sets for rows in x.sides.values() for y in rows]
   by_model = {}
   for name, model in models.items():
-    runs = len(model.initials)
-    with console.status(
-      f"{name}: {sum(map(len, sides)):,} answers x {runs} ..."
-    ):
-      by_model[name] = model.answer(
-        example for rows in sides for example in rows
-      )
+    with console.status(f"{name}: {len(examples):,} answers of each run ..."):
+      by_model[name] = model.answer(examples)
   results = []
   for x in sets:
     answers: dict[str, Answers] = {
       name: {
-        side: [[run[texts(example)] for example in rows] for run in runs]
+        side: [[run[texts(y)] for y in rows] for run in runs]
         for side, rows in x.sides.items()
       }
       for name, runs in by_model.items()
     }
-    scores = [score_set(x, models[name].task, y) for name, y in answers.items()]
-    compared = compare_sets(*scores) if len(scores) == 2 else None
-    estimates = {
-      name: estimate(y) for name, y in zip(models, scores, strict=True)
-    }
-    results.append(SetResult(x, answers, estimates, compared))
+    scores = {k: score_set(x, models[k].task, y) for k, y in answers.items()}
+    pair = list(scores.values())
+    compared = compare_sets(*pair) if pair[1:] else None
+    estimates = {name: estimate(y) for name, y in scores.items()}
+    results.append((x, SetResult(estimates, answers, compared)))
   return results
 
 
 def _save(
   c: ConfigDict,
-  results: Sequence[SetResult],
+  results: report.Results,
   models: Models,
   conclusion: str,
   workdir: pathlib.Path,
@@ -190,7 +189,7 @@ def _save(
       name: {"folders": x.folders, "seeds": x.seeds}
       for name, x in models.items()
     },
-    "sets": {x.examples.name: report.to_json(x) for x in results},
+    "sets": {x.name: report.to_json(x, result) for x, result in results},
     "conclusion": conclusion,
   }
   files.save_json(workdir / files.CONFIG, config)
@@ -205,11 +204,9 @@ def _describe_plan(
   o = c.robustness
   lines = {"dry run": "reads no examples; writes and compiles nothing"}
   for key, name in {"model": c.init, "against": o.against}.items():
-    if model := models.get(name):
-      seeds = f", seeds {', '.join(map(str, model.seeds))}" * bool(model.seeds)
-      lines[key] = f"'{name}'{seeds}"
-    elif name:
-      lines[key] = find.describe(name)
+    seeds = ", ".join(map(str, models[name].seeds)) if name in models else ""
+    lines[key] = find.describe(name) if name else "none"
+    lines[key] += f"; seeds {seeds}" if seeds else ""
   if model := models.get(c.init):
     data = task_data.find_split(model.options, model.task.name, "dev")
     lines["task"] = model.task.title

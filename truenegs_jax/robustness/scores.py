@@ -1,4 +1,4 @@
-"""Scores answers to the original and the transformed examples of a set.
+"""Scores answers to original and transformed examples.
 
 Runs of several seeds are pooled: a question counts once, with its mean over the
 runs. Standard errors are for other questions; that of a drop is of the paired
@@ -7,7 +7,7 @@ values.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -26,7 +26,8 @@ Scores = dict[str, dict[str, "Score"]]  # by metric, and by side or DROP
 Estimates = dict[str, dict[str, "Estimate"]]
 
 
-class Estimate(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Estimate:
   """A score in percent: mean over runs, its standard error, and each run's."""
 
   value: float
