@@ -3,6 +3,7 @@
 import pathlib
 from typing import Any
 
+from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.workdir import files, metrics_file
 
 # File name -> title and the metrics it shows.
@@ -30,7 +31,8 @@ def draw_curves(workdir: pathlib.Path) -> list[pathlib.Path]:
 
   records = metrics_file.read_records(workdir)
   folder = workdir / files.PLOTS
-  folder.mkdir(exist_ok=True)
+  with disk_errors(folder):
+    folder.mkdir(exist_ok=True)
   paths = []
   for plot, (title, metrics) in PLOTS.items():
     names = [name for name in metrics if any(name in r for r in records)]
@@ -43,7 +45,8 @@ def draw_curves(workdir: pathlib.Path) -> list[pathlib.Path]:
     figure.suptitle(title)
     figure.tight_layout()
     paths.append(folder / f"{plot}.png")
-    figure.savefig(paths[-1], dpi=110)
+    with disk_errors(paths[-1]):
+      figure.savefig(paths[-1], dpi=110)
   return paths
 
 

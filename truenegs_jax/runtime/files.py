@@ -20,6 +20,8 @@ from typing import BinaryIO
 
 from truenegs_jax.runtime.errors import DiskError, InputError
 
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of an OSError
+
 
 def check_local(name: str, path: str | os.PathLike[str]) -> None:
   """Raises InputError if the value `path` of a flag or key is a URL.
@@ -47,7 +49,7 @@ def disk_errors(path: pathlib.Path, *more: type[Exception]) -> Iterator[None]:
     reason, fix = str(error), "Fix this, or choose another folder"
     if isinstance(error, OSError):
       reason = error.strerror or reason
-      if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+      if error.errno in FULL_DISK:
         fix = "Free some space"
     raise DiskError(
       f"'{path}' could not be written: {reason}. All that was saved before is"

@@ -23,7 +23,7 @@ from rich.console import Console
 from truenegs_jax.data.rows import batches as batches_lib
 from truenegs_jax.data.rows.rows_folder import Rows
 from truenegs_jax.runtime import distributed
-from truenegs_jax.runtime.errors import NonFiniteError
+from truenegs_jax.runtime.errors import DiskError, NonFiniteError
 from truenegs_jax.train import guards, metrics, plan, sharding, speed, step
 from truenegs_jax.train import setup as setup_lib
 from truenegs_jax.train.build_run import Run
@@ -119,13 +119,23 @@ def _train_steps(
       record["lr"] = float(rate)
       monitors.write(record | _speed_fields(setup, monitors, record, flops))
 
-  def save() -> None:
+  def save(*, last: bool = False) -> None:
     if not _all_finite(state.params):
       raise NonFiniteError(
         f"The parameters are not finite after step {done:,} and were not"
         f" saved. Last saved step: {checkpoints.latest_step() or 'none'}."
       )
-    checkpoints.save(done, vars(state), setup.description)
+    try:
+      saved = vars(state), setup.description
+      warning = checkpoints.save(done, *saved, wait=last)
+    except DiskError as e:
+      if last or distributed.process_count() > 1:
+        raise
+      warning = (
+        f"warning: {e} The run goes on and tries again at its next save."
+      )
+    if warning:
+      monitors.console.print(warning, soft_wrap=True)
 
   while done < run.steps and not (stopped_by := vote.poll()):
     state = setup.refresh(state, done)
@@ -165,8 +175,7 @@ def _train_steps(
   flush()
   guard.check_pending()
   monitors.profiler.close(done)
-  save()
-  checkpoints.wait()
+  save(last=True)
   if done == run.steps and not held_out:  # all steps were done before
     with monitors.console.status("evaluating ..."):
       held_out = evaluate(setup, state, inputs.held_out_rows)

@@ -6,8 +6,12 @@ A save is asynchronous and atomic: a step's folder gets its final name when all
 of its files are written. No other module imports Orbax.
 """
 
+import contextlib
 import logging
+import os
 import pathlib
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,17 +20,37 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
+from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import CheckpointError, DiskError
+from truenegs_jax.runtime.files import FULL_DISK
 
 FIX_DAMAGED = "Move this folder away to continue from an earlier step."
 
 
-# Orbax's warnings that tell users nothing they could act on.
-NOTICES = ("directory is read only", "Waiting for previous save to complete")
+UNFINISHED = ".orbax-checkpoint-tmp"  # in the names of folders
+# Log records that tell users nothing they could act on, and those of a failed
+# save, which is also raised: Orbax logs some hundred lines for each.
+NOTICES = (
+  "directory is read only",
+  "Waiting for previous save to complete",
+  "Failed to run",
+  "Failed to write metadata",
+  "_SignalingThread.run() raised an exception",
+  "Save Finalize thread",
+  "Attempted to create temporary directory",
+  "exception was never retrieved",
+)
+CLOSED = "Event loop is closed"  # an error in threads of a failed save
 
 
 def _is_no_notice(record: logging.LogRecord) -> bool:
   return not any(notice in record.getMessage() for notice in NOTICES)
+
+
+def _print_unraisable(info: Any) -> None:
+  """Prints an error in a thread, as `sys.unraisablehook`, but not CLOSED."""
+  if str(info.exc_value) != CLOSED:
+    sys.__unraisablehook__(info)
 
 
 class Checkpoints:
@@ -52,7 +76,8 @@ class Checkpoints:
     self.folder = folder
     self.keep_steps = frozenset(keep_steps)
     options: dict[str, Any]
-    logging.getLogger("absl").addFilter(_is_no_notice)
+    for logger in ("absl", "asyncio"):
+      logging.getLogger(logger).addFilter(_is_no_notice)
     if read_only:  # Orbax would warn about the other options
       options = dict(read_only=True, save_interval_steps=0, create=False)
     else:
@@ -62,19 +87,45 @@ class Checkpoints:
         save_decision_policy=policies.FixedIntervalPolicy(1),
         cleanup_tmp_directories=True,
       )
+      sys.unraisablehook = _print_unraisable
     self._manager = ocp.CheckpointManager(
       folder.resolve(),
       options=ocp.CheckpointManagerOptions(save_root_metadata=False, **options),
     )
 
-  def save(self, step: int, state: Any, run: Mapping) -> None:
+  def save(
+    self, step: int, state: Any, run: Mapping, *, wait: bool = False
+  ) -> str:
     """Starts saving a tree of arrays and a JSON description of the run.
 
-    Returns before the files are written. Does nothing if the step is saved.
+    Returns before the files are written, unless `wait`. Does nothing if the
+    step is saved. If the disk was full at the save before or is full now, a run
+    of one process removes all steps that it may, and tries again.
+
+    Returns:
+      A warning that names the removed steps, or "".
 
     Raises:
       DiskError: this checkpoint or the one before could not be written.
     """
+    try:
+      self._start_saving(step, state, run)
+      if wait:
+        self.wait()
+      return ""
+    except DiskError as e:
+      # Processes do not know of one another's errors.
+      if distributed.process_count() > 1 or not _find_full_disk(e):
+        raise
+    removed = self._make_room()
+    self._start_saving(step, state, run)
+    self.wait()
+    return (
+      f"warning: The disk was full. To save step {step:,} in '{self.folder}',"
+      f" these steps were removed: {removed}. Free some disk space."
+    )
+
+  def _start_saving(self, step: int, state: Any, run: Mapping) -> None:
     if step in self._manager.all_steps():
       return
     description = {"run": dict(run), "checksums": compute_checksums(state)}
@@ -87,6 +138,15 @@ class Checkpoints:
       )
     except Exception as e:
       raise self._disk_error(e) from e
+
+  def _make_room(self) -> list[int]:
+    """Removes all but the newest of the steps that are not to be kept."""
+    for path in self.folder.glob(f"*{UNFINISHED}*"):
+      shutil.rmtree(path, ignore_errors=True)
+    removed = [x for x in self.steps()[:-1] if x not in self.keep_steps]
+    for step in removed:
+      self._manager.delete(step)
+    return removed
 
   def wait(self) -> None:
     """Waits until all saves are on disk.
@@ -135,8 +195,9 @@ class Checkpoints:
     return self._restore_state(step, args)["params"]
 
   def close(self) -> None:
-    """Waits for pending saves and closes the folder."""
-    self._manager.close()
+    """Waits for pending saves, whatever becomes of them; closes the folder."""
+    with contextlib.suppress(Exception):  # `wait` raises it
+      self._manager.close()
 
   def _read_json(self, step: int) -> dict[str, Any]:
     return self._restore(step, run=ocp.args.JsonRestore())["run"]
@@ -167,11 +228,18 @@ class Checkpoints:
       ) from e
 
   def _disk_error(self, e: Exception) -> DiskError:
+    reason = _find_full_disk(e) or str(e).partition("\n")[0].rstrip(".")
     return DiskError(
-      f"A checkpoint could not be written to '{self.folder}' ({e}). Earlier"
+      f"A checkpoint could not be written to '{self.folder}': {reason}. Earlier"
       f" checkpoints are intact (steps: {self.steps()}). Free some disk space"
       " and run the same command again."
     )
+
+
+def _find_full_disk(e: Exception) -> str:
+  """Returns the words of the system for a full disk, "" for other errors."""
+  words = map(os.strerror, FULL_DISK)
+  return next((text for text in words if text in str(e)), "")
 
 
 def compute_checksums(tree: Any) -> dict[str, int]:

@@ -9,6 +9,7 @@ from typing import IO
 
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.files import FULL_DISK, disk_errors
 from truenegs_jax.workdir import files
 
 
@@ -28,9 +29,9 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
     with distributed.raise_everywhere("lock"):
       if distributed.is_first_process():
         file = stack.enter_context(_acquire(workdir))
-        file.truncate(0)  # only once this process has the lock
-        file.write(secrets.token_hex(4))
-        file.flush()
+        with disk_errors(workdir / files.LOCK):
+          file.truncate(0)  # only once this process has the lock
+          file.write(secrets.token_hex(4).encode())
     # Otherwise each process would wait forever for files of the others.
     try:
       token = (workdir / files.LOCK).read_text()
@@ -40,12 +41,16 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
     yield
 
 
-def _acquire(workdir: pathlib.Path) -> IO[str]:
+def _acquire(workdir: pathlib.Path) -> IO[bytes]:
   """Returns the locked file; closing it releases the lock."""
   try:
     workdir.mkdir(parents=True, exist_ok=True)
-    file = (workdir / files.LOCK).open("a")
+    # Without a buffer, which closing the file would try to write again.
+    file = (workdir / files.LOCK).open("ab", buffering=0)
   except OSError as e:
+    with disk_errors(workdir):
+      if e.errno in FULL_DISK:
+        raise
     raise InputError(
       f"'{workdir}' cannot be written ({e.strerror}). Choose another folder"
       " with --workdir=FOLDER."

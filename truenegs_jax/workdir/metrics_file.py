@@ -1,6 +1,5 @@
 """Reads and writes metrics.jsonl: one JSON object per line."""
 
-import contextlib
 import json
 import math
 import pathlib
@@ -43,19 +42,31 @@ class JsonlWriter:
       )
     with atomic_file(self._path) as file:
       file.writelines(kept)
+    self._pending = b""  # lines for which the disk had no room
     with disk_errors(self._path):
-      self._file = self._path.open("a")
+      self._file = self._path.open("ab", buffering=0)
 
   def write(self, record: Record) -> None:
-    """Appends one record."""
-    with disk_errors(self._path):
-      self._file.write(json.dumps(finite_or_null(record)) + "\n")
-      self._file.flush()
+    """Appends one record, with a warning later if the disk is full."""
+    is_first = not self._pending
+    self._pending += (json.dumps(finite_or_null(record)) + "\n").encode()
+    try:
+      self._flush()
+    except OSError as e:
+      if is_first:
+        print(
+          f"warning: '{self._path}' could not be written: {e.strerror}. The run"
+          " goes on and keeps the lines in memory. Free some space."
+        )
 
   def close(self) -> None:
-    """Closes the file; ignores errors of a full disk."""
-    with contextlib.suppress(OSError):
-      self._file.close()
+    """Closes the file; raises DiskError if it lacks records."""
+    with self._file, disk_errors(self._path):
+      self._flush()
+
+  def _flush(self) -> None:
+    while self._pending:
+      self._pending = self._pending[self._file.write(self._pending) :]
 
 
 def finite_or_null(value: Any) -> Any:

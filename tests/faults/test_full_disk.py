@@ -1,0 +1,162 @@
+"""A full disk ends no training, and what is not saved is no success."""
+
+import contextlib
+import random
+import resource
+import subprocess
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from support import runs
+from support.faults import tries
+from truenegs_jax.pretrain import curves
+from truenegs_jax.runtime.errors import DiskError
+from truenegs_jax.workdir import checkpoints as checkpoints_lib
+from truenegs_jax.workdir import lock, metrics_file
+
+RECORD = {"step": 1, "split": "train", "mlm": 1.0}
+
+
+@contextlib.contextmanager
+def full_disk(num_bytes=0):
+  """Lets this process write no file beyond a size; Python ignores SIGXFSZ."""
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.fixture(scope="module")
+def small_disk(tmp_path_factory):
+  """Returns a function that mounts a disk of some KiB, or resizes it."""
+  folder = tmp_path_factory.mktemp("disk")
+
+  def mount(kib, *options):
+    command = [
+      "mount",
+      "-t",
+      "tmpfs",
+      "-o",
+      ",".join([*options, f"size={kib}k"]),
+    ]
+    done = subprocess.run([*command, "tmpfs", folder], capture_output=True)
+    if done.returncode:
+      pytest.skip(f"no small disk: {done.stderr}")
+    return folder
+
+  yield mount
+  while not subprocess.run(["umount", folder], capture_output=True).returncode:
+    pass
+
+
+def tree(step):
+  values = np.random.default_rng(step).random((3, 20_000), np.float32)
+  return {"params": {str(i): jnp.asarray(x) for i, x in enumerate(values)}}
+
+
+@contextlib.contextmanager
+def opened(folder, **options):
+  checkpoints = checkpoints_lib.Checkpoints(folder, **options)
+  yield checkpoints
+  checkpoints.close()
+
+
+def test_a_failed_save_is_raised_once_and_the_next_one_works(tmp_path, capfd):
+  with opened(tmp_path / "a", keep=9) as checkpoints:
+    checkpoints.save(1, tree(1), {}, wait=True)
+    with full_disk(8192):
+      with pytest.raises(DiskError, match=r"File too large.*\(steps: \[1\]\)"):
+        checkpoints.save(2, tree(2), {}, wait=True)
+      with contextlib.suppress(DiskError):
+        checkpoints.save(3, tree(3), {})
+    checkpoints.save(4, tree(4), {}, wait=True)
+    assert {1, 4} <= set(checkpoints.steps()) <= {1, 3, 4}
+    for step in checkpoints.steps():
+      restored = checkpoints.restore_state(step, tree(0))["params"]["1"]
+      np.testing.assert_array_equal(restored, tree(step)["params"]["1"])
+  assert not capfd.readouterr().err
+
+
+def test_a_full_disk_costs_old_steps_but_no_new_one(small_disk, capfd):
+  folder = small_disk(1000) / "a"
+  with opened(folder, keep=9, keep_steps=[2]) as checkpoints:
+    warnings = [
+      checkpoints.save(s, tree(s), {}, wait=True) for s in range(1, 8)
+    ]
+    assert "steps were removed: [1]." in next(filter(None, warnings))
+    assert {2, 7} < set(checkpoints.steps())
+  assert not list(folder.glob("*tmp*"))
+  assert not capfd.readouterr().err
+
+
+def test_a_lock_that_cannot_be_written_is_a_disk_error(tmp_path):
+  with full_disk(), pytest.raises(DiskError, match="lock' could not be"):
+    with lock.lock(tmp_path / "run"):
+      pass
+  with lock.lock(tmp_path / "run"):
+    pass
+
+
+def test_a_plot_that_cannot_be_written_is_a_disk_error(tmp_path):
+  with contextlib.closing(
+    metrics_file.JsonlWriter(tmp_path, first_step=0)
+  ) as writer:
+    writer.write(RECORD)
+  with full_disk(), pytest.raises(DiskError, match="losses.png' could not be"):
+    curves.draw_curves(tmp_path)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 10, 60, 100])
+def test_records_are_kept_until_the_disk_has_room(tmp_path, capsys, num_bytes):
+  writer = metrics_file.JsonlWriter(tmp_path, first_step=0)
+  with full_disk(num_bytes):
+    for _ in range(3):
+      writer.write(RECORD)
+    with pytest.raises(DiskError):
+      writer.close()
+  assert capsys.readouterr().out.count("warning") == 1
+  writer = metrics_file.JsonlWriter(tmp_path, first_step=0)
+  with full_disk(num_bytes):
+    writer.write(RECORD)
+  writer.write(RECORD | {"step": 2})
+  writer.close()
+  steps = [record["step"] for record in metrics_file.read_records(tmp_path)]
+  assert steps == [1, 2]
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory):
+  """Returns flags, environment and records of a run with a large disk."""
+  root = tmp_path_factory.mktemp("golden")
+  corpus = runs.write_corpus(root / "corpus.txt")
+  flags = runs.demo_flags(corpus, steps=30, checkpoint__keep_percent="()")
+  env = runs.make_environment(root / "cache")
+  code, output = runs.run(root / "run", flags, env)
+  assert code == 0, output
+  return flags, env, runs.read_records(root / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", tries(2, 30))
+def test_a_run_on_a_small_disk_ends_or_says_that_it_is_full(
+  small_disk, golden, case
+):
+  flags, env, records = golden
+  kib = [1200, 100, *random.Random(0).sample(range(4, 3000), 28)][case]
+  folder = small_disk(kib)
+  workdir = folder / "run"
+  code, output = runs.run(workdir, flags, env)
+  assert "Traceback" not in output and len(output.splitlines()) < 100
+  assert (code, output.count("error:")) in ((0, 0), (5, 1)), output
+  steps = {p.name for p in workdir.glob("checkpoints/*") if p.name.isdigit()}
+  assert code == 5 or "30" in steps
+  small_disk(20_000, "remount")
+  code, output = runs.run(workdir, flags, env)
+  assert code == 0, output
+  assert [r["mlm"] for r in runs.read_records(workdir)] == [
+    r["mlm"] for r in records
+  ]
