@@ -9,18 +9,24 @@ or the new one, never a part of it.
 
 import contextlib
 import errno
+import fcntl
+import glob
 import hashlib
 import os
 import pathlib
 import re
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from truenegs_jax.runtime import signals
 from truenegs_jax.runtime.errors import DiskError, InputError
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of an OSError
+# Locked while its folder, the temporary one of `atomic_folder`, is in use.
+FOLDER_LOCK = "lock"
 
 
 def check_local(name: str, path: str | os.PathLike[str]) -> None:
@@ -95,21 +101,29 @@ def atomic_folder(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields a temporary folder to fill and renames it to `path` at the end.
 
   After any exception, `path` is as it was before. The body must call fsync on
-  its files itself.
+  its files itself. If other processes write the same folder at the same time,
+  the last one wins.
 
   Raises:
     DiskError: the folder cannot be created or renamed.
   """
-  partial = path.with_name(f".{path.name}.partial")
-  shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
-  try:
+  with disk_errors(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(path)
+    prefix = f".{path.name}."
+    own = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
+  with signals.temporary_folder(own):
     with disk_errors(path):
-      partial.mkdir(parents=True)
-    yield partial
-    with disk_errors(path):
-      _replace_folder(path, partial)
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)
+      lock, new = own / "unlocked", own / "new"
+      file = lock.open("w")
+    with file:
+      with disk_errors(path):
+        fcntl.flock(file, fcntl.LOCK_EX)
+        lock.rename(own / FOLDER_LOCK)
+        new.mkdir()
+      yield new
+      with disk_errors(path):
+        _replace_folder(path, new)
 
 
 def sync(path: pathlib.Path) -> None:
@@ -129,15 +143,27 @@ def short_sha256(*parts: bytes | str) -> str:
   return digest.hexdigest()[:16]
 
 
+def _remove_abandoned(path: pathlib.Path) -> None:
+  """Removes temporary folders of `atomic_folder` whose process was killed."""
+  name = glob.escape(f".{path.name}.")
+  for lock in path.parent.glob(f"{name}*/{FOLDER_LOCK}"):
+    with contextlib.suppress(OSError), lock.open("r+") as file:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      shutil.rmtree(lock.parent, ignore_errors=True)
+
+
 def _replace_folder(path: pathlib.Path, new: pathlib.Path) -> None:
-  old = path.with_name(f".{path.name}.old")
-  shutil.rmtree(old, ignore_errors=True)
-  if path.exists():
-    path.rename(old)  # a rename cannot replace a folder that is not empty
-  try:
-    new.rename(path)
-  except OSError:
-    if old.exists():
-      old.rename(path)
-    raise
-  shutil.rmtree(old, ignore_errors=True)
+  old = path.with_name(f"{new.parent.name}.old")
+  while True:
+    with contextlib.suppress(FileNotFoundError):
+      path.rename(old)  # a rename cannot replace a folder that is not empty
+    try:
+      new.rename(path)
+      break
+    except OSError as error:
+      if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        if old.exists():
+          old.rename(path)
+        raise
+    finally:
+      shutil.rmtree(old, ignore_errors=True)
