@@ -1,14 +1,19 @@
 """Exports to one folder do not mix, and their files are verified."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
 
 import pytest
 
+from support import tiny, weight_files
 from support.faults import tries
 from truenegs_jax.runtime import files
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.weights.export import pretrained
+from truenegs_jax.weights.formats import hf_folder
 
 # Writes 20 files with its number, slowly, and says when it has begun.
 WRITER = """
@@ -60,3 +65,38 @@ def test_the_folder_of_a_killed_writer_is_removed_by_the_next(tmp_path, number):
   assert os.listdir(output) == ["new"]
   running.kill()
   running.communicate()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+  model = tiny.make_model(max_positions=64)
+  folder = tmp_path_factory.mktemp("export")
+  weight_files.write_export(folder, model, roles=["discriminator"])
+  pretrained.write_checksums(folder / "discriminator")
+  return folder / "discriminator"
+
+
+@pytest.mark.parametrize("case", tries(5, 200))
+def test_a_changed_bit_of_an_export_is_refused_with_a_fix(exported, case):
+  rng = random.Random(case)
+  path = sorted(exported.iterdir())[case % 5]  # a file, or the sums
+  content = path.read_bytes()
+  changed, at = bytearray(content), rng.randrange(len(content))
+  if path.name == hf_folder.CHECKSUMS:
+    at = rng.randrange(64)  # the sum of the first file
+  changed[at] ^= 1 << rng.randrange(8)
+  hf_folder.open_network(exported)
+  try:
+    path.write_bytes(changed)
+    with pytest.raises(InputError, match="damaged.*remove SHA256SUMS"):
+      hf_folder.open_network(exported)
+  finally:
+    path.write_bytes(content)
+
+
+def test_a_user_may_change_an_export_without_its_sums(exported):
+  weight_files.edit_config(exported, {"hidden_dropout_prob": 0.5})
+  with pytest.raises(InputError, match="config.json' differs"):
+    hf_folder.open_network(exported)
+  (exported / hf_folder.CHECKSUMS).unlink()
+  assert hf_folder.open_network(exported).fields["hidden_dropout_prob"] == 0.5

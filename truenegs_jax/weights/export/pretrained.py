@@ -18,10 +18,10 @@ from truenegs_jax.runtime.files import atomic_folder, disk_errors
 from truenegs_jax.weights.export import model_card, torch_parity
 from truenegs_jax.weights.formats import hf_folder, hf_names
 
-CARD, CHECKSUMS = "README.md", "SHA256SUMS"
+CARD = "README.md"
 MODEL_FILES = {
   CARD,
-  CHECKSUMS,
+  hf_folder.CHECKSUMS,
   "config.json",
   "model.safetensors",
   "tokenizer_config.json",
@@ -147,7 +147,7 @@ def write_checksums(folder: pathlib.Path) -> None:
       os.fsync(file.fileno())
     if path.name != CARD:
       lines.append(f"{digest}  {path.name}\n")
-  with (folder / CHECKSUMS).open("w", encoding="utf-8") as file:
+  with (folder / hf_folder.CHECKSUMS).open("w", encoding="utf-8") as file:
     file.writelines(lines)
     file.flush()
     os.fsync(file.fileno())
@@ -156,5 +156,5 @@ def write_checksums(folder: pathlib.Path) -> None:
 def _is_export(path: pathlib.Path) -> bool:
   """Whether a path inside an export was written by an export."""
   if path.is_symlink() or path.name not in hf_names.NETWORKS:
-    return path.name == CHECKSUMS  # older versions wrote it here
+    return path.name == hf_folder.CHECKSUMS  # older versions wrote it here
   return path.is_dir() and {x.name for x in path.iterdir()} <= MODEL_FILES

@@ -8,6 +8,7 @@ arrays are read too.
 """
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -35,6 +36,7 @@ from truenegs_jax.weights.formats.network import (
 )
 
 CONFIG = "config.json"
+CHECKSUMS = "SHA256SUMS"  # in the format of sha256sum; exports have it
 # A linear head is a separate file: no class of transformers has one.
 HEAD = "head.safetensors"
 VOCABULARIES = ("vocab.txt", "tokenizer.json")
@@ -276,8 +278,9 @@ def open_network(folder: pathlib.Path) -> Network:
 
   Raises:
     InputError: no config; a config with more layers than arrays; as
-      `read_fields` and `open_arrays`.
+      `verify_checksums`, `read_fields` and `open_arrays`.
   """
+  verify_checksums(folder)
   path = find_optional(folder, CONFIG)
   if path is None:
     raise InputError(
@@ -303,6 +306,33 @@ def open_network(folder: pathlib.Path) -> Network:
     strip_accents=strip_accents,
     tied=hf_names.NETWORKS[role].tied,
   )
+
+
+def verify_checksums(folder: pathlib.Path) -> None:
+  """Compares the files of a folder with its SHA256SUMS, if it has one.
+
+  Raises:
+    InputError: a file differs, or SHA256SUMS is damaged.
+  """
+  sums = folder / CHECKSUMS
+  path, intact = sums, True
+  try:
+    for line in sums.read_bytes().splitlines() if sums.exists() else []:
+      digest, _, name = line.decode().partition(" ")
+      path = folder / name[1:]  # after " ", or "*" for binary files
+      if path.exists():
+        with path.open("rb") as file:
+          intact = hashlib.file_digest(file, "sha256").hexdigest() == digest
+      if not intact:
+        break
+  except (OSError, ValueError):
+    intact = False
+  if not intact:
+    raise InputError(
+      f"init: '{path}' differs from its checksum in '{sums}', so it is damaged."
+      " Use the original files. If you changed it yourself, remove"
+      f" {CHECKSUMS}."
+    )
 
 
 def _use_current_names(arrays: Arrays, family: str) -> Arrays:
