@@ -120,21 +120,8 @@ def _train_steps(
       monitors.write(record | _speed_fields(setup, monitors, record, flops))
 
   def save(*, last: bool = False) -> None:
-    if not _all_finite(state.params):
-      raise NonFiniteError(
-        f"The parameters are not finite after step {done:,} and were not"
-        f" saved. Last saved step: {checkpoints.latest_step() or 'none'}."
-      )
-    try:
-      saved = vars(state), setup.description
-      warning = checkpoints.save(done, *saved, wait=last)
-    except DiskError as e:
-      if last or distributed.process_count() > 1:
-        raise
-      warning = (
-        f"warning: {e} The run goes on and tries again at its next save."
-      )
-    if warning:
+    saved = setup.description, state
+    if warning := _save_state(checkpoints, done, *saved, last=last):
       monitors.console.print(warning, soft_wrap=True)
 
   while done < run.steps and not (stopped_by := vote.poll()):
@@ -181,6 +168,33 @@ def _train_steps(
       held_out = evaluate(setup, state, inputs.held_out_rows)
   setup = dataclasses.replace(setup, state=state)
   return TrainResult(setup, held_out, stopped_by)
+
+
+def _save_state(
+  checkpoints: checkpoints_lib.Checkpoints,
+  done: int,
+  description: Mapping[str, Any],
+  state: step.TrainState,
+  *,
+  last: bool,
+) -> str:
+  """Saves a step; returns "" or, if the disk is full, a warning.
+
+  Raises:
+    NonFiniteError: the parameters are not finite.
+    DiskError: the last step, or one of many processes, could not be saved.
+  """
+  if not _all_finite(state.params):
+    raise NonFiniteError(
+      f"The parameters are not finite after step {done:,} and were not"
+      f" saved. Last saved step: {checkpoints.latest_step() or 'none'}."
+    )
+  try:
+    return checkpoints.save(done, vars(state), description, wait=last)
+  except DiskError as e:
+    if last or distributed.process_count() > 1:
+      raise
+    return f"warning: {e} The run goes on and tries again at its next save."
 
 
 def evaluate(
