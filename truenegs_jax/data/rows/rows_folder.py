@@ -79,8 +79,8 @@ class RowsOptions:
 class Verification:
   """Compares the checksums of a rows folder in a thread, while it is read.
 
-  The thread takes VERIFYING_SHARE of the processor time: 3 minutes for 10 GB on
-  2 cores, 6 seconds on 64.
+  The thread takes VERIFYING_SHARE of the processor time: about a minute for
+  10 GB on 2 cores, if the disk reads as fast.
   """
 
   def __init__(self, folder: str | pathlib.Path, *, start: float = 0.0):
