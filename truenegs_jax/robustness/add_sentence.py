@@ -24,7 +24,6 @@ from truenegs_jax.robustness.transformation import (
   Transformation,
   answer_spans,
 )
-from truenegs_jax.robustness.word_lists import LOCATION, ORGANIZATION, PERSON
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks.squad import Question
@@ -33,9 +32,9 @@ NOT_ALIGNED = "the parse does not align with the tokens"
 SEVERAL = "the question has several sentences"
 NO_RULE = "no statement rule matches the question"
 FAKE_BY_ENTITY = {
-  PERSON: "Jeff Dean",
-  LOCATION: "Chicago",
-  ORGANIZATION: "Stark Industries",
+  "PERSON": "Jeff Dean",
+  "LOCATION": "Chicago",
+  "ORGANIZATION": "Stark Industries",
   "MISC": "Jupiter",
 }
 FAKE_CAPITALS = "LSTM"

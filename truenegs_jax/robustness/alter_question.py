@@ -15,12 +15,6 @@ import numpy as np
 from truenegs_jax.data.corpus.files import stat_file
 from truenegs_jax.data.corpus.sources import WordNetReader
 from truenegs_jax.robustness.annotate import Token
-from truenegs_jax.robustness.word_lists import (
-  LOCATION,
-  ORGANIZATION,
-  PERSON,
-  word_set,
-)
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError, UnavailableError
 from truenegs_jax.synonyms import wordnet
@@ -29,29 +23,23 @@ from truenegs_jax.synonyms.word_vectors import find_neighbours, rank_neighbours
 
 MODEL = "model"
 TOP = 100  # nearest words of a word
-SPECIAL = {
-  "States": "Kingdom",
-  "US": "UK",
-  "U.S": "U.K.",
-  "U.S.": "U.K.",
-  "UK": "US",
-  "U.K": "U.S.",
-  "U.K.": "U.S.",
-  "largest": "smallest",
-  "smallest": "largest",
-  "highest": "lowest",
-  "lowest": "highest",
-  "May": "April",
-  "Peyton": "Trevor",
+_FROM = "States US U.S U.S. UK U.K U.K. largest smallest highest lowest May"
+_TO = "Kingdom UK U.K. U.K. US U.S. U.S. smallest largest lowest highest April"
+SPECIAL = dict(zip(_FROM.split(), _TO.split(), strict=True))
+SPECIAL["Peyton"] = "Trevor"
+_DO_NOT_ALTER = """
+many such few much other same general type record kind sort part form terms use
+place way old young bowl united one different square war republic doctor color
+"""
+DO_NOT_ALTER = frozenset(_DO_NOT_ALTER.split())
+BAD_ALTERATIONS = {"mx2004", "planet", "u.s.", "http://www.co.mo.md.us"}
+ADJECTIVES = ("JJ", "JJR", "JJS")
+ENTITY_WORDS = {
+  "PERSON": "Jackson",
+  "LOCATION": "Berlin",
+  "ORGANIZATION": "Acme",
+  "MISC": "Neptune",
 }
-DO_NOT_ALTER = word_set(
-  "many such few much other same general type record kind sort part form terms"
-  " use place way old young bowl united one different square war republic"
-  " doctor color"
-)
-BAD_ALTERATIONS = word_set("mx2004 planet u.s. http://www.co.mo.md.us")
-NAMES = (PERSON, LOCATION, ORGANIZATION, "MISC")
-ENTITY_WORDS = {PERSON: "Jackson", LOCATION: "Berlin", "MISC": "Neptune"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,18 +59,14 @@ class Words:
 
 def alter(tokens: Sequence[Token], words: Words) -> list[str]:
   """Returns the words of a question, altered where a rule applies."""
-  present = {token.text.lower() for token in tokens}
-  return [_alter_token(token, present, words) for token in tokens]
-
-
-def _alter_token(token: Token, present: set[str], words: Words) -> str:
-  if token.text.lower() in DO_NOT_ALTER:
-    return token.text
-  for rule in RULES:
-    for candidate in rule(token, words):
-      if candidate.lower() not in present | BAD_ALTERATIONS:
-        return match_case(candidate, token.text)
-  return token.text
+  refused = {token.text.lower() for token in tokens} | BAD_ALTERATIONS
+  altered = []
+  for token in tokens:
+    keep = token.text.lower() in DO_NOT_ALTER
+    candidates = [] if keep else _candidates(token, words)
+    new = (c for c in candidates if c.lower() not in refused)
+    altered.append(match_case(next(new, token.text), token.text))
+  return altered
 
 
 def match_case(word: str, pattern: str) -> str:
@@ -92,65 +76,46 @@ def match_case(word: str, pattern: str) -> str:
   return word.title() if pattern.istitle() else word
 
 
-def _special(token: Token, _: Words) -> Iterable[str]:
-  return [SPECIAL[token.text]] if token.text in SPECIAL else []
+def _candidates(token: Token, words: Words) -> Iterator[str]:
+  """Yields other words for a token, by TextFlint's rules in order."""
+  text, tag, entity = token.text, token.tag, token.entity
+  if text in SPECIAL:
+    yield SPECIAL[text]
+  if tag == "NN" or tag in ADJECTIVES:
+    yield from _antonyms(text, "n" if tag == "NN" else "a", words.reader)
+  near = _neighbours(text.lower(), words.neighbours)
+  if tag in ("CD", "NNP", "NNPS"):
+    yield from near
+  elif entity in ENTITY_WORDS and tag in ("NN", "NNS", *ADJECTIVES):
+    yield from (word for word in near if words.tag_of(word) == tag)
+  if tag[:2] not in ("JJ", "NN", "RB", "VB"):
+    return
+  if entity == "ORGANIZATION" and text.isupper():
+    yield "UNICEF"
+  elif entity in ENTITY_WORDS:
+    yield ENTITY_WORDS[entity]
+  elif tag == "NNPS":
+    yield "Daleks"
 
 
-def _antonyms(token: Token, words: Words) -> Iterable[str]:
-  """Returns antonyms of the first sense of a noun or adjective."""
-  if token.tag not in ("NN", "JJ", "JJR", "JJS"):
-    return []
-  pos = "n" if token.tag == "NN" else "a"
-  synsets = words.reader.synsets(token.text, pos)
-  lemmas = [lemma for s in synsets[:1] for lemma in s.lemmas()]
-  names = [a.name() for lemma in lemmas for a in lemma.antonyms()]
-  wordnet.close_wordnet(words.reader)  # until the next word
-  return [name for name in names if "_" not in name]
-
-
-def _near_number_or_name(token: Token, words: Words) -> Iterable[str]:
-  is_near = token.tag in ("CD", "NNP", "NNPS")
-  return _neighbours(token.text, words.neighbours) if is_near else []
-
-
-def _near_entity(token: Token, words: Words) -> Iterator[str]:
-  """Yields neighbours with the same tag of a common noun or adjective."""
-  is_common = token.tag in ("NN", "NNS", "JJ", "JJR", "JJS")
-  if is_common and token.entity in NAMES:
-    for word in _neighbours(token.text, words.neighbours):
-      if words.tag_of(word) == token.tag:
-        yield word
-
-
-def _entity_type(token: Token, _: Words) -> Iterable[str]:
-  """Returns a fixed name of the same kind."""
-  if token.tag[:2] not in ("JJ", "NN", "RB", "VB"):
-    return []
-  if token.entity == ORGANIZATION:
-    return ["UNICEF" if token.text.isupper() else "Acme"]
-  if token.entity in ENTITY_WORDS:
-    return [ENTITY_WORDS[token.entity]]
-  return ["Daleks"] if token.tag == "NNPS" else []
-
-
-RULES: tuple[Callable[[Token, Words], Iterable[str]], ...] = (
-  _special,
-  _antonyms,
-  _near_number_or_name,
-  _near_entity,
-  _entity_type,
-)
+def _antonyms(word: str, pos: str, reader: WordNetReader) -> Iterator[str]:
+  """Yields the antonyms of a word's first sense."""
+  names = [
+    antonym.name()
+    for synset in reader.synsets(word, pos)[:1]
+    for lemma in synset.lemmas()
+    for antonym in lemma.antonyms()
+  ]
+  wordnet.close_wordnet(reader)  # until the next word
+  yield from (name for name in names if "_" not in name)
 
 
 def _neighbours(
   word: str, neighbours: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
   """Yields the neighbours of a word that do not share its stem."""
-  lower = word.lower()
-  if lower in "war":
-    return
-  stem = _stem(lower)
-  for other in neighbours.get(lower, ()):
+  stem = _stem(word)
+  for other in neighbours.get(word, ()) if word not in "war" else ():
     other_stem = _stem(other)
     if not stem.startswith(other_stem) and not other_stem.startswith(stem):
       yield other
