@@ -62,9 +62,7 @@ def alter(tokens: Sequence[Token], words: Words) -> list[str]:
   refused = {token.text.lower() for token in tokens} | BAD_ALTERATIONS
   altered = []
   for token in tokens:
-    keep = token.text.lower() in DO_NOT_ALTER
-    candidates = [] if keep else _candidates(token, words)
-    new = (c for c in candidates if c.lower() not in refused)
+    new = (c for c in _candidates(token, words) if c.lower() not in refused)
     altered.append(match_case(next(new, token.text), token.text))
   return altered
 
@@ -79,6 +77,8 @@ def match_case(word: str, pattern: str) -> str:
 def _candidates(token: Token, words: Words) -> Iterator[str]:
   """Yields other words for a token, by TextFlint's rules in order."""
   text, tag, entity = token.text, token.tag, token.entity
+  if text.lower() in DO_NOT_ALTER:
+    return
   if text in SPECIAL:
     yield SPECIAL[text]
   if tag == "NN" or tag in ADJECTIVES:

@@ -10,10 +10,10 @@ on a machine that has none.
 
 import dataclasses
 import functools
-import importlib.util
+import importlib
 import json
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from truenegs_jax.data.corpus import files, lines
@@ -33,7 +33,7 @@ from truenegs_jax.synonyms import wordnet
 Tree: TypeAlias = parse_question.Tree
 CHOICES = ("auto", "rules", "spacy", "stanza", "benepar")
 SPACY_MODELS = ("en_core_web_lg", "en_core_web_md", "en_core_web_sm")
-SPACY_ENTITIES = {"GPE": "LOCATION", "LOC": "LOCATION", "ORG": "ORGANIZATION"}
+ENTITIES = {"GPE": "LOCATION", "LOC": "LOCATION", "ORG": "ORGANIZATION"}
 
 
 class Token(NamedTuple):
@@ -99,20 +99,15 @@ def make_annotator(choice: str = "auto", *, wordnet_dir: str = "") -> Annotator:
     UnavailableError, DataError: the file is missing or damaged.
   """
   if choice == "auto":
-    has = {name for name in CHOICES[2:] if importlib.util.find_spec(name)}
-    order = ["benepar"] if {"benepar", "spacy"} <= has else []
-    for name in [*order, "stanza", "spacy"]:
-      if name in has:
-        try:
-          return _MAKERS[name]()
-        except InputError:  # without its model
-          continue
+    for make in _MAKERS.values():
+      try:
+        return make()
+      except InputError:  # not installed, or without its model
+        continue
     choice = "rules"
   if choice == "rules":
     return _by_rules(wordnet_dir)
-  if choice in _MAKERS:
-    return _MAKERS[choice]()
-  return load_annotations(choice)
+  return _MAKERS[choice]() if choice in _MAKERS else load_annotations(choice)
 
 
 def save_annotations(
@@ -177,8 +172,8 @@ def load_annotations(where: str) -> Annotator:
 def _check(text: str, sentences: list[Any]) -> tuple[Sentence, ...]:
   """Returns sentences of JSON; ValueError if a token is not at its place."""
   checked = []
-  for tokens, tree in sentences:
-    tokens = tuple(Token(*fields) for fields in tokens)
+  for rows, tree in sentences:
+    tokens = tuple(Token(*fields) for fields in rows)
     for token in tokens:
       if text[token.start : token.end] != token.text:
         raise ValueError(f"no token {token.text!r} at {token.start}")
@@ -188,9 +183,8 @@ def _check(text: str, sentences: list[Any]) -> tuple[Sentence, ...]:
 
 def _tuples(tree: Any) -> Tree:
   label, content = tree
-  if isinstance(content, str):
-    return label, content
-  return label, tuple(map(_tuples, content))
+  is_word = isinstance(content, str)
+  return label, content if is_word else tuple(map(_tuples, content))
 
 
 def _by_rules(wordnet_dir: str) -> Annotator:
@@ -200,46 +194,37 @@ def _by_rules(wordnet_dir: str) -> Annotator:
   kinds = guess_entities.NameKinds(reader)
 
   def annotate(text: str) -> tuple[Sentence, ...]:
-    return tuple(
-      _annotate_by_rules(text, spans, word_tags, kinds)
-      for spans in split_text.split_sentences(text)
-    )
+    sentences = []
+    for spans in split_text.split_sentences(text):
+      words = [text[start:end] for start, end in spans]
+      tags = tag_words.tag_sentence(words, word_tags)
+      entities = guess_entities.guess_entities(words, tags, kinds)
+      tokens = []
+      for (start, _), word, tag, entity in zip(
+        spans, words, tags, entities, strict=True
+      ):
+        for part, own in word_tags.split_hyphens(word, tag):
+          end = start + len(part)
+          lemma = word_tags.lemma(part, own)
+          tokens.append(Token(part, start, end, own, lemma, entity))
+          start = end
+      sentences.append(_parse_by_rules(tokens))
+    return tuple(sentences)
 
   return Annotator("rules with WordNet", annotate)
 
 
-def _annotate_by_rules(
-  text: str,
-  spans: list[split_text.Span],
-  word_tags: tag_words.WordTags,
-  kinds: guess_entities.NameKinds,
-) -> Sentence:
-  words = [text[start:end] for start, end in spans]
-  tags = tag_words.tag_sentence(words, word_tags)
-  entities = guess_entities.guess_entities(words, tags, kinds)
-  tokens = []
-  for word, (start, _), tag, entity in zip(
-    words, spans, tags, entities, strict=True
-  ):
-    for part in word_tags.split_hyphens(word, tag):
-      end = start + len(part[0])
-      lemma = word_tags.lemma(*part)
-      tokens.append(Token(part[0], start, end, part[1], lemma, entity))
-      start = end
-  return _parse_by_rules(tuple(tokens))
-
-
-def _parse_by_rules(tokens: tuple[Token, ...]) -> Sentence:
+def _parse_by_rules(tokens: Sequence[Token]) -> Sentence:
   """Adds the tree of the rules to a question; other sentences have none."""
-  if tokens[-1].text != "?" and not any(t.tag[0] == "W" for t in tokens):
-    return Sentence(tokens)
-  return Sentence(
-    tokens, parse_question.parse([(t.tag, t.text) for t in tokens])
-  )
+  tagged = [(token.tag, token.text) for token in tokens]
+  is_question = any(tag[0] == "W" or word == "?" for tag, word in tagged)
+  tree = parse_question.parse(tagged) if is_question else None
+  return Sentence(tuple(tokens), tree)
 
 
 def _by_spacy(*, with_benepar: bool = False) -> Annotator:
   """Returns spaCy's annotator, with trees by benepar or by rules."""
+  parser = _import("benepar", "its model benepar_en3") if with_benepar else None
   spacy = _import("spacy", "a model: python -m spacy download en_core_web_lg")
   installed = [m for m in SPACY_MODELS if spacy.util.is_package(m)]
   if not installed:
@@ -249,35 +234,24 @@ def _by_spacy(*, with_benepar: bool = False) -> Annotator:
     )
   nlp = spacy.load(installed[0])
   name = f"spaCy {spacy.__version__} {installed[0]}"
-  if with_benepar:
-    benepar = _import("benepar", "its model benepar_en3")
+  if parser:
     nlp.add_pipe("benepar", config={"model": "benepar_en3"})
-    name += f", benepar {benepar.__version__}"
+    name += f", benepar {parser.__version__}"
+
+  def annotate_sentence(sentence: Any) -> Sentence:
+    tokens = tuple(
+      _token(t.text, t.idx, t.tag_, t.lemma_, t.ent_type_)
+      for t in sentence
+      if not t.is_space
+    )
+    if not parser:
+      return _parse_by_rules(tokens)
+    return Sentence(tokens, parse_question.read_tree(sentence._.parse_string))
 
   def annotate(text: str) -> tuple[Sentence, ...]:
-    return tuple(
-      _from_spacy(span, with_benepar=with_benepar) for span in nlp(text).sents
-    )
+    return tuple(map(annotate_sentence, nlp(text).sents))
 
   return Annotator(name, annotate, is_parser=with_benepar)
-
-
-def _from_spacy(span: Any, *, with_benepar: bool) -> Sentence:
-  tokens = tuple(
-    Token(
-      t.text,
-      t.idx,
-      t.idx + len(t.text),
-      t.tag_,
-      t.lemma_,
-      SPACY_ENTITIES.get(t.ent_type_, t.ent_type_),
-    )
-    for t in span
-    if not t.is_space
-  )
-  if with_benepar:
-    return Sentence(tokens, parse_question.read_tree(span._.parse_string))
-  return _parse_by_rules(tokens) if tokens else Sentence(())
 
 
 def _by_stanza() -> Annotator:
@@ -292,27 +266,24 @@ def _by_stanza() -> Annotator:
       " stanza; stanza.download('en')\", or set robustness.annotations=rules."
     ) from error
 
+  def annotate_sentence(sentence: Any) -> Sentence:
+    tokens = []
+    for t in sentence.tokens:
+      word, kind = t.words[0], t.ner.partition("-")[2]
+      tokens.append(_token(t.text, t.start_char, word.xpos, word.lemma, kind))
+    tree = parse_question.read_tree(str(sentence.constituency))
+    return Sentence(tuple(tokens), tree)
+
   def annotate(text: str) -> tuple[Sentence, ...]:
-    return tuple(map(_from_stanza, pipeline(text).sentences))
+    return tuple(map(annotate_sentence, pipeline(text).sentences))
 
-  name = f"Stanza {stanza.__version__}"
-  return Annotator(name, annotate, is_parser=True)
+  return Annotator(f"Stanza {stanza.__version__}", annotate, is_parser=True)
 
 
-def _from_stanza(sentence: Any) -> Sentence:
-  kinds = [t.ner.partition("-")[2] for t in sentence.tokens]
-  tokens = tuple(
-    Token(
-      token.text,
-      token.start_char,
-      token.end_char,
-      token.words[0].xpos,
-      token.words[0].lemma,
-      SPACY_ENTITIES.get(kind, kind),
-    )
-    for token, kind in zip(sentence.tokens, kinds, strict=True)
-  )
-  return Sentence(tokens, parse_question.read_tree(str(sentence.constituency)))
+def _token(text: str, start: int, tag: str, lemma: str, kind: str) -> Token:
+  """Returns a token of spaCy or Stanza, its entity by our names."""
+  entity = ENTITIES.get(kind, kind)
+  return Token(text, start, start + len(text), tag, lemma, entity)
 
 
 def _import(name: str, needs: str) -> Any:
@@ -325,8 +296,9 @@ def _import(name: str, needs: str) -> Any:
     ) from error
 
 
+# The best first.
 _MAKERS: dict[str, Callable[[], Annotator]] = {
-  "spacy": _by_spacy,
   "benepar": functools.partial(_by_spacy, with_benepar=True),
   "stanza": _by_stanza,
+  "spacy": _by_spacy,
 }

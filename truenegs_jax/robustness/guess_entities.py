@@ -5,27 +5,34 @@ titles, capitals and the preposition before tell something.
 """
 
 import functools
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from truenegs_jax.data.corpus.sources import WordNetReader
-from truenegs_jax.robustness.word_lists import (
-  CALENDAR,
-  LAST_WORD,
-  LOCATION,
-  ORGANIZATION,
-  PERSON,
-  TITLES,
-)
 from truenegs_jax.synonyms import wordnet
 
-_LEXNAMES = {
-  "noun.person": PERSON,
-  "noun.location": LOCATION,
-  "noun.object": LOCATION,  # rivers, mountains
-  "noun.group": ORGANIZATION,
+# Kinds of names by the group of their synset, or by their last word.
+_GROUPS = {
+  "noun.person": "PERSON",
+  "noun.location": "LOCATION",
+  "noun.object": "LOCATION",  # rivers, mountains
+  "noun.group": "ORGANIZATION",
 }
+_LAST_WORDS = {
+  "ORGANIZATION": "university college school academy institute church company"
+  " corporation inc. ltd. association council committee commission agency"
+  " department ministry court parliament congress senate party army navy union"
+  " league club society bank museum orchestra foundation group network studios"
+  " records",
+  "LOCATION": "river lake mount mountains street avenue road county city island"
+  " islands sea ocean valley park bay gulf coast desert forest square province"
+  " district kingdom republic stadium airport",
+}
+_TITLES = """
+mr. mrs. ms. dr. sir lord lady king queen prince princess president pope saint
+emperor chancellor duke
+"""
+TITLES = frozenset(_TITLES.split())
 
 
 class NameKinds:
@@ -39,7 +46,7 @@ class NameKinds:
     """Returns the kind of a name's first sense that is an instance, or ""."""
     for synset in self._synsets(name)[:2]:
       if synset.instance_hypernyms():
-        return _LEXNAMES.get(synset.lexname(), "")
+        return _GROUPS.get(synset.lexname(), "")
     return ""
 
   @functools.lru_cache(maxsize=2**14)  # noqa: B019
@@ -57,27 +64,17 @@ def guess_entities(
   words: Sequence[str], tags: Sequence[str], kinds: NameKinds
 ) -> list[str]:
   """Returns the entity of each token of a sentence: "" if it is none."""
-  entities = [_single(word, tag) for word, tag in zip(words, tags, strict=True)]
-  start = 0
-  while start < len(words):
-    end = start
-    while end < len(words) and tags[end] in ("NNP", "NNPS"):
-      end += 1
-    if end > start and not entities[start]:
-      before = words[start - 1].lower() if start else ""
-      kind = _kind(words[start:end], tags[end - 1], before, kinds)
-      entities[start:end] = [kind] * (end - start)
-    start = max(end, start + 1)
+  entities: list[str] = []
+  is_name = [tag in ("NNP", "NNPS") for tag in tags]
+  while (start := len(entities)) < len(words):
+    end = (is_name + [False]).index(False, start)
+    if end == start:
+      entities.append("")
+      continue
+    before = words[start - 1].lower() if start else ""
+    kind = _kind(words[start:end], tags[end - 1], before, kinds)
+    entities += [kind] * (end - start)
   return entities
-
-
-def _single(word: str, tag: str) -> str:
-  if tag in ("NNP", "NNPS") and word.lower() in CALENDAR:
-    return "DATE"
-  if tag == "CD":
-    is_year = re.fullmatch("1[0-9]{3}s?|20[0-9]{2}s?", word)
-    return "DATE" if is_year else "CARDINAL"
-  return "NORP" if tag == "JJ" and word[0].isupper() else ""
 
 
 def _kind(
@@ -86,21 +83,20 @@ def _kind(
   """Returns the kind of a run of capitalized words after the word `before`."""
   if kind := kinds.known("_".join(name)):
     return kind
-  last = name[-1].lower()
-  if last in LAST_WORD:
-    return LAST_WORD[last]
-  if last_tag == "NNPS" and len(name) > 1:  # Denver Broncos
-    return ORGANIZATION
-  if name[0].lower() in TITLES or before in TITLES:
-    return PERSON
-  if any(len(word) == 2 and word.endswith(".") for word in name):  # J. Smith
-    return PERSON
-  if all(word.isupper() and 1 < len(word) < 6 for word in name):
-    return ORGANIZATION
-  for word in (name[-1], name[0]):
-    if kind := kinds.known(word):
+  for kind, words in _LAST_WORDS.items():
+    if name[-1].lower() in words.split():
       return kind
+  if last_tag == "NNPS" and len(name) > 1:  # Denver Broncos
+    return "ORGANIZATION"
+  if name[0].lower() in TITLES or before in TITLES:
+    return "PERSON"
+  if any(len(word) == 2 and word.endswith(".") for word in name):  # J. Smith
+    return "PERSON"
+  if all(word.isupper() and 1 < len(word) < 6 for word in name):
+    return "ORGANIZATION"
+  if kind := kinds.known(name[-1]) or kinds.known(name[0]):
+    return kind
   if before in ("in", "from", "near", "at"):
-    return LOCATION
+    return "LOCATION"
   is_person = len(name) == 2 and before not in ("the", "a")
-  return PERSON if is_person and not any(map(kinds.is_common, name)) else ""
+  return "PERSON" if is_person and not any(map(kinds.is_common, name)) else ""
