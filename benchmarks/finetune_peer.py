@@ -134,7 +134,7 @@ class JaxSide:
   def step(self, batch: Batch, *, dropout: bool = True) -> jax.Array:
     """Updates the weights once; returns the loss, not waited for."""
     setup = self._setups[dropout]
-    on_device = sharding.shard_batch(batch, setup.mesh)
+    on_device = sharding.shard_batch(batch, setup.predictor.mesh)
     self._state, terms = setup.train_step(self._state, on_device, {})
     total, count = terms["loss"]
     return total / count

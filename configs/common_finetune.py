@@ -76,6 +76,7 @@ def get_config() -> ConfigDict:
   f.evals_per_epoch = 0  # scores of the dev set; 0: only at the end
   f.keep = "last"  # weights to score; "best": those with the best dev score
   f.patience = 0  # evaluations without improvement that end a run; 0: never
+  f.save_minutes = 10.0  # between the checkpoints of an unfinished run
   f.export = "all"  # each run's model for Hugging Face; "none": no model
   f.against = ""  # workdir of another fine-tuning to compare with
   return c

@@ -173,6 +173,7 @@ FINETUNE_KEYS = {
   "finetune.evals_per_epoch": KeyRule(0),
   "finetune.keep": KeyRule(choices=("last", "best")),
   "finetune.patience": KeyRule(0),
+  "finetune.save_minutes": KeyRule(0, may_change=True, old_default=10.0),
   "finetune.export": KeyRule(may_change=True, choices=("all", "none")),
   "finetune.against": KeyRule(may_change=True),
   "finetune.text": KeyRule(),

@@ -4,9 +4,7 @@ import dataclasses
 import functools
 import io
 import json
-import os
 import random
-import signal
 
 import huggingface_hub
 import jax
@@ -14,10 +12,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from support import runs
+from support import runs, word_task
 from support.doc_pages import read_first_cells
+from support.word_task import WORDS
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
-from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.finetune import initial_weights, loop, results, task_data
 from truenegs_jax.finetune import run as run_lib
 from truenegs_jax.finetune.config_checks import FinetuneOptions
@@ -28,61 +26,32 @@ from truenegs_jax.runtime.errors import (
   DiskError,
   InputError,
 )
-from truenegs_jax.tasks import batches, glue
+from truenegs_jax.tasks import glue
 from truenegs_jax.weights.export import finetuned
-
-WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
-GOOD, BAD = WORDS[:10], WORDS[10:20]
 
 
 @pytest.fixture(scope="module")
 def vocab(tmp_path_factory):
-  """Writes a vocabulary of invented words."""
-  path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
-  path.write_text("\n".join([*SPECIALS, *WORDS]) + "\n")
-  return path
+  return word_task.write_vocabulary(tmp_path_factory.mktemp("vocab"))
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-  """Writes a task of good and bad words, as CSV and JSON lines."""
-  folder = tmp_path_factory.mktemp("task")
-  rng = random.Random(0)
-  rows = []
-  for _ in range(480):
-    words = rng.choices(WORDS[20:], k=rng.randrange(1, 12))
-    good = rng.random() < 0.5
-    words.insert(
-      rng.randrange(len(words) + 1), rng.choice(GOOD if good else BAD)
-    )
-    rows.append((" ".join(words), "good" if good else "bad"))
-  lines = [f'"{text}",{label}\n' for text, label in rows[:400]]
-  (folder / "train.csv").write_text("text,label\n" + "".join(lines))
-  records = [
-    json.dumps({"text": text, "label": label}) for text, label in rows[400:]
-  ]
-  (folder / "dev.jsonl").write_text("\n".join(records) + "\n")
-  return folder
+  return word_task.write_files(tmp_path_factory.mktemp("task"))
 
 
 def own_config(vocab, folder, **changes):
-  """Makes a config of that task for a tiny network drawn at random.
-
-  Names of changes are keys of `finetune`, or SECTION__KEY.
-  """
+  """Makes a config of the task of words; see `change_config`."""
   c = finetune_own.get_config()
-  c.model.variant, c.data.vocab = "tiny", str(vocab)
+  c.update_from_flattened_dict(word_task.config_values(vocab, folder))
   f = c.finetune
-  f.files = f"train={folder}/train.csv dev={folder}/dev.jsonl"
-  f.text, f.seeds, f.epochs, f.export = "text", 1, 2.0, "none"
-  f.lrs, f.layer_decay = (3e-3,) * 3, 1.0
-  c.log.every_steps = 5
-  c.length = 16  # one length to compile for
+  f.seeds, f.epochs, f.export, f.layer_decay = 1, 2.0, "none", 1.0
   change_config(c, changes)
   return c
 
 
 def change_config(c, changes):
+  """Changes values; names are keys of `finetune`, or SECTION__KEY."""
   for name, value in changes.items():
     section, _, key = name.rpartition("__")
     c[section or "finetune"][key] = value
@@ -143,27 +112,6 @@ def test_finished_runs_are_kept_and_seeds_added(vocab, files, tmp_path):
   assert path.stat().st_mtime_ns == before
   assert load_without_times(one, 1) == load_without_times(both, 1)
   assert load_without_times(one, 0) != load_without_times(one, 1)
-
-
-@pytest.mark.slow
-def test_a_stopped_run_is_repeated(vocab, files, tmp_path, monkeypatch):
-  complete, stopped = tmp_path / "complete", tmp_path / "stopped"
-  c = own_config(vocab, files, epochs=1.0)
-  run(c, complete)
-  batch_at = batches.batch_at
-
-  def stop_at_step_9(rows, step, **kwargs):
-    if step == 9:
-      os.kill(os.getpid(), signal.SIGTERM)
-    return batch_at(rows, step, **kwargs)
-
-  with monkeypatch.context() as patch:
-    patch.setattr(batches, "batch_at", stop_at_step_9)
-    code, text = run(c, stopped)
-  assert code == 75 and "with 1 missing runs" in text
-  assert not results.load_all(stopped)
-  assert run(c, stopped)[0] == 0
-  assert load_without_times(stopped) == load_without_times(complete)
 
 
 @pytest.mark.parametrize(
@@ -291,16 +239,9 @@ def test_meshes_and_micro_batches_give_the_same_losses(vocab, files, tmp_path):
     c = own_config(vocab, files, epochs=0.5, **changes)
     c.model.dropout = c.model.attention_dropout = 0.1
     c.log.every_steps = 1
-    initial = initial_weights.open_weights(c, report=print)
-    options = FinetuneOptions.from_config(c)
-    data = task_data.read_task_data(options, "own", initial.tokenizer)
-    model = initial.make_model(data.num_outputs)
-    setup = loop.make_setup(options, model, data)
-    params = initial.make_params(model, data.task, 0, report=print)
-    records = []
-    loop.fine_tune(
-      setup, params, 0, tmp_path, write=records.append, check=lambda: None
-    )
+    workdir = tmp_path / json.dumps(changes)
+    run(c, workdir)
+    records = runs.read_records(workdir / "own" / "seed-0")
     return [record["total"] for record in records]
 
   losses = train()

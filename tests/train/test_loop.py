@@ -1,31 +1,19 @@
 """The loop reads metrics from devices late enough, with a fake step."""
 
 import dataclasses
+import json
 import signal
 import types
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rich.console import Console
 
-from truenegs_jax.models import encoder
 from truenegs_jax.runtime.errors import NonFiniteError
-from truenegs_jax.train import loop, sharding, speed
-from truenegs_jax.train import setup as setup_lib
+from truenegs_jax.train import guards, loop, speed
 
-BATCH = 8
-SETTINGS = dict(
-  steps=6,
-  batch_size=BATCH,
-  seed=0,
-  max_skips=0,
-  log_every=2,
-  save_every=4,
-  eval_every=100,
-)
+STEPS = 6
 
 
 @dataclasses.dataclass
@@ -34,9 +22,6 @@ class FakeArray:
 
   value: float
   on_fetch: Callable[[], object]
-
-  def is_ready(self):
-    return False
 
   def block_until_ready(self):
     return self
@@ -50,94 +35,96 @@ class FakeArray:
 
 
 class FakeCheckpoints:
-  """Appends events instead of saving."""
-
-  keep_steps = ()
+  """Appends events instead of saving, and keeps the descriptions."""
 
   def __init__(self, events):
-    self._events = events
+    self._events, self.descriptions = events, {}
 
-  def save(self, done, state, description):
+  def save(self, done, state, description, *, wait):
     self._events.append(("saved", done))
-
-  def wait(self):
-    self._events.append("waited")
+    self.descriptions[done] = description
+    return ""
 
   def latest_step(self):
     return None
 
+  def read_description(self, step):
+    return self.descriptions[step]
 
-def run_loop(monkeypatch, tmp_path, *, bad=(), stop_at=None, param=1.0):
-  """Returns the events and training records of a run of 6 steps."""
-  events, signals = [], types.SimpleNamespace(received=None)
-  rows = {
-    "documents": np.repeat([[1, 1, 1, 0]], BATCH, 0),
-    "row": np.arange(BATCH),
-  }
-  monkeypatch.setattr(loop.batches_lib, "batch_at", lambda *_, **__: rows)
-  monkeypatch.setattr(loop.sharding, "shard_batch", lambda batch, mesh: batch)
-  monkeypatch.setattr(loop.plan, "row_flops", lambda run: 10.0)
-  monkeypatch.setattr(loop, "evaluate", lambda *_: [{"mlm": (1.0, 1.0)}])
 
-  def step(state, batch, aux):
-    k = state.step
-    events.append(("dispatched", k + 1))
-    if k + 1 == stop_at:
-      signals.received = signal.SIGTERM
+def run_loop(
+  tmp_path, *, bad=(), stop_at=None, param=1.0, saved=None, max_skips=0
+):
+  """Returns the events, records and checkpoints of a run of 6 steps.
+
+  It begins at the only step of `saved`, if there is one.
+  """
+  events, records, received = [], [], []
+  checkpoints = FakeCheckpoints(events)
+  checkpoints.descriptions |= saved or {}
+
+  def take_step(state, done):
+    events.append(("dispatched", done + 1))
+    if done + 1 == stop_at:
+      received.append(signal.SIGTERM)
     terms = {
-      "mlm": (FakeArray(k, lambda: events.append(("fetched", k + 1))), 1.0),
-      "skipped": (FakeArray(k + 1 in bad, lambda: None), 1.0),
+      "mlm": (
+        FakeArray(done, lambda: events.append(("fetched", done + 1))),
+        1.0,
+      ),
+      "skipped": (FakeArray(done + 1 in bad, lambda: None), 1.0),
     }
-    state = types.SimpleNamespace(step=k + 1, params=state.params)
-    return state, terms
+    state = types.SimpleNamespace(step=done + 1, params=state.params)
+    return state, terms, np.arange(8)
 
-  setup = setup_lib.PretrainSetup(
-    run=types.SimpleNamespace(
-      **SETTINGS,
-      loss_weights={"mlm": 2.0},
-      learning_rate=jnp.float32,
-      model=types.SimpleNamespace(roles={"bert": encoder.EncoderConfig}),
-    ),
-    mesh=sharding.make_mesh(sharding.get_mesh_spec("dp")),
-    state=types.SimpleNamespace(step=0, params=jnp.full(3, param)),
-    aux={},
-    train_step=step,
-    eval_step=None,
-    refresh=lambda state, done: state,
-    description={},
-  )
-  clock = speed.Clock(SETTINGS["steps"])
-  records = []
-
-  def write(record):
-    events.append(("written", record["step"], record["split"]))
+  def log(record):
+    events.append(("written", record["step"]))
     records.append(record)
 
-  profiler = speed.Profiler(None, tmp_path, print, first_step=0)
-  host_wait = speed.HostWait(clock.running)
-  monitors = loop.Monitors(
-    write, profiler, host_wait, clock, signals, Console(quiet=True)
+  def evaluate(done, state):
+    assert state.step == done
+    events.append(("evaluated", done))
+    return False
+
+  state = types.SimpleNamespace(
+    step=max(checkpoints.descriptions, default=0), params=jnp.full(3, param)
   )
-  inputs = types.SimpleNamespace(train_rows=None, held_out_rows=None)
+  run = loop.Loop(
+    state=state,
+    steps=STEPS,
+    take_step=take_step,
+    loss_weights={"mlm": 2.0},
+    learning_rate=jnp.float32,
+    log_every=2,
+    log=log,
+    is_evaluated=lambda done: done == STEPS,
+    evaluate=evaluate,
+    poll=lambda: received[-1] if received else None,
+    is_saved=lambda done: done == 4,
+    content=lambda state: ({}, {"a": 1}),
+    checkpoints=checkpoints,
+    report=print,
+    guard=guards.SkipGuard(tmp_path, max_skips),
+    clock=speed.Clock(STEPS),
+  )
   try:
-    loop._train_steps(
-      tmp_path, inputs, setup, FakeCheckpoints(events), monitors
-    )
+    assert run.run() == (received[-1] if received else None)
+    run.save()
   except NonFiniteError:
     events.append("refused")
-  return events, [r for r in records if r["split"] == "train"]
+  return events, records, checkpoints.descriptions
 
 
-def test_record_is_fetched_after_the_next_dispatch(monkeypatch, tmp_path):
-  events, records = run_loop(monkeypatch, tmp_path)
+def test_record_is_fetched_after_the_next_dispatch(tmp_path):
+  events, records, _ = run_loop(tmp_path)
   index = events.index
   assert index(("dispatched", 3)) < index(("fetched", 1))
   assert index(("fetched", 1)) < index(("dispatched", 4))
-  assert index(("fetched", 2)) < index(("written", 2, "train"))
+  assert index(("fetched", 2)) < index(("written", 2))
   # But before a checkpoint and before the end.
-  assert index(("written", 4, "train")) < index(("saved", 4))
-  assert index(("written", 6, "train")) < index(("written", 6, "held_out"))
-  assert index(("written", 6, "held_out")) < index(("saved", 6))
+  assert index(("written", 4)) < index(("saved", 4))
+  assert index(("written", 6)) < index(("evaluated", 6))
+  assert index(("evaluated", 6)) < index(("saved", 6))
   # A record averages its own steps only, which count from 0.
   averages = [(r["step"], r["mlm"]) for r in records]
   assert averages == [(2, 0.5), (4, 2.5), (6, 4.5)]
@@ -145,35 +132,47 @@ def test_record_is_fetched_after_the_next_dispatch(monkeypatch, tmp_path):
   assert [r["lr"] for r in records] == [1.0, 3.0, 5.0]
 
 
-def test_record_has_rates_and_memory(monkeypatch, tmp_path):
-  _, records = run_loop(monkeypatch, tmp_path)
-  rate = records[-1]["rows_per_s"]
-  assert records[-1]["tokens_per_s"] == pytest.approx(3 * rate)
-  per_device = 10.0 * rate / jax.device_count()
-  assert records[-1]["flop_per_s"] == pytest.approx(per_device)
-  assert records[-1]["memory_peak_gib"] > 0.01
-  assert 0.0 <= records[-1].get("host_wait", 0.0) <= 1.0
-  assert "mfu" not in records[-1]  # CPUs have no published peak
-
-
 @pytest.mark.parametrize("stop_at, last", [(2, 2), (3, 2), (4, 4)])
-def test_stopped_run_writes_its_last_record(
-  monkeypatch, tmp_path, stop_at, last
-):
-  events, records = run_loop(monkeypatch, tmp_path, stop_at=stop_at)
+def test_stopped_run_writes_its_last_record(tmp_path, stop_at, last):
+  events, records, _ = run_loop(tmp_path, stop_at=stop_at)
   assert records[-1]["step"] == last
-  written = events.index(("written", last, "train"))
+  written = events.index(("written", last))
   assert written < events.index(("saved", stop_at))
 
 
-def test_record_is_written_before_a_skip_ends_the_run(monkeypatch, tmp_path):
-  events, records = run_loop(monkeypatch, tmp_path, bad=(2,))
+def test_record_is_written_before_a_skip_ends_the_run(tmp_path):
+  events, records, _ = run_loop(tmp_path, bad=(2,))
   assert events[-1] == "refused" and ("dispatched", 4) not in events
   assert [(r["step"], r["skipped"]) for r in records] == [(2, 0.5)]
 
 
 @pytest.mark.parametrize("param", [np.nan, np.inf])
-def test_non_finite_parameters_are_not_saved(monkeypatch, tmp_path, param):
-  events, _ = run_loop(monkeypatch, tmp_path, param=param)
+def test_non_finite_parameters_are_not_saved(tmp_path, param):
+  events, *_ = run_loop(tmp_path, param=param)
   assert events[-1] == "refused"
   assert not [event for event in events if event[0] == "saved"]
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 3, 5])
+def test_resumed_run_has_the_records_of_an_uninterrupted_one(tmp_path, stop_at):
+  bad, max_skips = (3, 4), 2
+  _, expected, _ = run_loop(tmp_path, bad=bad, max_skips=max_skips)
+  _, records, saved = run_loop(
+    tmp_path, bad=bad, max_skips=max_skips, stop_at=stop_at
+  )
+  assert saved[stop_at]["a"] == 1
+  saved = json.loads(json.dumps(saved[stop_at]))
+  _, more, _ = run_loop(
+    tmp_path, bad=bad, max_skips=max_skips, saved={stop_at: saved}
+  )
+
+  def without_time(records):
+    return [{**record, "time": 0} for record in records]
+
+  assert without_time(records + more) == without_time(expected)
+
+
+def test_resumed_run_remembers_skipped_updates(tmp_path):
+  _, _, saved = run_loop(tmp_path, bad=(2, 3, 4), max_skips=2, stop_at=3)
+  events, *_ = run_loop(tmp_path, bad=(2, 3, 4), max_skips=2, saved=saved)
+  assert events[-1] == "refused"

@@ -19,13 +19,13 @@ from truenegs_jax.configs import bert_base
 from truenegs_jax.data.rows import batches
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.objectives import negatives, slot_predictions
+from truenegs_jax.pretrain import loop
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import rng
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.vocabulary import STOP_WORDS
 from truenegs_jax.train import (
   build_run,
-  loop,
   model_synonyms,
   plan,
   sharding,

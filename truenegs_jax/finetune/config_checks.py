@@ -63,6 +63,7 @@ class FinetuneOptions:
   evals_per_epoch: int
   keep: str
   patience: int
+  save_minutes: float
   max_skips: int
   mesh: sharding.MeshSpec
   attention: str

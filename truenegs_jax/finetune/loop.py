@@ -1,20 +1,23 @@
-"""Fine-tunes a network on a task, with the training step of pre-training.
+"""Fine-tunes a network on a task, with the step and the loop of pre-training.
 
 All seeds of a task share its compiled functions. Batches and random draws are
 functions of seed and step.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
 import pathlib
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
+from rich.console import Console
 
+from truenegs_jax.finetune import leaderboard
 from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.finetune.predict import Predictor, make_predictor
 from truenegs_jax.finetune.task_data import TaskData
@@ -23,7 +26,13 @@ from truenegs_jax.objectives import task_losses
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.tasks import batches
 from truenegs_jax.train import guards, metrics, optim, sharding, speed
+from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
+from truenegs_jax.workdir import checkpoints as checkpoints_lib
+from truenegs_jax.workdir import files
+
+LOSS_WEIGHTS = {"loss": 1.0}
+PROVENANCE, PROGRESS = "provenance", "run"  # keys of checkpoints' descriptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +43,10 @@ class TrainingSetup:
     model: the network with its head.
     data: the rows of the task.
     steps: number of steps of a run.
-    eval_steps: steps after which the dev set is scored, evenly spaced.
+    eval_steps: steps after which the dev set is scored, but the last.
     learning_rate: learning rate of the head, by step.
     init_state: parameters and seed -> the state of step 0.
+    abstract: shapes, dtypes and shardings of a state.
     train_step: jitted, `(state, batch, aux) -> (state, terms)`.
     predictor: computes the outputs of the head; its mesh is that of training.
   """
@@ -48,31 +58,9 @@ class TrainingSetup:
   eval_steps: frozenset[int]
   learning_rate: optim.Schedule
   init_state: Callable[[optax.Params, int], step_lib.TrainState]
-  train_step: Callable[..., tuple[step_lib.TrainState, step_lib.Terms]]
+  abstract: step_lib.TrainState
+  train_step: Callable[..., tuple[step_lib.TrainState, dict[str, Any]]]
   predictor: Predictor
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainedRun:
-  """The outcome of a run's training.
-
-  Attributes:
-    params: the selected parameters, on the devices.
-    step: the step of `params`.
-    failure: why the run failed, or "".
-    evaluations: scores of the dev set during training, by step.
-    losses: means of the first training record that is not NaN, and of the last.
-    secs: duration of the training steps, in seconds.
-    rows_per_s: training rows per second, with compilation.
-  """
-
-  params: optax.Params
-  step: int
-  failure: str
-  evaluations: dict[int, dict[str, float]]
-  losses: tuple[float, float]
-  secs: float
-  rows_per_s: float
 
 
 def make_setup(
@@ -94,7 +82,7 @@ def make_setup(
   )
   step = step_lib.make_train_step(
     sharding.gather_params(terms, mesh, options.mesh),
-    {"loss": 1.0},
+    LOSS_WEIGHTS,
     tx,
     options.accumulation,
   )
@@ -111,9 +99,15 @@ def make_setup(
     model=model,
     data=data,
     steps=steps,
-    eval_steps=_evaluation_steps(steps, epochs, options.evals_per_epoch),
+    eval_steps=_evaluation_steps(steps, epochs, options.evals_per_epoch)
+    - {steps},
     learning_rate=learning_rate,
     init_state=jax.jit(init_state, out_shardings=shardings),
+    abstract=jax.tree.map(
+      lambda x, y: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=y),
+      shapes,
+      shardings,
+    ),
     train_step=jax.jit(
       step, donate_argnums=0, out_shardings=(shardings, replicated)
     ),
@@ -148,133 +142,241 @@ def make_optimizer(
   return tx, schedule
 
 
+def read_description(folder: pathlib.Path) -> dict[str, Any]:
+  """Returns the description of a run's newest checkpoint, or {}."""
+  if not files.has_checkpoint(folder):
+    return {}
+  with contextlib.closing(
+    checkpoints_lib.Checkpoints(folder / files.CHECKPOINTS, read_only=True)
+  ) as checkpoints:
+    return checkpoints.read_description(checkpoints.steps()[-1])
+
+
+class Stopped(Exception):
+  """Ends a run after a signal, the only argument."""
+
+
+@contextlib.contextmanager
 def fine_tune(
   setup: TrainingSetup,
-  params: optax.Params,
   seed: int,
   folder: pathlib.Path,
   *,
-  write: Callable[[dict[str, Any]], None],
+  make_params: Callable[[], optax.Params],
+  provenance: Mapping[str, Any],
   check: Callable[[], None],
-) -> TrainedRun:
-  """Trains one run, to its last step or until patience runs out.
+  console: Console,
+) -> Iterator["SeedRun"]:
+  """Trains one run, to its last step or until patience runs out, and yields it.
+
+  It continues from its newest checkpoint. When `check` stops it, in the body,
+  too, a checkpoint is saved.
 
   Args:
-    params: initial parameters, arrays of numpy.
     seed: seed of the order of rows and of dropout.
-    folder: receives the rows of steps with gradients that are not finite.
-    write: receives the records of training and of the dev set.
-    check: called before each batch; an exception from it ends the run.
+    folder: receives metrics, checkpoints, and the rows of skipped updates.
+    make_params: makes the initial parameters, arrays of numpy.
+    provenance: what the run depends on, saved with its checkpoints.
+    check: called before each batch; raises Stopped after a signal.
+
+  Raises:
+    CheckpointError: the checkpoint is damaged.
+    DiskError: a file could not be written.
   """
-  options = setup.options
-  state = setup.init_state(params, seed)
-  guard = guards.SkipGuard(folder, options.max_skips)
-  clock = speed.Clock(setup.steps)
-  clock.start(0)
-  progress = _Progress(setup, write, clock, check)
-  done, failure, recent = 0, "", []
-  try:
-    while done < setup.steps and not progress.is_out_of_patience():
-      check()
-      batch = batches.batch_at(
-        setup.data.train,
-        done,
-        batch_size=options.batch_size,
-        seed=seed,
-        limit=options.length,
-        window=options.window,
+  with contextlib.ExitStack() as stack:
+    checkpoints = checkpoints_lib.Checkpoints(folder / files.CHECKPOINTS)
+    stack.callback(checkpoints.close)
+    resumed = checkpoints.latest_step()
+    say = functools.partial(console.print, soft_wrap=True)
+    run = SeedRun(setup, seed, check, say, provenance, resumed or 0)
+    if resumed is None:
+      state = setup.init_state(make_params(), seed)
+    else:
+      say(f"  resuming at step {resumed:,}")
+      state = run.restore(checkpoints)
+    line = metrics.ProgressLine(
+      console,
+      setup.steps,
+      first_step=run.first_step,
+      describe=_describe_evaluation,
+    )
+    run.write = stack.enter_context(
+      metrics.open_writers(
+        setup.options.writers, folder, line, first_step=run.first_step
       )
-      on_device = sharding.shard_batch(batch, setup.predictor.mesh)
-      state, terms = setup.train_step(state, on_device, {})
-      guard.add(done, terms["skipped"][0], on_device["row"])
-      recent.append(terms)
-      done += 1
-      if not done % options.every_steps or done == setup.steps:
-        progress.write_losses(done, recent)
-        recent = []
-      if done in setup.eval_steps and done < setup.steps:
-        with clock.paused():
-          progress.evaluate(done, state.params)
-    guard.check_pending()
-  except NonFiniteError:
-    failure = f"gradients that are not finite at step {done:,}"
-  secs = clock.secs_per_step(done) * done
-  selected, step = progress.select_params(done, state.params)
-  return TrainedRun(
-    params=selected,
-    step=step,
-    failure=failure,
-    evaluations=progress.evaluations,
-    losses=(progress.first_loss, progress.last_loss),
-    secs=secs,
-    rows_per_s=done * options.batch_size / secs,
-  )
+    )
+    loop = run.make_loop(state, checkpoints, folder)
+    try:
+      try:
+        # A signal may have come in the evaluation, or after the last one.
+        if resumed in setup.eval_steps and run.evaluate(loop.done, state):
+          loop.steps = loop.done
+        loop.run()
+      except NonFiniteError:
+        run.failure = f"gradients that are not finite at step {loop.done:,}"
+      run.finish(loop.done, loop.state)
+      yield run
+    except Stopped:
+      if not run.failure:
+        with contextlib.suppress(NonFiniteError):
+          loop.save(last=True)
+      raise
 
 
 @dataclasses.dataclass
-class _Progress:
-  """Losses and evaluations of a run so far, and its best parameters."""
+class SeedRun:
+  """A run of a task with a seed, and the functions of its training loop.
+
+  Attributes:
+    check, provenance: as in `fine_tune`.
+    report: prints a line.
+    first_step: number of steps of the checkpoint that it continues.
+    write: writes a record.
+    evaluations: scores of the dev set during training, by step.
+    losses: means of the first training record that is not NaN, and of the last.
+    earlier_secs: duration of the steps before `first_step`, in seconds.
+    best: the parameters with the best score, if they are kept.
+    failure: why the training failed, or "".
+    params, step: at the end, the selected parameters and their step.
+    secs, rows_per_s: at the end, duration and speed of all steps.
+  """
 
   setup: TrainingSetup
-  write: Callable[[dict[str, Any]], None]
-  clock: speed.Clock
+  seed: int
   check: Callable[[], None]
+  report: Callable[[str], None]
+  provenance: Mapping[str, Any]
+  first_step: int
+  write: Callable[[metrics.Record], None] = print
   evaluations: dict[int, dict[str, float]] = dataclasses.field(
     default_factory=dict
   )
-  first_loss: float = math.nan  # of the first record that has a number
-  last_loss: float = math.nan
-  # Score, step and, if they are kept, parameters.
-  best: tuple[float, int, optax.Params | None] | None = None
+  losses: tuple[float, float] = (math.nan, math.nan)
+  earlier_secs: float = 0.0
+  best: optax.Params | None = None
+  failure: str = ""
+  params: optax.Params = dataclasses.field(default_factory=dict)
+  step: int = 0
+  secs: float = 0.0
+  rows_per_s: float = 0.0
 
-  def write_losses(self, done: int, recent: list[step_lib.Terms]) -> None:
-    """Writes a record of training."""
-    values = metrics.compute_ratios(metrics.merge_terms(jax.device_get(recent)))
-    secs = self.clock.secs_per_step(done)
-    self.last_loss = values["loss"]
-    if math.isnan(self.first_loss):
-      self.first_loss = self.last_loss
-    self.write(
-      {
-        "step": done,
-        "time": round(time.time(), 3),
-        "split": "train",
-        "total": values.pop("loss"),
-        **values,
-        "lr": float(self.setup.learning_rate(done - 1)),
-        "rows_per_s": self.setup.options.batch_size / secs,
-        "eta_s": self.clock.eta_secs(done),
-      }
+  def __post_init__(self) -> None:
+    self.clock = speed.Clock(self.setup.steps)
+    self._keeps_best = self.setup.options.keep == "best"
+
+  def make_loop(
+    self,
+    state: step_lib.TrainState,
+    checkpoints: checkpoints_lib.Checkpoints,
+    folder: pathlib.Path,
+  ) -> loop_lib.Loop:
+    """Makes the training loop; arguments as in `fine_tune`."""
+    options, eval_steps = self.setup.options, self.setup.eval_steps
+    mesh = self.setup.predictor.mesh
+    timer = guards.SaveTimer(60 * options.save_minutes, mesh)
+    return loop_lib.Loop(
+      state=state,
+      steps=self.setup.steps,
+      take_step=self.take_step,
+      loss_weights=LOSS_WEIGHTS,
+      learning_rate=self.setup.learning_rate,
+      log_every=options.every_steps,
+      log=self.log,
+      is_evaluated=lambda done: done in eval_steps,
+      evaluate=self.evaluate,
+      poll=self.check,
+      is_saved=lambda _: timer.is_due(),
+      content=self.content,
+      checkpoints=checkpoints,
+      report=self.report,
+      guard=guards.SkipGuard(folder, options.max_skips),
+      clock=self.clock,
     )
 
-  def evaluate(self, done: int, params: optax.Params) -> None:
-    """Scores the dev set and writes a record."""
-    task, dev = self.setup.data.task, self.setup.data.dev
-    predictor = self.setup.predictor
-    outputs = predictor.predict(params, dev.encoded, check=self.check)
-    scores = dev.score(dev.decode_answers(outputs))
-    self.evaluations[done] = scores
-    self.write({"step": done, "split": "dev", **scores})
-    value = scores[task.metrics[0]]
-    if self.best is None or value > self.best[0]:
-      keeps_best = self.setup.options.keep == "best"
-      self.best = value, done, jax.device_get(params) if keeps_best else None
+  def content(
+    self, state: step_lib.TrainState
+  ) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns arrays and description of a checkpoint."""
+    progress = {
+      "evaluations": {str(n): x for n, x in self.evaluations.items()},
+      "losses": self.losses,
+      "secs": self._measure_secs(int(state.step)),
+    }
+    best = {"best": self.best} if self.best else {}
+    description = {PROVENANCE: self.provenance, PROGRESS: progress}
+    return vars(state) | best, description
 
-  def is_out_of_patience(self) -> bool:
-    """Whether the last `patience` evaluations were no better than the best."""
-    patience = self.setup.options.patience
-    if not patience or self.best is None:
-      return False
-    return sum(step > self.best[1] for step in self.evaluations) >= patience
+  def restore(
+    self, checkpoints: checkpoints_lib.Checkpoints
+  ) -> step_lib.TrainState:
+    """Restores what `content` saved at `first_step`; returns the state."""
+    saved = checkpoints.read_description(self.first_step)[PROGRESS]
+    self.evaluations = {int(n): x for n, x in saved["evaluations"].items()}
+    self.losses, self.earlier_secs = tuple(saved["losses"]), saved["secs"]
+    abstract = self.setup.abstract
+    has_best = self._keeps_best and self.evaluations
+    best = {"best": abstract.params} if has_best else {}
+    arrays = checkpoints.restore_state(self.first_step, vars(abstract) | best)
+    self.best = arrays.pop("best", None)
+    return step_lib.TrainState(**arrays)
 
-  def select_params(
-    self, done: int, params: optax.Params
-  ) -> tuple[optax.Params, int]:
-    """Returns the last or the best parameters, by `keep`, and their step."""
-    if self.setup.options.keep == "last":
-      return params, done
+  def take_step(
+    self, state: step_lib.TrainState, done: int
+  ) -> loop_lib.StepResult:
+    """Trains on the batch of a step."""
+    options = self.setup.options
+    batch = batches.batch_at(
+      self.setup.data.train,
+      done,
+      batch_size=options.batch_size,
+      seed=self.seed,
+      limit=options.length,
+      window=options.window,
+    )
+    on_device = sharding.place_batch(batch, self.setup.predictor.mesh)
+    return *self.setup.train_step(state, on_device, {}), on_device["row"]
+
+  def log(self, record: dict[str, Any]) -> None:
+    """Writes a record of training."""
+    loss, done = record.pop("loss"), record["step"]
+    first = loss if math.isnan(self.losses[0]) else self.losses[0]
+    self.losses = first, loss
+    secs = self.clock.secs_per_step(done)
+    record["rows_per_s"] = self.setup.options.batch_size / secs
+    self.write(record | {"eta_s": self.clock.eta_secs(done)})
+
+  def evaluate(self, done: int, state: step_lib.TrainState) -> bool:
+    """Scores the dev set and writes a record; says if patience runs out."""
     if done not in self.evaluations:
-      self.evaluate(done, params)
-    assert self.best is not None
-    shardings = jax.tree.map(lambda x: x.sharding, params)
-    return jax.device_put(self.best[2], shardings), self.best[1]
+      dev = self.setup.data.dev
+      outputs = self.setup.predictor.predict(
+        state.params, dev.encoded, check=self.check
+      )
+      self.evaluations[done] = dev.score(dev.decode_answers(outputs))
+      self.write({"step": done, "split": "dev", **self.evaluations[done]})
+      if self._keeps_best and self._best_step() == done:
+        self.best = jax.tree.map(jnp.copy, state.params)
+    patience, best = self.setup.options.patience, self._best_step()
+    return 0 < patience <= sum(step > best for step in self.evaluations)
+
+  def finish(self, done: int, state: step_lib.TrainState) -> None:
+    """Selects the last or the best parameters, by `keep`."""
+    self.params, self.step = state.params, done
+    self.secs = self._measure_secs(done)
+    self.rows_per_s = done * self.setup.options.batch_size / self.secs
+    if self._keeps_best:
+      self.evaluate(done, state)
+      self.params, self.step = self.best or {}, self._best_step()
+
+  def _best_step(self) -> int:
+    """Returns the step of the best score of the main metric, the first one."""
+    metric, scores = self.setup.data.task.metrics[0], self.evaluations
+    return max(scores, key=lambda step: scores[step][metric])
+
+  def _measure_secs(self, done: int) -> float:
+    steps = done - self.first_step
+    return self.earlier_secs + self.clock.secs_per_step(done) * steps
+
+
+def _describe_evaluation(record: metrics.Record) -> str:
+  return f"dev at {record['step']:,}: {leaderboard.format_scores(record)}"

@@ -59,7 +59,7 @@ class Predictor:
     ):
       check()
       inputs = {name: batch[name] for name in batches.INPUTS}
-      on_device = sharding.shard_batch(inputs, self.mesh)
+      on_device = sharding.place_batch(inputs, self.mesh)
       output_B = jax.device_get(self.predict_batch(params, on_device))
       for i, row in enumerate(batch["row"]):
         if row >= 0:

@@ -160,17 +160,39 @@ def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
     )
   for name, runs in load_all(workdir).items():
     saved = runs[0].provenance.get(CONFIG, config)
-    changes = [
-      change
-      for change in files.find_changes(saved, config)
-      if change.key not in config_checks.FREE_TO_CHANGE
-    ]
-    if changes:
+    if changes := _find_config_changes(saved, config):
       has_other_head = any(x.key == "finetune.head" for x in changes)
       raise CheckpointError(
         f"'{workdir}' has runs of {name} with another config."
         f" {_describe_changes(changes)}{HEAD_HINT if has_other_head else ''}"
       )
+
+
+def check_unfinished(
+  folder: pathlib.Path, saved: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+  """Refuses to continue a run with another provenance.
+
+  Raises:
+    CheckpointError: lists the differences.
+  """
+  changes = _find_config_changes(saved[CONFIG], now[CONFIG])
+  both = [{**x, CONFIG: None, "data": x["data"]["train"]} for x in (saved, now)]
+  if changes := changes + files.find_changes(*both):
+    raise CheckpointError(
+      f"'{folder}' has an unfinished run with another config or other data."
+      f" {_describe_changes(changes)} To repeat this run, remove its folder."
+    )
+
+
+def _find_config_changes(
+  saved: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[files.Change]:
+  return [
+    change
+    for change in files.find_changes(saved, now)
+    if change.key not in config_checks.FREE_TO_CHANGE
+  ]
 
 
 def check_provenance(

@@ -6,7 +6,6 @@ weights -> for each task: rows -> for each seed: train, answer, score, export
 Finished runs are kept: the same command continues with the missing ones.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -33,16 +32,10 @@ from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.tasks import glue
-from truenegs_jax.train import guards
 from truenegs_jax.workdir import files, lock, metrics_file
 
 SUBMISSION = "submission"
-STOPPING = "stopping; the same command repeats the unfinished run"
 Runs = Mapping[str, Sequence[results.Result]]  # by task
-
-
-class _Stopped(Exception):
-  """Ends the current run after a signal."""
 
 
 def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
@@ -51,11 +44,6 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   Raises:
     TrueNegsError: its class has the exit code.
   """
-  if distributed.process_count() > 1:
-    raise errors.InputError(
-      "Fine-tuning runs in one process, on all devices of the machine. Start"
-      " one process, or one for each task with its own --workdir."
-    )
   check(c)
   options, config = FinetuneOptions.from_config(c), json.loads(c.to_json())
   is_dry = config.pop("dry_run", False)  # not saved
@@ -69,31 +57,26 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   enable_compilation_cache()
   with lock.lock(workdir):
     results.check_config(workdir, config)
-    with guards.StopSignals(console, then=STOPPING) as signals:
-
-      def stop_after_signal() -> None:
-        if signals.received:
-          raise _Stopped
-
-      context = seed_runs.RunContext(
-        workdir, console, stop_after_signal, export=c.finetune.export == "all"
-      )
-      with contextlib.suppress(_Stopped):
-        _train_missing(c, options, config, context, seeds)
-    by_task, finished = results.load_all(workdir), {}
-    for name in options.tasks:
-      if runs := [run for run in by_task.get(name, []) if run.seed in seeds]:
-        finished[name] = runs
-    if finished:
-      _report_results(config, context, finished, others)
-  num_missing = results.count_missing(workdir, options.tasks, seeds)
-  if not num_missing:
+    context = seed_runs.RunContext(
+      workdir, console, export=c.finetune.export == "all"
+    )
+    stopped_by = _train_missing(c, options, config, context, seeds)
+    if distributed.is_first_process():
+      by_task, finished = results.load_all(workdir), {}
+      for name in options.tasks:
+        if runs := [run for run in by_task.get(name, []) if run.seed in seeds]:
+          finished[name] = runs
+      if finished:
+        _report_results(config, context, finished, others)
+  if stopped_by is None:
     return 0
+  num_missing = results.count_missing(workdir, options.tasks, seeds)
   context.report(
     f"Stopped with {num_missing} missing runs. To continue: {rerun_command()}"
   )
-  is_interrupt = signals.received == signal.SIGINT
-  return errors.SAVED_INTERRUPT if is_interrupt else errors.SAVED_RESTART
+  if stopped_by == signal.SIGINT:
+    return errors.SAVED_INTERRUPT
+  return errors.SAVED_RESTART
 
 
 def _train_missing(
@@ -102,13 +85,15 @@ def _train_missing(
   config: Mapping[str, Any],
   context: seed_runs.RunContext,
   seeds: Sequence[int],
-) -> None:
+) -> signal.Signals | None:
   """Trains the missing runs, with the weights and data of the finished ones.
 
-  If no run is missing, weights and data may be gone.
+  If no run is missing, weights and data may be gone. Returns the signal that
+  stopped the training, if any.
   """
   try:
-    initial = initial_weights.open_weights(c, report=context.report)
+    with distributed.raise_everywhere("weights"):
+      initial = initial_weights.open_weights(c, report=context.report)
     plans = seed_runs.plan_runs(
       context, initial, options, seeds=seeds, config=config
     )
@@ -120,9 +105,10 @@ def _train_missing(
       "All runs are finished. Not checked whether weights or data changed:"
       f" {errors.printable(e)}"
     )
-    return
-  files.save_json(context.workdir / results.CONFIG, config)
-  seed_runs.train_missing(context, initial, plans)
+    return None
+  if distributed.is_first_process():
+    files.save_json(context.workdir / results.CONFIG, config)
+  return seed_runs.train_missing(context, initial, plans)
 
 
 def _report_results(

@@ -1,29 +1,30 @@
 """Trains, evaluates, saves and exports the runs of a fine-tuning."""
 
-import contextlib
 import dataclasses
 import datetime
+import json
 import pathlib
 import shutil
+import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 from rich.console import Console
 
 from truenegs_jax.finetune import leaderboard, loop, results, task_data
 from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.finetune.initial_weights import InitialWeights
-from truenegs_jax.runtime import errors
+from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.flags import rerun_command
-from truenegs_jax.train import metrics
+from truenegs_jax.train import guards
 from truenegs_jax.weights.export import finetuned, model_card, public_names
 from truenegs_jax.workdir import files, metrics_file
 
 # Files in the folder of an unfinished run.
 UNFINISHED = {
+  files.CHECKPOINTS,
   metrics_file.METRICS,
   f"{metrics_file.METRICS}.tmp",
   metrics_file.DAMAGED,
@@ -49,13 +50,11 @@ class RunContext:
   """Values that all runs of a workdir share.
 
   Attributes:
-    check: called before every batch; an exception from it ends all runs.
     export: whether the model of each run is exported for Hugging Face.
   """
 
   workdir: pathlib.Path
   console: Console
-  check: Callable[[], None]
   export: bool
 
   def report(self, text: str) -> None:
@@ -71,7 +70,7 @@ def plan_runs(
   seeds: Sequence[int],
   config: Mapping[str, Any],
 ) -> list[TaskPlan]:
-  """Reads all tasks, and compares weights and data with finished runs.
+  """Reads all tasks, and compares weights and data with saved runs.
 
   All files are read before the first run, so that bad ones are found at once.
 
@@ -80,27 +79,35 @@ def plan_runs(
 
   Raises:
     InputError, DataError: weights, files or options cannot be used.
-    CheckpointError: finished runs have other weights or data.
+    CheckpointError: saved runs have other weights or data, or an unfinished
+      one has another config.
   """
-  plans, finished = [], results.load_all(context.workdir)
-  for name in options.tasks:
-    context.check()
-    with context.console.status(f"reading {name} ..."):
-      data = task_data.read_task_data(options, name, initial.tokenizer)
-      model = initial.make_model(data.num_outputs)
-      provenance = initial.provenance(model, data.task, data.fingerprints())
-    provenance[results.CONFIG] = config
-    results.check_provenance(finished, name, provenance)
-    setup = loop.make_setup(options, model, data)
-    missing = results.missing_seeds(context.workdir, name, seeds)
-    plans.append(TaskPlan(setup, provenance, missing))
-  return plans
+  read, finished = [], results.load_all(context.workdir)
+  with distributed.raise_everywhere("inputs"):
+    for name in options.tasks:
+      with context.console.status(f"reading {name} ..."):
+        data = task_data.read_task_data(options, name, initial.tokenizer)
+        model = initial.make_model(data.num_outputs)
+        provenance = initial.provenance(model, data.task, data.fingerprints())
+      provenance[results.CONFIG] = config
+      results.check_provenance(finished, name, provenance)
+      missing = results.missing_seeds(context.workdir, name, seeds)
+      for seed in missing:
+        folder = results.run_folder(context.workdir, name, seed)
+        if saved := loop.read_description(folder):
+          results.check_unfinished(folder, saved[loop.PROVENANCE], provenance)
+      read.append((model, data, provenance, missing))
+  distributed.check_same("runs", json.dumps([x[2:] for x in read]))
+  return [
+    TaskPlan(loop.make_setup(options, model, data), provenance, missing)
+    for model, data, provenance, missing in read
+  ]
 
 
 def train_missing(
   context: RunContext, initial: InitialWeights, plans: Sequence[TaskPlan]
-) -> None:
-  """Trains and saves the runs of the plans.
+) -> signal.Signals | None:
+  """Trains and saves the runs of the plans; returns the signal to stop, if any.
 
   Raises:
     DiskError: a file could not be written; finished runs are kept.
@@ -109,20 +116,32 @@ def train_missing(
   # The time of a run is proportional to its mean row length and its steps.
   sizes = [x.data.train.lengths_N.mean() * x.steps for x, _, _ in runs]
   start, described = time.monotonic(), None
-  for number, (setup, plan, seed) in enumerate(runs):
-    if setup is not described:
-      _describe_task(context, setup)
-      described = setup
-    eta = ""
-    if number:
-      secs = time.monotonic() - start
-      left = round(secs * sum(sizes[number:]) / sum(sizes[:number]))
-      eta = f", about {datetime.timedelta(seconds=left)} left for all"
-    context.report(
-      f"{setup.data.task.title}, seed {seed}: run {number + 1} of"
-      f" {len(runs)}{eta}"
-    )
-    _train_run(context, initial, plan, seed)
+  _remove_checkpoints(context.workdir)  # if a kill came before
+  with guards.StopSignals(context.console) as signals:
+    vote = guards.StopVote(signals, plans[0].setup.predictor.mesh)
+
+    def check() -> None:
+      if number := vote.poll():
+        raise loop.Stopped(number)
+
+    for number, (setup, plan, seed) in enumerate(runs):
+      if setup is not described:
+        _describe_task(context, setup)
+        described = setup
+      eta = ""
+      if number:
+        secs = time.monotonic() - start
+        left = round(secs * sum(sizes[number:]) / sum(sizes[:number]))
+        eta = f", about {datetime.timedelta(seconds=left)} left for all"
+      context.report(
+        f"{setup.data.task.title}, seed {seed}: run {number + 1} of"
+        f" {len(runs)}{eta}"
+      )
+      try:
+        _train_run(context, initial, plan, seed, check)
+      except loop.Stopped as e:
+        return e.args[0]
+  return None
 
 
 def _describe_task(context: RunContext, setup: loop.TrainingSetup) -> None:
@@ -142,29 +161,41 @@ def _describe_task(context: RunContext, setup: loop.TrainingSetup) -> None:
 
 
 def _train_run(
-  context: RunContext, initial: InitialWeights, plan: TaskPlan, seed: int
+  context: RunContext,
+  initial: InitialWeights,
+  plan: TaskPlan,
+  seed: int,
+  check: Callable[[], None],
 ) -> None:
   """Trains, answers, scores, saves and exports one run."""
   setup, data = plan.setup, plan.setup.data
   folder = results.run_folder(context.workdir, data.task.name, seed)
-  params = initial.make_params(
-    setup.model, data.task, seed, report=context.report
-  )
-  _clear_folder(folder)
-  with _open_writers(context.console, setup, folder) as write:
-    trained = loop.fine_tune(
-      setup, params, seed, folder, write=write, check=context.check
-    )
-  answers, scores = {}, {}
-  for name, split in data.splits.items():
-    with context.console.status(f"answering {len(split.keys):,} of {name} ..."):
-      outputs = setup.predictor.predict(
-        trained.params, split.encoded, check=context.check
-      )
-      answers_Q = split.decode_answers(outputs)
-    answers[name] = split.to_json(answers_Q)
-    if split.golds:
-      scores[name] = split.score(answers_Q)
+  name = f"{data.task.name} {seed}"
+  with distributed.raise_everywhere(f"folder {name}"):
+    if distributed.is_first_process():
+      _prepare_folder(folder)
+  with loop.fine_tune(
+    setup,
+    seed,
+    folder,
+    make_params=lambda: initial.make_params(
+      setup.model, data.task, seed, report=context.report
+    ),
+    provenance=plan.provenance,
+    check=check,
+    console=context.console,
+  ) as trained:
+    answers, scores = {}, {}
+    for split_name, split in data.splits.items():
+      task = f"answering {len(split.keys):,} of {split_name} ..."
+      with context.console.status(task):
+        outputs = setup.predictor.predict(
+          trained.params, split.encoded, check=check
+        )
+        answers_Q = split.decode_answers(outputs)
+      answers[split_name] = split.to_json(answers_Q)
+      if split.golds:
+        scores[split_name] = split.score(answers_Q)
   failure = trained.failure or task_data.find_failure(
     data.dev.golds, answers["dev"]["answers"]
   )
@@ -184,31 +215,55 @@ def _train_run(
     notes=[*data.notes, *_selection_notes(setup, trained)],
   )
   context.report(f"  {leaderboard.describe_run(result)}")
+  params = distributed.to_host(trained.params)
+  with distributed.raise_everywhere(f"save {name}"):
+    if distributed.is_first_process():
+      _save(context, initial, setup, params, result)
+
+
+def _save(
+  context: RunContext,
+  initial: InitialWeights,
+  setup: loop.TrainingSetup,
+  params: Mapping[str, Any],
+  result: results.Result,
+) -> None:
+  """Saves a result, removes its checkpoints and exports its model."""
   results.save(context.workdir, result)  # before the export, which may fail
+  _remove_checkpoints(context.workdir)
   if context.export:
+    folder = results.run_folder(context.workdir, result.task, result.seed)
     output = folder / results.MODEL
     with context.console.status("exporting ..."):
-      exported = _export(initial, setup, trained, result, output)
+      exported = _export(initial, setup, params, result, output)
     context.report(f"  {exported}")
     result = dataclasses.replace(result, exported=exported)
     results.save(context.workdir, result)
 
 
-def _clear_folder(folder: pathlib.Path) -> None:
-  """Removes what an unfinished run left in the folder, and creates it."""
+def _remove_checkpoints(workdir: pathlib.Path) -> None:
+  """Removes the checkpoints of finished runs."""
+  for path in workdir.glob(f"*/seed-*/{results.RESULT}"):
+    if distributed.is_first_process():
+      shutil.rmtree(path.parent / files.CHECKPOINTS, ignore_errors=True)
+
+
+def _prepare_folder(folder: pathlib.Path) -> None:
+  """Creates the folder, without what a run without checkpoint left there."""
   names = {x.name for x in folder.iterdir()} if folder.exists() else set()
   if unknown := sorted(names - UNFINISHED):
     raise errors.InputError(
       f"'{folder}' has files that do not belong to a run:"
       f" {', '.join(unknown[:5])}. Move them away."
     )
-  with disk_errors(folder):
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+  if not files.has_checkpoint(folder):
+    with disk_errors(folder):
+      shutil.rmtree(folder, ignore_errors=True)
+      folder.mkdir(parents=True)
 
 
 def _selection_notes(
-  setup: loop.TrainingSetup, trained: loop.TrainedRun
+  setup: loop.TrainingSetup, trained: loop.SeedRun
 ) -> list[str]:
   """Returns a note if parameters were selected by their dev score."""
   if setup.options.keep == "best":
@@ -223,7 +278,7 @@ def _selection_notes(
 def _export(
   initial: InitialWeights,
   setup: loop.TrainingSetup,
-  trained: loop.TrainedRun,
+  params: Mapping[str, Any],
   result: results.Result,
   output: pathlib.Path,
 ) -> str:
@@ -235,7 +290,7 @@ def _export(
   origin = _describe_origin(initial, setup, result)
   try:
     exported = finetuned.export_task(
-      jax.device_get(trained.params),
+      params,
       setup.model,
       initial.tokenizer,
       output,
@@ -278,26 +333,3 @@ def _describe_origin(
       "base_model": public_names.find_models(init),
     },
   )
-
-
-@contextlib.contextmanager
-def _open_writers(
-  console: Console, setup: loop.TrainingSetup, folder: pathlib.Path
-) -> Iterator[Callable[[dict[str, Any]], None]]:
-  """Yields a function that writes a record to the console and all files."""
-  writers = metrics.make_writers(setup.options.writers, folder, first_step=0)
-  line = metrics.ProgressLine(console, setup.steps, first_step=0)
-  with contextlib.ExitStack() as stack:
-    for writer in (*writers, line):
-      stack.callback(writer.close)
-
-    def write(record: dict[str, Any]) -> None:
-      for writer in writers:
-        writer.write(record)
-      if record["split"] == "train":
-        line.write(record)
-      else:
-        scores = leaderboard.format_scores(record)
-        console.print(f"dev at {record['step']:,}: {scores}", soft_wrap=True)
-
-    yield write

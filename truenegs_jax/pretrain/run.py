@@ -21,7 +21,13 @@ from rich.console import Console
 from truenegs_jax.corrections import cases as cases_lib
 from truenegs_jax.corrections import predict_slots
 from truenegs_jax.data.rows import batches, rows_folder
-from truenegs_jax.pretrain import curves, dry_run, export_run, fill_masks
+from truenegs_jax.pretrain import (
+  curves,
+  dry_run,
+  export_run,
+  fill_masks,
+  loop,
+)
 from truenegs_jax.pretrain import verdict as verdict_lib
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
@@ -30,7 +36,6 @@ from truenegs_jax.synonyms import coverage, run_table, table
 from truenegs_jax.train import (
   build_run,
   checks,
-  loop,
   plan,
   prepare_data,
   time_limit,

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import time
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +27,12 @@ STOPPED_UNSAVED = 137  # as after SIGKILL; 75 and 130 promise a checkpoint
 class StopSignals:
   """Context that remembers the first SIGTERM or SIGINT in `received`.
 
-  It prints the signal and `then`, what the process does next. A second signal
-  ends the process at once, even if it hangs. Earlier checkpoints stay on disk.
+  It prints the signal and what the process does next. A second signal ends the
+  process at once, even if it hangs. Earlier checkpoints stay on disk.
   """
 
-  def __init__(self, console: Console, *, then: str = SAVING):
-    self._console, self._then = console, then
+  def __init__(self, console: Console):
+    self._console = console
     self.received: signal.Signals | None = None
 
   def __enter__(self) -> "StopSignals":
@@ -51,49 +52,74 @@ class StopSignals:
       self._console.show_cursor()
       os._exit(STOPPED_UNSAVED)
     self.received = signal.Signals(number)
-    self._console.print(
-      f"{self.received.name}: {self._then} ...", soft_wrap=True
-    )
+    self._console.print(f"{self.received.name}: {SAVING} ...", soft_wrap=True)
 
 
-class StopVote:
-  """Makes all processes stop after the same step when one got a signal.
+class Vote:
+  """Finds the greatest of the values of all processes.
 
   The result of a vote is read after the next step is dispatched, so that no
   device waits for it.
   """
 
-  def __init__(self, signals: StopSignals, mesh: jax.sharding.Mesh):
-    self._signals = signals
+  def __init__(self, mesh: jax.sharding.Mesh):
     self._pending: jax.Array | None = None
     self._shape = (mesh.devices.size,)
     self._split = NamedSharding(mesh, P(mesh.axis_names))
     self._max = jax.jit(jnp.max, out_shardings=NamedSharding(mesh, P()))
 
-  def poll(self) -> signal.Signals | None:
-    """Votes and returns the signal to stop for; call it once per step.
+  def poll(self, value: int) -> int:
+    """Votes and returns the result; call it in all processes, once per step.
 
-    With many processes the result is that of the previous vote; SIGTERM wins.
+    With many processes the result is that of the previous vote, at first 0.
     """
     if distributed.process_count() == 1:
-      return self._signals.received
-    vote = np.full(1, self._signals.received or 0, np.int32)
+      return value
+    vote = np.full(1, value, np.int32)
     votes = jax.make_array_from_callback(
       self._shape, self._split, lambda _: vote
     )
     previous, self._pending = self._pending, self._max(votes)
-    number = 0 if previous is None else int(previous)
+    return 0 if previous is None else int(previous)
+
+
+class StopVote:
+  """Makes all processes stop after the same step when one got a signal."""
+
+  def __init__(self, signals: StopSignals, mesh: jax.sharding.Mesh):
+    self._signals, self._vote = signals, Vote(mesh)
+
+  def poll(self) -> signal.Signals | None:
+    """Votes and returns the signal to stop for, as `Vote`; SIGTERM wins."""
+    number = self._vote.poll(self._signals.received or 0)
     return signal.Signals(number) if number else None
+
+
+class SaveTimer:
+  """Says after which steps to save, by the clock of the first process."""
+
+  def __init__(self, secs: float, mesh: jax.sharding.Mesh):
+    self._secs, self._vote = secs, Vote(mesh)
+    self._last = time.monotonic()
+
+  def is_due(self) -> bool:
+    """Whether `secs` have passed since the last time; votes as `Vote`."""
+    secs = time.monotonic() - self._last
+    is_due = distributed.is_first_process() and secs >= self._secs
+    if is_due:
+      self._last += secs
+    return bool(self._vote.poll(int(is_due)))
 
 
 class SkipGuard:
   """Counts consecutive skipped updates and logs the rows of their batches."""
 
+  consecutive = 0  # skipped updates up to the last that was checked
+
   def __init__(self, workdir: pathlib.Path, max_skips: int):
     self._path = workdir / files.BAD_ROWS
     self._max_skips = max_skips
     self._pending: tuple | None = None
-    self._consecutive = 0
 
   def add(
     self, step: int, skipped: jax.Array, row_B: jax.Array | np.ndarray
@@ -116,16 +142,16 @@ class SkipGuard:
       return
     (step, skipped, row_B), self._pending = self._pending, None
     if not float(skipped):
-      self._consecutive = 0
+      self.consecutive = 0
       return
-    self._consecutive += 1
+    self.consecutive += 1
     rows = distributed.to_host(row_B).tolist()
     if distributed.is_first_process():
       with disk_errors(self._path), self._path.open("a") as f:
         f.write(json.dumps({"step": step, "rows": rows}) + "\n")
-    if self._consecutive > self._max_skips:
+    if self.consecutive > self._max_skips:
       raise NonFiniteError(
-        f"The gradient of step {step:,} is not finite ({self._consecutive:,} in"
+        f"The gradient of step {step:,} is not finite ({self.consecutive:,} in"
         f" a row, optim.max_skips={self._max_skips:,}). Its update was skipped;"
         f" its rows are listed in '{self._path}'. Checkpoints are intact. Run"
         " the same command with a higher --config.optim.max_skips=NUMBER, or"

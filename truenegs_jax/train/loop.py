@@ -1,257 +1,164 @@
-"""Runs the pre-training loop: steps, logs, evaluations, checkpoints.
+"""Repeats a training step: records, evaluations, checkpoints, signals.
 
-A batch and all random draws are functions of the step, so a resumed run equals
-an uninterrupted one bit for bit.
+Pre-training and fine-tuning use the same loop. A batch and all random draws are
+functions of the step, and a checkpoint has the terms since the last record, so
+a resumed run equals an uninterrupted one bit for bit.
 """
 
-import contextlib
 import dataclasses
-import functools
-import itertools
-import math
-import pathlib
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from rich.console import Console
 
-from truenegs_jax.data.rows import batches as batches_lib
-from truenegs_jax.data.rows.rows_folder import Rows
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import DiskError, NonFiniteError
-from truenegs_jax.train import guards, metrics, plan, sharding, speed, step
-from truenegs_jax.train import setup as setup_lib
-from truenegs_jax.train.build_run import Run
+from truenegs_jax.train import guards, metrics, optim, speed
+from truenegs_jax.train import step as step_lib
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
-
-@dataclasses.dataclass(frozen=True)
-class TrainResult:
-  """State and held-out terms at the end of `train`."""
-
-  setup: setup_lib.PretrainSetup  # with the last state
-  held_out: list[metrics.Terms]  # of each batch of the last evaluation
-  stopped_by: signal.Signals | None  # None if all steps are done
+PROGRESS = "loop"  # key of a checkpoint's description
+StepResult = tuple[step_lib.TrainState, dict[str, Any], jax.Array]
 
 
-@dataclasses.dataclass(frozen=True)
-class Monitors:
-  """Objects that observe a run without changing it."""
+@dataclasses.dataclass
+class Loop:
+  """The training steps of a run.
 
-  write: Callable[[dict], None]  # writes a record with every writer
-  profiler: speed.Profiler
-  host_wait: speed.HostWait
+  Attributes:
+    state: the state before the next step.
+    steps: number of steps of the run.
+    take_step: `(state, done) -> (state, terms, row_B)`; `done` is the number of
+      steps of the state, `row_B` has the rows of the batch.
+    loss_weights, learning_rate: for the records.
+    log_every: number of steps of a record.
+    log: receives the record of the steps since the last record.
+    is_evaluated, is_saved: `done` -> whether it is followed by an evaluation or
+      a checkpoint; called once per step.
+    evaluate: `(done, state) -> whether the run ends here`.
+    poll: returns a signal to stop for; called once per step.
+    content: state -> arrays and description to save.
+    checkpoints: has a checkpoint of `state`, unless that is of step 0.
+    report: prints a line.
+    done: number of steps of `state`.
+  """
+
+  state: step_lib.TrainState
+  steps: int
+  take_step: Callable[[step_lib.TrainState, int], StepResult]
+  loss_weights: Mapping[str, step_lib.LossWeight]
+  learning_rate: optim.Schedule
+  log_every: int
+  log: Callable[[dict[str, Any]], None]
+  is_evaluated: Callable[[int], bool]
+  evaluate: Callable[[int, step_lib.TrainState], bool]
+  poll: Callable[[], signal.Signals | None]
+  is_saved: Callable[[int], bool]
+  content: Callable[[step_lib.TrainState], tuple[dict[str, Any], Mapping]]
+  checkpoints: checkpoints_lib.Checkpoints
+  report: Callable[[str], None]
+  guard: guards.SkipGuard
   clock: speed.Clock
-  signals: guards.StopSignals
-  console: Console
+
+  def __post_init__(self) -> None:
+    self.done, saved = int(self.state.step), {}
+    if self.done:
+      description = self.checkpoints.read_description(self.done)
+      saved = description.get(PROGRESS, {})
+    self.guard.consecutive = saved.get("skips", 0)
+    self._recent: list[metrics.Terms] = [saved.get("terms", {})]
+    # Values of one record, still on the devices.
+    self._pending: list[tuple] = []
+
+  def run(self) -> signal.Signals | None:
+    """Takes the remaining steps; returns the signal that stopped it, if any.
+
+    Raises:
+      DiskError: a file could not be written; earlier checkpoints are intact.
+      NonFiniteError: too many updates in a row were skipped, or parameters to
+        save are not finite.
+    """
+    stopped_by = None
+    self.clock.start(self.done)
+    while self.done < self.steps and not (stopped_by := self.poll()):
+      self.state, terms, row_B = self.take_step(self.state, self.done)
+      # Metrics are read one step late, so that no device waits for the host.
+      self._flush()
+      self.guard.add(self.done, terms["skipped"][0], row_B)
+      self._recent.append(terms)
+      self.done += 1
+      if self.done == self.steps or not self.done % self.log_every:
+        self._end_record()
+      if self.is_evaluated(self.done):
+        self._flush()
+        with self.clock.paused():
+          if self.evaluate(self.done, self.state):
+            self.steps = self.done
+      if self.is_saved(self.done):
+        self.save()
+    self._flush()
+    self.guard.check_pending()
+    return stopped_by
+
+  def save(self, *, last: bool = False) -> None:
+    """Starts saving a checkpoint of the last step; completes it if `last`.
+
+    If the disk is full, it reports a warning, and the run goes on.
+
+    Raises:
+      NonFiniteError: as `run`.
+      DiskError: the last step, or one of many processes, could not be saved.
+    """
+    self._flush()
+    self.guard.check_pending()
+    if not _all_finite(self.state.params):
+      raise NonFiniteError(
+        f"The parameters are not finite after step {self.done:,} and were not"
+        " saved. Last saved step:"
+        f" {self.checkpoints.latest_step() or 'none'}."
+      )
+    terms = metrics.merge_terms(jax.device_get(self._recent))
+    progress = {
+      "terms": {
+        name: [x.tolist() for x in pair] for name, pair in terms.items()
+      },
+      "skips": self.guard.consecutive,
+    }
+    arrays, description = self.content(self.state)
+    description = {**description, PROGRESS: progress}
+    try:
+      warning = self.checkpoints.save(self.done, arrays, description, wait=last)
+    except DiskError as e:
+      if last or distributed.process_count() > 1:
+        raise
+      warning = (
+        f"warning: {e} The run goes on and tries again at its next save."
+      )
+    if warning:
+      self.report(warning)
+
+  def _end_record(self) -> None:
+    # The last update was that of step done - 1.
+    weights = step_lib.loss_weights_at(self.loss_weights, self.done - 1)
+    rate = self.learning_rate(self.done - 1)
+    self._pending.append((self.done, self._recent, weights, rate))
+    self._recent = []
+
+  def _flush(self) -> None:
+    """Logs the record that is still on the devices."""
+    while self._pending:
+      done, terms, weights, rate = jax.device_get(self._pending.pop())
+      record = make_record(done, "train", terms, weights)
+      self.log(record | {"lr": float(rate)})
 
 
-def train(
-  run: Run, workdir: pathlib.Path, inputs: setup_lib.RunInputs, console: Console
-) -> TrainResult:
-  """Trains until `run.steps`, SIGTERM or Ctrl-C, and saves a checkpoint.
-
-  Raises:
-    InputError, CheckpointError: the run cannot start; nothing is written.
-    DiskError: a file could not be written; earlier checkpoints are intact.
-    NonFiniteError: more than `run.max_skips` updates in a row were skipped, or
-      the parameters are not finite.
-  """
-  with contextlib.ExitStack() as stack:
-    checkpoints = setup_lib.open_checkpoints(run, workdir)
-    stack.callback(checkpoints.close)
-    setup = setup_lib.set_up_training(
-      run, workdir, inputs, checkpoints, console
-    )
-    first_step = int(setup.state.step)
-    is_writer = distributed.is_first_process()
-    profiler = speed.Profiler(
-      run.traced_steps if is_writer else None,
-      workdir,
-      functools.partial(console.print, soft_wrap=True),
-      first_step=first_step,
-    )
-    writers: list[Any] = []
-    if is_writer:
-      writers = [
-        *metrics.make_writers(run.writers, workdir, first_step=first_step),
-        metrics.ProgressLine(console, run.steps, first_step=first_step),
-      ]
-    for closable in (*writers, profiler):
-      stack.callback(closable.close)
-    signals = stack.enter_context(guards.StopSignals(console))
-
-    def write(record: dict) -> None:
-      for writer in writers:
-        writer.write(record)
-
-    clock = speed.Clock(run.steps)
-    host_wait = speed.HostWait(clock.running)
-    monitors = Monitors(write, profiler, host_wait, clock, signals, console)
-    return _train_steps(workdir, inputs, setup, checkpoints, monitors)
-
-
-def _train_steps(
-  workdir: pathlib.Path,
-  inputs: setup_lib.RunInputs,
-  setup: setup_lib.PretrainSetup,
-  checkpoints: checkpoints_lib.Checkpoints,
-  monitors: Monitors,
-) -> TrainResult:
-  run, state, done = setup.run, setup.state, int(setup.state.step)
-  guard = guards.SkipGuard(workdir, run.max_skips)
-  vote = guards.StopVote(monitors.signals, setup.mesh)
-  process = sharding.process_slice(setup.mesh, run.batch_size)
-  flops, stopped_by = plan.row_flops(run), None
-  monitors.clock.start(done)
-  recent, held_out = [], []
-  pending: list[tuple] = []  # values of one record, still on the devices
-
-  def flush() -> None:
-    while pending:
-      logged_step, terms, weights, rate = jax.device_get(pending.pop())
-      record = _make_record(logged_step, "train", terms, weights)
-      record["lr"] = float(rate)
-      monitors.write(record | _speed_fields(setup, monitors, record, flops))
-
-  def save(*, last: bool = False) -> None:
-    saved = setup.description, state
-    if warning := _save_state(checkpoints, done, *saved, last=last):
-      monitors.console.print(warning, soft_wrap=True)
-
-  while done < run.steps and not (stopped_by := vote.poll()):
-    state = setup.refresh(state, done)
-    batch = batches_lib.batch_at(
-      inputs.train_rows,
-      done,
-      batch_size=run.batch_size,
-      seed=run.seed,
-      process=process,
-    )
-    on_device = sharding.shard_batch(batch, setup.mesh)
-    monitors.profiler.update(done, state.step)
-    state, terms = monitors.host_wait.dispatch(
-      setup.train_step, state, on_device, setup.aux
-    )
-    # Metrics are read one step late, so that no device waits for the host.
-    flush()
-    guard.add(done, terms["skipped"][0], on_device["row"])
-    recent.append(terms | {"row_tokens": _count_tokens(batch["documents"])})
-    done += 1
-    is_last = done == run.steps
-    if is_last or not done % run.log_every:
-      # The last update was that of step done - 1.
-      weights = step.loss_weights_at(run.loss_weights, done - 1)
-      pending.append((done, recent, weights, run.learning_rate(done - 1)))
-      recent = []
-    if is_last or not done % run.eval_every:
-      flush()
-      with monitors.clock.paused(), monitors.console.status("evaluating ..."):
-        held_out = evaluate(setup, state, inputs.held_out_rows)
-        weights = jax.device_get(step.loss_weights_at(run.loss_weights, done))
-        monitors.write(_make_record(done, "held_out", held_out, weights))
-    if done in checkpoints.keep_steps or not done % run.save_every:
-      flush()
-      guard.check_pending()
-      save()
-  flush()
-  guard.check_pending()
-  monitors.profiler.close(done)
-  save(last=True)
-  if done == run.steps and not held_out:  # all steps were done before
-    with monitors.console.status("evaluating ..."):
-      held_out = evaluate(setup, state, inputs.held_out_rows)
-  setup = dataclasses.replace(setup, state=state)
-  return TrainResult(setup, held_out, stopped_by)
-
-
-def _save_state(
-  checkpoints: checkpoints_lib.Checkpoints,
-  done: int,
-  description: Mapping[str, Any],
-  state: step.TrainState,
-  *,
-  last: bool,
-) -> str:
-  """Saves a step; returns "" or, if the disk is full, a warning.
-
-  Raises:
-    NonFiniteError: the parameters are not finite.
-    DiskError: the last step, or one of many processes, could not be saved.
-  """
-  if not _all_finite(state.params):
-    raise NonFiniteError(
-      f"The parameters are not finite after step {done:,} and were not"
-      f" saved. Last saved step: {checkpoints.latest_step() or 'none'}."
-    )
-  try:
-    return checkpoints.save(done, vars(state), description, wait=last)
-  except DiskError as e:
-    if last or distributed.process_count() > 1:
-      raise
-    return f"warning: {e} The run goes on and tries again at its next save."
-
-
-def evaluate(
-  setup: setup_lib.PretrainSetup, state: step.TrainState, held_out_rows: Rows
-) -> list[metrics.Terms]:
-  """Returns the terms of each held-out batch.
-
-  Uses `eval_rows` rows, rounded up to whole batches, or all if there are fewer.
-  """
-  batch_size = setup.run.batch_size
-  batches = itertools.islice(
-    batches_lib.held_out_batches(
-      held_out_rows,
-      batch_size=batch_size,
-      process=sharding.process_slice(setup.mesh, batch_size),
-    ),
-    math.ceil(setup.run.eval_rows / batch_size),
-  )
-  aux, held_out = {**setup.aux, **state.aux}, []
-  for batch in batches:
-    on_device = sharding.shard_batch(batch, setup.mesh)
-    terms = setup.eval_step(state.params, on_device, aux)
-    held_out.append(jax.device_get(terms))
-  return held_out
-
-
-def _count_tokens(documents_BxL: np.ndarray) -> tuple[int, int]:
-  """Returns the numbers of tokens without padding and of rows, as a term."""
-  return int(np.count_nonzero(documents_BxL)), len(documents_BxL)
-
-
-def _speed_fields(
-  setup: setup_lib.PretrainSetup,
-  monitors: Monitors,
-  record: Mapping,
-  flops: float,
-) -> dict:
-  """Returns the fields of a training record about time and memory."""
-  done, devices = record["step"], setup.mesh.devices
-  dtype = next(iter(setup.run.model.roles.values())).dtype
-  return {
-    **speed.throughput_fields(
-      setup.run.batch_size / monitors.clock.secs_per_step(done),
-      tokens=record["row_tokens"],
-      flops=flops,
-      devices=devices.size,
-      peak=speed.peak_flops(devices.flat[0].device_kind, dtype),
-    ),
-    **speed.memory_fields(setup.mesh.local_devices[0]),
-    "eta_s": monitors.clock.eta_secs(done),
-    **monitors.host_wait.pop_fields(),
-  }
-
-
-def _make_record(
-  done: int, split: str, terms: list[metrics.Terms], weights: Mapping
-) -> dict:
+def make_record(
+  done: int, split: str, terms: Sequence[metrics.Terms], weights: Mapping
+) -> dict[str, Any]:
+  """Returns the means of terms and their weighted sum `total`."""
   values = metrics.compute_ratios(metrics.merge_terms(terms))
   total = sum(float(w) * values[name] for name, w in weights.items())
   fields = {"step": done, "time": round(time.time(), 3), "split": split}

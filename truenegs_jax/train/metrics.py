@@ -7,16 +7,19 @@ A record is a flat dict of metrics, with `step` and `split` ("train" or
 "held_out"). A writer is an object with `write(record)` and `close()`.
 """
 
+import contextlib
 import importlib.util
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.metrics_file import JsonlWriter, Record
@@ -133,14 +136,33 @@ def check_writers(names: Sequence[str]) -> None:
       )
 
 
-def make_writers(
-  names: Sequence[str], workdir: pathlib.Path, *, first_step: int
-) -> list:
-  """Opens metrics.jsonl and the additional writers `names`, of WRITERS."""
-  return [
-    JsonlWriter(workdir, first_step=first_step),
-    *(WRITERS[name][0](workdir, first_step=first_step) for name in names),
-  ]
+@contextlib.contextmanager
+def open_writers(
+  names: Sequence[str],
+  workdir: pathlib.Path,
+  line: "ProgressLine",
+  *,
+  first_step: int,
+) -> Iterator[Callable[[Record], None]]:
+  """Yields a function that writes a record with all writers and `line`.
+
+  The writers are metrics.jsonl and `names`, of WRITERS. Only the first process
+  writes.
+  """
+  writers: list[Any] = []
+  if distributed.is_first_process():
+    classes = [JsonlWriter, *(WRITERS[name][0] for name in names)]
+    writers = [x(workdir, first_step=first_step) for x in classes]
+    writers.append(line)
+
+  def write(record: Record) -> None:
+    for writer in writers:
+      writer.write(record)
+
+  with contextlib.ExitStack() as stack:
+    for writer in writers:
+      stack.callback(writer.close)
+    yield write
 
 
 def format_duration(secs: float) -> str:
@@ -174,11 +196,20 @@ class ProgressLine:
 
   The step of a line is four times that of the line before, later a twentieth of
   the run after it; an hour is the longest wait. A terminal shows every record,
-  in a last line that is replaced.
+  in a last line that is replaced. Evaluations are described by `describe`, or
+  have the columns of the table.
   """
 
-  def __init__(self, console: Console, total_steps: int, *, first_step: int):
+  def __init__(
+    self,
+    console: Console,
+    total_steps: int,
+    *,
+    first_step: int,
+    describe: Callable[[Record], str] | None = None,
+  ):
     self._console, self._total = console, total_steps
+    self._describe = describe
     self._first_step, self._next_step, self._next_secs = first_step, 0, 0.0
     self._step_width = len(f"held-out {total_steps:,}")
     self._columns: list[str] = []
@@ -188,16 +219,19 @@ class ProgressLine:
 
   def write(self, record: Record) -> None:
     """Prints a record if it is due or held-out, else shows it for a while."""
-    step, secs = record["step"], record["time"]
+    step, is_train = record["step"], record["split"] == "train"
+    if self._describe and not is_train:
+      self._console.print(self._describe(record), soft_wrap=True)
+      return
     if not self._columns:
       self._columns = self._choose_columns(record)
       titles = [COLUMNS[name][0] for name in self._columns]
       self._console.print(self._join(f"step of {self._total:,}", titles))
-    if record["split"] != "train":
+    if not is_train:
       line = self._format(f"held-out {step:,}", record)
       self._console.print(line, soft_wrap=True)
       return
-    line = self._format(f"{step:,}", record)
+    line, secs = self._format(f"{step:,}", record), record["time"]
     is_due = step >= self._next_step or secs >= self._next_secs
     if is_due or step == self._total:
       self._console.print(line, soft_wrap=True)

@@ -238,6 +238,18 @@ def shard_batch(
   }
 
 
+def place_batch(
+  batch: dict[str, np.ndarray], mesh: Mesh
+) -> dict[str, jax.Array]:
+  """Makes the global batch from one that is complete in every process."""
+  return {
+    name: jax.make_array_from_callback(
+      array.shape, batch_sharding(mesh), array.__getitem__
+    )
+    for name, array in batch.items()
+  }
+
+
 def abstract_table(
   like: jax.ShapeDtypeStruct | np.ndarray, mesh: Mesh, placement: str
 ) -> jax.ShapeDtypeStruct:

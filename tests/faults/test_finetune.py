@@ -1,0 +1,171 @@
+"""Fine-tunings that are stopped or killed end as uninterrupted ones."""
+
+import io
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+from rich.console import Console
+
+from support import runs, word_task
+from support.faults import tries
+from truenegs_jax.configs import finetune_own
+from truenegs_jax.finetune import run as run_lib
+from truenegs_jax.runtime.errors import CheckpointError
+from truenegs_jax.train import sharding
+
+# Times, and a line with the name of the workdir.
+DIFFERENT = ("time", "eta_s", "rows_per_s", "secs", "exported")
+VALUES = {
+  "finetune.seeds": 1,
+  "finetune.epochs": 4.0,
+  "finetune.evals_per_epoch": 1,
+  "finetune.keep": "best",
+  "finetune.save_minutes": 0.0,  # a checkpoint after every step
+}
+STEPS = 52
+
+
+@pytest.fixture(scope="module")
+def values(tmp_path_factory):
+  """Writes the task's files and returns the values of the config."""
+  folder = word_task.write_files(tmp_path_factory.mktemp("task"))
+  vocab = word_task.write_vocabulary(folder)
+  return word_task.config_values(vocab, folder) | VALUES
+
+
+def read_outcome(workdir):
+  """Returns all that a run leaves, without what differs between two."""
+  folder = workdir / "own" / "seed-0"
+  lines = (folder / "metrics.jsonl").read_text().splitlines()
+  records = [
+    *map(json.loads, lines),
+    json.loads((folder / "result.json").read_text()),
+  ]
+  for record in records:
+    for name in DIFFERENT:
+      record.pop(name, None)
+  weights = (folder / "model" / "model.safetensors").read_bytes()
+  return sorted(x.name for x in folder.iterdir()), records, weights
+
+
+def run_here(values, workdir):
+  """Returns the exit code."""
+  c = finetune_own.get_config()
+  c.update_from_flattened_dict(values)
+  return run_lib.run(c, workdir, Console(file=io.StringIO()))
+
+
+def stop_at_batch(monkeypatch, number):
+  """Sends SIGTERM at a batch, of training or evaluation, counted from 1."""
+  place_batch, count = sharding.place_batch, 0
+
+  def stop(batch, mesh):
+    nonlocal count
+    count += 1
+    if count == number:
+      os.kill(os.getpid(), signal.SIGTERM)
+    return place_batch(batch, mesh)
+
+  monkeypatch.setattr(sharding, "place_batch", stop)
+
+
+@pytest.mark.slow
+def test_stopped_run_ends_bit_equal(values, tmp_path, monkeypatch, no_torch):
+  values = values | {"finetune.save_minutes": 10.0}
+  complete, stopped = tmp_path / "complete", tmp_path / "stopped"
+  assert run_here(values, complete) == 0
+  # In the first evaluation, at step 37, and while answering after step 52. An
+  # evaluation has three batches.
+  for number in (15, 30, 23):
+    with monkeypatch.context() as patch:
+      stop_at_batch(patch, number)
+      assert run_here(values, stopped) == 75
+  steps = sorted(x.name for x in stopped.glob("own/seed-0/checkpoints/*"))
+  assert steps == ["37", "52"]
+  assert run_here(values, stopped) == 0
+  assert read_outcome(stopped) == read_outcome(complete)
+
+
+def test_unfinished_run_with_another_config_is_refused(
+  values, tmp_path, monkeypatch
+):
+  with monkeypatch.context() as patch:
+    stop_at_batch(patch, 1)
+    assert run_here(values, tmp_path) == 75
+  with pytest.raises(CheckpointError, match=r"optim.lr: 0.0 -> 0.1"):
+    run_here(values | {"optim.lr": 0.1}, tmp_path)
+  assert (tmp_path / "own/seed-0/checkpoints/1").exists()
+
+
+@pytest.fixture(scope="module")
+def complete(values, tmp_path_factory):
+  """Runs on two devices: (flags, environment of a device, workdir)."""
+  root = tmp_path_factory.mktemp("runs")
+  flags = [f"--config.{name}={value}" for name, value in values.items()]
+  env = runs.make_environment(root / "cache")
+  env |= {"TRUENEGS_JOIN_SECS": "60", "TRUENEGS_HEARTBEAT_SECS": "10"}
+  env["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
+  code, output = start_and_wait(flags, env, root / "complete")
+  assert code == 0, output
+  return flags, env, root / "complete"
+
+
+def start_and_wait(flags, env, workdir):
+  env = env | {"JAX_NUM_CPU_DEVICES": "2"}
+  return runs.run(workdir, flags, env, config="finetune_own")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", tries(1, 10))
+def test_killed_run_ends_bit_equal(complete, tmp_path, number):
+  flags, env, expected = complete
+  rng = random.Random(number)
+  workdir = tmp_path / "killed"
+  for step in sorted(rng.sample(range(1, STEPS), 1 + number % 2)):
+    process = runs.start(
+      workdir,
+      flags,
+      env | {"JAX_NUM_CPU_DEVICES": "2"},
+      config="finetune_own",
+    )
+    wait_for_step(workdir, step, [process])
+    time.sleep(rng.random() / 10)
+    process.kill()
+    process.wait()
+  code, output = start_and_wait(flags, env, workdir)
+  assert code == 0 and "resuming at step" in output, output
+  assert read_outcome(workdir) == read_outcome(expected)
+
+
+def wait_for_step(workdir, step, processes):
+  """Waits until a checkpoint of the step or a later one is complete."""
+  deadline = time.monotonic() + runs.TIMEOUT_SECS
+  folder = workdir / "own/seed-0/checkpoints"
+  while not any(
+    x.name.isdigit() and int(x.name) >= step for x in folder.glob("*")
+  ):
+    assert time.monotonic() < deadline, f"no step {step} in time"
+    assert all(process.poll() is None for process in processes)
+    time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one_and_stop_together(complete, tmp_path):
+  flags, env, expected = complete
+  workdir = tmp_path / "two"
+  processes = runs.start_processes(
+    workdir, flags, env, 2, config="finetune_own"
+  )
+  wait_for_step(workdir, 5, processes)
+  processes[1].send_signal(signal.SIGTERM)
+  ended = runs.wait_for_all(processes)
+  assert [code for code, _ in ended] == [75, 75], ended
+  ended = runs.run_processes(workdir, flags, env, 2, config="finetune_own")
+  assert [code for code, _ in ended] == [0, 0], ended
+  assert "resuming at step" in ended[0][1]
+  assert "resuming" not in ended[1][1]  # printed once
+  assert read_outcome(workdir) == read_outcome(expected)

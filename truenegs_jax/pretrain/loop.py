@@ -1,0 +1,186 @@
+"""Pre-trains: gives the training loop its batches, evaluations and records."""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import math
+import pathlib
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from truenegs_jax.data.rows import batches as batches_lib
+from truenegs_jax.runtime import distributed
+from truenegs_jax.train import guards, metrics, plan, sharding, speed, step
+from truenegs_jax.train import loop as loop_lib
+from truenegs_jax.train import setup as setup_lib
+from truenegs_jax.train.build_run import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainResult:
+  """State and held-out terms at the end of `train`."""
+
+  setup: setup_lib.PretrainSetup  # with the last state
+  held_out: list[metrics.Terms]  # of each batch of the last evaluation
+  stopped_by: signal.Signals | None  # None if all steps are done
+
+
+def train(
+  run: Run, workdir: pathlib.Path, inputs: setup_lib.RunInputs, console: Console
+) -> TrainResult:
+  """Trains until `run.steps`, SIGTERM or Ctrl-C, and saves a checkpoint.
+
+  Raises:
+    InputError, CheckpointError: the run cannot start; nothing is written.
+    DiskError: a file could not be written; earlier checkpoints are intact.
+    NonFiniteError: more than `run.max_skips` updates in a row were skipped, or
+      the parameters are not finite.
+  """
+  with contextlib.ExitStack() as stack:
+    checkpoints = setup_lib.open_checkpoints(run, workdir)
+    stack.callback(checkpoints.close)
+    setup = setup_lib.set_up_training(
+      run, workdir, inputs, checkpoints, console
+    )
+    first_step = int(setup.state.step)
+    say = functools.partial(console.print, soft_wrap=True)
+    profiler = speed.Profiler(
+      run.traced_steps if distributed.is_first_process() else None,
+      workdir,
+      say,
+      first_step=first_step,
+    )
+    line = metrics.ProgressLine(console, run.steps, first_step=first_step)
+    write = stack.enter_context(
+      metrics.open_writers(run.writers, workdir, line, first_step=first_step)
+    )
+    stack.callback(profiler.close)
+    signals = stack.enter_context(guards.StopSignals(console))
+    clock = speed.Clock(run.steps)
+    callbacks = _Callbacks(setup, inputs, write, profiler, clock, console)
+    loop = loop_lib.Loop(
+      state=setup.state,
+      steps=run.steps,
+      take_step=callbacks.take_step,
+      loss_weights=run.loss_weights,
+      learning_rate=run.learning_rate,
+      log_every=run.log_every,
+      log=callbacks.log,
+      is_evaluated=lambda done: done == run.steps or not done % run.eval_every,
+      evaluate=callbacks.evaluate,
+      poll=guards.StopVote(signals, setup.mesh).poll,
+      is_saved=lambda n: n in run.keep_steps or not n % run.save_every,
+      content=lambda state: (vars(state), setup.description),
+      checkpoints=checkpoints,
+      report=say,
+      guard=guards.SkipGuard(workdir, run.max_skips),
+      clock=clock,
+    )
+    stopped_by = loop.run()
+    profiler.close(loop.done)
+    loop.save(last=True)
+    # All steps may have been done before.
+    if stopped_by is None and not callbacks.held_out:
+      callbacks.compute_held_out(loop.state)
+    setup = dataclasses.replace(setup, state=loop.state)
+    return TrainResult(setup, callbacks.held_out, stopped_by)
+
+
+@dataclasses.dataclass
+class _Callbacks:
+  """Functions of the training loop.
+
+  `held_out` has the terms of each batch of the last evaluation.
+  """
+
+  setup: setup_lib.PretrainSetup
+  inputs: setup_lib.RunInputs
+  write: Callable[[dict], None]
+  profiler: speed.Profiler
+  clock: speed.Clock
+  console: Console
+  held_out: list[metrics.Terms] = dataclasses.field(default_factory=list)
+
+  def __post_init__(self) -> None:
+    self._host_wait = speed.HostWait(self.clock.running)
+    self._flops = plan.row_flops(self.setup.run)
+    self._batch_options: dict[str, Any] = {
+      "batch_size": self.setup.run.batch_size,
+      "process": sharding.process_slice(
+        self.setup.mesh, self.setup.run.batch_size
+      ),
+    }
+
+  def take_step(self, state: step.TrainState, done: int) -> loop_lib.StepResult:
+    """Trains on the batch of a step."""
+    setup = self.setup
+    state = setup.refresh(state, done)
+    batch = batches_lib.batch_at(
+      self.inputs.train_rows, done, seed=setup.run.seed, **self._batch_options
+    )
+    on_device = sharding.shard_batch(batch, setup.mesh)
+    self.profiler.update(done, state.step)
+    state, terms = self._host_wait.dispatch(
+      setup.train_step, state, on_device, setup.aux
+    )
+    documents_BxL = batch["documents"]  # 0 is padding
+    num_tokens = int(np.count_nonzero(documents_BxL)), len(documents_BxL)
+    return state, {**terms, "row_tokens": num_tokens}, on_device["row"]
+
+  def log(self, record: dict[str, Any]) -> None:
+    """Writes a record of training, with speed and memory."""
+    run, mesh, done = self.setup.run, self.setup.mesh, record["step"]
+    dtype = next(iter(run.model.roles.values())).dtype
+    throughput = speed.throughput_fields(
+      run.batch_size / self.clock.secs_per_step(done),
+      tokens=record["row_tokens"],
+      flops=self._flops,
+      devices=mesh.devices.size,
+      peak=speed.peak_flops(mesh.devices.flat[0].device_kind, dtype),
+    )
+    self.write(
+      {
+        **record,
+        **throughput,
+        **speed.memory_fields(mesh.local_devices[0]),
+        "eta_s": self.clock.eta_secs(done),
+        **self._host_wait.pop_fields(),
+      }
+    )
+
+  def evaluate(self, done: int, state: step.TrainState) -> bool:
+    """Evaluates held-out rows and writes a record."""
+    self.compute_held_out(state)
+    weights = step.loss_weights_at(self.setup.run.loss_weights, done)
+    record = loop_lib.make_record(
+      done, "held_out", self.held_out, jax.device_get(weights)
+    )
+    self.write(record)
+    return False
+
+  def compute_held_out(self, state: step.TrainState) -> None:
+    """Computes `held_out`.
+
+    Uses `eval_rows` rows, rounded up to whole batches, or all if there are
+    fewer.
+    """
+    setup, held_out = self.setup, []
+    batches = itertools.islice(
+      batches_lib.held_out_batches(
+        self.inputs.held_out_rows, **self._batch_options
+      ),
+      math.ceil(setup.run.eval_rows / setup.run.batch_size),
+    )
+    aux = {**setup.aux, **state.aux}
+    with self.console.status("evaluating ..."):
+      for batch in batches:
+        on_device = sharding.shard_batch(batch, setup.mesh)
+        terms = setup.eval_step(state.params, on_device, aux)
+        held_out.append(jax.device_get(terms))
+    self.held_out = held_out
