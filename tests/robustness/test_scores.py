@@ -145,7 +145,7 @@ def test_the_papers_rows_stand_only_beside_its_own_sets():
     examples = make_questions(1) if task is squad.TASK else rows
     x = EvalSet("s", title, examples, examples, {})
     paper = report.find_published(title, score(x, task, [["1"]], [["1"]]))
-    assert [paper["paper, ELECTRA small"]["em"]] == [em] if em else not paper
+    assert [paper["paper, small"]["em"]] == [em] if em else not paper
 
 
 def test_the_rows_of_the_paper_are_whole_numbers_of_its_questions():

@@ -229,7 +229,7 @@ def print_tables(
         console.print(f"! {name}, seed {run.seed}: {run.failure}")
   _print_published(runs_by_task, console)
   if compared:
-    console.print(comparisons_table(compared.items()))
+    console.print(comparisons_table(COMPARED, compared.items()))
 
 
 def _notes(runs: Sequence[Result]) -> list[str]:
@@ -307,17 +307,22 @@ def _print_published(
     console.print(f"({mark}) {note}", soft_wrap=True)
 
 
+COMPARED = (
+  "Means of these and the other runs: 95 % intervals of the difference by a"
+  " paired bootstrap over examples, and over examples and runs"
+)
+
+
 def comparisons_table(
-  compared: Iterable[tuple[str, Sequence[Comparison]]],
+  title: str, compared: Iterable[tuple[str, Sequence[Comparison]]]
 ) -> Table:
-  """Makes the table of comparisons, by names of tasks or sets."""
+  """Makes the table of comparisons, by name of what is compared."""
   table = make_table(
-    "Means of these and the other runs: 95 % intervals of the difference by a"
-    " paired bootstrap over examples, and over examples and runs",
-    ("task", "metric"),
+    title,
+    ("", "metric"),
     ("these", "other", "difference", "examples", "and runs"),
   )
-  for column in table.columns[:5]:
+  for column in table.columns:
     column.no_wrap = True
   for name, rows in compared:
     for number, x in enumerate(rows):

@@ -28,17 +28,17 @@ TITLES = {
 # Number of questions of each set in table 5, from its percentages: all are
 # whole numbers of these, and of no fewer questions.
 PAPER_SIZES = {ADD: 293, SWAP: 300}
-# Table 5: scores of original and transformed questions.
+# Table 5: scores of original and transformed questions by ELECTRAs.
 PAPER = {
-  "ELECTRA small": {
+  "small": {
     ADD: {EXACT: (80.55, 25.60), F1: (85.10, 26.43)},
     SWAP: {EXACT: (80.67, 74.67), F1: (85.38, 80.43)},
   },
-  "ELECTRA small HC": {
+  "small HC": {
     ADD: {EXACT: (82.59, 34.13), F1: (86.78, 36.60)},
     SWAP: {EXACT: (82.33, 79.67), F1: (86.68, 83.65)},
   },
-  "ELECTRA small SR": {
+  "small SR": {
     ADD: {EXACT: (78.84, 37.20), F1: (80.84, 38.29)},
     SWAP: {EXACT: (78.67, 75.67), F1: (80.88, 78.51)},
   },
@@ -77,7 +77,7 @@ def print_scores(results: Results, task: Task, console: Console) -> None:
   table = leaderboard.make_table(title, ("model", "metric"), SIDES)
   for examples, result in results:
     table.add_section()
-    table.add_row(examples.title, f"n = {examples.size:,}", style="bold")
+    table.add_row(examples.title, "", f"n = {examples.size:,}", style="bold")
     for model, scores in _short_names(result.scores).items():
       for metric, sides in scores.items():
         shown = {k: f"{x.value:.2f} ± {x.se:.2f}" for k, x in sides.items()}
@@ -107,16 +107,17 @@ def print_comparisons(
   compared: Sequence[tuple[str, SetComparison]], console: Console
 ) -> None:
   """Prints the comparisons of two models, given with the titles of the sets."""
-  rows = [(f"{title}, {x.compared}", x.bootstrap) for title, x in compared]
-  console.print(leaderboard.comparisons_table(rows))
+  console.print(
+    f"{leaderboard.COMPARED}. McNemar's test counts the questions that only one"
+    " of the two, or more of its runs, answers right.",
+    soft_wrap=True,
+  )
   for title, x in compared:
+    rows = [(x.compared, x.bootstrap)]
+    console.print(leaderboard.comparisons_table(title, rows))
     for side, test in x.mcnemar.items():
-      console.print(
-        f"{title}, {side}: {test.ours} questions are right only or more often"
-        f" by the first model, {test.theirs} by the second (McNemar's exact"
-        f" test, p = {test.p:.2g})",
-        soft_wrap=True,
-      )
+      counts = f"{test.ours} : {test.theirs}, p = {test.p:.2g}"
+      console.print(f"McNemar's exact test, {side}: {counts}")
 
 
 def describe_set(examples: EvalSet) -> str:

@@ -80,14 +80,19 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     for eval_set in sets:
       report.print_samples(eval_set, c.robustness.samples, console)
     results = _score(sets, models, console)
-    report.print_scores(results, model.task, console)
+    if results:
+      report.print_scores(results, model.task, console)
+    else:
+      say("No example could be changed, so that there is nothing to score.")
     compared = [(x.title, y.compared) for x, y in results if y.compared]
     conclusion = conclude(compared) if compared else ""
     if compared:
       report.print_comparisons(compared, console)
       say(conclusion)
     _save(c, results, models, conclusion, workdir)
-  say(f"saved: {workdir / files.RESULTS}, {workdir / SETS}/")
+  say(
+    f"saved: {workdir / files.RESULTS}" + f", {workdir / SETS}/" * bool(names)
+  )
   return 0
 
 
