@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from truenegs_jax.runtime.errors import NonFiniteError
+from truenegs_jax.runtime.errors import DiskError, NonFiniteError
 from truenegs_jax.train import guards, loop, speed
 
 STEPS = 6
@@ -37,12 +37,16 @@ class FakeArray:
 class FakeCheckpoints:
   """Appends events instead of saving, and keeps the descriptions."""
 
+  full_at = ()  # steps at which the disk is full
+
   def __init__(self, events):
     self._events, self.descriptions = events, {}
 
   def save(self, done, state, description, *, wait):
     self._events.append(("saved", done))
     self.descriptions[done] = description
+    if done in self.full_at:
+      raise DiskError("full")
     return ""
 
   def latest_step(self):
@@ -109,7 +113,7 @@ def run_loop(
   )
   try:
     assert run.run() == (received[-1] if received else None)
-    run.save()
+    run.save(last=True)
   except NonFiniteError:
     events.append("refused")
   return events, records, checkpoints.descriptions
@@ -176,3 +180,11 @@ def test_resumed_run_remembers_skipped_updates(tmp_path):
   _, _, saved = run_loop(tmp_path, bad=(2, 3, 4), max_skips=2, stop_at=3)
   events, *_ = run_loop(tmp_path, bad=(2, 3, 4), max_skips=2, saved=saved)
   assert events[-1] == "refused"
+
+
+def test_only_the_last_save_must_succeed(monkeypatch, tmp_path):
+  monkeypatch.setattr(FakeCheckpoints, "full_at", (4,))
+  run_loop(tmp_path)
+  monkeypatch.setattr(FakeCheckpoints, "full_at", (6,))
+  with pytest.raises(DiskError):
+    run_loop(tmp_path)
