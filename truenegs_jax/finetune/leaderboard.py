@@ -322,7 +322,7 @@ def comparisons_table(
     ("", "metric"),
     ("these", "other", "difference", "examples", "and runs"),
   )
-  for column in table.columns:
+  for column in table.columns[:5]:
     column.no_wrap = True
   for name, rows in compared:
     for number, x in enumerate(rows):
