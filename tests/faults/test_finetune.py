@@ -135,7 +135,7 @@ def test_killed_run_ends_bit_equal(complete, tmp_path, number):
     wait_for_step(workdir, step, [process])
     time.sleep(rng.random() / 10)
     process.kill()
-    process.wait()
+    process.communicate()
   code, output = start_and_wait(flags, env, workdir)
   assert code == 0 and "resuming at step" in output, output
   assert read_outcome(workdir) == read_outcome(expected)
