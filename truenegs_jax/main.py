@@ -7,7 +7,7 @@
 
 Words after a colon change the config. The same command resumes a run that was
 stopped. Exit codes: 0 all steps done, 2 bad input or config, 3 bad data, 4 bad
-checkpoint, 5 disk, 6 non-finite gradients, 75 saved and to be restarted
+checkpoint, 5 disk, 6 non-finite loss, 75 saved and to be restarted
 (SIGTERM), 130 saved (Ctrl-C).
 
 A run of several processes is the same command in each. On Cloud TPU, GKE, Slurm

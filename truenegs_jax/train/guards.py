@@ -1,4 +1,4 @@
-"""Stops a run after a signal or after too many non-finite gradients."""
+"""Stops a run after a signal or after too many non-finite updates."""
 
 import json
 import os
@@ -151,9 +151,10 @@ class SkipGuard:
         f.write(json.dumps({"step": step, "rows": rows}) + "\n")
     if self.consecutive > self._max_skips:
       raise NonFiniteError(
-        f"The gradient of step {step:,} is not finite ({self.consecutive:,} in"
-        f" a row, optim.max_skips={self._max_skips:,}). Its update was skipped;"
-        f" its rows are listed in '{self._path}'. Checkpoints are intact. Run"
+        f"The loss or the gradient of step {step:,} is not finite"
+        f" ({self.consecutive:,} in a row,"
+        f" optim.max_skips={self._max_skips:,}). Its update was skipped; its"
+        f" rows are listed in '{self._path}'. Checkpoints are intact. Run"
         " the same command with a higher --config.optim.max_skips=NUMBER, or"
         " start a new run with a lower --config.optim.lr=NUMBER."
       )

@@ -58,9 +58,9 @@ def make_train_step(
 ) -> Callable[[TrainState, dict, Mapping], tuple[TrainState, Terms]]:
   """Makes `step(state, batch, aux) -> (state, terms)`.
 
-  If the gradient of a batch is not finite, parameters and optimizer stay as
-  they are and the term `skipped` is 1; the step is counted nevertheless. Terms
-  without a loss weight are metrics only.
+  If the loss or the gradient of a batch is not finite, parameters and optimizer
+  stay as they are and the term `skipped` is 1; the step is counted
+  nevertheless. Terms without a loss weight are metrics only.
   """
 
   def step(
@@ -78,7 +78,9 @@ def make_train_step(
       terms, grads = _batch_gradient(*args)
     else:
       terms, grads = _accumulated_gradient(*args, num_microbatches)
-    return _update(state, tx, terms, grads)
+    # A loss can be NaN where its gradient is 0: `jnp.take` beyond a table.
+    loss_is_finite = jnp.isfinite(total_loss(terms, weights))
+    return _update(state, tx, terms, grads, loss_is_finite)
 
   return step
 
@@ -198,11 +200,15 @@ def _gradients_of_sums(
 
 
 def _update(
-  state: TrainState, tx: optax.GradientTransformation, terms: Terms, grads: dict
+  state: TrainState,
+  tx: optax.GradientTransformation,
+  terms: Terms,
+  grads: dict,
+  loss_is_finite: Array,
 ) -> tuple[TrainState, Terms]:
-  """Updates parameters and optimizer if the gradient is finite."""
+  """Updates parameters and optimizer if loss and gradient are finite."""
   grad_norm = optim.global_norm(grads)
-  finite = jnp.isfinite(grad_norm)
+  finite = loss_is_finite & jnp.isfinite(grad_norm)
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
   params, opt_state = jax.tree.map(
     lambda new, old: jnp.where(finite, new, old),
