@@ -1,15 +1,16 @@
 """Rules of keys: ranges, choices, and which a resume may change.
 
-`KEYS` has all keys of common.py, `FINETUNE_KEYS` and `ROBUSTNESS_KEYS` those
-that these tasks add or treat differently, `REMOVED` those of earlier versions
-that the configs of saved runs may contain.
+`KEYS` has all keys of common.py, `TASK_KEYS` those that a task adds or treats
+differently, `REMOVED` those of earlier versions that the configs of saved runs
+may contain. A key whose value is a number, or several, has a range.
 """
 
 import dataclasses
-import math
 from typing import NamedTuple
 
 TINY = 1e-12  # lower bound of numbers that must be above 0
+LARGEST = 2**31 - 1  # an int32, the type of jax's integers
+LARGEST_SEED = 2**32 - 1  # jax ignores the higher bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,8 +18,8 @@ class KeyRule:
   """The rule of one key.
 
   Attributes:
-    low: least value of a number; None: any value.
-    high: greatest value of a number.
+    low: least value of a number, or of each of several; None: not a number.
+    high: greatest value.
     may_change: whether a resume may use another value. Such a key decides what
       is printed or kept, or where files are (which have fingerprints or are not
       read again). Except for rounding it does not change the training: data,
@@ -29,17 +30,17 @@ class KeyRule:
   """
 
   low: float | None = None
-  high: float = math.inf
+  high: float = LARGEST
   may_change: bool = False
   old_default: str | float | None = None
   choices: tuple[str, ...] = ()
 
   def range_in_words(self) -> str:
-    """Describes the numbers between `low` and `high`; "" without a range."""
+    """Describes the range, LARGEST left out; "" without a range."""
     if self.low is None:
       return ""
     least = "more than 0" if self.low == TINY else f"at least {self.low:,}"
-    most = f" and at most {self.high:,}" if self.high < math.inf else ""
+    most = "" if self.high == LARGEST else f" and at most {self.high:,}"
     return least + most
 
 
@@ -48,7 +49,7 @@ KEYS = {
     choices=("pretrain", "finetune", "corrections", "robustness")
   ),
   "objective": KeyRule(choices=("electra", "mlm")),
-  "seed": KeyRule(0),
+  "seed": KeyRule(0, LARGEST_SEED),
   "steps": KeyRule(1),
   "minutes": KeyRule(0, may_change=True, old_default=0.0),  # only at the start
   "batch_size": KeyRule(1),
@@ -61,7 +62,7 @@ KEYS = {
   "model.dropout": KeyRule(0, 0.99),
   "model.attention_dropout": KeyRule(0, 0.99),
   "model.initializer_range": KeyRule(TINY, 1),
-  "model.max_positions": KeyRule(),
+  "model.max_positions": KeyRule(8),
   "model.dtype": KeyRule(choices=("float32", "bfloat16")),
   "model.remat": KeyRule(may_change=True, choices=("none", "dots", "full")),
   "model.scan": KeyRule(may_change=True),
@@ -111,13 +112,13 @@ KEYS = {
   "data.errors": KeyRule(choices=("strict", "replace")),
   "data.tokenizer": KeyRule(may_change=True, choices=("fast", "tf_text")),
   "data.vocab": KeyRule(may_change=True),
-  "data.vocab_size": KeyRule(),
+  "data.vocab_size": KeyRule(1),
   "data.lowercase": KeyRule(),
   "data.accents": KeyRule(choices=("auto", "strip", "keep")),
   "data.layout": KeyRule(choices=("electra", "packed")),
   "data.overflow": KeyRule(choices=("carry", "discard")),
   "data.held_out": KeyRule(TINY, 0.5),
-  "data.seed": KeyRule(0),
+  "data.seed": KeyRule(0, LARGEST_SEED),
   "data.rows": KeyRule(may_change=True),
   "data.workers": KeyRule(0, may_change=True),
   "data.wordnet_dir": KeyRule(may_change=True),
@@ -126,9 +127,9 @@ KEYS = {
   "optim.warmup_steps": KeyRule(0),
   "optim.weight_decay": KeyRule(0),
   "optim.clip_norm": KeyRule(TINY),
-  "optim.b1": KeyRule(),
-  "optim.b2": KeyRule(),
-  "optim.epsilon": KeyRule(),
+  "optim.b1": KeyRule(0, 0.999999),
+  "optim.b2": KeyRule(0, 0.999999),
+  "optim.epsilon": KeyRule(TINY, 1),
   "optim.accumulation": KeyRule(1),
   "optim.max_skips": KeyRule(0, may_change=True),
   "mesh.preset": KeyRule(may_change=True, choices=("dp", "fsdp", "fsdp_tp")),
@@ -136,7 +137,7 @@ KEYS = {
   "mesh.synonyms": KeyRule(may_change=True, choices=("replicated", "rows")),
   "checkpoint.every_steps": KeyRule(1, may_change=True),
   "checkpoint.keep": KeyRule(1, may_change=True),
-  "checkpoint.keep_percent": KeyRule(may_change=True),
+  "checkpoint.keep_percent": KeyRule(0, 100, may_change=True),
   "log.every_steps": KeyRule(1, may_change=True),
   "log.writers": KeyRule(may_change=True, choices=("tensorboard",)),
   "log.profile": KeyRule(may_change=True, old_default=""),
@@ -149,7 +150,7 @@ KEYS = {
 
 
 FINETUNE_KEYS = {
-  "seed": KeyRule(0, may_change=True),
+  "seed": KeyRule(0, LARGEST - 1000, may_change=True),  # then seed + 1, ...
   "init_skip": KeyRule(),
   "optim.lr": KeyRule(0),
   "optim.max_skips": KeyRule(0),
@@ -165,9 +166,9 @@ FINETUNE_KEYS = {
   "finetune.head_dropout": KeyRule(0, 0.99),
   "finetune.loss": KeyRule(choices=("mean", "sum")),
   "finetune.warmup": KeyRule(0, 0.9),
-  "finetune.lrs": KeyRule(),
+  "finetune.lrs": KeyRule(TINY, 1),
   "finetune.layer_decay": KeyRule(0, 1),
-  "finetune.layer_decays": KeyRule(),
+  "finetune.layer_decays": KeyRule(TINY, 1),
   "finetune.layer_exponent": KeyRule(choices=("released", "paper")),
   "finetune.window": KeyRule(1),
   "finetune.evals_per_epoch": KeyRule(0),
@@ -204,10 +205,30 @@ ROBUSTNESS_KEYS = {
 }
 
 
+CORRECTIONS_KEYS = {
+  "corrections.run": KeyRule(),
+  "corrections.steps": KeyRule(),
+  "corrections.text": KeyRule(),
+  "corrections.length": KeyRule(0),
+  "corrections.sequences": KeyRule(0),
+  "corrections.headings": KeyRule(),
+  "corrections.prediction": KeyRule(),
+  "corrections.sources": KeyRule(),
+  "corrections.only": KeyRule(),
+  "corrections.cases": KeyRule(0),
+  "corrections.sheet": KeyRule(0),
+}
+
+TASK_KEYS: dict[str, dict[str, KeyRule]] = {
+  "finetune": FINETUNE_KEYS,
+  "corrections": CORRECTIONS_KEYS,
+  "robustness": ROBUSTNESS_KEYS,
+}
+
+
 def rules(task: str) -> dict[str, KeyRule]:
   """Returns the rules of a task's keys."""
-  own = {"finetune": FINETUNE_KEYS, "robustness": ROBUSTNESS_KEYS}
-  return KEYS | own.get(task, {})
+  return KEYS | TASK_KEYS.get(task, {})
 
 
 class RemovedKey(NamedTuple):

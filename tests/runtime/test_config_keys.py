@@ -41,6 +41,6 @@ def test_meanings_are_the_comments_above_and_beside_a_key():
 
 def test_ranges_are_described_in_words():
   _, keys = describe("electra_demo")
-  assert keys["seed"].rule.range_in_words() == "at least 0"
+  assert keys["steps"].rule.range_in_words() == "at least 1"
   expected = "more than 0 and at most 0.9"
   assert keys["masking.prob"].rule.range_in_words() == expected

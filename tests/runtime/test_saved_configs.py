@@ -50,11 +50,10 @@ def test_a_config_of_an_older_version_is_completed(tmp_path):
   del saved["negatives"]["strict_subword"], saved["init_skip"]
   saved["negatives"]["visible_slots"] = "judged"
   saved["optim"]["lr"] = 1
-  saved["own"] = {"list": [1]}
   c = parse_config([save(tmp_path, json.dumps(saved))])
   assert not c.negatives.strict_subword and c.init_skip == ""
   assert "visible_slots" not in c.negatives
-  assert type(c.optim.lr) is float and c.own.list == [1]
+  assert type(c.optim.lr) is float
   saved["negatives"]["visible_slots"] = "all"
   with pytest.raises(InputError, match="visible_slots.*truenegs_jax 0.1.0"):
     parse_config([save(tmp_path, json.dumps(saved))])

@@ -115,9 +115,6 @@ def _check_config(c: ConfigDict, workdir: pathlib.Path) -> tuple[str, ...]:
   o = c.corrections
   if distributed.process_count() > 1:
     raise InputError("Several processes are only for pre-training. Use one.")
-  for key in ("length", "sequences", "cases", "sheet"):
-    if o[key] < 0:
-      raise InputError(f"corrections.{key}={o[key]} is below 0. Use 0 or more.")
   predict_slots.check_text(o.text)
   if o.prediction:  # "" is the run's
     one_of("corrections.prediction", o.prediction, CHOICES["prediction"])
@@ -253,8 +250,8 @@ def _measure(
       checkpoints[source].append(report.CheckpointRates(step, percent, counts))
   if not any(checkpoints.values()):
     raise CheckpointError(
-      f"'{o.run}' has deleted all steps to measure meanwhile. Run the"
-      " same command again, or set --config.corrections.steps=STEPS."
+      f"'{o.run}' has no undamaged step to measure. Run the same command again,"
+      " or set --config.corrections.steps=STEPS."
     )
   sheet = ""
   if o.sheet:
@@ -295,7 +292,6 @@ def _predict(
     name = "weights" if step is None else f"step {step:,}"
     params = measured.read_params(step)
     if params is None:
-      console.print(f"warning: {name} was deleted by its run. It is skipped.")
       continue
     params = jax.device_put(params, sharding.replicated_sharding(mesh))
     start = time.perf_counter()

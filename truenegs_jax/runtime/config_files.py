@@ -43,8 +43,11 @@ def load_config(text: str) -> ConfigDict:
   """
   path, colon, arg = text.partition(":")
   if path.endswith(".json"):
-    return _load_saved(pathlib.Path(text))
-  return _execute(_find(path), [arg] if colon else [])
+    config = _load_saved(pathlib.Path(text))
+  else:
+    config = _execute(_find(path), [arg] if colon else [])
+  _check_keys(path, flatten(config.to_dict()))
+  return config
 
 
 def packaged_names() -> list[str]:
@@ -170,6 +173,37 @@ def _complete_saved(path: pathlib.Path, saved: dict[str, Any]) -> ConfigDict:
   except (TypeError, ValueError) as e:
     raise InputError(f"'{path}': {e}. {JSON_FIX}") from e
   return config
+
+
+def _check_keys(path: str, values: Mapping[str, Any]) -> None:
+  """Raises InputError for an unknown or missing key or a value's wrong type."""
+  if values.get("task") not in common_keys.KEYS["task"].choices:
+    return  # refused later, with the choices
+  defaults = flatten(_make_template(values).to_dict())
+  for key in values.keys() - common_keys.rules(values["task"]).keys():
+    hint = did_you_mean(key, defaults.keys(), "")
+    raise InputError(f"'{path}' sets {key}, which is no key.{hint}")
+  for key, default in defaults.items():
+    if key not in values:
+      raise InputError(
+        f"'{path}' has no value of {key}. Start from a packaged config of"
+        f" task={values['task']!r}."
+      )
+    if not _has_type_of(default, values[key]):
+      raise InputError(
+        f"{key}={values[key]!r} in '{path}' has the wrong type. It must be as"
+        f" {default!r}."
+      )
+
+
+def _has_type_of(default: Any, value: Any) -> bool:
+  if isinstance(default, tuple):
+    first = default[0] if default else ""
+    return isinstance(value, tuple) and all(
+      _has_type_of(first, x) for x in value
+    )
+  is_whole = type(default) is float and type(value) is int
+  return is_whole or type(value) is type(default)
 
 
 def _make_template(values: Mapping[str, Any]) -> ConfigDict:

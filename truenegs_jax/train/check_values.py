@@ -1,10 +1,9 @@
 """Checks the values of config keys against the rules of common_keys.py."""
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from truenegs_jax.configs.common_keys import KeyRule
+from truenegs_jax.configs.common_keys import LARGEST, KeyRule
 from truenegs_jax.models import layers
 from truenegs_jax.objectives import masking, soft_regularization
 from truenegs_jax.runtime.errors import InputError, one_of
@@ -29,14 +28,16 @@ def check_values(
   """
   for name in [name for name in rules if name in values]:
     rule, value = rules[name], values[name]
-    if rule.low is not None and (
-      not rule.low <= value <= rule.high or math.isinf(value)  # NaN too
-    ):
-      raise InputError(
-        f"{name}={value} is out of range. It must be finite,"
-        f" {rule.range_in_words()}."
-      )
     choices = REGISTRIES.get(name, rule.choices)
-    for choice in value if isinstance(value, tuple) else (value,):
+    for single in value if isinstance(value, tuple) else (value,):
+      if (
+        rule.low is not None and not rule.low <= single <= rule.high
+      ):  # NaN too
+        words = rule.range_in_words()
+        if LARGEST == rule.high < single:
+          words += f" and at most {LARGEST:,}"
+        raise InputError(
+          f"{name}={value} is out of range. It must be finite, {words}."
+        )
       if choices:
-        one_of(name, choice, choices)
+        one_of(name, single, choices)

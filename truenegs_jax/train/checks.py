@@ -2,7 +2,7 @@
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs.common_keys import KEYS
+from truenegs_jax.configs.common_keys import rules
 from truenegs_jax.data.corpus.language import check_code
 from truenegs_jax.objectives.options import CHOICES, needs_table
 from truenegs_jax.runtime.config_files import flatten
@@ -28,7 +28,7 @@ def check_config(c: ConfigDict) -> None:
   Raises:
     InputError: a value is unknown or out of range, or values conflict.
   """
-  check_values.check_values(flatten(c.to_dict()), KEYS)
+  check_values.check_values(flatten(c.to_dict()), rules(c.task))
   if c.length > c.model.max_positions:
     raise InputError(
       f"length={c.length:,} is more than"
