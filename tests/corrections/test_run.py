@@ -494,7 +494,7 @@ def test_a_step_that_its_run_deletes_is_skipped(folder, tmp_path, monkeypatch):
     hidden.rename(step_10)
   measured = results["checkpoints"]["pairs path=one.tsv"]
   assert [at["step"] for at in measured] == [20]
-  assert "warning: step 10 was deleted by its run" in printed
+  assert "10' was deleted by its run. It is skipped." in printed
 
 
 def test_wordnets_files_are_closed_after_errors(folder, tmp_path, monkeypatch):

@@ -10,7 +10,11 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.errors import (
+  DamagedStepError,
+  InputError,
+  printable,
+)
 from truenegs_jax.synonyms.sources import parse_expression
 from truenegs_jax.train import build_run
 from truenegs_jax.weights.formats import find
@@ -18,6 +22,8 @@ from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import config_sizes, load
 from truenegs_jax.workdir import files, saved_model
 from truenegs_jax.workdir.from_config import build_model, build_tokenizer
+
+KEPT, LAST = "kept", "last"  # values of corrections.steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +34,9 @@ class MeasuredModel:
     config: of the model's training, as far as predictions and corrections
       depend on it.
     steps: saved steps, ascending; `(None,)` for weights without a run.
-    read_params: returns the parameters of a step as numpy arrays; None if the
-      run, which may still be training, has deleted the step meanwhile.
+    read_params: returns the parameters of a step as numpy arrays; None, with a
+      warning, if they are damaged or the run, which may still be training, has
+      deleted them meanwhile.
   """
 
   config: ConfigDict
@@ -86,12 +93,24 @@ def open_model(c: ConfigDict, weights: Weights) -> Iterator[MeasuredModel]:
   workdir = pathlib.Path(c.corrections.run).expanduser()
   with saved_model.open_run(workdir) as checkpoints:
     steps = choose_steps(c.corrections.steps, checkpoints.steps())
-    last = saved_model.read_saved_model(checkpoints, steps[-1])
+    if c.corrections.steps == LAST:
+      last, last_params = saved_model.load(
+        checkpoints, None, report=weights.report
+      )
+      steps = (last.step,)
+    else:
+      last = saved_model.read_newest_model(checkpoints, weights.report)
 
     def read_params(step: int) -> dict[str, Any] | None:
-      if not (checkpoints.folder / str(step)).exists():
+      if c.corrections.steps == LAST:
+        return last_params
+      try:
+        return saved_model.read_params(checkpoints, last.model, step)
+      except DamagedStepError as e:
+        if c.corrections.steps != KEPT:
+          raise
+        weights.report(f"warning: {printable(e)} It is skipped.")
         return None
-      return saved_model.read_params(checkpoints, last.model, step)
 
     config = _complete_config(last.config, c)
     yield MeasuredModel(config, last.tokenizer, last.model, steps, read_params)
@@ -118,9 +137,9 @@ def _complete_config(saved: ConfigDict, c: ConfigDict) -> ConfigDict:
 
 def choose_steps(text: str, saved_steps: list[int]) -> tuple[int, ...]:
   """Returns the saved steps selected by "kept", "last" or "100,200"."""
-  if text == "kept":
+  if text == KEPT:
     return tuple(saved_steps)
-  if text == "last":
+  if text == LAST:
     return tuple(saved_steps[-1:])
   words = text.replace(" ", "").split(",")
   if not set(words) <= set(map(str, saved_steps)):

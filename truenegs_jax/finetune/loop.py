@@ -143,13 +143,16 @@ def make_optimizer(
 
 
 def read_description(folder: pathlib.Path) -> dict[str, Any]:
-  """Returns the description of a run's newest checkpoint, or {}."""
+  """Returns the description of a run's newest good checkpoint, or {}."""
   if not files.has_checkpoint(folder):
     return {}
   with contextlib.closing(
     checkpoints_lib.Checkpoints(folder / files.CHECKPOINTS, read_only=True)
   ) as checkpoints:
-    return checkpoints.read_description(checkpoints.steps()[-1])
+    newest = checkpoints.read_newest(
+      checkpoints.read_description, report=lambda line: None
+    )
+    return newest[1] if newest else {}
 
 
 class Stopped(Exception):
@@ -169,8 +172,8 @@ def fine_tune(
 ) -> Iterator["SeedRun"]:
   """Trains one run, to its last step or until patience runs out, and yields it.
 
-  It continues from its newest checkpoint. When `check` stops it, in the body,
-  too, a checkpoint is saved.
+  It continues from its newest undamaged checkpoint. When `check` stops it, in
+  the body, too, a checkpoint is saved.
 
   Args:
     seed: seed of the order of rows and of dropout.
@@ -180,20 +183,21 @@ def fine_tune(
     check: called before each batch; raises Stopped after a signal.
 
   Raises:
-    CheckpointError: the checkpoint is damaged.
+    CheckpointError: all its checkpoints are damaged.
     DiskError: a file could not be written.
   """
   with contextlib.ExitStack() as stack:
     checkpoints = checkpoints_lib.Checkpoints(folder / files.CHECKPOINTS)
     stack.callback(checkpoints.close)
-    resumed = checkpoints.latest_step()
     say = functools.partial(console.print, soft_wrap=True)
-    run = SeedRun(setup, seed, check, say, provenance, resumed or 0)
+    run = SeedRun(setup, seed, check, say, provenance)
+    restore = functools.partial(run.restore, checkpoints)
+    resumed = checkpoints.read_newest(restore, say)
     if resumed is None:
       state = setup.init_state(make_params(), seed)
     else:
-      say(f"  resuming at step {resumed:,}")
-      state = run.restore(checkpoints)
+      run.first_step, state = resumed
+      say(f"  resuming at step {run.first_step:,}")
     line = metrics.ProgressLine(
       console,
       setup.steps,
@@ -209,11 +213,13 @@ def fine_tune(
     try:
       try:
         # A signal may have come in the evaluation, or after the last one.
-        if resumed in setup.eval_steps and run.evaluate(loop.done, state):
+        if run.first_step in setup.eval_steps and run.evaluate(
+          loop.done, state
+        ):
           loop.steps = loop.done
         loop.run()
       except NonFiniteError:
-        run.failure = f"gradients that are not finite at step {loop.done:,}"
+        run.failure = f"loss or gradients not finite at step {loop.done:,}"
       run.finish(loop.done, loop.state)
       yield run
     except Stopped:
@@ -246,7 +252,7 @@ class SeedRun:
   check: Callable[[], None]
   report: Callable[[str], None]
   provenance: Mapping[str, Any]
-  first_step: int
+  first_step: int = 0
   write: Callable[[metrics.Record], None] = print
   evaluations: dict[int, dict[str, float]] = dataclasses.field(
     default_factory=dict
@@ -307,16 +313,16 @@ class SeedRun:
     return vars(state) | best, description
 
   def restore(
-    self, checkpoints: checkpoints_lib.Checkpoints
+    self, checkpoints: checkpoints_lib.Checkpoints, step: int
   ) -> step_lib.TrainState:
-    """Restores what `content` saved at `first_step`; returns the state."""
-    saved = checkpoints.read_description(self.first_step)[PROGRESS]
+    """Restores what `content` saved at a step; returns the state."""
+    saved = checkpoints.read_description(step)[PROGRESS]
     self.evaluations = {int(n): x for n, x in saved["evaluations"].items()}
     self.losses, self.earlier_secs = tuple(saved["losses"]), saved["secs"]
     abstract = self.setup.abstract
     has_best = self._keeps_best and self.evaluations
     best = {"best": abstract.params} if has_best else {}
-    arrays = checkpoints.restore_state(self.first_step, vars(abstract) | best)
+    arrays = checkpoints.restore_state(step, vars(abstract) | best)
     self.best = arrays.pop("best", None)
     return step_lib.TrainState(**arrays)
 

@@ -5,7 +5,7 @@ export_workdir(pathlib.Path("runs/electra_demo"), step=10_000)
 
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -50,15 +50,17 @@ def export_workdir(
   step: int | None = None,
   output: pathlib.Path | None = None,
   dtype: str = "float32",
+  report: Callable[[str], object] = print,
 ) -> pretrained.ExportResult:
   """Exports a checkpoint of a run.
 
   Args:
     workdir: the workdir of a run, which may still be training.
     step: the step to export to `workdir/export-<step>`; None exports the newest
-      step to `workdir/export`.
+      undamaged step to `workdir/export`.
     output: another output folder.
     dtype: as in `pretrained.export_model`.
+    report: receives a line about each damaged step.
 
   Raises:
     InputError, CheckpointError: run or step are missing, or the vocabulary is
@@ -67,10 +69,7 @@ def export_workdir(
   """
   name = files.EXPORT if step is None else f"{files.EXPORT}-{step}"
   with saved_model.open_run(workdir) as checkpoints:
-    saved = saved_model.read_saved_model(
-      checkpoints, checkpoints.steps()[-1] if step is None else step
-    )
-    params = saved_model.read_params(checkpoints, saved.model, saved.step)
+    saved, params = saved_model.load(checkpoints, step, report=report)
   return pretrained.export_model(
     params,
     saved.model,

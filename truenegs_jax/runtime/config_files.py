@@ -180,7 +180,7 @@ def _check_keys(path: str, values: Mapping[str, Any]) -> None:
   if values.get("task") not in common_keys.KEYS["task"].choices:
     return  # refused later, with the choices
   defaults = flatten(_make_template(values).to_dict())
-  for key in values.keys() - common_keys.rules(values["task"]).keys():
+  for key in sorted(values.keys() - common_keys.rules(values["task"]).keys()):
     hint = did_you_mean(key, defaults.keys(), "")
     raise InputError(f"'{path}' sets {key}, which is no key.{hint}")
   for key, default in defaults.items():

@@ -50,6 +50,10 @@ class CheckpointError(TrueNegsError):
   exit_code = 4
 
 
+class DamagedStepError(CheckpointError):
+  """Checkpoint that cannot be restored; another step of the run may do."""
+
+
 class DiskError(TrueNegsError):
   """File that cannot be written: full disk, no permission."""
 
@@ -57,7 +61,7 @@ class DiskError(TrueNegsError):
 
 
 class NonFiniteError(TrueNegsError):
-  """NaN or infinite gradients in more steps than the config allows."""
+  """NaN or infinite losses or gradients, in more steps than allowed."""
 
   exit_code = 6
 

@@ -87,15 +87,13 @@ def set_up_training(
   description = make_description(run, inputs.fingerprints)
   for key, value in description.items():
     distributed.check_same(key, json.dumps(value))
-  resumed = resumable_step(checkpoints, description)
-  if resumed is not None:
-    saved = checkpoints.read_description(resumed)
-    _report_environment_changes(saved, description, console)
   abstract = plan.abstract_state(run, mesh)
+  resumed = _resume(checkpoints, description, abstract, console)
+  if resumed is None:
+    make_state = _prepare_state(run, inputs, abstract, console)
+  else:
+    make_state = functools.partial(step_lib.TrainState, **resumed[1])
   aux = plan.make_aux(run, inputs.table, inputs.tokenizer.vocab, mesh)
-  make_state = _prepare_state(
-    run, inputs, abstract, checkpoints, resumed, console
-  )
   resolved, attention = plan.resolve_attention(run, mesh, check=True)
   with (  # processes that step before others are ready run into a timeout
     distributed.raise_everywhere("compile"),
@@ -116,6 +114,8 @@ def set_up_training(
     description=description,
   )
   if distributed.is_first_process():
+    if state.step < run.steps:  # results of steps that are done again
+      (workdir / files.RESULTS).unlink(missing_ok=True)
     files.save_json(workdir / files.CONFIG, description["config"])
     write_vocabulary(inputs.tokenizer.vocab, workdir / files.VOCABULARY)
     if inputs.table is not None:
@@ -123,7 +123,7 @@ def set_up_training(
   start = f"weights '{run.init}'" if run.init else "random parameters"
   start += f", seed {run.seed}"
   if resumed is not None:
-    start = f"resumed at step {resumed:,} of '{workdir}'"
+    start = f"resumed at step {resumed[0]:,} of '{workdir}'"
   lines = {
     "start": start,
     **_report_lines(setup, inputs),
@@ -151,18 +151,33 @@ def make_description(
   }
 
 
-def resumable_step(
-  checkpoints: checkpoints_lib.Checkpoints, description: Mapping
-) -> int | None:
-  """Returns the newest saved step, or None without a checkpoint.
+def _resume(
+  checkpoints: checkpoints_lib.Checkpoints,
+  description: Mapping[str, Any],
+  abstract: step_lib.TrainState,
+  console: Console,
+) -> tuple[int, dict[str, Any]] | None:
+  """Restores the newest undamaged step and its state; None without steps."""
 
-  Raises:
-    CheckpointError: the checkpoint belongs to another run.
+  def read(step: int) -> dict[str, Any]:
+    saved = checkpoints.read_description(step)
+    check_same_run(checkpoints.folder, step, saved, description)
+    with progress.working(console, f"Restoring step {step:,}"):
+      state = checkpoints.restore_state(step, vars(abstract))
+    _report_environment_changes(saved, description, console)
+    return state
+
+  say = functools.partial(console.print, soft_wrap=True)
+  return checkpoints.read_newest(read, say)
+
+
+def check_same_run(
+  folder: pathlib.Path, step: int, saved: Mapping, description: Mapping
+) -> None:
+  """Raises CheckpointError if a step in `folder` belongs to another run.
+
+  `saved` is the description of the step, `description` that of this run.
   """
-  latest = checkpoints.latest_step()
-  if latest is None:
-    return None
-  saved = checkpoints.read_description(latest)
   saved_config = files.add_missing_keys(saved["config"])
   changed = [
     change
@@ -172,7 +187,7 @@ def resumable_step(
   for change in changed:
     if change.key in common_keys.REMOVED:
       raise CheckpointError(
-        f"'{checkpoints.folder}' has step {latest:,} of a run with"
+        f"'{folder}' has step {step:,} of a run with"
         f" {change.key}={change.saved!r}, which this version does not support."
         " Continue it with truenegs_jax"
         f" {common_keys.REMOVED[change.key].last_version}, or choose another"
@@ -183,9 +198,9 @@ def resumable_step(
   )
   if changed:
     differences = "\n  ".join(map(str, changed))
-    workdir = checkpoints.folder.parent
+    workdir = folder.parent
     message = (
-      f"'{checkpoints.folder}' has step {latest:,} of another run. Differences"
+      f"'{folder}' has step {step:,} of another run. Differences"
       f" (saved -> now):\n  {differences}\nPass --workdir=runs/NAME for a new"
       f" run, or --config={workdir / files.CONFIG} to resume that one."
     )
@@ -198,7 +213,6 @@ def resumable_step(
         " --workdir=runs/NAME."
       )
     raise CheckpointError(message)
-  return latest
 
 
 def _is_allowed(change: files.Change) -> bool:
@@ -230,18 +244,12 @@ def _prepare_state(
   run: Run,
   inputs: RunInputs,
   abstract: step_lib.TrainState,
-  checkpoints: checkpoints_lib.Checkpoints,
-  resumed: int | None,
   console: Console,
 ) -> Callable[[], step_lib.TrainState]:
-  """Reads the checkpoint or weights; returns a function that makes the state.
+  """Reads the weights of `init`; returns a function that makes the state.
 
   The function compiles the initialization.
   """
-  if resumed is not None:
-    with progress.working(console, f"Restoring step {resumed:,}"):
-      state = checkpoints.restore_state(resumed, vars(abstract))
-    return lambda: step_lib.TrainState(**state)
   params = None
   if run.init:
     with (

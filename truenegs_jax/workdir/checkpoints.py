@@ -1,32 +1,52 @@
 """Saves and restores the state of a run with Orbax.
 
-  <folder>/<step>/state   the arrays         <folder>/<step>/run   JSON
+  <folder>/<step>/state     arrays         <folder>/<step>/run     JSON
+  <folder>/<step>.damaged   a step that a resumed run could not restore
 
 A save is asynchronous and atomic: a step's folder gets its final name when all
 of its files are written. No other module imports Orbax.
 """
 
 import contextlib
+import functools
+import itertools
+import json
 import logging
+import operator
 import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import (
+  Callable,
+  Container,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
-from truenegs_jax.runtime import distributed
-from truenegs_jax.runtime.errors import CheckpointError, DiskError
-from truenegs_jax.runtime.files import FULL_DISK
+from truenegs_jax.runtime import distributed, json_text
+from truenegs_jax.runtime.errors import (
+  CheckpointError,
+  DamagedStepError,
+  DiskError,
+  printable,
+)
+from truenegs_jax.runtime.files import FULL_DISK, disk_errors, short_sha256
 
-FIX_DAMAGED = "Move this folder away to continue from an earlier step."
+Result = TypeVar("Result")
+DAMAGED = ".damaged"  # suffix of the folders of steps that were set aside
 
-
+# Numbers the barriers of a run, whose processes have the same calls.
+_BARRIERS = itertools.count()
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the names of folders
 # Log records that tell users nothing they could act on, and those of a failed
 # save, which is also raised: Orbax logs some hundred lines for each.
@@ -53,6 +73,14 @@ def _print_unraisable(info: Any) -> None:
     sys.__unraisablehook__(info)
 
 
+class _Description(NamedTuple):
+  """The JSON of a step. Checkpoints of 0.1 have no `checksum_kind`."""
+
+  run: dict[str, Any]
+  checksums: dict[str, int]  # of the arrays, by path
+  checksum_kind: str = "sum"
+
+
 class Checkpoints:
   """The checkpoints of one run."""
 
@@ -74,6 +102,7 @@ class Checkpoints:
         folder at the same time.
     """
     self.folder = folder
+    self._read_only = read_only
     self.keep_steps = frozenset(keep_steps)
     options: dict[str, Any]
     for logger in ("absl", "asyncio"):
@@ -128,7 +157,9 @@ class Checkpoints:
   def _start_saving(self, step: int, state: Any, run: Mapping) -> None:
     if step in self._manager.all_steps():
       return
-    description = {"run": dict(run), "checksums": compute_checksums(state)}
+    sums = compute_checksums(state, CHECKSUM_KIND)
+    description = _Description(dict(run), sums, CHECKSUM_KIND)._asdict()
+    description["sha256"] = _hash_json(description)
     try:
       self._manager.save(
         step,
@@ -141,8 +172,9 @@ class Checkpoints:
 
   def _make_room(self) -> list[int]:
     """Removes all but the newest of the steps that are not to be kept."""
-    for path in self.folder.glob(f"*{UNFINISHED}*"):
-      shutil.rmtree(path, ignore_errors=True)
+    for useless in (UNFINISHED, DAMAGED):
+      for path in self.folder.glob(f"*{useless}*"):
+        shutil.rmtree(path, ignore_errors=True)
     removed = [x for x in self.steps()[:-1] if x not in self.keep_steps]
     for step in removed:
       self._manager.delete(step)
@@ -168,21 +200,63 @@ class Checkpoints:
     """Returns the newest saved step, or None."""
     return max(self._manager.all_steps(), default=None)
 
+  def read_newest(
+    self, read: Callable[[int], Result], report: Callable[[str], object]
+  ) -> tuple[int, Result] | None:
+    """Returns the newest undamaged step with `read(step)`; None without steps.
+
+    Reports each damaged step. Unless opened with `read_only`, it also renames
+    them, and all processes of the run have to call this method.
+
+    Raises:
+      CheckpointError: all steps are damaged; nothing is renamed.
+    """
+    damaged: dict[int, str] = {}
+    while (step := self._newest_besides(damaged)) is not None:
+      try:
+        result = read(step)
+      except DamagedStepError as e:
+        damaged[step] = printable(e)
+        continue
+      if damaged:
+        self._set_aside(damaged)
+      for problem in damaged.values():
+        report(f"warning: {problem} Step {step:,} is used instead.")
+      return step, result
+    if not damaged and not any(self.folder.glob(f"*{DAMAGED}")):
+      return None
+    problem = "".join(f"{x} " for x in damaged.values())
+    raise CheckpointError(
+      f"{problem}'{self.folder}' has no undamaged step. Restore one from a"
+      " backup, or choose another folder with --workdir=FOLDER to start again."
+    )
+
   def read_description(self, step: int) -> dict[str, Any]:
-    """Returns the description of the run that was saved with a step."""
-    return self._read_json(step)["run"]
+    """Returns the description of the run that was saved with a step.
+
+    To be called in all processes, as all methods, unless for `read_only`.
+
+    Raises:
+      CheckpointError: as `restore_state`.
+    """
+    with self._everywhere():
+      return self._read_description(step).run
 
   def restore_state(self, step: int, like: Any) -> Any:
-    """Restores all arrays of a step.
+    """Restores all arrays of a step; to be called in all processes.
 
     `like` is a tree of (abstract) arrays with the shapes, dtypes and shardings
     of the result.
 
     Raises:
-      CheckpointError: the step is missing or damaged, or has another tree.
+      CheckpointError: the step is missing.
+      DamagedStepError: it is damaged, or has another tree.
     """
+    handler = ocp.StandardCheckpointHandler()
     args = ocp.args.StandardRestore(_make_abstract(like))
-    return self._restore_state(step, args)
+    with self._everywhere():
+      saved, tree = self._read_step(step, handler, args)
+    return self._verify(step, saved, tree)
 
   def restore_params(self, step: int, like: Any) -> dict[str, Any]:
     """Restores the parameters only; otherwise as `restore_state`."""
@@ -192,39 +266,94 @@ class Checkpoints:
       partial_restore=True,
       restore_args=ocp.checkpoint_utils.construct_restore_args(like),
     )
-    return self._restore_state(step, args)["params"]
+    handler = ocp.PyTreeCheckpointHandler()
+    saved, tree = self._read_step(step, handler, args)
+    return self._verify(step, saved, tree)["params"]
 
   def close(self) -> None:
     """Waits for pending saves, whatever becomes of them; closes the folder."""
     with contextlib.suppress(Exception):  # `wait` raises it
       self._manager.close()
 
-  def _read_json(self, step: int) -> dict[str, Any]:
-    return self._restore(step, run=ocp.args.JsonRestore())["run"]
+  def _newest_besides(self, damaged: Container[int]) -> int | None:
+    """Returns the newest other step, in all processes of the run the same."""
+    self._manager.reload()  # a run may have saved or deleted steps meanwhile
+    steps = [step for step in self.steps() if step not in damaged]
+    newest = max(steps, default=None)
+    if self._read_only:
+      return newest
+    name = f"newest step {next(_BARRIERS)}"
+    return json.loads(distributed.from_first(name, json.dumps(newest)))
 
-  def _restore_state(self, step: int, args: ocp.args.CheckpointArgs) -> Any:
-    tree = self._restore(step, state=args)["state"]
-    saved = self._read_json(step)["checksums"]
-    if saved | compute_checksums(tree) != saved:
-      raise CheckpointError(
+  def _set_aside(self, steps: Iterable[int]) -> None:
+    """Renames steps, so that the run can save them again."""
+    if self._read_only:
+      return
+    with self._everywhere():
+      for step in steps if distributed.is_first_process() else ():
+        folder = self.folder / str(step)
+        aside = folder.with_name(f"{step}{DAMAGED}")
+        with disk_errors(aside):
+          shutil.rmtree(aside, ignore_errors=True)
+          folder.rename(aside)
+    self._manager.reload()
+
+  def _everywhere(self) -> contextlib.AbstractContextManager[None]:
+    """Raises errors in all processes of the run; a reader may be only one."""
+    if self._read_only:
+      return contextlib.nullcontext()
+    return distributed.raise_everywhere(f"checkpoints {next(_BARRIERS)}")
+
+  def _read_description(self, step: int) -> _Description:
+    with self._restoring(step):
+      path = self.folder / str(step) / "run" / "metadata"
+      saved = json_text.parse_loosely(path.read_bytes())
+      sha256 = saved.pop("sha256", None)
+      if "checksum_kind" in saved and sha256 != _hash_json(saved):
+        raise ValueError("its description does not match its checksum")
+      return _Description(**saved)
+
+  def _read_step(
+    self,
+    step: int,
+    handler: ocp.CheckpointHandler,
+    args: ocp.args.CheckpointArgs,
+  ) -> tuple[_Description, Any]:
+    saved = self._read_description(step)
+    # The manager's method would wait for processes that failed.
+    with self._restoring(step):
+      path = self.folder.resolve() / str(step) / "state"
+      return saved, handler.restore(path, args=args)
+
+  def _verify(self, step: int, saved: _Description, tree: Any) -> Any:
+    sums = compute_checksums(tree, saved.checksum_kind)
+    if saved.checksums | sums != saved.checksums:
+      raise DamagedStepError(
         f"Checkpoint '{self.folder / str(step)}' is damaged: its arrays do not"
-        f" match their checksums. {FIX_DAMAGED}"
+        " match their checksums."
       )
     return tree
 
-  def _restore(self, step: int, **args: ocp.args.CheckpointArgs) -> Any:
+  @contextlib.contextmanager
+  def _restoring(self, step: int) -> Iterator[None]:
+    """Raises DamagedStepError for any error."""
     if step not in self._manager.all_steps():
       raise CheckpointError(
         f"'{self.folder}' has no checkpoint of step {step}. Saved steps:"
         f" {', '.join(map(str, self.steps())) or 'none'}."
       )
     try:
-      return self._manager.restore(step, args=ocp.args.Composite(**args))
-    except Exception as e:  # orbax: KeyError, JSONDecodeError, ValueError, ...
-      first_line = (str(e).splitlines() or [""])[0][:300].rstrip(".")
-      raise CheckpointError(
-        f"Checkpoint '{self.folder / str(step)}' cannot be restored"
-        f" ({type(e).__name__}: {first_line}). {FIX_DAMAGED}"
+      yield
+    except Exception as e:  # KeyError, JSONDecodeError, ValueError, ...
+      first_line = (str(e).splitlines() or [""])[0][:150].rstrip(".")
+      folder = self.folder / str(step)
+      if not folder.exists():
+        raise DamagedStepError(
+          f"Checkpoint '{folder}' was deleted by its run."
+        ) from e
+      raise DamagedStepError(
+        f"Checkpoint '{folder}' cannot be restored"
+        f" ({type(e).__name__}: {first_line})."
       ) from e
 
   def _disk_error(self, e: Exception) -> DiskError:
@@ -242,30 +371,62 @@ def _find_full_disk(e: Exception) -> str:
   return next((text for text in words if text in str(e)), "")
 
 
-def compute_checksums(tree: Any) -> dict[str, int]:
-  """Returns a 32-bit sum of the bits of each array, by its path.
+def compute_checksums(tree: Any, kind: str) -> dict[str, int]:
+  """Returns a 32-bit checksum of the bits of each array, by its path.
 
-  The sums do not depend on the mesh. They are needed because Orbax verifies
-  its index only: a bit that flips on the disk would change a parameter.
+  The checksums do not depend on the mesh. They are needed because Orbax
+  verifies its index only: a bit that flips on the disk would change a
+  parameter. `kind` is a name in CHECKSUMS.
   """
   by_path = {
     jax.tree_util.keystr(path): leaf
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
   }
-  sums = jax.device_get(_bit_sums(by_path))
+  sums = jax.device_get(_sum_arrays(by_path, kind))
   return {path: int(total) for path, total in sums.items()}
 
 
-@jax.jit
-def _bit_sums(by_path: dict[str, jax.Array]) -> dict[str, jax.Array]:
-  def bit_sum(x):
+@functools.partial(jax.jit, static_argnames="kind")
+def _sum_arrays(
+  by_path: dict[str, jax.Array], kind: str
+) -> dict[str, jax.Array]:
+  def sum_array(x: jax.Array) -> jax.Array:
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
       x = jax.random.key_data(x)
     unsigned = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
-    bits = jax.lax.bitcast_convert_type(x, unsigned)
-    return bits.astype(jnp.uint32).sum(dtype=jnp.uint32)
+    bits = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
+    return CHECKSUMS[kind](bits).sum(dtype=jnp.uint32)
 
-  return jax.tree.map(bit_sum, by_path)
+  return jax.tree.map(sum_array, by_path)
+
+
+def _mix_with_position(bits: jax.Array) -> jax.Array:
+  """Mixes each uint32 with its index in the flat array.
+
+  For a position this is one-to-one, so a change of one value is always
+  noticed, and other changes but for one in 2**32. Source of the constants:
+  2**32 / golden ratio; Wellons, "Prospecting for Hash Functions" (lowbias32).
+  """
+  bits = jnp.atleast_1d(bits)
+  strides = itertools.accumulate((1, *bits.shape[:0:-1]), operator.mul)
+  for axis, stride in zip(reversed(range(bits.ndim)), strides, strict=True):
+    index = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
+    bits += index * np.uint32(stride * 0x9E3779B9 % 2**32)
+  bits = (bits ^ bits >> 16) * np.uint32(0x7FEB352D)
+  bits = (bits ^ bits >> 15) * np.uint32(0x846CA68B)
+  return bits ^ bits >> 16
+
+
+# Kinds of checksums. The plain sum of 0.1 does not notice swapped values.
+CHECKSUMS: dict[str, Callable[[jax.Array], jax.Array]] = {
+  "sum": lambda bits: bits,
+  "mixed": _mix_with_position,
+}
+CHECKSUM_KIND = "mixed"  # of new checkpoints
+
+
+def _hash_json(value: Any) -> str:
+  return short_sha256(json.dumps(value, sort_keys=True))
 
 
 def _make_abstract(tree: Any) -> Any:

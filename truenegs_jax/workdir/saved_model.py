@@ -1,13 +1,13 @@
 """Reads the model of a checkpoint, also while the run is still training.
 
 with saved_model.open_run(workdir) as checkpoints:
-  last = saved_model.read_saved_model(checkpoints, checkpoints.latest_step())
-  params = saved_model.read_params(checkpoints, last.model, last.step)
+  last, params = saved_model.load(checkpoints, None, report=print)
 """
 
 import contextlib
+import functools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -52,6 +52,51 @@ def open_run(workdir: pathlib.Path) -> Iterator[checkpoints_lib.Checkpoints]:
         " config.checkpoint.every_steps steps."
       )
     yield checkpoints
+
+
+def load(
+  checkpoints: checkpoints_lib.Checkpoints,
+  step: int | None,
+  *,
+  report: Callable[[str], object],
+) -> tuple[SavedModel, dict[str, Any]]:
+  """Reads a step with its parameters; None: the newest undamaged step.
+
+  Args:
+    checkpoints: of `open_run`.
+    step: a saved step, or None.
+    report: receives a line about each damaged step.
+
+  Raises:
+    CheckpointError: the step is missing or damaged, or for None all are; as
+      `read_saved_model`.
+  """
+
+  def read(step: int) -> tuple[SavedModel, dict[str, Any]]:
+    saved = read_saved_model(checkpoints, step)
+    return saved, read_params(checkpoints, saved.model, step)
+
+  if step is not None:
+    return read(step)
+  return _newest(checkpoints, read, report)
+
+
+def read_newest_model(
+  checkpoints: checkpoints_lib.Checkpoints, report: Callable[[str], object]
+) -> SavedModel:
+  """Reads the newest step of which config and vocabulary are undamaged."""
+  read = functools.partial(read_saved_model, checkpoints)
+  return _newest(checkpoints, read, report)
+
+
+def _newest(
+  checkpoints: checkpoints_lib.Checkpoints,
+  read: Callable[[int], checkpoints_lib.Result],
+  report: Callable[[str], object],
+) -> checkpoints_lib.Result:
+  newest = checkpoints.read_newest(read, report)
+  assert newest is not None  # see `open_run`
+  return newest[1]
 
 
 def read_saved_model(

@@ -142,7 +142,7 @@ def _open_location(
   except (OSError, ValueError) as e:  # for example, the name is too long
     raise InputError(f"init: {location[:80]!r} is not a path: {e}.") from e
   if run := files.parse_run_path(path):
-    return run_folder.open_networks(*run).values()
+    return run_folder.open_networks(*run, report).values()
   if path.is_dir():
     return _open_folder(path)
   if path.exists() or path.with_name(f"{path.name}.index").is_file():

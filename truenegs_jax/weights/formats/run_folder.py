@@ -6,6 +6,7 @@ As in exports, the logits are those of the loss: the temperature is folded.
 
 import functools
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,35 +19,39 @@ from truenegs_jax.workdir import files, saved_model
 
 
 def open_networks(
-  workdir: pathlib.Path, step: int | None
+  workdir: pathlib.Path, step: int | None, report: Callable[[str], object]
 ) -> dict[str, Network]:
   """Returns the networks of a run by role, in the order of its model.
 
   Args:
-    step: a saved step; None for the newest.
+    step: a saved step; None for the newest that is undamaged.
+    report: receives a line about each damaged step.
 
   Raises:
     InputError, CheckpointError: as `saved_model.open_run` and
-      `saved_model.read_saved_model`.
+      `saved_model.load`.
   """
   with saved_model.open_run(workdir) as checkpoints:
-    step = checkpoints.steps()[-1] if step is None else step
-    saved = saved_model.read_saved_model(checkpoints, step)
+    if step is None:
+      saved = saved_model.read_newest_model(checkpoints, report)
+    else:
+      saved = saved_model.read_saved_model(checkpoints, step)
   model, tokenizer = saved.model, saved.tokenizer
   all_shapes = pretrain.param_shapes(model)
 
   @functools.cache  # both networks of a pair are in one checkpoint
   def params() -> dict[str, np.ndarray]:
     with saved_model.open_run(workdir) as checkpoints:
-      tree = saved_model.read_params(checkpoints, model, saved.step)
+      _, tree = saved_model.load(checkpoints, step, report=report)
     return _flatten(pretrain.fold_temperature(tree, model))
 
+  location = f"'{workdir}'" + ("" if step is None else f" at step {step:,}")
   networks = {}
   for role in model.roles:
     shapes = _flatten(pretrain.select_params(all_shapes, role))
     networks[role] = Network(
       role=role,
-      location=f"'{workdir}' at step {saved.step:,}",
+      location=location,
       arrays=Arrays(
         path=workdir,
         shapes={name: x.shape for name, x in shapes.items()},

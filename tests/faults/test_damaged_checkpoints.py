@@ -1,0 +1,198 @@
+"""A damaged step is never restored; the newest good step is used instead."""
+
+import contextlib
+import json
+import random
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from support import runs, saved_steps
+from support.faults import tries
+from truenegs_jax.runtime.errors import CheckpointError, DamagedStepError
+from truenegs_jax.workdir import checkpoints as checkpoints_lib
+
+pytestmark = saved_steps.IGNORE_UNFINISHED_READS
+collect = saved_steps.collect
+
+
+def swap_blocks(x, size, rng):
+  """Swaps two different blocks of `size` words of a flat array."""
+  starts = rng.choice(len(x) // size, 2, replace=False) * size
+  first, second = (np.arange(start, start + size) for start in starts)
+  moved = x.copy()
+  moved[first], moved[second] = x[second], x[first]
+  return moved
+
+
+MOVES = {
+  "words": lambda x, rng: swap_blocks(x, 1, rng),
+  "pages": lambda x, rng: swap_blocks(x, 1_024, rng),
+  "transposition": lambda x, rng: x.reshape(128, 128).T.ravel(),
+  "rotation": lambda x, rng: np.roll(x, rng.integers(1, len(x))),
+}
+
+
+@pytest.mark.parametrize("number", tries(8, 400))
+def test_moved_values_change_the_checksum(number):
+  rng = np.random.default_rng(number)
+  dtype = ("float32", "bfloat16")[number // len(MOVES) % 2]
+  x = rng.normal(size=128 * 128).astype("f4")
+  moved = list(MOVES.values())[number % len(MOVES)](x, rng)
+  before, after = (
+    {"x": jax.numpy.asarray(values, dtype).reshape(128, 128)}
+    for values in (x, moved)
+  )
+  compute = checkpoints_lib.compute_checksums
+  assert compute(before, "mixed") != compute(after, "mixed")
+  assert compute(before, "sum") == compute(after, "sum")  # of 0.1
+
+
+def flip_bit(path, rng):
+  data = bytearray(path.read_bytes())
+  data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+  path.write_bytes(bytes(data))
+
+
+def zero_block(path, rng):
+  data = bytearray(path.read_bytes())
+  start = rng.randrange(len(data))
+  block = data[start : start + 4_096]
+  data[start : start + 4_096] = bytes(len(block))
+  path.write_bytes(bytes(data))
+
+
+def truncate(path, rng):
+  path.write_bytes(path.read_bytes()[: rng.randrange(path.stat().st_size)])
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+  """Returns a folder with the steps 1 and 2."""
+  return saved_steps.save_steps(tmp_path_factory.mktemp("saved") / "steps")
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+  return shutil.copytree(saved, tmp_path / "checkpoints")
+
+
+def list_files(folder, step=2):
+  files = (folder / str(step)).rglob("*")
+  return sorted(x for x in files if x.is_file() and x.stat().st_size)
+
+
+def read_newest(folder, **options):
+  """Returns the newest step, its arrays and the reported lines."""
+  lines = []
+  like = saved_steps.small_tree(saved_steps.make_mesh(1))
+  checkpoints = checkpoints_lib.Checkpoints(folder, **options)
+
+  def read(step):
+    assert checkpoints.read_description(step) == saved_steps.RUN
+    return checkpoints.restore_state(step, like)
+
+  with contextlib.closing(checkpoints):
+    step, tree = checkpoints.read_newest(read, lines.append)
+  return step, tree, lines
+
+
+def check_newest_is_exact_or_the_one_before(folder):
+  """Reads as another process, which renames nothing, and as the run."""
+  names = sorted(path.name for path in folder.iterdir())
+  step, _, lines = read_newest(folder, read_only=True)
+  assert len(lines) == (step == 1)
+  assert sorted(path.name for path in folder.iterdir()) == names
+  assert read_newest(folder)[0] == step
+  again, tree, lines = read_newest(folder)
+  assert again == step and not lines
+  expected = saved_steps.small_tree(saved_steps.make_mesh(1), step)
+  saved_steps.assert_equal(tree, expected)
+  assert (folder / "2.damaged").exists() == (step == 1)
+  saved_steps.save_steps(folder, [2])  # the run saves it again
+  assert read_newest(folder)[0] == 2
+
+
+@pytest.mark.parametrize("number", tries(3, 200))
+def test_a_flipped_bit_is_never_restored(folder, number):
+  rng = random.Random(number)
+  flip_bit(rng.choice(list_files(folder)), rng)
+  check_newest_is_exact_or_the_one_before(folder)
+
+
+@pytest.mark.parametrize("number", tries(4, 100))
+def test_an_incomplete_file_is_never_restored(folder, number):
+  rng = random.Random(number)
+  damages = (truncate, zero_block, lambda path, rng: path.unlink())
+  files = list_files(folder)
+  damages[number % len(damages)](files[number % len(files)], rng)
+  check_newest_is_exact_or_the_one_before(folder)
+
+
+def test_without_a_good_step_nothing_is_renamed_and_nothing_starts(folder):
+  for step in (1, 2):
+    truncate(folder / str(step) / "state" / "_METADATA", random.Random(0))
+  names = sorted(path.name for path in folder.iterdir())
+  with pytest.raises(CheckpointError, match="no undamaged step") as error:
+    read_newest(folder)
+  assert str(error.value).count("cannot be restored") == 2
+  assert error.value.exit_code == 4
+  assert sorted(path.name for path in folder.iterdir()) == names
+  # The user moved the good step away: still no silent start from scratch.
+  shutil.rmtree(folder / "1")
+  (folder / "2").rename(folder / "2.damaged")
+  with pytest.raises(CheckpointError, match="no undamaged step"):
+    read_newest(folder)
+
+
+def test_a_checkpoint_with_the_plain_sum_of_0_1_is_verified(folder):
+  path = folder / "2" / "run" / "metadata"
+  tree = saved_steps.small_tree(saved_steps.make_mesh(1), 2)
+  sums = checkpoints_lib.compute_checksums(tree, "sum")
+  path.write_text(json.dumps({"run": saved_steps.RUN, "checksums": sums}))
+  assert read_newest(folder)[0] == 2
+  sums["['params']['kernel']"] ^= 1
+  path.write_text(json.dumps({"run": saved_steps.RUN, "checksums": sums}))
+  step, _, [line] = read_newest(folder)
+  assert step == 1 and "do not match their checksums" in line
+
+
+def test_an_explicit_damaged_step_is_refused(folder):
+  truncate(folder / "2" / "state" / "_METADATA", random.Random(0))
+  checkpoints = checkpoints_lib.Checkpoints(folder, read_only=True)
+  like = saved_steps.small_tree(saved_steps.make_mesh(1))
+  with (
+    contextlib.closing(checkpoints),
+    pytest.raises(DamagedStepError, match="2' cannot be restored"),
+  ):
+    checkpoints.restore_params(2, like["params"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_run_redoes_the_steps_after_the_newest_good_one(tmp_path, processes):
+  env = runs.make_environment(tmp_path / "cache", 2)
+  flags = runs.demo_flags(runs.write_corpus(tmp_path / "corpus.txt"))
+  workdir = tmp_path / "run"
+  code, output = runs.run(workdir, flags, env)
+  assert code == 0, output
+  records, exported = runs.read_records(workdir), runs.read_exported(workdir)
+  newest = workdir / "checkpoints" / "12"
+  largest = max(list_files(newest.parent, 12), key=lambda x: x.stat().st_size)
+  truncate(largest, random.Random(0))
+  env |= {"JAX_NUM_CPU_DEVICES": str(2 // processes)}
+  ended = runs.run_processes(workdir, flags, env, processes)
+  assert [code for code, _ in ended] == [0] * processes, ended
+  output = " ".join(ended[0][1].split())
+  assert "12' is damaged" in output or "12' cannot be restored" in output
+  assert "Step 10 is used instead" in output  # 80 %
+  assert newest.with_name("12.damaged").exists() and newest.exists()
+  steps = [x["step"] for x in runs.read_records(workdir)]
+  assert steps == [x["step"] for x in records]
+  again = runs.read_exported(workdir)
+  assert exported.keys() == again.keys()
+  for name, x in exported.items():
+    atol = 0 if processes == 1 else 1e-5
+    np.testing.assert_allclose(x, again[name], rtol=0, atol=atol, err_msg=name)
