@@ -4,11 +4,13 @@ import importlib.util
 import io
 import math
 import re
+import sys
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import metrics
 
@@ -190,6 +192,15 @@ def test_evaluations_stay_on_the_screen(terminal):
   for step in ("500", "1,000"):
     assert re.search(rf"held-out +{step} +4.000\r?\n", text)
   assert ("first steps" in text) == terminal == ("\x1b" in printed)
+
+
+def test_other_processes_keep_their_standard_error(tmp_path, monkeypatch):
+  monkeypatch.setattr(distributed, "is_first_process", lambda: False)
+  console, stderr = Console(force_terminal=True, quiet=True), sys.stderr
+  line = metrics.ProgressLine(console, 9, first_step=0)
+  with metrics.open_writers((), tmp_path, line, first_step=0):
+    is_kept = sys.stderr is stderr
+  assert is_kept and not [*tmp_path.iterdir()]
 
 
 def test_only_a_long_wait_for_the_host_is_shown():

@@ -150,18 +150,18 @@ def open_writers(
   writes.
   """
   writers: list[Any] = []
-  if distributed.is_first_process():
-    classes = [JsonlWriter, *(WRITERS[name][0] for name in names)]
-    writers = [x(workdir, first_step=first_step) for x in classes]
-    writers.append(line)
 
   def write(record: Record) -> None:
     for writer in writers:
       writer.write(record)
 
   with contextlib.ExitStack() as stack:
-    for writer in writers:
-      stack.callback(writer.close)
+    stack.callback(line.close)
+    if distributed.is_first_process():
+      for writer in (JsonlWriter, *(WRITERS[name][0] for name in names)):
+        writers.append(writer(workdir, first_step=first_step))
+        stack.callback(writers[-1].close)
+      writers.append(line)
     yield write
 
 
@@ -214,7 +214,8 @@ class ProgressLine:
     self._step_width = len(f"held-out {total_steps:,}")
     self._columns: list[str] = []
     self._live = Live(Text("first steps ..."), console=console, transient=True)
-    if console.is_terminal:
+    # It takes stderr, whose errors a quiet console would drop.
+    if console.is_terminal and not console.quiet:
       self._live.start()
 
   def write(self, record: Record) -> None:
