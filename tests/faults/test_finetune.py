@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pathlib
 import random
 import signal
 import time
@@ -78,9 +79,9 @@ def test_stopped_run_ends_bit_equal(values, tmp_path, monkeypatch, no_torch):
   values = values | {"finetune.save_minutes": 10.0}
   complete, stopped = tmp_path / "complete", tmp_path / "stopped"
   assert run_here(values, complete) == 0
-  # In the first evaluation, at step 37, and while answering after step 52. An
-  # evaluation has three batches.
-  for number in (15, 30, 23):
+  # In the first evaluation, at its end, at step 37, and while answering after
+  # step 52. An evaluation has three batches.
+  for number in (15, 3, 30, 23):
     with monkeypatch.context() as patch:
       stop_at_batch(patch, number)
       assert run_here(values, stopped) == 75
@@ -90,15 +91,23 @@ def test_stopped_run_ends_bit_equal(values, tmp_path, monkeypatch, no_torch):
   assert read_outcome(stopped) == read_outcome(complete)
 
 
-def test_unfinished_run_with_another_config_is_refused(
+def test_unfinished_run_with_another_config_or_data_is_refused(
   values, tmp_path, monkeypatch
 ):
   with monkeypatch.context() as patch:
     stop_at_batch(patch, 1)
-    assert run_here(values, tmp_path) == 75
-  with pytest.raises(CheckpointError, match=r"optim.lr: 0.0 -> 0.1"):
-    run_here(values | {"optim.lr": 0.1}, tmp_path)
-  assert (tmp_path / "own/seed-0/checkpoints/1").exists()
+    assert run_here(values, tmp_path / "run") == 75
+  train, dev = values["finetune.files"].split()
+  shorter = tmp_path / "dev.jsonl"
+  lines = pathlib.Path(dev.removeprefix("dev=")).read_text().splitlines()
+  shorter.write_text("\n".join(lines[1:]))
+  for changes, message in (
+    ({"optim.lr": 0.1}, r"optim.lr: 0.0 -> 0.1"),
+    ({"finetune.files": f"{train} dev={shorter}"}, r"data.dev: "),
+  ):
+    with pytest.raises(CheckpointError, match=message):
+      run_here(values | changes, tmp_path / "run")
+  assert (tmp_path / "run/own/seed-0/checkpoints/1").exists()
 
 
 @pytest.fixture(scope="module")

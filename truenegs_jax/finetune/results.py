@@ -177,8 +177,8 @@ def check_unfinished(
     CheckpointError: lists the differences.
   """
   changes = _find_config_changes(saved[CONFIG], now[CONFIG])
-  both = [{**x, CONFIG: None, "data": x["data"]["train"]} for x in (saved, now)]
-  if changes := changes + files.find_changes(*both):
+  both = [{**x, CONFIG: None} for x in (saved, now)]
+  if changes := changes + _find_source_changes(*both):
     raise CheckpointError(
       f"'{folder}' has an unfinished run with another config or other data."
       f" {_describe_changes(changes)} To repeat this run, remove its folder."
@@ -193,6 +193,17 @@ def _find_config_changes(
     for change in files.find_changes(saved, now)
     if change.key not in config_checks.FREE_TO_CHANGE
   ]
+
+
+def _find_source_changes(
+  saved: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[files.Change]:
+  """Compares weights and data; the test set may be read only sometimes."""
+  splits = saved.get("data", {}).keys() & now.get("data", {}).keys()
+  both = [
+    {**x, "data": {n: x["data"][n] for n in splits}} for x in (saved, now)
+  ]
+  return files.find_changes(*both)
 
 
 def check_provenance(
@@ -216,13 +227,9 @@ def check_provenance(
     keys = provenance.keys() - {CONFIG}
     if run.task != task:
       keys -= TASK_KEYS
-    saved: dict[str, Any] = {key: run.provenance.get(key) for key in keys}
+    saved = {key: run.provenance.get(key) for key in keys}
     now = {key: provenance[key] for key in keys}
-    if run.task == task:  # the test set may be read only sometimes
-      splits = saved["data"].keys() & now["data"].keys()
-      for side in (saved, now):
-        side["data"] = {split: side["data"][split] for split in splits}
-    if changes := files.find_changes(saved, now):
+    if changes := _find_source_changes(saved, now):
       raise CheckpointError(
         f"The workdir has runs of {run.task} with other weights or data."
         f" {_describe_changes(changes)}"
