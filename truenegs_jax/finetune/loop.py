@@ -29,7 +29,7 @@ from truenegs_jax.train import guards, metrics, optim, sharding, speed
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
-from truenegs_jax.workdir import files
+from truenegs_jax.workdir import files, metrics_file
 
 LOSS_WEIGHTS = {"loss": 1.0}
 PROVENANCE, PROGRESS = "provenance", "run"  # keys of checkpoints' descriptions
@@ -100,7 +100,7 @@ def make_setup(
     data=data,
     steps=steps,
     eval_steps=_evaluation_steps(steps, epochs, options.evals_per_epoch)
-    - {steps},
+    - {0, steps},
     learning_rate=learning_rate,
     init_state=jax.jit(init_state, out_shardings=shardings),
     abstract=jax.tree.map(
@@ -209,6 +209,9 @@ def fine_tune(
         setup.options.writers, folder, line, first_step=run.first_step
       )
     )
+    # A stop after an evaluation may have come before the next checkpoint.
+    records = metrics_file.read_records(folder)
+    run.written = {x["step"] for x in records if x["split"] == "dev"}
     loop = run.make_loop(state, checkpoints, folder)
     try:
       try:
@@ -238,6 +241,7 @@ class SeedRun:
     report: prints a line.
     first_step: number of steps of the checkpoint that it continues.
     write: writes a record.
+    written: steps of the evaluations that metrics.jsonl has from the start.
     evaluations: scores of the dev set during training, by step.
     losses: means of the first training record that is not NaN, and of the last.
     earlier_secs: duration of the steps before `first_step`, in seconds.
@@ -254,6 +258,7 @@ class SeedRun:
   provenance: Mapping[str, Any]
   first_step: int = 0
   write: Callable[[metrics.Record], None] = print
+  written: set[int] = dataclasses.field(default_factory=set)
   evaluations: dict[int, dict[str, float]] = dataclasses.field(
     default_factory=dict
   )
@@ -359,7 +364,8 @@ class SeedRun:
         state.params, dev.encoded, check=self.check
       )
       self.evaluations[done] = dev.score(dev.decode_answers(outputs))
-      self.write({"step": done, "split": "dev", **self.evaluations[done]})
+      if done not in self.written:
+        self.write({"step": done, "split": "dev", **self.evaluations[done]})
       if self._keeps_best and self._best_step() == done:
         self.best = jax.tree.map(jnp.copy, state.params)
     patience, best = self.setup.options.patience, self._best_step()
