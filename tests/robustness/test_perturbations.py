@@ -21,4 +21,6 @@ def test_texts_without_a_safe_place_are_refused(name, text):
   for seed in range(5):
     example = Example("x", text, None, "x", "")
     result = transform_all([example], transformation, seed=seed)
-    assert result.refused == {perturbations.NO_PLACE: 1}, result.transformed
+    assert result.about["refused"] == {perturbations.NO_PLACE: 1}, (
+      result.transformed
+    )

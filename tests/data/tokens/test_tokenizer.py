@@ -179,11 +179,11 @@ def test_a_folder_with_tokenizer_json_is_read(tmp_path):
 @pytest.mark.parametrize(
   "content, message",
   [
-    *[(data, "WordPiece") for data in ("{", "[" * 100_000, "3", "\xff")],
-    ('{"model": null}', "WordPiece"),
+    *[(data, "cannot be read") for data in ("{", "[" * 100_000, "3", "\xff")],
+    ('{"model": null}', "cannot be read"),
     ({"type": "BPE"}, "WordPiece"),
     ({"vocab": {"a": 0, "b": 7}}, "WordPiece"),
-    ({"vocab": [[1]]}, "WordPiece"),
+    ({"vocab": [[1]]}, "cannot be read"),
     ({"normalizer": {"type": "Lowercase"}}, "type=Lowercase"),
     ({"normalizer": {"clean_text": False}}, "clean_text=False"),
     ({"normalizer": {"handle_chinese_chars": None}}, "chars=None"),
