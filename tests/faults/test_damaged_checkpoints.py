@@ -64,10 +64,6 @@ def zero_block(path, rng):
   path.write_bytes(bytes(data))
 
 
-def truncate(path, rng):
-  path.write_bytes(path.read_bytes()[: rng.randrange(path.stat().st_size)])
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
   """Returns a folder with the steps 1 and 2."""
@@ -125,7 +121,7 @@ def test_a_flipped_bit_is_never_restored(folder, number):
 @pytest.mark.parametrize("number", tries(4, 100))
 def test_an_incomplete_file_is_never_restored(folder, number):
   rng = random.Random(number)
-  damages = (truncate, zero_block, lambda path, rng: path.unlink())
+  damages = (saved_steps.truncate, zero_block, lambda path, rng: path.unlink())
   files = list_files(folder)
   damages[number % len(damages)](files[number % len(files)], rng)
   check_newest_is_exact_or_the_one_before(folder)
@@ -133,7 +129,9 @@ def test_an_incomplete_file_is_never_restored(folder, number):
 
 def test_without_a_good_step_nothing_is_renamed_and_nothing_starts(folder):
   for step in (1, 2):
-    truncate(folder / str(step) / "state" / "_METADATA", random.Random(0))
+    saved_steps.truncate(
+      folder / str(step) / "state" / "_METADATA", random.Random(0)
+    )
   names = sorted(path.name for path in folder.iterdir())
   with pytest.raises(CheckpointError, match="no undamaged step") as error:
     read_newest(folder)
@@ -160,7 +158,7 @@ def test_a_checkpoint_with_the_plain_sum_of_0_1_is_verified(folder):
 
 
 def test_an_explicit_damaged_step_is_refused(folder):
-  truncate(folder / "2" / "state" / "_METADATA", random.Random(0))
+  saved_steps.truncate(folder / "2" / "state" / "_METADATA", random.Random(0))
   checkpoints = checkpoints_lib.Checkpoints(folder, read_only=True)
   like = saved_steps.small_tree(saved_steps.make_mesh(1))
   with (
@@ -181,7 +179,7 @@ def test_a_run_redoes_the_steps_after_the_newest_good_one(tmp_path, processes):
   records, exported = runs.read_records(workdir), runs.read_exported(workdir)
   newest = workdir / "checkpoints" / "12"
   largest = max(list_files(newest.parent, 12), key=lambda x: x.stat().st_size)
-  truncate(largest, random.Random(0))
+  saved_steps.truncate(largest, random.Random(0))
   env |= {"JAX_NUM_CPU_DEVICES": str(2 // processes)}
   ended = runs.run_processes(workdir, flags, env, processes)
   assert [code for code, _ in ended] == [0] * processes, ended

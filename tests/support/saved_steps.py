@@ -57,3 +57,8 @@ def save_steps(folder, steps=(1, 2), **options):
   checkpoints.wait()
   checkpoints.close()
   return folder
+
+
+def truncate(path, rng):
+  """Keeps a part of a file, from none of it to all but a byte."""
+  path.write_bytes(path.read_bytes()[: rng.randrange(path.stat().st_size)])

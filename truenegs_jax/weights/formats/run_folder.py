@@ -31,6 +31,7 @@ def open_networks(
     InputError, CheckpointError: as `saved_model.open_run` and
       `saved_model.load`.
   """
+  report = functools.cache(report)  # a damaged step once
   with saved_model.open_run(workdir) as checkpoints:
     if step is None:
       saved = saved_model.read_newest_model(checkpoints, report)
