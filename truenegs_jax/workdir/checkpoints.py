@@ -220,12 +220,13 @@ class Checkpoints:
         continue
       if damaged:
         self._set_aside(damaged)
-      for problem in damaged.values():
-        report(f"warning: {problem} Step {step:,} is used instead.")
+      for bad, problem in damaged.items():
+        renamed = "" if self._read_only else f" It is now '{bad}{DAMAGED}'."
+        report(f"warning: {problem}{renamed} Step {step:,} is used instead.")
       return step, result
     if not damaged and not any(self.folder.glob(f"*{DAMAGED}")):
       return None
-    problem = "".join(f"{x} " for x in damaged.values())
+    problem = f"{next(iter(damaged.values()))} " if damaged else ""
     raise CheckpointError(
       f"{problem}'{self.folder}' has no undamaged step. Restore one from a"
       " backup, or choose another folder with --workdir=FOLDER to start again."
@@ -255,7 +256,7 @@ class Checkpoints:
     handler = ocp.StandardCheckpointHandler()
     args = ocp.args.StandardRestore(_make_abstract(like))
     with self._everywhere():
-      saved, tree = self._read_step(step, handler, args)
+      saved, tree = self._read_step(step, handler, args, like)
     return self._verify(step, saved, tree)
 
   def restore_params(self, step: int, like: Any) -> dict[str, Any]:
@@ -267,7 +268,7 @@ class Checkpoints:
       restore_args=ocp.checkpoint_utils.construct_restore_args(like),
     )
     handler = ocp.PyTreeCheckpointHandler()
-    saved, tree = self._read_step(step, handler, args)
+    saved, tree = self._read_step(step, handler, args, like)
     return self._verify(step, saved, tree)["params"]
 
   def close(self) -> None:
@@ -318,12 +319,17 @@ class Checkpoints:
     step: int,
     handler: ocp.CheckpointHandler,
     args: ocp.args.CheckpointArgs,
+    like: Any,
   ) -> tuple[_Description, Any]:
     saved = self._read_description(step)
     # The manager's method would wait for processes that failed.
     with self._restoring(step):
       path = self.folder.resolve() / str(step) / "state"
-      return saved, handler.restore(path, args=args)
+      tree = handler.restore(path, args=args)
+      # Metadata decide whether bits are those of a random key.
+      if _list_types(tree) != _list_types(like):
+        raise ValueError("arrays of other types")
+      return saved, tree
 
   def _verify(self, step: int, saved: _Description, tree: Any) -> Any:
     sums = compute_checksums(tree, saved.checksum_kind)
@@ -423,6 +429,10 @@ CHECKSUMS: dict[str, Callable[[jax.Array], jax.Array]] = {
   "mixed": _mix_with_position,
 }
 CHECKSUM_KIND = "mixed"  # of new checkpoints
+
+
+def _list_types(tree: Any) -> list[tuple]:
+  return [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]
 
 
 def _hash_json(value: Any) -> str:
