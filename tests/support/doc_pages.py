@@ -22,7 +22,7 @@ FENCE = re.compile(
 CAPTURE = """
 PATH=/nowhere
 command_not_found_handle() {
-  printf '%s\\0' "$@" $'\\n' >> commands; echo OUTPUT
+  printf '%s\\0' "$@" $'\\036' >> commands; echo OUTPUT
 }
 """
 
@@ -82,7 +82,7 @@ def capture_commands(script: str, folder: pathlib.Path) -> list[list[str]]:
   )
   assert "syntax error" not in done.stderr, done.stderr
   file = folder / "commands"
-  lines = file.read_text().split("\0\n\0") if file.exists() else []
+  lines = file.read_text().split("\0\036\0") if file.exists() else []
   return [line.split("\0") for line in lines if line]
 
 
