@@ -199,7 +199,7 @@ def test_run_starts_from_weights_and_resumes_without_them(first_run):
 def test_non_finite_gradient_ends_the_run_without_saving(first_run):
   root, flags, _ = first_run
   flags = [*flags, "--config.steps=6", "--config.checkpoint.every_steps=1"]
-  flags += ["--config.optim.lr=1e30", "--config.optim.schedule=bert"]
+  flags += ["--config.optim.lr=2e9", "--config.optim.schedule=bert"]
   workdir = root / "nan"
   with pytest.raises(errors.NonFiniteError, match="optim.max_skips=0"):
     run(workdir, flags)
