@@ -141,6 +141,25 @@ def test_damaged_packages_are_explained(folder):
   assert lines["text"].startswith("0.0%")
 
 
+@pytest.mark.parametrize(
+  "member, size, message",
+  [
+    ("omw-1.4/../../../../../wn-data-fra.tab", 9, "leads out of the folder"),
+    ("omw-1.4/fra/wn-data-fra.tab", 11, "has 11 bytes"),
+  ],
+)
+def test_an_archive_writes_only_small_files_below_the_cache(
+  folder, tmp_path, monkeypatch, member, size, message
+):
+  monkeypatch.setattr(languages, "MAX_FILE_BYTES", 10)
+  with zipfile.ZipFile(folder / "omw-1.4.zip", "w") as archive:
+    archive.writestr(member, b"x" * size)
+  before = sorted(tmp_path.rglob("*"))
+  with pytest.raises(DataError, match=f"omw-1.4.zip' is damaged .*{message}"):
+    languages.find_omw("fr")
+  assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_the_real_package_has_each_listed_language(real_data, folder):
   package = real_data / "wordnet" / "stopwords.zip"
   (folder / package.name).symlink_to(package)

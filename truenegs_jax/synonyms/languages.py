@@ -7,7 +7,7 @@ import unicodedata
 import zipfile
 
 from truenegs_jax.runtime import cache
-from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.runtime.errors import DataError, InputError, TrueNegsError
 from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.synonyms.vocabulary import STOP_WORDS
 
@@ -16,6 +16,7 @@ LEXICONS = (
   " Debian's mythes-de or mythes-fr), 'vectors path=FILE' or 'model' as sources"
   " of synonyms, or the recipe baseline, which needs none."
 )
+MAX_FILE_BYTES = 2**27  # unpacked; the largest wordnet has 18 MB
 # Languages whose wordnet is that of one of their standards or dialects.
 OMW_CODES = {"ar": "arb", "ms": "zsm", "no": "nob", "sq": "als", "zh": "cmn"}
 # Language -> file of NLTK's package `stopwords`.
@@ -80,7 +81,9 @@ def find_file(package: str, pattern: str) -> pathlib.Path | None:
         with zipfile.ZipFile(archive) as content:
           names = fnmatch.filter(content.namelist(), f"{package}/{pattern}")
           files = [_extract(content, name) for name in names[:1]]
-      except zipfile.BadZipFile as error:
+      except TrueNegsError:
+        raise
+      except Exception as error:  # zipfile and zlib raise unrelated types
         raise DataError(
           f"'{archive}' is damaged ({error}). Download it again with"
           f" `python -m nltk.downloader {package}`."
@@ -170,6 +173,10 @@ def _strip_accents(word: str) -> str:
 
 
 def _extract(archive: zipfile.ZipFile, name: str) -> pathlib.Path:
+  if ".." in name.split("/"):
+    raise ValueError(f"{name!r} leads out of the folder")
+  if (size := archive.getinfo(name).file_size) > MAX_FILE_BYTES:
+    raise ValueError(f"{name!r} has {size:,} bytes")
   path = cache.folder() / "nltk_data" / "corpora" / name
   content = archive.read(name)
   if not path.is_file() or path.read_bytes() != content:
