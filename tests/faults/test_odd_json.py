@@ -224,4 +224,6 @@ def test_odd_values_are_used_or_refused(folder, index):
       break
   parent[key] = "@"
   text = json.dumps(value).replace('"@"', rng.choice(VALUES))
-  is_refused(folder / name, READERS[name][1], text.encode("latin-1"))
+  path, read = folder / name, READERS[name][1]
+  is_refused(path, read, text.encode("latin-1"))
+  assert not is_refused(path, read, path.read_bytes())  # nothing is kept

@@ -45,10 +45,6 @@ def test_keys_may_change_according_to_their_rules(key):
       resume(make_description(), now)
 
 
-def test_the_same_run_is_accepted():
-  resume(make_description(), make_description())
-
-
 def test_only_differences_that_matter_are_listed():
   now = make_description(optim__lr=0.5, log__every_steps=3, seed=4)
   now["fingerprints"] = FINGERPRINTS | {"rows": "other"}

@@ -161,11 +161,7 @@ def finish_run(
   Raises:
     DataError: the rows were damaged. Nothing was written.
   """
-  with (
-    distributed.raise_everywhere("verification"),
-    progress.working(console, "Verifying the rest of the rows"),
-  ):
-    inputs.train_rows.finish_verification()
+  _verify_rows(inputs, console)
   state, run = result.setup.state, result.setup.run
   params, aux = distributed.to_host((state.params, state.aux))
   if not distributed.is_first_process():
@@ -215,6 +211,15 @@ def finish_run(
     f" and the AUC {verdict_lib.MIN_ERRORS:g} standard errors above 0.5."
   )
   return EXIT_NOT_LEARNED
+
+
+def _verify_rows(inputs: setup_lib.RunInputs, console: Console) -> None:
+  """Verifies the rows not yet verified; DataError in all processes."""
+  with (
+    distributed.raise_everywhere("verification"),
+    progress.working(console, "Verifying the rest of the rows"),
+  ):
+    inputs.train_rows.finish_verification()
 
 
 def _last_table(

@@ -133,13 +133,7 @@ def open_model(
   runs = _find_runs(init, task_name, report, key=key)
   folders, run = tuple(runs) or (init,), next(iter(runs.values()), None)
   network = Weights(folders[0], report).encoder()
-  head = head_transfer.detect_task_head(network)
-  if not head:
-    raise InputError(
-      f"{key}: {network.location} has no head for questions or classes, so it"
-      " was not fine-tuned. Fine-tune it with --config=finetune_squad or"
-      " finetune_glue, and pass that workdir."
-    )
+  head = _find_head(network, key=key)
   task = _find_task(run, task_name, network, head, key=key)
   classes = _find_classes(network, head, task, c.robustness.labels, key=key)
   outputs = dataclasses.replace(task, labels=classes)
@@ -162,6 +156,17 @@ def open_model(
     initials=tuple(initials),
     predictor=make_predictor(options, model),
     report=report,
+  )
+
+
+def _find_head(network: Network, *, key: str) -> str:
+  """Returns the name of a network's task head; InputError if it has none."""
+  if head := head_transfer.detect_task_head(network):
+    return head
+  raise InputError(
+    f"{key}: {network.location} has no head for questions or classes, so it"
+    " was not fine-tuned. Fine-tune it with --config=finetune_squad or"
+    " finetune_glue, and pass that workdir."
   )
 
 
