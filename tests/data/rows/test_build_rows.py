@@ -332,3 +332,25 @@ def test_a_signal_received_by_another_thread_is_deferred_too(number):
     stop.set()
     thread.join()
     signal.signal(number, handler)
+
+
+WORKERS = """
+import signal
+from truenegs_jax.data.rows import worker_pool
+
+def is_blocked(item):
+  return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+def make():
+  return is_blocked
+
+if __name__ == "__main__":
+  assert all(worker_pool.map_in_order(make, range(9), num_workers=2))
+"""
+
+
+def test_workers_start_with_a_blocked_interrupt(tmp_path):
+  program = tmp_path / "program.py"
+  program.write_text(WORKERS)
+  env = os.environ | {"PYTHONPATH": ROOT}
+  subprocess.run([sys.executable, program], env=env, check=True)

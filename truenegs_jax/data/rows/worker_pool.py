@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import itertools
 import multiprocessing
+import multiprocessing.resource_tracker
 import os
 import pathlib
 import signal
@@ -109,6 +110,8 @@ def _defer_signals() -> Iterator[Callable[[], bool]]:
   handlers are replaced as well.
   """
   signals = {signal.SIGINT, signal.SIGTERM}
+  # Starting it later would unblock the signals.
+  multiprocessing.resource_tracker.ensure_running()
   old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
   received: list[int] = []
   handlers: dict[int, Callable] = {}
