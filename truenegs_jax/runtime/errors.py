@@ -20,6 +20,7 @@ from collections.abc import Iterable
 # Exit codes of runs that were stopped after saving a checkpoint.
 SAVED_RESTART = 75  # by SIGTERM; EX_TEMPFAIL: run the same command again
 SAVED_INTERRUPT = 130  # by Ctrl-C
+MAX_MESSAGE = 6000  # characters that are printed
 
 
 class TrueNegsError(Exception):
@@ -77,10 +78,13 @@ def one_of(name: str, value: str, choices: Iterable[str]) -> None:
 def printable(error: Exception) -> str:
   """Returns an error's message with control characters escaped.
 
-  Text from a file in the message then cannot send commands to the terminal.
+  Text from a file in the message then cannot send commands to the terminal. A
+  message that such a text makes very long loses its middle.
   """
-  message = " ".join(map(str, error.args))
-  return "".join(
+  message = "".join(
     char if char.isprintable() or char == "\n" else repr(char)[1:-1]
-    for char in message
+    for char in " ".join(map(str, error.args))
   )
+  if len(message) <= MAX_MESSAGE:
+    return message
+  return f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"

@@ -252,7 +252,8 @@ def _without_ending(
 
 
 def _synset(pos: str, offset: int, reader: WordNetReader) -> Any:
-  with warnings.catch_warnings():
+  synset = None
+  with warnings.catch_warnings(), contextlib.suppress(Exception):
     warnings.simplefilter("ignore")  # "No WordNet synset found": raised below
     synset = reader.synset_from_pos_and_offset(pos, offset)
   if synset is None:

@@ -117,10 +117,18 @@ class Checkpoints:
         cleanup_tmp_directories=True,
       )
       sys.unraisablehook = _print_unraisable
-    self._manager = ocp.CheckpointManager(
-      folder.resolve(),
-      options=ocp.CheckpointManagerOptions(save_root_metadata=False, **options),
-    )
+    try:
+      self._manager = ocp.CheckpointManager(
+        folder.resolve(),
+        options=ocp.CheckpointManagerOptions(
+          save_root_metadata=False, **options
+        ),
+      )
+    except ValueError as e:  # numbers of more than 4,300 digits
+      raise CheckpointError(
+        f"'{folder}' cannot be read: a file _CHECKPOINT_METADATA is damaged"
+        f" ({printable(e)}). Remove that file, which no step needs."
+      ) from e
 
   def save(
     self, step: int, state: Any, run: Mapping, *, wait: bool = False
@@ -326,6 +334,8 @@ class Checkpoints:
     with self._restoring(step):
       path = self.folder.resolve() / str(step) / "state"
       tree = handler.restore(path, args=args)
+      if not all(isinstance(x, jax.Array) for x in jax.tree.leaves(tree)):
+        raise ValueError("an array is missing")
       # Metadata decide whether bits are those of a random key.
       if _list_types(tree) != _list_types(like):
         raise ValueError("arrays of other types")

@@ -13,7 +13,6 @@ import fractions
 import itertools
 import math
 import pathlib
-import zipfile
 from collections.abc import Iterator
 
 import numpy as np
@@ -170,7 +169,7 @@ def load_array(path: pathlib.Path, name: str) -> np.ndarray:
       return np.load(file, allow_pickle=False)[name]
   except OSError as error:
     raise DiskError(f"{path}: cannot be read: {error.strerror}.") from error
-  except (ValueError, EOFError, zipfile.BadZipFile) as error:
+  except Exception as error:  # numpy, zipfile and zlib raise unrelated types
     path.unlink(missing_ok=True)
     raise DiskError(
       f"{path}: damaged and removed ({error}). Run the same command again to"

@@ -61,7 +61,9 @@ def read_metadata(init: str) -> dict[str, Any]:
 
   folder = pathlib.Path(init.partition(",")[0].strip()).expanduser()
   for path in (folder / name / "README.md" for name in ROLE_FOLDERS if init):
-    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+    with contextlib.suppress(
+      OSError, ValueError, RecursionError, yaml.YAMLError
+    ):
       metadata = huggingface_hub.metadata_load(path) or {}
       return {name: metadata.get(name) for name in ("language", "license")}
   return {}

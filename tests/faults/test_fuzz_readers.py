@@ -1,0 +1,453 @@
+"""Damaged files are read or refused, within bounds, and run no code.
+
+One table of all readers, one property; files are damaged by hypothesis.
+"""
+
+import functools
+import gzip
+import io
+import os
+import pathlib
+import pickle
+import re
+import shutil
+import struct
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import datasets
+import hypothesis
+import nltk
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from support import json_readers, tiny, weight_files
+from support.mini_wordnet import write_wordnet
+from support.small_rows import TOKENIZER
+from support.texts import COMPRESSORS, FORMATTERS
+from truenegs_jax.configs import bert_base
+from truenegs_jax.data.corpus.files import stat_file
+from truenegs_jax.data.corpus.sources_spec import open_corpus
+from truenegs_jax.data.rows import chunks, rows_folder
+from truenegs_jax.data.tokens.tokenizer import load_tokenizer
+from truenegs_jax.robustness import published_sets
+from truenegs_jax.runtime.errors import (
+  MAX_MESSAGE,
+  TrueNegsError,
+  printable,
+)
+from truenegs_jax.synonyms import languages, lexicons, sources, table
+from truenegs_jax.synonyms.vocabulary import Vocabulary
+from truenegs_jax.tasks import glue, records, squad
+from truenegs_jax.weights.export import public_names
+from truenegs_jax.weights.formats import find, google_tf1
+from truenegs_jax.workdir.from_config import build_model
+
+CASES = 100_000  # of all readers, in make test-faults
+FEW = 10  # of each reader, in all runs
+MAX_SECS, MAX_BYTES = 5, 200_000_000  # of processor time, of memory
+TEXTS = ["A swan, mute.", 'say "x"\u2028y', "é 語 𝄞", "a\tb"]
+WORDS = ("house", "home", "firm", "take", "assume", "in", "maison", "demeure")
+VECTORS = np.arange(24, dtype="<f4").reshape(8, 3) - 7
+MYTHES = "UTF-8\nhouse|2\n(noun)|home|firm (fam.)\n(verb)|take\nhome|1\n-|house"
+OMW = "# French\tfra\n00001740-n\tfra:lemma\tmaison\n00001740-n\tlemma\tdemeure"
+MNLI = glue.TASKS["mnli"]
+
+
+class Reader(NamedTuple):
+  """A function that reads the file of its path, and a valid file.
+
+  Attributes:
+    read: all that can be read of the file.
+    content: of the file; None if `write_folders` writes it.
+    pack: compresses the content; damage is done before or after.
+    share: of the cases, less for readers that take long.
+  """
+
+  read: Callable[[pathlib.Path], Any]
+  content: bytes | None = None
+  pack: Callable[[bytes], bytes] = bytes
+  share: float = 1.0
+
+
+class _Canary:
+  """Creates the folder `canary` when its pickle is executed."""
+
+  def __reduce__(self):
+    return os.mkdir, ("canary",)
+
+
+def to_zip(name, data, **members):
+  """Returns a zip file with `data` and other members."""
+  file = io.BytesIO()
+  with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    for member, content in {name: data, **members}.items():
+      archive.writestr(member, content)
+  return file.getvalue()
+
+
+def to_npy(array, **options):
+  file = io.BytesIO()
+  np.save(file, array, **options)
+  return file.getvalue()
+
+
+def to_tar(data):
+  file = io.BytesIO()
+  with tarfile.open(fileobj=file, mode="w") as archive:
+    info = tarfile.TarInfo("../canary")
+    info.size = len(data)
+    archive.addfile(info, io.BytesIO(data))
+  return file.getvalue()
+
+
+def to_words(row):
+  return b"\n".join(map(row, map(str.encode, WORDS), VECTORS))
+
+
+def read_corpus(path):
+  return list(open_corpus(str(path)))
+
+
+def read_rows(path):
+  rows_folder.verify_rows(path.parent)
+  for split in rows_folder.SPLITS:
+    rows = rows_folder.open_rows(path.parent, split)
+    rows.take(np.arange(len(rows)))
+
+
+def read_weights(folder):
+  for network in find.Weights(str(folder)).networks.values():
+    for name in network.arrays.shapes:
+      network.arrays.read(name)
+
+
+def read_run(path):
+  read_weights(next(x for x in path.parents if x.name == "run3"))
+
+
+def read_source(source, option="path"):
+  def read(path):
+    where = path if option == "path" else path.parent
+    return list(source(Vocabulary(WORDS), **{option: str(where)}))
+
+  return read
+
+
+def read_set(path):
+  return published_sets.read_published(
+    "set", str(path), MNLI, ("sentence1", "sentence2")
+  )
+
+
+def read_task(path):
+  return [r.label("label", "classes") for r in records.read_file(path)]
+
+
+def saved_table():
+  """Returns the array of a saved synonym table, and how to pack it again."""
+  saved, file = table.build_table([("in", "home")], WORDS, source="x"), "x.npz"
+  table.save_table(saved, file)
+  with np.load(file) as arrays:
+    keys, header = arrays["keys"], arrays["header"]
+  pathlib.Path(file).unlink()
+  return to_npy(keys), functools.partial(
+    to_zip, "keys.npy", **{"header.npy": to_npy(header)}
+  )
+
+
+def tsv(*rows):
+  return "\n".join("\t".join(row) for row in rows).encode()
+
+
+CORPORA = {
+  f"corpus{suffix}": Reader(read_corpus, write(TEXTS))
+  for suffix, write in FORMATTERS.items()
+} | {
+  f"corpus.txt{suffix}": Reader(read_corpus, "\n\n".join(TEXTS).encode(), pack)
+  for suffix, pack in COMPRESSORS.items()
+}
+SYNONYMS = {
+  "pairs.tsv": (sources.pairs, b"house\thome\nhome\thouse\n"),
+  "lists.txt": (sources.pairs, b"house home firm\nhome house\ntake assume"),
+  "ppdb.txt": (sources.pairs, b"[NN] ||| house ||| home ||| x=1 ||| 0-0"),
+  "th_en.dat": (sources.pairs, MYTHES.encode()),
+  "omw.tab": (sources.omw, OMW.encode()),
+  "glove.txt": (
+    sources.vectors,
+    to_words(lambda word, x: word + b" %g %g %g" % tuple(x)),
+  ),
+  "word2vec.bin": (
+    sources.vectors,
+    b"8 3\n" + to_words(lambda word, x: word + b" " + x.tobytes()),
+  ),
+}
+TASKS = {
+  "own.tsv": (read_task, tsv(("text", "label"), ("a swan", "1"))),
+  "own.csv": (read_task, b'text,label\n"a ""swan""",1\n'),
+  "hans.tsv": (
+    read_set,
+    tsv(
+      ("gold_label", "sentence1", "sentence2", "pairID"),
+      ("entailment", "A.", "B.", "ex1"),
+    ),
+  ),
+  "ori_x.json": (
+    read_set,
+    b'{"premise": "A.", "hypothesis": "B.", "y": "neutral", "sample_id": 0}',
+  ),
+  "cola.tsv": (
+    lambda x: glue.read_split(glue.TASKS["cola"], "dev", "", file=str(x)),
+    tsv(("gj04", "1", "", "A swan."), ("gj04", "0", "*", "Swan a.")),
+  ),
+}
+WORDNET = ("data.noun", "index.noun", "verb.exc", "lexnames")
+ROWS = ("train-00000.tokens.npy", "held_out-00000.types.npy", "unigram_V.npy")
+RUN = (
+  "vocab.txt",
+  "checkpoints/3/_CHECKPOINT_METADATA",
+  "checkpoints/3/run/metadata",
+  "checkpoints/3/state/_METADATA",
+  "checkpoints/3/state/manifest.ocdbt",
+)
+READERS = (
+  {
+    name: Reader(read, None, share=0.3)
+    for name, (_, read) in json_readers.READERS.items()
+  }
+  | CORPORA
+  | {
+    "archive": Reader(read_corpus, "\n\n".join(TEXTS).encode(), to_tar),
+    "archive.tar": Reader(read_corpus, b"A swan.", to_tar),
+    "dataset/data-00000-of-00001.arrow": Reader(
+      lambda x: list(open_corpus(f"hf:{x.parent}")), share=0.05
+    ),
+    "vocab.txt": Reader(
+      lambda x: load_tokenizer(str(x), lowercase=True),
+      "\n".join(TOKENIZER.vocab).encode(),
+    ),
+    "stop_words.txt": Reader(
+      lambda x: languages.load_stop_words(str(x)), b"au\nles\n"
+    ),
+    "nltk/corpora/stopwords.zip": Reader(
+      lambda _: languages.load_stop_words("", language="fr"),
+      b"au\nles\n",
+      functools.partial(to_zip, "stopwords/french"),
+    ),
+    "nltk/corpora/omw-1.4.zip": Reader(
+      lambda _: list(
+        lexicons.read_omw(stat_file(languages.find_omw("fr")), pos="nvar")
+      ),
+      OMW.encode(),
+      functools.partial(to_zip, "omw-1.4/fra/wn-data-fra.tab"),
+    ),
+    "squad.json.xz": Reader(
+      lambda x: squad.read_squad(str(x)),
+      b'{"data": [{"paragraphs": [{"context": "A swan.", "qas": [{"id": "q",'
+      b' "question": "Who?", "answers": [{"text": "swan", "answer_start": 2}'
+      b"]}]}]}]}",
+      COMPRESSORS[".xz"],
+    ),
+    "chunk.npz": Reader(
+      lambda x: chunks.load_array(x, "train.tokens"),
+      to_npy(VECTORS),
+      functools.partial(to_zip, "train.tokens.npy"),
+    ),
+    "weights/model.safetensors": Reader(
+      lambda x: read_weights(x.parent), share=0.3
+    ),
+    "sharded/part.safetensors": Reader(
+      lambda x: read_weights(x.parent), share=0.3
+    ),
+    "weights/README.md": Reader(
+      lambda x: public_names.read_metadata(str(x.parent)),
+      b"---\nlanguage: en\nlicense: mit\n---\n# A model\n",
+    ),
+    "google/checkpoint": Reader(
+      lambda x: google_tf1.find_index(x.parent),
+      b'model_checkpoint_path: "model.ckpt-1"\n',
+    ),
+  }
+  | {n: Reader(read_source(s), data) for n, (s, data) in SYNONYMS.items()}
+  | {n: Reader(read, data) for n, (read, data) in TASKS.items()}
+  | {
+    f"wordnet/{name}": Reader(read_source(sources.wordnet, "folder"), share=0.5)
+    for name in WORDNET
+  }
+  | {f"rows/{name}": Reader(read_rows, share=0.5) for name in ROWS}
+  | {f"run3/{name}": Reader(read_run, share=0.02) for name in RUN}
+)
+REFUSED = {"archive", "archive.tar"}  # also if they are not damaged
+
+# Extreme lengths, code, and what begins a file of another format.
+LENGTHS = [
+  struct.pack(order + kind, value)
+  for order in "<>"
+  for kind, value in zip(
+    "HIIQQQ",
+    (65535, 2**31 - 1, 2**32 - 1, 2**40, 2**63, 2**64 - 1),
+    strict=True,
+  )
+]
+NUMBERS = (b"-1", b"0", b"99999999999", b"1e999", b"nan", b"1" + b"0" * 5000)
+PICKLE = pickle.dumps({"a": _Canary()}, protocol=2)
+CODE = (
+  PICKLE,
+  to_npy(np.array([_Canary()], object), allow_pickle=True),
+  to_zip("keys.npy", to_npy(np.array([_Canary()], object), allow_pickle=True)),
+  b'__import__("os").mkdir("canary")',
+  b'!!python/object/apply:os.mkdir ["canary"]\n',
+  b"../canary",
+  gzip.compress(b"\0" * 10**6),
+)
+EDITS = {
+  "flip": lambda data, at, size, piece: (
+    data[:at]
+    + bytes(x ^ 1 << size % 8 for x in data[at : at + 1])
+    + data[at + 1 :]
+  ),
+  "cut": lambda data, at, size, piece: data[:at],
+  "drop": lambda data, at, size, piece: data[:at] + data[at + size :],
+  "repeat": lambda data, at, size, piece: data[: at + size] + data[at:],
+  "stretch": lambda data, at, size, piece: (
+    data[:at] + data[at : at + 1 + size % 4] * 30_000 + data[at:]
+  ),
+  "insert": lambda data, at, size, piece: data[:at] + piece + data[at:],
+  "overwrite": lambda data, at, size, piece: (
+    data[:at] + piece + data[at + len(piece) :]
+  ),
+  "replace": lambda data, at, size, piece: piece,
+  "number": lambda data, at, size, piece: (
+    data[:at]
+    + re.sub(rb"\d+", NUMBERS[size % len(NUMBERS)], data[at:], count=1)
+  ),
+}
+EDIT = st.tuples(
+  st.sampled_from(list(EDITS)),
+  st.integers(-100, 2**20),  # the place, modulo the size
+  st.integers(0, 300),
+  st.binary(max_size=12) | st.sampled_from([*LENGTHS, *CODE]),
+)
+DAMAGES = st.tuples(st.booleans(), st.lists(EDIT, min_size=1, max_size=3))
+
+
+def damage(reader, data, is_inside, edits):
+  """Returns the damaged content of a file."""
+  is_inside &= reader.content is not None
+  data = reader.content if is_inside else data
+  for kind, place, size, piece in edits:
+    data = EDITS[kind](data, place % (len(data) + 1), size, piece)
+  return reader.pack(data) if is_inside else data
+
+
+def write_folders(root):
+  """Writes the files of READERS, and those that they need."""
+  json_readers.write_files(root)
+  write_wordnet(root / "wordnet")
+  datasets.disable_progress_bars()
+  data = datasets.Dataset.from_dict({"text": TEXTS})
+  data.save_to_disk(str(root / "dataset"))
+  c = bert_base.get_config("runlocal")
+  c.model.variant = "tiny"
+  model = build_model(c, vocab_size=tiny.V)
+  params = weight_files.random_params(model)
+  weight_files.write_run(root / "run3", c, {3: params})
+  for name, reader in READERS.items():
+    if reader.content is not None:
+      (root / name).parent.mkdir(parents=True, exist_ok=True)
+      (root / name).write_bytes(reader.pack(reader.content))
+  (root / "google/model.ckpt-1.index").touch()
+  shutil.copy(root / "ori_x.json", root / "trans_x.json")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """The current folder, with all files; a canary there shows that code ran."""
+  root = tmp_path_factory.mktemp("readers")
+  with pytest.MonkeyPatch.context() as patch:
+    patch.chdir(root)
+    patch.setenv("TRUENEGS_CACHE", str(root / "cache"))
+    patch.setattr(nltk.data, "path", [str(root / "nltk")])
+    patch.setattr(datasets.config, "HF_DATASETS_CACHE", root / "cache")
+    write_folders(root)
+    pickle.loads(PICKLE)
+    (root / "canary").rmdir()  # so the pickle is not harmless
+    yield root
+
+
+def peak_bytes(*, reset=False):
+  """Returns the most memory that was resident since it was last reset."""
+  if reset:
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+  status = pathlib.Path("/proc/self/status").read_text()
+  return int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) * 1024
+
+
+def assert_read_or_refused(path, read):
+  """Reads a file within bounds; returns whether it is refused."""
+  secs, num_bytes = time.process_time(), peak_bytes(reset=True)
+  try:
+    read(path)
+    return False
+  except TrueNegsError as e:
+    message = printable(e)
+    assert len(message) <= MAX_MESSAGE + len(" ... ")
+    assert message.replace("\n", "").isprintable()
+    return True
+  finally:
+    assert not pathlib.Path("canary").exists(), "code was executed"
+    assert time.process_time() - secs < MAX_SECS
+    assert peak_bytes() - num_bytes < MAX_BYTES
+
+
+def test_intact_files_are_read(folder):
+  refused = {
+    name
+    for name, reader in READERS.items()
+    if assert_read_or_refused(folder / name, reader.read)
+  }
+  assert refused == REFUSED
+
+
+def test_a_nested_model_card_names_nothing(folder):
+  path = folder / "nested/README.md"
+  path.parent.mkdir()
+  path.write_bytes(b"---\nlanguage: " + b"[" * 3_000 + b"\n---\n")
+  assert public_names.read_metadata(str(path.parent)) == {}
+
+
+def count_cases(name):
+  """Returns the number of cases of a reader; all have CASES."""
+  shares = sum(reader.share for reader in READERS.values())
+  return -int(-CASES * READERS[name].share // shares)
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize(
+  "all_cases", [False, pytest.param(True, marks=pytest.mark.faults)]
+)
+def test_damaged_files_are_read_or_refused(folder, name, all_cases):
+  path, reader = folder / name, READERS[name]
+  data = path.read_bytes()
+
+  @hypothesis.settings(
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=count_cases(name) if all_cases else FEW,
+    phases=[hypothesis.Phase.generate],  # to shrink takes minutes
+    suppress_health_check=list(hypothesis.HealthCheck),
+  )
+  @hypothesis.given(DAMAGES)
+  def check(damages):
+    path.write_bytes(damage(reader, data, *damages))
+    assert_read_or_refused(path, reader.read)
+
+  try:
+    check()
+  finally:
+    path.write_bytes(data)

@@ -1,0 +1,163 @@
+"""Readers of JSON files, each with a valid file."""
+
+import json
+import shutil
+
+from support import tiny, weight_files
+from support.small_rows import write_texts
+from support.texts import make_texts
+from truenegs_jax.configs import common
+from truenegs_jax.data.corpus.files import stat_file
+from truenegs_jax.data.corpus.sources_spec import open_corpus
+from truenegs_jax.data.rows.rows_folder import open_rows
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, load_tokenizer
+from truenegs_jax.finetune import results
+from truenegs_jax.pretrain import curves, export_run
+from truenegs_jax.robustness import (
+  alter_question,
+  annotate,
+  eval_set,
+  published_sets,
+)
+from truenegs_jax.runtime.config_files import load_config
+from truenegs_jax.synonyms.lexicons import read_pairs
+from truenegs_jax.tasks import glue, records, squad
+from truenegs_jax.tasks.task import Example
+from truenegs_jax.weights.formats import find, google_tf1
+from truenegs_jax.workdir import files, metrics_file
+
+CONFIG = json.loads(common.get_config().to_json())
+RECORD = {"step": 3, "time": 1.5, "split": "train", "total": 2.0, "mlm": 2.0}
+ANSWER = {"text": "swan", "answer_start": 2}
+QUESTION = {"id": "q", "question": "Who?", "answers": [ANSWER]}
+PARAGRAPH = {"context": "A swan.", "qas": [QUESTION]}
+RESULT = {
+  "task": "own",
+  "seed": 0,
+  "failure": "",
+  "scores": {"dev": {"accuracy": 50.0}},
+  "step": 3,
+  "steps": 3,
+  "evaluations": {"3": {"accuracy": 50.0}},
+  "losses": [1.0, 0.5],
+  "secs": 1.0,
+  "rows_per_s": 2.0,
+  "answers": {"dev": {"keys": ["1"], "golds": ["a"], "answers": ["b"]}},
+  "made": {"config": {"seed": 0}, "data": {"dev": "1"}},
+  "notes": [],
+}
+TOKEN = ["Who", 0, 3, "WP", "who", ""]
+ANNOTATION = {
+  "text": "Who",
+  "annotator": "rules",
+  "is_parser": True,
+  "sentences": [[[TOKEN], ["ROOT", [["WP", "Who"]]]]],
+}
+SST2 = glue.TASKS["sst2"]
+VOCABULARY = {entry: i for i, entry in enumerate([*SPECIALS, "swan"])}
+
+
+def read_metrics(folder):
+  metrics_file.JsonlWriter(folder, first_step=9).close()
+  curves.draw_curves(folder)
+  export_run.summarize_run(folder, CONFIG, step=3)
+
+
+def read_weights(folder):
+  return find.Weights(str(folder)).networks
+
+
+def read_corpus(path):
+  return list(open_corpus(f"{path} document=join chars=99 by=id"))
+
+
+def read_published(path):
+  return published_sets.read_published("set", str(path), SST2, ("sentence",))
+
+
+# File -> its content, and a function of its path that reads it.
+READERS = {
+  "saved/config.json": (CONFIG, lambda x: load_config(str(x))),
+  "run/config.json": (CONFIG, lambda x: files.read_saved_config(x.parent)),
+  "run/results.json": (
+    {"verdict": {"passed": True, "auc": 0.5}, "seed": 0},
+    lambda x: export_run.summarize_run(x.parent, CONFIG, step=3),
+  ),
+  "run/metrics.jsonl": (RECORD, lambda x: read_metrics(x.parent)),
+  "own/seed-0/result.json": (
+    RESULT,
+    lambda x: results.load_all(x.parent.parent.parent),
+  ),
+  "rows/manifest.json": (None, lambda x: open_rows(x.parent, "train")),
+  "weights/config.json": (None, lambda x: read_weights(x.parent)),
+  "weights/tokenizer_config.json": (None, lambda x: read_weights(x.parent)),
+  "sharded/model.safetensors.index.json": (
+    None,
+    lambda x: read_weights(x.parent),
+  ),
+  "google/bert_config.json": (
+    {"hidden_size": 128, "num_attention_heads": 2, "hidden_act": "gelu"},
+    lambda x: google_tf1._read_bert_config(x.parent),
+  ),
+  "tokenizer.json": (
+    {
+      "model": {"type": "WordPiece", "vocab": VOCABULARY},
+      "normalizer": {"lowercase": True, "strip_accents": None},
+    },
+    lambda x: load_tokenizer(str(x), lowercase=True),
+  ),
+  "train-v1.1.json": (
+    {"data": [{"title": "Swans", "paragraphs": [PARAGRAPH]}]},
+    lambda x: squad.read_squad(str(x)),
+  ),
+  "task.jsonl": (
+    {"text": "a swan", "label": "1"},
+    lambda x: [
+      (r.text("text"), r.label("label", SST2.kind, labels=SST2.labels))
+      for r in records.read_file(x)
+    ],
+  ),
+  "corpus.jsonl": ({"text": "a swan", "id": 1}, read_corpus),
+  "words.json": (
+    {"big": ["large", "great"], "home": ["house"]},
+    lambda x: list(read_pairs(stat_file(x))),
+  ),
+  "words.jsonl": (
+    {"word": "big", "synonyms": ["large"]},
+    lambda x: list(read_pairs(stat_file(x))),
+  ),
+  "neighbour.json": (
+    {"big": [{"word": "big", "dist": 0}, {"word": "large", "dist": 0.1}]},
+    lambda x: alter_question.read_neighbours(str(x), ["big"]),
+  ),
+  "annotations.jsonl": (
+    ANNOTATION,
+    lambda x: annotate.load_annotations(str(x)),
+  ),
+  "set/set.json": (None, lambda x: read_published(x.parent)),
+  "set/original.jsonl": (None, lambda x: read_published(x.parent)),
+  "dev.json": (
+    {"sst2": [{"sentence": "Fine.", "label": 1, "idx": 0}]},
+    read_published,
+  ),
+}
+
+
+def write_files(root):
+  """Writes all files of READERS, and those that they need, into a folder."""
+  weight_files.write_export(root / "export", tiny.make_bert())
+  (root / "export/bert").rename(root / "weights")
+  sharded = shutil.copytree(root / "weights", root / "sharded")
+  names = weight_files.read_tensors(sharded)
+  (sharded / "model.safetensors").rename(sharded / "part.safetensors")
+  index = {"weight_map": dict.fromkeys(names, "part.safetensors")}
+  (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
+  write_texts(root / "rows", make_texts(20))
+  examples = [[Example("1", "a", None, "1", "")]] * 2
+  saved = eval_set.EvalSet("set", "Set", *examples, {"changed": 1})
+  eval_set.save_set(saved, root / "set")
+  (root / "run/checkpoints/3").mkdir(parents=True)
+  for name, (content, _) in READERS.items():
+    if content is not None:
+      (root / name).parent.mkdir(parents=True, exist_ok=True)
+      (root / name).write_text(json.dumps(content))
