@@ -16,6 +16,7 @@ from rich.console import Console
 
 from support import french, runs
 from support.doc_pages import read_first_cells
+from support.runs import assert_equal_runs
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime import flags as flags_lib
@@ -79,19 +80,6 @@ def test_run_killed_at_random_steps_ends_bit_equal(first_run):
   code, output = runs.run(root / "killed", flags, env, config=HC_SR)
   assert code == 0 and "resume" in output, output
   assert_equal_runs(root / "uninterrupted", root / "killed", steps)
-
-
-def assert_equal_runs(first, second, steps):
-  """Asserts that the last states and all records are equal."""
-  arrays = [runs.read_checkpoint(workdir, steps) for workdir in (first, second)]
-  assert runs.arrays_equal(*arrays)
-  names = ("step", "mlm", "detect", "soft")
-  losses = [
-    [[record[name] for name in names] for record in runs.read_records(workdir)]
-    for workdir in (first, second)
-  ]
-  assert losses[0] == losses[1]
-  assert [step for step, *_ in losses[0]] == list(range(1, steps + 1))
 
 
 @pytest.mark.slow

@@ -207,6 +207,20 @@ def arrays_equal(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
   )
 
 
+def assert_equal_runs(first, second, steps):
+  """Asserts that the last states and all records are equal."""
+  assert arrays_equal(
+    read_checkpoint(first, steps), read_checkpoint(second, steps)
+  )
+  names = ("step", "mlm", "detect", "soft")
+  losses = [
+    [[record[name] for name in names] for record in read_records(workdir)]
+    for workdir in (first, second)
+  ]
+  assert losses[0] == losses[1]
+  assert [step for step, *_ in losses[0]] == list(range(1, steps + 1))
+
+
 def save_synonyms(folder: pathlib.Path, vocab_file: pathlib.Path) -> str:
   """Saves a synonym table of random pairs; returns its flag."""
   tokens = vocab_file.read_text().splitlines()

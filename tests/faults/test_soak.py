@@ -1,0 +1,82 @@
+"""A long run that is killed again and again: exact, with flat memory."""
+
+import collections
+import random
+import signal
+import time
+
+import pytest
+
+from support import runs
+
+STEPS, SAVE_EVERY = 600, 25
+MAX_GROWTH = 1 / 1024  # GiB in 100 steps
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory):
+  """Returns flags, environment and workdir of an uninterrupted run."""
+  root = tmp_path_factory.mktemp("soak")
+  flags = runs.demo_flags(
+    runs.write_corpus(root / "corpus.txt"),
+    steps=STEPS,
+    batch_size=8,
+    model__variant="embedding_size=16 width=32 layers=2 heads=2 ffn=64",
+    checkpoint__every_steps=SAVE_EVERY,
+    eval__every_steps=STEPS,
+  )
+  env = runs.make_environment(root / "cache")
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(runs, "TIMEOUT_SECS", 1200)  # 30 s on an idle machine
+    code, output = runs.run(root / "golden", flags, env)
+    assert code == 0, output
+    yield flags, env, root / "golden"
+
+
+def split_time(began, ended, records, furthest):
+  """Splits the seconds of one process by what it did.
+
+  `records` are all of its run, `furthest` is the last step of those before it.
+  """
+  times = [(r["step"], r["time"]) for r in records if r["time"] > began]
+  if not times:
+    return {"start": ended - began}
+  new = min((t for step, t in times if step > furthest), default=times[-1][1])
+  first, last = times[0][1], times[-1][1]
+  return {
+    "start": first - began,
+    "repeated steps": new - first,
+    "new steps": last - new,
+    "end": ended - last,
+  }
+
+
+@pytest.mark.faults
+def test_memory_is_flat(golden):
+  records = runs.read_records(golden[-1])
+  peaks = [record["memory_peak_gib"] for record in records]
+  growth = (peaks[-1] - peaks[STEPS // 3]) / (STEPS * 2 / 3) * 100
+  assert growth < MAX_GROWTH
+
+
+@pytest.mark.faults
+def test_a_run_killed_every_100_steps_ends_bit_equal(golden, capsys):
+  flags, env, expected = golden
+  workdir, rng = expected.with_name("killed"), random.Random(30)
+  parts, furthest, num_starts, kill_at = collections.Counter(), 0, 0, 0
+  while not (workdir / "results.json").exists():
+    kill_at += rng.randint(50, 150)
+    began, num_starts = time.time(), num_starts + 1
+    process = runs.start(workdir, flags, env)
+    output = runs.send_signal_at(process, workdir, kill_at, signal.SIGKILL)
+    assert process.returncode in (0, -signal.SIGKILL), output
+    records = runs.read_records(workdir)
+    assert records[0]["step"] == 1 and records[-1]["step"] >= furthest
+    parts.update(split_time(began, time.time(), records, furthest))
+    furthest = records[-1]["step"]
+  assert num_starts > 4
+  runs.assert_equal_runs(expected, workdir, STEPS)
+  total = sum(parts.values())
+  shares = ", ".join(f"{x} {secs / total:.0%}" for x, secs in parts.items())
+  with capsys.disabled():
+    print(f"\n{num_starts} starts, {total:.0f} s: {shares}")
