@@ -175,6 +175,8 @@ def flatten(values, prefix=""):
 def test_links_to_files_exist(page):
   for link in re.findall(r"\]\((?!http|#|mailto)([^)#\s]+)", page.read_text()):
     assert (page.parent / link).exists(), link
+  for path in re.findall(r"`(tests/[\w/.]+)`", page.read_text()):
+    assert (ROOT / path).exists(), path
 
 
 def pages_to_run():

@@ -134,6 +134,45 @@ def test_booleans_are_keyword_only():
       assert not is_bool, f"{module}.{node.name}: {arg.arg}"
 
 
+# What runs code of its input, or could. The one config file that a user names
+# is executed by runpy.
+RUNS_CODE = {
+  *("pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"),
+  *("subprocess", "code", "runpy"),
+}
+CALLS_CODE = {
+  *("eval", "exec", "compile", "__import__", "system", "popen"),
+  *("read_pickle", "full_load", "unsafe_load"),
+}
+
+
+def test_no_code_is_read_from_files():
+  """Refuses what executes its input; `SECURITY.md` promises it."""
+  users = {
+    (module, top)
+    for module in TREES
+    for top in {name.split(".")[0] for name in imports(module)} & RUNS_CODE
+  }
+  assert users == {("runtime.config_files", "runpy")}
+  calls = [
+    (module, node, getattr(node.func, "attr", getattr(node.func, "id", "")))
+    for module, tree in TREES.items()
+    for node in ast.walk(tree)
+    if isinstance(node, ast.Call)
+  ]
+  for module, node, name in calls:
+    options = {x.arg: getattr(x.value, "value", None) for x in node.keywords}
+    is_library = isinstance(node.func, ast.Attribute)
+    is_method = is_library and name in ("eval", "compile")  # torch, re, jax
+    assert is_method or name not in CALLS_CODE, module
+    assert "trust_remote_code" not in options, module
+    assert not options.get("allow_pickle", False), module
+    if is_library and ast.unparse(node.func) == "torch.load":
+      assert options.get("weights_only") is True, module
+    if is_library and ast.unparse(node.func).startswith("nltk."):
+      assert name not in ("load", "download"), module
+
+
 def test_error_classes_have_different_exit_codes():
   from truenegs_jax.runtime import errors
 
