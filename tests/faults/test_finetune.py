@@ -14,9 +14,11 @@ from rich.console import Console
 from support import runs, word_task
 from support.faults import tries
 from truenegs_jax.configs import finetune_own
+from truenegs_jax.finetune import loop
 from truenegs_jax.finetune import run as run_lib
-from truenegs_jax.runtime.errors import CheckpointError
+from truenegs_jax.runtime.errors import CheckpointError, DiskError
 from truenegs_jax.train import sharding
+from truenegs_jax.weights.export import finetuned
 
 # Times, and a line with the name of the workdir.
 DIFFERENT = ("time", "eta_s", "rows_per_s", "secs", "exported")
@@ -49,8 +51,8 @@ def read_outcome(workdir):
   for record in records:
     for name in DIFFERENT:
       record.pop(name, None)
-  weights = (folder / "model" / "model.safetensors").read_bytes()
-  return sorted(x.name for x in folder.iterdir()), records, weights
+  exported = {x.name: x.read_bytes() for x in (folder / "model").iterdir()}
+  return sorted(x.name for x in folder.iterdir()), records, exported
 
 
 def run_here(values, workdir):
@@ -74,19 +76,35 @@ def stop_at_batch(monkeypatch, number):
   monkeypatch.setattr(sharding, "place_batch", stop)
 
 
+def fill_disk(params, model, tokenizer, output, **kwargs):
+  """Fails as an export that is killed or has no room."""
+  (output.parent / f".{output.name}.killed").mkdir()
+  output.mkdir()
+  raise DiskError("no space left")
+
+
 @pytest.mark.slow
 def test_stopped_run_ends_bit_equal(values, tmp_path, monkeypatch, no_torch):
   values = values | {"finetune.save_minutes": 10.0}
   complete, stopped = tmp_path / "complete", tmp_path / "stopped"
   assert run_here(values, complete) == 0
-  # In the first evaluation, at its end, at step 37, and while answering after
-  # step 52. An evaluation has three batches.
-  for number in (15, 3, 30, 23):
+  # In the first evaluation, at its end, and at step 37. An evaluation has three
+  # batches.
+  for number in (15, 3, 30):
     with monkeypatch.context() as patch:
       stop_at_batch(patch, number)
       assert run_here(values, stopped) == 75
+  with monkeypatch.context() as patch:
+    patch.setattr(finetuned, "export_task", fill_disk)
+    with pytest.raises(DiskError, match="checkpoints are kept.*same command"):
+      run_here(values, stopped)
+  (stopped / "own/seed-0/.model.killed").rmdir()
   steps = sorted(x.name for x in stopped.glob("own/seed-0/checkpoints/*"))
   assert steps == ["37", "52"]
+  monkeypatch.setattr(loop.SeedRun, "take_step", None)  # no more training
+  with monkeypatch.context() as patch:
+    stop_at_batch(patch, 2)  # while answering
+    assert run_here(values, stopped) == 75
   assert run_here(values, stopped) == 0
   assert read_outcome(stopped) == read_outcome(complete)
 
@@ -160,6 +178,29 @@ def wait_for_step(workdir, step, processes):
     assert time.monotonic() < deadline, f"no step {step} in time"
     assert all(process.poll() is None for process in processes)
     time.sleep(0.01)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("number", range(10))
+def test_a_run_killed_in_its_export_is_not_trained_again(
+  complete, tmp_path, number
+):
+  flags, env, expected = complete
+  workdir, rng = tmp_path / "killed", random.Random(number)
+  env = env | {"JAX_NUM_CPU_DEVICES": "2"}
+  process = runs.start(workdir, flags, env, config="finetune_own")
+  folder = workdir / "own/seed-0"
+  while not list(folder.glob(".model.*")):
+    assert process.poll() is None
+    time.sleep(0.001)
+  time.sleep(rng.random() / 5)
+  process.kill()
+  process.communicate()
+  code, output = start_and_wait(flags, env, workdir)
+  assert code == 0, output
+  if "resuming" in output:  # else the kill came after the result
+    assert f"resuming at step {STEPS}" in output
+  assert read_outcome(workdir) == read_outcome(expected)
 
 
 @pytest.mark.slow

@@ -23,11 +23,9 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import (
   CheckpointError,
   DataError,
-  DiskError,
   InputError,
 )
 from truenegs_jax.tasks import glue
-from truenegs_jax.weights.export import finetuned
 
 
 @pytest.fixture(scope="module")
@@ -294,24 +292,6 @@ def test_rejects_folders_with_other_files(vocab, files, tmp_path):
   with pytest.raises(InputError, match="thesis.tex"):
     run(own_config(vocab, files), tmp_path)
   assert path.exists()
-
-
-@pytest.mark.slow
-def test_a_full_disk_loses_the_export_but_not_the_run(
-  vocab, files, tmp_path, monkeypatch
-):
-  def fail(*args, **kwargs):
-    raise DiskError("no space")
-
-  c = own_config(vocab, files, epochs=4.0, export="all")
-  with (
-    monkeypatch.context() as patch,
-    pytest.raises(DiskError, match="scores of the run are saved"),
-  ):
-    patch.setattr(finetuned, "export_task", fail)
-    run(c, tmp_path)
-  code, text = run(c, tmp_path)
-  assert code == 0 and "seed-0' has no model for Hugging Face" in text
 
 
 def test_explains_why_runs_cannot_be_compared(learned, vocab, files, tmp_path):

@@ -169,6 +169,7 @@ def fine_tune(
   provenance: Mapping[str, Any],
   check: Callable[[], None],
   console: Console,
+  save_end: bool,
 ) -> Iterator["SeedRun"]:
   """Trains one run, to its last step or until patience runs out, and yields it.
 
@@ -181,6 +182,8 @@ def fine_tune(
     make_params: makes the initial parameters, arrays of numpy.
     provenance: what the run depends on, saved with its checkpoints.
     check: called before each batch; raises Stopped after a signal.
+    save_end: whether the end is saved during the body, too, so that what comes
+      after it can be repeated.
 
   Raises:
     CheckpointError: all its checkpoints are damaged.
@@ -191,13 +194,9 @@ def fine_tune(
     stack.callback(checkpoints.close)
     say = functools.partial(console.print, soft_wrap=True)
     run = SeedRun(setup, seed, check, say, provenance)
-    restore = functools.partial(run.restore, checkpoints)
-    resumed = checkpoints.read_newest(restore, say)
-    if resumed is None:
+    state = run.restore_newest(checkpoints)
+    if state is None:
       state = setup.init_state(make_params(), seed)
-    else:
-      run.first_step, state = resumed
-      say(f"  resuming at step {run.first_step:,}")
     line = metrics.ProgressLine(
       console,
       setup.steps,
@@ -214,21 +213,12 @@ def fine_tune(
     run.written = {x["step"] for x in records if x["split"] == "dev"}
     loop = run.make_loop(state, checkpoints, folder)
     try:
-      try:
-        # A signal may have come in the evaluation, or after the last one.
-        if run.first_step in setup.eval_steps and run.evaluate(
-          loop.done, state
-        ):
-          loop.steps = loop.done
-        loop.run()
-      except NonFiniteError:
-        run.failure = f"loss or gradients not finite at step {loop.done:,}"
-      run.finish(loop.done, loop.state)
+      run.train(loop)
+      if save_end:
+        run.save(loop)
       yield run
     except Stopped:
-      if not run.failure:
-        with contextlib.suppress(NonFiniteError):
-          loop.save(last=True)
+      run.save(loop, last=True)
       raise
 
 
@@ -317,7 +307,25 @@ class SeedRun:
     description = {PROVENANCE: self.provenance, PROGRESS: progress}
     return vars(state) | best, description
 
-  def restore(
+  def save(self, loop: loop_lib.Loop, *, last: bool = False) -> None:
+    """Saves a checkpoint, as `Loop.save`, unless something is not finite."""
+    if not self.failure:
+      with contextlib.suppress(NonFiniteError):
+        loop.save(last=last)
+
+  def restore_newest(
+    self, checkpoints: checkpoints_lib.Checkpoints
+  ) -> step_lib.TrainState | None:
+    """Restores the newest undamaged step; None without steps."""
+    restore = functools.partial(self._restore, checkpoints)
+    resumed = checkpoints.read_newest(restore, self.report)
+    if resumed is None:
+      return None
+    self.first_step, state = resumed
+    self.report(f"  resuming at step {self.first_step:,}")
+    return state
+
+  def _restore(
     self, checkpoints: checkpoints_lib.Checkpoints, step: int
   ) -> step_lib.TrainState:
     """Restores what `content` saved at a step; returns the state."""
@@ -330,6 +338,19 @@ class SeedRun:
     arrays = checkpoints.restore_state(step, vars(abstract) | best)
     self.best = arrays.pop("best", None)
     return step_lib.TrainState(**arrays)
+
+  def train(self, loop: loop_lib.Loop) -> None:
+    """Trains to the end, and selects the last or the best parameters."""
+    try:
+      # A signal may have come in the evaluation, or after the last one.
+      if self.first_step in self.setup.eval_steps and self.evaluate(
+        loop.done, loop.state
+      ):
+        loop.steps = loop.done
+      loop.run()
+    except NonFiniteError:
+      self.failure = f"loss or gradients not finite at step {loop.done:,}"
+    self.finish(loop.done, loop.state)
 
   def take_step(
     self, state: step_lib.TrainState, done: int

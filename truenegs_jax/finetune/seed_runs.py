@@ -32,7 +32,6 @@ UNFINISHED = {
   f"{results.RESULT}.tmp",
   files.TENSORBOARD,
   results.MODEL,
-  f".{results.MODEL}.partial",
 }
 
 
@@ -184,6 +183,7 @@ def _train_run(
     provenance=plan.provenance,
     check=check,
     console=context.console,
+    save_end=context.export,
   ) as trained:
     answers, scores = {}, {}
     for split_name, split in data.splits.items():
@@ -228,9 +228,10 @@ def _save(
   params: Mapping[str, Any],
   result: results.Result,
 ) -> None:
-  """Saves a result, removes its checkpoints and exports its model."""
-  results.save(context.workdir, result)  # before the export, which may fail
-  _remove_checkpoints(context.workdir)
+  """Exports a model, saves its result and removes its checkpoints.
+
+  If it ends in between, the same command continues from the last checkpoint.
+  """
   if context.export:
     folder = results.run_folder(context.workdir, result.task, result.seed)
     output = folder / results.MODEL
@@ -238,7 +239,8 @@ def _save(
       exported = _export(initial, setup, params, result, output)
     context.report(f"  {exported}")
     result = dataclasses.replace(result, exported=exported)
-    results.save(context.workdir, result)
+  results.save(context.workdir, result)
+  _remove_checkpoints(context.workdir)
 
 
 def _remove_checkpoints(workdir: pathlib.Path) -> None:
@@ -251,7 +253,8 @@ def _remove_checkpoints(workdir: pathlib.Path) -> None:
 def _prepare_folder(folder: pathlib.Path) -> None:
   """Creates the folder, without what a run without checkpoint left there."""
   names = {x.name for x in folder.iterdir()} if folder.exists() else set()
-  if unknown := sorted(names - UNFINISHED):
+  exports = {x.name for x in folder.glob(f".{results.MODEL}.*")}  # of a kill
+  if unknown := sorted(names - UNFINISHED - exports):
     raise errors.InputError(
       f"'{folder}' has files that do not belong to a run:"
       f" {', '.join(unknown[:5])}. Move them away."
@@ -288,6 +291,7 @@ def _export(
   if reason := finetuned.unsupported_reason(setup.model):
     return reason
   origin = _describe_origin(initial, setup, result)
+  shutil.rmtree(output, ignore_errors=True)  # of a kill before the result
   try:
     exported = finetuned.export_task(
       params,
@@ -299,9 +303,8 @@ def _export(
     )
   except errors.DiskError as e:
     raise errors.DiskError(
-      f"'{output}' could not be written ({e.__cause__ or e}). The scores of the"
-      " run are saved. For the model, free some space, remove"
-      f" '{output.parent}' and run the same command again."
+      f"'{output}' could not be written ({e.__cause__ or e}). The run's"
+      " checkpoints are kept. Free some space and run the same command again."
     ) from e
   except errors.TrueNegsError as e:
     return f"NOT EXPORTED: {errors.printable(e)}"
