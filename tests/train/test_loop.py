@@ -12,6 +12,7 @@ import pytest
 
 from truenegs_jax.runtime.errors import DiskError, NonFiniteError
 from truenegs_jax.train import guards, loop, speed
+from truenegs_jax.workdir import files
 
 STEPS = 6
 
@@ -180,6 +181,15 @@ def test_resumed_run_remembers_skipped_updates(tmp_path):
   _, _, saved = run_loop(tmp_path, bad=(2, 3, 4), max_skips=2, stop_at=3)
   events, *_ = run_loop(tmp_path, bad=(2, 3, 4), max_skips=2, saved=saved)
   assert events[-1] == "refused"
+
+
+def test_resumed_run_lists_bad_rows_once(tmp_path):
+  _, _, saved = run_loop(tmp_path, bad=(2, 5), max_skips=1)
+  path = tmp_path / files.BAD_ROWS
+  lines = path.read_text()
+  path.write_text(lines + '{"step": 5, "ro')  # killed while it wrote
+  run_loop(tmp_path, bad=(2, 5), max_skips=1, saved={4: saved[4]})
+  assert path.read_text() == lines and lines.count("step") == 2
 
 
 def test_only_the_last_save_must_succeed(monkeypatch, tmp_path):

@@ -1,6 +1,7 @@
 """Stops a run after a signal or after too many non-finite updates."""
 
 import json
+import math
 import os
 import pathlib
 import signal
@@ -13,9 +14,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from rich.console import Console
 
-from truenegs_jax.runtime import distributed
+from truenegs_jax.runtime import distributed, json_text
 from truenegs_jax.runtime.errors import NonFiniteError
-from truenegs_jax.runtime.files import disk_errors
+from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.workdir import files
 
 SAVING = (
@@ -121,6 +122,14 @@ class SkipGuard:
     self._max_skips = max_skips
     self._pending: tuple | None = None
 
+  def resume(self, step: int, consecutive: int) -> None:
+    """Continues after `step` steps; drops the lines of those to repeat."""
+    self.consecutive = consecutive
+    if distributed.is_first_process() and self._path.exists():
+      lines = self._path.read_bytes().splitlines(keepends=True)
+      with atomic_file(self._path) as file:
+        file.writelines(x for x in lines if _read_step(x) < step)
+
   def add(
     self, step: int, skipped: jax.Array, row_B: jax.Array | np.ndarray
   ) -> None:
@@ -158,3 +167,11 @@ class SkipGuard:
         " the same command with a higher --config.optim.max_skips=NUMBER, or"
         " start a new run with a lower --config.optim.lr=NUMBER."
       )
+
+
+def _read_step(line: bytes) -> float:
+  """Returns the step of a line; infinity if a kill has cut it off."""
+  try:
+    return int(json_text.parse(line)["step"])
+  except (ValueError, KeyError):
+    return math.inf

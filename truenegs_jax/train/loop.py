@@ -68,7 +68,7 @@ class Loop:
     if self.done:
       description = self.checkpoints.read_description(self.done)
       saved = description.get(PROGRESS, {})
-    self.guard.consecutive = saved.get("skips", 0)
+    self.guard.resume(self.done, saved.get("skips", 0))
     self._recent: list[metrics.Terms] = [saved.get("terms", {})]
     # Values of one record, still on the devices.
     self._pending: list[tuple] = []
