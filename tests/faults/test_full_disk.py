@@ -1,6 +1,7 @@
 """A full disk ends no training, and what is not saved is no success."""
 
 import contextlib
+import functools
 import random
 import resource
 import subprocess
@@ -9,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from support import runs
+from support import runs, saved_steps
 from support.faults import tries
 from truenegs_jax.pretrain import curves
-from truenegs_jax.runtime.errors import DiskError
+from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import lock, metrics_file
 
@@ -91,6 +92,35 @@ def test_a_full_disk_costs_old_steps_but_no_new_one(small_disk, capfd):
     assert {2, 7} < set(checkpoints.steps())
   assert not list(folder.glob("*tmp*"))
   assert not capfd.readouterr().err
+
+
+def test_a_disk_with_room_for_two_steps_has_two_after_each_save(small_disk):
+  folder = small_disk(600) / "a"
+  with opened(folder, keep=2) as checkpoints:
+    for step in range(1, 9):
+      room = checkpoints.save(step, tree(step), {})
+      # Every other save in the background finds no room; the next one makes it.
+      assert bool(room) == (step in (4, 6, 8))
+      on_disk = [p for p in folder.iterdir() if p.name.isdigit()]
+      assert len(on_disk) >= min(2, step - 1)
+  with opened(folder) as checkpoints:
+    assert checkpoints.steps() == [6, 8]
+    largest = max(folder.glob("8/**/*"), key=lambda path: path.stat().st_size)
+    saved_steps.truncate(largest, random.Random(0))
+    restore = functools.partial(checkpoints.restore_state, like=tree(0))
+    step, restored = checkpoints.read_newest(restore, print)
+    assert step == 6
+    saved_steps.assert_equal(restored, tree(6))
+
+
+@pytest.mark.parametrize("name", ["a", ""])
+def test_a_workdir_on_a_read_only_disk_is_refused(small_disk, name):
+  folder = small_disk(100, "ro")
+  with pytest.raises(
+    InputError, match=f"'{folder}.* \\(Read-only file.*--work"
+  ):
+    with lock.lock(folder / name):
+      pass
 
 
 def test_a_lock_that_cannot_be_written_is_a_disk_error(tmp_path):

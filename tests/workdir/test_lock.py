@@ -36,10 +36,11 @@ def test_lock_ends_with_its_process(tmp_path):
     pass
 
 
-def test_unwritable_workdir_is_refused(tmp_path):
+@pytest.mark.parametrize("name", ["file", "file/run"])
+def test_unwritable_workdir_is_refused(tmp_path, name):
   (tmp_path / "file").write_text("")
   with pytest.raises(InputError, match="--workdir"):
-    with lock.lock(tmp_path / "file" / "run"):
+    with lock.lock(tmp_path / name):
       pass
 
 

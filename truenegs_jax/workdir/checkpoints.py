@@ -137,7 +137,8 @@ class Checkpoints:
 
     Returns before the files are written, unless `wait`. Does nothing if the
     step is saved. If the disk was full at the save before or is full now, a run
-    of one process removes all steps that it may, and tries again.
+    of one process removes unfinished and damaged steps, then, one by one, those
+    that it may but the newest, until the save succeeds.
 
     Returns:
       A warning that names the removed steps, or "".
@@ -154,9 +155,7 @@ class Checkpoints:
       # Processes do not know of one another's errors.
       if distributed.process_count() > 1 or not _find_full_disk(e):
         raise
-    removed = self._make_room()
-    self._start_saving(step, state, run)
-    self.wait()
+    removed = self._save_on_full_disk(step, state, run)
     return (
       f"warning: The disk was full. To save step {step:,} in '{self.folder}',"
       f" these steps were removed: {removed}. Free some disk space."
@@ -178,15 +177,24 @@ class Checkpoints:
     except Exception as e:
       raise self._disk_error(e) from e
 
-  def _make_room(self) -> list[int]:
-    """Removes all but the newest of the steps that are not to be kept."""
-    for useless in (UNFINISHED, DAMAGED):
-      for path in self.folder.glob(f"*{useless}*"):
-        shutil.rmtree(path, ignore_errors=True)
-    removed = [x for x in self.steps()[:-1] if x not in self.keep_steps]
-    for step in removed:
-      self._manager.delete(step)
-    return removed
+  def _save_on_full_disk(self, step: int, state: Any, run: Mapping) -> list:
+    """Saves as `save` describes; returns the removed steps."""
+    removed: list[int] = []
+    while True:
+      for useless in (UNFINISHED, DAMAGED):
+        for path in self.folder.glob(f"*{useless}*"):
+          shutil.rmtree(path, ignore_errors=True)
+      try:
+        self._start_saving(step, state, run)
+        self.wait()
+        return removed
+      except DiskError as e:
+        self._manager.reload()  # it has dropped steps that it did not delete
+        rest = [x for x in self.steps()[:-1] if x not in self.keep_steps]
+        if not (rest and _find_full_disk(e)):
+          raise
+      self._manager.delete(rest[0])
+      removed.append(rest[0])
 
   def wait(self) -> None:
     """Waits until all saves are on disk.
