@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import random
 import shutil
 
@@ -125,6 +126,31 @@ def test_an_incomplete_file_is_never_restored(folder, number):
   files = list_files(folder)
   damages[number % len(damages)](files[number % len(files)], rng)
   check_newest_is_exact_or_the_one_before(folder)
+
+
+@pytest.mark.parametrize("number", tries(2, 50))
+def test_writes_lost_in_a_crash_are_noticed(folder, number):
+  rng = random.Random(number)
+  files = list_files(folder)
+  for path in rng.sample(files, rng.randint(1, len(files))):
+    rng.choice((lambda x: x.write_bytes(b""), lambda x: x.unlink()))(path)
+  check_newest_is_exact_or_the_one_before(folder)
+
+
+def test_an_unfinished_step_is_removed(folder):
+  (folder / "2").rename(folder / "2.orbax-checkpoint-tmp")
+  read_newest(folder, read_only=True)
+  assert (folder / "2.orbax-checkpoint-tmp").exists()  # a run may be saving it
+  saved_steps.save_steps(folder, [3])  # Orbax waits for the removal here
+  assert sorted(path.name for path in folder.iterdir()) == ["1", "3"]
+
+
+def test_steps_are_ordered_by_number(folder):
+  newest = 2**31 + 1
+  saved_steps.save_steps(folder, [newest])
+  for path in (folder / "2", folder / "2" / "state"):
+    os.utime(path, (2**32, 2**32))  # the clock has jumped
+  assert read_newest(folder)[0] == newest
 
 
 def test_without_a_good_step_nothing_is_renamed_and_nothing_starts(folder):

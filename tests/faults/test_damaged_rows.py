@@ -2,9 +2,11 @@
 
 import pathlib
 import random
+import re
 import shutil
 import types
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
@@ -14,8 +16,9 @@ from support.small_rows import TOKENIZER, write_texts
 from support.texts import make_texts
 from truenegs_jax.data.rows import merge_chunks, rows_folder
 from truenegs_jax.data.tokens.tokenizer import load_tokenizer
-from truenegs_jax.pretrain import run
+from truenegs_jax.pretrain import loop, run
 from truenegs_jax.runtime.errors import DataError, InputError
+from truenegs_jax.workdir.checkpoints import Checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -77,15 +80,31 @@ def test_damage_is_found_while_rows_are_read(folder):
     rows.take(np.array([0]))
 
 
-def test_nothing_is_written_after_damage(folder, tmp_path):
-  path = folder / "held_out-00000.types.npy"
+@pytest.mark.parametrize(
+  ("verified", "suspects"),
+  [([], []), ([0, 0], ["1, 2"]), ([0, 1, 0], ["3"]), ([0, 1], [])],
+)
+def test_damage_ends_a_run_and_names_suspect_steps(
+  folder, tmp_path, verified, suspects
+):
+  workdir, path = tmp_path / "run", folder / "held_out-00000.types.npy"
   flip_bit(path, -1, 0)
+  if verified:
+    checkpoints = Checkpoints(workdir / "checkpoints", keep=9)
+    for step, flag in enumerate(verified, 1):
+      description = {loop.ROWS_VERIFIED: bool(flag)}
+      checkpoints.save(step, {"x": jnp.ones(3)}, description)
+    checkpoints.wait()
+    checkpoints.close()
   verification = rows_folder.Verification(folder)
   rows = rows_folder.open_rows(folder, "train", verification)
+  assert not rows.is_verified
   inputs = types.SimpleNamespace(train_rows=rows)
-  with pytest.raises(DataError, match=path.name):
-    run.finish_run(None, tmp_path / "run", inputs, None, Console(quiet=True))
-  assert not (tmp_path / "run").exists()
+  with pytest.raises(DataError, match=path.name) as error:
+    run.finish_run(None, workdir, inputs, None, Console(quiet=True))
+  assert re.findall("Steps (.*) in '", str(error.value)) == suspects
+  names = [path.name for path in workdir.glob("*")]
+  assert names == ["checkpoints"] * bool(verified)  # nothing was written
 
 
 @pytest.mark.parametrize("damage", ["cut", "reordered", "longer"])

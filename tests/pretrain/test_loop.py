@@ -1,9 +1,11 @@
 """Records of pre-training."""
 
+import io
 import types
 
 import jax
 import pytest
+from rich.console import Console
 
 from truenegs_jax.models import encoder
 from truenegs_jax.pretrain import loop
@@ -28,3 +30,27 @@ def test_record_has_rates_and_memory(monkeypatch):
   assert record["flop_per_s"] == pytest.approx(per_device)
   assert record["memory_peak_gib"] > 0.01
   assert "mfu" not in record  # CPUs have no published peak
+
+
+def test_a_held_out_loss_that_is_not_finite_is_warned_of_once(monkeypatch):
+  monkeypatch.setattr(loop.plan, "row_flops", lambda run: 10.0)
+  monkeypatch.setattr(loop._Callbacks, "compute_held_out", lambda *_: None)
+  run = types.SimpleNamespace(batch_size=8, loss_weights={"mlm": 1.0})
+  mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
+  setup = types.SimpleNamespace(run=run, mesh=mesh)
+  screen, records = io.StringIO(), []
+  callbacks = loop._Callbacks(
+    setup,
+    None,
+    records.append,
+    None,
+    speed.Clock(6),
+    Console(file=screen),
+  )
+  for done, loss in enumerate((2.0, float("nan"), 2.0, float("inf"))):
+    callbacks.held_out = [{"mlm": (loss, 1.0)}]
+    assert not callbacks.evaluate(done, None)
+  assert len(records) == 4
+  warning = " ".join(screen.getvalue().split())
+  assert warning.startswith("warning: The held-out loss after step 1 is not")
+  assert warning.count("warning") == 1

@@ -317,6 +317,20 @@ def test_refused_run_does_not_change_the_workdir(first_run, flags, message):
       run(root / "first", usual)
 
 
+def test_a_run_whose_rows_were_edited_is_not_resumed(first_run):
+  root, flags, _ = first_run
+  shutil.copytree(root / "first", root / "edited")
+  shutil.copytree(root / "rows", root / "edited_rows")
+  path = root / "edited_rows" / "train-00000.tokens.npy"
+  tokens_RxL = np.load(path)
+  tokens_RxL[:, 1:3] = tokens_RxL[:, 2:0:-1]
+  np.save(path, tokens_RxL)
+  flags = [*flags, f"--config.data.rows={path.parent}"]
+  with pytest.raises(errors.DataError, match=path.name) as error:
+    run(root / "edited", flags)
+  assert "verified" not in str(error.value)  # the rows of all steps were
+
+
 @pytest.mark.parametrize(
   "flag, message",
   [

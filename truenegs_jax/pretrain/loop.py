@@ -21,6 +21,8 @@ from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import setup as setup_lib
 from truenegs_jax.train.build_run import Run
 
+ROWS_VERIFIED = "rows_verified"  # key of a checkpoint's description
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
@@ -76,7 +78,7 @@ def train(
       evaluate=callbacks.evaluate,
       poll=guards.StopVote(signals, setup.mesh).poll,
       is_saved=lambda n: n in run.keep_steps or not n % run.save_every,
-      content=lambda state: (vars(state), setup.description),
+      content=callbacks.content,
       checkpoints=checkpoints,
       report=say,
       guard=guards.SkipGuard(workdir, run.max_skips),
@@ -108,6 +110,7 @@ class _Callbacks:
   held_out: list[metrics.Terms] = dataclasses.field(default_factory=list)
 
   def __post_init__(self) -> None:
+    self._warned = False
     self._host_wait = speed.HostWait(self.clock.running)
     self._flops = plan.row_flops(self.setup.run)
     self._batch_options: dict[str, Any] = {
@@ -116,6 +119,13 @@ class _Callbacks:
         self.setup.mesh, self.setup.run.batch_size
       ),
     }
+
+  def content(
+    self, state: step.TrainState
+  ) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns arrays and description of a checkpoint."""
+    verified = {ROWS_VERIFIED: self.inputs.train_rows.is_verified}
+    return vars(state), self.setup.description | verified
 
   def take_step(self, state: step.TrainState, done: int) -> loop_lib.StepResult:
     """Trains on the batch of a step."""
@@ -162,6 +172,15 @@ class _Callbacks:
       done, "held_out", self.held_out, jax.device_get(weights)
     )
     self.write(record)
+    if not (self._warned or math.isfinite(record["total"])):
+      self._warned = True
+      self.console.print(
+        f"warning: The held-out loss after step {done:,} is not finite"
+        f" (total={record['total']}). Training goes on, because its own losses"
+        " are finite. If they do not fall, start a new run with a lower"
+        " --config.optim.lr=NUMBER.",
+        soft_wrap=True,
+      )
     return False
 
   def compute_held_out(self, state: step.TrainState) -> None:

@@ -4,6 +4,7 @@ rows -> synonym table -> training -> verdict, cases, predictions for [MASK],
 curves -> export
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -11,7 +12,7 @@ import pathlib
 import shlex
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -45,6 +46,7 @@ from truenegs_jax.weights.export import pretrained
 from truenegs_jax.weights.formats import hf_folder
 from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import config_sizes
+from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import files, lock, metrics_file
 
 EXIT_NOT_LEARNED = 1
@@ -82,7 +84,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       with progress.working(console, "Compiling and timing a step"):
         c = time_limit.fit(c, run, inputs, began=began, say=say)
       run = build_run.build_run(c, inputs.tokenizer)
-    result = loop.train(run, workdir, inputs, console)
+    with _name_suspects(workdir):
+      result = loop.train(run, workdir, inputs, console)
     if result.stopped_by is not None:
       say(
         f"Saved at step {int(result.setup.state.step):,}. To continue, run the"
@@ -161,7 +164,8 @@ def finish_run(
   Raises:
     DataError: the rows were damaged. Nothing was written.
   """
-  _verify_rows(inputs, console)
+  with _name_suspects(workdir):
+    _verify_rows(inputs, console)
   state, run = result.setup.state, result.setup.run
   params, aux = distributed.to_host((state.params, state.aux))
   if not distributed.is_first_process():
@@ -211,6 +215,31 @@ def finish_run(
     f" and the AUC {verdict_lib.MIN_ERRORS:g} standard errors above 0.5."
   )
   return EXIT_NOT_LEARNED
+
+
+@contextlib.contextmanager
+def _name_suspects(workdir: pathlib.Path) -> Iterator[None]:
+  """Adds the steps that may have learned from damaged rows to a DataError."""
+  try:
+    yield
+  except errors.DataError as e:
+    suspects: list[int] = []
+    folder = workdir / files.CHECKPOINTS
+    if files.has_checkpoint(workdir):
+      checkpoints = checkpoints_lib.Checkpoints(folder, read_only=True)
+      with contextlib.closing(checkpoints):
+        for step in checkpoints.steps():
+          suspects.append(step)
+          with contextlib.suppress(errors.DamagedStepError):
+            if checkpoints.read_description(step).get(loop.ROWS_VERIFIED):
+              suspects = []
+    if not suspects:
+      raise
+    raise errors.DataError(
+      f"{e} Steps {', '.join(map(str, suspects))} in '{folder}' were saved"
+      " before all rows were verified and may have learned from them: remove"
+      " these steps, too."
+    ) from e
 
 
 def _verify_rows(inputs: setup_lib.RunInputs, console: Console) -> None:

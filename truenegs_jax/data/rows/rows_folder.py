@@ -96,6 +96,11 @@ class Verification:
     self._thread = threading.Thread(target=self._run, daemon=True)
     self._thread.start()
 
+  @property
+  def is_complete(self) -> bool:
+    """Whether all files are verified and intact."""
+    return not (self._thread.is_alive() or self._error)
+
   def check(self) -> None:
     """Raises DataError if damage was found so far."""
     if self._error:
@@ -160,6 +165,11 @@ class Rows:
   def fingerprint(self) -> str:
     """A hash of the content of the folder, independent of paths and times."""
     return self.manifest["fingerprint"]
+
+  @property
+  def is_verified(self) -> bool:
+    """Whether all files are verified and intact."""
+    return self.verification is not None and self.verification.is_complete
 
   def finish_verification(self) -> None:
     """Waits until all files are verified; DataError if one is damaged."""
