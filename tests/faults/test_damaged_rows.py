@@ -75,7 +75,7 @@ def test_damage_is_found_while_rows_are_read(folder):
   flip_bit(path, -1, 0)  # 0 or 1 as before
   verification = rows_folder.Verification(folder)
   rows = rows_folder.open_rows(folder, "train", verification)
-  verification._thread.join(timeout=10)
+  verification._thread.join(timeout=100)
   with pytest.raises(DataError, match="train-00001.types.npy"):
     rows.take(np.array([0]))
 

@@ -24,7 +24,7 @@ VERBS = (
   "sees", "likes", "finds", "remembers", "wants", "paints", "loses", "keeps"
 )
 # fmt: on
-TIMEOUT_SECS = 240
+TIMEOUT_SECS = 900  # 10 to 60 s on an idle machine
 
 
 def write_corpus(path: pathlib.Path, documents: int = 60) -> pathlib.Path:
