@@ -75,6 +75,7 @@ def select_pairs(pairs: Pairs, vocabulary: Vocabulary, file: File) -> Pairs:
   """
   synonyms: dict[str, set[str]] = {word: set() for word in vocabulary.words}
   match = functools.cache(vocabulary.match)
+  is_phrase = functools.cache(PHRASE.search)  # a long word has many pairs
   lost: dict[str, None] = {}  # words that match nothing
   num_pairs = num_lost = 0
   for pair in pairs:
@@ -84,7 +85,7 @@ def select_pairs(pairs: Pairs, vocabulary: Vocabulary, file: File) -> Pairs:
     num_pairs += 1
     if not (golds and others):
       num_lost += 1
-      lost |= {x: None for x in pair if not (match(x) or PHRASE.search(x))}
+      lost |= {x: None for x in pair if not (match(x) or is_phrase(x))}
   message = (
     f"{file.path}: {num_lost:,} of {num_pairs:,} pairs have a phrase or a word"
     f" outside the vocabulary{spread_examples(list(lost))}."
