@@ -85,10 +85,11 @@ def _print_to_stderr(text: str) -> None:
 
 
 def _run(config: ConfigDict) -> int:
-  from truenegs_jax.runtime import distributed, files, progress
+  from truenegs_jax.runtime import distributed, files, progress, watchdog
 
   workdir = str(flags.FLAGS["workdir"].value)
   files.check_local("--workdir", workdir)
+  watchdog.start(distributed.read_secs(watchdog.VARIABLE, default=300))
   values = {name: flags.FLAGS[name].value for name in DISTRIBUTED_FLAGS}
   distributed.initialize(**values, say=_print_to_stderr)
   if distributed.process_count() > 1:  # jax has installed its own handler

@@ -93,12 +93,7 @@ def prepared(tmp_path_factory):
   root = tmp_path_factory.mktemp("signals")
   flags = runs.demo_flags(runs.write_corpus(root / "corpus.txt"), steps=10**6)
   env = runs.make_environment(root / "cache")
-  subprocess.run(
-    [sys.executable, "-m", "truenegs_jax.prepare", "--config=electra_demo"]
-    + [flag for flag in flags if "config.data" in flag],
-    env=env,
-    check=True,
-  )
+  runs.prepare(flags, env)
   return root, flags, env
 
 

@@ -132,6 +132,14 @@ def read_exported(workdir: pathlib.Path) -> dict[str, np.ndarray]:
   }
 
 
+def prepare(flags, env) -> None:
+  """Prepares the rows of a run of many processes."""
+  command = [sys.executable, "-m", "truenegs_jax.prepare"]
+  command += ["--config=electra_demo"]
+  command += [flag for flag in flags if "config.data" in flag]
+  subprocess.run(command, env=env, check=True)
+
+
 def start(workdir, flags, env, config="electra_demo:sr,runlocal"):
   """Starts a run whose stdout and stderr go to one pipe."""
   return subprocess.Popen(
@@ -153,13 +161,18 @@ def run(workdir, flags, env, **kwargs) -> tuple[int, str]:
 
 def send_signal_at(process, workdir, step: int, number: signal.Signals) -> str:
   """Sends a signal when metrics.jsonl has the step; returns the output."""
+  wait_for_step(process, workdir, step)
+  process.send_signal(number)
+  output, _ = process.communicate(timeout=TIMEOUT_SECS)
+  return output
+
+
+def wait_for_step(process, workdir, step: int) -> None:
+  """Waits until metrics.jsonl has the step, or the process has ended."""
   deadline = time.monotonic() + TIMEOUT_SECS
   while last_step(workdir) < step and process.poll() is None:
     assert time.monotonic() < deadline, f"no step {step} in time"
     time.sleep(0.01)
-  process.send_signal(number)
-  output, _ = process.communicate(timeout=TIMEOUT_SECS)
-  return output
 
 
 def last_step(workdir: pathlib.Path) -> int:

@@ -14,6 +14,7 @@ import optax
 
 from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.models import choose_attention, encoder, finetune
+from truenegs_jax.runtime import watchdog
 from truenegs_jax.tasks import batches
 from truenegs_jax.tasks.task import EncodedRows
 from truenegs_jax.train import sharding
@@ -57,10 +58,11 @@ class Predictor:
     for batch in batches.batches_in_order(
       encoded, batch_size=self.batch_size, limit=self.length
     ):
-      check()
-      inputs = {name: batch[name] for name in batches.INPUTS}
-      on_device = sharding.place_batch(inputs, self.mesh)
-      output_B = jax.device_get(self.predict_batch(params, on_device))
+      with watchdog.step():
+        check()
+        inputs = {name: batch[name] for name in batches.INPUTS}
+        on_device = sharding.place_batch(inputs, self.mesh)
+        output_B = jax.device_get(self.predict_batch(params, on_device))
       for i, row in enumerate(batch["row"]):
         if row >= 0:
           outputs[row] = jax.tree.map(lambda x, i=i: np.asarray(x[i]), output_B)

@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 
 from truenegs_jax.data.rows import batches as batches_lib
-from truenegs_jax.runtime import distributed
+from truenegs_jax.runtime import distributed, watchdog
 from truenegs_jax.train import guards, metrics, plan, sharding, speed, step
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import setup as setup_lib
@@ -199,7 +199,8 @@ class _Callbacks:
     aux = {**setup.aux, **state.aux}
     with self.console.status("evaluating ..."):
       for batch in batches:
-        on_device = sharding.shard_batch(batch, setup.mesh)
-        terms = setup.eval_step(state.params, on_device, aux)
-        held_out.append(jax.device_get(terms))
+        with watchdog.step():
+          on_device = sharding.shard_batch(batch, setup.mesh)
+          terms = setup.eval_step(state.params, on_device, aux)
+          held_out.append(jax.device_get(terms))
     self.held_out = held_out

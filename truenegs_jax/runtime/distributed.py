@@ -229,8 +229,8 @@ def initialize(
   Raises:
     InputError: impossible flags, or different numbers of processes.
   """
-  join_secs = _read_secs(JOIN_VARIABLE, default=300)
-  heartbeat_secs = _read_secs(HEARTBEAT_VARIABLE, default=100)
+  join_secs = read_secs(JOIN_VARIABLE, default=300)
+  heartbeat_secs = read_secs(HEARTBEAT_VARIABLE, default=100)
   process = _from_flags(coordinator, num_processes, process_id)
   process = process or _from_cluster(join_secs)
   if process is None or process.count == 1:
@@ -263,7 +263,12 @@ def initialize(
   )
 
 
-def _read_secs(name: str, *, default: int) -> int:
+def read_secs(name: str, *, default: int) -> int:
+  """Returns a whole number of seconds from the environment.
+
+  Raises:
+    InputError: it is none.
+  """
   text = os.environ.get(name) or str(default)
   if not re.fullmatch(r"[1-9]\d{0,6}", text):
     raise InputError(

@@ -21,6 +21,8 @@ from collections.abc import Iterable
 SAVED_RESTART = 75  # by SIGTERM; EX_TEMPFAIL: run the same command again
 SAVED_INTERRUPT = 130  # by Ctrl-C
 MAX_MESSAGE = 6000  # characters that are printed
+# Of a process that hangs, see `watchdog`; as that of jax after a lost process.
+HANGS = 134
 
 
 class TrueNegsError(Exception):

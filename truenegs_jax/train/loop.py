@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from truenegs_jax.runtime import distributed
+from truenegs_jax.runtime import distributed, watchdog
 from truenegs_jax.runtime.errors import DiskError, NonFiniteError
 from truenegs_jax.train import guards, metrics, optim, speed
 from truenegs_jax.train import step as step_lib
@@ -83,11 +83,14 @@ class Loop:
     """
     stopped_by = None
     self.clock.start(self.done)
-    while self.done < self.steps and not (stopped_by := self.poll()):
-      self.state, terms, row_B = self.take_step(self.state, self.done)
-      # Metrics are read one step late, so that no device waits for the host.
-      self._flush()
-      self.guard.add(self.done, terms["skipped"][0], row_B)
+    while self.done < self.steps:
+      with watchdog.step():
+        if stopped_by := self.poll():
+          break
+        self.state, terms, row_B = self.take_step(self.state, self.done)
+        # Metrics are read one step late, so that no device waits for the host.
+        self._flush()
+        self.guard.add(self.done, terms["skipped"][0], row_B)
       self._recent.append(terms)
       self.done += 1
       if self.done == self.steps or not self.done % self.log_every:
@@ -99,8 +102,9 @@ class Loop:
             self.steps = self.done
       if self.is_saved(self.done):
         self.save()
-    self._flush()
-    self.guard.check_pending()
+    with watchdog.step():
+      self._flush()
+      self.guard.check_pending()
     return stopped_by
 
   def save(self, *, last: bool = False) -> None:
@@ -112,9 +116,11 @@ class Loop:
       NonFiniteError: as `run`.
       DiskError: the last step, or one of many processes, could not be saved.
     """
-    self._flush()
-    self.guard.check_pending()
-    if not _all_finite(self.state.params):
+    with watchdog.step():
+      self._flush()
+      self.guard.check_pending()
+      is_finite = bool(_all_finite(self.state.params))
+    if not is_finite:
       raise NonFiniteError(
         f"The parameters are not finite after step {self.done:,} and were not"
         " saved. Last saved step:"

@@ -1,0 +1,122 @@
+"""A process that hangs in a step ends with its stacks; others go on."""
+
+import functools
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from support import runs
+from support.faults import tries
+from truenegs_jax.runtime import watchdog
+from truenegs_jax.runtime.errors import HANGS
+
+# Takes steps of so many seconds in which it runs, then waits.
+PROGRAM = """
+import sys, time
+from truenegs_jax.runtime import watchdog
+
+def wait(secs):
+  for _ in range(round(100 * secs)):
+    time.sleep(0.01)
+
+stall_secs, after, *steps = map(float, sys.argv[1:])
+watchdog.TICK_SECS = 0.05
+watchdog.start(stall_secs)
+for secs in steps:
+  with watchdog.step():
+    print("step", flush=True)
+    wait(secs)
+wait(after)
+print("end")
+"""
+
+
+def start(folder, stall_secs, steps, after=0.0):
+  words = map(str, (stall_secs, after, *steps))
+  return subprocess.Popen(
+    [sys.executable, "-c", PROGRAM, *words],
+    env=runs.make_environment(folder),
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+
+
+@pytest.mark.parametrize("steps", [[60], [0.01, 0.01, 60]])
+def test_a_step_that_hangs_ends_the_process_with_its_stacks(tmp_path, steps):
+  process = start(tmp_path, 0.1, steps)
+  output, _ = process.communicate(timeout=30)
+  assert process.returncode == HANGS
+  assert "\nerror: A step has taken " in output
+  assert "in wait\n" in output and "in _watch\n" in output
+
+
+@pytest.mark.parametrize(
+  ("steps", "after"),
+  [
+    ([0.01, 0.01], 0.5),  # for example, it saves
+    ([0.5], 0),  # the first step
+    ([0.1, 0.1, 0.5], 0),  # less than 20 times the median
+  ],
+)
+def test_other_waiting_does_not_end_the_process(tmp_path, steps, after):
+  process = start(tmp_path, 0.1, steps, after)
+  output, _ = process.communicate(timeout=30)
+  assert (process.returncode, output) == (0, "step\n" * len(steps) + "end\n")
+
+
+def test_a_process_that_is_stopped_as_a_whole_goes_on(tmp_path):
+  process = start(tmp_path, 0.8, [0.01, 0.5])
+  for _ in range(2):
+    process.stdout.readline()
+  process.send_signal(signal.SIGSTOP)
+  time.sleep(1.2)
+  process.send_signal(signal.SIGCONT)
+  output, _ = process.communicate(timeout=30)
+  assert (process.returncode, output) == (0, "end\n")
+
+
+def test_compiling_is_exempt():
+  seen, ended = set(), threading.Event()
+
+  def look(thread):
+    while not ended.wait(0.001):
+      seen.add(watchdog.is_exempt(thread))
+
+  looking = threading.Thread(target=look, args=[threading.get_ident()])
+  looking.start()
+  function = functools.partial(
+    functools.reduce, lambda x, _: jnp.sin(x @ x), range(50)
+  )
+  jax.jit(function)(jnp.ones((8, 8)))
+  ended.set()
+  looking.join()
+  assert seen == {True, False}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stuck", tries(0, 2))
+def test_a_run_ends_if_one_of_its_processes_is_stuck(tmp_path, stuck):
+  # Neither saves nor evaluates: while one process compiles this, others wait.
+  never = {"checkpoint__every_steps": 10**6, "eval__every_steps": 10**6}
+  corpus = runs.write_corpus(tmp_path / "text")
+  flags = runs.demo_flags(corpus, steps=10**6, **never)
+  env = runs.make_environment(tmp_path / "cache")
+  env[watchdog.VARIABLE] = "15"  # collectives give up after 30 s
+  runs.prepare(flags, env)
+  processes = runs.start_processes(tmp_path / "run", flags, env, 2)
+  waiting, stopped = processes[1 - stuck], processes[stuck]
+  runs.wait_for_step(processes[0], tmp_path / "run", 10)
+  stopped.send_signal(signal.SIGSTOP)
+  output, _ = waiting.communicate(timeout=runs.TIMEOUT_SECS)
+  assert waiting.returncode == HANGS, output
+  assert "in take_step\n" in output or "in run\n" in output
+  stopped.send_signal(signal.SIGCONT)
+  stopped.communicate(timeout=runs.TIMEOUT_SECS)
+  assert stopped.returncode not in (0, 75)
