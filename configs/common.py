@@ -45,7 +45,7 @@ def get_config() -> ConfigDict:
   c.task = "pretrain"  # what to run; the others have their own configs
   c.objective = "electra"  # what is trained: "electra", or "mlm", BERT's
   c.seed = 0  # of initial weights, row order, masks, samples and dropout
-  c.steps = 1_000_000  # updates of the weights
+  c.steps = 1_000_000  # updates of the weights; a resume may have more
   # Whole time of the run: fewer steps if the machine is slow; 0: no limit.
   c.minutes = 0.0
   c.batch_size = 128  # rows per update, over all devices and processes

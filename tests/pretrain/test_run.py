@@ -30,7 +30,7 @@ HC_SR = "electra_demo:hc+sr,runlocal"
 
 def run(workdir, flags, config="electra_demo:sr,runlocal", screen=None):
   """Runs in this process; returns exit code and output, or raises."""
-  path = runs.ROOT / "configs" / config.replace(":", ".py:")
+  path = runs.ROOT / "configs" / str(config).replace(":", ".py:")
   c = flags_lib.parse_config([f"--config={path}", *flags])
   out = screen or io.StringIO()
   code = run_lib.run(c, workdir, Console(file=out, width=300))
@@ -159,6 +159,35 @@ def test_finished_run_started_again_shows_its_results(first_run):
   assert runs.read_records(root / "first") == before
   saved = json.loads((root / "first" / "config.json").read_text())
   assert saved["steps"] == 12 and saved["negatives"]["soft_weight"] == 0.1
+
+
+def test_finished_run_moves_and_gets_more_steps(first_run):
+  root, flags, _ = first_run
+  moved, rows = root / "elsewhere", root / "more_rows"
+  shutil.copytree(root / "first", moved)
+  shutil.copytree(root / "rows", rows)
+  flags = [f"--config.data.rows={rows}", "--config.steps=16"]
+  hidden = root / "hidden"
+  hidden.mkdir()
+  for name in ("corpus.txt", "first", "rows"):
+    (root / name).rename(hidden / name)
+  try:
+    code, output = run(moved, flags, moved / "config.json")
+  finally:
+    for name in ("corpus.txt", "first", "rows"):
+      (hidden / name).rename(root / name)
+  assert code == 0
+  rates = [x["lr"] for x in runs.read_records(moved)]
+  assert "This run had 12 steps and gets 16. After step 12 it" in output
+  assert f"the learning rate is {rates[12]:.3g} and falls" in output
+  peak, warmup = 0.002, 2
+  expected = [
+    peak * (1 - t / steps) * min(1, t / warmup)
+    for steps, first, last in ((12, 0, 12), (16, 12, 16))
+    for t in range(first, last)
+  ]
+  assert rates == pytest.approx(expected)
+  assert json.loads((moved / "results.json").read_text())["steps"] == 16
 
 
 def test_run_starts_from_weights_and_resumes_without_them(first_run):
@@ -298,10 +327,7 @@ def test_french_run_has_french_synonyms_and_a_french_card(first_run):
   "flags, message",
   [
     (["--config.optim.lr=0.5"], "optim.lr: 0.002 -> 0.5"),
-    (
-      ["--config.steps=99"],
-      "steps: 12 -> 99.*new schedule, pass --config.init",
-    ),
+    (["--config.steps=9"], "steps: 12 -> 9.*new schedule, pass --config.init"),
     (["--config.data.vocab_size=90", "--config.data.rows="], "vocab_size"),
   ],
 )

@@ -67,6 +67,12 @@ def test_the_first_process_decides(monkeypatch):
     ({"minutes": 0.0, "steps": 750}, 1_500, 200),  # then refused
     ({"minutes": 10.0, "steps": 1_500}, 1_500, 200),
     ({"minutes": 10.0, "steps": 750}, 750, 100),
+    # The saved config with more steps, which the run gets.
+    (
+      {"minutes": 10.0, "steps": 750, "optim": {"warmup_steps": 200}},
+      1_500,
+      200,
+    ),
     ({"minutes": 10.0, "steps": 2_000}, 1_500, 200),  # then refused
   ],
 )
@@ -74,6 +80,7 @@ def test_a_resume_takes_the_steps_of_a_shortened_run(
   saved, steps, warmup_steps
 ):
   lines = []
+  saved = saved and {"optim": {"warmup_steps": 100}} | saved
   c = time_limit.apply_saved(electra_demo.get_config(), saved, lines.append)
   assert (c.steps, c.optim.warmup_steps) == (steps, warmup_steps)
   assert len(lines) == (steps == 750)

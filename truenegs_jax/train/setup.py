@@ -88,7 +88,7 @@ def set_up_training(
   for key, value in description.items():
     distributed.check_same(key, json.dumps(value))
   abstract = plan.abstract_state(run, mesh)
-  resumed = _resume(checkpoints, description, abstract, console)
+  resumed = _resume(run, checkpoints, description, abstract, console)
   if resumed is None:
     make_state = _prepare_state(run, inputs, abstract, console)
   else:
@@ -152,6 +152,7 @@ def make_description(
 
 
 def _resume(
+  run: Run,
   checkpoints: checkpoints_lib.Checkpoints,
   description: Mapping[str, Any],
   abstract: step_lib.TrainState,
@@ -165,6 +166,13 @@ def _resume(
     with progress.working(console, f"Restoring step {step:,}"):
       state = checkpoints.restore_state(step, vars(abstract))
     _report_environment_changes(saved, description, console)
+    if run.steps > (steps := saved["config"]["steps"]):
+      say(
+        f"This run had {steps:,} steps and gets {run.steps:,}. After step"
+        f" {step:,} it continues with the schedule of {run.steps:,} steps: the"
+        f" learning rate is {run.learning_rate(step):.3g} and falls to 0, and"
+        " checkpoint.keep_percent are shares of them (others are removed)."
+      )
     return state
 
   say = functools.partial(console.print, soft_wrap=True)
@@ -207,9 +215,9 @@ def check_same_run(
     # A run that `minutes` shortened keeps its steps, and scales the warm-up.
     if {"steps", "optim.warmup_steps"} & {change.key for change in changed}:
       message += (
-        "\nA run cannot get other steps or another warm-up, because they decide"
-        " its learning rates. To train its weights longer, with a new schedule,"
-        f" pass --config.init={workdir} --config.data.vocab=init"
+        "\nA run can get more steps, but neither fewer nor another warm-up. To"
+        " train its weights with a new schedule, pass"
+        f" --config.init={workdir} --config.data.vocab=init"
         " --workdir=runs/NAME."
       )
     raise CheckpointError(message)
@@ -219,6 +227,8 @@ def _is_allowed(change: files.Change) -> bool:
   """Returns whether a run may be resumed with this change of its config."""
   if removed := common_keys.REMOVED.get(change.key):
     return change.now is files.ABSENT and change.saved == removed.value
+  if change.key == "steps":
+    return change.now > change.saved
   key = common_keys.KEYS.get(change.key)
   return key is not None and key.may_change
 

@@ -52,14 +52,17 @@ def apply_saved(
 
   `minutes` counts when a run starts. A resume takes the saved number of steps,
   however fast this machine is, unless `steps` is below it (and then refused).
+  The saved config itself may have more steps.
   """
   if saved is None or not saved["minutes"] or saved["steps"] >= c.steps:
     return c
+  shorter = shorten(c, saved["steps"])
+  if shorter.optim.warmup_steps != saved["optim"]["warmup_steps"]:
+    return c  # the saved config, with more steps
   say(
     f"This run was shortened to {saved['steps']:,} of {c.steps:,} steps when it"
     f" started (minutes={saved['minutes']:g})."
   )
-  shorter = shorten(c, saved["steps"])
   shorter.minutes = float(saved["minutes"])  # for the next resume
   return shorter
 

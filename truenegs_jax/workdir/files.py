@@ -30,8 +30,8 @@ class Change(NamedTuple):
   """An entry that differs between a saved mapping and the current one."""
 
   key: str  # with dots for nested mappings: "optim.lr"
-  saved: object  # ABSENT if the saved mapping does not have the key
-  now: object  # ABSENT if the current mapping does not have the key
+  saved: Any  # ABSENT if the saved mapping does not have the key
+  now: Any  # ABSENT if the current mapping does not have the key
 
   def __str__(self) -> str:
     saved, now = (
