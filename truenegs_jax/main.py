@@ -7,8 +7,8 @@
 
 Words after a colon change the config. The same command resumes a run that was
 stopped. Exit codes: 0 all steps done, 2 bad input or config, 3 bad data, 4 bad
-checkpoint, 5 disk, 6 non-finite loss, 75 saved and to be restarted
-(SIGTERM), 130 saved (Ctrl-C).
+checkpoint, 5 disk, 6 non-finite loss, 7 out of memory, 75 saved and to be
+restarted (SIGTERM), 130 saved (Ctrl-C), 134 a process hangs or is lost.
 
 A run of several processes is the same command in each. On Cloud TPU, GKE, Slurm
 and Open MPI they find one another; elsewhere three flags are needed:
@@ -71,12 +71,14 @@ def main(argv: list[str]) -> None:
 
   try:
     distributed.exit_all(_run(config), failed=False)
-  except errors.TrueNegsError as e:
-    distributed.print_once(f"error: {errors.printable(e)}")
-    code = e.exit_code
-  except Exception:
-    traceback.print_exc()  # a bug, or another process is gone
-    code = 1
+  except Exception as e:
+    error = errors.OutOfMemoryError(e) if errors.is_out_of_memory(e) else e
+    if isinstance(error, errors.TrueNegsError):
+      distributed.print_once(f"error: {errors.printable(error)}")
+      code = error.exit_code
+    else:
+      traceback.print_exc()  # a bug, or another process is gone
+      code = 1
   distributed.exit_all(code, failed=True)
 
 

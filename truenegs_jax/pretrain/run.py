@@ -37,6 +37,7 @@ from truenegs_jax.synonyms import coverage, run_table, table
 from truenegs_jax.train import (
   build_run,
   checks,
+  memory,
   plan,
   prepare_data,
   time_limit,
@@ -84,7 +85,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       with progress.working(console, "Compiling and timing a step"):
         c = time_limit.fit(c, run, inputs, began=began, say=say)
       run = build_run.build_run(c, inputs.tokenizer)
-    with _name_suspects(workdir):
+    with memory.explain_exhaustion(run, console), _name_suspects(workdir):
       result = loop.train(run, workdir, inputs, console)
     if result.stopped_by is not None:
       say(

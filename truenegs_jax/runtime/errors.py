@@ -69,6 +69,26 @@ class NonFiniteError(TrueNegsError):
   exit_code = 6
 
 
+class OutOfMemoryError(TrueNegsError):
+  """Memory of this machine or of a device that ran out."""
+
+  exit_code = 7
+
+  def __init__(self, error: Exception):
+    reason = str(error).partition("\n")[0][:150].rstrip(".")
+    super().__init__(
+      f"Memory ran out ({reason}). All that was saved is intact. In a new run,"
+      " set a smaller --config.batch_size or --config.optim.accumulation=2; in"
+      " any pre-training --config.model.remat=full --config.model.scan=True or"
+      " --config.model.vocabulary_chunk=1024."
+    )
+
+
+def is_out_of_memory(error: Exception) -> bool:
+  """Whether memory ran out, of Python or (an error of jax) of a device."""
+  return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+
+
 def one_of(name: str, value: str, choices: Iterable[str]) -> None:
   """Raises InputError, with all choices, unless `value` is one of them."""
   *others, last = names = tuple(choices)

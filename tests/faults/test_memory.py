@@ -1,0 +1,74 @@
+"""Memory that runs out ends a run with advice, and its checkpoint loads."""
+
+import io
+import re
+import types
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from support import runs
+from truenegs_jax import main
+from truenegs_jax.pretrain import run as run_lib
+from truenegs_jax.runtime import errors, flags
+
+ALLOCATE = {
+  "host": lambda: np.zeros(2**50),
+  "device": lambda: jnp.zeros(2**46, jnp.int8),
+}
+
+
+@pytest.mark.parametrize("kind", ALLOCATE)
+def test_a_command_that_runs_out_of_memory_ends_with_a_line(
+  kind, monkeypatch, capsys
+):
+  config = types.SimpleNamespace(value={"task": "pretrain"})
+  flags = types.SimpleNamespace(FLAGS={"config": config})
+  monkeypatch.setattr(main, "flags", flags)
+  monkeypatch.setattr(main.cpu, "configure", lambda: None)
+  monkeypatch.setattr(main, "_run", lambda config: ALLOCATE[kind]())
+  with pytest.raises(SystemExit) as e:
+    main.main([])
+  assert e.value.code == 7
+  [line] = capsys.readouterr().err.splitlines()
+  assert line.startswith("error: Memory ran out (")
+  assert "optim.accumulation=2" in line and "remat=full" in line
+
+
+def run(workdir, words):
+  """Returns the exit code and the output, also of a run that fails."""
+  c = flags.parse_config(["--config=electra_demo:sr,runlocal", *words])
+  screen = io.StringIO()
+  try:
+    code = run_lib.run(c, workdir, Console(file=screen, width=200))
+  except Exception as e:
+    code = e
+  return code, screen.getvalue()
+
+
+@pytest.mark.slow  # compiles five steps
+def test_a_run_says_what_would_save_memory_and_is_resumed(
+  tmp_path, monkeypatch, no_torch
+):
+  words = runs.demo_flags(runs.write_corpus(tmp_path / "text"), length=64)
+  words += ["--config.data.vocab_size=150", "--config.batch_size=64"]
+  batch_at = run_lib.loop.batches_lib.batch_at
+
+  def fill_memory(rows, step, **more):
+    return batch_at(rows, step, **more) if step < 5 else ALLOCATE["device"]()
+
+  with monkeypatch.context() as patch:
+    patch.setattr(run_lib.loop.batches_lib, "batch_at", fill_memory)
+    error, output = run(tmp_path / "run", words)
+  assert errors.is_out_of_memory(error)
+  scratch = {
+    flag: int(number.replace(",", ""))
+    for number, flag in re.findall(r"^  ([\d,]+) MiB: (.*)$", output, re.M)
+  }
+  now = scratch.pop("this run")
+  assert scratch["--config.optim.accumulation=2"] < now
+  assert scratch["--config.model.remat=full --config.model.scan=True"] < now
+  code, output = run(tmp_path / "run", words)
+  assert code == 0 and "resumed at step 3" in output
