@@ -1,19 +1,25 @@
 """Exports to one folder do not mix, and their files are verified."""
 
+import contextlib
 import os
 import random
 import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from support import tiny, weight_files
+from support import saved_steps, tiny, weight_files
 from support.faults import tries
+from truenegs_jax import export
+from truenegs_jax.configs import electra_demo
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.weights.export import pretrained
 from truenegs_jax.weights.formats import hf_folder
+from truenegs_jax.workdir import checkpoints, saved_model
+from truenegs_jax.workdir.from_config import build_model
 
 # Writes 20 files with its number, slowly, and says when it has begun.
 WRITER = """
@@ -100,3 +106,59 @@ def test_a_user_may_change_an_export_without_its_sums(exported):
     hf_folder.open_network(exported)
   (exported / hf_folder.CHECKSUMS).unlink()
   assert hf_folder.open_network(exported).fields["hidden_dropout_prob"] == 0.5
+
+
+CONFIG = electra_demo.get_config("runlocal")
+MODEL = build_model(CONFIG, vocab_size=tiny.V)
+
+
+@pytest.fixture
+def prune(tmp_path, monkeypatch, no_torch):
+  """Writes a run; returns a function that lets it prune before a function."""
+  params = {step: weight_files.random_params(MODEL, step) for step in (10, 20)}
+  weight_files.write_run(tmp_path / "run", CONFIG, params)
+
+  def save_and_prune():
+    running = checkpoints.Checkpoints(tmp_path / "run" / "checkpoints", keep=1)
+    with contextlib.closing(running):
+      described = running.read_description(20)
+      params = weight_files.random_params(MODEL, 30)
+      running.save(30, {"params": params}, described, wait=True)
+      assert running.steps() == [30]
+
+  def patch(name):
+    function, waiting = getattr(saved_model, name), [save_and_prune]
+
+    def call(*args):
+      if waiting:
+        waiting.pop()()
+      return function(*args)
+
+    monkeypatch.setattr(saved_model, name, call)
+    return f"--workdir={tmp_path / 'run'}"
+
+  return patch
+
+
+BEFORE = pytest.mark.parametrize("name", ["read_saved_model", "read_params"])
+
+
+@BEFORE
+@saved_steps.IGNORE_UNFINISHED_READS
+def test_an_export_beside_a_run_that_prunes_has_the_newest_step(
+  prune, name, tmp_path, capsys
+):
+  assert export.main([prune(name)]) == 0
+  assert "Step 30 is used instead." in capsys.readouterr().out
+  exported = tmp_path / "run/export/generator"
+  word_VxE = weight_files.random_params(MODEL, 30)["embeddings"]["word"]
+  tensors = weight_files.read_tensors(exported).values()
+  assert any(np.array_equal(x, word_VxE) for x in tensors)
+
+
+@BEFORE
+@saved_steps.IGNORE_UNFINISHED_READS
+def test_an_export_of_a_pruned_step_says_so(prune, name, tmp_path, capsys):
+  assert export.main([prune(name), "--step=20"]) == 4
+  assert "20' was deleted by its run." in capsys.readouterr().err
+  assert not (tmp_path / "run/export-20").exists()
