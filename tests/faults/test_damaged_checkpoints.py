@@ -1,6 +1,7 @@
 """A damaged step is never restored; the newest good step is used instead."""
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -8,10 +9,12 @@ import shutil
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from support import runs, saved_steps
 from support.faults import tries
+from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import CheckpointError, DamagedStepError
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 
@@ -151,6 +154,44 @@ def test_steps_are_ordered_by_number(folder):
   for path in (folder / "2", folder / "2" / "state"):
     os.utime(path, (2**32, 2**32))  # the clock has jumped
   assert read_newest(folder)[0] == newest
+
+
+FAILURES = {
+  "memory": MemoryError(),
+  "device": RuntimeError("RESOURCE_EXHAUSTED: Out of memory"),
+  "system": OSError(errno.EIO, os.strerror(errno.EIO)),
+  "library": ValueError("Error reading d/0 [OS error 5: Input/output error]"),
+}
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_a_step_that_another_try_may_read_is_not_set_aside(
+  folder, kind, monkeypatch
+):
+  def fail(*args, **kwargs):
+    raise FAILURES[kind]
+
+  with monkeypatch.context() as patch:
+    patch.setattr(ocp.StandardCheckpointHandler, "restore", fail)
+    with pytest.raises(Exception) as error:
+      read_newest(folder)
+  expected = {"system": 5, "library": 5}.get(kind, 7)
+  assert errors.explain(error.value).exit_code == expected
+  step, _, lines = read_newest(folder)
+  assert (step, lines) == (2, [])
+
+
+@pytest.mark.parametrize("linked", ["run", "run/checkpoints"])
+def test_a_link_to_another_disk_is_followed_and_kept(tmp_path, linked):
+  disk, link = tmp_path / "disk", tmp_path / linked
+  disk.mkdir()
+  link.parent.mkdir(exist_ok=True)
+  link.symlink_to(disk)
+  folder = tmp_path / "run/checkpoints"
+  saved_steps.save_steps(folder)
+  zero_block(folder / "2/run/metadata", random.Random(0))
+  check_newest_is_exact_or_the_one_before(folder)
+  assert link.is_symlink() and any(disk.rglob("2.damaged"))
 
 
 def test_without_a_good_step_nothing_is_renamed_and_nothing_starts(folder):

@@ -124,11 +124,13 @@ def set_up_training(
   start += f", seed {run.seed}"
   if resumed is not None:
     start = f"resumed at step {resumed[0]:,} of '{workdir}'"
+  links = [x for x in (workdir, checkpoints.folder) if x.is_symlink()]
+  targets = "".join(f" -> {link.resolve()}/" for link in links)
   lines = {
     "start": start,
     **_report_lines(setup, inputs),
     "attention": attention,
-    "workdir": f"{workdir}/ ({files.CONFIG}, metrics.jsonl,"
+    "workdir": f"{workdir}/{targets} ({files.CONFIG}, metrics.jsonl,"
     f" {files.CHECKPOINTS}/, {files.PLOTS}/, {files.EXPORT}/)",
   }
   console.print(plan.report_table(lines))

@@ -8,6 +8,7 @@ of its files are written. No other module imports Orbax.
 """
 
 import contextlib
+import errno
 import functools
 import itertools
 import json
@@ -38,6 +39,7 @@ from truenegs_jax.runtime.errors import (
   CheckpointError,
   DamagedStepError,
   DiskError,
+  is_out_of_memory,
   printable,
 )
 from truenegs_jax.runtime.files import FULL_DISK, disk_errors, short_sha256
@@ -59,6 +61,15 @@ NOTICES = (
   "Save Finalize thread",
   "Attempted to create temporary directory",
   "exception was never retrieved",
+)
+# Of a file system or of this process, not of damaged files.
+UNREADABLE = (
+  errno.EIO,
+  errno.EACCES,
+  errno.EMFILE,
+  errno.ESTALE,
+  errno.ETIMEDOUT,
+  errno.ENOTCONN,
 )
 CLOSED = "Event loop is closed"  # an error in threads of a failed save
 
@@ -153,7 +164,7 @@ class Checkpoints:
       return ""
     except DiskError as e:
       # Processes do not know of one another's errors.
-      if distributed.process_count() > 1 or not _find_full_disk(e):
+      if distributed.process_count() > 1 or not _find_reason(e, FULL_DISK):
         raise
     removed = self._save_on_full_disk(step, state, run)
     return (
@@ -191,7 +202,7 @@ class Checkpoints:
       except DiskError as e:
         self._manager.reload()  # it has dropped steps that it did not delete
         rest = [x for x in self.steps()[:-1] if x not in self.keep_steps]
-        if not (rest and _find_full_disk(e)):
+        if not (rest and _find_reason(e, FULL_DISK)):
           raise
       self._manager.delete(rest[0])
       removed.append(rest[0])
@@ -360,7 +371,11 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def _restoring(self, step: int) -> Iterator[None]:
-    """Raises DamagedStepError for any error."""
+    """Raises DamagedStepError for any error that a damaged file can cause.
+
+    Another try may succeed if memory ran out, or the file system failed
+    (DiskError).
+    """
     if step not in self._manager.all_steps():
       raise CheckpointError(
         f"'{self.folder}' has no checkpoint of step {step}. Saved steps:"
@@ -369,6 +384,14 @@ class Checkpoints:
     try:
       yield
     except Exception as e:  # KeyError, JSONDecodeError, ValueError, ...
+      if is_out_of_memory(e):
+        raise
+      if reason := _find_reason(e, UNREADABLE):
+        raise DiskError(
+          f"Checkpoint '{self.folder / str(step)}' cannot be read: {reason}. It"
+          " may be intact. Run the same command again. To use the step before"
+          f" instead, rename the folder to '{step}{DAMAGED}'."
+        ) from e
       first_line = (str(e).splitlines() or [""])[0][:150].rstrip(".")
       folder = self.folder / str(step)
       if not folder.exists():
@@ -381,18 +404,20 @@ class Checkpoints:
       ) from e
 
   def _disk_error(self, e: Exception) -> DiskError:
-    reason = _find_full_disk(e) or str(e).partition("\n")[0].rstrip(".")
+    reason = _find_reason(e, FULL_DISK) or str(e).partition("\n")[0].rstrip(".")
     return DiskError(
       f"A checkpoint could not be written to '{self.folder}': {reason}. Earlier"
-      f" checkpoints are intact (steps: {self.steps()}). Free some disk space"
-      " and run the same command again."
+      f" checkpoints are intact (steps: {self.steps()}). Free some disk space."
+      " If the run ends, the same command resumes it."
     )
 
 
-def _find_full_disk(e: Exception) -> str:
-  """Returns the words of the system for a full disk, "" for other errors."""
-  words = map(os.strerror, FULL_DISK)
-  return next((text for text in words if text in str(e)), "")
+def _find_reason(e: Exception, numbers: Sequence[int]) -> str:
+  """Returns the words of the system for one of its errors, "" for others.
+
+  Libraries put them into messages of their own.
+  """
+  return next((x for x in map(os.strerror, numbers) if x in str(e)), "")
 
 
 def compute_checksums(tree: Any, kind: str) -> dict[str, int]:
