@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from truenegs_jax.runtime import flags as flags_lib
-from truenegs_jax.runtime.errors import InputError, TrueNegsError
+from truenegs_jax.runtime.errors import InputError, explain, printable
 from truenegs_jax.runtime.files import check_local
 from truenegs_jax.workdir import files
 
@@ -42,9 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   flags_lib.parse(["export", *words], values, doc=__doc__ or "")
   try:
     result = _export(values)
-  except TrueNegsError as e:
-    print(f"error: {e}", file=sys.stderr)
-    return e.exit_code
+  except Exception as e:
+    if not (error := explain(e)):
+      raise
+    print(f"error: {printable(error)}", file=sys.stderr)
+    return error.exit_code
   print(f"Exported to '{result.output}'.\n{result.summary}")
   return 0
 

@@ -56,6 +56,12 @@ Pre-training on true negatives: ELECTRA and BERT in JAX.
 
 Verbs, each with its own --help:
 """ + "\n".join(f"  {name:<9} {text}" for name, text in VERBS.items())
+SAVE_MEMORY = (
+  "In a new run, set a smaller --config.batch_size or"
+  " --config.optim.accumulation=2; in any pre-training"
+  " --config.model.remat=full --config.model.scan=True or"
+  " --config.model.vocabulary_chunk=1024."
+)
 DISTRIBUTED_FLAGS = ("coordinator", "num_processes", "process_id")
 
 
@@ -72,8 +78,7 @@ def main(argv: list[str]) -> None:
   try:
     distributed.exit_all(_run(config), failed=False)
   except Exception as e:
-    error = errors.OutOfMemoryError(e) if errors.is_out_of_memory(e) else e
-    if isinstance(error, errors.TrueNegsError):
+    if error := errors.explain(e, memory=SAVE_MEMORY):
       distributed.print_once(f"error: {errors.printable(error)}")
       code = error.exit_code
     else:

@@ -2,6 +2,7 @@
 
 import io
 import re
+import sys
 import types
 
 import jax.numpy as jnp
@@ -10,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from support import runs
-from truenegs_jax import main
+from truenegs_jax import export, main, prepare
+from truenegs_jax.configs import electra_demo
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import errors, flags
 
@@ -35,6 +37,23 @@ def test_a_command_that_runs_out_of_memory_ends_with_a_line(
   [line] = capsys.readouterr().err.splitlines()
   assert line.startswith("error: Memory ran out (")
   assert "optim.accumulation=2" in line and "remat=full" in line
+
+
+@pytest.mark.parametrize("command", ["export", "prepare"])
+def test_other_commands_end_with_a_line_too(command, monkeypatch, capsys):
+  def fill_memory(*args):
+    raise MemoryError
+
+  monkeypatch.setattr(export, "_export", fill_memory)
+  monkeypatch.setattr(prepare, "make_rows_plan", fill_memory)
+  config = types.SimpleNamespace(value=electra_demo.get_config())
+  known = types.SimpleNamespace(FLAGS={"config": config})
+  monkeypatch.setattr(prepare, "flags", known)
+  with pytest.raises(SystemExit) as e:
+    sys.exit(export.main([]) if command == "export" else prepare.main([]))
+  assert e.value.code == 7
+  [line] = capsys.readouterr().err.splitlines()
+  assert line.startswith("error: Memory ran out (") and "config" not in line
 
 
 def run(workdir, words):

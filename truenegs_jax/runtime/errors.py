@@ -74,19 +74,28 @@ class OutOfMemoryError(TrueNegsError):
 
   exit_code = 7
 
-  def __init__(self, error: Exception):
-    reason = str(error).partition("\n")[0][:150].rstrip(".")
-    super().__init__(
-      f"Memory ran out ({reason}). All that was saved is intact. In a new run,"
-      " set a smaller --config.batch_size or --config.optim.accumulation=2; in"
-      " any pre-training --config.model.remat=full --config.model.scan=True or"
-      " --config.model.vocabulary_chunk=1024."
-    )
+
+def explain(
+  error: Exception, *, memory: str = "Use a machine with more memory."
+) -> TrueNegsError | None:
+  """Returns the error to print for an exception; None for a bug.
+
+  `memory` says what to do if memory ran out.
+  """
+  if isinstance(error, TrueNegsError):
+    return error
+  if not is_out_of_memory(error):
+    return None
+  reason = str(error).partition("\n")[0][:150].rstrip(".") or "on the host"
+  return OutOfMemoryError(
+    f"Memory ran out ({reason}). All that was saved is intact. {memory}"
+  )
 
 
 def is_out_of_memory(error: Exception) -> bool:
-  """Whether memory ran out, of Python or (an error of jax) of a device."""
-  return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+  """Whether memory ran out, of Python, a device (of jax) or a new thread."""
+  words = "RESOURCE_EXHAUSTED", "can't start new thread"
+  return isinstance(error, MemoryError) or any(x in str(error) for x in words)
 
 
 def one_of(name: str, value: str, choices: Iterable[str]) -> None:

@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.runtime import config_files
 from truenegs_jax.runtime.config_keys import describe_keys
-from truenegs_jax.runtime.errors import InputError, TrueNegsError, printable
+from truenegs_jax.runtime.errors import InputError, explain, printable
 
 CONFIG, WORKDIR = "config", "workdir"  # flags
 HELP = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
@@ -73,9 +73,11 @@ def exit_on_errors() -> Iterator[None]:
   """Prints an error and exits with its code."""
   try:
     yield
-  except TrueNegsError as e:
-    print(f"error: {printable(e)}", file=sys.stderr)
-    sys.exit(e.exit_code)
+  except Exception as e:
+    if not (error := explain(e)):
+      raise
+    print(f"error: {printable(error)}", file=sys.stderr)
+    sys.exit(error.exit_code)
 
 
 def parse_config(argv: Sequence[str]) -> ConfigDict:
