@@ -135,7 +135,6 @@ def complete(values, tmp_path_factory):
   flags = [f"--config.{name}={value}" for name, value in values.items()]
   env = runs.make_environment(root / "cache")
   env |= {"TRUENEGS_JOIN_SECS": "60", "TRUENEGS_HEARTBEAT_SECS": "10"}
-  env["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
   code, output = start_and_wait(flags, env, root / "complete")
   assert code == 0, output
   return flags, env, root / "complete"

@@ -245,8 +245,7 @@ def test_meshes_and_micro_batches_give_the_same_losses(vocab, files, tmp_path):
   losses = train()
   for changes in (
     {"mesh__preset": "fsdp"},
-    {"mesh__preset": "fsdp_tp"},
-    {"optim__accumulation": 2},
+    {"mesh__preset": "fsdp_tp", "optim__accumulation": 2},
   ):
     np.testing.assert_allclose(train(**changes), losses, atol=2e-5)
 
@@ -552,7 +551,7 @@ def test_a_dry_run_describes_a_network_and_the_missing_runs(
   before = sorted(workdir.rglob("*"))
   code, printed = run(c, workdir)
   assert code == 0 and sorted(workdir.rglob("*")) == before
-  assert "drawn at random" in printed and "2 layers of 32 units" in printed
+  assert "drawn at random" in printed and "1 layers of 32 units" in printed
   assert f"train: {files}/train.csv; dev: {files}/dev.jsonl; 6 ep" in printed
   assert "0 to 2; 1 of 3 runs are to train" in printed
   c.finetune.epochs = 5.0

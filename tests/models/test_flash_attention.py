@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from support import runs
 from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.models import attention, encoder, flash_attention
 from truenegs_jax.pretrain import dry_run
@@ -173,6 +174,7 @@ def test_losses_of_a_training_are_those_of_xla(
 ):
   """20 steps on random rows, and random synonyms; XLA on one device."""
   c = config.get_config(arg)
+  c.model.variant = runs.ONE_LAYER
   c.model.dropout = c.model.attention_dropout = 0.1
   c.data.layout, c.batch_size, c.data.vocab_size = layout, 4, 500
   c.data.sources = "texts"

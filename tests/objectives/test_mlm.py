@@ -199,6 +199,7 @@ def test_all_terms_at_a_temperature_are_those_of_the_folded_weights(
   make, reading
 ):
   """Losses, samples and, through these, the discriminator's input."""
+  make = functools.partial(make, layers=1)
   recipe, hot = tiny.make_options(**reading), make(temperature=2.0)
   params, batch = tiny.random_params(hot), tiny.make_batch(0)
   keys_B = rng.row_keys(jax.random.key(0), 0, batch.pop("row"))

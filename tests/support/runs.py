@@ -25,6 +25,8 @@ VERBS = (
 )
 # fmt: on
 TIMEOUT_SECS = 900  # 10 to 60 s on an idle machine
+# Half the layers of `tiny`, and two thirds of its time to compile.
+ONE_LAYER = "embedding_size=16 width=32 layers=1 heads=2 ffn=64"
 
 
 def write_corpus(path: pathlib.Path, documents: int = 60) -> pathlib.Path:
@@ -45,6 +47,7 @@ def demo_flags(corpus: pathlib.Path, **more) -> list[str]:
     "data.sources": corpus,
     "data.vocab_size": 120,
     "data.rows": corpus.parent / "rows",
+    "model.variant": ONE_LAYER,
     "model.dropout": 0.1,
     "model.attention_dropout": 0.1,
     "steps": 12,
@@ -61,13 +64,12 @@ def make_environment(cache: pathlib.Path, devices: int = 1) -> dict[str, str]:
   """Returns the environment of a run with its own cache and CPU devices.
 
   PyTorch is hidden, because importing it for each export takes longer than the
-  run. Comparisons with transformers are tested in test_export.py.
+  run. Programs are compiled as in the tests, by conftest.py's XLA_FLAGS.
   """
   hidden = cache / "hidden"
   hidden.mkdir(parents=True, exist_ok=True)
   (hidden / "torch.py").write_text('raise ImportError("hidden", name="torch")')
-  inherited = {name: x for name, x in os.environ.items() if name != "XLA_FLAGS"}
-  return inherited | {
+  return os.environ | {
     "TRUENEGS_CACHE": str(cache),
     "PYTHONPATH": os.pathsep.join([str(hidden), str(ROOT)]),
     "JAX_PLATFORMS": "cpu",
