@@ -342,7 +342,6 @@ def one_device_history() -> list:
 @pytest.mark.parametrize(
   ("preset", "placement", "accumulation"),
   [
-    pytest.param("dp", "rows", 1, marks=pytest.mark.slow),
     pytest.param("fsdp", "replicated", 2, marks=pytest.mark.slow),
     ("fsdp_tp", "rows", 1),
   ],
@@ -351,7 +350,7 @@ def test_step_is_the_same_on_every_mesh(
   one_device_history, preset, placement, accumulation
 ):
   compiled, *rest = compile_step(preset, 8, placement, accumulation)
-  assert_no_activations_are_gathered(compiled.as_text(), preset)
+  assert_no_activations_are_gathered(compiled.as_text())
   history = zip(one_device_history, train(compiled, *rest), strict=True)
   for number, (one, many) in enumerate(history):
     (params, terms), (mesh_params, mesh_terms) = one, many
@@ -368,7 +367,7 @@ def test_step_is_the_same_on_every_mesh(
       np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6, err_msg=message)
 
 
-def assert_no_activations_are_gathered(text: str, preset: str) -> None:
+def assert_no_activations_are_gathered(text: str) -> None:
   """Asserts that no gathered array is larger than the largest parameter.
 
   Without `gather_params` XLA gathers activations instead of split kernels.
@@ -380,7 +379,7 @@ def assert_no_activations_are_gathered(text: str, preset: str) -> None:
   ]
   positions_PxE, hidden_BxLxF = 512 * 16, ROWS * tiny.L * 64
   assert max(sizes) <= positions_PxE < hidden_BxLxF / 2
-  assert (positions_PxE in sizes) == (preset != "dp")
+  assert positions_PxE in sizes
 
 
 @pytest.mark.parametrize("preset", sharding.MESHES)

@@ -47,12 +47,9 @@ def reference():
   return run()
 
 
-@pytest.mark.parametrize(("num_devices", "num_microbatches"), [(8, 1), (8, 2)])
-def test_step_does_not_depend_on_mesh_or_accumulation(
-  num_devices, num_microbatches
-):
+def test_step_does_not_depend_on_mesh_or_accumulation():
   expected, expected_params = reference()
-  history, params = run(num_devices, num_microbatches)
+  history, params = run(num_devices=8, num_microbatches=2)
   for i, (a, b) in enumerate(zip(expected, history, strict=True)):
     assert a.keys() == b.keys()
     for name in ("mlm", "detect", "soft", "grad_norm"):
@@ -125,10 +122,11 @@ def test_accumulation_equals_the_full_batch_with_different_counts(num):
 
 def matmul_flops(num_microbatches, rows):
   """Counts the FLOP of matrix products; the body of a loop counts once."""
-  model, tx = tiny.make_model(layers=1), tiny.make_tx()
-  objective = tiny.make_objective(model, tiny.make_options(), train=True)
+  model, tx = tiny.make_bert(layers=1), tiny.make_tx()
+  options = tiny.make_options(soft_weight=0.0)
+  objective = tiny.make_objective(model, options, train=True)
   train_step = step.make_train_step(
-    objective, tiny.WEIGHTS, tx, num_microbatches
+    objective, {"mlm": 1.0}, tx, num_microbatches
   )
   batch = jax.tree.map(jnp.asarray, tiny.make_batch(0, rows=rows))
   state = jax.eval_shape(lambda: tiny.init_state(model, tx))
@@ -153,7 +151,7 @@ def matmul_flops(num_microbatches, rows):
 @pytest.mark.slow
 def test_accumulation_repeats_no_product():
   full, micro = matmul_flops(1, 8), matmul_flops(2, 16)
-  assert full > 1e7
+  assert full > 4e6
   assert micro <= 1.05 * full
 
 
@@ -205,9 +203,8 @@ def test_total_loss_of_empty_term_and_scheduled_weight():
   assert step.total_loss(terms, weights) == 1.0
 
 
-@pytest.mark.slow
 def test_evaluation_has_the_same_draws_for_a_row():
-  model = tiny.make_model()
+  model = tiny.make_model(layers=1)
   params = pretrain.init_params(model, jax.random.key(0))
   objective = tiny.make_objective(model, tiny.make_options(), train=False)
   evaluate = jax.jit(step.make_eval_step(objective, seed=0))
@@ -297,7 +294,7 @@ def plain_step(carry, batch, key, *, model):
 
 @pytest.mark.slow
 def test_baseline_equals_plain_electra_bit_for_bit():
-  model, tx = tiny.make_model(), tiny.make_tx()
+  model, tx = tiny.make_model(layers=1), tiny.make_tx()
   options = tiny.make_options(hard_correction=False, soft_weight=0.0)
   weights = {name: tiny.WEIGHTS[name] for name in ("mlm", "detect")}
   objective = tiny.make_objective(model, options, train=True)

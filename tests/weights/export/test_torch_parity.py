@@ -79,15 +79,12 @@ def test_logits_match_with_small_variances(
 
 
 @_recipes(
-  dict(prediction="sample"),
-  dict(normalizer="slots"),
   dict(prediction="sample", normalizer="slots"),
   dict(hard_correction=False),
   dict(soft_weight=0.0),
-  dict(hard_correction=False, soft_weight=0.0),
 )
 def test_losses_and_gradients_match_pytorch(torch_electra, options):
-  _check_gradients(torch_electra, "tiny", options)
+  _check_gradients(torch_electra, "tiny", options, layers=1 if options else 2)
 
 
 @pytest.mark.slow
@@ -116,8 +113,8 @@ def _check_logits(tmp_path, monkeypatch, model, params, batch):
   assert largest and min(largest) > 0.5  # small logits would hide differences
 
 
-def _check_gradients(torch_electra, name, changed):
-  model, params = _model_and_params(name)
+def _check_gradients(torch_electra, name, changed, layers=1):
+  model, params = _model_and_params(name, layers)
   batch, dense_VxV = _batch(length=48), tiny.dense_table(share=0.5)
   np.fill_diagonal(dense_VxV, True)  # WordNet's lists contain the word itself
   options = tiny.make_options(**changed)
@@ -185,9 +182,10 @@ def _assert_same_gradients(model, grads, network):
         assert difference <= 1e-4 * norm, f"{role} {name}"
 
 
-def _model_and_params(name: str):
+def _model_and_params(name: str, layers: int = 2):
   """Makes one of WIDTHS or BERTS without parameters at zero or one."""
   sizes = dict(vocab_size=tiny.V, variant="tiny", max_positions=140)
+  sizes["layers"] = layers
   if name in BERTS:
     model = pretrain.make_bert(**sizes, **BERTS[name])
   else:
