@@ -235,14 +235,24 @@ def test_an_explicit_damaged_step_is_refused(folder):
     checkpoints.restore_params(2, like["params"])
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+  """Returns (flags, environment, workdir) of a run on two devices."""
+  root = tmp_path_factory.mktemp("finished")
+  flags = runs.demo_flags(runs.write_corpus(root / "corpus.txt"))
+  env = runs.make_environment(root / "cache", 2)
+  code, output = runs.run(root / "run", flags, env)
+  assert code == 0, output
+  return flags, env, root / "run"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_run_redoes_the_steps_after_the_newest_good_one(tmp_path, processes):
-  env = runs.make_environment(tmp_path / "cache", 2)
-  flags = runs.demo_flags(runs.write_corpus(tmp_path / "corpus.txt"))
-  workdir = tmp_path / "run"
-  code, output = runs.run(workdir, flags, env)
-  assert code == 0, output
+def test_a_run_redoes_the_steps_after_the_newest_good_one(
+  finished, tmp_path, processes
+):
+  flags, env, original = finished
+  workdir = shutil.copytree(original, tmp_path / "run")
   records, exported = runs.read_records(workdir), runs.read_exported(workdir)
   newest = workdir / "checkpoints" / "12"
   for path in list_files(newest.parent, 12):

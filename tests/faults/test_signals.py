@@ -1,5 +1,6 @@
 """A signal ends a command cleanly from its first line on."""
 
+import itertools
 import random
 import signal
 import subprocess
@@ -11,6 +12,8 @@ from support import runs
 from support.faults import tries
 
 EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
+HC_SR = "electra_demo:hc+sr,runlocal"
+STEPS = 120
 NUMBERS = pytest.mark.parametrize("number", EXIT_CODES)
 # A module that gets a signal while it is imported, and drops what this raises.
 MODULE = """
@@ -110,3 +113,37 @@ def test_a_run_stopped_in_its_first_seconds_says_what_is_saved(prepared, case):
   assert process.returncode == EXIT_CODES[number], output
   assert "Traceback" not in output and "Fatal" not in output
   assert "Nothing more was saved" in output or "Saved at step" in output
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(prepared):
+  """Returns (flags, workdir) of a finished run with corrections."""
+  root, flags, env = prepared
+  flags = [*flags, f"--config.steps={STEPS}", "--config.eval.every_steps=500"]
+  flags += [runs.save_synonyms(root, root / "rows" / "vocab.txt")]
+  code, output = runs.run(root / "complete", flags, env, config=HC_SR)
+  assert code == 0, output
+  return flags, root / "complete"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("interruptions", "numbers"),
+  [
+    (2, [signal.SIGKILL, signal.SIGTERM]),
+    pytest.param(20, [signal.SIGKILL], marks=pytest.mark.faults),
+  ],
+)
+def test_run_ended_at_random_steps_ends_bit_equal(
+  prepared, uninterrupted, interruptions, numbers
+):
+  (root, _, env), (flags, expected) = prepared, uninterrupted
+  workdir = root / f"ended{interruptions}"
+  steps = random.Random(7).sample(range(1, STEPS - 5), interruptions)
+  for step, number in zip(sorted(steps), itertools.cycle(numbers)):
+    process = runs.start(workdir, flags, env, config=HC_SR)
+    output = runs.send_signal_at(process, workdir, step, number)
+    assert process.returncode == EXIT_CODES.get(number, -number), output
+  code, output = runs.run(workdir, flags, env, config=HC_SR)
+  assert code == 0 and "resume" in output, output
+  runs.assert_equal_runs(expected, workdir, STEPS)

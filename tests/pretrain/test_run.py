@@ -1,10 +1,9 @@
-"""Runs are killed, stopped, resumed, started twice and started wrongly."""
+"""Runs are stopped, resumed, started twice and started wrongly."""
 
 import contextlib
 import functools
 import io
 import json
-import random
 import shutil
 import signal
 import sys
@@ -16,7 +15,6 @@ from rich.console import Console
 
 from support import french, runs
 from support.doc_pages import read_first_cells
-from support.runs import assert_equal_runs
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime import flags as flags_lib
@@ -24,7 +22,6 @@ from truenegs_jax.synonyms import table as synonym_table
 from truenegs_jax.train import sharding, time_limit
 from truenegs_jax.workdir import lock
 
-KILLS = 20
 HC_SR = "electra_demo:hc+sr,runlocal"
 
 
@@ -64,41 +61,6 @@ def test_every_metric_of_a_run_is_described(first_run):
       assert record.keys() <= read_first_cells("metrics.md", "Pre-training")
 
 
-@pytest.mark.slow
-def test_run_killed_at_random_steps_ends_bit_equal(first_run):
-  root, flags, env = first_run
-  steps = 120
-  flags = [*flags, f"--config.steps={steps}", "--config.eval.every_steps=500"]
-  flags += [runs.save_synonyms(root, root / "rows" / "vocab.txt")]
-  code, output = runs.run(root / "uninterrupted", flags, env, config=HC_SR)
-  assert code == 0, output
-  rng = random.Random(7)
-  for step in sorted(rng.sample(range(1, steps - 5), KILLS)):
-    process = runs.start(root / "killed", flags, env, config=HC_SR)
-    output = runs.send_signal_at(process, root / "killed", step, signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL, output
-  code, output = runs.run(root / "killed", flags, env, config=HC_SR)
-  assert code == 0 and "resume" in output, output
-  assert_equal_runs(root / "uninterrupted", root / "killed", steps)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  "number, exit_code", [(signal.SIGTERM, 75), (signal.SIGINT, 130)]
-)
-def test_stopped_process_saves_and_ends_bit_equal(first_run, number, exit_code):
-  root, flags, env = first_run
-  flags = [*flags, "--config.steps=40", "--config.checkpoint.every_steps=100"]
-  first, stopped = (root / f"{name}-{number.name}" for name in "ab")
-  assert runs.run(first, flags, env)[0] == 0
-  process = runs.start(stopped, flags, env)
-  output = runs.send_signal_at(process, stopped, 5, number)
-  assert process.returncode == exit_code, output
-  code, output = runs.run(stopped, flags, env)
-  assert code == 0 and "resume" in output
-  assert_equal_runs(first, stopped, 40)
-
-
 def test_run_stopped_twice_ends_bit_equal(first_run, monkeypatch):
   root, flags, _ = first_run
   stopped, signals = root / "stopped", {4: signal.SIGTERM, 8: signal.SIGINT}
@@ -115,7 +77,7 @@ def test_run_stopped_twice_ends_bit_equal(first_run, monkeypatch):
     assert code == exit_code and "the same command" in output
   code, output = run(stopped, flags)
   assert code == 0 and "resume" in output
-  assert_equal_runs(root / "first", stopped, 12)
+  runs.assert_equal_runs(root / "first", stopped, 12)
 
 
 @pytest.mark.slow
@@ -146,7 +108,7 @@ def test_shortened_run_resumes_with_its_steps_on_a_faster_machine(
   monkeypatch.setattr(time_limit, "fit", None)  # not measured again
   code, output = run(shortened, [*flags, "--config.minutes=60"])
   assert code == 0 and "was shortened to 12 of 24 steps" in output
-  assert_equal_runs(root / "first", shortened, 12)
+  runs.assert_equal_runs(root / "first", shortened, 12)
   with pytest.raises(errors.CheckpointError, match="steps: 12 -> 10"):
     run(shortened, [*flags, "--config.steps=10"])
 

@@ -223,11 +223,11 @@ def start_large(large, tmp_path, rows, *flags, **options):
   )
 
 
-@pytest.fixture
-def expected_files(large, tmp_path):
+@pytest.fixture(scope="module")
+def expected_files(large):
   """The files of a rows folder that one process prepared."""
-  folder = tmp_path / "expected"
-  command = start_large(large, tmp_path, folder, "--config.data.workers=1")
+  folder = large / "expected"
+  command = start_large(large, large, folder, "--config.data.workers=1")
   _, err = command.communicate()
   assert command.returncode == 0, err
   return read_files(folder)
