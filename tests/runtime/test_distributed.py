@@ -167,7 +167,7 @@ def test_a_damaged_run_of_one_process_resumes_with_two(finished):
   assert [code for code, _ in ended] == [0, 0], ended
   output = " ".join(ended[0][1].split())
   assert "9' is damaged" in output or "9' cannot be restored" in output
-  assert "now '9.damaged'. Step 6 is used instead" in output
+  assert "now '9.damaged'. Step 8 is used instead" in output
   assert (workdir / "checkpoints" / "9").exists()
   assert_same_losses(root / "single", workdir)
   assert_same_parameters(root / "single", workdir)

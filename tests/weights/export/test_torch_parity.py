@@ -191,10 +191,9 @@ def _model_and_params(name: str, layers: int = 2):
   else:
     fields = {**dict(generator_multiplier=0.5), **WIDTHS[name]}
     model = pretrain.make_pair(**sizes, **fields)
-  params = pretrain.init_params(model, jax.random.key(1))
-  rng = np.random.default_rng(2)
-  params = jax.tree.map(
-    lambda x: x + rng.normal(0, 0.15, x.shape).astype(np.float32), params
+  params = jax.tree_util.tree_map_with_path(
+    lambda path, x: 0.7 * x + (path[-1].key == "scale"),
+    tiny.random_params(model),
   )
   # The masked language model often predicts the gold token or a synonym.
   head = params["bert_head" if name in BERTS else "generator_head"]
