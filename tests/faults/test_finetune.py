@@ -52,6 +52,7 @@ def read_outcome(workdir):
     for name in DIFFERENT:
       record.pop(name, None)
   exported = {x.name: x.read_bytes() for x in (folder / "model").iterdir()}
+  del exported["README.md"]  # has the command, with the workdir
   return sorted(x.name for x in folder.iterdir()), records, exported
 
 
