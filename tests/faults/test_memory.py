@@ -71,7 +71,8 @@ def run(workdir, words):
 def test_a_run_says_what_would_save_memory_and_is_resumed(
   tmp_path, monkeypatch, no_torch
 ):
-  words = runs.demo_flags(runs.write_corpus(tmp_path / "text"), length=64)
+  corpus = runs.write_corpus(tmp_path / "text")
+  words = runs.demo_flags(corpus, length=64, model__variant="tiny")
   words += ["--config.data.vocab_size=150", "--config.batch_size=64"]
   batch_at = run_lib.loop.batches_lib.batch_at
 
