@@ -169,6 +169,8 @@ def load_array(path: pathlib.Path, name: str) -> np.ndarray:
       return np.load(file, allow_pickle=False)[name]
   except OSError as error:
     raise DiskError(f"{path}: cannot be read: {error.strerror}.") from error
+  except MemoryError:
+    raise
   except Exception as error:  # numpy, zipfile and zlib raise unrelated types
     path.unlink(missing_ok=True)
     raise DiskError(
