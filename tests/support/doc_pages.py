@@ -1,10 +1,13 @@
 """Reads the code blocks of the documentation, and captures their commands."""
 
 import dataclasses
+import json
 import pathlib
 import re
 import subprocess
 import textwrap
+
+from truenegs_jax.runtime.flags import parse_config
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PAGES = sorted(
@@ -55,10 +58,17 @@ def _parse(text: str) -> list[Block]:
 
 
 def write_files(page: pathlib.Path, folder: pathlib.Path) -> None:
-  """Writes the Python blocks that begin with `# FILE.py` to these files."""
+  """Writes what commands of a page read: its configs and that of a run.
+
+  A config is a Python block that begins with `# FILE.py`.
+  """
   for block in read_blocks(page):
     if match := re.match(r"# ([\w.]+\.py)\n", block.text):
       (folder / match[1]).write_text(block.text)
+  workdir = folder / "runs" / "electra_demo"
+  workdir.mkdir(parents=True)
+  config = parse_config(["--config=electra_demo"])
+  (workdir / "config.json").write_text(json.dumps(config.to_dict()))
 
 
 def capture_commands(script: str, folder: pathlib.Path) -> list[list[str]]:
