@@ -1,18 +1,24 @@
-"""Runs killed while they save end as if they were not.
+"""Runs killed at bad moments, and resumed elsewhere, end as if they were not.
 
-The short form, `test_damaged_checkpoints.py`, simulates such a crash.
+The long forms, without which `tests/pretrain/test_run.py` kills a run at random
+steps, `test_damaged_checkpoints.py` simulates crashes, and
+`tests/runtime/test_distributed.py` resumes with other processes.
 """
 
+import os
 import pathlib
 import random
+import signal
 import time
 
+import numpy as np
 import pytest
 
 from support import runs
 
 pytestmark = pytest.mark.faults
 STEPS = 120
+HEARTBEAT_SECS = 10
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +92,90 @@ def test_a_run_killed_while_it_saves_ends_bit_equal(base, golden, seed, capsys):
   assert_nothing_is_left(workdir)
   with capsys.disabled():
     print(f"\n5 kills, {num_interrupted} left an unfinished step")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_10_quick_restarts_leave_nothing(base, golden, seed):
+  root, flags, env = base
+  workdir, rng = root / f"restarted{seed}", random.Random(seed)
+  for _ in range(10):
+    process = runs.start(workdir, flags, env)
+    time.sleep(rng.uniform(0.1, 10))
+    process.kill()
+    process.communicate()
+  code, output = runs.run(workdir, flags, env)
+  assert code == 0, output
+  runs.assert_equal_runs(golden, workdir, STEPS)
+  assert_nothing_is_left(workdir)
+
+
+def stop_at(workdir, step, flags, env):
+  """Runs to about a step and saves."""
+  process = runs.start(workdir, flags, env)
+  output = runs.send_signal_at(process, workdir, step, signal.SIGTERM)
+  assert process.returncode == 75, output
+
+
+def assert_close_runs(first, second):
+  """Asserts the same rows, and losses that differ by rounding only."""
+  a, b = runs.read_records(first), runs.read_records(second)
+  assert len(a) == len(b) == STEPS
+  for x, y in zip(a, b, strict=True):
+    assert (x["step"], x["row_tokens"]) == (y["step"], y["row_tokens"])
+    np.testing.assert_allclose(x["total"], y["total"], rtol=1e-5)
+
+
+def test_a_run_resumes_on_one_core(base, golden):
+  root, flags, env = base
+  stop_at(root / "core", 20, flags, env)
+  cores = os.sched_getaffinity(0)
+  os.sched_setaffinity(0, {min(cores)})
+  try:
+    code, output = runs.run(root / "core", flags, env)
+  finally:
+    os.sched_setaffinity(0, cores)
+  assert code == 0, output
+  assert_close_runs(golden, root / "core")
+
+
+def test_a_run_of_8_devices_resumes_on_4_and_8(base, golden):
+  root, flags, env = base
+  workdir, eight = root / "devices", env | {"JAX_NUM_CPU_DEVICES": "8"}
+  stop_at(workdir, 20, flags, eight)
+  stop_at(workdir, 60, flags, env | {"JAX_NUM_CPU_DEVICES": "4"})
+  code, output = runs.run(workdir, flags, env | {"JAX_NUM_CPU_DEVICES": "3"})
+  assert code == 2 and "batch_size=8" in output, output
+  code, output = runs.run(workdir, flags, eight)
+  assert code == 0, output
+  assert "devices: 4 -> 8" in " ".join(output.split())
+  assert_close_runs(golden, workdir)
+
+
+@pytest.fixture(scope="module")
+def pair(base, golden):
+  """Returns flags, environment and workdir of a run of two processes."""
+  root, flags, env = base
+  env |= {"TRUENEGS_HEARTBEAT_SECS": str(HEARTBEAT_SECS)}
+  ended = runs.run_processes(root / "pair", flags, env, 2)
+  assert [code for code, _ in ended] == [0, 0], ended
+  return flags, env, root / "pair"
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_processes_killed_together_end_bit_equal(pair, killed, capsys):
+  flags, env, expected = pair
+  workdir = expected.with_name(f"killed{killed}")
+  processes = runs.start_processes(workdir, flags, env, 2)
+  while runs.last_step(workdir) < 20:
+    time.sleep(0.01)
+  processes[killed].kill()
+  start = time.monotonic()
+  codes = [code for code, _ in runs.wait_for_all(processes)]
+  secs = time.monotonic() - start
+  assert codes[1 - killed] not in (0, 75, 130)
+  assert secs < HEARTBEAT_SECS + 10
+  ended = runs.run_processes(workdir, flags, env, 2)
+  assert [code for code, _ in ended] == [0, 0], ended
+  runs.assert_equal_runs(expected, workdir, STEPS)
+  with capsys.disabled():
+    print(f"\nthe other process ended after {secs:.1f} s with {codes}")
