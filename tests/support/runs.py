@@ -201,17 +201,13 @@ def read_checkpoint(workdir: pathlib.Path, step: int) -> list[np.ndarray]:
   import jax
   import orbax.checkpoint as ocp
 
-  folder = workdir / "checkpoints" / str(step) / "state"
-  with ocp.StandardCheckpointer() as checkpointer:
-    tree = checkpointer.restore(folder.resolve())
-  return [
-    np.asarray(
-      jax.random.key_data(x)
-      if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-      else x
-    )
-    for x in jax.tree.leaves(tree)
-  ]
+  folder = (workdir / "checkpoints" / str(step) / "state").resolve()
+  as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)  # on no device
+  with ocp.PyTreeCheckpointer() as checkpointer:
+    saved = checkpointer.metadata(folder).item_metadata.tree
+    args = jax.tree.map(lambda _: as_numpy, saved)
+    tree = checkpointer.restore(folder, restore_args=args)
+  return jax.tree.leaves(tree)
 
 
 def arrays_equal(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
