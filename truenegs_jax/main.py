@@ -32,7 +32,7 @@ from absl import flags
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from truenegs_jax.runtime import config_files, cpu, errors
+from truenegs_jax.runtime import config_files, cpu, errors, log_streams
 from truenegs_jax.runtime import flags as flags_lib
 
 # The module of each config.task; it has a function `run`.
@@ -141,4 +141,5 @@ if __name__ == "__main__":
   )
   flags.DEFINE_integer("num_processes", None, "Number of processes.")
   flags.DEFINE_integer("process_id", None, "Number of this process, from 0.")
+  log_streams.drop_what_does_not_fit()
   flags_lib.run(main)

@@ -5,6 +5,7 @@ import functools
 import random
 import resource
 import subprocess
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +30,18 @@ def full_disk(num_bytes=0):
     yield
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+LOG = """
+import resource
+from truenegs_jax.runtime import log_streams
+log_streams.drop_what_does_not_fit()
+print("first")
+resource.setrlimit(resource.RLIMIT_FSIZE, (6, -1))
+print("dropped")
+resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+print("last")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +151,14 @@ def test_a_plot_that_cannot_be_written_is_a_disk_error(tmp_path):
     writer.write(RECORD)
   with full_disk(), pytest.raises(DiskError, match="losses.png' could not be"):
     curves.draw_curves(tmp_path)
+
+
+def test_a_log_on_a_full_disk_ends_no_run(tmp_path):
+  log, env = tmp_path / "log", runs.make_environment(tmp_path)
+  with log.open("w") as file:
+    command = [sys.executable, "-c", LOG]
+    subprocess.run(command, env=env, stdout=file, check=True)
+  assert log.read_text() == "first\nlast\n"
 
 
 @pytest.mark.parametrize("num_bytes", [0, 10, 60, 100])
