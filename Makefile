@@ -1,7 +1,7 @@
 # demo      trains a small ELECTRA on WordNet's glosses, without PyTorch; SEED=1
 #           uses another seed and another workdir; a machine too slow for all
 #           its 1,500 steps in MINUTES=10 does fewer; MINUTES=0: no limit
-# test      runs the quick tests: 12 minutes of processor time, 6 on 2 idle cores
+# test      runs the quick tests: 15 minutes of processor time, 8 on 2 idle cores
 # test-all  runs all tests, including those marked slow
 # test-faults  runs tests/faults with all of its damages, kills and signals:
 #           at most 60 minutes on 2 idle cores
