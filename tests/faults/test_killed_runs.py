@@ -28,11 +28,10 @@ def base(tmp_path_factory):
   flags = runs.demo_flags(
     runs.write_corpus(root / "corpus.txt"),
     steps=STEPS,
-    batch_size=8,
-    model__variant="embedding_size=16 width=32 layers=2 heads=2 ffn=64",
     checkpoint__every_steps=3,
     checkpoint__keep_percent="()",
     eval__every_steps=STEPS,
+    **runs.SMALL_NETWORK,
   )
   env = runs.make_environment(root / "cache") | {"PYTHONUNBUFFERED": "1"}
   return root, flags, env

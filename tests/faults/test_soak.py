@@ -22,10 +22,9 @@ def golden(tmp_path_factory):
   flags = runs.demo_flags(
     runs.write_corpus(root / "corpus.txt"),
     steps=STEPS,
-    batch_size=8,
-    model__variant="embedding_size=16 width=32 layers=2 heads=2 ffn=64",
     checkpoint__every_steps=SAVE_EVERY,
     eval__every_steps=STEPS,
+    **runs.SMALL_NETWORK,
   )
   env = runs.make_environment(root / "cache")
   code, output = runs.run(root / "golden", flags, env)

@@ -28,6 +28,12 @@ TIMEOUT_SECS = 900  # 10 to 60 s on an idle machine
 # Half the layers of `tiny`, and two thirds of its time to compile.
 ONE_LAYER = "embedding_size=16 width=32 layers=1 heads=2 ffn=64"
 
+# Values for `demo_flags` of runs of many short steps.
+SMALL_NETWORK = {
+  "batch_size": 8,
+  "model__variant": "embedding_size=16 width=32 layers=2 heads=2 ffn=64",
+}
+
 
 def write_corpus(path: pathlib.Path, documents: int = 60) -> pathlib.Path:
   """Writes documents of ten English-like lines, separated by blank lines."""
