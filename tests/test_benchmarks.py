@@ -31,6 +31,7 @@ def scripts():
       "overheads",
       "growth",
       "memory",
+      "coverage",
     ):
       scripts[name] = runpy.run_path(str(FOLDER / f"{name}.py"))
       for flag in set(flags.FLAGS) - before:
@@ -131,3 +132,23 @@ def test_memory_reports_a_config_without_data(scripts):
   assert "data 2, model 2" in lines["devices"]
   assert "4 per mesh slice" in lines["batch"]
   assert re.search(r"arguments \d.*scratch \d", lines["memory"])
+
+
+@pytest.mark.parametrize(
+  ("kind", "seeds", "runs", "shares"),
+  [
+    ("normal", 2, 1, (1.0, 0.0, 0.0)),
+    ("normal", 2, 1, (0.8, 0.0, 0.2)),
+    ("normal", 3, 1, (0.3, 0.2, 0.5)),
+    ("right", 3, 3, (0.5, 0.5, 0.0)),
+    ("normal", 10, 3, (0.1, 0.1, 0.8)),
+  ],
+)
+def test_the_intervals_of_a_study_cover_the_true_difference(
+  scripts, kind, seeds, runs, shares
+):
+  coverage = scripts["coverage"]
+  world = coverage["World"](kind, seeds, runs, shares)
+  x = coverage["simulate"](world, 1_000)
+  assert 0.925 <= x.coverage <= 0.98  # 0.93 to 0.973, and 2 standard errors
+  assert kind != "normal" or 0.76 <= x.power <= 0.84

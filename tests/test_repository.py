@@ -18,6 +18,7 @@ LAYERS = (
   {"corrections", "finetune"},
   {"robustness"},
   {"pretrain"},
+  {"study"},
   {"main", "prepare", "export"},
 )
 LAYER = {name: i for i, layer in enumerate(LAYERS) for name in layer}

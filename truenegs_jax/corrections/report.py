@@ -28,6 +28,7 @@ from truenegs_jax.corrections.rates import (
 from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.workdir import files
+from truenegs_jax.workdir.plots import panels
 
 OPTION = re.compile(r" +\w+=\S+")  # of a source, as in "pairs path=a.tsv"
 MAX_LABEL = 12  # characters of a source's label in a table
@@ -146,14 +147,31 @@ def render_table_2(checkpoints: list[CheckpointRates], source: str) -> Table:
   columns = ("base: Iter", "Pred", "large: Iter", "Pred", "here: Iter", "Pred")
   for name in ("step (%)", *columns):
     grid.add_column(name, justify="right")
-  *early, last = checkpoints
-  for percent, published in TABLE_2.items():
-    nearest = [c for c in early if _is_nearest(c, percent)]
-    for c in [last] if percent == 100 else nearest:
-      shares = (c.rates.of_sequences, c.rates.of_mismatches)
-      own = (f"{100 * share.rate:.2f}" for share in shares)
-      grid.add_row(f"{percent:g}", *published, *own)
+  steps = [(c.step, c.percent) for c in checkpoints]
+  for percent, index in find_table_2(steps).items():
+    rates = checkpoints[index].rates
+    shares = (rates.of_sequences, rates.of_mismatches)
+    own = (f"{100 * share.rate:.2f}" for share in shares)
+    grid.add_row(f"{percent:g}", *TABLE_2[percent], *own)
   return grid
+
+
+def find_table_2(
+  steps: Sequence[tuple[int | None, float | None]],
+) -> dict[float, int]:
+  """Finds the checkpoints of table 2 by their steps and percent of the run.
+
+  Returns:
+    Percentages of TABLE_2 that have a checkpoint, and its index; the last
+    checkpoint is always at 100.
+  """
+  rows = {
+    percent: index
+    for percent in TABLE_2
+    for index, (step, done) in enumerate(steps[:-1])
+    if step and done and round(step / done * percent) == step
+  }
+  return rows | {100.0: len(steps) - 1}
 
 
 def render_pairs(pairs: Sequence[Pair]) -> Table:
@@ -244,42 +262,26 @@ def plot_rates(checkpoints: list[CheckpointRates], path: pathlib.Path) -> None:
   Raises:
     DiskError: the file cannot be written.
   """
-  from matplotlib.figure import Figure  # slow to import
-
-  figure = Figure(figsize=(9, 3.2))
-  for axis, title, name in zip(
-    figure.subplots(1, 2),
-    ("Iter: sequences with a correction", "Pred: corrected mismatches"),
-    ("of_sequences", "of_mismatches"),
-    strict=True,
-  ):
-    rates: list[Rate] = [getattr(c.rates, name) for c in checkpoints]
-    axis.errorbar(
-      [c.step for c in checkpoints],
-      [100 * r.rate for r in rates],
-      yerr=[
-        [100 * (r.rate - r.low) for r in rates],
-        [100 * (r.high - r.rate) for r in rates],
-      ],
-      fmt="o-",
-      capsize=3,
-    )
-    axis.set_title(title, fontsize=10)
-    axis.set_xlabel("step")
-    axis.set_ylabel("%, with 95 % intervals")
-    axis.grid(alpha=0.3)
-  figure.tight_layout()
-  with disk_errors(path):
-    path.parent.mkdir(exist_ok=True)
-  with atomic_file(path) as file:
-    figure.savefig(file, dpi=110, format="png")
-
-
-def _is_nearest(c: CheckpointRates, percent: float) -> bool:
-  """Returns whether no other step is nearer to a percentage of the run."""
-  if not c.step or not c.percent:
-    return False
-  return round(c.step / c.percent * percent) == c.step
+  titles = {
+    "of_sequences": "Iter: sequences with a correction",
+    "of_mismatches": "Pred: corrected mismatches",
+  }
+  with panels(path, len(titles)) as axes:
+    for axis, (name, title) in zip(axes, titles.items(), strict=True):
+      rates: list[Rate] = [getattr(c.rates, name) for c in checkpoints]
+      axis.errorbar(
+        [c.step for c in checkpoints],
+        [100 * r.rate for r in rates],
+        yerr=[
+          [100 * (r.rate - r.low) for r in rates],
+          [100 * (r.high - r.rate) for r in rates],
+        ],
+        fmt="o-",
+        capsize=3,
+      )
+      axis.set_title(title, fontsize=10)
+      axis.set_xlabel("step")
+      axis.set_ylabel("%, with 95 % intervals")
 
 
 def _save_sheet(workdir: pathlib.Path, sheet: bytes) -> pathlib.Path:

@@ -84,16 +84,37 @@ def _compare_task(
       compare(m, None, [x[m] for x in our_scores], [x[m] for x in their_scores])
       for m in metrics
     ]
-  labels = (*ours[0].provenance["labels"], *theirs[0].provenance["labels"])
-  ids = {label: i for i, label in enumerate(dict.fromkeys(labels))}
+  gold_N, *run_SxN = _to_numbers([*ours, *theirs])
+  pair = run_SxN[: len(ours)], run_SxN[len(ours) :]
+  return [compare(m, gold_N, *pair) for m in metrics]
 
-  def to_numbers(run: Result, name: str) -> list[float]:
-    return [ids.get(x, x) for x in run.answers["dev"][name]]
 
-  gold_N = np.array(to_numbers(ours[0], "golds"))
-  ours_SxN = [to_numbers(run, "answers") for run in ours]
-  theirs_SxN = [to_numbers(run, "answers") for run in theirs]
-  return [compare(m, gold_N, ours_SxN, theirs_SxN) for m in metrics]
+def _to_numbers(runs: Sequence[Result]) -> list[np.ndarray]:
+  """Returns gold values, then each run's answers, with ids of classes."""
+  labels = dict.fromkeys(x for run in runs for x in run.provenance["labels"])
+  ids = {label: i for i, label in enumerate(labels)}
+  devs = [run.answers["dev"] for run in runs]
+  columns = [devs[0]["golds"], *(dev["answers"] for dev in devs)]
+  return [np.array([ids.get(x, x) for x in column]) for column in columns]
+
+
+def example_scores(run: Result, metric: str) -> np.ndarray:
+  """Returns values of the dev set's examples whose mean is the run's score.
+
+  They are the scores of questions, 0 or 100 for accuracy, and for other metrics
+  the jackknife's pseudo-values, whose variance is that of the metric (Tukey
+  1958), shifted to the mean: f64 [N], percent, in the order of the file.
+  """
+  if run.task == SQUAD:
+    return _question_scores(run.answers["dev"])[metric]
+  gold_N, answer_N = scoring.as_pairs(*_to_numbers([run]))
+  if metric == "accuracy":
+    return 100.0 * (gold_N == answer_N)
+  score, size = scoring.METRICS[metric], len(gold_N)
+  rest_N = np.array(
+    [score(np.delete(gold_N, i), np.delete(answer_N, i)) for i in range(size)]
+  )
+  return score(gold_N, answer_N) + (size - 1) * (rest_N.mean() - rest_N)
 
 
 def _question_scores(dev: Mapping[str, Sequence[Any]]) -> dict[str, np.ndarray]:

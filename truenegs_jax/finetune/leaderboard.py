@@ -1,6 +1,6 @@
 """Prints tables of fine-tuning results next to published ones.
 
-Published are rows of the paper's tables 3 and 4 and of other reports of
+Published are rows of the paper's tables 3, 4 and 6 and of other reports of
 ELECTRA, for dev sets, in percent: Matthews' correlation for CoLA, Spearman's
 for STS-B, accuracy for other tasks of GLUE (MNLI matched), and SQuAD v1.1.
 """
@@ -25,6 +25,7 @@ RECORD_FIELDS = ("step", "split", "time")  # not scores
 SOURCES = {
   "table3": "paper, Table 3",
   "table4": "paper, Table 4",
+  "table6": "paper, Table 6",
   "google": "google-research/electra, README",
   "issue73": "google-research/electra, issue 73",
   "rdwang": "richarddwang/electra_pytorch, README",
@@ -72,6 +73,8 @@ table4  len512 ELECTRA small SR: 76.0 84.2
 table4  best   ELECTRA base: 85.1 91.6
 table4  best   ELECTRA base HC: 85.7 92.1
 table4  best   ELECTRA base SR: 85.6 92.0
+table6  best   ELECTRA small HC GloVe: 59.0 88.5 87.0 86.4 88.8 79.6 87.9 67.1
+table6  best   ELECTRA small SR sent: 59.5 89.6 90.0 86.7 89.1 80.4 90.0 68.2
 google  owt    ELECTRA small OWT: 56.8 88.3 87.4 86.8 88.3 78.9 87.9 68.5
 rdwang  mean10 ELECTRA small: 58.72 88.03 86.04 86.16 88.63 80.4 87.45 67.46
 issue73 failed ELECTRA small, generator 1: 51.0 85.2 - - - 75.0 - - 61.0 70.1

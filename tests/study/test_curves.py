@@ -1,0 +1,41 @@
+"""Tests the overlaid training curves of arms."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from truenegs_jax.study.curves import Curve, draw_curves
+
+
+def make_records(steps, offset, **fields):
+  records = [
+    {"step": n, "split": "held_out", "mlm": 9 - n / 10 + offset, **fields}
+    for n in steps
+  ]
+  return [{"step": 1, "split": "train", "mlm": 50.0}, *records]
+
+
+def test_means_are_over_the_steps_that_all_seeds_have(tmp_path, monkeypatch):
+  figures = []
+  monkeypatch.setattr(Figure, "tight_layout", lambda x: figures.append(x))
+  curves = [
+    Curve("baseline", 0, make_records((2, 4, 6), 0), 1e9),
+    Curve("baseline", 1, make_records((2, 4), 1.0), 1e9),
+    # Corrections lower `mlm`; a loss that is not finite is null.
+    Curve("hc", 1, make_records((2,), -5, mlm_uncorrected=8.0), 2e9),
+    Curve("hc", 0, make_records((2,), -5, mlm_uncorrected=None, mlm=None), 2e9),
+  ]
+  path = tmp_path / "plots" / "losses.png"
+  assert draw_curves(curves, 2, path) == [path]
+  assert path.read_bytes().startswith(b"\x89PNG")
+  by_step, by_flops = figures[0].axes
+  for axis, scale in ((by_step, 1), (by_flops, 1e9)):
+    lines = {x.get_label(): x for x in axis.get_lines() if not x.get_alpha()}
+    assert list(lines) == ["baseline", "hc (1 of 2 seeds)"]
+    baseline, hc = (x.get_xydata() for x in lines.values())
+    expected = [[2 * scale, 9.3], [4 * scale, 9.1]]
+    np.testing.assert_allclose(baseline, expected)
+    factor = 1 if scale == 1 else 2
+    np.testing.assert_allclose(hc, [[2 * scale * factor, 8.0]])
+    faint = [x for x in axis.get_lines() if x.get_alpha()]
+    assert [len(x.get_xdata()) for x in faint] == [3, 2, 1]
+  assert draw_curves([], 2, path) == []

@@ -1,0 +1,176 @@
+"""Tests differences between arms against closed forms."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from support.json_readers import RESULT
+from truenegs_jax.finetune import bootstrap
+from truenegs_jax.finetune.results import Result
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.study import intervals
+from truenegs_jax.study.records import Score, read_finetuning
+from truenegs_jax.tasks import scoring
+
+KEYS = [("mrpc", "accuracy"), ("rte", "accuracy")]
+
+
+def make_scores(value_SxTxFxN, arm):
+  """Makes the scores of an arm from those of examples, f64 [S, T, F, N]."""
+  return [
+    Score(arm, seed, task, run, metric, float(score_N.mean()), score_N)
+    for seed, value_TxFxN in enumerate(value_SxTxFxN)
+    for (task, metric), value_FxN in zip(KEYS, value_TxFxN, strict=False)
+    for run, score_N in enumerate(value_FxN)
+  ]
+
+
+def compare(ours, theirs, tasks=1):
+  """Compares two arrays of `make_scores`, or the scores themselves."""
+  scores = [
+    y
+    for x, arm in ((ours, "hc"), (theirs, "baseline"))
+    for y in (make_scores(x, arm) if isinstance(x, np.ndarray) else x)
+  ]
+  arms = (
+    intervals.group_runs(scores, arm, KEYS[:tasks])
+    for arm in ("hc", "baseline")
+  )
+  return intervals.compare(*arms)
+
+
+def draw(*shape, seed=0):
+  return np.random.default_rng(seed).normal(70, 5, size=(2, *shape))
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 7])
+@pytest.mark.parametrize("has_examples", [False, True])
+def test_one_fine_tuning_without_examples_gives_the_paired_t_interval(
+  seeds, has_examples
+):
+  scores_2xS = draw(seeds)[:, :, None, None, None]
+  # Every example has the score of its run: it varies with nothing else.
+  ours, theirs = (
+    make_scores(np.repeat(x, 9, -1), arm)
+    for x, arm in zip(scores_2xS, ("hc", "baseline"), strict=True)
+  )
+  if not has_examples:
+    ours, theirs = (
+      [dataclasses.replace(y, correct_N=None) for y in x]
+      for x in (ours, theirs)
+    )
+  result = compare(ours, theirs)
+  test = stats.ttest_rel(*scores_2xS.reshape(2, seeds))
+  expected = test.confidence_interval(0.95)
+  np.testing.assert_allclose(result.interval, [expected.low, expected.high])
+  assert result.finetune_variance is None and result.seeds == seeds
+  # The power of the t test at its detectable difference.
+  shift = result.detectable / (result.value / test.statistic)
+  power = stats.nct.sf(stats.t.isf(0.025, seeds - 1), seeds - 1, abs(shift))
+  assert power == pytest.approx(0.8, abs=1e-6)
+
+
+def test_equal_seeds_give_the_paired_interval_of_the_examples():
+  ours, theirs = (np.repeat(x, 4, 0) for x in draw(1, 1, 2, 400))
+  result = compare(ours, theirs)
+  difference_N = (ours - theirs)[0, 0].mean(0)
+  half = stats.norm.isf(0.025) * stats.sem(difference_N)
+  middle = difference_N.mean()
+  np.testing.assert_allclose(result.interval, [middle - half, middle + half])
+  assert result.seed_variance == pytest.approx(0, abs=1e-20)
+  assert result.seeds_needed(0.5 * result.detectable) is None
+  spread = np.var(np.mean([ours, theirs], -1), axis=3, ddof=1) / 2
+  assert result.finetune_variance == pytest.approx(spread.sum(0).mean() / 4)
+
+
+def test_intervals_do_not_depend_on_labels_and_order():
+  ours, theirs = draw(4, 2, 3, 50)
+  result = compare(ours, theirs, 2)
+  rng = np.random.default_rng(1)
+  order_N, order_S = rng.permutation(50), rng.permutation(4)
+  shuffled = [x[order_S][:, :, ::-1][..., order_N] for x in (ours, theirs)]
+  for other in (
+    compare(*shuffled, 2),
+    compare(make_scores(ours, "hc")[::-1], make_scores(theirs, "baseline"), 2),
+  ):
+    assert dataclasses.astuple(other) == pytest.approx(
+      dataclasses.astuple(result)
+    )
+  low, high = compare(theirs, ours, 2).interval
+  assert (-high, -low) == pytest.approx(result.interval)
+  # Examples that are easier for both arms change nothing.
+  ease_N = 40 * np.arange(50)
+  shifted = compare(ours + ease_N, theirs + ease_N, 2)
+  assert shifted.interval == pytest.approx(result.interval)
+
+
+def test_the_average_of_tasks_adds_the_variances_of_their_examples():
+  ours, theirs = draw(5, 2, 2, 80)
+  ours = ours + 20 * np.random.default_rng(2).normal(size=(1, 2, 1, 80))
+  both = compare(ours, theirs, 2)
+  tasks = [compare(ours[:, i : i + 1], theirs[:, i : i + 1]) for i in (0, 1)]
+  assert both.value == pytest.approx(np.mean([x.value for x in tasks]))
+  for name in ("example_variance", "finetune_variance"):
+    total = sum(getattr(x, name) for x in tasks)
+    assert getattr(both, name) == pytest.approx(total / 4)
+  difference_S = (ours - theirs).mean((1, 2, 3))
+  assert both.seed_variance == pytest.approx(difference_S.var(ddof=1) / 5)
+
+
+def test_only_seeds_of_both_arms_with_all_tasks_count():
+  ours, theirs = (
+    make_scores(x, arm)
+    for x, arm in zip(draw(3, 2, 1, 9), ("hc", "baseline"), strict=True)
+  )
+  lacking = [x for x in ours if (x.seed, x.task) != (2, "rte")]
+  assert compare(lacking, theirs, 2).seeds == 2
+  assert compare(lacking, theirs).seeds == 3
+  one = compare([x for x in ours if x.seed == 1], theirs, 2)
+  assert (one.seeds, one.interval, one.detectable) == (1, None, None)
+  assert one.seeds_needed(1.0) is None
+  assert compare([], theirs, 2) is None
+
+
+def test_enough_seeds_make_a_difference_detectable():
+  x = intervals.Difference(0.5, 3, 4.0, None, 0.01)
+  count = x.seeds_needed(1.0)
+  at = [
+    dataclasses.replace(x, seeds=n, seed_variance=12 / n).detectable
+    for n in (count, count - 1)
+  ]
+  assert at[0] <= 1 < at[1]
+  # By the normal distribution 7.85 (12 / n + 0.01) = 1.
+  assert count == pytest.approx(102, abs=4)
+
+
+def test_arms_with_other_examples_are_refused():
+  ours, theirs = draw(2, 1, 1, 9)
+  with pytest.raises(InputError, match="mrpc.* on 9 .hc, seed 1. and on 8"):
+    compare(ours, theirs[..., :8])
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "matthews", "spearman"])
+def test_the_scores_of_examples_have_the_mean_and_variance_of_the_metric(
+  metric,
+):
+  rng = np.random.default_rng(0)
+  gold_N = rng.random(200)
+  answer_N = gold_N + 0.3 * rng.normal(size=200)
+  if metric != "spearman":
+    gold_N, answer_N = ((x > 0.4).astype(int) for x in (gold_N, answer_N))
+  values = RESULT | {
+    "task": "rte",
+    "scores": {"dev": {metric: scoring.METRICS[metric](gold_N, answer_N)}},
+    "answers": {"dev": {"golds": [*gold_N], "answers": [*answer_N]}},
+    "failure": "collapsed",
+    "provenance": {"labels": [0, 1] if metric != "spearman" else []},
+  }
+  del values["made"]
+  [score] = read_finetuning("hc", 3, Result(**values))
+  assert score.key == ("rte", metric) and score.failure == "collapsed"
+  assert score.correct_N.mean() == pytest.approx(score.value)
+  scorer = bootstrap.make_scorer(metric, gold_N, [answer_N])
+  resampled_R = scorer(rng.integers(200, size=(4000, 200)))[0]
+  assert stats.sem(score.correct_N) == pytest.approx(resampled_R.std(), rel=0.1)

@@ -1,0 +1,1 @@
+"""Compares recipes over pre-training seeds: intervals, tables and curves."""

@@ -1,0 +1,187 @@
+"""Scores of the runs of a study, and the runs that it plans."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from truenegs_jax.corrections.report import find_table_2
+from truenegs_jax.finetune.bootstrap import example_scores
+from truenegs_jax.finetune.config_checks import SQUAD
+from truenegs_jax.finetune.results import Result
+from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED
+from truenegs_jax.robustness.scores import DROP
+from truenegs_jax.tasks import scoring
+
+CORRECTIONS = "corrections"  # task of the metrics by `correction_metric`
+RATES = ("of_sequences", "of_mismatches")  # of table 2: Iter and Pred
+
+Key = tuple[str, str]  # task and metric
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+  """A score of one run.
+
+  Attributes:
+    arm, seed: the pre-training.
+    task: task of fine-tuning, title of a robustness set, CORRECTIONS, or a name
+      that the study's driver chooses.
+    finetune_seed: None for what is measured without fine-tuning.
+    metric: as in the results of the task; of a robustness set "em original",
+      "em transformed" and so on; see also `correction_metric`.
+    value: in percent, except for metrics of a driver's own task.
+    correct_N: scores of the examples with the mean `value`, in the same order
+      for all arms and seeds; None if there are none.
+    failure: why the run failed, if it has a score nevertheless; else "".
+  """
+
+  arm: str
+  seed: int
+  task: str
+  finetune_seed: int | None
+  metric: str
+  value: float
+  correct_N: np.ndarray | None = dataclasses.field(default=None, compare=False)
+  failure: str = ""
+
+  @property
+  def key(self) -> Key:
+    """The task and the metric."""
+    return self.task, self.metric
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """The runs of a study.
+
+  Attributes:
+    arms: their names; the first is the baseline.
+    seeds: of pre-training.
+    tasks: of fine-tuning.
+    finetune_seeds: of each task of fine-tuning.
+    failures: (arm, seed, part) -> why it failed; parts have names of tasks.
+  """
+
+  arms: Sequence[str]
+  seeds: Sequence[int]
+  tasks: Sequence[str]
+  finetune_seeds: Sequence[int]
+  failures: Mapping[tuple[str, int, str], str] = dataclasses.field(
+    default_factory=dict
+  )
+
+
+def correction_metric(rate: str, percent: float) -> str:
+  """Names a rate of corrections at a percentage of the run's steps.
+
+  `rate` is in RATES, a field of `corrections.rates.Rates`.
+  """
+  return f"{rate} at {percent:g} %"
+
+
+def read_finetuning(arm: str, seed: int, run: Result) -> list[Score]:
+  """Returns the main score of a fine-tuning on the dev set; of SQuAD both."""
+  metrics = list(run.scores["dev"])
+  return [
+    Score(
+      arm=arm,
+      seed=seed,
+      task=run.task,
+      finetune_seed=run.seed,
+      metric=metric,
+      value=run.scores["dev"][metric],
+      correct_N=example_scores(run, metric),
+      failure=run.failure,
+    )
+    for metric in (metrics if run.task == SQUAD else metrics[:1])
+  ]
+
+
+def read_corrections(
+  arm: str, seed: int, results: Mapping[str, Any]
+) -> list[Score]:
+  """Returns the rates of table 2 by the first source of synonyms.
+
+  `results` is the results.json of the task "corrections". Its checkpoint that
+  is nearest to a percentage of table 2 stands for it.
+  """
+  checkpoints = next(iter(results["checkpoints"].values()))
+  steps = [(x["step"], x["percent"]) for x in checkpoints]
+  return [
+    Score(
+      arm=arm,
+      seed=seed,
+      task=CORRECTIONS,
+      finetune_seed=None,
+      metric=correction_metric(rate, percent),
+      value=100 * checkpoints[index]["rates"][rate]["rate"],
+    )
+    for percent, index in find_table_2(steps).items()
+    for rate in RATES
+  ]
+
+
+def read_robustness(
+  arm: str, seed: int, results: Mapping[str, Any]
+) -> list[Score]:
+  """Returns the scores of each set, side and fine-tuning of one model.
+
+  `results` is the results.json of the task "robustness". Examples have scores
+  only if they are questions without variants.
+  """
+  [(model, about)] = results["models"].items()
+  scores = []
+  for x in results["sets"].values():
+    is_paired = results["task"] == SQUAD and not x["variants"]
+    for metric, sides in x["scores"][model].items():
+      for side in (ORIGINAL, TRANSFORMED):
+        by_run = sides[side]["by_run"] if side in sides else []
+        for i, value in enumerate(by_run):
+          score_N = None
+          if is_paired:
+            answers = x["answers"][model][side][i]
+            score_N = _question_scores(answers, x["golds"][side])[metric]
+          name = f"{metric} {side}"
+          run = about["seeds"][i]
+          scores.append(Score(arm, seed, x["title"], run, name, value, score_N))
+  return add_drops(scores)
+
+
+def _question_scores(
+  answers: Sequence[str], golds: Sequence[Sequence[str]]
+) -> dict[str, np.ndarray]:
+  names = [str(i) for i in range(len(golds))]  # keys may be repeated
+  return scoring.question_scores(
+    dict(zip(names, answers, strict=True)), dict(zip(names, golds, strict=True))
+  )
+
+
+def add_drops(scores: Sequence[Score]) -> list[Score]:
+  """Returns the scores with those of the drop from original to transformed.
+
+  A drop has the metric "em drop"; its value, and that of each example, is that
+  of "em original" minus that of "em transformed".
+  """
+  by_run = {(*_run(x), x.metric): x for x in scores}
+  drops = []
+  for x in scores:
+    name, _, side = x.metric.rpartition(" ")
+    after = by_run.get((*_run(x), f"{name} {TRANSFORMED}"))
+    if side == ORIGINAL and after:
+      drop_N = None
+      if x.correct_N is not None and after.correct_N is not None:
+        drop_N = x.correct_N - after.correct_N
+      drop = dataclasses.replace(
+        x,
+        metric=f"{name} {DROP}",
+        value=x.value - after.value,
+        correct_N=drop_N,
+      )
+      drops.append(drop)
+  return [*scores, *drops]
+
+
+def _run(x: Score) -> tuple[str, int, str, int | None]:
+  return x.arm, x.seed, x.task, x.finetune_seed
