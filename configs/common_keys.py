@@ -46,7 +46,7 @@ class KeyRule:
 
 KEYS = {
   "task": KeyRule(
-    choices=("pretrain", "finetune", "corrections", "robustness")
+    choices=("pretrain", "finetune", "corrections", "robustness", "study")
   ),
   "objective": KeyRule(choices=("electra", "mlm")),
   "seed": KeyRule(0, LARGEST_SEED),
@@ -219,10 +219,25 @@ CORRECTIONS_KEYS = {
   "corrections.sheet": KeyRule(0),
 }
 
+# A study compares its parts' values with those that they were started with.
+STUDY_KEYS = {
+  "study.base": KeyRule(may_change=True),
+  "study.overrides": KeyRule(may_change=True),
+  "study.arms": KeyRule(may_change=True),
+  "study.seeds": KeyRule(1, 1000, may_change=True),
+  "study.tasks": KeyRule(may_change=True),
+  "study.finetune": KeyRule(may_change=True),
+  "study.finetune_seeds": KeyRule(1, 1000, may_change=True),
+  "study.corrections": KeyRule(may_change=True),
+  "study.robustness": KeyRule(may_change=True),
+  "study.shard": KeyRule(may_change=True),
+}
+
 TASK_KEYS: dict[str, dict[str, KeyRule]] = {
   "finetune": FINETUNE_KEYS,
   "corrections": CORRECTIONS_KEYS,
   "robustness": ROBUSTNESS_KEYS,
+  "study": STUDY_KEYS,
 }
 
 

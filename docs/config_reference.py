@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from ml_collections import ConfigDict
 
-from truenegs_jax.configs import common, corrections, robustness
+from truenegs_jax.configs import common, corrections, robustness, study
 from truenegs_jax.runtime.config_files import flatten, packaged_names
 from truenegs_jax.runtime.config_keys import Key, describe_keys
 
@@ -22,6 +22,7 @@ def render() -> str:
     finetuning |= {key.name: key for key in describe_keys(_load(name))}
   measuring = describe_keys(corrections.get_config())
   transforming = describe_keys(robustness.get_config())
+  comparing = describe_keys(study.get_config())
   return "\n\n".join(
     [
       "## Pre-training",
@@ -34,6 +35,8 @@ def render() -> str:
       *_groups(measuring, resumes=False),
       "## Measuring robustness",
       *_groups(transforming, resumes=False),
+      "## Studies",
+      *_groups(comparing, resumes=False),
       "## What the configs change",
       *(_changes(name) for name in packaged_names() if _pretrains(name)),
     ]

@@ -35,7 +35,7 @@ OWN = ("electra_own",)  # configs with values of their own after `continue`
 NAMES = sorted(
   path.stem
   for path in CONFIGS.glob("[a-z]*.py")
-  if not path.stem.startswith(("common", "finetune", "robustness"))
+  if not path.stem.startswith(("common", "finetune", "robustness", "study"))
 )
 FINETUNE_ARGS = {
   "finetune_glue": ("", "all", "mrpc", "cola,rte", "mrpc,released", "released"),

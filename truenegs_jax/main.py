@@ -1,4 +1,4 @@
-"""Runs the task of a config: pre-training, fine-tuning or a measurement.
+"""Runs the task of a config: pre-training, fine-tuning, measuring, a study.
 
   python -m truenegs_jax.main --config=electra_demo
   python -m truenegs_jax.main --config=electra_demo:baseline --config.steps=500
@@ -41,6 +41,7 @@ TASKS = {
   "finetune": "truenegs_jax.finetune.run",
   "corrections": "truenegs_jax.corrections.run",
   "robustness": "truenegs_jax.robustness.run",
+  "study": "truenegs_jax.study.run",
 }
 VERBS = {
   "main": "Runs a config: pre-trains, fine-tunes or measures a model.",
@@ -105,6 +106,8 @@ def _run(config: ConfigDict) -> int:
   # No markup: paths and globs may contain brackets.
   quiet = not distributed.is_first_process()
   console = Console(markup=False, highlight=False, quiet=quiet)
+  if config.task == "study":  # its parts need the devices
+    distributed.use_only_cpu()
   # Not before `initialize`: importing a task may query devices.
   with progress.working(console, "Starting"):
     task = importlib.import_module(TASKS[config.task])

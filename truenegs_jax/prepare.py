@@ -15,7 +15,6 @@ if __name__ == "__main__":
 
 import functools
 import pathlib
-import re
 import sys
 
 from absl import flags
@@ -24,7 +23,6 @@ from ml_collections import ConfigDict
 from truenegs_jax.data.rows import prepare_rows, rows_folder
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import flags as flags_lib
-from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train.prepare_data import make_rows_plan
 
 
@@ -42,17 +40,6 @@ def _resolve_vocab(config: ConfigDict) -> ConfigDict:
   return config_sizes.resolve(config, weights, saved=None)
 
 
-def parse_job(text: str) -> tuple[int, int]:
-  """Parses the job i/n of --shard, with 0 <= i < n."""
-  match = re.fullmatch(r"(\d+)/(\d+)", text)
-  if not match or not int(match[1]) < int(match[2]):
-    raise InputError(
-      f"--shard={text} is not a job. Use i/n with i from 0 to n - 1, such as"
-      " --shard=0/8."
-    )
-  return int(match[1]), int(match[2])
-
-
 def main(argv: list[str]) -> None:
   """Prepares the rows of --config and prints their folder."""
   del argv
@@ -60,7 +47,8 @@ def main(argv: list[str]) -> None:
   with flags_lib.exit_on_errors():
     plan = make_rows_plan(_resolve_vocab(flags.FLAGS["config"].value))
     if flags.FLAGS.shard:
-      result = prepare_rows.execute_job(plan, parse_job(flags.FLAGS.shard))
+      job = flags_lib.parse_job("--shard", flags.FLAGS.shard)
+      result = prepare_rows.execute_job(plan, job)
     else:
       result = prepare_rows.execute_plan(plan)
     if result and flags.FLAGS.verify:

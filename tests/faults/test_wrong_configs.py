@@ -14,6 +14,7 @@ from truenegs_jax.robustness import run as robustness
 from truenegs_jax.runtime import config_files
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.flags import parse_config
+from truenegs_jax.study import run as study
 from truenegs_jax.train import checks
 
 NOWHERE = pathlib.Path("no/workdir")
@@ -22,6 +23,7 @@ CHECKS = {
   "finetune": config_checks.check,
   "corrections": lambda c: corrections._check_config(c, NOWHERE),
   "robustness": lambda c: robustness._check(c, NOWHERE),
+  "study": study.read_options,
 }
 # Flags with which a config passes its check.
 FLAGS = {
@@ -35,6 +37,7 @@ FLAGS = {
     *("--config.model.variant=tiny", "--config.data.vocab=v"),
   ],
   "robustness": [],
+  "study": [],
 }
 
 

@@ -23,6 +23,7 @@ from truenegs_jax.configs import (
   finetune_own,
   finetune_squad,
   robustness,
+  study,
 )
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import InputError
@@ -208,7 +209,11 @@ def _has_type_of(default: Any, value: Any) -> bool:
 
 def _make_template(values: Mapping[str, Any]) -> ConfigDict:
   """Returns the package's config that has the keys of a saved one."""
-  modules = {"corrections": corrections, "robustness": robustness}
+  modules = {
+    "corrections": corrections,
+    "robustness": robustness,
+    "study": study,
+  }
   if values["task"] != "finetune":
     return modules.get(values["task"], common).get_config()
   if "finetune.text" in values:

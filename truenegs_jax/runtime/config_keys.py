@@ -17,6 +17,7 @@ from truenegs_jax.configs import (
   finetune_own,
   finetune_squad,
   robustness,
+  study,
 )
 from truenegs_jax.runtime.config_files import flatten
 
@@ -26,6 +27,7 @@ MODULES = {
   "corrections": (common, corrections),
   "finetune": (common, common_finetune, finetune_own, finetune_squad),
   "robustness": (common, robustness),
+  "study": (common, study),
 }
 
 

@@ -59,6 +59,11 @@ def is_first_process() -> bool:
   return process_count() == 1 or jax.process_index() == 0
 
 
+def use_only_cpu() -> None:
+  """Leaves GPUs and TPUs to other processes; call it before any use of jax."""
+  jax.config.update("jax_platforms", "cpu")
+
+
 def to_host(tree: Any) -> Any:
   """Copies a tree of arrays, sharded or not, to numpy in every process.
 

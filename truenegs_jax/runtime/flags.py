@@ -243,6 +243,17 @@ def _unknown_words(words: Sequence[str], values: flags.FlagValues) -> str:
   return f"Not understood: {', '.join(map(repr, words))}.{hint}"
 
 
+def parse_job(name: str, text: str) -> tuple[int, int]:
+  """Parses the value i/n of a flag, job i of n, with 0 <= i < n."""
+  match = re.fullmatch(r"(\d+)/(\d+)", text)
+  if not match or not int(match[1]) < int(match[2]):
+    raise InputError(
+      f"{name}={text} is not a job. Use i/n with i from 0 to n - 1, such as"
+      f" {name}=0/8."
+    )
+  return int(match[1]), int(match[2])
+
+
 def rerun_command() -> str:
   """Returns the command line that runs this process again."""
   name = pathlib.Path(sys.argv[0]).stem

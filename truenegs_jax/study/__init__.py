@@ -1,1 +1,1 @@
-"""Compares recipes over pre-training seeds: intervals, tables and curves."""
+"""Runs recipes side by side over seeds and compares them."""

@@ -29,8 +29,8 @@ from truenegs_jax.data.tokens.tokenizer import (
   load_tokenizer,
   write_vocabulary,
 )
-from truenegs_jax.prepare import parse_job
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
+from truenegs_jax.runtime.flags import parse_job
 from truenegs_jax.train.prepare_data import find_or_prepare_rows
 
 ROOT = str(pathlib.Path(__file__).parents[3])
@@ -289,7 +289,7 @@ def test_verify_reads_every_file(corpus, tmp_path):
 @pytest.mark.parametrize("job", ["3/3", "-1/3", "1", "a/b", "0/0"])
 def test_impossible_jobs_are_rejected(job):
   with pytest.raises(InputError, match=f"--shard={job}"):
-    parse_job(job)
+    parse_job("--shard", job)
 
 
 def test_a_run_does_not_download_a_corpus_by_itself(corpus, monkeypatch):

@@ -1,0 +1,228 @@
+"""A study survives every kill: no part is lost, run twice or left behind."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from truenegs_jax.runtime.errors import CheckpointError
+from truenegs_jax.study import drive, parts, plan
+from truenegs_jax.study.parts import Part, State, Status
+
+SUPPORT = pathlib.Path(__file__).parents[1] / "support"
+CODES = {signal.SIGTERM: 75, signal.SIGINT: 130, signal.SIGKILL: -9}
+
+
+class Drivers:
+  """Starts and ends drivers of studies of stand-ins, see study_driver.py."""
+
+  def __init__(self):
+    self.process = subprocess.Popen(
+      [sys.executable, str(SUPPORT / "study_driver.py")],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+    )
+
+  def ask(self, *words):
+    print(*words, file=self.process.stdin, flush=True)
+    return int(self.process.stdout.readline())
+
+  def start(self, root, study):
+    root.mkdir(exist_ok=True)
+    path = root / f"parts-{len(study)}-{study[0].arm}-{study[0].seed}.json"
+    path.write_text(json.dumps([dataclasses.asdict(part) for part in study]))
+    return self.ask("start", root, path)
+
+  def run(self, root, study):
+    return self.ask("wait", self.start(root, study))
+
+
+@pytest.fixture(scope="module")
+def drivers():
+  drivers = Drivers()
+  with drivers.process:  # closes its input, and waits
+    yield drivers
+
+
+def make_study(root, arms="ab", seeds=1, tasks=("x",), steps=4, fails=None):
+  """Makes parts in the order of `plan.make_parts`."""
+  study = []
+  for seed in range(seeds):
+    for name in ("pretrain", *tasks):
+      for arm in arms:
+        key = parts.part_key(arm, seed, name)
+        stand_in = str(SUPPORT / "study_part.py")
+        words = root / key, root / "journal", key, steps
+        code = (fails or {}).get(key, 0)
+        command = sys.executable, "-S", stand_in, *map(str, words), str(code)
+        needs = "" if name == "pretrain" else "pretrain"
+        study.append(Part(arm, seed, name, command, ("results.json",), needs))
+  return study
+
+
+def read_journal(root):
+  return [x.split()[:2] for x in (root / "journal").read_text().splitlines()]
+
+
+def count(root, event):
+  return [name for x, name in read_journal(root) if x == event]
+
+
+def read_outputs(root):
+  paths = root.glob("runs/*/*/*/results.json")
+  return {str(path.relative_to(root)): path.read_bytes() for path in paths}
+
+
+def wait_until(condition):
+  end = time.monotonic() + 30
+  while not condition():
+    assert time.monotonic() < end
+    time.sleep(0.002)
+
+
+def check_journal(root, study):
+  """Checks that each part ended once, after the part that it needs."""
+  ended = []
+  for event, name in read_journal(root):
+    assert event != "overlap"
+    needs = next(part.needs_key for part in study if part.key == name)
+    assert not needs or needs in ended
+    assert name not in ended, f"{event} of a finished part"
+    if event == "end":
+      ended.append(name)
+  assert sorted(ended) == sorted(part.key for part in study)
+
+
+def is_idle(root, study):
+  statuses = drive.read_statuses(study, root).values()
+  return all(x.state != State.RUNNING for x in statuses)
+
+
+def test_an_undisturbed_study_runs_in_order(drivers, tmp_path):
+  study = make_study(tmp_path)
+  assert drivers.run(tmp_path, study) == 0
+  assert count(tmp_path, "end") == [part.key for part in study]
+  assert drivers.run(tmp_path, study) == 0
+  check_journal(tmp_path, study)
+  record = parts.read_record(tmp_path / study[0].key)
+  assert record["secs"] > 0.02 and "study_part.py" in record["command"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_study_that_is_killed_has_the_same_results(drivers, tmp_path, seed):
+  rng = random.Random(seed)
+  shape = dict(
+    arms="abc"[: rng.randint(1, 3)],
+    seeds=rng.randint(1, 2),
+    tasks=("x", "y")[: rng.randint(0, 2)],
+    steps=rng.choice([2, 20]),
+  )
+  expected, killed = tmp_path / "expected", tmp_path / "killed"
+  assert drivers.run(expected, make_study(expected, **shape)) == 0
+  study = make_study(killed, **shape)
+  for _ in range(6):
+    driver = drivers.start(killed, study)
+    time.sleep(rng.uniform(0.02, 0.3))
+    number = rng.choice(list(CODES))
+    os.kill(driver, number)
+    assert drivers.ask("wait", driver) in (0, CODES[number])
+    if number != signal.SIGKILL:
+      assert is_idle(killed, study)
+  assert drivers.run(killed, study) == 0
+  check_journal(killed, study)
+  assert read_outputs(killed) == read_outputs(expected)
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_part_ends_and_saves_with_its_driver(drivers, tmp_path, number):
+  study = make_study(tmp_path, arms="a", tasks=(), steps=10_000)
+  driver = drivers.start(tmp_path, study)
+  wait_until((tmp_path / study[0].key / "state").exists)
+  os.kill(driver, number)
+  assert drivers.ask("wait", driver) == CODES[number]
+  wait_until(lambda: is_idle(tmp_path, study))
+  assert count(tmp_path, "stop") == [study[0].key]
+  [status] = drive.read_statuses(study, tmp_path).values()
+  assert status.state == State.MISSING
+
+
+def test_jobs_and_repeated_drivers_share_the_work(drivers, tmp_path):
+  study = make_study(tmp_path, steps=20)
+  shards = [plan.select_shard(study, (i, 2)) for i in range(2)]
+  running = [drivers.start(tmp_path, x) for x in (*shards, study)]
+  time.sleep(0.2)
+  os.kill(running[0], signal.SIGKILL)
+  codes = [drivers.ask("wait", x) for x in running]
+  assert codes == [-9, 0, 0]  # the last has all parts
+  check_journal(tmp_path, study)
+
+
+@pytest.mark.parametrize(
+  "fails, code, state",
+  [
+    (3, 3, State.FAILED),
+    (-signal.SIGKILL, 137, State.FAILED),
+    (6, 0, State.DIVERGED),
+    (75, 75, State.MISSING),
+  ],
+)
+def test_failures(drivers, tmp_path, fails, code, state):
+  bad = "runs/a/seed-0/pretrain"
+  study = make_study(tmp_path, fails={bad: fails})
+  assert drivers.run(tmp_path, study) == code
+  statuses = drive.read_statuses(study, tmp_path)
+  assert statuses[bad].state == state
+  ended = [] if state == State.MISSING else ["pretrain", "x"]
+  assert [x.rpartition("/")[2] for x in count(tmp_path, "end")] == ended
+  if ended:
+    assert "it is broken" in parts.read_failure(tmp_path / bad)
+  (tmp_path / bad / "fixed").touch()
+  assert drivers.run(tmp_path, study) == 0
+  repeated = state != State.DIVERGED
+  assert count(tmp_path, "start").count(bad) == 1 + repeated
+  assert len(count(tmp_path, "end")) == (4 if repeated else 2)
+
+
+def test_arms_and_seeds_are_added_to_a_study(drivers, tmp_path):
+  small = make_study(tmp_path, arms="a", tasks=())
+  large = make_study(tmp_path, arms="ab", seeds=2, tasks=())
+  assert drivers.run(tmp_path, small) == 0
+  before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/*/*/*")}
+  assert drivers.run(tmp_path, large) == 0
+  assert all(p.stat().st_mtime_ns == x for p, x in before.items())
+  check_journal(tmp_path, large)
+
+
+def test_the_time_left_is_that_of_finished_parts_of_a_name(tmp_path):
+  study = make_study(tmp_path, arms="abcd", tasks=("x",))
+  statuses = {part.key: Status(State.MISSING) for part in study}
+  assert drive.estimate_secs(study, statuses) == (0, 8)
+  for arm, status in {
+    "a": Status(State.DONE, secs=100),
+    "b": Status(State.DONE, secs=200),
+    "c": Status(State.RUNNING, secs=30),
+    "d": Status(State.DIVERGED, 6, secs=10),
+  }.items():
+    statuses[parts.part_key(arm, 0, "pretrain")] = status
+  assert drive.estimate_secs(study, statuses) == (120, 4)
+  text = drive.describe_progress(study, statuses)
+  assert text == (
+    "8 parts: 2 done, 1 running, 1 diverged, 4 missing; about 0:02:00 left;"
+    " 4 not yet measured"
+  )
+
+
+def test_a_damaged_record_is_refused(tmp_path):
+  [part] = make_study(tmp_path, arms="a", tasks=())
+  (tmp_path / part.key).mkdir(parents=True)
+  (tmp_path / part.key / parts.RECORD).write_text("{")
+  with pytest.raises(CheckpointError, match="part.json.*Remove the file"):
+    parts.read_status(part, tmp_path)
