@@ -20,7 +20,7 @@ from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.runtime.flags import parse_job, rerun_command
-from truenegs_jax.study import check_parts, drive, flops, plan
+from truenegs_jax.study import check_parts, drive, flops, plan, report
 from truenegs_jax.study.drive import Statuses
 from truenegs_jax.study.parts import Part, State
 from truenegs_jax.train import check_values
@@ -65,6 +65,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   say(drive.describe_progress(parts, statuses))
   if code in (errors.SAVED_RESTART, errors.SAVED_INTERRUPT):
     say(f"To continue, run the same command again: {rerun_command()}")
+  else:
+    report.report(options, parts, statuses, workdir, console)
   return code
 
 
