@@ -1,0 +1,1 @@
+"""An artificial language with known synonyms, and how close a model comes."""

@@ -1,0 +1,122 @@
+"""Draws artificial languages: a Markov chain over classes of synonyms.
+
+  language = draw_language(0, synonym_share=0.5)
+  words_RxL = sample_lines(language, rows=100, length=14, seed=1)
+
+A line is a chain of classes, and each class shows one of its words, drawn by
+probabilities that are the same in every context. Two words of a class can
+therefore replace each other everywhere: they are true synonyms. Words are
+numbers from 0; their names are in `Language.names`.
+"""
+
+import dataclasses
+import functools
+import itertools
+
+import numpy as np
+
+from truenegs_jax.runtime.errors import InputError
+
+NUM_CLASSES = 24
+MAX_CLASSES = 800  # times MOST_WORDS there are names for
+FEWEST_WORDS, MOST_WORDS = 2, 5  # of a class with synonyms
+CONCENTRATION = 0.3  # Dirichlet's: some 5 of 24 classes are likely to be next
+NOISE = 0.05  # share of a uniform distribution in each transition
+SYLLABLES = ["".join(x) for x in itertools.product("bdfgjklmnprstvwz", "aiou")]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Language:
+  """Probabilities of an artificial language of C classes and V words.
+
+  Attributes:
+    start_C: of the first class of a line.
+    next_CxC: of the class after each class.
+    class_V: int64, the class of each word, ascending.
+    share_V: of each word where its class is given; 1 in total in each class.
+  """
+
+  start_C: np.ndarray
+  next_CxC: np.ndarray
+  class_V: np.ndarray
+  share_V: np.ndarray
+
+  @functools.cached_property
+  def names(self) -> tuple[str, ...]:
+    """The words as they are written: two syllables, none an English stop word.
+
+    An "e" would be in `here` and `more`.
+    """
+    pairs = itertools.product(SYLLABLES, repeat=2)
+    return tuple(map("".join, itertools.islice(pairs, len(self.class_V))))
+
+  @functools.cached_property
+  def is_synonym_VxV(self) -> np.ndarray:
+    """bool: two different words of one class."""
+    same_VxV = self.class_V[:, None] == self.class_V
+    return same_VxV & ~np.eye(len(same_VxV), dtype=bool)
+
+  @property
+  def synonym_share(self) -> float:
+    """The share of the words that have a synonym."""
+    return float(self.is_synonym_VxV.any(axis=1).mean())
+
+
+def draw_language(
+  seed: int, *, synonym_share: float, num_classes: int = NUM_CLASSES
+) -> Language:
+  """Draws a language in which about `synonym_share` of the words have synonyms.
+
+  The share is as near as classes allow, and exact at 0 and 1. The chain of the
+  classes depends on the seed only, and with a larger share more classes have
+  synonyms: those of a smaller share and others.
+
+  Raises:
+    InputError: a share or number of classes out of range.
+  """
+  if not 0 <= synonym_share <= 1 or not 2 <= num_classes <= MAX_CLASSES:
+    raise InputError(
+      f"{synonym_share:.0%} of words with synonyms and {num_classes} classes"
+      f" are no language. Use 0 to 100 % and 2 to {MAX_CLASSES} classes."
+    )
+  rng = np.random.default_rng(seed)
+  start_C = rng.dirichlet(np.ones(num_classes))
+  concentration_C = np.full(num_classes, CONCENTRATION)
+  next_CxC = (1 - NOISE) * rng.dirichlet(concentration_C, num_classes)
+  next_CxC += NOISE / num_classes
+  size_C = rng.integers(FEWEST_WORDS, MOST_WORDS, num_classes, endpoint=True)
+  order_C = rng.permutation(num_classes)
+  weight_CxS = rng.uniform(1, 3, (num_classes, MOST_WORDS))
+  words_N = np.cumsum(np.append(0, size_C[order_C]))  # in the first n classes
+  single_N = num_classes - np.arange(num_classes + 1)
+  share_N = words_N / (words_N + single_N)
+  size_C[order_C[np.abs(share_N - synonym_share).argmin() :]] = 1
+  class_V = np.repeat(np.arange(num_classes), size_C)
+  weight_V = weight_CxS[np.arange(MOST_WORDS) < size_C[:, None]]
+  share_V = weight_V / np.bincount(class_V, weight_V)[class_V]
+  return Language(start_C, next_CxC, class_V, share_V)
+
+
+def sample_lines(
+  language: Language, *, rows: int, length: int, seed: int | list[int]
+) -> np.ndarray:
+  """Draws independent lines of `length` words, int64 `[rows, length]`."""
+  rng = np.random.default_rng(seed)
+  num_classes = len(language.start_C)
+  # The last row stands for the class before a line.
+  cumulative_Q = np.cumsum([*language.next_CxC, language.start_C])
+  previous_R = np.full(rows, num_classes)
+  classes_RxL = np.empty((rows, length), np.int64)
+  for i in range(length):
+    drawn_R = cumulative_Q.searchsorted(previous_R + rng.random(rows), "right")
+    # Sums of probabilities are 1 up to rounding.
+    drawn_R -= previous_R * num_classes
+    previous_R = classes_RxL[:, i] = drawn_R.clip(0, num_classes - 1)
+  first_C, last_C = (
+    language.class_V.searchsorted(np.arange(num_classes), side)
+    for side in ("left", "right")
+  )
+  words_RxL = np.cumsum(language.share_V).searchsorted(
+    classes_RxL + rng.random((rows, length)), "right"
+  )
+  return words_RxL.clip(first_C[classes_RxL], last_C[classes_RxL] - 1)
