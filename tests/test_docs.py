@@ -132,7 +132,7 @@ def check_command(words):
   if program == "truenegs" and len(words) > 1 and words[1] in VERBS:
     parse_flags(words[1], words[2:])
   if program == "python" and words[1:2] == ["-m"]:
-    package, _, verb = words[2].rpartition(".")
+    package, _, verb = words[2].partition(".")
     if package == "truenegs_jax":
       parse_flags(verb, words[3:])
   if program == "python" and words[1].startswith("benchmarks/"):
@@ -141,9 +141,11 @@ def check_command(words):
 
 def parse_flags(verb, words):
   """Parses a verb's flags, builds its config, and returns it."""
-  assert verb in VERBS, verb
-  file = "synonyms/__main__.py" if verb == "synonyms" else f"{verb}.py"
-  source = (ROOT / "truenegs_jax" / file).read_text()
+  assert verb in (*VERBS, "study.artificial"), verb
+  file = ROOT / "truenegs_jax" / verb.replace(".", "/") / "__main__.py"
+  if not file.exists():
+    file = ROOT / "truenegs_jax" / f"{verb}.py"
+  source = file.read_text()
   if "--config=..." in words:
     return None
   ours = [w for w in words if re.match(r"--config\b", w)]

@@ -17,10 +17,10 @@ import numpy as np
 
 from truenegs_jax.runtime.errors import InputError
 
-NUM_CLASSES = 24
+NUM_CLASSES = 16
 MAX_CLASSES = 800  # times MOST_WORDS there are names for
 FEWEST_WORDS, MOST_WORDS = 2, 5  # of a class with synonyms
-CONCENTRATION = 0.3  # Dirichlet's: some 5 of 24 classes are likely to be next
+CONCENTRATION = 0.2  # Dirichlet's: some 3 of 16 classes are likely to be next
 NOISE = 0.05  # share of a uniform distribution in each transition
 SYLLABLES = ["".join(x) for x in itertools.product("bdfgjklmnprstvwz", "aiou")]
 
