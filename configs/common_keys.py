@@ -224,6 +224,7 @@ STUDY_KEYS = {
   "study.base": KeyRule(may_change=True),
   "study.overrides": KeyRule(may_change=True),
   "study.arms": KeyRule(may_change=True),
+  "study.synonyms": KeyRule(may_change=True),
   "study.seeds": KeyRule(1, 1000, may_change=True),
   "study.tasks": KeyRule(may_change=True),
   "study.finetune": KeyRule(may_change=True),

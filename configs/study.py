@@ -36,6 +36,9 @@ def get_config(arg: str = "") -> ConfigDict:
   # values of its keys: "baseline=baseline more=hc,masking.prob=0.25". The
   # others are compared with the first.
   c.study.arms = ARMS
+  # Percentage of words with synonyms, "0" to "100", to train on an artificial
+  # language, drawn for each seed, with study.base=artificial; "": on text.
+  c.study.synonyms = ""
   c.study.seeds = 3  # pre-trainings of each arm, with seeds 0, 1, ...
   # Fine-tunings of each pre-training: tasks of GLUE, "squad1" or "own".
   c.study.tasks = "cola sst2 mrpc stsb qqp mnli qnli rte squad1"

@@ -98,6 +98,34 @@ def test_commands_have_the_words_values_and_seeds_of_their_arm(tmp_path):
   assert c.corrections.run == f"{folder}/pretrain"
 
 
+def test_arms_read_the_artificial_language_of_their_seed(tmp_path, console):
+  changes = {
+    "base": "artificial",
+    "arms": "a=hc 'b=hc,negatives.sources=pairs path={language}/other.tsv'",
+    "overrides": "steps=200",
+    "synonyms": "50",
+    **dict.fromkeys(("tasks", "corrections", "robustness"), ""),
+  }
+  study = make_parts(tmp_path, **changes)
+  trained = [part for part in study if part.name == plan.PRETRAIN]
+  languages = tmp_path / "languages/synonyms-50"
+  for part in trained:
+    c = check_parts.parse_part(part)
+    folder = languages / f"seed-{part.seed}"
+    assert c.data.sources == f"{folder}/text.txt"
+    assert c.data.vocab == f"{folder}/vocab.txt"
+    name = {"a": "lexicon-100-100.tsv", "b": "other.tsv"}[part.arm]
+    assert c.negatives.sources == f"pairs path={folder}/{name}"
+  assert trained[0].config == trained[2].config
+  measured = [part for part in study if part.name == plan.MEASURES]
+  assert f"--folder={languages}/seed-1" in measured[-1].command
+  assert measured[-1].needs_key == trained[-1].key
+  start(tmp_path, **changes)
+  dry_run(tmp_path, console, **changes)
+  with pytest.raises(CheckpointError, match="synonyms-50.*synonyms-60"):
+    dry_run(tmp_path, console, **{**changes, "synonyms": "60"})
+
+
 @pytest.mark.parametrize(
   "changes, message",
   [
@@ -126,6 +154,8 @@ def test_commands_have_the_words_values_and_seeds_of_their_arm(tmp_path):
     ({"corrections": "length=0"}, "study.corrections: "),
     ({"robustness": "robustness.rows=-1"}, "study.robustness: robustness.rows"),
     ({"robustness": "robustness.task=rte"}, "fine-tuned on rte"),
+    ({"synonyms": "half"}, "study.synonyms='half' is not a percentage"),
+    ({"synonyms": "101"}, "study.synonyms='101' is not a percentage"),
     ({"seeds": 0}, "study.seeds=0 is out of range"),
     ({"shard": "2/2"}, "--config.study.shard=2/2 is not a job"),
   ],

@@ -54,9 +54,10 @@ def check_unchanged(parts: Sequence[Part], root: pathlib.Path) -> None:
 
 def find_changes(part: Part, root: pathlib.Path) -> list[files.Change]:
   """Lists how a part's config differs from that with which it was started."""
-  record, task = read_record(root / part.key), part.config["task"]
-  if not record:
+  record = read_record(root / part.key)
+  if not record or not part.config:
     return []
+  task = part.config["task"]
   free = {key for key, rule in rules(task).items() if rule.may_change}
   if task in ("pretrain", "finetune"):
     free -= {*INPUTS}
@@ -77,7 +78,7 @@ def check_parts(parts: Sequence[Part], say: Say, *, needs_files: bool) -> None:
     TrueNegsError: the process would end with it, before it computes anything.
   """
   checked = set[str]()
-  for part in parts:
+  for part in filter(lambda x: x.config, parts):
     identity = json.dumps(part.config, sort_keys=True)
     if identity in checked:
       continue

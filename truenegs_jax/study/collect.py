@@ -15,11 +15,12 @@ from truenegs_jax.study import plan, records
 from truenegs_jax.study.drive import Statuses
 from truenegs_jax.study.parts import Part, State, read_failure
 from truenegs_jax.study.records import Score
-from truenegs_jax.workdir import files
+from truenegs_jax.workdir import files, metrics_file
 
 READERS: Mapping[str, Callable[..., list[Score]]] = {
   plan.CORRECTIONS: records.read_corrections,
   plan.ROBUSTNESS: records.read_robustness,
+  plan.MEASURES: records.read_measures,
 }
 
 
@@ -48,6 +49,9 @@ def collect_scores(
   for part in parts:
     if statuses[part.key].state != State.DONE:
       continue
+    if part.name == plan.PRETRAIN:
+      logged = metrics_file.read_records(root / part.key)
+      scores += records.read_pretraining(part.arm, part.seed, logged)
     for run in load_finetuning(part, root):
       network = {key: run.provenance[key] for key in ("family", "width")}
       scores += records.read_finetuning(part.arm, part.seed, run)

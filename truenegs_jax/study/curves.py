@@ -7,14 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from truenegs_jax.study.records import LOSSES
 from truenegs_jax.workdir.plots import panels
 
-# Title -> fields of records, of which the first that a record has is drawn. All
-# arms have a loss that corrections do not change.
-LOSSES = {
-  "MLM loss of all slots": ("mlm_uncorrected", "mlm"),
-  "Detection loss": ("detect",),
-}
 FAINT = 0.3
 
 

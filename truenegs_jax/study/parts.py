@@ -50,7 +50,8 @@ class Part:
     command: program and arguments.
     outputs: files in the part's folder that exist once it is done.
     needs: name of the part of the same arm and seed that must be done before.
-    config: values that must not change once the part has started.
+    config: values that must not change once the part has started; {} of a part
+      that is not a task of `truenegs_jax.main`.
   """
 
   arm: str

@@ -6,6 +6,7 @@ parts = make_parts(StudyOptions.from_config(c), workdir)
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 import re
 import shlex
@@ -17,11 +18,13 @@ from ml_collections import ConfigDict
 
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.flags import parse_config
+from truenegs_jax.study.artificial import files as artificial
 from truenegs_jax.study.parts import Part, part_key
 from truenegs_jax.tasks import glue, squad, user_task
 from truenegs_jax.workdir import files
 
 PRETRAIN, CORRECTIONS, ROBUSTNESS = "pretrain", "corrections", "robustness"
+MEASURES = "measures"  # of a model of an artificial language
 SQUAD1 = "squad1"  # SQuAD v1.1 in `study.tasks`
 # Arguments of --config, and task of the config, by name in `study.tasks`.
 TASKS = {
@@ -29,6 +32,12 @@ TASKS = {
   SQUAD1: ("finetune_squad", squad.TASK.name),
   user_task.NAME: ("finetune_own", user_task.NAME),
 }
+LANGUAGE = "{language}"  # in values of arms: the artificial language's folder
+LANGUAGE_KEYS = (
+  f"data.sources={LANGUAGE}/{artificial.TEXT}",
+  f"data.vocab={LANGUAGE}/{artificial.VOCABULARY}",
+  f"negatives.sources=pairs path={LANGUAGE}/{artificial.PERFECT}",
+)
 # Keys that a study sets itself, or that would make its parts differ.
 RESERVED = {
   "pretrain": ("task", "seed", "minutes", "dry_run"),
@@ -55,12 +64,14 @@ class StudyOptions:
   """The section `study` of a config, parsed; see configs/study.py.
 
   Attributes:
+    synonyms: percentage of words with synonyms; None: no artificial language.
     finetune, corrections, robustness: KEY=VALUE; None: not run.
   """
 
   base: str
   overrides: tuple[str, ...]
   arms: tuple[Arm, ...]
+  synonyms: float | None
   seeds: int
   tasks: tuple[str, ...]
   finetune: tuple[str, ...]
@@ -81,6 +92,7 @@ class StudyOptions:
       base=s.base,
       overrides=parse("overrides", "pretrain"),
       arms=_parse_arms(s.arms),
+      synonyms=_parse_synonyms(s.synonyms) if s.synonyms else None,
       seeds=s.seeds,
       tasks=_parse_tasks(s.tasks),
       finetune=parse("finetune", "finetune"),
@@ -146,6 +158,19 @@ def _parse_arms(text: str) -> tuple[Arm, ...]:
   return tuple(arms)
 
 
+def _parse_synonyms(text: str) -> float:
+  try:
+    percent = float(text)
+  except ValueError:
+    percent = math.nan
+  if not 0 <= percent <= 100:
+    raise InputError(
+      f"study.synonyms={text!r} is not a percentage. Set it to a number from 0"
+      " to 100, or to '' for real text."
+    )
+  return percent
+
+
 def _parse_tasks(text: str) -> tuple[str, ...]:
   names = tuple(dict.fromkeys(text.replace(",", " ").split()))
   if unknown := [name for name in names if name not in TASKS]:
@@ -200,9 +225,12 @@ def _arm_parts(
     outputs: Sequence[str] = (files.RESULTS,),
     needs: str = PRETRAIN,
   ) -> Part:
-    flags = [f"--config={config}", *(f"--config.{x}" for x in changes)]
-    command = [sys.executable, "-m", "truenegs_jax.main", *flags]
+    flags = (f"--config={config}", *(f"--config.{x}" for x in changes))
+    command = [sys.executable, "-m", "truenegs_jax.main"]
+    command += [x.replace(LANGUAGE, str(language)) for x in flags]
     command += [f"--config.{x}" for x in links]
+    # The same for all seeds, each of which has its own language.
+    named = tuple(x.replace(LANGUAGE, language.parent.name) for x in flags)
     return Part(
       arm=arm.name,
       seed=seed,
@@ -210,13 +238,16 @@ def _arm_parts(
       command=(*command, f"--workdir={folder(name)}"),
       outputs=tuple(outputs),
       needs=needs,
-      config=_build_config(arm.name, name, tuple(flags)),
+      config=_build_config(arm.name, name, named),
     )
 
   base, _, words = options.base.partition(":")
   words = ",".join([*filter(None, [words]), *arm.words])
   config = f"{base}:{words}" if words else base
+  language = language_folder(options, seed, root)
   changes = options.overrides + arm.changes
+  if options.synonyms is not None:
+    changes = LANGUAGE_KEYS + changes
   yield make(PRETRAIN, config, changes, [f"seed={seed}"], needs="")
   init, count = f"init={folder(PRETRAIN)}", options.finetune_seeds
   for name in options.tasks:
@@ -231,6 +262,26 @@ def _arm_parts(
     name = robustness_task(options)
     links = [f"init={folder(name)}"]
     yield make(ROBUSTNESS, ROBUSTNESS, options.robustness, links, needs=name)
+
+  if options.synonyms is not None:
+    command = [sys.executable, "-m", "truenegs_jax.study.artificial"]
+    command += [f"--folder={language}", f"--measure={folder(PRETRAIN)}"]
+    output = f"{folder(MEASURES)}/{files.RESULTS}"
+    yield Part(
+      arm=arm.name,
+      seed=seed,
+      name=MEASURES,
+      command=(*command, f"--output={output}"),
+      outputs=(files.RESULTS,),
+      needs=PRETRAIN,
+    )
+
+
+def language_folder(
+  options: StudyOptions, seed: int, root: pathlib.Path
+) -> pathlib.Path:
+  """Returns the folder of the artificial language of a seed."""
+  return root / f"languages/synonyms-{options.synonyms or 0:g}" / f"seed-{seed}"
 
 
 def robustness_task(options: StudyOptions) -> str:

@@ -15,7 +15,16 @@ from truenegs_jax.robustness.scores import DROP
 from truenegs_jax.tasks import scoring
 
 CORRECTIONS = "corrections"  # task of the metrics by `correction_metric`
+HELD_OUT = "held-out loss"
+MEASURES = "artificial language"
 RATES = ("of_sequences", "of_mismatches")  # of table 2: Iter and Pred
+
+# Title -> fields of records, of which the first that a record has counts. All
+# arms have a loss that corrections do not change.
+LOSSES = {
+  "MLM loss of all slots": ("mlm_uncorrected", "mlm"),
+  "Detection loss": ("detect",),
+}
 
 Key = tuple[str, str]  # task and metric
 
@@ -79,6 +88,34 @@ def correction_metric(rate: str, percent: float) -> str:
   `rate` is in RATES, a field of `corrections.rates.Rates`.
   """
   return f"{rate} at {percent:g} %"
+
+
+def read_pretraining(
+  arm: str, seed: int, records: Sequence[Mapping[str, Any]]
+) -> list[Score]:
+  """Returns the last held-out losses in metrics.jsonl, in nats."""
+  held_out = [x for x in records if x["split"] == "held_out"]
+  last = held_out[-1] if held_out else {}
+  losses = {
+    title: next((last[x] for x in fields if last.get(x) is not None), None)
+    for title, fields in LOSSES.items()
+  }
+  return [
+    Score(arm, seed, HELD_OUT, None, title, loss)
+    for title, loss in losses.items()
+    if loss is not None
+  ]
+
+
+def read_measures(
+  arm: str, seed: int, measures: Mapping[str, Any]
+) -> list[Score]:
+  """Returns the measures of a model of an artificial language."""
+  return [
+    Score(arm, seed, MEASURES, None, metric, value)
+    for metric, value in measures.items()
+    if value is not None
+  ]
 
 
 def read_finetuning(arm: str, seed: int, run: Result) -> list[Score]:

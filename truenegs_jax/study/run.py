@@ -15,12 +15,15 @@ from rich.console import Console
 from rich.table import Table
 
 from truenegs_jax.configs.common_keys import rules
+from truenegs_jax.data.rows.build_rows import folder_lock
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import atomic_file, disk_errors
 from truenegs_jax.runtime.flags import parse_job, rerun_command
 from truenegs_jax.study import check_parts, drive, flops, plan, report
+from truenegs_jax.study.artificial.files import write_language
+from truenegs_jax.study.artificial.language import draw_language
 from truenegs_jax.study.drive import Statuses
 from truenegs_jax.study.parts import Part, State
 from truenegs_jax.train import check_values
@@ -52,7 +55,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   statuses = drive.read_statuses(parts, workdir)
   check_parts.check_unchanged(parts, workdir)
   unfinished = [x for x in parts if statuses[x.key].state != State.DONE]
-  check_parts.check_parts(unfinished, say, needs_files=not c.dry_run)
+  needs_files = not c.dry_run and options.synonyms is None
+  check_parts.check_parts(unfinished, say, needs_files=needs_files)
   own = plan.select_shard(parts, job)
   if left := check_parts.find_unplanned(parts, workdir):
     say(f"Not in this study any more, and left as they are: {', '.join(left)}")
@@ -60,6 +64,9 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     print_plan(options, parts, own, statuses, console)
     return 0
   save_config(c, workdir)
+  if options.synonyms is not None:
+    write_languages(options, workdir)
+    check_parts.check_parts(unfinished, say, needs_files=True)
   code = drive.run_parts(own, workdir, console)
   statuses = drive.read_statuses(parts, workdir)
   say(drive.describe_progress(parts, statuses))
@@ -113,6 +120,21 @@ def print_plan(
   if part := drive.next_part(own, statuses, ()):
     lines["next"] = part.key
   console.print(run_plan.report_table(lines))
+
+
+def write_languages(options: plan.StudyOptions, workdir: pathlib.Path) -> None:
+  """Writes the artificial languages of all seeds that are missing.
+
+  Raises:
+    DiskError: one cannot be written.
+  """
+  for seed in range(options.seeds):
+    folder = plan.language_folder(options, seed, workdir)
+    with folder_lock(folder):  # from other jobs
+      if not folder.exists():
+        share = (options.synonyms or 0.0) / 100
+        language = draw_language(seed, synonym_share=share)
+        write_language(folder, language, seed=seed)
 
 
 def save_config(c: ConfigDict, workdir: pathlib.Path) -> None:

@@ -7,8 +7,7 @@
   python -m truenegs_jax.main --config=artificial:hc --workdir=runs/hc
   python -m truenegs_jax.study.artificial --folder=artificial --measure=runs/hc
 
-The last command prints JSON. --lexicons= writes none: a language without
-synonyms has none.
+The last command prints JSON.
 """
 
 from truenegs_jax.runtime import signals
@@ -97,12 +96,12 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   )
   flags.DEFINE_list(
     "lexicons",
-    ["100:100"],
+    [":".join(map(str, x)) for x in files.LEXICONS],
     "Precision and recall of each lexicon, in percent.",
     flag_values=values,
   )
-  number("rows", 100_000, "Lines to train on.", lower_bound=1)
-  number("length", 14, "Words of a line.", lower_bound=1)
+  number("rows", files.ROWS, "Lines to train on.", lower_bound=1)
+  number("length", files.LENGTH, "Words of a line.", lower_bound=1)
 
 
 if __name__ == "__main__":

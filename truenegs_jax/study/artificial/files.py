@@ -8,6 +8,7 @@ lexicon-P-R.tsv       pairs of precision P % and recall R %
 language.npz          the probabilities
 """
 
+import itertools
 import pathlib
 from collections.abc import Iterable
 
@@ -22,7 +23,11 @@ from truenegs_jax.study.artificial.lexicon import draw_lexicon
 TEXT, HELD_OUT, VOCABULARY = "text.txt", "held_out.txt", "vocab.txt"
 LANGUAGE = "language.npz"
 LEXICON = "lexicon-{:.0f}-{:.0f}.tsv"
+ROWS, LENGTH = 100_000, 14  # lines to train on, and words of a line
+PERFECT = LEXICON.format(100, 100)
 NUM_HELD_OUT = 2_048  # lines
+# Precision and recall of the lexicons of a language with synonyms, in percent.
+LEXICONS = tuple(itertools.product((100, 80, 50, 25), (100, 50, 25)))
 FIELDS = ("start_C", "next_CxC", "class_V", "share_V")
 
 
@@ -35,17 +40,18 @@ def write_language(
   folder: pathlib.Path,
   language: Language,
   *,
-  rows: int,
-  length: int,
-  lexicons: Iterable[tuple[float, float]],
   seed: int,
+  rows: int = ROWS,
+  length: int = LENGTH,
+  lexicons: Iterable[tuple[float, float]] = LEXICONS,
 ) -> None:
   """Writes a language with `rows` lines of `length` words to train on.
 
   Args:
     folder: must not exist yet; it appears once it is complete.
-    lexicons: precision and recall of each, in percent.
     seed: of the lines and lexicons.
+    lexicons: precision and recall of each, in percent; a language without
+      synonyms gets none.
 
   Raises:
     InputError: the folder exists, or a lexicon is impossible.
@@ -57,7 +63,7 @@ def write_language(
     )
   contents = {VOCABULARY: "".join(f"{x}\n" for x in vocabulary(language))}
   names_V = np.array(language.names)
-  for precision, recall in lexicons:
+  for precision, recall in lexicons if language.synonym_share else ():
     pairs_Nx2 = draw_lexicon(
       language, precision=precision / 100, recall=recall / 100, seed=seed
     )
