@@ -7,7 +7,7 @@
   python -m truenegs_jax.main --config=artificial:hc --workdir=runs/hc
   python -m truenegs_jax.study.artificial --folder=artificial --measure=runs/hc
 
-The last command prints JSON.
+The last command prints JSON, or writes it to the file of --output.
 """
 
 from truenegs_jax.runtime import signals
@@ -26,6 +26,7 @@ from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.study.artificial import files
 from truenegs_jax.study.artificial.language import draw_language
+from truenegs_jax.workdir.files import save_json
 
 
 def run(values: flags.FlagValues) -> None:
@@ -43,7 +44,10 @@ def run(values: flags.FlagValues) -> None:
       folder,
       report=functools.partial(print, file=sys.stderr),
     )
-    print(json.dumps(scores, indent=2))
+    if values.output:
+      save_json(pathlib.Path(values.output).expanduser(), scores)
+    else:
+      print(json.dumps(scores, indent=2))
     return
   language = draw_language(values.seed, synonym_share=values.synonyms / 100)
   files.write_language(
@@ -85,6 +89,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   number = functools.partial(flags.DEFINE_integer, flag_values=values)
   string_flag("folder", "artificial", "The language: text, vocabulary, ....")
   string_flag("measure", "", "Workdir of a run: measure it, and write nothing.")
+  string_flag("output", "", "File for the measures; by default printed.")
   number("seed", 0, "Of the language, its text and lexicons.", lower_bound=0)
   flags.DEFINE_float(
     "synonyms",
