@@ -19,7 +19,7 @@ LAYERS = (
   {"robustness"},
   {"pretrain"},
   {"study"},
-  {"main", "prepare", "export"},
+  {"main", "prepare", "status", "export"},
 )
 LAYER = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}

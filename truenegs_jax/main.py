@@ -47,6 +47,7 @@ VERBS = {
   "main": "Runs a config: pre-trains, fine-tunes or measures a model.",
   "prepare": "Turns text into rows before training, also in several jobs.",
   "synonyms": "Builds synonym tables, shows their lists and compares them.",
+  "status": "Shows what a run, study or preparation does, while it runs.",
   "export": "Writes a checkpoint in Hugging Face format.",
 }
 HELP = """\

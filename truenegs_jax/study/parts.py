@@ -29,6 +29,7 @@ from truenegs_jax.runtime import errors, json_text, signals
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.study import end_with_parent
 from truenegs_jax.workdir import files
+from truenegs_jax.workdir.lock import is_locked
 
 LOG, RECORD, FAILED, LOCK = "log.txt", "part.json", "failed.json", "part.lock"
 LAST_LINES = 20  # of the log, in FAILED
@@ -105,7 +106,7 @@ def read_status(part: Part, root: pathlib.Path) -> Status:
   """
   folder = root / part.key
   secs = read_record(folder).get("secs", 0.0)
-  if _is_locked(folder):
+  if is_locked(folder / LOCK):
     return Status(State.RUNNING, secs=secs)
   if is_complete(part, folder):
     return Status(State.DONE, secs=secs)
@@ -153,17 +154,6 @@ def _lock(folder: pathlib.Path) -> Iterator[IO[bytes] | None]:
       yield None
     else:
       yield file
-
-
-def _is_locked(folder: pathlib.Path) -> bool:
-  try:
-    with (folder / LOCK).open("rb") as file:
-      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-  except FileNotFoundError:
-    return False
-  except BlockingIOError:
-    return True
-  return False
 
 
 class _Forwarding:

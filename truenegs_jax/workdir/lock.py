@@ -41,6 +41,19 @@ def lock(workdir: pathlib.Path) -> Iterator[None]:
     yield
 
 
+def is_locked(path: pathlib.Path, *, or_shared: bool = False) -> bool:
+  """Returns whether a process holds the lock of a file, also a shared one."""
+  try:
+    with path.open("rb") as file:
+      kind = fcntl.LOCK_EX if or_shared else fcntl.LOCK_SH
+      fcntl.flock(file, kind | fcntl.LOCK_NB)
+  except FileNotFoundError:
+    return False
+  except BlockingIOError:
+    return True
+  return False
+
+
 def _acquire(workdir: pathlib.Path) -> IO[bytes]:
   """Returns the locked file; closing it releases the lock."""
   try:

@@ -13,6 +13,7 @@ import numpy as np
 from truenegs_jax.data.rows import chunks
 from truenegs_jax.data.rows.rows_folder import (
   FIELDS,
+  MANIFEST,
   SPLITS,
   UNIGRAMS,
   VERSION,
@@ -186,7 +187,7 @@ def _write_manifest(folder: pathlib.Path, manifest: dict[str, Any]) -> None:
   content["checksum"] = hash_json(content)
   for path in folder.iterdir():
     sync(path)
-  path = folder / "manifest.json"
+  path = folder / MANIFEST
   path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
   sync(path)
   sync(folder)

@@ -20,6 +20,7 @@ from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows import build_rows, merge_chunks, worker_pool
 from truenegs_jax.data.rows.chunks import ChunkSet
 from truenegs_jax.data.rows.rows_folder import (
+  MANIFEST,
   RowsOptions,
   check_options,
   check_vocabulary,
@@ -88,7 +89,7 @@ class Plan:
 
   def is_prepared(self) -> bool:
     """Returns whether the rows exist."""
-    return (self.folder / "manifest.json").exists()  # written last
+    return (self.folder / MANIFEST).exists()  # written last
 
 
 def prepare(sources: str, **options: Any) -> tuple[pathlib.Path, Tokenizer]:
@@ -335,7 +336,7 @@ def _open_corpus(
     )
     return corpus, corpus.identity()
   except UnavailableError as error:
-    if not named or not (named / "manifest.json").exists():
+    if not named or not (named / MANIFEST).exists():
       raise
     Display().say(f"{printable(error)}\nUsing the rows in '{named}'.")
     return None, read_manifest(named)["options"]["sources"]

@@ -36,6 +36,7 @@ VERSION = 3
 SPLITS = ("train", "held_out")
 FIELDS = ("tokens", "types", "documents")
 REBUILD = "Remove the folder and prepare the rows again."
+MANIFEST = "manifest.json"  # written last
 UNIGRAMS = "unigram_V.npy"
 VERIFYING_SHARE = 0.02  # of the processor time of the machine
 
@@ -218,7 +219,7 @@ def rows_fingerprint(options: RowsOptions) -> str:
 
 def read_manifest(folder: str | pathlib.Path) -> dict[str, Any]:
   """Reads a manifest; DataError if it is missing, damaged or too old."""
-  path = pathlib.Path(folder) / "manifest.json"
+  path = pathlib.Path(folder) / MANIFEST
   if not path.exists():
     raise DataError(
       f"'{folder}' is not a rows folder: it has no {path.name}. Run"

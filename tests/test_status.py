@@ -1,0 +1,112 @@
+"""The status of a folder tells what its process does, and reads only."""
+
+import json
+
+import pytest
+
+from truenegs_jax import status
+from truenegs_jax.data.rows import build_rows
+from truenegs_jax.runtime.errors import CheckpointError, InputError
+from truenegs_jax.runtime.flags import parse_config
+from truenegs_jax.workdir import files, lock, metrics_file
+
+
+def write_run(folder, task="pretrain", **values):
+  """Writes what a run leaves after step 20 of 40, checkpoint 10 included."""
+  (folder / files.CHECKPOINTS / "10").mkdir(parents=True)
+  (folder / files.CHECKPOINTS / "12.damaged").mkdir()
+  config = {"task": task, "steps": 40, **values}
+  (folder / files.CONFIG).write_text(json.dumps(config))
+  write_records(folder)
+
+
+def write_records(folder):
+  folder.mkdir(parents=True, exist_ok=True)
+  writer = metrics_file.JsonlWriter(folder, first_step=0)
+  speed = {"time": 0.0, "rows_per_s": 50.0, "eta_s": 90.0}
+  writer.write({"step": 10, "split": "train", "total": 5.0, **speed})
+  writer.write({"step": 20, "split": "train", "total": 4.0, **speed})
+  writer.write({"step": 20, "time": 0.0, "split": "held_out", "mlm": 4.5})
+  writer.close()
+
+
+def read_files(folder):
+  return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_run_shows_its_newest_records_and_checkpoint(tmp_path):
+  write_run(tmp_path)
+  before = read_files(tmp_path)
+  lines = dict(status.describe(tmp_path))
+  assert lines["state"] == "stopped"
+  assert lines["step"] == "20 of 40"
+  assert lines["losses"] == "total 4"
+  assert lines["held_out, step 20"] == "mlm 4.5"
+  assert lines["speed"] == "50 rows/s, 0:01:30 left"
+  assert lines["newest checkpoint"].startswith("step 10, 0:00:0")
+  assert read_files(tmp_path) == before
+
+
+def test_the_state_follows_the_lock_and_the_results(tmp_path):
+  def state():
+    return dict(status.describe(tmp_path))["state"]
+
+  with lock.lock(tmp_path):
+    assert state() == "running"  # without a config yet
+  write_run(tmp_path)
+  with lock.lock(tmp_path):
+    assert state() == "running"
+  assert state() == "stopped"
+  (tmp_path / files.RESULTS).write_text("{}")
+  assert state() == "finished"
+  with lock.lock(tmp_path):  # a finished run gets more steps
+    assert state() == "running"
+
+
+def test_unfinished_fine_tunings_are_described(tmp_path):
+  write_run(tmp_path, task="finetune")
+  for seed in (0, 1):
+    write_records(tmp_path / f"mrpc/seed-{seed}")
+  (tmp_path / "mrpc/seed-0" / status.RESULT).write_text("{}")
+  lines = status.describe(tmp_path)
+  assert ("finished", "mrpc: 1 runs") in lines
+  assert [text for label, text in lines if label == "run"] == ["mrpc/seed-1"]
+
+
+def test_a_study_describes_the_part_that_runs(tmp_path):
+  c = parse_config(["--config=study:runlocal"])
+  (tmp_path / files.CONFIG).write_text(c.to_json())
+  assert status.describe(tmp_path)[0] == ("state", "stopped")
+  folder = tmp_path / "runs/hc/seed-0/pretrain"
+  write_run(folder)
+  with lock.lock(folder), (folder / "part.lock").open("ab") as file:
+    lock.fcntl.flock(file, lock.fcntl.LOCK_EX)
+    lines = status.describe(tmp_path)
+  assert lines[0] == ("state", "running")
+  assert ("part", "runs/hc/seed-0/pretrain") in lines
+  assert ("step", "20 of 40") in lines
+  assert dict(lines)["parts"].startswith("8 parts: 1 running, 7 missing")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_preparation_counts_its_chunks(tmp_path, shared):
+  folder = tmp_path / "rows"
+  unfinished = build_rows.unfinished_folder(folder)
+  unfinished.mkdir(parents=True)
+  for number in range(3):
+    (unfinished / f"chunk-{number:06d}.npz").write_bytes(b"0" * 10**6)
+  with build_rows.folder_lock(folder, shared=shared):
+    lines = status.describe(folder)
+  assert lines[0] == ("state", "running")
+  assert lines[-1] == ("chunks", "3 built, 3.0 MB")
+  assert status.describe(folder)[0] == ("state", "stopped")
+
+
+def test_other_folders_and_damaged_configs_are_refused(tmp_path):
+  with pytest.raises(
+    InputError, match="neither a workdir nor a folder of rows"
+  ):
+    status.describe(tmp_path)
+  (tmp_path / files.CONFIG).write_text("{")
+  with pytest.raises(CheckpointError, match="config.json"):
+    status.describe(tmp_path)

@@ -1,0 +1,201 @@
+"""Shows what a run, a study or a preparation does, from another terminal.
+
+  python -m truenegs_jax.status --workdir=runs/electra_demo [--watch=10]
+
+It only reads: state, step, losses, speed, time left and the newest checkpoint.
+`--watch` repeats it every so many seconds, until the work ends or Ctrl-C.
+"""
+
+from truenegs_jax.runtime import signals
+
+if __name__ == "__main__":
+  signals.exit_at_signals()  # before the imports that take time
+
+import collections
+import datetime
+import pathlib
+import time
+from collections.abc import Iterator
+
+from absl import flags
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from truenegs_jax.data.rows import build_rows, rows_folder
+from truenegs_jax.runtime import flags as flags_lib
+from truenegs_jax.runtime import json_text
+from truenegs_jax.runtime.errors import CheckpointError, InputError
+from truenegs_jax.workdir import files, metrics_file
+from truenegs_jax.workdir.lock import is_locked
+
+RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"
+RESULT = "result.json"  # of one fine-tuning
+# Fields of records, in this order; other losses are in metrics.jsonl.
+LOSSES = (
+  *("total", "mlm", "mlm_uncorrected", "detect", "soft", "sentence"),
+  *("auc", "corrected_of_mismatches"),
+)
+Line = tuple[str, str]  # label and text
+
+
+def describe(workdir: pathlib.Path) -> list[Line]:
+  """Describes a workdir or a rows folder; the first line is its state.
+
+  Raises:
+    InputError: the folder is neither.
+    CheckpointError: its config is damaged.
+  """
+  if not (workdir / files.CONFIG).exists():
+    return _describe_rows(workdir)
+  fix = "Run the command of the run again, which writes it."
+  path = workdir / files.CONFIG
+  with json_text.read_file(path, CheckpointError, fix) as config:
+    task, steps = config.get("task", "pretrain"), config.get("steps")
+  if task == "study":
+    return list(_describe_study(workdir, ConfigDict(config)))
+  lines = [("state", _read_state(workdir)), ("task", task)]
+  if task == "finetune":
+    return lines + list(_describe_finetuning(workdir))
+  return lines + list(_describe_records(workdir, steps))
+
+
+def _read_state(workdir: pathlib.Path) -> str:
+  if is_locked(workdir / files.LOCK):
+    return RUNNING
+  return FINISHED if (workdir / files.RESULTS).exists() else STOPPED
+
+
+def _describe_records(
+  folder: pathlib.Path, steps: int | None
+) -> Iterator[Line]:
+  """Describes the newest records, the time left, and the newest checkpoint."""
+  newest = {x["split"]: x for x in metrics_file.read_records(folder)}
+  train = newest.pop("train", None)
+  if train:
+    of_steps = f" of {steps:,}" if steps else ""
+    yield "step", f"{train['step']:,}{of_steps}"
+    yield "losses", _describe_losses(train)
+  for split, record in newest.items():
+    yield f"{split}, step {record['step']:,}", _describe_losses(record)
+  if train and train.get("rows_per_s"):
+    left = datetime.timedelta(seconds=round(train.get("eta_s") or 0))
+    yield "speed", f"{train['rows_per_s']:.4g} rows/s, {left} left"
+  if train:
+    age = datetime.timedelta(seconds=round(time.time() - train["time"]))
+    yield "newest record", f"{age} ago"
+  checkpoints = [
+    path
+    for path in (folder / files.CHECKPOINTS).glob("*")
+    if path.name.isdigit()
+  ]
+  if checkpoints:
+    path = max(checkpoints, key=lambda x: int(x.name))
+    age = datetime.timedelta(seconds=round(time.time() - path.stat().st_mtime))
+    yield "newest checkpoint", f"step {int(path.name):,}, {age} ago"
+
+
+def _describe_losses(record: metrics_file.Record) -> str:
+  """Returns the losses, or all scores of a dev set."""
+  names = LOSSES if record["split"] != "dev" else [*record][3:]
+  values = ((name, record.get(name)) for name in names)
+  return ", ".join(f"{name} {x:.4g}" for name, x in values if x is not None)
+
+
+def _describe_finetuning(workdir: pathlib.Path) -> Iterator[Line]:
+  """Counts finished runs, and describes those that have not finished."""
+  finished = collections.Counter(
+    path.parent.parent.name for path in workdir.glob(f"*/seed-*/{RESULT}")
+  )
+  if finished:
+    yield "finished", ", ".join(f"{k}: {n} runs" for k, n in finished.items())
+  for path in sorted(workdir.glob(f"*/seed-*/{metrics_file.METRICS}")):
+    if not path.with_name(RESULT).exists():
+      yield "run", path.parent.relative_to(workdir).as_posix()
+      yield from _describe_records(path.parent, steps=None)
+
+
+def _describe_study(workdir: pathlib.Path, c: ConfigDict) -> Iterator[Line]:
+  """Counts the parts of a study, and describes those that run or failed."""
+  from truenegs_jax.study import drive, plan  # imports much
+
+  parts = plan.make_parts(plan.StudyOptions.from_config(c), workdir)
+  statuses = drive.read_statuses(parts, workdir)
+  counts = collections.Counter(x.state for x in statuses.values())
+  is_running = counts[drive.State.RUNNING] > 0
+  is_open = counts[drive.State.MISSING] + counts[drive.State.FAILED] > 0
+  yield "state", RUNNING if is_running else STOPPED if is_open else FINISHED
+  yield "task", "study"
+  yield "parts", drive.describe_progress(parts, statuses)
+  for part in parts:
+    folder, state = workdir / part.key, statuses[part.key].state
+    if state in (drive.State.FAILED, drive.State.DIVERGED):
+      yield "failed", drive.describe_failure(part, workdir)
+    elif state == drive.State.RUNNING:
+      yield "part", part.key
+      if (folder / files.CONFIG).exists():
+        yield from describe(folder)[1:]
+
+
+def _describe_rows(folder: pathlib.Path) -> list[Line]:
+  """Describes a folder of rows, finished or in preparation."""
+  if (folder / rows_folder.MANIFEST).exists():
+    splits = rows_folder.read_manifest(folder)["splits"]
+    listed = (f"{x['rows']:,} {name}" for name, x in splits.items())
+    lines = (
+      ("state", FINISHED),
+      ("task", "prepare"),
+      ("rows", ", ".join(listed)),
+    )
+    return list(lines)
+  if is_locked(folder / files.LOCK):
+    return [("state", RUNNING), ("task", "starting: reads text and weights")]
+  built = list(build_rows.unfinished_folder(folder).glob("chunk-*.npz"))
+  lock = folder.with_name(f".{folder.name}.lock")
+  is_running = is_locked(lock, or_shared=True)
+  if not built and not is_running:
+    raise InputError(
+      f"--workdir='{folder}' is neither a workdir nor a folder of rows: it has"
+      f" no {files.CONFIG}. Pass the --workdir of a run, or the folder that"
+      " `prepare` prints."
+    )
+  size = sum(path.stat().st_size for path in built)
+  return [
+    ("state", RUNNING if is_running else STOPPED),
+    ("task", "prepare"),
+    ("chunks", f"{len(built):,} built, {size / 1e6:,.1f} MB"),
+  ]
+
+
+def main(argv: list[str]) -> None:
+  """Prints the status; exit codes are those of `runtime.errors`."""
+  del argv
+  workdir = pathlib.Path(flags.FLAGS.workdir).expanduser()
+  console = Console(markup=False, highlight=False)
+  with flags_lib.exit_on_errors():
+    lines = describe(workdir)
+    if not flags.FLAGS.watch:
+      console.print(_grid(lines))
+      return
+    with Live(_grid(lines), console=console, auto_refresh=False) as live:
+      while lines[0][1] == RUNNING:
+        time.sleep(flags.FLAGS.watch)
+        lines = describe(workdir)
+        live.update(_grid(lines), refresh=True)
+
+
+def _grid(lines: list[Line]) -> Table:
+  grid = Table.grid(padding=(0, 2))
+  for line in lines:
+    grid.add_row(*line)
+  return grid
+
+
+if __name__ == "__main__":
+  flags.DEFINE_string("workdir", None, "Folder of a run, study or rows.")
+  flags.DEFINE_float(
+    "watch", 0.0, "Seconds between repetitions; 0: once.", lower_bound=0.0
+  )
+  flags.mark_flag_as_required("workdir")
+  flags_lib.run(main)
