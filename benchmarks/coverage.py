@@ -111,26 +111,26 @@ def simulate(
   """Simulates studies; without `resamples`, `plain` is NaN."""
   rng = np.random.default_rng(seed)
   detectable = world.difference().detectable
-  lows, highs, plain = [], [], []
+  errors, halves, plain = [], [], []
   for _ in range(repeats):
     score_2xSxFxN = world.draw(rng)
-    low, high = _interval(score_2xSxFxN)
-    lows.append(low)
-    highs.append(high)
+    difference = _compare(score_2xSxFxN)
+    errors.append(difference.value)  # from 0
+    halves.append(difference.half_width)
     if resamples:
       drawn_R = plain_bootstrap(rng, score_2xSxFxN, resamples)
       low, high = np.percentile(drawn_R, (2.5, 97.5))
       plain.append(low <= 0 <= high)
-  low_N, high_N = np.array(lows), np.array(highs)
+  error_N, half_N = np.array(errors), np.array(halves)
   return Outcome(
-    coverage=float(np.mean((low_N <= 0) & (high_N >= 0))),
+    coverage=float(np.mean(abs(error_N) <= half_N)),
     plain=float(np.mean(plain)) if plain else math.nan,
-    half_width=float(np.median(high_N - low_N)) / 2,
-    power=float(np.mean(low_N > -detectable)),
+    half_width=float(np.median(half_N)),
+    power=float(np.mean(error_N - half_N > -detectable)),
   )
 
 
-def _interval(score_2xSxFxN: np.ndarray) -> tuple[float, float]:
+def _compare(score_2xSxFxN: np.ndarray) -> Difference:
   arms = "ours", "baseline"
   scores = [
     Score(arm, seed, "task", run, "em", float(score_N.mean()), score_N)
@@ -139,7 +139,7 @@ def _interval(score_2xSxFxN: np.ndarray) -> tuple[float, float]:
     for run, score_N in enumerate(score_FxN)
   ]
   runs = (group_runs(scores, arm, [("task", "em")]) for arm in arms)
-  return compare(*runs).interval
+  return compare(*runs)
 
 
 def plain_bootstrap(

@@ -27,15 +27,16 @@ def test_means_are_over_the_steps_that_all_seeds_have(tmp_path, monkeypatch):
   path = tmp_path / "plots" / "losses.png"
   assert draw_curves(curves, 2, path) == [path]
   assert path.read_bytes().startswith(b"\x89PNG")
-  by_step, by_flops = figures[0].axes
-  for axis, scale in ((by_step, 1), (by_flops, 1e9)):
-    lines = {x.get_label(): x for x in axis.get_lines() if not x.get_alpha()}
-    assert list(lines) == ["baseline", "hc (1 of 2 seeds)"]
-    baseline, hc = (x.get_xydata() for x in lines.values())
-    expected = [[2 * scale, 9.3], [4 * scale, 9.1]]
-    np.testing.assert_allclose(baseline, expected)
-    factor = 1 if scale == 1 else 2
-    np.testing.assert_allclose(hc, [[2 * scale * factor, 8.0]])
-    faint = [x for x in axis.get_lines() if x.get_alpha()]
-    assert [len(x.get_xdata()) for x in faint] == [3, 2, 1]
+  by_flops, difference = figures[0].axes
+  lines = {x.get_label(): x for x in by_flops.get_lines() if not x.get_alpha()}
+  assert list(lines) == ["baseline", "hc (1 of 2 seeds)"]
+  baseline, hc = (x.get_xydata() for x in lines.values())
+  np.testing.assert_allclose(baseline, [[2e9, 9.3], [4e9, 9.1]])
+  np.testing.assert_allclose(hc, [[4e9, 8.0]])
+  faint = [x for x in by_flops.get_lines() if x.get_alpha()]
+  assert [len(x.get_xdata()) for x in faint] == [3, 2, 1]
+  # Seed 1 of the baseline has 9.8 at step 2.
+  baseline, hc = (x for x in difference.get_lines() if not x.get_alpha())
+  np.testing.assert_allclose(baseline.get_xydata(), [[2, 0], [4, 0]])
+  np.testing.assert_allclose(hc.get_xydata(), [[2, -1.8]])
   assert draw_curves([], 2, path) == []

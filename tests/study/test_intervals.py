@@ -9,7 +9,6 @@ from scipy import stats
 from support.json_readers import RESULT
 from truenegs_jax.finetune import bootstrap
 from truenegs_jax.finetune.results import Result
-from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.study import intervals
 from truenegs_jax.study.records import Score, read_finetuning
 from truenegs_jax.tasks import scoring
@@ -41,6 +40,10 @@ def compare(ours, theirs, tasks=1):
   return intervals.compare(*arms)
 
 
+def bounds(x):
+  return x.value - x.half_width, x.value + x.half_width
+
+
 def draw(*shape, seed=0):
   return np.random.default_rng(seed).normal(70, 5, size=(2, *shape))
 
@@ -64,7 +67,7 @@ def test_one_fine_tuning_without_examples_gives_the_paired_t_interval(
   result = compare(ours, theirs)
   test = stats.ttest_rel(*scores_2xS.reshape(2, seeds))
   expected = test.confidence_interval(0.95)
-  np.testing.assert_allclose(result.interval, [expected.low, expected.high])
+  np.testing.assert_allclose(bounds(result), [expected.low, expected.high])
   assert result.finetune_variance is None and result.seeds == seeds
   # The power of the t test at its detectable difference.
   shift = result.detectable / (result.value / test.statistic)
@@ -77,8 +80,8 @@ def test_equal_seeds_give_the_paired_interval_of_the_examples():
   result = compare(ours, theirs)
   difference_N = (ours - theirs)[0, 0].mean(0)
   half = stats.norm.isf(0.025) * stats.sem(difference_N)
-  middle = difference_N.mean()
-  np.testing.assert_allclose(result.interval, [middle - half, middle + half])
+  assert result.value == pytest.approx(difference_N.mean())
+  assert result.half_width == pytest.approx(half)
   assert result.seed_variance == pytest.approx(0, abs=1e-20)
   assert result.seeds_needed(0.5 * result.detectable) is None
   spread = np.var(np.mean([ours, theirs], -1), axis=3, ddof=1) / 2
@@ -98,12 +101,12 @@ def test_intervals_do_not_depend_on_labels_and_order():
     assert dataclasses.astuple(other) == pytest.approx(
       dataclasses.astuple(result)
     )
-  low, high = compare(theirs, ours, 2).interval
-  assert (-high, -low) == pytest.approx(result.interval)
+  low, high = bounds(compare(theirs, ours, 2))
+  assert (-high, -low) == pytest.approx(bounds(result))
   # Examples that are easier for both arms change nothing.
   ease_N = 40 * np.arange(50)
   shifted = compare(ours + ease_N, theirs + ease_N, 2)
-  assert shifted.interval == pytest.approx(result.interval)
+  assert bounds(shifted) == pytest.approx(bounds(result))
 
 
 def test_the_average_of_tasks_adds_the_variances_of_their_examples():
@@ -128,8 +131,7 @@ def test_only_seeds_of_both_arms_with_all_tasks_count():
   assert compare(lacking, theirs, 2).seeds == 2
   assert compare(lacking, theirs).seeds == 3
   one = compare([x for x in ours if x.seed == 1], theirs, 2)
-  assert (one.seeds, one.interval, one.detectable) == (1, None, None)
-  assert one.seeds_needed(1.0) is None
+  assert (one.seeds, one.half_width) == (1, None)
   assert compare([], theirs, 2) is None
 
 
@@ -145,10 +147,13 @@ def test_enough_seeds_make_a_difference_detectable():
   assert count == pytest.approx(102, abs=4)
 
 
-def test_arms_with_other_examples_are_refused():
-  ours, theirs = draw(2, 1, 1, 9)
-  with pytest.raises(InputError, match="mrpc.* on 9 .hc, seed 1. and on 8"):
-    compare(ours, theirs[..., :8])
+def test_arms_with_other_examples_are_compared_by_seed_alone():
+  ours, theirs = draw(3, 1, 1, 9)
+  result = compare(ours, theirs[..., :8])
+  assert result.example_variance == 0 < compare(ours, theirs).half_width
+  scores = make_scores(ours, "hc") + make_scores(theirs[..., :8], "baseline")
+  assert not intervals.has_examples(scores)
+  assert intervals.has_examples(make_scores(ours, "hc"))
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "matthews", "spearman"])

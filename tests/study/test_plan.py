@@ -10,7 +10,7 @@ from rich.console import Console
 
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.flags import parse_config
-from truenegs_jax.study import check_parts, parts, plan, run
+from truenegs_jax.study import check_parts, flops, parts, plan, run
 
 DEMO = {
   "base": "electra_demo:runlocal",
@@ -218,12 +218,33 @@ def test_a_dry_run_prints_flops_counts_and_the_next_part(tmp_path, console):
   text = dry_run(tmp_path, console, shard="1/4")
   assert not list(tmp_path.iterdir())
   rows = [x.replace("│", " ").split() for x in text.splitlines()]
-  [cells] = [x for x in rows if x and x[0] == "mask"]
-  assert float(cells[1]) > 1e6
-  assert cells[2:] == ["20", *["0/2"] * 5]
+  cells = {x[0]: x[1:] for x in rows if x and x[0] in ("baseline", "mask")}
+  for steps, trained, tuned, all_seeds, _ in cells.values():
+    assert steps == "20" and float(trained) > 1e6
+    total = 2 * (float(trained) + float(tuned))
+    assert float(all_seeds) == pytest.approx(total, rel=1e-2)
+  assert "pretrain 0/4, mrpc 0/4, squad1 0/4" in text
   assert "all jobs" in text and "20 parts: 20 missing" in text
   assert "5 parts: 5 missing" in text
   assert "runs/mask/seed-0/pretrain" in text
+
+
+def test_the_compute_of_fine_tunings_is_that_of_their_rows(tmp_path):
+  study = make_parts(tmp_path, tasks="mrpc rte squad1", finetune_seeds=2)
+  configs = [check_parts.parse_part(x) for x in study if x.seed == 0]
+  run_of_arm = flops.resolve_run(configs[0])
+  mrpc, rte, questions = (
+    flops.count_finetuning(c, run_of_arm) for c in configs[2:8:2]
+  )
+  # 3 epochs of both orders, 10 epochs; 4 times the length costs more than that.
+  assert mrpc / rte == pytest.approx(3 * 2 * 3_668 / (10 * 2_490))
+  assert questions / mrpc > 4 * 2 * 87_599 / (3 * 2 * 3_668)
+  config = next(iter(run_of_arm.model.roles.values()))
+  parameters = config.layers * (
+    4 * config.width**2 + 2 * config.width * config.ffn
+  )
+  least = 6 * parameters * 128 * 2 * 10 * 2_490  # 6 per parameter and token
+  assert least < rte < 3 * least  # attention is much of a tiny network
 
 
 def test_the_packaged_study_has_the_papers_tables(tmp_path):

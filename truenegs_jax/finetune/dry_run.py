@@ -16,7 +16,7 @@ from rich.console import Console
 from truenegs_jax.finetune import initial_weights, results, task_data
 from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.tasks import batches
-from truenegs_jax.tasks.task import SPANS
+from truenegs_jax.tasks.task import SPANS, Task
 from truenegs_jax.train import plan, sharding
 from truenegs_jax.weights.export import finetuned
 from truenegs_jax.weights.formats import find
@@ -86,8 +86,13 @@ def _describe_task(options: FinetuneOptions, name: str) -> str:
   epochs = options.epochs or (task.epochs if task else 0)
   if task is None or "train" in task_data.parse_files(options, name):
     return f"{text}; {epochs:g} epochs"
-  rows = min(task.split_sizes["train"], options.rows or sys.maxsize)
-  rows *= 1 + task.both_orders
+  rows = count_rows(options, task)
   steps = batches.num_steps(rows, options.batch_size, epochs)
   least = "at least " * (task.kind == SPANS)  # a long context has several rows
   return f"{text}; {epochs:g} epochs of {least}{rows:,} rows, {steps:,} steps"
+
+
+def count_rows(options: FinetuneOptions, task: Task) -> int:
+  """Counts the training rows of a published task; of questions the least."""
+  rows = min(task.split_sizes["train"], options.rows or sys.maxsize)
+  return rows * (1 + task.both_orders)

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from truenegs_jax.study.records import LOSSES
+from truenegs_jax.study.records import LOSSES, read_loss
 from truenegs_jax.workdir.plots import panels
 
 FAINT = 0.3
+
+Line = Mapping[float, float]  # loss by step or FLOP
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,13 +33,15 @@ class Curve:
 def draw_curves(
   curves: Sequence[Curve], num_seeds: int, path: pathlib.Path
 ) -> list[pathlib.Path]:
-  """Draws the held-out losses of all arms, by step and by FLOP, as PNG.
+  """Draws the held-out losses of all arms as PNG.
 
   Returns the path, or nothing if there are no losses.
 
-  The line of an arm is the mean over its seeds at the steps that all of them
-  have; each seed is a faint line. Legends count the seeds of an arm that lacks
-  some. Losses of training take the place of held-out ones if there are none.
+  Each loss has a panel by FLOP and one by step with the differences from the
+  baseline, the first arm, with the same seed. The line of an arm is the mean
+  over its seeds at the steps that all of them have; each seed is a faint line.
+  The legend counts the seeds of an arm that lacks some. Losses of training take
+  the place of held-out ones if there are none.
 
   Args:
     num_seeds: number of seeds that each arm is to have.
@@ -49,55 +53,62 @@ def draw_curves(
   split = "held_out" if "held_out" in splits else "train"
   shown = {
     title: points
-    for title, fields in LOSSES.items()
-    if any(points := [_read_points(x.records, split, fields) for x in curves])
+    for title in LOSSES
+    if any(points := [_read_points(x.records, split, title) for x in curves])
   }
   if not shown:
     return []
   with panels(path, 2 * len(shown)) as axes:
     for i, (title, points) in enumerate(shown.items()):
-      for axis, unit in zip(axes[2 * i :], ("step", "FLOP"), strict=False):
-        _draw_arms(axis, curves, points, num_seeds, unit)
-        axis.set_title(title, fontsize=10)
-        axis.set_xlabel(unit)
-        axis.legend(fontsize=8)
+      raw, difference = axes[2 * i : 2 * i + 2]
+      by_flops = [
+        {x.flops * step: loss for step, loss in line.items()}
+        for x, line in zip(curves, points, strict=True)
+      ]
+      _draw_arms(raw, curves, by_flops, num_seeds)
+      minus = _subtract_baseline(curves, points)
+      _draw_arms(difference, curves, minus, num_seeds)
+      raw.set_title(title, fontsize=10)
+      raw.set_xlabel("FLOP")
+      difference.set_title(f"Minus {curves[0].arm}", fontsize=10)
+      difference.set_xlabel("step")
+    axes[0].legend(fontsize=8)
   return [path]
 
 
 def _read_points(
-  records: Sequence[Mapping[str, Any]], split: str, fields: Sequence[str]
-) -> dict[int, float]:
+  records: Sequence[Mapping[str, Any]], split: str, title: str
+) -> Line:
   """Returns the loss by step, where it is finite."""
-  points = {}
-  for record in records:
-    losses = [record[x] for x in fields if record.get(x) is not None]
-    if record["split"] == split and losses:
-      points[record["step"]] = losses[0]
-  return points
+  losses = {
+    x["step"]: read_loss(x, title) for x in records if x["split"] == split
+  }
+  return {step: loss for step, loss in losses.items() if loss is not None}
+
+
+def _subtract_baseline(
+  curves: Sequence[Curve], lines: Sequence[Line]
+) -> list[Line]:
+  """Returns the differences at the steps that the baseline's seed has."""
+  by_run = {(x.arm, x.seed): y for x, y in zip(curves, lines, strict=True)}
+  baselines = [by_run.get((curves[0].arm, x.seed), {}) for x in curves]
+  return [
+    {step: line[step] - base[step] for step in line if step in base}
+    for line, base in zip(lines, baselines, strict=True)
+  ]
 
 
 def _draw_arms(
-  axis: Any,
-  curves: Sequence[Curve],
-  points: Sequence[Mapping[int, float]],
-  num_seeds: int,
-  unit: str,
+  axis: Any, curves: Sequence[Curve], lines: Sequence[Line], num_seeds: int
 ) -> None:
-  """Draws the points of each curve faintly, and the means of the arms."""
+  """Draws each line faintly, and the means of the arms."""
   for i, arm in enumerate(dict.fromkeys(x.arm for x in curves)):
-    members = [
-      (curve.flops if unit == "FLOP" else 1.0, loss)
-      for curve, loss in zip(curves, points, strict=True)
-      if curve.arm == arm and loss
-    ]
-    for scale, loss in members:
-      steps = scale * np.array([*loss])
-      axis.plot(steps, [*loss.values()], color=f"C{i}", alpha=FAINT, lw=1)
-    losses = [loss for _, loss in members]
-    label = arm
-    if len(losses) < num_seeds:
-      label += f" ({len(losses)} of {num_seeds} seeds)"
-    common = sorted(set.intersection(*map(set, losses))) if losses else []
-    means = [np.mean([loss[step] for loss in losses]) for step in common]
-    shared = [members[0][0] * step for step in common]
-    axis.plot(shared, means, color=f"C{i}", label=label)
+    pairs = zip(curves, lines, strict=True)
+    members = [line for x, line in pairs if x.arm == arm and line]
+    for line in members:
+      axis.plot([*line], [*line.values()], color=f"C{i}", alpha=FAINT, lw=1)
+    common = sorted(set.intersection(*map(set, members))) if members else []
+    means = [np.mean([line[x] for line in members]) for x in common]
+    count = len(members)
+    lack = f" ({count} of {num_seeds} seeds)" if count < num_seeds else ""
+    axis.plot(common, means, color=f"C{i}", label=f"{arm}{lack}")

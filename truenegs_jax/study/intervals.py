@@ -37,7 +37,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 from scipy import optimize, special, stats
 
-from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.study.records import Key, Score
 
 UPPER = 0.975  # level of the upper bound of an interval
@@ -56,7 +55,7 @@ class Difference:
   Attributes:
     value: the difference.
     seeds: number of seeds that both arms have.
-    seed_variance: A, of the mean over these seeds; None for one seed.
+    seed_variance: A, of the mean over these seeds; NaN for one seed.
     finetune_variance: the part of it that more fine-tunings would reduce; None
       if no seed has several.
     example_variance: B; 0 for one seed or without scores of examples.
@@ -64,46 +63,45 @@ class Difference:
 
   value: float
   seeds: int
-  seed_variance: float | None
+  seed_variance: float
   finetune_variance: float | None
   example_variance: float
 
   @property
-  def interval(self) -> tuple[float, float] | None:
-    """Bounds of 95 %; None for one seed."""
-    if self.seed_variance is None:
+  def half_width(self) -> float | None:
+    """Half the 95 % interval, whose middle is the value; None for one seed."""
+    if self.seeds < 2:
       return None
-    half = self._weigh(_t_quantile(self.seeds), special.ndtri(UPPER))
-    return self.value - half, self.value + half
+    return self._weigh(_t_quantile(self.seeds), special.ndtri(UPPER))
 
   @property
-  def detectable(self) -> float | None:
-    """Difference whose interval excludes 0 in 80 % of such studies."""
-    if self.seed_variance is None:
-      return None
+  def detectable(self) -> float:
+    """Difference whose interval excludes 0 in 80 % of such studies.
+
+    At least two seeds are needed, here and in `seeds_needed`.
+    """
     return self._weigh(_t_detectable(self.seeds), Z_DETECTABLE)
 
   def seeds_needed(self, difference: float) -> int | None:
     """Returns with how many seeds a difference would be detectable.
 
-    None for one seed, or if the examples' variance forbids it, or if more than
-    MAX_SEEDS would be needed.
+    None if the examples' variance forbids it, or if more than MAX_SEEDS would
+    be needed.
     """
-    if self.seed_variance is None:
-      return None
     total = self.seed_variance * self.seeds
     counts = range(2, MAX_SEEDS + 1)
 
     def is_enough(seeds: int) -> bool:
-      other = dataclasses.replace(self, seed_variance=total / seeds)
-      return other._weigh(_t_detectable(seeds), Z_DETECTABLE) <= difference
+      variance = total / seeds
+      x = dataclasses.replace(self, seeds=seeds, seed_variance=variance)
+      return x.detectable <= difference
 
     index = bisect.bisect_left(counts, True, key=is_enough)
     return counts[index] if index < len(counts) else None
 
   def _weigh(self, t: float, z: float) -> float:
     """Returns the standard error times a mean of two quantiles."""
-    a, b = self.seed_variance or 0.0, self.example_variance
+    a, b = self.seed_variance, self.example_variance
     mean_root = (a * math.sqrt(t) + b * math.sqrt(z)) / (a + b or 1)
     return math.sqrt(a + b) * mean_root**2
 
@@ -143,9 +141,6 @@ def compare(ours: Runs, theirs: Runs) -> Difference | None:
   """Compares an arm with the baseline; None if they have no seed in common.
 
   Scores of both are of the same keys, see `group_runs`.
-
-  Raises:
-    InputError: runs of a task were scored on different numbers of examples.
   """
   seeds = sorted(ours.keys() & theirs.keys())
   if not seeds:
@@ -155,15 +150,14 @@ def compare(ours: Runs, theirs: Runs) -> Difference | None:
   pairs_T = [[(ours[n][k], theirs[n][k]) for n in seeds] for k in keys]
   difference_TxS = [[_mean(a) - _mean(b) for a, b in x] for x in pairs_T]
   difference_S = np.mean(difference_TxS, 0)
-  squared = len(keys) ** 2
-  seed_variance = None
-  if len(seeds) > 1:
-    seed_variance = float(difference_S.var(ddof=1)) / len(seeds)
+  squared, count = len(keys) ** 2, len(seeds)
   tuned = [x for x in map(_finetune_variance, pairs_T) if x is not None]
   return Difference(
     value=float(difference_S.mean()),
-    seeds=len(seeds),
-    seed_variance=seed_variance,
+    seeds=count,
+    seed_variance=float(difference_S.var(ddof=1)) / count
+    if count > 1
+    else math.nan,
     finetune_variance=sum(tuned) / squared if len(tuned) == len(keys) else None,
     example_variance=max(sum(map(_example_variance, pairs_T)), 0.0) / squared,
   )
@@ -185,15 +179,8 @@ def _finetune_variance(pairs_S: Sequence[Pair]) -> float | None:
 def _example_variance(pairs_S: Sequence[Pair]) -> float:
   """Estimates B for one key, not truncated at 0; 0 without examples' scores."""
   runs = [x for pair in pairs_S for scores in pair for x in scores]
-  sizes = {_size(x): x for x in runs}
-  if len(pairs_S) < 2 or None in sizes:
+  if len(pairs_S) < 2 or not has_examples(runs):
     return 0.0
-  if len(sizes) > 1:
-    a, b = (f"{n:,} ({x.arm}, seed {x.seed})" for n, x in [*sizes.items()][:2])
-    raise InputError(
-      f"{runs[0].task} was scored on {a} and on {b} examples. Arms are compared"
-      " by example. Use the same data for all arms."
-    )
   difference_SxN = np.array(
     [_mean_example(a) - _mean_example(b) for a, b in pairs_S]
   )
@@ -205,8 +192,10 @@ def _example_variance(pairs_S: Sequence[Pair]) -> float:
   return float(mean_N.var(ddof=1) - interaction / seeds) / size
 
 
-def _size(x: Score) -> int | None:
-  return None if x.correct_N is None else len(x.correct_N)
+def has_examples(scores: Iterable[Score]) -> bool:
+  """Returns whether all scores of a key have those of as many examples."""
+  sizes = {None if x.correct_N is None else len(x.correct_N) for x in scores}
+  return len(sizes) == 1 and None not in sizes
 
 
 def _mean_example(scores: Sequence[Score]) -> np.ndarray:

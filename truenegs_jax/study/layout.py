@@ -1,21 +1,22 @@
-"""Tables of numbers, rendered for a terminal, JSON, CSV and LaTeX."""
+"""Tables of numbers, rendered for a terminal, CSV and LaTeX."""
 
 import csv
 import dataclasses
 import io
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
+from rich import box
+from rich.console import Group
 from rich.table import Table
-
-from truenegs_jax.finetune.leaderboard import make_table
+from rich.text import Text
 
 ARM, DIFFERENCE, PAPER = "arm", "difference", "paper"  # kinds of rows
 CSV_FIELDS = (
   *("table", "row", "kind", "column"),
-  *("value", "low", "high", "runs"),
+  *("value", "half_width", "runs"),
 )
+STYLES = {PAPER: "dim", DIFFERENCE: "italic"}
 LATEX = {
   **{char: f"\\{char}" for char in "#$%&_{}"},
   "\\": r"\textbackslash{}",
@@ -32,40 +33,48 @@ class Cell:
 
   Attributes:
     value: None if there is none.
-    bounds: low and high of its interval of 95 %; empty without one.
-    runs: which runs it lacks, as in "2 of 3 seeds"; "" if none.
+    half_width: half its interval of 95 %; None without one.
+    runs: which runs there are, as in "2/3", if some lack; else "".
   """
 
   value: float | int | None = None
-  bounds: tuple[float, ...] = ()
+  half_width: float | None = None
   runs: str = ""
 
-  def texts(self, kind: str, digits: int) -> list[str]:
-    """Returns the number, its interval and its runs, if it has them."""
-    if self.value is None:
-      return [self.runs or "-"]
-    if isinstance(self.value, int):
-      return [f"{self.value:,}"]
+  def lines(self, kind: str, digits: int) -> list[str]:
+    """Returns its number, interval and runs, "" for those that it lacks."""
     sign = "+" if kind == DIFFERENCE else ""
-    shown = [f"{self.value:{sign}.{digits}f}"]
-    if self.bounds:
-      texts = (f"{x:{sign}.{digits}f}" for x in self.bounds)
-      shown.append(f"({', '.join(texts)})")
-    return [*shown, self.runs] if self.runs else shown
+    form = "," if isinstance(self.value, int) else f"{sign}.{digits}f"
+    if self.value is None:
+      return [self.runs, "", ""]
+    return [
+      f"{self.value:{form}}",
+      "" if self.half_width is None else f"±{self.half_width:.{digits}f}",
+      self.runs,
+    ]
 
   @property
   def excludes_zero(self) -> bool:
     """Whether the interval is on one side of zero."""
-    return bool(self.bounds) and (min(self.bounds) > 0 or max(self.bounds) < 0)
+    if self.value is None or self.half_width is None:
+      return False
+    return abs(self.value) > self.half_width
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A row: an ARM, its DIFFERENCE from the baseline, or the PAPER's."""
+  """A row of an ARM, of its DIFFERENCE from the baseline, or of the PAPER."""
 
   label: str
   kind: str
   cells: Sequence[Cell]
+
+  def lines(self, digits: int) -> list[list[str]]:
+    """Returns the texts of each line of the row, the label first."""
+    texts = zip(*(x.lines(self.kind, digits) for x in self.cells), strict=True)
+    label = self.kind if self.kind == DIFFERENCE else self.label
+    first, *more = map(list, texts)
+    return [[label, *first], *(["", *line] for line in more if any(line))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,20 +96,17 @@ class Layout:
   digits: int = 2
 
 
-def to_terminal(x: Layout) -> Table:
-  """Renders a table for a rich console; intervals are on lines of their own."""
-  table = make_table(x.title, [""], x.columns)
-  table.caption, table.caption_justify = "\n".join(x.notes), "left"
-  styles = {PAPER: "dim"}
+def to_terminal(x: Layout) -> Group:
+  """Renders a table for a rich console; narrow, to fit one of 80 columns."""
+  table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+  table.add_column("")
+  for name in x.columns:
+    lines = re.sub("[ _]", "\n", name)
+    table.add_column(lines, justify="right", no_wrap=True)
   for row in x.rows:
-    cells = ["\n".join(cell.texts(row.kind, x.digits)) for cell in row.cells]
-    table.add_row(row.label, *cells, style=styles.get(row.kind))
-  return table
-
-
-def to_json(x: Layout) -> dict[str, Any]:
-  """Returns a table in JSON's types."""
-  return dataclasses.asdict(x)
+    for line in row.lines(x.digits):
+      table.add_row(*line, style=STYLES.get(row.kind))
+  return Group(Text(x.title, style="bold"), table, *map(Text, x.notes), "")
 
 
 def to_csv(layouts: Iterable[Layout]) -> str:
@@ -115,18 +121,17 @@ def to_csv(layouts: Iterable[Layout]) -> str:
     for row in x.rows:
       for column, cell in zip(x.columns, row.cells, strict=True):
         place = x.name, row.label, row.kind, column
-        bounds = cell.bounds or ("", "")
-        writer.writerow([*place, cell.value, *bounds, cell.runs])
+        writer.writerow([*place, *dataclasses.astuple(cell)])
   return file.getvalue()
 
 
 def to_latex(x: Layout) -> str:
-  """Renders a table as LaTeX that needs no package.
+  """Renders a table as LaTeX that needs no package, over two columns of text.
 
   Differences whose interval excludes zero are bold.
   """
   lines = [
-    r"\begin{table}",
+    r"\begin{table*}\centering\small\setlength{\tabcolsep}{3pt}",
     rf"\caption{{{escape_latex(x.title)}}}\label{{{x.name}}}",
     rf"\begin{{tabular}}{{l{'r' * len(x.columns)}}}",
     r"\hline",
@@ -134,11 +139,16 @@ def to_latex(x: Layout) -> str:
     r"\hline",
   ]
   for row in x.rows:
-    cells = [_latex_cell(cell, row.kind, x.digits) for cell in row.cells]
-    lines.append(_latex_row([escape_latex(row.label), *cells]))
+    for i, (label, *texts) in enumerate(row.lines(x.digits)):
+      bold = i == 0 and row.kind == DIFFERENCE
+      cells = (
+        _latex_number(text, is_bold=bold and cell.excludes_zero)
+        for text, cell in zip(texts, row.cells, strict=True)
+      )
+      lines.append(_latex_row([escape_latex(label), *cells]))
   lines += [r"\hline", r"\end{tabular}"]
   lines += [rf"\par {escape_latex(note)}" for note in x.notes]
-  return "\n".join([*lines, r"\end{table}", ""])
+  return "\n".join([*lines, r"\end{table*}", ""])
 
 
 def escape_latex(text: str) -> str:
@@ -150,12 +160,9 @@ def _latex_row(cells: Sequence[str]) -> str:
   return " & ".join(cells) + r" \\"
 
 
-def _latex_cell(cell: Cell, kind: str, digits: int) -> str:
-  """Renders a cell; numbers between dollars get minus signs, not hyphens."""
-  first, *more = (
-    re.sub(r"[+-]?\d+\.\d+", r"$\g<0>$", escape_latex(text))
-    for text in cell.texts(kind, digits)
-  )
-  if kind == DIFFERENCE and cell.excludes_zero:
-    first = rf"$\mathbf{{{first.strip('$')}}}$"
-  return " ".join([first, *(rf"{{\footnotesize {x}}}" for x in more)])
+def _latex_number(text: str, *, is_bold: bool) -> str:
+  """Renders a number in mathematics, which has minus signs; "" stays."""
+  text = text.replace("±", r"\pm ").replace(",", "{,}")
+  if is_bold:
+    text = rf"\mathbf{{{text}}}"
+  return f"${text}$" if text else ""

@@ -1,7 +1,7 @@
 """Scores of the runs of a study, and the runs that it plans."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ class Score:
       that the study's driver chooses.
     finetune_seed: None for what is measured without fine-tuning.
     metric: as in the results of the task; of a robustness set "em original",
-      "em transformed" and so on; see also `correction_metric`.
+      "em transformed", "em drop" and so on; see also `correction_metric`.
     value: in percent, except for metrics of a driver's own task.
     correct_N: scores of the examples with the mean `value`, in the same order
       for all arms and seeds; None if there are none.
@@ -68,9 +68,10 @@ class Plan:
   Attributes:
     arms: their names; the first is the baseline.
     seeds: of pre-training.
-    tasks: of fine-tuning.
+    tasks: of fine-tuning, as in scores.
     finetune_seeds: of each task of fine-tuning.
-    failures: (arm, seed, part) -> why it failed; parts have names of tasks.
+    failures: (arm, seed, task or name of another part) -> why it has no scores.
+    family, width: of the network, as in `leaderboard.find_published`.
   """
 
   arms: Sequence[str]
@@ -80,6 +81,20 @@ class Plan:
   failures: Mapping[tuple[str, int, str], str] = dataclasses.field(
     default_factory=dict
   )
+  family: str = "electra"
+  width: int = 256
+
+  def describe_failures(
+    self, tasks: Collection[str] | None = None
+  ) -> list[str]:
+    """Describes why runs of these tasks, or all, lack scores, once."""
+    return list(
+      dict.fromkeys(
+        f"{arm}, seed {seed}, {reason}"
+        for (arm, seed, task), reason in self.failures.items()
+        if tasks is None or task in tasks
+      )
+    )
 
 
 def correction_metric(rate: str, percent: float) -> str:
@@ -90,15 +105,19 @@ def correction_metric(rate: str, percent: float) -> str:
   return f"{rate} at {percent:g} %"
 
 
+def read_loss(record: Mapping[str, Any], title: str) -> float | None:
+  """Returns one of LOSSES from a record of metrics.jsonl, if it has it."""
+  values = (record.get(field) for field in LOSSES[title])
+  return next((x for x in values if x is not None), None)
+
+
 def read_pretraining(
-  arm: str, seed: int, records: Sequence[Mapping[str, Any]]
+  arm: str, seed: int, logged: Sequence[Mapping[str, Any]]
 ) -> list[Score]:
   """Returns the last held-out losses in metrics.jsonl, in nats."""
-  held_out = [x for x in records if x["split"] == "held_out"]
-  last = held_out[-1] if held_out else {}
+  held_out = [x for x in logged if x["split"] == "held_out"]
   losses = {
-    title: next((last[x] for x in fields if last.get(x) is not None), None)
-    for title, fields in LOSSES.items()
+    title: read_loss(held_out[-1], title) for title in LOSSES if held_out
   }
   return [
     Score(arm, seed, HELD_OUT, None, title, loss)
@@ -120,7 +139,7 @@ def read_measures(
 
 def read_finetuning(arm: str, seed: int, run: Result) -> list[Score]:
   """Returns the main score of a fine-tuning on the dev set; of SQuAD both."""
-  metrics = list(run.scores["dev"])
+  scores = run.scores["dev"]
   return [
     Score(
       arm=arm,
@@ -128,11 +147,11 @@ def read_finetuning(arm: str, seed: int, run: Result) -> list[Score]:
       task=run.task,
       finetune_seed=run.seed,
       metric=metric,
-      value=run.scores["dev"][metric],
+      value=scores[metric],
       correct_N=example_scores(run, metric),
       failure=run.failure,
     )
-    for metric in (metrics if run.task == SQUAD else metrics[:1])
+    for metric in list(scores)[: None if run.task == SQUAD else 1]
   ]
 
 
@@ -141,8 +160,7 @@ def read_corrections(
 ) -> list[Score]:
   """Returns the rates of table 2 by the first source of synonyms.
 
-  `results` is the results.json of the task "corrections". Its checkpoint that
-  is nearest to a percentage of table 2 stands for it.
+  `results` is the results.json of the task "corrections".
   """
   checkpoints = next(iter(results["checkpoints"].values()))
   steps = [(x["step"], x["percent"]) for x in checkpoints]
@@ -173,52 +191,33 @@ def read_robustness(
   for x in results["sets"].values():
     is_paired = results["task"] == SQUAD and not x["variants"]
     for metric, sides in x["scores"][model].items():
-      for side in (ORIGINAL, TRANSFORMED):
-        by_run = sides[side]["by_run"] if side in sides else []
-        for i, value in enumerate(by_run):
+      for side, estimate in sides.items():
+        for i, value in enumerate(estimate["by_run"]):
           score_N = None
           if is_paired:
-            answers = x["answers"][model][side][i]
-            score_N = _question_scores(answers, x["golds"][side])[metric]
+            score_N = _question_scores(x, model, i, metric, side)
           name = f"{metric} {side}"
           run = about["seeds"][i]
           scores.append(Score(arm, seed, x["title"], run, name, value, score_N))
-  return add_drops(scores)
+  return scores
 
 
 def _question_scores(
-  answers: Sequence[str], golds: Sequence[Sequence[str]]
-) -> dict[str, np.ndarray]:
-  names = [str(i) for i in range(len(golds))]  # keys may be repeated
-  return scoring.question_scores(
-    dict(zip(names, answers, strict=True)), dict(zip(names, golds, strict=True))
+  examples: Mapping[str, Any], model: str, run: int, metric: str, side: str
+) -> np.ndarray:
+  """Returns the scores of a set's questions; of DROP their differences, [N]."""
+  if side == DROP:
+    before_N, after_N = (
+      _question_scores(examples, model, run, metric, x)
+      for x in (ORIGINAL, TRANSFORMED)
+    )
+    return before_N - after_N
+  # By number, because keys may be repeated.
+  answers, golds = (
+    {str(i): x for i, x in enumerate(column)}
+    for column in (
+      examples["answers"][model][side][run],
+      examples["golds"][side],
+    )
   )
-
-
-def add_drops(scores: Sequence[Score]) -> list[Score]:
-  """Returns the scores with those of the drop from original to transformed.
-
-  A drop has the metric "em drop"; its value, and that of each example, is that
-  of "em original" minus that of "em transformed".
-  """
-  by_run = {(*_run(x), x.metric): x for x in scores}
-  drops = []
-  for x in scores:
-    name, _, side = x.metric.rpartition(" ")
-    after = by_run.get((*_run(x), f"{name} {TRANSFORMED}"))
-    if side == ORIGINAL and after:
-      drop_N = None
-      if x.correct_N is not None and after.correct_N is not None:
-        drop_N = x.correct_N - after.correct_N
-      drop = dataclasses.replace(
-        x,
-        metric=f"{name} {DROP}",
-        value=x.value - after.value,
-        correct_N=drop_N,
-      )
-      drops.append(drop)
-  return [*scores, *drops]
-
-
-def _run(x: Score) -> tuple[str, int, str, int | None]:
-  return x.arm, x.seed, x.task, x.finetune_seed
+  return scoring.question_scores(answers, golds)[metric]

@@ -5,6 +5,7 @@ config -> parts -> each part as a process of `truenegs_jax.main` -> scores
 A part writes to WORKDIR/runs/ARM/seed-S/PART, whose files say what is done.
 """
 
+import collections
 import functools
 import json
 import pathlib
@@ -12,14 +13,14 @@ from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 from rich.console import Console
-from rich.table import Table
 
 from truenegs_jax.configs.common_keys import rules
 from truenegs_jax.data.rows.build_rows import folder_lock
+from truenegs_jax.finetune import leaderboard
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.runtime.files import atomic_file, disk_errors
+from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.flags import parse_job, rerun_command
 from truenegs_jax.study import check_parts, drive, flops, plan, report
 from truenegs_jax.study.artificial.files import write_language
@@ -95,24 +96,37 @@ def print_plan(
   statuses: Statuses,
   console: Console,
 ) -> None:
-  """Prints each arm's FLOP and finished parts, the order and the time left."""
-  names = list(dict.fromkeys(part.name for part in parts))
-  table = Table(*("arm", "FLOP per seed", "steps", *names))
+  """Prints the compute of each arm, the finished parts and the time left."""
+  columns = ("steps", "pre-training", "fine-tunings", "all seeds", "H100 hours")
+  table = leaderboard.make_table("FLOP of a seed", ["arm"], columns)
+  total = 0.0
   for arm in options.arms:
-    members = [part for part in parts if part.arm == arm.name]
-    cells = []
-    for name in names:
-      states = [statuses[x.key].state for x in members if x.name == name]
-      cells.append(f"{states.count(State.DONE)}/{len(states)}")
-    c = check_parts.parse_part(members[0])
-    table.add_row(
-      arm.name, f"{flops.count_flops(c):.3g}", f"{c.steps:,}", *cells
+    pretraining, *others = (
+      check_parts.parse_part(part)
+      for part in parts
+      if (part.arm, part.seed) == (arm.name, 0) and part.config
     )
+    run = flops.resolve_run(pretraining)
+    tuned = sum(
+      flops.count_finetuning(c, run) for c in others if c.task == "finetune"
+    )
+    trained = flops.count_pretraining(run)
+    total += (of_arm := (trained + tuned) * options.seeds)
+    numbers = (f"{x:.3g}" for x in (trained, tuned, of_arm))
+    table.add_row(arm.name, f"{run.steps:,}", *numbers, _format_hours(of_arm))
   console.print(table)
+  counts = collections.Counter(part.name for part in parts)
+  done = collections.Counter(
+    part.name for part in parts if statuses[part.key].state == State.DONE
+  )
   lines = {
     "dry run": "reads no text; writes and runs nothing",
+    "total": f"{total:.3g} FLOP, {_format_hours(total)} hours on one H100 at"
+    f" {flops.UTILIZATION:.0%} of its peak in bfloat16, calculated; without"
+    " corrections, robustness and evaluations",
     "seeds": f"{options.seeds} pre-trainings of each arm,"
     f" {options.finetune_seeds} runs of each task",
+    "done": ", ".join(f"{x} {done[x]}/{count}" for x, count in counts.items()),
     "all jobs": drive.describe_progress(parts, statuses),
   }
   if len(own) < len(parts):
@@ -120,6 +134,10 @@ def print_plan(
   if part := drive.next_part(own, statuses, ()):
     lines["next"] = part.key
   console.print(run_plan.report_table(lines))
+
+
+def _format_hours(flop: float) -> str:
+  return f"{flop / flops.H100_FLOPS / 3600:,.1f}"
 
 
 def write_languages(options: plan.StudyOptions, workdir: pathlib.Path) -> None:
@@ -143,6 +161,5 @@ def save_config(c: ConfigDict, workdir: pathlib.Path) -> None:
   config["dry_run"], config["study"]["shard"] = False, "0/1"
   with disk_errors(workdir):
     workdir.mkdir(parents=True, exist_ok=True)
-  # Processes of other jobs may write it, too.
-  with atomic_file(workdir / files.CONFIG, several_writers=True) as file:
-    file.write((json.dumps(config, indent=2) + "\n").encode())
+  text = json.dumps(config, indent=2)
+  report.save_text(workdir / files.CONFIG, f"{text}\n")

@@ -1,6 +1,6 @@
 """Makes the tables of a study from its scores, beside the paper's.
 
-  for layout in make_tables(scores, plan, family="electra", width=256):
+  for layout in make_tables(scores, plan):
     console.print(to_terminal(layout))
 
 Each arm has a row of means over its seeds and, but for the baseline, a row of
@@ -8,22 +8,23 @@ differences from the baseline with intervals of 95 % (see `intervals`). A cell
 that lacks runs says how many it has; notes name the runs that failed.
 """
 
+import collections
 import dataclasses
-import functools
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from truenegs_jax.corrections.report import TABLE_2
-from truenegs_jax.finetune import leaderboard
 from truenegs_jax.finetune.config_checks import SQUAD
 from truenegs_jax.finetune.leaderboard import (
   AVERAGE,
   GLUE,
   SOURCES,
   PublishedModel,
+  find_published,
 )
-from truenegs_jax.robustness.eval_set import ORIGINAL, TRANSFORMED
+from truenegs_jax.robustness.eval_set import TRANSFORMED
+from truenegs_jax.robustness.report import SIDES
 from truenegs_jax.robustness.report import find_published as find_published_set
 from truenegs_jax.robustness.scores import DROP
 from truenegs_jax.study import intervals
@@ -46,30 +47,24 @@ from truenegs_jax.study.records import (
 )
 from truenegs_jax.tasks import glue, squad
 
-PRETRAIN, ROBUSTNESS = "pretrain", "robustness"  # parts, as in `Plan.failures`
-VARIANTS = ("hc", "hc_glove", "sr", "sr_sent")  # recipes of table 6
-SIDES = (ORIGINAL, TRANSFORMED, DROP)
-LABELS = dict(zip(RATES, ("Iter", "Pred"), strict=True))  # as in table 2
-ERROR_REDUCTION = "error reduction"
+ROBUSTNESS = "robustness"  # part, as in `Plan.failures`
+VARIANTS = {"hc_glove", "sr_sent"}  # recipes of table 6 that table 3 lacks
+LABELS = ("Iter", "Pred")  # of RATES in table 2
+ERROR_REDUCTION = "% of error"
+MAX_COLUMNS = 8
 EFFECT = 1.0  # percent, the gain of the paper's small ELECTRA by HC
-OTHER_DIGITS = 4
 POWER_COLUMNS = (
-  *("difference", "detectable", "seeds"),
-  *("error, seeds", "fine-tunings", "examples"),
+  *("detectable", "seeds needed"),
+  *("error of seeds", "of fine-tunings", "of examples"),
 )
 
 Columns = Mapping[str, Sequence[Key]]  # name -> scores whose mean it shows
 
 
-def make_tables(
-  scores: Sequence[Score], plan: Plan, *, family: str, width: int
-) -> list[Layout]:
+def make_tables(scores: Sequence[Score], plan: Plan) -> list[Layout]:
   """Makes the paper's tables that have scores, other measures, and the power.
 
-  Args:
-    scores: of all runs that have any; those outside the plan are left out.
-    plan: the runs that the study is to have.
-    family, width: of the network, as in `leaderboard.find_published`.
+  Scores of runs outside the plan are left out.
   """
   finetune_seeds = {*plan.finetune_seeds, None}
   scores = [
@@ -78,16 +73,11 @@ def make_tables(
     if x.arm in plan.arms and x.seed in plan.seeds
     if x.finetune_seed in finetune_seeds
   ]
-  find = functools.partial(
-    leaderboard.find_published, [*GLUE, SQUAD], width=width
-  )
-  # No small BERT is published.
-  models = find(family=family) or find(family="electra")
   return [
-    *_make_table_2(scores, plan),
-    *_make_glue_tables(scores, plan, models),
-    *_make_table_4(scores, plan, models),
-    *_make_table_5(scores, plan),
+    *_make_correction_tables(scores, plan),
+    *_make_glue_table(scores, plan),
+    *_make_squad_table(scores, plan),
+    *_make_robustness_tables(scores, plan),
     *_make_other_tables(scores, plan),
     *_make_power_table(scores, plan),
   ]
@@ -100,121 +90,127 @@ def _make_layout(
   scores: Sequence[Score],
   plan: Plan,
   *,
-  arms: Sequence[str] | None = None,
+  paper: Mapping[str, Sequence[float | None]] | None = None,
   part: str = "",
+  digits: int = 2,
 ) -> Layout:
-  """Makes the rows of the arms, of the whole plan unless given.
+  """Makes the rows of the arms and of the paper, whose values are by label.
 
-  Notes name the failures of pre-training, of the tasks, and of `part`.
+  Notes name the failures of the columns' tasks and of `part`.
   """
-  baseline, *_ = plan.arms
   rows = []
-  for arm in arms or plan.arms:
+  for arm in plan.arms:
     cells = [_mean_cell(scores, plan, arm, x) for x in columns.values()]
     rows.append(Row(arm, ARM, cells))
-    if arm != baseline:
+    if arm != plan.arms[0]:
       cells = [_difference_cell(scores, plan, arm, x) for x in columns.values()]
-      rows.append(Row(f"{arm} - {baseline}", DIFFERENCE, cells))
+      rows.append(Row(arm, DIFFERENCE, cells))
   keys = {key for column in columns.values() for key in column}
-  parts = {PRETRAIN, part, *(task for task, _ in keys)}
+  shown = [x for x in scores if x.key in keys]
   notes = [
-    f"{arm}, seed {seed}, {failed}: {reason}"
-    for (arm, seed, failed), reason in plan.failures.items()
-    if failed in parts
+    *_explain_cells(rows, shown, plan.arms[0]),
+    *plan.describe_failures([part, *(task for task, _ in keys)]),
+    *(
+      f"{x.arm}, seed {x.seed}, {x.task}, fine-tuning {x.finetune_seed} counts"
+      f" although it failed: {x.failure}"
+      for x in shown
+      if x.failure
+    ),
   ]
-  notes += [
-    f"{x.arm}, seed {x.seed}, {x.task}, fine-tuning {x.finetune_seed} counts"
-    f" although it failed: {x.failure}"
-    for x in scores
-    if x.failure and x.key in keys
+  for label, values in (paper or {}).items():
+    rows.append(Row(label, PAPER, [*map(Cell, values)]))
+  return Layout(name, title, tuple(columns), rows, notes, digits)
+
+
+def _explain_cells(
+  rows: Sequence[Row], shown: Sequence[Score], baseline: str
+) -> Iterator[str]:
+  """Explains the cells of the arms, which have the scores `shown`."""
+  halves = [
+    cell.half_width
+    for row in rows
+    for cell in row.cells
+    if row.kind == DIFFERENCE and cell.value is not None
   ]
-  if any(x.correct_N is None for x in scores if x.key in keys):
-    notes.append("Intervals count seeds, but not the choice of examples.")
-  differences = [x for row in rows if row.kind == DIFFERENCE for x in row.cells]
-  if any(x.value is not None and not x.bounds for x in differences):
-    notes.append("Differences of one seed have no interval.")
-  return Layout(name, title, tuple(columns), rows, notes)
+  if any(x is not None for x in halves):
+    yield f"±: half the 95 % interval of the difference from {baseline}."
+    by_key = ([x for x in shown if x.key == y] for y in {x.key for x in shown})
+    if not all(map(intervals.has_examples, by_key)):
+      yield "Intervals count seeds, but not the choice of examples."
+  if None in halves:
+    yield "Differences of one seed have no interval."
+  if any(cell.runs for row in rows for cell in row.cells):
+    yield "2/3: 2 of 3 runs, and of a difference 2 of 3 seeds, have scores."
 
 
 def _mean_cell(
   scores: Sequence[Score], plan: Plan, arm: str, keys: Sequence[Key]
 ) -> Cell:
   runs = intervals.group_runs(scores, arm, keys)
-  lacking = [_count_seeds(runs, plan)]
-  groups = [x for by_key in runs.values() for x in by_key.values()]
-  is_tuned = any(x.finetune_seed is not None for y in groups for x in y)
-  planned = len(groups) * (len(plan.finetune_seeds) if is_tuned else 1)
-  if (count := sum(map(len, groups))) < planned:
-    lacking.append(f"{count} of {planned} fine-tunings")
-  value = intervals.mean(runs) if runs else None
-  return Cell(value, runs=", ".join(filter(None, lacking)))
+  count = sum(len(x) for by_key in runs.values() for x in by_key.values())
+  planned = len(plan.seeds) * len(keys)
+  if any(x.finetune_seed is not None for x in scores if x.key in keys):
+    planned *= len(plan.finetune_seeds)
+  return Cell(
+    intervals.mean(runs) if runs else None, runs=_describe_lack(count, planned)
+  )
 
 
 def _difference_cell(
   scores: Sequence[Score], plan: Plan, arm: str, keys: Sequence[Key]
 ) -> Cell:
-  ours, theirs = (
-    intervals.group_runs(scores, name, keys) for name in (arm, plan.arms[0])
-  )
-  runs = _count_seeds(ours.keys() & theirs.keys(), plan)
-  difference = intervals.compare(ours, theirs)
+  difference = _compare(scores, plan, arm, keys)
+  seeds = difference.seeds if difference else 0
+  lack = _describe_lack(seeds, len(plan.seeds))
   if not difference:
-    return Cell(runs=runs)
-  return Cell(difference.value, difference.interval or (), runs)
+    return Cell(runs=lack)
+  return Cell(difference.value, difference.half_width, lack)
 
 
-def _count_seeds(seeds: Collection[int], plan: Plan) -> str:
-  """Counts the seeds; "" if all are there."""
-  planned = len(plan.seeds)
-  return f"{len(seeds)} of {planned} seeds" if len(seeds) < planned else ""
+def _describe_lack(count: int, planned: int) -> str:
+  return f"{count}/{planned}" if count < planned else ""
 
 
-def _make_table_2(scores: Sequence[Score], plan: Plan) -> list[Layout]:
+def _compare(
+  scores: Sequence[Score], plan: Plan, arm: str, keys: Sequence[Key]
+) -> intervals.Difference | None:
+  ours, theirs = (
+    intervals.group_runs(scores, x, keys) for x in (arm, plan.arms[0])
+  )
+  return intervals.compare(ours, theirs)
+
+
+def _make_correction_tables(
+  scores: Sequence[Score], plan: Plan
+) -> Iterator[Layout]:
   """Makes a table for each rate: a column for each percentage of the run."""
-  if all(x.task != CORRECTIONS for x in scores):
-    return []
-  layouts = []
-  for column, (rate, label) in enumerate(
-    zip(RATES, ("Iter", "Pred"), strict=True)
-  ):
-    keys = [(CORRECTIONS, correction_metric(rate, x)) for x in TABLE_2]
-    columns = {f"{x:g} %": [key] for x, key in zip(TABLE_2, keys, strict=True)}
-    title = f"Table 2, {label}: corrections along the training, %"
-    x = _make_layout(f"table2_{label.lower()}", title, columns, scores, plan)
-    paper = [
-      Row(
-        f"paper, BERT {size}",
-        PAPER,
-        [Cell(float(values[2 * i + column])) for values in TABLE_2.values()],
+  measured = {x.metric for x in scores if x.task == CORRECTIONS}
+  for i, (rate, label) in enumerate(zip(RATES, LABELS, strict=True)):
+    metrics = {x: correction_metric(rate, x) for x in TABLE_2}
+    shown = [percent for percent in TABLE_2 if metrics[percent] in measured]
+    if shown:
+      yield _make_layout(
+        f"table2_{label.lower()}",
+        f"Table 2 of the paper, {label}: corrections along the training, %",
+        {f"{x:g} %": [(CORRECTIONS, metrics[x])] for x in shown},
+        scores,
+        plan,
+        paper={
+          f"paper, BERT {size}": [float(TABLE_2[x][2 * j + i]) for x in shown]
+          for j, size in enumerate(("base", "large"))
+        },
       )
-      for i, size in enumerate(("base", "large"))
-    ]
-    layouts.append(dataclasses.replace(x, rows=[*x.rows, *paper]))
-  return layouts
 
 
-def _make_glue_tables(
-  scores: Sequence[Score], plan: Plan, models: Sequence[PublishedModel]
-) -> list[Layout]:
-  """Makes table 3 and, if an arm is a variant, table 6."""
+def _make_glue_table(scores: Sequence[Score], plan: Plan) -> Iterator[Layout]:
+  """Makes table 3, with the rows of table 6 if an arm is a variant."""
+  sources, title = ["table3"], "Table 3"
+  if not VARIANTS.isdisjoint(plan.arms):
+    sources, title = ["table3", "table6"], "Tables 3 and 6"
+  title += " of the paper: GLUE, dev sets, %"
   columns = _glue_columns(plan)
-  if not columns:
-    return []
-  arms = [plan.arms[0], *(x for x in plan.arms[1:] if x in VARIANTS)]
-  titles = {"table3": "Table 3: GLUE", "table6": "Table 6: GLUE, variants"}
-  sources, layouts = list[str](), []
-  for name, title in titles.items():
-    shown = arms if name == "table6" else plan.arms
-    sources.append(SOURCES[name])  # table 6 repeats rows of table 3
-    title += ", dev sets, %"
-    x = _make_layout(name, title, columns, scores, plan, arms=shown)
-    paper = [
-      Row(f"paper, {model.name}", PAPER, _paper_cells(model.scores, columns))
-      for model in models
-      if model.source in sources
-    ]
-    layouts.append(_add_error_reduction(x, paper))
-  return layouts if len(arms) > 1 else layouts[:1]
+  for x in _make_finetuning_table(sources, title, columns, scores, plan):
+    yield _add_error_reduction(x)
 
 
 def _glue_columns(plan: Plan) -> dict[str, list[Key]]:
@@ -227,57 +223,10 @@ def _glue_columns(plan: Plan) -> dict[str, list[Key]]:
   return columns
 
 
-def _paper_cells(
-  published: Mapping[str, float], columns: Columns
-) -> list[Cell]:
-  """Returns a model's scores, by task, with the mean of a column's tasks."""
-  return [
-    Cell(statistics.fmean(published[task] for task, _ in keys))
-    for keys in columns.values()
-  ]
-
-
-def _add_error_reduction(x: Layout, paper: Sequence[Row]) -> Layout:
-  """Adds the paper's rows, and a column of differences in % of the error.
-
-  Footnote 8: the difference of the averages (or of a single task), divided by
-  100 % minus the baseline's. The baseline counts as known in its interval.
-  """
-  rows = []
-  for row in (*x.rows, *paper):
-    first = paper[0] if row.kind == PAPER else x.rows[0]
-    baseline, last = first.cells[-1].value, row.cells[-1]
-    share = Cell()
-    if baseline is not None and baseline < 100 and last.value is not None:
-      scale = 100 / (100 - baseline)
-      if row.kind == DIFFERENCE:
-        bounds = tuple(scale * bound for bound in last.bounds)
-        share = Cell(scale * last.value, bounds)
-      elif row.kind == PAPER and row is not first:
-        share = Cell(scale * (last.value - baseline))
-    rows.append(dataclasses.replace(row, cells=[*row.cells, share]))
-  columns = [*x.columns, ERROR_REDUCTION]
-  return dataclasses.replace(x, columns=columns, rows=rows)
-
-
-def _make_table_4(
-  scores: Sequence[Score], plan: Plan, models: Sequence[PublishedModel]
-) -> list[Layout]:
+def _make_squad_table(scores: Sequence[Score], plan: Plan) -> Iterator[Layout]:
+  title = "Table 4 of the paper: SQuAD v1.1, dev set, %"
   columns = _squad_columns(plan)
-  if not columns:
-    return []
-  title = "Table 4: SQuAD v1.1, dev set, %"
-  x = _make_layout("table4", title, columns, scores, plan)
-  paper = [
-    Row(
-      f"paper, {model.name}",
-      PAPER,
-      [Cell(model.scores[f"{SQUAD}_{metric}"]) for metric in columns],
-    )
-    for model in models
-    if model.source == SOURCES["table4"]
-  ]
-  return [dataclasses.replace(x, rows=[*x.rows, *paper])]
+  yield from _make_finetuning_table(["table4"], title, columns, scores, plan)
 
 
 def _squad_columns(plan: Plan) -> dict[str, list[Key]]:
@@ -285,30 +234,90 @@ def _squad_columns(plan: Plan) -> dict[str, list[Key]]:
   return {x: [(SQUAD, x)] for x in metrics}
 
 
-def _make_table_5(scores: Sequence[Score], plan: Plan) -> list[Layout]:
+def _make_finetuning_table(
+  sources: Sequence[str],
+  title: str,
+  columns: Columns,
+  scores: Sequence[Score],
+  plan: Plan,
+) -> Iterator[Layout]:
+  """Makes a table with the published models of `sources`, if it has columns."""
+  if not columns:
+    return
+  tasks = (*GLUE, SQUAD)
+  # No small BERT is published.
+  published = find_published(
+    tasks, family=plan.family, width=plan.width
+  ) or find_published(tasks, family="electra", width=plan.width)
+  names = [SOURCES[x] for x in sources]
+  models = [x for x in published if x.source in names]
+  paper = {
+    f"paper, {model.name}": [
+      statistics.fmean(_published_score(model, key) for key in keys)
+      for keys in columns.values()
+    ]
+    for model in models
+  }
+  x = _make_layout(sources[0], title, columns, scores, plan, paper=paper)
+  by_note = collections.defaultdict[str, list[str]](list)
+  for model in models:
+    by_note[model.note].append(model.name)
+  notes = (f"Paper, {', '.join(y)}: {note}." for note, y in by_note.items())
+  yield dataclasses.replace(x, notes=[*x.notes, *notes])
+
+
+def _published_score(model: PublishedModel, key: Key) -> float:
+  return model.scores["_".join(key) if key[0] == SQUAD else key[0]]
+
+
+def _add_error_reduction(x: Layout) -> Layout:
+  """Adds a column of differences in % of the error of the last column.
+
+  Footnote 8: the difference of the averages (or of a single task), divided by
+  100 % minus the baseline's. The baseline counts as known in its interval.
+  """
+  rows = []
+  for row in x.rows:
+    first = next(y for y in x.rows if (y.kind == PAPER) == (row.kind == PAPER))
+    baseline, last = first.cells[-1].value, row.cells[-1]
+    share = Cell()
+    if baseline is not None and baseline < 100 and last.value is not None:
+      scale = 100 / (100 - baseline)
+      if row.kind == DIFFERENCE:
+        half = last.half_width
+        share = Cell(scale * last.value, None if half is None else scale * half)
+      elif row.kind == PAPER and row is not first:
+        share = Cell(scale * (last.value - baseline))
+    rows.append(dataclasses.replace(row, cells=[*row.cells, share]))
+  return dataclasses.replace(
+    x, columns=[*x.columns, ERROR_REDUCTION], rows=rows
+  )
+
+
+def _make_robustness_tables(
+  scores: Sequence[Score], plan: Plan
+) -> Iterator[Layout]:
   """Makes a table for each set of robustness."""
-  layouts = []
   for title, metrics in _robustness_sets(scores).items():
-    columns = {
-      f"{metric} {side}": [(title, f"{metric} {side}")]
-      for metric in metrics
-      for side in SIDES
+    names = [f"{metric} {side}" for metric in metrics for side in SIDES]
+    paper = {
+      label: [
+        x
+        for metric in metrics
+        for before, after in [published[metric]]
+        for x in (before, after, before - after)
+      ]
+      for label, published in find_published_set(title, metrics).items()
     }
-    x = _make_layout(
+    yield _make_layout(
       f"table5_{title}",
-      f"Table 5: {title}, %",
-      columns,
+      f"{'Table 5 of the paper: ' * bool(paper)}{title}, %",
+      {name: [(title, name)] for name in names},
       scores,
       plan,
+      paper=paper,
       part=ROBUSTNESS,
     )
-    paper = []
-    for name, published in find_published_set(title, metrics).items():
-      pairs = [published.get(metric, (None, None)) for metric in metrics]
-      cells = [Cell(v) for a, b in pairs for v in (a, b, a and b and a - b)]
-      paper.append(Row(name, PAPER, cells))
-    layouts.append(dataclasses.replace(x, rows=[*x.rows, *paper]))
-  return layouts
 
 
 def _robustness_sets(scores: Sequence[Score]) -> dict[str, list[str]]:
@@ -321,52 +330,51 @@ def _robustness_sets(scores: Sequence[Score]) -> dict[str, list[str]]:
   return {title: list(metrics) for title, metrics in sets.items()}
 
 
-def _make_other_tables(scores: Sequence[Score], plan: Plan) -> list[Layout]:
+def _make_other_tables(scores: Sequence[Score], plan: Plan) -> Iterator[Layout]:
   """Makes a table of all metrics for each task that is not the paper's."""
   known = {*GLUE, SQUAD, CORRECTIONS, *_robustness_sets(scores)}
   others: dict[str, dict[str, list[Key]]] = {}
   for x in scores:
     if x.task not in known:
       others.setdefault(x.task, {})[x.metric] = [x.key]
-  return [
-    dataclasses.replace(
-      _make_layout(task, task, columns, scores, plan), digits=OTHER_DIGITS
-    )
-    for task, columns in others.items()
-  ]
+  for task, columns in others.items():
+    for i in range(0, len(columns), MAX_COLUMNS):
+      shown = dict([*columns.items()][i : i + MAX_COLUMNS])
+      name = f"{task} {i // MAX_COLUMNS + 1}" if i else task
+      yield _make_layout(name, name, shown, scores, plan, digits=4)
 
 
-def _make_power_table(scores: Sequence[Score], plan: Plan) -> list[Layout]:
+def _make_power_table(scores: Sequence[Score], plan: Plan) -> Iterator[Layout]:
   """Makes the table of what the study could have seen."""
-  columns = {**_glue_columns(plan)}
+  columns = dict([*_glue_columns(plan).items()][-1:])
   columns |= {f"{SQUAD} {x}": y for x, y in _squad_columns(plan).items()}
   for title, metrics in _robustness_sets(scores).items():
     names = (f"{metric} {DROP}" for metric in metrics)
     columns |= {f"{title} {x}": [(title, x)] for x in names}
-  baseline, *arms = plan.arms
-  rows = []
-  for arm in arms:
-    for name, keys in columns.items():
-      runs = (intervals.group_runs(scores, x, keys) for x in (arm, baseline))
-      if difference := intervals.compare(*runs):
-        rows.append(Row(f"{arm}, {name}", ARM, _power_cells(difference)))
+  differences = {
+    f"{arm}, {name}": _compare(scores, plan, arm, keys)
+    for name, keys in columns.items()
+    for arm in plan.arms[1:]
+  }
+  rows = [
+    Row(label, ARM, [*map(Cell, _power_values(x))])
+    for label, x in differences.items()
+    if x and x.seeds > 1
+  ]
   notes = [
     "Detectable is the difference from the baseline whose interval would"
-    " exclude 0 in 80 % of such studies. Seeds are how many would make"
-    f" {EFFECT:g} % detectable (-: more than {MAX_SEEDS:,}). Standard errors"
+    " exclude 0 in 80 % of such studies. Seeds needed are how many would make"
+    f" {EFFECT:g} % detectable (blank: over {MAX_SEEDS:,}). Standard errors"
     " come from pre-training seeds with their fine-tunings, from fine-tunings"
-    " alone (-: one each), and from the choice of the dev set's examples. With"
-    " few seeds, all of these are rough."
+    " alone (blank: one each), and from the choice of the dev set's examples."
+    " With few seeds, all of these are rough."
   ]
-  title = "What this study could see, %"
-  return [Layout("power", title, POWER_COLUMNS, rows, notes)] if rows else []
+  if rows:
+    title = "What this study could see, %"
+    yield Layout("power", title, POWER_COLUMNS, rows, notes)
 
 
-def _power_cells(x: intervals.Difference) -> list[Cell]:
+def _power_values(x: intervals.Difference) -> list[float | int | None]:
   variances = x.seed_variance, x.finetune_variance, x.example_variance
   errors = [None if v is None else math.sqrt(v) for v in variances]
-  difference = Cell(x.value, x.interval or ())
-  return [
-    difference,
-    *map(Cell, (x.detectable, x.seeds_needed(EFFECT), *errors)),
-  ]
+  return [x.detectable, x.seeds_needed(EFFECT), *errors]

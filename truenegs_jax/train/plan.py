@@ -216,7 +216,7 @@ def row_flops(run: Run) -> float:
   slots = masking.num_slots(length, options.masking.mask_prob)
   forward = 0.0
   for role, config in roles.items():
-    forward += length * _encoder_flops(config, length)
+    forward += length * encoder_flops(config, length)
     if role == "discriminator":
       forward += length * (2 * config.width**2 + 2 * config.width)
     else:
@@ -230,7 +230,7 @@ def row_flops(run: Run) -> float:
     passes += TRAINING_PASSES * slots * mean
   if options.sentence_weight:
     uses_kept = options.sentence_encoder == "kept"
-    sentence = length * _encoder_flops(kept if uses_kept else masked, length)
+    sentence = length * encoder_flops(kept if uses_kept else masked, length)
     passes += sentence  # of the target, without a backward pass
     # ELECTRA's discriminator encodes the sampled sentence anyway.
     if len(roles) == 1 or options.prediction != "sample" or not uses_kept:
@@ -238,7 +238,7 @@ def row_flops(run: Run) -> float:
   return passes
 
 
-def _encoder_flops(config: encoder.EncoderConfig, length: int) -> float:
+def encoder_flops(config: encoder.EncoderConfig, length: int) -> float:
   """Counts the operations of one token in a forward pass of the encoder."""
   d, e = config.width, config.embedding_size
   layer = 8 * d**2 + 4 * d * config.ffn + 4 * length * d
