@@ -27,12 +27,14 @@ def test_means_are_over_the_steps_that_all_seeds_have(tmp_path, monkeypatch):
   path = tmp_path / "plots" / "losses.png"
   assert draw_curves(curves, 2, path) == [path]
   assert path.read_bytes().startswith(b"\x89PNG")
-  by_flops, difference = figures[0].axes
+  by_step, by_flops, difference = figures[0].axes
   lines = {x.get_label(): x for x in by_flops.get_lines() if not x.get_alpha()}
   assert list(lines) == ["baseline", "hc (1 of 2 seeds)"]
   baseline, hc = (x.get_xydata() for x in lines.values())
   np.testing.assert_allclose(baseline, [[2e9, 9.3], [4e9, 9.1]])
   np.testing.assert_allclose(hc, [[4e9, 8.0]])
+  baseline = [x for x in by_step.get_lines() if not x.get_alpha()][0]
+  np.testing.assert_allclose(baseline.get_xydata(), [[2, 9.3], [4, 9.1]])
   faint = [x for x in by_flops.get_lines() if x.get_alpha()]
   assert [len(x.get_xdata()) for x in faint] == [3, 2, 1]
   # Seed 1 of the baseline has 9.8 at step 2.
@@ -40,3 +42,14 @@ def test_means_are_over_the_steps_that_all_seeds_have(tmp_path, monkeypatch):
   np.testing.assert_allclose(baseline.get_xydata(), [[2, 0], [4, 0]])
   np.testing.assert_allclose(hc.get_xydata(), [[2, -1.8]])
   assert draw_curves([], 2, path) == []
+
+
+def test_losses_of_training_replace_a_single_held_out_loss(
+  tmp_path, monkeypatch
+):
+  figures = []
+  monkeypatch.setattr(Figure, "tight_layout", lambda x: figures.append(x))
+  curves = [Curve("baseline", 0, make_records((2,), 0), 1e9)]
+  draw_curves(curves, 1, tmp_path / "plots" / "losses.png")
+  line = figures[0].axes[0].get_lines()[0]
+  np.testing.assert_allclose(line.get_xydata(), [[1, 50.0]])

@@ -37,11 +37,11 @@ def draw_curves(
 
   Returns the path, or nothing if there are no losses.
 
-  Each loss has a panel by FLOP and one by step with the differences from the
-  baseline, the first arm, with the same seed. The line of an arm is the mean
-  over its seeds at the steps that all of them have; each seed is a faint line.
+  Each loss has a panel by step, one by FLOP, and one with the differences from
+  the baseline, the first arm, with the same seed. The line of an arm is the
+  mean over its seeds at the steps that all have; each seed is a faint line.
   The legend counts the seeds of an arm that lacks some. Losses of training take
-  the place of held-out ones if there are none.
+  the place of held-out ones if no run has two of these.
 
   Args:
     num_seeds: number of seeds that each arm is to have.
@@ -49,8 +49,8 @@ def draw_curves(
   Raises:
     DiskError: the file cannot be written.
   """
-  splits = {record["split"] for x in curves for record in x.records}
-  split = "held_out" if "held_out" in splits else "train"
+  counts = [[y["split"] for y in x.records].count("held_out") for x in curves]
+  split = "held_out" if max(counts, default=0) > 1 else "train"
   shown = {
     title: points
     for title in LOSSES
@@ -58,20 +58,25 @@ def draw_curves(
   }
   if not shown:
     return []
-  with panels(path, 2 * len(shown)) as axes:
+  with panels(path, 3 * len(shown)) as axes:
     for i, (title, points) in enumerate(shown.items()):
-      raw, difference = axes[2 * i : 2 * i + 2]
-      by_flops = [
+      by_step, by_flop, difference = axes[3 * i : 3 * i + 3]
+      flops = [
         {x.flops * step: loss for step, loss in line.items()}
         for x, line in zip(curves, points, strict=True)
       ]
-      _draw_arms(raw, curves, by_flops, num_seeds)
+      _draw_arms(by_step, curves, points, num_seeds)
+      _draw_arms(by_flop, curves, flops, num_seeds)
       minus = _subtract_baseline(curves, points)
       _draw_arms(difference, curves, minus, num_seeds)
-      raw.set_title(title, fontsize=10)
-      raw.set_xlabel("FLOP")
-      difference.set_title(f"Minus {curves[0].arm}", fontsize=10)
-      difference.set_xlabel("step")
+      minus_title = f"{title}, minus {curves[0].arm}"
+      for axis, text, unit in (
+        (by_step, title, "step"),
+        (by_flop, title, "FLOP"),
+        (difference, minus_title, "step"),
+      ):
+        axis.set_title(text, fontsize=10)
+        axis.set_xlabel(unit)
     axes[0].legend(fontsize=8)
   return [path]
 
