@@ -1,5 +1,6 @@
 """Tests the artificial language against enumeration and naive loops."""
 
+import dataclasses
 import hashlib
 import itertools
 import math
@@ -16,10 +17,8 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.study.artificial import __main__ as command
 from truenegs_jax.study.artificial import (
-  exact,
   files,
   language,
-  lexicon,
   measure_run,
   measures,
 )
@@ -54,8 +53,8 @@ def test_exact_distribution_equals_enumeration_and_is_exchangeable():
   assert p_N.sum() == pytest.approx(1)
   lines_NxL = np.array(lines)
   for mask in itertools.product([True, False], repeat=length):
-    p_LxC = exact.class_posterior(drawn, words_L[None], np.array([mask]))[0]
-    p_LxV = np.exp(exact.word_log_probs(drawn, p_LxC))
+    p_LxC = measures.class_posterior(drawn, words_L[None], np.array([mask]))[0]
+    p_LxV = np.exp(measures.word_log_probs(drawn, p_LxC))
     for i in range(length):
       others = [j for j in range(length) if mask[j] and j != i]
       agrees_N = (lines_NxL[:, others] == words_L[others]).all(axis=1)
@@ -99,12 +98,21 @@ def test_the_dial_adds_synonyms_and_keeps_the_chain():
       language.draw_language(0, synonym_share=share, num_classes=classes)
 
 
+def score_lexicon(drawn, pairs_Nx2):
+  """Returns precision and recall."""
+  is_true_VxV = drawn.is_synonym_VxV
+  num_true = is_true_VxV[tuple(pairs_Nx2.T)].sum()
+  return num_true / len(pairs_Nx2), num_true / is_true_VxV.sum()
+
+
 @pytest.mark.parametrize(
   ("precision", "recall"), [(1, 1), (1, 0.4), (0.5, 1), (0.7, 0.6), (0.2, 0.2)]
 )
 def test_a_lexicon_has_the_precision_and_recall_asked_for(precision, recall):
-  pairs = lexicon.draw_lexicon(HALF, precision=precision, recall=recall, seed=0)
-  scores = lexicon.score_lexicon(HALF, pairs)
+  pairs = language.draw_lexicon(
+    HALF, precision=precision, recall=recall, seed=0
+  )
+  scores = score_lexicon(HALF, pairs)
   num_true = HALF.is_synonym_VxV.sum()
   assert scores == pytest.approx((precision, recall), abs=2 / num_true + 0.01)
   both = {tuple(pair) for pair in pairs.tolist()}
@@ -124,7 +132,7 @@ def test_an_impossible_lexicon_is_refused(share):
   drawn = language.draw_language(0, synonym_share=share)
   for precision, recall in ((0.001, 1), (0, 1), (1, 1.1), (1, 1e-9)):
     with pytest.raises(InputError, match="is impossible"):
-      lexicon.draw_lexicon(drawn, precision=precision, recall=recall, seed=0)
+      language.draw_lexicon(drawn, precision=precision, recall=recall, seed=0)
 
 
 def write(folder):
@@ -161,7 +169,7 @@ def test_files_are_read_by_training_and_equal_under_two_hash_seeds(tmp_path):
     [tokenizer.vocab.index(x) - len(SPECIALS) for x in pair]
     for pair in sources.pairs(vocabulary, path=path)
   ]
-  scores = lexicon.score_lexicon(HALF, np.array(pairs))
+  scores = score_lexicon(HALF, np.array(pairs))
   assert scores == pytest.approx((0.6, 0.5), abs=0.05)
   with pytest.raises(InputError, match="exists. Remove it"):
     write(folder)
@@ -210,17 +218,18 @@ def test_scores_equal_naive_loops():
   expected = [np.mean(x) for x in lists.values()]
   computed = [scores[x] for x in (*names, "false_negatives")]
   assert computed == pytest.approx(expected)
-  assert scores["mismatches"] == len(lists["false"]) / len(gold_M)
+  mismatches = len(lists["false"]) / len(gold_M)
+  assert scores["accuracy_word"] == pytest.approx(1 - mismatches)
   assert scores["best_class"] < scores["best_word"]
   # Chain rule: the rest of the divergence is within classes.
   assert scores["kl_class"] < scores["kl_word"]
-  exact_MxV = exact.word_log_probs(HALF, p_MxC)
+  exact_MxV = measures.word_log_probs(HALF, p_MxC)
   ideal = measures.score_predictions(HALF, exact_MxV, p_MxC, gold_M)
   assert (ideal["kl_word"], ideal["kl_class"]) == pytest.approx((0, 0))
   assert ideal["false_negatives"] == ideal["exact_false_negatives"]
 
 
-def test_calibration_auc_bound_and_probe_equal_naive_loops():
+def test_calibration_and_auc_equal_naive_loops():
   rng = np.random.default_rng(0)
   confidence_M = np.append(rng.random(300), [0.0, 1 / 5, 2 / 5, 1.0])
   correct_M = rng.random(304) < 0.6
@@ -240,38 +249,24 @@ def test_calibration_auc_bound_and_probe_equal_naive_loops():
   ]
   auc = measures.detection_auc(score_M, correct_M)
   assert auc == pytest.approx(np.mean(wins))
-  p = np.array([0.0, 0.5, 0.9, 1.0])
-  bits = math.log(2) - 0.9 * math.log(0.9) - 0.1 * math.log(0.1)
-  assert exact.detection_bound(p, 8) == pytest.approx(bits / 8)
-  class_M = rng.integers(0, 4, 304)
-  hidden_MxD = rng.normal(size=(4, 6))[class_M] + 3
-  noisy_MxD = hidden_MxD + rng.normal(size=hidden_MxD.shape)
-  probe = [
-    measures.probe_accuracy(x, class_M, correct_M, ~correct_M)
-    for x in (hidden_MxD, noisy_MxD, rng.normal(size=hidden_MxD.shape))
-  ]
-  assert probe[0] == 1 > probe[1] > 0.6 > 0.4 > probe[2]
-  nobody_M = np.zeros(304, bool)
-  args = hidden_MxD, class_M, correct_M, nobody_M
-  assert math.isnan(measures.probe_accuracy(*args))
 
 
 def test_a_probe_on_new_words_needs_vectors_of_classes():
-  words_RxL = language.sample_lines(HALF, rows=300, length=8, seed=0)
-  rng = np.random.default_rng(0)
-  word_VxD = rng.normal(size=(len(HALF.names), 64))
-  by_word = measure_run.probe_classes(HALF, words_RxL, word_VxD[words_RxL])
-  class_RxL = HALF.class_V[words_RxL]
-  by_class = measure_run.probe_classes(HALF, words_RxL, word_VxD[class_RxL])
-  assert by_word["probe"] > 0.9 > 0.4 > by_word["probe_new_words"]
-  assert min(by_class.values()) > 0.99
+  words_M = language.sample_lines(HALF, rows=300, length=8, seed=0).ravel()
+  word_VxD = np.random.default_rng(0).normal(size=(len(HALF.names), 64))
+  by_word = measures.probe_new_words(HALF, words_M, word_VxD[words_M])
+  class_M = HALF.class_V[words_M]
+  by_class = measures.probe_new_words(HALF, words_M, word_VxD[class_M])
+  assert by_class > 0.99 > 0.4 > by_word
   single = language.draw_language(3, synonym_share=0)
-  scores = measure_run.probe_classes(single, class_RxL, word_VxD[class_RxL])
-  assert scores["probe"] > 0.99 and math.isnan(scores["probe_new_words"])
+  scored = measures.probe_new_words(single, class_M, word_VxD[class_M])
+  assert math.isnan(scored)
 
 
-@pytest.mark.parametrize("kind", ["bert", "electra"])
-def test_a_model_that_knows_nothing_is_measured(tmp_path, kind):
+@pytest.mark.parametrize(
+  ("kind", "names"), [("bert", set()), ("electra", {"auc", "auc_class"})]
+)
+def test_a_model_that_knows_nothing_is_measured(tmp_path, kind, names):
   write(tmp_path / "language")
   path = tmp_path / "language" / files.VOCABULARY
   tokenizer = load_tokenizer(str(path), lowercase=True)
@@ -291,33 +286,25 @@ def test_a_model_that_knows_nothing_is_measured(tmp_path, kind):
     style="electra_85_15",
     mask_prob=0.25,
   )
+  random_words = dataclasses.replace(masking, style="80_10_10")
   drawn, words_RxL = files.read_language(tmp_path / "language")
-  scores = measure_run.measure_model(
-    model,
-    params,
-    tiny.make_options(masking=masking),
-    tokenizer,
-    drawn,
-    words_RxL[:300],
-  )
-  uniform = math.log(len(tokenizer.vocab))
-  assert scores["loss_word"] == pytest.approx(uniform, rel=1e-5)
-  assert scores["kl_word"] == pytest.approx(
-    uniform - scores["best_word"], rel=1e-5
-  )
-  assert 0 < scores["best_class"] < scores["best_word"] < uniform
-  assert ("auc" in scores) == (kind == "electra")
-  if kind == "electra":
-    assert 0.4 < scores["auc"] < 0.6 and scores["detect_bound"] > 0
-  bad = tiny.masking.MaskingOptions(
-    mask_id=4, never_masked=(), vocab_size=9, style="80_10_10"
-  )
-  with pytest.raises(InputError, match="shows random words"):
+  scores, same = (
     measure_run.measure_model(
       model,
       params,
-      tiny.make_options(masking=bad),
+      tiny.make_options(masking=options),
       tokenizer,
       drawn,
-      words_RxL,
+      words_RxL[:300],
     )
+    for options in (masking, random_words)
+  )
+  assert scores == same  # the best loss is known without random words only
+  uniform = math.log(len(tokenizer.vocab))
+  assert scores["loss_word"] == pytest.approx(uniform, rel=1e-5)
+  best = scores["best_word"]
+  assert scores["kl_word"] == pytest.approx(uniform - best, rel=1e-5)
+  assert 0 < scores["best_class"] < best < uniform
+  assert {"auc", "auc_class"} & set(scores) == names
+  if names:
+    assert 0.4 < scores["auc"] < 0.6 and scores["auc"] != scores["auc_class"]

@@ -17,8 +17,11 @@ import numpy as np
 from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import InputError
-from truenegs_jax.study.artificial.language import Language, sample_lines
-from truenegs_jax.study.artificial.lexicon import draw_lexicon
+from truenegs_jax.study.artificial.language import (
+  Language,
+  draw_lexicon,
+  sample_lines,
+)
 
 TEXT, HELD_OUT, VOCABULARY = "text.txt", "held_out.txt", "vocab.txt"
 LANGUAGE = "language.npz"

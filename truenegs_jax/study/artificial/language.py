@@ -102,21 +102,61 @@ def sample_lines(
 ) -> np.ndarray:
   """Draws independent lines of `length` words, int64 `[rows, length]`."""
   rng = np.random.default_rng(seed)
-  num_classes = len(language.start_C)
-  # The last row stands for the class before a line.
-  cumulative_Q = np.cumsum([*language.next_CxC, language.start_C])
-  previous_R = np.full(rows, num_classes)
+  classes = np.arange(len(language.start_C))
+  start_C, next_CxC = (
+    language.start_C.cumsum(),
+    language.next_CxC.cumsum(axis=1),
+  )
+  own_CxV = language.class_V == classes[:, None]
+  words_CxV = np.where(own_CxV, language.share_V, 0.0).cumsum(axis=1)
   classes_RxL = np.empty((rows, length), np.int64)
+  up_to_RxC = np.broadcast_to(start_C, (rows, len(classes)))
   for i in range(length):
-    drawn_R = cumulative_Q.searchsorted(previous_R + rng.random(rows), "right")
-    # Sums of probabilities are 1 up to rounding.
-    drawn_R -= previous_R * num_classes
-    previous_R = classes_RxL[:, i] = drawn_R.clip(0, num_classes - 1)
-  first_C, last_C = (
-    language.class_V.searchsorted(np.arange(num_classes), side)
-    for side in ("left", "right")
+    classes_RxL[:, i] = _draw(up_to_RxC, rng.random(rows))
+    up_to_RxC = next_CxC[classes_RxL[:, i]]
+  columns = zip(classes_RxL.T, rng.random((rows, length)).T, strict=True)
+  return np.stack([_draw(words_CxV[c_R], u_R) for c_R, u_R in columns], axis=1)
+
+
+def _draw(up_to_RxQ: np.ndarray, u_R: np.ndarray) -> np.ndarray:
+  """Returns the values at `u_R`, in [0, 1), of cumulative distributions."""
+  total_Rx1 = up_to_RxQ[:, -1:]  # 1 up to rounding
+  return (up_to_RxQ > u_R[:, None] * total_Rx1).argmax(axis=1)
+
+
+def draw_lexicon(
+  language: Language, *, precision: float, recall: float, seed: int
+) -> np.ndarray:
+  """Draws a symmetric lexicon: pairs (word, synonym), int64 `[N, 2]`, sorted.
+
+  Precision is the share of its pairs that are synonyms, recall the share of the
+  synonyms that it has; both are met up to rounding to a number of pairs. Wrong
+  pairs are uniform over words of different classes. With one seed, a lexicon of
+  higher recall has the true pairs of one of lower recall.
+
+  Raises:
+    InputError: a share out of range, a language without synonyms, or with too
+      few words for so many wrong pairs.
+  """
+  if not (0 < precision <= 1 and 0 < recall <= 1):
+    raise InputError(
+      f"A lexicon of precision {precision:.0%} and recall {recall:.0%} is"
+      " impossible. Use more than 0 % and at most 100 %."
+    )
+  rng = np.random.default_rng(seed)
+  true_Nx2, false_Nx2 = (
+    rng.permutation(np.argwhere(np.triu(relation_VxV, 1)))
+    for relation_VxV in (language.is_synonym_VxV, ~language.is_synonym_VxV)
   )
-  words_RxL = np.cumsum(language.share_V).searchsorted(
-    classes_RxL + rng.random((rows, length)), "right"
-  )
-  return words_RxL.clip(first_C[classes_RxL], last_C[classes_RxL] - 1)
+  num_true = round(recall * len(true_Nx2))
+  num_false = round(num_true * (1 / precision - 1))
+  if not num_true or num_false > len(false_Nx2):
+    raise InputError(
+      f"A lexicon of precision {precision:.0%} and recall {recall:.0%} is"
+      f" impossible: the language has {len(true_Nx2):,} pairs of synonyms and"
+      f" {len(false_Nx2):,} of other words. Use higher values or another share"
+      " of words with synonyms."
+    )
+  pairs_Nx2 = np.concatenate([true_Nx2[:num_true], false_Nx2[:num_false]])
+  both_Nx2 = np.concatenate([pairs_Nx2, pairs_Nx2[:, ::-1]])
+  return both_Nx2[np.lexsort(both_Nx2.T[::-1])]
