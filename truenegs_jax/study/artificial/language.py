@@ -18,7 +18,6 @@ import numpy as np
 from truenegs_jax.runtime.errors import InputError
 
 NUM_CLASSES = 16
-MAX_CLASSES = 800  # times MOST_WORDS there are names for
 FEWEST_WORDS, MOST_WORDS = 2, 5  # of a class with synonyms
 CONCENTRATION = 0.2  # Dirichlet's: some 3 of 16 classes are likely to be next
 NOISE = 0.05  # share of a uniform distribution in each transition
@@ -70,15 +69,7 @@ def draw_language(
   The share is as near as classes allow, and exact at 0 and 1. The chain of the
   classes depends on the seed only, and with a larger share more classes have
   synonyms: those of a smaller share and others.
-
-  Raises:
-    InputError: a share or number of classes out of range.
   """
-  if not 0 <= synonym_share <= 1 or not 2 <= num_classes <= MAX_CLASSES:
-    raise InputError(
-      f"{synonym_share:.0%} of words with synonyms and {num_classes} classes"
-      f" are no language. Use 0 to 100 % and 2 to {MAX_CLASSES} classes."
-    )
   rng = np.random.default_rng(seed)
   start_C = rng.dirichlet(np.ones(num_classes))
   concentration_C = np.full(num_classes, CONCENTRATION)
@@ -103,14 +94,11 @@ def sample_lines(
   """Draws independent lines of `length` words, int64 `[rows, length]`."""
   rng = np.random.default_rng(seed)
   classes = np.arange(len(language.start_C))
-  start_C, next_CxC = (
-    language.start_C.cumsum(),
-    language.next_CxC.cumsum(axis=1),
-  )
   own_CxV = language.class_V == classes[:, None]
   words_CxV = np.where(own_CxV, language.share_V, 0.0).cumsum(axis=1)
+  next_CxC = language.next_CxC.cumsum(axis=1)
   classes_RxL = np.empty((rows, length), np.int64)
-  up_to_RxC = np.broadcast_to(start_C, (rows, len(classes)))
+  up_to_RxC = np.tile(language.start_C.cumsum(), (rows, 1))
   for i in range(length):
     classes_RxL[:, i] = _draw(up_to_RxC, rng.random(rows))
     up_to_RxC = next_CxC[classes_RxL[:, i]]
@@ -138,24 +126,20 @@ def draw_lexicon(
     InputError: a share out of range, a language without synonyms, or with too
       few words for so many wrong pairs.
   """
-  if not (0 < precision <= 1 and 0 < recall <= 1):
-    raise InputError(
-      f"A lexicon of precision {precision:.0%} and recall {recall:.0%} is"
-      " impossible. Use more than 0 % and at most 100 %."
-    )
+  are_shares = 0 < precision <= 1 and 0 < recall <= 1
   rng = np.random.default_rng(seed)
   true_Nx2, false_Nx2 = (
     rng.permutation(np.argwhere(np.triu(relation_VxV, 1)))
     for relation_VxV in (language.is_synonym_VxV, ~language.is_synonym_VxV)
   )
-  num_true = round(recall * len(true_Nx2))
-  num_false = round(num_true * (1 / precision - 1))
+  num_true = round(recall * len(true_Nx2)) if are_shares else 0
+  num_false = round(num_true * (1 / precision - 1)) if are_shares else 0
   if not num_true or num_false > len(false_Nx2):
     raise InputError(
       f"A lexicon of precision {precision:.0%} and recall {recall:.0%} is"
       f" impossible: the language has {len(true_Nx2):,} pairs of synonyms and"
-      f" {len(false_Nx2):,} of other words. Use higher values or another share"
-      " of words with synonyms."
+      f" {len(false_Nx2):,} of other words. Use higher values, at most"
+      " 100 %, or another share of words with synonyms."
     )
   pairs_Nx2 = np.concatenate([true_Nx2[:num_true], false_Nx2[:num_false]])
   both_Nx2 = np.concatenate([pairs_Nx2, pairs_Nx2[:, ::-1]])
