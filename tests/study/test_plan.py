@@ -252,6 +252,10 @@ def test_the_packaged_study_has_the_papers_tables(tmp_path):
   study = plan.make_parts(options, tmp_path)
   assert len(study) == 3 * 4 * 10
   assert [arm.name for arm in options.arms] == ["baseline", "hc", "sr", "hc+sr"]
-  c = parse_config(["--config=study:runlocal"])
-  small = plan.StudyOptions.from_config(c)
-  assert len(plan.make_parts(small, tmp_path)) == 2 * 2 * 2
+  for name, count in {
+    "study:runlocal": 2 * 2 * 2,
+    "study_small": 10 * 6 * 12,
+    "study_small:len512": 10 * 6 * 3,
+  }.items():
+    options = plan.StudyOptions.from_config(parse_config([f"--config={name}"]))
+    assert len(plan.make_parts(options, tmp_path)) == count

@@ -97,8 +97,9 @@ def print_plan(
   console: Console,
 ) -> None:
   """Prints the compute of each arm, the finished parts and the time left."""
+  title = "FLOP of a pre-training, of its fine-tunings, and of all seeds"
   columns = ("steps", "pre-training", "fine-tunings", "all seeds", "H100 hours")
-  table = leaderboard.make_table("FLOP of a seed", ["arm"], columns)
+  table = leaderboard.make_table(title, ["arm"], columns)
   total = 0.0
   for arm in options.arms:
     pretraining, *others = (
@@ -122,7 +123,7 @@ def print_plan(
   lines = {
     "dry run": "reads no text; writes and runs nothing",
     "total": f"{total:.3g} FLOP, {_format_hours(total)} hours on one H100 at"
-    f" {flops.UTILIZATION:.0%} of its peak in bfloat16, calculated; without"
+    f" {100 * flops.UTILIZATION:g} % of its peak in bfloat16, calculated; without"
     " corrections, robustness and evaluations",
     "seeds": f"{options.seeds} pre-trainings of each arm,"
     f" {options.finetune_seeds} runs of each task",
