@@ -137,7 +137,7 @@ def write_python(folder, name, line):
 @pytest.mark.parametrize("name", FLAGS)
 def test_unknown_keys_of_files_are_refused_by_name(tmp_path, name):
   for key in ("sed", "optim.lrr", "batchsize"):
-    if key.startswith("optim") and name == "robustness":
+    if key.startswith("optim") and name in ("robustness", "study"):
       continue
     path = write_python(tmp_path, name, f"c.{key} = 1")
     with pytest.raises(InputError, match=f"own.py' sets {key}.*no key"):

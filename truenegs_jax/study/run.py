@@ -122,8 +122,8 @@ def print_plan(
   )
   lines = {
     "dry run": "reads no text; writes and runs nothing",
-    "total": f"{total:.3g} FLOP, {_format_hours(total)} hours on one H100 at"
-    f" {100 * flops.UTILIZATION:g} % of its peak in bfloat16, calculated; without"
+    "total": f"{total:.3g} FLOP, calculated as {_format_hours(total)} hours on"
+    f" one H100 at {100 * flops.UTILIZATION:g} % of its peak in bfloat16; without"
     " corrections, robustness and evaluations",
     "seeds": f"{options.seeds} pre-trainings of each arm,"
     f" {options.finetune_seeds} runs of each task",
