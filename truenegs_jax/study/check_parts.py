@@ -130,18 +130,9 @@ def _check_pretraining(c: ConfigDict, say: Say, *, needs_files: bool) -> None:
     checks.check_required_files(c, weights, saved=False)
 
 
-def find_unplanned(parts: Sequence[Part], root: pathlib.Path) -> list[str]:
-  """Lists folders of parts that the study does not have, the highest ones."""
-  planned = {part.key for part in parts}
-  left = []
-  for path in sorted(root.glob("runs/*/seed-*/*/")):
-    key = path.relative_to(root).as_posix()
-    arm, seed = key.split("/")[1:3]
-    if key in planned:
-      continue
-    for prefix in (f"runs/{arm}/", f"runs/{arm}/{seed}/"):
-      if not any(x.startswith(prefix) for x in planned):
-        key = prefix.rstrip("/")
-        break
-    left.append(key)
-  return list(dict.fromkeys(left))
+def find_unplanned(
+  parts: Sequence[Part], root: pathlib.Path
+) -> list[pathlib.Path]:
+  """Lists folders of parts that the study does not have."""
+  planned = {root / part.key for part in parts}
+  return sorted({*root.glob("runs/*/seed-*/*/")} - planned)

@@ -37,7 +37,8 @@ def run_parts(
     statuses = read_statuses(parts, root)
     running = [key for key, x in statuses.items() if x.state == State.RUNNING]
     if part := next_part(parts, statuses, failed):
-      with progress.working(console, describe_start(part, parts, statuses)):
+      progressed = describe_progress(parts, statuses)
+      with progress.working(console, f"{part.key} [{progressed}]"):
         ended = parts_lib.run_part(part, root / part.key, console)
       code, is_stopped = ended or (0, False)
       if is_stopped:
@@ -116,13 +117,6 @@ def describe_progress(parts: Sequence[Part], statuses: Statuses) -> str:
   if unknown:
     text += f"; {unknown} not yet measured"
   return text
-
-
-def describe_start(
-  part: Part, parts: Sequence[Part], statuses: Statuses
-) -> str:
-  """Describes a part that starts and, in brackets, the progress."""
-  return f"{part.key} [{describe_progress(parts, statuses)}]"
 
 
 def describe_failure(part: Part, root: pathlib.Path) -> str:

@@ -60,7 +60,10 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
   check_parts.check_parts(unfinished, say, needs_files=needs_files)
   own = plan.select_shard(parts, job)
   if left := check_parts.find_unplanned(parts, workdir):
-    say(f"Not in this study any more, and left as they are: {', '.join(left)}")
+    say(
+      f"Not in this study any more, and left as they are: {len(left)} folders,"
+      f" such as '{left[0]}'"
+    )
   if c.dry_run:
     print_plan(options, parts, own, statuses, console)
     return 0
@@ -123,8 +126,8 @@ def print_plan(
   lines = {
     "dry run": "reads no text; writes and runs nothing",
     "total": f"{total:.3g} FLOP, calculated as {_format_hours(total)} hours on"
-    f" one H100 at {100 * flops.UTILIZATION:g} % of its peak in bfloat16; without"
-    " corrections, robustness and evaluations",
+    f" one H100 at {100 * flops.UTILIZATION:g} % of its peak in bfloat16,"
+    " without corrections, robustness and evaluations",
     "seeds": f"{options.seeds} pre-trainings of each arm,"
     f" {options.finetune_seeds} runs of each task",
     "done": ", ".join(f"{x} {done[x]}/{count}" for x, count in counts.items()),
