@@ -174,6 +174,8 @@ def main(argv: list[str]) -> None:
   workdir = pathlib.Path(flags.FLAGS.workdir).expanduser()
   console = Console(markup=False, highlight=False)
   with flags_lib.exit_on_errors():
+    if not flags.FLAGS.workdir:
+      raise InputError("Set --workdir=FOLDER, that of a run, study or rows.")
     lines = describe(workdir)
     if not flags.FLAGS.watch:
       console.print(_grid(lines))
@@ -193,9 +195,8 @@ def _grid(lines: list[Line]) -> Table:
 
 
 if __name__ == "__main__":
-  flags.DEFINE_string("workdir", None, "Folder of a run, study or rows.")
+  flags.DEFINE_string("workdir", "", "Folder of a run, study or rows.")
   flags.DEFINE_float(
     "watch", 0.0, "Seconds between repetitions; 0: once.", lower_bound=0.0
   )
-  flags.mark_flag_as_required("workdir")
   flags_lib.run(main)
