@@ -154,19 +154,6 @@ def test_a_part_ends_and_saves_with_its_driver(drivers, tmp_path, number):
   assert status.state == State.MISSING
 
 
-def test_a_part_that_outlives_its_driver_keeps_its_lock(drivers, tmp_path):
-  study = make_study(tmp_path, arms="a", tasks=(), steps=10_000)
-  driver = drivers.start(tmp_path, study)
-  wait_until((tmp_path / study[0].key / "state").exists)
-  part = int((tmp_path / "journal").read_text().split()[2])
-  os.kill(part, signal.SIGSTOP)  # SIGTERM waits
-  os.kill(driver, signal.SIGKILL)
-  assert drivers.ask("wait", driver) == -9
-  assert not is_idle(tmp_path, study)
-  os.kill(part, signal.SIGCONT)
-  wait_until(lambda: is_idle(tmp_path, study))
-
-
 def test_jobs_and_repeated_drivers_share_the_work(drivers, tmp_path):
   study = make_study(tmp_path, steps=20)
   shards = [plan.select_shard(study, (i, 2)) for i in range(2)]
