@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import itertools
+import json
 import math
 import os
 import subprocess
@@ -10,6 +11,7 @@ import sys
 
 import numpy as np
 import pytest
+from absl import flags
 
 from support import tiny
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, load_tokenizer
@@ -256,6 +258,18 @@ def test_a_probe_on_new_words_needs_vectors_of_classes():
   single = language.draw_language(3, synonym_share=0)
   scored = measures.probe_new_words(single, class_M, word_VxD[class_M])
   assert math.isnan(scored)
+
+
+def test_the_file_of_measures_is_json_without_synonyms(tmp_path, monkeypatch):
+  scores = {"kl_word": 0.1, "probe_new_words": math.nan}
+  monkeypatch.setattr(measure_run, "measure_run", lambda *_, **__: scores)
+  values = flags.FlagValues()
+  command.define_flags(values)
+  path = tmp_path / "results.json"
+  values(["program", f"--measure={tmp_path}", f"--output={path}"])
+  command.run(values)
+  saved = json.loads(path.read_text(), parse_constant=pytest.fail)
+  assert saved == {"kl_word": 0.1, "probe_new_words": None}
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.study.artificial import files
 from truenegs_jax.study.artificial.language import draw_language
 from truenegs_jax.workdir.files import save_json
+from truenegs_jax.workdir.metrics_file import finite_or_null
 
 
 def run(values: flags.FlagValues) -> None:
@@ -44,6 +45,7 @@ def run(values: flags.FlagValues) -> None:
       folder,
       report=functools.partial(print, file=sys.stderr),
     )
+    scores = finite_or_null(scores)
     if values.output:
       save_json(pathlib.Path(values.output).expanduser(), scores)
     else:
@@ -88,7 +90,9 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   string_flag = functools.partial(flags.DEFINE_string, flag_values=values)
   number = functools.partial(flags.DEFINE_integer, flag_values=values)
   string_flag("folder", "artificial", "The language: text, vocabulary, ....")
-  string_flag("measure", "", "Workdir of a run: measure it, and write nothing.")
+  string_flag(
+    "measure", "", "Workdir of a run: measure it, and write no language."
+  )
   string_flag("output", "", "File for the measures; by default printed.")
   number("seed", 0, "Of the language, its text and lexicons.", lower_bound=0)
   flags.DEFINE_float(
