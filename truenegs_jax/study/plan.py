@@ -216,39 +216,17 @@ def _arm_parts(
   def folder(name: str) -> str:
     return str(root / part_key(arm.name, seed, name))
 
-  def make(
-    name: str,
-    config: str,
-    changes: Sequence[str],
-    links: Sequence[str],
-    *,
-    outputs: Sequence[str] = (files.RESULTS,),
-    needs: str = PRETRAIN,
-  ) -> Part:
-    flags = (f"--config={config}", *(f"--config.{x}" for x in changes))
-    command = [sys.executable, "-m", "truenegs_jax.main"]
-    command += [x.replace(LANGUAGE, str(language)) for x in flags]
-    command += [f"--config.{x}" for x in links]
-    # The same for all seeds, each of which has its own language.
-    named = tuple(x.replace(LANGUAGE, language.parent.name) for x in flags)
-    return Part(
-      arm=arm.name,
-      seed=seed,
-      name=name,
-      command=(*command, f"--workdir={folder(name)}"),
-      outputs=tuple(outputs),
-      needs=needs,
-      config=_build_config(arm.name, name, named),
-    )
-
+  make = functools.partial(_make_part, arm=arm.name, seed=seed, root=root)
   base, _, words = options.base.partition(":")
   words = ",".join([*filter(None, [words]), *arm.words])
   config = f"{base}:{words}" if words else base
-  language = language_folder(options, seed, root)
-  changes = options.overrides + arm.changes
+  changes, language = options.overrides + arm.changes, None
   if options.synonyms is not None:
     changes = LANGUAGE_KEYS + changes
-  yield make(PRETRAIN, config, changes, [f"seed={seed}"], needs="")
+    language = language_folder(options.synonyms, seed, root)
+  yield make(
+    PRETRAIN, config, changes, [f"seed={seed}"], needs="", language=language
+  )
   init, count = f"init={folder(PRETRAIN)}", options.finetune_seeds
   for name in options.tasks:
     config, task = TASKS[name]
@@ -262,26 +240,67 @@ def _arm_parts(
     name = robustness_task(options)
     links = [f"init={folder(name)}"]
     yield make(ROBUSTNESS, ROBUSTNESS, options.robustness, links, needs=name)
-
-  if options.synonyms is not None:
-    command = [sys.executable, "-m", "truenegs_jax.study.artificial"]
-    command += [f"--folder={language}", f"--measure={folder(PRETRAIN)}"]
-    output = f"{folder(MEASURES)}/{files.RESULTS}"
+  if language:
     yield Part(
       arm=arm.name,
       seed=seed,
       name=MEASURES,
-      command=(*command, f"--output={output}"),
+      command=(
+        *(sys.executable, "-m", "truenegs_jax.study.artificial"),
+        f"--folder={language}",
+        f"--measure={folder(PRETRAIN)}",
+        f"--output={folder(MEASURES)}/{files.RESULTS}",
+      ),
       outputs=(files.RESULTS,),
       needs=PRETRAIN,
     )
 
 
+def _make_part(
+  name: str,
+  config: str,
+  changes: Sequence[str],
+  links: Sequence[str],
+  *,
+  arm: str,
+  seed: int,
+  root: pathlib.Path,
+  outputs: Sequence[str] = (files.RESULTS,),
+  needs: str = PRETRAIN,
+  language: pathlib.Path | None = None,
+) -> Part:
+  """Makes a part that is a task of `truenegs_jax.main`.
+
+  Args:
+    changes: KEY=VALUE that the user chose.
+    links: KEY=VALUE that differ from seed to seed.
+    language: replaces LANGUAGE in changes.
+  """
+  flags = (f"--config={config}", *(f"--config.{x}" for x in changes))
+  command, kept = flags, flags
+  if language:  # of this seed; the config is the same for all
+    command = tuple(x.replace(LANGUAGE, str(language)) for x in flags)
+    kept = tuple(x.replace(LANGUAGE, language.parent.name) for x in flags)
+  return Part(
+    arm=arm,
+    seed=seed,
+    name=name,
+    command=(
+      *(sys.executable, "-m", "truenegs_jax.main", *command),
+      *(f"--config.{x}" for x in links),
+      f"--workdir={root / part_key(arm, seed, name)}",
+    ),
+    outputs=tuple(outputs),
+    needs=needs,
+    config=_build_config(arm, name, kept),
+  )
+
+
 def language_folder(
-  options: StudyOptions, seed: int, root: pathlib.Path
+  synonyms: float, seed: int, root: pathlib.Path
 ) -> pathlib.Path:
-  """Returns the folder of the artificial language of a seed."""
-  return root / f"languages/synonyms-{options.synonyms or 0:g}" / f"seed-{seed}"
+  """Returns the folder of a seed's language, with `synonyms` in percent."""
+  return root / f"languages/synonyms-{synonyms:g}" / f"seed-{seed}"
 
 
 def robustness_task(options: StudyOptions) -> str:

@@ -69,7 +69,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     return 0
   save_config(c, workdir)
   if options.synonyms is not None:
-    write_languages(options, workdir)
+    write_languages(options.synonyms, options.seeds, workdir)
     check_parts.check_parts(unfinished, say, needs_files=True)
   code = drive.run_parts(own, workdir, console)
   statuses = drive.read_statuses(parts, workdir)
@@ -144,18 +144,17 @@ def _format_hours(flop: float) -> str:
   return f"{flop / flops.H100_FLOPS / 3600:,.1f}"
 
 
-def write_languages(options: plan.StudyOptions, workdir: pathlib.Path) -> None:
-  """Writes the artificial languages of all seeds that are missing.
+def write_languages(synonyms: float, seeds: int, workdir: pathlib.Path) -> None:
+  """Writes the artificial languages that are missing, with synonyms in percent.
 
   Raises:
     DiskError: one cannot be written.
   """
-  for seed in range(options.seeds):
-    folder = plan.language_folder(options, seed, workdir)
+  for seed in range(seeds):
+    folder = plan.language_folder(synonyms, seed, workdir)
     with folder_lock(folder):  # from other jobs
       if not folder.exists():
-        share = (options.synonyms or 0.0) / 100
-        language = draw_language(seed, synonym_share=share)
+        language = draw_language(seed, synonym_share=synonyms / 100)
         write_language(folder, language, seed=seed)
 
 
