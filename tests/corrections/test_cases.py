@@ -3,13 +3,20 @@
 import csv
 import dataclasses
 import io
+import types
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from support import mini_wordnet, tiny
-from support.small_predictions import make_predictions, render
+from support.small_predictions import (
+  TOKENS,
+  make_predictions,
+  random_predictions,
+  random_table,
+  render,
+)
 from truenegs_jax.corrections import cases as cases_lib
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import InputError
@@ -48,11 +55,22 @@ PAIRS = [("w5", "w8"), ("w5", "w6"), ("w8", "w9")]
 TABLE = build_table(PAIRS, TOKENIZER.vocab, source="x", include_self=True)
 
 
-def choose(p=PREDICTIONS, only="", limit=10):
-  pair_filter = cases_lib.parse_filter(only, TOKENIZER)
+OTHER = build_table([("w6", "w7")], TOKENIZER.vocab, source="y")
+
+
+def search(p=PREDICTIONS, only="", limit=10, tables=None, **options):
   return cases_lib.choose_cases(
-    p, TABLE, TOKENIZER, only=pair_filter, limit=limit
+    p,
+    tables or {"x": TABLE},
+    TOKENIZER,
+    only=cases_lib.parse_filter(only, TOKENIZER),
+    limit=limit,
+    **options,
   )
+
+
+def choose(*args, **kwargs):
+  return search(*args, **kwargs).cases
 
 
 def read_sheet(p, tables, tokenizer=TOKENIZER, *, size=200, seed=0):
@@ -70,7 +88,8 @@ def test_cases_of_different_pairs_come_first():
     prediction="w8",
     probability=pytest.approx(0.9),
     synonyms=("w5", "w6", "w8"),
-    verdict="corrected",
+    verdicts={"x": "corrected"},
+    count=3,
   )
   assert [(c.gold, c.prediction, c.sentence[:12]) for c in others] == [
     ("w8", "w9", "w5 [MASK]"),
@@ -102,7 +121,51 @@ def test_a_filter_includes_every_verdict(only, verdicts):
   assert ("No corrections found" in printed.getvalue()) == (not cases)
 
 
-HOUSE = cases_lib.Case("a [MASK]", "house", "home", 0.5, ("home", "x"), "wrong")
+def test_cases_of_the_second_source_only_have_both_verdicts():
+  result = search(tables={"x": TABLE, "y": OTHER})
+  assert result.sources == ("x", "y") and result.searched == 6
+  assert result.corrected == len(result.cases) == 5
+  [case] = [c for c in result.cases if c.verdict != "corrected"]
+  assert (case.gold, case.prediction, case.count) == ("w6", "w7", 1)
+  assert case.verdicts == {"x": "wrong", "y": "corrected"}
+  assert case.synonyms == ("w7",)
+  others = [c for c in result.cases if c is not case]
+  assert {tuple(c.verdicts.values()) for c in others} == {
+    ("corrected", "wrong")
+  }
+  [right] = choose(only="w5:w5", tables={"x": TABLE, "y": OTHER})
+  assert right.verdicts == {"x": "right", "y": "right"}
+  assert right.synonyms == ("w5", "w6", "w8") and right.count == 0
+
+
+@pytest.mark.parametrize("limit", [1, 7, 1_000])
+def test_searching_in_batches_finds_the_same_cases(limit):
+  tables = {"a": random_table(0), "b": random_table(1)}
+  p = random_predictions(0, 400)
+  vocab = [*TOKENS, "[MASK]"]
+  tokenizer = types.SimpleNamespace(vocab=vocab, mask=len(TOKENS))
+  options = dict(limit=limit, token_classes=[f"the {x}" for x in TOKENS])
+  at_once = cases_lib.choose_cases(p, tables, tokenizer, **options)
+  finder = cases_lib.CaseFinder(tables, tokenizer, **options)
+  for chunk_N in np.array_split(np.arange(len(p.gold_M)), 5):
+    fields = [f.name for f in dataclasses.fields(p) if f.name.endswith("_M")]
+    arrays = {name: getattr(p, name)[chunk_N] for name in fields}
+    finder.add(dataclasses.replace(p, **arrays))
+  assert finder.finish() == at_once
+  corrected = [p.corrected_M(table) for table in tables.values()]
+  assert at_once.corrected == np.any(corrected, axis=0).sum() > 50
+  pairs = {(c.gold, c.prediction): c.count for c in at_once.cases}
+  first = at_once.cases[: len(pairs)]  # different pairs come first
+  assert len(at_once.cases) == min(limit, at_once.corrected)
+  assert pairs == {(c.gold, c.prediction): c.count for c in first}
+  assert all(c.part_of_speech == f"the {c.gold}" for c in first)
+  if limit > at_once.corrected:
+    assert sum(pairs.values()) == at_once.corrected > len(pairs)
+
+
+HOUSE = cases_lib.Case(
+  "a [MASK]", "house", "home", 0.5, ("home", "x"), {"x": "wrong"}
+)
 
 
 def test_cases_show_wordnets_list_with_unusable_words_in_parentheses(tmp_path):
@@ -143,14 +206,16 @@ def test_words_that_are_not_one_token_are_refused(only):
 def test_slots_that_are_not_eligible_are_no_corrections():
   p = dataclasses.replace(PREDICTIONS, eligible_M=np.arange(6) != 1)
   case = choose()[2]
-  assert [c for c in choose() if c not in choose(p)] == [case]
+  sentences = [c.sentence for c in choose(p)]
+  assert [c for c in choose() if c.sentence not in sentences] == [case]
   [wrong] = [c for c in choose(p, "w5:w8") if c.verdict == "wrong"]
-  assert wrong == dataclasses.replace(case, verdict="wrong")
+  verdicts = {"x": "wrong"}
+  assert wrong == dataclasses.replace(case, verdicts=verdicts, count=2)
   assert len(read_sheet(p, [TABLE])) == len(choose(p)) == 3
 
 
 def test_a_sheet_has_corrections_by_any_source():
-  tables = [TABLE, build_table([("w6", "w7")], TOKENIZER.vocab, source="y")]
+  tables = [TABLE, OTHER]
   rows = read_sheet(PREDICTIONS, tables)
   drawn = sorted((row[2], row[3], row[5]) for row in rows)
   assert drawn == [("w5", "w8", "")] * 3 + [("w6", "w7", ""), ("w8", "w9", "")]

@@ -114,19 +114,22 @@ def test_cases_of_packed_rows_stay_inside_a_document(params):
   all_pairs = itertools.permutations(WORDS, 2)
   table = build_table(all_pairs, TOKENIZER.vocab, source="all")
 
-  def search(limit):
+  def search(enough, num_held_out=1):
     return cases.find_cases(
+      cases.CaseFinder({"all": table}, TOKENIZER, limit=10_000),
       predict,
       params,
-      iter(batches),
-      table=table,
-      tokenizer=TOKENIZER,
-      limit=limit,
+      batches[:num_held_out],
+      batches[num_held_out:],
+      enough=enough,
       seed=0,
     )
 
-  every_case, searched = search(10_000)
-  pairs = [(case.gold, case.prediction) for case in every_case]
-  assert len(set(pairs)) == len(pairs) > 20
+  every = search(10_000)
+  pairs = [(case.gold, case.prediction) for case in every.cases]
+  assert len(set(pairs)) > 20 and every.searched > 60
   assert all(gold != predicted for gold, predicted in pairs)
-  assert search(3) == (every_case[:3], len(p.gold_M)) and searched > 60
+  assert len(pairs) == every.corrected
+  # Held-out rows are searched to the end, the others while pairs are missing.
+  assert search(0) == search(3) and search(3).searched == len(p.gold_M)
+  assert search(0, len(batches)) == every

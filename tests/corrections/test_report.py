@@ -12,7 +12,7 @@ from support.small_predictions import (
   random_table,
   render,
 )
-from truenegs_jax.corrections import rates, report
+from truenegs_jax.corrections import cases, rates, report
 from truenegs_jax.corrections.predict_slots import Lines
 from truenegs_jax.runtime.errors import DiskError
 
@@ -119,8 +119,8 @@ def make_findings(sheet=""):
     tables={"a": table},
     checkpoints={"a": [report.CheckpointRates(20, 100.0, counts)]},
     agreements=rates.compare_sources(p, {"a": table, "b": table}, TOKENS),
-    cases=[],
-    searched=1,
+    shown=[],
+    search=cases.Search(1, 0, ("a",), []),
     sheet=sheet,
   )
 

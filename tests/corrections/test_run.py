@@ -8,7 +8,6 @@ import io
 import json
 import logging
 import lzma
-import types
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,7 @@ from support import tiny
 from support.small_predictions import FakeWordNet
 from truenegs_jax.configs import corrections as config
 from truenegs_jax.configs import electra_demo
-from truenegs_jax.corrections import predict_slots
+from truenegs_jax.corrections import predict_slots, rates
 from truenegs_jax.corrections import run as run_lib
 from truenegs_jax.data.tokens.tokenizer import (
   SPECIALS,
@@ -30,7 +29,7 @@ from truenegs_jax.data.tokens.tokenizer import (
 from truenegs_jax.models import pretrain
 from truenegs_jax.objectives.slot_predictions import mask_and_predict
 from truenegs_jax.runtime.errors import DataError, InputError, NonFiniteError
-from truenegs_jax.synonyms import wordnet
+from truenegs_jax.synonyms import run_table, wordnet
 from truenegs_jax.train import build_run
 from truenegs_jax.weights.formats import hf_folder
 from truenegs_jax.workdir import checkpoints, saved_model
@@ -168,15 +167,15 @@ def finished(folder, tmp_path_factory):
 
 def test_only_english_words_have_parts_of_speech(monkeypatch):
   reader = contextlib.nullcontext()
-  monkeypatch.setattr(run_lib.wordnet, "session", lambda folder: reader)
-  monkeypatch.setattr(
-    run_lib.rates, "classify_tokens", lambda *_, **__: ("noun",)
-  )
-  c = _make_config()
+  monkeypatch.setattr(wordnet, "session", lambda folder: reader)
+  monkeypatch.setattr(rates, "classify_tokens", lambda *_, **__: ("noun",))
   for language, expected in (("en", ("noun",)), ("fr", ())):
-    c.data.language = language
-    measured = types.SimpleNamespace(config=c, tokenizer=TOKENIZER)
-    assert run_lib._classify_tokens(measured, None) == expected
+    request = run_table.TableRequest("x", language=language)
+    assert rates.find_classes(request, TOKENIZER.vocab, print) == expected
+  warnings = []
+  request = run_table.TableRequest("x", stop_words="lost.txt")
+  assert rates.find_classes(request, TOKENIZER.vocab, warnings.append) == ()
+  assert "no parts of speech" in warnings[0] and "lost.txt" in warnings[0]
 
 
 def _two_sources(folder):
@@ -291,7 +290,11 @@ def test_a_run_is_measured_with_its_options(folder, tmp_path):
   assert not (tmp_path / "out").exists()
   moved = tmp_path / "stops.txt"
   moved.write_text("\n".join(STOP_WORDS))
-  results, cases, _ = _run(
+
+  def verdict(case, name):
+    return case["verdicts"][f"pairs path={name}.tsv"]
+
+  results, cases, printed = _run(
     folder,
     tmp_path / "out",
     negatives__stop_words=str(moved),
@@ -310,13 +313,18 @@ def test_a_run_is_measured_with_its_options(folder, tmp_path):
     counts = _count_by_loops(folder, 20, _make_text(), **others)
     assert counts[1][0] != hits > 20
   # Cases, agreements and the sheet have the same corrections.
-  assert len(cases) == hits and {c["verdict"] for c in cases} == {"corrected"}
+  by_one = [c for c in cases["cases"] if "corrected" == verdict(c, "one")]
+  assert len(by_one) == hits
+  assert f"{hits} shown of {cases['searched']:,} predictions" in printed
   [two] = results["checkpoints"]["pairs path=two.tsv"]
   [agreement, *_] = results["judgements"]
   both = agreement["precision"]["hits"]
   assert agreement["precision"]["of"] == hits
   sheet = (tmp_path / "out" / "sheet.csv").read_text().splitlines()
   assert len(sheet) - 1 == hits + two["rates"]["of_slots"]["hits"] - both
+  assert cases["corrected"] == len(cases["cases"]) == len(sheet) - 1
+  both_verdicts = {(verdict(c, "one"), verdict(c, "two")) for c in by_one}
+  assert both_verdicts == {("corrected", "wrong"), ("corrected",) * 2}
   assert results["strict_subword"]
 
 
@@ -332,7 +340,9 @@ def test_results_are_reproducible(folder, finished, tmp_path):
     assert again[0][name] == results[name]
   sheet = (workdir / "sheet.csv").read_text()
   assert (tmp_path / "out" / "sheet.csv").read_text() == sheet
-  for case, other in zip(cases, again[1], strict=True):
+  both = (x.pop("cases") for x in (cases, again[1]))
+  assert cases == again[1] and cases["corrected"] > 20
+  for case, other in zip(*both, strict=True):
     assert case.pop("probability") == pytest.approx(other.pop("probability"))
     assert case == other
   written = {path.name for path in workdir.rglob("*") if path.is_file()}

@@ -22,7 +22,11 @@ def make_verdict(error):
 
 WORDS = ("representative", "congresswoman", "counterrevolutionary")
 CASE = cases.Case(
-  f"a {WORDS[2]} [MASK] of the institution", *WORDS[:2], 0.97, WORDS, "wrong"
+  f"a {WORDS[2]} [MASK] of the institution",
+  *WORDS[:2],
+  0.97,
+  WORDS,
+  {"wordnet": "wrong"},
 )
 TABLES = [
   verdict.verdict_table(make_verdict(0.0123)),

@@ -4,6 +4,7 @@ import collections
 import csv
 import dataclasses
 import io
+import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,26 +20,45 @@ from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable, get_synonyms
 from truenegs_jax.synonyms.vocabulary import is_word
+from truenegs_jax.workdir import files
 
 WINDOW = 12  # tokens shown on either side of the mask
 SHEET_WINDOW = 40  # in the sheet: judging needs more context
 SHEET_COLUMNS = ["number", "sentence", "gold", "prediction", "probability"]
 SHEET_COLUMNS += ["right? (y, n, or ? where you cannot tell)"]
+MAX_SAVED = 5_000  # in cases.json: some 3 MB, which a browser searches at once
 # (gold id, prediction id) pairs; None stands for any prediction.
 PairFilter = tuple[tuple[int, int | None], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A prediction and its verdict by hard correction."""
+  """A prediction and its verdicts by hard correction.
 
-  sentence: str  # tokens around the slot, [MASK] in the slot
+  Attributes:
+    sentence: tokens around the slot, [MASK] in the slot.
+    verdicts: by source: "corrected", "right" (the gold token), or "wrong".
+    synonyms: list of the gold token by the first source that corrects, or else
+      by the first.
+    count: corrections of this pair in all predictions searched, by any source.
+    part_of_speech: of the gold token, one of `rates.TOKEN_CLASSES`, or "".
+    lemmas: WordNet's list of the gold token, if shown.
+  """
+
+  sentence: str
   gold: str
   prediction: str
   probability: float
   synonyms: tuple[str, ...]
-  verdict: str  # "corrected", "right" (the gold token), or "wrong"
-  lemmas: tuple[str, ...] = ()  # WordNet's list of the gold token, if shown
+  verdicts: Mapping[str, str]
+  count: int = 0
+  part_of_speech: str = ""
+  lemmas: tuple[str, ...] = ()
+
+  @property
+  def verdict(self) -> str:
+    """The verdict of the first source."""
+    return next(iter(self.verdicts.values()))
 
   @property
   def marked_list(self) -> str:
@@ -49,61 +69,146 @@ class Case:
     return f"{text} ({others})".strip() if others else text
 
 
-def find_cases(
-  predict: Callable,
-  params: Mapping[str, Any],
-  batches: Iterable[predict_slots.Batch],
-  *,
-  table: SynonymTable,
-  tokenizer: Tokenizer,
-  limit: int,
-  seed: int,
-) -> tuple[list[Case], int]:
-  """Searches batches for `limit` corrections, one per (gold, prediction).
+@dataclasses.dataclass(frozen=True)
+class Search:
+  """Cases found among predictions; the content of cases.json.
 
-  `predict` is built by `make_predict_slots`; `seed` is that of the masking.
-  Returns the cases and the number of predictions searched.
+  Attributes:
+    searched: number of predictions.
+    corrected: number of those that any of the sources corrects.
+    sources: in the order of `Case.verdicts`.
+    cases: of different (gold, prediction) pairs first, then repeated ones.
   """
-  cases: dict[tuple[str, str], Case] = {}
-  searched = 0
-  key = jax.random.key(seed)
-  for batch in batches:
-    p = predict_slots.predict_batch(predict, params, batch, key)
-    searched += len(p.gold_M)
-    for m in np.flatnonzero(p.corrected_M(table)).tolist():
-      case = _make_case(p, m, table, tokenizer)
-      cases.setdefault((case.gold, case.prediction), case)
-    if len(cases) >= limit:
-      break
-  return list(cases.values())[:limit], searched
+
+  searched: int
+  corrected: int
+  sources: tuple[str, ...]
+  cases: list[Case]
+
+
+class CaseFinder:
+  """Collects corrections, or predictions that match a filter.
+
+  Those of different (gold, prediction) pairs come first, then repeated ones,
+  each in the order of the predictions. No more than `limit` cases are kept.
+
+  Args:
+    tables: synonym tables by source; a correction is one by any of them.
+    only: built by `parse_filter`; empty, it selects corrections.
+    token_classes: those of `rates.classify_tokens`, or empty.
+  """
+
+  def __init__(
+    self,
+    tables: Mapping[str, SynonymTable],
+    tokenizer: Tokenizer,
+    *,
+    limit: int,
+    only: PairFilter = (),
+    token_classes: Sequence[str] = (),
+  ):
+    self.tables, self.tokenizer, self.limit = tables, tokenizer, limit
+    self.only, self.token_classes = only, token_classes
+    self.searched = 0
+    # Numbers of slots by gold and prediction.
+    self.chosen: collections.Counter[tuple[str, str]] = collections.Counter()
+    self.corrected: collections.Counter[tuple[str, str]] = collections.Counter()
+    # By their order: repetition of the pair, number of the slot.
+    self._cases: dict[tuple[int, int], Case] = {}
+
+  def add(self, p: Predictions) -> None:
+    """Searches predictions."""
+    corrected_M = _corrected_by_any(p, self.tables.values())
+    chosen_M = np.zeros(len(p.gold_M), bool) if self.only else corrected_M
+    for gold, prediction in self.only:
+      is_pair_M = prediction is None or p.predicted_M == prediction
+      chosen_M = chosen_M | (p.gold_M == gold) & is_pair_M
+    vocab, slots = self.tokenizer.vocab, {}
+    for m in np.flatnonzero(chosen_M | corrected_M).tolist():
+      pair = vocab[p.gold_M[m]], vocab[p.predicted_M[m]]
+      self.corrected[pair] += int(corrected_M[m])
+      if chosen_M[m]:
+        slots[self.chosen[pair], self.searched + m] = m
+        self.chosen[pair] += 1
+    self.searched += len(p.gold_M)
+    first = sorted(self._cases.keys() | slots.keys())[: self.limit]
+    self._cases = {
+      order: self._cases.get(order) or self._make_case(p, slots[order])
+      for order in first
+    }
+
+  def finish(self) -> Search:
+    """Returns the cases, with the counts of their pairs."""
+    cases = [
+      dataclasses.replace(
+        case, count=self.corrected[case.gold, case.prediction]
+      )
+      for case in self._cases.values()
+    ]
+    corrected = sum(self.corrected.values())
+    return Search(self.searched, corrected, tuple(self.tables), cases)
+
+  def _make_case(self, p: Predictions, m: int) -> Case:
+    tokenizer, vocab = self.tokenizer, self.tokenizer.vocab
+    gold, predicted = int(p.gold_M[m]), int(p.predicted_M[m])
+    lists = {name: get_synonyms(x, gold) for name, x in self.tables.items()}
+    verdicts = dict.fromkeys(lists, "right" if predicted == gold else "wrong")
+    if predicted != gold and p.eligible_M[m]:
+      names = [name for name, ids in lists.items() if predicted in ids]
+      verdicts |= dict.fromkeys(names, "corrected")
+    shown = max(lists, key=lambda name: verdicts[name] == "corrected")
+    return Case(
+      _sentence(p, m, tokenizer, vocab[tokenizer.mask], window=WINDOW),
+      gold=vocab[gold],
+      prediction=vocab[predicted],
+      probability=float(p.probability_M[m]),
+      synonyms=tuple(vocab[i] for i in lists[shown]),
+      verdicts=verdicts,
+      part_of_speech=self.token_classes[gold] if self.token_classes else "",
+    )
 
 
 def choose_cases(
   p: Predictions,
-  table: SynonymTable,
+  tables: Mapping[str, SynonymTable],
   tokenizer: Tokenizer,
-  *,
-  limit: int,
-  only: PairFilter = (),
-) -> list[Case]:
-  """Returns up to `limit` corrections, or predictions that match a filter.
+  **options: Any,
+) -> Search:
+  """Searches predictions; `options` are those of `CaseFinder`."""
+  finder = CaseFinder(tables, tokenizer, **options)
+  finder.add(p)
+  return finder.finish()
 
-  Those of different (gold, prediction) pairs come first, then repeated ones,
-  each in the order of the predictions. `only` is built by `parse_filter`;
-  empty, it selects corrections.
+
+def find_cases(
+  finder: CaseFinder,
+  predict: Callable,
+  params: Mapping[str, Any],
+  held_out: Iterable[predict_slots.Batch],
+  training: Iterable[predict_slots.Batch],
+  *,
+  enough: int,
+  seed: int,
+) -> Search:
+  """Searches held-out batches, then training ones until `enough` pairs.
+
+  `predict` is built by `make_predict_slots`; `seed` is that of the masking.
   """
-  chosen_M = np.zeros(len(p.gold_M), bool) if only else p.corrected_M(table)
-  for gold, prediction in only:
-    is_pair_M = prediction is None or p.predicted_M == prediction
-    chosen_M |= (p.gold_M == gold) & is_pair_M
-  counts: collections.Counter[tuple[int, int]] = collections.Counter()
-  order = []
-  for m in np.flatnonzero(chosen_M).tolist():
-    pair = int(p.gold_M[m]), int(p.predicted_M[m])
-    order.append((counts[pair], m))
-    counts[pair] += 1
-  chosen = sorted(order)[:limit]
-  return [_make_case(p, m, table, tokenizer) for _, m in chosen]
+  key = jax.random.key(seed)
+  for batch in held_out:
+    finder.add(predict_slots.predict_batch(predict, params, batch, key))
+  for batch in training:
+    if len(finder.chosen) >= enough:
+      break
+    finder.add(predict_slots.predict_batch(predict, params, batch, key))
+  return finder.finish()
+
+
+def save_cases(workdir: pathlib.Path, search: Search) -> pathlib.Path:
+  """Writes cases.json in one line, and returns its path."""
+  path = workdir / files.CASES
+  files.save_json(path, dataclasses.asdict(search), indent=None)
+  return path
 
 
 def parse_filter(text: str, tokenizer: Tokenizer) -> PairFilter:
@@ -201,8 +306,7 @@ def build_sheet(
   not say by which table, so that judges are not biased. A prediction is right
   if it keeps the meaning of the sentence in place of the **marked** word.
   """
-  corrected_M = np.any([p.corrected_M(table) for table in tables], axis=0)
-  [corrected_N] = np.nonzero(corrected_M)
+  [corrected_N] = np.nonzero(_corrected_by_any(p, tables))
   drawn = np.random.default_rng(seed).permutation(corrected_N)[:size]
   file = io.StringIO()
   writer = csv.writer(file, lineterminator="\n")
@@ -217,22 +321,10 @@ def build_sheet(
   return file.getvalue()
 
 
-def _make_case(
-  p: Predictions, m: int, table: SynonymTable, tokenizer: Tokenizer
-) -> Case:
-  vocab = tokenizer.vocab
-  gold, predicted = int(p.gold_M[m]), int(p.predicted_M[m])
-  synonyms = get_synonyms(table, gold)
-  is_corrected = predicted in synonyms and p.eligible_M[m]
-  verdict = "corrected" if is_corrected else "wrong"
-  return Case(
-    _sentence(p, m, tokenizer, vocab[tokenizer.mask], window=WINDOW),
-    gold=vocab[gold],
-    prediction=vocab[predicted],
-    probability=float(p.probability_M[m]),
-    synonyms=tuple(vocab[i] for i in synonyms),
-    verdict="right" if predicted == gold else verdict,
-  )
+def _corrected_by_any(
+  p: Predictions, tables: Iterable[SynonymTable]
+) -> np.ndarray:
+  return np.any([p.corrected_M(table) for table in tables], axis=0)
 
 
 def _sentence(

@@ -8,7 +8,7 @@ Axes: M slots, N some of them, T sequences, V tokens of the vocabulary.
 import collections
 import dataclasses
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 from scipy import special
@@ -16,10 +16,11 @@ from scipy import special
 from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.data.corpus.sources import WordNetReader
 from truenegs_jax.runtime import install
-from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.runtime.errors import DataError, InputError, printable
+from truenegs_jax.synonyms import wordnet
+from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.table import SynonymTable, contains, count_synonyms
 from truenegs_jax.synonyms.vocabulary import STOP_WORDS, is_word
-from truenegs_jax.synonyms.wordnet import find_stems
 
 # WordNet's letters; the earlier one wins a tie. The digits occur in sense keys,
 # where 5 is a satellite of an adjective (manual page senseidx(5WN)).
@@ -189,6 +190,27 @@ def count_corrections(
   )
 
 
+def find_classes(
+  request: TableRequest,
+  tokens: Sequence[str],
+  report: Callable[[str], object],
+) -> tuple[str, ...]:
+  """Does `classify_tokens` for English; nothing for others or without WordNet.
+
+  WordNet and stop words are those of the request. If they are missing or
+  damaged, this is reported.
+  """
+  if request.language not in ("", "en"):
+    return ()
+  try:
+    stops = request.load_stop_words()
+    with wordnet.session(request.wordnet_dir) as reader:
+      return classify_tokens(tokens, reader, stop_words=stops)
+  except (InputError, DataError) as e:
+    report(f"warning: no parts of speech: {printable(e)}")
+    return ()
+
+
 def classify_tokens(
   tokens: Sequence[str],
   reader: WordNetReader,
@@ -216,7 +238,7 @@ def classify_tokens(
       return STOP_WORD
     weights = {}
     for pos in POS_NAMES:
-      stems = find_stems(word, pos, reader)
+      stems = wordnet.find_stems(word, pos, reader)
       tagged = sum(tag_counts[stem, pos] for stem in stems)
       senses = sum(len(reader._lemma_pos_offset_map[s][pos]) for s in stems)
       weights[pos] = (tagged, senses)

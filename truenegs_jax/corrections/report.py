@@ -1,7 +1,7 @@
 """Prints and saves the results of the task "corrections".
 
 results.json  all numbers, the model and the settings
-cases.json    cases as in the paper's figure 3
+cases.json    corrections in their sentences, as in the paper's figure 3
 sheet.csv     corrections for people to judge; sheet-2.csv if sheet.csv exists
 plots/        rates over the steps, if there are several
 """
@@ -63,8 +63,8 @@ class Findings:
     tables: synonym tables by source; the first is that of the paper's table 2.
     checkpoints: by source, in the order of steps.
     agreements: of all pairs of sources, at the last checkpoint.
-    cases: of the first source, at the last checkpoint.
-    searched: number of predictions of the last checkpoint.
+    shown: cases to print, of the first source, at the last checkpoint.
+    search: cases to save, of all sources, likewise.
     sheet: CSV, or "" for none.
   """
 
@@ -72,8 +72,8 @@ class Findings:
   tables: Mapping[str, SynonymTable]
   checkpoints: Mapping[str, list[CheckpointRates]]
   agreements: tuple[Agreement, ...]
-  cases: list[cases.Case]
-  searched: int
+  shown: list[cases.Case]
+  search: cases.Search
   sheet: str
 
   @property
@@ -100,7 +100,7 @@ def print_report(f: Findings, console: Console) -> None:
   if f.agreements:
     for golds in ("all", "shared"):
       console.print(render_agreements(f.agreements, golds=golds))
-  console.print(cases.render_cases(f.cases, f.searched))
+  console.print(cases.render_cases(f.shown, f.search.searched))
 
 
 def render_checkpoints(
@@ -245,9 +245,9 @@ def save_report(
   Raises:
     DiskError: a file cannot be written.
   """
-  written = [workdir / files.RESULTS, workdir / "cases.json"]
+  written = [workdir / files.RESULTS]
   files.save_json(written[0], {**about, **_numbers(f)})
-  files.save_json(written[1], [dataclasses.asdict(case) for case in f.cases])
+  written.append(cases.save_cases(workdir, f.search))
   if f.sheet:
     written.append(_save_sheet(workdir, f.sheet.encode()))
   if len(f.table_2) > 1:

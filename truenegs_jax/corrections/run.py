@@ -14,7 +14,7 @@ import functools
 import json
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import numpy as np
@@ -42,10 +42,8 @@ from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.errors import (
   CheckpointError,
-  DataError,
   InputError,
   one_of,
-  printable,
 )
 from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.synonyms import coverage, run_table, wordnet
@@ -90,8 +88,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     tables = _build_tables(requests, measured, text, console)
     with lock.lock(workdir):
       findings = _measure(c, measured, text, tables, only, mesh, console)
-      shown = cases.add_lemmas(findings.cases, requests[0], say)
-      findings = dataclasses.replace(findings, cases=shown)
+      findings = _add_lemmas(findings, requests[0], say)
       report.print_report(findings, console)
       about = {
         "command": rerun_command(),
@@ -210,24 +207,6 @@ def _build_tables(
   return tables
 
 
-def _classify_tokens(
-  measured: MeasuredModel, console: Console
-) -> tuple[str, ...]:
-  """Returns the class of each English token, or nothing without WordNet."""
-  if measured.config.data.language not in ("", "en"):
-    return ()
-  stops = build_run.build_table_request(measured.config).load_stop_words()
-  try:
-    with wordnet.session(measured.config.data.wordnet_dir) as reader:
-      return rates.classify_tokens(
-        measured.tokenizer.vocab, reader, stop_words=stops
-      )
-  except (InputError, DataError) as e:
-    message = f"warning: no parts of speech: {printable(e)}"
-    console.print(message, soft_wrap=True)
-    return ()
-
-
 def _measure(
   c: ConfigDict,
   measured: MeasuredModel,
@@ -238,8 +217,11 @@ def _measure(
   console: Console,
 ) -> report.Findings:
   o, tokenizer = c.corrections, measured.tokenizer
-  all_tables = list(tables.values())
-  classes = _classify_tokens(measured, console)
+  classes = rates.find_classes(
+    build_run.build_table_request(measured.config),
+    tokenizer.vocab,
+    functools.partial(console.print, soft_wrap=True),
+  )
   checkpoints: dict[str, list[report.CheckpointRates]] = {s: [] for s in tables}
   for step, predictions in _predict(c, measured, text, mesh, console):
     percent = None if step is None else 100 * step / measured.config.steps
@@ -256,19 +238,33 @@ def _measure(
   sheet = ""
   if o.sheet:
     sheet = cases.build_sheet(
-      predictions, all_tables, tokenizer, size=o.sheet, seed=c.seed
+      predictions, [*tables.values()], tokenizer, size=o.sheet, seed=c.seed
     )
+  first = next(iter(tables))
+  choose = functools.partial(
+    cases.choose_cases, predictions, tokenizer=tokenizer, only=only
+  )
   return report.Findings(
     text=text,
     tables=tables,
     checkpoints=checkpoints,
     agreements=rates.compare_sources(predictions, tables, tokenizer.vocab),
-    cases=cases.choose_cases(
-      predictions, all_tables[0], tokenizer, limit=o.cases, only=only
-    ),
-    searched=len(predictions.gold_M),
+    shown=choose(tables={first: tables[first]}, limit=o.cases).cases,
+    search=choose(tables=tables, limit=cases.MAX_SAVED, token_classes=classes),
     sheet=sheet,
   )
+
+
+def _add_lemmas(
+  f: report.Findings,
+  request: TableRequest,
+  say: Callable[[str], object],
+) -> report.Findings:
+  """Does `cases.add_lemmas` for the cases to print and to save."""
+  both = cases.add_lemmas([*f.shown, *f.search.cases], request, say)
+  count = len(f.shown)
+  search = dataclasses.replace(f.search, cases=both[count:])
+  return dataclasses.replace(f, shown=both[:count], search=search)
 
 
 def _predict(

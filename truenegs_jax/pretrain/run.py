@@ -7,7 +7,6 @@ curves -> export
 import contextlib
 import dataclasses
 import functools
-import itertools
 import pathlib
 import shlex
 import signal
@@ -20,7 +19,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.corrections import cases as cases_lib
-from truenegs_jax.corrections import predict_slots
+from truenegs_jax.corrections import predict_slots, rates
 from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.pretrain import (
   curves,
@@ -187,9 +186,15 @@ def finish_run(
     | {"passed": verdict.passed},
   }
   if synonyms is not None and run.options.hard_correction:
-    results["corrections"] = _show_cases(
-      c, run, inputs, synonyms, device_params, console
-    )
+    search = _find_cases(c, run, inputs, synonyms, device_params, console)
+    cases_lib.save_cases(workdir, search)
+    shown = search.cases[: c.eval.cases]
+    if c.eval.cases:
+      console.print(cases_lib.render_cases(shown, search.searched))
+    results["corrections"] = {
+      "predictions_searched": search.searched,
+      "cases": [dataclasses.asdict(case) for case in shown],
+    }
   with progress.working(console, "Filling [MASK] in sentences"):
     fills = fill_masks.fill_masks(
       run.model,
@@ -290,17 +295,18 @@ print(fill('a [MASK] who writes books'))\""""
   return text
 
 
-def _show_cases(
+def _find_cases(
   c: ConfigDict,
   run: build_run.Run,
   inputs: setup_lib.RunInputs,
   synonyms: table.SynonymTable,
   params: Mapping[str, Any],
   console: Console,
-) -> dict[str, Any]:
-  """Shows corrections in held-out rows, then in some training rows."""
+) -> cases_lib.Search:
+  """Finds corrections in held-out rows; if few, also in training rows."""
   size, seed, options = run.batch_size, run.seed, run.options
   vocab = inputs.tokenizer.vocab
+  request = build_run.build_table_request(c)
   held_out = batches.held_out_batches(inputs.held_out_rows, batch_size=size)
   training = (
     batches.batch_at(inputs.train_rows, step, batch_size=size, seed=seed)
@@ -312,23 +318,24 @@ def _show_cases(
     continues_V=plan.continuation_mask(vocab, options),
   )
   with progress.working(console, "Searching for corrections"):
-    cases, searched = cases_lib.find_cases(
+    finder = cases_lib.CaseFinder(
+      {synonyms.source: synonyms},
+      inputs.tokenizer,
+      limit=cases_lib.MAX_SAVED,
+      token_classes=rates.find_classes(request, vocab, lambda _: None),
+    )
+    search = cases_lib.find_cases(
+      finder,
       predict,
       params,
-      itertools.chain(held_out, training),
-      table=synonyms,
-      tokenizer=inputs.tokenizer,
-      limit=c.eval.cases,
+      held_out,
+      training,
+      enough=c.eval.cases,
       seed=seed,
     )
-  request = build_run.build_table_request(c)
   say = functools.partial(console.print, soft_wrap=True)
-  cases = cases_lib.add_lemmas(cases, request, say)
-  console.print(cases_lib.render_cases(cases, searched))
-  return {
-    "predictions_searched": searched,
-    "cases": [dataclasses.asdict(case) for case in cases],
-  }
+  cases = cases_lib.add_lemmas(search.cases, request, say)
+  return dataclasses.replace(search, cases=cases)
 
 
 def _export(

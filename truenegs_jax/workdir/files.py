@@ -17,6 +17,7 @@ CONFIG = "config.json"  # with all values resolved
 VOCABULARY = "vocab.txt"
 SYNONYMS = "synonyms.npz"  # the synonym table
 RESULTS = "results.json"  # written at the end of the run
+CASES = "cases.json"  # corrections to read
 BAD_ROWS = "bad_rows.jsonl"  # rows of skipped updates
 EXPORT = "export"  # folder in Hugging Face format
 PLOTS = "plots"  # folder of curves
