@@ -99,6 +99,32 @@ def test_saved_answers_have_the_saved_scores(learned):
     assert len(dev["keys"]) == 80
 
 
+def test_saved_mistakes_are_the_wrong_answers(learned, files):
+  _, workdir, _ = learned
+  lines = (files / "dev.jsonl").read_text().splitlines()
+  for saved_run in read_results(workdir)["tasks"]["own"]["runs"]:
+    dev, wrong = saved_run["answers"]["dev"], saved_run["mistakes"]
+    columns = zip(dev["keys"], dev["golds"], dev["answers"], strict=True)
+    assert [(x["key"], x["gold"], x["answer"]) for x in wrong] == [
+      (key, gold, answer) for key, gold, answer in columns if gold != answer
+    ]
+    for x in wrong:
+      record = json.loads(lines[int(x["key"])])
+      assert record == {"text": x["text"], "label": x["gold"]}
+
+
+def test_results_without_mistakes_are_loaded(learned, tmp_path):
+  _, workdir, _ = learned
+  folder = results.run_folder(tmp_path, "own", 0)
+  folder.mkdir(parents=True)
+  path = results.run_folder(workdir, "own", 0) / "result.json"
+  saved = json.loads(path.read_text())
+  del saved["mistakes"]
+  (folder / "result.json").write_text(json.dumps(saved))
+  loaded, new = (results.load(x, "own", 0) for x in (tmp_path, workdir))
+  assert loaded == dataclasses.replace(new, mistakes=())
+
+
 @pytest.mark.slow
 def test_finished_runs_are_kept_and_seeds_added(vocab, files, tmp_path):
   both, one = tmp_path / "both", tmp_path / "one"
@@ -402,6 +428,9 @@ def test_trains_and_scores_every_kind_of_glue(task, vocab, real_data, tmp_path):
   result = results.load(tmp_path, task, 0)
   assert code == 0 and np.isfinite(result.losses).all()
   assert any("96 of" in note for note in result.notes)
+  published = read_results(tmp_path)["published"]
+  assert published[0]["name"] == "ELECTRA small" and "paper" in str(published)
+  assert all(model["scores"][task] > 50 for model in published)
 
 
 @pytest.mark.parametrize("task", finetune_glue.TASKS)

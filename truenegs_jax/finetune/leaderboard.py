@@ -143,6 +143,17 @@ def find_published(
   )
 
 
+def find_comparable(
+  runs_by_task: Mapping[str, Sequence[Result]],
+) -> tuple[PublishedModel, ...]:
+  """Does `find_published` for the tasks and the network of runs."""
+  first = next(iter(runs_by_task.values()))[0]
+  family, width = first.provenance["family"], first.provenance["width"]
+  models = find_published(runs_by_task, family=family, width=width)
+  # No small BERT is published.
+  return models or find_published(runs_by_task, family="electra", width=width)
+
+
 @dataclasses.dataclass(frozen=True)
 class Summary:
   """Statistics of a metric over all runs of a task, with failed ones.
@@ -289,11 +300,7 @@ def _print_published(
   star = " *" if any(map(_notes, runs_by_task.values())) else ""
   source = f"median of {low}" if low == high else f"median of {low} to {high}"
   rows = [(f"these runs{star}", medians, source)]
-  first = next(iter(runs_by_task.values()))[0]
-  family, width = first.provenance["family"], first.provenance["width"]
-  models = find_published(runs_by_task, family=family, width=width)
-  if not models:  # no small BERT is published
-    models = find_published(runs_by_task, family="electra", width=width)
+  models = find_comparable(runs_by_task)
   notes = list(dict.fromkeys(model.note for model in models))
   for model in models:
     source = f"{model.source} ({notes.index(model.note) + 1})"

@@ -46,6 +46,8 @@ class Result:
     provenance: all that the scores depend on: config, fingerprints, sizes.
     notes: how the data differ from the published task.
     exported: outcome of the export for Hugging Face; "" if not requested.
+    mistakes: wrong answers to the dev set, see `find_mistakes`; empty in files
+      of earlier versions.
   """
 
   task: str
@@ -62,6 +64,7 @@ class Result:
   provenance: Mapping[str, Any]
   notes: Sequence[str]
   exported: str = ""
+  mistakes: Sequence[Mapping[str, Any]] = ()
 
   def to_json(self) -> dict[str, Any]:
     """Returns the fields by their keys in JSON files."""

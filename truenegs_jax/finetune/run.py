@@ -159,7 +159,8 @@ def _save_results(
 ) -> None:
   """Writes results.json with all finished runs, of any task and seed."""
   section, tasks, seeds = config["finetune"], {}, set[int]()
-  for name, runs in results.load_all(workdir).items():
+  runs_by_task = results.load_all(workdir)
+  for name, runs in runs_by_task.items():
     seeds |= {run.seed for run in runs}
     summaries = leaderboard.summarize_runs(runs)
     tasks[name] = {
@@ -171,6 +172,10 @@ def _save_results(
     "config": config,
     "seeds": sorted(seeds),
     "tasks": tasks,
+    "published": [
+      dataclasses.asdict(model)
+      for model in leaderboard.find_comparable(runs_by_task)
+    ],
     "compared": {
       "against": section["against"],
       "seeds": list(range(config["seed"], config["seed"] + section["seeds"])),

@@ -12,7 +12,13 @@ from typing import Any
 
 from rich.console import Console
 
-from truenegs_jax.finetune import leaderboard, loop, results, task_data
+from truenegs_jax.finetune import (
+  leaderboard,
+  loop,
+  mistakes,
+  results,
+  task_data,
+)
 from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.finetune.initial_weights import InitialWeights
 from truenegs_jax.runtime import distributed, errors
@@ -185,7 +191,7 @@ def _train_run(
     console=context.console,
     save_end=context.export,
   ) as trained:
-    answers, scores = {}, {}
+    answers, scores, wrong = {}, {}, []
     for split_name, split in data.splits.items():
       task = f"answering {len(split.keys):,} of {split_name} ..."
       with context.console.status(task):
@@ -194,6 +200,10 @@ def _train_run(
         )
         answers_Q = split.decode_answers(outputs)
       answers[split_name] = split.to_json(answers_Q)
+      if split is data.dev:
+        wrong = mistakes.find_mistakes(
+          data.task.kind, split, outputs, answers_Q
+        )
       if split.golds:
         scores[split_name] = split.score(answers_Q)
   failure = trained.failure or task_data.find_failure(
@@ -213,6 +223,7 @@ def _train_run(
     answers=answers,
     provenance=plan.provenance,
     notes=[*data.notes, *_selection_notes(setup, trained)],
+    mistakes=wrong,
   )
   context.report(f"  {leaderboard.describe_run(result)}")
   params = distributed.to_host(trained.params)

@@ -38,6 +38,7 @@ from truenegs_jax.tasks.task import (
 )
 
 CONSTANT = 0.01  # share of the gold scores' range; a smaller range is constant
+SHOWN = 500  # characters of a text to read
 Answer = str | float  # class name, answer text or score
 Rows = tuple[Task, dict[str, list[Any]], list[str]]  # examples by split; notes
 GLUE_LENGTH, SQUAD_LENGTH = 128, 512  # tokens of a row, as in ELECTRA's paper
@@ -54,6 +55,8 @@ class EvalSplit:
       they are not public.
     decode_answers: outputs for the rows -> answers to the examples.
     score: answers -> value by metric, in percent.
+    show_texts: index of an example with a gold -> its texts, for people to
+      read: each cut to SHOWN characters, a context to those around the answer.
   """
 
   encoded: EncodedRows
@@ -61,6 +64,7 @@ class EvalSplit:
   golds: tuple[Answer | tuple[str, ...], ...]
   decode_answers: Callable[[Sequence[Any]], Sequence[Answer]]
   score: Callable[[Sequence[Any]], dict[str, float]]
+  show_texts: Callable[[int], str]
 
   def to_json(self, answers_Q: Sequence[Answer]) -> dict[str, Any]:
     """Returns answers with their keys and golds, in JSON's types."""
@@ -443,8 +447,14 @@ def _make_split(
     gold_N, answer_N = to_numbers(golds), to_numbers(answers_Q)
     return {m: scoring.METRICS[m](gold_N, answer_N) for m in task.metrics}
 
+  labelled = rows if golds else ()  # the texts of test sets are not kept
+
+  def show_texts(number: int) -> str:
+    texts = (labelled[number].first, labelled[number].second)
+    return "\n".join(x[:SHOWN] for x in texts if x is not None)
+
   keys = tuple(row.key for row in rows)
-  return EvalSplit(encoded, keys, golds, decode_answers, score)
+  return EvalSplit(encoded, keys, golds, decode_answers, score, show_texts)
 
 
 def _make_question_split(
@@ -468,8 +478,21 @@ def _make_question_split(
   def score(answers_Q: Sequence[str]) -> dict[str, float]:
     return scoring.squad_scores(dict(zip(golds, answers_Q, strict=True)), golds)
 
+  def show_texts(number: int) -> str:
+    question = windows.questions[number]
+    _, start = question.answers[0]
+    first = min(start - SHOWN // 2, len(question.context) - SHOWN)
+    first = max(first, 0)
+    context = question.context[first : first + SHOWN]
+    return f"{question.text[:SHOWN]}\n{context}"
+
   return EvalSplit(
-    windows.encoded, tuple(golds), tuple(golds.values()), decode_answers, score
+    windows.encoded,
+    tuple(golds),
+    tuple(golds.values()),
+    decode_answers,
+    score,
+    show_texts,
   )
 
 

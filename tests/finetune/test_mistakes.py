@@ -1,0 +1,98 @@
+"""Tests that mistakes are wrong answers, with the texts of their keys."""
+
+import numpy as np
+import pytest
+
+from truenegs_jax.configs import finetune_glue, finetune_squad
+from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
+from truenegs_jax.finetune import mistakes, task_data
+from truenegs_jax.finetune.config_checks import FinetuneOptions
+from truenegs_jax.tasks import glue, squad
+from truenegs_jax.tasks.task import Example
+
+TOKENIZER = make_tokenizer([*SPECIALS, *"abcdefghij0123456789"], lowercase=True)
+
+
+def make_split(task, examples):
+  module = finetune_squad if task is squad.TASK else finetune_glue
+  options = FinetuneOptions.from_config(module.get_config())
+  return task_data.encode_split(options, task, examples, TOKENIZER)
+
+
+def make_pairs(labels):
+  return [
+    Example(f"key {i}", f"first {i}", f"second {i} " + "a" * 600, label, "")
+    for i, label in enumerate(labels)
+  ]
+
+
+def find(task, split, outputs):
+  answers = split.decode_answers(outputs)
+  wrong = mistakes.find_mistakes(task.kind, split, outputs, answers)
+  assert wrong == mistakes.find_mistakes(task.kind, split, outputs, answers)
+  assert len({x["key"] for x in wrong}) == len(wrong)
+  return wrong, dict(zip(split.keys, answers, strict=True))
+
+
+@pytest.mark.parametrize("size", [50, 3_000])
+def test_wrong_classes_have_their_texts_and_probabilities(size):
+  task, rng = glue.TASKS["rte"], np.random.default_rng(1)
+  labels = rng.choice(task.labels, size).tolist()
+  split = make_split(task, make_pairs(labels))
+  is_wrong_Q = rng.random(size) < 0.3
+  outputs = []
+  for label, is_wrong in zip(labels, is_wrong_Q, strict=True):
+    logits_C = np.zeros(2, np.float32)
+    logits_C[task.labels.index(label) ^ int(is_wrong)] = np.log(3)
+    outputs.append(logits_C)
+  wrong, answers = find(task, split, outputs)
+  assert len(wrong) == min(is_wrong_Q.sum(), mistakes.MOST)
+  numbers = [int(x["key"].split()[1]) for x in wrong]
+  assert numbers == sorted(numbers)
+  if len(wrong) < is_wrong_Q.sum():  # drawn from all parts of the set
+    assert np.histogram(numbers, 5, (0, size))[0].min() > 5
+  for number, x in zip(numbers, wrong, strict=True):
+    assert x["gold"] == labels[number] != x["answer"] == answers[x["key"]]
+    assert x["probability"] == pytest.approx(0.75)
+    first, second = x["text"].split("\n")
+    assert first == f"first {number}"
+    assert second.startswith(f"second {number} a") and len(second) == 500
+
+
+def test_scores_have_the_largest_errors_first():
+  task = glue.TASKS["stsb"]
+  golds = np.linspace(0, 5, 301)
+  split = make_split(task, make_pairs(golds.tolist()))
+  errors = np.random.default_rng(0).permutation(301) / 100
+  scaled = (golds + errors - task.scale[0]) / task.scale[1]
+  wrong, _ = find(task, split, list(scaled[:, None]))
+  expected = np.argsort(-errors)[:100]
+  assert [x["key"] for x in wrong] == [f"key {i}" for i in expected]
+  for i, x in zip(expected, wrong, strict=True):
+    assert x["gold"] == golds[i] and f"first {i}\n" in x["text"]
+    assert x["answer"] - x["gold"] == pytest.approx(errors[i])
+
+
+def test_wrong_answers_show_the_context_around_the_gold_answer():
+  context = " ".join(f"word{i}" for i in range(400))
+  questions = []
+  for i in (0, 200, 399, 5):
+    text = f"word{i}"
+    answers = ((text, context.index(text)), (f"that {text}", 0))
+    questions.append(
+      squad.Question(f"q{i}", f"what {i}?", context, answers, "")
+    )
+  split = make_split(squad.TASK, questions)
+  answers = ["a", "b", "c", "WORD5."]  # the last is right
+  wrong = mistakes.find_mistakes(squad.TASK.kind, split, [], answers)
+  assert [(x["key"], x["answer"]) for x in wrong] == [
+    ("q0", "a"),
+    ("q200", "b"),
+    ("q399", "c"),
+  ]
+  for x in wrong:
+    number = x["key"][1:]
+    question, shown = x["text"].split("\n")
+    assert question == f"what {number}?" and len(shown) == 500
+    assert f"word{number}" in shown.split() and shown in context
+    assert x["gold"] == f"word{number} | that word{number}"
