@@ -26,6 +26,7 @@ setuptools.setup(
   # The configs are part of the package, so that --config=electra_base works
   # anywhere. In a checkout truenegs_jax/configs is a link; copies may lose it.
   package_dir={"truenegs_jax.configs": "configs"},
+  package_data={"truenegs_jax.report": ["*.js", "*.css", "*.html", "vendor/*"]},
   install_requires=[
     "absl-py>=2.1",
     "datasets>=4.0",
@@ -66,6 +67,7 @@ setuptools.setup(
     "test": [
       "hypothesis>=6.150",
       "mypy>=1.15",
+      "playwright>=1.50",
       "pytest>=8.3",
       "pytest-xdist>=3.6",
       "ruff>=0.12",

@@ -15,6 +15,7 @@ LAYERS = (
   {"workdir", "tasks"},
   {"synonyms", "weights"},
   {"train"},
+  {"report"},
   {"corrections", "finetune"},
   {"robustness"},
   {"pretrain"},

@@ -28,9 +28,14 @@ from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.workdir import files, metrics_file
-from truenegs_jax.workdir.lock import is_locked
+from truenegs_jax.workdir.lock import (
+  FINISHED,
+  RUNNING,
+  STOPPED,
+  is_locked,
+  read_state,
+)
 
-RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"
 RESULT = "result.json"  # of one fine-tuning
 # Fields of records, in this order; other losses are in metrics.jsonl.
 LOSSES = (
@@ -55,16 +60,10 @@ def describe(workdir: pathlib.Path) -> list[Line]:
     task, steps = config.get("task", "pretrain"), config.get("steps")
   if task == "study":
     return list(_describe_study(workdir, ConfigDict(config)))
-  lines = [("state", _read_state(workdir)), ("task", task)]
+  lines = [("state", read_state(workdir)), ("task", task)]
   if task == "finetune":
     return lines + list(_describe_finetuning(workdir))
   return lines + list(_describe_records(workdir, steps))
-
-
-def _read_state(workdir: pathlib.Path) -> str:
-  if is_locked(workdir / files.LOCK):
-    return RUNNING
-  return FINISHED if (workdir / files.RESULTS).exists() else STOPPED
 
 
 def _describe_records(

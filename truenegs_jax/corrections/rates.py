@@ -15,7 +15,7 @@ from scipy import special
 
 from truenegs_jax.corrections.predict_slots import Predictions
 from truenegs_jax.data.corpus.sources import WordNetReader
-from truenegs_jax.runtime import install
+from truenegs_jax.runtime import install, intervals
 from truenegs_jax.runtime.errors import DataError, InputError, printable
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
@@ -58,7 +58,6 @@ def estimate_rate(
     p = sum x_t / sum n_t           x_t hits among n_t trials in sequence t
     var p = T / (T - 1) * sum (x_t - p n_t)^2 / (sum n_t)^2
     n = min(p (1 - p) / var p, sum n_t) * (z / t)^2
-    (p + z^2 / 2n ± z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
 
   var p is the variance of a ratio of sums over clusters (Cochran 1977, section
   6). Since it is an estimate, n is reduced by (z / t)^2, where t is Student's
@@ -78,11 +77,11 @@ def estimate_rate(
   hits_T = np.bincount(sequence_N, weight_N * hit_N)
   hits, total = hits_T.sum(), totals_T.sum()
   share = float(hits / total)
-  low, high = _wilson_interval(share, _effective_size(hits_T, totals_T))
+  low, high = intervals.wilson(share, _effective_size(hits_T, totals_T))
   return Rate(
     rate=share,
-    low=min(max(low, 0.0), share),  # without hits it is off by 1e-18
-    high=max(min(high, 1.0), share),
+    low=min(max(float(low), 0.0), share),  # without hits it is off by 1e-18
+    high=max(min(float(high), 1.0), share),
     hits=round(hits),
     total=round(total),
   )
@@ -99,15 +98,6 @@ def _effective_size(hits_T: np.ndarray, totals_T: np.ndarray) -> float:
     size = min(total**2 / np.sum(totals_T**2), total)
   t = special.stdtrit(max(clusters - 1, 1), 0.975)
   return float(size * (special.ndtri(0.975) / t) ** 2)
-
-
-def _wilson_interval(p: float, n: float) -> tuple[float, float]:
-  """Returns Wilson's 95 % interval of a share of n independent trials."""
-  z = special.ndtri(0.975)
-  center = p + z**2 / (2 * n)
-  half = z * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-  low, high = np.array([center - half, center + half]) / (1 + z**2 / n)
-  return float(low), float(high)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,6 +38,7 @@ from truenegs_jax.corrections.predict_slots import Lines, Predictions
 from truenegs_jax.data.corpus.sources_spec import named_sources
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.objectives.options import CHOICES
+from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.errors import (
@@ -102,6 +103,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       }
       files.save_json(workdir / files.CONFIG, config)
       written = report.save_report(findings, workdir, about)
+      write_own_report(workdir, say)
+      written.append(workdir / files.REPORT)
   say(f"saved: {', '.join(map(str, written))}")
   return 0
 

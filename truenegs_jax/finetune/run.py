@@ -27,6 +27,7 @@ from truenegs_jax.finetune import (
   task_data,
 )
 from truenegs_jax.finetune.config_checks import FinetuneOptions, check
+from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.files import disk_errors
@@ -124,6 +125,7 @@ def _report_results(
   for remark in remarks:
     context.report(remark)
   _save_results(config, context.workdir, compared)
+  write_own_report(context.workdir, context.report)
   if paths := _write_submissions(context.workdir, finished):
     context.report(
       "Submissions for GLUE, from the run of each task with the median dev"

@@ -1,7 +1,7 @@
 """Runs the task "pretrain": from text to a model in Hugging Face format.
 
 rows -> synonym table -> training -> verdict, cases, predictions for [MASK],
-curves -> export
+report -> export
 """
 
 import contextlib
@@ -22,13 +22,13 @@ from truenegs_jax.corrections import cases as cases_lib
 from truenegs_jax.corrections import predict_slots, rates
 from truenegs_jax.data.rows import batches, rows_folder
 from truenegs_jax.pretrain import (
-  curves,
   dry_run,
   export_run,
   fill_masks,
   loop,
 )
 from truenegs_jax.pretrain import verdict as verdict_lib
+from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.flags import rerun_command
@@ -91,6 +91,8 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
         f"Saved at step {int(result.setup.state.step):,}. To continue, run the"
         f" same command again: {rerun_command()}"
       )
+      if distributed.is_first_process():
+        write_own_report(workdir, say)
       if result.stopped_by == signal.SIGINT:
         return errors.SAVED_INTERRUPT
       return errors.SAVED_RESTART
@@ -207,8 +209,8 @@ def finish_run(
     console.print(fill_masks.fills_table(fills))
   results["fills"] = [fill._asdict() for fill in fills]
   files.save_json(workdir / files.RESULTS, results)
-  with progress.working(console, "Drawing curves"):
-    curves.draw_curves(workdir)
+  with progress.working(console, "Writing the report"):
+    write_own_report(workdir, say)
   with progress.working(console, "Exporting"):
     exported = _export(run, workdir, inputs, params)
   # Words are not broken on a terminal; a log has a line.
@@ -277,7 +279,7 @@ def describe_next_steps(workdir: pathlib.Path) -> str:
   """Returns where the results of a run are, and commands that use them."""
   main, folder = "python -m truenegs_jax.main", shlex.quote(str(workdir))
   text = f"""\
-Results are in '{workdir}': {files.RESULTS}, {files.PLOTS}/ and {files.EXPORT}/.
+Results are in '{workdir}'. Open {files.REPORT} in a browser to see them all.
 # To fine-tune on your own classified texts:
 {main} --config=finetune_own --config.init={folder} \\
   --config.finetune.files='train=train.csv dev=dev.csv' \\

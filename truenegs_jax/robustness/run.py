@@ -15,6 +15,7 @@ from rich.console import Console
 from truenegs_jax.configs.common_keys import rules
 from truenegs_jax.finetune import task_data
 from truenegs_jax.finetune.results import RUNS
+from truenegs_jax.report.write import write_own_report
 from truenegs_jax.robustness import make_sets, published_sets, report
 from truenegs_jax.robustness.annotate import save_annotations
 from truenegs_jax.robustness.comparison import compare_sets, conclude
@@ -90,8 +91,10 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       report.print_comparisons(compared, console)
       say(conclusion)
     _save(c, results, models, conclusion, workdir)
+    write_own_report(workdir, say)
   say(
-    f"saved: {workdir / files.RESULTS}" + f", {workdir / SETS}/" * bool(names)
+    f"saved: {workdir / files.RESULTS}, {workdir / files.REPORT}"
+    + f", {workdir / SETS}/" * bool(names)
   )
   return 0
 

@@ -5,6 +5,7 @@ paths are not among them.
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from truenegs_jax.finetune import results
+from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.config_files import load_config
 from truenegs_jax.runtime.errors import CheckpointError
@@ -81,10 +83,11 @@ def report(
     save_text(workdir / name, text)
   path = workdir / files.PLOTS / "losses.png"
   drawn = curves.draw_curves(read_curves(parts, workdir), options.seeds, path)
-  listed = ", ".join(
-    [str(workdir / files.RESULTS), *[*saved][1:], *map(str, drawn)]
-  )
-  console.print(f"saved: {listed}", soft_wrap=True)
+  say = functools.partial(console.print, soft_wrap=True)
+  write_own_report(workdir, say)
+  names = [*[*saved][1:], files.REPORT, *map(str, drawn)]
+  listed = ", ".join([str(workdir / files.RESULTS), *names])
+  say(f"saved: {listed}")
 
 
 def collect_scores(

@@ -23,7 +23,7 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.synonyms.table import SynonymTable, save_table
-from truenegs_jax.train import metrics, model_synonyms, plan, sharding
+from truenegs_jax.train import about, metrics, model_synonyms, plan, sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.build_run import Run
 from truenegs_jax.weights.formats.find import Weights
@@ -133,6 +133,14 @@ def set_up_training(
     "workdir": f"{workdir}/{targets} ({files.CONFIG}, metrics.jsonl,"
     f" {files.CHECKPOINTS}/, {files.PLOTS}/, {files.EXPORT}/)",
   }
+  if distributed.is_first_process():
+    description = about.describe_run(
+      inputs.train_rows,
+      inputs.tokenizer.vocab,
+      lines,
+      row_flops=plan.row_flops(run),
+    )
+    files.save_json(workdir / files.ABOUT, description)
   console.print(plan.report_table(lines))
   return setup
 

@@ -14,6 +14,8 @@ from truenegs_jax.runtime.files import atomic_file
 # metrics.jsonl is named in metrics_file.py.
 CHECKPOINTS = "checkpoints"  # folder, see checkpoints.py
 CONFIG = "config.json"  # with all values resolved
+ABOUT = "about.json"  # data and cost of a run, for its report
+REPORT = "report.html"
 VOCABULARY = "vocab.txt"
 SYNONYMS = "synonyms.npz"  # the synonym table
 RESULTS = "results.json"  # written at the end of the run

@@ -12,6 +12,8 @@ from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import FULL_DISK, disk_errors
 from truenegs_jax.workdir import files
 
+RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"  # states
+
 
 @contextlib.contextmanager
 def lock(workdir: pathlib.Path) -> Iterator[None]:
@@ -52,6 +54,13 @@ def is_locked(path: pathlib.Path, *, or_shared: bool = False) -> bool:
   except BlockingIOError:
     return True
   return False
+
+
+def read_state(workdir: pathlib.Path) -> str:
+  """Returns whether a run is RUNNING, FINISHED or STOPPED."""
+  if is_locked(workdir / files.LOCK):
+    return RUNNING
+  return FINISHED if (workdir / files.RESULTS).exists() else STOPPED
 
 
 def _acquire(workdir: pathlib.Path) -> IO[bytes]:

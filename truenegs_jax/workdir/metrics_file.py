@@ -3,7 +3,7 @@
 import json
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from truenegs_jax.runtime import json_text
@@ -81,8 +81,20 @@ def finite_or_null(value: Any) -> Any:
 
 def read_records(workdir: pathlib.Path) -> list[dict]:
   """Returns the records of metrics.jsonl without damaged lines."""
-  records = map(_parse_record, _read_lines(workdir))
-  return [record for record in records if record is not None]
+  return [record for record in iterate_records(workdir) if record is not None]
+
+
+def iterate_records(workdir: pathlib.Path) -> Iterator[dict[str, Any] | None]:
+  """Yields each record of metrics.jsonl, None for a damaged line."""
+  path = workdir / METRICS
+  if not path.exists():
+    return
+  with path.open("rb") as file:
+    for line in file:
+      record = _parse_record(line)
+      # The last line may still be written, or a kill may have cut it off.
+      if record is not None or (line.strip() and line.endswith(b"\n")):
+        yield record
 
 
 def _read_lines(workdir: pathlib.Path) -> list[bytes]:

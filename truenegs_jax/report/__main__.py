@@ -1,0 +1,46 @@
+"""Writes a page, or figures for a paper, of one or several workdirs.
+
+  python -m truenegs_jax.report --workdir=runs/a --workdir=runs/b \\
+    --output=report.html
+
+Runs are overlaid in the same charts. The page is one file that needs no
+network. --output=curves.png or curves.pdf draws the curves for a paper instead;
+--field=mlm,auc chooses them.
+"""
+
+import pathlib
+
+from absl import flags
+
+from truenegs_jax.report import plots, write
+from truenegs_jax.report.read_workdir import read_workdirs
+from truenegs_jax.runtime import flags as flags_lib
+from truenegs_jax.runtime.errors import InputError, one_of
+
+SUFFIXES = (".html", *plots.SUFFIXES)
+
+
+def main(argv: list[str]) -> None:
+  """Writes the file; exit codes are those of `runtime.errors`."""
+  del argv
+  with flags_lib.exit_on_errors():
+    if not flags.FLAGS.workdir:
+      raise InputError("Set --workdir=FOLDER, once for each run to show.")
+    workdirs = [pathlib.Path(x).expanduser() for x in flags.FLAGS.workdir]
+    path = pathlib.Path(flags.FLAGS.output).expanduser()
+    one_of("the suffix of --output", path.suffix, SUFFIXES)
+    if path.suffix == ".html":
+      write.write_report(workdirs, path)
+    else:
+      drawn = [x for run in read_workdirs(workdirs) for x in run.curves]
+      plots.draw_curves(drawn, path, flags.FLAGS.field)
+    print(f"saved: {path}")
+
+
+if __name__ == "__main__":
+  flags.DEFINE_multi_string("workdir", [], "Folder of a run; may be repeated.")
+  flags.DEFINE_string(
+    "output", "report.html", "File to write: .html, .png or .pdf."
+  )
+  flags.DEFINE_list("field", [], "Fields of metrics.jsonl to draw; none: all.")
+  flags_lib.run(main)

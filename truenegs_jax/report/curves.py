@@ -1,0 +1,236 @@
+"""Reads metrics.jsonl into curves that are small enough for a page.
+
+Axes: N records of a split, P points of a curve.
+"""
+
+import array
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from truenegs_jax.runtime import intervals
+from truenegs_jax.workdir import metrics_file
+
+MAX_POINTS = 1_000  # of a page; its curves share four times as many
+# A running rate is the mean of this share of the records, but of that many.
+WINDOW_SHARE, MIN_WINDOW = 0.05, 20
+LONG_PAUSE = 10.0  # in median times between records: the run was stopped
+
+
+class Panel(NamedTuple):
+  """The chart of one field, in the order of the page.
+
+  `short` is its title in a figure of a paper.
+  """
+
+  title: str
+  short: str
+  unit: str = ""
+
+
+PANELS = {
+  "total": Panel("Loss that is minimized", "total loss", "nats"),
+  "mlm": Panel("Masked language model, as trained", "MLM", "nats/slot"),
+  "mlm_uncorrected": Panel(
+    "Masked language model, all slots", "MLM, all slots", "nats/slot"
+  ),
+  "mlm_hidden": Panel(
+    "Masked language model, slots behind [MASK]", "MLM, [MASK]", "nats/slot"
+  ),
+  "detect": Panel("Detection of replaced tokens", "detection", "nats/token"),
+  "auc": Panel("Detection, area under the ROC curve", "detection AUC"),
+  "corrected_of_slots": Panel("Corrected slots", "corrected slots", "%"),
+  "corrected_of_mismatches": Panel(
+    "Corrected slots, of wrong predictions", "corrected errors", "%"
+  ),
+  "corrected_rows": Panel("Rows with a correction", "corrected rows", "%"),
+  "soft": Panel("Soft regularization", "soft term", "1 − cosine"),
+  "sentence": Panel("Sentence-level KL", "sentence KL", "nats/token"),
+  "pair_cosine": Panel(
+    "Collapse monitor: random pairs of tokens", "random pairs", "cosine"
+  ),
+  "accuracy": Panel("Accuracy", "accuracy", "%"),
+  "f1": Panel("F1", "F1", "%"),
+  "em": Panel("Exact match", "exact match", "%"),
+  "matthews": Panel("Matthews' correlation", "Matthews", "%"),
+  "pearson": Panel("Pearson's correlation", "Pearson", "%"),
+  "spearman": Panel("Spearman's correlation", "Spearman", "%"),
+  "lr": Panel("Learning rate", "learning rate"),
+  "grad_norm": Panel("Norm of the gradient", "gradient norm"),
+  "skipped": Panel("Skipped updates", "skipped updates", "share"),
+  "rows_per_s": Panel("Speed", "speed", "rows/s"),
+  "mfu": Panel("Model FLOPs utilization", "MFU", "share"),
+  "host_wait": Panel("Waiting for the host", "host wait", "share of time"),
+  "memory_peak_gib": Panel("Peak memory", "peak memory", "GiB"),
+}
+# Shares, in percent in a curve.
+RATES = ("corrected_of_slots", "corrected_of_mismatches", "corrected_rows")
+LOW, HIGH = ":low", ":high"  # suffixes of the interval of a rate
+
+Columns = dict[str, np.ndarray]  # by field, float64 [N], NaN for none
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+  """The records of one training.
+
+  Attributes:
+    splits: for each split and field, values by point, None where there is none;
+      `hours` of training without pauses; a rate has LOW and HIGH.
+    label: "" for the only one of a workdir.
+    group: curves of one group have one colour.
+    tokens, flops: of one step, None if unknown.
+    references: for a field, values to compare with, by their names.
+  """
+
+  splits: dict[str, dict[str, list[float | None]]]
+  label: str = ""
+  group: str = ""
+  tokens: float | None = None
+  flops: float | None = None
+  references: Mapping[str, Mapping[str, float]] = dataclasses.field(
+    default_factory=dict
+  )
+
+
+class Records(NamedTuple):
+  """Records of a workdir by split, and the number of damaged lines."""
+
+  splits: dict[str, Columns]
+  num_damaged: int
+
+
+def read_records(workdir: pathlib.Path) -> Records:
+  """Reads metrics.jsonl; a million records take 200 MB."""
+  splits: dict[str, dict[str, array.array]] = {}
+  damaged = 0
+  for record in metrics_file.iterate_records(workdir):
+    if record is None:
+      damaged += 1
+      continue
+    columns = splits.setdefault(record.pop("split"), {})
+    size = len(columns.get("step", ()))
+    for name, value in record.items():
+      if name not in columns:
+        columns[name] = array.array("d", [math.nan]) * size
+      columns[name].append(math.nan if value is None else value)
+    for column in columns.values():
+      if len(column) == size:
+        column.append(math.nan)
+  arrays = {
+    split: {name: np.array(column) for name, column in columns.items()}
+    for split, columns in splits.items()
+  }
+  return Records(arrays, damaged)
+
+
+def count_hours(columns: Columns) -> np.ndarray:
+  """Returns the hours of training at each record, without pauses, [N].
+
+  The time before the first record is taken to be that between two.
+  """
+  secs_N = np.diff(columns["time"], prepend=columns["time"][:1])
+  usual = float(np.median(secs_N[1:])) if len(secs_N) > 1 else 0.0
+  secs_N[0] = usual
+  is_pause_N = (secs_N > LONG_PAUSE * usual) & (secs_N > 60) | (secs_N < 0)
+  return np.cumsum(np.where(is_pause_N, usual, secs_N)) / 3600
+
+
+def thin_records(
+  splits: Mapping[str, Columns], max_points: int
+) -> dict[str, dict[str, list[float | None]]]:
+  """Returns the `splits` of a Curve, each with at most `max_points` points.
+
+  A point is the mean of consecutive records, at the step of the last one; that
+  of a rate of training is its running mean.
+  """
+  curve = {}
+  for split, columns in splits.items():
+    size = len(columns["step"])
+    ends_P = np.linspace(0, size, min(size, max_points) + 1).astype(int)
+    points = {"step": columns["step"][ends_P[1:] - 1]}
+    if "time" in columns:
+      points["hours"] = count_hours(columns)[ends_P[1:] - 1]
+    for name in [x for x in PANELS if x in columns]:
+      if name in RATES and split == "train":
+        rate = 100 * _running_rate(columns[name], ends_P[1:])
+        points |= zip((name, name + LOW, name + HIGH), rate, strict=True)
+      else:
+        is_share = name in RATES or (name, split) == ("accuracy", "train")
+        scale = 100 if is_share else 1
+        points[name] = scale * _mean_between(columns[name], ends_P)
+    curve[split] = {name: _to_list(x) for name, x in points.items()}
+  return curve
+
+
+def _mean_between(values_N: np.ndarray, ends_P: np.ndarray) -> np.ndarray:
+  """Returns the means of the finite values between consecutive ends, [P]."""
+  is_finite_N = np.isfinite(values_N)
+  starts = ends_P[:-1]
+  sums = np.add.reduceat(np.where(is_finite_N, values_N, 0.0), starts)
+  counts = np.add.reduceat(is_finite_N.astype(np.int64), starts)
+  return np.divide(sums, counts, np.full(len(sums), np.nan), where=counts > 0)
+
+
+def _running_rate(share_N: np.ndarray, ends_P: np.ndarray) -> np.ndarray:
+  """Returns running means of a share, low and high of 95 % intervals, [3, P].
+
+  The slots of a record depend on each other, records hardly. So the variance v
+  of the mean p of a window's records comes from their spread, and the interval
+  is Wilson's for p (1 - p) / v trials. Where all records of a window are equal,
+  mostly 0, their trials are those of an average record of the run; the interval
+  is NaN if all of the run are.
+  """
+  share_N = np.nan_to_num(share_N)
+  window = max(MIN_WINDOW, round(WINDOW_SHARE * len(share_N)))
+  starts_P = np.maximum(ends_P - window, 0)
+  count_P = ends_P - starts_P
+
+  def mean(values_N: np.ndarray) -> np.ndarray:
+    sums = np.concatenate([[0.0], np.cumsum(values_N)])
+    return np.maximum(sums[ends_P] - sums[starts_P], 0.0) / count_P
+
+  mean_P = mean(share_N)
+  spread_P = mean(share_N**2) - mean_P**2
+  variance_P = spread_P / np.maximum(count_P - 1, 1)
+  is_known_P = (variance_P > 1e-9 * mean_P**2) & (count_P > 1)
+  trials_P = mean_P * (1 - mean_P) / np.where(is_known_P, variance_P, 1.0)
+  p, v = share_N.mean(), share_N.var()
+  usual = p * (1 - p) / v if v else np.nan  # of one record
+  trials_P = np.where(is_known_P, trials_P, usual * count_P)
+  low_P, high_P = intervals.wilson(mean_P, trials_P)
+  return np.stack([mean_P, np.maximum(low_P, 0.0), high_P])
+
+
+def _to_list(values_P: np.ndarray) -> list[float | None]:
+  """Returns values of 6 digits for JSON, None for those that are not finite."""
+  return [
+    float(f"{x:.6g}") if math.isfinite(x) else None for x in values_P.tolist()
+  ]
+
+
+def summarize(columns: Columns) -> dict[str, Any]:
+  """Returns what training took: `hours`, `rows_per_s`, `memory_peak_gib`.
+
+  `slowdown` is the share by which the last fifth of the records took longer
+  than those before; 0 if it cannot be told.
+  """
+  secs_N = np.diff(columns["time"])
+  usual, cut = (
+    float(np.median(secs_N)) if len(secs_N) else 0.0,
+    len(secs_N) // 5,
+  )
+  last = float(np.median(secs_N[-cut:])) if cut else usual
+  before = float(np.median(secs_N[:-cut])) if cut else usual
+  summary = {
+    "hours": float(count_hours(columns)[-1]),
+    "slowdown": last / before - 1 if cut >= 4 and before > 0 else 0.0,
+  }
+  for name in ("rows_per_s", "memory_peak_gib"):
+    if name in columns:
+      summary[name] = float(columns[name][-1])
+  return summary

@@ -1,0 +1,157 @@
+"""Renders runs as one HTML file that needs no network.
+
+A section is a title and blocks; a block is a dict whose `kind` names the
+function of app.js that draws it.
+"""
+
+import base64
+import dataclasses
+import datetime
+import hashlib
+import html
+import importlib.resources
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import truenegs_jax
+from truenegs_jax.report.curves import PANELS, Curve
+from truenegs_jax.runtime.config_files import flatten
+from truenegs_jax.workdir.metrics_file import finite_or_null
+
+SCRIPTS = ("vendor/uPlot.iife.min.js", "vendor/tabulator.min.js", "app.js")
+STYLES = ("vendor/uPlot.min.css", "vendor/tabulator.min.css", "style.css")
+
+Block = dict[str, Any]
+# Levels of notes.
+GOOD, WARNING, ERROR = "good", "warning", "error"
+# Types of a table's columns: TEXT has a filter, CHOICE one of its values.
+# MARKED is a sentence with [MASK], of a row with a gold and a prediction; WORDS
+# is a list of words, with the prediction marked.
+TEXT, CHOICE, NUMBER, PERCENT = "text", "choice", "number", "percent"
+MARKED, WORDS = "marked", "words"
+
+
+@dataclasses.dataclass
+class Section:
+  """A part of the page."""
+
+  title: str
+  blocks: list[Block]
+
+
+@dataclasses.dataclass
+class Run:
+  """What the page shows of one workdir.
+
+  Attributes:
+    sentence: the outcome in one sentence.
+    notes: pairs of level and text.
+    facts: text by label.
+    config: as it was saved.
+  """
+
+  name: str
+  path: str
+  task: str = ""
+  state: str = ""
+  sentence: str = ""
+  notes: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+  facts: dict[str, str] = dataclasses.field(default_factory=dict)
+  config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  curves: list[Curve] = dataclasses.field(default_factory=list)
+  sections: list[Section] = dataclasses.field(default_factory=list)
+
+
+def facts(rows: Mapping[str, str]) -> Block:
+  """Returns a list of labels and texts."""
+  return {"kind": "facts", "rows": [*rows.items()]}
+
+
+def text(value: str) -> Block:
+  """Returns a paragraph."""
+  return {"kind": "text", "text": value}
+
+
+def table(
+  title: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]
+) -> Block:
+  """Returns a table; `columns` has a type for each title."""
+  listed = [{"title": name, "type": kind} for name, kind in columns.items()]
+  return {
+    "kind": "table",
+    "title": title,
+    "columns": listed,
+    "rows": [*map(list, rows)],
+  }
+
+
+def bars(title: str, counts: Iterable[tuple[str, float]]) -> Block:
+  """Returns horizontal bars with their labels."""
+  return {"kind": "bars", "title": title, "rows": [*map(list, counts)]}
+
+
+def dots(title: str, unit: str, groups: Sequence[Mapping[str, Any]]) -> Block:
+  """Returns a chart with a line of dots for each group.
+
+  A group has a `label`, `points`, and for more than one point `median`, and
+  `low` and `high` of an interval.
+  """
+  return {"kind": "dots", "title": title, "unit": unit, "groups": [*groups]}
+
+
+def render(runs: Sequence[Run]) -> str:
+  """Returns the page."""
+  data = {
+    "version": truenegs_jax.__version__,
+    "date": datetime.datetime.now().astimezone().isoformat(" ", "minutes"),
+    "panels": PANELS,
+    "compared": _compare_configs(runs) if len(runs) > 1 else None,
+    "runs": [
+      dataclasses.asdict(run) | {"config": [*flatten(run.config).items()]}
+      for run in runs
+    ],
+  }
+  # In a script element only "<" could end it or begin a comment.
+  text = json.dumps(finite_or_null(data), ensure_ascii=False, allow_nan=False)
+  text = text.replace("<", "\\u003c")
+  scripts = [*map(_read, SCRIPTS)]
+  hashes = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
+  parts = {
+    "TITLE": _escape(", ".join(run.name for run in runs)),
+    "POLICY": f"default-src 'none'; script-src {hashes}; style-src"
+    " 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'",
+    "STYLES": "".join(f"<style>{_read(name)}</style>" for name in STYLES),
+    "SCRIPTS": "".join(f"<script>{script}</script>" for script in scripts),
+    "DATA": text,
+  }
+  page = _read("template.html")
+  for name, part in parts.items():  # DATA, which could have a name, is last
+    page = page.replace(f"{{{{{name}}}}}", part, 1)
+  return page
+
+
+def _compare_configs(runs: Sequence[Run]) -> Block:
+  """Returns a table of the config keys in which runs differ."""
+  configs = [flatten(run.config) for run in runs]
+  rows = []
+  for key in sorted(set().union(*configs)):
+    values = [json.dumps(config.get(key)) for config in configs]
+    if len(set(values)) > 1:
+      rows.append([key, *values])
+  names = [run.name for run in runs]
+  columns = {"config key": TEXT} | dict.fromkeys(names, TEXT)
+  return table("Config keys in which the runs differ", columns, rows)
+
+
+def _read(name: str) -> str:
+  folder = importlib.resources.files("truenegs_jax.report")
+  return folder.joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+  return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _escape(value: str) -> str:
+  return html.escape(value).replace("{", "&#123;")  # no name of a part

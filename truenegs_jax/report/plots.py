@@ -1,0 +1,136 @@
+"""Draws curves for papers: one figure of small multiples, as PNG or PDF.
+
+A column of a paper is 3.3 inches wide and its text 7 to 9 points high; a figure
+of this size needs no scaling.
+"""
+
+import pathlib
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from truenegs_jax.report.curves import HIGH, LOW, PANELS, RATES, Curve
+from truenegs_jax.runtime.errors import InputError, one_of
+from truenegs_jax.workdir.plots import save_figure
+
+SUFFIXES = (".png", ".pdf")
+# Those of a run's own figure, of which each run has some.
+DEFAULT_FIELDS = (
+  *("mlm", "mlm_uncorrected", "detect", "auc"),
+  *("corrected_of_slots", "corrected_of_mismatches", "soft", "pair_cosine"),
+)
+COLUMNS, WIDTH, HEIGHT = 2, 3.3, 1.25  # inches of the figure, and of a row
+# Colours that a colour-blind reader can tell apart (Okabe & Ito 2008), also by
+# their lightness when printed in grey.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+STYLE: Any = {
+  "font.size": 7,
+  "axes.titlesize": 7,
+  "axes.linewidth": 0.5,
+  "axes.spines.top": False,
+  "axes.spines.right": False,
+  "grid.linewidth": 0.3,
+  "legend.fontsize": 6,
+  "lines.linewidth": 0.9,
+  "pdf.fonttype": 42,  # TrueType, as conferences ask for
+}
+
+
+def draw_curves(
+  curves: Sequence[Curve], path: pathlib.Path, fields: Collection[str] = ()
+) -> list[pathlib.Path]:
+  """Draws a panel for each field that any curve has; returns the files.
+
+  Lines are training, dots are held-out rows or dev sets, bands are the 95 %
+  intervals of running rates, dashed lines are references.
+
+  Args:
+    path: with one of SUFFIXES; without a suffix, all are written.
+    fields: of metrics.jsonl; empty: DEFAULT_FIELDS, or all if none is there.
+
+  Raises:
+    InputError: a field is unknown, or no curve has it.
+    DiskError: a file cannot be written.
+  """
+  for name in fields:
+    one_of("--field", name, PANELS)
+  recorded = {
+    name for x in curves for columns in x.splits.values() for name in columns
+  }
+  chosen = [x for x in fields or DEFAULT_FIELDS if x in recorded]
+  if not fields and not chosen:
+    chosen = [name for name in PANELS if name in recorded]
+  if not chosen:
+    if fields:
+      raise InputError(
+        f"--field={','.join(fields)} is in no metrics.jsonl of these workdirs."
+        f" Choose of {', '.join(sorted(recorded & PANELS.keys())) or 'none'}."
+      )
+    return []
+  paths = [path] if path.suffix in SUFFIXES else []
+  paths = paths or [path.with_name(path.name + x) for x in SUFFIXES]
+  from matplotlib import rc_context  # slow to import
+  from matplotlib.figure import Figure
+
+  with rc_context(STYLE):
+    rows = -(-len(chosen) // COLUMNS)
+    figure = Figure(figsize=(WIDTH, HEIGHT * rows + 0.3), layout="constrained")
+    axes = [*figure.subplots(rows, COLUMNS, squeeze=False).flat]
+    groups = [*dict.fromkeys(x.group for x in curves)]
+    for axis, name in zip(axes, chosen, strict=False):
+      for curve in curves:
+        _draw_curve(
+          axis, curve, name, COLORS[groups.index(curve.group) % len(COLORS)]
+        )
+      _finish_panel(axis, curves, name)
+    for axis in axes[len(chosen) :]:
+      axis.remove()
+    if len(groups) > 1:
+      lines = axes[0].get_lines()
+      firsts = {x.get_gid(): x for x in reversed(lines) if x.get_gid()}
+      handles = [firsts[x] for x in groups if x in firsts]
+      figure.legend(
+        handles, groups, loc="outside lower center", ncols=2, frameon=False
+      )
+    for file in paths:
+      save_figure(figure, file)
+  return paths
+
+
+def _draw_curve(axis: Any, curve: Curve, name: str, color: str) -> None:
+  for split, columns in curve.splits.items():
+    if name not in columns:
+      continue
+    steps = columns["step"]
+    values = np.array(columns[name], float)
+    style = "-" if split == "train" else "o"
+    axis.plot(
+      steps, values, style, color=color, ms=2.5, gid=curve.group, zorder=3
+    )
+    if name + LOW in columns:
+      low, high = (np.array(columns[name + x], float) for x in (LOW, HIGH))
+      axis.fill_between(steps, low, high, color=color, alpha=0.2, lw=0)
+
+
+def _finish_panel(axis: Any, curves: Sequence[Curve], name: str) -> None:
+  low, high = axis.get_ylim()
+  for label, value in curves[0].references.get(name, {}).items():
+    if low <= value <= high:
+      axis.axhline(value, color="0.4", lw=0.6, ls="--")
+      axis.annotate(
+        label,
+        (1, value),
+        xycoords=("axes fraction", "data"),
+        ha="right",
+        va="bottom",
+        fontsize=5.5,
+        color="0.4",
+      )
+  if name in RATES:
+    axis.set_ylim(bottom=0)
+  panel = PANELS[name]
+  axis.set_title(f"{panel.short}, {panel.unit}".removesuffix(", "))
+  axis.ticklabel_format(axis="x", style="sci", scilimits=(-3, 4))
+  axis.grid(alpha=0.4)
+  axis.set_xlabel("step", labelpad=1)

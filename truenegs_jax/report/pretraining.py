@@ -1,0 +1,295 @@
+"""Reads the workdir of a pre-training for its page."""
+
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from truenegs_jax.report import curves, page
+from truenegs_jax.runtime import json_text
+from truenegs_jax.runtime.errors import CheckpointError
+from truenegs_jax.synonyms import table as table_lib
+from truenegs_jax.workdir import files
+
+FIX = "Run the command of the run again, which writes it."
+COLLAPSED = 0.5  # mean cosine of random pairs
+SLOWER = 0.25
+MAX_WORDS = 10_000  # of the synonym table
+MAX_PAIRS = 25  # bars of pairs
+MIN_ERRORS = 3.0  # as of the verdict
+CASE_COLUMNS = {
+  "gold": page.TEXT,
+  "prediction": page.TEXT,
+  "times": page.NUMBER,
+  "probability": page.PERCENT,
+  "part of speech": page.CHOICE,
+}
+
+
+def read(
+  run: page.Run, workdir: pathlib.Path, records: curves.Records
+) -> Iterator[page.Section]:
+  """Fills in a run; yields its sections."""
+  about = read_object(workdir / files.ABOUT)
+  results = read_object(workdir / files.RESULTS)
+  verdict = results.get("verdict", {})
+  for columns in records.splits.values():
+    if "mlm_uncorrected" not in columns and "mlm" in columns:  # they are equal
+      columns["mlm_uncorrected"] = columns.pop("mlm")
+  run.curves = [
+    curves.Curve(
+      splits=curves.thin_records(records.splits, curves.MAX_POINTS),
+      tokens=run.config["batch_size"] * run.config["length"],
+      flops=about.get("row_flops", 0) * run.config["batch_size"] or None,
+      references=_list_references(about, verdict),
+    )
+  ]
+  train = records.splits.get("train", {})
+  run.sentence = _describe_outcome(run, train, verdict)
+  run.facts = {"command": results.get("command", "")} | about.get("lines", {})
+  if train:
+    run.facts |= _describe_cost(run.config, train, about)
+  if verdict:
+    level = page.GOOD if verdict["passed"] else page.WARNING
+    run.notes.append((level, _describe_verdict(verdict)))
+  run.notes += [(page.WARNING, x) for x in _warn(train, about, records)]
+  if verdict:
+    yield page.Section("Verdict", [_tabulate_verdict(verdict)])
+  saved = read_object(workdir / files.CASES)
+  if saved:
+    yield page.Section("Corrections", [*show_cases(saved)])
+  if fills := results.get("fills"):
+    yield page.Section("Predictions for [MASK]", [_tabulate_fills(fills)])
+  if about:
+    yield page.Section("Data", [*_show_data(about)])
+  if (workdir / files.SYNONYMS).exists():
+    yield page.Section("Synonyms", [*_show_synonyms(workdir, about)])
+
+
+def read_object(path: pathlib.Path) -> dict[str, Any]:
+  """Returns the JSON object of a file, {} if there is none.
+
+  Raises:
+    CheckpointError: it is damaged.
+  """
+  if not path.exists():
+    return {}
+  with json_text.read_file(path, CheckpointError, FIX) as saved:
+    return saved
+
+
+def _list_references(
+  about: Mapping[str, Any], verdict: Mapping[str, Any]
+) -> dict[str, dict[str, float]]:
+  """Returns what guessing without context reaches, for each loss."""
+  guesses = {
+    f"{name} entropy": source[f"{name}_entropy"]
+    for source in (verdict or about,)
+    for name in ("unigram", "uniform")
+    if source
+  }
+  references = dict.fromkeys(("mlm", "mlm_uncorrected", "mlm_hidden"), guesses)
+  references["auc"] = {"chance": 0.5}
+  if detection := verdict.get("detection"):
+    entropy = detection["base_rate_entropy"]
+    references["detect"] = {"entropy of the labels": entropy}
+  return references
+
+
+def _describe_outcome(
+  run: page.Run, train: curves.Columns, verdict: Mapping[str, Any]
+) -> str:
+  if not train:
+    return "No training step is recorded yet."
+  step, steps = int(train["step"][-1]), run.config["steps"]
+  if step < steps:
+    return f"{run.state.capitalize()} at step {step:,} of {steps:,}."
+  if not verdict:
+    return f"All {steps:,} steps are done, the results are not written."
+  learned = "has learned" if verdict["passed"] else "has not learned"
+  return f"Finished all {steps:,} steps, and {learned} more than guessing."
+
+
+def _describe_verdict(verdict: Mapping[str, Any]) -> str:
+  text = (
+    f"Held-out loss of hidden words {verdict['mlm_hidden']:.3f}"
+    f" {_format_error(verdict['mlm_hidden_error'], 3)}; guessing without"
+    f" context reaches {verdict['unigram_entropy']:.3f}."
+  )
+  if detection := verdict["detection"]:
+    text += (
+      f" AUC of detection {detection['auc']:.3f}"
+      f" {_format_error(detection['auc_error'], 3)}; chance is 0.5."
+    )
+  return text
+
+
+def _format_error(error: float | None, digits: int) -> str:
+  return "(one batch: no error)" if error is None else f"± {error:.{digits}f}"
+
+
+def _describe_cost(
+  config: Mapping[str, Any], train: curves.Columns, about: Mapping[str, Any]
+) -> dict[str, str]:
+  summary, rows = curves.summarize(train), train["step"][-1]
+  rows *= config["batch_size"]
+  cost = [f"{summary['hours']:.2f} hours of training steps"]
+  cost.append(f"{rows * config['length']:.3g} tokens")
+  if "row_flops" in about:
+    cost.append(f"{about['row_flops'] * rows:.3g} FLOPs")
+  if "rows_per_s" in summary:
+    cost.append(f"{summary['rows_per_s']:,.0f} rows/s")
+  if "memory_peak_gib" in summary:
+    cost.append(f"at most {summary['memory_peak_gib']:.2f} GiB")
+  return {"cost": ", ".join(cost)}
+
+
+def _warn(
+  train: curves.Columns, about: Mapping[str, Any], records: curves.Records
+) -> Iterator[str]:
+  """Yields what a reader should look at."""
+  if records.num_damaged:
+    yield (
+      f"metrics.jsonl has damaged lines ({records.num_damaged:,}), which the"
+      " curves lack."
+    )
+  if padding := about.get("padding_warning"):
+    yield padding.removeprefix("warning: ")
+  if not train:
+    return
+  cosine = float(train.get("pair_cosine", train["step"] * 0)[-1])
+  if cosine > COLLAPSED:
+    yield (
+      f"The embeddings may have collapsed: random pairs have a mean cosine of"
+      f" {cosine:.2f}. Lower negatives.soft_weight or optim.lr."
+    )
+  if "skipped" in train and (train["skipped"] > 0).any():
+    count = int((train["skipped"] > 0).sum())
+    yield (
+      f"Updates were skipped in {count:,} of {len(train['step']):,} records,"
+      " because loss or gradient was not finite. Lower optim.lr."
+    )
+  held_out = records.splits.get("held_out", {})
+  if "total" in held_out and not abs(held_out["total"][-1]) < float("inf"):
+    yield "The last held-out loss is not finite. Lower optim.lr."
+  if len(train["step"]) > 1 and "time" in train:
+    slowdown = curves.summarize(train)["slowdown"]
+    if slowdown > SLOWER:
+      yield (
+        f"The last fifth of the steps took {slowdown:.0%} longer than those"
+        " before: look for other work on the machine."
+      )
+
+
+def _tabulate_verdict(v: Mapping[str, Any]) -> page.Block:
+  unigram, d = v["unigram_entropy"], v["detection"]
+  rows = [
+    ("loss of hidden words, all slots", v["mlm"], v["mlm_error"], unigram),
+    ("the same, slots with [MASK]", v["mlm_hidden"], v["mlm_hidden_error"])
+    + (unigram,),
+  ]
+  if d:
+    rows += [
+      ("detection loss", d["loss"], d["loss_error"], d["base_rate_entropy"]),
+      ("detection AUC", d["auc"], d["auc_error"], 0.5),
+    ]
+  columns = {"held-out rows": page.TEXT} | dict.fromkeys(
+    ("trained", "standard error", "guessing without context"), page.NUMBER
+  )
+  return page.table("", columns, rows)
+
+
+def _tabulate_fills(fills: list[Mapping[str, Any]]) -> page.Block:
+  rows = [
+    (
+      fill["sentence"],
+      ", ".join(
+        f"{token} {p:.0%}"
+        for token, p in zip(fill["tokens"], fill["probabilities"], strict=True)
+      ),
+    )
+    for fill in fills
+  ]
+  columns = {"sentence": page.TEXT, "likeliest tokens": page.TEXT}
+  return page.table("", columns, rows)
+
+
+def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:
+  """Yields the browser of the corrections in cases.json."""
+  cases, sources = saved.get("cases", []), saved.get("sources", [])
+  if not cases:
+    yield page.text(
+      f"No corrections found in {saved.get('searched', 0):,} predictions. Young"
+      " models have few; the task `corrections` measures them in any text."
+    )
+    return
+  yield page.text(
+    f"{saved['corrected']:,} of {saved['searched']:,} predictions are"
+    f" corrected; {len(cases):,} cases are shown. Marked in a sentence: the"
+    " gold word, and the prediction that takes its place."
+  )
+  counts = {(x["gold"], x["prediction"]): x["count"] for x in cases}
+  most = sorted(counts.items(), key=lambda item: -item[1])[:MAX_PAIRS]
+  yield page.bars(
+    "Most frequent pairs: gold → prediction",
+    [(f"{gold} → {prediction}", n) for (gold, prediction), n in most],
+  )
+  verdicts = {f"by {source}": page.CHOICE for source in sources}
+  columns = CASE_COLUMNS | verdicts
+  columns |= {"sentence": page.MARKED, "synonyms of gold": page.WORDS}
+  rows = [
+    [
+      *(x["gold"], x["prediction"], x["count"], x["probability"]),
+      x["part_of_speech"],
+      *(x["verdicts"][source] for source in sources),
+      *(x["sentence"], x["synonyms"]),
+    ]
+    for x in cases
+  ]
+  yield page.table("Cases", columns, rows)
+
+
+def _show_data(about: Mapping[str, Any]) -> Iterator[page.Block]:
+  rows = ", ".join(f"{n:,} {name}" for name, n in about["rows"].items())
+  size = about["text_bytes"] / 1e6
+  yield page.facts(
+    {
+      "sources": ", ".join(about["sources"]),
+      "text": f"{about['documents']:,} documents, {size:,.1f} MB",
+      "rows": rows,
+      "padding": f"{about['padding_share']:.1%} of the training rows",
+    }
+  )
+  yield page.bars("Tokens in a row, without padding", about["row_lengths"])
+  tokens = [(name, 100 * share) for name, share in about["frequent_tokens"]]
+  yield page.bars("Most frequent tokens, % of the training rows", tokens)
+
+
+def _show_synonyms(
+  workdir: pathlib.Path, about: Mapping[str, Any]
+) -> Iterator[page.Block]:
+  vocabulary = (workdir / files.VOCABULARY).read_text("utf-8").split("\n")
+  vocabulary = vocabulary[:-1] if vocabulary[-1] == "" else vocabulary
+  table = table_lib.load_table(workdir / files.SYNONYMS, vocabulary)
+  counts_V = table_lib.count_synonyms(table)
+  lines = about.get("lines", {})
+  known = ("synonyms", "in WordNet", "text")
+  yield page.facts(
+    {"source": table.source}
+    | {name: lines[name] for name in known if name in lines}
+  )
+  words = [i for i, count in enumerate(counts_V.tolist()) if count]
+  if len(words) > MAX_WORDS:
+    yield page.text(
+      f"The first {MAX_WORDS:,} of {len(words):,} words with synonyms are"
+      " listed."
+    )
+  rows = [
+    (
+      vocabulary[i],
+      int(counts_V[i]),
+      [vocabulary[k] for k in table_lib.get_synonyms(table, i)],
+    )
+    for i in words[:MAX_WORDS]
+  ]
+  columns = {"word": page.TEXT, "synonyms": page.NUMBER, "list": page.WORDS}
+  yield page.table("Look a word up", columns, rows)
