@@ -94,12 +94,13 @@ function makeTable({title, columns, rows}) {
   whenShown(figure, () => {
     const table = new Tabulator(holder, {
       data: records,
-      columns: columns.map((column, i) =>
-        makeColumn(column, fields[i], isLong, i)),
+      columns: columns.map((column, i) => ({
+        ...makeColumn(column, fields[i], isLong), frozen: !i && innerWidth > 700,
+        maxInitialWidth: chooseWidth(rows.map(cells => cells[i])),
+      })),
       layout: columns.length > 3 ? "fitDataFill" : "fitDataStretch",
       height: isLong ? 420 : false,
       renderVertical: isLong ? "virtual" : "basic",
-      columnDefaults: {maxInitialWidth: 560},
       printAsHtml: true,
       printRowRange: () => table.getRows("active").slice(0, PRINTED_ROWS),
     });
@@ -118,7 +119,7 @@ function makeTable({title, columns, rows}) {
   return figure;
 }
 
-function makeColumn({title, type}, field, hasFilter, index) {
+function makeColumn({title, type}, field, hasFilter) {
   const column = {title, field, sorter: NUMBERS.has(type) ? "number" : "string"};
   const show = CELLS[type];
   column.formatter = cell => {
@@ -132,7 +133,7 @@ function makeColumn({title, type}, field, hasFilter, index) {
     column.headerSortStartingDir = "desc";
   } else if (type === "marked" || type === "words") {
     column.headerSort = false;
-    column.minWidth = type === "marked" ? 320 : 200;
+    column.minWidth = type === "marked" ? 300 : 180;
     column.variableHeight = true;
   }
   if (hasFilter && type === "text") column.headerFilter = "input";
@@ -141,8 +142,14 @@ function makeColumn({title, type}, field, hasFilter, index) {
     column.headerFilterParams = {valuesLookup: true, clearable: true};
     column.headerFilterFunc = "=";
   }
-  column.frozen = index === 0 && innerWidth > 700;
   return column;
+}
+
+// The width that most cells need, so that a single long one does not decide.
+function chooseWidth(cells) {
+  const lengths = cells.map(cell => String(cell ?? "").length).sort((a, b) => a - b);
+  const most = lengths[Math.floor(lengths.length * 0.95)] ?? 0;
+  return Math.min(Math.max(most * 7.5 + 24, 100), 440);
 }
 
 // Lets the keyboard sort and scroll.
@@ -224,7 +231,7 @@ function addHorizontal(holder, labels, series, columns, range, hooks = {}) {
 function makeBars({title, rows}) {
   const labels = rows.map(row => row[0]), values = rows.map(row => row[1]);
   const holder = make("div", {
-    class: "chart", role: "img",
+    class: "chart narrow", role: "img",
     "aria-label": rows.map(row => `${row[0]}: ${format(row[1])}`).join("; "),
   });
   const figure = titled(title, holder);
@@ -241,7 +248,7 @@ function makeDots({title, unit, groups}) {
     [...group.points, group.low ?? group.points[0], group.high ?? group.points[0]]);
   const pad = (Math.max(...all) - Math.min(...all)) * 0.05 || 1;
   const holder = make("div", {
-    class: "chart", role: "img",
+    class: "chart narrow", role: "img",
     "aria-label": groups.map(group =>
       `${group.label}: ${group.points.map(format).join(", ")}`).join("; "),
   });
@@ -413,7 +420,10 @@ function drawPanel(panel, curves, groups, state) {
     focus: {alpha: 0.5},
     legend: {live: true},
     scales: {
-      x: {time: false, distr: state.logX ? 3 : 1},
+      x: {
+        time: false, distr: state.logX ? 3 : 1,
+        range: (_, min, max) => [min, max > min ? max : min + 1],
+      },
       y: {distr: state.logY ? 3 : 1},
     },
     axes: [

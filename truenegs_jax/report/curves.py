@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import special
 
 from truenegs_jax.runtime import intervals
 from truenegs_jax.workdir import metrics_file
@@ -122,7 +123,7 @@ def read_records(workdir: pathlib.Path) -> Records:
       if len(column) == size:
         column.append(math.nan)
   arrays = {
-    split: {name: np.array(column) for name, column in columns.items()}
+    split: {name: np.frombuffer(column) for name, column in columns.items()}
     for split, columns in splits.items()
   }
   return Records(arrays, damaged)
@@ -181,9 +182,9 @@ def _running_rate(share_N: np.ndarray, ends_P: np.ndarray) -> np.ndarray:
 
   The slots of a record depend on each other, records hardly. So the variance v
   of the mean p of a window's records comes from their spread, and the interval
-  is Wilson's for p (1 - p) / v trials. Where all records of a window are equal,
-  mostly 0, their trials are those of an average record of the run; the interval
-  is NaN if all of the run are.
+  is Wilson's for p (1 - p) / v * (z / t)^2 trials. If all records of a window
+  are equal, mostly 0, each has the trials of an average record of the run; the
+  interval is NaN if all of the run are equal.
   """
   share_N = np.nan_to_num(share_N)
   window = max(MIN_WINDOW, round(WINDOW_SHARE * len(share_N)))
@@ -202,8 +203,12 @@ def _running_rate(share_N: np.ndarray, ends_P: np.ndarray) -> np.ndarray:
   p, v = share_N.mean(), share_N.var()
   usual = p * (1 - p) / v if v else np.nan  # of one record
   trials_P = np.where(is_known_P, trials_P, usual * count_P)
+  # The variance is an estimate: as in `corrections.rates`.
+  t_P = special.stdtrit(np.maximum(count_P - 1, 1), 0.975)
+  trials_P = trials_P * (special.ndtri(0.975) / t_P) ** 2
   low_P, high_P = intervals.wilson(mean_P, trials_P)
-  return np.stack([mean_P, np.maximum(low_P, 0.0), high_P])
+  low_P = np.where(mean_P > 0, low_P, 0.0)  # without hits it is off by 1e-18
+  return np.stack([mean_P, low_P, high_P])
 
 
 def _to_list(values_P: np.ndarray) -> list[float | None]:

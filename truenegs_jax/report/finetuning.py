@@ -9,7 +9,7 @@ from typing import Any
 from scipy import special
 
 from truenegs_jax.report import curves, page
-from truenegs_jax.report.pretraining import read_object
+from truenegs_jax.report.pretraining import read_saved
 from truenegs_jax.workdir import files, metrics_file
 
 RESULT = "result.json"  # of one run
@@ -35,7 +35,7 @@ Runs = Mapping[str, Sequence[Mapping[str, Any]]]  # by task, as in results.json
 def read(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
   """Fills in a run; yields its sections."""
   run.curves = [*_read_curves(workdir)]
-  results = read_object(workdir / files.RESULTS)
+  results = read_saved(run, workdir / files.RESULTS)
   tasks = results.get("tasks", {})
   runs: Runs = {name: task["runs"] for name, task in tasks.items()}
   run.facts = {"command": results.get("command", "")}
@@ -62,13 +62,9 @@ def read(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
     if notes := members[0]["notes"]:
       text = f"{members[0]['task']} differs from others' setting: "
       run.notes.append((page.WARNING, text + ", ".join(notes)))
-  yield page.Section("Scores", [*_show_scores(runs, mains, results)])
-  if rows := [*_list_mistakes(runs)]:
-    blocks = [
-      page.table(f"{name}: drawn from all seeds", MISTAKE_COLUMNS, x)
-      for name, x in rows
-    ]
-    yield page.Section("Wrong answers", blocks)
+  yield page.Section("Scores", _show_scores(runs, mains, results))
+  if any(x.get("mistakes") for members in runs.values() for x in members):
+    yield page.Section("Wrong answers", _show_mistakes(runs))
 
 
 def _read_curves(workdir: pathlib.Path) -> Iterator[curves.Curve]:
@@ -160,13 +156,12 @@ def _format_scores(scores: Mapping[str, float]) -> str:
   return ", ".join(f"{name} {x:.2f}" for name, x in scores.items())
 
 
-def _list_mistakes(runs: Runs) -> Iterator[tuple[str, list[list[str]]]]:
-  """Yields each task that has texts of wrong answers, and their rows."""
+def _show_mistakes(runs: Runs) -> Iterator[page.Block]:
+  """Yields a table of wrong answers for each task."""
   for name, members in runs.items():
     rows = [
       [str(run["seed"]), *(str(x[key]) for key in ("text", "gold", "answer"))]
       for run in members
       for x in run.get("mistakes", ())
     ]
-    if rows:
-      yield name, rows
+    yield page.table(f"{name}, some of each seed", MISTAKE_COLUMNS, rows)

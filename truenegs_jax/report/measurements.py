@@ -6,7 +6,7 @@ from typing import Any
 
 from truenegs_jax.report import curves, page
 from truenegs_jax.report.finetuning import make_group
-from truenegs_jax.report.pretraining import MAX_PAIRS, read_object, show_cases
+from truenegs_jax.report.pretraining import MAX_PAIRS, read_saved, show_cases
 from truenegs_jax.workdir import files, metrics_file
 
 RATE = ("share", "low", "high")
@@ -18,7 +18,7 @@ def read_corrections(
   run: page.Run, workdir: pathlib.Path
 ) -> Iterator[page.Section]:
   """Fills in a run of the task `corrections`; yields its sections."""
-  results = read_object(workdir / files.RESULTS)
+  results = read_saved(run, workdir / files.RESULTS)
   if not results:
     run.sentence = UNFINISHED
     return
@@ -34,9 +34,9 @@ def read_corrections(
     f" {sequences['rate']:.2%} of the sequences are corrected by {source}; the"
     " paper has 1.41 % and 7.07 % for BERT-base."
   )
-  yield page.Section("Rates", [*_show_rates(results)])
-  blocks = [*show_cases(read_object(workdir / files.CASES))]
-  yield page.Section("Corrections", blocks)
+  yield page.Section("Rates", _show_rates(results))
+  saved = read_saved(run, workdir / files.CASES)
+  yield page.Section("Corrections", show_cases(saved))
 
 
 def _show_rates(results: Mapping[str, Any]) -> Iterator[page.Block]:
@@ -91,7 +91,7 @@ def read_robustness(
   run: page.Run, workdir: pathlib.Path
 ) -> Iterator[page.Section]:
   """Fills in a run of the task `robustness`; yields its sections."""
-  results = read_object(workdir / files.RESULTS)
+  results = read_saved(run, workdir / files.RESULTS)
   if not results:
     run.sentence = UNFINISHED
     return
@@ -128,7 +128,7 @@ def _score_cells(score: Mapping[str, Any] | None) -> list[float | None]:
 def read_study(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
   """Fills in a study; yields its sections."""
   run.curves, run.state = [*_read_curves(workdir)], ""  # it has no lock
-  results = read_object(workdir / files.RESULTS)
+  results = read_saved(run, workdir / files.RESULTS)
   if not results:
     run.sentence = f"{len(run.curves)} pre-trainings have begun. {UNFINISHED}"
     return
@@ -139,11 +139,8 @@ def read_study(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
     f"{len(scores):,} scores of {len(arms)} arms: {', '.join(arms)}."
   )
   run.notes = [(page.WARNING, ", ".join(map(str, x))) for x in failures]
-  blocks = [block for x in results["tables"] for block in _show_table(x)]
-  if blocks:
-    yield page.Section("Tables", blocks)
-  if charts := [*_show_arms(scores, arms)]:
-    yield page.Section("Arms", charts)
+  yield page.Section("Tables", _show_tables(results["tables"]))
+  yield page.Section("Arms", _show_arms(scores, arms))
 
 
 def _read_curves(workdir: pathlib.Path) -> Iterator[curves.Curve]:
@@ -158,6 +155,13 @@ def _read_curves(workdir: pathlib.Path) -> Iterator[curves.Curve]:
       group=arm,
       splits=curves.thin_records(splits, min(points, curves.MAX_POINTS)),
     )
+
+
+def _show_tables(
+  layouts: Sequence[Mapping[str, Any]],
+) -> Iterator[page.Block]:
+  for layout in layouts:
+    yield from _show_table(layout)
 
 
 def _show_table(layout: Mapping[str, Any]) -> Iterator[page.Block]:

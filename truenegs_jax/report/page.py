@@ -9,12 +9,12 @@ import dataclasses
 import datetime
 import hashlib
 import html
+import importlib
 import importlib.resources
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import truenegs_jax
 from truenegs_jax.report.curves import PANELS, Curve
 from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.workdir.metrics_file import finite_or_null
@@ -34,15 +34,15 @@ MARKED, WORDS = "marked", "words"
 
 @dataclasses.dataclass
 class Section:
-  """A part of the page."""
+  """A part of the page; its blocks may be made when they are iterated."""
 
   title: str
-  blocks: list[Block]
+  blocks: Iterable[Block]
 
 
 @dataclasses.dataclass
 class Run:
-  """What the page shows of one workdir.
+  """One workdir on the page.
 
   Attributes:
     sentence: the outcome in one sentence.
@@ -103,7 +103,7 @@ def dots(title: str, unit: str, groups: Sequence[Mapping[str, Any]]) -> Block:
 def render(runs: Sequence[Run]) -> str:
   """Returns the page."""
   data = {
-    "version": truenegs_jax.__version__,
+    "version": importlib.import_module("truenegs_jax").__version__,
     "date": datetime.datetime.now().astimezone().isoformat(" ", "minutes"),
     "panels": PANELS,
     "compared": _compare_configs(runs) if len(runs) > 1 else None,

@@ -6,7 +6,7 @@ from typing import Any
 
 from truenegs_jax.report import curves, page
 from truenegs_jax.runtime import json_text
-from truenegs_jax.runtime.errors import CheckpointError
+from truenegs_jax.runtime.errors import CheckpointError, printable
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.workdir import files
 
@@ -14,23 +14,25 @@ FIX = "Run the command of the run again, which writes it."
 COLLAPSED = 0.5  # mean cosine of random pairs
 SLOWER = 0.25
 MAX_WORDS = 10_000  # of the synonym table
+# Lines of the report at the start that are shown at a glance.
+GLANCE = ("start", "objective", "devices", "parameters", "steps", "data")
 MAX_PAIRS = 25  # bars of pairs
 MIN_ERRORS = 3.0  # as of the verdict
 CASE_COLUMNS = {
   "gold": page.TEXT,
   "prediction": page.TEXT,
+  "sentence": page.MARKED,
   "times": page.NUMBER,
   "probability": page.PERCENT,
   "part of speech": page.CHOICE,
 }
 
 
-def read(
-  run: page.Run, workdir: pathlib.Path, records: curves.Records
-) -> Iterator[page.Section]:
+def read(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
   """Fills in a run; yields its sections."""
-  about = read_object(workdir / files.ABOUT)
-  results = read_object(workdir / files.RESULTS)
+  records = curves.read_records(workdir)
+  about = read_saved(run, workdir / files.ABOUT)
+  results = read_saved(run, workdir / files.RESULTS)
   verdict = results.get("verdict", {})
   for columns in records.splits.values():
     if "mlm_uncorrected" not in columns and "mlm" in columns:  # they are equal
@@ -45,7 +47,9 @@ def read(
   ]
   train = records.splits.get("train", {})
   run.sentence = _describe_outcome(run, train, verdict)
-  run.facts = {"command": results.get("command", "")} | about.get("lines", {})
+  lines = about.get("lines", {})
+  run.facts = {"command": results.get("command", "")}
+  run.facts |= {name: lines[name] for name in GLANCE if name in lines}
   if train:
     run.facts |= _describe_cost(run.config, train, about)
   if verdict:
@@ -54,27 +58,27 @@ def read(
   run.notes += [(page.WARNING, x) for x in _warn(train, about, records)]
   if verdict:
     yield page.Section("Verdict", [_tabulate_verdict(verdict)])
-  saved = read_object(workdir / files.CASES)
+  saved = read_saved(run, workdir / files.CASES)
   if saved:
-    yield page.Section("Corrections", [*show_cases(saved)])
+    yield page.Section("Corrections", show_cases(saved))
   if fills := results.get("fills"):
     yield page.Section("Predictions for [MASK]", [_tabulate_fills(fills)])
   if about:
-    yield page.Section("Data", [*_show_data(about)])
+    yield page.Section("Data", _show_data(about))
   if (workdir / files.SYNONYMS).exists():
-    yield page.Section("Synonyms", [*_show_synonyms(workdir, about)])
+    yield page.Section("Synonyms", _show_synonyms(workdir, about))
 
 
-def read_object(path: pathlib.Path) -> dict[str, Any]:
-  """Returns the JSON object of a file, {} if there is none.
-
-  Raises:
-    CheckpointError: it is damaged.
-  """
+def read_saved(run: page.Run, path: pathlib.Path) -> dict[str, Any]:
+  """Returns a JSON object; {} without a file, or with a note if damaged."""
   if not path.exists():
     return {}
-  with json_text.read_file(path, CheckpointError, FIX) as saved:
-    return saved
+  try:
+    with json_text.read_file(path, CheckpointError, FIX) as saved:
+      return saved
+  except CheckpointError as e:
+    run.notes.append((page.ERROR, printable(e)))
+    return {}
 
 
 def _list_references(
@@ -235,13 +239,13 @@ def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:
   )
   verdicts = {f"by {source}": page.CHOICE for source in sources}
   columns = CASE_COLUMNS | verdicts
-  columns |= {"sentence": page.MARKED, "synonyms of gold": page.WORDS}
+  columns |= {"synonyms of gold": page.WORDS}
   rows = [
     [
-      *(x["gold"], x["prediction"], x["count"], x["probability"]),
-      x["part_of_speech"],
+      *(x["gold"], x["prediction"], x["sentence"], x["count"]),
+      *(x["probability"], x["part_of_speech"]),
       *(x["verdicts"][source] for source in sources),
-      *(x["sentence"], x["synonyms"]),
+      x["synonyms"],
     ]
     for x in cases
   ]

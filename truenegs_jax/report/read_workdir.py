@@ -1,11 +1,11 @@
 """Reads any workdir for its page, also one that is unfinished or damaged."""
 
+import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from truenegs_jax.report import (
-  curves,
   finetuning,
   measurements,
   page,
@@ -16,6 +16,7 @@ from truenegs_jax.runtime.errors import InputError, TrueNegsError, printable
 from truenegs_jax.workdir import files
 from truenegs_jax.workdir.lock import FINISHED, read_state
 
+READ_ERRORS = (TrueNegsError, *json_text.READ_ERRORS)
 READERS = {
   "finetune": finetuning.read,
   "corrections": measurements.read_corrections,
@@ -66,23 +67,30 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
     )
   run = page.Run(workdir.resolve().name, str(workdir))
   run.state = FINISHED if ends else read_state(workdir)
+  run.config = pretraining.read_saved(run, workdir / files.CONFIG)
+  if not run.config:
+    run.sentence = run.sentence or "The run has no config that can be read."
+    return run
+  run.task = str(run.config.get("task", "pretrain"))
   try:
-    run.config = pretraining.read_object(workdir / files.CONFIG)
-    if not run.config:
-      run.sentence = "The run has not begun: its config is not written yet."
-      return run
-    run.task = run.config.get("task", "pretrain")
-    if run.task in READERS:
-      sections = READERS[run.task](run, workdir)
-    else:
-      records = curves.read_records(workdir)
-      sections = pretraining.read(run, workdir, records)
-    run.sections.extend(sections)
-  except (TrueNegsError, *json_text.READ_ERRORS) as e:
-    is_ours = isinstance(e, TrueNegsError)
-    reason = printable(e) if is_ours else json_text.describe(e)
-    text = (
-      f"A part of this page is missing, because a file is damaged: {reason}"
-    )
-    run.notes.insert(0, (page.ERROR, text))
+    for section in READERS.get(run.task, pretraining.read)(run, workdir):
+      with _notes(run, section.title):
+        run.sections.append(page.Section(section.title, [*section.blocks]))
+  except READ_ERRORS as e:
+    run.notes.append((page.ERROR, _explain("This page", e)))
   return run
+
+
+@contextlib.contextmanager
+def _notes(run: page.Run, title: str) -> Iterator[None]:
+  """Turns an error in the values of a section into a note."""
+  try:
+    yield
+  except READ_ERRORS as e:
+    run.notes.append((page.ERROR, _explain(f"The part '{title}'", e)))
+
+
+def _explain(part: str, error: Exception) -> str:
+  is_ours = isinstance(error, TrueNegsError)
+  reason = printable(error) if is_ours else json_text.describe(error)
+  return f"{part} is incomplete, because a file is damaged: {reason}"

@@ -1,0 +1,126 @@
+"""Workdirs that are unfinished or damaged give a page that says so."""
+
+import json
+import shutil
+
+import pytest
+from tests.support.report_workdirs import write_finetuning, write_pretraining
+
+from truenegs_jax.report import page, write
+from truenegs_jax.report.read_workdir import read_workdir
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.workdir import files, lock
+
+FILES = [
+  *(files.CONFIG, files.ABOUT, files.RESULTS, files.CASES, files.SYNONYMS),
+  *(files.VOCABULARY, "metrics.jsonl"),
+]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+  return write_pretraining(tmp_path_factory.mktemp("report") / "run")
+
+
+@pytest.fixture
+def workdir(finished, tmp_path):
+  return shutil.copytree(finished, tmp_path / "run")
+
+
+def levels(run):
+  return {level for level, _ in run.notes}
+
+
+def titles(run):
+  return [section.title for section in run.sections]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("content", [b"", b"\xff\x00", b"[1]", b'{"a": '])
+def test_a_damaged_file_is_a_note_and_costs_its_own_part(
+  workdir, name, content
+):
+  expected = titles(read_workdir(workdir))
+  (workdir / name).write_bytes(content)
+  run = read_workdir(workdir)
+  page.render([run])
+  if name == "metrics.jsonl":
+    assert run.curves[0].splits == {}
+    return
+  assert page.ERROR in levels(run)
+  lost = [x for x in expected if x not in titles(run)]
+  assert (
+    lost
+    == {
+      files.CONFIG: expected,
+      files.ABOUT: ["Data"],
+      files.RESULTS: ["Verdict", "Predictions for [MASK]"],
+      files.CASES: ["Corrections"],
+      files.SYNONYMS: ["Synonyms"],
+      files.VOCABULARY: ["Synonyms"],
+    }[name]
+  )
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_may_be_missing_or_cut_off(workdir, name):
+  content = (workdir / name).read_bytes()
+  (workdir / name).write_bytes(content[: len(content) // 2])
+  page.render([read_workdir(workdir)])
+  (workdir / name).unlink()
+  if name == files.CONFIG:
+    (workdir / files.LOCK).touch()  # a run that has just begun
+  page.render([read_workdir(workdir)])
+
+
+@pytest.mark.parametrize("name", [files.RESULTS, files.ABOUT, files.CASES])
+def test_values_of_other_types_are_an_error_of_the_page(workdir, name):
+  saved = json.loads((workdir / name).read_text())
+  for key in saved:
+    for value in (None, 3, "text", [1], {"a": 1}):
+      (workdir / name).write_text(json.dumps(saved | {key: value}))
+      page.render([read_workdir(workdir)])
+
+
+def test_an_unfinished_run_says_how_far_it_is(workdir):
+  (workdir / files.RESULTS).unlink()
+  config = json.loads((workdir / files.CONFIG).read_text()) | {"steps": 100}
+  (workdir / files.CONFIG).write_text(json.dumps(config))
+  assert read_workdir(workdir).sentence == "Stopped at step 60 of 100."
+  with lock.lock(workdir):
+    assert read_workdir(workdir).sentence == "Running at step 60 of 100."
+
+
+def test_trouble_of_a_run_becomes_a_warning(workdir):
+  path = workdir / "metrics.jsonl"
+  records = [json.loads(line) for line in path.read_text().splitlines()]
+  for i, record in enumerate(records):
+    record |= {"pair_cosine": 0.9, "skipped": 0.5}
+    record["time"] = 1e9 + i + (i > 40) * 3 * (i - 40)
+  records[-1]["total"] = None
+  path.write_text("".join(json.dumps(x) + "\n" for x in records))
+  text = " ".join(text for _, text in read_workdir(workdir).notes)
+  for sign in ("collapsed", "skipped", "not finite", "longer"):
+    assert sign in text
+
+
+def test_a_fine_tuning_before_its_results_shows_its_curves(tmp_path):
+  folder = write_finetuning(tmp_path / "rte")
+  (folder / files.RESULTS).unlink()
+  run = read_workdir(folder)
+  assert len(run.curves) == 3
+  assert "3 have begun" in run.sentence
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+  for folder in (tmp_path, tmp_path / "missing"):
+    with pytest.raises(InputError, match="--workdir="):
+      read_workdir(folder)
+
+
+def test_a_report_that_fails_is_a_warning_for_the_run(workdir):
+  (workdir / files.REPORT).mkdir()
+  said = []
+  write.write_own_report(workdir, said.append)
+  assert len(said) == 1
+  assert said[0].startswith("warning: ")

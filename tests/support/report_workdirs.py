@@ -1,0 +1,136 @@
+"""Writes workdirs as runs leave them, for tests of their reports."""
+
+import json
+import pathlib
+
+import numpy as np
+
+from truenegs_jax.synonyms import table as table_lib
+from truenegs_jax.workdir import files
+
+WORDS = ("[PAD]", "[MASK]", "part", "region", "main", "primary", "the")
+HOSTILE = "</script><script>window.hacked = 1</script>"
+HOSTILE_IMAGE = "<img src=x onerror='window.hacked = 1'>"
+
+
+def write_pretraining(
+  folder: pathlib.Path, *, steps: int = 60, cases: int = 40, lr: float = 1e-3
+) -> pathlib.Path:
+  """Writes a finished pre-training of invented losses; returns its folder."""
+  folder.mkdir(parents=True)
+  config = {"task": "pretrain", "steps": steps, "batch_size": 8, "length": 32}
+  _write(folder / files.CONFIG, config | {"optim": {"lr": lr}})
+  _write(folder / files.ABOUT, make_about())
+  _write(folder / files.RESULTS, make_results())
+  _write(folder / files.CASES, make_cases(cases))
+  (folder / files.VOCABULARY).write_text("".join(f"{x}\n" for x in WORDS))
+  pairs = [("part", "region"), ("main", "primary")]
+  table = table_lib.build_table(pairs, WORDS, source="invented")
+  table_lib.save_table(table, folder / files.SYNONYMS)
+  rng = np.random.default_rng(0)
+  records = []
+  for step in range(1, steps + 1):
+    record = {"step": step, "time": 1e9 + step, "split": "train"}
+    record |= {"total": 9 - step / steps, "mlm": 8 - step / steps}
+    record |= {"mlm_uncorrected": 8.1 - step / steps, "pair_cosine": 0.02}
+    record |= {"auc": 0.5, "rows_per_s": 50.0, "memory_peak_gib": 1.5}
+    record["corrected_of_slots"] = rng.poisson(1.0) / 100
+    records.append(record)
+  held_out = records[-1] | {"split": "held_out", "mlm_hidden": 7.5}
+  lines = [json.dumps(record) + "\n" for record in [*records, held_out]]
+  (folder / "metrics.jsonl").write_text("".join(lines))
+  return folder
+
+
+def make_about() -> dict:
+  """Returns the content of about.json."""
+  return {
+    "lines": {"start": "random parameters, seed 0", "steps": HOSTILE},
+    "row_flops": 1e6,
+    "uniform_entropy": 8.3,
+    "unigram_entropy": 6.9,
+    "sources": ["wordnet"],
+    "documents": 10,
+    "text_bytes": 5_000,
+    "rows": {"train": 100, "held_out": 8},
+    "padding_share": 0.1,
+    "padding_warning": "",
+    "row_lengths": [["1-16", 20], ["17-32", 80]],
+    "frequent_tokens": [["the", 0.2], [HOSTILE_IMAGE, 0.1]],
+  }
+
+
+def make_results() -> dict:
+  """Returns results.json of a run that has learned."""
+  verdict = {"mlm": 7.0, "mlm_error": 0.1, "mlm_hidden": 6.5}
+  verdict |= {"mlm_hidden_error": None, "uniform_entropy": 8.3}
+  verdict |= {"unigram_entropy": 6.9, "slots": 100, "detection": None}
+  fill = {"sentence": "the [MASK]", "tokens": ["part"], "probabilities": [0.5]}
+  return {
+    "command": "python -m truenegs_jax.main --config=configs/electra_demo.py",
+    "verdict": verdict | {"passed": True},
+    "fills": [fill],
+  }
+
+
+def make_cases(count: int) -> dict:
+  """Returns cases.json; the first case is hostile, the others are numbered."""
+  cases = [
+    {
+      "sentence": f"a [MASK] of number{i} {HOSTILE_IMAGE}",
+      "gold": "region",
+      "prediction": "part",
+      "probability": i / count,
+      "count": i + 1,
+      "part_of_speech": "noun" if i % 4 else "verb",
+      "verdicts": {"wordnet": "corrected", "glove": "wrong"},
+      "synonyms": ["part", "area"],
+      "lemmas": [],
+    }
+    for i in range(count)
+  ]
+  cases[0] |= {"gold": HOSTILE, "prediction": HOSTILE_IMAGE}
+  sources = ["wordnet", "glove"]
+  return {
+    "searched": 1_000,
+    "corrected": count,
+    "sources": sources,
+    "cases": cases,
+  }
+
+
+def write_finetuning(folder: pathlib.Path) -> pathlib.Path:
+  """Writes a fine-tuning of RTE with three seeds; returns its folder."""
+  scores = (60.0, 62.0, 70.0)
+  runs = []
+  for seed, score in enumerate(scores):
+    path = folder / "rte" / f"seed-{seed}"
+    path.mkdir(parents=True)
+    records = [
+      {"step": 5, "time": 1e9, "split": "train", "total": 0.7, "accuracy": 0.5},
+      {"step": 5, "time": 1e9, "split": "dev", "accuracy": score},
+    ]
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    (path / "metrics.jsonl").write_text(text)
+    mistake = {"text": HOSTILE_IMAGE, "gold": "entailment", "answer": "not"}
+    runs.append(
+      {
+        **{"task": "rte", "seed": seed, "failure": "", "step": 5, "secs": 9.0},
+        **{"scores": {"dev": {"accuracy": score}}, "notes": ["few rows"]},
+        "mistakes": [mistake],
+      }
+    )
+  published = {"name": "ELECTRA small", "source": "paper, Table 3"}
+  results = {
+    "command": "python -m truenegs_jax.main --config=configs/finetune_glue.py",
+    "tasks": {"rte": {"runs": runs}},
+    "compared": {"against": "", "tasks": {}},
+    "published": [published | {"note": "", "scores": {"rte": 68.5}}],
+  }
+  _write(folder / files.RESULTS, results)
+  _write(folder / files.CONFIG, {"task": "finetune"})
+  return folder
+
+
+def _write(path: pathlib.Path, value: dict) -> None:
+  path.write_text(json.dumps(value))
