@@ -9,7 +9,6 @@ from support import tiny
 from support.doc_pages import ROOT, read_first_cells
 from truenegs_jax.finetune import results, run
 from truenegs_jax.models import pretrain
-from truenegs_jax.pretrain import curves
 from truenegs_jax.runtime import errors, rng
 from truenegs_jax.tasks import scoring, squad
 from truenegs_jax.train import guards, metrics, speed
@@ -88,5 +87,3 @@ def test_every_file_of_a_workdir_is_described():
   names |= {metrics_file.METRICS, results.RESULT, results.MODEL, run.SUBMISSION}
   described = "\n".join(read_first_cells("workdir.md"))
   assert [name for name in sorted(names) if name not in described] == []
-  text = (REFERENCE / "workdir.md").read_text()
-  assert all(f"`{name}.png`" in text for name in curves.PLOTS)
