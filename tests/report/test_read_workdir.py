@@ -120,7 +120,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 
 def test_a_report_that_fails_is_a_warning_for_the_run(workdir):
   (workdir / files.REPORT).mkdir()
-  said = []
-  write.write_own_report(workdir, said.append)
-  assert len(said) == 1
-  assert said[0].startswith("warning: ")
+  lines = []
+  write.write_own_report(workdir, lines.append)
+  assert len(lines) == 1
+  assert lines[0].startswith("warning: ")
