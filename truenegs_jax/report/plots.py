@@ -93,6 +93,8 @@ def draw_curves(
       figure.legend(
         handles, groups, loc="outside lower center", ncols=2, frameon=False
       )
+    figure.draw_without_rendering()  # lays it out, once for all files
+    figure.set_layout_engine("none")
     for file in paths:
       save_figure(figure, file)
   return paths

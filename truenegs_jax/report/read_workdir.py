@@ -17,6 +17,7 @@ from truenegs_jax.workdir import files
 from truenegs_jax.workdir.lock import FINISHED, read_state
 
 READ_ERRORS = (TrueNegsError, *json_text.READ_ERRORS)
+PRETRAIN = "pretrain"  # the task of a config that names none
 READERS = {
   "finetune": finetuning.read,
   "corrections": measurements.read_corrections,
@@ -71,7 +72,7 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
   if not run.config:
     run.sentence = run.sentence or "The run has no config that can be read."
     return run
-  run.task = str(run.config.get("task", "pretrain"))
+  run.task = str(run.config.get("task", PRETRAIN))
   try:
     for section in READERS.get(run.task, pretraining.read)(run, workdir):
       with _notes(run, section.title):

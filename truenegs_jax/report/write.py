@@ -4,7 +4,11 @@ import pathlib
 from collections.abc import Callable, Sequence
 
 from truenegs_jax.report import page, plots
-from truenegs_jax.report.read_workdir import read_workdir, read_workdirs
+from truenegs_jax.report.read_workdir import (
+  PRETRAIN,
+  read_workdir,
+  read_workdirs,
+)
 from truenegs_jax.runtime.errors import printable
 from truenegs_jax.runtime.files import atomic_file
 from truenegs_jax.workdir import files
@@ -25,14 +29,15 @@ def write_report(workdirs: Sequence[pathlib.Path], path: pathlib.Path) -> None:
 def write_own_report(
   workdir: pathlib.Path, say: Callable[[str], object]
 ) -> None:
-  """Writes report.html and the figure of curves of a run that ends.
+  """Writes report.html, and the figure of a pre-training, of a run that ends.
 
   The run is finished and saved, so a failure is only a warning.
   """
   try:
     run = read_workdir(workdir, ends=True)
     _write([run], workdir / files.REPORT)
-    plots.draw_curves(run.curves, workdir / files.PLOTS / CURVES)
+    if run.task == PRETRAIN:
+      plots.draw_curves(run.curves, workdir / files.PLOTS / CURVES)
   except Exception as e:
     say(
       f"warning: '{workdir / files.REPORT}' was not written:"
