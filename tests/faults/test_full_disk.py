@@ -13,7 +13,8 @@ import pytest
 
 from support import runs, saved_steps
 from support.faults import tries
-from truenegs_jax.pretrain import curves
+from truenegs_jax.report import plots
+from truenegs_jax.report.read_workdir import read_workdir
 from truenegs_jax.runtime.errors import DiskError, InputError
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
 from truenegs_jax.workdir import lock, metrics_file
@@ -151,8 +152,10 @@ def test_a_plot_that_cannot_be_written_is_a_disk_error(tmp_path):
     metrics_file.JsonlWriter(tmp_path, first_step=0)
   ) as writer:
     writer.write(RECORD)
-  with full_disk(), pytest.raises(DiskError, match="losses.png' could not be"):
-    curves.draw_curves(tmp_path)
+  (tmp_path / "config.json").write_text('{"batch_size": 1, "length": 8}')
+  drawn = read_workdir(tmp_path).curves
+  with full_disk(), pytest.raises(DiskError, match="a.png' could not be"):
+    plots.draw_curves(drawn, tmp_path / "a.png")
 
 
 def test_a_log_on_a_full_disk_ends_no_run(tmp_path):

@@ -3,8 +3,8 @@
 import shutil
 
 import pytest
-from tests.support.report_workdirs import write_finetuning, write_pretraining
 
+from support.report_workdirs import write_finetuning, write_pretraining
 from truenegs_jax.report import write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

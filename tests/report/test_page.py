@@ -8,13 +8,13 @@ import json
 import re
 
 import pytest
-from tests.support.report_workdirs import (
+
+from support.report_workdirs import (
   HOSTILE,
   HOSTILE_IMAGE,
   write_finetuning,
   write_pretraining,
 )
-
 from truenegs_jax.report import page, write
 from truenegs_jax.report.read_workdir import read_workdirs
 

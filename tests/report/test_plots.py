@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from tests.support.report_workdirs import write_pretraining
 
+from support.report_workdirs import write_pretraining
 from truenegs_jax.report import plots
 from truenegs_jax.report.read_workdir import read_workdir
 from truenegs_jax.runtime.errors import InputError

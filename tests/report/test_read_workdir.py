@@ -4,8 +4,8 @@ import json
 import shutil
 
 import pytest
-from tests.support.report_workdirs import write_finetuning, write_pretraining
 
+from support.report_workdirs import write_finetuning, write_pretraining
 from truenegs_jax.report import page, write
 from truenegs_jax.report.read_workdir import read_workdir
 from truenegs_jax.runtime.errors import InputError

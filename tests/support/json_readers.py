@@ -3,7 +3,7 @@
 import json
 import shutil
 
-from support import tiny, weight_files
+from support import report_workdirs, tiny, weight_files
 from support.small_rows import write_texts
 from support.texts import make_texts
 from truenegs_jax.configs import common
@@ -12,7 +12,9 @@ from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows.rows_folder import open_rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, load_tokenizer
 from truenegs_jax.finetune import results
-from truenegs_jax.pretrain import curves, export_run
+from truenegs_jax.pretrain import export_run
+from truenegs_jax.report import page
+from truenegs_jax.report.read_workdir import read_workdir
 from truenegs_jax.robustness import (
   alter_question,
   annotate,
@@ -20,6 +22,7 @@ from truenegs_jax.robustness import (
   published_sets,
 )
 from truenegs_jax.runtime.config_files import load_config
+from truenegs_jax.runtime.errors import CheckpointError
 from truenegs_jax.synonyms.lexicons import read_pairs
 from truenegs_jax.tasks import glue, records, squad
 from truenegs_jax.tasks.task import Example
@@ -59,8 +62,15 @@ VOCABULARY = {entry: i for i, entry in enumerate([*SPECIALS, "swan"])}
 
 def read_metrics(folder):
   metrics_file.JsonlWriter(folder, first_step=9).close()
-  curves.draw_curves(folder)
   export_run.summarize_run(folder, CONFIG, step=3)
+
+
+def read_report(path):
+  run = read_workdir(path.parent)
+  page.render([run])
+  for level, text in run.notes:
+    if level == page.ERROR:
+      raise CheckpointError(text)
 
 
 def read_weights(folder):
@@ -99,6 +109,14 @@ READERS = {
     {"hidden_size": 128, "num_attention_heads": 2, "hidden_act": "gelu"},
     lambda x: google_tf1._read_bert_config(x.parent),
   ),
+  "finished/config.json": (
+    {"task": "pretrain", "steps": 3, "batch_size": 2, "length": 8},
+    read_report,
+  ),
+  "finished/metrics.jsonl": (RECORD, read_report),
+  "finished/about.json": (report_workdirs.make_about(), read_report),
+  "finished/results.json": (report_workdirs.make_results(), read_report),
+  "finished/cases.json": (report_workdirs.make_cases(2), read_report),
   "tokenizer.json": (
     {
       "model": {"type": "WordPiece", "vocab": VOCABULARY},

@@ -128,7 +128,7 @@ def write_finetuning(folder: pathlib.Path) -> pathlib.Path:
     "published": [published | {"note": "", "scores": {"rte": 68.5}}],
   }
   _write(folder / files.RESULTS, results)
-  _write(folder / files.CONFIG, {"task": "finetune"})
+  _write(folder / files.CONFIG, {"task": "finetune", "finetune": {"seeds": 3}})
   return folder
 
 

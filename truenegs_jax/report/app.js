@@ -61,7 +61,7 @@ function mark(word, kind) {
 
 const CELLS = {
   number: value => format(value),
-  percent: value => value === null ? "–" : `${(100 * value).toFixed(1)} %`,
+  percent: value => value === null ? "–" : `${format(100 * value)} %`,
   marked: (sentence, row) => {
     const [before, ...rest] = sentence.split("[MASK]");
     if (!rest.length) return sentence;
@@ -96,7 +96,7 @@ function makeTable({title, columns, rows}) {
       data: records,
       columns: columns.map((column, i) => ({
         ...makeColumn(column, fields[i], isLong), frozen: !i && innerWidth > 700,
-        maxInitialWidth: chooseWidth(rows.map(cells => cells[i])),
+        maxInitialWidth: chooseWidth(column.title, rows.map(cells => cells[i])),
       })),
       layout: columns.length > 3 ? "fitDataFill" : "fitDataStretch",
       height: isLong ? 420 : false,
@@ -146,10 +146,10 @@ function makeColumn({title, type}, field, hasFilter) {
 }
 
 // The width that most cells need, so that a single long one does not decide.
-function chooseWidth(cells) {
+function chooseWidth(title, cells) {
   const lengths = cells.map(cell => String(cell ?? "").length).sort((a, b) => a - b);
   const most = lengths[Math.floor(lengths.length * 0.95)] ?? 0;
-  return Math.min(Math.max(most * 7.5 + 24, 100), 440);
+  return Math.max(Math.min(most * 8 + 24, 440), title.length * 8.5 + 32);
 }
 
 // Lets the keyboard sort and scroll.

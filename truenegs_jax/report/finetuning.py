@@ -53,7 +53,11 @@ def read(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
   )
   secs = sum(x["secs"] for members in runs.values() for x in members)
   run.facts["cost"] = f"{secs / 3600:.2f} hours of training"
-  for members in runs.values():
+  seeds = run.config["finetune"]["seeds"]
+  for name, members in runs.items():
+    if len(members) < seeds:
+      text = f"{len(members)} of {seeds} seeds of {name} are finished."
+      run.notes.append((page.WARNING, text))
     run.notes += [
       (page.WARNING, f"{x['task']}, seed {x['seed']}: {x['failure']}")
       for x in members
@@ -62,9 +66,11 @@ def read(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
     if notes := members[0]["notes"]:
       text = f"{members[0]['task']} differs from others' setting: "
       run.notes.append((page.WARNING, text + ", ".join(notes)))
-  yield page.Section("Scores", _show_scores(runs, mains, results))
+  yield page.Section(
+    "Scores", files.RESULTS, _show_scores(runs, mains, results)
+  )
   if any(x.get("mistakes") for members in runs.values() for x in members):
-    yield page.Section("Wrong answers", _show_mistakes(runs))
+    yield page.Section("Wrong answers", files.RESULTS, _show_mistakes(runs))
 
 
 def _read_curves(workdir: pathlib.Path) -> Iterator[curves.Curve]:

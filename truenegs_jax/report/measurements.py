@@ -6,7 +6,7 @@ from typing import Any
 
 from truenegs_jax.report import curves, page
 from truenegs_jax.report.finetuning import make_group
-from truenegs_jax.report.pretraining import MAX_PAIRS, read_saved, show_cases
+from truenegs_jax.report.pretraining import read_saved, show_cases
 from truenegs_jax.workdir import files, metrics_file
 
 RATE = ("share", "low", "high")
@@ -34,9 +34,9 @@ def read_corrections(
     f" {sequences['rate']:.2%} of the sequences are corrected by {source}; the"
     " paper has 1.41 % and 7.07 % for BERT-base."
   )
-  yield page.Section("Rates", _show_rates(results))
+  yield page.Section("Rates", files.RESULTS, _show_rates(results))
   saved = read_saved(run, workdir / files.CASES)
-  yield page.Section("Corrections", show_cases(saved))
+  yield page.Section("Corrections", files.CASES, show_cases(saved))
 
 
 def _show_rates(results: Mapping[str, Any]) -> Iterator[page.Block]:
@@ -66,10 +66,6 @@ def _show_rates(results: Mapping[str, Any]) -> Iterator[page.Block]:
     rows = [[x["name"], *_rate_cells(x["of_mismatches"])] for x in last[name]]
     if rows:
       yield page.table(title, {"gold": page.TEXT} | NUMBERS, rows)
-  pairs = [
-    (f"{x['gold']} → {x['predicted']}", x["count"]) for x in last["pairs"]
-  ]
-  yield page.bars("Most frequent pairs by the first source", pairs[:MAX_PAIRS])
   rows = [
     [x["source"], x["judge"], x["golds"], x["by"], x["kappa"]]
     + [*_rate_cells(x["precision"])]
@@ -115,7 +111,9 @@ def read_robustness(
   for side in SIDES:
     columns |= {side: page.NUMBER, f"± {side}": page.NUMBER}
   title = "Scores, %, with standard errors over questions"
-  yield page.Section("Robustness", [page.table(title, columns, rows)])
+  yield page.Section(
+    "Robustness", files.RESULTS, [page.table(title, columns, rows)]
+  )
 
 
 SIDES = ("original", "transformed", "drop")
@@ -139,8 +137,8 @@ def read_study(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
     f"{len(scores):,} scores of {len(arms)} arms: {', '.join(arms)}."
   )
   run.notes = [(page.WARNING, ", ".join(map(str, x))) for x in failures]
-  yield page.Section("Tables", _show_tables(results["tables"]))
-  yield page.Section("Arms", _show_arms(scores, arms))
+  yield page.Section("Tables", files.RESULTS, _show_tables(results["tables"]))
+  yield page.Section("Arms", files.RESULTS, _show_arms(scores, arms))
 
 
 def _read_curves(workdir: pathlib.Path) -> Iterator[curves.Curve]:

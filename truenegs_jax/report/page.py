@@ -34,9 +34,13 @@ MARKED, WORDS = "marked", "words"
 
 @dataclasses.dataclass
 class Section:
-  """A part of the page; its blocks may be made when they are iterated."""
+  """A part of the page, which shows one file of a workdir.
+
+  Its blocks may be made while they are iterated.
+  """
 
   title: str
+  file: str
   blocks: Iterable[Block]
 
 

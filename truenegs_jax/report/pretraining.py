@@ -57,16 +57,20 @@ def read(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
     run.notes.append((level, _describe_verdict(verdict)))
   run.notes += [(page.WARNING, x) for x in _warn(train, about, records)]
   if verdict:
-    yield page.Section("Verdict", [_tabulate_verdict(verdict)])
+    yield page.Section("Verdict", files.RESULTS, _show_verdict(verdict))
   saved = read_saved(run, workdir / files.CASES)
   if saved:
-    yield page.Section("Corrections", show_cases(saved))
+    yield page.Section("Corrections", files.CASES, show_cases(saved))
   if fills := results.get("fills"):
-    yield page.Section("Predictions for [MASK]", [_tabulate_fills(fills)])
+    yield page.Section(
+      "Predictions for [MASK]", files.RESULTS, _show_fills(fills)
+    )
   if about:
-    yield page.Section("Data", _show_data(about))
+    yield page.Section("Data", files.ABOUT, _show_data(about))
   if (workdir / files.SYNONYMS).exists():
-    yield page.Section("Synonyms", _show_synonyms(workdir, about))
+    yield page.Section(
+      "Synonyms", files.SYNONYMS, _show_synonyms(workdir, about)
+    )
 
 
 def read_saved(run: page.Run, path: pathlib.Path) -> dict[str, Any]:
@@ -184,7 +188,7 @@ def _warn(
       )
 
 
-def _tabulate_verdict(v: Mapping[str, Any]) -> page.Block:
+def _show_verdict(v: Mapping[str, Any]) -> Iterator[page.Block]:
   unigram, d = v["unigram_entropy"], v["detection"]
   rows = [
     ("loss of hidden words, all slots", v["mlm"], v["mlm_error"], unigram),
@@ -199,10 +203,10 @@ def _tabulate_verdict(v: Mapping[str, Any]) -> page.Block:
   columns = {"held-out rows": page.TEXT} | dict.fromkeys(
     ("trained", "standard error", "guessing without context"), page.NUMBER
   )
-  return page.table("", columns, rows)
+  yield page.table("", columns, rows)
 
 
-def _tabulate_fills(fills: list[Mapping[str, Any]]) -> page.Block:
+def _show_fills(fills: list[Mapping[str, Any]]) -> Iterator[page.Block]:
   rows = [
     (
       fill["sentence"],
@@ -214,7 +218,7 @@ def _tabulate_fills(fills: list[Mapping[str, Any]]) -> page.Block:
     for fill in fills
   ]
   columns = {"sentence": page.TEXT, "likeliest tokens": page.TEXT}
-  return page.table("", columns, rows)
+  yield page.table("", columns, rows)
 
 
 def show_cases(saved: Mapping[str, Any]) -> Iterator[page.Block]:

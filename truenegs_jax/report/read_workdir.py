@@ -14,9 +14,9 @@ from truenegs_jax.report import (
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import InputError, TrueNegsError, printable
 from truenegs_jax.workdir import files
-from truenegs_jax.workdir.lock import FINISHED, read_state
+from truenegs_jax.workdir.lock import read_state
 
-READ_ERRORS = (TrueNegsError, *json_text.READ_ERRORS)
+MAIN_FILES = f"{files.CONFIG}, {files.ABOUT} or {files.RESULTS}"
 PRETRAIN = "pretrain"  # the task of a config that names none
 READERS = {
   "finetune": finetuning.read,
@@ -51,8 +51,7 @@ def read_workdirs(workdirs: Sequence[pathlib.Path]) -> list[page.Run]:
 def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
   """Returns what the page shows of a workdir.
 
-  What cannot be read becomes a note of the page. `ends` tells that the run,
-  which still holds its lock, is writing its own report.
+  What cannot be read becomes a note of the page. `ends`: as of `read_state`.
 
   Raises:
     InputError: the folder is no workdir.
@@ -67,31 +66,29 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
       " of a run. Pass the folder that the run printed."
     )
   run = page.Run(workdir.resolve().name, str(workdir))
-  run.state = FINISHED if ends else read_state(workdir)
+  run.state = read_state(workdir, ends=ends)
   run.config = pretraining.read_saved(run, workdir / files.CONFIG)
   if not run.config:
     run.sentence = run.sentence or "The run has no config that can be read."
     return run
   run.task = str(run.config.get("task", PRETRAIN))
-  try:
-    for section in READERS.get(run.task, pretraining.read)(run, workdir):
-      with _notes(run, section.title):
-        run.sections.append(page.Section(section.title, [*section.blocks]))
-  except READ_ERRORS as e:
-    run.notes.append((page.ERROR, _explain("This page", e)))
+  read = READERS.get(run.task, pretraining.read)
+  with _noting(run, "This page", MAIN_FILES):
+    for section in read(run, workdir):
+      with _noting(run, f"The part '{section.title}'", section.file):
+        blocks = [*section.blocks]
+        run.sections.append(dataclasses.replace(section, blocks=blocks))
   return run
 
 
 @contextlib.contextmanager
-def _notes(run: page.Run, title: str) -> Iterator[None]:
-  """Turns an error in the values of a section into a note."""
+def _noting(run: page.Run, part: str, file: str) -> Iterator[None]:
+  """Turns an error in the values of a file into a note of the page."""
   try:
     yield
-  except READ_ERRORS as e:
-    run.notes.append((page.ERROR, _explain(f"The part '{title}'", e)))
-
-
-def _explain(part: str, error: Exception) -> str:
-  is_ours = isinstance(error, TrueNegsError)
-  reason = printable(error) if is_ours else json_text.describe(error)
-  return f"{part} is incomplete, because a file is damaged: {reason}"
+  except TrueNegsError as e:
+    run.notes.append((page.ERROR, printable(e)))
+  except json_text.READ_ERRORS as e:
+    reason = json_text.describe(e)
+    text = f"{part} is incomplete, because {file} is damaged: {reason}."
+    run.notes.append((page.ERROR, text))

@@ -56,9 +56,12 @@ def is_locked(path: pathlib.Path, *, or_shared: bool = False) -> bool:
   return False
 
 
-def read_state(workdir: pathlib.Path) -> str:
-  """Returns whether a run is RUNNING, FINISHED or STOPPED."""
-  if is_locked(workdir / files.LOCK):
+def read_state(workdir: pathlib.Path, *, ends: bool = False) -> str:
+  """Returns whether a run is RUNNING, FINISHED or STOPPED.
+
+  `ends` tells that the run itself asks, which does not run much longer.
+  """
+  if is_locked(workdir / files.LOCK) and not ends:
     return RUNNING
   return FINISHED if (workdir / files.RESULTS).exists() else STOPPED
 
