@@ -149,7 +149,7 @@ function makeColumn({title, type}, field, hasFilter) {
 function chooseWidth(title, cells) {
   const lengths = cells.map(cell => String(cell ?? "").length).sort((a, b) => a - b);
   const most = lengths[Math.floor(lengths.length * 0.95)] ?? 0;
-  return Math.max(Math.min(most * 8 + 24, 440), title.length * 8.5 + 32);
+  return Math.max(Math.min(most * 8 + 24, 440), title.length * 9 + 44);
 }
 
 // Lets the keyboard sort and scroll.
@@ -257,18 +257,13 @@ function makeDots({title, unit, groups}) {
   const dot = {paths: () => null, points: {
     show: true, size: 9, fill: () => groupColor(0), stroke: () => groupColor(0),
   }};
-  const lineOf = (chart, index, low, high, width, name) => {
+  const fill = (chart, index, low, high, [width, height], name) => {
     const {ctx} = chart, ratio = devicePixelRatio;
-    const y = chart.valToPos(index, "x", true);
-    ctx.save();
-    ctx.strokeStyle = color(name);
-    ctx.lineWidth = width * ratio;
-    ctx.beginPath();
-    for (const [x, dy] of [[low, 0], [high, 0]]) {
-      ctx.lineTo(chart.valToPos(x, "y", true), y + dy);
-    }
-    ctx.stroke();
-    ctx.restore();
+    const [left, right] = [low, high].map(x => chart.valToPos(x, "y", true));
+    const w = right - left + width * ratio, h = height * ratio;
+    ctx.fillStyle = color(name);
+    ctx.fillRect(left - width * ratio / 2,
+      chart.valToPos(index, "x", true) - h / 2, w, h);
   };
   whenShown(figure, () => addHorizontal(
     holder, labels, Array(most).fill(dot),
@@ -276,9 +271,8 @@ function makeDots({title, unit, groups}) {
     [Math.min(...all) - pad, Math.max(...all) + pad],
     {drawAxes: [chart => groups.forEach((group, i) => {
       if (group.median === undefined) return;
-      lineOf(chart, i, group.low, group.high, 2, "series-0");
-      lineOf(chart, i, group.median - pad / 12, group.median + pad / 12, 16,
-        "series-1");
+      fill(chart, i, group.low, group.high, [0, 2], "series-0");
+      fill(chart, i, group.median, group.median, [3, 16], "series-1");
     })]}));
   return figure;
 }
@@ -377,7 +371,9 @@ function drawPanel(panel, curves, groups, state) {
       const low = columns[field + SUFFIX.low];
       const first = series.length;
       if (low) {
-        const faint = {stroke: "transparent", points: {show: false}};
+        const faint = {
+          class: "band", stroke: "transparent", points: {show: false},
+        };
         add(xs, columns[field + SUFFIX.high], {...faint, label: `${name}high`});
         add(xs, low, {...faint, label: `${name}low`});
         if (series.length === first + 2) {

@@ -106,7 +106,11 @@ class Records(NamedTuple):
 
 
 def read_records(workdir: pathlib.Path) -> Records:
-  """Reads metrics.jsonl; a million records take 200 MB."""
+  """Reads metrics.jsonl; a million records take 200 MB.
+
+  Without hard correction, `mlm` is over all slots and becomes
+  `mlm_uncorrected`, to be compared with that of other runs.
+  """
   splits: dict[str, dict[str, array.array]] = {}
   damaged = 0
   for record in metrics_file.iterate_records(workdir):
@@ -126,6 +130,9 @@ def read_records(workdir: pathlib.Path) -> Records:
     split: {name: np.frombuffer(column) for name, column in columns.items()}
     for split, columns in splits.items()
   }
+  for columns in arrays.values():
+    if "mlm" in columns and "mlm_uncorrected" not in columns:
+      columns["mlm_uncorrected"] = columns.pop("mlm")
   return Records(arrays, damaged)
 
 

@@ -34,9 +34,6 @@ def read(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
   about = read_saved(run, workdir / files.ABOUT)
   results = read_saved(run, workdir / files.RESULTS)
   verdict = results.get("verdict", {})
-  for columns in records.splits.values():
-    if "mlm_uncorrected" not in columns and "mlm" in columns:  # they are equal
-      columns["mlm_uncorrected"] = columns.pop("mlm")
   run.curves = [
     curves.Curve(
       splits=curves.thin_records(records.splits, curves.MAX_POINTS),
