@@ -34,13 +34,13 @@ def test_null_and_absent_values_are_not_averaged(tmp_path):
   records = [
     {"step": 1, "time": 0.0, "total": 2.0},
     {"step": 2, "time": 1.0, "total": None},
-    {"step": 3, "time": 2.0, "mlm": 5.0},
-    {"step": 4, "time": 3.0, "mlm": None},
+    {"step": 3, "time": 2.0, "soft": 5.0},
+    {"step": 4, "time": 3.0, "soft": None},
   ]
   splits = write_records(tmp_path, records).splits
   points = curves.thin_records(splits, 2)["train"]
   assert points["total"] == [2.0, None]
-  assert points["mlm"] == [None, 5.0]
+  assert points["soft"] == [None, 5.0]
 
 
 def test_damaged_lines_are_counted_but_an_unfinished_one_is_not(tmp_path):
