@@ -130,9 +130,9 @@ def read_records(workdir: pathlib.Path) -> Records:
     split: {name: np.frombuffer(column) for name, column in columns.items()}
     for split, columns in splits.items()
   }
-  for columns in arrays.values():
-    if "mlm" in columns and "mlm_uncorrected" not in columns:
-      columns["mlm_uncorrected"] = columns.pop("mlm")
+  for values in arrays.values():
+    if "mlm" in values and "mlm_uncorrected" not in values:
+      values["mlm_uncorrected"] = values.pop("mlm")
   return Records(arrays, damaged)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from scipy import special
 
 from truenegs_jax.report import curves, page
-from truenegs_jax.report.pretraining import read_saved
 from truenegs_jax.workdir import files, metrics_file
 
 RESULT = "result.json"  # of one run
@@ -32,13 +31,13 @@ MISTAKE_COLUMNS = {
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]  # by task, as in results.json
 
 
-def read(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
+def read(
+  run: page.Run, workdir: pathlib.Path, results: Mapping[str, Any]
+) -> Iterator[page.Section]:
   """Fills in a run; yields its sections."""
   run.curves = [*_read_curves(workdir)]
-  results = read_saved(run, workdir / files.RESULTS)
   tasks = results.get("tasks", {})
   runs: Runs = {name: task["runs"] for name, task in tasks.items()}
-  run.facts = {"command": results.get("command", "")}
   if not runs:
     finished = len([*workdir.glob(f"*/seed-*/{RESULT}")])
     run.sentence = (

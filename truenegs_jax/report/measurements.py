@@ -11,21 +11,17 @@ from truenegs_jax.workdir import files, metrics_file
 
 RATE = ("share", "low", "high")
 NUMBERS = dict.fromkeys(("cases", "of", *RATE), page.NUMBER)
-UNFINISHED = "No results yet: they are written at the end."
+SIDES = ("original", "transformed", "drop")  # of a robustness set
 
 
 def read_corrections(
-  run: page.Run, workdir: pathlib.Path
+  run: page.Run, workdir: pathlib.Path, results: Mapping[str, Any]
 ) -> Iterator[page.Section]:
   """Fills in a run of the task `corrections`; yields its sections."""
-  results = read_saved(run, workdir / files.RESULTS)
   if not results:
-    run.sentence = UNFINISHED
     return
-  run.facts = {
-    "command": results["command"],
-    "text": f"{results['lines']:,} lines, cut to {results['length']} tokens",
-  }
+  size = f"{results['lines']:,} lines, cut to {results['length']} tokens"
+  run.facts["text"] = size
   source, checkpoints = next(iter(results["checkpoints"].items()))
   last = checkpoints[-1]["rates"]
   mismatches, sequences = last["of_mismatches"], last["of_sequences"]
@@ -84,14 +80,12 @@ def _rate_cells(rate: Mapping[str, Any]) -> list[float]:
 
 
 def read_robustness(
-  run: page.Run, workdir: pathlib.Path
+  run: page.Run, workdir: pathlib.Path, results: Mapping[str, Any]
 ) -> Iterator[page.Section]:
   """Fills in a run of the task `robustness`; yields its sections."""
-  results = read_saved(run, workdir / files.RESULTS)
+  del workdir  # a reader of results only
   if not results:
-    run.sentence = UNFINISHED
     return
-  run.facts = {"command": results["command"]}
   run.sentence = results.get("conclusion") or "Scores on changed texts."
   rows = []
   for examples in results["sets"].values():
@@ -116,21 +110,18 @@ def read_robustness(
   )
 
 
-SIDES = ("original", "transformed", "drop")
-
-
 def _score_cells(score: Mapping[str, Any] | None) -> list[float | None]:
   return [score["value"], score["se"]] if score else [None, None]
 
 
-def read_study(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
+def read_study(
+  run: page.Run, workdir: pathlib.Path, results: Mapping[str, Any]
+) -> Iterator[page.Section]:
   """Fills in a study; yields its sections."""
   run.curves, run.state = [*_read_curves(workdir)], ""  # it has no lock
-  results = read_saved(run, workdir / files.RESULTS)
+  run.sentence = f"{len(run.curves)} pre-trainings have begun."
   if not results:
-    run.sentence = f"{len(run.curves)} pre-trainings have begun. {UNFINISHED}"
     return
-  run.facts = {"command": results["command"]}
   scores, failures = results["scores"], results["failures"]
   arms = [*dict.fromkeys(x["arm"] for x in scores)]
   run.sentence = (

@@ -28,11 +28,12 @@ CASE_COLUMNS = {
 }
 
 
-def read(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
+def read(
+  run: page.Run, workdir: pathlib.Path, results: Mapping[str, Any]
+) -> Iterator[page.Section]:
   """Fills in a run; yields its sections."""
   records = curves.read_records(workdir)
   about = read_saved(run, workdir / files.ABOUT)
-  results = read_saved(run, workdir / files.RESULTS)
   verdict = results.get("verdict", {})
   run.curves = [
     curves.Curve(
@@ -45,7 +46,6 @@ def read(run: page.Run, workdir: pathlib.Path) -> Iterator[page.Section]:
   train = records.splits.get("train", {})
   run.sentence = _describe_outcome(run, train, verdict)
   lines = about.get("lines", {})
-  run.facts = {"command": results.get("command", "")}
   run.facts |= {name: lines[name] for name in GLANCE if name in lines}
   if train:
     run.facts |= _describe_cost(run.config, train, about)

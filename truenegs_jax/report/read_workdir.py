@@ -73,8 +73,11 @@ def read_workdir(workdir: pathlib.Path, *, ends: bool = False) -> page.Run:
     return run
   run.task = str(run.config.get("task", PRETRAIN))
   read = READERS.get(run.task, pretraining.read)
+  results = pretraining.read_saved(run, workdir / files.RESULTS)
+  run.facts["command"] = str(results.get("command", ""))
+  run.sentence = "No results yet: they are written at the end."
   with _noting(run, "This page", MAIN_FILES):
-    for section in read(run, workdir):
+    for section in read(run, workdir, results):
       with _noting(run, f"The part '{section.title}'", section.file):
         blocks = [*section.blocks]
         run.sections.append(dataclasses.replace(section, blocks=blocks))
