@@ -82,7 +82,7 @@ def make_cases(count: int) -> dict:
       "prediction": "part",
       "probability": i / count,
       "count": i + 1,
-      "part_of_speech": "noun" if i % 4 else "verb",
+      "part_of_speech": ("verb", "noun", "noun", "adverb")[i % 4],
       "verdicts": {"wordnet": "corrected", "glove": "wrong"},
       "synonyms": ["part", "area"],
       "lemmas": [],
