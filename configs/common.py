@@ -183,7 +183,8 @@ def get_config() -> ConfigDict:
 
   c.log = ConfigDict()
   c.log.every_steps = 100  # steps between records of metrics
-  c.log.writers = ()  # in addition to metrics.jsonl: "tensorboard"
+  # In addition to metrics.jsonl: "tensorboard", "wandb", "trackio".
+  c.log.writers = ()
   c.log.profile = ""  # "M:N": trace of steps M to N, in <workdir>/profile
 
   c.eval = ConfigDict()

@@ -139,7 +139,9 @@ KEYS = {
   "checkpoint.keep": KeyRule(1, may_change=True),
   "checkpoint.keep_percent": KeyRule(0, 100, may_change=True),
   "log.every_steps": KeyRule(1, may_change=True),
-  "log.writers": KeyRule(may_change=True, choices=("tensorboard",)),
+  "log.writers": KeyRule(
+    may_change=True, choices=("tensorboard", "wandb", "trackio")
+  ),
   "log.profile": KeyRule(may_change=True, old_default=""),
   "eval.every_steps": KeyRule(1, may_change=True),
   "eval.rows": KeyRule(1, may_change=True),

@@ -19,9 +19,7 @@ JAX_ABORT = 134  # of SIGABRT
 # Fields of records that are neither terms nor of `speed`'s functions; a run in
 # pretrain/test_run.py has no others.
 RECORD_FIELDS = (
-  "step",
-  "time",
-  "split",
+  *metrics_file.COMMON,
   "total",
   "auc",
   "row_tokens",
@@ -58,7 +56,7 @@ def test_every_metric_of_pretraining_is_described():
 def test_every_score_of_fine_tuning_is_described():
   scores = {*scoring.METRICS, *squad.TASK.metrics}
   cells = read_first_cells("metrics.md", "Evaluations of fine-tuning")
-  assert cells == {"step", "split", *scores}
+  assert cells == {"version", "step", "split", *scores}
 
 
 def test_every_exit_code_is_described():

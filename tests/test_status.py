@@ -47,6 +47,15 @@ def test_a_run_shows_its_newest_records_and_checkpoint(tmp_path):
   assert read_files(tmp_path) == before
 
 
+def test_a_dev_record_shows_its_scores_alone(tmp_path):
+  write_run(tmp_path)
+  writer = metrics_file.JsonlWriter(tmp_path, first_step=20)
+  writer.write({"step": 20, "split": "dev", "accuracy": 50.0, "f1": 40.0})
+  writer.close()
+  lines = dict(status.describe(tmp_path))
+  assert lines["dev, step 20"] == "accuracy 50, f1 40"
+
+
 def test_the_state_follows_the_lock_and_the_results(tmp_path):
   def state():
     return dict(status.describe(tmp_path))["state"]

@@ -97,7 +97,8 @@ def _describe_records(
 
 def _describe_losses(record: metrics_file.Record) -> str:
   """Returns the losses, or all scores of a dev set."""
-  names = LOSSES if record["split"] != "dev" else [*record][3:]
+  fields = record if record["split"] == "dev" else LOSSES
+  names = [name for name in fields if name not in metrics_file.COMMON]
   values = ((name, record.get(name)) for name in names)
   return ", ".join(f"{name} {x:.4g}" for name, x in values if x is not None)
 

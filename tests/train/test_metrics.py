@@ -1,17 +1,13 @@
-"""Metrics equal independent computations; writers and progress lines."""
+"""Metrics equal independent computations; progress lines are few."""
 
-import importlib.util
 import io
 import math
 import re
-import sys
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from truenegs_jax.runtime import distributed
-from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import metrics
 
 
@@ -113,25 +109,6 @@ def make_record(step, **values):
   return {"step": step, "split": "train", "total": 1.5, **times, **values}
 
 
-def test_tensorboard_gets_the_numbers_of_a_record(tmp_path):
-  pytest.importorskip("tensorboardX")
-  writer = metrics.TensorBoardWriter(tmp_path, first_step=0)
-  writer.write(make_record(1, mlm=2.5))
-  writer.close()
-  (events,) = (tmp_path / "tensorboard").iterdir()
-  assert b"train/mlm" in events.read_bytes()
-  assert b"train/split" not in events.read_bytes()
-
-
-def test_missing_or_unknown_writer_is_refused(monkeypatch):
-  metrics.check_writers([])
-  with pytest.raises(InputError, match="Choose tensorboard"):
-    metrics.check_writers(["wandb"])
-  monkeypatch.setattr(importlib.util, "find_spec", {}.get)
-  with pytest.raises(InputError, match="Run pip install tensorboardX"):
-    metrics.check_writers(["tensorboard"])
-
-
 # All columns of ELECTRA with soft regularization and of a GPU.
 VALUES = {"total": 14.25, "mlm": 7.5, "detect": 0.65, "soft": 0.9}
 VALUES |= {"sentence": 0.5, "corrected_of_slots": 0.0123, "auc": 0.75}
@@ -192,15 +169,6 @@ def test_evaluations_stay_on_the_screen(terminal):
   for step in ("500", "1,000"):
     assert re.search(rf"held-out +{step} +4.000\r?\n", text)
   assert ("first steps" in text) == terminal == ("\x1b" in printed)
-
-
-def test_other_processes_keep_their_standard_error(tmp_path, monkeypatch):
-  monkeypatch.setattr(distributed, "is_first_process", lambda: False)
-  console, stderr = Console(force_terminal=True, quiet=True), sys.stderr
-  line = metrics.ProgressLine(console, 9, first_step=0)
-  with metrics.open_writers((), tmp_path, line, first_step=0):
-    is_kept = sys.stderr is stderr
-  assert is_kept and not [*tmp_path.iterdir()]
 
 
 def test_only_a_long_wait_for_the_host_is_shown():

@@ -47,11 +47,19 @@ def test_garbage_after_a_crash_is_dropped(tmp_path, rest):
   assert [r["step"] for r in load_records(tmp_path)] == [10, 20]
 
 
-def test_record_is_on_disk_at_once(tmp_path):
+def test_record_is_on_disk_at_once_with_its_version(tmp_path):
   writer = metrics_file.JsonlWriter(tmp_path, first_step=0)
   writer.write(make_record(1))
-  assert load_records(tmp_path) == [make_record(1)]
+  assert load_records(tmp_path) == [{"version": 1, **make_record(1)}]
   writer.close()
+
+
+def test_records_of_older_runs_are_kept_and_read(tmp_path):
+  old = make_record(10)
+  (tmp_path / "metrics.jsonl").write_text(json.dumps(old) + "\n")
+  write_steps(tmp_path, [20], first_step=10)
+  new = {"version": 1, **make_record(20)}
+  assert metrics_file.read_records(tmp_path) == [old, new]
 
 
 def test_no_number_is_written_that_json_does_not_have():

@@ -14,7 +14,7 @@ from truenegs_jax.configs.common_keys import rules
 from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.tasks import glue, squad, user_task
-from truenegs_jax.train import check_values, metrics, optim, sharding
+from truenegs_jax.train import check_values, optim, sharding, writers
 from truenegs_jax.weights.init import check_fit
 
 SQUAD, OWN = squad.TASK.name, user_task.NAME
@@ -119,7 +119,7 @@ def check(c: ConfigDict) -> None:
     )
   f, values = c.finetune, flatten(c.to_dict())
   check_values.check_values(values, RULES)
-  metrics.check_writers(c.log.writers)
+  writers.check_writers(c.log.writers)
   check_fit.parse_skip(c.init_skip)
   _check_tasks(c)
   if f.patience and not f.evals_per_epoch:

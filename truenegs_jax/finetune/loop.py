@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 from rich.console import Console
 
-from truenegs_jax.finetune import leaderboard
+from truenegs_jax.finetune import leaderboard, results
 from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.finetune.predict import Predictor, make_predictor
 from truenegs_jax.finetune.task_data import TaskData
@@ -25,7 +25,7 @@ from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.objectives import task_losses
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.tasks import batches
-from truenegs_jax.train import guards, metrics, optim, sharding, speed
+from truenegs_jax.train import guards, metrics, optim, sharding, speed, writers
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.workdir import checkpoints as checkpoints_lib
@@ -203,10 +203,11 @@ def fine_tune(
       first_step=run.first_step,
       describe=_describe_evaluation,
     )
+    logged = writers.LoggedRun(
+      folder, run.first_step, provenance[results.CONFIG]
+    )
     run.write = stack.enter_context(
-      metrics.open_writers(
-        setup.options.writers, folder, line, first_step=run.first_step
-      )
+      writers.open_writers(setup.options.writers, logged, line)
     )
     # A stop after an evaluation may have come before the next checkpoint.
     records = metrics_file.read_records(folder)

@@ -36,7 +36,9 @@ UNFINISHED = {
   metrics_file.DAMAGED,
   files.BAD_ROWS,
   f"{results.RESULT}.tmp",
+  files.LOGGED_ID,
   files.TENSORBOARD,
+  files.WANDB,
   results.MODEL,
 }
 

@@ -16,7 +16,15 @@ from rich.console import Console
 
 from truenegs_jax.data.rows import batches as batches_lib
 from truenegs_jax.runtime import distributed, watchdog
-from truenegs_jax.train import guards, metrics, plan, sharding, speed, step
+from truenegs_jax.train import (
+  guards,
+  metrics,
+  plan,
+  sharding,
+  speed,
+  step,
+  writers,
+)
 from truenegs_jax.train import loop as loop_lib
 from truenegs_jax.train import setup as setup_lib
 from truenegs_jax.train.build_run import Run
@@ -59,9 +67,8 @@ def train(
       first_step=first_step,
     )
     line = metrics.ProgressLine(console, run.steps, first_step=first_step)
-    write = stack.enter_context(
-      metrics.open_writers(run.writers, workdir, line, first_step=first_step)
-    )
+    logged = writers.LoggedRun(workdir, first_step, run.config)
+    write = stack.enter_context(writers.open_writers(run.writers, logged, line))
     stack.callback(profiler.close)
     signals = stack.enter_context(guards.StopSignals(console))
     clock = speed.Clock(run.steps)

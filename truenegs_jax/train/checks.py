@@ -11,11 +11,11 @@ from truenegs_jax.synonyms import run_table
 from truenegs_jax.train import (
   build_run,
   check_values,
-  metrics,
   optim,
   prepare_data,
   sharding,
   speed,
+  writers,
 )
 from truenegs_jax.weights.formats.find import INIT_FORMATS, Weights
 from truenegs_jax.weights.init import check_fit, config_sizes, match_vocabulary
@@ -125,7 +125,7 @@ def _check_names(c: ConfigDict) -> None:
   check_code(c.data.language)
   _check_negatives(c)
   _check_model(c)
-  metrics.check_writers(c.log.writers)
+  writers.check_writers(c.log.writers)
   speed.parse_profile(c.log.profile, c.steps)
 
 

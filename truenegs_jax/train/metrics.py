@@ -1,28 +1,21 @@
-"""Merges, shows and writes the metrics of a run.
+"""Merges and shows the metrics of a run.
 
 Terms are pairs (sum, count). Steps, micro-batches, devices and held-out batches
 are merged by adding their pairs; only merged pairs are divided.
 
 A record is a flat dict of metrics, with `step` and `split` ("train" or
-"held_out"). A writer is an object with `write(record)` and `close()`.
+"held_out").
 """
 
-import contextlib
-import importlib.util
 import math
-import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from truenegs_jax.runtime import distributed
-from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.workdir import files
-from truenegs_jax.workdir.metrics_file import JsonlWriter, Record
+from truenegs_jax.workdir.metrics_file import Record
 
 Terms = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
@@ -94,75 +87,6 @@ def entropy(counts: np.ndarray) -> float:
   counts = np.asarray(counts, np.float64)
   p = counts[counts > 0] / counts.sum()
   return float(-(p * np.log(p)).sum())
-
-
-class TensorBoardWriter:
-  """Writes scalars to <workdir>/tensorboard with the package tensorboardX."""
-
-  def __init__(self, workdir: pathlib.Path, *, first_step: int):
-    import tensorboardX  # optional; see `check_writers`
-
-    # purge_step drops what a killed run wrote after its last checkpoint.
-    self._writer = tensorboardX.SummaryWriter(
-      str(workdir / files.TENSORBOARD), purge_step=first_step + 1
-    )
-
-  def write(self, record: Record) -> None:
-    """Writes each number of a record as `<split>/<name>`."""
-    split, step = record["split"], record["step"]
-    for name, value in record.items():
-      if isinstance(value, int | float) and name != "step":
-        self._writer.add_scalar(f"{split}/{name}", value, step)
-
-  def close(self) -> None:
-    """Flushes and closes the event file."""
-    self._writer.close()
-
-
-# Class and package of each writer. metrics.jsonl is always written: curves and
-# model cards need it.
-WRITERS = {"tensorboard": (TensorBoardWriter, "tensorboardX")}
-
-
-def check_writers(names: Sequence[str]) -> None:
-  """Raises InputError if a writer is unknown or its package not installed."""
-  for name in names:
-    one_of("log.writers", name, WRITERS)
-    package = WRITERS[name][1]
-    if importlib.util.find_spec(package) is None:
-      raise InputError(
-        f"log.writers has {name!r}, but {package} is not installed. Run"
-        f" pip install {package} or remove {name!r}."
-      )
-
-
-@contextlib.contextmanager
-def open_writers(
-  names: Sequence[str],
-  workdir: pathlib.Path,
-  line: "ProgressLine",
-  *,
-  first_step: int,
-) -> Iterator[Callable[[Record], None]]:
-  """Yields a function that writes a record with all writers and `line`.
-
-  The writers are metrics.jsonl and `names`, of WRITERS. Only the first process
-  writes.
-  """
-  writers: list[Any] = []
-
-  def write(record: Record) -> None:
-    for writer in writers:
-      writer.write(record)
-
-  with contextlib.ExitStack() as stack:
-    stack.callback(line.close)
-    if distributed.is_first_process():
-      for writer in (JsonlWriter, *(WRITERS[name][0] for name in names)):
-        writers.append(writer(workdir, first_step=first_step))
-        stack.callback(writers[-1].close)
-      writers.append(line)
-    yield write
 
 
 def format_duration(secs: float) -> str:

@@ -25,6 +25,8 @@ EXPORT = "export"  # folder in Hugging Face format
 PLOTS = "plots"  # folder of curves
 PROFILE = "profile"  # folder of the profiler's trace
 TENSORBOARD = "tensorboard"  # folder of TensorBoard's events
+WANDB = "wandb"  # folder of Weights & Biases; the name is theirs
+LOGGED_ID = "logged_id.txt"  # of the run in W&B and trackio
 LOCK = "lock"  # see lock.py
 ABSENT = object()  # value of a key that one of two configs does not have
 

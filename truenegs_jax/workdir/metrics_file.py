@@ -11,6 +11,10 @@ from truenegs_jax.runtime.files import atomic_file, disk_errors
 
 Record = Mapping[str, Any]
 METRICS = "metrics.jsonl"
+# Rises when a field changes its name, unit or meaning, not for a new field.
+# Records of runs before 0.2 have no version; their fields are those of 1.
+VERSION = 1
+COMMON = ("version", "step", "time", "split")  # fields that are no metrics
 SPLITS = ("train", "held_out", "dev")
 DAMAGED = "metrics_damaged.jsonl"  # lines that were no records
 
@@ -49,7 +53,8 @@ class JsonlWriter:
   def write(self, record: Record) -> None:
     """Appends one record, with a warning later if the disk is full."""
     is_first = not self._pending
-    self._pending += (json.dumps(finite_or_null(record)) + "\n").encode()
+    line = json.dumps({"version": VERSION, **finite_or_null(record)})
+    self._pending += f"{line}\n".encode()
     try:
       self._flush()
     except OSError as e:
