@@ -8,6 +8,7 @@ import types
 import pytest
 from rich.console import Console
 
+from truenegs_jax.finetune import seed_runs
 from truenegs_jax.runtime import distributed
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train import metrics, writers
@@ -47,6 +48,7 @@ def wandb(monkeypatch, tmp_path):
   for name in ("WANDB_API_KEY", "WANDB_PROJECT"):
     monkeypatch.delenv(name, raising=False)
   monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+  monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")  # no network
   for name in ("CONFIG_DIR", "CACHE_DIR", "DATA_DIR"):
     monkeypatch.setenv(f"WANDB_{name}", str(tmp_path / name))
   module.teardown()
@@ -57,25 +59,30 @@ def wandb(monkeypatch, tmp_path):
 def test_wandb_continues_the_same_run_offline(
   wandb, monkeypatch, tmp_path, capsys
 ):
-  folder = tmp_path / files.WANDB
+  workdir = tmp_path / "run"
+  workdir.mkdir()
+  folder = workdir / files.WANDB
   monkeypatch.delenv("WANDB_MODE", raising=False)
-  write_records(["wandb"], tmp_path)
+  write_records(["wandb", "tensorboard"], workdir)
+  wandb.teardown()  # as the end of the process does
   [first] = folder.glob("offline-run-*")
   # The name has the second, which may be that of the next start.
   first = first.rename(folder / f"first-{first.name}")
-  wandb.teardown()  # as the end of the process does
   monkeypatch.setenv("WANDB_MODE", "offline")
   # Step 2 came after the checkpoint.
-  write_records(["wandb"], tmp_path, first_step=1, records=RECORDS[1:])
+  write_records(["wandb"], workdir, first_step=1, records=RECORDS[1:])
+  wandb.teardown()  # its process has then written all
   [second] = folder.glob("offline-run-*")
   assert "warning" not in capsys.readouterr().out
-  token = (tmp_path / files.LOGGED_ID).read_text().strip()
+  token = (workdir / files.LOGGED_ID).read_text().strip()
   logs = [path / f"run-{token}.wandb" for path in (first, second)]
   contents = [path.read_bytes() for path in logs]
   assert [b"2.5" in x for x in contents] == [True, False]
   for content in contents:
     assert b"held_out/mlm" in content and b"2.25" in content
     assert b"train/time" not in content and b"train/split" not in content
+  # A fine-tuning knows its folder of an unfinished run.
+  assert {path.name for path in workdir.iterdir()} <= seed_runs.UNFINISHED
 
 
 class Trackio(types.ModuleType):
@@ -119,7 +126,9 @@ def test_trackio_continues_a_run_but_not_that_of_another_start(
   assert {project for project, _ in trackio.runs} == {"truenegs_jax"}
 
 
-@pytest.mark.parametrize("failing", ["init", "log", "finish"])
+@pytest.mark.parametrize(
+  "failing", [["init"], ["log"], ["finish"], ["log", "finish"]]
+)
 def test_a_logger_that_fails_is_warned_of_once(
   trackio, tmp_path, monkeypatch, capsys, failing
 ):
@@ -129,10 +138,12 @@ def test_a_logger_that_fails_is_warned_of_once(
     calls.append(args)
     raise RuntimeError("no route to host\nand more")
 
-  monkeypatch.setattr(trackio, failing, fail)
+  for name in failing:
+    monkeypatch.setattr(trackio, name, fail)
   write_records(["trackio", "tensorboard"], tmp_path)
   output = capsys.readouterr().out
-  assert output.count("warning: ") == output.count("\n") == len(calls) == 1
+  assert output.count("warning: ") == output.count("\n") == 1
+  assert len(calls) == len(failing)
   for part in ("'trackio'", "no route to host", "metrics.jsonl has all"):
     assert part in output
   assert len(metrics_file.read_records(tmp_path)) == len(RECORDS)
