@@ -48,6 +48,7 @@ VERBS = {
   "prepare": "Turns text into rows before training, also in several jobs.",
   "synonyms": "Builds synonym tables, shows their lists and compares them.",
   "status": "Shows what a run, study or preparation does, while it runs.",
+  "report": "Writes a page of one or several runs, or figures for a paper.",
   "export": "Writes a checkpoint in Hugging Face format.",
 }
 HELP = """\

@@ -7,7 +7,7 @@ import pytest
 from support.report_workdirs import write_finetuning, write_pretraining
 from truenegs_jax.report import write
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+CHROMIUM = shutil.which("chromium")
 MAX_SEARCH_MS = 200
 SEARCH = """async ([label, word]) => {
   const input = document.querySelector(`input[aria-label='${label}']`);
