@@ -27,7 +27,9 @@ READERS = {
 
 
 def read_workdirs(workdirs: Sequence[pathlib.Path]) -> list[page.Run]:
-  """Reads workdirs to compare; numbers them, and names their curves.
+  """Reads workdirs to compare, and puts their names before their curves'.
+
+  Folders of equal names are numbered.
 
   Raises:
     InputError: a folder is no workdir.
@@ -35,8 +37,9 @@ def read_workdirs(workdirs: Sequence[pathlib.Path]) -> list[page.Run]:
   runs = [read_workdir(workdir) for workdir in workdirs]
   if len(runs) < 2:
     return runs
+  is_unique = len({run.name for run in runs}) == len(runs)
   for i, run in enumerate(runs, start=1):
-    run.name = f"{i}. {run.name}"
+    run.name = run.name if is_unique else f"{i}. {run.name}"
     run.curves = [
       dataclasses.replace(
         curve,
