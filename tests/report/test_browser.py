@@ -23,8 +23,10 @@ SEARCH = """async ([label, word]) => {
 def browser():
   if not CHROMIUM:
     pytest.skip("no chromium. On Debian: apt-get install chromium")
-  sync_api = pytest.importorskip("playwright.sync_api")
-  with sync_api.sync_playwright() as playwright:
+  pytest.importorskip("playwright")
+  from playwright.sync_api import sync_playwright
+
+  with sync_playwright() as playwright:
     options = {"executable_path": CHROMIUM, "args": ["--no-sandbox"]}
     browser = playwright.chromium.launch(**options)
     yield browser
