@@ -71,12 +71,13 @@ def jackknife(
   11). A formula for independent tokens would underestimate the error, because
   the tokens of a text are dependent; batches are nearly independent.
   """
-  n = len(batches)
-  value = statistic(merge_terms(batches))
+  n, merged = len(batches), merge_terms(batches)
+  value = statistic(merged)
   if n < 2:
     return value, math.inf
   left_out = [
-    statistic(merge_terms(batches[:i] + batches[i + 1 :])) for i in range(n)
+    statistic({k: (a - x[k][0], b - x[k][1]) for k, (a, b) in merged.items()})
+    for x in batches
   ]
   spread = float(np.sum((np.array(left_out) - np.mean(left_out)) ** 2))
   return value, math.sqrt((n - 1) / n * spread)
