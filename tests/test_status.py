@@ -111,11 +111,38 @@ def test_a_preparation_counts_its_chunks(tmp_path, shared):
   assert status.describe(folder)[0] == ("state", "stopped")
 
 
+def test_a_run_without_a_record_names_its_steps(tmp_path):
+  (tmp_path / files.CONFIG).write_text('{"task": "pretrain", "steps": 1500}')
+  with lock.lock(tmp_path):
+    lines = dict(status.describe(tmp_path))
+  assert lines["state"] == "running"
+  assert lines["step"] == "none of 1,500 recorded yet"
+
+
+@pytest.mark.parametrize("task", ["corrections", "robustness"])
+def test_measurements_have_a_state_and_a_task(tmp_path, task):
+  (tmp_path / files.CONFIG).write_text(json.dumps({"task": task}))
+  assert status.describe(tmp_path) == [("state", "stopped"), ("task", task)]
+  (tmp_path / files.RESULTS).write_text("{}")
+  assert status.describe(tmp_path) == [("state", "finished"), ("task", task)]
+
+
+def test_damaged_records_are_left_out(tmp_path):
+  write_run(tmp_path)
+  huge = '{"step": 30, "split": "train", "time": 1e300, "rows_per_s": 1, '
+  with (tmp_path / metrics_file.METRICS).open("a") as file:
+    file.write(f'{huge}"eta_s": 1e300}}\n{{"step": "x"}}\n\x00\n{{"st')
+  before = read_files(tmp_path)
+  assert ("step", "30 of 40") in status.describe(tmp_path)
+  assert read_files(tmp_path) == before
+
+
 def test_other_folders_and_damaged_configs_are_refused(tmp_path):
   with pytest.raises(
     InputError, match="neither a workdir nor a folder of rows"
   ):
     status.describe(tmp_path)
-  (tmp_path / files.CONFIG).write_text("{")
-  with pytest.raises(CheckpointError, match="config.json"):
-    status.describe(tmp_path)
+  for text in ("{", "[]", '{"task": "study"}', '{"steps": "many"}'):
+    (tmp_path / files.CONFIG).write_text(text)
+    with pytest.raises(CheckpointError, match="config.json"):
+      status.describe(tmp_path)

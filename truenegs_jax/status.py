@@ -37,11 +37,15 @@ from truenegs_jax.workdir.lock import (
 )
 
 RESULT = "result.json"  # of one fine-tuning
+# Before config.json is written: by corrections and robustness at their end.
+STARTING = "starts (reads text and weights, compiles), or measures a model"
+NONE = "none built yet: checks the text, or trains the vocabulary"
 # Fields of records, in this order; other losses are in metrics.jsonl.
 LOSSES = (
   *("total", "mlm", "mlm_uncorrected", "detect", "soft", "sentence"),
   *("auc", "corrected_of_mismatches"),
 )
+MAX_SECS = 1e9
 Line = tuple[str, str]  # label and text
 
 
@@ -50,40 +54,42 @@ def describe(workdir: pathlib.Path) -> list[Line]:
 
   Raises:
     InputError: the folder is neither.
-    CheckpointError: its config is damaged.
+    CheckpointError: a file in it is damaged.
   """
   if not (workdir / files.CONFIG).exists():
     return _describe_rows(workdir)
   fix = "Run the command of the run again, which writes it."
   path = workdir / files.CONFIG
   with json_text.read_file(path, CheckpointError, fix) as config:
-    task, steps = config.get("task", "pretrain"), config.get("steps")
-  if task == "study":
-    return list(_describe_study(workdir, ConfigDict(config)))
+    task = str(config.get("task", "pretrain"))
+    if task == "study":
+      return list(_describe_study(workdir, ConfigDict(config)))
+    steps = f"{config['steps']:,}" if task == "pretrain" else ""
   lines = [("state", read_state(workdir)), ("task", task)]
   if task == "finetune":
     return lines + list(_describe_finetuning(workdir))
-  return lines + list(_describe_records(workdir, steps))
+  if task == "pretrain":
+    return lines + list(_describe_records(workdir, steps))
+  return lines
 
 
-def _describe_records(
-  folder: pathlib.Path, steps: int | None
-) -> Iterator[Line]:
+def _describe_records(folder: pathlib.Path, steps: str = "") -> Iterator[Line]:
   """Describes the newest records, the time left, and the newest checkpoint."""
+  of_steps = f" of {steps}" if steps else ""
   newest = {x["split"]: x for x in metrics_file.read_records(folder)}
   train = newest.pop("train", None)
   if train:
-    of_steps = f" of {steps:,}" if steps else ""
     yield "step", f"{train['step']:,}{of_steps}"
     yield "losses", _describe_losses(train)
+  else:
+    yield "step", f"none{of_steps} recorded yet"
   for split, record in newest.items():
     yield f"{split}, step {record['step']:,}", _describe_losses(record)
   if train and train.get("rows_per_s"):
-    left = datetime.timedelta(seconds=round(train.get("eta_s") or 0))
+    left = _format_secs(train.get("eta_s") or 0)
     yield "speed", f"{train['rows_per_s']:.4g} rows/s, {left} left"
-  if train:
-    age = datetime.timedelta(seconds=round(time.time() - train["time"]))
-    yield "newest record", f"{age} ago"
+  if train and train.get("time"):
+    yield "newest record", f"{_format_secs(time.time() - train['time'])} ago"
   checkpoints = [
     path
     for path in (folder / files.CHECKPOINTS).glob("*")
@@ -91,8 +97,13 @@ def _describe_records(
   ]
   if checkpoints:
     path = max(checkpoints, key=lambda x: int(x.name))
-    age = datetime.timedelta(seconds=round(time.time() - path.stat().st_mtime))
+    age = _format_secs(time.time() - path.stat().st_mtime)
     yield "newest checkpoint", f"step {int(path.name):,}, {age} ago"
+
+
+def _format_secs(secs: float) -> str:
+  """Returns "0:00:12"; clocks of machines may differ, and files be damaged."""
+  return str(datetime.timedelta(seconds=round(min(max(secs, 0.0), MAX_SECS))))
 
 
 def _describe_losses(record: metrics_file.Record) -> str:
@@ -113,7 +124,7 @@ def _describe_finetuning(workdir: pathlib.Path) -> Iterator[Line]:
   for path in sorted(workdir.glob(f"*/seed-*/{metrics_file.METRICS}")):
     if not path.with_name(RESULT).exists():
       yield "run", path.parent.relative_to(workdir).as_posix()
-      yield from _describe_records(path.parent, steps=None)
+      yield from _describe_records(path.parent)
 
 
 def _describe_study(workdir: pathlib.Path, c: ConfigDict) -> Iterator[Line]:
@@ -150,7 +161,7 @@ def _describe_rows(folder: pathlib.Path) -> list[Line]:
     )
     return list(lines)
   if is_locked(folder / files.LOCK):
-    return [("state", RUNNING), ("task", "starting: reads text and weights")]
+    return [("state", RUNNING), ("task", STARTING)]
   built = list(build_rows.unfinished_folder(folder).glob("chunk-*.npz"))
   lock = folder.with_name(f".{folder.name}.lock")
   is_running = is_locked(lock, or_shared=True)
@@ -164,7 +175,10 @@ def _describe_rows(folder: pathlib.Path) -> list[Line]:
   return [
     ("state", RUNNING if is_running else STOPPED),
     ("task", "prepare"),
-    ("chunks", f"{len(built):,} built, {size / 1e6:,.1f} MB"),
+    (
+      "chunks",
+      f"{len(built):,} built, {size / 1e6:,.1f} MB" if built else NONE,
+    ),
   ]
 
 
