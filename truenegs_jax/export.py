@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from truenegs_jax.runtime import flags as flags_lib
+from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError, explain, printable
 from truenegs_jax.runtime.files import check_local
 from truenegs_jax.workdir import files
@@ -98,18 +99,20 @@ def _export(values: flags.FlagValues) -> "ExportResult":
   output = pathlib.Path(values.output) if values.output else None
   if run is None:
     assert output is not None  # see _check_flags
-    return convert.export_weights(
-      values.init, output, vocab=values.vocab, dtype=values.dtype
-    )
+    with progress.working(progress.log_console(), "Exporting"):
+      return convert.export_weights(
+        values.init, output, vocab=values.vocab, dtype=values.dtype
+      )
   if values.vocab:
     raise InputError(
       f"init: {values.init!r} is a run, which has its own vocabulary. Remove"
       " --vocab."
     )
   workdir, step = run
-  return export_run.export_workdir(
-    workdir, step=step, output=output, dtype=values.dtype
-  )
+  with progress.working(progress.log_console(), "Exporting"):
+    return export_run.export_workdir(
+      workdir, step=step, output=output, dtype=values.dtype
+    )
 
 
 if __name__ == "__main__":

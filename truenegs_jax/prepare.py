@@ -23,6 +23,7 @@ from ml_collections import ConfigDict
 from truenegs_jax.data.rows import prepare_rows, rows_folder
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import flags as flags_lib
+from truenegs_jax.runtime import progress
 from truenegs_jax.train.prepare_data import make_rows_plan
 
 
@@ -52,7 +53,8 @@ def main(argv: list[str]) -> None:
     else:
       result = prepare_rows.execute_plan(plan)
     if result and flags.FLAGS.verify:
-      rows_folder.verify_rows(result[0])
+      with progress.working(progress.log_console(), "Verifying"):
+        rows_folder.verify_rows(result[0])
       print(f"Verified every file of '{result[0]}'.", file=sys.stderr)
     manifest = rows_folder.read_manifest(result[0]) if result else {}
     if result and (warning := rows_folder.padding_warning(manifest)):

@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 import shutil
 
 import jax
@@ -39,10 +40,10 @@ def write_questions(path, count, seed):
 
 
 def run(c, workdir, task=run_lib):
-  """Returns the printed text."""
+  """Returns the printed text, without lines of progress."""
   out = io.StringIO()
   assert task.run(c, workdir, Console(file=out, width=200, markup=False)) == 0
-  return out.getvalue()
+  return re.sub(r"(?m)^(.* )?\.\.\.( [\d.]+ s)?\n", "", out.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,9 @@ def config(folder):
 
 def test_answers_are_those_of_fine_tuning(folder, config):
   model = fine_tuned.open_model(config, config.init, print)
-  answers_S = model.answer(read_dev(model.options, model.task))
+  answers_S = model.answer(
+    read_dev(model.options, model.task), Console(quiet=True)
+  )
   saved = results.load_all(folder / "runs")["squad"]
   assert len(saved) == 2
   for answers, run in zip(answers_S, saved, strict=True):
@@ -201,7 +204,7 @@ def test_classes_of_foreign_models(
   init = write_model(tmp_path / "model", "dense", labels.split())
   model = fine_tuned.open_model(config, init, print, task_name=task)
   examples = [Example(str(i), WORDS[i], WORDS[9], None, "") for i in range(3)]
-  [answers] = model.answer(examples)
+  [answers] = model.answer(examples, Console(quiet=True))
   assert [*answers.values()] == ["neutral" if answer == 2 else answer] * 3
 
 

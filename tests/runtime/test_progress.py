@@ -2,6 +2,7 @@
 
 import io
 import re
+import sys
 
 import pytest
 from rich.console import Console
@@ -31,3 +32,51 @@ def test_work_has_two_lines_in_a_log_and_none_that_last_on_a_terminal(fails):
   assert "0:00:00" in shown
   # The line is erased, and the cursor is shown again.
   assert shown.rstrip().endswith("\x1b[2K") and "\x1b[?25h" in shown
+
+
+def count_items(monkeypatch, *, items, secs, brief=False, **options):
+  """Returns what work on `items` prints that takes `secs` for each."""
+  now, out = [1_000.0], io.StringIO()
+  monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+  console = Console(file=out, width=80, **options)
+  with progress.counting(console, "Rows", items, brief=brief) as advance:
+    for _ in range(items):
+      now[0] += secs
+      advance()
+  return out.getvalue()
+
+
+@pytest.mark.parametrize("brief", [False, True])
+@pytest.mark.parametrize("secs", [0.01, 1.0, 45.0])
+def test_a_log_has_a_line_per_interval_at_most(monkeypatch, secs, brief):
+  text = count_items(monkeypatch, items=400, secs=secs, brief=brief)
+  assert text.isprintable() or set(re.findall(r"[^ -~]", text)) == {"\n"}
+  lines = [x for x in text.splitlines() if x.startswith("Rows: ")]
+  interval = max(secs, progress.LINE_SECS)
+  assert abs(len(lines) - 400 * secs / interval) <= 1
+  is_silent = brief and not lines
+  assert ("Rows ...\n" in text) == (not brief)
+  assert text.endswith(f"... {400 * secs:.1f} s\n") != is_silent
+
+
+def test_lines_tell_count_share_and_time_left(monkeypatch):
+  text = count_items(monkeypatch, items=400, secs=1.0)
+  first = re.search("Rows: (.*)", text)[1]
+  assert first == "2%, 0:06:30 left, 10 of 400"
+
+
+@pytest.mark.parametrize("items", [0, 1, 400])
+def test_a_terminal_shows_the_count_and_keeps_nothing(monkeypatch, items):
+  shown = count_items(monkeypatch, items=items, secs=20, force_terminal=True)
+  assert shown.rstrip().endswith("\x1b[2K") and "\x1b[?25h" in shown
+  *_, last = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown).strip().splitlines()
+  assert not items or f"{items} of {items}" in last
+
+
+def test_other_processes_show_nothing_and_keep_their_standard_error():
+  out, stderr = io.StringIO(), sys.stderr
+  console = Console(file=out, force_terminal=True, quiet=True)
+  with progress.working(console, "Compiling") as show:
+    show(0.5, "half")
+    is_kept = sys.stderr is stderr
+  assert is_kept and not out.getvalue()

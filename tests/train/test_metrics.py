@@ -132,7 +132,8 @@ def print_run(steps, every, *, terminal=False, evaluate=0, **values):
   "steps, every", [(12, 1), (1_500, 10), (100_000, 1), (1_000_000, 100)]
 )
 def test_log_of_a_run_is_short_and_has_its_end(steps, every):
-  header, *lines = print_run(steps, every, mfu=0.45).splitlines()
+  start, header, *lines = print_run(steps, every, mfu=0.45).splitlines()
+  assert start == "first steps ..."
   assert len(lines) <= 30 and len(lines) >= min(steps, 20) / 2
   assert max(map(len, [header, *lines])) <= 80
   assert f"step of {steps:,}" in header and lines[0].split()[0] == f"{every}"
@@ -159,7 +160,7 @@ def test_lines_are_an_hour_apart_at_most():
   line = metrics.ProgressLine(Console(file=out, width=80), 10**6, first_step=0)
   for step in range(100_000, 100_300):
     line.write(make_record(step, time=60.0 * step))
-  assert len(out.getvalue().splitlines()) == 1 + 5
+  assert len(out.getvalue().splitlines()) == 2 + 5
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -168,7 +169,7 @@ def test_evaluations_stay_on_the_screen(terminal):
   text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", printed)
   for step in ("500", "1,000"):
     assert re.search(rf"held-out +{step} +4.000\r?\n", text)
-  assert ("first steps" in text) == terminal == ("\x1b" in printed)
+  assert "first steps" in text and terminal == ("\x1b" in printed)
 
 
 def test_only_a_long_wait_for_the_host_is_shown():

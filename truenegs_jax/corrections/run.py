@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import numpy as np
-import rich.progress
 from ml_collections import ConfigDict
 from rich.console import Console
 
@@ -39,7 +38,7 @@ from truenegs_jax.data.corpus.sources_spec import named_sources
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.objectives.options import CHOICES
 from truenegs_jax.report.write import write_own_report
-from truenegs_jax.runtime import distributed
+from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.errors import (
   CheckpointError,
@@ -82,7 +81,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
       )
     # Parsed before the text is read, which may take long.
     only = cases.parse_filter(c.corrections.only, measured.tokenizer)
-    with console.status("reading text ..."):
+    with progress.working(console, "Reading text"):
       text = _read_text(c, measured)
     base = build_run.build_table_request(measured.config)
     requests = [_request(base, source) for source in sources]
@@ -289,15 +288,14 @@ def _predict(
   )
   for step in measured.steps:
     name = "weights" if step is None else f"step {step:,}"
-    params = measured.read_params(step)
+    with progress.working(console, f"Reading {name}", brief=True):
+      params = measured.read_params(step)
     if params is None:
       continue
     params = jax.device_put(params, sharding.replicated_sharding(mesh))
     start = time.perf_counter()
-    with rich.progress.Progress(
-      console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-      task = bar.add_task(name, total=len(text.sequences))
+    title, size = f"Predicting slots of {name}, lines", len(text.sequences)
+    with progress.counting(console, title, size, brief=True) as advance:
       predictions = predict_slots.predict_lines(
         predict,
         params,
@@ -306,7 +304,7 @@ def _predict(
         length=text.length,
         batch_size=c.batch_size,
         mesh=mesh,
-        advance=functools.partial(bar.advance, task),
+        advance=advance,
       )
     secs = time.perf_counter() - start
     console.print(f"{name}: {len(predictions.gold_M):,} slots in {secs:.1f} s")

@@ -23,6 +23,7 @@ from truenegs_jax.finetune.predict import Predictor, make_predictor
 from truenegs_jax.finetune.task_data import TaskData
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.objectives import task_losses
+from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import NonFiniteError
 from truenegs_jax.tasks import batches
 from truenegs_jax.train import guards, metrics, optim, sharding, speed, writers
@@ -192,8 +193,7 @@ def fine_tune(
   with contextlib.ExitStack() as stack:
     checkpoints = checkpoints_lib.Checkpoints(folder / files.CHECKPOINTS)
     stack.callback(checkpoints.close)
-    say = functools.partial(console.print, soft_wrap=True)
-    run = SeedRun(setup, seed, check, say, provenance)
+    run = SeedRun(setup, seed, check, console, provenance)
     state = run.restore_newest(checkpoints)
     if state is None:
       state = setup.init_state(make_params(), seed)
@@ -228,8 +228,7 @@ class SeedRun:
   """A run of a task with a seed, and the functions of its training loop.
 
   Attributes:
-    check, provenance: as in `fine_tune`.
-    report: prints a line.
+    check, console, provenance: as in `fine_tune`.
     first_step: number of steps of the checkpoint that it continues.
     write: writes a record.
     written: steps of the evaluations that metrics.jsonl has from the start.
@@ -245,7 +244,7 @@ class SeedRun:
   setup: TrainingSetup
   seed: int
   check: Callable[[], None]
-  report: Callable[[str], None]
+  console: Console
   provenance: Mapping[str, Any]
   first_step: int = 0
   write: Callable[[metrics.Record], None] = print
@@ -265,6 +264,10 @@ class SeedRun:
   def __post_init__(self) -> None:
     self.clock = speed.Clock(self.setup.steps)
     self._keeps_best = self.setup.options.keep == "best"
+
+  def report(self, text: str) -> None:
+    """Prints a line."""
+    self.console.print(text, soft_wrap=True)
 
   def make_loop(
     self,
@@ -299,13 +302,13 @@ class SeedRun:
     self, state: step_lib.TrainState
   ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns arrays and description of a checkpoint."""
-    progress = {
+    resumable = {
       "evaluations": {str(n): x for n, x in self.evaluations.items()},
       "losses": self.losses,
       "secs": self._measure_secs(int(state.step)),
     }
     best = {"best": self.best} if self.best else {}
-    description = {PROVENANCE: self.provenance, PROGRESS: progress}
+    description = {PROVENANCE: self.provenance, PROGRESS: resumable}
     return vars(state) | best, description
 
   def save(self, loop: loop_lib.Loop, *, last: bool = False) -> None:
@@ -382,9 +385,13 @@ class SeedRun:
     """Scores the dev set and writes a record; says if patience runs out."""
     if done not in self.evaluations:
       dev = self.setup.data.dev
-      outputs = self.setup.predictor.predict(
-        state.params, dev.encoded, check=self.check
-      )
+      rows = len(dev.encoded.tokens)
+      with progress.counting(
+        self.console, "Evaluating, rows", rows, brief=True
+      ) as advance:
+        outputs = self.setup.predictor.predict(
+          state.params, dev.encoded, check=self.check, advance=advance
+        )
       self.evaluations[done] = dev.score(dev.decode_answers(outputs))
       if done not in self.written:
         self.write({"step": done, "split": "dev", **self.evaluations[done]})

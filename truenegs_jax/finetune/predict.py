@@ -49,10 +49,12 @@ class Predictor:
     encoded: EncodedRows,
     *,
     check: Callable[[], None] = lambda: None,
+    advance: Callable[[int], None] = lambda rows: None,
   ) -> Outputs:
     """Returns the head's outputs for each row, without dropout.
 
     `check` is called before each batch; an exception from it ends all.
+    `advance` is called after each batch, with the number of its rows.
     """
     outputs: Outputs = [None] * len(encoded.tokens)
     for batch in batches.batches_in_order(
@@ -66,6 +68,7 @@ class Predictor:
       for i, row in enumerate(batch["row"]):
         if row >= 0:
           outputs[row] = jax.tree.map(lambda x, i=i: np.asarray(x[i]), output_B)
+      advance(int((batch["row"] >= 0).sum()))
     return outputs
 
 

@@ -28,7 +28,7 @@ from truenegs_jax.finetune import (
 )
 from truenegs_jax.finetune.config_checks import FinetuneOptions, check
 from truenegs_jax.report.write import write_own_report
-from truenegs_jax.runtime import distributed, errors
+from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.flags import rerun_command
@@ -119,7 +119,8 @@ def _report_results(
   others: Runs,
 ) -> None:
   """Prints the tables; writes results.json and GLUE's submissions."""
-  compared, remarks = bootstrap.compare_results(finished, others)
+  with progress.working(context.console, "Comparing scores", brief=True):
+    compared, remarks = bootstrap.compare_results(finished, others)
   leaderboard.print_tables(finished, compared, context.console)
   remarks += _describe_missing_outputs(config["finetune"], context, finished)
   for remark in remarks:

@@ -21,7 +21,7 @@ from truenegs_jax.finetune import (
 )
 from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.finetune.initial_weights import InitialWeights
-from truenegs_jax.runtime import distributed, errors
+from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.files import disk_errors
 from truenegs_jax.runtime.flags import rerun_command
 from truenegs_jax.train import guards
@@ -92,7 +92,7 @@ def plan_runs(
   read, finished = [], results.load_all(context.workdir)
   with distributed.raise_everywhere("inputs"):
     for name in options.tasks:
-      with context.console.status(f"reading {name} ..."):
+      with progress.working(context.console, f"Reading {name}"):
         data = task_data.read_task_data(options, name, initial.tokenizer)
         model = initial.make_model(data.num_outputs)
         provenance = initial.provenance(model, data.task, data.fingerprints())
@@ -195,10 +195,14 @@ def _train_run(
   ) as trained:
     answers, scores, wrong = {}, {}, []
     for split_name, split in data.splits.items():
-      task = f"answering {len(split.keys):,} of {split_name} ..."
-      with context.console.status(task):
+      with progress.counting(
+        context.console,
+        f"Answering {split_name}, rows",
+        len(split.encoded.tokens),
+        brief=True,
+      ) as advance:
         outputs = setup.predictor.predict(
-          trained.params, split.encoded, check=check
+          trained.params, split.encoded, check=check, advance=advance
         )
         answers_Q = split.decode_answers(outputs)
       answers[split_name] = split.to_json(answers_Q)
@@ -248,7 +252,7 @@ def _save(
   if context.export:
     folder = results.run_folder(context.workdir, result.task, result.seed)
     output = folder / results.MODEL
-    with context.console.status("exporting ..."):
+    with progress.working(context.console, "Exporting"):
       exported = _export(initial, setup, params, result, output)
     context.report(f"  {exported}")
     result = dataclasses.replace(result, exported=exported)

@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 
 from truenegs_jax.data.rows import batches as batches_lib
-from truenegs_jax.runtime import distributed, watchdog
+from truenegs_jax.runtime import distributed, progress, watchdog
 from truenegs_jax.train import (
   guards,
   metrics,
@@ -197,17 +197,17 @@ class _Callbacks:
     fewer.
     """
     setup, held_out = self.setup, []
-    batches = itertools.islice(
-      batches_lib.held_out_batches(
-        self.inputs.held_out_rows, **self._batch_options
-      ),
-      math.ceil(setup.run.eval_rows / setup.run.batch_size),
-    )
-    aux = {**setup.aux, **state.aux}
-    with self.console.status("evaluating ..."):
-      for batch in batches:
+    rows, aux = self.inputs.held_out_rows, {**setup.aux, **state.aux}
+    num_rows = min(setup.run.eval_rows, len(rows))
+    num_batches = math.ceil(num_rows / setup.run.batch_size)
+    batches = batches_lib.held_out_batches(rows, **self._batch_options)
+    with progress.counting(
+      self.console, "Evaluating, batches", num_batches, brief=True
+    ) as advance:
+      for batch in itertools.islice(batches, num_batches):
         with watchdog.step():
           on_device = sharding.shard_batch(batch, setup.mesh)
           terms = setup.eval_step(state.params, on_device, aux)
           held_out.append(jax.device_get(terms))
+        advance()
     self.held_out = held_out

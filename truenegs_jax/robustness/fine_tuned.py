@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 from ml_collections import ConfigDict
+from rich.console import Console
 
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
 from truenegs_jax.finetune import initial_weights, results, task_data
@@ -24,6 +25,7 @@ from truenegs_jax.finetune.initial_weights import InitialWeights
 from truenegs_jax.finetune.predict import Predictor, make_predictor
 from truenegs_jax.finetune.results import Result
 from truenegs_jax.robustness.transformation import texts
+from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.tasks import glue, user_task
 from truenegs_jax.tasks.squad import Question
@@ -71,7 +73,7 @@ class FineTunedModel:
     return glue.COLUMNS[self.task.name][0]
 
   def answer(
-    self, examples: Iterable[Any]
+    self, examples: Iterable[Any], console: Console
   ) -> list[dict[tuple[str, ...], task_data.Answer]]:
     """Returns each seed's answers, by the texts of the examples.
 
@@ -84,13 +86,19 @@ class FineTunedModel:
       blank = {} if isinstance(example, Question) else {"label": None}
       rows.append(dataclasses.replace(example, key=str(number), **blank))
     tokenizer = self.initials[0].tokenizer
-    split = task_data.encode_split(self.options, self.outputs, rows, tokenizer)
+    with progress.working(console, "Encoding examples"):
+      split = task_data.encode_split(
+        self.options, self.outputs, rows, tokenizer
+      )
     replicated = sharding.replicated_sharding(self.predictor.mesh)
     answers_S = []
-    for initial in self.initials:
-      params = jax.device_put(self.read_params(initial), replicated)
-      outputs = self.predictor.predict(params, split.encoded)
-      answers = split.decode_answers(outputs)
+    for folder, initial in zip(self.folders, self.initials, strict=True):
+      with progress.counting(
+        console, f"Answering with '{folder}', rows", len(split.encoded.tokens)
+      ) as advance:
+        params = jax.device_put(self.read_params(initial), replicated)
+        outputs = self.predictor.predict(params, split.encoded, advance=advance)
+        answers = split.decode_answers(outputs)
       answers_S.append(dict(zip(unique, answers, strict=True)))
     return answers_S
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
+from rich.console import Console
 
 from truenegs_jax.robustness import (
   add_sentence,
@@ -22,6 +23,7 @@ from truenegs_jax.robustness.transformation import (
   describe_origin,
   transform_all,
 )
+from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError, one_of
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks.task import SPANS, Task
@@ -106,6 +108,7 @@ def make_or_read(
   seed: int,
   folder: pathlib.Path,
   model: FineTunedModel,
+  console: Console,
 ) -> EvalSet:
   """Transforms examples and saves the set, or reads the one in `folder`.
 
@@ -114,7 +117,11 @@ def make_or_read(
     DataError: see `read_saved`.
   """
   if not folder.exists():
-    result = transform_all(examples, transformation, seed=seed)
+    title = f"Changing texts, {transformation.title}"
+    with progress.counting(console, title, len(examples)) as advance:
+      result = transform_all(
+        examples, transformation, seed=seed, advance=advance
+      )
     save_set(result, folder)
     return result
   saved = read_saved(transformation.name, folder, model.task, model.columns)

@@ -24,7 +24,7 @@ from truenegs_jax.robustness.fine_tuned import FineTunedModel, open_model
 from truenegs_jax.robustness.report import SetResult
 from truenegs_jax.robustness.scores import Answers, estimate, score_set
 from truenegs_jax.robustness.transformation import texts
-from truenegs_jax.runtime import distributed
+from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.runtime.errors import InputError
@@ -55,7 +55,7 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     console.print(plan.report_table(_describe_plan(c, models, names)))
     return 0
   model = models[c.init]
-  with console.status("reading examples ..."):
+  with progress.working(console, "Reading examples"):
     published = [
       published_sets.read_published(name, path, model.task, model.columns)
       for name, path in paths.items()
@@ -70,8 +70,9 @@ def run(c: ConfigDict, workdir: pathlib.Path, console: Console) -> int:
     sets = []
     for x in transformations:
       folder = workdir / SETS / x.name
-      with console.status(f"{x.title}: '{folder}' ..."):
-        sets.append(make_sets.make_or_read(x, drawn, c.seed, folder, model))
+      sets.append(
+        make_sets.make_or_read(x, drawn, c.seed, folder, model, console)
+      )
     if c.robustness.record and annotator:
       path = pathlib.Path(c.robustness.record).expanduser()
       save_annotations(path, (t for e in drawn for t in texts(e)), annotator)
@@ -162,8 +163,7 @@ def _score(
   examples = [y for x in sets for rows in x.sides.values() for y in rows]
   by_model = {}
   for name, model in models.items():
-    with console.status(f"{name}: {len(examples):,} answers of each run ..."):
-      by_model[name] = model.answer(examples)
+    by_model[name] = model.answer(examples, console)
   results = []
   for x in sets:
     answers: dict[str, Answers] = {

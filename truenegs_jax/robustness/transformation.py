@@ -56,12 +56,16 @@ def example_rng(seed: int, name: str, key: str) -> random.Random:
 
 
 def transform_all(
-  examples: Sequence[Example], transformation: Transformation, *, seed: int
+  examples: Sequence[Example],
+  transformation: Transformation,
+  *,
+  seed: int,
+  advance: Callable[[], None] = lambda: None,
 ) -> EvalSet:
   """Transforms examples, and counts those that are refused by cause.
 
   An example with a blank text is refused, and so is one that would stay as it
-  is.
+  is. `advance` is called after each.
   """
   original, transformed = [], []
   refused: collections.Counter[str] = collections.Counter()
@@ -78,6 +82,7 @@ def transform_all(
     else:
       original.append(example)
       transformed.append(changed)
+    advance()
   about = {
     **describe_origin(examples, transformation, seed),
     "changed": len(original),

@@ -1,4 +1,12 @@
-"""Shows work that takes long: seconds, a bar, or lines in a log."""
+"""Shows work that takes long: a line with a bar, or lines in a log.
+
+with progress.working(console, "Compiling"):
+  ...
+with progress.counting(console, "Evaluating", len(batches)) as advance:
+  for batch in batches:
+    ...
+    advance()
+"""
 
 import contextlib
 import datetime
@@ -6,84 +14,99 @@ import time
 from collections.abc import Callable, Iterator
 
 from rich import progress
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Column
 
-LINE_SECS = 10.0  # between lines if standard error is not a terminal
+# In a log: after which time work gets a line, and between its lines.
+FIRST_SECS, LINE_SECS = 10.0, 30.0
+
+
+class _Bar(progress.ProgressColumn):
+  """A bar, if the share that is done is known."""
+
+  def render(self, task: progress.Task) -> RenderableType:
+    if task.total is None:
+      return ""
+    return ProgressBar(task.total, task.completed, width=20)
 
 
 @contextlib.contextmanager
-def working(console: Console, text: str) -> Iterator[None]:
-  """Shows what a program without output does, and for how many seconds.
+def working(
+  console: Console, text: str, *, brief: bool = False
+) -> Iterator[Callable[..., None]]:
+  """Shows what a program does, and for how many seconds.
 
   On a terminal this is a line that disappears, in a log one line before the
-  work and one after it.
+  work and one after it. The log of work that is usually `brief` begins with the
+  line after FIRST_SECS.
+
+  Yields a function `show(done, note, at_once=False)`, which need not be called.
+  It takes the share that is done, in [0, 1] or None if unknown, and a note. A
+  log has it after FIRST_SECS, then every LINE_SECS, and if it is `at_once`.
   """
-  columns = "{task.description}", progress.TimeElapsedColumn()
-  spinner = progress.SpinnerColumn()
   start, in_log = time.monotonic(), not console.is_terminal
-  if in_log:
-    console.print(f"{text} ...", soft_wrap=True)
-  line = progress.Progress(
-    spinner, *columns, console=console, transient=True, disable=in_log
+  due = start + FIRST_SECS
+
+  def write(line: str) -> None:
+    if in_log and not brief:
+      console.print(line, soft_wrap=True)
+
+  def show(done: float | None, note: str, *, at_once: bool = False) -> None:
+    nonlocal brief, due
+    now = time.monotonic()
+    line = _describe_share(done, now - start) + note
+    total = None if done is None else 1.0
+    bar.update(task, completed=done or 0.0, total=total, line=line)
+    if at_once or now >= due:
+      brief, due = False, now + LINE_SECS
+      write(f"{text}: {line}")
+
+  bar = progress.Progress(
+    progress.SpinnerColumn(),
+    "{task.description}",
+    progress.TimeElapsedColumn(),
+    _Bar(),
+    progress.TextColumn(
+      "{task.fields[line]}", table_column=Column(ratio=1, no_wrap=True)
+    ),
+    console=console,
+    transient=True,
+    expand=True,
+    disable=in_log or console.quiet,  # it would drop what is printed to stderr
   )
-  line.add_task(text, total=None)  # before the start, which shows it at once
-  with line:
-    yield
-  if in_log:
-    console.print(f"... {time.monotonic() - start:.1f} s")
+  task = bar.add_task(text, total=None, line="")  # the start shows it at once
+  write(f"{text} ...")
+  with bar:
+    yield show
+  write(f"... {time.monotonic() - start:.1f} s")
 
 
-class Display:
-  """Prints lines and bars to standard error, not to the results."""
+@contextlib.contextmanager
+def counting(
+  console: Console, text: str, total: int, *, brief: bool = False
+) -> Iterator[Callable[..., None]]:
+  """Shows work on `total` items, see `working`; yields `advance(count=1)`."""
+  count = 0
+  with working(console, text, brief=brief) as show:
 
-  def __init__(self) -> None:
-    # No markup: paths and globs may contain brackets.
-    self._console = Console(stderr=True, markup=False, highlight=False)
+    def advance(more: int = 1) -> None:
+      nonlocal count
+      count += more
+      show(count / total, f"{count:,} of {total:,}")
 
-  def say(self, line: str) -> None:
-    """Prints a line."""
-    self._console.print(line, soft_wrap=True)
-
-  @contextlib.contextmanager
-  def bar(self, stage: str) -> Iterator[Callable[..., None]]:
-    """Yields a function `show(text_bytes, done, note, at_once=False)`.
-
-    It takes the bytes of text read so far, the finished share in [0, 1] or None
-    if unknown, and a note to print. With `at_once` a line is printed even if
-    the last one is younger than LINE_SECS.
-    """
-    start = last = time.monotonic()
-    with progress.Progress(
-      "{task.description}",
-      progress.BarColumn(),
-      "{task.fields[line]}",
-      console=self._console,
-      transient=True,
-      disable=not self._console.is_terminal,
-    ) as bar:
-      task = bar.add_task(stage, total=None, line="")
-
-      def show(
-        text_bytes: int, done: float | None, note: str, *, at_once: bool = False
-      ) -> None:
-        nonlocal last
-        now = time.monotonic()
-        line = f"{_pace(text_bytes, done, now - start)}, {note}"
-        total = None if done is None else 1.0
-        bar.update(task, completed=done or 0.0, total=total, line=line)
-        is_due = at_once or now - last >= LINE_SECS
-        if is_due and not self._console.is_terminal:
-          last = now
-          self.say(f"{stage}: {line}")
-
-      yield show
+    yield advance
 
 
-def _pace(text_bytes: int, done: float | None, seconds: float) -> str:
-  """Returns size, rate and time left: "35.6 MB, 9.8 MB/s, 0:00:12 left"."""
-  size_mb = text_bytes / 1e6
-  pace = f"{size_mb:,.1f} MB, {size_mb / max(seconds, 1e-9):.1f} MB/s"
+def log_console() -> Console:
+  """Returns a console of standard error, which is not for results."""
+  # No markup: paths and globs may contain brackets.
+  return Console(stderr=True, markup=False, highlight=False)
+
+
+def _describe_share(done: float | None, secs: float) -> str:
+  """Returns percent and time left: "34%, 0:00:12 left, "."""
   if not done:
-    return pace
-  left = datetime.timedelta(seconds=round(seconds * (1 - done) / done))
-  return f"{pace}, {left} left"
+    return ""
+  left = datetime.timedelta(seconds=round(secs * (1 - done) / done))
+  return f"{done:.0%}, {left} left, "

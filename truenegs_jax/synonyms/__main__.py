@@ -41,6 +41,7 @@ from truenegs_jax.data.tokens.tokenizer import (
   load_tokenizer,
 )
 from truenegs_jax.runtime import flags as flags_lib
+from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import check_local
 from truenegs_jax.synonyms import (
@@ -78,10 +79,14 @@ def run(values: flags.FlagValues, console: Console) -> None:
   tokens = tokenizer.vocab
   for each in (request, *others):
     run_table.check_request(each)
-  counts_V = _count_tokens(values.text, tokenizer) if values.text else None
+  counts_V = None
+  if values.text:
+    with progress.working(console, "Counting the tokens of the text"):
+      counts_V = _count_tokens(values.text, tokenizer)
   start = time.perf_counter()
-  pairs = list(run_table.find_pairs(request, tokenizer, console))
-  built = _build(values, request, pairs, tokens)
+  with progress.working(console, "Looking up synonyms"):
+    pairs = list(run_table.find_pairs(request, tokenizer, console))
+    built = _build(values, request, pairs, tokens)
   secs = time.perf_counter() - start
   lines, warning = coverage.describe(request, built, tokens, counts_V)
   console.print(render_summary(built, tokens, secs, lines))
@@ -100,8 +105,9 @@ def run(values: flags.FlagValues, console: Console) -> None:
   if others:
     tables = [built]
     for each in others:
-      other_pairs = run_table.find_pairs(each, tokenizer, console)
-      tables.append(_build(values, each, other_pairs, tokens))
+      with progress.working(console, f"Looking up synonyms in {each.sources}"):
+        other_pairs = run_table.find_pairs(each, tokenizer, console)
+        tables.append(_build(values, each, other_pairs, tokens))
     console.print(render_overlaps(tables))
     console.print(render_examples(tables, tokens))
 

@@ -142,6 +142,8 @@ class ProgressLine:
     # It takes stderr, whose errors a quiet console would drop.
     if console.is_terminal and not console.quiet:
       self._live.start()
+    else:
+      console.print("first steps ...")
 
   def write(self, record: Record) -> None:
     """Prints a record if it is due or held-out, else shows it for a while."""

@@ -7,12 +7,15 @@ and a preparation that was stopped is resumed.
 """
 
 import dataclasses
+import functools
 import pathlib
 import shutil
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from truenegs_jax.data.corpus import language
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
@@ -31,7 +34,7 @@ from truenegs_jax.data.rows.rows_folder import (
 from truenegs_jax.data.tokens import fast_encoder, train_vocabulary
 from truenegs_jax.data.tokens import tokenizer as tokenizer_lib
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.runtime import cache
+from truenegs_jax.runtime import cache, progress
 from truenegs_jax.runtime.errors import (
   DataError,
   InputError,
@@ -40,7 +43,6 @@ from truenegs_jax.runtime.errors import (
   printable,
 )
 from truenegs_jax.runtime.files import check_local
-from truenegs_jax.runtime.progress import Display
 
 MIN_ENTRIES, MAX_ENTRIES = 10, 10_000_000  # limits of a trained vocabulary
 MAX_SAMPLED_ROWS = 4_096  # to detect their language
@@ -215,7 +217,9 @@ def _load_result(plan: Plan, *, is_new: bool) -> tuple[pathlib.Path, Tokenizer]:
   if not is_new:  # otherwise `_build` checked the text
     texts = _sample_rows(plan.folder, tokenizer)
     language.check_language(
-      language.cut_excerpts(texts), plan.prepare_options.language, Display().say
+      language.cut_excerpts(texts),
+      plan.prepare_options.language,
+      _printer(progress.log_console()),
     )
   return plan.folder, tokenizer
 
@@ -237,19 +241,19 @@ def _load_vocabulary(path: pathlib.Path, options: RowsOptions) -> Tokenizer:
 
 def _build(plan: Plan, job: tuple[int, int]) -> ChunkSet:
   assert plan.corpus is not None
-  display = Display()
-  display.say(f"Preparing {plan.corpus} in '{plan.folder}'")
+  console = progress.log_console()
+  say = _printer(console)
+  say(f"Preparing {plan.corpus} in '{plan.folder}'")
   if not plan.corpus.is_local():
-    display.say("Downloading missing data from the Hugging Face hub")
-  language.check_language(
-    language.sample_corpus(plan.corpus),
-    plan.prepare_options.language,
-    display.say,
-  )
+    say("Downloading missing data from the Hugging Face hub")
+  with progress.working(console, "Checking the language of the text"):
+    language.check_language(
+      language.sample_corpus(plan.corpus), plan.prepare_options.language, say
+    )
   tokenizer = plan.tokenizer or _find_or_train_vocabulary(
-    plan, plan.corpus, job, display
+    plan, plan.corpus, job, console
   )
-  with display.bar("Building rows") as show:
+  with progress.working(console, "Building rows") as show:
     return build_rows.build_chunks(
       plan.folder,
       plan.corpus,
@@ -258,12 +262,12 @@ def _build(plan: Plan, job: tuple[int, int]) -> ChunkSet:
       backend=plan.prepare_options.tokenizer,
       num_workers=plan.num_workers,
       job=job,
-      progress=show,
+      progress=functools.partial(_show_text, show, time.monotonic()),
     )
 
 
 def _find_or_train_vocabulary(
-  plan: Plan, corpus: Corpus, job: tuple[int, int], display: Display
+  plan: Plan, corpus: Corpus, job: tuple[int, int], console: Console
 ) -> Tokenizer:
   """Returns the vocabulary of the text, which the first of all jobs trains."""
   with build_rows.folder_lock(plan.folder, "vocabulary.lock"):
@@ -271,27 +275,27 @@ def _find_or_train_vocabulary(
     path = temporary / "vocab.txt"
     if not path.exists():
       try:
-        vocab = _train_vocabulary(plan, corpus, display)
+        vocab = _train_vocabulary(plan, corpus, console)
       except (InputError, DataError):
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-      display.say(f"Trained a vocabulary of {len(vocab):,} entries")
+      _printer(console)(f"Trained a vocabulary of {len(vocab):,} entries")
       tokenizer_lib.write_vocabulary(vocab, path)
     return _load_vocabulary(path, plan.options)
 
 
 def _train_vocabulary(
-  plan: Plan, corpus: Corpus, display: Display
+  plan: Plan, corpus: Corpus, console: Console
 ) -> tuple[str, ...]:
-  meter = Meter()
-  with display.bar("Training the vocabulary") as show:
+  meter, start = Meter(), time.monotonic()
+  with progress.working(console, "Training the vocabulary") as show:
 
     def show_progress(
       text_bytes: int, detail: str, *, at_once: bool = False
     ) -> None:
       # Merging pieces, after all text is read, takes an unknown time.
       done = None if meter.fraction_read == 1 else meter.fraction_read
-      show(text_bytes, done, detail, at_once=at_once)
+      _show_text(show, start, text_bytes, done, detail, at_once=at_once)
 
     return train_vocabulary.train_vocabulary(
       (document.text for document in corpus.read(meter)),
@@ -302,25 +306,47 @@ def _train_vocabulary(
     )
 
 
+def _show_text(
+  show: Callable[..., None],
+  start: float,
+  text_bytes: int,
+  done: float | None,
+  note: str,
+  *,
+  at_once: bool = False,
+) -> None:
+  """Shows size and rate of the text that was read: "35.6 MB, 9.8 MB/s"."""
+  size_mb = text_bytes / 1e6
+  rate = size_mb / max(time.monotonic() - start, 1e-9)
+  show(done, f"{size_mb:,.1f} MB, {rate:.1f} MB/s, {note}", at_once=at_once)
+
+
+def _printer(console: Console) -> Callable[[str], None]:
+  return functools.partial(console.print, soft_wrap=True)
+
+
 def _merge(plan: Plan, chunk_set: ChunkSet) -> None:
   """Merges the chunks; prints the number of rows, the parts and oddities."""
-  manifest, display = merge_chunks.merge(plan.folder, chunk_set), Display()
+  console = progress.log_console()
+  say = _printer(console)
+  with progress.working(console, "Merging rows"):
+    manifest = merge_chunks.merge(plan.folder, chunk_set)
   splits, parts = manifest["splits"], manifest["parts"]
-  display.say(
+  say(
     f"{splits['train']['rows']:,} rows of {manifest['options']['length']}"
     f" tokens to train on ({splits['train']['padding_share']:.1%} padding),"
     f" {splits['held_out']['rows']:,} held out"
   )
   if lost_share := manifest["lost_share"]:
-    display.say(f"  {lost_share:.1%} of the tokens are lost (data.overflow)")
+    say(f"  {lost_share:.1%} of the tokens are lost (data.overflow)")
   if len(parts) > 1:
     total = max(1, sum(part["text_bytes"] for part in parts))
     for entry, part in zip(parts, chunk_set.corpus.parts, strict=True):
       share, passes = entry["text_bytes"] / total, entry["passes"]
       repeats = f", read up to {passes} times" if passes > 1 else ""
-      display.say(f"  {share:6.1%} of the text: {part.name}{repeats}")
+      say(f"  {share:6.1%} of the text: {part.name}{repeats}")
   for name, count in manifest["oddities"].items():
-    display.say(f"  {count:,} {name}")
+    say(f"  {count:,} {name}")
 
 
 def _open_corpus(
@@ -338,5 +364,6 @@ def _open_corpus(
   except UnavailableError as error:
     if not named or not (named / MANIFEST).exists():
       raise
-    Display().say(f"{printable(error)}\nUsing the rows in '{named}'.")
+    say = _printer(progress.log_console())
+    say(f"{printable(error)}\nUsing the rows in '{named}'.")
     return None, read_manifest(named)["options"]["sources"]

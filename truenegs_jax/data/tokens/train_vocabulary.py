@@ -52,7 +52,7 @@ def train_vocabulary(
   Args:
     strip_accents: whether "é" becomes "e"; None for the value of `lowercase`.
     progress: called about every 2 MB as `progress(text_bytes, detail)`, and
-      at the beginning of a stage also with `at_once=True`.
+      with `at_once=True` when all text is counted.
 
   Raises:
     InputError: `size` is too small for the special entries and characters.
@@ -98,7 +98,6 @@ def _count_words(
   split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
   counts = Counts()
   text_bytes = num_words = 0
-  progress(0, "counting", at_once=True)
   for batch in split_words.batch_texts(texts):
     lines = split_words.split_lines(batch, lowercase=normalizer.lowercase)
     words = lines.values.value_counts().to_pylist()
