@@ -14,9 +14,20 @@ def make_records(steps, offset, **fields):
   return [{"step": 1, "split": "train", "mlm": 50.0}, *records]
 
 
+def keep_figures(monkeypatch):
+  """Returns a list that gets each figure when it is saved."""
+  figures, savefig = [], Figure.savefig
+
+  def save(figure, *args, **options):
+    figures.append(figure)
+    savefig(figure, *args, **options)
+
+  monkeypatch.setattr(Figure, "savefig", save)
+  return figures
+
+
 def test_means_are_over_the_steps_that_all_seeds_have(tmp_path, monkeypatch):
-  figures = []
-  monkeypatch.setattr(Figure, "tight_layout", lambda x: figures.append(x))
+  figures = keep_figures(monkeypatch)
   curves = [
     Curve("baseline", 0, make_records((2, 4, 6), 0), 1e9),
     Curve("baseline", 1, make_records((2, 4), 1.0), 1e9),
@@ -47,8 +58,7 @@ def test_means_are_over_the_steps_that_all_seeds_have(tmp_path, monkeypatch):
 def test_losses_of_training_replace_a_single_held_out_loss(
   tmp_path, monkeypatch
 ):
-  figures = []
-  monkeypatch.setattr(Figure, "tight_layout", lambda x: figures.append(x))
+  figures = keep_figures(monkeypatch)
   curves = [Curve("baseline", 0, make_records((2,), 0), 1e9)]
   draw_curves(curves, 1, tmp_path / "plots" / "losses.png")
   line = figures[0].axes[0].get_lines()[0]
