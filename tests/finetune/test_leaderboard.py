@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from truenegs_jax.finetune import bootstrap, leaderboard
-from truenegs_jax.finetune.task_data import find_failure
+from truenegs_jax.finetune.eval_splits import find_failure
 
 
 def test_a_summary_has_all_runs():

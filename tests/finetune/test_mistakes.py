@@ -5,7 +5,7 @@ import pytest
 
 from truenegs_jax.configs import finetune_glue, finetune_squad
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
-from truenegs_jax.finetune import mistakes, task_data
+from truenegs_jax.finetune import eval_splits, mistakes
 from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.tasks import glue, squad
 from truenegs_jax.tasks.task import Example
@@ -16,7 +16,7 @@ TOKENIZER = make_tokenizer([*SPECIALS, *"abcdefghij0123456789"], lowercase=True)
 def make_split(task, examples):
   module = finetune_squad if task is squad.TASK else finetune_glue
   options = FinetuneOptions.from_config(module.get_config())
-  return task_data.encode_split(options, task, examples, TOKENIZER)
+  return eval_splits.encode_split(options, task, examples, TOKENIZER)
 
 
 def make_pairs(labels):

@@ -16,7 +16,13 @@ from support import runs, word_task
 from support.doc_pages import read_first_cells
 from support.word_task import WORDS
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
-from truenegs_jax.finetune import initial_weights, loop, results, task_data
+from truenegs_jax.finetune import (
+  eval_splits,
+  initial_weights,
+  loop,
+  results,
+  task_data,
+)
 from truenegs_jax.finetune import run as run_lib
 from truenegs_jax.finetune.config_checks import FinetuneOptions
 from truenegs_jax.models import pretrain
@@ -446,8 +452,8 @@ def test_scores_of_perfect_and_constant_answers(task, vocab, real_data):
   share = 100 * np.mean([gold == dev.golds[0] for gold in dev.golds])
   expected = share if metrics[0] == "accuracy" else 0
   assert constant == pytest.approx(expected)
-  assert task_data.find_failure(dev.golds, [dev.golds[0]] * len(dev.golds))
-  assert not task_data.find_failure(dev.golds, list(dev.golds))
+  assert eval_splits.find_failure(dev.golds, [dev.golds[0]] * len(dev.golds))
+  assert not eval_splits.find_failure(dev.golds, list(dev.golds))
 
 
 def test_writes_submissions_for_glue(vocab, tmp_path):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from truenegs_jax.finetune.task_data import Answer, EvalSplit
+from truenegs_jax.finetune.eval_splits import Answer, EvalSplit
 from truenegs_jax.tasks import scoring
 from truenegs_jax.tasks.task import CLASSES, SCORE
 

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from truenegs_jax.finetune import (
+  eval_splits,
   leaderboard,
   loop,
   mistakes,
@@ -212,7 +213,7 @@ def _train_run(
         )
       if split.golds:
         scores[split_name] = split.score(answers_Q)
-  failure = trained.failure or task_data.find_failure(
+  failure = trained.failure or eval_splits.find_failure(
     data.dev.golds, answers["dev"]["answers"]
   )
   result = results.Result(

@@ -19,7 +19,12 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from truenegs_jax.configs import finetune_glue, finetune_own, finetune_squad
-from truenegs_jax.finetune import initial_weights, results, task_data
+from truenegs_jax.finetune import (
+  eval_splits,
+  initial_weights,
+  results,
+  task_data,
+)
 from truenegs_jax.finetune.config_checks import OWN, SQUAD, FinetuneOptions
 from truenegs_jax.finetune.initial_weights import InitialWeights
 from truenegs_jax.finetune.predict import Predictor, make_predictor
@@ -74,7 +79,7 @@ class FineTunedModel:
 
   def answer(
     self, examples: Iterable[Any], console: Console
-  ) -> list[dict[tuple[str, ...], task_data.Answer]]:
+  ) -> list[dict[tuple[str, ...], eval_splits.Answer]]:
     """Returns each seed's answers, by the texts of the examples.
 
     Raises:
@@ -87,7 +92,7 @@ class FineTunedModel:
       rows.append(dataclasses.replace(example, key=str(number), **blank))
     tokenizer = self.initials[0].tokenizer
     with progress.working(console, "Encoding examples"):
-      split = task_data.encode_split(
+      split = eval_splits.encode_split(
         self.options, self.outputs, rows, tokenizer
       )
     replicated = sharding.replicated_sharding(self.predictor.mesh)

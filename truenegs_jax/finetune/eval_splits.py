@@ -1,0 +1,179 @@
+"""Turns model outputs into answers and scores of a split.
+
+split = encode_split(options, task, examples, tokenizer)
+split.score(split.decode_answers(outputs))["accuracy"]
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from truenegs_jax.data.tokens.tokenizer import Tokenizer
+from truenegs_jax.finetune.config_checks import FinetuneOptions
+from truenegs_jax.tasks import batches, scoring, squad, squad_windows
+from truenegs_jax.tasks.task import (
+  CLASSES,
+  SCORE,
+  SPANS,
+  EncodedRows,
+  Example,
+  Task,
+)
+
+CONSTANT = 0.01  # share of the gold scores' range; a smaller range is constant
+SHOWN = 500  # characters of a text to read
+Answer = str | float  # class name, answer text or score
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalSplit:
+  """A split to evaluate on, with Q examples.
+
+  Attributes:
+    encoded: the rows; more than Q if long contexts have several windows.
+    keys: key of each example.
+    golds: class name, score, or tuple of answer texts of each example; empty if
+      they are not public.
+    decode_answers: outputs for the rows -> answers to the examples.
+    score: answers -> value by metric, in percent.
+    show_texts: index of an example with a gold -> its texts, for people to
+      read: each cut to SHOWN characters, a context to those around the answer.
+  """
+
+  encoded: EncodedRows
+  keys: tuple[str, ...]
+  golds: tuple[Answer | tuple[str, ...], ...]
+  decode_answers: Callable[[Sequence[Any]], Sequence[Answer]]
+  score: Callable[[Sequence[Any]], dict[str, float]]
+  show_texts: Callable[[int], str]
+
+  def to_json(self, answers_Q: Sequence[Answer]) -> dict[str, Any]:
+    """Returns answers with their keys and golds, in JSON's types."""
+    golds, answers = list(self.golds), list(answers_Q)
+    return {"keys": list(self.keys), "golds": golds, "answers": answers}
+
+
+def encode_split(
+  options: FinetuneOptions,
+  task: Task,
+  examples: Sequence[Any],
+  tokenizer: Tokenizer,
+) -> EvalSplit:
+  """Encodes examples to evaluate on; those of a test set have no golds.
+
+  Args:
+    task: its labels are in the order of the model's outputs.
+  """
+  if task.kind == SPANS:
+    windows = make_windows(options, examples, tokenizer, train=False)
+    return _make_question_split(windows, options)
+  encoded = batches.encode(examples, task, tokenizer, length=options.length)
+  return _make_split(task, examples, encoded)
+
+
+def make_windows(
+  options: FinetuneOptions,
+  questions: Sequence[squad.Question],
+  tokenizer: Tokenizer,
+  *,
+  train: bool,
+) -> squad_windows.Windows:
+  """Cuts questions and contexts into windows of `options.length` tokens."""
+  return squad_windows.make_windows(
+    questions,
+    tokenizer,
+    train=train,
+    length=options.length,
+    stride=options.stride,
+    question_length=options.question_length,
+  )
+
+
+def _make_split(
+  task: Task, rows: Sequence[Example], encoded: EncodedRows
+) -> EvalSplit:
+  """Makes a split of classes or scores, with a row for each example."""
+  golds = tuple(row.label for row in rows if row.label is not None)
+  offset, scale = task.scale
+  ids = {label: i for i, label in enumerate(task.labels)}
+
+  def decode_answers(outputs: Sequence[np.ndarray]) -> Sequence[Answer]:
+    if task.kind == CLASSES:
+      return [task.labels[int(x_C.argmax())] for x_C in outputs]
+    return [float(offset + scale * x_C[0]) for x_C in outputs]
+
+  def to_numbers(values: Sequence[Any]) -> np.ndarray:
+    if task.kind == SCORE:
+      return np.array(values, np.float64)
+    return np.array([ids[label] for label in values], np.int64)
+
+  def score(answers_Q: Sequence[Answer]) -> dict[str, float]:
+    gold_N, answer_N = to_numbers(golds), to_numbers(answers_Q)
+    return {m: scoring.METRICS[m](gold_N, answer_N) for m in task.metrics}
+
+  labelled = rows if golds else ()  # the texts of test sets are not kept
+
+  def show_texts(number: int) -> str:
+    texts = (labelled[number].first, labelled[number].second)
+    return "\n".join(x[:SHOWN] for x in texts if x is not None)
+
+  keys = tuple(row.key for row in rows)
+  return EvalSplit(encoded, keys, golds, decode_answers, score, show_texts)
+
+
+def _make_question_split(
+  windows: squad_windows.Windows, options: FinetuneOptions
+) -> EvalSplit:
+  golds = {
+    q.key: tuple(text for text, _ in q.answers) for q in windows.questions
+  }
+
+  def decode_answers(outputs: Sequence[Any]) -> list[str]:
+    # Logits of all positions, [n, 2], or the candidates of the joint head.
+    pairs = [x if isinstance(x, tuple) else tuple(x.T) for x in outputs]
+    best = squad_windows.best_answers(
+      windows,
+      pairs,
+      num_best=options.num_best,
+      max_answer=options.max_answer,
+    )
+    return [best[key][0][0] for key in golds]
+
+  def score(answers_Q: Sequence[str]) -> dict[str, float]:
+    return scoring.squad_scores(dict(zip(golds, answers_Q, strict=True)), golds)
+
+  def show_texts(number: int) -> str:
+    question = windows.questions[number]
+    _, start = question.answers[0]
+    first = min(start - SHOWN // 2, len(question.context) - SHOWN)
+    first = max(first, 0)
+    context = question.context[first : first + SHOWN]
+    return f"{question.text[:SHOWN]}\n{context}"
+
+  return EvalSplit(
+    windows.encoded,
+    tuple(golds),
+    tuple(golds.values()),
+    decode_answers,
+    score,
+    show_texts,
+  )
+
+
+def find_failure(golds: Sequence[Any], answers: Sequence[Answer]) -> str:
+  """Returns why answers are useless (not finite or constant), else "".
+
+  Of several gold answers to a question, the first is compared.
+  """
+  gold_N = np.array([x[0] if isinstance(x, tuple) else x for x in golds])
+  predicted_N = np.asarray(answers)
+  is_score = predicted_N.dtype.kind == "f"
+  if is_score and not np.isfinite(predicted_N).all():
+    return "scores are not finite"
+  if is_score and np.ptp(predicted_N) < CONSTANT * np.ptp(gold_N):
+    return f"all scores lie within {CONSTANT:.0%} of the gold scores' range"
+  if len(set(predicted_N.tolist())) == 1 < len(set(gold_N.tolist())):
+    return f"all {len(predicted_N)} predictions are {predicted_N[0].item()!r}"
+  return ""
