@@ -54,7 +54,13 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-  """Leaves out the tests marked faults, unless --faults is passed."""
+  """Leaves out the tests marked faults, unless --faults is passed.
+
+  Modules with slow tests come first, so that none of them is the last one, for
+  which all workers but one would wait.
+  """
+  slow = {item.module for item in items if item.get_closest_marker("slow")}
+  items.sort(key=lambda item: item.module not in slow)
   if not config.option.faults:
     long = [item for item in items if item.get_closest_marker("faults")]
     config.hook.pytest_deselected(items=long)
