@@ -78,6 +78,15 @@ def test_intervals_of_rates_contain_the_rate(spread):
   assert 0.88 <= np.mean(hits) <= 0.99
 
 
+@pytest.mark.parametrize("size, first", [(100, 20), (10, 5), (1, 1)])
+def test_a_rate_begins_with_a_full_window(size, first):
+  """A few records would have intervals that hide all others."""
+  train = {"step": np.arange(1, size + 1), "corrected_of_slots": np.ones(size)}
+  values = curves.thin_records({"train": train}, 1_000)["train"]
+  rate = values["corrected_of_slots"]
+  assert rate == [None] * (first - 1) + [100.0] * (size - first + 1)
+
+
 def test_a_rate_has_an_interval_before_the_first_correction():
   share_N = np.zeros(100)
   share_N[-30:] = 0.01 * (np.arange(30) % 2)

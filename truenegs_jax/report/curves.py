@@ -191,7 +191,8 @@ def _running_rate(share_N: np.ndarray, ends_P: np.ndarray) -> np.ndarray:
   of the mean p of a window's records comes from their spread, and the interval
   is Wilson's for p (1 - p) / v * (z / t)^2 trials. If all records of a window
   are equal, mostly 0, each has the trials of an average record of the run; the
-  interval is NaN if all of the run are equal.
+  interval is NaN if all of the run are equal. Rates are NaN before the first
+  window is full, or half of a run that is shorter.
   """
   share_N = np.nan_to_num(share_N)
   window = max(MIN_WINDOW, round(WINDOW_SHARE * len(share_N)))
@@ -215,7 +216,8 @@ def _running_rate(share_N: np.ndarray, ends_P: np.ndarray) -> np.ndarray:
   trials_P = trials_P * (special.ndtri(0.975) / t_P) ** 2
   low_P, high_P = intervals.wilson(mean_P, trials_P)
   low_P = np.where(mean_P > 0, low_P, 0.0)  # without hits it is off by 1e-18
-  return np.stack([mean_P, low_P, high_P])
+  is_full_P = count_P >= min(window, -(-len(share_N) // 2))
+  return np.where(is_full_P, [mean_P, low_P, high_P], np.nan)
 
 
 def _to_list(values_P: np.ndarray) -> list[float | None]:
