@@ -81,8 +81,8 @@ def find_or_prepare_rows(
       )
     if not is_prepared and plan.corpus and not plan.corpus.is_local():
       raise InputError(
-        f"data.sources: {plan.corpus} is on the Hugging Face hub, and its rows"
-        f" are not prepared yet. {PREPARE} Or set --config.data.sources=PATH to"
-        " a local copy."
+        f"data.sources: {plan.corpus} is not on this machine, and its rows are"
+        f" not prepared yet. {PREPARE} Or set --config.data.sources=PATH to a"
+        " local copy."
       )
     return prepare_rows.execute_plan(plan)

@@ -43,7 +43,7 @@ def random_text(num_bytes: int, seed: int = 0) -> bytes:
 def names(where, root) -> list[str]:
   """Names of the files found, relative to `root`."""
   paths = [file.path for file in find_files(str(where), suffixes=SUFFIXES)]
-  return [str(path.relative_to(root)) for path in paths]
+  return [os.path.relpath(path, root) for path in paths]
 
 
 def test_folders_give_their_files_of_known_formats_in_order(tmp_path):
@@ -87,16 +87,16 @@ def test_paths_and_globs_find_files_of_any_format(tmp_path):
   assert names(folder / "*", folder) == ["b.raw", "c[2].txt", "wiki.tokens"]
   assert names(f"{folder}/[bw]*", folder) == ["b.raw", "wiki.tokens"]
   assert names(f"{tmp_path}/**/*.raw", folder) == ["b.raw"]
-  for where in ("none.txt", "none/*.txt", "[q]*", "sub*"):
+  none = ["none.txt", "none/*.txt", "[q]*", "sub*", "x" * 5000, "a\0b"]
+  for where in none:
     assert names(folder / where, folder) == []
+  assert names("~nobody_of_this_name/a.txt", folder) == []
 
 
 @pytest.mark.parametrize(
   "where, message",
   [
     ("/dev/null", "/dev/null: not a file"),
-    ("~nobody_of_this_name/a.txt", "'~nobody.*cannot be read"),
-    ("x" * 5000, "cannot be read: File name too long"),
     ("{tmp}/link.txt", "link.txt: a link to 'nowhere', which is missing"),
     ("{tmp}/li*", "link.txt: a link to 'nowhere', which is missing"),
     ("{tmp}", "link.txt: a link to 'nowhere', which is missing"),
@@ -186,7 +186,7 @@ def test_files_that_change_are_refused(tmp_path, suffix, change):
     with open(file.path, "ab") as raw:
       raw.write(b"more\n")
   else:
-    os.utime(file.path, ns=(file.mtime_ns + 1, file.mtime_ns + 1))
+    os.utime(file.path, ns=(file.version + 1, file.version + 1))
   with pytest.raises(DataError, match="changed while|damaged or cut off"):
     list(blocks)
   with pytest.raises(DataError, match="changed while it was in use"):

@@ -4,9 +4,10 @@ pyarrow takes a quarter of a second to import, so functions import it.
 """
 
 import contextlib
+import io
 import itertools
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError, TrueNegsError
@@ -20,7 +21,7 @@ BATCH_BYTES = 4_000_000
 
 
 def read_parquet(
-  raw: BinaryIO, state: ReadState, *, column: str, by: str = ""
+  raw: io.RawIOBase, state: ReadState, *, column: str, by: str = ""
 ) -> Iterator[str | None]:
   """Yields the texts of a column, holding only a part of a row group.
 

@@ -3,7 +3,8 @@
   for file in find_files("wiki/*.txt.zst", suffixes=(".txt",)):
     for block in read_blocks(file, ReadState(), size=2**19): ...
 
-A file that changes after it was found is refused.
+A file that changes after it was found is refused. fsspec opens URLs, see
+`buckets`; its decompressors would ignore what follows a damaged stream.
 """
 
 import bz2
@@ -11,13 +12,15 @@ import contextlib
 import functools
 import glob
 import gzip
+import io
 import lzma
 import os
 import pathlib
 import zlib
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
+from truenegs_jax.data.corpus import buckets
 from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError
 
@@ -36,7 +39,6 @@ NEW_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
   # Bytes; the highest preset takes a quarter of them.
   ".xz": functools.partial(lzma.LZMADecompressor, memlimit=2**28),
 }
-
 # Refused: read as text, their bytes or tags would become words.
 ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz", ".lz4", ".lzma")
 MARKUP = (".xml", ".html", ".htm", ".pdf", ".docx", ".epub", ".rtf", ".warc")
@@ -48,17 +50,23 @@ class File(NamedTuple):
   """A file as it was when found.
 
   Attributes:
+    path: or URL.
     suffix: of its format in lower case, ".jsonl" of "a.jsonl.gz".
     compression: a suffix in COMPRESSIONS, or "".
-    size: bytes on disk.
-    mtime_ns: time of its last change.
+    size: bytes as they are stored.
+    version: time of its last change in ns; of a URL, its checksum.
   """
 
-  path: pathlib.Path
+  path: str
   suffix: str
   compression: str
   size: int
-  mtime_ns: int
+  version: int | str
+
+  @property
+  def name(self) -> str:
+    """The path without its folder."""
+    return os.path.basename(self.path)
 
 
 def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
@@ -66,23 +74,36 @@ def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
 
   Args:
     where: a file or a glob, for files of any format; or a folder, for the files
-      of known formats in it and its subfolders, without hidden ones.
+      of known formats in it and its subfolders, without hidden ones. Or the URL
+      of one of them.
     suffixes: the known formats, such as ".txt"; the suffix of a compression may
       follow.
 
   Raises:
     DataError: a folder has no such file, or a file cannot be read.
   """
+
+  def is_text(name: str) -> bool:
+    return _suffixes(name)[0] in suffixes
+
+  if buckets.is_url(where):
+    return [_file(*entry) for entry in buckets.find(where, is_text=is_text)]
   try:
-    path = pathlib.Path(where).expanduser()
-    if path.is_dir():
-      paths = _walk(path, suffixes)
+    path = os.path.expanduser(where)
+    if os.path.isdir(path):
+      paths = _walk(path, is_text)
+      if not paths:
+        raise DataError(
+          f"Folder '{path}' holds no text file ({' '.join(sorted(suffixes))},"
+          f" each also with {' '.join(COMPRESSIONS)}). Use a glob for files"
+          " with other names."
+        )
     elif os.path.lexists(path):
       paths = [path]
     else:
-      paths = [p for p in _glob(path) if not p.is_dir()]
-    return [stat_file(p) for p in paths]
-  except (OSError, RuntimeError, ValueError) as error:  # "~nobody", "\0"
+      paths = _glob(pathlib.Path(path))
+    return [stat_file(path) for path in paths]
+  except (OSError, ValueError) as error:  # "\0"
     reason = getattr(error, "strerror", None) or error
     raise DataError(f"{where!r} cannot be read: {reason}.") from error
 
@@ -96,40 +117,28 @@ def find_existing(
     or_compressed: also try the path with the suffix of each compression.
   """
   suffixes = ("", *COMPRESSIONS) if or_compressed else ("",)
-  try:
-    path = pathlib.Path(where).expanduser()
-    paths = (pathlib.Path(f"{path}{suffix}") for suffix in suffixes)
+  path = os.path.expanduser(where)
+  paths = (pathlib.Path(f"{path}{suffix}") for suffix in suffixes)
+  with contextlib.suppress(OSError, ValueError):  # too long, "\0"
     return next((path for path in paths if path.exists()), None)
-  except (OSError, RuntimeError, ValueError):  # too long, "~nobody", "\0"
-    return None
+  return None
 
 
-def stat_file(path: pathlib.Path) -> File:
+def stat_file(path: str | pathlib.Path) -> File:
   """Returns format, size and time of a file.
 
   Raises:
     DataError: a folder, a device, an archive, markup, or a broken link.
     OSError: the file is not accessible.
   """
-  if path.is_symlink() and not path.exists():
+  if os.path.islink(path) and not os.path.exists(path):
     target = os.readlink(path)
     raise DataError(f"{path}: a link to '{target}', which is missing.")
-  if not path.is_file():
-    kind = "a folder" if path.is_dir() else "not a file"
+  status = os.stat(path)
+  if not os.path.isfile(path):
+    kind = "a folder" if os.path.isdir(path) else "not a file"
     raise DataError(f"{path}: {kind}. Choose a file.")
-  suffix, compression = _suffixes(path.name)
-  if suffix in ARCHIVES:
-    raise DataError(
-      f"{path}: {suffix} files are not read, only text and files compressed as"
-      f" {', '.join(COMPRESSIONS)}. Unpack it."
-    )
-  if suffix in MARKUP:
-    raise DataError(
-      f"{path}: {suffix} files do not hold plain text. Extract the text, for"
-      " example of a Wikipedia dump with WikiExtractor."
-    )
-  status = path.stat()
-  return File(path, suffix, compression, status.st_size, status.st_mtime_ns)
+  return _file(str(path), status.st_size, status.st_mtime_ns)
 
 
 def files_identity(files: list[File]) -> list[list[object]]:
@@ -139,12 +148,15 @@ def files_identity(files: list[File]) -> list[list[object]]:
   copy with other times only needs a second preparation. Folders may move, so
   they do not count.
   """
-  identity = [[file.path.name, file.size, file.mtime_ns] for file in files]
+  identity: list[list[object]] = [
+    [file.name, file.size, file.version] for file in files
+  ]
   # Files of two languages may have equal names and sizes, and time 0 from some
-  # unpacking tools. Their first bytes differ.
+  # unpacking tools. Their first bytes differ. URLs have a checksum instead.
   for entry, file in zip(identity[:MAX_HEADS], files, strict=False):
-    with open_file(file) as raw:
-      entry.append(zlib.crc32(raw.read(HEAD_BYTES)))
+    if not buckets.is_url(file.path):
+      with open_file(file) as raw:
+        entry.append(zlib.crc32(raw.read(HEAD_BYTES) or b""))
   return identity
 
 
@@ -166,13 +178,12 @@ def read_blocks(file: File, state: ReadState, *, size: int) -> Iterator[bytes]:
         raise
       raise DataError(
         f"{file.path}: the {file.compression} file is damaged or cut off after"
-        f" {num_bytes:,} bytes of text, {raw.tell():,} bytes of the file"
-        f" ({error}). Download it again."
+        f" {num_bytes:,} bytes of text ({error}). Download it again."
       ) from error
 
 
 @contextlib.contextmanager
-def open_file(file: File) -> Iterator[BinaryIO]:
+def open_file(file: File) -> Iterator[io.RawIOBase]:
   """Opens a file without decompression and checks that it is unchanged.
 
   Raises:
@@ -180,19 +191,39 @@ def open_file(file: File) -> Iterator[BinaryIO]:
       its name, or it changed since it was found.
   """
   try:
-    with open(file.path, "rb", buffering=0) as raw:
-      _check_unchanged(file, raw)
-      _check_compression(file, raw.read(8))
+    _check_unchanged(file)
+    is_url = buckets.is_url(file.path)
+    opened = buckets.open_url(file.path) if is_url else io.FileIO(file.path)
+    with opened as raw:
+      _check_compression(file, raw.read(8) or b"")
       raw.seek(0)
       yield raw
-      _check_unchanged(file, raw)
+    _check_unchanged(file)
   except OSError as error:
     raise DataError(
       f"{file.path}: cannot be read: {error.strerror or error}."
     ) from error
 
 
-def _decompress(raw: BinaryIO, compression: str, size: int) -> Iterator[bytes]:
+def _file(path: str, size: int, version: int | str) -> File:
+  """Returns a `File`; refuses archives and markup."""
+  suffix, compression = _suffixes(path)
+  if suffix in ARCHIVES:
+    raise DataError(
+      f"{path}: {suffix} files are not read, only text and files compressed as"
+      f" {', '.join(COMPRESSIONS)}. Unpack it."
+    )
+  if suffix in MARKUP:
+    raise DataError(
+      f"{path}: {suffix} files do not hold plain text. Extract the text, for"
+      " example of a Wikipedia dump with WikiExtractor."
+    )
+  return File(path, suffix, compression, size, version)
+
+
+def _decompress(
+  raw: io.RawIOBase, compression: str, size: int
+) -> Iterator[bytes]:
   if compression in NEW_DECOMPRESSORS:
     return _read_streams(raw, NEW_DECOMPRESSORS[compression], size)
   stream: Any = raw
@@ -201,14 +232,12 @@ def _decompress(raw: BinaryIO, compression: str, size: int) -> Iterator[bytes]:
   elif compression == ".zst":
     import pyarrow  # takes a quarter of a second
 
-    # A duplicate, because pyarrow closes the file at its end.
-    duplicate = os.fdopen(os.dup(raw.fileno()), "rb")
-    stream = pyarrow.CompressedInputStream(duplicate, "zstd")
+    stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(raw), "zstd")
   return iter(lambda: stream.read(size), b"")
 
 
 def _read_streams(
-  raw: BinaryIO, new_decompressor: Callable[[], Any], size: int
+  raw: io.RawIOBase, new_decompressor: Callable[[], Any], size: int
 ) -> Iterator[bytes]:
   """Decompresses the streams of a file, of which a format may allow several."""
   data = raw.read(size)
@@ -226,9 +255,7 @@ def _read_streams(
       data = more.lstrip(b"\0")
 
 
-def _walk(
-  folder: pathlib.Path, suffixes: Collection[str]
-) -> list[pathlib.Path]:
+def _walk(folder: str, is_text: Callable[[str], bool]) -> list[str]:
   def refuse(error: OSError) -> None:
     raise error  # os.walk would skip unreadable folders
 
@@ -241,27 +268,25 @@ def _walk(
       continue
     seen.add(folder_id)
     # Editors and archives leave hidden files ("._a.txt").
-    folders[:] = sorted(f for f in folders if not f.startswith("."))
+    folders[:] = [f for f in folders if not f.startswith(".")]
     paths += [
-      pathlib.Path(name, n)
+      os.path.join(name, n)
       for n in names
-      if not n.startswith(".") and _suffixes(n)[0] in suffixes
+      if not n.startswith(".") and is_text(n)
     ]
-  if not paths:
-    raise DataError(
-      f"Folder '{folder}' holds no text file ({' '.join(sorted(suffixes))},"
-      f" each also with {' '.join(COMPRESSIONS)}). Use a glob for files with"
-      " other names."
-    )
-  return sorted(paths, key=lambda path: path.relative_to(folder).parts)
+  return sorted(paths, key=lambda path: path.split(os.sep))
 
 
-def _glob(pattern: pathlib.Path) -> list[pathlib.Path]:
+def _glob(pattern: pathlib.Path) -> list[str]:
   # Brackets in the name of an existing folder are not a pattern.
   fixed = next(p for p in [pattern, *pattern.parents] if os.path.lexists(p))
   rest = pattern.relative_to(fixed)
   escaped = os.path.join(glob.escape(str(fixed)), str(rest))
-  return sorted(map(pathlib.Path, glob.glob(escaped, recursive=True)))
+  paths = map(str, map(pathlib.Path, glob.glob(escaped, recursive=True)))
+  return sorted(
+    (path for path in paths if not os.path.isdir(path)),
+    key=lambda path: path.split(os.sep),
+  )
 
 
 def _suffixes(name: str) -> tuple[str, str]:
@@ -272,12 +297,16 @@ def _suffixes(name: str) -> tuple[str, str]:
   return path.suffix, ""
 
 
-def _check_unchanged(file: File, raw: BinaryIO) -> None:
-  status = os.fstat(raw.fileno())
-  if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
+def _check_unchanged(file: File) -> None:
+  if buckets.is_url(file.path):
+    now: int | str = buckets.checksum(file.path)
+  else:
+    status = os.stat(file.path)
+    now = status.st_mtime_ns if status.st_size == file.size else -1
+  if now != file.version:
     raise DataError(
-      f"{file.path}: changed while it was in use (from {file.size:,} to"
-      f" {status.st_size:,} bytes). Run this again when nothing writes to it."
+      f"{file.path}: changed while it was in use. Run this again when nothing"
+      " writes to it."
     )
 
 

@@ -6,7 +6,6 @@ byte is computed. CR and CRLF end a line like LF.
 
 import io
 import itertools
-import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -98,7 +97,7 @@ def read_text(
 class _Position(NamedTuple):
   """Start of some bytes of a file: the bytes and lines before it."""
 
-  path: pathlib.Path
+  path: str
   offset: int
   num_lines: int
 
@@ -164,7 +163,7 @@ def _decode(data: bytes, start: _Position, state: ReadState) -> str:
   return text if start.offset else text.removeprefix("\ufeff")
 
 
-def _check_byte_order_mark(data: bytes, path: pathlib.Path) -> None:
+def _check_byte_order_mark(data: bytes, path: str) -> None:
   for mark, encoding in BYTE_ORDER_MARKS.items():
     if data.startswith(mark):
       raise DataError(

@@ -11,11 +11,13 @@ import dataclasses
 import inspect
 import math
 import os
+import pathlib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from truenegs_jax.data.corpus import documents, hub_datasets, read_state
+from truenegs_jax.data.corpus.buckets import is_url
 from truenegs_jax.data.corpus.corpus import Corpus, Part
 from truenegs_jax.data.corpus.files import File, files_identity, find_files
 from truenegs_jax.data.corpus.read_state import EMPTY_FILES, ReadState
@@ -100,6 +102,8 @@ def describe_sources(spec: str, *, key: str = "data.sources") -> str:
       is_local = hub_datasets.is_folder(part.where.removeprefix(HUB))
       is_remote = part.source == "hf" and not is_local
       lines.append(f"{part.where}{' (on the hub)' * is_remote}")
+    elif is_url(part.where):
+      lines.append(f"{part.where} (in a bucket)")
     elif files := find_files(part.where, suffixes=formats()):
       size = sum(file.size for file in files) / 1e6
       plural = "s" * (len(files) > 1)
@@ -162,7 +166,7 @@ def _parse_part(text: str, key: str) -> PartSpec:
     if option in options:
       one_of(f"{subject}: {option}", options[option], choices)
   source = ""
-  if where.startswith(HUB):
+  if where.startswith(HUB) and not is_url(where):
     source = "hf"
   elif where in SOURCES and not SOURCES[where].suffixes and where != "hf":
     source = where
@@ -347,16 +351,18 @@ def _open_files(part_spec: PartSpec) -> Part:
     total, before = max(1, size), 0
     for file, name in zip(files, names, strict=True):
       share = file.size / total
-      state.begin_file(str(file.path), before=before / total, share=share)
+      state.begin_file(file.path, before=before / total, share=share)
       yield from _check_not_empty(read_file(file, name, state), state)
       before += file.size
 
   for name in sources:
     file = files[names.index(name)]
     # Raises the errors of its start, such as a missing column.
-    next(read_file(file, name, ReadState("replace", where=str(file.path))), 0)
-  paths = tuple(os.path.abspath(file.path) for file in files)
-  return Part(part_spec.where, read, identity, size, paths=paths)
+    next(read_file(file, name, ReadState("replace", where=file.path)), 0)
+  is_local = not is_url(part_spec.where)
+  places = [file.path for file in files]
+  paths = tuple(map(os.path.abspath, places) if is_local else places)
+  return Part(part_spec.where, read, identity, size, is_local, paths=paths)
 
 
 def _find_files(part_spec: PartSpec) -> list[File]:
@@ -365,11 +371,14 @@ def _find_files(part_spec: PartSpec) -> list[File]:
     _check_misplaced_options(part_spec)
     named = sorted(name for name in SOURCES if not SOURCES[name].suffixes)
     raise UnavailableError(
-      f"{part_spec.subject} is not a file, a folder or a glob with a match."
+      f"{part_spec.subject} is not a file, a folder, a URL or a glob with a"
+      " match."
       f" Named sources: {', '.join(named)} (hf as hf:NAME)."
     )
-  for folder in sorted({file.path.parent for file in files}):
-    if hub_datasets.is_saved(folder):  # its .json files do not hold its text
+  for folder in sorted({os.path.dirname(file.path) for file in files}):
+    if hub_datasets.is_saved(
+      pathlib.Path(folder)
+    ):  # its .json files do not hold its text
       raise InputError(
         f"{part_spec.subject} holds a data set that save_to_disk wrote. Use"
         f" {HUB}{folder}."

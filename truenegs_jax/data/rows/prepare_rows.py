@@ -245,7 +245,7 @@ def _build(plan: Plan, job: tuple[int, int]) -> ChunkSet:
   say = _printer(console)
   say(f"Preparing {plan.corpus} in '{plan.folder}'")
   if not plan.corpus.is_local():
-    say("Downloading missing data from the Hugging Face hub")
+    say("Reading from the Hugging Face hub or a bucket")
   with progress.working(console, "Checking the language of the text"):
     language.check_language(
       language.sample_corpus(plan.corpus), plan.prepare_options.language, say

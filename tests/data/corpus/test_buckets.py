@@ -1,0 +1,238 @@
+"""Tests sources in buckets, on servers of this machine."""
+
+import asyncio
+import contextlib
+import http.server
+import threading
+import tracemalloc
+
+import fsspec
+import numpy as np
+import pytest
+
+from support import bucket_servers
+from support.texts import COMPRESSORS, FORMATTERS, make_texts
+from truenegs_jax.data.corpus import buckets
+from truenegs_jax.data.corpus.sources_spec import describe_sources, open_corpus
+from truenegs_jax.data.rows import chunks
+from truenegs_jax.data.rows.prepare_rows import prepare
+from truenegs_jax.data.rows.rows_folder import open_rows
+from truenegs_jax.runtime.errors import (
+  DataError,
+  InputError,
+  UnavailableError,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
+PACKAGES = {
+  "s3": ("s3fs", "moto", "flask"),
+  "gs": ("gcsfs", "gcp_storage_emulator"),
+}
+ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST"}
+ENDLESS = 10**12
+
+
+@pytest.fixture(scope="module", params=PACKAGES)
+def server(request):
+  """Yields scheme and port of a server."""
+  for package in PACKAGES[request.param]:
+    pytest.importorskip(package)
+  with bucket_servers.serve(request.param) as port:
+    yield request.param, port
+
+
+def connect(monkeypatch, scheme, port) -> None:
+  """Lets new file systems of a scheme use a port."""
+  monkeypatch.setenv(ENDPOINTS[scheme], f"http://127.0.0.1:{port}")
+  fsspec.get_filesystem_class(scheme).clear_instance_cache()
+
+
+@pytest.fixture
+def bucket(server, monkeypatch, tmp_path):
+  """Returns a scheme, an empty bucket and a proxy before its server."""
+  scheme, port = server
+  for name in ("AWS_PROFILE", "GOOGLE_APPLICATION_CREDENTIALS"):
+    monkeypatch.delenv(name, raising=False)
+  monkeypatch.setenv("HOME", str(tmp_path / "home"))
+  monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+  monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+  monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+  sleep = asyncio.sleep
+  monkeypatch.setattr(asyncio, "sleep", lambda _: sleep(0))  # between retries
+  proxy = bucket_servers.Proxy(port)
+  connect(monkeypatch, scheme, proxy.port)
+  name = f"b-{abs(hash(str(tmp_path))):x}"
+  fsspec.filesystem(scheme).mkdir(name)
+  yield scheme, f"{scheme}://{name}", proxy
+  proxy.close()
+
+
+def upload(files, url) -> None:
+  system, path = fsspec.url_to_fs(url)
+  for name, data in files.items():
+    system.pipe(f"{path}/{name}", data)
+
+
+def test_buckets_give_the_documents_of_local_files(bucket, tmp_path):
+  _, url, _ = bucket
+  texts = make_texts(30)
+  files = {
+    f"wiki/t{number}{suffix}": form([f"{number} {text}" for text in texts])
+    for number, (suffix, form) in enumerate(FORMATTERS.items())
+  }
+  files |= {
+    f"wiki/sub/c.txt{suffix}": pack("\n\n".join(texts).encode())
+    for suffix, pack in COMPRESSORS.items()
+  }
+  files |= {"wiki/.hidden.txt": b"no", "wiki/sub/._a.txt": b"no"}
+  files |= {"wiki/README.md": b"no", "other/a.txt": b"other"}
+  upload(files, url)
+  for name, data in files.items():
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_bytes(data)
+  wheres = ["wiki", "wiki/", "wiki/t*", "wiki/sub/c.txt.[gx]z", "**/*.txt"]
+  wheres += ["other/a.txt", "wiki/README.md", "wiki/t3.tsv document=block"]
+  for where in wheres:
+    corpus = open_corpus(f"{url}/{where}")
+    local = open_corpus(f"{tmp_path}/{where}")
+    assert list(corpus) == list(local) != []
+    assert not corpus.is_local()
+    identity = corpus.identity()
+    assert identity == open_corpus(f"{url}/{where}").identity()
+    pairs = zip(identity[0]["files"], local.identity()[0]["files"], strict=True)
+    for remote, same in pairs:
+      assert remote[:2] == same[:2] and remote[2]
+  corpus = open_corpus(f"{url}/wiki")
+  upload({"wiki/sub/c.txt": b"new"}, url)
+  assert corpus.identity() != open_corpus(f"{url}/other").identity()
+  with pytest.raises(DataError, match="c.txt: changed while it was in use"):
+    list(corpus)
+  upload({"wiki/x.zip": b"x"}, url)
+  with pytest.raises(DataError, match="x.zip: .zip files are not read"):
+    open_corpus(f"{url}/wiki/x.zip")
+  assert describe_sources(f"{url}/wiki") == f"{url}/wiki (in a bucket)"
+
+
+def test_missing_buckets_and_files_are_refused(bucket):
+  scheme, url, _ = bucket
+  upload({"a.txt": b"a"}, url)
+  for where in (f"{scheme}://no-such-bucket/a.txt", f"{url}-no/*.txt"):
+    with pytest.raises(UnavailableError, match="no such bucket.*Correct the"):
+      open_corpus(where)
+  for where in (f"{url}/b.txt", f"{url}/none/*", f"{url}/none"):
+    with pytest.raises(UnavailableError, match="is not a file.* a URL or"):
+      open_corpus(where)
+
+
+class Refuse(http.server.BaseHTTPRequestHandler):
+  """Answers as Google's storage does without credentials."""
+
+  def do_GET(self):
+    message = b'{"error": {"code": 401, "message": "Anonymous caller"}}'
+    self.send_response(401)
+    self.send_header("Content-Length", str(len(message)))
+    self.end_headers()
+    self.wfile.write(message)
+
+  def log_message(self, *args):
+    pass
+
+
+def test_missing_credentials_have_one_message(bucket, monkeypatch, capfd):
+  scheme, url, _ = bucket
+  upload({"a.txt": b"a"}, url)
+  fixes = {"s3": "Set AWS_ACCESS_KEY_ID and", "gs": "Run `gcloud auth appl"}
+  for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+    monkeypatch.delenv(name)
+  with contextlib.ExitStack() as stack:
+    if scheme == "gs":
+      refusing = stack.enter_context(
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refuse)
+      )
+      stack.callback(refusing.shutdown)
+      threading.Thread(target=refusing.serve_forever, daemon=True).start()
+      connect(monkeypatch, scheme, refusing.server_port)
+    else:
+      fsspec.get_filesystem_class(scheme).clear_instance_cache()
+    capfd.readouterr()
+    with pytest.raises(UnavailableError, match=fixes[scheme]) as error:
+      open_corpus(f"{url}/a.txt")
+  assert "\n" not in str(error.value) and len(str(error.value)) < 600
+  assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ["t.txt", "t.txt.gz", "t.zst", "t.parquet"])
+def test_dropped_connections_are_repeated_or_refused(bucket, name, capfd):
+  _, url, proxy = bucket
+  rng = np.random.default_rng(0)
+  texts = [rng.bytes(6_000).hex() for _ in range(1_000)]
+  if name == "t.parquet":
+    data = FORMATTERS[".parquet"](texts)
+  else:
+    suffix = name.removeprefix("t").removeprefix(".txt")
+    data = COMPRESSORS[suffix]("\n\n".join(texts).encode())
+  upload({name: data}, url)
+  corpus = open_corpus(f"{url}/{name}")
+  proxy.bytes_left = len(data) * 2 // 3
+  assert list(corpus) == texts
+  assert proxy.bytes_left > ENDLESS // 2, "nothing was dropped"
+  proxy.bytes_left, proxy.next_left = len(data) * 2 // 3, 0
+  capfd.readouterr()
+  with pytest.raises(UnavailableError, match="Run the same comm") as error:
+    list(corpus)
+  assert "\n" not in str(error.value) and f"{url}/{name}" in str(error.value)
+  assert capfd.readouterr() == ("", "")
+
+
+def test_preparations_go_on_after_a_dropped_connection(
+  bucket, tmp_path, monkeypatch
+):
+  _, url, proxy = bucket
+  monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 2**18)
+  monkeypatch.setattr(buckets, "REQUEST_BYTES", 2**16)
+  data = "\n\n".join(make_texts(20_000)).encode()
+  upload({"t.txt": data}, url)
+  options = {"length": 32, "vocab_size": 60}
+  local = tmp_path / "t.txt"
+  local.write_bytes(data)
+  expected, _ = prepare(str(local), **options, rows=str(tmp_path / "local"))
+  vocab = str(expected / "vocab.txt")
+  options |= {"vocab": vocab, "rows": str(tmp_path / "rows")}
+  proxy.next_left, proxy.bytes_left = 0, len(data)
+  with pytest.raises(UnavailableError, match="Run the same command again"):
+    prepare(f"{url}/t.txt", **options)
+  assert list(tmp_path.glob(".rows.unfinished/chunk-*"))
+  proxy.next_left = proxy.bytes_left = ENDLESS
+  folder, _ = prepare(f"{url}/t.txt", **options)
+  for split in ("train", "held_out"):
+    rows, same = open_rows(folder, split), open_rows(expected, split)
+    assert len(rows) == len(same)
+    everything = np.arange(len(rows))
+    for name, array in rows.take(everything).items():
+      np.testing.assert_array_equal(array, same.take(everything)[name])
+
+
+def test_large_files_take_little_memory(bucket):
+  _, url, _ = bucket
+  upload({"t.txt": (b"swan " * 200 + b"\n\n") * 70_000}, url)
+  corpus = open_corpus(f"{url}/t.txt")
+  tracemalloc.start()
+  assert sum(map(len, corpus)) == 70_000_000
+  assert tracemalloc.get_traced_memory()[1] < 32_000_000
+  tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+  "url, message",
+  [
+    ("s3://b/a.txt", r"package s3fs. Install truenegs_jax\[s3\]"),
+    ("gs://b/*.txt", r"package gcsfs. Install truenegs_jax\[gcs\]"),
+  ],
+)
+def test_missing_packages_are_named(monkeypatch, url, message):
+  def refuse(url):
+    raise ImportError("missing")
+
+  monkeypatch.setattr(fsspec, "url_to_fs", refuse)
+  with pytest.raises(InputError, match=message):
+    open_corpus(url)
