@@ -211,13 +211,13 @@ def test_lines_do_not_depend_on_blocks(tmp_path, monkeypatch, block):
 
 
 BAD = [
-  (b"good\nb\xe9d\n", r"t.txt:2: byte 0xe9 at byte 6 is not UTF-8.*iconv", 1),
-  (b"a\r\rb\r\n\xc3", r"t.txt:4: byte 0xc3 at byte 6 is not UTF-8", 1),
-  (b"\xef\xbb\xbfa\n\xff\xff", r"t.txt:2: byte 0xff at byte 5", 2),
-  (b"\xed\xa0\x80\n", r"t.txt:1: byte 0xed at byte 0", 3),
-  (b"\xef\xbf\xbd\n\xc0\xaf", r"t.txt:2: byte 0xc0 at byte 4", 2),
-  (b"good\n\nb\x00d\n", r"t.txt:3: NUL at byte 7", 1),
-  ("swan\n".encode("utf-16-le"), r"t.txt:1: NUL at byte 1", 5),
+  (b"good\nb\xe9d\n", r"t.txt:2: byte 0xe9 is not UTF-8.*iconv", 1),
+  (b"a\r\rb\r\n\xc3", r"t.txt:4: byte 0xc3 is not UTF-8", 1),
+  (b"\xef\xbb\xbfa\n\xff\xff", r"t.txt:2: byte 0xff", 2),
+  (b"\xed\xa0\x80\n", r"t.txt:1: byte 0xed", 3),
+  (b"\xef\xbf\xbd\n\xc0\xaf", r"t.txt:2: byte 0xc0", 2),
+  (b"good\n\nb\x00d\n", r"t.txt:3: NUL", 1),
+  ("swan\n".encode("utf-16-le"), r"t.txt:1: NUL", 5),
 ]
 
 
@@ -257,7 +257,7 @@ def test_huge_lines_are_refused_before_they_fill_the_memory(tmp_path, suffix):
   file = write(tmp_path / f"t.txt{suffix}", data)
   del data
   tracemalloc.start()
-  message = r":2: a line of more than 1,000,000 bytes \(from byte 4\)"
+  message = r":2: a line of more than 1,000,000 bytes"
   with pytest.raises(DataError, match=message):
     lines_of(file)
   assert tracemalloc.get_traced_memory()[1] < 8_000_000

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from truenegs_jax.data.corpus import read_state
+from truenegs_jax.data.corpus.lines import cut_of_line
 from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError
 
@@ -190,14 +191,14 @@ def _is_encodable(text: str) -> bool:
 def _cut_lines(text: str, state: ReadState) -> Iterator[str]:
   limit = read_state.MAX_LINE_BYTES
   for line in text.split("\n"):
-    while num_bytes(line) > limit:
+    data = line.encode()
+    while len(data) > limit:
       state.count_repair(
         read_state.LONG_LINES,
         f"{state.location}: a line of more than {limit:,} bytes. Put one"
         " sentence or paragraph on a line.",
       )
-      head = line.encode()[:limit].decode(errors="ignore")
-      end = max(head.rfind(" "), head.rfind("\t")) + 1 or len(head)
-      yield line[:end]
-      line = line[end:]
-    yield line
+      cut = cut_of_line(data, limit)
+      yield data[:cut].decode()
+      data = data[cut:]
+    yield data.decode()

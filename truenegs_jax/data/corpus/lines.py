@@ -1,14 +1,13 @@
 """Reads the lines of a file as checked UTF-8 text.
 
-Blocks are decoded at once, in C; only after an error the position of the bad
-byte is computed. CR and CRLF end a line like LF.
+CR and CRLF end a line like LF.
 """
 
+import codecs
 import io
 import itertools
-import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from truenegs_jax.data.corpus import read_state
 from truenegs_jax.data.corpus.files import File, read_blocks
@@ -16,14 +15,9 @@ from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError
 
-LINE_END = re.compile(rb"\r\n?|\n")
-# UTF-32 first: its little-endian mark begins with that of UTF-16.
-BYTE_ORDER_MARKS = {
-  b"\xff\xfe\0\0": "UTF-32",
-  b"\0\0\xfe\xff": "UTF-32",
-  b"\xff\xfe": "UTF-16",
-  b"\xfe\xff": "UTF-16",
-}
+# Decodes a byte 0xNN that is not UTF-8 as U+DCNN, which UTF-8 never holds.
+ESCAPE = "surrogateescape"
+BYTE_ORDER_MARKS = ("\udcff\udcfe", "\udcfe\udcff", "\0\0\udcfe\udcff")
 
 
 def read_records(file: File, state: ReadState) -> Iterator[str]:
@@ -70,50 +64,37 @@ def read_text(
 
   Raises:
     DataError: the file cannot be read, or a line is not UTF-8, has a NUL or is
-      too long; the message gives line and byte.
+      too long; the message gives the line.
   """
   limit = read_state.MAX_RECORD_BYTES if records else read_state.MAX_LINE_BYTES
   # Blocks within the limit: only the first line of a block can exceed it.
   size = min(read_state.BLOCK_BYTES, limit)
-  rest, start = b"", _Position(file.path, 0, 0)
+  utf8 = codecs.getincrementaldecoder("utf-8-sig")(ESCAPE)
+  decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
+  rest, line = "", 1
   # The empty block marks the end.
   for block in itertools.chain(read_blocks(file, state, size=size), [b""]):
-    data = rest + block
-    while end := _cut_of_first_line(data, limit):
-      _check_long_line(start, limit, state, records=records)
-      yield _decode(data[:end], start, state) + "\n"
-      data, start = data[end:], start._replace(offset=start.offset + end)
-    # A CR at the end of a block may be half of a CRLF.
-    end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, -1)) + 1
-    end = end if block else len(data)
-    rest = data[end:]
+    rest += decoder.decode(block, final=not block)
+    while cut := _cut_of_first_line(rest, limit):
+      problem = f"{file.path}:{line}: a line of more than {limit:,} bytes."
+      if records:
+        raise DataError(f"{problem} Split the record, or remove it.")
+      state.count_repair(
+        read_state.LONG_LINES,
+        f"{problem} Put one sentence or paragraph on a line, and a blank line"
+        " between documents.",
+      )
+      yield _check(rest[:cut], file, line, state) + "\n"
+      rest = rest[cut:]
+    end = rest.rfind("\n") + 1 if block else len(rest)
     if end:
-      text = _decode(data[:end], start, state)
+      text, rest = _check(rest[:end], file, line, state), rest[end:]
       yield text if text.endswith("\n") else text + "\n"
-      num_lines = start.num_lines + text.count("\n")
-      start = _Position(file.path, start.offset + end, num_lines)
+      line += text.count("\n")
 
 
-class _Position(NamedTuple):
-  """Start of some bytes of a file: the bytes and lines before it."""
-
-  path: str
-  offset: int
-  num_lines: int
-
-  def locate(self, data: bytes, index: int) -> tuple[str, str]:
-    """Returns "FILE:LINE" and "byte N" of `data[index]`, for messages."""
-    line = self.num_lines + len(LINE_END.findall(data[:index])) + 1
-    return f"{self.path}:{line}", f"byte {self.offset + index:,}"
-
-
-def _cut_of_first_line(data: bytes, limit: int) -> int:
-  """Returns where to cut the first line, or 0 if it is within the limit."""
-  if len(data) <= limit:
-    return 0
-  end = LINE_END.search(data)
-  if (end.start() if end else len(data)) <= limit:
-    return 0
+def cut_of_line(data: bytes, limit: int) -> int:
+  """Returns where to cut a line above the limit, if possible at white space."""
   cut = max(data.rfind(b" ", 0, limit), data.rfind(b"\t", 0, limit)) + 1
   if not cut:
     cut = limit
@@ -122,51 +103,43 @@ def _cut_of_first_line(data: bytes, limit: int) -> int:
   return cut
 
 
-def _check_long_line(
-  start: _Position, limit: int, state: ReadState, *, records: bool
-) -> None:
-  line, byte = start.locate(b"", 0)
-  problem = f"{line}: a line of more than {limit:,} bytes (from {byte})."
-  if records:
-    raise DataError(f"{problem} Split the record, or remove it.")
-  state.count_repair(
-    read_state.LONG_LINES,
-    f"{problem} Put one sentence or paragraph on a line, and a blank line"
-    " between documents.",
-  )
+def _cut_of_first_line(text: str, limit: int) -> int:
+  """Returns where to cut the first line, or 0 if it is within the limit."""
+  end = text.find("\n")
+  length = end if end >= 0 else len(text)
+  if length * 4 <= limit:
+    return 0
+  data = text[:length].encode(errors=ESCAPE)
+  if len(data) <= limit:
+    return 0
+  return len(data[: cut_of_line(data, limit)].decode(errors=ESCAPE))
 
 
-def _decode(data: bytes, start: _Position, state: ReadState) -> str:
-  if not start.offset:
-    _check_byte_order_mark(data, start.path)
+def _check(text: str, file: File, line: int, state: ReadState) -> str:
+  """Returns the text without bad characters, which it refuses or replaces."""
+  if line == 1 and text.startswith(BYTE_ORDER_MARKS):
+    encoding = "UTF-32" if "\0\0" in text[:4] else "UTF-16"
+    raise DataError(
+      f"{file.path}: begins with the byte-order mark of {encoding}. Convert it"
+      f" to UTF-8, for example with `iconv -f {encoding} -t UTF-8`."
+    )
   try:
-    text = data.decode()
-  except UnicodeDecodeError as error:
-    line, byte = start.locate(data, error.start)
+    text.encode()  # ten times as fast as a search for surrogates
+  except UnicodeEncodeError as error:
+    place = f"{file.path}:{line + text.count(chr(10), 0, error.start)}"
     text = state.decode(
-      data,
-      f"{line}: byte 0x{data[error.start]:02x} at {byte} is not UTF-8. Convert"
-      " the file, for example with `iconv -f LATIN1 -t UTF-8`, or repair the"
-      " line.",
+      text.encode(errors=ESCAPE),
+      f"{place}: byte 0x{ord(text[error.start]) - 0xDC00:02x} is not UTF-8."
+      " Convert the file, for example with `iconv -f LATIN1 -t UTF-8`, or"
+      " repair the line.",
     )
   if "\0" in text:
-    line, byte = start.locate(data, data.index(0))
+    place = f"{file.path}:{line + text.count(chr(10), 0, text.index(chr(0)))}"
     state.count_repair(
       read_state.NUL,
-      f"{line}: NUL at {byte}. Plain text has none, but UTF-16 and binary files"
-      " do. Convert the file to UTF-8.",
+      f"{place}: NUL in the text. Plain text has none, but UTF-16 and binary"
+      " files do. Convert the file to UTF-8.",
       count=text.count("\0"),
     )
     text = text.replace("\0", "\ufffd")
-  if "\r" in text:
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-  return text if start.offset else text.removeprefix("\ufeff")
-
-
-def _check_byte_order_mark(data: bytes, path: str) -> None:
-  for mark, encoding in BYTE_ORDER_MARKS.items():
-    if data.startswith(mark):
-      raise DataError(
-        f"{path}: begins with the byte-order mark of {encoding}. Convert it to"
-        f" UTF-8, for example with `iconv -f {encoding} -t UTF-8`."
-      )
+  return text
