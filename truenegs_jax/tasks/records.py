@@ -192,11 +192,9 @@ def _json_records(file: files.File) -> Iterator[Record]:
 HUB = "hf:"
 FORMS = "hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"
 BATCH_RECORDS = 1000
-ERROR_CONTEXT = hub_datasets.ErrorContext(
-  key="finetune",
-  split_syntax="hf:NAME:SPLIT",
-  script_hint="Use its files, or a folder with the hub's Parquet copy of it.",
-  options_hint=f"Choose a config and a split with {FORMS}.",
+HINT = (
+  f"Choose a config and a split with {FORMS}, or for a script a folder with its"
+  " files."
 )
 
 
@@ -240,15 +238,18 @@ def read_dataset(
     InputError: as in `parse_dataset_name`.
   """
   requested = parse_dataset_name(where) if isinstance(where, str) else where
-  dataset = hub_datasets.open_dataset(
+  spec = hub_datasets.DatasetSpec(
     requested.name,
-    ERROR_CONTEXT,
     column="",
     split=requested.split or split.replace("dev", "validation"),
     config=requested.config or config,
+    key="finetune",
+    split_syntax="hf:NAME:SPLIT",
+    hint=HINT,
   )
-  location, number = f"{HUB}{dataset.name} [{dataset.split}]", 0
-  with dataset.errors():
+  dataset = hub_datasets.open_dataset(spec)
+  location, number = f"{HUB}{spec.name} [{dataset.spec.split}]", 0
+  with spec.errors():
     records = dataset.records()
     for batch in records.iter(batch_size=BATCH_RECORDS):
       for column, feature in records.features.items():

@@ -557,8 +557,8 @@ def test_saved_data_sets_need_the_prefix_hf(tmp_path):
     ),
     (
       RuntimeError("Dataset scripts are no longer supported, but found x.py"),
-      InputError,
-      "add revision=refs/convert/parquet",
+      UnavailableError,
+      "revision= to existing ones .refs/convert/parquet for a script",
     ),
     (
       ValueError("Config name is missing"),

@@ -216,7 +216,7 @@ def csv(
 @register_source(
   "hf",
   identity=lambda dataset: dataset.identity(),
-  num_bytes=lambda dataset: dataset.num_bytes(),
+  num_bytes=lambda dataset: dataset.size,
   options=(*FORMING, *COLUMNS, "split", "config", "revision", "streaming"),
 )
 def hf(*, dataset: HubDataset, state: ReadState) -> Iterator[str | None]:

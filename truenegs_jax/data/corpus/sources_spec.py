@@ -292,7 +292,7 @@ def _open_named(part_spec: PartSpec, resources: Mapping[str, object]) -> Part:
     )
   if part_spec.source == "hf":
     dataset = _open_dataset(part_spec)
-    resources, is_local = {"dataset": dataset}, dataset.is_local()
+    resources, is_local = {"dataset": dataset}, dataset.spec.is_local()
   names = set(inspect.signature(source.read).parameters) - {"state"}
   if missing := sorted(names - set(resources)):
     raise InputError(
@@ -319,11 +319,12 @@ def _open_dataset(part_spec: PartSpec) -> hub_datasets.HubDataset:
   if not hub_datasets.is_folder(name):
     _check_misplaced_options(part_spec)
   names = ("column", "by", "split", "config", "revision")
-  return hub_datasets.open_dataset(
+  spec = hub_datasets.DatasetSpec(
     name,
     streaming=part_spec.options.get("streaming") == "true",
     **{k: v for k, v in part_spec.options.items() if k in names},
   )
+  return hub_datasets.open_dataset(spec)
 
 
 def _open_files(part_spec: PartSpec) -> Part:
