@@ -23,7 +23,7 @@ from support.texts import COMPRESSORS, FORMATTERS, corrupt, to_jsonl, to_parquet
 from truenegs_jax.data.corpus import documents, read_state, sources
 from truenegs_jax.data.corpus.corpus import Meter
 from truenegs_jax.data.corpus.read_state import ReadState
-from truenegs_jax.data.corpus.sources import SOURCES
+from truenegs_jax.data.corpus.sources import FORMATS
 from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.runtime.errors import (
   DataError,
@@ -315,15 +315,15 @@ class FakeWordNet:
     return contextlib.closing(io.StringIO(name))
 
 
-@pytest.mark.parametrize("name", sorted(SOURCES))
+@pytest.mark.parametrize("name", ["hf", "wordnet", *FORMATS])
 def test_sources_are_deterministic_and_yield_clean_documents(tmp_path, name):
   texts = [*TEXTS, "", " \n", "a\r\n \n\nb"]
   spec = name
   if name == "hf":
     spec = save(texts, tmp_path / "saved")
-  elif SOURCES[name].suffixes:
+  elif name in FORMATS:
     (tmp_path / "corpus").mkdir()
-    for suffix in SOURCES[name].suffixes:
+    for suffix in FORMATS[name].suffixes:
       form = {".json": to_jsonl, **FORMATTERS}[suffix]
       (tmp_path / "corpus" / f"t{suffix}").write_bytes(form(texts))
     spec = str(tmp_path / "corpus")
@@ -348,7 +348,7 @@ def test_sources_are_deterministic_and_yield_clean_documents(tmp_path, name):
     assert numbers == [acts[:64], acts[64:], plants[:64], plants[64:]]
     assert "definition 3\nan example of 3\ndefinition 5" in first[0].text
   else:
-    num_files = 1 if name == "hf" else len(SOURCES[name].suffixes)
+    num_files = 1 if name == "hf" else len(FORMATS[name].suffixes)
     num_blank = 0 if name == "text" else 2 * num_files
     assert meter.oddities[read_state.BLANK_DOCUMENTS] == num_blank
 

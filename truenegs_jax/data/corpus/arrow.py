@@ -73,7 +73,7 @@ def read_batches(
       if batch is None:
         return
       check_column(batch.schema, column, state.where, by=by)
-      texts = _texts(batch.column(column), state)
+      texts = list(_texts(batch.column(column), state))
       groups = [None] * len(texts)
       if by:
         batch.column(by).validate(full=True)
@@ -143,31 +143,17 @@ def _is_text(kind: "pyarrow.DataType") -> bool:
 
 def _texts(
   column: "pyarrow.Array | pyarrow.ChunkedArray", state: ReadState
-) -> list[str | None]:
+) -> Iterator[str | None]:
+  """Yields the texts of a column; moves `state` to each."""
   import pyarrow
 
-  if isinstance(column, pyarrow.ChunkedArray):
-    chunks = [_texts(chunk, state) for chunk in column.chunks]
-    return [text for chunk in chunks for text in chunk]
-  if pyarrow.types.is_dictionary(column.type):
-    column.validate(full=True)
-    column = column.dictionary_decode()
-  column = column.cast(pyarrow.large_string())
-  try:
-    column.validate(full=True)  # damaged offsets would crash the process
-    return column.to_pylist()
-  except pyarrow.ArrowInvalid:
-    values = column.view(pyarrow.large_binary())
-    values.validate(full=True)
-  return _repair_utf8(values.to_pylist(), state)
-
-
-def _repair_utf8(
-  values: list[bytes | None], state: ReadState
-) -> list[str | None]:
-  texts: list[str | None] = []
-  for number, value in enumerate(values, start=state.number):
-    state.number = number
-    message = f"{state.location}: not UTF-8. Write the file again as UTF-8."
-    texts.append(None if value is None else state.decode(value, message))
-  return texts
+  for chunk in getattr(column, "chunks", [column]):
+    if pyarrow.types.is_dictionary(chunk.type):
+      chunk.validate(full=True)
+      chunk = chunk.dictionary_decode()
+    values = chunk.cast(pyarrow.large_binary())
+    values.validate(full=True)  # damaged offsets would crash the process
+    for value in values.to_pylist():
+      message = f"{state.location}: not UTF-8. Write the file again as UTF-8."
+      yield None if value is None else state.decode(value, message)
+      state.number += 1

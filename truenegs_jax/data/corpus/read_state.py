@@ -78,10 +78,12 @@ class ReadState:
     Raises:
       DataError: `message` and `hint`, if there are any and errors are strict.
     """
-    text = data.decode(errors="replace")
+    try:
+      return data.decode()
+    except UnicodeDecodeError:
+      text = data.decode(errors="replace")
     count = text.count("\ufffd") - data.count("\ufffd".encode())
-    if count:
-      self.count_repair(NOT_UTF8, message, count=count)
+    self.count_repair(NOT_UTF8, message, count=count)
     return text
 
   def count_repair(self, oddity: str, message: str, *, count: int = 1) -> None:

@@ -1,23 +1,18 @@
-"""Sources of text: file formats, chosen by suffix, and sources with a name.
+"""Formats of files, and WordNet as a text.
 
-A source is a function that yields the text of one record after another, or
-groups of complete lines. Its parameters are `state`, whose position and
-progress it updates, and the `file`, options or resources that it needs:
-
-  @register_source("jsonl", suffixes=(".jsonl",), options=("column",))
-  def jsonl(*, file: File, state: ReadState, column: str) -> Iterator[str]:
+A format yields the text of one record after another, or groups of complete
+lines, and updates position and progress of the `ReadState`. A new one needs a
+function and an entry in FORMATS.
 """
 
 import csv as csv_lib
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from truenegs_jax.data.corpus import arrow
 from truenegs_jax.data.corpus.files import File, open_file
-from truenegs_jax.data.corpus.hub_datasets import HubDataset
 from truenegs_jax.data.corpus.lines import (
   read_objects,
   read_records,
@@ -28,9 +23,7 @@ from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.runtime.files import short_sha256
 
 SYNSETS_PER_DOCUMENT = 64  # about 1,100 tokens: eight rows of 128
-COLUMNS = ("column", "by")  # options of sources of records
-FORMING = ("document", "chars", "min_chars")  # options that form documents
-SOURCES: dict[str, "Source"] = {}
+WORDNET_BYTES = 11_000_000
 
 
 class WordNetReader(Hashable, Protocol):
@@ -47,61 +40,7 @@ class WordNetReader(Hashable, Protocol):
   def synset_from_pos_and_offset(self, pos: str, offset: int) -> Any: ...
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-  """A registered source.
-
-  Attributes:
-    read: yields text; its parameters are `state` and what it needs.
-    identity: for a source with a name: what else determines its text, as JSON.
-    num_bytes: for a source with a name: its approximate size.
-    suffixes: of the files that it reads; empty for a source with a name.
-    options: of its parts, besides `weight` and, for files, FORMING.
-    document: default of the option `document`, one of `documents.RULES`.
-    is_lines: yields groups of lines rather than records.
-  """
-
-  read: Callable[..., Iterator[str | None]]
-  identity: Callable[..., dict[str, Any]] = lambda **_: {}
-  num_bytes: Callable[..., int | None] = lambda **_: None
-  suffixes: tuple[str, ...] = ()
-  options: tuple[str, ...] = ()
-  document: str = "record"
-  is_lines: bool = False
-
-
-def register_source(name: str, **fields: Any) -> Callable[[Callable], Callable]:
-  """Registers a function as the source `name`, with these fields of Source."""
-
-  def register(read: Callable) -> Callable:
-    if name in SOURCES:
-      raise ValueError(f"Source {name!r} is registered twice.")
-    SOURCES[name] = Source(read, **fields)
-    return read
-
-  return register
-
-
-def formats() -> dict[str, str]:
-  """Returns the name of the source for each suffix of files."""
-  return {
-    suffix: name for name, entry in SOURCES.items() for suffix in entry.suffixes
-  }
-
-
-def _wordnet_identity(*, reader: WordNetReader) -> dict[str, Any]:
-  # A hash, because times and places differ between packages: 21 MB in 40 ms.
-  contents = []
-  for name in ("noun", "verb", "adj", "adv"):
-    with reader.open("data." + name) as file:
-      contents.append(file.read())
-  return {"sha256": short_sha256(*contents)}
-
-
-@register_source(
-  "wordnet", identity=_wordnet_identity, num_bytes=lambda **_: 11_000_000
-)
-def wordnet(*, reader: WordNetReader, state: ReadState) -> Iterator[str]:
+def read_wordnet(reader: WordNetReader, state: ReadState) -> Iterator[str]:
   """Yields the definitions and example sentences of WordNet, one a line.
 
   A document holds 64 neighboring synsets of one of WordNet's lexicographer
@@ -113,6 +52,16 @@ def wordnet(*, reader: WordNetReader, state: ReadState) -> Iterator[str]:
     state.number = number
     state.advance(number / len(documents))
     yield document
+
+
+def wordnet_identity(reader: WordNetReader) -> dict[str, Any]:
+  """Returns as JSON what determines WordNet's text."""
+  # A hash, because times and places differ between packages: 21 MB in 40 ms.
+  contents = []
+  for name in ("noun", "verb", "adj", "adv"):
+    with reader.open("data." + name) as file:
+      contents.append(file.read())
+  return {"sha256": short_sha256(*contents)}
 
 
 # One reader per process: parsing WordNet takes seconds, its text 11 MB.
@@ -131,15 +80,8 @@ def _wordnet_documents(reader: WordNetReader) -> tuple[str, ...]:
   return tuple(filter(None, documents))
 
 
-@register_source("text", suffixes=(".txt",), document="block", is_lines=True)
-def text(*, file: File, state: ReadState) -> Iterator[str]:
-  """Reads plain UTF-8 line by line; the default for unknown suffixes."""
-  return read_text(file, state)
-
-
-@register_source("jsonl", suffixes=(".jsonl", ".json"), options=COLUMNS)
-def jsonl(
-  *, file: File, state: ReadState, column: str, by: str
+def read_jsonl(
+  file: File, state: ReadState, *, column: str, by: str
 ) -> Iterator[str | None]:
   """Yields the value `column` of the JSON object on each line.
 
@@ -153,9 +95,8 @@ def jsonl(
     yield record[column]
 
 
-@register_source("parquet", suffixes=(".parquet",), options=COLUMNS)
-def parquet(
-  *, file: File, state: ReadState, column: str, by: str
+def read_parquet(
+  file: File, state: ReadState, *, column: str, by: str
 ) -> Iterator[str | None]:
   """Yields the text column of a Parquet file, in batches of some hundred.
 
@@ -171,9 +112,8 @@ def parquet(
     yield from arrow.read_parquet(raw, state, column=column, by=by)
 
 
-@register_source("csv", suffixes=(".csv", ".tsv"), options=COLUMNS)
-def csv(
-  *, file: File, state: ReadState, column: str, by: str
+def read_csv(
+  file: File, state: ReadState, *, column: str, by: str
 ) -> Iterator[str | None]:
   """Yields a column of comma-separated values; .tsv is separated by tabs.
 
@@ -196,10 +136,9 @@ def csv(
       if not names:
         names = row
         arrow.check_names(state.location, names, column=column, by=by)
-        index = names.index(column)
       elif len(row) == len(names):
         state.group = row[names.index(by)] if by else None
-        yield row[index]
+        yield row[names.index(column)]
       elif row:  # a blank line is an empty row
         raise DataError(
           f"{state.location}: {len(row)} fields, but {len(names)} in the first"
@@ -213,12 +152,25 @@ def csv(
     ) from error
 
 
-@register_source(
-  "hf",
-  identity=lambda dataset: dataset.identity(),
-  num_bytes=lambda dataset: dataset.size,
-  options=(*FORMING, *COLUMNS, "split", "config", "revision", "streaming"),
-)
-def hf(*, dataset: HubDataset, state: ReadState) -> Iterator[str | None]:
-  """Reads a data set of the hub or of a local folder."""
-  return dataset.read(state)
+class Format(NamedTuple):
+  """A format of files.
+
+  Attributes:
+    read: yields records of a file, if it has columns; else groups of lines.
+    suffixes: of the files that it reads.
+    document: default of the option `document`, one of `documents.RULES`.
+  """
+
+  read: Callable[..., Iterator[Any]]
+  suffixes: tuple[str, ...]
+  has_columns: bool = True
+  document: str = "record"
+
+
+FORMATS = {
+  "csv": Format(read_csv, (".csv", ".tsv")),
+  "jsonl": Format(read_jsonl, (".jsonl", ".json")),
+  "parquet": Format(read_parquet, (".parquet",)),
+  "text": Format(read_text, (".txt",), has_columns=False, document="block"),
+}
+SUFFIXES = {x: name for name, entry in FORMATS.items() for x in entry.suffixes}

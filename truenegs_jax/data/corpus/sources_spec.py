@@ -2,30 +2,41 @@
 
   corpus = open_corpus("wiki/*.txt.xz weight=3, hf:name/set weight=1")
 
-A part is `WHERE [option=value ...]`: a file, a folder or a glob, the name of a
-source ("wordnet"), or hf:NAME for the `datasets` library.
+A part is `WHERE [option=value ...]`: a file, a folder or a glob, also by URL;
+"wordnet"; or hf:NAME for the `datasets` library.
 """
 
 import contextlib
 import dataclasses
-import inspect
 import math
 import os
 import pathlib
 import re
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from truenegs_jax.data.corpus import documents, hub_datasets, read_state
+from truenegs_jax.data.corpus import documents, hub_datasets, sources
 from truenegs_jax.data.corpus.buckets import is_url
 from truenegs_jax.data.corpus.corpus import Corpus, Part
 from truenegs_jax.data.corpus.files import File, files_identity, find_files
-from truenegs_jax.data.corpus.read_state import EMPTY_FILES, ReadState
-from truenegs_jax.data.corpus.sources import FORMING, SOURCES, Source, formats
+from truenegs_jax.data.corpus.read_state import (
+  EMPTY_FILES,
+  MAX_DOCUMENT_BYTES,
+  ReadState,
+)
+from truenegs_jax.data.corpus.sources import FORMATS, SUFFIXES, WordNetReader
 from truenegs_jax.runtime.errors import InputError, UnavailableError, one_of
 
-OPTIONS = ("weight", *SOURCES["hf"].options, "format")
-HUB = "hf:"
+HUB, WORDNET = "hf:", "wordnet"
+FORMING = ("document", "chars", "min_chars")  # options that form documents
+COLUMNS = ("column", "by")
+OF_DATASETS = ("split", "config", "revision", "streaming")
+OPTIONS = ("weight", *FORMING, *COLUMNS, *OF_DATASETS, "format")
+CHOICES = {
+  "document": (*documents.RULES, documents.JOIN),
+  "streaming": ("true", "false"),
+  "format": tuple(FORMATS),
+}
 JOIN_CHARS = 20_000  # about 9 rows of 512: half a row of padding is 5 %
 LAST_OPTION = re.compile(r"(?:^|\s)(\w+)=(\S*)$")
 LIKE_AN_OPTION = re.compile(r"(?:^|\s)(\w+)=\S*(?=\s|$)")
@@ -40,7 +51,7 @@ def open_corpus(
   errors: str = "strict",
   stopping: str = "all",
   key: str = "data.sources",
-  **resources: object,
+  reader: WordNetReader | None = None,
 ) -> Corpus:
   """Opens the corpus of a spec; reads only the first record of each part.
 
@@ -57,25 +68,25 @@ def open_corpus(
     stopping: end of a mixture: "all" when every part was read to its end once,
       "first" when the first part ends.
     key: the config key of `spec`, for messages.
-    **resources: what sources need apart from text (`reader` for "wordnet").
+    reader: for the part "wordnet".
 
   Raises:
-    InputError: the spec has a mistake, or a resource is missing.
+    InputError: the spec has a mistake, or `reader` is missing.
     DataError: a part is missing, or has no such column or split.
   """
   one_of("data.errors", errors, ERRORS)
   one_of("data.stopping", stopping, STOPPING)
   part_specs = _parse_spec(spec, key)
-  weights = [part.weight for part in part_specs if part.weight is not None]
+  weights = [part.weight for part in part_specs if part.weight]
   if weights and len(weights) < len(part_specs):
-    without = next(part.where for part in part_specs if part.weight is None)
+    without = next(part.where for part in part_specs if not part.weight)
     raise InputError(
       f"{key}: {len(weights)} of {len(part_specs)} parts have weight=. Set it"
       f" for {without!r} as well, or for none."
     )
   # Normalized, so that weights 3 and 1 are the same mixture as 6 and 2.
   shares = tuple(weight / sum(weights) for weight in weights)
-  parts = tuple(_open_part(part, resources) for part in part_specs)
+  parts = tuple(_open_part(part, reader) for part in part_specs)
   _check_overlap(parts, key)
   return Corpus(parts, shares if len(shares) > 1 else (), errors, stopping)
 
@@ -86,7 +97,7 @@ def named_sources(spec: str, *, key: str = "data.sources") -> set[str]:
   Raises:
     InputError: the spec has a mistake.
   """
-  return {part.source for part in _parse_spec(spec, key)} - {"", "hf"}
+  return {part.where for part in _parse_spec(spec, key)} & {WORDNET}
 
 
 def describe_sources(spec: str, *, key: str = "data.sources") -> str:
@@ -96,51 +107,56 @@ def describe_sources(spec: str, *, key: str = "data.sources") -> str:
     InputError: the spec has a mistake.
     DataError: a folder has no text, or a file cannot be read.
   """
-  lines = []
-  for part in _parse_spec(spec, key):
-    if part.source:
-      is_local = hub_datasets.is_folder(part.where.removeprefix(HUB))
-      is_remote = part.source == "hf" and not is_local
-      lines.append(f"{part.where}{' (on the hub)' * is_remote}")
-    elif is_url(part.where):
-      lines.append(f"{part.where} (in a bucket)")
-    elif files := find_files(part.where, suffixes=formats()):
-      size = sum(file.size for file in files) / 1e6
-      plural = "s" * (len(files) > 1)
-      lines.append(
-        f"{part.where} ({len(files):,} file{plural}, {size:,.1f} MB)"
-      )
-    else:
-      lines.append(f"{part.where} (missing)")
-  return ", ".join(lines)
+  return ", ".join(map(_describe_part, _parse_spec(spec, key)))
 
 
-@dataclasses.dataclass(frozen=True)
-class PartSpec:
+class PartSpec(NamedTuple):
   """A parsed part of a spec.
 
   Attributes:
     where: the part without its options.
-    source: "hf", another source that `where` names, or "" for files.
-    weight: None if not set.
+    weight: 0 if not set.
     join_chars: least size of joined documents; 0 to join none.
-    min_chars: least size of a line.
+    min_chars: least size of a line; 0 for any.
     options: all options that are set.
     subject: the config key and the part, for the beginning of a message.
   """
 
   where: str
-  source: str
-  weight: float | None
+  weight: float
   join_chars: int
   min_chars: int
   options: dict[str, str]
   subject: str
 
-  def rule(self, source: Source) -> str:
+  def is_dataset(self) -> bool:
+    """Returns whether `datasets` reads it."""
+    return self.where.startswith(HUB) and not is_url(self.where)
+
+  def rule(self, default: str) -> str:
     """Returns the rule that forms its documents before they are joined."""
     rule = self.options.get("document", documents.JOIN)
-    return source.document if rule == documents.JOIN else rule
+    return default if rule == documents.JOIN else rule
+
+  def check_options(self, *allowed: str) -> None:
+    """Raises an InputError for other options than the allowed and `weight`."""
+    for option in self.options:
+      if option not in ("weight", *allowed):
+        known = [x for x in OPTIONS if x in ("weight", *allowed)]
+        raise InputError(
+          f"{self.subject}: {option}= does not apply. The options are"
+          f" {', '.join(known)}."
+        )
+
+  def check_misplaced_options(self) -> None:
+    """Refuses a missing path or name that seems to hold options."""
+    if names := LIKE_AN_OPTION.findall(self.where):
+      unknown = next((name for name in names if name not in OPTIONS), names[0])
+      raise InputError(
+        f"{self.subject}: no such file or data set, and {unknown}= is not an"
+        " option at this place. The options, which come last, are"
+        f" {', '.join(OPTIONS)}."
+      )
 
 
 def _parse_spec(spec: str, key: str) -> list[PartSpec]:
@@ -158,27 +174,27 @@ def _parse_spec(spec: str, key: str) -> list[PartSpec]:
 def _parse_part(text: str, key: str) -> PartSpec:
   subject = f"{key}: part {text!r}"
   where, options = _split_options(text, subject)
-  for option, choices in (
-    ("document", (*documents.RULES, documents.JOIN)),
-    ("streaming", ("true", "false")),
-    ("format", sorted(set(formats().values()))),
-  ):
-    if option in options:
-      one_of(f"{subject}: {option}", options[option], choices)
-  source = ""
-  if where.startswith(HUB) and not is_url(where):
-    source = "hf"
-  elif where in SOURCES and not SOURCES[where].suffixes and where != "hf":
-    source = where
-  return PartSpec(
-    where,
-    source,
-    _parse_weight(options, subject),
-    _parse_join(options, subject),
-    _parse_chars(options, "min_chars", subject),
-    options,
-    f"{key}: part {where!r}",
-  )
+  for option, choices in CHOICES.items():
+    one_of(f"{subject}: {option}", options.get(option, choices[0]), choices)
+  weight = 0.0
+  if value := options.get("weight"):
+    with contextlib.suppress(ValueError):
+      weight = float(value)
+    if not 0 < weight < math.inf:
+      raise InputError(
+        f"{subject}: weight={value!r} is not a number above 0, such as 2.5."
+      )
+  chars = _parse_chars(options, "chars", subject)
+  if options.get("document") == documents.JOIN:
+    chars = chars or (MAX_DOCUMENT_BYTES if "by" in options else JOIN_CHARS)
+  elif bounds := [option for option in ("chars", "by") if option in options]:
+    raise InputError(
+      f"{subject}: {bounds[0]}= is a bound of joined records. Add"
+      f" document={documents.JOIN}, or remove {bounds[0]}=."
+    )
+  min_chars = _parse_chars(options, "min_chars", subject)
+  subject = f"{key}: part {where!r}"
+  return PartSpec(where, weight, chars, min_chars, options, subject)
 
 
 def _split_options(text: str, subject: str) -> tuple[str, dict[str, str]]:
@@ -198,59 +214,39 @@ def _split_options(text: str, subject: str) -> tuple[str, dict[str, str]]:
   return where, options
 
 
-def _parse_join(options: Mapping[str, str], subject: str) -> int:
-  """Returns the least size of joined documents, or 0 to join none."""
-  if options.get("document") == documents.JOIN:
-    default = read_state.MAX_DOCUMENT_BYTES if "by" in options else JOIN_CHARS
-    return _parse_chars(options, "chars", subject) or default
-  for option in ("chars", "by"):
-    if option in options:
-      raise InputError(
-        f"{subject}: {option}= is a bound of joined records. Add"
-        f" document={documents.JOIN}, or remove {option}=."
-      )
-  return 0
-
-
-def _parse_weight(options: Mapping[str, str], subject: str) -> float | None:
-  if (value := options.get("weight")) is None:
-    return None
-  with contextlib.suppress(ValueError):
-    if 0 < (weight := float(value)) < math.inf:
-      return weight
-  raise InputError(
-    f"{subject}: weight={value!r} is not a number above 0, such as 2.5."
-  )
-
-
-def _parse_chars(options: Mapping[str, str], option: str, subject: str) -> int:
+def _parse_chars(options: dict[str, str], option: str, subject: str) -> int:
   """Returns a number of characters, or 0 if the option is not set."""
-  if (value := options.get(option)) is None:
-    return 0
-  limit = read_state.MAX_DOCUMENT_BYTES
-  if re.fullmatch("[0-9]{1,7}", value) and 0 < int(value) <= limit:
-    return int(value)
+  value, limit = options.get(option, ""), MAX_DOCUMENT_BYTES
+  if not value or (
+    re.fullmatch("[0-9]{1,7}", value) and 0 < int(value) <= limit
+  ):
+    return int(value or 0)
   raise InputError(
     f"{subject}: {option}={value!r} is not a number of characters. Use a whole"
     f" number from 1 to {limit:,}, such as {option}=80."
   )
 
 
-def _check_misplaced_options(part_spec: PartSpec) -> None:
-  """Refuses a missing path or name that seems to hold options."""
-  names = LIKE_AN_OPTION.findall(part_spec.where)
-  if names:
-    unknown = next((name for name in names if name not in OPTIONS), names[0])
-    raise InputError(
-      f"{part_spec.subject}: no such file or data set, and {unknown}= is not an"
-      " option at this place. The options, which come last, are"
-      f" {', '.join(OPTIONS)}."
-    )
+def _describe_part(part_spec: PartSpec) -> str:
+  where = part_spec.where
+  if part_spec.is_dataset():
+    is_local = hub_datasets.is_folder(where.removeprefix(HUB))
+    return f"{where}{'' if is_local else ' (on the hub)'}"
+  if where == WORDNET:
+    return where
+  if is_url(where):
+    return f"{where} (in a bucket)"
+  if not (files := find_files(where, suffixes=SUFFIXES)):
+    return f"{where} (missing)"
+  size, plural = sum(f.size for f in files) / 1e6, "s" * (len(files) > 1)
+  return f"{where} ({len(files):,} file{plural}, {size:,.1f} MB)"
 
 
-def _open_part(part_spec: PartSpec, resources: Mapping[str, object]) -> Part:
-  if part_spec.source:
-    part = _open_named(part_spec, resources)
+def _open_part(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
+  if part_spec.is_dataset():
+    part = _open_dataset(part_spec)
+  elif part_spec.where == WORDNET:
+    part = _open_wordnet(part_spec, reader)
   else:
     part = _open_files(part_spec)
   least, join_chars = part_spec.min_chars, part_spec.join_chars
@@ -271,82 +267,78 @@ def _open_part(part_spec: PartSpec, resources: Mapping[str, object]) -> Part:
   )
 
 
-def _check_options(part_spec: PartSpec, allowed: Collection[str]) -> None:
-  for option in part_spec.options:
-    if option != "weight" and option not in allowed:
-      known = [name for name in OPTIONS if name == "weight" or name in allowed]
-      raise InputError(
-        f"{part_spec.subject}: {option}= does not apply. The options are"
-        f" {', '.join(known)}."
-      )
+def _open_wordnet(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
+  part_spec.check_options()
+  if reader is None:
+    raise InputError(
+      f"{part_spec.subject} needs reader. Pass open_corpus(..., reader=...)."
+    )
+
+  def identity() -> dict[str, Any]:
+    return {"source": WORDNET, **sources.wordnet_identity(reader)}
+
+  def read(state: ReadState) -> Iterator[str]:
+    state.where, state.unit = WORDNET, "record"
+    texts = sources.read_wordnet(reader, state)
+    return documents.from_records(texts, "record", state)
+
+  size = sources.WORDNET_BYTES
+  return Part(WORDNET, read, identity, size, is_repairable=False)
 
 
-def _open_named(part_spec: PartSpec, resources: Mapping[str, object]) -> Part:
-  source, is_local = SOURCES[part_spec.source], True
-  _check_options(part_spec, source.options)
-  rule = part_spec.rule(source)
+def _open_dataset(part_spec: PartSpec) -> Part:
+  part_spec.check_options(*FORMING, *COLUMNS, *OF_DATASETS)
+  rule = part_spec.rule("record")
   if rule == "file":
     raise InputError(
       f"{part_spec.subject}: document=file does not apply to records. Choose"
       f" block, record or {documents.JOIN}."
     )
-  if part_spec.source == "hf":
-    dataset = _open_dataset(part_spec)
-    resources, is_local = {"dataset": dataset}, dataset.spec.is_local()
-  names = set(inspect.signature(source.read).parameters) - {"state"}
-  if missing := sorted(names - set(resources)):
-    raise InputError(
-      f"{part_spec.subject} needs {', '.join(missing)}. Pass open_corpus(...,"
-      f" {missing[0]}=...)."
-    )
-  arguments = {name: resources[name] for name in names}
-  is_repairable = "document" in source.options
-
-  def identity() -> dict[str, Any]:
-    result = {"source": part_spec.source, **source.identity(**arguments)}
-    return result | ({"document": rule} if is_repairable else {})
-
-  def read(state: ReadState) -> Iterator[str]:
-    state.where, state.unit = part_spec.where, "record"
-    return _form_documents(source, rule, arguments, state)
-
-  size = source.num_bytes(**arguments)
-  return Part(part_spec.where, read, identity, size, is_local, is_repairable)
-
-
-def _open_dataset(part_spec: PartSpec) -> hub_datasets.HubDataset:
   name = part_spec.where.removeprefix(HUB)
   if not hub_datasets.is_folder(name):
-    _check_misplaced_options(part_spec)
+    part_spec.check_misplaced_options()
   names = ("column", "by", "split", "config", "revision")
   spec = hub_datasets.DatasetSpec(
     name,
     streaming=part_spec.options.get("streaming") == "true",
     **{k: v for k, v in part_spec.options.items() if k in names},
   )
-  return hub_datasets.open_dataset(spec)
+  dataset = hub_datasets.open_dataset(spec)
+
+  def identity() -> dict[str, Any]:
+    return {"source": "hf", **dataset.identity(), "document": rule}
+
+  def read(state: ReadState) -> Iterator[str]:
+    state.where, state.unit = part_spec.where, "record"
+    return documents.from_records(dataset.read(state), rule, state)
+
+  where, size = part_spec.where, dataset.size
+  return Part(where, read, identity, size, is_local=spec.is_local())
 
 
 def _open_files(part_spec: PartSpec) -> Part:
-  files, suffixes = _find_files(part_spec), formats()
+  files = _find_files(part_spec)
   chosen = part_spec.options.get("format")
-  names = [chosen or suffixes.get(file.suffix, "text") for file in files]
-  sources = {name: SOURCES[name] for name in sorted(set(names))}
-  options = [option for x in sources.values() for option in x.options]
-  _check_options(part_spec, [*FORMING, "format", *options])
-  columns = {"column": "text", "by": ""} | part_spec.options
-  rules = {name: part_spec.rule(source) for name, source in sources.items()}
+  names = [chosen or SUFFIXES.get(file.suffix, "text") for file in files]
+  has_columns = any(FORMATS[name].has_columns for name in names)
+  columns = COLUMNS if has_columns else ()
+  part_spec.check_options(*FORMING, "format", *columns)
+  column = part_spec.options.get("column", "text")
+  by = part_spec.options.get("by", "")
+  rules = {x: part_spec.rule(FORMATS[x].document) for x in sorted({*names})}
   size = sum(file.size for file in files)
 
   def read_file(file: File, name: str, state: ReadState) -> Iterator[str]:
-    arguments: dict[str, Any] = {"file": file}
-    arguments |= {option: columns[option] for option in sources[name].options}
-    return _form_documents(sources[name], rules[name], arguments, state)
+    if not FORMATS[name].has_columns:
+      lines = FORMATS[name].read(file, state)
+      return documents.from_lines(lines, rules[name], state)
+    values = FORMATS[name].read(file, state, column=column, by=by)
+    return documents.from_records(values, rules[name], state)
 
   def identity() -> dict[str, Any]:
-    now = files_identity(find_files(part_spec.where, suffixes=suffixes))
+    now = files_identity(find_files(part_spec.where, suffixes=SUFFIXES))
     result = {"source": "files", "files": now, "document": rules}
-    return result | ({"column": columns["column"]} if options else {})
+    return result | ({"column": column} if has_columns else {})
 
   def read(state: ReadState) -> Iterator[str]:
     total, before = max(1, size), 0
@@ -356,43 +348,33 @@ def _open_files(part_spec: PartSpec) -> Part:
       yield from _check_not_empty(read_file(file, name, state), state)
       before += file.size
 
-  for name in sources:
+  for name in rules:
     file = files[names.index(name)]
     # Raises the errors of its start, such as a missing column.
     next(read_file(file, name, ReadState("replace", where=file.path)), 0)
   is_local = not is_url(part_spec.where)
-  places = [file.path for file in files]
-  paths = tuple(map(os.path.abspath, places) if is_local else places)
-  return Part(part_spec.where, read, identity, size, is_local, paths=paths)
+  paths = [os.path.abspath(f.path) if is_local else f.path for f in files]
+  return Part(
+    part_spec.where, read, identity, size, is_local, paths=tuple(paths)
+  )
 
 
 def _find_files(part_spec: PartSpec) -> list[File]:
-  files = find_files(part_spec.where, suffixes=formats())
+  files = find_files(part_spec.where, suffixes=SUFFIXES)
   if not files:
-    _check_misplaced_options(part_spec)
-    named = sorted(name for name in SOURCES if not SOURCES[name].suffixes)
+    part_spec.check_misplaced_options()
     raise UnavailableError(
       f"{part_spec.subject} is not a file, a folder, a URL or a glob with a"
-      " match."
-      f" Named sources: {', '.join(named)} (hf as hf:NAME)."
+      " match. Named sources: hf, wordnet (hf as hf:NAME)."
     )
   for folder in sorted({os.path.dirname(file.path) for file in files}):
-    if hub_datasets.is_saved(
-      pathlib.Path(folder)
-    ):  # its .json files do not hold its text
+    # Its .json files do not hold its text.
+    if hub_datasets.is_saved(pathlib.Path(folder)):
       raise InputError(
         f"{part_spec.subject} holds a data set that save_to_disk wrote. Use"
         f" {HUB}{folder}."
       )
   return files
-
-
-def _form_documents(
-  source: Source, rule: str, arguments: Mapping[str, Any], state: ReadState
-) -> Iterator[str]:
-  values: Any = source.read(state=state, **arguments)
-  form = documents.from_lines if source.is_lines else documents.from_records
-  return form(values, rule, state)
 
 
 def _check_not_empty(texts: Iterator[str], state: ReadState) -> Iterator[str]:
