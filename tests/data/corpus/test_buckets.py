@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import http.server
+import json
 import threading
 import tracemalloc
+import urllib.parse
 
 import fsspec
 import numpy as np
 import pytest
+from huggingface_hub import constants
 
 from support import bucket_servers
 from support.texts import COMPRESSORS, FORMATTERS, make_texts
@@ -65,6 +68,15 @@ def bucket(server, monkeypatch, tmp_path):
   fsspec.filesystem(scheme).mkdir(name)
   yield scheme, f"{scheme}://{name}", proxy
   proxy.close()
+
+
+@contextlib.contextmanager
+def serve(handler):
+  """Answers requests by a handler; yields the port."""
+  with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
 
 
 def upload(files, url) -> None:
@@ -124,6 +136,60 @@ def test_missing_buckets_and_files_are_refused(bucket):
       open_corpus(where)
 
 
+HUB_FILES = {"wiki/a.txt": b"one\n\ntwo", "wiki/b/c.txt": b"three " * 1000}
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+  """Answers as the hub does for the data set owner/name."""
+
+  def do_GET(self):
+    path, _, query = urllib.parse.unquote(self.path).partition("?")
+    kind, _, where = f"{path.removeprefix('/api')}/".partition("/main/")
+    where = where.removesuffix("/")
+    if not kind.startswith("/datasets/owner/name"):
+      self.reply(404, b"{}", **{"X-Error-Code": "RepoNotFound"})
+    elif kind.endswith("resolve"):
+      self.reply(200, HUB_FILES[where])
+    elif not kind.endswith("/tree"):
+      self.reply(200, b'{"id": "owner/name", "sha": "abc"}')
+    elif where in HUB_FILES:
+      self.reply(404, b"{}", **{"X-Error-Code": "EntryNotFound"})
+    else:
+      entries = [
+        {"type": "file", "path": name, "size": len(data), "oid": f"id {name}"}
+        for name, data in HUB_FILES.items()
+        if name.rpartition("/")[0] == where or "recursive=true" in query
+      ]
+      self.reply(200, json.dumps(entries).encode())
+
+  def reply(self, status, data, **headers):
+    self.send_response(status)
+    for name, value in (headers | {"Content-Length": len(data)}).items():
+      self.send_header(name, str(value))
+    self.end_headers()
+    self.wfile.write(data)
+
+  def log_message(self, *args):
+    pass
+
+
+def test_repositories_of_the_hub_are_read(monkeypatch):
+  with serve(Hub) as port:
+    endpoint = f"http://127.0.0.1:{port}"
+    template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    fsspec.get_filesystem_class("hf").clear_instance_cache()
+    for where, num_texts in (("wiki", 3), ("wiki/a.txt", 2), ("**/c*", 1)):
+      corpus = open_corpus(f"hf://datasets/owner/name/{where}")
+      texts = ["one", "two", "three " * 1000]
+      assert list(corpus) in (texts[:num_texts], texts[-num_texts:])
+    (identity,) = corpus.identity()
+    assert identity["files"] == [["c.txt", 6000, "id wiki/b/c.txt"]]
+    with pytest.raises(UnavailableError, match="Correct the name. Or: Run `hf"):
+      open_corpus("hf://datasets/owner/none/a.txt")
+
+
 class Refuse(http.server.BaseHTTPRequestHandler):
   """Answers as Google's storage does without credentials."""
 
@@ -144,16 +210,10 @@ def test_missing_credentials_have_one_message(bucket, monkeypatch, capfd):
   fixes = {"s3": "Set AWS_ACCESS_KEY_ID and", "gs": "Run `gcloud auth appl"}
   for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
     monkeypatch.delenv(name)
-  with contextlib.ExitStack() as stack:
+  with serve(Refuse) as port:
     if scheme == "gs":
-      refusing = stack.enter_context(
-        http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refuse)
-      )
-      stack.callback(refusing.shutdown)
-      threading.Thread(target=refusing.serve_forever, daemon=True).start()
-      connect(monkeypatch, scheme, refusing.server_port)
-    else:
-      fsspec.get_filesystem_class(scheme).clear_instance_cache()
+      connect(monkeypatch, scheme, port)
+    fsspec.get_filesystem_class(scheme).clear_instance_cache()
     capfd.readouterr()
     with pytest.raises(UnavailableError, match=fixes[scheme]) as error:
       open_corpus(f"{url}/a.txt")

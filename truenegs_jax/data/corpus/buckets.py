@@ -77,6 +77,7 @@ def find(
 
     folder = re.split(r"[^/]*[*?\[]", path, maxsplit=1)[0].rstrip("/")
     pattern = re.compile(glob_translate(path))
+    system.invalidate_cache()
 
     def is_chosen(name: str) -> bool:
       if name == path:
@@ -102,6 +103,7 @@ def checksum(url: str) -> str:
   """Returns the present checksum of a file."""
   with _convert_errors(url):
     system, path = _connect(url)
+    system.invalidate_cache()
     return _checksum(system.info(path))
 
 
@@ -134,13 +136,12 @@ class _RemoteFile(io.RawIOBase):
 
 
 def _connect(url: str) -> tuple[Any, str]:
-  """Returns the file system of a URL, without cached listings, and its path."""
+  """Returns the file system of a URL and its path there."""
   import fsspec  # a tenth of a second
 
-  for name in ("fsspec", "gcsfs", "s3fs", "google.auth"):
+  for name in ("fsspec", "gcsfs", "google.auth", "huggingface_hub", "s3fs"):
     logging.getLogger(name).setLevel(logging.CRITICAL)
   system, path = fsspec.url_to_fs(url)
-  system.invalidate_cache()
   return system, path.rstrip("/")
 
 

@@ -191,9 +191,11 @@ def open_file(file: File) -> Iterator[io.RawIOBase]:
       its name, or it changed since it was found.
   """
   try:
-    _check_unchanged(file)
-    is_url = buckets.is_url(file.path)
-    opened = buckets.open_url(file.path) if is_url else io.FileIO(file.path)
+    if buckets.is_url(file.path):  # checked at its end, to ask only once
+      opened = buckets.open_url(file.path)
+    else:
+      _check_unchanged(file)
+      opened = io.FileIO(file.path)
     with opened as raw:
       _check_compression(file, raw.read(8) or b"")
       raw.seek(0)
