@@ -28,7 +28,7 @@ from truenegs_jax.runtime.errors import (
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")
 PACKAGES = {
-  "s3": ("s3fs", "moto", "flask"),
+  "s3": ("s3fs", "moto", "flask_cors"),
   "gs": ("gcsfs", "gcp_storage_emulator"),
 }
 ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST"}
