@@ -53,6 +53,7 @@ WEIGHTS := .venv/.weights
 # Other implementations of scores, for comparison in tests.
 SCORERS := torchmetrics==1.9.0 lightning-utilities==0.15.3
 PEERS := .venv/.scorers
+BUCKETS := .venv/.buckets
 
 # The compilers of GPU and TPU, without drivers, in a folder of their own that
 # sees the packages of .venv: in .venv, jax would look for a GPU at each start.
@@ -72,7 +73,7 @@ demo: $(PACKAGE)
 	  --config.seed=$(SEED) --config.minutes=$(MINUTES) \
 	  --workdir=runs/electra_demo$(if $(filter-out 0,$(SEED)),-seed$(SEED))
 
-test-all: $(H100_COMPILERS)
+test-all: $(H100_COMPILERS) $(BUCKETS)
 
 test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
 	@PYTHON=$(BIN)/python launch/wordnet.sh || \
@@ -167,6 +168,11 @@ $(WEIGHTS): $(PACKAGE)
 $(PEERS): $(TORCH_CPU)
 	@if $(PIP) --no-deps $(SCORERS); then touch $@; \
 	else echo "warning: no torchmetrics. Tests that need it are skipped."; fi
+
+$(BUCKETS): $(TOOLS)
+	@echo "Installing servers of buckets for tests (150 MB)"
+	@if $(PIP) -e '.[test_buckets]'; then touch $@; \
+	else echo "warning: no buckets. Tests that need them are skipped."; fi
 
 $(H100_COMPILERS): launch/constraints.txt | $(PACKAGE)
 	@echo "Installing compilers for an H100 and TPUs in $(H100) (470 MB; 1.4 GB on the disk)"
