@@ -171,7 +171,7 @@ $(PEERS): $(TORCH_CPU)
 
 $(BUCKETS): $(TOOLS)
 	@echo "Installing servers of buckets for tests (150 MB)"
-	@if $(PIP) -e '.[test_buckets]'; then touch $@; \
+	@if $(PIP) -e '.[test-buckets]'; then touch $@; \
 	else echo "warning: no buckets. Tests that need them are skipped."; fi
 
 $(H100_COMPILERS): launch/constraints.txt | $(PACKAGE)

@@ -80,7 +80,7 @@ setuptools.setup(
       "wandb>=0.31",
     ],
     # Servers of buckets for tests, 150 MB; without them those are skipped.
-    "test_buckets": [
+    "test-buckets": [
       "flask-cors>=5.0",  # of moto's server
       "gcp-storage-emulator>=2024.8.3",
       "gcsfs>=2025.3",
