@@ -6,6 +6,7 @@ import pytest
 
 from support.report_workdirs import write_pretraining
 from truenegs_jax.report import plots
+from truenegs_jax.report.curves import Curve
 from truenegs_jax.report.read_workdir import read_workdir
 from truenegs_jax.runtime.errors import InputError
 
@@ -31,6 +32,24 @@ def test_a_pdf_has_the_width_of_a_column_and_no_image(drawn, tmp_path):
   [box] = re.findall(rb"/MediaBox \[ ?0 0 ([\d.]+) ([\d.]+)", content)
   assert float(box[0]) == pytest.approx(72 * plots.WIDTH)
   assert b"/Subtype /Image" not in content
+
+
+def test_the_legend_names_each_line_by_its_own_run(monkeypatch, tmp_path):
+  """Also if the first panel lacks a run, as that of a loss with corrections."""
+  figures = []
+  monkeypatch.setattr(plots, "save_figure", lambda x, _: figures.append(x))
+  baseline, hc = ("soft",), ("mlm", "soft")
+  drawn = [
+    Curve({"train": dict.fromkeys(("step", *fields), [1.0, 2.0])}, name, name)
+    for name, fields in {"baseline": baseline, "hc": hc}.items()
+  ]
+  plots.draw_curves(drawn, tmp_path / "a.png", ["mlm", "soft"])
+  [legend] = figures[0].legends
+  colors = {
+    text.get_text(): line.get_color()
+    for text, line in zip(legend.texts, legend.legend_handles, strict=True)
+  }
+  assert colors == dict(zip(("baseline", "hc"), plots.COLORS, strict=False))
 
 
 def test_fields_without_values_are_refused(drawn, tmp_path):

@@ -65,12 +65,16 @@ def test_a_damaged_file_is_a_note_and_costs_its_own_part(
 @pytest.mark.parametrize("name", FILES)
 def test_every_file_may_be_missing_or_cut_off(workdir, name):
   content = (workdir / name).read_bytes()
+  expected = titles(read_workdir(workdir))
   (workdir / name).write_bytes(content[: len(content) // 2])
-  page.render([read_workdir(workdir)])
+  assert {*titles(read_workdir(workdir))} <= {*expected}
   (workdir / name).unlink()
   if name == files.CONFIG:
     (workdir / files.LOCK).touch()  # a run that has just begun
-  page.render([read_workdir(workdir)])
+  run = read_workdir(workdir)
+  assert run.sentence and '"runs"' in page.render([run])
+  # Only the synonyms cannot be read without another file.
+  assert (page.ERROR in levels(run)) == (name == files.VOCABULARY)
 
 
 @pytest.mark.parametrize("name", [files.RESULTS, files.ABOUT, files.CASES])
@@ -79,7 +83,10 @@ def test_values_of_other_types_are_an_error_of_the_page(workdir, name):
   for key in saved:
     for value in (None, 3, "text", [1], {"a": 1}):
       (workdir / name).write_text(json.dumps(saved | {key: value}))
-      page.render([read_workdir(workdir)])
+      run = read_workdir(workdir)
+      assert '"runs"' in page.render([run])
+      texts = [text for level, text in run.notes if level == page.ERROR]
+      assert all(name in text for text in texts)
 
 
 def test_an_unfinished_run_says_how_far_it_is(workdir):

@@ -194,25 +194,9 @@ def _train_run(
     console=context.console,
     save_end=context.export,
   ) as trained:
-    answers, scores, wrong = {}, {}, []
-    for split_name, split in data.splits.items():
-      with progress.counting(
-        context.console,
-        f"Answering {split_name}, rows",
-        len(split.encoded.tokens),
-        brief=True,
-      ) as advance:
-        outputs = setup.predictor.predict(
-          trained.params, split.encoded, check=check, advance=advance
-        )
-        answers_Q = split.decode_answers(outputs)
-      answers[split_name] = split.to_json(answers_Q)
-      if split is data.dev:
-        wrong = mistakes.find_mistakes(
-          data.task.kind, split, outputs, answers_Q
-        )
-      if split.golds:
-        scores[split_name] = split.score(answers_Q)
+    answers, scores, wrong = _answer_splits(
+      context, setup, trained.params, check
+    )
   failure = trained.failure or eval_splits.find_failure(
     data.dev.golds, answers["dev"]["answers"]
   )
@@ -237,6 +221,33 @@ def _train_run(
   with distributed.raise_everywhere(f"save {name}"):
     if distributed.is_first_process():
       _save(context, initial, setup, params, result)
+
+
+def _answer_splits(
+  context: RunContext,
+  setup: loop.TrainingSetup,
+  params: Mapping[str, Any],
+  check: Callable[[], None],
+) -> tuple[dict[str, Any], dict[str, dict[str, float]], list[dict[str, Any]]]:
+  """Returns answers and scores by split, and mistakes in the dev set."""
+  data, answers, scores, wrong = setup.data, {}, {}, []
+  for name, split in data.splits.items():
+    with progress.counting(
+      context.console,
+      f"Answering {name}, rows",
+      len(split.encoded.tokens),
+      brief=True,
+    ) as advance:
+      outputs = setup.predictor.predict(
+        params, split.encoded, check=check, advance=advance
+      )
+      answers_Q = split.decode_answers(outputs)
+    answers[name] = split.to_json(answers_Q)
+    if split is data.dev:
+      wrong = mistakes.find_mistakes(data.task.kind, split, outputs, answers_Q)
+    if split.golds:
+      scores[name] = split.score(answers_Q)
+  return answers, scores, wrong
 
 
 def _save(

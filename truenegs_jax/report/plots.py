@@ -53,20 +53,8 @@ def draw_curves(
     InputError: a field is unknown, or no curve has it.
     DiskError: a file cannot be written.
   """
-  for name in fields:
-    one_of("--field", name, PANELS)
-  recorded = {
-    name for x in curves for columns in x.splits.values() for name in columns
-  }
-  chosen = [x for x in fields or DEFAULT_FIELDS if x in recorded]
-  if not fields and not chosen:
-    chosen = [name for name in PANELS if name in recorded]
+  chosen = _choose_fields(curves, fields)
   if not chosen:
-    if fields:
-      raise InputError(
-        f"--field={','.join(fields)} is in no metrics.jsonl of these workdirs."
-        f" Choose of {', '.join(sorted(recorded & PANELS.keys())) or 'none'}."
-      )
     return []
   paths = [path] if path.suffix in SUFFIXES else []
   paths = paths or [path.with_name(path.name + x) for x in SUFFIXES]
@@ -87,17 +75,39 @@ def draw_curves(
     for axis in axes[len(chosen) :]:
       axis.remove()
     if len(groups) > 1:
-      lines = axes[0].get_lines()
-      firsts = {x.get_gid(): x for x in reversed(lines) if x.get_gid()}
-      handles = [firsts[x] for x in groups if x in firsts]
+      lines = [x for axis in axes for x in axis.get_lines() if x.get_gid()]
+      handles = {x.get_gid(): x for x in reversed(lines)}
+      shown = [x for x in groups if x in handles]
       figure.legend(
-        handles, groups, loc="outside lower center", ncols=2, frameon=False
+        [handles[x] for x in shown],
+        shown,
+        loc="outside lower center",
+        ncols=2,
+        frameon=False,
       )
     figure.draw_without_rendering()  # lays it out, once for all files
     figure.set_layout_engine("none")
     for file in paths:
       save_figure(figure, file)
   return paths
+
+
+def _choose_fields(
+  curves: Sequence[Curve], fields: Collection[str]
+) -> list[str]:
+  """Returns the fields to draw that any curve has, see `draw_curves`."""
+  for name in fields:
+    one_of("--field", name, PANELS)
+  recorded = {
+    name for x in curves for columns in x.splits.values() for name in columns
+  }
+  chosen = [x for x in fields or DEFAULT_FIELDS if x in recorded]
+  if fields and not chosen:
+    raise InputError(
+      f"--field={','.join(fields)} is in no metrics.jsonl of these workdirs."
+      f" Choose of {', '.join(sorted(recorded & PANELS.keys())) or 'none'}."
+    )
+  return chosen or [name for name in PANELS if name in recorded]
 
 
 def _draw_curve(axis: Any, curve: Curve, name: str, color: str) -> None:

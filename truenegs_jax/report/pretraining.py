@@ -66,7 +66,9 @@ def read(
     yield page.Section("Data", files.ABOUT, _show_data(about))
   if (workdir / files.SYNONYMS).exists():
     yield page.Section(
-      "Synonyms", files.SYNONYMS, _show_synonyms(workdir, about)
+      "Synonyms",
+      f"{files.SYNONYMS} or {files.ABOUT}",
+      _show_synonyms(workdir, about),
     )
 
 
