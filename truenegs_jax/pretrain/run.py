@@ -197,17 +197,7 @@ def finish_run(
       "predictions_searched": search.searched,
       "cases": [dataclasses.asdict(case) for case in shown],
     }
-  with progress.working(console, "Filling [MASK] in sentences"):
-    fills = fill_masks.fill_masks(
-      run.model,
-      device_params,
-      inputs.tokenizer,
-      c.eval.sentences,
-      max_length=c.model.max_positions,
-    )
-  if fills:
-    console.print(fill_masks.fills_table(fills))
-  results["fills"] = [fill._asdict() for fill in fills]
+  results["fills"] = _show_fills(c, run, inputs, device_params, console)
   files.save_json(workdir / files.RESULTS, results)
   with progress.working(console, "Writing the report"):
     write_own_report(workdir, say)
@@ -295,6 +285,27 @@ python -c "from transformers import pipeline
 fill = pipeline('fill-mask', '{exported}')
 print(fill('a [MASK] who writes books'))\""""
   return text
+
+
+def _show_fills(
+  c: ConfigDict,
+  run: build_run.Run,
+  inputs: setup_lib.RunInputs,
+  params: Mapping[str, Any],
+  console: Console,
+) -> list[dict[str, Any]]:
+  """Prints and returns the likeliest tokens of [MASK] in sentences."""
+  with progress.working(console, "Filling [MASK] in sentences"):
+    fills = fill_masks.fill_masks(
+      run.model,
+      params,
+      inputs.tokenizer,
+      c.eval.sentences,
+      max_length=c.model.max_positions,
+    )
+  if fills:
+    console.print(fill_masks.fills_table(fills))
+  return [fill._asdict() for fill in fills]
 
 
 def _find_cases(

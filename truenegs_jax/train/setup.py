@@ -113,13 +113,6 @@ def set_up_training(
     ),
     description=description,
   )
-  if distributed.is_first_process():
-    if state.step < run.steps:  # results of steps that are done again
-      (workdir / files.RESULTS).unlink(missing_ok=True)
-    files.save_json(workdir / files.CONFIG, description["config"])
-    write_vocabulary(inputs.tokenizer.vocab, workdir / files.VOCABULARY)
-    if inputs.table is not None:
-      save_table(inputs.table, workdir / files.SYNONYMS)
   start = f"weights '{run.init}'" if run.init else "random parameters"
   start += f", seed {run.seed}"
   if resumed is not None:
@@ -134,15 +127,31 @@ def set_up_training(
     f" {files.CHECKPOINTS}/, {files.PLOTS}/, {files.EXPORT}/)",
   }
   if distributed.is_first_process():
-    description = about.describe_run(
-      inputs.train_rows,
-      inputs.tokenizer.vocab,
-      lines,
-      row_flops=plan.row_flops(run),
-    )
-    files.save_json(workdir / files.ABOUT, description)
+    _write_files(setup, inputs, workdir, lines)
   console.print(plan.report_table(lines))
   return setup
+
+
+def _write_files(
+  setup: PretrainSetup,
+  inputs: RunInputs,
+  workdir: pathlib.Path,
+  lines: Mapping[str, str],
+) -> None:
+  """Writes what a resume, an export and the report need of a start."""
+  if setup.state.step < setup.run.steps:  # results of steps that are done again
+    (workdir / files.RESULTS).unlink(missing_ok=True)
+  files.save_json(workdir / files.CONFIG, setup.description["config"])
+  write_vocabulary(inputs.tokenizer.vocab, workdir / files.VOCABULARY)
+  if inputs.table is not None:
+    save_table(inputs.table, workdir / files.SYNONYMS)
+  described = about.describe_run(
+    inputs.train_rows,
+    inputs.tokenizer.vocab,
+    lines,
+    row_flops=plan.row_flops(setup.run),
+  )
+  files.save_json(workdir / files.ABOUT, described)
 
 
 def make_description(
