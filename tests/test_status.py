@@ -104,7 +104,7 @@ def test_a_preparation_counts_its_chunks(tmp_path, shared):
   unfinished.mkdir(parents=True)
   for number in range(3):
     (unfinished / f"chunk-{number:06d}.npz").write_bytes(b"0" * 10**6)
-  with build_rows.folder_lock(folder, shared=shared):
+  with locks.folder_lock(folder, shared=shared):
     lines = status.describe(folder)
   assert lines[0] == ("state", "running")
   assert lines[-1] == ("chunks", "3 built, 3.0 MB")

@@ -162,22 +162,21 @@ def _describe_rows(folder: pathlib.Path) -> list[Line]:
     return list(lines)
   if is_locked(folder / files.LOCK):
     return [("state", RUNNING), ("task", STARTING)]
-  built = list(build_rows.unfinished_folder(folder).glob("chunk-*.npz"))
+  num_built, size = build_rows.measure_unfinished(folder)
   lock = folder.with_name(f".{folder.name}.lock")
   is_running = is_locked(lock, or_shared=True)
-  if not built and not is_running:
+  if not num_built and not is_running:
     raise InputError(
       f"--workdir='{folder}' is neither a workdir nor a folder of rows: it has"
       f" no {files.CONFIG}. Pass the --workdir of a run, or the folder that"
       " `prepare` prints."
     )
-  size = sum(path.stat().st_size for path in built)
   return [
     ("state", RUNNING if is_running else STOPPED),
     ("task", "prepare"),
     (
       "chunks",
-      f"{len(built):,} built, {size / 1e6:,.1f} MB" if built else NONE,
+      f"{num_built:,} built, {size / 1e6:,.1f} MB" if num_built else NONE,
     ),
   ]
 

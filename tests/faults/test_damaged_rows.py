@@ -14,7 +14,7 @@ from rich.console import Console
 from support.faults import tries
 from support.small_rows import TOKENIZER, write_texts
 from support.texts import make_texts
-from truenegs_jax.data.rows import merge_chunks, rows_folder
+from truenegs_jax.data.rows import chunks, rows_folder, write_shards
 from truenegs_jax.data.tokens.tokenizer import load_tokenizer
 from truenegs_jax.pretrain import loop, run
 from truenegs_jax.runtime.errors import DataError, InputError
@@ -26,7 +26,8 @@ def intact(tmp_path_factory):
   """A folder with several shards."""
   folder = tmp_path_factory.mktemp("intact") / "rows"
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(merge_chunks, "SHARD_TOKENS", 16 * 100)
+    patch.setattr(write_shards, "SHARD_CHUNKS", 1)
+    patch.setattr(chunks, "CHUNK_CHARACTERS", 4000)
     write_texts(folder, make_texts(60))
   use_rows(folder)
   return folder

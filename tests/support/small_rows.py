@@ -5,14 +5,14 @@ import pathlib
 
 import numpy as np
 
-from support.texts import LETTERS, FakeCorpus
-from truenegs_jax.data.rows import build_rows, merge_chunks
+from support.texts import LETTERS, make_corpus
+from truenegs_jax.data.rows import build_rows, write_shards
 from truenegs_jax.data.rows.rows_folder import RowsOptions, open_rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 
 TOKENIZER = make_tokenizer((*SPECIALS, *LETTERS), lowercase=True)
 OPTIONS = RowsOptions(
-  sources=[],
+  sources=[{}],  # of a corpus of `make_corpus`
   vocabulary="given",
   lowercase=True,
   strip_accents=True,
@@ -26,16 +26,17 @@ def write_rows(
 ):
   """Builds and merges all chunks; returns the manifest."""
   folder = pathlib.Path(folder)
+  options = dataclasses.replace(options, sources=corpus.identity())
   chunk_set = build_rows.build_chunks(
     folder, corpus, tokenizer, options, **build_options
   )
-  return merge_chunks.merge(folder, chunk_set)
+  return write_shards.finish(folder, chunk_set)
 
 
 def write_texts(folder, texts, *, tokenizer=TOKENIZER, **changes):
   """Writes the rows of texts with changed options; returns the manifest."""
   options = dataclasses.replace(OPTIONS, **changes)
-  return write_rows(folder, FakeCorpus(texts), tokenizer, options)
+  return write_rows(folder, make_corpus(texts), tokenizer, options)
 
 
 def read_split(folder, split):

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from truenegs_jax.data.corpus.corpus import Document, Meter
+from truenegs_jax.data.corpus.corpus import Corpus, Part
+from truenegs_jax.data.corpus.read_state import ReadState
 
 # Suffix -> compresses the content of a file.
 COMPRESSORS = {
@@ -55,28 +56,18 @@ FORMATTERS = {
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-class FakeCorpus:
-  """A corpus of one part whose documents are given."""
+def make_corpus(texts: Iterable[str], num_units: int = 1) -> Corpus:
+  """Returns a corpus of one part whose documents are given."""
 
-  def __init__(self, texts: Iterable[str]) -> None:
-    self._texts = texts
+  def read(state: ReadState, unit: int) -> Iterator[str]:
+    del state
+    if num_units == 1:
+      return iter(texts)
+    members = list(texts)
+    bounds = [len(members) * i // num_units for i in (unit, unit + 1)]
+    return iter(members[slice(*bounds)])
 
-  def read(self, meter: Meter) -> Iterator[Document]:
-    meter.part_documents, meter.part_bytes = [0], [0]
-    meter.part_passes = [1]
-    for number, text in enumerate(self._texts):
-      meter.part_documents[0] += 1
-      meter.part_bytes[0] += len(text.encode("utf-8", "replace"))
-      yield Document(text, 0, number, 0)
-
-  def identity(self) -> list[dict]:
-    return []
-
-  def __str__(self) -> str:
-    return "generated"
-
-  def is_local(self) -> bool:
-    return True
+  return Corpus((Part("generated", read, dict, None, num_units),))
 
 
 # Lines that normalizers and tokenizers may treat differently.

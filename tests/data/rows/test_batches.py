@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support.small_rows import write_rows
-from support.texts import FakeCorpus
+from support.texts import make_corpus
 from truenegs_jax.data.rows import batches as batches_lib
 from truenegs_jax.data.rows.rows_folder import FIELDS, RowsOptions, open_rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
     for _ in range(60)
   ]
   path = tmp_path_factory.mktemp("rows") / "rows"
-  write_rows(path, FakeCorpus(texts), TOKENIZER, OPTIONS)
+  write_rows(path, make_corpus(texts), TOKENIZER, OPTIONS)
   return path
 
 
@@ -145,6 +145,6 @@ def test_evaluation_yields_every_row_once_in_one_shape(rows, batch_size, count):
 
 def test_an_empty_split_has_no_batches(tmp_path):
   options = dataclasses.replace(OPTIONS, held_out=0.0)
-  write_rows(tmp_path / "rows", FakeCorpus(["a b"]), TOKENIZER, options)
+  write_rows(tmp_path / "rows", make_corpus(["a b"]), TOKENIZER, options)
   empty = open_rows(tmp_path / "rows", "held_out")
   assert list(batches_lib.held_out_batches(empty, 4)) == []

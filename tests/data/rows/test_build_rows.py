@@ -1,6 +1,8 @@
 """A rows folder is complete or absent, whatever interrupts its preparation."""
 
 import dataclasses
+import functools
+import itertools
 import multiprocessing
 import os
 import pathlib
@@ -23,9 +25,14 @@ from support.small_rows import (
   write_rows,
   write_texts,
 )
-from support.texts import FakeCorpus, make_texts
-from truenegs_jax.data.corpus.corpus import Meter
-from truenegs_jax.data.rows import build_rows, chunks, merge_chunks, worker_pool
+from support.texts import make_corpus, make_texts
+from truenegs_jax.data.corpus.corpus import Corpus, Meter
+from truenegs_jax.data.rows import (
+  build_rows,
+  chunks,
+  worker_pool,
+  write_shards,
+)
 from truenegs_jax.data.rows.rows_folder import open_rows
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 
@@ -51,7 +58,7 @@ class FailingTexts:
 @pytest.mark.parametrize(
   "texts, message",
   [
-    ([], "0 rows"),
+    ([], "no document"),
     (["\x01", "\u200e\n\x02"], "0 rows"),
     (FailingTexts(DataError("damaged"), 300), "damaged"),
     (make_texts(60), "changed while it was read"),
@@ -62,7 +69,8 @@ def test_unusable_text_is_rejected_and_leaves_no_files(
 ):
   monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 100)
   if "changed" in message:
-    monkeypatch.setattr(FakeCorpus, "identity", lambda self: ["changed"])
+    identities = itertools.count()
+    monkeypatch.setattr(Corpus, "identity", lambda _: [next(identities)])
   with pytest.raises(DataError, match=message):
     write_texts(tmp_path / "rows", texts)
   assert not list_without_locks(tmp_path)
@@ -81,30 +89,19 @@ def expected_files(tmp_path, small_chunks):
 
 
 def build_200(folder, options=OPTIONS, **build_options):
-  corpus = FakeCorpus(make_texts(200))
+  corpus = make_corpus(make_texts(200))
   return build_rows.build_chunks(
     folder, corpus, TOKENIZER, options, **build_options
   )
 
 
 def write_200(folder, **build_options):
-  return write_rows(folder, FakeCorpus(make_texts(200)), **build_options)
+  return write_rows(folder, make_corpus(make_texts(200)), **build_options)
 
 
 def test_rows_do_not_depend_on_the_number_of_workers(tmp_path, expected_files):
   write_200(tmp_path / "three", num_workers=3)
   assert read_files(tmp_path / "three") == expected_files
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-def test_jobs_build_the_rows_of_one_process(tmp_path, expected_files, order):
-  folder = tmp_path / "rows"
-  for num_done, index in enumerate(order, start=1):
-    chunk_set = build_200(folder, job=(index, 3))
-    assert chunk_set.is_complete() == (num_done == 3)
-    assert not folder.exists()
-  merge_chunks.merge(folder, chunk_set)
-  assert read_files(folder) == expected_files
 
 
 # Arguments: the folder, and after how many calls of `progress` to die.
@@ -166,38 +163,109 @@ def test_chunks_of_other_options_are_not_used(tmp_path, expected_files):
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
 def test_a_damaged_chunk_is_rebuilt(tmp_path, expected_files, damage):
   folder = tmp_path / "rows"
-  chunk_set = build_200(folder)
-  path = chunks.chunk_path(chunk_set.spec.folder, 7)
+
+  def stop_at_chunk_20(*_):
+    if chunks.chunk_path(temporary, 20).exists():
+      raise KeyboardInterrupt
+
+  temporary = build_rows.unfinished_folder(folder)
+  with pytest.raises(KeyboardInterrupt):
+    build_200(folder, progress=stop_at_chunk_20)
+  path = chunks.chunk_path(temporary, 7)
   data = bytearray(path.read_bytes())
   data[300] ^= 1  # in the first array
   path.write_bytes({"cut": data[:-50], "flip": data, "empty": b""}[damage])
   with pytest.raises(DiskError, match="chunk-000007.npz: damaged"):
-    merge_chunks.merge(folder, chunk_set)
+    write_200(folder)
   write_200(folder)
   assert read_files(folder) == expected_files
 
 
-class RepeatedCorpus(FakeCorpus):
-  """A corpus that is read three times."""
-
-  def read(self, meter):
-    for repeat in range(3):
-      for document in super().read(meter):
-        yield document._replace(repeat=repeat)
+def make_mixture(texts, others, *, stopping="all", num_units=1) -> Corpus:
+  """Returns a corpus that reads the first texts three times as often."""
+  parts = [make_corpus(x, num_units).parts[0] for x in (texts, others)]
+  return Corpus(tuple(parts), (0.75, 0.25), "strict", stopping)
 
 
 def test_held_out_documents_are_never_trained_on(tmp_path, small_chunks):
   texts = [" ".join([letter] * 30) for letter in "abcdefghijklmnopqrst"]
-  write_rows(tmp_path / "rows", RepeatedCorpus(texts))
+  corpus = make_mixture(texts, ["z " * 80] * 9)
+  manifest = write_rows(tmp_path / "rows", corpus)
+  assert manifest["parts"][0]["passes"] >= 3
   held_out = read_letters(tmp_path / "rows", "held_out")
   train = read_letters(tmp_path / "rows", "train")
   assert held_out == "j" * 30 + "t" * 30
-  assert not set(held_out) & set(train) and train.count("a") == 90
+  assert not set(held_out) & set(train) and train.count("a") >= 90
 
 
 def test_rows_of_repeated_documents_are_not_held_out(tmp_path):
+  corpus = make_mixture(make_texts(5), make_texts(9))
   with pytest.raises(DataError, match="less than one document of any part"):
-    write_rows(tmp_path / "rows", RepeatedCorpus(make_texts(5)))
+    write_rows(tmp_path / "rows", corpus)
+
+
+CORPORA = {
+  "one unit": lambda: make_corpus(make_texts(200)),
+  "units": lambda: make_corpus(make_texts(200), num_units=7),
+  "parts": lambda: Corpus(
+    make_corpus(make_texts(60), num_units=3).parts
+    + make_corpus(make_texts(80, seed=1), num_units=5).parts
+  ),
+  "mixture": lambda: make_mixture(
+    make_texts(60), make_texts(90, seed=1), num_units=4
+  ),
+  "mixture that ends first": lambda: make_mixture(
+    make_texts(120), make_texts(90, seed=1), num_units=4, stopping="first"
+  ),
+  "no held-out document": lambda: make_corpus(make_texts(9), num_units=2),
+}
+
+
+@pytest.mark.parametrize("layout", ["electra", "packed"])
+@pytest.mark.parametrize("name", CORPORA)
+def test_jobs_build_the_rows_of_one_process(
+  tmp_path, monkeypatch, small_chunks, name, layout
+):
+  monkeypatch.setattr(write_shards, "SHARD_CHUNKS", 5)
+  corpus = CORPORA[name]()
+  options = dataclasses.replace(
+    OPTIONS, layout=layout, sources=corpus.identity()
+  )
+  write_rows(tmp_path / "plain", corpus, options=options)
+  expected = read_files(tmp_path / "plain")
+  for order in ([0, 1], [2, 0, 1], [3, 6, 1, 0, 4, 5, 2, 7, 8]):
+    folder = tmp_path / f"jobs{len(order)}"
+    for index in order:
+      chunk_set = build_rows.build_chunks(
+        folder, corpus, TOKENIZER, options, job=(index, len(order))
+      )
+      assert not folder.exists()
+    assert chunk_set.is_complete()
+    write_shards.finish(folder, chunk_set)
+    assert read_files(folder) == expected
+
+
+def test_a_job_reads_only_its_units(tmp_path, monkeypatch, small_chunks):
+  monkeypatch.setattr(write_shards, "SHARD_CHUNKS", 2)
+  corpus = make_corpus(make_texts(200), num_units=20)
+  [part], units = corpus.parts, []
+
+  def read(state, unit):
+    units.append(unit)
+    return part.read(state, unit)
+
+  corpus = Corpus((dataclasses.replace(part, read=read),))
+  build = functools.partial(
+    build_rows.build_chunks, tmp_path / "rows", corpus, TOKENIZER, OPTIONS
+  )
+  build(job=(0, 4))
+  assert units[:2] == [0, 1]  # finds a document to hold out
+  assert units[2:22] == list(range(20))  # counts, as no other job does
+  assert units[22:] in ([*range(5)], [*range(6)])  # its quarter
+  units.clear()
+  build(job=(2, 4))
+  assert units[2:] == list(range(units[2], units[-1] + 1))
+  assert units[2] in (9, 10) and units[-1] in (14, 15)
 
 
 def test_a_killed_worker_keeps_the_chunks(tmp_path, expected_files):
@@ -304,7 +372,7 @@ def test_a_disk_error_keeps_all_chunks(tmp_path, small_chunks):
 @pytest.mark.parametrize("share", [0.01, 0.02, 0.1, 0.15, 0.3, 0.4, 0.5])
 def test_the_requested_share_of_documents_is_held_out(share):
   options = dataclasses.replace(OPTIONS, held_out=share)
-  corpus = FakeCorpus(["a"] * 2000)
+  corpus = make_corpus(["a"] * 2000)
   cut = chunks.cut_corpus(corpus, options, Meter(), held_out_unit="documents")
   splits = [split for chunk in cut for _, split, _ in chunk.documents]
   assert splits.count("held_out") == round(2000 * share)

@@ -15,8 +15,9 @@ from support.small_rows import (
   read_split,
   write_texts,
 )
-from support.texts import FakeCorpus, make_texts
-from truenegs_jax.data.rows import chunks, merge_chunks
+from support.texts import make_texts
+from truenegs_jax.data.corpus.corpus import Corpus
+from truenegs_jax.data.rows import chunks, write_shards
 from truenegs_jax.data.rows.rows_folder import (
   SPLITS,
   open_rows,
@@ -37,9 +38,9 @@ def folder(tmp_path):
   return tmp_path / "rows"
 
 
-@pytest.mark.parametrize("shard_tokens", [16 * 7, 2**27])
-def test_splits_contain_their_text(tmp_path, monkeypatch, shard_tokens):
-  monkeypatch.setattr(merge_chunks, "SHARD_TOKENS", shard_tokens)
+@pytest.mark.parametrize("shard_chunks", [1, 2, 32])
+def test_splits_contain_their_text(tmp_path, monkeypatch, shard_chunks):
+  monkeypatch.setattr(write_shards, "SHARD_CHUNKS", shard_chunks)
   monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 1000)
   texts = make_texts(60)
   manifest = write_texts(tmp_path / "rows", texts)
@@ -51,7 +52,7 @@ def test_splits_contain_their_text(tmp_path, monkeypatch, shard_tokens):
   part = {"documents": 60, "text_bytes": sum(map(len, texts)), "passes": 1}
   assert manifest["parts"] == [part]
   has_many_shards = len(manifest["splits"]["train"]["shards"]) > 1
-  assert has_many_shards == (shard_tokens == 16 * 7)
+  assert has_many_shards == (shard_chunks < 32)
 
 
 def test_counts_of_the_manifest_are_right(folder):
@@ -71,7 +72,8 @@ def test_counts_of_the_manifest_are_right(folder):
 
 
 def test_take_returns_rows_in_any_order(tmp_path, monkeypatch):
-  monkeypatch.setattr(merge_chunks, "SHARD_TOKENS", 16 * 9)
+  monkeypatch.setattr(write_shards, "SHARD_CHUNKS", 1)
+  monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 200)  # some hold none out
   write_texts(tmp_path / "rows", make_texts(60))
   rows = open_rows(tmp_path / "rows", "train")
   all_rows = rows.take(np.arange(len(rows)))
@@ -133,7 +135,7 @@ def test_fingerprints_depend_on_content(tmp_path, folder, monkeypatch):
   other = write_texts(tmp_path / "seed", make_texts(60), seed=1)
   assert other["fingerprint"] != fingerprint
   # The path of the text is irrelevant.
-  monkeypatch.setattr(FakeCorpus, "identity", lambda self: [{"x": 1}])
+  monkeypatch.setattr(Corpus, "identity", lambda self: [{"x": 1}])
   moved = write_texts(tmp_path / "moved", make_texts(60), sources=[{"x": 1}])
   assert moved["fingerprint"] == fingerprint
 

@@ -3,7 +3,8 @@
   for document in corpus.read(meter := Meter()): ...
 
 The parts follow one another, or alternate if they have shares. `sources_spec`
-opens the corpus of `config.data.sources`.
+opens the corpus of `config.data.sources`. With the sizes of all documents, see
+`Corpus.count`, reading can start at any document, without the text before it.
 """
 
 import collections
@@ -11,30 +12,68 @@ import dataclasses
 import heapq
 import itertools
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from truenegs_jax.data.corpus.documents import num_bytes
 from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError
 
 REPLACE_HINT = "Or set --config.data.errors=replace to repair such text."
+# Of each part and unit: bytes and characters of its documents, uint32 [D, 2].
+Sizes = Sequence[Sequence[np.ndarray]]
 
 
 class Document(NamedTuple):
   """A text of at least one line, separated by "\\n", without blank lines.
 
   Attributes:
-    text: about 1 MB at most.
+    text: about 1 MB at most; empty if only sizes are read.
     part: index of its part in the corpus.
     number: index in the part, the same in every pass over the part.
     repeat: how often the part was read to its end before.
+    num_bytes: of the text in UTF-8.
+    num_chars: of the text.
   """
 
   text: str
   part: int
   number: int
   repeat: int
+  num_bytes: int
+  num_chars: int
+
+
+class Cursor(NamedTuple):
+  """The place of the next document of a part.
+
+  Attributes:
+    repeat: number of passes that ended before it.
+    unit: the unit that it is in, see `Part`.
+    skipped: number of documents of the unit before it.
+    number: number of documents of the pass before it.
+  """
+
+  repeat: int = 0
+  unit: int = 0
+  skipped: int = 0
+  number: int = 0
+
+
+class Position(NamedTuple):
+  """A place in the order of a corpus, at which reading can start.
+
+  Attributes:
+    number: number of documents of all parts before it.
+    cursors: of each part.
+    part_bytes: of the text of each part before it.
+  """
+
+  number: int
+  cursors: tuple[Cursor, ...]
+  part_bytes: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,21 +82,29 @@ class Part:
 
   Attributes:
     name: its file, folder, glob, source or data set, as in `data.sources`.
-    read: makes one pass over its documents and updates the `ReadState`.
+    read: yields the documents of a unit and updates the `ReadState`. A unit can
+      be read without those before it: it consists of files.
     identity: returns as JSON what determines the documents, as of now.
     num_bytes: approximate size, before decompression; None if unknown.
+    num_units: the units, one after another, are the part.
     is_local: reading needs no hub.
     is_repairable: `data.errors` may change its documents.
     paths: absolute paths of its files, if any.
   """
 
   name: str
-  read: Callable[[ReadState], Iterator[str]]
+  read: Callable[[ReadState, int], Iterator[str]]
   identity: Callable[[], dict[str, Any]]
   num_bytes: int | None
+  num_units: int = 1
   is_local: bool = True
   is_repairable: bool = True
   paths: tuple[str, ...] = ()
+
+  def read_all(self, state: ReadState) -> Iterator[str]:
+    """Yields the documents of all units."""
+    for unit in range(self.num_units):
+      yield from self.read(state, unit)
 
 
 @dataclasses.dataclass
@@ -69,8 +116,10 @@ class Meter:
       `read_state`; repeats of a part do not count again.
     fraction_read: of the pass, 0 to 1; None if unknown. A mixture reports the
       fraction of the part that its end depends on.
-    part_bytes: UTF-8 bytes of text of each part.
-    part_documents: documents of each part.
+    number: of documents before the next one, from the start of the corpus.
+    cursors: where each part is read next.
+    part_bytes: UTF-8 bytes of text of each part, from the start of the corpus.
+    part_documents: documents that were read of each part.
     part_passes: how often each part was begun.
   """
 
@@ -78,9 +127,33 @@ class Meter:
     default_factory=collections.Counter
   )
   fraction_read: float | None = 0.0
+  number: int = 0
+  cursors: list[Cursor] = dataclasses.field(default_factory=list)
   part_bytes: list[int] = dataclasses.field(default_factory=list)
   part_documents: list[int] = dataclasses.field(default_factory=list)
   part_passes: list[int] = dataclasses.field(default_factory=list)
+
+  def reset(self, num_parts: int, start: Position | None) -> None:
+    """Prepares for a pass from `start` on."""
+    zeros = [0] * num_parts
+    self.oddities.clear()
+    self.fraction_read = 0.0
+    self.number = start.number if start else 0
+    self.cursors[:] = start.cursors if start else [Cursor()] * num_parts
+    self.part_bytes[:] = start.part_bytes if start else zeros
+    self.part_documents[:] = self.part_passes[:] = zeros
+
+  def count(self, document: Document, following: Cursor) -> None:
+    """Counts a document; `following` is the place of the next of its part."""
+    self.number += 1
+    self.cursors[document.part] = following
+    self.part_bytes[document.part] += document.num_bytes
+    self.part_documents[document.part] += 1
+    self.part_passes[document.part] = document.repeat + 1
+
+  def position(self) -> Position:
+    """Returns the place of the next document."""
+    return Position(self.number, tuple(self.cursors), tuple(self.part_bytes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,35 +167,80 @@ class Corpus:
   """
 
   parts: tuple[Part, ...]
-  shares: tuple[float, ...]
-  errors: str
-  stopping: str
+  shares: tuple[float, ...] = ()
+  errors: str = "strict"
+  stopping: str = "all"
 
-  def read(self, meter: Meter) -> Iterator[Document]:
+  def read(
+    self,
+    meter: Meter,
+    *,
+    start: Position | None = None,
+    sizes: Sizes | None = None,
+  ) -> Iterator[Document]:
     """Makes one pass and counts it in `meter`.
+
+    Without shares the parts follow one another. With shares it always reads
+    the part that is furthest behind its share of the text.
+
+    Args:
+      start: the first document; None for the first of the corpus.
+      sizes: of all documents. If given, no text is read, and texts are empty.
 
     Raises:
       DataError: text cannot be read or is refused, or a part has no document.
     """
-    meter.oddities.clear()
-    meter.fraction_read = 0.0
-    for counts in (meter.part_bytes, meter.part_documents, meter.part_passes):
-      counts[:] = [0] * len(self.parts)
-    documents = self._read_mixture(meter) if self.shares else self._read(meter)
-    for document in documents:
-      meter.part_bytes[document.part] += num_bytes(document.text)
-      meter.part_documents[document.part] += 1
-      meter.part_passes[document.part] = document.repeat + 1
+    meter.reset(len(self.parts), start)
+    if not (self.shares or start or sizes):
+      for part in self.parts[1:]:  # an empty part fails now, not hours later
+        next(_refuse_empty(part.read_all(self._new_state()), part.name))
+    states = [self._new_state(meter) for _ in self.parts]
+    streams = [
+      self._read_part(index, meter.cursors[index], state, sizes)
+      for index, state in enumerate(states)
+    ]
+    unfinished = [i for i, c in enumerate(meter.cursors) if not c.repeat]
+
+    def share_read(index: int) -> tuple[float, int]:
+      share = self.shares[index] if self.shares else 1.0
+      return meter.part_bytes[index] / share, index
+
+    queue = sorted(map(share_read, range(len(self.parts))))  # a heap
+    while unfinished:
+      index = queue[0][1] if self.shares else unfinished[0]
+      document, following = next(streams[index])
+      meter.count(document, following)
+      meter.fraction_read = self._fraction_read(states, unfinished)
       yield document
+      if following.repeat and index in unfinished:
+        unfinished.remove(index)
+        if self.shares and self.stopping == "first":
+          break
+      if self.shares:
+        heapq.heapreplace(queue, share_read(index))
     meter.fraction_read = 1.0
 
   def __iter__(self) -> Iterator[str]:
     """Yields the texts of one pass."""
     return (document.text for document in self.read(Meter()))
 
+  def count(
+    self, index: int, unit: int
+  ) -> tuple[np.ndarray, collections.Counter[str]]:
+    """Returns the sizes of the documents of a unit, [D, 2], and its oddities.
+
+    Raises:
+      DataError: text cannot be read or is refused.
+    """
+    state = self._new_state()
+    texts = self.parts[index].read(state, unit)
+    sizes = [(num_bytes(text), len(text)) for text in texts]
+    return np.array(sizes, np.uint32).reshape(-1, 2), state.oddities
+
   def read_parts(self) -> Iterator[Iterator[str]]:
     """Yields the texts of each part, to read the beginnings."""
-    return (_read_part(part, self._new_state()) for part in self.parts)
+    for part in self.parts:
+      yield _refuse_empty(part.read_all(self._new_state()), part.name)
 
   def __str__(self) -> str:
     """Returns the names of its parts."""
@@ -157,82 +275,72 @@ class Corpus:
         return True
     return False
 
-  def _read(self, meter: Meter) -> Iterator[Document]:
-    """Reads one part after another."""
-    for part in self.parts[1:]:  # an empty part fails now, not hours later
-      next(_read_part(part, self._new_state()))
+  def _read_part(
+    self, index: int, cursor: Cursor, state: ReadState, sizes: Sizes | None
+  ) -> Iterator[tuple[Document, Cursor]]:
+    """Reads a part forever; yields also the place of the next document."""
+    name = self.parts[index].name
+    while True:
+      documents = self._read_pass(index, cursor, state, sizes)
+      entry = next(_refuse_empty(documents, name))
+      while entry:
+        later = next(documents, None)
+        document, following = entry
+        yield document, following if later else Cursor(document.repeat + 1)
+        entry = later
+      # Later passes do not count oddities again.
+      cursor, state = Cursor(cursor.repeat + 1), self._new_state()
+
+  def _read_pass(
+    self, index: int, cursor: Cursor, state: ReadState, sizes: Sizes | None
+  ) -> Iterator[tuple[Document, Cursor]]:
+    repeat, first, skipped, number = cursor
+    part = self.parts[index]
+    for unit in range(first, part.num_units):
+      if sizes:
+        texts = (("", *size) for size in sizes[index][unit].tolist())
+      else:
+        texts = ((t, num_bytes(t), len(t)) for t in part.read(state, unit))
+      for text, size, num_chars in itertools.islice(texts, skipped, None):
+        document = Document(text, index, number, repeat, size, num_chars)
+        skipped, number = skipped + 1, number + 1
+        yield document, Cursor(repeat, unit, skipped, number)
+      skipped = 0
+
+  def _fraction_read(
+    self, states: list[ReadState], unfinished: list[int]
+  ) -> float | None:
+    if len(states) == 1:
+      return states[0].fraction_read
+    fractions = [
+      state.fraction_read if index in unfinished else 1.0
+      for index, state in enumerate(states)
+    ]
+    known = [fraction for fraction in fractions if fraction is not None]
+    if len(known) < len(states):
+      return None
+    if self.shares:
+      return (max if self.stopping == "first" else min)(known)
     sizes = [part.num_bytes for part in self.parts]
-    for index, part in enumerate(self.parts):
-      state = self._new_state(meter)
-      for number, text in enumerate(_read_part(part, state)):
-        meter.fraction_read = _total_fraction(sizes, index, state.fraction_read)
-        yield Document(text, index, number, 0)
-
-  def _read_mixture(self, meter: Meter) -> Iterator[Document]:
-    """Always reads the part that is furthest behind its share of the text."""
-    states = [self._new_state(meter) for _ in self.parts]
-    streams = [self._repeat(index, state) for index, state in enumerate(states)]
-    unfinished = set(range(len(self.parts)))
-    # A heap of (bytes so far / share, part).
-    queue = [(0.0, index) for index in unfinished]
-    choose = max if self.stopping == "first" else min
-    while unfinished:
-      index = queue[0][1]
-      document, is_last = next(streams[index])
-      if is_last:
-        unfinished.discard(index)
-      fractions = [
-        state.fraction_read if i in unfinished else 1.0
-        for i, state in enumerate(states)
-      ]
-      known = [fraction for fraction in fractions if fraction is not None]
-      all_known = len(known) == len(fractions)
-      meter.fraction_read = choose(known) if all_known else None
-      yield document  # `read` now counts its bytes
-      if is_last and self.stopping == "first":
-        return
-      weighted_bytes = meter.part_bytes[index] / self.shares[index]
-      heapq.heapreplace(queue, (weighted_bytes, index))
-
-  def _repeat(
-    self, index: int, state: ReadState
-  ) -> Iterator[tuple[Document, bool]]:
-    """Reads a part forever; yields also whether a document ends a pass."""
-    for repeat in itertools.count():
-      texts = _read_part(self.parts[index], state)
-      text, number = next(texts), 0
-      while text:
-        following = next(texts, "")
-        yield Document(text, index, number, repeat), not following
-        text, number = following, number + 1
-      state = self._new_state()  # later passes do not count oddities again
+    if None in sizes:
+      return None
+    weights = [max(1, size or 0) for size in sizes]
+    pairs = zip(known, weights, strict=True)
+    return sum(fraction * weight for fraction, weight in pairs) / sum(weights)
 
   def _new_state(self, meter: Meter | None = None) -> ReadState:
     oddities = collections.Counter() if meter is None else meter.oddities
     return ReadState(self.errors, oddities, REPLACE_HINT)
 
 
-def _read_part(part: Part, state: ReadState) -> Iterator[str]:
-  """Yields the texts of a part, at least one."""
-  texts = part.read(state)
-  first = next(texts, None)
+def _refuse_empty(items: Iterator[Any], name: str) -> Iterator[Any]:
+  """Yields the items of a part, at least one."""
+  first = next(items, None)
   if first is None:
     raise DataError(
-      f"{part.name!r}: no document, because every line or record is blank (or"
+      f"{name!r}: no document, because every line or record is blank (or"
       " shorter than min_chars). Add text, or remove this part from"
       " data.sources."
     )
   yield first
-  yield from texts
-
-
-def _total_fraction(
-  sizes: list[int | None], index: int, fraction: float | None
-) -> float | None:
-  """Returns the fraction of all parts after `fraction` of the part `index`."""
-  if len(sizes) == 1:
-    return fraction
-  known = [size for size in sizes if size is not None]
-  if fraction is None or len(known) < len(sizes):
-    return None
-  return (sum(known[:index]) + known[index] * fraction) / max(1, sum(known))
+  yield from items

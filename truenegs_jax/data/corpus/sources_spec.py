@@ -8,6 +8,7 @@ A part is `WHERE [option=value ...]`: a file, a folder or a glob, also by URL;
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import pathlib
@@ -37,6 +38,7 @@ CHOICES = {
   "streaming": ("true", "false"),
   "format": tuple(FORMATS),
 }
+UNIT_BYTES = 2**22  # of files, as they are stored; see `_split_into_units`
 JOIN_CHARS = 20_000  # about 9 rows of 512: half a row of padding is 5 %
 LAST_OPTION = re.compile(r"(?:^|\s)(\w+)=(\S*)$")
 LIKE_AN_OPTION = re.compile(r"(?:^|\s)(\w+)=\S*(?=\s|$)")
@@ -254,8 +256,8 @@ def _open_part(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
   if join_chars:
     changes["join"] = [join_chars, part_spec.options.get("by", "")]
 
-  def read(state: ReadState) -> Iterator[str]:
-    texts = part.read(state)
+  def read(state: ReadState, unit: int) -> Iterator[str]:
+    texts = part.read(state, unit)
     if least:
       texts = documents.drop_short_lines(texts, state, min_chars=least)
     if join_chars:
@@ -277,7 +279,8 @@ def _open_wordnet(part_spec: PartSpec, reader: WordNetReader | None) -> Part:
   def identity() -> dict[str, Any]:
     return {"source": WORDNET, **sources.wordnet_identity(reader)}
 
-  def read(state: ReadState) -> Iterator[str]:
+  def read(state: ReadState, unit: int) -> Iterator[str]:
+    del unit  # there is one
     state.where, state.unit = WORDNET, "record"
     texts = sources.read_wordnet(reader, state)
     return documents.from_records(texts, "record", state)
@@ -308,7 +311,8 @@ def _open_dataset(part_spec: PartSpec) -> Part:
   def identity() -> dict[str, Any]:
     return {"source": "hf", **dataset.identity(), "document": rule}
 
-  def read(state: ReadState) -> Iterator[str]:
+  def read(state: ReadState, unit: int) -> Iterator[str]:
+    del unit  # there is one
     state.where, state.unit = part_spec.where, "record"
     return documents.from_records(dataset.read(state), rule, state)
 
@@ -326,7 +330,8 @@ def _open_files(part_spec: PartSpec) -> Part:
   column = part_spec.options.get("column", "text")
   by = part_spec.options.get("by", "")
   rules = {x: part_spec.rule(FORMATS[x].document) for x in sorted({*names})}
-  size = sum(file.size for file in files)
+  *starts, size = itertools.accumulate((f.size for f in files), initial=0)
+  units = _split_into_units(files)
 
   def read_file(file: File, name: str, state: ReadState) -> Iterator[str]:
     if not FORMATS[name].has_columns:
@@ -340,13 +345,12 @@ def _open_files(part_spec: PartSpec) -> Part:
     result = {"source": "files", "files": now, "document": rules}
     return result | ({"column": column} if has_columns else {})
 
-  def read(state: ReadState) -> Iterator[str]:
-    total, before = max(1, size), 0
-    for file, name in zip(files, names, strict=True):
-      share = file.size / total
-      state.begin_file(file.path, before=before / total, share=share)
+  def read(state: ReadState, unit: int) -> Iterator[str]:
+    for number in units[unit]:
+      file, name, total = files[number], names[number], max(1, size)
+      before, share = starts[number] / total, file.size / total
+      state.begin_file(file.path, before=before, share=share)
       yield from _check_not_empty(read_file(file, name, state), state)
-      before += file.size
 
   for name in rules:
     file = files[names.index(name)]
@@ -355,8 +359,30 @@ def _open_files(part_spec: PartSpec) -> Part:
   is_local = not is_url(part_spec.where)
   paths = [os.path.abspath(f.path) if is_local else f.path for f in files]
   return Part(
-    part_spec.where, read, identity, size, is_local, paths=tuple(paths)
+    part_spec.where,
+    read,
+    identity,
+    size,
+    len(units),
+    is_local,
+    paths=tuple(paths),
   )
+
+
+def _split_into_units(files: list[File]) -> list[list[int]]:
+  """Groups the numbers of consecutive files into units of UNIT_BYTES or more.
+
+  Small files share a unit, so that their records can be joined.
+  """
+  units: list[list[int]] = []
+  size = UNIT_BYTES
+  for number, file in enumerate(files):
+    if size >= UNIT_BYTES:
+      units.append([])
+      size = 0
+    units[-1].append(number)
+    size += file.size
+  return units
 
 
 def _find_files(part_spec: PartSpec) -> list[File]:

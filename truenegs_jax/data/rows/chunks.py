@@ -2,7 +2,8 @@
 
 The corpus and the options alone decide where a chunk begins and what becomes of
 its documents. So chunks can be built in any order, by any process and over
-several runs; their rows, concatenated, are the rows of the corpus.
+several runs; their rows, concatenated, are the rows of the corpus. The sizes of
+all documents, see `count_units`, tell where each chunk begins.
 
 A chunk is stored as one `.npz`, written under another name and then renamed, so
 that no reader sees an incomplete one.
@@ -14,10 +15,11 @@ import itertools
 import math
 import pathlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from truenegs_jax.data.corpus.corpus import Corpus, Meter
+from truenegs_jax.data.corpus.corpus import Corpus, Meter, Position, Sizes
 from truenegs_jax.data.rows import layouts
 from truenegs_jax.data.rows.rows_folder import (
   FIELDS,
@@ -56,19 +58,11 @@ class ChunkSpec:
   held_out_unit: str  # result of `choose_held_out_unit`
 
 
-@dataclasses.dataclass(frozen=True)
-class ChunkSet:
-  """All chunks of a corpus; other jobs may still build some of them."""
+class ChunkStart(NamedTuple):
+  """The number of a chunk and the place of its first document."""
 
-  spec: ChunkSpec
-  corpus: Corpus
-  meter: Meter  # counts of all text
-  num_chunks: int  # of all jobs
-
-  def is_complete(self) -> bool:
-    """Returns whether the chunks of all jobs are stored."""
-    numbers = range(self.num_chunks)
-    return all(chunk_path(self.spec.folder, k).exists() for k in numbers)
+  number: int
+  position: Position
 
 
 def choose_held_out_unit(corpus: Corpus, options: RowsOptions) -> str:
@@ -95,27 +89,55 @@ def choose_held_out_unit(corpus: Corpus, options: RowsOptions) -> str:
 
 
 def cut_corpus(
-  corpus: Corpus, options: RowsOptions, meter: Meter, *, held_out_unit: str
+  corpus: Corpus,
+  options: RowsOptions,
+  meter: Meter,
+  *,
+  held_out_unit: str,
+  start: ChunkStart | None = None,
+  sizes: Sizes | None = None,
 ) -> Iterator[Chunk]:
   """Cuts a corpus into chunks of about CHUNK_CHARACTERS.
 
-  `meter` counts the text as it is read; `held_out_unit` is that of `ChunkSpec`.
+  Args:
+    meter: counts the text as it is read.
+    held_out_unit: result of `choose_held_out_unit`.
+    start: the first chunk; None for the first of the corpus.
+    sizes: as in `Corpus.read`.
   """
-  chunk, size = Chunk(0, []), 0
+  number, position = start or (0, None)
+  chunk, size = Chunk(number, []), 0
   fraction = _held_out_fraction(options)
-  for number, document in enumerate(corpus.read(meter)):
+  for document in corpus.read(meter, start=position, sizes=sizes):
     split = "train"
     if held_out_unit == "documents" and _is_held_out(document.number, fraction):
       if document.repeat:
         continue  # held out already
       split = "held_out"
-    chunk.documents.append((number, split, document.text))
-    size += len(document.text)
+    chunk.documents.append((meter.number - 1, split, document.text))
+    size += document.num_chars
     if size >= CHUNK_CHARACTERS or len(chunk.documents) == CHUNK_DOCUMENTS:
       yield chunk
       chunk, size = Chunk(chunk.number + 1, []), 0
   if chunk.documents:
     yield chunk
+
+
+def find_starts(
+  corpus: Corpus,
+  options: RowsOptions,
+  meter: Meter,
+  sizes: Sizes,
+  *,
+  held_out_unit: str,
+) -> list[ChunkStart | None]:
+  """Returns where each chunk starts, without reading; arguments as above."""
+  starts: list[ChunkStart | None] = [None]
+  for chunk in cut_corpus(
+    corpus, options, meter, held_out_unit=held_out_unit, sizes=sizes
+  ):
+    starts.append(ChunkStart(chunk.number + 1, meter.position()))
+  return starts[:-1]
 
 
 class ChunkBuilder:

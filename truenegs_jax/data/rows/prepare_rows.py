@@ -20,8 +20,8 @@ from rich.console import Console
 from truenegs_jax.data.corpus import language
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.rows import build_rows, merge_chunks, worker_pool
-from truenegs_jax.data.rows.chunks import ChunkSet
+from truenegs_jax.data.rows import build_rows, worker_pool, write_shards
+from truenegs_jax.data.rows.locks import folder_lock
 from truenegs_jax.data.rows.rows_folder import (
   MANIFEST,
   RowsOptions,
@@ -177,11 +177,11 @@ def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
     if plan.num_workers > 1:
       # A worker that ran this would wait for the lock of its parent.
       worker_pool.check_main_guard()
-    with build_rows.folder_lock(plan.folder):
+    with folder_lock(plan.folder):
       if not plan.is_prepared():  # no other process did it meanwhile
-        _merge(plan, _build(plan, build_rows.ONLY_JOB))
-  elif unfinished.exists():  # a process was killed after merging
-    with build_rows.folder_lock(plan.folder):
+        _finish(plan, _build(plan, build_rows.ONLY_JOB))
+  elif unfinished.exists():  # a process was killed after renaming
+    with folder_lock(plan.folder):
       shutil.rmtree(unfinished, ignore_errors=True)
   return _load_result(plan, is_new=is_new)
 
@@ -199,14 +199,14 @@ def execute_job(
   """
   is_new = not plan.is_prepared()
   if plan.corpus and is_new:
-    with build_rows.folder_lock(plan.folder, shared=True):
+    with folder_lock(plan.folder, shared=True):
       if not plan.is_prepared():
         chunk_set = _build(plan, job)
     if not plan.is_prepared() and not chunk_set.is_complete():
       return None
-    with build_rows.folder_lock(plan.folder):  # waits for the other jobs
+    with folder_lock(plan.folder):  # waits for the other jobs
       if not plan.is_prepared():
-        _merge(plan, chunk_set)
+        _finish(plan, chunk_set)
   return _load_result(plan, is_new=is_new)
 
 
@@ -239,7 +239,7 @@ def _load_vocabulary(path: pathlib.Path, options: RowsOptions) -> Tokenizer:
   )
 
 
-def _build(plan: Plan, job: tuple[int, int]) -> ChunkSet:
+def _build(plan: Plan, job: tuple[int, int]) -> write_shards.ChunkSet:
   assert plan.corpus is not None
   console = progress.log_console()
   say = _printer(console)
@@ -270,7 +270,7 @@ def _find_or_train_vocabulary(
   plan: Plan, corpus: Corpus, job: tuple[int, int], console: Console
 ) -> Tokenizer:
   """Returns the vocabulary of the text, which the first of all jobs trains."""
-  with build_rows.folder_lock(plan.folder, "vocabulary.lock"):
+  with folder_lock(plan.folder, "vocabulary.lock"):
     temporary = build_rows.open_unfinished(plan.folder, plan.options, job=job)
     path = temporary / "vocab.txt"
     if not path.exists():
@@ -325,12 +325,11 @@ def _printer(console: Console) -> Callable[[str], None]:
   return functools.partial(console.print, soft_wrap=True)
 
 
-def _merge(plan: Plan, chunk_set: ChunkSet) -> None:
-  """Merges the chunks; prints the number of rows, the parts and oddities."""
+def _finish(plan: Plan, chunk_set: write_shards.ChunkSet) -> None:
+  """Writes the manifest; prints the number of rows, the parts and oddities."""
   console = progress.log_console()
   say = _printer(console)
-  with progress.working(console, "Merging rows"):
-    manifest = merge_chunks.merge(plan.folder, chunk_set)
+  manifest = write_shards.finish(plan.folder, chunk_set)
   splits, parts = manifest["splits"], manifest["parts"]
   say(
     f"{splits['train']['rows']:,} rows of {manifest['options']['length']}"

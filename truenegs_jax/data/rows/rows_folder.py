@@ -3,7 +3,7 @@
 A rows folder contains, per split ("train", "held_out") and shard,
 `<split>-00000.{tokens,types,documents}.npy`; `vocab.txt`; `unigram_V.npy`, the
 counts of each entry in the training split; and `manifest.json`, which describes
-all of this and is written last. `merge_chunks` writes it.
+all of this and is written last. `write_shards` writes it.
 
   rows = open_rows("rows", "train", Verification("rows"))
   rows.take(np.arange(8))["tokens"]  # int32 [8, L]
@@ -256,7 +256,11 @@ def open_rows(
   for number, count in enumerate(counts):
     names = [shard_name(split, number, field) for field in FIELDS]
     shape = (count, manifest["options"]["length"])
-    shards.append(tuple(_map_field(folder, n, shape, manifest) for n in names))
+    if count:
+      fields = (_map_field(folder, n, shape, manifest) for n in names)
+      shards.append(tuple(fields))
+    else:  # has no files
+      shards.append((np.empty(shape, np.uint16),) * len(FIELDS))
   if damaged := list(_find_damage(folder, [UNIGRAMS])):
     raise _damage_error(folder, damaged)
   unigram_V, starts = np.load(folder / UNIGRAMS), np.cumsum([0, *counts])

@@ -1,0 +1,96 @@
+"""Counts the documents of a corpus unit by unit, before jobs build its rows.
+
+  sizes = count_units(folder, corpus, job=(0, 4), progress=print)
+
+A count is a file, so it is made once, by any job. With all counts, a job knows
+where its chunks begin and reads only their files.
+"""
+
+import collections
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+
+from truenegs_jax.data.corpus.corpus import Corpus, Sizes
+from truenegs_jax.data.rows import chunks
+from truenegs_jax.data.rows.locks import try_lock
+from truenegs_jax.runtime.files import atomic_file
+
+Unit = tuple[int, int]  # of a corpus: the part and its unit
+
+
+def list_units(corpus: Corpus) -> list[Unit]:
+  """Returns the units of all parts."""
+  return [
+    (part, unit)
+    for part in range(len(corpus.parts))
+    for unit in range(corpus.parts[part].num_units)
+  ]
+
+
+def count_units(
+  folder: pathlib.Path,
+  corpus: Corpus,
+  job: tuple[int, int],
+  progress: Callable[[float], object],
+) -> None:
+  """Counts all units, together with the other jobs that do the same now.
+
+  A job begins with its share of the units, and then counts those that no other
+  job has begun.
+
+  Args:
+    folder: of the counts.
+    job: (i, n), see `build_rows.build_chunks`.
+    progress: called after each unit with the fraction done.
+
+  Raises:
+    DataError: text cannot be read or is refused.
+    DiskError: a file cannot be written.
+  """
+  units = list_units(corpus)
+  first = len(units) * job[0] // job[1]
+  units = units[first:] + units[:first]
+  for wait in (False, True):  # at last for the units of other jobs
+    for done, unit in enumerate(units, start=1):
+      if not count_path(folder, unit).exists():
+        lock = count_path(folder, unit).with_suffix(".lock")
+        with try_lock(lock, wait=wait) as is_held:
+          if is_held:
+            count_unit(folder, corpus, unit)
+      progress(done / len(units))
+
+
+def count_unit(folder: pathlib.Path, corpus: Corpus, unit: Unit) -> None:
+  """Counts a unit and stores its count, unless it is stored."""
+  path = count_path(folder, unit)
+  if path.exists():
+    return
+  sizes_Dx2, oddities = corpus.count(*unit)
+  names, counts = list(oddities), list(oddities.values())
+  with atomic_file(path, several_writers=True) as file:
+    np.savez(file, sizes=sizes_Dx2, names=names, counts=counts)  # type: ignore[arg-type]
+
+
+def read_counts(
+  folder: pathlib.Path, corpus: Corpus
+) -> tuple[Sizes, collections.Counter[str]]:
+  """Returns the sizes of all documents, and the oddities of their text.
+
+  Raises:
+    DiskError: a count is missing or damaged, and so removed.
+  """
+  sizes: list[list[np.ndarray]] = [[] for _ in corpus.parts]
+  oddities = collections.Counter[str]()
+  for part, unit in list_units(corpus):
+    path = count_path(folder, (part, unit))
+    sizes[part].append(chunks.load_array(path, "sizes"))
+    names, counts = (chunks.load_array(path, x) for x in ("names", "counts"))
+    oddities.update(zip(names.tolist(), counts.tolist(), strict=True))
+  return sizes, oddities
+
+
+def count_path(folder: pathlib.Path, unit: Unit) -> pathlib.Path:
+  """Returns the file of a count."""
+  return folder / "count-{:03d}-{:06d}.npz".format(*unit)

@@ -1,0 +1,249 @@
+"""Writes the shards of a rows folder from its chunks, and the manifest last.
+
+A shard holds the rows of SHARD_CHUNKS chunks, whichever process builds them, so
+shards can be written in any order, in parallel. The chunks of a shard are
+removed once it is written: the disk holds the rows of one shard twice, not all.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import numpy as np
+
+from truenegs_jax.data.corpus.corpus import Corpus, Meter
+from truenegs_jax.data.rows.chunks import (
+  NUM_TOKENS,
+  ChunkSpec,
+  chunk_path,
+  load_array,
+)
+from truenegs_jax.data.rows.rows_folder import (
+  FIELDS,
+  MANIFEST,
+  SPLITS,
+  UNIGRAMS,
+  VERSION,
+  file_record,
+  hash_json,
+  shard_name,
+)
+from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
+from truenegs_jax.runtime import json_text
+from truenegs_jax.runtime.errors import DataError, DiskError
+from truenegs_jax.runtime.files import atomic_file, disk_errors, sync
+
+SHARD_CHUNKS = 32  # about 130,000 rows of 128
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkSet:
+  """All chunks of a corpus; other jobs may still build some of them."""
+
+  spec: ChunkSpec
+  corpus: Corpus
+  meter: Meter  # counts of all text
+  num_chunks: int  # of all jobs
+
+  @property
+  def num_shards(self) -> int:
+    """The number of shards, the last of which may have fewer chunks."""
+    return -(-self.num_chunks // SHARD_CHUNKS)
+
+  def is_complete(self) -> bool:
+    """Returns whether the shards of all jobs are written."""
+    return all(is_written(self.spec, k) for k in range(self.num_shards))
+
+
+def shard_chunks(shard: int, num_chunks: int | None = None) -> range:
+  """Returns the chunks of a shard of all chunks; None if it is a full one."""
+  first, stop = shard * SHARD_CHUNKS, (shard + 1) * SHARD_CHUNKS
+  return range(first, stop if num_chunks is None else min(stop, num_chunks))
+
+
+def is_built(spec: ChunkSpec, chunk: int) -> bool:
+  """Returns whether the rows of a chunk are stored, alone or in a shard."""
+  return chunk_path(spec.folder, chunk).exists() or is_written(
+    spec, chunk // SHARD_CHUNKS
+  )
+
+
+def is_written(spec: ChunkSpec, shard: int) -> bool:
+  """Returns whether a shard is complete."""
+  return _record_path(spec, shard).exists()  # written last
+
+
+def write_shard(spec: ChunkSpec, chunks: range) -> None:
+  """Writes a shard, unless it is written, and removes its chunks.
+
+  Args:
+    chunks: result of `shard_chunks`.
+
+  Raises:
+    DiskError: a chunk is damaged, or a file cannot be written.
+  """
+  shard = chunks.start // SHARD_CHUNKS
+  paths = [chunk_path(spec.folder, number) for number in chunks]
+  if not is_written(spec, shard):
+    num_tokens = sum(int(load_array(path, NUM_TOKENS)) for path in paths)
+    record: dict[str, Any] = {NUM_TOKENS: num_tokens}
+    with disk_errors(_rows_folder(spec)):
+      _rows_folder(spec).mkdir(exist_ok=True)
+    for split in SPLITS:
+      record[split] = _write_split(spec, split, shard, paths)
+    with atomic_file(_record_path(spec, shard), several_writers=True) as file:
+      file.write(json.dumps(record).encode())
+  for path in paths:
+    path.unlink(missing_ok=True)
+
+
+def finish(folder: pathlib.Path, chunk_set: ChunkSet) -> dict[str, Any]:
+  """Writes vocabulary and manifest; returns the manifest.
+
+  The folder appears by one rename.
+
+  Raises:
+    DataError: there is no row.
+    DiskError: a file cannot be written or is damaged.
+  """
+  spec = chunk_set.spec
+  with disk_errors(folder):
+    records = [_read_record(spec, k) for k in range(chunk_set.num_shards)]
+    splits = {split: _sum_split(spec, split, records) for split in SPLITS}
+    if not any(split["rows"] for split, _ in splits.values()):
+      shutil.rmtree(spec.folder, ignore_errors=True)
+      raise DataError(
+        f"data.sources: {chunk_set.corpus} gives 0 rows. It contains only"
+        " blank or control characters. Add text."
+      )
+    manifest = _write_manifest(chunk_set, records, splits)
+    os.replace(_rows_folder(spec), folder)
+    sync(folder.parent)
+    shutil.rmtree(spec.folder, ignore_errors=True)
+  return manifest
+
+
+def _rows_folder(spec: ChunkSpec) -> pathlib.Path:
+  return spec.folder / "rows"
+
+
+def _record_path(spec: ChunkSpec, shard: int) -> pathlib.Path:
+  return spec.folder / f"shard-{shard:05d}.json"
+
+
+def _read_record(spec: ChunkSpec, shard: int) -> dict[str, Any]:
+  path = _record_path(spec, shard)
+  fix = f"Remove '{spec.folder}' and run the same command again."
+  with json_text.read_file(path, DiskError, fix) as record:
+    return {NUM_TOKENS: record[NUM_TOKENS]} | {s: record[s] for s in SPLITS}
+
+
+def _write_split(
+  spec: ChunkSpec, split: str, shard: int, paths: list[pathlib.Path]
+) -> dict[str, Any]:
+  """Writes the files of a split; returns their record.
+
+  Returns:
+    rows; files, their sizes and checksums; counts, the number of each entry of
+    the vocabulary without padding.
+  """
+  counts_V, rows = np.zeros(len(spec.tokenizer.vocab), np.int64), 0
+  files = {}
+  for field in FIELDS:
+    arrays = [load_array(path, f"{split}.{field}") for path in paths]
+    array_RxL = np.concatenate(arrays)
+    if not (rows := len(array_RxL)):
+      break
+    if field == "tokens":
+      counts_V += np.bincount(array_RxL.ravel(), minlength=len(counts_V))
+    name = shard_name(split, shard, field)
+    path = _rows_folder(spec) / name
+    with atomic_file(path, several_writers=True) as file:
+      np.save(file, array_RxL)
+    files[name] = file_record(path)
+  counts_V[spec.tokenizer.pad] = 0  # text never encodes to it
+  return {"rows": rows, "files": files, "counts": counts_V.tolist()}
+
+
+def _sum_split(
+  spec: ChunkSpec, split: str, records: list[dict[str, Any]]
+) -> tuple[dict[str, Any], np.ndarray]:
+  """Returns a split's entry in the manifest, and the counts of its tokens."""
+  counts_V = np.zeros(len(spec.tokenizer.vocab), np.int64)
+  for record in records:
+    counts_V += np.array(record[split]["counts"])
+  shards = [record[split]["rows"] for record in records]
+  num_rows, num_tokens = sum(shards), int(counts_V.sum())
+  padding_share = 0.0
+  if num_rows:
+    size = num_rows * spec.options.length
+    padding_share = round(1 - num_tokens / size, 6)
+  return {
+    "rows": num_rows,
+    "tokens": num_tokens,  # without padding, with [CLS] and [SEP]
+    "padding_share": padding_share,
+    "shards": shards if num_rows else [],
+  }, counts_V
+
+
+def _write_manifest(
+  chunk_set: ChunkSet,
+  records: list[dict[str, Any]],
+  splits: dict[str, tuple[dict[str, Any], np.ndarray]],
+) -> dict[str, Any]:
+  """Writes the other files of a rows folder, and the manifest last."""
+  spec, meter = chunk_set.spec, chunk_set.meter
+  tokenizer, folder = spec.tokenizer, _rows_folder(spec)
+  write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
+  np.save(folder / UNIGRAMS, _unigrams(splits["train"][1], tokenizer))
+  files = {x: file_record(folder / x) for x in ("vocab.txt", UNIGRAMS)}
+  for record in records:
+    for split in SPLITS:
+      files |= record[split]["files"]
+  manifest: dict[str, Any] = {
+    "version": VERSION,
+    "tokenizer": {
+      "fingerprint": tokenizer.fingerprint,
+      "size": len(tokenizer.vocab),
+      "lowercase": tokenizer.lowercase,
+      "strip_accents": tokenizer.strip_accents,
+      "pad": tokenizer.pad,
+      "special_ids": list(tokenizer.special_ids),
+    },
+    "splits": {split: entry for split, (entry, _) in splits.items()},
+    "files": dict(sorted(files.items())),
+  }
+  # Covers the content only, so a copied text gives the same fingerprint.
+  manifest["fingerprint"] = hash_json(manifest)
+  manifest["options"] = dataclasses.asdict(spec.options)
+  manifest["held_out_by"] = spec.held_out_unit
+  counts_V = splits["train"][1] + splits["held_out"][1]
+  # Text never encodes to these two ids, so layouts added all of them.
+  kept = counts_V.sum() - counts_V[tokenizer.cls] - counts_V[tokenizer.sep]
+  num_tokens = sum(record[NUM_TOKENS] for record in records)
+  manifest["lost_share"] = round(1 - int(kept) / num_tokens, 6)
+  parts = zip(
+    meter.part_documents, meter.part_bytes, meter.part_passes, strict=True
+  )
+  names = "documents", "text_bytes", "passes"
+  manifest["parts"] = [dict(zip(names, part, strict=True)) for part in parts]
+  manifest["oddities"] = dict(sorted(meter.oddities.items()))
+  # The checksum must match the parsed JSON, in which tuples are lists.
+  content = json.loads(json.dumps(manifest))
+  content["checksum"] = hash_json(content)
+  sync(folder / "vocab.txt")
+  sync(folder / UNIGRAMS)
+  with atomic_file(folder / MANIFEST) as file:
+    file.write((json.dumps(content, indent=1) + "\n").encode())
+  sync(folder)
+  return manifest
+
+
+def _unigrams(counts_V: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+  """Returns counts of all tokens that can be masked, [UNK] among them."""
+  counts_V = counts_V.copy()
+  counts_V[[i for i in tokenizer.special_ids if i != tokenizer.unk]] = 0
+  return counts_V
