@@ -5,7 +5,7 @@ import json
 import pytest
 
 from truenegs_jax import status
-from truenegs_jax.data.rows import build_rows
+from truenegs_jax.data.rows import build_rows, locks
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.flags import parse_config
 from truenegs_jax.workdir import files, lock, metrics_file

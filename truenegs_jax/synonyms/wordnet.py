@@ -138,7 +138,7 @@ def open_wordnet(folder: str = "") -> WordNetReader:
     DataError: WordNet is damaged.
   """
   root = find_wordnet(folder)
-  reader = _new_reader(root)
+  reader = _new_reader(root, folder)
   try:
     with warnings.catch_warnings():
       warnings.filterwarnings("ignore", message=".*multilingual functions")
@@ -265,28 +265,33 @@ def _synset(pos: str, offset: int, reader: WordNetReader) -> Any:
   return synset
 
 
-def _new_reader(root: str) -> Any:
-  """Returns an NLTK reader before its `__init__`."""
+def _new_reader(root: str, folder: str) -> Any:
+  """Returns an NLTK reader before its `__init__`; pickled as its `folder`."""
   import nltk
   from nltk.corpus.reader.wordnet import WordNetCorpusReader
 
+  class Reader(WordNetCorpusReader):
+    def __reduce__(self) -> Any:
+      return open_wordnet, (folder,)
+
+    # `__init__` maps synsets to other versions and languages, for which NLTK
+    # 3.9 and later read a second WordNet. English needs no map.
+    def map_wn(self, *_: Any) -> None:
+      del self
+
+    map_wn30 = map_wn
+
+    def open(self, file: str) -> Any:
+      try:
+        return super().open(file)
+      except OSError:
+        if file != "lexnames":  # missing from Debian's package
+          raise
+        names = enumerate(LEXNAMES.split())
+        return io.StringIO("".join(f"{i} {name} 0\n" for i, name in names))
+
   # NLTK 3.10 and later refuse files outside the folders of `nltk.data.path`.
-  folder = re.sub(r"/[^/]*\.zip/wordnet/$", "", root)
-  if folder not in nltk.data.path:
-    nltk.data.path.append(folder)
-  reader = WordNetCorpusReader.__new__(WordNetCorpusReader)
-  # `__init__` maps synsets to other versions and languages, for which NLTK 3.9
-  # and later read a second WordNet. English needs no map.
-  reader.map_wn = reader.map_wn30 = lambda *_: None
-
-  def open_file(name: str) -> Any:
-    try:
-      return WordNetCorpusReader.open(reader, name)
-    except OSError:
-      if name != "lexnames":  # missing from Debian's package
-        raise
-      names = enumerate(LEXNAMES.split())
-      return io.StringIO("".join(f"{i} {lexname} 0\n" for i, lexname in names))
-
-  reader.open = open_file
-  return reader
+  parent = re.sub(r"/[^/]*\.zip/wordnet/$", "", root)
+  if parent not in nltk.data.path:
+    nltk.data.path.append(parent)
+  return Reader.__new__(Reader)

@@ -7,6 +7,7 @@ If a preparation is stopped, even by SIGKILL, only the chunks in progress are
 lost; the same call builds the missing ones.
 """
 
+import contextlib
 import functools
 import itertools
 import pathlib
@@ -97,12 +98,15 @@ def unfinished_folder(folder: pathlib.Path) -> pathlib.Path:
 
 
 def measure_unfinished(folder: pathlib.Path) -> tuple[int, int]:
-  """Returns the number of chunks that are built, and their bytes on the disk."""
+  """Returns the number of chunks that are built, and their bytes."""
   temporary = unfinished_folder(folder)
   single = {*temporary.glob("chunk-*.npz")}
   written = {*temporary.glob("shard-*.json")}
   files = [*single, *temporary.glob("rows/*.npy")]
-  size = sum(path.stat().st_size for path in files)
+  size = 0
+  for path in files:
+    with contextlib.suppress(FileNotFoundError):  # its shard is written now
+      size += path.stat().st_size
   return len(single) + len(written) * write_shards.SHARD_CHUNKS, size
 
 

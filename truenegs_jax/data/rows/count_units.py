@@ -70,7 +70,7 @@ def count_unit(folder: pathlib.Path, corpus: Corpus, unit: Unit) -> None:
   sizes_Dx2, oddities = corpus.count(*unit)
   names, counts = list(oddities), list(oddities.values())
   with atomic_file(path, several_writers=True) as file:
-    np.savez(file, sizes=sizes_Dx2, names=names, counts=counts)  # type: ignore[arg-type]
+    np.savez(file, sizes=sizes_Dx2, names=names, counts=counts)
 
 
 def read_counts(
@@ -87,7 +87,7 @@ def read_counts(
     path = count_path(folder, (part, unit))
     sizes[part].append(chunks.load_array(path, "sizes"))
     names, counts = (chunks.load_array(path, x) for x in ("names", "counts"))
-    oddities.update(zip(names.tolist(), counts.tolist(), strict=True))
+    oddities.update(dict(zip(names.tolist(), counts.tolist(), strict=True)))
   return sizes, oddities
 
 

@@ -171,19 +171,9 @@ def make_plan(options: PrepareOptions) -> Plan:
 
 def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
   """Prepares the rows of a plan, unless they exist; returns as `prepare`."""
-  unfinished = build_rows.unfinished_folder(plan.folder)
-  is_new = not plan.is_prepared()
-  if plan.corpus and is_new:
-    if plan.num_workers > 1:
-      # A worker that ran this would wait for the lock of its parent.
-      worker_pool.check_main_guard()
-    with folder_lock(plan.folder):
-      if not plan.is_prepared():  # no other process did it meanwhile
-        _finish(plan, _build(plan, build_rows.ONLY_JOB))
-  elif unfinished.exists():  # a process was killed after renaming
-    with folder_lock(plan.folder):
-      shutil.rmtree(unfinished, ignore_errors=True)
-  return _load_result(plan, is_new=is_new)
+  result = execute_job(plan, build_rows.ONLY_JOB)
+  assert result is not None
+  return result
 
 
 def execute_job(
@@ -195,18 +185,29 @@ def execute_job(
   The rows are the same as those of one process.
 
   Returns:
-    As `prepare`, or None while other jobs have chunks to build.
+    As `prepare`, or None while other jobs have shards to build.
   """
+  is_only = job == build_rows.ONLY_JOB
   is_new = not plan.is_prepared()
+  unfinished = build_rows.unfinished_folder(plan.folder)
   if plan.corpus and is_new:
-    with folder_lock(plan.folder, shared=True):
-      if not plan.is_prepared():
+    if plan.num_workers > 1:
+      # A worker that ran this would wait for the lock of its parent.
+      worker_pool.check_main_guard()
+    with folder_lock(plan.folder, shared=not is_only):
+      if not plan.is_prepared():  # no other process did it meanwhile
         chunk_set = _build(plan, job)
-    if not plan.is_prepared() and not chunk_set.is_complete():
-      return None
-    with folder_lock(plan.folder):  # waits for the other jobs
-      if not plan.is_prepared():
-        _finish(plan, chunk_set)
+        if is_only:
+          _finish(plan, chunk_set)
+    if not plan.is_prepared():
+      if not chunk_set.is_complete():
+        return None
+      with folder_lock(plan.folder):  # waits for the other jobs
+        if not plan.is_prepared():
+          _finish(plan, chunk_set)
+  elif unfinished.exists():  # a process was killed after renaming
+    with folder_lock(plan.folder):
+      shutil.rmtree(unfinished, ignore_errors=True)
   return _load_result(plan, is_new=is_new)
 
 
