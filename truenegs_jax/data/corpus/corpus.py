@@ -262,6 +262,14 @@ class Corpus:
       identities.append(identity)
     return identities
 
+  def check_unchanged(self, identity: list[dict[str, Any]]) -> None:
+    """Raises DataError if the identity is another one by now."""
+    if self.identity() != identity:
+      raise DataError(
+        f"data.sources: {self} changed while it was read. Run the same command"
+        " again when nothing writes to it anymore."
+      )
+
   def is_local(self) -> bool:
     """Returns whether all parts can be read without the hub."""
     return all(part.is_local for part in self.parts)

@@ -8,17 +8,15 @@ lost; the same call builds the missing ones.
 """
 
 import contextlib
-import functools
-import itertools
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.rows import (
+  build_range,
   chunks,
   count_units,
-  worker_pool,
   write_shards,
 )
 from truenegs_jax.data.rows.locks import folder_lock
@@ -40,11 +38,12 @@ def build_chunks(
   backend: str = "fast",
   num_workers: int = 1,
   job: tuple[int, int] = ONLY_JOB,
+  engine: Callable[[chunks.ChunkSpec], object] | None = None,
   progress: Callable[..., object] = lambda *_: None,
 ) -> write_shards.ChunkSet:
   """Builds the missing chunks and shards of a rows folder.
 
-  Neither `backend`, `num_workers` nor `job` change the rows.
+  Neither `backend`, `num_workers`, `job` nor `engine` change the rows.
 
   Args:
     corpus: a single job reads it once, and its first documents twice. One of
@@ -53,6 +52,7 @@ def build_chunks(
     num_workers: processes. Scripts need `if __name__ == "__main__":` above 1.
     job: (i, n) builds only the i-th of n equal ranges of the shards. The n
       calls may run at the same time.
+    engine: builds all shards elsewhere, see `distribute`.
     progress: called after each chunk with the bytes of text so far, the
       fraction done (None if unknown), and a text for the user.
 
@@ -64,15 +64,18 @@ def build_chunks(
   try:
     unit = chunks.choose_held_out_unit(corpus, options)
     spec = chunks.ChunkSpec(temporary, tokenizer, options, backend, unit)
-    if job == ONLY_JOB:
+    if engine:
+      engine(spec)
+      chunk_set, _ = build_range.find_chunks(spec, corpus)
+    elif job == ONLY_JOB:
       meter = Meter()
-      count = _build_range(
+      count = build_range.build_range(
         spec, corpus, meter, num_workers=num_workers, progress=progress
       )
       chunk_set = write_shards.ChunkSet(spec, corpus, meter, count)
     else:
       chunk_set = _build_share(spec, corpus, num_workers, job, progress)
-    check_unchanged(corpus, options)
+    corpus.check_unchanged(options.sources)
   except DataError as error:
     # The chunks are useless for repaired text, but not if a disk or a network
     # works again.
@@ -81,15 +84,6 @@ def build_chunks(
       shutil.rmtree(temporary, ignore_errors=True)
     raise
   return chunk_set
-
-
-def check_unchanged(corpus: Corpus, options: RowsOptions) -> None:
-  """Raises DataError if the text is not that of the options anymore."""
-  if corpus.identity() != options.sources:
-    raise DataError(
-      f"data.sources: {corpus} changed while it was read. Run the same command"
-      " again when nothing writes to it anymore."
-    )
 
 
 def unfinished_folder(folder: pathlib.Path) -> pathlib.Path:
@@ -144,43 +138,6 @@ def open_unfinished(
   return temporary
 
 
-def find_chunks(
-  spec: chunks.ChunkSpec, corpus: Corpus
-) -> tuple[write_shards.ChunkSet, list[chunks.ChunkStart | None]]:
-  """Returns the chunks of a corpus whose units are counted, and their starts.
-
-  Raises:
-    DataError: a part has no document.
-    DiskError: a count is damaged.
-  """
-  sizes, oddities = count_units.read_counts(spec.folder, corpus)
-  starts = chunks.find_starts(
-    corpus,
-    spec.options,
-    meter := Meter(),
-    sizes,
-    held_out_unit=spec.held_out_unit,
-  )
-  meter.oddities.update(oddities)
-  return write_shards.ChunkSet(spec, corpus, meter, len(starts)), starts
-
-
-def build_shard(
-  spec: chunks.ChunkSpec,
-  corpus: Corpus,
-  start: chunks.ChunkStart | None,
-  num_chunks: int,
-) -> None:
-  """Builds the shard that begins at `start`, except its existing chunks.
-
-  Args:
-    num_chunks: of the corpus.
-  """
-  first = start.number if start else 0
-  stop = min(first + write_shards.SHARD_CHUNKS, num_chunks)
-  _build_range(spec, corpus, Meter(), start=start, stop=stop)
-
-
 def _build_share(
   spec: chunks.ChunkSpec,
   corpus: Corpus,
@@ -192,7 +149,7 @@ def _build_share(
   count_units.count_units(
     spec.folder, corpus, job, lambda done: progress(0, done, "counting")
   )
-  chunk_set, starts = find_chunks(spec, corpus)
+  chunk_set, starts = build_range.find_chunks(spec, corpus)
   first, stop = (
     min(
       chunk_set.num_shards * i // job[1] * write_shards.SHARD_CHUNKS,
@@ -205,7 +162,7 @@ def _build_share(
   ):
     first += write_shards.SHARD_CHUNKS
   if first < stop:
-    _build_range(
+    build_range.build_range(
       spec,
       corpus,
       Meter(),
@@ -215,67 +172,3 @@ def _build_share(
       progress=progress,
     )
   return chunk_set
-
-
-def _build_range(
-  spec: chunks.ChunkSpec,
-  corpus: Corpus,
-  meter: Meter,
-  *,
-  start: chunks.ChunkStart | None = None,
-  stop: int | None = None,
-  num_workers: int = 1,
-  progress: Callable[..., object] = lambda *_: None,
-) -> int:
-  """Builds the missing chunks and shards of a range of chunks.
-
-  Args:
-    meter: counts the text that is read.
-    start: of the first chunk, which begins a shard; None for the first.
-    stop: the chunk after the last, which begins a shard or is the number of all
-      chunks; None to read the corpus to its end.
-
-  Returns:
-    The number of the chunk after the last.
-  """
-  first = start.number if start else 0
-  first_bytes = sum(start.position.part_bytes) if start else 0
-  num_chunks, num_rows = first, 0
-
-  def missing_chunks() -> Iterator[chunks.Chunk]:
-    nonlocal num_chunks
-    cut = chunks.cut_corpus(
-      corpus, spec.options, meter, held_out_unit=spec.held_out_unit, start=start
-    )
-    for chunk in itertools.islice(cut, stop and stop - first):
-      num_chunks = chunk.number + 1
-      if write_shards.is_built(spec, chunk.number):
-        show_progress()
-      else:
-        yield chunk
-
-  def show_progress() -> None:
-    documents = sum(meter.part_documents)
-    size = sum(meter.part_bytes) - first_bytes
-    fraction = meter.fraction_read
-    if stop:
-      fraction = (num_chunks - first) / (stop - first)
-    progress(size, fraction, f"{documents:,} documents, {num_rows:,} rows")
-
-  make_builder = functools.partial(chunks.ChunkBuilder, spec)
-  shard = first // write_shards.SHARD_CHUNKS
-  for rows in worker_pool.map_in_order(
-    make_builder, missing_chunks(), num_workers=num_workers
-  ):
-    num_rows += rows
-    show_progress()
-    while all(
-      write_shards.is_built(spec, k) for k in write_shards.shard_chunks(shard)
-    ):
-      write_shards.write_shard(spec, write_shards.shard_chunks(shard))
-      shard += 1
-  while members := write_shards.shard_chunks(shard, num_chunks):
-    write_shards.write_shard(spec, members)
-    shard += 1
-  show_progress()
-  return num_chunks

@@ -20,7 +20,13 @@ from rich.console import Console
 from truenegs_jax.data.corpus import language
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.rows import build_rows, worker_pool, write_shards
+from truenegs_jax.data.rows import (
+  build_rows,
+  distribute,
+  worker_pool,
+  write_shards,
+)
+from truenegs_jax.data.rows.chunks import ChunkSpec
 from truenegs_jax.data.rows.locks import folder_lock
 from truenegs_jax.data.rows.rows_folder import (
   MANIFEST,
@@ -169,15 +175,22 @@ def make_plan(options: PrepareOptions) -> Plan:
   return Plan(folder, rows_options, corpus, tokenizer, num_workers, options)
 
 
-def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
-  """Prepares the rows of a plan, unless they exist; returns as `prepare`."""
-  result = execute_job(plan, build_rows.ONLY_JOB)
+def execute_plan(
+  plan: Plan, engine: distribute.Engine | None = None
+) -> tuple[pathlib.Path, Tokenizer]:
+  """Prepares the rows of a plan, unless they exist; returns as `prepare`.
+
+  Args:
+    engine: builds the rows, on machines that see the sources and the folder;
+      None for this process and its workers.
+  """
+  result = execute_job(plan, build_rows.ONLY_JOB, engine)
   assert result is not None
   return result
 
 
 def execute_job(
-  plan: Plan, job: tuple[int, int]
+  plan: Plan, job: tuple[int, int], engine: distribute.Engine | None = None
 ) -> tuple[pathlib.Path, Tokenizer] | None:
   """Executes job (i, n) of a plan, one n-th of the work.
 
@@ -196,7 +209,7 @@ def execute_job(
       worker_pool.check_main_guard()
     with folder_lock(plan.folder, shared=not is_only):
       if not plan.is_prepared():  # no other process did it meanwhile
-        chunk_set = _build(plan, job)
+        chunk_set = _build(plan, job, engine)
         if is_only:
           _finish(plan, chunk_set)
     if not plan.is_prepared():
@@ -240,7 +253,9 @@ def _load_vocabulary(path: pathlib.Path, options: RowsOptions) -> Tokenizer:
   )
 
 
-def _build(plan: Plan, job: tuple[int, int]) -> write_shards.ChunkSet:
+def _build(
+  plan: Plan, job: tuple[int, int], engine: distribute.Engine | None
+) -> write_shards.ChunkSet:
   assert plan.corpus is not None
   console = progress.log_console()
   say = _printer(console)
@@ -263,8 +278,23 @@ def _build(plan: Plan, job: tuple[int, int]) -> write_shards.ChunkSet:
       backend=plan.prepare_options.tokenizer,
       num_workers=plan.num_workers,
       job=job,
+      engine=engine and functools.partial(_distribute, plan, engine),
       progress=functools.partial(_show_text, show, time.monotonic()),
     )
+
+
+def _distribute(plan: Plan, engine: distribute.Engine, spec: ChunkSpec) -> None:
+  open_text = functools.partial(_open_text, plan.prepare_options)
+  engine(distribute.Preparation(spec, open_text).steps())
+
+
+def _open_text(options: PrepareOptions) -> Corpus:
+  return open_corpus(
+    options.sources,
+    errors=options.errors,
+    stopping=options.stopping,
+    **options.resources,
+  )
 
 
 def _find_or_train_vocabulary(
@@ -354,12 +384,7 @@ def _open_corpus(
 ) -> tuple[Corpus | None, list[dict[str, Any]]]:
   """Opens the corpus; without text, uses the identity in the manifest."""
   try:
-    corpus = open_corpus(
-      options.sources,
-      errors=options.errors,
-      stopping=options.stopping,
-      **options.resources,
-    )
+    corpus = _open_text(options)
     return corpus, corpus.identity()
   except UnavailableError as error:
     if not named or not (named / MANIFEST).exists():
