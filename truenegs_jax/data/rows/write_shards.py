@@ -154,15 +154,15 @@ def _write_split(
   files = {}
   for field in FIELDS:
     arrays = [load_array(path, f"{split}.{field}") for path in paths]
-    array_RxL = np.concatenate(arrays)
-    if not (rows := len(array_RxL)):
+    if not (rows := sum(map(len, arrays))):
       break
     if field == "tokens":
-      counts_V += np.bincount(array_RxL.ravel(), minlength=len(counts_V))
+      for array_RxL in arrays:
+        counts_V += np.bincount(array_RxL.ravel(), minlength=len(counts_V))
     name = shard_name(split, shard, field)
     path = _rows_folder(spec) / name
     with atomic_file(path, several_writers=True) as file:
-      np.save(file, array_RxL)
+      np.save(file, np.concatenate(arrays))
     files[name] = file_record(path)
   counts_V[spec.tokenizer.pad] = 0  # text never encodes to it
   return {"rows": rows, "files": files, "counts": counts_V.tolist()}
