@@ -5,7 +5,7 @@
   python -m truenegs_jax.prepare --config=... --verify
 
 Rows that exist are reused, and a preparation that was stopped is resumed.
-Several jobs can share the work; the one that finishes last merges the rows.
+Several jobs can share the work; the one that finishes last completes the rows.
 """
 
 from truenegs_jax.runtime import signals
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> None:
 if __name__ == "__main__":
   flags_lib.define_config()
   flags.DEFINE_string(
-    "shard", "", "i/n: Do job i of n, from 0. The last job merges the rows."
+    "shard", "", "i/n: Do job i of n, from 0. The last job completes the rows."
   )
   flags.DEFINE_boolean("verify", False, "Compare checksums of all files.")
   flags_lib.run(main)

@@ -245,6 +245,21 @@ def test_jobs_build_the_rows_of_one_process(
     assert read_files(folder) == expected
 
 
+def test_a_job_leaves_the_shards_of_others_to_them(
+  tmp_path, monkeypatch, small_chunks
+):
+  monkeypatch.setattr(write_shards, "SHARD_CHUNKS", 5)
+  with monkeypatch.context() as patch:  # stops when its chunks are built
+    patch.setattr(write_shards, "write_shard", lambda *_: None)
+    chunk_set = build_200(tmp_path / "rows", job=(1, 2))
+  build_200(tmp_path / "rows", job=(0, 2))
+  written = [
+    write_shards.is_written(chunk_set.spec, shard)
+    for shard in range(chunk_set.num_shards)
+  ]
+  assert written == [k < len(written) // 2 for k in range(len(written))]
+
+
 def test_a_job_reads_only_its_units(tmp_path, monkeypatch, small_chunks):
   monkeypatch.setattr(write_shards, "SHARD_CHUNKS", 2)
   corpus = make_corpus(make_texts(200), num_units=20)

@@ -83,6 +83,12 @@ def build_range(
       fraction = (num_chunks - first) / (stop - first)
     progress(size, fraction, f"{documents:,} documents, {num_rows:,} rows")
 
+  def has_full_shard() -> bool:
+    members = write_shards.shard_chunks(shard, num_chunks)
+    return len(members) == write_shards.SHARD_CHUNKS and all(
+      write_shards.is_built(spec, number) for number in members
+    )
+
   make_builder = functools.partial(chunks.ChunkBuilder, spec)
   shard = first // write_shards.SHARD_CHUNKS
   for rows in worker_pool.map_in_order(
@@ -90,10 +96,10 @@ def build_range(
   ):
     num_rows += rows
     show_progress()
-    while all(
-      write_shards.is_built(spec, k) for k in write_shards.shard_chunks(shard)
-    ):
-      write_shards.write_shard(spec, write_shards.shard_chunks(shard))
+    while has_full_shard():
+      write_shards.write_shard(
+        spec, write_shards.shard_chunks(shard, num_chunks)
+      )
       shard += 1
   while members := write_shards.shard_chunks(shard, num_chunks):
     write_shards.write_shard(spec, members)

@@ -146,9 +146,7 @@ def _build_share(
   progress: Callable[..., object],
 ) -> write_shards.ChunkSet:
   """Builds the range of shards of one of several jobs."""
-  count_units.count_units(
-    spec.folder, corpus, job, lambda done: progress(0, done, "counting")
-  )
+  count_units.count_units(spec.folder, corpus, job, progress)
   chunk_set, starts = build_range.find_chunks(spec, corpus)
   first, stop = (
     min(

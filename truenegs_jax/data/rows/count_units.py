@@ -33,7 +33,7 @@ def count_units(
   folder: pathlib.Path,
   corpus: Corpus,
   job: tuple[int, int],
-  progress: Callable[[float], object],
+  progress: Callable[[int, float, str], object],
 ) -> None:
   """Counts all units, together with the other jobs that do the same now.
 
@@ -43,7 +43,8 @@ def count_units(
   Args:
     folder: of the counts.
     job: (i, n), see `build_rows.build_chunks`.
-    progress: called after each unit with the fraction done.
+    progress: called after each unit with the bytes of text that this job
+      counted, the fraction done, and a text for the user.
 
   Raises:
     DataError: text cannot be read or is refused.
@@ -52,25 +53,27 @@ def count_units(
   units = list_units(corpus)
   first = len(units) * job[0] // job[1]
   units = units[first:] + units[:first]
+  num_bytes = 0
   for wait in (False, True):  # at last for the units of other jobs
     for done, unit in enumerate(units, start=1):
       if not count_path(folder, unit).exists():
         lock = count_path(folder, unit).with_suffix(".lock")
         with try_lock(lock, wait=wait) as is_held:
           if is_held:
-            count_unit(folder, corpus, unit)
-      progress(done / len(units))
+            num_bytes += count_unit(folder, corpus, unit)
+      progress(num_bytes, done / len(units), "counting documents")
 
 
-def count_unit(folder: pathlib.Path, corpus: Corpus, unit: Unit) -> None:
-  """Counts a unit and stores its count, unless it is stored."""
+def count_unit(folder: pathlib.Path, corpus: Corpus, unit: Unit) -> int:
+  """Stores the count of a unit, unless it is stored; returns bytes of text."""
   path = count_path(folder, unit)
   if path.exists():
-    return
+    return 0
   sizes_Dx2, oddities = corpus.count(*unit)
   names, counts = list(oddities), list(oddities.values())
   with atomic_file(path, several_writers=True) as file:
     np.savez(file, sizes=sizes_Dx2, names=names, counts=counts)
+  return int(sizes_Dx2[:, 0].sum())
 
 
 def read_counts(

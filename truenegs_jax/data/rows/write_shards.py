@@ -58,10 +58,10 @@ class ChunkSet:
     return all(is_written(self.spec, k) for k in range(self.num_shards))
 
 
-def shard_chunks(shard: int, num_chunks: int | None = None) -> range:
-  """Returns the chunks of a shard of all chunks; None if it is a full one."""
-  first, stop = shard * SHARD_CHUNKS, (shard + 1) * SHARD_CHUNKS
-  return range(first, stop if num_chunks is None else min(stop, num_chunks))
+def shard_chunks(shard: int, num_chunks: int) -> range:
+  """Returns those of the chunks 0 to `num_chunks` that are in a shard."""
+  first = shard * SHARD_CHUNKS
+  return range(first, min(first + SHARD_CHUNKS, num_chunks))
 
 
 def is_built(spec: ChunkSpec, chunk: int) -> bool:
@@ -80,22 +80,20 @@ def write_shard(spec: ChunkSpec, chunks: range) -> None:
   """Writes a shard, unless it is written, and removes its chunks.
 
   Args:
-    chunks: result of `shard_chunks`.
+    chunks: all of the shard.
 
   Raises:
     DiskError: a chunk is damaged, or a file cannot be written.
   """
   shard = chunks.start // SHARD_CHUNKS
   paths = [chunk_path(spec.folder, number) for number in chunks]
-  if not is_written(spec, shard):
-    num_tokens = sum(int(load_array(path, NUM_TOKENS)) for path in paths)
-    record: dict[str, Any] = {NUM_TOKENS: num_tokens}
-    with disk_errors(_rows_folder(spec)):
-      _rows_folder(spec).mkdir(exist_ok=True)
-    for split in SPLITS:
-      record[split] = _write_split(spec, split, shard, paths)
-    with atomic_file(_record_path(spec, shard), several_writers=True) as file:
-      file.write(json.dumps(record).encode())
+  try:
+    if not is_written(spec, shard):
+      _write_files(spec, shard, paths)
+  except DiskError:
+    # An engine may run a shard twice; the first process removes its chunks.
+    if not is_written(spec, shard):
+      raise
   for path in paths:
     path.unlink(missing_ok=True)
 
@@ -139,6 +137,20 @@ def _read_record(spec: ChunkSpec, shard: int) -> dict[str, Any]:
   fix = f"Remove '{spec.folder}' and run the same command again."
   with json_text.read_file(path, DiskError, fix) as record:
     return {NUM_TOKENS: record[NUM_TOKENS]} | {s: record[s] for s in SPLITS}
+
+
+def _write_files(
+  spec: ChunkSpec, shard: int, paths: list[pathlib.Path]
+) -> None:
+  """Writes the files of a shard from its chunks, and its record last."""
+  num_tokens = sum(int(load_array(path, NUM_TOKENS)) for path in paths)
+  record: dict[str, Any] = {NUM_TOKENS: num_tokens}
+  with disk_errors(_rows_folder(spec)):
+    _rows_folder(spec).mkdir(exist_ok=True)
+  for split in SPLITS:
+    record[split] = _write_split(spec, split, shard, paths)
+  with atomic_file(_record_path(spec, shard), several_writers=True) as file:
+    file.write(json.dumps(record).encode())
 
 
 def _write_split(
