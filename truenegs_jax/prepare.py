@@ -2,6 +2,8 @@
 
   python -m truenegs_jax.prepare --config=configs/electra_small.py
   python -m truenegs_jax.prepare --config=... --shard=3/8   # job 3 of 0 to 7
+  python -m truenegs_jax.prepare --config=... --runner=DataflowRunner \
+    --beam=--region=us-central1 --beam=--temp_location=gs://bucket/tmp
   python -m truenegs_jax.prepare --config=... --verify
 
 Rows that exist are reused, and a preparation that was stopped is resumed.
@@ -20,10 +22,12 @@ import sys
 from absl import flags
 from ml_collections import ConfigDict
 
-from truenegs_jax.data.rows import prepare_rows, rows_folder
+from truenegs_jax.data.rows import beam_runner, prepare_rows, rows_folder
+from truenegs_jax.data.rows.distribute import Engine
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime import progress
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.train.prepare_data import make_rows_plan
 
 
@@ -41,17 +45,38 @@ def _resolve_vocab(config: ConfigDict) -> ConfigDict:
   return config_sizes.resolve(config, weights, saved=None)
 
 
+def _choose_engine() -> Engine | None:
+  """Returns Apache Beam with the runner of --runner, if it is set."""
+  runner, options = flags.FLAGS.runner, flags.FLAGS.beam
+  if options and not runner:
+    raise InputError(
+      f"--beam={options[0]} needs a runner. Add --runner=NAME, such as"
+      " --runner=DataflowRunner."
+    )
+  if not runner:
+    return None
+  if flags.FLAGS.shard:
+    raise InputError(
+      "--shard and --runner cannot be used together: a runner divides the text"
+      " itself. Remove one of them."
+    )
+  return functools.partial(
+    beam_runner.run_steps, runner=runner, options=options
+  )
+
+
 def main(argv: list[str]) -> None:
   """Prepares the rows of --config and prints their folder."""
   del argv
   result: tuple[pathlib.Path, Tokenizer] | None
   with flags_lib.exit_on_errors():
+    engine = _choose_engine()
     plan = make_rows_plan(_resolve_vocab(flags.FLAGS["config"].value))
     if flags.FLAGS.shard:
       job = flags_lib.parse_job("--shard", flags.FLAGS.shard)
       result = prepare_rows.execute_job(plan, job)
     else:
-      result = prepare_rows.execute_plan(plan)
+      result = prepare_rows.execute_plan(plan, engine)
     if result and flags.FLAGS.verify:
       with progress.working(progress.log_console(), "Verifying"):
         rows_folder.verify_rows(result[0])
@@ -66,6 +91,12 @@ if __name__ == "__main__":
   flags_lib.define_config()
   flags.DEFINE_string(
     "shard", "", "i/n: Do job i of n, from 0. The last job completes the rows."
+  )
+  flags.DEFINE_string(
+    "runner", "", "Runner of Apache Beam that does the work, by its name."
+  )
+  flags.DEFINE_multi_string(
+    "beam", [], "Option of the runner, such as --beam=--region=us-central1."
   )
   flags.DEFINE_boolean("verify", False, "Compare checksums of all files.")
   flags_lib.run(main)

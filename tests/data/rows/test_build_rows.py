@@ -317,18 +317,21 @@ def test_workers_exit_when_their_parent_is_killed(tmp_path):
     time.sleep(0.1)
 
 
-def test_a_full_disk_is_reported_and_leaves_no_folder(tmp_path):
+@pytest.mark.parametrize("limit", [2000, 10_000])  # of a chunk, of a shard
+def test_a_full_disk_is_reported_and_leaves_no_folder(
+  tmp_path, small_chunks, limit
+):
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+  resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
   handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
   try:
     with pytest.raises(DiskError, match="could not be written: File too large"):
-      write_texts(tmp_path / "rows", make_texts(3000))
+      write_texts(tmp_path / "rows", make_texts(400))
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     signal.signal(signal.SIGXFSZ, handler)
   assert not (tmp_path / "rows").exists()
-  write_texts(tmp_path / "rows", make_texts(3000))
+  write_texts(tmp_path / "rows", make_texts(400))
   assert list_without_locks(tmp_path) == ["rows"]
 
 

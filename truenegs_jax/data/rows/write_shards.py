@@ -173,8 +173,15 @@ def _write_split(
         counts_V += np.bincount(array_RxL.ravel(), minlength=len(counts_V))
     name = shard_name(split, shard, field)
     path = _rows_folder(spec) / name
+    header = {
+      "descr": np.lib.format.dtype_to_descr(arrays[0].dtype),
+      "fortran_order": False,
+      "shape": (rows, spec.options.length),
+    }
     with atomic_file(path, several_writers=True) as file:
-      np.save(file, np.concatenate(arrays))
+      np.lib.format.write_array_header_1_0(file, header)
+      for array_RxL in arrays:
+        file.write(array_RxL.data)
     files[name] = file_record(path)
   counts_V[spec.tokenizer.pad] = 0  # text never encodes to it
   return {"rows": rows, "files": files, "counts": counts_V.tolist()}
