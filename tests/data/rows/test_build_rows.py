@@ -245,6 +245,20 @@ def test_jobs_build_the_rows_of_one_process(
     assert read_files(folder) == expected
 
 
+def test_a_process_killed_while_it_writes_a_shard_leaves_no_file(
+  tmp_path, monkeypatch, expected_files
+):
+  def leave_file(chunk_set, *args):
+    rows = chunk_set.spec.folder / "rows"
+    (rows / ".train-00000.tokens.npy.0123").write_bytes(b"cut")
+    return write_manifest(chunk_set, *args)
+
+  write_manifest = write_shards._write_manifest
+  monkeypatch.setattr(write_shards, "_write_manifest", leave_file)
+  write_200(tmp_path / "rows")
+  assert read_files(tmp_path / "rows") == expected_files
+
+
 def test_a_job_leaves_the_shards_of_others_to_them(
   tmp_path, monkeypatch, small_chunks
 ):

@@ -222,6 +222,9 @@ def _write_manifest(
   for record in records:
     for split in SPLITS:
       files |= record[split]["files"]
+  for path in folder.iterdir():
+    if path.name not in files:  # temporary, of a process that was killed
+      path.unlink()
   manifest: dict[str, Any] = {
     "version": VERSION,
     "tokenizer": {
