@@ -5,7 +5,7 @@ import json
 import pytest
 
 from truenegs_jax import status
-from truenegs_jax.data.rows import build_rows, locks
+from truenegs_jax.data.rows import locks, store
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.runtime.flags import parse_config
 from truenegs_jax.workdir import files, lock, metrics_file
@@ -100,7 +100,7 @@ def test_a_study_describes_the_part_that_runs(tmp_path):
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_preparation_counts_its_chunks(tmp_path, shared):
   folder = tmp_path / "rows"
-  unfinished = build_rows.unfinished_folder(folder)
+  unfinished = store.unfinished_folder(folder)
   unfinished.mkdir(parents=True)
   for number in range(3):
     (unfinished / f"chunk-{number:06d}.npz").write_bytes(b"0" * 10**6)

@@ -48,12 +48,13 @@ def _resolve_vocab(config: ConfigDict) -> ConfigDict:
 def _choose_engine() -> Engine | None:
   """Returns Apache Beam with the runner of --runner, if it is set."""
   runner, options = flags.FLAGS.runner, flags.FLAGS.beam
-  if options and not runner:
-    raise InputError(
-      f"--beam={options[0]} needs a runner. Add --runner=NAME, such as"
-      " --runner=DataflowRunner."
-    )
   if not runner:
+    for name in ("beam", "store"):
+      if flags.FLAGS[name].value:
+        raise InputError(
+          f"--{name} is for a runner. Add --runner=NAME, such as"
+          " --runner=DataflowRunner."
+        )
     return None
   if flags.FLAGS.shard:
     raise InputError(
@@ -76,7 +77,7 @@ def main(argv: list[str]) -> None:
       job = flags_lib.parse_job("--shard", flags.FLAGS.shard)
       result = prepare_rows.execute_job(plan, job)
     else:
-      result = prepare_rows.execute_plan(plan, engine)
+      result = prepare_rows.execute_plan(plan, engine, flags.FLAGS.store)
     if result and flags.FLAGS.verify:
       with progress.working(progress.log_console(), "Verifying"):
         rows_folder.verify_rows(result[0])
@@ -97,6 +98,9 @@ if __name__ == "__main__":
   )
   flags.DEFINE_multi_string(
     "beam", [], "Option of the runner, such as --beam=--region=us-central1."
+  )
+  flags.DEFINE_string(
+    "store", "", "Folder in a bucket for unfinished rows of the runner."
   )
   flags.DEFINE_boolean("verify", False, "Compare checksums of all files.")
   flags_lib.run(main)

@@ -30,6 +30,7 @@ from truenegs_jax.data.corpus.corpus import Corpus, Meter
 from truenegs_jax.data.rows import (
   build_rows,
   chunks,
+  store,
   worker_pool,
   write_shards,
 )
@@ -168,7 +169,7 @@ def test_a_damaged_chunk_is_rebuilt(tmp_path, expected_files, damage):
     if chunks.chunk_path(temporary, 20).exists():
       raise KeyboardInterrupt
 
-  temporary = build_rows.unfinished_folder(folder)
+  temporary = store.unfinished_folder(folder)
   with pytest.raises(KeyboardInterrupt):
     build_200(folder, progress=stop_at_chunk_20)
   path = chunks.chunk_path(temporary, 7)

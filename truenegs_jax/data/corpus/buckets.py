@@ -71,7 +71,7 @@ def find(
     InputError: the package of the scheme is not installed.
     UnavailableError: the bucket is missing, or cannot be read.
   """
-  with _convert_errors(where):
+  with convert_errors(where):
     system, path = _connect(where)
     from fsspec.utils import glob_translate
 
@@ -101,7 +101,7 @@ def open_url(url: str) -> io.RawIOBase:
 
 def checksum(url: str) -> str:
   """Returns the present checksum of a file."""
-  with _convert_errors(url):
+  with convert_errors(url):
     system, path = _connect(url)
     system.invalidate_cache()
     return _checksum(system.info(path))
@@ -110,7 +110,7 @@ def checksum(url: str) -> str:
 class _RemoteFile(io.RawIOBase):
   def __init__(self, url: str) -> None:
     self._url = url
-    with _convert_errors(url):
+    with convert_errors(url):
       system, path = _connect(url)
       self._file = system.open(
         path, "rb", block_size=REQUEST_BYTES, cache_type="readahead"
@@ -123,7 +123,7 @@ class _RemoteFile(io.RawIOBase):
     return True
 
   def readinto(self, buffer: Any) -> int:
-    with _convert_errors(self._url):
+    with convert_errors(self._url):
       data = self._file.read(len(buffer))
     buffer[: len(data)] = data
     return len(data)
@@ -150,7 +150,7 @@ def _checksum(entry: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _convert_errors(url: str) -> Iterator[None]:
+def convert_errors(url: str) -> Iterator[None]:
   scheme = SCHEMES[url.partition("://")[0]]
   try:
     yield

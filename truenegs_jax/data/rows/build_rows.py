@@ -17,6 +17,7 @@ from truenegs_jax.data.rows import (
   build_range,
   chunks,
   count_units,
+  store,
   write_shards,
 )
 from truenegs_jax.data.rows.locks import folder_lock
@@ -39,6 +40,7 @@ def build_chunks(
   num_workers: int = 1,
   job: tuple[int, int] = ONLY_JOB,
   engine: Callable[[chunks.ChunkSpec], object] | None = None,
+  bucket: str = "",
   progress: Callable[..., object] = lambda *_: None,
 ) -> write_shards.ChunkSet:
   """Builds the missing chunks and shards of a rows folder.
@@ -53,6 +55,8 @@ def build_chunks(
     job: (i, n) builds only the i-th of n equal ranges of the shards. The n
       calls may run at the same time.
     engine: builds all shards elsewhere, see `distribute`.
+    bucket: URL of a folder in which the engine stores them meanwhile; empty to
+      store them beside `folder`.
     progress: called after each chunk with the bytes of text so far, the
       fraction done (None if unknown), and a text for the user.
 
@@ -63,7 +67,10 @@ def build_chunks(
   temporary = open_unfinished(folder, options, job=job)
   try:
     unit = chunks.choose_held_out_unit(corpus, options)
-    spec = chunks.ChunkSpec(temporary, tokenizer, options, backend, unit)
+    where = temporary
+    if bucket:
+      where = store.open_bucket(bucket, rows_fingerprint(options))
+    spec = chunks.ChunkSpec(where, tokenizer, options, backend, unit)
     if engine:
       engine(spec)
       chunk_set, _ = build_range.find_chunks(spec, corpus)
@@ -81,19 +88,14 @@ def build_chunks(
     # works again.
     may_recover = isinstance(error.__cause__, OSError) or not corpus.is_local()
     if job == ONLY_JOB and not may_recover:
-      shutil.rmtree(temporary, ignore_errors=True)
+      store.remove_store(temporary)
     raise
   return chunk_set
 
 
-def unfinished_folder(folder: pathlib.Path) -> pathlib.Path:
-  """Returns the folder that stores chunks until the rows are complete."""
-  return folder.with_name(f".{folder.name}.unfinished")
-
-
 def measure_unfinished(folder: pathlib.Path) -> tuple[int, int]:
   """Returns the number of chunks that are built, and their bytes."""
-  temporary = unfinished_folder(folder)
+  temporary = store.unfinished_folder(folder)
   single = {*temporary.glob("chunk-*.npz")}
   written = {*temporary.glob("shard-*.json")}
   files = [*single, *temporary.glob("rows/*.npy")]
@@ -120,7 +122,7 @@ def open_unfinished(
       f"data.rows='{folder}' exists and is not empty. Remove it, or set"
       " --config.data.rows to another folder."
     )
-  temporary = unfinished_folder(folder)
+  temporary = store.unfinished_folder(folder)
   path = temporary / "fingerprint"
   fingerprint = f"{UNFINISHED_VERSION} {rows_fingerprint(options)}"
   with folder_lock(folder, "begin.lock"), disk_errors(temporary):

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from truenegs_jax.data.corpus.corpus import Corpus, Meter, Position, Sizes
-from truenegs_jax.data.rows import layouts
+from truenegs_jax.data.rows import layouts, store
 from truenegs_jax.data.rows.rows_folder import (
   FIELDS,
   SPLITS,
@@ -29,13 +29,12 @@ from truenegs_jax.data.rows.rows_folder import (
 )
 from truenegs_jax.data.tokens.fast_encoder import Encoder
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
-from truenegs_jax.runtime.errors import DataError, DiskError
-from truenegs_jax.runtime.files import atomic_file
+from truenegs_jax.runtime.errors import DataError
 
 CHUNK_CHARACTERS = 2**21  # about 4,000 rows of 128: the work lost if stopped
 CHUNK_DOCUMENTS = 2**14  # bounds the rows of a chunk of very short documents
 NUM_TOKENS = "num_tokens"  # key of the number of tokens of the text
-Arrays = dict[str, np.ndarray]  # keys: "SPLIT.FIELD" and NUM_TOKENS
+Arrays = store.Arrays  # keys: "SPLIT.FIELD" and NUM_TOKENS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,8 +149,7 @@ class ChunkBuilder:
   def __call__(self, chunk: Chunk) -> int:
     arrays = build_chunk(self._spec, self._encoder, chunk)
     path = chunk_path(self._spec.folder, chunk.number)
-    with atomic_file(path, several_writers=True) as file:
-      np.savez(file, **arrays)  # type: ignore[arg-type]
+    store.write_arrays(path, arrays)
     return sum(len(arrays[f"{split}.tokens"]) for split in SPLITS)
 
 
@@ -182,23 +180,6 @@ def build_chunk(spec: ChunkSpec, encoder: Encoder, chunk: Chunk) -> Arrays:
   if spec.held_out_unit == "rows":
     _hold_out_rows(arrays, options, is_first=chunk.number == 0)
   return arrays
-
-
-def load_array(path: pathlib.Path, name: str) -> np.ndarray:
-  """Reads an array of a chunk; DiskError if damaged, and so removed."""
-  try:
-    with open(path, "rb") as file:  # np.load leaks a file that it rejects
-      return np.load(file, allow_pickle=False)[name]
-  except OSError as error:
-    raise DiskError(f"{path}: cannot be read: {error.strerror}.") from error
-  except MemoryError:
-    raise
-  except Exception as error:  # numpy, zipfile and zlib raise unrelated types
-    path.unlink(missing_ok=True)
-    raise DiskError(
-      f"{path}: damaged and removed ({error}). Run the same command again to"
-      " rebuild it."
-    ) from error
 
 
 def chunk_path(folder: pathlib.Path, number: int) -> pathlib.Path:

@@ -13,9 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 from truenegs_jax.data.corpus.corpus import Corpus, Sizes
-from truenegs_jax.data.rows import chunks
+from truenegs_jax.data.rows import store
 from truenegs_jax.data.rows.locks import try_lock
-from truenegs_jax.runtime.files import atomic_file
 
 Unit = tuple[int, int]  # of a corpus: the part and its unit
 
@@ -70,9 +69,10 @@ def count_unit(folder: pathlib.Path, corpus: Corpus, unit: Unit) -> int:
   if path.exists():
     return 0
   sizes_Dx2, oddities = corpus.count(*unit)
-  names, counts = list(oddities), list(oddities.values())
-  with atomic_file(path, several_writers=True) as file:
-    np.savez(file, sizes=sizes_Dx2, names=names, counts=counts)
+  counts = np.array(list(oddities.values()), np.int64)
+  names = np.array(list(oddities), np.str_)
+  arrays = {"sizes": sizes_Dx2, "names": names, "counts": counts}
+  store.write_arrays(path, arrays)
   return int(sizes_Dx2[:, 0].sum())
 
 
@@ -87,9 +87,9 @@ def read_counts(
   sizes: list[list[np.ndarray]] = [[] for _ in corpus.parts]
   oddities = collections.Counter[str]()
   for part, unit in list_units(corpus):
-    path = count_path(folder, (part, unit))
-    sizes[part].append(chunks.load_array(path, "sizes"))
-    names, counts = (chunks.load_array(path, x) for x in ("names", "counts"))
+    arrays = store.read_arrays(count_path(folder, (part, unit)))
+    sizes[part].append(arrays["sizes"])
+    names, counts = arrays["names"], arrays["counts"]
     oddities.update(dict(zip(names.tolist(), counts.tolist(), strict=True)))
   return sizes, oddities
 

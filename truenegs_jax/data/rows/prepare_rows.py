@@ -23,6 +23,7 @@ from truenegs_jax.data.corpus.sources_spec import open_corpus
 from truenegs_jax.data.rows import (
   build_rows,
   distribute,
+  store,
   worker_pool,
   write_shards,
 )
@@ -176,21 +177,26 @@ def make_plan(options: PrepareOptions) -> Plan:
 
 
 def execute_plan(
-  plan: Plan, engine: distribute.Engine | None = None
+  plan: Plan, engine: distribute.Engine | None = None, bucket: str = ""
 ) -> tuple[pathlib.Path, Tokenizer]:
   """Prepares the rows of a plan, unless they exist; returns as `prepare`.
 
   Args:
     engine: builds the rows, on machines that see the sources and the folder;
       None for this process and its workers.
+    bucket: URL of a folder that the engine's machines see instead; the rows
+      are copied from it at the end.
   """
-  result = execute_job(plan, build_rows.ONLY_JOB, engine)
+  result = execute_job(plan, build_rows.ONLY_JOB, engine, bucket)
   assert result is not None
   return result
 
 
 def execute_job(
-  plan: Plan, job: tuple[int, int], engine: distribute.Engine | None = None
+  plan: Plan,
+  job: tuple[int, int],
+  engine: distribute.Engine | None = None,
+  bucket: str = "",
 ) -> tuple[pathlib.Path, Tokenizer] | None:
   """Executes job (i, n) of a plan, one n-th of the work.
 
@@ -202,14 +208,14 @@ def execute_job(
   """
   is_only = job == build_rows.ONLY_JOB
   is_new = not plan.is_prepared()
-  unfinished = build_rows.unfinished_folder(plan.folder)
+  unfinished = store.unfinished_folder(plan.folder)
   if plan.corpus and is_new:
     if plan.num_workers > 1:
       # A worker that ran this would wait for the lock of its parent.
       worker_pool.check_main_guard()
     with folder_lock(plan.folder, shared=not is_only):
       if not plan.is_prepared():  # no other process did it meanwhile
-        chunk_set = _build(plan, job, engine)
+        chunk_set = _build(plan, job, engine, bucket)
         if is_only:
           _finish(plan, chunk_set)
     if not plan.is_prepared():
@@ -254,7 +260,10 @@ def _load_vocabulary(path: pathlib.Path, options: RowsOptions) -> Tokenizer:
 
 
 def _build(
-  plan: Plan, job: tuple[int, int], engine: distribute.Engine | None
+  plan: Plan,
+  job: tuple[int, int],
+  engine: distribute.Engine | None,
+  bucket: str,
 ) -> write_shards.ChunkSet:
   assert plan.corpus is not None
   console = progress.log_console()
@@ -279,6 +288,7 @@ def _build(
       num_workers=plan.num_workers,
       job=job,
       engine=engine and functools.partial(_distribute, plan, engine),
+      bucket=bucket,
       progress=functools.partial(_show_text, show, time.monotonic()),
     )
 

@@ -6,20 +6,20 @@ removed once it is written: the disk holds the rows of one shard twice, not all.
 """
 
 import dataclasses
+import io
 import json
 import os
 import pathlib
-import shutil
 from typing import Any
 
 import numpy as np
 
 from truenegs_jax.data.corpus.corpus import Corpus, Meter
+from truenegs_jax.data.rows import store
 from truenegs_jax.data.rows.chunks import (
   NUM_TOKENS,
   ChunkSpec,
   chunk_path,
-  load_array,
 )
 from truenegs_jax.data.rows.rows_folder import (
   FIELDS,
@@ -107,25 +107,48 @@ def finish(folder: pathlib.Path, chunk_set: ChunkSet) -> dict[str, Any]:
     DataError: there is no row.
     DiskError: a file cannot be written or is damaged.
   """
-  spec = chunk_set.spec
+  spec, unfinished = chunk_set.spec, store.unfinished_folder(folder)
   with disk_errors(folder):
     records = [_read_record(spec, k) for k in range(chunk_set.num_shards)]
     splits = {split: _sum_split(spec, split, records) for split in SPLITS}
     if not any(split["rows"] for split, _ in splits.values()):
-      shutil.rmtree(spec.folder, ignore_errors=True)
+      store.remove_store(spec.folder)
+      store.remove_store(unfinished)
       raise DataError(
         f"data.sources: {chunk_set.corpus} gives 0 rows. It contains only"
         " blank or control characters. Add text."
       )
-    manifest = _write_manifest(chunk_set, records, splits)
-    os.replace(_rows_folder(spec), folder)
+    files: dict[str, dict[str, int]] = {}
+    for record in records:
+      for split in SPLITS:
+        files |= record[split]["files"]
+    if spec.folder != unfinished:
+      _fetch_files(spec, files, unfinished / "rows")
+    manifest = _write_manifest(
+      chunk_set, unfinished / "rows", files, records, splits
+    )
+    os.replace(unfinished / "rows", folder)
     sync(folder.parent)
-    shutil.rmtree(spec.folder, ignore_errors=True)
+    store.remove_store(spec.folder)
+    store.remove_store(unfinished)
   return manifest
 
 
-def _rows_folder(spec: ChunkSpec) -> pathlib.Path:
-  return spec.folder / "rows"
+def _fetch_files(
+  spec: ChunkSpec, files: dict[str, dict[str, int]], folder: pathlib.Path
+) -> None:
+  """Copies the files of all shards from a bucket, unless they are copied."""
+  folder.mkdir(exist_ok=True)
+  for name, record in files.items():
+    path = folder / name
+    if not path.exists() or file_record(path) != record:
+      with atomic_file(path) as file:
+        file.write(store.read_file(spec.folder / "rows" / name))
+      if file_record(path) != record:
+        raise DiskError(
+          f"{spec.folder}/rows/{name}: damaged. Run the same command again, or"
+          " remove the folder in the bucket."
+        )
 
 
 def _record_path(spec: ChunkSpec, shard: int) -> pathlib.Path:
@@ -143,18 +166,18 @@ def _write_files(
   spec: ChunkSpec, shard: int, paths: list[pathlib.Path]
 ) -> None:
   """Writes the files of a shard from its chunks, and its record last."""
-  num_tokens = sum(int(load_array(path, NUM_TOKENS)) for path in paths)
+  chunks = [store.read_arrays(path) for path in paths]
+  num_tokens = sum(int(arrays[NUM_TOKENS]) for arrays in chunks)
   record: dict[str, Any] = {NUM_TOKENS: num_tokens}
-  with disk_errors(_rows_folder(spec)):
-    _rows_folder(spec).mkdir(exist_ok=True)
+  with disk_errors(spec.folder):
+    (spec.folder / "rows").mkdir(exist_ok=True)
   for split in SPLITS:
-    record[split] = _write_split(spec, split, shard, paths)
-  with atomic_file(_record_path(spec, shard), several_writers=True) as file:
-    file.write(json.dumps(record).encode())
+    record[split] = _write_split(spec, split, shard, chunks)
+  store.write_file(_record_path(spec, shard), json.dumps(record).encode())
 
 
 def _write_split(
-  spec: ChunkSpec, split: str, shard: int, paths: list[pathlib.Path]
+  spec: ChunkSpec, split: str, shard: int, chunks: list[store.Arrays]
 ) -> dict[str, Any]:
   """Writes the files of a split; returns their record.
 
@@ -162,28 +185,26 @@ def _write_split(
     rows; files, their sizes and checksums; counts, the number of each entry of
     the vocabulary without padding.
   """
-  counts_V, rows = np.zeros(len(spec.tokenizer.vocab), np.int64), 0
+  counts_V = np.zeros(len(spec.tokenizer.vocab), np.int64)
+  for arrays in chunks:
+    tokens_T = arrays[f"{split}.tokens"].ravel()
+    counts_V += np.bincount(tokens_T, minlength=len(counts_V))
+  counts_V[spec.tokenizer.pad] = 0  # text never encodes to it
+  rows = sum(len(arrays[f"{split}.tokens"]) for arrays in chunks)
   files = {}
-  for field in FIELDS:
-    arrays = [load_array(path, f"{split}.{field}") for path in paths]
-    if not (rows := sum(map(len, arrays))):
-      break
-    if field == "tokens":
-      for array_RxL in arrays:
-        counts_V += np.bincount(array_RxL.ravel(), minlength=len(counts_V))
-    name = shard_name(split, shard, field)
-    path = _rows_folder(spec) / name
+  for field in FIELDS if rows else ():
+    fields = [arrays[f"{split}.{field}"] for arrays in chunks]
     header = {
-      "descr": np.lib.format.dtype_to_descr(arrays[0].dtype),
+      "descr": np.lib.format.dtype_to_descr(fields[0].dtype),
       "fortran_order": False,
       "shape": (rows, spec.options.length),
     }
-    with atomic_file(path, several_writers=True) as file:
-      np.lib.format.write_array_header_1_0(file, header)
-      for array_RxL in arrays:
-        file.write(array_RxL.data)
-    files[name] = file_record(path)
-  counts_V[spec.tokenizer.pad] = 0  # text never encodes to it
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, header)
+    data = (array_RxL.data for array_RxL in fields)
+    name = shard_name(split, shard, field)
+    path = spec.folder / "rows" / name
+    files[name] = store.write_file(path, head.getvalue(), *data)
   return {"rows": rows, "files": files, "counts": counts_V.tolist()}
 
 
@@ -210,18 +231,23 @@ def _sum_split(
 
 def _write_manifest(
   chunk_set: ChunkSet,
+  folder: pathlib.Path,
+  files: dict[str, dict[str, int]],
   records: list[dict[str, Any]],
   splits: dict[str, tuple[dict[str, Any], np.ndarray]],
 ) -> dict[str, Any]:
-  """Writes the other files of a rows folder, and the manifest last."""
+  """Writes the other files of a rows folder, and the manifest last.
+
+  Args:
+    files: sizes and checksums of the files of all shards.
+    records: of the shards.
+    splits: results of `_sum_split`.
+  """
   spec, meter = chunk_set.spec, chunk_set.meter
-  tokenizer, folder = spec.tokenizer, _rows_folder(spec)
+  tokenizer = spec.tokenizer
   write_vocabulary(tokenizer.vocab, folder / "vocab.txt")
   np.save(folder / UNIGRAMS, _unigrams(splits["train"][1], tokenizer))
-  files = {x: file_record(folder / x) for x in ("vocab.txt", UNIGRAMS)}
-  for record in records:
-    for split in SPLITS:
-      files |= record[split]["files"]
+  files |= {x: file_record(folder / x) for x in ("vocab.txt", UNIGRAMS)}
   for path in folder.iterdir():
     if path.name not in files:  # temporary, of a process that was killed
       path.unlink()

@@ -1,0 +1,127 @@
+"""The store of unfinished rows: a local folder, or a folder in a bucket.
+
+  store = open_bucket("gs://bucket/temporary", "0123456789abcdef")
+  write_file(store / "chunk-000000.npz", data)
+
+A bucket is a `UPath`, which has the methods of `pathlib.Path` that are used. A
+file appears with its whole content, or not at all.
+"""
+
+import contextlib
+import functools
+import io
+import pathlib
+import shutil
+import zlib
+from typing import Any
+
+import numpy as np
+
+from truenegs_jax.data.corpus import buckets
+from truenegs_jax.runtime.errors import DiskError, InputError
+from truenegs_jax.runtime.files import atomic_file
+
+Arrays = dict[str, np.ndarray]
+
+
+def open_bucket(url: str, name: str) -> Any:
+  """Returns the folder `name` in a folder of a bucket, after writing to it.
+
+  Raises:
+    InputError: the URL is not that of a bucket, or a package is missing.
+    UnavailableError: the bucket is missing, or cannot be written.
+  """
+  if not buckets.is_url(url):
+    raise InputError(
+      f"--store={url!r} is not a URL of a folder in a bucket, such as"
+      " gs://bucket/folder."
+    )
+  try:
+    from upath import UPath
+  except ImportError as error:
+    raise InputError(
+      f"--store={url} needs universal_pathlib. Install truenegs_jax[beam]."
+    ) from error
+  with buckets.convert_errors(url):
+    # Other machines write, too: a listing may not be kept.
+    folder = UPath(url, use_listings_cache=False) / f"truenegs-{name}"
+    (folder / "probe").write_bytes(b"")
+  return folder
+
+
+def unfinished_folder(folder: pathlib.Path) -> pathlib.Path:
+  """Returns the local store of the rows in `folder`."""
+  return folder.with_name(f".{folder.name}.unfinished")
+
+
+def write_file(path: pathlib.Path, *buffers: Any) -> dict[str, int]:
+  """Writes bytes to a file of a store; other processes may do the same.
+
+  Returns:
+    The size and CRC-32 of the file, as in a manifest.
+
+  Raises:
+    DiskError: it cannot be written.
+    UnavailableError: the bucket cannot be written.
+  """
+  if isinstance(path, pathlib.Path):
+    with atomic_file(path, several_writers=True) as file:
+      for buffer in buffers:
+        file.write(buffer)
+  else:
+    with buckets.convert_errors(str(path)):
+      path.write_bytes(b"".join(buffers))
+  crc = functools.reduce(lambda crc, x: zlib.crc32(x, crc), buffers, 0)
+  return {"bytes": sum(memoryview(x).nbytes for x in buffers), "crc32": crc}
+
+
+def write_arrays(path: pathlib.Path, arrays: Arrays) -> None:
+  """Writes arrays as `.npz`; otherwise as `write_file`."""
+  buffer = io.BytesIO()
+  np.savez(buffer, **arrays)  # type: ignore[arg-type]
+  write_file(path, buffer.getbuffer())
+
+
+def read_file(path: pathlib.Path) -> bytes:
+  """Returns the content of a file.
+
+  Raises:
+    DiskError: it cannot be read.
+    UnavailableError: it is in a bucket and cannot be read.
+  """
+  if not isinstance(path, pathlib.Path):
+    with buckets.convert_errors(str(path)):
+      return path.read_bytes()
+  try:
+    return path.read_bytes()
+  except OSError as error:
+    raise DiskError(f"{path}: cannot be read: {error.strerror}.") from error
+
+
+def read_arrays(path: pathlib.Path) -> Arrays:
+  """Reads a file of `write_arrays`; otherwise as `read_file`.
+
+  Raises:
+    DiskError: it is damaged, and so removed.
+  """
+  data = read_file(path)
+  try:
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+      return {name: arrays[name] for name in arrays}
+  except MemoryError:
+    raise
+  except Exception as error:  # numpy, zipfile and zlib raise unrelated types
+    path.unlink(missing_ok=True)
+    raise DiskError(
+      f"{path}: damaged and removed ({error}). Run the same command again to"
+      " rebuild it."
+    ) from error
+
+
+def remove_store(folder: pathlib.Path) -> None:
+  """Removes a folder with all its files, as far as possible."""
+  if isinstance(folder, pathlib.Path):
+    shutil.rmtree(folder, ignore_errors=True)
+  else:
+    with contextlib.suppress(Exception):
+      folder.fs.rm(folder.path, recursive=True)
