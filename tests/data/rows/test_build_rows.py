@@ -423,7 +423,7 @@ def test_a_signal_received_by_another_thread_is_deferred_too(number):
   thread = threading.Thread(target=stop.wait)  # blocks no signal
   thread.start()
   try:
-    with worker_pool._defer_signals():
+    with worker_pool.defer_signals():
       signal.pthread_kill(thread.ident, number)
       for _ in range(100):
         time.sleep(0.001)

@@ -70,7 +70,7 @@ def available_cores() -> int:
 def _map_in_processes(
   make: Callable[[], Function[Item]], items: Iterator[Item], num_workers: int
 ) -> Iterator[int]:
-  with _defer_signals() as is_signaled:
+  with defer_signals() as is_signaled:
     pool = concurrent.futures.ProcessPoolExecutor(
       num_workers,
       # Forking breaks the threads of the caller, such as those of jax.
@@ -100,7 +100,7 @@ def _map_in_processes(
 
 
 @contextlib.contextmanager
-def _defer_signals() -> Iterator[Callable[[], bool]]:
+def defer_signals() -> Iterator[Callable[[], bool]]:
   """Defers SIGINT and SIGTERM; yields a function that tells of them.
 
   The handlers end this process at once, and a pool that was not shut down would
