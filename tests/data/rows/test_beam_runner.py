@@ -1,0 +1,160 @@
+"""Tests stages on Beam's FnApiRunner, which runs on this machine."""
+
+import contextlib
+import importlib.util
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from support import beam_stages
+from support.beam_stages import NUM_RANGES, NUM_UNITS, make_stages
+from truenegs_jax.data.rows import beam_runner
+from truenegs_jax.data.rows.beam_runner import Stage, run_stages
+from truenegs_jax.runtime.errors import SAVED_INTERRUPT, DataError, InputError
+
+RUNNER = "FnApiRunner"
+TWO_WORKERS = [
+  "--direct_running_mode=multi_processing",
+  "--direct_num_workers=2",
+]
+# A command that waits in its workers, until it gets a signal.
+WAIT = f"""
+import pathlib, sys
+from support import beam_stages
+from truenegs_jax.data.rows.beam_runner import run_stages
+from truenegs_jax.runtime import signals
+
+if __name__ == "__main__":
+  signals.exit_at_signals()
+  stages = beam_stages.make_stages(
+    pathlib.Path(sys.argv[1]), beam_stages.wait_forever
+  )
+  run_stages(stages, runner="{RUNNER}", options={TWO_WORKERS})
+"""
+
+
+@pytest.fixture
+def beam():
+  """Skips a test without Beam, which only child processes import."""
+  if importlib.util.find_spec("apache_beam") is None:
+    pytest.skip("could not import 'apache_beam'")
+
+
+def check_files(folder: pathlib.Path) -> None:
+  """Checks that each item of all stages was processed."""
+  counts = {"unit": NUM_UNITS, "range": NUM_RANGES, "shard": NUM_RANGES // 4}
+  for kind, count in counts.items():
+    names = {path.name for path in folder.glob(f"{kind}-*")}
+    assert names == {f"{kind}-{item}" for item in range(count)}
+
+
+def num_calls(folder: pathlib.Path) -> int:
+  return sum(path.stat().st_size for path in folder.glob("calls-*"))
+
+
+@pytest.mark.parametrize("options", [[], TWO_WORKERS])
+def test_stages_run_one_after_the_other(beam, tmp_path, capfd, options):
+  stages = make_stages(tmp_path)
+  stages.insert(0, Stage("empty", list, stages[0].function))
+  run_stages(stages, runner=RUNNER, options=options)
+  check_files(tmp_path)
+  assert num_calls(tmp_path) == NUM_UNITS + NUM_RANGES + NUM_RANGES // 4
+  workers = {path.read_text() for path in tmp_path.glob("unit-*")}
+  assert len(workers) == (2 if options else 1)
+  assert str(os.getpid()) not in workers
+  assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("options", [[], TWO_WORKERS])
+def test_error_keeps_class_and_message(beam, tmp_path, capfd, options):
+  stages = make_stages(tmp_path, beam_stages.raise_error)
+  with pytest.raises(DataError) as error:
+    run_stages(stages, runner=RUNNER, options=options)
+  assert str(error.value) == f"unit 5 of\n'{tmp_path}' is 'damagéd'."
+  assert not list(tmp_path.glob("range-*"))
+  assert capfd.readouterr() == ("", "")
+
+
+def test_bug_keeps_its_traceback(beam, tmp_path):
+  stages = make_stages(tmp_path, beam_stages.raise_bug)
+  with pytest.raises(RuntimeError, match="in raise_bug"):
+    run_stages(stages, runner=RUNNER, options=[])
+
+
+def test_killed_worker_is_replaced(beam, tmp_path, capfd):
+  stages = make_stages(tmp_path, beam_stages.kill_once)
+  run_stages(stages, runner=RUNNER, options=TWO_WORKERS)
+  assert (tmp_path / "killed").exists()
+  check_files(tmp_path)
+  assert capfd.readouterr() == ("", "")
+
+
+def test_workers_that_are_always_killed(beam, tmp_path, monkeypatch):
+  monkeypatch.setattr(beam_runner, "MAX_ATTEMPTS", 2)
+  stages = make_stages(tmp_path, beam_stages.kill_always)
+  with pytest.raises(InputError, match="in 2 of 2 attempts"):
+    run_stages(stages, runner=RUNNER, options=[])
+  assert (tmp_path / "attempts").read_text() == ".."
+
+
+@pytest.mark.parametrize(
+  "runner, option, reason",
+  [
+    ("NoRunner", [], "Unexpected pipeline runner: NoRunner"),
+    (RUNNER, ["--direct_num_workers=x"], "invalid int value: 'x'"),
+    (RUNNER, ["--regoin=us-central1"], "--regoin is unknown to Beam"),
+  ],
+)
+def test_refused_runner_or_option(beam, runner, option, reason):
+  with pytest.raises(InputError, match=f"--runner={runner}: .*{reason}"):
+    run_stages([], runner=runner, options=option)
+
+
+def test_missing_beam(monkeypatch):
+  monkeypatch.setitem(sys.modules, "apache_beam", None)
+  with pytest.raises(InputError, match=r"Install truenegs_jax\[beam\]"):
+    run_stages([], runner=RUNNER, options=[])
+
+
+@pytest.mark.parametrize(
+  "number, code",
+  [(signal.SIGINT, SAVED_INTERRUPT), (signal.SIGKILL, -signal.SIGKILL)],
+)
+def test_signal_ends_all_processes(beam, tmp_path, number, code):
+  script = tmp_path / "wait.py"
+  script.write_text(WAIT)
+  folder = tmp_path / "files"
+  folder.mkdir()
+  env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+  process = subprocess.Popen(
+    [sys.executable, script, folder], env=env, stderr=subprocess.DEVNULL
+  )
+  try:
+    wait_until(lambda: len(list(folder.iterdir())) == 2)
+    workers = [int(path.name.split("-")[1]) for path in folder.iterdir()]
+    process.send_signal(number)
+    assert process.wait(20) == code
+    wait_until(lambda: not any(map(is_running, workers)))
+  finally:
+    process.kill()
+    process.wait()
+
+
+def wait_until(is_true, seconds: float = 30) -> None:
+  deadline = time.monotonic() + seconds
+  while not is_true():
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+
+
+def is_running(process: int) -> bool:
+  """Whether a process runs; a zombie does not."""
+  with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+    state = pathlib.Path(f"/proc/{process}/stat").read_text()
+    return state.rpartition(")")[2].split()[0] != "Z"
+  return False

@@ -1,0 +1,81 @@
+"""Stages for tests of beam_runner; workers import this module."""
+
+import functools
+import os
+import pathlib
+import signal
+import time
+
+from truenegs_jax.data.rows.beam_runner import Stage
+from truenegs_jax.runtime.errors import DataError
+
+NUM_UNITS, NUM_RANGES = 24, 6
+
+
+def make_stages(folder: pathlib.Path, write=None) -> list[Stage]:
+  """Returns three stages; the second and third list files of those before."""
+  write = write or write_item
+  return [
+    Stage("units", list_units, functools.partial(write, folder, "unit")),
+    Stage(
+      "ranges",
+      functools.partial(list_files, folder, "unit", NUM_UNITS),
+      functools.partial(write_item, folder, "range"),
+    ),
+    Stage(
+      "shards",
+      functools.partial(list_files, folder, "range", NUM_RANGES),
+      functools.partial(write_item, folder, "shard"),
+    ),
+  ]
+
+
+def list_units() -> range:
+  return range(NUM_UNITS)
+
+
+def list_files(folder, kind, num_expected) -> range:
+  """Lists a quarter of the expected files, all of which have to exist."""
+  num_files = len(list(folder.glob(f"{kind}-*")))
+  if num_files != num_expected:
+    raise AssertionError(f"{num_files} of {num_expected} {kind} files.")
+  return range(num_files // 4)
+
+
+def write_item(folder, kind, item) -> None:
+  """Writes the process that was first, and counts calls."""
+  with (folder / f"calls-{kind}-{item}").open("a") as f:
+    f.write(".")
+  path = folder / f"{kind}-{item}"
+  if not path.exists():
+    time.sleep(0.01)
+    path.write_text(str(os.getpid()))
+
+
+def raise_error(folder, kind, item) -> None:
+  if item == 5:
+    raise DataError(f"{kind} {item} of\n'{folder}' is 'damagéd'.")
+  write_item(folder, kind, item)
+
+
+def raise_bug(folder, kind, item) -> None:
+  raise KeyError("a bug")
+
+
+def kill_once(folder, kind, item) -> None:
+  """Kills its process with item 5, unless it was killed before."""
+  if item == 5 and not (folder / "killed").exists():
+    (folder / "killed").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+  write_item(folder, kind, item)
+
+
+def kill_always(folder, kind, item) -> None:
+  with (folder / "attempts").open("a") as f:
+    f.write(".")
+  os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_forever(folder, kind, item) -> None:
+  (folder / f"worker-{os.getpid()}").touch()
+  time.sleep(600)

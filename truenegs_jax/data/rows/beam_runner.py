@@ -1,0 +1,257 @@
+"""Runs stages of independent items on any runner of Apache Beam.
+
+Beam runs in a child process with a process group of its own, so this process
+can end it at any time, together with its workers: FnApiRunner waits forever for
+a worker that was killed. Then the stages run again, and have to skip items
+that are done. Flink and Dataflow run lost items again by themselves.
+"""
+
+import base64
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import io
+import logging
+import multiprocessing
+import os
+import pathlib
+import re
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from truenegs_jax.data.rows import worker_pool
+from truenegs_jax.runtime import errors
+from truenegs_jax.runtime.errors import InputError, TrueNegsError
+
+# Their workers are processes of this machine, which nobody else starts again.
+LOCAL_RUNNERS = "fnapirunner", "directrunner"
+MAX_ATTEMPTS = 4  # as on Dataflow
+POLL_SECS = 0.1
+EXIT_SECS = 10
+MAX_LOG_LINES = 20
+# The class and the message of an error, in the text of Beam's error.
+ERROR_MARK = re.compile(r"\[truenegs:(\w+):([\w+/=]*)\]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+  """Items and the function to call with each; both callables are picklable.
+
+  A worker calls `list_items` once the stages before are done. An item can be
+  processed twice, even at the same time. Results are ignored.
+  """
+
+  name: str
+  list_items: Callable[[], Sequence]
+  function: Callable[[Any], object]
+
+
+def run_stages(
+  stages: Sequence[Stage], *, runner: str, options: Sequence[str]
+) -> None:
+  """Runs stages one after the other, the items of each in parallel.
+
+  Args:
+    runner: a name that Beam knows, such as FnApiRunner or DataflowRunner.
+    options: pipeline options of Beam, such as "--region=us-central1".
+
+  Raises:
+    TrueNegsError: an item raised it, with the same class and message.
+    InputError: Beam is missing, refuses its options or lost its workers.
+    RuntimeError: something else failed; the message has the traceback.
+  """
+  worker_pool.check_main_guard()
+  if importlib.util.find_spec("apache_beam") is None:
+    raise InputError(
+      f"--runner={runner}: apache_beam is missing. Install truenegs_jax[beam]."
+    )
+  is_local = runner.lower() in LOCAL_RUNNERS
+  max_attempts = MAX_ATTEMPTS if is_local else 1
+  with tempfile.TemporaryDirectory(prefix="truenegs-beam-") as folder:
+    log = pathlib.Path(folder) / "log" if is_local else None
+    run_pipeline = functools.partial(
+      _run_pipeline, list(stages), runner, list(options), log
+    )
+    for _ in range(max_attempts):
+      with contextlib.suppress(EOFError):
+        return _raise_outcome(_run_in_child(run_pipeline))
+    if log and log.exists():
+      lines = log.read_text(errors="replace").splitlines()
+      print(*lines[-MAX_LOG_LINES:], sep="\n", file=sys.stderr)
+  raise InputError(
+    f"--runner={runner}: a worker process ended early, in {max_attempts} of"
+    f" {max_attempts} attempts. If no error is printed above, it was killed,"
+    " most often because of too little memory. Use fewer workers and run the"
+    " same command again; it continues."
+  )
+
+
+def _raise_outcome(outcome: TrueNegsError | str | None) -> None:
+  if isinstance(outcome, TrueNegsError):
+    raise outcome
+  if outcome is not None:
+    raise RuntimeError(f"Beam failed.\n{outcome}")
+
+
+def _run_in_child(run: Callable[[], object]) -> Any:
+  """Returns the result of a function; EOFError if its process was killed."""
+  context = multiprocessing.get_context("spawn")
+  with worker_pool.defer_signals() as is_signaled:
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_send_result, args=(sender, run))
+    child.start()
+    assert child.pid
+    sender.close()
+    try:
+      while not receiver.poll(POLL_SECS):
+        if is_signaled():
+          return None  # the signal is handled when this block ends
+      result = receiver.recv()
+      child.join(EXIT_SECS)  # removes temporary files of Beam
+      return result
+    finally:
+      with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+      child.kill()  # if it has no group yet
+      child.join()
+
+
+def _send_result(sender: Connection, run: Callable[[], object]) -> None:
+  os.setsid()
+  threading.Thread(target=_end_with_parent, daemon=True).start()
+  sender.send(run())
+
+
+def _end_with_parent() -> None:
+  parent = multiprocessing.parent_process()
+  if parent is not None:
+    parent.join()
+    os.killpg(0, signal.SIGKILL)
+
+
+def _run_pipeline(
+  stages: list[Stage], runner: str, options: list[str], log: pathlib.Path | None
+) -> TrueNegsError | str | None:
+  """Returns an error, the text of another exception, or None."""
+  if log:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, sys.stdout.fileno())
+    os.dup2(descriptor, sys.stderr.fileno())
+  # Beam would write its log to the standard error of `_refuse_options`.
+  logging.basicConfig(level=logging.INFO)
+  # Workers import the same modules, also without an installed package.
+  os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+  os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per worker
+  threading.excepthook = _end_without_worker
+  try:
+    _submit(stages, runner, options)
+  except InputError as error:
+    return error
+  except Exception:
+    text = traceback.format_exc()
+    return _find_error(text) or text
+  return None
+
+
+def _end_without_worker(args: threading.ExceptHookArgs) -> None:
+  """Ends this process if an exception says that a worker process ended."""
+  threading.__excepthook__(args)
+  if args.thread and args.thread.name == "run_worker":
+    os._exit(1)
+
+
+def _submit(stages: list[Stage], runner: str, options: list[str]) -> None:
+  import apache_beam as beam
+
+  with _refuse_options(runner):
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.runners.portability.portable_runner import PortableRunner
+    from apache_beam.runners.runner import create_runner
+
+    beam_runner = create_runner(runner)
+    beam_options = PipelineOptions(options, runner=runner)
+    pipeline = beam.Pipeline(beam_runner, beam_options)
+    # A portable runner asks its job server for more options.
+    if not isinstance(beam_runner, PortableRunner):
+      _check_options(beam_options.get_all_options)
+  with pipeline:
+    start = pipeline | "Start" >> beam.Create([None])
+    barrier: list = []
+    for stage in stages:
+      results = (
+        start
+        | f"List {stage.name}"
+        >> beam.FlatMap(_list_items, stage.list_items, *barrier)
+        | f"Spread {stage.name}" >> beam.Reshuffle()
+        | f"Run {stage.name}" >> beam.FlatMap(_call_function, stage.function)
+      )
+      barrier = [beam.pvalue.AsIter(results)]  # a worker waits for all of it
+
+
+def _check_options(get_options: Callable[..., dict]) -> None:
+  """Refuses options that Beam would discard."""
+  known = get_options()
+  unknown = set(get_options(retain_unknown_options=True)).difference(known)
+  if unknown:
+    raise ValueError(f"--{min(unknown)} is unknown to Beam.")
+
+
+@contextlib.contextmanager
+def _refuse_options(runner: str) -> Iterator[None]:
+  """Turns errors of Beam's runners and options into InputError."""
+  output = io.StringIO()
+  try:
+    with contextlib.redirect_stderr(output):
+      yield
+  except (AttributeError, ImportError, ValueError) as error:
+    reason = str(error)
+  except SystemExit:  # of argparse
+    reason = output.getvalue().rpartition("error: ")[2]
+  else:
+    return
+  reason = " ".join(reason.split()).rstrip(".")
+  raise InputError(
+    f"--runner={runner}: {reason}. Set Beam's options as in"
+    " --beam=--region=us-central1; its documentation lists them."
+  )
+
+
+# Beam checks these types: a barrier is not yet a list when it looks.
+def _list_items(_: None, list_items: Callable, *barrier: Any) -> Sequence:
+  del barrier
+  with _mark_errors():
+    return list_items()
+
+
+def _call_function(item: Any, function: Callable[[Any], object]) -> Sequence:
+  with _mark_errors():
+    function(item)
+  return ()
+
+
+@contextlib.contextmanager
+def _mark_errors() -> Iterator[None]:
+  """Raises errors that keep class and message as a part of any text."""
+  try:
+    yield
+  except Exception as e:
+    if not (error := errors.explain(e)):
+      raise
+    message = base64.b64encode(str(error).encode()).decode()
+    mark = f"[truenegs:{type(error).__name__}:{message}]"
+    raise RuntimeError(f"{error} {mark}") from e
+
+
+def _find_error(text: str) -> TrueNegsError | None:
+  if not (match := ERROR_MARK.search(text)):
+    return None
+  name, message = match.groups()
+  error = getattr(errors, name, TrueNegsError)
+  return error(base64.b64decode(message).decode())
