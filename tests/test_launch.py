@@ -24,8 +24,9 @@ from truenegs_jax.runtime import distributed, errors
 ROOT = pathlib.Path(__file__).parent.parent
 LAUNCH = ROOT / "launch"
 SCRIPTS = sorted([*LAUNCH.glob("*.sh"), *LAUNCH.glob("gke/*.sh")])
-# wordnet.sh starts no run.
-LAUNCHERS = [path for path in SCRIPTS if path.name != "wordnet.sh"]
+# These start no run.
+OTHERS = "wordnet.sh", "dataflow.sh", "dataflow_worker.sh"
+LAUNCHERS = [path for path in SCRIPTS if path.name not in OTHERS]
 RESTART = errors.SAVED_RESTART
 ARGUMENTS = [
   "--config=a b.py:hc,runlocal",
@@ -38,12 +39,22 @@ ARGUMENTS = [
 ]
 SECRETS = {"HF_TOKEN": "hush-1234", "WANDB_API_KEY": "hush-5678"}
 TPU = {"TPU": "mine", "ZONE": "z-1", "TYPE": "v6e-8", "VERSION": "base"}
+DATAFLOW = {
+  "PROJECT": "mine",
+  "REGION": "r-1",
+  "BUCKET": "gs://mine/beam",
+  "SUBNET": "default",
+  "IMAGE": "docker.pkg.dev/mine/worker",
+  "SHARE": "10.0.0.2:/rows",
+  "TRUENEGS_CACHE": "/mnt/rows",
+}
 SLURM = {
   "SLURM_JOB_ID": "123",
   "SLURM_NTASKS_PER_NODE": "4",
   "SLURM_GPUS_ON_NODE": "4",
   "SLURM_CPUS_PER_TASK": "8",
 }
+DATAFLOW_IMAGE = LAUNCH / "dataflow.Dockerfile"
 TIMEOUT_SECS = 30
 SLOW_INSTALL_SECS = 600
 
@@ -59,7 +70,7 @@ class Sandbox:
     wordnet.write_text("#!/bin/sh\n")
     stand_in = pathlib.Path(__file__).parent / "support" / "stand_ins.py"
     (root / "bin").mkdir()
-    for tool in ("python", "python3", "srun", "scontrol", "gcloud"):
+    for tool in ("python", "python3", "srun", "scontrol", "gcloud", "docker"):
       path = root / "bin" / tool
       # -S makes Python start three times as fast.
       path.write_text(
@@ -503,3 +514,27 @@ def test_launchers_install_pinned_versions_of_existing_extras():
   used += re.search(r"EXTRA: (\w+), (\w+) or nothing", docker).groups()
   assert sorted(used) == ["gpu", "gpu", "tpu", "tpu"]
   assert set(used) <= requirements().keys()
+
+
+@on("dataflow.sh")
+def test_dataflow_builds_the_image_and_submits_a_job(sandbox):
+  sandbox.plan(0, 0, 0, 0)
+  assert sandbox.run(**DATAFLOW) == 0, sandbox.output
+  build, push = sandbox.arguments("docker")
+  arguments = {
+    "PYTHON": "3.12",
+    "BEAM": "2.77.0",
+    "SHARE": DATAFLOW["SHARE"],
+    "FOLDER": DATAFLOW["TRUENEGS_CACHE"],
+  }
+  assert build[3:7] == [f"--build-arg={k}={v}" for k, v in arguments.items()]
+  declared = re.findall("^ARG (.*)$", DATAFLOW_IMAGE.read_text(), re.MULTILINE)
+  names = {word.split("=")[0] for line in declared for word in line.split()}
+  assert names == arguments.keys()
+  assert push == ["push", DATAFLOW["IMAGE"]]
+  submit = sandbox.arguments("python")[-1]
+  assert submit[:3] == ["-m", "truenegs_jax.prepare", "--runner=DataflowRunner"]
+  assert submit[-len(ARGUMENTS) :] == ARGUMENTS
+  assert f"--beam=--sdk_container_image={DATAFLOW['IMAGE']}" in submit
+  assert sandbox.run(**DATAFLOW, BUILD="no") == 0
+  assert len(sandbox.arguments("docker")) == 2

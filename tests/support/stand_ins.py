@@ -31,8 +31,9 @@ def main(tool: str, argv: list[str]) -> int:
 
 
 def python(argv: list[str]) -> int:
-  """Follows the plan's step of this start."""
-  del argv
+  """Follows the plan's step of this start; prints versions for `-c`."""
+  if argv[0] == "-c":
+    print("3.12 2.77.0")
   steps = (HOST / "plan").read_text().split()
   starts = len((HOST / "python.calls").read_text().splitlines())
   step = steps[starts - 1]
@@ -74,6 +75,12 @@ def python3(argv: list[str]) -> int:
     folder = pathlib.Path(".venv/bin")
     folder.mkdir(parents=True)
     shutil.copy(ROOT / "bin" / "python", folder)
+  return 0
+
+
+def docker(argv: list[str]) -> int:
+  """Does nothing."""
+  del argv
   return 0
 
 

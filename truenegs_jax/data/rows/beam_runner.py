@@ -145,7 +145,8 @@ def _run_pipeline(
     os.dup2(descriptor, sys.stdout.fileno())
     os.dup2(descriptor, sys.stderr.fileno())
   # Beam would write its log to the standard error of `_refuse_options`.
-  logging.basicConfig(level=logging.INFO)
+  logging.basicConfig()
+  logging.getLogger("apache_beam.runners").setLevel(logging.INFO)
   # Workers import the same modules, also without an installed package.
   os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
   os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per worker
