@@ -54,6 +54,7 @@ WEIGHTS := .venv/.weights
 SCORERS := torchmetrics==1.9.0 lightning-utilities==0.15.3
 PEERS := .venv/.scorers
 BUCKETS := .venv/.buckets
+BEAM := .venv/.beam
 
 # The compilers of GPU and TPU, without drivers, in a folder of their own that
 # sees the packages of .venv: in .venv, jax would look for a GPU at each start.
@@ -73,7 +74,7 @@ demo: $(PACKAGE)
 	  --config.seed=$(SEED) --config.minutes=$(MINUTES) \
 	  --workdir=runs/electra_demo$(if $(filter-out 0,$(SEED)),-seed$(SEED))
 
-test-all: $(H100_COMPILERS) $(BUCKETS)
+test-all: $(H100_COMPILERS) $(BUCKETS) $(BEAM)
 
 test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
 	@PYTHON=$(BIN)/python launch/wordnet.sh || \
@@ -173,6 +174,11 @@ $(BUCKETS): $(TOOLS)
 	@echo "Installing servers of buckets for tests (150 MB)"
 	@if $(PIP) -e '.[test-buckets]'; then touch $@; \
 	else echo "warning: no buckets. Tests that need them are skipped."; fi
+
+$(BEAM): $(TOOLS)
+	@echo "Installing Apache Beam for tests (170 MB)"
+	@if $(PIP) -e '.[beam]'; then touch $@; \
+	else echo "warning: no Beam. Tests that need it are skipped."; fi
 
 $(H100_COMPILERS): launch/constraints.txt | $(PACKAGE)
 	@echo "Installing compilers for an H100 and TPUs in $(H100) (470 MB; 1.4 GB on the disk)"

@@ -50,6 +50,8 @@ setuptools.setup(
     "transformers>=5.0",
   ],
   extras_require={
+    # To prepare rows with --runner; for Dataflow also apache-beam[gcp].
+    "beam": ["apache-beam>=2.70"],
     "docs": [
       "myst-nb>=1.4",
       "pydata-sphinx-theme>=0.24",
