@@ -130,7 +130,10 @@ def test_signal_ends_all_processes(beam, tmp_path, number, code):
   script.write_text(WAIT)
   folder = tmp_path / "files"
   folder.mkdir()
-  env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+  temporary = tmp_path / "temporary"
+  temporary.mkdir()
+  env = os.environ | {"TMPDIR": str(temporary)}
+  env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
   process = subprocess.Popen(
     [sys.executable, script, folder], env=env, stderr=subprocess.DEVNULL
   )
@@ -140,6 +143,7 @@ def test_signal_ends_all_processes(beam, tmp_path, number, code):
     process.send_signal(number)
     assert process.wait(20) == code
     wait_until(lambda: not any(map(is_running, workers)))
+    assert number == signal.SIGKILL or not list(temporary.iterdir())
   finally:
     process.kill()
     process.wait()

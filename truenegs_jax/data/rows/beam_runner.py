@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from truenegs_jax.data.rows import worker_pool
-from truenegs_jax.runtime import errors
+from truenegs_jax.runtime import errors, signals
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 
 # Their workers are processes of this machine, which nobody else starts again.
@@ -35,6 +35,7 @@ LOCAL_RUNNERS = "fnapirunner", "directrunner"
 MAX_ATTEMPTS = 4  # as on Dataflow
 POLL_SECS = 0.1
 EXIT_SECS = 10
+LOG = "log"  # of a local runner
 MAX_LOG_LINES = 20
 # The class and the message of an error, in the text of Beam's error.
 ERROR_MARK = re.compile(r"\[truenegs:(\w+):([\w+/=]*)\]")
@@ -74,15 +75,21 @@ def run_stages(
     )
   is_local = runner.lower() in LOCAL_RUNNERS
   max_attempts = MAX_ATTEMPTS if is_local else 1
-  with tempfile.TemporaryDirectory(prefix="truenegs-beam-") as folder:
-    log = pathlib.Path(folder) / "log" if is_local else None
-    run_pipeline = functools.partial(
-      _run_pipeline, list(stages), runner, list(options), log
-    )
+  folder = pathlib.Path(tempfile.mkdtemp(prefix="truenegs-beam-"))
+  log = folder / LOG
+  run_pipeline = functools.partial(
+    _run_pipeline,
+    list(stages),
+    runner,
+    list(options),
+    folder,
+    has_log=is_local,
+  )
+  with signals.temporary_folder(folder):
     for _ in range(max_attempts):
       with contextlib.suppress(EOFError):
         return _raise_outcome(_run_in_child(run_pipeline))
-    if log and log.exists():
+    if log.exists():
       lines = log.read_text(errors="replace").splitlines()
       print(*lines[-MAX_LOG_LINES:], sep="\n", file=sys.stderr)
   raise InputError(
@@ -114,7 +121,7 @@ def _run_in_child(run: Callable[[], object]) -> Any:
         if is_signaled():
           return None  # the signal is handled when this block ends
       result = receiver.recv()
-      child.join(EXIT_SECS)  # removes temporary files of Beam
+      child.join(EXIT_SECS)
       return result
     finally:
       with contextlib.suppress(ProcessLookupError):
@@ -137,11 +144,18 @@ def _end_with_parent() -> None:
 
 
 def _run_pipeline(
-  stages: list[Stage], runner: str, options: list[str], log: pathlib.Path | None
+  stages: list[Stage],
+  runner: str,
+  options: list[str],
+  folder: pathlib.Path,
+  *,
+  has_log: bool,
 ) -> TrueNegsError | str | None:
   """Returns an error, the text of another exception, or None."""
-  if log:
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+  tempfile.tempdir = str(folder)  # Beam does not remove its temporary files
+  if has_log:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    descriptor = os.open(folder / LOG, flags)
     os.dup2(descriptor, sys.stdout.fileno())
     os.dup2(descriptor, sys.stderr.fileno())
   # Beam would write its log to the standard error of `_refuse_options`.
