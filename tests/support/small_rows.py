@@ -5,8 +5,8 @@ import pathlib
 
 import numpy as np
 
-from support.texts import LETTERS, make_corpus
-from truenegs_jax.data.rows import build_rows, write_shards
+from support.texts import LETTERS, make_corpus, make_texts, to_jsonl
+from truenegs_jax.data.rows import build_rows, prepare_rows, write_shards
 from truenegs_jax.data.rows.rows_folder import RowsOptions, open_rows
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 
@@ -37,6 +37,26 @@ def write_texts(folder, texts, *, tokenizer=TOKENIZER, **changes):
   """Writes the rows of texts with changed options; returns the manifest."""
   options = dataclasses.replace(OPTIONS, **changes)
   return write_rows(folder, make_corpus(texts), tokenizer, options)
+
+
+def write_sources(folder) -> str:
+  """Writes six files of text; returns `data.sources` of two parts."""
+  (folder / "texts").mkdir()
+  for number in range(5):
+    texts = make_texts(40, seed=number)
+    (folder / f"texts/{number}.jsonl").write_bytes(to_jsonl(texts))
+  (folder / "one.txt").write_text("\n\n".join(make_texts(50, seed=9)))
+  return f"{folder}/texts document=join chars=300, {folder}/one.txt"
+
+
+def prepare_files(sources, folder, engine=None, bucket="") -> dict[str, bytes]:
+  """Prepares rows by `execute_plan`; returns the content of all files."""
+  options = prepare_rows.PrepareOptions(
+    sources, length=16, vocab_size=40, held_out=0.1, rows=str(folder)
+  )
+  plan = prepare_rows.make_plan(options)
+  prepare_rows.execute_plan(plan, engine, bucket)
+  return read_files(folder)
 
 
 def read_split(folder, split):

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.server
 import json
+import pickle
 import threading
 import tracemalloc
 import urllib.parse
@@ -13,11 +14,12 @@ import numpy as np
 import pytest
 from huggingface_hub import constants
 
-from support import bucket_servers
+from support import beam_steps, bucket_servers, small_rows
 from support.texts import COMPRESSORS, FORMATTERS, make_texts
 from truenegs_jax.data.corpus import buckets
 from truenegs_jax.data.corpus.sources_spec import describe_sources, open_corpus
 from truenegs_jax.data.rows import chunks
+from truenegs_jax.data.rows.distribute import ShardItem
 from truenegs_jax.data.rows.prepare_rows import prepare
 from truenegs_jax.data.rows.rows_folder import open_rows
 from truenegs_jax.runtime.errors import (
@@ -296,3 +298,42 @@ def test_missing_packages_are_named(monkeypatch, url, message):
   monkeypatch.setattr(fsspec, "url_to_fs", refuse)
   with pytest.raises(InputError, match=message):
     open_corpus(url)
+
+
+def test_an_engine_may_keep_its_rows_in_a_bucket(bucket, tmp_path, monkeypatch):
+  for module, name, value in beam_steps.SMALL:
+    monkeypatch.setattr(module, name, value)
+  _, url, proxy = bucket
+  sources = small_rows.write_sources(tmp_path)
+  upload({"t/one.txt": (tmp_path / "one.txt").read_bytes()}, url)
+  sources = sources.replace(f"{tmp_path}/one.txt", f"{url}/t/*.txt")
+  expected = small_rows.prepare_files(sources, tmp_path / "plain")
+  num_built = 0
+
+  def build(steps):
+    nonlocal num_built
+    for step in steps:
+      for item in pickle.loads(pickle.dumps(step)).list_items():
+        pickle.loads(pickle.dumps(step)).function(item)
+        num_built += isinstance(item, ShardItem)
+        if num_built == 2:
+          proxy.next_left, proxy.bytes_left = 0, 0
+
+  rows, store = tmp_path / "rows", f"{url}/store"
+  with pytest.raises(UnavailableError, match="connection broke"):
+    small_rows.prepare_files(sources, rows, build, store)
+  assert not rows.exists()
+  proxy.next_left = proxy.bytes_left = ENDLESS
+  assert small_rows.prepare_files(sources, rows, build, store) == expected
+  num_shards = sum("train" in name for name in expected) // 3
+  assert num_built == num_shards  # none was built twice
+  assert not fsspec.url_to_fs(store)[0].find(store)  # nothing is left
+
+
+@pytest.mark.parametrize("store", ["bucket/folder", "hf://datasets/a/b", "{}x"])
+def test_a_store_that_cannot_be_written_is_refused(bucket, tmp_path, store):
+  sources = small_rows.write_sources(tmp_path)
+  store, rows = store.format(bucket[1]), tmp_path / "rows"
+  with pytest.raises((InputError, UnavailableError), match=store):
+    small_rows.prepare_files(sources, rows, lambda _: None, store)
+  assert not rows.exists()

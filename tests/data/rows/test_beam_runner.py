@@ -1,4 +1,4 @@
-"""Tests stages on Beam's FnApiRunner, which runs on this machine."""
+"""Tests steps on Beam's FnApiRunner, which runs on this machine."""
 
 import contextlib
 import importlib.util
@@ -11,10 +11,11 @@ import time
 
 import pytest
 
-from support import beam_stages
-from support.beam_stages import NUM_RANGES, NUM_UNITS, make_stages
+from support import beam_steps, small_rows
+from support.beam_steps import NUM_RANGES, NUM_UNITS, make_steps
 from truenegs_jax.data.rows import beam_runner
-from truenegs_jax.data.rows.beam_runner import Stage, run_stages
+from truenegs_jax.data.rows.beam_runner import run_steps
+from truenegs_jax.data.rows.distribute import Step
 from truenegs_jax.runtime.errors import SAVED_INTERRUPT, DataError, InputError
 
 RUNNER = "FnApiRunner"
@@ -25,16 +26,16 @@ TWO_WORKERS = [
 # A command that waits in its workers, until it gets a signal.
 WAIT = f"""
 import pathlib, sys
-from support import beam_stages
-from truenegs_jax.data.rows.beam_runner import run_stages
+from support import beam_steps, small_rows
+from truenegs_jax.data.rows.beam_runner import run_steps
 from truenegs_jax.runtime import signals
 
 if __name__ == "__main__":
   signals.exit_at_signals()
-  stages = beam_stages.make_stages(
-    pathlib.Path(sys.argv[1]), beam_stages.wait_forever
+  steps = beam_steps.make_steps(
+    pathlib.Path(sys.argv[1]), beam_steps.wait_forever
   )
-  run_stages(stages, runner="{RUNNER}", options={TWO_WORKERS})
+  run_steps(steps, runner="{RUNNER}", options={TWO_WORKERS})
 """
 
 
@@ -46,7 +47,7 @@ def beam():
 
 
 def check_files(folder: pathlib.Path) -> None:
-  """Checks that each item of all stages was processed."""
+  """Checks that each item of all steps was processed."""
   counts = {"unit": NUM_UNITS, "range": NUM_RANGES, "shard": NUM_RANGES // 4}
   for kind, count in counts.items():
     names = {path.name for path in folder.glob(f"{kind}-*")}
@@ -59,9 +60,9 @@ def num_calls(folder: pathlib.Path) -> int:
 
 @pytest.mark.parametrize("options", [[], TWO_WORKERS])
 def test_stages_run_one_after_the_other(beam, tmp_path, capfd, options):
-  stages = make_stages(tmp_path)
-  stages.insert(0, Stage("empty", list, stages[0].function))
-  run_stages(stages, runner=RUNNER, options=options)
+  steps = make_steps(tmp_path)
+  steps.insert(0, Step("empty", list, steps[0].function))
+  run_steps(steps, runner=RUNNER, options=options)
   check_files(tmp_path)
   assert num_calls(tmp_path) == NUM_UNITS + NUM_RANGES + NUM_RANGES // 4
   workers = {path.read_text() for path in tmp_path.glob("unit-*")}
@@ -72,23 +73,23 @@ def test_stages_run_one_after_the_other(beam, tmp_path, capfd, options):
 
 @pytest.mark.parametrize("options", [[], TWO_WORKERS])
 def test_error_keeps_class_and_message(beam, tmp_path, capfd, options):
-  stages = make_stages(tmp_path, beam_stages.raise_error)
+  steps = make_steps(tmp_path, beam_steps.raise_error)
   with pytest.raises(DataError) as error:
-    run_stages(stages, runner=RUNNER, options=options)
+    run_steps(steps, runner=RUNNER, options=options)
   assert str(error.value) == f"unit 5 of\n'{tmp_path}' is 'damagéd'."
   assert not list(tmp_path.glob("range-*"))
   assert capfd.readouterr() == ("", "")
 
 
 def test_bug_keeps_its_traceback(beam, tmp_path):
-  stages = make_stages(tmp_path, beam_stages.raise_bug)
+  steps = make_steps(tmp_path, beam_steps.raise_bug)
   with pytest.raises(RuntimeError, match="in raise_bug"):
-    run_stages(stages, runner=RUNNER, options=[])
+    run_steps(steps, runner=RUNNER, options=[])
 
 
 def test_killed_worker_is_replaced(beam, tmp_path, capfd):
-  stages = make_stages(tmp_path, beam_stages.kill_once)
-  run_stages(stages, runner=RUNNER, options=TWO_WORKERS)
+  steps = make_steps(tmp_path, beam_steps.kill_once)
+  run_steps(steps, runner=RUNNER, options=TWO_WORKERS)
   assert (tmp_path / "killed").exists()
   check_files(tmp_path)
   assert capfd.readouterr() == ("", "")
@@ -96,9 +97,9 @@ def test_killed_worker_is_replaced(beam, tmp_path, capfd):
 
 def test_workers_that_are_always_killed(beam, tmp_path, monkeypatch):
   monkeypatch.setattr(beam_runner, "MAX_ATTEMPTS", 2)
-  stages = make_stages(tmp_path, beam_stages.kill_always)
+  steps = make_steps(tmp_path, beam_steps.kill_always)
   with pytest.raises(InputError, match="in 2 of 2 attempts"):
-    run_stages(stages, runner=RUNNER, options=[])
+    run_steps(steps, runner=RUNNER, options=[])
   assert (tmp_path / "attempts").read_text() == ".."
 
 
@@ -112,13 +113,13 @@ def test_workers_that_are_always_killed(beam, tmp_path, monkeypatch):
 )
 def test_refused_runner_or_option(beam, runner, option, reason):
   with pytest.raises(InputError, match=f"--runner={runner}: .*{reason}"):
-    run_stages([], runner=runner, options=option)
+    run_steps([], runner=runner, options=option)
 
 
 def test_missing_beam(monkeypatch):
   monkeypatch.setitem(sys.modules, "apache_beam", None)
   with pytest.raises(InputError, match=r"Install truenegs_jax\[beam\]"):
-    run_stages([], runner=RUNNER, options=[])
+    run_steps([], runner=RUNNER, options=[])
 
 
 @pytest.mark.parametrize(
@@ -147,6 +148,23 @@ def test_signal_ends_all_processes(beam, tmp_path, number, code):
   finally:
     process.kill()
     process.wait()
+
+
+@pytest.mark.parametrize("options", [[], TWO_WORKERS])
+def test_rows_equal_those_of_one_process(beam, tmp_path, monkeypatch, options):
+  for module, name, value in beam_steps.SMALL:
+    monkeypatch.setattr(module, name, value)
+  sources = small_rows.write_sources(tmp_path)
+  killed = tmp_path / "killed"
+
+  def run_small(steps):
+    steps = beam_steps.with_small_shards(steps, killed)
+    run_steps(steps, runner=RUNNER, options=options)
+
+  expected = small_rows.prepare_files(sources, tmp_path / "plain")
+  rows = small_rows.prepare_files(sources, tmp_path / "rows", run_small)
+  assert killed.exists()  # by a worker, which was replaced
+  assert rows == expected
 
 
 def wait_until(is_true, seconds: float = 30) -> None:

@@ -1,14 +1,13 @@
-"""Runs stages of independent items on any runner of Apache Beam.
+"""Runs steps of independent items on any runner of Apache Beam.
 
 Beam runs in a child process with a process group of its own, so this process
 can end it at any time, together with its workers: FnApiRunner waits forever for
-a worker that was killed. Then the stages run again, and have to skip items
+a worker that was killed. Then the steps run again, and have to skip items
 that are done. Flink and Dataflow run lost items again by themselves.
 """
 
 import base64
 import contextlib
-import dataclasses
 import functools
 import importlib.util
 import io
@@ -27,6 +26,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from truenegs_jax.data.rows import worker_pool
+from truenegs_jax.data.rows.distribute import Step
 from truenegs_jax.runtime import errors, signals
 from truenegs_jax.runtime.errors import InputError, TrueNegsError
 
@@ -41,23 +41,10 @@ MAX_LOG_LINES = 20
 ERROR_MARK = re.compile(r"\[truenegs:(\w+):([\w+/=]*)\]")
 
 
-@dataclasses.dataclass(frozen=True)
-class Stage:
-  """Items and the function to call with each; both callables are picklable.
-
-  A worker calls `list_items` once the stages before are done. An item can be
-  processed twice, even at the same time. Results are ignored.
-  """
-
-  name: str
-  list_items: Callable[[], Sequence]
-  function: Callable[[Any], object]
-
-
-def run_stages(
-  stages: Sequence[Stage], *, runner: str, options: Sequence[str]
+def run_steps(
+  steps: Sequence[Step], *, runner: str, options: Sequence[str]
 ) -> None:
-  """Runs stages one after the other, the items of each in parallel.
+  """Runs steps one after the other, the items of each in parallel.
 
   Args:
     runner: a name that Beam knows, such as FnApiRunner or DataflowRunner.
@@ -79,7 +66,7 @@ def run_stages(
   log = folder / LOG
   run_pipeline = functools.partial(
     _run_pipeline,
-    list(stages),
+    list(steps),
     runner,
     list(options),
     folder,
@@ -144,7 +131,7 @@ def _end_with_parent() -> None:
 
 
 def _run_pipeline(
-  stages: list[Stage],
+  steps: list[Step],
   runner: str,
   options: list[str],
   folder: pathlib.Path,
@@ -166,7 +153,7 @@ def _run_pipeline(
   os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per worker
   threading.excepthook = _end_without_worker
   try:
-    _submit(stages, runner, options)
+    _submit(steps, runner, options)
   except InputError as error:
     return error
   except Exception:
@@ -182,7 +169,7 @@ def _end_without_worker(args: threading.ExceptHookArgs) -> None:
     os._exit(1)
 
 
-def _submit(stages: list[Stage], runner: str, options: list[str]) -> None:
+def _submit(steps: list[Step], runner: str, options: list[str]) -> None:
   import apache_beam as beam
 
   with _refuse_options(runner):
@@ -199,13 +186,13 @@ def _submit(stages: list[Stage], runner: str, options: list[str]) -> None:
   with pipeline:
     start = pipeline | "Start" >> beam.Create([None])
     barrier: list = []
-    for stage in stages:
+    for step in steps:
       results = (
         start
-        | f"List {stage.name}"
-        >> beam.FlatMap(_list_items, stage.list_items, *barrier)
-        | f"Spread {stage.name}" >> beam.Reshuffle()
-        | f"Run {stage.name}" >> beam.FlatMap(_call_function, stage.function)
+        | f"List {step.name}"
+        >> beam.FlatMap(_list_items, step.list_items, *barrier)
+        | f"Spread {step.name}" >> beam.Reshuffle()
+        | f"Run {step.name}" >> beam.FlatMap(_call_function, step.function)
       )
       barrier = [beam.pvalue.AsIter(results)]  # a worker waits for all of it
 

@@ -3,8 +3,9 @@
   count every unit -> build every shard
 
 A step is a list of items, made when the step before it is done, and a function
-of one item. Both are pickled. Steps exchange nothing but files in the folder of
-unfinished rows, so an item can be repeated, on any machine that has the folder.
+of one item. Both are pickled. Steps exchange nothing but files in the store of
+unfinished rows, so an item can be repeated, even at the same time, on any
+machine that has the store and the text.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Stages for tests of beam_runner; workers import this module."""
+"""Steps for tests of beam_runner; workers import this module."""
 
 import functools
 import os
@@ -6,23 +6,25 @@ import pathlib
 import signal
 import time
 
-from truenegs_jax.data.rows.beam_runner import Stage
+from truenegs_jax.data.corpus import sources_spec
+from truenegs_jax.data.rows import chunks, write_shards
+from truenegs_jax.data.rows.distribute import ShardItem, Step
 from truenegs_jax.runtime.errors import DataError
 
 NUM_UNITS, NUM_RANGES = 24, 6
 
 
-def make_stages(folder: pathlib.Path, write=None) -> list[Stage]:
-  """Returns three stages; the second and third list files of those before."""
+def make_steps(folder: pathlib.Path, write=None) -> list[Step]:
+  """Returns three steps; the second and third list files of those before."""
   write = write or write_item
   return [
-    Stage("units", list_units, functools.partial(write, folder, "unit")),
-    Stage(
+    Step("units", list_units, functools.partial(write, folder, "unit")),
+    Step(
       "ranges",
       functools.partial(list_files, folder, "unit", NUM_UNITS),
       functools.partial(write_item, folder, "range"),
     ),
-    Stage(
+    Step(
       "shards",
       functools.partial(list_files, folder, "range", NUM_RANGES),
       functools.partial(write_item, folder, "shard"),
@@ -79,3 +81,35 @@ def kill_always(folder, kind, item) -> None:
 def wait_forever(folder, kind, item) -> None:
   (folder / f"worker-{os.getpid()}").touch()
   time.sleep(600)
+
+
+SMALL = [
+  (chunks, "CHUNK_CHARACTERS", 2000),
+  (write_shards, "SHARD_CHUNKS", 3),
+  (sources_spec, "UNIT_BYTES", 4000),
+]
+
+
+def with_small_shards(steps, killed: pathlib.Path | None = None) -> list[Step]:
+  """Returns steps that set the values of SMALL in their workers.
+
+  The worker of the second shard is killed, unless the file `killed` exists.
+  """
+  return [
+    step._replace(
+      list_items=functools.partial(call_small, step.list_items, None),
+      function=functools.partial(call_small, step.function, killed),
+    )
+    for step in steps
+  ]
+
+
+def call_small(function, killed, *items):
+  for module, name, value in SMALL:
+    setattr(module, name, value)
+  for item in items:
+    is_second = isinstance(item, ShardItem) and item.start
+    if is_second and killed and not killed.exists():
+      killed.touch()
+      os.kill(os.getpid(), signal.SIGKILL)
+  return function(*items)
