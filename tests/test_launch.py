@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 LAUNCH = ROOT / "launch"
 SCRIPTS = sorted([*LAUNCH.glob("*.sh"), *LAUNCH.glob("gke/*.sh")])
 # These start no run.
-OTHERS = "wordnet.sh", "dataflow.sh", "dataflow_worker.sh"
+OTHERS = "wordnet.sh", "dataflow.sh"
 LAUNCHERS = [path for path in SCRIPTS if path.name not in OTHERS]
 RESTART = errors.SAVED_RESTART
 ARGUMENTS = [
@@ -43,10 +43,7 @@ DATAFLOW = {
   "PROJECT": "mine",
   "REGION": "r-1",
   "BUCKET": "gs://mine/beam",
-  "SUBNET": "default",
   "IMAGE": "docker.pkg.dev/mine/worker",
-  "SHARE": "10.0.0.2:/rows",
-  "TRUENEGS_CACHE": "/mnt/rows",
 }
 SLURM = {
   "SLURM_JOB_ID": "123",
@@ -521,13 +518,8 @@ def test_dataflow_builds_the_image_and_submits_a_job(sandbox):
   sandbox.plan(0, 0, 0, 0)
   assert sandbox.run(**DATAFLOW) == 0, sandbox.output
   build, push = sandbox.arguments("docker")
-  arguments = {
-    "PYTHON": "3.12",
-    "BEAM": "2.77.0",
-    "SHARE": DATAFLOW["SHARE"],
-    "FOLDER": DATAFLOW["TRUENEGS_CACHE"],
-  }
-  assert build[3:7] == [f"--build-arg={k}={v}" for k, v in arguments.items()]
+  arguments = {"PYTHON": "3.12", "BEAM": "2.77.0"}
+  assert build[3:5] == [f"--build-arg={k}={v}" for k, v in arguments.items()]
   declared = re.findall("^ARG (.*)$", DATAFLOW_IMAGE.read_text(), re.MULTILINE)
   names = {word.split("=")[0] for line in declared for word in line.split()}
   assert names == arguments.keys()
@@ -536,5 +528,6 @@ def test_dataflow_builds_the_image_and_submits_a_job(sandbox):
   assert submit[:3] == ["-m", "truenegs_jax.prepare", "--runner=DataflowRunner"]
   assert submit[-len(ARGUMENTS) :] == ARGUMENTS
   assert f"--beam=--sdk_container_image={DATAFLOW['IMAGE']}" in submit
+  assert f"--store={DATAFLOW['BUCKET']}/store" in submit
   assert sandbox.run(**DATAFLOW, BUILD="no") == 0
   assert len(sandbox.arguments("docker")) == 2
