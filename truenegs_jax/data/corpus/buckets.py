@@ -151,6 +151,7 @@ def _checksum(entry: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def convert_errors(url: str) -> Iterator[None]:
+  """Turns the errors of file systems into errors that name the URL."""
   scheme = SCHEMES[url.partition("://")[0]]
   try:
     yield
