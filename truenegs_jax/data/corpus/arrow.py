@@ -127,8 +127,8 @@ def as_data_errors(state: ReadState, problem: str) -> Iterator[None]:
   # Arrow raises half a dozen types, and damage leads to yet others.
   except Exception as error:
     raise DataError(
-      f"{state.location}: {problem} ({type(error).__name__}: {error}). Download"
-      " the file again."
+      f"{state.location()}: {problem} ({type(error).__name__}: {error})."
+      " Download the file again."
     ) from error
 
 
@@ -154,6 +154,5 @@ def _texts(
     values = chunk.cast(pyarrow.large_binary())
     values.validate(full=True)  # damaged offsets would crash the process
     for value in values.to_pylist():
-      message = f"{state.location}: not UTF-8. Write the file again as UTF-8."
-      yield None if value is None else state.decode(value, message)
+      yield None if value is None else state.decode(value)
       state.number += 1

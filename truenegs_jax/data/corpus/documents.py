@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from truenegs_jax.data.corpus import read_state
-from truenegs_jax.data.corpus.lines import cut_of_line
+from truenegs_jax.data.corpus.lines import cut_of_long_line
 from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError
 
@@ -42,12 +42,10 @@ def from_lines(
   for group in groups:
     first, *others = BLANK_LINES.split("\n" + group)
     unfinished.append(first[1:])
-    size += num_bytes(first)
-    if others:
+    for text in others:
       yield from _cut("".join(unfinished).removesuffix("\n"), state)
-      for document in others[:-1]:
-        yield from _cut(document, state)
-      unfinished, size = [others[-1]], num_bytes(others[-1])
+      unfinished = [text]
+    size = num_bytes(others[-1]) if others else size + num_bytes(first)
     if size > read_state.MAX_DOCUMENT_BYTES:
       *complete, rest = _cut("".join(unfinished), state)
       yield from complete
@@ -152,24 +150,21 @@ def _clean(value: object, state: ReadState) -> str:
     return ""
   if not isinstance(value, str):
     raise DataError(
-      f"{state.location}: the column holds {type(value).__name__}, not text."
+      f"{state.location()}: the column holds {type(value).__name__}, not text."
       " Set column=NAME to a column of text."
     )
-  if not value.isascii() and not _is_encodable(value):
+  try:
+    value.encode()  # ten times as fast as a search for surrogates
+  except UnicodeEncodeError:
     value, count = SURROGATES.subn("\ufffd", value)
     state.count_repair(
       read_state.SURROGATES,
-      f"{state.location}: half of a surrogate pair ({count} in all) is not a"
+      f"{state.location()}: half of a surrogate pair ({count} in all) is not a"
       " character. Repair the record.",
       count=count,
     )
   if "\0" in value:
-    state.count_repair(
-      read_state.NUL,
-      f"{state.location}: NUL in the text. Repair the record.",
-      count=value.count("\0"),
-    )
-    value = value.replace("\0", "\ufffd")
+    value = state.decode(value.encode())
   if "\r" in value:
     value = value.replace("\r\n", "\n").replace("\r", "\n")
   if not value or value.isspace():
@@ -180,25 +175,10 @@ def _clean(value: object, state: ReadState) -> str:
   return value
 
 
-def _is_encodable(text: str) -> bool:
-  try:
-    text.encode()  # ten times as fast as SURROGATES.search
-  except UnicodeEncodeError:
-    return False
-  return True
-
-
 def _cut_lines(text: str, state: ReadState) -> Iterator[str]:
-  limit = read_state.MAX_LINE_BYTES
-  for line in text.split("\n"):
-    data = line.encode()
-    while len(data) > limit:
-      state.count_repair(
-        read_state.LONG_LINES,
-        f"{state.location}: a line of more than {limit:,} bytes. Put one"
-        " sentence or paragraph on a line.",
-      )
-      cut = cut_of_line(data, limit)
-      yield data[:cut].decode()
-      data = data[cut:]
-    yield data.decode()
+  for line in text.encode().split(b"\n"):
+    while len(line) > read_state.MAX_LINE_BYTES:
+      cut = cut_of_long_line(line, state)
+      yield line[:cut].decode()
+      line = line[cut:]
+    yield line.decode()

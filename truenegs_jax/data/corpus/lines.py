@@ -5,8 +5,7 @@ CR and CRLF end a line like LF.
 
 import codecs
 import io
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from truenegs_jax.data.corpus import read_state
@@ -15,9 +14,12 @@ from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import DataError
 
-# Decodes a byte 0xNN that is not UTF-8 as U+DCNN, which UTF-8 never holds.
-ESCAPE = "surrogateescape"
-BYTE_ORDER_MARKS = ("\udcff\udcfe", "\udcfe\udcff", "\0\0\udcfe\udcff")
+# The one of little-endian UTF-32 begins as that of UTF-16.
+BYTE_ORDER_MARKS = (
+  codecs.BOM_UTF16_LE,
+  codecs.BOM_UTF16_BE,
+  codecs.BOM_UTF32_BE,
+)
 
 
 def read_records(file: File, state: ReadState) -> Iterator[str]:
@@ -69,32 +71,40 @@ def read_text(
   limit = read_state.MAX_RECORD_BYTES if records else read_state.MAX_LINE_BYTES
   # Blocks within the limit: only the first line of a block can exceed it.
   size = min(read_state.BLOCK_BYTES, limit)
-  utf8 = codecs.getincrementaldecoder("utf-8-sig")(ESCAPE)
-  decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
-  rest, line = "", 1
-  # The empty block marks the end.
-  for block in itertools.chain(read_blocks(file, state, size=size), [b""]):
-    rest += decoder.decode(block, final=not block)
-    while cut := _cut_of_first_line(rest, limit):
-      problem = f"{file.path}:{line}: a line of more than {limit:,} bytes."
+  rest, line = b"", 1
+  for block in _unify_line_ends(read_blocks(file, state, size=size)):
+    rest += block
+    state.where, state.unit, state.number = file.path, "line", line
+    while len(rest) > limit and rest.find(b"\n", 0, limit + 1) < 0:
       if records:
-        raise DataError(f"{problem} Split the record, or remove it.")
-      state.count_repair(
-        read_state.LONG_LINES,
-        f"{problem} Put one sentence or paragraph on a line, and a blank line"
-        " between documents.",
-      )
-      yield _check(rest[:cut], file, line, state) + "\n"
-      rest = rest[cut:]
-    end = rest.rfind("\n") + 1 if block else len(rest)
-    if end:
-      text, rest = _check(rest[:end], file, line, state), rest[end:]
-      yield text if text.endswith("\n") else text + "\n"
-      line += text.count("\n")
+        raise DataError(
+          f"{state.location()}: a line of more than {limit:,} bytes. Split the"
+          " record, or remove it."
+        )
+      cut = cut_of_long_line(rest, state)
+      yield _decode(rest[:cut], state) + "\n"
+      rest, state.number = rest[cut:], line
+    if end := rest.rfind(b"\n") + 1:
+      yield _decode(rest[:end], state)
+      line += rest.count(b"\n", 0, end)
+      rest = rest[end:]
+  state.number = line
+  if text := _decode(rest, state):
+    yield text + "\n"
 
 
-def cut_of_line(data: bytes, limit: int) -> int:
-  """Returns where to cut a line above the limit, if possible at white space."""
+def cut_of_long_line(data: bytes, state: ReadState) -> int:
+  """Returns where to cut a line, if possible at white space, and counts it.
+
+  Raises:
+    DataError: errors are strict.
+  """
+  limit = read_state.MAX_LINE_BYTES
+  state.count_repair(
+    read_state.LONG_LINES,
+    f"{state.location()}: a line of more than {limit:,} bytes. Put one sentence"
+    " or paragraph on a line, and a blank line between documents.",
+  )
   cut = max(data.rfind(b" ", 0, limit), data.rfind(b"\t", 0, limit)) + 1
   if not cut:
     cut = limit
@@ -103,43 +113,25 @@ def cut_of_line(data: bytes, limit: int) -> int:
   return cut
 
 
-def _cut_of_first_line(text: str, limit: int) -> int:
-  """Returns where to cut the first line, or 0 if it is within the limit."""
-  end = text.find("\n")
-  length = end if end >= 0 else len(text)
-  if length * 4 <= limit:
-    return 0
-  data = text[:length].encode(errors=ESCAPE)
-  if len(data) <= limit:
-    return 0
-  return len(data[: cut_of_line(data, limit)].decode(errors=ESCAPE))
+def _unify_line_ends(blocks: Iterable[bytes]) -> Iterator[bytes]:
+  held = b""  # a CR, which an LF may follow
+  for block in blocks:
+    data = held + block
+    held = b"\r" if data.endswith(b"\r") else b""
+    data = data.removesuffix(held)
+    yield data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+  if held:
+    yield b"\n"
 
 
-def _check(text: str, file: File, line: int, state: ReadState) -> str:
-  """Returns the text without bad characters, which it refuses or replaces."""
-  if line == 1 and text.startswith(BYTE_ORDER_MARKS):
-    encoding = "UTF-32" if "\0\0" in text[:4] else "UTF-16"
-    raise DataError(
-      f"{file.path}: begins with the byte-order mark of {encoding}. Convert it"
-      f" to UTF-8, for example with `iconv -f {encoding} -t UTF-8`."
-    )
-  try:
-    text.encode()  # ten times as fast as a search for surrogates
-  except UnicodeEncodeError as error:
-    place = f"{file.path}:{line + text.count(chr(10), 0, error.start)}"
-    text = state.decode(
-      text.encode(errors=ESCAPE),
-      f"{place}: byte 0x{ord(text[error.start]) - 0xDC00:02x} is not UTF-8."
-      " Convert the file, for example with `iconv -f LATIN1 -t UTF-8`, or"
-      " repair the line.",
-    )
-  if "\0" in text:
-    place = f"{file.path}:{line + text.count(chr(10), 0, text.index(chr(0)))}"
-    state.count_repair(
-      read_state.NUL,
-      f"{place}: NUL in the text. Plain text has none, but UTF-16 and binary"
-      " files do. Convert the file to UTF-8.",
-      count=text.count("\0"),
-    )
-    text = text.replace("\0", "\ufffd")
-  return text
+def _decode(data: bytes, state: ReadState) -> str:
+  """Decodes lines; refuses or removes a byte-order mark before the first."""
+  if state.number == 1:
+    if data.startswith(BYTE_ORDER_MARKS):
+      encoding = "UTF-32" if b"\0\0" in data[:4] else "UTF-16"
+      raise DataError(
+        f"{state.where}: begins with the byte-order mark of {encoding}. Convert"
+        f" it to UTF-8, for example with `iconv -f {encoding} -t UTF-8`."
+      )
+    data = data.removeprefix(codecs.BOM_UTF8)
+  return state.decode(data)

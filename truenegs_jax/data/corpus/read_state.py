@@ -54,13 +54,17 @@ class ReadState:
   _before: float = 0.0  # share of the part before the current file
   _share: float = 1.0  # share of the part in the current file
 
-  @property
-  def location(self) -> str:
-    """The current position, for the beginning of a message."""
+  def location(self, before: bytes = b"") -> str:
+    """Returns the current position, for the beginning of a message.
+
+    Args:
+      before: lines between the current one and the position.
+    """
     if not self.number:
       return self.where
     if self.unit == "line":
-      return f"{self.where}:{self.number}"
+      number = self.number + before.count(b"\n")
+      return f"{self.where}:{number}"
     return f"{self.where}: {self.unit} {self.number}"
 
   def begin_file(self, where: str, *, before: float, share: float) -> None:
@@ -72,18 +76,33 @@ class ReadState:
     """Updates `fraction_read` from the fraction of the file that is read."""
     self.fraction_read = self._before + self._share * min(1.0, fraction)
 
-  def decode(self, data: bytes, message: str) -> str:
-    """Decodes UTF-8; counts the bytes that it has to replace.
+  def decode(self, data: bytes) -> str:
+    """Decodes UTF-8 from the current position; replaces other bytes and NUL.
 
     Raises:
-      DataError: `message` and `hint`, if there are any and errors are strict.
+      DataError: there are such bytes, and errors are strict.
     """
     try:
-      return data.decode()
-    except UnicodeDecodeError:
+      text = data.decode()
+    except UnicodeDecodeError as error:
+      start = error.start
       text = data.decode(errors="replace")
-    count = text.count("\ufffd") - data.count("\ufffd".encode())
-    self.count_repair(NOT_UTF8, message, count=count)
+      self.count_repair(
+        NOT_UTF8,
+        f"{self.location(data[:start])}: byte 0x{data[start]:02x} is not UTF-8."
+        " Convert the text, for example with `iconv -f LATIN1 -t UTF-8`, or"
+        " repair it.",
+        count=text.count("\ufffd") - data.count("\ufffd".encode()),
+      )
+    if "\0" in text:
+      place = self.location(data[: data.index(b"\0")])
+      self.count_repair(
+        NUL,
+        f"{place}: NUL in the text. UTF-16 and binary files have it. Convert"
+        " the text to UTF-8.",
+        count=text.count("\0"),
+      )
+      text = text.replace("\0", "\ufffd")
     return text
 
   def count_repair(self, oddity: str, message: str, *, count: int = 1) -> None:

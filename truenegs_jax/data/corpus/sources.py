@@ -90,7 +90,7 @@ def read_jsonl(
   """
   for number, record in read_objects(file, state):
     state.number = number
-    arrow.check_names(state.location, record, column=column, by=by)
+    arrow.check_names(state.location(), record, column=column, by=by)
     state.group = record.get(by)
     yield record[column]
 
@@ -135,14 +135,14 @@ def read_csv(
       state.number, next_line = next_line, rows.line_num + 1
       if not names:
         names = row
-        arrow.check_names(state.location, names, column=column, by=by)
+        arrow.check_names(state.location(), names, column=column, by=by)
       elif len(row) == len(names):
         state.group = row[names.index(by)] if by else None
         yield row[names.index(column)]
       elif row:  # a blank line is an empty row
         raise DataError(
-          f"{state.location}: {len(row)} fields, but {len(names)} in the first"
-          " line. Quote a field that holds the separator."
+          f"{state.location()}: {len(row)} fields, but {len(names)} in the"
+          " first line. Quote a field that holds the separator."
         )
   except csv_lib.Error as error:
     raise DataError(
