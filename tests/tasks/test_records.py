@@ -91,7 +91,7 @@ def test_tables_without_a_header_and_with_uneven_rows(write):
     ("x.jsonl", '{"a": 1}\n{"a": \n', "x.jsonl:2: not JSON"),
     ("x.jsonl", "\n[1]\n", "x.jsonl:2: list, not a JSON object"),
     ("x.tsv", "a\n\0\n", r"x.tsv:2: NUL .* to UTF-8\.$"),
-    ("x.tsv", "a\n\udcff\n", r"x.tsv:2: byte 0xff .*repair the line\.$"),
+    ("x.tsv", "a\n\udcff\n", r"x.tsv:2: byte 0xff .*repair it\.$"),
     ("x.md", "a\n", r"x.md: unknown format. .* .tsv, .csv or .jsonl"),
   ],
 )
@@ -107,7 +107,7 @@ def test_rejects_missing_files(tmp_path):
     with pytest.raises(DataError, match="there is no such file"):
       list(read_file(where))
   (tmp_path / "x.tsv").mkdir()
-  with pytest.raises(DataError, match="x.tsv: a folder"):
+  with pytest.raises(DataError, match="x.tsv: not a file"):
     list(read_file(tmp_path / "x.tsv"))
 
 

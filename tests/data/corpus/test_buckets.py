@@ -287,8 +287,8 @@ def test_large_files_take_little_memory(bucket):
 @pytest.mark.parametrize(
   "url, message",
   [
-    ("s3://b/a.txt", r"package s3fs. Install truenegs_jax\[s3\]"),
-    ("gs://b/*.txt", r"package gcsfs. Install truenegs_jax\[gcs\]"),
+    ("s3://b/a.txt", r"Install truenegs_jax\[s3\]"),
+    ("gs://b/*.txt", r"Install truenegs_jax\[gcs\]"),
   ],
 )
 def test_missing_packages_are_named(monkeypatch, url, message):

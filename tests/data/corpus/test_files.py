@@ -166,7 +166,9 @@ def test_truncated_and_padded_files_are_refused(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
 def test_a_wrong_compression_suffix_is_refused(tmp_path, suffix):
   file = write(tmp_path / f"t.txt{suffix}", b"just text")
-  with pytest.raises(DataError, match=rf"not a {suffix} file.* b'just t'"):
+  with pytest.raises(
+    DataError, match=rf"the {suffix} file is damaged.* or it is none"
+  ):
     content(file)
   file = write(tmp_path / "t.txt", COMPRESSORS[suffix](b"just text"))
   with pytest.raises(DataError, match=rf"is a {suffix} file. Add {suffix}"):

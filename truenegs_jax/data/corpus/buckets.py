@@ -8,49 +8,37 @@ requests; an error that remains becomes one message.
 """
 
 import contextlib
-import io
 import logging
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from truenegs_jax.runtime.errors import InputError, UnavailableError
 
 REQUEST_BYTES = 2**22  # of the text that is held in memory
-
-
-class Scheme(NamedTuple):
-  """A scheme of URLs, for messages."""
-
-  package: str
-  extra: str  # of this package
-  access: str  # how to get credentials
-  endpoint: str  # environment variable of another server
-
-
+# Scheme -> extra of this package, how to get credentials.
 SCHEMES = {
-  "gs": Scheme(
-    "gcsfs",
+  "gs": (
     "gcs",
     "Run `gcloud auth application-default login`, or set"
     " GOOGLE_APPLICATION_CREDENTIALS to a key file.",
-    "STORAGE_EMULATOR_HOST",
   ),
-  "s3": Scheme(
-    "s3fs",
+  "s3": (
     "s3",
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE.",
-    "AWS_ENDPOINT_URL",
   ),
-  "hf": Scheme(
-    "huggingface_hub",
-    "hf",
-    "Run `hf auth login`, or set HF_TOKEN.",
-    "HF_ENDPOINT",
-  ),
+  "hf": ("hf", "Run `hf auth login`, or set HF_TOKEN."),
 }
 CHECKSUMS = ("ETag", "md5Hash", "etag", "blob_id")  # keys, by file system
-DENIED = re.compile(r"\b40[13]\b|credential|denied|forbidden|anonymous", re.I)
+# Types of botocore and google.auth, which are optional.
+NO_CREDENTIALS = (
+  "CredentialRetrievalError",
+  "DefaultCredentialsError",
+  "NoCredentialsError",
+  "PartialCredentialsError",
+  "ProfileNotFound",
+  "RefreshError",
+)
 
 
 def is_url(where: str) -> bool:
@@ -94,9 +82,15 @@ def find(
     ]
 
 
-def open_url(url: str) -> io.RawIOBase:
+def open_url(url: str) -> Any:
   """Opens a file for reading; every error of it is an `UnavailableError`."""
-  return _RemoteFile(url)
+  with convert_errors(url):
+    system, path = _connect(url)
+    file = system.open(
+      path, "rb", block_size=REQUEST_BYTES, cache_type="readahead"
+    )
+  file.read = convert_errors(url)(file.read)
+  return file
 
 
 def checksum(url: str) -> str:
@@ -105,34 +99,6 @@ def checksum(url: str) -> str:
     system, path = _connect(url)
     system.invalidate_cache()
     return _checksum(system.info(path))
-
-
-class _RemoteFile(io.RawIOBase):
-  def __init__(self, url: str) -> None:
-    self._url = url
-    with convert_errors(url):
-      system, path = _connect(url)
-      self._file = system.open(
-        path, "rb", block_size=REQUEST_BYTES, cache_type="readahead"
-      )
-
-  def readable(self) -> bool:
-    return True
-
-  def seekable(self) -> bool:
-    return True
-
-  def readinto(self, buffer: Any) -> int:
-    with convert_errors(self._url):
-      data = self._file.read(len(buffer))
-    buffer[: len(data)] = data
-    return len(data)
-
-  def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-    return self._file.seek(offset, whence)
-
-  def tell(self) -> int:
-    return self._file.tell()
 
 
 def _connect(url: str) -> tuple[Any, str]:
@@ -152,26 +118,34 @@ def _checksum(entry: dict[str, Any]) -> str:
 @contextlib.contextmanager
 def convert_errors(url: str) -> Iterator[None]:
   """Turns the errors of file systems into errors that name the URL."""
-  scheme = SCHEMES[url.partition("://")[0]]
+  extra, access = SCHEMES[url.partition("://")[0]]
   try:
     yield
   except ImportError as error:
     raise InputError(
-      f"'{url}' needs the package {scheme.package}. Install"
-      f" truenegs_jax[{scheme.extra}]."
+      f"'{url}' needs a package ({error}). Install truenegs_jax[{extra}]."
     ) from error
   # The file systems raise two dozen types.
   except Exception as error:
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    if DENIED.search(reason):
-      problem, fix = "cannot be read with your credentials", scheme.access
+    if _is_denied(error):
+      problem, fix = "cannot be read with your credentials", access
     elif isinstance(error, FileNotFoundError):
       problem = "has no such bucket or file, or you may not see it"
-      fix = f"Correct the name. Or: {scheme.access}"
+      fix = f"Correct the name. Or: {access}"
     else:
       problem = "cannot be reached, or the connection broke"
-      fix = (
-        "Run the same command again, which keeps what is prepared. Set"
-        f" {scheme.endpoint} only for a server of your own."
-      )
+      fix = "Run the same command again, which keeps what is prepared."
     raise UnavailableError(f"'{url}' {problem} ({reason}). {fix}") from error
+
+
+def _is_denied(error: Exception) -> bool:
+  """Returns whether credentials are missing or the server refuses them."""
+  response = getattr(error, "response", None)  # of huggingface_hub
+  status = getattr(response, "status_code", getattr(error, "code", None))
+  return (
+    isinstance(error, PermissionError)
+    or status in (401, 403)
+    or type(error).__name__ in NO_CREDENTIALS
+    or str(error).startswith("Forbidden: ")  # gcsfs has no type for 403
+  )

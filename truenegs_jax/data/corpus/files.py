@@ -4,12 +4,11 @@
     for block in read_blocks(file, ReadState(), size=2**19): ...
 
 A file that changes after it was found is refused. fsspec opens URLs, see
-`buckets`; its decompressors would ignore what follows a damaged stream.
+`buckets`; its decompressors would ignore damage after the first stream.
 """
 
 import bz2
 import contextlib
-import functools
 import glob
 import gzip
 import io
@@ -31,17 +30,11 @@ COMPRESSIONS = {
   ".xz": b"\xfd7zXZ\0",
   ".zst": b"\x28\xb5\x2f\xfd",
 }
-# Bytes 1 to 3 of a zst file that begins with a frame to skip (RFC 8878, 3.1.2).
-SKIPPABLE = b"\x2a\x4d\x18"
-# Those whose file objects in Python's library ignore garbage after a stream.
-NEW_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
-  ".bz2": bz2.BZ2Decompressor,
-  # Bytes; the highest preset takes a quarter of them.
-  ".xz": functools.partial(lzma.LZMADecompressor, memlimit=2**28),
-}
 # Refused: read as text, their bytes or tags would become words.
-ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz", ".lz4", ".lzma")
-MARKUP = (".xml", ".html", ".htm", ".pdf", ".docx", ".epub", ".rtf", ".warc")
+NOT_TEXT = (
+  *(".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz", ".lz4", ".lzma", ".warc"),
+  *(".xml", ".html", ".htm", ".pdf", ".docx", ".epub", ".rtf"),
+)
 HEAD_BYTES = 4096
 MAX_HEADS = 100  # files of a part whose first bytes count for its identity
 
@@ -62,11 +55,6 @@ class File(NamedTuple):
   compression: str
   size: int
   version: int | str
-
-  @property
-  def name(self) -> str:
-    """The path without its folder."""
-    return os.path.basename(self.path)
 
 
 def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
@@ -90,19 +78,15 @@ def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
     return [_file(*entry) for entry in buckets.find(where, is_text=is_text)]
   try:
     path = os.path.expanduser(where)
-    if os.path.isdir(path):
-      paths = _walk(path, is_text)
-      if not paths:
-        raise DataError(
-          f"Folder '{path}' holds no text file ({' '.join(sorted(suffixes))},"
-          f" each also with {' '.join(COMPRESSIONS)}). Use a glob for files"
-          " with other names."
-        )
-    elif os.path.lexists(path):
-      paths = [path]
-    else:
-      paths = _glob(pathlib.Path(path))
-    return [stat_file(path) for path in paths]
+    is_folder = os.path.isdir(path)
+    paths = _walk(path, is_text) if is_folder else _glob(pathlib.Path(path))
+    if is_folder and not paths:
+      raise DataError(
+        f"Folder '{path}' holds no text file ({' '.join(sorted(suffixes))},"
+        f" each also with {' '.join(COMPRESSIONS)}). Use a glob for files with"
+        " other names."
+      )
+    return [*map(stat_file, sorted(paths, key=lambda x: x.split(os.sep)))]
   except (OSError, ValueError) as error:  # "\0"
     reason = getattr(error, "strerror", None) or error
     raise DataError(f"{where!r} cannot be read: {reason}.") from error
@@ -128,7 +112,7 @@ def stat_file(path: str | pathlib.Path) -> File:
   """Returns format, size and time of a file.
 
   Raises:
-    DataError: a folder, a device, an archive, markup, or a broken link.
+    DataError: no file of text, or a broken link.
     OSError: the file is not accessible.
   """
   if os.path.islink(path) and not os.path.exists(path):
@@ -136,8 +120,7 @@ def stat_file(path: str | pathlib.Path) -> File:
     raise DataError(f"{path}: a link to '{target}', which is missing.")
   status = os.stat(path)
   if not os.path.isfile(path):
-    kind = "a folder" if os.path.isdir(path) else "not a file"
-    raise DataError(f"{path}: {kind}. Choose a file.")
+    raise DataError(f"{path}: not a file, but a folder or a device.")
   return _file(str(path), status.st_size, status.st_mtime_ns)
 
 
@@ -149,7 +132,7 @@ def files_identity(files: list[File]) -> list[list[object]]:
   they do not count.
   """
   identity: list[list[object]] = [
-    [file.name, file.size, file.version] for file in files
+    [os.path.basename(file.path), file.size, file.version] for file in files
   ]
   # Files of two languages may have equal names and sizes, and time 0 from some
   # unpacking tools. Their first bytes differ. URLs have a checksum instead.
@@ -178,7 +161,8 @@ def read_blocks(file: File, state: ReadState, *, size: int) -> Iterator[bytes]:
         raise
       raise DataError(
         f"{file.path}: the {file.compression} file is damaged or cut off after"
-        f" {num_bytes:,} bytes of text ({error}). Download it again."
+        f" {num_bytes:,} bytes of text, or it is none ({error}). Download it"
+        " again."
       ) from error
 
 
@@ -187,8 +171,8 @@ def open_file(file: File) -> Iterator[io.RawIOBase]:
   """Opens a file without decompression and checks that it is unchanged.
 
   Raises:
-    DataError: the file cannot be read, its content is not of the compression in
-      its name, or it changed since it was found.
+    DataError: the file cannot be read, is compressed unlike its name, or
+      changed since it was found.
   """
   try:
     if buckets.is_url(file.path):  # checked at its end, to ask only once
@@ -197,7 +181,12 @@ def open_file(file: File) -> Iterator[io.RawIOBase]:
       _check_unchanged(file)
       opened = io.FileIO(file.path)
     with opened as raw:
-      _check_compression(file, raw.read(8) or b"")
+      head = raw.read(8) or b""
+      for suffix, start in COMPRESSIONS.items():
+        if not file.compression and head.startswith(start):
+          raise DataError(
+            f"{file.path}: is a {suffix} file. Add {suffix} to its name."
+          )
       raw.seek(0)
       yield raw
     _check_unchanged(file)
@@ -208,17 +197,13 @@ def open_file(file: File) -> Iterator[io.RawIOBase]:
 
 
 def _file(path: str, size: int, version: int | str) -> File:
-  """Returns a `File`; refuses archives and markup."""
+  """Returns a `File`; refuses NOT_TEXT."""
   suffix, compression = _suffixes(path)
-  if suffix in ARCHIVES:
+  if suffix in NOT_TEXT:
     raise DataError(
       f"{path}: {suffix} files are not read, only text and files compressed as"
-      f" {', '.join(COMPRESSIONS)}. Unpack it."
-    )
-  if suffix in MARKUP:
-    raise DataError(
-      f"{path}: {suffix} files do not hold plain text. Extract the text, for"
-      " example of a Wikipedia dump with WikiExtractor."
+      f" {', '.join(COMPRESSIONS)}. Unpack it, or extract its text, for example"
+      " of a Wikipedia dump with WikiExtractor."
     )
   return File(path, suffix, compression, size, version)
 
@@ -226,8 +211,8 @@ def _file(path: str, size: int, version: int | str) -> File:
 def _decompress(
   raw: io.RawIOBase, compression: str, size: int
 ) -> Iterator[bytes]:
-  if compression in NEW_DECOMPRESSORS:
-    return _read_streams(raw, NEW_DECOMPRESSORS[compression], size)
+  if compression in (".bz2", ".xz"):
+    return _read_streams(raw, compression, size)
   stream: Any = raw
   if compression == ".gz":
     stream = gzip.GzipFile(fileobj=raw)
@@ -239,12 +224,18 @@ def _decompress(
 
 
 def _read_streams(
-  raw: io.RawIOBase, new_decompressor: Callable[[], Any], size: int
+  raw: io.RawIOBase, compression: str, size: int
 ) -> Iterator[bytes]:
-  """Decompresses the streams of a file, of which a format may allow several."""
+  """Decompresses all streams of a file.
+
+  The files of `bz2` and `lzma` ignore damage after the first stream; pyarrow
+  fails at an empty bz2 stream.
+  """
   data = raw.read(size)
   while data:
-    decompressor = new_decompressor()
+    decompressor: Any = bz2.BZ2Decompressor()
+    if compression == ".xz":  # the highest preset takes a quarter of the limit
+      decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=2**28)
     while not decompressor.eof:
       if decompressor.needs_input and not (data := data or raw.read(size)):
         raise EOFError("the end of the stream is missing")
@@ -261,34 +252,28 @@ def _walk(folder: str, is_text: Callable[[str], bool]) -> list[str]:
   def refuse(error: OSError) -> None:
     raise error  # os.walk would skip unreadable folders
 
-  paths, seen = [], set()
+  paths: list[str] = []
+  seen = set()  # links may form a circle
   for name, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
-    status = os.stat(name)
-    folder_id = status.st_dev, status.st_ino
-    if folder_id in seen:  # links may form a circle
+    if (real := os.path.realpath(name)) in seen:
       folders.clear()
       continue
-    seen.add(folder_id)
+    seen.add(real)
     # Editors and archives leave hidden files ("._a.txt").
     folders[:] = [f for f in folders if not f.startswith(".")]
-    paths += [
-      os.path.join(name, n)
-      for n in names
-      if not n.startswith(".") and is_text(n)
-    ]
-  return sorted(paths, key=lambda path: path.split(os.sep))
+    texts = [n for n in names if not n.startswith(".") and is_text(n)]
+    paths += [os.path.join(name, text) for text in texts]
+  return paths
 
 
 def _glob(pattern: pathlib.Path) -> list[str]:
+  if os.path.lexists(pattern):
+    return [str(pattern)]
   # Brackets in the name of an existing folder are not a pattern.
-  fixed = next(p for p in [pattern, *pattern.parents] if os.path.lexists(p))
-  rest = pattern.relative_to(fixed)
-  escaped = os.path.join(glob.escape(str(fixed)), str(rest))
-  paths = map(str, map(pathlib.Path, glob.glob(escaped, recursive=True)))
-  return sorted(
-    (path for path in paths if not os.path.isdir(path)),
-    key=lambda path: path.split(os.sep),
-  )
+  fixed = next(p for p in pattern.parents if os.path.lexists(p))
+  rest = str(pattern.relative_to(fixed))
+  paths = [fixed / x for x in glob.glob(rest, root_dir=fixed, recursive=True)]
+  return [str(path) for path in paths if not path.is_dir()]
 
 
 def _suffixes(name: str) -> tuple[str, str]:
@@ -309,17 +294,4 @@ def _check_unchanged(file: File) -> None:
     raise DataError(
       f"{file.path}: changed while it was in use. Run this again when nothing"
       " writes to it."
-    )
-
-
-def _check_compression(file: File, head: bytes) -> None:
-  matches = (s for s, start in COMPRESSIONS.items() if head.startswith(start))
-  detected = ".zst" if head[1:4] == SKIPPABLE else next(matches, "")
-  if file.compression and head and file.compression != detected:
-    raise DataError(
-      f"{file.path}: not a {file.compression} file, but begins {head[:6]!r}."
-    )
-  if not file.compression and detected:
-    raise DataError(
-      f"{file.path}: is a {detected} file. Add {detected} to its name."
     )
