@@ -244,13 +244,6 @@ def test_short_lines_are_left_out_and_counted(tmp_path, suffix):
     list(open_corpus(f"{spec} min_chars=50"))
 
 
-def test_partial_copies_of_the_hub_are_counted(tmp_path):
-  folder = tmp_path / "plain_text" / "partial-train"
-  folder.mkdir(parents=True)
-  (folder / "0000.parquet").write_bytes(to_parquet(TEXTS))
-  assert oddities_of(f"hf:{tmp_path}") == {read_state.PARTIAL_FILES: 1}
-
-
 # Formats.
 
 

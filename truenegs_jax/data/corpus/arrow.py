@@ -1,55 +1,23 @@
-"""Reads the text column of Parquet files and of data sets of `datasets`.
+"""Reads the text column of record batches, and checks the columns of records.
 
 pyarrow takes a quarter of a second to import, so functions import it.
 """
 
-import contextlib
-import io
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from truenegs_jax.data.corpus.read_state import ReadState
-from truenegs_jax.runtime.errors import DataError, TrueNegsError
+from truenegs_jax.runtime.errors import DataError
 
 if TYPE_CHECKING:
   import pyarrow
 
-# Few calls, and little memory even if every record has 1 MB.
-MAX_BATCH_RECORDS = 256
-BATCH_BYTES = 4_000_000
-
-
-def read_parquet(
-  raw: io.RawIOBase, state: ReadState, *, column: str, by: str = ""
-) -> Iterator[str | None]:
-  """Yields the texts of a column, holding only a part of a row group.
-
-  Raises:
-    DataError: the file is damaged, or it has no such column of text.
-  """
-  from pyarrow import parquet
-
-  with as_data_errors(state, "not a Parquet file, or damaged or cut off"):
-    table = parquet.ParquetFile(raw, pre_buffer=False, buffer_size=2**20)
-    metadata = table.metadata
-    column_bytes = sum(
-      metadata.row_group(i).total_byte_size
-      for i in range(metadata.num_row_groups)
-    )
-    check_column(table.schema_arrow, column, state.where, by=by)
-    batches = table.iter_batches(
-      records_per_batch(column_bytes, metadata.num_rows),
-      columns=[column, *filter(None, [by])],
-      use_threads=False,
-    )
-  yield from read_batches(
-    batches, state, column=column, by=by, num_records=metadata.num_rows
-  )
+BATCH_RECORDS = 64  # few calls, and little memory for all but novels
 
 
 def read_batches(
-  batches: "Iterator[pyarrow.RecordBatch | pyarrow.Table]",
+  batches: "Iterable[pyarrow.RecordBatch | pyarrow.Table]",
   state: ReadState,
   *,
   column: str,
@@ -61,30 +29,24 @@ def read_batches(
   `state.group` is the value of the column `by`, if there is one.
 
   Raises:
-    DataError: a batch is damaged, or a text is not UTF-8.
+    DataError: no such columns, or a text is not UTF-8.
+    Exception: a batch is damaged. Arrow raises half a dozen types.
   """
-  num_read, state.unit = 0, "record"
+  state.unit, state.number = "record", 0
   if num_records is None:
     state.fraction_read = None
-  while True:
-    state.number = num_read + 1
-    with as_data_errors(state, "damaged"):
-      batch = next(batches, None)
-      if batch is None:
-        return
-      check_column(batch.schema, column, state.where, by=by)
-      texts = list(_texts(batch.column(column), state))
-      groups = [None] * len(texts)
-      if by:
-        batch.column(by).validate(full=True)
-        groups = batch.column(by).to_pylist()
-    records = zip(texts, groups, strict=True)
-    for number, (text, group) in enumerate(records, start=num_read + 1):
-      state.number, state.group = number, group
-      yield text
-    num_read += len(texts)
+  for batch in batches:
+    check_column(batch.schema, column, state.where, by=by)
+    texts = _to_bytes(batch.column(column))
+    groups: Iterable[object] = itertools.repeat(None, len(texts))
+    if by:
+      batch.column(by).validate(full=True)
+      groups = batch.column(by).to_pylist()
+    for text, state.group in zip(texts, groups, strict=True):
+      state.number += 1
+      yield None if text is None else state.decode(text)
     if num_records is not None:
-      state.advance(num_read / max(1, num_records))
+      state.advance(state.number / max(1, num_records))
 
 
 def check_column(
@@ -111,27 +73,6 @@ def check_names(where: str, names: Collection[str], **options: str) -> None:
       )
 
 
-def records_per_batch(num_bytes: int, num_records: int) -> int:
-  """Returns how many records of the mean size to hold in memory at once."""
-  mean = max(1, num_bytes // max(1, num_records))
-  return max(1, min(MAX_BATCH_RECORDS, BATCH_BYTES // mean))
-
-
-@contextlib.contextmanager
-def as_data_errors(state: ReadState, problem: str) -> Iterator[None]:
-  """Turns every error of a library on damaged data into a DataError."""
-  try:
-    yield
-  except TrueNegsError:
-    raise
-  # Arrow raises half a dozen types, and damage leads to yet others.
-  except Exception as error:
-    raise DataError(
-      f"{state.location()}: {problem} ({type(error).__name__}: {error})."
-      " Download the file again."
-    ) from error
-
-
 def _is_text(kind: "pyarrow.DataType") -> bool:
   import pyarrow
 
@@ -141,18 +82,13 @@ def _is_text(kind: "pyarrow.DataType") -> bool:
   return kind in texts
 
 
-def _texts(
-  column: "pyarrow.Array | pyarrow.ChunkedArray", state: ReadState
-) -> Iterator[str | None]:
-  """Yields the texts of a column; moves `state` to each."""
+def _to_bytes(
+  column: "pyarrow.Array | pyarrow.ChunkedArray",
+) -> list[bytes | None]:
   import pyarrow
 
-  for chunk in getattr(column, "chunks", [column]):
-    if pyarrow.types.is_dictionary(chunk.type):
-      chunk.validate(full=True)
-      chunk = chunk.dictionary_decode()
-    values = chunk.cast(pyarrow.large_binary())
-    values.validate(full=True)  # damaged offsets would crash the process
-    for value in values.to_pylist():
-      yield None if value is None else state.decode(value)
-      state.number += 1
+  if pyarrow.types.is_dictionary(column.type):
+    column.validate(full=True)
+  values = column.cast(pyarrow.large_binary())
+  values.validate(full=True)  # damaged offsets would crash the process
+  return values.to_pylist()

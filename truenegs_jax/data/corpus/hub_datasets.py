@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from truenegs_jax.data.corpus import arrow, files, read_state
+from truenegs_jax.data.corpus import arrow, files
 from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import (
@@ -26,9 +26,6 @@ from truenegs_jax.runtime.hub_names import is_hub_name
 
 if TYPE_CHECKING:
   import datasets
-  import pyarrow
-
-STREAM_RECORDS = 64  # per batch: the size of a streamed record is unknown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,23 +110,26 @@ class HubDataset:
   Attributes:
     spec: its split is empty for a saved data set without splits.
     records: returns all columns; use it within `spec.errors()`.
-    version: returns as JSON what determines the records.
+    commit: as JSON what determines the records on the hub; empty for a folder.
+    paths: the files of a folder.
     size: approximate bytes of the text; None if unknown.
     num_streamed: number of records that are streamed; None if unknown.
-    num_partial: files of the first 5 GB, where the hub converts no more.
   """
 
   spec: DatasetSpec
   records: "Callable[[], datasets.Dataset | datasets.IterableDataset]"
-  version: Callable[[], dict[str, Any]]
+  commit: dict[str, str]
+  paths: tuple[str, ...]
   size: int | None
   num_streamed: int | None = None
-  num_partial: int = 0
 
   def identity(self) -> dict[str, Any]:
-    """Returns as JSON what determines the texts."""
+    """Returns as JSON what determines the texts, as of now."""
+    version: dict[str, Any] = self.commit
     with self.spec.errors():
-      version = self.version()
+      if not version:
+        found = [*map(files.stat_file, self.paths)]
+        version = {"files": files.files_identity(found)}
     return {"split": self.spec.split, "column": self.spec.column, **version}
 
   def read(self, state: ReadState) -> Iterator[str | None]:
@@ -141,30 +141,19 @@ class HubDataset:
     """
     spec = self.spec
     state.where = f"hf:{spec.name} [{spec.split}]"
-    if self.num_partial:
-      state.oddities[read_state.PARTIAL_FILES] += self.num_partial
+    columns = [spec.column, *filter(None, [spec.by])]
     with spec.errors():
-      records, size = self.records(), STREAM_RECORDS
+      records = self.records()
       num_records = getattr(records, "num_rows", self.num_streamed)
-      if records.column_names is not None:
-        spec.check_column(records.features)
-        columns = [spec.column, *filter(None, [spec.by])]
+      if set(columns) <= set(records.column_names or ()):
         records = records.select_columns(columns)
-      if hasattr(records, "num_rows"):
-        size = arrow.records_per_batch(records.data.nbytes, records.num_rows)
-      batches = records.with_format("arrow").iter(batch_size=size)
-
-    def next_batches() -> "Iterator[pyarrow.Table]":
-      with spec.errors():
-        yield from batches
-
-    yield from arrow.read_batches(
-      next_batches(),
-      state,
-      column=spec.column,
-      by=spec.by,
-      num_records=num_records,
-    )
+      yield from arrow.read_batches(
+        records.with_format("arrow").iter(batch_size=arrow.BATCH_RECORDS),
+        state,
+        column=spec.column,
+        by=spec.by,
+        num_records=num_records,
+      )
 
 
 def open_dataset(spec: DatasetSpec) -> HubDataset:
@@ -181,16 +170,14 @@ def open_dataset(spec: DatasetSpec) -> HubDataset:
       f"{spec.subject} is neither a folder nor a name on the Hugging Face hub."
       " For a file, remove hf:."
     )
-  if is_local and spec.revision:
-    raise InputError(
-      f"{spec.subject} is a folder without revisions. Remove"
-      f" revision={spec.revision}."
-    )
   is_copy = is_local and is_saved(folder)
-  if is_copy and spec.config:
-    raise InputError(
-      f"{spec.subject} was saved as one config. Remove config={spec.config}."
-    )
+  unused = {"revision": is_local, "config": is_copy}
+  for option in unused:
+    if unused[option] and (value := getattr(spec, option)):
+      raise InputError(
+        f"{spec.subject} is a folder without a {option}. Remove"
+        f" {option}={value}."
+      )
   with spec.errors():
     _silence_library()
     return _open_saved(spec, folder) if is_copy else _open_files(spec, folder)
@@ -223,9 +210,8 @@ def _open_saved(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
   if spec.split and not has_splits:
     spec.check_split([saved.split or "train"])
   spec.check_column(saved.features)
-  paths = sorted(path for path in folder.iterdir() if path.is_file())
-  version = _version_of_files(paths)
-  return HubDataset(spec, lambda: saved, version, saved.data.nbytes)
+  paths = tuple(str(x) for x in sorted(folder.iterdir()) if x.is_file())
+  return HubDataset(spec, lambda: saved, {}, paths, saved.data.nbytes)
 
 
 def _open_files(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
@@ -241,7 +227,6 @@ def _open_files(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
   data_files = getattr(builder.config, "data_files", None) or {}
   spec.check_split(infos or data_files)
   spec.check_column(builder.info.features)
-  paths = list(map(str, data_files.get(split, [])))
 
   def load() -> Any:
     if spec.streaming:
@@ -249,27 +234,17 @@ def _open_files(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
     builder.download_and_prepare()
     return builder.as_dataset(split=split)
 
-  def version_on_hub() -> dict[str, Any]:
-    config = builder.config.name  # the hash depends on the commit
-    return {"dataset": spec.name, "config": config, "hash": builder.hash}
-
+  config = builder.config.name
+  # The hash depends on the commit.
+  commit = {"dataset": spec.name, "config": config, "hash": builder.hash}
   return HubDataset(
     spec,
     load,
-    _version_of_files(paths) if spec.is_local() else version_on_hub,
+    {} if spec.is_local() else commit,
+    tuple(map(str, data_files.get(split, []))),
     getattr(infos.get(split), "num_bytes", None),
     getattr(infos.get(split), "num_examples", None),
-    sum(f"/partial-{split}/" in path for path in paths),
   )
-
-
-def _version_of_files(
-  paths: Iterable[str | pathlib.Path],
-) -> Callable[[], dict[str, Any]]:
-  def version() -> dict[str, Any]:
-    return {"files": files.files_identity([*map(files.stat_file, paths)])}
-
-  return version
 
 
 def _silence_library() -> None:

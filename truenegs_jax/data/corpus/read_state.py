@@ -23,7 +23,6 @@ BLANK_DOCUMENTS = "blank documents, left out"
 NULL_VALUES = "null values, left out"
 EMPTY_FILES = "files without text, left out"
 SHORT_LINES = "lines under {} characters, left out"
-PARTIAL_FILES = "files of a partial copy (the hub's partial-SPLIT)"
 
 
 @dataclasses.dataclass

@@ -19,7 +19,7 @@ from truenegs_jax.data.corpus.lines import (
   read_text,
 )
 from truenegs_jax.data.corpus.read_state import MAX_RECORD_BYTES, ReadState
-from truenegs_jax.runtime.errors import DataError
+from truenegs_jax.runtime.errors import DataError, TrueNegsError
 from truenegs_jax.runtime.files import short_sha256
 
 SYNSETS_PER_DOCUMENT = 64  # about 1,100 tokens: eight rows of 128
@@ -98,7 +98,7 @@ def read_jsonl(
 def read_parquet(
   file: File, state: ReadState, *, column: str, by: str
 ) -> Iterator[str | None]:
-  """Yields the text column of a Parquet file, in batches of some hundred.
+  """Yields the text column of a Parquet file; holds a part of a row group.
 
   Raises:
     DataError: the file is compressed or damaged, or has no such column of text.
@@ -108,8 +108,30 @@ def read_parquet(
       f"{file.path}: Parquet files compress their columns, and are not read"
       f" from {file.compression} files. Unpack it."
     )
-  with open_file(file) as raw:
-    yield from arrow.read_parquet(raw, state, column=column, by=by)
+  from pyarrow import parquet
+
+  columns = [column, *filter(None, [by])]
+  try:
+    with open_file(file) as raw:
+      table = parquet.ParquetFile(raw, pre_buffer=False, buffer_size=2**20)
+      arrow.check_column(table.schema_arrow, column, file.path, by=by)
+      yield from arrow.read_batches(
+        table.iter_batches(
+          arrow.BATCH_RECORDS, columns=columns, use_threads=False
+        ),
+        state,
+        column=column,
+        by=by,
+        num_records=table.metadata.num_rows,
+      )
+  except TrueNegsError:
+    raise
+  # Arrow raises half a dozen types, and damage leads to yet others.
+  except Exception as error:
+    raise DataError(
+      f"{state.location()}: not a Parquet file, or damaged or cut off"
+      f" ({type(error).__name__}: {error}). Download it again."
+    ) from error
 
 
 def read_csv(
