@@ -192,10 +192,6 @@ def _json_records(file: files.File) -> Iterator[Record]:
 HUB = "hf:"
 FORMS = "hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"
 BATCH_RECORDS = 1000
-HINT = (
-  f"Choose a config and a split with {FORMS}, or for a script a folder with its"
-  " files."
-)
 
 
 class DatasetName(NamedTuple):
@@ -244,8 +240,7 @@ def read_dataset(
     split=requested.split or split.replace("dev", "validation"),
     config=requested.config or config,
     key="finetune",
-    split_syntax="hf:NAME:SPLIT",
-    hint=HINT,
+    syntax=FORMS,
   )
   dataset = hub_datasets.open_dataset(spec)
   location, number = f"{HUB}{spec.name} [{dataset.spec.split}]", 0

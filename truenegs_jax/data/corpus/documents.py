@@ -133,9 +133,7 @@ def _cut(text: str, state: ReadState) -> list[str]:
   data, start, documents = text.encode(), 0, []
   while len(data) - start > limit:
     end = data.rfind(b"\n", start, start + limit + 1)
-    if end < 0:  # a line over the limit
-      end = data.find(b"\n", start)
-    if end < 0 or end + 1 == len(data):
+    if not start <= end < len(data) - 1:
       break
     documents.append(data[start:end].decode())
     state.oddities[read_state.LONG_DOCUMENTS] += 1

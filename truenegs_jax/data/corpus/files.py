@@ -100,11 +100,10 @@ def find_existing(
   Args:
     or_compressed: also try the path with the suffix of each compression.
   """
-  suffixes = ("", *COMPRESSIONS) if or_compressed else ("",)
-  path = os.path.expanduser(where)
-  paths = (pathlib.Path(f"{path}{suffix}") for suffix in suffixes)
-  with contextlib.suppress(OSError, ValueError):  # too long, "\0"
-    return next((path for path in paths if path.exists()), None)
+  for suffix in ("", *COMPRESSIONS) if or_compressed else ("",):
+    path = os.path.expanduser(where) + suffix
+    if os.path.exists(path):
+      return pathlib.Path(path)
   return None
 
 

@@ -9,13 +9,13 @@
 import contextlib
 import dataclasses
 import logging
+import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from truenegs_jax.data.corpus import arrow, files
 from truenegs_jax.data.corpus.read_state import ReadState
-from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import (
   DataError,
   InputError,
@@ -41,8 +41,7 @@ class DatasetSpec:
     revision: branch, tag or commit on the hub; empty for the main branch.
     streaming: whether to read from the hub without a copy on disk.
     key: the config key that names data sets.
-    split_syntax: how its value names a split.
-    hint: what to do if the data set cannot be loaded from the hub.
+    syntax: how its value names split, config and revision.
   """
 
   name: str
@@ -53,11 +52,7 @@ class DatasetSpec:
   revision: str = ""
   streaming: bool = False
   key: str = "data.sources"
-  split_syntax: str = "split=NAME"
-  hint: str = (
-    "Set config= and revision= to existing ones (refs/convert/parquet for a"
-    " script), or data.rows to prepared rows."
-  )
+  syntax: str = "split=, config= and revision="
 
   @property
   def subject(self) -> str:
@@ -82,7 +77,8 @@ class DatasetSpec:
         raise DataError(f"{self.subject} cannot be read ({reason}).") from error
       raise UnavailableError(
         f"{self.subject} cannot be loaded from the Hugging Face hub ({reason})."
-        f" {self.hint} Without internet, use local files or hf:FOLDER with a"
+        f" Set {self.syntax} to existing ones (refs/convert/parquet for a"
+        " script). Without internet, use local files or hf:FOLDER with a"
         " data set that save_to_disk wrote, or set HF_HOME to the cache of a"
         " run that loaded it."
       ) from error
@@ -92,8 +88,8 @@ class DatasetSpec:
     names = list(map(str, splits))
     if self.split not in names:
       raise DataError(
-        f"{self.subject} has no split {self.split!r}. Splits:"
-        f" {', '.join(names)}. Set {self.split_syntax}."
+        f"{self.subject} has no split {self.split!r}. Choose"
+        f" {', '.join(names)} with {self.syntax}."
       )
 
   def check_column(self, features: "datasets.Features | None") -> None:
@@ -185,8 +181,7 @@ def open_dataset(spec: DatasetSpec) -> HubDataset:
 
 def is_folder(name: str) -> bool:
   """Returns whether `name` is a local folder."""
-  path = files.find_existing(name)
-  return path is not None and path.is_dir()
+  return os.path.isdir(os.path.expanduser(name))
 
 
 def is_saved(folder: pathlib.Path) -> bool:
@@ -199,15 +194,12 @@ def is_saved(folder: pathlib.Path) -> bool:
 def _open_saved(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
   import datasets
 
-  splits_file = folder / "dataset_dict.json"
-  if has_splits := splits_file.is_file():
-    spec = dataclasses.replace(spec, split=spec.split or "train")
-    fix = "Copy the data set again."
-    with json_text.read_file(splits_file, DataError, fix) as fields:
-      spec.check_split(fields["splits"])
-    folder = folder / spec.split
   saved = datasets.load_from_disk(str(folder))
-  if spec.split and not has_splits:
+  if isinstance(saved, datasets.DatasetDict):
+    spec = dataclasses.replace(spec, split=spec.split or "train")
+    spec.check_split(saved)
+    saved, folder = saved[spec.split], folder / spec.split
+  elif spec.split:
     spec.check_split([saved.split or "train"])
   spec.check_column(saved.features)
   paths = tuple(str(x) for x in sorted(folder.iterdir()) if x.is_file())
