@@ -4,7 +4,6 @@ for record in read_file("train.tsv.xz"):  # or read_dataset("hf:NAME", ...)
   record.text("sentence"), record.label("label", CLASSES)
 """
 
-import csv as csv_lib
 import itertools
 import math
 import pathlib
@@ -12,8 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from truenegs_jax.data.corpus import files, hub_datasets
-from truenegs_jax.data.corpus.lines import read_objects, read_records
-from truenegs_jax.data.corpus.read_state import MAX_RECORD_BYTES, ReadState
+from truenegs_jax.data.corpus.lines import (
+  read_csv_rows,
+  read_objects,
+  read_records,
+)
+from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.tasks.task import SCORE
 
@@ -123,7 +126,8 @@ def read_file(
   if file.suffix in (".jsonl", ".json"):
     records = _json_records(file)
   elif file.suffix in (".tsv", ".txt", ".csv"):
-    rows = _csv_rows(file) if file.suffix == ".csv" else _tsv_rows(file)
+    is_csv = file.suffix == ".csv"
+    rows = read_csv_rows(file, ReadState()) if is_csv else _tsv_rows(file)
     records = _table_records(file, rows, list(columns), skipped)
   else:
     raise DataError(
@@ -142,28 +146,11 @@ def _tsv_rows(file: files.File) -> Rows:
     yield number, line.removesuffix("\n").split("\t")
 
 
-def _csv_rows(file: files.File) -> Rows:
-  # Holds for the whole process; the default is 131,072.
-  csv_lib.field_size_limit(MAX_RECORD_BYTES)
-  rows = csv_lib.reader(read_records(file, ReadState()), strict=True)
-  next_line = 1
-  try:
-    for row in rows:
-      yield next_line, row or [""]
-      next_line = rows.line_num + 1
-  except csv_lib.Error as error:
-    raise DataError(
-      f"{file.path}:{next_line}: unbalanced quotes in the record that starts"
-      f" here ({error}). Double each quote inside a quoted field, or save the"
-      " file as .tsv, where quotes are ordinary characters."
-    ) from error
-
-
 def _table_records(
   file: files.File, rows: Rows, columns: list[str], skipped: list[str] | None
 ) -> Iterator[Record]:
   for number, row in rows:
-    location = f"{file.path}:{number}"
+    row, location = row or [""], f"{file.path}:{number}"  # [] of a blank line
     if row == [""] and len(columns) != 1:
       continue
     if not columns:

@@ -404,8 +404,8 @@ BAD = [
   ("t.json", b'{\n"text": "a"\n}', r"t.json:1: .* one JSON object per line"),
   ("t.csv", b"", "t.csv: no document in it"),
   ("t.csv", b"id,Text\n1,a\n", r"t.csv:1: no column 'text'. Columns: id, Text"),
-  ("t.csv", b'text\n"a\nb"\n"c', r"t.csv:4: .*quotes.* do not match"),
-  ("t.csv", b'text\n"a"b\n', r"t.csv:2: .*quotes.* do not match"),
+  ("t.csv", b'text\n"a\nb"\n"c', r"t.csv:4: unbalanced quotes"),
+  ("t.csv", b'text\n"a"b\n', r"t.csv:2: unbalanced quotes"),
   ("t.csv", b"id,text\n1,a\n2\n", r"t.csv:3: 1 fields, but 2 in the first"),
   ("t.csv", b"id,text\n1,a,b\n", r"t.csv:2: 3 fields, but 2 in the first"),
   ("t.csv", b"text\n\xe9\n", r"t.csv:2: byte 0xe9"),
@@ -480,7 +480,7 @@ def test_empty_files_are_refused_or_counted(tmp_path):
 
 
 def test_unclosed_quotes_do_not_fill_the_memory(tmp_path, monkeypatch):
-  monkeypatch.setattr(sources, "MAX_RECORD_BYTES", 10_000)
+  monkeypatch.setattr(read_state, "MAX_RECORD_BYTES", 10_000)
   data = b'text\n"closed"\n"open\n' + b"line\n" * 100_000
   with pytest.raises(DataError, match=r"t.csv:3: .*field limit \(10000\)"):
     texts_of(tmp_path, data, "t.csv")

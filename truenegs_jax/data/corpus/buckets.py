@@ -32,12 +32,8 @@ SCHEMES = {
 CHECKSUMS = ("ETag", "md5Hash", "etag", "blob_id")  # keys, by file system
 # Types of botocore and google.auth, which are optional.
 NO_CREDENTIALS = (
-  "CredentialRetrievalError",
-  "DefaultCredentialsError",
-  "NoCredentialsError",
-  "PartialCredentialsError",
-  "ProfileNotFound",
-  "RefreshError",
+  *("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"),
+  *("CredentialRetrievalError", "DefaultCredentialsError", "RefreshError"),
 )
 
 
@@ -63,6 +59,7 @@ def find(
     system, path = _connect(where)
     from fsspec.utils import glob_translate
 
+    # A glob of s3fs finds nothing in a missing bucket.
     folder = re.split(r"[^/]*[*?\[]", path, maxsplit=1)[0].rstrip("/")
     pattern = re.compile(glob_translate(path))
     system.invalidate_cache()

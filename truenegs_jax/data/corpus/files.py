@@ -285,11 +285,10 @@ def _suffixes(name: str) -> tuple[str, str]:
 
 def _check_unchanged(file: File) -> None:
   if buckets.is_url(file.path):
-    now: int | str = buckets.checksum(file.path)
+    now = file._replace(version=buckets.checksum(file.path))
   else:
-    status = os.stat(file.path)
-    now = status.st_mtime_ns if status.st_size == file.size else -1
-  if now != file.version:
+    now = stat_file(file.path)
+  if now != file:
     raise DataError(
       f"{file.path}: changed while it was in use. Run this again when nothing"
       " writes to it."

@@ -100,11 +100,11 @@ def check_language(
   clearest: dict[str, tuple[float, str]] = {}
   for excerpt in excerpts:
     code, confidence = detector.classify(excerpt)
-    if code not in NO_LANGUAGE:
-      code = language if code in related else code
-      lengths[code] += len(excerpt)
-      candidate = confidence, excerpt
-      clearest[code] = max(clearest.get(code, candidate), candidate)
+    if code in NO_LANGUAGE:
+      continue
+    code = language if code in related else code
+    lengths[code] += len(excerpt)
+    clearest[code] = max(clearest.get(code, (0.0, "")), (confidence, excerpt))
   total = max(1, lengths.total())
   others = [code for code, _ in lengths.most_common() if code != language]
   if sum(lengths[code] for code in others) <= MAX_MINORITY * total:

@@ -4,6 +4,7 @@ CR and CRLF end a line like LF.
 """
 
 import codecs
+import csv
 import io
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -52,6 +53,30 @@ def read_objects(
         " `jq -c '.[]'` converts an array."
       ) from error
     yield number, record
+
+
+def read_csv_rows(
+  file: File, state: ReadState, *, delimiter: str = ","
+) -> Iterator[tuple[int, list[str]]]:
+  """Yields the first line and the fields of each row (RFC 4180).
+
+  Raises:
+    DataError: as `read_text`; or a quote is broken.
+  """
+  limit = read_state.MAX_RECORD_BYTES
+  csv.field_size_limit(limit)  # of the process; was 131,072
+  rows = csv.reader(read_records(file, state), delimiter=delimiter, strict=True)
+  number = 1
+  try:
+    for row in rows:
+      yield number, row
+      number = rows.line_num + 1
+  except csv.Error as error:
+    raise DataError(
+      f"{file.path}:{number}: unbalanced quotes in the record that starts"
+      f" here, or it exceeds {limit:,} bytes ({error}). Double each quote inside"
+      " a quoted field."
+    ) from error
 
 
 def read_text(

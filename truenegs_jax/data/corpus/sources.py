@@ -5,7 +5,6 @@ lines, and updates position and progress of the `ReadState`. A new one needs a
 function and an entry in FORMATS.
 """
 
-import csv as csv_lib
 import functools
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -14,11 +13,11 @@ from typing import Any, NamedTuple, Protocol
 from truenegs_jax.data.corpus import arrow
 from truenegs_jax.data.corpus.files import File, open_file
 from truenegs_jax.data.corpus.lines import (
+  read_csv_rows,
   read_objects,
-  read_records,
   read_text,
 )
-from truenegs_jax.data.corpus.read_state import MAX_RECORD_BYTES, ReadState
+from truenegs_jax.data.corpus.read_state import ReadState
 from truenegs_jax.runtime.errors import DataError, TrueNegsError
 from truenegs_jax.runtime.files import short_sha256
 
@@ -139,39 +138,25 @@ def read_csv(
 ) -> Iterator[str | None]:
   """Yields a column of comma-separated values; .tsv is separated by tabs.
 
-  The first line names the columns. A field with a separator, a quote or a line
-  end is quoted, and a quote in it doubled (RFC 4180).
-
   Raises:
-    DataError: no such column; or a line has a broken quote, or another number
-      of fields than the first line.
+    DataError: no such column in the first line; or a line has a broken quote,
+      or another number of fields than the first.
   """
-  lines = read_records(file, state)
-  separator = "\t" if file.suffix == ".tsv" else ","
-  csv_lib.field_size_limit(MAX_RECORD_BYTES)  # of the process; was 131,072
-  rows = csv_lib.reader(lines, delimiter=separator, strict=True)
+  delimiter = "\t" if file.suffix == ".tsv" else ","
   names: list[str] = []
-  next_line = 1
-  try:
-    for row in rows:
-      state.number, next_line = next_line, rows.line_num + 1
-      if not names:
-        names = row
-        arrow.check_names(state.location(), names, column=column, by=by)
-      elif len(row) == len(names):
-        state.group = row[names.index(by)] if by else None
-        yield row[names.index(column)]
-      elif row:  # a blank line is an empty row
-        raise DataError(
-          f"{state.location()}: {len(row)} fields, but {len(names)} in the"
-          " first line. Quote a field that holds the separator."
-        )
-  except csv_lib.Error as error:
-    raise DataError(
-      f"{state.where}:{next_line}: the quotes of the record that begins here do"
-      f" not match, or it exceeds {MAX_RECORD_BYTES:,} bytes ({error}). Double"
-      " a quote inside quotes."
-    ) from error
+  for number, row in read_csv_rows(file, state, delimiter=delimiter):
+    state.number = number
+    if not names:
+      names = row
+      arrow.check_names(state.location(), names, column=column, by=by)
+    elif len(row) == len(names):
+      state.group = row[names.index(by)] if by else None
+      yield row[names.index(column)]
+    elif row:  # a blank line is an empty row
+      raise DataError(
+        f"{state.location()}: {len(row)} fields, but {len(names)} in the first"
+        " line. Quote a field that holds the separator."
+      )
 
 
 class Format(NamedTuple):
