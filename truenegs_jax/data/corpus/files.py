@@ -95,11 +95,7 @@ def find_files(where: str, *, suffixes: Collection[str]) -> list[File]:
 def find_existing(
   where: str | pathlib.Path, *, or_compressed: bool = False
 ) -> pathlib.Path | None:
-  """Returns the path if it exists, else None; "~" is expanded.
-
-  Args:
-    or_compressed: also try the path with the suffix of each compression.
-  """
+  """Returns the path, also with the suffix of a compression, or None."""
   for suffix in ("", *COMPRESSIONS) if or_compressed else ("",):
     path = os.path.expanduser(where) + suffix
     if os.path.exists(path):
@@ -126,9 +122,8 @@ def stat_file(path: str | pathlib.Path) -> File:
 def files_identity(files: list[File]) -> list[list[object]]:
   """Returns as JSON the names, sizes and times of files and their first bytes.
 
-  Hashes of the contents would need to read the corpus at every start, whereas a
-  copy with other times only needs a second preparation. Folders may move, so
-  they do not count.
+  Folders may move, so they do not count. Hashes would read the corpus at every
+  start; a copy with other times only needs a second preparation.
   """
   identity: list[list[object]] = [
     [os.path.basename(file.path), file.size, file.version] for file in files
@@ -146,7 +141,8 @@ def read_blocks(file: File, state: ReadState, *, size: int) -> Iterator[bytes]:
   """Yields the decompressed content of a file in blocks of at most `size`.
 
   Raises:
-    DataError: the file cannot be read, is damaged, or changed since found.
+    DataError: the file cannot be read, is damaged or compressed unlike its
+      name, or changed since it was found.
   """
   num_bytes = 0
   with open_file(file) as raw:
@@ -167,12 +163,7 @@ def read_blocks(file: File, state: ReadState, *, size: int) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def open_file(file: File) -> Iterator[io.RawIOBase]:
-  """Opens a file without decompression and checks that it is unchanged.
-
-  Raises:
-    DataError: the file cannot be read, is compressed unlike its name, or
-      changed since it was found.
-  """
+  """Opens a file without decompression; raises the errors of `read_blocks`."""
   try:
     if buckets.is_url(file.path):  # checked at its end, to ask only once
       opened = buckets.open_url(file.path)

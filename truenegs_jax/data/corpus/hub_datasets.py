@@ -167,9 +167,8 @@ def open_dataset(spec: DatasetSpec) -> HubDataset:
       " For a file, remove hf:."
     )
   is_copy = is_local and is_saved(folder)
-  unused = {"revision": is_local, "config": is_copy}
-  for option in unused:
-    if unused[option] and (value := getattr(spec, option)):
+  for option, is_unused in (("revision", is_local), ("config", is_copy)):
+    if is_unused and (value := getattr(spec, option)):
       raise InputError(
         f"{spec.subject} is a folder without a {option}. Remove"
         f" {option}={value}."
@@ -226,17 +225,13 @@ def _open_files(spec: DatasetSpec, folder: pathlib.Path) -> HubDataset:
     builder.download_and_prepare()
     return builder.as_dataset(split=split)
 
-  config = builder.config.name
-  # The hash depends on the commit.
-  commit = {"dataset": spec.name, "config": config, "hash": builder.hash}
-  return HubDataset(
-    spec,
-    load,
-    {} if spec.is_local() else commit,
-    tuple(map(str, data_files.get(split, []))),
-    getattr(infos.get(split), "num_bytes", None),
-    getattr(infos.get(split), "num_examples", None),
-  )
+  commit, paths = {}, tuple(map(str, data_files.get(split, [])))
+  if not spec.is_local():
+    commit = {"dataset": spec.name, "config": builder.config.name}
+    commit["hash"] = builder.hash  # depends on the commit
+  size = getattr(infos.get(split), "num_bytes", None)
+  num_records = getattr(infos.get(split), "num_examples", None)
+  return HubDataset(spec, load, commit, paths, size, num_records)
 
 
 def _silence_library() -> None:

@@ -77,11 +77,8 @@ def check_language(
 
   Excerpts without a language, such as numbers, do not count. `say` prints a
   warning if more than MAX_MINORITY is in other languages, but the text is too
-  short to be refused or mostly in this one; or if this one is unknown.
-
-  Args:
-    excerpts: all are read.
-    language: code of ISO 639-1; "" for no check.
+  short to be refused or mostly in this one; or if this one is unknown. "" is
+  not checked.
 
   Raises:
     InputError: less than half of the text is in the language.

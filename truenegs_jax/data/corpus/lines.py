@@ -24,11 +24,7 @@ BYTE_ORDER_MARKS = (
 
 
 def read_records(file: File, state: ReadState) -> Iterator[str]:
-  """Yields lines that hold records, each with a "\\n" at its end.
-
-  Raises:
-    DataError: as `read_text`.
-  """
+  """Yields lines that hold records, as `read_text`; each ends in "\\n"."""
   for lines in read_text(file, state, records=True):
     # `splitlines` would also split at U+2028, which texts contain.
     yield from io.StringIO(lines, newline="\n")
@@ -74,8 +70,8 @@ def read_csv_rows(
   except csv.Error as error:
     raise DataError(
       f"{file.path}:{number}: unbalanced quotes in the record that starts"
-      f" here, or it exceeds {limit:,} bytes ({error}). Double each quote inside"
-      " a quoted field."
+      f" here, or it exceeds {limit:,} bytes ({error}). Double each quote"
+      " inside a quoted field."
     ) from error
 
 
@@ -86,8 +82,8 @@ def read_text(
 
   Args:
     records: every line holds a record, which may be longer than a line of text
-      (MAX_RECORD_BYTES) but is never cut. A line of text above MAX_LINE_BYTES
-      is refused before its end is read, or cut, if possible at white space.
+      but is never cut. A longer line of text is refused before its end is read,
+      or cut.
 
   Raises:
     DataError: the file cannot be read, or a line is not UTF-8, has a NUL or is

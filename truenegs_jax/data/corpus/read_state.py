@@ -54,11 +54,7 @@ class ReadState:
   _share: float = 1.0  # share of the part in the current file
 
   def location(self, before: bytes = b"") -> str:
-    """Returns the current position, for the beginning of a message.
-
-    Args:
-      before: lines between the current one and the position.
-    """
+    """Returns the position for a message; `before` holds lines before it."""
     if not self.number:
       return self.where
     if self.unit == "line":
