@@ -7,6 +7,7 @@ import json
 import pickle
 import threading
 import tracemalloc
+import types
 import urllib.parse
 
 import fsspec
@@ -300,6 +301,7 @@ def test_missing_packages_are_named(monkeypatch, url, message):
     open_corpus(url)
 
 
+<<<<<<< HEAD
 def test_an_engine_may_keep_its_rows_in_a_bucket(bucket, tmp_path, monkeypatch):
   for module, name, value in beam_steps.SMALL:
     monkeypatch.setattr(module, name, value)
@@ -337,3 +339,32 @@ def test_a_store_that_cannot_be_written_is_refused(bucket, tmp_path, store):
   with pytest.raises((InputError, UnavailableError), match=store):
     small_rows.prepare_files(sources, rows, lambda _: None, store)
   assert not rows.exists()
+=======
+class Answer(OSError):
+  """An error of a library that keeps the answer of a server."""
+
+  def __init__(self, status):
+    super().__init__("Client error")
+    self.response = types.SimpleNamespace(status_code=status)
+
+
+@pytest.mark.parametrize(
+  "error, message",
+  [
+    (PermissionError("AccessDenied"), "with your credentials.* Set AWS_ACCESS"),
+    (Answer(403), "with your credentials"),
+    (OSError("Forbidden: https://b/a.txt"), "with your credentials"),
+    (Answer(500), "cannot be reached"),
+    (OSError("read 401 of 500 bytes"), "cannot be reached"),
+  ],
+)
+def test_denied_access_is_told_from_broken_connections(
+  monkeypatch, error, message
+):
+  def refuse(url):
+    raise error
+
+  monkeypatch.setattr(fsspec, "url_to_fs", refuse)
+  with pytest.raises(UnavailableError, match=message):
+    open_corpus("s3://b/a.txt")
+>>>>>>> 243950e (Find a file again to see whether it changed)

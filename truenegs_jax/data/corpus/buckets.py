@@ -90,14 +90,6 @@ def open_url(url: str) -> Any:
   return file
 
 
-def checksum(url: str) -> str:
-  """Returns the present checksum of a file."""
-  with convert_errors(url):
-    system, path = _connect(url)
-    system.invalidate_cache()
-    return _checksum(system.info(path))
-
-
 def _connect(url: str) -> tuple[Any, str]:
   """Returns the file system of a URL and its path there."""
   import fsspec  # a tenth of a second

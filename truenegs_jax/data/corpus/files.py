@@ -110,11 +110,11 @@ def stat_file(path: str | pathlib.Path) -> File:
     DataError: no file of text, or a broken link.
     OSError: the file is not accessible.
   """
-  if os.path.islink(path) and not os.path.exists(path):
-    target = os.readlink(path)
-    raise DataError(f"{path}: a link to '{target}', which is missing.")
-  status = os.stat(path)
-  if not os.path.isfile(path):
+  path = pathlib.Path(path)
+  if path.is_symlink() and not path.exists():
+    raise DataError(f"{path}: a link to '{path.readlink()}', which is missing.")
+  status = path.stat()
+  if not path.is_file():
     raise DataError(f"{path}: not a file, but a folder or a device.")
   return _file(str(path), status.st_size, status.st_mtime_ns)
 
@@ -275,11 +275,7 @@ def _suffixes(name: str) -> tuple[str, str]:
 
 
 def _check_unchanged(file: File) -> None:
-  if buckets.is_url(file.path):
-    now = file._replace(version=buckets.checksum(file.path))
-  else:
-    now = stat_file(file.path)
-  if now != file:
+  if find_files(file.path, suffixes=()) != [file]:
     raise DataError(
       f"{file.path}: changed while it was in use. Run this again when nothing"
       " writes to it."
