@@ -301,7 +301,6 @@ def test_missing_packages_are_named(monkeypatch, url, message):
     open_corpus(url)
 
 
-<<<<<<< HEAD
 def test_an_engine_may_keep_its_rows_in_a_bucket(bucket, tmp_path, monkeypatch):
   for module, name, value in beam_steps.SMALL:
     monkeypatch.setattr(module, name, value)
@@ -339,7 +338,8 @@ def test_a_store_that_cannot_be_written_is_refused(bucket, tmp_path, store):
   with pytest.raises((InputError, UnavailableError), match=store):
     small_rows.prepare_files(sources, rows, lambda _: None, store)
   assert not rows.exists()
-=======
+
+
 class Answer(OSError):
   """An error of a library that keeps the answer of a server."""
 
@@ -367,4 +367,3 @@ def test_denied_access_is_told_from_broken_connections(
   monkeypatch.setattr(fsspec, "url_to_fs", refuse)
   with pytest.raises(UnavailableError, match=message):
     open_corpus("s3://b/a.txt")
->>>>>>> 243950e (Find a file again to see whether it changed)
