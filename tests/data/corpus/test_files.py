@@ -195,6 +195,15 @@ def test_files_that_change_are_refused(tmp_path, suffix, change):
     content(file)
 
 
+def test_errors_of_the_disk_are_told_from_changes(tmp_path):
+  file = write(tmp_path / "t.txt", b"text")
+  os.remove(file.path)
+  with pytest.raises(DataError, match="cannot be read: No such") as error:
+    content(file)
+  # A preparation then keeps its chunks.
+  assert isinstance(error.value.__cause__, OSError)
+
+
 # Reading lines.
 
 

@@ -275,7 +275,11 @@ def _suffixes(name: str) -> tuple[str, str]:
 
 
 def _check_unchanged(file: File) -> None:
-  if find_files(file.path, suffixes=()) != [file]:
+  if buckets.is_url(file.path):
+    now = find_files(file.path, suffixes=())
+  else:
+    now = [stat_file(file.path)]  # an error of the disk stays one
+  if now != [file]:
     raise DataError(
       f"{file.path}: changed while it was in use. Run this again when nothing"
       " writes to it."

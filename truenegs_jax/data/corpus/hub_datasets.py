@@ -124,8 +124,8 @@ class HubDataset:
     version: dict[str, Any] = self.commit
     with self.spec.errors():
       if not version:
-        found = [*map(files.stat_file, self.paths)]
-        version = {"files": files.files_identity(found)}
+        present = [*map(files.stat_file, self.paths)]
+        version = {"files": files.files_identity(present)}
     return {"split": self.spec.split, "column": self.spec.column, **version}
 
   def read(self, state: ReadState) -> Iterator[str | None]:
