@@ -32,7 +32,7 @@ from support.texts import COMPRESSORS, FORMATTERS
 from truenegs_jax.configs import bert_base
 from truenegs_jax.data.corpus.files import stat_file
 from truenegs_jax.data.corpus.sources_spec import open_corpus
-from truenegs_jax.data.rows import chunks, rows_folder
+from truenegs_jax.data.rows import rows_folder, store
 from truenegs_jax.data.tokens.tokenizer import load_tokenizer
 from truenegs_jax.robustness import published_sets
 from truenegs_jax.runtime.errors import (
@@ -253,7 +253,7 @@ READERS = (
       COMPRESSORS[".xz"],
     ),
     "chunk.npz": Reader(
-      lambda x: chunks.load_array(x, "train.tokens"),
+      lambda x: store.read_arrays(x)["train.tokens"],
       to_npy(VECTORS),
       functools.partial(to_zip, "train.tokens.npy"),
     ),
