@@ -15,16 +15,15 @@ from truenegs_jax.runtime import signals
 if __name__ == "__main__":
   signals.exit_at_signals()  # before the imports that take time
 
+import dataclasses
 import functools
-import pathlib
 import sys
+from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict
 
 from truenegs_jax.data.rows import beam_runner, prepare_rows, rows_folder
-from truenegs_jax.data.rows.distribute import Engine
-from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import InputError
@@ -45,39 +44,36 @@ def _resolve_vocab(config: ConfigDict) -> ConfigDict:
   return config_sizes.resolve(config, weights, saved=None)
 
 
-def _choose_engine() -> Engine | None:
-  """Returns Apache Beam with the runner of --runner, if it is set."""
-  runner, options = flags.FLAGS.runner, flags.FLAGS.beam
-  if not runner:
-    for name in ("beam", "store"):
-      if flags.FLAGS[name].value:
-        raise InputError(
-          f"--{name} is for a runner. Add --runner=NAME, such as"
-          " --runner=DataflowRunner."
-        )
-    return None
-  if flags.FLAGS.shard:
+def _choose_machines() -> dict[str, Any]:
+  """Returns the fields of a plan that --shard, --runner and --store set."""
+  values = flags.FLAGS
+  if values.runner and values.shard:
     raise InputError(
       "--shard and --runner cannot be used together: a runner divides the text"
       " itself. Remove one of them."
     )
-  return functools.partial(
-    beam_runner.run_steps, runner=runner, options=options
-  )
+  if values.runner:
+    engine = functools.partial(
+      beam_runner.run_steps, runner=values.runner, options=values.beam
+    )
+    return {"engine": engine, "bucket": values.store}
+  for name in ("beam", "store"):
+    if values[name].value:
+      raise InputError(
+        f"--{name} is for a runner. Add --runner=NAME, such as"
+        " --runner=DataflowRunner."
+      )
+  job = values.shard and flags_lib.parse_job("--shard", values.shard)
+  return {"job": job} if job else {}
 
 
 def main(argv: list[str]) -> None:
   """Prepares the rows of --config and prints their folder."""
   del argv
-  result: tuple[pathlib.Path, Tokenizer] | None
   with flags_lib.exit_on_errors():
-    engine = _choose_engine()
+    machines = _choose_machines()
     plan = make_rows_plan(_resolve_vocab(flags.FLAGS["config"].value))
-    if flags.FLAGS.shard:
-      job = flags_lib.parse_job("--shard", flags.FLAGS.shard)
-      result = prepare_rows.execute_job(plan, job)
-    else:
-      result = prepare_rows.execute_plan(plan, engine, flags.FLAGS.store)
+    result = prepare_rows.execute_job(dataclasses.replace(plan, **machines))
     if result and flags.FLAGS.verify:
       with progress.working(progress.log_console(), "Verifying"):
         rows_folder.verify_rows(result[0])

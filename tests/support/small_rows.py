@@ -55,7 +55,8 @@ def prepare_files(sources, folder, engine=None, bucket="") -> dict[str, bytes]:
     sources, length=16, vocab_size=40, held_out=0.1, rows=str(folder)
   )
   plan = prepare_rows.make_plan(options)
-  prepare_rows.execute_plan(plan, engine, bucket)
+  plan = dataclasses.replace(plan, engine=engine, bucket=bucket)
+  prepare_rows.execute_plan(plan)
   return read_files(folder)
 
 

@@ -69,7 +69,8 @@ def build_chunks(
     unit = chunks.choose_held_out_unit(corpus, options)
     where = temporary
     if bucket:
-      where = store.open_bucket(bucket, rows_fingerprint(options))
+      name = f"{UNFINISHED_VERSION}-{rows_fingerprint(options)}"
+      where = store.open_bucket(bucket, name)
     spec = chunks.ChunkSpec(where, tokenizer, options, backend, unit)
     if engine:
       engine(spec)
@@ -85,9 +86,9 @@ def build_chunks(
     corpus.check_unchanged(options.sources)
   except DataError as error:
     # The chunks are useless for repaired text, but not if a disk or a network
-    # works again.
+    # works again. An error of an engine does not tell its cause.
     may_recover = isinstance(error.__cause__, OSError) or not corpus.is_local()
-    if job == ONLY_JOB and not may_recover:
+    if job == ONLY_JOB and not (may_recover or engine):
       store.remove_store(temporary)
     raise
   return chunk_set

@@ -87,14 +87,31 @@ class PrepareOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """A rows folder and how to prepare it."""
+  """A rows folder and how to prepare it.
 
-  folder: pathlib.Path  # where the rows are or will be
+  Attributes:
+    folder: where the rows are or will be.
+    corpus: None if the rows exist, but their text is missing.
+    tokenizer: None if the vocabulary is trained.
+    num_workers: 1 or more.
+    prepare_options: the plan was made from these.
+    job: (i, n) does one n-th of the work. Jobs may run at the same time, on
+      several machines with a common file system.
+    engine: builds the rows, on machines that see the text and the folder; None
+      for this process and its workers.
+    bucket: URL of a folder that the machines of the engine see instead; the
+      rows are copied from it at the end.
+  """
+
+  folder: pathlib.Path
   options: RowsOptions
-  corpus: Corpus | None  # None if the rows exist, but their text is missing
-  tokenizer: Tokenizer | None  # None if the vocabulary is trained
-  num_workers: int  # 1 or more
-  prepare_options: PrepareOptions  # the plan was made from these
+  corpus: Corpus | None
+  tokenizer: Tokenizer | None
+  num_workers: int
+  prepare_options: PrepareOptions
+  job: tuple[int, int] = build_rows.ONLY_JOB
+  engine: distribute.Engine | None = None
+  bucket: str = ""
 
   def is_prepared(self) -> bool:
     """Returns whether the rows exist."""
@@ -176,37 +193,21 @@ def make_plan(options: PrepareOptions) -> Plan:
   return Plan(folder, rows_options, corpus, tokenizer, num_workers, options)
 
 
-def execute_plan(
-  plan: Plan, engine: distribute.Engine | None = None, bucket: str = ""
-) -> tuple[pathlib.Path, Tokenizer]:
-  """Prepares the rows of a plan, unless they exist; returns as `prepare`.
-
-  Args:
-    engine: builds the rows, on machines that see the sources and the folder;
-      None for this process and its workers.
-    bucket: URL of a folder that the engine's machines see instead; the rows
-      are copied from it at the end.
-  """
-  result = execute_job(plan, build_rows.ONLY_JOB, engine, bucket)
+def execute_plan(plan: Plan) -> tuple[pathlib.Path, Tokenizer]:
+  """Prepares the rows of a plan, unless they exist; returns as `prepare`."""
+  assert plan.job == build_rows.ONLY_JOB
+  result = execute_job(plan)
   assert result is not None
   return result
 
 
-def execute_job(
-  plan: Plan,
-  job: tuple[int, int],
-  engine: distribute.Engine | None = None,
-  bucket: str = "",
-) -> tuple[pathlib.Path, Tokenizer] | None:
-  """Executes job (i, n) of a plan, one n-th of the work.
-
-  Jobs may run at the same time, on several machines with a common file system.
-  The rows are the same as those of one process.
+def execute_job(plan: Plan) -> tuple[pathlib.Path, Tokenizer] | None:
+  """Does the work of `plan.job`; the rows are the same as those of one process.
 
   Returns:
     As `prepare`, or None while other jobs have shards to build.
   """
-  is_only = job == build_rows.ONLY_JOB
+  is_only = plan.job == build_rows.ONLY_JOB
   is_new = not plan.is_prepared()
   unfinished = store.unfinished_folder(plan.folder)
   if plan.corpus and is_new:
@@ -215,7 +216,7 @@ def execute_job(
       worker_pool.check_main_guard()
     with folder_lock(plan.folder, shared=not is_only):
       if not plan.is_prepared():  # no other process did it meanwhile
-        chunk_set = _build(plan, job, engine, bucket)
+        chunk_set = _build(plan, plan.corpus)
         if is_only:
           _finish(plan, chunk_set)
     if not plan.is_prepared():
@@ -259,43 +260,36 @@ def _load_vocabulary(path: pathlib.Path, options: RowsOptions) -> Tokenizer:
   )
 
 
-def _build(
-  plan: Plan,
-  job: tuple[int, int],
-  engine: distribute.Engine | None,
-  bucket: str,
-) -> write_shards.ChunkSet:
-  assert plan.corpus is not None
+def _build(plan: Plan, corpus: Corpus) -> write_shards.ChunkSet:
   console = progress.log_console()
   say = _printer(console)
-  say(f"Preparing {plan.corpus} in '{plan.folder}'")
-  if not plan.corpus.is_local():
+  say(f"Preparing {corpus} in '{plan.folder}'")
+  if not corpus.is_local():
     say("Reading from the Hugging Face hub or a bucket")
   with progress.working(console, "Checking the language of the text"):
     language.check_language(
-      language.sample_corpus(plan.corpus), plan.prepare_options.language, say
+      language.sample_corpus(corpus), plan.prepare_options.language, say
     )
-  tokenizer = plan.tokenizer or _find_or_train_vocabulary(
-    plan, plan.corpus, job, console
-  )
+  tokenizer = plan.tokenizer or _find_or_train_vocabulary(plan, corpus, console)
   with progress.working(console, "Building rows") as show:
     return build_rows.build_chunks(
       plan.folder,
-      plan.corpus,
+      corpus,
       tokenizer,
       plan.options,
       backend=plan.prepare_options.tokenizer,
       num_workers=plan.num_workers,
-      job=job,
-      engine=engine and functools.partial(_distribute, plan, engine),
-      bucket=bucket,
+      job=plan.job,
+      engine=plan.engine and functools.partial(_distribute, plan),
+      bucket=plan.bucket,
       progress=functools.partial(_show_text, show, time.monotonic()),
     )
 
 
-def _distribute(plan: Plan, engine: distribute.Engine, spec: ChunkSpec) -> None:
+def _distribute(plan: Plan, spec: ChunkSpec) -> None:
+  assert plan.engine
   open_text = functools.partial(_open_text, plan.prepare_options)
-  engine(distribute.Preparation(spec, open_text).steps())
+  plan.engine(distribute.Preparation(spec, open_text).steps())
 
 
 def _open_text(options: PrepareOptions) -> Corpus:
@@ -308,11 +302,13 @@ def _open_text(options: PrepareOptions) -> Corpus:
 
 
 def _find_or_train_vocabulary(
-  plan: Plan, corpus: Corpus, job: tuple[int, int], console: Console
+  plan: Plan, corpus: Corpus, console: Console
 ) -> Tokenizer:
   """Returns the vocabulary of the text, which the first of all jobs trains."""
   with folder_lock(plan.folder, "vocabulary.lock"):
-    temporary = build_rows.open_unfinished(plan.folder, plan.options, job=job)
+    temporary = build_rows.open_unfinished(
+      plan.folder, plan.options, job=plan.job
+    )
     path = temporary / "vocab.txt"
     if not path.exists():
       try:
