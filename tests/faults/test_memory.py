@@ -49,6 +49,7 @@ def test_other_commands_end_with_a_line_too(command, monkeypatch, capsys):
   config = types.SimpleNamespace(value=electra_demo.get_config())
   known = types.SimpleNamespace(FLAGS={"config": config})
   monkeypatch.setattr(prepare, "flags", known)
+  monkeypatch.setattr(prepare, "_choose_machines", dict)
   with pytest.raises(SystemExit) as e:
     sys.exit(export.main([]) if command == "export" else prepare.main([]))
   assert e.value.code == 7

@@ -64,14 +64,6 @@ def raise_bug(folder, kind, item) -> None:
   raise KeyError("a bug")
 
 
-def kill_once(folder, kind, item) -> None:
-  """Kills its process with item 5, unless it was killed before."""
-  if item == 5 and not (folder / "killed").exists():
-    (folder / "killed").touch()
-    os.kill(os.getpid(), signal.SIGKILL)
-  write_item(folder, kind, item)
-
-
 def kill_always(folder, kind, item) -> None:
   with (folder / "attempts").open("a") as f:
     f.write(".")
@@ -84,8 +76,8 @@ def wait_forever(folder, kind, item) -> None:
 
 
 SMALL = [
-  (chunks, "CHUNK_CHARACTERS", 2000),
-  (write_shards, "SHARD_CHUNKS", 3),
+  (chunks, "CHUNK_CHARACTERS", 6000),
+  (write_shards, "SHARD_CHUNKS", 2),
   (sources_spec, "UNIT_BYTES", 4000),
 ]
 
