@@ -91,7 +91,7 @@ setuptools.setup(
     ],
     # To read Google's released checkpoints.
     "tf": ["tensorflow>=2.19"],
-    "tf_text": ["tensorflow-text>=2.19"],  # requires tensorflow
+    "tf-text": ["tensorflow-text>=2.19"],  # requires tensorflow
     # For tests that compare with PyTorch; the Makefile installs the CPU build.
     "torch": ["torch>=2.10"],
     "tpu": ["jax[tpu]>=0.10"],

@@ -148,7 +148,7 @@ def test_tensorflow_uses_one_core_and_no_gpu(tensorflow):
 def test_the_error_for_a_missing_package_names_a_command(monkeypatch):
   monkeypatch.setitem(sys.modules, "tensorflow_text", None)
   monkeypatch.setitem(sys.modules, "tensorflow", types.SimpleNamespace())
-  with pytest.raises(InputError, match=r"pip install 'truenegs_jax\[tf_text\]"):
+  with pytest.raises(InputError, match=r"pip install 'truenegs_jax\[tf-text\]"):
     Encoder(TOKENIZER, "tf_text")
 
 

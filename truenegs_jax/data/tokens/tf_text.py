@@ -130,7 +130,7 @@ def _import_tf_text() -> ModuleType:
   except ImportError as error:
     raise InputError(
       f"data.tokenizer='tf_text' needs a package that is missing ({error})."
-      " Run `pip install 'truenegs_jax[tf_text]'` (2 GB), or set"
+      " Run `pip install 'truenegs_jax[tf-text]'` (2 GB), or set"
       " --config.data.tokenizer=fast, which gives the same ids."
     ) from error
   with contextlib.suppress(RuntimeError):  # TensorFlow is already configured
