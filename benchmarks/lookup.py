@@ -23,7 +23,7 @@ import optax
 
 from truenegs_jax.objectives import negatives, output_softmax
 from truenegs_jax.objectives.slot_predictions import weighted_sum
-from truenegs_jax.synonyms import table as table_lib
+from truenegs_jax.synonyms.table import SynonymTable
 
 Array = jax.Array
 # (aux, golds_BxK, predicted_BxK) -> the slots to correct, bool [B, K]
@@ -78,8 +78,8 @@ def make_table(size: int, width: int, layout: str) -> TableArrays:
   steps_VxS = np.random.default_rng(0).integers(1, size // width, (size, width))
   ids_VxS = (np.arange(size)[:, None] + steps_VxS.cumsum(axis=1)) % size
   tokens = [f"w{i}" for i in range(size)]
-  table = table_lib.from_ids(ids_VxS, tokens, source="generated", options={})
-  return table_lib.build_arrays(table, layout)
+  table = SynonymTable.from_ids(ids_VxS, tokens, source="generated", options={})
+  return table.arrays(layout)
 
 
 def compile_losses(

@@ -24,7 +24,7 @@ from truenegs_jax.data.tokens.tokenizer import SPECIALS, Tokenizer
 from truenegs_jax.pretrain import dry_run
 from truenegs_jax.runtime import cpu
 from truenegs_jax.runtime.errors import InputError, one_of
-from truenegs_jax.synonyms import table as table_lib
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import build_run, checks, plan, sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.workdir.from_config import build_tokenizer
@@ -204,7 +204,7 @@ def _prepared_rows(c: ConfigDict, rows: Rows) -> Callable[[int], Batch]:
 
 def _random_table(
   run: build_run.Run, tokenizer: Tokenizer
-) -> table_lib.SynonymTable | None:
+) -> SynonymTable | None:
   """Makes a table as dense as WordNet's, if the objective uses a fixed one."""
   if not run.options.needs_table or run.table_builder is not None:
     return None
@@ -215,6 +215,6 @@ def _random_table(
   lengths_V[-1] = most
   ids_VxS = rng.integers(vocab_size, size=(vocab_size, most))
   ids_VxS[np.arange(most) >= lengths_V[:, None]] = -1
-  return table_lib.from_ids(
+  return SynonymTable.from_ids(
     ids_VxS, tokenizer.vocab, source="random", options={}
   )

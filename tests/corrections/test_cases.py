@@ -21,7 +21,7 @@ from truenegs_jax.corrections import cases as cases_lib
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms.run_table import TableRequest
-from truenegs_jax.synonyms.table import build_table
+from truenegs_jax.synonyms.table import SynonymTable
 
 WORDS = [f"w{i}" for i in range(5, tiny.V - 1)]
 TOKENIZER = make_tokenizer([*SPECIALS, *WORDS, "##ly"], lowercase=True)
@@ -52,10 +52,12 @@ PREDICTIONS = predict(
 )
 PAIRS = [("w5", "w8"), ("w5", "w6"), ("w8", "w9")]
 # With include_self, correct predictions are no corrections, either.
-TABLE = build_table(PAIRS, TOKENIZER.vocab, source="x", include_self=True)
+TABLE = SynonymTable.from_pairs(
+  PAIRS, TOKENIZER.vocab, source="x", include_self=True
+)
 
 
-OTHER = build_table([("w6", "w7")], TOKENIZER.vocab, source="y")
+OTHER = SynonymTable.from_pairs([("w6", "w7")], TOKENIZER.vocab, source="y")
 
 
 def search(p=PREDICTIONS, only="", limit=10, tables=None, **options):
@@ -231,7 +233,7 @@ def test_cells_of_a_sheet_are_not_formulas():
   tokenizer = make_tokenizer([*TOKENIZER.vocab, "=", "-"], lowercase=True)
   p = predict(["= =", "w5 ="], [(0, 2, "-"), (1, 1, "=")], tokenizer.vocab)
   pairs = [("=", "-"), ("w5", "=")]
-  table = build_table(pairs, tokenizer.vocab, source="x")
+  table = SynonymTable.from_pairs(pairs, tokenizer.vocab, source="x")
   assert sorted(row[1:4] for row in read_sheet(p, [table], tokenizer)) == [
     ["'= **=**", "'=", "'-"],
     ["**w5** =", "w5", "'="],

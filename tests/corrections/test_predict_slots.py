@@ -11,7 +11,7 @@ from support import tiny
 from truenegs_jax.corrections import cases, predict_slots
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.models import pretrain
-from truenegs_jax.synonyms.table import build_table
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding
 
 WORDS = [f"w{i}" for i in range(5, tiny.V)]
@@ -112,7 +112,7 @@ def test_cases_of_packed_rows_stay_inside_a_document(params):
   assert {row[0] for row in p.sequences} == {tiny.CLS}
   assert len(p.sequences) > tiny.B - 2
   all_pairs = itertools.permutations(WORDS, 2)
-  table = build_table(all_pairs, TOKENIZER.vocab, source="all")
+  table = SynonymTable.from_pairs(all_pairs, TOKENIZER.vocab, source="all")
 
   def search(enough, num_held_out=1):
     return cases.find_cases(

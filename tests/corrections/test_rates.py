@@ -22,7 +22,7 @@ from support.small_predictions import (
 from truenegs_jax.corrections import rates
 from truenegs_jax.runtime.errors import DataError
 from truenegs_jax.synonyms import wordnet
-from truenegs_jax.synonyms.table import build_table, contains
+from truenegs_jax.synonyms.table import SynonymTable
 
 
 def id_pairs(table):
@@ -77,7 +77,7 @@ def test_groups_partition_the_slots_by_gold_token(seed, monkeypatch):
   bands = {}
   for v in ranked:
     bands[v] = rates.BANDS[sum(ranked.index(v) >= end for end in ends)]
-  corrected_M = contains(table, p.gold_M, p.predicted_M) & p.mismatch_M
+  corrected_M = table.contains(p.gold_M, p.predicted_M) & p.mismatch_M
   corrected_M &= p.eligible_M
   for groups, names, class_of in (
     (r.by_speech, rates.TOKEN_CLASSES, dict(enumerate(classes))),
@@ -100,7 +100,7 @@ def test_ends_of_frequency_bands():
   p = make_predictions(
     [np.array([0, *every, 1], np.int32)], [(0, g - 1) for g in golds], golds
   )
-  table = build_table([], tokens, source="none")
+  table = SynonymTable.from_pairs([], tokens, source="none")
   groups = rates.count_corrections(p, table, tokens).by_frequency
   assert [group.of_slots.total for group in groups] == [2, 2, 2, 1]
 
@@ -132,7 +132,7 @@ def test_rates_of_nothing_are_zero_with_a_full_interval():
 def test_intervals_without_corrections_or_of_one_sequence_are_wide():
   p = random_predictions(0)
   one_sequence = random_predictions(1, num_sequences=1)
-  empty = build_table([], TOKENS, source="none")
+  empty = SynonymTable.from_pairs([], TOKENS, source="none")
   for predictions, table in (
     (p, empty),
     (one_sequence, empty),
@@ -313,7 +313,9 @@ def make_example():
     "y": [("a", "b"), ("c", "d"), ("b", "d")],
     "z": [("d", "a")],
   }
-  build = functools.partial(build_table, tokens=tokens, keep_stop_words=True)
+  build = functools.partial(
+    SynonymTable.from_pairs, tokens=tokens, keep_stop_words=True
+  )
   tables = {name: build(pairs[name], source=name) for name in pairs}
   return make_predictions(rows, slots, sum(predicted, [])), tables, tokens
 
@@ -414,7 +416,9 @@ def test_agreement_on_nothing_is_undefined(predicted):
   tables = {"a": random_table(0), "b": random_table(1)}
   for a in rates.compare_sources(p, tables, TOKENS):
     assert counts(a) == ((0, 0), (0, 0)) and a.kappa is None
-  empty = {name: build_table([], TOKENS, source=name) for name in "ab"}
+  empty = {
+    name: SynonymTable.from_pairs([], TOKENS, source=name) for name in "ab"
+  }
   for a in rates.compare_sources(random_predictions(0), empty, TOKENS):
     assert counts(a) == ((0, 0), (0, 0)) and a.kappa is None
   assert rates.compare_sources(p, {"alone": random_table(0)}, TOKENS) == ()

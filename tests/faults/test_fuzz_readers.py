@@ -40,7 +40,8 @@ from truenegs_jax.runtime.errors import (
   TrueNegsError,
   printable,
 )
-from truenegs_jax.synonyms import languages, lexicons, sources, table
+from truenegs_jax.synonyms import languages, lexicons, sources
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.tasks import glue, records, squad
 from truenegs_jax.weights.export import public_names
@@ -150,8 +151,11 @@ def read_task(path):
 
 def saved_table():
   """Returns the array of a saved synonym table, and how to pack it again."""
-  saved, file = table.build_table([("in", "home")], WORDS, source="x"), "x.npz"
-  table.save_table(saved, file)
+  saved, file = (
+    SynonymTable.from_pairs([("in", "home")], WORDS, source="x"),
+    "x.npz",
+  )
+  saved.save(file)
   with np.load(file) as arrays:
     keys, header = arrays["keys"], arrays["header"]
   pathlib.Path(file).unlink()

@@ -17,7 +17,7 @@ from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.models import attention, encoder, flash_attention
 from truenegs_jax.pretrain import dry_run
 from truenegs_jax.runtime import rng
-from truenegs_jax.synonyms import table as table_lib
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import build_run, plan, sharding
 
 KEY = jax.random.key(0)
@@ -181,7 +181,7 @@ def test_losses_of_a_training_are_those_of_xla(
   tokenizer, _ = dry_run.placeholder_tokenizer(c)
   run = build_run.build_run(c, tokenizer)
   vocab_size = len(tokenizer.vocab)
-  table = table_lib.from_ids(
+  table = SynonymTable.from_ids(
     np.random.default_rng(0).integers(5, vocab_size, (vocab_size, 20)),
     tokenizer.vocab,
     source="random",

@@ -18,7 +18,7 @@ from support.doc_pages import read_first_cells
 from truenegs_jax.pretrain import run as run_lib
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime import flags as flags_lib
-from truenegs_jax.synonyms import table as synonym_table
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding, time_limit
 from truenegs_jax.workdir import lock
 
@@ -270,7 +270,7 @@ def test_french_run_has_french_synonyms_and_a_french_card(first_run):
   for file in export.iterdir():
     assert str(root).encode() not in file.read_bytes(), file
   vocab = (export / "vocab.txt").read_text().split("\n")[:-1]
-  table = synonym_table.load_table(root / "french" / "synonyms.npz", vocab)
+  table = SynonymTable.load(root / "french" / "synonyms.npz", vocab)
   pairs = {
     (vocab[gold], vocab[other])
     for gold, other in (divmod(key, len(vocab)) for key in table.keys_Q)

@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from truenegs_jax.synonyms import table as table_lib
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.workdir import files
 
 WORDS = ("[PAD]", "[MASK]", "part", "region", "main", "primary", "the")
@@ -25,8 +25,8 @@ def write_pretraining(
   _write(folder / files.CASES, make_cases(cases))
   (folder / files.VOCABULARY).write_text("".join(f"{x}\n" for x in WORDS))
   pairs = [("part", "region"), ("main", "primary")]
-  table = table_lib.build_table(pairs, WORDS, source="invented")
-  table_lib.save_table(table, folder / files.SYNONYMS)
+  table = SynonymTable.from_pairs(pairs, WORDS, source="invented")
+  table.save(folder / files.SYNONYMS)
   rng = np.random.default_rng(0)
   records = []
   for step in range(1, steps + 1):

@@ -13,7 +13,7 @@ import time
 import numpy as np
 import safetensors.numpy
 
-from truenegs_jax.synonyms import table as synonym_table
+from truenegs_jax.synonyms.table import SynonymTable
 
 ROOT = pathlib.Path(__file__).parents[2]
 # fmt: off
@@ -244,6 +244,6 @@ def save_synonyms(folder: pathlib.Path, vocab_file: pathlib.Path) -> str:
   words = [t for t in tokens if t.isalpha() and len(t) > 2]
   rng = random.Random(1)
   pairs = [tuple(rng.sample(words, 2)) for _ in range(len(words) * 5)]
-  table = synonym_table.build_table(pairs, tokens, source="random")
-  synonym_table.save_table(table, folder / "random.npz")
+  table = SynonymTable.from_pairs(pairs, tokens, source="random")
+  table.save(folder / "random.npz")
   return f"--config.negatives.sources=table path={folder}/random.npz"

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from truenegs_jax.corrections.predict_slots import Predictions
-from truenegs_jax.synonyms.table import build_table
+from truenegs_jax.synonyms.table import SynonymTable
 
 WORDS = [f"w{i}" for i in range(40)]
 TOKENS = ["[CLS]", "[SEP]", *WORDS, "##a", "##b"]
@@ -18,7 +18,9 @@ TOKENS = ["[CLS]", "[SEP]", *WORDS, "##a", "##b"]
 def random_table(seed, *, include_self=False):
   rng = np.random.default_rng(seed)
   pairs = [rng.choice(WORDS, 2) for _ in range(150)]
-  return build_table(pairs, TOKENS, source="r", include_self=include_self)
+  return SynonymTable.from_pairs(
+    pairs, TOKENS, source="r", include_self=include_self
+  )
 
 
 def random_predictions(seed, num_sequences=30):

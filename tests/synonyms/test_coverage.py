@@ -7,12 +7,14 @@ from support import mini_wordnet
 from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.synonyms import coverage, wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
-from truenegs_jax.synonyms.table import build_table
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import may_have_synonyms
 
 WORDS = ("the", "house", "homes", "took", "fish", "cat", "7", ".", "in")
 TOKENS = (*SPECIALS, *WORDS, "##s")
-TABLE = build_table([("house", "cat"), ("homes", "cat")], TOKENS, source="x")
+TABLE = SynonymTable.from_pairs(
+  [("house", "cat"), ("homes", "cat")], TOKENS, source="x"
+)
 PAIRS = TableRequest("pairs path=x.tsv", key="a.key")
 
 

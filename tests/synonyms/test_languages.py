@@ -10,7 +10,7 @@ from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import coverage, languages, sources
 from truenegs_jax.synonyms.languages import load_stop_words
 from truenegs_jax.synonyms.run_table import TableRequest, check_request
-from truenegs_jax.synonyms.table import build_table
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import (
   STOP_WORDS,
   Vocabulary,
@@ -136,7 +136,7 @@ def test_damaged_packages_are_explained(folder):
     load_stop_words("", language="fr")
   # A resumed run has its table.
   request = TableRequest("pairs path=x", language="fr")
-  table = build_table([], ["le"], source="x")
+  table = SynonymTable.from_pairs([], ["le"], source="x")
   lines, _ = coverage.describe(request, table, ["le"], np.ones(1, int))
   assert lines["text"].startswith("0.0%")
 

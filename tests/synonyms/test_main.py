@@ -14,7 +14,7 @@ from rich.console import Console
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, write_vocabulary
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.synonyms import __main__ as synonyms_main
-from truenegs_jax.synonyms import table
+from truenegs_jax.synonyms.table import SynonymTable
 
 ROOT = pathlib.Path(__file__).parents[2]
 WORDS = ("in", "house", "houses", "home", "firm", "stay", "remain")
@@ -71,7 +71,7 @@ def parse_row(output, start):
 
 
 def load_pairs(path):
-  keys = table.load_table(path, TOKENS).keys_Q.tolist()
+  keys = SynonymTable.load(path, TOKENS).keys_Q.tolist()
   return {(TOKENS[a], TOKENS[b]) for a, b in (divmod(k, 15) for k in keys)}
 
 
@@ -81,7 +81,9 @@ def test_counts_and_sizes_are_shown(folder):
   assert "3 tokens: 20.00% of the vocabulary, 33.33% of the words" in output
   assert "4; a list has 1.3 (median 1, most 2: house)" in output
   assert "auto chooses bits" in output
-  assert table.build_table(PAIRS_A, TOKENS, source="a").fingerprint in output
+  assert (
+    SynonymTable.from_pairs(PAIRS_A, TOKENS, source="a").fingerprint in output
+  )
 
 
 def test_coverage_of_a_text_is_shown(folder):
@@ -97,9 +99,9 @@ def test_output_has_the_options_of_the_flags(folder):
   (folder / "words.txt").write_text("Stay\n")
   switches = ("--stop_words=words.txt", "--symmetric", "--include_self")
   run_main("--output=new/t.npz", *switches)
-  loaded = table.load_table("new/t.npz", TOKENS)
+  loaded = SynonymTable.load("new/t.npz", TOKENS)
   options = {"stop_words": {"stay"}, "symmetric": True, "include_self": True}
-  expected = table.build_table(
+  expected = SynonymTable.from_pairs(
     PAIRS_A, TOKENS, source="pairs path=a.tsv", **options
   )
   np.testing.assert_array_equal(loaded.keys_Q, expected.keys_Q)
@@ -117,8 +119,10 @@ def test_words_are_shown_as_the_tokenizer_writes_them(folder, accents):
 
 def test_a_saved_table_changes_only_by_flags(folder):
   options = {"stop_words": {"stay"}, "include_self": True}
-  saved = table.build_table(PAIRS_A, TOKENS, source="wordnet pos=n", **options)
-  table.save_table(saved, "saved.npz")
+  saved = SynonymTable.from_pairs(
+    PAIRS_A, TOKENS, source="wordnet pos=n", **options
+  )
+  saved.save("saved.npz")
   name = "table path=saved.npz"
   output = run_main(
     f"--sources={name}",
@@ -127,7 +131,7 @@ def test_a_saved_table_changes_only_by_flags(folder):
     "--word=in,stay",
   )
   assert "wordnet pos=n" in output and saved.fingerprint in output
-  copy = table.load_table("copy.npz", TOKENS)
+  copy = SynonymTable.load("copy.npz", TOKENS)
   assert (copy.source, copy.options) == (saved.source, saved.options)
   np.testing.assert_array_equal(copy.keys_Q, saved.keys_Q)
   assert parse_row(output, "in (2)") == ["in (2)", "in, home"]
@@ -142,7 +146,7 @@ def test_a_saved_table_changes_only_by_flags(folder):
     run_main(f"--sources={name}", "--output=t", flag)
     assert added | {("house", "home")} < load_pairs("t")
     assert not {("house", "house"), ("in", "home")} & load_pairs("t")
-    built = table.load_table("t", TOKENS)
+    built = SynonymTable.load("t", TOKENS)
     assert built.source == "table path=saved.npz"
 
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError
 from truenegs_jax.synonyms import run_table, sources
-from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.synonyms.run_table import TableRequest
+from truenegs_jax.synonyms.table import SynonymTable
 
 WORDS = ("primary", "main", "chief", "stay")
 TOKENS = ("[PAD]", "[UNK]", *WORDS)
@@ -58,8 +58,8 @@ def write_vectors(path, *rows):
 
 def save_pairs(path, pairs, *, source="example"):
   """Saves and returns a table, for use as the source `table`."""
-  table = table_lib.build_table(pairs, TOKENS, source=source)
-  table_lib.save_table(table, path)
+  table = SynonymTable.from_pairs(pairs, TOKENS, source=source)
+  table.save(path)
   return table
 
 
@@ -81,7 +81,7 @@ def test_a_resumed_run_keeps_its_table_if_source_files_change(tmp_path):
   request = TableRequest(f"vectors path={path} top=10")
   first = load_or_build(request)
   saved = tmp_path / "synonyms.npz"
-  table_lib.save_table(first, saved)
+  first.save(saved)
   write_vectors(path, (1, 0), (0, 0), (3, 1), (0, 1))  # none for "main" now
   second = load_or_build(request)
   assert second.num_rows == 3 != first.num_rows
@@ -96,7 +96,7 @@ def test_a_resumed_run_needs_a_table_of_the_same_options(tmp_path):
   request = TableRequest(f"table path={path}", stop_words=str(words))
   first = load_or_build(request)
   saved = tmp_path / "synonyms.npz"
-  table_lib.save_table(first, saved)
+  first.save(saved)
   path.unlink()  # so that nothing can be built
   assert load_or_build(request, saved).fingerprint == first.fingerprint
   changes = dict.fromkeys(SWITCHES, True) | {"stop_words": ""}

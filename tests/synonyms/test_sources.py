@@ -12,7 +12,8 @@ import pytest
 
 from support.mini_wordnet import write_wordnet
 from truenegs_jax.runtime.errors import DataError, InputError
-from truenegs_jax.synonyms import sources, table
+from truenegs_jax.synonyms import sources
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 TOKENS = ("[PAD]", "##s", "a", "b", "c", "d")
@@ -200,14 +201,14 @@ def test_every_source_is_checked_without_a_vocabulary(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("include_self", [False, True])
 def test_a_saved_table_is_a_source(tmp_path, calls, include_self):
-  built = table.build_table(
+  built = SynonymTable.from_pairs(
     [("a", "b"), ("c", "a")],
     TOKENS,
     source="x",
     keep_stop_words=True,
     include_self=include_self,
   )
-  table.save_table(built, tmp_path / "t.npz")
+  built.save(tmp_path / "t.npz")
   text = f"table path={tmp_path}/t.npz | files path=cd"
   assert find_pairs(text) == {("a", "b"), ("c", "a"), ("c", "d")}
   with pytest.raises(DataError, match="vocabulary"):
@@ -239,7 +240,7 @@ def make_options(name, folder):
   elif name == "table":
     pairs = itertools.permutations(SYNONYMS, 2)
     pairs = [(a, b) for a, b in pairs if a.lower() != b.lower()]
-    table.save_table(table.build_table(pairs, VOCABULARY, source="x"), path)
+    SynonymTable.from_pairs(pairs, VOCABULARY, source="x").save(path)
   else:
     pytest.fail(f"Write an example for the source {name}.")
   return {"path": str(path)}

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.runtime.errors import DataError, DiskError, InputError
 from truenegs_jax.synonyms import coverage, table, wordnet
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import STOP_WORDS, Vocabulary, fingerprint
 
 # 67 tokens: three 32-bit words per row, the last one partly used.
@@ -44,16 +45,11 @@ STAY = (
 
 
 def build(pairs=PAIRS, tokens=TOKENS, **options):
-  return table.build_table(pairs, tokens, source="test", **options)
-
-
-def get_synonyms(built, token, tokens=TOKENS):
-  """Returns the synonyms of a token as words."""
-  return {tokens[i] for i in table.get_synonyms(built, tokens.index(token))}
+  return SynonymTable.from_pairs(pairs, tokens, source="test", **options)
 
 
 def build_matrix(pairs, tokens, stops, *, symmetric, include_self):
-  """Returns the pairs of a table as a matrix; follows `build_table`'s rules."""
+  """Returns the pairs of a table as a matrix; follows `from_pairs`'s rules."""
   dense_VxV = np.zeros((len(tokens), len(tokens)), bool)
   for word, synonym in pairs:
     if word[0] not in "[#" and synonym[0] not in "[#" and word != synonym:
@@ -69,7 +65,7 @@ def build_matrix(pairs, tokens, stops, *, symmetric, include_self):
 def check_table(built, dense_VxV):
   """Asserts that all functions of a table agree with the matrix."""
   size = len(dense_VxV)
-  bits_VxW, ids_VxS = table.build_bits(built), table.build_ids(built)
+  bits_VxW, ids_VxS = built.build_bits(), built.build_ids()
   assert (bits_VxW.dtype, bits_VxW.shape) == (np.uint32, (size, -(-size // 32)))
   a, b = np.meshgrid(np.arange(size), np.arange(size), indexing="ij")
   bit_VxV = bits_VxW[a, b // 32] >> (b % 32).astype(np.uint32) & 1
@@ -79,13 +75,13 @@ def check_table(built, dense_VxV):
   assert (ids_VxS.dtype, built.width) == (np.int32, width)
   padded = [ids + [-1] * (width - len(ids)) for ids in lists]
   assert ids_VxS.tolist() == padded
-  assert [table.get_synonyms(built, i) for i in range(size)] == lists
-  assert table.count_synonyms(built).tolist() == list(map(len, lists))
+  assert [built.synonym_ids(i) for i in range(size)] == lists
+  assert built.lengths_V.tolist() == list(map(len, lists))
   assert built.num_rows == sum(map(bool, lists))
   assert built.num_pairs == dense_VxV.sum()
   # Ids outside the vocabulary are in no list and have no list.
   a, b = np.meshgrid(*[np.arange(-1, size + 1)] * 2, indexing="ij")
-  inside_VxV = table.contains(built, a, b)
+  inside_VxV = built.contains(a, b)
   np.testing.assert_array_equal(inside_VxV, np.pad(dense_VxV, 1))
 
 
@@ -113,8 +109,8 @@ def test_tables_equal_a_dense_matrix(
   reordered = build(pairs[::-1] * 2, **all_options)
   assert reordered.fingerprint == built.fingerprint
   rng = np.random.default_rng(0)
-  ids_VxS = rng.permuted(table.build_ids(built), axis=1)
-  other = table.from_ids(ids_VxS, TOKENS, source="x", options={"top": 3})
+  ids_VxS = rng.permuted(built.build_ids(), axis=1)
+  other = SynonymTable.from_ids(ids_VxS, TOKENS, source="x", options={"top": 3})
   np.testing.assert_array_equal(other.keys_Q, built.keys_Q)
   assert (other.source, dict(other.options)) == ("x", {"top": 3})
   assert other.fingerprint == built.fingerprint
@@ -132,9 +128,9 @@ def test_tables_of_vocabularies_around_multiples_of_32(size):
 
 def test_default_stop_words_have_no_list_but_are_in_lists():
   pairs = [*PAIRS, ("home", "in")]
-  assert get_synonyms(build(pairs), "in") == set()
-  assert get_synonyms(build(pairs), "home") == {"house", "in"}
-  assert get_synonyms(build(pairs, keep_stop_words=True), "in") == {"home"}
+  assert set(build(pairs).synonyms("in")) == set()
+  assert set(build(pairs).synonyms("home")) == {"house", "in"}
+  assert set(build(pairs, keep_stop_words=True).synonyms("in")) == {"home"}
 
 
 def test_auto_chooses_bits_up_to_the_limit_then_the_smaller_layout():
@@ -147,11 +143,11 @@ def test_auto_chooses_bits_up_to_the_limit_then_the_smaller_layout():
   with pytest.raises(InputError, match="'dense'.*auto, bits.* ids"):
     table.choose_layout(10, 1, "dense")
   built = build()
-  bits, ids = ("bits_VxW", table.build_bits), ("ids_VxS", table.build_ids)
+  bits, ids = ("bits_VxW", built.build_bits()), ("ids_VxS", built.build_ids())
   for layout, expected in (("auto", bits), ("bits", bits), ("ids", ids)):
-    [(name, array)] = table.build_arrays(built, layout).items()
+    [(name, array)] = built.arrays(layout).items()
     assert name == expected[0]
-    np.testing.assert_array_equal(array, expected[1](built))
+    np.testing.assert_array_equal(array, expected[1])
 
 
 def test_memory_of_a_large_vocabulary_depends_on_its_pairs(tmp_path):
@@ -159,9 +155,9 @@ def test_memory_of_a_large_vocabulary_depends_on_its_pairs(tmp_path):
   pairs = zip(tokens, tokens[1:] + tokens[:1], strict=True)
   tracemalloc.start()
   built = build(pairs, tokens, symmetric=True)
-  table.save_table(built, tmp_path / "t.npz")
-  loaded = table.load_table(tmp_path / "t.npz", tokens)
-  [(name, array)] = table.build_arrays(loaded, "auto").items()
+  built.save(tmp_path / "t.npz")
+  loaded = SynonymTable.load(tmp_path / "t.npz", tokens)
+  [(name, array)] = loaded.arrays("auto").items()
   _, peak = tracemalloc.get_traced_memory()
   tracemalloc.stop()
   assert (name, array.shape) == ("ids_VxS", (128_000, 2))
@@ -183,7 +179,9 @@ def test_fingerprint_depends_on_pairs_and_vocabulary(other):
 
 
 def test_fingerprint_does_not_depend_on_source_and_options():
-  other = table.build_table(PAIRS, TOKENS, source="x", stop_words={"in", "y"})
+  other = SynonymTable.from_pairs(
+    PAIRS, TOKENS, source="x", stop_words={"in", "y"}
+  )
   assert other.fingerprint == build().fingerprint == "1e29047a003d4a3d"
   assert other.vocabulary == table.vocabulary_fingerprint(TOKENS)
   with pytest.raises(ValueError):
@@ -197,7 +195,7 @@ def test_invalid_vocabularies_and_ids_are_refused():
     build(tokens=[])
   for token_id in (-1, len(TOKENS)):
     with pytest.raises(InputError, match=str(token_id)):
-      table.get_synonyms(build(), token_id)
+      build().synonym_ids(token_id)
 
 
 # Saved tables.
@@ -207,10 +205,10 @@ def test_invalid_vocabularies_and_ids_are_refused():
 def test_loaded_table_equals_the_saved_one(tmp_path, pairs):
   built = build(pairs, include_self=True)
   path = tmp_path / "new folder" / "synonyms.npz"
-  table.save_table(built, path)
-  loaded = table.load_table(path, TOKENS)
+  built.save(path)
+  loaded = SynonymTable.load(path, TOKENS)
   np.testing.assert_array_equal(loaded.keys_Q, built.keys_Q)
-  for field in dataclasses.fields(table.SynonymTable)[1:]:
+  for field in dataclasses.fields(SynonymTable)[1:]:
     assert getattr(loaded, field.name) == getattr(built, field.name)
   with np.load(path) as file:
     header = json.loads(str(file["header"]))
@@ -228,17 +226,17 @@ def test_loaded_table_equals_the_saved_one(tmp_path, pairs):
 def test_saving_replaces_only_files_and_follows_links(tmp_path):
   os.mkfifo(tmp_path / "pipe")
   with pytest.raises(DiskError, match="pipe' is not a regular file"):
-    table.save_table(build(), tmp_path / "pipe")
+    build().save(tmp_path / "pipe")
   assert (tmp_path / "pipe").is_fifo()
   (tmp_path / "link.npz").symlink_to(tmp_path / "target.npz")
-  table.save_table(build(), tmp_path / "link.npz")
+  build().save(tmp_path / "link.npz")
   assert (tmp_path / "link.npz").is_symlink()
-  assert table.load_table(tmp_path / "target.npz", TOKENS).num_pairs
+  assert SynonymTable.load(tmp_path / "target.npz", TOKENS).num_pairs
 
 
 def test_a_failed_save_leaves_only_the_old_file(tmp_path, monkeypatch):
   path = tmp_path / "synonyms.npz"
-  table.save_table(build(), path)
+  build().save(path)
   old = path.read_bytes()
 
   def full_disk(*_, **__):
@@ -246,7 +244,7 @@ def test_a_failed_save_leaves_only_the_old_file(tmp_path, monkeypatch):
 
   monkeypatch.setattr(table.np, "savez_compressed", full_disk)
   with pytest.raises(DiskError, match="No space left"):
-    table.save_table(build([]), path)
+    build([]).save(path)
   assert [p.name for p in tmp_path.iterdir()] == ["synonyms.npz"]
   assert path.read_bytes() == old
 
@@ -254,8 +252,8 @@ def test_a_failed_save_leaves_only_the_old_file(tmp_path, monkeypatch):
 def test_damaged_files_and_other_formats_are_refused(tmp_path):
   path = tmp_path / "synonyms.npz"
   with pytest.raises(DataError, match="no synonym table .*synonyms.npz"):
-    table.load_table(path, TOKENS)
-  table.save_table(build(), path)
+    SynonymTable.load(path, TOKENS)
+  build().save(path)
   content = path.read_bytes()
   with np.load(path) as file:
     header, keys_Q = file["header"], file["keys"]
@@ -279,15 +277,15 @@ def test_damaged_files_and_other_formats_are_refused(tmp_path):
     path.write_bytes(damaged)
     message = f"(?s)^'{path}' is not a complete.*{reason}"
     with pytest.raises(DataError, match=message):
-      table.load_table(path, TOKENS)
+      SynonymTable.load(path, TOKENS)
 
 
 def test_another_vocabulary_is_refused_with_both_fingerprints(tmp_path):
   path = tmp_path / "synonyms.npz"
-  table.save_table(build(), path)
+  build().save(path)
   for tokens in (TOKENS[:-1], TOKENS[::-1]):
     with pytest.raises(DataError) as caught:
-      table.load_table(path, tokens)
+      SynonymTable.load(path, tokens)
     for vocabulary in (TOKENS, tokens):
       assert table.vocabulary_fingerprint(vocabulary) in str(caught.value)
 
@@ -342,20 +340,20 @@ def test_coverage_equals_footnote_5(reader, bert):
 def test_the_table_of_berts_vocabulary(build_real, bert, tmp_path):
   built = build_real()
   assert (built.num_rows, built.num_pairs) == (13_406, 60_081)
-  assert (built.width, table.build_bits(built).shape) == (55, (30_522, 954))
+  assert (built.width, built.build_bits().shape) == (55, (30_522, 954))
   # Table 1 of the paper.
-  assert "main" in get_synonyms(built, "primary", bert)
-  assert "remain" in get_synonyms(built, "stay", bert)
-  assert "you" not in get_synonyms(built, "good", bert)
-  assert "house" in get_synonyms(built, "houses", bert)
-  assert "houses" not in get_synonyms(built, "house", bert)
-  table.save_table(built, tmp_path / "synonyms.npz")
+  assert "main" in built.synonyms("primary")
+  assert "remain" in built.synonyms("stay")
+  assert "you" not in built.synonyms("good")
+  assert "house" in built.synonyms("houses")
+  assert "houses" not in built.synonyms("house")
+  built.save(tmp_path / "synonyms.npz")
   assert (tmp_path / "synonyms.npz").stat().st_size < 500_000
-  loaded = table.load_table(tmp_path / "synonyms.npz", bert)
+  loaded = SynonymTable.load(tmp_path / "synonyms.npz", bert)
   np.testing.assert_array_equal(loaded.keys_Q, built.keys_Q)
 
 
 def test_the_table_of_berts_vocabulary_with_stop_words(build_real, bert):
   built = build_real(keep_stop_words=True)
   assert (built.num_rows, built.num_pairs) == (13_475, 60_552)
-  assert bert[table.count_synonyms(built).argmax()] == "takes"
+  assert bert[built.lengths_V.argmax()] == "takes"

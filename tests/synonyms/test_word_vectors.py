@@ -12,7 +12,8 @@ import pytest
 from truenegs_jax.data.corpus import read_state
 from truenegs_jax.data.tokens.tokenizer import SPECIALS, make_tokenizer
 from truenegs_jax.runtime.errors import DataError
-from truenegs_jax.synonyms import sources, table, word_vectors
+from truenegs_jax.synonyms import sources, word_vectors
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 
 TOKENS = ["[PAD]", "[UNK]", "cat", "dog", "##cat", "car", "van", ".", "the"]
@@ -160,11 +161,11 @@ def test_pairs_are_whole_word_tokens_nearest_first(write):
   path = write(LINES)
   assert read(path) == list_pairs(NEIGHBOURS)
   assert read(path, top=2) == list_pairs(NEIGHBOURS, top=2)
-  built = table.build_table(
+  built = SynonymTable.from_pairs(
     read(path, top=1), TOKENS, source="vectors", keep_stop_words=True
   )
   cat, dog = TOKENS.index("cat"), TOKENS.index("dog")
-  assert table.get_synonyms(built, cat) == [dog] and built.num_pairs == 6
+  assert built.synonym_ids(cat) == [dog] and built.num_pairs == 6
 
 
 @pytest.mark.parametrize("make", [random_vectors, tied_vectors])
@@ -448,5 +449,7 @@ def test_neighbours_by_glove_for_berts_vocabulary(real_data):
   assert "main" in neighbours["primary"] and "you" not in neighbours["good"]
   # Of the file's 10,361 words 9,765 are tokens; 130 of these are stop words.
   for keep, size in ((False, 9_635), (True, 9_765)):
-    built = table.build_table(pairs, bert, source="x", keep_stop_words=keep)
+    built = SynonymTable.from_pairs(
+      pairs, bert, source="x", keep_stop_words=keep
+    )
     assert (built.num_rows, built.num_pairs) == (size, 10 * size)

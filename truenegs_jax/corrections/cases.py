@@ -18,7 +18,7 @@ from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.runtime.errors import DataError, InputError, printable
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
-from truenegs_jax.synonyms.table import SynonymTable, get_synonyms
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import is_word
 from truenegs_jax.workdir import files
 
@@ -151,7 +151,7 @@ class CaseFinder:
   def _make_case(self, p: Predictions, m: int) -> Case:
     tokenizer, vocab = self.tokenizer, self.tokenizer.vocab
     gold, predicted = int(p.gold_M[m]), int(p.predicted_M[m])
-    lists = {name: get_synonyms(x, gold) for name, x in self.tables.items()}
+    lists = {name: x.synonym_ids(gold) for name, x in self.tables.items()}
     verdicts = dict.fromkeys(lists, "right" if predicted == gold else "wrong")
     if predicted != gold and p.eligible_M[m]:
       names = [name for name, ids in lists.items() if predicted in ids]

@@ -22,7 +22,7 @@ from truenegs_jax.objectives import masking, mlm, output_softmax
 from truenegs_jax.runtime import rng, watchdog
 from truenegs_jax.runtime.errors import DataError, InputError, NonFiniteError
 from truenegs_jax.runtime.files import short_sha256
-from truenegs_jax.synonyms.table import SynonymTable, contains
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding
 
 TEXT = "corrections.text"  # the config key
@@ -150,7 +150,7 @@ class Predictions:
 
     Correct predictions do not count, even if `include_self` drops them, too.
     """
-    is_synonym_M = contains(table, self.gold_M, self.predicted_M)
+    is_synonym_M = table.contains(self.gold_M, self.predicted_M)
     return self.eligible_M & self.mismatch_M & is_synonym_M
 
 

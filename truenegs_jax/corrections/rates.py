@@ -19,7 +19,7 @@ from truenegs_jax.runtime import install, intervals
 from truenegs_jax.runtime.errors import DataError, InputError, printable
 from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.run_table import TableRequest
-from truenegs_jax.synonyms.table import SynonymTable, contains, count_synonyms
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import STOP_WORDS, is_word
 
 # WordNet's letters; the earlier one wins a tie. The digits occur in sense keys,
@@ -274,8 +274,8 @@ def compare_sources(
   weights = {"occurrence": np.ones(len(gold_N)), "pair": 1 / counts[pair_N]}
   corrected, has_list = {}, {}
   for name, table in tables.items():
-    corrected[name] = contains(table, gold_N, predicted_N)
-    has_list[name] = count_synonyms(table)[gold_N] > 0
+    corrected[name] = table.contains(gold_N, predicted_N)
+    has_list[name] = table.lengths_V[gold_N] > 0
   agreements = []
   for source, judge in itertools.permutations(tables, 2):
     shared_N = has_list[source] & has_list[judge]

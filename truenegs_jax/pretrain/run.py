@@ -32,7 +32,8 @@ from truenegs_jax.report.write import write_own_report
 from truenegs_jax.runtime import distributed, errors, progress
 from truenegs_jax.runtime.cache import enable_compilation_cache
 from truenegs_jax.runtime.flags import rerun_command
-from truenegs_jax.synonyms import coverage, run_table, table
+from truenegs_jax.synonyms import coverage, run_table
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import (
   build_run,
   checks,
@@ -254,14 +255,14 @@ def _last_table(
   workdir: pathlib.Path,
   inputs: setup_lib.RunInputs,
   aux: Mapping[str, Any],
-) -> table.SynonymTable | None:
+) -> SynonymTable | None:
   """Returns the table at the end of a run; saves it if the model made it."""
   if run.table_builder is None:
     return inputs.table
   synonyms = run.table_builder.to_synonym_table(
     aux["ids_VxS"], inputs.tokenizer.vocab, steps=run.steps
   )
-  table.save_table(synonyms, workdir / files.SYNONYMS)
+  synonyms.save(workdir / files.SYNONYMS)
   return synonyms
 
 
@@ -312,7 +313,7 @@ def _find_cases(
   c: ConfigDict,
   run: build_run.Run,
   inputs: setup_lib.RunInputs,
-  synonyms: table.SynonymTable,
+  synonyms: SynonymTable,
   params: Mapping[str, Any],
   console: Console,
 ) -> cases_lib.Search:

@@ -7,7 +7,7 @@ from typing import Any
 from truenegs_jax.report import curves, page
 from truenegs_jax.runtime import json_text
 from truenegs_jax.runtime.errors import CheckpointError, printable
-from truenegs_jax.synonyms import table as table_lib
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.workdir import files
 
 FIX = "Run the command of the run again, which writes it."
@@ -276,8 +276,8 @@ def _show_synonyms(
 ) -> Iterator[page.Block]:
   vocabulary = (workdir / files.VOCABULARY).read_text("utf-8").split("\n")
   vocabulary = vocabulary[:-1] if vocabulary[-1] == "" else vocabulary
-  table = table_lib.load_table(workdir / files.SYNONYMS, vocabulary)
-  counts_V = table_lib.count_synonyms(table)
+  table = SynonymTable.load(workdir / files.SYNONYMS, vocabulary)
+  counts_V = table.lengths_V
   lines = about.get("lines", {})
   known = ("synonyms", "in WordNet", "text")
   yield page.facts(
@@ -294,7 +294,7 @@ def _show_synonyms(
     (
       vocabulary[i],
       int(counts_V[i]),
-      [vocabulary[k] for k in table_lib.get_synonyms(table, i)],
+      [vocabulary[k] for k in table.synonym_ids(i)],
     )
     for i in words[:MAX_WORDS]
   ]

@@ -93,7 +93,7 @@ def run(values: flags.FlagValues, console: Console) -> None:
   if warning:
     console.print(warning, soft_wrap=True)
   if values.output:
-    table.save_table(built, values.output)
+    built.save(values.output)
     console.print(f"saved as '{values.output}'", soft_wrap=True)
   if values.word:
     symmetric = None
@@ -122,7 +122,7 @@ def render_summary(
   options = dict(sorted(built.options.items()))
   size, width = built.vocab_size, built.width
   words = sum(map(is_word, tokens))
-  lengths_V = table.count_synonyms(built)
+  lengths_V = built.lengths_V
   lengths_N = lengths_V[lengths_V > 0] if built.num_rows else np.zeros(1, int)
   bits_mib = size * -(-size // 32) * 4 / 2**20
   ids_mib = size * width * 4 / 2**20
@@ -177,10 +177,10 @@ def render_lists(
       [pieces] = tokenizer.encode_lines([word])
       grid.add_row(word, f"(not in the vocabulary: {join(pieces, ' ')})")
       continue
-    synonyms = table.get_synonyms(built, ids[word])
+    synonyms = built.synonym_ids(ids[word])
     row = [join(synonyms) or f"({_why_no_list(word, excluded)})"]
     if symmetric:
-      all_ids = table.get_synonyms(symmetric, ids[word])
+      all_ids = symmetric.synonym_ids(ids[word])
       row.append(join(i for i in all_ids if i not in synonyms))
     grid.add_row(f"{word} ({len(synonyms)})", *row)
   return grid
@@ -257,7 +257,7 @@ def _build(
   if not _is_saved(values, request):
     return run_table.build(request, pairs, tokens)
   [source] = request.expression.sources
-  return table.load_table(sources.resolve_path(source.paths["path"]), tokens)
+  return SynonymTable.load(sources.resolve_path(source.paths["path"]), tokens)
 
 
 def _count_tokens(text: str, tokenizer: Tokenizer) -> np.ndarray:

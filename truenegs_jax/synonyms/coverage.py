@@ -14,7 +14,6 @@ from truenegs_jax.synonyms import wordnet
 from truenegs_jax.synonyms.run_table import TableRequest, file_state
 from truenegs_jax.synonyms.table import (
   SynonymTable,
-  count_synonyms,
   vocabulary_fingerprint,
 )
 from truenegs_jax.synonyms.vocabulary import STOP_WORDS, may_have_synonyms
@@ -89,7 +88,7 @@ def measure_text(
   """
   has_letter_V = [any(map(str.isalpha, token)) for token in tokens]
   counts_V = counts_V * has_letter_V
-  uncovered_V = np.where(count_synonyms(table) > 0, 0, counts_V)
+  uncovered_V = np.where(table.lengths_V > 0, 0, counts_V)
   order = np.argsort(-uncovered_V, kind="stable")[:NUM_EXAMPLES]
   num_words = counts_V.sum()
   share = (num_words - uncovered_V.sum()) / num_words if num_words else 1.0

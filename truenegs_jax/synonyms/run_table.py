@@ -14,6 +14,7 @@ from truenegs_jax.runtime import cache, errors, progress
 from truenegs_jax.runtime.files import short_sha256
 from truenegs_jax.synonyms import languages, table, wordnet
 from truenegs_jax.synonyms import sources as sources_lib
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import NUMBERS, Vocabulary, fingerprint
 
 SWITCHES = ("keep_stop_words", "symmetric", "include_self")
@@ -34,7 +35,7 @@ class TableRequest:
     language: of the text, a code of ISO 639-1; "" for no default sources and
       stop words.
     stop_words: path of a list of stop words; "" for those of the language.
-    keep_stop_words, symmetric, include_self: see `table.build_table`.
+    keep_stop_words, symmetric, include_self: see `SynonymTable.from_pairs`.
   """
 
   sources: str
@@ -99,7 +100,7 @@ def find_or_build(
   *,
   saved: pathlib.Path | None,
   console: Console,
-) -> table.SynonymTable | None:
+) -> SynonymTable | None:
   """Returns a run's saved table, else the cached one, else a new one.
 
   New tables are cached. A saved table of another vocabulary or other options is
@@ -122,7 +123,7 @@ def find_or_build(
     return loaded
   with progress.working(console, "Looking up synonyms"):
     built = build(request, find_pairs(request, tokenizer, console), tokens)
-  table.save_table(built, cached)
+  built.save(cached)
   return built
 
 
@@ -143,9 +144,9 @@ def find_pairs(
 
 def build(
   request: TableRequest, pairs: sources_lib.Pairs, tokens: Sequence[str]
-) -> table.SynonymTable:
+) -> SynonymTable:
   """Builds the table of pairs with the options of a request."""
-  return table.build_table(
+  return SynonymTable.from_pairs(
     pairs,
     tokens,
     source=request.expression.identity,
@@ -159,12 +160,12 @@ def _load(
   request: TableRequest,
   tokens: Sequence[str],
   console: Console,
-) -> table.SynonymTable | None:
+) -> SynonymTable | None:
   """Returns a saved table if it exists, is undamaged and fits the request."""
   if not path.exists():
     return None
   try:
-    loaded = table.load_table(path, tokens)
+    loaded = SynonymTable.load(path, tokens)
   except errors.DataError as e:
     console.print(f"warning: not used: {e}", soft_wrap=True)
     return None

@@ -30,6 +30,7 @@ from truenegs_jax.data.corpus.files import File, stat_file
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import languages, lexicons, table
 from truenegs_jax.synonyms import wordnet as wordnet_lib
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import Vocabulary
 from truenegs_jax.synonyms.word_vectors import find_neighbours
 
@@ -126,14 +127,15 @@ def saved_table(vocabulary: Vocabulary, *, path: str) -> Pairs:
 
   Raises:
     InputError: there is no such file.
-    DataError: see `load_table`; without tokens, any vocabulary is accepted.
+    DataError: see `SynonymTable.load`; without tokens, any vocabulary is
+      accepted.
   """
   _find_file("table", path)
   tokens = vocabulary.tokens
   if not tokens:
     table.read_file(path)
     return iter(())
-  keys = table.load_table(path, tokens).keys_Q.tolist()
+  keys = SynonymTable.load(path, tokens).keys_Q.tolist()
   ids = (divmod(key, len(tokens)) for key in keys)
   return ((tokens[a], tokens[b]) for a, b in ids if a != b)
 

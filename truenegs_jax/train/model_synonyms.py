@@ -16,9 +16,9 @@ import numpy as np
 
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.objectives import negatives
-from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.synonyms.run_table import TableRequest
 from truenegs_jax.synonyms.sources import ModelTable
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.synonyms.vocabulary import (
   Vocabulary,
   fingerprint,
@@ -63,10 +63,10 @@ class ModelTableBuilder:
 
   def to_synonym_table(
     self, ids_VxS: np.ndarray, vocab: Sequence[str], *, steps: int
-  ) -> table_lib.SynonymTable:
+  ) -> SynonymTable:
     """Converts the last table of a run of `steps` steps, to be saved."""
     every = self.options.every
-    return table_lib.from_ids(
+    return SynonymTable.from_ids(
       ids_VxS,
       vocab,
       source=self.source,

@@ -19,6 +19,7 @@ from truenegs_jax.objectives import masking, negatives
 from truenegs_jax.objectives.options import Options
 from truenegs_jax.runtime import cpu, distributed
 from truenegs_jax.synonyms import table as table_lib
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.build_run import Run
@@ -116,14 +117,14 @@ def abstract_aux(
 
 def make_aux(
   run: Run,
-  table: table_lib.SynonymTable | None,
+  table: SynonymTable | None,
   vocab: Sequence[str],
   mesh: jax.sharding.Mesh,
 ) -> dict[str, jax.Array]:
   """Puts the table, if any, and `continues_V`, if needed, on the devices."""
   aux = {}
   if table is not None:
-    for name, array in table_lib.build_arrays(table, run.table_layout).items():
+    for name, array in table.arrays(run.table_layout).items():
       aux[name] = sharding.place_table(array, mesh, run.table_placement)
   continues_V = continuation_mask(vocab, run.options)
   if continues_V is not None:

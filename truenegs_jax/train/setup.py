@@ -22,7 +22,7 @@ from truenegs_jax.data.rows.rows_folder import Rows
 from truenegs_jax.data.tokens.tokenizer import Tokenizer, write_vocabulary
 from truenegs_jax.runtime import distributed, progress
 from truenegs_jax.runtime.errors import CheckpointError
-from truenegs_jax.synonyms.table import SynonymTable, save_table
+from truenegs_jax.synonyms.table import SynonymTable
 from truenegs_jax.train import about, metrics, model_synonyms, plan, sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.build_run import Run
@@ -144,7 +144,7 @@ def _write_files(
   files.save_json(workdir / files.CONFIG, setup.description["config"])
   write_vocabulary(inputs.tokenizer.vocab, workdir / files.VOCABULARY)
   if inputs.table is not None:
-    save_table(inputs.table, workdir / files.SYNONYMS)
+    inputs.table.save(workdir / files.SYNONYMS)
   described = about.describe_run(
     inputs.train_rows,
     inputs.tokenizer.vocab,
