@@ -26,7 +26,10 @@ setuptools.setup(
   # The configs are part of the package, so that --config=electra_base works
   # anywhere. In a checkout truenegs_jax/configs is a link; copies may lose it.
   package_dir={"truenegs_jax.configs": "configs"},
-  package_data={"truenegs_jax.report": ["*.js", "*.css", "*.html", "vendor/*"]},
+  package_data={
+    "truenegs_jax": ["py.typed", "*.pyi"],
+    "truenegs_jax.report": ["*.js", "*.css", "*.html", "vendor/*"],
+  },
   install_requires=[
     "absl-py>=2.1",
     "datasets>=4.0",
@@ -35,6 +38,7 @@ setuptools.setup(
     "grain>=0.2.12",
     "huggingface_hub>=1.0",
     "jax>=0.10",
+    "lazy_loader>=0.4",
     "matplotlib>=3.9",
     "ml_dtypes>=0.4",
     "ml_collections>=1.0",

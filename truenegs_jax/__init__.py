@@ -1,5 +1,7 @@
 """ELECTRA and BERT pre-training on true negatives, in JAX and Flax.
 
+`__init__.pyi` lists what is public; each name is imported when first used.
+
 Names of arrays end in their shape: `logits_BxKxV`. The letters mean the same in
 the whole package:
 
@@ -15,4 +17,7 @@ the whole package:
 `1` is a broadcast axis. A variable of another shape gets another name.
 """
 
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __version__ = "0.2.0"

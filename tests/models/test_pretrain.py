@@ -21,7 +21,7 @@ RELEASED = {  # facts: Google's checkpoints, generator 1/4, 1/3, 1/4
 @pytest.mark.parametrize("variant", RELEASED)
 def test_pairs_have_the_released_number_of_parameters(variant):
   multiplier, total, generator_size = RELEASED[variant]
-  model = pretrain.make_pair(
+  model = pretrain.make_electra(
     vocab_size=30_522, variant=variant, generator_multiplier=multiplier
   )
   shapes = pretrain.param_shapes(model)
@@ -32,7 +32,7 @@ def test_pairs_have_the_released_number_of_parameters(variant):
 
 
 def test_networks_of_the_small_pair_have_the_released_sizes():
-  model = pretrain.make_pair(
+  model = pretrain.make_electra(
     vocab_size=30_522, variant="small", generator_multiplier=0.25
   )
   shapes = pretrain.param_shapes(model)
@@ -151,7 +151,7 @@ def test_a_list_of_sizes_equals_the_variant_of_these_sizes(variant, between):
   fields = encoder.VARIANTS[variant]
   size_list = between.join(f"{name}={x}" for name, x in fields.items())
   make = functools.partial(
-    pretrain.make_pair, vocab_size=100, generator_multiplier=0.5
+    pretrain.make_electra, vocab_size=100, generator_multiplier=0.5
   )
   assert make(variant=size_list) == make(variant=variant)
   typed = make(variant=f"type_vocab_size=3{between}{size_list}")
@@ -192,11 +192,11 @@ def test_an_invalid_variant_is_an_error_with_its_key(name, variant, match):
   variants[argument] = variant
   network_or_key = network if "divide" in match else name
   with pytest.raises(InputError, match=f"^{network_or_key}.*{match}"):
-    pretrain.make_pair(vocab_size=9, generator_multiplier=1, **variants)
+    pretrain.make_electra(vocab_size=9, generator_multiplier=1, **variants)
 
 
 def test_a_generator_can_have_its_own_sizes():
-  model = pretrain.make_pair(
+  model = pretrain.make_electra(
     vocab_size=9,
     variant=make_size_list(type_vocab_size=3),
     generator_multiplier=0.25,
@@ -211,7 +211,7 @@ def test_a_generator_can_have_its_own_sizes():
 @pytest.mark.parametrize("name", ["embedding_size", "type_vocab_size"])
 def test_embeddings_of_another_size_are_an_error(name):
   with pytest.raises(InputError, match=f"generator.variant=.* {name}=5"):
-    pretrain.make_pair(
+    pretrain.make_electra(
       vocab_size=9,
       variant=make_size_list(),
       generator_multiplier=0.5,
@@ -221,7 +221,7 @@ def test_embeddings_of_another_size_are_an_error(name):
 
 def test_an_unknown_variant_or_backbone_is_an_error():
   make = functools.partial(
-    pretrain.make_pair, vocab_size=9, generator_multiplier=0.5
+    pretrain.make_electra, vocab_size=9, generator_multiplier=0.5
   )
   with pytest.raises(InputError, match="'smal' is unknown.*small"):
     make(variant="smal")

@@ -248,7 +248,7 @@ ROWS = 3  # of three slots each
 @functools.cache
 def list_results(is_pair, **options):
   """Lists (operation, shape of its result) of the gradient of a recipe."""
-  make = pretrain.make_pair if is_pair else pretrain.make_bert
+  make = pretrain.make_electra if is_pair else pretrain.make_bert
   more = {"generator_multiplier": 0.5} if is_pair else {}
   model = make(vocab_size=V, variant="tiny", layers=1, **more)
   batch = jax.tree.map(jnp.asarray, tiny.make_batch(0, rows=ROWS))

@@ -282,7 +282,7 @@ def test_a_model_that_knows_nothing_is_measured(tmp_path, kind, names):
   size = dict(vocab_size=len(tokenizer.vocab), variant="tiny")
   model = pretrain.make_bert(**size)
   if kind == "electra":
-    model = pretrain.make_pair(generator_multiplier=0.5, **size)
+    model = pretrain.make_electra(generator_multiplier=0.5, **size)
   params = tiny.random_params(model)
   head = params[f"{model.mlm_role}_head"]
   for name in head["norm"]:  # logits of 0

@@ -22,7 +22,7 @@ WEIGHTS = {"mlm": 1.0, "detect": 50.0, "soft": 1.0}
 
 def make_model(**overrides) -> pretrain.ElectraPair:
   """Builds a pair of two layers: widths 32 and 16, embeddings of 16."""
-  return pretrain.make_pair(
+  return pretrain.make_electra(
     vocab_size=V, variant="tiny", generator_multiplier=0.5, **overrides
   )
 

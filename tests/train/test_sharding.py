@@ -427,8 +427,8 @@ def test_consecutive_products_need_no_exchange_between_them():
 @pytest.mark.parametrize(
   ("make", "variant", "overrides"),
   [
-    (pretrain.make_pair, "base", {"generator_multiplier": 1 / 3}),
-    (pretrain.make_pair, "large", {"generator_multiplier": 1 / 4}),
+    (pretrain.make_electra, "base", {"generator_multiplier": 1 / 3}),
+    (pretrain.make_electra, "large", {"generator_multiplier": 1 / 4}),
     (pretrain.make_bert, "base", {"pooler": True}),
     (pretrain.make_bert, "large", {"pooler": True}),
   ],

@@ -153,7 +153,7 @@ def make_downstream(
       network, whatever the variant says.
     head, num_outputs, head_dropout, backbone: as in `DownstreamModel`.
     vocab_size: entries of the vocabulary.
-    variant: size, as in `pretrain.make_pair`.
+    variant: size, as in `pretrain.make_electra`.
     **overrides: other fields of the backbone's config.
 
   Raises:

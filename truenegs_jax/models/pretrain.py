@@ -1,6 +1,6 @@
 """The models of pre-training: ELECTRA's pair of networks, and BERT.
 
-  pair = make_pair(vocab_size=30_522, variant="small",
+  pair = make_electra(vocab_size=30_522, variant="small",
                    generator_multiplier=1 / 4)
   params = init_params(pair, key)
   logits_BxKxV = pair.apply({"params": params}, inputs, positions_BxK, keys_B,
@@ -97,6 +97,16 @@ class MaskedLanguageModel(nn.Module):
 class ElectraPair(MaskedLanguageModel):
   """ELECTRA's generator and discriminator (Clark et al. 2020).
 
+  >>> pair, params, tokenizer = load("runs/tiny", report=str)
+  >>> ids = [tokenizer.cls, *tokenizer.encode_lines(["the house"])[0]]
+  >>> tokens_BxL = jnp.array([ids])
+  >>> inputs = {
+  ...   "tokens": tokens_BxL,
+  ...   "types": jnp.zeros_like(tokens_BxL),
+  ...   "documents": jnp.ones_like(tokens_BxL),
+  ... }
+  >>> logits_BxL = pair.bind({"params": params}).detect_logits(inputs, None)
+
   They share the embedding block with its layer norm, and the generator's output
   layer uses the word table. Each network projects the embeddings to its width.
   """
@@ -147,6 +157,14 @@ class ElectraPair(MaskedLanguageModel):
 class BertMlm(MaskedLanguageModel):
   """BERT with the head of its masked language model (Devlin et al. 2019).
 
+  >>> model = make_bert(vocab_size=70, variant="tiny")
+  >>> params = init_params(model, jax.random.key(0))
+  >>> ones = jnp.ones((1, 8), jnp.int32)
+  >>> inputs = {"tokens": ones, "types": 0 * ones, "documents": ones}
+  >>> bound, positions_BxK = model.bind({"params": params}), jnp.array([[3, 5]])
+  >>> bound.generate_logits(inputs, positions_BxK, None).shape
+  (1, 2, 70)
+
   `pooler` adds the pooler and the next-sentence classifier of a released
   checkpoint. They are carried from init to export and not trained.
   """
@@ -182,7 +200,7 @@ class BertMlm(MaskedLanguageModel):
 Model = ElectraPair | BertMlm
 
 
-def make_pair(
+def make_electra(
   *,
   vocab_size: int,
   variant: str,
@@ -193,6 +211,12 @@ def make_pair(
   **overrides: Any,
 ) -> ElectraPair:
   """Builds the two networks of a variant.
+
+  >>> pair = make_electra(
+  ...   vocab_size=30_522, variant="small", generator_multiplier=1 / 4
+  ... )
+  >>> pair.discriminator_config.width, pair.generator_config.width
+  (256, 64)
 
   Args:
     vocab_size: entries of the vocabulary.
@@ -230,7 +254,10 @@ def make_bert(
   temperature: float = 1.0,
   **overrides: Any,
 ) -> BertMlm:
-  """Builds BERT of a variant; arguments and errors are those of `make_pair`.
+  """Builds BERT of a variant; arguments and errors are those of `make_electra`.
+
+  >>> make_bert(vocab_size=30_522, variant="base").config.layers
+  12
 
   Its embeddings are as wide as the network, whatever the variant says.
   """
@@ -242,7 +269,13 @@ def make_bert(
 
 
 def init_params(model: nn.Module, key: Array) -> dict:
-  """Draws fresh f32 parameters, a nested dict of arrays; jittable."""
+  """Draws fresh f32 parameters, a nested dict of arrays; jittable.
+
+  >>> model = make_bert(vocab_size=70, variant="tiny")
+  >>> params = jax.jit(lambda key: init_params(model, key))(jax.random.key(0))
+  >>> sorted(params)
+  ['bert', 'bert_head', 'embeddings']
+  """
   zeros_1x2 = jnp.zeros((1, 2), jnp.int32)
   inputs = {"tokens": zeros_1x2, "types": zeros_1x2, "documents": zeros_1x2}
   return model.init(key, inputs, method="initialize")["params"]

@@ -29,6 +29,29 @@ HISTOGRAM_BINS = 400
 HISTOGRAM_RANGE = 10.0  # logits beyond +-10 are counted in the outermost bins
 
 
+def detection_loss(
+  detect_BxL: Array, replaced_BxL: Array, real_BxL: Array
+) -> tuple[Array, Array]:
+  """Sums the discriminator's loss over the real tokens: (sum, count), f32.
+
+  >>> logits_BxL = jnp.array([[-9.0, 9.0, 9.0]])  # positive for "replaced"
+  >>> replaced_BxL = jnp.array([[False, True, False]])
+  >>> real_BxL = jnp.array([[True, True, False]])
+  >>> total, count = detection_loss(logits_BxL, replaced_BxL, real_BxL)
+  >>> round(float(total / count), 4)
+  0.0001
+
+  Args:
+    detect_BxL: f32 logits (Clark et al. 2020, section 3.1).
+    replaced_BxL: bool; False where the sample equals the original token.
+    real_BxL: bool or 0 and 1; 0 for padding.
+  """
+  loss_BxL = optax.sigmoid_binary_cross_entropy(
+    detect_BxL, replaced_BxL.astype(jnp.float32)
+  )
+  return weighted_sum(loss_BxL, real_BxL.astype(jnp.float32))
+
+
 def electra_terms(
   params: optax.Params,
   batch: Batch,
@@ -40,6 +63,19 @@ def electra_terms(
   train: bool,
 ) -> Terms:
   """Computes the losses and statistics of one batch.
+
+  >>> model, params, tokenizer = load("runs/tiny", report=str)
+  >>> table = SynonymTable.from_pairs([], tokenizer.vocab)
+  >>> aux = table.arrays() | {"continues_V": continues_word(tokenizer.vocab)}
+  >>> options = Options(MaskingOptions.for_tokenizer(tokenizer))
+  >>> def loss(params, batch, aux):
+  ...   keys_B = row_keys(jax.random.key(0), 0, batch["row"])
+  ...   terms = electra_terms(
+  ...     params, batch, keys_B, aux, model=model, options=options, train=True
+  ...   )
+  ...   return total_loss(terms, {"mlm": 1.0, "detect": 50.0})
+  >>> batch = next(batches("rows", 4))
+  >>> value, grads = jax.jit(jax.value_and_grad(loss))(params, batch, aux)
 
   The losses are sums, which the training step divides by their counts, once,
   over the global batch:
@@ -129,9 +165,7 @@ def _detection_terms(
     replaced_BxL &= ~spared_BxL
     if options.discriminator == "ignore":
       real_BxL &= ~spared_BxL
-  loss_BxL = optax.sigmoid_binary_cross_entropy(
-    detect_BxL, replaced_BxL.astype(jnp.float32)
-  )
+  detect = detection_loss(detect_BxL, replaced_BxL, real_BxL)
   real_BxL = real_BxL.astype(jnp.float32)
   replaced_BxL = replaced_BxL.astype(jnp.float32) * real_BxL
   bin_BxL = jnp.clip(
@@ -141,7 +175,7 @@ def _detection_terms(
   ).astype(jnp.int32)
   zeros_C = jnp.zeros(HISTOGRAM_BINS)
   return terms | {
-    "detect": weighted_sum(loss_BxL, real_BxL),
+    "detect": detect,
     "replaced": (replaced_BxL.sum(), real_BxL.sum()),
     "detect_histogram": (
       zeros_C.at[bin_BxL].add(replaced_BxL),

@@ -15,6 +15,8 @@ a short row does not need have weight 0 and position 0.
 """
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -41,16 +43,55 @@ STYLES: dict[str, Style] = {
 }
 
 
+class SpecialTokens(Protocol):
+  """A vocabulary with the ids of its special tokens, such as `Tokenizer`."""
+
+  @property
+  def vocab(self) -> Sequence[str]: ...
+  @property
+  def cls(self) -> int: ...
+  @property
+  def sep(self) -> int: ...
+  @property
+  def mask(self) -> int: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class MaskingOptions:
-  """Settings of masking that come from the vocabulary and the recipe."""
+  """Settings of masking that come from the vocabulary and the recipe.
+
+  >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "swan"]
+  >>> tokenizer = make_tokenizer(words, lowercase=True)
+  >>> MaskingOptions.for_tokenizer(tokenizer, mask_prob=0.25).mask_id
+  4
+
+  Attributes:
+    mask_id: the id of [MASK].
+    never_masked: the ids of [CLS], [SEP] and [MASK] itself.
+    vocab_size: V; random tokens are any of these ids, as in BERT.
+    mask_prob: the share of the real tokens of a row that become slots.
+    style: a name in STYLES.
+    with_replacement: whether slots may share a position.
+  """
 
   mask_id: int
-  never_masked: tuple[int, ...]  # [CLS], [SEP] and [MASK] itself
-  vocab_size: int  # random tokens are any of these ids, as in BERT
+  never_masked: tuple[int, ...]
+  vocab_size: int
   mask_prob: float = 0.15
   style: str = "electra_85_15"
   with_replacement: bool = False
+
+  @classmethod
+  def for_tokenizer(
+    cls, tokenizer: SpecialTokens, **recipe: Any
+  ) -> "MaskingOptions":
+    """Returns the options of a vocabulary; `recipe` are the other fields."""
+    return cls(
+      mask_id=tokenizer.mask,
+      never_masked=(tokenizer.cls, tokenizer.sep, tokenizer.mask),
+      vocab_size=len(tokenizer.vocab),
+      **recipe,
+    )
 
 
 @jax.tree_util.register_dataclass
@@ -76,7 +117,23 @@ def hide_slots(
   keys_B: Array,
   options: MaskingOptions,
 ) -> tuple[Slots, Array]:
-  """Returns the slots to predict, and the tokens `[B, L]` with them hidden."""
+  """Returns the slots to predict, and the tokens `[B, L]` with them hidden.
+
+  >>> options = MaskingOptions(mask_id=4, never_masked=(2, 3, 4), vocab_size=9)
+  >>> tokens_BxL = jnp.array([[2, 5, 6, 7, 8, 3]])
+  >>> keys_B = row_keys(jax.random.key(0), 0, jnp.array([0]))
+  >>> slots, masked_BxL = hide_slots(
+  ...   tokens_BxL, jnp.ones_like(tokens_BxL), keys_B, options
+  ... )
+  >>> slots.positions_BxK.shape, bool((masked_BxL != tokens_BxL).sum() <= 1)
+  ((1, 1), True)
+
+  Args:
+    tokens_BxL: int32.
+    documents_BxL: int32, 0 for padding.
+    keys_B: one typed key per row, see `rng.row_keys`.
+    options: of the vocabulary and the recipe.
+  """
   slots = choose_slots(tokens_BxL, documents_BxL, keys_B, options)
   return slots, apply_mask(tokens_BxL, slots, keys_B, options)
 
@@ -147,8 +204,12 @@ def fill_slots(tokens_BxL: Array, slots: Slots, values_BxK: Array) -> Array:
   length = tokens_BxL.shape[1]
   target_BxK = jnp.where(slots.weight_BxK > 0, slots.positions_BxK, length)
   rows_Bx1 = jnp.arange(tokens_BxL.shape[0])[:, None]
-  return tokens_BxL.at[rows_Bx1, target_BxK].set(
-    share_first_value(slots, values_BxK).astype(tokens_BxL.dtype), mode="drop"
+  return (
+    jnp.asarray(tokens_BxL)
+    .at[rows_Bx1, target_BxK]
+    .set(
+      share_first_value(slots, values_BxK).astype(tokens_BxL.dtype), mode="drop"
+    )
   )
 
 

@@ -25,6 +25,42 @@ from truenegs_jax.runtime import rng
 Array = jax.Array
 
 
+def mlm_loss(
+  logits_BxKxV: Array,
+  gold_BxK: Array,
+  weight_BxK: Array,
+  aux: negatives.Aux | None = None,
+) -> tuple[Array, Array]:
+  """Sums the loss over the slots that hard correction keeps: (sum, count), f32.
+
+  This is equation 2 of Zhang et al. 2023, for any model: a slot whose likeliest
+  token is a synonym of the gold token has no loss, and is not counted.
+
+  >>> tokens = ["[MASK]", "main", "primary", "swan"]
+  >>> table = SynonymTable.from_pairs([("primary", "main")], tokens)
+  >>> gold_BxK = jnp.array([[2, 3]])
+  >>> logits_BxKxV = 9.0 * jax.nn.one_hot(jnp.array([[1, 1]]), 4)
+  >>> mlm_loss(logits_BxKxV, gold_BxK, jnp.ones((1, 2)))[1]  # of both slots
+  Array(2., dtype=float32)
+  >>> mlm_loss(logits_BxKxV, gold_BxK, jnp.ones((1, 2)), table.arrays())[1]
+  Array(1., dtype=float32)
+
+  Args:
+    logits_BxKxV: float, of the slots; with K = L, of all positions.
+    gold_BxK: int32.
+    weight_BxK: 1 for a slot in use, else 0.
+    aux: the synonym table, see `SynonymTable.arrays`; None for the plain loss.
+  """
+  loss_BxK = optax.softmax_cross_entropy_with_integer_labels(
+    logits_BxKxV.astype(jnp.float32), gold_BxK
+  )
+  if aux is not None:
+    predicted_BxK = jnp.argmax(logits_BxKxV, axis=-1)
+    false_BxK = negatives.false_negatives(aux, gold_BxK, predicted_BxK)
+    weight_BxK = jnp.where(false_BxK, 0.0, weight_BxK)
+  return weighted_sum(loss_BxK, weight_BxK)
+
+
 def mlm_terms(
   params: optax.Params,
   batch: Batch,
@@ -40,6 +76,18 @@ def mlm_terms(
   Arguments, result and the terms `mlm`, `soft` and `sentence` are those of
   `electra.electra_terms`; the model needs the methods of `pretrain.BertMlm`
   only. There is no next-sentence prediction.
+
+  >>> model = make_bert(vocab_size=38, variant="tiny")
+  >>> params = init_params(model, jax.random.key(0))
+  >>> masking = MaskingOptions(mask_id=4, never_masked=(2, 3, 4), vocab_size=38)
+  >>> options = Options(masking, hard_correction=False, soft_weight=1.0)
+  >>> batch = next(batches("rows", 4))
+  >>> keys_B = row_keys(jax.random.key(0), 0, batch["row"])
+  >>> terms = mlm_terms(
+  ...   params, batch, keys_B, {}, model=model, options=options, train=True
+  ... )
+  >>> sorted(terms)
+  ['mlm', 'pair_cosine', 'soft']
   """
   bound = model.bind({"params": params})
   predictions = mask_and_predict(bound, batch, keys_B, options, train=train)

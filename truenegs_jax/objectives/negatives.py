@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Array = jax.Array
-Aux = Mapping[str, Array]
+Aux = Mapping[str, Array | np.ndarray]  # see `SynonymTable.arrays`
 
 WORD_BITS = 32
 CELLS = 2**24  # cosines computed at a time, 64 MiB
@@ -21,8 +22,9 @@ CELLS = 2**24  # cosines computed at a time, 64 MiB
 def is_synonym(aux: Aux, a_BxK: Array, b_BxK: Array) -> Array:
   """True where the table lists token `b` among the synonyms of token `a`."""
   if "ids_VxS" in aux:
-    return (aux["ids_VxS"][a_BxK] == b_BxK[..., None]).any(axis=-1)
-  word_BxK = aux["bits_VxW"][a_BxK, b_BxK // WORD_BITS]
+    ids_VxS = jnp.asarray(aux["ids_VxS"])
+    return (ids_VxS[a_BxK] == b_BxK[..., None]).any(axis=-1)
+  word_BxK = jnp.asarray(aux["bits_VxW"])[a_BxK, b_BxK // WORD_BITS]
   shift_BxK = (b_BxK % WORD_BITS).astype(jnp.uint32)
   return (word_BxK >> shift_BxK) & 1 == 1
 
@@ -37,11 +39,11 @@ def synonym_mean(
     token has any, bool `[B, K]`.
   """
   if "ids_VxS" in aux:
-    ids_BxKxS = aux["ids_VxS"][gold_BxK]
+    ids_BxKxS = jnp.asarray(aux["ids_VxS"])[gold_BxK]
     listed = ids_BxKxS >= 0
     values = jnp.take_along_axis(values_BxKxV, jnp.maximum(ids_BxKxS, 0), -1)
   else:
-    words_BxKxWx1 = aux["bits_VxW"][gold_BxK][..., None]
+    words_BxKxWx1 = jnp.asarray(aux["bits_VxW"])[gold_BxK][..., None]
     bit_1x1x1x32 = jnp.arange(WORD_BITS, dtype=jnp.uint32)[None, None, None]
     flags_BxKxWx32 = (words_BxKxWx1 >> bit_1x1x1x32) & 1 == 1
     flags = flags_BxKxWx32.reshape(*gold_BxK.shape, -1)
@@ -57,9 +59,27 @@ def false_negatives(
 ) -> Array:
   """True where the prediction is not the gold token but one of its synonyms.
 
+  >>> tokens = ["[MASK]", "main", "primary", "swan"]
+  >>> table = SynonymTable.from_pairs([("primary", "main")], tokens)
+  >>> gold, predicted = jnp.array([[2, 2, 1]]), jnp.array([[1, 3, 2]])
+  >>> false_negatives(table.arrays(), gold, predicted)
+  Array([[ True, False, False]], dtype=bool)
+
+  In a jitted function, pass the arrays of the table as arguments: a constant of
+  116 MB would be compiled into it.
+
   The paper's lists (figure 3) contain the gold word itself. Read literally,
   they drop correct predictions too, as `include_self` does for each token that
   the table lists as its own synonym.
+
+  Args:
+    aux: the table, see `SynonymTable.arrays`.
+    gold_BxK: int32 ids of any shape, not only `[B, K]`.
+    predicted_BxK: int32 ids of the same shape.
+    include_self: see above.
+
+  Returns:
+    bool, of the same shape.
   """
   listed_BxK = is_synonym(aux, gold_BxK, predicted_BxK)
   if include_self:

@@ -59,6 +59,11 @@ DESCRIBED = (
 class Options:
   """The recipe of an objective: all of it but the model and its parameters.
 
+  >>> masking = MaskingOptions(mask_id=4, never_masked=(2, 3, 4), vocab_size=9)
+  >>> Options(masking).hard_correction
+  True
+  >>> plain = Options(masking, hard_correction=False)  # ELECTRA's or BERT's
+
   Attributes:
     masking: which tokens are hidden, and how.
     sampling_temperature: divides the model's logits, once more, for samples.

@@ -102,6 +102,10 @@ def dropout_keys(keys_B: Array, purpose: int, *, train: bool) -> rng.Keys:
 
 
 def weighted_sum(loss: Array, weight: Array) -> tuple[Array, Array]:
-  """Returns (sum, count) over the entries of positive weight, f32."""
+  """Returns (sum, count) over the entries of positive weight, f32.
+
+  >>> weighted_sum(jnp.array([3.0, jnp.nan]), jnp.array([1.0, 0.0]))
+  (Array(3., dtype=float32), Array(1., dtype=float32))
+  """
   loss = jnp.where(weight > 0, loss * weight, 0.0)  # 0 * nan is nan
   return loss.sum(), weight.sum().astype(jnp.float32)

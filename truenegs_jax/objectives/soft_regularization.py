@@ -32,6 +32,11 @@ def cosine_distance(gold_BxKxE: Array, predicted_BxKxE: Array) -> Array:
 
   Equal vectors have 0, orthogonal 1 and opposite 2. A zero vector counts as
   orthogonal to all others, without a gradient.
+
+  >>> word_VxE = jnp.array([[2.0, 0.0], [0.0, 1.0]])
+  >>> gold_BxK, predicted_BxK = jnp.array([[0, 0]]), jnp.array([[0, 1]])
+  >>> cosine_distance(word_VxE[gold_BxK], word_VxE[predicted_BxK])
+  Array([[0., 1.]], dtype=float32)
   """
   a = gold_BxKxE.astype(jnp.float32)
   b = predicted_BxKxE.astype(jnp.float32)
@@ -55,6 +60,10 @@ def sentence_divergence(p_BxLxD: Array, q_BxLxD: Array) -> Array:
 
   This is L_kl of section 5 for hidden states: the softmax is over the D
   features. Independent states of unit variance are about 1 apart.
+
+  >>> hidden_BxLxD = jax.random.normal(jax.random.key(0), (2, 3, 4))
+  >>> sentence_divergence(hidden_BxLxD, hidden_BxLxD).tolist()
+  [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
   """
   log_p_BxLxD = jax.nn.log_softmax(p_BxLxD.astype(jnp.float32))
   log_q_BxLxD = jax.nn.log_softmax(q_BxLxD.astype(jnp.float32))

@@ -30,9 +30,14 @@ def fill_masks(
   tokenizer: Tokenizer,
   sentences: Sequence[str],
   *,
-  max_length: int,
+  max_length: int = 512,
 ) -> list[MaskFill]:
   """Returns the likeliest tokens of the first [MASK] of each sentence.
+
+  >>> model, params, tokenizer = load("runs/tiny", report=str)
+  >>> [fill] = fill_masks(model, params, tokenizer, ["the [MASK] house"])
+  >>> len(fill.tokens), fill.probabilities == sorted(fill.probabilities)[::-1]
+  (5, True)
 
   Raises:
     InputError: a sentence has no [MASK] or is too long for the model.

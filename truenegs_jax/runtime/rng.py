@@ -21,7 +21,11 @@ MASK, SAMPLE, GENERATOR_DROPOUT, DISCRIMINATOR_DROPOUT = range(4)
 
 
 def row_keys(key: Array, step: Array | int, row_B: Array) -> Array:
-  """Returns one typed key per row, the same on any mesh."""
+  """Returns one typed key per row, the same on any mesh.
+
+  >>> row_keys(jax.random.key(0), 7, jnp.array([12, 5])).shape  # rows 12 and 5
+  (2,)
+  """
   key = jax.random.fold_in(key, step)
   return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, row_B)
 

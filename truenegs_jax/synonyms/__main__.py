@@ -83,9 +83,10 @@ def run(values: flags.FlagValues, console: Console) -> None:
   if values.text:
     with progress.working(console, "Counting the tokens of the text"):
       counts_V = _count_tokens(values.text, tokenizer)
+  report = functools.partial(console.print, "note:", soft_wrap=True)
   start = time.perf_counter()
   with progress.working(console, "Looking up synonyms"):
-    pairs = list(run_table.find_pairs(request, tokenizer, console))
+    pairs = list(run_table.find_pairs(request, tokenizer, report))
     built = _build(values, request, pairs, tokens)
   secs = time.perf_counter() - start
   lines, warning = coverage.describe(request, built, tokens, counts_V)
@@ -106,7 +107,7 @@ def run(values: flags.FlagValues, console: Console) -> None:
     tables = [built]
     for each in others:
       with progress.working(console, f"Looking up synonyms in {each.sources}"):
-        other_pairs = run_table.find_pairs(each, tokenizer, console)
+        other_pairs = run_table.find_pairs(each, tokenizer, report)
         tables.append(_build(values, each, other_pairs, tokens))
     console.print(render_overlaps(tables))
     console.print(render_examples(tables, tokens))

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 
@@ -84,6 +84,48 @@ class TableRequest:
     return numbers if self.keep_stop_words else numbers | self.load_stop_words()
 
 
+def build_table(
+  tokenizer: Tokenizer,
+  sources: str = "wordnet",
+  *,
+  language: str = "en",
+  keep_stop_words: bool = False,
+  symmetric: bool = False,
+  include_self: bool = False,
+  report: Callable[[str], object] = print,
+) -> table.SynonymTable:
+  """Builds the table of a vocabulary from WordNet or other sources.
+
+  >>> tokenizer = load_tokenizer("rows/vocab.txt", lowercase=True)
+  >>> table = build_table(tokenizer, "pairs path=pairs.tsv")
+  >>> table.synonyms("main")
+  ['primary']
+
+  Args:
+    tokenizer: its vocabulary, and how it writes words.
+    sources: an expression, as `config.negatives.sources`: "wordnet pos=nv",
+      "vectors path=glove.txt & wordnet", ...
+    language: of the vocabulary, a code of ISO 639-1: its stop words have no
+      lists.
+    keep_stop_words, symmetric, include_self: see `SynonymTable.from_pairs`.
+    report: receives lines about what the sources lose.
+
+  Raises:
+    InputError, DataError: malformed sources; a file or WordNet is missing; see
+      `check_request`.
+  """
+  request = TableRequest(
+    sources,
+    key="sources",
+    language=language,
+    keep_stop_words=keep_stop_words,
+    symmetric=symmetric,
+    include_self=include_self,
+  )
+  pairs = find_pairs(request, tokenizer, report)
+  return build(request, pairs, tokenizer.vocab)
+
+
 def check_request(request: TableRequest) -> None:
   """Checks sources and stop words without building the table.
 
@@ -122,20 +164,23 @@ def find_or_build(
   if loaded := _load(cached, request, tokens, console):
     return loaded
   with progress.working(console, "Looking up synonyms"):
-    built = build(request, find_pairs(request, tokenizer, console), tokens)
+    report = functools.partial(console.print, "note:", soft_wrap=True)
+    built = build(request, find_pairs(request, tokenizer, report), tokens)
   built.save(cached)
   return built
 
 
 def find_pairs(
-  request: TableRequest, tokenizer: Tokenizer, console: Console
+  request: TableRequest,
+  tokenizer: Tokenizer,
+  report: Callable[[str], object],
 ) -> sources_lib.Pairs:
-  """Yields the pairs of a request's sources; prints what they lose."""
+  """Yields the pairs of a request's sources; reports what they lose."""
   vocabulary = Vocabulary(
     tokenizer.vocab,
     tokenizer.normalize,
     request.no_neighbours,
-    report=functools.partial(console.print, "note:", soft_wrap=True),
+    report,
   )
   return sources_lib.find_pairs(
     request.expression, vocabulary, wordnet_dir=request.wordnet_dir

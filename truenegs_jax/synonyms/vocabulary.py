@@ -48,6 +48,15 @@ def is_word(token: str) -> bool:
   return bool(token) and not special and not token.startswith("##")
 
 
+def continues_word(tokens: Sequence[str]) -> np.ndarray:
+  """Returns continues_V, bool: True for `##` pieces (paper, footnote 5).
+
+  >>> continues_word(["swan", "##s"])
+  array([False,  True])
+  """
+  return np.array([token.startswith("##") for token in tokens], bool)
+
+
 def may_have_synonyms(
   tokens: Sequence[str],
   *,

@@ -166,13 +166,11 @@ def build_options(c: ConfigDict, tokenizer: Tokenizer) -> Options:
     if field.name not in other_sections
   }
   return Options(
-    masking=masking.MaskingOptions(
-      mask_id=tokenizer.mask,
-      never_masked=(tokenizer.cls, tokenizer.sep, tokenizer.mask),
+    masking=masking.MaskingOptions.for_tokenizer(
+      tokenizer,
       mask_prob=c.masking.prob,
       style=c.masking.style,
       with_replacement=c.masking.with_replacement,
-      vocab_size=len(tokenizer.vocab),
     ),
     sampling_temperature=c.generator.temperature / c.negatives.temperature,
     vocabulary_chunk=c.model.vocabulary_chunk,

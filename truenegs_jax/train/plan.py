@@ -20,6 +20,7 @@ from truenegs_jax.objectives.options import Options
 from truenegs_jax.runtime import cpu, distributed
 from truenegs_jax.synonyms import table as table_lib
 from truenegs_jax.synonyms.table import SynonymTable
+from truenegs_jax.synonyms.vocabulary import continues_word
 from truenegs_jax.train import sharding
 from truenegs_jax.train import step as step_lib
 from truenegs_jax.train.build_run import Run
@@ -141,7 +142,7 @@ def continuation_mask(
   """Returns bool [V], True for `##` pieces, or None unless `strict_subword`."""
   if not options.strict_subword:
     return None
-  return np.array([token.startswith("##") for token in vocab])
+  return continues_word(vocab)
 
 
 def build_train_step(run: Run, mesh: jax.sharding.Mesh) -> Callable:

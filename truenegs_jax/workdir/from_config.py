@@ -24,7 +24,7 @@ def build_model(c: ConfigDict, *, vocab_size: int) -> pretrain.Model:
   fields = {name: c.model[name] for name in MODEL_KEYS}
   fields["temperature"] = c.negatives.temperature
   if c.objective == "electra":
-    return pretrain.make_pair(
+    return pretrain.make_electra(
       vocab_size=vocab_size,
       generator_multiplier=c.generator.multiplier,
       generator_variant=c.generator.variant,

@@ -30,7 +30,7 @@ def _write(folder, model, *, lowercase=True, **fields):
 
 def _odd_pair():
   """Makes a pair with sizes of no named variant."""
-  return pretrain.make_pair(
+  return pretrain.make_electra(
     vocab_size=tiny.V,
     variant="embedding_size=12 width=24 layers=3 heads=3 ffn=20",
     generator_variant="embedding_size=12 width=8 layers=1 heads=4 ffn=10",
@@ -146,7 +146,7 @@ def test_vocabulary_decides_the_case_without_a_tokenizer_config(
 def test_unknown_number_of_heads_is_that_of_the_released_code(
   tmp_path, no_torch, capsys, monkeypatch
 ):
-  model = pretrain.make_pair(
+  model = pretrain.make_electra(
     vocab_size=tiny.V,
     variant="embedding_size=8 width=128 layers=1 heads=4 ffn=8",
     generator_multiplier=0.25,

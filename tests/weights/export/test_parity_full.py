@@ -35,7 +35,9 @@ def test_logits_match_transformers(size, tmp_path, monkeypatch):
   model = (
     pretrain.make_bert(pooler=True, **fields)
     if kind == "bert"
-    else pretrain.make_pair(generator_multiplier=MULTIPLIERS[variant], **fields)
+    else pretrain.make_electra(
+      generator_multiplier=MULTIPLIERS[variant], **fields
+    )
   )
 
   def scale(path, x):

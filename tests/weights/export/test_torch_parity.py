@@ -190,7 +190,7 @@ def _model_and_params(name: str, layers: int = 2):
     model = pretrain.make_bert(**sizes, **BERTS[name])
   else:
     fields = {**dict(generator_multiplier=0.5), **WIDTHS[name]}
-    model = pretrain.make_pair(**sizes, **fields)
+    model = pretrain.make_electra(**sizes, **fields)
   params = jax.tree_util.tree_map_with_path(
     lambda path, x: 0.7 * x + (path[-1].key == "scale"),
     tiny.random_params(model),

@@ -147,7 +147,7 @@ MODELS = {
   "embeddings as wide as the discriminator": lambda: tiny.make_model(
     embedding_size=32
   ),
-  "embeddings as wide as the generator": lambda: pretrain.make_pair(
+  "embeddings as wide as the generator": lambda: pretrain.make_electra(
     vocab_size=tiny.V, variant="tiny", generator_multiplier=1, embedding_size=32
   ),
   "bert": lambda: tiny.make_bert(),
@@ -213,7 +213,7 @@ def test_types_other_than_float32_are_refused(tmp_path):
 
 
 def test_sizes_are_derived_from_shapes(tmp_path):
-  model = pretrain.make_pair(
+  model = pretrain.make_electra(
     vocab_size=90,
     variant="tiny",
     generator_multiplier=0.5,

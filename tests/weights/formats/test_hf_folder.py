@@ -51,7 +51,7 @@ def _role(name):
 def _make_released(role, variant, *, pooler=False):
   if role == "bert":
     return pretrain.make_bert(vocab_size=30_522, variant=variant, pooler=pooler)
-  return pretrain.make_pair(
+  return pretrain.make_electra(
     vocab_size=30_522,
     variant=variant,
     generator_multiplier=1 / 3 if variant == "base" else 1 / 4,
@@ -107,7 +107,7 @@ def test_weights_and_config_have_the_dtype(tmp_path, dtype, stored):
 def test_electra_config_is_complete():
   from transformers import ElectraConfig
 
-  model = pretrain.make_pair(
+  model = pretrain.make_electra(
     vocab_size=99,
     variant="base",
     generator_multiplier=1 / 3,

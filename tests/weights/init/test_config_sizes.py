@@ -24,7 +24,7 @@ POSITIONS = 48
 
 
 def pair():
-  return pretrain.make_pair(
+  return pretrain.make_electra(
     vocab_size=tiny.V,
     variant=SIZES,
     generator_multiplier=1,

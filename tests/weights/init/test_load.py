@@ -409,7 +409,7 @@ def test_rows_of_known_words_are_copied_to_another_vocabulary(tmp_path, make):
   write_export(tmp_path, make())
   fields = dict(vocab_size=len(CHANGED.vocab), variant="tiny", max_positions=64)
   if make is _pair:
-    model = pretrain.make_pair(**fields, generator_multiplier=0.5)
+    model = pretrain.make_electra(**fields, generator_multiplier=0.5)
     head = "generator_head"
   else:
     model, head = pretrain.make_bert(**fields), "bert_head"

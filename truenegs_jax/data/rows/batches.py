@@ -7,15 +7,58 @@ that is computed per index; nothing is shuffled in memory.
   batch_at(rows, step=7, batch_size=256, seed=0)["tokens"]  # int32 [256, L]
 """
 
+import itertools
+import pathlib
 from collections.abc import Iterator
 
 import numpy as np
 from grain.experimental import index_shuffle
 
-from truenegs_jax.data.rows.rows_folder import Rows, check_batch_size
+from truenegs_jax.data.rows.rows_folder import (
+  Rows,
+  Verification,
+  check_batch_size,
+  open_rows,
+)
 from truenegs_jax.runtime.errors import InputError
 
 _ROUNDS = 4  # rounds of the cipher in index_shuffle, grain's default
+
+
+def batches(
+  folder: str | pathlib.Path,
+  batch_size: int,
+  *,
+  seed: int = 0,
+  start: int = 0,
+  split: str = "train",
+) -> Iterator[dict[str, np.ndarray]]:
+  """Yields the batches of a rows folder from step `start` on, without end.
+
+  >>> steps = batches("rows", 4, seed=1)
+  >>> {name: (x.shape, str(x.dtype)) for name, x in next(steps).items()}
+  ... # doctest: +NORMALIZE_WHITESPACE
+  {'tokens': ((4, 32), 'int32'), 'types': ((4, 32), 'int32'),
+   'documents': ((4, 32), 'int32'), 'row': ((4,), 'int32')}
+  >>> resumed = batches("rows", 4, seed=1, start=1)
+  >>> bool((next(steps)["tokens"] == next(resumed)["tokens"]).all())
+  True
+
+  `truenegs prepare` writes such a folder. Checksums of its files are compared
+  in a thread meanwhile.
+
+  Args:
+    batch_size, seed: as in `batch_at`, whose batches these are.
+    start: the first step; a loop that is resumed passes its number of steps.
+    split: "train" or "held_out".
+
+  Raises:
+    DataError: no rows folder, a damaged one, or fewer rows than a batch.
+    InputError: a batch size or split that is not allowed.
+  """
+  rows = open_rows(folder, split, Verification(folder))
+  for step in itertools.count(start):
+    yield batch_at(rows, step, batch_size=batch_size, seed=seed)
 
 
 def batch_at(

@@ -34,6 +34,13 @@ MAX_VOCABULARY_BYTES = 64 << 20
 class Tokenizer:
   """A WordPiece vocabulary, checked by `load_tokenizer` or `make_tokenizer`.
 
+  >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "swan", "##s"]
+  >>> tokenizer = make_tokenizer(words, lowercase=True)
+  >>> tokenizer.encode_lines(["Swans"])
+  [[5, 6]]
+  >>> tokenizer.mask
+  4
+
   Attributes:
     vocab: the entries; the id of an entry is its index.
     lowercase: whether text is lower-cased ("uncased").
@@ -123,6 +130,10 @@ def make_tokenizer(
 ) -> Tokenizer:
   """Builds a tokenizer from the entries of a vocabulary and checks them.
 
+  >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "swan"]
+  >>> make_tokenizer(words, lowercase=False).encode_lines(["Swan"])
+  [[1]]
+
   Args:
     strip_accents: None for the value of `lowercase`, as in BERT.
     origin: name of the vocabulary in error messages.
@@ -156,6 +167,9 @@ def load_tokenizer(
   path_or_name: str, *, lowercase: bool, strip_accents: bool | None = None
 ) -> Tokenizer:
   """Reads a vocabulary; for the other arguments see `Tokenizer`.
+
+  >>> len(load_tokenizer("rows/vocab.txt", lowercase=True).vocab)
+  38
 
   Args:
     path_or_name: a `vocab.txt`, a `tokenizer.json`, a folder that contains one
