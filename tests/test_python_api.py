@@ -2,8 +2,11 @@
 
 import doctest
 import inspect
+import os
+import re
 import subprocess
 import sys
+import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +15,8 @@ import pytest
 
 import truenegs_jax
 from support import small_rows, tiny, weight_files
+from support.doc_pages import ROOT, read_blocks
+from support.mini_wordnet import write_wordnet
 from support.texts import LETTERS
 from truenegs_jax.data.rows import rows_folder
 from truenegs_jax.data.rows.batches import batch_at
@@ -33,7 +38,9 @@ def folder(tmp_path_factory):
   model = truenegs_jax.make_electra(
     vocab_size=len(TOKENIZER.vocab), variant="tiny", generator_multiplier=0.5
   )
-  weight_files.write_export(path / "runs" / "tiny", model, tokenizer=TOKENIZER)
+  weight_files.write_export(
+    path / "runs" / "electra_demo", model, tokenizer=TOKENIZER
+  )
   (path / "pairs.tsv").write_text("main\tprimary\nswan\tbird\n")
   return path
 
@@ -128,9 +135,9 @@ def test_batches_of_no_rows_folder_are_refused(tmp_path):
 
 
 def test_a_discriminator_alone_is_loaded_with_its_own_outputs(folder):
-  pair = truenegs_jax.load(str(folder / "runs" / "tiny"), report=str)
+  pair = truenegs_jax.load(str(folder / "runs" / "electra_demo"), report=str)
   lines = []
-  path = folder / "runs" / "tiny" / "discriminator"
+  path = folder / "runs" / "electra_demo" / "discriminator"
   alone = truenegs_jax.load(str(path), report=lines.append)
   assert "generator" in " ".join(lines)
   tokens = jnp.asarray(np.random.default_rng(0).integers(5, 38, (2, 9)))
@@ -141,76 +148,46 @@ def test_a_discriminator_alone_is_loaded_with_its_own_outputs(folder):
   ]
   np.testing.assert_array_equal(*outputs)
   with pytest.raises(InputError, match="only generator"):
-    truenegs_jax.load(str(folder / "runs" / "tiny" / "generator"), report=str)
+    truenegs_jax.load(
+      str(folder / "runs" / "electra_demo" / "generator"), report=str
+    )
 
 
-USER_FILE = """
-import pathlib
-
-import jax
-import jax.numpy as jnp
-import optax
-
-import truenegs_jax as tn
-
-loaded: tn.Pretrained = tn.load("runs/tiny", report=print)
-sources = "pairs path=pairs.tsv"
-table: tn.SynonymTable = tn.build_table(loaded.tokenizer, sources)
-words: list[str] = table.synonyms("main")
-table.save(pathlib.Path("table.npz"))
-masking = tn.MaskingOptions.for_tokenizer(loaded.tokenizer, mask_prob=0.2)
-tx = optax.adamw(1e-3)
-
-
-def loss(
-  params: optax.Params,
-  batch: dict[str, jax.Array],
-  keys_B: jax.Array,
-  aux: dict[str, jax.Array],
-) -> jax.Array:
-  slots, masked_BxL = tn.hide_slots(
-    batch["tokens"], batch["documents"], keys_B, masking
-  )
-  logits_BxKxV = loaded.model.bind({"params": params}).generate_logits(
-    {**batch, "tokens": masked_BxL}, slots.positions_BxK, None
-  )
-  total, count = tn.mlm_loss(
-    logits_BxKxV, slots.gold_BxK, slots.weight_BxK, aux
-  )
-  return total / jnp.maximum(count, 1.0)
-
-
-@jax.jit
-def update(params, state, batch, keys_B, aux):  # type: ignore[no-untyped-def]
-  value, grads = jax.value_and_grad(loss)(params, batch, keys_B, aux)
-  updates, state = tx.update(grads, state, params)
-  return optax.apply_updates(params, updates), state, value
-
-
-params, aux = loaded.params, table.arrays()
-state = tx.init(params)
-for step, batch in enumerate(tn.batches("rows", 8, seed=1)):
-  keys_B = tn.row_keys(jax.random.key(0), step, jnp.asarray(batch.pop("row")))
-  params, state, value = update(params, state, batch, keys_B, aux)
-  print(step, value)
-  if step == 20:
-    break
-[fill] = tn.fill_masks(loaded.model, params, loaded.tokenizer, ["the [MASK]"])
-print(fill.tokens)
-"""
+def read_loop() -> str:
+  """Returns the documented loop of Optax."""
+  page = ROOT / "docs" / "how_to" / "use_in_python.md"
+  [code] = [b.text for b in read_blocks(page) if "import optax" in b.text]
+  return code
 
 
 def test_a_plain_optax_loop_with_hard_correction_learns(folder):
-  command = [sys.executable, "-c", USER_FILE]
-  output = subprocess.check_output(command, text=True, cwd=folder)
+  write_wordnet(folder / "cache" / "nltk_data" / "corpora" / "wordnet")
+  command = [sys.executable, "-c", read_loop()]
+  env = {**os.environ, "TRUENEGS_CACHE": str(folder / "cache")}
+  output = subprocess.check_output(command, text=True, cwd=folder, env=env)
   losses = [float(line.split()[1]) for line in output.splitlines()[:21]]
   assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
 
 
 @pytest.mark.slow
-def test_mypy_accepts_a_file_that_uses_the_package(tmp_path):
-  (tmp_path / "user.py").write_text(USER_FILE)
-  mypy = [sys.executable, "-m", "mypy", "--strict", "user.py"]
+def test_mypy_accepts_all_examples(tmp_path):
+  code = "import jax\nimport jax.numpy as jnp\nimport numpy as np\n"
+  names = ", ".join(truenegs_jax.__all__)
+  code += f"from truenegs_jax import {names}\n"
+  for name in truenegs_jax.__all__:
+    text = inspect.getdoc(getattr(truenegs_jax, name))
+    lines = [e.source for e in doctest.DocTestParser().get_examples(text)]
+    code += f"def example_of_{name}() -> None:\n"
+    code += textwrap.indent("".join(lines), "  ")
+  (tmp_path / "examples.py").write_text(code)
+  (tmp_path / "loop.py").write_text(read_loop())
+  mypy = [sys.executable, "-m", "mypy", "--check-untyped-defs", "."]
   mypy += ["--disable-error-code=import-untyped"]  # optax has no types
   result = subprocess.run(mypy, cwd=tmp_path, capture_output=True, text=True)
   assert result.returncode == 0, result.stdout
+
+
+def test_every_public_name_is_in_the_reference():
+  page = (ROOT / "docs" / "reference" / "python.md").read_text()
+  names = re.findall(r"(?m)^.. auto(?:class|function):: (\w+)$", page)
+  assert sorted(names) == sorted(truenegs_jax.__all__)

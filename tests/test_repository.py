@@ -124,12 +124,12 @@ def test_public_definitions_have_docstrings(module):
   ]
 
 
-def test_functions_have_at_most_70_lines_of_code():
+def test_functions_have_at_most_80_lines_of_code():
   for module, node in FUNCTIONS:
     lines = node.end_lineno - node.lineno + 1
     if ast.get_docstring(node):
       lines -= node.body[0].end_lineno - node.body[0].lineno + 1
-    assert lines <= 70, f"{module}.{node.name} has {lines}"
+    assert lines <= 80, f"{module}.{node.name} has {lines}"
 
 
 def test_booleans_are_keyword_only():

@@ -64,7 +64,7 @@ def electra_terms(
 ) -> Terms:
   """Computes the losses and statistics of one batch.
 
-  >>> model, params, tokenizer = load("runs/tiny", report=str)
+  >>> model, params, tokenizer = load("runs/electra_demo", report=str)
   >>> table = SynonymTable.from_pairs([], tokenizer.vocab)
   >>> aux = table.arrays() | {"continues_V": continues_word(tokenizer.vocab)}
   >>> options = Options(MaskingOptions.for_tokenizer(tokenizer))

@@ -81,7 +81,7 @@ def mlm_terms(
   >>> params = init_params(model, jax.random.key(0))
   >>> masking = MaskingOptions(mask_id=4, never_masked=(2, 3, 4), vocab_size=38)
   >>> options = Options(masking, hard_correction=False, soft_weight=1.0)
-  >>> batch = next(batches("rows", 4))
+  >>> batch = jax.tree.map(jnp.asarray, next(batches("rows", 4)))
   >>> keys_B = row_keys(jax.random.key(0), 0, batch["row"])
   >>> terms = mlm_terms(
   ...   params, batch, keys_B, {}, model=model, options=options, train=True

@@ -34,7 +34,7 @@ def fill_masks(
 ) -> list[MaskFill]:
   """Returns the likeliest tokens of the first [MASK] of each sentence.
 
-  >>> model, params, tokenizer = load("runs/tiny", report=str)
+  >>> model, params, tokenizer = load("runs/electra_demo", report=str)
   >>> [fill] = fill_masks(model, params, tokenizer, ["the [MASK] house"])
   >>> len(fill.tokens), fill.probabilities == sorted(fill.probabilities)[::-1]
   (5, True)

@@ -12,6 +12,7 @@ products of a small model.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Array = jax.Array
 Keys = Array | None  # dropout keys, one per row; None turns dropout off
@@ -20,7 +21,7 @@ Keys = Array | None  # dropout keys, one per row; None turns dropout off
 MASK, SAMPLE, GENERATOR_DROPOUT, DISCRIMINATOR_DROPOUT = range(4)
 
 
-def row_keys(key: Array, step: Array | int, row_B: Array) -> Array:
+def row_keys(key: Array, step: Array | int, row_B: Array | np.ndarray) -> Array:
   """Returns one typed key per row, the same on any mesh.
 
   >>> row_keys(jax.random.key(0), 7, jnp.array([12, 5])).shape  # rows 12 and 5

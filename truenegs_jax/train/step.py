@@ -117,8 +117,8 @@ def loss_weights_at(
 def total_loss(terms: Terms, weights: Weights) -> Array:
   """Returns the sum of weight * sum / count; empty terms count 0.
 
-  >>> terms = {"mlm": (jnp.array(6.0), jnp.array(2.0)), "replaced": (1.0, 9.0)}
-  >>> total_loss(terms, {"mlm": 0.5})
+  >>> six, two = jnp.array(6.0), jnp.array(2.0)
+  >>> total_loss({"mlm": (six, two), "replaced": (two, six)}, {"mlm": 0.5})
   Array(1.5, dtype=float32)
   """
   losses = [

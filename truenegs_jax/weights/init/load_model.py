@@ -28,7 +28,7 @@ RATES = {  # fields of EncoderConfig -> fields of Hugging Face's config.json
 class Pretrained(NamedTuple):
   """A model, its parameters (f32 numpy arrays) and its tokenizer.
 
-  >>> loaded = load("runs/tiny")
+  >>> loaded = load("runs/electra_demo")
   >>> loaded.params["embeddings"]["word"].shape  # V, E
   (38, 16)
   """
@@ -43,7 +43,7 @@ def load(
 ) -> Pretrained:
   """Loads BERT or an ELECTRA pair from a run, a checkpoint or an export.
 
-  >>> model, params, tokenizer = load("runs/tiny")
+  >>> model, params, tokenizer = load("runs/electra_demo")
   >>> [fill] = fill_masks(model, params, tokenizer, ["the [MASK] house"])
   >>> len(fill.tokens)
   5
