@@ -4,8 +4,11 @@
       [--step=N] [--output=FOLDER] [--dtype=float32|bfloat16]
   python -m truenegs_jax.export --init=uncased_L-12_H-768_A-12 --output=FOLDER
       [--vocab=FILE] [--dtype=...]
+  python -m truenegs_jax.export --output=FOLDER --push=NAME
 
-The second form converts weights in any format of `config.init`.
+The second form converts weights in any format of `config.init`. The third
+uploads a finished export, also the model/ of a fine-tuning. All forms take
+[--license=apache-2.0] [--push=NAME [--private]].
 
 ELECTRA becomes `discriminator/`, the network to fine-tune, and `generator/`,
 which fills masks. BERT becomes `bert/`. The output gets its name only when it
@@ -19,6 +22,7 @@ if __name__ == "__main__":
   signals.exit_at_signals()  # before the imports that take time
 
 import pathlib
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -27,7 +31,7 @@ from absl import flags
 
 from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.runtime import progress
-from truenegs_jax.runtime.errors import InputError, explain, printable
+from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.runtime.files import check_local
 from truenegs_jax.workdir import files
 
@@ -35,21 +39,30 @@ if TYPE_CHECKING:
   from truenegs_jax.weights.export.pretrained import ExportResult
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command; returns an exit code of `truenegs_jax.runtime.errors`."""
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command; exits with a code of `truenegs_jax.runtime.errors`."""
   values = flags.FlagValues()
   define_flags(values)
   words = sys.argv[1:] if argv is None else argv
   flags_lib.parse(["export", *words], values, doc=__doc__ or "")
-  try:
-    result = _export(values)
-  except Exception as e:
-    if not (error := explain(e)):
-      raise
-    print(f"error: {printable(error)}", file=sys.stderr)
-    return error.exit_code
-  print(f"Exported to '{result.output}'.\n{result.summary}")
-  return 0
+  with flags_lib.exit_on_errors():
+    _check_flags(values)
+    # Not at the top: --help and bad flags should not wait for jax.
+    from truenegs_jax.weights.export import model_card, push
+
+    if values.push:
+      push.check_access(values.push)
+    output = pathlib.Path(values.output).expanduser()
+    if values.workdir or values.init:
+      result = _export(values)
+      print(f"Exported to '{result.output}'.\n{result.summary}")
+      output = result.output
+    if values.license:
+      for folder in push.find_folders(output).values():
+        model_card.set_license(folder, values.license)
+    if values.push:
+      for url in push.upload(output, values.push, private=values.private):
+        print(f"Uploaded to {url}")
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -59,8 +72,16 @@ def define_flags(values: flags.FlagValues) -> None:
     ("init", "The weights, a value of config.init."),
     ("output", "The new folder. Default: WORKDIR/export."),
     ("vocab", "The vocabulary of --init."),
+    ("license", "The hub's name of a license, for the model cards."),
+    (
+      "push",
+      "NAME or OWNER/NAME on the Hugging Face hub to upload the export to, as"
+      " NAME-discriminator and NAME-generator, or NAME. Needs hf auth login.",
+    ),
   ):
     flags.DEFINE_string(name, "", text, flag_values=values)
+  text = "Let only the owner see what --push creates."
+  flags.DEFINE_boolean("private", False, text, flag_values=values)
   text = "A saved step. Default: the newest."
   flags.DEFINE_integer("step", None, text, flag_values=values)
   flags.DEFINE_enum(
@@ -74,8 +95,26 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def _check_flags(values: flags.FlagValues) -> None:
   """Raises InputError unless the flags go together."""
-  if bool(values.workdir) == bool(values.init):
-    raise InputError("Set either --workdir=FOLDER or --init=WEIGHTS.")
+  exports = bool(values.workdir) + bool(values.init)
+  finished = values.output and (values.push or values.license)
+  if exports > 1 or not (exports or finished):
+    raise InputError(
+      "Set either --workdir=FOLDER or --init=WEIGHTS. For a finished export: "
+      "--output=FOLDER --push=NAME."
+    )
+  for name in () if exports else ("vocab", "step", "dtype"):
+    if values[name].present:
+      raise InputError(f"--{name} needs --workdir or --init.")
+  if values.private and not values.push:
+    raise InputError("--private needs --push=NAME.")
+  if values.license and not re.fullmatch(
+    r"[a-z0-9][a-z0-9.-]*", values.license
+  ):
+    raise InputError(
+      f"--license={values.license!r} is no license of the hub. Use a name of"
+      " https://huggingface.co/docs/hub/repositories-licenses, such as"
+      " apache-2.0."
+    )
   if values.workdir and values.vocab:
     raise InputError("--vocab needs --init. A run has its own vocabulary.")
   if values.init and values.step is not None:
@@ -87,33 +126,28 @@ def _check_flags(values: flags.FlagValues) -> None:
 
 
 def _export(values: flags.FlagValues) -> "ExportResult":
-  _check_flags(values)
-  # Not at the top: --help and bad flags should not wait for jax.
   from truenegs_jax.pretrain import export_run
   from truenegs_jax.weights.export import convert
 
-  run: tuple[pathlib.Path, int | None] | None
-  run = pathlib.Path(values.workdir), values.step
-  if values.init:
-    run = files.parse_run_path(pathlib.Path(values.init).expanduser())
   output = pathlib.Path(values.output) if values.output else None
-  if run is None:
-    assert output is not None  # see _check_flags
-    with progress.working(progress.log_console(), "Exporting"):
-      return convert.export_weights(
-        values.init, output, vocab=values.vocab, dtype=values.dtype
-      )
-  if values.vocab:
+  run = files.parse_run_path(pathlib.Path(values.init).expanduser())
+  if values.workdir:
+    run = pathlib.Path(values.workdir), values.step
+  if run and values.vocab:
     raise InputError(
       f"init: {values.init!r} is a run, which has its own vocabulary. Remove"
       " --vocab."
     )
-  workdir, step = run
   with progress.working(progress.log_console(), "Exporting"):
-    return export_run.export_workdir(
-      workdir, step=step, output=output, dtype=values.dtype
+    if run:
+      return export_run.export_workdir(
+        run[0], step=run[1], output=output, dtype=values.dtype
+      )
+    assert output is not None  # see _check_flags
+    return convert.export_weights(
+      values.init, output, vocab=values.vocab, dtype=values.dtype
     )
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  main()

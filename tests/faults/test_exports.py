@@ -12,7 +12,6 @@ import pytest
 
 from support import saved_steps, tiny, weight_files
 from support.faults import tries
-from truenegs_jax import export
 from truenegs_jax.configs import electra_demo
 from truenegs_jax.runtime import files
 from truenegs_jax.runtime.errors import InputError
@@ -148,7 +147,7 @@ BEFORE = pytest.mark.parametrize("name", ["read_saved_model", "read_params"])
 def test_an_export_beside_a_run_that_prunes_has_the_newest_step(
   prune, name, tmp_path, capsys
 ):
-  assert export.main([prune(name)]) == 0
+  assert weight_files.run_export(prune(name)) == 0
   assert "Step 30 is used instead." in capsys.readouterr().out
   exported = tmp_path / "run/export/generator"
   word_VxE = weight_files.random_params(MODEL, 30)["embeddings"]["word"]
@@ -159,6 +158,6 @@ def test_an_export_beside_a_run_that_prunes_has_the_newest_step(
 @BEFORE
 @saved_steps.IGNORE_UNFINISHED_READS
 def test_an_export_of_a_pruned_step_says_so(prune, name, tmp_path, capsys):
-  assert export.main([prune(name), "--step=20"]) == 4
+  assert weight_files.run_export(prune(name), "--step=20") == 4
   assert "20' was deleted by its run." in capsys.readouterr().err
   assert not (tmp_path / "run/export-20").exists()

@@ -11,6 +11,7 @@ import numpy as np
 import safetensors.numpy
 
 from support import tiny
+from truenegs_jax import export
 from truenegs_jax.data.tokens.tokenizer import (
   SPECIALS,
   make_tokenizer,
@@ -49,6 +50,15 @@ def write_export(
       folder / role, params, model, role, tokenizer, **kwargs
     )
   return folder
+
+
+def run_export(*words: str) -> int:
+  """Runs the command `export` in this process; returns its exit code."""
+  try:
+    export.main(words)
+  except SystemExit as e:
+    return int(e.code or 0)
+  return 0
 
 
 def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:

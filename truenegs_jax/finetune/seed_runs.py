@@ -347,21 +347,26 @@ def _describe_origin(
   options, data, hide = setup.options, setup.data, public_names.hide_folders
   init = initial.weights.init if initial.weights else ""
   files = f"{options.data} {options.files}".strip()
+  datasets = public_names.find_datasets(files)
   scores = leaderboard.format_scores(result.scores["dev"])
   notes = "".join(f"; {note}" for note in result.notes)
   return model_card.ModelOrigin(
-    report=f"""\
+    {
+      "Training data": f"* {len(data.train.tokens):,} rows of `{hide(files)}`",
+      "Training": f"""\
 * Fine-tuned from: {f"`{hide(init)}`" if init else "weights drawn at random"}
-* Data: {len(data.train.tokens):,} rows of `{hide(files)}`
 * Recipe: {result.step:,} steps of {options.batch_size} rows of at most
   {options.length} tokens, head `{setup.model.head}`, seed {result.seed}
-* Made by: `{public_names.hide_in_command(rerun_command())}`
-* Dev set: {len(data.dev.keys):,} examples, in percent: {scores}{notes}. Other
-  seeds have other scores; compare models by the mean of several.""",
+* Made by: `{public_names.hide_in_command(rerun_command())}`""",
+      "Evaluation": f"""\
+Dev set: {len(data.dev.keys):,} examples, in percent: {scores}{notes}. Other
+seeds have other scores; compare models by the mean of several.""",
+    },
     limits=[f"Longer texts than {options.length} tokens were truncated."],
     metadata={
       "language": public_names.read_metadata(init).get("language"),
-      "datasets": sorted({*public_names.find_datasets(files)}),
-      "base_model": public_names.find_models(init),
+      "datasets": sorted({*datasets}),
+      **public_names.describe_base(init),
     },
+    scores=result.scores["dev"],
   )

@@ -3,7 +3,6 @@
 export_workdir(pathlib.Path("runs/electra_demo"), step=10_000)
 """
 
-import functools
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,10 +33,16 @@ _WORDNET = """\
 The text or the synonyms are from WordNet, copyright Princeton University:
   https://wordnet.princeton.edu/license-and-commercial-use"""
 _PAPER = """\
-Zhang et al., Language Model Pre-training on True Negatives, AAAI 2023"""
+@inproceedings{zhang2023truenegatives,
+  title     = {Language Model Pre-training on True Negatives},
+  author    = {Zhang, Zhuosheng and Zhao, Hai and Utiyama, Masao and
+               Sumita, Eiichiro},
+  booktitle = {Proceedings of the AAAI Conference on Artificial Intelligence},
+  year      = {2023}
+}"""
 _TABLE = """\
-Held-out rows at step {step:,}. Losses are means in nats; guessing knows only
-how frequent each answer is.
+Held-out rows at step {step:,}; no other task was evaluated. Losses are means in
+nats; guessing knows only how frequent each answer is.
 
 | | model | guessing |
 |---|---|---|
@@ -88,16 +93,30 @@ def summarize_run(
   for record in metrics_file.read_records(workdir):
     if (record["split"], record["step"]) == ("held_out", step):
       held_out = record
-  describe = functools.partial(describe_run, ConfigDict(config), step, held_out)
-  if not (path := workdir / files.RESULTS).exists():
-    return describe({})
-  fix = f"Remove it to describe the model without {files.RESULTS}."
-  with json_text.read_file(path, CheckpointError, fix) as results:
-    return describe(results)
+  return describe_run(
+    ConfigDict(config),
+    step,
+    held_out,
+    _read_optional(workdir / files.RESULTS),
+    _read_optional(workdir / files.ABOUT).get("lines", {}).get("synonyms", ""),
+  )
+
+
+def _read_optional(path: pathlib.Path) -> dict[str, Any]:
+  """Reads a JSON file of a run; {} if it does not exist."""
+  if not path.exists():
+    return {}
+  fix = f"Remove it to describe the model without {path.name}."
+  with json_text.read_file(path, CheckpointError, fix) as content:
+    return content
 
 
 def describe_run(
-  c: ConfigDict, step: int, held_out: Mapping[str, Any], results: Mapping
+  c: ConfigDict,
+  step: int,
+  held_out: Mapping[str, Any],
+  results: Mapping,
+  synonyms: str = "",
 ) -> model_card.ModelOrigin:
   """Describes a run for its model cards, without paths of this machine.
 
@@ -106,6 +125,7 @@ def describe_run(
     step: the exported step.
     held_out: the record of the step in metrics.jsonl; {} if there is none.
     results: the run's results.json, {} before its end.
+    synonyms: the size of the synonym table, in words.
   """
   terms = [name for key, name in _TERMS.items() if c.negatives.get(key)]
   recipe = "a baseline without corrections"
@@ -114,40 +134,48 @@ def describe_run(
   share = held_out.get("corrected_of_slots")
   if share is not None and c.negatives.hard_correction:
     recipe += f" ({share:.2%} of the predictions corrected)"
-  verdict = results.get("verdict", {})
-  report = [
-    _describe_training(c, step, results.get("command", "truenegs_jax")),
-    *([f"* Method: {_PAPER}"] if terms else []),
-    "",
-    _tabulate(held_out, step, verdict.get("unigram_entropy")),
-  ]
+  entropy = results.get("verdict", {}).get("unigram_entropy")
   return model_card.ModelOrigin(
-    report="\n".join(report),
+    {
+      "Training data": _describe_data(c, synonyms if terms else ""),
+      "Training": _describe_training(c, step, results.get("command", "")),
+      "Evaluation": _tabulate(held_out, step, entropy),
+    },
     limits=_list_limits(c, step, results),
     recipe=recipe,
     metadata={
       "language": c.data.get("language", ""),  # runs of 0.1 have none
       "datasets": public_names.find_datasets(c.data.sources),
-      "base_model": public_names.find_models(c.init),
+      **public_names.describe_base(c.init),
     },
+    papers=[_PAPER] if terms else [],
   )
 
 
-def _describe_training(c: ConfigDict, step: int, command: str) -> str:
-  """Describes data, steps, objective and command as a Markdown list."""
+def _describe_data(c: ConfigDict, synonyms: str) -> str:
+  """Describes text, vocabulary and synonyms as a Markdown list."""
   hide = public_names.hide_folders
   vocab = f"is `{hide(c.data.vocab)}`"
   if c.data.vocab == "train":
     vocab = "was trained on it"
+  text = f"* Text: `{hide(c.data.sources)}`; the vocabulary {vocab}"
+  return text + (f"\n* Synonyms: {hide(synonyms)}" if synonyms else "")
+
+
+def _describe_training(c: ConfigDict, step: int, command: str) -> str:
+  """Describes steps, objective and command as a Markdown list."""
+  hide = public_names.hide_folders
   start = f"`{hide(c.init)}`" if c.init else "scratch"
   if skip := c.get("init_skip"):
     start += f", rows carried over for new {skip}"
-  rows = f"{c.batch_size} rows of {c.length} tokens"
-  return f"""\
-* Text: `{hide(c.data.sources)}`; the vocabulary {vocab}
-* Steps: {step:,} of {rows}, seed {c.seed}, from {start}
-* Objective: {hide(build_run.describe_objective(c))}
-* Made by: `{public_names.hide_in_command(command)}`"""
+  lines = [
+    f"* Steps: {step:,} of {c.batch_size} rows of {c.length} tokens, seed"
+    f" {c.seed}, from {start}",
+    f"* Objective: {hide(build_run.describe_objective(c))}",
+  ]
+  if command:  # known at the end of the run
+    lines.append(f"* Made by: `{public_names.hide_in_command(command)}`")
+  return "\n".join(lines)
 
 
 def _tabulate(
@@ -179,6 +207,8 @@ def _list_limits(
 ) -> list[str]:
   """Lists what data, size and outcome of a run limit, in Markdown."""
   lines = []
+  if language := c.data.get("language"):
+    lines.append(f"Only text in the language `{language}` was evaluated.")
   passed = results.get("verdict", {}).get("passed", True)
   if results.get("steps") == step and not passed:
     lines.append(

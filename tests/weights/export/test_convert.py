@@ -7,8 +7,7 @@ import re
 import pytest
 
 from support import tiny
-from support.weight_files import write_export
-from truenegs_jax import export
+from support.weight_files import run_export, write_export
 from truenegs_jax.data.tokens.tokenizer import make_tokenizer
 from truenegs_jax.models import pretrain
 from truenegs_jax.weights.export import torch_parity
@@ -20,7 +19,7 @@ VOCAB += [f"w{i}" for i in range(tiny.V - len(VOCAB))]
 
 
 def _export(init, output, *flags):
-  return export.main([f"--init={init}", f"--output={output}", *flags])
+  return run_export(f"--init={init}", f"--output={output}", *flags)
 
 
 def _write(folder, model, *, lowercase=True, **fields):
@@ -185,7 +184,7 @@ def test_generator_alone_is_refused(tmp_path, capsys):
   ],
 )
 def test_conflicting_flags_are_refused(flags, capsys):
-  assert export.main(flags) == 2
+  assert run_export(*flags) == 2
   assert "--" in capsys.readouterr().err
 
 

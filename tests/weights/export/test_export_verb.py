@@ -11,9 +11,9 @@ from support.weight_files import (
   TOKENIZER,
   random_params,
   read_tensors,
+  run_export,
   write_run,
 )
-from truenegs_jax import export
 from truenegs_jax.configs import bert_base, electra_demo
 from truenegs_jax.workdir.from_config import build_model
 
@@ -40,7 +40,7 @@ def _make_workdir(folder, config):
 
 def test_exports_the_newest_step(workdir, no_torch, capsys):
   folder, word_VxE = workdir
-  assert export.main([f"--workdir={folder}"]) == 0
+  assert run_export(f"--workdir={folder}") == 0
   assert str(folder / "export") in capsys.readouterr().out
   np.testing.assert_array_equal(
     _word_table(folder / "export" / "generator"), word_VxE + 1
@@ -52,7 +52,7 @@ def test_exports_the_newest_step(workdir, no_torch, capsys):
 
 def test_exports_a_given_step_to_a_separate_folder(workdir, no_torch):
   folder, word_VxE = workdir
-  assert export.main([f"--workdir={folder}", "--step=10"]) == 0
+  assert run_export(f"--workdir={folder}", "--step=10") == 0
   np.testing.assert_array_equal(
     _word_table(folder / "export-10" / "discriminator"), word_VxE
   )
@@ -68,7 +68,7 @@ def test_workdir_and_init_export_the_same_files(
   contents = []
   for flags in by_workdir, [f"--init={init}"]:
     assert (
-      export.main([*flags, f"--output={tmp_path / 'out'}", "--dtype=bfloat16"])
+      run_export(*flags, f"--output={tmp_path / 'out'}", "--dtype=bfloat16")
       == 0
     )
     files = sorted((tmp_path / "out").glob("*/*"))
@@ -79,17 +79,17 @@ def test_workdir_and_init_export_the_same_files(
 
 @pytest.mark.parametrize("flag", ["--workdir=gs://a/b", "--output=s3://a/b"])
 def test_urls_are_refused(workdir, flag, capsys):
-  assert export.main([f"--workdir={workdir[0]}", flag]) == 2
+  assert run_export(f"--workdir={workdir[0]}", flag) == 2
   assert "is a URL" in capsys.readouterr().err
 
 
 def test_missing_step_error_lists_the_saved_steps(workdir, capsys):
   folder, _ = workdir
-  assert export.main([f"--workdir={folder}", "--step=11"]) == 4
+  assert run_export(f"--workdir={folder}", "--step=11") == 4
   assert (
     "no checkpoint of step 11. Saved steps: 10, 20." in capsys.readouterr().err
   )
-  assert export.main([f"--workdir={folder / 'rnu'}"]) == 2
+  assert run_export(f"--workdir={folder / 'rnu'}") == 2
   assert "has no checkpoints" in capsys.readouterr().err
   assert not (folder / "rnu").exists()
 
@@ -99,7 +99,7 @@ def test_changed_vocabulary_is_refused(workdir, capsys):
   vocabulary = (folder / "vocab.txt").read_text()
   try:
     (folder / "vocab.txt").write_text(vocabulary.replace("w5\n", "v5\n"))
-    assert export.main([f"--workdir={folder}"]) == 4
+    assert run_export(f"--workdir={folder}") == 4
   finally:
     (folder / "vocab.txt").write_text(vocabulary)
   assert TOKENIZER.fingerprint in capsys.readouterr().err
@@ -110,7 +110,7 @@ def test_exports_bert_and_compares_it_with_transformers(tmp_path, capsys):
   config = bert_base.get_config("runlocal")
   config.model.pooler = True
   folder, word_VxE = _make_workdir(tmp_path, config)
-  assert export.main([f"--workdir={folder}"]) == 0
+  assert run_export(f"--workdir={folder}") == 0
   printed = capsys.readouterr().out
   assert "loads BertForPreTraining and computes our logits" in printed
   (exported,) = (

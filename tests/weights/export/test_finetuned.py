@@ -6,6 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from huggingface_hub import ModelCard
 from safetensors.numpy import load_file
 
 from support import tiny
@@ -50,7 +51,8 @@ SCORES = {
 }
 FILES = pretrained.MODEL_FILES | {"head.safetensors"}
 ORIGIN = model_card.ModelOrigin(
-  "* Made by: `python -m x`",
+  {"Training": "* Made by: `python -m x`"},
+  scores={"accuracy": 70.344, "f1": float("nan")},
   metadata={"base_model": ["owner/electra"], "datasets": []},
 )
 
@@ -140,15 +142,19 @@ def test_writes_checksums_config_and_model_card(tmp_path, no_torch):
   config = json.loads((exported.output / "config.json").read_text())
   assert config["architectures"] == ["ElectraModel"]
   assert config["label2id"] == {"against": 0, "for": 1, "neither": 2}
+  (score,) = ModelCard.load(exported.output / "README.md").data.eval_results
+  assert (score.dataset_name, score.metric_value) == ("NLI", 0.7034)
+  assert score.task_type == "text-classification"
   card = (exported.output / "README.md").read_text()
   for words in (
     "pipeline_tag: feature-extraction",
     "# ELECTRA, fine-tuned on NLI",
     "`against`, `for`, `neither`",
     "import AutoTokenizer, ElectraModel\n",
-    ORIGIN.report,
+    "## Training\n\n* Made by: `python -m x`\n",
+    "metrics:\n- accuracy\n",
     "base_model:\n- owner/electra\n",
-    "ELECTRA, ICLR 2020",
+    "@inproceedings{clark2020electra,",
     "`head.safetensors`",
   ):
     assert words in card

@@ -54,7 +54,7 @@ def test_logits_match_transformers(size, tmp_path, monkeypatch):
       [*SPECIALS, *(f"w{i}" for i in range(5, V))], lowercase=True
     ),
     tmp_path / "export",
-    origin=model_card.ModelOrigin(""),
+    origin=model_card.ModelOrigin(),
   )
   assert "computes our logits" in exported.summary
   print(exported.summary)

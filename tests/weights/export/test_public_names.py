@@ -27,8 +27,10 @@ def test_folders_are_hidden(text, expected):
 
 
 def test_command_keeps_its_words():
-  command = "python -m x --config /a/b.py '--y.z=/c d/e.txt document=join'"
-  expected = "python -m x --config b.py '--y.z=e.txt document=join'"
+  command = (
+    "python -m x --workdir=/a --config /a/b.py '--y.z=/c d/e.txt document=join'"
+  )
+  expected = "python -m x --config b.py '--y.z=e.txt x=y'"
   assert public_names.hide_in_command(command) == expected
 
 
@@ -43,9 +45,10 @@ def test_only_models_in_the_cache_of_the_hub_are_named(tmp_path, monkeypatch):
   cache = tmp_path / "models--owner--bert"
   monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
   cache.mkdir()
-  assert public_names.find_models("owner/bert@main, runs/mine") == [
-    "owner/bert"
-  ]
+  assert public_names.describe_base("owner/bert@main, runs/mine") == {
+    "base_model": ["owner/bert"],
+    "base_model_relation": "finetune",
+  }
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_training_keeps_pooler_and_next_sentence_bit_for_bit(tmp_path):
     run.model,
     TOKENIZER,
     tmp_path / "out",
-    origin=model_card.ModelOrigin(""),
+    origin=model_card.ModelOrigin(),
   )
   after = read_tensors(tmp_path / "out" / "bert")
   assert set(after) == set(before)

@@ -53,9 +53,14 @@ def export_weights(
     report=lambda line: None,  # would name a generator that is not written
   )
   origin = model_card.ModelOrigin(
-    "* Converted, not trained, by truenegs_jax from:"
-    f" `{public_names.hide_folders(init)}`",
-    metadata=public_names.read_metadata(init),
+    {
+      "Training": "* Converted, not trained, by truenegs_jax from:"
+      f" `{public_names.hide_folders(init)}`"
+    },
+    metadata={
+      **public_names.read_metadata(init),
+      "base_model": public_names.find_models(init),
+    },
     random_modules=_find_random_modules(networks, model, report),
   )
   return pretrained.export_model(

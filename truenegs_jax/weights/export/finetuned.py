@@ -68,7 +68,7 @@ def export_task(
         extra_fields=_fields(model, task),
       )
       card = model_card.task_card(unscaled, model, tokenizer, task, origin)
-      (partial / pretrained.CARD).write_text(card, encoding="utf-8")
+      (partial / model_card.CARD).write_text(card, encoding="utf-8")
       pretrained.write_checksums(partial)
     summary = torch_parity.compare(
       {model.role: partial}, params, model, scale=_scale(task)

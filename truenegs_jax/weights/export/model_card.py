@@ -1,14 +1,22 @@
 """Writes the model card (README.md) of an exported model."""
 
 import dataclasses
+import math
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+
+import truenegs_jax
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import finetune, pretrain
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.runtime.files import atomic_file
 from truenegs_jax.tasks import task as task_lib
 from truenegs_jax.weights.formats import hf_names
 
+CARD = "README.md"
 _CARD = """\
 ---
 {metadata}
@@ -17,6 +25,8 @@ _CARD = """\
 # {title}
 
 {use}
+
+## How to use it
 
 ```python
 from transformers import AutoTokenizer, {architecture}
@@ -30,19 +40,28 @@ outputs = model(**tokenizer("A sentence.", return_tensors="pt"))
 * Size: {parameters:,} parameters, {layers} layers of {width} units,
   at most {max_positions} tokens
 * Vocabulary: {vocab_size:,} entries, {case}, accents are {accents}
-* Architecture: {source}
 * To check the files: `sha256sum -c SHA256SUMS`
 
-## Training
+{sections}## Limits and biases
 
-{report}
+* truenegs_jax filtered no text and measured no bias. Expect the errors,
+  stereotypes and gaps of the text.
+{limits}
+## License
 
-## Limits and license
+That of `license` in the first lines of this file. If it is `unknown`, the owner
+of the weights has not chosen one.
 
-* No text was filtered and no bias measured. Expect the errors, stereotypes and
-  gaps of the text.
-{limits}* License: {license}. If unknown, the owner of the weights
-  has to choose one, in the first lines of this file.
+## Citation
+
+```bibtex
+{papers}
+```
+
+## Versions
+
+Written by truenegs_jax {version} with jax {jax_version}, for transformers 4.57
+and 5.
 """
 _RANDOM_MODULES = """\
 A network to fine-tune.
@@ -65,9 +84,36 @@ _POOLER_NOTE = (
   " Pre-training does not change the pooler\nand the next-sentence classifier:"
   " they are as at the start of the run."
 )
-_SOURCES = {
-  "electra": "Clark et al., ELECTRA, ICLR 2020",
-  "bert": "Devlin et al., BERT, NAACL 2019",
+_PAPERS = {
+  "electra": """\
+@inproceedings{clark2020electra,
+  title     = {{ELECTRA}: Pre-training Text Encoders as Discriminators Rather
+               Than Generators},
+  author    = {Clark, Kevin and Luong, Minh-Thang and Le, Quoc V. and
+               Manning, Christopher D.},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2020}
+}""",
+  "bert": """\
+@inproceedings{devlin2019bert,
+  title     = {{BERT}: Pre-training of Deep Bidirectional Transformers for
+               Language Understanding},
+  author    = {Devlin, Jacob and Chang, Ming-Wei and Lee, Kenton and
+               Toutanova, Kristina},
+  booktitle = {Proceedings of NAACL-HLT},
+  year      = {2019}
+}""",
+}
+_PIPELINES = {
+  task_lib.CLASSES: "text-classification",
+  task_lib.SCORE: "text-classification",
+  task_lib.SPANS: "question-answering",
+}
+_METRICS = {  # the hub's names where they differ
+  "em": "exact_match",
+  "matthews": "matthews_correlation",
+  "pearson": "pearsonr",
+  "spearman": "spearmanr",
 }
 _TASK_USES = {
   task_lib.CLASSES: "Classifies text: `outputs.logits` scores {labels}.",
@@ -87,19 +133,23 @@ class ModelOrigin:
   """Where the weights of an export come from, without paths of this machine.
 
   Attributes:
-    report: training and evaluation, in Markdown.
+    sections: heading -> Markdown: data, training and evaluation.
     limits: lines of a Markdown list.
     recipe: how a run of this project trained them, for the title; "" if they
       were converted.
-    metadata: for the hub: language, license, base_model, datasets.
+    metadata: for the hub, as in `huggingface_hub.ModelCardData`.
     random_modules: role -> Hugging Face's names of modules drawn at random.
+    papers: to cite besides that of the architecture, in BibTeX.
+    scores: of the dev set of a task, in percent, by metric.
   """
 
-  report: str
+  sections: Mapping[str, str] = dataclasses.field(default_factory=dict)
   limits: Sequence[str] = ()
   recipe: str = ""
   metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   random_modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  papers: Sequence[str] = ()
+  scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def pretrained_card(
@@ -136,24 +186,46 @@ def task_card(
   origin: ModelOrigin,
 ) -> str:
   """Returns the card of a fine-tuned model, in Markdown."""
-  is_spans = task.kind == task_lib.SPANS
-  pipeline = "question-answering" if is_spans else "text-classification"
+  pipeline = _PIPELINES[task.kind]
   use = _TASK_USES[task.kind].format(
     labels=", ".join(f"`{label}`" for label in task.labels)
   )
   if model.head == "linear":
     use, pipeline = use + _LINEAR_NOTE, "feature-extraction"
   family = hf_names.NETWORKS[model.role].family
+  title = f"{family.upper()}, fine-tuned on {task.title}"
+  results = _list_results(origin, task)
+  metadata = {"model_name": title, "eval_results": results} if results else {}
+  metadata["metrics"] = [x.metric_type for x in results]
   return _fill_card(
     model,
     model.role,
     tokenizer,
-    origin,
+    dataclasses.replace(origin, metadata={**origin.metadata, **metadata}),
     pipeline=pipeline,
-    title=f"{family.upper()}, fine-tuned on {task.title}",
+    title=title,
     use=use,
     parameters=pretrain.count_parameters(params),
   )
+
+
+def _list_results(origin: ModelOrigin, task: task_lib.Task) -> list[Any]:
+  """Lists the scores of the dev set, from 0 to 1, for the hub."""
+  import huggingface_hub
+
+  datasets = [*origin.metadata.get("datasets", ()), task.name]
+  return [
+    huggingface_hub.EvalResult(
+      task_type=_PIPELINES[task.kind],
+      dataset_type=datasets[0],
+      dataset_name=task.title,
+      dataset_split="validation",
+      metric_type=_METRICS.get(name, name),
+      metric_value=round(value / 100, 4),
+    )
+    for name, value in origin.scores.items()
+    if math.isfinite(value)
+  ]
 
 
 def _fill_card(
@@ -184,9 +256,34 @@ def _fill_card(
     vocab_size=config.vocab_size,
     case="text is lower-cased" if tokenizer.lowercase else "cased",
     accents="stripped" if tokenizer.strip_accents else "kept",
-    source=_SOURCES[family],
-    report=origin.report,
+    sections="".join(
+      f"## {heading}\n\n{text}\n\n" for heading, text in origin.sections.items()
+    ),
     limits="".join(f"* {line}\n" for line in origin.limits),
-    license=metadata["license"],
+    papers="\n".join([*origin.papers, _PAPERS[family]]),
+    version=truenegs_jax.__version__,
+    jax_version=jax.__version__,
     **fields,
   )
+
+
+def set_license(folder: pathlib.Path, name: str) -> None:
+  """Sets the license in the card of an exported model.
+
+  Raises:
+    InputError: the card cannot be read.
+    DiskError: it cannot be written.
+  """
+  import huggingface_hub
+  import yaml
+
+  path = folder / CARD
+  try:
+    card = huggingface_hub.ModelCard.load(path)
+  except (OSError, ValueError, yaml.YAMLError) as e:
+    raise InputError(
+      f"'{path}' is no model card. Correct its first lines."
+    ) from e
+  card.data.license = name
+  with atomic_file(path) as file:
+    file.write(str(card).encode())

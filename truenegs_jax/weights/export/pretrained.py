@@ -18,9 +18,8 @@ from truenegs_jax.runtime.files import atomic_folder, disk_errors
 from truenegs_jax.weights.export import model_card, torch_parity
 from truenegs_jax.weights.formats import hf_folder, hf_names
 
-CARD = "README.md"
 MODEL_FILES = {
-  CARD,
+  model_card.CARD,
   hf_folder.CHECKSUMS,
   "config.json",
   "model.safetensors",
@@ -87,7 +86,7 @@ def export_model(
         card = model_card.pretrained_card(
           params, model, role, tokenizer, origin
         )
-        (folder / CARD).write_text(card, encoding="utf-8")
+        (folder / model_card.CARD).write_text(card, encoding="utf-8")
         write_checksums(folder)
     folders = {role: partial / role for role in roles}
     summary = torch_parity.compare(folders, params, model, dtype=dtype)
@@ -145,7 +144,7 @@ def write_checksums(folder: pathlib.Path) -> None:
     with path.open("rb") as file:
       digest = hashlib.file_digest(file, "sha256").hexdigest()
       os.fsync(file.fileno())
-    if path.name != CARD:
+    if path.name != model_card.CARD:
       lines.append(f"{digest}  {path.name}\n")
   with (folder / hf_folder.CHECKSUMS).open("w", encoding="utf-8") as file:
     file.writelines(lines)

@@ -32,8 +32,9 @@ def hide_folders(text: str) -> str:
 
 
 def hide_in_command(command: str) -> str:
-  """Hides folders in a shell command."""
-  return shlex.join(map(hide_folders, shlex.split(command)))
+  """Hides folders in a shell command, and --workdir."""
+  words = [x for x in shlex.split(command) if not x.startswith("--workdir=")]
+  return shlex.join(map(hide_folders, words))
 
 
 def find_datasets(text: str) -> list[str]:
@@ -52,6 +53,13 @@ def find_models(init: str) -> list[str]:
 
   names = [x.strip().partition("@")[0] for x in init.split(",")]
   return [x for x in names if is_cached(x) and not os.path.exists(x)]
+
+
+def describe_base(init: str) -> dict[str, Any]:
+  """Returns the metadata of weights that were trained further."""
+  names = find_models(init)
+  relation = {"base_model_relation": "finetune"} if names else {}
+  return {"base_model": names, **relation}
 
 
 def read_metadata(init: str) -> dict[str, Any]:

@@ -329,7 +329,7 @@ def verify_checksums(folder: pathlib.Path) -> None:
     intact = False
   if not intact:
     raise InputError(
-      f"init: '{path}' differs from its checksum in '{sums}', so it is damaged."
+      f"'{path}' differs from its checksum in '{sums}', so it is damaged."
       " Use the original files. If you changed it yourself, remove"
       f" {CHECKSUMS}."
     )
