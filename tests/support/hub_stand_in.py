@@ -12,7 +12,12 @@ import json
 import re
 import threading
 import urllib.parse
+from collections.abc import Iterator
 from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants
 
 API_PATH = re.compile(
   r"/api/models/(?P<repo>.+?)/(?P<call>revision|tree)(/(?P<rev>.+))?"
@@ -101,14 +106,32 @@ def _list_files(files: dict[str, bytes]) -> list[dict[str, str | int]]:
   ]
 
 
+@contextlib.contextmanager
+def connect(
+  server: "HubServer", monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+  """Makes the client of the hub use a server, with the token "hf_secret"."""
+  template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+  monkeypatch.setattr(constants, "ENDPOINT", server.url)
+  monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+  monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+  monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
+  monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+  monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+  monkeypatch.setenv("HF_TOKEN", "hf_secret")
+  huggingface_hub.close_session()  # an open session keeps its old proxies
+  yield
+  huggingface_hub.close_session()
+
+
 class HubServer(http.server.ThreadingHTTPServer):
   """Serves `hub` at `url`; use it in a `with` statement."""
 
   daemon_threads, block_on_close = True, False
 
-  def __init__(self) -> None:
-    super().__init__(("127.0.0.1", 0), _Handler)
-    self.hub = Hub()
+  def __init__(self, handler: Any = _Handler) -> None:
+    super().__init__(("127.0.0.1", 0), handler)
+    self.hub: Any = Hub()
     self.url = f"http://127.0.0.1:{self.server_port}"
     threading.Thread(
       target=self.serve_forever, args=(0.02,), daemon=True

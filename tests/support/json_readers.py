@@ -93,6 +93,10 @@ READERS = {
     {"verdict": {"passed": True, "auc": 0.5}, "seed": 0},
     lambda x: export_run.summarize_run(x.parent, CONFIG, step=3),
   ),
+  "run/about.json": (
+    {"lines": {"synonyms": "5 pairs"}},
+    lambda x: export_run.summarize_run(x.parent, CONFIG, step=3),
+  ),
   "run/metrics.jsonl": (RECORD, lambda x: read_metrics(x.parent)),
   "own/seed-0/result.json": (
     RESULT,

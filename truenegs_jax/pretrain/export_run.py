@@ -3,6 +3,7 @@
 export_workdir(pathlib.Path("runs/electra_demo"), step=10_000)
 """
 
+import contextlib
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -93,22 +94,20 @@ def summarize_run(
   for record in metrics_file.read_records(workdir):
     if (record["split"], record["step"]) == ("held_out", step):
       held_out = record
-  return describe_run(
-    ConfigDict(config),
-    step,
-    held_out,
-    _read_optional(workdir / files.RESULTS),
-    _read_optional(workdir / files.ABOUT).get("lines", {}).get("synonyms", ""),
-  )
+  with _read_optional(workdir / files.ABOUT) as about:
+    synonyms = str(about.get("lines", {}).get("synonyms", ""))
+  with _read_optional(workdir / files.RESULTS) as results:
+    return describe_run(ConfigDict(config), step, held_out, results, synonyms)
 
 
-def _read_optional(path: pathlib.Path) -> dict[str, Any]:
-  """Reads a JSON file of a run; {} if it does not exist."""
+def _read_optional(
+  path: pathlib.Path,
+) -> contextlib.AbstractContextManager[dict[str, Any]]:
+  """Opens a JSON file of a run, see `json_text.read_file`; {} without it."""
   if not path.exists():
-    return {}
+    return contextlib.nullcontext({})
   fix = f"Remove it to describe the model without {path.name}."
-  with json_text.read_file(path, CheckpointError, fix) as content:
-    return content
+  return json_text.read_file(path, CheckpointError, fix)
 
 
 def describe_run(

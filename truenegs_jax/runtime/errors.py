@@ -44,7 +44,7 @@ class DataError(TrueNegsError):
 
 
 class UnavailableError(DataError):
-  """Data that is neither on this machine nor reachable on the hub."""
+  """Data neither on this machine nor on the hub, or a hub out of reach."""
 
 
 class CheckpointError(TrueNegsError):

@@ -9,10 +9,15 @@ from huggingface_hub import constants, errors
 
 from support import hub_stand_in
 from truenegs_jax.runtime.errors import DiskError, InputError
+from truenegs_jax.weights.export import public_names
 from truenegs_jax.weights.formats import hf_hub
 
 NAME = "swans/mute-small"
-VOCABULARY = {"config.json": b"{}", "vocab.txt": b"[PAD]\nswan\n"}
+VOCABULARY = {
+  "README.md": b"---\nlicense: mit\n---\n",
+  "config.json": b"{}",
+  "vocab.txt": b"[PAD]\nswan\n",
+}
 SAFE = {**VOCABULARY, "model.safetensors": b"safe"}
 PICKLED = {**VOCABULARY, "pytorch_model.bin": b"pickled"}
 SHARDED = {
@@ -22,7 +27,7 @@ SHARDED = {
   "model-00002-of-00002.safetensors": b"two",
 }
 # Files that must not be requested.
-UNWANTED = {"README.md": b"", "tf_model.h5": b"", "onnx/model.onnx": b""}
+UNWANTED = {"tf_model.h5": b"", "onnx/model.onnx": b""}
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +40,10 @@ def server():
 @pytest.fixture
 def stand_in(server, monkeypatch, tmp_path):
   """Makes the client use an empty local hub and an empty cache."""
-  template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-  monkeypatch.setattr(constants, "ENDPOINT", server.url)
-  monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
   monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-  monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-  monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
-  monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-  monkeypatch.setenv("HF_TOKEN", "hf_secret")
-  huggingface_hub.close_session()  # an open session keeps its old proxies
   server.hub = hub_stand_in.Hub()
-  yield server.hub
-  huggingface_hub.close_session()
+  with hub_stand_in.connect(server, monkeypatch):
+    yield server.hub
 
 
 def download(name=NAME):
@@ -72,11 +69,15 @@ def error_message(name=NAME, kind=InputError):
 def test_downloads_only_needed_files(stand_in, monkeypatch, files, unused):
   stand_in.models[NAME] = {"main": {**unused, **UNWANTED, **files}}
   assert download() == files
-  unwanted = (".h5", ".onnx", ".md", *([".bin"] if unused else []))
+  unwanted = (".h5", ".onnx", *([".bin"] if unused else []))
   assert not [r for r in stand_in.requests if r.endswith(unwanted)]
   monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
   stand_in.requests.clear()
   assert download() == files and not stand_in.requests
+  assert public_names.read_metadata(NAME) == {
+    "language": None,
+    "license": "mit",
+  }
 
 
 @pytest.mark.parametrize("revision", ["v2", "refs/pr/3"])

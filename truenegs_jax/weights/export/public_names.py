@@ -63,12 +63,23 @@ def describe_base(init: str) -> dict[str, Any]:
 
 
 def read_metadata(init: str) -> dict[str, Any]:
-  """Returns language and license that the card of weights in a folder names."""
+  """Returns language and license that the card of weights names.
+
+  The card is in a folder, or in the hub's cache after a download.
+  """
   import huggingface_hub  # slow to import
   import yaml
 
-  folder = pathlib.Path(init.partition(",")[0].strip()).expanduser()
-  for path in (folder / name / "README.md" for name in ROLE_FOLDERS if init):
+  name = init.partition(",")[0].strip()
+  folder = pathlib.Path(name).expanduser()
+  paths = [folder / role / "README.md" for role in ROLE_FOLDERS if init]
+  repo, _, revision = name.partition("@")
+  if is_hub_name(repo):
+    cached = huggingface_hub.try_to_load_from_cache(
+      repo, "README.md", revision=revision or None
+    )
+    paths += [pathlib.Path(cached)] if isinstance(cached, str) else []
+  for path in paths:
     with contextlib.suppress(
       OSError, ValueError, RecursionError, yaml.YAMLError
     ):

@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+from truenegs_jax.runtime import progress
 from truenegs_jax.runtime.errors import (
   InputError,
   TrueNegsError,
@@ -49,7 +50,7 @@ def check_access(name: str) -> None:
       " or set HF_TOKEN."
     )
   try:
-    user = huggingface_hub.whoami()
+    user = huggingface_hub.HfApi().whoami()
   except Exception as e:  # every network failure has its own class
     if _status(e) in (401, 403):
       raise InputError(
@@ -112,18 +113,20 @@ def upload(
   """
   import huggingface_hub
 
+  api = huggingface_hub.HfApi()
+  huggingface_hub.utils.disable_progress_bars()  # an error would follow on one
   for role, folder in find_folders(output).items():
     model = name_model(name, role) if role else name
+    console = progress.log_console()
     try:
-      url = huggingface_hub.create_repo(
-        model, private=private or None, exist_ok=True
-      )
-      huggingface_hub.upload_folder(
-        repo_id=url.repo_id,
-        folder_path=folder,
-        allow_patterns=FILES,
-        commit_message="Upload an export of truenegs_jax",
-      )
+      with progress.working(console, f"Uploading {model}"):
+        url = api.create_repo(model, private=private or None, exist_ok=True)
+        api.upload_folder(
+          repo_id=url.repo_id,
+          folder_path=folder,
+          allow_patterns=FILES,
+          commit_message="Upload an export of truenegs_jax",
+        )
     except Exception as e:  # every network failure has its own class
       again = f"--output={output} --push={name}" + " --private" * private
       raise _explain(e, model, again) from e
@@ -132,6 +135,8 @@ def upload(
 
 def _explain(error: Exception, model: str, again: str) -> TrueNegsError:
   """Explains a failed upload; leaves out headers, which hold the token."""
+  if isinstance(error, RuntimeError) and isinstance(error.__cause__, Exception):
+    error = error.__cause__  # of the upload of a large file
   message = f"{model!r} was not uploaded ({_describe(error)})."
   fix = (
     " The export is complete. To upload it, run python -m truenegs_jax.export"
@@ -142,8 +147,10 @@ def _explain(error: Exception, model: str, again: str) -> TrueNegsError:
       f"{message} Your access token may not write there.{fix} after hf auth"
       " login with one that may."
     )
-  if isinstance(error, ValueError) or _status(error) == 400:
-    return InputError(f"{message} Correct {CARD} or --push.{fix}")
+  if _status(error) == 400 or CARD in str(error):
+    return InputError(
+      f"{message} Correct '{CARD}', for example its license.{fix}"
+    )
   return UnavailableError(f"{message}{fix}")
 
 

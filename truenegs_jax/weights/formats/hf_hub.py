@@ -16,6 +16,7 @@ from truenegs_jax.runtime.hub_names import is_hub_name, is_revision
 from truenegs_jax.weights.formats.hf_safetensors import INDEX, PICKLE, WEIGHTS
 
 FILES = (
+  "README.md",  # names language and license
   "config.json",
   "vocab.txt",
   "tokenizer.json",
@@ -42,7 +43,7 @@ def is_model_name(text: str) -> bool:
 
 
 def download(name: str, *, report: Callable[[str], object]) -> pathlib.Path:
-  """Downloads a model's config, vocabulary and weights into the hub's cache.
+  """Downloads card, config, vocabulary and weights into the hub's cache.
 
   `pytorch_model.bin` is downloaded only if the model has no safetensors.
 
