@@ -42,11 +42,11 @@ class Hub:
       token = {"displayName": "tests", "role": self.role}
       return 200, {"name": USER, "auth": {"accessToken": token}}
     if path == "/api/repos/create":
-      asked = json.loads(body)
-      name = f"{asked.get('organization') or USER}/{asked['name']}"
+      request = json.loads(body)
+      name = f"{request.get('organization') or USER}/{request['name']}"
       status = 409 if name in self.models else 200
       self.models.setdefault(name, {})
-      self.visibility.setdefault(name, asked.get("visibility"))
+      self.visibility.setdefault(name, request.get("visibility"))
       return status, {"url": f"{url}/{name}", "name": name}
     if path.startswith("/blobs/"):
       self.blobs[path.removeprefix("/blobs/")] = body
@@ -77,9 +77,9 @@ class Hub:
     return 200, {"id": match["name"], "sha": "0", "siblings": [], **commit}
 
 
-def _mode(asked: dict[str, Any], files: dict[str, bytes]) -> dict[str, Any]:
+def _mode(request: dict[str, Any], files: dict[str, bytes]) -> dict[str, Any]:
   """Describes a file: how to upload it, and what the model already has."""
-  path, is_large = asked["path"], asked["path"].endswith(".safetensors")
+  path, is_large = request["path"], request["path"].endswith(".safetensors")
   answer = {"path": path, "shouldIgnore": False}
   answer["uploadMode"] = "lfs" if is_large else "regular"
   if (data := files.get(path)) is not None:

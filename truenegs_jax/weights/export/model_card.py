@@ -1,6 +1,7 @@
 """Writes the model card (README.md) of an exported model."""
 
 import dataclasses
+import importlib
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,6 @@ from typing import Any
 
 import jax
 
-import truenegs_jax
 from truenegs_jax.data.tokens.tokenizer import Tokenizer
 from truenegs_jax.models import finetune, pretrain
 from truenegs_jax.runtime.errors import InputError
@@ -261,7 +261,7 @@ def _fill_card(
     ),
     limits="".join(f"* {line}\n" for line in origin.limits),
     papers="\n".join([*origin.papers, _PAPERS[family]]),
-    version=truenegs_jax.__version__,
+    version=importlib.import_module("truenegs_jax").__version__,
     jax_version=jax.__version__,
     **fields,
   )

@@ -17,10 +17,10 @@ from truenegs_jax.runtime.errors import (
 )
 from truenegs_jax.weights.export.model_card import CARD
 from truenegs_jax.weights.export.pretrained import MODEL_FILES
-from truenegs_jax.weights.formats import hf_folder, hf_names
+from truenegs_jax.weights.formats import hf_folder, hf_names, hf_safetensors
 
 FILES = sorted(MODEL_FILES | {hf_folder.HEAD})
-REQUIRED = (CARD, hf_folder.CONFIG, "model.safetensors")
+REQUIRED = (CARD, hf_folder.CONFIG, hf_safetensors.WEIGHTS)
 MAX_TEXT = 300  # characters of an answer of the hub that are printed
 
 
