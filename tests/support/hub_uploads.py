@@ -74,7 +74,8 @@ class Hub:
           files[value["path"]] = self.blobs[value["oid"]]
       self.commits.append(match["name"])
     commit = {"commitUrl": f"{url}/{match['name']}/commit/0", "commitOid": "0"}
-    return 200, {"id": match["name"], "sha": "0", "siblings": [], **commit}
+    private = self.visibility[match["name"]] == "private"
+    return 200, {"id": match["name"], "sha": "0", "private": private, **commit}
 
 
 def _mode(request: dict[str, Any], files: dict[str, bytes]) -> dict[str, Any]:

@@ -176,6 +176,14 @@ def _assert_repeatable(hub, pair, capsys, failures, code):
   assert list(read()) == before == list(hub.models.values())
 
 
+def test_private_refuses_a_model_that_is_public(hub, pair, capsys):
+  assert _push(pair / "generator", "lake/mute") == 0
+  (pair / "generator" / "README.md").write_text("secret plans")
+  assert _push(pair / "generator", "lake/mute", "--private") == REFUSED
+  assert "lake/mute exists and is public" in _error(capsys)
+  assert len(hub.commits) == 1
+
+
 def test_the_second_push_completes_a_pair(hub, pair, capsys):
   hub.failures = {"mute-generator/commit": 503}
   assert _push(pair, "lake/mute") == FAILED

@@ -6,6 +6,7 @@ for url in push.upload(output, "me/electra", private=True):
 """
 
 import pathlib
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,7 +109,8 @@ def upload(
     private: whether only the owner may see what is created.
 
   Raises:
-    InputError: as `find_folders`; no write access; the hub refuses the card.
+    InputError: as `find_folders`; no write access; the hub refuses the card; a
+      model exists that is not `private`.
     UnavailableError: the upload failed.
   """
   import huggingface_hub
@@ -121,14 +123,22 @@ def upload(
     try:
       with progress.working(console, f"Uploading {model}"):
         url = api.create_repo(model, private=private or None, exist_ok=True)
+        if private and not api.model_info(url.repo_id).private:
+          raise InputError(
+            f"{url} exists and is public. Make it private in its settings, or"
+            " remove --private."
+          )
         api.upload_folder(
           repo_id=url.repo_id,
           folder_path=folder,
           allow_patterns=FILES,
           commit_message="Upload an export of truenegs_jax",
         )
+    except TrueNegsError:
+      raise
     except Exception as e:  # every network failure has its own class
-      again = f"--output={output} --push={name}" + " --private" * private
+      again = f"--output={shlex.quote(str(output))} --push={name}"
+      again += " --private" * private
       raise _explain(e, model, again) from e
     yield str(url)
 
