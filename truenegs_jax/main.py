@@ -30,7 +30,6 @@ import traceback
 
 from absl import flags
 from ml_collections import ConfigDict
-from rich.console import Console
 
 from truenegs_jax.runtime import config_files, cpu, errors, log_streams
 from truenegs_jax.runtime import flags as flags_lib
@@ -105,9 +104,7 @@ def _run(config: ConfigDict) -> int:
   if distributed.process_count() > 1:  # jax has installed its own handler
     end = functools.partial(distributed.exit_all, failed=True)
     signals.exit_at_signals(end)
-  # No markup: paths and globs may contain brackets.
-  quiet = not distributed.is_first_process()
-  console = Console(markup=False, highlight=False, quiet=quiet)
+  console = progress.make_console(quiet=not distributed.is_first_process())
   if config.task == "study":  # its parts need the devices
     distributed.use_only_cpu()
   # Not before `initialize`: importing a task may query devices.

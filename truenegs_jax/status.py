@@ -19,13 +19,12 @@ from collections.abc import Iterator
 
 from absl import flags
 from ml_collections import ConfigDict
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from truenegs_jax.data.rows import build_rows, rows_folder
 from truenegs_jax.runtime import flags as flags_lib
-from truenegs_jax.runtime import json_text
+from truenegs_jax.runtime import json_text, progress
 from truenegs_jax.runtime.errors import CheckpointError, InputError
 from truenegs_jax.workdir import files, metrics_file
 from truenegs_jax.workdir.lock import (
@@ -185,7 +184,7 @@ def main(argv: list[str]) -> None:
   """Prints the status; exit codes are those of `runtime.errors`."""
   del argv
   workdir = pathlib.Path(flags.FLAGS.workdir).expanduser()
-  console = Console(markup=False, highlight=False)
+  console = progress.make_console()
   with flags_lib.exit_on_errors():
     if not flags.FLAGS.workdir:
       raise InputError("Set --workdir=FOLDER, that of a run, study or rows.")

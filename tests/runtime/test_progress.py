@@ -34,6 +34,15 @@ def test_work_has_two_lines_in_a_log_and_none_that_last_on_a_terminal(fails):
   assert shown.rstrip().endswith("\x1b[2K") and "\x1b[?25h" in shown
 
 
+def test_nothing_is_animated_in_a_pipe_of_a_notebook(monkeypatch, capsys):
+  for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
+    monkeypatch.setenv(name, "1")
+  for console in (progress.make_console(), progress.log_console()):
+    with progress.working(console, "Compiling"):
+      pass
+  assert "\x1b" not in "".join(capsys.readouterr())
+
+
 def count_items(monkeypatch, *, items, secs, brief=False, **options):
   """Returns what work on `items` prints that takes `secs` for each."""
   now, out = [1_000.0], io.StringIO()

@@ -10,8 +10,10 @@ with progress.counting(console, "Evaluating", len(batches)) as advance:
 
 import contextlib
 import datetime
+import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import TextIO
 
 from rich import progress
 from rich.console import Console, RenderableType
@@ -98,10 +100,25 @@ def counting(
     yield advance
 
 
+def make_console(*, quiet: bool = False) -> Console:
+  """Returns the console of standard output, for results."""
+  return _make_console(sys.stdout, quiet=quiet)
+
+
 def log_console() -> Console:
-  """Returns a console of standard error, which is not for results."""
-  # No markup: paths and globs may contain brackets.
-  return Console(stderr=True, markup=False, highlight=False)
+  """Returns the console of standard error, which is not for results."""
+  return _make_console(sys.stderr)
+
+
+def _make_console(stream: TextIO, *, quiet: bool = False) -> Console:
+  return Console(
+    file=stream,
+    markup=False,  # paths and globs may contain brackets
+    highlight=False,
+    quiet=quiet,
+    # Notebooks set FORCE_COLOR, which makes rich animate lines in a pipe.
+    force_terminal=stream.isatty(),
+  )
 
 
 def _describe_share(done: float | None, secs: float) -> str:

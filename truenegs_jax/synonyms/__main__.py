@@ -292,7 +292,7 @@ def main(argv: list[str]) -> None:
   del argv
   with flags_lib.exit_on_errors():
     # Without markup, because tokens may be in brackets.
-    run(flags.FLAGS, Console(markup=False, highlight=False))
+    run(flags.FLAGS, progress.make_console())
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
