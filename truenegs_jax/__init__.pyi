@@ -27,6 +27,7 @@ from .synonyms.run_table import build_table as build_table
 from .synonyms.table import SynonymTable as SynonymTable
 from .synonyms.vocabulary import continues_word as continues_word
 from .train.step import total_loss as total_loss
+from .weights.export.pretrained import export_model as export_model
 from .weights.init.load_model import Pretrained as Pretrained
 from .weights.init.load_model import load as load
 

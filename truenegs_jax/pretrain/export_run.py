@@ -77,8 +77,8 @@ def export_workdir(
   with saved_model.open_run(workdir) as checkpoints:
     saved, params = saved_model.load(checkpoints, step, report=report)
   return pretrained.export_model(
-    params,
     saved.model,
+    params,
     saved.tokenizer,
     workdir / name if output is None else output,
     origin=summarize_run(workdir, saved.config.to_dict(), saved.step),

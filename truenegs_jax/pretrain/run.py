@@ -367,6 +367,6 @@ def _export(
   folder = workdir / files.EXPORT
   origin = export_run.summarize_run(workdir, run.config, run.steps)
   exported = pretrained.export_model(
-    params, run.model, inputs.tokenizer, folder, origin=origin
+    run.model, params, inputs.tokenizer, folder, origin=origin
   )
   return f"Exported to '{folder}'. {exported.summary}"

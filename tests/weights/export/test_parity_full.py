@@ -48,8 +48,8 @@ def test_logits_match_transformers(size, tmp_path, monkeypatch):
 
   params = jax.tree_util.tree_map_with_path(scale, random_params(model))
   exported = pretrained.export_model(
-    jax.tree.map(np.float32, params),
     model,
+    jax.tree.map(np.float32, params),
     make_tokenizer(
       [*SPECIALS, *(f"w{i}" for i in range(5, V))], lowercase=True
     ),

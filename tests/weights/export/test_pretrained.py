@@ -87,7 +87,7 @@ def bert(request):
 def _export(model_and_params, output, **changed):
   model, params = model_and_params
   arguments = dict(origin=BERT_ORIGIN if "bert" in params else ORIGIN) | changed
-  return pretrained.export_model(params, model, TOKENIZER, output, **arguments)
+  return pretrained.export_model(model, params, TOKENIZER, output, **arguments)
 
 
 def _list_files(folder):
@@ -312,8 +312,8 @@ def test_export_with_an_unwritten_network_is_not_replaced(pair, tmp_path):
   model, params = pair
   with pytest.raises(InputError, match="does not replace: generator"):
     pretrained.export_model(
-      params,
       model,
+      params,
       TOKENIZER,
       tmp_path / "export",
       origin=ORIGIN,

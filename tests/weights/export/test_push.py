@@ -34,7 +34,7 @@ def hub(server, monkeypatch):
 def _write(output, model):
   origin = model_card.ModelOrigin()
   pretrained.export_model(
-    random_params(model), model, TOKENIZER, output, origin=origin
+    model, random_params(model), TOKENIZER, output, origin=origin
   )
   return output
 

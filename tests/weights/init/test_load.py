@@ -120,8 +120,8 @@ def test_training_keeps_pooler_and_next_sentence_bit_for_bit(tmp_path):
     batch = jax.tree.map(jnp.array, tiny.make_batch(i))
     state, _ = train_step(state, batch, tiny.make_aux())
   pretrained.export_model(
-    state.params,
     run.model,
+    state.params,
     TOKENIZER,
     tmp_path / "out",
     origin=model_card.ModelOrigin(),

@@ -64,8 +64,8 @@ def export_weights(
     random_modules=_find_random_modules(networks, model, report),
   )
   return pretrained.export_model(
-    params,
     model,
+    params,
     tokenizer,
     output,
     origin=origin,

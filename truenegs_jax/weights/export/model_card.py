@@ -152,6 +152,9 @@ class ModelOrigin:
   scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
+UNKNOWN = ModelOrigin()
+
+
 def pretrained_card(
   params: Mapping[str, Any],
   model: pretrain.Model,

@@ -43,18 +43,24 @@ class ExportResult:
 
 
 def export_model(
-  params: Mapping[str, Any],
   model: pretrain.Model,
+  params: Mapping[str, Any],
   tokenizer: Tokenizer,
-  output: pathlib.Path,
+  output: str | pathlib.Path,
   *,
-  origin: model_card.ModelOrigin,
+  origin: model_card.ModelOrigin = model_card.UNKNOWN,
   roles: Sequence[str] = (),
   dtype: str = "float32",
 ) -> ExportResult:
   """Writes a folder for each role, with model card and SHA-256 checksums.
 
+  >>> model, params, tokenizer = load("runs/electra_demo")
+  >>> result = export_model(model, params, tokenizer, "my_electra")
+  >>> sorted(path.name for path in result.output.iterdir())
+  ['discriminator', 'generator']
+
   Args:
+    model: ELECTRA's pair or BERT.
     params: the model's parameters, f32 arrays of numpy or jax.
     output: the folder to create. An older export there is replaced after the
       new one is complete and checked.
@@ -71,7 +77,7 @@ def export_model(
   """
   one_of("dtype", dtype, hf_names.DTYPES)
   roles = roles or tuple(model.roles)
-  output = check_replaceable(output, roles)
+  output = check_replaceable(pathlib.Path(output), roles)
   params = pretrain.fold_temperature(jax.device_get(params), model)
   model = model.clone(temperature=1.0)
   check_finite(params)
