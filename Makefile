@@ -69,7 +69,7 @@ H100_COMPILERS := $(H100)/.compilers
 .PHONY: demo test test-all test-faults qa-model bench h100 docs lint clean
 
 demo: $(PACKAGE)
-	@PYTHON=$(BIN)/python launch/wordnet.sh
+	@$(BIN)/python -m truenegs_jax.wordnet
 	$(BIN)/python -m truenegs_jax.main --config=configs/electra_demo.py \
 	  --config.seed=$(SEED) --config.minutes=$(MINUTES) \
 	  --workdir=runs/electra_demo$(if $(filter-out 0,$(SEED)),-seed$(SEED))
@@ -77,7 +77,7 @@ demo: $(PACKAGE)
 test-all: $(H100_COMPILERS) $(BUCKETS) $(BEAM)
 
 test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
-	@PYTHON=$(BIN)/python launch/wordnet.sh || \
+	@$(BIN)/python -m truenegs_jax.wordnet || \
 	  echo "warning: WordNet is missing. Tests that need it are skipped."
 	@command -v chromium > /dev/null || echo "warning: chromium is" \
 	  "missing (Debian: apt-get install chromium). Tests that need it are skipped."

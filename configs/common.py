@@ -154,7 +154,7 @@ def get_config() -> ConfigDict:
   c.data.seed = 0  # of the rows, which do not depend on c.seed
   c.data.rows = ""  # rows folder; "": one in the cache
   c.data.workers = 0  # processes that prepare rows; 0: one per core
-  c.data.wordnet_dir = ""  # "": where launch/wordnet.sh or NLTK put WordNet
+  c.data.wordnet_dir = ""  # "": NLTK's folders, or the cache
 
   c.optim = ConfigDict()  # Adam without bias correction
   c.optim.schedule = "electra"  # warm-up and decay at once; "bert": in turn

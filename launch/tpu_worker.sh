@@ -16,7 +16,7 @@ fi
 python3 -m pip install -q --user uv
 [ -d .venv ] || python3 -m uv venv -q --python 3.11
 python3 -m uv pip install -q -c launch/constraints.txt -e '.[tpu]'
-launch/wordnet.sh
+.venv/bin/python -m truenegs_jax.wordnet
 bash -c "$2"
 # Other hosts may still be installing.
 export TRUENEGS_JOIN_SECS=${TRUENEGS_JOIN_SECS:-1200}

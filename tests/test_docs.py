@@ -39,7 +39,7 @@ from truenegs_jax.train import sharding
 LANGUAGES = {"sh", "python", "text", "json", "ini", "bibtex"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 each_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
-VERBS = ("main", "prepare", "synonyms", "status", "report", "export")
+VERBS = ("main", "prepare", "synonyms", "status", "report", "export", "wordnet")
 CONFIGS = [p.stem for p in (ROOT / "configs").glob("[!_]*.py")]
 TARGETS = re.findall(r"(?m)^([\w -]+):", (ROOT / "Makefile").read_text())
 MAKE_TARGETS = {name for names in TARGETS for name in names.split()}

@@ -24,9 +24,8 @@ from truenegs_jax.runtime import distributed, errors
 ROOT = pathlib.Path(__file__).parent.parent
 LAUNCH = ROOT / "launch"
 SCRIPTS = sorted([*LAUNCH.glob("*.sh"), *LAUNCH.glob("gke/*.sh")])
-# These start no run.
-OTHERS = "wordnet.sh", "dataflow.sh"
-LAUNCHERS = [path for path in SCRIPTS if path.name not in OTHERS]
+# This starts no run.
+LAUNCHERS = [path for path in SCRIPTS if path.name != "dataflow.sh"]
 RESTART = errors.SAVED_RESTART
 ARGUMENTS = [
   "--config=a b.py:hc,runlocal",
@@ -63,8 +62,6 @@ class Sandbox:
     self.root = root
     self.launcher = root / "a project" / "launch" / launcher
     shutil.copytree(LAUNCH, self.launcher.parent)
-    wordnet = self.launcher.parent / "wordnet.sh"
-    wordnet.write_text("#!/bin/sh\n")
     stand_in = pathlib.Path(__file__).parent / "support" / "stand_ins.py"
     (root / "bin").mkdir()
     for tool in ("python", "python3", "srun", "scontrol", "gcloud", "docker"):

@@ -20,7 +20,7 @@ LAYERS = (
   {"robustness"},
   {"pretrain"},
   {"study"},
-  {"main", "prepare", "status", "export"},
+  {"main", "prepare", "status", "export", "wordnet"},
 )
 LAYER = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}
@@ -160,7 +160,9 @@ def test_no_code_is_read_from_files():
   }
   assert users == {
     ("runtime.config_files", "runpy"),
-    ("study.parts", "subprocess"),  # truenegs_jax.main, without a shell
+    # Without a shell.
+    ("study.parts", "subprocess"),  # truenegs_jax.main
+    ("wordnet", "subprocess"),  # apt-get and dpkg-deb
   }
   calls = [
     (module, node, getattr(node.func, "attr", getattr(node.func, "id", "")))

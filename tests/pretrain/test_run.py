@@ -349,7 +349,7 @@ def test_a_run_whose_rows_were_edited_is_not_resumed(first_run):
     ("--config.task=pretrian", "Choose pretrain, finetune, "),
     ("--workdor=x", "workdor"),
     ("--workdir=gs://bucket/run", "--workdir='gs://bucket/run' is a URL"),
-    ("--config.negatives.hard_correction=True", "launch/wordnet.sh"),
+    ("--config.negatives.hard_correction=True", "truenegs_jax.wordnet"),
   ],
 )
 def test_bad_flag_ends_with_a_line_and_exit_code_2(first_run, flag, message):

@@ -24,6 +24,8 @@ WAITING_SECS = 30  # a failing test leaves no process behind for longer
 
 def main(tool: str, argv: list[str]) -> int:
   """Records the call and returns the exit code of the tool."""
+  if "truenegs_jax.wordnet" in argv:
+    return 0  # WordNet is there
   call = {"argv": argv, "env": dict(os.environ), "group": os.getpgrp()}
   with (HOST / f"{tool}.calls").open("a") as f:
     f.write(json.dumps(call) + "\n")

@@ -324,7 +324,7 @@ def _count_tags(reader: WordNetReader) -> collections.Counter[tuple[str, str]]:
     raise DataError(
       "WordNet's file cntlist.rev is missing or damaged"
       f" ({type(error).__name__}: {error}). It has the frequencies of parts of"
-      f" speech. Remove this WordNet. {install.wordnet_fix()}"
+      f" speech. Remove this WordNet. {install.WORDNET_FIX}"
     ) from error
   return counts
 

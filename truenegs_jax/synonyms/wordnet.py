@@ -153,7 +153,7 @@ def open_wordnet(folder: str = "") -> WordNetReader:
     raise DataError(
       f"WordNet in '{root}' is damaged or may not be read"
       f" ({type(error).__name__}: {error}). Repair or remove it."
-      f" {install.wordnet_fix()}"
+      f" {install.WORDNET_FIX}"
     ) from error
   return reader
 
@@ -180,7 +180,7 @@ def find_wordnet(folder: str = "") -> str:
     if (parent / "wordnet.zip").is_file():
       return f"{(parent / 'wordnet.zip').resolve()}/wordnet/"
   place = f"in {folder!r}" if folder else "on NLTK's path or in the cache"
-  raise InputError(f"There is no WordNet {place}. {install.wordnet_fix()}")
+  raise InputError(f"There is no WordNet {place}. {install.WORDNET_FIX}")
 
 
 def list_files(folder: str = "") -> list[pathlib.Path]:
@@ -260,7 +260,7 @@ def _synset(pos: str, offset: int, reader: WordNetReader) -> Any:
     raise DataError(
       f"WordNet's index names synset {offset} ({pos!r}), which is not in its"
       " data file. The two are of different versions or one is damaged. Remove"
-      f" them. {install.wordnet_fix()}"
+      f" them. {install.WORDNET_FIX}"
     )
   return synset
 

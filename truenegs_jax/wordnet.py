@@ -1,0 +1,146 @@
+"""Downloads WordNet 3.0 from NLTK or Debian, unless it is on this machine.
+
+  python -m truenegs_jax.wordnet
+  TRUENEGS_CACHE=/data/cache python -m truenegs_jax.wordnet
+
+Needs no root. WordNet is kept in nltk_data/ of the cache folder,
+~/.cache/truenegs_jax by default, where all runs find it.
+"""
+
+from truenegs_jax.runtime import signals
+
+if __name__ == "__main__":
+  signals.exit_at_signals()  # before the imports that take time
+
+import io
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import urllib.request
+import zipfile
+
+from truenegs_jax.runtime import cache, files, install
+from truenegs_jax.runtime import flags as flags_lib
+from truenegs_jax.runtime.errors import TrueNegsError, UnavailableError
+from truenegs_jax.synonyms import wordnet
+
+URL = (
+  "https://raw.githubusercontent.com/nltk/nltk_data/gh-pages/packages/corpora/"
+  "wordnet.zip"
+)
+DEBIAN = ("wordnet-base", "wordnet-sense-index")  # packages
+NUM_SYNSETS = 117_659
+APT_SECS = 120  # at most, for each call
+
+
+def fetch() -> None:
+  """Downloads WordNet into the cache, unless it is there or on NLTK's path.
+
+  Raises:
+    UnavailableError: neither NLTK nor Debian can be reached.
+    DiskError: the cache cannot be written.
+  """
+  target = cache.folder() / "nltk_data" / "corpora" / "wordnet"
+  if _is_complete(target) or not target.exists() and _opens():
+    return
+  print(f"Downloading WordNet to '{target}'", flush=True)
+  reasons = []
+  work = pathlib.Path(tempfile.mkdtemp())
+  with signals.temporary_folder(work):
+    for name, download in {"NLTK": _from_nltk, "Debian": _from_debian}.items():
+      try:
+        folder = download(work)
+        _check(folder)
+      except subprocess.CalledProcessError as e:
+        reasons.append(f"{name}: {' '.join(e.stderr.split())[-300:]}")
+      except (
+        *(OSError, ValueError, TrueNegsError),
+        *(subprocess.TimeoutExpired, zipfile.BadZipFile),
+      ) as e:
+        reasons.append(f"{name}: {e}")
+      else:
+        with files.atomic_folder(target) as new, files.disk_errors(target):
+          for file in folder.iterdir():
+            shutil.copyfile(file, new / file.name)
+            files.sync(new / file.name)
+        return
+  raise UnavailableError(
+    f"WordNet cannot be downloaded: {'; '.join(reasons)}."
+    f" {install.WORDNET_OFFLINE}"
+  )
+
+
+def _from_nltk(work: pathlib.Path) -> pathlib.Path:
+  """Unpacks NLTK's package into `work`; returns WordNet's folder in it."""
+  with urllib.request.urlopen(URL, timeout=10) as response:
+    content = io.BytesIO(response.read())
+  with zipfile.ZipFile(content) as archive:
+    archive.extractall(work)
+  return work / "wordnet"
+
+
+def _from_debian(work: pathlib.Path) -> pathlib.Path:
+  """Unpacks Debian's packages into `work`; returns WordNet's folder in it."""
+  apt = work / "apt"
+  for name in ("lists", "archives"):
+    (apt / name / "partial").mkdir(parents=True)
+  try:
+    _run(apt, "apt-get", "-qq", "download", *DEBIAN)
+  except subprocess.CalledProcessError:  # its lists are missing or old
+    options = [
+      "-o",
+      f"Dir::State::Lists={apt}/lists",
+      "-o",
+      f"Dir::Cache={apt}",
+    ]
+    _run(apt, "apt-get", "-qq", *options, "update")
+    _run(apt, "apt-get", "-qq", *options, "download", *DEBIAN)
+  for package in apt.glob("*.deb"):
+    _run(apt, "dpkg-deb", "-x", str(package), str(work))
+  return work / "usr" / "share" / "wordnet"
+
+
+def _run(folder: pathlib.Path, *command: str) -> None:
+  subprocess.run(
+    command,
+    cwd=folder,
+    check=True,
+    capture_output=True,
+    text=True,
+    timeout=APT_SECS,
+  )
+
+
+def _check(folder: pathlib.Path) -> None:
+  if not _is_complete(folder):
+    raise ValueError(f"the download has not all of {NUM_SYNSETS:,} synsets")
+  wordnet.close_wordnet(wordnet.open_wordnet(str(folder)))
+
+
+def _is_complete(folder: pathlib.Path) -> bool:
+  """Whether all synsets are there, a line each; the licence is indented."""
+  data = b"".join(file.read_bytes() for file in folder.glob("data.*"))
+  return len(re.findall(rb"(?m)^(?!  ).", data)) == NUM_SYNSETS
+
+
+def _opens() -> bool:
+  try:
+    wordnet.close_wordnet(wordnet.open_wordnet())
+  except TrueNegsError:
+    return False
+  return True
+
+
+def main(argv: list[str]) -> None:
+  """Runs the command; exit codes are those of `runtime.errors`."""
+  del argv
+  os.umask(0o022)  # NLTK refuses files that others can write to
+  with flags_lib.exit_on_errors():
+    fetch()
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)
