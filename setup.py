@@ -145,5 +145,5 @@ setuptools.setup(
     "trackio": ["trackio>=0.43"],
     "wandb": ["wandb>=0.31"],
   },
-  entry_points={"console_scripts": ["truenegs = truenegs_jax.main:console"]},
+  entry_points={"console_scripts": ["truenegs = truenegs_jax.__main__:main"]},
 )

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 
 from ml_collections import ConfigDict
 
+from truenegs_jax.configs.common_words import WordError, parse_words
+
 # The changes of each recipe of the paper (Zhang et al. 2023, section 3.2; the
 # last two are ablations of table 6).
 GLOVE = "vectors path=glove.6B.50d.txt top=10"
@@ -23,6 +25,15 @@ RECIPES = {
   "hc+sr": _OFF | dict(hard_correction=True, soft_weight=1.0),
   "hc_glove": _OFF | dict(hard_correction=True, sources=GLOVE),
   "sr_sent": _OFF | dict(sentence_weight=1.0),
+}
+
+RECIPE_MEANINGS = {
+  "baseline": "Recipe: no correction.",
+  "hc": "Recipe: hard correction.",
+  "sr": "Recipe: soft regularization.",
+  "hc+sr": "Recipe: hard correction and soft regularization.",
+  "hc_glove": "Recipe: hard correction with neighbours of word vectors.",
+  "sr_sent": "Recipe: soft regularization of sentences.",
 }
 
 # The paper's corpora by their names on the Hugging Face hub. Without internet,
@@ -231,28 +242,30 @@ def apply_arg(
     own: words of this config only, or with another meaning, and their changes.
 
   Raises:
-    ValueError: an unknown word, or two recipes.
+    WordError: an unknown word, or two recipes.
   """
-  words = [word for word in (arg or "").split(",") if word]
   changes: dict[str, Callable[[ConfigDict], None]] = {
     "continue": functools.partial(continue_from, released=released),
     "len512": len512,
     **(own or {}),
     "runlocal": runlocal,
   }
-  unknown = [word for word in words if word not in (*RECIPES, *changes)]
+  meanings = RECIPE_MEANINGS | {k: _meaning(v) for k, v in changes.items()}
+  words = parse_words(arg or "", meanings)
   recipes = [word for word in words if word in RECIPES]
-  if unknown or len(recipes) > 1:
-    problem = f"{unknown[0]!r} is unknown" if unknown else "several recipes"
-    raise ValueError(
-      f"Config argument {arg!r}: {problem}. Choose at most one of"
-      f" {', '.join(RECIPES)}, and any of {', '.join(changes)}."
-    )
+  if len(recipes) > 1:
+    raise WordError(arg, "Only one recipe can be used", meanings)
   c.negatives.update(RECIPES[recipes[0] if recipes else default])
   for word, change in changes.items():  # `runlocal` last
     if word in words:
       change(c)
   return c
+
+
+def _meaning(change: Callable[[ConfigDict], None]) -> str:
+  """Returns the first line of a function's docstring."""
+  function = getattr(change, "func", change)  # of a functools.partial
+  return (function.__doc__ or "").partition("\n")[0]
 
 
 def continue_from(c: ConfigDict, *, released: str) -> None:

@@ -35,6 +35,9 @@ SHARED = {
 }
 
 
+WORDS = {"released": "Values of ELECTRA's code, where its paper has others."}
+
+
 def get_config() -> ConfigDict:
   """Returns ELECTRA's recipe, without tasks and data."""
   pretraining = common.get_config()

@@ -22,6 +22,7 @@ cores, calculated from 4,300 tokens per second, mostly for MNLI and QQP.
 from ml_collections import ConfigDict
 
 from truenegs_jax.configs import common_finetune
+from truenegs_jax.configs.common_words import parse_words
 
 TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 HUB = "hf:nyu-mll/glue"
@@ -31,13 +32,9 @@ def get_config(arg: str = "all") -> ConfigDict:
   """Configures 3 epochs (RTE, STS-B: 10) of batches of 32 rows."""
   c = common_finetune.get_config()
   c.finetune.data = HUB
-  words = [word for word in arg.split(",") if word]
-  choices = (*TASKS, "all", "released")
-  if unknown := [word for word in words if word not in choices]:
-    raise ValueError(
-      f"Config argument {arg!r}: {unknown[0]!r} is unknown. Choose any of"
-      f" {', '.join(choices)}."
-    )
+  meanings = {task: f"The task {task}." for task in TASKS}
+  meanings |= {"all": "All tasks.", **common_finetune.WORDS}
+  words = parse_words(arg, meanings)
   if "released" in words:
     common_finetune.use_released_values(c)
   chosen = [word for word in words if word in TASKS]

@@ -22,6 +22,7 @@ The exported model knows the classes by name.
 from ml_collections import ConfigDict
 
 from truenegs_jax.configs import common_finetune
+from truenegs_jax.configs.common_words import parse_words
 
 
 def get_config(arg: str = "") -> ConfigDict:
@@ -36,8 +37,6 @@ def get_config(arg: str = "") -> ConfigDict:
   # "accuracy", "matthews", "f1"; for scores "spearman", "pearson"; "": the
   # first of them.
   f.metric = ""
-  if arg not in ("", "released"):
-    raise ValueError(f"Config argument {arg!r} is unknown. Use released.")
-  if arg:
+  if parse_words(arg, common_finetune.WORDS):
     common_finetune.use_released_values(c)
   return c

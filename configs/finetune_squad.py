@@ -20,6 +20,7 @@ electra_small.py:len512.
 from ml_collections import ConfigDict
 
 from truenegs_jax.configs import common_finetune
+from truenegs_jax.configs.common_words import parse_words
 
 HUB = "hf:rajpurkar/squad"
 
@@ -34,8 +35,6 @@ def get_config(arg: str = "") -> ConfigDict:
   f.question_length = 64  # tokens of a question, at most
   f.num_best = 20  # candidates for the start, and for the end, of an answer
   f.max_answer = 30  # tokens of an answer, at most
-  if arg not in ("", "released"):
-    raise ValueError(f"Config argument {arg!r} is unknown. Use released.")
-  if arg:
+  if parse_words(arg, common_finetune.WORDS):
     common_finetune.use_released_values(c)
   return c

@@ -25,6 +25,7 @@ questions with a distractor: 80.55 -> 25.60, HC 82.59 -> 34.13, SR 78.84 ->
 from ml_collections import ConfigDict
 
 from truenegs_jax.configs import common, common_finetune
+from truenegs_jax.configs.common_words import parse_words
 
 # Keys shared with fine-tuning; common.py describes them.
 SHARED = {
@@ -36,8 +37,7 @@ SHARED = {
 
 def get_config(arg: str = "") -> ConfigDict:
   """Configures all but the model, which has to be set."""
-  if arg:
-    raise ValueError(f"Config argument {arg!r} is unknown. There are none.")
+  parse_words(arg, {})
   shared = common.get_config()
   finetuning = common_finetune.get_config()
   c = ConfigDict({"task": "robustness", "seed": 0, "init": ""})

@@ -18,13 +18,14 @@ differ by 1.8 points of GLUE.
 
 from ml_collections import ConfigDict
 
+from truenegs_jax.configs.common_words import parse_words
+
 ARMS = "baseline=baseline hc=hc sr=sr hc+sr=hc+sr"
 
 
 def get_config(arg: str = "") -> ConfigDict:
   """Configures 3 seeds of 4 recipes of ELECTRA-small, on GLUE and SQuAD."""
-  if arg not in ("", "runlocal"):
-    raise ValueError(f"Config argument {arg!r} is unknown. Use runlocal.")
+  words = parse_words(arg, {"runlocal": "A study of minutes on WordNet."})
   c = ConfigDict({"task": "study"})
   c.dry_run = False  # True: print what would run, and write nothing
   c.study = ConfigDict()
@@ -49,7 +50,7 @@ def get_config(arg: str = "") -> ConfigDict:
   # Keys of configs/robustness.py: "robustness.sets=typos"; "": not measured.
   c.study.robustness = ""
   c.study.shard = "0/1"  # i/n: Do job i of n, from 0, on several machines
-  if arg:
+  if words:
     c.study.base = "electra_demo:runlocal"
     c.study.arms = "baseline=baseline hc=hc"
     c.study.seeds, c.study.tasks = 2, ""

@@ -22,6 +22,7 @@ H100 at 40 % of its peak, 154 at the 16 % that electra_small.py assumes; with
 from ml_collections import ConfigDict
 
 from truenegs_jax.configs import study
+from truenegs_jax.configs.common_words import parse_words
 
 WIKITEXT = "hf:Salesforce/wikitext config=wikitext-2-raw-v1 split=test"
 RECIPES = ("baseline", "hc", "sr", "hc+sr", "hc_glove", "sr_sent")
@@ -29,8 +30,7 @@ RECIPES = ("baseline", "hc", "sr", "hc+sr", "hc_glove", "sr_sent")
 
 def get_config(arg: str = "") -> ConfigDict:
   """Configures ELECTRA-small as in the paper, in bfloat16."""
-  if arg not in ("", "len512"):
-    raise ValueError(f"Config argument {arg!r} is unknown. Use len512.")
+  words = parse_words(arg, {"len512": "Rows of 512 tokens, for SQuAD alone."})
   c = study.get_config()
   s = c.study
   s.arms = " ".join(f"{name}={name}" for name in RECIPES)
@@ -38,6 +38,6 @@ def get_config(arg: str = "") -> ConfigDict:
   s.overrides = s.finetune = "model.dtype=bfloat16"
   s.corrections = f"'corrections.text={WIKITEXT}'"
   s.robustness = "robustness.neighbours=glove.6B.100d.txt"
-  if arg:
+  if words:
     s.base, s.tasks, s.corrections = "electra_small:len512", "squad1", ""
   return c

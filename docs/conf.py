@@ -91,7 +91,7 @@ def register_keys(app, doctree):
 
 def help_block(match):
   """Returns what a command prints with --help, as a block of text."""
-  command = [sys.executable, "-m", f"truenegs_jax.{match[1]}", "--help"]
+  command = [sys.executable, "-m", "truenegs_jax", match[1], "--help"]
   text = subprocess.run(command, check=True, capture_output=True, text=True)
   return f"```text\n{text.stdout}```"
 

@@ -67,14 +67,12 @@ def _groups(keys: Iterable[Key], *, resumes: bool = True) -> list[str]:
 
 
 def _row(key: Key) -> tuple[str, ...]:
-  kind, rule = type(key.value).__name__, key.rule
-  values = ", ".join(map(_code, rule.choices)) or rule.range_in_words()
   return (
     f"`{key.name}`",
     key.meaning,
     _code(key.value),
-    f"{kind}: {values}" if values else kind,
-    "may change" if rule.may_change else "fixed",
+    key.allowed(_code),
+    "may change" if key.rule.may_change else "fixed",
   )
 
 

@@ -27,6 +27,7 @@ from support.doc_pages import (
   write_files,
 )
 from truenegs_jax import models
+from truenegs_jax.__main__ import VERBS
 from truenegs_jax.data.tokens.tokenizer import SPECIALS
 from truenegs_jax.main import TASKS
 from truenegs_jax.objectives import soft_regularization
@@ -39,7 +40,6 @@ from truenegs_jax.train import sharding
 LANGUAGES = {"sh", "python", "text", "json", "ini", "bibtex"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 each_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
-VERBS = ("main", "prepare", "synonyms", "status", "report", "export", "wordnet")
 CONFIGS = [p.stem for p in (ROOT / "configs").glob("[!_]*.py")]
 TARGETS = re.findall(r"(?m)^([\w -]+):", (ROOT / "Makefile").read_text())
 MAKE_TARGETS = {name for names in TARGETS for name in names.split()}

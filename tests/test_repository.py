@@ -20,7 +20,8 @@ LAYERS = (
   {"robustness"},
   {"pretrain"},
   {"study"},
-  {"main", "prepare", "status", "export", "wordnet"},
+  {"main", "prepare", "status", "export", "wordnet", "completion"},
+  {"__main__"},
 )
 LAYER = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}

@@ -21,6 +21,7 @@ from truenegs_jax.runtime import signals
 if __name__ == "__main__":
   signals.exit_at_signals()  # before the imports that take time
 
+import functools
 import pathlib
 import re
 import sys
@@ -67,19 +68,18 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def define_flags(values: flags.FlagValues) -> None:
   """Defines the flags of this command."""
-  for name, text in (
-    ("workdir", "The run's workdir."),
-    ("init", "The weights, a value of config.init."),
-    ("output", "The new folder. Default: WORKDIR/export."),
-    ("vocab", "The vocabulary of --init."),
-    ("license", "The hub's name of a license, for the model cards."),
-    (
-      "push",
-      "NAME or OWNER/NAME on the Hugging Face hub to upload the export to, as"
-      " NAME-discriminator and NAME-generator, or NAME. Needs hf auth login.",
-    ),
-  ):
-    flags.DEFINE_string(name, "", text, flag_values=values)
+  string_flag = functools.partial(flags.DEFINE_string, flag_values=values)
+  string_flag("workdir", "", "The run's workdir.")
+  string_flag("init", "", "The weights, a value of config.init.")
+  string_flag("output", "", "The new folder. Default: WORKDIR/export.")
+  string_flag("vocab", "", "The vocabulary of --init.")
+  text = "The hub's name of a license, for the model cards."
+  string_flag("license", "", text)
+  text = (
+    "NAME or OWNER/NAME on the Hugging Face hub to upload the export to, as"
+    " NAME-discriminator and NAME-generator, or NAME. Needs hf auth login."
+  )
+  string_flag("push", "", text)
   text = "Let only the owner see what --push creates."
   flags.DEFINE_boolean("private", False, text, flag_values=values)
   text = "A saved step. Default: the newest."

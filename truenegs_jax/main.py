@@ -23,7 +23,6 @@ if __name__ == "__main__":
 
 import functools
 import importlib
-import os
 import pathlib
 import sys
 import traceback
@@ -31,7 +30,7 @@ import traceback
 from absl import flags
 from ml_collections import ConfigDict
 
-from truenegs_jax.runtime import config_files, cpu, errors, log_streams
+from truenegs_jax.runtime import cpu, errors, log_streams
 from truenegs_jax.runtime import flags as flags_lib
 
 # The module of each config.task; it has a function `run`.
@@ -42,22 +41,6 @@ TASKS = {
   "robustness": "truenegs_jax.robustness.run",
   "study": "truenegs_jax.study.run",
 }
-VERBS = {
-  "main": "Runs a config: pre-trains, fine-tunes or measures a model.",
-  "prepare": "Turns text into rows before training, also in several jobs.",
-  "synonyms": "Builds synonym tables, shows their lists and compares them.",
-  "status": "Shows what a run, study or preparation does, while it runs.",
-  "report": "Writes a page of one or several runs, or figures for a paper.",
-  "export": "Writes a checkpoint in Hugging Face format.",
-}
-HELP = """\
-Pre-training on true negatives: ELECTRA and BERT in JAX.
-
-  truenegs main --config=electra_demo
-  truenegs export --workdir=runs/electra_demo
-
-Verbs, each with its own --help:
-""" + "\n".join(f"  {name:<9} {text}" for name, text in VERBS.items())
 SAVE_MEMORY = (
   "In a new run, set a smaller --config.batch_size or"
   " --config.optim.accumulation=2; in any pre-training"
@@ -111,23 +94,6 @@ def _run(config: ConfigDict) -> int:
   with progress.working(console, "Starting"):
     task = importlib.import_module(TASKS[config.task])
   return task.run(config, pathlib.Path(workdir), console)
-
-
-def console() -> None:
-  """Runs `truenegs VERB ...` as `python -m truenegs_jax.VERB ...`."""
-  verb = sys.argv[1] if len(sys.argv) > 1 else ""
-  if verb in VERBS:
-    command = ["-m", f"truenegs_jax.{verb}", *sys.argv[2:]]
-    os.execv(sys.executable, [sys.executable, *command])
-  if verb == "--version":
-    print(f"truenegs_jax {importlib.import_module('truenegs_jax').__version__}")
-  elif verb in flags_lib.HELP:
-    print(HELP)
-  else:
-    hint = config_files.did_you_mean(verb, VERBS, "truenegs ")
-    error = f"\n\nerror: There is no verb {verb!r}.{hint}" if verb else ""
-    _print_to_stderr(HELP + error)
-    sys.exit(errors.InputError.exit_code)
 
 
 if __name__ == "__main__":

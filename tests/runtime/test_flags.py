@@ -1,6 +1,5 @@
 """Command lines: values by type, and one clear line for each mistake."""
 
-import contextlib
 import re
 import subprocess
 import sys
@@ -8,8 +7,6 @@ import sys
 import pytest
 from absl import flags as absl_flags
 
-import truenegs_jax
-from truenegs_jax import main
 from truenegs_jax.configs import common_keys
 from truenegs_jax.runtime import config_files
 from truenegs_jax.runtime import flags as flags_lib
@@ -62,7 +59,7 @@ def test_a_flag_sets_its_key(flags, key, value):
     (["--config.checkpoint.keep_percent=x"], "must be a list"),
     (["--config=electra_dmo"], "Did you mean --config=electra_demo?"),
     (["--config=electra_demo:hcc"], "'hcc' is unknown"),
-    (["--config=finetune_own.py:x"], "Use released"),
+    (["--config=finetune_own.py:x"], "Choose any of released."),
     (["--config"], "Missing value for flag --config."),
   ],
 )
@@ -150,23 +147,3 @@ def test_help_is_printed_without_importing_jax(words, expected):
   assert all(len(x) <= 80 for x in lines if not x.startswith("--config."))
   assert "--pdb" not in done.stdout
   assert not re.search(r"\| +jax$", done.stderr, re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-  ("words", "code", "expected"),
-  [
-    ([], 2, "  synonyms  Builds"),
-    (["--help"], 0, "  synonyms  Builds"),
-    (["--version"], 0, f"truenegs_jax {truenegs_jax.__version__}\n"),
-    (["pepare", DEMO], 2, "no verb 'pepare'. Did you mean truenegs prepare?"),
-  ],
-)
-def test_the_command_explains_its_verbs(
-  monkeypatch, capsys, words, code, expected
-):
-  monkeypatch.setattr(sys, "argv", ["truenegs", *words])
-  with contextlib.suppress(SystemExit):
-    main.console()
-    assert code == 0
-  output = capsys.readouterr()
-  assert expected in (output.err if code else output.out)

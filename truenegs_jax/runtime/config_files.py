@@ -19,6 +19,7 @@ from truenegs_jax.configs import (
   common,
   common_finetune,
   common_keys,
+  common_words,
   corrections,
   finetune_own,
   finetune_squad,
@@ -46,7 +47,7 @@ def load_config(text: str) -> ConfigDict:
   if path.endswith(".json"):
     config = _load_saved(pathlib.Path(text))
   else:
-    config = _execute(_find(path), [arg] if colon else [])
+    config = _execute(find_config(path), [arg] if colon else [])
   _check_keys(path, flatten(config.to_dict()))
   return config
 
@@ -55,6 +56,20 @@ def packaged_names() -> list[str]:
   """Lists the names of the package's configs."""
   stems = sorted(file.stem for file in PACKAGED.glob("[a-z]*.py"))
   return [stem for stem in stems if not stem.startswith("common")]
+
+
+def list_words(path: str) -> dict[str, str]:
+  """Returns the words that may follow a config's name, and their meanings.
+
+  Raises:
+    InputError: there is no such config.
+  """
+  file = find_config(path)
+  try:
+    _execute(file, ["?"])
+  except InputError as e:
+    return getattr(e.__cause__, "words", {})  # none: it takes no argument
+  return {}
 
 
 def default_workdir(text: str) -> pathlib.Path:
@@ -101,8 +116,12 @@ def did_you_mean(
   return f" Did you mean {listed}?" if near else ""
 
 
-def _find(path: str) -> pathlib.Path:
-  """Returns an existing file, or that of the packaged config of this name."""
+def find_config(path: str) -> pathlib.Path:
+  """Returns an existing file, or that of the packaged config of this name.
+
+  Raises:
+    InputError: there is neither.
+  """
   if pathlib.Path(path).is_file():
     return pathlib.Path(path)
   name, names = pathlib.Path(path).stem, packaged_names()
@@ -125,7 +144,7 @@ def _execute(path: pathlib.Path, args: Iterable[str]) -> ConfigDict:
       raise TypeError(f"get_config() returns {config!r}")
     return config
   except Exception as e:
-    if isinstance(e, ValueError) and str(e).startswith("Config argument "):
+    if isinstance(e, common_words.WordError):
       raise InputError(str(e)) from e
     frames = traceback.extract_tb(e.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path)]

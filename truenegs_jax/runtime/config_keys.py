@@ -5,6 +5,7 @@ The meanings are the comments beside and above the keys in the config files.
 
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -38,6 +39,13 @@ class Key(NamedTuple):
   value: Any  # the config's value
   rule: common_keys.KeyRule
   meaning: str  # the comment of the key, or ""
+
+  def allowed(self, show: Callable[[str], str] = str) -> str:
+    """Describes the type and its allowed values: "int: at least 1"."""
+    kind = type(self.value).__name__
+    choices = ", ".join(map(show, self.rule.choices))
+    values = choices or self.rule.range_in_words()
+    return f"{kind}: {values}" if values else kind
 
 
 def describe_keys(config: ConfigDict) -> list[Key]:

@@ -15,14 +15,13 @@ import re
 import shlex
 import signal
 import sys
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict
 
-from truenegs_jax.runtime import config_files
+from truenegs_jax.runtime import config_files, config_help
 from truenegs_jax.runtime.config_keys import describe_keys
 from truenegs_jax.runtime.errors import InputError, explain, printable
 
@@ -167,8 +166,7 @@ def _define_keys(config: ConfigDict, values: flags.FlagValues) -> None:
     parser = parsers.get(kind, flags.ArgumentParser())
     if kind in (tuple, list):
       parser = _TupleParser(type(key.value[0]) if key.value else str)
-    allowed = ", ".join(key.rule.choices) or key.rule.range_in_words()
-    text = f"{key.meaning} [{allowed}]" if allowed else key.meaning
+    text = config_help.describe_key(key)
     flag: flags.Flag = flags.Flag(
       parser, None, f"{CONFIG}.{key.name}", None, text, boolean=kind is bool
     )
@@ -180,31 +178,16 @@ def _help(values: flags.FlagValues, doc: str) -> str:
   config = values[CONFIG].value if CONFIG in values else None
   if config:
     lines = ["Keys of the config, as flags with their values:", ""]
-    keys = config_files.flatten({CONFIG: config.to_dict()})
-    shown = [(x, keys[x.name]) for x in _flags(values) if x.name in keys]
+    lines += config_help.render_keys(config)
   else:
     lines = [doc.strip(), "", "Flags:"]
-    shown = [(flag, flag.value) for flag in _flags(values)]
-  for flag, value in shown:
-    usage = "VALUE" if value in (None, []) else shlex.quote(str(value))
-    lines += [f"--{flag.name}={usage}", *_wrap(flag.help or "")]
+    for flag in _flags(values):
+      lines += config_help.render_flag(flag.name, flag.value, flag.help or "")
   if CONFIG in values and not config:
-    lines.append(CONFIG_HELP)
-    for name in config_files.packaged_names():
-      lines += [f"  {name}", *_wrap(_summary(name))]
+    lines += [CONFIG_HELP, *config_help.render_list()]
   return "\n".join(
     [*lines, "", "Documentation: docs/index.md in the repository."]
   )
-
-
-def _summary(name: str) -> str:
-  """Returns the first line of a packaged config's docstring."""
-  source = (config_files.PACKAGED / f"{name}.py").read_text(encoding="utf-8")
-  return source.partition("\n")[0].strip('"')
-
-
-def _wrap(text: str) -> list[str]:
-  return [f"      {line}" for line in textwrap.wrap(text, 74)]
 
 
 def _near_flags(name: str, values: flags.FlagValues) -> str:

@@ -1,0 +1,120 @@
+"""The command `truenegs`: runs a verb, describes configs, completes words."""
+
+import importlib
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Mapping
+
+from truenegs_jax import completion
+
+VERBS = {  # modules
+  "main": "Runs a config: pre-trains, fine-tunes or measures a model.",
+  "prepare": "Turns text into rows before training, also in several jobs.",
+  "synonyms": "Builds synonym tables, shows their lists and compares them.",
+  "status": "Shows what a run, study or preparation does, while it runs.",
+  "report": "Writes a page of one or several runs, or figures for a paper.",
+  "export": "Writes a checkpoint in Hugging Face format.",
+  "wordnet": "Downloads WordNet, unless it is on this machine.",
+}
+OWN_VERBS = {
+  "configs": "Lists the configs; with a name, describes its words and keys.",
+  "completion": "Prints the script that completes commands in a shell.",
+}
+TASKS = {
+  "pre-train": "electra_demo, electra_own, electra_small, electra_base,"
+  "\n                       electra_large, bert_base, bert_large, artificial",
+  "fine-tune": "finetune_own, finetune_glue, finetune_squad",
+  "measure corrections": "corrections",
+  "test robustness": "robustness",
+  "compare recipes": "study, study_small",
+}
+
+
+def _list(meanings: Mapping[str, str], width: int) -> str:
+  lines = (f"  {name:<{width}} {text}" for name, text in meanings.items())
+  return "\n".join(lines)
+
+
+HELP = f"""\
+Pre-training on true negatives: ELECTRA and BERT in JAX.
+
+  truenegs wordnet
+  truenegs main --config=electra_demo
+  truenegs main --config=electra_own --config.data.sources='texts/*.txt'
+  truenegs main --config=finetune_own --config.init=runs/electra_demo \\
+    --config.finetune.files='train=train.csv dev=dev.csv'
+  truenegs configs electra_own:hc
+
+Verbs, each with its own --help:
+{_list(VERBS | OWN_VERBS, 10)}
+
+Tasks of main, by its config:
+{_list(TASKS, 20)}
+
+Documentation: docs/index.md in the repository."""
+CONFIGS_HELP = f"""\
+{OWN_VERBS["configs"]}
+
+  truenegs configs
+  truenegs configs electra_base:hc,continue
+  truenegs configs my_config.py runs/electra_demo/config.json"""
+COMPLETION_HELP = f"""\
+{OWN_VERBS["completion"]}
+
+  eval "$(truenegs completion bash)"      # in ~/.bashrc
+  eval "$(truenegs completion zsh)"       # in ~/.zshrc, after compinit
+  truenegs completion fish | source       # in ~/.config/fish/config.fish"""
+
+
+def main() -> None:
+  """Runs `truenegs VERB ...` as `python -m truenegs_jax.VERB ...`."""
+  verb, *words = sys.argv[1:] or ["--help"]
+  if verb in VERBS:
+    command = ["-m", f"truenegs_jax.{verb}", *words]
+    os.execv(sys.executable, [sys.executable, *command])
+  signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # for `truenegs configs | head`
+  is_help = bool({"-h", "--help"} & {verb, *words})
+  if verb == "--version":
+    print("truenegs_jax", importlib.import_module("truenegs_jax").__version__)
+  elif verb == "configs":
+    print(CONFIGS_HELP if is_help else _describe(words))
+  elif verb == "completion":
+    print(COMPLETION_HELP if is_help else _script(words))
+  elif verb == "complete":  # called by the scripts of `completion`
+    print("\n".join(completion.complete(" ".join(words), VERBS | OWN_VERBS)))
+  elif is_help:
+    print(HELP)
+  else:
+    _fail(verb)
+
+
+def _describe(texts: list[str]) -> str:
+  from truenegs_jax.runtime import config_help, flags
+
+  with flags.exit_on_errors():
+    blocks = map(config_help.render_config, texts)
+    lines = itertools.chain(*blocks) if texts else config_help.render_list()
+    return "\n".join(lines)
+
+
+def _script(words: list[str]) -> str:
+  from truenegs_jax.runtime import errors, flags
+
+  with flags.exit_on_errors():
+    shell = " ".join(words)
+    errors.one_of("the shell", shell, completion.SCRIPTS)
+    return completion.SCRIPTS[shell]
+
+
+def _fail(verb: str) -> None:
+  from truenegs_jax.runtime import config_files, errors
+
+  hint = config_files.did_you_mean(verb, VERBS | OWN_VERBS, "truenegs ")
+  print(f"{HELP}\n\nerror: There is no verb {verb!r}.{hint}", file=sys.stderr)
+  sys.exit(errors.InputError.exit_code)
+
+
+if __name__ == "__main__":
+  main()
