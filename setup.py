@@ -9,7 +9,7 @@ HERE = pathlib.Path(__file__).parent
 INIT = (HERE / "truenegs_jax" / "__init__.py").read_text(encoding="utf-8")
 README = (HERE / "README.md").read_text(encoding="utf-8")
 REPOSITORY = ""  # its URL on GitHub, once it is public
-LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)]+)\)")
+LINK = re.compile(r"(?<!!)\[((?:`[^`]*`|[^\]`])+)\]\((?!https?:|#)([^)]+)\)")
 IMAGE = re.compile(
   r'(?s)<p [^>]*>\s*<img src="([^"]+)"[^>]* alt="([^"]+)">\s*</p>'
 )
