@@ -23,8 +23,7 @@ OWN_VERBS = {
   "completion": "Prints the script that completes commands in a shell.",
 }
 TASKS = {
-  "pre-train": "electra_demo, electra_own, electra_small, electra_base,"
-  "\n                       electra_large, bert_base, bert_large, artificial",
+  "pre-train": "electra_*, bert_*, artificial",
   "fine-tune": "finetune_own, finetune_glue, finetune_squad",
   "measure corrections": "corrections",
   "test robustness": "robustness",
@@ -45,7 +44,8 @@ Pre-training on true negatives: ELECTRA and BERT in JAX.
   truenegs main --config=electra_own --config.data.sources='texts/*.txt'
   truenegs main --config=finetune_own --config.init=runs/electra_demo \\
     --config.finetune.files='train=train.csv dev=dev.csv'
-  truenegs configs electra_own:hc
+  truenegs configs                  # lists all configs and their words
+  truenegs configs electra_own:hc   # describes its words and keys
 
 Verbs, each with its own --help:
 {_list(VERBS | OWN_VERBS, 10)}

@@ -60,7 +60,7 @@ def fetch() -> None:
         *(OSError, ValueError, TrueNegsError),
         *(subprocess.TimeoutExpired, zipfile.BadZipFile),
       ) as e:
-        reasons.append(f"{name}: {e}")
+        reasons.append(f"{name}: {str(e).partition('. ')[0]}")
       else:
         with files.atomic_folder(target) as new, files.disk_errors(target):
           for file in folder.iterdir():
@@ -90,12 +90,7 @@ def _from_debian(work: pathlib.Path) -> pathlib.Path:
   try:
     _run(apt, "apt-get", "-qq", "download", *DEBIAN)
   except subprocess.CalledProcessError:  # its lists are missing or old
-    options = [
-      "-o",
-      f"Dir::State::Lists={apt}/lists",
-      "-o",
-      f"Dir::Cache={apt}",
-    ]
+    options = [f"-oDir::State::Lists={apt}/lists", f"-oDir::Cache={apt}"]
     _run(apt, "apt-get", "-qq", *options, "update")
     _run(apt, "apt-get", "-qq", *options, "download", *DEBIAN)
   for package in apt.glob("*.deb"):
