@@ -254,7 +254,7 @@ def apply_arg(
   words = parse_words(arg or "", meanings)
   recipes = [word for word in words if word in RECIPES]
   if len(recipes) > 1:
-    raise WordError(arg, "Only one recipe can be used", meanings)
+    raise WordError(arg, "several recipes", meanings)
   c.negatives.update(RECIPES[recipes[0] if recipes else default])
   for word, change in changes.items():  # `runlocal` last
     if word in words:
