@@ -56,6 +56,7 @@ setuptools.setup(
     "Programming Language :: Python :: 3.12",
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
     "Topic :: Text Processing :: Linguistic",
+    "Typing :: Typed",
   ],
   # MIT: the scripts of report.html.
   license_expression="Apache-2.0 AND MIT",

@@ -1,7 +1,7 @@
 """Completes commands in shells: verbs, flags, configs and their keys.
 
 A script of this module asks `truenegs complete LINE` for the words that may be
-at the end of a line. It imports jax never, and ml_collections only for keys.
+at the end of a line. It never imports jax, and ml_collections only for keys.
 """
 
 import pathlib
