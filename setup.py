@@ -119,7 +119,9 @@ setuptools.setup(
     "tensorboard": ["tensorboardX>=2.6.2"],
     "test": [
       "hypothesis>=6.150",
+      "ipykernel>=6.29",
       "mypy>=1.15",
+      "nbclient>=0.10",
       "playwright>=1.50",
       "pytest>=8.3",
       "pytest-xdist>=3.6",

@@ -1,0 +1,49 @@
+"""The notebook of the first hour runs from top to bottom."""
+
+import os
+import pathlib
+import shutil
+import sys
+
+import pytest
+
+from support.doc_pages import ROOT
+from truenegs_jax.runtime.errors import InputError
+from truenegs_jax.synonyms import wordnet
+
+# What makes it short here -> what a reader runs.
+SMALLER = {
+  "%pip install -q truenegs_jax": "",
+  "--config.steps=750": "--config.steps=40",
+  "--config.optim.warmup_steps=100": "--config.optim.warmup_steps=10",
+  "--config.log.every_steps=50": "--config.log.every_steps=20",
+  "[:4000]": "[:200]",
+  "[4000:5000]": "[4000:4100]",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the kernel's packages
+def test_notebook_runs(tmp_path, monkeypatch):
+  nbclient = pytest.importorskip("nbclient")
+  nbformat = pytest.importorskip("nbformat")
+  try:
+    wordnet.find_wordnet()
+  except InputError:
+    pytest.skip("no WordNet")
+  notebook = nbformat.read(ROOT / "docs" / "first_hour.ipynb", as_version=4)
+  cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+  for old, new in SMALLER.items():
+    [cell] = [cell for cell in cells if old in cell.source]
+    cell.source = cell.source.replace(old, new)
+  commands = pathlib.Path(sys.executable).parent
+  assert shutil.which("truenegs", path=str(commands))
+  monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
+  resources = {"metadata": {"path": str(tmp_path)}}
+  nbclient.NotebookClient(notebook, timeout=600, resources=resources).execute()
+  printed = ["".join(x.get("text", "") for x in c.outputs) for c in cells]
+  assert "['part', 'area']" in " ".join(printed)  # the list of "region"
+  assert "[ True False]" in " ".join(printed)  # of its corrections
+  assert "accuracy" in printed[-1]
+  figures = [o for c in cells for o in c.outputs if "image/png" in str(o)]
+  assert len(figures) == 1
