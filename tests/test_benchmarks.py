@@ -1,8 +1,8 @@
 """Tests the functions of the benchmarks, without measuring any speed."""
 
 import functools
-import os
 import itertools
+import os
 import pathlib
 import re
 import runpy
