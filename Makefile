@@ -1,27 +1,32 @@
-# demo      trains a small ELECTRA on WordNet's glosses, without PyTorch; SEED=1
-#           uses another seed and another workdir; a machine too slow for all
-#           its 1,500 steps in MINUTES=10 does fewer; MINUTES=0: no limit
-# test      runs the quick tests: 15 minutes of processor time, 8 on 2 idle cores
-# test-all  runs all tests, including those marked slow
-# test-faults  runs tests/faults with all of its damages, kills and signals:
-#           at most 60 minutes on 2 idle cores
-# qa-model  fine-tunes released weights on 3,000 questions of SQuAD and scores
-#           them on its dev set; without internet set SQUAD=FOLDER, with
-#           train-v1.1.json and dev-v1.1.json, plain or compressed
-# bench     measures the training step in about 8 minutes: its speed, the cost
-#           of the corrections, and PyTorch's speed if it is installed; all
-#           results are in runs/bench.json
-# h100      compiles the training step for an H100 that is not there, bounds its
-#           time and compares it with the last figures kept: 10 minutes of
-#           processor time; TARGET=v5e or v6e: for a TPU; KEEP=1 keeps them
-# docs      builds the site of the documentation in docs/_build/html
-# lint      runs ruff, mypy and shellcheck
-# clean     removes the files of these targets in this folder, except runs/
+# help         prints this text
+# demo         trains a small ELECTRA on WordNet's glosses, without PyTorch
+# test         runs the quick tests: 15 minutes of processor time
+# test-all     runs all tests, including those marked slow
+# test-faults  runs tests/faults with all damages, kills and signals: 60 minutes
+# bounds       tests the lowest and the newest versions that setup.py allows
+# qa-model     fine-tunes released weights on SQuAD and scores them
+# bench        measures the training step, also PyTorch's: runs/bench.json
+# h100         compiles the training step for an H100 and bounds its time
+# docs         builds the site of the documentation in docs/_build/html
+# lint         runs ruff, mypy and shellcheck
+# clean        removes the files of these targets in this folder, except runs/
 #
-# Each target installs its packages in .venv once. PYTHON sets the Python of
-# .venv: make PYTHON=python3.12 test
+# Each target installs its packages in .venv once. Variables: make demo SEED=1
+#
+# PYTHON=python3.12  the Python of .venv
+# WORKERS=1          tests: processes; all cores by default
+# PYTEST_ARGS=-x     tests: options for pytest
+# SEED=1             demo: another seed and workdir
+# MINUTES=0          demo: all 1,500 steps; by default those of 10 minutes
+# LOWEST=python3.11  bounds: the Python for the lowest versions
+# NEWEST=python3.13  bounds: the Python for the newest versions
+# SQUAD=FOLDER       qa-model: train-v1.1.json and dev-v1.1.json, without network
+# TARGET=v5e         h100: a TPU v5e or v6e instead
+# KEEP=1             h100: keeps the figures for later comparisons
 
 PYTHON ?= python3
+LOWEST ?= python3.11
+NEWEST ?= python3.13
 TORCH ?= 2.13.0
 WORKERS ?= auto
 SEED ?= 0
@@ -65,8 +70,22 @@ COMPILERS := "jax[cuda13-local,tpu]" nvidia-cuda-nvcc==$(CUDA) \
 H100 := .venv/h100
 H100_COMPILERS := $(H100)/.compilers
 
+# The environments of the lowest and the newest versions, and tests that use
+# each requirement: 14 minutes of processor time for each of the two.
+BOUNDS := .venv/bounds
+UV := $(BIN)/uv
+BOUNDS_TESTS := $(addprefix tests/,models objectives pretrain data weights \
+  finetune tasks workdir train/test_optim.py train/test_setup.py \
+  train/test_sharding.py train/test_step.py train/test_writers.py \
+  report/test_plots.py runtime/test_flags.py runtime/test_progress.py \
+  study/test_intervals.py synonyms/test_languages.py synonyms/test_wordnet.py)
+
 .DELETE_ON_ERROR:
-.PHONY: demo test test-all test-faults qa-model bench h100 docs lint clean
+.PHONY: help demo test test-all test-faults bounds bounds-lowest bounds-newest \
+  qa-model bench h100 docs lint clean
+
+help:
+	@sed -n '/^$$/q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 demo: $(PACKAGE)
 	@$(BIN)/python -m truenegs_jax.wordnet
@@ -87,6 +106,25 @@ test test-all: $(TOOLS) $(TORCH_CPU) $(WEIGHTS) $(PEERS)
 test-faults: $(TOOLS)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist=worksteal --faults \
 	  tests/faults $(PYTEST_ARGS)
+
+bounds: bounds-lowest bounds-newest
+
+bounds-lowest: BOUND := $(LOWEST) lowest-direct
+bounds-newest: BOUND := $(NEWEST) highest
+
+bounds-lowest bounds-newest: $(UV)
+	@$(word 1,$(BOUND)) --version > /dev/null 2>&1 || { echo "There is no" \
+	  "$(word 1,$(BOUND)). Install it, or name another Python: make bounds" \
+	  "LOWEST=python3.11 NEWEST=python3.13"; exit 1; }
+	$(UV) venv -q --clear --seed --python $(word 1,$(BOUND)) $(BOUNDS)/$@
+	$(UV) pip install -q --python $(BOUNDS)/$@ \
+	  --resolution $(word 2,$(BOUND)) -e '.[test]'
+	@$(BOUNDS)/$@/bin/python -m pip -qq install --retries 0 --timeout 20 \
+	  --extra-index-url $(TORCH_INDEX) "$(TORCH_BUILD)" || \
+	  echo "warning: PyTorch is missing. Tests that need it are skipped."
+	@$(UV) pip freeze --python $(BOUNDS)/$@ > $(BOUNDS)/$@.txt
+	$(BOUNDS)/$@/bin/python -m pytest -q -n $(WORKERS) --dist=worksteal \
+	  -m "not slow" $(BOUNDS_TESTS) $(PYTEST_ARGS)
 
 qa-model: $(PACKAGE) $(WEIGHTS)
 	$(BIN)/python -m truenegs_jax.main --config=configs/finetune_squad.py \
@@ -149,6 +187,9 @@ $(TOOLS): $(PACKAGE)
 	@echo "Installing pytest, ruff, mypy and shellcheck"
 	@$(PIP) -e '.[test]'
 	@touch $@
+
+$(UV): | .venv/.created
+	@$(PIP) uv==0.13.9
 
 $(SPHINX): $(PACKAGE)
 	@echo "Installing Sphinx (200 MB)"

@@ -3,10 +3,16 @@
 import ast
 import functools
 import pathlib
+import re
+import subprocess
 
 import pytest
+import yaml
 
-PACKAGE = pathlib.Path(__file__).parent.parent / "truenegs_jax"
+import truenegs_jax
+
+ROOT = pathlib.Path(__file__).parent.parent
+PACKAGE = ROOT / "truenegs_jax"
 # From the bottom up: a folder imports from itself and from lower layers.
 LAYERS = (
   {"configs"},
@@ -241,3 +247,43 @@ def test_self_has_no_annotation():
   for path, node in all_nodes():
     if isinstance(node, ast.arg) and node.arg == "self":
       assert not node.annotation, f"{path}:{node.lineno}"
+
+
+def test_make_prints_a_line_for_each_target():
+  makefile = (ROOT / "Makefile").read_text()
+  targets = re.search(r"\.PHONY: ((?:.*\\\n)*.*)", makefile)[1]
+  command = ["make", "-s", "-C", str(ROOT)]
+  lines = subprocess.run(command, capture_output=True, text=True).stdout
+  listed = re.findall(r"(?m)^([a-z][\w-]*)  +\w", lines)
+  parts = {"bounds-lowest", "bounds-newest"}
+  assert set(listed) == set(targets.replace("\\", "").split()) - parts
+  assert max(map(len, lines.splitlines())) <= 80
+
+
+def test_the_citation_names_this_version_and_the_paper():
+  citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+  readme = (ROOT / "README.md").read_text()
+  assert citation["version"] == truenegs_jax.__version__
+  assert f"version = {{{citation['version']}}}" in readme
+  paper = citation["preferred-citation"]
+  names = [f"{a['family-names']}, {a['given-names']}" for a in paper["authors"]]
+  assert " and ".join(names) in " ".join(readme.split())
+  assert paper["title"] in readme
+
+
+def test_vendored_files_are_in_the_notice():
+  folder = PACKAGE / "report" / "vendor"
+  notice = (ROOT / "NOTICE").read_text()
+  names = {path.name for path in folder.iterdir()} - {"SHA256SUMS"}
+  assert not {name for name in names if name not in notice}
+
+
+def test_bug_reports_ask_for_version_command_error_and_device():
+  forms = ROOT / ".github" / "ISSUE_TEMPLATE"
+  form = yaml.safe_load((forms / "bug.yml").read_text())
+  required = {
+    field["id"]
+    for field in form["body"]
+    if field.get("validations", {}).get("required")
+  }
+  assert required == {"version", "command", "error", "device"}

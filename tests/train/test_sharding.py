@@ -161,6 +161,7 @@ class FakeDevice:
 
   id: int
   process_index: int
+  platform: str = "cpu"
 
 
 def make_process_mesh(processes: str, **axes: int) -> Mesh:
