@@ -82,7 +82,7 @@ setuptools.setup(
     "huggingface_hub>=1.0",
     "jax>=0.10",
     "lazy_loader>=0.4",
-    "matplotlib>=3.9",
+    "matplotlib>=3.10.8",
     "ml_dtypes>=0.4",
     "ml_collections>=1.1",
     "nltk>=3.10",
