@@ -79,7 +79,7 @@ setuptools.setup(
     "flax>=0.12.7",
     "fsspec>=2025.3",
     "grain>=0.2.12",
-    "huggingface_hub>=1.0",
+    "huggingface_hub>=1.5",
     "jax>=0.10",
     "lazy_loader>=0.4",
     "matplotlib>=3.10.8",
@@ -93,8 +93,8 @@ setuptools.setup(
     "rich>=14.3",
     "safetensors>=0.5",
     "scipy>=1.14",
-    "tokenizers>=0.22",
-    "transformers>=5.0",
+    "tokenizers>=0.23.1",
+    "transformers>=5.16",
   ],
   extras_require={
     # To prepare rows with --runner; for Dataflow also apache-beam[gcp].
