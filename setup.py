@@ -54,13 +54,14 @@ setuptools.setup(
     "Programming Language :: Python :: 3",
     "Programming Language :: Python :: 3.11",
     "Programming Language :: Python :: 3.12",
+    "Programming Language :: Python :: 3.13",
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
     "Topic :: Text Processing :: Linguistic",
     "Typing :: Typed",
   ],
   # MIT: the scripts of report.html.
   license_expression="Apache-2.0 AND MIT",
-  license_files=["LICENSE", "truenegs_jax/report/vendor/LICENSE.*"],
+  license_files=["LICENSE", "NOTICE", "truenegs_jax/report/vendor/LICENSE.*"],
   python_requires=">=3.11",
   packages=sorted(
     {"truenegs_jax.configs"}
@@ -79,7 +80,7 @@ setuptools.setup(
     "flax>=0.12.7",
     "fsspec>=2025.3",
     "grain>=0.2.12",
-    "huggingface_hub>=1.5",
+    "huggingface_hub>=2.4",
     "jax>=0.10",
     "lazy_loader>=0.4",
     "matplotlib>=3.10.8",
