@@ -11,14 +11,17 @@ from support.doc_pages import ROOT
 from truenegs_jax.runtime.errors import InputError
 from truenegs_jax.synonyms import wordnet
 
-# What makes it short here -> what a reader runs.
+# What a reader runs -> what makes it short here.
 SMALLER = {
   "%pip install -q truenegs_jax": "",
-  "--config.steps=750": "--config.steps=40",
-  "--config.optim.warmup_steps=100": "--config.optim.warmup_steps=10",
-  "--config.log.every_steps=50": "--config.log.every_steps=20",
+  "--config.steps=750": "--config.steps=10",
+  "--config.optim.warmup_steps=100": "--config.optim.warmup_steps=2",
+  "--config.eval.must_learn=False": "--config.eval.must_learn=False"
+  " --config.eval.cases=0 --config.eval.rows=128",
   "[:4000]": "[:200]",
   "[4000:5000]": "[4000:4100]",
+  "--config.finetune.seeds=1": "--config.finetune.seeds=1"
+  " --config.finetune.epochs=1.0 --config.finetune.export=none",
 }
 
 
