@@ -1,5 +1,6 @@
 """Sets up 8 CPU devices, strict JAX and the folder of real data."""
 
+import functools
 import gc
 import os
 import pathlib
@@ -84,6 +85,18 @@ def free_compiled_programs():
   jax.clear_caches()
   gc.collect()
   gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def one_device():
+  """Uses one of the eight devices, which compiles and saves much faster."""
+  from truenegs_jax.train import sharding
+
+  one = functools.partial(sharding.make_mesh, devices=jax.devices()[:1])
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(sharding, "make_mesh", one)
+    patch.setattr(sharding, "device_count", lambda: 1)
+    yield
 
 
 @pytest.fixture

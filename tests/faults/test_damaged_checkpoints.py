@@ -12,7 +12,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from support import runs, saved_steps
+from support import saved_steps
 from support.faults import tries
 from truenegs_jax.runtime import errors
 from truenegs_jax.runtime.errors import CheckpointError, DamagedStepError
@@ -233,30 +233,3 @@ def test_an_explicit_damaged_step_is_refused(folder):
     pytest.raises(DamagedStepError, match="2' cannot be restored"),
   ):
     checkpoints.restore_params(2, like["params"])
-
-
-@pytest.mark.slow
-def test_a_run_redoes_the_steps_after_the_newest_good_one(tmp_path):
-  """Does with one process what test_distributed.py does with two."""
-  env = runs.make_environment(tmp_path / "cache")
-  flags = runs.demo_flags(runs.write_corpus(tmp_path / "corpus.txt"))
-  workdir = tmp_path / "run"
-  code, output = runs.run(workdir, flags, env)
-  assert code == 0, output
-  records, exported = runs.read_records(workdir), runs.read_exported(workdir)
-  newest = workdir / "checkpoints" / "12"
-  for path in list_files(newest.parent, 12):
-    if path.parent.name == "d":  # values; some files may hold old ones only
-      saved_steps.truncate(path, random.Random(0))
-  code, output = runs.run(workdir, flags, env)
-  assert code == 0, output
-  output = " ".join(output.split())
-  assert "12' is damaged" in output or "12' cannot be restored" in output
-  assert "now '12.damaged'. Step 10 is used instead" in output  # 80 %
-  assert newest.with_name("12.damaged").exists() and newest.exists()
-  steps = [x["step"] for x in runs.read_records(workdir)]
-  assert steps == [x["step"] for x in records]
-  again = runs.read_exported(workdir)
-  assert exported.keys() == again.keys()
-  for name, x in exported.items():
-    np.testing.assert_array_equal(x, again[name], err_msg=name)

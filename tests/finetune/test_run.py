@@ -32,6 +32,9 @@ from truenegs_jax.runtime.errors import (
   InputError,
 )
 from truenegs_jax.tasks import glue
+from truenegs_jax.train import sharding
+
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 @pytest.fixture(scope="module")
@@ -134,11 +137,11 @@ def test_results_without_mistakes_are_loaded(learned, tmp_path):
 @pytest.mark.slow
 def test_finished_runs_are_kept_and_seeds_added(vocab, files, tmp_path):
   both, one = tmp_path / "both", tmp_path / "one"
-  run(own_config(vocab, files, seeds=2), both)
-  run(own_config(vocab, files), one)
+  run(own_config(vocab, files, seeds=2, epochs=0.5), both)
+  run(own_config(vocab, files, epochs=0.5), one)
   path = one / "own" / "seed-0" / "result.json"
   before = path.stat().st_mtime_ns
-  run(own_config(vocab, files, seeds=2), one)
+  run(own_config(vocab, files, seeds=2, epochs=0.5), one)
   assert path.stat().st_mtime_ns == before
   assert load_without_times(one, 1) == load_without_times(both, 1)
   assert load_without_times(one, 0) != load_without_times(one, 1)
@@ -264,9 +267,11 @@ def test_patience_ends_a_run_without_progress(vocab, files, tmp_path):
 
 
 @pytest.mark.slow
-def test_meshes_and_micro_batches_give_the_same_losses(vocab, files, tmp_path):
+def test_meshes_and_micro_batches_give_the_same_losses(
+  vocab, files, tmp_path, monkeypatch
+):
   def train(**changes):
-    c = own_config(vocab, files, epochs=0.5, **changes)
+    c = own_config(vocab, files, epochs=0.3, **changes)
     c.model.dropout = c.model.attention_dropout = 0.1
     c.log.every_steps = 1
     workdir = tmp_path / json.dumps(changes)
@@ -275,6 +280,8 @@ def test_meshes_and_micro_batches_give_the_same_losses(vocab, files, tmp_path):
     return [record["total"] for record in records]
 
   losses = train()
+  monkeypatch.setattr(sharding, "make_mesh", sharding.make_mesh.func)
+  monkeypatch.setattr(sharding, "device_count", jax.device_count)
   for changes in (
     {"mesh__preset": "fsdp"},
     {"mesh__preset": "fsdp_tp", "optim__accumulation": 2},

@@ -1,41 +1,31 @@
 """Runs are stopped, resumed, started twice and started wrongly."""
 
 import contextlib
-import functools
 import io
 import json
+import random
 import shutil
 import signal
 import sys
 
-import jax
 import numpy as np
 import pytest
-from rich.console import Console
 
-from support import french, runs
+from support import french, runs, saved_steps
 from support.doc_pages import read_first_cells
 from truenegs_jax.pretrain import run as run_lib
+from truenegs_jax.report import plots
 from truenegs_jax.runtime import errors
-from truenegs_jax.runtime import flags as flags_lib
 from truenegs_jax.synonyms.table import SynonymTable
-from truenegs_jax.train import sharding, time_limit
+from truenegs_jax.train import time_limit
 from truenegs_jax.workdir import lock
 
+run = runs.run_in_process
 HC_SR = "electra_demo:hc+sr,runlocal"
 
 
-def run(workdir, flags, config="electra_demo:sr,runlocal", screen=None):
-  """Runs in this process; returns exit code and output, or raises."""
-  path = runs.ROOT / "configs" / str(config).replace(":", ".py:")
-  c = flags_lib.parse_config([f"--config={path}", *flags])
-  out = screen or io.StringIO()
-  code = run_lib.run(c, workdir, Console(file=out, width=300))
-  return code, out.getvalue()
-
-
 @pytest.fixture(scope="module")
-def first_run(tmp_path_factory):
+def first_run(tmp_path_factory, one_device):
   """Returns (folder, flags, environment) of a finished run of 12 steps."""
   root = tmp_path_factory.mktemp("runs")
   corpus = runs.write_corpus(root / "corpus.txt")
@@ -45,12 +35,9 @@ def first_run(tmp_path_factory):
     patch.setenv("JAX_COMPILATION_CACHE_DIR", str(root / "xla"))
     patch.setenv("NLTK_DATA", str(root / "none"))
     patch.setitem(sys.modules, "torch", None)  # slow to import
-    # One of the eight devices, which compiles and saves much faster.
-    one = functools.partial(sharding.make_mesh, devices=jax.devices()[:1])
-    patch.setattr(sharding, "make_mesh", one)
-    patch.setattr(sharding, "device_count", lambda: 1)
     code, printed = run(root / "first", flags)
     assert code == 0, printed
+    patch.setattr(plots, "draw_curves", lambda *_: [])  # slow
     yield root, flags, runs.make_environment(root / "cache")
 
 
@@ -121,6 +108,7 @@ def test_finished_run_started_again_shows_its_results(first_run):
   assert runs.read_records(root / "first") == before
   saved = json.loads((root / "first" / "config.json").read_text())
   assert saved["steps"] == 12 and saved["negatives"]["soft_weight"] == 0.1
+  assert (root / "first" / "plots" / "curves.pdf").exists()
 
 
 def test_finished_run_moves_and_gets_more_steps(first_run):
@@ -172,6 +160,23 @@ def test_run_starts_from_weights_and_resumes_without_them(first_run):
   assert code == 0 and "is ignored" in output and "resume" in output
   saved = json.loads((root / "second" / "config.json").read_text())
   assert saved["init"] == str(root / "copied")
+
+
+@pytest.mark.slow
+def test_a_run_redoes_the_steps_after_the_newest_good_one(first_run):
+  """Does with one process what test_distributed.py does with two."""
+  root, flags, _ = first_run
+  workdir = shutil.copytree(root / "first", root / "damaged")
+  for path in (workdir / "checkpoints" / "12").rglob("d/*"):  # values
+    saved_steps.truncate(path, random.Random(0))
+  code, output = run(workdir, flags)
+  assert code == 0, output
+  assert "12' is damaged" in output or "12' cannot be restored" in output
+  assert "now '12.damaged'. Step 10 is used instead" in output  # 80 %
+  assert {"12", "12.damaged"} <= {
+    path.name for path in (workdir / "checkpoints").iterdir()
+  }
+  runs.assert_equal_runs(root / "first", workdir, 12)
 
 
 @pytest.mark.slow

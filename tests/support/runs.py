@@ -1,5 +1,6 @@
 """Starts runs of `python -m truenegs_jax.main` as processes."""
 
+import io
 import json
 import os
 import pathlib
@@ -12,6 +13,7 @@ import time
 
 import numpy as np
 import safetensors.numpy
+from rich.console import Console
 
 from truenegs_jax.synonyms.table import SynonymTable
 
@@ -69,12 +71,16 @@ def demo_flags(corpus: pathlib.Path, **more) -> list[str]:
 def make_environment(cache: pathlib.Path, devices: int = 1) -> dict[str, str]:
   """Returns the environment of a run with its own cache and CPU devices.
 
-  PyTorch is hidden, because importing it for each export takes longer than the
-  run. Programs are compiled as in the tests, by conftest.py's XLA_FLAGS.
+  PyTorch and Matplotlib are hidden, because importing them for the export and
+  the figure of each run takes longer than the run. Programs are compiled as in
+  the tests, by conftest.py's XLA_FLAGS.
   """
   hidden = cache / "hidden"
   hidden.mkdir(parents=True, exist_ok=True)
-  (hidden / "torch.py").write_text('raise ImportError("hidden", name="torch")')
+  for name in ("torch", "matplotlib"):
+    (hidden / f"{name}.py").write_text(
+      f'raise ImportError("hidden", name="{name}")'
+    )
   return os.environ | {
     "TRUENEGS_CACHE": str(cache),
     "PYTHONPATH": os.pathsep.join([str(hidden), str(ROOT)]),
@@ -165,6 +171,20 @@ def run(workdir, flags, env, **kwargs) -> tuple[int, str]:
   """Runs to the end; returns exit code and output."""
   [result] = wait_for_all([start(workdir, flags, env, **kwargs)])
   return result
+
+
+def run_in_process(
+  workdir, flags, config="electra_demo:sr,runlocal", screen=None
+) -> tuple[int, str]:
+  """Runs in this process; returns exit code and output, or raises."""
+  from truenegs_jax.pretrain import run as run_lib
+  from truenegs_jax.runtime.flags import parse_config
+
+  path = ROOT / "configs" / str(config).replace(":", ".py:")
+  c = parse_config([f"--config={path}", *flags])
+  out = screen or io.StringIO()
+  code = run_lib.run(c, workdir, Console(file=out, width=300))
+  return code, out.getvalue()
 
 
 def send_signal_at(process, workdir, step: int, number: signal.Signals) -> str:
