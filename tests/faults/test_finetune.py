@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 
 from support import runs, word_task
-from support.faults import tries
 from truenegs_jax.configs import finetune_own
 from truenegs_jax.finetune import loop
 from truenegs_jax.finetune import run as run_lib
@@ -24,12 +23,15 @@ from truenegs_jax.weights.export import finetuned
 DIFFERENT = ("time", "eta_s", "rows_per_s", "secs", "exported")
 VALUES = {
   "finetune.seeds": 1,
-  "finetune.epochs": 4.0,
+  "finetune.epochs": 3.0,
+  "finetune.lrs": (1e-2,) * 3,
   "finetune.evals_per_epoch": 1,
   "finetune.keep": "best",
   "finetune.save_minutes": 0.0,  # a checkpoint after every step
 }
-STEPS = 52
+STEPS = 39
+
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +103,7 @@ def test_stopped_run_ends_bit_equal(values, tmp_path, monkeypatch, no_torch):
       run_here(values, stopped)
   (stopped / "own/seed-0/.model.killed").rmdir()
   steps = sorted(x.name for x in stopped.glob("own/seed-0/checkpoints/*"))
-  assert steps == ["37", "52"]
+  assert steps == ["37", "39"]
   monkeypatch.setattr(loop.SeedRun, "take_step", None)  # no more training
   with monkeypatch.context() as patch:
     stop_at_batch(patch, 2)  # while answering
@@ -136,34 +138,34 @@ def complete(values, tmp_path_factory):
   flags = [f"--config.{name}={value}" for name, value in values.items()]
   env = runs.make_environment(root / "cache")
   env |= {"TRUENEGS_JOIN_SECS": "60", "TRUENEGS_HEARTBEAT_SECS": "10"}
-  code, output = start_and_wait(flags, env, root / "complete")
+  code, output = run_on_two_devices(flags, env, root / "complete")
   assert code == 0, output
   return flags, env, root / "complete"
 
 
-def start_and_wait(flags, env, workdir):
+def start_on_two_devices(flags, env, workdir):
   env = env | {"JAX_NUM_CPU_DEVICES": "2"}
-  return runs.run(workdir, flags, env, config="finetune_own")
+  return runs.start(workdir, flags, env, config="finetune_own")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", tries(1, 10))
+def run_on_two_devices(flags, env, workdir):
+  [result] = runs.wait_for_all([start_on_two_devices(flags, env, workdir)])
+  return result
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("number", range(10))
 def test_killed_run_ends_bit_equal(complete, tmp_path, number):
   flags, env, expected = complete
   rng = random.Random(number)
   workdir = tmp_path / "killed"
   for step in sorted(rng.sample(range(1, STEPS), 1 + number % 2)):
-    process = runs.start(
-      workdir,
-      flags,
-      env | {"JAX_NUM_CPU_DEVICES": "2"},
-      config="finetune_own",
-    )
+    process = start_on_two_devices(flags, env, workdir)
     wait_for_step(workdir, step, [process])
     time.sleep(rng.random() / 10)
     process.kill()
     process.communicate()
-  code, output = start_and_wait(flags, env, workdir)
+  code, output = run_on_two_devices(flags, env, workdir)
   assert code == 0 and "resuming at step" in output, output
   assert read_outcome(workdir) == read_outcome(expected)
 
@@ -187,8 +189,7 @@ def test_a_run_killed_in_its_export_is_not_trained_again(
 ):
   flags, env, expected = complete
   workdir, rng = tmp_path / "killed", random.Random(number)
-  env = env | {"JAX_NUM_CPU_DEVICES": "2"}
-  process = runs.start(workdir, flags, env, config="finetune_own")
+  process = start_on_two_devices(flags, env, workdir)
   folder = workdir / "own/seed-0"
   while not list(folder.glob(".model.*")):
     assert process.poll() is None
@@ -196,7 +197,7 @@ def test_a_run_killed_in_its_export_is_not_trained_again(
   time.sleep(rng.random() / 5)
   process.kill()
   process.communicate()
-  code, output = start_and_wait(flags, env, workdir)
+  code, output = run_on_two_devices(flags, env, workdir)
   assert code == 0, output
   if "resuming" in output:  # else the kill came after the result
     assert f"resuming at step {STEPS}" in output
@@ -204,18 +205,22 @@ def test_a_run_killed_in_its_export_is_not_trained_again(
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one_and_stop_together(complete, tmp_path):
+def test_one_process_killed_and_two_stopped_end_as_one(complete, tmp_path):
   flags, env, expected = complete
-  workdir = tmp_path / "two"
+  workdir = tmp_path / "several"
+  process = start_on_two_devices(flags, env, workdir)
+  wait_for_step(workdir, 3, [process])
+  process.kill()
+  process.communicate()
   processes = runs.start_processes(
     workdir, flags, env, 2, config="finetune_own"
   )
-  wait_for_step(workdir, 5, processes)
+  wait_for_step(workdir, 8, processes)
   processes[1].send_signal(signal.SIGTERM)
   ended = runs.wait_for_all(processes)
   assert [code for code, _ in ended] == [75, 75], ended
-  ended = runs.run_processes(workdir, flags, env, 2, config="finetune_own")
-  assert [code for code, _ in ended] == [0, 0], ended
   assert "resuming at step" in ended[0][1]
   assert "resuming" not in ended[1][1]  # printed once
+  code, output = run_on_two_devices(flags, env, workdir)
+  assert code == 0 and "resuming at step" in output, output
   assert read_outcome(workdir) == read_outcome(expected)

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -12,18 +13,27 @@ import numpy as np
 import pytest
 
 from support import runs, saved_steps
+from truenegs_jax.runtime import distributed, errors
 from truenegs_jax.workdir import lock
 
-STEPS = 30
-PRINT_INDEX = """
+STEPS = 20
+JOIN = """
 import sys
 from truenegs_jax.runtime import distributed
-distributed.initialize(None, None, None, say=print)
+address, count, index = sys.argv[1:] or (None,) * 3
+distributed.initialize(
+  address, count and int(count), index and int(index), say=print
+)
+"""
+PRINT_INDEX = (
+  JOIN
+  + """
 import jax
 print("process", jax.process_index(), "of", jax.process_count())
 """
+)
 
-TWO_PROCESSES = """
+GATHER = """
 import os, pathlib, signal, sys
 import numpy as np
 from rich.console import Console
@@ -32,13 +42,23 @@ index = int(sys.argv[2])
 distributed.initialize(f"127.0.0.1:{sys.argv[1]}", 2, index, say=print)
 from truenegs_jax.train import guards, sharding
 from truenegs_jax.workdir.lock import lock
-
 mesh = sharding.make_mesh(sharding.get_mesh_spec("dp"))
 assert sharding.process_slice(mesh, 8) == (index, 2)
 own_rows = {"row": np.arange(4) + 4 * index}
 row_B = sharding.shard_batch(own_rows, mesh)["row"]
 assert distributed.to_host(row_B).tolist() == list(range(8))
-
+"""
+KILLED = (
+  GATHER
+  + """
+if index:
+  os.kill(os.getpid(), signal.SIGKILL)
+distributed.to_host(row_B + 1)
+"""
+)
+TWO_PROCESSES = (
+  GATHER
+  + """
 with guards.StopSignals(Console(quiet=True)) as signals:
   vote = guards.StopVote(signals, mesh)
   assert vote.poll() is None
@@ -61,6 +81,7 @@ except errors.DataError as e:
   distributed.print_once(f"printed: {e}")
   distributed.exit_all(3, failed=True)
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +106,7 @@ def stopped(finished):
   workdir = root / "stopped"
   for _ in range(2):  # the free port may be taken before it is used
     processes = runs.start_processes(workdir, flags, two_devices(env), 2)
-    wait_for_step(workdir, 7, processes)  # the first evaluation is at 6
+    wait_for_step(workdir, 4, processes)
     processes[1].send_signal(signal.SIGTERM)
     ended = runs.wait_for_all(processes)
     if not any("could not join" in output for _, output in ended):
@@ -137,7 +158,7 @@ def test_a_signal_to_one_process_stops_all_after_the_same_step(stopped):
   workdir, ended = stopped
   assert [code for code, _ in ended] == [75, 75], ended
   step = checkpoint_steps(workdir)[-1]
-  assert 7 <= step < STEPS
+  assert 4 <= step < STEPS
   assert f"Saved at step {step}" in " ".join(ended[0][1].split())
   assert runs.last_step(workdir) == step
 
@@ -158,17 +179,17 @@ def test_a_damaged_run_of_one_process_resumes_with_two(finished):
   workdir = root / "resumed"
   shutil.copytree(root / "single", workdir)
   for step in checkpoint_steps(workdir):
-    if step > 9:
+    if step > 6:
       shutil.rmtree(workdir / "checkpoints" / str(step))
-  for path in (workdir / "checkpoints" / "9").rglob("d/*"):  # values
+  for path in (workdir / "checkpoints" / "6").rglob("d/*"):  # values
     saved_steps.truncate(path, random.Random(0))
   shutil.rmtree(workdir / "export")
   ended = runs.run_processes(workdir, flags, two_devices(env), 2)
   assert [code for code, _ in ended] == [0, 0], ended
   output = " ".join(ended[0][1].split())
-  assert "9' is damaged" in output or "9' cannot be restored" in output
-  assert "now '9.damaged'. Step 8 is used instead" in output
-  assert (workdir / "checkpoints" / "9").exists()
+  assert "6' is damaged" in output or "6' cannot be restored" in output
+  assert "now '6.damaged'. Step 5 is used instead" in output
+  assert (workdir / "checkpoints" / "6").exists()
   assert_same_losses(root / "single", workdir)
   assert_same_parameters(root / "single", workdir)
 
@@ -181,16 +202,6 @@ def test_a_second_run_is_refused_once(finished):
   assert [code for code, _ in refused] == [2, 2], refused
   counts = [output.count("Another run is using") for _, output in refused]
   assert counts == [1, 0]
-
-
-@pytest.mark.slow
-def test_a_killed_process_ends_the_run(finished):
-  root, flags, env = finished
-  processes = runs.start_processes(root / "killed", flags, two_devices(env), 2)
-  wait_for_step(root / "killed", 1, processes)
-  processes[1].kill()
-  ended = runs.wait_for_all(processes)
-  assert ended[0][0] not in (0, 75, 130), ended
 
 
 @pytest.mark.slow
@@ -208,15 +219,15 @@ def test_several_processes_do_not_prepare_rows(finished, tmp_path):
 @pytest.mark.parametrize(
   "flags, words",
   [
-    (["--coordinator=127.0.0.1:1"], "--process_id=I. Pass all three"),
-    (["--num_processes=2", "--process_id=0"], "--coordinator=HOST:PORT. Pass"),
-    (runs.coordinator_flags(1, 2, 2), "numbered from 0"),
-    (["--coordinator=a", *runs.coordinator_flags(1, 2, 0)[1:]], "HOST:PORT"),
+    (("127.0.0.1:1", None, None), "--process_id=I. Pass all three"),
+    ((None, 2, 0), "--coordinator=HOST:PORT. Pass"),
+    (("127.0.0.1:1", 2, 2), "numbered from 0"),
+    (("a", 2, 0), "HOST:PORT"),
   ],
 )
-def test_impossible_flags_are_refused(tmp_path, flags, words):
-  code, output = runs.run(tmp_path, flags, runs.make_environment(tmp_path))
-  assert code == 2 and words in output and "Traceback" not in output
+def test_impossible_flags_are_refused(flags, words):
+  with pytest.raises(errors.InputError, match=re.escape(words)):
+    distributed.initialize(*flags, say=print)
 
 
 @pytest.mark.parametrize("indices", [[2], [0, 1, 1]])
@@ -225,11 +236,8 @@ def test_processes_abort_when_one_is_missing_or_has_a_wrong_id(
 ):
   env = runs.make_environment(tmp_path) | {"TRUENEGS_JOIN_SECS": "1"}
   port = runs.find_free_port()
-  processes = [
-    runs.start(tmp_path, runs.coordinator_flags(port, 3, index), env)
-    for index in indices
-  ]
-  ended = runs.wait_for_all(processes)
+  arguments = [(f"127.0.0.1:{port}", 3, index) for index in indices]
+  ended = run_scripts(JOIN, [env] * len(indices), arguments)
   for index, (code, output) in zip(indices, ended, strict=True):
     assert code == -signal.SIGABRT, output  # 134 in a shell
     before = output.splitlines()[0]
@@ -273,6 +281,17 @@ def test_arrays_signals_and_errors_reach_both_processes(tmp_path):
   assert "printed: process 1 of 2: a row is missing" in ended[0][1]
 
 
+@pytest.mark.slow
+def test_a_killed_process_ends_the_others(tmp_path):
+  """The long fault tests kill a process of a run."""
+  port = runs.find_free_port()
+  env = runs.make_environment(tmp_path) | {"TRUENEGS_HEARTBEAT_SECS": "10"}
+  arguments = [(port, index) for index in range(2)]
+  ended = run_scripts(KILLED, [env] * 2, arguments)
+  assert ended[1][0] == -signal.SIGKILL, ended
+  assert ended[0][0] not in (0, 75, 130), ended
+
+
 def slurm(index, count, port):
   return {
     "SLURM_JOB_ID": "4711",
@@ -294,8 +313,9 @@ def open_mpi(index, count, port):
   }
 
 
-@pytest.mark.parametrize("launcher", [slurm, open_mpi])
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+  ("launcher", "count"), [(slurm, 1), (slurm, 2), (open_mpi, 2)]
+)
 def test_processes_of_a_launcher_join_without_flags(tmp_path, launcher, count):
   port = runs.find_free_port()
   clean = {
