@@ -21,9 +21,9 @@ def folder(tmp_path):
   return tmp_path / "checkpoints"
 
 
-@pytest.mark.parametrize(("before", "after"), [(8, 1), (1, 8), (8, 8)])
+@pytest.mark.parametrize(("before", "after"), [(8, 1), (1, 8)])
 def test_state_is_restored_bit_for_bit_on_another_mesh(folder, before, after):
-  model, tx = tiny.make_model(), tiny.make_tx()
+  model, tx = tiny.make_model(layers=1), tiny.make_tx()
   state = tiny.init_state(model, tx)
   state = jax.device_put(
     state, sharding.replicated_sharding(saved_steps.make_mesh(before))

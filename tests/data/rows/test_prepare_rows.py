@@ -236,10 +236,10 @@ def expected_files(large):
 @pytest.mark.slow
 def test_jobs_prepare_the_rows_of_one_process(large, tmp_path, expected_files):
   folder = tmp_path / "rows"
-  flags = ["--shard=0/3", "--shard=1/3", "--shard=2/3"]
+  flags = ["--shard=0/2", "--shard=1/2"]
   jobs = [start_large(large, tmp_path, folder, flag) for flag in flags]
   results = [job.communicate() for job in jobs]
-  assert [job.returncode for job in jobs] == [0, 0, 0], results
+  assert [job.returncode for job in jobs] == [0, 0], results
   assert str(folder) + "\n" in [out for out, _ in results]
   assert sum("to train on" in err for _, err in results) == 1
   assert read_files(folder) == expected_files

@@ -1,6 +1,6 @@
 """Released sizes with random weights compared with transformers.
 
-TRUENEGS_LARGE=1 adds the large models; -rP prints the differences.
+TRUENEGS_LARGE=1 adds the larger models; -rP prints the differences.
 """
 
 import os
@@ -15,9 +15,9 @@ from truenegs_jax.models import pretrain
 from truenegs_jax.weights.export import model_card, pretrained, torch_parity
 
 V = 30_522
-SIZES = ["electra-small", "electra-base", "bert-base"]
+SIZES = ["electra-small", "bert-base"]
 if os.environ.get("TRUENEGS_LARGE") == "1":
-  SIZES += ["electra-large", "bert-large"]
+  SIZES += ["electra-base", "electra-large", "bert-large"]
 MULTIPLIERS = {"small": 1 / 4, "base": 1 / 3, "large": 1 / 4}
 # Relative to max(1, largest logit). Measured: 1e-7 to 3e-6, and 2e-5 in 24
 # layers with weights several times as large.

