@@ -119,3 +119,12 @@ def test_a_page_is_small_without_its_data(tmp_path):
   folder = write_pretraining(tmp_path / "run")
   write.write_report([folder], tmp_path / "page.html")
   assert (tmp_path / "page.html").stat().st_size < 1e6
+
+
+def test_a_page_has_the_licences_of_its_scripts(tmp_path):
+  folder = write_pretraining(tmp_path / "run")
+  write.write_report([folder], tmp_path / "page.html")
+  text = (tmp_path / "page.html").read_text()
+  vendor = importlib.resources.files("truenegs_jax.report") / "vendor"
+  licences = [x.read_text() for x in vendor.iterdir() if "LICENSE" in x.name]
+  assert len(licences) == 2 and all(x in text for x in licences)

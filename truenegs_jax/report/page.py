@@ -20,6 +20,7 @@ from truenegs_jax.runtime.config_files import flatten
 from truenegs_jax.workdir.metrics_file import finite_or_null
 
 SCRIPTS = ("vendor/uPlot.iife.min.js", "vendor/tabulator.min.js", "app.js")
+LICENSES = ("vendor/LICENSE.uplot", "vendor/LICENSE.tabulator")
 STYLES = ("vendor/uPlot.min.css", "vendor/tabulator.min.css", "style.css")
 
 Block = dict[str, Any]
@@ -126,6 +127,7 @@ def render(runs: Sequence[Run]) -> str:
     "POLICY": f"default-src 'none'; script-src {hashes}; style-src"
     " 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'",
     "STYLES": "".join(f"<style>{_read(name)}</style>" for name in STYLES),
+    "LICENSES": "".join(f"<!--\n{_read(name)}-->" for name in LICENSES),
     "SCRIPTS": "".join(f"<script>{script}</script>" for script in scripts),
     "DATA": text,
   }
