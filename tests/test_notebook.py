@@ -28,6 +28,7 @@ SMALLER = {
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the kernel's packages
 def test_notebook_runs(tmp_path, monkeypatch):
+  pytest.importorskip("ipykernel")
   nbclient = pytest.importorskip("nbclient")
   nbformat = pytest.importorskip("nbformat")
   try:

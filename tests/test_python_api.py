@@ -183,7 +183,10 @@ def test_mypy_accepts_all_examples(tmp_path):
   (tmp_path / "loop.py").write_text(read_loop())
   mypy = [sys.executable, "-m", "mypy", "--check-untyped-defs", "."]
   mypy += ["--disable-error-code=import-untyped"]  # optax has no types
-  result = subprocess.run(mypy, cwd=tmp_path, capture_output=True, text=True)
+  env = {**os.environ, "PYTHONPATH": str(ROOT)}  # finds editable installs
+  result = subprocess.run(
+    mypy, cwd=tmp_path, env=env, capture_output=True, text=True
+  )
   assert result.returncode == 0, result.stdout
 
 

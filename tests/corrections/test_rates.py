@@ -263,7 +263,7 @@ def test_part_of_speech_is_the_most_frequent_else_has_most_senses():
 
 @pytest.mark.parametrize("tagged", [None, "house%1:06:00:: 1\n", "a%9:0 1 1\n"])
 def test_missing_or_damaged_tag_counts_are_reported(tagged):
-  with pytest.raises(DataError, match=r"cntlist\.rev.*launch/wordnet\.sh"):
+  with pytest.raises(DataError, match=r"cntlist\.rev.*truenegs_jax\.wordnet"):
     rates.classify_tokens(["house"], FakeWordNet({}, tagged))
 
 

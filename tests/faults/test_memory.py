@@ -51,7 +51,9 @@ def test_other_commands_end_with_a_line_too(command, monkeypatch, capsys):
   monkeypatch.setattr(prepare, "flags", known)
   monkeypatch.setattr(prepare, "_choose_machines", dict)
   with pytest.raises(SystemExit) as e:
-    sys.exit(export.main([]) if command == "export" else prepare.main([]))
+    if command == "export":
+      export.main(["--workdir=run"])
+    sys.exit(prepare.main([]))
   assert e.value.code == 7
   [line] = capsys.readouterr().err.splitlines()
   assert line.startswith("error: Memory ran out (") and "config" not in line
